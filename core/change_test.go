@@ -15,11 +15,9 @@ import (
 
 func TestChangeEvent(t *testing.T) {
 	t.Parallel()
-
 	at := time.Unix(1_700_000_000, 0)
 	scale := schema.GroupVersionKind{Group: "apps", Version: "v1beta1", Kind: "Deployment"}
 	web := types.NamespacedName{Namespace: "default", Name: "web"}
-
 	tests := map[string]struct {
 		change core.Change
 		want   core.WatchEvent
@@ -66,10 +64,8 @@ func TestChangeEvent(t *testing.T) {
 			core.WatchEvent{Operation: create, Field: core.FieldSpec, Generation: 7, Watched: web, WatchedGVK: scale},
 		},
 	}
-
 	for name, tt := range tests {
 		tt.want.Time = at
-
 		got, err := tt.change.Event(at)
 		if diff := cmp.Diff(tt.want, got); err != nil || diff != "" {
 			t.Errorf("%s: error %v (-want +got):\n%s", name, err, diff)
@@ -79,12 +75,10 @@ func TestChangeEvent(t *testing.T) {
 
 func TestBase(t *testing.T) {
 	t.Parallel()
-
 	state := func(uid, version string) string {
 		return `{"metadata":{"name":"a","uid":` + uid + `,"resourceVersion":` + version + `}}`
 	}
 	known := state(`"u"`, `"7"`)
-
 	for name, tt := range map[string]struct {
 		operation     core.Operation
 		subresource   string
@@ -118,7 +112,6 @@ func TestBase(t *testing.T) {
 // An admission request about a Namespace states its name as its namespace, too.
 func TestNamespacesAreClusterScoped(t *testing.T) {
 	t.Parallel()
-
 	for kind, want := range map[schema.GroupVersionKind]string{
 		{Version: "v1", Kind: "Namespace"}:                       "/foo",
 		{Version: "v2", Kind: "Namespace"}:                       "/foo",
@@ -130,7 +123,6 @@ func TestNamespacesAreClusterScoped(t *testing.T) {
 			Name: types.NamespacedName{Namespace: "foo", Name: "foo"},
 			New:  decode(t, `{"metadata":{"name":"foo"}}`),
 		}
-
 		event, err := c.Event(time.Time{})
 		if err != nil || event.Watched.String() != want {
 			t.Errorf("%v is reported as %s, %v, want %s", kind, event.Watched, err, want)
@@ -140,9 +132,7 @@ func TestNamespacesAreClusterScoped(t *testing.T) {
 
 func TestEventRefusesObjectsWithoutIdentity(t *testing.T) {
 	t.Parallel()
-
 	long := strings.Repeat("x", 1<<10+1)
-
 	for name, c := range map[string]core.Change{
 		"nothing":         {},
 		"no name":         {New: decode(t, `{"metadata":{"generateName":"a-"}}`)},

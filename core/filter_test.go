@@ -111,7 +111,6 @@ func TestComparingFilters(t *testing.T) {
 		{"all finalizers at once", update, "", twoFinalizers, base, always},
 		{"not the last finalizer", update, "", twoFinalizers, oneFinalizer, never},
 		{"first finalizer", update, "", base, oneFinalizer, never},
-
 		// The main resource: the spec.
 		{"nothing", update, "", base, base, never},
 		{"spec", update, "", base, otherSpec, spec},
@@ -123,7 +122,6 @@ func TestComparingFilters(t *testing.T) {
 		{"spec becomes null", update, "", base, nullSpec, spec},
 		{"absent and null are the same spec", update, "", noSpec, nullSpec, never},
 		{"absent and empty are not the same spec", update, "", noSpec, emptySpec, spec},
-
 		// The main resource with an equal spec: the object may enter or leave a selection, or change its
 		// owner.
 		{"labels appear", update, "", base, otherLabels, spec},
@@ -137,7 +135,6 @@ func TestComparingFilters(t *testing.T) {
 		{"another annotation beside the owner", update, "", owned, ownedAndNoted, never},
 		{"labels through the status", update, "status", base, otherLabels, never},
 		{"labels through another subresource", update, "scale", base, otherLabels, never},
-
 		// The main resource without spec: everything but bookkeeping.
 		{"config: nothing", update, "", config, config, never},
 		{"config: data", update, "", config, configData, spec},
@@ -149,7 +146,6 @@ func TestComparingFilters(t *testing.T) {
 		{"config: absent is null", update, "", configNull, config, never},
 		{"config: bookkeeping", update, "", config, configKept, never},
 		{"without spec: status", update, "", noSpec, noSpec2, spec},
-
 		// The status subresource.
 		{"status", update, "status", base, otherStatus, status},
 		{"status: nothing", update, "status", base, base, never},
@@ -159,7 +155,6 @@ func TestComparingFilters(t *testing.T) {
 		{"status: absent and null", update, "status", noStatus, nullStatus, never},
 		{"status: created", create, "status", absent, base, never},
 		{"status: deleted", remove, "status", base, absent, never},
-
 		// Subresources other than the status, which a filter sees only if the watch names them.
 		{"scale", update, "scale", base, otherSpec, spec},
 		{"scale as before", update, "scale", base, base, never},
@@ -174,12 +169,10 @@ func TestComparingFilters(t *testing.T) {
 		{"a deleted subresource", remove, "other", base, absent, spec},
 		{"connect to a subresource", connect, "exec", absent, base, spec},
 		{"an operation of the future", "PATCH", "scale", base, otherSpec, never},
-
 		// Writes that never count.
 		{"connect", connect, "", absent, base, never},
 		{"connect to the status", connect, "status", base, otherStatus, never},
 		{"an operation of the future", "PATCH", "", base, otherSpec, never},
-
 		// In doubt a write counts.
 		{"update without the state before", update, "", absent, base, always},
 		{"update without the state after", update, "", base, absent, always},

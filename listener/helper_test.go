@@ -35,7 +35,6 @@ const (
 	manager = core.Manager("lifecycle")
 	// headerXFCC is as Envoy writes it.
 	headerXFCC = "X-Forwarded-Client-Cert"
-
 	// The bodies of DESIGN §5, as agents send them today.
 	bodyV1 = `{"owner":{"Namespace":"kcp-system","Name":"runtime-a"},"watched":{"Namespace":"kyma-system","Name":"default"},` +
 		`"watchedGvk":{"group":"operator.kyma-project.io","version":"v1beta2","kind":"Kyma"}}`

@@ -34,7 +34,6 @@ const (
 // end answers as a test sets it.
 type end struct {
 	coretest.Recorder
-
 	calls int // that seen has returned
 }
 

@@ -62,19 +62,15 @@ func TestClustersAreReconciled(t *testing.T) {
 	w := start(t, clients(map[string][]client.Object{
 		"a": {configMap("x"), configMap("y"), foreign}, "b": {configMap("x")}, "c": {configMap("x")}, "d": {configMap("x")},
 	}), secret("a", "1"), secret("b", "1"), unlabelled, elsewhere)
-
 	w.await("a/x", "a/y", "b/x")
 	check(t, w.event("b", "x", 1))
 	w.await("b/x")
-
 	// A deleted object is reconciled, too.
 	check(t, w.event("b", "gone", 1))
 	w.await("b/gone")
-
 	// A resync has all objects.
 	check(t, w.source.Handle(t.Context(), core.Delivery{Runtime: "a", Event: core.WatchEvent{Resync: true}}))
 	w.await("a/x", "a/y")
-
 	// Without a Secret that is labelled, an event is acknowledged, and no reconcile begins.
 	check(t, w.event("c", "x", 1))
 	check(t, w.event("d", "x", 1))
@@ -87,7 +83,6 @@ func TestASecretEngagesItsCluster(t *testing.T) {
 	w.await("a/x")
 	w.secrets.Set(secret("a", "2"))
 	w.await("a/x")
-
 	unlabelled := secret("a", "3")
 	unlabelled.Labels = nil
 	w.secrets.Set(unlabelled)
@@ -96,7 +91,6 @@ func TestASecretEngagesItsCluster(t *testing.T) {
 	if !errors.Is(err, mc.ErrClusterNotFound) {
 		t.Errorf("error %v, want that the cluster is not found", err)
 	}
-
 	w.secrets.Set(secret("a", "4"))
 	w.await("a/x")
 	w.secrets.Delete(client.ObjectKeyFromObject(secret("a", "4")))

@@ -225,7 +225,6 @@ func (notReady) Handle(context.Context, core.Delivery) error { return core.ErrNo
 // leader is a handler that is ready while it leads.
 type leader struct {
 	*coretest.Recorder
-
 	leads atomic.Bool
 }
 

@@ -109,7 +109,6 @@ func Example() {
 	t := &reporter{} // A test has its own t.
 	operator := coremock.NewMockHandler(gomock.NewController(t))
 	operator.EXPECT().Handle(gomock.Any(), gomock.Any()).Return(core.ErrNotReady)
-
 	fmt.Println(operator.Handle(context.Background(), core.Delivery{Runtime: "runtime-1"}))
 	// Output: not ready
 }

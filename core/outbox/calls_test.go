@@ -153,7 +153,6 @@ func TestCalls(t *testing.T) {
 			calls:  []call{at(100*ms, "a"), at(200*ms, "resync"), at(time.Hour+100*ms, "a")},
 			counts: outbox.Counts{Accepted: 3, Delivered: 2, Dropped: malformed},
 		},
-
 		"a call that hangs is given up": {
 			opts: outbox.Options{ForwardTimeout: 5 * second, Settle: -1, MinBackoff: 2 * second},
 			answer: func(ctx context.Context, n int, batch core.Batch) error {
@@ -234,7 +233,6 @@ func TestCalls(t *testing.T) {
 			answer: until(10*second, errDown), steps: []step{write("a"), wait(time.Hour)},
 			calls: []call{at(100*ms, "a"), at(10100*ms, "a"), at(35*second, "a")},
 		},
-
 		"a delivered event is sent once more": { // A resend is no event before it is due.
 			opts: outbox.Options{Resend: []time.Duration{3 * second}},
 			steps: []step{
@@ -276,7 +274,6 @@ func TestCalls(t *testing.T) {
 			answer: first(1, errRefused), steps: []step{write("a"), wait(time.Minute)},
 			calls: []call{at(100*ms, "a"), at(200*ms, "resync"), at(3*second, "resync")},
 		},
-
 		"the first event of a manager brings a resync": {
 			opts:  outbox.Options{ResyncFirst: true, InFlight: 1},
 			steps: []step{write("a"), wait(second), write("b"), wait(second)},
@@ -338,7 +335,6 @@ func TestCalls(t *testing.T) {
 				at(2*second, "of two"), at(3*second, "of one"), at(9*second, "resync of one"), at(9*second, "resync of two"),
 			},
 		},
-
 		// The first Retry is in vain. Once only, then the wait is as long as before.
 		"Retry ends the wait of a manager": {
 			opts: outbox.Options{Settle: -1}, answer: first(2, unwelcome),

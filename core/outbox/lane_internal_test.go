@@ -60,3 +60,6 @@ func TestTimesOfResyncsAreBounded(t *testing.T) {
 		t.Error("the time of the last resync is forgotten")
 	}
 }
+
+// ErrStarted is what a second Start returns.
+var ErrStarted = errStarted

@@ -33,7 +33,6 @@ type receiver struct {
 	poison string
 	// outage is the same for all calls while there is trouble. 0: the faults of calls differ.
 	outage int
-
 	mu      sync.Mutex
 	trouble bool
 	looks   map[address]time.Time // when the last look started

@@ -1,4 +1,0 @@
-package outbox
-
-// ErrStarted is what a second Start returns.
-var ErrStarted = errStarted
