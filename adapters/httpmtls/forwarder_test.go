@@ -407,11 +407,11 @@ func TestForwarderConformance(t *testing.T) {
 				t.Helper()
 				coretest.TestForwarder(t, func(t *testing.T, far *coretest.Recorder) coretest.ForwarderHarness {
 					t.Helper()
-					keys := newPKI(t)
-					end := newFarEnd(t, keys.server, contractHandler(version, far))
+					pki := newPKI(t)
+					end := newFarEnd(t, pki.server, contractHandler(version, far))
 					opts := unhurried(protocol)
 					opts.RefusedRetryAfter = -1 // The suite expects the Retry-After of the far end only.
-					forwarder := newForwarderOf(t, keys.client, end.address(), version, opts)
+					forwarder := newForwarderOf(t, pki.client, end.address(), version, opts)
 					return coretest.ForwarderHarness{Forwarder: forwarder, Disconnect: func() {
 						_ = end.Listener.Close()
 						end.CloseClientConnections()

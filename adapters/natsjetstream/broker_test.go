@@ -266,8 +266,10 @@ func TestForwarderConformance(t *testing.T) {
 		run(t, consumer)
 		b.awaitStream("manager-a")
 		b.awaitStream("manager-b")
-		// The suite expects the wait of the far end only.
-		forwarder := b.forwarder("runtime-1", natsjetstream.ForwarderOptions{RefusedRetryAfter: -1, AnswerWait: 5 * time.Second})
+		// The suite expects the wait of the far end only. A message that a killed server has not answered ends in time for it.
+		forwarder := b.forwarder("runtime-1", natsjetstream.ForwarderOptions{
+			RefusedRetryAfter: -1, AnswerWait: 5 * time.Second, Timeout: patience / 4,
+		})
 		return coretest.ForwarderHarness{Forwarder: forwarder, Disconnect: b.kill}
 	}, coretest.ForwarderOptions{Unsendable: &unsendable})
 }

@@ -32,7 +32,7 @@ type receiver struct {
 	// poison is an object because of which a batch with others is refused as a whole. Empty: none.
 	poison string
 	// outage is the same for all calls while there is trouble. 0: the faults of calls differ.
-	outage int
+	outage  int
 	mu      sync.Mutex
 	trouble bool
 	looks   map[address]time.Time // when the last look started
