@@ -74,9 +74,9 @@ type generation struct {
 	files snapshot
 }
 
-// NewFiles reads the files once. At this point broken files are an error with
-// the file and the [Problem]. A certificate that is not valid yet is in use nevertheless, and
-// [Files.Status] has the problem: the clock of this machine may be wrong, and there is no better one.
+// NewFiles reads the files once. At this point broken files are an error with the file and the
+// [Problem]. A certificate that is not valid yet is in use nevertheless, and [Files.Status] has the
+// problem: the clock of this machine may be wrong, and there is no better one.
 func NewFiles(paths Paths, opts FilesOptions) (*Files, error) {
 	opts = opts.withDefaults()
 	if err := errors.Join(paths.validate(), option.NoneNegative(opts)); err != nil {

@@ -264,8 +264,8 @@ func checkValidity(file string, certificate *x509.Certificate, now time.Time) er
 	}
 }
 
-// invalidity returns an error when the certificate is not valid at now, or the last CA of the bundle
-// has expired.
+// invalidity returns an error when the certificate is not valid at now, or the last CA of the
+// bundle has expired.
 func (m *Material) invalidity(paths Paths, now time.Time) error {
 	switch {
 	case m.Certificate != nil && (now.After(m.NotAfter) || now.Before(m.NotBefore)):

@@ -22,7 +22,7 @@ var (
 	errNoOwner = errors.New("event names no owner, as EnqueueOwner expects: " +
 		"send contract v1, or map with EnqueueByRuntime, or pass it to EnqueueOwner")
 	errMapFailed error = &reasons.Error{Text: "map function failed", Label: reasonMapFailed}
-	// errMapPanicked is what the sender gets. Only the log has the value of the panic.
+	// errMapPanicked is for the sender. Only the log has the value of the panic.
 	errMapPanicked error = &reasons.Error{Text: "map function failed: panic, see the log", Label: reasonMapPanicked}
 )
 

@@ -76,8 +76,9 @@ func (f *Forwarder) exchange(ctx context.Context, m *message) error {
 	return err
 }
 
-// decline answers a refusal that came too late as a server without a subscriber does. The event stays
-// in the stream. Without an answer, the operator would take the runtime for one that confirms nothing.
+// decline answers a refusal that came too late as a server without a subscriber does. The event
+// stays in the stream. Without an answer, the operator would take the runtime for one that confirms
+// nothing.
 func decline(msg *nats.Msg) {
 	if msg.Reply != "" {
 		_ = msg.RespondMsg(&nats.Msg{Header: nats.Header{"Status": {"503"}}}) // It fails when the connection is gone.

@@ -96,7 +96,7 @@ func textsOf(err error) (texts []string) {
 	return texts
 }
 
-// resolution is where settings come from, and what was found there.
+// resolution has the sources of settings, and the values found there.
 type resolution struct {
 	given flags
 	env   environment

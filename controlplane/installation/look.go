@@ -21,8 +21,8 @@ import (
 type facts struct {
 	ownNamespace bool // this package has made, or makes, the namespace
 	restart      string
-	// intact means that the last look was at the same objects. The configuration was whole then, even
-	// if others have replaced it since, as by an older copy with the annotation of its time.
+	// intact means that the last look was at the same objects. The configuration was whole then,
+	// even if others have replaced it since, as by an older copy with the annotation of its time.
 	intact bool
 }
 

@@ -25,7 +25,7 @@ type selection struct {
 	expires       time.Time // zero selects all
 }
 
-// newSelection refuses what it would ignore, because the answer would not show that.
+// newSelection refuses parameters that it would ignore, because the answer would not show that.
 func newSelection(query string, accepted parameters) (s selection, err error) {
 	if s.query, err = url.ParseQuery(query); err != nil {
 		return s, fmt.Errorf("query: %w", err)
