@@ -75,8 +75,9 @@ type generation struct {
 }
 
 // NewFiles reads the files once. At this point broken files are an error with
-// the file and the [Problem]. A certificate that is not valid yet is in use nevertheless, and
-// [Files.Status] has the problem: the clock of this machine may be wrong, and there is no better one.
+// the file and the [Problem]. Certificates that are not valid yet are in use nevertheless, and
+// [Files.Status] has the problem: the clock of this machine may be wrong, and there is no better
+// one.
 func NewFiles(paths Paths, opts FilesOptions) (*Files, error) {
 	opts = opts.withDefaults()
 	if err := errors.Join(paths.validate(), option.NoneNegative(opts)); err != nil {
@@ -166,7 +167,7 @@ func (f *Files) Reload() error {
 
 // keep confirms the generation in use, which equals the files, unless it is not valid.
 func (f *Files) keep(old *generation) error {
-	if err := old.Material.invalidity(f.paths, time.Now()); err != nil {
+	if err := old.Material.checkValidity(f.paths, time.Now()); err != nil {
 		return f.refuse(old.files, err)
 	}
 	if old.Err == nil {
