@@ -158,8 +158,8 @@ func (l *lane) heartbeat(now time.Time) *core.Heartbeat {
 	return beat
 }
 
-// fill adds the fields that the outbox does not know to the heartbeat of a batch, if it has one. The
-// caller is the dispatcher, without the lock.
+// fill adds the fields that the outbox does not know to the heartbeat of a batch, if it has one.
+// The caller is the dispatcher, without the lock.
 func (l *lane) fill(beat *core.Heartbeat) {
 	if beat == nil {
 		return
