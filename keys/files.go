@@ -87,15 +87,15 @@ func NewFiles(paths Paths, opts FilesOptions) (*Files, error) {
 	if err != nil {
 		return nil, err
 	}
-	first, err := newGeneration(paths, files, time.Now())
-	for problem, from := err, validFrom(err); !from.IsZero(); from = validFrom(err) {
-		if first, err = newGeneration(paths, files, from); err == nil {
-			first.Err = problem
-		}
+	first, problem := newGeneration(paths, files, time.Now())
+	err = problem
+	for from := validFrom(err); !from.IsZero(); from = validFrom(err) { // Each is later than the one before.
+		first, err = newGeneration(paths, files, from)
 	}
 	if err != nil {
 		return nil, err
 	}
+	first.Err = problem
 	f := &Files{paths: paths, opts: opts}
 	f.current.Store(first)
 	return f, nil
