@@ -142,7 +142,8 @@ func (a *Agent) total() slog.Attr {
 		slog.Int64("coalesced", sum.Coalesced), slog.Int64("dropped", dropped), slog.Int64("pending", sum.Pending))
 }
 
-// The parts of the time for the shutdown. Their sum leaves some for parts without a deadline.
+// The time for the shutdown is divided by these: a quarter for requests, half of it for the drain,
+// and an eighth for scrapes. The rest is for parts without a deadline.
 const requestsPart, drainPart, scrapesPart = 4, 2, 8
 
 type builder struct {

@@ -105,7 +105,11 @@ func TestHeartbeat(t *testing.T) {
 	volume := newVolume(t, testpki.Options{})
 	b := newBuilder(t, nil, Options{
 		Instance: "pod-1", Version: "v1.2.3", ConfigHash: "abcd", Keys: Keys{Client: pathsOf(volume)},
+		ControlPlane: ControlPlane{Address: "localhost", Fallback: "v1"},
 	})
+	if err := b.addTransport(); err != nil || len(b.closers) != 2 {
+		t.Errorf("%d forwarders are closed at the end, error %v, want 2", len(b.closers), err)
+	}
 	proof := &proof{last: map[core.Manager]time.Time{}}
 	p := &pulse{opts: b.opts, keys: b.keys, proof: proof, canary: func() core.CanaryState { return core.CanaryOff }}
 	p.problem = func(core.Manager) string { return "managers: broken" }

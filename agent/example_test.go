@@ -45,7 +45,6 @@ func (p printer) Forward(_ context.Context, manager core.Manager, batch core.Bat
 // Close is called after the last batch.
 func (printer) Close() error {
 	fmt.Println("closed")
-
 	return nil
 }
 
@@ -62,7 +61,6 @@ func Example() {
 	})
 	if err != nil {
 		fmt.Println(err)
-
 		return
 	}
 

@@ -62,7 +62,11 @@ func (b *builder) newReviews(inbox *Inbox) (http.Handler, error) {
 
 // webhookOptions offers HTTP/1.1 only: see bind.
 func (b *builder) webhookOptions(inbox *Inbox) httpserver.Options {
-	config := keys.WebhookTLSConfig(b.keys.serving, b.keys.callers, b.opts.Webhook.ClientNames...)
+	var callers keys.Source // nil: the webhook demands no client certificate
+	if b.keys.callers != nil {
+		callers = b.keys.callers
+	}
+	config := keys.WebhookTLSConfig(b.keys.serving, callers, b.opts.Webhook.ClientNames...)
 	config.NextProtos = []string{"http/1.1"}
 	return httpserver.Options{
 		TLS:            config,

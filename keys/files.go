@@ -75,8 +75,8 @@ type generation struct {
 }
 
 // NewFiles reads the files once. At this point broken files are an error with the file and the
-// [Problem]. A certificate that is not valid yet is in use nevertheless, and [Files.Status] has the
-// problem: the clock of this machine may be wrong, and there is no better one.
+// [Problem]. Certificates that are not valid yet are in use nevertheless, and [Files.Status] has
+// the problem: the clock of this machine may be wrong, and there is no better one.
 func NewFiles(paths Paths, opts FilesOptions) (*Files, error) {
 	opts = opts.withDefaults()
 	if err := errors.Join(paths.validate(), option.NoneNegative(opts)); err != nil {
@@ -86,15 +86,15 @@ func NewFiles(paths Paths, opts FilesOptions) (*Files, error) {
 	if err != nil {
 		return nil, err
 	}
-	first, err := newGeneration(paths, files, time.Now())
-	for problem, from := err, validFrom(err); !from.IsZero(); from = validFrom(err) {
-		if first, err = newGeneration(paths, files, from); err == nil {
-			first.Err = problem
-		}
+	first, problem := newGeneration(paths, files, time.Now())
+	err = problem
+	for from := validFrom(err); !from.IsZero(); from = validFrom(err) { // Each is later than the one before.
+		first, err = newGeneration(paths, files, from)
 	}
 	if err != nil {
 		return nil, err
 	}
+	first.Err = problem
 	f := &Files{paths: paths, opts: opts}
 	f.current.Store(first)
 	return f, nil
@@ -166,7 +166,7 @@ func (f *Files) Reload() error {
 
 // keep confirms the generation in use, which equals the files, unless it is not valid.
 func (f *Files) keep(old *generation) error {
-	if err := old.Material.invalidity(f.paths, time.Now()); err != nil {
+	if err := old.Material.checkValidity(f.paths, time.Now()); err != nil {
 		return f.refuse(old.files, err)
 	}
 	if old.Err == nil {

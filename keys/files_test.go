@@ -254,27 +254,29 @@ func TestFilesBecomeValid(t *testing.T) {
 func TestFilesStartBeforeTheyAreValid(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		early := testpki.Options{NotBefore: time.Now().Add(time.Hour)}
-		ca := must(testpki.NewCA("ca", early))
-		early.NotBefore = early.NotBefore.Add(time.Minute)
-		volume := testpki.NewVolume(t.TempDir())
-		if err := volume.Write(testpki.Files(must(ca.Client(runtime1, early)), ca)); err != nil {
-			t.Fatal(err)
-		}
-		f := &fixture{volume: volume}
-		files, err := keys.NewFiles(f.paths(), keys.FilesOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for range 2 {
-			if err := files.Status().Err; keys.Problem(err) != "not_yet_valid" {
-				t.Errorf("status %v, want that the material is not valid yet", err)
+		for _, after := range []time.Duration{time.Minute, -2 * time.Hour} { // The last one to be valid is the certificate, or the CA.
+			early := testpki.Options{NotBefore: time.Now().Add(time.Hour)}
+			ca := must(testpki.NewCA("ca", early))
+			early.NotBefore = early.NotBefore.Add(after)
+			volume := testpki.NewVolume(t.TempDir())
+			if err := volume.Write(testpki.Files(must(ca.Client(runtime1, early)), ca)); err != nil {
+				t.Fatal(err)
 			}
-			_ = files.Reload()
-		}
-		time.Sleep(2 * time.Hour)
-		if err := errors.Join(files.Reload(), files.Status().Err); err != nil {
-			t.Errorf("status %v, want that the material is valid now", err)
+			f := &fixture{volume: volume}
+			files, err := keys.NewFiles(f.paths(), keys.FilesOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 2 {
+				if err := files.Status().Err; keys.Problem(err) != "not_yet_valid" {
+					t.Errorf("status %v, want that the material is not valid yet", err)
+				}
+				_ = files.Reload()
+			}
+			time.Sleep(2 * time.Hour)
+			if err := errors.Join(files.Reload(), files.Status().Err); err != nil {
+				t.Errorf("status %v, want that the material is valid now", err)
+			}
 		}
 	})
 }

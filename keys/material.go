@@ -46,6 +46,8 @@ type Material struct {
 	NotBefore, NotAfter time.Time
 	// RootsNotAfter is the time at which the last of the CAs expires; zero without a bundle.
 	RootsNotAfter time.Time
+
+	roots []*x509.Certificate // those in Roots
 }
 
 var _ Source = (*Material)(nil)
@@ -150,6 +152,7 @@ func (m *Material) addRoots(paths Paths, files snapshot, now time.Time) error {
 		return err
 	}
 	m.Roots = x509.NewCertPool()
+	m.roots = roots
 	for _, root := range roots {
 		m.Roots.AddCert(root)
 		m.RootFingerprints = append(m.RootFingerprints, fingerprint(root))
@@ -157,7 +160,12 @@ func (m *Material) addRoots(paths Paths, files snapshot, now time.Time) error {
 			m.RootsNotAfter = root.NotAfter
 		}
 	}
-	for _, root := range roots {
+	return m.checkRoots(paths, now)
+}
+
+// checkRoots returns nil if one of the CAs is valid at now, and else the error of the last one.
+func (m *Material) checkRoots(paths Paths, now time.Time) (err error) {
+	for _, root := range m.roots {
 		if err = checkValidity(paths.CA, root, now); err == nil {
 			return nil
 		}
@@ -264,18 +272,14 @@ func checkValidity(file string, certificate *x509.Certificate, now time.Time) er
 	}
 }
 
-// invalidity returns an error when the certificate is not valid at now, or the last CA of the
-// bundle has expired.
-func (m *Material) invalidity(paths Paths, now time.Time) error {
-	switch {
-	case m.Certificate != nil && (now.After(m.NotAfter) || now.Before(m.NotBefore)):
-		return checkValidity(paths.Certificate, m.Certificate.Leaf, now)
-	case m.Roots != nil && now.After(m.RootsNotAfter):
-		return &materialError{file: paths.CA, problem: problemExpired, err: fmt.Errorf(
-			"the last of its CAs expired at %s", stamp(m.RootsNotAfter))}
-	default:
-		return nil
+// checkValidity returns an error when the certificate, or each CA of the bundle, is invalid at now.
+func (m *Material) checkValidity(paths Paths, now time.Time) error {
+	if m.Certificate != nil {
+		if err := checkValidity(paths.Certificate, m.Certificate.Leaf, now); err != nil {
+			return err
+		}
 	}
+	return m.checkRoots(paths, now)
 }
 
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }

@@ -61,9 +61,6 @@ func ServerTLSConfig(source Source) *tls.Config {
 // It offers HTTP/2 and HTTP/1.1. For a [net/http.Server] with only one of them, set NextProtos,
 // too, before the first use.
 func WebhookTLSConfig(serving, clients Source, clientNames ...string) *tls.Config {
-	if option.IsNil(clients) {
-		clients = nil
-	}
 	server := &server{serving: serving, clients: clients, names: clientNames}
 	server.base = &tls.Config{
 		MinVersion:         tls.VersionTLS13,

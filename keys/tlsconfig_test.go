@@ -100,6 +100,7 @@ func TestHandshake(t *testing.T) {
 		"old TLS client":          {server(ends.server), old(ends.client), true},
 		"old TLS server":          {old(ends.server), client(ends.client), true},
 		"webhook without CA":      {webhook(ends.server, nil), anonymous, false},
+		"webhook, CA not loaded":  {webhook(ends.server, (*keys.Material)(nil)), anonymous, true},
 		"webhook with CA":         {webhook(ends.server, ends.client), client(ends.client), false},
 		"webhook, no certificate": {webhook(ends.server, ends.client), anonymous, true},
 		"webhook with another CA": {webhook(ends.server, strangers.client), client(ends.client), true},

@@ -349,8 +349,11 @@ func TestSelectors(t *testing.T) {
 		all := widgets()
 		all.Name.Name = "all"
 		s.server.put("namespaces", object{}.with("metadata.name", "default").with("metadata.labels.tenant", "no"))
-		s.start(informer.Options{ExcludedNamespaces: []string{"kube-system", "agent"}}, w, all)
-		s.want("resync", "resync")
+		own := widgets() // A Namespace is its own: the one of this test has not its label.
+		own.Name.Name, own.Resource = "own", schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
+		own.NamespaceSelector.Labels = map[string]string{"own": "yes"}
+		s.start(informer.Options{ExcludedNamespaces: []string{"kube-system", "agent"}}, w, all, own)
+		s.want("resync", "resync", "resync")
 		requests := s.server.requested("/widgets")
 		if !slices.ContainsFunc(requests, func(r string) bool {
 			return strings.HasPrefix(r, "/apis/example.com/v1/widgets") && strings.Contains(r, "labelSelector=a%3Db") &&

@@ -62,11 +62,16 @@ type CA struct {
 
 // NewCA returns a self-signed root. It uses only the validity of opts.
 func NewCA(commonName string, opts Options) (*CA, error) {
-	return (*CA)(nil).Intermediate(commonName, opts)
+	return newCA(nil, commonName, opts)
 }
 
 // Intermediate returns a CA signed by ca. Its leaves carry the chain up to, and without, the root.
 func (ca *CA) Intermediate(commonName string, opts Options) (*CA, error) {
+	return newCA(ca, commonName, opts)
+}
+
+// newCA returns a CA that is signed by parent, or by itself without one.
+func newCA(parent *CA, commonName string, opts Options) (*CA, error) {
 	template, err := opts.template(commonName)
 	if err != nil {
 		return nil, err
@@ -76,16 +81,16 @@ func (ca *CA) Intermediate(commonName string, opts Options) (*CA, error) {
 	template.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign
 	template.DNSNames, template.IPAddresses, template.URIs = nil, nil, nil
 
-	certificate, key, err := sign(ca, template)
+	certificate, key, err := sign(parent, template)
 	if err != nil {
 		return nil, err
 	}
 
-	next := &CA{Certificate: certificate, PEM: encode(pemCertificate, certificate.Raw), key: key}
-	if ca != nil {
-		next.chain = append([][]byte{certificate.Raw}, ca.chain...)
+	ca := &CA{Certificate: certificate, PEM: encode(pemCertificate, certificate.Raw), key: key}
+	if parent != nil {
+		ca.chain = append([][]byte{certificate.Raw}, parent.chain...)
 	}
-	return next, nil
+	return ca, nil
 }
 
 // Client returns a leaf for TLS client authentication. Its Common Name is the default identity of a
