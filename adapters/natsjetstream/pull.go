@@ -116,8 +116,8 @@ func (c *Consumer) pull(ctx context.Context, out *outage) error {
 // extensions is the number of times that a message is extended within ackWait.
 const extensions = 4
 
-// measure measures the clock and the backlog of a stream, if a measurement is due, and waits at most
-// clockTimeout. It logs why it cannot, at most once a minute. The last measurement then stays.
+// measure measures the clock and the backlog of a stream, if a measurement is due, and waits at
+// most clockTimeout. It logs why it cannot, at most once a minute. The last measurement then stays.
 func (c *Consumer) measure(ctx context.Context, manager core.Manager, clock *clock, stream jetstream.Stream) {
 	began := clock.now()
 	if !clock.ask(began) {

@@ -144,8 +144,8 @@ func (c *clock) age(stored time.Time) time.Duration {
 	return c.server.Add(c.now().Sub(c.measured)).Sub(stored)
 }
 
-// ask reports whether a request is due, and notes it. One is due once in clockInterval, also after a
-// failure.
+// ask reports whether a request is due, and notes it. One is due once in clockInterval, also after
+// a failure.
 func (c *clock) ask(now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

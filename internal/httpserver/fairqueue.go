@@ -183,8 +183,8 @@ func (h *handshake) read(from net.Conn, b []byte) (int, error) {
 
 // acquire blocks until it has a slot, which it keeps until release. It fails with [net.ErrClosed]
 // when closed is closed first, and with [os.ErrDeadlineExceeded] when deadline passes; nil and
-// zero are none. It fails with [io.EOF] if the client closed the connection before the server answered.
-// So clients that give up and begin again, in large numbers, cost no signatures.
+// zero are none. It fails with [io.EOF] if the client closed the connection before the server
+// answered. So clients that give up and begin again, in large numbers, cost no signatures.
 func (h *handshake) acquire(from net.Conn, closed <-chan struct{}, deadline *time.Time) error {
 	w := h.queue.request(h.origin, h.begun)
 	h.begun = true
