@@ -50,13 +50,14 @@ func (f *Forwarder) exchange(ctx context.Context, m *message) error {
 		_, err := f.storeOnce(ctx, m, "")
 		return err
 	}
-	answers, late := make(chan *nats.Msg, 1), new(atomic.Bool)
+	// The answer is either taken in time, or declined.
+	answers, over, came := make(chan *nats.Msg), make(chan struct{}), new(atomic.Bool)
+	defer close(over)
 	subscription, err := f.conn.Subscribe(f.conn.NewInbox(), func(msg *nats.Msg) {
-		if len(answers) > 0 {
-			return // There is one answer.
-		}
-		answers <- msg
-		if late.Load() {
+		came.Store(true)
+		select {
+		case answers <- msg:
+		case <-over:
 			decline(msg)
 		}
 	})
@@ -66,9 +67,8 @@ func (f *Forwarder) exchange(ctx context.Context, m *message) error {
 	answered, err := f.storeOnce(ctx, m, subscription.Subject)
 	if err == nil && answered {
 		if answered, err = f.await(ctx, m, answers); !answered {
-			late.Store(true)
 			_ = subscription.AutoUnsubscribe(1) // It fails when the connection is gone.
-			f.note(m.subject, lastAnswer{subscription, answers})
+			f.note(m.subject, lastAnswer{subscription, came})
 			return nil
 		}
 	}
@@ -86,10 +86,10 @@ func decline(msg *nats.Msg) {
 }
 
 // lastAnswer is the answer of the operator to the last message on a subject. Its zero value came in
-// time. Another one is late, and came if answers has it.
+// time. Another one is late, and maybe still to come.
 type lastAnswer struct {
 	subscription *nats.Subscription
-	answers      <-chan *nats.Msg
+	came         *atomic.Bool
 }
 
 // note ends the wait for the answer to the message before.
@@ -105,7 +105,7 @@ func (f *Forwarder) note(subject string, last lastAnswer) {
 func (f *Forwarder) isAnswered(subject string) bool {
 	known, _ := f.last.Load(subject)
 	last, ok := known.(lastAnswer)
-	return ok && (last.subscription == nil || len(last.answers) > 0)
+	return ok && (last.subscription == nil || last.came.Load())
 }
 
 // heartbeatAttempts is the number of attempts to store a heartbeat within AnswerWait.

@@ -104,6 +104,9 @@ func (b *bodyV1) read(v Version, body []byte) error {
 
 func (n *wireName) read(r *rawjson.Reader) error {
 	return r.Object(func(name []byte) (err error) {
+		if r.Null() {
+			return nil // To encoding/json, a null leaves the text as it is.
+		}
 		switch string(name) {
 		case "Namespace":
 			n.Namespace, err = r.Text()
@@ -118,6 +121,9 @@ func (n *wireName) read(r *rawjson.Reader) error {
 
 func (k *gvk) read(r *rawjson.Reader) error {
 	return r.Object(func(name []byte) (err error) {
+		if r.Null() {
+			return nil // As in a name.
+		}
 		switch string(name) {
 		case "group":
 			k.Group, err = r.Text()

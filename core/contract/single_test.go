@@ -202,6 +202,7 @@ func FuzzSingleDecode(f *testing.F) {
 		`{"watched":{"Name":"a","Name":null},"watchedGvk":{"kind":"b"},"watchedGvk":null,"watched":{"Namespace":"c"}}`,
 		`{"watched":{"Name":"a"},"watchedGvk":{"kind":"b"},"new":[1]} `, `{"watched":{"Name":"a"},"watchedGvk":{"kind":"b"}}x`,
 		`{"owner":{"Namespace":"d","Name":"e"},"watched":{"Name":"a","name":"A"},"watchedGvk":{"kind":"b"}}`,
+		`{"watched":{"Namespace":"c","Namespace":null,"Name":"a"},"watchedGvk":{"group":"d","group":null,"kind":"b"}}`,
 		`{"owner":7,"watched":{"Name":"\u00e4\ud800"},"watchedGvk":{"kind":"b"}}`,
 	} {
 		f.Add([]byte(seed))
