@@ -47,13 +47,13 @@ type world struct {
 	sinks sync.Map // runtime → stalled until, as time.Time
 }
 
-func newWorld(plan *Plan, keys *pki, trace func(string)) *world {
+func newWorld(plan *Plan, certified *pki, trace func(string)) *world {
 	w := &world{
-		plan: plan, pki: keys, network: newNetwork(), behaviour: newBehaviour(plan), began: time.Now(), trace: trace,
+		plan: plan, pki: certified, network: newNetwork(), behaviour: newBehaviour(plan), began: time.Now(), trace: trace,
 		operators: make([]*operator, plan.Operators), operatorLives: make([]int, plan.Operators),
 	}
 	w.history = oracle.New(plan.promise())
-	w.serve(keys.older, keys.older)
+	w.serve(certified.older, certified.older)
 	for i := range plan.Runtimes {
 		w.clusters = append(w.clusters, newCluster(w, i))
 	}
