@@ -64,7 +64,7 @@ func (v Version) AnswerTo(err error) Answer {
 		failed[i] = refusalOf(err)
 	}
 	if v.MaxEvents() > 1 {
-		// An error, so that no sender mistakes it for a success, and one that gateways do not retry.
+		// An error, so that no sender takes it for a success, and one that gateways do not retry.
 		return Answer{Refusal: Refusal{Status: statusUnprocessableContent, Reason: reasons.Partial}, Failed: failed}
 	}
 	first := slices.Min(slices.Collect(maps.Keys(some)))
