@@ -99,7 +99,7 @@ func (i *Installer) renewConfiguration(
 const annotationWhole = "operator.kyma-project.io/whole"
 
 func wasWhole(live *unstructured.Unstructured, want *wanted) bool {
-	return want.intact || live.GetAnnotations()[annotationWhole] == want.whole.GetAnnotations()[annotationWhole]
+	return want.intact || live.GetAnnotations()[annotationWhole] == want.digest.whole
 }
 
 // missed returns the managers of webhooks that others have removed or changed, so that the API
@@ -120,8 +120,8 @@ func (i *Installer) missed(in *cluster, live *unstructured.Unstructured, want *w
 }
 
 // restoreConditions removes the conditions that others have added to webhooks of ours, as an apply
-// leaves them. For writes that they exclude, an API server would call no agent, and the canary would
-// not notice.
+// leaves them. For writes that they exclude, an API server would call no agent, and the canary
+// would not notice.
 func (c *cluster) restoreConditions(ctx context.Context, live, wanted *unstructured.Unstructured) error {
 	const field = "matchConditions"
 	before, conditions := live.DeepCopy(), map[any]any{}
