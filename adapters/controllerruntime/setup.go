@@ -27,8 +27,9 @@ import (
 // notStarted is the time after which a source without a controller is reported, and again.
 const notStarted = 30 * time.Second
 
-// checks has the readiness checks of [SetUpListener]. A controller manager replaces one by another of
-// that name, and cannot be asked for it. It is known by its channel Elected, so that it can be freed.
+// checks has the readiness checks of [SetUpListener]. A controller manager replaces one by another
+// of that name, and cannot be asked for it. It is known by its channel Elected, so that it can be
+// freed.
 var checks sync.Map
 
 type check struct {
@@ -179,8 +180,8 @@ func Logger(logger logr.Logger) *slog.Logger { return slog.New(logr.ToSlogHandle
 // BrowserFilter lets a browser log in at a FilterProvider of [server.Options] that checks bearer
 // tokens, such as filters.WithAuthenticationAndAuthorization of controller-runtime. The browser
 // asks for a password, which is the token, for example of `kubectl create token`. Requests that
-// pass are authenticated for [statuspage.FleetHandler] among the extra handlers. BrowserFilter panics
-// if provider is nil.
+// pass are authenticated for [statuspage.FleetHandler] among the extra handlers. BrowserFilter
+// panics if provider is nil.
 func BrowserFilter(
 	provider func(*rest.Config, *http.Client) (server.Filter, error),
 ) func(*rest.Config, *http.Client) (server.Filter, error) {
