@@ -183,24 +183,7 @@ func (i *Installer) correct(ctx context.Context, in *cluster, r *Runtime, last l
 			return Status{}, err
 		}
 	}
-	have := facts{
-		ownNamespace: ours(cmp.Or(found.namespace, i.namespace())), restart: restart(found.managers, former),
-	}
-	want, err := i.wanted(r, have)
-	if err != nil {
-		return Status{}, err
-	}
-	have.intact = last.digest.whole == want.digest.whole
-	want.facts = have
-	if !have.intact {
-		i.looks.Delete(r.ID)
-	}
-	missed, err := i.missed(in, found.configuration, want)
-	if len(missed) > 0 {
-		in.log.WarnContext(ctx, "others have changed webhooks, so agents restart after the correction", slog.Any("managers", missed))
-		have.restart = restart(found.managers, slices.Concat(former, missed))
-		want, err = i.wanted(r, have)
-	}
+	want, missed, err := i.plan(ctx, in, r, found, former, last)
 	if err != nil {
 		return Status{}, err
 	}
@@ -220,6 +203,32 @@ func (i *Installer) correct(ctx context.Context, in *cluster, r *Runtime, last l
 		status = Status{Former: status.Former}
 	}
 	return status, err
+}
+
+// plan returns what to apply, and the managers of webhooks that others have changed: their agents
+// restart. former are the managers that the ConfigMap loses.
+func (i *Installer) plan(
+	ctx context.Context, in *cluster, r *Runtime, found existing, former []core.Manager, last look,
+) (*wanted, []core.Manager, error) {
+	have := facts{
+		ownNamespace: ours(cmp.Or(found.namespace, i.namespace())), restart: restart(found.managers, former),
+	}
+	want, err := i.wanted(r, have)
+	if err != nil {
+		return nil, nil, err
+	}
+	have.intact = last.digest.whole == want.digest.whole
+	want.facts = have
+	if !have.intact {
+		i.looks.Delete(r.ID)
+	}
+	missed, err := i.missed(in, found.configuration, want)
+	if len(missed) > 0 {
+		in.log.WarnContext(ctx, "others have changed webhooks, so agents restart after the correction", slog.Any("managers", missed))
+		have.restart = restart(found.managers, slices.Concat(former, missed))
+		want, err = i.wanted(r, have)
+	}
+	return want, missed, err
 }
 
 // begin creates the namespace and claims the runtime. No object can be created in a namespace that

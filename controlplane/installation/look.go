@@ -122,9 +122,9 @@ func markOf(object *unstructured.Unstructured) mark {
 	return remote.Sum(string(object.GetUID()), "version", object.GetResourceVersion()) // As objects of RBAC.
 }
 
-// outdate makes the next call of Install apply all objects, and returns the last look, zero if there
-// is none. Until the installation is complete again, that look tells whether others have replaced
-// the configuration, also after a call that failed.
+// outdate makes the next call of Install apply all objects. It returns the last look, zero if there
+// is none. The look is kept until the installation is complete again, or another configuration is
+// wanted: after a call that failed, it still tells that others have replaced the configuration.
 func (i *Installer) outdate(id core.RuntimeID) look {
 	found, _ := i.looks.Load(id)
 	last, known := found.(look)
