@@ -99,7 +99,7 @@ func (i *Installer) renewConfiguration(
 const annotationWhole = "operator.kyma-project.io/whole"
 
 func wasWhole(live *unstructured.Unstructured, want *wanted) bool {
-	return want.intact || live.GetAnnotations()[annotationWhole] == want.whole.GetAnnotations()[annotationWhole]
+	return want.intact || live.GetAnnotations()[annotationWhole] == want.digest.whole
 }
 
 // missed returns the managers of webhooks that others have removed or changed, so that the API

@@ -95,7 +95,7 @@ func bounded(status Status, err error) (Status, error) {
 
 func (i *Installer) install(ctx context.Context, r Runtime) (Status, error) {
 	if r.Verify {
-		i.looks.Delete(r.ID) // Even if this call fails.
+		i.outdate(r.ID) // Even if this call fails.
 	}
 	err := r.validate(i.host(), !i.opts.Informer, i.opts.overNATS())
 	if err == nil {
@@ -109,9 +109,7 @@ func (i *Installer) install(ctx context.Context, r Runtime) (Status, error) {
 	if unchanged || err != nil {
 		return status, err
 	}
-	found, _ := i.looks.LoadAndDelete(r.ID)
-	last, _ := found.(look) // Zero if there is none.
-	return i.correct(ctx, in, &r, last)
+	return i.correct(ctx, in, &r, i.outdate(r.ID))
 }
 
 // Agents returns the Service of the agents, which is a name in their serving certificates, and
@@ -185,21 +183,7 @@ func (i *Installer) correct(ctx context.Context, in *cluster, r *Runtime, last l
 			return Status{}, err
 		}
 	}
-	have := facts{
-		ownNamespace: ours(cmp.Or(found.namespace, i.namespace())), restart: restart(found.managers, former),
-	}
-	want, err := i.wanted(r, have)
-	if err != nil {
-		return Status{}, err
-	}
-	have.intact = last.digest.sum == want.digest.sum
-	want.facts = have
-	missed, err := i.missed(in, found.configuration, want)
-	if len(missed) > 0 {
-		in.log.WarnContext(ctx, "others have changed webhooks, so agents restart after the correction", slog.Any("managers", missed))
-		have.restart = restart(found.managers, slices.Concat(former, missed))
-		want, err = i.wanted(r, have)
-	}
+	want, missed, err := i.plan(ctx, in, r, found, former, last)
 	if err != nil {
 		return Status{}, err
 	}
@@ -219,6 +203,32 @@ func (i *Installer) correct(ctx context.Context, in *cluster, r *Runtime, last l
 		status = Status{Former: status.Former}
 	}
 	return status, err
+}
+
+// plan returns what to apply, and the managers of webhooks that others have changed: their agents
+// restart. former are the managers that the ConfigMap loses.
+func (i *Installer) plan(
+	ctx context.Context, in *cluster, r *Runtime, found existing, former []core.Manager, last look,
+) (*wanted, []core.Manager, error) {
+	have := facts{
+		ownNamespace: ours(cmp.Or(found.namespace, i.namespace())), restart: restart(found.managers, former),
+	}
+	want, err := i.wanted(r, have)
+	if err != nil {
+		return nil, nil, err
+	}
+	have.intact = last.digest.whole == want.digest.whole
+	want.facts = have
+	if !have.intact {
+		i.looks.Delete(r.ID)
+	}
+	missed, err := i.missed(in, found.configuration, want)
+	if len(missed) > 0 {
+		in.log.WarnContext(ctx, "others have changed webhooks, so agents restart after the correction", slog.Any("managers", missed))
+		have.restart = restart(found.managers, slices.Concat(former, missed))
+		want, err = i.wanted(r, have)
+	}
+	return want, missed, err
 }
 
 // begin creates the namespace and claims the runtime. No object can be created in a namespace that

@@ -15,14 +15,15 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/material"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/remote"
+	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 )
 
 type facts struct {
 	ownNamespace bool // this package has made, or makes, the namespace
 	restart      string
-	// intact means that the last look was at the same objects. The configuration was whole then,
-	// even if others have replaced it since, as by an older copy with the annotation of its time.
+	// intact means that the last look was at the same configuration. It was whole then, even if
+	// others have replaced it since, as by an older copy with the annotation of its time.
 	intact bool
 }
 
@@ -40,7 +41,8 @@ type wanted struct {
 type digest struct {
 	sum, secret [sha256.Size]byte // of all objects without the data of the Secret, and of that data
 	bundle      unique.Handle[string]
-	serving     bool // the Secret has a pair for the webhook
+	whole       string // the value of annotationWhole, empty with an informer
+	serving     bool   // the Secret has a pair for the webhook
 }
 
 // public returns a [Runtime.Secret] without keys. The same objects are made of it, except for the
@@ -55,6 +57,7 @@ func (d digest) public() map[string][]byte {
 
 func (i *Installer) wanted(r *Runtime, have facts) (*wanted, error) {
 	w := &wanted{facts: have}
+	var whole string
 	if i.opts.Informer {
 		// Without conditions, which need an API server, the watches report more than they should.
 		if err := watch.Validate(r.Watches); err != nil {
@@ -66,7 +69,8 @@ func (i *Installer) wanted(r *Runtime, have facts) (*wanted, error) {
 			return nil, err
 		}
 		w.whole = i.finishedOf(w.configuration)
-		annotate(w.whole, annotationWhole, shortSum(sumOf(w.whole)))
+		whole = shortSum(sumOf(w.whole))
+		annotate(w.whole, annotationWhole, whole)
 	}
 	w.objects = i.objects(r, have)
 	secret := maps.Clone(w.secret.Object)
@@ -74,7 +78,7 @@ func (i *Installer) wanted(r *Runtime, have facts) (*wanted, error) {
 	w.digest = digest{
 		sum:    sumOf(i.namespace(), w.whole, w.early, secret, w.late, w.deployment),
 		secret: sumOf(w.secret.Object["data"]),
-		bundle: unique.Make(string(r.Secret[material.CA])), serving: r.hasServingPair(),
+		bundle: unique.Make(string(r.Secret[material.CA])), whole: whole, serving: r.hasServingPair(),
 	}
 	return w, nil
 }
@@ -116,6 +120,19 @@ func markOf(object *unstructured.Unstructured) mark {
 		return remote.Sum(string(object.GetUID()), strconv.FormatInt(generation, 10))
 	}
 	return remote.Sum(string(object.GetUID()), "version", object.GetResourceVersion()) // As objects of RBAC.
+}
+
+// outdate makes the next call of Install apply all objects. It returns the last look, zero if there
+// is none. The look is kept until the installation is complete again, or another configuration is
+// wanted: after a call that failed, it still tells that others have replaced the configuration.
+func (i *Installer) outdate(id core.RuntimeID) look {
+	found, _ := i.looks.Load(id)
+	last, known := found.(look)
+	if known {
+		last.at = time.Time{}
+		i.looks.Store(id, last)
+	}
+	return last
 }
 
 // glance reads the objects that watching depends on. It reports whether nothing is to be corrected.

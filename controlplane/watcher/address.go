@@ -28,7 +28,7 @@ func GatewayAddress(
 	case VirtualService:
 		found := &networkingv1beta1.Gateway{}
 		err := reader.Get(ctx, gateway, found)
-		return first(gateway, err, found.Spec.GetServers(), func(s *apinetworkingv1beta1.Server) (address string, withTLS bool) {
+		return first(gateway, err, found.Spec.GetServers(), func(s *apinetworkingv1beta1.Server) (string, bool) {
 			for _, host := range hostsOf(s) {
 				if isHost(host) {
 					return join(host, int(s.GetPort().GetNumber())), s.GetTls() != nil

@@ -37,7 +37,10 @@ func newSelection(query string, accepted parameters) (s selection, err error) {
 	}
 	s.search = strings.ToLower(s.query.Get("search"))
 	for name, number := range map[string]*int{"offset": &s.offset, "limit": &s.limit} {
-		if *number, err = strconv.Atoi(s.query.Get(name)); s.query.Has(name) && (err != nil || *number < 0) {
+		if !s.query.Has(name) {
+			continue
+		}
+		if *number, err = strconv.Atoi(s.query.Get(name)); err != nil || *number < 0 {
 			return s, fmt.Errorf("%s is %q, want a number from 0", name, s.query.Get(name))
 		}
 	}

@@ -69,18 +69,25 @@ func TestACorrectedWebhookRestartsTheAgents(t *testing.T) {
 	}
 }
 
-// An older copy of the configuration, as of a backup, has the annotation of that time.
+// An older copy of the configuration, as of a backup, has the annotation of that time. The first call fails at each of
+// its writes in turn, and then at none.
 func TestARestoredConfigurationRestartsTheAgents(t *testing.T) {
 	w := newWorld(t, rig.SharedAPIServer(t, apiserver.Options{}), "restored")
 	w.keep()
 	older := w.configuration()
 	w.runtime.Watches = append(w.runtime.Watches, watchFor("second"))
 	w.installed()
-	before := w.template()
-	older.ResourceVersion = w.configuration().ResourceVersion
-	rig.NoError(t, w.client.Update(t.Context(), older))
-	if !w.corrects(t, before) {
-		t.Error("no restart after the webhook of the second manager was missing")
+	for n, failed := 1, true; failed; n++ {
+		before := w.template()
+		older.ResourceVersion = w.configuration().ResourceVersion
+		rig.NoError(t, w.client.Update(t.Context(), older.DeepCopy()))
+		w.since()
+		w.fail = n
+		_, err := w.kept.Install(t.Context(), w.runtime)
+		w.fail, failed = 0, err != nil
+		if !w.corrects(t, before) {
+			t.Errorf("write %d fails: no restart after the webhook of the second manager was missing", n)
+		}
 	}
 }
 
