@@ -205,7 +205,7 @@ func (i *Installer) correct(ctx context.Context, in *cluster, r *Runtime, last l
 	return status, err
 }
 
-// plan returns what to apply, and the managers of webhooks that others have changed: their agents
+// plan returns the objects to apply, and the managers of webhooks that others have changed: their agents
 // restart. former are the managers that the ConfigMap loses.
 func (i *Installer) plan(
 	ctx context.Context, in *cluster, r *Runtime, found existing, former []core.Manager, last look,
