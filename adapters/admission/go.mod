@@ -8,7 +8,7 @@ require (
 	k8s.io/apimachinery v0.36.3
 )
 
-require github.com/runtime-watcher/runtime-watcher v0.0.0-20261126153502-ff51a0d8ee8b
+require github.com/runtime-watcher/runtime-watcher v0.0.0-20261126160921-4bb96ad443ff
 
 require (
 	github.com/fxamacker/cbor/v2 v2.9.0 // indirect

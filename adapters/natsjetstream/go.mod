@@ -9,7 +9,7 @@ require (
 
 require (
 	github.com/google/go-cmp v0.7.0
-	github.com/runtime-watcher/runtime-watcher v0.0.0-20261126153502-ff51a0d8ee8b
+	github.com/runtime-watcher/runtime-watcher v0.0.0-20261126160921-4bb96ad443ff
 )
 
 require (
