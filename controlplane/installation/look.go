@@ -123,8 +123,8 @@ func markOf(object *unstructured.Unstructured) mark {
 }
 
 // outdate makes the next call of Install apply all objects. It returns the last look, zero if there
-// is none. The look is kept until the installation is complete again, or has to have another
-// configuration: after a call that failed, it still shows that others have replaced the present one.
+// is none. The look is kept until the installation is complete, or has to have another
+// configuration: after a call that failed, it still shows that others have replaced ours.
 func (i *Installer) outdate(id core.RuntimeID) look {
 	found, _ := i.looks.Load(id)
 	last, known := found.(look)
