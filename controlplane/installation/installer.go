@@ -205,8 +205,8 @@ func (i *Installer) correct(ctx context.Context, in *cluster, r *Runtime, last l
 	return status, err
 }
 
-// plan returns the objects to apply, and the managers of webhooks that others have changed: their agents
-// restart. former are the managers that the ConfigMap loses.
+// plan returns the objects to apply, and the managers of webhooks that others have changed: their
+// agents restart. former are the managers that the ConfigMap loses.
 func (i *Installer) plan(
 	ctx context.Context, in *cluster, r *Runtime, found existing, former []core.Manager, last look,
 ) (*wanted, []core.Manager, error) {
