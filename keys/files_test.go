@@ -250,7 +250,7 @@ func TestFilesBecomeValid(t *testing.T) {
 	})
 }
 
-// A process starts on a machine whose clock is behind that of the issuer. It would wait in vain for better material.
+// If the clock of a machine is behind that of the issuer, a new certificate is not valid yet. A process starts with it.
 func TestFilesStartBeforeTheyAreValid(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

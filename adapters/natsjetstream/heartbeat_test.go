@@ -105,7 +105,7 @@ func TestHeartbeatBesideAnEventThatIsRefusedLate(t *testing.T) {
 	})
 }
 
-// A forwarder whose wait is just over takes no refusal back. It declines, and counts as no runtime that confirms nothing.
+// The forwarder declines a refusal that comes just after its wait. So the next refusal is handed back at once.
 func TestARefusalJustTooLateSilencesNoRuntime(t *testing.T) {
 	t.Parallel()
 	late := make(chan struct{})

@@ -22,8 +22,8 @@ import (
 type facts struct {
 	ownNamespace bool // this package has made, or makes, the namespace
 	restart      string
-	// intact means that the last look was at the same configuration. It was whole then, even if
-	// others have replaced it since, as by an older copy with the annotation of its time.
+	// intact means that the last complete installation had the same configuration. If the present
+	// one differs, others have replaced it, as by an older copy with the annotation of its time.
 	intact bool
 }
 
@@ -122,9 +122,9 @@ func markOf(object *unstructured.Unstructured) mark {
 	return remote.Sum(string(object.GetUID()), "version", object.GetResourceVersion()) // As objects of RBAC.
 }
 
-// outdate makes the next call of Install apply all objects. It returns the last look, zero if there
-// is none. The look is kept until the installation is complete, or has to have another
-// configuration: after a call that failed, it still shows that others have replaced ours.
+// outdate makes the next call of Install apply all objects. It returns the last look, or the zero
+// look. The last look stays until an installation is complete, or another configuration is to be
+// applied. So a call after one that failed still finds out that others have replaced ours.
 func (i *Installer) outdate(id core.RuntimeID) look {
 	found, _ := i.looks.Load(id)
 	last, known := found.(look)
