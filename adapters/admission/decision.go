@@ -90,7 +90,7 @@ func (h *handler) matters(manager core.Manager, c *core.Change) bool {
 		filter = own
 	}
 	matters := true
-	h.guard(panicInFilter, func() { matters = filter(c) })
+	h.guard("filter", func() { matters = filter(c) })
 	return matters
 }
 
@@ -104,9 +104,9 @@ func (h *handler) ownerOf(
 		return owner
 	}
 
-	problem := ownerMalformed
+	problem := "malformed"
 	if err == nil {
-		problem = ownerMissing
+		problem = "missing"
 	}
 
 	h.opts.Hooks.OwnerProblem(answer.manager, problem)
@@ -114,6 +114,6 @@ func (h *handler) ownerOf(
 		slog.String("manager", string(answer.manager)), slog.String("problem", problem), slog.Any("error", err),
 		slog.String("kind", event.WatchedGVK.String()), slog.String("object", event.Watched.String()),
 	}
-	answer.warn = func() { h.warn(ctx, "object names no valid owner", attrs...) }
+	answer.warn = func() { h.paced.LogAttrs(ctx, slog.LevelWarn, "object names no valid owner", attrs...) }
 	return types.NamespacedName{}
 }

@@ -108,16 +108,16 @@ func (h *handler) serve(route route) http.HandlerFunc {
 		answer := reply{refusal: internalError()}
 
 		// The hooks for the answer are called last, even if a step before them panics.
-		defer h.guard(panicInHooks, func() { h.report(r.Context(), &answer, started) })
-		h.guard(panicInHooks, func() { h.opts.Hooks.InFlight(1) })
-		h.guard(panicInRequest, func() { answer = route(w, r, started) })
+		defer h.guard("hooks", func() { h.report(r.Context(), &answer, started) })
+		h.guard("hooks", func() { h.opts.Hooks.InFlight(1) })
+		h.guard("request", func() { answer = route(w, r, started) })
 		answer.writeTo(w)
 		// The acceptor or the log may stall, so the API server gets its answer first.
 		if answer.refusal != nil || answer.missed || answer.warn != nil {
 			_ = http.NewResponseController(w).Flush() // The answer of a writer that cannot flush is a moment later.
 		}
 		if answer.missed { // The API server commits the change only after the answer.
-			h.guard(panicInAcceptor, func() {
+			h.guard("acceptor", func() {
 				h.acceptor.Accept(answer.manager, core.WatchEvent{Resync: true, Time: h.opts.Now()})
 			})
 		}
@@ -130,7 +130,7 @@ func refusePath(http.ResponseWriter, *http.Request, time.Time) reply {
 
 func refuseMethod(_ http.ResponseWriter, r *http.Request, _ time.Time) reply {
 	return reply{refusal: &refusal{
-		http.StatusMethodNotAllowed, refusedMethod, fmt.Sprintf("want POST, have %.20q", r.Method),
+		http.StatusMethodNotAllowed, "method", fmt.Sprintf("want POST, have %.20q", r.Method),
 	}}
 }
 
@@ -145,7 +145,7 @@ func (h *handler) review(w http.ResponseWriter, r *http.Request, started time.Ti
 		return reply{refusal: refused}
 	}
 	answer := reply{manager: manager, missed: true, refusal: internalError()}
-	h.guard(panicInRequest, func() { answer = h.reviewFor(manager, w, r, started) })
+	h.guard("request", func() { answer = h.reviewFor(manager, w, r, started) })
 	return answer
 }
 
@@ -162,7 +162,7 @@ func (h *handler) reviewFor(manager core.Manager, w http.ResponseWriter, r *http
 	}
 	q.traceParent = traceParentOf(r.Header)
 	answer := reply{manager: manager, parent: kindOf(r.PathValue("kind")), uid: q.uid, decision: failed}
-	h.guard(panicInAcceptor, func() { answer.decision = h.decide(r.Context(), &answer, q, started) })
+	h.guard("acceptor", func() { answer.decision = h.decide(r.Context(), &answer, q, started) })
 	answer.missed = answer.decision == failed
 	return answer
 }
@@ -203,7 +203,7 @@ func (h *handler) report(ctx context.Context, answer *reply, started time.Time) 
 	if answer.refusal != nil {
 		h.opts.Hooks.Refused(answer.refusal.code, answer.refusal.reason, took)
 		// A status of 4xx is the fault of the sender, but it costs events of a manager.
-		h.warn(ctx, "refused a request that is no review", slog.Int("status", answer.refusal.code),
+		h.paced.LogAttrs(ctx, slog.LevelWarn, "refused a request that is no review", slog.Int("status", answer.refusal.code),
 			slog.String("reason", answer.refusal.reason), slog.String("message", answer.refusal.message))
 		return
 	}
@@ -220,13 +220,3 @@ func (h *handler) report(ctx context.Context, answer *reply, started time.Time) 
 
 // warnEvery is the time between two lines of one kind that others can cause.
 const warnEvery = time.Minute
-
-func (h *handler) warn(ctx context.Context, text string, attrs ...slog.Attr) {
-	handler := h.paced.Handler()
-	if !handler.Enabled(ctx, slog.LevelWarn) {
-		return
-	}
-	record := slog.NewRecord(h.opts.Now(), slog.LevelWarn, text, 0)
-	record.AddAttrs(attrs...)
-	_ = handler.Handle(ctx, record) // A logger has nowhere to report it, either.
-}

@@ -46,17 +46,3 @@ type Hooks struct {
 	//   - "hooks": in another hook, or in a logger after the answer
 	Panicked func(place string)
 }
-
-// The problems of owners, for [Hooks.OwnerProblem].
-const (
-	ownerMissing   = "missing"
-	ownerMalformed = "malformed"
-)
-
-// The places of panics, for [Hooks.Panicked].
-const (
-	panicInFilter   = "filter"
-	panicInAcceptor = "acceptor"
-	panicInRequest  = "request"
-	panicInHooks    = "hooks"
-)

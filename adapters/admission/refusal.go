@@ -14,20 +14,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// The reasons of refusals, as [Hooks].Refused lists them.
-const (
-	refusedPath      = "unknown_path"
-	refusedMethod    = "method"
-	refusedManager   = "manager"
-	refusedMediaType = "media_type"
-	refusedSize      = "too_large"
-	refusedBody      = "unreadable_body"
-	refusedBusy      = "busy"
-	refusedReview    = "malformed_review"
-	refusedVersion   = "unsupported_version"
-	refusedInternal  = "internal"
-)
-
 // refusal is the answer to a request that is not a review of this handler.
 type refusal struct {
 	code int
@@ -64,19 +50,19 @@ var statusReasons = map[int]metav1.StatusReason{
 }
 
 func internalError() *refusal {
-	return &refusal{http.StatusInternalServerError, refusedInternal, "internal error"}
+	return &refusal{http.StatusInternalServerError, "internal", "internal error"}
 }
 
 func badReview(err error) *refusal {
-	reason := refusedReview
+	reason := "malformed_review"
 	if errors.Is(err, errUnsupportedVersion) {
-		reason = refusedVersion
+		reason = "unsupported_version"
 	}
 	return &refusal{http.StatusBadRequest, reason, err.Error()}
 }
 
 func unknownPath() *refusal {
-	return &refusal{http.StatusNotFound, refusedPath, "want POST " + pathPrefix + "{manager}"}
+	return &refusal{http.StatusNotFound, "unknown_path", "want POST " + pathPrefix + "{manager}"}
 }
 
 // managerOf returns the manager in the path. It refuses an invalid one with 400. It refuses an
@@ -87,10 +73,10 @@ func (h *handler) managerOf(r *http.Request) (core.Manager, *refusal) {
 	}
 	manager, err := core.ParseManager(r.PathValue("manager"))
 	if err != nil {
-		return "", &refusal{http.StatusBadRequest, refusedManager, err.Error()}
+		return "", &refusal{http.StatusBadRequest, "manager", err.Error()}
 	}
 	if !h.opts.Serves(manager) {
-		return "", &refusal{http.StatusNotFound, refusedManager, fmt.Sprintf("no watch of manager %q here", manager)}
+		return "", &refusal{http.StatusNotFound, "manager", fmt.Sprintf("no watch of manager %q here", manager)}
 	}
 	return manager, nil
 }
@@ -102,12 +88,12 @@ func checkMediaType(header http.Header) *refusal {
 	if have := header.Get("Content-Type"); have != want {
 		if mediaType, _, err := mime.ParseMediaType(have); err != nil || mediaType != want {
 			message := fmt.Sprintf("want Content-Type %s, have %.80q", want, have)
-			return &refusal{http.StatusUnsupportedMediaType, refusedMediaType, message}
+			return &refusal{http.StatusUnsupportedMediaType, "media_type", message}
 		}
 	}
 	if have := header.Get("Content-Encoding"); have != "" && have != "identity" {
 		message := fmt.Sprintf("want no Content-Encoding, have %.80q", have)
-		return &refusal{http.StatusUnsupportedMediaType, refusedMediaType, message}
+		return &refusal{http.StatusUnsupportedMediaType, "media_type", message}
 	}
 	return nil
 }
@@ -115,13 +101,13 @@ func checkMediaType(header http.Header) *refusal {
 func badBody(err error) *refusal {
 	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		message := fmt.Sprintf("want a body of at most %d bytes", tooLarge.Limit)
-		return &refusal{http.StatusRequestEntityTooLarge, refusedSize, message}
+		return &refusal{http.StatusRequestEntityTooLarge, "too_large", message}
 	}
 	if errors.Is(err, errNoRoom) {
 		// There is no Retry-After: an API server would wait that long, and the write with it.
-		return &refusal{http.StatusServiceUnavailable, refusedBusy, err.Error()}
+		return &refusal{http.StatusServiceUnavailable, "busy", err.Error()}
 	}
-	return &refusal{http.StatusBadRequest, refusedBody, "the body did not arrive completely"}
+	return &refusal{http.StatusBadRequest, "unreadable_body", "the body did not arrive completely"}
 }
 
 // reply is the answer to a request: a refusal, or the decision on a review.
