@@ -99,7 +99,6 @@ func New(ctx context.Context, parts Parts, opts Options) (*Agent, error) {
 	if err := opts.validate(parts); err != nil {
 		return nil, err
 	}
-	opts.noteProxy(parts)
 	b := &builder{ctx: ctx, parts: parts.withDefaults(), opts: opts, log: opts.Logger}
 	if err := b.build(); err != nil {
 		return nil, errors.Join(err, b.release())

@@ -204,7 +204,8 @@ func (h *handler) report(ctx context.Context, answer *reply, started time.Time) 
 		h.opts.Hooks.Refused(answer.refusal.code, answer.refusal.reason, took)
 		// A status of 4xx is the fault of the sender, but it costs events of a manager.
 		h.paced.LogAttrs(ctx, slog.LevelWarn, "refused a request that is no review",
-			slog.Int("status", answer.refusal.code), slog.String("reason", answer.refusal.reason), slog.String("message", answer.refusal.message))
+			slog.Int("status", answer.refusal.code), slog.String("reason", answer.refusal.reason),
+			slog.String("message", answer.refusal.message))
 		return
 	}
 	h.opts.Hooks.Reviewed(answer.manager, string(answer.decision), took)
