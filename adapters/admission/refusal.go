@@ -32,10 +32,7 @@ func (f *refusal) body() []byte {
 		Reason:   cmp.Or(statusReasons[f.code], metav1.StatusReasonInternalError),
 		Code:     int32(f.code), //nolint:gosec // An HTTP status.
 	}
-	text, err := json.Marshal(&status)
-	if err != nil { // A struct of strings and numbers always has a JSON form.
-		return []byte(`{"kind":"Status","apiVersion":"v1","status":"Failure"}`)
-	}
+	text, _ := json.Marshal(&status) // It has strings and numbers only.
 	return text
 }
 
@@ -164,10 +161,7 @@ func appendQuoted(to []byte, text string) []byte {
 	if isPlain(text) {
 		return append(append(append(to, '"'), text...), '"')
 	}
-	quoted, err := json.Marshal(text)
-	if err != nil { // Every string has a JSON form.
-		return append(to, `""`...)
-	}
+	quoted, _ := json.Marshal(text) // Every string has a JSON form.
 	return append(to, quoted...)
 }
 

@@ -83,7 +83,8 @@ func (q *requests) open(ctx context.Context, opts metav1.ListOptions) (watch.Int
 	}
 	// After a broken event, the objects are listed again.
 	broken := apierrors.NewClientErrorReporter(http.StatusInternalServerError, "watch", "")
-	f := &frames{body: body, json: json.NewDecoder(body), parts: q.parts, lists: opts.SendInitialEvents != nil, works: q.works}
+	lists := opts.SendInitialEvents != nil
+	f := &frames{body: body, json: json.NewDecoder(body), parts: q.parts, lists: lists, works: q.works}
 	return watch.NewStreamWatcher(f, broken), nil
 }
 

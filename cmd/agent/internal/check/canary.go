@@ -69,8 +69,8 @@ func (c *checker) webhook(ctx context.Context, called bool, before int64) {
 	case !runs:
 		c.warn("webhook", "the API server calls no agent", "a call, unless no agent runs yet", action)
 	case failures > before:
-		c.fail("webhook", "the API server rejects the certificate of the agent", "a caBundle with the CA of that certificate",
-			"correct the caBundle of the webhook configuration")
+		c.fail("webhook", "the API server rejects the certificate of the agent",
+			"a caBundle with the CA of that certificate", "correct the caBundle of the webhook configuration")
 	default:
 		c.fail("webhook", "the API server calls no agent, and one runs here", "a call", action)
 	}

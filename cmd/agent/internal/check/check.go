@@ -66,15 +66,6 @@ func Refuse(mistakes, warnings []string, out io.Writer) error {
 	return r.end()
 }
 
-func (r *report) settings(mistakes, warnings []string) {
-	for _, mistake := range mistakes {
-		r.fail("settings", strings.TrimSuffix(mistake, ".")+"; correct it, agent --help lists all settings")
-	}
-	for _, warning := range warnings {
-		r.warn("settings", warning)
-	}
-}
-
 // checker has the results of former checks that later ones need.
 type checker struct {
 	*report
@@ -119,7 +110,18 @@ type report struct {
 	err            error // of the first line that could not be written
 }
 
-func (r *report) ok(name, format string, args ...any) { r.line("ok", name, fmt.Sprintf(format, args...)) }
+func (r *report) settings(mistakes, warnings []string) {
+	for _, mistake := range mistakes {
+		r.fail("settings", strings.TrimSuffix(mistake, ".")+"; correct it, agent --help lists all settings")
+	}
+	for _, warning := range warnings {
+		r.warn("settings", warning)
+	}
+}
+
+func (r *report) ok(name, format string, args ...any) {
+	r.line("ok", name, fmt.Sprintf(format, args...))
+}
 
 func (r *report) skip(reason string, names ...string) {
 	for _, name := range names {

@@ -80,7 +80,8 @@ func untrusted() []advice {
 	const late, port = "a TLS handshake within 10s", "check that the port of KCP_ADDR serves TLS, and the network"
 	const user = "add the user of this runtime to the configuration of the NATS server, and reload it"
 	const refused = "check the CA bundle of the listener or gateway, and the validity of TLS_CERT"
-	const name, otherCA = "correct KCP_ADDR, or set KCP_SERVER_NAME", "correct CA_CERT, or KCP_ADDR if it names another host"
+	const name = "correct KCP_ADDR, or set KCP_SERVER_NAME"
+	const otherCA = "correct CA_CERT, or KCP_ADDR if it names another host"
 	return []advice{
 		{is(nats.ErrAuthorization), "a user with a SAN of TLS_CERT as its name", user},
 		{isA[x509.HostnameError], "a certificate for the name of the control plane", name},
@@ -186,35 +187,44 @@ func (c *checker) answer(ctx context.Context, manager core.Manager, err error) {
 // refused has the actions for the answers to a heartbeat.
 func refused() []advice {
 	const want = "202 Accepted"
+	violation, noStream := is(nats.ErrPermissionViolation), is(jetstream.ErrNoStreamResponse)
 	return []advice{
-		{because(reasons.Forbidden, reasons.SANMismatch), want, "make the SAN of TLS_CERT and the annotation skr-domain equal"},
-		{because(reasons.Forbidden, "domain_ambiguous"), want, "correct skr-domain of the other runtime with this domain"},
-		{because(reasons.Forbidden, "domain_"), want, "correct the annotation skr-domain of this runtime in the control plane"},
-		{because(reasons.Forbidden, reasons.SourceMismatch), want, "issue TLS_CERT with the id of this runtime as Common Name"},
-		{is(nats.ErrPermissionViolation), want, "add this manager to the user of this runtime, and reload the NATS server"},
-		{because(reasons.Forbidden, ""), want, "check the name of this runtime and its annotation skr-domain"},
-		{because(reasons.Unauthenticated, ""), want, "check the CA bundle of the listener, and the header of the gateway"},
-		{is(jetstream.ErrNoStreamResponse), want, "correct MANAGERS, or start the operator, which creates the stream"},
-		{because(reasons.UnknownManager, ""), want, "correct MANAGERS, or the label managed-by of the Watcher"},
-		{because(reasons.UnknownContract, ""), want, "route /v3/ at the gateway, update the listener or set CONTRACT_FALLBACK"},
-		{because(reasons.GatewayRefused, ""), want, "check the CA bundle of the gateway"},
-		{because(reasons.NotReady, ""), want, "check that a replica of the operator leads and is ready"},
-		{because(reasons.TooFast, ""), want, "this runtime sends more than its share: check again later"},
-		{because("timeout", ""), want, "check the load of the operator and the network, or raise FORWARD_TIMEOUT"},
-		{because("connection", ""), want, "check the gateway and the network, and check again"},
-		{because("tls_refused", ""), want, "check the CA bundle of the listener, and the validity of TLS_CERT"},
+		{forbidden(reasons.SANMismatch), want, "make the SAN of TLS_CERT and the annotation skr-domain equal"},
+		{forbidden("domain_ambiguous"), want, "correct skr-domain of the other runtime with this domain"},
+		{forbidden("domain_"), want, "correct the annotation skr-domain of this runtime in the control plane"},
+		{forbidden(reasons.SourceMismatch), want, "issue TLS_CERT with the id of this runtime as Common Name"},
+		{violation, want, "add this manager to the user of this runtime, and reload the NATS server"},
+		{because(reasons.Forbidden), want, "check the name of this runtime and its annotation skr-domain"},
+		{because(reasons.Unauthenticated), want, "check the CA bundle of the listener, and the header of the gateway"},
+		{noStream, want, "correct MANAGERS, or start the operator, which creates the stream"},
+		{because(reasons.UnknownManager), want, "correct MANAGERS, or the label managed-by of the Watcher"},
+		{
+			because(reasons.UnknownContract), want,
+			"route /v3/ at the gateway, update the listener or set CONTRACT_FALLBACK",
+		},
+		{because(reasons.GatewayRefused), want, "check the CA bundle of the gateway"},
+		{because(reasons.NotReady), want, "check that a replica of the operator leads and is ready"},
+		{because(reasons.TooFast), want, "this runtime sends more than its share: check again later"},
+		{because("timeout"), want, "check the load of the operator and the network, or raise FORWARD_TIMEOUT"},
+		{because("connection"), want, "check the gateway and the network, and check again"},
+		{because("tls_refused"), want, "check the CA bundle of the listener, and the validity of TLS_CERT"},
 		{isAny, want, "see the log of the listener"},
 	}
 }
 
-// because is for the errors with a reason, and an answer of a listener that begins like that one.
-func because(reason, answer string) func(error) bool {
+// because is for the errors with a reason.
+func because(reason string) func(error) bool {
+	return func(err error) bool { return core.Reason(err) == reason }
+}
+
+// forbidden is for the refusals of a listener whose answer begins like that one.
+func forbidden(answer string) func(error) bool {
 	type answered interface {
 		error
 		Answer() string
 	}
 	return func(err error) bool {
 		refused, ok := errors.AsType[answered](err)
-		return core.Reason(err) == reason && (answer == "" || ok && strings.HasPrefix(refused.Answer(), answer))
+		return core.Reason(err) == reasons.Forbidden && ok && strings.HasPrefix(refused.Answer(), answer)
 	}
 }
