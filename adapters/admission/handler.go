@@ -64,7 +64,7 @@ func New(acceptor core.Acceptor, opts Options) (http.Handler, error) {
 	}
 
 	opts = opts.withDefaults()
-	if err := opts.validate(); err != nil {
+	if err := option.NoneNegative(opts); err != nil {
 		return nil, fmt.Errorf("admission handler: %w", err)
 	}
 

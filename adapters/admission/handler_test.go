@@ -65,6 +65,8 @@ func (c call) request() *http.Request {
 	return r
 }
 
+func onlyKyma(manager core.Manager) bool { return manager == "kyma" }
+
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	good := string(specChange(t))
@@ -118,8 +120,8 @@ func TestRefusals(t *testing.T) {
 			var refused []string
 			got := newInbox()
 			h := newHandler(t, got, admission.Options{
-				MaxBody:  4096,
-				Managers: []core.Manager{"kyma"},
+				MaxBody: 4096,
+				Serves:  onlyKyma,
 				Hooks: admission.Hooks{
 					Refused: func(status int, reason string, _ time.Duration) {
 						refused = append(refused, fmt.Sprint(status, " ", reason))
@@ -455,7 +457,7 @@ func TestStalledLogDoesNotDelayTheAnswer(t *testing.T) {
 			t.Parallel()
 			released := make(chan struct{})
 			server := httptest.NewServer(newHandler(t, newInbox(), admission.Options{
-				RequireOwner: true, Managers: []core.Manager{"kyma"}, Logger: slog.New(sink(func() { <-released })),
+				RequireOwner: true, Serves: onlyKyma, Logger: slog.New(sink(func() { <-released })),
 			}))
 			defer server.Close()
 			defer close(released)
@@ -599,22 +601,14 @@ func TestNewNamesAllProblems(t *testing.T) {
 	}
 	_, err := admission.New(newInbox(), admission.Options{
 		MaxBody: -1, MaxBodies: -1,
-		Managers: []core.Manager{"kyma", "Bad"},
-		Filters:  map[core.Manager]core.Filter{"": core.Changed, "nil-filter": nil},
 	})
 	if err == nil {
 		t.Fatal("wrong options were taken")
 	}
-	for _, want := range []string{
-		"Options.MaxBody is", "Options.MaxBodies is", `Managers: manager`, `"Bad"`, `Filters: manager`,
-		`"nil-filter"`,
-	} {
+	for _, want := range []string{"Options.MaxBody is", "Options.MaxBodies is"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("error %q does not name %s", err, want)
 		}
-	}
-	if core.Reason(err) != "invalid_manager" {
-		t.Errorf("error %q has not the reason invalid_manager", err)
 	}
 }
 
@@ -623,8 +617,7 @@ func TestServesDecidesForEachReview(t *testing.T) {
 	t.Parallel()
 	var served atomic.Bool
 	handler := newHandler(t, newInbox(), admission.Options{
-		Managers: []core.Manager{"other"}, // Serves decides in its place.
-		Serves:   func(manager core.Manager) bool { return manager == "widgets" && served.Load() },
+		Serves: func(manager core.Manager) bool { return manager == "widgets" && served.Load() },
 	})
 	for _, test := range []struct {
 		served  bool
