@@ -166,7 +166,8 @@ type builder struct {
 	canary      []component // none or one
 	source      component
 	ready       *readiness
-	observing   *server
+	observing   component
+	bound       []io.Closer // the ports
 }
 
 func (b *builder) build() error {
@@ -181,11 +182,11 @@ func (b *builder) build() error {
 }
 
 // release closes the ports after a failed build.
-func (b *builder) release() error {
-	if b.observing == nil {
-		return nil
+func (b *builder) release() (err error) {
+	for _, port := range b.bound {
+		err = errors.Join(err, port.Close())
 	}
-	return b.observing.Close()
+	return err
 }
 
 func (b *builder) addOutbox() error {
@@ -241,7 +242,7 @@ func (b *builder) inbox() *Inbox {
 }
 
 func (b *builder) agent() *Agent {
-	components := []component{b.observing.component()}
+	components := []component{b.observing}
 	for _, set := range b.keys.all() {
 		components = append(components, component{"key material", set.Start})
 	}

@@ -27,12 +27,8 @@ func (b *builder) addWebhook() error {
 		return err
 	}
 	handler := b.withCanary(b.parts.Tracing.Webhook(reviews))
-	webhook, err := b.bind("webhook", b.opts.Webhook.Address, handler, b.webhookOptions(inbox))
-	if err != nil {
-		return err
-	}
-	b.source = webhook.component()
-	return nil
+	b.source, err = b.bind("webhook", b.opts.Webhook.Address, handler, b.webhookOptions(inbox))
+	return err
 }
 
 func (b *builder) newReviews(inbox *Inbox) (http.Handler, error) {
@@ -60,16 +56,13 @@ func (b *builder) newReviews(inbox *Inbox) (http.Handler, error) {
 	return handler, nil
 }
 
-// webhookOptions offers HTTP/1.1 only: see bind.
 func (b *builder) webhookOptions(inbox *Inbox) httpserver.Options {
 	var callers keys.Source // nil: the webhook demands no client certificate
 	if b.keys.callers != nil {
 		callers = b.keys.callers
 	}
-	config := keys.WebhookTLSConfig(b.keys.serving, callers, b.opts.Webhook.ClientNames...)
-	config.NextProtos = []string{"http/1.1"}
 	return httpserver.Options{
-		TLS:            config,
+		TLS:            keys.WebhookTLSConfig(b.keys.serving, callers, b.opts.Webhook.ClientNames...),
 		MaxConnections: b.opts.Webhook.MaxConnections,
 		MaxHandshakes:  b.opts.Webhook.MaxHandshakes,
 		// 2 KiB of ClientHello, 8 KiB of client certificates, a header, and a record of TLS.
