@@ -120,25 +120,8 @@ func (a *Agent) Start(ctx context.Context) error {
 	case <-a.watchdog.hangs:
 		return errHangs // The outbox may hold its lock.
 	}
-	a.log.InfoContext(ctx, "agent stopped", a.total())
+	a.log.InfoContext(ctx, "agent stopped", slog.Any("events", a.outbox.Counts()))
 	return err
-}
-
-// total sums up the events of all managers, by the names of the metrics.
-func (a *Agent) total() slog.Attr {
-	var sum outbox.Counts
-	var dropped int64
-	for _, counts := range a.outbox.Counts() {
-		sum.Accepted += counts.Accepted
-		sum.Delivered += counts.Delivered
-		sum.Coalesced += counts.Coalesced
-		sum.Pending += counts.Pending
-		for _, n := range counts.Dropped {
-			dropped += n
-		}
-	}
-	return slog.Group("events", slog.Int64("accepted", sum.Accepted), slog.Int64("delivered", sum.Delivered),
-		slog.Int64("coalesced", sum.Coalesced), slog.Int64("dropped", dropped), slog.Int64("pending", sum.Pending))
 }
 
 // The time for the shutdown is divided by these: a quarter for requests, half of it for the drain,
