@@ -8,6 +8,7 @@ import (
 	"mime"
 	"net/http"
 	"strconv"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -158,21 +159,10 @@ func (p *reply) body() []byte {
 }
 
 func appendQuoted(to []byte, text string) []byte {
-	if isPlain(text) {
-		return append(append(append(to, '"'), text...), '"')
+	isUnusual := func(r rune) bool { return r < ' ' || r > '~' }
+	if strings.IndexFunc(text, isUnusual) < 0 { // As in the uids of an API server.
+		return strconv.AppendQuote(to, text)
 	}
 	quoted, _ := json.Marshal(text) // Every string has a JSON form.
 	return append(to, quoted...)
-}
-
-// isPlain reports whether text has only letters, digits and '-', as the uids of an API server (RFC
-// 9562).
-func isPlain(text string) bool {
-	for i := range len(text) {
-		c := text[i]
-		if (c < '0' || c > '9') && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && c != '-' {
-			return false
-		}
-	}
-	return true
 }
