@@ -15,6 +15,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -272,43 +273,37 @@ var errEnded = errors.New("ended by itself")
 // by one in reverse order. So each has the parts that it needs. runAll returns their errors.
 func runAll(ctx context.Context, components []component) error {
 	ended := make(chan struct{}, len(components))
-	parts := make([]*running, 0, len(components))
+	var stops []func() error
 	for _, c := range components {
-		parts = append(parts, c.run(ctx, ended))
+		stops = append(stops, c.run(ctx, ended))
 	}
 	select {
 	case <-ctx.Done():
 	case <-ended:
 	}
-	errs := make([]error, len(parts))
-	for i := len(parts) - 1; i >= 0; i-- {
-		errs[i] = parts[i].stop()
+	var err error
+	for _, stop := range slices.Backward(stops) {
+		err = errors.Join(stop(), err)
 	}
-	return errors.Join(errs...)
+	return err
 }
 
-type running struct {
-	cancel context.CancelFunc
-	result chan error
-}
-
-func (c component) run(ctx context.Context, ended chan<- struct{}) *running {
+// run starts a component. The caller must call stop, which returns after the component has ended.
+func (c component) run(ctx context.Context, ended chan<- struct{}) (stop func() error) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	r := &running{cancel: cancel, result: make(chan error, 1)}
+	result := make(chan error, 1)
 	go func() {
 		err := c.start(ctx)
 		if err == nil && ctx.Err() == nil {
 			err = errEnded
 		}
-		r.result <- option.Unless(err == nil, "%s: %w", c.name, err)
+		result <- option.Unless(err == nil, "%s: %w", c.name, err)
 		ended <- struct{}{}
 	}()
-	return r
-}
-
-func (r *running) stop() error {
-	r.cancel()
-	return <-r.result
+	return func() error {
+		cancel()
+		return <-result
+	}
 }
 
 func closer(name string, closeIt func() error) component {
