@@ -33,7 +33,7 @@ func (f *refusal) body() []byte {
 		Reason:   cmp.Or(statusReasons[f.code], metav1.StatusReasonInternalError),
 		Code:     int32(f.code), //nolint:gosec // An HTTP status.
 	}
-	text, _ := json.Marshal(&status) // It has strings and numbers only.
+	text, _ := json.Marshal(&status) //nolint:errchkjson // It has strings and numbers only.
 	return text
 }
 
@@ -163,6 +163,6 @@ func appendQuoted(to []byte, text string) []byte {
 	if strings.IndexFunc(text, isUnusual) < 0 { // As in the uids of an API server.
 		return strconv.AppendQuote(to, text)
 	}
-	quoted, _ := json.Marshal(text) // Every string has a JSON form.
+	quoted, _ := json.Marshal(text) //nolint:errchkjson // Every string has a JSON form.
 	return append(to, quoted...)
 }
