@@ -59,15 +59,16 @@ func badReview(err error) *refusal {
 	return &refusal{http.StatusBadRequest, reason, err.Error()}
 }
 
-func unknownPath() *refusal {
-	return &refusal{http.StatusNotFound, "unknown_path", "want POST " + pathPrefix + "{manager}"}
-}
-
-// managerOf returns the manager in the path. It refuses an invalid one with 400. It refuses an
-// unknown one with 404, and also an invalid kind after it.
+// managerOf returns the manager in the path. It refuses another path, method or manager.
 func (h *handler) managerOf(r *http.Request) (core.Manager, *refusal) {
-	if segment := r.PathValue("kind"); segment != "" && kindOf(segment) == "" {
-		return "", unknownPath()
+	unknownPath := &refusal{http.StatusNotFound, "unknown_path", "want POST " + pathPrefix + "{manager}"}
+	switch kind := r.PathValue("kind"); {
+	case r.PathValue("manager") == "":
+		return "", unknownPath
+	case r.Method != http.MethodPost:
+		return "", &refusal{http.StatusMethodNotAllowed, "method", fmt.Sprintf("want POST, have %.20q", r.Method)}
+	case kind != "" && kindOf(kind) == "":
+		return "", unknownPath
 	}
 	manager, err := core.ParseManager(r.PathValue("manager"))
 	if err != nil {
