@@ -56,13 +56,16 @@ func (b *builder) newReviews(inbox *Inbox) (http.Handler, error) {
 	return handler, nil
 }
 
+// webhookOptions offers HTTP/1.1 only: see bind. The handshake takes the protocols of this config.
 func (b *builder) webhookOptions(inbox *Inbox) httpserver.Options {
 	var callers keys.Source // nil: the webhook demands no client certificate
 	if b.keys.callers != nil {
 		callers = b.keys.callers
 	}
+	config := keys.WebhookTLSConfig(b.keys.serving, callers, b.opts.Webhook.ClientNames...)
+	config.NextProtos = []string{"http/1.1"}
 	return httpserver.Options{
-		TLS:            keys.WebhookTLSConfig(b.keys.serving, callers, b.opts.Webhook.ClientNames...),
+		TLS:            config,
 		MaxConnections: b.opts.Webhook.MaxConnections,
 		MaxHandshakes:  b.opts.Webhook.MaxHandshakes,
 		// 2 KiB of ClientHello, 8 KiB of client certificates, a header, and a record of TLS.

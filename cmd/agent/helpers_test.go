@@ -371,6 +371,8 @@ func (p pki) apiServer(tb testing.TB, certificates ...tls.Certificate) *http.Cli
 	tb.Helper()
 	transport := &http.Transport{
 		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: p.ca.Pool(), Certificates: certificates},
+		// An API server offers HTTP/2, too, and the webhook must not choose it.
+		ForceAttemptHTTP2: true,
 	}
 	tb.Cleanup(transport.CloseIdleConnections)
 	return &http.Client{Transport: transport, Timeout: patience}
