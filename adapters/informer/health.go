@@ -1,8 +1,10 @@
 package informer
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"strings"
 	"sync"
 	"time"
@@ -69,6 +71,9 @@ func (h *health) enter(c *condition, problem string) (before string, log *slog.L
 func (h *health) fails(c *condition, err error) {
 	manager := c.watch.Manager
 	h.opts.Hooks.Failed(manager, reasonOf(err))
+	if request, ok := errors.AsType[*url.Error](err); ok {
+		err = request.Err // The URL has another timeout each time, so that each line would be a new one.
+	}
 	_, log := h.enter(c, err.Error())
 	log.Warn("watch is not established, changes are missed until it is: "+
 		"check the error, the rights of the agent and the definition of the resource",
