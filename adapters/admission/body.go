@@ -143,10 +143,10 @@ func (b *body) recycle(data []byte) {
 
 // release returns the buffer and its memory. It must be called once.
 func (b *body) release() {
-	size := int64(cap(b.data))
-	b.recycle(b.data)
-	b.data = nil
-	b.room.give(b.origin, size)
+	data := b.data
+	b.data = nil // Before others may collect it.
+	b.recycle(data)
+	b.room.give(b.origin, int64(cap(data)))
 }
 
 // prefix is the number of bytes in which the uid of a review is searched. The fields before the
@@ -193,11 +193,11 @@ const timesLeft = 4
 func (r *room) take(ctx context.Context, origin netip.Prefix, n int64, deadline time.Time) bool {
 	for {
 		freed := r.tryTake(origin, n)
+		if freed != nil && r.collect() {
+			freed = r.tryTake(origin, n)
+		}
 		if freed == nil {
 			return true
-		}
-		if r.collect() {
-			continue
 		}
 		select {
 		case <-freed:
