@@ -1,7 +1,9 @@
 package rawjson
 
 import (
+	"encoding/binary"
 	"encoding/json"
+	"math/bits"
 	"strings"
 )
 
@@ -91,6 +93,13 @@ func skipName(d []byte, p int) (pos int, want string) {
 func skipString(d []byte, p int) (pos int, want string) {
 	start, codes := p-1, false
 	for {
+		for p+8 <= len(d) {
+			if found := special(d[p:]); found != 0 {
+				p += bits.TrailingZeros64(found) / 8
+				break
+			}
+			p += 8
+		}
 		for p < len(d) && d[p] >= ' ' && d[p] != '"' && d[p] != '\\' {
 			p++
 		}
@@ -109,6 +118,17 @@ func skipString(d []byte, p int) (pos int, want string) {
 	}
 }
 
+// special marks the high bit of each of eight bytes that is a quote, a backslash or a control
+// character. A byte behind the first marked one may be marked without being one: a subtraction
+// borrows from it.
+func special(d []byte) uint64 {
+	const each = 0x0101010101010101
+	word := binary.LittleEndian.Uint64(d)
+	quote, backslash := word^each*'"', word^each*'\\'
+	// The high bits of all three words are those of word.
+	return ((quote - each) | (backslash - each) | (word - each*' ')) &^ word & (each << 7)
+}
+
 func skipWord(d []byte, p int, word string) (pos int, want string) {
 	if len(d)-p < len(word) || string(d[p:p+len(word)]) != word {
 		return p, word
@@ -117,8 +137,15 @@ func skipWord(d []byte, p int, word string) (pos int, want string) {
 }
 
 // skipNumber steps over the bytes of which numbers consist. Behind a number, JSON has none of them.
+// Most are integers, which need no further check.
 func skipNumber(d []byte, p int) (pos int, want string) {
 	start := p
+	for p < len(d) && d[p] >= '0' && d[p] <= '9' {
+		p++
+	}
+	if p > start && d[start] != '0' && (p == len(d) || d[p] != '.' && d[p]|0x20 != 'e') {
+		return p, ""
+	}
 	for p < len(d) && (d[p] >= '0' && d[p] <= '9' || d[p] == '-' || d[p] == '+' || d[p] == '.' || d[p]|0x20 == 'e') {
 		p++
 	}
