@@ -141,8 +141,8 @@ func (r *report) fail(name string, found ...string) {
 // failFor fails with the first advice for an error.
 func (r *report) failFor(name string, err error, known []advice) {
 	a, found := first(known, err), err.Error()
-	if found == io.EOF.Error() {
-		found = "the other end closed the connection without an answer"
+	if end := io.EOF.Error(); found == end || strings.HasSuffix(found, ": "+end) {
+		found = strings.TrimSuffix(found, end) + "the other end closed the connection without an answer"
 	}
 	r.fail(name, found, a.want, a.action)
 }

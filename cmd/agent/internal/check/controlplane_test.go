@@ -52,6 +52,22 @@ type reasoned struct {
 func (r reasoned) Reason() string { return r.reason }
 func (r reasoned) Unwrap() error  { return r.error }
 
+// The end of a connection has no words of its own. The place stays.
+func TestEndOfAConnection(t *testing.T) {
+	t.Parallel()
+	for err, want := range map[error]string{
+		io.EOF:                                  "TLS the other end closed the connection without an answer; want",
+		fmt.Errorf("to tls://nats: %w", io.EOF): "TLS to tls://nats: the other end closed the connection without an answer; want",
+		io.ErrUnexpectedEOF:                     "TLS unexpected EOF; want",
+	} {
+		var out strings.Builder
+		(&report{out: &out}).failFor("TLS", err, untrusted())
+		if got := strings.Join(strings.Fields(out.String()), " "); !strings.Contains(got, want) {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
 // The action follows from the kind of the error. Its text decides nothing.
 func TestActionOfARefusal(t *testing.T) {
 	t.Parallel()
