@@ -18,7 +18,7 @@ import (
 const patience = 250 * time.Millisecond
 
 // keptCapacity is the largest buffer in bytes that is kept for the next request. Larger objects are
-// rare, so their buffers would waste memory. Those are charged until the collector has run.
+// rare, so their buffers would waste memory. Those are charged until the collector has freed them.
 const keptCapacity = 2 << 20
 
 // steps are the sizes of buffers in bytes. A full buffer grows to the next step, so that memory is
@@ -48,7 +48,7 @@ func newBodies(limit, total int64) *bodies {
 	largest := limit + bytes.MinRead
 	size := max(total, largest+largest/timesLeft+1)
 	b := &bodies{limit: limit, pools: make(map[int]*sync.Pool), room: &room{
-		size: size, held: make(map[netip.Prefix]int64), garbage: make(map[netip.Prefix]int64),
+		size: size, held: make(map[netip.Prefix]int64), garbage: make(map[*discarded]struct{}),
 	}}
 	for _, step := range steps {
 		if step <= keptCapacity {
@@ -137,7 +137,7 @@ func (b *body) recycle(data []byte) {
 	if pool := b.pools[cap(data)]; pool != nil {
 		pool.Put(&data)
 	} else if data != nil {
-		b.room.discard(b.origin, int64(cap(data)))
+		b.room.discard(b.origin, data)
 	}
 }
 
@@ -178,10 +178,16 @@ type room struct {
 	mu    sync.Mutex
 	taken int64
 	held  map[netip.Prefix]int64
-	// garbage has the charged bytes of buffers that no body uses, and that may not be free yet.
-	garbage map[netip.Prefix]int64
+	// garbage has the buffers that no body uses, and that the collector has not freed yet.
+	garbage map[*discarded]struct{}
 	// freed is closed when bytes are returned. It is nil while no call of take waits.
 	freed chan struct{}
+}
+
+// discarded is a buffer that is charged to an origin until the collector has freed it.
+type discarded struct {
+	origin netip.Prefix
+	size   int64
 }
 
 // timesLeft bounds the bytes of an origin: it is their largest ratio to the bytes that are left.
@@ -240,28 +246,40 @@ func (r *room) give(origin netip.Prefix, n int64) {
 	}
 }
 
-// discard charges n bytes of a buffer until the collector has run. The caller must not use it any
-// more.
-func (r *room) discard(origin netip.Prefix, n int64) {
+// discard charges a buffer until the collector has freed it. The caller must not use it any more.
+func (r *room) discard(origin netip.Prefix, buffer []byte) {
+	d := &discarded{origin, int64(cap(buffer))}
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.taken += n
-	r.held[origin] += n
-	r.garbage[origin] += n
+	r.taken += d.size
+	r.held[origin] += d.size
+	r.garbage[d] = struct{}{}
+	r.mu.Unlock()
+	runtime.AddCleanup(&buffer[:1][0], r.settle, d)
+}
+
+// settle uncharges a buffer that is freed, unless collect does.
+func (r *room) settle(d *discarded) {
+	r.mu.Lock()
+	_, charged := r.garbage[d]
+	delete(r.garbage, d)
+	r.mu.Unlock()
+	if charged {
+		r.give(d.origin, d.size)
+	}
 }
 
 // collect frees the discarded buffers, and reports whether there were any.
 func (r *room) collect() bool {
 	r.mu.Lock()
 	garbage := r.garbage
-	r.garbage = make(map[netip.Prefix]int64)
+	r.garbage = make(map[*discarded]struct{})
 	r.mu.Unlock()
 	if len(garbage) == 0 {
 		return false
 	}
 	runtime.GC() // It returns when all that is unreachable is free.
-	for origin, n := range garbage {
-		r.give(origin, n)
+	for d := range garbage {
+		r.give(d.origin, d.size)
 	}
 	return true
 }
