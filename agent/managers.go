@@ -43,6 +43,14 @@ func (m *managerList) problem() string {
 	return ""
 }
 
+// judge remembers the fault of a reading, "" for none. It reports whether the fault is new.
+func (m *managerList) judge(fault string) (changed bool) {
+	changed = m.problem() != fault
+	m.fault.Store(&fault)
+	m.broken(fault != "")
+	return changed
+}
+
 func (b *builder) addManagers() error {
 	opts := b.opts
 	b.managers = &managerList{
@@ -84,38 +92,39 @@ func (m *managerList) component(acceptor core.Acceptor, version contract.Version
 // reload reads the file. The last good list stays in use when the new one is broken.
 func (m *managerList) reload(acceptor core.Acceptor, version contract.Version) {
 	managers, err := managersfile.Others(m.fixed, m.path)
-	added := without(managers, m.all())
-	// Managers that the file no longer lists keep their places of the outbox.
-	if n := len(m.all()) + len(added); err == nil && n > defaults.MaxManagers {
-		err = fmt.Errorf("%s: %d managers with those that it no longer lists, want at most %d: restart the agent",
-			m.path, n, defaults.MaxManagers)
-	}
-	m.judge(err)
 	if err != nil {
+		if m.judge(err.Error()) {
+			m.log.Warn("file with managers is broken, the last good list stays in use", slog.Any("error", err))
+		}
 		return
 	}
+	added := without(managers, m.all())
+	// Managers that the file no longer lists keep their places of the outbox.
+	free := min(len(added), max(defaults.MaxManagers-len(m.all()), 0))
+	m.noteRest(added[free:])
 	if removed := without(m.listed, managers); len(removed) > 0 {
 		m.log.Warn("file no longer lists managers: they stay known until the agent restarts",
 			slog.Any("managers", removed))
 	}
-	m.add(added, acceptor, version)
+	m.add(added[:free], acceptor, version)
 	m.listed = managers
 }
 
-// judge remembers why a reading is not in use, and logs a change of that.
-func (m *managerList) judge(err error) {
-	fault := ""
-	if err != nil {
-		fault = err.Error()
+// noteRest makes managers without a place the problem of the file.
+func (m *managerList) noteRest(rest []core.Manager) {
+	problem := ""
+	if len(rest) > 0 {
+		problem = fmt.Sprintf("%s: no place for %v: at most %d are known, with those that it no longer lists",
+			m.path, rest, defaults.MaxManagers)
 	}
-	switch changed := m.problem() != fault; {
-	case changed && err != nil:
-		m.log.Warn("file with managers is broken, the last good list stays in use", slog.Any("error", err))
-	case changed:
+	switch changed := m.judge(problem); {
+	case !changed:
+	case problem == "":
 		m.log.Info("file with managers is sound again", slog.String("path", m.path))
+	default:
+		m.log.Error("managers of the file have no place, their changes are not seen: restart the agent",
+			slog.Any("managers", rest), slog.Int("most", defaults.MaxManagers))
 	}
-	m.fault.Store(&fault)
-	m.broken(err != nil)
 }
 
 // add makes managers known. Each gets a resync.
