@@ -64,8 +64,8 @@ type Canary struct {
 // New returns a canary that calls write while [Canary.Start] runs. It fails if an option is
 // invalid.
 func New(write Write, opts Options) (*Canary, error) {
-	if opts.Interval < 0 {
-		return nil, fmt.Errorf("canary: interval is %v, want more than 0", opts.Interval)
+	if err := option.NotNegative("Interval", opts.Interval); err != nil {
+		return nil, fmt.Errorf("canary: %w", err)
 	}
 	c := &Canary{write: write, opts: opts.withDefaults()}
 	c.state.Store(new(core.CanaryOff))

@@ -151,7 +151,7 @@ func TestLastingFaultsAreLoggedAgain(t *testing.T) {
 
 func TestNewNamesWrongOptions(t *testing.T) {
 	_, err := canary.New(new(cluster).write, canary.Options{Interval: -time.Second})
-	if err == nil || !strings.Contains(err.Error(), "interval is -1s") {
+	if err == nil || !strings.Contains(err.Error(), "Interval is -1s") {
 		t.Errorf("error %v, want one that names the interval", err)
 	}
 }

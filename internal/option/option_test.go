@@ -1,6 +1,7 @@
 package option_test
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -25,6 +26,20 @@ func TestWithDefaultsKeepsWhatIsSet(t *testing.T) {
 	want := Options{-1, 2, 3, []int{}, struct{ Called, Retried string }{"called", "own"}}
 	if diff := cmp.Diff(want, option.WithDefaults(some, all)); diff != "" {
 		t.Errorf("options (-want +got):\n%s", diff)
+	}
+}
+
+// A number without a unit is in nanoseconds, and would make an interval a flood.
+func TestTimesNeedAUnit(t *testing.T) {
+	t.Parallel()
+	const want = "option has no unit: Options.Wait is 30ns, want at least 1ms, or 0 for the default"
+	for _, err := range []error{option.NoneNegative(Options{Wait: 30}), option.NotNegative("Options.Wait", time.Duration(30))} {
+		if err == nil || err.Error() != want {
+			t.Errorf("the error is %v, want %s", err, want)
+		}
+	}
+	if err := errors.Join(option.NotNegative("Retries", 30), option.NoneNegative(Options{Wait: time.Millisecond, Retries: 30})); err != nil {
+		t.Error(err)
 	}
 }
 
