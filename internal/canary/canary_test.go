@@ -80,9 +80,7 @@ func start(t *testing.T, write canary.Write, opts canary.Options) (*canary.Canar
 
 func newLease(t *testing.T, opts canary.LeaseOptions) *canary.Lease {
 	t.Helper()
-	lease := must(canary.NewLease(name(), opts))(t)
-	t.Cleanup(lease.Close)
-	return lease
+	return must(canary.NewLease(name(), opts))(t)
 }
 
 func TestStates(t *testing.T) {
@@ -349,7 +347,6 @@ func TestStalledHandshakeEnds(t *testing.T) {
 	if err := write(time.Minute); err != nil {
 		t.Errorf("after the freeze: %v", err)
 	}
-	lease.Close()
 }
 
 // serveAllButTheFirst relays connections to a target, except the first one, which hangs.
