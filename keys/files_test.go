@@ -197,25 +197,6 @@ func TestFilesReportDistinctFailuresOnceEach(t *testing.T) {
 	}
 }
 
-// An expired certificate is broken in the same way at each reading.
-func TestFilesReportExpiryOnce(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := newFixture(t, keys.FilesOptions{})
-		past := time.Now().Add(-time.Minute)
-		f.write(t, testpki.Files(must(f.ca.Client(runtime1, testpki.Options{NotAfter: past})), f.ca))
-		for range 3 {
-			time.Sleep(time.Minute)
-			if err := f.Reload(); err == nil {
-				t.Error("expired, but in use")
-			}
-		}
-		if n := len(f.refused); n != 1 {
-			t.Errorf("reported %d times, want once", n)
-		}
-	})
-}
-
 func TestBrokenFilesAreRestored(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, keys.FilesOptions{})
