@@ -29,8 +29,8 @@ const writeTimeout = 5 * time.Second
 type Options struct {
 	// Interval is the time between two writes. Default: 30 s.
 	Interval time.Duration
-	// Recovered is called when a write succeeds after one that did not. Changes beside that one were
-	// missed, so the caller should accept a resync. It must not block. Default: none.
+	// Recovered is called when a write succeeds after one that did not. Changes beside that one
+	// were missed, so the caller should accept a resync. It must not block. Default: none.
 	Recovered func()
 	// Probed is called after each probe with the state and the duration of its last write. It must
 	// not block. Default: none.
