@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"context"
 	"fmt"
 	"net"
 	"net/http"
@@ -115,7 +114,7 @@ func (b *builder) addCanary() error {
 	if b.hasNoCanary() {
 		return nil
 	}
-	write, end := b.parts.Canary, func() {}
+	write := b.parts.Canary
 	if write == nil {
 		opts := b.opts.Canary
 		lease, err := canary.NewLease(opts.Lease, canary.LeaseOptions{
@@ -124,7 +123,7 @@ func (b *builder) addCanary() error {
 		if err != nil {
 			return fmt.Errorf("agent: %w", err)
 		}
-		write, end = lease.Write, lease.Close
+		write = lease.Write
 	}
 	writer, err := canary.New(write, canary.Options{
 		Interval: b.opts.Canary.Interval, Recovered: b.outbox.Resync, Probed: b.metrics.CanaryProbed, Logger: b.log,
@@ -133,9 +132,6 @@ func (b *builder) addCanary() error {
 		return fmt.Errorf("agent: %w", err)
 	}
 	b.pulse.canary = writer.State
-	b.canary = []component{{"canary", func(ctx context.Context) error {
-		defer end()
-		return writer.Start(ctx)
-	}}}
+	b.canary = []component{{"canary", writer.Start}}
 	return nil
 }

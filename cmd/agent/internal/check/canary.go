@@ -41,7 +41,6 @@ func (c *checker) canary(ctx context.Context) {
 		c.fail("canary", err.Error(), "an API server, and its CA bundle", "check CANARY_API_SERVER and CANARY_CA_CERT")
 		return
 	}
-	defer lease.Close()
 	ctx, cancel := context.WithTimeout(ctx, canaryTimeout)
 	defer cancel()
 	before, _ := failuresBeside(ctx, c.opts.MetricsAddress)
