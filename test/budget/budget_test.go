@@ -47,7 +47,7 @@ var budgets = []struct {
 		types + " core/... listener/... keys/... internal/...",
 	},
 	{
-		".", "./keys/... ./internal/connect ./internal/dns1123 ./internal/httpserver ./internal/pacedlog ./internal/race ./internal/rawjson", 0,
+		".", "./keys/... ./internal/connect ./internal/dns1123 ./internal/httpserver ./internal/pacedlog ./internal/rawjson", 0,
 		"agent and listener share them: the standard library is enough",
 		"keys/... internal/...",
 	},
