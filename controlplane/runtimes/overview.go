@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
@@ -36,11 +37,29 @@ const neverHeardAfter = 5 * time.Minute
 // for metrics, and for statuspage.InstallationsHandler.
 type Overview struct {
 	mu        sync.Mutex
-	runtimes  map[client.ObjectKey]seen
+	objects   map[client.ObjectKey]*entry
+	runtimes  map[core.RuntimeID]*entry // those of objects that were ready
+	stale     map[*entry]struct{}       // those of runtimes that the fleet finds stale for a manager
 	watchers  watchers
 	authority certificates.Status
 	repairs   int64
 	status    func(core.RuntimeID, core.Manager) fleet.Status // of a fleet, for runtimes that never sent anything, or nil
+}
+
+// entry is all that is known of an object that represents a runtime.
+type entry struct {
+	object   client.ObjectKey
+	id       core.RuntimeID
+	state    fleet.InstallationState // zero until the first report
+	ready    time.Time               // since when, zero if it is not
+	managers []core.Manager          // that its agents send to, since it was ready
+	watchers watchers                // installed there
+
+	text    string                     // the last text that was reported
+	waiting time.Time                  // since when the runtime is not ready
+	fails   bool                       // in the failing lane
+	former  map[core.Manager]time.Time // managers that its agents do not serve any more, since when
+	repair
 }
 
 // contents are the data that an installation brings to a runtime.
@@ -48,14 +67,6 @@ type contents struct {
 	watches  []watch.Watch
 	managers []core.Manager
 	watchers watchers
-}
-
-type seen struct {
-	id       core.RuntimeID
-	state    fleet.InstallationState
-	ready    time.Time // since when
-	managers []core.Manager
-	watchers watchers // installed there, nil if it is not ready
 }
 
 // watchers are the generations of the Watchers that are installed in a runtime. Runtimes share one
@@ -76,12 +87,15 @@ func (o *Overview) share(now watchers) watchers {
 func (o *Overview) Installed(watcher types.NamespacedName, generation int64) (installed, all int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for _, runtime := range o.runtimes {
-		if there, ok := runtime.watchers[watcher]; ok && there == generation {
+	for _, e := range o.objects {
+		if e.state.State != "" {
+			all++
+		}
+		if there, ok := e.watchers[watcher]; ok && there == generation && !e.ready.IsZero() {
 			installed++
 		}
 	}
-	return installed, len(o.runtimes)
+	return installed, all
 }
 
 // Installations returns the current states. With 10,000 runtimes it takes a few milliseconds.
@@ -93,16 +107,20 @@ func (o *Overview) Installations() fleet.Installations {
 		Phase: o.authority.Phase, Waiting: slices.Clone(o.authority.Waiting),
 		Overdue: slices.Clone(o.authority.Overdue),
 	}
-	for key, runtime := range o.runtimes {
-		all.Runtimes[runtime.state]++
-		if runtime.state.State == string(installation.Failed) {
-			all.Failed = append(all.Failed,
-				fleet.FailedInstallation{Object: key, Runtime: runtime.id, Reason: runtime.state.Reason})
+	for _, e := range o.objects {
+		if e.state.State != "" {
+			all.Runtimes[e.state]++
 		}
-		for _, manager := range runtime.managers {
+		if e.state.State == string(installation.Failed) {
+			all.Failed = append(all.Failed, fleet.FailedInstallation{Object: e.object, Runtime: e.id, Reason: e.state.Reason})
+		}
+		if e.ready.IsZero() {
+			continue
+		}
+		for _, manager := range e.managers {
 			silent := all.NeverHeard[manager] // Each manager has an entry.
-			if o.silent(runtime, manager) {
-				silent = append(silent, runtime.id)
+			if o.silent(e, manager) {
+				silent = append(silent, e.id)
 			}
 			all.NeverHeard[manager] = silent
 		}
@@ -117,49 +135,109 @@ func (o *Overview) Installations() fleet.Installations {
 }
 
 // silent reports whether a runtime has sent nothing, and should have.
-func (o *Overview) silent(last seen, manager core.Manager) bool {
-	return o.status != nil && !last.ready.IsZero() && time.Since(last.ready) > neverHeardAfter &&
-		o.status(last.id, manager).LastSeen.IsZero()
+func (o *Overview) silent(e *entry, manager core.Manager) bool {
+	return o.status != nil && time.Since(e.ready) > neverHeardAfter && o.status(e.id, manager).LastSeen.IsZero()
 }
 
-// note sets the status of an object. An empty id leaves the former one.
-func (o *Overview) note(key client.ObjectKey, id core.RuntimeID, status installation.Status, has contents) {
+// begin makes the object of a runtime known before its first report, so that a later change of
+// Watchers reaches it.
+func (o *Overview) begin(object client.ObjectKey, id core.RuntimeID) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	now := seen{
-		id:    cmp.Or(id, o.runtimes[key].id),
-		state: fleet.InstallationState{State: string(status.State), Reason: status.Reason},
+	o.of(object, id)
+}
+
+// of returns the entry of an object. An empty id leaves the former one. With another id, all that
+// the fleet has found ends.
+func (o *Overview) of(object client.ObjectKey, id core.RuntimeID) *entry {
+	if o.objects == nil {
+		o.objects, o.runtimes = make(map[client.ObjectKey]*entry), make(map[core.RuntimeID]*entry)
+		o.stale = make(map[*entry]struct{})
 	}
+	e := o.objects[object]
+	if e == nil {
+		e = &entry{object: object}
+		o.objects[object] = e
+	}
+	if id != "" && id != e.id {
+		o.leave(e)
+		e.id, e.repair = id, repair{}
+	}
+	return e
+}
+
+// leave takes a runtime from its object, unless it belongs to another object now.
+func (o *Overview) leave(e *entry) {
+	delete(o.stale, e)
+	if o.runtimes[e.id] == e {
+		delete(o.runtimes, e.id)
+	}
+}
+
+// requests are those of all objects that represent runtimes.
+func (o *Overview) requests() (all []reconcile.Request) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for object := range o.objects {
+		all = append(all, reconcile.Request{NamespacedName: object})
+	}
+	return all
+}
+
+// note sets the status of an object. An empty id leaves the former one. It reports whether the
+// status has a new text, and whether it has none after one.
+func (o *Overview) note(
+	object client.ObjectKey, id core.RuntimeID, status installation.Status, has contents,
+) (isNew, ended bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	e := o.of(object, id)
+	e.state = fleet.InstallationState{State: string(status.State), Reason: status.Reason}
 	if status.State == installation.Ready {
-		now.managers, now.watchers, now.ready = has.managers, has.watchers, o.runtimes[key].ready
-		if now.ready.IsZero() {
-			now.ready = time.Now()
+		e.managers, e.watchers, e.waiting = has.managers, has.watchers, time.Time{}
+		if e.ready.IsZero() {
+			e.ready = time.Now()
 		}
+		maps.DeleteFunc(e.broken, func(m core.Manager, _ fleet.Condition) bool { return !slices.Contains(e.managers, m) })
+		o.runtimes[e.id] = e
+		o.noteStale(e)
+	} else {
+		e.ready = time.Time{}
 	}
-	if o.runtimes == nil {
-		o.runtimes = make(map[client.ObjectKey]seen)
-	}
-	o.runtimes[key] = now
+	text := textOf(status)
+	isNew, ended = text != "" && text != e.text, text == "" && e.text != ""
+	e.text = text
+	return isNew, ended
 }
 
-// forget returns the runtime of the object, if it is known, and no other object has it.
-func (o *Overview) forget(key client.ObjectKey) core.RuntimeID {
+// forget removes an object. It returns its runtime, if it is known, and no other object has it.
+func (o *Overview) forget(object client.ObjectKey) core.RuntimeID {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	id := o.runtimes[key].id
-	delete(o.runtimes, key)
-	for _, other := range o.runtimes {
-		if other.id == id {
+	e := o.of(object, "")
+	o.leave(e)
+	delete(o.objects, object)
+	for _, other := range o.objects {
+		if other.id == e.id {
 			return ""
 		}
 	}
-	return id
+	return e.id
 }
 
-func (o *Overview) edit(change func(o *Overview)) {
+// edit changes the entry of an object, if it is known.
+func (o *Overview) edit(object client.ObjectKey, change func(e *entry)) {
+	o.locked(func() {
+		if e := o.objects[object]; e != nil {
+			change(e)
+		}
+	})
+}
+
+func (o *Overview) locked(change func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	change(o)
+	change()
 }
 
 // reasonInstalled is the reason of a condition, and of an Event, for a runtime that is ready.

@@ -30,7 +30,7 @@ import (
 func TestOverviewNamesRuntimesThatAreNeverHeard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, o := newTestFleet(t), &Overview{}
-		o.edit(func(o *Overview) { o.status = f.Get })
+		o.status = f.Get
 		ready := installation.Status{State: installation.Ready}
 		note := func() {
 			o.note(client.ObjectKey{Name: "a"}, prod, ready, contents{managers: []core.Manager{"kyma"}})
@@ -47,10 +47,8 @@ func TestOverviewNamesRuntimesThatAreNeverHeard(t *testing.T) {
 		time.Sleep(neverHeardAfter)
 		note() // It is not new.
 		time.Sleep(time.Second)
-		o.edit(func(o *Overview) {
-			o.repairs++
-			o.authority = certificates.Status{Phase: "Confirming", Waiting: []core.RuntimeID{"silent"}}
-		})
+		o.repairs++
+		o.authority = certificates.Status{Phase: "Confirming", Waiting: []core.RuntimeID{"silent"}}
 		want := fleet.Installations{
 			Runtimes: map[fleet.InstallationState]int{
 				{State: "Ready"}: 2, {State: "Failed", Reason: "Unreachable"}: 1,

@@ -684,6 +684,12 @@ func TestMemoryIsBounded(t *testing.T) {
 
 func TestForgetting(t *testing.T) {
 	inBubble(t, fleet.Options{ForgetAfter: time.Hour}, func(r *rig) {
+		r.fleet.Forget(prod) // A new fleet has not heard of it.
+		r.observe(changed("e", 1))
+		if r.knows(kyma) {
+			t.Error("an agent that ends makes its runtime known")
+		}
+		time.Sleep(time.Minute)
 		r.observe(changed("e", 1))
 		r.fleet.Forget(prod)
 		r.observe(beat("e", 1, 1)) // It was under way.
