@@ -1,7 +1,6 @@
 package runtimes
 
 import (
-	"maps"
 	"slices"
 	"time"
 
@@ -34,20 +33,10 @@ func (r *reconciler) pause() time.Duration { return 20 * r.opts.Retry }
 // repair is what the fleet has found about a runtime that was ready. Each new condition leads to
 // one reconcile, which applies all objects.
 type repair struct {
-	// broken has the managers with a condition that a reconcile may end.
-	broken    map[core.Manager]fleet.Condition
-	verify    bool      // the next reconcile applies all objects
-	next      time.Time // of the next early reconcile, at the earliest
-	installed string    // the version of the certificates that the agent has
-}
-
-func (o *Overview) noteStale(e *entry) {
-	delete(o.stale, e)
-	for _, condition := range e.broken {
-		if condition.State == fleet.Stale {
-			o.stale[e] = struct{}{}
-		}
-	}
+	broken    fleet.Condition // that a reconcile may end, zero if there is none
+	verify    bool            // the next reconcile applies all objects
+	next      time.Time       // of the next early reconcile, at the earliest
+	installed string          // the version of the certificates that the agent has
 }
 
 // isOutage reports whether so many runtimes are stale that the control plane is the likely cause,
@@ -67,7 +56,9 @@ func (o *Overview) observe(now *fleet.Status, pause time.Duration) (object clien
 		return client.ObjectKey{}, 0, false
 	}
 	isNew := e.change(now)
-	o.noteStale(e)
+	if delete(o.stale, e); e.broken.State == fleet.Stale {
+		o.stale[e] = struct{}{}
+	}
 	if isNew && now.State == fleet.Stale && o.isOutage() {
 		e.verify, isNew = false, false
 	}
@@ -86,16 +77,11 @@ func (o *Overview) observe(now *fleet.Status, pause time.Duration) (object clien
 func (r *repair) change(now *fleet.Status) (isNew bool) {
 	condition := fleet.Condition{State: now.State, Reason: now.Reason}
 	if !canRepair(condition) {
-		delete(r.broken, now.Manager)
-		r.verify = r.verify && len(r.broken) > 0
+		r.broken, r.verify = fleet.Condition{}, false
 		return false
 	}
-	isNew = !slices.Contains(slices.Collect(maps.Values(r.broken)), condition)
-	if r.broken == nil {
-		r.broken = make(map[core.Manager]fleet.Condition)
-	}
-	r.broken[now.Manager] = condition
-	r.verify = r.verify || isNew
+	isNew = condition != r.broken
+	r.broken, r.verify = condition, r.verify || isNew
 	return isNew
 }
 

@@ -39,7 +39,7 @@ type Overview struct {
 	mu        sync.Mutex
 	objects   map[client.ObjectKey]*entry
 	runtimes  map[core.RuntimeID]*entry // those of objects that were ready
-	stale     map[*entry]struct{}       // those of runtimes that the fleet finds stale for a manager
+	stale     map[*entry]struct{}       // those of runtimes that the fleet finds stale
 	watchers  watchers
 	authority certificates.Status
 	repairs   int64
@@ -194,13 +194,15 @@ func (o *Overview) note(
 	e := o.of(object, id)
 	e.state = fleet.InstallationState{State: string(status.State), Reason: status.Reason}
 	if status.State == installation.Ready {
+		if !slices.Equal(e.managers, has.managers) {
+			e.broken = fleet.Condition{} // It may be that of a former manager.
+			delete(o.stale, e)
+		}
 		e.managers, e.watchers, e.waiting = has.managers, has.watchers, time.Time{}
 		if e.ready.IsZero() {
 			e.ready = time.Now()
 		}
-		maps.DeleteFunc(e.broken, func(m core.Manager, _ fleet.Condition) bool { return !slices.Contains(e.managers, m) })
 		o.runtimes[e.id] = e
-		o.noteStale(e)
 	} else {
 		e.ready = time.Time{}
 	}

@@ -89,8 +89,8 @@ var table = map[string][]mutant{
 	},
 	"core/fleet/judge.go": {
 		{"fleet: fresh without proof (row 26)", "case !proved:\n\t\treturn Unproved, \"\"\n", ""},
-		{"fleet: a lost canary does not count (row 26)", "case p.beat.Canary == core.CanaryLost:\n\t\treturn reasons.CanaryLost\n", ""},
-		{"fleet: drops degrade for ever", "case now.Before(p.dropping):", "case !p.dropping.IsZero():"},
+		{"fleet: a lost canary does not count (row 26)", "return p.beat.Canary == core.CanaryLost", "return false && p.beat == nil"},
+		{"fleet: drops degrade for ever", "return now.Before(p.dropping)", "return !p.dropping.IsZero()"},
 	},
 	"core/fleet/paths.go": {
 		{"fleet: the end of a connection does not count", "now.Sub(p.lost) > reconnectWithin", "now.Sub(p.lost) > maxInterval"},
