@@ -26,44 +26,40 @@ import (
 // busyPause is the time after which a runtime that both lanes want is tried again.
 const busyPause = time.Second
 
-type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+type (
+	queue   = workqueue.TypedRateLimitingInterface[reconcile.Request]
+	ordered = priorityqueue.PriorityQueue[reconcile.Request]
+)
 
 // lane is the queue of a controller. The failing lane has the runtimes with a failed last
 // reconcile, so that they take no worker from the others. The regular lane has all others.
 type lane struct {
 	mu    sync.Mutex
-	queue queue // nil until the controller runs
+	queue ordered // nil until the controller runs
 }
 
-// source starts nothing. It keeps the queue of its controller.
-func (l *lane) source() source.Source {
+// source keeps the queue of its controller, and adds the first requests.
+func (l *lane) source(first ...reconcile.Request) source.Source {
 	return source.Func(func(_ context.Context, q queue) error {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		l.queue = q
+		l.queue, _ = q.(ordered)
+		for _, request := range first {
+			q.Add(request)
+		}
 		return nil
 	})
 }
 
+// add reports whether the controller runs.
 func (l *lane) add(after time.Duration, priority int, requests ...reconcile.Request) bool {
 	l.mu.Lock()
-	q := l.queue
-	l.mu.Unlock()
-	if q == nil {
+	defer l.mu.Unlock()
+	if l.queue == nil {
 		return false
 	}
-	enqueue(q, after, priority, requests...)
+	l.queue.AddWithOpts(priorityqueue.AddOpts{After: after, Priority: &priority}, requests...)
 	return true
-}
-
-func enqueue(q queue, after time.Duration, priority int, requests ...reconcile.Request) {
-	if prioritised, ok := q.(priorityqueue.PriorityQueue[reconcile.Request]); ok {
-		prioritised.AddWithOpts(priorityqueue.AddOpts{After: after, Priority: &priority}, requests...)
-		return
-	}
-	for _, request := range requests {
-		q.AddAfter(request, after)
-	}
 }
 
 // Reconcile does the next steps for one runtime. It leaves runtimes that fail to the other lane.
@@ -114,14 +110,18 @@ func (r *reconciler) visit(ctx context.Context, request reconcile.Request) (reco
 	return result, err
 }
 
-// fanOut enqueues all runtimes after a change that concerns all, behind those that changed
-// themselves.
+// reconcileAll enqueues all runtimes after a change that concerns all, behind those that changed
+// themselves. Those of a controller that does not run yet are enqueued when it starts.
+func (r *reconciler) reconcileAll() {
+	r.regular.add(0, handler.LowPriority, r.opts.Overview.requests()...)
+}
+
+// fanOut reconciles all runtimes after a change of a Watcher.
 func (r *reconciler) fanOut() handler.EventHandler {
-	all := func(q queue) { enqueue(q, 0, handler.LowPriority, r.opts.Overview.requests()...) }
 	return handler.Funcs{
-		CreateFunc: func(_ context.Context, _ event.CreateEvent, q queue) { all(q) },
-		UpdateFunc: func(_ context.Context, _ event.UpdateEvent, q queue) { all(q) },
-		DeleteFunc: func(_ context.Context, _ event.DeleteEvent, q queue) { all(q) },
+		CreateFunc: func(context.Context, event.CreateEvent, queue) { r.reconcileAll() },
+		UpdateFunc: func(context.Context, event.UpdateEvent, queue) { r.reconcileAll() },
+		DeleteFunc: func(context.Context, event.DeleteEvent, queue) { r.reconcileAll() },
 	}
 }
 
@@ -173,26 +173,16 @@ func keepReconciled(
 			Reconciler: reconcile.Func(reconcileOnce),
 			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](
 				retry, max(retry, longestBackoff)),
-			SkipNameValidation: new(true), // A process may have several CAs.
+			UsePriorityQueue: new(true), SkipNameValidation: new(true), // A process may have several CAs.
 		})
 		if err != nil {
 			return err
 		}
-		once := source.Func(func(_ context.Context, q queue) error {
-			q.Add(reconcile.Request{})
-			return nil
-		})
-		if err := errors.Join(c.Watch(requests.source()), c.Watch(once)); err != nil {
+		if err := c.Watch(requests.source(reconcile.Request{})); err != nil {
 			return err
 		}
 		return c.Start(ctx)
 	})
-}
-
-// reconcileAll enqueues all runtimes. Those of a controller that does not run yet are enqueued when
-// it starts.
-func (r *reconciler) reconcileAll() {
-	r.regular.add(0, handler.LowPriority, r.opts.Overview.requests()...)
 }
 
 // followed is a part of [certificates.Certificates], for an issuer with objects that can be
