@@ -264,6 +264,13 @@ type resync struct {
 	due   time.Time
 }
 
+// postpone replaces a resync by one that is due later.
+func (r *resync) postpone(cause string, due time.Time) {
+	if due.After(r.due) {
+		*r = resync{cause, due}
+	}
+}
+
 // resendOfLoss returns the resend of the resync for a lost replica. It may have ended a moment ago,
 // or may end before its next attempt.
 func resendOfLoss(now time.Time) resync {

@@ -102,7 +102,6 @@ func (f *Fleet) observe(
 	switch {
 	case resyncTaken(batch, refused):
 		delete(f.resyncs, r.key) // The runtime asks for it itself.
-		r.resendsItself(batch.Epoch)
 	case cause != "":
 		f.schedule(r.key, cause, now)
 	}

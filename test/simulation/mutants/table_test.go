@@ -102,9 +102,9 @@ var table = map[string][]mutant{
 			"fleet: the resync for a lost replica is not resent",
 			"true, true, again\n", "true, true, resync{}\n\t\t\t_ = again\n", //nolint:dupword // It is code.
 		},
-		{"fleet: a new fleet asks once only", "r.unknown = resync{causeNewEpoch, resendOfLoss(now).due}", "_ = resendOfLoss(now)"},
+		{"fleet: a new fleet asks once only", "r.resend.postpone(causeNewEpoch, resendOfLoss(now).due)", "_ = resendOfLoss(now)"},
 		{"fleet: a replica is lost while all are cut off", "return p.isPunctual(now) })", "return p.isAlive(now) })"},
-		{"fleet: no resync for a new epoch", "return causeNewEpoch", "p.resend, r.unknown = resync{}, resync{}"},
+		{"fleet: no resync for a new epoch", "return causeNewEpoch", "p.resend, r.resend = resync{}, resync{}"},
 		{"fleet: a replica that leaves is lost", "if beat.Leaving {", "if beat.Leaving && p.gone {"},
 		{"fleet: each heartbeat is a return", "r.disprove()\n\t}", "r.disprove()\n\t} else {\n\t\tcause = causeReturned\n\t}"},
 	},
