@@ -56,7 +56,8 @@ func (o *Overview) observe(now *fleet.Status, pause time.Duration) (object clien
 		return client.ObjectKey{}, 0, false
 	}
 	isNew := e.change(now)
-	if delete(o.stale, e); e.broken.State == fleet.Stale {
+	delete(o.stale, e)
+	if e.broken.State == fleet.Stale {
 		o.stale[e] = struct{}{}
 	}
 	if isNew && now.State == fleet.Stale && o.isOutage() {
