@@ -97,7 +97,7 @@ func (r *reconciler) report(
 ) error {
 	key := client.ObjectKeyFromObject(object)
 	status.Message = remote.Text(status.Message)
-	if changed, ended := r.opts.Overview.note(key, id, status, has); changed {
+	if changed, ended := r.book.note(key, id, status, has); changed {
 		r.emit(object, status)
 	} else if ended && status.State == installation.Ready {
 		r.emit(object, installed(status))

@@ -20,7 +20,7 @@ func (r *reconciler) followFleet() {
 		return
 	}
 	r.opts.Fleet.OnChange(func(change fleet.Transition) {
-		if object, after, due := r.opts.Overview.observe(&change.To, r.pause()); due {
+		if object, after, due := r.book.observe(&change.To, r.pause()); due {
 			r.regular.add(after, handler.LowPriority, reconcile.Request{NamespacedName: object})
 		}
 	})
@@ -41,26 +41,26 @@ type repair struct {
 
 // isOutage reports whether so many runtimes are stale that the control plane is the likely cause,
 // such as its gateway. Reconciles of all runtimes could not end that.
-func (o *Overview) isOutage() bool {
+func (b *book) isOutage() bool {
 	const least, part = 20, 10
-	return len(o.stale) > max(least, len(o.runtimes)/part)
+	return len(b.stale) > max(least, len(b.runtimes)/part)
 }
 
 // observe notes a change of freshness. If an early reconcile is due, it returns its object and the
 // time until then. None is due for a runtime that fails, as its lane tries it again.
-func (o *Overview) observe(now *fleet.Status, pause time.Duration) (object client.ObjectKey, after time.Duration, due bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	e := o.runtimes[now.Runtime]
+func (b *book) observe(now *fleet.Status, pause time.Duration) (object client.ObjectKey, after time.Duration, due bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e := b.runtimes[now.Runtime]
 	if e == nil || !slices.Contains(e.managers, now.Manager) {
 		return client.ObjectKey{}, 0, false
 	}
 	isNew := e.change(now)
-	delete(o.stale, e)
+	delete(b.stale, e)
 	if e.broken.State == fleet.Stale {
-		o.stale[e] = struct{}{}
+		b.stale[e] = struct{}{}
 	}
-	if isNew && now.State == fleet.Stale && o.isOutage() {
+	if isNew && now.State == fleet.Stale && b.isOutage() {
 		e.verify, isNew = false, false
 	}
 	if !isNew || e.fails {
@@ -95,16 +95,16 @@ func canRepair(c fleet.Condition) bool {
 
 // isInstalled reports whether the agent of a runtime has the certificates with that version, and
 // nothing is to be verified. An empty version is not known.
-func (o *Overview) isInstalled(object client.ObjectKey, version string) (installed bool) {
-	o.edit(object, func(e *entry) { installed = version != "" && e.installed == version && !e.verify })
+func (b *book) isInstalled(object client.ObjectKey, version string) (installed bool) {
+	b.edit(object, func(e *entry) { installed = version != "" && e.installed == version && !e.verify })
 	return installed
 }
 
 // beginRepair reports whether a reconcile must apply all objects.
-func (o *Overview) beginRepair(object client.ObjectKey) (verify bool) {
-	o.edit(object, func(e *entry) {
+func (b *book) beginRepair(object client.ObjectKey) (verify bool) {
+	b.edit(object, func(e *entry) {
 		if verify, e.verify = e.verify, false; verify {
-			o.repairs++
+			b.repairs++
 		}
 	})
 	return verify
@@ -112,9 +112,9 @@ func (o *Overview) beginRepair(object client.ObjectKey) (verify bool) {
 
 // endRepair notes how long a reconcile took. The next early one waits nine times as long, and at
 // least pause, so that a slow or flapping runtime takes at most a tenth of a worker.
-func (o *Overview) endRepair(object client.ObjectKey, took, pause time.Duration) {
+func (b *book) endRepair(object client.ObjectKey, took, pause time.Duration) {
 	const pauses = 9
-	o.edit(object, func(e *entry) {
+	b.edit(object, func(e *entry) {
 		if next := time.Now().Add(max(pauses*took, pause)); next.After(e.next) {
 			e.next = next
 		}
@@ -133,8 +133,8 @@ const (
 
 // noteFormer adds managers that the agents of a runtime have served until now. It decides about
 // that runtime alone.
-func (o *Overview) noteFormer(object client.ObjectKey, managers []core.Manager) {
-	o.edit(object, func(e *entry) {
+func (b *book) noteFormer(object client.ObjectKey, managers []core.Manager) {
+	b.edit(object, func(e *entry) {
 		for _, manager := range managers {
 			if len(e.former) == maxFormer {
 				return
@@ -152,7 +152,7 @@ func (o *Overview) noteFormer(object client.ObjectKey, managers []core.Manager) 
 // heartbeats for it.
 func (r *reconciler) forgetFormer(object client.ObjectKey, id core.RuntimeID, current []core.Manager) time.Duration {
 	interval := r.opts.Interval
-	r.opts.Overview.edit(object, func(e *entry) {
+	r.book.edit(object, func(e *entry) {
 		for manager, left := range e.former {
 			switch lingers := time.Since(left) < lingering; {
 			case slices.Contains(current, manager) || r.opts.Fleet == nil:

@@ -38,8 +38,8 @@ func inTestFleet(t *testing.T, run func(f testFleet, r *reconciler)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		f := newTestFleet(t)
-		r := &reconciler{opts: Options{Fleet: f.Fleet}.withDefaults()}
-		r.opts.Overview.begin(prodKey, prod)
+		r := &reconciler{opts: Options{Fleet: f.Fleet}.withDefaults(), book: (&Overview{}).newBook()}
+		r.book.begin(prodKey, prod)
 		run(f, r)
 	})
 }
@@ -70,7 +70,7 @@ func TestFormerManagersAreForgottenWhenTheirAgentsHaveEnded(t *testing.T) {
 		interval := r.opts.Interval
 		look := func(again time.Duration, former []core.Manager, managers ...core.Manager) {
 			t.Helper()
-			r.opts.Overview.noteFormer(prodKey, former)
+			r.book.noteFormer(prodKey, former)
 			if got := r.forgetFormer(prodKey, prod, managers); got != again {
 				t.Errorf("reconciled again in %v, want %v", got, again)
 			}
@@ -108,7 +108,7 @@ func TestFormerManagersAreForgottenWhenTheirAgentsHaveEnded(t *testing.T) {
 
 func TestAgentsThatGoOnDoNotKeepTheReconcilerBusy(t *testing.T) {
 	inTestFleet(t, func(f testFleet, r *reconciler) {
-		r.opts.Overview.noteFormer(prodKey, []core.Manager{"old"})
+		r.book.noteFormer(prodKey, []core.Manager{"old"})
 		soon := 0
 		for range 60 {
 			f.beat("e", "old")
@@ -129,15 +129,15 @@ func TestARuntimeDecidesAboutItselfOnly(t *testing.T) {
 	inTestFleet(t, func(f testFleet, r *reconciler) {
 		f.beat("e", "by hand")
 		hostile := client.ObjectKey{Name: "hostile"}
-		r.opts.Overview.begin(hostile, "hostile")
-		r.opts.Overview.noteFormer(hostile, []core.Manager{"by hand"})
+		r.book.begin(hostile, "hostile")
+		r.book.noteFormer(hostile, []core.Manager{"by hand"})
 		for n := range 10_000 {
-			r.opts.Overview.noteFormer(hostile, []core.Manager{core.Manager(fmt.Sprint("m", n))})
+			r.book.noteFormer(hostile, []core.Manager{core.Manager(fmt.Sprint("m", n))})
 		}
 		time.Sleep(time.Hour)
 		r.forgetFormer(prodKey, prod, nil)
 		f.wantKnown("by hand")
-		if n := len(r.opts.Overview.objects[hostile].former); n != 100 {
+		if n := len(r.book.objects[hostile].former); n != 100 {
 			t.Errorf("%d managers of the hostile runtime are kept", n)
 		}
 	})
@@ -169,9 +169,9 @@ func TestARuntimeIsForgottenWithItsLastObject(t *testing.T) {
 }
 
 func TestWithoutAFleetNothingIsLookedAtSooner(t *testing.T) {
-	r := &reconciler{opts: Options{}.withDefaults()}
-	r.opts.Overview.begin(prodKey, prod)
-	r.opts.Overview.noteFormer(prodKey, []core.Manager{"old"})
+	r := &reconciler{opts: Options{}.withDefaults(), book: (&Overview{}).newBook()}
+	r.book.begin(prodKey, prod)
+	r.book.noteFormer(prodKey, []core.Manager{"old"})
 	if again := r.forgetFormer(prodKey, prod, nil); again != r.opts.Interval {
 		t.Errorf("reconciled again in %v, want %v", again, r.opts.Interval)
 	}

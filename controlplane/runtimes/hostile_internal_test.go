@@ -372,7 +372,7 @@ func TestAHostileRuntimeCostsLittle(t *testing.T) {
 			test.hostile(h)
 			for range 3 {
 				arrived := h.arrived.Load()
-				w.opts.Overview.objects[client.ObjectKeyFromObject(w.object)].verify = true // All objects are applied.
+				w.book.objects[client.ObjectKeyFromObject(w.object)].verify = true // All objects are applied.
 				result, took, err := w.reconcileOnce()
 				t.Logf("%d answers: %d KiB, %v, %d bytes of log: %.250v",
 					h.arrived.Load()-arrived, took.memory>>10, took.time, took.log, err)
@@ -403,7 +403,7 @@ func (w *hostileWorld) wantNothingKept(before uint64) {
 		w.t.Errorf("%d KiB are kept for the runtime", (after-before)>>10)
 	}
 	w.end(w.t.Context(), client.ObjectKeyFromObject(w.object))
-	if n := len(w.opts.Overview.objects) + len(w.opts.Overview.runtimes) + len(w.opts.Overview.stale); n > 0 {
+	if n := len(w.book.objects) + len(w.book.runtimes) + len(w.book.stale); n > 0 {
 		w.t.Errorf("%d entries are left of a runtime that is gone", n)
 	}
 }

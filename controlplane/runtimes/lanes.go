@@ -65,7 +65,7 @@ func (l *lane) add(after time.Duration, priority int, requests ...reconcile.Requ
 // Reconcile does the next steps for one runtime. It leaves runtimes that fail to the other lane.
 func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	fails := false
-	r.opts.Overview.edit(request.NamespacedName, func(e *entry) { fails = e.fails })
+	r.book.edit(request.NamespacedName, func(e *entry) { fails = e.fails })
 	if fails && r.failing.add(0, 0, request) {
 		return reconcile.Result{}, nil
 	}
@@ -85,7 +85,7 @@ func (r *reconciler) retry(ctx context.Context, request reconcile.Request) (reco
 func (r *reconciler) divert(request reconcile.Request, err error) bool {
 	if !isFailure(err) || errors.Is(err, reconcile.TerminalError(nil)) {
 		if err == nil {
-			r.opts.Overview.edit(request.NamespacedName, func(e *entry) { e.fails = false })
+			r.book.edit(request.NamespacedName, func(e *entry) { e.fails = false })
 		}
 		return false
 	}
@@ -93,7 +93,7 @@ func (r *reconciler) divert(request reconcile.Request, err error) bool {
 	if !r.failing.add(spread(after), -int(age.Minutes()), request) {
 		return false
 	}
-	r.opts.Overview.edit(request.NamespacedName, func(e *entry) { e.fails = true })
+	r.book.edit(request.NamespacedName, func(e *entry) { e.fails = true })
 	return true
 }
 
@@ -113,7 +113,7 @@ func (r *reconciler) visit(ctx context.Context, request reconcile.Request) (reco
 // reconcileAll enqueues all runtimes after a change that concerns all, behind those that changed
 // themselves. Those of a controller that does not run yet are enqueued when it starts.
 func (r *reconciler) reconcileAll() {
-	r.regular.add(0, handler.LowPriority, r.opts.Overview.requests()...)
+	r.regular.add(0, handler.LowPriority, r.book.requests()...)
 }
 
 // fanOut reconciles all runtimes after a change of a Watcher.
@@ -149,7 +149,7 @@ func (r *reconciler) keepAuthority(reconcileAll func()) manager.Runnable {
 			reconcileAll()
 		}
 		confirming = status.Confirming
-		r.opts.Overview.locked(func() { r.opts.Overview.authority = status })
+		r.opts.Overview.noteAuthority(status)
 	}
 	return keepReconciled(r.opts.Name+"-certificates", r.certificates, r.opts.Retry, note, &r.authority)
 }

@@ -77,7 +77,7 @@ func TestARuntimeThatFailsTakesNoWorkerFromTheOthers(t *testing.T) {
 	if next, _ := regular.Get(); next != requestOf(object) {
 		t.Errorf("%v is back, want the runtime", next)
 	}
-	if r.opts.Overview.objects[client.ObjectKeyFromObject(object)].fails {
+	if r.book.objects[client.ObjectKeyFromObject(object)].fails {
 		t.Error("it is still in the other lane")
 	}
 }
@@ -86,7 +86,7 @@ func TestAChangedWatcherPutsNobodyBeforeANewRuntime(t *testing.T) {
 	t.Parallel()
 	r := newReconciler(t, newPlane(t), nil)
 	for n := range 1000 {
-		r.opts.Overview.begin(client.ObjectKey{Name: fmt.Sprint("old-", n)}, "old")
+		r.book.begin(client.ObjectKey{Name: fmt.Sprint("old-", n)}, "old")
 	}
 	regular, newcomer := newQueue(t, &r.regular), requestOf(newObject("new"))
 	r.fanOut().Update(t.Context(), event.UpdateEvent{}, regular)
@@ -109,7 +109,7 @@ func TestAChangedWatcherReachesARuntimeThatIsNew(t *testing.T) {
 	r.certificates = &asked{}
 	r.watchers = interceptor.NewClient(plane, interceptor.Funcs{
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
-			if have := r.opts.Overview.requests(); !slices.Equal(have, []reconcile.Request{requestOf(object)}) {
+			if have := r.book.requests(); !slices.Equal(have, []reconcile.Request{requestOf(object)}) {
 				t.Errorf("a change would reach %v, want the runtime", have)
 			}
 			return c.List(ctx, list, opts...)
@@ -135,8 +135,8 @@ func TestARuntimeHasOneWorkerAtATime(t *testing.T) {
 
 func TestPausesGrowFromRetryToInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := &reconciler{opts: Options{}.withDefaults()}
-		r.opts.Overview.begin(prodKey, prod)
+		r := &reconciler{opts: Options{}.withDefaults(), book: (&Overview{}).newBook()}
+		r.book.begin(prodKey, prod)
 		attempts := 0
 		for begun := time.Now(); time.Since(begun) < 24*time.Hour; attempts++ {
 			after, _ := r.waits(prodKey)
@@ -149,7 +149,7 @@ func TestPausesGrowFromRetryToInterval(t *testing.T) {
 		if attempts < 144 || attempts > 200 {
 			t.Errorf("%d attempts in a day", attempts)
 		}
-		r.opts.Overview.note(prodKey, prod, installation.Status{State: installation.Ready}, contents{})
+		r.book.note(prodKey, prod, installation.Status{State: installation.Ready}, contents{})
 		if after, _ := r.waits(prodKey); after != 3*time.Second {
 			t.Errorf("pause of %v after it was ready", after)
 		}

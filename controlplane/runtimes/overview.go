@@ -37,13 +37,37 @@ const neverHeardAfter = 5 * time.Minute
 // for metrics, and for statuspage.InstallationsHandler.
 type Overview struct {
 	mu        sync.Mutex
-	objects   map[client.ObjectKey]*entry
-	runtimes  map[core.RuntimeID]*entry // those of objects that were ready
-	stale     map[*entry]struct{}       // those of runtimes that the fleet finds stale
-	watchers  watchers
+	books     []*book // one for each SetUp
 	authority certificates.Status
-	repairs   int64
-	status    func(core.RuntimeID, core.Manager) fleet.Status // of a fleet, for runtimes that never sent anything, or nil
+}
+
+// newBook adds the objects of one kind.
+func (o *Overview) newBook() *book {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	added := &book{
+		objects: make(map[client.ObjectKey]*entry), runtimes: make(map[core.RuntimeID]*entry),
+		stale: make(map[*entry]struct{}),
+	}
+	o.books = append(o.books, added)
+	return added
+}
+
+func (o *Overview) noteAuthority(status certificates.Status) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.authority = status
+}
+
+// book has the objects of one kind.
+type book struct {
+	mu       sync.Mutex
+	objects  map[client.ObjectKey]*entry
+	runtimes map[core.RuntimeID]*entry // those of objects that were ready
+	stale    map[*entry]struct{}       // those of runtimes that the fleet finds stale
+	watchers watchers
+	repairs  int64
+	status   func(core.RuntimeID, core.Manager) fleet.Status // of a fleet, for runtimes that never sent anything, or nil
 }
 
 // entry is all that is known of an object that represents a runtime.
@@ -73,13 +97,13 @@ type contents struct {
 // until a Watcher changes.
 type watchers map[types.NamespacedName]int64
 
-func (o *Overview) share(now watchers) watchers {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if !maps.Equal(o.watchers, now) {
-		o.watchers = now
+func (b *book) share(now watchers) watchers {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !maps.Equal(b.watchers, now) {
+		b.watchers = now
 	}
-	return o.watchers
+	return b.watchers
 }
 
 // Installed returns in how many of all runtimes a generation of a Watcher is installed, for
@@ -87,15 +111,26 @@ func (o *Overview) share(now watchers) watchers {
 func (o *Overview) Installed(watcher types.NamespacedName, generation int64) (installed, all int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for _, e := range o.objects {
-		if e.state.State != "" {
+	for _, b := range o.books {
+		b.each(func(e *entry) {
 			all++
-		}
-		if there, ok := e.watchers[watcher]; ok && there == generation && !e.ready.IsZero() {
-			installed++
-		}
+			if there, ok := e.watchers[watcher]; ok && there == generation && !e.ready.IsZero() {
+				installed++
+			}
+		})
 	}
 	return installed, all
+}
+
+// each visits the objects that have a status.
+func (b *book) each(visit func(e *entry)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, e := range b.objects {
+		if e.state.State != "" {
+			visit(e)
+		}
+	}
 }
 
 // Installations returns the current states. With 10,000 runtimes it takes a few milliseconds.
@@ -103,27 +138,12 @@ func (o *Overview) Installations() fleet.Installations {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	all := fleet.Installations{
-		Runtimes: make(map[fleet.InstallationState]int), NeverHeard: make(map[core.Manager][]core.RuntimeID), Repairs: o.repairs,
-		Phase: o.authority.Phase, Waiting: slices.Clone(o.authority.Waiting),
-		Overdue: slices.Clone(o.authority.Overdue),
+		Runtimes: make(map[fleet.InstallationState]int), NeverHeard: make(map[core.Manager][]core.RuntimeID),
+		Phase: o.authority.Phase, Waiting: slices.Clone(o.authority.Waiting), Overdue: slices.Clone(o.authority.Overdue),
 	}
-	for _, e := range o.objects {
-		if e.state.State != "" {
-			all.Runtimes[e.state]++
-		}
-		if e.state.State == string(installation.Failed) {
-			all.Failed = append(all.Failed, fleet.FailedInstallation{Object: e.object, Runtime: e.id, Reason: e.state.Reason})
-		}
-		if e.ready.IsZero() {
-			continue
-		}
-		for _, manager := range e.managers {
-			silent := all.NeverHeard[manager] // Each manager has an entry.
-			if o.silent(e, manager) {
-				silent = append(silent, e.id)
-			}
-			all.NeverHeard[manager] = silent
-		}
+	for _, b := range o.books {
+		b.each(func(e *entry) { b.sum(&all, e) })
+		b.locked(func() { all.Repairs += b.repairs })
 	}
 	for _, runtimes := range all.NeverHeard {
 		slices.Sort(runtimes)
@@ -134,51 +154,64 @@ func (o *Overview) Installations() fleet.Installations {
 	return all
 }
 
+func (b *book) sum(all *fleet.Installations, e *entry) {
+	all.Runtimes[e.state]++
+	if e.state.State == string(installation.Failed) {
+		all.Failed = append(all.Failed, fleet.FailedInstallation{Object: e.object, Runtime: e.id, Reason: e.state.Reason})
+	}
+	if e.ready.IsZero() {
+		return
+	}
+	for _, manager := range e.managers {
+		silent := all.NeverHeard[manager] // Each manager has an entry.
+		if b.silent(e, manager) {
+			silent = append(silent, e.id)
+		}
+		all.NeverHeard[manager] = silent
+	}
+}
+
 // silent reports whether a runtime has sent nothing, and should have.
-func (o *Overview) silent(e *entry, manager core.Manager) bool {
-	return o.status != nil && time.Since(e.ready) > neverHeardAfter && o.status(e.id, manager).LastSeen.IsZero()
+func (b *book) silent(e *entry, manager core.Manager) bool {
+	return b.status != nil && time.Since(e.ready) > neverHeardAfter && b.status(e.id, manager).LastSeen.IsZero()
 }
 
 // begin makes the object of a runtime known before its first report, so that a later change of
 // Watchers reaches it.
-func (o *Overview) begin(object client.ObjectKey, id core.RuntimeID) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.of(object, id)
+func (b *book) begin(object client.ObjectKey, id core.RuntimeID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.of(object, id)
 }
 
 // of returns the entry of an object. An empty id leaves the former one. With another id, all that
 // the fleet has found ends.
-func (o *Overview) of(object client.ObjectKey, id core.RuntimeID) *entry {
-	if o.objects == nil {
-		o.objects, o.runtimes = make(map[client.ObjectKey]*entry), make(map[core.RuntimeID]*entry)
-		o.stale = make(map[*entry]struct{})
-	}
-	e := o.objects[object]
+func (b *book) of(object client.ObjectKey, id core.RuntimeID) *entry {
+	e := b.objects[object]
 	if e == nil {
 		e = &entry{object: object}
-		o.objects[object] = e
+		b.objects[object] = e
 	}
 	if id != "" && id != e.id {
-		o.leave(e)
+		b.leave(e)
 		e.id, e.repair = id, repair{}
 	}
 	return e
 }
 
 // leave takes a runtime from its object, unless it belongs to another object now.
-func (o *Overview) leave(e *entry) {
-	delete(o.stale, e)
-	if o.runtimes[e.id] == e {
-		delete(o.runtimes, e.id)
+func (b *book) leave(e *entry) {
+	delete(b.stale, e)
+	if b.runtimes[e.id] == e {
+		delete(b.runtimes, e.id)
 	}
 }
 
 // requests are those of all objects that represent runtimes.
-func (o *Overview) requests() (all []reconcile.Request) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for object := range o.objects {
+func (b *book) requests() (all []reconcile.Request) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for object := range b.objects {
 		all = append(all, reconcile.Request{NamespacedName: object})
 	}
 	return all
@@ -186,23 +219,23 @@ func (o *Overview) requests() (all []reconcile.Request) {
 
 // note sets the status of an object. An empty id leaves the former one. It reports whether the
 // status has a new text, and whether it has none after one.
-func (o *Overview) note(
+func (b *book) note(
 	object client.ObjectKey, id core.RuntimeID, status installation.Status, has contents,
 ) (isNew, ended bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	e := o.of(object, id)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e := b.of(object, id)
 	e.state = fleet.InstallationState{State: string(status.State), Reason: status.Reason}
 	if status.State == installation.Ready {
 		if !slices.Equal(e.managers, has.managers) {
 			e.broken = fleet.Condition{} // It may be that of a former manager.
-			delete(o.stale, e)
+			delete(b.stale, e)
 		}
 		e.managers, e.watchers, e.waiting = has.managers, has.watchers, time.Time{}
 		if e.ready.IsZero() {
 			e.ready = time.Now()
 		}
-		o.runtimes[e.id] = e
+		b.runtimes[e.id] = e
 	} else {
 		e.ready = time.Time{}
 	}
@@ -213,13 +246,13 @@ func (o *Overview) note(
 }
 
 // forget removes an object. It returns its runtime, if it is known, and no other object has it.
-func (o *Overview) forget(object client.ObjectKey) core.RuntimeID {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	e := o.of(object, "")
-	o.leave(e)
-	delete(o.objects, object)
-	for _, other := range o.objects {
+func (b *book) forget(object client.ObjectKey) core.RuntimeID {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e := b.of(object, "")
+	b.leave(e)
+	delete(b.objects, object)
+	for _, other := range b.objects {
 		if other.id == e.id {
 			return ""
 		}
@@ -228,17 +261,17 @@ func (o *Overview) forget(object client.ObjectKey) core.RuntimeID {
 }
 
 // edit changes the entry of an object, if it is known.
-func (o *Overview) edit(object client.ObjectKey, change func(e *entry)) {
-	o.locked(func() {
-		if e := o.objects[object]; e != nil {
+func (b *book) edit(object client.ObjectKey, change func(e *entry)) {
+	b.locked(func() {
+		if e := b.objects[object]; e != nil {
 			change(e)
 		}
 	})
 }
 
-func (o *Overview) locked(change func()) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
+func (b *book) locked(change func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	change()
 }
 

@@ -46,6 +46,7 @@ type reconciler struct {
 	certificates Certificates
 	installer    *installation.Installer
 	opts         Options
+	book         *book
 	events       events.EventRecorder // gets an Event about an object when its runtime fails, waits, or is ready again
 	secrets      client.Reader
 	pulled       *cache.Expiring // the content of the pull secret, by its name
@@ -86,7 +87,7 @@ func (r *reconciler) reconcileObject(ctx context.Context, request reconcile.Requ
 // end forgets an object that is gone or released. It returns the runtime that has no object now,
 // if one is known.
 func (r *reconciler) end(ctx context.Context, object client.ObjectKey) core.RuntimeID {
-	id := r.opts.Overview.forget(object)
+	id := r.book.forget(object)
 	if id != "" {
 		_, _ = r.installer.Uninstall(ctx, installation.Runtime{ID: id}) // Without client, nothing can fail.
 	}
@@ -122,13 +123,13 @@ func (r *reconciler) keep(ctx context.Context, object client.Object) (reconcile.
 		return reconcile.Result{}, r.report(ctx, object, identity.ID,
 			awaiting(reasonSkipped, "waiting for the end of an opt-out"), contents{})
 	}
-	r.opts.Overview.begin(client.ObjectKeyFromObject(object), identity.ID)
+	r.book.begin(client.ObjectKeyFromObject(object), identity.ID)
 	has, err := r.contents(ctx)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
 	status, err := r.install(ctx, object, identity, has.watches)
-	r.opts.Overview.noteFormer(client.ObjectKeyFromObject(object), status.Former)
+	r.book.noteFormer(client.ObjectKeyFromObject(object), status.Former)
 	if err != nil {
 		return r.fail(ctx, object, identity.ID, err)
 	}
@@ -155,7 +156,7 @@ func (r *reconciler) again(
 // has not been. The time is a quarter of that age, from Retry to Interval.
 func (r *reconciler) waits(object client.ObjectKey) (after, age time.Duration) {
 	const part = 4
-	r.opts.Overview.edit(object, func(e *entry) {
+	r.book.edit(object, func(e *entry) {
 		if e.waiting.IsZero() {
 			e.waiting = time.Now()
 		}
@@ -183,7 +184,7 @@ func (r *reconciler) install(
 	if followed, ok := r.certificates.(followed); ok {
 		version = followed.Version(own)
 	}
-	if r.opts.Overview.isInstalled(client.ObjectKeyFromObject(object), version) {
+	if r.book.isInstalled(client.ObjectKeyFromObject(object), version) {
 		status, unchanged, err := r.glance(ctx, object, next)
 		if unchanged || err != nil {
 			return status, err
@@ -244,14 +245,14 @@ func (r *reconciler) apply(
 	ctx context.Context, object client.ObjectKey, next installation.Runtime, version string,
 ) (installation.Status, error) {
 	least, begun := time.Duration(0), time.Now()
-	if next.Verify = r.opts.Overview.beginRepair(object); next.Verify {
+	if next.Verify = r.book.beginRepair(object); next.Verify {
 		least = r.pause()
 		ctrl.LoggerFrom(ctx).V(1).Info("watch path is broken, so all objects are applied", "runtime", next.ID)
 	}
 	status, err := r.installer.Install(ctx, next)
-	r.opts.Overview.endRepair(object, time.Since(begun), least)
+	r.book.endRepair(object, time.Since(begun), least)
 	if err == nil && status.State == installation.Ready {
-		r.opts.Overview.edit(object, func(e *entry) { e.installed = version })
+		r.book.edit(object, func(e *entry) { e.installed = version })
 	}
 	return status, because(installReason(err), err)
 }
@@ -311,7 +312,7 @@ func (r *reconciler) contents(ctx context.Context) (contents, error) {
 	if err != nil {
 		ctrl.LoggerFrom(ctx).V(1).Info("Watchers, or conditions of Watchers, are left out", "problem", err.Error())
 	}
-	return contents{watches, r.installer.Managers(watches), r.opts.Overview.share(generations(list.Items, watches))}, nil
+	return contents{watches, r.installer.Managers(watches), r.book.share(generations(list.Items, watches))}, nil
 }
 
 func generations(items []v1beta2.Watcher, watches []watch.Watch) watchers {

@@ -192,7 +192,7 @@ func TestARuntimeWithoutAWayIsAFailureInTheEnd(t *testing.T) {
 		object := newObject(string(prod))
 		object.CreationTimestamp = metav1.NewTime(time.Now().Add(-age))
 		r := newReconciler(t, newPlane(t, object), func(context.Context, client.Object) (client.Client, error) { return nil, ErrGone })
-		r.certificates, r.opts.Overview = owned{}, &Overview{}
+		r.certificates = owned{}
 		if err := reconcileOnce(t, r, object); err != nil {
 			t.Error(err)
 		}
@@ -474,13 +474,14 @@ func newReconciler(t *testing.T, c client.Client, connect func(context.Context, 
 	check(t, err)
 	installer, err := installation.New("image", "control-plane.example.com:443", installation.Options{})
 	check(t, err)
+	opts := Options{}.withDefaults()
 	return &reconciler{
-		events: &events.FakeRecorder{},
+		events: &events.FakeRecorder{}, book: opts.Overview.newBook(),
 		client: c, watchers: c, secrets: c, pulled: cache.NewExpiring(), prototype: &corev1.ConfigMap{}, gvk: corev1.SchemeGroupVersion.WithKind("ConfigMap"),
 		identify: func(_ context.Context, object client.Object) (Identity, error) {
 			return Identity{ID: core.RuntimeID(object.GetName()), Domain: "a.example.com"}, nil
 		},
-		connect: connect, certificates: set, installer: installer, opts: Options{}.withDefaults(),
+		connect: connect, certificates: set, installer: installer, opts: opts,
 	}
 }
 

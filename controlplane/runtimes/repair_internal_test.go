@@ -48,7 +48,7 @@ func (w *repairWorld) ready(id core.RuntimeID) {
 }
 
 func (w *repairWorld) serves(object client.ObjectKey, id core.RuntimeID, managers ...core.Manager) {
-	w.opts.Overview.note(object, id, installation.Status{State: installation.Ready}, contents{managers: managers})
+	w.book.note(object, id, installation.Status{State: installation.Ready}, contents{managers: managers})
 }
 
 // start lets the fleet find silent runtimes.
@@ -88,7 +88,7 @@ func (w *repairWorld) drain() {
 
 func (w *repairWorld) wantVerified(want bool) {
 	w.t.Helper()
-	if have := w.opts.Overview.beginRepair(prodKey); have != want {
+	if have := w.book.beginRepair(prodKey); have != want {
 		w.t.Errorf("all objects are applied: %t, want %t", have, want)
 	}
 }
@@ -175,11 +175,11 @@ func (w *repairWorld) testFlapping(beats []core.Heartbeat) {
 		looks++
 		request, _ := w.queue.Get()
 		least := time.Duration(0)
-		if w.opts.Overview.beginRepair(prodKey) {
+		if w.book.beginRepair(prodKey) {
 			least = w.pause()
 		}
 		time.Sleep(took)
-		w.opts.Overview.endRepair(prodKey, took, least)
+		w.book.endRepair(prodKey, took, least)
 		w.queue.Done(request)
 	}
 	if want := int(time.Hour / (10 * took)); looks < 2 || looks > want+1 {
@@ -209,10 +209,10 @@ func TestARuntimeThatIsNotReachedIsLookedAtOnceAMinute(t *testing.T) {
 
 func TestAForgottenRuntimeIsNotLookedAt(t *testing.T) {
 	inRepairWorld(t, func(w *repairWorld) {
-		w.opts.Overview.forget(client.ObjectKey{Name: "another object"})
+		w.book.forget(client.ObjectKey{Name: "another object"})
 		w.beat("a", lost)
 		w.wantLooks(1)
-		w.opts.Overview.forget(prodKey)
+		w.book.forget(prodKey)
 		w.beat("a", alive)
 		time.Sleep(time.Hour)
 		w.beat("a", lost)
@@ -227,8 +227,8 @@ func TestAFormerIDOfAnObjectIsForgotten(t *testing.T) {
 		w.serves(prodKey, "corrected", "a")
 		w.beat("a", lost)
 		w.wantLooks(0)
-		w.opts.Overview.forget(prodKey)
-		if n := len(w.opts.Overview.objects) + len(w.opts.Overview.runtimes); n != 0 {
+		w.book.forget(prodKey)
+		if n := len(w.book.objects) + len(w.book.runtimes); n != 0 {
 			t.Errorf("%d entries, want none", n)
 		}
 	})
@@ -236,7 +236,7 @@ func TestAFormerIDOfAnObjectIsForgotten(t *testing.T) {
 
 func TestARuntimeThatFailsIsLeftToItsLane(t *testing.T) {
 	inRepairWorld(t, func(w *repairWorld) {
-		w.opts.Overview.edit(prodKey, func(e *entry) { e.fails = true })
+		w.book.edit(prodKey, func(e *entry) { e.fails = true })
 		w.beat("a", lost)
 		w.wantLooks(0)
 		w.wantVerified(true)
@@ -267,7 +267,7 @@ func TestAStaleFleetIsNotLookedAt(t *testing.T) {
 		if have := w.queue.Len(); first != newcomer || have < 20 || have > many/10+1 {
 			t.Errorf("first is %v, before %d others", first, have)
 		}
-		if have := len(w.opts.Overview.stale); have != many+1 {
+		if have := len(w.book.stale); have != many+1 {
 			t.Errorf("%d runtimes are stale, want all", have)
 		}
 		// All but one come back.
@@ -277,7 +277,7 @@ func TestAStaleFleetIsNotLookedAt(t *testing.T) {
 			beat(n)
 		}
 		synctest.Wait()
-		if have := len(w.opts.Overview.stale); have != 1 {
+		if have := len(w.book.stale); have != 1 {
 			t.Errorf("%d runtimes are stale, want prod", have)
 		}
 		w.beat("a", alive)

@@ -76,11 +76,11 @@ func SetUp(
 	r := &reconciler{
 		client: mgr.GetClient(), watchers: plane.GetClient(), prototype: object, gvk: gvk,
 		identify: identify, connect: connect, certificates: issuer, installer: installer, opts: opts,
-		events:  mgr.GetEventRecorder(opts.Name),
-		secrets: mgr.GetAPIReader(), pulled: utilcache.NewExpiring(),
+		events: mgr.GetEventRecorder(opts.Name),
+		book:   opts.Overview.newBook(), secrets: mgr.GetAPIReader(), pulled: utilcache.NewExpiring(),
 	}
 	if _, heartbeats := installer.Agents(); heartbeats && opts.Fleet != nil {
-		opts.Overview.locked(func() { opts.Overview.status = opts.Fleet.Get })
+		r.book.status = opts.Fleet.Get
 	}
 	r.followFleet()
 	changes, err := r.follow(mgr)
