@@ -30,10 +30,10 @@ func (r *reconciler) followFleet() {
 // all managers have got a heartbeat from after the reconcile.
 func (r *reconciler) pause() time.Duration { return 20 * r.opts.Retry }
 
-// repair is what the fleet has found about a runtime that was ready. Each new condition leads to
-// one reconcile, which applies all objects.
+// repair is the state of the early reconciles of a runtime. Each new condition leads to one, which
+// applies all objects.
 type repair struct {
-	broken    fleet.Condition // that a reconcile may end, zero if there is none
+	broken    fleet.Condition // one that a reconcile may end, or zero
 	verify    bool            // the next reconcile applies all objects
 	next      time.Time       // of the next early reconcile, at the earliest
 	installed string          // the version of the certificates that the agent has

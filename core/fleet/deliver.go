@@ -26,8 +26,8 @@ const (
 // until ctx ends. A review calls the observers and forgets runtimes that are silent for too long. A
 // delivery that fails is tried again. Start blocks and waits for its goroutines.
 //
-// It may run several times with handlers for different managers, as for two listeners, each of
-// which reviews the runtimes. It fails when another Start has a handler for one of the managers, or a handler is nil.
+// It may run several times with handlers for different managers, as for two listeners. It fails
+// when another Start has a handler for one of the managers, or a handler is nil.
 func (f *Fleet) Start(ctx context.Context, handlers map[core.Manager]core.Handler) error {
 	if err := f.serve(handlers); err != nil {
 		return err

@@ -102,7 +102,7 @@ func (s *selection) endsSoon(p fleet.Replica) bool {
 	return !p.CertificateExpiry.IsZero() && p.CertificateExpiry.Before(s.expires)
 }
 
-// has compares what all selections share. The search is in upper or lower case.
+// has compares the parameters that both handlers have. The search is in upper or lower case.
 func (s *selection) has(reason string, manager core.Manager, id core.RuntimeID) bool {
 	return s.is("reason", reason) && s.is("manager", string(manager)) && s.is("runtime", string(id)) &&
 		strings.Contains(strings.ToLower(string(id)), s.search)
