@@ -33,10 +33,11 @@ func (r *reconciler) pause() time.Duration { return 20 * r.opts.Retry }
 // repair is the state of the early reconciles of a runtime. Each new condition leads to one, which
 // applies all objects.
 type repair struct {
-	broken    fleet.Condition // one that a reconcile may end, or zero
-	verify    bool            // the next reconcile applies all objects
-	next      time.Time       // of the next early reconcile, at the earliest
-	installed string          // the version of the certificates that the agent has
+	// broken is a condition that a reconcile may end, or zero.
+	broken    fleet.Condition
+	verify    bool      // the next reconcile applies all objects
+	next      time.Time // of the next early reconcile, at the earliest
+	installed string    // the version of the certificates that the agent has
 }
 
 // isOutage reports whether so many runtimes are stale that the control plane is the likely cause,
