@@ -106,9 +106,6 @@ func (r *record) observeReplica(
 ) (cause string) {
 	p, first := r.replica(batch, now)
 	cause = p.observe(peer, batch, refused, now)
-	if resyncTaken(batch, refused) {
-		p.resend = resync{} // It resends that one itself.
-	}
 	if batch.Heartbeat != nil {
 		r.heartbeats = true
 		r.succeed(p, batch.Heartbeat, now)
