@@ -1,6 +1,7 @@
 package runtimes
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -33,11 +34,20 @@ func (r *reconciler) pause() time.Duration { return 20 * r.opts.Retry }
 // repair is the state of the early reconciles of a runtime. Each new condition leads to one, which
 // applies all objects.
 type repair struct {
-	// broken is a condition that a reconcile may end, or zero.
-	broken    fleet.Condition
+	// broken has the managers with a condition that a reconcile may end.
+	broken    map[core.Manager]fleet.Condition
 	verify    bool      // the next reconcile applies all objects
 	next      time.Time // of the next early reconcile, at the earliest
 	installed string    // the version of the certificates that the agent has
+}
+
+func (b *book) noteStale(e *entry) {
+	delete(b.stale, e)
+	for _, condition := range e.broken {
+		if condition.State == fleet.Stale {
+			b.stale[e] = struct{}{}
+		}
+	}
 }
 
 // isOutage reports whether so many runtimes are stale that the control plane is the likely cause,
@@ -57,10 +67,7 @@ func (b *book) observe(now *fleet.Status, pause time.Duration) (object client.Ob
 		return client.ObjectKey{}, 0, false
 	}
 	isNew := e.change(now)
-	delete(b.stale, e)
-	if e.broken.State == fleet.Stale {
-		b.stale[e] = struct{}{}
-	}
+	b.noteStale(e)
 	if isNew && now.State == fleet.Stale && b.isOutage() {
 		e.verify, isNew = false, false
 	}
@@ -79,11 +86,15 @@ func (b *book) observe(now *fleet.Status, pause time.Duration) (object client.Ob
 func (r *repair) change(now *fleet.Status) (isNew bool) {
 	condition := fleet.Condition{State: now.State, Reason: now.Reason}
 	if !canRepair(condition) {
-		r.broken, r.verify = fleet.Condition{}, false
+		delete(r.broken, now.Manager)
+		r.verify = r.verify && len(r.broken) > 0
 		return false
 	}
-	isNew = condition != r.broken
-	r.broken, r.verify = condition, r.verify || isNew
+	isNew = !slices.Contains(slices.Collect(maps.Values(r.broken)), condition)
+	if r.broken == nil {
+		r.broken = make(map[core.Manager]fleet.Condition)
+	}
+	r.broken[now.Manager], r.verify = condition, r.verify || isNew
 	return isNew
 }
 

@@ -227,10 +227,8 @@ func (b *book) note(
 	e := b.of(object, id)
 	e.state = fleet.InstallationState{State: string(status.State), Reason: status.Reason}
 	if status.State == installation.Ready {
-		if !slices.Equal(e.managers, has.managers) {
-			e.broken = fleet.Condition{} // It may be that of a former manager.
-			delete(b.stale, e)
-		}
+		maps.DeleteFunc(e.broken, func(m core.Manager, _ fleet.Condition) bool { return !slices.Contains(has.managers, m) })
+		b.noteStale(e)
 		e.managers, e.watchers, e.waiting = has.managers, has.watchers, time.Time{}
 		if e.ready.IsZero() {
 			e.ready = time.Now()

@@ -103,6 +103,8 @@ func TestABrokenWatchPathIsLookedAtOnce(t *testing.T) {
 		// One agent sends to both managers, so both report the same.
 		w.beat("a", lost)
 		w.wantLooks(1)
+		// What happens to another manager before the look does not end it.
+		w.beat("b", core.Heartbeat{Canary: core.CanaryAlive, OldestPending: time.Hour})
 		w.wantVerified(true)
 		w.beat("b", lost)
 		for range 100 {
