@@ -143,19 +143,21 @@ const (
 	maxFormer = 100
 )
 
-// noteFormer adds managers that the agents of a runtime have served until now. It decides about
+// noteFormer adds managers that the agents of a runtime have served until now: those of the
+// reconcile before, which may have failed, and those that the runtime has named. It decides about
 // that runtime alone.
-func (b *book) noteFormer(object client.ObjectKey, managers []core.Manager) {
+func (b *book) noteFormer(object client.ObjectKey, current, named []core.Manager) {
 	b.edit(object, func(e *entry) {
-		for _, manager := range managers {
-			if len(e.former) == maxFormer {
-				return
+		for _, manager := range slices.Concat(e.tried, named) {
+			if slices.Contains(current, manager) || len(e.former) == maxFormer {
+				continue
 			}
 			if e.former == nil {
 				e.former = make(map[core.Manager]time.Time)
 			}
 			e.former[manager] = time.Now()
 		}
+		e.tried = current
 	})
 }
 

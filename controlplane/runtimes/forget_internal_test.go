@@ -68,47 +68,47 @@ func (h testFleet) wantKnown(want ...core.Manager) {
 func TestFormerManagersAreForgottenWhenTheirAgentsHaveEnded(t *testing.T) {
 	inTestFleet(t, func(f testFleet, r *reconciler) {
 		interval := r.opts.Interval
-		look := func(again time.Duration, former []core.Manager, managers ...core.Manager) {
+		look := func(again time.Duration, managers ...core.Manager) {
 			t.Helper()
-			r.book.noteFormer(prodKey, former)
+			r.book.noteFormer(prodKey, managers, nil)
 			if got := r.forgetFormer(prodKey, prod, managers); got != again {
 				t.Errorf("reconciled again in %v, want %v", got, again)
 			}
 		}
-		look(interval, nil, "old", "steady")
+		look(interval, "old", "steady")
 		f.beat("old agent", "by hand", "old", "steady")
 		time.Sleep(interval)
 		f.beat("old agent", "old", "steady")
 		// The new agents are there, and the old one still beats.
-		look(drain, []core.Manager{"old"}, "new", "steady")
+		look(drain, "new", "steady")
 		f.beat("new agent", "new", "steady")
 		f.wantKnown("by hand", "new", "old", "steady")
 		// It has ended without a word.
 		time.Sleep(drain + time.Second)
 		f.beat("new agent", "new", "steady")
-		look(interval, nil, "new", "steady")
+		look(interval, "new", "steady")
 		f.wantKnown("by hand", "new", "steady")
 		// The last heartbeat was still on its way.
 		f.beat("old agent", "old")
-		look(drain, nil, "new", "steady")
+		look(drain, "new", "steady")
 		time.Sleep(drain + time.Second)
-		look(interval, nil, "new", "steady")
+		look(interval, "new", "steady")
 		f.wantKnown("by hand", "new", "steady")
 		// It is silent, but named again.
 		f.beat("third agent", "old")
-		look(interval, nil, "new", "old", "steady")
+		look(interval, "new", "old", "steady")
 		time.Sleep(time.Hour)
-		look(interval, nil, "new", "old", "steady")
+		look(interval, "new", "old", "steady")
 		f.wantKnown("by hand", "new", "old", "steady")
 		// No Watcher is left.
-		look(interval, []core.Manager{"new", "old", "steady"})
+		look(interval)
 		f.wantKnown("by hand")
 	})
 }
 
 func TestAgentsThatGoOnDoNotKeepTheReconcilerBusy(t *testing.T) {
 	inTestFleet(t, func(f testFleet, r *reconciler) {
-		r.book.noteFormer(prodKey, []core.Manager{"old"})
+		r.book.noteFormer(prodKey, nil, []core.Manager{"old"})
 		soon := 0
 		for range 60 {
 			f.beat("e", "old")
@@ -130,9 +130,9 @@ func TestARuntimeDecidesAboutItselfOnly(t *testing.T) {
 		f.beat("e", "by hand")
 		hostile := client.ObjectKey{Name: "hostile"}
 		r.book.begin(hostile, "hostile")
-		r.book.noteFormer(hostile, []core.Manager{"by hand"})
+		r.book.noteFormer(hostile, nil, []core.Manager{"by hand"})
 		for n := range 10_000 {
-			r.book.noteFormer(hostile, []core.Manager{core.Manager(fmt.Sprint("m", n))})
+			r.book.noteFormer(hostile, nil, []core.Manager{core.Manager(fmt.Sprint("m", n))})
 		}
 		time.Sleep(time.Hour)
 		r.forgetFormer(prodKey, prod, nil)
@@ -171,7 +171,7 @@ func TestARuntimeIsForgottenWithItsLastObject(t *testing.T) {
 func TestWithoutAFleetNothingIsLookedAtSooner(t *testing.T) {
 	r := &reconciler{opts: Options{}.withDefaults(), book: (&Overview{}).newBook()}
 	r.book.begin(prodKey, prod)
-	r.book.noteFormer(prodKey, []core.Manager{"old"})
+	r.book.noteFormer(prodKey, nil, []core.Manager{"old"})
 	if again := r.forgetFormer(prodKey, prod, nil); again != r.opts.Interval {
 		t.Errorf("reconciled again in %v, want %v", again, r.opts.Interval)
 	}

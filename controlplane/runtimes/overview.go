@@ -82,7 +82,8 @@ type entry struct {
 	text    string                     // the last text that was reported
 	waiting time.Time                  // since when the runtime is not ready
 	fails   bool                       // in the failing lane
-	former  map[core.Manager]time.Time // managers that its agents do not serve any more, since when
+	tried   []core.Manager             // managers of the last reconcile
+	former  map[core.Manager]time.Time // managers that its agents may not serve any more, since when
 	repair
 }
 

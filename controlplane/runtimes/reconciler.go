@@ -129,7 +129,7 @@ func (r *reconciler) keep(ctx context.Context, object client.Object) (reconcile.
 		return reconcile.Result{}, err
 	}
 	status, err := r.install(ctx, object, identity, has.watches)
-	r.book.noteFormer(client.ObjectKeyFromObject(object), status.Former)
+	r.book.noteFormer(client.ObjectKeyFromObject(object), has.managers, status.Former)
 	if err != nil {
 		return r.fail(ctx, object, identity.ID, err)
 	}
