@@ -111,7 +111,7 @@ func TestARotationLooksAtAllRuntimesOnce(t *testing.T) {
 				ctx, stop := context.WithCancel(t.Context())
 				ended := make(chan error, 1)
 				looks := 0
-				go func() { ended <- r.keepAuthority(func(context.Context) { looks++ }).Start(ctx) }()
+				go func() { ended <- r.keepAuthority(func() { looks++ }).Start(ctx) }()
 				for range 10 * len(test.phases) {
 					time.Sleep(time.Second)
 				}
@@ -129,10 +129,11 @@ func TestPullSecretIsReadAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		plane := newPlane(t)
 		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "kcp", Name: "registry"}}
-		p := &pullSecret{reader: plane, name: client.ObjectKeyFromObject(secret)}
+		r := newReconciler(t, plane, nil)
+		r.opts.PullSecret = client.ObjectKeyFromObject(secret)
 		want := func(content string) {
 			t.Helper()
-			if have, err := p.get(t.Context()); string(have) != content || (err == nil) != (content != "") {
+			if have, err := r.pullSecret(t.Context()); string(have) != content || (err == nil) != (content != "") {
 				t.Errorf("%q, error %v, want %q", have, err, content)
 			}
 		}

@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -99,8 +97,7 @@ func (r *reconciler) report(
 ) error {
 	key := client.ObjectKeyFromObject(object)
 	status.Message = remote.Text(status.Message)
-	r.opts.Overview.note(key, id, status, has)
-	if changed, ended := r.failures.reported(key, textOf(status)); changed {
+	if changed, ended := r.book.note(key, id, status, has); changed {
 		r.emit(object, status)
 	} else if ended && status.State == installation.Ready {
 		r.emit(object, installed(status))
@@ -134,63 +131,4 @@ func (r *reconciler) emit(object client.Object, status installation.Status) {
 		kind = corev1.EventTypeWarning
 	}
 	r.events.Eventf(object, nil, kind, status.Reason, "Reconcile", "%s", remote.TextOf(status.Message, remote.MaxNote))
-}
-
-// failures remembers the objects that fail, in this process. The zero value is ready.
-type failures struct {
-	mu    sync.Mutex
-	known map[client.ObjectKey]failing
-}
-
-type failing struct {
-	text  string    // the last text that was reported
-	since time.Time // since when the runtime is not ready
-	fails bool      // in the failing lane
-}
-
-// pause returns the time to the next attempt for a runtime that is not ready, and for how long it
-// has not been. The pause is a quarter of that age, from least to most.
-func (f *failures) pause(key client.ObjectKey, least, most time.Duration) (after, age time.Duration) {
-	const part = 4
-	f.edit(key, func(entry *failing) {
-		if entry.since.IsZero() {
-			entry.since = time.Now()
-		}
-		age = time.Since(entry.since)
-	})
-	return min(max(age/part, least), most), age
-}
-
-func (f *failures) note(key client.ObjectKey, fails bool) {
-	f.edit(key, func(entry *failing) { entry.fails = fails })
-}
-
-func (f *failures) fails(key client.ObjectKey) (fails bool) {
-	f.edit(key, func(entry *failing) { fails = entry.fails })
-	return fails
-}
-
-// edit keeps no entry that is zero.
-func (f *failures) edit(key client.ObjectKey, change func(*failing)) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	entry := f.known[key]
-	change(&entry)
-	if f.known == nil {
-		f.known = make(map[client.ObjectKey]failing)
-	}
-	f.known[key] = entry
-	if entry == (failing{}) {
-		delete(f.known, key)
-	}
-}
-
-// reported notes a text. It reports whether the text is new, and whether an empty text ends another
-// one.
-func (f *failures) reported(key client.ObjectKey, text string) (isNew, ended bool) {
-	f.edit(key, func(entry *failing) {
-		isNew, ended = text != "" && text != entry.text, text == "" && entry.text != ""
-		entry.text = text
-	})
-	return isNew, ended
 }

@@ -9,15 +9,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
-	"github.com/runtime-watcher/runtime-watcher/core/watch"
 )
 
 const prod core.RuntimeID = "prod"
@@ -38,12 +33,14 @@ func newTestFleet(t *testing.T) testFleet {
 	return testFleet{f, t}
 }
 
-// inTestFleet runs a test with virtual time.
-func inTestFleet(t *testing.T, run func(f testFleet, forgetter *forgetter)) {
+// inTestFleet runs a test with virtual time. The agents of prod are ready.
+func inTestFleet(t *testing.T, run func(f testFleet, r *reconciler)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		f := newTestFleet(t)
-		run(f, newForgetter(f))
+		r := &reconciler{opts: Options{Fleet: f.Fleet}.withDefaults(), book: (&Overview{}).newBook()}
+		r.book.begin(prodKey, prod)
+		run(f, r)
 	})
 }
 
@@ -68,20 +65,13 @@ func (h testFleet) wantKnown(want ...core.Manager) {
 	}
 }
 
-func watches(managers ...core.Manager) (all []watch.Watch) {
-	for _, manager := range managers {
-		all = append(all, watch.Watch{Manager: manager})
-	}
-	return all
-}
-
 func TestFormerManagersAreForgottenWhenTheirAgentsHaveEnded(t *testing.T) {
-	const interval = 10 * time.Minute
-	inTestFleet(t, func(f testFleet, forgetter *forgetter) {
+	inTestFleet(t, func(f testFleet, r *reconciler) {
+		interval := r.opts.Interval
 		look := func(again time.Duration, managers ...core.Manager) {
 			t.Helper()
-			forgetter.note(watches(managers...))
-			if got := forgetter.forgetFormer(prodKey, prod, managers, interval); got != again {
+			r.book.noteFormer(prodKey, managers, nil)
+			if got := r.forgetFormer(prodKey, prod, managers); got != again {
 				t.Errorf("reconciled again in %v, want %v", got, again)
 			}
 		}
@@ -117,13 +107,12 @@ func TestFormerManagersAreForgottenWhenTheirAgentsHaveEnded(t *testing.T) {
 }
 
 func TestAgentsThatGoOnDoNotKeepTheReconcilerBusy(t *testing.T) {
-	inTestFleet(t, func(f testFleet, forgetter *forgetter) {
-		forgetter.note(watches("old"))
-		forgetter.note(nil)
+	inTestFleet(t, func(f testFleet, r *reconciler) {
+		r.book.noteFormer(prodKey, nil, []core.Manager{"old"})
 		soon := 0
 		for range 60 {
 			f.beat("e", "old")
-			if forgetter.forgetFormer(prodKey, prod, nil, time.Hour) < time.Hour {
+			if r.forgetFormer(prodKey, prod, nil) < r.opts.Interval {
 				soon++
 			}
 			time.Sleep(time.Minute)
@@ -135,99 +124,22 @@ func TestAgentsThatGoOnDoNotKeepTheReconcilerBusy(t *testing.T) {
 	})
 }
 
-// A Watcher was renamed while no operator ran, and former agents still send heartbeats.
-func TestManagersOfBeforeAreKnownFromTheRuntimes(t *testing.T) {
-	inTestFleet(t, func(f testFleet, forgetter *forgetter) {
-		forgetter.note(watches("new"))
-		f.beat("e", "by hand", "old")
-		forgetter.noteFormer(prodKey, []core.Manager{"old", "new"})
-		time.Sleep(time.Hour)
-		forgetter.forgetFormer(prodKey, prod, []core.Manager{"new"}, time.Hour)
-		f.wantKnown("by hand")
-		// What a Watcher names is not former, whatever another runtime says.
-		f.beat("e", "new")
-		time.Sleep(time.Hour)
-		forgetter.noteFormer(prodKey, []core.Manager{"new"})
-		forgetter.forgetFormer(prodKey, prod, nil, time.Hour)
-		f.wantKnown("by hand", "new")
-	})
-}
-
 // A runtime names the manager of another one, and then 10,000 others.
 func TestARuntimeDecidesAboutItselfOnly(t *testing.T) {
-	inTestFleet(t, func(f testFleet, forgetter *forgetter) {
+	inTestFleet(t, func(f testFleet, r *reconciler) {
 		f.beat("e", "by hand")
 		hostile := client.ObjectKey{Name: "hostile"}
-		forgetter.noteFormer(hostile, []core.Manager{"by hand"})
+		r.book.begin(hostile, "hostile")
+		r.book.noteFormer(hostile, nil, []core.Manager{"by hand"})
 		for n := range 10_000 {
-			forgetter.noteFormer(hostile, []core.Manager{core.Manager(fmt.Sprint("m", n))})
+			r.book.noteFormer(hostile, nil, []core.Manager{core.Manager(fmt.Sprint("m", n))})
 		}
 		time.Sleep(time.Hour)
-		forgetter.forgetFormer(prodKey, prod, nil, time.Hour)
+		r.forgetFormer(prodKey, prod, nil)
 		f.wantKnown("by hand")
-		if n := len(forgetter.candidates(hostile)); n != 100 || len(forgetter.candidates(prodKey)) != 0 {
+		if n := len(r.book.objects[hostile].former); n != 100 {
 			t.Errorf("%d managers of the hostile runtime are kept", n)
 		}
-		forgetter.end(hostile)
-		if len(forgetter.former) != 0 {
-			t.Error("they stay when it is gone")
-		}
-	})
-}
-
-// A manager from another source stays, with or without a Watcher.
-func TestManagersThatAreSpokenToStay(t *testing.T) {
-	inTestFleet(t, func(f testFleet, forgetter *forgetter) {
-		forgetter.note(watches("setting"))
-		f.beat("e", "setting")
-		forgetter.note(nil)
-		time.Sleep(time.Hour)
-		forgetter.forgetFormer(prodKey, prod, []core.Manager{"setting"}, time.Hour)
-		f.wantKnown("setting")
-	})
-}
-
-// absent is a control plane without objects.
-type absent struct{ client.Client }
-
-func (absent) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
-	return apierrors.NewNotFound(schema.GroupResource{Resource: "configmaps"}, "object")
-}
-
-func TestARemovedRuntimeStaysForgotten(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newTestFleet(t)
-		r := &reconciler{
-			client: absent{}, prototype: &corev1.ConfigMap{}, opts: Options{}.withDefaults(), forgetter: newForgetter(f),
-		}
-		object := client.ObjectKey{Namespace: "default", Name: "object"}
-		f.beat("e", "a", "b")
-		if again := r.forgetter.forget(object, prod); again != drain {
-			t.Errorf("looked for again in %v, want %v", again, drain)
-		}
-		f.wantKnown()
-		f.beat("e", "a") // It was on its way.
-		gone := func() (again time.Duration) {
-			result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: object})
-			check(t, err)
-			f.wantKnown()
-			return result.RequeueAfter
-		}
-		if again := gone(); again != drain {
-			t.Errorf("looked for again in %v, want %v", again, drain)
-		}
-		f.beat("e", "b")
-		time.Sleep(drain)
-		if again := gone(); again != 0 || len(r.forgetter.removed) != 0 {
-			t.Errorf("looked for again in %v, %d are remembered, want it to end", again, len(r.forgetter.removed))
-		}
-		// Another one, of which this reconciler knows nothing.
-		f.beat("e", "a")
-		if result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: object}); err != nil ||
-			result.RequeueAfter != 0 {
-			t.Errorf("got %+v, %v", result, err)
-		}
-		f.wantKnown("a")
 	})
 }
 
@@ -238,7 +150,7 @@ func TestARuntimeIsForgottenWithItsLastObject(t *testing.T) {
 		first, second := newObject("first"), newObject("second")
 		c := newPlane(t, first, second)
 		r := newReconciler(t, c, outOfReach)
-		r.forgetter = newForgetter(f)
+		r.opts.Fleet = f.Fleet
 		r.identify = func(context.Context, client.Object) (Identity, error) { return Identity{ID: prod, Domain: "a"}, nil }
 		f.beat("e", "a")
 		for _, object := range []client.Object{first, second} {
@@ -257,11 +169,11 @@ func TestARuntimeIsForgottenWithItsLastObject(t *testing.T) {
 }
 
 func TestWithoutAFleetNothingIsLookedAtSooner(t *testing.T) {
-	forgetter := newForgetter(nil)
-	forgetter.note(watches("old"))
-	forgetter.note(nil)
-	if again := forgetter.forgetFormer(prodKey, prod, nil, time.Hour); again != time.Hour {
-		t.Errorf("reconciled again in %v, want an hour", again)
+	r := &reconciler{opts: Options{}.withDefaults(), book: (&Overview{}).newBook()}
+	r.book.begin(prodKey, prod)
+	r.book.noteFormer(prodKey, nil, []core.Manager{"old"})
+	if again := r.forgetFormer(prodKey, prod, nil); again != r.opts.Interval {
+		t.Errorf("reconciled again in %v, want %v", again, r.opts.Interval)
 	}
-	forgetter.forget(client.ObjectKey{Name: "object"}, prod)
+	r.forget(prod)
 }

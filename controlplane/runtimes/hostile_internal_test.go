@@ -175,7 +175,7 @@ func newHostileWorld(t *testing.T, handler http.Handler) *hostileWorld {
 	w := &hostileWorld{
 		reconciler: newReconciler(t, plane, connections.connect), t: t, object: object, connections: connections,
 	}
-	w.certificates, w.forgetter = newValid(t), newForgetter(newTestFleet(t))
+	w.certificates, w.opts.Fleet = newValid(t), newTestFleet(t).Fleet
 	var err error
 	w.installer, err = installation.New("image", "control-plane.example.com:443", installation.Options{
 		Logger: slog.New(slog.NewTextHandler(&w.logged, nil)),
@@ -377,7 +377,7 @@ func TestAHostileRuntimeCostsLittle(t *testing.T) {
 			test.hostile(h)
 			for range 3 {
 				arrived := h.arrived.Load()
-				w.repairs.known[prod].verify = true // All objects are applied.
+				w.book.objects[client.ObjectKeyFromObject(w.object)].verify = true // All objects are applied.
 				result, took, err := w.reconcileOnce()
 				t.Logf("%d answers: %d KiB, %v, %d bytes of log: %.250v",
 					h.arrived.Load()-arrived, took.memory>>10, took.time, took.log, err)
@@ -408,7 +408,7 @@ func (w *hostileWorld) wantNothingKept(before uint64) {
 		w.t.Errorf("%d KiB are kept for the runtime", (after-before)>>10)
 	}
 	w.end(w.t.Context(), client.ObjectKeyFromObject(w.object))
-	if n := len(w.failures.known) + len(w.repairs.known) + len(w.forgetter.former) + len(w.opts.Overview.runtimes); n > 0 {
+	if n := len(w.book.objects) + len(w.book.runtimes) + len(w.book.stale); n > 0 {
 		w.t.Errorf("%d entries are left of a runtime that is gone", n)
 	}
 }

@@ -26,49 +26,47 @@ import (
 // busyPause is the time after which a runtime that both lanes want is tried again.
 const busyPause = time.Second
 
-type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+type (
+	queue   = workqueue.TypedRateLimitingInterface[reconcile.Request]
+	ordered = priorityqueue.PriorityQueue[reconcile.Request]
+)
 
 // lane is the queue of a controller. The failing lane has the runtimes with a failed last
 // reconcile, so that they take no worker from the others. The regular lane has all others.
 type lane struct {
 	mu    sync.Mutex
-	queue queue // nil until the controller runs
+	queue ordered // nil until the controller runs
 }
 
-// source starts nothing. It keeps the queue of its controller.
-func (l *lane) source() source.Source {
+// source keeps the queue of its controller, and adds the first requests.
+func (l *lane) source(first ...reconcile.Request) source.Source {
 	return source.Func(func(_ context.Context, q queue) error {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		l.queue = q
+		l.queue, _ = q.(ordered)
+		for _, request := range first {
+			q.Add(request)
+		}
 		return nil
 	})
 }
 
-func (l *lane) add(request reconcile.Request, after time.Duration, priority int) bool {
+// add reports whether the controller runs.
+func (l *lane) add(after time.Duration, priority int, requests ...reconcile.Request) bool {
 	l.mu.Lock()
-	q := l.queue
-	l.mu.Unlock()
-	if q == nil {
+	defer l.mu.Unlock()
+	if l.queue == nil {
 		return false
 	}
-	enqueue(q, after, priority, request)
+	l.queue.AddWithOpts(priorityqueue.AddOpts{After: after, Priority: &priority}, requests...)
 	return true
-}
-
-func enqueue(q queue, after time.Duration, priority int, requests ...reconcile.Request) {
-	if prioritised, ok := q.(priorityqueue.PriorityQueue[reconcile.Request]); ok {
-		prioritised.AddWithOpts(priorityqueue.AddOpts{After: after, Priority: &priority}, requests...)
-		return
-	}
-	for _, request := range requests {
-		q.AddAfter(request, after)
-	}
 }
 
 // Reconcile does the next steps for one runtime. It leaves runtimes that fail to the other lane.
 func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
-	if r.failures.fails(request.NamespacedName) && r.failing.add(request, 0, 0) {
+	fails := false
+	r.book.edit(request.NamespacedName, func(e *entry) { fails = e.fails })
+	if fails && r.failing.add(0, 0, request) {
 		return reconcile.Result{}, nil
 	}
 	return r.visit(ctx, request)
@@ -77,7 +75,7 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 // retry is the reconcile of the failing lane. A runtime that does not fail any more goes back.
 func (r *reconciler) retry(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	result, err := r.visit(ctx, request)
-	if err == nil && result.RequeueAfter > 0 && r.regular.add(request, result.RequeueAfter, handler.LowPriority) {
+	if err == nil && result.RequeueAfter > 0 && r.regular.add(result.RequeueAfter, handler.LowPriority, request) {
 		return reconcile.Result{}, nil
 	}
 	return result, err
@@ -87,15 +85,15 @@ func (r *reconciler) retry(ctx context.Context, request reconcile.Request) (reco
 func (r *reconciler) divert(request reconcile.Request, err error) bool {
 	if !isFailure(err) || errors.Is(err, reconcile.TerminalError(nil)) {
 		if err == nil {
-			r.failures.note(request.NamespacedName, false)
+			r.book.edit(request.NamespacedName, func(e *entry) { e.fails = false })
 		}
 		return false
 	}
-	after, age := r.failures.pause(request.NamespacedName, r.opts.Retry, r.opts.Interval)
-	if !r.failing.add(request, spread(after), -int(age.Minutes())) {
+	after, age := r.waits(request.NamespacedName)
+	if !r.failing.add(spread(after), -int(age.Minutes()), request) {
 		return false
 	}
-	r.failures.note(request.NamespacedName, true)
+	r.book.edit(request.NamespacedName, func(e *entry) { e.fails = true })
 	return true
 }
 
@@ -112,14 +110,18 @@ func (r *reconciler) visit(ctx context.Context, request reconcile.Request) (reco
 	return result, err
 }
 
-// fanOut enqueues all runtimes after a change that concerns all, behind those that changed
-// themselves.
+// reconcileAll enqueues all runtimes after a change that concerns all, behind those that changed
+// themselves. Those of a controller that does not run yet are enqueued when it starts.
+func (r *reconciler) reconcileAll() {
+	r.regular.add(0, handler.LowPriority, r.book.requests()...)
+}
+
+// fanOut reconciles all runtimes after a change of a Watcher.
 func (r *reconciler) fanOut() handler.EventHandler {
-	all := func(ctx context.Context, q queue) { enqueue(q, 0, handler.LowPriority, r.all(ctx)...) }
 	return handler.Funcs{
-		CreateFunc: func(ctx context.Context, _ event.CreateEvent, q queue) { all(ctx, q) },
-		UpdateFunc: func(ctx context.Context, _ event.UpdateEvent, q queue) { all(ctx, q) },
-		DeleteFunc: func(ctx context.Context, _ event.DeleteEvent, q queue) { all(ctx, q) },
+		CreateFunc: func(context.Context, event.CreateEvent, queue) { r.reconcileAll() },
+		UpdateFunc: func(context.Context, event.UpdateEvent, queue) { r.reconcileAll() },
+		DeleteFunc: func(context.Context, event.DeleteEvent, queue) { r.reconcileAll() },
 	}
 }
 
@@ -135,19 +137,19 @@ const longestBackoff = 5 * time.Minute
 // It is for an operator that publishes certificates and installs no agents yet. [SetUp] includes
 // it.
 func KeepCertificates(issuer Certificates) manager.Runnable {
-	return keepReconciled("certificates", issuer, defaultRetry, func(context.Context, certificates.Status) {}, &lane{})
+	return keepReconciled("certificates", issuer, defaultRetry, func(certificates.Status) {}, &lane{})
 }
 
 // keepAuthority reconciles the CA. When a rotation begins to wait for confirmations, it reconciles
 // all runtimes once, so that they get the new bundle before their interval ends.
-func (r *reconciler) keepAuthority(reconcileAll func(ctx context.Context)) manager.Runnable {
+func (r *reconciler) keepAuthority(reconcileAll func()) manager.Runnable {
 	confirming := false
-	note := func(ctx context.Context, status certificates.Status) {
+	note := func(status certificates.Status) {
 		if status.Confirming && !confirming {
-			reconcileAll(ctx)
+			reconcileAll()
 		}
 		confirming = status.Confirming
-		r.opts.Overview.edit(func(o *Overview) { o.authority = status })
+		r.opts.Overview.noteAuthority(status)
 	}
 	return keepReconciled(r.opts.Name+"-certificates", r.certificates, r.opts.Retry, note, &r.authority)
 }
@@ -156,14 +158,14 @@ func (r *reconciler) keepAuthority(reconcileAll func(ctx context.Context)) manag
 // fails.
 func keepReconciled(
 	name string, issuer Certificates, retry time.Duration,
-	note func(context.Context, certificates.Status), requests *lane,
+	note func(certificates.Status), requests *lane,
 ) manager.Runnable {
 	reconcileOnce := func(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 		status, err := issuer.Reconcile(ctx)
 		if err != nil {
 			return reconcile.Result{}, err
 		}
-		note(ctx, status)
+		note(status)
 		return reconcile.Result{RequeueAfter: max(status.RequeueAfter, time.Second)}, nil
 	}
 	return manager.RunnableFunc(func(ctx context.Context) error {
@@ -171,28 +173,16 @@ func keepReconciled(
 			Reconciler: reconcile.Func(reconcileOnce),
 			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](
 				retry, max(retry, longestBackoff)),
-			SkipNameValidation: new(true), // A process may have several CAs.
+			UsePriorityQueue: new(true), SkipNameValidation: new(true), // A process may have several CAs.
 		})
 		if err != nil {
 			return err
 		}
-		once := source.Func(func(_ context.Context, q queue) error {
-			q.Add(reconcile.Request{})
-			return nil
-		})
-		if err := errors.Join(c.Watch(requests.source()), c.Watch(once)); err != nil {
+		if err := c.Watch(requests.source(reconcile.Request{})); err != nil {
 			return err
 		}
 		return c.Start(ctx)
 	})
-}
-
-// reconcileAll enqueues all runtimes. Those of a controller that does not run yet are enqueued when
-// it starts.
-func (r *reconciler) reconcileAll(ctx context.Context) {
-	for _, request := range r.all(ctx) {
-		r.regular.add(request, 0, handler.LowPriority)
-	}
 }
 
 // followed is a part of [certificates.Certificates], for an issuer with objects that can be
@@ -230,8 +220,8 @@ func (r *reconciler) follow(mgr ctrl.Manager) (manager.Runnable, error) {
 // changed enqueues the object of a runtime. The zero name stands for the CA.
 func (r *reconciler) changed(object types.NamespacedName) {
 	if object == (types.NamespacedName{}) {
-		r.authority.add(reconcile.Request{}, 0, 0)
+		r.authority.add(0, 0, reconcile.Request{})
 		return
 	}
-	r.regular.add(reconcile.Request{NamespacedName: object}, 0, handler.LowPriority)
+	r.regular.add(0, handler.LowPriority, reconcile.Request{NamespacedName: object})
 }

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -76,28 +77,45 @@ func TestARuntimeThatFailsTakesNoWorkerFromTheOthers(t *testing.T) {
 	if next, _ := regular.Get(); next != requestOf(object) {
 		t.Errorf("%v is back, want the runtime", next)
 	}
-	if r.failures.fails(requestOf(object).NamespacedName) {
+	if r.book.objects[client.ObjectKeyFromObject(object)].fails {
 		t.Error("it is still in the other lane")
 	}
 }
 
 func TestAChangedWatcherPutsNobodyBeforeANewRuntime(t *testing.T) {
 	t.Parallel()
-	var objects []client.Object
+	r := newReconciler(t, newPlane(t), nil)
 	for n := range 1000 {
-		objects = append(objects, newObject(fmt.Sprintf("old-%d", n)))
+		r.book.begin(client.ObjectKey{Name: fmt.Sprint("old-", n)}, "old")
 	}
-	r := newReconciler(t, newPlane(t, objects...), nil)
 	regular, newcomer := newQueue(t, &r.regular), requestOf(newObject("new"))
 	r.fanOut().Update(t.Context(), event.UpdateEvent{}, regular)
 	regular.Add(newcomer)
 	if next, _ := regular.Get(); next != newcomer {
 		t.Errorf("first is %v, want the new one", next)
 	}
-	for range objects {
+	for range 1000 {
 		next, _ := regular.Get()
 		regular.Done(next)
 	}
+}
+
+// A Watcher changes after the first reconcile of a runtime has read the Watchers.
+func TestAChangedWatcherReachesARuntimeThatIsNew(t *testing.T) {
+	t.Parallel()
+	object := newObject(string(prod))
+	plane := newPlane(t, object)
+	r := newReconciler(t, plane, nil)
+	r.certificates = &asked{}
+	r.watchers = interceptor.NewClient(plane, interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			if have := r.book.requests(); !slices.Equal(have, []reconcile.Request{requestOf(object)}) {
+				t.Errorf("a change would reach %v, want the runtime", have)
+			}
+			return c.List(ctx, list, opts...)
+		},
+	})
+	check(t, reconcileOnce(t, r, object))
 }
 
 // Both lanes may have a runtime for a moment.
@@ -117,11 +135,11 @@ func TestARuntimeHasOneWorkerAtATime(t *testing.T) {
 
 func TestPausesGrowFromRetryToInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var f failures
-		key := client.ObjectKey{Name: "a"}
+		r := &reconciler{opts: Options{}.withDefaults(), book: (&Overview{}).newBook()}
+		r.book.begin(prodKey, prod)
 		attempts := 0
 		for begun := time.Now(); time.Since(begun) < 24*time.Hour; attempts++ {
-			after, _ := f.pause(key, 3*time.Second, 10*time.Minute)
+			after, _ := r.waits(prodKey)
 			if after < 3*time.Second || after > 10*time.Minute {
 				t.Fatalf("pause of %v", after)
 			}
@@ -131,8 +149,8 @@ func TestPausesGrowFromRetryToInterval(t *testing.T) {
 		if attempts < 144 || attempts > 200 {
 			t.Errorf("%d attempts in a day", attempts)
 		}
-		f.edit(key, func(entry *failing) { entry.since = time.Time{} })
-		if after, _ := f.pause(key, 3*time.Second, 10*time.Minute); after != 3*time.Second {
+		r.book.note(prodKey, prod, installation.Status{State: installation.Ready}, contents{})
+		if after, _ := r.waits(prodKey); after != 3*time.Second {
 			t.Errorf("pause of %v after it was ready", after)
 		}
 	})

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
@@ -36,11 +37,54 @@ const neverHeardAfter = 5 * time.Minute
 // for metrics, and for statuspage.InstallationsHandler.
 type Overview struct {
 	mu        sync.Mutex
-	runtimes  map[client.ObjectKey]seen
-	watchers  watchers
+	books     []*book // one for each SetUp
 	authority certificates.Status
-	repairs   int64
-	status    func(core.RuntimeID, core.Manager) fleet.Status // of a fleet, for runtimes that never sent anything, or nil
+}
+
+// newBook adds the objects of one kind.
+func (o *Overview) newBook() *book {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	added := &book{
+		objects: make(map[client.ObjectKey]*entry), runtimes: make(map[core.RuntimeID]*entry),
+		stale: make(map[*entry]struct{}),
+	}
+	o.books = append(o.books, added)
+	return added
+}
+
+func (o *Overview) noteAuthority(status certificates.Status) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.authority = status
+}
+
+// book has the objects of one kind.
+type book struct {
+	mu       sync.Mutex
+	objects  map[client.ObjectKey]*entry
+	runtimes map[core.RuntimeID]*entry // those of objects that were ready
+	stale    map[*entry]struct{}       // those of runtimes that the fleet finds stale
+	watchers watchers
+	repairs  int64
+	status   func(core.RuntimeID, core.Manager) fleet.Status // of a fleet, for runtimes that never sent anything, or nil
+}
+
+// entry is all that is known of an object that represents a runtime.
+type entry struct {
+	object   client.ObjectKey
+	id       core.RuntimeID
+	state    fleet.InstallationState // zero until the first report
+	ready    time.Time               // since when, zero if it is not
+	managers []core.Manager          // that its agents send to, since it was ready
+	watchers watchers                // installed there
+
+	text    string                     // the last text that was reported
+	waiting time.Time                  // since when the runtime is not ready
+	fails   bool                       // in the failing lane
+	tried   []core.Manager             // managers of the last reconcile
+	former  map[core.Manager]time.Time // managers that its agents may not serve any more, since when
+	repair
 }
 
 // contents are the data that an installation brings to a runtime.
@@ -50,25 +94,17 @@ type contents struct {
 	watchers watchers
 }
 
-type seen struct {
-	id       core.RuntimeID
-	state    fleet.InstallationState
-	ready    time.Time // since when
-	managers []core.Manager
-	watchers watchers // installed there, nil if it is not ready
-}
-
 // watchers are the generations of the Watchers that are installed in a runtime. Runtimes share one
 // until a Watcher changes.
 type watchers map[types.NamespacedName]int64
 
-func (o *Overview) share(now watchers) watchers {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if !maps.Equal(o.watchers, now) {
-		o.watchers = now
+func (b *book) share(now watchers) watchers {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !maps.Equal(b.watchers, now) {
+		b.watchers = now
 	}
-	return o.watchers
+	return b.watchers
 }
 
 // Installed returns in how many of all runtimes a generation of a Watcher is installed, for
@@ -76,12 +112,26 @@ func (o *Overview) share(now watchers) watchers {
 func (o *Overview) Installed(watcher types.NamespacedName, generation int64) (installed, all int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for _, runtime := range o.runtimes {
-		if there, ok := runtime.watchers[watcher]; ok && there == generation {
-			installed++
+	for _, b := range o.books {
+		b.each(func(e *entry) {
+			all++
+			if there, ok := e.watchers[watcher]; ok && there == generation && !e.ready.IsZero() {
+				installed++
+			}
+		})
+	}
+	return installed, all
+}
+
+// each visits the objects that have a status.
+func (b *book) each(visit func(e *entry)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, e := range b.objects {
+		if e.state.State != "" {
+			visit(e)
 		}
 	}
-	return installed, len(o.runtimes)
 }
 
 // Installations returns the current states. With 10,000 runtimes it takes a few milliseconds.
@@ -89,23 +139,12 @@ func (o *Overview) Installations() fleet.Installations {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	all := fleet.Installations{
-		Runtimes: make(map[fleet.InstallationState]int), NeverHeard: make(map[core.Manager][]core.RuntimeID), Repairs: o.repairs,
-		Phase: o.authority.Phase, Waiting: slices.Clone(o.authority.Waiting),
-		Overdue: slices.Clone(o.authority.Overdue),
+		Runtimes: make(map[fleet.InstallationState]int), NeverHeard: make(map[core.Manager][]core.RuntimeID),
+		Phase: o.authority.Phase, Waiting: slices.Clone(o.authority.Waiting), Overdue: slices.Clone(o.authority.Overdue),
 	}
-	for key, runtime := range o.runtimes {
-		all.Runtimes[runtime.state]++
-		if runtime.state.State == string(installation.Failed) {
-			all.Failed = append(all.Failed,
-				fleet.FailedInstallation{Object: key, Runtime: runtime.id, Reason: runtime.state.Reason})
-		}
-		for _, manager := range runtime.managers {
-			silent := all.NeverHeard[manager] // Each manager has an entry.
-			if o.silent(runtime, manager) {
-				silent = append(silent, runtime.id)
-			}
-			all.NeverHeard[manager] = silent
-		}
+	for _, b := range o.books {
+		b.each(func(e *entry) { b.sum(&all, e) })
+		b.locked(func() { all.Repairs += b.repairs })
 	}
 	for _, runtimes := range all.NeverHeard {
 		slices.Sort(runtimes)
@@ -116,50 +155,123 @@ func (o *Overview) Installations() fleet.Installations {
 	return all
 }
 
-// silent reports whether a runtime has sent nothing, and should have.
-func (o *Overview) silent(last seen, manager core.Manager) bool {
-	return o.status != nil && !last.ready.IsZero() && time.Since(last.ready) > neverHeardAfter &&
-		o.status(last.id, manager).LastSeen.IsZero()
-}
-
-// note sets the status of an object. An empty id leaves the former one.
-func (o *Overview) note(key client.ObjectKey, id core.RuntimeID, status installation.Status, has contents) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	now := seen{
-		id:    cmp.Or(id, o.runtimes[key].id),
-		state: fleet.InstallationState{State: string(status.State), Reason: status.Reason},
+func (b *book) sum(all *fleet.Installations, e *entry) {
+	all.Runtimes[e.state]++
+	if e.state.State == string(installation.Failed) {
+		all.Failed = append(all.Failed, fleet.FailedInstallation{Object: e.object, Runtime: e.id, Reason: e.state.Reason})
 	}
-	if status.State == installation.Ready {
-		now.managers, now.watchers, now.ready = has.managers, has.watchers, o.runtimes[key].ready
-		if now.ready.IsZero() {
-			now.ready = time.Now()
+	if e.ready.IsZero() {
+		return
+	}
+	for _, manager := range e.managers {
+		silent := all.NeverHeard[manager] // Each manager has an entry.
+		if b.silent(e, manager) {
+			silent = append(silent, e.id)
 		}
+		all.NeverHeard[manager] = silent
 	}
-	if o.runtimes == nil {
-		o.runtimes = make(map[client.ObjectKey]seen)
-	}
-	o.runtimes[key] = now
 }
 
-// forget returns the runtime of the object, if it is known, and no other object has it.
-func (o *Overview) forget(key client.ObjectKey) core.RuntimeID {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	id := o.runtimes[key].id
-	delete(o.runtimes, key)
-	for _, other := range o.runtimes {
-		if other.id == id {
+// silent reports whether a runtime has sent nothing, and should have.
+func (b *book) silent(e *entry, manager core.Manager) bool {
+	return b.status != nil && time.Since(e.ready) > neverHeardAfter && b.status(e.id, manager).LastSeen.IsZero()
+}
+
+// begin makes the object of a runtime known before its first report, so that a later change of
+// Watchers reaches it.
+func (b *book) begin(object client.ObjectKey, id core.RuntimeID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.of(object, id)
+}
+
+// of returns the entry of an object. An empty id leaves the former one. With another id, all that
+// the fleet has found ends.
+func (b *book) of(object client.ObjectKey, id core.RuntimeID) *entry {
+	e := b.objects[object]
+	if e == nil {
+		e = &entry{object: object}
+		b.objects[object] = e
+	}
+	if id != "" && id != e.id {
+		b.leave(e)
+		e.id, e.repair = id, repair{}
+	}
+	return e
+}
+
+// leave takes a runtime from its object, unless it belongs to another object now.
+func (b *book) leave(e *entry) {
+	delete(b.stale, e)
+	if b.runtimes[e.id] == e {
+		delete(b.runtimes, e.id)
+	}
+}
+
+// requests are those of all objects that represent runtimes.
+func (b *book) requests() (all []reconcile.Request) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for object := range b.objects {
+		all = append(all, reconcile.Request{NamespacedName: object})
+	}
+	return all
+}
+
+// note sets the status of an object. An empty id leaves the former one. It reports whether the
+// status has a new text, and whether it has none after one.
+func (b *book) note(
+	object client.ObjectKey, id core.RuntimeID, status installation.Status, has contents,
+) (isNew, ended bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e := b.of(object, id)
+	e.state = fleet.InstallationState{State: string(status.State), Reason: status.Reason}
+	if status.State == installation.Ready {
+		maps.DeleteFunc(e.broken, func(m core.Manager, _ fleet.Condition) bool { return !slices.Contains(has.managers, m) })
+		b.noteStale(e)
+		e.managers, e.watchers, e.waiting = has.managers, has.watchers, time.Time{}
+		if e.ready.IsZero() {
+			e.ready = time.Now()
+		}
+		b.runtimes[e.id] = e
+	} else {
+		e.ready = time.Time{}
+	}
+	text := textOf(status)
+	isNew, ended = text != "" && text != e.text, text == "" && e.text != ""
+	e.text = text
+	return isNew, ended
+}
+
+// forget removes an object. It returns its runtime, if it is known, and no other object has it.
+func (b *book) forget(object client.ObjectKey) core.RuntimeID {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e := b.of(object, "")
+	b.leave(e)
+	delete(b.objects, object)
+	for _, other := range b.objects {
+		if other.id == e.id {
 			return ""
 		}
 	}
-	return id
+	return e.id
 }
 
-func (o *Overview) edit(change func(o *Overview)) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	change(o)
+// edit changes the entry of an object, if it is known.
+func (b *book) edit(object client.ObjectKey, change func(e *entry)) {
+	b.locked(func() {
+		if e := b.objects[object]; e != nil {
+			change(e)
+		}
+	})
+}
+
+func (b *book) locked(change func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	change()
 }
 
 // reasonInstalled is the reason of a condition, and of an Event, for a runtime that is ready.

@@ -30,12 +30,13 @@ import (
 func TestOverviewNamesRuntimesThatAreNeverHeard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, o := newTestFleet(t), &Overview{}
-		o.edit(func(o *Overview) { o.status = f.Get })
+		b, another := o.newBook(), o.newBook()
+		b.status, another.status = f.Get, f.Get
 		ready := installation.Status{State: installation.Ready}
 		note := func() {
-			o.note(client.ObjectKey{Name: "a"}, prod, ready, contents{managers: []core.Manager{"kyma"}})
-			o.note(client.ObjectKey{Name: "b"}, "silent", ready, contents{managers: []core.Manager{"kyma", "other"}})
-			o.note(client.ObjectKey{Name: "c"}, "waits", installation.Status{
+			b.note(client.ObjectKey{Name: "a"}, prod, ready, contents{managers: []core.Manager{"kyma"}})
+			b.note(client.ObjectKey{Name: "b"}, "silent", ready, contents{managers: []core.Manager{"kyma", "other"}})
+			another.note(client.ObjectKey{Name: "b"}, "waits", installation.Status{
 				State: installation.Failed, Reason: reasonUnreachable,
 			}, contents{})
 		}
@@ -47,16 +48,14 @@ func TestOverviewNamesRuntimesThatAreNeverHeard(t *testing.T) {
 		time.Sleep(neverHeardAfter)
 		note() // It is not new.
 		time.Sleep(time.Second)
-		o.edit(func(o *Overview) {
-			o.repairs++
-			o.authority = certificates.Status{Phase: "Confirming", Waiting: []core.RuntimeID{"silent"}}
-		})
+		b.repairs++
+		o.authority = certificates.Status{Phase: "Confirming", Waiting: []core.RuntimeID{"silent"}}
 		want := fleet.Installations{
 			Runtimes: map[fleet.InstallationState]int{
 				{State: "Ready"}: 2, {State: "Failed", Reason: "Unreachable"}: 1,
 			},
 			Failed: []fleet.FailedInstallation{
-				{Object: client.ObjectKey{Name: "c"}, Runtime: "waits", Reason: "Unreachable"},
+				{Object: client.ObjectKey{Name: "b"}, Runtime: "waits", Reason: "Unreachable"},
 			},
 			Repairs:    1,
 			NeverHeard: map[core.Manager][]core.RuntimeID{"kyma": {"silent"}, "other": {"silent"}},
@@ -65,7 +64,7 @@ func TestOverviewNamesRuntimesThatAreNeverHeard(t *testing.T) {
 		if diff := cmp.Diff(want, o.Installations()); diff != "" {
 			t.Errorf("overview (-want +got):\n%s", diff)
 		}
-		o.forget(client.ObjectKey{Name: "b"})
+		b.forget(client.ObjectKey{Name: "b"})
 		all := o.Installations()
 		if len(all.NeverHeard["kyma"]) > 0 || all.Runtimes[fleet.InstallationState{State: "Ready"}] != 1 {
 			t.Errorf("after it was removed: %+v", all)

@@ -12,8 +12,8 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -39,7 +39,6 @@ const conflictPause = time.Second
 type reconciler struct {
 	client       client.Client
 	watchers     client.Reader // it knows the Go type of Watchers
-	scheme       *runtime.Scheme
 	prototype    client.Object
 	gvk          schema.GroupVersionKind
 	identify     func(ctx context.Context, object client.Object) (Identity, error)
@@ -47,11 +46,10 @@ type reconciler struct {
 	certificates Certificates
 	installer    *installation.Installer
 	opts         Options
+	book         *book
 	events       events.EventRecorder // gets an Event about an object when its runtime fails, waits, or is ready again
-	pullSecret   pullSecret
-	forgetter    *forgetter
-	failures     failures
-	repairs      repairs
+	secrets      client.Reader
+	pulled       *cache.Expiring // the content of the pull secret, by its name
 
 	regular, failing, authority lane
 	busy                        sync.Map // has the keys of the runtimes that a worker of one of the lanes is at
@@ -74,8 +72,8 @@ func (r *reconciler) reconcileObject(ctx context.Context, request reconcile.Requ
 	object, _ := r.prototype.DeepCopyObject().(client.Object) // It is one.
 	err := r.client.Get(ctx, request.NamespacedName, object)
 	if apierrors.IsNotFound(err) {
-		id := r.end(ctx, request.NamespacedName)
-		return reconcile.Result{RequeueAfter: r.forgetter.forget(request.NamespacedName, id)}, nil
+		r.forget(r.end(ctx, request.NamespacedName))
+		return reconcile.Result{}, nil
 	}
 	if err != nil {
 		return reconcile.Result{}, err
@@ -89,14 +87,18 @@ func (r *reconciler) reconcileObject(ctx context.Context, request reconcile.Requ
 // end forgets an object that is gone or released. It returns the runtime that has no object now,
 // if one is known.
 func (r *reconciler) end(ctx context.Context, object client.ObjectKey) core.RuntimeID {
-	r.failures.edit(object, func(entry *failing) { *entry = failing{} })
-	r.repairs.forget(object)
-	r.forgetter.end(object)
-	id := r.opts.Overview.forget(object)
+	id := r.book.forget(object)
 	if id != "" {
 		_, _ = r.installer.Uninstall(ctx, installation.Runtime{ID: id}) // Without client, nothing can fail.
 	}
 	return id
+}
+
+// forget removes a runtime from the fleet, which drops late heartbeats of its agents.
+func (r *reconciler) forget(id core.RuntimeID) {
+	if id != "" && r.opts.Fleet != nil {
+		r.opts.Fleet.Forget(id)
+	}
 }
 
 func (r *reconciler) keep(ctx context.Context, object client.Object) (reconcile.Result, error) {
@@ -121,34 +123,46 @@ func (r *reconciler) keep(ctx context.Context, object client.Object) (reconcile.
 		return reconcile.Result{}, r.report(ctx, object, identity.ID,
 			awaiting(reasonSkipped, "waiting for the end of an opt-out"), contents{})
 	}
+	r.book.begin(client.ObjectKeyFromObject(object), identity.ID)
 	has, err := r.contents(ctx)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
 	status, err := r.install(ctx, object, identity, has.watches)
-	r.forgetter.noteFormer(client.ObjectKeyFromObject(object), status.Former)
+	r.book.noteFormer(client.ObjectKeyFromObject(object), has.managers, status.Former)
 	if err != nil {
 		return r.fail(ctx, object, identity.ID, err)
 	}
 	if err := r.report(ctx, object, identity.ID, status, has); err != nil {
 		return reconcile.Result{}, err
 	}
-	return r.again(object, identity.ID, has.managers, status), nil
+	return r.again(client.ObjectKeyFromObject(object), identity.ID, has.managers, status), nil
 }
 
 // again returns when to reconcile a runtime again. One that is ready comes after those that wait.
 func (r *reconciler) again(
-	object client.Object, id core.RuntimeID, managers []core.Manager, status installation.Status,
+	object client.ObjectKey, id core.RuntimeID, managers []core.Manager, status installation.Status,
 ) reconcile.Result {
-	key := client.ObjectKeyFromObject(object)
 	if status.State != installation.Ready {
-		after, _ := r.failures.pause(key, r.opts.Retry, r.opts.Interval)
+		after, _ := r.waits(object)
 		return reconcile.Result{RequeueAfter: after}
 	}
-	r.failures.edit(key, func(entry *failing) { entry.since = time.Time{} })
-	r.repairs.note(id, key, managers)
-	next := r.forgetter.forgetFormer(key, id, managers, r.opts.Interval)
-	return reconcile.Result{RequeueAfter: spread(next), Priority: new(handler.LowPriority)}
+	return reconcile.Result{
+		RequeueAfter: spread(r.forgetFormer(object, id, managers)), Priority: new(handler.LowPriority),
+	}
+}
+
+// waits returns the time to the next attempt for a runtime that is not ready, and for how long it
+// has not been. The time is a quarter of that age, from Retry to Interval.
+func (r *reconciler) waits(object client.ObjectKey) (after, age time.Duration) {
+	const part = 4
+	r.book.edit(object, func(e *entry) {
+		if e.waiting.IsZero() {
+			e.waiting = time.Now()
+		}
+		age = time.Since(e.waiting)
+	})
+	return min(max(age/part, r.opts.Retry), r.opts.Interval), age
 }
 
 // spread adds up to a tenth, so that runtimes that came at the same moment do not stay together.
@@ -170,7 +184,7 @@ func (r *reconciler) install(
 	if followed, ok := r.certificates.(followed); ok {
 		version = followed.Version(own)
 	}
-	if r.repairs.isInstalled(identity.ID, version) {
+	if r.book.isInstalled(client.ObjectKeyFromObject(object), version) {
 		status, unchanged, err := r.glance(ctx, object, next)
 		if unchanged || err != nil {
 			return status, err
@@ -191,11 +205,7 @@ func (r *reconciler) install(
 		return waiting, err
 	}
 	next.Secret = issued.Secret
-	status, err := r.apply(ctx, *next)
-	if err == nil && status.State == installation.Ready {
-		r.repairs.edit(identity.ID, func(known *repairable) { known.installed = version })
-	}
-	return status, err
+	return r.apply(ctx, client.ObjectKeyFromObject(object), *next, version)
 }
 
 // glance reads no certificates. It reports whether the agent is still as it was installed.
@@ -227,19 +237,23 @@ func (r *reconciler) prepare(
 	if next.ControlPlane, err = r.opts.ControlPlane(ctx, object); err != nil {
 		return waiting, because(reasonNoAddress, fmt.Errorf("address of the control plane: %w", err))
 	}
-	next.PullSecret, err = r.pullSecret.get(ctx)
+	next.PullSecret, err = r.pullSecret(ctx)
 	return waiting, because(reasonInvalidSecret, err)
 }
 
-func (r *reconciler) apply(ctx context.Context, next installation.Runtime) (installation.Status, error) {
-	verify, begun := r.repairs.begin(next.ID), time.Now()
-	if verify {
-		r.opts.Overview.edit(func(o *Overview) { o.repairs++ })
+func (r *reconciler) apply(
+	ctx context.Context, object client.ObjectKey, next installation.Runtime, version string,
+) (installation.Status, error) {
+	least, begun := time.Duration(0), time.Now()
+	if next.Verify = r.book.beginRepair(object); next.Verify {
+		least = r.pause()
 		ctrl.LoggerFrom(ctx).V(1).Info("watch path is broken, so all objects are applied", "runtime", next.ID)
 	}
-	next.Verify = verify
 	status, err := r.installer.Install(ctx, next)
-	r.repairs.end(next.ID, time.Since(begun), verify)
+	r.book.endRepair(object, time.Since(begun), least)
+	if err == nil && status.State == installation.Ready {
+		r.book.edit(object, func(e *entry) { e.installed = version })
+	}
 	return status, because(installReason(err), err)
 }
 
@@ -298,8 +312,7 @@ func (r *reconciler) contents(ctx context.Context) (contents, error) {
 	if err != nil {
 		ctrl.LoggerFrom(ctx).V(1).Info("Watchers, or conditions of Watchers, are left out", "problem", err.Error())
 	}
-	r.forgetter.note(watches)
-	return contents{watches, r.installer.Managers(watches), r.opts.Overview.share(generations(list.Items, watches))}, nil
+	return contents{watches, r.installer.Managers(watches), r.book.share(generations(list.Items, watches))}, nil
 }
 
 func generations(items []v1beta2.Watcher, watches []watch.Watch) watchers {
@@ -317,9 +330,8 @@ func generations(items []v1beta2.Watcher, watches []watch.Watch) watchers {
 }
 
 func (r *reconciler) remove(ctx context.Context, object client.Object) (reconcile.Result, error) {
-	key := client.ObjectKeyFromObject(object)
 	if !controllerutil.ContainsFinalizer(object, finalizer) {
-		return reconcile.Result{RequeueAfter: r.forgetter.forget(key, "")}, nil
+		return reconcile.Result{}, nil
 	}
 	removed, status, err := r.uninstall(ctx, object)
 	if err != nil || status.State != installation.Removed {
@@ -347,7 +359,7 @@ func (r *reconciler) remove(ctx context.Context, object client.Object) (reconcil
 		ctrl.LoggerFrom(ctx).Error(err, "deleted object is let go without its last report")
 	}
 	if status.State != installation.Removed {
-		after, _ := r.failures.pause(key, r.opts.Retry, r.opts.Interval)
+		after, _ := r.waits(client.ObjectKeyFromObject(object))
 		return reconcile.Result{RequeueAfter: after}, nil
 	}
 	return r.release(ctx, object, removed.ID)
@@ -383,9 +395,9 @@ func (r *reconciler) release(ctx context.Context, object client.Object, id core.
 	if client.IgnoreNotFound(err) != nil {
 		return reconcile.Result{}, err
 	}
-	key := client.ObjectKeyFromObject(object)
-	r.end(ctx, key)
-	return reconcile.Result{RequeueAfter: r.forgetter.forget(key, id)}, nil
+	r.end(ctx, client.ObjectKeyFromObject(object))
+	r.forget(id)
+	return reconcile.Result{}, nil
 }
 
 // errNoID means that an object with an agent in its runtime has lost its ID, as by the removal of a

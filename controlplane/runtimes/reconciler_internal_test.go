@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -191,7 +192,7 @@ func TestARuntimeWithoutAWayIsAFailureInTheEnd(t *testing.T) {
 		object := newObject(string(prod))
 		object.CreationTimestamp = metav1.NewTime(time.Now().Add(-age))
 		r := newReconciler(t, newPlane(t, object), func(context.Context, client.Object) (client.Client, error) { return nil, ErrGone })
-		r.certificates, r.opts.Overview = owned{}, &Overview{}
+		r.certificates = owned{}
 		if err := reconcileOnce(t, r, object); err != nil {
 			t.Error(err)
 		}
@@ -399,8 +400,9 @@ func TestASecondObjectOfARuntimeIsRefused(t *testing.T) {
 		connected++
 		return nil, errors.New("want no connection")
 	})
-	forgotten := &forgets{}
-	r.forgetter = newForgetter(forgotten)
+	f := newTestFleet(t)
+	f.beat("e", "a")
+	r.opts.Fleet = f.Fleet
 	reports := observeReports(r)
 	check(t, reconcileOnce(t, r, first))
 	if err := reconcileOnce(t, r, second); err != nil || reports.last().Reason != "RuntimeTaken" {
@@ -413,17 +415,11 @@ func TestASecondObjectOfARuntimeIsRefused(t *testing.T) {
 		certificate); err != nil {
 		t.Error("the certificate of the first object:", err)
 	}
-	if connected > 0 || len(forgotten.runtimes) > 0 {
-		t.Errorf("%d connections to the runtime of the first object, which is forgotten: %v", connected, forgotten.runtimes)
+	if connected > 0 {
+		t.Errorf("%d connections to the runtime of the first object", connected)
 	}
+	f.wantKnown("a")
 }
-
-// forgets notes the runtimes that are removed from a fleet.
-type forgets struct{ runtimes []core.RuntimeID }
-
-func (f *forgets) ForgetManager(core.RuntimeID, core.Manager) bool { return true }
-
-func (f *forgets) Forget(id core.RuntimeID) { f.runtimes = append(f.runtimes, id) }
 
 // issued is the certificate of the runtime that deleted represents.
 func issued() *certv1.Certificate {
@@ -478,14 +474,14 @@ func newReconciler(t *testing.T, c client.Client, connect func(context.Context, 
 	check(t, err)
 	installer, err := installation.New("image", "control-plane.example.com:443", installation.Options{})
 	check(t, err)
+	opts := Options{}.withDefaults()
 	return &reconciler{
-		events: &events.FakeRecorder{},
-		client: c, watchers: c, scheme: c.Scheme(), prototype: &corev1.ConfigMap{}, gvk: corev1.SchemeGroupVersion.WithKind("ConfigMap"),
+		events: &events.FakeRecorder{}, book: opts.Overview.newBook(),
+		client: c, watchers: c, secrets: c, pulled: cache.NewExpiring(), prototype: &corev1.ConfigMap{}, gvk: corev1.SchemeGroupVersion.WithKind("ConfigMap"),
 		identify: func(_ context.Context, object client.Object) (Identity, error) {
 			return Identity{ID: core.RuntimeID(object.GetName()), Domain: "a.example.com"}, nil
 		},
-		connect: connect, certificates: set, installer: installer, opts: Options{}.withDefaults(),
-		forgetter: newForgetter(nil),
+		connect: connect, certificates: set, installer: installer, opts: opts,
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
@@ -43,7 +44,11 @@ func inRepairWorld(t *testing.T, run func(w *repairWorld)) {
 }
 
 func (w *repairWorld) ready(id core.RuntimeID) {
-	w.repairs.note(id, client.ObjectKey{Name: string(id)}, []core.Manager{"a", "b"})
+	w.serves(client.ObjectKey{Name: string(id)}, id, "a", "b")
+}
+
+func (w *repairWorld) serves(object client.ObjectKey, id core.RuntimeID, managers ...core.Manager) {
+	w.book.note(object, id, installation.Status{State: installation.Ready}, contents{managers: managers})
 }
 
 // start lets the fleet find silent runtimes.
@@ -83,7 +88,7 @@ func (w *repairWorld) drain() {
 
 func (w *repairWorld) wantVerified(want bool) {
 	w.t.Helper()
-	if have := w.repairs.begin(prod); have != want {
+	if have := w.book.beginRepair(prodKey); have != want {
 		w.t.Errorf("all objects are applied: %t, want %t", have, want)
 	}
 }
@@ -98,6 +103,8 @@ func TestABrokenWatchPathIsLookedAtOnce(t *testing.T) {
 		// One agent sends to both managers, so both report the same.
 		w.beat("a", lost)
 		w.wantLooks(1)
+		// What happens to another manager before the look does not end it.
+		w.beat("b", core.Heartbeat{Canary: core.CanaryAlive, OldestPending: time.Hour})
 		w.wantVerified(true)
 		w.beat("b", lost)
 		for range 100 {
@@ -169,9 +176,12 @@ func (w *repairWorld) testFlapping(beats []core.Heartbeat) {
 		}
 		looks++
 		request, _ := w.queue.Get()
-		verify := w.repairs.begin(prod)
+		least := time.Duration(0)
+		if w.book.beginRepair(prodKey) {
+			least = w.pause()
+		}
 		time.Sleep(took)
-		w.repairs.end(prod, took, verify)
+		w.book.endRepair(prodKey, took, least)
 		w.queue.Done(request)
 	}
 	if want := int(time.Hour / (10 * took)); looks < 2 || looks > want+1 {
@@ -201,10 +211,10 @@ func TestARuntimeThatIsNotReachedIsLookedAtOnceAMinute(t *testing.T) {
 
 func TestAForgottenRuntimeIsNotLookedAt(t *testing.T) {
 	inRepairWorld(t, func(w *repairWorld) {
-		w.repairs.forget(client.ObjectKey{Name: "another object"})
+		w.book.forget(client.ObjectKey{Name: "another object"})
 		w.beat("a", lost)
 		w.wantLooks(1)
-		w.repairs.forget(client.ObjectKey{Name: string(prod)})
+		w.book.forget(prodKey)
 		w.beat("a", alive)
 		time.Sleep(time.Hour)
 		w.beat("a", lost)
@@ -216,11 +226,11 @@ func TestAForgottenRuntimeIsNotLookedAt(t *testing.T) {
 // The label with the runtime ID of an object was corrected.
 func TestAFormerIDOfAnObjectIsForgotten(t *testing.T) {
 	inRepairWorld(t, func(w *repairWorld) {
-		w.repairs.note("corrected", client.ObjectKey{Name: string(prod)}, []core.Manager{"a"})
+		w.serves(prodKey, "corrected", "a")
 		w.beat("a", lost)
 		w.wantLooks(0)
-		w.repairs.forget(client.ObjectKey{Name: string(prod)})
-		if n := len(w.repairs.known) + len(w.repairs.ids); n != 0 {
+		w.book.forget(prodKey)
+		if n := len(w.book.objects) + len(w.book.runtimes); n != 0 {
 			t.Errorf("%d entries, want none", n)
 		}
 	})
@@ -228,7 +238,7 @@ func TestAFormerIDOfAnObjectIsForgotten(t *testing.T) {
 
 func TestARuntimeThatFailsIsLeftToItsLane(t *testing.T) {
 	inRepairWorld(t, func(w *repairWorld) {
-		w.failures.note(client.ObjectKey{Name: string(prod)}, true)
+		w.book.edit(prodKey, func(e *entry) { e.fails = true })
 		w.beat("a", lost)
 		w.wantLooks(0)
 		w.wantVerified(true)
@@ -259,7 +269,7 @@ func TestAStaleFleetIsNotLookedAt(t *testing.T) {
 		if have := w.queue.Len(); first != newcomer || have < 20 || have > many/10+1 {
 			t.Errorf("first is %v, before %d others", first, have)
 		}
-		if have := len(w.repairs.stale); have != many+1 {
+		if have := len(w.book.stale); have != many+1 {
 			t.Errorf("%d runtimes are stale, want all", have)
 		}
 		// All but one come back.
@@ -269,7 +279,7 @@ func TestAStaleFleetIsNotLookedAt(t *testing.T) {
 			beat(n)
 		}
 		synctest.Wait()
-		if have := len(w.repairs.stale); have != 1 {
+		if have := len(w.book.stale); have != 1 {
 			t.Errorf("%d runtimes are stale, want prod", have)
 		}
 		w.beat("a", alive)
@@ -286,7 +296,7 @@ func TestAFormerManagerIsNotBroken(t *testing.T) {
 		w.beat("a", lost)
 		w.wantLooks(1)
 		w.wantVerified(true)
-		w.repairs.note(prod, client.ObjectKey{Name: string(prod)}, []core.Manager{"b"})
+		w.serves(prodKey, prod, "b")
 		time.Sleep(time.Minute)
 		w.beat("b", lost)
 		w.wantLooks(1)

@@ -3,15 +3,12 @@ package runtimes
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	utilcache "k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -77,14 +74,13 @@ func SetUp(
 		return err
 	}
 	r := &reconciler{
-		client: mgr.GetClient(), scheme: mgr.GetScheme(), watchers: plane.GetClient(), prototype: object, gvk: gvk,
+		client: mgr.GetClient(), watchers: plane.GetClient(), prototype: object, gvk: gvk,
 		identify: identify, connect: connect, certificates: issuer, installer: installer, opts: opts,
-		events:     mgr.GetEventRecorder(opts.Name),
-		pullSecret: pullSecret{reader: mgr.GetAPIReader(), name: opts.PullSecret},
-		forgetter:  newForgetter(nil),
+		events: mgr.GetEventRecorder(opts.Name),
+		book:   opts.Overview.newBook(), secrets: mgr.GetAPIReader(), pulled: utilcache.NewExpiring(),
 	}
 	if _, heartbeats := installer.Agents(); heartbeats && opts.Fleet != nil {
-		opts.Overview.edit(func(o *Overview) { o.status = opts.Fleet.Get })
+		r.book.status = opts.Fleet.Get
 	}
 	r.followFleet()
 	changes, err := r.follow(mgr)
@@ -155,45 +151,6 @@ func othersOf(object client.Object) map[string]string {
 	maps.Copy(annotations, object.GetAnnotations())
 	delete(annotations, annotationRemoval)
 	return annotations
-}
-
-func (r *reconciler) all(ctx context.Context) (requests []reconcile.Request) {
-	list, err := r.newList()
-	if err == nil {
-		err = r.client.List(ctx, list)
-	}
-	if err == nil {
-		err = meta.EachListItem(list, func(item runtime.Object) error {
-			if object, ok := item.(client.Object); ok {
-				requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(object)})
-			}
-			return nil
-		})
-	}
-	if err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "runtimes cannot be listed, so a change waits for their next interval")
-	}
-	return requests
-}
-
-// newList returns the kind of list for which the manager has a cache already.
-func (r *reconciler) newList() (list client.ObjectList, err error) {
-	gvk := r.gvk.GroupVersion().WithKind(r.gvk.Kind + "List")
-	switch r.prototype.(type) {
-	case *metav1.PartialObjectMetadata:
-		list = &metav1.PartialObjectMetadataList{}
-	case *unstructured.Unstructured:
-		list = &unstructured.UnstructuredList{}
-	default:
-		object, err := r.scheme.New(gvk)
-		typed, isList := object.(client.ObjectList)
-		if !isList {
-			return nil, errors.Join(fmt.Errorf("want a scheme with the list %s", gvk), err)
-		}
-		list = typed
-	}
-	list.GetObjectKind().SetGroupVersionKind(gvk)
-	return list, nil
 }
 
 // ErrGone means that there is no way to a runtime: it does not exist yet, or no longer.

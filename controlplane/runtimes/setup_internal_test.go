@@ -1,15 +1,11 @@
 package runtimes
 
 import (
-	"reflect"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
@@ -70,32 +66,5 @@ func TestCertificatesAreForTheServiceOfTheAgent(t *testing.T) {
 				t.Errorf("namespace %q, informer %t: %v", namespace, informer, err)
 			}
 		}
-	}
-}
-
-// A list of another form would start a second cache of the same objects.
-func TestListsAreOfTheFormOfTheKind(t *testing.T) {
-	scheme := runtime.NewScheme()
-	check(t, corev1.AddToScheme(scheme))
-	for _, test := range []struct {
-		object client.Object
-		want   client.ObjectList
-	}{
-		{&corev1.Pod{}, &corev1.PodList{}},
-		{&metav1.PartialObjectMetadata{}, &metav1.PartialObjectMetadataList{}},
-		{&unstructured.Unstructured{}, &unstructured.UnstructuredList{}},
-	} {
-		r := &reconciler{scheme: scheme, prototype: test.object, gvk: corev1.SchemeGroupVersion.WithKind("Pod")}
-		list, err := r.newList()
-		if err != nil || reflect.TypeOf(list) != reflect.TypeOf(test.want) {
-			t.Errorf("for %T: got %T, %v, want %T", test.object, list, err, test.want)
-		}
-		if kind := list.GetObjectKind().GroupVersionKind().Kind; kind != "" && kind != "PodList" {
-			t.Errorf("for %T: a list of the kind %s", test.object, kind)
-		}
-	}
-	r := &reconciler{scheme: scheme, prototype: &corev1.Pod{}, gvk: corev1.SchemeGroupVersion.WithKind("Nothing")}
-	if _, err := r.newList(); err == nil {
-		t.Error("a list of an unknown kind")
 	}
 }

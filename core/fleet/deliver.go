@@ -69,14 +69,7 @@ func (f *Fleet) leave(handlers map[core.Manager]core.Handler) {
 	}
 }
 
-// reviewEverySecond reviews the runtimes, or waits until no other Start does.
 func (f *Fleet) reviewEverySecond(ctx context.Context) {
-	select {
-	case f.reviewing <- struct{}{}:
-	case <-ctx.Done():
-		return
-	}
-	defer func() { <-f.reviewing }()
 	ticker := time.NewTicker(reviewInterval)
 	defer ticker.Stop()
 	for ctx.Err() == nil {
@@ -269,6 +262,13 @@ const (
 type resync struct {
 	cause string
 	due   time.Time
+}
+
+// postpone replaces a resync by one that is due later.
+func (r *resync) postpone(cause string, due time.Time) {
+	if due.After(r.due) {
+		*r = resync{cause, due}
+	}
 }
 
 // resendOfLoss returns the resend of the resync for a lost replica. It may have ended a moment ago,

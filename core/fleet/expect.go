@@ -80,9 +80,7 @@ func (f *Fleet) Forget(runtime core.RuntimeID) {
 	defer f.mu.Unlock()
 	now := time.Now()
 	maps.DeleteFunc(f.forgotten, func(_ core.RuntimeID, at time.Time) bool { return now.Sub(at) >= straggler })
-	if len(f.managers[runtime]) > 0 {
-		f.forgotten[runtime] = now
-	}
+	f.forgotten[runtime] = now
 	for _, manager := range f.managers[runtime] {
 		delete(f.records, key{runtime, manager})
 		delete(f.resyncs, key{runtime, manager})

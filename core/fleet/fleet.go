@@ -22,15 +22,13 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
+	"github.com/runtime-watcher/runtime-watcher/internal/pacedlog"
 )
 
 // Fleet is the freshness of all runtimes. Create one with [New]. Its methods may be called
 // concurrently.
 type Fleet struct {
 	opts Options
-
-	// reviewing is held by the one Start that reviews.
-	reviewing chan struct{}
 
 	mu        sync.Mutex
 	records   map[key]*record
@@ -43,7 +41,7 @@ type Fleet struct {
 	observers []func(Transition)
 	changes   []Transition // that the observers have not got
 	notifying bool
-	lines     pace
+	lines     *slog.Logger // about changes
 	made      time.Time
 	settled   map[core.Manager]bool // that were served, or are logged as not served
 }
@@ -53,8 +51,10 @@ func New(opts Options) (*Fleet, error) {
 	if err := opts.validate(); err != nil {
 		return nil, err
 	}
+	opts = opts.withDefaults()
 	return &Fleet{
-		opts:      opts.withDefaults(),
+		opts:      opts,
+		lines:     pacedlog.New(opts.Logger, 10*time.Second, "runtime", "manager", "from", "to", "reason"),
 		records:   make(map[key]*record),
 		managers:  make(map[core.RuntimeID][]core.Manager),
 		resyncs:   make(map[key]*resync),
@@ -63,7 +63,6 @@ func New(opts Options) (*Fleet, error) {
 		served:    make(map[core.Manager]core.Handler),
 		tallies:   make(map[core.Manager]*tally),
 		settled:   make(map[core.Manager]bool),
-		reviewing: make(chan struct{}, 1),
 		made:      time.Now(),
 	}, nil
 }
@@ -103,7 +102,6 @@ func (f *Fleet) observe(
 	switch {
 	case resyncTaken(batch, refused):
 		delete(f.resyncs, r.key) // The runtime asks for it itself.
-		r.resendsItself(batch.Epoch)
 	case cause != "":
 		f.schedule(r.key, cause, now)
 	}
@@ -206,9 +204,9 @@ type Options struct {
 	// Resynced is called when a resync of the fleet was delivered, with its cause. It is called
 	// concurrently, and must return at once. Default: none.
 	Resynced func(manager core.Manager, cause string)
-	// Logger gets a line when the freshness of a runtime changes, at most 20 in 10 s. The level is
-	// warn for stale and degraded, and info for the others. Each resync is a line at debug. Nil
-	// discards.
+	// Logger gets a line when the freshness of a runtime changes: in 10 s one for each change that
+	// it repeats, and about 100 in all. The level is warn for stale and degraded, and info for the
+	// others. Each resync is a line at debug. Nil discards.
 	Logger *slog.Logger
 }
 

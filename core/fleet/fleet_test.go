@@ -269,6 +269,11 @@ func settle() { time.Sleep(5 * time.Second) }
 // TestStates has what makes a runtime fresh, stale or degraded.
 func TestStates(t *testing.T) {
 	eachPlay(t, map[string]func(r *rig){
+		"the worst of two replicas": func(r *rig) {
+			r.observe(started("e", "f")...)
+			r.observe(with(beat("e", 2, 1), func(b *core.Heartbeat) { b.Canary = core.CanaryLost }))
+			r.wantState(fleet.Degraded, reasons.CanaryLost)
+		},
 		"unknown until the first heartbeat": func(r *rig) {
 			r.wantState(fleet.Unknown, "")
 			r.observe(message{}) // Contract v2: no epoch, no heartbeat.
@@ -684,6 +689,12 @@ func TestMemoryIsBounded(t *testing.T) {
 
 func TestForgetting(t *testing.T) {
 	inBubble(t, fleet.Options{ForgetAfter: time.Hour}, func(r *rig) {
+		r.fleet.Forget(prod) // A new fleet has not heard of it.
+		r.observe(changed("e", 1))
+		if r.knows(kyma) {
+			t.Error("an agent that ends makes its runtime known")
+		}
+		time.Sleep(time.Minute)
 		r.observe(changed("e", 1))
 		r.fleet.Forget(prod)
 		r.observe(beat("e", 1, 1)) // It was under way.

@@ -10,16 +10,14 @@ import (
 
 // judge returns the state of a record, as of now.
 func (r *record) judge(opts *Options, now time.Time) (state State, reason string) {
-	alive, proved := false, false
-
+	alive, proved, worst := false, false, len(troubles)
 	for _, p := range r.replicas {
 		if p.isAlive(now) {
 			alive = true
 			proved = proved || p.isProved(now)
-			reason = worse(reason, p.trouble(opts, now))
+			worst = min(worst, p.trouble(opts, now))
 		}
 	}
-
 	switch {
 	case r.isMissing(now):
 		return Stale, r.silence(now)
@@ -27,8 +25,8 @@ func (r *record) judge(opts *Options, now time.Time) (state State, reason string
 		return Unknown, ""
 	case !alive:
 		return Stale, r.silence(now)
-	case reason != "":
-		return Degraded, reason
+	case worst < len(troubles):
+		return Degraded, troubles[worst].reason
 	case !proved:
 		return Unproved, ""
 	default:
@@ -58,30 +56,32 @@ func (p *replica) isProved(now time.Time) bool {
 	return now.Sub(p.proved) <= max(proofLasts, patience(p.beat))
 }
 
-// trouble returns the reason for which the replica is degraded, "" when it is not.
-func (p *replica) trouble(opts *Options, now time.Time) string {
-	switch {
-	case now.Before(p.unreachable): // It explains a lost canary.
-		return reasons.WebhookUnreachable
-	case p.beat.Canary == core.CanaryLost:
-		return reasons.CanaryLost
-	case p.beat.Canary == core.CanaryFailing:
-		return reasons.CanaryFailing
-	case now.Before(p.dropping):
-		return reasons.Dropping
-	case p.beat.OldestPending > opts.PendingTooLong:
-		return reasons.PendingTooLong
-	case p.beat.KeyMaterialError != "":
-		return reasons.KeyMaterial
-	case p.beat.ConfigError != "":
-		return reasons.Configuration
-	case p.certificate.isExpiring(now):
-		return reasons.CertificateExpiring
-	case p.sharing.on:
-		return reasons.SharedByReplicas
-	default:
-		return ""
+// troubles are the reasons for which a replica is degraded, worst first.
+var troubles = []struct {
+	reason string
+	has    func(p *replica, opts *Options, now time.Time) bool
+}{
+	// It explains a lost canary.
+	{reasons.WebhookUnreachable, func(p *replica, _ *Options, now time.Time) bool { return now.Before(p.unreachable) }},
+	{reasons.CanaryLost, func(p *replica, _ *Options, _ time.Time) bool { return p.beat.Canary == core.CanaryLost }},
+	{reasons.CanaryFailing, func(p *replica, _ *Options, _ time.Time) bool { return p.beat.Canary == core.CanaryFailing }},
+	{reasons.Dropping, func(p *replica, _ *Options, now time.Time) bool { return now.Before(p.dropping) }},
+	{reasons.PendingTooLong, func(p *replica, o *Options, _ time.Time) bool { return p.beat.OldestPending > o.PendingTooLong }},
+	{reasons.KeyMaterial, func(p *replica, _ *Options, _ time.Time) bool { return p.beat.KeyMaterialError != "" }},
+	{reasons.Configuration, func(p *replica, _ *Options, _ time.Time) bool { return p.beat.ConfigError != "" }},
+	{reasons.CertificateExpiring, func(p *replica, _ *Options, now time.Time) bool { return p.certificate.isExpiring(now) }},
+	{reasons.SharedByReplicas, func(p *replica, _ *Options, _ time.Time) bool { return p.sharing.on }},
+}
+
+// trouble returns the index of the worst reason for which the replica is degraded, and the number
+// of all when it is not.
+func (p *replica) trouble(opts *Options, now time.Time) int {
+	for i := range troubles {
+		if troubles[i].has(p, opts, now) {
+			return i
+		}
 	}
+	return len(troubles)
 }
 
 // isExpiring reports whether the rest of the validity is short: less than a day, and less than a
@@ -91,30 +91,13 @@ func (c certificate) isExpiring(now time.Time) bool {
 	return !c.notAfter.IsZero() && c.notAfter.Sub(now) < min(within, c.notAfter.Sub(c.notBefore)/part)
 }
 
-// severity has the reasons, worst first.
-func severity() []string {
-	return []string{
-		reasons.WebhookUnreachable, reasons.CanaryLost, reasons.CanaryFailing, reasons.Dropping, reasons.PendingTooLong,
-		reasons.KeyMaterial, reasons.Configuration, reasons.CertificateExpiring, reasons.SharedByReplicas,
-	}
-}
-
-func worse(a, b string) string {
-	for _, reason := range severity() {
-		if a == reason || b == reason {
-			return reason
-		}
-	}
-	return ""
-}
-
 // Conditions returns every state with every reason that it can have, worst last.
 func Conditions() []Condition {
 	all := []Condition{
 		{State: Fresh}, {State: Unproved}, {State: Unknown}, {Stale, reasons.Stopped}, {State: Stale}, {Stale, reasons.Refused},
 	}
-	for _, reason := range slices.Backward(severity()) {
-		all = append(all, Condition{Degraded, reason})
+	for _, trouble := range slices.Backward(troubles) {
+		all = append(all, Condition{Degraded, trouble.reason})
 	}
 	return all
 }

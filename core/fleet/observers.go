@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"slices"
-	"time"
 )
 
 // Transition is a change of freshness.
@@ -60,43 +59,12 @@ func (f *Fleet) notifyUnlocked(observers []func(Transition), changes []Transitio
 
 // log writes a line for a change, at a bounded pace.
 func (f *Fleet) log(change *Transition) {
-	suppressed, ok := f.lines.take(time.Now())
-	if !ok {
-		return
-	}
 	level := slog.LevelInfo
 	if change.To.State == Stale || change.To.State == Degraded { // They need an action.
 		level = slog.LevelWarn
 	}
-	f.opts.Logger.Log(context.Background(), level, "freshness of a runtime changed",
+	f.lines.Log(context.Background(), level, "freshness of a runtime changed",
 		slog.String("runtime", string(change.To.Runtime)), slog.String("manager", string(change.To.Manager)),
 		slog.String("from", string(change.From)), slog.String("to", string(change.To.State)),
-		slog.String("reason", change.To.Reason), slog.Int("suppressed", suppressed))
-}
-
-// linesPerWindow and window bound the log lines of a fleet about changes.
-const (
-	linesPerWindow = 20
-	window         = 10 * time.Second
-)
-
-// pace bounds log lines. The one notify that runs uses it.
-type pace struct {
-	began      time.Time
-	lines      int
-	suppressed int
-}
-
-// take reports whether a line may be written now, and how many were not since the last one.
-func (p *pace) take(now time.Time) (suppressed int, ok bool) {
-	if now.Sub(p.began) >= window {
-		p.began, p.lines = now, 0
-	}
-	p.lines++
-	if p.lines > linesPerWindow {
-		p.suppressed++
-		return 0, false
-	}
-	suppressed, p.suppressed = p.suppressed, 0
-	return suppressed, true
+		slog.String("reason", change.To.Reason))
 }

@@ -29,11 +29,9 @@ type record struct {
 	heartbeats bool // ever had one
 	refused    refusal
 	replicas   []*replica
-	// resend is that of a replica that was removed before it was due, and removed is its epoch.
-	resend  resync
-	removed string
-	// unknown is the resend for replicas that a new fleet does not know, and for those that left.
-	unknown resync
+	// resend is the last one for replicas that a new fleet does not know, that left, or that were
+	// removed before theirs was due.
+	resend resync
 }
 
 // observe takes in a request of the runtime, and returns the cause for a look at it as a whole, ""
@@ -130,7 +128,7 @@ func (r *record) replica(batch *core.Batch, now time.Time) (p *replica, first bo
 	if p.begins || now.Sub(r.first) > straggler {
 		p.resend = resync{causeNewEpoch, now.Add(longestCommit)} // The former life may have reviewed a write.
 	} else { // The fleet is new. It does not know which replicas there were.
-		r.unknown = resync{causeNewEpoch, resendOfLoss(now).due}
+		r.resend.postpone(causeNewEpoch, resendOfLoss(now).due)
 	}
 	r.replicas = append(r.replicas, p)
 	return p, true
@@ -150,7 +148,7 @@ func (r *record) find(epoch string) *replica {
 func (r *record) succeed(p *replica, beat *core.Heartbeat, now time.Time) {
 	if beat.Leaving {
 		if beat.Pending > 0 {
-			r.unknown = resync{causeReplicaLost, latest(r.unknown.due, now.Add(longestCommit))}
+			r.resend.postpone(causeReplicaLost, now.Add(longestCommit))
 		}
 		r.remove(p)
 		if len(p.kept) > 0 { // Those events come later, and are not of a new process.
@@ -190,25 +188,14 @@ func (r *record) lose(now time.Time) bool {
 	return r.dismiss(resendOfLoss(now), func(p *replica) bool { return p.isSilent(now) })
 }
 
-// resendsItself notes that a replica asks for a resync itself. It then resends it, too.
-func (r *record) resendsItself(epoch string) {
-	if r.removed == epoch { // It leaves with this request.
-		r.resend = resync{}
-	}
-	if p := r.find(epoch); p != nil {
-		p.resend = resync{}
-	}
-}
-
 // takeResend returns the cause of a resend when it is due, "" if there is none. The last one of
 // several replicas stands in for the others.
 func (r *record) takeResend(now time.Time) (cause string) {
-	if r.resend.due.After(now) || r.unknown.due.After(now) ||
+	if r.resend.due.After(now) ||
 		slices.ContainsFunc(r.replicas, func(p *replica) bool { return p.resend.due.After(now) }) {
 		return ""
 	}
-	cause = cmp.Or(r.resend.cause, r.unknown.cause)
-	r.resend, r.unknown = resync{}, resync{}
+	cause, r.resend = r.resend.cause, resync{}
 	for _, p := range r.replicas {
 		cause, p.resend = cmp.Or(p.resend.cause, cause), resync{}
 	}
@@ -231,9 +218,7 @@ func (r *record) evict() {
 
 // remove forgets a replica, and keeps its resend.
 func (r *record) remove(p *replica) {
-	if p.resend.due.After(r.resend.due) {
-		r.resend, r.removed = p.resend, p.epoch
-	}
+	r.resend.postpone(p.resend.cause, p.resend.due)
 	r.replicas = slices.DeleteFunc(r.replicas, func(other *replica) bool { return other == p })
 }
 

@@ -101,8 +101,11 @@ const maxKept = 256
 
 // keep notes the events that the transport keeps, and reports whether it kept one of them for the
 // first time. Nothing else stands in for that one: the agent may have sent it before, and got it
-// back then.
+// back then. A resync that the handler took ends the resend of the fleet.
 func (p *replica) keep(batch *core.Batch, refused core.EventErrors) (first bool) {
+	if resyncTaken(batch, refused) {
+		p.resend = resync{} // It resends that one itself.
+	}
 	for i := range batch.Events {
 		at, known := slices.BinarySearch(p.kept, batch.Events[i].Sequence)
 		if known || !isKept(refused[i]) {

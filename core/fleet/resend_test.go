@@ -57,6 +57,18 @@ func TestResends(t *testing.T) {
 			}
 			r.wantCauses("replica_lost")
 		},
+		// The resend for the last one stands in for the other.
+		"once for two that leave with events": func(r *rig) {
+			leave := func(b *core.Heartbeat) { b.Leaving, b.Pending = true, 1 }
+			r.observe(started("e", "f", "g")...)
+			r.observe(with(beat("e", 2, 1), leave))
+			r.keepBeating("g", 2, often, 2*often)
+			r.observe(with(beat("f", 2, 1), leave))
+			r.keepBeating("g", 20, often, 3*often)
+			r.wantCauses()
+			r.keepBeating("g", 40, often, lateCommit)
+			r.wantCauses("replica_lost")
+		},
 		// An agent that asks for a resync at its start also sends it once more.
 		"not for that of an agent": func(r *rig) {
 			r.observe(beat("e", 1, 0))

@@ -79,7 +79,9 @@ func newInstallationsView(all *fleet.Installations, selected *selection) install
 		return cmp.Or(cmp.Compare(a.State, b.State), cmp.Compare(a.Reason, b.Reason))
 	})
 
-	view.Problems = slices.DeleteFunc(view.Problems, func(p runtimeProblem) bool { return !selected.hasProblem(&p) })
+	view.Problems = slices.DeleteFunc(view.Problems, func(p runtimeProblem) bool {
+		return !selected.is("problem", p.Problem) || !selected.has(p.Reason, p.Manager, p.Runtime)
+	})
 	view.Total = len(view.Problems)
 	selected.limit = cmp.Or(selected.limit, defaultProblems)
 	view.Problems = part(selected, view.Problems)
@@ -116,9 +118,4 @@ func problemsOf(all *fleet.Installations) []runtimeProblem {
 	})
 
 	return problems
-}
-
-func (s *selection) hasProblem(p *runtimeProblem) bool {
-	return s.is("problem", p.Problem) && s.is("reason", p.Reason) && s.is("manager", string(p.Manager)) &&
-		s.is("runtime", string(p.Runtime)) && s.finds(p.Runtime)
 }

@@ -93,8 +93,7 @@ func part[T any](s *selection, all []T) []T {
 }
 
 func (s *selection) matches(status *fleet.Status) bool {
-	return s.is("state", string(status.State)) && s.is("reason", status.Reason) &&
-		s.is("manager", string(status.Manager)) && s.is("runtime", string(status.Runtime)) && s.finds(status.Runtime) &&
+	return s.is("state", string(status.State)) && s.has(status.Reason, status.Manager, status.Runtime) &&
 		(s.expires.IsZero() || slices.ContainsFunc(status.Replicas, s.endsSoon))
 }
 
@@ -103,9 +102,10 @@ func (s *selection) endsSoon(p fleet.Replica) bool {
 	return !p.CertificateExpiry.IsZero() && p.CertificateExpiry.Before(s.expires)
 }
 
-// finds reports whether an id has the text of the search, in upper or lower case.
-func (s *selection) finds(id core.RuntimeID) bool {
-	return s.search == "" || strings.Contains(strings.ToLower(string(id)), s.search)
+// has compares the parameters that both handlers have. The search is in upper or lower case.
+func (s *selection) has(reason string, manager core.Manager, id core.RuntimeID) bool {
+	return s.is("reason", reason) && s.is("manager", string(manager)) && s.is("runtime", string(id)) &&
+		strings.Contains(strings.ToLower(string(id)), s.search)
 }
 
 // is reports whether the query has no such parameter, or one with that value.

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
+	"sync/atomic"
 
 	"github.com/go-logr/logr"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,11 +26,15 @@ type Objects struct {
 	kind    schema.GroupVersionKind
 	version func(*metav1.PartialObjectMetadata) string
 
-	problem string // of Run
-
-	mu       sync.Mutex
-	versions map[string]string // by name, nil until the objects were listed
+	problem string                      // of Run
+	store   atomic.Pointer[cache.Store] // of versioned, by name
 }
+
+// versioned is all that is kept of an object.
+type versioned struct{ name, version string }
+
+// GetObjectMeta implements [metav1.ObjectMetaAccessor], for the key in a store.
+func (v versioned) GetObjectMeta() metav1.Object { return &metav1.ObjectMeta{Name: v.name} }
 
 // New returns a follower. version returns a text that changes with each change that matters.
 func New(kind schema.GroupVersionKind, version func(*metav1.PartialObjectMetadata) string) *Objects {
@@ -40,9 +44,13 @@ func New(kind schema.GroupVersionKind, version func(*metav1.PartialObjectMetadat
 // Version returns the version of an object. It is empty if there is no such object, or while the
 // objects were not listed, as before Run.
 func (o *Objects) Version(name string) string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.versions[name]
+	store := o.store.Load()
+	if store == nil {
+		return ""
+	}
+	found, _, _ := (*store).GetByKey(name)
+	known, _ := found.(versioned)
+	return known.version
 }
 
 // Run follows until ctx ends. It retries within 60 s while the kind or a right is missing. changed
@@ -51,24 +59,61 @@ func (o *Objects) Version(name string) string {
 func (o *Objects) Run(
 	ctx context.Context, c client.WithWatch, changed func(name, version string), opts ...client.ListOption,
 ) {
-	list := &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, raw metav1.ListOptions) (runtime.Object, error) {
-			found := o.newList()
-			page := &client.ListOptions{Raw: &raw, Limit: raw.Limit, Continue: raw.Continue}
-			err := c.List(ctx, found, append(slices.Clone(opts), page)...)
-			o.note(ctx, err)
-			return found, err
-		},
-		WatchFuncWithContext: func(ctx context.Context, raw metav1.ListOptions) (watch.Interface, error) {
-			events, err := c.Watch(ctx, o.newList(), append(slices.Clone(opts), &client.ListOptions{Raw: &raw})...)
-			o.note(ctx, err)
-			return events, err
-		},
-	}
 	quiet := logr.Discard() // note logs the errors.
-	reflector := cache.NewReflectorWithOptions(list, &metav1.PartialObjectMetadata{}, store{o, changed},
-		cache.ReflectorOptions{Name: o.kind.Kind, Logger: &quiet})
-	reflector.RunWithContext(logr.NewContext(ctx, quiet))
+	store, informer := cache.NewInformerWithOptions(cache.InformerOptions{
+		Logger:     &quiet,
+		ObjectType: &metav1.PartialObjectMetadata{},
+		Transform:  o.transform,
+		Handler:    handler(changed),
+		ListerWatcher: &cache.ListWatch{
+			ListWithContextFunc: func(ctx context.Context, raw metav1.ListOptions) (runtime.Object, error) {
+				found := o.newList()
+				page := &client.ListOptions{Raw: &raw, Limit: raw.Limit, Continue: raw.Continue}
+				err := c.List(ctx, found, append(slices.Clone(opts), page)...)
+				o.note(ctx, err)
+				return found, err
+			},
+			WatchFuncWithContext: func(ctx context.Context, raw metav1.ListOptions) (watch.Interface, error) {
+				events, err := c.Watch(ctx, o.newList(), append(slices.Clone(opts), &client.ListOptions{Raw: &raw})...)
+				o.note(ctx, err)
+				return events, err
+			},
+		},
+	})
+	o.store.Store(&store)
+	informer.RunWithContext(logr.NewContext(ctx, quiet))
+}
+
+// transform may get an object that it has returned before.
+func (o *Objects) transform(object any) (any, error) {
+	if meta, ok := object.(*metav1.PartialObjectMetadata); ok {
+		return versioned{meta.Name, o.version(meta)}, nil
+	}
+	return object, nil
+}
+
+func handler(changed func(name, version string)) cache.ResourceEventHandler {
+	report := func(object any) {
+		if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
+			object = gone.Obj
+		}
+		if known, ok := object.(versioned); ok {
+			changed(known.name, known.version)
+		}
+	}
+	return cache.ResourceEventHandlerDetailedFuncs{
+		AddFunc: func(object any, first bool) {
+			if !first {
+				report(object)
+			}
+		},
+		UpdateFunc: func(before, after any) {
+			if before != after {
+				report(after)
+			}
+		},
+		DeleteFunc: report,
+	}
 }
 
 func (o *Objects) newList() *metav1.PartialObjectMetadataList {
@@ -103,74 +148,4 @@ func Owned(changed func(owner types.NamespacedName)) func(name, version string) 
 			changed(types.NamespacedName{Namespace: namespace, Name: name})
 		}
 	}
-}
-
-type store struct {
-	*Objects
-
-	changed func(name, version string)
-}
-
-var _ cache.TransformingStore = store{}
-
-// Transformer drops the fields that no follower reads, before a list is complete.
-func (s store) Transformer() cache.TransformFunc {
-	return func(object any) (any, error) {
-		if meta, ok := object.(*metav1.PartialObjectMetadata); ok {
-			meta.ManagedFields = nil
-		}
-		return object, nil
-	}
-}
-
-func (s store) Add(object any) error    { return s.set(object, false) }
-func (s store) Update(object any) error { return s.set(object, false) }
-func (s store) Delete(object any) error { return s.set(object, true) }
-func (s store) Resync() error           { return nil }
-
-func (s store) set(object any, gone bool) error {
-	meta, ok := object.(*metav1.PartialObjectMetadata)
-	if !ok {
-		return nil
-	}
-	version := s.version(meta)
-	s.mu.Lock()
-	before := s.versions[meta.Name]
-	if gone {
-		delete(s.versions, meta.Name)
-	} else {
-		s.versions[meta.Name] = version
-	}
-	s.mu.Unlock()
-	if gone || before != version {
-		s.changed(meta.Name, version)
-	}
-	return nil
-}
-
-func (s store) Replace(objects []any, _ string) error {
-	listed := make(map[string]string, len(objects))
-	for _, object := range objects {
-		if meta, ok := object.(*metav1.PartialObjectMetadata); ok {
-			listed[meta.Name] = s.version(meta)
-		}
-	}
-	s.mu.Lock()
-	before := s.versions
-	s.versions = listed // Its only writer is the goroutine of the reflector, which is here.
-	s.mu.Unlock()
-	if before == nil {
-		return nil
-	}
-	for name, version := range listed {
-		if before[name] != version {
-			s.changed(name, version)
-		}
-	}
-	for name, version := range before {
-		if _, here := listed[name]; !here {
-			s.changed(name, version)
-		}
-	}
-	return nil
 }

@@ -89,8 +89,8 @@ var table = map[string][]mutant{
 	},
 	"core/fleet/judge.go": {
 		{"fleet: fresh without proof (row 26)", "case !proved:\n\t\treturn Unproved, \"\"\n", ""},
-		{"fleet: a lost canary does not count (row 26)", "case p.beat.Canary == core.CanaryLost:\n\t\treturn reasons.CanaryLost\n", ""},
-		{"fleet: drops degrade for ever", "case now.Before(p.dropping):", "case !p.dropping.IsZero():"},
+		{"fleet: a lost canary does not count (row 26)", "return p.beat.Canary == core.CanaryLost", "return false && p.beat == nil"},
+		{"fleet: drops degrade for ever", "return now.Before(p.dropping)", "return !p.dropping.IsZero()"},
 	},
 	"core/fleet/paths.go": {
 		{"fleet: the end of a connection does not count", "now.Sub(p.lost) > reconnectWithin", "now.Sub(p.lost) > maxInterval"},
@@ -102,9 +102,9 @@ var table = map[string][]mutant{
 			"fleet: the resync for a lost replica is not resent",
 			"true, true, again\n", "true, true, resync{}\n\t\t\t_ = again\n", //nolint:dupword // It is code.
 		},
-		{"fleet: a new fleet asks once only", "r.unknown = resync{causeNewEpoch, resendOfLoss(now).due}", "_ = resendOfLoss(now)"},
+		{"fleet: a new fleet asks once only", "r.resend.postpone(causeNewEpoch, resendOfLoss(now).due)", "_ = resendOfLoss(now)"},
 		{"fleet: a replica is lost while all are cut off", "return p.isPunctual(now) })", "return p.isAlive(now) })"},
-		{"fleet: no resync for a new epoch", "return causeNewEpoch", "p.resend, r.unknown = resync{}, resync{}"},
+		{"fleet: no resync for a new epoch", "return causeNewEpoch", "p.resend, r.resend = resync{}, resync{}"},
 		{"fleet: a replica that leaves is lost", "if beat.Leaving {", "if beat.Leaving && p.gone {"},
 		{"fleet: each heartbeat is a return", "r.disprove()\n\t}", "r.disprove()\n\t} else {\n\t\tcause = causeReturned\n\t}"},
 	},
