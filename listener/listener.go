@@ -59,9 +59,6 @@ func New(peers Peers, verifier core.Verifier, handlers map[core.Manager]core.Han
 	if err != nil {
 		return nil, fmt.Errorf("listener: %w", err)
 	}
-	if peers.checkHandshake != nil && opts.TLS != nil {
-		opts.TLS = checkHandshakes(opts.TLS, peers.checkHandshake)
-	}
 	l := &Listener{peers: peers, verifier: verifier, intake: in, opts: opts, refusals: pacedlog.NewPace(refusalEvery)}
 	l.routeAll()
 	return l, nil

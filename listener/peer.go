@@ -4,14 +4,13 @@ import (
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -30,8 +29,8 @@ type Peers struct {
 	behindGateway  bool
 	// observeOnly means that the sender need not be the gateway.
 	observeOnly bool
-	// checkHandshake checks the certificate in the handshake, while the connection has a slot for
-	// computing. It never fails the handshake: a request gets an answer with the cause. Nil:
+	// checkHandshake checks the certificate after the handshake, while the connection has a slot for
+	// computing. It never ends the connection: a request gets an answer with the cause. Nil:
 	// nothing is checked there.
 	checkHandshake func(state *tls.ConnectionState)
 	// invalid is the error in the arguments of the constructor.
@@ -129,9 +128,16 @@ func FromTLSWithRoots(roots func() *x509.CertPool, opts PeerOptions) Peers {
 	}
 	check := newChecker(opts)
 	return Peers{
-		identify: func(r *http.Request) (core.Peer, error) { return check.fromRequest(r, roots()) },
-		// The verdict is remembered for the requests.
-		checkHandshake: func(state *tls.ConnectionState) { _, _ = check.fromConnection(state, roots()) },
+		identify: func(r *http.Request) (core.Peer, error) {
+			v := check.fromRequest(r, roots())
+			return v.peer, v.err
+		},
+		// The verdict is remembered for the requests. A panic of the operator's code is that of the
+		// first request, too, which is answered 503.
+		checkHandshake: func(state *tls.ConnectionState) {
+			defer func() { _ = recover() }()
+			check.fromConnection(state, roots())
+		},
 		ownsConnection: true,
 		invalid:        invalid,
 	}
@@ -162,44 +168,12 @@ func SPIFFE(cert *x509.Certificate) (core.RuntimeID, error) {
 	return core.RuntimeID(id.String()), nil
 }
 
-// identify calls identity, and refuses the names that checkIdentity refuses.
-func identify(
-	cert *x509.Certificate, identity func(*x509.Certificate) (core.RuntimeID, error),
-) (core.RuntimeID, error) {
-	id, err := identity(cert)
-	if err != nil {
-		return "", Unauthenticated(reasons.NoIdentity, "certificate names no runtime: %w", err)
-	}
-	return id, checkIdentity(id)
-}
-
 // checkIdentity refuses a name as [option.RuntimeName] does.
 func checkIdentity(id core.RuntimeID) error {
 	if err := option.RuntimeName(string(id)); err != nil {
 		return Unauthenticated(reasons.NoIdentity, "%w", err)
 	}
 	return nil
-}
-
-func newPeer(id core.RuntimeID, cert *x509.Certificate) core.Peer {
-	sum := sha256.Sum256(cert.Raw)
-	peer := core.Peer{
-		ID:          id,
-		CommonName:  cert.Subject.CommonName,
-		DNSNames:    cert.DNSNames,
-		Fingerprint: hex.EncodeToString(sum[:]),
-		NotBefore:   cert.NotBefore,
-		NotAfter:    cert.NotAfter,
-	}
-	for _, uri := range cert.URIs {
-		peer.URIs = append(peer.URIs, uri.String())
-	}
-	for _, ip := range cert.IPAddresses {
-		if addr, ok := netip.AddrFromSlice(ip); ok {
-			peer.IPs = append(peer.IPs, addr.Unmap())
-		}
-	}
-	return peer
 }
 
 const headerXFCC = "X-Forwarded-Client-Cert"
@@ -259,15 +233,17 @@ func (p *headerPeers) identify(r *http.Request) (core.Peer, error) {
 	if roots == nil {
 		return core.Peer{}, errNoRoots
 	}
-	key := keyOfLines(lines)
-	if v, ok := p.known(key, roots); ok {
-		return v.peer, v.err
+	// A line has no line break, so that two headers do not share one key.
+	key := sha256.Sum256([]byte(strings.Join(lines, "\n")))
+	v := p.known(key, roots)
+	if v == nil {
+		leaf, chain, err := p.certificates(lines)
+		if err != nil {
+			return core.Peer{}, err
+		}
+		v = p.check(key, leaf, chain, roots)
 	}
-	leaf, chain, err := p.certificates(lines)
-	if err != nil {
-		return core.Peer{}, err
-	}
-	return p.check(key, leaf, chain, roots)
+	return v.peer, v.err
 }
 
 // certificates returns the runtime's certificate and the others of its chain.
@@ -345,19 +321,6 @@ func reasonOfHeader(err error) string {
 	}
 }
 
-// keyOfLines hashes the header. A line has no line break, so that two headers do not share one
-// input.
-func keyOfLines(lines []string) cacheKey {
-	if len(lines) == 1 {
-		return sha256.Sum256([]byte(lines[0]))
-	}
-	hash := sha256.New()
-	for _, line := range lines {
-		_, _ = io.WriteString(hash, line+"\n") // A hash never fails.
-	}
-	return cacheKey(hash.Sum(nil))
-}
-
 var (
 	errNotNamed   = errors.New("no SAN of the proxy is a name of the gateway")
 	errNoAddress  = errors.New("no IP address with a port")
@@ -382,14 +345,11 @@ func ProxyCertificate(roots func() *x509.CertPool, names ...string) func(*http.R
 		if roots == nil {
 			return errRootsMissing
 		}
-		peer, err := check.fromConnection(r.TLS, roots())
-		if err != nil {
-			return err
-		}
-		if !slices.ContainsFunc(names, func(name string) bool { return hasSAN(&peer, name) }) {
+		v := check.fromConnection(r.TLS, roots())
+		if v.err == nil && !slices.ContainsFunc(names, func(name string) bool { return hasSAN(&v.peer, name) }) {
 			return errNotNamed
 		}
-		return nil
+		return v.err
 	}
 }
 

@@ -93,6 +93,10 @@ func (s *Server) reportHandshake(outer net.Conn, c *conn) {
 	if !c.received.Load() && cause == causeClosed {
 		return
 	}
+	s.handshakeFailed(c, cause, err)
+}
+
+func (s *Server) handshakeFailed(c *conn, cause string, err error) {
 	s.opts.HandshakeFailed(cause, c.RemoteAddr(), err)
 	s.log.LogAttrs(context.Background(), slog.LevelWarn, "TLS handshake failed",
 		slog.String("cause", cause), slog.String("remote", c.RemoteAddr().String()), slog.Any("error", err))

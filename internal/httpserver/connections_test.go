@@ -120,8 +120,8 @@ func (q *fairQueue) waiting() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	n := 0
-	for _, o := range q.rings[fresh].origins {
-		n += o.waiters.Len()
+	for _, waiters := range q.rings[fresh].waiters {
+		n += len(waiters)
 	}
 	return n
 }

@@ -296,6 +296,10 @@ type Options struct {
 	// ShutdownTimeout is how long Serve waits for requests in flight at its end. Default: 10 s.
 	ShutdownTimeout time.Duration
 
+	// Handshaken is called after each TLS handshake that succeeds, and before the first request of
+	// its connection is read. The connection has a slot of MaxHandshakes meanwhile. It may be called
+	// concurrently. Default: none.
+	Handshaken func(state *tls.ConnectionState)
 	// HandshakeFailed is called for each failed TLS handshake. It may be called concurrently and
 	// must not block. Default: none. cause is a metric label:
 	//

@@ -96,7 +96,18 @@ func (l *tlsListener) shake(encrypted *tls.Conn, c *conn) (err error) {
 			_ = c.cut() // Nothing else is reported then.
 		}
 	}()
-	return encrypted.HandshakeContext(l.ctx)
+	if err := encrypted.HandshakeContext(l.ctx); err != nil || l.server.opts.Handshaken == nil {
+		return err
+	}
+	state := encrypted.ConnectionState()
+	err = c.inSlot(func() { l.server.opts.Handshaken(&state) })
+	if err != nil {
+		_ = c.cut() // It is served, and ends.
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		l.server.handshakeFailed(c, causeTimeout, err)
+	}
+	return err
 }
 
 // handOver gives a connection to Accept, or closes it when the server is shutting down.
