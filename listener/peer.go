@@ -64,18 +64,14 @@ func (p Peers) Peer(r *http.Request) (core.Peer, error) { return p.identify(r) }
 
 var errPeersMissing = errors.New("peers are nil: want FromTLSWithRoots or FromXFCC")
 
-// validateTLS checks a configuration that does not depend on the client.
-func (p Peers) validateTLS(config *tls.Config) error {
-	fixed := p.ownsConnection && config != nil && config.GetConfigForClient == nil
-	return option.Unless(!fixed || config.ClientAuth != tls.NoClientCert,
-		"Options.TLS asks for no client certificate, so that every sender would be refused: want a ClientAuth")
-}
-
-func (p Peers) validate() error {
+// validate checks the peers, and a configuration of TLS that does not depend on the client.
+func (p Peers) validate(config *tls.Config) error {
 	if p.identify == nil {
 		return errPeersMissing
 	}
-	return p.invalid
+	fixed := p.ownsConnection && config != nil && config.GetConfigForClient == nil
+	return errors.Join(p.invalid, option.Unless(!fixed || config.ClientAuth != tls.NoClientCert,
+		"Options.TLS asks for no client certificate, so that every sender would be refused: want a ClientAuth"))
 }
 
 var errNoRoots = fmt.Errorf("%w: there is no CA bundle", core.ErrNotReady)
@@ -202,8 +198,19 @@ func FromXFCC(proxy func(*http.Request) error, roots func() *x509.CertPool, opts
 		return Peers{identify: p.identify, behindGateway: true, invalid: invalid}
 	}
 	dry := &headerPeers{checker: newChecker(opts), proxy: InsecureAnyProxy(), roots: roots, takesLast: true}
-	o := &observedPeers{p, dry, newObservedLog(opts.ObserveOnly)}
-	return Peers{identify: o.identify, behindGateway: true, observeOnly: true}
+	log := newObservedLog(opts.ObserveOnly)
+	observe := func(r *http.Request) (core.Peer, error) {
+		peer, err := p.identify(r)
+		if err == nil || core.Reason(err) != reasonUntrustedProxy {
+			return peer, err
+		}
+		peer, failed := dry.identify(r)
+		if failed == nil {
+			log.taken(r.Context(), peer.ID, err)
+		}
+		return peer, failed
+	}
+	return Peers{identify: observe, behindGateway: true, observeOnly: true}
 }
 
 var errNoHeader = Unauthenticated(reasonNoCertificate, "want a client certificate in the header %s", headerXFCC)
@@ -298,27 +305,25 @@ func (p *headerPeers) beforeSidecar(elements []xfcc.Element) (*xfcc.Element, err
 	}
 }
 
-func (p *headerPeers) headerError(err error) error {
-	if errors.Is(err, xfcc.ErrNoCertificate) && len(p.gatewayNames) == 0 {
-		return Unauthenticated(reasonNoCertificate,
-			"%s: %w; if a sidecar wrote the element, set PeerOptions.GatewayNames", headerXFCC, err)
-	}
-	return Unauthenticated(reasonOfHeader(err), "%s: %w", headerXFCC, err)
+// headerReasons are those of the errors of package xfcc, but for its ErrMalformed.
+var headerReasons = map[error]string{
+	xfcc.ErrTooLarge:             reasonHeaderTooLarge,
+	xfcc.ErrNoCertificate:        reasonNoCertificate,
+	xfcc.ErrMalformedCertificate: reasonMalformedCertificate,
+	xfcc.ErrHashMismatch:         reasonHashMismatch,
 }
 
-func reasonOfHeader(err error) string {
-	switch {
-	case errors.Is(err, xfcc.ErrTooLarge):
-		return reasonHeaderTooLarge
-	case errors.Is(err, xfcc.ErrNoCertificate):
-		return reasonNoCertificate
-	case errors.Is(err, xfcc.ErrMalformedCertificate):
-		return reasonMalformedCertificate
-	case errors.Is(err, xfcc.ErrHashMismatch):
-		return reasonHashMismatch
-	default:
-		return reasonMalformedHeader
+func (p *headerPeers) headerError(err error) error {
+	reason, hint := reasonMalformedHeader, ""
+	for cause, its := range headerReasons {
+		if errors.Is(err, cause) {
+			reason = its
+		}
 	}
+	if reason == reasonNoCertificate && len(p.gatewayNames) == 0 {
+		hint = "; if a sidecar wrote the element, set PeerOptions.GatewayNames"
+	}
+	return Unauthenticated(reason, "%s: %w%s", headerXFCC, err, hint)
 }
 
 var (

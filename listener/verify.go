@@ -108,24 +108,6 @@ func ObserveOnly(verifier core.Verifier, logger *slog.Logger) core.Verifier {
 	return &combined{[]core.Verifier{verifier}, observe, true}
 }
 
-// observedPeers are those of PeerOptions.ObserveOnly.
-type observedPeers struct {
-	strict, any *headerPeers
-	log         observedLog
-}
-
-func (o *observedPeers) identify(r *http.Request) (core.Peer, error) {
-	peer, err := o.strict.identify(r)
-	if err == nil || core.Reason(err) != reasonUntrustedProxy {
-		return peer, err
-	}
-	peer, failed := o.any.identify(r)
-	if failed == nil {
-		o.log.taken(r.Context(), peer.ID, err)
-	}
-	return peer, failed
-}
-
 // observedLog notes events that were taken although they would be refused.
 type observedLog struct{ log *slog.Logger }
 

@@ -253,9 +253,6 @@ func Origin(remote string) string {
 	if addr.Is4() {
 		return addr.String()
 	}
-	prefix, err := addr.WithZone("").Prefix(network)
-	if err != nil {
-		return addr.String()
-	}
+	prefix, _ := addr.WithZone("").Prefix(network) // An IPv6 address has more bits.
 	return prefix.String()
 }

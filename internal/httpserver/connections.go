@@ -16,29 +16,6 @@ const (
 	reasonNoSlot    = "no_slot"
 )
 
-// limitedListener accepts connections that have a slot. It never stops accepting.
-type limitedListener struct {
-	net.Listener
-
-	server *Server
-}
-
-func (l limitedListener) Accept() (net.Conn, error) {
-	for {
-		inner, err := l.Listener.Accept()
-		if err != nil {
-			if !errors.Is(err, net.ErrClosed) { // Such as "too many open files". The server tries again after a while.
-				l.server.log.LogAttrs(context.Background(), slog.LevelWarn, "cannot accept connections",
-					slog.Any("error", err))
-			}
-			return nil, err
-		}
-		if c := l.server.admit(inner); c != nil {
-			return c, nil
-		}
-	}
-}
-
 // admit returns the connection with a slot, or closes it and returns nil.
 func (s *Server) admit(inner net.Conn) *conn {
 	c := newConn(inner, s.queue, s.opts)
@@ -70,8 +47,6 @@ func (s *Server) connState(outer net.Conn, state http.ConnState) {
 		if v, ok := outer.(*visit); ok {
 			v.idle.Store(true)
 		}
-	case http.StateHijacked:
-		s.open.Done()
 	case http.StateClosed:
 		s.reportHandshake(outer, c)
 		s.open.Done()

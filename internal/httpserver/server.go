@@ -169,24 +169,18 @@ func (s *Server) Serve(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	err = s.shutdown(base, abort)
-	// Shutdown makes Serve of net/http return ErrServerClosed.
-	if ended := <-served; !errors.Is(ended, http.ErrServerClosed) {
-		err = errors.Join(err, ended)
-	}
+	<-served // Shutdown ends it.
 	return err
 }
 
-// accepting returns the listener to serve. With TLS, [Server.open] counts it from now on.
+// accepting returns the listener to serve. [Server.open] counts it from now on.
 func (s *Server) accepting() (net.Listener, error) {
-	if s.opts.TLS == nil {
-		return limitedListener{s.listener, s}, nil
-	}
-	config := s.http.TLSConfig
-	if len(config.Certificates) == 0 && config.GetCertificate == nil && config.GetConfigForClient == nil {
+	config := s.opts.TLS
+	if config != nil && len(config.Certificates) == 0 && config.GetCertificate == nil && config.GetConfigForClient == nil {
 		_ = s.Close() // The missing certificate counts.
 		return nil, fmt.Errorf("%w: %w", errEnded, errNoServerCertificate)
 	}
-	return s.newTLSListener(), nil
+	return s.listen(), nil
 }
 
 // shutdown ends all connections. abort cancels the contexts of requests.
