@@ -89,11 +89,11 @@ func (c *checker) fromConnection(state *tls.ConnectionState, roots *x509.CertPoo
 	case len(state.PeerCertificates) > maxChain:
 		return &verdict{err: errLongChain}
 	}
-	hash := sha256.New()
-	for _, cert := range state.PeerCertificates { // DER is self-delimiting.
-		hash.Write(cert.Raw)
+	raw := state.PeerCertificates[0].Raw
+	for _, cert := range state.PeerCertificates[1:] { // DER is self-delimiting.
+		raw = append(slices.Clip(raw), cert.Raw...)
 	}
-	key := cacheKey(hash.Sum(nil))
+	key := cacheKey(sha256.Sum256(raw))
 	if v := c.known(key, roots); v != nil {
 		return v
 	}
@@ -131,8 +131,12 @@ func (c *checker) check(
 		c.bad.put(key, v)
 		return v
 	}
-	v.notBefore = slices.MaxFunc(chain, func(a, b *x509.Certificate) int { return a.NotBefore.Compare(b.NotBefore) }).NotBefore
-	v.notAfter = slices.MinFunc(chain, func(a, b *x509.Certificate) int { return a.NotAfter.Compare(b.NotAfter) }).NotAfter
+	v.notBefore = slices.MaxFunc(chain, func(a, b *x509.Certificate) int {
+		return a.NotBefore.Compare(b.NotBefore)
+	}).NotBefore
+	v.notAfter = slices.MinFunc(chain, func(a, b *x509.Certificate) int {
+		return a.NotAfter.Compare(b.NotAfter)
+	}).NotAfter
 	c.good.put(key, v)
 	return v
 }

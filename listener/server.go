@@ -70,7 +70,8 @@ func (l *Listener) serve(ctx context.Context, server *httpserver.Server) error {
 		beside.Go(func() { stop(l.intake.DeliverResyncs(running)) })
 	}
 	l.state.Store(serving)
-	defer context.AfterFunc(running, l.stop)() // New requests are refused from the end of ctx on.
+	refused := context.AfterFunc(running, l.stop) // New requests are refused from the end of ctx on.
+	defer refused()
 	l.opts.Logger.InfoContext(ctx, "listener started", "address", server.Addr().String(), "tls", l.opts.TLS != nil)
 	err := server.Serve(running)
 	if cause := context.Cause(running); cause != nil && ctx.Err() == nil {

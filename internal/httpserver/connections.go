@@ -47,6 +47,8 @@ func (s *Server) connState(outer net.Conn, state http.ConnState) {
 		if v, ok := outer.(*visit); ok {
 			v.idle.Store(true)
 		}
+	case http.StateHijacked:
+		s.open.Done()
 	case http.StateClosed:
 		s.reportHandshake(outer, c)
 		s.open.Done()

@@ -40,8 +40,9 @@ type listener struct {
 func (s *Server) listen() *listener {
 	ctx, stop := context.WithCancel(context.Background())
 	l := &listener{
-		Listener: s.listener, server: s, timeout: min(s.opts.ReadHeaderTimeout, s.opts.ReadTimeout, s.opts.WriteTimeout),
-		ready: make(chan net.Conn), failed: make(chan error), ctx: ctx, stop: stop,
+		Listener: s.listener, server: s,
+		timeout: min(s.opts.ReadHeaderTimeout, s.opts.ReadTimeout, s.opts.WriteTimeout),
+		ready:   make(chan net.Conn), failed: make(chan error), ctx: ctx, stop: stop,
 	}
 	l.parking = &parking{
 		resume: func(v *visit) { l.handOver(v) }, work: &s.open, parked: map[*tls.Conn]struct{}{},

@@ -169,14 +169,14 @@ func (s *Server) Serve(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	err = s.shutdown(base, abort)
-	<-served // Shutdown ends it.
+	_ = <-served // Shutdown ends it.
 	return err
 }
 
 // accepting returns the listener to serve. [Server.open] counts it from now on.
 func (s *Server) accepting() (net.Listener, error) {
-	config := s.opts.TLS
-	if config != nil && len(config.Certificates) == 0 && config.GetCertificate == nil && config.GetConfigForClient == nil {
+	c := s.opts.TLS
+	if c != nil && len(c.Certificates) == 0 && c.GetCertificate == nil && c.GetConfigForClient == nil {
 		_ = s.Close() // The missing certificate counts.
 		return nil, fmt.Errorf("%w: %w", errEnded, errNoServerCertificate)
 	}

@@ -77,7 +77,7 @@ func parseLine(elements []Element, line string) ([]Element, error) {
 	for rest := line; ; {
 		key, value, behind, ok := cutPair(rest)
 		if !ok || behind != "" && behind[0] != ',' && behind[0] != ';' {
-			return nil, fmt.Errorf("%w: no pair of key and value at byte %d of a line", ErrMalformed, len(line)-len(rest))
+			return nil, fmt.Errorf("%w: no key with a value at byte %d of a line", ErrMalformed, len(line)-len(rest))
 		}
 		switch field, list := one[key], lists[key]; { // Keys that are not known are ignored: the format can grow.
 		case seen[key]:
@@ -121,7 +121,8 @@ func cutPair(text string) (key, value, behind string, ok bool) {
 		end = len(text)
 	}
 	value, behind = strings.TrimRight(text[:end], space), text[end:]
-	return strings.ToLower(key), value, behind, !strings.ContainsFunc(value, func(c rune) bool { return c == '"' || isControl(c) })
+	ok = !strings.ContainsFunc(value, func(c rune) bool { return c == '"' || isControl(c) })
+	return strings.ToLower(key), value, behind, ok
 }
 
 // cutQuoted returns the text before the closing quote, and that behind.
