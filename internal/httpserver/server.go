@@ -169,7 +169,10 @@ func (s *Server) Serve(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	err = s.shutdown(base, abort)
-	_ = <-served // Shutdown ends it.
+	// Shutdown makes Serve of net/http return ErrServerClosed.
+	if ended := <-served; !errors.Is(ended, http.ErrServerClosed) {
+		err = errors.Join(err, ended)
+	}
 	return err
 }
 
