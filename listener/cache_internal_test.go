@@ -1,6 +1,23 @@
 package listener
 
-import "testing"
+import (
+	"crypto/x509"
+	"testing"
+)
+
+// Strangers can send any number of bad certificates.
+func TestBadCertificatesPushOutNoGoodOne(t *testing.T) {
+	t.Parallel()
+	c := newChecker(PeerOptions{CacheSize: 1})
+	good := &verdict{}
+	c.good.put(cacheKey{}, good)
+	if v := c.check(cacheKey{1}, &x509.Certificate{}, nil, x509.NewCertPool()); v.err == nil {
+		t.Error("an empty certificate is good")
+	}
+	if c.good.get(cacheKey{}) != good {
+		t.Error("the good verdict is gone")
+	}
+}
 
 func TestCacheIsBounded(t *testing.T) {
 	t.Parallel()
