@@ -16,7 +16,7 @@ import (
 // that has begun ends soon, however many origins wait to begin one.
 //
 // It is safe for concurrent use, starts no goroutine, and takes constant time per call, except that
-// a waiter that gives up is searched among those of its origin.
+// a waiter that gives up is searched. It is mostly one of the first.
 type fairQueue struct {
 	mu sync.Mutex
 	// free is the number of free slots. While it is not 0, there are no waiters.
@@ -38,8 +38,7 @@ const (
 type ring struct {
 	// waiters are those of each origin in order, the oldest first.
 	waiters map[string][]*waiter
-	// order has the origins, that of the next grant first. The waiters of an origin may all have
-	// given up.
+	// order has the origins with waiters, that of the next grant first.
 	order []string
 }
 
@@ -92,7 +91,7 @@ func (w *waiter) done() {
 	case <-w.granted:
 		w.queue.grantNext()
 	default:
-		w.ring.waiters[w.origin] = slices.DeleteFunc(w.ring.waiters[w.origin], func(o *waiter) bool { return o == w })
+		w.ring.drop(w)
 	}
 }
 
@@ -113,20 +112,31 @@ func (q *fairQueue) grantNext() {
 // next removes the first waiter of the next origin, which is then the last. It returns nil without
 // waiters.
 func (r *ring) next() *waiter {
-	for len(r.order) > 0 {
-		origin := r.order[0]
-		r.order = r.order[1:]
-		waiting := r.waiters[origin]
-		delete(r.waiters, origin)
-		if len(waiting) > 1 {
-			r.waiters[origin] = waiting[1:]
-			r.order = append(r.order, origin)
-		}
-		if len(waiting) > 0 {
-			return waiting[0]
-		}
+	if len(r.order) == 0 {
+		return nil
 	}
-	return nil
+	origin := r.order[0]
+	waiting := r.waiters[origin]
+	r.order = r.order[1:]
+	if len(waiting) > 1 {
+		r.waiters[origin], r.order = waiting[1:], append(r.order, origin)
+	} else {
+		delete(r.waiters, origin)
+	}
+	return waiting[0]
+}
+
+// drop removes a waiter that gives up, and an origin without waiters.
+func (r *ring) drop(w *waiter) {
+	waiting := r.waiters[w.origin]
+	if len(waiting) > 1 {
+		i := slices.Index(waiting, w)
+		r.waiters[w.origin] = slices.Delete(waiting, i, i+1)
+		return
+	}
+	delete(r.waiters, w.origin)
+	i := slices.Index(r.order, w.origin)
+	r.order = slices.Delete(r.order, i, i+1)
 }
 
 // handshake acquires slots of a fair queue for the work of one connection, and releases them while
