@@ -36,7 +36,7 @@ type target[request comparable] struct {
 
 	mu sync.Mutex
 	// raised has the requests with a low priority that get the priority of a change.
-	raised map[request]raise
+	raised map[request]*raise
 	// last has the latest end among those that wait for one another: requests of lists, and for
 	// the changes of each loud runtime.
 	last map[core.RuntimeID]time.Time
@@ -45,9 +45,12 @@ type target[request comparable] struct {
 	second  time.Time
 }
 
-// raise is the time from which a request is in the queue, and the one at which it gets the priority
-// of a change.
-type raise struct{ begin, end time.Time }
+// raise is the time from which a request is in the queue, and the one at which its timer gives it
+// the priority of a change.
+type raise struct {
+	begin, end time.Time
+	timer      *time.Timer
+}
 
 func newTarget[request comparable](
 	done <-chan struct{}, queue workqueue.TypedRateLimitingInterface[request],
@@ -55,7 +58,7 @@ func newTarget[request comparable](
 	ranked, _ := queue.(priorityqueue.PriorityQueue[request])
 	return &target[request]{
 		done: done, queue: queue, ranked: ranked,
-		raised: make(map[request]raise), last: make(map[core.RuntimeID]time.Time),
+		raised: make(map[request]*raise), last: make(map[core.RuntimeID]time.Time),
 		reads: reads[request]{scopes: make(map[scope[request]]map[types.UID]*awaited)},
 	}
 }
@@ -95,10 +98,11 @@ func (t *target[request]) addResync(r request, wait time.Duration) {
 	}
 	t.addLow(wait, r)
 	begin := time.Now().Add(wait)
+	end := begin.Add(resyncWait)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if earlier, waits := t.raised[r]; !waits || begin.Add(resyncWait).Before(earlier.end) {
-		t.raiseAfter(r, raise{begin, begin.Add(resyncWait)})
+	if earlier := t.raised[r]; earlier == nil || end.Before(earlier.end) {
+		t.raiseAfter(r, begin, end)
 	}
 }
 
@@ -123,7 +127,7 @@ func (t *target[request]) addListed(of core.RuntimeID, requests ...request) {
 				end = next
 			}
 			t.last[of] = end
-			t.raiseAfter(r, raise{now, end})
+			t.raiseAfter(r, now, end)
 		}
 	}
 }
@@ -131,15 +135,25 @@ func (t *target[request]) addListed(of core.RuntimeID, requests ...request) {
 // raiseAfter adds a request again at the end of its wait, unless the queue was empty before. The
 // caller must hold the lock. A queue does not report whether a request is in it. Under load a
 // request that was reconciled is therefore reconciled once more.
-func (t *target[request]) raiseAfter(r request, at raise) {
+func (t *target[request]) raiseAfter(r request, begin, end time.Time) {
+	if earlier := t.raised[r]; earlier != nil {
+		earlier.timer.Stop()
+	}
+	at := &raise{begin: begin, end: end}
 	t.raised[r] = at
-	time.AfterFunc(time.Until(at.end), func() {
+	at.timer = time.AfterFunc(time.Until(end), func() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		switch {
 		case t.raised[r] != at:
 		case t.stopped() || t.queue.Len() == 0:
-			maps.DeleteFunc(t.raised, func(_ request, other raise) bool { return !other.begin.After(at.end) })
+			maps.DeleteFunc(t.raised, func(_ request, other *raise) bool {
+				if end.Sub(other.begin) < time.Second { // A queue counts a request a moment after its wait.
+					return false
+				}
+				other.timer.Stop()
+				return true
+			})
 			clear(t.last)
 		default:
 			delete(t.raised, r)
