@@ -89,11 +89,11 @@ func (c *checker) fromConnection(state *tls.ConnectionState, roots *x509.CertPoo
 	case len(state.PeerCertificates) > maxChain:
 		return &verdict{err: errLongChain}
 	}
-	raw := state.PeerCertificates[0].Raw
-	for _, cert := range state.PeerCertificates[1:] { // DER is self-delimiting.
-		raw = append(slices.Clip(raw), cert.Raw...)
+	hash := sha256.New()
+	for _, cert := range state.PeerCertificates { // DER is self-delimiting.
+		hash.Write(cert.Raw)
 	}
-	key := cacheKey(sha256.Sum256(raw))
+	key := cacheKey(hash.Sum(nil))
 	if v := c.known(key, roots); v != nil {
 		return v
 	}
