@@ -15,6 +15,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -99,7 +100,6 @@ func New(ctx context.Context, parts Parts, opts Options) (*Agent, error) {
 	if err := opts.validate(parts); err != nil {
 		return nil, err
 	}
-	opts.noteProxy(parts)
 	b := &builder{ctx: ctx, parts: parts.withDefaults(), opts: opts, log: opts.Logger}
 	if err := b.build(); err != nil {
 		return nil, errors.Join(err, b.release())
@@ -121,25 +121,8 @@ func (a *Agent) Start(ctx context.Context) error {
 	case <-a.watchdog.hangs:
 		return errHangs // The outbox may hold its lock.
 	}
-	a.log.InfoContext(ctx, "agent stopped", a.total())
+	a.log.InfoContext(ctx, "agent stopped", slog.Any("events", a.outbox.Counts()))
 	return err
-}
-
-// total sums up the events of all managers, by the names of the metrics.
-func (a *Agent) total() slog.Attr {
-	var sum outbox.Counts
-	var dropped int64
-	for _, counts := range a.outbox.Counts() {
-		sum.Accepted += counts.Accepted
-		sum.Delivered += counts.Delivered
-		sum.Coalesced += counts.Coalesced
-		sum.Pending += counts.Pending
-		for _, n := range counts.Dropped {
-			dropped += n
-		}
-	}
-	return slog.Group("events", slog.Int64("accepted", sum.Accepted), slog.Int64("delivered", sum.Delivered),
-		slog.Int64("coalesced", sum.Coalesced), slog.Int64("dropped", dropped), slog.Int64("pending", sum.Pending))
 }
 
 // The time for the shutdown is divided by these: a quarter for requests, half of it for the drain,
@@ -167,7 +150,8 @@ type builder struct {
 	canary      []component // none or one
 	source      component
 	ready       *readiness
-	observing   *server
+	observing   component
+	bound       []io.Closer // the ports
 }
 
 func (b *builder) build() error {
@@ -182,11 +166,11 @@ func (b *builder) build() error {
 }
 
 // release closes the ports after a failed build.
-func (b *builder) release() error {
-	if b.observing == nil {
-		return nil
+func (b *builder) release() (err error) {
+	for _, port := range b.bound {
+		err = errors.Join(err, port.Close())
 	}
-	return b.observing.Close()
+	return err
 }
 
 func (b *builder) addOutbox() error {
@@ -242,7 +226,7 @@ func (b *builder) inbox() *Inbox {
 }
 
 func (b *builder) agent() *Agent {
-	components := []component{b.observing.component()}
+	components := []component{b.observing}
 	for _, set := range b.keys.all() {
 		components = append(components, component{"key material", set.Start})
 	}
@@ -289,43 +273,37 @@ var errEnded = errors.New("ended by itself")
 // by one in reverse order. So each has the parts that it needs. runAll returns their errors.
 func runAll(ctx context.Context, components []component) error {
 	ended := make(chan struct{}, len(components))
-	parts := make([]*running, 0, len(components))
+	var stops []func() error
 	for _, c := range components {
-		parts = append(parts, c.run(ctx, ended))
+		stops = append(stops, c.run(ctx, ended))
 	}
 	select {
 	case <-ctx.Done():
 	case <-ended:
 	}
-	errs := make([]error, len(parts))
-	for i := len(parts) - 1; i >= 0; i-- {
-		errs[i] = parts[i].stop()
+	var err error
+	for _, stop := range slices.Backward(stops) {
+		err = errors.Join(stop(), err)
 	}
-	return errors.Join(errs...)
+	return err
 }
 
-type running struct {
-	cancel context.CancelFunc
-	result chan error
-}
-
-func (c component) run(ctx context.Context, ended chan<- struct{}) *running {
+// run starts a component. The caller must call stop, which returns after the component has ended.
+func (c component) run(ctx context.Context, ended chan<- struct{}) (stop func() error) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	r := &running{cancel: cancel, result: make(chan error, 1)}
+	result := make(chan error, 1)
 	go func() {
 		err := c.start(ctx)
 		if err == nil && ctx.Err() == nil {
 			err = errEnded
 		}
-		r.result <- option.Unless(err == nil, "%s: %w", c.name, err)
+		result <- option.Unless(err == nil, "%s: %w", c.name, err)
 		ended <- struct{}{}
 	}()
-	return r
-}
-
-func (r *running) stop() error {
-	r.cancel()
-	return <-r.result
+	return func() error {
+		cancel()
+		return <-result
+	}
 }
 
 func closer(name string, closeIt func() error) component {

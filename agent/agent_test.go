@@ -21,14 +21,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
-func TestMain(m *testing.M) {
-	// net/http reads them once.
-	errs := errors.Join(os.Setenv("HTTPS_PROXY", "http://me:secret@proxy:1"), os.Setenv("NO_PROXY", "direct.example.com"))
-	if errs != nil {
-		panic(errs)
-	}
-	goleak.VerifyTestMain(m)
-}
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func must[T any](value T, err error) func(testing.TB) T {
 	return func(tb testing.TB) T {
@@ -174,24 +167,6 @@ func TestNewNamesWrongOptions(t *testing.T) {
 		if _, err := New(t.Context(), test.parts, test.opts); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %q in it", err, want)
 		}
-	}
-}
-
-// A cluster with a proxy sets it for each pod, and most programs use it.
-func TestAProxyThatIsNotUsedIsNamed(t *testing.T) {
-	t.Parallel()
-	for address, want := range map[string]bool{"kcp.example.com": true, "direct.example.com": false} {
-		var out strings.Builder
-		a := must(New(t.Context(), Parts{}, Options{
-			Keys: Keys{Client: pathsOf(newVolume(t, testpki.Options{}))}, ControlPlane: ControlPlane{Address: address},
-			MetricsAddress: "127.0.0.1:0", Webhook: Webhook{Address: "127.0.0.1:0"}, Logger: jsonLog(&out, slog.LevelInfo),
-		}))(t)
-		if got := strings.Contains(out.String(), `"proxy":"proxy:1"`); got != want || strings.Contains(out.String(), "secret") {
-			t.Errorf("%s: %s, want a line about the proxy: %t", address, &out, want)
-		}
-		ended, end := context.WithCancel(t.Context())
-		end()
-		check(t, a.Start(ended)) // It releases the ports.
 	}
 }
 

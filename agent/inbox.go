@@ -3,6 +3,8 @@ package agent
 import (
 	"context"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -52,20 +54,13 @@ func (p *proof) proved(manager core.Manager, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if _, known := p.last[manager]; !known && len(p.last) >= defaults.MaxManagers {
-		p.evict()
+		// Strangers can invent names of managers. The one with the oldest proof is removed.
+		oldest := slices.MinFunc(slices.Collect(maps.Keys(p.last)), func(a, b core.Manager) int {
+			return p.last[a].Compare(p.last[b])
+		})
+		delete(p.last, oldest)
 	}
 	p.last[manager] = now
-}
-
-// evict removes the manager with the oldest proof. Strangers can invent names of managers.
-func (p *proof) evict() {
-	var oldest core.Manager
-	for manager, last := range p.last {
-		if oldest == "" || last.Before(p.last[oldest]) {
-			oldest = manager
-		}
-	}
-	delete(p.last, oldest)
 }
 
 func (p *proof) of(manager core.Manager) time.Time {

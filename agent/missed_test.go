@@ -103,9 +103,9 @@ func TestAgentThatRunsDoesNotStall(t *testing.T) {
 			now:     time.Now,
 			stalled: func() { t.Error("a stall") }, resync: func() { t.Error("a resync") }, log: slog.New(slog.DiscardHandler),
 		}
-		c := component{"stalls", w.start}.run(t.Context(), make(chan struct{}, 1))
+		stop := component{"stalls", w.start}.run(t.Context(), make(chan struct{}, 1))
 		time.Sleep(time.Hour) // It costs no time.
-		check(t, c.stop())
+		check(t, stop())
 	})
 }
 
@@ -137,13 +137,13 @@ func TestClosedConnectionsArePaced(t *testing.T) {
 			stalled: func() { t.Error("a stall") }, resync: func() { resyncs = append(resyncs, time.Since(began)) },
 			log: slog.New(slog.DiscardHandler),
 		}
-		c := component{"missed", w.start}.run(t.Context(), make(chan struct{}, 1))
+		stop := component{"missed", w.start}.run(t.Context(), make(chan struct{}, 1))
 		for range 100 {
 			w.report()
 			time.Sleep(missedPace / 60)
 		}
 		time.Sleep(time.Hour)
-		check(t, c.stop())
+		check(t, stop())
 		want := []time.Duration{missedTick, missedTick + missedPace, missedTick + 2*missedPace}
 		if diff := cmp.Diff(want, resyncs); diff != "" {
 			t.Errorf("resyncs (-want +have):\n%s", diff)

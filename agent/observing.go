@@ -242,16 +242,14 @@ func (k *keyMaterial) health() materialHealth {
 }
 
 // ServeHTTP answers 200 or 503 with the state.
-func (r *readiness) ServeHTTP(w http.ResponseWriter, request *http.Request) {
+func (r *readiness) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	h := r.health(time.Now())
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	if !h.Ready {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
-	if err := json.NewEncoder(w).Encode(h); err != nil {
-		r.log.DebugContext(request.Context(), "readiness was not read to its end", slog.Any("error", err))
-	}
+	_ = json.NewEncoder(w).Encode(h) //nolint:errchkjson // A client that has gone reads no answer.
 }
 
 func alive(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) }

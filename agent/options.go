@@ -3,7 +3,6 @@ package agent
 import (
 	"errors"
 	"log/slog"
-	"net/http"
 	"slices"
 	"time"
 
@@ -13,7 +12,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
-	"github.com/runtime-watcher/runtime-watcher/internal/connect"
 	"github.com/runtime-watcher/runtime-watcher/internal/defaults"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 	"github.com/runtime-watcher/runtime-watcher/keys"
@@ -152,18 +150,6 @@ func (o Options) validate(parts Parts) error {
 		option.NotNegative("StopDelay", o.StopDelay), option.NotNegative("ShutdownTimeout", o.ShutdownTimeout),
 	)
 	return option.Unless(err == nil, "agent: %w", err)
-}
-
-// noteProxy logs that the proxy of the environment is not used, as most programs use it.
-func (o Options) noteProxy(parts Parts) {
-	target, err := connect.ParseAddress(o.ControlPlane.Address)
-	if parts.Transport != nil || err != nil {
-		return
-	}
-	if proxy, _ := http.ProxyFromEnvironment(&http.Request{URL: target}); proxy != nil {
-		o.Logger.Info("proxy of the environment is not used: the agent connects to the control plane itself",
-			slog.String("proxy", proxy.Host))
-	}
 }
 
 func validateManagers(managers []core.Manager) error {

@@ -22,21 +22,14 @@ const (
 	maxHeaderBytes    = 8 << 10
 )
 
-type server struct {
-	*httpserver.Server
-
-	name string
-	tls  bool
-	log  *slog.Logger
-}
-
-// bind returns a server that is bound to address. opts need no timeouts.
+// bind binds address, and returns a component that serves until it is stopped, and then finishes the
+// requests in flight. opts need no timeouts.
 //
 // It speaks HTTP/1.1 only. API servers speak nothing else to webhooks on other machines, so that
 // their requests reach all replicas (kubernetes/kubernetes#75791).
-func (b *builder) bind(name, address string, handler http.Handler, opts httpserver.Options) (_ *server, err error) {
+func (b *builder) bind(name, address string, handler http.Handler, opts httpserver.Options) (_ component, err error) {
 	if opts.Listener, err = b.parts.Listen(b.ctx, "tcp", address); err != nil {
-		return nil, fmt.Errorf("%s: cannot bind: %w", name, err)
+		return component{}, fmt.Errorf("%s: cannot bind: %w", name, err)
 	}
 	opts.Logger = b.log.With(slog.String("server", name))
 	opts.HTTP1Only = true
@@ -45,15 +38,12 @@ func (b *builder) bind(name, address string, handler http.Handler, opts httpserv
 	opts.WriteTimeout, opts.IdleTimeout = writeTimeout, idleTimeout
 	bound, err := httpserver.Bind(b.ctx, address, handler, opts)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("%s: %w", name, err), opts.Listener.Close())
+		return component{}, errors.Join(fmt.Errorf("%s: %w", name, err), opts.Listener.Close())
 	}
-	return &server{bound, name, opts.TLS != nil, opts.Logger}, nil
-}
-
-// component serves until it is stopped, and then finishes the requests in flight.
-func (s *server) component() component {
-	return component{s.name, func(ctx context.Context) error {
-		s.log.InfoContext(ctx, "listening", slog.String("address", s.Addr().String()), slog.Bool("tls", s.tls))
-		return s.Serve(ctx)
-	}}
+	b.bound = append(b.bound, bound)
+	return component{name, func(ctx context.Context) error {
+		opts.Logger.InfoContext(ctx, "listening",
+			slog.String("address", bound.Addr().String()), slog.Bool("tls", opts.TLS != nil))
+		return bound.Serve(ctx)
+	}}, nil
 }

@@ -43,9 +43,8 @@ func (b *builder) newTransport() (core.Forwarder, error) {
 			return nil, err
 		}
 	}
-	log := &contractLog{b, pacedlog.New(b.log, warnEvery)}
 	forwarder, err := httpmtls.NewFallback(newest, older, httpmtls.FallbackOptions{
-		RetryNewest: b.opts.ControlPlane.RetryNewest, Unknown: log.unknown, InUse: log.inUse,
+		RetryNewest: b.opts.ControlPlane.RetryNewest, Unknown: b.contractUnknown(), InUse: b.contractInUse,
 	})
 	return forwarder, option.Unless(err == nil, "agent: %w", err)
 }
@@ -86,37 +85,31 @@ func (b *builder) protocolFor(version contract.Version) string {
 	return "h2"
 }
 
-type contractLog struct {
-	*builder
+func (b *builder) contractUnknown() func(core.Manager, error) {
+	paced := pacedlog.New(b.log, time.Minute)
+	return func(manager core.Manager, err error) {
+		b.metrics.ContractUnknown(manager)
 
-	paced *slog.Logger
-}
-
-func (l *contractLog) unknown(manager core.Manager, err error) {
-	l.metrics.ContractUnknown(manager)
-
-	// A change to the fallback has a line of its own.
-	if l.opts.ControlPlane.Fallback != "" {
-		return
+		// A change to the fallback has a line of its own.
+		if b.opts.ControlPlane.Fallback != "" {
+			return
+		}
+		paced.Warn("control plane does not seem to know the contract: events are kept, "+
+			"update its listener, or set CONTRACT_FALLBACK=v2", slog.String("manager", string(manager)),
+			slog.String("contract", string(b.opts.Contract)), slog.Any("error", err))
 	}
-	l.paced.Warn("control plane does not seem to know the contract: events are kept, "+
-		"update its listener, or set CONTRACT_FALLBACK=v2", slog.String("manager", string(manager)),
-		slog.String("contract", string(l.opts.Contract)), slog.Any("error", err))
 }
 
-// warnEvery is the least time between two warnings of an unknown contract.
-const warnEvery = time.Minute
-
-func (l *contractLog) inUse(manager core.Manager, older bool) {
-	log := l.log.With(slog.String("manager", string(manager)), slog.String("contract", string(l.opts.Contract)))
+func (b *builder) contractInUse(manager core.Manager, older bool) {
+	log := b.log.With(slog.String("manager", string(manager)), slog.String("contract", string(b.opts.Contract)))
 	if older {
-		l.metrics.ContractInUse(manager, string(l.opts.ControlPlane.Fallback))
+		b.metrics.ContractInUse(manager, string(b.opts.ControlPlane.Fallback))
 		log.Warn("control plane does not know the contract: an older one without heartbeats and numbers is in use",
-			slog.String("fallback", string(l.opts.ControlPlane.Fallback)),
-			slog.Duration("retry", l.opts.ControlPlane.RetryNewest))
+			slog.String("fallback", string(b.opts.ControlPlane.Fallback)),
+			slog.Duration("retry", b.opts.ControlPlane.RetryNewest))
 		return
 	}
-	l.metrics.ContractInUse(manager, string(l.opts.Contract))
+	b.metrics.ContractInUse(manager, string(b.opts.Contract))
 	log.Info("control plane knows the contract")
 }
 

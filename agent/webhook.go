@@ -26,12 +26,8 @@ func (b *builder) addWebhook() error {
 		return err
 	}
 	handler := b.withCanary(b.parts.Tracing.Webhook(reviews))
-	webhook, err := b.bind("webhook", b.opts.Webhook.Address, handler, b.webhookOptions(inbox))
-	if err != nil {
-		return err
-	}
-	b.source = webhook.component()
-	return nil
+	b.source, err = b.bind("webhook", b.opts.Webhook.Address, handler, b.webhookOptions(inbox))
+	return err
 }
 
 func (b *builder) newReviews(inbox *Inbox) (http.Handler, error) {
@@ -59,7 +55,7 @@ func (b *builder) newReviews(inbox *Inbox) (http.Handler, error) {
 	return handler, nil
 }
 
-// webhookOptions offers HTTP/1.1 only: see bind.
+// webhookOptions offers HTTP/1.1 only: see bind. The handshake takes the protocols of this config.
 func (b *builder) webhookOptions(inbox *Inbox) httpserver.Options {
 	var callers keys.Source // nil: the webhook demands no client certificate
 	if b.keys.callers != nil {

@@ -5,12 +5,10 @@ import (
 	"context"
 	"errors"
 	"io"
-	"maps"
 	"net"
 	"net/http"
 	"net/netip"
 	"runtime"
-	"slices"
 	"sync"
 	"time"
 )
@@ -20,7 +18,7 @@ import (
 const patience = 250 * time.Millisecond
 
 // keptCapacity is the largest buffer in bytes that is kept for the next request. Larger objects are
-// rare, so their buffers would waste memory.
+// rare, so their buffers would waste memory. Those are charged until the collector has freed them.
 const keptCapacity = 2 << 20
 
 // steps are the sizes of buffers in bytes. A full buffer grows to the next step, so that memory is
@@ -41,17 +39,23 @@ type bodies struct {
 	// limit bounds one body, in bytes.
 	limit int64
 	room  *room
-	// pools has one pool for each step.
-	pools []sync.Pool
+	// pools has one pool for each size that is kept.
+	pools map[int]*sync.Pool
 }
 
 // newBodies returns a reader with room for at least one body of the limit per origin.
 func newBodies(limit, total int64) *bodies {
 	largest := limit + bytes.MinRead
 	size := max(total, largest+largest/timesLeft+1)
-	return &bodies{limit: limit, room: &room{
+	b := &bodies{limit: limit, pools: make(map[int]*sync.Pool), room: &room{
 		size: size, held: make(map[netip.Prefix]int64), garbage: make(map[*discarded]struct{}),
-	}, pools: make([]sync.Pool, len(steps))}
+	}}
+	for _, step := range steps {
+		if step <= keptCapacity {
+			b.pools[min(step, int(largest))] = new(sync.Pool)
+		}
+	}
+	return b
 }
 
 // body is a request body, or the part of it that was read. The caller must call release when
@@ -120,36 +124,29 @@ func nextSize(size int, announced, limit int64) int {
 
 // buffer returns an empty buffer with that capacity in bytes, reused if possible.
 func (b *bodies) buffer(size int) []byte {
-	for i, step := range steps {
-		if step == size {
-			if kept, ok := b.pools[i].Get().(*[]byte); ok {
-				return (*kept)[:0]
-			}
+	if pool := b.pools[size]; pool != nil {
+		if kept, ok := pool.Get().(*[]byte); ok {
+			return (*kept)[:0]
 		}
 	}
 	return make([]byte, 0, size)
 }
 
-// recycle keeps a buffer for later. One that is too large stays charged until the collector has
-// freed it.
+// recycle keeps a buffer for later, unless it is too large.
 func (b *body) recycle(data []byte) {
-	if cap(data) > keptCapacity {
+	if pool := b.pools[cap(data)]; pool != nil {
+		pool.Put(&data)
+	} else if data != nil {
 		b.room.discard(b.origin, data)
-		return
-	}
-	for i, step := range steps {
-		if step == cap(data) {
-			b.pools[i].Put(&data)
-		}
 	}
 }
 
 // release returns the buffer and its memory. It must be called once.
 func (b *body) release() {
-	size := int64(cap(b.data))
-	b.recycle(b.data)
-	b.data = nil
-	b.room.give(b.origin, size)
+	data := b.data
+	b.data = nil // Before others may collect it.
+	b.recycle(data)
+	b.room.give(b.origin, int64(cap(data)))
 }
 
 // prefix is the number of bytes in which the uid of a review is searched. The fields before the
@@ -185,9 +182,6 @@ type room struct {
 	garbage map[*discarded]struct{}
 	// freed is closed when bytes are returned. It is nil while no call of take waits.
 	freed chan struct{}
-
-	// collecting lets one call of collect run at a time.
-	collecting sync.Mutex
 }
 
 // discarded is a buffer that is charged to an origin until the collector has freed it.
@@ -203,31 +197,22 @@ const timesLeft = 4
 // take charges n bytes to an origin, and reports whether it did. It blocks until there is room, ctx
 // ends or the deadline passes.
 func (r *room) take(ctx context.Context, origin netip.Prefix, n int64, deadline time.Time) bool {
-	freed := r.tryTakeOrCollect(origin, n)
-	if freed == nil {
-		return true
-	}
-	timeout := time.After(time.Until(deadline))
-	for freed != nil {
+	for {
+		freed := r.tryTake(origin, n)
+		if freed != nil && r.collect() {
+			freed = r.tryTake(origin, n)
+		}
+		if freed == nil {
+			return true
+		}
 		select {
 		case <-freed:
-			freed = r.tryTakeOrCollect(origin, n)
-		case <-timeout:
+		case <-time.After(time.Until(deadline)):
 			return false
 		case <-ctx.Done():
 			return false
 		}
 	}
-	return true
-}
-
-// tryTakeOrCollect is tryTake, which also frees discarded buffers if it finds no room.
-func (r *room) tryTakeOrCollect(origin netip.Prefix, n int64) <-chan struct{} {
-	freed := r.tryTake(origin, n)
-	if freed != nil && r.collect() {
-		freed = r.tryTake(origin, n)
-	}
-	return freed
 }
 
 // tryTake returns nil if it charged n bytes. Otherwise it returns a channel that is closed when
@@ -250,19 +235,14 @@ func (r *room) tryTake(origin netip.Prefix, n int64) <-chan struct{} {
 func (r *room) give(origin netip.Prefix, n int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.subtract(origin, n)
-	if r.freed != nil {
-		close(r.freed)
-		r.freed = nil
-	}
-}
-
-// subtract uncharges n bytes. The caller must hold the lock.
-func (r *room) subtract(origin netip.Prefix, n int64) {
 	r.taken -= n
 	// An origin without bytes is deleted, so that the map does not grow with foreign addresses.
 	if r.held[origin] -= n; r.held[origin] == 0 {
 		delete(r.held, origin)
+	}
+	if r.freed != nil {
+		close(r.freed)
+		r.freed = nil
 	}
 }
 
@@ -277,29 +257,29 @@ func (r *room) discard(origin netip.Prefix, buffer []byte) {
 	runtime.AddCleanup(&buffer[:1][0], r.settle, d)
 }
 
-// settle uncharges a buffer that is freed. It wakes no call of take, each of which has collected.
+// settle uncharges a buffer that is freed, unless collect does.
 func (r *room) settle(d *discarded) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	if _, charged := r.garbage[d]; charged {
-		delete(r.garbage, d)
-		r.subtract(d.origin, d.size)
+	_, charged := r.garbage[d]
+	delete(r.garbage, d)
+	r.mu.Unlock()
+	if charged {
+		r.give(d.origin, d.size)
 	}
 }
 
 // collect frees the discarded buffers, and reports whether there were any.
 func (r *room) collect() bool {
-	r.collecting.Lock()
-	defer r.collecting.Unlock()
 	r.mu.Lock()
-	all := slices.Collect(maps.Keys(r.garbage))
+	garbage := r.garbage
+	r.garbage = make(map[*discarded]struct{})
 	r.mu.Unlock()
-	if len(all) == 0 {
+	if len(garbage) == 0 {
 		return false
 	}
 	runtime.GC() // It returns when all that is unreachable is free.
-	for _, d := range all {
-		r.settle(d)
+	for d := range garbage {
+		r.give(d.origin, d.size)
 	}
 	return true
 }

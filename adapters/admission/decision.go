@@ -63,7 +63,7 @@ func (h *handler) decide(ctx context.Context, answer *reply, q *request, now tim
 	if q.deletesDefinition(answer.parent) {
 		return decisionOf(h.acceptor.Accept(manager, core.WatchEvent{Resync: true, Time: now}))
 	}
-	switch matters := h.matters(manager, c); {
+	switch matters := h.matters(c); {
 	case !matters && c.Operation == core.OperationUpdate:
 		return unchanged
 	case !matters:
@@ -82,15 +82,11 @@ func (h *handler) decide(ctx context.Context, answer *reply, q *request, now tim
 	return decisionOf(h.acceptor.Accept(manager, event))
 }
 
-// matters calls the filter of the manager. If the filter panics, the change matters: a superfluous
+// matters calls the filter. If the filter panics, the change matters: a superfluous
 // event costs one reconcile, and a missing one is lost.
-func (h *handler) matters(manager core.Manager, c *core.Change) bool {
-	filter := h.opts.Filter
-	if own, ok := h.opts.Filters[manager]; ok {
-		filter = own
-	}
+func (h *handler) matters(c *core.Change) bool {
 	matters := true
-	h.guard(panicInFilter, func() { matters = filter(c) })
+	h.guard("filter", func() { matters = h.opts.Filter(c) })
 	return matters
 }
 
@@ -104,9 +100,9 @@ func (h *handler) ownerOf(
 		return owner
 	}
 
-	problem := ownerMalformed
+	problem := "malformed"
 	if err == nil {
-		problem = ownerMissing
+		problem = "missing"
 	}
 
 	h.opts.Hooks.OwnerProblem(answer.manager, problem)
@@ -114,6 +110,6 @@ func (h *handler) ownerOf(
 		slog.String("manager", string(answer.manager)), slog.String("problem", problem), slog.Any("error", err),
 		slog.String("kind", event.WatchedGVK.String()), slog.String("object", event.Watched.String()),
 	}
-	answer.warn = func() { h.warn(ctx, "object names no valid owner", attrs...) }
+	answer.warn = func() { h.paced.LogAttrs(ctx, slog.LevelWarn, "object names no valid owner", attrs...) }
 	return types.NamespacedName{}
 }

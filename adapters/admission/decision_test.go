@@ -187,33 +187,20 @@ func TestOutcomesAreDecisions(t *testing.T) {
 	}
 }
 
-func TestEachManagerCanHaveItsFilter(t *testing.T) {
+func TestAFilterDecides(t *testing.T) {
 	t.Parallel()
 	got := newInbox()
-	h := newHandler(t, got, admission.Options{
-		Filter: func(*core.Change) bool { return false },
-		Filters: map[core.Manager]core.Filter{
-			"labelled": func(c *core.Change) bool {
-				value, _ := c.New.Label("watch")
-				return value == "me"
-			},
-		},
-	})
-	create := func(labels string) []byte { return change(t, "", widget(`"labels":{`+labels+`}`)) }
-	for _, tt := range []struct {
-		path string
-		body []byte
-		want admission.Decision
-	}{
-		{"/validate/labelled", create(`"watch":"me"`), admission.Accepted},
-		{"/validate/labelled", create(``), "irrelevant"},
-		{"/validate/other", create(`"watch":"me"`), "irrelevant"},
-	} {
-		if have := decisionOf(t, post(h, tt.path, tt.body), testUID); have != tt.want {
-			t.Errorf("%s: %q, want %q", tt.path, have, tt.want)
+	h := newHandler(t, got, admission.Options{Filter: func(c *core.Change) bool {
+		value, _ := c.New.Label("watch")
+		return value == "me"
+	}})
+	for labels, want := range map[string]admission.Decision{`"watch":"me"`: admission.Accepted, "": "irrelevant"} {
+		review := change(t, "", widget(`"labels":{`+labels+`}`))
+		if have := decisionOf(t, post(h, "/validate/kyma", review), testUID); have != want {
+			t.Errorf("%s: %q, want %q", labels, have, want)
 		}
 	}
-	compare(t, "managers", []core.Manager{"labelled"}, got.managers)
+	compare(t, "managers", []core.Manager{"kyma"}, got.managers)
 }
 
 // scaled makes a review of the scale subresource.

@@ -23,8 +23,7 @@ func Example() {
 	})
 
 	handler, err := admission.New(acceptor, admission.Options{
-		Managers: []core.Manager{"lifecycle-manager"},
-		Filters:  map[core.Manager]core.Filter{"lifecycle-manager": core.Changed},
+		Serves: func(manager core.Manager) bool { return manager == "lifecycle-manager" },
 	})
 	if err != nil {
 		fmt.Println(err)

@@ -30,8 +30,6 @@ type handler struct {
 	opts     Options
 	log      *slog.Logger
 	mux      *http.ServeMux
-	// notFound answers paths that the mux would redirect.
-	notFound http.HandlerFunc
 	bodies   *bodies
 	paced    *slog.Logger // for lines that others can cause
 }
@@ -64,7 +62,7 @@ func New(acceptor core.Acceptor, opts Options) (http.Handler, error) {
 	}
 
 	opts = opts.withDefaults()
-	if err := opts.validate(); err != nil {
+	if err := option.NoneNegative(opts); err != nil {
 		return nil, fmt.Errorf("admission handler: %w", err)
 	}
 
@@ -73,20 +71,17 @@ func New(acceptor core.Acceptor, opts Options) (http.Handler, error) {
 		bodies: newBodies(opts.MaxBody, opts.MaxBodies),
 		paced:  pacedlog.New(opts.Logger, warnEvery, "reason", "problem"),
 	}
-	h.notFound = h.serve(refusePath)
-
-	for _, pattern := range []string{pathPrefix + "{manager}", pathPrefix + "{manager}/{kind}"} {
-		h.mux.HandleFunc("POST "+pattern, h.serve(h.review))
-		h.mux.HandleFunc(pattern, h.serve(refuseMethod))
+	for _, pattern := range []string{pathPrefix + "{manager}", pathPrefix + "{manager}/{kind}", "/"} {
+		h.mux.HandleFunc(pattern, h.serve)
 	}
-	h.mux.HandleFunc("/", h.notFound)
 	return h, nil
 }
 
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// A mux redirects from such a path to another one. An API server does not expect a redirect.
 	if !isClean(r.URL) {
-		h.notFound(w, r)
+		r.SetPathValue("manager", "")
+		h.serve(w, r)
 		return
 	}
 	h.mux.ServeHTTP(w, r)
@@ -98,44 +93,29 @@ func isClean(u *url.URL) bool {
 	return strings.HasPrefix(escaped, "/") && path.Clean(escaped) == escaped
 }
 
-// route turns a request into a reply. It may use w for the limits of the body only.
-type route func(w http.ResponseWriter, r *http.Request, started time.Time) reply
+// serve writes a reply even if something panics. Without a manager in the path, it is a refusal.
+func (h *handler) serve(w http.ResponseWriter, r *http.Request) {
+	started := h.opts.Now()
+	answer := reply{refusal: internalError()}
 
-// serve returns the handler of a route. It writes the reply even if the route panics.
-func (h *handler) serve(route route) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		started := h.opts.Now()
-		answer := reply{refusal: internalError()}
-
-		// The hooks for the answer are called last, even if a step before them panics.
-		defer h.guard(panicInHooks, func() { h.report(r.Context(), &answer, started) })
-		h.guard(panicInHooks, func() { h.opts.Hooks.InFlight(1) })
-		h.guard(panicInRequest, func() { answer = route(w, r, started) })
-		answer.writeTo(w)
-		// The acceptor or the log may stall, so the API server gets its answer first.
-		if answer.refusal != nil || answer.missed || answer.warn != nil {
-			_ = http.NewResponseController(w).Flush() // The answer of a writer that cannot flush is a moment later.
-		}
-		if answer.missed { // The API server commits the change only after the answer.
-			h.guard(panicInAcceptor, func() {
-				h.acceptor.Accept(answer.manager, core.WatchEvent{Resync: true, Time: h.opts.Now()})
-			})
-		}
+	// The hooks for the answer are called last, even if a step before them panics.
+	defer h.guard("hooks", func() { h.report(r.Context(), &answer, started) })
+	h.guard("hooks", func() { h.opts.Hooks.InFlight(1) })
+	h.guard("request", func() { answer = h.review(w, r, started) })
+	answer.writeTo(w)
+	// The acceptor or the log may stall, so the API server gets its answer first.
+	if answer.refusal != nil || answer.missed || answer.warn != nil {
+		_ = http.NewResponseController(w).Flush() // The answer of a writer that cannot flush is a moment later.
+	}
+	if answer.missed { // The API server commits the change only after the answer.
+		h.guard("acceptor", func() {
+			h.acceptor.Accept(answer.manager, core.WatchEvent{Resync: true, Time: h.opts.Now()})
+		})
 	}
 }
 
-func refusePath(http.ResponseWriter, *http.Request, time.Time) reply {
-	return reply{refusal: unknownPath()}
-}
-
-func refuseMethod(_ http.ResponseWriter, r *http.Request, _ time.Time) reply {
-	return reply{refusal: &refusal{
-		http.StatusMethodNotAllowed, refusedMethod, fmt.Sprintf("want POST, have %.20q", r.Method),
-	}}
-}
-
-// review is the route of an AdmissionReview. If it panics while it reads the review, a resync
-// replaces the event.
+// review replies to an AdmissionReview. It may use w for the limits of the body only. If it panics
+// while it reads the review, a resync replaces the event.
 func (h *handler) review(w http.ResponseWriter, r *http.Request, started time.Time) reply {
 	manager, refused := h.managerOf(r)
 	if refused == nil {
@@ -145,7 +125,7 @@ func (h *handler) review(w http.ResponseWriter, r *http.Request, started time.Ti
 		return reply{refusal: refused}
 	}
 	answer := reply{manager: manager, missed: true, refusal: internalError()}
-	h.guard(panicInRequest, func() { answer = h.reviewFor(manager, w, r, started) })
+	h.guard("request", func() { answer = h.reviewFor(manager, w, r, started) })
 	return answer
 }
 
@@ -162,7 +142,7 @@ func (h *handler) reviewFor(manager core.Manager, w http.ResponseWriter, r *http
 	}
 	q.traceParent = traceParentOf(r.Header)
 	answer := reply{manager: manager, parent: kindOf(r.PathValue("kind")), uid: q.uid, decision: failed}
-	h.guard(panicInAcceptor, func() { answer.decision = h.decide(r.Context(), &answer, q, started) })
+	h.guard("acceptor", func() { answer.decision = h.decide(r.Context(), &answer, q, started) })
 	answer.missed = answer.decision == failed
 	return answer
 }
@@ -203,8 +183,9 @@ func (h *handler) report(ctx context.Context, answer *reply, started time.Time) 
 	if answer.refusal != nil {
 		h.opts.Hooks.Refused(answer.refusal.code, answer.refusal.reason, took)
 		// A status of 4xx is the fault of the sender, but it costs events of a manager.
-		h.warn(ctx, "refused a request that is no review", slog.Int("status", answer.refusal.code),
-			slog.String("reason", answer.refusal.reason), slog.String("message", answer.refusal.message))
+		h.paced.LogAttrs(ctx, slog.LevelWarn, "refused a request that is no review",
+			slog.Int("status", answer.refusal.code), slog.String("reason", answer.refusal.reason),
+			slog.String("message", answer.refusal.message))
 		return
 	}
 	h.opts.Hooks.Reviewed(answer.manager, string(answer.decision), took)
@@ -220,13 +201,3 @@ func (h *handler) report(ctx context.Context, answer *reply, started time.Time) 
 
 // warnEvery is the time between two lines of one kind that others can cause.
 const warnEvery = time.Minute
-
-func (h *handler) warn(ctx context.Context, text string, attrs ...slog.Attr) {
-	handler := h.paced.Handler()
-	if !handler.Enabled(ctx, slog.LevelWarn) {
-		return
-	}
-	record := slog.NewRecord(h.opts.Now(), slog.LevelWarn, text, 0)
-	record.AddAttrs(attrs...)
-	_ = handler.Handle(ctx, record) // A logger has nowhere to report it, either.
-}

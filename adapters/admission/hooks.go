@@ -27,7 +27,7 @@ type Hooks struct {
 	// label of bounded cardinality:
 	//
 	//   - "unknown_path", "method": not POST /validate/<manager>
-	//   - "manager": an invalid manager, or one that is not in [Options.Managers]
+	//   - "manager": an invalid manager, or one that [Options.Serves] refuses
 	//   - "media_type": not plain application/json
 	//   - "too_large", "unreadable_body": the body is above the limit, or did not arrive
 	//   - "busy": no memory for the body
@@ -46,17 +46,3 @@ type Hooks struct {
 	//   - "hooks": in another hook, or in a logger after the answer
 	Panicked func(place string)
 }
-
-// The problems of owners, for [Hooks.OwnerProblem].
-const (
-	ownerMissing   = "missing"
-	ownerMalformed = "malformed"
-)
-
-// The places of panics, for [Hooks.Panicked].
-const (
-	panicInFilter   = "filter"
-	panicInAcceptor = "acceptor"
-	panicInRequest  = "request"
-	panicInHooks    = "hooks"
-)

@@ -1,30 +1,22 @@
 package admission
 
 import (
-	"errors"
 	"log/slog"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
-// Options are the optional settings of a handler. The zero value is the documented default. Maps
-// and slices are copied.
+// Options are the optional settings of a handler. The zero value is the documented default.
 type Options struct {
 	// Filter decides which changes matter. It is called concurrently. It must not keep the change,
 	// because the bytes behind it are reused. A change on which it panics matters. Dry-run writes
 	// are never filtered, because they are never persisted. Default: [core.Changed].
 	Filter core.Filter
-	// Filters replace Filter for the managers that are their keys. Default: none.
-	Filters map[core.Manager]core.Filter
-	// Managers are the managers that are served. Reviews of other managers are answered 404. They
-	// also bound the label values of the hooks. Default: every valid name.
-	Managers []core.Manager
-	// Serves reports whether reviews of a manager are taken, in place of Managers, for a list that
-	// changes. It is called for each review, concurrently, and must return at once. Default: none.
+	// Serves reports whether reviews of a manager are taken. Others are answered 404. It is called
+	// for each review, concurrently, and must return at once. Managers that it serves also bound the
+	// label values of the hooks. Default: every valid name.
 	Serves func(core.Manager) bool
 	// RequireOwner sends no event for an object without a valid [core.OwnerAnnotation]. Contract v1
 	// cannot carry such an event. Default: false, the event has no owner.
@@ -50,13 +42,9 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	o.Filters = maps.Clone(o.Filters)
-	o.Managers = slices.Clone(o.Managers)
 	return option.WithDefaults(o, Options{
 		Filter: core.Changed,
-		Serves: func(manager core.Manager) bool {
-			return len(o.Managers) == 0 || slices.Contains(o.Managers, manager)
-		},
+		Serves: func(core.Manager) bool { return true },
 		// An API server refuses requests above 3 MiB, and a review can carry such an object twice.
 		MaxBody:   8 << 20,
 		MaxBodies: 64 << 20, // 32 concurrent reviews of objects of 1 MB.
@@ -70,18 +58,4 @@ func (o Options) withDefaults() Options {
 			Panicked:     func(string) {},
 		},
 	})
-}
-
-func (o Options) validate() error {
-	problems := []error{option.NoneNegative(o)}
-	for _, manager := range o.Managers {
-		_, err := core.ParseManager(string(manager))
-		problems = append(problems, option.Unless(err == nil, "Managers: %w", err))
-	}
-	for _, manager := range slices.Sorted(maps.Keys(o.Filters)) {
-		_, err := core.ParseManager(string(manager))
-		problems = append(problems, option.Unless(err == nil, "Filters: %w", err),
-			option.Unless(o.Filters[manager] != nil, "Filters: want a filter for manager %.63q, have nil", manager))
-	}
-	return errors.Join(problems...)
 }

@@ -8,24 +8,11 @@ import (
 	"mime"
 	"net/http"
 	"strconv"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
-)
-
-// The reasons of refusals, as [Hooks].Refused lists them.
-const (
-	refusedPath      = "unknown_path"
-	refusedMethod    = "method"
-	refusedManager   = "manager"
-	refusedMediaType = "media_type"
-	refusedSize      = "too_large"
-	refusedBody      = "unreadable_body"
-	refusedBusy      = "busy"
-	refusedReview    = "malformed_review"
-	refusedVersion   = "unsupported_version"
-	refusedInternal  = "internal"
 )
 
 // refusal is the answer to a request that is not a review of this handler.
@@ -46,10 +33,7 @@ func (f *refusal) body() []byte {
 		Reason:   cmp.Or(statusReasons[f.code], metav1.StatusReasonInternalError),
 		Code:     int32(f.code), //nolint:gosec // An HTTP status.
 	}
-	text, err := json.Marshal(&status)
-	if err != nil { // A struct of strings and numbers always has a JSON form.
-		return []byte(`{"kind":"Status","apiVersion":"v1","status":"Failure"}`)
-	}
+	text, _ := json.Marshal(&status) //nolint:errchkjson // It has strings and numbers only.
 	return text
 }
 
@@ -64,33 +48,34 @@ var statusReasons = map[int]metav1.StatusReason{
 }
 
 func internalError() *refusal {
-	return &refusal{http.StatusInternalServerError, refusedInternal, "internal error"}
+	return &refusal{http.StatusInternalServerError, "internal", "internal error"}
 }
 
 func badReview(err error) *refusal {
-	reason := refusedReview
+	reason := "malformed_review"
 	if errors.Is(err, errUnsupportedVersion) {
-		reason = refusedVersion
+		reason = "unsupported_version"
 	}
 	return &refusal{http.StatusBadRequest, reason, err.Error()}
 }
 
-func unknownPath() *refusal {
-	return &refusal{http.StatusNotFound, refusedPath, "want POST " + pathPrefix + "{manager}"}
-}
-
-// managerOf returns the manager in the path. It refuses an invalid one with 400. It refuses an
-// unknown one with 404, and also an invalid kind after it.
+// managerOf returns the manager in the path. It refuses another path, method or manager.
 func (h *handler) managerOf(r *http.Request) (core.Manager, *refusal) {
-	if segment := r.PathValue("kind"); segment != "" && kindOf(segment) == "" {
-		return "", unknownPath()
+	unknownPath := &refusal{http.StatusNotFound, "unknown_path", "want POST " + pathPrefix + "{manager}"}
+	switch kind := r.PathValue("kind"); {
+	case r.PathValue("manager") == "":
+		return "", unknownPath
+	case r.Method != http.MethodPost:
+		return "", &refusal{http.StatusMethodNotAllowed, "method", fmt.Sprintf("want POST, have %.20q", r.Method)}
+	case kind != "" && kindOf(kind) == "":
+		return "", unknownPath
 	}
 	manager, err := core.ParseManager(r.PathValue("manager"))
 	if err != nil {
-		return "", &refusal{http.StatusBadRequest, refusedManager, err.Error()}
+		return "", &refusal{http.StatusBadRequest, "manager", err.Error()}
 	}
 	if !h.opts.Serves(manager) {
-		return "", &refusal{http.StatusNotFound, refusedManager, fmt.Sprintf("no watch of manager %q here", manager)}
+		return "", &refusal{http.StatusNotFound, "manager", fmt.Sprintf("no watch of manager %q here", manager)}
 	}
 	return manager, nil
 }
@@ -102,12 +87,12 @@ func checkMediaType(header http.Header) *refusal {
 	if have := header.Get("Content-Type"); have != want {
 		if mediaType, _, err := mime.ParseMediaType(have); err != nil || mediaType != want {
 			message := fmt.Sprintf("want Content-Type %s, have %.80q", want, have)
-			return &refusal{http.StatusUnsupportedMediaType, refusedMediaType, message}
+			return &refusal{http.StatusUnsupportedMediaType, "media_type", message}
 		}
 	}
 	if have := header.Get("Content-Encoding"); have != "" && have != "identity" {
 		message := fmt.Sprintf("want no Content-Encoding, have %.80q", have)
-		return &refusal{http.StatusUnsupportedMediaType, refusedMediaType, message}
+		return &refusal{http.StatusUnsupportedMediaType, "media_type", message}
 	}
 	return nil
 }
@@ -115,13 +100,13 @@ func checkMediaType(header http.Header) *refusal {
 func badBody(err error) *refusal {
 	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		message := fmt.Sprintf("want a body of at most %d bytes", tooLarge.Limit)
-		return &refusal{http.StatusRequestEntityTooLarge, refusedSize, message}
+		return &refusal{http.StatusRequestEntityTooLarge, "too_large", message}
 	}
 	if errors.Is(err, errNoRoom) {
 		// There is no Retry-After: an API server would wait that long, and the write with it.
-		return &refusal{http.StatusServiceUnavailable, refusedBusy, err.Error()}
+		return &refusal{http.StatusServiceUnavailable, "busy", err.Error()}
 	}
-	return &refusal{http.StatusBadRequest, refusedBody, "the body did not arrive completely"}
+	return &refusal{http.StatusBadRequest, "unreadable_body", "the body did not arrive completely"}
 }
 
 // reply is the answer to a request: a refusal, or the decision on a review.
@@ -175,24 +160,10 @@ func (p *reply) body() []byte {
 }
 
 func appendQuoted(to []byte, text string) []byte {
-	if isPlain(text) {
-		return append(append(append(to, '"'), text...), '"')
+	isUnusual := func(r rune) bool { return r < ' ' || r > '~' }
+	if strings.IndexFunc(text, isUnusual) < 0 { // As in the uids of an API server.
+		return strconv.AppendQuote(to, text)
 	}
-	quoted, err := json.Marshal(text)
-	if err != nil { // Every string has a JSON form.
-		return append(to, `""`...)
-	}
+	quoted, _ := json.Marshal(text) //nolint:errchkjson // Every string has a JSON form.
 	return append(to, quoted...)
-}
-
-// isPlain reports whether text has only letters, digits and '-', as the uids of an API server (RFC
-// 9562).
-func isPlain(text string) bool {
-	for i := range len(text) {
-		c := text[i]
-		if (c < '0' || c > '9') && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && c != '-' {
-			return false
-		}
-	}
-	return true
 }

@@ -97,8 +97,12 @@ func mayScale(resource schema.GroupResource) bool {
 	return builtins()[resource].scales || strings.Contains(resource.Group, ".")
 }
 
-// kindPattern matches the kinds that a path can carry.
-var kindPattern = regexp.MustCompile(`^([A-Z][a-z0-9]*)+$`)
+var (
+	// kindPattern matches the kinds that a path can carry.
+	kindPattern = regexp.MustCompile(`^([A-Z][a-z0-9]*)+$`)
+	// innerCapital matches each capital letter of these but the first one.
+	innerCapital = regexp.MustCompile(`\B[A-Z]`)
+)
 
 // kindSegment returns a kind as a segment of a path, such as "stateful.set" for StatefulSet. An API
 // server allows only lower case there. It is empty for a kind in another notation.
@@ -106,14 +110,7 @@ func kindSegment(kind string) string {
 	if !kindPattern.MatchString(kind) {
 		return ""
 	}
-	var segment strings.Builder
-	for i, letter := range kind {
-		if i > 0 && letter >= 'A' && letter <= 'Z' {
-			segment.WriteByte('.')
-		}
-		segment.WriteRune(letter)
-	}
-	return strings.ToLower(segment.String())
+	return strings.ToLower(innerCapital.ReplaceAllString(kind, ".$0"))
 }
 
 // kindOf returns the kind of a [kindSegment], and "" for any other text.

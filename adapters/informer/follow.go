@@ -2,7 +2,6 @@ package informer
 
 import (
 	"context"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -26,8 +25,6 @@ type follower struct {
 	objects *objects
 	// whole is whether an object did not count generations, so that metadata is not enough.
 	whole bool
-	// streams is whether the present list is the beginning of a watch.
-	streams atomic.Bool
 
 	health     *health
 	conditions []*condition
@@ -103,7 +100,7 @@ func (f *follower) reflect(ctx context.Context, r *resource) {
 	}
 	delay := backoff()
 	discard := logr.Discard()
-	cache.NewReflectorWithOptions(q.listWatch(), &state{}, proofs{f}, cache.ReflectorOptions{
+	cache.NewReflectorWithOptions(q.listWatch(), &state{}, f.store, cache.ReflectorOptions{
 		Name: f.watch.name, TypeDescription: r.kind.Kind, Logger: &discard, Backoff: &delay,
 	}).RunWithContext(ctx)
 }

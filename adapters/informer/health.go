@@ -1,8 +1,10 @@
 package informer
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"strings"
 	"sync"
 	"time"
@@ -29,7 +31,7 @@ type condition struct {
 	watch *watched
 	// problem is why it does not, "" if it does. It needs the lock of [health].
 	problem string
-	// log gets the failures until the watch works. Only the goroutine of the watch uses it.
+	// log gets the failures until the watch works. It needs that lock, too.
 	log *slog.Logger
 }
 
@@ -49,25 +51,31 @@ func (h *health) newLog() *slog.Logger { return pacedlog.New(h.opts.Logger, logE
 func (h *health) works(c *condition) {
 	manager := c.watch.Manager
 	h.opts.Hooks.Proved(manager)
-	if before := h.enter(c, ""); before != "" {
-		c.log = h.newLog()
+	if before, _ := h.enter(c, ""); before != "" {
 		h.opts.Logger.Info("watch is established", slog.String("watch", c.watch.name),
 			slog.String("manager", string(manager)), slog.String("before", before))
 	}
 }
 
-func (h *health) enter(c *condition, problem string) (before string) {
+// enter returns the problem before, and the log of failures.
+func (h *health) enter(c *condition, problem string) (before string, log *slog.Logger) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	before, c.problem = c.problem, problem
-	return before
+	if problem == "" && before != "" {
+		c.log = h.newLog() // The next failure is logged at once.
+	}
+	return before, c.log
 }
 
 func (h *health) fails(c *condition, err error) {
 	manager := c.watch.Manager
 	h.opts.Hooks.Failed(manager, reasonOf(err))
-	h.enter(c, err.Error())
-	c.log.Warn("watch is not established, changes are missed until it is: "+
+	if request, ok := errors.AsType[*url.Error](err); ok {
+		err = request.Err // The URL has another timeout each time, so that each line would be a new one.
+	}
+	_, log := h.enter(c, err.Error())
+	log.Warn("watch is not established, changes are missed until it is: "+
 		"check the error, the rights of the agent and the definition of the resource",
 		slog.String("watch", c.watch.name), slog.String("manager", string(manager)),
 		slog.String("resource", c.watch.Resource.String()), slog.Any("error", err))
@@ -90,29 +98,20 @@ func (c *condition) String() string {
 	return fmt.Sprintf("watch %s of %s: %s", c.watch.name, c.watch.Resource.GroupResource(), c.problem)
 }
 
-// The reasons of failures, for [Hooks].
-const (
-	failedUnauthenticated = "unauthenticated"
-	failedForbidden       = "forbidden"
-	failedNotFound        = "not_found"
-	failedBusy            = "busy"
-	failedUnreachable     = "unreachable"
-	failedOther           = "other"
-)
-
+// reasonOf returns a reason of [Hooks].Failed.
 func reasonOf(err error) string {
 	switch {
 	case apierrors.IsUnauthorized(err):
-		return failedUnauthenticated
+		return "unauthenticated"
 	case apierrors.IsForbidden(err):
-		return failedForbidden
+		return "forbidden"
 	case apierrors.IsNotFound(err):
-		return failedNotFound
+		return "not_found"
 	case apierrors.IsTooManyRequests(err), apierrors.IsServiceUnavailable(err):
-		return failedBusy
+		return "busy"
 	case apierrors.ReasonForError(err) == "":
-		return failedUnreachable
+		return "unreachable"
 	default:
-		return failedOther
+		return "other"
 	}
 }

@@ -3,7 +3,6 @@ package informer
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -38,7 +37,6 @@ type requests struct {
 func (q *requests) listWatch() *cache.ListWatch {
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
-			q.streams.Store(false)
 			page, err := q.list(ctx, opts)
 			q.note(ctx, err)
 			return page, err
@@ -46,10 +44,9 @@ func (q *requests) listWatch() *cache.ListWatch {
 		WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
 			events, err := q.open(ctx, opts)
 			switch {
-			case opts.SendInitialEvents == nil && err == nil:
-				q.works()
 			case opts.SendInitialEvents != nil && !isRetried(err): // If it fails, a list follows.
-				q.streams.Store(err == nil)
+			case err == nil:
+				q.works()
 			default:
 				q.note(ctx, err)
 			}
@@ -84,11 +81,11 @@ func (q *requests) open(ctx context.Context, opts metav1.ListOptions) (watch.Int
 	if err != nil {
 		return nil, err
 	}
-	p := q.parts
-	p.texts = newRecent()
 	// After a broken event, the objects are listed again.
 	broken := apierrors.NewClientErrorReporter(http.StatusInternalServerError, "watch", "")
-	return watch.NewStreamWatcher(&frames{body: body, json: json.NewDecoder(body), parts: p}, broken), nil
+	lists := opts.SendInitialEvents != nil
+	f := &frames{body: body, json: json.NewDecoder(body), parts: q.parts, lists: lists, works: q.works}
+	return watch.NewStreamWatcher(f, broken), nil
 }
 
 func (q *requests) stream(ctx context.Context, opts metav1.ListOptions, metadata string) (io.ReadCloser, error) {
@@ -139,13 +136,24 @@ func (l *list) DeepCopyObject() runtime.Object { return l }
 
 func readList(body io.Reader, p parts) (*list, error) {
 	l, in := &list{}, json.NewDecoder(body)
-	p.texts = newRecent()
-	err := members(in, func(name string) error {
-		switch name {
-		case "metadata":
+	var raw json.RawMessage
+	read := func() error {
+		raw = raw[:0]
+		if err := in.Decode(&raw); err != nil {
+			return err
+		}
+		item, err := p.read(raw)
+		l.Items = append(l.Items, item)
+		return err
+	}
+	err := members(in, '{', func() error {
+		switch name, err := in.Token(); {
+		case err != nil:
+			return err
+		case name == "metadata":
 			return in.Decode(&l.ListMeta)
-		case "items":
-			return l.readItems(in, p)
+		case name == "items":
+			return members(in, '[', read)
 		default:
 			return in.Decode(new(json.RawMessage))
 		}
@@ -156,41 +164,16 @@ func readList(body io.Reader, p parts) (*list, error) {
 	return l, nil
 }
 
-func (l *list) readItems(in *json.Decoder, p parts) error {
+// members calls each for the members of an object or an array. A null is an empty array.
+func members(in *json.Decoder, opening json.Delim, each func() error) error {
 	switch open, err := in.Token(); {
-	case err != nil || open == nil: // A null is an empty list.
+	case err != nil || open == nil && opening == '[':
 		return err
-	case open != json.Delim('['):
-		return errors.New("items: want an array")
-	}
-	var raw json.RawMessage
-	for in.More() {
-		raw = raw[:0]
-		if err := in.Decode(&raw); err != nil {
-			return err
-		}
-		item, err := p.read(raw)
-		if err != nil {
-			return err
-		}
-		l.Items = append(l.Items, item)
-	}
-	_, err := in.Token()
-	return err
-}
-
-// members calls each for the members of an object. It must read the value.
-func members(in *json.Decoder, each func(name string) error) error {
-	if open, err := in.Token(); err != nil || open != json.Delim('{') {
-		return errors.Join(errors.New("want an object"), err)
+	case open != opening:
+		return fmt.Errorf("have %v, want %s", open, opening)
 	}
 	for in.More() {
-		name, err := in.Token()
-		if err != nil {
-			return err
-		}
-		text, _ := name.(string) // The name of a member is a string.
-		if err := each(text); err != nil {
+		if err := each(); err != nil {
 			return err
 		}
 	}
@@ -202,6 +185,9 @@ type frames struct {
 	body  io.Closer
 	json  *json.Decoder
 	parts parts
+	// lists is whether the initial objects of the watch are still arriving. They prove nothing.
+	lists bool
+	works func()
 	frame struct {
 		Type   watch.EventType `json:"type"`
 		Object json.RawMessage `json:"object"`
@@ -219,7 +205,13 @@ func (f *frames) Decode() (watch.EventType, runtime.Object, error) {
 		return watch.Error, &status, err
 	}
 	object, err := f.parts.read(f.frame.Object)
-	return f.frame.Type, object, err
+	if err != nil {
+		return "", nil, err
+	}
+	if f.lists = f.lists && !object.endOfList; !f.lists {
+		f.works()
+	}
+	return f.frame.Type, object, nil
 }
 
 func (f *frames) Close() { _ = f.body.Close() }

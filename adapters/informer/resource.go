@@ -3,7 +3,6 @@ package informer
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -14,7 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/client-go/rest"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -44,7 +42,7 @@ func discover(ctx context.Context, client rest.Interface, gvr schema.GroupVersio
 		gvr.Version = version
 	}
 	var list metav1.APIResourceList
-	if err := get(ctx, client, groupVersionPath(gvr.GroupVersion()), &list); err != nil {
+	if err := client.Get().AbsPath(groupVersionPath(gvr.GroupVersion())).Do(ctx).Into(&list); err != nil {
 		return nil, err
 	}
 	return resourceOf(gvr, list.APIResources)
@@ -70,21 +68,10 @@ func preferredVersion(ctx context.Context, client rest.Interface, group string) 
 		return "v1", nil
 	}
 	var found metav1.APIGroup
-	if err := get(ctx, client, "/apis/"+group, &found); err != nil {
+	if err := client.Get().AbsPath("/apis/" + group).Do(ctx).Into(&found); err != nil {
 		return "", err
 	}
 	return found.PreferredVersion.Version, nil
-}
-
-func get(ctx context.Context, client rest.Interface, path string, into any) error {
-	body, err := client.Get().AbsPath(path).Do(ctx).Raw()
-	if err != nil {
-		return err
-	}
-	if err := json.Unmarshal(body, into); err != nil {
-		return fmt.Errorf("discovery at %s: %w", path, err)
-	}
-	return nil
 }
 
 func groupVersionPath(gv schema.GroupVersion) string {
@@ -144,14 +131,12 @@ func newWatched(w watch.Watch, opts *Options) *watched {
 }
 
 func selectorOf(s watch.Selector) labels.Selector {
-	selector := labels.SelectorFromSet(s.Labels)
+	selector := metav1.LabelSelector{MatchLabels: s.Labels}
 	for _, r := range s.Requirements {
-		operators := map[string]selection.Operator{
-			"In": selection.In, "NotIn": selection.NotIn,
-			"Exists": selection.Exists, "DoesNotExist": selection.DoesNotExist,
-		}
-		requirement, _ := labels.NewRequirement(r.Key, operators[r.Operator], r.Values) // Validated.
-		selector = selector.Add(*requirement)
+		selector.MatchExpressions = append(selector.MatchExpressions, metav1.LabelSelectorRequirement{
+			Key: r.Key, Operator: metav1.LabelSelectorOperator(r.Operator), Values: r.Values,
+		})
 	}
-	return selector
+	all, _ := metav1.LabelSelectorAsSelector(&selector) // Validated.
+	return all
 }

@@ -230,6 +230,16 @@ func TestFailures(t *testing.T) {
 			if err := s.source.Ready(); err != nil || strings.Count(s.log.String(), "watch is established") != 1 {
 				t.Errorf("%s: ready: %v, want that it is, and one line about it:\n%s", verb, err, &s.log)
 			}
+			if want.verb != "connect" {
+				return
+			}
+			s.server.refuse(want.verb, want.status)
+			s.server.cut()
+			time.Sleep(10 * time.Second)
+			synctest.Wait()
+			if n := strings.Count(s.log.String(), "watch is not established"); n != 4 {
+				t.Errorf("%s: %d lines, want one more at once after it worked:\n%s", verb, n, &s.log)
+			}
 		})
 	}
 }

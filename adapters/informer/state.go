@@ -6,8 +6,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"hash"
-	"hash/maphash"
 	"strconv"
+	"unique"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -56,8 +56,6 @@ type parts struct {
 	hasStatus bool
 	// labels keeps the labels apart, too.
 	labels bool
-	// texts are shared between the objects of one list or one watch.
-	texts *recent
 }
 
 // read makes a state of the JSON of an object. It keeps nothing of raw.
@@ -111,7 +109,7 @@ func (d *digester) metadataField(r *rawjson.Reader, name string) (err error) {
 		d.state.name.Name, err = rawjson.NewReader(raw).Text()
 	case "namespace":
 		namespace, textErr := rawjson.NewReader(raw).Text()
-		d.state.name.Namespace, err = d.texts.share([]byte(namespace)), textErr
+		d.state.name.Namespace, err = unique.Make(namespace).Value(), textErr
 	case "uid":
 		d.state.digest.uid = sumOf(raw)
 	case "resourceVersion":
@@ -163,7 +161,7 @@ func (d *digester) addRest(name string, raw []byte) {
 }
 
 func (d *digester) conclude() {
-	d.state.digest.metadata = d.texts.share(d.metadata)
+	d.state.digest.metadata = unique.Make(string(d.metadata))
 	switch {
 	case d.parts.field == core.FieldStatus:
 		d.compare("status", d.status)
@@ -201,9 +199,8 @@ type digest struct {
 	generation int64
 	// member is the name of the compared part, "" if the object has none.
 	member string
-	// metadata has the other members of metadata as JSON, each with a comma before it. Objects with
-	// the same ones share the text, mostly.
-	metadata string
+	// metadata has the other members of metadata as JSON, each with a comma before it.
+	metadata unique.Handle[string]
 }
 
 // json returns a JSON object that [core.DecodeObject] reads, with hashes in place of the content.
@@ -212,28 +209,9 @@ func (d *digest) json() []byte {
 	if d.generation != 0 {
 		text = strconv.AppendInt(append(text, `,"generation":`...), d.generation, 10)
 	}
-	text = append(append(text, d.metadata...), '}')
+	text = append(append(text, d.metadata.Value()...), '}')
 	if d.member != "" {
 		text = append(text, `,"`+d.member+`":"`+base64.RawStdEncoding.EncodeToString(d.content[:])+`"`...)
 	}
 	return append(text, '}')
-}
-
-// recent are texts that were read lately, so that equal ones share their memory. Nil shares none.
-type recent struct {
-	seed  maphash.Seed
-	texts [256]string
-}
-
-func newRecent() *recent { return &recent{seed: maphash.MakeSeed()} }
-
-func (r *recent) share(text []byte) string {
-	if r == nil {
-		return string(text)
-	}
-	known := &r.texts[maphash.Bytes(r.seed, text)%uint64(len(r.texts))]
-	if *known != string(text) {
-		*known = string(text)
-	}
-	return *known
 }

@@ -111,6 +111,7 @@ func TestListIsReadItemByItem(t *testing.T) {
 		`{"items":{}}`:                                                                                       -1,
 		`{"items":[{}`:                                                                                       -1,
 		`[]`:                                                                                                 -1,
+		`null`:                                                                                               -1,
 		`{"metadata":1}`:                                                                                     -1,
 	} {
 		l, err := readList(strings.NewReader(text), parts{})
@@ -119,6 +120,21 @@ func TestListIsReadItemByItem(t *testing.T) {
 			t.Errorf("%s: no error", text)
 		case want >= 0 && (err != nil || len(l.Items) != want || l.ResourceVersion != "7"):
 			t.Errorf("%s: %v, %+v, want %d items", text, err, l, want)
+		}
+	}
+}
+
+// The initial objects of a watch prove nothing before the bookmark at their end.
+func TestInitialObjectsProveNothing(t *testing.T) {
+	const added = `{"type":"ADDED","object":{"metadata":{"name":"a"}}}`
+	const end = `{"type":"BOOKMARK","object":{"metadata":{"annotations":{"k8s.io/initial-events-end":"true"}}}}`
+	proofs := 0
+	f := &frames{
+		json: json.NewDecoder(strings.NewReader(added + added + end + added)), lists: true, works: func() { proofs++ },
+	}
+	for _, want := range []int{0, 0, 1, 2} {
+		if _, _, err := f.Decode(); err != nil || proofs != want {
+			t.Errorf("%v, and %d proofs, want %d", err, proofs, want)
 		}
 	}
 }

@@ -10,40 +10,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// proofs gives objects to the store of a follower. It reports that the API server serves the watch.
-type proofs struct{ *follower }
-
-var _ cache.ReflectorBookmarkStore = proofs{}
-
-func (p proofs) Add(object any) error {
-	p.works()
-	return p.store.Add(object)
-}
-
-func (p proofs) Update(object any) error { return p.Add(object) }
-
-func (p proofs) Delete(object any) error {
-	p.works()
-	return p.store.Delete(object)
-}
-
-func (p proofs) Bookmark(string) error {
-	p.works()
-	return nil
-}
-
-// Replace implements [cache.ReflectorStore]. A list alone proves nothing: the right to watch may be
-// missing.
-func (p proofs) Replace(all []any, version string) error {
-	err := p.store.Replace(all, version)
-	if p.streams.Load() {
-		p.works()
-	}
-	return err
-}
-
-func (proofs) Resync() error { return nil }
-
 // objects is the store of a watch, which one goroutine uses. It compares each [state] with the last
 // one, and offers the changes that matter.
 type objects struct {
@@ -149,7 +115,7 @@ func (o *objects) observe(s *state, last *digest) {
 	case last == nil || last.uid != s.digest.uid:
 		o.offer(s.name, o.appeared(s))
 	case *last == *s.digest:
-		o.opts.Hooks.Observed(o.watch.Manager, decisionUnchanged)
+		o.opts.Hooks.Observed(o.watch.Manager, "unchanged")
 	default:
 		o.offer(s.name, o.change(s.name, core.OperationUpdate, decode(last), decode(s.digest)))
 	}
@@ -189,28 +155,21 @@ func (o *objects) offer(name types.NamespacedName, c *core.Change) {
 		slog.String("object", name.String()), slog.String("decision", decision))
 }
 
-// The decisions beside the outcomes of an acceptor.
-const (
-	decisionUnchanged  = "unchanged"
-	decisionIrrelevant = "irrelevant"
-	decisionNoName     = "no_name"
-	decisionNoOwner    = "no_owner"
-)
-
+// decide returns a decision of [Hooks].Observed.
 func (o *objects) decide(name types.NamespacedName, c *core.Change) string {
 	switch matters := o.selects(name) && o.opts.Filter(c); {
 	case !matters && c.Operation == core.OperationUpdate:
-		return decisionUnchanged
+		return "unchanged"
 	case !matters:
-		return decisionIrrelevant
+		return "irrelevant"
 	}
 	event, err := c.Event(o.opts.Now())
 	if err != nil {
-		return decisionNoName
+		return "no_name"
 	}
 	event.Owner, err = c.Owner()
 	if o.opts.RequireOwner && (err != nil || event.Owner == (types.NamespacedName{})) {
-		return decisionNoOwner
+		return "no_owner"
 	}
 	return string(o.acceptor.Accept(o.watch.Manager, event))
 }

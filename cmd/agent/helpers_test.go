@@ -13,7 +13,6 @@ import (
 	"os"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -24,6 +23,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
@@ -351,12 +351,19 @@ func (s *started) stop(tb testing.TB) fates {
 	if err := <-s.ended; err != nil {
 		tb.Errorf("agent ended with %v, want nil", err)
 	}
-	events, ok := s.log.wait(tb, "agent stopped", 1)[0]["events"].(map[string]any)
-	if !ok {
-		tb.Fatal("no summary of events in the log")
+	events := must(json.Marshal(s.log.wait(tb, "agent stopped", 1)[0]["events"]))(tb)
+	var managers map[core.Manager]outbox.Counts
+	noError(tb, json.Unmarshal(events, &managers))
+	var sum fates
+	for _, c := range managers {
+		sum.accepted += float64(c.Accepted)
+		sum.done += float64(c.Delivered + c.Coalesced)
+		sum.pending += float64(c.Pending)
+		for _, n := range c.Dropped {
+			sum.dropped += float64(n)
+		}
 	}
-	number := func(name string) float64 { return must(strconv.ParseFloat(fmt.Sprint(events[name]), 64))(tb) }
-	return fates{number("accepted"), number("delivered") + number("coalesced"), number("dropped"), number("pending")}
+	return sum
 }
 
 // apiServer is the client of an API server, with its client certificates if it has any.
@@ -364,6 +371,8 @@ func (p pki) apiServer(tb testing.TB, certificates ...tls.Certificate) *http.Cli
 	tb.Helper()
 	transport := &http.Transport{
 		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: p.ca.Pool(), Certificates: certificates},
+		// An API server offers HTTP/2, too, and the webhook must not choose it.
+		ForceAttemptHTTP2: true,
 	}
 	tb.Cleanup(transport.CloseIdleConnections)
 	return &http.Client{Transport: transport, Timeout: patience}

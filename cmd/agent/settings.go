@@ -283,41 +283,27 @@ func (e environment) suspicious(all []setting) []string {
 // didYouMean asks for the first of names that is nearest to name. It is empty when none is near.
 func didYouMean(name string, names []string) string {
 	const shortName = 6
-	nearest, limit := "", 2
+	most := 2
 	if len(name) < shortName {
-		limit = 1
+		most = 1
 	}
-	for _, candidate := range names {
-		if d := distance(name, candidate); d <= limit {
-			nearest, limit = candidate, d-1
+	for edits := range most + 1 {
+		for _, candidate := range names {
+			if isNear(name, candidate, edits) {
+				return ", did you mean " + candidate + "?"
+			}
 		}
 	}
-	if nearest == "" {
-		return ""
-	}
-	return ", did you mean " + nearest + "?"
+	return ""
 }
 
-// distance is how many bytes must be inserted, deleted or replaced to make b of a (Levenshtein).
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
+// isNear reports whether so many insertions, deletions and replacements of bytes make b of a.
+func isNear(a, b string, edits int) bool {
+	for a != "" && b != "" && a[0] == b[0] {
+		a, b = a[1:], b[1:]
 	}
-
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-
-		for j := range len(b) {
-			replaced := diagonal
-			if a[i] != b[j] {
-				replaced++
-			}
-
-			diagonal = row[j+1]
-			row[j+1] = min(replaced, diagonal+1, row[j]+1)
-		}
+	if edits == 0 || a == "" || b == "" {
+		return len(a)+len(b) <= edits
 	}
-	return row[len(b)]
+	return isNear(a[1:], b[1:], edits-1) || isNear(a[1:], b, edits-1) || isNear(a, b[1:], edits-1)
 }

@@ -293,11 +293,16 @@ func TestHelpAndVersionGoToStdout(t *testing.T) {
 
 func TestUnknownCommand(t *testing.T) {
 	t.Parallel()
-	var stderr bytes.Buffer
-	err := run(t.Context(), []string{"chek", "--help"}, lookup(nil), io.Discard, &stderr)
-	want := "wrong settings, agent --help lists all:\n  \"chek\": unknown command, did you mean check?\n"
-	if exitCode(err) != exitUsage || stderr.String() != want {
-		t.Errorf("exit code %d and %q, want 2 and %q", exitCode(err), &stderr, want)
+	for command, hint := range map[string]string{
+		"chek": ", did you mean check?", "debog": ", did you mean debug?", "xxdebug": ", did you mean debug?",
+		"dobog": "", "serve": "",
+	} {
+		var stderr bytes.Buffer
+		err := run(t.Context(), []string{command, "--help"}, lookup(nil), io.Discard, &stderr)
+		want := fmt.Sprintf("wrong settings, agent --help lists all:\n  %q: unknown command%s\n", command, hint)
+		if exitCode(err) != exitUsage || stderr.String() != want {
+			t.Errorf("exit code %d and %q, want 2 and %q", exitCode(err), &stderr, want)
+		}
 	}
 }
 

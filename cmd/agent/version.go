@@ -21,27 +21,15 @@ func thisBuild() build {
 		platform:  runtime.GOOS + "/" + runtime.GOARCH,
 		fips:      "off",
 	}
-	if info, ok := debug.ReadBuildInfo(); ok {
-		b.version = cmp.Or(b.version, versionOf(info))
+	// It is "(devel)" without a commit.
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "(devel)" {
+		b.version = cmp.Or(b.version, info.Main.Version)
 	}
 	b.version = cmp.Or(b.version, "dev")
 	if fips140.Enabled() {
 		b.fips = fips140.Version()
 	}
 	return b
-}
-
-// versionOf returns the version of the module, or else its commit. It is empty for neither.
-func versionOf(info *debug.BuildInfo) string {
-	if v := info.Main.Version; v != "" && v != "(devel)" {
-		return v
-	}
-	for _, setting := range info.Settings {
-		if setting.Key == "vcs.revision" {
-			return setting.Value
-		}
-	}
-	return ""
 }
 
 func (b build) String() string {

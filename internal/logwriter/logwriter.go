@@ -6,51 +6,43 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"sync"
 	"sync/atomic"
 	"time"
 )
 
 const (
-	// maxLogBytes bounds the lines that wait for the sink.
+	// maxLogBytes and maxLogLines bound the lines that wait for the sink.
 	maxLogBytes = 256 << 10
+	maxLogLines = 2048
 	// flushTimeout bounds the wait for the sink at the end.
 	flushTimeout = time.Second
 )
 
 // Writer writes lines to a sink without waiting for it, so that a stalled sink does not delay
-// reviews. Lines that exceed 256 KiB while the sink is stalled are dropped and counted. Create one
-// with [New]. Its methods may be called concurrently.
+// reviews. Lines beyond 256 KiB or 2,048 lines are dropped and counted while the sink is stalled.
+// Create one with [New]. Its methods may be called concurrently.
 type Writer struct {
 	sink    io.Writer
+	lines   chan []byte
+	bytes   atomic.Int64 // of the lines
 	dropped atomic.Int64
-
-	mu       sync.Mutex
-	lines    [][]byte
-	bytes    int
-	added    chan struct{} // holds a token when there may be lines
-	reported int64         // dropped lines that the sink knows of
 }
 
 // New returns a writer to sink. Lines wait until [Writer.Start] is called.
-func New(sink io.Writer) *Writer {
-	return &Writer{sink: sink, added: make(chan struct{}, 1)}
-}
+func New(sink io.Writer) *Writer { return &Writer{sink: sink, lines: make(chan []byte, maxLogLines)} }
 
 // Write keeps one line for the sink, or drops it. It never blocks and never fails.
 func (w *Writer) Write(line []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.bytes+len(line) > maxLogBytes {
-		w.dropped.Add(1)
-		return len(line), nil
+	size := int64(len(line))
+	if w.bytes.Add(size) <= maxLogBytes {
+		select {
+		case w.lines <- bytes.Clone(line):
+			return len(line), nil
+		default:
+		}
 	}
-	w.lines = append(w.lines, bytes.Clone(line))
-	w.bytes += len(line)
-	select {
-	case w.added <- struct{}{}:
-	default:
-	}
+	w.bytes.Add(-size)
+	w.dropped.Add(1)
 	return len(line), nil
 }
 
@@ -73,37 +65,24 @@ func (w *Writer) Start(ctx context.Context) error {
 	return nil
 }
 
+// write ends when ctx has ended and no line waits. It ignores errors of the sink: there is no other
+// place to report to.
 func (w *Writer) write(ctx context.Context) {
-	for ended := false; !ended; {
+	const report = `{"time":%q,"level":"WARN","msg":"log lines were dropped: the sink was stalled","lines":%d}` + "\n"
+	reported := int64(0)
+	for {
+		if lost := w.dropped.Load() - reported; lost > 0 && len(w.lines) == 0 {
+			reported += lost
+			_, _ = fmt.Fprintf(w.sink, report, time.Now().Format(time.RFC3339Nano), lost)
+		}
 		select {
-		case <-w.added:
+		case line := <-w.lines:
+			w.bytes.Add(-int64(len(line)))
+			_, _ = w.sink.Write(line)
 		case <-ctx.Done():
-			ended = true
+			if len(w.lines) == 0 {
+				return
+			}
 		}
-		for line := w.take(); line != nil; line = w.take() {
-			_, _ = w.sink.Write(line) // There is no other place to report to.
-		}
 	}
-}
-
-// take returns the next line, and after the last one a line about those that were dropped, nil for
-// none. Its room is free only then, so that the lines that the sink did not take yet count.
-func (w *Writer) take() []byte {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if len(w.lines) > 0 {
-		line := w.lines[0]
-		w.lines[0] = nil
-		w.lines = w.lines[1:]
-		w.bytes -= len(line)
-		return line
-	}
-	w.lines = nil
-	lines := w.dropped.Load() - w.reported
-	if lines == 0 {
-		return nil
-	}
-	w.reported += lines
-	const line = `{"time":%q,"level":"WARN","msg":"log lines were dropped: the sink was stalled","lines":%d}` + "\n"
-	return fmt.Appendf(nil, line, time.Now().Format(time.RFC3339Nano), lines)
 }

@@ -39,6 +39,21 @@ func TestReaderAcceptsWhatEncodingJSONAccepts(t *testing.T) {
 	}
 }
 
+// A reader takes eight bytes of a string at once.
+func TestEachByteAtEachPlaceOfAString(t *testing.T) {
+	t.Parallel()
+	for place := range 8 {
+		for c := range 256 {
+			for _, behind := range []byte{'a', '"', '\\', 0x1f, ' ', '!', 0x80, 0xff} {
+				text := bytes.Repeat([]byte{behind}, 16)
+				copy(text, `"aaaaaaa`[:place+1])
+				text[place+1] = byte(c)
+				checkSkip(t, append(text, '"'))
+			}
+		}
+	}
+}
+
 func nested(depth int) string { return strings.Repeat("[", depth) + strings.Repeat("]", depth) }
 
 func FuzzReader(f *testing.F) {

@@ -27,20 +27,18 @@ const (
 func (c *checker) canary(ctx context.Context) {
 	opts := c.opts.Canary
 	if opts.Lease == (types.NamespacedName{}) {
-		c.skip("canary", "CANARY_LEASE is not set, so nothing proves that the API server calls the agent")
+		c.skip("CANARY_LEASE is not set, so nothing proves that the API server calls the agent", "canary")
 		return
 	}
 	if ctx.Err() != nil {
-		c.skip("canary", "no time is left")
+		c.skip("no time is left", "canary")
 		return
 	}
 	lease, err := canary.NewLease(opts.Lease, canary.LeaseOptions{
 		Server: opts.Server, TokenFile: opts.TokenFile, CAFile: opts.CAFile,
 	})
 	if err != nil {
-		c.fail("canary", finding{
-			err.Error(), "an API server, and its CA bundle", "check CANARY_API_SERVER and CANARY_CA_CERT",
-		})
+		c.fail("canary", err.Error(), "an API server, and its CA bundle", "check CANARY_API_SERVER and CANARY_CA_CERT")
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, canaryTimeout)
@@ -48,7 +46,7 @@ func (c *checker) canary(ctx context.Context) {
 	before, _ := failuresBeside(ctx, c.opts.MetricsAddress)
 	called, err := lease.Check(ctx)
 	if err != nil {
-		c.fail("canary", unwritten(opts.Lease.String(), err))
+		c.failFor("canary", err, unwritten(opts.Lease.String()))
 		return
 	}
 	c.ok("canary", "may patch the Lease %s", opts.Lease)
@@ -68,14 +66,12 @@ func (c *checker) webhook(ctx context.Context, called bool, before int64) {
 	case called:
 		c.ok("webhook", "the API server calls an agent")
 	case !runs:
-		c.warn("webhook", finding{"the API server calls no agent", "a call, unless no agent runs yet", action})
+		c.warn("webhook", "the API server calls no agent", "a call, unless no agent runs yet", action)
 	case failures > before:
-		c.fail("webhook", finding{
-			"the API server rejects the certificate of the agent", "a caBundle with the CA of that certificate",
-			"correct the caBundle of the webhook configuration",
-		})
+		c.fail("webhook", "the API server rejects the certificate of the agent",
+			"a caBundle with the CA of that certificate", "correct the caBundle of the webhook configuration")
 	default:
-		c.fail("webhook", finding{"the API server calls no agent, and one runs here", "a call", action})
+		c.fail("webhook", "the API server calls no agent, and one runs here", "a call", action)
 	}
 }
 
@@ -103,34 +99,29 @@ func failuresBeside(ctx context.Context, address string) (failures int64, runs b
 	return *ready.WebhookFailures, true
 }
 
-func unwritten(lease string, err error) finding {
-	f := finding{found: err.Error(), want: "the right to patch the Lease " + lease}
-	switch status := statusOf(err); {
-	case isA[*fs.PathError](err): // NewLease has read the CA bundle.
-		f.want, f.action = "the token of the service account", "mount it, or set CANARY_TOKEN_FILE"
-	case status == http.StatusUnauthorized:
-		f.action = "check CANARY_TOKEN_FILE: the API server does not know the token"
-	case status == http.StatusForbidden:
-		f.action = "apply the Role and the RoleBinding of the canary"
-	case status == http.StatusNotFound:
-		f.action = "create the Lease: the canary does not"
-	case errors.Is(err, context.DeadlineExceeded), isA[*net.OpError](err):
-		f.want = "an answer of the API server"
-		f.action = "check CANARY_API_SERVER, the network policy, and that no agent hangs"
-	default:
-		f.action = "check CANARY_API_SERVER and CANARY_CA_CERT"
+func unwritten(lease string) []advice {
+	right, answer := "the right to patch the Lease "+lease, "an answer of the API server"
+	const silent = "check CANARY_API_SERVER, the network policy, and that no agent hangs"
+	return []advice{
+		// NewLease has read the CA bundle.
+		{isA[*fs.PathError], "the token of the service account", "mount it, or set CANARY_TOKEN_FILE"},
+		{isStatus(http.StatusUnauthorized), right, "check CANARY_TOKEN_FILE: the API server does not know the token"},
+		{isStatus(http.StatusForbidden), right, "apply the Role and the RoleBinding of the canary"},
+		{isStatus(http.StatusNotFound), right, "create the Lease: the canary does not"},
+		{is(context.DeadlineExceeded), answer, silent},
+		{isA[*net.OpError], answer, silent},
+		{isAny, right, "check CANARY_API_SERVER and CANARY_CA_CERT"},
 	}
-	return f
 }
 
-// statusOf returns the HTTP status of an answer, 0 without an answer.
-func statusOf(err error) int {
+// isStatus is for the answers with an HTTP status.
+func isStatus(code int) func(error) bool {
 	type statusError interface {
 		error
 		StatusCode() int
 	}
-	if answer, ok := errors.AsType[statusError](err); ok {
-		return answer.StatusCode()
+	return func(err error) bool {
+		answer, ok := errors.AsType[statusError](err)
+		return ok && answer.StatusCode() == code
 	}
-	return 0
 }

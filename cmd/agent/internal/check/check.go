@@ -36,7 +36,7 @@ func Run(
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	c := &checker{report: &report{out: out}, opts: opts}
-	c.doubts(warnings)
+	c.settings(nil, warnings)
 	c.ok("settings", "contract %s, control plane %s", opts.Contract, opts.ControlPlane.Address)
 	c.clientKeys()
 	if informer == nil {
@@ -62,12 +62,7 @@ type Link func() (over core.Forwarder, stop func(), err error)
 // Refuse prints wrong settings, one line each. Warnings do not fail.
 func Refuse(mistakes, warnings []string, out io.Writer) error {
 	r := &report{out: out}
-	for _, mistake := range mistakes {
-		r.fail("settings", finding{
-			found: strings.TrimSuffix(mistake, "."), action: "correct it, agent --help lists all settings",
-		})
-	}
-	r.doubts(warnings)
+	r.settings(mistakes, warnings)
 	return r.end()
 }
 
@@ -83,10 +78,8 @@ type checker struct {
 
 func (c *checker) informer(problems []error) {
 	for _, problem := range problems {
-		c.fail("informer", finding{
-			problem.Error(), "the right to list and watch, and a resource that is defined",
-			"apply the ClusterRole, or correct WATCHERS and INFORMER_API_SERVER",
-		})
+		c.fail("informer", problem.Error(), "the right to list and watch, and a resource that is defined",
+			"apply the ClusterRole, or correct WATCHERS and INFORMER_API_SERVER")
 	}
 	if len(problems) == 0 {
 		c.ok("informer", "all watches can be established")
@@ -98,32 +91,17 @@ func (c *checker) managers() {
 	if path := c.opts.ManagersFile; path != "" {
 		listed, err := managersfile.Others(c.known, path)
 		if err != nil {
-			c.fail("MANAGERS_FILE", finding{err.Error(), "one name per line", "correct the ConfigMap"})
+			c.fail("MANAGERS_FILE", err.Error(), "one name per line", "correct the ConfigMap")
 			return
 		}
 		c.known = append(c.known, listed...)
 	}
 	if len(c.known) == 0 {
-		c.warn("managers", finding{
-			"none: the agent learns managers from their first review", "MANAGERS or MANAGERS_FILE",
-			"without them no start leads to a resync, and any name is accepted",
-		})
+		c.warn("managers", "none: the agent learns managers from their first review", "MANAGERS or MANAGERS_FILE",
+			"without them no start leads to a resync, and any name is accepted")
 		return
 	}
 	c.ok("managers", "%s", strings.Trim(fmt.Sprint(c.known), "[]"))
-}
-
-type finding struct{ found, want, action string }
-
-func (f finding) String() string {
-	text := f.found
-	if f.want != "" {
-		text += "; want " + f.want
-	}
-	if f.action != "" {
-		text += "; " + f.action
-	}
-	return text
 }
 
 type report struct {
@@ -132,29 +110,70 @@ type report struct {
 	err            error // of the first line that could not be written
 }
 
+func (r *report) settings(mistakes, warnings []string) {
+	for _, mistake := range mistakes {
+		r.fail("settings", strings.TrimSuffix(mistake, ".")+"; correct it, agent --help lists all settings")
+	}
+	for _, warning := range warnings {
+		r.warn("settings", warning)
+	}
+}
+
 func (r *report) ok(name, format string, args ...any) {
 	r.line("ok", name, fmt.Sprintf(format, args...))
 }
 
-func (r *report) doubts(warnings []string) {
-	for _, warning := range warnings {
-		r.warn("settings", finding{found: warning})
+func (r *report) skip(reason string, names ...string) {
+	for _, name := range names {
+		r.line("skip", name, reason)
 	}
 }
 
-func (r *report) warn(name string, f finding) { r.line("warn", name, f.String()) }
+// warn prints what was found. It may be followed by what is wanted and an action.
+func (r *report) warn(name string, found ...string) { r.line("warn", name, found...) }
 
-func (r *report) fail(name string, f finding) {
+// fail is warn for a result with which the command fails.
+func (r *report) fail(name string, found ...string) {
 	r.failed++
-	r.line("FAIL", name, f.String())
+	r.line("FAIL", name, found...)
 }
 
-func (r *report) skip(name, reason string) { r.line("skip", name, reason) }
+// failFor fails with the first advice for an error.
+func (r *report) failFor(name string, err error, known []advice) {
+	a, found := first(known, err), err.Error()
+	if end := io.EOF.Error(); found == end || strings.HasSuffix(found, ": "+end) {
+		found = strings.TrimSuffix(found, end) + "the other end closed the connection without an answer"
+	}
+	r.fail(name, found, a.want, a.action)
+}
+
+// advice is what to want and what to do for the errors of a kind.
+type advice struct {
+	is           func(error) bool
+	want, action string
+}
+
+// first expects that the last advice fits.
+func first(known []advice, err error) advice {
+	return known[slices.IndexFunc(known, func(a advice) bool { return a.is(err) })]
+}
+
+func isAny(error) bool { return true }
+
+func isA[T error](err error) bool {
+	_, ok := errors.AsType[T](err)
+	return ok
+}
+
+func is(target error) func(error) bool { return func(err error) bool { return errors.Is(err, target) } }
 
 // line writes one line. The text may have line breaks, as errors of other hosts do.
-func (r *report) line(result, name, text string) {
+func (r *report) line(result, name string, text ...string) {
+	if len(text) > 1 {
+		text[1] = "want " + text[1]
+	}
 	r.checks++
-	r.printf("%-4s  %-20s  %s\n", result, name, strings.Join(strings.Fields(text), " "))
+	r.printf("%-4s  %-20s  %s\n", result, name, strings.Join(strings.Fields(strings.Join(text, "; ")), " "))
 }
 
 func (r *report) printf(format string, args ...any) {

@@ -11,7 +11,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -33,16 +32,14 @@ func (c *checker) controlPlane(ctx context.Context, link Link) {
 	to := connect.Target{Address: c.opts.ControlPlane.Address, ServerName: c.opts.ControlPlane.ServerName}
 	conn, err := connect.TCP(ctx, to)
 	if err != nil {
-		c.fail("connection", unreachable(err))
-		c.skip("TLS", "no connection")
-		c.skip("heartbeat", "no connection")
+		c.failFor("connection", err, unreachable())
+		c.skip("no connection", "TLS", "heartbeat")
 		return
 	}
 	c.ok("connection", "%s, at %s", to.Address, conn.RemoteAddr())
 	if c.client == nil {
 		_ = conn.Close()
-		c.skip("TLS", "the key material cannot be used")
-		c.skip("heartbeat", "the key material cannot be used")
+		c.skip("the key material cannot be used", "TLS", "heartbeat")
 		return
 	}
 	if link != nil {
@@ -51,8 +48,8 @@ func (c *checker) controlPlane(ctx context.Context, link Link) {
 		return
 	}
 	if err := connect.TLS(ctx, conn, c.client, to); err != nil {
-		c.fail("TLS", untrusted(err))
-		c.skip("heartbeat", "no TLS connection")
+		c.failFor("TLS", err, untrusted())
+		c.skip("no TLS connection", "heartbeat")
 		return
 	}
 	c.ok("TLS", "the certificate of %s is trusted, and it accepts TLS_CERT", to.Address)
@@ -62,52 +59,40 @@ func (c *checker) controlPlane(ctx context.Context, link Link) {
 // server checks the way through a NATS server, from the handshake to the answer of the operator.
 func (c *checker) server(ctx context.Context, link Link) {
 	over, stop, err := link()
-	switch {
-	case errors.Is(err, nats.ErrAuthorization):
-		c.fail("TLS", finding{
-			err.Error(), "a user with a SAN of TLS_CERT as its name",
-			"add the user of this runtime to the configuration of the NATS server, and reload it",
-		})
-	case err != nil:
-		c.fail("TLS", untrusted(err))
-	default:
-		defer stop()
-		c.ok("TLS", "the certificate of the NATS server is trusted, and it has a user for TLS_CERT")
-		c.heartbeats(ctx, over)
+	if err != nil {
+		c.failFor("TLS", err, untrusted())
+		c.skip("no connection to the NATS server", "heartbeat")
 		return
 	}
-	c.skip("heartbeat", "no connection to the NATS server")
+	defer stop()
+	c.ok("TLS", "the certificate of the NATS server is trusted, and it has a user for TLS_CERT")
+	c.heartbeats(ctx, over)
 }
 
-func unreachable(err error) finding {
-	f := finding{err.Error(), "an open port", "check KCP_ADDR, the listener or gateway, and the network policy"}
-	if _, ok := errors.AsType[*net.DNSError](err); ok {
-		f.want, f.action = "a host name that resolves", "check KCP_ADDR, and the DNS of this cluster"
+func unreachable() []advice {
+	return []advice{
+		{isA[*net.DNSError], "a host name that resolves", "check KCP_ADDR, and the DNS of this cluster"},
+		{isAny, "an open port", "check KCP_ADDR, the listener or gateway, and the network policy"},
 	}
-	return f
 }
 
-func untrusted(err error) finding {
-	f := finding{found: err.Error()}
-	switch {
-	case isA[x509.HostnameError](err):
-		f.want, f.action = "a certificate for the name of the control plane", "correct KCP_ADDR, or set KCP_SERVER_NAME"
-	case isA[*tls.CertificateVerificationError](err):
-		f.want, f.action = "a certificate that CA_CERT issued", "correct CA_CERT, or KCP_ADDR if it names another host"
-	case isRemote(err):
-		f.want = "a control plane that accepts TLS_CERT"
-		f.action = "check the CA bundle of the listener or gateway, and the validity of TLS_CERT"
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
-		f.want, f.action = "a TLS handshake within 10s", "check that the port of KCP_ADDR serves TLS, and the network"
-	case isA[tls.RecordHeaderError](err):
-		f.want, f.action = "TLS", "check the port in KCP_ADDR: this one speaks another protocol"
-	case errors.Is(err, io.EOF):
-		f.found, f.want = "the other end closed the connection without an answer", "TLS"
-		f.action = "check the port in KCP_ADDR, the gateway, and its limits"
-	default:
-		f.want, f.action = "TLS 1.3", "check the port in KCP_ADDR, and the TLS versions of the gateway"
+func untrusted() []advice {
+	const late, port = "a TLS handshake within 10s", "check that the port of KCP_ADDR serves TLS, and the network"
+	const user = "add the user of this runtime to the configuration of the NATS server, and reload it"
+	const refused = "check the CA bundle of the listener or gateway, and the validity of TLS_CERT"
+	const name = "correct KCP_ADDR, or set KCP_SERVER_NAME"
+	const otherCA = "correct CA_CERT, or KCP_ADDR if it names another host"
+	return []advice{
+		{is(nats.ErrAuthorization), "a user with a SAN of TLS_CERT as its name", user},
+		{isA[x509.HostnameError], "a certificate for the name of the control plane", name},
+		{isA[*tls.CertificateVerificationError], "a certificate that CA_CERT issued", otherCA},
+		{isRemote, "a control plane that accepts TLS_CERT", refused},
+		{is(context.DeadlineExceeded), late, port},
+		{is(os.ErrDeadlineExceeded), late, port},
+		{isA[tls.RecordHeaderError], "TLS", "check the port in KCP_ADDR: this one speaks another protocol"},
+		{is(io.EOF), "TLS", "check the port in KCP_ADDR, the gateway, and its limits"},
+		{isAny, "TLS 1.3", "check the port in KCP_ADDR, and the TLS versions of the gateway"},
 	}
-	return f
 }
 
 // isRemote reports whether the other end refused: by a TLS alert, or by the end of a connection.
@@ -119,18 +104,13 @@ func isRemote(err error) bool {
 	return ok && op.Op == "remote error" || errors.Is(err, nats.ErrTLS) && closed
 }
 
-func isA[T error](err error) bool {
-	_, ok := errors.AsType[T](err)
-	return ok
-}
-
 func (c *checker) heartbeats(ctx context.Context, over core.Forwarder) {
 	switch {
 	case !c.opts.Contract.Numbered():
-		c.skip("heartbeat", fmt.Sprintf("contract %s has none: only an event shows an answer", c.opts.Contract))
+		c.skip(fmt.Sprintf("contract %s has none: only an event shows an answer", c.opts.Contract), "heartbeat")
 		return
 	case len(c.known) == 0:
-		c.skip("heartbeat", "no manager is known")
+		c.skip("no manager is known", "heartbeat")
 		return
 	}
 	answers := make([]error, len(c.known))
@@ -190,71 +170,61 @@ func (c *checker) probe() core.Batch {
 }
 
 func (c *checker) answer(ctx context.Context, manager core.Manager, err error) {
-	name := "heartbeat"
+	const name = "heartbeat"
 	switch reason := core.Reason(err); {
 	case err == nil:
 		c.ok(name, "manager %s acknowledges contract %s", manager, c.opts.Contract)
 	case ctx.Err() != nil:
-		c.fail(name, finding{
-			fmt.Sprintf("no answer before the checks ended after %v", timeout), "an answer",
-			"check the load of the control plane",
-		})
+		c.fail(name, fmt.Sprintf("no answer before the checks ended after %v", timeout), "an answer",
+			"check the load of the control plane")
 	case reason == reasons.UnknownContract && c.opts.ControlPlane.Fallback != "":
-		c.warn(name, finding{err.Error(), "contract v3", "CONTRACT_FALLBACK is in use, without heartbeats"})
+		c.warn(name, err.Error(), "contract v3", "CONTRACT_FALLBACK is in use, without heartbeats")
 	default:
-		c.fail(name, refusal(manager, reason, err))
+		c.failFor(name, fmt.Errorf("manager %s: %s: %w", manager, cmp.Or(reason, "refused"), err), refused())
 	}
 }
 
-func refusal(manager core.Manager, reason string, err error) finding {
-	action := "see the log of the listener"
-	all := actions()
-	if i := slices.IndexFunc(all, func(k known) bool { return k.is(reason, err) }); i >= 0 {
-		action = all[i].action
-	}
-	return finding{
-		fmt.Sprintf("manager %s: %s: %v", manager, cmp.Or(reason, "refused"), err), "202 Accepted", action,
+// refused has the actions for the answers to a heartbeat.
+func refused() []advice {
+	const want = "202 Accepted"
+	violation, noStream := is(nats.ErrPermissionViolation), is(jetstream.ErrNoStreamResponse)
+	return []advice{
+		{forbidden(reasons.SANMismatch), want, "make the SAN of TLS_CERT and the annotation skr-domain equal"},
+		{forbidden("domain_ambiguous"), want, "correct skr-domain of the other runtime with this domain"},
+		{forbidden("domain_"), want, "correct the annotation skr-domain of this runtime in the control plane"},
+		{forbidden(reasons.SourceMismatch), want, "issue TLS_CERT with the id of this runtime as Common Name"},
+		{violation, want, "add this manager to the user of this runtime, and reload the NATS server"},
+		{because(reasons.Forbidden), want, "check the name of this runtime and its annotation skr-domain"},
+		{because(reasons.Unauthenticated), want, "check the CA bundle of the listener, and the header of the gateway"},
+		{noStream, want, "correct MANAGERS, or start the operator, which creates the stream"},
+		{because(reasons.UnknownManager), want, "correct MANAGERS, or the label managed-by of the Watcher"},
+		{
+			because(reasons.UnknownContract), want,
+			"route /v3/ at the gateway, update the listener or set CONTRACT_FALLBACK",
+		},
+		{because(reasons.GatewayRefused), want, "check the CA bundle of the gateway"},
+		{because(reasons.NotReady), want, "check that a replica of the operator leads and is ready"},
+		{because(reasons.TooFast), want, "this runtime sends more than its share: check again later"},
+		{because("timeout"), want, "check the load of the operator and the network, or raise FORWARD_TIMEOUT"},
+		{because("connection"), want, "check the gateway and the network, and check again"},
+		{because("tls_refused"), want, "check the CA bundle of the listener, and the validity of TLS_CERT"},
+		{isAny, want, "see the log of the listener"},
 	}
 }
 
-// known is the action for a reason. The answer of a listener begins with answer, and cause is in
-// the chain of the error; empty: any.
-type known struct {
-	reason, answer string
-	cause          error
-	action         string
+// because is for the errors with a reason.
+func because(reason string) func(error) bool {
+	return func(err error) bool { return core.Reason(err) == reason }
 }
 
-func (k known) is(reason string, err error) bool {
+// forbidden is for the refusals of a listener whose answer begins like that one.
+func forbidden(answer string) func(error) bool {
 	type answered interface {
 		error
 		Answer() string
 	}
-	answer := ""
-	if refused, ok := errors.AsType[answered](err); ok {
-		answer = refused.Answer()
-	}
-	return k.reason == reason && strings.HasPrefix(answer, k.answer) && (k.cause == nil || errors.Is(err, k.cause))
-}
-
-func actions() []known {
-	violation, noStream := nats.ErrPermissionViolation, jetstream.ErrNoStreamResponse
-	return []known{
-		{reasons.Forbidden, reasons.SANMismatch, nil, "make the SAN of TLS_CERT and the annotation skr-domain equal"},
-		{reasons.Forbidden, "domain_ambiguous", nil, "correct skr-domain of the other runtime with this domain"},
-		{reasons.Forbidden, "domain_", nil, "correct the annotation skr-domain of this runtime in the control plane"},
-		{reasons.Forbidden, reasons.SourceMismatch, nil, "issue TLS_CERT with the id of this runtime as Common Name"},
-		{reasons.Forbidden, "", violation, "add this manager to the user of this runtime, and reload the NATS server"},
-		{reasons.Forbidden, "", nil, "check the name of this runtime and its annotation skr-domain"},
-		{reasons.Unauthenticated, "", nil, "check the CA bundle of the listener, and the header of the gateway"},
-		{reasons.UnknownManager, "", noStream, "correct MANAGERS, or start the operator, which creates the stream"},
-		{reasons.UnknownManager, "", nil, "correct MANAGERS, or the label managed-by of the Watcher"},
-		{reasons.UnknownContract, "", nil, "route /v3/ at the gateway, update the listener or set CONTRACT_FALLBACK"},
-		{reasons.GatewayRefused, "", nil, "check the CA bundle of the gateway"},
-		{reasons.NotReady, "", nil, "check that a replica of the operator leads and is ready"},
-		{reasons.TooFast, "", nil, "this runtime sends more than its share: check again later"},
-		{"timeout", "", nil, "check the load of the operator and the network, or raise FORWARD_TIMEOUT"},
-		{"connection", "", nil, "check the gateway and the network, and check again"},
-		{"tls_refused", "", nil, "check the CA bundle of the listener, and the validity of TLS_CERT"},
+	return func(err error) bool {
+		refused, ok := errors.AsType[answered](err)
+		return core.Reason(err) == reasons.Forbidden && ok && strings.HasPrefix(refused.Answer(), answer)
 	}
 }

@@ -30,7 +30,7 @@ func TestUntrusted(t *testing.T) {
 		"end":               {io.EOF, other},
 		"TLS 1.2 of a NATS": {fmt.Errorf("%w: protocol version not supported", nats.ErrTLS), "TLS 1.3"},
 	} {
-		if got := untrusted(c.err).want; got != c.want {
+		if got := first(untrusted(), c.err).want; got != c.want {
 			t.Errorf("%s: want %q, got %q", name, c.want, got)
 		}
 	}
@@ -42,24 +42,47 @@ type answered string
 func (answered) Error() string    { return "refused" }
 func (a answered) Answer() string { return string(a) }
 
+// reasoned is the error of a transport.
+type reasoned struct {
+	error
+
+	reason string
+}
+
+func (r reasoned) Reason() string { return r.reason }
+func (r reasoned) Unwrap() error  { return r.error }
+
+// The end of a connection has no words of its own. The place stays.
+func TestEndOfAConnection(t *testing.T) {
+	t.Parallel()
+	for err, want := range map[error]string{
+		io.EOF:                                  "TLS the other end closed the connection without an answer; want",
+		fmt.Errorf("to tls://nats: %w", io.EOF): "TLS to tls://nats: the other end closed the connection without an answer; want",
+		io.ErrUnexpectedEOF:                     "TLS unexpected EOF; want",
+	} {
+		var out strings.Builder
+		(&report{out: &out}).failFor("TLS", err, untrusted())
+		if got := strings.Join(strings.Fields(out.String()), " "); !strings.Contains(got, want) {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
 // The action follows from the kind of the error. Its text decides nothing.
 func TestActionOfARefusal(t *testing.T) {
 	t.Parallel()
-	for action, refused := range map[string]struct {
-		reason string
-		err    error
-	}{
-		"make the SAN of TLS_CERT":    {"forbidden", answered("san_mismatch")},
-		"correct the annotation":      {"forbidden", answered("domain_missing")},
-		"of the other runtime":        {"forbidden", answered("domain_ambiguous")},
-		"check the name":              {"forbidden", errors.New("san_mismatch, domain_missing, violation")},
-		"add this manager":            {"forbidden", fmt.Errorf("%w: detail", nats.ErrPermissionViolation)},
-		"or start the operator":       {"unknown_manager", fmt.Errorf("%w: detail", jetstream.ErrNoStreamResponse)},
-		"or the label managed-by":     {"unknown_manager", errors.New("natsjetstream")},
-		"see the log of the listener": {"new", io.EOF},
+	for action, err := range map[string]reasoned{
+		"make the SAN of TLS_CERT":    {answered("san_mismatch"), "forbidden"},
+		"correct the annotation":      {answered("domain_missing"), "forbidden"},
+		"of the other runtime":        {answered("domain_ambiguous"), "forbidden"},
+		"check the name":              {errors.New("san_mismatch, domain_missing, violation"), "forbidden"},
+		"add this manager":            {fmt.Errorf("%w: detail", nats.ErrPermissionViolation), "forbidden"},
+		"or start the operator":       {fmt.Errorf("%w: detail", jetstream.ErrNoStreamResponse), "unknown_manager"},
+		"or the label managed-by":     {errors.New("natsjetstream"), "unknown_manager"},
+		"see the log of the listener": {io.EOF, "new"},
 	} {
-		if got := refusal("kyma", refused.reason, refused.err).action; !strings.Contains(got, action) {
-			t.Errorf("%s: %v leads to %q, want %q", refused.reason, refused.err, got, action)
+		if got := first(refused(), fmt.Errorf("manager kyma: %w", err)).action; !strings.Contains(got, action) {
+			t.Errorf("%s: %v leads to %q, want %q", err.reason, err, got, action)
 		}
 	}
 }

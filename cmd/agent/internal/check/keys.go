@@ -27,7 +27,7 @@ func (c *checker) clientKeys() {
 	}
 	files, err := keys.NewFiles(paths, keys.FilesOptions{})
 	if err != nil {
-		c.fail("key material", material(err))
+		c.failFor("key material", err, broken())
 		return
 	}
 	c.client = files
@@ -50,25 +50,24 @@ func (c *checker) read(name string, paths keys.Paths) *keys.Material {
 		err = files.Status().Err
 	}
 	if err != nil {
-		c.fail(name, material(err))
+		c.failFor(name, err, broken())
 		return nil
 	}
 	return files.Status().Material
 }
 
-func material(err error) finding {
-	action := "write the whole file in PEM"
-	switch keys.Problem(err) {
-	case "unreadable":
-		action = "mount the Secret, and allow the user of the agent to read it"
-	case "mismatch":
-		action = "take certificate and key of one Secret"
-	case "expired":
-		action = "renew it: check cert-manager"
-	case "not_yet_valid":
-		action = "check the clock of the node, and that of the issuer"
+func broken() []advice {
+	const want = "PEM files that belong together and are valid now"
+	isProblem := func(problem string) func(error) bool {
+		return func(err error) bool { return keys.Problem(err) == problem }
 	}
-	return finding{err.Error(), "PEM files that belong together and are valid now", action}
+	return []advice{
+		{isProblem("unreadable"), want, "mount the Secret, and allow the user of the agent to read it"},
+		{isProblem("mismatch"), want, "take certificate and key of one Secret"},
+		{isProblem("expired"), want, "renew it: check cert-manager"},
+		{isProblem("not_yet_valid"), want, "check the clock of the node, and that of the issuer"},
+		{isAny, want, "write the whole file in PEM"},
+	}
 }
 
 func (c *checker) clientUsage(leaf *x509.Certificate) {
@@ -77,10 +76,8 @@ func (c *checker) clientUsage(leaf *x509.Certificate) {
 		c.ok(name, "the extended key usage allows clientAuth")
 		return
 	}
-	c.fail(name, finding{
-		"extended key usage (EKU) without clientAuth", "clientAuth, or none",
-		`issue the certificate with the usage "client auth"`,
-	})
+	c.fail(name, "extended key usage (EKU) without clientAuth", "clientAuth, or none",
+		`issue the certificate with the usage "client auth"`)
 }
 
 // identity checks the names. The registered domain is not known here, so the heartbeat shows
@@ -90,16 +87,12 @@ func (c *checker) identity(leaf *x509.Certificate) {
 	id := core.RuntimeID(leaf.Subject.CommonName)
 	switch {
 	case id == "":
-		c.fail(name, finding{
-			"no Common Name (CN)", "the id of this runtime as Common Name",
-			"issue the certificate with the name of the runtime in the control plane",
-		})
+		c.fail(name, "no Common Name (CN)", "the id of this runtime as Common Name",
+			"issue the certificate with the name of the runtime in the control plane")
 	case len(names(leaf)) == 0:
-		c.warn(name, finding{
-			fmt.Sprintf("Common Name %q without a subject alternative name (SAN)", id),
+		c.warn(name, fmt.Sprintf("Common Name %q without a subject alternative name (SAN)", id),
 			"the domain in the annotation skr-domain",
-			"SAN pinning refuses it: issue the certificate with that DNS name",
-		})
+			"SAN pinning refuses it: issue the certificate with that DNS name")
 	default:
 		c.ok(name, "runtime %q, SAN %s", id, strings.Join(names(leaf), " "))
 	}
@@ -129,7 +122,7 @@ func (c *checker) expiry(name string, m *keys.Material) {
 		c.ok(name, "expires %s", until(m.NotAfter))
 		return
 	}
-	c.warn(name, finding{"expires " + until(m.NotAfter), "a renewed certificate by now", "check cert-manager"})
+	c.warn(name, "expires "+until(m.NotAfter), "a renewed certificate by now", "check cert-manager")
 }
 
 func until(t time.Time) string {
@@ -150,7 +143,7 @@ func (c *checker) servingKeys() {
 			c.serving(name, m)
 		}
 	case c.pair == nil:
-		c.skip(shared, "the certificate cannot be read")
+		c.skip("the certificate cannot be read", shared)
 	default:
 		c.serving(shared, c.pair)
 	}
@@ -159,10 +152,8 @@ func (c *checker) servingKeys() {
 func (c *checker) serving(name string, m *keys.Material) {
 	leaf := m.Certificate.Leaf
 	if faults := connect.ServingFaults(leaf); len(faults) > 0 {
-		c.fail(name, finding{
-			strings.Join(faults, "; "), "a certificate that API servers accept",
-			`issue it with the usage "server auth" and the DNS name <service>.<namespace>.svc, or set WEBHOOK_TLS_CERT`,
-		})
+		c.fail(name, strings.Join(faults, "; "), "a certificate that API servers accept",
+			`issue it with the usage "server auth" and the DNS name <service>.<namespace>.svc, or set WEBHOOK_TLS_CERT`)
 		return
 	}
 	c.ok(name, "SAN %s: one of them must be <service>.<namespace>.svc of the agent", strings.Join(names(leaf), " "))
