@@ -1,18 +1,21 @@
 package listener
 
 import (
-	"container/list"
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/hex"
 	"errors"
 	"net/http"
+	"net/netip"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/internal/httpserver"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
 type verdict struct {
@@ -62,83 +65,115 @@ type keptVerdict struct {
 
 // fromRequest checks the certificate of a request's connection. The connection keeps a good
 // verdict, because its certificates do not change.
-func (c *checker) fromRequest(r *http.Request, roots *x509.CertPool) (core.Peer, error) {
+func (c *checker) fromRequest(r *http.Request, roots *x509.CertPool) *verdict {
 	kept := httpserver.Kept(r.Context())
 	if kept == nil || roots == nil {
 		return c.fromConnection(r.TLS, roots)
 	}
 	if k, ok := kept.Load().(keptVerdict); ok && k.by == c && k.holds(c.now(), roots) {
-		return k.peer, nil
+		return k.verdict
 	}
-	peer, err := c.fromConnection(r.TLS, roots)
-	if err != nil {
-		return peer, err
-	}
-	if v, ok := c.good.get(keyOf(r.TLS.PeerCertificates)); ok {
+	v := c.fromConnection(r.TLS, roots)
+	if v.err == nil {
 		kept.Store(keptVerdict{c, v})
 	}
-	return peer, nil
+	return v
 }
 
-func (c *checker) fromConnection(state *tls.ConnectionState, roots *x509.CertPool) (core.Peer, error) {
+func (c *checker) fromConnection(state *tls.ConnectionState, roots *x509.CertPool) *verdict {
 	switch {
 	case roots == nil:
-		return core.Peer{}, errNoRoots
+		return &verdict{err: errNoRoots}
 	case state == nil || len(state.PeerCertificates) == 0:
-		return core.Peer{}, errNoCertificate
+		return &verdict{err: errNoCertificate}
 	case len(state.PeerCertificates) > maxChain:
-		return core.Peer{}, errLongChain
+		return &verdict{err: errLongChain}
 	}
-	key := keyOf(state.PeerCertificates)
-	if v, ok := c.known(key, roots); ok {
-		return v.peer, v.err
+	hash := sha256.New()
+	for _, cert := range state.PeerCertificates { // DER is self-delimiting.
+		hash.Write(cert.Raw)
+	}
+	key := cacheKey(hash.Sum(nil))
+	if v := c.known(key, roots); v != nil {
+		return v
 	}
 	return c.check(key, state.PeerCertificates[0], state.PeerCertificates[1:], roots)
 }
 
-// known returns the verdict that is remembered under key, if it still holds.
-func (c *checker) known(key cacheKey, roots *x509.CertPool) (*verdict, bool) {
+// known returns the verdict that is remembered under key, or nil if none holds.
+func (c *checker) known(key cacheKey, roots *x509.CertPool) *verdict {
 	now := c.now()
-	if v, ok := c.good.get(key); ok && v.holds(now, roots) {
-		return v, true
+	for _, remembered := range []*cache{c.good, c.bad} {
+		if v := remembered.get(key); v != nil && v.holds(now, roots) {
+			return v
+		}
 	}
-	if v, ok := c.bad.get(key); ok && v.holds(now, roots) {
-		return v, true
-	}
-	return nil, false
+	return nil
 }
 
 // check verifies a certificate and remembers the verdict under key. It waits for a slot, and then
 // for no verification that another call has done meanwhile.
 func (c *checker) check(
 	key cacheKey, leaf *x509.Certificate, others []*x509.Certificate, roots *x509.CertPool,
-) (core.Peer, error) {
+) *verdict {
 	c.verifying <- struct{}{}
 	defer func() { <-c.verifying }()
-	if v, ok := c.known(key, roots); ok {
-		return v.peer, v.err
+	if v := c.known(key, roots); v != nil {
+		return v
 	}
 	now := c.now()
+	v := &verdict{roots: roots, notBefore: now, notAfter: now.Add(badFor)}
 	chain, err := verify(leaf, others, roots, now)
-	var id core.RuntimeID
 	if err == nil {
-		id, err = identify(chain[0], c.identity)
+		v.peer, err = c.peer(leaf)
 	}
+	if v.err = err; err != nil {
+		c.bad.put(key, v)
+		return v
+	}
+	v.notBefore = slices.MaxFunc(chain, func(a, b *x509.Certificate) int {
+		return a.NotBefore.Compare(b.NotBefore)
+	}).NotBefore
+	v.notAfter = slices.MinFunc(chain, func(a, b *x509.Certificate) int {
+		return a.NotAfter.Compare(b.NotAfter)
+	}).NotAfter
+	c.good.put(key, v)
+	return v
+}
+
+// peer returns the runtime that a verified certificate names.
+func (c *checker) peer(cert *x509.Certificate) (core.Peer, error) {
+	id, err := c.identity(cert)
 	if err != nil {
-		c.bad.put(key, verdict{err: err, roots: roots, notBefore: now, notAfter: now.Add(badFor)})
+		return core.Peer{}, Unauthenticated(reasons.NoIdentity, "certificate names no runtime: %w", err)
+	}
+	if err := checkIdentity(id); err != nil {
 		return core.Peer{}, err
 	}
-	v := verdict{peer: newPeer(id, chain[0]), roots: roots}
-	v.notBefore, v.notAfter = validity(chain)
-	c.good.put(key, v)
-	return v.peer, nil
+	sum := sha256.Sum256(cert.Raw)
+	peer := core.Peer{
+		ID:          id,
+		CommonName:  cert.Subject.CommonName,
+		DNSNames:    cert.DNSNames,
+		Fingerprint: hex.EncodeToString(sum[:]),
+		NotBefore:   cert.NotBefore,
+		NotAfter:    cert.NotAfter,
+	}
+	for _, uri := range cert.URIs {
+		peer.URIs = append(peer.URIs, uri.String())
+	}
+	for _, ip := range cert.IPAddresses {
+		if addr, ok := netip.AddrFromSlice(ip); ok {
+			peer.IPs = append(peer.IPs, addr.Unmap())
+		}
+	}
+	return peer, nil
 }
 
 var errLongChain = Unauthenticated(reasonUntrustedChain, "want a chain of at most %d certificates", maxChain)
 
-// verify returns the chain from leaf to roots that is valid longest (RFC 5280, section 6). A
-// certificate with extended key usages must allow client authentication, and so must those above it
-// (section 4.2.1.12).
+// verify returns a chain from leaf to roots (RFC 5280, section 6). A certificate with extended key
+// usages must allow client authentication, and so must those above it (section 4.2.1.12).
 func verify(
 	leaf *x509.Certificate, others []*x509.Certificate, roots *x509.CertPool, now time.Time,
 ) ([]*x509.Certificate, error) {
@@ -155,7 +190,7 @@ func verify(
 	if err != nil {
 		return nil, untrusted(leaf, now, err)
 	}
-	return longest(chains), nil
+	return chains[0], nil
 }
 
 // untrusted names the fault of a chain. The leaf's own validity comes first, because its owner can
@@ -176,94 +211,33 @@ func untrusted(leaf *x509.Certificate, now time.Time, err error) error {
 	}
 }
 
-// longest returns the chain with the latest end of validity.
-func longest(chains [][]*x509.Certificate) []*x509.Certificate {
-	best := chains[0]
-	_, until := validity(best)
-	for _, chain := range chains[1:] {
-		if _, notAfter := validity(chain); notAfter.After(until) {
-			best, until = chain, notAfter
-		}
-	}
-	return best
-}
-
-// validity returns the time for which all certificates of a chain are valid.
-func validity(chain []*x509.Certificate) (notBefore, notAfter time.Time) {
-	notBefore, notAfter = chain[0].NotBefore, chain[0].NotAfter
-	for _, cert := range chain[1:] {
-		if cert.NotBefore.After(notBefore) {
-			notBefore = cert.NotBefore
-		}
-		if cert.NotAfter.Before(notAfter) {
-			notAfter = cert.NotAfter
-		}
-	}
-	return notBefore, notAfter
-}
-
-// keyOf hashes certificates one after the other. DER is self-delimiting.
-func keyOf(certs []*x509.Certificate) cacheKey {
-	if len(certs) == 1 {
-		return sha256.Sum256(certs[0].Raw)
-	}
-	hash := sha256.New()
-	for _, cert := range certs {
-		hash.Write(cert.Raw)
-	}
-	return cacheKey(hash.Sum(nil))
-}
-
 // cacheKey is the SHA-256 of the bytes that a verdict is about.
 type cacheKey [sha256.Size]byte
 
-// cache remembers verdicts. When it is full, it forgets the one that was not used for the longest
-// time.
+// cache remembers verdicts, which must not be changed. When it is full, it forgets any of them.
 type cache struct {
 	size int
 
-	mu      sync.Mutex
-	entries map[cacheKey]*list.Element
-	recent  *list.List
+	mu       sync.Mutex
+	verdicts map[cacheKey]*verdict
 }
 
-type cacheEntry struct {
-	key     cacheKey
-	verdict verdict
-}
+func newCache(size int) *cache { return &cache{size: size, verdicts: make(map[cacheKey]*verdict)} }
 
-func newCache(size int) *cache {
-	return &cache{size: size, entries: map[cacheKey]*list.Element{}, recent: list.New()}
-}
-
-// get returns a verdict that must not be changed.
-func (c *cache) get(key cacheKey) (*verdict, bool) {
+func (c *cache) get(key cacheKey) *verdict {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	element, ok := c.entries[key]
-	if !ok {
-		return nil, false
-	}
-	c.recent.MoveToFront(element)
-	return &entryOf(element).verdict, true
+	return c.verdicts[key]
 }
 
-// put replaces an entry rather than change it, because get hands it out.
-func (c *cache) put(key cacheKey, v verdict) {
+func (c *cache) put(key cacheKey, v *verdict) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if old, ok := c.entries[key]; ok {
-		c.recent.Remove(old)
+	for other := range c.verdicts {
+		if len(c.verdicts) < c.size {
+			break
+		}
+		delete(c.verdicts, other)
 	}
-	c.entries[key] = c.recent.PushFront(&cacheEntry{key: key, verdict: v})
-	if c.recent.Len() > c.size {
-		oldest := c.recent.Back()
-		c.recent.Remove(oldest)
-		delete(c.entries, entryOf(oldest).key)
-	}
-}
-
-func entryOf(element *list.Element) *cacheEntry {
-	entry, _ := element.Value.(*cacheEntry) // The list has nothing else.
-	return entry
+	c.verdicts[key] = v
 }

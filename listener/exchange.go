@@ -110,8 +110,7 @@ func (x *exchange) route(peer *core.Peer) answer {
 }
 
 // receive reads the events of a known peer and hands them to the intake.
-func (x *exchange) receive(peer *core.Peer, manager core.Manager) (a answer) {
-	defer x.recover(&a, "")
+func (x *exchange) receive(peer *core.Peer, manager core.Manager) answer {
 	if !isMediaType(x.request.Header.Get("Content-Type"), x.version.ContentType()) {
 		return refuse(http.StatusUnsupportedMediaType, reasons.MediaType)
 	}
@@ -135,41 +134,28 @@ func isMediaType(header, want string) bool {
 
 // read returns the batch of the body, or the answer if there is none.
 func (x *exchange) read() (core.Batch, answer) {
-	buffer, ok := x.bodies.Get().(*bytes.Buffer)
-	if !ok {
-		buffer = &bytes.Buffer{}
-	}
-	defer x.keep(buffer)
-	if refused := x.readBody(buffer); refused.Status != 0 {
-		return core.Batch{}, refused
-	}
-	batch, err := x.version.Decode(buffer.Bytes())
-	if err != nil {
-		malformed := refuse(http.StatusBadRequest, reasons.Malformed)
-		malformed.err = err
-		return core.Batch{}, malformed
-	}
-	return batch, answer{}
-}
-
-// readBody reads the whole body into buffer, or returns the answer if it cannot.
-func (x *exchange) readBody(buffer *bytes.Buffer) answer {
 	limit := int64(x.version.MaxBody())
 	if x.request.ContentLength > limit {
-		return refuseAndClose(http.StatusRequestEntityTooLarge, reasons.TooLarge)
+		return core.Batch{}, refuseAndClose(http.StatusRequestEntityTooLarge, reasons.TooLarge)
 	}
+	buffer, _ := x.bodies.Get().(*bytes.Buffer)
+	defer x.keep(buffer)
 	size, err := buffer.ReadFrom(io.LimitReader(x.request.Body, limit+1))
+	var batch core.Batch
+	var refused answer
 	switch {
 	case size > limit:
-		return refuseAndClose(http.StatusRequestEntityTooLarge, reasons.TooLarge)
+		refused = refuseAndClose(http.StatusRequestEntityTooLarge, reasons.TooLarge)
 	case err != nil, size < x.request.ContentLength:
 		// Not 400, on which the sender drops the events: the path failed, not the events.
-		unreadable := refuse(http.StatusServiceUnavailable, reasons.Unreadable)
-		unreadable.err = err
-		return unreadable
+		refused = refuse(http.StatusServiceUnavailable, reasons.Unreadable)
 	default:
-		return answer{}
+		if batch, err = x.version.Decode(buffer.Bytes()); err != nil {
+			refused = refuse(http.StatusBadRequest, reasons.Malformed)
+		}
 	}
+	refused.err = err
+	return batch, refused
 }
 
 func (x *exchange) answerVerdict(v *intake.Verdict) answer {
@@ -281,32 +267,28 @@ func answerTo(version contract.Version, err error) answer {
 }
 
 func (a *answer) write(w http.ResponseWriter) {
+	header := w.Header()
 	if a.closes {
-		w.Header().Set("Connection", "close")
+		header.Set("Connection", "close")
 	}
 	if a.Reason == "" {
 		w.WriteHeader(a.Status)
 		return
 	}
-	sent := contract.Answer{Refusal: contract.Refusal{Reason: cmp.Or(a.public, a.Reason)}, Failed: a.Failed}
-	body, _ := sent.Body() // Strings and numbers always have a JSON form.
-	a.setHeader(w.Header(), len(body))
-	w.WriteHeader(a.Status)
-	_, _ = w.Write(body) // It fails when the sender is gone.
-}
-
-func (a *answer) setHeader(header http.Header, size int) {
 	switch a.Status {
 	case http.StatusServiceUnavailable, http.StatusTooManyRequests:
-		if a.atOnce {
-			break
+		if !a.atOnce {
+			header.Set("Retry-After", a.wait())
 		}
-		header.Set("Retry-After", a.wait())
 	case http.StatusMethodNotAllowed:
 		header.Set("Allow", http.MethodPost)
 	}
+	sent := contract.Answer{Refusal: contract.Refusal{Reason: cmp.Or(a.public, a.Reason)}, Failed: a.Failed}
+	body, _ := sent.Body() // Strings and numbers always have a JSON form.
 	header.Set("Content-Type", "application/json")
-	header.Set("Content-Length", strconv.Itoa(size))
+	header.Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(a.Status)
+	_, _ = w.Write(body) // It fails when the sender is gone.
 }
 
 // wait returns the value of Retry-After, in whole seconds (RFC 9110, section 10.2.3). Without a

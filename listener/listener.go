@@ -1,6 +1,7 @@
 package listener
 
 import (
+	"bytes"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -55,12 +56,9 @@ const (
 func New(peers Peers, verifier core.Verifier, handlers map[core.Manager]core.Handler, opts Options) (*Listener, error) {
 	opts = opts.withDefaults()
 	in, err := intake.New(verifier, handlers, opts.ofIntake())
-	err = errors.Join(peers.validate(), err, opts.validate(), peers.validateTLS(opts.TLS))
+	err = errors.Join(peers.validate(opts.TLS), err, opts.validate())
 	if err != nil {
 		return nil, fmt.Errorf("listener: %w", err)
-	}
-	if peers.checkHandshake != nil && opts.TLS != nil {
-		opts.TLS = checkHandshakes(opts.TLS, peers.checkHandshake)
 	}
 	l := &Listener{peers: peers, verifier: verifier, intake: in, opts: opts, refusals: pacedlog.NewPace(refusalEvery)}
 	l.routeAll()
@@ -132,7 +130,9 @@ func (l *Listener) routeAll() {
 	l.mux.Handle("/", l.nowhere)
 	for _, version := range contract.Versions() {
 		pattern := strings.Replace(version.Path(wildcard), "/"+wildcard+"/", "/{"+wildcard+"}/", 1)
-		l.mux.Handle(pattern, &endpoint{Listener: l, version: version})
+		l.mux.Handle(pattern, &endpoint{
+			Listener: l, version: version, bodies: sync.Pool{New: func() any { return new(bytes.Buffer) }},
+		})
 	}
 }
 

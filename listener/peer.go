@@ -4,14 +4,13 @@ import (
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -30,8 +29,8 @@ type Peers struct {
 	behindGateway  bool
 	// observeOnly means that the sender need not be the gateway.
 	observeOnly bool
-	// checkHandshake checks the certificate in the handshake, while the connection has a slot for
-	// computing. It never fails the handshake: a request gets an answer with the cause. Nil:
+	// checkHandshake checks the certificate after the handshake, while the connection has a slot for
+	// computing. It never ends the connection: a request gets an answer with the cause. Nil:
 	// nothing is checked there.
 	checkHandshake func(state *tls.ConnectionState)
 	// invalid is the error in the arguments of the constructor.
@@ -65,18 +64,14 @@ func (p Peers) Peer(r *http.Request) (core.Peer, error) { return p.identify(r) }
 
 var errPeersMissing = errors.New("peers are nil: want FromTLSWithRoots or FromXFCC")
 
-// validateTLS checks a configuration that does not depend on the client.
-func (p Peers) validateTLS(config *tls.Config) error {
-	fixed := p.ownsConnection && config != nil && config.GetConfigForClient == nil
-	return option.Unless(!fixed || config.ClientAuth != tls.NoClientCert,
-		"Options.TLS asks for no client certificate, so that every sender would be refused: want a ClientAuth")
-}
-
-func (p Peers) validate() error {
+// validate checks the peers, and a configuration of TLS that does not depend on the client.
+func (p Peers) validate(config *tls.Config) error {
 	if p.identify == nil {
 		return errPeersMissing
 	}
-	return p.invalid
+	fixed := p.ownsConnection && config != nil && config.GetConfigForClient == nil
+	return errors.Join(p.invalid, option.Unless(!fixed || config.ClientAuth != tls.NoClientCert,
+		"Options.TLS asks for no client certificate, so that every sender would be refused: want a ClientAuth"))
 }
 
 var errNoRoots = fmt.Errorf("%w: there is no CA bundle", core.ErrNotReady)
@@ -129,9 +124,16 @@ func FromTLSWithRoots(roots func() *x509.CertPool, opts PeerOptions) Peers {
 	}
 	check := newChecker(opts)
 	return Peers{
-		identify: func(r *http.Request) (core.Peer, error) { return check.fromRequest(r, roots()) },
-		// The verdict is remembered for the requests.
-		checkHandshake: func(state *tls.ConnectionState) { _, _ = check.fromConnection(state, roots()) },
+		identify: func(r *http.Request) (core.Peer, error) {
+			v := check.fromRequest(r, roots())
+			return v.peer, v.err
+		},
+		// The verdict is remembered for the requests. A panic of the operator's code is that of the
+		// first request, too, which is answered 503.
+		checkHandshake: func(state *tls.ConnectionState) {
+			defer func() { _ = recover() }()
+			check.fromConnection(state, roots())
+		},
 		ownsConnection: true,
 		invalid:        invalid,
 	}
@@ -162,44 +164,12 @@ func SPIFFE(cert *x509.Certificate) (core.RuntimeID, error) {
 	return core.RuntimeID(id.String()), nil
 }
 
-// identify calls identity, and refuses the names that checkIdentity refuses.
-func identify(
-	cert *x509.Certificate, identity func(*x509.Certificate) (core.RuntimeID, error),
-) (core.RuntimeID, error) {
-	id, err := identity(cert)
-	if err != nil {
-		return "", Unauthenticated(reasons.NoIdentity, "certificate names no runtime: %w", err)
-	}
-	return id, checkIdentity(id)
-}
-
 // checkIdentity refuses a name as [option.RuntimeName] does.
 func checkIdentity(id core.RuntimeID) error {
 	if err := option.RuntimeName(string(id)); err != nil {
 		return Unauthenticated(reasons.NoIdentity, "%w", err)
 	}
 	return nil
-}
-
-func newPeer(id core.RuntimeID, cert *x509.Certificate) core.Peer {
-	sum := sha256.Sum256(cert.Raw)
-	peer := core.Peer{
-		ID:          id,
-		CommonName:  cert.Subject.CommonName,
-		DNSNames:    cert.DNSNames,
-		Fingerprint: hex.EncodeToString(sum[:]),
-		NotBefore:   cert.NotBefore,
-		NotAfter:    cert.NotAfter,
-	}
-	for _, uri := range cert.URIs {
-		peer.URIs = append(peer.URIs, uri.String())
-	}
-	for _, ip := range cert.IPAddresses {
-		if addr, ok := netip.AddrFromSlice(ip); ok {
-			peer.IPs = append(peer.IPs, addr.Unmap())
-		}
-	}
-	return peer
 }
 
 const headerXFCC = "X-Forwarded-Client-Cert"
@@ -228,8 +198,19 @@ func FromXFCC(proxy func(*http.Request) error, roots func() *x509.CertPool, opts
 		return Peers{identify: p.identify, behindGateway: true, invalid: invalid}
 	}
 	dry := &headerPeers{checker: newChecker(opts), proxy: InsecureAnyProxy(), roots: roots, takesLast: true}
-	o := &observedPeers{p, dry, newObservedLog(opts.ObserveOnly)}
-	return Peers{identify: o.identify, behindGateway: true, observeOnly: true}
+	log := newObservedLog(opts.ObserveOnly)
+	observe := func(r *http.Request) (core.Peer, error) {
+		peer, err := p.identify(r)
+		if err == nil || core.Reason(err) != reasonUntrustedProxy {
+			return peer, err
+		}
+		peer, failed := dry.identify(r)
+		if failed == nil {
+			log.taken(r.Context(), peer.ID, err)
+		}
+		return peer, failed
+	}
+	return Peers{identify: observe, behindGateway: true, observeOnly: true}
 }
 
 var errNoHeader = Unauthenticated(reasonNoCertificate, "want a client certificate in the header %s", headerXFCC)
@@ -259,15 +240,17 @@ func (p *headerPeers) identify(r *http.Request) (core.Peer, error) {
 	if roots == nil {
 		return core.Peer{}, errNoRoots
 	}
-	key := keyOfLines(lines)
-	if v, ok := p.known(key, roots); ok {
-		return v.peer, v.err
+	// A line has no line break, so that two headers do not share one key.
+	key := sha256.Sum256([]byte(strings.Join(lines, "\n")))
+	v := p.known(key, roots)
+	if v == nil {
+		leaf, chain, err := p.certificates(lines)
+		if err != nil {
+			return core.Peer{}, err
+		}
+		v = p.check(key, leaf, chain, roots)
 	}
-	leaf, chain, err := p.certificates(lines)
-	if err != nil {
-		return core.Peer{}, err
-	}
-	return p.check(key, leaf, chain, roots)
+	return v.peer, v.err
 }
 
 // certificates returns the runtime's certificate and the others of its chain.
@@ -322,40 +305,25 @@ func (p *headerPeers) beforeSidecar(elements []xfcc.Element) (*xfcc.Element, err
 	}
 }
 
+// headerReasons are those of the errors of package xfcc, but for its ErrMalformed.
+var headerReasons = map[error]string{
+	xfcc.ErrTooLarge:             reasonHeaderTooLarge,
+	xfcc.ErrNoCertificate:        reasonNoCertificate,
+	xfcc.ErrMalformedCertificate: reasonMalformedCertificate,
+	xfcc.ErrHashMismatch:         reasonHashMismatch,
+}
+
 func (p *headerPeers) headerError(err error) error {
-	if errors.Is(err, xfcc.ErrNoCertificate) && len(p.gatewayNames) == 0 {
-		return Unauthenticated(reasonNoCertificate,
-			"%s: %w; if a sidecar wrote the element, set PeerOptions.GatewayNames", headerXFCC, err)
+	reason, hint := reasonMalformedHeader, ""
+	for cause, its := range headerReasons {
+		if errors.Is(err, cause) {
+			reason = its
+		}
 	}
-	return Unauthenticated(reasonOfHeader(err), "%s: %w", headerXFCC, err)
-}
-
-func reasonOfHeader(err error) string {
-	switch {
-	case errors.Is(err, xfcc.ErrTooLarge):
-		return reasonHeaderTooLarge
-	case errors.Is(err, xfcc.ErrNoCertificate):
-		return reasonNoCertificate
-	case errors.Is(err, xfcc.ErrMalformedCertificate):
-		return reasonMalformedCertificate
-	case errors.Is(err, xfcc.ErrHashMismatch):
-		return reasonHashMismatch
-	default:
-		return reasonMalformedHeader
+	if reason == reasonNoCertificate && len(p.gatewayNames) == 0 {
+		hint = "; if a sidecar wrote the element, set PeerOptions.GatewayNames"
 	}
-}
-
-// keyOfLines hashes the header. A line has no line break, so that two headers do not share one
-// input.
-func keyOfLines(lines []string) cacheKey {
-	if len(lines) == 1 {
-		return sha256.Sum256([]byte(lines[0]))
-	}
-	hash := sha256.New()
-	for _, line := range lines {
-		_, _ = io.WriteString(hash, line+"\n") // A hash never fails.
-	}
-	return cacheKey(hash.Sum(nil))
+	return Unauthenticated(reason, "%s: %w%s", headerXFCC, err, hint)
 }
 
 var (
@@ -382,14 +350,11 @@ func ProxyCertificate(roots func() *x509.CertPool, names ...string) func(*http.R
 		if roots == nil {
 			return errRootsMissing
 		}
-		peer, err := check.fromConnection(r.TLS, roots())
-		if err != nil {
-			return err
-		}
-		if !slices.ContainsFunc(names, func(name string) bool { return hasSAN(&peer, name) }) {
+		v := check.fromConnection(r.TLS, roots())
+		if v.err == nil && !slices.ContainsFunc(names, func(name string) bool { return hasSAN(&v.peer, name) }) {
 			return errNotNamed
 		}
-		return nil
+		return v.err
 	}
 }
 

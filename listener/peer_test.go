@@ -70,7 +70,7 @@ func requestOf(ca *authority, cert *leaf) *http.Request {
 func TestCachedPeer(t *testing.T) {
 	t.Parallel()
 	ca, next := newAuthority(t, "ca"), newAuthority(t, "next")
-	cert := ca.client(t, "runtime-a")
+	cert := ca.client(t, "runtime-a", func(c *x509.Certificate) { c.NotAfter = time.Now().Add(time.Hour) }) // Not that of the CA.
 	type world struct {
 		roots *x509.CertPool
 		now   time.Time

@@ -100,20 +100,7 @@ func hasSAN(peer *core.Peer, name string) bool {
 // the trailing dot of the root.
 func sameDNSName(a, b string) bool {
 	a, b = strings.TrimSuffix(a, "."), strings.TrimSuffix(b, ".")
-	if a == "" || len(a) != len(b) {
-		return false
-	}
-	for i := range len(a) {
-		if lower(a[i]) != lower(b[i]) {
-			return false
-		}
-	}
-	return true
-}
-
-func lower(c byte) byte {
-	if 'A' <= c && c <= 'Z' {
-		return c + 'a' - 'A'
-	}
-	return c
+	// EqualFold compares letters beyond ASCII, too, and some of those equal a letter of ASCII. They
+	// have more bytes.
+	return a != "" && len(a) == len(b) && strings.EqualFold(a, b)
 }

@@ -2,12 +2,10 @@ package listener
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/internal/httpserver"
@@ -55,6 +53,7 @@ func (l *Listener) serverOptions() httpserver.Options {
 		WriteTimeout:      l.opts.ReadTimeout + l.opts.HandleTimeout + writeGrace,
 		IdleTimeout:       l.opts.IdleTimeout,
 		ShutdownTimeout:   l.opts.ShutdownTimeout,
+		Handshaken:        l.peers.checkHandshake,
 		HandshakeFailed:   func(cause string, _ net.Addr, _ error) { l.opts.Hooks.HandshakeFailed(cause) },
 		ConnectionClosed:  l.opts.Hooks.ConnectionDropped,
 		Logger:            l.opts.Logger,
@@ -71,8 +70,10 @@ func (l *Listener) serve(ctx context.Context, server *httpserver.Server) error {
 		beside.Go(func() { stop(l.intake.DeliverResyncs(running)) })
 	}
 	l.state.Store(serving)
+	refused := context.AfterFunc(running, l.stop) // New requests are refused from the end of ctx on.
+	defer refused()
 	l.opts.Logger.InfoContext(ctx, "listener started", "address", server.Addr().String(), "tls", l.opts.TLS != nil)
-	err := l.serveUntil(running, server)
+	err := server.Serve(running)
 	if cause := context.Cause(running); cause != nil && ctx.Err() == nil {
 		err = errors.Join(cause, err)
 	}
@@ -80,79 +81,7 @@ func (l *Listener) serve(ctx context.Context, server *httpserver.Server) error {
 	return err
 }
 
-// serveUntil refuses requests from the end of ctx on, before the server begins to shut down.
-func (l *Listener) serveUntil(ctx context.Context, server *httpserver.Server) error {
-	serving, shutDown := context.WithCancel(context.WithoutCancel(ctx))
-	defer shutDown()
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(serving) }()
-	select {
-	case err := <-served:
-		return err
-	case <-ctx.Done():
-	}
-	l.stop()
-	shutDown()
-	return <-served
-}
-
 func (l *Listener) stop() {
 	l.state.Store(stopping)
 	l.intake.Stop()
-}
-
-// checkHandshakes returns a copy of config, and of the configurations that it returns, that calls
-// check in each handshake.
-func checkHandshakes(config *tls.Config, check func(*tls.ConnectionState)) *tls.Config {
-	h := handshakes{checkPeer: check}
-	config = h.hook(config)
-	if next := config.GetConfigForClient; next != nil {
-		config.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
-			chosen, err := next(hello)
-			if err != nil || chosen == nil {
-				return nil, err
-			}
-			return h.hooked(chosen), nil
-		}
-	}
-	return config
-}
-
-type handshakes struct {
-	checkPeer func(*tls.ConnectionState)
-	last      atomic.Pointer[hookedConfig]
-}
-
-type hookedConfig struct{ from, to *tls.Config }
-
-// hooked returns one copy for successive handshakes with the same config: clients resume sessions
-// only with the ticket keys of that copy.
-func (h *handshakes) hooked(config *tls.Config) *tls.Config {
-	if last := h.last.Load(); last != nil && last.from == config {
-		return last.to
-	}
-	last := &hookedConfig{config, h.hook(config)}
-	h.last.Store(last)
-	return last.to
-}
-
-func (h *handshakes) hook(config *tls.Config) *tls.Config {
-	config = config.Clone()
-	first := config.VerifyConnection
-	config.VerifyConnection = func(state tls.ConnectionState) error {
-		if first != nil {
-			if err := first(state); err != nil {
-				return err
-			}
-		}
-		h.check(&state)
-		return nil
-	}
-	return config
-}
-
-// check drops a panic of the operator's code. The first request has it again, and is answered 503.
-func (h *handshakes) check(state *tls.ConnectionState) {
-	defer func() { _ = recover() }()
-	h.checkPeer(state)
 }

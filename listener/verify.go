@@ -19,15 +19,15 @@ var errNoVerifier = Forbidden("no_verifier", "want at least one verifier")
 
 // AllOf lets an event pass if every verifier does, and otherwise returns the first error. Without
 // verifiers it refuses every event.
-func AllOf(verifiers ...core.Verifier) core.Verifier { return allOf(slices.Clone(verifiers)) }
+func AllOf(verifiers ...core.Verifier) core.Verifier {
+	return &combined{slices.Clone(verifiers), allOf, false}
+}
 
-type allOf []core.Verifier
-
-func (all allOf) Verify(ctx context.Context, peer core.Peer, event *core.WatchEvent) error {
-	if len(all) == 0 {
+func allOf(ctx context.Context, verifiers []core.Verifier, peer core.Peer, event *core.WatchEvent) error {
+	if len(verifiers) == 0 {
 		return errNoVerifier
 	}
-	for _, verifier := range all {
+	for _, verifier := range verifiers {
 		if err := verifier.Verify(ctx, peer, event); err != nil {
 			return err
 		}
@@ -35,20 +35,16 @@ func (all allOf) Verify(ctx context.Context, peer core.Peer, event *core.WatchEv
 	return nil
 }
 
-func (all allOf) Validate() error { return validateAll(all) }
-
-func (all allOf) ForRequest() core.Verifier { return allOf(allForRequest(all)) }
-
 // AnyOf lets an event pass if one verifier does. Otherwise it returns the first error that is no
 // refusal, as the answer may become a pass, or else the first refusal. Without verifiers it refuses
 // every event.
-func AnyOf(verifiers ...core.Verifier) core.Verifier { return anyOf(slices.Clone(verifiers)) }
+func AnyOf(verifiers ...core.Verifier) core.Verifier {
+	return &combined{slices.Clone(verifiers), anyOf, false}
+}
 
-type anyOf []core.Verifier
-
-func (one anyOf) Verify(ctx context.Context, peer core.Peer, event *core.WatchEvent) error {
+func anyOf(ctx context.Context, verifiers []core.Verifier, peer core.Peer, event *core.WatchEvent) error {
 	var unknown, refused error
-	for _, verifier := range one {
+	for _, verifier := range verifiers {
 		err := verifier.Verify(ctx, peer, event)
 		switch {
 		case err == nil:
@@ -62,24 +58,32 @@ func (one anyOf) Verify(ctx context.Context, peer core.Peer, event *core.WatchEv
 	return cmp.Or(unknown, refused, errNoVerifier)
 }
 
-func (one anyOf) Validate() error { return validateAll(one) }
-
-func (one anyOf) ForRequest() core.Verifier { return anyOf(allForRequest(one)) }
-
-func allForRequest(verifiers []core.Verifier) []core.Verifier {
-	all := make([]core.Verifier, len(verifiers))
-	for i, verifier := range verifiers {
-		all[i] = intake.ForRequest(verifier)
-	}
-	return all
+// combined is a verifier that calls others. It keeps their methods Validate and ForRequest.
+type combined struct {
+	verifiers []core.Verifier
+	verify    func(context.Context, []core.Verifier, core.Peer, *core.WatchEvent) error
+	// observeOnly means that it was made by ObserveOnly.
+	observeOnly bool
 }
 
-func validateAll(verifiers []core.Verifier) error {
+func (c *combined) Verify(ctx context.Context, peer core.Peer, event *core.WatchEvent) error {
+	return c.verify(ctx, c.verifiers, peer, event)
+}
+
+func (c *combined) Validate() error {
 	var invalid []error
-	for _, verifier := range verifiers {
+	for _, verifier := range c.verifiers {
 		invalid = append(invalid, option.Verifier(verifier))
 	}
 	return errors.Join(invalid...)
+}
+
+func (c *combined) ForRequest() core.Verifier {
+	all := make([]core.Verifier, len(c.verifiers))
+	for i, verifier := range c.verifiers {
+		all[i] = intake.ForRequest(verifier)
+	}
+	return &combined{all, c.verify, c.observeOnly}
 }
 
 // InsecureAllowAll lets every event of every identified peer pass: each runtime can trigger all
@@ -94,43 +98,14 @@ func InsecureAllowAll() core.Verifier {
 // reason to Hooks.Answered. The sender must still prove its identity. Until verifier is in its
 // place, a runtime can trigger others, as with [InsecureAllowAll].
 func ObserveOnly(verifier core.Verifier, logger *slog.Logger) core.Verifier {
-	return &observer{verifier, newObservedLog(logger)}
-}
-
-type observer struct {
-	verifier core.Verifier
-	log      observedLog
-}
-
-func (o *observer) Validate() error { return option.Verifier(o.verifier) }
-
-func (o *observer) ForRequest() core.Verifier {
-	return &observer{intake.ForRequest(o.verifier), o.log}
-}
-
-func (o *observer) Verify(ctx context.Context, peer core.Peer, event *core.WatchEvent) error {
-	if err := o.verifier.Verify(ctx, peer, event); err != nil {
-		o.log.taken(ctx, peer.ID, err)
+	log := newObservedLog(logger)
+	observe := func(ctx context.Context, only []core.Verifier, peer core.Peer, event *core.WatchEvent) error {
+		if err := only[0].Verify(ctx, peer, event); err != nil {
+			log.taken(ctx, peer.ID, err)
+		}
+		return nil
 	}
-	return nil
-}
-
-// observedPeers are those of PeerOptions.ObserveOnly.
-type observedPeers struct {
-	strict, any *headerPeers
-	log         observedLog
-}
-
-func (o *observedPeers) identify(r *http.Request) (core.Peer, error) {
-	peer, err := o.strict.identify(r)
-	if err == nil || core.Reason(err) != reasonUntrustedProxy {
-		return peer, err
-	}
-	peer, failed := o.any.identify(r)
-	if failed == nil {
-		o.log.taken(r.Context(), peer.ID, err)
-	}
-	return peer, failed
+	return &combined{[]core.Verifier{verifier}, observe, true}
 }
 
 // observedLog notes events that were taken although they would be refused.
@@ -156,7 +131,7 @@ type observedKey struct{}
 
 // observing returns a request that can have a reason, if the listener observes only.
 func (l *Listener) observing(r *http.Request) *http.Request {
-	if _, only := l.verifier.(*observer); !only && !l.peers.observeOnly {
+	if v, ok := l.verifier.(*combined); !l.peers.observeOnly && (!ok || !v.observeOnly) {
 		return r
 	}
 	return r.WithContext(context.WithValue(r.Context(), observedKey{}, &observed{}))

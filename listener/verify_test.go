@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/types"
@@ -226,6 +227,13 @@ func TestObserveOnly(t *testing.T) {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
+	}
+	var reason string
+	answered := func(_ string, _ core.Manager, _ int, have string, _ time.Duration) { reason = have }
+	serve(newListener(t, listener.PeersFunc(known), dry, &recorder{}, listener.Options{Hooks: listener.Hooks{Answered: answered}}),
+		post("/v2/"+string(manager)+"/event", bodyV2))
+	if reason != "san_mismatch" {
+		t.Errorf("the hook gets the reason %q, want san_mismatch", reason)
 	}
 }
 

@@ -153,13 +153,12 @@ func (r *reading[request]) Get(
 	ctx context.Context, name client.ObjectKey, object client.Object, opts ...client.GetOption,
 ) error {
 	err := r.Client.Get(ctx, name, object, opts...)
-	absent := apierrors.IsNotFound(err)
-	if err == nil {
-		r.note(object)
-	}
-	if err == nil || absent {
-		gone := absent && !apierrors.IsUnexpectedServerError(err) && len(opts) == 0
-		r.noteOthers(object, gone, func(other types.NamespacedName) bool { return other == name })
+	is := func(other types.NamespacedName) bool { return other == name }
+	switch {
+	case err == nil:
+		r.note(object, []runtime.Object{object}, false, is)
+	case apierrors.IsNotFound(err):
+		r.note(object, nil, !apierrors.IsUnexpectedServerError(err) && len(opts) == 0, is)
 	}
 	return err // As it is.
 }
@@ -169,63 +168,38 @@ func (r *reading[request]) List(ctx context.Context, list client.ObjectList, opt
 	if err != nil {
 		return err // As it is.
 	}
-	_ = meta.EachListItem(list, func(item runtime.Object) error {
-		if object, ok := item.(client.Object); ok {
-			r.note(object)
-		}
-		return nil
+	found, _ := meta.ExtractList(list)
+	in := (&client.ListOptions{}).ApplyOptions(opts).Namespace
+	r.note(list, found, false, func(other types.NamespacedName) bool {
+		return list.GetContinue() == "" && (in == "" || in == other.Namespace)
 	})
-	if list.GetContinue() == "" {
-		in := (&client.ListOptions{}).ApplyOptions(opts).Namespace
-		r.noteOthers(list, false, func(other types.NamespacedName) bool { return in == "" || in == other.Namespace })
-	}
 	return nil
 }
 
-// note keeps the version of an object.
-func (r *reading[request]) note(object client.Object) {
-	version, err := strconv.ParseInt(object.GetResourceVersion(), 10, 64)
-	if err != nil {
-		return
-	}
-	r.reads.mu.Lock()
-	defer r.reads.mu.Unlock()
-	a := r.reads.scopes[r.scope][object.GetUID()]
-	if a != nil && a.since <= r.turn && !r.known[a] {
-		r.known[a], a.version = true, max(a.version, version)
-	}
-}
-
-// noteOthers notes that a read has not returned the other objects with some names. They are gone
-// if they existed when an event was sent.
-func (r *reading[request]) noteOthers(read runtime.Object, gone bool, named func(types.NamespacedName) bool) {
-	others := r.others(named)
-	if len(others) == 0 {
-		return
-	}
-	kind, err := r.GroupVersionKindFor(read)
-	if err != nil {
-		return
-	}
+// note keeps the versions of the objects that a read has found, and that it has not returned the
+// others with some names. They are gone if they existed when an event was sent.
+func (r *reading[request]) note(
+	read runtime.Object, found []runtime.Object, gone bool, named func(types.NamespacedName) bool,
+) {
+	kind, unknown := r.GroupVersionKindFor(read)
 	group := schema.GroupKind{Group: kind.Group, Kind: strings.TrimSuffix(kind.Kind, "List")}
 	r.reads.mu.Lock()
 	defer r.reads.mu.Unlock()
-	for _, a := range others {
-		if a.kind == group {
+	objects := r.reads.scopes[r.scope]
+	for _, item := range found {
+		object, err := meta.Accessor(item)
+		if err != nil {
+			continue
+		}
+		version, err := strconv.ParseInt(object.GetResourceVersion(), 10, 64)
+		if a := objects[object.GetUID()]; err == nil && a != nil && a.since <= r.turn && !r.known[a] {
+			r.known[a], a.version = true, max(a.version, version)
+		}
+	}
+	for _, a := range objects {
+		if unknown == nil && a.kind == group && named(a.name) && !r.known[a] {
 			r.known[a] = true
 			a.gone = a.gone || gone && a.existed > 0 && a.existed <= r.turn
 		}
 	}
-}
-
-// others returns the objects with some names that this reconcile has not read.
-func (r *reading[request]) others(named func(types.NamespacedName) bool) (others []*awaited) {
-	r.reads.mu.Lock()
-	defer r.reads.mu.Unlock()
-	for _, a := range r.reads.scopes[r.scope] {
-		if named(a.name) && !r.known[a] {
-			others = append(others, a)
-		}
-	}
-	return others
 }

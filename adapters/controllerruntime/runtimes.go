@@ -256,10 +256,7 @@ func indexersOf(indexes map[string]client.IndexerFunc) toolscache.Indexers {
 	indexers := make(toolscache.Indexers, len(indexes))
 	for name, extract := range indexes {
 		indexers[name] = func(object any) ([]string, error) {
-			if metadata, ok := object.(*metav1.PartialObjectMetadata); ok {
-				return extract(metadata), nil
-			}
-			return nil, nil
+			return extract(metadataOf(object)), nil
 		}
 	}
 	return indexers
@@ -268,14 +265,18 @@ func indexersOf(indexes map[string]client.IndexerFunc) toolscache.Indexers {
 func lookInIndexer(indexer toolscache.Indexer) lookup {
 	return func(_ context.Context, index, value string) ([]*metav1.PartialObjectMetadata, error) {
 		found, err := indexer.ByIndex(index, value)
-		objects := make([]*metav1.PartialObjectMetadata, 0, len(found))
-		for _, object := range found {
-			if metadata, ok := object.(*metav1.PartialObjectMetadata); ok {
-				objects = append(objects, metadata)
-			}
+		objects := make([]*metav1.PartialObjectMetadata, len(found))
+		for i, object := range found {
+			objects[i] = metadataOf(object)
 		}
 		return objects, err
 	}
+}
+
+// metadataOf returns an object of the indexer, which has no others.
+func metadataOf(object any) *metav1.PartialObjectMetadata {
+	metadata, _ := object.(*metav1.PartialObjectMetadata)
+	return metadata
 }
 
 func lookInLists(reader client.Reader, kind schema.GroupVersionKind) lookup {

@@ -86,10 +86,7 @@ func (s *Source[request]) Start(ctx context.Context, queue workqueue.TypedRateLi
 		return errNoMapFunc
 	}
 	old := s.target.Load()
-	if old != nil && !old.stopped() {
-		return errTaken
-	}
-	if !s.target.CompareAndSwap(old, newTarget(ctx.Done(), queue)) {
+	if old != nil && !old.stopped() || !s.target.CompareAndSwap(old, newTarget(ctx.Done(), queue)) {
 		return errTaken
 	}
 	return nil

@@ -2,6 +2,7 @@ package controllerruntime
 
 import (
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -34,15 +35,21 @@ type target[request comparable] struct {
 	reads  reads[request]
 
 	mu sync.Mutex
-	// raised has the requests of resyncs that get the priority of a change, with the end of their
-	// wait.
-	raised map[request]time.Time
-	// listed has those of them that wait for one another: requests of lists, and for the changes of
-	// each loud runtime.
-	listed map[core.RuntimeID][]request
+	// raised has the requests with a low priority that get the priority of a change.
+	raised map[request]*raise
+	// last has the latest end among those that wait for one another: requests of lists, and for
+	// the changes of each loud runtime.
+	last map[core.RuntimeID]time.Time
 	// changes counts the requests for the changes of each runtime since second.
 	changes map[core.RuntimeID]int
 	second  time.Time
+}
+
+// raise is the time from which a request is in the queue, and the one at which its timer gives it
+// the priority of a change.
+type raise struct {
+	begin, end time.Time
+	timer      *time.Timer
 }
 
 func newTarget[request comparable](
@@ -51,7 +58,7 @@ func newTarget[request comparable](
 	ranked, _ := queue.(priorityqueue.PriorityQueue[request])
 	return &target[request]{
 		done: done, queue: queue, ranked: ranked,
-		raised: make(map[request]time.Time), listed: make(map[core.RuntimeID][]request),
+		raised: make(map[request]*raise), last: make(map[core.RuntimeID]time.Time),
 		reads: reads[request]{scopes: make(map[scope[request]]map[types.UID]*awaited)},
 	}
 }
@@ -90,27 +97,12 @@ func (t *target[request]) addResync(r request, wait time.Duration) {
 		return
 	}
 	t.addLow(wait, r)
-	end := time.Now().Add(wait + resyncWait)
+	begin := time.Now().Add(wait)
+	end := begin.Add(resyncWait)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if earlier, waits := t.raised[r]; !waits || end.Before(earlier) {
-		t.raised[r] = end
-		time.AfterFunc(wait+resyncWait, func() { t.raise(r, end) })
-	}
-}
-
-// raise adds a request again at the end of its wait, unless nothing waits. A queue does not report
-// whether a request is in it. Under load a request that was reconciled is therefore reconciled once
-// more.
-func (t *target[request]) raise(r request, end time.Time) {
-	t.mu.Lock()
-	due := t.raised[r].Equal(end)
-	if due {
-		delete(t.raised, r)
-	}
-	t.mu.Unlock()
-	if due && !t.stopped() && t.queue.Len() > 0 {
-		t.queue.Add(r)
+	if earlier := t.raised[r]; earlier == nil || end.Before(earlier.end) {
+		t.raiseAfter(r, begin, end)
 	}
 }
 
@@ -127,44 +119,47 @@ func (t *target[request]) addListed(of core.RuntimeID, requests ...request) {
 	t.addLow(0, requests...)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	idle, end := len(t.listed) == 0, time.Now().Add(resyncWait)
+	now := time.Now()
 	for _, r := range requests {
-		if _, waits := t.raised[r]; !waits {
-			// A resync of one runtime may have an earlier end.
-			t.raised[r] = end.Add(time.Duration(len(t.listed[of])) * listedPace)
-			t.listed[of] = append(t.listed[of], r)
+		if _, waits := t.raised[r]; !waits { // A resync of one runtime may have an earlier end.
+			end := now.Add(resyncWait)
+			if next := t.last[of].Add(listedPace); next.After(end) {
+				end = next
+			}
+			t.last[of] = end
+			t.raiseAfter(r, now, end)
 		}
-	}
-	if idle && len(t.listed) > 0 {
-		time.AfterFunc(resyncWait, t.raiseListed)
 	}
 }
 
-// raiseListed raises the oldest request of the lists, and of each loud runtime. It forgets them
-// when nothing waits.
-func (t *target[request]) raiseListed() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	idle := t.stopped() || t.queue.Len() == 0
-	for of, listed := range t.listed {
-		next := listed
-		if !idle {
-			next = listed[:1]
-			t.queue.Add(next[0])
-		}
-		for _, r := range next {
+// raiseAfter adds a request again at the end of its wait, unless the queue was empty before. The
+// caller must hold the lock. A queue does not report whether a request is in it. Under load a
+// request that was reconciled is therefore reconciled once more.
+func (t *target[request]) raiseAfter(r request, begin, end time.Time) {
+	if earlier := t.raised[r]; earlier != nil {
+		earlier.timer.Stop()
+	}
+	at := &raise{begin: begin, end: end}
+	t.raised[r] = at
+	at.timer = time.AfterFunc(time.Until(end), func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		switch {
+		case t.raised[r] != at:
+		case t.stopped() || t.queue.Len() == 0:
+			maps.DeleteFunc(t.raised, func(_ request, other *raise) bool {
+				if end.Sub(other.begin) < time.Second { // A queue counts a request a moment after its wait.
+					return false
+				}
+				other.timer.Stop()
+				return true
+			})
+			clear(t.last)
+		default:
 			delete(t.raised, r)
+			t.queue.Add(r)
 		}
-		if t.listed[of] = listed[len(next):]; len(t.listed[of]) == 0 {
-			delete(t.listed, of)
-		}
-	}
-	switch {
-	case len(t.listed) > 0:
-		time.AfterFunc(listedPace, t.raiseListed)
-	case len(t.raised) == 0:
-		t.raised = make(map[request]time.Time) // A map never shrinks, and a list may be long.
-	}
+	})
 }
 
 // stopped reports whether the controller has stopped, or its queue is closed.

@@ -46,8 +46,6 @@ const (
 	keyNamespace = attribute.Key("k8s.namespace.name")
 	keyName      = attribute.Key("runtime_watcher.object.name")
 	keyOperation = attribute.Key("runtime_watcher.operation")
-	// keyMerged is the number of deliveries with a trace that a reconcile stands for, less one.
-	keyMerged = attribute.Key("runtime_watcher.merged")
 )
 
 // Tracing wraps ports with spans. Create one with [New]. A nil Tracing is off: it returns each port
@@ -269,14 +267,9 @@ const maxRemembered = 10_000
 
 // queue carries traces through a workqueue. It is safe for concurrent use.
 type queue[R comparable] struct {
-	mu      sync.Mutex
-	parents map[R]parent
-}
-
-// parent is the newest trace parent of a request, and the number of those that it replaces.
-type parent struct {
-	text   string
-	merged int
+	mu sync.Mutex
+	// parents has the newest trace parent of each request.
+	parents map[R]string
 }
 
 // Queue carries traces through the workqueue of a controller, which keeps requests only. It wraps
@@ -294,7 +287,7 @@ func Queue[R comparable, Result any](
 	if tracing == nil {
 		return requests, reconcile
 	}
-	q := &queue[R]{parents: make(map[R]parent)}
+	q := &queue[R]{parents: make(map[R]string)}
 	enqueue := func(ctx context.Context, d core.Delivery) ([]R, error) {
 		if d.Event.TraceParent == "" {
 			return requests(ctx, d)
@@ -308,44 +301,36 @@ func Queue[R comparable, Result any](
 		return found, err
 	}
 	return enqueue, func(ctx context.Context, r R) (Result, error) {
-		p := q.take(r)
-		if p.text == "" {
+		parent := q.take(r)
+		if parent == "" {
 			return reconcile(ctx, r)
 		}
-		ctx, span := tracing.child(ctx, p.text, "reconcile", trace.SpanKindConsumer, keyMerged.Int(p.merged))
+		ctx, span := tracing.child(ctx, parent, "reconcile", trace.SpanKindConsumer)
 		result, err := reconcile(ctx, r)
 		end(span, err)
 		return result, err
 	}
 }
 
-func (q *queue[R]) remember(requests []R, text string) {
+func (q *queue[R]) remember(requests []R, parent string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, r := range requests {
-		old, known := q.parents[r]
-		if known {
-			q.parents[r] = parent{text, old.merged + 1}
-			continue
-		}
-		q.makeRoom()
-		q.parents[r] = parent{text: text}
-	}
-}
-
-func (q *queue[R]) makeRoom() {
-	for r := range q.parents {
-		if len(q.parents) < maxRemembered {
-			return
-		}
 		delete(q.parents, r)
+		for other := range q.parents {
+			if len(q.parents) < maxRemembered {
+				break
+			}
+			delete(q.parents, other)
+		}
+		q.parents[r] = parent
 	}
 }
 
-func (q *queue[R]) take(r R) parent {
+func (q *queue[R]) take(r R) string {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	p := q.parents[r]
+	parent := q.parents[r]
 	delete(q.parents, r)
-	return p
+	return parent
 }

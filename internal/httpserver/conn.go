@@ -91,6 +91,21 @@ func (c *conn) readInSlot(h *handshake, b []byte) (int, error) {
 	return n, nil
 }
 
+// inSlot calls compute while the connection has a slot. Its errors are those of acquire.
+func (c *conn) inSlot(compute func()) error {
+	h := c.handshake.Load()
+	if h == nil {
+		return net.ErrClosed
+	}
+	h.release()
+	if err := h.acquire(c.Conn, c.closed, c.deadline.Load()); err != nil {
+		return err
+	}
+	defer h.release()
+	compute()
+	return nil
+}
+
 // awaitPause runs after a read, because a pause may begin while a Read waits for data.
 func (c *conn) awaitPause() {
 	wait := time.Duration(c.paused.Load()) - time.Since(c.accepted)
@@ -238,9 +253,6 @@ func Origin(remote string) string {
 	if addr.Is4() {
 		return addr.String()
 	}
-	prefix, err := addr.WithZone("").Prefix(network)
-	if err != nil {
-		return addr.String()
-	}
+	prefix, _ := addr.WithZone("").Prefix(network) // An IPv6 address has more bits.
 	return prefix.String()
 }

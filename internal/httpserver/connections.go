@@ -16,29 +16,6 @@ const (
 	reasonNoSlot    = "no_slot"
 )
 
-// limitedListener accepts connections that have a slot. It never stops accepting.
-type limitedListener struct {
-	net.Listener
-
-	server *Server
-}
-
-func (l limitedListener) Accept() (net.Conn, error) {
-	for {
-		inner, err := l.Listener.Accept()
-		if err != nil {
-			if !errors.Is(err, net.ErrClosed) { // Such as "too many open files". The server tries again after a while.
-				l.server.log.LogAttrs(context.Background(), slog.LevelWarn, "cannot accept connections",
-					slog.Any("error", err))
-			}
-			return nil, err
-		}
-		if c := l.server.admit(inner); c != nil {
-			return c, nil
-		}
-	}
-}
-
 // admit returns the connection with a slot, or closes it and returns nil.
 func (s *Server) admit(inner net.Conn) *conn {
 	c := newConn(inner, s.queue, s.opts)
@@ -93,6 +70,10 @@ func (s *Server) reportHandshake(outer net.Conn, c *conn) {
 	if !c.received.Load() && cause == causeClosed {
 		return
 	}
+	s.handshakeFailed(c, cause, err)
+}
+
+func (s *Server) handshakeFailed(c *conn, cause string, err error) {
 	s.opts.HandshakeFailed(cause, c.RemoteAddr(), err)
 	s.log.LogAttrs(context.Background(), slog.LevelWarn, "TLS handshake failed",
 		slog.String("cause", cause), slog.String("remote", c.RemoteAddr().String()), slog.Any("error", err))

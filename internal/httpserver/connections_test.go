@@ -22,57 +22,70 @@ type addressed struct{ net.Conn }
 
 func (addressed) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(10, 0, 0, 2), Port: 1} }
 
-// The callbacks of TLS run inside the slot of the handshake, so that few verify certificates at
-// once. However many begin, a client of another address hardly waits.
+// The callbacks run inside the slot of the handshake, so that few verify certificates at once.
+// However many begin, a client of another address hardly waits.
 func TestHandshakesAreFair(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		const clients, slots, work = 19, 2, time.Second
-		var (
-			inside, most atomic.Int64
-			group        sync.WaitGroup
-			ca, incoming = newAuthority(t), newNetwork()
-			began        = time.Now()
-		)
-		r := run(t, noContent, Options{
-			Listener: incoming, MaxHandshakes: slots, ReadHeaderTimeout: time.Minute,
-			TLS: &tls.Config{
-				Certificates: []tls.Certificate{ca.issue(t)}, ClientAuth: tls.RequestClientCert,
-				VerifyConnection: func(tls.ConnectionState) error {
-					most.Store(max(most.Load(), inside.Add(1)))
-					time.Sleep(work)
-					inside.Add(-1)
-					return nil
-				},
-			},
+	for name, set := range map[string]func(opts *Options, verify func()){
+		"of TLS": func(opts *Options, verify func()) {
+			opts.TLS.VerifyConnection = func(tls.ConnectionState) error { verify(); return nil }
+		},
+		"of the server": func(opts *Options, verify func()) {
+			opts.Handshaken = func(*tls.ConnectionState) { verify() }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) { testFairness(t, set) })
 		})
-		exchange := func(near, far net.Conn) {
-			incoming.accepted <- far
-			client := tls.Client(near, &tls.Config{RootCAs: ca.Pool(), ServerName: "127.0.0.1"})
-			if err := client.HandshakeContext(t.Context()); err != nil {
-				t.Error(err)
-			}
-			_, _ = io.WriteString(client, "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
-			_, _ = io.Copy(io.Discard, client)
-		}
-		for range clients {
-			group.Go(func() { exchange(net.Pipe()) })
-		}
-		synctest.Wait() // They have begun.
-		near, far := net.Pipe()
-		exchange(near, addressed{far})
-		// The client needs a slot three times: to begin, to be verified, and for its header. Each is
-		// among the next four slots, because kinds of work alternate, and origins. Four slots take twice
-		// the time of work. Without fairness the client is the last, after ten times.
-		if waited, want := time.Since(began), 7*work; waited > want {
-			t.Errorf("a client of another address is answered after %v, want at most %v", waited, want)
-		}
-		group.Wait()
-		if all := (clients + 1) / slots * work; most.Load() != slots || time.Since(began) != all {
-			t.Errorf("%d callbacks at once, and all took %v, want %d and %v", most.Load(), time.Since(began), slots, all)
-		}
-		check(t, r.stop())
+	}
+}
+
+func testFairness(t *testing.T, set func(opts *Options, verify func())) {
+	t.Helper()
+	const clients, slots, work = 19, 2, time.Second
+	var (
+		inside, most atomic.Int64
+		group        sync.WaitGroup
+		ca, incoming = newAuthority(t), newNetwork()
+		began        = time.Now()
+	)
+	opts := Options{
+		Listener: incoming, MaxHandshakes: slots, ReadHeaderTimeout: time.Minute,
+		TLS: &tls.Config{Certificates: []tls.Certificate{ca.issue(t)}, ClientAuth: tls.RequestClientCert},
+	}
+	set(&opts, func() {
+		most.Store(max(most.Load(), inside.Add(1)))
+		<-time.After(work)
+		inside.Add(-1)
 	})
+	r := run(t, noContent, opts)
+	exchange := func(near, far net.Conn) {
+		incoming.accepted <- far
+		client := tls.Client(near, &tls.Config{RootCAs: ca.Pool(), ServerName: "127.0.0.1"})
+		if err := client.HandshakeContext(t.Context()); err != nil {
+			t.Error(err)
+		}
+		_, _ = io.WriteString(client, "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+		_, _ = io.Copy(io.Discard, client)
+	}
+	for range clients {
+		group.Go(func() { exchange(net.Pipe()) })
+	}
+	synctest.Wait() // They have begun.
+	near, far := net.Pipe()
+	exchange(near, addressed{far})
+	// The client needs a slot to begin, to be verified, and for its header. Each is among the next
+	// four slots, because kinds of work alternate, and origins. Four slots take twice the time of
+	// work. Without fairness the client is the last, after ten times.
+	if waited, want := time.Since(began), 7*work; waited > want {
+		t.Errorf("a client of another address is answered after %v, want at most %v", waited, want)
+	}
+	group.Wait()
+	if all := (clients + 1) / slots * work; most.Load() != slots || time.Since(began) != all {
+		t.Errorf("%d callbacks at once, and all took %v, want %d and %v", most.Load(), time.Since(began), slots, all)
+	}
+	check(t, r.stop())
 }
 
 // Clients give up a handshake that takes too long, and begin again. Work for those that have left
@@ -120,8 +133,8 @@ func (q *fairQueue) waiting() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	n := 0
-	for _, o := range q.rings[fresh].origins {
-		n += o.waiters.Len()
+	for _, waiters := range q.rings[fresh].waiters {
+		n += len(waiters)
 	}
 	return n
 }

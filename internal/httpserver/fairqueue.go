@@ -1,11 +1,11 @@
 package httpserver
 
 import (
-	"container/list"
 	"errors"
 	"io"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,13 +15,14 @@ import (
 // alternate between work that continues and work that begins, while there is both. So a handshake
 // that has begun ends soon, however many origins wait to begin one.
 //
-// It is safe for concurrent use, starts no goroutine, and takes constant time per call.
+// It is safe for concurrent use, starts no goroutine, and takes constant time per call, except that
+// a waiter that gives up is searched. It is mostly one of the first.
 type fairQueue struct {
 	mu sync.Mutex
 	// free is the number of free slots. While it is not 0, there are no waiters.
 	free int
 	// rings has the waiters of each kind of work.
-	rings [kinds]*ring
+	rings [kinds]ring
 	// turn is the kind that has the next slot, unless nothing waits there.
 	turn int
 }
@@ -33,120 +34,109 @@ const (
 	kinds
 )
 
-// ring holds the origins with waiters of one kind.
+// ring holds the waiters of one kind of work.
 type ring struct {
-	origins map[string]*originQueue
-	// next has the *originQueue with waiters, in the order of their next grants.
-	next *list.List
-}
-
-// originQueue holds the waiters of one origin in a ring.
-type originQueue struct {
-	origin string
-	ring   *ring
-	// place is in ring.next.
-	place *list.Element
-	// waiters is a list of *waiter.
-	waiters *list.List
+	// waiters are those of each origin in order, the oldest first.
+	waiters map[string][]*waiter
+	// order has the origins with waiters, that of the next grant first.
+	order []string
 }
 
 // waiter is one request for a slot.
 type waiter struct {
-	queue *fairQueue
+	queue  *fairQueue
+	origin string
+	// ring is nil if there was a free slot.
+	ring *ring
 	// granted is closed when the waiter has a slot.
 	granted chan struct{}
-
-	// Guarded by queue.mu. place is nil unless it waits.
-	in     *originQueue
-	place  *list.Element
-	isDone bool
 }
 
 func newFairQueue(slots int) *fairQueue {
-	return &fairQueue{free: slots, rings: [kinds]*ring{newRing(), newRing()}}
+	q := &fairQueue{free: slots}
+	for kind := range q.rings {
+		q.rings[kind].waiters = make(map[string][]*waiter)
+	}
+	return q
 }
 
-func newRing() *ring { return &ring{origins: make(map[string]*originQueue), next: list.New()} }
-
 // request asks for a slot without blocking. continues means that origin's work has had a slot
-// before. The caller must call done, granted or not.
+// before. The caller must call done once, granted or not.
 func (q *fairQueue) request(origin string, continues bool) *waiter {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	w := &waiter{queue: q, granted: make(chan struct{})}
-	// There are no waiters while a slot is free.
-	if q.free > 0 {
+	w := &waiter{queue: q, origin: origin, granted: make(chan struct{})}
+	switch {
+	case q.free > 0:
 		q.free--
 		close(w.granted)
 		return w
+	case continues:
+		w.ring = &q.rings[continuing]
+	default:
+		w.ring = &q.rings[fresh]
 	}
-	kind := fresh
-	if continues {
-		kind = continuing
+	if _, listed := w.ring.waiters[origin]; !listed {
+		w.ring.order = append(w.ring.order, origin)
 	}
-	q.rings[kind].add(w, origin)
+	w.ring.waiters[origin] = append(w.ring.waiters[origin], w)
 	return w
 }
 
-// done returns the slot, or stops waiting for one. Only the first call counts.
+// done returns the slot, or stops waiting for one.
 func (w *waiter) done() {
-	q := w.queue
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	switch {
-	case w.isDone:
-	case w.place != nil:
-		w.unlist()
+	w.queue.mu.Lock()
+	defer w.queue.mu.Unlock()
+	select {
+	case <-w.granted:
+		w.queue.grantNext()
 	default:
-		q.grantNext()
+		w.ring.drop(w)
 	}
-	w.isDone = true
 }
 
 // grantNext grants a free slot, of one kind of work and the other in turn. The caller must hold the
-// lock, as for the functions below.
+// lock.
 func (q *fairQueue) grantNext() {
 	for range kinds {
-		r := q.rings[q.turn]
+		next := q.rings[q.turn].next()
 		q.turn = (q.turn + 1) % kinds
-		if r.next.Len() > 0 {
-			r.grantNext()
+		if next != nil {
+			close(next.granted)
 			return
 		}
 	}
 	q.free++
 }
 
-// grantNext grants a slot to the next origin, which is then the last. There must be one.
-func (r *ring) grantNext() {
-	first := r.next.Front()
-	o, _ := first.Value.(*originQueue)
-	w, _ := o.waiters.Front().Value.(*waiter)
-	r.next.MoveToBack(first)
-	w.unlist()
-	close(w.granted)
+// next removes the first waiter of the next origin, which is then the last. It returns nil without
+// waiters.
+func (r *ring) next() *waiter {
+	if len(r.order) == 0 {
+		return nil
+	}
+	origin := r.order[0]
+	waiting := r.waiters[origin]
+	r.order = r.order[1:]
+	if len(waiting) > 1 {
+		r.waiters[origin], r.order = waiting[1:], append(r.order, origin)
+	} else {
+		delete(r.waiters, origin)
+	}
+	return waiting[0]
 }
 
-// add adds the waiter to the end of the list of its origin. A new origin is last in the order.
-func (r *ring) add(w *waiter, origin string) {
-	o := r.origins[origin]
-	if o == nil {
-		o = &originQueue{origin: origin, ring: r, waiters: list.New()}
-		o.place = r.next.PushBack(o)
-		r.origins[origin] = o
+// drop removes a waiter that gives up, and an origin without waiters.
+func (r *ring) drop(w *waiter) {
+	waiting := r.waiters[w.origin]
+	if len(waiting) > 1 {
+		i := slices.Index(waiting, w)
+		r.waiters[w.origin] = slices.Delete(waiting, i, i+1)
+		return
 	}
-	w.in, w.place = o, o.waiters.PushBack(w)
-}
-
-// unlist also deletes an origin without waiters.
-func (w *waiter) unlist() {
-	o := w.in
-	o.waiters.Remove(w.place)
-	w.place = nil
-	if o.waiters.Len() == 0 {
-		o.ring.next.Remove(o.place)
-		delete(o.ring.origins, o.origin)
-	}
+	delete(r.waiters, w.origin)
+	i := slices.Index(r.order, w.origin)
+	r.order = slices.Delete(r.order, i, i+1)
 }
 
 // handshake acquires slots of a fair queue for the work of one connection, and releases them while
@@ -210,11 +200,6 @@ func (h *handshake) release() {
 
 // wait blocks until the waiter has a slot. Its errors are those of acquire.
 func (w *waiter) wait(closed <-chan struct{}, deadline *time.Time) error {
-	select {
-	case <-w.granted:
-		return nil
-	default:
-	}
 	var late <-chan time.Time
 	if deadline != nil && !deadline.IsZero() {
 		timer := time.NewTimer(time.Until(*deadline))

@@ -176,17 +176,14 @@ func (s *Server) Serve(ctx context.Context) error {
 	return err
 }
 
-// accepting returns the listener to serve. With TLS, [Server.open] counts it from now on.
+// accepting returns the listener to serve. [Server.open] counts it from now on.
 func (s *Server) accepting() (net.Listener, error) {
-	if s.opts.TLS == nil {
-		return limitedListener{s.listener, s}, nil
-	}
-	config := s.http.TLSConfig
-	if len(config.Certificates) == 0 && config.GetCertificate == nil && config.GetConfigForClient == nil {
+	c := s.opts.TLS
+	if c != nil && len(c.Certificates) == 0 && c.GetCertificate == nil && c.GetConfigForClient == nil {
 		_ = s.Close() // The missing certificate counts.
 		return nil, fmt.Errorf("%w: %w", errEnded, errNoServerCertificate)
 	}
-	return s.newTLSListener(), nil
+	return s.listen(), nil
 }
 
 // shutdown ends all connections. abort cancels the contexts of requests.
@@ -296,6 +293,10 @@ type Options struct {
 	// ShutdownTimeout is how long Serve waits for requests in flight at its end. Default: 10 s.
 	ShutdownTimeout time.Duration
 
+	// Handshaken is called after each TLS handshake that succeeds, and before the first request of
+	// its connection is read. The connection has a slot of MaxHandshakes meanwhile. It may be called
+	// concurrently. Default: none.
+	Handshaken func(state *tls.ConnectionState)
 	// HandshakeFailed is called for each failed TLS handshake. It may be called concurrently and
 	// must not block. Default: none. cause is a metric label:
 	//

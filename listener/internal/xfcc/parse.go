@@ -66,142 +66,85 @@ func Parse(lines []string) ([]Element, error) {
 	return elements, nil
 }
 
-func parseLine(elements []Element, line string) ([]Element, error) {
-	s := scanner{text: line}
-	for {
-		if len(elements) == MaxElements {
-			return nil, fmt.Errorf("%w: more than %d elements", ErrMalformed, MaxElements)
-		}
-		element, err := s.element()
-		if err != nil {
-			return nil, err
-		}
-		elements = append(elements, element)
-		if !s.skip(',') {
-			if s.pos < len(s.text) {
-				return nil, s.malformed("neither ',' nor ';' behind a value")
-			}
-			return elements, nil
-		}
-	}
-}
-
-// scanner reads one line from left to right.
-type scanner struct {
-	text string
-	pos  int
-}
-
-func (s *scanner) element() (Element, error) {
-	var e Element
-	one := map[string]*string{"hash": &e.Hash, "cert": &e.Cert, "chain": &e.Chain, "subject": &e.Subject}
-	lists := map[string]*[]string{"by": &e.By, "uri": &e.URIs, "dns": &e.DNS}
-	for {
-		key, err := s.key()
-		if err != nil {
-			return Element{}, err
-		}
-		value, err := s.value()
-		if err != nil {
-			return Element{}, err
-		}
-		field, known := one[key] // Keys that are not known are ignored: the format can grow.
-		switch list := lists[key]; {
-		case known && field == nil:
-			return Element{}, s.malformed(key + " twice in one element")
-		case known:
-			*field, one[key] = value, nil
-		case list != nil && value != "": // Proxies write an empty value when a certificate has no such SAN.
-			*list = append(*list, value)
-		}
-		if !s.skip(';') {
-			return e, nil
-		}
-	}
-}
-
-// key reads up to and with the equals sign, and returns the key in lower case.
-func (s *scanner) key() (string, error) {
-	s.space()
-	start := s.pos
-	for s.pos < len(s.text) && isKey(s.text[s.pos]) {
-		s.pos++
-	}
-	key := s.text[start:s.pos]
-	if key == "" {
-		return "", s.malformed("no key")
-	}
-	if !s.skip('=') {
-		return "", s.malformed("no '=' behind a key")
-	}
-	return strings.ToLower(key), nil
-}
-
-func (s *scanner) value() (string, error) {
-	s.space()
-	if s.pos < len(s.text) && s.text[s.pos] == '"' {
-		return s.quoted()
-	}
-	start := s.pos
-	for ; s.pos < len(s.text) && s.text[s.pos] != ',' && s.text[s.pos] != ';'; s.pos++ {
-		if c := s.text[s.pos]; c == '"' || isControl(c) {
-			return "", s.malformed("a quote or control character in an unquoted value")
-		}
-	}
-	return strings.TrimRight(s.text[start:s.pos], " \t"), nil
-}
-
-// quoted reads a value between quotes. The caller checks that a separator or the end follows.
-func (s *scanner) quoted() (string, error) {
-	s.pos++
-	start, escapes := s.pos, false
-	for ; s.pos < len(s.text); s.pos++ {
-		switch c := s.text[s.pos]; {
-		case c == '"':
-			value := s.text[start:s.pos]
-			s.pos++
-			if escapes {
-				value = unescape.Replace(value)
-			}
-			return value, nil
-		case c == '\\':
-			escapes = true
-			s.pos++ // Skip the escaped character. At the end of the line, the quote stays open.
-		case isControl(c):
-			return "", s.malformed("a control character")
-		}
-	}
-	return "", s.malformed("no closing quote")
-}
-
 // unescape resolves \" and \\. Other escapes belong to the notation of the subject, and stay.
 var unescape = strings.NewReplacer(`\\`, `\`, `\"`, `"`)
 
-// skip goes past a separator and the space before it, and reports whether it was there.
-func (s *scanner) skip(separator byte) bool {
-	s.space()
-	if s.pos == len(s.text) || s.text[s.pos] != separator {
-		return false
+func parseLine(elements []Element, line string) ([]Element, error) {
+	var e Element
+	one := map[string]*string{"hash": &e.Hash, "cert": &e.Cert, "chain": &e.Chain, "subject": &e.Subject}
+	lists := map[string]*[]string{"by": &e.By, "uri": &e.URIs, "dns": &e.DNS}
+	seen := make(map[string]bool)
+	for rest := line; ; {
+		key, value, behind, ok := cutPair(rest)
+		if !ok || behind != "" && behind[0] != ',' && behind[0] != ';' {
+			return nil, fmt.Errorf("%w: no key with a value at byte %d of a line", ErrMalformed, len(line)-len(rest))
+		}
+		switch field, list := one[key], lists[key]; { // Keys that are not known are ignored: the format can grow.
+		case seen[key]:
+			return nil, fmt.Errorf("%w: %s twice in one element", ErrMalformed, key)
+		case field != nil:
+			*field, seen[key] = value, true
+		case list != nil && value != "": // Proxies write an empty value when a certificate has no such SAN.
+			*list = append(*list, value)
+		}
+		if strings.HasPrefix(behind, ";") {
+			rest = behind[1:]
+			continue
+		}
+		if len(elements) == MaxElements {
+			return nil, fmt.Errorf("%w: more than %d elements", ErrMalformed, MaxElements)
+		}
+		elements = append(elements, e)
+		if behind == "" {
+			return elements, nil
+		}
+		e, rest = Element{}, behind[1:]
+		clear(seen)
 	}
-	s.pos++
-	return true
 }
 
-func (s *scanner) space() {
-	for s.pos < len(s.text) && (s.text[s.pos] == ' ' || s.text[s.pos] == '\t') {
-		s.pos++
+const space = " \t"
+
+// cutPair returns the first key in lower case, its value, and the text behind them.
+func cutPair(text string) (key, value, behind string, ok bool) {
+	key, text, ok = strings.Cut(text, "=")
+	key, text = strings.Trim(key, space), strings.TrimLeft(text, space)
+	if !ok || key == "" || strings.ContainsFunc(key, notInKey) {
+		return "", "", "", false
 	}
+	if unquoted, isQuoted := strings.CutPrefix(text, `"`); isQuoted {
+		value, behind, ok = cutQuoted(unquoted)
+		return strings.ToLower(key), value, strings.TrimLeft(behind, space), ok
+	}
+	end := strings.IndexAny(text, ",;")
+	if end < 0 {
+		end = len(text)
+	}
+	value, behind = strings.TrimRight(text[:end], space), text[end:]
+	ok = !strings.ContainsFunc(value, func(c rune) bool { return c == '"' || isControl(c) })
+	return strings.ToLower(key), value, behind, ok
 }
 
-func (s *scanner) malformed(fault string) error {
-	return fmt.Errorf("%w: %s at byte %d of a line", ErrMalformed, fault, s.pos)
+// cutQuoted returns the text before the closing quote, and that behind.
+func cutQuoted(text string) (value, behind string, ok bool) {
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case c == '"':
+			return unescape.Replace(text[:i]), text[i+1:], true
+		case c == '\\':
+			i++ // Skip the escaped character. At the end of the line, the quote stays open.
+		case isControl(rune(c)):
+			return "", "", false
+		}
+	}
+	return "", "", false
 }
 
-func isKey(c byte) bool {
-	return 'a' <= c|0x20 && c|0x20 <= 'z' || '0' <= c && c <= '9' || c == '-' || c == '_'
+func notInKey(c rune) bool {
+	return (c|0x20 < 'a' || 'z' < c|0x20) && (c < '0' || '9' < c) && c != '-' && c != '_'
 }
 
-func isControl(c byte) bool { return c < ' ' && c != '\t' || c == 0x7f }
+func isControl(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }
 
 // Element is the description of a client by one proxy. Fields that the proxy did not send are
 // empty.

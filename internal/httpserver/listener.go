@@ -15,15 +15,18 @@ import (
 	"time"
 )
 
-// tlsListener does each TLS handshake in a goroutine of its own, which ends with it. A handshake
-// needs a stack of 16 KiB and more. In the goroutine that serves the connection, that stack would
-// stay until several garbage collections have shrunk it.
+// listener accepts connections that have a slot of the limiter. It never stops accepting.
+//
+// It does each TLS handshake in a goroutine of its own, which ends with it. A handshake needs a
+// stack of 16 KiB and more. In the goroutine that serves the connection, that stack would stay
+// until several garbage collections have shrunk it.
 //
 // Accept returns failed handshakes, too: [net/http.Server] then answers and reports them.
-type tlsListener struct {
-	limitedListener
+type listener struct {
+	net.Listener
 
-	config  *tls.Config
+	server *Server
+	// timeout is that of a handshake.
 	timeout time.Duration
 	ready   chan net.Conn
 	failed  chan error
@@ -33,11 +36,11 @@ type tlsListener struct {
 	stop context.CancelFunc
 }
 
-// newTLSListener starts to accept. The caller must call Close.
-func (s *Server) newTLSListener() *tlsListener {
+// listen starts to accept. The caller must call Close of the result.
+func (s *Server) listen() *listener {
 	ctx, stop := context.WithCancel(context.Background())
-	l := &tlsListener{
-		limitedListener: limitedListener{s.listener, s}, config: s.http.TLSConfig,
+	l := &listener{
+		Listener: s.listener, server: s,
 		timeout: min(s.opts.ReadHeaderTimeout, s.opts.ReadTimeout, s.opts.WriteTimeout),
 		ready:   make(chan net.Conn), failed: make(chan error), ctx: ctx, stop: stop,
 	}
@@ -48,14 +51,19 @@ func (s *Server) newTLSListener() *tlsListener {
 	return l
 }
 
-// acceptAll accepts connections until the listener is closed. After an error it waits until Accept
-// has returned it, because [net/http.Server] paces errors.
-func (l *tlsListener) acceptAll() {
+// acceptAll accepts connections until the listener is closed. After an error, such as "too many
+// open files", it waits until Accept has returned it, because [net/http.Server] paces errors.
+func (l *listener) acceptAll() {
 	for l.ctx.Err() == nil {
-		c, err := l.limitedListener.Accept()
+		inner, err := l.Listener.Accept()
 		if err == nil {
-			l.server.open.Go(func() { l.handshake(connOf(c)) })
+			if c := l.server.admit(inner); c != nil {
+				l.server.open.Go(func() { l.open(c) })
+			}
 			continue
+		}
+		if !errors.Is(err, net.ErrClosed) {
+			l.server.log.LogAttrs(l.ctx, slog.LevelWarn, "cannot accept connections", slog.Any("error", err))
 		}
 		select {
 		case l.failed <- err:
@@ -67,9 +75,13 @@ func (l *tlsListener) acceptAll() {
 // slowHandshake is the shortest timeout that a client of a webhook can have.
 const slowHandshake = time.Second
 
-// handshake does the handshake of a connection, and hands the connection to Accept.
-func (l *tlsListener) handshake(c *conn) {
-	encrypted := tls.Server(c, l.config)
+// open does the TLS handshake of a connection, if there is one, and hands the connection to Accept.
+func (l *listener) open(c *conn) {
+	if l.server.opts.TLS == nil {
+		l.handOver(c)
+		return
+	}
+	encrypted := tls.Server(c, l.server.http.TLSConfig)
 	_ = c.SetDeadline(time.Now().Add(l.timeout)) // It fails for a closed connection.
 	err := l.shake(encrypted, c)                 // The connection keeps its error.
 	_ = c.SetDeadline(time.Time{})
@@ -86,7 +98,7 @@ func (l *tlsListener) handshake(c *conn) {
 
 // shake does the handshake. A panic of a callback of the configuration costs this connection only,
 // as in net/http: no client can end the process by it.
-func (l *tlsListener) shake(encrypted *tls.Conn, c *conn) (err error) {
+func (l *listener) shake(encrypted *tls.Conn, c *conn) (err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
 			err = fmt.Errorf("panic: %v", cause)
@@ -96,11 +108,22 @@ func (l *tlsListener) shake(encrypted *tls.Conn, c *conn) (err error) {
 			_ = c.cut() // Nothing else is reported then.
 		}
 	}()
-	return encrypted.HandshakeContext(l.ctx)
+	if err := encrypted.HandshakeContext(l.ctx); err != nil || l.server.opts.Handshaken == nil {
+		return err
+	}
+	state := encrypted.ConnectionState()
+	err = c.inSlot(func() { l.server.opts.Handshaken(&state) })
+	if err != nil {
+		_ = c.cut() // It is served, and ends.
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		l.server.handshakeFailed(c, causeTimeout, err)
+	}
+	return err
 }
 
 // handOver gives a connection to Accept, or closes it when the server is shutting down.
-func (l *tlsListener) handOver(c net.Conn) {
+func (l *listener) handOver(c net.Conn) {
 	select {
 	case l.ready <- c:
 	case <-l.ctx.Done():
@@ -108,7 +131,7 @@ func (l *tlsListener) handOver(c net.Conn) {
 	}
 }
 
-func (l *tlsListener) Accept() (net.Conn, error) {
+func (l *listener) Accept() (net.Conn, error) {
 	select {
 	case c := <-l.ready:
 		return c, nil
@@ -120,10 +143,10 @@ func (l *tlsListener) Accept() (net.Conn, error) {
 }
 
 // Close also ends the handshakes.
-func (l *tlsListener) Close() error {
+func (l *listener) Close() error {
 	l.stop()
 	l.parking.close()
-	return l.limitedListener.Close()
+	return l.Listener.Close()
 }
 
 const (
