@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
@@ -113,20 +115,38 @@ const (
 	maxAttribute = 512
 )
 
-// envelope has the attributes of an event of v3, a CloudEvent in JSON. Its extensions are the
-// documented "sequence" and "distributed tracing", and epoch.
-type envelope struct {
-	claim       *claim
-	kind        string
-	id          string
-	subject     string
-	time        time.Time
-	sequence    uint64
-	traceParent string
+// element is an event of v3 as it travels: a CloudEvent in JSON. Its extensions are the documented
+// "sequence" and "distributed tracing", and epoch.
+type element struct {
+	SpecVersion     string    `json:"specversion"`
+	ID              string    `json:"id"`
+	Source          string    `json:"source"`
+	Type            string    `json:"type"`
+	Subject         string    `json:"subject,omitempty"`
+	Time            time.Time `json:"time,omitzero"`
+	DataContentType string    `json:"datacontenttype"`
+	Epoch           string    `json:"epoch,omitempty"`
+	Sequence        string    `json:"sequence,omitempty"`
+	TraceParent     string    `json:"traceparent,omitempty"`
+	Data            any       `json:"data"`
 }
 
-// claim has the attributes that all events of a batch share, as they travel.
-type claim struct{ source, epoch string }
+// eventData is the data of a change. A resync has the owner only.
+type eventData struct {
+	Owner      objectName     `json:"owner,omitzero"`
+	Watched    objectName     `json:"watched,omitzero"`
+	WatchedGVK gvk            `json:"watchedGvk,omitzero"`
+	Operation  core.Operation `json:"operation,omitempty"`
+	Field      core.Field     `json:"field,omitempty"`
+	Generation int64          `json:"generation,omitempty"`
+	UID        types.UID      `json:"uid,omitempty"`
+	Base       int64          `json:"base,omitempty"`
+}
+
+type objectName struct {
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name"`
+}
 
 // Bounds on the content of a heartbeat: a listener keeps it. A sender cuts to them.
 const (

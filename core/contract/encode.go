@@ -9,13 +9,9 @@ import (
 	"maps"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
-
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
@@ -65,154 +61,98 @@ func (r *Request) failFrom(first, end int) {
 	}
 }
 
-// usualElement is the size in bytes that most bodies of contract v3 with one element do not exceed.
-const usualElement = 1 << 10
-
 // encodeBatch encodes as many events as fit into a request, and the heartbeat behind the last one.
 func encodeBatch(batch *core.Batch) (Request, error) {
 	if batch.Source == "" {
 		return Request{}, fmt.Errorf("%w: source is empty", errMalformed)
 	}
-	shared := &claim{source: sourcePrefix + url.PathEscape(string(batch.Source)), epoch: batch.Epoch}
-	if err := cmp.Or(checkAttribute("source", shared.source), checkAttribute("epoch", shared.epoch)); err != nil {
+	shared := element{
+		SpecVersion: specVersion, Source: sourcePrefix + url.PathEscape(string(batch.Source)),
+		DataContentType: "application/json", Epoch: batch.Epoch,
+	}
+	if err := cmp.Or(checkAttribute("source", shared.Source), checkAttribute("epoch", shared.Epoch)); err != nil {
 		return Request{}, err
 	}
-	r := Request{
-		Body: append(make([]byte, 0, usualElement), '['),
-		Sent: make([]int, 0, min(len(batch.Events), maxBatchEvents)),
-	}
+	var r Request
 	r.appendEvents(shared, batch.Events)
 	if batch.Heartbeat != nil {
 		r.appendHeartbeat(shared, batch)
 	}
-	if len(r.Body) == 1 {
-		r.Body = nil
-		return r, nil
+	if r.Body != nil {
+		r.Body = append(r.Body, ']')
 	}
-	r.Body = append(r.Body, ']')
 	return r, nil
 }
 
-func (r *Request) appendEvents(shared *claim, events []core.Numbered) {
+func (r *Request) appendEvents(shared element, events []core.Numbered) {
 	for i := range events {
 		err := checkEvent(&events[i])
+		if err == nil {
+			shared.setEvent(&events[i])
+			err = r.append(&shared)
+		}
 		switch {
-		case err != nil:
-			r.fail(i, err)
-		case len(r.Sent) == maxBatchEvents ||
-			!r.append(func(b []byte) []byte { return appendNumbered(b, shared, &events[i]) }):
+		case errors.Is(err, core.ErrNotSent):
 			r.failFrom(i, len(events))
 			return
+		case err != nil:
+			r.fail(i, err)
 		default:
 			r.Sent = append(r.Sent, i)
-			if more := len(events) - i; len(r.Sent) == 1 && more > 1 { // Now the size of one is known.
-				r.Body = slices.Grow(r.Body, min(len(r.Body)*more, maxBatchBody-len(r.Body)))
-			}
 		}
 	}
 }
 
 // append adds an element to the body, unless it has no room.
-func (r *Request) append(element func(body []byte) []byte) bool {
-	end := len(r.Body)
-	if end > 1 {
-		r.Body = append(r.Body, ',')
+func (r *Request) append(e *element) error {
+	text, err := json.Marshal(e)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: %w", errMalformed, err)
+	case len(r.Sent) == maxBatchEvents, len(r.Body)+len(",")+len(text)+len("]") > maxBatchBody:
+		return core.ErrNotSent
 	}
-	r.Body = element(r.Body)
-	if len(r.Body)+len("]") > maxBatchBody {
-		r.Body = r.Body[:end]
-		return false
+	separator := byte(',')
+	if r.Body == nil {
+		separator = '['
 	}
-	return true
+	r.Body = append(append(r.Body, separator), text...)
+	return nil
 }
 
 // appendHeartbeat adds the heartbeat when all events before it are sent: its numbers include
 // theirs.
-func (r *Request) appendHeartbeat(shared *claim, batch *core.Batch) {
-	body, err := encodeHeartbeat(shared, batch.Heartbeat)
+func (r *Request) appendHeartbeat(e element, batch *core.Batch) {
+	err := e.setHeartbeat(batch.Heartbeat)
 	switch {
 	case err != nil:
-		r.fail(len(batch.Events), err)
-	case len(r.Failed) > 0 || len(r.Sent) == maxBatchEvents ||
-		!r.append(func(b []byte) []byte { return append(b, body...) }):
-		r.fail(len(batch.Events), core.ErrNotSent)
+	case len(r.Failed) > 0:
+		err = core.ErrNotSent
 	default:
-		r.Heartbeat = true
+		err = r.append(&e)
+	}
+	if r.Heartbeat = err == nil; !r.Heartbeat {
+		r.fail(len(batch.Events), err)
 	}
 }
 
-func appendNumbered(b []byte, shared *claim, event *core.Numbered) []byte {
-	e := envelope{
-		claim: shared, kind: typeChanged, id: event.ID, time: wireTime(event.Time), sequence: event.Sequence,
+func (e *element) setEvent(event *core.Numbered) {
+	e.ID, e.Time, e.Sequence, e.TraceParent = event.ID, wireTime(event.Time), "", ""
+	if event.Sequence > 0 { // Padded, so that strings have the order of the numbers, as the extension demands.
+		e.Sequence = fmt.Sprintf("%020d", event.Sequence)
 	}
 	if isAttribute(event.TraceParent) {
-		e.traceParent = event.TraceParent
+		e.TraceParent = event.TraceParent
 	}
-	if event.Resync {
-		e.kind = typeResync
-		b = append(e.appendTo(b), '{')
-		return append(appendObjectName(b, fieldOwner, event.Owner), "}}"...)
+	e.Type, e.Subject, e.Data = typeResync, "", &eventData{Owner: objectName(event.Owner)}
+	if !event.Resync {
+		e.Type, e.Subject = typeChanged, event.Watched.String()
+		e.Data = &eventData{
+			Owner: objectName(event.Owner), Watched: objectName(event.Watched), WatchedGVK: gvk(event.WatchedGVK),
+			Operation: event.Operation, Field: event.Field, Generation: event.Generation,
+			UID: event.UID, Base: event.Base,
+		}
 	}
-	e.subject = event.Watched.String()
-	return append(appendChanged(e.appendTo(b), &event.WatchEvent), '}')
-}
-
-// appendTo appends the event up to its data, which must follow, and then a brace.
-func (e *envelope) appendTo(b []byte) []byte {
-	b = append(b, '{')
-	b = appendString(b, "specversion", specVersion)
-	b = appendString(b, "id", e.id)
-	b = appendString(b, "source", e.claim.source)
-	b = appendString(b, "type", e.kind)
-	b = appendOptional(b, "subject", e.subject)
-	b = appendOptionalTime(b, "time", e.time)
-	b = appendString(b, "datacontenttype", "application/json")
-	b = appendOptional(b, "epoch", e.claim.epoch)
-	b = appendSequence(b, e.sequence)
-	b = appendOptional(b, "traceparent", e.traceParent)
-	return appendName(b, "data")
-}
-
-// appendSequence pads a number, so that strings have the order of the numbers, as the extension
-// demands.
-func appendSequence(b []byte, n uint64) []byte {
-	if n == 0 {
-		return b
-	}
-	const width = "00000000000000000000"
-	digits := strconv.FormatUint(n, 10)
-	b = append(appendName(b, "sequence"), '"')
-	b = append(b, width[len(digits):]...)
-	return append(append(b, digits...), '"')
-}
-
-func appendChanged(b []byte, event *core.WatchEvent) []byte {
-	b = append(b, '{')
-	b = appendObjectName(b, fieldOwner, event.Owner)
-	b = appendObjectName(b, fieldWatched, event.Watched)
-	b = appendKind(b, event.WatchedGVK)
-	b = appendOptional(b, "operation", string(event.Operation))
-	b = appendOptional(b, "field", string(event.Field))
-	b = appendOptionalInteger(b, "generation", event.Generation)
-	b = appendOptional(b, "uid", string(event.UID))
-	return append(appendOptionalInteger(b, "base", event.Base), '}')
-}
-
-func appendKind(b []byte, kind schema.GroupVersionKind) []byte {
-	b = append(appendName(b, fieldWatchedGVK), '{')
-	b = appendString(b, "group", kind.Group)
-	b = appendString(b, "version", kind.Version)
-	return append(appendString(b, "kind", kind.Kind), '}')
-}
-
-// appendObjectName leaves out an empty name.
-func appendObjectName(b []byte, field string, name types.NamespacedName) []byte {
-	if name == (types.NamespacedName{}) {
-		return b
-	}
-	b = append(appendName(b, field), '{')
-	b = appendOptional(b, "namespace", name.Namespace)
-	return append(appendString(b, "name", name.Name), '}')
 }
 
 // wireTime returns t, and no time when RFC 3339 cannot express it: a time is informative.
@@ -270,18 +210,11 @@ func checkWatched(event *core.WatchEvent) error {
 		checkName("uid", string(event.UID), false))
 }
 
-func encodeHeartbeat(shared *claim, sent *core.Heartbeat) ([]byte, error) {
+func (e *element) setHeartbeat(sent *core.Heartbeat) error {
 	beat := cut(sent)
-	if err := checkID(beat.ID); err != nil {
-		return nil, err
-	}
 	beat.Interval, beat.OldestPending = beat.Interval/time.Millisecond, beat.OldestPending/time.Millisecond
-	data, err := json.Marshal((*heartbeatData)(&beat))
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errMalformed, err)
-	}
-	e := envelope{claim: shared, kind: typeHeartbeat, id: beat.ID, time: wireTime(beat.Time)}
-	return append(append(e.appendTo(nil), data...), '}'), nil
+	e.Type, e.ID, e.Time, e.Data = typeHeartbeat, beat.ID, wireTime(beat.Time), (*heartbeatData)(&beat)
+	return checkID(beat.ID)
 }
 
 // cut returns a heartbeat within the bounds. Foreign texts, such as an error, may be long.
