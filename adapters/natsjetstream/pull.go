@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/periodic"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
@@ -41,7 +42,7 @@ func (c *Consumer) serve(ctx context.Context, manager core.Manager) {
 			return
 		}
 		out.began(ctx, err)
-		_ = sleep(ctx, reopenWait)
+		periodic.Pause(ctx, reopenWait)
 	}
 }
 
@@ -51,21 +52,9 @@ func (c *Consumer) waitReady(ctx context.Context, manager core.Manager) bool {
 		if c.intake.Ready(manager) == nil {
 			return true
 		}
-		_ = sleep(ctx, readyInterval)
+		periodic.Pause(ctx, readyInterval)
 	}
 	return false
-}
-
-// sleep returns the error of a context that ends first.
-func sleep(ctx context.Context, wait time.Duration) error {
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // serveWhileReady takes messages until the handler is not ready, ctx ends or the stream fails.
@@ -76,7 +65,7 @@ func (c *Consumer) serveWhileReady(ctx context.Context, out *outage) error {
 	defer stop()
 	watching.Go(func() {
 		for pulling.Err() == nil && c.intake.Ready(out.manager) == nil {
-			_ = sleep(pulling, readyInterval)
+			periodic.Pause(pulling, readyInterval)
 		}
 		stop()
 	})
@@ -341,11 +330,11 @@ func (q *queues) following(runtime core.RuntimeID) (msg jetstream.Msg, more bool
 func (q *queues) extendEach(interval time.Duration) (stop func()) {
 	ctx, stop := context.WithCancel(context.Background())
 	q.running.Go(func() {
-		for sleep(ctx, interval) == nil {
+		periodic.Call(ctx, interval, func() {
 			for _, msg := range q.held() {
 				_ = msg.InProgress() // Without it, the stream delivers the message again.
 			}
-		}
+		})
 	})
 	return stop
 }
