@@ -192,7 +192,7 @@ func (f *Forwarder) refusal(target *url.URL, r contract.Refusal, page bool) *req
 }
 
 func failure(target *url.URL, reason string, err error) *requestError {
-	return &requestError{Method: http.MethodPost, URL: target.String(), Err: err, reason: reason}
+	return &requestError{URL: target.String(), Err: err, reason: reason}
 }
 
 // withoutURL removes the wrapper of net/http, because a [*requestError] has the URL itself.
