@@ -250,27 +250,15 @@ func cutFingerprints(fingerprints []string) []string {
 
 // cutReasons keeps the sum of the counts: reasons without room are counted under [reasonOther].
 func cutReasons(dropped map[string]int64) map[string]int64 {
-	if fits(dropped) {
-		return dropped
-	}
 	kept := make(map[string]int64, maxReasons)
 	for _, reason := range slices.Sorted(maps.Keys(dropped)) {
-		if isAttribute(reason) && len(kept) < maxReasons-1 {
+		if isAttribute(reason) && (len(dropped) <= maxReasons || len(kept) < maxReasons-1) {
 			kept[reason] += dropped[reason]
 		} else {
 			kept[reasonOther] += dropped[reason]
 		}
 	}
 	return kept
-}
-
-func fits(dropped map[string]int64) bool {
-	for reason := range dropped {
-		if !isAttribute(reason) {
-			return false
-		}
-	}
-	return len(dropped) <= maxReasons
 }
 
 func checkName(field, name string, required bool) error {

@@ -153,7 +153,6 @@ func (l *lane) heartbeat(now time.Time) *core.Heartbeat {
 	if l.pulse.leaving == leaves {
 		beat.Leaving, l.pulse.leaving = true, leaveSent
 		beat.Pending += int64(len(l.resends))
-		l.noteLeft()
 	}
 	return beat
 }
