@@ -87,10 +87,13 @@ func (c *Consumer) pull(ctx context.Context, out *outage) error {
 	defer c.opts.Hooks.Backlog(out.manager, 0, 0, 0) // Another replica takes the messages.
 	queues := c.newQueues(ctx, out.manager, clock)
 	defer queues.running.Wait()
-	stopExtending := queues.extendEach(c.ackWait / extensions)
-	defer stopExtending()
+	working, stop := context.WithCancel(ctx)
+	defer stop()
+	queues.running.Go(func() { periodic.Call(working, c.ackWait/extensions, queues.extend) })
+	queues.running.Go(func() {
+		periodic.Call(working, clockInterval, func() { c.measure(working, out.manager, clock, stream) })
+	})
 	for {
-		c.measure(ctx, out.manager, clock, stream)
 		room, err := queues.reserve(ctx)
 		if err != nil {
 			return err
@@ -105,13 +108,10 @@ func (c *Consumer) pull(ctx context.Context, out *outage) error {
 // extensions is the number of times that a message is extended within ackWait.
 const extensions = 4
 
-// measure measures the clock and the backlog of a stream, if a measurement is due, and waits at
-// most clockTimeout. It logs why it cannot, at most once a minute. The last measurement then stays.
+// measure measures the clock and the backlog of a stream, and waits at most clockTimeout. It logs why
+// it cannot. The last measurement then stays.
 func (c *Consumer) measure(ctx context.Context, manager core.Manager, clock *clock, stream jetstream.Stream) {
 	began := clock.now()
-	if !clock.ask(began) {
-		return
-	}
 	asking, cancel := context.WithTimeout(ctx, clockTimeout)
 	defer cancel()
 	switch info, err := stream.Info(asking); {
@@ -325,18 +325,12 @@ func (q *queues) following(runtime core.RuntimeID) (msg jetstream.Msg, more bool
 	return own.handled, true
 }
 
-// extendEach informs the stream in each interval that messages are still handled, or wait here.
-// Otherwise the stream would deliver them again. stop must be called.
-func (q *queues) extendEach(interval time.Duration) (stop func()) {
-	ctx, stop := context.WithCancel(context.Background())
-	q.running.Go(func() {
-		periodic.Call(ctx, interval, func() {
-			for _, msg := range q.held() {
-				_ = msg.InProgress() // Without it, the stream delivers the message again.
-			}
-		})
-	})
-	return stop
+// extend informs the stream that messages are still handled, or wait here. Otherwise the stream would
+// deliver them again.
+func (q *queues) extend() {
+	for _, msg := range q.held() {
+		_ = msg.InProgress() // Without it, the stream delivers the message again.
+	}
 }
 
 // held returns the messages in memory, except those of a runtime with a message that has hung for
