@@ -33,28 +33,20 @@ const (
 // watchConnection reports.
 func (c *Consumer) serve(ctx context.Context, manager core.Manager) {
 	out := &outage{Consumer: c, manager: manager}
-	for c.waitReady(ctx, manager) {
-		err := c.serveWhileReady(ctx, out)
-		if err == nil || ctx.Err() != nil {
+	for ctx.Err() == nil {
+		if c.intake.Ready(manager) != nil {
+			periodic.Pause(ctx, readyInterval)
 			continue
 		}
-		if c.conn.IsClosed() {
+		switch err := c.serveWhileReady(ctx, out); {
+		case err == nil || ctx.Err() != nil:
+		case c.conn.IsClosed():
 			return
+		default:
+			out.began(ctx, err)
+			periodic.Pause(ctx, reopenWait)
 		}
-		out.began(ctx, err)
-		periodic.Pause(ctx, reopenWait)
 	}
-}
-
-// waitReady reports false when ctx ends first.
-func (c *Consumer) waitReady(ctx context.Context, manager core.Manager) bool {
-	for ctx.Err() == nil {
-		if c.intake.Ready(manager) == nil {
-			return true
-		}
-		periodic.Pause(ctx, readyInterval)
-	}
-	return false
 }
 
 // serveWhileReady takes messages until the handler is not ready, ctx ends or the stream fails.
