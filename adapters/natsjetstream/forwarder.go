@@ -51,7 +51,8 @@ type Forwarder struct {
 	stream  jetstream.JetStream
 	runtime core.RuntimeID
 	opts    ForwarderOptions
-	// attempts has a function for each attempt, which ends it with the error that denies its subject.
+	// attempts has a function for each attempt, which ends it with the error that denies its
+	// subject.
 	attempts sync.Map
 	// secret and the number of results are in the IDs of messages.
 	secret  string

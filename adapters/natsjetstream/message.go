@@ -105,9 +105,9 @@ func isOccupied(err error) bool {
 		api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant)
 }
 
-// store stores a message, and reports whether the operator will answer it. Nothing answers a message
-// that an earlier attempt has stored. While the operator is away, a heartbeat is stored only if no
-// other message of the runtime waits in the stream, which heartbeats would fill.
+// store stores a message, and reports whether the operator will answer it. Nothing answers a
+// message that an earlier attempt has stored. While the operator is away, a heartbeat is stored
+// only if no other message of the runtime waits in the stream, which heartbeats would fill.
 func (f *Forwarder) store(ctx context.Context, m *message, answers string) (answered bool, err error) {
 	ctx, stop := f.watch(ctx, m.subject)
 	defer stop()

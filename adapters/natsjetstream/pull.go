@@ -100,8 +100,8 @@ func (c *Consumer) pull(ctx context.Context, out *outage) error {
 // extensions is the number of times that a message is extended within ackWait.
 const extensions = 4
 
-// measure measures the clock and the backlog of a stream, and waits at most clockTimeout. It logs why
-// it cannot. The last measurement then stays.
+// measure measures the clock and the backlog of a stream, and waits at most clockTimeout. It logs
+// why it cannot. The last measurement then stays.
 func (c *Consumer) measure(ctx context.Context, manager core.Manager, clock *clock, stream jetstream.Stream) {
 	began := clock.now()
 	asking, cancel := context.WithTimeout(ctx, clockTimeout)
@@ -317,8 +317,8 @@ func (q *queues) following(runtime core.RuntimeID) (msg jetstream.Msg, more bool
 	return own.handled, true
 }
 
-// extend informs the stream that messages are still handled, or wait here. Otherwise the stream would
-// deliver them again.
+// extend informs the stream that messages are still handled, or wait here. Otherwise the stream
+// would deliver them again.
 func (q *queues) extend() {
 	for _, msg := range q.held() {
 		_ = msg.InProgress() // Without it, the stream delivers the message again.

@@ -136,8 +136,8 @@ func (o *Outbox) resyncConfigured() {
 	}
 }
 
-// dispatchAll starts a dispatcher for each lane, also for those to come. After the end of ctx it goes
-// on until nothing is pending and the last heartbeats are sent, but not longer than the drain
+// dispatchAll starts a dispatcher for each lane, also for those to come. After the end of ctx it
+// goes on until nothing is pending and the last heartbeats are sent, but not longer than the drain
 // timeout.
 func (o *Outbox) dispatchAll(ctx, sending context.Context, all *sync.WaitGroup) {
 	var deadline <-chan time.Time
