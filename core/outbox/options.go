@@ -140,7 +140,8 @@ func (o Options) validate() error {
 	rising := slices.IsSorted(o.Resend) && (len(o.Resend) == 0 || o.Resend[0] > max(o.Settle, 0))
 	oneCall := o.Epoch == "" || o.InFlight <= 1
 	enough := o.MaxManagers >= len(o.Managers)
-	o.Settle, o.ResendResync, o.DrainTimeout, o.HeartbeatInterval = 0, 0, 0, 0 // A negative one means none.
+	// A negative one means none.
+	o.Settle, o.ResendResync, o.DrainTimeout, o.HeartbeatInterval = 0, 0, 0, max(o.HeartbeatInterval, 0)
 	const wrong = "option %s is %v, want %s"
 	err := errors.Join(option.NoneNegative(o),
 		option.Unless(rising, wrong, "Resend", o.Resend, "rising times above Settle"),
