@@ -129,6 +129,8 @@ type element struct {
 	Sequence        string    `json:"sequence,omitempty"`
 	TraceParent     string    `json:"traceparent,omitempty"`
 	Data            any       `json:"data"`
+
+	event eventData // The data of an event, which needs no memory of its own.
 }
 
 // eventData is the data of a change. A resync has the owner only.

@@ -99,6 +99,9 @@ func (r *Request) appendEvents(shared element, events []core.Numbered) {
 			r.fail(i, err)
 		default:
 			r.Sent = append(r.Sent, i)
+			if more := len(events) - i; len(r.Sent) == 1 && more > 1 { // Now the size of one is known.
+				r.Body = slices.Grow(r.Body, min(len(r.Body)*more, maxBatchBody))
+			}
 		}
 	}
 }
@@ -144,10 +147,10 @@ func (e *element) setEvent(event *core.Numbered) {
 	if isAttribute(event.TraceParent) {
 		e.TraceParent = event.TraceParent
 	}
-	e.Type, e.Subject, e.Data = typeResync, "", &eventData{Owner: objectName(event.Owner)}
+	e.Type, e.Subject, e.Data, e.event = typeResync, "", &e.event, eventData{Owner: objectName(event.Owner)}
 	if !event.Resync {
 		e.Type, e.Subject = typeChanged, event.Watched.String()
-		e.Data = &eventData{
+		e.event = eventData{
 			Owner: objectName(event.Owner), Watched: objectName(event.Watched), WatchedGVK: gvk(event.WatchedGVK),
 			Operation: event.Operation, Field: event.Field, Generation: event.Generation,
 			UID: event.UID, Base: event.Base,
