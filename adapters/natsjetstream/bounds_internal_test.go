@@ -40,7 +40,7 @@ func TestWaits(t *testing.T) {
 	}
 }
 
-// The same message gets the same ID again, until there is a result.
+// The same message gets the same ID again, until there is a result on its subject.
 func TestIDs(t *testing.T) {
 	t.Parallel()
 	id := func(f *Forwarder, body string) string {
@@ -54,7 +54,11 @@ func TestIDs(t *testing.T) {
 	if id(f, "2") == first || id(&Forwarder{secret: "b"}, "1") == first {
 		t.Error("one ID for two messages")
 	}
-	f.results.Add(1)
+	f.results.Store("another", first)
+	if id(f, "1") != first {
+		t.Error("another ID after a result of another subject")
+	}
+	f.results.Store("", first)
 	if id(f, "1") == first {
 		t.Error("one ID before and after a result")
 	}

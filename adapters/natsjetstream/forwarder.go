@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -54,9 +53,10 @@ type Forwarder struct {
 	// attempts has a function for each attempt, which ends it with the error that denies its
 	// subject.
 	attempts sync.Map
-	// secret and the number of results are in the IDs of messages.
+	// secret is in the IDs of messages, and so is the ID of the last message with a result, which
+	// results has for each subject.
 	secret  string
-	results atomic.Uint64
+	results sync.Map
 	// last has the [lastAnswer] of each subject.
 	last sync.Map
 }
@@ -126,7 +126,7 @@ func (f *Forwarder) Forward(ctx context.Context, manager core.Manager, batch cor
 		m.replaceable = !f.isAnswered(subject)
 	}
 	if err = f.exchange(ctx, m); err == nil {
-		f.results.Add(1)
+		f.results.Store(subject, m.id)
 	}
 	return encoded.Result(err)
 }

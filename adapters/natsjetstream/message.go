@@ -18,7 +18,7 @@ import (
 
 // message is an encoded batch that is being sent.
 type message struct {
-	subject, stream string
+	subject, stream, id string
 
 	request *contract.Request
 	events  int
@@ -111,13 +111,14 @@ func isOccupied(err error) bool {
 func (f *Forwarder) store(ctx context.Context, m *message, answers string) (answered bool, err error) {
 	ctx, stop := f.watch(ctx, m.subject)
 	defer stop()
+	m.id = f.id(m)
 	msg := nats.NewMsg(m.subject)
 	msg.Data = m.request.Body
 	if answers != "" {
 		msg.Header.Set(headerAnswer, answers)
 	}
 	opts := []jetstream.PublishOpt{
-		jetstream.WithMsgID(f.id(m)), jetstream.WithExpectStream(m.stream), jetstream.WithRetryAttempts(0),
+		jetstream.WithMsgID(m.id), jetstream.WithExpectStream(m.stream), jetstream.WithRetryAttempts(0),
 	}
 	if m.replaceable {
 		opts = append(opts, jetstream.WithExpectLastSequencePerSubject(0))
@@ -136,13 +137,14 @@ func (f *Forwarder) store(ctx context.Context, m *message, answers string) (answ
 }
 
 // id returns the ID of a message. While the result of a message is unknown, another attempt has the
-// same ID, so that the stream stores it once. After the result of any message there are other IDs,
-// because the stream would ignore a repeated one.
+// same ID, so that the stream stores it once. After the result of any message on its subject there
+// are other IDs, because the stream would ignore a repeated one.
 //
 // The IDs of a stream are shared by all runtimes. They cannot be guessed, because a runtime that
 // knew those of another could make the stream ignore its messages.
 func (f *Forwarder) id(m *message) string {
-	return fmt.Sprintf("%x", sha256.Sum256(fmt.Appendf(nil, "%s %d %s", f.secret, f.results.Load(), m.request.Body)))
+	last, _ := f.results.Load(m.subject)
+	return fmt.Sprintf("%x", sha256.Sum256(fmt.Appendf(nil, "%s %v %s", f.secret, last, m.request.Body)))
 }
 
 // await returns the answer of the operator, and false when none comes in time: the stream has the
@@ -168,8 +170,8 @@ func (f *Forwarder) await(ctx context.Context, m *message, answers <-chan *nats.
 // takeBack confirms a refusal. The operator then removes the message from the stream, and the
 // caller owns the refused events again.
 func (f *Forwarder) takeBack(m *message, msg *nats.Msg, answer *contract.Answer) error {
-	f.results.Add(1)     // Before the confirmation: the next attempt must be stored.
-	_ = msg.Respond(nil) // Without it, the stream delivers the events, too.
+	f.results.Store(m.subject, m.id) // Before the confirmation: the next attempt must be stored.
+	_ = msg.Respond(nil)             // Without it, the stream delivers the events, too.
 	if len(answer.Failed) == 0 {
 		return refused(m.subject, answer.Refusal, f.opts.RefusedRetryAfter)
 	}
