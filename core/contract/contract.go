@@ -8,8 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
@@ -114,41 +112,6 @@ const (
 	// maxAttribute bounds the attributes of an event and the texts of a heartbeat, in bytes.
 	maxAttribute = 512
 )
-
-// element is an event of v3 as it travels: a CloudEvent in JSON. Its extensions are the documented
-// "sequence" and "distributed tracing", and epoch.
-type element struct {
-	SpecVersion     string    `json:"specversion"`
-	ID              string    `json:"id"`
-	Source          string    `json:"source"`
-	Type            string    `json:"type"`
-	Subject         string    `json:"subject,omitempty"`
-	Time            time.Time `json:"time,omitzero"`
-	DataContentType string    `json:"datacontenttype"`
-	Epoch           string    `json:"epoch,omitempty"`
-	Sequence        string    `json:"sequence,omitempty"`
-	TraceParent     string    `json:"traceparent,omitempty"`
-	Data            any       `json:"data"`
-
-	event eventData // The data of an event, which needs no memory of its own.
-}
-
-// eventData is the data of a change. A resync has the owner only.
-type eventData struct {
-	Owner      objectName     `json:"owner,omitzero"`
-	Watched    objectName     `json:"watched,omitzero"`
-	WatchedGVK gvk            `json:"watchedGvk,omitzero"`
-	Operation  core.Operation `json:"operation,omitempty"`
-	Field      core.Field     `json:"field,omitempty"`
-	Generation int64          `json:"generation,omitempty"`
-	UID        types.UID      `json:"uid,omitempty"`
-	Base       int64          `json:"base,omitempty"`
-}
-
-type objectName struct {
-	Namespace string `json:"namespace,omitempty"`
-	Name      string `json:"name"`
-}
 
 // Bounds on the content of a heartbeat: a listener keeps it. A sender cuts to them.
 const (

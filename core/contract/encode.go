@@ -9,9 +9,12 @@ import (
 	"maps"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
@@ -61,26 +64,31 @@ func (r *Request) failFrom(first, end int) {
 	}
 }
 
+// usualElement is the size in bytes that most bodies of contract v3 with one element do not exceed.
+const usualElement = 1 << 10
+
 // encodeBatch encodes as many events as fit into a request, and the heartbeat behind the last one.
 func encodeBatch(batch *core.Batch) (Request, error) {
 	if batch.Source == "" {
 		return Request{}, fmt.Errorf("%w: source is empty", errMalformed)
 	}
-	shared := element{
-		SpecVersion: specVersion, Source: sourcePrefix + url.PathEscape(string(batch.Source)),
-		DataContentType: "application/json", Epoch: batch.Epoch,
-	}
-	if err := cmp.Or(checkAttribute("source", shared.Source), checkAttribute("epoch", shared.Epoch)); err != nil {
+	shared := element{source: sourcePrefix + url.PathEscape(string(batch.Source)), epoch: batch.Epoch}
+	if err := cmp.Or(checkAttribute("source", shared.source), checkAttribute("epoch", shared.epoch)); err != nil {
 		return Request{}, err
 	}
-	var r Request
+	r := Request{
+		Body: append(make([]byte, 0, usualElement), '['),
+		Sent: make([]int, 0, min(len(batch.Events), maxBatchEvents)),
+	}
 	r.appendEvents(shared, batch.Events)
 	if batch.Heartbeat != nil {
 		r.appendHeartbeat(shared, batch)
 	}
-	if r.Body != nil {
-		r.Body = append(r.Body, ']')
+	if len(r.Body) == 1 {
+		r.Body = nil
+		return r, nil
 	}
+	r.Body = append(r.Body, ']')
 	return r, nil
 }
 
@@ -89,7 +97,7 @@ func (r *Request) appendEvents(shared element, events []core.Numbered) {
 		err := checkEvent(&events[i])
 		if err == nil {
 			shared.setEvent(&events[i])
-			err = r.append(&shared)
+			err = r.append(&shared, func(b []byte) []byte { return appendData(b, &events[i].WatchEvent) })
 		}
 		switch {
 		case errors.Is(err, core.ErrNotSent):
@@ -107,55 +115,135 @@ func (r *Request) appendEvents(shared element, events []core.Numbered) {
 }
 
 // append adds an element to the body, unless it has no room.
-func (r *Request) append(e *element) error {
-	text, err := json.Marshal(e)
-	switch {
-	case err != nil:
-		return fmt.Errorf("%w: %w", errMalformed, err)
-	case len(r.Sent) == maxBatchEvents, len(r.Body)+len(",")+len(text)+len("]") > maxBatchBody:
+func (r *Request) append(e *element, data func(body []byte) []byte) error {
+	end := len(r.Body)
+	if end > 1 {
+		r.Body = append(r.Body, ',')
+	}
+	r.Body = append(data(e.appendTo(r.Body)), '}')
+	if len(r.Sent) == maxBatchEvents || len(r.Body)+len("]") > maxBatchBody {
+		r.Body = r.Body[:end]
 		return core.ErrNotSent
 	}
-	separator := byte(',')
-	if r.Body == nil {
-		separator = '['
-	}
-	r.Body = append(append(r.Body, separator), text...)
 	return nil
 }
 
 // appendHeartbeat adds the heartbeat when all events before it are sent: its numbers include
 // theirs.
 func (r *Request) appendHeartbeat(e element, batch *core.Batch) {
-	err := e.setHeartbeat(batch.Heartbeat)
+	data, err := e.setHeartbeat(batch.Heartbeat)
 	switch {
 	case err != nil:
 	case len(r.Failed) > 0:
 		err = core.ErrNotSent
 	default:
-		err = r.append(&e)
+		err = r.append(&e, func(b []byte) []byte { return append(b, data...) })
 	}
 	if r.Heartbeat = err == nil; !r.Heartbeat {
 		r.fail(len(batch.Events), err)
 	}
 }
 
+// element has the attributes of an event of v3, a CloudEvent in JSON. Its extensions are the
+// documented "sequence" and "distributed tracing", and epoch.
+type element struct {
+	id, source, kind, subject, epoch, traceParent string
+	time                                          time.Time
+	sequence                                      uint64
+}
+
 func (e *element) setEvent(event *core.Numbered) {
-	e.ID, e.Time, e.Sequence, e.TraceParent = event.ID, wireTime(event.Time), "", ""
-	if event.Sequence > 0 { // Padded, so that strings have the order of the numbers, as the extension demands.
-		e.Sequence = fmt.Sprintf("%020d", event.Sequence)
-	}
+	e.id, e.time, e.sequence, e.traceParent = event.ID, wireTime(event.Time), event.Sequence, ""
 	if isAttribute(event.TraceParent) {
-		e.TraceParent = event.TraceParent
+		e.traceParent = event.TraceParent
 	}
-	e.Type, e.Subject, e.Data, e.event = typeResync, "", &e.event, eventData{Owner: objectName(event.Owner)}
+	e.kind, e.subject = typeResync, ""
 	if !event.Resync {
-		e.Type, e.Subject = typeChanged, event.Watched.String()
-		e.event = eventData{
-			Owner: objectName(event.Owner), Watched: objectName(event.Watched), WatchedGVK: gvk(event.WatchedGVK),
-			Operation: event.Operation, Field: event.Field, Generation: event.Generation,
-			UID: event.UID, Base: event.Base,
+		e.kind, e.subject = typeChanged, event.Watched.String()
+	}
+}
+
+// The functions below append JSON byte for byte as encoding/json writes it. They append to the body
+// itself, so that an event needs no memory of its own.
+
+// appendTo appends the attributes. The data must follow, and then a brace.
+func (e *element) appendTo(b []byte) []byte {
+	b = appendText(append(b, '{'), "specversion", specVersion)
+	b = appendText(b, "id", e.id)
+	b = appendText(b, "source", e.source)
+	b = appendText(b, "type", e.kind)
+	b = appendText(b, "subject", e.subject)
+	if !e.time.IsZero() {
+		b = append(e.time.AppendFormat(append(appendMember(b, "time"), '"'), time.RFC3339Nano), '"')
+	}
+	b = appendText(b, "datacontenttype", "application/json")
+	b = appendText(b, "epoch", e.epoch)
+	if e.sequence > 0 { // Padded, so that strings have the order of the numbers, as the extension demands.
+		const width = "00000000000000000000"
+		digits := strconv.FormatUint(e.sequence, 10)
+		b = append(append(appendMember(b, "sequence"), '"'), width[len(digits):]...)
+		b = append(append(b, digits...), '"')
+	}
+	return appendMember(appendText(b, "traceparent", e.traceParent), "data")
+}
+
+// appendData appends the data of a change. A resync has the owner only.
+func appendData(b []byte, event *core.WatchEvent) []byte {
+	b = appendObjectName(append(b, '{'), fieldOwner, event.Owner)
+	if event.Resync {
+		return append(b, '}')
+	}
+	b = appendObjectName(b, fieldWatched, event.Watched)
+	b = appendQuoted(appendMember(append(appendMember(b, fieldWatchedGVK), '{'), "group"), event.WatchedGVK.Group)
+	b = appendQuoted(appendMember(b, "version"), event.WatchedGVK.Version)
+	b = append(appendText(b, "kind", event.WatchedGVK.Kind), '}')
+	b = appendText(b, "operation", string(event.Operation))
+	b = appendText(b, "field", string(event.Field))
+	b = appendNumber(b, "generation", event.Generation)
+	b = appendText(b, "uid", string(event.UID))
+	return append(appendNumber(b, "base", event.Base), '}')
+}
+
+func appendObjectName(b []byte, field string, name types.NamespacedName) []byte {
+	if name == (types.NamespacedName{}) {
+		return b
+	}
+	b = appendText(append(appendMember(b, field), '{'), "namespace", name.Namespace)
+	return append(appendText(b, "name", name.Name), '}')
+}
+
+// appendMember begins a member. The opening brace of the object, or another member, is before it.
+func appendMember(b []byte, name string) []byte {
+	if b[len(b)-1] != '{' {
+		b = append(b, ',')
+	}
+	return append(append(append(b, '"'), name...), `":`...)
+}
+
+// appendText leaves out an empty text, as appendNumber does with 0.
+func appendText(b []byte, name, value string) []byte {
+	if value == "" {
+		return b
+	}
+	return appendQuoted(appendMember(b, name), value)
+}
+
+func appendNumber(b []byte, name string, value int64) []byte {
+	if value == 0 {
+		return b
+	}
+	return strconv.AppendInt(appendMember(b, name), value, 10)
+}
+
+// appendQuoted leaves texts with anything but plain ASCII to encoding/json.
+func appendQuoted(b []byte, text string) []byte {
+	for i := range len(text) {
+		if c := text[i]; c < ' ' || c > '~' || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {
+			quoted, _ := json.Marshal(text) // Each string has a JSON form.
+			return append(b, quoted...)
 		}
 	}
+	return append(append(append(b, '"'), text...), '"')
 }
 
 // wireTime returns t, and no time when RFC 3339 cannot express it: a time is informative.
@@ -213,11 +301,15 @@ func checkWatched(event *core.WatchEvent) error {
 		checkName("uid", string(event.UID), false))
 }
 
-func (e *element) setHeartbeat(sent *core.Heartbeat) error {
+// setHeartbeat returns the data.
+func (e *element) setHeartbeat(sent *core.Heartbeat) ([]byte, error) {
 	beat := cut(sent)
 	beat.Interval, beat.OldestPending = beat.Interval/time.Millisecond, beat.OldestPending/time.Millisecond
-	e.Type, e.ID, e.Time, e.Data = typeHeartbeat, beat.ID, wireTime(beat.Time), (*heartbeatData)(&beat)
-	return checkID(beat.ID)
+	e.kind, e.id, e.time = typeHeartbeat, beat.ID, wireTime(beat.Time)
+	if err := checkID(beat.ID); err != nil {
+		return nil, err
+	}
+	return json.Marshal((*heartbeatData)(&beat))
 }
 
 // cut returns a heartbeat within the bounds. Foreign texts, such as an error, may be long.
