@@ -7,10 +7,11 @@ import (
 	"maps"
 	"strconv"
 	"time"
-	"unicode"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/runtime-watcher/runtime-watcher/internal/rawjson"
 )
 
 // Change is one write to one object, as a change source saw it, before or after its commit.
@@ -41,30 +42,28 @@ const maxIdentity = 1 << 10
 func (c *Change) Base() (uid types.UID, base int64) {
 	switch {
 	case c.Operation == OperationCreate && c.Subresource == "" && c.Old == nil && c.New != nil:
-		return types.UID(plain(find(c.New.metadata, "uid"))), 0
+		return types.UID(text(find(c.New.metadata, "uid"))), 0
 	case c.Old == nil:
 	case c.Operation == OperationUpdate, c.Operation == OperationDelete && c.Subresource == "":
-		base, err := strconv.ParseInt(plain(c.Old.version), 10, 64)
+		base, err := strconv.ParseInt(text(c.Old.version), 10, 64)
 		if err == nil && base > 0 {
-			return types.UID(plain(find(c.Old.metadata, "uid"))), base
+			return types.UID(text(find(c.Old.metadata, "uid"))), base
 		}
 	}
 	return "", 0
 }
 
-// maxPlain bounds a uid, which has 36 bytes.
-const maxPlain = 64
+// maxUID bounds a uid, which has 36 bytes.
+const maxUID = 64
 
-// plain returns a short JSON string without escapes, and "" for any other value.
-func plain(raw []byte) string {
-	text := bytes.Trim(raw, `"`)
-	if len(text) > maxPlain || len(raw) != len(text)+len(`""`) || bytes.ContainsFunc(text, isSpecial) {
+// text returns a short JSON string, and "" for any other value.
+func text(raw []byte) string {
+	value, err := rawjson.NewReader(raw).Text()
+	if err != nil || len(value) > maxUID {
 		return ""
 	}
-	return string(text)
+	return value
 }
-
-func isSpecial(r rune) bool { return r <= ' ' || r >= unicode.MaxASCII || r == '\\' || r == '"' }
 
 // Event returns the event for the object of c, without owner; at is its Time. It fails for good,
 // with the reason invalid_object, when the object has no name, or one that is longer than

@@ -100,7 +100,7 @@ func TestBase(t *testing.T) {
 		"version is no text":         {update, "", state(`"u"`, `7`), known, "", 0},
 		"uid is no text":             {update, "", state(`{}`, `"7"`), known, "", 7},
 		"uid is long":                {update, "", state(`"`+strings.Repeat("u", 65)+`"`, `"7"`), known, "", 7},
-		"uid has an escape sequence": {update, "", state(`"\u0041"`, `"7"`), known, "", 7},
+		"uid has an escape sequence": {update, "", state(`"\u0041"`, `"7"`), known, "A", 7},
 	} {
 		uid, base := change(t, tt.operation, tt.subresource, tt.before, tt.after).Base()
 		if uid != tt.uid || base != tt.base {

@@ -45,8 +45,8 @@ const (
 //
 // Callers use these sentinels and the interfaces of core, so the type is not exported.
 type requestError struct {
-	// Method and URL are those of the request. The URL has no credentials and no query.
-	Method, URL string
+	// URL is that of the request, without credentials and query.
+	URL string
 	// Status is the HTTP status of the answer, 0 without an answer.
 	Status int
 	// Body is the reason that a listener gives, or else the beginning of the answer, at most 1 KiB.
@@ -67,7 +67,7 @@ type requestError struct {
 
 // Error returns the request, the status and the cause. The body is quoted.
 func (e *requestError) Error() string {
-	text := fmt.Sprintf("httpmtls: %s %s", e.Method, e.URL)
+	text := "httpmtls: POST " + e.URL
 	if e.Status != 0 {
 		text += fmt.Sprintf(": status %d %s", e.Status, http.StatusText(e.Status))
 	}

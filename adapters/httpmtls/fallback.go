@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -155,7 +156,8 @@ func (f *fallback) forwardOlder(
 	ctx context.Context, manager core.Manager, events []core.Numbered,
 ) (known bool, err error) {
 	var (
-		all     = newResults(len(events))
+		answers = make([]error, len(events))
+		failed  atomic.Bool
 		stripes = min(f.opts.InFlight, len(events))
 		sending sync.WaitGroup
 	)
@@ -163,68 +165,49 @@ func (f *fallback) forwardOlder(
 	// Each goroutine sends every n-th event, so that no queue is needed.
 	for first := range stripes {
 		sending.Go(func() {
-			for i := first; i < len(events) && !all.failed(); i += stripes {
-				all.add(i, f.older.Forward(ctx, manager, core.Batch{Events: events[i : i+1]}))
+			for i := first; i < len(events); i += stripes {
+				if failed.Load() {
+					answers[i] = core.ErrNotSent
+					continue
+				}
+				answers[i] = f.older.Forward(ctx, manager, core.Batch{Events: events[i : i+1]})
+				if answers[i] != nil && !isA[core.EventErrors](answers[i]) {
+					failed.Store(true)
+				}
 			}
 		})
 	}
 	sending.Wait()
-	return all.taken > 0 || all.named, all.err()
+	return judge(answers)
 }
 
-// results collects the answers to events that are sent one by one. It is safe for concurrent use.
-type results struct {
-	mu sync.Mutex
-	// errs has [core.ErrNotSent] for each event at first.
-	errs core.EventErrors
-	// whole is an error of the manager, after which no event is sent.
-	whole error
-	// taken counts the accepted events.
-	taken int
-	// named is whether the receiver refused an event by its index.
-	named bool
-}
-
-func newResults(events int) *results {
-	r := &results{errs: make(core.EventErrors, events)}
-	for i := range events {
-		r.errs[i] = core.ErrNotSent
+// judge joins the answers to events that were sent one by one. The error of the manager is that of
+// all events if none was accepted.
+func judge(answers []error) (known bool, err error) {
+	var whole error
+	failed := core.EventErrors{}
+	for i, answer := range answers {
+		some, named := errors.AsType[core.EventErrors](answer)
+		switch {
+		case answer == nil:
+		case named: // The answer names the only event.
+			failed[i] = some[0]
+			refusal, ok := errors.AsType[*requestError](some[0])
+			known = known || ok && refusal.named
+		default:
+			failed[i] = core.ErrNotSent
+			if !errors.Is(answer, core.ErrNotSent) {
+				whole = answer
+			}
+		}
 	}
-	return r
-}
-
-func (r *results) failed() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.whole != nil
-}
-
-func (r *results) add(i int, err error) {
-	some, single := errors.AsType[core.EventErrors](err)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	switch {
-	case err == nil:
-		delete(r.errs, i)
-		r.taken++
-	// The answer names the only event.
-	case single:
-		r.errs[i] = some[0]
-		refusal, ok := errors.AsType[*requestError](some[0])
-		r.named = r.named || ok && refusal.named
+	taken := len(answers) - len(failed)
+	switch known = known || taken > 0; {
+	case whole != nil && taken == 0:
+		return known, whole
+	case len(failed) == 0:
+		return known, nil
 	default:
-		r.whole = err
-	}
-}
-
-// err returns one error for all events if the manager failed and accepted none.
-func (r *results) err() error {
-	switch {
-	case r.whole != nil && r.taken == 0:
-		return r.whole
-	case len(r.errs) == 0:
-		return nil
-	default:
-		return r.errs
+		return known, failed
 	}
 }

@@ -29,11 +29,11 @@ import (
 //
 // A new generation of key material gets new connections. Requests in flight end on the old ones.
 //
-// Each call of Forward makes one request, and one more if the key material was replaced meanwhile.
-// Its errors answer [core.IsPermanent], [core.RetryAfter] and [core.Reason]. Events that do
-// not fit into the request are returned as [core.ErrNotSent] in [core.EventErrors]. Events that the
-// receiver refuses, or that the contract cannot carry, have errors of their own there. Any other
-// error is of the whole batch: of the sender, the manager or the path.
+// Each call of Forward makes one request. Its errors answer [core.IsPermanent], [core.RetryAfter]
+// and [core.Reason]. Events that do not fit into the request are returned as [core.ErrNotSent] in
+// [core.EventErrors]. Events that the receiver refuses, or that the contract cannot carry, have
+// errors of their own there. Any other error is of the whole batch: of the sender, the manager or
+// the path.
 type Forwarder struct {
 	// source is asked for each request, so that new material is used at once.
 	source  keys.Source

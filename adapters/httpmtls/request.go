@@ -9,7 +9,6 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -19,7 +18,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
-	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
 // Limits of answers.
@@ -43,40 +41,23 @@ func (f *Forwarder) send(ctx context.Context, target *url.URL, m *message) error
 		return failure(target, reasonOf(ctx.Err()), ctx.Err())
 	}
 
-	// A refusal of replaced key material does not concern the new one. So the new one is tried at
-	// once, instead of after the long wait that a refusal asks for.
-	used, err := f.attempt(ctx, target, m)
-	if refusesMaterial(err) {
-		if newest, sourceErr := f.source.Material(); sourceErr == nil && newest != used {
-			_, err = f.attempt(ctx, target, m)
-		}
-	}
-	return f.ofEvent(err, m)
+	return f.ofEvent(f.attempt(ctx, target, m), m)
 }
 
-// refusesMaterial reports whether another certificate or CA bundle may be accepted.
-func refusesMaterial(err error) bool {
-	failed, ok := errors.AsType[*requestError](err)
-	return ok && slices.Contains([]string{
-		reasons.Unauthenticated, reasons.Forbidden, reasons.GatewayRefused, reasonTLSRefused, reasonTLSVerify,
-	}, failed.reason)
-}
-
-// attempt makes one request with the present key material, including short retries. It returns the
-// material, which is nil if there is none.
-func (f *Forwarder) attempt(ctx context.Context, target *url.URL, m *message) (*keys.Material, error) {
+// attempt makes one request with the present key material, including short retries.
+func (f *Forwarder) attempt(ctx context.Context, target *url.URL, m *message) error {
 	pool, err := f.acquire()
 	switch {
 	case errors.Is(err, errClosed):
-		return nil, failure(target, reasonClosed, err)
+		return failure(target, reasonClosed, err)
 	case err != nil:
-		return nil, failure(target, reasonMaterial, err)
+		return failure(target, reasonMaterial, err)
 	}
 	defer pool.release()
 
 	request, err := f.request(ctx, target, m.Body)
 	if err != nil {
-		return pool.material, failure(target, reasonConnection, err)
+		return failure(target, reasonConnection, err)
 	}
 
 	answer, err := pool.client.Do(request)
@@ -85,7 +66,7 @@ func (f *Forwarder) attempt(ctx context.Context, target *url.URL, m *message) (*
 		if isTimeout(err) {
 			f.leave(pool)
 		}
-		return pool.material, failure(target, reasonOf(err), reasons.Plain(withoutURL(err)))
+		return failure(target, reasonOf(err), reasons.Plain(withoutURL(err)))
 	}
 	defer answer.Body.Close()
 	err = f.read(target, answer, m)
@@ -93,7 +74,7 @@ func (f *Forwarder) attempt(ctx context.Context, target *url.URL, m *message) (*
 	if pool.noteAnswer(err) > f.opts.leaveAfter {
 		f.leave(pool)
 	}
-	return pool.material, err
+	return err
 }
 
 // request returns the request, to which the transport adds the header.
@@ -192,7 +173,7 @@ func (f *Forwarder) refusal(target *url.URL, r contract.Refusal, page bool) *req
 }
 
 func failure(target *url.URL, reason string, err error) *requestError {
-	return &requestError{Method: http.MethodPost, URL: target.String(), Err: err, reason: reason}
+	return &requestError{URL: target.String(), Err: err, reason: reason}
 }
 
 // withoutURL removes the wrapper of net/http, because a [*requestError] has the URL itself.

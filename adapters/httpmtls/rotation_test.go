@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"strconv"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -47,36 +46,6 @@ func TestRequestInFlightEndsOnTheOldConnection(t *testing.T) {
 		check(t, forwarder.Close())
 		end.awaitOpen(t, 0)
 	})
-}
-
-// A request with the old certificate may be in flight when the far end does not trust it any more.
-func TestRefusedAfterRotationIsTriedWithTheNewMaterial(t *testing.T) {
-	t.Parallel()
-	for _, refusal := range []int{http.StatusUnauthorized, http.StatusForbidden} {
-		t.Run(strconv.Itoa(refusal), func(t *testing.T) {
-			t.Parallel()
-			ends := newPKI(t)
-			source := newSwitch(ends.client)
-			next := material(t, must(ends.ca.Client(runtime1, testpki.Options{})), ends.ca)
-			var requests atomic.Int64
-			end := newFarEnd(t, ends.server, func(w http.ResponseWriter, r *http.Request) {
-				requests.Add(1)
-				if r.TLS.PeerCertificates[0].Equal(ends.client.Certificate.Leaf) {
-					source.set(next)
-					w.WriteHeader(refusal)
-					return
-				}
-				accept(w, r)
-			})
-			err := forward(t, newForwarder(t, source, end.address(), httpmtls.Options{}), event("object"))
-			if err != nil {
-				t.Errorf("not delivered: %v", err)
-			}
-			if n := requests.Load(); n != 2 {
-				t.Errorf("%d requests, want one with each certificate", n)
-			}
-		})
-	}
 }
 
 // stalledLog is a sink that takes no line until it is released.

@@ -40,33 +40,27 @@ func TestWaits(t *testing.T) {
 	}
 }
 
-// The same message gets the same ID again until its result is known. An ID of another message stays.
+// The same message gets the same ID again, until there is a result on its subject.
 func TestIDs(t *testing.T) {
 	t.Parallel()
-	var open ids
-	first := open.of("a", []byte("1"))
-	if again := open.of("a", []byte("1")); again != first {
+	id := func(f *Forwarder, body string) string {
+		return f.id(&message{request: &contract.Request{Body: []byte(body)}})
+	}
+	f := &Forwarder{secret: "a"}
+	first := id(f, "1")
+	if again := id(f, "1"); again != first {
 		t.Error("another ID for a message with an unknown result")
 	}
-	open.conclude("a", "another")
-	if again := open.of("a", []byte("1")); again != first {
-		t.Error("another ID after the result of another message")
-	}
-	open.conclude("a", first)
-	second := open.of("a", []byte("1"))
-	if second == first || open.of("a", []byte("2")) == second {
+	if id(f, "2") == first || id(&Forwarder{secret: "b"}, "1") == first {
 		t.Error("one ID for two messages")
 	}
-	for n := range maxOpen - 1 {
-		open.of(strconv.Itoa(n), nil)
+	f.results.Store("another", first)
+	if id(f, "1") != first {
+		t.Error("another ID after a result of another subject")
 	}
-	open.of("a", nil)
-	if n := len(open.open); n != maxOpen {
-		t.Errorf("%d subjects are remembered, want %d", n, maxOpen)
-	}
-	open.of("one more", nil)
-	if n := len(open.open); n != 1 {
-		t.Errorf("%d subjects are remembered after one too many, want 1", n)
+	f.results.Store("", first)
+	if id(f, "1") == first {
+		t.Error("one ID before and after a result")
 	}
 }
 

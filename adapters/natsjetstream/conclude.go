@@ -145,12 +145,6 @@ func (p *partial) note(message messageKey, err error) {
 	p.failed[message] = slices.Collect(maps.Keys(some))
 }
 
-func (p *partial) forget(message messageKey) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.failed, message)
-}
-
 // conclude acknowledges a message, or leaves it to the stream.
 func (c *Consumer) conclude(runtime core.RuntimeID, manager core.Manager, j *job, r result, handed bool) {
 	reason := ""
@@ -257,9 +251,6 @@ func (c *Consumer) deferred(runtime core.RuntimeID, j *job, manager core.Manager
 func (c *Consumer) settled(j *job, manager core.Manager, fate, reason string, err error) {
 	if err != nil {
 		fate, reason = fateDelayed, reasonConnection
-	}
-	if fate != fateDelayed {
-		c.partial.forget(j.key)
 	}
 	c.opts.Hooks.Concluded(manager, fate, reason, time.Since(j.began))
 }

@@ -2,6 +2,7 @@ package natsjetstream
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"strconv"
@@ -49,8 +50,13 @@ type Forwarder struct {
 	stream  jetstream.JetStream
 	runtime core.RuntimeID
 	opts    ForwarderOptions
-	denials denials
-	ids     ids
+	// attempts has a function for each attempt, which ends it with the error that denies its
+	// subject.
+	attempts sync.Map
+	// secret is in the IDs of messages, and so is the ID of the last message with a result, which
+	// results has for each subject.
+	secret  string
+	results sync.Map
 	// last has the [lastAnswer] of each subject.
 	last sync.Map
 }
@@ -81,8 +87,8 @@ func NewForwarder(conn *nats.Conn, runtime core.RuntimeID, opts ForwarderOptions
 	if err != nil {
 		return nil, fmt.Errorf("natsjetstream: %w", err)
 	}
-	f := &Forwarder{conn: conn, stream: stream, runtime: runtime, opts: opts.withDefaults()}
-	f.denials.listen(conn)
+	f := &Forwarder{conn: conn, stream: stream, runtime: runtime, opts: opts.withDefaults(), secret: rand.Text()}
+	f.endDenied()
 	return f, nil
 }
 
@@ -119,22 +125,22 @@ func (f *Forwarder) Forward(ctx context.Context, manager core.Manager, batch cor
 	if len(batch.Events) == 0 && !batch.Heartbeat.Leaving {
 		m.replaceable = !f.isAnswered(subject)
 	}
-	return encoded.Result(f.send(ctx, m))
+	if err = f.exchange(ctx, m); err == nil {
+		f.results.Store(subject, m.id)
+	}
+	return encoded.Result(err)
 }
 
-// denials ends attempts that the NATS server denies. It does not answer a publish that is denied,
+// endDenied ends attempts that the NATS server denies. It does not answer a publish that is denied,
 // but reports an error of the connection with the subject in its text.
-type denials struct{ attempts sync.Map } // Its keys are *attempt.
-
-type attempt struct {
-	subject string
-	end     context.CancelCauseFunc
-}
-
-func (d *denials) listen(conn *nats.Conn) {
-	before := conn.ErrorHandler()
-	conn.SetErrorHandler(func(conn *nats.Conn, sub *nats.Subscription, err error) {
-		d.deny(err)
+func (f *Forwarder) endDenied() {
+	before := f.conn.ErrorHandler()
+	f.conn.SetErrorHandler(func(conn *nats.Conn, sub *nats.Subscription, err error) {
+		for _, attempt := range f.attempts.Range {
+			if deny, ok := attempt.(func(error)); ok && errors.Is(err, nats.ErrPermissionViolation) {
+				deny(err)
+			}
+		}
 		if before != nil {
 			before(conn, sub, err)
 		}
@@ -142,23 +148,16 @@ func (d *denials) listen(conn *nats.Conn) {
 }
 
 // watch returns a context that ends when the subject is denied. stop must be called.
-func (d *denials) watch(ctx context.Context, subject string) (watched context.Context, stop func()) {
+func (f *Forwarder) watch(ctx context.Context, subject string) (watched context.Context, stop func()) {
 	watched, end := context.WithCancelCause(ctx)
-	a := &attempt{strconv.Quote(subject), end}
-	d.attempts.Store(a, nil)
-	return watched, func() {
-		d.attempts.Delete(a)
-		end(nil)
-	}
-}
-
-func (d *denials) deny(err error) {
-	if !errors.Is(err, nats.ErrPermissionViolation) {
-		return
-	}
-	for key := range d.attempts.Range {
-		if a, ok := key.(*attempt); ok && strings.Contains(err.Error(), a.subject) {
-			a.end(err)
+	deny := func(err error) {
+		if strings.Contains(err.Error(), strconv.Quote(subject)) {
+			end(err)
 		}
+	}
+	f.attempts.Store(&deny, deny)
+	return watched, func() {
+		f.attempts.Delete(&deny)
+		end(nil)
 	}
 }

@@ -2,11 +2,10 @@ package natsjetstream
 
 import (
 	"context"
-	"crypto/rand"
 	"crypto/sha256"
 	"errors"
+	"fmt"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -28,26 +27,16 @@ type message struct {
 	replaceable bool
 }
 
-// send sends a message, and remembers its ID while the result is unknown.
-func (f *Forwarder) send(ctx context.Context, m *message) error {
+// exchange stores a message in the stream, and waits for the answer of the operator.
+func (f *Forwarder) exchange(ctx context.Context, m *message) error {
 	if err := ctx.Err(); err != nil {
 		return classify(m.subject, err)
 	}
 	if !f.conn.IsConnected() {
 		return disconnected(m.subject, f.conn.LastError())
 	}
-	m.id = f.ids.of(m.subject, m.request.Body)
-	err := f.exchange(ctx, m)
-	if err == nil {
-		f.ids.conclude(m.subject, m.id)
-	}
-	return err
-}
-
-// exchange stores a message in the stream, and waits for the answer of the operator.
-func (f *Forwarder) exchange(ctx context.Context, m *message) error {
 	if f.opts.AnswerWait < 0 {
-		_, err := f.storeOnce(ctx, m, "")
+		_, err := f.store(ctx, m, "")
 		return err
 	}
 	// The answer is either taken in time, or declined.
@@ -64,7 +53,7 @@ func (f *Forwarder) exchange(ctx context.Context, m *message) error {
 	if err != nil {
 		return classify(m.subject, err)
 	}
-	answered, err := f.storeOnce(ctx, m, subscription.Subject)
+	answered, err := f.store(ctx, m, subscription.Subject)
 	if err == nil && answered {
 		if answered, err = f.await(ctx, m, answers); !answered {
 			_ = subscription.AutoUnsubscribe(1) // It fails when the connection is gone.
@@ -108,28 +97,6 @@ func (f *Forwarder) isAnswered(subject string) bool {
 	return ok && (last.subscription == nil || last.came.Load())
 }
 
-// heartbeatAttempts is the number of attempts to store a heartbeat within AnswerWait.
-const heartbeatAttempts = 3
-
-// storeOnce stores a message, and reports whether the operator will answer it. Nothing answers a
-// message that an earlier attempt has stored. While the operator is away, a heartbeat is stored
-// only if no other message of the runtime waits in the stream, which heartbeats would fill.
-// Messages of another replica of the agent may be gone after a moment.
-func (f *Forwarder) storeOnce(ctx context.Context, m *message, answers string) (answered bool, err error) {
-	for attempt := 1; ; attempt++ {
-		duplicate, err := f.store(ctx, m, answers)
-		switch {
-		case !isOccupied(err):
-			return err == nil && !duplicate, err
-		case attempt == heartbeatAttempts || f.opts.AnswerWait < 0:
-			return false, nil
-		}
-		if err := sleep(ctx, f.opts.AnswerWait/heartbeatAttempts); err != nil {
-			return false, classify(m.subject, err)
-		}
-	}
-}
-
 // isOccupied reports whether the stream refused a message because another one has its subject.
 // Replicated streams of newer servers have a code of their own.
 func isOccupied(err error) bool {
@@ -138,10 +105,13 @@ func isOccupied(err error) bool {
 		api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant)
 }
 
-// store publishes a message, and returns when the stream has stored it, or had stored it before.
-func (f *Forwarder) store(ctx context.Context, m *message, answers string) (duplicate bool, err error) {
-	ctx, stop := f.denials.watch(ctx, m.subject)
+// store stores a message, and reports whether the operator will answer it. Nothing answers a
+// message that an earlier attempt has stored. While the operator is away, a heartbeat is stored
+// only if no other message of the runtime waits in the stream, which heartbeats would fill.
+func (f *Forwarder) store(ctx context.Context, m *message, answers string) (answered bool, err error) {
+	ctx, stop := f.watch(ctx, m.subject)
 	defer stop()
+	m.id = f.id(m)
 	msg := nats.NewMsg(m.subject)
 	msg.Data = m.request.Body
 	if answers != "" {
@@ -156,12 +126,25 @@ func (f *Forwarder) store(ctx context.Context, m *message, answers string) (dupl
 	ack, err := f.stream.PublishMsg(ctx, msg, opts...)
 	switch cause := context.Cause(ctx); {
 	case err == nil:
-		return ack.Duplicate, nil
+		return !ack.Duplicate, nil
+	case isOccupied(err):
+		return false, nil
 	case cause != nil:
 		return false, classify(m.subject, cause)
 	default:
 		return false, classify(m.subject, err)
 	}
+}
+
+// id returns the ID of a message. While the result of a message is unknown, another attempt has the
+// same ID, so that the stream stores it once. After the result of any message on its subject there
+// are other IDs, because the stream would ignore a repeated one.
+//
+// The IDs of a stream are shared by all runtimes. They cannot be guessed, because a runtime that
+// knew those of another could make the stream ignore its messages.
+func (f *Forwarder) id(m *message) string {
+	last, _ := f.results.Load(m.subject)
+	return fmt.Sprintf("%x", sha256.Sum256(fmt.Appendf(nil, "%s %v %s", f.secret, last, m.request.Body)))
 }
 
 // await returns the answer of the operator, and false when none comes in time: the stream has the
@@ -187,8 +170,8 @@ func (f *Forwarder) await(ctx context.Context, m *message, answers <-chan *nats.
 // takeBack confirms a refusal. The operator then removes the message from the stream, and the
 // caller owns the refused events again.
 func (f *Forwarder) takeBack(m *message, msg *nats.Msg, answer *contract.Answer) error {
-	f.ids.conclude(m.subject, m.id) // Before the confirmation: the next attempt must be stored.
-	_ = msg.Respond(nil)            // Without it, the stream delivers the events, too.
+	f.results.Store(m.subject, m.id) // Before the confirmation: the next attempt must be stored.
+	_ = msg.Respond(nil)             // Without it, the stream delivers the events, too.
 	if len(answer.Failed) == 0 {
 		return refused(m.subject, answer.Refusal, f.opts.RefusedRetryAfter)
 	}
@@ -197,48 +180,6 @@ func (f *Forwarder) takeBack(m *message, msg *nats.Msg, answer *contract.Answer)
 		failed[m.request.Index(element, m.events)] = refused(m.subject, r, f.opts.RefusedRetryAfter)
 	}
 	return failed
-}
-
-// ids are the IDs of messages with an unknown result. The same message gets the same ID again, so
-// that the stream stores it once. After a result it gets a new one: the stream would ignore it.
-//
-// The IDs of a stream are shared by all runtimes. They are random, because a runtime that knew
-// those of another could make the stream ignore its messages.
-type ids struct {
-	mu   sync.Mutex
-	open map[string]openID // by subject
-}
-
-type openID struct {
-	body [sha256.Size]byte
-	id   string
-}
-
-// maxOpen bounds the subjects with an unknown result. An ID that is forgotten costs a duplicate.
-const maxOpen = 100
-
-func (i *ids) of(subject string, body []byte) string {
-	sum := sha256.Sum256(body)
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	known, ok := i.open[subject]
-	if ok && known.body == sum {
-		return known.id
-	}
-	if i.open == nil || !ok && len(i.open) >= maxOpen {
-		i.open = map[string]openID{}
-	}
-	i.open[subject] = openID{sum, rand.Text()}
-	return i.open[subject].id
-}
-
-// conclude forgets the ID, as the result of the message is known.
-func (i *ids) conclude(subject, id string) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if i.open[subject].id == id {
-		delete(i.open, subject)
-	}
 }
 
 // The headers of messages and answers.

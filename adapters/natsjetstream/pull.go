@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/periodic"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
@@ -32,39 +33,19 @@ const (
 // watchConnection reports.
 func (c *Consumer) serve(ctx context.Context, manager core.Manager) {
 	out := &outage{Consumer: c, manager: manager}
-	for c.waitReady(ctx, manager) {
-		err := c.serveWhileReady(ctx, out)
-		if err == nil || ctx.Err() != nil {
+	for ctx.Err() == nil {
+		if c.intake.Ready(manager) != nil {
+			periodic.Pause(ctx, readyInterval)
 			continue
 		}
-		if c.conn.IsClosed() {
+		switch err := c.serveWhileReady(ctx, out); {
+		case err == nil || ctx.Err() != nil:
+		case c.conn.IsClosed():
 			return
+		default:
+			out.began(ctx, err)
+			periodic.Pause(ctx, reopenWait)
 		}
-		out.began(ctx, err)
-		_ = sleep(ctx, reopenWait)
-	}
-}
-
-// waitReady reports false when ctx ends first.
-func (c *Consumer) waitReady(ctx context.Context, manager core.Manager) bool {
-	for ctx.Err() == nil {
-		if c.intake.Ready(manager) == nil {
-			return true
-		}
-		_ = sleep(ctx, readyInterval)
-	}
-	return false
-}
-
-// sleep returns the error of a context that ends first.
-func sleep(ctx context.Context, wait time.Duration) error {
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }
 
@@ -76,7 +57,7 @@ func (c *Consumer) serveWhileReady(ctx context.Context, out *outage) error {
 	defer stop()
 	watching.Go(func() {
 		for pulling.Err() == nil && c.intake.Ready(out.manager) == nil {
-			_ = sleep(pulling, readyInterval)
+			periodic.Pause(pulling, readyInterval)
 		}
 		stop()
 	})
@@ -98,10 +79,13 @@ func (c *Consumer) pull(ctx context.Context, out *outage) error {
 	defer c.opts.Hooks.Backlog(out.manager, 0, 0, 0) // Another replica takes the messages.
 	queues := c.newQueues(ctx, out.manager, clock)
 	defer queues.running.Wait()
-	stopExtending := queues.extendEach(c.ackWait / extensions)
-	defer stopExtending()
+	working, stop := context.WithCancel(ctx)
+	defer stop()
+	queues.running.Go(func() { periodic.Call(working, c.ackWait/extensions, queues.extend) })
+	queues.running.Go(func() {
+		periodic.Call(working, clockInterval, func() { c.measure(working, out.manager, clock, stream) })
+	})
 	for {
-		c.measure(ctx, out.manager, clock, stream)
 		room, err := queues.reserve(ctx)
 		if err != nil {
 			return err
@@ -116,13 +100,10 @@ func (c *Consumer) pull(ctx context.Context, out *outage) error {
 // extensions is the number of times that a message is extended within ackWait.
 const extensions = 4
 
-// measure measures the clock and the backlog of a stream, if a measurement is due, and waits at
-// most clockTimeout. It logs why it cannot, at most once a minute. The last measurement then stays.
+// measure measures the clock and the backlog of a stream, and waits at most clockTimeout. It logs
+// why it cannot. The last measurement then stays.
 func (c *Consumer) measure(ctx context.Context, manager core.Manager, clock *clock, stream jetstream.Stream) {
 	began := clock.now()
-	if !clock.ask(began) {
-		return
-	}
 	asking, cancel := context.WithTimeout(ctx, clockTimeout)
 	defer cancel()
 	switch info, err := stream.Info(asking); {
@@ -336,18 +317,12 @@ func (q *queues) following(runtime core.RuntimeID) (msg jetstream.Msg, more bool
 	return own.handled, true
 }
 
-// extendEach informs the stream in each interval that messages are still handled, or wait here.
-// Otherwise the stream would deliver them again. stop must be called.
-func (q *queues) extendEach(interval time.Duration) (stop func()) {
-	ctx, stop := context.WithCancel(context.Background())
-	q.running.Go(func() {
-		for sleep(ctx, interval) == nil {
-			for _, msg := range q.held() {
-				_ = msg.InProgress() // Without it, the stream delivers the message again.
-			}
-		}
-	})
-	return stop
+// extend informs the stream that messages are still handled, or wait here. Otherwise the stream
+// would deliver them again.
+func (q *queues) extend() {
+	for _, msg := range q.held() {
+		_ = msg.InProgress() // Without it, the stream delivers the message again.
+	}
 }
 
 // held returns the messages in memory, except those of a runtime with a message that has hung for

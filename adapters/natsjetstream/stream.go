@@ -131,8 +131,6 @@ type clock struct {
 	mu sync.Mutex
 	// server is the time of the server at the time measured.
 	server, measured time.Time
-	// asked is the time of the last request, which may have failed.
-	asked time.Time
 }
 
 func newClock(now func() time.Time) *clock { return &clock{now: now} }
@@ -144,18 +142,6 @@ func (c *clock) age(stored time.Time) time.Duration {
 	return c.server.Add(c.now().Sub(c.measured)).Sub(stored)
 }
 
-// ask reports whether a request is due, and notes it. One is due once in clockInterval, also after
-// a failure.
-func (c *clock) ask(now time.Time) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if now.Sub(c.asked) < clockInterval {
-		return false
-	}
-	c.asked = now
-	return true
-}
-
 // learn takes the time in an answer to a request that began at a time. The server read its clock in
 // the middle of the request. A server before 2.10 sends no time: its clock must then agree with
 // that of this process.
@@ -163,7 +149,7 @@ func (c *clock) learn(began time.Time, info *jetstream.StreamInfo) {
 	middle := began.Add(c.now().Sub(began) / 2)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.server, c.measured, c.asked = info.TimeStamp, middle, began
+	c.server, c.measured = info.TimeStamp, middle
 	if info.TimeStamp.IsZero() {
 		c.server = middle
 	}

@@ -113,21 +113,6 @@ const (
 	maxAttribute = 512
 )
 
-// envelope has the attributes of an event of v3, a CloudEvent in JSON. Its extensions are the
-// documented "sequence" and "distributed tracing", and epoch.
-type envelope struct {
-	claim       *claim
-	kind        string
-	id          string
-	subject     string
-	time        time.Time
-	sequence    uint64
-	traceParent string
-}
-
-// claim has the attributes that all events of a batch share, as they travel.
-type claim struct{ source, epoch string }
-
 // Bounds on the content of a heartbeat: a listener keeps it. A sender cuts to them.
 const (
 	maxReasons      = 32

@@ -161,7 +161,7 @@ func (c *received) interpret(last *received) (err error) {
 	if err := c.checkAttributes(); err != nil {
 		return err
 	}
-	if c.runtime, err = c.parseSource(last); err != nil {
+	if c.runtime, err = parseSource(c.source); err != nil {
 		return err
 	}
 	if c.event.Sequence, err = parseSequence(c.sequence); err != nil {
@@ -340,14 +340,11 @@ func (v Version) Decode(body []byte) (core.Batch, error) {
 	return core.NewBatch(event), nil
 }
 
-func (c *received) parseSource(last *received) (core.RuntimeID, error) {
-	if c.source == last.source {
-		return last.runtime, nil
-	}
-	escaped, ok := strings.CutPrefix(c.source, sourcePrefix)
+func parseSource(source string) (core.RuntimeID, error) {
+	escaped, ok := strings.CutPrefix(source, sourcePrefix)
 	id, err := url.PathUnescape(escaped)
 	if !ok || err != nil || id == "" {
-		return "", fmt.Errorf("source is %.80q, want %s<runtime>", c.source, sourcePrefix)
+		return "", fmt.Errorf("source is %.80q, want %s<runtime>", source, sourcePrefix)
 	}
 	return core.RuntimeID(id), nil
 }

@@ -14,7 +14,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -73,7 +72,7 @@ func encodeBatch(batch *core.Batch) (Request, error) {
 	if batch.Source == "" {
 		return Request{}, fmt.Errorf("%w: source is empty", errMalformed)
 	}
-	shared := &claim{source: sourcePrefix + url.PathEscape(string(batch.Source)), epoch: batch.Epoch}
+	shared := element{source: sourcePrefix + url.PathEscape(string(batch.Source)), epoch: batch.Epoch}
 	if err := cmp.Or(checkAttribute("source", shared.source), checkAttribute("epoch", shared.epoch)); err != nil {
 		return Request{}, err
 	}
@@ -93,126 +92,158 @@ func encodeBatch(batch *core.Batch) (Request, error) {
 	return r, nil
 }
 
-func (r *Request) appendEvents(shared *claim, events []core.Numbered) {
+func (r *Request) appendEvents(shared element, events []core.Numbered) {
 	for i := range events {
 		err := checkEvent(&events[i])
+		if err == nil {
+			shared.setEvent(&events[i])
+			err = r.append(&shared, func(b []byte) []byte { return appendData(b, &events[i].WatchEvent) })
+		}
 		switch {
-		case err != nil:
-			r.fail(i, err)
-		case len(r.Sent) == maxBatchEvents ||
-			!r.append(func(b []byte) []byte { return appendNumbered(b, shared, &events[i]) }):
+		case errors.Is(err, core.ErrNotSent):
 			r.failFrom(i, len(events))
 			return
+		case err != nil:
+			r.fail(i, err)
 		default:
 			r.Sent = append(r.Sent, i)
 			if more := len(events) - i; len(r.Sent) == 1 && more > 1 { // Now the size of one is known.
-				r.Body = slices.Grow(r.Body, min(len(r.Body)*more, maxBatchBody-len(r.Body)))
+				r.Body = slices.Grow(r.Body, min(len(r.Body)*more, maxBatchBody))
 			}
 		}
 	}
 }
 
 // append adds an element to the body, unless it has no room.
-func (r *Request) append(element func(body []byte) []byte) bool {
+func (r *Request) append(e *element, data func(body []byte) []byte) error {
 	end := len(r.Body)
 	if end > 1 {
 		r.Body = append(r.Body, ',')
 	}
-	r.Body = element(r.Body)
-	if len(r.Body)+len("]") > maxBatchBody {
+	r.Body = append(data(e.appendTo(r.Body)), '}')
+	if len(r.Sent) == maxBatchEvents || len(r.Body)+len("]") > maxBatchBody {
 		r.Body = r.Body[:end]
-		return false
+		return core.ErrNotSent
 	}
-	return true
+	return nil
 }
 
 // appendHeartbeat adds the heartbeat when all events before it are sent: its numbers include
 // theirs.
-func (r *Request) appendHeartbeat(shared *claim, batch *core.Batch) {
-	body, err := encodeHeartbeat(shared, batch.Heartbeat)
+func (r *Request) appendHeartbeat(e element, batch *core.Batch) {
+	data, err := e.setHeartbeat(batch.Heartbeat)
 	switch {
 	case err != nil:
-		r.fail(len(batch.Events), err)
-	case len(r.Failed) > 0 || len(r.Sent) == maxBatchEvents ||
-		!r.append(func(b []byte) []byte { return append(b, body...) }):
-		r.fail(len(batch.Events), core.ErrNotSent)
+	case len(r.Failed) > 0:
+		err = core.ErrNotSent
 	default:
-		r.Heartbeat = true
+		err = r.append(&e, func(b []byte) []byte { return append(b, data...) })
+	}
+	if r.Heartbeat = err == nil; !r.Heartbeat {
+		r.fail(len(batch.Events), err)
 	}
 }
 
-func appendNumbered(b []byte, shared *claim, event *core.Numbered) []byte {
-	e := envelope{
-		claim: shared, kind: typeChanged, id: event.ID, time: wireTime(event.Time), sequence: event.Sequence,
-	}
+// element has the attributes of an event of v3, a CloudEvent in JSON. Its extensions are the
+// documented "sequence" and "distributed tracing", and epoch.
+type element struct {
+	id, source, kind, subject, epoch, traceParent string
+	time                                          time.Time
+	sequence                                      uint64
+}
+
+func (e *element) setEvent(event *core.Numbered) {
+	e.id, e.time, e.sequence, e.traceParent = event.ID, wireTime(event.Time), event.Sequence, ""
 	if isAttribute(event.TraceParent) {
 		e.traceParent = event.TraceParent
 	}
+	e.kind, e.subject = typeResync, ""
+	if !event.Resync {
+		e.kind, e.subject = typeChanged, event.Watched.String()
+	}
+}
+
+// The functions below append JSON byte for byte as encoding/json writes it. They append to the body
+// itself, so that an event needs no memory of its own.
+
+// appendTo appends the attributes. The data must follow, and then a brace.
+func (e *element) appendTo(b []byte) []byte {
+	b = appendText(append(b, '{'), "specversion", specVersion)
+	b = appendText(b, "id", e.id)
+	b = appendText(b, "source", e.source)
+	b = appendText(b, "type", e.kind)
+	b = appendText(b, "subject", e.subject)
+	if !e.time.IsZero() {
+		b = append(e.time.AppendFormat(append(appendMember(b, "time"), '"'), time.RFC3339Nano), '"')
+	}
+	b = appendText(b, "datacontenttype", "application/json")
+	b = appendText(b, "epoch", e.epoch)
+	if e.sequence > 0 { // Padded, so that strings have the order of the numbers, as the extension demands.
+		const width = "00000000000000000000"
+		digits := strconv.FormatUint(e.sequence, 10)
+		b = append(append(appendMember(b, "sequence"), '"'), width[len(digits):]...)
+		b = append(append(b, digits...), '"')
+	}
+	return appendMember(appendText(b, "traceparent", e.traceParent), "data")
+}
+
+// appendData appends the data of a change. A resync has the owner only.
+func appendData(b []byte, event *core.WatchEvent) []byte {
+	b = appendObjectName(append(b, '{'), fieldOwner, event.Owner)
 	if event.Resync {
-		e.kind = typeResync
-		b = append(e.appendTo(b), '{')
-		return append(appendObjectName(b, fieldOwner, event.Owner), "}}"...)
+		return append(b, '}')
 	}
-	e.subject = event.Watched.String()
-	return append(appendChanged(e.appendTo(b), &event.WatchEvent), '}')
-}
-
-// appendTo appends the event up to its data, which must follow, and then a brace.
-func (e *envelope) appendTo(b []byte) []byte {
-	b = append(b, '{')
-	b = appendString(b, "specversion", specVersion)
-	b = appendString(b, "id", e.id)
-	b = appendString(b, "source", e.claim.source)
-	b = appendString(b, "type", e.kind)
-	b = appendOptional(b, "subject", e.subject)
-	b = appendOptionalTime(b, "time", e.time)
-	b = appendString(b, "datacontenttype", "application/json")
-	b = appendOptional(b, "epoch", e.claim.epoch)
-	b = appendSequence(b, e.sequence)
-	b = appendOptional(b, "traceparent", e.traceParent)
-	return appendName(b, "data")
-}
-
-// appendSequence pads a number, so that strings have the order of the numbers, as the extension
-// demands.
-func appendSequence(b []byte, n uint64) []byte {
-	if n == 0 {
-		return b
-	}
-	const width = "00000000000000000000"
-	digits := strconv.FormatUint(n, 10)
-	b = append(appendName(b, "sequence"), '"')
-	b = append(b, width[len(digits):]...)
-	return append(append(b, digits...), '"')
-}
-
-func appendChanged(b []byte, event *core.WatchEvent) []byte {
-	b = append(b, '{')
-	b = appendObjectName(b, fieldOwner, event.Owner)
 	b = appendObjectName(b, fieldWatched, event.Watched)
-	b = appendKind(b, event.WatchedGVK)
-	b = appendOptional(b, "operation", string(event.Operation))
-	b = appendOptional(b, "field", string(event.Field))
-	b = appendOptionalInteger(b, "generation", event.Generation)
-	b = appendOptional(b, "uid", string(event.UID))
-	return append(appendOptionalInteger(b, "base", event.Base), '}')
+	b = appendQuoted(appendMember(append(appendMember(b, fieldWatchedGVK), '{'), "group"), event.WatchedGVK.Group)
+	b = appendQuoted(appendMember(b, "version"), event.WatchedGVK.Version)
+	b = append(appendText(b, "kind", event.WatchedGVK.Kind), '}')
+	b = appendText(b, "operation", string(event.Operation))
+	b = appendText(b, "field", string(event.Field))
+	b = appendNumber(b, "generation", event.Generation)
+	b = appendText(b, "uid", string(event.UID))
+	return append(appendNumber(b, "base", event.Base), '}')
 }
 
-func appendKind(b []byte, kind schema.GroupVersionKind) []byte {
-	b = append(appendName(b, fieldWatchedGVK), '{')
-	b = appendString(b, "group", kind.Group)
-	b = appendString(b, "version", kind.Version)
-	return append(appendString(b, "kind", kind.Kind), '}')
-}
-
-// appendObjectName leaves out an empty name.
 func appendObjectName(b []byte, field string, name types.NamespacedName) []byte {
 	if name == (types.NamespacedName{}) {
 		return b
 	}
-	b = append(appendName(b, field), '{')
-	b = appendOptional(b, "namespace", name.Namespace)
-	return append(appendString(b, "name", name.Name), '}')
+	b = appendText(append(appendMember(b, field), '{'), "namespace", name.Namespace)
+	return append(appendText(b, "name", name.Name), '}')
+}
+
+// appendMember begins a member. The opening brace of the object, or another member, is before it.
+func appendMember(b []byte, name string) []byte {
+	if b[len(b)-1] != '{' {
+		b = append(b, ',')
+	}
+	return append(append(append(b, '"'), name...), `":`...)
+}
+
+// appendText leaves out an empty text, as appendNumber does with 0.
+func appendText(b []byte, name, value string) []byte {
+	if value == "" {
+		return b
+	}
+	return appendQuoted(appendMember(b, name), value)
+}
+
+func appendNumber(b []byte, name string, value int64) []byte {
+	if value == 0 {
+		return b
+	}
+	return strconv.AppendInt(appendMember(b, name), value, 10)
+}
+
+// appendQuoted leaves texts with anything but plain ASCII to encoding/json.
+func appendQuoted(b []byte, text string) []byte {
+	for i := range len(text) {
+		if c := text[i]; c < ' ' || c > '~' || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {
+			quoted, _ := json.Marshal(text) // Each string has a JSON form.
+			return append(b, quoted...)
+		}
+	}
+	return append(append(append(b, '"'), text...), '"')
 }
 
 // wireTime returns t, and no time when RFC 3339 cannot express it: a time is informative.
@@ -270,18 +301,15 @@ func checkWatched(event *core.WatchEvent) error {
 		checkName("uid", string(event.UID), false))
 }
 
-func encodeHeartbeat(shared *claim, sent *core.Heartbeat) ([]byte, error) {
+// setHeartbeat returns the data.
+func (e *element) setHeartbeat(sent *core.Heartbeat) ([]byte, error) {
 	beat := cut(sent)
+	beat.Interval, beat.OldestPending = beat.Interval/time.Millisecond, beat.OldestPending/time.Millisecond
+	e.kind, e.id, e.time = typeHeartbeat, beat.ID, wireTime(beat.Time)
 	if err := checkID(beat.ID); err != nil {
 		return nil, err
 	}
-	beat.Interval, beat.OldestPending = beat.Interval/time.Millisecond, beat.OldestPending/time.Millisecond
-	data, err := json.Marshal((*heartbeatData)(&beat))
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errMalformed, err)
-	}
-	e := envelope{claim: shared, kind: typeHeartbeat, id: beat.ID, time: wireTime(beat.Time)}
-	return append(append(e.appendTo(nil), data...), '}'), nil
+	return json.Marshal((*heartbeatData)(&beat))
 }
 
 // cut returns a heartbeat within the bounds. Foreign texts, such as an error, may be long.
@@ -317,27 +345,15 @@ func cutFingerprints(fingerprints []string) []string {
 
 // cutReasons keeps the sum of the counts: reasons without room are counted under [reasonOther].
 func cutReasons(dropped map[string]int64) map[string]int64 {
-	if fits(dropped) {
-		return dropped
-	}
 	kept := make(map[string]int64, maxReasons)
 	for _, reason := range slices.Sorted(maps.Keys(dropped)) {
-		if isAttribute(reason) && len(kept) < maxReasons-1 {
+		if isAttribute(reason) && (len(dropped) <= maxReasons || len(kept) < maxReasons-1) {
 			kept[reason] += dropped[reason]
 		} else {
 			kept[reasonOther] += dropped[reason]
 		}
 	}
 	return kept
-}
-
-func fits(dropped map[string]int64) bool {
-	for reason := range dropped {
-		if !isAttribute(reason) {
-			return false
-		}
-	}
-	return len(dropped) <= maxReasons
 }
 
 func checkName(field, name string, required bool) error {

@@ -42,7 +42,6 @@ func checkRequest(t *testing.T, batch *core.Batch, request *contract.Request) {
 	if request.Body == nil {
 		return
 	}
-	checkBytes(t, batch, request)
 	sent := core.Batch{Source: batch.Source, Epoch: batch.Epoch}
 	for _, i := range request.Sent {
 		sent.Events = append(sent.Events, batch.Events[i])

@@ -3,14 +3,12 @@ package contract
 import (
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/internal/rawjson"
 )
 
 // bodyV2 is the body of contract v2. Its mixed case is that of deployed agents.
@@ -54,15 +52,10 @@ func (b *bodyV1) part(v Version) any {
 	return &b.bodyV2
 }
 
-// decodeSingle reads a body as encoding/json does, which also takes names in another case. A body
-// without such names is read in half the time.
 func decodeSingle(v Version, body []byte) (core.WatchEvent, error) {
 	var decoded bodyV1
-	if decoded.read(v, body) != nil {
-		decoded = bodyV1{}
-		if err := json.Unmarshal(body, decoded.part(v)); err != nil {
-			return core.WatchEvent{}, fmt.Errorf("%w: want an event of contract %s in JSON: %w", errMalformed, v, err)
-		}
+	if err := json.Unmarshal(body, decoded.part(v)); err != nil {
+		return core.WatchEvent{}, fmt.Errorf("%w: want an event of contract %s in JSON: %w", errMalformed, v, err)
 	}
 	if err := decoded.check(v); err != nil {
 		return core.WatchEvent{}, err
@@ -76,66 +69,6 @@ func decodeSingle(v Version, body []byte) (core.WatchEvent, error) {
 		Watched:    types.NamespacedName(decoded.Watched),
 		WatchedGVK: schema.GroupVersionKind(decoded.WatchedGVK),
 	}, nil
-}
-
-// errUnusual means that encoding/json must read the body.
-var errUnusual = errors.New("unusual name")
-
-func (b *bodyV1) read(v Version, body []byte) error {
-	r := rawjson.NewReader(body)
-	err := r.Object(func(name []byte) error {
-		switch string(name) {
-		case fieldWatched:
-			return b.Watched.read(r)
-		case fieldWatchedGVK:
-			return b.WatchedGVK.read(r)
-		case fieldOwner:
-			if v.NeedsOwner() {
-				return b.Owner.read(r)
-			}
-		}
-		return errUnusual
-	})
-	if err != nil {
-		return err
-	}
-	return r.End()
-}
-
-func (n *wireName) read(r *rawjson.Reader) error {
-	return r.Object(func(name []byte) (err error) {
-		if r.Null() {
-			return nil // To encoding/json, a null leaves the text as it is.
-		}
-		switch string(name) {
-		case "Namespace":
-			n.Namespace, err = r.Text()
-		case "Name":
-			n.Name, err = r.Text()
-		default:
-			err = errUnusual
-		}
-		return err
-	})
-}
-
-func (k *gvk) read(r *rawjson.Reader) error {
-	return r.Object(func(name []byte) (err error) {
-		if r.Null() {
-			return nil // As in a name.
-		}
-		switch string(name) {
-		case "group":
-			k.Group, err = r.Text()
-		case "version":
-			k.Version, err = r.Text()
-		case "kind":
-			k.Kind, err = r.Text()
-		default:
-			err = errUnusual
-		}
-		return err
-	})
 }
 
 // encodeSingle encodes the first event that the contract can express.

@@ -26,9 +26,9 @@ type shares struct {
 	// life is the longest time until an empty bucket, or one in debt, is full again.
 	life time.Duration
 
-	mu         sync.Mutex
-	young, old map[Account]*share
-	turned     time.Time
+	mu      sync.Mutex
+	all     map[Account]*share
+	cleared time.Time
 }
 
 type share struct {
@@ -48,7 +48,7 @@ func newShares(rate float64, burst, inFlight int) *shares {
 		burst:    float64(burst),
 		inFlight: inFlight,
 		life:     time.Duration(float64(burst+debt) / rate * float64(time.Second)),
-		young:    make(map[Account]*share),
+		all:      make(map[Account]*share),
 	}
 }
 
@@ -139,29 +139,26 @@ func (s *shares) fill(a Account, now time.Time) *share {
 
 func (s *shares) find(a Account, now time.Time) *share {
 	s.forget(now)
-	if held := s.young[a]; held != nil {
-		return held
-	}
-	held := s.old[a]
+	held := s.all[a]
 	if held == nil {
 		held = &share{tokens: s.burst, filled: now}
+		s.all[a] = held
 	}
-	s.young[a] = held
 	return held
 }
 
 // forget removes the accounts that were idle for a life, unless a request of them is in flight.
 func (s *shares) forget(now time.Time) {
-	if now.Sub(s.turned) < s.life {
+	if now.Sub(s.cleared) < s.life {
 		return
 	}
-	kept := make(map[Account]*share)
-	for a, held := range s.old {
-		if held.inFlight > 0 && s.young[a] == nil {
+	kept := make(map[Account]*share) // A map keeps the memory of the keys that it had.
+	for a, held := range s.all {
+		if held.inFlight > 0 || now.Sub(held.filled) < s.life {
 			kept[a] = held
 		}
 	}
-	s.old, s.young, s.turned = s.young, kept, now
+	s.all, s.cleared = kept, now
 }
 
 // perObserveSlot is the number of slots for which there is one more slot for batches that are only

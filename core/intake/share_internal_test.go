@@ -104,7 +104,7 @@ func TestSharesForgetTheIdle(t *testing.T) {
 		for n := range each {
 			visit(s, Account{Name: fmt.Sprintf("%d-%d", round, n)}, now)
 		}
-		most = max(most, len(s.young)+len(s.old))
+		most = max(most, len(s.all))
 		now = now.Add(s.life)
 	}
 	if most > 2*(each+1) {
@@ -121,7 +121,7 @@ func TestSharesForgetTheIdle(t *testing.T) {
 		now = now.Add(s.life)
 		visit(s, Account{Name: "last"}, now)
 	}
-	if n := len(s.young) + len(s.old); n > 2 {
+	if n := len(s.all); n > 2 {
 		t.Errorf("%d runtimes are remembered after a rest, want the last one only", n)
 	}
 }

@@ -207,7 +207,8 @@ func TestCalls(t *testing.T) {
 			before: []step{resync, wait(time.Minute)}, steps: []step{wait(time.Minute)}, calls: []call{at(time.Minute, "resync")},
 		},
 		"a stop delivers what is pending": {
-			answer: first(2, errDown), steps: []step{write("a"), write("b"), stopped(300 * ms)},
+			opts: outbox.Options{InFlight: 1}, answer: first(1, errDown),
+			steps:  []step{write("a"), write("b"), stopped(200 * ms)},
 			counts: outbox.Counts{Accepted: 2, Delivered: 2},
 		},
 		"a stop gives up at its deadline": {

@@ -129,7 +129,6 @@ func (l *lane) send(ctx context.Context, c call) {
 	took := time.Since(began)
 	l.conclude(ctx, c)
 	l.opts.Hooks.Attempted(l.manager, len(c.batch.Events), took, c.err)
-	l.noteForwarded(c, took)
 }
 
 func (l *lane) forward(ctx context.Context, batch core.Batch) error {

@@ -123,7 +123,6 @@ type leave uint8
 const (
 	stays leave = iota
 	leaves
-	leaveSent
 	left
 )
 
@@ -151,9 +150,8 @@ func (l *lane) heartbeat(now time.Time) *core.Heartbeat {
 		Dropped: maps.Clone(l.counts.Dropped),
 	}
 	if l.pulse.leaving == leaves {
-		beat.Leaving, l.pulse.leaving = true, leaveSent
+		beat.Leaving, l.pulse.leaving = true, left
 		beat.Pending += int64(len(l.resends))
-		l.noteLeft()
 	}
 	return beat
 }
@@ -181,8 +179,8 @@ func (l *lane) fill(beat *core.Heartbeat) {
 func (l *lane) concludeHeartbeat(whole, refusal error, now time.Time) {
 	err := cmp.Or(whole, refusal)
 	switch {
-	case l.pulse.leaving >= leaveSent:
-		l.pulse.leaving, l.pulse.next = left, time.Time{}
+	case l.pulse.leaving == left:
+		l.pulse.next = time.Time{}
 	case err == nil:
 	case errors.Is(refusal, core.ErrNotSent), whole != nil && !core.IsPermanent(whole):
 		l.pulse.next = now

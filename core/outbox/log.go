@@ -43,13 +43,14 @@ func (g *log) note(level slog.Level, text string, attrs ...slog.Attr) {
 
 // start writes notes until end is called, which waits for the last of them.
 func (g *log) start() (end func()) {
-	stop, ended := make(chan struct{}), make(chan struct{})
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		g.writeNotes(stop)
+		g.write(ctx)
 	}()
 	return func() {
-		close(stop)
+		stop()
 		select {
 		case <-ended:
 		case <-time.After(flushTimeout):
@@ -57,24 +58,17 @@ func (g *log) start() (end func()) {
 	}
 }
 
-func (g *log) writeNotes(stop <-chan struct{}) {
-	for {
-		select {
-		case n := <-g.notes:
-			g.write(n)
-		case <-stop:
-			for range len(g.notes) {
-				g.write(<-g.notes)
-			}
-			return
-		}
-	}
-}
-
-func (g *log) write(record slog.Record) {
+// write writes notes until ctx has ended and none is left.
+func (g *log) write(ctx context.Context) {
 	handler := g.logger.Handler()
-	if handler.Enabled(context.Background(), record.Level) {
-		_ = handler.Handle(context.Background(), record) // A logger has nowhere to report it, either.
+	for ctx.Err() == nil || len(g.notes) > 0 {
+		select {
+		case record := <-g.notes:
+			if handler.Enabled(context.Background(), record.Level) {
+				_ = handler.Handle(context.Background(), record) // A logger has nowhere to report it, either.
+			}
+		case <-ctx.Done():
+		}
 	}
 }
 
@@ -125,25 +119,10 @@ func (l *lane) noteOverflow(now time.Time) {
 		slog.Int("max_keys", l.opts.MaxKeys))
 }
 
-func (l *lane) noteForwarded(c call, took time.Duration) {
-	if l.opts.Logger.Enabled(context.Background(), slog.LevelDebug) {
-		l.log.note(slog.LevelDebug, "batch forwarded", slog.String("manager", string(l.manager)),
-			slog.Int("events", len(c.entries)), slog.Duration("took", took), slog.Any("error", c.err))
-	}
-}
-
 // warnLimit notes a line about one manager too many when it is due.
 func (g *log) warnLimit(now time.Time, text string, manager core.Manager, limit int) {
 	if suppressed, due := g.strangers.Take(text, now); due {
 		g.note(slog.LevelWarn, text, slog.String("manager", string(manager)), slog.Int("limit", limit),
 			slog.Int("suppressed", suppressed))
-	}
-}
-
-// noteLeft names the resends that are left to the control plane.
-func (l *lane) noteLeft() {
-	if n := len(l.resends); n > 0 {
-		l.log.note(slog.LevelInfo, "resends are left to the control plane, which reconciles the runtime after them",
-			slog.String("manager", string(l.manager)), slog.Int("resends", n))
 	}
 }

@@ -3,7 +3,6 @@ package outbox
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
@@ -139,26 +138,17 @@ func (o Options) withDefaults() Options {
 
 func (o Options) validate() error {
 	rising := slices.IsSorted(o.Resend) && (len(o.Resend) == 0 || o.Resend[0] > max(o.Settle, 0))
-	oneCall := o.Epoch == "" || o.InFlight == 1
-	return errors.Join(
-		check("Resend", o.Resend, rising, "rising times above Settle"),
-		check("GiveUpAfter", o.GiveUpAfter, o.GiveUpAfter > 0, "more than 0"),
-		check("MaxKeys", o.MaxKeys, o.MaxKeys > 0, "more than 0"),
-		check("MaxManagers", o.MaxManagers, o.MaxManagers >= max(len(o.Managers), 1), "at least the number of Managers"),
-		check("MaxBatch", o.MaxBatch, o.MaxBatch > 0, "more than 0"),
-		check("InFlight", o.InFlight, o.InFlight > 0 && oneCall, "more than 0, and 1 with an Epoch"),
-		check("ForwardTimeout", o.ForwardTimeout, o.ForwardTimeout > 0, "more than 0"),
-		check("MinBackoff", o.MinBackoff, o.MinBackoff >= time.Millisecond, "at least 1ms"),
-		check("MaxBackoff", o.MaxBackoff, o.MaxBackoff >= o.MinBackoff, "at least MinBackoff"),
-		check("HeartbeatInterval", o.HeartbeatInterval, o.HeartbeatInterval < 0 || o.HeartbeatInterval >= time.Millisecond, "at least 1ms"),
-	)
-}
-
-func check(name string, have any, ok bool, want string) error {
-	if ok {
-		return nil
-	}
-	return fmt.Errorf("outbox: option %s is %v, want %s", name, have, want)
+	oneCall := o.Epoch == "" || o.InFlight <= 1
+	enough := o.MaxManagers >= len(o.Managers)
+	// A negative one means none.
+	o.Settle, o.ResendResync, o.DrainTimeout, o.HeartbeatInterval = 0, 0, 0, max(o.HeartbeatInterval, 0)
+	const wrong = "option %s is %v, want %s"
+	err := errors.Join(option.NoneNegative(o),
+		option.Unless(rising, wrong, "Resend", o.Resend, "rising times above Settle"),
+		option.Unless(enough, wrong, "MaxManagers", o.MaxManagers, "at least the number of Managers"),
+		option.Unless(oneCall, wrong, "InFlight", o.InFlight, "1 with an Epoch"),
+		option.Unless(o.MaxBackoff >= o.MinBackoff, wrong, "MaxBackoff", o.MaxBackoff, "at least MinBackoff"))
+	return option.Unless(err == nil, "outbox: %w", err)
 }
 
 // Hooks are optional callbacks of an [Outbox]. They are called concurrently and without its lock,

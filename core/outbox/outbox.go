@@ -107,7 +107,6 @@ func (o *Outbox) Start(ctx context.Context) error {
 	sending, abort := context.WithCancel(context.WithoutCancel(ctx))
 	var dispatchers sync.WaitGroup
 	o.dispatchAll(ctx, sending, &dispatchers)
-	o.drain(sending, &dispatchers)
 	abort()
 	dispatchers.Wait()
 	o.stop()
@@ -137,14 +136,27 @@ func (o *Outbox) resyncConfigured() {
 	}
 }
 
-// dispatchAll starts a dispatcher for each lane, also for those to come, until ctx ends.
+// dispatchAll starts a dispatcher for each lane, also for those to come. After the end of ctx it
+// goes on until nothing is pending and the last heartbeats are sent, but not longer than the drain
+// timeout.
 func (o *Outbox) dispatchAll(ctx, sending context.Context, all *sync.WaitGroup) {
+	var deadline <-chan time.Time
+	ended := ctx.Done()
 	for {
 		o.dispatchNew(sending, all)
+		if deadline != nil && o.leave() {
+			return
+		}
 		select {
 		case <-o.added:
-		case <-ctx.Done():
+		case <-o.emptied:
+		case <-deadline:
 			return
+		case <-ended:
+			if o.opts.DrainTimeout < 0 {
+				return
+			}
+			ended, deadline = nil, time.After(o.opts.DrainTimeout)
 		}
 	}
 }
@@ -156,24 +168,6 @@ func (o *Outbox) dispatchNew(ctx context.Context, all *sync.WaitGroup) {
 		if !l.dispatched {
 			l.dispatched = true
 			all.Go(func() { l.dispatch(ctx) })
-		}
-	}
-}
-
-// drain waits until nothing is pending and the last heartbeats are sent, but not longer than the
-// drain timeout.
-func (o *Outbox) drain(ctx context.Context, all *sync.WaitGroup) {
-	if o.opts.DrainTimeout < 0 {
-		return
-	}
-	deadline := time.After(o.opts.DrainTimeout)
-	for !o.leave() {
-		o.dispatchNew(ctx, all)
-		select {
-		case <-o.added:
-		case <-o.emptied:
-		case <-deadline:
-			return
 		}
 	}
 }

@@ -55,7 +55,7 @@ var table = map[string][]mutant{
 		{"natsjetstream: a message that comes again is dropped", "Redelivered(manager)", "Redelivered(manager)\n\t\t_ = j.msg.Ack()\n\t\treturn"},
 		{
 			"natsjetstream: a refused message holds up its runtime",
-			"j.msg.NakWithDelay(wait)", "errors.Join(sleep(context.Background(), wait), j.msg.Nak())",
+			"j.msg.NakWithDelay(wait)", "func() error { <-time.After(wait); return j.msg.Nak() }()",
 		},
 		{"natsjetstream: an old heartbeat proves that a runtime is fresh", "if j.age > staleHeartbeat {", "if j.age < 0 {"},
 	},
