@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"log/slog"
 	"slices"
 	"strconv"
@@ -19,12 +18,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/keymutex"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/follow"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
+	"github.com/runtime-watcher/runtime-watcher/internal/pacedlog"
 )
 
 // Certificates are a CA and the certificates that it signs. Create it with [New]. Its methods may
@@ -36,9 +37,8 @@ type Certificates struct {
 	dnsNames  []string
 	confirmed func(ca string, runtimes []core.RuntimeID) []core.RuntimeID
 	opts      Options
-	locks     locks
-	notices   notices
-	applied   sync.Map // of appliedOnce, by the name of a Certificate of a runtime
+	locks     keymutex.KeyMutex // of runtimes, as two objects may have the same ID
+	notices   *pacedlog.Pace    // about a rotation that waits
 
 	// certificates and secrets have the versions of the objects of runtimes while Follow runs. They
 	// have no keys.
@@ -75,7 +75,8 @@ func New(
 	}
 	return &Certificates{
 		client: c, namespace: name.Namespace, names: names(name.Name),
-		dnsNames: slices.Clone(dnsNames), confirmed: unconfirmed, opts: opts, locks: locks{seed: maphash.MakeSeed()},
+		dnsNames: slices.Clone(dnsNames), confirmed: unconfirmed, opts: opts,
+		locks: keymutex.NewHashed(concurrency), notices: pacedlog.NewPace(noticeReminder),
 		certificates: follow.New(certv1.SchemeGroupVersion.WithKind(certv1.CertificateKind), certificateVersion),
 		secrets:      follow.New(corev1.SchemeGroupVersion.WithKind("Secret"), follow.ResourceVersion),
 	}, nil
@@ -148,7 +149,7 @@ func (c *Certificates) reconcileOnce(ctx context.Context) (status Status, again 
 	if err := c.checkListener(seen); err != nil {
 		return Status{}, false, err
 	}
-	s := plan(seen.view, limits{propagation: c.opts.Propagation, issuingAtOnce: issuingAtOnce})
+	s := plan(seen.view)
 	status = c.status(seen.view, s)
 	// Reading all runtimes takes at most a tenth of the time: a rotation of thousands may wait for
 	// weeks.
@@ -248,16 +249,14 @@ func message(s Status) string {
 	case phasePropagating:
 		return fmt.Sprintf("CA %d is in the bundle, and signs once every listener has got it", s.Generation)
 	case phaseReissuing:
-		return fmt.Sprintf("CA %d signs for runtimes; %s yet to get their certificates of it: %s",
-			s.Generation, count(s.Waiting), list(s.Waiting))
+		return fmt.Sprintf("CA %d signs for runtimes; without their certificates of it: %s", s.Generation, list(s.Waiting))
 	case phaseConfirming:
-		return fmt.Sprintf("the server certificate switches to CA %d once every runtime trusts it; "+
-			"%s yet to confirm that: %s",
-			s.Generation, count(s.Waiting), list(s.Waiting))
+		return fmt.Sprintf("the server certificate switches to CA %d once every runtime trusts it; without confirmation: %s",
+			s.Generation, list(s.Waiting))
 	case phaseSwitching, phaseRetiring:
 		if len(s.Waiting) > 0 {
-			return fmt.Sprintf("the server certificate switches to CA %d without waiting for %d runtimes: %s",
-				s.Generation, len(s.Waiting), list(s.Waiting))
+			return fmt.Sprintf("the server certificate switches to CA %d without waiting for runtimes: %s",
+				s.Generation, list(s.Waiting))
 		}
 		return fmt.Sprintf("the server certificate switches to CA %d", s.Generation)
 	case phaseStable:
@@ -284,34 +283,23 @@ func overdue(v view, renewBefore time.Duration) (runtimes []core.RuntimeID) {
 	return slices.Compact(runtimes)
 }
 
-func count(runtimes []core.RuntimeID) string {
-	if len(runtimes) == 1 {
-		return "1 runtime has"
-	}
-	return fmt.Sprintf("%d runtimes have", len(runtimes))
-}
-
+// list returns the number of runtimes, and some of them.
 func list(runtimes []core.RuntimeID) string {
-	ids := make([]string, 0, named+1)
-	for i, id := range runtimes {
-		if i == named {
-			ids = append(ids, "…")
-			break
-		}
-		ids = append(ids, string(id))
+	shown := runtimes
+	if len(runtimes) > named {
+		shown = append(slices.Clone(runtimes[:named]), "…")
 	}
-	return strings.Join(ids, ", ")
+	return fmt.Sprintf("%d %v", len(runtimes), shown)
 }
 
-const (
-	// noticeInterval is the shortest time between two notices about a rotation that waits.
-	noticeInterval = 10 * time.Second
-	// noticeReminder is the time after which an unchanged notice is repeated.
-	noticeReminder = time.Hour
-)
+// noticeReminder is the time after which an unchanged notice is repeated.
+const noticeReminder = time.Hour
 
 func (c *Certificates) announce(ctx context.Context, seen *observed, status Status) {
-	if len(status.Waiting) == 0 || !c.notices.due(status.Message, c.opts.Now()) {
+	if len(status.Waiting) == 0 {
+		return
+	}
+	if _, due := c.notices.Take(status.Message, time.Now()); !due {
 		return
 	}
 	c.opts.Logger.WarnContext(ctx, "rotation of the CA waits for runtimes",
@@ -321,25 +309,6 @@ func (c *Certificates) announce(ctx context.Context, seen *observed, status Stat
 		c.opts.Recorder.Eventf(seen.clientsIssuer, nil, corev1.EventTypeWarning,
 			"RotationWaits", status.Phase, "%s", status.Message)
 	}
-}
-
-// notices decides when a notice is due. The zero value is ready.
-type notices struct {
-	mu   sync.Mutex
-	last string
-	at   time.Time
-}
-
-// due reports whether a notice is new, or old enough to be repeated, and notes it.
-func (n *notices) due(notice string, now time.Time) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	since := now.Sub(n.at)
-	if since < noticeInterval || n.last == notice && since < noticeReminder {
-		return false
-	}
-	n.last, n.at = notice, now
-	return true
 }
 
 // defaultWarmUp is longer than two default heartbeats of an agent.

@@ -18,6 +18,7 @@ import (
 	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	cmmeta "github.com/cert-manager/cert-manager/pkg/apis/meta/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/serverside"
@@ -30,8 +31,8 @@ type observed struct {
 	clientsIssuer *certv1.Issuer
 	certificates  map[string]*certv1.Certificate // of CAs, by name
 	secrets       map[string]*corev1.Secret      // of CAs and the server, by name
-	leaves        map[string]leaf                // by the name of the Certificate
-	issuedLeaves  map[string]issuedLeaf          // by the name of the Secret
+	leaves        map[string]leaf                // in all Secrets, by their names
+	orphans       map[string]types.UID           // Secrets with a role that have no Certificate, by name
 
 	listener   *corev1.Secret      // nil while there is none
 	issued     []*x509.Certificate // of the authorities
@@ -39,39 +40,12 @@ type observed struct {
 	additional []*x509.Certificate // of Options.AdditionalCAs
 }
 
-// issuedLeaf has the parts of an issued certificate that the plan needs. A set has thousands.
-type issuedLeaf struct {
-	authority []byte // identifier of the CA's key
-	notAfter  time.Time
-	full      *x509.Certificate // only without authority
-}
-
-// newIssuedLeaf returns false if a Secret has no certificate.
-func newIssuedLeaf(secret *corev1.Secret) (issuedLeaf, bool) {
-	certificate := first(secret.Data[corev1.TLSCertKey])
-	if certificate == nil {
-		return issuedLeaf{}, false
-	}
-	issued := issuedLeaf{authority: bytes.Clone(certificate.AuthorityKeyId), notAfter: certificate.NotAfter}
-	if len(issued.authority) == 0 {
-		issued.full = certificate
-	}
-	return issued, true
-}
-
-func (l issuedLeaf) signedBy(ca *x509.Certificate) bool {
-	if l.full != nil || len(ca.SubjectKeyId) == 0 {
-		return l.full != nil && signedBy(l.full, ca)
-	}
-	return bytes.Equal(l.authority, ca.SubjectKeyId)
-}
-
 // observe reads all objects anew: nothing is remembered between two calls.
 func (c *Certificates) observe(ctx context.Context) (*observed, error) {
 	o := &observed{
-		view: view{now: c.opts.Now()}, certificates: make(map[string]*certv1.Certificate),
-		secrets: make(map[string]*corev1.Secret), leaves: make(map[string]leaf),
-		issuedLeaves: make(map[string]issuedLeaf),
+		view:         view{now: time.Now(), propagation: c.opts.Propagation},
+		certificates: make(map[string]*certv1.Certificate), secrets: make(map[string]*corev1.Secret),
+		leaves: make(map[string]leaf), orphans: make(map[string]types.UID),
 	}
 	// The Secret of the listener comes first, so that it is never younger than the others. Secrets
 	// come before Certificates, so that a Secret without Certificate is an orphan.
@@ -84,7 +58,6 @@ func (c *Certificates) observe(ctx context.Context) (*observed, error) {
 		}
 	}
 	o.readAuthorities(c.names)
-	o.readLeaves(c.names)
 	o.published.current = o.fits(c.names) && o.hasAdditional()
 	o.unconfirmed = c.unconfirmed(o)
 	return o, nil
@@ -176,38 +149,53 @@ func (c *Certificates) readSecrets(ctx context.Context, o *observed) error {
 	return eachPage(ctx, c, func(page *corev1.SecretList) {
 		for i := range page.Items {
 			secret := &page.Items[i]
-			if issued, ok := newIssuedLeaf(secret); ok {
-				o.issuedLeaves[secret.Name] = issued
+			if issued := first(secret.Data[corev1.TLSCertKey]); issued != nil { // A set has thousands.
+				o.leaves[secret.Name] = leaf{present: true, signer: string(issued.AuthorityKeyId), notAfter: issued.NotAfter}
 			}
-			if role := secret.Labels[labelRole]; role != roleClient && role != roleWebhook {
+			role := secret.Labels[labelRole]
+			if role != roleClient && role != roleWebhook {
 				o.secrets[secret.Name] = secret.DeepCopy() // Else the whole page stays in memory.
 			}
-		}
-	})
-}
-
-func (c *Certificates) readCertificates(ctx context.Context, o *observed) error {
-	return eachPage(ctx, c, func(page *certv1.CertificateList) {
-		for i := range page.Items {
-			certificate := &page.Items[i]
-			switch role := certificate.Labels[labelRole]; {
-			case certificate.DeletionTimestamp != nil:
-			case role == roleCA:
-				o.certificates[certificate.Name] = certificate.DeepCopy()
-			case role == roleClient, role == roleWebhook, role == roleServer:
-				o.leaves[certificate.Name] = leafOf(certificate)
+			if role != "" && role != roleServer && !standsAlone(secret) {
+				o.orphans[secret.Name] = secret.UID
 			}
 		}
 	})
 }
 
-// readAuthorities finds the CAs. One that was imported has no Certificate.
+// readCertificates comes after readSecrets, as a Certificate is older than its Secret.
+func (c *Certificates) readCertificates(ctx context.Context, o *observed) error {
+	err := eachPage(ctx, c, func(page *certv1.CertificateList) {
+		for i := range page.Items {
+			certificate := &page.Items[i]
+			if certificate.DeletionTimestamp != nil {
+				continue
+			}
+			delete(o.orphans, certificate.Spec.SecretName)
+			switch role := certificate.Labels[labelRole]; {
+			case role == roleCA:
+				o.certificates[certificate.Name] = certificate.DeepCopy()
+			case role == roleClient, role == roleWebhook:
+				o.runtimes = append(o.runtimes, o.leafOf(certificate))
+			case certificate.Name == c.names.server():
+				o.server = o.leafOf(certificate)
+			}
+		}
+	})
+	slices.SortFunc(o.runtimes, func(a, b leaf) int {
+		return cmp.Or(cmp.Compare(a.runtime, b.runtime), cmp.Compare(a.name, b.name))
+	})
+	o.runtimes = slices.CompactFunc(o.runtimes, func(a, b leaf) bool { return a.name == b.name })
+	return err
+}
+
+// readAuthorities finds the CAs.
 func (o *observed) readAuthorities(names names) {
 	for _, certificate := range o.certificates {
 		o.readAuthority(certificate, o.issuedIn(certificate.Spec.SecretName), names)
 	}
 	for name, secret := range o.secrets {
-		if issued := o.issuedIn(name); imported(secret) && issued != nil && issued.IsCA {
+		if issued := o.issuedIn(name); standsAlone(secret) && issued != nil && issued.IsCA {
 			o.readAuthority(secret, issued, names)
 		}
 	}
@@ -223,7 +211,8 @@ func (o *observed) readAuthority(object client.Object, issued *x509.Certificate,
 	}
 	a := authority{generation: generation, request: object.GetAnnotations()[annotationRequest]}
 	if issued != nil && issued.IsCA {
-		a.fingerprint, a.notAfter, a.life = fingerprint(issued), issued.NotAfter, issued.NotAfter.Sub(issued.NotBefore)
+		a.fingerprint, a.key = fingerprint(issued), string(issued.SubjectKeyId)
+		a.notAfter, a.life = issued.NotAfter, issued.NotAfter.Sub(issued.NotBefore)
 		a.known = imported(object) && slices.ContainsFunc(o.bundle, issued.Equal)
 		a.replaced = !imported(object) && o.replaces(issued, names.authority(generation))
 		o.issued = append(o.issued, issued)
@@ -251,34 +240,12 @@ func (o *observed) issuedIn(secret string) *x509.Certificate {
 	return nil
 }
 
-// readLeaves comes after the CAs, of which it finds the signer.
-func (o *observed) readLeaves(names names) {
-	for name, l := range o.leaves {
-		if issued, ok := o.issuedLeaves[l.secret]; ok {
-			l.present, l.notAfter = true, issued.notAfter
-			for _, ca := range o.issued {
-				if issued.signedBy(ca) {
-					l.signer = fingerprint(ca)
-				}
-			}
-		}
-		if l.runtime != "" {
-			o.runtimes = append(o.runtimes, l)
-		} else if name == names.server() {
-			o.server = l
-		}
-	}
-	slices.SortFunc(o.runtimes, func(a, b leaf) int {
-		return cmp.Or(cmp.Compare(a.runtime, b.runtime), cmp.Compare(a.name, b.name))
-	})
-}
-
-func leafOf(certificate *certv1.Certificate) leaf {
-	l := leaf{
-		name: certificate.Name, secret: certificate.Spec.SecretName, issuing: isIssuing(certificate),
-		serving: certificate.Labels[labelRole] == roleWebhook, created: certificate.CreationTimestamp.Time,
-	}
-	if certificate.Labels[labelRole] != roleServer {
+// leafOf returns what is issued for a Certificate. That of the server has no runtime.
+func (o *observed) leafOf(certificate *certv1.Certificate) leaf {
+	l, role := o.leaves[certificate.Spec.SecretName], certificate.Labels[labelRole]
+	l.name, l.serving, l.issuing = certificate.Name, role == roleWebhook, isIssuing(certificate)
+	l.created = certificate.CreationTimestamp.Time
+	if role != roleServer {
 		l.runtime = runtimeOf(certificate)
 	}
 	if certificate.Status.LastFailureTime != nil {
@@ -343,19 +310,18 @@ func eachPage[L any, P interface {
 	*L
 	client.ObjectList
 }](ctx context.Context, c *Certificates, visit func(P)) error {
-	for next := ""; ; {
+	for next, limit := "", int64(pageSize); ; {
 		page := P(new(L))
-		err := c.client.List(ctx, page, append(c.inSet(), client.Limit(pageSize), client.Continue(next))...)
-		if err != nil && next != "" {
-			page = new(L)
-			err = c.client.List(ctx, page, c.inSet()...)
-			page.SetContinue("")
-		}
-		if err != nil {
+		err := c.client.List(ctx, page, append(c.inSet(), client.Limit(limit), client.Continue(next))...)
+		if err != nil && next == "" {
 			return err
 		}
+		if err != nil {
+			next, limit = "", 0
+			continue
+		}
 		visit(page)
-		if next = page.GetContinue(); next == "" {
+		if next = page.GetContinue(); next == "" || limit == 0 {
 			return nil
 		}
 	}
@@ -414,11 +380,7 @@ func encode(certificates []*x509.Certificate) []byte {
 	return text.Bytes()
 }
 
-// signedBy reports whether ca has signed a certificate. It compares key identifiers, and verifies
-// the signature only where one of them is missing.
+// signedBy compares key identifiers (RFC 5280, section 4.2.1.1).
 func signedBy(certificate, ca *x509.Certificate) bool {
-	if len(certificate.AuthorityKeyId) > 0 && len(ca.SubjectKeyId) > 0 {
-		return bytes.Equal(certificate.AuthorityKeyId, ca.SubjectKeyId)
-	}
-	return certificate.CheckSignatureFrom(ca) == nil
+	return bytes.Equal(certificate.AuthorityKeyId, ca.SubjectKeyId)
 }

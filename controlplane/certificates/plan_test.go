@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-var testLimits = limits{propagation: 5 * time.Minute, issuingAtOnce: 2}
+const propagation = 5 * time.Minute
 
 const caLife = 365 * day
 
@@ -76,7 +76,7 @@ func newWorld() *world {
 func (w *world) view() view {
 	v := view{
 		now: w.now, authorities: slices.Clone(w.authorities), clientSigner: w.signers[0], serverSigner: w.signers[1],
-		server: w.server, published: w.secret, request: w.request, switchAnyway: w.anyway,
+		server: w.server, published: w.secret, request: w.request, switchAnyway: w.anyway, propagation: propagation,
 	}
 	v.published.expired = slices.ContainsFunc(w.secret.bundle, func(f string) bool { return w.now.After(w.expiries[f]) })
 	v.published.current = w.secret.present && w.material.signer == w.publishable()
@@ -84,12 +84,12 @@ func (w *world) view() view {
 		v.published.newest = max(v.published.newest, generationIn(f))
 	}
 	for i := range v.authorities {
-		v.authorities[i].replaced = w.replaced(v.authorities[i])
+		v.authorities[i].replaced, v.authorities[i].key = w.replaced(v.authorities[i]), v.authorities[i].fingerprint
 	}
 	newest := v.newest().fingerprint
 	for _, m := range w.members {
 		v.runtimes = append(v.runtimes, m.issued)
-		asked := !m.created.After(w.secret.since.Add(testLimits.propagation))
+		asked := !m.created.After(w.secret.since.Add(propagation))
 		if asked && (!m.beating || !slices.Contains(m.loaded.bundle, newest)) {
 			v.unconfirmed = append(v.unconfirmed, m.issued.runtime)
 		}
@@ -140,7 +140,7 @@ func (w *world) loseKey(pick int) {
 // remembered in between.
 func (w *world) step() step {
 	v := w.view()
-	s := plan(v, testLimits)
+	s := plan(v)
 	switch s.action {
 	case actionDiscard:
 		w.authorities = slices.DeleteFunc(w.authorities, func(a authority) bool { return a.generation == s.generation })
@@ -244,7 +244,7 @@ func (w *world) reload(i int) {
 func (w *world) pass(d time.Duration) {
 	w.now = w.now.Add(d)
 	for i, l := range w.listeners {
-		if !l.behind.IsZero() && w.now.Sub(l.behind) >= testLimits.propagation {
+		if !l.behind.IsZero() && w.now.Sub(l.behind) >= propagation {
 			w.reload(i)
 		}
 	}
@@ -323,7 +323,7 @@ func (w *world) settle(t *rapid.T) {
 		w.pass(time.Minute)
 		w.check(t)
 	}
-	t.Fatalf("not stable: %+v", plan(w.view(), testLimits))
+	t.Fatalf("not stable: %+v", plan(w.view()))
 }
 
 // In any order of events, two peers can always verify each other, and each rotation ends. The plan has
@@ -430,10 +430,10 @@ func (w *world) issueAsked() {
 // rotating is in the middle of a rotation: the second CA signs for runtimes already.
 func rotating(now time.Time) view {
 	return view{
-		now: now,
+		now: now, propagation: propagation,
 		authorities: []authority{
-			{generation: 1, fingerprint: "a", notAfter: now.Add(200 * day)},
-			{generation: 2, fingerprint: "b", notAfter: now.Add(365 * day)},
+			{generation: 1, fingerprint: "a", key: "a", notAfter: now.Add(200 * day)},
+			{generation: 2, fingerprint: "b", key: "b", notAfter: now.Add(365 * day)},
 		},
 		clientSigner: 2, serverSigner: 1,
 		server:    leaf{name: "server", present: true, signer: "a"},
@@ -445,7 +445,8 @@ func rotating(now time.Time) view {
 func steady(now time.Time, life, rest time.Duration) view {
 	return view{
 		now:          now,
-		authorities:  []authority{{generation: 1, fingerprint: "a", notAfter: now.Add(rest), life: life}},
+		propagation:  propagation,
+		authorities:  []authority{{generation: 1, fingerprint: "a", key: "a", notAfter: now.Add(rest), life: life}},
 		clientSigner: 1, serverSigner: 1,
 		server:    leaf{name: "server", present: true, signer: "a"},
 		published: published{present: true, current: true, bundle: []string{"a"}, since: now.Add(-time.Hour)},
@@ -455,10 +456,10 @@ func steady(now time.Time, life, rest time.Duration) view {
 // adopted has one CA in an existing bundle, which was imported if it is known.
 func adopted(now time.Time, known bool) view {
 	return view{
-		now:       now,
+		now: now, propagation: propagation,
 		published: published{present: true, bundle: []string{"existing"}, since: now},
 		authorities: []authority{{
-			generation: 1, fingerprint: "existing", notAfter: now.Add(caLife), life: caLife, known: known,
+			generation: 1, fingerprint: "existing", key: "existing", notAfter: now.Add(caLife), life: caLife, known: known,
 		}},
 	}
 }
@@ -476,7 +477,7 @@ func TestPlan(t *testing.T) {
 		"certificates that cannot be issued take no places": {func(v *view) {
 			*v = rotating(now)
 			v.runtimes = []leaf{{runtime: "good", name: "good", present: true, signer: "a"}}
-			for i := range testLimits.issuingAtOnce {
+			for i := range issuingAtOnce {
 				id := core.RuntimeID("denied" + strconv.Itoa(i))
 				v.runtimes = append(v.runtimes, leaf{runtime: id, name: string(id), failed: now.Add(-time.Hour)})
 			}
@@ -499,7 +500,7 @@ func TestPlan(t *testing.T) {
 			v.authorities, v.published.newest = nil, 2
 		}, actionCreate},
 		"a CA after a discarded one does not sign before every listener trusts it": {func(v *view) {
-			v.authorities[0].generation, v.authorities[0].fingerprint = 2, "b"
+			v.authorities[0] = authority{generation: 2, fingerprint: "b", key: "b", notAfter: now.Add(300 * day)}
 			v.published.bundle, v.published.since = []string{"a", "b"}, now
 		}, actionNone},
 		"a server certificate of a lost CA is replaced when the listener's Secret is lost, too": {func(v *view) {
@@ -524,7 +525,7 @@ func TestPlan(t *testing.T) {
 			t.Parallel()
 			v := steady(now, 365*day, 300*day)
 			tt.change(&v)
-			if s := plan(v, testLimits); s.action != tt.want {
+			if s := plan(v); s.action != tt.want {
 				t.Errorf("action %q, want %q: %+v", s.action, tt.want, s)
 			}
 		})
