@@ -1,12 +1,14 @@
 package certificates
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
@@ -20,18 +22,17 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/serverside"
 )
 
-// publish writes the bundle and the server certificate in one Secret, so that they never mix
-// generations.
-func (c *Certificates) publish(ctx context.Context, seen *observed) error {
-	server := seen.serverSecret(c.names)
+// wantedListener returns the Secret of the listener, nil while the server has no certificate. The
+// bundle and the server certificate are in one Secret, so that they never mix generations.
+func (c *Certificates) wantedListener(o *observed) *corev1.Secret {
+	server := o.serverSecret(c.names)
 	if server == nil {
-		return errors.New("the server has no certificate")
+		return nil
 	}
-	bundle := compose(seen.bundle, slices.Concat(seen.issued, seen.additional), seen.now)
-	since := seen.published.since
-	for _, certificate := range bundle {
-		if !slices.Contains(seen.published.bundle, fingerprint(certificate)) {
-			since = time.Now()
+	bundle, since := compose(o.bundle, slices.Concat(o.issued, o.additional), o.now), o.published.since
+	for _, ca := range bundle {
+		if !slices.ContainsFunc(o.bundle, ca.Equal) {
+			since = o.now
 		}
 	}
 	secret := &corev1.Secret{
@@ -45,12 +46,31 @@ func (c *Certificates) publish(ctx context.Context, seen *observed) error {
 	key := c.ListenerSecret()
 	secret.Namespace, secret.Name = key.Namespace, key.Name
 	secret.Annotations = map[string]string{
-		annotationBundleSince: since.UTC().Format(time.RFC3339Nano), annotationAdditional: seen.additionalValue(),
+		annotationBundleSince: since.UTC().Format(time.RFC3339Nano),
+		annotationAdditional:  strings.Join(fingerprints(o.additional), ","),
 	}
-	if seen.listener != nil {
-		secret.Type = seen.listener.Type // It cannot be changed, and another program may have made the Secret.
+	if o.listener != nil {
+		secret.Type = o.listener.Type // It cannot be changed, and another program may have made the Secret.
 	}
-	return c.apply(ctx, secret)
+	return secret
+}
+
+// isPublished reports whether the listener's Secret is as wanted. It may have other keys.
+func (o *observed) isPublished() bool {
+	if o.listener == nil || o.wanted == nil {
+		return false
+	}
+	for key, value := range o.wanted.Data {
+		if !bytes.Equal(value, o.listener.Data[key]) {
+			return false
+		}
+	}
+	for key, value := range o.wanted.Annotations {
+		if value != o.listener.Annotations[key] {
+			return false
+		}
+	}
+	return true
 }
 
 // importAuthority copies an existing CA, which becomes the first CA of this set. All peers trust it

@@ -197,7 +197,9 @@ func (c *Certificates) act(ctx context.Context, seen *observed, s step) error {
 	case actionSignServer:
 		return c.apply(ctx, c.issuer(c.names.servers(), s.generation))
 	case actionPublish:
-		return c.publish(ctx, seen)
+		if seen.wanted != nil {
+			return c.apply(ctx, seen.wanted)
+		}
 	case actionReissue:
 		var failed error
 		for _, l := range s.reissue {

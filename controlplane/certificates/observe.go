@@ -35,6 +35,7 @@ type observed struct {
 	orphans       map[string]types.UID           // Secrets with a role that have no Certificate, by name
 
 	listener   *corev1.Secret      // nil while there is none
+	wanted     *corev1.Secret      // of the listener, nil without a server certificate
 	issued     []*x509.Certificate // of the authorities
 	bundle     []*x509.Certificate // as published, without former additional CAs
 	additional []*x509.Certificate // of Options.AdditionalCAs
@@ -58,7 +59,8 @@ func (c *Certificates) observe(ctx context.Context) (*observed, error) {
 		}
 	}
 	o.readAuthorities(c.names)
-	o.published.current = o.fits(c.names) && o.hasAdditional()
+	o.wanted = c.wantedListener(o)
+	o.published.current = o.isPublished()
 	o.unconfirmed = c.unconfirmed(o)
 	return o, nil
 }
@@ -73,15 +75,12 @@ func (c *Certificates) readListener(ctx context.Context, o *observed) error {
 	c.bundle.Store(string(secret.Data[cmmeta.TLSCAKey]))
 	o.bundle = parse(secret.Data[cmmeta.TLSCAKey])
 	since, _ := time.Parse(time.RFC3339Nano, secret.Annotations[annotationBundleSince]) // Without it: now.
-	expired := func(ca *x509.Certificate) bool { return o.now.After(ca.NotAfter) }
-	o.published = published{
-		present: true, bundle: fingerprints(o.bundle), since: since, expired: slices.ContainsFunc(o.bundle, expired),
-	}
+	o.published = published{present: true, since: since}
 	for _, ca := range o.bundle {
 		o.published.newest = max(o.published.newest, c.names.generationOf(ca.Subject.CommonName))
 	}
 	if since.IsZero() || since.After(o.now) { // A clock was ahead.
-		o.published.since, o.published.undated = o.now, true
+		o.published.since = o.now
 	}
 	return nil
 }
@@ -262,26 +261,6 @@ func (o *observed) serverSecret(names names) *corev1.Secret {
 		return issued
 	}
 	return o.listener
-}
-
-// fits reports whether the listener's Secret has the server certificate that is to be published,
-// and no other text beside the bundle.
-func (o *observed) fits(names names) bool {
-	issued := o.serverSecret(names)
-	return issued != nil && o.listener != nil &&
-		slices.Equal(issued.Data[corev1.TLSCertKey], o.listener.Data[corev1.TLSCertKey]) &&
-		slices.Equal(issued.Data[corev1.TLSPrivateKeyKey], o.listener.Data[corev1.TLSPrivateKeyKey]) &&
-		bytes.Equal(encode(o.bundle), o.listener.Data[cmmeta.TLSCAKey])
-}
-
-func (o *observed) additionalValue() string { return strings.Join(fingerprints(o.additional), ",") }
-
-// hasAdditional reports whether the listener's Secret has the additional CAs, and no former ones.
-func (o *observed) hasAdditional() bool {
-	return o.listener != nil && o.listener.Annotations[annotationAdditional] == o.additionalValue() &&
-		!slices.ContainsFunc(o.additional, func(ca *x509.Certificate) bool {
-			return !slices.ContainsFunc(o.bundle, ca.Equal)
-		})
 }
 
 // unconfirmed asks for the runtimes that may have got their first Secret before the youngest CA was

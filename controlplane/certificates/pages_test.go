@@ -75,7 +75,7 @@ func TestABundleIsNotOfTheFuture(t *testing.T) {
 	}}
 	set := newSet(t, newPlane(t, new([]types.UID), secret), "watcher")
 	seen, err := set.observe(t.Context())
-	if err != nil || seen.published.since.After(seen.now) || !seen.published.undated {
+	if err != nil || seen.published.since.After(seen.now) || seen.published.current {
 		t.Errorf("published since %v, %v, want it written anew", seen.published.since, err)
 	}
 }

@@ -100,12 +100,9 @@ type leaf struct {
 
 type published struct {
 	present bool
-	bundle  []string // fingerprints
-	newest  int      // highest generation in the bundle
+	newest  int // highest generation in the bundle
 	since   time.Time
-	undated bool // since is not known and must be written anew
-	current bool // it has the server certificate that is to be published
-	expired bool // the bundle has an expired CA
+	current bool // it is as it should be
 }
 
 // action is one step, in words for logs. Its preconditions hold, and it may be repeated.
@@ -232,23 +229,10 @@ func (v view) has(generation int) bool {
 // publish keeps the listener's Secret up to date: all CAs that may sign, no expired one, and the
 // server certificate.
 func publish(v view) (step, bool) {
-	missing := slices.ContainsFunc(v.authorities, v.misses)
-	current := v.published.current && !v.published.expired && !v.published.undated
-	if v.published.present && current && !missing {
-		return step{}, false
-	}
-	phase := phasePropagating
 	if !v.published.present {
-		phase = phaseBootstrap
-	} else if !missing {
-		phase = phaseSwitching
+		return step{phase: phaseBootstrap, action: actionPublish}, true
 	}
-	return step{phase: phase, action: actionPublish}, true
-}
-
-// misses reports whether a CA is to be added to the bundle.
-func (v view) misses(a authority) bool {
-	return a.fingerprint != "" && !v.now.After(a.notAfter) && !slices.Contains(v.published.bundle, a.fingerprint)
+	return step{phase: phasePropagating, action: actionPublish}, !v.published.current
 }
 
 // renew starts a rotation, even while another one is in progress: that one continues with the

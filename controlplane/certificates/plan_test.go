@@ -78,8 +78,8 @@ func (w *world) view() view {
 		now: w.now, authorities: slices.Clone(w.authorities), clientSigner: w.signers[0], serverSigner: w.signers[1],
 		server: w.server, published: w.secret, request: w.request, switchAnyway: w.anyway, propagation: propagation,
 	}
-	v.published.expired = slices.ContainsFunc(w.secret.bundle, func(f string) bool { return w.now.After(w.expiries[f]) })
-	v.published.current = w.secret.present && w.material.signer == w.publishable()
+	v.published.current = w.secret.present && w.material.signer == w.publishable() &&
+		slices.Equal(w.bundle(), w.material.bundle)
 	for _, f := range w.material.bundle {
 		v.published.newest = max(v.published.newest, generationIn(f))
 	}
@@ -182,16 +182,24 @@ func (w *world) cut(v view) {
 	}
 }
 
-func (w *world) publish() {
-	bundle := slices.DeleteFunc(slices.Clone(w.material.bundle), func(f string) bool { return w.now.After(w.expiries[f]) })
+// bundle is the one to publish.
+func (w *world) bundle() []string {
+	bundle := slices.Clone(w.material.bundle)
 	for _, a := range w.authorities {
 		if a.fingerprint != "" && !slices.Contains(bundle, a.fingerprint) {
 			bundle = append(bundle, a.fingerprint)
-			w.secret.since = w.now
 		}
 	}
+	return slices.DeleteFunc(bundle, func(f string) bool { return w.now.After(w.expiries[f]) })
+}
+
+func (w *world) publish() {
+	bundle := w.bundle()
+	if slices.ContainsFunc(bundle, func(f string) bool { return !slices.Contains(w.material.bundle, f) }) {
+		w.secret.since = w.now
+	}
 	w.material = loaded{bundle, w.publishable()}
-	w.secret.present, w.secret.bundle = true, bundle
+	w.secret.present = true
 	for i := range w.listeners {
 		if w.listeners[i].behind.IsZero() {
 			w.listeners[i].behind = w.now
@@ -437,7 +445,7 @@ func rotating(now time.Time) view {
 		},
 		clientSigner: 2, serverSigner: 1,
 		server:    leaf{name: "server", present: true, signer: "a"},
-		published: published{present: true, current: true, bundle: []string{"a", "b"}, since: now.Add(-time.Hour)},
+		published: published{present: true, current: true, since: now.Add(-time.Hour)},
 	}
 }
 
@@ -449,7 +457,7 @@ func steady(now time.Time, life, rest time.Duration) view {
 		authorities:  []authority{{generation: 1, fingerprint: "a", key: "a", notAfter: now.Add(rest), life: life}},
 		clientSigner: 1, serverSigner: 1,
 		server:    leaf{name: "server", present: true, signer: "a"},
-		published: published{present: true, current: true, bundle: []string{"a"}, since: now.Add(-time.Hour)},
+		published: published{present: true, current: true, since: now.Add(-time.Hour)},
 	}
 }
 
@@ -457,7 +465,7 @@ func steady(now time.Time, life, rest time.Duration) view {
 func adopted(now time.Time, known bool) view {
 	return view{
 		now: now, propagation: propagation,
-		published: published{present: true, bundle: []string{"existing"}, since: now},
+		published: published{present: true, since: now},
 		authorities: []authority{{
 			generation: 1, fingerprint: "existing", key: "existing", notAfter: now.Add(caLife), life: caLife, known: known,
 		}},
@@ -482,14 +490,7 @@ func TestPlan(t *testing.T) {
 				v.runtimes = append(v.runtimes, leaf{runtime: id, name: string(id), failed: now.Add(-time.Hour)})
 			}
 		}, actionReissue},
-		"since when the bundle is published is written if it got lost": {func(v *view) {
-			*v = rotating(now)
-			v.clientSigner, v.published.since, v.published.undated = 1, now, true
-		}, actionPublish},
-		"a CA that is expired is replaced, and not published again": {func(v *view) {
-			*v = steady(now, 365*day, -time.Minute)
-			v.published.bundle = nil
-		}, actionCreate},
+		"a CA that is expired is replaced":                                                  {aged(365*day, -time.Minute), actionCreate},
 		"a CA that has a shorter life than options allow for is not replaced at once":       {aged(32*day, 32*day), actionNone},
 		"a CA that has a shorter life than options allow for is replaced in its last third": {aged(33*day, 10*day), actionCreate},
 		"a CA is replaced when the options say so":                                          {aged(365*day, rotateBefore), actionCreate},
@@ -501,7 +502,7 @@ func TestPlan(t *testing.T) {
 		}, actionCreate},
 		"a CA after a discarded one does not sign before every listener trusts it": {func(v *view) {
 			v.authorities[0] = authority{generation: 2, fingerprint: "b", key: "b", notAfter: now.Add(300 * day)}
-			v.published.bundle, v.published.since = []string{"a", "b"}, now
+			v.published.since = now
 		}, actionNone},
 		"a server certificate of a lost CA is replaced when the listener's Secret is lost, too": {func(v *view) {
 			v.server.signer, v.published = "", published{}

@@ -249,17 +249,21 @@ func TestOnlyCertificatesOfABundleArePublished(t *testing.T) {
 	check(t, err)
 	leaf, err := ca.Client(string(shared), testpki.Options{})
 	check(t, err)
+	old, err := testpki.NewCA("old", testpki.Options{NotAfter: time.Now().Add(-time.Minute)})
+	check(t, err)
 	sound := testpki.Bundle(ca)
 	for name, added := range map[string]string{
 		"nothing":        "",
 		"a key":          "-----BEGIN PRIVATE KEY-----\n-----END PRIVATE KEY-----\n",
 		"no certificate": "-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n",
+		"an expired CA":  string(old.PEM),
 	} {
 		files := testpki.Files(leaf, ca)
 		issued := &corev1.Secret{Data: files}
 		listener := &corev1.Secret{ObjectMeta: made("watcher"), Data: map[string][]byte{
 			"ca.crt": append(bytes.Clone(sound), added...), "tls.crt": files["tls.crt"], "tls.key": files["tls.key"],
 		}}
+		listener.Annotations = map[string]string{annotationBundleSince: time.Unix(1e9, 0).UTC().Format(time.RFC3339Nano)}
 		var none []types.UID
 		set := newSet(t, newPlane(t, &none, listener), "watcher")
 		set.opts.ListenerSecret = set.key(listener.Name)
@@ -267,12 +271,13 @@ func TestOnlyCertificatesOfABundleArePublished(t *testing.T) {
 			CommonName: string(shared), Usages: []certv1.KeyUsage{certv1.UsageClientAuth},
 		}}}
 		status, err := set.runtimeStatus(t.Context(), Runtime{ID: shared}, p, p)
-		if have := status.Secret["ca.crt"]; err != nil || !bytes.Equal(have, sound) {
+		if have := status.Secret["ca.crt"]; err != nil || !bytes.Equal(bytes.TrimSuffix(have, old.PEM), sound) {
 			t.Errorf("%s: a runtime gets the bundle\n%s\n%v, want the certificate alone", name, have, err)
 		}
-		seen := &observed{}
-		if err := set.readListener(t.Context(), seen); err != nil || seen.fits(set.names) != (added == "") {
-			t.Errorf("%s: the bundle is as published: %t, %v", name, seen.fits(set.names), err)
+		seen, err := set.observe(t.Context())
+		check(t, err)
+		if seen.published.current != (added == "") || !bytes.Equal(seen.wanted.Data["ca.crt"], sound) {
+			t.Errorf("%s: the bundle is current: %t, and is to be\n%s", name, seen.published.current, seen.wanted.Data["ca.crt"])
 		}
 	}
 }
