@@ -2,11 +2,9 @@ package keys
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -199,22 +197,14 @@ func (f *Files) refuse(files snapshot, err error) error {
 		return err
 	}
 	f.refused = &generation{Status{Err: err}, files}
-	f.logRefused(&old, Problem(err) == problemExpired && files.equal(old.files))
+	level, text := slog.LevelWarn, "key material on disk is broken, the last good one stays in use"
+	if Problem(err) == problemExpired && files.equal(old.files) {
+		level, text = slog.LevelError, "key material in use has expired: replace the files"
+	}
+	f.opts.Logger.Log(context.Background(), level, text, slog.Any("error", err),
+		slog.String("fingerprint", old.Material.Fingerprint), slog.Time("not_after", old.Material.NotAfter))
 	f.opts.Hooks.Refused(Problem(err))
 	return err
-}
-
-// logRefused logs the failure of a generation.
-func (f *Files) logRefused(g *generation, expiredInUse bool) {
-	attrs := []any{
-		slog.Any("error", g.Err), slog.String("fingerprint", g.Material.Fingerprint),
-		slog.Time("not_after", g.Material.NotAfter),
-	}
-	if expiredInUse {
-		f.opts.Logger.Error("key material in use has expired: replace the files", attrs...)
-	} else {
-		f.opts.Logger.Warn("key material on disk is broken, the last good one stays in use", attrs...)
-	}
 }
 
 // Paths are the paths of the files with key material. They may be in different directories.
@@ -244,16 +234,11 @@ func (s snapshot) equal(other snapshot) bool {
 	return bytes.Equal(s.ca, other.ca) && bytes.Equal(s.cert, other.cert) && bytes.Equal(s.key, other.key)
 }
 
-// Limits of reading.
-const (
-	// maxFile bounds the size of a file. No bundle is that large.
-	maxFile = 1 << 20
-	// readAttempts bounds the pairs of readings of files that keep changing.
-	readAttempts = 5
-)
+// readAttempts bounds the pairs of readings of files that keep changing.
+const readAttempts = 5
 
-// errChanging means that no two readings in a row were equal.
-var errChanging = errors.New("the files change while they are read, want two equal readings")
+// errChanging means that no two readings in a row were equal. Its [Problem] is "unreadable".
+var errChanging = errors.New("keys: the files change while they are read, want two equal readings")
 
 // read returns the content of the files at one moment. For files that equal known, one reading is
 // enough.
@@ -261,11 +246,7 @@ func (p Paths) read(known snapshot) (snapshot, error) {
 	if files, err := p.readOnce(); err == nil && files.equal(known) {
 		return files, nil
 	}
-	files, err := settled(p.readOnce)
-	if errors.Is(err, errChanging) {
-		err = &materialError{file: cmp.Or(p.Certificate, p.CA), problem: problemUnreadable, err: err}
-	}
-	return files, err
+	return settled(p.readOnce)
 }
 
 // settled reads until two readings in a row are equal. No file changed between them, so the files
@@ -303,23 +284,9 @@ func readFile(path string) ([]byte, error) {
 	if path == "" {
 		return nil, nil
 	}
-	content, err := readBounded(path)
+	content, err := os.ReadFile(filepath.Clean(path))
 	if err != nil {
 		return nil, &materialError{file: path, problem: problemUnreadable, err: err}
 	}
 	return content, nil
-}
-
-// readBounded reads a file of at most maxFile bytes.
-func readBounded(path string) ([]byte, error) {
-	file, err := os.Open(filepath.Clean(path))
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	content, err := io.ReadAll(io.LimitReader(file, maxFile+1))
-	if err == nil && len(content) > maxFile {
-		err = fmt.Errorf("more than %d bytes", maxFile)
-	}
-	return content, err
 }
