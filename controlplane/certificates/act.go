@@ -15,7 +15,6 @@ import (
 	cmmeta "github.com/cert-manager/cert-manager/pkg/apis/meta/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -36,7 +35,7 @@ func (c *Certificates) wantedListener(o *observed) *corev1.Secret {
 		}
 	}
 	secret := &corev1.Secret{
-		ObjectMeta: c.meta(""), Type: corev1.SecretTypeTLS,
+		TypeMeta: secretType(), ObjectMeta: c.meta(""), Type: corev1.SecretTypeTLS,
 		Data: map[string][]byte{
 			cmmeta.TLSCAKey:         encode(bundle),
 			corev1.TLSCertKey:       server.Data[corev1.TLSCertKey],
@@ -75,7 +74,7 @@ func (o *observed) isPublished() bool {
 
 // importAuthority copies an existing CA, which becomes the first CA of this set. All peers trust it
 // already.
-func (c *Certificates) importAuthority(ctx context.Context, seen *observed, generation int, request string) error {
+func (c *Certificates) importAuthority(ctx context.Context, seen *observed, generation int) error {
 	source, err := serverside.Get(ctx, c.client, c.opts.ImportCA, &corev1.Secret{})
 	if err != nil {
 		return err
@@ -90,16 +89,20 @@ func (c *Certificates) importAuthority(ctx context.Context, seen *observed, gene
 	meta := c.meta(c.names.authority(generation))
 	meta.Labels[labelRole], meta.Labels[labelGeneration] = roleCA, strconv.Itoa(generation)
 	meta.Annotations = map[string]string{
-		annotationImported: c.opts.ImportCA.String(), annotationRequest: request,
+		annotationImported: c.opts.ImportCA.String(), annotationRequest: seen.request,
 	}
 	return c.apply(ctx, &corev1.Secret{
-		ObjectMeta: meta, Type: corev1.SecretTypeTLS,
+		TypeMeta: secretType(), ObjectMeta: meta, Type: corev1.SecretTypeTLS,
 		Data: map[string][]byte{
 			cmmeta.TLSCAKey:         source.Data[corev1.TLSCertKey],
 			corev1.TLSCertKey:       source.Data[corev1.TLSCertKey],
 			corev1.TLSPrivateKeyKey: source.Data[corev1.TLSPrivateKeyKey],
 		},
 	})
+}
+
+func secretType() metav1.TypeMeta {
+	return metav1.TypeMeta{APIVersion: corev1.SchemeGroupVersion.String(), Kind: "Secret"}
 }
 
 func (o *observed) isNew() bool {
@@ -181,7 +184,7 @@ func (c *Certificates) removeAuthorities(ctx context.Context, seen *observed, is
 			continue
 		}
 		if err := c.remove(ctx, object); err != nil {
-			return fmt.Errorf("delete %s %s of a CA: %w", kindOf(object).Kind, object.GetName(), err)
+			return fmt.Errorf("delete %T %s of a CA: %w", object, object.GetName(), err)
 		}
 	}
 	return nil
@@ -202,18 +205,7 @@ func (c *Certificates) sweep(ctx context.Context, seen *observed) error {
 	return nil
 }
 
+// apply needs no scheme: that of the client may not have the types of cert-manager.
 func (c *Certificates) apply(ctx context.Context, object client.Object) error {
-	return serverside.ApplyTyped(ctx, c.client, object, kindOf(object), fieldOwner)
-}
-
-// kindOf needs no scheme: that of the client may not have the types of cert-manager.
-func kindOf(object client.Object) schema.GroupVersionKind {
-	switch object.(type) {
-	case *certv1.Issuer:
-		return certv1.SchemeGroupVersion.WithKind(certv1.IssuerKind)
-	case *certv1.Certificate:
-		return certv1.SchemeGroupVersion.WithKind(certv1.CertificateKind)
-	default:
-		return corev1.SchemeGroupVersion.WithKind("Secret")
-	}
+	return serverside.ApplyTyped(ctx, c.client, object, object.GetObjectKind().GroupVersionKind(), fieldOwner)
 }

@@ -189,13 +189,13 @@ func (c *Certificates) act(ctx context.Context, seen *observed, s step) error {
 		return c.removeAuthorities(ctx, seen, func(generation int) bool { return generation == s.generation })
 	case actionCreate:
 		if c.opts.ImportCA.Name != "" && seen.isNew() {
-			return c.importAuthority(ctx, seen, s.generation, s.request)
+			return c.importAuthority(ctx, seen, s.generation)
 		}
-		return c.apply(ctx, c.authority(s.generation, s.request))
+		return c.apply(ctx, c.authority(s.generation, seen.request))
 	case actionSignClients:
-		return c.apply(ctx, c.issuer(c.names.clients(), s.generation))
+		return c.apply(ctx, c.signing(c.names.clients(), s.generation))
 	case actionSignServer:
-		return c.apply(ctx, c.issuer(c.names.servers(), s.generation))
+		return c.apply(ctx, c.signing(c.names.servers(), s.generation))
 	case actionPublish:
 		if seen.wanted != nil {
 			return c.apply(ctx, seen.wanted)
@@ -218,7 +218,8 @@ func (c *Certificates) act(ctx context.Context, seen *observed, s step) error {
 // maintain applies the objects that are the same in every phase, which corrects changes by others.
 func (c *Certificates) maintain(ctx context.Context, seen *observed, status Status) error {
 	if c.opts.CAIssuer.Name == "" {
-		if err := c.apply(ctx, c.selfSigned()); err != nil {
+		selfSigned := c.issuer(c.names.selfSigned(), certv1.IssuerConfig{SelfSigned: &certv1.SelfSignedIssuer{}})
+		if err := c.apply(ctx, selfSigned); err != nil {
 			return err
 		}
 	}
@@ -228,9 +229,9 @@ func (c *Certificates) maintain(ctx context.Context, seen *observed, status Stat
 	if seen.serverSigner == 0 || seen.clientSigner == 0 {
 		return nil
 	}
-	clients := c.issuer(c.names.clients(), seen.clientSigner)
+	clients := c.signing(c.names.clients(), seen.clientSigner)
 	clients.Annotations = map[string]string{annotationRotation: status.Message}
-	servers := c.issuer(c.names.servers(), seen.serverSigner)
+	servers := c.signing(c.names.servers(), seen.serverSigner)
 	for _, object := range []client.Object{clients, servers, c.serverCertificate()} {
 		if err := c.apply(ctx, object); err != nil {
 			return err

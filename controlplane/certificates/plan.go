@@ -125,8 +125,7 @@ const (
 type step struct {
 	phase      string
 	action     action
-	generation int    // for discard, create, sign and retire
-	request    string // for create
+	generation int // for discard, create, sign and retire
 	reissue    []leaf
 	waiting    []core.RuntimeID
 	after      time.Duration
@@ -178,7 +177,7 @@ func discard(v view) (step, bool) {
 func begin(v view) (step, bool) {
 	switch {
 	case len(v.authorities) == 0:
-		return step{phase: phaseBootstrap, action: actionCreate, generation: v.next(), request: v.request}, true
+		return step{phase: phaseBootstrap, action: actionCreate, generation: v.next()}, true
 	case !v.has(v.clientSigner) && v.oldestIsTrusted():
 		return step{phase: phaseBootstrap, action: actionSignClients, generation: v.authorities[0].generation}, true
 	case !v.has(v.serverSigner) && v.oldestIsTrusted():
@@ -244,7 +243,7 @@ func renew(v view) (step, bool) {
 		last.request == v.request && !expires {
 		return step{}, false
 	}
-	return step{phase: phaseCreating, action: actionCreate, generation: v.next(), request: v.request}, true
+	return step{phase: phaseCreating, action: actionCreate, generation: v.next()}, true
 }
 
 // create waits for a CA that is being issued, when no other rule has a step.

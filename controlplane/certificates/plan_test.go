@@ -146,7 +146,7 @@ func (w *world) step() step {
 		w.authorities = slices.DeleteFunc(w.authorities, func(a authority) bool { return a.generation == s.generation })
 	case actionCreate:
 		if !v.has(s.generation) {
-			w.authorities = append(w.authorities, authority{generation: s.generation, request: s.request})
+			w.authorities = append(w.authorities, authority{generation: s.generation, request: v.request})
 		}
 	case actionSignClients:
 		w.signers[0] = s.generation

@@ -283,6 +283,7 @@ func (c *Certificates) isApplied(p *pair) bool {
 		return false // A list with more elements would pass below.
 	}
 	wanted := *p.wanted
+	wanted.TypeMeta = p.existing.TypeMeta
 	wanted.CreationTimestamp = p.existing.CreationTimestamp // A time is compared although it is zero.
 	if key := wanted.Spec.PrivateKey; c.bothUsages() {      // Such an issuer has no other fields.
 		wanted.Spec = certv1.CertificateSpec{

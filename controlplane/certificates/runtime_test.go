@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -74,7 +75,7 @@ func TestRemoveRuntimeLeavesAloneWhatIsNotItsOwn(t *testing.T) {
 			for _, object := range test.there {
 				left := slices.ContainsFunc(test.left, func(l client.Object) bool {
 					return l.GetUID() == object.GetUID() &&
-						kindOf(l) == kindOf(object)
+						reflect.TypeOf(l) == reflect.TypeOf(object)
 				})
 				err := c.Get(t.Context(), client.ObjectKeyFromObject(object), object)
 				if client.IgnoreNotFound(err) != nil || left != (err == nil) {

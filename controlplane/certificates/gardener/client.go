@@ -178,16 +178,7 @@ func (w statusWriter) Update(ctx context.Context, object client.Object, opts ...
 	if !ok {
 		return w.SubResourceWriter.Update(ctx, object, opts...)
 	}
-	var since metav1.Time
-	for _, condition := range certificate.Status.Conditions {
-		if condition.Type == certv1.CertificateConditionIssuing && condition.LastTransitionTime != nil {
-			since = *condition.LastTransitionTime
-		}
-	}
-	if since.IsZero() {
-		return apierrors.NewBadRequest("gardener: want the condition Issuing with its time")
-	}
-	patch := fmt.Sprintf(`{"spec":{"ensureRenewedAfter":%q}}`, since.UTC().Format(time.RFC3339))
+	patch := fmt.Sprintf(`{"spec":{"ensureRenewedAfter":%q}}`, time.Now().UTC().Format(time.RFC3339))
 	return w.translator.Patch(ctx, named(certificate), client.RawPatch(types.MergePatchType, []byte(patch)))
 }
 
