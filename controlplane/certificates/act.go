@@ -167,29 +167,6 @@ func setIssuing(certificate *certv1.Certificate, now metav1.Time) {
 	})
 }
 
-// removeAuthorities deletes the CAs of some generations. Those of cert-manager lose their keys in
-// the next sweep, as it would make new Secrets while their Certificates exist.
-func (c *Certificates) removeAuthorities(ctx context.Context, seen *observed, isOld func(generation int) bool) error {
-	var old []client.Object
-	for _, certificate := range seen.certificates {
-		old = append(old, certificate)
-	}
-	for _, secret := range seen.secrets {
-		if standsAlone(secret) {
-			old = append(old, secret)
-		}
-	}
-	for _, object := range old {
-		if generation := generationOf(object); generation <= 0 || !isOld(generation) {
-			continue
-		}
-		if err := c.remove(ctx, object); err != nil {
-			return fmt.Errorf("delete %T %s of a CA: %w", object, object.GetName(), err)
-		}
-	}
-	return nil
-}
-
 // sweep deletes the Secrets that have no Certificate any more, as a key must not outlive its use.
 // cert-manager does that only on request. It keeps all while there is no CA.
 func (c *Certificates) sweep(ctx context.Context, seen *observed) error {

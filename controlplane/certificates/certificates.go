@@ -185,8 +185,13 @@ func (c *Certificates) status(v view, s step) Status {
 
 func (c *Certificates) act(ctx context.Context, seen *observed, s step) error {
 	switch s.action {
-	case actionDiscard:
-		return c.removeAuthorities(ctx, seen, func(generation int) bool { return generation == s.generation })
+	case actionDiscard, actionRetire:
+		// The key of a CA with a Certificate goes in the next sweep: cert-manager would make a new one.
+		for _, generation := range s.remove {
+			if err := c.remove(ctx, seen.objects[generation]); err != nil {
+				return err
+			}
+		}
 	case actionCreate:
 		if c.opts.ImportCA.Name != "" && seen.isNew() {
 			return c.importAuthority(ctx, seen, s.generation)
@@ -208,8 +213,6 @@ func (c *Certificates) act(ctx context.Context, seen *observed, s step) error {
 		return failed
 	case actionReissueServer:
 		return c.reissue(ctx, c.names.server())
-	case actionRetire:
-		return c.removeAuthorities(ctx, seen, func(generation int) bool { return generation < s.generation })
 	case actionNone:
 	}
 	return nil

@@ -33,6 +33,7 @@ type observed struct {
 	secrets       map[string]*corev1.Secret      // of CAs and the server, by name
 	leaves        map[string]leaf                // in all Secrets, by their names
 	orphans       map[string]types.UID           // Secrets with a role that have no Certificate, by name
+	objects       map[int]client.Object          // of the authorities, by generation
 
 	listener   *corev1.Secret      // nil while there is none
 	wanted     *corev1.Secret      // of the listener, nil without a server certificate
@@ -46,7 +47,7 @@ func (c *Certificates) observe(ctx context.Context) (*observed, error) {
 	o := &observed{
 		view:         view{now: time.Now(), propagation: c.opts.Propagation},
 		certificates: make(map[string]*certv1.Certificate), secrets: make(map[string]*corev1.Secret),
-		leaves: make(map[string]leaf), orphans: make(map[string]types.UID),
+		leaves: make(map[string]leaf), orphans: make(map[string]types.UID), objects: make(map[int]client.Object),
 	}
 	// The Secret of the listener comes first, so that it is never younger than the others. Secrets
 	// come before Certificates, so that a Secret without Certificate is an orphan.
@@ -204,7 +205,7 @@ func (o *observed) readAuthorities(names names) {
 
 // readAuthority adds the CA of an object with its labels. issued is nil until it is issued.
 func (o *observed) readAuthority(object client.Object, issued *x509.Certificate, names names) {
-	generation := generationOf(object)
+	generation, _ := strconv.Atoi(object.GetLabels()[labelGeneration])
 	if generation <= 0 {
 		return
 	}
@@ -216,12 +217,7 @@ func (o *observed) readAuthority(object client.Object, issued *x509.Certificate,
 		a.replaced = !imported(object) && o.replaces(issued, names.authority(generation))
 		o.issued = append(o.issued, issued)
 	}
-	o.authorities = append(o.authorities, a)
-}
-
-func generationOf(object client.Object) int {
-	generation, _ := strconv.Atoi(object.GetLabels()[labelGeneration])
-	return generation
+	o.authorities, o.objects[generation] = append(o.authorities, a), object
 }
 
 // replaces reports whether the bundle has another key for a CA of that name: its Secret was lost,

@@ -125,7 +125,8 @@ const (
 type step struct {
 	phase      string
 	action     action
-	generation int // for discard, create, sign and retire
+	generation int   // for create and sign
+	remove     []int // generations, for discard and retire
 	reissue    []leaf
 	waiting    []core.RuntimeID
 	after      time.Duration
@@ -167,7 +168,7 @@ func (v view) newest() authority {
 func discard(v view) (step, bool) {
 	for _, a := range v.authorities {
 		if a.replaced {
-			return step{phase: phaseCreating, action: actionDiscard, generation: a.generation}, true
+			return step{phase: phaseCreating, action: actionDiscard, remove: []int{a.generation}}, true
 		}
 	}
 	return step{}, false
@@ -336,11 +337,11 @@ func switchServer(v view) (step, bool) {
 
 // retire ends a rotation: a CA that no longer signs needs no key.
 func retire(v view) (step, bool) {
-	newest := v.newest()
-	if v.authorities[0].generation == newest.generation {
-		return step{}, false
+	s := step{phase: phaseRetiring, action: actionRetire, waiting: v.unconfirmed}
+	for _, a := range v.authorities {
+		if a.generation < v.newest().generation {
+			s.remove = append(s.remove, a.generation)
+		}
 	}
-	return step{
-		phase: phaseRetiring, action: actionRetire, generation: newest.generation, waiting: v.unconfirmed,
-	}, true
+	return s, len(s.remove) > 0
 }

@@ -142,8 +142,8 @@ func (w *world) step() step {
 	v := w.view()
 	s := plan(v)
 	switch s.action {
-	case actionDiscard:
-		w.authorities = slices.DeleteFunc(w.authorities, func(a authority) bool { return a.generation == s.generation })
+	case actionDiscard, actionRetire:
+		w.authorities = slices.DeleteFunc(w.authorities, func(a authority) bool { return slices.Contains(s.remove, a.generation) })
 	case actionCreate:
 		if !v.has(s.generation) {
 			w.authorities = append(w.authorities, authority{generation: s.generation, request: v.request})
@@ -164,8 +164,6 @@ func (w *world) step() step {
 	case actionReissueServer:
 		w.server.issuing = true
 		w.cut(v)
-	case actionRetire:
-		w.authorities = slices.DeleteFunc(w.authorities, func(a authority) bool { return a.generation < s.generation })
 	case actionNone:
 	}
 	return s
