@@ -197,12 +197,15 @@ func (f *Files) refuse(files snapshot, err error) error {
 		return err
 	}
 	f.refused = &generation{Status{Err: err}, files}
-	level, text := slog.LevelWarn, "key material on disk is broken, the last good one stays in use"
-	if Problem(err) == problemExpired && files.equal(old.files) {
-		level, text = slog.LevelError, "key material in use has expired: replace the files"
+	attrs := []any{
+		slog.Any("error", err), slog.String("fingerprint", old.Material.Fingerprint),
+		slog.Time("not_after", old.Material.NotAfter),
 	}
-	f.opts.Logger.Log(context.Background(), level, text, slog.Any("error", err),
-		slog.String("fingerprint", old.Material.Fingerprint), slog.Time("not_after", old.Material.NotAfter))
+	if Problem(err) == problemExpired && files.equal(old.files) {
+		f.opts.Logger.Error("key material in use has expired: replace the files", attrs...)
+	} else {
+		f.opts.Logger.Warn("key material on disk is broken, the last good one stays in use", attrs...)
+	}
 	f.opts.Hooks.Refused(Problem(err))
 	return err
 }
