@@ -192,11 +192,7 @@ func (m *Material) addCertificate(paths Paths, files snapshot) error {
 // keyProblem returns problemMismatch for a key that can be parsed, because it is then the key of
 // another certificate.
 func keyProblem(keyPEM []byte) string {
-	block, _ := pem.Decode(keyPEM)
-	if block == nil {
-		return problemMalformed
-	}
-
+	block, _ := pem.Decode(keyPEM) // There is one, as checkPEM has found.
 	// The formats that crypto/tls accepts.
 	for _, parseKey := range []func([]byte) (any, error){
 		x509.ParsePKCS8PrivateKey,

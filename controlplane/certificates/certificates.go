@@ -247,27 +247,21 @@ func (c *Certificates) maintain(ctx context.Context, seen *observed, status Stat
 const named = 10
 
 func message(s Status) string {
-	switch s.Phase {
-	case phaseBootstrap:
-		return "waiting for cert-manager to issue the first certificates"
-	case phaseCreating:
-		return "waiting for cert-manager to issue the next CA"
-	case phasePropagating:
-		return fmt.Sprintf("CA %d is in the bundle, and signs once every listener has got it", s.Generation)
-	case phaseReissuing:
-		return fmt.Sprintf("CA %d signs for runtimes; without their certificates of it: %s", s.Generation, list(s.Waiting))
-	case phaseConfirming:
-		return fmt.Sprintf("the server certificate switches to CA %d once every runtime trusts it; without confirmation: %s",
-			s.Generation, list(s.Waiting))
-	case phaseSwitching, phaseRetiring:
-		if len(s.Waiting) > 0 {
-			return fmt.Sprintf("the server certificate switches to CA %d without waiting for runtimes: %s",
-				s.Generation, list(s.Waiting))
-		}
-		return fmt.Sprintf("the server certificate switches to CA %d", s.Generation)
-	case phaseStable:
+	text := map[string]string{
+		phaseBootstrap:   "waiting for cert-manager to issue the first certificates",
+		phaseCreating:    "waiting for cert-manager to issue the next CA",
+		phasePropagating: "CA N is in the bundle, and signs once every listener has got it",
+		phaseReissuing:   "CA N signs for runtimes",
+		phaseConfirming:  "the server certificate switches to CA N once every runtime has confirmed that",
+		phaseSwitching:   "the server certificate switches to CA N",
+		phaseRetiring:    "the server certificate switches to CA N",
+		phaseStable:      "CA N signs everything",
+	}[s.Phase]
+	text = strings.ReplaceAll(text, "CA N", fmt.Sprintf("CA %d", s.Generation))
+	if len(s.Waiting) > 0 {
+		text += "; runtimes without it: " + list(s.Waiting)
 	}
-	return fmt.Sprintf("CA %d signs everything", s.Generation)
+	return text
 }
 
 // issuance is how long the first issuance of a certificate may take.

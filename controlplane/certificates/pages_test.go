@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -87,6 +88,41 @@ func errorIf(condition bool) error {
 	return nil
 }
 
+// A key ends with its Certificate, also that of a retired CA. It stays while there is no CA.
+func TestKeysWithoutCertificateAreSwept(t *testing.T) {
+	t.Parallel()
+	secret := func(name, set, role string, annotations ...string) client.Object {
+		object := keyOf(set)
+		object.SetName(name)
+		object.SetUID(types.UID(name))
+		object.SetLabels(map[string]string{labelSet: set, labelRole: role, labelGeneration: "1"})
+		for _, annotation := range annotations {
+			object.SetAnnotations(map[string]string{annotation: ""})
+		}
+		return object
+	}
+	ca := &certv1.Certificate{ObjectMeta: made("watcher"), Spec: certv1.CertificateSpec{SecretName: "ca"}}
+	ca.Name, ca.Labels = "ca", map[string]string{labelSet: "watcher", labelRole: roleCA, labelGeneration: "2"}
+	kept := &certv1.Certificate{ObjectMeta: made("watcher"), Spec: certv1.CertificateSpec{SecretName: made("watcher").Name}}
+	there := []client.Object{
+		secret("ca", "watcher", roleCA), secret("retired", "watcher", roleCA), secret("imported", "watcher", roleCA, annotationRequest),
+		secret("server", "watcher", roleServer), secret("listener", "watcher", ""), secret("of another set", "another", roleClient),
+		kept, keyOf("watcher"), secret("left", "watcher", roleClient), secret("webhook", "watcher", roleWebhook),
+	}
+	for name, want := range map[string][]types.UID{"no CA": nil, "a CA": {"left", "retired", "webhook"}} {
+		var deleted []types.UID
+		set := newSet(t, newPlane(t, &deleted, there...), "watcher")
+		if want != nil {
+			check(t, set.client.Create(t.Context(), ca.DeepCopy()))
+		}
+		seen, err := set.observe(t.Context())
+		check(t, errors.Join(err, set.sweep(t.Context(), seen)))
+		if slices.Sort(deleted); !slices.Equal(deleted, want) {
+			t.Errorf("with %s: deleted %q, want %q", name, deleted, want)
+		}
+	}
+}
+
 // An unchanged runtime costs reads alone.
 func TestAnUnchangedCertificateIsNotWritten(t *testing.T) {
 	t.Parallel()
@@ -125,6 +161,7 @@ func TestAnUnchangedCertificateIsNotWritten(t *testing.T) {
 		check(t, c.Get(t.Context(), set.key(objectName(shared, clientSuffix)), edited))
 		edit()
 		edited.Labels["of another"], edited.Status.Revision = "kept", new(2)
+		edited.Generation++ // As an API server does.
 		check(t, c.Update(t.Context(), edited))
 		if first, second := ensure(), ensure(); first != 1 || second != 0 {
 			t.Errorf("%d and %d writes after another has changed its %s, want 1 and none", first, second, name)

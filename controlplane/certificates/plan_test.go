@@ -508,6 +508,11 @@ func TestPlan(t *testing.T) {
 		"a server certificate that is being replaced is waited for": {func(v *view) {
 			v.server.signer, v.server.issuing, v.published = "", true, published{}
 		}, actionNone},
+		"a server certificate of a lost CA ends the wait for confirmations before it expires": {func(v *view) {
+			*v = rotating(now)
+			v.authorities, v.server.notAfter = v.authorities[1:], now.Add(switchBefore)
+			v.unconfirmed = []core.RuntimeID{"silent"}
+		}, actionSignServer},
 		// It is in the bundle of all peers, although nothing of this set is published.
 		"an imported CA signs for runtimes at once": {func(v *view) { *v = adopted(now, true) }, actionSignClients},
 		"an imported CA signs for the server next": {func(v *view) {

@@ -282,17 +282,17 @@ func (c *Certificates) isApplied(p *pair) bool {
 		!c.bothUsages() && !slices.Equal(p.wanted.Spec.Usages, p.existing.Spec.Usages) {
 		return false // A list with more elements would pass below.
 	}
-	wanted := *p.wanted
-	wanted.TypeMeta = p.existing.TypeMeta
-	wanted.CreationTimestamp = p.existing.CreationTimestamp // A time is compared although it is zero.
-	if key := wanted.Spec.PrivateKey; c.bothUsages() {      // Such an issuer has no other fields.
-		wanted.Spec = certv1.CertificateSpec{
-			CommonName: wanted.Spec.CommonName, DNSNames: wanted.Spec.DNSNames, SecretName: wanted.Spec.SecretName,
-			IssuerRef:  cmmeta.IssuerReference{Name: wanted.Spec.IssuerRef.Name},
+	wanted, derives := p.wanted.Spec, equality.Semantic.DeepDerivative
+	if key := wanted.PrivateKey; c.bothUsages() { // Such an issuer has no other fields.
+		wanted = certv1.CertificateSpec{
+			CommonName: wanted.CommonName, DNSNames: wanted.DNSNames, SecretName: wanted.SecretName,
+			IssuerRef:  cmmeta.IssuerReference{Name: wanted.IssuerRef.Name},
 			PrivateKey: &certv1.CertificatePrivateKey{Algorithm: key.Algorithm, Size: key.Size},
 		}
 	}
-	return equality.Semantic.DeepDerivative(&wanted, p.existing)
+	return derives(wanted, p.existing.Spec) && derives(p.wanted.Labels, p.existing.Labels) &&
+		derives(p.wanted.Annotations, p.existing.Annotations) &&
+		derives(p.wanted.OwnerReferences, p.existing.OwnerReferences)
 }
 
 // pairStatus reports whether the issued certificate is complete, fits, and has its CA in the

@@ -280,6 +280,11 @@ func TestOnlyCertificatesOfABundleArePublished(t *testing.T) {
 		if seen.published.current != (added == "") || !bytes.Equal(seen.wanted.Data["ca.crt"], sound) {
 			t.Errorf("%s: the bundle is current: %t, and is to be\n%s", name, seen.published.current, seen.wanted.Data["ca.crt"])
 		}
+		seen.listener.Annotations[annotationBundleSince] = time.Now().Add(day).Format(time.RFC3339Nano)
+		check(t, set.client.Update(t.Context(), seen.listener))
+		if seen, err := set.observe(t.Context()); err != nil || seen.published.current {
+			t.Errorf("%s: a date in the future stays: %v", name, err)
+		}
 	}
 }
 
