@@ -117,7 +117,8 @@ func TestKeysWithoutCertificateAreSwept(t *testing.T) {
 		}
 		seen, err := set.observe(t.Context())
 		check(t, errors.Join(err, set.sweep(t.Context(), seen)))
-		if slices.Sort(deleted); !slices.Equal(deleted, want) {
+		slices.Sort(deleted)
+		if !slices.Equal(deleted, want) {
 			t.Errorf("with %s: deleted %q, want %q", name, deleted, want)
 		}
 	}
