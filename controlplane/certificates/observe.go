@@ -149,7 +149,7 @@ func (c *Certificates) readSecrets(ctx context.Context, o *observed) error {
 	return eachPage(ctx, c, func(page *corev1.SecretList) {
 		for i := range page.Items {
 			secret := &page.Items[i]
-			if issued := first(secret.Data[corev1.TLSCertKey]); issued != nil { // A set has thousands.
+			if issued := first(secret.Data[corev1.TLSCertKey]); issued != nil { // The plan needs no more of it.
 				o.leaves[secret.Name] = leaf{present: true, signer: string(issued.AuthorityKeyId), notAfter: issued.NotAfter}
 			}
 			role := secret.Labels[labelRole]
