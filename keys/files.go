@@ -201,8 +201,8 @@ func (f *Files) refuse(files snapshot, err error) error {
 		slog.Any("error", err), slog.String("fingerprint", old.Material.Fingerprint),
 		slog.Time("not_after", old.Material.NotAfter),
 	}
-	if Problem(err) == problemExpired && files.equal(old.files) {
-		f.opts.Logger.Error("key material in use has expired: replace the files", attrs...)
+	if files.equal(old.files) {
+		f.opts.Logger.Error("key material in use is not valid", attrs...)
 	} else {
 		f.opts.Logger.Warn("key material on disk is broken, the last good one stays in use", attrs...)
 	}

@@ -261,6 +261,7 @@ func checkValidity(file string, certificate *x509.Certificate, now time.Time) er
 }
 
 // checkValidity returns an error when the certificate, or each CA of the bundle, is invalid at now.
+// That of the CAs is of one that will be valid, if there is one.
 func (m *Material) checkValidity(paths Paths, now time.Time) (err error) {
 	if m.Certificate != nil {
 		if err := checkValidity(paths.Certificate, m.Certificate.Leaf, now); err != nil {
@@ -268,8 +269,12 @@ func (m *Material) checkValidity(paths Paths, now time.Time) (err error) {
 		}
 	}
 	for _, root := range m.roots {
-		if err = checkValidity(paths.CA, root, now); err == nil {
+		problem := checkValidity(paths.CA, root, now)
+		if problem == nil {
 			return nil
+		}
+		if err == nil || !validFrom(problem).IsZero() {
+			err = problem
 		}
 	}
 	return err
