@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -237,8 +238,13 @@ func (s snapshot) equal(other snapshot) bool {
 	return bytes.Equal(s.ca, other.ca) && bytes.Equal(s.cert, other.cert) && bytes.Equal(s.key, other.key)
 }
 
-// readAttempts bounds the pairs of readings of files that keep changing.
-const readAttempts = 5
+// Limits of reading.
+const (
+	// maxFile bounds the size of a file. No bundle is that large.
+	maxFile = 1 << 20
+	// readAttempts bounds the pairs of readings of files that keep changing.
+	readAttempts = 5
+)
 
 // errChanging means that no two readings in a row were equal. Its [Problem] is "unreadable".
 var errChanging = errors.New("keys: the files change while they are read, want two equal readings")
@@ -287,7 +293,15 @@ func readFile(path string) ([]byte, error) {
 	if path == "" {
 		return nil, nil
 	}
-	content, err := os.ReadFile(filepath.Clean(path))
+	file, err := os.Open(filepath.Clean(path))
+	if err != nil {
+		return nil, &materialError{file: path, problem: problemUnreadable, err: err}
+	}
+	defer file.Close()
+	content, err := io.ReadAll(io.LimitReader(file, maxFile+1))
+	if err == nil && len(content) > maxFile {
+		err = fmt.Errorf("more than %d bytes", maxFile)
+	}
 	if err != nil {
 		return nil, &materialError{file: path, problem: problemUnreadable, err: err}
 	}

@@ -142,6 +142,7 @@ func TestFilesKeepLastGood(t *testing.T) {
 	}{
 		"half-written": {"malformed", func(files map[string][]byte) { files["tls.key"] = files["tls.key"][:100] }},
 		"missing":      {"unreadable", func(files map[string][]byte) { delete(files, "tls.key") }},
+		"huge":         {"unreadable", func(files map[string][]byte) { files["ca.crt"] = bytes.Repeat([]byte("x"), 2<<20) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
