@@ -150,7 +150,9 @@ func (c *Certificates) readSecrets(ctx context.Context, o *observed) error {
 		for i := range page.Items {
 			secret := &page.Items[i]
 			if issued := first(secret.Data[corev1.TLSCertKey]); issued != nil { // The plan needs no more of it.
-				o.leaves[secret.Name] = leaf{present: true, signer: string(issued.AuthorityKeyId), notAfter: issued.NotAfter}
+				o.leaves[secret.Name] = leaf{
+					present: true, notAfter: issued.NotAfter, issuer: string(issued.RawIssuer), signer: string(issued.AuthorityKeyId),
+				}
 			}
 			role := secret.Labels[labelRole]
 			if role != roleClient && role != roleWebhook {
@@ -211,7 +213,7 @@ func (o *observed) readAuthority(object client.Object, issued *x509.Certificate,
 	}
 	a := authority{generation: generation, request: object.GetAnnotations()[annotationRequest]}
 	if issued != nil && issued.IsCA {
-		a.fingerprint, a.key = fingerprint(issued), string(issued.SubjectKeyId)
+		a.fingerprint, a.name, a.key = fingerprint(issued), string(issued.RawSubject), string(issued.SubjectKeyId)
 		a.notAfter, a.life = issued.NotAfter, issued.NotAfter.Sub(issued.NotBefore)
 		a.known = imported(object) && slices.ContainsFunc(o.bundle, issued.Equal)
 		a.replaced = !imported(object) && o.replaces(issued, names.authority(generation))
@@ -355,7 +357,11 @@ func encode(certificates []*x509.Certificate) []byte {
 	return text.Bytes()
 }
 
-// signedBy compares key identifiers (RFC 5280, section 4.2.1.1).
+// signedBy compares key identifiers (RFC 5280, section 4.2.1.1), and verifies the signature where
+// one of them is missing.
 func signedBy(certificate, ca *x509.Certificate) bool {
-	return bytes.Equal(certificate.AuthorityKeyId, ca.SubjectKeyId)
+	if len(certificate.AuthorityKeyId) > 0 && len(ca.SubjectKeyId) > 0 {
+		return bytes.Equal(certificate.AuthorityKeyId, ca.SubjectKeyId)
+	}
+	return certificate.CheckSignatureFrom(ca) == nil
 }

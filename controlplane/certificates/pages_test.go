@@ -7,15 +7,15 @@ import (
 	"slices"
 	"strconv"
 	"testing"
-	"time"
 
 	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
 // paged answers lists of Certificates in pages, as API servers do and the fake client does not.
@@ -67,17 +67,25 @@ func TestALookReadsPages(t *testing.T) {
 	}
 }
 
-// The clock was ahead when the bundle was published. A rotation would wait for that time.
-func TestABundleIsNotOfTheFuture(t *testing.T) {
+// A certificate with the subject of its CA has no identifier of the CA's key.
+func TestAServerMayHaveTheNameOfItsCA(t *testing.T) {
 	t.Parallel()
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "kcp", Name: names("watcher").listener(),
-		Annotations: map[string]string{annotationBundleSince: time.Now().Add(300 * day).UTC().Format(time.RFC3339Nano)},
-	}}
-	set := newSet(t, newPlane(t, new([]types.UID), secret), "watcher")
-	seen, err := set.observe(t.Context())
-	if err != nil || seen.published.since.After(seen.now) || seen.published.current {
-		t.Errorf("published since %v, %v, want it written anew", seen.published.since, err)
+	const name = "listener.example.com"
+	ca, err := testpki.NewCA(name, testpki.Options{})
+	check(t, err)
+	issued, err := ca.Server(name, testpki.Options{})
+	check(t, err)
+	set := newSet(t, newPlane(t, new([]types.UID)), "watcher")
+	key, server := &corev1.Secret{ObjectMeta: set.meta("watcher-ca-1")}, &corev1.Secret{ObjectMeta: set.meta("watcher-server")}
+	key.Labels[labelRole], key.Labels[labelGeneration] = roleCA, "1"
+	key.Annotations = map[string]string{annotationImported: "default/today", annotationRequest: ""}
+	key.Data, server.Data = map[string][]byte{"tls.crt": ca.PEM}, testpki.Files(issued)
+	signers := []client.Object{set.signing(set.names.clients(), 1), set.signing(set.names.servers(), 1)}
+	for _, object := range append(signers, key, server, set.serverCertificate()) {
+		check(t, set.client.Create(t.Context(), object))
+	}
+	if status, err := set.Reconcile(t.Context()); err != nil || status.Phase != phaseStable {
+		t.Errorf("%s, %v, want that nothing is issued anew", status.Phase, err)
 	}
 }
 

@@ -60,7 +60,8 @@ type authority struct {
 	generation  int
 	request     string
 	fingerprint string
-	key         string // its identifier, as in the certificates that it signs
+	name        string // its subject in DER, as in the certificates that it signs
+	key         string // the identifier of its key, empty if it has none
 	notAfter    time.Time
 	life        time.Duration // as it was issued
 	replaced    bool          // its Secret was lost, and it has another key than in the bundle
@@ -82,8 +83,11 @@ func (a authority) rotatesAt() time.Time {
 	return a.notAfter.Add(-rotation)
 }
 
-// signed reports whether a certificate is of this CA.
-func (a authority) signed(l leaf) bool { return a.fingerprint != "" && l.present && l.signer == a.key }
+// signed reports whether a certificate is of this CA. A certificate has no identifier of the CA's key
+// if it has the same subject, or if the CA has none.
+func (a authority) signed(l leaf) bool {
+	return a.fingerprint != "" && l.present && l.issuer == a.name && (l.signer == a.key || l.signer == "")
+}
 
 // leaf is a certificate in a Secret of cert-manager.
 type leaf struct {
@@ -91,6 +95,7 @@ type leaf struct {
 	serving  bool           // of a webhook
 	name     string
 	present  bool
+	issuer   string // subject of its CA in DER
 	signer   string // identifier of the key of its CA
 	notAfter time.Time
 	issuing  bool

@@ -503,10 +503,10 @@ func TestPlan(t *testing.T) {
 			v.published.since = now
 		}, actionNone},
 		"a server certificate of a lost CA is replaced when the listener's Secret is lost, too": {func(v *view) {
-			v.server.signer, v.published = "", published{}
+			v.server.signer, v.published = "lost", published{}
 		}, actionReissueServer},
 		"a server certificate that is being replaced is waited for": {func(v *view) {
-			v.server.signer, v.server.issuing, v.published = "", true, published{}
+			v.server.signer, v.server.issuing, v.published = "lost", true, published{}
 		}, actionNone},
 		"a server certificate of a lost CA ends the wait for confirmations before it expires": {func(v *view) {
 			*v = rotating(now)
