@@ -286,7 +286,7 @@ func (c *Certificates) isApplied(p *pair) bool {
 	if key := wanted.PrivateKey; c.bothUsages() { // Such an issuer has no other fields.
 		wanted = certv1.CertificateSpec{
 			CommonName: wanted.CommonName, DNSNames: wanted.DNSNames, SecretName: wanted.SecretName,
-			IssuerRef:  cmmeta.IssuerReference{Name: wanted.IssuerRef.Name},
+			SecretTemplate: wanted.SecretTemplate, IssuerRef: cmmeta.IssuerReference{Name: wanted.IssuerRef.Name},
 			PrivateKey: &certv1.CertificatePrivateKey{Algorithm: key.Algorithm, Size: key.Size},
 		}
 	}

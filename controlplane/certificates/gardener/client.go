@@ -69,7 +69,7 @@ func (t *translator) Get(
 	var translate func() error
 	switch object := object.(type) {
 	case *certv1.Certificate:
-		kind, translate = "Certificate", func() error { return certificateFrom(found, object) }
+		kind, translate = "Certificate", func() error { return t.certificateFrom(found, object) }
 	case *certv1.Issuer:
 		kind, translate = "Issuer", func() error { return issuerFrom(found, object) }
 	default:
@@ -95,7 +95,7 @@ func (t *translator) List(ctx context.Context, list client.ObjectList, opts ...c
 	}
 	certificates.Items = make([]certv1.Certificate, len(found.Items))
 	for i := range found.Items {
-		if err := certificateFrom(&found.Items[i], &certificates.Items[i]); err != nil {
+		if err := t.certificateFrom(&found.Items[i], &certificates.Items[i]); err != nil {
 			return err
 		}
 	}
@@ -201,9 +201,14 @@ func convert(from *unstructured.Unstructured, into any) error {
 	return nil
 }
 
-func certificateFrom(found *unstructured.Unstructured, into *certv1.Certificate) error {
+func (t *translator) certificateFrom(found *unstructured.Unstructured, into *certv1.Certificate) error {
 	if err := convert(found, into); err != nil {
 		return err
+	}
+	labels, _, _ := unstructured.NestedStringMap(found.Object, "spec", "secretLabels")
+	into.Spec.SecretTemplate = &certv1.CertificateSecretTemplate{Labels: labels}
+	if namespace, _, _ := unstructured.NestedString(found.Object, "spec", "issuerRef", "namespace"); namespace != t.issuerNamespace {
+		into.Spec.IssuerRef = cmmeta.IssuerReference{} // That of another namespace is another Issuer.
 	}
 	field := func(name string) string {
 		value, _, _ := unstructured.NestedString(found.Object, "status", name)

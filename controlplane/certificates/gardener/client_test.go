@@ -74,6 +74,14 @@ func TestCertificatesAreTranslated(t *testing.T) {
 	if diff := cmp.Diff(want, *applied); diff != "" {
 		t.Errorf("applied (-want +got):\n%s", diff)
 	}
+	for namespace, issuer := range map[string]string{"issuers": "watcher-clients", "another": ""} {
+		c, _ := newClient(t, namespace, &unstructured.Unstructured{Object: (*applied)[0]})
+		var found certv1.Certificate
+		check(t, c.Get(t.Context(), client.ObjectKeyFromObject(certificate), &found))
+		if found.Spec.IssuerRef.Name != issuer || !cmp.Equal(found.Spec.SecretTemplate, certificate.Spec.SecretTemplate) {
+			t.Errorf("with Issuers in %s: %+v, want the Issuer %q, and the labels", namespace, found.Spec, issuer)
+		}
+	}
 }
 
 // newAuthority is a CA of that life.
