@@ -207,7 +207,8 @@ func (t *translator) certificateFrom(found *unstructured.Unstructured, into *cer
 	}
 	labels, _, _ := unstructured.NestedStringMap(found.Object, "spec", "secretLabels")
 	into.Spec.SecretTemplate = &certv1.CertificateSecretTemplate{Labels: labels}
-	if namespace, _, _ := unstructured.NestedString(found.Object, "spec", "issuerRef", "namespace"); namespace != t.issuerNamespace {
+	namespace, _, _ := unstructured.NestedString(found.Object, "spec", "issuerRef", "namespace")
+	if namespace != t.issuerNamespace {
 		into.Spec.IssuerRef = cmmeta.IssuerReference{} // That of another namespace is another Issuer.
 	}
 	field := func(name string) string {
