@@ -25,7 +25,9 @@ import (
 func newClient(t *testing.T, issuerNamespace string, objects ...client.Object) (client.Client, *[]map[string]any) {
 	t.Helper()
 	var applied []map[string]any
-	under := fake.NewClientBuilder().WithObjects(objects...).WithInterceptorFuncs(interceptor.Funcs{
+	scheme := runtime.NewScheme() // The client adds kinds to it.
+	check(t, corev1.AddToScheme(scheme))
+	under := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithInterceptorFuncs(interceptor.Funcs{
 		Apply: func(_ context.Context, _ client.WithWatch, object runtime.ApplyConfiguration, _ ...client.ApplyOption) error {
 			applied = append(applied, object.(interface{ UnstructuredContent() map[string]any }).UnstructuredContent())
 			return nil
