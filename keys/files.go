@@ -2,7 +2,6 @@ package keys
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -199,22 +198,17 @@ func (f *Files) refuse(files snapshot, err error) error {
 		return err
 	}
 	f.refused = &generation{Status{Err: err}, files}
-	f.logRefused(&old, files.equal(old.files))
-	f.opts.Hooks.Refused(Problem(err))
-	return err
-}
-
-// logRefused logs the failure of a generation.
-func (f *Files) logRefused(g *generation, inUse bool) {
 	attrs := []any{
-		slog.Any("error", g.Err), slog.String("fingerprint", g.Material.Fingerprint),
-		slog.Time("not_after", g.Material.NotAfter),
+		slog.Any("error", err), slog.String("fingerprint", old.Material.Fingerprint),
+		slog.Time("not_after", old.Material.NotAfter),
 	}
-	if inUse {
+	if files.equal(old.files) {
 		f.opts.Logger.Error("key material in use is not valid", attrs...)
 	} else {
 		f.opts.Logger.Warn("key material on disk is broken, the last good one stays in use", attrs...)
 	}
+	f.opts.Hooks.Refused(Problem(err))
+	return err
 }
 
 // Paths are the paths of the files with key material. They may be in different directories.
@@ -252,8 +246,8 @@ const (
 	readAttempts = 5
 )
 
-// errChanging means that no two readings in a row were equal.
-var errChanging = errors.New("the files change while they are read, want two equal readings")
+// errChanging means that no two readings in a row were equal. Its [Problem] is "unreadable".
+var errChanging = errors.New("keys: the files change while they are read, want two equal readings")
 
 // read returns the content of the files at one moment. For files that equal known, one reading is
 // enough.
@@ -261,11 +255,7 @@ func (p Paths) read(known snapshot) (snapshot, error) {
 	if files, err := p.readOnce(); err == nil && files.equal(known) {
 		return files, nil
 	}
-	files, err := settled(p.readOnce)
-	if errors.Is(err, errChanging) {
-		err = &materialError{file: cmp.Or(p.Certificate, p.CA), problem: problemUnreadable, err: err}
-	}
-	return files, err
+	return settled(p.readOnce)
 }
 
 // settled reads until two readings in a row are equal. No file changed between them, so the files
@@ -303,23 +293,17 @@ func readFile(path string) ([]byte, error) {
 	if path == "" {
 		return nil, nil
 	}
-	content, err := readBounded(path)
-	if err != nil {
-		return nil, &materialError{file: path, problem: problemUnreadable, err: err}
-	}
-	return content, nil
-}
-
-// readBounded reads a file of at most maxFile bytes.
-func readBounded(path string) ([]byte, error) {
 	file, err := os.Open(filepath.Clean(path))
 	if err != nil {
-		return nil, err
+		return nil, &materialError{file: path, problem: problemUnreadable, err: err}
 	}
 	defer file.Close()
 	content, err := io.ReadAll(io.LimitReader(file, maxFile+1))
 	if err == nil && len(content) > maxFile {
 		err = fmt.Errorf("more than %d bytes", maxFile)
 	}
-	return content, err
+	if err != nil {
+		return nil, &materialError{file: path, problem: problemUnreadable, err: err}
+	}
+	return content, nil
 }

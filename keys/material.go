@@ -132,21 +132,23 @@ func validFrom(err error) (from time.Time) {
 func parse(paths Paths, files snapshot, now time.Time) (*Material, error) {
 	material := &Material{}
 	if paths.CA != "" {
-		if err := material.addRoots(paths, files, now); err != nil {
+		if err := material.addRoots(paths, files); err != nil {
 			return nil, err
 		}
 	}
 	if paths.Certificate != "" {
-		if err := material.addCertificate(paths, files, now); err != nil {
+		if err := material.addCertificate(paths, files); err != nil {
 			return nil, err
 		}
+	}
+	if err := material.checkValidity(paths, now); err != nil {
+		return nil, err
 	}
 	return material, nil
 }
 
-// addRoots adds the whole bundle if one of its CAs is valid. An expired CA verifies nothing, so it
-// may stay in the bundle.
-func (m *Material) addRoots(paths Paths, files snapshot, now time.Time) error {
+// addRoots adds the whole bundle. An expired CA verifies nothing, so it may stay in the bundle.
+func (m *Material) addRoots(paths Paths, files snapshot) error {
 	roots, err := parseCertificates(paths.CA, files.ca)
 	if err != nil {
 		return err
@@ -160,27 +162,12 @@ func (m *Material) addRoots(paths Paths, files snapshot, now time.Time) error {
 			m.RootsNotAfter = root.NotAfter
 		}
 	}
-	return m.checkRoots(paths, now)
+	return nil
 }
 
-// checkRoots returns nil if one of the CAs is valid at now. Else its error is that of one that will
-// be valid, if there is one.
-func (m *Material) checkRoots(paths Paths, now time.Time) (err error) {
-	for _, root := range m.roots {
-		problem := checkValidity(paths.CA, root, now)
-		if problem == nil {
-			return nil
-		}
-		if err == nil || !validFrom(problem).IsZero() {
-			err = problem
-		}
-	}
-	return err
-}
-
-// addCertificate adds the chain and its key. They must belong together, and the leaf must be valid.
-// The chain is not verified, because a CA bundle may be for the other end only.
-func (m *Material) addCertificate(paths Paths, files snapshot, now time.Time) error {
+// addCertificate adds the chain and its key. They must belong together. The chain is not verified,
+// because a CA bundle may be for the other end only.
+func (m *Material) addCertificate(paths Paths, files snapshot) error {
 	chain, err := parseCertificates(paths.Certificate, files.cert)
 	if err != nil {
 		return err
@@ -199,17 +186,13 @@ func (m *Material) addCertificate(paths Paths, files snapshot, now time.Time) er
 	m.Certificate = &pair
 	m.Fingerprint = fingerprint(chain[0])
 	m.NotBefore, m.NotAfter = chain[0].NotBefore, chain[0].NotAfter
-	return checkValidity(paths.Certificate, chain[0], now)
+	return nil
 }
 
 // keyProblem returns problemMismatch for a key that can be parsed, because it is then the key of
 // another certificate.
 func keyProblem(keyPEM []byte) string {
-	block, _ := pem.Decode(keyPEM)
-	if block == nil {
-		return problemMalformed
-	}
-
+	block, _ := pem.Decode(keyPEM) // There is one, as checkPEM has found.
 	// The formats that crypto/tls accepts.
 	for _, parseKey := range []func([]byte) (any, error){
 		x509.ParsePKCS8PrivateKey,
@@ -278,13 +261,23 @@ func checkValidity(file string, certificate *x509.Certificate, now time.Time) er
 }
 
 // checkValidity returns an error when the certificate, or each CA of the bundle, is invalid at now.
-func (m *Material) checkValidity(paths Paths, now time.Time) error {
+// That of the CAs is of one that will be valid, if there is one.
+func (m *Material) checkValidity(paths Paths, now time.Time) (err error) {
 	if m.Certificate != nil {
 		if err := checkValidity(paths.Certificate, m.Certificate.Leaf, now); err != nil {
 			return err
 		}
 	}
-	return m.checkRoots(paths, now)
+	for _, root := range m.roots {
+		problem := checkValidity(paths.CA, root, now)
+		if problem == nil {
+			return nil
+		}
+		if err == nil || !validFrom(problem).IsZero() {
+			err = problem
+		}
+	}
+	return err
 }
 
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }

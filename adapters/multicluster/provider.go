@@ -59,8 +59,6 @@ type engagement struct {
 	end     context.CancelFunc
 }
 
-var _ multicluster.Provider = (*Provider)(nil)
-
 // NewProvider returns a provider of clusters that connect connects to. connect gets the metadata of
 // a Secret. It is called for each request, concurrently, so it should keep its clients, as
 // runtimes.NewKubeconfigs of the module controlplane does. SetupWithManager fails without one.
@@ -187,8 +185,6 @@ type live struct {
 	client client.Client
 }
 
-var _ cluster.Cluster = (*live)(nil)
-
 func (c *live) GetClient() client.Client    { return c.client }
 func (c *live) GetAPIReader() client.Reader { return c.client }
 
@@ -252,11 +248,6 @@ type lazy struct {
 	scheme  *runtime.Scheme
 	mapper  meta.RESTMapper
 }
-
-var (
-	_ client.Client            = (*lazy)(nil)
-	_ client.SubResourceClient = (*lazySub)(nil)
-)
 
 // with calls do with the connected client.
 func (l *lazy) with(ctx context.Context, do func(client.Client) error) error {

@@ -1,44 +1,41 @@
 package certificates
 
 import (
+	"bytes"
 	"context"
-	"crypto/sha256"
 	"crypto/tls"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	cmmeta "github.com/cert-manager/cert-manager/pkg/apis/meta/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/serverside"
 )
 
-// publish writes the bundle and the server certificate in one Secret, so that they never mix
-// generations.
-func (c *Certificates) publish(ctx context.Context, seen *observed) error {
-	server := seen.serverSecret(c.names)
+// wantedListener returns the Secret of the listener, nil while the server has no certificate. The
+// bundle and the server certificate are in one Secret, so that they never mix generations.
+func (c *Certificates) wantedListener(o *observed) *corev1.Secret {
+	server := o.serverSecret(c.names)
 	if server == nil {
-		return errors.New("the server has no certificate")
+		return nil
 	}
-	bundle := compose(seen.bundle, slices.Concat(seen.issued, seen.additional), seen.now)
-	since := seen.published.since
-	for _, certificate := range bundle {
-		if !slices.Contains(seen.published.bundle, fingerprint(certificate)) {
-			since = c.opts.Now()
+	bundle, since := compose(o.bundle, slices.Concat(o.issued, o.additional), o.now), o.published.since
+	for _, ca := range bundle {
+		if !slices.ContainsFunc(o.bundle, ca.Equal) {
+			since = o.now
 		}
 	}
 	secret := &corev1.Secret{
-		ObjectMeta: c.meta(""), Type: corev1.SecretTypeTLS,
+		TypeMeta: secretType(), ObjectMeta: c.meta(""), Type: corev1.SecretTypeTLS,
 		Data: map[string][]byte{
 			cmmeta.TLSCAKey:         encode(bundle),
 			corev1.TLSCertKey:       server.Data[corev1.TLSCertKey],
@@ -48,17 +45,36 @@ func (c *Certificates) publish(ctx context.Context, seen *observed) error {
 	key := c.ListenerSecret()
 	secret.Namespace, secret.Name = key.Namespace, key.Name
 	secret.Annotations = map[string]string{
-		annotationBundleSince: since.UTC().Format(time.RFC3339Nano), annotationAdditional: seen.additionalValue(),
+		annotationBundleSince: since.UTC().Format(time.RFC3339Nano),
+		annotationAdditional:  strings.Join(fingerprints(o.additional), ","),
 	}
-	if seen.listener != nil {
-		secret.Type = seen.listener.Type // It cannot be changed, and another program may have made the Secret.
+	if o.listener != nil {
+		secret.Type = o.listener.Type // It cannot be changed, and another program may have made the Secret.
 	}
-	return c.apply(ctx, secret)
+	return secret
+}
+
+// isPublished reports whether the listener's Secret is as wanted. It may have other keys.
+func (o *observed) isPublished() bool {
+	if o.listener == nil || o.wanted == nil {
+		return false
+	}
+	for key, value := range o.wanted.Data {
+		if !bytes.Equal(value, o.listener.Data[key]) {
+			return false
+		}
+	}
+	for key, value := range o.wanted.Annotations {
+		if value != o.listener.Annotations[key] {
+			return false
+		}
+	}
+	return true
 }
 
 // importAuthority copies an existing CA, which becomes the first CA of this set. All peers trust it
 // already.
-func (c *Certificates) importAuthority(ctx context.Context, seen *observed, generation int, request string) error {
+func (c *Certificates) importAuthority(ctx context.Context, seen *observed, generation int) error {
 	source, err := serverside.Get(ctx, c.client, c.opts.ImportCA, &corev1.Secret{})
 	if err != nil {
 		return err
@@ -69,7 +85,24 @@ func (c *Certificates) importAuthority(ctx context.Context, seen *observed, gene
 	if err := importable(source, seen); err != nil {
 		return fmt.Errorf("import of Secret %s: %w", c.opts.ImportCA, err)
 	}
-	return c.apply(ctx, c.copyOf(source, generation, request))
+	// It has no Certificate: cert-manager would issue the CA anew.
+	meta := c.meta(c.names.authority(generation))
+	meta.Labels[labelRole], meta.Labels[labelGeneration] = roleCA, strconv.Itoa(generation)
+	meta.Annotations = map[string]string{
+		annotationImported: c.opts.ImportCA.String(), annotationRequest: seen.request,
+	}
+	return c.apply(ctx, &corev1.Secret{
+		TypeMeta: secretType(), ObjectMeta: meta, Type: corev1.SecretTypeTLS,
+		Data: map[string][]byte{
+			cmmeta.TLSCAKey:         source.Data[corev1.TLSCertKey],
+			corev1.TLSCertKey:       source.Data[corev1.TLSCertKey],
+			corev1.TLSPrivateKeyKey: source.Data[corev1.TLSPrivateKeyKey],
+		},
+	})
+}
+
+func secretType() metav1.TypeMeta {
+	return metav1.TypeMeta{APIVersion: corev1.SchemeGroupVersion.String(), Kind: "Secret"}
 }
 
 func (o *observed) isNew() bool {
@@ -93,24 +126,14 @@ func importable(source *corev1.Secret, seen *observed) error {
 	}
 }
 
-// copyOf has no Certificate: cert-manager would issue the CA anew.
-func (c *Certificates) copyOf(source *corev1.Secret, generation int, request string) *corev1.Secret {
-	meta := c.meta(c.names.authority(generation))
-	meta.Labels[labelRole], meta.Labels[labelGeneration] = roleCA, strconv.Itoa(generation)
-	meta.Annotations = map[string]string{
-		annotationImported: c.opts.ImportCA.String(), annotationRequest: request,
-	}
-	return &corev1.Secret{
-		ObjectMeta: meta, Type: corev1.SecretTypeTLS,
-		Data: map[string][]byte{
-			cmmeta.TLSCAKey:         source.Data[corev1.TLSCertKey],
-			corev1.TLSCertKey:       source.Data[corev1.TLSCertKey],
-			corev1.TLSPrivateKeyKey: source.Data[corev1.TLSPrivateKeyKey],
-		},
-	}
-}
-
 func imported(object client.Object) bool { return object.GetAnnotations()[annotationImported] != "" }
+
+// standsAlone reports whether the Secret of a CA has no Certificate, as cert-manager did not issue
+// it.
+func standsAlone(secret *corev1.Secret) bool {
+	_, made := secret.Annotations[annotationRequest]
+	return made
+}
 
 // reissue makes cert-manager issue a new certificate and key, which it does not do for a new CA.
 // cert-manager writes the same status, so conflicts are usual.
@@ -120,7 +143,7 @@ func (c *Certificates) reissue(ctx context.Context, name string) error {
 		if err != nil || certificate == nil || isIssuing(certificate) {
 			return err
 		}
-		setIssuing(certificate, metav1.NewTime(c.opts.Now()))
+		setIssuing(certificate, metav1.NewTime(time.Now()))
 		return c.client.Status().Update(ctx, certificate)
 	})
 	if client.IgnoreNotFound(err) != nil {
@@ -144,96 +167,22 @@ func setIssuing(certificate *certv1.Certificate, now metav1.Time) {
 	})
 }
 
-// removeAuthorities deletes the CAs of some generations: first their Certificates, for which
-// cert-manager would make new Secrets, and then their keys.
-func (c *Certificates) removeAuthorities(ctx context.Context, seen *observed, isOld func(generation int) bool) error {
-	var old []client.Object
-	for _, certificate := range seen.certificates {
-		old = append(old, certificate)
-	}
-	for _, secret := range seen.secrets {
-		old = append(old, secret)
-	}
-	for _, object := range old {
-		if generation := generationOf(object); generation <= 0 || !isOld(generation) {
-			continue
-		}
-		if err := c.remove(ctx, object); err != nil {
-			return fmt.Errorf("delete %s %s of a CA: %w", kindOf(object).Kind, object.GetName(), err)
-		}
-	}
-	return nil
-}
-
-// sweep deletes the keys of CAs that have no Certificate any more. It keeps all while there is no
-// other CA.
+// sweep deletes the Secrets that have no Certificate any more, as a key must not outlive its use.
+// cert-manager does that only on request. It keeps all while there is no CA.
 func (c *Certificates) sweep(ctx context.Context, seen *observed) error {
 	if len(seen.authorities) == 0 {
 		return nil
 	}
-	kept := make(map[string]bool)
-	for _, certificate := range seen.certificates {
-		kept[certificate.Spec.SecretName] = true
-	}
-	for name, secret := range seen.secrets {
-		if secret.Labels[labelRole] != roleCA || kept[name] || imported(secret) {
-			continue
-		}
+	for name, uid := range seen.orphans {
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace, Name: name, UID: uid}}
 		if err := c.remove(ctx, secret); err != nil {
-			return fmt.Errorf("delete Secret %s of a retired CA: %w", name, err)
+			return fmt.Errorf("delete Secret %s of a former Certificate: %w", name, err)
 		}
 	}
 	return nil
 }
 
+// apply needs no scheme: that of the client may not have the types of cert-manager.
 func (c *Certificates) apply(ctx context.Context, object client.Object) error {
-	return serverside.ApplyTyped(ctx, c.client, object, kindOf(object), fieldOwner)
-}
-
-// kindOf needs no scheme: that of the client may not have the types of cert-manager.
-func kindOf(object client.Object) schema.GroupVersionKind {
-	switch object.(type) {
-	case *certv1.Issuer:
-		return certv1.SchemeGroupVersion.WithKind(certv1.IssuerKind)
-	case *certv1.Certificate:
-		return certv1.SchemeGroupVersion.WithKind(certv1.CertificateKind)
-	default:
-		return corev1.SchemeGroupVersion.WithKind("Secret")
-	}
-}
-
-// applyAgainAfter is the time after which an unchanged Certificate is applied again. Changes of its
-// spec by others are corrected at once, and those of its labels and annotations then.
-const applyAgainAfter = time.Hour
-
-// appliedOnce remembers a Certificate that was applied, so that an unchanged one costs no write.
-type appliedOnce struct {
-	sum        [sha256.Size]byte // of the applied object
-	uid        types.UID
-	generation int64
-	at         time.Time
-}
-
-// applyPair applies a Certificate, unless that would change nothing. It notes the generation that
-// was read before: an apply does not change that of a Certificate that is correct.
-func (c *Certificates) applyPair(ctx context.Context, p *pair) error {
-	text, err := json.Marshal(p.wanted)
-	if err != nil {
-		return err
-	}
-	now := appliedOnce{sum: sha256.Sum256(text), at: c.opts.Now()}
-	if p.existing != nil {
-		now.uid, now.generation = p.existing.UID, p.existing.Generation
-	}
-	known, _ := c.applied.Load(p.wanted.Name)
-	last, _ := known.(appliedOnce)
-	isRecent := now.at.Sub(last.at) < applyAgainAfter
-	if last.at = now.at; p.existing != nil && isRecent && last == now {
-		return nil
-	}
-	if err := c.apply(ctx, p.wanted); err != nil {
-		return err
-	}
-	c.applied.Store(p.wanted.Name, now)
-	return nil
+	return serverside.ApplyTyped(ctx, c.client, object, object.GetObjectKind().GroupVersionKind(), fieldOwner)
 }

@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"log/slog"
 	"slices"
 	"strconv"
@@ -19,12 +18,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/keymutex"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/follow"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
+	"github.com/runtime-watcher/runtime-watcher/internal/pacedlog"
 )
 
 // Certificates are a CA and the certificates that it signs. Create it with [New]. Its methods may
@@ -36,9 +37,8 @@ type Certificates struct {
 	dnsNames  []string
 	confirmed func(ca string, runtimes []core.RuntimeID) []core.RuntimeID
 	opts      Options
-	locks     locks
-	notices   notices
-	applied   sync.Map // of appliedOnce, by the name of a Certificate of a runtime
+	locks     keymutex.KeyMutex // of runtimes, as two objects may have the same ID
+	notices   *pacedlog.Pace    // about a rotation that waits
 
 	// certificates and secrets have the versions of the objects of runtimes while Follow runs. They
 	// have no keys.
@@ -75,7 +75,8 @@ func New(
 	}
 	return &Certificates{
 		client: c, namespace: name.Namespace, names: names(name.Name),
-		dnsNames: slices.Clone(dnsNames), confirmed: unconfirmed, opts: opts, locks: locks{seed: maphash.MakeSeed()},
+		dnsNames: slices.Clone(dnsNames), confirmed: unconfirmed, opts: opts,
+		locks: keymutex.NewHashed(concurrency), notices: pacedlog.NewPace(noticeReminder),
 		certificates: follow.New(certv1.SchemeGroupVersion.WithKind(certv1.CertificateKind), certificateVersion),
 		secrets:      follow.New(corev1.SchemeGroupVersion.WithKind("Secret"), follow.ResourceVersion),
 	}, nil
@@ -148,7 +149,7 @@ func (c *Certificates) reconcileOnce(ctx context.Context) (status Status, again 
 	if err := c.checkListener(seen); err != nil {
 		return Status{}, false, err
 	}
-	s := plan(seen.view, limits{propagation: c.opts.Propagation, issuingAtOnce: issuingAtOnce})
+	s := plan(seen.view)
 	status = c.status(seen.view, s)
 	// Reading all runtimes takes at most a tenth of the time: a rotation of thousands may wait for
 	// weeks.
@@ -184,19 +185,26 @@ func (c *Certificates) status(v view, s step) Status {
 
 func (c *Certificates) act(ctx context.Context, seen *observed, s step) error {
 	switch s.action {
-	case actionDiscard:
-		return c.removeAuthorities(ctx, seen, func(generation int) bool { return generation == s.generation })
+	case actionDiscard, actionRetire:
+		// The key of a CA with a Certificate goes in the next sweep: cert-manager would make a new one.
+		for _, generation := range s.remove {
+			if err := c.remove(ctx, seen.objects[generation]); err != nil {
+				return err
+			}
+		}
 	case actionCreate:
 		if c.opts.ImportCA.Name != "" && seen.isNew() {
-			return c.importAuthority(ctx, seen, s.generation, s.request)
+			return c.importAuthority(ctx, seen, s.generation)
 		}
-		return c.apply(ctx, c.authority(s.generation, s.request))
+		return c.apply(ctx, c.authority(s.generation, seen.request))
 	case actionSignClients:
-		return c.apply(ctx, c.issuer(c.names.clients(), s.generation))
+		return c.apply(ctx, c.signing(c.names.clients(), s.generation))
 	case actionSignServer:
-		return c.apply(ctx, c.issuer(c.names.servers(), s.generation))
+		return c.apply(ctx, c.signing(c.names.servers(), s.generation))
 	case actionPublish:
-		return c.publish(ctx, seen)
+		if seen.wanted != nil {
+			return c.apply(ctx, seen.wanted)
+		}
 	case actionReissue:
 		var failed error
 		for _, l := range s.reissue {
@@ -205,8 +213,6 @@ func (c *Certificates) act(ctx context.Context, seen *observed, s step) error {
 		return failed
 	case actionReissueServer:
 		return c.reissue(ctx, c.names.server())
-	case actionRetire:
-		return c.removeAuthorities(ctx, seen, func(generation int) bool { return generation < s.generation })
 	case actionNone:
 	}
 	return nil
@@ -215,7 +221,8 @@ func (c *Certificates) act(ctx context.Context, seen *observed, s step) error {
 // maintain applies the objects that are the same in every phase, which corrects changes by others.
 func (c *Certificates) maintain(ctx context.Context, seen *observed, status Status) error {
 	if c.opts.CAIssuer.Name == "" {
-		if err := c.apply(ctx, c.selfSigned()); err != nil {
+		selfSigned := c.issuer(c.names.selfSigned(), certv1.IssuerConfig{SelfSigned: &certv1.SelfSignedIssuer{}})
+		if err := c.apply(ctx, selfSigned); err != nil {
 			return err
 		}
 	}
@@ -225,9 +232,9 @@ func (c *Certificates) maintain(ctx context.Context, seen *observed, status Stat
 	if seen.serverSigner == 0 || seen.clientSigner == 0 {
 		return nil
 	}
-	clients := c.issuer(c.names.clients(), seen.clientSigner)
+	clients := c.signing(c.names.clients(), seen.clientSigner)
 	clients.Annotations = map[string]string{annotationRotation: status.Message}
-	servers := c.issuer(c.names.servers(), seen.serverSigner)
+	servers := c.signing(c.names.servers(), seen.serverSigner)
 	for _, object := range []client.Object{clients, servers, c.serverCertificate()} {
 		if err := c.apply(ctx, object); err != nil {
 			return err
@@ -240,29 +247,21 @@ func (c *Certificates) maintain(ctx context.Context, seen *observed, status Stat
 const named = 10
 
 func message(s Status) string {
-	switch s.Phase {
-	case phaseBootstrap:
-		return "waiting for cert-manager to issue the first certificates"
-	case phaseCreating:
-		return "waiting for cert-manager to issue the next CA"
-	case phasePropagating:
-		return fmt.Sprintf("CA %d is in the bundle, and signs once every listener has got it", s.Generation)
-	case phaseReissuing:
-		return fmt.Sprintf("CA %d signs for runtimes; %s yet to get their certificates of it: %s",
-			s.Generation, count(s.Waiting), list(s.Waiting))
-	case phaseConfirming:
-		return fmt.Sprintf("the server certificate switches to CA %d once every runtime trusts it; "+
-			"%s yet to confirm that: %s",
-			s.Generation, count(s.Waiting), list(s.Waiting))
-	case phaseSwitching, phaseRetiring:
-		if len(s.Waiting) > 0 {
-			return fmt.Sprintf("the server certificate switches to CA %d without waiting for %d runtimes: %s",
-				s.Generation, len(s.Waiting), list(s.Waiting))
-		}
-		return fmt.Sprintf("the server certificate switches to CA %d", s.Generation)
-	case phaseStable:
+	text := map[string]string{
+		phaseBootstrap:   "waiting for cert-manager to issue the first certificates",
+		phaseCreating:    "waiting for cert-manager to issue the next CA",
+		phasePropagating: "CA N is in the bundle, and signs once every listener has got it",
+		phaseReissuing:   "CA N signs for runtimes",
+		phaseConfirming:  "the server certificate switches to CA N once every runtime has confirmed that",
+		phaseSwitching:   "the server certificate switches to CA N",
+		phaseRetiring:    "the server certificate switches to CA N",
+		phaseStable:      "CA N signs everything",
+	}[s.Phase]
+	text = strings.ReplaceAll(text, "CA N", fmt.Sprintf("CA %d", s.Generation))
+	if len(s.Waiting) > 0 {
+		text += "; runtimes without it: " + list(s.Waiting)
 	}
-	return fmt.Sprintf("CA %d signs everything", s.Generation)
+	return text
 }
 
 // issuance is how long the first issuance of a certificate may take.
@@ -284,34 +283,23 @@ func overdue(v view, renewBefore time.Duration) (runtimes []core.RuntimeID) {
 	return slices.Compact(runtimes)
 }
 
-func count(runtimes []core.RuntimeID) string {
-	if len(runtimes) == 1 {
-		return "1 runtime has"
-	}
-	return fmt.Sprintf("%d runtimes have", len(runtimes))
-}
-
+// list returns the number of runtimes, and some of them.
 func list(runtimes []core.RuntimeID) string {
-	ids := make([]string, 0, named+1)
-	for i, id := range runtimes {
-		if i == named {
-			ids = append(ids, "…")
-			break
-		}
-		ids = append(ids, string(id))
+	shown := runtimes
+	if len(runtimes) > named {
+		shown = append(slices.Clone(runtimes[:named]), "…")
 	}
-	return strings.Join(ids, ", ")
+	return fmt.Sprintf("%d %v", len(runtimes), shown)
 }
 
-const (
-	// noticeInterval is the shortest time between two notices about a rotation that waits.
-	noticeInterval = 10 * time.Second
-	// noticeReminder is the time after which an unchanged notice is repeated.
-	noticeReminder = time.Hour
-)
+// noticeReminder is the time after which an unchanged notice is repeated.
+const noticeReminder = time.Hour
 
 func (c *Certificates) announce(ctx context.Context, seen *observed, status Status) {
-	if len(status.Waiting) == 0 || !c.notices.due(status.Message, c.opts.Now()) {
+	if len(status.Waiting) == 0 {
+		return
+	}
+	if _, due := c.notices.Take(status.Message, time.Now()); !due {
 		return
 	}
 	c.opts.Logger.WarnContext(ctx, "rotation of the CA waits for runtimes",
@@ -321,25 +309,6 @@ func (c *Certificates) announce(ctx context.Context, seen *observed, status Stat
 		c.opts.Recorder.Eventf(seen.clientsIssuer, nil, corev1.EventTypeWarning,
 			"RotationWaits", status.Phase, "%s", status.Message)
 	}
-}
-
-// notices decides when a notice is due. The zero value is ready.
-type notices struct {
-	mu   sync.Mutex
-	last string
-	at   time.Time
-}
-
-// due reports whether a notice is new, or old enough to be repeated, and notes it.
-func (n *notices) due(notice string, now time.Time) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	since := now.Sub(n.at)
-	if since < noticeInterval || n.last == notice && since < noticeReminder {
-		return false
-	}
-	n.last, n.at = notice, now
-	return true
 }
 
 // defaultWarmUp is longer than two default heartbeats of an agent.

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode"
 
 	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	cmmeta "github.com/cert-manager/cert-manager/pkg/apis/meta/v1"
@@ -17,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 const (
@@ -126,20 +126,15 @@ func nameRune(r rune) rune {
 }
 
 func checkID(id core.RuntimeID) error {
-	switch {
-	case id == "":
-		return fmt.Errorf("%w: its ID is empty", errInvalidRuntime)
-	case len(id) > maxCommonName:
+	if err := option.RuntimeName(string(id)); err != nil {
+		return fmt.Errorf("%w: %w", errInvalidRuntime, err)
+	}
+	if len(id) > maxCommonName {
 		return fmt.Errorf("%w: ID %.32q… has %d bytes, want at most %d: it is the Common Name (RFC 5280, ub-common-name)",
 			errInvalidRuntime, string(id), len(id), maxCommonName)
-	case strings.ContainsFunc(string(id), isUnprintable):
-		return fmt.Errorf("%w: ID %q has characters that cannot be printed", errInvalidRuntime, string(id))
-	default:
-		return nil
 	}
+	return nil
 }
-
-func isUnprintable(r rune) bool { return !unicode.IsPrint(r) || r == unicode.ReplacementChar }
 
 // CheckService fails if the certificates of webhooks are not for a Service of that name in the
 // runtimes.
@@ -168,20 +163,16 @@ func (c *Certificates) meta(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: c.namespace, Name: name, Labels: map[string]string{labelSet: string(c.names)}}
 }
 
-func (c *Certificates) selfSigned() *certv1.Issuer {
+func (c *Certificates) issuer(name string, config certv1.IssuerConfig) *certv1.Issuer {
 	return &certv1.Issuer{
-		ObjectMeta: c.meta(c.names.selfSigned()),
-		Spec:       certv1.IssuerSpec{IssuerConfig: certv1.IssuerConfig{SelfSigned: &certv1.SelfSignedIssuer{}}},
+		TypeMeta:   metav1.TypeMeta{APIVersion: certv1.SchemeGroupVersion.String(), Kind: certv1.IssuerKind},
+		ObjectMeta: c.meta(name), Spec: certv1.IssuerSpec{IssuerConfig: config},
 	}
 }
 
-func (c *Certificates) issuer(name string, generation int) *certv1.Issuer {
-	return &certv1.Issuer{
-		ObjectMeta: c.meta(name),
-		Spec: certv1.IssuerSpec{IssuerConfig: certv1.IssuerConfig{
-			CA: &certv1.CAIssuer{SecretName: c.names.authority(generation)},
-		}},
-	}
+// signing returns an Issuer that signs with the CA of a generation.
+func (c *Certificates) signing(name string, generation int) *certv1.Issuer {
+	return c.issuer(name, certv1.IssuerConfig{CA: &certv1.CAIssuer{SecretName: c.names.authority(generation)}})
 }
 
 // authority returns the Certificate of a CA. This package rotates it. cert-manager renews it only
@@ -255,6 +246,7 @@ func (c *Certificates) certificate(name, role string) *certv1.Certificate {
 	meta := c.meta(name)
 	meta.Labels[labelRole] = role
 	return &certv1.Certificate{
+		TypeMeta:   metav1.TypeMeta{APIVersion: certv1.SchemeGroupVersion.String(), Kind: certv1.CertificateKind},
 		ObjectMeta: meta,
 		Spec: certv1.CertificateSpec{
 			SecretName: name, SecretTemplate: &certv1.CertificateSecretTemplate{Labels: meta.Labels},

@@ -18,6 +18,7 @@ import (
 	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	cmmeta "github.com/cert-manager/cert-manager/pkg/apis/meta/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/serverside"
@@ -30,48 +31,23 @@ type observed struct {
 	clientsIssuer *certv1.Issuer
 	certificates  map[string]*certv1.Certificate // of CAs, by name
 	secrets       map[string]*corev1.Secret      // of CAs and the server, by name
-	leaves        map[string]leaf                // by the name of the Certificate
-	issuedLeaves  map[string]issuedLeaf          // by the name of the Secret
+	leaves        map[string]leaf                // in all Secrets, by their names
+	orphans       map[string]types.UID           // Secrets with a role that have no Certificate, by name
+	objects       map[int]client.Object          // of the authorities, by generation
 
 	listener   *corev1.Secret      // nil while there is none
+	wanted     *corev1.Secret      // of the listener, nil without a server certificate
 	issued     []*x509.Certificate // of the authorities
 	bundle     []*x509.Certificate // as published, without former additional CAs
 	additional []*x509.Certificate // of Options.AdditionalCAs
 }
 
-// issuedLeaf has the parts of an issued certificate that the plan needs. A set has thousands.
-type issuedLeaf struct {
-	authority []byte // identifier of the CA's key
-	notAfter  time.Time
-	full      *x509.Certificate // only without authority
-}
-
-// newIssuedLeaf returns false if a Secret has no certificate.
-func newIssuedLeaf(secret *corev1.Secret) (issuedLeaf, bool) {
-	certificate := first(secret.Data[corev1.TLSCertKey])
-	if certificate == nil {
-		return issuedLeaf{}, false
-	}
-	issued := issuedLeaf{authority: bytes.Clone(certificate.AuthorityKeyId), notAfter: certificate.NotAfter}
-	if len(issued.authority) == 0 {
-		issued.full = certificate
-	}
-	return issued, true
-}
-
-func (l issuedLeaf) signedBy(ca *x509.Certificate) bool {
-	if l.full != nil || len(ca.SubjectKeyId) == 0 {
-		return l.full != nil && signedBy(l.full, ca)
-	}
-	return bytes.Equal(l.authority, ca.SubjectKeyId)
-}
-
 // observe reads all objects anew: nothing is remembered between two calls.
 func (c *Certificates) observe(ctx context.Context) (*observed, error) {
 	o := &observed{
-		view: view{now: c.opts.Now()}, certificates: make(map[string]*certv1.Certificate),
-		secrets: make(map[string]*corev1.Secret), leaves: make(map[string]leaf),
-		issuedLeaves: make(map[string]issuedLeaf),
+		view:         view{now: time.Now(), propagation: c.opts.Propagation},
+		certificates: make(map[string]*certv1.Certificate), secrets: make(map[string]*corev1.Secret),
+		leaves: make(map[string]leaf), orphans: make(map[string]types.UID), objects: make(map[int]client.Object),
 	}
 	// The Secret of the listener comes first, so that it is never younger than the others. Secrets
 	// come before Certificates, so that a Secret without Certificate is an orphan.
@@ -84,8 +60,8 @@ func (c *Certificates) observe(ctx context.Context) (*observed, error) {
 		}
 	}
 	o.readAuthorities(c.names)
-	o.readLeaves(c.names)
-	o.published.current = o.fits(c.names) && o.hasAdditional()
+	o.wanted = c.wantedListener(o)
+	o.published.current = o.isPublished()
 	o.unconfirmed = c.unconfirmed(o)
 	return o, nil
 }
@@ -100,15 +76,12 @@ func (c *Certificates) readListener(ctx context.Context, o *observed) error {
 	c.bundle.Store(string(secret.Data[cmmeta.TLSCAKey]))
 	o.bundle = parse(secret.Data[cmmeta.TLSCAKey])
 	since, _ := time.Parse(time.RFC3339Nano, secret.Annotations[annotationBundleSince]) // Without it: now.
-	expired := func(ca *x509.Certificate) bool { return o.now.After(ca.NotAfter) }
-	o.published = published{
-		present: true, bundle: fingerprints(o.bundle), since: since, expired: slices.ContainsFunc(o.bundle, expired),
-	}
+	o.published = published{present: true, since: since}
 	for _, ca := range o.bundle {
 		o.published.newest = max(o.published.newest, c.names.generationOf(ca.Subject.CommonName))
 	}
 	if since.IsZero() || since.After(o.now) { // A clock was ahead.
-		o.published.since, o.published.undated = o.now, true
+		o.published.since = o.now
 	}
 	return nil
 }
@@ -176,38 +149,55 @@ func (c *Certificates) readSecrets(ctx context.Context, o *observed) error {
 	return eachPage(ctx, c, func(page *corev1.SecretList) {
 		for i := range page.Items {
 			secret := &page.Items[i]
-			if issued, ok := newIssuedLeaf(secret); ok {
-				o.issuedLeaves[secret.Name] = issued
+			if issued := first(secret.Data[corev1.TLSCertKey]); issued != nil { // The plan needs no more of it.
+				o.leaves[secret.Name] = leaf{
+					present: true, notAfter: issued.NotAfter, issuer: string(issued.RawIssuer), signer: string(issued.AuthorityKeyId),
+				}
 			}
-			if role := secret.Labels[labelRole]; role != roleClient && role != roleWebhook {
+			role := secret.Labels[labelRole]
+			if role != roleClient && role != roleWebhook {
 				o.secrets[secret.Name] = secret.DeepCopy() // Else the whole page stays in memory.
 			}
-		}
-	})
-}
-
-func (c *Certificates) readCertificates(ctx context.Context, o *observed) error {
-	return eachPage(ctx, c, func(page *certv1.CertificateList) {
-		for i := range page.Items {
-			certificate := &page.Items[i]
-			switch role := certificate.Labels[labelRole]; {
-			case certificate.DeletionTimestamp != nil:
-			case role == roleCA:
-				o.certificates[certificate.Name] = certificate.DeepCopy()
-			case role == roleClient, role == roleWebhook, role == roleServer:
-				o.leaves[certificate.Name] = leafOf(certificate)
+			if role != "" && role != roleServer && !standsAlone(secret) {
+				o.orphans[secret.Name] = secret.UID
 			}
 		}
 	})
 }
 
-// readAuthorities finds the CAs. One that was imported has no Certificate.
+// readCertificates comes after readSecrets, as a Certificate is older than its Secret.
+func (c *Certificates) readCertificates(ctx context.Context, o *observed) error {
+	err := eachPage(ctx, c, func(page *certv1.CertificateList) {
+		for i := range page.Items {
+			certificate := &page.Items[i]
+			if certificate.DeletionTimestamp != nil {
+				continue
+			}
+			delete(o.orphans, certificate.Spec.SecretName)
+			switch role := certificate.Labels[labelRole]; {
+			case role == roleCA:
+				o.certificates[certificate.Name] = certificate.DeepCopy()
+			case role == roleClient, role == roleWebhook:
+				o.runtimes = append(o.runtimes, o.leafOf(certificate))
+			case certificate.Name == c.names.server():
+				o.server = o.leafOf(certificate)
+			}
+		}
+	})
+	slices.SortFunc(o.runtimes, func(a, b leaf) int {
+		return cmp.Or(cmp.Compare(a.runtime, b.runtime), cmp.Compare(a.name, b.name))
+	})
+	o.runtimes = slices.CompactFunc(o.runtimes, func(a, b leaf) bool { return a.name == b.name })
+	return err
+}
+
+// readAuthorities finds the CAs.
 func (o *observed) readAuthorities(names names) {
 	for _, certificate := range o.certificates {
 		o.readAuthority(certificate, o.issuedIn(certificate.Spec.SecretName), names)
 	}
 	for name, secret := range o.secrets {
-		if issued := o.issuedIn(name); imported(secret) && issued != nil && issued.IsCA {
+		if issued := o.issuedIn(name); standsAlone(secret) && issued != nil && issued.IsCA {
 			o.readAuthority(secret, issued, names)
 		}
 	}
@@ -217,23 +207,19 @@ func (o *observed) readAuthorities(names names) {
 
 // readAuthority adds the CA of an object with its labels. issued is nil until it is issued.
 func (o *observed) readAuthority(object client.Object, issued *x509.Certificate, names names) {
-	generation := generationOf(object)
+	generation, _ := strconv.Atoi(object.GetLabels()[labelGeneration])
 	if generation <= 0 {
 		return
 	}
 	a := authority{generation: generation, request: object.GetAnnotations()[annotationRequest]}
 	if issued != nil && issued.IsCA {
-		a.fingerprint, a.notAfter, a.life = fingerprint(issued), issued.NotAfter, issued.NotAfter.Sub(issued.NotBefore)
+		a.fingerprint, a.name, a.key = fingerprint(issued), string(issued.RawSubject), string(issued.SubjectKeyId)
+		a.notAfter, a.life = issued.NotAfter, issued.NotAfter.Sub(issued.NotBefore)
 		a.known = imported(object) && slices.ContainsFunc(o.bundle, issued.Equal)
 		a.replaced = !imported(object) && o.replaces(issued, names.authority(generation))
 		o.issued = append(o.issued, issued)
 	}
-	o.authorities = append(o.authorities, a)
-}
-
-func generationOf(object client.Object) int {
-	generation, _ := strconv.Atoi(object.GetLabels()[labelGeneration])
-	return generation
+	o.authorities, o.objects[generation] = append(o.authorities, a), object
 }
 
 // replaces reports whether the bundle has another key for a CA of that name: its Secret was lost,
@@ -251,34 +237,12 @@ func (o *observed) issuedIn(secret string) *x509.Certificate {
 	return nil
 }
 
-// readLeaves comes after the CAs, of which it finds the signer.
-func (o *observed) readLeaves(names names) {
-	for name, l := range o.leaves {
-		if issued, ok := o.issuedLeaves[l.secret]; ok {
-			l.present, l.notAfter = true, issued.notAfter
-			for _, ca := range o.issued {
-				if issued.signedBy(ca) {
-					l.signer = fingerprint(ca)
-				}
-			}
-		}
-		if l.runtime != "" {
-			o.runtimes = append(o.runtimes, l)
-		} else if name == names.server() {
-			o.server = l
-		}
-	}
-	slices.SortFunc(o.runtimes, func(a, b leaf) int {
-		return cmp.Or(cmp.Compare(a.runtime, b.runtime), cmp.Compare(a.name, b.name))
-	})
-}
-
-func leafOf(certificate *certv1.Certificate) leaf {
-	l := leaf{
-		name: certificate.Name, secret: certificate.Spec.SecretName, issuing: isIssuing(certificate),
-		serving: certificate.Labels[labelRole] == roleWebhook, created: certificate.CreationTimestamp.Time,
-	}
-	if certificate.Labels[labelRole] != roleServer {
+// leafOf returns what is issued for a Certificate. That of the server has no runtime.
+func (o *observed) leafOf(certificate *certv1.Certificate) leaf {
+	l, role := o.leaves[certificate.Spec.SecretName], certificate.Labels[labelRole]
+	l.name, l.serving, l.issuing = certificate.Name, role == roleWebhook, isIssuing(certificate)
+	l.created = certificate.CreationTimestamp.Time
+	if role != roleServer {
 		l.runtime = runtimeOf(certificate)
 	}
 	if certificate.Status.LastFailureTime != nil {
@@ -295,26 +259,6 @@ func (o *observed) serverSecret(names names) *corev1.Secret {
 		return issued
 	}
 	return o.listener
-}
-
-// fits reports whether the listener's Secret has the server certificate that is to be published,
-// and no other text beside the bundle.
-func (o *observed) fits(names names) bool {
-	issued := o.serverSecret(names)
-	return issued != nil && o.listener != nil &&
-		slices.Equal(issued.Data[corev1.TLSCertKey], o.listener.Data[corev1.TLSCertKey]) &&
-		slices.Equal(issued.Data[corev1.TLSPrivateKeyKey], o.listener.Data[corev1.TLSPrivateKeyKey]) &&
-		bytes.Equal(encode(o.bundle), o.listener.Data[cmmeta.TLSCAKey])
-}
-
-func (o *observed) additionalValue() string { return strings.Join(fingerprints(o.additional), ",") }
-
-// hasAdditional reports whether the listener's Secret has the additional CAs, and no former ones.
-func (o *observed) hasAdditional() bool {
-	return o.listener != nil && o.listener.Annotations[annotationAdditional] == o.additionalValue() &&
-		!slices.ContainsFunc(o.additional, func(ca *x509.Certificate) bool {
-			return !slices.ContainsFunc(o.bundle, ca.Equal)
-		})
 }
 
 // unconfirmed asks for the runtimes that may have got their first Secret before the youngest CA was
@@ -343,19 +287,18 @@ func eachPage[L any, P interface {
 	*L
 	client.ObjectList
 }](ctx context.Context, c *Certificates, visit func(P)) error {
-	for next := ""; ; {
+	for next, limit := "", int64(pageSize); ; {
 		page := P(new(L))
-		err := c.client.List(ctx, page, append(c.inSet(), client.Limit(pageSize), client.Continue(next))...)
-		if err != nil && next != "" {
-			page = new(L)
-			err = c.client.List(ctx, page, c.inSet()...)
-			page.SetContinue("")
-		}
-		if err != nil {
+		err := c.client.List(ctx, page, append(c.inSet(), client.Limit(limit), client.Continue(next))...)
+		if err != nil && next == "" {
 			return err
 		}
+		if err != nil {
+			next, limit = "", 0
+			continue
+		}
 		visit(page)
-		if next = page.GetContinue(); next == "" {
+		if next = page.GetContinue(); next == "" || limit == 0 {
 			return nil
 		}
 	}
@@ -414,8 +357,8 @@ func encode(certificates []*x509.Certificate) []byte {
 	return text.Bytes()
 }
 
-// signedBy reports whether ca has signed a certificate. It compares key identifiers, and verifies
-// the signature only where one of them is missing.
+// signedBy compares key identifiers (RFC 5280, section 4.2.1.1), and verifies the signature where
+// one of them is missing.
 func signedBy(certificate, ca *x509.Certificate) bool {
 	if len(certificate.AuthorityKeyId) > 0 && len(ca.SubjectKeyId) > 0 {
 		return bytes.Equal(certificate.AuthorityKeyId, ca.SubjectKeyId)

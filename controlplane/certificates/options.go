@@ -26,6 +26,8 @@ const (
 	rotateBefore, switchBefore = 120 * day, 14 * day
 	// issuingAtOnce bounds the certificates that a rotation has issued at the same time.
 	issuingAtOnce = 50
+	// concurrency is the number of runtimes with calls that do not wait for each other.
+	concurrency = 64
 
 	clusterDomain          = "cluster.local"
 	shortest               = time.Hour       // that cert-manager accepts
@@ -83,8 +85,6 @@ type Options struct {
 	// Recorder gets an Event about the clients' Issuer when a rotation waits for runtimes. Default:
 	// none.
 	Recorder events.EventRecorder
-	// Now is the clock. Default: [time.Now].
-	Now func() time.Time
 	// Logger gets a line for each step of a rotation. Default: ctrl.Log.
 	Logger *slog.Logger
 }
@@ -101,7 +101,6 @@ func (o Options) withDefaults() Options {
 		Propagation:      5 * time.Minute,
 		Service:          material.Name,
 		RuntimeNamespace: material.Name,
-		Now:              time.Now,
 		Logger:           slog.New(logr.ToSlogHandler(log.Log)),
 	})
 }

@@ -4,17 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"testing"
-	"time"
 
 	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
 // paged answers lists of Certificates in pages, as API servers do and the fake client does not.
@@ -66,17 +67,25 @@ func TestALookReadsPages(t *testing.T) {
 	}
 }
 
-// The clock was ahead when the bundle was published. A rotation would wait for that time.
-func TestABundleIsNotOfTheFuture(t *testing.T) {
+// A certificate with the subject of its CA has no identifier of the CA's key.
+func TestAServerMayHaveTheNameOfItsCA(t *testing.T) {
 	t.Parallel()
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "kcp", Name: names("watcher").listener(),
-		Annotations: map[string]string{annotationBundleSince: time.Now().Add(300 * day).UTC().Format(time.RFC3339Nano)},
-	}}
-	set := newSet(t, newPlane(t, new([]types.UID), secret), "watcher")
-	seen, err := set.observe(t.Context())
-	if err != nil || seen.published.since.After(seen.now) || !seen.published.undated {
-		t.Errorf("published since %v, %v, want it written anew", seen.published.since, err)
+	const name = "listener.example.com"
+	ca, err := testpki.NewCA(name, testpki.Options{})
+	check(t, err)
+	issued, err := ca.Server(name, testpki.Options{})
+	check(t, err)
+	set := newSet(t, newPlane(t, new([]types.UID)), "watcher")
+	key, server := &corev1.Secret{ObjectMeta: set.meta("watcher-ca-1")}, &corev1.Secret{ObjectMeta: set.meta("watcher-server")}
+	key.Labels[labelRole], key.Labels[labelGeneration] = roleCA, "1"
+	key.Annotations = map[string]string{annotationImported: "default/today", annotationRequest: ""}
+	key.Data, server.Data = map[string][]byte{"tls.crt": ca.PEM}, testpki.Files(issued)
+	signers := []client.Object{set.signing(set.names.clients(), 1), set.signing(set.names.servers(), 1)}
+	for _, object := range append(signers, key, server, set.serverCertificate()) {
+		check(t, set.client.Create(t.Context(), object))
+	}
+	if status, err := set.Reconcile(t.Context()); err != nil || status.Phase != phaseStable {
+		t.Errorf("%s, %v, want that nothing is issued anew", status.Phase, err)
 	}
 }
 
@@ -87,13 +96,48 @@ func errorIf(condition bool) error {
 	return nil
 }
 
+// A key ends with its Certificate, also that of a retired CA. It stays while there is no CA.
+func TestKeysWithoutCertificateAreSwept(t *testing.T) {
+	t.Parallel()
+	secret := func(name, set, role string, annotations ...string) client.Object {
+		object := keyOf(set)
+		object.SetName(name)
+		object.SetUID(types.UID(name))
+		object.SetLabels(map[string]string{labelSet: set, labelRole: role, labelGeneration: "1"})
+		for _, annotation := range annotations {
+			object.SetAnnotations(map[string]string{annotation: ""})
+		}
+		return object
+	}
+	ca := &certv1.Certificate{ObjectMeta: made("watcher"), Spec: certv1.CertificateSpec{SecretName: "ca"}}
+	ca.Name, ca.Labels = "ca", map[string]string{labelSet: "watcher", labelRole: roleCA, labelGeneration: "2"}
+	kept := &certv1.Certificate{ObjectMeta: made("watcher"), Spec: certv1.CertificateSpec{SecretName: made("watcher").Name}}
+	there := []client.Object{
+		secret("ca", "watcher", roleCA), secret("retired", "watcher", roleCA), secret("imported", "watcher", roleCA, annotationRequest),
+		secret("server", "watcher", roleServer), secret("listener", "watcher", ""), secret("of another set", "another", roleClient),
+		kept, keyOf("watcher"), secret("left", "watcher", roleClient), secret("webhook", "watcher", roleWebhook),
+	}
+	for name, want := range map[string][]types.UID{"no CA": nil, "a CA": {"left", "retired", "webhook"}} {
+		var deleted []types.UID
+		set := newSet(t, newPlane(t, &deleted, there...), "watcher")
+		if want != nil {
+			check(t, set.client.Create(t.Context(), ca.DeepCopy()))
+		}
+		seen, err := set.observe(t.Context())
+		check(t, errors.Join(err, set.sweep(t.Context(), seen)))
+		slices.Sort(deleted)
+		if !slices.Equal(deleted, want) {
+			t.Errorf("with %s: deleted %q, want %q", name, deleted, want)
+		}
+	}
+}
+
 // An unchanged runtime costs reads alone.
 func TestAnUnchangedCertificateIsNotWritten(t *testing.T) {
 	t.Parallel()
 	var (
 		none   []types.UID
 		writes int
-		now    = time.Now()
 	)
 	c := interceptor.NewClient(newPlane(t, &none), interceptor.Funcs{Apply: func(
 		ctx context.Context, c client.WithWatch, object runtime.ApplyConfiguration, opts ...client.ApplyOption,
@@ -102,8 +146,7 @@ func TestAnUnchangedCertificateIsNotWritten(t *testing.T) {
 		return c.Apply(ctx, object, opts...)
 	}})
 	set := newSet(t, c, "watcher")
-	set.opts.Now = func() time.Time { return now }
-	r := Runtime{ID: shared, Domain: "a.example.com"}
+	r := Runtime{ID: shared, Domain: "a.example.com", Owner: kyma("kcp", "owner")}
 	ensure := func() int {
 		writes = 0
 		if _, err := set.EnsureRuntime(t.Context(), r); err != nil {
@@ -111,28 +154,31 @@ func TestAnUnchangedCertificateIsNotWritten(t *testing.T) {
 		}
 		return writes
 	}
-	ensure() // It creates them,
-	ensure() // and finds them for the first time.
+	ensure()
 	if n := ensure(); n != 0 {
 		t.Errorf("%d writes of what is unchanged", n)
 	}
 	edited := &certv1.Certificate{}
-	check(t, c.Get(t.Context(), set.key(objectName(shared, clientSuffix)), edited))
-	edited.Generation++ // As an API server does.
-	edited.Spec.CommonName = "another"
-	check(t, c.Update(t.Context(), edited))
-	if n := ensure(); n != 1 {
-		t.Errorf("%d writes after a change by others, want 1", n)
+	for name, edit := range map[string]func(){
+		"Common Name": func() { edited.Spec.CommonName = "another" },
+		"life":        func() { edited.Spec.Duration.Duration++ },
+		"label":       func() { delete(edited.Labels, labelRole) },
+		"owner":       func() { edited.OwnerReferences = nil },
+		"DNS names":   func() { edited.Spec.DNSNames = append(edited.Spec.DNSNames, "another.example.com") },
+		"usages":      func() { edited.Spec.Usages = append(edited.Spec.Usages, certv1.UsageServerAuth) },
+	} {
+		check(t, c.Get(t.Context(), set.key(objectName(shared, clientSuffix)), edited))
+		edit()
+		edited.Labels["of another"], edited.Status.Revision = "kept", new(2)
+		edited.Generation++ // As an API server does.
+		check(t, c.Update(t.Context(), edited))
+		if first, second := ensure(), ensure(); first != 1 || second != 0 {
+			t.Errorf("%d and %d writes after another has changed its %s, want 1 and none", first, second, name)
+		}
 	}
-	ensure()
 	r.Domain = "b.example.com"
 	if n := ensure(); n != 1 {
 		t.Errorf("%d writes for another domain, want 1", n)
-	}
-	ensure()
-	now = now.Add(applyAgainAfter)
-	if n := ensure(); n != 2 {
-		t.Errorf("%d writes after a while, want 2", n)
 	}
 }
 

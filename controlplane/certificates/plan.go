@@ -51,6 +51,8 @@ type view struct {
 
 	request      string // annotationRotate
 	switchAnyway int    // annotationSwitchAnyway
+
+	propagation time.Duration // Options.Propagation
 }
 
 // authority is a CA that may sign. Its fingerprint is empty until it is issued.
@@ -58,6 +60,8 @@ type authority struct {
 	generation  int
 	request     string
 	fingerprint string
+	name        string // its subject in DER, as in the certificates that it signs
+	key         string // the identifier of its key, empty if it has none
 	notAfter    time.Time
 	life        time.Duration // as it was issued
 	replaced    bool          // its Secret was lost, and it has another key than in the bundle
@@ -79,14 +83,20 @@ func (a authority) rotatesAt() time.Time {
 	return a.notAfter.Add(-rotation)
 }
 
+// signed reports whether a certificate is of this CA. A certificate has no identifier of the CA's key
+// if it has the same subject, or if the CA has none.
+func (a authority) signed(l leaf) bool {
+	return a.fingerprint != "" && l.present && l.issuer == a.name && (l.signer == a.key || l.signer == "")
+}
+
 // leaf is a certificate in a Secret of cert-manager.
 type leaf struct {
 	runtime  core.RuntimeID // empty for the server
 	serving  bool           // of a webhook
 	name     string
-	secret   string // that it is issued into
 	present  bool
-	signer   string // fingerprint of its CA, empty for an unknown CA
+	issuer   string // subject of its CA in DER
+	signer   string // identifier of the key of its CA
 	notAfter time.Time
 	issuing  bool
 	created  time.Time
@@ -95,12 +105,9 @@ type leaf struct {
 
 type published struct {
 	present bool
-	bundle  []string // fingerprints
-	newest  int      // highest generation in the bundle
+	newest  int // highest generation in the bundle
 	since   time.Time
-	undated bool // since is not known and must be written anew
-	current bool // it has the server certificate that is to be published
-	expired bool // the bundle has an expired CA
+	current bool // it is as it should be
 }
 
 // action is one step, in words for logs. Its preconditions hold, and it may be repeated.
@@ -123,16 +130,11 @@ const (
 type step struct {
 	phase      string
 	action     action
-	generation int    // for discard, create, sign and retire
-	request    string // for create
+	generation int   // for create and sign
+	remove     []int // generations, for discard and retire
 	reissue    []leaf
 	waiting    []core.RuntimeID
 	after      time.Duration
-}
-
-type limits struct {
-	propagation   time.Duration
-	issuingAtOnce int
 }
 
 // plan returns the next step. It is the whole order of a rotation:
@@ -141,12 +143,12 @@ type limits struct {
 //
 // Clients are verified by listeners: a changed bundle reaches them within the time of
 // propagation. The server is verified by the runtimes: each of them confirms the CA.
-func plan(v view, l limits) step {
-	rules := []func(view, limits) (step, bool){
+func plan(v view) step {
+	rules := []func(view) (step, bool){
 		discard, begin, publish, renew, switchClients, reissue, switchServer, retire, create,
 	}
 	for _, rule := range rules {
-		if s, ok := rule(v, l); ok {
+		if s, ok := rule(v); ok {
 			return s
 		}
 	}
@@ -168,33 +170,38 @@ func (v view) newest() authority {
 
 // discard drops a CA that cert-manager has issued anew in its generation. Nothing trusts its key.
 // A CA with the next number takes its place, in the order of a rotation.
-func discard(v view, _ limits) (step, bool) {
+func discard(v view) (step, bool) {
 	for _, a := range v.authorities {
 		if a.replaced {
-			return step{phase: phaseCreating, action: actionDiscard, generation: a.generation}, true
+			return step{phase: phaseCreating, action: actionDiscard, remove: []int{a.generation}}, true
 		}
 	}
 	return step{}, false
 }
 
 // begin leads to a CA, to Issuers that sign with it, and to a certificate for the server.
-func begin(v view, _ limits) (step, bool) {
+func begin(v view) (step, bool) {
 	switch {
 	case len(v.authorities) == 0:
-		return step{phase: phaseBootstrap, action: actionCreate, generation: v.next(), request: v.request}, true
+		return step{phase: phaseBootstrap, action: actionCreate, generation: v.next()}, true
 	case !v.has(v.clientSigner) && v.oldestIsTrusted():
 		return step{phase: phaseBootstrap, action: actionSignClients, generation: v.authorities[0].generation}, true
 	case !v.has(v.serverSigner) && v.oldestIsTrusted():
 		return step{phase: phaseBootstrap, action: actionSignServer, generation: v.authorities[0].generation}, true
 	case !v.server.present || v.newest().generation == 0:
 		return waitIn(phaseBootstrap)
-	case v.published.present || v.server.signer != "":
+	case v.published.present || v.isKnown(v.server):
 		return step{}, false
 	case v.mayReissueServer(): // Its CA is lost, and so is the bundle.
 		return step{phase: phaseBootstrap, action: actionReissueServer}, true
 	default:
 		return waitIn(phaseBootstrap)
 	}
+}
+
+// isKnown reports whether a certificate is of a CA that may sign.
+func (v view) isKnown(l leaf) bool {
+	return slices.ContainsFunc(v.authorities, func(a authority) bool { return a.signed(l) })
 }
 
 // mayReissueServer reports whether the server certificate is not being issued, and was not just
@@ -208,7 +215,7 @@ func (v view) mayReissueServer() bool {
 // is published.
 func (v view) oldestIsTrusted() bool {
 	oldest := v.authorities[0]
-	return !v.published.present || oldest.known || oldest.fingerprint != "" && oldest.fingerprint == v.server.signer
+	return !v.published.present || oldest.known || oldest.signed(v.server)
 }
 
 // next is the generation of a new CA. No CA in the bundle has had it.
@@ -226,40 +233,27 @@ func (v view) has(generation int) bool {
 
 // publish keeps the listener's Secret up to date: all CAs that may sign, no expired one, and the
 // server certificate.
-func publish(v view, _ limits) (step, bool) {
-	missing := slices.ContainsFunc(v.authorities, v.misses)
-	current := v.published.current && !v.published.expired && !v.published.undated
-	if v.published.present && current && !missing {
-		return step{}, false
-	}
-	phase := phasePropagating
+func publish(v view) (step, bool) {
 	if !v.published.present {
-		phase = phaseBootstrap
-	} else if !missing {
-		phase = phaseSwitching
+		return step{phase: phaseBootstrap, action: actionPublish}, true
 	}
-	return step{phase: phase, action: actionPublish}, true
-}
-
-// misses reports whether a CA is to be added to the bundle.
-func (v view) misses(a authority) bool {
-	return a.fingerprint != "" && !v.now.After(a.notAfter) && !slices.Contains(v.published.bundle, a.fingerprint)
+	return step{phase: phasePropagating, action: actionPublish}, !v.published.current
 }
 
 // renew starts a rotation, even while another one is in progress: that one continues with the
 // newer CA.
-func renew(v view, _ limits) (step, bool) {
+func renew(v view) (step, bool) {
 	last := v.authorities[len(v.authorities)-1]
 	expires := !v.now.Before(last.rotatesAt())
 	if last.fingerprint == "" || v.clientSigner != last.generation || len(v.authorities) >= maxAuthorities ||
 		last.request == v.request && !expires {
 		return step{}, false
 	}
-	return step{phase: phaseCreating, action: actionCreate, generation: v.next(), request: v.request}, true
+	return step{phase: phaseCreating, action: actionCreate, generation: v.next()}, true
 }
 
 // create waits for a CA that is being issued, when no other rule has a step.
-func create(v view, _ limits) (step, bool) {
+func create(v view) (step, bool) {
 	if v.authorities[len(v.authorities)-1].fingerprint == "" {
 		return waitIn(phaseCreating)
 	}
@@ -267,25 +261,25 @@ func create(v view, _ limits) (step, bool) {
 }
 
 // switchClients lets the youngest CA sign for runtimes as soon as every listener trusts it.
-func switchClients(v view, l limits) (step, bool) {
+func switchClients(v view) (step, bool) {
 	newest := v.newest()
 	if v.clientSigner == newest.generation {
 		return step{}, false
 	}
-	if wait := v.published.since.Add(l.propagation).Sub(v.now); wait > 0 {
+	if wait := v.published.since.Add(v.propagation).Sub(v.now); wait > 0 {
 		return step{phase: phasePropagating, after: min(wait, longestRequeue)}, true
 	}
 	return step{phase: phasePropagating, action: actionSignClients, generation: newest.generation}, true
 }
 
 // reissue has the certificates of runtimes signed by the youngest CA. A runtime has several.
-func reissue(v view, l limits) (step, bool) {
+func reissue(v view) (step, bool) {
 	var (
 		s       = step{phase: phaseReissuing, after: pollInterval}
 		issuing int
 	)
 	for _, r := range v.runtimes {
-		if r.signer == v.newest().fingerprint {
+		if v.newest().signed(r) {
 			continue
 		}
 		s.waiting = append(s.waiting, r.runtime)
@@ -298,7 +292,7 @@ func reissue(v view, l limits) (step, bool) {
 		}
 	}
 	s.waiting = slices.Compact(s.waiting)
-	s.reissue = s.reissue[:min(len(s.reissue), max(l.issuingAtOnce-issuing, 0))]
+	s.reissue = s.reissue[:min(len(s.reissue), max(issuingAtOnce-issuing, 0))]
 	if len(s.reissue) > 0 {
 		s.action = actionReissue
 		return s, true
@@ -308,7 +302,7 @@ func reissue(v view, l limits) (step, bool) {
 
 // serverLags reports whether the server's certificate is of an older CA than the youngest.
 func (v view) serverLags() bool {
-	return v.serverSigner != v.newest().generation || v.server.signer != v.newest().fingerprint
+	return v.serverSigner != v.newest().generation || !v.newest().signed(v.server)
 }
 
 // anyway reports whether the server switches without all confirmations: by an annotation, or
@@ -317,29 +311,18 @@ func (v view) anyway() bool {
 	if v.switchAnyway == v.newest().generation {
 		return true
 	}
-	old, ok := v.serverAuthority()
+	old := authority{notAfter: v.server.notAfter} // while its CA is lost
+	for _, a := range v.authorities {
+		if a.signed(v.server) {
+			old = a
+		}
+	}
 	_, switching := old.margins()
-	return ok && !v.now.Before(old.notAfter.Add(-switching))
-}
-
-// serverAuthority is the CA of the current server certificate. When that CA is lost, the
-// certificate itself ends the wait.
-func (v view) serverAuthority() (authority, bool) {
-	for _, a := range v.authorities {
-		if a.fingerprint != "" && a.fingerprint == v.server.signer {
-			return a, true
-		}
-	}
-	for _, a := range v.authorities {
-		if a.generation == v.serverSigner {
-			return a, true
-		}
-	}
-	return authority{notAfter: v.server.notAfter}, !v.server.notAfter.IsZero()
+	return !v.now.Before(old.notAfter.Add(-switching))
 }
 
 // switchServer lets the youngest CA sign for the server as soon as every runtime trusts it.
-func switchServer(v view, _ limits) (step, bool) {
+func switchServer(v view) (step, bool) {
 	newest := v.newest()
 	switch {
 	case !v.serverLags():
@@ -358,12 +341,12 @@ func switchServer(v view, _ limits) (step, bool) {
 }
 
 // retire ends a rotation: a CA that no longer signs needs no key.
-func retire(v view, _ limits) (step, bool) {
-	newest := v.newest()
-	if v.authorities[0].generation == newest.generation {
-		return step{}, false
+func retire(v view) (step, bool) {
+	s := step{phase: phaseRetiring, action: actionRetire, waiting: v.unconfirmed}
+	for _, a := range v.authorities {
+		if a.generation < v.newest().generation {
+			s.remove = append(s.remove, a.generation)
+		}
 	}
-	return step{
-		phase: phaseRetiring, action: actionRetire, generation: newest.generation, waiting: v.unconfirmed,
-	}, true
+	return s, len(s.remove) > 0
 }

@@ -6,18 +6,17 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"slices"
 	"strings"
-	"sync"
+	"time"
 
 	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	cmmeta "github.com/cert-manager/cert-manager/pkg/apis/meta/v1"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/material"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/serverside"
@@ -79,19 +78,36 @@ func (c *Certificates) EnsureRuntime(ctx context.Context, r Runtime) (RuntimeSta
 	if err := c.validateRuntime(r); err != nil {
 		return RuntimeStatus{}, err
 	}
-	lock := c.locks.of(r.ID)
-	lock.Lock()
-	defer lock.Unlock()
+	c.locks.LockKey(string(r.ID))
+	defer c.unlock(r.ID)
 	pairs := []*pair{{wanted: c.clientCertificate(r)}, {wanted: c.webhookCertificate(r)}}
-	if err := c.readExisting(ctx, r, pairs); err != nil {
-		return RuntimeStatus{}, err
+	for _, p := range pairs { // All are checked before any is written.
+		if err := c.prepare(ctx, p, r); err != nil {
+			return RuntimeStatus{}, fmt.Errorf("certificates: runtime %q: %w", r.ID, err)
+		}
 	}
 	for _, p := range pairs {
-		if err := c.ensure(ctx, p); err != nil {
+		if c.isApplied(p) {
+			continue
+		}
+		if err := c.apply(ctx, p.wanted); err != nil {
 			return RuntimeStatus{}, fmt.Errorf("certificates: runtime %q: %w", r.ID, err)
 		}
 	}
 	return c.runtimeStatus(ctx, r, pairs[0], pairs[1])
+}
+
+func (c *Certificates) unlock(id core.RuntimeID) { _ = c.locks.UnlockKey(string(id)) } // It never fails.
+
+func (c *Certificates) prepare(ctx context.Context, p *pair, r Runtime) (err error) {
+	key := client.ObjectKeyFromObject(p.wanted)
+	if p.existing, err = serverside.Get(ctx, c.client, key, &certv1.Certificate{}); err != nil {
+		return err
+	}
+	if p.secret, err = serverside.Get(ctx, c.client, key, &corev1.Secret{}); err != nil {
+		return err
+	}
+	return errors.Join(c.checkOwner(p.existing, r), c.setOwner(p.wanted, r))
 }
 
 // bothUsages reports whether the client is of an issuer that issues each certificate for clients
@@ -113,33 +129,6 @@ func (c *Certificates) validateRuntime(r Runtime) error {
 		return fmt.Errorf("%w: domain of runtime %q: %s is a name of the listener", errInvalidRuntime, r.ID, r.Domain)
 	}
 	return nil
-}
-
-// readExisting reads and checks all before any is written.
-func (c *Certificates) readExisting(ctx context.Context, r Runtime, pairs []*pair) error {
-	for _, p := range pairs {
-		existing, err := serverside.Get(ctx, c.client, client.ObjectKeyFromObject(p.wanted), &certv1.Certificate{})
-		if err != nil {
-			return fmt.Errorf("certificates: runtime %q: %w", r.ID, err)
-		}
-		if err := errors.Join(c.checkOwner(existing, r), c.setOwner(p.wanted, r)); err != nil {
-			return err
-		}
-		p.existing = existing
-	}
-	return nil
-}
-
-func (c *Certificates) ensure(ctx context.Context, p *pair) error {
-	if err := c.applyPair(ctx, p); err != nil {
-		return err
-	}
-	secret, err := serverside.Get(ctx, c.client, client.ObjectKeyFromObject(p.wanted), &corev1.Secret{})
-	if err != nil || secret == nil || p.existing == nil {
-		return err
-	}
-	p.secret = secret
-	return c.ownSecret(ctx, p.existing, secret)
 }
 
 func (c *Certificates) runtimeStatus(
@@ -187,9 +176,8 @@ func (c *Certificates) RemoveRuntime(ctx context.Context, r Runtime) error {
 	if checkID(r.ID) != nil {
 		return nil // No certificate can have such an ID.
 	}
-	lock := c.locks.of(r.ID)
-	lock.Lock()
-	defer lock.Unlock()
+	c.locks.LockKey(string(r.ID))
+	defer c.unlock(r.ID)
 	for _, suffix := range []string{webhookSuffix, clientSuffix} {
 		if err := c.removePair(ctx, r, c.key(objectName(r.ID, suffix))); err != nil {
 			return fmt.Errorf("certificates: remove runtime %q: %w", r.ID, err)
@@ -203,7 +191,6 @@ func (c *Certificates) removePair(ctx context.Context, r Runtime, key client.Obj
 	if err != nil {
 		return err
 	}
-	c.applied.Delete(key.Name)
 	if certificate != nil {
 		if !c.isOf(certificate, r.ID) || !owns(certificate, r.Owner) {
 			return nil
@@ -225,16 +212,6 @@ func (c *Certificates) remove(ctx context.Context, object client.Object) error {
 	return client.IgnoreNotFound(c.client.Delete(ctx, object, client.Preconditions{UID: new(object.GetUID())}))
 }
 
-// locks make calls for the same runtime wait for each other: two objects may have the same ID.
-type locks struct {
-	seed    maphash.Seed
-	stripes [64]sync.Mutex
-}
-
-func (l *locks) of(id core.RuntimeID) *sync.Mutex {
-	return &l.stripes[maphash.String(l.seed, string(id))%uint64(len(l.stripes))]
-}
-
 // errRuntimeTaken means that the certificates of a runtime belong to another object: two objects
 // have the same runtime ID.
 var errRuntimeTaken error = &reasons.Error{
@@ -246,16 +223,16 @@ func (c *Certificates) checkOwner(existing *certv1.Certificate, r Runtime) error
 		return nil
 	}
 	if !c.isOf(existing, r.ID) {
-		return fmt.Errorf("%w: runtime %q: Certificate %s/%s is of %q in the set %q: delete it if that set is gone",
-			errRuntimeTaken, r.ID, existing.Namespace, existing.Name, runtimeOf(existing), existing.Labels[labelSet])
+		return fmt.Errorf("%w: Certificate %s/%s is of %q in the set %q: delete it if that set is gone",
+			errRuntimeTaken, existing.Namespace, existing.Name, runtimeOf(existing), existing.Labels[labelSet])
 	}
 	// An owner takes the place of a recorded one with its name, which is gone then.
 	if owns(existing, r.Owner) || r.Owner != nil && existing.Annotations[annotationOwner] == ownerName(r.Owner) {
 		return nil
 	}
-	return fmt.Errorf("%w: runtime %q: Certificate %s/%s belongs to %s with the UID %s: "+
+	return fmt.Errorf("%w: Certificate %s/%s belongs to %s with the UID %s: "+
 		"give this object another ID, or delete that Certificate if its object is gone",
-		errRuntimeTaken, r.ID, existing.Namespace, existing.Name,
+		errRuntimeTaken, existing.Namespace, existing.Name,
 		existing.Annotations[annotationOwner], existing.Annotations[annotationOwnerUID])
 }
 
@@ -282,28 +259,40 @@ func runtimeOf(certificate *certv1.Certificate) core.RuntimeID {
 }
 
 // setOwner adds an owner reference where Kubernetes allows one: to an owner in the same namespace,
-// or cluster-scoped. An owner may name its kind itself, as metadata does.
+// or cluster-scoped.
 func (c *Certificates) setOwner(certificate *certv1.Certificate, r Runtime) error {
 	if r.Owner == nil || r.Owner.GetNamespace() != "" && r.Owner.GetNamespace() != c.namespace {
 		return nil
 	}
-	kind := r.Owner.GetObjectKind().GroupVersionKind()
-	if kind.Empty() {
-		var err error
-		if kind, err = apiutil.GVKForObject(r.Owner, c.client.Scheme()); err != nil {
-			return fmt.Errorf("%w: owner of runtime %q: %w", errInvalidRuntime, r.ID, err)
-		}
+	if err := controllerutil.SetOwnerReference(r.Owner, certificate, c.client.Scheme()); err != nil {
+		return fmt.Errorf("%w: owner: %w", errInvalidRuntime, err)
 	}
-	certificate.OwnerReferences = []metav1.OwnerReference{{
-		APIVersion: kind.GroupVersion().String(), Kind: kind.Kind, Name: r.Owner.GetName(), UID: r.Owner.GetUID(),
-	}}
 	return nil
 }
 
 type pair struct {
 	wanted   *certv1.Certificate
-	existing *certv1.Certificate // nil if it was just created
+	existing *certv1.Certificate // nil if there is none
 	secret   *corev1.Secret      // nil if there is none
+}
+
+// isApplied reports whether the existing Certificate has all fields of the wanted one.
+func (c *Certificates) isApplied(p *pair) bool {
+	if p.existing == nil || !slices.Equal(p.wanted.Spec.DNSNames, p.existing.Spec.DNSNames) ||
+		!c.bothUsages() && !slices.Equal(p.wanted.Spec.Usages, p.existing.Spec.Usages) {
+		return false // A list with more elements would pass below.
+	}
+	wanted, derives := p.wanted.Spec, equality.Semantic.DeepDerivative
+	if key := wanted.PrivateKey; c.bothUsages() { // Such an issuer has no other fields.
+		wanted = certv1.CertificateSpec{
+			CommonName: wanted.CommonName, DNSNames: wanted.DNSNames, SecretName: wanted.SecretName,
+			SecretTemplate: wanted.SecretTemplate, IssuerRef: cmmeta.IssuerReference{Name: wanted.IssuerRef.Name},
+			PrivateKey: &certv1.CertificatePrivateKey{Algorithm: key.Algorithm, Size: key.Size},
+		}
+	}
+	return derives(wanted, p.existing.Spec) && derives(p.wanted.Labels, p.existing.Labels) &&
+		derives(p.wanted.Annotations, p.existing.Annotations) &&
+		derives(p.wanted.OwnerReferences, p.existing.OwnerReferences)
 }
 
 // pairStatus reports whether the issued certificate is complete, fits, and has its CA in the
@@ -353,7 +342,7 @@ func (c *Certificates) misfit(wanted *certv1.Certificate, issued *x509.Certifica
 		return "the certificate is for " + strings.Join(issued.DNSNames, ", ")
 	case !c.bothUsages() && !slices.Equal(issued.ExtKeyUsage, []x509.ExtKeyUsage{usage}):
 		return "the certificate has other extended key usages"
-	case c.opts.Now().After(issued.NotAfter):
+	case time.Now().After(issued.NotAfter):
 		return "the certificate is expired"
 	default:
 		return ""
@@ -362,21 +351,4 @@ func (c *Certificates) misfit(wanted *certv1.Certificate, issued *x509.Certifica
 
 func trusted(certificate *x509.Certificate, bundle []*x509.Certificate) bool {
 	return slices.ContainsFunc(bundle, func(ca *x509.Certificate) bool { return signedBy(certificate, ca) })
-}
-
-// ownSecret makes a Secret end with its Certificate, as a key must not outlive its use.
-// cert-manager does that only on request.
-func (c *Certificates) ownSecret(ctx context.Context, certificate *certv1.Certificate, secret *corev1.Secret) error {
-	isOwner := func(o metav1.OwnerReference) bool { return o.UID == certificate.UID }
-	if slices.ContainsFunc(secret.OwnerReferences, isOwner) {
-		return nil
-	}
-	owned := &corev1.Secret{}
-	// The UID keeps a Secret that is gone from being created.
-	owned.Namespace, owned.Name, owned.UID = secret.Namespace, secret.Name, secret.UID
-	owned.OwnerReferences = []metav1.OwnerReference{{
-		APIVersion: certv1.SchemeGroupVersion.String(), Kind: certv1.CertificateKind,
-		Name: certificate.Name, UID: certificate.UID,
-	}}
-	return c.apply(ctx, owned)
 }

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -157,22 +158,17 @@ func expect(kymas cache.Cache, watched *fleet.Fleet) error {
 	if err != nil {
 		return err
 	}
-	_, err = informer.AddEventHandler(expecting{watched})
+	note := func(object any) {
+		metadata, ok := object.(client.Object)
+		if ok && metadata.GetLabels()[runtimeID] != "" && controllerutil.ContainsFinalizer(metadata, ours) {
+			watched.Expect(core.RuntimeID(metadata.GetLabels()[runtimeID]), operator)
+		}
+	}
+	_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc: note, UpdateFunc: func(_, object any) { note(object) },
+	})
 	return err
 }
-
-type expecting struct{ watched *fleet.Fleet }
-
-func (e expecting) OnAdd(object any, _ bool) {
-	metadata, ok := object.(client.Object)
-	if ok && metadata.GetLabels()[runtimeID] != "" && controllerutil.ContainsFinalizer(metadata, ours) {
-		e.watched.Expect(core.RuntimeID(metadata.GetLabels()[runtimeID]), operator)
-	}
-}
-
-func (e expecting) OnUpdate(_, object any) { e.OnAdd(object, false) }
-
-func (expecting) OnDelete(any) {}
 
 // install is step 4, with the certificates alone, and the steps after it.
 func install(mgr ctrl.Manager, opts Options) error {

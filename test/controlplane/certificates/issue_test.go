@@ -15,6 +15,7 @@ import (
 	cmmeta "github.com/cert-manager/cert-manager/pkg/apis/meta/v1"
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/cert"
@@ -92,26 +93,26 @@ func TestBootstrapAndRuntimes(t *testing.T) {
 			t.Errorf("%s: the certificate did not change with the domain", id)
 		}
 	}
-	assertOwned(t, c, owner)
+	assertOwned(t, c, set, owner)
 	rig.NoError(t, set.RemoveRuntime(t.Context(), certificates.Runtime{ID: long, Owner: owner}))
 	_, err := set.EnsureRuntime(t.Context(), certificates.Runtime{ID: "listener", Domain: serverName})
 	rig.Same(t, "the name of the listener is permanent", true, core.IsPermanent(err))
 	rig.Same(t, "the name of the listener", "invalid_runtime", core.Reason(err))
 }
 
-// assertOwned follows the owner references: from the owner to the certificate, and from there to
-// its key.
-func assertOwned(t *testing.T, c place, owner client.Object) {
+// assertOwned follows from the owner to the certificate, and from there to its key.
+func assertOwned(t *testing.T, c place, set *certificates.Certificates, owner client.Object) {
 	t.Helper()
 	name := client.ObjectKey{Namespace: c.namespace, Name: "runtime-a-watcher-tls"}
-	certificate, secret := rig.Stored(t, c, name, &certv1.Certificate{}), rig.Stored(t, c, name, &corev1.Secret{})
+	certificate := rig.Stored(t, c, name, &certv1.Certificate{})
 	if o := certificate.OwnerReferences; len(o) != 1 || o[0].UID != owner.GetUID() {
 		t.Errorf("owners of the certificate: %v, want %s", o, owner.GetName())
 	}
-	if o := secret.OwnerReferences; len(o) != 1 || o[0].UID != certificate.UID ||
-		o[0].APIVersion != certv1.SchemeGroupVersion.String() {
-		t.Errorf("owners of the Secret: %v, want %s", o, certificate.Name)
-	}
+	rig.NoError(t, c.Delete(t.Context(), certificate))
+	reconciled(t, set, "the key ends after its certificate", func(certificates.Status) bool {
+		return apierrors.IsNotFound(c.Get(t.Context(), name, &corev1.Secret{}))
+	})
+	rig.Stored(t, c, client.ObjectKey{Namespace: c.namespace, Name: "runtime-a-webhook-tls"}, &corev1.Secret{})
 }
 
 func (at place) newIssuer(t *testing.T, namespace, name string, config certv1.IssuerConfig) {
