@@ -105,7 +105,8 @@ func (i *Installer) formerManagers(r *Runtime, live *unstructured.Unstructured) 
 		return nil
 	}
 	text, _, _ := unstructured.NestedString(live.Object, "data", managersKey)
-	return without(remote.Managers(strings.FieldsSeq(text)), i.Managers(r.Watches))
+	now := i.Managers(r.Watches)
+	return slices.DeleteFunc(remote.Managers(strings.FieldsSeq(text)), func(m core.Manager) bool { return slices.Contains(now, m) })
 }
 
 // mountManagers gives the agent the file with its managers. The whole folder is mounted, as a mount

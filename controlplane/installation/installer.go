@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -177,19 +176,15 @@ func (i *Installer) correct(ctx context.Context, in *cluster, r *Runtime, last l
 	if err := i.checkOwner(in, found.configuration, found.managers, found.role); err != nil {
 		return Status{}, err
 	}
-	former := i.formerManagers(r, found.managers)
 	if r.PullSecret == nil { // Before the ConfigMap loses the annotation.
 		if err := in.removeAll(ctx, i.formerPullSecret(found.managers)); err != nil {
 			return Status{}, err
 		}
 	}
-	want, missed, err := i.plan(ctx, in, r, found, former, last)
-	if err != nil {
-		return Status{}, err
-	}
-	err = i.begin(ctx, in, found, want)
-	if err == nil && len(missed) > 0 { // After the correction, nothing else shows that the restart is due.
-		_, err = in.apply(ctx, want.managers)
+	former := i.formerManagers(r, found.managers)
+	want, err := i.plan(ctx, in, r, found, former, last)
+	if err == nil {
+		err = i.begin(ctx, in, found, want)
 	}
 	if err != nil {
 		return Status{}, err
@@ -198,45 +193,47 @@ func (i *Installer) correct(ctx context.Context, in *cluster, r *Runtime, last l
 	if i.opts.Informer {
 		install = i.installInformer
 	}
-	status, err := install(ctx, in, found, want, former)
+	status, err := install(ctx, in, found, want)
 	if err != nil {
-		status = Status{Former: status.Former}
+		status = Status{}
 	}
+	status.Former = former
 	return status, err
 }
 
-// plan returns the objects to apply, and the managers of webhooks that others have changed: their
-// agents restart. former are the managers that the ConfigMap loses.
+// plan returns the objects to apply. If others have changed webhooks, the agents restart. former
+// are the managers that the ConfigMap loses.
 func (i *Installer) plan(
 	ctx context.Context, in *cluster, r *Runtime, found existing, former []core.Manager, last look,
-) (*wanted, []core.Manager, error) {
-	have := facts{
-		ownNamespace: ours(cmp.Or(found.namespace, i.namespace())), restart: restart(found.managers, former),
-	}
-	want, err := i.wanted(r, have)
+) (*wanted, error) {
+	ownNamespace := ours(cmp.Or(found.namespace, i.namespace()))
+	want, err := i.wanted(r, ownNamespace, restart(found.managers, former))
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	have.intact = last.digest.whole == want.digest.whole
-	want.facts = have
-	if !have.intact {
+	// If the last complete installation had the same configuration, and the present one differs, then
+	// others have replaced it, as by an older copy with the annotation of its time.
+	intact := last.whole == want.seen.whole
+	if !intact {
 		i.looks.Delete(r.ID)
 	}
-	missed, err := i.missed(in, found.configuration, want)
-	if len(missed) > 0 {
-		in.log.WarnContext(ctx, "others have changed webhooks, so agents restart after the correction", slog.Any("managers", missed))
-		have.restart = restart(found.managers, slices.Concat(former, missed))
-		want, err = i.wanted(r, have)
+	live := found.configuration
+	if live == nil || i.opts.Informer || !intact && live.GetAnnotations()[annotationWhole] != want.seen.whole {
+		return want, nil
 	}
-	return want, missed, err
+	corrected, err := in.put(ctx, live, want.configuration, client.DryRunAll)
+	if err == nil && corrected.GetGeneration() != live.GetGeneration() {
+		in.log.WarnContext(ctx, "others have changed webhooks, so agents restart after the correction")
+		want, err = i.wanted(r, ownNamespace, restart(found.managers, i.Managers(r.Watches)))
+		want.missed = true
+	}
+	want.wasWhole = true
+	return want, err
 }
 
 // begin creates the namespace and claims the runtime. No object can be created in a namespace that
 // ends.
 func (i *Installer) begin(ctx context.Context, in *cluster, found existing, want *wanted) error {
-	if found.namespaceEnds() {
-		return nil
-	}
 	if found.namespace == nil {
 		// Create, not apply: an apply would take over a namespace that appeared since the read.
 		err := in.Create(ctx, i.namespace(), client.FieldOwner(fieldOwner))
@@ -244,39 +241,42 @@ func (i *Installer) begin(ctx context.Context, in *cluster, found existing, want
 			return in.wrap(err, "create Namespace", i.opts.Namespace)
 		}
 	}
-	return i.claim(ctx, in, want.managers, found.managers)
+	var err error
+	if !found.namespaceEnds() {
+		err = i.claim(ctx, in, want.managers, found.managers)
+	}
+	if err == nil && want.missed { // After the correction, nothing else shows that the restart is due.
+		_, err = in.apply(ctx, want.managers)
+	}
+	return err
 }
 
-// installWebhook installs agents that the API server calls. former are the managers that the
-// ConfigMap loses. With a role, former replicas may be agents that watch, and serve no webhook.
-func (i *Installer) installWebhook(
-	ctx context.Context, in *cluster, found existing, want *wanted, former []core.Manager,
-) (Status, error) {
-	renewed, err := i.renewConfiguration(ctx, in, found.configuration, want)
+// installWebhook installs agents that the API server calls. The role is that of agents that
+// watched until now. Former replicas may be such agents, and serve no webhook.
+func (i *Installer) installWebhook(ctx context.Context, in *cluster, found existing, want *wanted) (Status, error) {
+	configuration, err := i.renewConfiguration(ctx, in, found.configuration, want)
 	if err != nil {
 		return Status{}, err
 	}
-	if found.configuration != nil {
-		former = renewed.former
-	}
 	live, status, err := i.installAgent(ctx, in, found, want)
-	if err == nil && (status.State == Ready || status.formerServe() && found.role == nil) {
-		var configuration *unstructured.Unstructured
-		configuration, err = i.callAgent(ctx, in, found, want, renewed)
-		if err == nil && status.State == Ready {
-			status, err = i.complete(ctx, in, status, i.lookOf(want, configuration, live))
-		}
+	if err != nil || status.State != Ready && (found.role != nil || !status.formerServe()) {
+		return status, err
 	}
-	status.Former = former
-	return status, err
+	if found.role != nil {
+		_, err = in.remove(ctx, i.removable(partInformer)...)
+	}
+	if err == nil && !want.wasWhole {
+		configuration, err = in.put(ctx, configuration, want.configuration)
+	}
+	if err != nil || status.State != Ready {
+		return status, err
+	}
+	return i.complete(ctx, in, status, want, configuration, live)
 }
 
 // installInformer installs agents that watch. The webhook configuration goes first, because these
-// agents do not answer. The resync of their start stands in for the changes in between. former are
-// the managers that the ConfigMap loses.
-func (i *Installer) installInformer(
-	ctx context.Context, in *cluster, found existing, want *wanted, former []core.Manager,
-) (Status, error) {
+// agents do not answer. The resync of their start stands in for the changes in between.
+func (i *Installer) installInformer(ctx context.Context, in *cluster, found existing, want *wanted) (Status, error) {
 	if found.configuration != nil {
 		held, err := in.remove(ctx, i.bareConfiguration())
 		if err != nil || len(held) > 0 {
@@ -285,27 +285,10 @@ func (i *Installer) installInformer(
 		found.configuration = nil
 	}
 	live, status, err := i.installAgent(ctx, in, found, want)
-	if err == nil && status.State == Ready {
-		status, err = i.complete(ctx, in, status, i.lookOf(want, found.role, live))
+	if err != nil || status.State != Ready {
+		return status, err
 	}
-	status.Former = former
-	return status, err
-}
-
-// callAgent makes the API server call the agent, and returns the webhook configuration. A role is
-// that of agents that watched until now.
-func (i *Installer) callAgent(
-	ctx context.Context, in *cluster, found existing, want *wanted, renewed renewal,
-) (*unstructured.Unstructured, error) {
-	if found.role != nil {
-		if _, err := in.remove(ctx, i.removable(partInformer)...); err != nil {
-			return nil, err
-		}
-	}
-	if renewed.complete {
-		return renewed.live, nil
-	}
-	return in.apply(ctx, want.whole)
+	return i.complete(ctx, in, status, want, found.role, live)
 }
 
 func (i *Installer) installAgent(
@@ -323,8 +306,10 @@ func (i *Installer) installAgent(
 }
 
 // complete is the end of an installation. It removes the objects of the canary after it was turned
-// off. The next calls compare with the look.
-func (i *Installer) complete(ctx context.Context, in *cluster, status Status, seen look) (Status, error) {
+// off. The next calls compare with what it has seen.
+func (i *Installer) complete(
+	ctx context.Context, in *cluster, status Status, want *wanted, marker *unstructured.Unstructured, live agents,
+) (Status, error) {
 	if i.opts.NoCanary {
 		if err := in.removeAll(ctx, i.removable(partCanary)); err != nil {
 			return Status{}, err
@@ -332,6 +317,8 @@ func (i *Installer) complete(ctx context.Context, in *cluster, status Status, se
 	}
 	status, err := i.replace(ctx, in, status)
 	if err == nil && status.State == Ready {
+		seen := want.seen
+		seen.at, seen.marker, seen.deployment = i.opts.Now(), markOf(marker), markOf(live.deployment)
 		i.looks.Store(in.id, seen)
 	}
 	return status, err

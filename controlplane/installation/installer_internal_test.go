@@ -15,7 +15,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/internal/watchtest"
-	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
 // A runtime may have room for one of two replicas, for ever.
@@ -53,27 +52,6 @@ func TestOneReplicaThatAnswersIsEnough(t *testing.T) {
 				t.Errorf("got %+v, want %s", have, test.want)
 			}
 		})
-	}
-}
-
-func TestAFormerNamespaceIsNamed(t *testing.T) {
-	var log strings.Builder
-	in := &cluster{Client: fake.NewClientBuilder().Build(), id: "runtime", log: slog.New(slog.NewTextHandler(&log, nil))}
-	for _, namespace := range []string{"former", "former", "new"} {
-		log.Reset()
-		i := must(New("image", "a:443", Options{Namespace: namespace}))
-		ca := must(testpki.NewCA("ca", testpki.Options{}))
-		want := must(i.wanted(&Runtime{Secret: map[string][]byte{"ca.crt": ca.PEM}}, facts{}))
-		live, err := in.get(t.Context(), i.bareConfiguration())
-		if err == nil {
-			_, err = i.renewConfiguration(t.Context(), in, live, want)
-		}
-		if live == nil {
-			_, err = in.apply(t.Context(), want.whole)
-		}
-		if moved := strings.Contains(log.String(), "namespace=former"); err != nil || moved != (namespace == "new") {
-			t.Errorf("%s: %v, log %q", namespace, err, log.String())
-		}
 	}
 }
 

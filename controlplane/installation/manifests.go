@@ -153,8 +153,10 @@ type objects struct {
 	deployment       *unstructured.Unstructured
 }
 
-func (i *Installer) objects(r *Runtime, have facts) objects {
-	all := objects{managers: i.managersMap(r, have.restart), secret: i.secret(r), deployment: i.deployment(r, have)}
+func (i *Installer) objects(r *Runtime, ownNamespace bool, restart string) objects {
+	all := objects{
+		managers: i.managersMap(r, restart), secret: i.secret(r), deployment: i.deployment(r, ownNamespace, restart),
+	}
 	all.early = append(all.early, all.managers)
 	if r.PullSecret != nil {
 		all.early = append(all.early, i.pullSecret(r))
@@ -245,15 +247,15 @@ func reservedSettings() map[string]bool {
 	return names
 }
 
-func (i *Installer) deployment(r *Runtime, have facts) *unstructured.Unstructured {
+func (i *Installer) deployment(r *Runtime, ownNamespace bool, restart string) *unstructured.Unstructured {
 	object := i.object(deploymentFile)
 	var deployment appsv1.Deployment
 	edit(object, &deployment, func() {
 		deployment.Spec.Replicas = new(i.opts.Replicas)
-		if have.restart != "" {
-			deployment.Spec.Template.Annotations = map[string]string{annotationRestart: have.restart}
+		if restart != "" {
+			deployment.Spec.Template.Annotations = map[string]string{annotationRestart: restart}
 		}
-		i.fillPod(&deployment.Spec.Template.Spec, r, have.ownNamespace)
+		i.fillPod(&deployment.Spec.Template.Spec, r, ownNamespace)
 	})
 	return i.finished(object)
 }

@@ -95,12 +95,12 @@ type Options struct {
 	Replaces []*unstructured.Unstructured
 	// Adjust may change each object before it is applied, to add tolerations, pull secrets or
 	// labels. It must not rename an object and must not block. Concurrent calls of Install call it
-	// concurrently. Default: none.
+	// concurrently. A result that changes is applied after 1 h. Default: none.
 	Adjust func(object *unstructured.Unstructured)
 	// Now is the clock. Default: [time.Now].
 	Now func() time.Time
-	// Logger gets a line when an object had to be replaced, when agents restart as others have
-	// changed webhooks, and when objects stay in a former namespace. Default: discarded.
+	// Logger gets a line when an object had to be replaced, and when agents restart as others have
+	// changed webhooks. Default: discarded.
 	Logger *slog.Logger
 }
 

@@ -39,7 +39,7 @@ type Status struct {
 	// Available is the number of replicas that answer, Replicas the number in the Deployment.
 	Available, Replicas int32
 	// Former are the managers that this call of Install has removed and that no watch names now.
-	// They were those of webhooks, or of agents that watch. Each is reported once.
+	// A call after an error may report them once more.
 	Former []core.Manager
 }
 
