@@ -2,13 +2,11 @@ package installation
 
 import (
 	"context"
-	"maps"
 	"slices"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -55,13 +53,13 @@ func (i *Installer) renewConfiguration(
 		return nil, nil
 	}
 	first := want.configuration
-	if !want.wasWhole {
+	if !want.whole {
 		known := webhooksOf(live)
 		all := webhooksOf(want.configuration)
 		old := slices.DeleteFunc(slices.Clone(all), func(webhook any) bool {
 			return !slices.ContainsFunc(known, func(k any) bool { return nameOf(k) == nameOf(webhook) })
 		})
-		if want.wasWhole = len(old) == len(all); !want.wasWhole {
+		if want.whole = len(old) == len(all); !want.whole {
 			first = first.DeepCopy()
 			first.Object["webhooks"] = old
 			annotate(first, annotationWhole, "")
@@ -82,18 +80,17 @@ func nameOf(webhook any) any {
 
 // put creates a webhook configuration, or replaces its webhooks. Those that others have added, and
 // fields that others have added to ours, are removed: the API server may call no agent because of
-// them. live is the configuration as it was read, nil if there was none.
+// them. live is nil if there is no configuration.
 func (c *cluster) put(
-	ctx context.Context, live, wanted *unstructured.Unstructured, opts ...client.UpdateOption,
+	ctx context.Context, live, wanted *unstructured.Unstructured, opts ...client.PatchOption,
 ) (*unstructured.Unstructured, error) {
 	if live == nil {
 		return c.tryApply(ctx, wanted)
 	}
-	content := maps.Clone(live.Object)
-	content["webhooks"] = wanted.Object["webhooks"]
-	next := (&unstructured.Unstructured{Object: content}).DeepCopy()
-	next.SetLabels(labels.Merge(live.GetLabels(), wanted.GetLabels()))
-	next.SetAnnotations(labels.Merge(live.GetAnnotations(), wanted.GetAnnotations()))
-	err := c.Update(ctx, next, append(opts, client.FieldOwner(fieldOwner))...)
-	return next, c.wrap(err, "update "+wanted.GetKind(), wanted.GetName())
+	next := wanted.DeepCopy()
+	if webhooksOf(next) == nil {
+		next.Object["webhooks"] = nil // Null removes all.
+	}
+	err := c.Patch(ctx, next, client.Merge, append(opts, client.FieldOwner(fieldOwner))...)
+	return next, c.wrap(err, "patch "+wanted.GetKind(), wanted.GetName())
 }

@@ -227,7 +227,7 @@ func (i *Installer) plan(
 		want, err = i.wanted(r, ownNamespace, restart(found.managers, i.Managers(r.Watches)))
 		want.missed = true
 	}
-	want.wasWhole = true
+	want.whole = true
 	return want, err
 }
 
@@ -265,7 +265,7 @@ func (i *Installer) installWebhook(ctx context.Context, in *cluster, found exist
 	if found.role != nil {
 		_, err = in.remove(ctx, i.removable(partInformer)...)
 	}
-	if err == nil && !want.wasWhole {
+	if err == nil && !want.whole {
 		configuration, err = in.put(ctx, configuration, want.configuration)
 	}
 	if err != nil || status.State != Ready {

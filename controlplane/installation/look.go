@@ -20,7 +20,7 @@ type wanted struct {
 	objects
 
 	configuration *unstructured.Unstructured // nil with an informer
-	wasWhole      bool                       // all webhooks of the configuration were there
+	whole         bool                       // no webhook of the configuration waits for the agent
 	missed        bool                       // others have changed webhooks
 	seen          look                       // without the objects that are there
 }

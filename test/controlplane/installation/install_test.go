@@ -92,7 +92,7 @@ func aNewSecretRestartsNothing(w *world) {
 	w.runtime.Secret = w.newSecret("secret")
 	w.install()
 	writes := w.since()
-	configuration := slices.Index(writes, "update ValidatingWebhookConfiguration ")
+	configuration := slices.Index(writes, "patch ValidatingWebhookConfiguration ")
 	if secret := slices.Index(writes, "apply Secret -tls"); configuration < 0 || configuration > secret {
 		w.t.Errorf("the agent gets its certificate before the API server trusts it: %v", writes)
 	}

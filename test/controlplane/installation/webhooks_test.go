@@ -135,7 +135,7 @@ func (w *world) corrects(t *testing.T, before string) bool {
 	w.install()
 	restarted := w.template()
 	if writes := w.since(); restarted != before {
-		configuration, agents := slices.Index(writes, "update ValidatingWebhookConfiguration "), slices.Index(writes, "apply Deployment ")
+		configuration, agents := slices.Index(writes, "patch ValidatingWebhookConfiguration "), slices.Index(writes, "apply Deployment ")
 		if configuration < 0 || configuration > agents {
 			t.Errorf("agents restart before the correction, so their resync comes too early: %v", writes)
 		}
