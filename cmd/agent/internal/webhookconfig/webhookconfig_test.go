@@ -130,7 +130,7 @@ func TestMistakesAreNamedAtOnce(t *testing.T) {
 		"one watch": {
 			"",
 			[]string{"--ca-cert", "", "--manager", "Foo_", "--resource", "configmaps"},
-			[]string{"--ca-cert: missing", `"Foo_"`, `--resource: "configmaps"`},
+			[]string{"--ca-cert: want", `"Foo_"`, `--resource: "configmaps"`},
 		},
 		// A subresource is no resource: v1/configmaps/status would be the resource status of group v1.
 		"the status":         {"", one("v1/configmaps/status"), []string{"field status"}},
