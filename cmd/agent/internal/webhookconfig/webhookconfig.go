@@ -104,17 +104,19 @@ func newCommand(stdin io.Reader, help io.Writer) *command {
 		c.one.Manager, err = core.ParseManager(text)
 		return err
 	})
-	read("resource", "`group/version/resource` to watch, such as apps/v1/deployments or v1/configmaps", func(text string) (err error) {
-		c.one.Resource, err = parseResource(text)
-		return err
-	})
+	read("resource", "`group/version/resource` to watch, such as apps/v1/deployments or v1/configmaps",
+		func(text string) (err error) {
+			c.one.Resource, err = parseResource(text)
+			return err
+		})
 	f.StringVar(&c.name, "name", "runtime-watcher", "`name` of the configuration")
 	read("service", "`namespace/name[:port]` of the agent's Service (default "+defaultService+")", c.readService)
 	f.StringVar(&c.endpoint.URL, "url", "", "`URL` of the agent, instead of --service")
-	read("ca-cert", "`file` with the CA certificates of the agent's serving certificate, PEM (required)", func(path string) (err error) {
-		c.endpoint.CABundle, err = os.ReadFile(path)
-		return err
-	})
+	read("ca-cert", "`file` with the CA certificates of the agent's serving certificate, PEM (required)",
+		func(path string) (err error) {
+			c.endpoint.CABundle, err = os.ReadFile(path) //nolint:gosec // The user names the file.
+			return err
+		})
 	f.DurationVar(&c.opts.Timeout, "timeout", 2*time.Second,
 		"`duration` that a write waits for the agent at most, 1s to 30s")
 	read("canary", "`namespace/name` of the canary's Lease (CANARY_LEASE of the agent)", func(text string) (err error) {
@@ -123,7 +125,8 @@ func newCommand(stdin io.Reader, help io.Writer) *command {
 	})
 	f.BoolVar(&c.matchConditions, "match-conditions", true,
 		"let the API server (Kubernetes 1.28 or later) skip the writes that change nothing")
-	read("exclude-namespaces", "`names,...` of the namespaces in which nothing is watched (default kube-system and that of the Service)",
+	read("exclude-namespaces",
+		"`names,...` of the namespaces in which nothing is watched (default kube-system and that of the Service)",
 		func(text string) error {
 			c.opts.ExcludedNamespaces = strings.Split(text, ",")
 			return nil
@@ -168,7 +171,7 @@ func readFile(path string, stdin io.Reader) ([]watch.Watch, error) {
 	if path == "-" {
 		return ReadWatchers(stdin)
 	}
-	text, err := os.ReadFile(path)
+	text, err := os.ReadFile(path) //nolint:gosec // The user names the file.
 	if err != nil {
 		return nil, err
 	}
