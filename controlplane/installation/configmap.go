@@ -11,7 +11,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -54,21 +53,17 @@ func (i *Installer) managersMap(r *Runtime, restart string) *unstructured.Unstru
 	for _, manager := range i.Managers(r.Watches) {
 		lines.WriteString(string(manager) + "\n")
 	}
-	config := &corev1.ConfigMap{
-		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: i.opts.Namespace, Name: i.opts.managersName(), Labels: i.opts.labels(),
-		},
-		Data: map[string]string{managersKey: lines.String()},
-	}
-	config.Annotations = map[string]string{annotationRuntime: string(r.ID)}
+	config := named("v1", "ConfigMap", i.opts.Namespace, i.opts.managersName())
+	config.SetLabels(i.opts.labels())
+	config.Object["data"] = map[string]any{managersKey: lines.String()}
+	annotate(config, annotationRuntime, string(r.ID))
 	if restart != "" {
-		config.Annotations[annotationRestart] = restart
+		annotate(config, annotationRestart, restart)
 	}
 	if r.PullSecret != nil {
-		config.Annotations[annotationPullSecret] = i.pullSecretName()
+		annotate(config, annotationPullSecret, i.pullSecretName())
 	}
-	return i.finishedOf(config)
+	return i.finished(config)
 }
 
 // annotationRestart has a value that changes when a manager is removed, or its webhook is
@@ -86,11 +81,7 @@ func restart(live *unstructured.Unstructured, managers []core.Manager) (last str
 	if len(managers) == 0 {
 		return last
 	}
-	text := []byte(last)
-	for _, manager := range managers {
-		text = append(text, " "+string(manager)...)
-	}
-	return shortSum(sha256.Sum256(text))
+	return shortSum(sumOf(last, managers))
 }
 
 func shortSum(sum [sha256.Size]byte) string {

@@ -150,21 +150,9 @@ func (i *Installer) read(ctx context.Context, in *cluster) (existing, error) {
 	err := together(
 		in.getInto(ctx, i.namespace(), &found.namespace),
 		in.getInto(ctx, i.managersMap(&Runtime{}, ""), &found.managers),
-		i.roleInto(ctx, in, &found.role),
+		in.getInto(ctx, i.object(roleFile), &found.role),
 	)
 	return found, err
-}
-
-// roleInto returns a task that gets the role of agents that watch. An installer of webhooks that
-// may not read roles has not made one.
-func (i *Installer) roleInto(ctx context.Context, in *cluster, into **unstructured.Unstructured) func() error {
-	return func() error {
-		err := in.getInto(ctx, i.object(roleFile), into)()
-		if apierrors.IsForbidden(err) && !i.opts.Informer {
-			return nil
-		}
-		return err
-	}
 }
 
 // correct applies all objects, in an order in which no write of the runtime waits for an agent.
@@ -282,7 +270,6 @@ func (i *Installer) installInformer(ctx context.Context, in *cluster, found exis
 		if err != nil || len(held) > 0 {
 			return awaitingEndOf(held), err
 		}
-		found.configuration = nil
 	}
 	live, status, err := i.installAgent(ctx, in, found, want)
 	if err != nil || status.State != Ready {
@@ -324,14 +311,15 @@ func (i *Installer) complete(
 	return status, err
 }
 
-// applyObjects applies the early objects before the late ones in a first installation, as the pods
-// cannot start without the Secret. Afterwards it applies all at the same time, unless the agents
-// watch.
+// applyObjects applies the early objects before the late ones, as the pods cannot start without the
+// Secret.
 func (i *Installer) applyObjects(
 	ctx context.Context, in *cluster, found existing, all *objects,
 ) (live agents, err error) {
-	early := func() error { return in.applyAll(ctx, append(all.early, all.secret)) }
-	late := []func() error{
+	if err := in.applyAll(ctx, append(all.early, all.secret)); err != nil {
+		return agents{}, err
+	}
+	err = together(
 		func() error { return in.applyAll(ctx, all.late) },
 		func() (err error) { live.deployment, err = in.apply(ctx, all.deployment); return err },
 		i.slicesInto(ctx, in, &live.slices),
@@ -340,15 +328,6 @@ func (i *Installer) applyObjects(
 				_, err = in.tryApply(ctx, i.namespace())
 			}
 			return err
-		},
-	}
-	if found.configuration != nil {
-		err = together(append(late, early)...)
-		return live, err
-	}
-	if err := early(); err != nil {
-		return agents{}, err
-	}
-	err = together(late...)
+		})
 	return live, err
 }

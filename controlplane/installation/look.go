@@ -79,10 +79,11 @@ func markOf(object *unstructured.Unstructured) mark {
 	if object == nil {
 		return mark{}
 	}
+	version := object.GetResourceVersion() // Objects of RBAC have no generation.
 	if generation := object.GetGeneration(); generation != 0 {
-		return remote.Sum(string(object.GetUID()), strconv.FormatInt(generation, 10))
+		version = strconv.FormatInt(generation, 10)
 	}
-	return remote.Sum(string(object.GetUID()), "version", object.GetResourceVersion()) // As objects of RBAC.
+	return remote.Sum(string(object.GetUID()), version)
 }
 
 // outdate makes the next call of Install apply all objects. It returns the last look, or the zero

@@ -59,11 +59,17 @@ const (
 	createdBy           = "runtime-watcher-installation"
 )
 
-func mustManifest[T any](file string) *T {
+// manifest decodes a manifest with another name in all names and labels, and another namespace.
+func (o Options) manifest(file string) *unstructured.Unstructured {
 	text, err := fs.ReadFile(agent.Manifests(), file)
-	object := new(T)
 	if err == nil {
-		err = yaml.Unmarshal(text, object)
+		text, err = yaml.ToJSON(text)
+	}
+	const namespace = `"namespace":"`
+	rename := strings.NewReplacer(namespace+Name, namespace+o.Namespace, `"`+Name, `"`+o.Name)
+	object := &unstructured.Unstructured{}
+	if err == nil {
+		err = object.UnmarshalJSON([]byte(rename.Replace(string(text))))
 	}
 	if err != nil {
 		panic(fmt.Sprintf("manifest %s of this build: %v", file, err))
@@ -74,12 +80,9 @@ func mustManifest[T any](file string) *T {
 // manifests returns all manifests by path, with the names and the namespace of the options. The
 // names of cluster-scoped objects are as unique in the runtime as that of the configuration.
 func (o Options) manifests() map[string]*unstructured.Unstructured {
-	all := map[string]*unstructured.Unstructured{
-		namespaceFile: {Object: *mustManifest[map[string]any](namespaceFile)},
-	}
+	all := map[string]*unstructured.Unstructured{namespaceFile: Options{Name: Name}.manifest(namespaceFile)}
 	for _, file := range append(slices.Concat(files()...), deploymentFile) {
-		content, _ := o.renamed("", *mustManifest[map[string]any](file)).(map[string]any) // It stays one.
-		all[file] = &unstructured.Unstructured{Object: content}
+		all[file] = o.manifest(file)
 	}
 	all[namespaceFile].SetName(o.Namespace)
 	role := o.ConfigurationName + "-informer"
@@ -91,30 +94,6 @@ func (o Options) manifests() map[string]*unstructured.Unstructured {
 
 func (i *Installer) object(file string) *unstructured.Unstructured {
 	return i.manifests[file].DeepCopy()
-}
-
-// renamed returns the value of a field with another name in all names and labels, and another
-// namespace. It changes the value.
-func (o Options) renamed(field string, value any) any {
-	switch value := value.(type) {
-	case string:
-		rest, ok := strings.CutPrefix(value, Name)
-		if ok && field == "namespace" {
-			return o.Namespace
-		}
-		if ok && (rest == "" || rest[0] == '-') {
-			return o.Name + rest
-		}
-	case []any:
-		for n := range value {
-			value[n] = o.renamed("", value[n])
-		}
-	case map[string]any:
-		for key := range value {
-			value[key] = o.renamed(key, value[key])
-		}
-	}
-	return value
 }
 
 func (o Options) labels() map[string]string {
@@ -241,9 +220,12 @@ func reservedSettings() map[string]bool {
 		settingSource: true, settingWatchers: true, settingExcluded: true,
 		settingServingCertificate: true, settingServingKey: true,
 	}
-	for _, variable := range mustManifest[appsv1.Deployment](deploymentFile).Spec.Template.Spec.Containers[0].Env {
-		names[variable.Name] = true
-	}
+	var deployment appsv1.Deployment
+	edit(Options{Name: Name}.manifest(deploymentFile), &deployment, func() {
+		for _, variable := range deployment.Spec.Template.Spec.Containers[0].Env {
+			names[variable.Name] = true
+		}
+	})
 	return names
 }
 

@@ -325,7 +325,8 @@ func (t *translator) text(e ast.Expr, name string) term {
 	if t.item != "" {
 		most = maxItemText
 	}
-	return with("("+of.text+"."+name+"("+strconv.Quote(value)+"))", []term{of}, of.is("string"), of.short(most)).asBool()
+	called := "(" + of.text + "." + name + "(" + strconv.Quote(value) + "))"
+	return with(called, []term{of}, of.is("string"), of.short(most)).asBool()
 }
 
 // macro is all or exists, over a list. All elements must be defined.
