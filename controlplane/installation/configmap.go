@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -164,32 +163,17 @@ func annotate(object *unstructured.Unstructured, name, value string) {
 }
 
 // claim makes the ConfigMap with the managers one of this installer, before any other object is
-// written. An API server lets only one of two installers create it, or change the same version of
-// it. live is the ConfigMap as it was read, nil if there was none.
+// written. It fails if the ConfigMap is not as it was read: an API server lets only one of two
+// installers create it, or change the same version of it. live is nil if there was none.
 func (i *Installer) claim(ctx context.Context, in *cluster, wanted, live *unstructured.Unstructured) error {
-	err := i.tryClaim(ctx, in, wanted, live)
-	if apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) {
-		if live, err = in.get(ctx, wanted); err == nil {
-			err = i.checkOwner(in, live)
-		}
-		if err != nil {
-			return err
-		}
-		err = i.tryClaim(ctx, in, wanted, live) // It may have changed for another reason.
+	var err error
+	if live == nil {
+		err = in.Create(ctx, wanted.DeepCopy(), client.FieldOwner(fieldOwner))
+	} else if ownerOf(live) != i.owner() {
+		claimed := live.DeepCopy()
+		annotate(claimed, annotationInstalledBy, i.owner())
+		unchanged := client.MergeFromWithOptions(live, client.MergeFromWithOptimisticLock{})
+		err = in.Patch(ctx, claimed, unchanged, client.FieldOwner(fieldOwner))
 	}
 	return in.wrap(err, "claim ConfigMap", wanted.GetName())
-}
-
-// tryClaim fails if the ConfigMap is not as it was read.
-func (i *Installer) tryClaim(ctx context.Context, in *cluster, wanted, live *unstructured.Unstructured) error {
-	if live == nil {
-		return in.Create(ctx, wanted.DeepCopy(), client.FieldOwner(fieldOwner))
-	}
-	if ownerOf(live) == i.owner() {
-		return nil
-	}
-	claimed := live.DeepCopy()
-	annotate(claimed, annotationInstalledBy, i.owner())
-	unchanged := client.MergeFromWithOptions(live, client.MergeFromWithOptimisticLock{})
-	return in.Patch(ctx, claimed, unchanged, client.FieldOwner(fieldOwner))
 }

@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
@@ -206,17 +207,15 @@ func parseResource(text string) (schema.GroupVersionResource, error) {
 // ReadWatchers reads Watchers in YAML documents or lists. Other kinds are refused, and conditions,
 // which the code in the control plane alone can check.
 func ReadWatchers(from io.Reader) (watches []watch.Watch, err error) {
-	text, err := io.ReadAll(from)
-	if err != nil {
-		return nil, err
-	}
-	for part := range bytes.SplitSeq(text, []byte("\n---")) {
-		if len(bytes.TrimSpace(bytes.TrimPrefix(bytes.TrimSpace(part), []byte("---")))) == 0 {
-			continue
-		}
-		var document watch.Document
-		if err := yaml.Unmarshal(part, &document); err != nil {
+	for documents := utilyaml.NewYAMLToJSONDecoder(from); ; {
+		var document *watch.Document
+		if err := documents.Decode(&document); errors.Is(err, io.EOF) {
+			return watches, withoutConditions(watches)
+		} else if err != nil {
 			return nil, err
+		}
+		if document == nil { // Empty.
+			continue
 		}
 		found, err := document.Watches()
 		if err != nil {
@@ -224,16 +223,13 @@ func ReadWatchers(from io.Reader) (watches []watch.Watch, err error) {
 		}
 		watches = append(watches, found...)
 	}
-	return watches, withoutConditions(watches)
 }
 
 func withoutConditions(watches []watch.Watch) error {
 	var problems []error
 	for _, w := range watches {
-		if len(w.Conditions) > 0 {
-			problems = append(problems, fmt.Errorf("watcher %.80q: want no spec.matchConditions: a condition that "+
-				"fails loses writes, and only an installer in the control plane guards them", w.Name.Name))
-		}
+		problems = append(problems, option.Unless(len(w.Conditions) == 0, "watcher %.80q: want no spec.matchConditions: a "+
+			"condition that fails loses writes, and only an installer in the control plane guards them", w.Name.Name))
 	}
 	return errors.Join(problems...)
 }
