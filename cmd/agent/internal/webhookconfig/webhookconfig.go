@@ -228,8 +228,9 @@ func ReadWatchers(from io.Reader) (watches []watch.Watch, err error) {
 func withoutConditions(watches []watch.Watch) error {
 	var problems []error
 	for _, w := range watches {
-		problems = append(problems, option.Unless(len(w.Conditions) == 0, "watcher %.80q: want no spec.matchConditions: a "+
-			"condition that fails loses writes, and only an installer in the control plane guards them", w.Name.Name))
+		problems = append(problems, option.Unless(len(w.Conditions) == 0,
+			"watcher %.80q: want no spec.matchConditions: a condition that fails loses writes, "+
+				"and only an installer in the control plane guards them", w.Name.Name))
 	}
 	return errors.Join(problems...)
 }
