@@ -284,7 +284,7 @@ func (i *Installer) installAgent(
 	if found.namespaceEnds() {
 		return agents{}, progressing(reasonNamespaceEnding, "waiting for the end of Namespace "+i.opts.Namespace), nil
 	}
-	live, err := i.applyObjects(ctx, in, found, &want.objects)
+	live, err := i.applyObjects(ctx, in, found, want)
 	if err != nil {
 		return agents{}, Status{}, err
 	}
@@ -314,14 +314,14 @@ func (i *Installer) complete(
 // applyObjects applies the early objects before the late ones, as the pods cannot start without the
 // Secret.
 func (i *Installer) applyObjects(
-	ctx context.Context, in *cluster, found existing, all *objects,
+	ctx context.Context, in *cluster, found existing, want *wanted,
 ) (live agents, err error) {
-	if err := in.applyAll(ctx, append(all.early, all.secret)); err != nil {
+	if err := in.applyAll(ctx, want.early); err != nil {
 		return agents{}, err
 	}
 	err = together(
-		func() error { return in.applyAll(ctx, all.late) },
-		func() (err error) { live.deployment, err = in.apply(ctx, all.deployment); return err },
+		func() error { return in.applyAll(ctx, want.late) },
+		func() (err error) { live.deployment, err = in.apply(ctx, want.deployment); return err },
 		i.slicesInto(ctx, in, &live.slices),
 		func() (err error) {
 			if ours(found.namespace) { // It is never replaced, as it may hold objects of others.

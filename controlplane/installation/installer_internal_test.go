@@ -83,11 +83,16 @@ func TestAddressOfTheRuntimeComesFirst(t *testing.T) {
 	}
 }
 
-// An agent gets each field of a watch, except conditions, which need an API server.
+// An agent gets each field of a watch, except conditions, which need an API server. A change of any
+// field leads to a correction.
 func TestAgentsGetEachFieldOfAWatch(t *testing.T) {
 	whole, changed := watchtest.Watches()
 	setting := func(w watch.Watch) string { return watchersSetting([]watch.Watch{w}) }
+	parameters := func(w watch.Watch) [32]byte { return (&Installer{}).parametersOf(&Runtime{Watches: []watch.Watch{w}}) }
 	for path, w := range changed {
+		if parameters(w) == parameters(whole) {
+			t.Errorf("%s: a change is not noticed", path)
+		}
 		if (setting(w) == setting(whole)) != strings.HasPrefix(path, ".Conditions") {
 			t.Errorf("%s: a change has %s", path, setting(w))
 		}

@@ -17,12 +17,13 @@ import (
 
 // wanted are the objects to apply, and what is known of those that are there.
 type wanted struct {
-	objects
-
-	configuration *unstructured.Unstructured // nil with an informer
-	whole         bool                       // no webhook of the configuration waits for the agent
-	missed        bool                       // others have changed webhooks
-	seen          look                       // without the objects that are there
+	configuration *unstructured.Unstructured   // nil with an informer
+	managers      *unstructured.Unstructured   // early, too
+	early, late   []*unstructured.Unstructured // the late ones need early ones
+	deployment    *unstructured.Unstructured   // as late
+	whole         bool                         // no webhook of the configuration waits for the agent
+	missed        bool                         // others have changed webhooks
+	seen          look                         // without the objects that are there
 }
 
 // look is the memory of the last complete installation of a runtime. Without it, as after a
@@ -59,7 +60,7 @@ func (i *Installer) wanted(r *Runtime, ownNamespace bool, restart string) (*want
 		w.seen.whole = shortSum(sumOf(w.configuration))
 		annotate(w.configuration, annotationWhole, w.seen.whole)
 	}
-	w.objects = i.objects(r, ownNamespace, restart)
+	w.add(i, r, ownNamespace, restart)
 	return w, nil
 }
 

@@ -124,21 +124,12 @@ func ours(namespace *unstructured.Unstructured) bool {
 	return namespace != nil && namespace.GetAnnotations()[annotationCreatedBy] == createdBy
 }
 
-// objects are all objects except the namespace and the webhook configuration. Those that are early
-// need no other.
-type objects struct {
-	managers, secret *unstructured.Unstructured // managers is early, too
-	early, late      []*unstructured.Unstructured
-	deployment       *unstructured.Unstructured
-}
-
-func (i *Installer) objects(r *Runtime, ownNamespace bool, restart string) objects {
-	all := objects{
-		managers: i.managersMap(r, restart), secret: i.secret(r), deployment: i.deployment(r, ownNamespace, restart),
-	}
-	all.early = append(all.early, all.managers)
+// add adds all objects except the namespace and the webhook configuration.
+func (w *wanted) add(i *Installer, r *Runtime, ownNamespace bool, restart string) {
+	w.managers, w.deployment = i.managersMap(r, restart), i.deployment(r, ownNamespace, restart)
+	w.early = append(w.early, w.managers, i.secret(r))
 	if r.PullSecret != nil {
-		all.early = append(all.early, i.pullSecret(r))
+		w.early = append(w.early, i.pullSecret(r))
 	}
 	for part, names := range files() {
 		if part == partCanary && i.opts.NoCanary || part == partInformer && !i.opts.Informer {
@@ -147,13 +138,12 @@ func (i *Installer) objects(r *Runtime, ownNamespace bool, restart string) objec
 		for _, file := range names {
 			object := i.filled(file, r)
 			if strings.HasSuffix(object.GetKind(), "Binding") {
-				all.late = append(all.late, object)
+				w.late = append(w.late, object)
 			} else {
-				all.early = append(all.early, object)
+				w.early = append(w.early, object)
 			}
 		}
 	}
-	return all
 }
 
 func (i *Installer) filled(file string, r *Runtime) *unstructured.Unstructured {

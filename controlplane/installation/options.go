@@ -48,7 +48,7 @@ type Options struct {
 	// with the former name stay. Default: [Name].
 	Name string
 	// ConfigurationName is the name of the ValidatingWebhookConfiguration. It must be unique in the
-	// runtime. Default: "runtime-watcher".
+	// runtime. Webhooks that others add to it are removed. Default: "runtime-watcher".
 	ConfigurationName string
 	// Owner identifies this installer in the runtimes, in the annotation
 	// operator.kyma-project.io/installed-by. A runtime of another owner is left as it is, with an

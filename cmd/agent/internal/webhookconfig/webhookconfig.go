@@ -88,9 +88,12 @@ func newCommand(stdin io.Reader, help io.Writer) *command {
 		_, _ = io.WriteString(help, usage) // A reader that has gone needs no help.
 		f.PrintDefaults()
 	}
-	// A wrong value does not end the parse, so that all are named.
+	// A wrong value does not end the parse, so that all are named. An empty one is none.
 	read := func(name, usage string, value func(text string) error) {
 		f.Func(name, usage, func(text string) error {
+			if text == "" {
+				return nil
+			}
 			if err := value(text); err != nil {
 				c.problems = append(c.problems, fmt.Errorf("--%s: %w", name, err))
 			}

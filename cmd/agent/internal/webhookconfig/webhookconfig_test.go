@@ -97,13 +97,13 @@ func TestWatchersBecomeAConfiguration(t *testing.T) {
 
 func TestOneWatchFromFlags(t *testing.T) {
 	text, err := run(t, "", "--ca-cert", caFile(t), "--manager", "my-operator", "--resource", "apps/v1/deployments",
-		"--service", "watcher/agent:8443", "--name", "mine")
+		"--service", "watcher/agent:8443", "--name", "mine", "--canary", "", "--exclude-namespaces", "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
 		"kind: ValidatingWebhookConfiguration", "name: mine", "- deployments", "- apps", "port: 8443",
-		"failurePolicy: Ignore",
+		"failurePolicy: Ignore", "- kube-system",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("want %q in:\n%s", want, text)
