@@ -259,6 +259,9 @@ func whatIsUnchangedCostsThreeReads(w *world) {
 	_, unchanged, err = w.kept.Unchanged(w.t.Context(), without)
 	rig.NoError(w.t, err)
 	rig.Same(w.t, "unchanged with another watch", false, unchanged)
+	w.runtime.Secret = w.newSecret(w.namespace)
+	w.install()
+	rig.Same(w.t, "new Secret", w.runtime.Secret, get(w, secretName, &corev1.Secret{}).Data)
 }
 
 func aNewManagerRestartsNothing(w *world) {
