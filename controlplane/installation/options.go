@@ -181,18 +181,14 @@ func (o Options) overNATS() bool { return o.Settings[settingTransport] == transp
 // validateTransport refuses settings with which an agent does not start.
 func (o Options) validateTransport() []error {
 	transport, set := o.Settings[settingTransport]
-	if set && transport != transportHTTPS && transport != transportNATS {
-		return []error{fmt.Errorf("%s in Settings: want %s or %s, have %.80q",
-			settingTransport, transportHTTPS, transportNATS, transport)}
-	}
-	if !o.overNATS() {
-		return nil
-	}
 	contract, fallback := o.Settings[settingContract], o.Settings[settingFallback]
+	nats := o.overNATS()
 	return []error{
-		option.Unless(contract == "" || contract == "v3", "%s in Settings: want v3 with %s=%s, have %.80q",
+		option.Unless(!set || transport == transportHTTPS || nats, "%s in Settings: want %s or %s, have %.80q",
+			settingTransport, transportHTTPS, transportNATS, transport),
+		option.Unless(!nats || contract == "" || contract == "v3", "%s in Settings: want v3 with %s=%s, have %.80q",
 			settingContract, settingTransport, transportNATS, contract),
-		option.Unless(fallback == "", "%s in Settings: want none with %s=%s, have %.80q",
+		option.Unless(!nats || fallback == "", "%s in Settings: want none with %s=%s, have %.80q",
 			settingFallback, settingTransport, transportNATS, fallback),
 	}
 }
