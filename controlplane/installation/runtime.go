@@ -118,14 +118,13 @@ func (r *Runtime) pair(certificate, key string) (tls.Certificate, error) {
 
 // secret has the keys that the agent reads. The serving pair is optional.
 func (i *Installer) secret(r *Runtime) *unstructured.Unstructured {
-	data := map[string][]byte{
-		material.CA:                r.Secret[material.CA],
-		material.ClientCertificate: r.Secret[material.ClientCertificate],
-		material.ClientKey:         r.Secret[material.ClientKey],
-	}
-	if r.hasServingPair() {
-		data[material.ServingCertificate] = r.Secret[material.ServingCertificate]
-		data[material.ServingKey] = r.Secret[material.ServingKey]
+	data := make(map[string][]byte)
+	for _, key := range []string{
+		material.CA, material.ClientCertificate, material.ClientKey, material.ServingCertificate, material.ServingKey,
+	} {
+		if value, has := r.Secret[key]; has {
+			data[key] = value
+		}
 	}
 	return i.secretOf(i.opts.secretName(), corev1.SecretTypeTLS, data)
 }
