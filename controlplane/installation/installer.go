@@ -26,6 +26,7 @@ type Installer struct {
 	opts         Options
 	manifests    map[string]*unstructured.Unstructured // by path, never changed
 	looks        sync.Map                              // of the last look at each runtime, by its ID
+	restarts     sync.Map                              // of the last restart after a correction, by the same ID
 	budgets      *remote.Budgets
 }
 
@@ -195,28 +196,33 @@ func (i *Installer) plan(
 	ctx context.Context, in *cluster, r *Runtime, found existing, former []core.Manager, last look,
 ) (*wanted, error) {
 	ownNamespace := ours(cmp.Or(found.namespace, i.namespace()))
-	want, err := i.wanted(r, ownNamespace, restart(found.managers, former))
+	want, err := i.wanted(r, ownNamespace)
 	if err != nil {
 		return nil, err
 	}
 	// If the last complete installation had the same configuration, and the present one differs, then
 	// others have replaced it, as by an older copy with the annotation of its time.
-	intact := last.whole == want.seen.whole
+	intact, live := last.whole == want.seen.whole, found.configuration
 	if !intact {
 		i.looks.Delete(r.ID)
 	}
-	live := found.configuration
-	if live == nil || i.opts.Informer || !intact && live.GetAnnotations()[annotationWhole] != want.seen.whole {
-		return want, nil
+	stale := former
+	want.whole = live != nil && !i.opts.Informer && (intact || live.GetAnnotations()[annotationWhole] == want.seen.whole)
+	if want.whole {
+		corrected, err := in.put(ctx, live, want.configuration, client.DryRunAll)
+		if err != nil {
+			return nil, err
+		}
+		if want.missed = corrected.GetGeneration() != live.GetGeneration(); want.missed {
+			in.log.WarnContext(ctx, "others have changed webhooks, so agents restart after the correction")
+			stale = i.Managers(r.Watches)
+		}
 	}
-	corrected, err := in.put(ctx, live, want.configuration, client.DryRunAll)
-	if err == nil && corrected.GetGeneration() != live.GetGeneration() {
-		in.log.WarnContext(ctx, "others have changed webhooks, so agents restart after the correction")
-		want, err = i.wanted(r, ownNamespace, restart(found.managers, i.Managers(r.Watches)))
-		want.missed = true
-	}
-	want.whole = true
-	return want, err
+	due := restart(found.managers, stale)
+	pods := i.paced(r.ID, due, len(former) > 0, want.missed)
+	want.waits = pods != due
+	want.add(i, r, ownNamespace, due, pods)
+	return want, nil
 }
 
 // begin creates the namespace and claims the runtime. No object can be created in a namespace that
@@ -258,6 +264,11 @@ func (i *Installer) installWebhook(ctx context.Context, in *cluster, found exist
 	}
 	if err != nil || status.State != Ready {
 		return status, err
+	}
+	if want.waits {
+		status.State, status.Reason = Failed, reasonWebhooksContested
+		status.Message = "others change webhooks again and again, so agents restart once in an hour at most"
+		return status, nil
 	}
 	return i.complete(ctx, in, status, want, configuration, live)
 }

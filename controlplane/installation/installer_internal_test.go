@@ -5,12 +5,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/go-logr/logr"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
@@ -52,6 +54,15 @@ func TestOneReplicaThatAnswersIsEnough(t *testing.T) {
 				t.Errorf("got %+v, want %s", have, test.want)
 			}
 		})
+	}
+}
+
+func TestLinesGoToTheLoggerOfTheOperator(t *testing.T) {
+	var lines strings.Builder
+	logf.SetLogger(logr.FromSlogHandler(slog.NewTextHandler(&lines, nil)))
+	must(New("image", "a:443", Options{})).opts.Logger.Info("a line")
+	if !strings.Contains(lines.String(), "a line") {
+		t.Errorf("got %q, want the line", lines.String())
 	}
 }
 

@@ -23,6 +23,7 @@ type wanted struct {
 	deployment    *unstructured.Unstructured   // as late
 	whole         bool                         // no webhook of the configuration waits for the agent
 	missed        bool                         // others have changed webhooks
+	waits         bool                         // a restart of the agents is due later
 	seen          look                         // without the objects that are there
 }
 
@@ -42,9 +43,9 @@ func (i *Installer) parametersOf(r *Runtime) [sha256.Size]byte {
 	return sumOf(watch.DocumentOf(r.Watches), i.addressFor(r), r.PullSecret)
 }
 
-// wanted takes whether this package has made, or makes, the namespace, and the value of
-// annotationRestart.
-func (i *Installer) wanted(r *Runtime, ownNamespace bool, restart string) (*wanted, error) {
+// wanted returns the configuration only. ownNamespace means that this package has made, or makes,
+// the namespace.
+func (i *Installer) wanted(r *Runtime, ownNamespace bool) (*wanted, error) {
 	w := &wanted{seen: look{parameters: i.parametersOf(r), secret: sumOf(r.Secret)}}
 	if i.opts.Informer {
 		// Without conditions, which need an API server, the watches report more than they should.
@@ -60,7 +61,6 @@ func (i *Installer) wanted(r *Runtime, ownNamespace bool, restart string) (*want
 		w.seen.whole = shortSum(sumOf(w.configuration))
 		annotate(w.configuration, annotationWhole, w.seen.whole)
 	}
-	w.add(i, r, ownNamespace, restart)
 	return w, nil
 }
 

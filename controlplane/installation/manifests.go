@@ -124,9 +124,10 @@ func ours(namespace *unstructured.Unstructured) bool {
 	return namespace != nil && namespace.GetAnnotations()[annotationCreatedBy] == createdBy
 }
 
-// add adds all objects except the namespace and the webhook configuration.
-func (w *wanted) add(i *Installer, r *Runtime, ownNamespace bool, restart string) {
-	w.managers, w.deployment = i.managersMap(r, restart), i.deployment(r, ownNamespace, restart)
+// add adds all objects except the namespace and the webhook configuration. due and pods are values
+// of annotationRestart: the one of the ConfigMap, and the one of the pods, which may follow later.
+func (w *wanted) add(i *Installer, r *Runtime, ownNamespace bool, due, pods string) {
+	w.managers, w.deployment = i.managersMap(r, due), i.deployment(r, ownNamespace, pods)
 	w.early = append(w.early, w.managers, i.secret(r))
 	if r.PullSecret != nil {
 		w.early = append(w.early, i.pullSecret(r))
@@ -219,13 +220,13 @@ func reservedSettings() map[string]bool {
 	return names
 }
 
-func (i *Installer) deployment(r *Runtime, ownNamespace bool, restart string) *unstructured.Unstructured {
+func (i *Installer) deployment(r *Runtime, ownNamespace bool, pods string) *unstructured.Unstructured {
 	object := i.object(deploymentFile)
 	var deployment appsv1.Deployment
 	edit(object, &deployment, func() {
 		deployment.Spec.Replicas = new(i.opts.Replicas)
-		if restart != "" {
-			deployment.Spec.Template.Annotations = map[string]string{annotationRestart: restart}
+		if pods != "" {
+			deployment.Spec.Template.Annotations = map[string]string{annotationRestart: pods}
 		}
 		i.fillPod(&deployment.Spec.Template.Spec, r, ownNamespace)
 	})

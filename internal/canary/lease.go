@@ -73,9 +73,6 @@ func NewLease(name types.NamespacedName, opts LeaseOptions) (*Lease, error) {
 	return lease, err
 }
 
-// Close closes a connection that a write has left behind.
-func (l *Lease) Close() { l.client.CloseIdleConnections() }
-
 // roots reads the present CA bundle.
 func (l *Lease) roots() (*x509.CertPool, error) {
 	bundle, err := os.ReadFile(l.ca)
