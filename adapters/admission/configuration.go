@@ -15,6 +15,7 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
@@ -100,17 +101,22 @@ func (o ConfigurationOptions) namespaceSelector() *metav1.LabelSelector {
 // never blocks a write, because the failure policy is Ignore.
 //
 // It does no I/O and keeps no reference to its arguments. The error is permanent, has
-// the reason invalid_configuration, and names all problems of the watches, the timeout, the CA
-// bundle, and an address that is missing or there twice. An API server refuses invalid names and
-// addresses.
+// the reason invalid_configuration, and names all problems, except the names and addresses that an
+// API server refuses.
 func WebhookConfiguration(
 	name string, endpoint Endpoint, watches []watch.Watch, opts ConfigurationOptions,
 ) (*admissionregistrationv1.ValidatingWebhookConfiguration, error) {
 	opts = opts.withDefaults(&endpoint)
 	isWhole := opts.Timeout >= time.Second && opts.Timeout <= maxTimeout && opts.Timeout%time.Second == 0
+	isNoNamespace := func(name string) bool { return len(validation.IsDNS1123Label(name)) > 0 }
+	isLease := !isNoNamespace(opts.Canary.Namespace) && len(validation.IsDNS1123Subdomain(opts.Canary.Name)) == 0
 	invalid := errors.Join(
 		endpoint.validate(),
 		option.Unless(isWhole, "timeout: want 1 s to 30 s in whole seconds, have %s", opts.Timeout),
+		// An API server takes other names, and selects nothing.
+		option.Unless(isLease || opts.Canary == types.NamespacedName{}, "canary: want names, have %.160q", opts.Canary),
+		option.Unless(!slices.ContainsFunc(opts.ExcludedNamespaces, isNoNamespace),
+			"excluded namespaces: want names, have %.200q", opts.ExcludedNamespaces),
 		watch.Validate(watches))
 	if invalid != nil {
 		return nil, fmt.Errorf("%w: %w", errInvalidConfiguration, invalid)

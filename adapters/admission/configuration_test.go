@@ -350,6 +350,8 @@ func TestWebhookConfigurationRefuses(t *testing.T) {
 	}{
 		{"timeout: want 1 s to 30 s", func(in *input) { in.opts.Timeout = time.Minute }},
 		{"timeout: want 1 s to 30 s", func(in *input) { in.opts.Timeout = 1500 * time.Millisecond }},
+		{`namespaces: want names, have ["a" "a.b"]`, func(in *input) { in.opts.ExcludedNamespaces = []string{"a", "a.b"} }},
+		{`canary: want names, have "a/B"`, func(in *input) { in.opts.Canary = types.NamespacedName{Namespace: "a", Name: "B"} }},
 		{"have neither", endpoint(func(e *admission.Endpoint) { e.URL = "" })},
 		{"have both", endpoint(func(e *admission.Endpoint) { e.Service.Name = "agent" })},
 		{"at least one certificate", endpoint(func(e *admission.Endpoint) { e.CABundle = nil })},
