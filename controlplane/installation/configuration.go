@@ -2,6 +2,7 @@ package installation
 
 import (
 	"context"
+	"reflect"
 	"slices"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -76,6 +77,19 @@ func webhooksOf(configuration *unstructured.Unstructured) []any {
 func nameOf(webhook any) any {
 	fields, _ := webhook.(map[string]any)
 	return fields["name"]
+}
+
+// missed reports whether others have changed one of our webhooks, so that an API server may not have
+// called the agents. A timeout loses no call. Both configurations have all defaults, and lose their
+// timeouts here.
+func missed(live, corrected *unstructured.Unstructured) bool {
+	for _, webhook := range slices.Concat(webhooksOf(live), webhooksOf(corrected)) {
+		fields, _ := webhook.(map[string]any)
+		delete(fields, "timeoutSeconds")
+	}
+	return slices.ContainsFunc(webhooksOf(corrected), func(ours any) bool {
+		return !slices.ContainsFunc(webhooksOf(live), func(known any) bool { return reflect.DeepEqual(known, ours) })
+	})
 }
 
 // put creates a webhook configuration, or replaces its webhooks. Those that others have added, and

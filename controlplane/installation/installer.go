@@ -172,9 +172,6 @@ func (i *Installer) correct(ctx context.Context, in *cluster, r *Runtime, last l
 	}
 	former := i.formerManagers(r, found.managers)
 	want, err := i.plan(ctx, in, r, found, former, last)
-	if err == nil {
-		err = i.begin(ctx, in, found, want)
-	}
 	if err != nil {
 		return Status{}, err
 	}
@@ -182,8 +179,11 @@ func (i *Installer) correct(ctx context.Context, in *cluster, r *Runtime, last l
 	if i.opts.Informer {
 		install = i.installInformer
 	}
-	status, err := install(ctx, in, found, want)
-	if err != nil {
+	var status Status
+	if err = i.begin(ctx, in, found, want); err == nil {
+		status, err = install(ctx, in, found, want)
+	}
+	if err != nil { // A write may have been done nevertheless.
 		status = Status{}
 	}
 	status.Former = former
@@ -213,7 +213,7 @@ func (i *Installer) plan(
 		if err != nil {
 			return nil, err
 		}
-		if want.missed = corrected.GetGeneration() != live.GetGeneration(); want.missed {
+		if want.missed = missed(live, corrected); want.missed {
 			in.log.WarnContext(ctx, "others have changed webhooks, so agents restart after the correction")
 			stale = i.Managers(r.Watches)
 		}
