@@ -80,16 +80,17 @@ func nameOf(webhook any) any {
 }
 
 // missed reports whether others have changed one of our webhooks, so that an API server may not have
-// called the agents. A timeout loses no call. Both configurations have all defaults, and lose their
-// timeouts here.
-func missed(live, corrected *unstructured.Unstructured) bool {
+// called the agents. A timeout loses no call. corrected is the answer to a dry run with ours. Both
+// have all defaults, and lose their timeouts here. The comparisons are few, even if a runtime lies.
+func missed(live, corrected, ours *unstructured.Unstructured) bool {
 	for _, webhook := range slices.Concat(webhooksOf(live), webhooksOf(corrected)) {
 		fields, _ := webhook.(map[string]any)
 		delete(fields, "timeoutSeconds")
 	}
-	return slices.ContainsFunc(webhooksOf(corrected), func(ours any) bool {
-		return !slices.ContainsFunc(webhooksOf(live), func(known any) bool { return reflect.DeepEqual(known, ours) })
-	})
+	missing := func(webhook any) bool {
+		return !slices.ContainsFunc(webhooksOf(live), func(known any) bool { return reflect.DeepEqual(known, webhook) })
+	}
+	return len(webhooksOf(corrected)) != len(webhooksOf(ours)) || slices.ContainsFunc(webhooksOf(corrected), missing)
 }
 
 // put creates a webhook configuration, or replaces its webhooks. Those that others have added, and

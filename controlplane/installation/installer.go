@@ -213,7 +213,7 @@ func (i *Installer) plan(
 		if err != nil {
 			return nil, err
 		}
-		if want.missed = missed(live, corrected); want.missed {
+		if want.missed = missed(live, corrected, want.configuration); want.missed {
 			in.log.WarnContext(ctx, "others have changed webhooks, so agents restart after the correction")
 			stale = i.Managers(r.Watches)
 		}
