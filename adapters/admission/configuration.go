@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
@@ -83,28 +83,6 @@ func (o ConfigurationOptions) withDefaults(endpoint *Endpoint) ConfigurationOpti
 	return o
 }
 
-func (o ConfigurationOptions) validate() error {
-	if o.Timeout < time.Second || o.Timeout > maxTimeout || o.Timeout%time.Second != 0 {
-		return fmt.Errorf("timeout: want 1 s to 30 s in whole seconds, have %s", o.Timeout)
-	}
-	var problems []error
-	for _, key := range slices.Sorted(maps.Keys(o.Labels)) {
-		problems = append(problems,
-			invalid(validation.IsQualifiedName(key), "label %.80q", key),
-			invalid(validation.IsValidLabelValue(o.Labels[key]), "value %.80q of label %.80q", o.Labels[key], key))
-	}
-	if o.Canary != (types.NamespacedName{}) {
-		problems = append(problems,
-			invalid(validation.IsDNS1123Label(o.Canary.Namespace), "canary: namespace %.80q", o.Canary.Namespace),
-			invalid(validation.IsDNS1123Subdomain(o.Canary.Name), "canary: name %.80q", o.Canary.Name))
-	}
-	for _, namespace := range o.ExcludedNamespaces {
-		problems = append(problems,
-			invalid(validation.IsDNS1123Label(namespace), "excluded namespace %.80q", namespace))
-	}
-	return errors.Join(problems...)
-}
-
 // namespaceSelector selects by the label that Kubernetes adds to every namespace.
 func (o ConfigurationOptions) namespaceSelector() *metav1.LabelSelector {
 	if len(o.ExcludedNamespaces) == 0 {
@@ -123,13 +101,22 @@ func (o ConfigurationOptions) namespaceSelector() *metav1.LabelSelector {
 // never blocks a write, because the failure policy is Ignore.
 //
 // It does no I/O and keeps no reference to its arguments. The error is permanent, has
-// the reason invalid_configuration, and names all problems.
+// the reason invalid_configuration, and names all problems, except the names and addresses that an
+// API server refuses.
 func WebhookConfiguration(
 	name string, endpoint Endpoint, watches []watch.Watch, opts ConfigurationOptions,
 ) (*admissionregistrationv1.ValidatingWebhookConfiguration, error) {
 	opts = opts.withDefaults(&endpoint)
+	isWhole := opts.Timeout >= time.Second && opts.Timeout <= maxTimeout && opts.Timeout%time.Second == 0
+	isNoNamespace := func(name string) bool { return len(validation.IsDNS1123Label(name)) > 0 }
+	isLease := !isNoNamespace(opts.Canary.Namespace) && len(validation.IsDNS1123Subdomain(opts.Canary.Name)) == 0
 	invalid := errors.Join(
-		endpoint.validate(), opts.validate(), invalid(validation.IsDNS1123Subdomain(name), "name %.80q", name),
+		endpoint.validate(),
+		option.Unless(isWhole, "timeout: want 1 s to 30 s in whole seconds, have %s", opts.Timeout),
+		// An API server takes other names, and selects nothing.
+		option.Unless(isLease || opts.Canary == types.NamespacedName{}, "canary: want names, have %.160q", opts.Canary),
+		option.Unless(!slices.ContainsFunc(opts.ExcludedNamespaces, isNoNamespace),
+			"excluded namespaces: want names, have %.200q", opts.ExcludedNamespaces),
 		watch.Validate(watches))
 	if invalid != nil {
 		return nil, fmt.Errorf("%w: %w", errInvalidConfiguration, invalid)
@@ -156,15 +143,6 @@ func (b *builder) webhooks(watches []watch.Watch) (all []admissionregistrationv1
 		return strings.Compare(a.Name, b.Name)
 	})
 	return all
-}
-
-// invalid returns an error for the first problem that a function of package validation found, and
-// nil if it found none. The format describes the value.
-func invalid(problems []string, format string, args ...any) error {
-	if len(problems) == 0 {
-		return nil
-	}
-	return fmt.Errorf(format+": %s", append(args, problems[0])...)
 }
 
 // Endpoint is the address at which an API server calls a handler: a URL or a service of its
@@ -198,46 +176,11 @@ func (e *Endpoint) clientConfig(path string) admissionregistrationv1.WebhookClie
 }
 
 func (e *Endpoint) validate() error {
-	hasService := e.Service != types.NamespacedName{}
-	address := errors.New("endpoint: want a URL or a service, have both")
-	switch {
-	case e.URL == "" && !hasService:
-		address = errors.New("endpoint: want a URL or a service, have neither")
-	case !hasService:
-		address = validateURL(e.URL)
-	case e.URL == "":
-		address = e.validateService()
-	}
-	return errors.Join(address, validateBundle(e.CABundle))
-}
-
-// validateURL accepts the URLs that an API server accepts for a webhook. Its error does not contain
-// a password.
-func validateURL(text string) error {
-	u, err := url.Parse(text)
-	switch {
-	case err != nil:
-		return errors.New("endpoint: want an https URL, have none that can be parsed")
-	case u.Scheme != "https" || u.Hostname() == "":
-		return fmt.Errorf("endpoint: want https://<host>, have %.200q", u.Redacted())
-	case u.User != nil || u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
-		return fmt.Errorf("endpoint: want no user, query or fragment, have %.200q", u.Redacted())
-	default:
-		return nil
-	}
-}
-
-// validateService checks the names and the port as an API server does.
-func (e *Endpoint) validateService() error {
-	var invalidPort error
-	if e.ServicePort != 0 {
-		invalidPort = invalid(validation.IsValidPortNum(int(e.ServicePort)), "endpoint: port %d", e.ServicePort)
-	}
+	hasURL, hasService := e.URL != "", e.Service != types.NamespacedName{}
 	return errors.Join(
-		invalid(validation.IsDNS1123Label(e.Service.Namespace),
-			"endpoint: namespace of the service %.80q", e.Service.Namespace),
-		invalid(validation.IsDNS1035Label(e.Service.Name), "endpoint: service %.80q", e.Service.Name),
-		invalidPort)
+		option.Unless(hasURL || hasService, "endpoint: want a URL or a service, have neither"),
+		option.Unless(!hasURL || !hasService, "endpoint: want a URL or a service, have both"),
+		validateBundle(e.CABundle))
 }
 
 // validateBundle accepts the bundles that an API server accepts: one or more PEM blocks of type

@@ -11,8 +11,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -55,21 +53,17 @@ func (i *Installer) managersMap(r *Runtime, restart string) *unstructured.Unstru
 	for _, manager := range i.Managers(r.Watches) {
 		lines.WriteString(string(manager) + "\n")
 	}
-	config := &corev1.ConfigMap{
-		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: i.opts.Namespace, Name: i.opts.managersName(), Labels: i.opts.labels(),
-		},
-		Data: map[string]string{managersKey: lines.String()},
-	}
-	config.Annotations = map[string]string{annotationRuntime: string(r.ID)}
+	config := named("v1", "ConfigMap", i.opts.Namespace, i.opts.managersName())
+	config.SetLabels(i.opts.labels())
+	config.Object["data"] = map[string]any{managersKey: lines.String()}
+	annotate(config, annotationRuntime, string(r.ID))
 	if restart != "" {
-		config.Annotations[annotationRestart] = restart
+		annotate(config, annotationRestart, restart)
 	}
 	if r.PullSecret != nil {
-		config.Annotations[annotationPullSecret] = i.pullSecretName()
+		annotate(config, annotationPullSecret, i.pullSecretName())
 	}
-	return i.finishedOf(config)
+	return i.finished(config)
 }
 
 // annotationRestart has a value that changes when a manager is removed, or its webhook is
@@ -87,11 +81,7 @@ func restart(live *unstructured.Unstructured, managers []core.Manager) (last str
 	if len(managers) == 0 {
 		return last
 	}
-	text := []byte(last)
-	for _, manager := range managers {
-		text = append(text, " "+string(manager)...)
-	}
-	return shortSum(sha256.Sum256(text))
+	return shortSum(sumOf(last, managers))
 }
 
 // restarted is the last restart after a correction of webhooks, and the pause before the next one.
@@ -104,14 +94,14 @@ type restarted struct {
 // paced returns the value of annotationRestart for the pods. It is the one that is due, unless the
 // agents have restarted not long ago, as others undo each correction. The pauses grow to an hour.
 // After a new start of this process, the agents restart once without a pause.
-func (i *Installer) paced(id core.RuntimeID, due string, former, missed []core.Manager) string {
+func (i *Installer) paced(id core.RuntimeID, due string, former, missed bool) string {
 	found, known := i.restarts.Load(id)
 	last, _ := found.(restarted)
 	now := i.opts.Now()
-	if now.Before(last.until) && len(former) == 0 {
+	if now.Before(last.until) && !former {
 		return last.restart
 	}
-	if due != last.restart && (known || len(missed) > 0) {
+	if due != last.restart && (known || missed) {
 		pause := time.Minute
 		if now.Sub(last.until) < verifyAfter {
 			pause = min(2*last.pause+pause, verifyAfter)
@@ -133,7 +123,8 @@ func (i *Installer) formerManagers(r *Runtime, live *unstructured.Unstructured) 
 		return nil
 	}
 	text, _, _ := unstructured.NestedString(live.Object, "data", managersKey)
-	return without(remote.Managers(strings.FieldsSeq(text)), i.Managers(r.Watches))
+	now := i.Managers(r.Watches)
+	return slices.DeleteFunc(remote.Managers(strings.FieldsSeq(text)), func(m core.Manager) bool { return slices.Contains(now, m) })
 }
 
 // mountManagers gives the agent the file with its managers. The whole folder is mounted, as a mount
@@ -200,32 +191,17 @@ func annotate(object *unstructured.Unstructured, name, value string) {
 }
 
 // claim makes the ConfigMap with the managers one of this installer, before any other object is
-// written. An API server lets only one of two installers create it, or change the same version of
-// it. live is the ConfigMap as it was read, nil if there was none.
+// written. It fails if the ConfigMap is not as it was read: an API server lets only one of two
+// installers create it, or change the same version of it. live is nil if there was none.
 func (i *Installer) claim(ctx context.Context, in *cluster, wanted, live *unstructured.Unstructured) error {
-	err := i.tryClaim(ctx, in, wanted, live)
-	if apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) {
-		if live, err = in.get(ctx, wanted); err == nil {
-			err = i.checkOwner(in, live)
-		}
-		if err != nil {
-			return err
-		}
-		err = i.tryClaim(ctx, in, wanted, live) // It may have changed for another reason.
+	var err error
+	if live == nil {
+		err = in.Create(ctx, wanted.DeepCopy(), client.FieldOwner(fieldOwner))
+	} else if ownerOf(live) != i.owner() {
+		claimed := live.DeepCopy()
+		annotate(claimed, annotationInstalledBy, i.owner())
+		unchanged := client.MergeFromWithOptions(live, client.MergeFromWithOptimisticLock{})
+		err = in.Patch(ctx, claimed, unchanged, client.FieldOwner(fieldOwner))
 	}
 	return in.wrap(err, "claim ConfigMap", wanted.GetName())
-}
-
-// tryClaim fails if the ConfigMap is not as it was read.
-func (i *Installer) tryClaim(ctx context.Context, in *cluster, wanted, live *unstructured.Unstructured) error {
-	if live == nil {
-		return in.Create(ctx, wanted.DeepCopy(), client.FieldOwner(fieldOwner))
-	}
-	if ownerOf(live) == i.owner() {
-		return nil
-	}
-	claimed := live.DeepCopy()
-	annotate(claimed, annotationInstalledBy, i.owner())
-	unchanged := client.MergeFromWithOptions(live, client.MergeFromWithOptimisticLock{})
-	return in.Patch(ctx, claimed, unchanged, client.FieldOwner(fieldOwner))
 }

@@ -2,11 +2,10 @@ package installation
 
 import (
 	"context"
-	"log/slog"
+	"reflect"
 	"slices"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -14,8 +13,6 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/material"
-	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/remote"
-	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
@@ -44,146 +41,71 @@ func (i *Installer) excludedNamespaces(ownNamespace bool) []string {
 	}
 }
 
-// renewal is a webhook configuration after its first step.
-type renewal struct {
-	former   []core.Manager             // that no webhook names any more
-	complete bool                       // no new webhook waits
-	live     *unstructured.Unstructured // nil if there is none
-}
+// annotationWhole is on a configuration with all webhooks, and changes with them.
+const annotationWhole = "operator.kyma-project.io/whole"
 
 // renewConfiguration updates the webhooks that the API server has already, and removes the others.
 // New webhooks wait until the agent answers. live is the configuration as it was read, nil if there
 // was none.
 func (i *Installer) renewConfiguration(
 	ctx context.Context, in *cluster, live *unstructured.Unstructured, want *wanted,
-) (renewal, error) {
+) (*unstructured.Unstructured, error) {
 	if live == nil {
-		return renewal{}, nil
-	}
-	stored, err := in.webhooks(live)
-	if err != nil {
-		return renewal{}, err
-	}
-	known, elsewhere := make(map[string]bool, len(stored)), ""
-	for n := range stored {
-		known[stored[n].Name] = true
-		if service := stored[n].ClientConfig.Service; service != nil && service.Namespace != i.opts.Namespace {
-			elsewhere = service.Namespace
-		}
-	}
-	if elsewhere != "" {
-		in.log.WarnContext(ctx, "webhooks called a Service in another namespace, where the objects of a former agent stay",
-			slog.String("namespace", elsewhere))
-	}
-	isNew := func(webhook admissionregistrationv1.ValidatingWebhook) bool { return !known[webhook.Name] }
-	first, complete := want.whole, wasWhole(live, want) || !slices.ContainsFunc(want.configuration.Webhooks, isNew)
-	if !complete {
-		narrowed := *want.configuration
-		narrowed.Webhooks = slices.DeleteFunc(slices.Clone(narrowed.Webhooks), isNew)
-		first = i.finishedOf(&narrowed)
-	}
-	renewed, err := in.apply(ctx, first)
-	if err == nil {
-		err = in.restoreConditions(ctx, renewed, want.whole)
-	}
-	if err != nil {
-		return renewal{}, err
-	}
-	// Webhooks that others have added by hand are still there.
-	left, err := in.webhooks(renewed)
-	former := without(without(managersCalled(stored), managersCalled(want.configuration.Webhooks)), managersCalled(left))
-	return renewal{former: former, complete: complete, live: renewed}, err
-}
-
-// annotationWhole is on a configuration with all webhooks, and changes with them.
-const annotationWhole = "operator.kyma-project.io/whole"
-
-func wasWhole(live *unstructured.Unstructured, want *wanted) bool {
-	return want.intact || live.GetAnnotations()[annotationWhole] == want.digest.whole
-}
-
-// missed returns the managers of webhooks that others have removed or changed, so that the API
-// server may not have called the agent. live is the configuration as it was read, nil if there was
-// none. Without any, the canary notices it.
-func (i *Installer) missed(in *cluster, live *unstructured.Unstructured, want *wanted) ([]core.Manager, error) {
-	if live == nil || want.whole == nil || !wasWhole(live, want) {
 		return nil, nil
 	}
-	stored, err := in.webhooks(live)
-	if err != nil {
-		return nil, err
-	}
-	wanted, err := in.webhooks(want.whole)
-	return managersCalled(slices.DeleteFunc(wanted, func(webhook admissionregistrationv1.ValidatingWebhook) bool {
-		return slices.ContainsFunc(stored, func(s admissionregistrationv1.ValidatingWebhook) bool { return callsAs(&s, &webhook) })
-	})), err
-}
-
-// restoreConditions removes the conditions that others have added to webhooks of ours, as an apply
-// leaves them. For writes that they exclude, an API server would call no agent, and the canary
-// would not notice.
-func (c *cluster) restoreConditions(ctx context.Context, live, wanted *unstructured.Unstructured) error {
-	const field = "matchConditions"
-	before, conditions := live.DeepCopy(), map[any]any{}
-	eachWebhook(wanted, func(webhook map[string]any) { conditions[webhook["name"]] = webhook[field] })
-	eachWebhook(live, func(webhook map[string]any) {
-		if ours, known := conditions[webhook["name"]]; known && ours != nil {
-			webhook[field] = ours
-		} else if known {
-			delete(webhook, field)
-		}
-	})
-	if equality.Semantic.DeepEqual(before, live) {
-		return nil
-	}
-	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
-	return c.wrap(c.Patch(ctx, live, patch, client.FieldOwner(fieldOwner)), "patch "+live.GetKind(), live.GetName())
-}
-
-func eachWebhook(configuration *unstructured.Unstructured, do func(webhook map[string]any)) {
-	all, _ := configuration.Object["webhooks"].([]any)
-	for _, one := range all {
-		if webhook, ok := one.(map[string]any); ok {
-			do(webhook)
-		}
-	}
-}
-
-// callsAs reports whether an API server calls a stored webhook as often as another one. It may have
-// set defaults.
-func callsAs(stored, wanted *admissionregistrationv1.ValidatingWebhook) bool {
-	same, covers := equality.Semantic.DeepEqual, equality.Semantic.DeepDerivative
-	return stored.Name == wanted.Name && covers(wanted.ClientConfig, stored.ClientConfig) &&
-		covers(wanted.Rules, stored.Rules) && covers(wanted.MatchPolicy, stored.MatchPolicy) &&
-		same(wanted.NamespaceSelector, stored.NamespaceSelector) && same(wanted.ObjectSelector, stored.ObjectSelector) &&
-		len(wanted.MatchConditions) == len(stored.MatchConditions) &&
-		!slices.ContainsFunc(wanted.MatchConditions, func(c admissionregistrationv1.MatchCondition) bool {
-			return !slices.Contains(stored.MatchConditions, c)
+	first := want.configuration
+	if !want.whole {
+		known := webhooksOf(live)
+		all := webhooksOf(want.configuration)
+		old := slices.DeleteFunc(slices.Clone(all), func(webhook any) bool {
+			return !slices.ContainsFunc(known, func(k any) bool { return nameOf(k) == nameOf(webhook) })
 		})
-}
-
-func (c *cluster) webhooks(
-	configuration *unstructured.Unstructured,
-) ([]admissionregistrationv1.ValidatingWebhook, error) {
-	var stored admissionregistrationv1.ValidatingWebhookConfiguration
-	err := c.decode(configuration, &stored)
-	return stored.Webhooks, err
-}
-
-func managersCalled(webhooks []admissionregistrationv1.ValidatingWebhook) []core.Manager {
-	return remote.Managers(func(yield func(string) bool) {
-		for n := range webhooks {
-			service := webhooks[n].ClientConfig.Service
-			if service == nil || service.Path == nil {
-				continue
-			}
-			if manager, ok := admission.ManagerOf(*service.Path); ok && !yield(string(manager)) {
-				return
-			}
+		if want.whole = len(old) == len(all); !want.whole {
+			first = first.DeepCopy()
+			first.Object["webhooks"] = old
+			annotate(first, annotationWhole, "")
 		}
-	})
+	}
+	return in.put(ctx, live, first)
 }
 
-func without(managers, others []core.Manager) []core.Manager {
-	return slices.DeleteFunc(managers, func(m core.Manager) bool { return slices.Contains(others, m) })
+func webhooksOf(configuration *unstructured.Unstructured) []any {
+	webhooks, _ := configuration.Object["webhooks"].([]any)
+	return webhooks
+}
+
+func nameOf(webhook any) any {
+	fields, _ := webhook.(map[string]any)
+	return fields["name"]
+}
+
+// missed reports whether others have changed one of our webhooks, so that an API server may not have
+// called the agents. A timeout loses no call. corrected is the answer to a dry run with ours. Both
+// have all defaults, and lose their timeouts here. The comparisons are few, even if a runtime lies.
+func missed(live, corrected, ours *unstructured.Unstructured) bool {
+	for _, webhook := range slices.Concat(webhooksOf(live), webhooksOf(corrected)) {
+		fields, _ := webhook.(map[string]any)
+		delete(fields, "timeoutSeconds")
+	}
+	missing := func(webhook any) bool {
+		return !slices.ContainsFunc(webhooksOf(live), func(known any) bool { return reflect.DeepEqual(known, webhook) })
+	}
+	return len(webhooksOf(corrected)) != len(webhooksOf(ours)) || slices.ContainsFunc(webhooksOf(corrected), missing)
+}
+
+// put creates a webhook configuration, or replaces its webhooks. Those that others have added, and
+// fields that others have added to ours, are removed: the API server may call no agent because of
+// them. live is nil if there is no configuration.
+func (c *cluster) put(
+	ctx context.Context, live, wanted *unstructured.Unstructured, opts ...client.PatchOption,
+) (*unstructured.Unstructured, error) {
+	if live == nil {
+		return c.tryApply(ctx, wanted)
+	}
+	next := wanted.DeepCopy()
+	if webhooksOf(next) == nil {
+		next.Object["webhooks"] = nil // Null removes all.
+	}
+	err := c.Patch(ctx, next, client.Merge, append(opts, client.FieldOwner(fieldOwner))...)
+	return next, c.wrap(err, "patch "+wanted.GetKind(), wanted.GetName())
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -152,21 +151,9 @@ func (i *Installer) read(ctx context.Context, in *cluster) (existing, error) {
 	err := together(
 		in.getInto(ctx, i.namespace(), &found.namespace),
 		in.getInto(ctx, i.managersMap(&Runtime{}, ""), &found.managers),
-		i.roleInto(ctx, in, &found.role),
+		in.getInto(ctx, i.object(roleFile), &found.role),
 	)
 	return found, err
-}
-
-// roleInto returns a task that gets the role of agents that watch. An installer of webhooks that
-// may not read roles has not made one.
-func (i *Installer) roleInto(ctx context.Context, in *cluster, into **unstructured.Unstructured) func() error {
-	return func() error {
-		err := in.getInto(ctx, i.object(roleFile), into)()
-		if apierrors.IsForbidden(err) && !i.opts.Informer {
-			return nil
-		}
-		return err
-	}
 }
 
 // correct applies all objects, in an order in which no write of the runtime waits for an agent.
@@ -178,20 +165,13 @@ func (i *Installer) correct(ctx context.Context, in *cluster, r *Runtime, last l
 	if err := i.checkOwner(in, found.configuration, found.managers, found.role); err != nil {
 		return Status{}, err
 	}
-	former := i.formerManagers(r, found.managers)
 	if r.PullSecret == nil { // Before the ConfigMap loses the annotation.
 		if err := in.removeAll(ctx, i.formerPullSecret(found.managers)); err != nil {
 			return Status{}, err
 		}
 	}
-	want, missed, err := i.plan(ctx, in, r, found, former, last)
-	if err != nil {
-		return Status{}, err
-	}
-	err = i.begin(ctx, in, found, want)
-	if err == nil && len(missed) > 0 { // After the correction, nothing else shows that the restart is due.
-		_, err = in.apply(ctx, want.managers)
-	}
+	former := i.formerManagers(r, found.managers)
+	want, err := i.plan(ctx, in, r, found, former, last)
 	if err != nil {
 		return Status{}, err
 	}
@@ -199,45 +179,55 @@ func (i *Installer) correct(ctx context.Context, in *cluster, r *Runtime, last l
 	if i.opts.Informer {
 		install = i.installInformer
 	}
-	status, err := install(ctx, in, found, want, former)
-	if err != nil {
-		status = Status{Former: status.Former}
+	var status Status
+	if err = i.begin(ctx, in, found, want); err == nil {
+		status, err = install(ctx, in, found, want)
 	}
+	if err != nil { // A write may have been done nevertheless.
+		status = Status{}
+	}
+	status.Former = former
 	return status, err
 }
 
-// plan returns the objects to apply, and the managers of webhooks that others have changed: their
-// agents restart. former are the managers that the ConfigMap loses.
+// plan returns the objects to apply. If others have changed webhooks, the agents restart. former
+// are the managers that the ConfigMap loses.
 func (i *Installer) plan(
 	ctx context.Context, in *cluster, r *Runtime, found existing, former []core.Manager, last look,
-) (*wanted, []core.Manager, error) {
-	have := facts{ownNamespace: ours(cmp.Or(found.namespace, i.namespace())), restart: restart(found.managers, former)}
-	have.pods = i.paced(r.ID, have.restart, former, nil)
-	want, err := i.wanted(r, have)
+) (*wanted, error) {
+	ownNamespace := ours(cmp.Or(found.namespace, i.namespace()))
+	want, err := i.wanted(r, ownNamespace)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	have.intact = last.digest.whole == want.digest.whole
-	want.facts = have
-	if !have.intact {
+	// If the last complete installation had the same configuration, and the present one differs, then
+	// others have replaced it, as by an older copy with the annotation of its time.
+	intact, live := last.whole == want.seen.whole, found.configuration
+	if !intact {
 		i.looks.Delete(r.ID)
 	}
-	missed, err := i.missed(in, found.configuration, want)
-	if len(missed) > 0 {
-		in.log.WarnContext(ctx, "others have changed webhooks, so agents restart after the correction", slog.Any("managers", missed))
-		have.restart = restart(found.managers, slices.Concat(former, missed))
-		have.pods = i.paced(r.ID, have.restart, former, missed)
-		want, err = i.wanted(r, have)
+	stale := former
+	want.whole = live != nil && !i.opts.Informer && (intact || live.GetAnnotations()[annotationWhole] == want.seen.whole)
+	if want.whole {
+		corrected, err := in.put(ctx, live, want.configuration, client.DryRunAll)
+		if err != nil {
+			return nil, err
+		}
+		if want.missed = missed(live, corrected, want.configuration); want.missed {
+			in.log.WarnContext(ctx, "others have changed webhooks, so agents restart after the correction")
+			stale = i.Managers(r.Watches)
+		}
 	}
-	return want, missed, err
+	due := restart(found.managers, stale)
+	pods := i.paced(r.ID, due, len(former) > 0, want.missed)
+	want.waits = pods != due
+	want.add(i, r, ownNamespace, due, pods)
+	return want, nil
 }
 
 // begin creates the namespace and claims the runtime. No object can be created in a namespace that
 // ends.
 func (i *Installer) begin(ctx context.Context, in *cluster, found existing, want *wanted) error {
-	if found.namespaceEnds() {
-		return nil
-	}
 	if found.namespace == nil {
 		// Create, not apply: an apply would take over a namespace that appeared since the read.
 		err := in.Create(ctx, i.namespace(), client.FieldOwner(fieldOwner))
@@ -245,73 +235,58 @@ func (i *Installer) begin(ctx context.Context, in *cluster, found existing, want
 			return in.wrap(err, "create Namespace", i.opts.Namespace)
 		}
 	}
-	return i.claim(ctx, in, want.managers, found.managers)
+	var err error
+	if !found.namespaceEnds() {
+		err = i.claim(ctx, in, want.managers, found.managers)
+	}
+	if err == nil && want.missed { // After the correction, nothing else shows that the restart is due.
+		_, err = in.apply(ctx, want.managers)
+	}
+	return err
 }
 
-// installWebhook installs agents that the API server calls. former are the managers that the
-// ConfigMap loses. With a role, former replicas may be agents that watch, and serve no webhook.
-func (i *Installer) installWebhook(
-	ctx context.Context, in *cluster, found existing, want *wanted, former []core.Manager,
-) (Status, error) {
-	renewed, err := i.renewConfiguration(ctx, in, found.configuration, want)
+// installWebhook installs agents that the API server calls. The role is that of agents that
+// watched until now. Former replicas may be such agents, and serve no webhook.
+func (i *Installer) installWebhook(ctx context.Context, in *cluster, found existing, want *wanted) (Status, error) {
+	configuration, err := i.renewConfiguration(ctx, in, found.configuration, want)
 	if err != nil {
 		return Status{}, err
 	}
-	if found.configuration != nil {
-		former = renewed.former
-	}
 	live, status, err := i.installAgent(ctx, in, found, want)
-	if err == nil && (status.State == Ready || status.formerServe() && found.role == nil) {
-		var configuration *unstructured.Unstructured
-		configuration, err = i.callAgent(ctx, in, found, want, renewed)
-		switch {
-		case err != nil || status.State != Ready:
-		case want.pods != want.restart:
-			status.State, status.Reason = Failed, reasonWebhooksContested
-			status.Message = "others change webhooks again and again, so agents restart once in an hour at most"
-		default:
-			status, err = i.complete(ctx, in, status, i.lookOf(want, configuration, live))
-		}
+	if err != nil || status.State != Ready && (found.role != nil || !status.formerServe()) {
+		return status, err
 	}
-	status.Former = former
-	return status, err
+	if found.role != nil {
+		_, err = in.remove(ctx, i.removable(partInformer)...)
+	}
+	if err == nil && !want.whole {
+		configuration, err = in.put(ctx, configuration, want.configuration)
+	}
+	if err != nil || status.State != Ready {
+		return status, err
+	}
+	if want.waits {
+		status.State, status.Reason = Failed, reasonWebhooksContested
+		status.Message = "others change webhooks again and again, so agents restart once in an hour at most"
+		return status, nil
+	}
+	return i.complete(ctx, in, status, want, configuration, live)
 }
 
 // installInformer installs agents that watch. The webhook configuration goes first, because these
-// agents do not answer. The resync of their start stands in for the changes in between. former are
-// the managers that the ConfigMap loses.
-func (i *Installer) installInformer(
-	ctx context.Context, in *cluster, found existing, want *wanted, former []core.Manager,
-) (Status, error) {
+// agents do not answer. The resync of their start stands in for the changes in between.
+func (i *Installer) installInformer(ctx context.Context, in *cluster, found existing, want *wanted) (Status, error) {
 	if found.configuration != nil {
 		held, err := in.remove(ctx, i.bareConfiguration())
 		if err != nil || len(held) > 0 {
 			return awaitingEndOf(held), err
 		}
-		found.configuration = nil
 	}
 	live, status, err := i.installAgent(ctx, in, found, want)
-	if err == nil && status.State == Ready {
-		status, err = i.complete(ctx, in, status, i.lookOf(want, found.role, live))
+	if err != nil || status.State != Ready {
+		return status, err
 	}
-	status.Former = former
-	return status, err
-}
-
-// callAgent makes the API server call the agent, and returns the webhook configuration. A role is
-// that of agents that watched until now.
-func (i *Installer) callAgent(
-	ctx context.Context, in *cluster, found existing, want *wanted, renewed renewal,
-) (*unstructured.Unstructured, error) {
-	if found.role != nil {
-		if _, err := in.remove(ctx, i.removable(partInformer)...); err != nil {
-			return nil, err
-		}
-	}
-	if renewed.complete {
-		return renewed.live, nil
-	}
-	return in.apply(ctx, want.whole)
+	return i.complete(ctx, in, status, want, found.role, live)
 }
 
 func (i *Installer) installAgent(
@@ -320,7 +295,7 @@ func (i *Installer) installAgent(
 	if found.namespaceEnds() {
 		return agents{}, progressing(reasonNamespaceEnding, "waiting for the end of Namespace "+i.opts.Namespace), nil
 	}
-	live, err := i.applyObjects(ctx, in, found, &want.objects)
+	live, err := i.applyObjects(ctx, in, found, want)
 	if err != nil {
 		return agents{}, Status{}, err
 	}
@@ -329,8 +304,10 @@ func (i *Installer) installAgent(
 }
 
 // complete is the end of an installation. It removes the objects of the canary after it was turned
-// off. The next calls compare with the look.
-func (i *Installer) complete(ctx context.Context, in *cluster, status Status, seen look) (Status, error) {
+// off. The next calls compare with what it has seen.
+func (i *Installer) complete(
+	ctx context.Context, in *cluster, status Status, want *wanted, marker *unstructured.Unstructured, live agents,
+) (Status, error) {
 	if i.opts.NoCanary {
 		if err := in.removeAll(ctx, i.removable(partCanary)); err != nil {
 			return Status{}, err
@@ -338,36 +315,30 @@ func (i *Installer) complete(ctx context.Context, in *cluster, status Status, se
 	}
 	status, err := i.replace(ctx, in, status)
 	if err == nil && status.State == Ready {
+		seen := want.seen
+		seen.at, seen.marker, seen.deployment = i.opts.Now(), markOf(marker), markOf(live.deployment)
 		i.looks.Store(in.id, seen)
 	}
 	return status, err
 }
 
-// applyObjects applies the early objects before the late ones in a first installation, as the pods
-// cannot start without the Secret. Afterwards it applies all at the same time, unless the agents
-// watch.
+// applyObjects applies the early objects before the late ones, as the pods cannot start without the
+// Secret.
 func (i *Installer) applyObjects(
-	ctx context.Context, in *cluster, found existing, all *objects,
+	ctx context.Context, in *cluster, found existing, want *wanted,
 ) (live agents, err error) {
-	early := func() error { return in.applyAll(ctx, append(all.early, all.secret)) }
-	late := []func() error{
-		func() error { return in.applyAll(ctx, all.late) },
-		func() (err error) { live.deployment, err = in.apply(ctx, all.deployment); return err },
+	if err := in.applyAll(ctx, want.early); err != nil {
+		return agents{}, err
+	}
+	err = together(
+		func() error { return in.applyAll(ctx, want.late) },
+		func() (err error) { live.deployment, err = in.apply(ctx, want.deployment); return err },
 		i.slicesInto(ctx, in, &live.slices),
 		func() (err error) {
 			if ours(found.namespace) { // It is never replaced, as it may hold objects of others.
 				_, err = in.tryApply(ctx, i.namespace())
 			}
 			return err
-		},
-	}
-	if found.configuration != nil {
-		err = together(append(late, early)...)
-		return live, err
-	}
-	if err := early(); err != nil {
-		return agents{}, err
-	}
-	err = together(late...)
+		})
 	return live, err
 }

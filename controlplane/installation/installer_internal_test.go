@@ -17,7 +17,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/internal/watchtest"
-	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
 // A runtime may have room for one of two replicas, for ever.
@@ -58,26 +57,12 @@ func TestOneReplicaThatAnswersIsEnough(t *testing.T) {
 	}
 }
 
-// By default the lines go to the logger of the operator.
-func TestAFormerNamespaceIsNamed(t *testing.T) {
-	var log strings.Builder
-	logf.SetLogger(logr.FromSlogHandler(slog.NewTextHandler(&log, nil)))
-	in := &cluster{Client: fake.NewClientBuilder().Build(), id: "runtime", log: must(New("image", "a:443", Options{})).opts.Logger}
-	for _, namespace := range []string{"former", "former", "new"} {
-		log.Reset()
-		i := must(New("image", "a:443", Options{Namespace: namespace}))
-		ca := must(testpki.NewCA("ca", testpki.Options{}))
-		want := must(i.wanted(&Runtime{Secret: map[string][]byte{"ca.crt": ca.PEM}}, facts{}))
-		live, err := in.get(t.Context(), i.bareConfiguration())
-		if err == nil {
-			_, err = i.renewConfiguration(t.Context(), in, live, want)
-		}
-		if live == nil {
-			_, err = in.apply(t.Context(), want.whole)
-		}
-		if moved := strings.Contains(log.String(), "namespace=former"); err != nil || moved != (namespace == "new") {
-			t.Errorf("%s: %v, log %q", namespace, err, log.String())
-		}
+func TestLinesGoToTheLoggerOfTheOperator(t *testing.T) {
+	var lines strings.Builder
+	logf.SetLogger(logr.FromSlogHandler(slog.NewTextHandler(&lines, nil)))
+	must(New("image", "a:443", Options{})).opts.Logger.Info("a line")
+	if !strings.Contains(lines.String(), "a line") {
+		t.Errorf("got %q, want the line", lines.String())
 	}
 }
 
@@ -109,11 +94,16 @@ func TestAddressOfTheRuntimeComesFirst(t *testing.T) {
 	}
 }
 
-// An agent gets each field of a watch, except conditions, which need an API server.
+// An agent gets each field of a watch, except conditions, which need an API server. A change of any
+// field leads to a correction.
 func TestAgentsGetEachFieldOfAWatch(t *testing.T) {
 	whole, changed := watchtest.Watches()
 	setting := func(w watch.Watch) string { return watchersSetting([]watch.Watch{w}) }
+	parameters := func(w watch.Watch) [32]byte { return (&Installer{}).parametersOf(&Runtime{Watches: []watch.Watch{w}}) }
 	for path, w := range changed {
+		if parameters(w) == parameters(whole) {
+			t.Errorf("%s: a change is not noticed", path)
+		}
 		if (setting(w) == setting(whole)) != strings.HasPrefix(path, ".Conditions") {
 			t.Errorf("%s: a change has %s", path, setting(w))
 		}

@@ -27,6 +27,7 @@ func TestNewNamesAllThatIsWrong(t *testing.T) {
 		"a URL":               {"agent:v1", "https://a:443", installation.Options{}, []string{"<host>:<port>"}},
 		"no host":             {"agent:v1", ":443", installation.Options{}, []string{"<host>:<port>"}},
 		"a namespace":         {"agent:v1", "a:443", installation.Options{Namespace: "a/b"}, []string{"Namespace"}},
+		"a name":              {"agent:v1", "a:443", installation.Options{Name: `a"b`}, []string{"Name"}},
 		"a configuration":     {"agent:v1", "a:443", installation.Options{ConfigurationName: "A"}, []string{"ConfigurationName"}},
 		"replicas":            {"agent:v1", "a:443", installation.Options{Replicas: -1}, []string{"Replicas"}},
 		"a path of the agent": {"agent:v1", "a:443", with("TLS_KEY", "/etc/key", "https"), []string{"Settings", "TLS_KEY"}},

@@ -59,11 +59,17 @@ const (
 	createdBy           = "runtime-watcher-installation"
 )
 
-func mustManifest[T any](file string) *T {
+// manifest decodes a manifest with another name in all names and labels, and another namespace.
+func (o Options) manifest(file string) *unstructured.Unstructured {
 	text, err := fs.ReadFile(agent.Manifests(), file)
-	object := new(T)
 	if err == nil {
-		err = yaml.Unmarshal(text, object)
+		text, err = yaml.ToJSON(text)
+	}
+	const namespace = `"namespace":"`
+	rename := strings.NewReplacer(namespace+Name, namespace+o.Namespace, `"`+Name, `"`+o.Name)
+	object := &unstructured.Unstructured{}
+	if err == nil {
+		err = object.UnmarshalJSON([]byte(rename.Replace(string(text))))
 	}
 	if err != nil {
 		panic(fmt.Sprintf("manifest %s of this build: %v", file, err))
@@ -74,12 +80,9 @@ func mustManifest[T any](file string) *T {
 // manifests returns all manifests by path, with the names and the namespace of the options. The
 // names of cluster-scoped objects are as unique in the runtime as that of the configuration.
 func (o Options) manifests() map[string]*unstructured.Unstructured {
-	all := map[string]*unstructured.Unstructured{
-		namespaceFile: {Object: *mustManifest[map[string]any](namespaceFile)},
-	}
+	all := map[string]*unstructured.Unstructured{namespaceFile: Options{Name: Name}.manifest(namespaceFile)}
 	for _, file := range append(slices.Concat(files()...), deploymentFile) {
-		content, _ := o.renamed("", *mustManifest[map[string]any](file)).(map[string]any) // It stays one.
-		all[file] = &unstructured.Unstructured{Object: content}
+		all[file] = o.manifest(file)
 	}
 	all[namespaceFile].SetName(o.Namespace)
 	role := o.ConfigurationName + "-informer"
@@ -91,30 +94,6 @@ func (o Options) manifests() map[string]*unstructured.Unstructured {
 
 func (i *Installer) object(file string) *unstructured.Unstructured {
 	return i.manifests[file].DeepCopy()
-}
-
-// renamed returns the value of a field with another name in all names and labels, and another
-// namespace. It changes the value.
-func (o Options) renamed(field string, value any) any {
-	switch value := value.(type) {
-	case string:
-		rest, ok := strings.CutPrefix(value, Name)
-		if ok && field == "namespace" {
-			return o.Namespace
-		}
-		if ok && (rest == "" || rest[0] == '-') {
-			return o.Name + rest
-		}
-	case []any:
-		for n := range value {
-			value[n] = o.renamed("", value[n])
-		}
-	case map[string]any:
-		for key := range value {
-			value[key] = o.renamed(key, value[key])
-		}
-	}
-	return value
 }
 
 func (o Options) labels() map[string]string {
@@ -145,19 +124,13 @@ func ours(namespace *unstructured.Unstructured) bool {
 	return namespace != nil && namespace.GetAnnotations()[annotationCreatedBy] == createdBy
 }
 
-// objects are all objects except the namespace and the webhook configuration. Those that are early
-// need no other.
-type objects struct {
-	managers, secret *unstructured.Unstructured // managers is early, too
-	early, late      []*unstructured.Unstructured
-	deployment       *unstructured.Unstructured
-}
-
-func (i *Installer) objects(r *Runtime, have facts) objects {
-	all := objects{managers: i.managersMap(r, have.restart), secret: i.secret(r), deployment: i.deployment(r, have)}
-	all.early = append(all.early, all.managers)
+// add adds all objects except the namespace and the webhook configuration. due and pods are values
+// of annotationRestart: the one of the ConfigMap, and the one of the pods, which may follow later.
+func (w *wanted) add(i *Installer, r *Runtime, ownNamespace bool, due, pods string) {
+	w.managers, w.deployment = i.managersMap(r, due), i.deployment(r, ownNamespace, pods)
+	w.early = append(w.early, w.managers, i.secret(r))
 	if r.PullSecret != nil {
-		all.early = append(all.early, i.pullSecret(r))
+		w.early = append(w.early, i.pullSecret(r))
 	}
 	for part, names := range files() {
 		if part == partCanary && i.opts.NoCanary || part == partInformer && !i.opts.Informer {
@@ -166,13 +139,12 @@ func (i *Installer) objects(r *Runtime, have facts) objects {
 		for _, file := range names {
 			object := i.filled(file, r)
 			if strings.HasSuffix(object.GetKind(), "Binding") {
-				all.late = append(all.late, object)
+				w.late = append(w.late, object)
 			} else {
-				all.early = append(all.early, object)
+				w.early = append(w.early, object)
 			}
 		}
 	}
-	return all
 }
 
 func (i *Installer) filled(file string, r *Runtime) *unstructured.Unstructured {
@@ -239,21 +211,24 @@ func reservedSettings() map[string]bool {
 		settingSource: true, settingWatchers: true, settingExcluded: true,
 		settingServingCertificate: true, settingServingKey: true,
 	}
-	for _, variable := range mustManifest[appsv1.Deployment](deploymentFile).Spec.Template.Spec.Containers[0].Env {
-		names[variable.Name] = true
-	}
+	var deployment appsv1.Deployment
+	edit(Options{Name: Name}.manifest(deploymentFile), &deployment, func() {
+		for _, variable := range deployment.Spec.Template.Spec.Containers[0].Env {
+			names[variable.Name] = true
+		}
+	})
 	return names
 }
 
-func (i *Installer) deployment(r *Runtime, have facts) *unstructured.Unstructured {
+func (i *Installer) deployment(r *Runtime, ownNamespace bool, pods string) *unstructured.Unstructured {
 	object := i.object(deploymentFile)
 	var deployment appsv1.Deployment
 	edit(object, &deployment, func() {
 		deployment.Spec.Replicas = new(i.opts.Replicas)
-		if have.pods != "" {
-			deployment.Spec.Template.Annotations = map[string]string{annotationRestart: have.pods}
+		if pods != "" {
+			deployment.Spec.Template.Annotations = map[string]string{annotationRestart: pods}
 		}
-		i.fillPod(&deployment.Spec.Template.Spec, r, have.ownNamespace)
+		i.fillPod(&deployment.Spec.Template.Spec, r, ownNamespace)
 	})
 	return i.finished(object)
 }

@@ -50,7 +50,7 @@ type Options struct {
 	// with the former name stay. Default: [Name].
 	Name string
 	// ConfigurationName is the name of the ValidatingWebhookConfiguration. It must be unique in the
-	// runtime. Default: "runtime-watcher".
+	// runtime. Webhooks that others add to it are removed. Default: "runtime-watcher".
 	ConfigurationName string
 	// Owner identifies this installer in the runtimes, in the annotation
 	// operator.kyma-project.io/installed-by. A runtime of another owner is left as it is, with an
@@ -97,12 +97,12 @@ type Options struct {
 	Replaces []*unstructured.Unstructured
 	// Adjust may change each object before it is applied, to add tolerations, pull secrets or
 	// labels. It must not rename an object and must not block. Concurrent calls of Install call it
-	// concurrently. Default: none.
+	// concurrently. A result that changes is applied after 1 h. Default: none.
 	Adjust func(object *unstructured.Unstructured)
 	// Now is the clock. Default: [time.Now].
 	Now func() time.Time
-	// Logger gets a line when an object had to be replaced, when agents restart as others have
-	// changed webhooks, and when objects stay in a former namespace. Default: ctrl.Log.
+	// Logger gets a line when an object had to be replaced, and when agents restart as others have
+	// changed webhooks. Default: ctrl.Log.
 	Logger *slog.Logger
 }
 
@@ -183,18 +183,14 @@ func (o Options) overNATS() bool { return o.Settings[settingTransport] == transp
 // validateTransport refuses settings with which an agent does not start.
 func (o Options) validateTransport() []error {
 	transport, set := o.Settings[settingTransport]
-	if set && transport != transportHTTPS && transport != transportNATS {
-		return []error{fmt.Errorf("%s in Settings: want %s or %s, have %.80q",
-			settingTransport, transportHTTPS, transportNATS, transport)}
-	}
-	if !o.overNATS() {
-		return nil
-	}
 	contract, fallback := o.Settings[settingContract], o.Settings[settingFallback]
+	nats := o.overNATS()
 	return []error{
-		option.Unless(contract == "" || contract == "v3", "%s in Settings: want v3 with %s=%s, have %.80q",
+		option.Unless(!set || transport == transportHTTPS || nats, "%s in Settings: want %s or %s, have %.80q",
+			settingTransport, transportHTTPS, transportNATS, transport),
+		option.Unless(!nats || contract == "" || contract == "v3", "%s in Settings: want v3 with %s=%s, have %.80q",
 			settingContract, settingTransport, transportNATS, contract),
-		option.Unless(fallback == "", "%s in Settings: want none with %s=%s, have %.80q",
+		option.Unless(!nats || fallback == "", "%s in Settings: want none with %s=%s, have %.80q",
 			settingFallback, settingTransport, transportNATS, fallback),
 	}
 }

@@ -71,18 +71,18 @@ func (r *Runtime) validate(host string, serves, user bool) error {
 	if err != nil {
 		return err
 	}
-	if have := pair.Leaf.Subject.CommonName; have != string(r.ID) || r.ID == "" {
+	switch have := pair.Leaf.Subject.CommonName; {
+	case have != string(r.ID) || r.ID == "":
 		return fmt.Errorf("its Secret has the certificate of %.80q", have)
-	}
-	if user {
-		if err := r.validateUser(pair.Leaf); err != nil {
-			return err
-		}
-	}
-	if !serves {
+	case user && r.ID == reservedID:
+		return fmt.Errorf("want another ID with %s=%s, which reserves this one", settingTransport, transportNATS)
+	case user && len(pair.Leaf.DNSNames) == 0:
+		return errors.New("the certificate in its Secret has no DNS name, want the one of its user at the NATS server")
+	case serves:
+		return r.validateServing(host)
+	default:
 		return nil
 	}
-	return r.validateServing(host)
 }
 
 // validateServing verifies the serving certificate as the API server does.
@@ -116,28 +116,15 @@ func (r *Runtime) pair(certificate, key string) (tls.Certificate, error) {
 	return pair, option.Unless(err == nil, "%s and %s of its Secret: %w", certificate, key, err)
 }
 
-// validateUser refuses a runtime that a NATS server cannot identify.
-func (r *Runtime) validateUser(certificate *x509.Certificate) error {
-	switch {
-	case r.ID == reservedID:
-		return fmt.Errorf("want another ID with %s=%s, which reserves this one", settingTransport, transportNATS)
-	case len(certificate.DNSNames) == 0:
-		return errors.New("the certificate in its Secret has no DNS name, want the one of its user at the NATS server")
-	default:
-		return nil
-	}
-}
-
 // secret has the keys that the agent reads. The serving pair is optional.
 func (i *Installer) secret(r *Runtime) *unstructured.Unstructured {
-	data := map[string][]byte{
-		material.CA:                r.Secret[material.CA],
-		material.ClientCertificate: r.Secret[material.ClientCertificate],
-		material.ClientKey:         r.Secret[material.ClientKey],
-	}
-	if r.hasServingPair() {
-		data[material.ServingCertificate] = r.Secret[material.ServingCertificate]
-		data[material.ServingKey] = r.Secret[material.ServingKey]
+	data := make(map[string][]byte)
+	for _, key := range []string{
+		material.CA, material.ClientCertificate, material.ClientKey, material.ServingCertificate, material.ServingKey,
+	} {
+		if value, has := r.Secret[key]; has {
+			data[key] = value
+		}
 	}
 	return i.secretOf(i.opts.secretName(), corev1.SecretTypeTLS, data)
 }

@@ -39,7 +39,7 @@ type Status struct {
 	// Available is the number of replicas that answer, Replicas the number in the Deployment.
 	Available, Replicas int32
 	// Former are the managers that this call of Install has removed and that no watch names now.
-	// They were those of webhooks, or of agents that watch. Each is reported once.
+	// A call after an error may report them once more.
 	Former []core.Manager
 }
 
@@ -92,20 +92,14 @@ func rollout(d *appsv1.Deployment) Status {
 	if d.Spec.Replicas != nil {
 		s.Replicas = *d.Spec.Replicas
 	}
-	switch {
-	case d.Status.ObservedGeneration < d.Generation:
-		s.Message = "waiting for the controller of the Deployment"
-	case s.Available > 0 && d.Status.UpdatedReplicas >= s.Replicas && d.Status.Replicas <= d.Status.UpdatedReplicas:
+	switch current := d.Status.ObservedGeneration >= d.Generation; {
+	case current && s.Available > 0 && d.Status.UpdatedReplicas >= s.Replicas && d.Status.Replicas <= d.Status.UpdatedReplicas:
 		s.State, s.Reason = Ready, ""
-	case stalled(d) != "":
+	case current && stalled(d) != "":
 		s.State, s.Reason, s.Message = Failed, reasonRolloutStalled, stalled(d)
-	case d.Status.UpdatedReplicas < s.Replicas:
-		s.Message = fmt.Sprintf("waiting for the rollout: %d of %d replicas are updated",
-			d.Status.UpdatedReplicas, s.Replicas)
-	case d.Status.Replicas > d.Status.UpdatedReplicas:
-		s.Message = fmt.Sprintf("waiting for the end of %d old replicas", d.Status.Replicas-d.Status.UpdatedReplicas)
 	default:
-		s.Message = fmt.Sprintf("waiting for a replica: none of %d is available", s.Replicas)
+		s.Message = fmt.Sprintf("waiting for the rollout: of %d replicas, %d are updated and %d available; %d are former ones",
+			s.Replicas, d.Status.UpdatedReplicas, s.Available, d.Status.Replicas-d.Status.UpdatedReplicas)
 	}
 	return s
 }

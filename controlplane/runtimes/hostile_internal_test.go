@@ -292,6 +292,10 @@ func TestAHostileRuntimeCostsLittle(t *testing.T) {
 	}
 	// A list of this many objects is as large as the bound allows.
 	many := slices.Repeat([]any{map[string]any{}}, 60_000)
+	different := make([]any, 25_000)
+	for n := range different {
+		different[n] = map[string]any{"n": n}
+	}
 	const annotation = "operator.kyma-project.io/"
 	tests := map[string]struct {
 		hostile func(*hostile)
@@ -342,7 +346,7 @@ func TestAHostileRuntimeCostsLittle(t *testing.T) {
 			}
 			object["webhooks"] = webhooks
 		}), true},
-		"webhooks that just fit":   {puts("/validatingwebhookconfigurations/", many, "webhooks"), false},
+		"webhooks that just fit":   {puts("/validatingwebhookconfigurations/", different, "webhooks"), false},
 		"conditions that just fit": {puts("/deployments/", many, "status", "conditions"), true},
 		"fields that just fit":     {puts("/configmaps/", many[:25_000], "metadata", "managedFields"), true},
 		"a ConfigMap of nobody that just fits": {edits("/configmaps/", func(_ *hostile, object map[string]any) {

@@ -44,13 +44,13 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	w := &v1beta2.Watcher{}
 	if err := r.client.Get(ctx, request.NamespacedName, w); err != nil {
 		if client.IgnoreNotFound(err) == nil {
-			err = r.removeAll(ctx, request.NamespacedName)
+			err = r.remove(ctx, request.NamespacedName, "")
 		}
 		return reconcile.Result{}, err
 	}
 	ends := !w.DeletionTimestamp.IsZero() // Finalizers of others may still hold it.
 	if ends {
-		if err := r.removeAll(ctx, request.NamespacedName); err != nil {
+		if err := r.remove(ctx, request.NamespacedName, ""); err != nil {
 			return reconcile.Result{}, err
 		}
 	}
@@ -102,7 +102,7 @@ func (r *reconciler) establish(ctx context.Context, w *v1beta2.Watcher) (outcome
 	if err != nil {
 		return outcome{}, problem(reasonWatchInvalid, "%v", err)
 	}
-	if err := r.removeOthers(ctx, client.ObjectKeyFromObject(w)); err != nil {
+	if err := r.remove(ctx, client.ObjectKeyFromObject(w), r.kind()); err != nil {
 		return outcome{}, err
 	}
 	result, err := r.route(ctx, w, manager)

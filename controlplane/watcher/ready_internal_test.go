@@ -145,7 +145,7 @@ func TestRoutesOfAnotherKindNeedNotBeReadable(t *testing.T) {
 		"another error": {away, away},
 	} {
 		r := &reconciler{fresh: failing{err: test.answer}, routing: virtualServices{}}
-		err := r.removeOthers(t.Context(), types.NamespacedName{Namespace: "kcp-system", Name: "kyma"})
+		err := r.remove(t.Context(), types.NamespacedName{Namespace: "kcp-system", Name: "kyma"}, r.kind())
 		if !errors.Is(err, test.want) {
 			t.Errorf("%s: got %v, want %v", name, err, test.want)
 		}

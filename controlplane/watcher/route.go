@@ -59,10 +59,9 @@ func (r *reconciler) apply(ctx context.Context, w *v1beta2.Watcher, route client
 	return serverside.ApplyTyped(ctx, r.client, route, route.GetObjectKind().GroupVersionKind(), fieldOwner)
 }
 
-// checkOwner refuses to take over a route of the same name that has another owner. It reads without
-// cache.
+// checkOwner refuses to take over a route of the same name that has another owner.
 func (r *reconciler) checkOwner(ctx context.Context, w *v1beta2.Watcher) error {
-	current, err := stored(ctx, r.fresh, r.routing, client.ObjectKeyFromObject(w))
+	current, err := r.stored(ctx, r.routing, client.ObjectKeyFromObject(w))
 	if err != nil || current == nil || ownedBy(current, w.Name) {
 		return err
 	}
@@ -71,8 +70,9 @@ func (r *reconciler) checkOwner(ctx context.Context, w *v1beta2.Watcher) error {
 		r.routing.kind(), w.Namespace, w.Name)
 }
 
-func stored(ctx context.Context, reader client.Reader, of routing, key client.ObjectKey) (client.Object, error) {
-	route, err := serverside.Get(ctx, reader, key, of.route())
+// stored reads without cache. A cache would wait for kinds that are not installed.
+func (r *reconciler) stored(ctx context.Context, of routing, key client.ObjectKey) (client.Object, error) {
+	route, err := serverside.Get(ctx, r.fresh, key, of.route())
 	return route, option.Unless(err == nil, "read %s: %w", of.kind(), err)
 }
 
@@ -85,40 +85,32 @@ func ownedBy(route client.Object, name string) bool {
 	})
 }
 
-// removeAll deletes the routes of a Watcher, of every kind. The garbage collector would do the
-// same, later.
-func (r *reconciler) removeAll(ctx context.Context, key client.ObjectKey) error {
-	if r.routing != nil {
-		if err := r.remove(ctx, r.client, r.routing, key); err != nil {
-			return err
-		}
-	}
-	return r.removeOthers(ctx, key)
-}
-
-// removeOthers deletes the routes of the kinds that are not configured: an earlier setting has made
-// them. It skips kinds that are not installed or not allowed, and reads without cache, as a cache
-// would wait for them.
-func (r *reconciler) removeOthers(ctx context.Context, key client.ObjectKey) error {
-	for _, other := range []routing{virtualServices{}, httpRoutes{}} {
-		if r.routing != nil && r.routing.kind() == other.kind() {
+// remove deletes the routes of a Watcher, of every kind except one. An earlier setting may have made
+// routes of another kind. It skips such kinds if they are not installed or not allowed. The garbage
+// collector would do the same for a Watcher that is gone, later.
+func (r *reconciler) remove(ctx context.Context, key client.ObjectKey, except string) error {
+	for _, of := range []routing{virtualServices{}, httpRoutes{}} {
+		if of.kind() == except {
 			continue
 		}
-		err := r.remove(ctx, r.fresh, other, key)
-		if err != nil && !meta.IsNoMatchError(err) && !apierrors.IsForbidden(err) {
-			return err
+		current, err := r.stored(ctx, of, key)
+		if err == nil && current != nil && ownedBy(current, key.Name) {
+			err = client.IgnoreNotFound(r.client.Delete(ctx, current, client.Preconditions{UID: new(current.GetUID())}))
+		}
+		isSkipped := of.kind() != r.kind() && (meta.IsNoMatchError(err) || apierrors.IsForbidden(err))
+		if err != nil && !isSkipped {
+			return fmt.Errorf("delete %s: %w", of.kind(), err)
 		}
 	}
 	return nil
 }
 
-func (r *reconciler) remove(ctx context.Context, reader client.Reader, of routing, key client.ObjectKey) error {
-	current, err := stored(ctx, reader, of, key)
-	if err != nil || current == nil || !ownedBy(current, key.Name) {
-		return err
+// kind is that of the routes, or "".
+func (r *reconciler) kind() string {
+	if r.routing == nil {
+		return ""
 	}
-	err = client.IgnoreNotFound(r.client.Delete(ctx, current, client.Preconditions{UID: new(current.GetUID())}))
-	return option.Unless(err == nil, "delete %s: %w", of.kind(), err)
+	return r.routing.kind()
 }
 
 // selectorOf returns the selector of the gateways, which has the JSON of a [metav1.LabelSelector].
@@ -150,7 +142,7 @@ func (r *reconciler) yield(ctx context.Context, w *v1beta2.Watcher, m core.Manag
 	if elder == nil {
 		return nil
 	}
-	if err := r.remove(ctx, r.client, r.routing, client.ObjectKeyFromObject(w)); err != nil {
+	if err := r.remove(ctx, client.ObjectKeyFromObject(w), ""); err != nil {
 		return err
 	}
 	return problem(reasonManagerShared, "the older Watcher %s/%s leads manager %s to the service %s/%s: use the same "+

@@ -113,35 +113,27 @@ func hasLabels(subresource string) bool {
 // problems are in the order of the keys. The parameter begins each.
 func (s Selector) problems(what string) (problems []error) {
 	for _, key := range slices.Sorted(maps.Keys(s.Labels)) {
-		value := s.Labels[key]
-		problems = append(problems,
-			option.Unless(isQualifiedName(key), what+" %.80q: want [<DNS-1123 subdomain>/]<name>", key),
-			option.Unless(isLabelValue(value),
-				what+" %.80q: value %.80q of label %.80q is not a label value", key, value, key))
+		label := Requirement{Key: key, Operator: "In", Values: []string{s.Labels[key]}}
+		problems = append(problems, label.problems(what)...)
 	}
 	for _, r := range s.Requirements {
-		problems = append(problems,
-			option.Unless(isQualifiedName(r.Key), what+" %.80q: want [<DNS-1123 subdomain>/]<name>", r.Key))
-		problems = append(problems, r.valueProblems(what)...)
+		problems = append(problems, r.problems(what)...)
 	}
 	return problems
 }
 
-func (r *Requirement) valueProblems(what string) (problems []error) {
-	switch r.Operator {
-	case "In", "NotIn":
-		problems = append(problems,
-			option.Unless(len(r.Values) > 0, what+" %.80q: want values for %s", r.Key, r.Operator))
-	case "Exists", "DoesNotExist":
-		problems = append(problems,
-			option.Unless(len(r.Values) == 0, what+" %.80q: want no values for %s", r.Key, r.Operator))
-	default:
-		problems = append(problems,
-			fmt.Errorf(what+" %.80q: %.80q is not a valid label selector operator", r.Key, r.Operator))
+func (r *Requirement) problems(what string) []error {
+	what = fmt.Sprintf("%s %.80q", what, r.Key)
+	needsValues := r.Operator == "In" || r.Operator == "NotIn"
+	problems := []error{
+		option.Unless(isQualifiedName(r.Key), "%s: want [<DNS-1123 subdomain>/]<name>", what),
+		option.Unless(needsValues || r.Operator == "Exists" || r.Operator == "DoesNotExist",
+			"%s: %.80q is not a valid label selector operator", what, r.Operator),
+		option.Unless(needsValues == (len(r.Values) > 0), "%s: want values for In and NotIn only, have %d for %.80q",
+			what, len(r.Values), r.Operator),
 	}
 	for _, value := range r.Values {
-		problems = append(problems,
-			option.Unless(isLabelValue(value), what+" %.80q: %.80q is not a label value", r.Key, value))
+		problems = append(problems, option.Unless(isLabelValue(value), "%s: %.80q is not a label value", what, value))
 	}
 	return problems
 }

@@ -124,27 +124,22 @@ const (
 func DocumentOf(watches []Watch) Document {
 	list := Document{Kind: kindWatcher + kindList}
 	for n := range watches {
-		list.Items = append(list.Items, documentOf(&watches[n]))
+		w, r := &watches[n], &watches[n].Resource
+		list.Items = append(list.Items, Document{
+			Kind:     kindWatcher,
+			Metadata: metadata{Namespace: w.Name.Namespace, Name: w.Name.Name},
+			Spec: spec{
+				Manager:         string(w.Manager),
+				ResourceToWatch: resource{Group: r.Group, Version: r.Version, Resource: r.Resource, Kind: w.Kind},
+				LabelsToWatch:   w.Selector.Labels, LabelExpressionsToWatch: w.Selector.Requirements,
+				NamespaceSelector: w.NamespaceSelector, MatchConditions: w.Conditions, Field: w.Field,
+			},
+		})
 	}
 	slices.SortStableFunc(list.Items, func(a, b Document) int {
 		return strings.Compare(a.Metadata.Namespace+"/"+a.Metadata.Name, b.Metadata.Namespace+"/"+b.Metadata.Name)
 	})
 	return list
-}
-
-func documentOf(w *Watch) Document {
-	return Document{
-		Kind:     kindWatcher,
-		Metadata: metadata{Namespace: w.Name.Namespace, Name: w.Name.Name},
-		Spec: spec{
-			Manager: string(w.Manager),
-			ResourceToWatch: resource{
-				Group: w.Resource.Group, Version: w.Resource.Version, Resource: w.Resource.Resource, Kind: w.Kind,
-			},
-			LabelsToWatch: w.Selector.Labels, LabelExpressionsToWatch: w.Selector.Requirements,
-			NamespaceSelector: w.NamespaceSelector, MatchConditions: w.Conditions, Field: w.Field,
-		},
-	}
 }
 
 // Watches returns the watches, which may be invalid, and refuses other kinds.

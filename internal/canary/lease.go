@@ -39,10 +39,7 @@ type Lease struct {
 	// url has the path of the Lease and the name of the field manager.
 	url       string
 	token, ca string
-
-	// bundle has the CAs that client trusts.
-	bundle []byte
-	client *http.Client
+	client    *http.Client
 }
 
 // LeaseOptions are the optional settings of a [Lease]. The zero value is the documented default.
@@ -71,40 +68,40 @@ func NewLease(name types.NamespacedName, opts LeaseOptions) (*Lease, error) {
 		token: cmp.Or(opts.TokenFile, DefaultTokenFile),
 		ca:    cmp.Or(opts.CAFile, DefaultCAFile),
 	}
-	if err := lease.trust(); err != nil {
-		return nil, err
-	}
-	return lease, nil
+	lease.client = lease.newClient()
+	_, err = lease.roots()
+	return lease, err
 }
 
-// trust makes a client for the present CA bundle, unless the client has the same bundle.
-func (l *Lease) trust() error {
+// roots reads the present CA bundle.
+func (l *Lease) roots() (*x509.CertPool, error) {
 	bundle, err := os.ReadFile(l.ca)
 	if err != nil {
-		return fmt.Errorf("canary: CA bundle of the API server: %w", err)
-	}
-	if l.client != nil && bytes.Equal(bundle, l.bundle) {
-		return nil
+		return nil, fmt.Errorf("canary: CA bundle of the API server: %w", err)
 	}
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(bundle) {
-		return fmt.Errorf("canary: CA bundle of the API server: %s holds no certificate in PEM", l.ca)
+		return nil, fmt.Errorf("canary: CA bundle of the API server: %s holds no certificate in PEM", l.ca)
 	}
-	l.bundle, l.client = bundle, newClient(roots)
-	return nil
+	return roots, nil
 }
 
 // newClient returns a client with a connection for each write, which may reach another API server
 // of the cluster. On one connection, a canary would never notice that the others call no agent.
-func newClient(roots *x509.CertPool) *http.Client {
-	return &http.Client{Transport: &http.Transport{
-		TLSClientConfig:   &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
-		DisableKeepAlives: true,
-		MaxConnsPerHost:   1,
-		// A write that gives up leaves its dial behind, for which the next ones wait.
-		DialContext:         (&net.Dialer{Timeout: writeTimeout}).DialContext,
-		TLSHandshakeTimeout: writeTimeout,
-	}}
+func (l *Lease) newClient() *http.Client {
+	dial := func(ctx context.Context, network, address string) (net.Conn, error) {
+		roots, err := l.roots()
+		if err != nil {
+			return nil, err
+		}
+		dialer := tls.Dialer{
+			// A write that gives up leaves its dial behind, for which the next ones wait.
+			NetDialer: &net.Dialer{Timeout: writeTimeout},
+			Config:    &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
+		}
+		return dialer.DialContext(ctx, network, address)
+	}
+	return &http.Client{Transport: &http.Transport{DialTLSContext: dial, DisableKeepAlives: true, MaxConnsPerHost: 1}}
 }
 
 // serverURL returns the URL of the API server. It must be https.
@@ -135,9 +132,6 @@ func (l *Lease) Write(ctx context.Context, nonce string) ([]string, error) {
 }
 
 func (l *Lease) write(ctx context.Context, target, nonce string) ([]string, error) {
-	if err := l.trust(); err != nil {
-		return nil, err
-	}
 	token, err := os.ReadFile(l.token)
 	if err != nil {
 		return nil, fmt.Errorf("canary: token: %w", err)

@@ -10,6 +10,7 @@ import (
 	"github.com/google/cel-go/common/ast"
 	"github.com/google/cel-go/common/operators"
 	"github.com/google/cel-go/common/types"
+	"github.com/google/cel-go/parser"
 )
 
 // term is an expression and the facts under which it does not fail.
@@ -108,31 +109,11 @@ func (t *translator) operands(nodes []ast.Expr, translate func(ast.Expr) term) [
 }
 
 func (t *translator) literal(e ast.Expr) term {
-	text, ok := literalText(e)
-	if !ok {
+	text, err := parser.Unparse(e, t.info)
+	if _, isBytes := e.AsLiteral().(types.Bytes); isBytes || err != nil {
 		return t.refuse(e, "want a string, a number, true, false or null")
 	}
 	return term{text: "dyn(" + text + ")", constant: true}
-}
-
-// literalText returns a literal in the notation of CEL.
-func literalText(e ast.Expr) (string, bool) {
-	switch value := e.AsLiteral().(type) {
-	case types.String:
-		return strconv.Quote(string(value)), true
-	case types.Int:
-		return strconv.FormatInt(int64(value), 10), true
-	case types.Uint:
-		return strconv.FormatUint(uint64(value), 10) + "u", true
-	case types.Double:
-		return strconv.FormatFloat(float64(value), 'e', -1, 64), true
-	case types.Bool:
-		return strconv.FormatBool(bool(value)), true
-	case types.Null:
-		return "null", true
-	default:
-		return "", false
-	}
 }
 
 func (t *translator) list(e ast.Expr) term {
@@ -344,8 +325,8 @@ func (t *translator) text(e ast.Expr, name string) term {
 	if t.item != "" {
 		most = maxItemText
 	}
-	literal, _ := literalText(argument)
-	return with("("+of.text+"."+name+"("+literal+"))", []term{of}, of.is("string"), of.short(most)).asBool()
+	called := "(" + of.text + "." + name + "(" + strconv.Quote(value) + "))"
+	return with(called, []term{of}, of.is("string"), of.short(most)).asBool()
 }
 
 // macro is all or exists, over a list. All elements must be defined.

@@ -39,7 +39,7 @@ func TestInstallation(t *testing.T) {
 		"removed":        aRemovedManagerRestarts,
 		"two-installers": theSecondInstallerIsRefused, "names": allNamesAreSet,
 		"order": inOrder, "secret": aNewSecretRestartsNothing, "settings": newSettingsRestart, "watches": newWatchesWait,
-		"by-hand": webhooksByHandStay, "room": aStalledRolloutServesNewWatches,
+		"room":  aStalledRolloutServesNewWatches,
 		"drift": driftIsCorrected, "exclusion": fieldsThatExcludeOursAreRemoved,
 		"two-runtimes": aClusterHasOneRuntime, "canary": theCanaryComesAndGoes, "killed": killedAnywhere,
 		"kyma-system": todaysNamespaceIsWatched, "one-pair": oneSecretWithTheKnownKeys,
@@ -92,7 +92,7 @@ func aNewSecretRestartsNothing(w *world) {
 	w.runtime.Secret = w.newSecret("secret")
 	w.install()
 	writes := w.since()
-	configuration := slices.Index(writes, "apply ValidatingWebhookConfiguration ")
+	configuration := slices.Index(writes, "patch ValidatingWebhookConfiguration ")
 	if secret := slices.Index(writes, "apply Secret -tls"); configuration < 0 || configuration > secret {
 		w.t.Errorf("the agent gets its certificate before the API server trusts it: %v", writes)
 	}
@@ -155,21 +155,6 @@ func stalled() appsv1.DeploymentStatus {
 			Type: appsv1.DeploymentProgressing, Status: corev1.ConditionFalse, Reason: "ProgressDeadlineExceeded",
 		}},
 	}
-}
-
-// A webhook that was added by hand stays.
-func webhooksByHandStay(w *world) {
-	w.runtime.Watches = []watch.Watch{watchFor("first"), watchFor("second")}
-	w.installed()
-	configuration := w.configuration()
-	added := *configuration.Webhooks[0].DeepCopy()
-	added.Name, added.ClientConfig.Service.Path = "default.by-hand.operator.kyma-project.io",
-		new("/validate/by-hand")
-	configuration.Webhooks = append(configuration.Webhooks, added)
-	rig.NoError(w.t, w.client.Update(w.t.Context(), configuration))
-	w.runtime.Watches = []watch.Watch{watchFor("second")}
-	w.formerly("first")
-	rig.Same(w.t, "webhooks", []string{"default.by-hand", "default.second"}, slices.Sorted(slices.Values(w.webhooks())))
 }
 
 // driftIsCorrected: at once if it ends watching, and otherwise within an hour.
@@ -274,6 +259,9 @@ func whatIsUnchangedCostsThreeReads(w *world) {
 	_, unchanged, err = w.kept.Unchanged(w.t.Context(), without)
 	rig.NoError(w.t, err)
 	rig.Same(w.t, "unchanged with another watch", false, unchanged)
+	w.runtime.Secret = w.newSecret(w.namespace)
+	w.install()
+	rig.Same(w.t, "new Secret", w.runtime.Secret, get(w, secretName, &corev1.Secret{}).Data)
 }
 
 func aNewManagerRestartsNothing(w *world) {

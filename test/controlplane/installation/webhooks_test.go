@@ -29,9 +29,14 @@ func TestACorrectedWebhookRestartsTheAgents(t *testing.T) {
 		change   func(all *webhooks, first *webhook)
 		restarts bool
 	}{
-		"nothing":    {func(*webhooks, *webhook) {}, false},
-		"timeout":    {func(_ *webhooks, first *webhook) { first.TimeoutSeconds = new(int32(30)) }, false},
-		"canary":     {func(all *webhooks, _ *webhook) { all.remove("canary.operator.kyma-project.io") }, false},
+		"nothing": {func(*webhooks, *webhook) {}, false},
+		"timeout": {func(_ *webhooks, first *webhook) { first.TimeoutSeconds = new(int32(30)) }, false},
+		"another webhook": {func(all *webhooks, first *webhook) {
+			added := *first.DeepCopy()
+			added.Name = "by-hand.example.com"
+			*all = append(*all, added)
+		}, false},
+		"canary":     {func(all *webhooks, _ *webhook) { all.remove("canary.operator.kyma-project.io") }, true},
 		"webhook":    {func(all *webhooks, first *webhook) { all.remove(first.Name) }, true},
 		"rules":      {otherRules, true},
 		"address":    {func(_ *webhooks, first *webhook) { first.ClientConfig.Service.Name = "other" }, true},
@@ -159,7 +164,7 @@ func (w *world) corrects(t *testing.T, before string) bool {
 	w.install()
 	restarted := w.template()
 	if writes := w.since(); restarted != before {
-		configuration, agents := slices.Index(writes, "apply ValidatingWebhookConfiguration "), slices.Index(writes, "apply Deployment ")
+		configuration, agents := slices.Index(writes, "patch ValidatingWebhookConfiguration "), slices.Index(writes, "apply Deployment ")
 		if configuration < 0 || configuration > agents {
 			t.Errorf("agents restart before the correction, so their resync comes too early: %v", writes)
 		}

@@ -89,6 +89,13 @@ func newWorld(t *testing.T, plane *apiserver.ControlPlane, name string) *world {
 		Create: func(ctx context.Context, c client.WithWatch, object client.Object, opts ...client.CreateOption) error {
 			return w.write("create", kindOf(object), object.GetName(), func() error { return c.Create(ctx, object, opts...) })
 		},
+		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, opts ...client.PatchOption) error {
+			verb := "patch"
+			if len((&client.PatchOptions{}).ApplyOptions(opts).DryRun) > 0 {
+				verb = "try"
+			}
+			return w.write(verb, kindOf(object), object.GetName(), func() error { return c.Patch(ctx, object, patch, opts...) })
+		},
 		Delete: func(ctx context.Context, c client.WithWatch, object client.Object, opts ...client.DeleteOption) error {
 			return w.write("delete", kindOf(object), object.GetName(), func() error { return c.Delete(ctx, object, opts...) })
 		},

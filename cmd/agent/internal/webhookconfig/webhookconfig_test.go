@@ -97,13 +97,13 @@ func TestWatchersBecomeAConfiguration(t *testing.T) {
 
 func TestOneWatchFromFlags(t *testing.T) {
 	text, err := run(t, "", "--ca-cert", caFile(t), "--manager", "my-operator", "--resource", "apps/v1/deployments",
-		"--service", "watcher/agent:8443", "--name", "mine")
+		"--service", "watcher/agent:8443", "--name", "mine", "--canary", "", "--exclude-namespaces", "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
 		"kind: ValidatingWebhookConfiguration", "name: mine", "- deployments", "- apps", "port: 8443",
-		"failurePolicy: Ignore",
+		"failurePolicy: Ignore", "- kube-system",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("want %q in:\n%s", want, text)
@@ -130,7 +130,7 @@ func TestMistakesAreNamedAtOnce(t *testing.T) {
 		"one watch": {
 			"",
 			[]string{"--ca-cert", "", "--manager", "Foo_", "--resource", "configmaps"},
-			[]string{"--ca-cert: missing", `"Foo_"`, `--resource: "configmaps"`},
+			[]string{"--ca-cert: want", `"Foo_"`, `--resource: "configmaps"`},
 		},
 		// A subresource is no resource: v1/configmaps/status would be the resource status of group v1.
 		"the status":         {"", one("v1/configmaps/status"), []string{"field status"}},
