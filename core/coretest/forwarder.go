@@ -95,21 +95,23 @@ type forwarderCheck struct {
 
 func forwarderChecks() []forwarderCheck {
 	type suite = forwarderSuite
+	ends := func(after time.Duration) func(*suite) { return func(s *suite) { s.testDeadline(after) } }
+	sends := func(batch core.Batch) func(*suite) { return func(s *suite) { s.roundTrip(batch) } }
 	of := func(want Refusal) func(*suite) { return func(s *suite) { s.refused(want) } }
 	ofAll := func(want Refusal) func(*suite) { return func(s *suite) { s.refusedAll(want) } }
 	return []forwarderCheck{
-		{"context", (*suite).testEndedBefore},
+		{"context", ends(0)},
+		{"context", ends(100 * time.Millisecond)},
 		{"context", (*suite).testCancelledMeanwhile},
-		{"context", (*suite).testDeadline},
 		{"empty", (*suite).testEmpty},
 		{"content", (*suite).testEvents},
-		{"resync", (*suite).testResync},
-		{"content", (*suite).testOwner},
-		{"content", (*suite).testDetails},
-		{"claim", (*suite).testClaim},
-		{"numbers", (*suite).testNumbers},
-		{"heartbeat", (*suite).testHeartbeat},
-		{"order", (*suite).testMany},
+		{"resync", sends(numbered(resync(0)))},
+		{"resync", (*suite).testResyncOfRuntime},
+		{"claim", sends(numbered(sampleEvents(0, 2)...))},
+		{"numbers", sends(withGap(numbered(sampleEvents(0, 3)...)))},
+		{"heartbeat", sends(beating(numbered()))},
+		{"heartbeat", sends(beating(numbered(sampleEvents(0, 2)...)))},
+		{"order", sends(numbered(sampleEvents(0, 500)...))}, // As many as an agent sends.
 		{"concurrent", (*suite).testConcurrent},
 		{"concurrent", (*suite).testSlowManager},
 		{"batch", (*suite).testUnchanged},
@@ -165,27 +167,55 @@ func (s *forwarderSuite) forward(manager core.Manager, batch core.Batch) error {
 	defer cancel()
 	err := s.call(ctx, manager, batch)
 	if ctx.Err() != nil {
-		s.t.Fatalf("Forward took more than %v, and returned: %v", s.opts.Patience, err)
+		s.t.Errorf("Forward took more than %v, and returned: %v", s.opts.Patience, err)
 	}
 	return err
 }
 
 // send forwards a batch, and again the rest that is not sent. It returns the errors of the elements
-// by their place in the batch; an error for all is the error of each.
+// by their place in the batch; an error for all is the error of each. The heartbeat has the place
+// behind the events.
 func (s *forwarderSuite) send(manager core.Manager, batch core.Batch) core.EventErrors {
 	s.t.Helper()
-	failed := core.EventErrors{}
-	part := newPart(&batch)
-	for len(part) > 0 {
-		err := s.forward(manager, part.batch(&batch))
-		s.checkNamed(err, len(part))
-		rest := part.conclude(err, failed)
-		if len(rest) == len(part) {
-			s.t.Fatalf("Forward sends nothing: it returns core.ErrNotSent for all %d elements", len(rest))
+	failed, places := core.EventErrors{}, make([]int, len(batch.Events), len(batch.Events)+1)
+	for i := range places {
+		places[i] = i
+	}
+	if batch.Heartbeat != nil {
+		places = append(places, len(places))
+	}
+	for len(places) > 0 {
+		err := s.forward(manager, partOf(&batch, places))
+		s.checkNamed(err, len(places))
+		var rest []int
+		for i, place := range places {
+			switch err := eventError(err, i); {
+			case errors.Is(err, core.ErrNotSent):
+				rest = append(rest, place)
+			case err != nil:
+				failed[place] = err
+			}
 		}
-		part = rest
+		if len(rest) == len(places) {
+			s.t.Errorf("Forward sends nothing: it returns core.ErrNotSent for all %d elements", len(rest))
+			return failed
+		}
+		places = rest
 	}
 	return failed
+}
+
+// partOf returns the batch of some elements.
+func partOf(all *core.Batch, places []int) core.Batch {
+	part := core.Batch{Source: all.Source, Epoch: all.Epoch}
+	for _, place := range places {
+		if place == len(all.Events) {
+			part.Heartbeat = all.Heartbeat
+		} else {
+			part.Events = append(part.Events, all.Events[place])
+		}
+	}
+	return part
 }
 
 // checkNamed fails the test when err names an element that the batch does not have.
@@ -193,67 +223,26 @@ func (s *forwarderSuite) checkNamed(err error, elements int) {
 	s.t.Helper()
 	some, _ := errors.AsType[core.EventErrors](err)
 	for i, err := range some {
-		if i < 0 || i >= elements {
-			s.t.Fatalf("Forward names element %d of %d: %v", i, elements, err)
-		}
-		if err == nil {
-			s.t.Errorf("Forward names element %d without an error: EventErrors has failed elements only", i)
+		if i < 0 || i >= elements || err == nil {
+			s.t.Errorf("Forward names element %d of %d, with the error %v", i, elements, err)
 		}
 	}
-}
-
-// part is a part of a batch: the places of its elements in the batch. The heartbeat has the place
-// behind the events.
-type part []int
-
-func newPart(batch *core.Batch) (p part) {
-	elements := len(batch.Events)
-	if batch.Heartbeat != nil {
-		elements++
-	}
-	for i := range elements {
-		p = append(p, i)
-	}
-	return p
-}
-
-func (p part) batch(all *core.Batch) core.Batch {
-	batch := core.Batch{Source: all.Source, Epoch: all.Epoch}
-	for _, place := range p {
-		if place == len(all.Events) {
-			batch.Heartbeat = all.Heartbeat
-		} else {
-			batch.Events = append(batch.Events, all.Events[place])
-		}
-	}
-	return batch
-}
-
-// conclude adds the errors of the elements to failed, and returns the elements that were not sent.
-func (p part) conclude(err error, failed core.EventErrors) (rest part) {
-	for i, place := range p {
-		switch err := eventError(err, i); {
-		case errors.Is(err, core.ErrNotSent):
-			rest = append(rest, place)
-		case err != nil:
-			failed[place] = err
-		}
-	}
-	return rest
 }
 
 // mustSend fails the test unless all elements of a batch are delivered.
 func (s *forwarderSuite) mustSend(manager core.Manager, batch core.Batch) {
 	s.t.Helper()
 	for i, err := range s.send(manager, batch) {
-		s.t.Fatalf("Forward reports a failure, though the far end accepts everything: element %d: %v", i, err)
+		s.t.Errorf("Forward reports a failure, though the far end accepts everything: element %d: %v", i, err)
 	}
 }
 
-func (s *forwarderSuite) testEndedBefore() {
-	ctx, cancel := context.WithCancel(s.t.Context())
-	cancel()
-	s.endedBy(s.call(ctx, managerA, s.batch(sampleEvent(0))), context.Canceled)
+// testDeadline sends with a context that ends after some time, or has ended.
+func (s *forwarderSuite) testDeadline(after time.Duration) {
+	s.farEnd.Always(s.hang())
+	ctx, cancel := context.WithTimeout(s.t.Context(), after)
+	defer cancel()
+	s.endedBy(s.call(ctx, managerA, s.batch(sampleEvent(0))), context.DeadlineExceeded)
 }
 
 func (s *forwarderSuite) testCancelledMeanwhile() {
@@ -270,13 +259,6 @@ func (s *forwarderSuite) testCancelledMeanwhile() {
 	}
 	cancel()
 	s.endedBy(<-result, context.Canceled)
-}
-
-func (s *forwarderSuite) testDeadline() {
-	s.farEnd.Always(s.hang())
-	ctx, cancel := context.WithTimeout(s.t.Context(), 100*time.Millisecond)
-	defer cancel()
-	s.endedBy(s.call(ctx, managerA, s.batch(sampleEvent(0))), context.DeadlineExceeded)
 }
 
 // hang blocks until ctx or the test ends: a far end may not notice that the caller has

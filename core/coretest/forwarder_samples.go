@@ -71,6 +71,23 @@ func numbered(events ...core.WatchEvent) core.Batch {
 	return batch
 }
 
+// resync returns the resync of the owner of an event.
+func resync(n int) core.WatchEvent {
+	return core.WatchEvent{Resync: true, Owner: sampleEvent(n).Owner, Time: sampleEvent(n).Time}
+}
+
+// withGap leaves numbers out before the last event: a gap is for the receiver to see.
+func withGap(batch core.Batch) core.Batch {
+	batch.Events[len(batch.Events)-1].Sequence = 1 << 60
+	return batch
+}
+
+// beating adds a heartbeat to a batch.
+func beating(batch core.Batch) core.Batch {
+	batch.Heartbeat = sampleHeartbeat()
+	return batch
+}
+
 func sampleHeartbeat() *core.Heartbeat {
 	at := time.Unix(1_700_000_000, 123_456_789).UTC()
 	return &core.Heartbeat{
@@ -95,13 +112,6 @@ func sampleHeartbeat() *core.Heartbeat {
 		WebhookFailures:        7,
 		ConfigHash:             "dd",
 	}
-}
-
-func describe(e *core.WatchEvent) string {
-	if e.Resync {
-		return fmt.Sprintf("the resync of owner %q", e.Owner)
-	}
-	return fmt.Sprintf("the event for %s %.40s of owner %q", e.WatchedGVK.Kind, e.Watched, e.Owner)
 }
 
 // Changed returns an event about an update of the spec of an object. The group of its kind is

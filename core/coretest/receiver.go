@@ -264,7 +264,7 @@ func (s *receiverSuite) testHandlerNotReady() {
 }
 
 func (s *receiverSuite) testClaim() {
-	batch := beating()
+	batch := heartbeatOfA()
 	batch.Source = "runtime-2"
 	s.wantWhole(s.send(s.runtime, batch), core.ErrForbidden)
 	for _, runtime := range []core.RuntimeID{"runtime-2", s.runtime} {
@@ -275,8 +275,8 @@ func (s *receiverSuite) testClaim() {
 	}
 }
 
-// beating returns a batch with a heartbeat.
-func beating() core.Batch {
+// heartbeatOfA returns a batch of an event and a heartbeat.
+func heartbeatOfA() core.Batch {
 	batch := batchOf("a")
 	batch.Heartbeat = &core.Heartbeat{
 		ID: "beat-1", Number: 1, Sequence: 1, Interval: time.Minute, Time: time.Now(), Canary: core.CanaryAlive,
@@ -285,7 +285,7 @@ func beating() core.Batch {
 }
 
 func (s *receiverSuite) testHeartbeat() {
-	if err := s.send(s.runtime, beating()); err != nil {
+	if err := s.send(s.runtime, heartbeatOfA()); err != nil {
 		s.t.Errorf("Forward = %v, want nil", err)
 	}
 	s.wantHandled(s.runtime, "a")
@@ -295,7 +295,7 @@ func (s *receiverSuite) testHeartbeat() {
 }
 
 func (s *receiverSuite) testRefusedHeartbeat() {
-	s.wantWhole(s.send(s.runtime, beating()), core.ErrForbidden)
+	s.wantWhole(s.send(s.runtime, heartbeatOfA()), core.ErrForbidden)
 	if s.fleet != nil && s.isKnown(s.runtime) {
 		s.t.Error("the fleet got the heartbeat of a sender that the verifier refuses")
 	}
