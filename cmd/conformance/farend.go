@@ -104,14 +104,11 @@ func (f *farEnd) changed(names ...string) {
 
 // stopSender ends the input of the sender, and waits for its end.
 func (f *farEnd) stopSender() {
-	if f.sender.closeInput == nil {
-		f.skip("needs a sender that is started as a command")
-	}
-	_ = f.sender.closeInput()
+	_ = f.sender.stdin.Close()
 	select {
 	case <-f.sender.ended:
 	case <-time.After(f.patience):
-		f.Fatal("the sender runs on after the end of its input")
+		f.Fatalf("the sender runs on after the end of its input")
 	}
 }
 
@@ -193,7 +190,7 @@ func (f *farEnd) awaitFor(most time.Duration, what string, enough func(all []*ar
 		case <-late:
 			f.Fatalf("%s: not in %v. Requests:%s", what, most, summary(f.seen()))
 		case <-f.ctx.Done():
-			f.Fatal(f.ctx.Err())
+			f.must(f.ctx.Err())
 		}
 	}
 }

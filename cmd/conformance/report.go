@@ -31,18 +31,11 @@ func (v *verdict) Context() context.Context { return v.ctx }
 // Helper does nothing: faults have no lines.
 func (v *verdict) Helper() {}
 
-func (v *verdict) Error(args ...any) { v.Errorf("%s", strings.TrimSpace(fmt.Sprintln(args...))) }
-
 func (v *verdict) Errorf(format string, args ...any) {
 	const longest = 400
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.faults = append(v.faults, fmt.Sprintf("%.*s", longest, fmt.Sprintf(format, args...)))
-}
-
-func (v *verdict) Fatal(args ...any) {
-	v.Error(args...)
-	runtime.Goexit()
 }
 
 func (v *verdict) Fatalf(format string, args ...any) {
@@ -53,7 +46,7 @@ func (v *verdict) Fatalf(format string, args ...any) {
 // must ends the check if a step of its own failed.
 func (v *verdict) must(err error) {
 	if err != nil {
-		v.Fatal(err)
+		v.Fatalf("%v", err)
 	}
 }
 

@@ -20,13 +20,10 @@ import (
 
 // judgeSender tries each rule with a sender of its own.
 func judgeSender(ctx context.Context, s settings, to *report) error {
+	const atOnce = 8
 	var group sync.WaitGroup
 	defer group.Wait()
-	slots := make(chan struct{}, 1)
-	if len(s.command) > 0 {
-		const atOnce = 8
-		slots = make(chan struct{}, atOnce)
-	}
+	slots := make(chan struct{}, atOnce)
 	for _, of := range to.Results {
 		for _, check := range senderChecks()[of.rule.ID] {
 			slots <- struct{}{}
@@ -202,7 +199,7 @@ func (f *farEnd) checkRequest() {
 			f.Errorf("TLS %x with the certificate of %s", a.TLS.Version, a.TLS.PeerCertificates[0].Subject)
 		}
 		if a.ContentLength < 0 {
-			f.Error("states no Content-Length")
+			f.Errorf("states no Content-Length")
 		}
 	}
 }
@@ -271,7 +268,7 @@ func (f *farEnd) checkResyncFirst() {
 	first := slices.IndexFunc(all, func(a *arrival) bool { return len(a.batch.Events) > 0 })
 	ofRuntime := func(e core.Numbered) bool { return e.Resync && e.Owner.Name == "" }
 	if !slices.ContainsFunc(all[first].batch.Events, ofRuntime) {
-		f.Error("the first events have no resync of the runtime")
+		f.Errorf("the first events have no resync of the runtime")
 	}
 }
 
@@ -303,7 +300,7 @@ func (f *farEnd) checkSequence() {
 			last++
 		}
 		if a.overlaps {
-			f.Error("two requests are in flight")
+			f.Errorf("two requests are in flight")
 		}
 	}
 }
@@ -373,7 +370,7 @@ func (f *farEnd) checkSilentEnd() {
 	f.stopSender()
 	for _, a := range beatsOf(f.seen()) {
 		if a.batch.Heartbeat.Leaving {
-			f.Error("sends a last heartbeat, and keeps an event")
+			f.Errorf("sends a last heartbeat, and keeps an event")
 		}
 	}
 }
@@ -402,7 +399,7 @@ func (f *farEnd) checkRotation() {
 	f.must(f.sender.volume.Write(testpki.Files(renewed, f.ca)))
 	all := with(f.awaitFor(f.patience+wait, "the event with the new certificate", took("a")), "a")
 	if last := all[len(all)-1].TLS.PeerCertificates[0]; last.Equal(old.TLS.PeerCertificates[0]) {
-		f.Error("came again with the old certificate")
+		f.Errorf("came again with the old certificate")
 	}
 }
 

@@ -138,11 +138,8 @@ type forwarderSuite struct {
 	hangs  atomic.Bool // Forward ignored the end of its context
 }
 
-// errHangs means that Forward did not return after the end of its context.
-var errHangs = errors.New("the call of Forward did not return after its context ended")
-
-// call calls Forward, and fails with errHangs when it does not return within Patience after the end
-// of ctx.
+// call calls Forward. It gives up, and fails the test, when Forward does not return within Patience
+// after the end of ctx.
 func (s *forwarderSuite) call(ctx context.Context, manager core.Manager, batch core.Batch) error {
 	result := make(chan error, 1)
 	go func() { result <- s.Forwarder.Forward(ctx, manager, batch) }()
@@ -156,7 +153,8 @@ func (s *forwarderSuite) call(ctx context.Context, manager core.Manager, batch c
 		return err
 	case <-time.After(s.opts.Patience):
 		s.hangs.Store(true)
-		return errHangs
+		s.t.Errorf("Forward ignores ctx: it did not return within %v after its context ended", s.opts.Patience)
+		return ctx.Err()
 	}
 }
 
@@ -287,9 +285,6 @@ func (s *forwarderSuite) awaitCall() {
 // endedBy fails the test unless err is that of the context, and not permanent.
 func (s *forwarderSuite) endedBy(err, want error) {
 	s.t.Helper()
-	if errors.Is(err, errHangs) {
-		s.t.Fatalf("Forward ignores ctx: it did not return within %v after its context ended", s.opts.Patience)
-	}
 	err = eventError(err, 0)
 	if !errors.Is(err, want) {
 		s.t.Errorf("lost the error of ctx: Forward = %v, want an error that is %v", err, want)

@@ -94,25 +94,20 @@ func (s *forwarderSuite) testRefusedEvents() {
 		3: {Label: "forbidden", Cause: core.ErrForbidden, After: advice},
 	}
 	s.farEnd.Always(func(_ context.Context, batch core.Batch) error {
-		return refuseNamed(batch, events, refusals)
-	})
-	s.refusedOnly(s.send(managerA, s.batch(events...)), events, refusals)
-}
-
-// refuseNamed refuses the events with the names of those in refusals.
-func refuseNamed(batch core.Batch, events []core.WatchEvent, refusals map[int]Refusal) error {
-	failed := core.EventErrors{}
-	for i := range batch.Events {
-		for n, refusal := range refusals {
-			if batch.Events[i].Watched == events[n].Watched {
-				failed[i] = refusal.Err()
+		failed := core.EventErrors{}
+		for i := range batch.Events {
+			for n, refusal := range refusals {
+				if batch.Events[i].Watched == events[n].Watched {
+					failed[i] = refusal.Err()
+				}
 			}
 		}
-	}
-	if len(failed) == 0 {
-		return nil
-	}
-	return failed
+		if len(failed) == 0 {
+			return nil
+		}
+		return failed
+	})
+	s.refusedOnly(s.send(managerA, s.batch(events...)), events, refusals)
 }
 
 // refusedOnly fails the test unless exactly the refused events failed, each with its own error, and

@@ -52,13 +52,11 @@ func TestReceiver(
 	}
 }
 
-// T judges a check: it is a [testing.T], or part of a program. Fatal and Fatalf end the goroutine.
+// T judges a check: it is a [testing.T], or part of a program. Fatalf ends the goroutine.
 type T interface {
 	Context() context.Context
 	Helper()
-	Error(args ...any)
 	Errorf(format string, args ...any)
-	Fatal(args ...any)
 	Fatalf(format string, args ...any)
 }
 

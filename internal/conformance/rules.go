@@ -22,10 +22,9 @@ type Needs int
 const (
 	// Wire is the contract itself.
 	Wire Needs = iota
-	// Script is a receiver that follows the script of coretest.ScriptedParts.
+	// Script is a receiver that follows the script of coretest.ScriptedParts, and prints the
+	// deliveries of its operator.
 	Script
-	// Operator is a receiver that prints the deliveries of its operator.
-	Operator
 	// Single is a sender that speaks contracts v1 and v2, too.
 	Single
 )
@@ -72,10 +71,10 @@ func receiverRules() []Rule {
 		{Receiver, "heartbeat", "heartbeats", "takes a heartbeat alone, and behind events", Wire},
 		{Receiver, "heartbeat-limits", "heartbeats", "refuses above 32 reasons, 64 fingerprints, 512 bytes", Wire},
 		{Receiver, "path-check", "numbering", "acknowledges a lone last heartbeat of an unknown epoch", Wire},
-		{Receiver, "new-epoch", "numbering", "asks for a resync at an epoch that begins without one", Operator},
-		{Receiver, "gap", "numbering", "asks for a resync at a gap, and not at retries and refused events", Operator},
-		{Receiver, "ahead", "heartbeats", "asks for a resync at a heartbeat with a higher sequence", Operator},
-		{Receiver, "went-back", "numbering", "asks for a resync at a heartbeat with a lower sequence", Operator},
+		{Receiver, "new-epoch", "numbering", "asks for a resync at an epoch that begins without one", Script},
+		{Receiver, "gap", "numbering", "asks for a resync at a gap, and not at retries and refused events", Script},
+		{Receiver, "ahead", "heartbeats", "asks for a resync at a heartbeat with a higher sequence", Script},
+		{Receiver, "went-back", "numbering", "asks for a resync at a heartbeat with a lower sequence", Script},
 		{Receiver, "not-ready", "answers", "answers 503 for all while it cannot verify", Script},
 		{Receiver, "forbidden-sender", "refusals-by-index", "answers 403 for all if it refuses the sender", Script},
 		{Receiver, "partial", "refusals-by-index", "names an event that fails, and takes the others", Script},
