@@ -75,9 +75,6 @@ func TestForwarder(
 		t.Run(c.rule, func(t *testing.T) {
 			farEnd := &Recorder{}
 			s := &forwarderSuite{ForwarderHarness: newForwarder(t, farEnd), t: t, farEnd: farEnd, opts: opts}
-			if s.Forwarder == nil || s.Disconnect == nil {
-				t.Fatal("the harness lacks its Forwarder or its Disconnect")
-			}
 			defer func() { hangs = s.hangs.Load() }()
 			c.check(s)
 		})
