@@ -188,26 +188,12 @@ func (f *farEnd) awaitFor(most time.Duration, what string, enough func(all []*ar
 		select {
 		case <-f.news:
 		case <-late:
-			f.Fatalf("%s: not in %v. Requests:%s", what, most, summary(f.seen()))
+			all := append([]*arrival{{}}, f.seen()...)
+			f.Fatalf("%s: not in %v, after %d requests. The last: %.250q", what, most, len(all)-1, all[len(all)-1].raw)
 		case <-f.ctx.Done():
 			f.must(f.ctx.Err())
 		}
 	}
-}
-
-func summary(all []*arrival) string {
-	const most = 8
-	var text strings.Builder
-	for _, a := range all[max(0, len(all)-most):] {
-		fmt.Fprintf(&text, "\n%d:", a.response.status)
-		for _, e := range a.batch.Events[:min(most, len(a.batch.Events))] {
-			fmt.Fprintf(&text, " %d %s", e.Sequence, cmp.Or(e.Watched.Name, e.KindWord()))
-		}
-		if a.batch.Heartbeat != nil {
-			fmt.Fprintf(&text, " heartbeat %d", a.batch.Heartbeat.Number)
-		}
-	}
-	return text.String()
 }
 
 // find returns the place of an object in the batch, or -1.

@@ -35,22 +35,13 @@ type ForwarderOptions struct {
 	// Unsendable is an event that the transport cannot carry, such as one without owner in contract
 	// v1. Nil: none.
 	Unsendable *core.WatchEvent
-	// Source is the runtime that the batches claim. Default: "runtime-1".
-	Source core.RuntimeID
 	// Patience is the longest time that a prompt step may take on a busy machine. Default: 1 min.
 	Patience time.Duration
 }
 
-func (o ForwarderOptions) withDefaults() ForwarderOptions {
-	const patience = time.Minute
-	o.Source = cmp.Or(o.Source, "runtime-1")
-	o.Patience = cmp.Or(o.Patience, patience)
-	return o
-}
-
-// TestForwarder checks the contract of [core.Forwarder]. Each check gets a harness of its own. A
-// forwarder may cut a batch ([core.ErrNotSent]): the suite sends the rest again. When Forward
-// ignores the end of its context, the other checks are left out.
+// TestForwarder checks the contract of [core.Forwarder]. Each check gets a harness of its own. The
+// batches claim the runtime "runtime-1". A forwarder may cut a batch ([core.ErrNotSent]): the suite
+// sends the rest again. When Forward ignores the end of its context, the other checks are left out.
 //
 // newForwarder makes a forwarder with a new and real far end. The far end decodes each request and
 // calls farEnd.Forward with the context of the request, the manager and the batch that arrived. It
@@ -69,7 +60,8 @@ func TestForwarder(
 	t *testing.T, newForwarder func(t *testing.T, farEnd *Recorder) ForwarderHarness, opts ForwarderOptions,
 ) {
 	t.Helper()
-	opts = opts.withDefaults()
+	const patience = time.Minute
+	opts.Patience = cmp.Or(opts.Patience, patience)
 	hangs := false
 	for _, c := range forwarderChecks() {
 		t.Run(c.rule, func(t *testing.T) {
@@ -111,8 +103,7 @@ func forwarderChecks() []forwarderCheck {
 		{"order", sends(numbered(sampleEvents(0, 500)...))}, // As many as an agent sends.
 		{"concurrent", (*suite).testConcurrent},
 		{"concurrent", (*suite).testSlowManager},
-		{"batch", (*suite).testUnchanged},
-		{"batch", (*suite).testNotKept},
+		{"batch", (*suite).testBatch},
 		{"permanent", of(Refusal{Permanent: true, Label: "malformed"})},
 		{"refused-sender", ofAll(Refusal{Label: "unauthenticated", Cause: core.ErrUnauthenticated})},
 		{"refused-sender", of(Refusal{Label: "forbidden", Cause: core.ErrForbidden})},
@@ -172,56 +163,35 @@ func (s *forwarderSuite) forward(manager core.Manager, batch core.Batch) error {
 // behind the events.
 func (s *forwarderSuite) send(manager core.Manager, batch core.Batch) core.EventErrors {
 	s.t.Helper()
-	failed, places := core.EventErrors{}, make([]int, len(batch.Events), len(batch.Events)+1)
-	for i := range places {
-		places[i] = i
-	}
-	if batch.Heartbeat != nil {
-		places = append(places, len(places))
-	}
-	for len(places) > 0 {
-		err := s.forward(manager, partOf(&batch, places))
-		s.checkNamed(err, len(places))
-		var rest []int
-		for i, place := range places {
-			switch err := eventError(err, i); {
-			case errors.Is(err, core.ErrNotSent):
-				rest = append(rest, place)
-			case err != nil:
-				failed[place] = err
+	failed := core.EventErrors{}
+	for place := 0; !batch.IsEmpty(); {
+		elements, sent := len(batch.Events), 0
+		if batch.Heartbeat != nil {
+			elements++
+		}
+		err := s.forward(manager, batch)
+		some, _ := errors.AsType[core.EventErrors](err)
+		for i, err := range some {
+			if i < 0 || i >= elements || err == nil {
+				s.t.Errorf("Forward names element %d of %d, with the error %v", i, elements, err)
 			}
 		}
-		if len(rest) == len(places) {
-			s.t.Errorf("Forward sends nothing: it returns core.ErrNotSent for all %d elements", len(rest))
+		for ; sent < elements && !errors.Is(eventError(err, sent), core.ErrNotSent); sent++ {
+			if err := eventError(err, sent); err != nil {
+				failed[place+sent] = err
+			}
+		}
+		if sent == 0 {
+			s.t.Errorf("Forward sends nothing: it returns core.ErrNotSent for the first of %d elements", elements)
 			return failed
 		}
-		places = rest
+		place += sent
+		if sent > len(batch.Events) {
+			batch.Heartbeat = nil
+		}
+		batch.Events = batch.Events[min(sent, len(batch.Events)):]
 	}
 	return failed
-}
-
-// partOf returns the batch of some elements.
-func partOf(all *core.Batch, places []int) core.Batch {
-	part := core.Batch{Source: all.Source, Epoch: all.Epoch}
-	for _, place := range places {
-		if place == len(all.Events) {
-			part.Heartbeat = all.Heartbeat
-		} else {
-			part.Events = append(part.Events, all.Events[place])
-		}
-	}
-	return part
-}
-
-// checkNamed fails the test when err names an element that the batch does not have.
-func (s *forwarderSuite) checkNamed(err error, elements int) {
-	s.t.Helper()
-	some, _ := errors.AsType[core.EventErrors](err)
-	for i, err := range some {
-		if i < 0 || i >= elements || err == nil {
-			s.t.Errorf("Forward names element %d of %d, with the error %v", i, elements, err)
-		}
-	}
 }
 
 // mustSend fails the test unless all elements of a batch are delivered.
@@ -237,7 +207,7 @@ func (s *forwarderSuite) testDeadline(after time.Duration) {
 	s.farEnd.Always(s.hang())
 	ctx, cancel := context.WithTimeout(s.t.Context(), after)
 	defer cancel()
-	s.endedBy(s.call(ctx, managerA, s.batch(sampleEvent(0))), context.DeadlineExceeded)
+	s.endedBy(s.call(ctx, managerA, numbered(sampleEvent(0))), context.DeadlineExceeded)
 }
 
 func (s *forwarderSuite) testCancelledMeanwhile() {
@@ -245,7 +215,7 @@ func (s *forwarderSuite) testCancelledMeanwhile() {
 	ctx, cancel := context.WithCancel(s.t.Context())
 	defer cancel()
 	result := make(chan error, 1)
-	go func() { result <- s.call(ctx, managerA, s.batch(sampleEvent(0))) }()
+	go func() { result <- s.call(ctx, managerA, numbered(sampleEvent(0))) }()
 	s.awaitCall()
 	select {
 	case err := <-result:

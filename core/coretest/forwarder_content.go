@@ -38,7 +38,6 @@ func (s *forwarderSuite) carried(batch core.Batch) core.Batch {
 // in one request or several. Some elements may arrive twice: the first time counts.
 func (s *forwarderSuite) roundTrip(sent core.Batch) {
 	s.t.Helper()
-	sent.Source = s.opts.Source
 	before := len(s.farEnd.Calls())
 	s.mustSend(managerA, sent)
 	want := s.carried(sent)
@@ -68,35 +67,29 @@ func (s *forwarderSuite) roundTrip(sent core.Batch) {
 
 // testResyncOfRuntime sends a resync without owner. Contract v1 cannot carry it.
 func (s *forwarderSuite) testResyncOfRuntime() {
-	batch := s.batch(core.WatchEvent{Resync: true})
+	batch := numbered(core.WatchEvent{Resync: true})
 	if err := s.send(managerA, batch)[0]; !core.IsPermanent(err) {
 		s.roundTrip(batch)
 	}
 }
 
-func (s *forwarderSuite) testUnchanged() {
-	batch := s.batch(sampleEvents(0, 8)...)
-	batch.Heartbeat = sampleHeartbeat()
+// testBatch compares a batch before and after Forward, and then writes into it. The race detector
+// finds other readers.
+func (s *forwarderSuite) testBatch() {
+	batch := beating(numbered(sampleEvents(0, 8)...))
 	before := clone(batch)
 	// Not send, which makes batches of its own. A cut batch is changed as well.
 	_ = s.forward(managerA, batch)
 	if diff := cmp.Diff(before, batch); diff != "" {
 		s.t.Errorf("Forward changes the batch (-before +after):\n%s", diff)
 	}
-}
-
-// testNotKept writes into a batch after Forward returned. The race detector finds other readers.
-func (s *forwarderSuite) testNotKept() {
-	first := s.batch(sampleEvents(0, 3)...)
-	_ = s.forward(managerA, first)
-	poison := sampleEvent(0)
-	poison.Watched.Name = "written-after-return"
-	for i := range first.Events {
-		first.Events[i].WatchEvent = poison
+	const poison = "written-after-return"
+	for i := range batch.Events {
+		batch.Events[i].Watched.Name = poison
 	}
-	s.mustSend(managerA, s.batch(sampleEvents(3, 3)...))
+	s.mustSend(managerA, numbered(sampleEvents(8, 3)...))
 	for _, got := range s.farEnd.Acknowledged(managerA) {
-		if got.Watched.Name == poison.Watched.Name {
+		if got.Watched.Name == poison {
 			s.t.Fatal("Forward keeps the batch after it returned: an event that was written into it later arrived")
 		}
 	}
@@ -129,7 +122,7 @@ func (s *forwarderSuite) sentOnce(batches int, fault string) {
 }
 
 func (s *forwarderSuite) testEmpty() {
-	for _, none := range []core.Batch{{}, {Events: []core.Numbered{}}, {Source: s.opts.Source, Epoch: epoch}} {
+	for _, none := range []core.Batch{{}, {Events: []core.Numbered{}}, numbered()} {
 		if err := s.forward(managerA, none); err != nil {
 			s.t.Errorf("Forward of an empty batch = %v, want nil", err)
 		}
@@ -158,7 +151,7 @@ func (s *forwarderSuite) testConcurrent() {
 		manager := []core.Manager{managerA, managerB}[i%2]
 		events := sampleEvents(i*perCall, perCall)
 		sent[manager] = append(sent[manager], events...)
-		group.Go(func() { s.mustSend(manager, s.batch(events...)) })
+		group.Go(func() { s.mustSend(manager, numbered(events...)) })
 	}
 	group.Wait()
 	s.arrived(managerA, sent[managerA]...)
@@ -172,7 +165,7 @@ func (s *forwarderSuite) testSlowManager() {
 	defer slow.Wait()
 	ctx, cancel := context.WithCancel(s.t.Context())
 	defer cancel()
-	slow.Go(func() { _ = s.call(ctx, managerA, s.batch(sampleEvent(0))) })
+	slow.Go(func() { _ = s.call(ctx, managerA, numbered(sampleEvent(0))) })
 	s.awaitCall()
-	s.mustSend(managerB, s.batch(sampleEvent(1)))
+	s.mustSend(managerB, numbered(sampleEvent(1)))
 }

@@ -3,8 +3,8 @@ package coretest
 import (
 	"context"
 	"errors"
+	"regexp"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -18,9 +18,9 @@ const advice = 60 * time.Second
 func (s *forwarderSuite) refused(want Refusal) {
 	s.t.Helper()
 	s.farEnd.Always(refuse(want.Err()))
-	alone := []core.Batch{s.batch(sampleEvent(0))}
+	alone := []core.Batch{numbered(sampleEvent(0))}
 	if !s.opts.WithoutNumbers {
-		alone = append(alone, core.Batch{Source: s.opts.Source, Epoch: epoch, Heartbeat: sampleHeartbeat()})
+		alone = append(alone, beating(numbered()))
 	}
 	for i, batch := range alone {
 		err := eventError(s.forward(managerA, batch), 0)
@@ -38,7 +38,7 @@ func (s *forwarderSuite) refused(want Refusal) {
 func (s *forwarderSuite) refusedAll(want Refusal) {
 	s.t.Helper()
 	s.refused(want)
-	s.classified(s.failsWhole(s.batch(sampleEvents(0, 3)...), "the far end refused the whole batch"), want)
+	s.classified(s.failsWhole(numbered(sampleEvents(0, 3)...), "the far end refused the whole batch"), want)
 }
 
 // failsWhole returns the error of a batch, which must not name events.
@@ -73,15 +73,14 @@ func (s *forwarderSuite) classified(err error, want Refusal) {
 
 // hasReason reports whether err carries a metric label.
 func hasReason(err error) bool {
-	notWord := func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '_' }
 	reason := core.Reason(err)
-	return reason != "" && reason != "other" && strings.IndexFunc(reason, notWord) < 0
+	return reason != "other" && regexp.MustCompile("^[a-z0-9_]+$").MatchString(reason)
 }
 
 func (s *forwarderSuite) testUnreachable() {
-	s.mustSend(managerA, s.batch(sampleEvent(0)))
+	s.mustSend(managerA, numbered(sampleEvent(0)))
 	s.Disconnect()
-	err := s.failsWhole(s.batch(sampleEvent(1)), "the far end is unreachable")
+	err := s.failsWhole(numbered(sampleEvent(1)), "the far end is unreachable")
 	s.classified(err, Refusal{After: core.RetryAfter(err)}) // The far end may come back at any time.
 	s.arrived(managerA, sampleEvent(0))
 }
@@ -107,7 +106,7 @@ func (s *forwarderSuite) testRefusedEvents() {
 		}
 		return failed
 	})
-	s.refusedOnly(s.send(managerA, s.batch(events...)), events, refusals)
+	s.refusedOnly(s.send(managerA, numbered(events...)), events, refusals)
 }
 
 // refusedOnly fails the test unless exactly the refused events failed, each with its own error, and
@@ -136,25 +135,25 @@ func (s *forwarderSuite) testUnsendable() {
 	if s.opts.Unsendable == nil {
 		s.t.Skip("the transport can carry every event")
 	}
-	alone := s.send(managerA, s.batch(*s.opts.Unsendable))[0]
+	alone := s.send(managerA, numbered(*s.opts.Unsendable))[0]
 	if !core.IsPermanent(alone) || !hasReason(alone) {
 		s.t.Errorf("Forward of an unsendable event = %v, want a permanent error with a reason", alone)
 	}
 	s.arrived(managerA)
 	events := []core.WatchEvent{sampleEvent(0), *s.opts.Unsendable, sampleEvent(1)}
-	s.refusedOnly(s.send(managerA, s.batch(events...)), events, map[int]Refusal{1: {Permanent: true}})
+	s.refusedOnly(s.send(managerA, numbered(events...)), events, map[int]Refusal{1: {Permanent: true}})
 }
 
 func (s *forwarderSuite) testRecovers() {
 	for _, answer := range []answer{refuse(core.ErrNotReady), refuse(core.ErrForbidden), s.hang()} {
 		s.farEnd.Always(answer)
 		ctx, cancel := context.WithTimeout(s.t.Context(), 100*time.Millisecond)
-		if err := s.call(ctx, managerA, s.batch(sampleEvent(0))); err == nil {
+		if err := s.call(ctx, managerA, numbered(sampleEvent(0))); err == nil {
 			s.t.Error("Forward reports success, though the far end does not accept")
 		}
 		cancel()
 		s.farEnd.Always(nil)
-		s.mustSend(managerA, s.batch(sampleEvent(1)))
+		s.mustSend(managerA, numbered(sampleEvent(1)))
 	}
 	isLater := func(e core.WatchEvent) bool { return e.Watched == sampleEvent(1).Watched }
 	if !slices.ContainsFunc(s.farEnd.Acknowledged(managerA), isLater) {

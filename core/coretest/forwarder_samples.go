@@ -54,16 +54,10 @@ func sampleEvents(from, count int) []core.WatchEvent {
 	return events
 }
 
-func (s *forwarderSuite) batch(events ...core.WatchEvent) core.Batch {
-	batch := numbered(events...)
-	batch.Source = s.opts.Source
-	return batch
-}
-
 // numbered returns a batch of numbered events.
 func numbered(events ...core.WatchEvent) core.Batch {
 	batch := core.NewBatch(events...)
-	batch.Epoch = epoch
+	batch.Source, batch.Epoch = "runtime-1", epoch
 	for i := range batch.Events {
 		batch.Events[i].Sequence = uint64(i + 1)
 		batch.Events[i].ID = fmt.Sprintf("%s-%d", epoch, i+1)

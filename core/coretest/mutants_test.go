@@ -602,18 +602,18 @@ func receive(ctx context.Context, in *intake.Intake, r *intake.Request) error {
 func receiverMutants() map[string]*receiverMutant {
 	allow := core.VerifierFunc(func(context.Context, core.Peer, *core.WatchEvent) error { return nil })
 	return map[string]*receiverMutant{
-		"verifies nothing":           {failure: "refuses with <nil>", parts: func(p *coretest.ReceiverParts) { p.Verifier = allow }},
-		"names events for the batch": {failure: "names events", answer: func(b *core.Batch, err error) error { return namesEach(context.Background(), *b, err) }},
-		"refuses all for one":        {failure: "refuses events no event failed", answer: firstForAll},
+		"verifies nothing":           {failure: "with <nil>, want", parts: func(p *coretest.ReceiverParts) { p.Verifier = allow }},
+		"names events for the batch": {failure: "refuses 3 events by name", answer: func(b *core.Batch, err error) error { return namesEach(context.Background(), *b, err) }},
+		"refuses all for one":        {failure: "refuses 0 events by name", answer: firstForAll},
 		"condemns what fails":        {failure: "not permanent", answer: condemnsEvents},
-		"believes the claim":         {failure: "refuses with <nil>", batch: func(id core.RuntimeID, b *core.Batch) { b.Source = id }},
+		"believes the claim":         {failure: "with <nil>, want", batch: func(id core.RuntimeID, b *core.Batch) { b.Source = id }},
 		"loses heartbeats":           {failure: "heartbeat of runtime-11: false", batch: func(_ core.RuntimeID, b *core.Batch) { b.Heartbeat = nil }},
 		"confuses runtimes":          {failure: "accepted [] of runtime-1", peer: "all"},
 		"turns the order":            {failure: "accepted [c b a]", batch: func(_ core.RuntimeID, b *core.Batch) { slices.Reverse(b.Events) }},
 		"hears strangers":            {failure: "heartbeat of forbidden-runtime: true", beside: observes},
-		"acknowledges what failed":   {failure: "refuses events no event failed", answer: func(*core.Batch, error) error { return nil }},
+		"acknowledges what failed":   {failure: "refuses 0 events by name", answer: func(*core.Batch, error) error { return nil }},
 		"loses what is not ready":    {failure: "want [late]", answer: losesNotReady},
-		"has no shares":              {failure: "refuses with <nil>", answer: hidesTooFast},
+		"has no shares":              {failure: "with <nil>, want", answer: hidesTooFast},
 		"hurries":                    {failure: "refused after the wait of 1ms", answer: hurries},
 	}
 }

@@ -87,8 +87,8 @@ type receiverCheck struct {
 	// beat adds a heartbeat, and claims another runtime as the source.
 	beat   bool
 	claims core.RuntimeID
-	// whole is the error of the batch. failed are the events that fail instead, with class.
-	whole  error
+	// failed are the events that fail with class, if it is not nil. Without them, class is the error
+	// of the batch.
 	failed []int
 	class  error
 	// accepted are the objects that reach the operator in this order.
@@ -108,9 +108,9 @@ func receiverChecks() []receiverCheck {
 	}
 	return []receiverCheck{
 		{rule: "accepted", runtime: "runtime-1", objects: abc, accepted: abc},
-		{rule: "not-ready", runtime: coldRuntime, objects: abc, whole: core.ErrNotReady},
-		{rule: "forbidden-sender", runtime: forbiddenRuntime, objects: abc, beat: true, whole: core.ErrForbidden},
-		{rule: "claim", runtime: "runtime-10", objects: abc, beat: true, claims: "runtime-2", whole: core.ErrForbidden},
+		{rule: "not-ready", runtime: coldRuntime, objects: abc, class: core.ErrNotReady},
+		{rule: "forbidden-sender", runtime: forbiddenRuntime, objects: abc, beat: true, class: core.ErrForbidden},
+		{rule: "claim", runtime: "runtime-10", objects: abc, beat: true, claims: "runtime-2", class: core.ErrForbidden},
 		{rule: "heartbeat", runtime: "runtime-11", objects: abc, beat: true, accepted: abc},
 		partial("runtime-4", forbiddenName, core.ErrForbidden),
 		partial("runtime-6", "unverifiable", nil),
@@ -151,14 +151,10 @@ func (c *receiverCheck) run(t T, remote RemoteReceiver, opts ReceiverOptions) {
 		}
 	}
 	err := s.send(s.runtime, batch)
-	if len(c.failed) > 0 {
-		s.wantEvents(err, c.class, c.failed...)
-	} else {
-		s.wantWhole(err, c.whole)
-	}
+	s.wantRefused(err, c.class, c.failed...)
 	s.wantAccepted(s.runtime, c.again, c.accepted...)
 	if c.beat {
-		s.wantKnown(s.runtime, c.whole == nil)
+		s.wantKnown(s.runtime, c.class == nil)
 	}
 	if c.claims != "" {
 		s.wantAccepted(c.claims, false)
@@ -178,7 +174,9 @@ func batchOf(names ...string) core.Batch {
 	for i, name := range names {
 		events[i] = Changed("Sample", "default", name)
 	}
-	return numbered(events...)
+	batch := numbered(events...)
+	batch.Source = ""
+	return batch
 }
 
 // handled returns the names of the objects that the operator accepted from a runtime.
@@ -211,31 +209,17 @@ func (s *receiverSuite) wantAccepted(runtime core.RuntimeID, again bool, want ..
 	}
 }
 
-// wantWhole checks that an error is of the whole batch, or that there is none.
-func (s *receiverSuite) wantWhole(err, class error) {
-	s.t.Helper()
-	if _, partial := errors.AsType[core.EventErrors](err); partial {
-		s.t.Errorf("the receiver names events: %v, want one error for the batch", err)
-	}
-	if !errors.Is(err, class) {
-		s.t.Errorf("the receiver refuses with %v, want %v", err, class)
-	}
-}
-
-// wantEvents checks that those events failed, and that each may succeed later.
-func (s *receiverSuite) wantEvents(err, class error, want ...int) {
+// wantRefused checks that those events failed, and that each may succeed later. Without events, err
+// is of the whole batch.
+func (s *receiverSuite) wantRefused(err, class error, want ...int) {
 	s.t.Helper()
 	some, _ := errors.AsType[core.EventErrors](err)
-	if len(some) != len(want) {
-		s.t.Errorf("the receiver refuses events %v (%v), want %v", some, err, want)
-		return
+	if len(some) != len(want) || len(want) == 0 && !errors.Is(err, class) {
+		s.t.Errorf("the receiver refuses %d events by name, with %v, want %v with %v", len(some), err, want, class)
 	}
 	for _, i := range want {
-		switch {
-		case some[i] == nil || core.IsPermanent(some[i]):
-			s.t.Errorf("the receiver refuses event %d with %v, want an error that is not permanent", i, some[i])
-		case class != nil && !errors.Is(some[i], class):
-			s.t.Errorf("the receiver refuses event %d with %v, want %v", i, some[i], class)
+		if got := some[i]; got == nil || core.IsPermanent(got) || class != nil && !errors.Is(got, class) {
+			s.t.Errorf("the receiver refuses event %d with %v, want %v, not permanent", i, got, class)
 		}
 	}
 }
@@ -256,7 +240,7 @@ func (s *receiverSuite) wantKnown(runtime core.RuntimeID, want bool) {
 func (s *receiverSuite) testHandlerNotReady() {
 	err := s.send(s.runtime, batchOf(lateName))
 	if err != nil {
-		s.wantWhole(err, core.ErrNotReady)
+		s.wantRefused(err, core.ErrNotReady)
 		err = s.send(s.runtime, batchOf(lateName))
 	}
 	if err != nil {
@@ -277,7 +261,7 @@ func (s *receiverSuite) testLoudRuntime() {
 	for n := 0; n < batches && refused == nil; n++ { // A later one might be taken, and begin a longer wait.
 		refused = s.send("loud", batchOf(names...))
 	}
-	s.wantWhole(refused, core.ErrNotReady)
+	s.wantRefused(refused, core.ErrNotReady)
 	wait := core.RetryAfter(refused)
 	if err := s.send(s.runtime, batchOf("a")); err != nil {
 		s.t.Errorf("another runtime is refused: %v", err)
