@@ -158,14 +158,24 @@ func (s *forwarderSuite) testConcurrent() {
 	s.arrived(managerB, sent[managerB]...)
 }
 
-// testSlowManager sends to a manager while a call to another one hangs.
+// testSlowManager sends to a manager while a call to another one hangs, and then cancels that call.
 func (s *forwarderSuite) testSlowManager() {
 	s.farEnd.Next(s.hang())
-	var slow sync.WaitGroup
-	defer slow.Wait()
+	soon, end := context.WithTimeout(s.t.Context(), s.opts.Patience)
+	defer end()
 	ctx, cancel := context.WithCancel(s.t.Context())
 	defer cancel()
-	slow.Go(func() { _ = s.call(ctx, managerA, numbered(sampleEvent(0))) })
-	s.awaitCall()
+	result := make(chan error, 1)
+	go func() { result <- s.call(ctx, managerA, numbered(sampleEvent(0))) }()
+	if err := s.farEnd.WaitCalls(soon, 1); err != nil {
+		s.t.Fatalf("no call reached the far end: %v", err)
+	}
 	s.mustSend(managerB, numbered(sampleEvent(1)))
+	select {
+	case err := <-result:
+		s.t.Fatalf("Forward = %v before the far end answered", err)
+	default:
+	}
+	cancel()
+	s.endedBy(<-result, context.Canceled)
 }

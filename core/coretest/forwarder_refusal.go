@@ -14,42 +14,35 @@ import (
 // Patience.
 const advice = 60 * time.Second
 
-// refused fails the test unless the classification of a refusal survives the way back.
-func (s *forwarderSuite) refused(want Refusal) {
+// refused fails the test unless the classification of a refusal survives the way back. A refusal of
+// the sender, the manager or the receiver is of all: a batch of several events then fails with one
+// error, so that a sender pauses.
+func (s *forwarderSuite) refused(want Refusal, ofAll bool) {
 	s.t.Helper()
 	s.farEnd.Always(refuse(want.Err()))
 	alone := []core.Batch{numbered(sampleEvent(0))}
 	if !s.opts.WithoutNumbers {
 		alone = append(alone, beating(numbered()))
 	}
-	for i, batch := range alone {
-		err := eventError(s.forward(managerA, batch), 0)
-		if err == nil {
-			s.t.Fatalf("Forward reports success, though the far end refused a batch of %d events: %v", 1-i, want.Err())
-		}
-		s.classified(err, want)
+	for _, batch := range alone {
+		s.classified(s.failure(batch, false), want)
 	}
 	s.sentOnce(len(alone), "Forward retries, but the caller does")
 	s.arrived(managerA)
+	if ofAll {
+		s.classified(s.failure(numbered(sampleEvents(0, 3)...), true), want)
+	}
 }
 
-// refusedAll checks a refusal that belongs to the sender, the manager or the receiver. A batch of
-// several events then fails with one error, so that a sender pauses.
-func (s *forwarderSuite) refusedAll(want Refusal) {
-	s.t.Helper()
-	s.refused(want)
-	s.classified(s.failsWhole(numbered(sampleEvents(0, 3)...), "the far end refused the whole batch"), want)
-}
-
-// failsWhole returns the error of a batch, which must not name events.
-func (s *forwarderSuite) failsWhole(batch core.Batch, because string) error {
+// failure returns the error of the first element of a batch. An error of all must not name events.
+func (s *forwarderSuite) failure(batch core.Batch, ofAll bool) error {
 	s.t.Helper()
 	err := s.forward(managerA, batch)
 	if err == nil {
-		s.t.Fatalf("Forward reports success, though %s", because)
+		s.t.Fatalf("Forward reports success, though the far end did not take a batch of %d events", len(batch.Events))
 	}
-	if some, ok := errors.AsType[core.EventErrors](err); ok {
-		s.t.Errorf("Forward = %v names %d events, though %s", err, len(some), because)
+	if some, named := errors.AsType[core.EventErrors](err); named && ofAll {
+		s.t.Errorf("Forward = %v names %d events, though the whole batch failed", err, len(some))
 	}
 	return eventError(err, 0)
 }
@@ -80,7 +73,7 @@ func hasReason(err error) bool {
 func (s *forwarderSuite) testUnreachable() {
 	s.mustSend(managerA, numbered(sampleEvent(0)))
 	s.Disconnect()
-	err := s.failsWhole(numbered(sampleEvent(1)), "the far end is unreachable")
+	err := s.failure(numbered(sampleEvent(1)), true)
 	s.classified(err, Refusal{After: core.RetryAfter(err)}) // The far end may come back at any time.
 	s.arrived(managerA, sampleEvent(0))
 }

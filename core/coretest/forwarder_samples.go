@@ -65,17 +65,6 @@ func numbered(events ...core.WatchEvent) core.Batch {
 	return batch
 }
 
-// resync returns the resync of the owner of an event.
-func resync(n int) core.WatchEvent {
-	return core.WatchEvent{Resync: true, Owner: sampleEvent(n).Owner, Time: sampleEvent(n).Time}
-}
-
-// withGap leaves numbers out before the last event: a gap is for the receiver to see.
-func withGap(batch core.Batch) core.Batch {
-	batch.Events[len(batch.Events)-1].Sequence = 1 << 60
-	return batch
-}
-
 // beating adds a heartbeat to a batch.
 func beating(batch core.Batch) core.Batch {
 	batch.Heartbeat = sampleHeartbeat()

@@ -146,7 +146,7 @@ func answeringMutants() map[string]mutant {
 		"swaps the indexes of errors": {"though the far end took it", mapsSome(swapsIndexes)},
 		"names too many":              {"Forward names element", mapsSome(namesTooMany)},
 		"fails all for one":           {"though the far end took it", mapsSome(failsAllForOne)},
-		"names events for all":        {"though the far end refused the whole batch", after(namesEach)},
+		"names events for all":        {"though the whole batch failed", after(namesEach)},
 		"marks retryable as permanent": {
 			"lost the kind of a refusal", mapsErrors(relabel(func(r *coretest.Refusal) { r.Permanent = true })),
 		},
@@ -158,7 +158,7 @@ func answeringMutants() map[string]mutant {
 		},
 		"loses the cause":    {"lost the cause", mapsErrors(relabel(func(r *coretest.Refusal) { r.Cause = nil }))},
 		"loses the reason":   {"lost the reason", mapsErrors(relabel(func(r *coretest.Refusal) { r.Label = "other" }))},
-		"forgets beats":      {"refused a batch of 0 events", after(forgetsHeartbeats)},
+		"forgets beats":      {"did not take a batch of 0 events", after(forgetsHeartbeats)},
 		"waits itself":       {"Forward took more than", after(waitsItself)},
 		"condemns the path":  {"lost the kind of a refusal", mapsErrors(condemnsUnreachable)},
 		"blames the manager": {"lost the cause", mapsErrors(blamesTheManager)},
