@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -79,10 +80,6 @@ func (p *player) client(certificate *tls.Certificate, version uint16) *http.Clie
 	}
 }
 
-func (p *player) send(elements ...string) *reply {
-	return p.post(request{body: list(elements...)})
-}
-
 func (p *player) post(r request) *reply {
 	if r.certificate == nil {
 		r.certificate = p.certificate(p.ca, p.id, testpki.Options{})
@@ -124,14 +121,22 @@ func (p *player) forwarder(runtime core.RuntimeID) core.Forwarder {
 func (p *player) try(t *trial) {
 	const class = 100
 	got := p.post(t.request)
+	for n := 1; n < t.most && got.Status == accepted; n++ {
+		got = p.post(t.request)
+	}
 	matches, _ := path.Match(t.reason, got.Reason)
+	seconds, _ := strconv.Atoi(got.header.Get("Retry-After"))
 	switch {
 	case !slices.Contains(t.want, got.Status) && !slices.Contains(t.want, got.Status/class):
 		p.Errorf("%s: answered %v, want %d", t.what, got, t.want)
 	case got.err == nil && !matches:
 		p.Errorf("%s: the reason is %q, want %q in a JSON body", t.what, got.Reason, t.reason)
-	case got.Status != http.StatusUnprocessableEntity && len(got.Failed) > 0:
+	case got.Status == tooFast && seconds < 1:
+		p.Errorf("%s: Retry-After is %q, want seconds", t.what, got.header.Get("Retry-After"))
+	case got.Status != partial && len(got.Failed) > 0:
 		p.Errorf("%s: names events: %v", t.what, got)
+	case t.rule == "accepted" && len(got.body) > 0:
+		p.Errorf("%s: the acknowledgement has a body: %v", t.what, got)
 	}
-	p.wantResyncs(t)
+	p.observe(t)
 }

@@ -6,9 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"slices"
-	"strconv"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -87,8 +85,7 @@ func record(operator *coretest.Recorder, line []byte) {
 	})
 }
 
-// check does what a rule asks: the checks of the suite for receivers on every transport, trials,
-// and what needs more than a request and its answer.
+// check does what a rule asks: the checks of the suite for receivers on every transport, and trials.
 func (p *player) check(rule conformance.Rule) {
 	if rule.Needs == conformance.Script && !p.script {
 		p.skip("needs a receiver that follows the script, and prints its deliveries")
@@ -105,53 +102,6 @@ func (p *player) check(rule conformance.Rule) {
 			p.try(&t)
 		}
 	}
-	if check := receiverChecks()[rule.ID]; check != nil {
-		check(p)
-	}
-}
-
-func receiverChecks() map[string]func(*player) {
-	return map[string]func(*player){
-		"accepted": (*player).checkAcknowledged,
-		"invalid":  (*player).checkNoneTaken,
-		"too-fast": (*player).checkTooFast,
-	}
-}
-
-func (p *player) checkAcknowledged() {
-	if got := p.send(p.changed("a")); len(got.body) > 0 {
-		p.Errorf("the acknowledgement has a body: %.200q", got.body)
-	}
-}
-
-// checkNoneTaken expects the event behind the trials, and none of theirs.
-func (p *player) checkNoneTaken() {
-	p.observe("the valid batch", func(_ int, names []string) bool { return slices.Contains(names, "valid") })
-	if p.operator == nil {
-		return
-	}
-	if _, names := p.deliveries(); slices.Contains(names, ofInvalidBatch) {
-		p.Errorf("an event of an invalid batch was taken")
-	}
-}
-
-func (p *player) checkTooFast() {
-	const requests, events = 100, 400
-	many := slices.Repeat([]string{p.changed("a")}, events)
-	for range requests {
-		got := p.send(many...)
-		if got.err == nil && got.Status == http.StatusAccepted {
-			continue
-		}
-		if got.Status != http.StatusTooManyRequests || got.Reason != "too_fast" {
-			p.Errorf("too many events are answered %v, want 429 with too_fast", got)
-		}
-		if seconds, err := strconv.Atoi(got.header.Get("Retry-After")); err != nil || seconds < 1 {
-			p.Errorf("Retry-After is %q, want seconds", got.header.Get("Retry-After"))
-		}
-		return
-	}
-	p.Errorf("took %d events at once: nothing limits a runtime", requests*events)
 }
 
 // deliveries are the resyncs of the runtime that the operator enqueued, and the objects.
@@ -169,30 +119,28 @@ func (p *player) deliveries() (resyncs int, names []string) {
 	return resyncs, names
 }
 
-func (p *player) observe(what string, expected func(resyncs int, names []string) bool) {
+// observe waits until the operator has got what a trial expects.
+func (p *player) observe(t *trial) {
+	const calm = 3 * time.Second // Resyncs may be spread over some time.
 	if p.operator == nil {
 		return
 	}
-	for deadline := time.After(p.patience); !expected(p.deliveries()); {
+	if t.calm {
+		<-time.After(calm)
+	}
+	for deadline := time.After(p.patience); ; {
+		resyncs, names := p.deliveries()
+		enough := resyncs == t.resyncs || resyncs > t.resyncs && !t.calm
+		if enough && (t.objects == nil || slices.Equal(names, t.objects)) {
+			return
+		}
 		ctx, cancel := context.WithTimeout(p.ctx, time.Second)
 		_ = p.operator.WaitCalls(ctx, len(p.operator.Calls())+1)
 		cancel()
 		select {
 		case <-deadline:
-			resyncs, names := p.deliveries()
-			p.Fatalf("%s: the operator got %d resyncs and %v", what, resyncs, names)
+			p.Fatalf("%s: the operator got %d resyncs and %v", t.what, resyncs, names)
 		default:
 		}
 	}
-}
-
-// wantResyncs waits for the resyncs of a trial.
-func (p *player) wantResyncs(t *trial) {
-	const calm = 3 * time.Second // Resyncs may be spread over some time.
-	if t.calm {
-		<-time.After(calm)
-	}
-	p.observe(t.what, func(resyncs int, _ []string) bool {
-		return resyncs == t.resyncs || !t.calm && resyncs > t.resyncs
-	})
 }

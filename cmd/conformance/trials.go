@@ -20,8 +20,10 @@ type trial struct {
 	want       []int  // one of these statuses; a number below 10 is a class, and 0 a failed connection
 	reason     string // a pattern of [path.Match]
 	request    request
-	resyncs    int  // that the operator then has got of the runtime
-	calm       bool // no others come within some seconds
+	most       int      // it is sent so often as long as it is accepted; default: once
+	resyncs    int      // that the operator then has got of the runtime, at least
+	calm       bool     // no more come within some seconds
+	objects    []string // that the operator then has got of the runtime; nil: any
 }
 
 // with changes a trial.
@@ -96,6 +98,8 @@ func (p *player) requestTrials() []trial {
 		good("cut-off", "an event after cut-off bodies", event),
 		answered("unknown-manager", "no operator", http.StatusNotFound, "unknown_manager", event).
 			with(func(t *trial) { t.request.path = contract.V3.Path("unknown-manager") }),
+		answered("too-fast", "400 events again", tooFast, "too_fast", slices.Repeat([]string{event}, 400)...).
+			with(func(t *trial) { t.most = 100 }),
 		answered("claim", "the source of another runtime", http.StatusForbidden, "?*",
 			strings.Replace(event, "/runtimes/", "/runtimes/not-", 1)),
 	}
@@ -149,7 +153,7 @@ func (p *player) sequenceTrials() []trial {
 		good("gap", "1", began, change(2)),
 		good("gap", "2", change(3), change(4)),
 		good("gap", "3", change(3), another, p.beat(1, 4, "")),
-		answered("gap", "4", http.StatusUnprocessableEntity, "*",
+		answered("gap", "4", partial, "*",
 			p.numbered("changed", 5, dataOf("failing")), change(6)),
 		good("gap", "5: nothing is missing", change(7), change(5)).
 			with(func(t *trial) { t.resyncs, t.calm = 1, true }),
@@ -161,18 +165,15 @@ func (p *player) sequenceTrials() []trial {
 	}
 }
 
-// ofInvalidBatch is the name of an object that must not be taken.
-const ofInvalidBatch = "of-invalid-batch"
-
 func (p *player) invalidTrials() []trial {
-	event, a := p.changed(ofInvalidBatch), p.changed("a")
+	event, a := p.changed("of-invalid-batch"), p.changed("a")
 	raw := func(what, body string) trial {
 		return bad("hostile", what).with(func(t *trial) { t.request.body = body })
 	}
 	return []trial{
 		bad("invalid", "an empty batch"),
 		bad("invalid", "an epoch that is not UTF-8",
-			p.element("changed", "1", "\"epoch\":\"\xff\"", dataOf(ofInvalidBatch))),
+			p.element("changed", "1", "\"epoch\":\"\xff\"", dataOf("x"))),
 		bad("invalid", "no kind", event, p.element("changed", "1", `"data":{"watched":{"name":"x"}}`)),
 		bad("invalid", "two sources", event, strings.Replace(event, "/runtimes/", "/runtimes/x", 1)),
 		bad("invalid", "two epochs", p.numbered("changed", 1, dataOf("x")), event),
@@ -182,7 +183,8 @@ func (p *player) invalidTrials() []trial {
 		bad("invalid", "another source", strings.Replace(event, "/runtimes/", "", 1)),
 		bad("invalid", "a negative sequence", event, p.element("resync", "1", `"sequence":"-1"`)),
 		bad("invalid", "another specversion", strings.Replace(event, `"1.0"`, `"0.3"`, 1)),
-		good("invalid", "a valid batch after all", p.changed("valid")),
+		good("invalid", "a valid batch after all", p.changed("valid")).
+			with(func(t *trial) { t.objects = []string{"valid"} }),
 		raw("nothing", ""),
 		raw("null", "null"),
 		raw("an object", "{}"),
@@ -207,7 +209,8 @@ func (p *player) singleTrials() (all []trial) {
 	)
 	on := func(version contract.Version, what string, status int, reason, body, media string) {
 		r := request{path: version.Path(p.manager), body: body, media: media}
-		all = append(all, trial{"single", string(version) + ": " + what, []int{status}, reason, r, 0, false})
+		all = append(all, answered("single", string(version)+": "+what, status, reason).
+			with(func(t *trial) { t.request = r }))
 	}
 	for version, body := range map[contract.Version]string{
 		contract.V1: fmt.Sprintf(`{"owner":{"Namespace":"kcp-system","Name":%q},%s`, p.id, event),
