@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"context"
 	"fmt"
 	"net"
 	"net/http"
@@ -119,7 +118,7 @@ func (b *builder) addCanary() error {
 	if b.hasNoCanary() {
 		return nil
 	}
-	write, end := b.parts.Canary, func() {}
+	write := b.parts.Canary
 	if write == nil {
 		opts := b.opts.Canary
 		lease, err := canary.NewLease(opts.Lease, canary.LeaseOptions{
@@ -128,7 +127,7 @@ func (b *builder) addCanary() error {
 		if err != nil {
 			return fmt.Errorf("agent: %w", err)
 		}
-		write, end = lease.Write, lease.Close
+		write = lease.Write
 	}
 	writer, err := canary.New(write, canary.Options{
 		Interval: b.opts.Canary.Interval, Recovered: b.outbox.Resync, Probed: b.metrics.CanaryProbed, Logger: b.log,
@@ -137,9 +136,6 @@ func (b *builder) addCanary() error {
 		return fmt.Errorf("agent: %w", err)
 	}
 	b.pulse.canary = writer.State
-	b.canary = []component{{"canary", func(ctx context.Context) error {
-		defer end()
-		return writer.Start(ctx)
-	}}}
+	b.canary = []component{{"canary", writer.Start}}
 	return nil
 }

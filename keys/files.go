@@ -199,19 +199,19 @@ func (f *Files) refuse(files snapshot, err error) error {
 		return err
 	}
 	f.refused = &generation{Status{Err: err}, files}
-	f.logRefused(&old, Problem(err) == problemExpired && files.equal(old.files))
+	f.logRefused(&old, files.equal(old.files))
 	f.opts.Hooks.Refused(Problem(err))
 	return err
 }
 
 // logRefused logs the failure of a generation.
-func (f *Files) logRefused(g *generation, expiredInUse bool) {
+func (f *Files) logRefused(g *generation, inUse bool) {
 	attrs := []any{
 		slog.Any("error", g.Err), slog.String("fingerprint", g.Material.Fingerprint),
 		slog.Time("not_after", g.Material.NotAfter),
 	}
-	if expiredInUse {
-		f.opts.Logger.Error("key material in use has expired: replace the files", attrs...)
+	if inUse {
+		f.opts.Logger.Error("key material in use is not valid", attrs...)
 	} else {
 		f.opts.Logger.Warn("key material on disk is broken, the last good one stays in use", attrs...)
 	}

@@ -197,25 +197,6 @@ func TestFilesReportDistinctFailuresOnceEach(t *testing.T) {
 	}
 }
 
-// An expired certificate is broken in the same way at each reading.
-func TestFilesReportExpiryOnce(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := newFixture(t, keys.FilesOptions{})
-		past := time.Now().Add(-time.Minute)
-		f.write(t, testpki.Files(must(f.ca.Client(runtime1, testpki.Options{NotAfter: past})), f.ca))
-		for range 3 {
-			time.Sleep(time.Minute)
-			if err := f.Reload(); err == nil {
-				t.Error("expired, but in use")
-			}
-		}
-		if n := len(f.refused); n != 1 {
-			t.Errorf("reported %d times, want once", n)
-		}
-	})
-}
-
 func TestBrokenFilesAreRestored(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, keys.FilesOptions{})
@@ -255,15 +236,13 @@ func TestFilesStartBeforeTheyAreValid(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		for _, after := range []time.Duration{time.Minute, -2 * time.Hour} { // The last one to be valid is the certificate, or the CA.
+			expired := must(testpki.NewCA("old", testpki.Options{NotAfter: time.Now().Add(-time.Minute)}))
 			early := testpki.Options{NotBefore: time.Now().Add(time.Hour)}
 			ca := must(testpki.NewCA("ca", early))
 			early.NotBefore = early.NotBefore.Add(after)
-			volume := testpki.NewVolume(t.TempDir())
-			if err := volume.Write(testpki.Files(must(ca.Client(runtime1, early)), ca)); err != nil {
-				t.Fatal(err)
-			}
-			f := &fixture{volume: volume}
-			files, err := keys.NewFiles(f.paths(), keys.FilesOptions{})
+			f := &fixture{volume: testpki.NewVolume(t.TempDir()), log: &syncBuffer{}}
+			f.write(t, testpki.Files(must(ca.Client(runtime1, early)), ca, expired))
+			files, err := keys.NewFiles(f.paths(), keys.FilesOptions{Logger: slog.New(slog.NewTextHandler(f.log, nil))})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -272,6 +251,9 @@ func TestFilesStartBeforeTheyAreValid(t *testing.T) {
 					t.Errorf("status %v, want that the material is not valid yet", err)
 				}
 				_ = files.Reload()
+			}
+			if log := f.log.String(); strings.Contains(log, "broken") || !strings.Contains(log, "key material in use is not valid") {
+				t.Errorf("log %s, want that the material in use is not valid", log)
 			}
 			time.Sleep(2 * time.Hour)
 			if err := errors.Join(files.Reload(), files.Status().Err); err != nil {
@@ -310,7 +292,7 @@ func TestFilesReportMaterialThatExpiresInUse(t *testing.T) {
 				if err := f.Status().Err; err == nil || !strings.Contains(err.Error(), "(expired)") || must(f.Material()) != inUse {
 					t.Errorf("status %v, want that the material is expired, and stays in use", err)
 				}
-				if n := strings.Count(f.log.String(), "key material in use has expired"); n != 1 || len(f.refused) != 1 {
+				if n := strings.Count(f.log.String(), "key material in use is not valid"); n != 1 || len(f.refused) != 1 {
 					t.Errorf("%d log lines and %d calls of the hook, want 1: %s", n, len(f.refused), f.log)
 				}
 				f.rotate(t)

@@ -163,11 +163,16 @@ func (m *Material) addRoots(paths Paths, files snapshot, now time.Time) error {
 	return m.checkRoots(paths, now)
 }
 
-// checkRoots returns nil if one of the CAs is valid at now, and else the error of the last one.
+// checkRoots returns nil if one of the CAs is valid at now. Else its error is that of one that will
+// be valid, if there is one.
 func (m *Material) checkRoots(paths Paths, now time.Time) (err error) {
 	for _, root := range m.roots {
-		if err = checkValidity(paths.CA, root, now); err == nil {
+		problem := checkValidity(paths.CA, root, now)
+		if problem == nil {
 			return nil
+		}
+		if err == nil || !validFrom(problem).IsZero() {
+			err = problem
 		}
 	}
 	return err

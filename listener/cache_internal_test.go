@@ -1,11 +1,25 @@
 package listener
 
 import (
+	"crypto/x509"
 	"strconv"
 	"testing"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
+
+// Strangers can send any number of bad certificates.
+func TestBadCertificatesPushOutNoGoodOne(t *testing.T) {
+	t.Parallel()
+	c := newChecker(PeerOptions{CacheSize: 1})
+	c.good.put(cacheKey{}, verdict{})
+	if _, err := c.check(cacheKey{1}, &x509.Certificate{}, nil, x509.NewCertPool()); err == nil {
+		t.Error("an empty certificate is good")
+	}
+	if _, ok := c.good.get(cacheKey{}); !ok {
+		t.Error("the good verdict is gone")
+	}
+}
 
 func TestCacheForgetsWhatWasNotUsed(t *testing.T) {
 	t.Parallel()

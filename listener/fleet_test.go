@@ -19,7 +19,7 @@ import (
 func TestListenersShareAFleet(t *testing.T) {
 	t.Parallel()
 	resynced := make(chan core.Manager, 16)
-	watched := newFleet(t, fleet.Options{ResyncJitter: time.Nanosecond})
+	watched := newFleet(t, fleet.Options{ResyncJitter: time.Millisecond})
 	for _, name := range []core.Manager{manager, "other"} {
 		handler := core.HandlerFunc(func(_ context.Context, d core.Delivery) error {
 			if d.Manager != name {
@@ -48,7 +48,7 @@ func newListenerFor(t *testing.T, name core.Manager, handler core.Handler, opts 
 func TestListenersOfOneManagerDoNotShareAFleet(t *testing.T) {
 	t.Parallel()
 	var record recorder
-	watched := newFleet(t, fleet.Options{ResyncJitter: time.Nanosecond})
+	watched := newFleet(t, fleet.Options{ResyncJitter: time.Millisecond})
 	start(t, listener.PeersFunc(known), listener.InsecureAllowAll(), &record, listener.Options{Fleet: watched})
 	watched.Observe(core.Peer{ID: runtimeA}, manager, change(runtimeA, 1), nil)
 	eventually(t, func() bool {

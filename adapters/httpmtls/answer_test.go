@@ -151,11 +151,14 @@ func TestAnswers(t *testing.T) {
 func TestRefusedRetryAfterOption(t *testing.T) {
 	t.Parallel()
 	keys := newPKI(t)
-	end := newFarEnd(t, keys.server, answerWith(http.StatusForbidden))
-	for option, want := range map[time.Duration]time.Duration{time.Minute: time.Minute, -1: 0} {
-		forwarder := newForwarder(t, keys.client, end.address(), httpmtls.Options{RefusedRetryAfter: option})
-		if got := core.RetryAfter(failureOf(t, forward(t, forwarder, event("object")))); got != want {
-			t.Errorf("option %v: RetryAfter %v, want %v", option, got, want)
+	page := func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("a page of a gateway")) }
+	for _, answer := range []http.HandlerFunc{answerWith(http.StatusForbidden), page} {
+		end := newFarEnd(t, keys.server, answer)
+		for option, want := range map[time.Duration]time.Duration{time.Minute: time.Minute, -1: 0} {
+			forwarder := newForwarder(t, keys.client, end.address(), httpmtls.Options{RefusedRetryAfter: option})
+			if got := core.RetryAfter(failureOf(t, forward(t, forwarder, event("object")))); got != want {
+				t.Errorf("option %v: RetryAfter %v, want %v", option, got, want)
+			}
 		}
 	}
 }

@@ -3,6 +3,7 @@ package httpmtls
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -70,8 +71,8 @@ func NewFallback(newest, older core.Forwarder, opts FallbackOptions) (core.Forwa
 	if option.IsNil(newest) || older != nil && option.IsNil(older) {
 		return nil, errors.New("httpmtls: fallback: newest or older is a nil forwarder")
 	}
-	if opts.RetryNewest < 0 || opts.InFlight < 0 {
-		return nil, errors.New("httpmtls: fallback: RetryNewest and InFlight: want more than 0")
+	if err := option.NoneNegative(opts); err != nil {
+		return nil, fmt.Errorf("httpmtls: fallback: %w", err)
 	}
 	return &fallback{newest: newest, older: older, opts: opts, courses: make(map[core.Manager]course)}, nil
 }

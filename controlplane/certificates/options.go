@@ -9,8 +9,10 @@ import (
 
 	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	cmmeta "github.com/cert-manager/cert-manager/pkg/apis/meta/v1"
+	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/material"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
@@ -83,7 +85,7 @@ type Options struct {
 	Recorder events.EventRecorder
 	// Now is the clock. Default: [time.Now].
 	Now func() time.Time
-	// Logger gets a line for each step of a rotation. Default: discarded.
+	// Logger gets a line for each step of a rotation. Default: ctrl.Log.
 	Logger *slog.Logger
 }
 
@@ -100,7 +102,7 @@ func (o Options) withDefaults() Options {
 		Service:          material.Name,
 		RuntimeNamespace: material.Name,
 		Now:              time.Now,
-		Logger:           slog.New(slog.DiscardHandler),
+		Logger:           slog.New(logr.ToSlogHandler(log.Log)),
 	})
 }
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -91,6 +92,33 @@ func restart(live *unstructured.Unstructured, managers []core.Manager) (last str
 		text = append(text, " "+string(manager)...)
 	}
 	return shortSum(sha256.Sum256(text))
+}
+
+// restarted is the last restart after a correction of webhooks, and the pause before the next one.
+type restarted struct {
+	restart string
+	until   time.Time
+	pause   time.Duration
+}
+
+// paced returns the value of annotationRestart for the pods. It is the one that is due, unless the
+// agents have restarted not long ago, as others undo each correction. The pauses grow to an hour.
+// After a new start of this process, the agents restart once without a pause.
+func (i *Installer) paced(id core.RuntimeID, due string, former, missed []core.Manager) string {
+	found, known := i.restarts.Load(id)
+	last, _ := found.(restarted)
+	now := i.opts.Now()
+	if now.Before(last.until) && len(former) == 0 {
+		return last.restart
+	}
+	if due != last.restart && (known || len(missed) > 0) {
+		pause := time.Minute
+		if now.Sub(last.until) < verifyAfter {
+			pause = min(2*last.pause+pause, verifyAfter)
+		}
+		i.restarts.Store(id, restarted{due, now.Add(pause), pause})
+	}
+	return due
 }
 
 func shortSum(sum [sha256.Size]byte) string {

@@ -27,6 +27,7 @@ type Installer struct {
 	opts         Options
 	manifests    map[string]*unstructured.Unstructured // by path, never changed
 	looks        sync.Map                              // of the last look at each runtime, by its ID
+	restarts     sync.Map                              // of the last restart after a correction, by the same ID
 	budgets      *remote.Budgets
 }
 
@@ -210,9 +211,8 @@ func (i *Installer) correct(ctx context.Context, in *cluster, r *Runtime, last l
 func (i *Installer) plan(
 	ctx context.Context, in *cluster, r *Runtime, found existing, former []core.Manager, last look,
 ) (*wanted, []core.Manager, error) {
-	have := facts{
-		ownNamespace: ours(cmp.Or(found.namespace, i.namespace())), restart: restart(found.managers, former),
-	}
+	have := facts{ownNamespace: ours(cmp.Or(found.namespace, i.namespace())), restart: restart(found.managers, former)}
+	have.pods = i.paced(r.ID, have.restart, former, nil)
 	want, err := i.wanted(r, have)
 	if err != nil {
 		return nil, nil, err
@@ -226,6 +226,7 @@ func (i *Installer) plan(
 	if len(missed) > 0 {
 		in.log.WarnContext(ctx, "others have changed webhooks, so agents restart after the correction", slog.Any("managers", missed))
 		have.restart = restart(found.managers, slices.Concat(former, missed))
+		have.pods = i.paced(r.ID, have.restart, former, missed)
 		want, err = i.wanted(r, have)
 	}
 	return want, missed, err
@@ -263,7 +264,12 @@ func (i *Installer) installWebhook(
 	if err == nil && (status.State == Ready || status.formerServe() && found.role == nil) {
 		var configuration *unstructured.Unstructured
 		configuration, err = i.callAgent(ctx, in, found, want, renewed)
-		if err == nil && status.State == Ready {
+		switch {
+		case err != nil || status.State != Ready:
+		case want.pods != want.restart:
+			status.State, status.Reason = Failed, reasonWebhooksContested
+			status.Message = "others change webhooks again and again, so agents restart once in an hour at most"
+		default:
 			status, err = i.complete(ctx, in, status, i.lookOf(want, configuration, live))
 		}
 	}

@@ -5,12 +5,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/go-logr/logr"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
@@ -56,9 +58,11 @@ func TestOneReplicaThatAnswersIsEnough(t *testing.T) {
 	}
 }
 
+// By default the lines go to the logger of the operator.
 func TestAFormerNamespaceIsNamed(t *testing.T) {
 	var log strings.Builder
-	in := &cluster{Client: fake.NewClientBuilder().Build(), id: "runtime", log: slog.New(slog.NewTextHandler(&log, nil))}
+	logf.SetLogger(logr.FromSlogHandler(slog.NewTextHandler(&log, nil)))
+	in := &cluster{Client: fake.NewClientBuilder().Build(), id: "runtime", log: must(New("image", "a:443", Options{})).opts.Logger}
 	for _, namespace := range []string{"former", "former", "new"} {
 		log.Reset()
 		i := must(New("image", "a:443", Options{Namespace: namespace}))

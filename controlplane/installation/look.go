@@ -20,8 +20,9 @@ import (
 )
 
 type facts struct {
-	ownNamespace bool // this package has made, or makes, the namespace
-	restart      string
+	ownNamespace bool   // this package has made, or makes, the namespace
+	restart      string // the value of annotationRestart that is due
+	pods         string // that of the pods, which may follow later
 	// intact means that the last complete installation had the same configuration. If the present
 	// one differs, others have replaced it, as by an older copy with the annotation of its time.
 	intact bool

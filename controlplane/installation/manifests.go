@@ -250,8 +250,8 @@ func (i *Installer) deployment(r *Runtime, have facts) *unstructured.Unstructure
 	var deployment appsv1.Deployment
 	edit(object, &deployment, func() {
 		deployment.Spec.Replicas = new(i.opts.Replicas)
-		if have.restart != "" {
-			deployment.Spec.Template.Annotations = map[string]string{annotationRestart: have.restart}
+		if have.pods != "" {
+			deployment.Spec.Template.Annotations = map[string]string{annotationRestart: have.pods}
 		}
 		i.fillPod(&deployment.Spec.Template.Spec, r, have.ownNamespace)
 	})

@@ -13,10 +13,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/material"
@@ -100,7 +102,7 @@ type Options struct {
 	// Now is the clock. Default: [time.Now].
 	Now func() time.Time
 	// Logger gets a line when an object had to be replaced, when agents restart as others have
-	// changed webhooks, and when objects stay in a former namespace. Default: discarded.
+	// changed webhooks, and when objects stay in a former namespace. Default: ctrl.Log.
 	Logger *slog.Logger
 }
 
@@ -118,7 +120,7 @@ func (o Options) withDefaults() Options {
 		Webhooks: admission.ConfigurationOptions{Labels: o.labels()},
 		Adjust:   func(*unstructured.Unstructured) {},
 		Now:      time.Now,
-		Logger:   slog.New(slog.DiscardHandler),
+		Logger:   slog.New(logr.ToSlogHandler(log.Log)),
 	})
 }
 

@@ -15,6 +15,7 @@ import (
 // runtime that cannot be reached is an error.
 func (i *Installer) Uninstall(ctx context.Context, r Runtime) (Status, error) {
 	i.looks.Delete(r.ID)
+	i.restarts.Delete(r.ID)
 	if r.Client == nil {
 		return Status{State: Removed}, nil
 	}

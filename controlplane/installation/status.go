@@ -49,6 +49,7 @@ const (
 	reasonRolloutProgressing = "RolloutProgressing"
 	reasonRolloutStalled     = "RolloutStalled"
 	reasonServiceWithoutPods = "ServiceWithoutPods"
+	reasonWebhooksContested  = "WebhooksContested"
 )
 
 func progressing(reason, message string) Status {

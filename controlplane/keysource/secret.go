@@ -13,10 +13,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
@@ -56,7 +58,8 @@ type generation struct {
 
 // NewSecret returns a source that reads the Secret of that name. With the API reader of a manager
 // it needs only the right to get this one Secret, and no cache. Without any key material the poll
-// is at most 1 s. A Secret that does not exist yet is not reported as refused.
+// is at most 1 s. A Secret that does not exist yet is not reported as refused. The default of the
+// Logger is ctrl.Log.
 func NewSecret(reader client.Reader, name types.NamespacedName, opts keys.FilesOptions) (*Secret, error) {
 	complete := option.Unless(reader != nil && name.Name != "", "no reader or no name of a Secret, want both")
 	if err := errors.Join(option.NoneNegative(opts), complete); err != nil {
@@ -65,7 +68,7 @@ func NewSecret(reader client.Reader, name types.NamespacedName, opts keys.FilesO
 	opts = option.WithDefaults(opts, keys.FilesOptions{
 		Poll:   5 * time.Second,
 		Hooks:  keys.FilesHooks{Reloaded: func(_, _ time.Time) {}, Refused: func(string) {}},
-		Logger: slog.New(slog.DiscardHandler),
+		Logger: slog.New(logr.ToSlogHandler(log.Log)),
 	})
 	s := &Secret{reader: reader, name: name, opts: opts}
 	s.current.Store(&generation{err: fmt.Errorf("keysource: Secret %s was not read yet", name)})

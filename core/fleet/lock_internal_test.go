@@ -14,7 +14,7 @@ import (
 // for the race detector.
 func TestNothingHoldsTheLockLong(t *testing.T) {
 	const limit, largeFleet = 60 * time.Millisecond, 10_000
-	f, err := New(Options{ResyncJitter: time.Nanosecond})
+	f, err := New(Options{Random: func() float64 { return 0 }})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,7 +29,7 @@ type busyIntake struct {
 // strangers.
 func newBusyIntake(t *testing.T) *busyIntake {
 	t.Helper()
-	b := &busyIntake{free: make(chan struct{}), watched: newFleet(t, fleet.Options{ResyncJitter: time.Nanosecond})}
+	b := &busyIntake{free: make(chan struct{}), watched: newFleet(t, fleet.Options{ResyncJitter: time.Millisecond})}
 	verifier := core.VerifierFunc(func(_ context.Context, peer core.Peer, _ *core.WatchEvent) error {
 		switch peer.ID {
 		case "slow":

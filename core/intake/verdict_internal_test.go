@@ -413,7 +413,7 @@ func TestResyncSurvivesAPanic(t *testing.T) {
 	t.Parallel()
 	resynced := make(chan string, 1)
 	watched := newFleet(t, fleet.Options{
-		ResyncJitter: time.Nanosecond, Resynced: func(_ core.Manager, cause string) { resynced <- cause },
+		ResyncJitter: time.Millisecond, Resynced: func(_ core.Manager, cause string) { resynced <- cause },
 	})
 	calls := 0
 	in := newIntake(t, verifies(is(nil), is(nil)), fails(func(string) error {

@@ -148,8 +148,9 @@ func (o Options) validate() error {
 		check("MaxBatch", o.MaxBatch, o.MaxBatch > 0, "more than 0"),
 		check("InFlight", o.InFlight, o.InFlight > 0 && oneCall, "more than 0, and 1 with an Epoch"),
 		check("ForwardTimeout", o.ForwardTimeout, o.ForwardTimeout > 0, "more than 0"),
-		check("MinBackoff", o.MinBackoff, o.MinBackoff > 0, "more than 0"),
+		check("MinBackoff", o.MinBackoff, o.MinBackoff >= time.Millisecond, "at least 1ms"),
 		check("MaxBackoff", o.MaxBackoff, o.MaxBackoff >= o.MinBackoff, "at least MinBackoff"),
+		check("HeartbeatInterval", o.HeartbeatInterval, o.HeartbeatInterval < 0 || o.HeartbeatInterval >= time.Millisecond, "at least 1ms"),
 	)
 }
 

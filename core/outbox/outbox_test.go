@@ -92,15 +92,16 @@ func TestStartsOnce(t *testing.T) {
 
 func TestNewNamesWrongOptions(t *testing.T) {
 	for want, opts := range map[string]outbox.Options{
-		"Resend":         {Resend: []time.Duration{100 * ms}},
-		"GiveUpAfter":    {GiveUpAfter: -1},
-		"MaxKeys":        {MaxKeys: -1},
-		"MaxManagers":    {MaxManagers: -1},
-		"MaxBatch":       {MaxBatch: -1},
-		"ForwardTimeout": {ForwardTimeout: -1},
-		"MinBackoff":     {MinBackoff: -1},
-		"MaxBackoff":     {MinBackoff: 2, MaxBackoff: 1},
-		"InFlight is -1": {InFlight: -1},
+		"Resend":            {Resend: []time.Duration{100 * ms}},
+		"GiveUpAfter":       {GiveUpAfter: -1},
+		"MaxKeys":           {MaxKeys: -1},
+		"MaxManagers":       {MaxManagers: -1},
+		"MaxBatch":          {MaxBatch: -1},
+		"ForwardTimeout":    {ForwardTimeout: -1},
+		"MinBackoff":        {MinBackoff: 30}, // A unit is missing.
+		"MaxBackoff":        {MinBackoff: 2 * time.Millisecond, MaxBackoff: time.Millisecond},
+		"HeartbeatInterval": {HeartbeatInterval: 30},
+		"InFlight is -1":    {InFlight: -1},
 		// Two calls at a time would change the order of the numbers.
 		"outbox: option InFlight is 2, want more than 0, and 1 with an Epoch": {Epoch: "e", InFlight: 2},
 	} {

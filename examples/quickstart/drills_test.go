@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -53,7 +52,7 @@ func drills(t *testing.T) (all []drill) {
 type ground struct {
 	*testing.T
 
-	dir, page string
+	dir string
 }
 
 // TestDrills runs the commands of the document, and waits for what the page and the logs say. The
@@ -64,7 +63,7 @@ func TestDrills(t *testing.T) {
 	p := start(t, nil, "--serve", "--port=0")
 	p.readUntil(t, serving)
 	printed := p.text.String()
-	g := ground{t, filepath.Dir(find(t, `(?m)^  \. (\S+/env)$`, printed)), find(t, `(http://\S+/fleet) `, printed)}
+	g := ground{t, filepath.Dir(find(t, `(?m)^  \. (\S+/env)$`, printed))}
 	g.await("fresh", "")
 	for _, d := range all {
 		operator, agent := g.log("quickstart.log"), g.log("agent.log")
@@ -109,31 +108,28 @@ func (g ground) await(state, reason string) {
 
 func (g ground) states() string {
 	g.Helper()
-	request := lab.Must(http.NewRequestWithContext(g.Context(), http.MethodGet, g.page+"?brief=true", http.NoBody))
-	request.SetBasicAuth("any", "drill")
-	answer, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(request)
-	if err != nil {
-		g.Fatal(err)
-	}
-	defer answer.Body.Close()
-	var view struct {
-		Runtimes []fleet.Status `json:"runtimes"`
-	}
-	lab.NoError(g, json.NewDecoder(answer.Body).Decode(&view))
 	var states strings.Builder
-	for _, s := range view.Runtimes {
-		fmt.Fprintf(&states, "%s %s %s, ", s.Runtime, s.State, s.Reason)
+	for _, runtime := range []string{"runtime-1", "runtime-2"} { // As in the runbooks.
+		var view struct {
+			Runtimes []fleet.Status `json:"runtimes"`
+		}
+		lab.NoError(g, json.Unmarshal(g.sh("fleet 'fleet?brief=true&runtime="+runtime+"'"), &view))
+		for _, s := range view.Runtimes {
+			fmt.Fprintf(&states, "%s %s %s, ", s.Runtime, s.State, s.Reason)
+		}
 	}
 	return states.String()
 }
 
 // sh runs commands of the document in a shell with the short names.
-func (g ground) sh(commands string) {
+func (g ground) sh(commands string) (output []byte) {
 	g.Helper()
 	shell := exec.CommandContext(g.Context(), "sh", "-euc", ". "+filepath.Join(g.dir, "env")+"\n"+commands)
-	if text, err := shell.CombinedOutput(); err != nil {
-		g.Fatalf("%s: %v\n%s", commands, err, text)
+	output, err := shell.CombinedOutput()
+	if err != nil {
+		g.Fatalf("%s: %v\n%s", commands, err, output)
 	}
+	return output
 }
 
 func (g ground) log(name string) string { return read(g.T, filepath.Join(g.dir, "logs", name)) }

@@ -41,7 +41,7 @@ PATH=$PATH:%[2]s
 k1() { kubectl --kubeconfig=$D/runtime-1.kubeconfig "$@"; }
 k2() { kubectl --kubeconfig=$D/runtime-2.kubeconfig "$@"; }
 kcp() { kubectl --kubeconfig=$D/control-plane.kubeconfig "$@"; }
-fleet() { curl -s -u any:drill "http://%[3]s/fleet?brief=true"; }
+fleet() { curl -s -u any:drill "http://%[3]s/${1:-fleet?brief=true}"; }
 `
 
 // serve starts the agent of the second runtime, prints commands to try, and then each entry of the

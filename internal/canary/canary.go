@@ -29,8 +29,8 @@ const writeTimeout = 5 * time.Second
 type Options struct {
 	// Interval is the time between two writes. Default: 30 s.
 	Interval time.Duration
-	// Recovered is called when a write succeeds after one that did not. Changes in between were
-	// missed, so the caller should accept a resync. It must not block. Default: none.
+	// Recovered is called when a write succeeds after one that did not. Changes beside that one
+	// were missed, so the caller should accept a resync. It must not block. Default: none.
 	Recovered func()
 	// Probed is called after each probe with the state and the duration of its last write. It must
 	// not block. Default: none.
@@ -56,7 +56,9 @@ type Canary struct {
 	opts  Options
 	state atomic.Pointer[core.CanaryState]
 
-	// The last line of the log. Only Start uses it.
+	// Only Start uses these.
+	missed bool // the first write of the last probe was lost
+	// The last line of the log.
 	fault    string // its error
 	loggedAt time.Time
 }
@@ -64,8 +66,8 @@ type Canary struct {
 // New returns a canary that calls write while [Canary.Start] runs. It fails if an option is
 // invalid.
 func New(write Write, opts Options) (*Canary, error) {
-	if opts.Interval < 0 {
-		return nil, fmt.Errorf("canary: interval is %v, want more than 0", opts.Interval)
+	if err := option.NotNegative("Interval", opts.Interval); err != nil {
+		return nil, fmt.Errorf("canary: %w", err)
 	}
 	c := &Canary{write: write, opts: opts.withDefaults()}
 	c.state.Store(new(core.CanaryOff))
@@ -83,14 +85,20 @@ func (c *Canary) Start(ctx context.Context) error {
 }
 
 // probe writes once, and again if the first write shows a new problem: one failure proves nothing.
+// A first write that is lost again and again means that one of several API servers calls no agent.
 func (c *Canary) probe(ctx context.Context) {
 	state, took, err := c.attempt(ctx)
+	missed := state == core.CanaryLost
 	if state != core.CanaryAlive && c.State() != state && ctx.Err() == nil {
 		state, took, err = c.attempt(ctx)
 	}
 	if ctx.Err() != nil {
 		return
 	}
+	if missed && c.missed {
+		state, err = core.CanaryLost, nil
+	}
+	c.missed = missed
 	c.opts.Probed(state, took)
 	c.enter(state, err)
 }
@@ -124,7 +132,7 @@ func (c *Canary) enter(state core.CanaryState, err error) {
 		c.fault, c.loggedAt = fault, time.Now()
 		c.log(before, state, err)
 	}
-	if state == core.CanaryAlive && before != core.CanaryAlive && before != core.CanaryOff {
+	if state == core.CanaryAlive && (c.missed || before != core.CanaryAlive && before != core.CanaryOff) {
 		c.opts.Recovered()
 	}
 }

@@ -77,9 +77,6 @@ func NewLease(name types.NamespacedName, opts LeaseOptions) (*Lease, error) {
 	return lease, nil
 }
 
-// Close closes a connection that a write has left behind.
-func (l *Lease) Close() { l.client.CloseIdleConnections() }
-
 // trust makes a client for the present CA bundle, unless the client has the same bundle.
 func (l *Lease) trust() error {
 	bundle, err := os.ReadFile(l.ca)
@@ -92,9 +89,6 @@ func (l *Lease) trust() error {
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(bundle) {
 		return fmt.Errorf("canary: CA bundle of the API server: %s holds no certificate in PEM", l.ca)
-	}
-	if l.client != nil {
-		l.client.CloseIdleConnections()
 	}
 	l.bundle, l.client = bundle, newClient(roots)
 	return nil

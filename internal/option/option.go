@@ -55,22 +55,27 @@ func Unless(ok bool, format string, args ...any) error {
 	return fmt.Errorf(format, args...)
 }
 
-// NotNegative refuses a negative value of the option with that name.
+// NotNegative refuses a negative value of the option with that name, and a time without a unit.
 func NotNegative[T int | time.Duration](name string, value T) error {
-	return Unless(value >= 0, negative, name, value)
+	return notNegative(name, reflect.ValueOf(value))
 }
 
-const negative = "option is negative: %s is %v, want more than 0, or 0 for the default"
+func notNegative(name string, value reflect.Value) error {
+	if d, isTime := reflect.TypeAssert[time.Duration](value); isTime && d > 0 && d < time.Millisecond {
+		return fmt.Errorf("option has no unit: %s is %v, want at least 1ms, or 0 for the default", name, d)
+	}
+	return Unless((!value.CanInt() || value.Int() >= 0) && (!value.CanFloat() || value.Float() >= 0),
+		"option is negative: %s is %v, want more than 0, or 0 for the default", name, value)
+}
 
-// NoneNegative refuses negative values of all numbers and times among options, in the order of
-// their fields.
+// NoneNegative refuses negative values of all numbers and times among options, and times without a
+// unit, in the order of their fields.
 func NoneNegative(options any) error {
 	var problems []error
 	v := reflect.ValueOf(options)
 	for i := range v.NumField() {
-		value, field := v.Field(i), v.Type().Field(i)
-		if field.IsExported() && (value.CanInt() && value.Int() < 0 || value.CanFloat() && value.Float() < 0) {
-			problems = append(problems, fmt.Errorf(negative, v.Type().Name()+"."+field.Name, value))
+		if field := v.Type().Field(i); field.IsExported() {
+			problems = append(problems, notNegative(v.Type().Name()+"."+field.Name, v.Field(i)))
 		}
 	}
 	return errors.Join(problems...)

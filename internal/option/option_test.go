@@ -1,6 +1,7 @@
 package option_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -28,11 +29,17 @@ func TestWithDefaultsKeepsWhatIsSet(t *testing.T) {
 	}
 }
 
+// A number without a unit is in nanoseconds, and would make an interval a flood.
 func TestNoneNegativeNamesAll(t *testing.T) {
 	t.Parallel()
-	const want = "option is negative: Options.Wait is -1s, want more than 0, or 0 for the default\n" +
-		"option is negative: Options.Rate is -0.5, want more than 0, or 0 for the default"
-	if err := option.NoneNegative(Options{Wait: -time.Second, Retries: 2, Rate: -0.5}); err == nil || err.Error() != want {
-		t.Errorf("the error is %v, want %s", err, want)
+	for want, options := range map[string]Options{
+		"option is negative: Options.Wait is -1s, want more than 0, or 0 for the default\n" +
+			"option is negative: Options.Rate is -0.5, want more than 0, or 0 for the default": {Wait: -time.Second, Retries: 2, Rate: -0.5},
+		"option has no unit: Options.Wait is 30ns, want at least 1ms, or 0 for the default": {Wait: 30, Retries: 30},
+		"<nil>": {Wait: time.Millisecond},
+	} {
+		if have := fmt.Sprint(option.NoneNegative(options)); have != want {
+			t.Errorf("the error is %s, want %s", have, want)
+		}
 	}
 }

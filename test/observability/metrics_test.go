@@ -290,7 +290,7 @@ list with the metrics of running processes. Alerts and dashboards are in [deploy
 For each manager, at every scrape: accepted = delivered + coalesced + dropped + pending.
 
 A counter or histogram with labels has no series before its first event, except for those that alerts compare with zero.
-A stranger can invent names of managers, so only 100 of them get series of their own. "_other" stands for the rest.
+A stranger can invent managers, so only 100 get series of their own. "_other" stands for the rest.
 
 `
 

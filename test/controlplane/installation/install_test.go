@@ -495,6 +495,7 @@ func wrongRuntimesAreRefused(w *world) {
 		"no Secret":             func(r *installation.Runtime) { r.Secret = nil },
 		"no bundle":             func(r *installation.Runtime) { delete(r.Secret, "ca.crt") },
 		"no client":             func(r *installation.Runtime) { r.Client = nil },
+		"an address, no port":   func(r *installation.Runtime) { r.ControlPlane = "control-plane.example.com" },
 		"a watch of everything": func(r *installation.Runtime) { r.Watches[0].Resource.Resource = "*" },
 	} {
 		w.t.Run(name, func(t *testing.T) {

@@ -3,11 +3,13 @@ package installation
 import (
 	"slices"
 	"testing"
+	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
@@ -78,6 +80,7 @@ func TestARestoredConfigurationRestartsTheAgents(t *testing.T) {
 	w.runtime.Watches = append(w.runtime.Watches, watchFor("second"))
 	w.installed()
 	for n, failed := 1, true; failed; n++ {
+		w.now = w.now.Add(2 * time.Hour)
 		before := w.template()
 		older.ResourceVersion = w.configuration().ResourceVersion
 		rig.NoError(t, w.client.Update(t.Context(), older.DeepCopy()))
@@ -89,6 +92,32 @@ func TestARestoredConfigurationRestartsTheAgents(t *testing.T) {
 			t.Errorf("write %d fails: no restart after the webhook of the second manager was missing", n)
 		}
 	}
+}
+
+// Another controller undoes each correction at once. In four hours the agents restart after 0, 10, 20, 30, 50, 90, 150
+// and 210 min, for the writes that were missed until then, and also after the last correction.
+func TestAContestOfWebhooksRestartsTheAgentsSeldom(t *testing.T) {
+	w := newWorld(t, rig.SharedAPIServer(t, apiserver.Options{}), "contested")
+	w.keep()
+	restarts, before, last := 0, w.template(), installation.Status{}
+	for range 4 * 6 {
+		w.drift(t, otherRules)
+		w.install()
+		w.available(1)
+		last = w.install()
+		if now := w.template(); now != before {
+			restarts, before = restarts+1, now
+		}
+		w.now = w.now.Add(10 * time.Minute)
+	}
+	rig.Same(t, "restarts", 8, restarts)
+	w.is(last, installation.Failed, "others change webhooks again and again")
+	rig.Same(t, "reason", "WebhooksContested", last.Reason)
+	w.now = w.now.Add(time.Hour)
+	if !w.corrects(t, before) {
+		t.Error("no restart after the last correction")
+	}
+	w.is(w.install(), installation.Ready)
 }
 
 type webhook = admissionregistrationv1.ValidatingWebhook

@@ -267,6 +267,7 @@ func TestHTTPRoutes(t *testing.T) {
 		unstructured.RemoveNestedField(route.Object, "spec", "parentRefs")
 	})
 	r.awaitSpec("kyma", wantedHTTPRoute)
+	r.await("kyma", "Processing", "RoutePending") // The refusal was of a former generation.
 	r.must(r.plane.Client.Delete(t.Context(), r.empty("kyma")))
 	r.awaitSpec("kyma", wantedHTTPRoute)
 	r.deleteWatcher("kyma")

@@ -43,7 +43,6 @@ func (c *checker) canary(ctx context.Context) {
 		})
 		return
 	}
-	defer lease.Close()
 	ctx, cancel := context.WithTimeout(ctx, canaryTimeout)
 	defer cancel()
 	before, _ := failuresBeside(ctx, c.opts.MetricsAddress)
