@@ -5,7 +5,9 @@ package controllerruntimetest
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -22,14 +24,14 @@ import (
 // a manager starts it. It is safe for concurrent use.
 type Cache struct{ *memory }
 
-// memory implements [cache.Cache] for a [Cache], with the informer and its registrations.
+// memory implements [cache.Cache] for a [Cache], with the informer.
 type memory struct {
 	cache.Cache    // nil: a method that is missing here panics
 	cache.Informer // nil, too
 
 	objects  toolscache.Indexer
 	mu       sync.Mutex
-	handlers []toolscache.ResourceEventHandler
+	handlers []*registration
 	unsynced bool
 	kind     schema.GroupVersionKind // of the first object that names one
 }
@@ -109,8 +111,7 @@ func (c *memory) Start(ctx context.Context) error {
 // WaitForCacheSync implements [cache.Cache]. It does not wait.
 func (c *memory) WaitForCacheSync(context.Context) bool { return c.HasSynced() }
 
-// HasSynced implements [cache.Informer]. A registration is in sync with it, because handlers are
-// called in the goroutine of the change.
+// HasSynced implements [cache.Informer].
 func (c *memory) HasSynced() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -184,12 +185,41 @@ func (c *memory) AddEventHandler(
 	for _, object := range c.objects.List() {
 		handler.OnAdd(object, true)
 	}
-	c.handlers = append(c.handlers, handler)
-	return c, nil
+	added := &registration{handler, c}
+	c.handlers = append(c.handlers, added)
+	return added, nil
+}
+
+func (c *memory) AddEventHandlerWithResyncPeriod(
+	handler toolscache.ResourceEventHandler, _ time.Duration,
+) (toolscache.ResourceEventHandlerRegistration, error) {
+	return c.AddEventHandler(handler)
 }
 
 func (c *memory) AddEventHandlerWithOptions(
 	handler toolscache.ResourceEventHandler, _ toolscache.HandlerOptions,
 ) (toolscache.ResourceEventHandlerRegistration, error) {
 	return c.AddEventHandler(handler)
+}
+
+func (c *memory) RemoveEventHandler(added toolscache.ResourceEventHandlerRegistration) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.handlers = slices.DeleteFunc(c.handlers, func(r *registration) bool { return r == added })
+	return nil
+}
+
+// registration is in sync with the cache, because handlers are called in the goroutine of the change.
+type registration struct {
+	toolscache.ResourceEventHandler
+	*memory
+}
+
+func (r *registration) HasSyncedChecker() toolscache.DoneChecker { return r }
+func (r *registration) Name() string                             { return "memory" }
+
+func (r *registration) Done() <-chan struct{} {
+	done := make(chan struct{})
+	close(done)
+	return done
 }
