@@ -147,7 +147,8 @@ func (c *receiverCheck) run(t T, remote RemoteReceiver, opts ReceiverOptions) {
 	batch.Source = c.claims
 	if c.beat {
 		batch.Heartbeat = &core.Heartbeat{
-			ID: "beat-1", Number: 1, Sequence: 1, Interval: time.Minute, Time: time.Now(), Canary: core.CanaryAlive,
+			ID: "beat-1", Number: 1, Sequence: uint64(len(c.objects)), Interval: time.Minute, Time: time.Now(),
+			Canary: core.CanaryAlive,
 		}
 	}
 	err := s.send(s.runtime, batch)
