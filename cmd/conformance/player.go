@@ -100,9 +100,12 @@ func (p *player) post(r request) *reply {
 	}
 	defer func() { _ = answer.Body.Close() }()
 	text, err := io.ReadAll(io.LimitReader(answer.Body, int64(contract.V3.MaxBody())))
+	if err != nil {
+		return &reply{err: err}
+	}
 	return &reply{
 		Answer: contract.DecodeAnswer(answer.StatusCode, text, contract.V3.MaxEvents()),
-		header: answer.Header, body: text, err: err,
+		header: answer.Header, body: text,
 	}
 }
 

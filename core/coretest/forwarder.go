@@ -182,6 +182,11 @@ func (s *forwarderSuite) send(manager core.Manager, batch core.Batch) core.Event
 				failed[place+sent] = err
 			}
 		}
+		for i := sent; i < elements; i++ {
+			if eventError(err, i) == nil {
+				s.t.Errorf("Forward reports element %d of %d as delivered, behind one that is not sent", i, elements)
+			}
+		}
 		if sent == 0 {
 			s.t.Errorf("Forward sends nothing: it returns core.ErrNotSent for the first of %d elements", elements)
 			return failed

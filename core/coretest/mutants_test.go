@@ -129,7 +129,7 @@ func losingMutants() map[string]mutant {
 		"loses heartbeats":    {"Heartbeat", eachBatch(func(b *core.Batch) { b.Heartbeat = nil })},
 		"loses drop counts":   {"Dropped", losesDropCounts},
 		"loses one of many":   {"and another one arrived", eachBatch(losesOneOfMany)},
-		"loses all beyond":    {"and another one arrived", eachBatch(func(b *core.Batch) { b.Events = b.Events[:min(len(b.Events), 400)] })},
+		"loses all beyond":    {"behind one that is not sent", losesAllBeyond},
 		"swaps the order":     {"and another one arrived", eachBatch(func(b *core.Batch) { slices.Reverse(b.Events) })},
 		"loses lone beats":    {"Heartbeat", losesLoneHeartbeats},
 		"loses all but beats": {"Events", eachBatch(losesEventsBesideHeartbeats)},
@@ -328,6 +328,18 @@ func neverSendsTheRest(next forward) forward {
 			return rest
 		}
 		return next(ctx, manager, batch)
+	}
+}
+
+// losesAllBeyond cuts a batch, and names the first event only that stays behind.
+func losesAllBeyond(next forward) forward {
+	return func(ctx context.Context, manager core.Manager, batch core.Batch) error {
+		const most = 400
+		if len(batch.Events) <= most {
+			return next(ctx, manager, batch)
+		}
+		batch.Events = batch.Events[:most]
+		return cmp.Or[error](next(ctx, manager, batch), core.EventErrors{most: core.ErrNotSent})
 	}
 }
 
