@@ -2,6 +2,7 @@
 // tries each rule of docs/reference/contract-v3.md, and prints a table.
 //
 //	runtime-watcher-conformance receiver [flags] command
+//	runtime-watcher-conformance receiver -address=host:port -ca=file -cert=file -key=file
 //	runtime-watcher-conformance sender [flags] command
 //
 // It starts the command as the end under test, with RW_ADDRESS, RW_MANAGER, RW_CA, RW_CERT and RW_KEY
@@ -12,7 +13,8 @@
 // stops at the end of the input. With -single, it is also judged by contracts v1 and v2. RW_CONTRACT
 // names the contract (v1, v2 or v3), and RW_OWNER the owner of all objects, as <namespace>/<name>.
 //
-// The command "sh -c 'env | grep RW_ >&2; cat >&2'" prints what a sender started by hand must do.
+// The second form judges a receiver that runs already, with the certificate of one of its runtimes. It
+// skips the rules that need the script or other runtimes.
 package main
 
 import (
@@ -33,6 +35,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/internal/conformance"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
@@ -55,6 +58,7 @@ type settings struct {
 	patience       time.Duration
 	command        []string
 	stderr         io.Writer
+	given          *keys.Material // of a runtime, for a receiver that runs already
 
 	contract contract.Version // that a sender speaks
 	ca       *testpki.CA
@@ -65,19 +69,30 @@ type settings struct {
 
 func parse(end conformance.End, args []string, stderr io.Writer) (settings, error) {
 	const patience = 30 * time.Second
+	var files keys.Paths
 	s := settings{stderr: stderr, contract: contract.V3, running: &sync.WaitGroup{}}
 	flags := flag.NewFlagSet(string(end), flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.StringVar(&s.address, "address", "", "`host:port` of the receiver; default: a free port of 127.0.0.1")
 	flags.StringVar(&s.junit, "junit", "", "`file` for the results as JUnit XML")
+	flags.StringVar(&files.CA, "ca", "", "`file` with the CA of a receiver that runs already")
+	flags.StringVar(&files.Certificate, "cert", "", "`file` with the certificate of a runtime")
+	flags.StringVar(&files.Key, "key", "", "`file` with its private key")
 	flags.StringVar((*string)(&s.manager), "manager", "my-operator", "`name` of the manager")
 	flags.TextVar(&s.only, "only", regexp.MustCompile(""), "`expression`: judge only rules with such an ID")
 	flags.BoolVar(&s.script, "script", true, "the receiver follows the script, and prints deliveries")
 	flags.BoolVar(&s.single, "single", false, "the sender speaks contracts v1 and v2, too, by RW_CONTRACT and RW_OWNER")
 	flags.DurationVar(&s.patience, "patience", patience, "longest `time` of a prompt step")
 	err := flags.Parse(args)
-	if s.command = flags.Args(); err == nil && len(s.command) == 0 {
-		err = errors.New("want a command that starts the end under test")
+	switch s.command = flags.Args(); {
+	case err != nil || len(s.command) > 0:
+		return s, err
+	case end != conformance.Receiver || s.address == "" || files.Certificate == "":
+		return s, errors.New("want a command that starts the end under test, or -address and -cert for a receiver")
+	}
+	source, err := keys.NewFiles(files, keys.FilesOptions{})
+	if err == nil {
+		s.script, s.given = false, source.Status().Material
 	}
 	return s, err
 }

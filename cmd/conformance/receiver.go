@@ -17,10 +17,32 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
-// judgeReceiver starts the receiver, and tries each rule.
+// judgeReceiver starts the receiver, unless it runs already, and tries each rule.
 func judgeReceiver(ctx context.Context, s settings, to *report) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	operator := &coretest.Recorder{}
+	if s.given == nil {
+		if err := s.startReceiver(ctx, operator); err != nil {
+			return err
+		}
+	}
+	for _, of := range to.Results {
+		to.run(ctx, of, func(v *verdict) {
+			p := &player{settings: s, verdict: v, id: core.RuntimeID("judge-" + of.rule.ID)}
+			if s.given != nil {
+				p.id = core.RuntimeID(s.given.Certificate.Leaf.Subject.CommonName)
+			}
+			if s.script {
+				p.operator = operator
+			}
+			p.check(of.rule)
+		})
+	}
+	return nil
+}
+
+func (s *settings) startReceiver(ctx context.Context, operator *coretest.Recorder) error {
 	if s.address == "" {
 		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 		if err != nil {
@@ -33,24 +55,11 @@ func judgeReceiver(ctx context.Context, s settings, to *report) error {
 	if err != nil {
 		return err
 	}
-	operator := &coretest.Recorder{}
 	receiver, err := s.start(ctx, leaf, func(line []byte) { record(operator, line) })
 	if err != nil {
 		return err
 	}
-	if err := s.await(ctx, receiver.ended); err != nil {
-		return err
-	}
-	for _, of := range to.Results {
-		to.run(ctx, of, func(v *verdict) {
-			p := &player{settings: s, verdict: v, id: core.RuntimeID("judge-" + of.rule.ID)}
-			if s.script {
-				p.operator = operator
-			}
-			p.check(of.rule)
-		})
-	}
-	return nil
+	return s.await(ctx, receiver.ended)
 }
 
 // await waits until a receiver serves at the address.
@@ -85,10 +94,15 @@ func record(operator *coretest.Recorder, line []byte) {
 	})
 }
 
-// check does what a rule asks: the checks of the suite for receivers on every transport, and trials.
+// check does what a rule asks: trials, and the checks of the suite for receivers on every transport.
 func (p *player) check(rule conformance.Rule) {
 	if rule.Needs == conformance.Script && !p.script {
 		p.skip("needs a receiver that follows the script, and prints its deliveries")
+	}
+	for _, t := range p.trials() {
+		if t.rule == rule.ID {
+			p.try(&t)
+		}
 	}
 	remote := coretest.RemoteReceiver{Sender: p.forwarder, Operator: p.operator}
 	opts := coretest.ReceiverOptions{Patience: p.patience}
@@ -97,11 +111,6 @@ func (p *player) check(rule conformance.Rule) {
 			check(p)
 		}
 	})
-	for _, t := range p.trials() {
-		if t.rule == rule.ID {
-			p.try(&t)
-		}
-	}
 }
 
 // deliveries are the resyncs of the runtime that the operator enqueued, and the objects.
