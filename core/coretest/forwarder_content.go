@@ -19,13 +19,10 @@ func (s *forwarderSuite) carried(batch core.Batch) core.Batch {
 		if s.opts.WithoutOwner {
 			e.Owner = types.NamespacedName{}
 		}
-		if s.opts.WithoutNumbers {
-			e.ID, e.Sequence = "", 0
-		}
-		if key := e.Key(); s.opts.WithoutDetails {
-			e.WatchEvent = core.WatchEvent{
+		if key := e.Key(); s.opts.WithoutNumbers {
+			*e = core.Numbered{WatchEvent: core.WatchEvent{
 				Resync: key.Resync, Owner: key.Owner, Watched: key.Watched, WatchedGVK: key.WatchedGVK,
-			}
+			}}
 		}
 	}
 	if s.opts.WithoutNumbers {
