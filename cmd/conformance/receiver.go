@@ -137,19 +137,15 @@ func (p *player) observe(t *trial) {
 	if t.calm {
 		<-time.After(calm)
 	}
-	for deadline := time.After(p.patience); ; {
+	ctx, cancel := context.WithTimeout(p.ctx, p.patience)
+	defer cancel()
+	for n := len(p.operator.Calls()); p.operator.WaitCalls(ctx, n) == nil; n++ {
 		resyncs, names := p.deliveries()
 		enough := resyncs == t.resyncs || resyncs > t.resyncs && !t.calm
 		if enough && (t.objects == nil || slices.Equal(names, t.objects)) {
 			return
 		}
-		ctx, cancel := context.WithTimeout(p.ctx, time.Second)
-		_ = p.operator.WaitCalls(ctx, len(p.operator.Calls())+1)
-		cancel()
-		select {
-		case <-deadline:
-			p.Fatalf("%s: the operator got %d resyncs and %v", t.what, resyncs, names)
-		default:
-		}
 	}
+	resyncs, names := p.deliveries()
+	p.Fatalf("%s: the operator got %d resyncs and %v", t.what, resyncs, names)
 }
