@@ -432,7 +432,6 @@ func conformanceOptions(version contract.Version) coretest.ForwarderOptions {
 	return coretest.ForwarderOptions{
 		WithoutOwner:   version == contract.V2,
 		WithoutNumbers: !version.Numbered(),
-		WithoutDetails: !version.Numbered(),
 		Unsendable:     &unsendable,
 	}
 }

@@ -46,13 +46,10 @@ type response struct {
 // farEnd plays a receiver for one check of a sender.
 type farEnd struct {
 	settings
-	material
 	*verdict
 
-	endpoint       *endpoint
-	stdout, stderr io.Writer
-	process        *process // nil: the user runs it
-	hellos         atomic.Int64
+	sender *process
+	hellos atomic.Int64
 
 	lock     sync.Mutex
 	arrivals []*arrival
@@ -71,59 +68,47 @@ const (
 func (f *farEnd) serve(ca *testpki.CA, opts testpki.Options) {
 	l, err := (&net.ListenConfig{}).Listen(f.ctx, "tcp", cmp.Or(f.address, "127.0.0.1:0"))
 	f.must(err)
+	f.address = l.Addr().String()
 	server, err := ca.Server("judge", opts)
 	f.must(err)
-	client, err := f.ca.Client(runtimeID, testpki.Options{})
-	f.must(err)
-	f.address = l.Addr().String()
-	f.endpoint, err = f.newEndpoint(f.settings, client)
-	f.must(err)
 	s := &http.Server{Handler: f, ReadHeaderTimeout: f.patience, ErrorLog: log.New(io.Discard, "", 0)}
-	config := &tls.Config{
-		MinVersion: tls.VersionTLS12, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: f.roots,
-		Certificates: []tls.Certificate{server.TLS}, NextProtos: []string{"h2", "http/1.1"},
+	s.TLSConfig = &tls.Config{
+		MinVersion: tls.VersionTLS12, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: f.ca.Pool(),
+		Certificates: []tls.Certificate{server.TLS},
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			f.hellos.Add(1)
+			f.wake()
+			return nil, nil
+		},
 	}
-	config.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
-		f.hellos.Add(1)
-		f.wake()
-		return config, nil
-	}
-	go func() { _ = s.Serve(tls.NewListener(l, config)) }()
+	go func() { _ = s.ServeTLS(l, "", "") }()
 	context.AfterFunc(f.ctx, func() { _ = s.Close() })
 }
 
-// start starts the sender, or asks for it.
-func (f *farEnd) start() {
-	if len(f.command) == 0 {
-		_, _ = fmt.Fprintf(f.stdout, "start the sender anew with %s\n", strings.Join(f.endpoint.environment(), " "))
-		return
-	}
-	var err error
-	f.process, err = f.endpoint.start(f.ctx, f.stderr, func([]byte) {})
+// startSender starts the sender with a new certificate.
+func (f *farEnd) startSender() {
+	leaf, err := f.ca.Client(runtimeID, testpki.Options{})
+	f.must(err)
+	f.lock.Lock() // The first request waits for the sender: its answer may need the input.
+	defer f.lock.Unlock()
+	f.sender, err = f.start(f.ctx, leaf, func([]byte) {})
 	f.must(err)
 }
 
 // changed makes the sender send events about objects.
 func (f *farEnd) changed(names ...string) {
-	out := f.stdout
-	if f.process != nil {
-		out = f.process.stdin
-	}
 	for _, name := range names {
-		_, _ = fmt.Fprintf(out, "changed default %s\n", name)
+		_, _ = fmt.Fprintf(f.sender.stdin, "changed default %s\n", name)
 	}
 }
 
 // stopSender ends the input of the sender, and waits for its end.
 func (f *farEnd) stopSender() {
-	if f.process == nil {
-		f.skip("needs a sender that is started as a command")
-	}
-	_ = f.process.stdin.Close()
+	_ = f.sender.stdin.Close()
 	select {
-	case <-f.process.ended:
+	case <-f.sender.ended:
 	case <-time.After(f.patience):
-		f.Fatal("the sender runs on after the end of its input")
+		f.Fatalf("the sender runs on after the end of its input")
 	}
 }
 
@@ -135,7 +120,10 @@ func (f *farEnd) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.lock.Unlock()
 	raw, err := io.ReadAll(io.LimitReader(r.Body, 1<<20))
 	a.raw = raw
-	if err == nil && r.URL.EscapedPath() == f.contract.Path(f.manager) {
+	if err == nil && (r.Method != http.MethodPost || r.URL.EscapedPath() != f.contract.Path(f.manager)) {
+		err = fmt.Errorf("%s %s", r.Method, r.URL)
+	}
+	if err == nil {
 		a.batch, err = f.contract.Decode(raw)
 	}
 	if err != nil {
@@ -200,26 +188,12 @@ func (f *farEnd) awaitFor(most time.Duration, what string, enough func(all []*ar
 		select {
 		case <-f.news:
 		case <-late:
-			f.Fatalf("%s: not in %v. Requests:%s", what, most, summary(f.seen()))
+			all := append([]*arrival{{}}, f.seen()...)
+			f.Fatalf("%s: not in %v, after %d requests. The last: %.250q", what, most, len(all)-1, all[len(all)-1].raw)
 		case <-f.ctx.Done():
-			f.Fatal(f.ctx.Err())
+			f.must(f.ctx.Err())
 		}
 	}
-}
-
-func summary(all []*arrival) string {
-	const most = 8
-	var text strings.Builder
-	for _, a := range all[max(0, len(all)-most):] {
-		fmt.Fprintf(&text, "\n%d:", a.response.status)
-		for _, e := range a.batch.Events[:min(most, len(a.batch.Events))] {
-			fmt.Fprintf(&text, " %d %s", e.Sequence, cmp.Or(e.Watched.Name, e.KindWord()))
-		}
-		if a.batch.Heartbeat != nil {
-			fmt.Fprintf(&text, " heartbeat %d", a.batch.Heartbeat.Number)
-		}
-	}
-	return text.String()
 }
 
 // find returns the place of an object in the batch, or -1.
@@ -261,13 +235,6 @@ func resyncs(all []*arrival) (n int) {
 		}
 	}
 	return n
-}
-
-func eventsOf(all []*arrival) (events []core.Numbered) {
-	for _, a := range all {
-		events = append(events, a.batch.Events...)
-	}
-	return events
 }
 
 // objects are n names, padded to a length.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/xml"
 	"fmt"
@@ -32,18 +31,11 @@ func (v *verdict) Context() context.Context { return v.ctx }
 // Helper does nothing: faults have no lines.
 func (v *verdict) Helper() {}
 
-func (v *verdict) Error(args ...any) { v.Errorf("%s", strings.TrimSpace(fmt.Sprintln(args...))) }
-
 func (v *verdict) Errorf(format string, args ...any) {
 	const longest = 400
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.faults = append(v.faults, fmt.Sprintf("%.*s", longest, fmt.Sprintf(format, args...)))
-}
-
-func (v *verdict) Fatal(args ...any) {
-	v.Error(args...)
-	runtime.Goexit()
 }
 
 func (v *verdict) Fatalf(format string, args ...any) {
@@ -54,7 +46,7 @@ func (v *verdict) Fatalf(format string, args ...any) {
 // must ends the check if a step of its own failed.
 func (v *verdict) must(err error) {
 	if err != nil {
-		v.Fatal(err)
+		v.Fatalf("%v", err)
 	}
 }
 
@@ -83,9 +75,8 @@ type result struct {
 	Failure *message `xml:"failure"`
 	Skipped *message `xml:"skipped"`
 
-	rule    conformance.Rule
-	verdict verdict
-	checks  int
+	rule   conformance.Rule
+	faults []string
 }
 
 type message struct {
@@ -115,25 +106,9 @@ func (r *report) run(ctx context.Context, of *result, check func(v *verdict)) {
 	<-ended
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	of.checks++
 	of.Time += time.Since(started).Seconds()
-	of.verdict.faults = append(of.verdict.faults, v.faults...)
-	of.verdict.skipped = cmp.Or(of.verdict.skipped, v.skipped)
-}
-
-// conclude returns the word for a result in the table, and its lines.
-func (r *report) conclude(of *result) (word string, lines []string) {
-	switch lines = of.verdict.faults; {
-	case len(lines) > 0:
-		r.Failures++
-		of.Failure = &message{strings.Join(lines, "\n")}
-		return "FAIL", lines
-	case of.checks == 0, of.verdict.skipped != "":
-		r.Skips++
-		of.Skipped = &message{cmp.Or(of.verdict.skipped, "no check ran")}
-		return "skip", []string{of.Skipped.Text}
-	default:
-		return "ok", nil
+	if of.faults = append(of.faults, v.faults...); v.skipped != "" {
+		of.Skipped = &message{v.skipped}
 	}
 }
 
@@ -141,7 +116,15 @@ func (r *report) conclude(of *result) (word string, lines []string) {
 func (r *report) write(out io.Writer, junit string) error {
 	r.Tests = len(r.Results)
 	for _, of := range r.Results {
-		word, lines := r.conclude(of)
+		word, lines := "ok", of.faults
+		switch {
+		case len(of.faults) > 0:
+			r.Failures++
+			word, of.Failure, of.Skipped = "FAIL", &message{strings.Join(of.faults, "\n")}, nil
+		case of.Skipped != nil:
+			r.Skips++
+			word, lines = "skip", []string{of.Skipped.Text}
+		}
 		_, _ = fmt.Fprintf(out, "%-4s  %-19s %-20s %s\n", word, of.rule.ID, "#"+of.rule.Section, of.rule.Says)
 		for _, line := range lines {
 			_, _ = fmt.Fprintf(out, "      %s\n", strings.ReplaceAll(line, "\n", "\n      "))

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
-	"io"
 	"net/http"
 	"regexp"
 	"slices"
@@ -20,18 +19,11 @@ import (
 )
 
 // judgeSender tries each rule with a sender of its own.
-func judgeSender(ctx context.Context, s settings, to *report, stdout, stderr io.Writer) error {
-	m, err := newMaterial(settings{})
-	if err != nil {
-		return err
-	}
+func judgeSender(ctx context.Context, s settings, to *report) error {
+	const atOnce = 8
 	var group sync.WaitGroup
 	defer group.Wait()
-	slots := make(chan struct{}, 1)
-	if len(s.command) > 0 {
-		const atOnce = 8
-		slots = make(chan struct{}, atOnce)
-	}
+	slots := make(chan struct{}, atOnce)
 	for _, of := range to.Results {
 		for _, check := range senderChecks()[of.rule.ID] {
 			slots <- struct{}{}
@@ -40,10 +32,7 @@ func judgeSender(ctx context.Context, s settings, to *report, stdout, stderr io.
 				ctx, cancel := context.WithCancel(ctx)
 				defer cancel()
 				to.run(ctx, of, func(v *verdict) {
-					check(&farEnd{
-						settings: s, material: m, verdict: v, stdout: stdout, stderr: stderr,
-						news: make(chan struct{}, 1),
-					})
+					check(&farEnd{settings: s, verdict: v, news: make(chan struct{}, 1)})
 				})
 			})
 		}
@@ -56,26 +45,36 @@ const (
 	partial  = http.StatusUnprocessableEntity
 	tooFast  = http.StatusTooManyRequests
 	notReady = http.StatusServiceUnavailable
+	failed   = http.StatusInternalServerError
 )
 
 type check = func(*farEnd)
 
 func senderChecks() map[string][]check {
-	const failed = `{"reason":"partial","failed":[{"index":%d,"status":403}]}`
-	return map[string][]check{
-		"single": slices.Concat(
-			single(contract.V1, (*farEnd).checkRequest, (*farEnd).checkContent),
-			single(contract.V2, (*farEnd).checkRequest, (*farEnd).checkContent, (*farEnd).checkResyncFirst,
-				drops(400, "malformed")),
-			single(contract.V1, singleKept()...), single(contract.V2, singleKept()...),
-		),
-		"refused-sender": {
-			refusedFor(response{status: http.StatusUnauthorized, reason: "unauthenticated"}),
-			refusedFor(response{status: http.StatusForbidden, reason: "san_mismatch"}),
-			refusedFor(response{status: http.StatusBadRequest, media: "text/html", body: "<html></html>"}),
-		},
-		"rotation": {(*farEnd).checkRotation},
-		"request":  {(*farEnd).checkRequest},
+	const (
+		page    = "<html></html>"
+		refused = 29 * time.Second // 30 s, and clocks differ.
+	)
+	wrongIndex := func(index int) response {
+		const body = `{"reason":"partial","failed":[{"index":%d,"status":403}]}`
+		return response{status: partial, body: fmt.Sprintf(body, index)}
+	}
+	checks := map[string][]check{
+		"request":      {(*farEnd).checkRequest},
+		"limits":       {(*farEnd).checkLimits},
+		"claim":        {(*farEnd).checkClaim},
+		"content":      {(*farEnd).checkContent},
+		"resync-first": {(*farEnd).checkResyncFirst},
+		"epoch":        {(*farEnd).checkEpoch},
+		"sequence":     {(*farEnd).checkSequence},
+		"merge":        {(*farEnd).checkMerge},
+		"heartbeat":    {(*farEnd).checkHeartbeat},
+		"last":         {(*farEnd).checkLast},
+		"silent-end":   {(*farEnd).checkSilentEnd},
+		"acknowledged": {(*farEnd).checkAcknowledged},
+		"rotation":     {(*farEnd).checkRotation},
+		"partial":      {(*farEnd).checkPartial},
+		"dropped":      {drops(400, "malformed"), drops(413, "too_large"), drops(415, "unsupported_media_type")},
 		"server-certificate": {
 			untrusted(func(f *farEnd) { f.serve(f.ca, testpki.Options{DNSNames: []string{"other.example.com"}}) }),
 			untrusted(func(f *farEnd) {
@@ -84,66 +83,88 @@ func senderChecks() map[string][]check {
 				f.serve(stranger, testpki.Options{})
 			}),
 		},
-		"redirect":     {(*farEnd).checkRedirect},
-		"limits":       {(*farEnd).checkLimits},
-		"claim":        {(*farEnd).checkClaim},
-		"content":      {(*farEnd).checkContent},
-		"resync-first": {(*farEnd).checkResyncFirst},
-		"epoch":        {(*farEnd).checkEpoch},
-		"sequence":     {(*farEnd).checkSequence},
-		"retry":        {(*farEnd).checkRetry},
-		"merge":        {(*farEnd).checkMerge},
-		"heartbeat":    {(*farEnd).checkHeartbeat},
-		"last":         {(*farEnd).checkLast},
-		"silent-end":   {(*farEnd).checkSilentEnd},
-		"acknowledged": {(*farEnd).checkAcknowledged},
-		"foreign-success": {
-			keeps(response{status: http.StatusOK}),
-			keeps(response{status: http.StatusAccepted, media: "text/html", body: "<html></html>"}),
+		"refused-sender": {
+			retries(response{status: http.StatusUnauthorized, reason: "unauthenticated"}, 1, refused),
+			retries(response{status: http.StatusForbidden, reason: "san_mismatch"}, 1, refused),
+			retries(response{status: http.StatusBadRequest, media: "text/html", body: page}, 1, refused),
 		},
-		"retry-after": {waits(tooFast, "too_fast"), waits(notReady, "not_ready")},
-		"backoff":     {(*farEnd).checkBackoff},
-		"dropped":     {drops(400, "malformed"), drops(413, "too_large"), drops(415, "unsupported_media_type")},
+		"redirect":    {retries(response{status: http.StatusTemporaryRedirect, location: "/elsewhere"}, 3, 0)},
+		"retry":       {retries(response{cut: true}, 5, 0)},                         // The sender knows no answer.
+		"backoff":     {retries(response{status: failed}, 4, 100*time.Millisecond)}, // Half of 200 ms is random.
+		"retry-after": {asksToWait(tooFast, "too_fast"), asksToWait(notReady, "not_ready")},
+		"foreign-success": {
+			retries(response{status: http.StatusOK}, 1, 0),
+			retries(response{status: http.StatusAccepted, media: "text/html", body: page}, 1, 0),
+		},
 		"kept": {
-			keeps(response{status: http.StatusNotFound, reason: "unknown_manager"}),
-			keeps(response{status: http.StatusNotFound, media: "text/plain", body: "404 page not found"}),
-			keeps(response{status: http.StatusInternalServerError}),
-			keeps(response{status: http.StatusBadGateway, media: "text/html", body: "<html></html>"}),
-			keeps(response{status: notReady, reason: "panic"}),
-			keeps(response{status: http.StatusTeapot}),
+			retries(response{status: http.StatusNotFound, reason: "unknown_manager"}, 1, 0),
+			retries(response{status: http.StatusNotFound, media: "text/plain", body: "404 page not found"}, 1, 0),
+			retries(response{status: failed}, 1, 0),
+			retries(response{status: http.StatusBadGateway, media: "text/html", body: page}, 1, 0),
+			retries(response{status: notReady, reason: "panic"}, 1, 0),
+			retries(response{status: http.StatusTeapot}, 1, 0),
 		},
 		"hostile": {
-			keeps(response{status: partial, body: `{"reason":"partial","failed":[{"index":`}),
-			keeps(response{status: partial, body: strings.Repeat("[", 10<<20)}),
-			keeps(response{status: notReady, retryAfter: "soon", body: "\x00\xff"}),
+			retries(response{status: partial, body: `{"reason":"partial","failed":[{"index":`}, 1, 0),
+			retries(response{status: partial, body: strings.Repeat("[", 10<<20)}, 1, 0),
+			retries(response{status: notReady, retryAfter: "soon", body: "\x00\xff"}, 1, 0),
 		},
-		"partial": {(*farEnd).checkPartial},
-		"index-outside": {
-			keeps(response{status: partial, body: fmt.Sprintf(failed, 99)}),
-			keeps(response{status: partial, body: fmt.Sprintf(failed, -1)}),
-		},
+		"index-outside": {retries(wrongIndex(99), 1, 0), retries(wrongIndex(-1), 1, 0)},
 	}
+	for _, version := range []contract.Version{contract.V1, contract.V2} {
+		singles := []check{
+			(*farEnd).checkRequest, (*farEnd).checkContent, asksToWait(notReady, "not_ready"),
+			retries(response{status: failed}, 1, 0),
+			retries(response{status: http.StatusForbidden, reason: "owner_mismatch"}, 1, 0),
+		}
+		if version == contract.V2 {
+			singles = append(singles, (*farEnd).checkResyncFirst, drops(400, "malformed"))
+		}
+		for _, check := range singles {
+			checks["single"] = append(checks["single"], func(f *farEnd) {
+				if !f.single {
+					f.skip("needs a sender that speaks contracts v1 and v2, and -single")
+				}
+				f.contract = version
+				check(f)
+			})
+		}
+	}
+	return checks
 }
 
-// single makes checks of one of the contracts v1 and v2.
-func single(version contract.Version, checks ...check) (all []check) {
-	for _, check := range checks {
-		all = append(all, func(f *farEnd) {
-			if !f.single {
-				f.skip("needs a sender that speaks contracts v1 and v2, and -single")
+// retries refuses the first requests with an object. The event keeps its number and its ID, and
+// comes again after a least time that doubles.
+func retries(r response, times int64, least time.Duration) check {
+	const longest = time.Minute // 30 s, and up to a quarter more.
+	return func(f *farEnd) {
+		f.begin(refuseFirst(r, times))
+		f.changed("a")
+		some := with(f.awaitFor(f.patience+longest, "the event after the refusal", took("a")), "a")
+		first := some[0].event("a")
+		for i, a := range some[1:] {
+			if again := a.event("a"); again.Sequence != first.Sequence || again.ID != first.ID {
+				f.Errorf("number %d and id %s became %d and %s", first.Sequence, first.ID, again.Sequence, again.ID)
 			}
-			f.contract = version
-			check(f)
-		})
+			if wait := a.at.Sub(some[i].done); wait < least<<i {
+				f.Errorf("retry %d came after %v, want at least %v", i+1, wait, least<<i)
+			}
+		}
 	}
-	return all
 }
 
-func singleKept() []check {
-	return []check{
-		keeps(response{status: http.StatusInternalServerError}),
-		keeps(response{status: http.StatusForbidden, reason: "owner_mismatch"}),
-		waits(notReady, "not_ready"),
+func asksToWait(status int, reason string) check {
+	return retries(response{status: status, reason: reason, retryAfter: "3"}, 1, 3*time.Second)
+}
+
+// refuseFirst refuses the first requests with an object.
+func refuseFirst(r response, times int64) func(*arrival) response {
+	var refused atomic.Int64
+	return func(a *arrival) response {
+		if a.find("a") >= 0 && refused.Add(1) <= times {
+			return r
+		}
+		return response{}
 	}
 }
 
@@ -157,14 +178,20 @@ func (f *farEnd) deliver(names ...string) []*arrival {
 func (f *farEnd) begin(answer func(*arrival) response) {
 	f.answer = answer
 	f.serve(f.ca, testpki.Options{})
-	f.start()
+	f.startSender()
+}
+
+// atFirst changes more objects when the first request arrives, before its answer.
+func (f *farEnd) atFirst(names []string, answer func(*arrival) response) {
+	var first sync.Once
+	f.begin(func(a *arrival) response {
+		first.Do(func() { f.changed(names...) })
+		return answer(a)
+	})
 }
 
 func (f *farEnd) checkRequest() {
 	for _, a := range f.deliver("a") {
-		if a.Method != http.MethodPost || a.URL.Path != f.contract.Path(f.manager) {
-			f.Errorf("sends %s %s", a.Method, a.URL)
-		}
 		if media := a.Header.Get("Content-Type"); media != f.contract.ContentType() {
 			f.Errorf("the media type is %q", media)
 		}
@@ -172,16 +199,16 @@ func (f *farEnd) checkRequest() {
 			f.Errorf("TLS %x with the certificate of %s", a.TLS.Version, a.TLS.PeerCertificates[0].Subject)
 		}
 		if a.ContentLength < 0 {
-			f.Error("states no Content-Length")
+			f.Errorf("states no Content-Length")
 		}
 	}
 }
 
 // untrusted waits for two attempts at a server that must not be trusted.
-func untrusted(serve func(*farEnd)) func(*farEnd) {
+func untrusted(serve func(*farEnd)) check {
 	return func(f *farEnd) {
 		serve(f)
-		f.start()
+		f.startSender()
 		f.changed("a")
 		f.await("two attempts", func([]*arrival) bool { return f.hellos.Load() > 1 })
 		if n := len(f.seen()); n > 0 {
@@ -190,31 +217,10 @@ func untrusted(serve func(*farEnd)) func(*farEnd) {
 	}
 }
 
-func (f *farEnd) checkRedirect() {
-	var n atomic.Int64
-	f.begin(func(a *arrival) response {
-		if n.Add(1) > 3 || a.URL.Path == "/elsewhere" {
-			return response{}
-		}
-		return response{status: http.StatusTemporaryRedirect, location: "/elsewhere"}
-	})
-	f.changed("a")
-	f.await("the event after redirects", func(all []*arrival) bool {
-		if slices.ContainsFunc(all, func(a *arrival) bool { return a.URL.Path == "/elsewhere" }) {
-			f.Fatal("follows a redirect")
-		}
-		return took("a")(all)
-	})
-}
-
-// checkLimits holds the first answer up, so that many events wait.
+// checkLimits lets many events wait for the first answer.
 func (f *farEnd) checkLimits() {
 	names := objects(1200, 200)
-	var first sync.Once
-	f.begin(func(*arrival) response {
-		first.Do(func() { f.changed(names...) })
-		return response{}
-	})
+	f.atFirst(names, acknowledge)
 	for _, a := range f.await("1200 events", took(names...)) {
 		if n := strings.Count(string(a.raw), `"specversion"`); len(a.raw) > 262144 || n > 500 {
 			f.Errorf("sends %d bytes with %d elements", len(a.raw), n)
@@ -222,18 +228,20 @@ func (f *farEnd) checkLimits() {
 	}
 }
 
+func acknowledge(*arrival) response { return response{} }
+
 func (f *farEnd) checkClaim() {
-	ids, all := map[string]bool{}, f.deliver("a", "b")
-	for _, a := range all {
+	ids := map[string]bool{}
+	for _, a := range f.deliver("a", "b") {
 		if a.batch.Source != runtimeID {
 			f.Errorf("the source is %q, want the escaped id of the certificate", a.batch.Source)
 		}
-	}
-	for _, e := range eventsOf(all) {
-		if ids[e.ID] {
-			f.Errorf("the id %q is that of two events", e.ID)
+		for _, e := range a.batch.Events {
+			if ids[e.ID] {
+				f.Errorf("the id %q is that of two events", e.ID)
+			}
+			ids[e.ID] = true
 		}
-		ids[e.ID] = true
 	}
 }
 
@@ -260,7 +268,7 @@ func (f *farEnd) checkResyncFirst() {
 	first := slices.IndexFunc(all, func(a *arrival) bool { return len(a.batch.Events) > 0 })
 	ofRuntime := func(e core.Numbered) bool { return e.Resync && e.Owner.Name == "" }
 	if !slices.ContainsFunc(all[first].batch.Events, ofRuntime) {
-		f.Error("the first events have no resync of the runtime")
+		f.Errorf("the first events have no resync of the runtime")
 	}
 }
 
@@ -269,7 +277,7 @@ func (f *farEnd) checkEpoch() {
 	first := f.await("a request", func(all []*arrival) bool { return len(all) > 0 })[0].batch.Epoch
 	f.stopSender()
 	before := len(f.seen())
-	f.start()
+	f.startSender()
 	all := f.await("a request of the second process", func(all []*arrival) bool { return len(all) > before })
 	if second := all[before].batch.Epoch; first == "" || first == second {
 		f.Errorf("the epochs of two processes are %q and %q", first, second)
@@ -292,68 +300,48 @@ func (f *farEnd) checkSequence() {
 			last++
 		}
 		if a.overlaps {
-			f.Error("two requests are in flight")
-		}
-	}
-}
-
-// checkRetry cuts connections, so that the sender knows no answer.
-func (f *farEnd) checkRetry() {
-	var cuts atomic.Int64
-	f.begin(func(a *arrival) response { return response{cut: a.find("a") >= 0 && cuts.Add(1) < 6} })
-	f.changed("a")
-	again := with(f.await("the event once more", took("a")), "a")
-	for _, a := range again[1:] {
-		want, have := again[0].event("a"), a.event("a")
-		if have.Sequence != want.Sequence || have.ID != want.ID {
-			f.Errorf("number %d and id %s became %d and %s in a retry", want.Sequence, want.ID, have.Sequence, have.ID)
+			f.Errorf("two requests are in flight")
 		}
 	}
 }
 
 // checkMerge changes an object again while its event waits.
 func (f *farEnd) checkMerge() {
-	var first sync.Once
-	f.begin(func(a *arrival) (r response) {
-		if a.find("a") >= 0 {
-			first.Do(func() {
-				f.changed("a")
-				r = response{status: notReady, reason: "not_ready", retryAfter: "2"}
-			})
+	refuse := refuseFirst(response{status: notReady, reason: "not_ready", retryAfter: "2"}, 1)
+	f.begin(func(a *arrival) response {
+		r := refuse(a)
+		if r.status != 0 {
+			f.changed("a")
 		}
 		return r
 	})
 	f.changed("a")
 	f.await("the newer event with another id", func(all []*arrival) bool {
 		some := with(all, "a")
-		return slices.ContainsFunc(some, func(a *arrival) bool {
-			return a.event("a").ID != some[0].event("a").ID
-		})
+		return slices.ContainsFunc(some, func(a *arrival) bool { return a.event("a").ID != some[0].event("a").ID })
 	})
 }
 
 func (f *farEnd) checkHeartbeat() {
 	f.begin(nil)
 	f.changed("a")
-	var beats, highest uint64
-	most := f.patience
 	all := f.await("a heartbeat", func(all []*arrival) bool { return len(beatsOf(all)) > 0 })
-	most += beatsOf(all)[0].batch.Heartbeat.Interval
-	all = f.awaitFor(most, "the next heartbeats", func(all []*arrival) bool {
+	interval := beatsOf(all)[0].batch.Heartbeat.Interval
+	all = f.awaitFor(f.patience+interval, "the next heartbeats", func(all []*arrival) bool {
 		return len(beatsOf(all)) > 2 && took("a")(all)
 	})
+	var beats, highest uint64
 	for _, a := range all {
 		for i := range a.batch.Events {
 			highest = max(highest, a.batch.Events[i].Sequence)
 		}
-		beat := a.batch.Heartbeat
-		if beat == nil {
+		if a.batch.Heartbeat == nil {
 			continue
 		}
 		beats++
-		if beat.Number != beats || beat.Interval <= 0 || beat.Sequence != highest {
+		if b := a.batch.Heartbeat; b.Number != beats || b.Interval <= 0 || b.Sequence != highest {
 			f.Errorf("heartbeat %d states number %d, interval %v and sequence %d, and %d arrived",
-				beats, beat.Number, beat.Interval, beat.Sequence, highest)
+				beats, b.Number, b.Interval, b.Sequence, highest)
 		}
 	}
 }
@@ -382,7 +370,7 @@ func (f *farEnd) checkSilentEnd() {
 	f.stopSender()
 	for _, a := range beatsOf(f.seen()) {
 		if a.batch.Heartbeat.Leaving {
-			f.Error("sends a last heartbeat, and keeps an event")
+			f.Errorf("sends a last heartbeat, and keeps an event")
 		}
 	}
 }
@@ -391,93 +379,34 @@ func (f *farEnd) checkAcknowledged() {
 	f.deliver("a")
 	f.changed("b")
 	seen := map[uint64]bool{}
-	for _, e := range eventsOf(f.await("another event", took("b"))) {
-		if seen[e.Sequence] {
-			f.Errorf("number %d is sent again after 202", e.Sequence)
-		}
-		seen[e.Sequence] = true
-	}
-}
-
-// refuseOnce refuses the first requests with an object.
-func refuseOnce(r response, times int) func(*arrival) response {
-	var refused atomic.Int64
-	return func(a *arrival) response {
-		if a.find("a") >= 0 && refused.Add(1) <= int64(times) {
-			return r
-		}
-		return response{}
-	}
-}
-
-// retried refuses an event, and returns the least time between two attempts.
-func (f *farEnd) retried(r response, times int, most time.Duration) (waits []time.Duration) {
-	f.begin(refuseOnce(r, times))
-	f.changed("a")
-	some := with(f.awaitFor(most, "the event after the refusal", took("a")), "a")
-	for i := range some[1:] {
-		waits = append(waits, some[i+1].at.Sub(some[i].done))
-	}
-	if some[0].event("a").Sequence != some[len(some)-1].event("a").Sequence {
-		f.Error("the event has another number after the refusal")
-	}
-	return waits
-}
-
-func keeps(r response) func(*farEnd) {
-	const longest = 40 * time.Second // 30 s, and up to a quarter more.
-	return func(f *farEnd) { f.retried(r, 1, f.patience+longest) }
-}
-
-func waits(status int, reason string) func(*farEnd) {
-	const seconds = 3 * time.Second
-	return func(f *farEnd) {
-		got := f.retried(response{status: status, reason: reason, retryAfter: "3"}, 1, f.patience+seconds)
-		if got[0] < seconds {
-			f.Errorf("came again after %v, and Retry-After is 3", got[0])
-		}
-	}
-}
-
-// refusedFor expects the wait of a sender that is refused itself.
-func refusedFor(r response) func(*farEnd) {
-	const wait, clock = 30 * time.Second, time.Second
-	return func(f *farEnd) {
-		if got := f.retried(r, 1, f.patience+2*wait); got[0] < wait-clock {
-			f.Errorf("came again after %v, want 30 s", got[0])
-		}
-	}
-}
-
-func (f *farEnd) checkBackoff() {
-	const shortest = 100 * time.Millisecond // Half of 200 ms is random.
-	for i, wait := range f.retried(response{status: http.StatusInternalServerError}, 4, f.patience) {
-		if wait < shortest<<i {
-			f.Errorf("retry %d came after %v, want at least %v", i+1, wait, shortest<<i)
+	for _, a := range f.await("another event", took("b")) {
+		for _, e := range a.batch.Events {
+			if seen[e.Sequence] {
+				f.Errorf("number %d is sent again after 202", e.Sequence)
+			}
+			seen[e.Sequence] = true
 		}
 	}
 }
 
 func (f *farEnd) checkRotation() {
-	f.begin(refuseOnce(response{status: http.StatusUnauthorized, reason: "unauthenticated"}, 1))
+	const wait = time.Minute // 30 s, and up to a quarter more.
+	f.begin(refuseFirst(response{status: http.StatusUnauthorized, reason: "unauthenticated"}, 1))
 	f.changed("a")
 	old := with(f.await("the event", func(all []*arrival) bool { return len(with(all, "a")) > 0 }), "a")[0]
 	renewed, err := f.ca.Client(runtimeID, testpki.Options{})
 	f.must(err)
-	f.must(f.endpoint.volume.Write(testpki.Files(renewed, f.ca)))
-	const wait = 30 * time.Second
-	all := with(f.awaitFor(f.patience+2*wait, "the event with the new certificate", took("a")), "a")
+	f.must(f.sender.volume.Write(testpki.Files(renewed, f.ca)))
+	all := with(f.awaitFor(f.patience+wait, "the event with the new certificate", took("a")), "a")
 	if last := all[len(all)-1].TLS.PeerCertificates[0]; last.Equal(old.TLS.PeerCertificates[0]) {
-		f.Error("came again with the old certificate")
+		f.Errorf("came again with the old certificate")
 	}
 }
 
 // drops refuses every request with one object.
-func drops(status int, reason string) func(*farEnd) {
+func drops(status int, reason string) check {
 	return func(f *farEnd) {
-		var first sync.Once
-		f.begin(func(a *arrival) response {
-			first.Do(func() { f.changed("a", "bad", "c") })
+		f.atFirst([]string{"a", "bad", "c"}, func(a *arrival) response {
 			if a.find("bad") < 0 {
 				return response{}
 			}
@@ -496,10 +425,8 @@ func drops(status int, reason string) func(*farEnd) {
 
 // checkPartial refuses one object by its index until later ones are delivered.
 func (f *farEnd) checkPartial() {
-	var first sync.Once
 	var others atomic.Bool
-	f.begin(func(a *arrival) response {
-		first.Do(func() { f.changed("a", "refused", "c") })
+	f.atFirst([]string{"a", "refused", "c"}, func(a *arrival) response {
 		at := a.find("refused")
 		if at < 0 || others.Load() {
 			return response{}

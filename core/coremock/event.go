@@ -12,37 +12,29 @@ import (
 
 // Event matches a [core.WatchEvent], or a pointer to one, that equals want except for its time and
 // its trace. A failed expectation prints the fields that differ.
-func Event(want core.WatchEvent) gomock.Matcher { return event{foreseen(want)} }
-
-type event struct{ want core.WatchEvent }
-
-// Matches implements [gomock.Matcher].
-func (e event) Matches(x any) bool {
-	got, ok := eventOf(x)
-	return ok && got == e.want
-}
-
-// String describes the expectation.
-func (e event) String() string { return fmt.Sprintf("is the event %+v", e.want) }
-
-// Got implements [gomock.GotFormatter].
-func (e event) Got(x any) string {
-	if got, ok := eventOf(x); ok {
-		return fmt.Sprintf("%+v, which differs (-want +got):\n%s", got, cmp.Diff(e.want, got))
-	}
-	return fmt.Sprintf("%v (%T)", x, x)
-}
-
-func eventOf(x any) (core.WatchEvent, bool) {
-	switch e := x.(type) {
-	case core.WatchEvent:
-		return foreseen(e), true
-	case *core.WatchEvent:
-		if e != nil {
-			return foreseen(*e), true
+func Event(want core.WatchEvent) gomock.Matcher {
+	want = foreseen(want)
+	matches := gomock.Cond(func(x any) bool {
+		got := eventOf(x)
+		return got != nil && foreseen(*got) == want
+	})
+	differs := gomock.GotFormatterFunc(func(x any) string {
+		got := eventOf(x)
+		if got == nil {
+			return fmt.Sprintf("%v (%T)", x, x)
 		}
+		return fmt.Sprintf("%+v, which differs (-want +got):\n%s", *got, cmp.Diff(want, foreseen(*got)))
+	})
+	expected := gomock.StringerFunc(func() string { return fmt.Sprintf("is the event %+v", want) })
+	return gomock.GotFormatterAdapter(differs, gomock.WantFormatter(expected, matches))
+}
+
+func eventOf(x any) *core.WatchEvent {
+	if e, ok := x.(core.WatchEvent); ok {
+		return &e
 	}
-	return core.WatchEvent{}, false
+	e, _ := x.(*core.WatchEvent)
+	return e
 }
 
 // foreseen returns the event without the fields that no test can foresee.

@@ -25,32 +25,20 @@ type ForwarderHarness struct {
 type ForwarderOptions struct {
 	// WithoutOwner means that events arrive without their owner, as with contract v2.
 	WithoutOwner bool
-	// WithoutNumbers means that source, epoch, sequence, IDs and heartbeats do not arrive, as with
+	// WithoutNumbers means that only resyncs, and objects with their kind and owner, arrive, as with
 	// contracts v1 and v2. Batches with a heartbeat are sent all the same: the transport leaves it
 	// out.
 	WithoutNumbers bool
-	// WithoutDetails means that operation, field, generation, time and trace do not arrive, as with
-	// contracts v1 and v2.
-	WithoutDetails bool
 	// Unsendable is an event that the transport cannot carry, such as one without owner in contract
 	// v1. Nil: none.
 	Unsendable *core.WatchEvent
-	// Source is the runtime that the batches claim. Default: "runtime-1".
-	Source core.RuntimeID
 	// Patience is the longest time that a prompt step may take on a busy machine. Default: 1 min.
 	Patience time.Duration
 }
 
-func (o ForwarderOptions) withDefaults() ForwarderOptions {
-	const patience = time.Minute
-	o.Source = cmp.Or(o.Source, "runtime-1")
-	o.Patience = cmp.Or(o.Patience, patience)
-	return o
-}
-
-// TestForwarder checks the contract of [core.Forwarder]. Each check gets a harness of its own. A
-// forwarder may cut a batch ([core.ErrNotSent]): the suite sends the rest again. When Forward
-// ignores the end of its context, the other checks are left out.
+// TestForwarder checks the contract of [core.Forwarder]. Each check gets a harness of its own. The
+// batches claim the runtime "runtime-1". A forwarder may cut a batch ([core.ErrNotSent]): the suite
+// sends the rest again. When Forward ignores the end of its context, the other checks are left out.
 //
 // newForwarder makes a forwarder with a new and real far end. The far end decodes each request and
 // calls farEnd.Forward with the context of the request, the manager and the batch that arrived. It
@@ -69,15 +57,13 @@ func TestForwarder(
 	t *testing.T, newForwarder func(t *testing.T, farEnd *Recorder) ForwarderHarness, opts ForwarderOptions,
 ) {
 	t.Helper()
-	opts = opts.withDefaults()
+	const patience = time.Minute
+	opts.Patience = cmp.Or(opts.Patience, patience)
 	hangs := false
 	for _, c := range forwarderChecks() {
 		t.Run(c.rule, func(t *testing.T) {
 			farEnd := &Recorder{}
 			s := &forwarderSuite{ForwarderHarness: newForwarder(t, farEnd), t: t, farEnd: farEnd, opts: opts}
-			if s.Forwarder == nil || s.Disconnect == nil {
-				t.Fatal("the harness lacks its Forwarder or its Disconnect")
-			}
 			defer func() { hangs = s.hangs.Load() }()
 			c.check(s)
 		})
@@ -95,25 +81,27 @@ type forwarderCheck struct {
 
 func forwarderChecks() []forwarderCheck {
 	type suite = forwarderSuite
-	of := func(want Refusal) func(*suite) { return func(s *suite) { s.refused(want) } }
-	ofAll := func(want Refusal) func(*suite) { return func(s *suite) { s.refusedAll(want) } }
+	ends := func(after time.Duration) func(*suite) { return func(s *suite) { s.testDeadline(after) } }
+	sends := func(batch core.Batch) func(*suite) { return func(s *suite) { s.roundTrip(batch) } }
+	of := func(want Refusal) func(*suite) { return func(s *suite) { s.refused(want, false) } }
+	ofAll := func(want Refusal) func(*suite) { return func(s *suite) { s.refused(want, true) } }
+	gap := numbered(sampleEvents(0, 3)...)
+	gap.Events[2].Sequence = 1 << 60 // A gap is for the receiver to see.
 	return []forwarderCheck{
-		{"context", (*suite).testEndedBefore},
-		{"context", (*suite).testCancelledMeanwhile},
-		{"context", (*suite).testDeadline},
+		{"context", ends(0)},
+		{"context", ends(100 * time.Millisecond)},
 		{"empty", (*suite).testEmpty},
 		{"content", (*suite).testEvents},
-		{"resync", (*suite).testResync},
-		{"content", (*suite).testOwner},
-		{"content", (*suite).testDetails},
-		{"claim", (*suite).testClaim},
-		{"numbers", (*suite).testNumbers},
-		{"heartbeat", (*suite).testHeartbeat},
-		{"order", (*suite).testMany},
+		{"resync", sends(numbered(core.WatchEvent{Resync: true, Owner: sampleEvent(0).Owner}))},
+		{"resync", (*suite).testResyncOfRuntime},
+		{"claim", sends(numbered(sampleEvents(0, 2)...))},
+		{"numbers", sends(gap)},
+		{"heartbeat", sends(beating(numbered()))},
+		{"heartbeat", sends(beating(numbered(sampleEvents(0, 2)...)))},
+		{"order", sends(numbered(sampleEvents(0, 500)...))}, // As many as an agent sends.
 		{"concurrent", (*suite).testConcurrent},
 		{"concurrent", (*suite).testSlowManager},
-		{"batch", (*suite).testUnchanged},
-		{"batch", (*suite).testNotKept},
+		{"batch", (*suite).testBatch},
 		{"permanent", of(Refusal{Permanent: true, Label: "malformed"})},
 		{"refused-sender", ofAll(Refusal{Label: "unauthenticated", Cause: core.ErrUnauthenticated})},
 		{"refused-sender", of(Refusal{Label: "forbidden", Cause: core.ErrForbidden})},
@@ -136,11 +124,8 @@ type forwarderSuite struct {
 	hangs  atomic.Bool // Forward ignored the end of its context
 }
 
-// errHangs means that Forward did not return after the end of its context.
-var errHangs = errors.New("the call of Forward did not return after its context ended")
-
-// call calls Forward, and fails with errHangs when it does not return within Patience after the end
-// of ctx.
+// call calls Forward. It gives up, and fails the test, when Forward does not return within Patience
+// after the end of ctx.
 func (s *forwarderSuite) call(ctx context.Context, manager core.Manager, batch core.Batch) error {
 	result := make(chan error, 1)
 	go func() { result <- s.Forwarder.Forward(ctx, manager, batch) }()
@@ -154,7 +139,8 @@ func (s *forwarderSuite) call(ctx context.Context, manager core.Manager, batch c
 		return err
 	case <-time.After(s.opts.Patience):
 		s.hangs.Store(true)
-		return errHangs
+		s.t.Errorf("Forward ignores ctx: it did not return within %v after its context ended", s.opts.Patience)
+		return ctx.Err()
 	}
 }
 
@@ -165,118 +151,66 @@ func (s *forwarderSuite) forward(manager core.Manager, batch core.Batch) error {
 	defer cancel()
 	err := s.call(ctx, manager, batch)
 	if ctx.Err() != nil {
-		s.t.Fatalf("Forward took more than %v, and returned: %v", s.opts.Patience, err)
+		s.t.Errorf("Forward took more than %v, and returned: %v", s.opts.Patience, err)
 	}
 	return err
 }
 
 // send forwards a batch, and again the rest that is not sent. It returns the errors of the elements
-// by their place in the batch; an error for all is the error of each.
+// by their place in the batch; an error for all is the error of each. The heartbeat has the place
+// behind the events.
 func (s *forwarderSuite) send(manager core.Manager, batch core.Batch) core.EventErrors {
 	s.t.Helper()
 	failed := core.EventErrors{}
-	part := newPart(&batch)
-	for len(part) > 0 {
-		err := s.forward(manager, part.batch(&batch))
-		s.checkNamed(err, len(part))
-		rest := part.conclude(err, failed)
-		if len(rest) == len(part) {
-			s.t.Fatalf("Forward sends nothing: it returns core.ErrNotSent for all %d elements", len(rest))
+	for place := 0; !batch.IsEmpty(); {
+		elements, sent := len(batch.Events), 0
+		if batch.Heartbeat != nil {
+			elements++
 		}
-		part = rest
+		err := s.forward(manager, batch)
+		some, _ := errors.AsType[core.EventErrors](err)
+		for i, err := range some {
+			if i < 0 || i >= elements || err == nil {
+				s.t.Errorf("Forward names element %d of %d, with the error %v", i, elements, err)
+			}
+		}
+		for ; sent < elements && !errors.Is(eventError(err, sent), core.ErrNotSent); sent++ {
+			if err := eventError(err, sent); err != nil {
+				failed[place+sent] = err
+			}
+		}
+		for i := sent; i < len(batch.Events); i++ { // A heartbeat may be left out.
+			if eventError(err, i) == nil {
+				s.t.Errorf("Forward reports event %d as delivered, behind one that is not sent", i)
+			}
+		}
+		if sent == 0 {
+			s.t.Errorf("Forward sends nothing: it returns core.ErrNotSent for the first of %d elements", elements)
+			return failed
+		}
+		place += sent
+		if sent > len(batch.Events) {
+			batch.Heartbeat = nil
+		}
+		batch.Events = batch.Events[min(sent, len(batch.Events)):]
 	}
 	return failed
-}
-
-// checkNamed fails the test when err names an element that the batch does not have.
-func (s *forwarderSuite) checkNamed(err error, elements int) {
-	s.t.Helper()
-	some, _ := errors.AsType[core.EventErrors](err)
-	for i, err := range some {
-		if i < 0 || i >= elements {
-			s.t.Fatalf("Forward names element %d of %d: %v", i, elements, err)
-		}
-		if err == nil {
-			s.t.Errorf("Forward names element %d without an error: EventErrors has failed elements only", i)
-		}
-	}
-}
-
-// part is a part of a batch: the places of its elements in the batch. The heartbeat has the place
-// behind the events.
-type part []int
-
-func newPart(batch *core.Batch) (p part) {
-	elements := len(batch.Events)
-	if batch.Heartbeat != nil {
-		elements++
-	}
-	for i := range elements {
-		p = append(p, i)
-	}
-	return p
-}
-
-func (p part) batch(all *core.Batch) core.Batch {
-	batch := core.Batch{Source: all.Source, Epoch: all.Epoch}
-	for _, place := range p {
-		if place == len(all.Events) {
-			batch.Heartbeat = all.Heartbeat
-		} else {
-			batch.Events = append(batch.Events, all.Events[place])
-		}
-	}
-	return batch
-}
-
-// conclude adds the errors of the elements to failed, and returns the elements that were not sent.
-func (p part) conclude(err error, failed core.EventErrors) (rest part) {
-	for i, place := range p {
-		switch err := eventError(err, i); {
-		case errors.Is(err, core.ErrNotSent):
-			rest = append(rest, place)
-		case err != nil:
-			failed[place] = err
-		}
-	}
-	return rest
 }
 
 // mustSend fails the test unless all elements of a batch are delivered.
 func (s *forwarderSuite) mustSend(manager core.Manager, batch core.Batch) {
 	s.t.Helper()
 	for i, err := range s.send(manager, batch) {
-		s.t.Fatalf("Forward reports a failure, though the far end accepts everything: element %d: %v", i, err)
+		s.t.Errorf("Forward reports a failure, though the far end accepts everything: element %d: %v", i, err)
 	}
 }
 
-func (s *forwarderSuite) testEndedBefore() {
-	ctx, cancel := context.WithCancel(s.t.Context())
-	cancel()
-	s.endedBy(s.call(ctx, managerA, s.batch(sampleEvent(0))), context.Canceled)
-}
-
-func (s *forwarderSuite) testCancelledMeanwhile() {
+// testDeadline sends with a context that ends after some time, or has ended.
+func (s *forwarderSuite) testDeadline(after time.Duration) {
 	s.farEnd.Always(s.hang())
-	ctx, cancel := context.WithCancel(s.t.Context())
+	ctx, cancel := context.WithTimeout(s.t.Context(), after)
 	defer cancel()
-	result := make(chan error, 1)
-	go func() { result <- s.call(ctx, managerA, s.batch(sampleEvent(0))) }()
-	s.awaitCall()
-	select {
-	case err := <-result:
-		s.t.Fatalf("Forward = %v before the far end answered", err)
-	default:
-	}
-	cancel()
-	s.endedBy(<-result, context.Canceled)
-}
-
-func (s *forwarderSuite) testDeadline() {
-	s.farEnd.Always(s.hang())
-	ctx, cancel := context.WithTimeout(s.t.Context(), 100*time.Millisecond)
-	defer cancel()
-	s.endedBy(s.call(ctx, managerA, s.batch(sampleEvent(0))), context.DeadlineExceeded)
+	s.endedBy(s.call(ctx, managerA, numbered(sampleEvent(0))), context.DeadlineExceeded)
 }
 
 // hang blocks until ctx or the test ends: a far end may not notice that the caller has
@@ -293,21 +227,9 @@ func (s *forwarderSuite) hang() answer {
 	}
 }
 
-func (s *forwarderSuite) awaitCall() {
-	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), s.opts.Patience)
-	defer cancel()
-	if err := s.farEnd.WaitCalls(ctx, 1); err != nil {
-		s.t.Fatalf("no call reached the far end: %v", err)
-	}
-}
-
 // endedBy fails the test unless err is that of the context, and not permanent.
 func (s *forwarderSuite) endedBy(err, want error) {
 	s.t.Helper()
-	if errors.Is(err, errHangs) {
-		s.t.Fatalf("Forward ignores ctx: it did not return within %v after its context ended", s.opts.Patience)
-	}
 	err = eventError(err, 0)
 	if !errors.Is(err, want) {
 		s.t.Errorf("lost the error of ctx: Forward = %v, want an error that is %v", err, want)

@@ -54,20 +54,20 @@ func sampleEvents(from, count int) []core.WatchEvent {
 	return events
 }
 
-func (s *forwarderSuite) batch(events ...core.WatchEvent) core.Batch {
-	batch := numbered(events...)
-	batch.Source = s.opts.Source
-	return batch
-}
-
 // numbered returns a batch of numbered events.
 func numbered(events ...core.WatchEvent) core.Batch {
 	batch := core.NewBatch(events...)
-	batch.Epoch = epoch
+	batch.Source, batch.Epoch = "runtime-1", epoch
 	for i := range batch.Events {
 		batch.Events[i].Sequence = uint64(i + 1)
 		batch.Events[i].ID = fmt.Sprintf("%s-%d", epoch, i+1)
 	}
+	return batch
+}
+
+// beating adds a heartbeat to a batch.
+func beating(batch core.Batch) core.Batch {
+	batch.Heartbeat = sampleHeartbeat()
 	return batch
 }
 
@@ -95,13 +95,6 @@ func sampleHeartbeat() *core.Heartbeat {
 		WebhookFailures:        7,
 		ConfigHash:             "dd",
 	}
-}
-
-func describe(e *core.WatchEvent) string {
-	if e.Resync {
-		return fmt.Sprintf("the resync of owner %q", e.Owner)
-	}
-	return fmt.Sprintf("the event for %s %.40s of owner %q", e.WatchedGVK.Kind, e.Watched, e.Owner)
 }
 
 // Changed returns an event about an update of the spec of an object. The group of its kind is

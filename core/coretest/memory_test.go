@@ -34,7 +34,7 @@ func TestNarrowTransportIsAForwarder(t *testing.T) {
 		narrow := &narrow{farEnd: farEnd}
 		return coretest.ForwarderHarness{Forwarder: narrow, Disconnect: func() { narrow.down.Store(true) }}
 	}, coretest.ForwarderOptions{
-		WithoutOwner: true, WithoutNumbers: true, WithoutDetails: true, Unsendable: &core.WatchEvent{},
+		WithoutOwner: true, WithoutNumbers: true, Unsendable: &core.WatchEvent{},
 	})
 }
 

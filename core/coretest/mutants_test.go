@@ -93,13 +93,13 @@ func forwarderMutants() map[string]mutant {
 		"ignores ctx":             {"Forward ignores ctx", ignoresContext},
 		"hides the error of ctx":  {"lost the error of ctx", mapsErrors(plainly)},
 		"calls for nothing":       {"empty batch reached the far end", callsForNothing},
-		"serves one manager only": {"was not sent", oneManager},
+		"serves one manager only": {"other events arrived for manager-b", oneManager},
 		"keeps the batch":         {"Forward keeps the batch after it returned", keepsTheBatch},
 		"changes the events":      {"Forward changes the batch", after(changesEvents)},
 		"changes the heartbeat":   {"Forward changes the batch", changesHeartbeat},
-		"acknowledges at once":    {"lost the event for", acknowledgesAtOnce},
+		"acknowledges at once":    {"and another one arrived", acknowledgesAtOnce},
 		"never sends the rest":    {"Forward sends nothing", neverSendsTheRest},
-		"breaks for ever":         {"the far end accepts again", breaksForEver()},
+		"breaks for ever":         {"though the far end accepts everything", breaksForEver()},
 		"retries":                 {"Forward retries", again(func(err error) bool { return err != nil && !core.IsPermanent(err) })},
 		"sends twice":             {"Forward sends a batch again", again(func(err error) bool { return err == nil })},
 		"serialises":              {"Forward took more than", serialises},
@@ -112,27 +112,27 @@ func forwarderMutants() map[string]mutant {
 // losingMutants lose a part of each batch.
 func losingMutants() map[string]mutant {
 	return map[string]mutant{
-		"loses resyncs":       {"lost the resync of owner", keepsEvents(func(e *core.Numbered) bool { return !e.Resync })},
-		"turns resyncs":       {"lost the resync: it arrived as", eachEvent(func(e *core.Numbered) { e.Resync = false })},
-		"loses owners":        {"lost the owner of the event", eachEvent(func(e *core.Numbered) { e.Owner.Name = "" })},
+		"loses resyncs":       {"and another one arrived", keepsEvents(func(e *core.Numbered) bool { return !e.Resync })},
+		"turns resyncs":       {"Resync", eachEvent(func(e *core.Numbered) { e.Resync = false })},
+		"loses owners":        {"Owner", eachEvent(func(e *core.Numbered) { e.Owner.Name = "" })},
 		"loses the trace":     {"TraceParent", eachEvent(func(e *core.Numbered) { e.TraceParent = "" })},
 		"loses the operation": {"Operation", eachEvent(func(e *core.Numbered) { e.Operation = "" })},
 		"loses the UID":       {"UID", eachEvent(func(e *core.Numbered) { e.UID = "" })},
 		"loses the base":      {"Base", eachEvent(func(e *core.Numbered) { e.Base = 0 })},
 		"rounds times":        {"Time", eachEvent(func(e *core.Numbered) { e.Time = e.Time.Truncate(time.Second) })},
 		"loses times":         {"Time", eachEvent(func(e *core.Numbered) { e.Time = time.Time{} })},
-		"loses sequences":     {"lost the sequence", eachEvent(func(e *core.Numbered) { e.Sequence = 0 })},
-		"counts itself":       {"lost the sequence", countsItself},
-		"loses IDs":           {"lost the sequence or the ID", eachEvent(func(e *core.Numbered) { e.ID = "" })},
-		"loses the source":    {"lost the source", eachBatch(func(b *core.Batch) { b.Source = "" })},
-		"loses the epoch":     {"lost the epoch", eachBatch(func(b *core.Batch) { b.Epoch = "" })},
-		"loses heartbeats":    {"lost the heartbeat", eachBatch(func(b *core.Batch) { b.Heartbeat = nil })},
-		"loses drop counts":   {"lost a part of the heartbeat", losesDropCounts},
-		"loses one of many":   {"lost the event for", eachBatch(losesOneOfMany)},
-		"loses all beyond":    {"lost the event for", eachBatch(func(b *core.Batch) { b.Events = b.Events[:min(len(b.Events), 400)] })},
-		"swaps the order":     {"lost the order", eachBatch(func(b *core.Batch) { slices.Reverse(b.Events) })},
-		"loses lone beats":    {"lost the heartbeat that was sent with 0 events", losesLoneHeartbeats},
-		"loses all but beats": {"lost events beside a heartbeat", eachBatch(losesEventsBesideHeartbeats)},
+		"loses sequences":     {"Sequence", eachEvent(func(e *core.Numbered) { e.Sequence = 0 })},
+		"counts itself":       {"Sequence", countsItself},
+		"loses IDs":           {"ID", eachEvent(func(e *core.Numbered) { e.ID = "" })},
+		"loses the source":    {"Source", eachBatch(func(b *core.Batch) { b.Source = "" })},
+		"loses the epoch":     {"Epoch", eachBatch(func(b *core.Batch) { b.Epoch = "" })},
+		"loses heartbeats":    {"Heartbeat", eachBatch(func(b *core.Batch) { b.Heartbeat = nil })},
+		"loses drop counts":   {"Dropped", losesDropCounts},
+		"loses one of many":   {"and another one arrived", eachBatch(losesOneOfMany)},
+		"loses all beyond":    {"behind one that is not sent", losesAllBeyond},
+		"swaps the order":     {"and another one arrived", eachBatch(func(b *core.Batch) { slices.Reverse(b.Events) })},
+		"loses lone beats":    {"Heartbeat", losesLoneHeartbeats},
+		"loses all but beats": {"Events", eachBatch(losesEventsBesideHeartbeats)},
 	}
 }
 
@@ -146,7 +146,7 @@ func answeringMutants() map[string]mutant {
 		"swaps the indexes of errors": {"though the far end took it", mapsSome(swapsIndexes)},
 		"names too many":              {"Forward names element", mapsSome(namesTooMany)},
 		"fails all for one":           {"though the far end took it", mapsSome(failsAllForOne)},
-		"names events for all":        {"though the far end refused the whole batch", after(namesEach)},
+		"names events for all":        {"though the whole batch failed", after(namesEach)},
 		"marks retryable as permanent": {
 			"lost the kind of a refusal", mapsErrors(relabel(func(r *coretest.Refusal) { r.Permanent = true })),
 		},
@@ -158,7 +158,7 @@ func answeringMutants() map[string]mutant {
 		},
 		"loses the cause":    {"lost the cause", mapsErrors(relabel(func(r *coretest.Refusal) { r.Cause = nil }))},
 		"loses the reason":   {"lost the reason", mapsErrors(relabel(func(r *coretest.Refusal) { r.Label = "other" }))},
-		"forgets beats":      {"refused a batch of 0 events", after(forgetsHeartbeats)},
+		"forgets beats":      {"did not take a batch of 0 events", after(forgetsHeartbeats)},
 		"waits itself":       {"Forward took more than", after(waitsItself)},
 		"condemns the path":  {"lost the kind of a refusal", mapsErrors(condemnsUnreachable)},
 		"blames the manager": {"lost the cause", mapsErrors(blamesTheManager)},
@@ -328,6 +328,18 @@ func neverSendsTheRest(next forward) forward {
 			return rest
 		}
 		return next(ctx, manager, batch)
+	}
+}
+
+// losesAllBeyond cuts a batch, and names the first event only that stays behind.
+func losesAllBeyond(next forward) forward {
+	return func(ctx context.Context, manager core.Manager, batch core.Batch) error {
+		const most = 400
+		if len(batch.Events) <= most {
+			return next(ctx, manager, batch)
+		}
+		batch.Events = batch.Events[:most]
+		return cmp.Or[error](next(ctx, manager, batch), core.EventErrors{most: core.ErrNotSent})
 	}
 }
 
@@ -602,18 +614,18 @@ func receive(ctx context.Context, in *intake.Intake, r *intake.Request) error {
 func receiverMutants() map[string]*receiverMutant {
 	allow := core.VerifierFunc(func(context.Context, core.Peer, *core.WatchEvent) error { return nil })
 	return map[string]*receiverMutant{
-		"verifies nothing":           {failure: "refuses with <nil>", parts: func(p *coretest.ReceiverParts) { p.Verifier = allow }},
-		"names events for the batch": {failure: "names events", answer: func(b *core.Batch, err error) error { return namesEach(context.Background(), *b, err) }},
-		"refuses all for one":        {failure: "refuses events no event failed", answer: firstForAll},
+		"verifies nothing":           {failure: "with <nil>, want", parts: func(p *coretest.ReceiverParts) { p.Verifier = allow }},
+		"names events for the batch": {failure: "refuses 3 events by name", answer: func(b *core.Batch, err error) error { return namesEach(context.Background(), *b, err) }},
+		"refuses all for one":        {failure: "refuses 0 events by name", answer: firstForAll},
 		"condemns what fails":        {failure: "not permanent", answer: condemnsEvents},
-		"believes the claim":         {failure: "refuses with <nil>", batch: func(id core.RuntimeID, b *core.Batch) { b.Source = id }},
-		"loses heartbeats":           {failure: "did not get the heartbeat", batch: func(_ core.RuntimeID, b *core.Batch) { b.Heartbeat = nil }},
+		"believes the claim":         {failure: "with <nil>, want", batch: func(id core.RuntimeID, b *core.Batch) { b.Source = id }},
+		"loses heartbeats":           {failure: "heartbeat of runtime-11: false", batch: func(_ core.RuntimeID, b *core.Batch) { b.Heartbeat = nil }},
 		"confuses runtimes":          {failure: "accepted [] of runtime-1", peer: "all"},
 		"turns the order":            {failure: "accepted [c b a]", batch: func(_ core.RuntimeID, b *core.Batch) { slices.Reverse(b.Events) }},
-		"hears strangers":            {failure: "the fleet got the heartbeat of a sender", beside: observes},
-		"acknowledges what failed":   {failure: "refuses events no event failed", answer: func(*core.Batch, error) error { return nil }},
-		"loses what is not ready":    {failure: "want at least [late]", answer: losesNotReady},
-		"has no shares":              {failure: "refuses with <nil>", answer: hidesTooFast},
+		"hears strangers":            {failure: "heartbeat of forbidden-runtime: true", beside: observes},
+		"acknowledges what failed":   {failure: "refuses 0 events by name", answer: func(*core.Batch, error) error { return nil }},
+		"loses what is not ready":    {failure: "want [late]", answer: losesNotReady},
+		"has no shares":              {failure: "with <nil>, want", answer: hidesTooFast},
 		"hurries":                    {failure: "refused after the wait of 1ms", answer: hurries},
 	}
 }

@@ -52,13 +52,11 @@ func TestReceiver(
 	}
 }
 
-// T judges a check: it is a [testing.T], or part of a program. Fatal and Fatalf end the goroutine.
+// T judges a check: it is a [testing.T], or part of a program. Fatalf ends the goroutine.
 type T interface {
 	Context() context.Context
 	Helper()
-	Error(args ...any)
 	Errorf(format string, args ...any)
-	Fatal(args ...any)
 	Fatalf(format string, args ...any)
 }
 
@@ -80,29 +78,47 @@ func CheckReceiver(remote RemoteReceiver, opts ReceiverOptions, run func(rule st
 	}
 }
 
-// receiverCheck has a runtime of its own, so that checks of one receiver do not meet.
+// receiverCheck sends a batch, or does what do does. Each has a runtime of its own, so that checks
+// of one receiver do not meet.
 type receiverCheck struct {
 	rule    string
 	runtime core.RuntimeID
-	check   func(s *receiverSuite)
+	objects []string
+	// beat adds a heartbeat, and claims another runtime as the source.
+	beat   bool
+	claims core.RuntimeID
+	// failed are the events that fail with class, if it is not nil. Without them, class is the error
+	// of the batch.
+	failed []int
+	class  error
+	// accepted are the objects that reach the operator in this order.
+	accepted []string
+	// again says that objects may come more than once, because others of their batch fail.
+	again bool
+	do    func(s *receiverSuite)
 }
 
 func receiverChecks() []receiverCheck {
-	type suite = receiverSuite
+	abc, forbidden := []string{"a", "b", "c"}, []string{forbiddenName, forbiddenName + "-too"}
+	partial := func(runtime core.RuntimeID, name string, class error) receiverCheck {
+		return receiverCheck{
+			rule: "partial", runtime: runtime, objects: []string{"a", name, "c"}, failed: []int{1}, class: class,
+			accepted: []string{"a", "c"}, again: class == nil,
+		}
+	}
 	return []receiverCheck{
-		{"accepted", "runtime-1", (*suite).testAccepted},
-		{"not-ready", coldRuntime, func(s *suite) { s.testRefused(core.ErrNotReady) }},
-		{"forbidden-sender", forbiddenRuntime, func(s *suite) { s.testRefused(core.ErrForbidden) }},
-		{"partial", "runtime-4", (*suite).testForbiddenEvent},
-		{"all-refused", "runtime-5", (*suite).testForbiddenChanges},
-		{"partial", "runtime-6", func(s *suite) { s.testFailedEvent("unverifiable") }},
-		{"partial", "runtime-7", func(s *suite) { s.testFailedEvent("unhandled") }},
-		{"partial", "runtime-8", func(s *suite) { s.testFailedEvent("failing") }},
-		{"operator-not-ready", "runtime-9", (*suite).testHandlerNotReady},
-		{"claim", "runtime-10", (*suite).testClaim},
-		{"heartbeat", "runtime-11", (*suite).testHeartbeat},
-		{"forbidden-sender", forbiddenRuntime, (*suite).testRefusedHeartbeat},
-		{"share", "runtime-13", (*suite).testLoudRuntime},
+		{rule: "accepted", runtime: "runtime-1", objects: abc, accepted: abc},
+		{rule: "not-ready", runtime: coldRuntime, objects: abc, class: core.ErrNotReady},
+		{rule: "forbidden-sender", runtime: forbiddenRuntime, objects: abc, beat: true, class: core.ErrForbidden},
+		{rule: "claim", runtime: "runtime-10", objects: abc, beat: true, claims: "runtime-2", class: core.ErrForbidden},
+		{rule: "heartbeat", runtime: "runtime-11", objects: abc, beat: true, accepted: abc},
+		partial("runtime-4", forbiddenName, core.ErrForbidden),
+		partial("runtime-6", "unverifiable", nil),
+		partial("runtime-7", "unhandled", nil),
+		partial("runtime-8", "failing", nil),
+		{rule: "all-refused", runtime: "runtime-5", objects: forbidden, failed: []int{0, 1}, class: core.ErrForbidden},
+		{rule: "operator-not-ready", runtime: "runtime-9", do: (*receiverSuite).testHandlerNotReady},
+		{rule: "share", runtime: "runtime-13", do: (*receiverSuite).testLoudRuntime},
 	}
 }
 
@@ -122,7 +138,29 @@ type receiverSuite struct {
 
 func (c *receiverCheck) run(t T, remote RemoteReceiver, opts ReceiverOptions) {
 	opts.Patience = cmp.Or(opts.Patience, defaultReceiverPatience)
-	c.check(&receiverSuite{RemoteReceiver: remote, t: t, opts: opts, runtime: c.runtime})
+	s := &receiverSuite{RemoteReceiver: remote, t: t, opts: opts, runtime: c.runtime}
+	if c.do != nil {
+		c.do(s)
+		return
+	}
+	batch := batchOf(c.objects...)
+	batch.Source = c.claims
+	if c.beat {
+		batch.Heartbeat = &core.Heartbeat{
+			ID: "beat-1", Number: 1, Sequence: uint64(len(c.objects)), Interval: time.Minute, Time: time.Now(),
+			Canary: core.CanaryAlive,
+		}
+	}
+	err := s.send(s.runtime, batch)
+	s.wantRefused(err, c.class, c.failed...)
+	s.wantAccepted(s.runtime, c.again, c.accepted...)
+	if c.beat {
+		s.wantKnown(s.runtime, c.class == nil)
+	}
+	if c.claims != "" {
+		s.wantAccepted(c.claims, false)
+		s.wantKnown(c.claims, false)
+	}
 }
 
 func (s *receiverSuite) send(runtime core.RuntimeID, batch core.Batch) error {
@@ -137,7 +175,9 @@ func batchOf(names ...string) core.Batch {
 	for i, name := range names {
 		events[i] = Changed("Sample", "default", name)
 	}
-	return numbered(events...)
+	batch := numbered(events...)
+	batch.Source = ""
+	return batch
 }
 
 // handled returns the names of the objects that the operator accepted from a runtime.
@@ -152,101 +192,48 @@ func handled(calls []Call, runtime core.RuntimeID) (names []string) {
 	return names
 }
 
-// accepted waits until the operator has accepted objects of a runtime as expected, and returns
-// them.
-func (s *receiverSuite) accepted(runtime core.RuntimeID, expected func(names []string) bool) []string {
-	ctx, cancel := context.WithTimeout(s.t.Context(), s.opts.Patience)
-	defer cancel()
-	_ = s.Operator.wait(ctx, func(calls []Call) bool { return expected(handled(calls, runtime)) })
-	return handled(s.Operator.Calls(), runtime)
-}
-
-// wantHandled fails the test if the operator accepted others than these objects.
-func (s *receiverSuite) wantHandled(runtime core.RuntimeID, want ...string) {
+// wantAccepted fails the test unless the operator accepted these objects of a runtime, in this order
+// and no others, or again and in any order.
+func (s *receiverSuite) wantAccepted(runtime core.RuntimeID, again bool, want ...string) {
 	s.t.Helper()
 	if s.Operator == nil {
 		return
 	}
-	got := s.accepted(runtime, func(names []string) bool { return len(names) >= len(want) })
-	if !slices.Equal(got, want) {
+	ctx, cancel := context.WithTimeout(s.t.Context(), s.opts.Patience)
+	defer cancel()
+	misses := func(got []string) bool {
+		return slices.ContainsFunc(want, func(name string) bool { return !slices.Contains(got, name) })
+	}
+	_ = s.Operator.wait(ctx, func(calls []Call) bool { return !misses(handled(calls, runtime)) })
+	if got := handled(s.Operator.Calls(), runtime); misses(got) || !again && !slices.Equal(got, want) {
 		s.t.Errorf("the handler accepted %v of %s, want %v", got, runtime, want)
 	}
 }
 
-// wantBeside fails the test unless the operator accepted these objects, and maybe others.
-func (s *receiverSuite) wantBeside(want ...string) {
-	s.t.Helper()
-	if s.Operator == nil {
-		return
-	}
-	all := func(names []string) bool {
-		return !slices.ContainsFunc(want, func(name string) bool { return !slices.Contains(names, name) })
-	}
-	if got := s.accepted(s.runtime, all); !all(got) {
-		s.t.Errorf("the handler accepted %v, want at least %v", got, want)
-	}
-}
-
-// wantWhole checks that an error is of the whole batch.
-func (s *receiverSuite) wantWhole(err, class error) {
-	s.t.Helper()
-	if _, partial := errors.AsType[core.EventErrors](err); partial {
-		s.t.Errorf("the receiver names events: %v, want one error for the batch", err)
-	}
-	if !errors.Is(err, class) {
-		s.t.Errorf("the receiver refuses with %v, want %v", err, class)
-	}
-}
-
-// wantEvents checks that those events failed, and that each may succeed later.
-func (s *receiverSuite) wantEvents(err, class error, want ...int) {
+// wantRefused checks that those events failed, and that each may succeed later. Without events, err
+// is of the whole batch.
+func (s *receiverSuite) wantRefused(err, class error, want ...int) {
 	s.t.Helper()
 	some, _ := errors.AsType[core.EventErrors](err)
-	if len(some) != len(want) {
-		s.t.Errorf("the receiver refuses events %v (%v), want %v", some, err, want)
-		return
+	if len(some) != len(want) || len(want) == 0 && !errors.Is(err, class) {
+		s.t.Errorf("the receiver refuses %d events by name, with %v, want %v with %v", len(some), err, want, class)
 	}
 	for _, i := range want {
-		switch {
-		case some[i] == nil || core.IsPermanent(some[i]):
-			s.t.Errorf("the receiver refuses event %d with %v, want an error that is not permanent", i, some[i])
-		case class != nil && !errors.Is(some[i], class):
-			s.t.Errorf("the receiver refuses event %d with %v, want %v", i, some[i], class)
+		if got := some[i]; got == nil || core.IsPermanent(got) || class != nil && !errors.Is(got, class) {
+			s.t.Errorf("the receiver refuses event %d with %v, want %v, not permanent", i, got, class)
 		}
 	}
 }
 
-// isKnown reports whether the fleet has seen a heartbeat of a runtime.
-func (s *receiverSuite) isKnown(runtime core.RuntimeID) bool {
-	return s.fleet.Get(runtime, receiverManager).State != fleet.Unknown
-}
-
-func (s *receiverSuite) testAccepted() {
-	if err := s.send(s.runtime, batchOf("a", "b", "c")); err != nil {
-		s.t.Fatalf("Forward = %v, want nil", err)
+// wantKnown fails the test unless the fleet has, or has not, seen a heartbeat of a runtime.
+func (s *receiverSuite) wantKnown(runtime core.RuntimeID, want bool) {
+	s.t.Helper()
+	if s.fleet == nil {
+		return
 	}
-	s.wantHandled(s.runtime, "a", "b", "c")
-}
-
-func (s *receiverSuite) testRefused(class error) {
-	s.wantWhole(s.send(s.runtime, batchOf("a", "b", "c")), class)
-	s.wantHandled(s.runtime)
-}
-
-func (s *receiverSuite) testForbiddenEvent() {
-	s.wantEvents(s.send(s.runtime, batchOf("a", forbiddenName, "c")), core.ErrForbidden, 1)
-	s.wantHandled(s.runtime, "a", "c")
-}
-
-func (s *receiverSuite) testForbiddenChanges() {
-	s.wantEvents(s.send(s.runtime, batchOf(forbiddenName, forbiddenName+"-too")), core.ErrForbidden, 0, 1)
-	s.wantHandled(s.runtime)
-}
-
-// testFailedEvent expects the objects beside the one that fails.
-func (s *receiverSuite) testFailedEvent(name string) {
-	s.wantEvents(s.send(s.runtime, batchOf("a", name, "c")), nil, 1)
-	s.wantBeside("a", "c")
+	if got := s.fleet.Get(runtime, receiverManager).State != fleet.Unknown; got != want {
+		s.t.Errorf("the fleet knows a heartbeat of %s: %t, want %t", runtime, got, want)
+	}
 }
 
 // testHandlerNotReady lets a handler without a method Ready refuse once. Nothing may be lost, and
@@ -254,51 +241,13 @@ func (s *receiverSuite) testFailedEvent(name string) {
 func (s *receiverSuite) testHandlerNotReady() {
 	err := s.send(s.runtime, batchOf(lateName))
 	if err != nil {
-		s.wantWhole(err, core.ErrNotReady)
+		s.wantRefused(err, core.ErrNotReady)
 		err = s.send(s.runtime, batchOf(lateName))
 	}
 	if err != nil {
 		s.t.Fatalf("the handler is ready again, and Forward = %v", err)
 	}
-	s.wantBeside(lateName)
-}
-
-func (s *receiverSuite) testClaim() {
-	batch := beating()
-	batch.Source = "runtime-2"
-	s.wantWhole(s.send(s.runtime, batch), core.ErrForbidden)
-	for _, runtime := range []core.RuntimeID{"runtime-2", s.runtime} {
-		s.wantHandled(runtime)
-		if s.fleet != nil && s.isKnown(runtime) {
-			s.t.Errorf("the fleet got the heartbeat as one of %s", runtime)
-		}
-	}
-}
-
-// beating returns a batch with a heartbeat.
-func beating() core.Batch {
-	batch := batchOf("a")
-	batch.Heartbeat = &core.Heartbeat{
-		ID: "beat-1", Number: 1, Sequence: 1, Interval: time.Minute, Time: time.Now(), Canary: core.CanaryAlive,
-	}
-	return batch
-}
-
-func (s *receiverSuite) testHeartbeat() {
-	if err := s.send(s.runtime, beating()); err != nil {
-		s.t.Errorf("Forward = %v, want nil", err)
-	}
-	s.wantHandled(s.runtime, "a")
-	if s.fleet != nil && !s.isKnown(s.runtime) {
-		s.t.Error("the fleet did not get the heartbeat")
-	}
-}
-
-func (s *receiverSuite) testRefusedHeartbeat() {
-	s.wantWhole(s.send(s.runtime, beating()), core.ErrForbidden)
-	if s.fleet != nil && s.isKnown(s.runtime) {
-		s.t.Error("the fleet got the heartbeat of a sender that the verifier refuses")
-	}
+	s.wantAccepted(s.runtime, true, lateName)
 }
 
 // testLoudRuntime sends more events than the share of a runtime at once. The refusal says when the
@@ -313,12 +262,12 @@ func (s *receiverSuite) testLoudRuntime() {
 	for n := 0; n < batches && refused == nil; n++ { // A later one might be taken, and begin a longer wait.
 		refused = s.send("loud", batchOf(names...))
 	}
-	s.wantWhole(refused, core.ErrNotReady)
+	s.wantRefused(refused, core.ErrNotReady)
 	wait := core.RetryAfter(refused)
 	if err := s.send(s.runtime, batchOf("a")); err != nil {
 		s.t.Errorf("another runtime is refused: %v", err)
 	}
-	s.wantHandled(s.runtime, "a")
+	s.wantAccepted(s.runtime, false, "a")
 	<-time.After(wait)
 	if err := s.send("loud", batchOf("later")); err != nil {
 		s.t.Errorf("refused after the wait of %v that was asked for: %v", wait, err)

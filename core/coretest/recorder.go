@@ -201,47 +201,37 @@ const (
 // all of forbidden-runtime, and the objects forbidden and forbidden-too. It panics at unverifiable.
 // The handler panics at unhandled, fails at failing, and is not ready at the first event of late.
 func ScriptedParts(operator core.Handler) (ReceiverParts, error) {
+	verify := func(_ context.Context, peer core.Peer, event *core.WatchEvent) error {
+		switch {
+		case peer.ID == coldRuntime:
+			return core.ErrNotReady
+		case peer.ID == forbiddenRuntime, strings.HasPrefix(event.Watched.Name, forbiddenName):
+			return core.ErrForbidden
+		case event.Watched.Name == "unverifiable":
+			panic("made by the test")
+		default:
+			return nil
+		}
+	}
+	var late atomic.Bool
+	handle := func(ctx context.Context, d core.Delivery) error {
+		switch name := d.Event.Watched.Name; {
+		case name == "unhandled":
+			panic("made by the test")
+		case name == "failing":
+			return Refusal{Label: "map_failed", Permanent: true}.Err()
+		case name == lateName && !late.Swap(true):
+			return core.ErrNotReady
+		default:
+			return operator.Handle(ctx, d)
+		}
+	}
 	watched, err := fleet.New(fleet.Options{})
-	if err != nil {
-		return ReceiverParts{}, err
-	}
-	s := &script{operator: operator}
 	return ReceiverParts{
-		Verifier: core.VerifierFunc(s.verify),
-		Handlers: map[core.Manager]core.Handler{receiverManager: core.HandlerFunc(s.handle)},
+		Verifier: core.VerifierFunc(verify),
+		Handlers: map[core.Manager]core.Handler{receiverManager: core.HandlerFunc(handle)},
 		Fleet:    watched,
-	}, nil
-}
-
-type script struct {
-	operator core.Handler
-	late     atomic.Bool
-}
-
-func (s *script) verify(_ context.Context, peer core.Peer, event *core.WatchEvent) error {
-	switch {
-	case peer.ID == coldRuntime:
-		return core.ErrNotReady
-	case peer.ID == forbiddenRuntime, strings.HasPrefix(event.Watched.Name, forbiddenName):
-		return core.ErrForbidden
-	case event.Watched.Name == "unverifiable":
-		panic("made by the test")
-	default:
-		return nil
-	}
-}
-
-func (s *script) handle(ctx context.Context, d core.Delivery) error {
-	switch name := d.Event.Watched.Name; {
-	case name == "unhandled":
-		panic("made by the test")
-	case name == "failing":
-		return Refusal{Label: "map_failed", Permanent: true}.Err()
-	case name == lateName && !s.late.Swap(true):
-		return core.ErrNotReady
-	default:
-		return s.operator.Handle(ctx, d)
-	}
+	}, err
 }
 
 // Refusal is a refusal with every classification that core knows, for scripts.

@@ -3,8 +3,6 @@
 // one of them, and each check a rule.
 package conformance
 
-import "slices"
-
 // End is the part that a rule binds: an end of the contract, or a forwarder on any transport.
 type End string
 
@@ -22,10 +20,9 @@ type Needs int
 const (
 	// Wire is the contract itself.
 	Wire Needs = iota
-	// Script is a receiver that follows the script of coretest.ScriptedParts.
+	// Script is a receiver that follows the script of coretest.ScriptedParts, and prints the
+	// deliveries of its operator.
 	Script
-	// Operator is a receiver that prints the deliveries of its operator.
-	Operator
 	// Single is a sender that speaks contracts v1 and v2, too.
 	Single
 )
@@ -44,9 +41,8 @@ type Rule struct {
 }
 
 // Rules returns all rules, those of an end in the order of their checks.
-func Rules() []Rule { return slices.Concat(receiverRules(), senderRules(), forwarderRules()) }
-
-func receiverRules() []Rule {
+func Rules() []Rule {
+	const extending = "transport-of-your-own"
 	return []Rule{
 		{Receiver, "accepted", "answers", "acknowledges events with 202 without a body; the operator gets them", Wire},
 		{Receiver, "tls", "transport", "speaks TLS 1.3 and nothing older", Wire},
@@ -72,21 +68,16 @@ func receiverRules() []Rule {
 		{Receiver, "heartbeat", "heartbeats", "takes a heartbeat alone, and behind events", Wire},
 		{Receiver, "heartbeat-limits", "heartbeats", "refuses above 32 reasons, 64 fingerprints, 512 bytes", Wire},
 		{Receiver, "path-check", "numbering", "acknowledges a lone last heartbeat of an unknown epoch", Wire},
-		{Receiver, "new-epoch", "numbering", "asks for a resync at an epoch that begins without one", Operator},
-		{Receiver, "gap", "numbering", "asks for a resync at a gap, and not at retries and refused events", Operator},
-		{Receiver, "ahead", "heartbeats", "asks for a resync at a heartbeat with a higher sequence", Operator},
-		{Receiver, "went-back", "numbering", "asks for a resync at a heartbeat with a lower sequence", Operator},
+		{Receiver, "new-epoch", "numbering", "asks for a resync at an epoch that begins without one", Script},
+		{Receiver, "gap", "numbering", "asks for a resync at a gap, and not at retries and refused events", Script},
+		{Receiver, "ahead", "heartbeats", "asks for a resync at a heartbeat with a higher sequence", Script},
+		{Receiver, "went-back", "numbering", "asks for a resync at a heartbeat with a lower sequence", Script},
 		{Receiver, "not-ready", "answers", "answers 503 for all while it cannot verify", Script},
 		{Receiver, "forbidden-sender", "refusals-by-index", "answers 403 for all if it refuses the sender", Script},
 		{Receiver, "partial", "refusals-by-index", "names an event that fails, and takes the others", Script},
 		{Receiver, "all-refused", "refusals-by-index", "names all events if each fails for itself", Script},
 		{Receiver, "operator-not-ready", "receiver", "loses nothing if the operator is not ready once", Script},
 		{Receiver, "single", "contracts-v1-and-v2", "answers 200 to v1 and v2, and 400, 413 and 415 as v3 does", Wire},
-	}
-}
-
-func senderRules() []Rule {
-	return []Rule{
 		{Sender, "refused-sender", "answers", "retries after 30 s at 401, 403 and a gateway's 400", Wire},
 		{Sender, "rotation", "answers", "retries with a new certificate", Wire},
 		{Sender, "request", "transport", "posts with media type, size and certificate, over TLS 1.3", Wire},
@@ -113,29 +104,23 @@ func senderRules() []Rule {
 		{Sender, "partial", "refusals-by-index", "retries a refused event alone, and lets none wait for it", Wire},
 		{Sender, "index-outside", "refusals-by-index", "takes an answer with a wrong index as one for all", Wire},
 		{Sender, "single", "contracts-v1-and-v2", "sends single events of v1 and v2, and keeps each until 200", Single},
-	}
-}
-
-func forwarderRules() []Rule {
-	const section = "transport-of-your-own"
-	return []Rule{
-		{Forwarder, "context", section, "returns soon after its context ends, with the error of it", Wire},
-		{Forwarder, "empty", section, "sends nothing for an empty batch", Wire},
-		{Forwarder, "content", section, "delivers objects, owners and details", Wire},
-		{Forwarder, "resync", section, "delivers a resync as one", Wire},
-		{Forwarder, "claim", section, "delivers source and epoch", Wire},
-		{Forwarder, "numbers", section, "delivers sequences and IDs", Wire},
-		{Forwarder, "heartbeat", section, "delivers a heartbeat alone, and behind events", Wire},
-		{Forwarder, "order", section, "delivers events in their order, and names those that it does not send", Wire},
-		{Forwarder, "concurrent", section, "serves concurrent calls", Wire},
-		{Forwarder, "batch", section, "neither changes nor keeps the batch", Wire},
-		{Forwarder, "permanent", section, "returns a permanent error for a refusal for good", Wire},
-		{Forwarder, "refused-sender", section, "has an error of its own for an unknown or forbidden sender", Wire},
-		{Forwarder, "unknown-manager", section, "returns core.ErrUnknownManager for one that is not served", Wire},
-		{Forwarder, "not-ready", section, "returns core.ErrNotReady with the wait that the far end asks for", Wire},
-		{Forwarder, "unreachable", section, "returns a retryable error without a far end", Wire},
-		{Forwarder, "partial", section, "names the events that were refused, and no others", Wire},
-		{Forwarder, "unsendable", section, "names an event that it cannot carry, and sends the others", Wire},
-		{Forwarder, "recovers", section, "works again after failures", Wire},
+		{Forwarder, "context", extending, "returns soon after its context ends, with the error of it", Wire},
+		{Forwarder, "empty", extending, "sends nothing for an empty batch", Wire},
+		{Forwarder, "content", extending, "delivers objects, owners and details", Wire},
+		{Forwarder, "resync", extending, "delivers a resync as one", Wire},
+		{Forwarder, "claim", extending, "delivers source and epoch", Wire},
+		{Forwarder, "numbers", extending, "delivers sequences and IDs", Wire},
+		{Forwarder, "heartbeat", extending, "delivers a heartbeat alone, and behind events", Wire},
+		{Forwarder, "order", extending, "delivers events in their order, and names those that it does not send", Wire},
+		{Forwarder, "concurrent", extending, "serves concurrent calls", Wire},
+		{Forwarder, "batch", extending, "neither changes nor keeps the batch", Wire},
+		{Forwarder, "permanent", extending, "returns a permanent error for a refusal for good", Wire},
+		{Forwarder, "refused-sender", extending, "has an error of its own for an unknown or forbidden sender", Wire},
+		{Forwarder, "unknown-manager", extending, "returns core.ErrUnknownManager for one that is not served", Wire},
+		{Forwarder, "not-ready", extending, "returns core.ErrNotReady with the wait that the far end asks for", Wire},
+		{Forwarder, "unreachable", extending, "returns a retryable error without a far end", Wire},
+		{Forwarder, "partial", extending, "names the events that were refused, and no others", Wire},
+		{Forwarder, "unsendable", extending, "names an event that it cannot carry, and sends the others", Wire},
+		{Forwarder, "recovers", extending, "works again after failures", Wire},
 	}
 }

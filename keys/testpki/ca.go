@@ -6,8 +6,8 @@
 package testpki
 
 import (
-	"bytes"
 	"cmp"
+	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -55,42 +55,31 @@ type CA struct {
 	Certificate *x509.Certificate
 	PEM         []byte
 
-	key *ecdsa.PrivateKey
+	self *Leaf
 	// chain are the DER bytes of the intermediates up to, and without, the root.
 	chain [][]byte
 }
 
 // NewCA returns a self-signed root. It uses only the validity of opts.
 func NewCA(commonName string, opts Options) (*CA, error) {
-	return newCA(nil, commonName, opts)
+	return (*CA)(nil).Intermediate(commonName, opts)
 }
 
 // Intermediate returns a CA signed by ca. Its leaves carry the chain up to, and without, the root.
 func (ca *CA) Intermediate(commonName string, opts Options) (*CA, error) {
-	return newCA(ca, commonName, opts)
-}
-
-// newCA returns a CA that is signed by parent, or by itself without one.
-func newCA(parent *CA, commonName string, opts Options) (*CA, error) {
-	template, err := opts.template(commonName)
+	validity := Options{NotBefore: opts.NotBefore, NotAfter: opts.NotAfter}
+	validity.Edit = func(template *x509.Certificate) {
+		template.IsCA, template.KeyUsage = true, x509.KeyUsageCertSign|x509.KeyUsageCRLSign
+	}
+	own, err := ca.issue(commonName, validity)
 	if err != nil {
 		return nil, err
 	}
-
-	template.IsCA = true
-	template.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign
-	template.DNSNames, template.IPAddresses, template.URIs = nil, nil, nil
-
-	certificate, key, err := sign(parent, template)
-	if err != nil {
-		return nil, err
+	issued := &CA{Certificate: own.TLS.Leaf, PEM: encode(pemCertificate, own.TLS.Leaf.Raw), self: own}
+	if ca != nil {
+		issued.chain = own.TLS.Certificate
 	}
-
-	ca := &CA{Certificate: certificate, PEM: encode(pemCertificate, certificate.Raw), key: key}
-	if parent != nil {
-		ca.chain = append([][]byte{certificate.Raw}, parent.chain...)
-	}
-	return ca, nil
+	return issued, nil
 }
 
 // Client returns a leaf for TLS client authentication. Its Common Name is the default identity of a
@@ -115,29 +104,65 @@ func SelfSigned(commonName string, opts Options) (*Leaf, error) {
 
 // issue returns a leaf, self-signed if ca is nil. usages are the default of Options.Usages.
 func (ca *CA) issue(commonName string, opts Options, usages ...x509.ExtKeyUsage) (*Leaf, error) {
-	template, err := opts.template(commonName)
-	if err != nil {
-		return nil, err
+	now := time.Now()
+	template := &x509.Certificate{
+		Subject:               pkix.Name{CommonName: commonName},
+		DNSNames:              opts.DNSNames,
+		IPAddresses:           opts.IPs,
+		NotBefore:             cmp.Or(opts.NotBefore, now.Add(-backdate)),
+		NotAfter:              cmp.Or(opts.NotAfter, now.Add(lifetime)),
+		KeyUsage:              x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:           usages,
+		BasicConstraintsValid: true,
 	}
-
-	template.KeyUsage = x509.KeyUsageDigitalSignature
-	template.ExtKeyUsage = usages
+	for _, raw := range opts.URIs {
+		uri, err := url.Parse(raw)
+		if err != nil {
+			return nil, fmt.Errorf("URI of certificate %q: %w", commonName, err)
+		}
+		template.URIs = append(template.URIs, uri)
+	}
 	if opts.Usages != nil {
 		template.ExtKeyUsage = opts.Usages
 	}
 	if opts.Edit != nil {
 		opts.Edit(template)
 	}
+	leaf, err := ca.sign(template)
+	if err != nil {
+		return nil, fmt.Errorf("certificate %q: %w", commonName, err)
+	}
+	return leaf, nil
+}
 
-	certificate, key, err := sign(ca, template)
+// sign makes a key for template. The key of ca signs it, or without a CA the new key.
+func (ca *CA) sign(template *x509.Certificate) (*Leaf, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err
 	}
-
-	if ca == nil {
-		return newLeaf(certificate, key, nil)
+	issuer, signer, chain := template, crypto.PrivateKey(key), [][]byte(nil)
+	if ca != nil {
+		issuer, signer, chain = ca.Certificate, ca.self.TLS.PrivateKey, ca.chain
 	}
-	return newLeaf(certificate, key, ca.chain)
+	der, err := x509.CreateCertificate(rand.Reader, template, issuer, key.Public(), signer)
+	if err != nil {
+		return nil, err
+	}
+	certificate, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, err
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, err
+	}
+	leaf := &Leaf{KeyPEM: encode(pemPrivateKey, private)}
+	leaf.TLS = tls.Certificate{Certificate: append([][]byte{der}, chain...), PrivateKey: key, Leaf: certificate}
+	for _, der := range leaf.TLS.Certificate {
+		leaf.CertPEM = append(leaf.CertPEM, encode(pemCertificate, der)...)
+	}
+	return leaf, nil
 }
 
 // Pool returns a pool that trusts this CA only.
@@ -156,53 +181,6 @@ func Bundle(cas ...*CA) []byte {
 	return all
 }
 
-func (o Options) template(commonName string) (*x509.Certificate, error) {
-	uris := make([]*url.URL, 0, len(o.URIs))
-	for _, raw := range o.URIs {
-		uri, err := url.Parse(raw)
-		if err != nil {
-			return nil, fmt.Errorf("URI of certificate %q: %w", commonName, err)
-		}
-
-		uris = append(uris, uri)
-	}
-
-	now := time.Now()
-	return &x509.Certificate{
-		Subject:               pkix.Name{CommonName: commonName},
-		DNSNames:              o.DNSNames,
-		IPAddresses:           o.IPs,
-		URIs:                  uris,
-		NotBefore:             cmp.Or(o.NotBefore, now.Add(-backdate)),
-		NotAfter:              cmp.Or(o.NotAfter, now.Add(lifetime)),
-		BasicConstraintsValid: true,
-	}, nil
-}
-
-// sign makes a key for template. The key of parent signs it, or without a parent the new key.
-func sign(parent *CA, template *x509.Certificate) (*x509.Certificate, *ecdsa.PrivateKey, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, nil, fmt.Errorf("key for certificate %q: %w", template.Subject.CommonName, err)
-	}
-
-	issuer, issuerKey := template, key
-	if parent != nil {
-		issuer, issuerKey = parent.Certificate, parent.key
-	}
-
-	der, err := x509.CreateCertificate(rand.Reader, template, issuer, key.Public(), issuerKey)
-	if err != nil {
-		return nil, nil, fmt.Errorf("sign certificate %q: %w", template.Subject.CommonName, err)
-	}
-
-	certificate, err := x509.ParseCertificate(der)
-	if err != nil {
-		return nil, nil, fmt.Errorf("read back certificate %q: %w", template.Subject.CommonName, err)
-	}
-	return certificate, key, nil
-}
-
 func encode(blockType string, der []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: blockType, Bytes: der})
 }
@@ -215,20 +193,4 @@ type Leaf struct {
 	CertPEM []byte
 	// KeyPEM has the private key in PKCS #8 (RFC 5958), as in a tls.key file.
 	KeyPEM []byte
-}
-
-func newLeaf(certificate *x509.Certificate, key *ecdsa.PrivateKey, chain [][]byte) (*Leaf, error) {
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		return nil, fmt.Errorf("private key of certificate %q: %w", certificate.Subject.CommonName, err)
-	}
-	ders := append([][]byte{certificate.Raw}, chain...)
-	var text bytes.Buffer
-	for _, der := range ders {
-		text.Write(encode(pemCertificate, der))
-	}
-	return &Leaf{
-		TLS:     tls.Certificate{Certificate: ders, PrivateKey: key, Leaf: certificate},
-		CertPEM: text.Bytes(), KeyPEM: encode(pemPrivateKey, private),
-	}, nil
 }

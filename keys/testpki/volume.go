@@ -1,7 +1,6 @@
 package testpki
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"sync"
@@ -41,78 +40,35 @@ func (v *Volume) Paths() (ca, cert, key string) {
 	return v.Path(fileCA), v.Path(fileCert), v.Path(fileKey)
 }
 
-// Write replaces the whole content of the volume. It is safe for concurrent use.
+// Write replaces the whole content of the volume. The name of a file that is gone leads nowhere. It
+// is safe for concurrent use.
 func (v *Volume) Write(files map[string][]byte) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if err := v.write(files); err != nil {
-		return fmt.Errorf("write secret volume: %w", err)
-	}
-	return nil
-}
-
-func (v *Volume) write(files map[string][]byte) error {
 	old, _ := os.Readlink(v.Path(dataLink)) // None before the first generation.
-	generation, err := v.writeGeneration(files)
+	dir, err := os.MkdirTemp(v.dir, "..generation_")
 	if err != nil {
 		return err
 	}
-	if err := v.swap(generation); err != nil {
+	for name, content := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
+			return err
+		}
+	}
+	next := v.Path(dataLink + "_tmp")
+	if err := os.Symlink(filepath.Base(dir), next); err != nil {
 		return err
 	}
-	if err := v.link(files); err != nil {
+	if err := os.Rename(next, v.Path(dataLink)); err != nil {
 		return err
+	}
+	for name := range files {
+		if err := os.Symlink(filepath.Join(dataLink, name), v.Path(name)); err != nil && !os.IsExist(err) {
+			return err
+		}
 	}
 	if old == "" {
 		return nil
 	}
 	return os.RemoveAll(v.Path(old))
-}
-
-// writeGeneration writes the files into a new directory, and returns its name.
-func (v *Volume) writeGeneration(files map[string][]byte) (string, error) {
-	dir, err := os.MkdirTemp(v.dir, "..generation_")
-	if err != nil {
-		return "", err
-	}
-	for name, content := range files {
-		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
-			return "", err
-		}
-	}
-	return filepath.Base(dir), nil
-}
-
-// swap replaces the link to the present generation in one step.
-func (v *Volume) swap(generation string) error {
-	next := v.Path(dataLink + "_tmp")
-	if err := os.Symlink(generation, next); err != nil {
-		return err
-	}
-	return os.Rename(next, v.Path(dataLink))
-}
-
-// link makes the visible names, and removes those without a file.
-func (v *Volume) link(files map[string][]byte) error {
-	for name := range files {
-		err := os.Symlink(filepath.Join(dataLink, name), v.Path(name))
-		if err != nil && !os.IsExist(err) {
-			return err
-		}
-	}
-
-	entries, err := os.ReadDir(v.dir)
-	if err != nil {
-		return err
-	}
-
-	for _, entry := range entries {
-		if _, keep := files[entry.Name()]; keep || entry.Name()[0] == '.' {
-			continue
-		}
-		if err := os.Remove(v.Path(entry.Name())); err != nil {
-			return err
-		}
-	}
-	return nil
 }

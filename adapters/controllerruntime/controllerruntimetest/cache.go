@@ -24,13 +24,14 @@ import (
 // a manager starts it. It is safe for concurrent use.
 type Cache struct{ *memory }
 
-// memory implements [cache.Cache] for a [Cache].
+// memory implements [cache.Cache] for a [Cache], with the informer.
 type memory struct {
-	cache.Cache // nil: a method that is missing here panics
+	cache.Cache    // nil: a method that is missing here panics
+	cache.Informer // nil, too
 
 	objects  toolscache.Indexer
 	mu       sync.Mutex
-	handlers []toolscache.ResourceEventHandler
+	handlers []*registration
 	unsynced bool
 	kind     schema.GroupVersionKind // of the first object that names one
 }
@@ -59,11 +60,8 @@ func (c *memory) set(object *metav1.PartialObjectMetadata) {
 	if c.kind.Empty() {
 		c.kind = object.GroupVersionKind()
 	}
-	old, known, err := c.objects.Get(object)
-	if err == nil {
-		err = c.objects.Update(object)
-	}
-	must(err)
+	old, known, _ := c.objects.Get(object) // The store fails for nothing that has metadata.
+	_ = c.objects.Update(object)
 	for _, handler := range c.handlers {
 		if known {
 			handler.OnUpdate(old, object)
@@ -77,12 +75,11 @@ func (c *memory) set(object *metav1.PartialObjectMetadata) {
 func (c *Cache) Delete(name types.NamespacedName) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	object, known, err := c.objects.GetByKey(key(name))
-	must(err)
+	object, known, _ := c.objects.GetByKey(key(name))
 	if !known {
 		return
 	}
-	must(c.objects.Delete(object))
+	_ = c.objects.Delete(object)
 	for _, handler := range c.handlers {
 		handler.OnDelete(object)
 	}
@@ -101,13 +98,6 @@ func metadata(object any) *metav1.PartialObjectMetadata {
 	return stored
 }
 
-// must panics on a failure of the store in memory, which has none for objects with a name.
-func must(err error) {
-	if err != nil {
-		panic(fmt.Sprintf("controllerruntimetest: %v", err))
-	}
-}
-
 func key(name types.NamespacedName) string {
 	return toolscache.NewObjectName(name.Namespace, name.Name).String()
 }
@@ -119,9 +109,10 @@ func (c *memory) Start(ctx context.Context) error {
 }
 
 // WaitForCacheSync implements [cache.Cache]. It does not wait.
-func (c *memory) WaitForCacheSync(context.Context) bool { return c.synced() }
+func (c *memory) WaitForCacheSync(context.Context) bool { return c.HasSynced() }
 
-func (c *memory) synced() bool {
+// HasSynced implements [cache.Informer].
+func (c *memory) HasSynced() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return !c.unsynced
@@ -137,7 +128,7 @@ func (c *memory) GetInformer(
 	if kind := object.GetObjectKind().GroupVersionKind(); !c.kind.Empty() && !kind.Empty() && kind != c.kind {
 		return nil, &meta.NoKindMatchError{GroupKind: kind.GroupKind(), SearchedVersions: []string{kind.Version}}
 	}
-	return &informer{cache: c}, nil
+	return c, nil
 }
 
 // Get implements [cache.Cache] for metadata.
@@ -146,16 +137,13 @@ func (c *memory) Get(_ context.Context, name types.NamespacedName, object client
 	if !ok {
 		return fmt.Errorf("controllerruntimetest: get of %T, want metadata", object)
 	}
-	found, known, err := c.objects.GetByKey(key(name))
-	if err == nil && !known {
-		return apierrors.NewNotFound(schema.GroupResource{
-			Group: into.GroupVersionKind().Group, Resource: into.Kind,
-		}, name.Name)
+	found, known, _ := c.objects.GetByKey(key(name))
+	if !known {
+		of := schema.GroupResource{Group: into.GroupVersionKind().Group, Resource: into.Kind}
+		return apierrors.NewNotFound(of, name.Name)
 	}
-	if err == nil {
-		metadata(found).DeepCopyInto(into)
-	}
-	return err
+	metadata(found).DeepCopyInto(into)
+	return nil
 }
 
 // IndexField implements [cache.Cache].
@@ -179,64 +167,52 @@ func (c *memory) List(_ context.Context, list client.ObjectList, opts ...client.
 		found, err = c.objects.ByIndex(by.Field, by.Value)
 	}
 	for _, object := range found {
-		into.Items = append(into.Items, *metadata(object).DeepCopy())
+		if stored := metadata(object); options.Namespace == "" || options.Namespace == stored.Namespace {
+			into.Items = append(into.Items, *stored.DeepCopy())
+		}
 	}
-	into.Items = slices.DeleteFunc(into.Items, func(object metav1.PartialObjectMetadata) bool {
-		return options.Namespace != "" && options.Namespace != object.Namespace
-	})
 	return err
 }
 
-// informer is the watch of a [Cache].
-type informer struct {
-	cache.Informer // nil: a method that is missing here panics
-
-	cache *memory
-}
-
-func (i *informer) HasSynced() bool { return i.cache.synced() }
-func (i *informer) IsStopped() bool { return false }
+func (c *memory) IsStopped() bool { return false }
 
 // AddEventHandler calls the handler for each object that is there.
-func (i *informer) AddEventHandler(
+func (c *memory) AddEventHandler(
 	handler toolscache.ResourceEventHandler,
 ) (toolscache.ResourceEventHandlerRegistration, error) {
-	i.cache.mu.Lock()
-	defer i.cache.mu.Unlock()
-	for _, object := range i.cache.objects.List() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, object := range c.objects.List() {
 		handler.OnAdd(object, true)
 	}
-	i.cache.handlers = append(i.cache.handlers, handler)
-	return &registration{informer: i, handler: handler}, nil
+	added := &registration{handler, c}
+	c.handlers = append(c.handlers, added)
+	return added, nil
 }
 
-func (i *informer) AddEventHandlerWithResyncPeriod(
+func (c *memory) AddEventHandlerWithResyncPeriod(
 	handler toolscache.ResourceEventHandler, _ time.Duration,
 ) (toolscache.ResourceEventHandlerRegistration, error) {
-	return i.AddEventHandler(handler)
+	return c.AddEventHandler(handler)
 }
 
-func (i *informer) AddEventHandlerWithOptions(
+func (c *memory) AddEventHandlerWithOptions(
 	handler toolscache.ResourceEventHandler, _ toolscache.HandlerOptions,
 ) (toolscache.ResourceEventHandlerRegistration, error) {
-	return i.AddEventHandler(handler)
+	return c.AddEventHandler(handler)
 }
 
-func (i *informer) RemoveEventHandler(handle toolscache.ResourceEventHandlerRegistration) error {
-	i.cache.mu.Lock()
-	defer i.cache.mu.Unlock()
-	i.cache.handlers = slices.DeleteFunc(i.cache.handlers, func(h toolscache.ResourceEventHandler) bool {
-		added, ok := handle.(*registration)
-		return ok && added.handler == h
-	})
+func (c *memory) RemoveEventHandler(added toolscache.ResourceEventHandlerRegistration) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.handlers = slices.DeleteFunc(c.handlers, func(r *registration) bool { return r == added })
 	return nil
 }
 
-// registration is in sync at once, because its handler is called in the goroutine of the change.
+// registration is in sync with the cache, because handlers are called in the goroutine of the change.
 type registration struct {
-	*informer
-
-	handler toolscache.ResourceEventHandler
+	toolscache.ResourceEventHandler
+	*memory
 }
 
 func (r *registration) HasSyncedChecker() toolscache.DoneChecker { return r }

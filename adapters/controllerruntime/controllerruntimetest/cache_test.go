@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -230,5 +231,24 @@ func TestCacheKnowsItsKind(t *testing.T) {
 	}
 	if err := objects.Get(t.Context(), key("b"), found); !apierrors.IsNotFound(err) {
 		t.Errorf("error %v, want none found", err)
+	}
+}
+
+// The source of multicluster-runtime removes its handler, which can be compared with no other.
+func TestCacheForgetsAHandler(t *testing.T) {
+	objects, added := controllerruntimetest.NewCache(kyma("a", "skr-1", "")), map[string]int{}
+	counted := func(by string) toolscache.ResourceEventHandler {
+		return toolscache.ResourceEventHandlerFuncs{AddFunc: func(any) { added[by]++ }}
+	}
+	informer := must(objects.GetInformer(t.Context(), kyma("a", "", "")))
+	removed := must(informer.AddEventHandlerWithResyncPeriod(counted("removed"), time.Minute))
+	must(informer.AddEventHandler(counted("left")))
+	<-removed.HasSyncedChecker().Done()
+	if err := informer.RemoveEventHandler(removed); err != nil {
+		t.Fatal(err)
+	}
+	objects.Set(kyma("b", "skr-2", ""))
+	if added["removed"] != 1 || added["left"] != 2 {
+		t.Errorf("the handlers got %v", added)
 	}
 }
