@@ -67,7 +67,6 @@ type Parts struct {
 	Now func() time.Time
 }
 
-// withDefaults sets the optional parts with a default that needs no option.
 func (p Parts) withDefaults() Parts {
 	return option.WithDefaults(p, Parts{
 		Tracing: noTracing{},
@@ -165,7 +164,6 @@ func (b *builder) build() error {
 	return nil
 }
 
-// release closes the ports after a failed build.
 func (b *builder) release() (err error) {
 	for _, port := range b.bound {
 		err = errors.Join(err, port.Close())

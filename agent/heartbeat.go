@@ -14,12 +14,10 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
 
-// pulse makes the parts of a heartbeat that the outbox does not know.
 type pulse struct {
 	opts Options
 	keys keySet
-	// problem returns why changes for a manager are not seen, or why the configuration is not in
-	// use. It is "" without a problem.
+	// problem returns why changes are not seen, or the configuration is not in use, "" for neither.
 	problem func(core.Manager) string
 	proof   *proof
 	// canary is set before the first heartbeat is due.
@@ -59,7 +57,6 @@ func (p *pulse) heartbeat(manager core.Manager) core.Heartbeat {
 	return beat
 }
 
-// newEpoch returns 128 random bits.
 func newEpoch() string {
 	var id [16]byte
 	_, _ = rand.Read(id[:]) // It never fails (crypto/rand).

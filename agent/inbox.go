@@ -30,8 +30,7 @@ func (i *Inbox) Accept(manager core.Manager, event core.WatchEvent) core.Outcome
 	return i.outbox.Accept(manager, event)
 }
 
-// resyncAll requests a resync of every manager, because changes may have been missed. There is at
-// most one resync every 30 s.
+// resyncAll requests at most one resync of every manager in 30 s.
 func (i *Inbox) resyncAll() { i.missed.report() }
 
 // Proved records that the API server calls, or serves, the source for a manager now. Heartbeats
@@ -42,7 +41,6 @@ func (i *Inbox) Proved(manager core.Manager) { i.proof.proved(manager, i.now()) 
 // Heartbeats report the number.
 func (i *Inbox) Failed() { i.proof.failures.Add(1) }
 
-// proof is the evidence that the API server calls the source.
 type proof struct {
 	failures atomic.Int64
 
@@ -85,7 +83,6 @@ const (
 // After a stall, requests on open connections are still read. But an API server that gave up in the
 // meantime completes its new connections, and does not send those requests.
 type missedWatch struct {
-	// stalled is called for each stall.
 	stalled func()
 	resync  func()
 	now     func() time.Time
@@ -99,7 +96,6 @@ type missedWatch struct {
 	missed missed
 }
 
-// missed has the causes of the next resync.
 type missed struct {
 	stalls  int
 	longest time.Duration
@@ -120,7 +116,6 @@ func (w *missedWatch) start(ctx context.Context) error {
 	return nil
 }
 
-// look is called at every tick, with its time.
 func (w *missedWatch) look(ctx context.Context, now time.Time) {
 	w.missed.reports += w.reported.Swap(0)
 	w.noteStall(now)

@@ -35,7 +35,6 @@ type managerList struct {
 	broken func(broken bool)
 }
 
-// problem returns why the last reading is not in use, "" when it is.
 func (m *managerList) problem() string {
 	if fault := m.fault.Load(); fault != nil {
 		return *fault
@@ -70,7 +69,6 @@ func (b *builder) addManagers() error {
 	return nil
 }
 
-// all returns each manager once.
 func (m *managerList) all() []core.Manager { return slices.Concat(m.fixed, *m.added.Load()) }
 
 func (m *managerList) serves(manager core.Manager) bool {
@@ -127,7 +125,6 @@ func (m *managerList) noteRest(rest []core.Manager) {
 	}
 }
 
-// add makes managers known. Each gets a resync.
 func (m *managerList) add(managers []core.Manager, acceptor core.Acceptor, version contract.Version) {
 	if len(managers) == 0 {
 		return

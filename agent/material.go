@@ -34,11 +34,9 @@ type keyMaterial struct {
 	log     *slog.Logger
 }
 
-// keySet has all key material. A set without files is nil. serving equals client unless the webhook
-// has a certificate of its own.
+// keySet has nil without files. serving equals client without a certificate of its own.
 type keySet struct{ client, serving, callers *keyMaterial }
 
-// addKeys reads all files. The error names each broken set.
 func (b *builder) addKeys() error {
 	paths := b.opts.Keys
 	shared := paths.Serving == (keys.Paths{}) && b.parts.ServingKeys == nil && b.parts.Source == nil
@@ -81,7 +79,6 @@ func (b *builder) newKeyMaterial(source keys.Source, paths keys.Paths, uses ...s
 	return k, nil
 }
 
-// all returns each set once.
 func (k keySet) all() []*keyMaterial {
 	var sets []*keyMaterial
 	for _, set := range []*keyMaterial{k.client, k.serving, k.callers} {

@@ -81,8 +81,7 @@ func (b *builder) addObserving() (err error) {
 	return err
 }
 
-// aliases exposes the metrics of kyma-project/runtime-watcher by their names, computed from those
-// of this agent. docs/platforms/migration.md has the table.
+// aliases are computed from these metrics. docs/platforms/migration.md has the table.
 type aliases struct{ source prom.Gatherer }
 
 // durationStep keeps the mean duration out of the notation with an exponent, which the consumers of
@@ -136,11 +135,9 @@ func fipsMode() float64 {
 	}
 }
 
-// series are those of one metric, added up: of a counter, or of a histogram.
 type series struct{ count, seconds, answers float64 }
 
-// gather returns a function that adds up the series of a metric of this agent, without those with
-// some values of a label.
+// gather adds up the series of a metric, without those with some values of a label.
 func (a aliases) gather() func(name, label string, without ...string) series {
 	families, _ := a.source.Gather() // The scrape of the source itself reports its errors.
 	return func(name, label string, without ...string) (sum series) {
@@ -170,17 +167,15 @@ func (a aliases) gather() func(name, label string, without ...string) series {
 // changes. It does not depend on the control plane: an agent that is not called misses changes, and
 // otherwise it keeps them.
 type readiness struct {
-	keys  keySet
-	proof *proof
-	delay time.Duration
-	// source returns why the source is not ready.
+	keys   keySet
+	proof  *proof
+	delay  time.Duration
 	source func() error
 	log    *slog.Logger
 
 	serving atomic.Bool
 }
 
-// health is the body of /readyz.
 type health struct {
 	Ready       bool             `json:"ready"`
 	Serving     bool             `json:"serving"`
@@ -200,8 +195,7 @@ type materialHealth struct {
 	Problem string `json:"problem,omitempty"`
 }
 
-// component is ready from its start on. It stops first, so that the API server calls other replicas
-// while this one still answers.
+// component stops first, so that other replicas are called while this one still answers.
 func (r *readiness) component() component {
 	return component{"readiness", func(ctx context.Context) error {
 		r.serving.Store(true)

@@ -22,8 +22,8 @@ const (
 	maxHeaderBytes    = 8 << 10
 )
 
-// bind binds address, and returns a component that serves until it is stopped, and then finishes the
-// requests in flight. opts need no timeouts.
+// bind binds address, and returns a component that serves until it is stopped, and then finishes
+// the requests in flight. opts need no timeouts.
 //
 // It speaks HTTP/1.1 only. API servers speak nothing else to webhooks on other machines, so that
 // their requests reach all replicas (kubernetes/kubernetes#75791).

@@ -30,8 +30,6 @@ func (b *builder) addTransport() (err error) {
 	return err
 }
 
-// newTransport returns a forwarder for the contract. It uses the fallback for a control plane that
-// does not know the contract.
 func (b *builder) newTransport() (core.Forwarder, error) {
 	newest, err := b.newForwarder(b.opts.Contract)
 	if err != nil || !b.opts.Contract.Numbered() {

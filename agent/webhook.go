@@ -92,7 +92,6 @@ func isRejection(cause string) bool {
 	return slices.Contains([]string{"bad_certificate", "untrusted", "no_certificate"}, cause)
 }
 
-// withCanary serves the reviews of the canary, if there is one, beside all others.
 func (b *builder) withCanary(reviews http.Handler) http.Handler {
 	if b.hasNoCanary() {
 		return reviews
@@ -108,8 +107,7 @@ func (b *builder) withCanary(reviews http.Handler) http.Handler {
 
 func (b *builder) hasNoCanary() bool { return b.parts.Canary == nil && b.opts.Canary.off() }
 
-// addCanary adds a canary. Changes may have been missed before it recovers, so it requests a
-// resync.
+// addCanary requests a resync at each recovery, as changes may have been missed before.
 func (b *builder) addCanary() error {
 	if b.hasNoCanary() {
 		return nil

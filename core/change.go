@@ -56,7 +56,6 @@ func (c *Change) Base() (uid types.UID, base int64) {
 // maxUID bounds a uid, which has 36 bytes.
 const maxUID = 64
 
-// text returns a short JSON string, and "" for any other value.
 func text(raw []byte) string {
 	value, err := rawjson.NewReader(raw).Text()
 	if err != nil || len(value) > maxUID {
@@ -107,8 +106,7 @@ func fieldOf(subresource string) Field {
 	return FieldSpec
 }
 
-// sameField compares a top-level field before and after, byte for byte: an API server writes both
-// states in one way. Absent and null are equal.
+// sameField compares bytes, as an API server writes both states in one way. Null is absent.
 func (c *Change) sameField(name string) bool {
 	return bytes.Equal(c.Old.Field(name), c.New.Field(name))
 }
@@ -119,15 +117,13 @@ func (c *Change) sameContent() bool {
 		maps.EqualFunc(present(c.Old.metadata), present(c.New.metadata), bytes.Equal)
 }
 
-// sameSelection compares everything by which a watch selects objects or owners: the labels and the
-// owner annotation.
+// sameSelection compares the labels and the owner annotation.
 func (c *Change) sameSelection() bool {
 	oldOwner, hadOwner := c.Old.Annotation(OwnerAnnotation)
 	newOwner, hasOwner := c.New.Annotation(OwnerAnnotation)
 	return hadOwner == hasOwner && oldOwner == newOwner && bytes.Equal(orNil(c.Old.labels), orNil(c.New.labels))
 }
 
-// present returns the fields that are not null, by name.
 func present(fields []rawField) map[string][]byte {
 	byName := make(map[string][]byte, len(fields))
 	for _, f := range fields {

@@ -40,7 +40,6 @@ func statusChanged(c *Change) bool {
 	}
 }
 
-// subresourceChanged decides about all subresources for [specChanged].
 func subresourceChanged(c *Change) bool {
 	if c.Subresource == string(FieldStatus) {
 		return false
@@ -58,7 +57,6 @@ func subresourceChanged(c *Change) bool {
 	}
 }
 
-// updates reports whether c is an UPDATE with both states to compare.
 func updates(c *Change) bool {
 	return c.Operation == OperationUpdate && c.Old != nil && c.New != nil
 }

@@ -5,7 +5,6 @@ import "time"
 // CanaryState is the result of an agent's canary: whether the API server calls the agent.
 type CanaryState string
 
-// The states of a canary.
 const (
 	// CanaryOff means that the agent has no canary.
 	CanaryOff CanaryState = ""

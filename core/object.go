@@ -145,8 +145,7 @@ func (o *Object) readKeptMetadata(r *rawjson.Reader, name []byte) error {
 	return nil
 }
 
-// keep bounds the members that it keeps: each takes more memory than the bytes that it is read
-// from.
+// keep bounds its members: each takes more memory than the bytes that it is read from.
 func keep(r *rawjson.Reader, name []byte, into *[]rawField) error {
 	if len(*into) == maxMembers {
 		return fmt.Errorf("more than %d members at the top level or in metadata", maxMembers)
@@ -203,8 +202,7 @@ func (o *Object) Label(key string) (value string, ok bool) {
 	return lookup(o.labels, key)
 }
 
-// lookup finds a string in a raw map. Any other value than a map has no keys, and any other value
-// than a string is absent.
+// lookup finds nothing in a value that is no map, and no value that is no string.
 func lookup(raw []byte, key string) (value string, ok bool) {
 	r := rawjson.NewReader(raw)
 	_ = r.Object(func(name []byte) error {
@@ -218,8 +216,7 @@ func lookup(raw []byte, key string) (value string, ok bool) {
 	return value, ok
 }
 
-// find returns the value of the last field of that name, as encoding/json would, and nil when it is
-// null.
+// find takes the last field of that name, as encoding/json does, and nil for null.
 func find(fields []rawField, name string) []byte {
 	for _, f := range slices.Backward(fields) {
 		if f.name == name {

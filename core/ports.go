@@ -5,7 +5,6 @@ import "context"
 // Outcome is the fate of an event that was offered to an [Acceptor].
 type Outcome string
 
-// The outcomes of [Acceptor].Accept.
 const (
 	// Accepted means that the event is kept until it is acknowledged.
 	Accepted Outcome = "accepted"

@@ -60,8 +60,7 @@ type Files struct {
 	current atomic.Pointer[generation]
 
 	mu sync.Mutex // held while reading
-	// refused is the failure that was reported last, nil after a success. A failure is the same if
-	// its text and its files are.
+	// refused is the failure that was reported last, nil after a success.
 	refused *generation
 }
 
@@ -231,7 +230,6 @@ func (p Paths) validate() error {
 	}
 }
 
-// snapshot is the content of the files at one moment.
 type snapshot struct{ ca, cert, key []byte }
 
 func (s snapshot) equal(other snapshot) bool {
@@ -249,8 +247,7 @@ const (
 // errChanging means that no two readings in a row were equal. Its [Problem] is "unreadable".
 var errChanging = errors.New("keys: the files change while they are read, want two equal readings")
 
-// read returns the content of the files at one moment. For files that equal known, one reading is
-// enough.
+// read needs one reading only for files that equal known.
 func (p Paths) read(known snapshot) (snapshot, error) {
 	if files, err := p.readOnce(); err == nil && files.equal(known) {
 		return files, nil

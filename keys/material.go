@@ -73,7 +73,6 @@ func NewMaterial(caPEM, certPEM, keyPEM []byte) (*Material, error) {
 	return parse(paths, snapshot{ca: caPEM, cert: certPEM, key: keyPEM}, time.Now())
 }
 
-// fileOf returns "" for a key that the Secret does not have.
 func fileOf(content []byte, name string) string {
 	if content == nil {
 		return ""
@@ -81,7 +80,6 @@ func fileOf(content []byte, name string) string {
 	return name
 }
 
-// The problems of key material.
 const (
 	problemUnreadable  = "unreadable"
 	problemEmpty       = "empty"
@@ -128,7 +126,6 @@ func validFrom(err error) (from time.Time) {
 	return from
 }
 
-// parse returns the material of files. It checks validity at now.
 func parse(paths Paths, files snapshot, now time.Time) (*Material, error) {
 	material := &Material{}
 	if paths.CA != "" {
@@ -189,8 +186,7 @@ func (m *Material) addCertificate(paths Paths, files snapshot) error {
 	return nil
 }
 
-// keyProblem returns problemMismatch for a key that can be parsed, because it is then the key of
-// another certificate.
+// keyProblem returns problemMismatch for a valid key, which is of another certificate.
 func keyProblem(keyPEM []byte) string {
 	block, _ := pem.Decode(keyPEM) // There is one, as checkPEM has found.
 	// The formats that crypto/tls accepts.

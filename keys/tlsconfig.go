@@ -120,7 +120,6 @@ func (s *server) config(*tls.ClientHelloInfo) (*tls.Config, error) {
 	return last.config, nil
 }
 
-// servingMaterial returns the present generation. It fails without a certificate.
 func (s *server) servingMaterial() (*Material, error) {
 	material, err := s.serving.Material()
 	if err != nil {
@@ -132,7 +131,6 @@ func (s *server) servingMaterial() (*Material, error) {
 	return material, nil
 }
 
-// clientMaterial returns nil if no client certificate is demanded.
 func (s *server) clientMaterial() (*Material, error) {
 	if s.clients == nil {
 		// Names of certificates that are not verified prove nothing.
@@ -178,9 +176,7 @@ func (s *server) verify(state tls.ConnectionState, roots *x509.CertPool) error {
 	return verifyResumed(state, roots)
 }
 
-// verifyResumed checks the client certificate of a resumed session against roots. The session may
-// be older than roots, and not every release of Go checks it. A full handshake has checked it
-// already.
+// verifyResumed checks a session that may be older than roots. Not every release of Go does.
 func verifyResumed(state tls.ConnectionState, roots *x509.CertPool) error {
 	if !state.DidResume {
 		return nil
@@ -198,8 +194,7 @@ func verifyResumed(state tls.ConnectionState, roots *x509.CertPool) error {
 	return nil
 }
 
-// verifyName checks that a client certificate has one of the allowed names. No names allow all. An
-// empty name allows none.
+// verifyName allows all without names. An empty name allows none.
 func verifyName(certificate *x509.Certificate, allowed []string) error {
 	matches := func(name string) bool { return name != "" && hasName(certificate, name) }
 	return option.Unless(len(allowed) == 0 || slices.ContainsFunc(allowed, matches),

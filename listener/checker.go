@@ -21,18 +21,15 @@ import (
 type verdict struct {
 	peer core.Peer
 	err  error
-	// notBefore and notAfter bound the time for which the verdict holds: that of the chain, or a
-	// few seconds for an error.
+	// notBefore and notAfter are those of the chain, or bound a few seconds for an error.
 	notBefore, notAfter time.Time
 	roots               *x509.CertPool
 }
 
-// holds reports whether a new check has the same result.
 func (v *verdict) holds(now time.Time, roots *x509.CertPool) bool {
 	return !now.Before(v.notBefore) && !now.After(v.notAfter) && (v.roots == roots || roots.Equal(v.roots))
 }
 
-// checker checks client certificates, each once.
 type checker struct {
 	identity func(*x509.Certificate) (core.RuntimeID, error)
 	now      func() time.Time
@@ -63,8 +60,7 @@ type keptVerdict struct {
 	*verdict
 }
 
-// fromRequest checks the certificate of a request's connection. The connection keeps a good
-// verdict, because its certificates do not change.
+// fromRequest keeps a good verdict with the connection, as its certificates do not change.
 func (c *checker) fromRequest(r *http.Request, roots *x509.CertPool) *verdict {
 	kept := httpserver.Kept(r.Context())
 	if kept == nil || roots == nil {
@@ -100,7 +96,6 @@ func (c *checker) fromConnection(state *tls.ConnectionState, roots *x509.CertPoo
 	return c.check(key, state.PeerCertificates[0], state.PeerCertificates[1:], roots)
 }
 
-// known returns the verdict that is remembered under key, or nil if none holds.
 func (c *checker) known(key cacheKey, roots *x509.CertPool) *verdict {
 	now := c.now()
 	for _, remembered := range []*cache{c.good, c.bad} {
@@ -141,7 +136,6 @@ func (c *checker) check(
 	return v
 }
 
-// peer returns the runtime that a verified certificate names.
 func (c *checker) peer(cert *x509.Certificate) (core.Peer, error) {
 	id, err := c.identity(cert)
 	if err != nil {
@@ -193,8 +187,7 @@ func verify(
 	return chains[0], nil
 }
 
-// untrusted names the fault of a chain. The leaf's own validity comes first, because its owner can
-// mend it.
+// untrusted names the validity of the leaf first, because its owner can mend it.
 func untrusted(leaf *x509.Certificate, now time.Time, err error) error {
 	var invalid x509.CertificateInvalidError
 	switch {

@@ -21,15 +21,13 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
-// exchange is one request. Everything that becomes known of it is in its answer.
 type exchange struct {
 	*endpoint
 
 	request *http.Request
 }
 
-// answer identifies the sender and charges it before anything else, so that a stranger learns
-// nothing.
+// answer charges the sender before anything else, so that a stranger learns nothing.
 func (x *exchange) answer() (a answer) {
 	defer x.recover(&a, reasons.NotReady)
 	if x.state.Load() >= stopping {
@@ -50,7 +48,6 @@ func (x *exchange) answer() (a answer) {
 	return a
 }
 
-// answerPeer answers a runtime within its share.
 func (x *exchange) answerPeer(peer *core.Peer) (a answer) {
 	defer x.recover(&a, "")
 	account := intake.Account{Name: string(peer.ID)}
@@ -94,7 +91,6 @@ func (x *exchange) recover(a *answer, public string) {
 
 var errPanic = errors.New("panic")
 
-// route refuses requests that are not for a contract and one of the managers.
 func (x *exchange) route(peer *core.Peer) answer {
 	manager := core.Manager(x.request.PathValue(wildcard))
 	switch {
@@ -109,7 +105,6 @@ func (x *exchange) route(peer *core.Peer) answer {
 	return x.receive(peer, manager)
 }
 
-// receive reads the events of a known peer and hands them to the intake.
 func (x *exchange) receive(peer *core.Peer, manager core.Manager) answer {
 	if !isMediaType(x.request.Header.Get("Content-Type"), x.version.ContentType()) {
 		return refuse(http.StatusUnsupportedMediaType, reasons.MediaType)
@@ -132,7 +127,6 @@ func isMediaType(header, want string) bool {
 	return err == nil && have == want
 }
 
-// read returns the batch of the body, or the answer if there is none.
 func (x *exchange) read() (core.Batch, answer) {
 	limit := int64(x.version.MaxBody())
 	if x.request.ContentLength > limit {
@@ -185,7 +179,6 @@ func (x *exchange) report(a *answer, took time.Duration) {
 		slog.Duration("took", took), slog.Any("error", a.err))
 }
 
-// refusalEvery is the time after which a refusal that lasts is logged again.
 const refusalEvery = 10 * time.Minute
 
 // level is warn for a refusal that needs an administrator, if it is due for its runtime and reason.
@@ -200,8 +193,7 @@ func (x *exchange) level(a *answer) (level slog.Level, suppressed int) {
 	return slog.LevelDebug, 0
 }
 
-// size returns the bytes of the body that a request costs. A body of unknown size costs as much as
-// the largest.
+// size takes a body of unknown size for the largest.
 func (x *exchange) size() int64 {
 	size := int64(x.version.MaxBody())
 	if announced := x.request.ContentLength; announced >= 0 {
@@ -228,13 +220,11 @@ func (x *exchange) tooFast(f *intake.Failure) answer {
 // comes as fast as it is answered.
 const shortestPause = 500 * time.Millisecond
 
-// spread adds at random to a pause, so that connections that were paused together do not come back
-// together.
+// spread keeps connections that were paused together from coming back together.
 func spread(pause time.Duration) time.Duration {
 	return max(pause, shortestPause+rand.N(shortestPause)) //nolint:gosec // Jitter is no secret.
 }
 
-// answer is the answer to a request, and the known facts about the request.
 type answer struct {
 	// Answer has the reason for metrics and logs. It is empty when everything was taken.
 	contract.Answer

@@ -38,7 +38,6 @@ type Listener struct {
 	refusals *pacedlog.Pace
 }
 
-// The states of a listener, in their order.
 const (
 	idle int32 = iota
 	starting
@@ -120,11 +119,9 @@ func (e *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x.report(&a, e.opts.Now().Sub(started))
 }
 
-// wildcard is the name of the path segment with the manager.
 const wildcard = "manager"
 
-// routeAll routes each contract to its endpoint. The endpoint without a version gets everything
-// else.
+// routeAll gives everything else to the endpoint without a version.
 func (l *Listener) routeAll() {
 	l.mux, l.nowhere = http.NewServeMux(), &endpoint{Listener: l}
 	l.mux.Handle("/", l.nowhere)

@@ -29,8 +29,8 @@ type Peers struct {
 	behindGateway  bool
 	// observeOnly means that the sender need not be the gateway.
 	observeOnly bool
-	// checkHandshake checks the certificate after the handshake, while the connection has a slot for
-	// computing. It never ends the connection: a request gets an answer with the cause. Nil:
+	// checkHandshake checks the certificate after the handshake, while the connection has a slot
+	// for computing. It never ends the connection: a request gets an answer with the cause. Nil:
 	// nothing is checked there.
 	checkHandshake func(state *tls.ConnectionState)
 	// invalid is the error in the arguments of the constructor.
@@ -164,7 +164,6 @@ func SPIFFE(cert *x509.Certificate) (core.RuntimeID, error) {
 	return core.RuntimeID(id.String()), nil
 }
 
-// checkIdentity refuses a name as [option.RuntimeName] does.
 func checkIdentity(id core.RuntimeID) error {
 	if err := option.RuntimeName(string(id)); err != nil {
 		return Unauthenticated(reasons.NoIdentity, "%w", err)
@@ -253,7 +252,6 @@ func (p *headerPeers) identify(r *http.Request) (core.Peer, error) {
 	return v.peer, v.err
 }
 
-// certificates returns the runtime's certificate and the others of its chain.
 func (p *headerPeers) certificates(lines []string) (*x509.Certificate, []*x509.Certificate, error) {
 	elements, err := xfcc.Parse(lines)
 	if err != nil {

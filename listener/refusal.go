@@ -12,8 +12,7 @@ const (
 	// reasonNoCertificate means that there is no client certificate, or no header that carries one.
 	reasonNoCertificate = "no_certificate"
 	// reasonUntrustedProxy means that the sender of the header did not prove to be the gateway.
-	reasonUntrustedProxy = "untrusted_proxy"
-	// reasonMalformedHeader means that the header does not follow its format.
+	reasonUntrustedProxy  = "untrusted_proxy"
 	reasonMalformedHeader = "malformed_header"
 	// reasonSeveralElements means that a gateway appended to the header instead of setting it.
 	reasonSeveralElements = "several_elements"
@@ -23,10 +22,8 @@ const (
 	reasonMalformedCertificate = "malformed_certificate"
 	// reasonHashMismatch means that the header's Hash is not that of its Cert.
 	reasonHashMismatch = "hash_mismatch"
-	// reasonExpired means that the certificate, or one in its chain, has expired.
-	reasonExpired = "expired"
-	// reasonNotYetValid means that the certificate, or one in its chain, is not valid yet.
-	reasonNotYetValid = "not_yet_valid"
+	reasonExpired      = "expired"
+	reasonNotYetValid  = "not_yet_valid"
 	// reasonUntrustedChain means that no chain leads to the CA bundle, or that it is too long.
 	reasonUntrustedChain = "untrusted_chain"
 	// reasonWrongKeyUsage means that the certificate is not meant for client authentication.

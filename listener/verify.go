@@ -108,7 +108,6 @@ func ObserveOnly(verifier core.Verifier, logger *slog.Logger) core.Verifier {
 	return &combined{[]core.Verifier{verifier}, observe, true}
 }
 
-// observedLog notes events that were taken although they would be refused.
 type observedLog struct{ log *slog.Logger }
 
 func newObservedLog(logger *slog.Logger) observedLog {
@@ -123,13 +122,11 @@ func (o observedLog) taken(ctx context.Context, runtime core.RuntimeID, err erro
 		slog.String("runtime", string(runtime)), slog.String("reason", core.Reason(err)), slog.Any("error", err))
 }
 
-// observed has the first reason for which a request would be refused. It is in the context of a
-// request, which one goroutine answers.
+// observed has the first reason to refuse a request. One goroutine answers that.
 type observed struct{ reason string }
 
 type observedKey struct{}
 
-// observing returns a request that can have a reason, if the listener observes only.
 func (l *Listener) observing(r *http.Request) *http.Request {
 	if v, ok := l.verifier.(*combined); !l.peers.observeOnly && (!ok || !v.observeOnly) {
 		return r

@@ -31,7 +31,6 @@ var steps = [...]int{
 // believedFrom is the step from which the announced length counts.
 const believedFrom = 512 << 10
 
-// errNoRoom means that a body found no memory within patience.
 var errNoRoom = errors.New("too many large bodies at once")
 
 // bodies reads request bodies into buffers that are reused. It is safe for concurrent use.
@@ -81,7 +80,6 @@ func (b *bodies) read(w http.ResponseWriter, r *http.Request) (*body, error) {
 	return read, err
 }
 
-// fill reads until the end of the body. It also stops at the first error.
 func (b *body) fill(from io.Reader, r *http.Request) error {
 	deadline := time.Now().Add(patience)
 	for {
@@ -111,8 +109,7 @@ func (b *body) grow(r *http.Request, deadline time.Time) bool {
 	return true
 }
 
-// nextSize returns the size of the next buffer. The largest buffer exceeds the limit, so that a
-// body that is too large is detected.
+// nextSize exceeds the limit at last, so that a body that is too large is detected.
 func nextSize(size int, announced, limit int64) int {
 	for _, step := range steps {
 		if step > size && (step < believedFrom || int64(step) > announced) {
@@ -122,7 +119,6 @@ func nextSize(size int, announced, limit int64) int {
 	return int(limit) + bytes.MinRead
 }
 
-// buffer returns an empty buffer with that capacity in bytes, reused if possible.
 func (b *bodies) buffer(size int) []byte {
 	if pool := b.pools[size]; pool != nil {
 		if kept, ok := pool.Get().(*[]byte); ok {
@@ -132,7 +128,6 @@ func (b *bodies) buffer(size int) []byte {
 	return make([]byte, 0, size)
 }
 
-// recycle keeps a buffer for later, unless it is too large.
 func (b *body) recycle(data []byte) {
 	if pool := b.pools[cap(data)]; pool != nil {
 		pool.Put(&data)
@@ -194,8 +189,7 @@ type discarded struct {
 // The smallest room has a quarter more than the largest body, so that this body fits.
 const timesLeft = 4
 
-// take charges n bytes to an origin, and reports whether it did. It blocks until there is room, ctx
-// ends or the deadline passes.
+// take blocks until there is room. It reports false when ctx ends or the deadline passes.
 func (r *room) take(ctx context.Context, origin netip.Prefix, n int64, deadline time.Time) bool {
 	for {
 		freed := r.tryTake(origin, n)
@@ -215,8 +209,7 @@ func (r *room) take(ctx context.Context, origin netip.Prefix, n int64, deadline 
 	}
 }
 
-// tryTake returns nil if it charged n bytes. Otherwise it returns a channel that is closed when
-// bytes are returned.
+// tryTake returns nil if it charged, else a channel that is closed when bytes are returned.
 func (r *room) tryTake(origin netip.Prefix, n int64) <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -268,7 +261,6 @@ func (r *room) settle(d *discarded) {
 	}
 }
 
-// collect frees the discarded buffers, and reports whether there were any.
 func (r *room) collect() bool {
 	r.mu.Lock()
 	garbage := r.garbage
@@ -287,8 +279,7 @@ func (r *room) collect() bool {
 // originBits is the size of an IPv6 network that one client may own.
 const originBits = 64
 
-// originOf returns the IPv4 address or the IPv6 network of the client. Clients without an address
-// share one origin.
+// originOf returns the IPv6 network of a client. Clients without address share one origin.
 func originOf(r *http.Request) netip.Prefix {
 	host, _, _ := net.SplitHostPort(r.RemoteAddr)
 	addr, err := netip.ParseAddr(host)

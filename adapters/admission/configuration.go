@@ -158,8 +158,7 @@ type Endpoint struct {
 	CABundle []byte
 }
 
-// clientConfig returns the address of a path. It sets all defaults that an API server would set,
-// and copies the CA bundle.
+// clientConfig sets all defaults that an API server would set.
 func (e *Endpoint) clientConfig(path string) admissionregistrationv1.WebhookClientConfig {
 	config := admissionregistrationv1.WebhookClientConfig{CABundle: bytes.Clone(e.CABundle)}
 	if e.URL != "" {
@@ -183,8 +182,7 @@ func (e *Endpoint) validate() error {
 		validateBundle(e.CABundle))
 }
 
-// validateBundle accepts the bundles that an API server accepts: one or more PEM blocks of type
-// CERTIFICATE.
+// validateBundle accepts one or more PEM blocks of type CERTIFICATE, as an API server does.
 func validateBundle(bundle []byte) error {
 	found := 0
 	for block, rest := pem.Decode(bundle); block != nil; block, rest = pem.Decode(rest) {

@@ -90,8 +90,7 @@ func (h *handler) matters(c *core.Change) bool {
 	return matters
 }
 
-// ownerOf returns the owner of the object, or the zero value. It reports a malformed owner, and a
-// missing one if an owner is required.
+// ownerOf reports a malformed owner, and a missing one if an owner is required.
 func (h *handler) ownerOf(
 	ctx context.Context, answer *reply, c *core.Change, event *core.WatchEvent,
 ) types.NamespacedName {

@@ -158,8 +158,7 @@ func (h *handler) unread(w http.ResponseWriter, r *http.Request, manager core.Ma
 	return reply{manager: manager, missed: true, refusal: badBody(cause)}
 }
 
-// guard calls f and recovers from its panic, so that the API server gets its answer. place is the
-// label for [Hooks.Panicked].
+// guard recovers from a panic, so that the API server gets its answer. place is a label.
 func (h *handler) guard(place string, f func()) {
 	defer func() {
 		if cause := recover(); cause != nil {

@@ -103,7 +103,6 @@ func field(object, name string) string {
 
 func labels(object string) string { return field(object, "metadata.labels") }
 
-// owner returns the value of the owner annotation, or null if it is absent.
 func owner(object string) string {
 	const key = "'" + core.OwnerAnnotation + "'"
 	annotations := object + ".metadata.annotations"

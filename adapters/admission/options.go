@@ -15,8 +15,8 @@ type Options struct {
 	// are never filtered, because they are never persisted. Default: [core.Changed].
 	Filter core.Filter
 	// Serves reports whether reviews of a manager are taken. Others are answered 404. It is called
-	// for each review, concurrently, and must return at once. Managers that it serves also bound the
-	// label values of the hooks. Default: every valid name.
+	// for each review, concurrently, and must return at once. Managers that it serves also bound
+	// the label values of the hooks. Default: every valid name.
 	Serves func(core.Manager) bool
 	// RequireOwner sends no event for an object without a valid [core.OwnerAnnotation]. Contract v1
 	// cannot carry such an event. Default: false, the event has no owner.

@@ -80,8 +80,7 @@ func (h *handler) managerOf(r *http.Request) (core.Manager, *refusal) {
 	return manager, nil
 }
 
-// checkMediaType returns a refusal unless the body is plain, uncompressed JSON. A charset is
-// ignored, because JSON is UTF-8 (RFC 8259, section 8.1).
+// checkMediaType ignores a charset, because JSON is UTF-8 (RFC 8259, section 8.1).
 func checkMediaType(header http.Header) *refusal {
 	const want = "application/json"
 	if have := header.Get("Content-Type"); have != want {
@@ -109,9 +108,7 @@ func badBody(err error) *refusal {
 	return &refusal{http.StatusBadRequest, "unreadable_body", "the body did not arrive completely"}
 }
 
-// reply is the answer to a request: a refusal, or the decision on a review.
 type reply struct {
-	// refusal is nil for a review.
 	refusal *refusal
 	manager core.Manager
 	// parent is the kind in the path, "" if it has none.
@@ -124,8 +121,7 @@ type reply struct {
 	warn func()
 }
 
-// writeTo writes headers and body. It ignores write errors, which mean that the peer has
-// disconnected.
+// writeTo ignores write errors, which mean that the peer has disconnected.
 func (p *reply) writeTo(w http.ResponseWriter) {
 	header := w.Header()
 	header.Set("Content-Type", "application/json")

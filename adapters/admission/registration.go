@@ -15,19 +15,16 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/canary"
 )
 
-// builder makes the webhooks of a configuration.
 type builder struct {
 	endpoint Endpoint
 	opts     ConfigurationOptions
 }
 
-// registration makes the webhooks of one watch.
 type registration struct {
 	*watch.Watch
 	*builder
 }
 
-// webhooks returns the webhook of the watch, and that of scale if the watch includes it.
 func (r *registration) webhooks() []admissionregistrationv1.ValidatingWebhook {
 	own := r.webhook(r.target(), webhookSuffix)
 	if r.target().subresource != "" || !mayScale(r.groupResource()) { // Scale writes the spec.
@@ -49,8 +46,7 @@ func (r *registration) webhook(target target, suffix string) admissionregistrati
 	return webhook
 }
 
-// emptyWebhook returns a webhook without rules. It sets all defaults that an API server would set,
-// so that the stored object equals it.
+// emptyWebhook sets all defaults of an API server, so that the stored object equals it.
 func (b *builder) emptyWebhook(name, path string) admissionregistrationv1.ValidatingWebhook {
 	return admissionregistrationv1.ValidatingWebhook{
 		Name:         name,
@@ -66,7 +62,6 @@ func (b *builder) emptyWebhook(name, path string) admissionregistrationv1.Valida
 	}
 }
 
-// namespaceSelector joins the selector of the watch and that of the configuration.
 func (r *registration) namespaceSelector() *metav1.LabelSelector {
 	joined := labelSelector(r.NamespaceSelector)
 	joined.MatchExpressions = append(joined.MatchExpressions, r.opts.namespaceSelector().MatchExpressions...)

@@ -17,7 +17,6 @@ const (
 	reviewAPIVersion = "admission.k8s.io/v1"
 )
 
-// The errors of readReview.
 var (
 	// errMalformedReview is answered 400. Its text names the field.
 	errMalformedReview = errors.New("malformed AdmissionReview")
@@ -25,8 +24,7 @@ var (
 	errUnsupportedVersion = errors.New("unsupported version of AdmissionReview")
 )
 
-// review has the parts of an AdmissionReview (k8s.io/api/admission/v1) that a decision needs.
-// Objects refer to slices of the body. Strings are copies.
+// review refers to slices of the body. Its strings are copies.
 type review struct {
 	apiVersion, kind string
 	request          *request
@@ -50,8 +48,7 @@ type request struct {
 	oldObject *core.Object
 }
 
-// readReview reads a review in one pass over body. Its error wraps errMalformedReview or
-// errUnsupportedVersion.
+// readReview reads body once. Its error wraps errMalformedReview or errUnsupportedVersion.
 func readReview(body []byte) (*request, error) {
 	var v review
 	r := rawjson.NewReader(body)

@@ -14,8 +14,7 @@ import (
 // subresourceScale has objects of autoscaling/v1 Scale.
 const subresourceScale = "scale"
 
-// target is the part of a resource that one webhook is called for. Its subresource is "" for the
-// resource itself.
+// target has the subresource "" for the resource itself.
 type target struct{ resource, subresource string }
 
 func (t target) String() string {
@@ -25,7 +24,6 @@ func (t target) String() string {
 	return t.resource + "/" + t.subresource
 }
 
-// target returns the part of the resource that the watch names.
 func (r *registration) target() target {
 	resource, subresource, _ := strings.Cut(r.Resource.Resource, "/")
 	if r.Field == core.FieldStatus {
@@ -38,8 +36,7 @@ func (r *registration) groupResource() schema.GroupResource {
 	return schema.GroupResource{Group: r.Resource.Group, Resource: r.target().resource}
 }
 
-// path returns the path of the reviews of a target. That of a subresource has the kind of the
-// resource, if it is known.
+// path has the kind of the resource for a subresource, if it is known.
 func (r *registration) path(t target) string {
 	path := pathOf(r.Manager)
 	if !isForeign(t.subresource) {
@@ -72,8 +69,7 @@ type builtin struct {
 	scales bool
 }
 
-// builtins returns the resources of Kubernetes that have other subresources than the status, as
-// discovery lists them.
+// builtins have other subresources than the status, as discovery lists them.
 func builtins() map[schema.GroupResource]builtin {
 	return map[schema.GroupResource]builtin{
 		{Resource: "namespaces"}:             {kind: "Namespace"},
@@ -91,8 +87,7 @@ func builtins() map[schema.GroupResource]builtin {
 	}
 }
 
-// mayScale reports whether a resource may have a scale subresource. A custom resource, which has a
-// dot in its group, may have one.
+// mayScale is true for a custom resource, which has a dot in its group.
 func mayScale(resource schema.GroupResource) bool {
 	return builtins()[resource].scales || strings.Contains(resource.Group, ".")
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
-// The reasons of [Runtimes.Domain], in addition to those of package listener.
 const (
 	reasonRuntimeUnknown = "runtime_unknown"
 	reasonOwnerMismatch  = "owner_mismatch"
@@ -110,7 +109,6 @@ func (r *Runtimes) registered(object *metav1.PartialObjectMetadata) (string, err
 	}
 }
 
-// refuse returns an error that names the object and the annotation.
 func (r *Runtimes) refuse(reason string, object *metav1.PartialObjectMetadata, problem string) error {
 	return listener.Forbidden(reason, "%s %s/%s %s %s",
 		r.kind.Kind, object.Namespace, object.Name, problem, r.annotation)

@@ -23,7 +23,6 @@ import (
 )
 
 const (
-	// leaderSuffix is added to the name of the Service.
 	leaderSuffix = "-leader"
 	// leaderOwner is the field owner of the EndpointSlice, and its managed-by label.
 	leaderOwner = "runtime-watcher-leader"
@@ -110,7 +109,6 @@ func (e *leaderEndpoint) Start(ctx context.Context) error {
 	}
 }
 
-// withdraw removes the endpoint from the slice of that version.
 func (e *leaderEndpoint) withdraw(ctx context.Context, version string) {
 	if version == "" {
 		return
@@ -137,7 +135,6 @@ func (e *leaderEndpoint) apply(
 	return *slice.ResourceVersion, nil
 }
 
-// slice returns the whole slice, with or without the endpoint.
 func (e *leaderEndpoint) slice(withEndpoint bool) *discoveryv1ac.EndpointSliceApplyConfiguration {
 	family := discoveryv1.AddressTypeIPv6
 	if e.address.Is4() {

@@ -78,8 +78,7 @@ func EnqueueByRuntime(runtimes *Runtimes) MapFunc[reconcile.Request] {
 	}
 }
 
-// classify adds a reason to an error without one. The cause comes first, so that it decides whether
-// the error is permanent.
+// classify puts the cause first, so that it decides whether the error is permanent.
 func classify(err error) error {
 	var named interface{ Reason() string }
 	if errors.As(err, &named) {

@@ -19,8 +19,7 @@ import (
 )
 
 const (
-	// awaitedFor is how long the resend of an event is expected: the last comes 32 s after the one
-	// before.
+	// awaitedFor is longer than the wait for the last resend: 32 s after the one before.
 	awaitedFor = time.Minute
 	// maxAwaited and maxAwaitedOfScope bound the objects that are remembered. Each takes about 300
 	// bytes.
@@ -28,7 +27,6 @@ const (
 	maxAwaitedOfScope = 256
 )
 
-// scope identifies the purpose of a reconcile.
 type scope[request comparable] struct {
 	request request
 	runtime core.RuntimeID

@@ -23,7 +23,6 @@ import (
 // stands for the runtime.
 const DomainAnnotation = "skr-domain"
 
-// The indexes that Runtimes adds to the cache.
 const (
 	indexRuntime = "runtime-watcher/runtime"
 	indexOwner   = "runtime-watcher/owner"

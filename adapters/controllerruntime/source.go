@@ -19,7 +19,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
-// The errors of Start.
 var (
 	errNoMapFunc = errors.New("source has no map function: make it by NewSource with one")
 	errTaken     = errors.New("source serves a running controller already: make one for each controller")
@@ -109,7 +108,6 @@ func (s *Source[request]) Handle(ctx context.Context, d core.Delivery) error {
 	return err
 }
 
-// handle returns the number of requests.
 func (s *Source[request]) handle(ctx context.Context, d core.Delivery) (int, error) {
 	to, err := s.open()
 	if err != nil {
@@ -158,7 +156,6 @@ func (s *Source[request]) Resync(requests ...request) error {
 	return nil
 }
 
-// open returns the target of a running controller, or an error that wraps [core.ErrNotReady].
 func (s *Source[request]) open() (*target[request], error) {
 	to := s.target.Load()
 	switch {

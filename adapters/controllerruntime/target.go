@@ -26,7 +26,6 @@ const listedPace = 100 * time.Millisecond
 // priority of a change.
 const perSecond = 20
 
-// target is the queue of a controller while it runs.
 type target[request comparable] struct {
 	done  <-chan struct{}
 	queue workqueue.TypedRateLimitingInterface[request]
@@ -162,10 +161,8 @@ func (t *target[request]) raiseAfter(r request, begin, end time.Time) {
 	})
 }
 
-// stopped reports whether the controller has stopped, or its queue is closed.
 func (t *target[request]) stopped() bool { return closed(t.done) || t.queue.ShuttingDown() }
 
-// closed reports whether a channel is closed. It does not block.
 func closed(c <-chan struct{}) bool {
 	select {
 	case <-c:
@@ -175,5 +172,4 @@ func closed(c <-chan struct{}) bool {
 	}
 }
 
-// errStopped is returned for deliveries after the end of a controller.
 func errStopped() error { return fmt.Errorf("%w: the controller has stopped", core.ErrNotReady) }

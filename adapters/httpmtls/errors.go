@@ -18,26 +18,21 @@ const (
 	reasonUnsendable = "unsendable"
 	// The manager is not a DNS-1123 label.
 	reasonInvalidManager = "invalid_manager"
-	// The caller cancelled the request.
-	reasonCanceled = "canceled"
+	reasonCanceled       = "canceled"
 	// There was no answer in time, and no more specific reason.
 	reasonTimeout = "timeout"
-	// The name of the control plane was not resolved.
-	reasonDNS = "dns"
-	// There was no TCP connection.
-	reasonDial = "dial"
+	reasonDNS     = "dns"
+	reasonDial    = "dial"
 	// This end refused the server's certificate: not trusted, not valid, or another name.
 	reasonTLSVerify = "tls_verify"
 	// The server refused the handshake. An untrusted client certificate is the usual cause.
 	reasonTLSRefused = "tls_refused"
 	// The server does not speak TLS 1.3.
-	reasonTLS = "tls"
-	// The connection broke.
+	reasonTLS        = "tls"
 	reasonConnection = "connection"
 	// There is no key material, or it names no runtime for a contract that claims one.
 	reasonMaterial = "material"
-	// The forwarder was closed.
-	reasonClosed = "closed"
+	reasonClosed   = "closed"
 )
 
 // requestError is the error of a request to the control plane. It wraps [core.ErrUnauthenticated]
@@ -96,8 +91,7 @@ func (e *requestError) Reason() string { return e.reason }
 // foreign text.
 func (e *requestError) Answer() string { return e.Body }
 
-// reasonOf returns the reason of an error without an answer. The order of its cases matters,
-// because an error can match several of them.
+// reasonOf has its cases in order, because an error can match several of them.
 func reasonOf(err error) string {
 	switch {
 	case errors.Is(err, context.Canceled):
@@ -131,7 +125,6 @@ func isOperation(err error, operation string) bool {
 	return ok && op.Op == operation
 }
 
-// isTimeout reports whether a deadline or a timeout of the network passed.
 func isTimeout(err error) bool {
 	timeout, ok := errors.AsType[net.Error](err)
 	return errors.Is(err, context.DeadlineExceeded) || ok && timeout.Timeout()

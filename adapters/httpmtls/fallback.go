@@ -52,7 +52,6 @@ type fallback struct {
 
 var _ core.Forwarder = (*fallback)(nil)
 
-// course is the contract in use for a manager. Both are false until an event was accepted.
 type course struct {
 	// newest and older are never both true.
 	newest, older bool
@@ -132,7 +131,6 @@ func (f *fallback) course(manager core.Manager) course {
 	return f.courses[manager]
 }
 
-// follow stores the contract for a manager, and calls InUse on a change.
 func (f *fallback) follow(manager core.Manager, next course) {
 	f.mu.Lock()
 	before := f.courses[manager]
@@ -143,7 +141,6 @@ func (f *fallback) follow(manager core.Manager, next course) {
 	}
 }
 
-// tookSome reports whether an answer proves that the receiver understood the batch.
 func tookSome(err error, batch *core.Batch) bool {
 	some, ok := errors.AsType[core.EventErrors](err)
 	return err == nil && !batch.IsEmpty() || ok && len(some) < len(batch.Events)
@@ -181,8 +178,7 @@ func (f *fallback) forwardOlder(
 	return judge(answers)
 }
 
-// judge joins the answers to events that were sent one by one. The error of the manager is that of
-// all events if none was accepted.
+// judge returns the error of the manager for all events if none was accepted.
 func judge(answers []error) (known bool, err error) {
 	var whole error
 	failed := core.EventErrors{}

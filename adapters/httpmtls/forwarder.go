@@ -40,8 +40,7 @@ type Forwarder struct {
 	address *url.URL
 	version contract.Version
 	opts    Options
-	// header is that of each request. It does not change.
-	header http.Header
+	header  http.Header
 	// slots has one element per request in flight.
 	slots chan struct{}
 
@@ -109,7 +108,6 @@ func (f *Forwarder) Forward(ctx context.Context, manager core.Manager, batch cor
 	return encoded.Result(f.send(ctx, target, &message{&encoded, len(batch.Events)}))
 }
 
-// prepare returns the batch as the contract carries it: with claims, or without a heartbeat.
 func (f *Forwarder) prepare(batch core.Batch) core.Batch {
 	if f.version.Numbered() {
 		return contract.Claim(batch, f.identity())
@@ -121,20 +119,17 @@ func (f *Forwarder) prepare(batch core.Batch) core.Batch {
 type message struct {
 	*contract.Request
 
-	// events is the number of events in the batch.
 	events int
 }
 
 func (m *message) index(element int) int { return m.Index(element, m.events) }
 
-// permanent returns the error of a request that was not sent, and never can be.
 func permanent(target *url.URL, reason string, err error) error {
 	failed := failure(target, reason, err)
 	failed.permanent = true
 	return failed
 }
 
-// identity returns the option, or else the Common Name of the present certificate.
 func (f *Forwarder) identity() core.RuntimeID {
 	material, err := f.source.Material()
 	if f.opts.Identity != "" || err != nil || material.Certificate == nil || material.Certificate.Leaf == nil {
@@ -156,7 +151,6 @@ func (f *Forwarder) Close() error {
 	return nil
 }
 
-// acquire returns the connections for the present key material. The caller must release them.
 func (f *Forwarder) acquire() (*pool, error) {
 	material, err := f.source.Material()
 	if err != nil {

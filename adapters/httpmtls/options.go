@@ -14,7 +14,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
-// The names of the versions of HTTP in ALPN.
 const (
 	http2 = "h2"
 	http1 = "http/1.1"

@@ -36,16 +36,13 @@ type pool struct {
 	mu sync.Mutex
 	// refused is when the refusals since the last success began, zero without one.
 	refused time.Time
-	// conns has all open connections.
-	conns map[*trackedConn]struct{}
-	// users counts the requests in flight.
-	users int
+	conns   map[*trackedConn]struct{}
+	users   int
 	// retired means that the pool takes no new requests, left that its connections may be dead.
 	retired, left bool
 }
 
-// newPool returns a pool without connections. Its requests have the header. It fails if the
-// material lacks a part.
+// newPool fails if the material lacks a part.
 func newPool(material *keys.Material, header http.Header, opts Options) (*pool, error) {
 	config, err := keys.ClientTLSConfig(material, opts.ServerName)
 	if err != nil {
@@ -93,7 +90,6 @@ func (o Options) connections() int {
 	return 1
 }
 
-// dial returns a function that also calls the hook, and adds the connection to the pool.
 func (p *pool) dial(opts Options) dialFunc {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		// A dial belongs to no request: it may outlast the request that began it.
@@ -107,14 +103,12 @@ func (p *pool) dial(opts Options) dialFunc {
 	}
 }
 
-// dialError adds the reason under which an [*requestError] reports the same failure.
 type dialError struct{ error }
 
 func (e dialError) Unwrap() error  { return e.error }
 func (e dialError) Reason() string { return reasonOf(e.error) }
 
-// track adds a connection until it is closed. A retired pool without requests takes none, as a
-// dial may outlast its request.
+// track takes none in a retired pool without requests: a dial may outlast its request.
 func (p *pool) track(conn net.Conn) (net.Conn, error) {
 	tracked := &trackedConn{Conn: conn, pool: p}
 	p.mu.Lock()
@@ -127,7 +121,6 @@ func (p *pool) track(conn net.Conn) (net.Conn, error) {
 	return tracked, nil
 }
 
-// trackedConn removes itself from its pool when it is closed.
 type trackedConn struct {
 	net.Conn
 
@@ -141,8 +134,7 @@ func (c *trackedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// remove reports whether the pool has lost a connection. One that it closes for its own reasons is
-// not lost.
+// remove is false for a connection that the pool closes for its own reasons.
 func (p *pool) remove(c *trackedConn) (lost bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -154,10 +146,8 @@ func (p *pool) remove(c *trackedConn) (lost bool) {
 // use adds a request. The caller must call release after it, once.
 func (p *pool) use() { p.change(func() { p.users++ }) }
 
-// release ends the use by a request.
 func (p *pool) release() { p.change(func() { p.users-- }) }
 
-// retire lets the pool take no new requests.
 func (p *pool) retire() { p.change(func() { p.retired = true }) }
 
 // leave retires the pool, because its connections may be dead.

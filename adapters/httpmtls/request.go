@@ -20,16 +20,13 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
-// Limits of answers.
 const (
 	// maxKept bounds the bytes of an answer that an error keeps.
 	maxKept = 1 << 10
-	// maxFailures bounds the bytes of an answer. An answer that names every event of a batch is
-	// smaller.
+	// maxFailures is in bytes, and more than an answer that names every event.
 	maxFailures = 64 << 10
 )
 
-// send makes one request. It returns nil, [core.EventErrors] or a [*requestError].
 func (f *Forwarder) send(ctx context.Context, target *url.URL, m *message) error {
 	ctx, cancel := context.WithTimeout(ctx, f.opts.Timeout)
 	defer cancel()
@@ -44,7 +41,6 @@ func (f *Forwarder) send(ctx context.Context, target *url.URL, m *message) error
 	return f.ofEvent(f.attempt(ctx, target, m), m)
 }
 
-// attempt makes one request with the present key material, including short retries.
 func (f *Forwarder) attempt(ctx context.Context, target *url.URL, m *message) error {
 	pool, err := f.acquire()
 	switch {
@@ -77,7 +73,6 @@ func (f *Forwarder) attempt(ctx context.Context, target *url.URL, m *message) er
 	return err
 }
 
-// request returns the request, to which the transport adds the header.
 func (f *Forwarder) request(ctx context.Context, target *url.URL, body []byte) (*retryablehttp.Request, error) {
 	bare := http.Request{Method: http.MethodPost, URL: target, Host: target.Host, Header: http.Header{}}
 	request, err := retryablehttp.FromRequest(bare.WithContext(ctx))
@@ -184,8 +179,7 @@ func withoutURL(err error) error {
 	return err
 }
 
-// newClient returns a client that retries a few times within [Options.Timeout]. The outbox does all
-// longer waits.
+// newClient retries a few times within [Options.Timeout]. The outbox does all longer waits.
 func newClient(transport http.RoundTripper, header http.Header, opts Options) *retryablehttp.Client {
 	// A redirect is an answer like any other: following it could leak the event.
 	keepRedirect := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
@@ -209,7 +203,6 @@ func (o Options) checkRetry(ctx context.Context, answer *http.Response, err erro
 
 func (o Options) longestWait() time.Duration { return o.retryWait * time.Duration(o.Retries) }
 
-// endsAfter reports whether the deadline of ctx is later than wait from now.
 func endsAfter(ctx context.Context, wait time.Duration) bool {
 	deadline, ok := ctx.Deadline()
 	return ctx.Err() == nil && (!ok || time.Until(deadline) > wait)
@@ -231,8 +224,7 @@ func passing(answer *http.Response, err error) bool {
 	}
 }
 
-// backoff is a [retryablehttp.Backoff], which is called once before each retry. It calls
-// [Hooks.Retried].
+// backoff is called once before each retry, so it calls [Hooks.Retried].
 func (o Options) backoff(shortest, longest time.Duration, attempt int, answer *http.Response) time.Duration {
 	status := 0
 	if answer != nil {

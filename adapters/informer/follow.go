@@ -15,8 +15,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/periodic"
 )
 
-// follower keeps a store up to date, and starts again when the API server no longer serves the
-// resource.
+// follower starts again when the API server no longer serves the resource.
 type follower struct {
 	client rest.Interface
 	watch  *watched
@@ -49,7 +48,6 @@ func backoff() wait.Backoff {
 	return wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Cap: 5 * time.Second, Steps: steps, Jitter: jitter}
 }
 
-// follow returns when ctx ends.
 func (f *follower) follow(ctx context.Context) {
 	const healthy = time.Minute
 	delay := backoff()
@@ -77,8 +75,7 @@ func (f *follower) lost(err error) {
 	}
 }
 
-// reflect lists and watches until ctx ends, the resource is not served, or the objects have to be
-// read in another way.
+// reflect also ends when the objects have to be read in another way.
 func (f *follower) reflect(ctx context.Context, r *resource) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

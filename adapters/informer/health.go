@@ -14,7 +14,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/pacedlog"
 )
 
-// logEvery is the time after which a problem that lasts is logged again.
 const logEvery = 5 * time.Minute
 
 // health has the problems of all watches. It may be used concurrently.
@@ -26,7 +25,6 @@ type health struct {
 	watches []*condition
 }
 
-// condition is whether one watch works.
 type condition struct {
 	watch *watched
 	// problem is why it does not, "" if it does. It needs the lock of [health].
@@ -35,10 +33,8 @@ type condition struct {
 	log *slog.Logger
 }
 
-// notYet is the problem of a watch before its first attempt.
 const notYet = "not established yet"
 
-// add adds a watch that does not work yet.
 func (h *health) add(w *watched) *condition {
 	c := &condition{watch: w, problem: notYet, log: h.newLog()}
 	h.watches = append(h.watches, c)
@@ -47,7 +43,6 @@ func (h *health) add(w *watched) *condition {
 
 func (h *health) newLog() *slog.Logger { return pacedlog.New(h.opts.Logger, logEvery, "error") }
 
-// works records that the API server showed that a watch works.
 func (h *health) works(c *condition) {
 	manager := c.watch.Manager
 	h.opts.Hooks.Proved(manager)
@@ -81,7 +76,6 @@ func (h *health) fails(c *condition, err error) {
 		slog.String("resource", c.watch.Resource.String()), slog.Any("error", err))
 }
 
-// problems names the watches that do not work and that match.
 func (h *health) problems(match func(*condition) bool) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -98,7 +92,6 @@ func (c *condition) String() string {
 	return fmt.Sprintf("watch %s of %s: %s", c.watch.name, c.watch.Resource.GroupResource(), c.problem)
 }
 
-// reasonOf returns a reason of [Hooks].Failed.
 func reasonOf(err error) string {
 	switch {
 	case apierrors.IsUnauthorized(err):

@@ -22,8 +22,7 @@ const (
 	acceptMetadataList = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 )
 
-// requests lists and watches the objects of one watch. Each object becomes a [state] as soon as it
-// is read, so that no list is in memory.
+// requests makes a [state] of each object as it is read, so that no list is in memory.
 type requests struct {
 	*follower
 
@@ -33,7 +32,6 @@ type requests struct {
 	gone context.CancelFunc
 }
 
-// listWatch reports the results of the requests to the follower.
 func (q *requests) listWatch() *cache.ListWatch {
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
@@ -124,7 +122,6 @@ func (q *requests) fieldSelector() string {
 
 func (r *resource) isNamespaces() bool { return r.Group == "" && r.Resource == "namespaces" }
 
-// list is one page of states.
 type list struct {
 	metav1.TypeMeta
 	metav1.ListMeta

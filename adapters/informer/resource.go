@@ -108,7 +108,6 @@ func unsupported(w *watch.Watch) error {
 	return errors.Join(problems...)
 }
 
-// watched is a valid watch with its selectors.
 type watched struct {
 	watch.Watch
 

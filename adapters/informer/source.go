@@ -76,8 +76,7 @@ func (s *Source) add(acceptor core.Acceptor, watches []watch.Watch, opts *Option
 	s.addNamespaces(namespaces)
 }
 
-// addNamespaces adds the follower of the labels of namespaces. Its failure is one of each manager
-// that needs them.
+// addNamespaces reports its failure for each manager that needs the labels.
 func (s *Source) addNamespaces(store cache.Store) {
 	resource := schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
 	of := func(name string, manager core.Manager) *watched {

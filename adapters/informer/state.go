@@ -151,7 +151,6 @@ func (d *digester) keep(name string, raw []byte) {
 	d.metadata = fmt.Appendf(d.metadata, `,%q:%s`, name, raw)
 }
 
-// addRest adds a member to the content of an object without spec.
 func (d *digester) addRest(name string, raw []byte) {
 	if d.rest == nil {
 		d.rest = sha256.New()

@@ -10,8 +10,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// objects is the store of a watch, which one goroutine uses. It compares each [state] with the last
-// one, and offers the changes that matter.
+// objects offers the changes that matter. One goroutine uses it.
 type objects struct {
 	watch    *watched
 	resource *resource
@@ -74,7 +73,6 @@ func (o *objects) Replace(all []any, _ string) error {
 	return nil
 }
 
-// resync asks for a reconcile of the whole runtime.
 func (o *objects) resync() {
 	now := o.opts.Now()
 	if !o.opts.RequireOwner {
@@ -86,7 +84,6 @@ func (o *objects) resync() {
 	}
 }
 
-// owners returns those that known objects name.
 func (o *objects) owners() map[types.NamespacedName]bool {
 	owners := make(map[types.NamespacedName]bool)
 	for _, d := range o.known {
@@ -98,7 +95,6 @@ func (o *objects) owners() map[types.NamespacedName]bool {
 	return owners
 }
 
-// reset forgets all objects: the next list is the first one again.
 func (o *objects) reset() { o.known, o.listed = nil, false }
 
 func (o *objects) keep(s *state) {
@@ -146,7 +142,6 @@ func (o *objects) change(
 	return c
 }
 
-// offer makes an event of a change that matters, and gives it to the acceptor.
 func (o *objects) offer(name types.NamespacedName, c *core.Change) {
 	decision := o.decide(name, c)
 	o.opts.Hooks.Observed(o.watch.Manager, decision)
@@ -155,7 +150,6 @@ func (o *objects) offer(name types.NamespacedName, c *core.Change) {
 		slog.String("object", name.String()), slog.String("decision", decision))
 }
 
-// decide returns a decision of [Hooks].Observed.
 func (o *objects) decide(name types.NamespacedName, c *core.Change) string {
 	switch matters := o.selects(name) && o.opts.Filter(c); {
 	case !matters && c.Operation == core.OperationUpdate:
@@ -187,7 +181,6 @@ func (o *objects) selects(name types.NamespacedName) bool {
 	return !ok || o.watch.namespaces.Matches(s.labels)
 }
 
-// decode reads a digest, which was made by this package.
 func decode(d *digest) *core.Object {
 	object, err := core.DecodeObject(d.json())
 	if err != nil { // An object with more members than a filter reads differs from every other.

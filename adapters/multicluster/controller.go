@@ -26,11 +26,9 @@ import (
 const (
 	// page is the number of objects of one request for a resync.
 	page = 250
-	// waiting is the number of requests in the queue above which lists wait. A queue with the
-	// objects of all clusters would need more memory than the clusters.
+	// waiting is the length of the queue above which lists wait: it would hold all objects.
 	waiting = 1000
-	// pause is the longest time between two lists while a cluster waits for one.
-	pause = time.Second
+	pause   = time.Second
 )
 
 // Enqueue requests the object that an event names, in the cluster with the name of the runtime. It
@@ -107,7 +105,6 @@ func (o *objects) waits() bool {
 	return false
 }
 
-// reconciled is the key of the context with the cluster of a reconcile.
 type reconciled struct{ multicluster.ClusterName }
 
 // Reconcile implements [mcreconcile.Reconciler].
@@ -130,7 +127,6 @@ func (o *objects) Reconcile(ctx context.Context, r mcreconcile.Request) (reconci
 	return o.Reconciler.Reconcile(ctx, r)
 }
 
-// request enqueues the objects of a cluster.
 func (o *objects) request(ctx context.Context, name multicluster.ClusterName, reader client.Reader) error {
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(o.kind.GroupVersion().WithKind(o.kind.Kind + "List"))

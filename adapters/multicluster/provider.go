@@ -93,7 +93,6 @@ func (p *Provider) SetupWithManager(ctx context.Context, mgr mcmanager.Manager) 
 		}))
 }
 
-// labelled returns the metadata of a Secret that stands for a cluster, nil if it does not.
 func (p *Provider) labelled(
 	ctx context.Context, secrets client.Reader, r reconcile.Request,
 ) (*metav1.PartialObjectMetadata, error) {
@@ -108,7 +107,6 @@ func (p *Provider) labelled(
 	return secret, nil
 }
 
-// engage engages the cluster of a Secret, unless it is engaged with this version of the Secret.
 func (p *Provider) engage(ctx context.Context, mgr mcmanager.Manager, secret *metav1.PartialObjectMetadata) error {
 	name, version := multicluster.ClusterName(secret.Name), string(secret.UID)+"/"+secret.ResourceVersion
 	if p.engagement(name).version == version {
@@ -161,7 +159,6 @@ func (p *Provider) Get(ctx context.Context, name multicluster.ClusterName) (clus
 	return nil, fmt.Errorf("cluster %q: %w", name, multicluster.ErrClusterNotFound)
 }
 
-// engagement returns the zero value for a cluster that is not engaged.
 func (p *Provider) engagement(name multicluster.ClusterName) engagement {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
@@ -211,7 +208,6 @@ func (refuse) RoundTrip(*http.Request) (*http.Response, error) {
 	return nil, errors.New("cluster has no configuration: use its client")
 }
 
-// idle has nothing to start.
 type idle struct{}
 
 func (idle) Start(ctx context.Context) error {
@@ -219,7 +215,6 @@ func (idle) Start(ctx context.Context) error {
 	return nil
 }
 
-// noCache reads from the API server.
 type noCache struct {
 	client.Reader
 	idle
@@ -249,7 +244,6 @@ type lazy struct {
 	mapper  meta.RESTMapper
 }
 
-// with calls do with the connected client.
 func (l *lazy) with(ctx context.Context, do func(client.Client) error) error {
 	connected, err := l.connect(ctx)
 	if err != nil {

@@ -22,7 +22,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
-// The fates of a message.
 const (
 	fateEnqueued   = "enqueued"
 	fateHandedBack = "handed_back"
@@ -44,16 +43,14 @@ const (
 )
 
 type job struct {
-	msg   jetstream.Msg
-	began time.Time
-	// age is the time since the stream stored the message, attempts the number of its deliveries.
+	msg      jetstream.Msg
+	began    time.Time
 	age      time.Duration
 	attempts uint64
 	// key is that of the message among those of all managers.
 	key messageKey
 }
 
-// newJob takes the clock of the stream of a message.
 func newJob(msg jetstream.Msg, clock *clock) *job {
 	j := &job{msg: msg, began: time.Now(), attempts: 1}
 	if info, err := msg.Metadata(); err == nil {
@@ -145,7 +142,6 @@ func (p *partial) note(message messageKey, err error) {
 	p.failed[message] = slices.Collect(maps.Keys(some))
 }
 
-// conclude acknowledges a message, or leaves it to the stream.
 func (c *Consumer) conclude(runtime core.RuntimeID, manager core.Manager, j *job, r result, handed bool) {
 	reason := ""
 	if r.err != nil {
@@ -225,7 +221,6 @@ func answerSubject(runtime core.RuntimeID, msg jetstream.Msg) (subject string, o
 // maxAnswerSubject bounds the subject of an answer, in bytes. A NATS server accepts lines of 4 KiB.
 const maxAnswerSubject = 1024
 
-// isLiteral reports whether name has no wildcard, no space and no empty token.
 func isLiteral(name string) bool {
 	return !strings.ContainsAny(name, "*> \t\r\n") && !slices.Contains(strings.Split(name, "."), "")
 }
@@ -247,7 +242,6 @@ func (c *Consumer) deferred(runtime core.RuntimeID, j *job, manager core.Manager
 	c.delay(j, manager, reasons.TooFast, c.intake.Defer(intake.Account{Name: string(runtime)}, events, len(data)))
 }
 
-// settled reports the fate of a message. After an error, the stream delivers the message again.
 func (c *Consumer) settled(j *job, manager core.Manager, fate, reason string, err error) {
 	if err != nil {
 		fate, reason = fateDelayed, reasonConnection
@@ -255,7 +249,6 @@ func (c *Consumer) settled(j *job, manager core.Manager, fate, reason string, er
 	c.opts.Hooks.Concluded(manager, fate, reason, time.Since(j.began))
 }
 
-// errorsOf returns the errors of single events, or else that of the whole batch.
 func errorsOf(err error) []error {
 	if some, ok := errors.AsType[core.EventErrors](err); ok {
 		return slices.Collect(maps.Values(some))
@@ -263,7 +256,6 @@ func errorsOf(err error) []error {
 	return []error{err}
 }
 
-// isFinal reports whether all failures are refusals: events that fail otherwise are never given up.
 func isFinal(err error) bool {
 	return !slices.ContainsFunc(errorsOf(err), func(err error) bool {
 		return !errors.Is(err, core.ErrForbidden) && !errors.Is(err, core.ErrUnauthenticated) && !core.IsPermanent(err)

@@ -92,8 +92,7 @@ func (c *Consumer) watchConnection(ctx context.Context) error {
 	return fmt.Errorf("natsjetstream: %w", nats.ErrConnectionClosed)
 }
 
-// logStatus logs a change of the connection. It returns the time of the loss, zero while the
-// connection is open.
+// logStatus returns the time of the loss, zero while the connection is open.
 func (c *Consumer) logStatus(ctx context.Context, status nats.Status, lost time.Time) time.Time {
 	now := time.Now()
 	switch {
@@ -110,7 +109,6 @@ func (c *Consumer) logStatus(ctx context.Context, status nats.Status, lost time.
 	}
 }
 
-// outage is the present failure to take the messages of one manager. The zero value is none.
 type outage struct {
 	*Consumer
 

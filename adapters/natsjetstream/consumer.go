@@ -136,16 +136,15 @@ func (o Options) ofIntake() intake.Options {
 // With leader election, the leader therefore takes all messages. Without leader election, each
 // replica takes a part of them, and [Options].Fleet must be nil.
 type Consumer struct {
-	conn    *nats.Conn
-	stream  jetstream.JetStream
-	intake  *intake.Intake
-	opts    Options
-	started atomic.Bool
-	serving atomic.Bool
-	paced   *slog.Logger // for lines that a runtime can cause without end
-	returns returns
-	partial partial
-	// managers have a handler.
+	conn     *nats.Conn
+	stream   jetstream.JetStream
+	intake   *intake.Intake
+	opts     Options
+	started  atomic.Bool
+	serving  atomic.Bool
+	paced    *slog.Logger // for lines that a runtime can cause without end
+	returns  returns
+	partial  partial
 	managers []core.Manager
 	now      func() time.Time
 	ackWait  time.Duration

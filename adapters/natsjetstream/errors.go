@@ -21,11 +21,9 @@ const (
 	// The contract cannot carry the event.
 	reasonUnsendable = "unsendable"
 	// The claim of the batch cannot be expressed.
-	reasonMaterial = "material"
-	// There is no connection to a NATS server.
+	reasonMaterial     = "material"
 	reasonDisconnected = "disconnected"
-	// The handshake failed.
-	reasonTLS = "tls"
+	reasonTLS          = "tls"
 	// The stream has no room for this runtime, or none at all.
 	reasonStreamFull = "stream_full"
 	// The stream refused the message for another reason.
@@ -60,7 +58,6 @@ func (e *publishError) Reason() string            { return e.reason }
 func (e *publishError) Retryable() bool           { return !e.permanent }
 func (e *publishError) RetryAfter() time.Duration { return e.retryAfter }
 
-// classify returns the error of a message that the stream did not acknowledge.
 func classify(subject string, err error) *publishError {
 	failed := &publishError{Subject: subject, Err: reasons.Plain(err), reason: reasonConnection}
 	var api *jetstream.APIError
@@ -101,8 +98,7 @@ func reasonOfStream(err *jetstream.APIError) string {
 	}
 }
 
-// disconnected returns the error of a batch that finds no connection. last is the last error of the
-// connection.
+// disconnected takes the last error of the connection.
 func disconnected(subject string, last error) *publishError {
 	failed := &publishError{Subject: subject, Err: last, reason: reasonDisconnected}
 	switch {
@@ -114,8 +110,7 @@ func disconnected(subject string, last error) *publishError {
 	return failed
 }
 
-// refused returns the error for a refusal of the operator. slow is the wait after a refusal of the
-// sender that asks for none.
+// refused waits for slow after a refusal of the sender that asks for no wait.
 func refused(subject string, r contract.Refusal, slow time.Duration) *publishError {
 	meaning := contract.V3.Interpret(r, false)
 	failed := &publishError{

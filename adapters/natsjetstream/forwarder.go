@@ -147,7 +147,6 @@ func (f *Forwarder) endDenied() {
 	})
 }
 
-// watch returns a context that ends when the subject is denied. stop must be called.
 func (f *Forwarder) watch(ctx context.Context, subject string) (watched context.Context, stop func()) {
 	watched, end := context.WithCancelCause(ctx)
 	deny := func(err error) {

@@ -16,7 +16,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 )
 
-// message is an encoded batch that is being sent.
 type message struct {
 	subject, stream, id string
 
@@ -27,7 +26,6 @@ type message struct {
 	replaceable bool
 }
 
-// exchange stores a message in the stream, and waits for the answer of the operator.
 func (f *Forwarder) exchange(ctx context.Context, m *message) error {
 	if err := ctx.Err(); err != nil {
 		return classify(m.subject, err)
@@ -81,7 +79,6 @@ type lastAnswer struct {
 	came         *atomic.Bool
 }
 
-// note ends the wait for the answer to the message before.
 func (f *Forwarder) note(subject string, last lastAnswer) {
 	former, _ := f.last.Swap(subject, last)
 	if former, ok := former.(lastAnswer); ok {
@@ -147,8 +144,7 @@ func (f *Forwarder) id(m *message) string {
 	return fmt.Sprintf("%x", sha256.Sum256(fmt.Appendf(nil, "%s %v %s", f.secret, last, m.request.Body)))
 }
 
-// await returns the answer of the operator, and false when none comes in time: the stream has the
-// message.
+// await returns false when no answer comes in time: the stream has the message.
 func (f *Forwarder) await(ctx context.Context, m *message, answers <-chan *nats.Msg) (answered bool, err error) {
 	late := time.NewTimer(f.opts.AnswerWait)
 	defer late.Stop()
@@ -167,8 +163,7 @@ func (f *Forwarder) await(ctx context.Context, m *message, answers <-chan *nats.
 	}
 }
 
-// takeBack confirms a refusal. The operator then removes the message from the stream, and the
-// caller owns the refused events again.
+// takeBack confirms a refusal, so that the operator removes the message from the stream.
 func (f *Forwarder) takeBack(m *message, msg *nats.Msg, answer *contract.Answer) error {
 	f.results.Store(m.subject, m.id) // Before the confirmation: the next attempt must be stored.
 	_ = msg.Respond(nil)             // Without it, the stream delivers the events, too.
@@ -182,7 +177,6 @@ func (f *Forwarder) takeBack(m *message, msg *nats.Msg, answer *contract.Answer)
 	return failed
 }
 
-// The headers of messages and answers.
 const (
 	// headerAnswer of a batch is the subject on which its forwarder waits for the answer.
 	headerAnswer = "Watch-Answer"
@@ -192,7 +186,6 @@ const (
 	headerRetryAfter = "Watch-Retry-After"
 )
 
-// answerTo returns the answer to a batch. An err of nil acknowledges it.
 func answerTo(subject string, err error) *nats.Msg {
 	answer := contract.V3.AnswerTo(err)
 	msg := nats.NewMsg(subject)

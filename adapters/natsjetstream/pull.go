@@ -19,18 +19,15 @@ import (
 const (
 	// ackWait is the time after which the stream gives a message to another replica. It bounds the
 	// delay of messages that a killed replica had taken.
-	ackWait = 10 * time.Second
-	// readyInterval is the time between two questions whether a handler is ready.
+	ackWait       = 10 * time.Second
 	readyInterval = 100 * time.Millisecond
 	reopenWait    = time.Second
-	// openTimeout bounds one attempt to open a stream and its durable consumer.
-	openTimeout = 5 * time.Second
+	openTimeout   = 5 * time.Second
 	// fetchWait bounds one request for messages, and so the time in which a replica stops.
 	fetchWait = 500 * time.Millisecond
 )
 
-// serve takes the messages of one manager until ctx ends or the connection is closed, which
-// watchConnection reports.
+// serve also ends when the connection is closed, which watchConnection reports.
 func (c *Consumer) serve(ctx context.Context, manager core.Manager) {
 	out := &outage{Consumer: c, manager: manager}
 	for ctx.Err() == nil {
@@ -49,7 +46,6 @@ func (c *Consumer) serve(ctx context.Context, manager core.Manager) {
 	}
 }
 
-// serveWhileReady takes messages until the handler is not ready, ctx ends or the stream fails.
 func (c *Consumer) serveWhileReady(ctx context.Context, out *outage) error {
 	pulling, stop := context.WithCancel(ctx)
 	var watching sync.WaitGroup
@@ -68,7 +64,6 @@ func (c *Consumer) serveWhileReady(ctx context.Context, out *outage) error {
 	return err
 }
 
-// pull takes messages until ctx ends or the stream fails, and waits until those are handled.
 func (c *Consumer) pull(ctx context.Context, out *outage) error {
 	clock := newClock(c.now)
 	stream, durable, err := c.open(ctx, out.manager, clock)
@@ -97,11 +92,9 @@ func (c *Consumer) pull(ctx context.Context, out *outage) error {
 	}
 }
 
-// extensions is the number of times that a message is extended within ackWait.
 const extensions = 4
 
-// measure measures the clock and the backlog of a stream, and waits at most clockTimeout. It logs
-// why it cannot. The last measurement then stays.
+// measure waits at most clockTimeout. After a failure, the last measurement stays.
 func (c *Consumer) measure(ctx context.Context, manager core.Manager, clock *clock, stream jetstream.Stream) {
 	began := clock.now()
 	asking, cancel := context.WithTimeout(ctx, clockTimeout)
@@ -128,7 +121,6 @@ func (c *Consumer) reportBacklog(manager core.Manager, clock *clock, info *jetst
 	c.opts.Hooks.Backlog(manager, info.State.Msgs, filled, oldest)
 }
 
-// open returns the stream of a manager and its durable consumer. It creates those that are missing.
 func (c *Consumer) open(
 	ctx context.Context, manager core.Manager, clock *clock,
 ) (stream jetstream.Stream, durable jetstream.Consumer, err error) {
@@ -244,8 +236,7 @@ func (q *queues) fetch(ctx context.Context, from jetstream.Consumer, room int) e
 	return batch.Error()
 }
 
-// add queues a message that has a slot. A runtime with too many messages gets the further ones
-// later.
+// add lets the further messages of a loud runtime come later.
 func (q *queues) add(msg jetstream.Msg) {
 	runtime, err := parseSubject(msg.Subject())
 	if err == nil && isAcknowledgement(msg) {
@@ -274,7 +265,6 @@ func isAcknowledgement(msg jetstream.Msg) bool {
 	return len(msg.Headers()) == 0 && !bytes.HasPrefix(bytes.TrimLeft(msg.Data(), " \t\r\n"), []byte("["))
 }
 
-// enqueue reports whether the message has a place, and whether it is the first of its runtime.
 func (q *queues) enqueue(runtime core.RuntimeID, msg jetstream.Msg) (first, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -291,8 +281,7 @@ func (q *queues) enqueue(runtime core.RuntimeID, msg jetstream.Msg) (first, ok b
 	}
 }
 
-// limit returns how many messages of one runtime may wait. All runtimes together leave half of the
-// slots to those that have no message here.
+// limit leaves half of the slots to runtimes that have no message here.
 func (q *queues) limit() int {
 	const half = 2
 	return min(q.opts.RuntimeInFlight, q.opts.MaxInFlight/(half*len(q.queues)))

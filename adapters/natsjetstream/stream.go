@@ -87,8 +87,7 @@ func ensure(ctx context.Context, streams jetstream.JetStream, config jetstream.S
 	return err
 }
 
-// removes reports whether a server would remove messages of a stream that gets a config. Limits of
-// 0 and less are none.
+// removes takes limits of 0 and less as none.
 func removes(config jetstream.StreamConfig, from *jetstream.StreamInfo) bool {
 	before := from.Config.MaxMsgsPerSubject
 	fewer := config.MaxMsgsPerSubject > 0 && (before <= 0 || config.MaxMsgsPerSubject < before)
@@ -135,7 +134,6 @@ type clock struct {
 
 func newClock(now func() time.Time) *clock { return &clock{now: now} }
 
-// age returns the time since the stream stored a message.
 func (c *clock) age(stored time.Time) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()

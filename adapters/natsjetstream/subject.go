@@ -97,7 +97,6 @@ func (u *User) subjects() (publish, subscribe []string) {
 	return publish, subscribe
 }
 
-// operatorInbox is the prefix of the subjects on which the operator of a manager gets answers.
 func operatorInbox(manager core.Manager) string {
 	return inboxRoot + "." + string(reservedRuntime) + "." + string(manager)
 }

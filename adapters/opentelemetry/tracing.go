@@ -35,8 +35,7 @@ import (
 
 const scope = "github.com/runtime-watcher/runtime-watcher/adapters/opentelemetry"
 
-// The attributes of spans. The kinds of objects follow the semantic conventions of Kubernetes where
-// there is one.
+// The attributes of objects follow the semantic conventions of Kubernetes where there is one.
 const (
 	keyManager   = attribute.Key("runtime_watcher.manager")
 	keyRuntime   = attribute.Key("runtime_watcher.runtime")
@@ -262,7 +261,6 @@ type readyHandler struct {
 	core.Readier
 }
 
-// maxRemembered bounds the requests with a trace that are not reconciled yet.
 const maxRemembered = 10_000
 
 // queue carries traces through a workqueue. It is safe for concurrent use.

@@ -99,8 +99,7 @@ func (a *Agent) measureProcess(f *factory) {
 	}
 }
 
-// choose sets the series of word to 1 and those of the other words to 0. The word is the last
-// label.
+// choose sets the series of word to 1, and those of other words to 0. It is the last label.
 func choose(gauges *prom.GaugeVec, words *vocabulary, word string, labels ...string) {
 	word = words.value(word)
 	gauges.WithLabelValues(append(labels, word)...).Set(1)
@@ -202,8 +201,7 @@ func forwardBuckets() []float64 {
 	return []float64{1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 250e-3, 500e-3, 1, 2.5, 5, 10, 30}
 }
 
-// measureOutbox makes the metrics of an outbox, which each scrape reads. All counts are of one
-// moment, so they are balanced.
+// measureOutbox reads all counts at one moment, so they are balanced.
 func (a *Agent) measureOutbox(f *factory) {
 	accepted := f.sampledCounter("events_accepted_total",
 		"Events offered to the outbox. Always the sum of delivered, coalesced, dropped and pending.", labelManager)

@@ -6,7 +6,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// decisionRefused is the decision on a request that was no admission review.
 const decisionRefused = "refused"
 
 func (a *Agent) measureWebhook(f *factory) {

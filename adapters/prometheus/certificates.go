@@ -8,7 +8,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
-// certificates has the metrics of key material for a use, which agent and listener share.
 type certificates func(use string) KeyMaterial
 
 func newCertificates(f *factory) certificates {

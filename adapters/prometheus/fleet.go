@@ -35,7 +35,6 @@ func RegisterFleet(reg prom.Registerer, watched *fleet.Fleet, opts Options) erro
 	})
 }
 
-// named returns the managers with series of their own, those of the options first.
 func (o Options) named(summaries map[core.Manager]*fleet.Summary) []core.Manager {
 	named := slices.Clone(o.Managers)
 	for _, manager := range slices.Sorted(maps.Keys(summaries)) {
@@ -99,7 +98,6 @@ func sampleRuntimes(f *factory) func(metrics chan<- prom.Metric, s *fleet.Status
 	}
 }
 
-// worst returns some pairs of runtime and manager, those that are not fresh first.
 func worst(watched *fleet.Fleet, most int) (all []fleet.Status) {
 	watched.Range(func(s fleet.Status) bool {
 		all = append(all, s)

@@ -11,7 +11,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
 
-// The problems of a runtime.
 const (
 	problemNeverHeard = "never_heard"
 	problemWaiting    = "ca_waiting"

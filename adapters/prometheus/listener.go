@@ -57,8 +57,7 @@ func (l *Listener) measure(f *factory) {
 	}
 }
 
-// measureAliases adds the metrics of the listener of kyma-project/runtime-watcher, by its names and
-// labels.
+// measureAliases has the names and labels of kyma-project/runtime-watcher.
 func (l *Listener) measureAliases(f *factory) {
 	opts := func(name, help string) prom.CounterOpts {
 		return prom.CounterOpts{

@@ -17,8 +17,7 @@ import (
 
 const namespace = "runtime_watcher"
 
-// factory makes metrics with this second word in their names. It registers them together, so that a
-// failed registration leaves none behind.
+// factory registers its metrics together, so that a failed registration leaves none behind.
 type factory struct {
 	word     string
 	opts     Options
@@ -111,7 +110,6 @@ func (f *factory) countBy(name, help, label string) func(manager core.Manager, w
 	}
 }
 
-// sample returns a value of a metric that is read at each scrape.
 type sample = func(value float64, labels ...string) prom.Metric
 
 func (f *factory) sampled(kind prom.ValueType, name, help string, labels []string) sample {
@@ -149,11 +147,9 @@ const (
 )
 
 const (
-	// otherValue stands for values beyond the limit. It is also the result of core.Reason for an
-	// unknown cause.
+	// otherValue is also the result of core.Reason for an unknown cause.
 	otherValue = "other"
-	// maxValues bounds the values of a label other than the manager. They are constants of our
-	// code.
+	// maxValues is for labels other than the manager. Their values are constants of our code.
 	maxValues     = 64
 	maxValueBytes = 64
 )
@@ -175,7 +171,6 @@ func (v *vocabulary) value(word string) string {
 	return otherValue
 }
 
-// take reports whether word is known, or valid and among the first words.
 func (v *vocabulary) take(word string, most int, isValid func() bool) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -51,7 +51,6 @@ func checkSetUp(ctx context.Context, args []string, env environment, stdout io.W
 	}
 }
 
-// tryInformer returns nil without an informer.
 func (c *config) tryInformer() func(context.Context) []error {
 	if c.source != sourceInformer {
 		return nil
@@ -65,7 +64,6 @@ func (c *config) tryInformer() func(context.Context) []error {
 	}
 }
 
-// debugTime is the time for which a running agent logs at level debug after a signal.
 const debugTime = 10 * time.Minute
 
 const debugUsage = `agent debug makes a running agent log at level debug for 10 minutes, without a restart. It sends the
@@ -90,7 +88,6 @@ func sendDebug(args []string, stderr io.Writer) error {
 	return nil
 }
 
-// debugOnSignal lowers the level to debug for a time after each signal USR1, until ctx ends.
 func debugOnSignal(ctx context.Context, level *slog.LevelVar, log *slog.Logger, lasts time.Duration) {
 	usual := level.Level()
 	signals := make(chan os.Signal, 1)
@@ -162,7 +159,6 @@ func (s setting) note() string {
 	}
 }
 
-// plain removes the marks of Markdown.
 func plain(text string) string { return strings.ReplaceAll(text, "`", "") }
 
 // wrap breaks text into lines that begin with indent and are not longer than helpWidth.

@@ -23,7 +23,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
-// defaultContract is the contract of an agent without KCP_CONTRACT.
 const defaultContract = contract.V3
 
 type config struct {
@@ -40,13 +39,11 @@ type config struct {
 	resolution
 }
 
-// The values of SOURCE.
 const (
 	sourceAdmission = "admission"
 	sourceInformer  = "informer"
 )
 
-// bindAddress is the address that a server listens on.
 type bindAddress struct {
 	host string // empty: all addresses
 	port int    // 0: a free one
@@ -73,7 +70,6 @@ func (c *config) check() error {
 	)
 }
 
-// doubts returns warnings about the combination of settings.
 func (c *config) doubts() (doubts []string) {
 	if c.Keys.WebhookCAs != "" && len(c.Webhook.ClientNames) == 0 {
 		doubts = append(doubts, "WEBHOOK_CLIENT_CA without WEBHOOK_CLIENT_NAMES: any certificate of these CAs is accepted")
@@ -122,8 +118,7 @@ func (c *config) options(log *slog.Logger, collectors ...prom.Collector) agent.O
 	return opts
 }
 
-// outbox returns the settings of the outbox. Behind the commit, no event has to wait or to be
-// repeated.
+// outbox waits for nothing and repeats nothing behind the commit.
 func (c *config) outbox() outbox.Options {
 	opts := c.Outbox
 	opts.MinBackoff = min(outbox.Defaults().MinBackoff, opts.MaxBackoff)

@@ -55,8 +55,7 @@ func exitCode(err error) int {
 	}
 }
 
-// run is the whole program. It returns after ctx has ended and all parts have stopped, or with an
-// error that stderr has already. Help and version go to stdout, the log goes to stderr.
+// run returns after all parts have stopped. stderr already has the error.
 func run(ctx context.Context, args []string, env environment, stdout, stderr io.Writer) error {
 	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
 		switch args[0] {
@@ -91,7 +90,6 @@ func printTo(w io.Writer, text string) error {
 	return nil
 }
 
-// runAgent runs the agent, and a log that does not wait for stderr.
 func runAgent(ctx context.Context, c config, stderr io.Writer) error {
 	lines := logwriter.New(stderr)
 	logging, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -117,7 +115,6 @@ func (c *config) informerSettings() watching.Settings {
 	return settings
 }
 
-// parts returns the parts of the agent that replace the default ones, and their metrics.
 func (c *config) parts(log *slog.Logger) (agent.Parts, []prom.Collector, error) {
 	if c.source != sourceInformer {
 		return agent.Parts{}, nil, nil

@@ -37,7 +37,6 @@ func limitMemory(getenv func(string) string) {
 	}
 }
 
-// softMemoryLimit returns the limit for the container with the cgroup that is mounted at root.
 func softMemoryLimit(root fs.FS) int64 {
 	return max(leastSoftLimit, (containerLimit(root)-reserved)/2)
 }
@@ -76,8 +75,7 @@ func warnOfMemory(ctx context.Context, log *slog.Logger, limit int64, resident f
 	})
 }
 
-// residentMemory reads that of this process (proc_pid_statm(5)). It returns 0 where that is
-// unknown.
+// residentMemory returns 0 where that is unknown (proc_pid_statm(5)).
 func residentMemory() int64 {
 	text, _ := os.ReadFile("/proc/self/statm")
 	fields := bytes.Fields(text)

@@ -19,7 +19,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
-// The values of TRANSPORT.
 const (
 	transportHTTPS = "https"
 	transportNATS  = "nats"
@@ -33,8 +32,7 @@ type natsTransport struct {
 	files *keys.Files
 }
 
-// addTransport adds the transport that replaces HTTPS. After the agent, stop must be called. It
-// closes the connection, also if no agent was built.
+// addTransport returns stop, to be called after the agent, also if no agent was built.
 func (c *config) addTransport(parts *agent.Parts) (stop func(), err error) {
 	if c.transport != transportNATS {
 		return func() {}, nil
@@ -54,7 +52,6 @@ func (c *config) addTransport(parts *agent.Parts) (stop func(), err error) {
 	}, nil
 }
 
-// tryNATS returns nil with another transport.
 func (c *config) tryNATS() check.Link {
 	if c.transport != transportNATS {
 		return nil
@@ -71,8 +68,7 @@ func (c *config) tryNATS() check.Link {
 	}
 }
 
-// connectNATS connects as the runtime in the Common Name of the certificate, and again with each
-// new certificate. Unless opts change that, it does not wait for the server.
+// connectNATS connects again with each new certificate, and does not wait for the server.
 func (c *config) connectNATS(options natsjetstream.ForwarderOptions, opts ...nats.Option) (*natsTransport, error) {
 	t := &natsTransport{}
 	var err error

@@ -25,7 +25,6 @@ type setting struct {
 	// env is the variable. The flag has the same name in lower case with '-' for '_'.
 	env string
 	value
-	// fallback is the default. It is empty for none.
 	fallback string
 	required bool
 	// lenient makes a wrong variable a warning, and the default is used. A wrong flag stays a
@@ -34,7 +33,6 @@ type setting struct {
 	help    string
 }
 
-// value is the kind of text that a setting takes, and the place that it is stored in.
 type value struct {
 	kind string
 	// set parses a text that is not empty. Its error describes a valid text.
@@ -56,8 +54,7 @@ func lenient(s setting) setting {
 
 func (s setting) flag() string { return strings.ReplaceAll(strings.ToLower(s.env), "_", "-") }
 
-// readSettings reads and checks the settings of the agent. The error is errHelp, errVersion, or
-// wraps errSettings and names all mistakes.
+// readSettings fails with errHelp, errVersion, or with all mistakes in one error.
 func readSettings(args []string, env environment) (config, error) {
 	c := config{resolution: resolution{env: env}}
 	err := c.resolve(settings(&c), args)
@@ -71,7 +68,6 @@ func readSettings(args []string, env environment) (config, error) {
 	return c, nil
 }
 
-// wrongSettings are mistakes and warnings. The error has one per line.
 type wrongSettings struct{ mistakes, warnings []string }
 
 func (w *wrongSettings) Error() string {
@@ -84,7 +80,6 @@ func (w *wrongSettings) Error() string {
 
 func (*wrongSettings) Unwrap() error { return errSettings }
 
-// textsOf returns the texts of the errors that are joined in err.
 func textsOf(err error) (texts []string) {
 	joined, ok := err.(interface{ Unwrap() []error }) // Only err itself, not an error in it.
 	if !ok {
@@ -96,7 +91,6 @@ func textsOf(err error) (texts []string) {
 	return texts
 }
 
-// resolution has the sources of settings, and the values found there.
 type resolution struct {
 	given flags
 	env   environment
@@ -140,7 +134,6 @@ func (r *resolution) set(s setting) error {
 	return r.apply(s, s.fallback)
 }
 
-// apply stores text, or the default if text is empty.
 func (r *resolution) apply(s setting, text string) error {
 	text = cmp.Or(text, s.fallback)
 	switch {
@@ -156,12 +149,10 @@ func (r *resolution) apply(s setting, text string) error {
 	return err
 }
 
-// The errors for arguments that only request a text.
 var errHelp, errVersion = errors.New("help requested"), errors.New("version requested")
 
 const flagVersion = "version"
 
-// flags are the given values by the name of their flag.
 type flags map[string]string
 
 // formerFlags are accepted without effect: kyma-project/runtime-watcher takes them, and a
@@ -197,7 +188,6 @@ func readFlags(all []setting, args []string) (flags, error) {
 	return given, errors.Join(wrong...)
 }
 
-// set returns the flags that may be given. Each one stores its value in f.
 func (f flags) set(all []setting) *flag.FlagSet {
 	known := flag.NewFlagSet("agent", flag.ContinueOnError)
 	known.SetOutput(io.Discard)
@@ -239,7 +229,6 @@ func (f flags) withoutEffect() []string {
 
 type environment map[string]string
 
-// newEnvironment takes pairs in the form of [os.Environ].
 func newEnvironment(pairs []string) environment {
 	env := environment{}
 	for _, pair := range pairs {
@@ -251,7 +240,6 @@ func newEnvironment(pairs []string) environment {
 
 func (e environment) get(name string) string { return e[name] }
 
-// ownPrefix matches variables that are meant for the agent, even if none is a setting.
 var ownPrefix = regexp.MustCompile(`(?i)^(KCP|WEBHOOK|METRICS|CANARY|OUTBOX|CONTRACT|INFORMER)_`)
 
 // serviceLink matches the variables that Kubernetes sets for each Service of a namespace, except
@@ -262,7 +250,6 @@ func isServiceLink(name, text string) bool {
 	return serviceLink.MatchString(name) || strings.HasSuffix(name, "_PORT") && strings.Contains(text, "://")
 }
 
-// suspicious has a warning for each variable that resembles a setting and is none.
 func (e environment) suspicious(all []setting) []string {
 	names := make([]string, 0, len(all))
 	for _, s := range all {
@@ -280,7 +267,6 @@ func (e environment) suspicious(all []setting) []string {
 	return warnings
 }
 
-// didYouMean asks for the first of names that is nearest to name. It is empty when none is near.
 func didYouMean(name string, names []string) string {
 	const shortName = 6
 	most := 2

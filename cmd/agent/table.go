@@ -27,7 +27,6 @@ type group struct {
 	settings []setting
 }
 
-// groups are all settings of the agent. They store their values in c.
 func groups(c *config) []group {
 	transports := []string{transportHTTPS, transportNATS}
 	sources := []string{sourceAdmission, sourceInformer}
@@ -161,7 +160,6 @@ func settings(c *config) []setting {
 // off is the value of a library's duration that turns a feature off, as 0 is the library's default.
 const off = -1
 
-// into returns a value that parse reads and field stores.
 func into[T any](kind string, field *T, parse func(string) (T, error)) value {
 	return value{kind, func(text string) error {
 		v, err := parse(text)
@@ -248,7 +246,6 @@ func parseAddress(address string) (string, error) {
 	return address, err
 }
 
-// anyManager stands for all managers that MANAGERS does not list.
 const anyManager = "*"
 
 // managers stores a list of names. With "*" in it, the webhook takes others, too.
@@ -282,7 +279,6 @@ func parseNames(list string) ([]string, error) {
 	})
 }
 
-// parseList parses items between commas. Its error names every item that is wrong.
 func parseList[T comparable](list string, parse func(string) (T, error)) ([]T, error) {
 	var items []T
 	var wrong []string

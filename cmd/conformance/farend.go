@@ -43,7 +43,6 @@ type response struct {
 	cut bool
 }
 
-// farEnd plays a receiver for one check of a sender.
 type farEnd struct {
 	settings
 	*verdict
@@ -85,7 +84,6 @@ func (f *farEnd) serve(ca *testpki.CA, opts testpki.Options) {
 	context.AfterFunc(f.ctx, func() { _ = s.Close() })
 }
 
-// startSender starts the sender with a new certificate.
 func (f *farEnd) startSender() {
 	leaf, err := f.ca.Client(runtimeID, testpki.Options{})
 	f.must(err)
@@ -95,14 +93,12 @@ func (f *farEnd) startSender() {
 	f.must(err)
 }
 
-// changed makes the sender send events about objects.
 func (f *farEnd) changed(names ...string) {
 	for _, name := range names {
 		_, _ = fmt.Fprintf(f.sender.stdin, "changed default %s\n", name)
 	}
 }
 
-// stopSender ends the input of the sender, and waits for its end.
 func (f *farEnd) stopSender() {
 	_ = f.sender.stdin.Close()
 	select {
@@ -169,7 +165,6 @@ func (f *farEnd) wake() {
 	}
 }
 
-// seen returns the requests that were answered.
 func (f *farEnd) seen() []*arrival {
 	f.lock.Lock()
 	defer f.lock.Unlock()
@@ -196,19 +191,16 @@ func (f *farEnd) awaitFor(most time.Duration, what string, enough func(all []*ar
 	}
 }
 
-// find returns the place of an object in the batch, or -1.
 func (a *arrival) find(name string) int {
 	return slices.IndexFunc(a.batch.Events, func(e core.Numbered) bool { return e.Watched.Name == name && !e.Resync })
 }
 
-// event returns the event about an object, which the batch has.
 func (a *arrival) event(name string) *core.Numbered { return &a.batch.Events[a.find(name)] }
 
 func with(all []*arrival, name string) []*arrival {
 	return slices.DeleteFunc(slices.Clone(all), func(a *arrival) bool { return a.find(name) < 0 })
 }
 
-// took reports whether the events about these objects were acknowledged.
 func took(names ...string) func(all []*arrival) bool {
 	return func(all []*arrival) bool {
 		return !slices.ContainsFunc(names, func(name string) bool {
@@ -218,14 +210,12 @@ func took(names ...string) func(all []*arrival) bool {
 	}
 }
 
-// takes reports whether the answer acknowledges an element.
 func (r *response) takes(index int) bool {
 	_, refused := r.failed[index]
 	acknowledged := r.status == 0 || r.status == http.StatusAccepted && r.body == ""
 	return !r.cut && (acknowledged || len(r.failed) > 0 && !refused)
 }
 
-// resyncs returns the number of resyncs without owner that were acknowledged.
 func resyncs(all []*arrival) (n int) {
 	for _, a := range all {
 		for i, e := range a.batch.Events {
@@ -237,7 +227,6 @@ func resyncs(all []*arrival) (n int) {
 	return n
 }
 
-// objects are n names, padded to a length.
 func objects(n, length int) []string {
 	names := make([]string, n)
 	for i := range names {

@@ -5,16 +5,17 @@
 //	runtime-watcher-conformance receiver -address=host:port -ca=file -cert=file -key=file
 //	runtime-watcher-conformance sender [flags] command
 //
-// It starts the command as the end under test, with RW_ADDRESS, RW_MANAGER, RW_CA, RW_CERT and RW_KEY
-// in the environment. A receiver under test serves at the address, follows the script of
+// It starts the command as the end under test, with RW_ADDRESS, RW_MANAGER, RW_CA, RW_CERT and
+// RW_KEY in the environment. A receiver under test serves at the address, follows the script of
 // coretest.ScriptedParts, and prints each delivery of its operator as examples/minimal does. With
-// -script=false it does neither, and the rules that need them are skipped. A sender under test reads
-// one command in each line of its input: "changed <namespace> <name>" is a change of a ConfigMap. It
-// stops at the end of the input. With -single, it is also judged by contracts v1 and v2. RW_CONTRACT
-// names the contract (v1, v2 or v3), and RW_OWNER the owner of all objects, as <namespace>/<name>.
+// -script=false it does neither, and the rules that need them are skipped. A sender under test
+// reads one command in each line of its input: "changed <namespace> <name>" is a change of a
+// ConfigMap. It stops at the end of the input. With -single, it is also judged by contracts v1 and
+// v2. RW_CONTRACT names the contract (v1, v2 or v3), and RW_OWNER the owner of all objects, as
+// <namespace>/<name>.
 //
-// The second form judges a receiver that runs already, with the certificate of one of its runtimes. It
-// skips the rules that need the script or other runtimes.
+// The second form judges a receiver that runs already, with the certificate of one of its runtimes.
+// It skips the rules that need the script or other runtimes.
 package main
 
 import (
@@ -49,7 +50,6 @@ func main() {
 	}
 }
 
-// settings are those of a run. A check has a copy.
 type settings struct {
 	address, junit string
 	manager        core.Manager
@@ -63,8 +63,7 @@ type settings struct {
 	contract contract.Version // that a sender speaks
 	ca       *testpki.CA
 	dir      string // for the files of the ends under test
-	// running are the processes that were started. They end with the check or the run.
-	running *sync.WaitGroup
+	running  *sync.WaitGroup
 }
 
 func parse(end conformance.End, args []string, stderr io.Writer) (settings, error) {
@@ -125,14 +124,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return to.write(stdout, s.junit)
 }
 
-// process is an end under test, and its files with key material.
 type process struct {
 	volume *testpki.Volume
 	stdin  io.WriteCloser
 	ended  chan struct{} // closed when the process ended
 }
 
-// start runs the command with a certificate until ctx ends. line gets each line of the output.
 func (s *settings) start(ctx context.Context, leaf *testpki.Leaf, line func([]byte)) (*process, error) {
 	dir, err := os.MkdirTemp(s.dir, "")
 	if err != nil {

@@ -21,7 +21,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/listener/listenertest"
 )
 
-// player plays a sender for one check of a receiver.
 type player struct {
 	settings
 	*verdict
@@ -30,7 +29,6 @@ type player struct {
 	id       core.RuntimeID
 }
 
-// request is one request. Its zero value is a POST of nothing.
 type request struct {
 	path        string // default: that of contract v3
 	media       string // default: that of contract v3
@@ -40,7 +38,6 @@ type request struct {
 	certificate *tls.Certificate // default: that of the runtime of the check
 }
 
-// reply is the answer to a request, or the error without one.
 type reply struct {
 	contract.Answer
 
@@ -62,7 +59,6 @@ func (p *player) certificate(ca *testpki.CA, id core.RuntimeID, opts testpki.Opt
 	return &leaf.TLS
 }
 
-// client returns a client with a certificate. Each request has a connection of its own.
 func (p *player) client(certificate *tls.Certificate, version uint16) *http.Client {
 	roots := p.ca.Pool()
 	if p.given != nil {
@@ -130,7 +126,6 @@ func (p *player) forwarder(runtime core.RuntimeID) core.Forwarder {
 	return listenertest.Forwarder(http.HandlerFunc(relay), core.Peer{ID: runtime})
 }
 
-// try judges the answer to a trial.
 func (p *player) try(t *trial) {
 	const class = 100
 	got := p.post(t.request)

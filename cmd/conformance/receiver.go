@@ -62,7 +62,6 @@ func (s *settings) startReceiver(ctx context.Context, operator *coretest.Recorde
 	return s.await(ctx, receiver.ended)
 }
 
-// await waits until a receiver serves at the address.
 func (s *settings) await(ctx context.Context, ended <-chan struct{}) error {
 	const pause = 50 * time.Millisecond
 	for late := time.After(s.patience); ; {
@@ -80,7 +79,6 @@ func (s *settings) await(ctx context.Context, ended <-chan struct{}) error {
 	}
 }
 
-// record adds a delivery that a receiver printed.
 func record(operator *coretest.Recorder, line []byte) {
 	var d struct{ Event, Runtime, Manager, Namespace, Name string }
 	if json.Unmarshal(line, &d) != nil || d.Event == "" { //nolint:musttag // Names match in lower case, too.
@@ -94,7 +92,6 @@ func record(operator *coretest.Recorder, line []byte) {
 	})
 }
 
-// check does what a rule asks: trials, and the checks of the suite for receivers on every transport.
 func (p *player) check(rule conformance.Rule) {
 	if rule.Needs == conformance.Script && !p.script {
 		p.skip("needs a receiver that follows the script, and prints its deliveries")
@@ -113,7 +110,6 @@ func (p *player) check(rule conformance.Rule) {
 	})
 }
 
-// deliveries are the resyncs of the runtime that the operator enqueued, and the objects.
 func (p *player) deliveries() (resyncs int, names []string) {
 	for _, call := range p.operator.Calls() {
 		if call.Runtime != p.id {
@@ -128,7 +124,6 @@ func (p *player) deliveries() (resyncs int, names []string) {
 	return resyncs, names
 }
 
-// observe waits until the operator has got what a trial expects.
 func (p *player) observe(t *trial) {
 	const calm = 3 * time.Second // Resyncs may be spread over some time.
 	if p.operator == nil {

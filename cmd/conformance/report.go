@@ -16,7 +16,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/conformance"
 )
 
-// verdict is the [coretest.T] of a check.
 type verdict struct {
 	ctx     context.Context //nolint:containedctx // As that of a testing.T, it ends with the check.
 	mu      sync.Mutex
@@ -43,14 +42,12 @@ func (v *verdict) Fatalf(format string, args ...any) {
 	runtime.Goexit()
 }
 
-// must ends the check if a step of its own failed.
 func (v *verdict) must(err error) {
 	if err != nil {
 		v.Fatalf("%v", err)
 	}
 }
 
-// skip ends the check without a verdict.
 func (v *verdict) skip(reason string) {
 	v.skipped = reason
 	runtime.Goexit()
@@ -83,7 +80,6 @@ type message struct {
 	Text string `xml:"message,attr"`
 }
 
-// newReport returns that of the rules of an end with such an ID, in their order.
 func newReport(end conformance.End, only *regexp.Regexp) *report {
 	r := &report{Name: "contract-v3." + string(end)}
 	for _, rule := range conformance.Rules() {
@@ -112,7 +108,6 @@ func (r *report) run(ctx context.Context, of *result, check func(v *verdict)) {
 	}
 }
 
-// write prints the table, and fails if a rule is broken.
 func (r *report) write(out io.Writer, junit string) error {
 	r.Tests = len(r.Results)
 	for _, of := range r.Results {

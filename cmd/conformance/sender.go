@@ -18,7 +18,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
-// judgeSender tries each rule with a sender of its own.
 func judgeSender(ctx context.Context, s settings, to *report) error {
 	const atOnce = 8
 	var group sync.WaitGroup
@@ -40,7 +39,6 @@ func judgeSender(ctx context.Context, s settings, to *report) error {
 	return nil
 }
 
-// The statuses that more than one check answers with.
 const (
 	partial  = http.StatusUnprocessableEntity
 	tooFast  = http.StatusTooManyRequests
@@ -157,7 +155,6 @@ func asksToWait(status int, reason string) check {
 	return retries(response{status: status, reason: reason, retryAfter: "3"}, 1, 3*time.Second)
 }
 
-// refuseFirst refuses the first requests with an object.
 func refuseFirst(r response, times int64) func(*arrival) response {
 	var refused atomic.Int64
 	return func(a *arrival) response {
@@ -168,7 +165,6 @@ func refuseFirst(r response, times int64) func(*arrival) response {
 	}
 }
 
-// deliver makes the sender deliver events about objects, and returns all requests.
 func (f *farEnd) deliver(names ...string) []*arrival {
 	f.begin(nil)
 	f.changed(names...)
@@ -181,7 +177,6 @@ func (f *farEnd) begin(answer func(*arrival) response) {
 	f.startSender()
 }
 
-// atFirst changes more objects when the first request arrives, before its answer.
 func (f *farEnd) atFirst(names []string, answer func(*arrival) response) {
 	var first sync.Once
 	f.begin(func(a *arrival) response {
@@ -204,7 +199,6 @@ func (f *farEnd) checkRequest() {
 	}
 }
 
-// untrusted waits for two attempts at a server that must not be trusted.
 func untrusted(serve func(*farEnd)) check {
 	return func(f *farEnd) {
 		serve(f)
@@ -217,7 +211,6 @@ func untrusted(serve func(*farEnd)) check {
 	}
 }
 
-// checkLimits lets many events wait for the first answer.
 func (f *farEnd) checkLimits() {
 	names := objects(1200, 200)
 	f.atFirst(names, acknowledge)
@@ -305,7 +298,6 @@ func (f *farEnd) checkSequence() {
 	}
 }
 
-// checkMerge changes an object again while its event waits.
 func (f *farEnd) checkMerge() {
 	refuse := refuseFirst(response{status: notReady, reason: "not_ready", retryAfter: "2"}, 1)
 	f.begin(func(a *arrival) response {
@@ -362,7 +354,6 @@ func (f *farEnd) checkLast() {
 	}
 }
 
-// checkSilentEnd stops a sender that could not deliver.
 func (f *farEnd) checkSilentEnd() {
 	f.begin(func(*arrival) response { return response{status: notReady, reason: "not_ready"} })
 	f.changed("a")
@@ -403,7 +394,6 @@ func (f *farEnd) checkRotation() {
 	}
 }
 
-// drops refuses every request with one object.
 func drops(status int, reason string) check {
 	return func(f *farEnd) {
 		f.atFirst([]string{"a", "bad", "c"}, func(a *arrival) response {
@@ -423,7 +413,6 @@ func drops(status int, reason string) check {
 	}
 }
 
-// checkPartial refuses one object by its index until later ones are delivered.
 func (f *farEnd) checkPartial() {
 	var others atomic.Bool
 	f.atFirst([]string{"a", "refused", "c"}, func(a *arrival) response {

@@ -14,25 +14,22 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
-// trial is a request and the answer that its rule demands.
 type trial struct {
 	rule, what string
 	want       []int  // one of these statuses; a number below 10 is a class, and 0 a failed connection
 	reason     string // a pattern of [path.Match]
 	request    request
-	most       int      // it is sent so often as long as it is accepted; default: once
+	most       int      // It is sent so often as long as it is accepted; default: once.
 	resyncs    int      // that the operator then has got of the runtime, at least
 	calm       bool     // no more come within some seconds
 	objects    []string // that the operator then has got of the runtime; nil: any
 }
 
-// with changes a trial.
 func (t trial) with(change func(t *trial)) trial {
 	change(&t)
 	return t
 }
 
-// The answers that most rules demand.
 const (
 	accepted   = http.StatusAccepted
 	malformed  = http.StatusBadRequest
@@ -53,7 +50,6 @@ func bad(rule, what string, elements ...string) trial {
 	return answered(rule, what, malformed, "malformed", elements...)
 }
 
-// failing is a trial without answer, or with a status or a class.
 func failing(rule, what string, want int, r request) trial {
 	return trial{rule: rule, what: what, want: []int{0, want}, reason: "*", request: r}
 }
@@ -235,7 +231,6 @@ func entries(n int, format string) string {
 	return strings.Join(all, ",")
 }
 
-// element returns a CloudEvent of the runtime of the check, with more members.
 func (p *player) element(kind, id string, more ...string) string {
 	const attributes = `"specversion":"1.0","type":"com.github.runtime-watcher.%s","source":"/runtimes/%s"`
 	head := fmt.Sprintf(attributes, kind, p.id)
@@ -247,7 +242,6 @@ func dataOf(name string) string {
 		`"watchedGvk":{"version":"v1","kind":"ConfigMap"}}`
 }
 
-// changed returns an event without number.
 func (p *player) changed(name string) string { return p.element("changed", name, dataOf(name)) }
 
 func (p *player) numbered(kind string, sequence int, more ...string) string {

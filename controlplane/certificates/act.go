@@ -21,8 +21,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/serverside"
 )
 
-// wantedListener returns the Secret of the listener, nil while the server has no certificate. The
-// bundle and the server certificate are in one Secret, so that they never mix generations.
+// wantedListener has bundle and certificate in one Secret, so that they never mix generations.
 func (c *Certificates) wantedListener(o *observed) *corev1.Secret {
 	server := o.serverSecret(c.names)
 	if server == nil {
@@ -54,7 +53,7 @@ func (c *Certificates) wantedListener(o *observed) *corev1.Secret {
 	return secret
 }
 
-// isPublished reports whether the listener's Secret is as wanted. It may have other keys.
+// isPublished ignores other keys of the listener's Secret.
 func (o *observed) isPublished() bool {
 	if o.listener == nil || o.wanted == nil {
 		return false
@@ -72,8 +71,7 @@ func (o *observed) isPublished() bool {
 	return true
 }
 
-// importAuthority copies an existing CA, which becomes the first CA of this set. All peers trust it
-// already.
+// importAuthority copies an existing CA, which all peers trust already.
 func (c *Certificates) importAuthority(ctx context.Context, seen *observed, generation int) error {
 	source, err := serverside.Get(ctx, c.client, c.opts.ImportCA, &corev1.Secret{})
 	if err != nil {
@@ -109,7 +107,6 @@ func (o *observed) isNew() bool {
 	return len(o.authorities) == 0 && o.clientSigner == 0 && o.serverSigner == 0
 }
 
-// importable reports why a CA cannot be the first one of this set, nil if it can.
 func importable(source *corev1.Secret, seen *observed) error {
 	pair, err := tls.X509KeyPair(source.Data[corev1.TLSCertKey], source.Data[corev1.TLSPrivateKeyKey])
 	switch {
@@ -128,15 +125,13 @@ func importable(source *corev1.Secret, seen *observed) error {
 
 func imported(object client.Object) bool { return object.GetAnnotations()[annotationImported] != "" }
 
-// standsAlone reports whether the Secret of a CA has no Certificate, as cert-manager did not issue
-// it.
+// standsAlone means that cert-manager did not issue the CA: its Secret has no Certificate.
 func standsAlone(secret *corev1.Secret) bool {
 	_, made := secret.Annotations[annotationRequest]
 	return made
 }
 
-// reissue makes cert-manager issue a new certificate and key, which it does not do for a new CA.
-// cert-manager writes the same status, so conflicts are usual.
+// reissue is not done by cert-manager for a new CA. Conflicts with its writes are usual.
 func (c *Certificates) reissue(ctx context.Context, name string) error {
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		certificate, err := serverside.Get(ctx, c.client, c.key(name), &certv1.Certificate{})

@@ -186,7 +186,8 @@ func (c *Certificates) status(v view, s step) Status {
 func (c *Certificates) act(ctx context.Context, seen *observed, s step) error {
 	switch s.action {
 	case actionDiscard, actionRetire:
-		// The key of a CA with a Certificate goes in the next sweep: cert-manager would make a new one.
+		// The key of a CA with a Certificate goes in the next sweep: cert-manager would make a new
+		// one.
 		for _, generation := range s.remove {
 			if err := c.remove(ctx, seen.objects[generation]); err != nil {
 				return err
@@ -218,7 +219,6 @@ func (c *Certificates) act(ctx context.Context, seen *observed, s step) error {
 	return nil
 }
 
-// maintain applies the objects that are the same in every phase, which corrects changes by others.
 func (c *Certificates) maintain(ctx context.Context, seen *observed, status Status) error {
 	if c.opts.CAIssuer.Name == "" {
 		selfSigned := c.issuer(c.names.selfSigned(), certv1.IssuerConfig{SelfSigned: &certv1.SelfSignedIssuer{}})
@@ -243,7 +243,6 @@ func (c *Certificates) maintain(ctx context.Context, seen *observed, status Stat
 	return nil
 }
 
-// named is the largest number of runtimes in a message.
 const named = 10
 
 func message(s Status) string {
@@ -251,11 +250,13 @@ func message(s Status) string {
 		phaseBootstrap:   "waiting for cert-manager to issue the first certificates",
 		phaseCreating:    "waiting for cert-manager to issue the next CA",
 		phasePropagating: "CA N is in the bundle, and signs once every listener has got it",
-		phaseReissuing:   "CA N signs for runtimes",
-		phaseConfirming:  "the server certificate switches to CA N once every runtime has confirmed that",
-		phaseSwitching:   "the server certificate switches to CA N",
-		phaseRetiring:    "the server certificate switches to CA N",
-		phaseStable:      "CA N signs everything",
+
+		phaseReissuing:  "CA N signs for runtimes",
+		phaseConfirming: "the server certificate switches to CA N once every runtime has confirmed that",
+
+		phaseSwitching: "the server certificate switches to CA N",
+		phaseRetiring:  "the server certificate switches to CA N",
+		phaseStable:    "CA N signs everything",
 	}[s.Phase]
 	text = strings.ReplaceAll(text, "CA N", fmt.Sprintf("CA %d", s.Generation))
 	if len(s.Waiting) > 0 {
@@ -264,10 +265,8 @@ func message(s Status) string {
 	return text
 }
 
-// issuance is how long the first issuance of a certificate may take.
 const issuance = 10 * time.Minute
 
-// overdue returns the runtimes with a late certificate, each once. They are in order.
 func overdue(v view, renewBefore time.Duration) (runtimes []core.RuntimeID) {
 	const part = 10
 	renewal := renewBefore - renewBefore/part
@@ -283,7 +282,6 @@ func overdue(v view, renewBefore time.Duration) (runtimes []core.RuntimeID) {
 	return slices.Compact(runtimes)
 }
 
-// list returns the number of runtimes, and some of them.
 func list(runtimes []core.RuntimeID) string {
 	shown := runtimes
 	if len(runtimes) > named {
@@ -292,7 +290,6 @@ func list(runtimes []core.RuntimeID) string {
 	return fmt.Sprintf("%d %v", len(runtimes), shown)
 }
 
-// noticeReminder is the time after which an unchanged notice is repeated.
 const noticeReminder = time.Hour
 
 func (c *Certificates) announce(ctx context.Context, seen *observed, status Status) {

@@ -36,8 +36,7 @@ const (
 
 // Annotations of the clients' Issuer, with which a user controls and observes a rotation.
 const (
-	// annotationRotate requests a new CA whenever its value changes. The value is any text, such as
-	// the date.
+	// annotationRotate requests a new CA whenever its value changes.
 	annotationRotate = "operator.kyma-project.io/rotate-ca"
 	// annotationSwitchAnyway is the generation of a CA to which the server certificate switches
 	// without waiting for the confirmation of all runtimes. The others are cut off until they get
@@ -48,7 +47,6 @@ const (
 )
 
 const (
-	// annotationRequest is the value of [annotationRotate] for which a CA was made.
 	annotationRequest = "operator.kyma-project.io/requested-by"
 	// annotationBundleSince is the time at which the bundle got its youngest CA.
 	annotationBundleSince = "operator.kyma-project.io/bundle-since"
@@ -56,10 +54,8 @@ const (
 	annotationImported = "operator.kyma-project.io/imported-from"
 	// annotationAdditional lists the fingerprints of [Options.AdditionalCAs] in the bundle.
 	annotationAdditional = "operator.kyma-project.io/additional-cas"
-	// annotationRuntime is the ID of a runtime, on its certificates.
-	annotationRuntime = "operator.kyma-project.io/runtime-id"
-	// annotationOwner is <namespace>/<name> of the object that represents a runtime,
-	// annotationOwnerUID its UID.
+	annotationRuntime    = "operator.kyma-project.io/runtime-id"
+	// annotationOwner is <namespace>/<name> of the object of a runtime, annotationOwnerUID its UID.
 	annotationOwner    = "operator.kyma-project.io/certificate-owner"
 	annotationOwnerUID = "operator.kyma-project.io/certificate-owner-uid"
 )
@@ -69,8 +65,7 @@ const (
 	maxName = 40
 	// maxCommonName is the upper bound of RFC 5280, appendix A.1 (ub-common-name).
 	maxCommonName = 64
-	// maxDNSName is the longest name of a host, without the dot at its end (RFC 1035, section
-	// 2.3.4).
+	// maxDNSName leaves out the dot at the end (RFC 1035, section 2.3.4).
 	maxDNSName = 253
 	hashDigits = 10
 
@@ -78,7 +73,6 @@ const (
 	webhookSuffix = "-webhook-tls"
 )
 
-// names derives the names of all objects from the name of the set.
 type names string
 
 func (n names) selfSigned() string { return string(n) + "-selfsigned" }
@@ -96,7 +90,6 @@ func (n names) validate() error {
 	return nil
 }
 
-// generationOf returns the generation of a CA with that name, 0 if it is no CA of this set.
 func (n names) generationOf(name string) int {
 	text, ok := strings.CutPrefix(name, strings.TrimSuffix(n.authority(0), "0"))
 	generation, err := strconv.Atoi(text)
@@ -146,7 +139,6 @@ func (c *Certificates) CheckService(service types.NamespacedName) error {
 	return nil
 }
 
-// checkDNSName accepts DNS names of hosts, and neither wildcards nor addresses.
 func checkDNSName(name string) error {
 	name = strings.TrimSuffix(name, ".")
 	if _, err := netip.ParseAddr(name); err == nil || len(name) > maxDNSName ||
@@ -170,7 +162,6 @@ func (c *Certificates) issuer(name string, config certv1.IssuerConfig) *certv1.I
 	}
 }
 
-// signing returns an Issuer that signs with the CA of a generation.
 func (c *Certificates) signing(name string, generation int) *certv1.Issuer {
 	return c.issuer(name, certv1.IssuerConfig{CA: &certv1.CAIssuer{SecretName: c.names.authority(generation)}})
 }
@@ -206,8 +197,7 @@ func (c *Certificates) serverCertificate() *certv1.Certificate {
 	return certificate
 }
 
-// clientCertificate identifies a runtime to the control plane. It cannot be served, so that no
-// runtime can act as the listener.
+// clientCertificate cannot be served, so that no runtime can act as the listener.
 func (c *Certificates) clientCertificate(r Runtime) *certv1.Certificate {
 	certificate := c.runtimeCertificate(r, objectName(r.ID, clientSuffix), roleClient)
 	certificate.Spec.CommonName = string(r.ID)

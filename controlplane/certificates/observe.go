@@ -31,12 +31,12 @@ type observed struct {
 	clientsIssuer *certv1.Issuer
 	certificates  map[string]*certv1.Certificate // of CAs, by name
 	secrets       map[string]*corev1.Secret      // of CAs and the server, by name
-	leaves        map[string]leaf                // in all Secrets, by their names
+	leaves        map[string]leaf                // in all Secrets, by their names.
 	orphans       map[string]types.UID           // Secrets with a role that have no Certificate, by name
 	objects       map[int]client.Object          // of the authorities, by generation
 
 	listener   *corev1.Secret      // nil while there is none
-	wanted     *corev1.Secret      // of the listener, nil without a server certificate
+	wanted     *corev1.Secret      // of the listener, nil without a server certificate.
 	issued     []*x509.Certificate // of the authorities
 	bundle     []*x509.Certificate // as published, without former additional CAs
 	additional []*x509.Certificate // of Options.AdditionalCAs
@@ -132,7 +132,6 @@ func (c *Certificates) readIssuers(ctx context.Context, o *observed) error {
 	return errors.Join(clientsErr, serversErr)
 }
 
-// signer returns the generation that an Issuer signs with, 0 if it is none of this set.
 func (c *Certificates) signer(issuer *certv1.Issuer) int {
 	if issuer == nil || issuer.Spec.CA == nil {
 		return 0
@@ -191,7 +190,6 @@ func (c *Certificates) readCertificates(ctx context.Context, o *observed) error 
 	return err
 }
 
-// readAuthorities finds the CAs.
 func (o *observed) readAuthorities(names names) {
 	for _, certificate := range o.certificates {
 		o.readAuthority(certificate, o.issuedIn(certificate.Spec.SecretName), names)
@@ -237,7 +235,7 @@ func (o *observed) issuedIn(secret string) *x509.Certificate {
 	return nil
 }
 
-// leafOf returns what is issued for a Certificate. That of the server has no runtime.
+// leafOf returns no runtime for the server.
 func (o *observed) leafOf(certificate *certv1.Certificate) leaf {
 	l, role := o.leaves[certificate.Spec.SecretName], certificate.Labels[labelRole]
 	l.name, l.serving, l.issuing = certificate.Name, role == roleWebhook, isIssuing(certificate)
@@ -277,12 +275,9 @@ func (c *Certificates) unconfirmed(o *observed) []core.RuntimeID {
 	return c.confirmed(newest.fingerprint, ask)
 }
 
-// pageSize bounds the objects of a list that are in memory at the same time.
 const pageSize = 500
 
-// eachPage lists the objects of this set page by page, into a new list each, and calls visit for
-// it. visit sees an object again when the list cannot be continued: it then comes in one piece.
-// That is so after the snapshot has expired, and with a cache as client.
+// eachPage may visit an object again, in one piece, when the list cannot be continued.
 func eachPage[L any, P interface {
 	*L
 	client.ObjectList
@@ -304,7 +299,6 @@ func eachPage[L any, P interface {
 	}
 }
 
-// parse returns the certificates of a PEM text and skips all else.
 func parse(text []byte) []*x509.Certificate {
 	var all []*x509.Certificate
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
@@ -315,7 +309,6 @@ func parse(text []byte) []*x509.Certificate {
 	return all
 }
 
-// first returns the first certificate of a PEM text, nil if there is none.
 func first(text []byte) *x509.Certificate {
 	if all := parse(text); len(all) > 0 {
 		return all[0]
@@ -336,8 +329,7 @@ func fingerprints(certificates []*x509.Certificate) []string {
 	return all
 }
 
-// compose returns the bundle: the published CAs that are not expired, and then the new ones, each
-// once. The order is stable, so that an unchanged bundle has the same bytes.
+// compose has a stable order, so that an unchanged bundle has the same bytes.
 func compose(published, authorities []*x509.Certificate, now time.Time) []*x509.Certificate {
 	var bundle []*x509.Certificate
 	for _, certificate := range slices.Concat(published, authorities) {

@@ -21,8 +21,7 @@ import (
 const day = 24 * time.Hour
 
 const (
-	// rotateBefore is how long before the end of a CA its rotation begins, and switchBefore how
-	// long before it the server certificate switches without confirmations.
+	// rotateBefore and switchBefore are how long before the end of a CA these begin.
 	rotateBefore, switchBefore = 120 * day, 14 * day
 	// issuingAtOnce bounds the certificates that a rotation has issued at the same time.
 	issuingAtOnce = 50

@@ -9,44 +9,32 @@ import (
 
 // The phases of a rotation, in the order in which it passes through them.
 const (
-	// phaseBootstrap means that no CA or no server certificate is issued.
 	phaseBootstrap = "Bootstrap"
-	// phaseCreating means that a new CA is being issued. Nothing uses it.
-	phaseCreating = "Creating"
-	// phasePropagating means that the bundle has the new CA, and that listeners are still loading
-	// it.
+	phaseCreating  = "Creating"
+	// phasePropagating means that listeners are still loading the new CA.
 	phasePropagating = "Propagating"
-	// phaseReissuing means that the runtimes get certificates of the new CA.
-	phaseReissuing = "Reissuing"
-	// phaseConfirming means that some runtimes have not confirmed that they trust the new CA.
-	phaseConfirming = "Confirming"
-	// phaseSwitching means that the server gets a certificate of the new CA.
-	phaseSwitching = "Switching"
-	// phaseRetiring means that the old CAs lose their keys. They stay in the bundle until they
-	// expire.
+	phaseReissuing   = "Reissuing"
+	phaseConfirming  = "Confirming"
+	phaseSwitching   = "Switching"
+	// phaseRetiring means that old CAs lose their keys. They stay in the bundle until they expire.
 	phaseRetiring = "Retiring"
-	// phaseStable means that there is nothing to do.
-	phaseStable = "Stable"
+	phaseStable   = "Stable"
 )
 
-// maxAuthorities is the largest number of CAs with keys: of the server, of the clients, and the
-// next one.
+// maxAuthorities counts CAs with keys: of the server, of the clients, and the next one.
 const maxAuthorities = 3
 
-// view is the state of the cluster, as far as the plan needs it.
 type view struct {
 	now time.Time
 
 	authorities []authority // by generation
-	// clientSigner and serverSigner are the generations that sign for runtimes and for the
-	// server, 0 for none.
+	// clientSigner and serverSigner are generations, 0 for none.
 	clientSigner, serverSigner int
 
 	server   leaf
 	runtimes []leaf
 
-	published published
-	// unconfirmed are the runtimes that have not confirmed that they trust the youngest CA.
+	published   published
 	unconfirmed []core.RuntimeID
 
 	request      string // annotationRotate
@@ -68,9 +56,7 @@ type authority struct {
 	known       bool          // it was imported, and all peers trust it
 }
 
-// margins returns how long before the end of a CA its rotation begins, and how long before it the
-// server switches. They are shorter for a CA with a short life, on which its issuer decides. It
-// would be replaced again and again otherwise.
+// margins are shorter for a CA with a short life, which would be replaced again and again.
 func (a authority) margins() (rotation, switching time.Duration) {
 	if a.life > 0 && a.life <= rotateBefore {
 		return a.life / 3, a.life / 9
@@ -83,13 +69,12 @@ func (a authority) rotatesAt() time.Time {
 	return a.notAfter.Add(-rotation)
 }
 
-// signed reports whether a certificate is of this CA. A certificate has no identifier of the CA's key
-// if it has the same subject, or if the CA has none.
+// signed reports whether a certificate is of this CA. A certificate has no identifier of the CA's
+// key if it has the same subject, or if the CA has none.
 func (a authority) signed(l leaf) bool {
 	return a.fingerprint != "" && l.present && l.issuer == a.name && (l.signer == a.key || l.signer == "")
 }
 
-// leaf is a certificate in a Secret of cert-manager.
 type leaf struct {
 	runtime  core.RuntimeID // empty for the server
 	serving  bool           // of a webhook
@@ -168,8 +153,7 @@ func (v view) newest() authority {
 	return authority{}
 }
 
-// discard drops a CA that cert-manager has issued anew in its generation. Nothing trusts its key.
-// A CA with the next number takes its place, in the order of a rotation.
+// discard drops a CA that cert-manager has issued anew: nothing trusts its key.
 func discard(v view) (step, bool) {
 	for _, a := range v.authorities {
 		if a.replaced {
@@ -179,7 +163,6 @@ func discard(v view) (step, bool) {
 	return step{}, false
 }
 
-// begin leads to a CA, to Issuers that sign with it, and to a certificate for the server.
 func begin(v view) (step, bool) {
 	switch {
 	case len(v.authorities) == 0:
@@ -199,20 +182,15 @@ func begin(v view) (step, bool) {
 	}
 }
 
-// isKnown reports whether a certificate is of a CA that may sign.
 func (v view) isKnown(l leaf) bool {
 	return slices.ContainsFunc(v.authorities, func(a authority) bool { return a.signed(l) })
 }
 
-// mayReissueServer reports whether the server certificate is not being issued, and was not just
-// refused.
 func (v view) mayReissueServer() bool {
 	return !v.server.issuing && v.now.Sub(v.server.failed) >= failedIssuanceInterval
 }
 
-// oldestIsTrusted reports whether the oldest CA may sign at once, because all peers trust it, or
-// there are none. It was imported with its bundle, has signed the server certificate, or nothing
-// is published.
+// oldestIsTrusted means that all peers trust it, or that there are none.
 func (v view) oldestIsTrusted() bool {
 	oldest := v.authorities[0]
 	return !v.published.present || oldest.known || oldest.signed(v.server)
@@ -231,8 +209,6 @@ func (v view) has(generation int) bool {
 	return slices.ContainsFunc(v.authorities, func(a authority) bool { return a.generation == generation })
 }
 
-// publish keeps the listener's Secret up to date: all CAs that may sign, no expired one, and the
-// server certificate.
 func publish(v view) (step, bool) {
 	if !v.published.present {
 		return step{phase: phaseBootstrap, action: actionPublish}, true
@@ -240,8 +216,7 @@ func publish(v view) (step, bool) {
 	return step{phase: phasePropagating, action: actionPublish}, !v.published.current
 }
 
-// renew starts a rotation, even while another one is in progress: that one continues with the
-// newer CA.
+// renew starts a rotation, also during another one, which continues with the newer CA.
 func renew(v view) (step, bool) {
 	last := v.authorities[len(v.authorities)-1]
 	expires := !v.now.Before(last.rotatesAt())
@@ -300,13 +275,11 @@ func reissue(v view) (step, bool) {
 	return s, len(s.waiting) > 0 && v.serverLags() && !v.anyway()
 }
 
-// serverLags reports whether the server's certificate is of an older CA than the youngest.
 func (v view) serverLags() bool {
 	return v.serverSigner != v.newest().generation || !v.newest().signed(v.server)
 }
 
-// anyway reports whether the server switches without all confirmations: by an annotation, or
-// because the old CA is about to expire.
+// anyway means that the switch is requested, or that the old CA is about to expire.
 func (v view) anyway() bool {
 	if v.switchAnyway == v.newest().generation {
 		return true

@@ -24,8 +24,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
-// errInvalidRuntime means that a runtime cannot get certificates: its ID or its domain is
-// invalid.
+// errInvalidRuntime means that the ID or the domain of a runtime is invalid.
 var errInvalidRuntime error = &reasons.Error{
 	Text: "runtime cannot have certificates", Label: "invalid_runtime", Permanent: true,
 }
@@ -43,13 +42,10 @@ type Runtime struct {
 	Owner client.Object
 }
 
-// The reasons why the certificates of a runtime are not ready.
 const (
 	reasonIssuing = "Issuing"
-	// reasonFailed means that cert-manager could not issue one, and retries.
-	reasonFailed = "Failed"
-	// reasonOutdated means that an issued one does not fit the runtime, as after a change of its
-	// domain.
+	reasonFailed  = "Failed"
+	// reasonOutdated means that one does not fit the runtime, as after a change of its domain.
 	reasonOutdated = "Outdated"
 	// reasonNoBundle means that the bundle does not have its CA yet.
 	reasonNoBundle = "NoBundle"
@@ -110,8 +106,7 @@ func (c *Certificates) prepare(ctx context.Context, p *pair, r Runtime) (err err
 	return errors.Join(c.checkOwner(p.existing, r), c.setOwner(p.wanted, r))
 }
 
-// bothUsages reports whether the client is of an issuer that issues each certificate for clients
-// and for servers, such as package gardener.
+// bothUsages is true for package gardener.
 func (c *Certificates) bothUsages() bool {
 	issuer, ok := c.client.(interface{ IssuesBothUsages() bool })
 	return ok && issuer.IssuesBothUsages()
@@ -212,8 +207,7 @@ func (c *Certificates) remove(ctx context.Context, object client.Object) error {
 	return client.IgnoreNotFound(c.client.Delete(ctx, object, client.Preconditions{UID: new(object.GetUID())}))
 }
 
-// errRuntimeTaken means that the certificates of a runtime belong to another object: two objects
-// have the same runtime ID.
+// errRuntimeTaken means that two objects have the same runtime ID.
 var errRuntimeTaken error = &reasons.Error{
 	Text: "certificates of the runtime belong to another object", Label: "runtime_taken",
 }
@@ -236,8 +230,7 @@ func (c *Certificates) checkOwner(existing *certv1.Certificate, r Runtime) error
 		existing.Annotations[annotationOwner], existing.Annotations[annotationOwnerUID])
 }
 
-// owns reports whether a Certificate belongs to an owner. A Certificate without owner belongs to
-// every owner.
+// owns is true for a Certificate without owner, which belongs to every owner.
 func owns(certificate *certv1.Certificate, owner client.Object) bool {
 	uid := certificate.Annotations[annotationOwnerUID]
 	return uid == "" || owner != nil && uid == string(owner.GetUID())
@@ -245,8 +238,7 @@ func owns(certificate *certv1.Certificate, owner client.Object) bool {
 
 func ownerName(owner client.Object) string { return owner.GetNamespace() + "/" + owner.GetName() }
 
-// isOf reports whether this set has made a Certificate for a runtime. Another set uses the same
-// names.
+// isOf is false for a Certificate of another set, which uses the same names.
 func (c *Certificates) isOf(certificate *certv1.Certificate, id core.RuntimeID) bool {
 	return runtimeOf(certificate) == id && certificate.Labels[labelSet] == string(c.names)
 }
@@ -258,8 +250,7 @@ func runtimeOf(certificate *certv1.Certificate) core.RuntimeID {
 	return core.RuntimeID(certificate.Spec.CommonName)
 }
 
-// setOwner adds an owner reference where Kubernetes allows one: to an owner in the same namespace,
-// or cluster-scoped.
+// setOwner adds an owner reference where Kubernetes allows one.
 func (c *Certificates) setOwner(certificate *certv1.Certificate, r Runtime) error {
 	if r.Owner == nil || r.Owner.GetNamespace() != "" && r.Owner.GetNamespace() != c.namespace {
 		return nil
@@ -276,7 +267,6 @@ type pair struct {
 	secret   *corev1.Secret      // nil if there is none
 }
 
-// isApplied reports whether the existing Certificate has all fields of the wanted one.
 func (c *Certificates) isApplied(p *pair) bool {
 	if p.existing == nil || !slices.Equal(p.wanted.Spec.DNSNames, p.existing.Spec.DNSNames) ||
 		!c.bothUsages() && !slices.Equal(p.wanted.Spec.Usages, p.existing.Spec.Usages) {
@@ -295,8 +285,6 @@ func (c *Certificates) isApplied(p *pair) bool {
 		derives(p.wanted.OwnerReferences, p.existing.OwnerReferences)
 }
 
-// pairStatus reports whether the issued certificate is complete, fits, and has its CA in the
-// bundle.
 func (c *Certificates) pairStatus(p *pair, bundle []*x509.Certificate) (status RuntimeStatus, ready bool) {
 	if p.secret == nil {
 		return missing(p.existing), false
@@ -328,8 +316,6 @@ func missing(certificate *certv1.Certificate) RuntimeStatus {
 	return status
 }
 
-// misfit returns the first difference between a Certificate and the issued one, empty if there is
-// none.
 func (c *Certificates) misfit(wanted *certv1.Certificate, issued *x509.Certificate) string {
 	usage := x509.ExtKeyUsageServerAuth
 	if slices.Contains(wanted.Spec.Usages, certv1.UsageClientAuth) {

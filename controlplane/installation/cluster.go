@@ -51,8 +51,7 @@ func (c *cluster) decode(object *unstructured.Unstructured, typed any) error {
 	return c.wrap(err, "read "+object.GetKind(), object.GetName())
 }
 
-// apply creates or corrects an object, and returns it as it is then. Fields that others have added
-// stay.
+// apply returns the object as it is then. Fields that others have added stay.
 func (c *cluster) apply(ctx context.Context, object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	live, err := c.tryApply(ctx, object)
 	// It is sound if an API server refuses only to create it again.
@@ -107,7 +106,6 @@ func (c *cluster) remove(
 	return held, nil
 }
 
-// removeAll deletes objects at the same time. A finalizer may still hold some of them.
 func (c *cluster) removeAll(ctx context.Context, objects []*unstructured.Unstructured) error {
 	return each(objects, func(object *unstructured.Unstructured) error {
 		_, err := c.remove(ctx, object)

@@ -46,8 +46,7 @@ func (o Options) managers() (managers []core.Manager) {
 	return managers
 }
 
-// managersMap is the ConfigMap with the managers, one per line. The agents read it again while they
-// run, so a new manager restarts nothing.
+// managersMap has one manager per line. Agents read it again, so a new one restarts nothing.
 func (i *Installer) managersMap(r *Runtime, restart string) *unstructured.Unstructured {
 	var lines strings.Builder
 	for _, manager := range i.Managers(r.Watches) {
@@ -84,7 +83,6 @@ func restart(live *unstructured.Unstructured, managers []core.Manager) (last str
 	return shortSum(sumOf(last, managers))
 }
 
-// restarted is the last restart after a correction of webhooks, and the pause before the next one.
 type restarted struct {
 	restart string
 	until   time.Time
@@ -127,8 +125,7 @@ func (i *Installer) formerManagers(r *Runtime, live *unstructured.Unstructured) 
 	return slices.DeleteFunc(remote.Managers(strings.FieldsSeq(text)), func(m core.Manager) bool { return slices.Contains(now, m) })
 }
 
-// mountManagers gives the agent the file with its managers. The whole folder is mounted, as a mount
-// with subPath is never updated.
+// mountManagers mounts the whole folder, as a mount with subPath is never updated.
 func (i *Installer) mountManagers(pod *corev1.PodSpec) {
 	container := &pod.Containers[0]
 	container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{
@@ -141,12 +138,10 @@ func (i *Installer) mountManagers(pod *corev1.PodSpec) {
 	}})
 }
 
-// errOwned means that another installer has installed the agent in a runtime. Nothing was changed
-// there.
+// errOwned means that another installer has the runtime. Nothing was changed there.
 var errOwned error = &reasons.Error{Text: "another installer has installed the agent in runtime", Label: "owned"}
 
-// errTaken has the same label: two runtimes have kubeconfigs of one cluster. Nothing was changed
-// there.
+// errTaken has the same label: two runtimes have kubeconfigs of one cluster.
 var errTaken error = &reasons.Error{Text: "another runtime has its agent in the cluster of runtime", Label: "owned"}
 
 // annotationRuntime has the ID of a runtime, on its ConfigMap. An agent with the keys of another
@@ -155,8 +150,7 @@ const annotationRuntime = "operator.kyma-project.io/runtime-id"
 
 const annotationInstalledBy = "operator.kyma-project.io/installed-by"
 
-// checkOwner refuses a runtime with an object of another owner, or of another runtime. Objects
-// without the annotations, and nil, belong to all of them.
+// checkOwner takes objects without the annotations, and nil, for those of all.
 func (i *Installer) checkOwner(in *cluster, objects ...*unstructured.Unstructured) error {
 	for _, object := range objects {
 		if object == nil {

@@ -79,9 +79,10 @@ func nameOf(webhook any) any {
 	return fields["name"]
 }
 
-// missed reports whether others have changed one of our webhooks, so that an API server may not have
-// called the agents. A timeout loses no call. corrected is the answer to a dry run with ours. Both
-// have all defaults, and lose their timeouts here. The comparisons are few, even if a runtime lies.
+// missed reports whether others have changed one of our webhooks, so that an API server may not
+// have called the agents. A timeout loses no call. corrected is the answer to a dry run with ours.
+// Both have all defaults, and lose their timeouts here. The comparisons are few, even if a runtime
+// lies.
 func missed(live, corrected, ours *unstructured.Unstructured) bool {
 	for _, webhook := range slices.Concat(webhooksOf(live), webhooksOf(corrected)) {
 		fields, _ := webhook.(map[string]any)

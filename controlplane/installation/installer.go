@@ -200,8 +200,8 @@ func (i *Installer) plan(
 	if err != nil {
 		return nil, err
 	}
-	// If the last complete installation had the same configuration, and the present one differs, then
-	// others have replaced it, as by an older copy with the annotation of its time.
+	// If the last complete installation had the same configuration, and the present one differs,
+	// then others have replaced it, as by an older copy with the annotation of its time.
 	intact, live := last.whole == want.seen.whole, found.configuration
 	if !intact {
 		i.looks.Delete(r.ID)
@@ -303,8 +303,7 @@ func (i *Installer) installAgent(
 	return live, status, err
 }
 
-// complete is the end of an installation. It removes the objects of the canary after it was turned
-// off. The next calls compare with what it has seen.
+// complete removes the objects of the canary after it was turned off.
 func (i *Installer) complete(
 	ctx context.Context, in *cluster, status Status, want *wanted, marker *unstructured.Unstructured, live agents,
 ) (Status, error) {

@@ -15,11 +15,11 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 )
 
-// wanted are the objects to apply, and what is known of those that are there.
+// The objects to apply, and facts about those that are there.
 type wanted struct {
 	configuration *unstructured.Unstructured   // nil with an informer
 	managers      *unstructured.Unstructured   // early, too
-	early, late   []*unstructured.Unstructured // the late ones need early ones
+	early, late   []*unstructured.Unstructured // The late ones need early ones.
 	deployment    *unstructured.Unstructured   // as late
 	whole         bool                         // no webhook of the configuration waits for the agent
 	missed        bool                         // others have changed webhooks
@@ -27,8 +27,7 @@ type wanted struct {
 	seen          look                         // without the objects that are there
 }
 
-// look is the memory of the last complete installation of a runtime. Without it, as after a
-// restart, the next call of Install applies all objects again.
+// look is gone after a restart: the next call of Install applies all objects again.
 type look struct {
 	// parameters and secret change with the parameters of the objects to apply. Of the keys in the
 	// Secret there is the sum only.
@@ -43,8 +42,7 @@ func (i *Installer) parametersOf(r *Runtime) [sha256.Size]byte {
 	return sumOf(watch.DocumentOf(r.Watches), i.addressFor(r), r.PullSecret)
 }
 
-// wanted returns the configuration only. ownNamespace means that this package has made, or makes,
-// the namespace.
+// ownNamespace means that this package has made, or makes, the namespace.
 func (i *Installer) wanted(r *Runtime, ownNamespace bool) (*wanted, error) {
 	w := &wanted{seen: look{parameters: i.parametersOf(r), secret: sumOf(r.Secret)}}
 	if i.opts.Informer {
@@ -133,8 +131,7 @@ func (i *Installer) readAgain(
 	return marker, live, err
 }
 
-// marker is the object that makes the agents see changes, and has their owner. Its name is unique
-// in the runtime.
+// marker makes the agents see changes, has their owner, and a name that is unique there.
 func (i *Installer) marker() *unstructured.Unstructured {
 	if i.opts.Informer {
 		return i.object(roleFile)

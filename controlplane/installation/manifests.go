@@ -59,7 +59,6 @@ const (
 	createdBy           = "runtime-watcher-installation"
 )
 
-// manifest decodes a manifest with another name in all names and labels, and another namespace.
 func (o Options) manifest(file string) *unstructured.Unstructured {
 	text, err := fs.ReadFile(agent.Manifests(), file)
 	if err == nil {
@@ -100,7 +99,6 @@ func (o Options) labels() map[string]string {
 	return map[string]string{"app.kubernetes.io/name": o.Name}
 }
 
-// finished is the last step for each object of this installer.
 func (i *Installer) finished(object *unstructured.Unstructured) *unstructured.Unstructured {
 	i.opts.Adjust(object)
 	annotate(object, annotationInstalledBy, i.owner())
@@ -119,7 +117,6 @@ func (i *Installer) namespace() *unstructured.Unstructured {
 	return namespace
 }
 
-// ours reports whether this package has made a namespace, which is nil if there is none.
 func ours(namespace *unstructured.Unstructured) bool {
 	return namespace != nil && namespace.GetAnnotations()[annotationCreatedBy] == createdBy
 }
@@ -259,8 +256,7 @@ func (i *Installer) fillPod(pod *corev1.PodSpec, r *Runtime, ownNamespace bool) 
 	i.mountManagers(pod)
 }
 
-// environment is sorted by name: another order would restart the agents. The Secret is mounted at
-// mount.
+// environment is sorted: another order would restart the agents.
 func (i *Installer) environment(r *Runtime, mount string, ownNamespace bool) []corev1.EnvVar {
 	settings := make(map[string]string)
 	maps.Copy(settings, i.opts.Settings)
@@ -287,8 +283,7 @@ func (i *Installer) environment(r *Runtime, mount string, ownNamespace bool) []c
 	return variables
 }
 
-// rulesOf returns the least rights to watch: list and watch of each watched resource, and of
-// namespaces if a watch selects them by labels. They are sorted.
+// rulesOf includes namespaces if a watch selects them by labels.
 func rulesOf(watches []watch.Watch) []rbacv1.PolicyRule {
 	var resources []schema.GroupResource
 	for n := range watches {

@@ -30,10 +30,8 @@ import (
 const Name = material.Name
 
 const (
-	// fieldOwner owns the fields that the installer applies.
 	fieldOwner = "runtime-watcher-installation"
-	// verifyAfter is the longest time between two applies of all objects of a runtime, by which
-	// changes by others are corrected.
+	// verifyAfter bounds the time until changes by others are corrected.
 	verifyAfter = time.Hour
 	maxName     = 40 // leaves room for suffixes and the names of pods
 	maxPort     = 65535

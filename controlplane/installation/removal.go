@@ -46,9 +46,7 @@ func (i *Installer) bareConfiguration() *unstructured.Unstructured {
 	return named("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration", "", i.opts.ConfigurationName)
 }
 
-// installed returns all objects except the webhook configuration, in the order of their removal.
-// The ConfigMap comes last, as it marks the runtime as one of this installer, and after it the
-// namespace, if Install has made it.
+// installed has the ConfigMap last, which marks the runtime, and then a namespace of ours.
 func (i *Installer) installed(found existing) (objects []*unstructured.Unstructured) {
 	if i.opts.Informer || found.role != nil {
 		objects = i.removable(partInformer)

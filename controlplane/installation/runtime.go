@@ -137,8 +137,7 @@ func (i *Installer) pullSecret(r *Runtime) *unstructured.Unstructured {
 // annotationPullSecret is on the ConfigMap of a runtime with a copy of a pull secret.
 const annotationPullSecret = "operator.kyma-project.io/pull-secret" //nolint:gosec // It is no secret.
 
-// formerPullSecret returns the copies that a runtime has. live is its ConfigMap, nil if there is
-// none.
+// formerPullSecret takes the ConfigMap of a runtime, nil if there is none.
 func (i *Installer) formerPullSecret(live *unstructured.Unstructured) []*unstructured.Unstructured {
 	if live == nil || live.GetAnnotations()[annotationPullSecret] == "" {
 		return nil

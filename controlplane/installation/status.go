@@ -17,7 +17,6 @@ import (
 // State is the progress of an installation.
 type State string
 
-// The states of an installation.
 const (
 	// Progressing means that a step is awaited.
 	Progressing State = "Progressing"
@@ -63,8 +62,7 @@ type agents struct {
 	slices     *unstructured.UnstructuredList
 }
 
-// judge reports whether the newest Deployment is rolled out, and the Service has an endpoint or the
-// agents watch.
+// judge needs a complete rollout, and an endpoint unless the agents watch.
 func (i *Installer) judge(in *cluster, live agents) (Status, error) {
 	if live.deployment == nil { // It was deleted a moment ago.
 		return progressing(reasonRolloutProgressing, "waiting for the Deployment"), nil
@@ -85,8 +83,7 @@ func (i *Installer) judge(in *cluster, live agents) (Status, error) {
 	return status, err
 }
 
-// rollout follows `kubectl rollout status`, except that one available replica is enough when all
-// are updated, also if there is no room for another one.
+// rollout is that of kubectl, except that one available replica is enough if all are updated.
 func rollout(d *appsv1.Deployment) Status {
 	s := Status{State: Progressing, Reason: reasonRolloutProgressing, Available: d.Status.AvailableReplicas, Replicas: 1}
 	if d.Spec.Replicas != nil {
@@ -117,7 +114,6 @@ func stalled(d *appsv1.Deployment) string {
 	return ""
 }
 
-// slicesInto returns a task that lists the EndpointSlices of the Service, unless the agents watch.
 func (i *Installer) slicesInto(
 	ctx context.Context, in *cluster, into **unstructured.UnstructuredList,
 ) func() error {

@@ -48,8 +48,7 @@ var (
 	_ manager.LeaderElectionRunnable = (*Secret)(nil)
 )
 
-// generation is the key material in use, nil at first, the content that it was parsed from, and the
-// failure of the last reading.
+// generation has the key material in use, its content, and the last failure.
 type generation struct {
 	material *keys.Material
 	content  [3]string // CA bundle, certificate and key

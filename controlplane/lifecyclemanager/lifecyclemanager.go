@@ -149,8 +149,7 @@ func listen(mgr ctrl.Manager, addr string, opts Options) (*controllerruntime.Sou
 		metrics.Registry, opts.Listener.Listener.Fleet, named))
 }
 
-// expect makes the runtimes with our agent known to a fleet before their first heartbeats. Former
-// agents send none, so their runtimes would be stale.
+// expect adds the runtimes with our agent to a fleet: former agents send no heartbeats.
 func expect(kymas cache.Cache, watched *fleet.Fleet) error {
 	object := &metav1.PartialObjectMetadata{}
 	object.SetGroupVersionKind(kyma)

@@ -15,7 +15,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// The reasons of a status, beside those of package installation.
 const (
 	reasonIdentityUnknown    = "IdentityUnknown"
 	reasonInvalidRuntime     = "InvalidRuntime"
@@ -31,8 +30,7 @@ const (
 	reasonSkipped            = "Skipped"
 )
 
-// failure is an error with a reason for the status of a runtime. Its text is bounded, because a
-// runtime chooses parts of it.
+// failure has a bounded text, because a runtime chooses parts of it.
 type failure struct {
 	error
 
@@ -66,9 +64,7 @@ func installReason(err error) string {
 	return cmp.Or(known[core.Reason(err)], reasonInstallationFailed)
 }
 
-// fail reports a failure, if it has a reason, and returns when to try again. Retries cannot help an
-// invalid runtime: a change of the object or of a Watcher leads to the next reconcile. The id is
-// empty if it is not known.
+// fail returns when to try again. An invalid runtime waits for a change of it or of a Watcher.
 func (r *reconciler) fail(
 	ctx context.Context, object client.Object, id core.RuntimeID, err error,
 ) (reconcile.Result, error) {
@@ -90,8 +86,7 @@ func (r *reconciler) fail(
 	}
 }
 
-// report notes a status and calls Report. It emits an Event when a runtime is not ready for a new
-// reason, and when it is ready after that.
+// report emits an Event for a new reason, and when a runtime is ready after that.
 func (r *reconciler) report(
 	ctx context.Context, object client.Object, id core.RuntimeID, status installation.Status, has contents,
 ) error {
@@ -105,8 +100,7 @@ func (r *reconciler) report(
 	return r.opts.Report(ctx, object, status)
 }
 
-// textOf returns a text that differs for each new status, empty if it needs no Event. The message
-// of a status that is no failure has numbers that change.
+// textOf is empty for a status that needs no Event. Messages of progress have numbers.
 func textOf(status installation.Status) string {
 	switch status.State {
 	case installation.Failed:
@@ -118,7 +112,6 @@ func textOf(status installation.Status) string {
 	}
 }
 
-// installed completes a status that is ready, for readers.
 func installed(status installation.Status) installation.Status {
 	status.Reason = reasonInstalled
 	status.Message = fmt.Sprintf("the agent answers, with %d of %d replicas", status.Available, status.Replicas)

@@ -14,8 +14,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
-// followFleet enqueues a runtime at once when the fleet finds its watch path broken, if the fleet
-// can be followed. The priority is low, as all runtimes may be stale at once.
+// followFleet enqueues with low priority, as all runtimes may be stale at once.
 func (r *reconciler) followFleet() {
 	if r.opts.Fleet == nil {
 		return
@@ -31,8 +30,7 @@ func (r *reconciler) followFleet() {
 // all managers have got a heartbeat from after the reconcile.
 func (r *reconciler) pause() time.Duration { return 20 * r.opts.Retry }
 
-// repair is the state of the early reconciles of a runtime. Each new condition leads to one, which
-// applies all objects.
+// repair is the state of early reconciles: each new condition leads to one.
 type repair struct {
 	// broken has the managers with a condition that a reconcile may end.
 	broken    map[core.Manager]fleet.Condition
@@ -50,8 +48,7 @@ func (b *book) noteStale(e *entry) {
 	}
 }
 
-// isOutage reports whether so many runtimes are stale that the control plane is the likely cause,
-// such as its gateway. Reconciles of all runtimes could not end that.
+// isOutage means that many runtimes are stale, as without a gateway. Reconciles do not help.
 func (b *book) isOutage() bool {
 	const least, part = 20, 10
 	return len(b.stale) > max(least, len(b.runtimes)/part)
@@ -98,21 +95,18 @@ func (r *repair) change(now *fleet.Status) (isNew bool) {
 	return isNew
 }
 
-// canRepair reports whether a reconcile may end a condition of a single runtime. Load, or the
-// control plane, causes the others.
+// canRepair is false for conditions that load, or the control plane, causes.
 func canRepair(c fleet.Condition) bool {
 	causedElsewhere := []string{reasons.Dropping, reasons.PendingTooLong, reasons.SharedByReplicas}
 	return c.State == fleet.Stale || c.State == fleet.Degraded && !slices.Contains(causedElsewhere, c.Reason)
 }
 
-// isInstalled reports whether the agent of a runtime has the certificates with that version, and
-// nothing is to be verified. An empty version is not known.
+// isInstalled is false for an empty version, and while something is to be verified.
 func (b *book) isInstalled(object client.ObjectKey, version string) (installed bool) {
 	b.edit(object, func(e *entry) { installed = version != "" && e.installed == version && !e.verify })
 	return installed
 }
 
-// beginRepair reports whether a reconcile must apply all objects.
 func (b *book) beginRepair(object client.ObjectKey) (verify bool) {
 	b.edit(object, func(e *entry) {
 		if verify, e.verify = e.verify, false; verify {
@@ -122,8 +116,7 @@ func (b *book) beginRepair(object client.ObjectKey) (verify bool) {
 	return verify
 }
 
-// endRepair notes how long a reconcile took. The next early one waits nine times as long, and at
-// least pause, so that a slow or flapping runtime takes at most a tenth of a worker.
+// endRepair makes the next one wait nine times as long: it takes a tenth of a worker at most.
 func (b *book) endRepair(object client.ObjectKey, took, pause time.Duration) {
 	const pauses = 9
 	b.edit(object, func(e *entry) {
@@ -136,8 +129,7 @@ func (b *book) endRepair(object client.ObjectKey, took, pause time.Duration) {
 const (
 	// drain is how long agents may send heartbeats after their removal.
 	drain = time.Minute
-	// lingering is how long after the removal of a manager the runtimes that still send for it are
-	// reconciled early.
+	// lingering bounds the early reconciles for a removed manager that runtimes still send for.
 	lingering = 10 * time.Minute
 	// maxFormer bounds the former managers of a runtime, as the runtime names them.
 	maxFormer = 100
@@ -161,9 +153,7 @@ func (b *book) noteFormer(object client.ObjectKey, current, named []core.Manager
 	})
 }
 
-// forgetFormer removes the managers from the fleet that the agents of a runtime do not send to any
-// more. It returns the time to the next reconcile: a manager stays while former agents send
-// heartbeats for it.
+// forgetFormer keeps a manager while former agents send heartbeats for it.
 func (r *reconciler) forgetFormer(object client.ObjectKey, id core.RuntimeID, current []core.Manager) time.Duration {
 	interval := r.opts.Interval
 	r.book.edit(object, func(e *entry) {

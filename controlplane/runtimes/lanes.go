@@ -38,7 +38,6 @@ type lane struct {
 	queue ordered // nil until the controller runs
 }
 
-// source keeps the queue of its controller, and adds the first requests.
 func (l *lane) source(first ...reconcile.Request) source.Source {
 	return source.Func(func(_ context.Context, q queue) error {
 		l.mu.Lock()
@@ -51,7 +50,6 @@ func (l *lane) source(first ...reconcile.Request) source.Source {
 	})
 }
 
-// add reports whether the controller runs.
 func (l *lane) add(after time.Duration, priority int, requests ...reconcile.Request) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -116,7 +114,6 @@ func (r *reconciler) reconcileAll() {
 	r.regular.add(0, handler.LowPriority, r.book.requests()...)
 }
 
-// fanOut reconciles all runtimes after a change of a Watcher.
 func (r *reconciler) fanOut() handler.EventHandler {
 	return handler.Funcs{
 		CreateFunc: func(context.Context, event.CreateEvent, queue) { r.reconcileAll() },
@@ -125,8 +122,7 @@ func (r *reconciler) fanOut() handler.EventHandler {
 	}
 }
 
-// longestBackoff is the longest time between two attempts while the CA cannot be reconciled, as
-// without cert-manager.
+// longestBackoff is for a CA that cannot be reconciled, as without cert-manager.
 const longestBackoff = 5 * time.Minute
 
 // KeepCertificates returns a part of a manager that reconciles the CA and the certificate of the
@@ -140,8 +136,7 @@ func KeepCertificates(issuer Certificates) manager.Runnable {
 	return keepReconciled("certificates", issuer, defaultRetry, func(certificates.Status) {}, &lane{})
 }
 
-// keepAuthority reconciles the CA. When a rotation begins to wait for confirmations, it reconciles
-// all runtimes once, so that they get the new bundle before their interval ends.
+// keepAuthority reconciles all runtimes once when a rotation begins to wait for them.
 func (r *reconciler) keepAuthority(reconcileAll func()) manager.Runnable {
 	confirming := false
 	note := func(status certificates.Status) {
@@ -154,8 +149,7 @@ func (r *reconciler) keepAuthority(reconcileAll func()) manager.Runnable {
 	return keepReconciled(r.opts.Name+"-certificates", r.certificates, r.opts.Retry, note, &r.authority)
 }
 
-// keepReconciled returns a controller of one request. note gets each status, unless Reconcile
-// fails.
+// keepReconciled calls note with each status, unless Reconcile fails.
 func keepReconciled(
 	name string, issuer Certificates, retry time.Duration,
 	note func(certificates.Status), requests *lane,
@@ -185,8 +179,7 @@ func keepReconciled(
 	})
 }
 
-// followed is a part of [certificates.Certificates], for an issuer with objects that can be
-// followed.
+// followed is for an issuer with objects that can be followed.
 type followed interface {
 	Follow(ctx context.Context, watching client.WithWatch, changed func(owner types.NamespacedName))
 	Version(r certificates.Runtime) string
@@ -194,9 +187,7 @@ type followed interface {
 
 var _ followed = (*certificates.Certificates)(nil)
 
-// follow returns a part of a manager. It reconciles a runtime as soon as its certificates or its
-// kubeconfig have changed, and the CA as soon as a rotation is requested. Without a kind or a
-// right, it retries, and such a change waits for the next reconcile.
+// follow retries without a kind or a right. A change then waits for the next reconcile.
 func (r *reconciler) follow(mgr ctrl.Manager) (manager.Runnable, error) {
 	watching, err := client.NewWithWatch(mgr.GetConfig(), client.Options{
 		HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(),

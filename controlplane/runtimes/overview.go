@@ -41,7 +41,6 @@ type Overview struct {
 	authority certificates.Status
 }
 
-// newBook adds the objects of one kind.
 func (o *Overview) newBook() *book {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -59,7 +58,6 @@ func (o *Overview) noteAuthority(status certificates.Status) {
 	o.authority = status
 }
 
-// book has the objects of one kind.
 type book struct {
 	mu       sync.Mutex
 	objects  map[client.ObjectKey]*entry
@@ -70,24 +68,22 @@ type book struct {
 	status   func(core.RuntimeID, core.Manager) fleet.Status // of a fleet, for runtimes that never sent anything, or nil
 }
 
-// entry is all that is known of an object that represents a runtime.
 type entry struct {
 	object   client.ObjectKey
 	id       core.RuntimeID
 	state    fleet.InstallationState // zero until the first report
 	ready    time.Time               // since when, zero if it is not
 	managers []core.Manager          // that its agents send to, since it was ready
-	watchers watchers                // installed there
+	watchers watchers                // installed there.
 
 	text    string                     // the last text that was reported
-	waiting time.Time                  // since when the runtime is not ready
+	waiting time.Time                  // since when the runtime is not ready.
 	fails   bool                       // in the failing lane
 	tried   []core.Manager             // managers of the last reconcile
 	former  map[core.Manager]time.Time // managers that its agents may not serve any more, since when
 	repair
 }
 
-// contents are the data that an installation brings to a runtime.
 type contents struct {
 	watches  []watch.Watch
 	managers []core.Manager
@@ -123,7 +119,6 @@ func (o *Overview) Installed(watcher types.NamespacedName, generation int64) (in
 	return installed, all
 }
 
-// each visits the objects that have a status.
 func (b *book) each(visit func(e *entry)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -172,21 +167,18 @@ func (b *book) sum(all *fleet.Installations, e *entry) {
 	}
 }
 
-// silent reports whether a runtime has sent nothing, and should have.
 func (b *book) silent(e *entry, manager core.Manager) bool {
 	return b.status != nil && time.Since(e.ready) > neverHeardAfter && b.status(e.id, manager).LastSeen.IsZero()
 }
 
-// begin makes the object of a runtime known before its first report, so that a later change of
-// Watchers reaches it.
+// begin makes an object known before its first report: a change of Watchers must reach it.
 func (b *book) begin(object client.ObjectKey, id core.RuntimeID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.of(object, id)
 }
 
-// of returns the entry of an object. An empty id leaves the former one. With another id, all that
-// the fleet has found ends.
+// of leaves the former id for an empty one. Another id ends all that the fleet has found.
 func (b *book) of(object client.ObjectKey, id core.RuntimeID) *entry {
 	e := b.objects[object]
 	if e == nil {
@@ -208,7 +200,6 @@ func (b *book) leave(e *entry) {
 	}
 }
 
-// requests are those of all objects that represent runtimes.
 func (b *book) requests() (all []reconcile.Request) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -218,8 +209,7 @@ func (b *book) requests() (all []reconcile.Request) {
 	return all
 }
 
-// note sets the status of an object. An empty id leaves the former one. It reports whether the
-// status has a new text, and whether it has none after one.
+// note reports whether the status has a new text, and whether it has none after one.
 func (b *book) note(
 	object client.ObjectKey, id core.RuntimeID, status installation.Status, has contents,
 ) (isNew, ended bool) {
@@ -244,7 +234,6 @@ func (b *book) note(
 	return isNew, ended
 }
 
-// forget removes an object. It returns its runtime, if it is known, and no other object has it.
 func (b *book) forget(object client.ObjectKey) core.RuntimeID {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -259,7 +248,6 @@ func (b *book) forget(object client.ObjectKey) core.RuntimeID {
 	return e.id
 }
 
-// edit changes the entry of an object, if it is known.
 func (b *book) edit(object client.ObjectKey, change func(e *entry)) {
 	b.locked(func() {
 		if e := b.objects[object]; e != nil {
@@ -274,7 +262,6 @@ func (b *book) locked(change func()) {
 	change()
 }
 
-// reasonInstalled is the reason of a condition, and of an Event, for a runtime that is ready.
 const reasonInstalled = "Installed"
 
 // ReportCondition returns a function for [Options.Report]. It keeps a condition of that type in

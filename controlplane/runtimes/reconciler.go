@@ -30,10 +30,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
-// finalizer holds an object until the agent is removed from its runtime.
 const finalizer = "operator.kyma-project.io/runtime-watcher"
 
-// conflictPause is the time after which a write that conflicts is tried again.
 const conflictPause = time.Second
 
 type reconciler struct {
@@ -55,8 +53,7 @@ type reconciler struct {
 	busy                        sync.Map // has the keys of the runtimes that a worker of one of the lanes is at
 }
 
-// reconcile tries again after a conflict, without an error: the cache has not seen the last write
-// yet.
+// reconcile tries again after a conflict: the cache has not seen the last write yet.
 func (r *reconciler) reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	result, err := r.reconcileObject(ctx, request)
 	if apierrors.IsConflict(err) && !isFailure(err) {
@@ -84,8 +81,7 @@ func (r *reconciler) reconcileObject(ctx context.Context, request reconcile.Requ
 	return r.keep(ctx, object)
 }
 
-// end forgets an object that is gone or released. It returns the runtime that has no object now,
-// if one is known.
+// end forgets an object. It returns its runtime, if that is known and has no other object.
 func (r *reconciler) end(ctx context.Context, object client.ObjectKey) core.RuntimeID {
 	id := r.book.forget(object)
 	if id != "" {
@@ -222,8 +218,7 @@ func (r *reconciler) glance(
 // wayAwaited is how long a new runtime may have no kubeconfig before that is a failure.
 const wayAwaited = time.Hour
 
-// prepare sets the parts that are needed beside the certificates. Without a way to the runtime, it
-// sets no client.
+// prepare sets no client without a way to the runtime.
 func (r *reconciler) prepare(
 	ctx context.Context, object client.Object, next *installation.Runtime,
 ) (waiting installation.Status, err error) {
@@ -257,7 +252,6 @@ func (r *reconciler) apply(
 	return status, because(installReason(err), err)
 }
 
-// reach returns a client for a runtime, nil if there is no way.
 func (r *reconciler) reach(ctx context.Context, object client.Object, id core.RuntimeID) (client.Client, error) {
 	there, err := r.connect(ctx, object)
 	if errors.Is(err, ErrGone) {
@@ -287,8 +281,7 @@ func awaiting(reason, message string) installation.Status {
 	return installation.Status{State: installation.Progressing, Reason: reason, Message: message}
 }
 
-// edit writes finalizers and annotations, if they change. It conflicts with concurrent changes, as
-// it replaces the whole list of finalizers.
+// edit conflicts with concurrent changes, as it replaces the whole list of finalizers.
 func (r *reconciler) edit(ctx context.Context, object client.Object, change func()) error {
 	before, _ := object.DeepCopyObject().(client.Object) // It is one.
 	change()
@@ -369,7 +362,6 @@ func (r *reconciler) remove(ctx context.Context, object client.Object) (reconcil
 // this process, so that an operator that restarts often gives up, too.
 const annotationRemoval = "operator.kyma-project.io/removal-failing-since"
 
-// sinceRemoval returns how long ago the first failed removal was, and notes the first one.
 func (r *reconciler) sinceRemoval(ctx context.Context, object client.Object) (time.Duration, error) {
 	first, err := time.Parse(time.RFC3339, object.GetAnnotations()[annotationRemoval])
 	if since := time.Since(first); err == nil && since >= 0 {
@@ -404,8 +396,7 @@ func (r *reconciler) release(ctx context.Context, object client.Object, id core.
 // label. The agent would get no new certificates.
 var errNoID = errors.New("want the ID of a runtime with an agent, have none")
 
-// uninstall removes the agent. It returns the runtime, as far as it is known, and none when the
-// runtime belongs to another object: then there is nothing to remove.
+// uninstall returns no runtime that belongs to another object: there is nothing to remove.
 func (r *reconciler) uninstall(
 	ctx context.Context, object client.Object,
 ) (certificates.Runtime, installation.Status, error) {

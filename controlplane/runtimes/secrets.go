@@ -36,7 +36,6 @@ const (
 	userAgent      = "runtime-watcher-installation"
 )
 
-// kubeconfigs keeps the clients that were used last, until their Secret changes.
 type kubeconfigs struct {
 	find    findSecret
 	key     string
@@ -44,8 +43,7 @@ type kubeconfigs struct {
 	clients *lru.Cache // of connection, by the name of the Secret
 }
 
-// findSecret returns the Secret of an object, nil if there is none, and the names that it was
-// looked for by.
+// findSecret returns nil if there is none, and the names that it was looked for by.
 type findSecret func(ctx context.Context, object client.Object) (secret *corev1.Secret, where string, err error)
 
 type connection struct {
@@ -90,8 +88,7 @@ func (o KubeconfigOptions) withDefaults() KubeconfigOptions {
 	})
 }
 
-// installedKinds returns a mapper with the kinds that an installation reads and writes in a
-// runtime. A client with it needs no discovery there.
+// installedKinds spares a client the discovery in the runtime.
 func installedKinds() meta.RESTMapper {
 	mapper := meta.NewDefaultRESTMapper(nil)
 	add := func(scope meta.RESTScope, version string, kinds ...string) {
@@ -223,7 +220,6 @@ func versionOf(object client.Object) string {
 	return string(object.GetUID()) + "/" + object.GetResourceVersion()
 }
 
-// known returns nil unless there is a client for that version of a Secret.
 func (k *kubeconfigs) known(name client.ObjectKey, version string) client.Client {
 	found, _ := k.clients.Get(name)
 	known, _ := found.(connection)
@@ -307,11 +303,9 @@ func (o KubeconfigOptions) validateCluster(cluster *clientcmdapi.Cluster) error 
 	}
 }
 
-// pullSecretAge is the longest time for which the content of a pull secret is kept.
 const pullSecretAge = time.Minute
 
-// pullSecret reads a Secret of the control plane for all runtimes, about once a minute. It returns
-// nil without a name.
+// pullSecret reads about once a minute. It returns nil without a name.
 func (r *reconciler) pullSecret(ctx context.Context) ([]byte, error) {
 	name := r.opts.PullSecret
 	if name == (types.NamespacedName{}) {

@@ -90,7 +90,6 @@ func SetUp(
 	return errors.Join(r.addControllers(mgr, plane.GetCache()), mgr.Add(r.keepAuthority(r.reconcileAll)), mgr.Add(changes))
 }
 
-// checkService fails if the certificates are not for the Service of the agent, in each runtime.
 func checkService(issuer Certificates, installer *installation.Installer) error {
 	checked, ok := issuer.(interface {
 		CheckService(service types.NamespacedName) error
@@ -123,8 +122,7 @@ func (r *reconciler) addControllers(mgr ctrl.Manager, watchers cache.Cache) erro
 	return errors.Join(err, failingErr)
 }
 
-// controllerOptions are those of both lanes. The limiter is for errors of the control plane itself,
-// such as conflicts.
+// controllerOptions have a limiter for errors of the control plane itself, such as conflicts.
 func (r *reconciler) controllerOptions() controller.Options {
 	const firstRetry = 100 * time.Millisecond
 	return controller.Options{
@@ -145,7 +143,6 @@ func relevant() predicate.Predicate {
 	}}
 }
 
-// othersOf returns the annotations of others, never nil.
 func othersOf(object client.Object) map[string]string {
 	annotations := make(map[string]string)
 	maps.Copy(annotations, object.GetAnnotations())

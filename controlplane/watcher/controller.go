@@ -25,7 +25,6 @@ import (
 
 const (
 	conflictPause = time.Second
-	// countInterval is the time between two counts of the runtimes with a Watcher.
 	countInterval = 30 * time.Second
 	maxPort       = 65535
 )
@@ -78,8 +77,7 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 // formerFinalizer is on every Watcher of a controller that this one replaces.
 const formerFinalizer = "operator.kyma-project.io/watcher"
 
-// removeFinalizer takes the former finalizer off. Routes have an owner reference, so they need no
-// finalizer.
+// removeFinalizer is safe, as routes have an owner reference.
 func (r *reconciler) removeFinalizer(ctx context.Context, w *v1beta2.Watcher) error {
 	before := w.DeepCopy()
 	if !controllerutil.RemoveFinalizer(w, formerFinalizer) {
@@ -91,8 +89,7 @@ func (r *reconciler) removeFinalizer(ctx context.Context, w *v1beta2.Watcher) er
 	return option.Unless(err == nil, "remove the finalizer %s: %w", formerFinalizer, err)
 }
 
-// establish returns the status of a Watcher after it has applied its route. The former route stays
-// while a new one cannot be made, as it may still work.
+// establish keeps the former route while a new one cannot be made, as it may still work.
 func (r *reconciler) establish(ctx context.Context, w *v1beta2.Watcher) (outcome, error) {
 	manager, err := managerOf(w)
 	if err != nil {
@@ -148,22 +145,18 @@ func (r *reconciler) route(ctx context.Context, w *v1beta2.Watcher, manager core
 	}, nil
 }
 
-// The types of conditions.
 const (
-	// conditionRouteReady reports whether events reach the service.
 	conditionRouteReady = "RouteReady"
 	// conditionReady reports whether a Watcher works, for kubectl wait, Flux and Argo CD: the route
 	// is ready, and a runtime watches, as far as the runtimes are known. Its message counts them.
 	conditionReady = "Ready"
 )
 
-// The reasons of conditionRouteReady.
 const (
 	reasonRouteApplied   = "RouteApplied"
 	reasonRouteNotNeeded = "RouteNotNeeded"
 	reasonRoutePending   = "RoutePending"
 	reasonRouteRejected  = "RouteRejected"
-	// reasonManagerShared means that an older Watcher leads the same manager to another service.
 	reasonManagerShared  = "ManagerShared"
 	reasonManagerMissing = "ManagerMissing"
 	reasonManagerInvalid = "ManagerInvalid"
@@ -174,8 +167,7 @@ const (
 	reasonInvalidSelector     = "InvalidSelector"
 	reasonGatewayNotFound     = "GatewayNotFound"
 	reasonGatewayWithoutHosts = "GatewayWithoutHosts"
-	// reasonRouteConflict means that a route of that name has another owner.
-	reasonRouteConflict = "RouteConflict"
+	reasonRouteConflict       = "RouteConflict"
 	// reasonRouteRefused means that a request to the API server failed. It is retried.
 	reasonRouteRefused = "RouteRefused"
 	// reasonNotInstalled means that no runtime watches it yet, for conditionReady.
@@ -209,7 +201,6 @@ type outcome struct {
 	reason, message string
 }
 
-// failed returns the outcome of an error, and the error again when it must be retried.
 func failed(err error) (o outcome, again error) {
 	o = outcome{state: stateError, status: metav1.ConditionFalse, reason: reasonRouteRefused, message: err.Error()}
 	var known *routeProblem

@@ -69,8 +69,7 @@ func backend(service v1beta2.Service) gatewayv1.HTTPBackendRef {
 	}}
 }
 
-// parentsOf returns the gateways that serve HTTP, and the names of all gateways, both sorted. A
-// route without hosts takes the hosts of its gateways.
+// parentsOf returns sorted lists. A route without hosts takes the hosts of its gateways.
 func parentsOf(gateways []gatewayv1.Gateway) (parents []gatewayv1.ParentReference, names []string) {
 	slices.SortFunc(gateways, func(a, b gatewayv1.Gateway) int {
 		return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)
@@ -94,8 +93,6 @@ func isHTTP(l gatewayv1.Listener) bool {
 	return l.Protocol == gatewayv1.HTTPProtocolType || l.Protocol == gatewayv1.HTTPSProtocolType
 }
 
-// check reads the conditions that the controllers of the gateways have written for each parent of
-// the route.
 func (h httpRoutes) check(ctx context.Context, reader client.Reader, key client.ObjectKey) error {
 	route := &gatewayv1.HTTPRoute{}
 	if err := reader.Get(ctx, key, route); err != nil && !apierrors.IsNotFound(err) {
@@ -130,8 +127,7 @@ func (h httpRoutes) check(ctx context.Context, reader client.Reader, key client.
 	return nil
 }
 
-// nameOf returns <namespace>/<name>. A reference without namespace means the namespace of the
-// route.
+// nameOf reads a reference without namespace as of the namespace of the route.
 func nameOf(parent gatewayv1.ParentReference, route *gatewayv1.HTTPRoute) string {
 	namespace := route.Namespace
 	if parent.Namespace != nil {

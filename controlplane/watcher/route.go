@@ -22,7 +22,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
-// routing is the part that differs between the kinds of routes.
 type routing interface {
 	kind() string
 	gateway() client.Object
@@ -36,7 +35,6 @@ type routing interface {
 	check(ctx context.Context, reader client.Reader, route client.ObjectKey) error
 }
 
-// prefixes are the beginnings of the paths that lead to a manager, one for each contract.
 func prefixes(manager core.Manager) []string {
 	versions := []contract.Version{contract.V1, contract.V2, contract.V3}
 	paths := make([]string, len(versions))
@@ -59,7 +57,6 @@ func (r *reconciler) apply(ctx context.Context, w *v1beta2.Watcher, route client
 	return serverside.ApplyTyped(ctx, r.client, route, route.GetObjectKind().GroupVersionKind(), fieldOwner)
 }
 
-// checkOwner refuses to take over a route of the same name that has another owner.
 func (r *reconciler) checkOwner(ctx context.Context, w *v1beta2.Watcher) error {
 	current, err := r.stored(ctx, r.routing, client.ObjectKeyFromObject(w))
 	if err != nil || current == nil || ownedBy(current, w.Name) {
@@ -76,8 +73,7 @@ func (r *reconciler) stored(ctx context.Context, of routing, key client.ObjectKe
 	return route, option.Unless(err == nil, "read %s: %w", of.kind(), err)
 }
 
-// ownedBy goes by the name: a Watcher that was deleted and created again takes over the route of
-// the first one.
+// ownedBy goes by the name: a Watcher that is created again takes over its former route.
 func ownedBy(route client.Object, name string) bool {
 	group := v1beta2.GroupVersion().Group + "/"
 	return slices.ContainsFunc(route.GetOwnerReferences(), func(owner metav1.OwnerReference) bool {
@@ -85,9 +81,9 @@ func ownedBy(route client.Object, name string) bool {
 	})
 }
 
-// remove deletes the routes of a Watcher, of every kind except one. An earlier setting may have made
-// routes of another kind. It skips such kinds if they are not installed or not allowed. The garbage
-// collector would do the same for a Watcher that is gone, later.
+// remove deletes the routes of a Watcher, of every kind except one. An earlier setting may have
+// made routes of another kind. It skips such kinds if they are not installed or not allowed. The
+// garbage collector would do the same for a Watcher that is gone, later.
 func (r *reconciler) remove(ctx context.Context, key client.ObjectKey, except string) error {
 	for _, of := range []routing{virtualServices{}, httpRoutes{}} {
 		if of.kind() == except {
@@ -105,7 +101,6 @@ func (r *reconciler) remove(ctx context.Context, key client.ObjectKey, except st
 	return nil
 }
 
-// kind is that of the routes, or "".
 func (r *reconciler) kind() string {
 	if r.routing == nil {
 		return ""
@@ -150,8 +145,7 @@ func (r *reconciler) yield(ctx context.Context, w *v1beta2.Watcher, m core.Manag
 		elder.Spec.ServiceInfo.Namespace, elder.Spec.ServiceInfo.Name)
 }
 
-// elderOf returns the oldest Watcher before w that leads the manager to another service, nil if
-// there is none.
+// elderOf returns nil if no Watcher before w leads the manager to another service.
 func elderOf(w *v1beta2.Watcher, m core.Manager, watchers []v1beta2.Watcher) *v1beta2.Watcher {
 	eldest := w
 	for i := range watchers {

@@ -31,7 +31,6 @@ import (
 // Routing is the kind of object that leads events from a gateway to a service.
 type Routing string
 
-// The kinds of routes.
 const (
 	// VirtualService is the route of Istio, networking.istio.io/v1beta1.
 	VirtualService Routing = "VirtualService"
@@ -151,7 +150,6 @@ func SetUp(mgr ctrl.Manager, opts Options) (failed error) {
 	return controller.Complete(r)
 }
 
-// gatewayCache returns the cache of plane, or one of the namespaces of the gateways alone.
 func (o Options) gatewayCache(mgr ctrl.Manager, plane cluster.Cluster) (cache.Cache, error) {
 	if len(o.GatewayNamespaces) == 0 {
 		return plane.GetCache(), nil

@@ -17,7 +17,6 @@ import (
 
 const watcherKind = "Watcher"
 
-// managerOf returns the manager that gets the events of a Watcher. The error is a [routeProblem].
 func managerOf(w *v1beta2.Watcher) (core.Manager, error) {
 	name := managerName(w)
 	if name == "" {
@@ -35,8 +34,7 @@ func managerName(w *v1beta2.Watcher) string {
 	return cmp.Or(w.Spec.Manager, w.Labels[v1beta2.ManagedByLabel])
 }
 
-// watchOf returns the watch of a Watcher, without its invalid conditions. dropped is why they are
-// invalid. Both errors name the Watcher. They wrap [watch.ErrInvalid], except those of the manager.
+// watchOf returns the watch without its invalid conditions, which dropped names.
 func watchOf(w *v1beta2.Watcher) (found watch.Watch, dropped, err error) {
 	if _, err := managerOf(w); err != nil {
 		return watch.Watch{}, nil, fmt.Errorf("watcher %s/%s: %w", w.Namespace, w.Name, err)
@@ -66,8 +64,7 @@ func read(w *v1beta2.Watcher) (watch.Watch, error) {
 	return watches[0], nil
 }
 
-// conditionsOf returns the conditions of a Watcher in a form that never fails. Invalid conditions
-// are left out, and the error joins the reasons. It wraps [watch.ErrInvalid].
+// conditionsOf leaves out invalid conditions, and joins the reasons.
 func conditionsOf(w *v1beta2.Watcher) (conditions []watch.Condition, err error) {
 	for _, written := range w.Spec.MatchConditions {
 		total, invalid := condition.Total(written.Expression)
@@ -114,8 +111,7 @@ func Watches(watchers []v1beta2.Watcher) ([]watch.Watch, error) {
 	return watches, errors.Join(problems...)
 }
 
-// beyondMost returns the youngest managers beyond those that an agent can know. An agent refuses a
-// list with more of them, and does not start.
+// beyondMost returns the youngest managers beyond those that an agent accepts.
 func beyondMost(first map[core.Manager]*v1beta2.Watcher) []core.Manager {
 	managers := slices.SortedFunc(maps.Keys(first), func(a, b core.Manager) int { return byAge(first[a], first[b]) })
 	return managers[min(len(managers), defaults.MaxManagers):]

@@ -97,7 +97,6 @@ func (v Version) NeedsOwner() bool { return v.traits().needsOwner }
 // Numbered reports whether events travel with an epoch and a sequence, and with heartbeats.
 func (v Version) Numbered() bool { return v.traits().numbered }
 
-// The types of the CloudEvents of contract v3.
 const (
 	typeChanged   = "com.github.runtime-watcher.changed"
 	typeResync    = "com.github.runtime-watcher.resync"

@@ -198,7 +198,6 @@ func parseTime(text string) (time.Time, error) {
 	return wireTime(at), nil
 }
 
-// readData reads the event or the heartbeat; last is the event before it.
 func (c *received) readData(last *core.WatchEvent) error {
 	var err error
 	d := dataReader{rawjson.NewReader(c.data), &c.event.WatchEvent, last}
@@ -239,7 +238,6 @@ func (d *dataReader) read(data []byte, member func(name []byte) error) error {
 	return d.End()
 }
 
-// The fields of data.
 const (
 	fieldOwner      = "owner"
 	fieldWatched    = "watched"

@@ -67,7 +67,6 @@ func (r *Request) failFrom(first, end int) {
 // usualElement is the size in bytes that most bodies of contract v3 with one element do not exceed.
 const usualElement = 1 << 10
 
-// encodeBatch encodes as many events as fit into a request, and the heartbeat behind the last one.
 func encodeBatch(batch *core.Batch) (Request, error) {
 	if batch.Source == "" {
 		return Request{}, fmt.Errorf("%w: source is empty", errMalformed)
@@ -114,7 +113,6 @@ func (r *Request) appendEvents(shared element, events []core.Numbered) {
 	}
 }
 
-// append adds an element to the body, unless it has no room.
 func (r *Request) append(e *element, data func(body []byte) []byte) error {
 	end := len(r.Body)
 	if end > 1 {
@@ -128,8 +126,7 @@ func (r *Request) append(e *element, data func(body []byte) []byte) error {
 	return nil
 }
 
-// appendHeartbeat adds the heartbeat when all events before it are sent: its numbers include
-// theirs.
+// appendHeartbeat comes after all events before it are sent: its numbers include theirs.
 func (r *Request) appendHeartbeat(e element, batch *core.Batch) {
 	data, err := e.setHeartbeat(batch.Heartbeat)
 	switch {
@@ -272,7 +269,6 @@ func checkAttribute(name, value string) error {
 
 func isAttribute(value string) bool { return len(value) <= maxAttribute && utf8.ValidString(value) }
 
-// checkEvent is the validation of an event of v3 at both ends.
 func checkEvent(event *core.Numbered) error {
 	if err := checkID(event.ID); err != nil {
 		return err

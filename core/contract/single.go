@@ -43,8 +43,7 @@ func resyncV2() bodyV2 {
 	}
 }
 
-// part returns the part of a body that a contract has. In v2 an owner is an unknown field, which is
-// ignored.
+// part ignores an owner in v2, where it is an unknown field.
 func (b *bodyV1) part(v Version) any {
 	if v.NeedsOwner() {
 		return b
@@ -71,7 +70,6 @@ func decodeSingle(v Version, body []byte) (core.WatchEvent, error) {
 	}, nil
 }
 
-// encodeSingle encodes the first event that the contract can express.
 func encodeSingle(v Version, batch *core.Batch) (r Request) {
 	for i := range batch.Events {
 		body, err := encodeEvent(v, &batch.Events[i].WatchEvent)
@@ -97,7 +95,6 @@ func encodeEvent(v Version, event *core.WatchEvent) ([]byte, error) {
 	return json.Marshal(body.part(v))
 }
 
-// check is the validation of an event at both ends.
 func (b *bodyV1) check(v Version) error {
 	var errOwner error
 	if v.NeedsOwner() {

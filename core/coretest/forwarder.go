@@ -25,9 +25,9 @@ type ForwarderHarness struct {
 type ForwarderOptions struct {
 	// WithoutOwner means that events arrive without their owner, as with contract v2.
 	WithoutOwner bool
-	// WithoutNumbers means that only resyncs, and objects with their kind and owner, arrive, as with
-	// contracts v1 and v2. Batches with a heartbeat are sent all the same: the transport leaves it
-	// out.
+	// WithoutNumbers means that only resyncs, and objects with their kind and owner, arrive, as
+	// with contracts v1 and v2. Batches with a heartbeat are sent all the same: the transport
+	// leaves it out.
 	WithoutNumbers bool
 	// Unsendable is an event that the transport cannot carry, such as one without owner in contract
 	// v1. Nil: none.
@@ -73,7 +73,6 @@ func TestForwarder(
 	}
 }
 
-// forwarderCheck checks a rule of internal/conformance.
 type forwarderCheck struct {
 	rule  string
 	check func(s *forwarderSuite)
@@ -144,7 +143,6 @@ func (s *forwarderSuite) call(ctx context.Context, manager core.Manager, batch c
 	}
 }
 
-// forward calls Forward with all the time that a prompt answer needs.
 func (s *forwarderSuite) forward(manager core.Manager, batch core.Batch) error {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), s.opts.Patience)
@@ -197,7 +195,6 @@ func (s *forwarderSuite) send(manager core.Manager, batch core.Batch) core.Event
 	return failed
 }
 
-// mustSend fails the test unless all elements of a batch are delivered.
 func (s *forwarderSuite) mustSend(manager core.Manager, batch core.Batch) {
 	s.t.Helper()
 	for i, err := range s.send(manager, batch) {
@@ -205,7 +202,6 @@ func (s *forwarderSuite) mustSend(manager core.Manager, batch core.Batch) {
 	}
 }
 
-// testDeadline sends with a context that ends after some time, or has ended.
 func (s *forwarderSuite) testDeadline(after time.Duration) {
 	s.farEnd.Always(s.hang())
 	ctx, cancel := context.WithTimeout(s.t.Context(), after)
@@ -227,7 +223,6 @@ func (s *forwarderSuite) hang() answer {
 	}
 }
 
-// endedBy fails the test unless err is that of the context, and not permanent.
 func (s *forwarderSuite) endedBy(err, want error) {
 	s.t.Helper()
 	err = eventError(err, 0)

@@ -11,7 +11,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// carried returns what a transport carries of a batch.
 func (s *forwarderSuite) carried(batch core.Batch) core.Batch {
 	batch = clone(batch)
 	for i := range batch.Events {
@@ -31,8 +30,7 @@ func (s *forwarderSuite) carried(batch core.Batch) core.Batch {
 	return batch
 }
 
-// roundTrip fails the test unless the far end acknowledges what the transport carries of a batch,
-// in one request or several. Some elements may arrive twice: the first time counts.
+// roundTrip allows several requests. Some elements may arrive twice: the first time counts.
 func (s *forwarderSuite) roundTrip(sent core.Batch) {
 	s.t.Helper()
 	before := len(s.farEnd.Calls())
@@ -92,8 +90,6 @@ func (s *forwarderSuite) testBatch() {
 	}
 }
 
-// arrived fails the test unless exactly these events were acknowledged for manager, each at least
-// once.
 func (s *forwarderSuite) arrived(manager core.Manager, sent ...core.WatchEvent) {
 	s.t.Helper()
 	keys := func(events []core.WatchEvent) map[core.EventKey]bool {
@@ -155,7 +151,6 @@ func (s *forwarderSuite) testConcurrent() {
 	s.arrived(managerB, sent[managerB]...)
 }
 
-// testSlowManager sends to a manager while a call to another one hangs, and then cancels that call.
 func (s *forwarderSuite) testSlowManager() {
 	s.farEnd.Next(s.hang())
 	soon, end := context.WithTimeout(s.t.Context(), s.opts.Patience)

@@ -64,7 +64,6 @@ func (s *forwarderSuite) classified(err error, want Refusal) {
 	}
 }
 
-// hasReason reports whether err carries a metric label.
 func hasReason(err error) bool {
 	reason := core.Reason(err)
 	return reason != "other" && regexp.MustCompile("^[a-z0-9_]+$").MatchString(reason)
@@ -78,7 +77,6 @@ func (s *forwarderSuite) testUnreachable() {
 	s.arrived(managerA, sampleEvent(0))
 }
 
-// testRefusedEvents refuses two events of five for themselves, each for a reason of its own.
 func (s *forwarderSuite) testRefusedEvents() {
 	events := sampleEvents(0, 5)
 	refusals := map[int]Refusal{
@@ -102,8 +100,6 @@ func (s *forwarderSuite) testRefusedEvents() {
 	s.refusedOnly(s.send(managerA, numbered(events...)), events, refusals)
 }
 
-// refusedOnly fails the test unless exactly the refused events failed, each with its own error, and
-// all others arrived.
 func (s *forwarderSuite) refusedOnly(failed core.EventErrors, events []core.WatchEvent, refusals map[int]Refusal) {
 	s.t.Helper()
 	var taken []core.WatchEvent

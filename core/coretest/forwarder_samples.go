@@ -54,7 +54,6 @@ func sampleEvents(from, count int) []core.WatchEvent {
 	return events
 }
 
-// numbered returns a batch of numbered events.
 func numbered(events ...core.WatchEvent) core.Batch {
 	batch := core.NewBatch(events...)
 	batch.Source, batch.Epoch = "runtime-1", epoch
@@ -65,7 +64,6 @@ func numbered(events ...core.WatchEvent) core.Batch {
 	return batch
 }
 
-// beating adds a heartbeat to a batch.
 func beating(batch core.Batch) core.Batch {
 	batch.Heartbeat = sampleHeartbeat()
 	return batch

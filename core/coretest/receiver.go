@@ -78,8 +78,7 @@ func CheckReceiver(remote RemoteReceiver, opts ReceiverOptions, run func(rule st
 	}
 }
 
-// receiverCheck sends a batch, or does what do does. Each has a runtime of its own, so that checks
-// of one receiver do not meet.
+// receiverCheck has a runtime of its own, so that checks of one receiver do not meet.
 type receiverCheck struct {
 	rule    string
 	runtime core.RuntimeID
@@ -87,8 +86,7 @@ type receiverCheck struct {
 	// beat adds a heartbeat, and claims another runtime as the source.
 	beat   bool
 	claims core.RuntimeID
-	// failed are the events that fail with class, if it is not nil. Without them, class is the error
-	// of the batch.
+	// failed are the events that fail with class. Without them, class is the error of the batch.
 	failed []int
 	class  error
 	// accepted are the objects that reach the operator in this order.
@@ -169,7 +167,6 @@ func (s *receiverSuite) send(runtime core.RuntimeID, batch core.Batch) error {
 	return s.Sender(runtime).Forward(ctx, receiverManager, batch)
 }
 
-// batchOf returns a numbered batch of changes of objects.
 func batchOf(names ...string) core.Batch {
 	events := make([]core.WatchEvent, len(names))
 	for i, name := range names {
@@ -180,7 +177,6 @@ func batchOf(names ...string) core.Batch {
 	return batch
 }
 
-// handled returns the names of the objects that the operator accepted from a runtime.
 func handled(calls []Call, runtime core.RuntimeID) (names []string) {
 	for i := range calls {
 		for _, event := range calls[i].acknowledged() {
@@ -192,8 +188,7 @@ func handled(calls []Call, runtime core.RuntimeID) (names []string) {
 	return names
 }
 
-// wantAccepted fails the test unless the operator accepted these objects of a runtime, in this order
-// and no others, or again and in any order.
+// wantAccepted compares in order, unless events may come again.
 func (s *receiverSuite) wantAccepted(runtime core.RuntimeID, again bool, want ...string) {
 	s.t.Helper()
 	if s.Operator == nil {
@@ -210,8 +205,7 @@ func (s *receiverSuite) wantAccepted(runtime core.RuntimeID, again bool, want ..
 	}
 }
 
-// wantRefused checks that those events failed, and that each may succeed later. Without events, err
-// is of the whole batch.
+// wantRefused also checks that each event may succeed later.
 func (s *receiverSuite) wantRefused(err, class error, want ...int) {
 	s.t.Helper()
 	some, _ := errors.AsType[core.EventErrors](err)
@@ -225,7 +219,6 @@ func (s *receiverSuite) wantRefused(err, class error, want ...int) {
 	}
 }
 
-// wantKnown fails the test unless the fleet has, or has not, seen a heartbeat of a runtime.
 func (s *receiverSuite) wantKnown(runtime core.RuntimeID, want bool) {
 	s.t.Helper()
 	if s.fleet == nil {
@@ -236,8 +229,7 @@ func (s *receiverSuite) wantKnown(runtime core.RuntimeID, want bool) {
 	}
 }
 
-// testHandlerNotReady lets a handler without a method Ready refuse once. Nothing may be lost, and
-// no event is named.
+// testHandlerNotReady lets a handler refuse once. Nothing may be lost, and no event is named.
 func (s *receiverSuite) testHandlerNotReady() {
 	err := s.send(s.runtime, batchOf(lateName))
 	if err != nil {
@@ -250,8 +242,6 @@ func (s *receiverSuite) testHandlerNotReady() {
 	s.wantAccepted(s.runtime, true, lateName)
 }
 
-// testLoudRuntime sends more events than the share of a runtime at once. The refusal says when the
-// share has room again.
 func (s *receiverSuite) testLoudRuntime() {
 	const batches, events = 8, 400
 	names := make([]string, events)

@@ -168,7 +168,6 @@ func refuse(err error) answer {
 	return func(context.Context, core.Batch) error { return err }
 }
 
-// eventError returns the error of one event in an answer.
 func eventError(err error, index int) error {
 	if some, ok := errors.AsType[core.EventErrors](err); ok {
 		return some[index]
@@ -188,7 +187,6 @@ func clone(batch core.Batch) core.Batch {
 	return batch
 }
 
-// The names in the script of [ScriptedParts].
 const (
 	coldRuntime      core.RuntimeID = "cold-runtime"
 	forbiddenRuntime core.RuntimeID = "forbidden-runtime"

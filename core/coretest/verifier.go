@@ -49,7 +49,6 @@ func TestVerifier(t *testing.T, newVerifier func(t *testing.T) core.Verifier, ca
 	}
 }
 
-// proves reports whether a fault could change a verdict of the cases.
 func proves(cases []VerifierCase) bool {
 	var passing, cold int
 	for _, c := range cases {

@@ -17,8 +17,7 @@ const (
 	reviewInterval = time.Second
 	deliverTimeout = 5 * time.Second
 	retryDelay     = time.Second
-	// maxDeliveries bounds the deliveries of a manager at the same time, as each may hang for
-	// deliverTimeout.
+	// maxDeliveries are of one manager, as each may hang for deliverTimeout.
 	maxDeliveries = 32
 )
 
@@ -118,8 +117,6 @@ func (f *Fleet) reviewSome(keys []key) {
 	}
 }
 
-// deliverTo delivers the resyncs of one manager when they are due, at the pace that the options
-// allow.
 func (f *Fleet) deliverTo(ctx context.Context, manager core.Manager, handler core.Handler) {
 	ticker := time.NewTicker(reviewInterval)
 	defer ticker.Stop()
@@ -152,7 +149,6 @@ func (f *Fleet) deliverTo(ctx context.Context, manager core.Manager, handler cor
 	}
 }
 
-// due returns the due resyncs of a manager, in the order of their times.
 func (f *Fleet) due(manager core.Manager, now time.Time) []dueResync {
 	due := f.collectDue(manager, now)
 	slices.SortFunc(due, func(a, b dueResync) int { return a.at.Compare(b.at) })
@@ -230,7 +226,6 @@ func (f *Fleet) delivered(manager core.Manager, cause string) {
 	}
 }
 
-// The causes of the resyncs of a fleet.
 const (
 	// causeNewEpoch means that an agent process sent its first request: earlier events may be lost.
 	causeNewEpoch = "new_epoch"
@@ -258,13 +253,11 @@ const (
 	longestPause = 40 * time.Second
 )
 
-// resync is a resync to come.
 type resync struct {
 	cause string
 	due   time.Time
 }
 
-// postpone replaces a resync by one that is due later.
 func (r *resync) postpone(cause string, due time.Time) {
 	if due.After(r.due) {
 		*r = resync{cause, due}

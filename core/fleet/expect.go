@@ -39,8 +39,7 @@ func (f *Fleet) warnUnserved(manager core.Manager) {
 		slog.String("manager", string(manager)))
 }
 
-// adopt makes records of the expected runtimes, where this process serves their manager. It returns
-// each manager that is not served a minute later, to be logged once, as its name may be wrong.
+// adopt returns each manager that is not served a minute later, as its name may be wrong.
 func (f *Fleet) adopt(ready map[core.Manager]bool, now time.Time) (unserved []core.Manager) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -107,7 +106,6 @@ func (f *Fleet) ForgetManager(runtime core.RuntimeID, manager core.Manager) (for
 	return true
 }
 
-// remove forgets one record.
 func (f *Fleet) remove(k key) {
 	delete(f.records, k)
 	delete(f.resyncs, k)
@@ -119,7 +117,6 @@ func (f *Fleet) remove(k key) {
 	f.managers[k.runtime] = managers
 }
 
-// refusal is the last request that the verifier refused.
 type refusal struct {
 	reason string
 	at     time.Time
@@ -136,8 +133,7 @@ func (f *Fleet) Refuse(runtime core.RuntimeID, manager core.Manager, reason stri
 	}
 }
 
-// refusal returns the reason of the last refusal, "" if it is so old that the runtime would have
-// tried again.
+// refusal returns "" if the last one is so old that the runtime would have tried again.
 func (r *record) refusal(now time.Time) string {
 	if now.Sub(r.refused.at) > longestPause+patience(nil) {
 		return ""

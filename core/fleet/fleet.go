@@ -79,7 +79,6 @@ func (f *Fleet) Observe(peer core.Peer, manager core.Manager, batch core.Batch, 
 	}
 }
 
-// observe reports whether the runtime is tracked.
 func (f *Fleet) observe(
 	peer core.Peer, manager core.Manager, batch *core.Batch, refused core.EventErrors, now time.Time,
 ) bool {
@@ -134,7 +133,6 @@ func resyncTaken(batch *core.Batch, refused core.EventErrors) bool {
 	return false
 }
 
-// record returns the record of k, and nil when there is no room for it.
 func (f *Fleet) record(k key, now time.Time) *record {
 	if r := f.records[k]; r != nil {
 		return r
@@ -153,7 +151,6 @@ func (f *Fleet) record(k key, now time.Time) *record {
 	return r
 }
 
-// review brings the state of a record up to date, and notes a change for the observers.
 func (f *Fleet) review(r *record, now time.Time) {
 	for _, p := range r.replicas {
 		p.paths.review(now)

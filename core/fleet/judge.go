@@ -8,7 +8,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
-// judge returns the state of a record, as of now.
 func (r *record) judge(opts *Options, now time.Time) (state State, reason string) {
 	alive, proved, worst := false, false, len(troubles)
 	for _, p := range r.replicas {
@@ -34,7 +33,6 @@ func (r *record) judge(opts *Options, now time.Time) (state State, reason string
 	}
 }
 
-// silence returns the reason for which the runtime is stale, "" if it is not known.
 func (r *record) silence(now time.Time) string {
 	switch {
 	case r.refusal(now) != "":
@@ -50,8 +48,7 @@ func (r *record) silence(now time.Time) string {
 // that the API server calls the agent.
 const proofLasts = 10 * time.Minute
 
-// isProved reports whether the API server called the agent lately: within proofLasts, and at least
-// until the next heartbeat is missed.
+// isProved lasts for proofLasts, and at least until the next heartbeat is missed.
 func (p *replica) isProved(now time.Time) bool {
 	return now.Sub(p.proved) <= max(proofLasts, patience(p.beat))
 }
@@ -84,8 +81,7 @@ func (p *replica) trouble(opts *Options, now time.Time) int {
 	return len(troubles)
 }
 
-// isExpiring reports whether the rest of the validity is short: less than a day, and less than a
-// sixth of the life of this certificate.
+// isExpiring means that less than a day and less than a sixth of the life is left.
 func (c certificate) isExpiring(now time.Time) bool {
 	const within, part = 24 * time.Hour, 6 // cert-manager renews when a third is left.
 	return !c.notAfter.IsZero() && c.notAfter.Sub(now) < min(within, c.notAfter.Sub(c.notBefore)/part)

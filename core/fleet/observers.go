@@ -28,8 +28,7 @@ func (f *Fleet) OnChange(observe func(Transition)) {
 	f.observers = append(slices.Clone(f.observers), observe)
 }
 
-// notify calls the observers with the changes that they have not got, without the lock. Changes
-// that come meanwhile are left to the call that runs, so that their order is kept.
+// notify leaves changes that come meanwhile to the call that runs, to keep their order.
 func (f *Fleet) notify() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -57,7 +56,6 @@ func (f *Fleet) notifyUnlocked(observers []func(Transition), changes []Transitio
 	}
 }
 
-// log writes a line for a change, at a bounded pace.
 func (f *Fleet) log(change *Transition) {
 	level := slog.LevelInfo
 	if change.To.State == Stale || change.To.State == Degraded { // They need an action.

@@ -37,7 +37,6 @@ func (p *paths) observe(path <-chan struct{}, interval time.Duration) {
 	p.open = slices.Delete(p.open, 0, max(len(p.open)-maxPaths, 0))
 }
 
-// review notes the end of the last path.
 func (p *paths) review(now time.Time) {
 	before := len(p.open)
 	if p.open = slices.DeleteFunc(p.open, hasEnded); before > 0 && len(p.open) == 0 {

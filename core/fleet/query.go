@@ -13,7 +13,6 @@ import (
 // State is the freshness of the watch path of one runtime for one manager.
 type State string
 
-// The states of freshness.
 const (
 	// Unknown means that no heartbeat came yet: the runtime is new, or its agent speaks a contract
 	// without heartbeats.
@@ -179,8 +178,7 @@ func (f *Fleet) WithoutCA(fingerprint string) []core.RuntimeID {
 	return missing
 }
 
-// trusts reports whether some replica of the runtime is not silent, and all such replicas have
-// reported the authority.
+// trusts is true if some replica is not silent, and all such have reported the authority.
 func (f *Fleet) trusts(runtime core.RuntimeID, fingerprint string, now time.Time) (trusts bool) {
 	for _, manager := range f.managers[runtime] {
 		for _, p := range f.records[key{runtime, manager}].replicas {

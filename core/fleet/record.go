@@ -34,8 +34,7 @@ type record struct {
 	resend resync
 }
 
-// observe takes in a request of the runtime, and returns the cause for a look at it as a whole, ""
-// if there is none.
+// observe returns the cause for a resync, "" if there is none.
 func (r *record) observe(
 	peer core.Peer, batch *core.Batch, refused core.EventErrors, opts *Options, now time.Time,
 ) (cause string) {
@@ -116,7 +115,6 @@ func (r *record) observeReplica(
 	return cause
 }
 
-// replica returns the sender of a batch, and whether it was unknown.
 func (r *record) replica(batch *core.Batch, now time.Time) (p *replica, first bool) {
 	if p := r.find(batch.Epoch); p != nil {
 		return p, false
@@ -188,8 +186,7 @@ func (r *record) lose(now time.Time) bool {
 	return r.dismiss(resendOfLoss(now), func(p *replica) bool { return p.isSilent(now) })
 }
 
-// takeResend returns the cause of a resend when it is due, "" if there is none. The last one of
-// several replicas stands in for the others.
+// takeResend returns the cause when it is due. The last of several replicas stands for all.
 func (r *record) takeResend(now time.Time) (cause string) {
 	if r.resend.due.After(now) ||
 		slices.ContainsFunc(r.replicas, func(p *replica) bool { return p.resend.due.After(now) }) {
@@ -222,7 +219,6 @@ func (r *record) remove(p *replica) {
 	r.replicas = slices.DeleteFunc(r.replicas, func(other *replica) bool { return other == p })
 }
 
-// isSpeaking reports whether some process of the runtime still speaks to the manager.
 func (r *record) isSpeaking(now time.Time) bool {
 	if slices.ContainsFunc(r.replicas, func(p *replica) bool { return p.isSpeaking(now) }) {
 		return true
@@ -232,7 +228,6 @@ func (r *record) isSpeaking(now time.Time) bool {
 	return !r.heartbeats && now.Sub(r.lastSeen) <= patience(nil)
 }
 
-// hasReplica reports whether requests of some process are expected still.
 func (r *record) hasReplica() bool {
 	return slices.ContainsFunc(r.replicas, func(p *replica) bool { return !p.gone })
 }

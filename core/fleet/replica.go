@@ -11,7 +11,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// Bounds on the interval that a heartbeat states.
 const (
 	minInterval     = time.Second
 	maxInterval     = time.Hour
@@ -49,7 +48,6 @@ type replica struct {
 	resend resync
 }
 
-// certificate is the validity of the verified client certificate.
 type certificate struct{ notBefore, notAfter time.Time }
 
 func newReplica(batch *core.Batch, now time.Time) *replica {
@@ -66,7 +64,6 @@ func begins(batch *core.Batch) bool {
 	return slices.ContainsFunc(batch.Events, first) || batch.Heartbeat != nil && batch.Heartbeat.Number == 1
 }
 
-// observe takes in a batch, and returns the cause for a resync, "" if there is none.
 func (p *replica) observe(
 	peer core.Peer, batch *core.Batch, refused core.EventErrors, now time.Time,
 ) (cause string) {
@@ -117,7 +114,6 @@ func (p *replica) keep(batch *core.Batch, refused core.EventErrors) (first bool)
 	return first
 }
 
-// hasKept reports whether the transport has kept an event with that number, or a higher one.
 func (p *replica) hasKept(sequence uint64) bool {
 	return len(p.kept) > 0 && sequence <= p.kept[len(p.kept)-1]
 }
@@ -151,8 +147,6 @@ func (p *replica) observeHeartbeat(beat *core.Heartbeat, now time.Time) (cause s
 	return cause
 }
 
-// prove notes the evidence of a heartbeat for and against the path from the API server to the
-// agent.
 func (p *replica) prove(beat *core.Heartbeat, now time.Time) {
 	if beat.Canary == core.CanaryAlive {
 		p.proved = now
@@ -278,8 +272,7 @@ func (p *replica) isAlive(now time.Time) bool {
 	return p.beat != nil && p.isSpeaking(now)
 }
 
-// expired reports whether the certificate expired at the end of the last requests, which explains
-// the silence.
+// expired means that the certificate ended at the last requests, which explains the silence.
 func (p *replica) expired(now time.Time) bool {
 	expiry := p.certificate.notAfter
 	return p.beat != nil && !now.Before(expiry) && !p.lastSeen.Add(patience(p.beat)).Before(expiry)

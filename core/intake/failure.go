@@ -12,7 +12,6 @@ import (
 // Fault is the side that a failure belongs to.
 type Fault int
 
-// The sides of a failure.
 const (
 	// faultOfEvent is of one element: all others go on.
 	faultOfEvent Fault = iota
@@ -83,7 +82,6 @@ func Unverified(err error) *Failure {
 	return f
 }
 
-// isUnknown reports whether the verifier does not know the answer yet.
 func (f *Failure) isUnknown() bool {
 	return !errors.Is(f, core.ErrForbidden) && !errors.Is(f, core.ErrUnauthenticated)
 }
@@ -157,7 +155,6 @@ func (v *Verdict) settle() {
 	}
 }
 
-// refused returns the failures as a fleet takes them.
 func (v *Verdict) refused() core.EventErrors {
 	refused := make(core.EventErrors, len(v.Failed))
 	for i, f := range v.Failed {

@@ -70,7 +70,6 @@ func (in *Intake) receive(ctx context.Context, r *Request) Verdict {
 	return t.conclude(o)
 }
 
-// refuse offers the refusal of the whole batch to the sender.
 func (r *Request) refuse(f *Failure) Verdict {
 	if r.Return != nil {
 		r.Return(f)
@@ -86,7 +85,6 @@ type task struct {
 	verifier core.Verifier
 }
 
-// outcome is the result of verifier and handler for a batch.
 type outcome struct {
 	Verdict
 
@@ -101,7 +99,6 @@ func (o *outcome) note(index int, f *Failure) {
 	o.add(index, f)
 }
 
-// takeInSlot charges the share of the runtime for the elements, and gives the slot back.
 func (t *task) takeInSlot(ctx context.Context) (o outcome, tooFast *Failure) {
 	defer t.releaseSlot()
 	// The batch itself has paid for one element.
@@ -113,7 +110,6 @@ func (t *task) takeInSlot(ctx context.Context) (o outcome, tooFast *Failure) {
 	return t.take(ctx), nil
 }
 
-// take hands every event to the handler. No handler gets a heartbeat.
 func (t *task) take(ctx context.Context) (o outcome) {
 	received := t.opts.Now()
 	for i := range t.Batch.Events {
@@ -149,13 +145,11 @@ func (t *task) takeHeartbeat(ctx context.Context, o *outcome) {
 	o.note(len(t.Batch.Events), f)
 }
 
-// verifySender asks the verifier whether the peer may speak for its runtime as a whole.
 func (t *task) verifySender(ctx context.Context) *Failure {
 	return t.verify(ctx, &core.WatchEvent{Resync: true})
 }
 
-// verify and handled make a panic the failure of one element: it would otherwise hold up
-// the other elements of its batch for ever.
+// verify and handled keep a panic from holding up the other elements for ever.
 func (t *task) verify(ctx context.Context, event *core.WatchEvent) (f *Failure) {
 	t.protect(ctx, func() {
 		if err := t.verifier.Verify(ctx, t.Peer, event); err != nil {
@@ -233,7 +227,6 @@ func (o *outcome) isOfReplica() bool {
 	return !o.all(func(f *Failure) bool { return f.Fault != FaultOfReplica })
 }
 
-// conclude offers the failures to the sender, and hands the batch to the fleet.
 func (t *task) conclude(o outcome) Verdict {
 	returned := true
 	if len(o.Failed) > 0 && t.Return != nil {
@@ -243,7 +236,6 @@ func (t *task) conclude(o outcome) Verdict {
 	return o.Verdict
 }
 
-// protect calls code of the operator, and calls failed with the error of a panic.
 func (in *Intake) protect(ctx context.Context, call func(), failed func(error)) {
 	defer func() {
 		cause := recover()
@@ -291,7 +283,6 @@ func (t *task) observe(o *outcome, returned bool) {
 	t.opts.Fleet.Observe(t.Peer, t.Manager, observed, refused)
 }
 
-// kept is the failure of an event that stays with the transport.
 type kept struct{ error }
 
 // Kept informs the fleet.
@@ -312,7 +303,6 @@ func (t *task) observeOnly(ctx context.Context) Verdict {
 	return t.conclude(o)
 }
 
-// verifyOnly verifies the sender, and refuses all events.
 func (t *task) verifyOnly(ctx context.Context) (o outcome) {
 	ctx, cancel := context.WithTimeout(ctx, t.opts.HandleTimeout)
 	defer cancel()

@@ -111,8 +111,7 @@ const (
 	longestPause = 5 * time.Second
 )
 
-// pause returns how long to read nothing from the connection of a refused request. Pauses of an
-// account follow each other.
+// pause returns how long to read nothing. Pauses of an account follow each other.
 func (s *shares) pause(a Account, now time.Time) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,7 +128,6 @@ func (s *shares) until(tokens float64) time.Duration {
 	return time.Duration(tokens / s.rate * float64(time.Second))
 }
 
-// fill returns the share of an account with the tokens that it has now.
 func (s *shares) fill(a Account, now time.Time) *share {
 	held := s.find(a, now)
 	held.tokens = min(s.burst, held.tokens+now.Sub(held.filled).Seconds()*s.rate)
@@ -161,8 +159,7 @@ func (s *shares) forget(now time.Time) {
 	s.all, s.cleared = kept, now
 }
 
-// perObserveSlot is the number of slots for which there is one more slot for batches that are only
-// observed.
+// perObserveSlot is the number of slots for each slot that only observes.
 const perObserveSlot = 8
 
 func try(slots chan struct{}) bool {
@@ -174,8 +171,7 @@ func try(slots chan struct{}) bool {
 	}
 }
 
-// takeSlot takes a slot for the handler, if there is one, or waits for one until ctx ends. Slots
-// are granted in the order of the calls.
+// takeSlot grants slots in the order of the calls.
 func (in *Intake) takeSlot(ctx context.Context, wait bool) (taken bool) {
 	taken = try(in.slots)
 	if !taken && wait {

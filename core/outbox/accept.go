@@ -48,7 +48,6 @@ func (o *Outbox) Accept(manager core.Manager, event core.WatchEvent) core.Outcom
 	return l.keep(event, now)
 }
 
-// lane returns the manager's lane, and whether it is new. It is nil when there are too many.
 func (o *Outbox) lane(manager core.Manager, now time.Time) (l *lane, added bool) {
 	if l := o.lanes[manager]; l != nil {
 		return l, false

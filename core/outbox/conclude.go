@@ -10,7 +10,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// conclude gives each event of a call the fate that the forwarder's answer means.
 func (l *lane) conclude(ctx context.Context, c call) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -44,7 +43,6 @@ func (c *call) split() (events core.EventErrors, whole error) {
 	}
 }
 
-// isUnsent reports whether neither an event nor a heartbeat of the call was sent.
 func (c *call) isUnsent(events core.EventErrors) bool {
 	n := len(c.entries)
 	if c.batch.Heartbeat != nil {
@@ -138,7 +136,6 @@ func (l *lane) concludeEntry(e *entry, whole, refusal error, started, now time.T
 	}
 }
 
-// refuse makes an event that was refused for itself wait on its own, or drops it.
 func (l *lane) refuse(e *entry, refusal error, started, now time.Time) {
 	if e.isOver(refusal, l.opts.GiveUpAfter, now) {
 		l.giveUp(e, refusal, now)

@@ -17,8 +17,7 @@ const (
 	// never knew the manager. Nothing stands in.
 	reasonUnknownManager = "unknown_manager"
 	// reasonNoOwner means that a resync needs an owner, and that no event has named one yet.
-	reasonNoOwner = "no_owner"
-	// reasonShutdown means that the outbox stopped before the event was delivered.
+	reasonNoOwner  = "no_owner"
 	reasonShutdown = "shutdown"
 )
 
@@ -76,14 +75,12 @@ func (c *Counts) add(other Counts) {
 	}
 }
 
-// refuse counts an event that is dropped at once.
 func (c *Counts) refuse(reason string) core.Outcome {
 	c.Accepted++
 	c.Dropped[reason]++
 	return core.Dropped
 }
 
-// giveUp counts n pending events that are dropped.
 func (c *Counts) giveUp(n int64, reason string) {
 	c.Pending -= n
 	c.Dropped[reason] += n

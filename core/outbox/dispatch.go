@@ -9,8 +9,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// dispatch sends the events of the lane until ctx ends or the lane is closed, and returns when the
-// last call of the forwarder has.
+// dispatch returns after the last call of the forwarder has.
 func (l *lane) dispatch(ctx context.Context) {
 	var calls sync.WaitGroup
 	defer calls.Wait()
@@ -28,7 +27,6 @@ func (l *lane) dispatch(ctx context.Context) {
 	}
 }
 
-// call is one call of the forwarder: a batch, and the entries of its events.
 type call struct {
 	entries []*entry
 	batch   core.Batch
@@ -37,7 +35,6 @@ type call struct {
 	err     error
 }
 
-// next waits until something is due. ok is false when ctx ends or the lane is closed first.
 func (l *lane) next(ctx context.Context) (c call, ok bool) {
 	for ctx.Err() == nil {
 		l.hastenIfChanged()
@@ -73,7 +70,6 @@ func (l *lane) rest(ctx context.Context, wait time.Duration) (open bool) {
 	return true
 }
 
-// nextCall returns the batch that is due, empty when there is none, and then how long to wait.
 func (l *lane) nextCall() (c call, wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -90,7 +86,6 @@ func (l *lane) nextCall() (c call, wait time.Duration) {
 	return c, wait
 }
 
-// prepare returns the event of an entry as it is sent now.
 func (l *lane) prepare(e *entry, now time.Time) core.Numbered {
 	if e.merge(now) {
 		l.counts.Coalesced++

@@ -56,7 +56,6 @@ func (e *entry) renew() {
 	}
 }
 
-// replace puts the newer event in the place of the one that met its fate.
 func (e *entry) replace() {
 	n := e.next
 	*e = entry{
@@ -83,7 +82,6 @@ func (e *entry) extend(newer *core.WatchEvent) {
 	}
 }
 
-// events returns how many pending events the entry has.
 func (e *entry) events() int64 {
 	if e.next == nil {
 		return 1
@@ -128,7 +126,6 @@ func (q *queue) add(e *entry) { heap.Push(q, e) }
 
 func (q *queue) remove(e *entry) { heap.Remove(q, e.position) }
 
-// lastChange returns a change at the late end of the queue, nil if there is none.
 func (q *queue) lastChange() *entry {
 	for _, e := range slices.Backward(*q) {
 		if !e.Resync {
@@ -140,10 +137,8 @@ func (q *queue) lastChange() *entry {
 
 func (q *queue) isDue(now time.Time) bool { return len(*q) > 0 && !(*q)[0].due.After(now) }
 
-// isAlone reports whether the first entry is due and travels without others.
 func (q *queue) isAlone(now time.Time) bool { return q.isDue(now) && (*q)[0].alone }
 
-// takeDue moves entries that are due to batch, until that has limit.
 func (q *queue) takeDue(batch []*entry, limit int, now time.Time) []*entry {
 	for len(batch) < limit && q.isDue(now) {
 		if (*q)[0].alone && len(batch) > 0 {

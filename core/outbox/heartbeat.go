@@ -46,8 +46,7 @@ type reported struct {
 	oldest time.Duration // age of a pending event
 }
 
-// state is the part of a heartbeat that decides on the freshness of a runtime. Of an error, only
-// its presence matters.
+// state is the part of a heartbeat that decides on freshness. Of an error, presence matters.
 type state struct {
 	canary                             core.CanaryState
 	configHash, material               string
@@ -63,7 +62,6 @@ func stateOf(beat *core.Heartbeat) state {
 	}
 }
 
-// losses counts dropped events and failed calls of the API server.
 func losses(beat *core.Heartbeat, dropped map[string]int64) int64 {
 	n := beat.WebhookFailures
 	for _, events := range dropped {
@@ -117,7 +115,6 @@ func (l *lane) hastenIfChanged() {
 	}
 }
 
-// leave is the progress of a lane towards its last heartbeat.
 type leave uint8
 
 const (

@@ -12,7 +12,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/pacedlog"
 )
 
-// shared is the state that all lanes of an outbox have in common.
 type shared struct {
 	forwarder core.Forwarder
 	opts      Options
@@ -23,7 +22,6 @@ type shared struct {
 	allKeys int        // over all lanes, resyncs left out, resends included
 }
 
-// lane holds and sends the events of one manager.
 type lane struct {
 	*shared
 
@@ -79,7 +77,6 @@ func newLane(all *shared, manager core.Manager) *lane {
 	}
 }
 
-// clear drops all that waits, and counts the pending events as dropped.
 func (l *lane) clear(reason string) {
 	if n := l.counts.Pending; n > 0 {
 		l.counts.giveUp(n, reason)
@@ -89,7 +86,6 @@ func (l *lane) clear(reason string) {
 	l.pulse.next = time.Time{}
 }
 
-// put keeps an event until it is due. It reports whether the key is new.
 func (l *lane) put(event core.WatchEvent, now, due time.Time) (outcome core.Outcome, added bool) {
 	e := l.entries[event.Key()]
 	if e != nil {
@@ -128,7 +124,6 @@ func (l *lane) enqueue(e *entry) {
 	l.await(q, e)
 }
 
-// await adds e to a queue, and wakes the dispatcher when e is the first there.
 func (l *lane) await(q *queue, e *entry) {
 	q.add(e)
 	if e.position == 0 {
@@ -136,8 +131,7 @@ func (l *lane) await(q *queue, e *entry) {
 	}
 }
 
-// resend makes an entry that waits for its resend an event again, accepted now. It gets a new
-// number: it is due after everything that was sent before.
+// resend makes an entry an event again, with a new number: it is due after all that was sent.
 func (l *lane) resend(e *entry, now, due time.Time) {
 	l.resends.remove(e)
 	l.order++
@@ -238,7 +232,6 @@ func (l *lane) untilDue(now time.Time) time.Duration {
 	return wait
 }
 
-// retry ends every wait after a failure. Events that have not settled wait on.
 func (l *lane) retry(now time.Time) {
 	l.resumes, l.retried = now, now
 	for _, e := range l.refused {
@@ -250,8 +243,7 @@ func (l *lane) retry(now time.Time) {
 	signal(l.wake)
 }
 
-// oldest returns the age of the oldest event that is not refused for itself. Its cost grows with
-// the number of pending events.
+// oldest leaves out refused events. Its cost grows with the number of pending events.
 func (l *lane) oldest(now time.Time) (age time.Duration) {
 	for _, e := range l.entries {
 		if e.queue != &l.resends && e.refusals == 0 {

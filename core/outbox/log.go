@@ -10,7 +10,6 @@ import (
 )
 
 const (
-	// logEvery is the pace of lines about one state that lasts.
 	logEvery = 5 * time.Minute
 	// maxNotes bounds the lines that wait for the logger. Those beyond are lost.
 	maxNotes = 100
@@ -41,7 +40,6 @@ func (g *log) note(level slog.Level, text string, attrs ...slog.Attr) {
 	}
 }
 
-// start writes notes until end is called, which waits for the last of them.
 func (g *log) start() (end func()) {
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -58,7 +56,6 @@ func (g *log) start() (end func()) {
 	}
 }
 
-// write writes notes until ctx has ended and none is left.
 func (g *log) write(ctx context.Context) {
 	handler := g.logger.Handler()
 	for ctx.Err() == nil || len(g.notes) > 0 {
@@ -119,7 +116,6 @@ func (l *lane) noteOverflow(now time.Time) {
 		slog.Int("max_keys", l.opts.MaxKeys))
 }
 
-// warnLimit notes a line about one manager too many when it is due.
 func (g *log) warnLimit(now time.Time, text string, manager core.Manager, limit int) {
 	if suppressed, due := g.strangers.Take(text, now); due {
 		g.note(slog.LevelWarn, text, slog.String("manager", string(manager)), slog.Int("limit", limit),

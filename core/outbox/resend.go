@@ -7,8 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// resendAt returns when an entry that was sent at a time is to be sent once more, and whether it
-// is. A time that has passed when the entry was sent needs no resend.
+// resendAt is false when the time had passed as the entry was sent.
 func (o Options) resendAt(e *entry, sent time.Time) (at time.Time, again bool) {
 	delays := o.Resend
 	if e.Resync {

@@ -42,8 +42,7 @@ func (l *lane) resyncBeside(added, room bool, event *core.WatchEvent, now time.T
 	}
 }
 
-// resync asks for a look at the whole runtime. The owner counts only where resyncs are for owners.
-// There is none for the owners beyond maxOwners.
+// resync ignores the owner unless resyncs are for owners, and has none beyond maxOwners.
 func (l *lane) resync(owner types.NamespacedName, now time.Time) {
 	resync, ok := l.newResync(owner, now)
 	if ok {
@@ -61,8 +60,7 @@ func (l *lane) newResync(owner types.NamespacedName, now time.Time) (resync core
 	return resync, owner != types.NamespacedName{} && l.takesResync(resync.Key())
 }
 
-// targets returns the owners of a resync of the runtime: one without name, unless resyncs are for
-// owners.
+// targets has one owner without name, unless resyncs are for owners.
 func (l *lane) targets() []types.NamespacedName {
 	if l.opts.ResyncOwners {
 		return l.owners
@@ -106,8 +104,7 @@ func (l *lane) standInTime(permanent bool, now time.Time) time.Time {
 	return latest(now.Add(max(l.opts.Settle, 0)), l.stoodIn.Add(l.opts.MaxBackoff))
 }
 
-// resyncEntry returns the entry of a resync. A new one is no event before its time has come. It is
-// nil when there is no room for it.
+// resyncEntry is nil without room. A new entry is no event before its time has come.
 func (l *lane) resyncEntry(owner types.NamespacedName, at time.Time) *entry {
 	resync, ok := l.newResync(owner, at)
 	if !ok {
@@ -122,8 +119,7 @@ func (l *lane) resyncEntry(owner types.NamespacedName, at time.Time) *entry {
 	return e
 }
 
-// noteResynced keeps when the last resync of an owner was sent, for the owners of the last interval
-// only: owners are foreign input.
+// noteResynced keeps the owners of the last interval only: owners are foreign input.
 func (l *lane) noteResynced(owner types.NamespacedName, sent time.Time) {
 	if len(l.resynced) >= maxOwners {
 		maps.DeleteFunc(l.resynced, func(_ types.NamespacedName, last time.Time) bool {
@@ -133,7 +129,6 @@ func (l *lane) noteResynced(owner types.NamespacedName, sent time.Time) {
 	l.resynced[owner] = sent
 }
 
-// owners are those that events have named, where resyncs are for owners.
 type owners []types.NamespacedName
 
 func (o *owners) add(owner types.NamespacedName) bool {
@@ -144,7 +139,6 @@ func (o *owners) add(owner types.NamespacedName) bool {
 	return true
 }
 
-// remove ends the resyncs for an owner that the control plane refuses.
 func (o *owners) remove(owner types.NamespacedName) {
 	*o = slices.DeleteFunc(*o, func(known types.NamespacedName) bool { return known == owner })
 }

@@ -19,8 +19,7 @@ func (o *Outbox) hasRoom(l *lane, event *core.WatchEvent, now time.Time) bool {
 	}
 }
 
-// giveUpResend drops the resend of one key of l, or of a manager that has more keys. A resync
-// stands in that comes as late.
+// giveUpResend lets a resync stand in that comes as late.
 func (o *Outbox) giveUpResend(l *lane, now time.Time) bool {
 	hog := o.largest(func(other *lane) bool {
 		return (other == l || other.keys > l.keys) && other.resends.lastChange() != nil
@@ -34,7 +33,6 @@ func (o *Outbox) giveUpResend(l *lane, now time.Time) bool {
 	return true
 }
 
-// giveUpEvent drops an event of a manager that has more keys than l. A resync stands in.
 func (o *Outbox) giveUpEvent(l *lane, now time.Time) bool {
 	hog := o.largest(func(other *lane) bool { return other.keys > l.keys+1 && other.lastWaiting() != nil })
 	if hog == nil {
@@ -48,7 +46,6 @@ func (o *Outbox) giveUpEvent(l *lane, now time.Time) bool {
 	return true
 }
 
-// largest returns the lane with the most keys among those that match, nil if none does.
 func (o *Outbox) largest(match func(*lane) bool) (most *lane) {
 	for _, l := range o.lanes {
 		if (most == nil || l.keys > most.keys) && match(l) {
@@ -72,8 +69,7 @@ func (l *lane) free(e *entry) {
 	}
 }
 
-// dueTime returns when an accepted event is sent. Resyncs have a pace: foreign input can cause
-// them.
+// dueTime gives resyncs a pace: foreign input can cause them.
 func (l *lane) dueTime(event *core.WatchEvent, now time.Time) time.Time {
 	due := now.Add(max(l.opts.Settle, 0))
 	last, again := l.resynced[event.Owner]

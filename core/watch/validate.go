@@ -19,7 +19,6 @@ import (
 // ErrInvalid means that a [Watch] cannot work in any runtime. It is permanent.
 var ErrInvalid error = &reasons.Error{Text: "invalid watch", Label: "invalid_watch", Permanent: true}
 
-// webhookSuffix ends the name of the webhook of a watch.
 const webhookSuffix = ".operator.kyma-project.io"
 
 // Validate returns all problems of all watches, joined, and one for each name that is there twice.
@@ -46,7 +45,6 @@ func (w *Watch) Validate() error {
 		w.selectorProblems()), w.conditionProblems()...)...)
 }
 
-// named adds the name of the watch to each problem that is not nil.
 func (w *Watch) named(problems ...error) error {
 	var all []error
 	for _, problem := range problems {
@@ -70,7 +68,6 @@ func (w *Watch) nameProblems() []error {
 	}
 }
 
-// kindPattern matches the kinds that the path of a webhook can carry.
 var kindPattern = regexp.MustCompile(`^([A-Z][a-z0-9]*)+$`)
 
 // resourceProblems accepts exactly one resource by its plural name, and at most one subresource. A
@@ -138,7 +135,6 @@ func (r *Requirement) problems(what string) []error {
 	return problems
 }
 
-// namePattern matches the name of a label, and a value that is not empty.
 var namePattern = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$`)
 
 func isLabelValue(text string) bool { return text == "" || namePattern.MatchString(text) }

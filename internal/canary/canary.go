@@ -57,8 +57,7 @@ type Canary struct {
 	state atomic.Pointer[core.CanaryState]
 
 	// Only Start uses these.
-	missed bool // the first write of the last probe was lost
-	// The last line of the log.
+	missed   bool   // the first write of the last probe was lost
 	fault    string // its error
 	loggedAt time.Time
 }
@@ -120,11 +119,9 @@ func (c *Canary) attempt(ctx context.Context) (state core.CanaryState, took time
 	}
 }
 
-// logEvery is the time after which a fault that lasts is logged again.
 const logEvery = 5 * time.Minute
 
-// enter sets a state and reports a recovery. It logs the state when it or its error changed, and
-// every logEvery while it is not alive.
+// enter logs a new state or error, and every logEvery while it is not alive.
 func (c *Canary) enter(state core.CanaryState, err error) {
 	before, fault := *c.state.Swap(&state), fmt.Sprint(err)
 	isNew := before != state || fault != c.fault

@@ -14,5 +14,4 @@ const Path = "/canary"
 
 const nonceAnnotation = "operator.kyma-project.io/canary-nonce"
 
-// warningPrefix begins the warning that returns a nonce.
 const warningPrefix = "runtime-watcher canary "

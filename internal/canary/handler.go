@@ -43,8 +43,7 @@ func (Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(answer) // An API server that has gone sees the write without its nonce.
 }
 
-// review returns the answer in JSON to a review in JSON. A review without a nonce, such as that of
-// another writer, is allowed without a warning.
+// review allows a review without a nonce, such as that of another writer, without a warning.
 func review(body []byte) ([]byte, error) {
 	var in admissionReview
 	if err := json.Unmarshal(body, &in); err != nil {
@@ -61,7 +60,6 @@ func review(body []byte) ([]byte, error) {
 	return json.Marshal(in)
 }
 
-// admissionReview has the fields of an AdmissionReview (admission.k8s.io/v1) that a canary needs.
 type admissionReview struct {
 	Kind       string             `json:"kind,omitempty"`
 	APIVersion string             `json:"apiVersion,omitempty"`

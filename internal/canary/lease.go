@@ -23,7 +23,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
-// The files in which Kubernetes mounts the credentials of a service account.
 const (
 	DefaultTokenFile = "/var/run/secrets/kubernetes.io/serviceaccount/token" //nolint:gosec // A path, no secret.
 	DefaultCAFile    = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
@@ -73,7 +72,6 @@ func NewLease(name types.NamespacedName, opts LeaseOptions) (*Lease, error) {
 	return lease, err
 }
 
-// roots reads the present CA bundle.
 func (l *Lease) roots() (*x509.CertPool, error) {
 	bundle, err := os.ReadFile(l.ca)
 	if err != nil {
@@ -104,7 +102,6 @@ func (l *Lease) newClient() *http.Client {
 	return &http.Client{Transport: &http.Transport{DialTLSContext: dial, DisableKeepAlives: true, MaxConnsPerHost: 1}}
 }
 
-// serverURL returns the URL of the API server. It must be https.
 func serverURL(opts LeaseOptions) (*url.URL, error) {
 	server := opts.Server
 	if server == "" {
@@ -155,7 +152,6 @@ func (l *Lease) Check(ctx context.Context) (called bool, err error) {
 	return slices.Contains(warnings, warningPrefix+nonce), err
 }
 
-// do returns the warnings of an answer 200, and an error for any other answer.
 func (l *Lease) do(request *http.Request) ([]string, error) {
 	answer, err := l.client.Do(request)
 	if err != nil {

@@ -6,7 +6,6 @@ package conformance
 // End is the part that a rule binds: an end of the contract, or a forwarder on any transport.
 type End string
 
-// The ends.
 const (
 	Sender    End = "sender"
 	Receiver  End = "receiver"
@@ -16,7 +15,6 @@ const (
 // Needs says how much more than the contract a check needs.
 type Needs int
 
-// The needs of checks.
 const (
 	// Wire is the contract itself.
 	Wire Needs = iota

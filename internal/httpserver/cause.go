@@ -9,7 +9,6 @@ import (
 	"strings"
 )
 
-// The causes of failed handshakes, for [Options.HandshakeFailed].
 const (
 	causeNoCertificate  = "no_certificate"
 	causeUntrusted      = "untrusted"
@@ -26,8 +25,7 @@ const errNoCertificate = "tls: client didn't provide a certificate"
 // refusals are the alerts by which a client refuses a certificate (RFC 8446, section 6.2).
 var refusals = []tls.AlertError{42, 43, 44, 45, 46, 48}
 
-// causeOf returns the cause of a failed handshake. certified is whether the client sent a
-// certificate.
+// causeOf takes whether the client sent a certificate.
 func causeOf(err error, certified bool) string {
 	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		return causeUntrusted
@@ -51,7 +49,6 @@ func causeOf(err error, certified bool) string {
 	}
 }
 
-// networkCause returns the cause of an error that the other end or the network caused, or "".
 func networkCause(err error) string {
 	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() {
 		return causeTimeout
@@ -91,7 +88,6 @@ func isRefusal(alert error) bool {
 	return slices.ContainsFunc(refusals, func(a tls.AlertError) bool { return a.Error() == alert.Error() })
 }
 
-// isProtocol reports whether err is of crypto/tls, or the first bytes were not TLS.
 func isProtocol(err error) bool {
 	_, notTLS := errors.AsType[tls.RecordHeaderError](err)
 	return notTLS || strings.HasPrefix(err.Error(), "tls: ")

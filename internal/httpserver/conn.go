@@ -19,8 +19,7 @@ type conn struct {
 	net.Conn
 
 	// origin is that of the remote address. It does not change.
-	origin string
-	// assigned is set by SetOrigin.
+	origin   string
 	assigned atomic.Bool
 	slot     *slot
 	// kept is for the handler.
@@ -42,7 +41,6 @@ type conn struct {
 	accepted time.Time
 	// paused is a duration since accepted. No Read returns data before.
 	paused atomic.Int64
-	// closed is closed by cut, once.
 	closed chan struct{}
 	once   sync.Once
 }
@@ -91,7 +89,6 @@ func (c *conn) readInSlot(h *handshake, b []byte) (int, error) {
 	return n, nil
 }
 
-// inSlot calls compute while the connection has a slot. Its errors are those of acquire.
 func (c *conn) inSlot(compute func()) error {
 	h := c.handshake.Load()
 	if h == nil {
@@ -163,14 +160,12 @@ func (c *conn) Close() error {
 	return c.cut()
 }
 
-// cut closes the connection and ends the waits of its Read.
 func (c *conn) cut() error {
 	c.once.Do(func() { close(c.closed) })
 	return c.Conn.Close()
 }
 
-// connOf returns the connection below one of an [net/http.Server], or nil if it is another
-// server's.
+// connOf returns nil for a connection of another server.
 func connOf(outer net.Conn) *conn {
 	c, _ := below(outer).(*conn)
 	return c

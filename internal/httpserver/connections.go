@@ -10,13 +10,11 @@ import (
 	"net/http"
 )
 
-// The reasons of closed connections, for [Options.ConnectionClosed].
 const (
 	reasonDisplaced = "displaced"
 	reasonNoSlot    = "no_slot"
 )
 
-// admit returns the connection with a slot, or closes it and returns nil.
 func (s *Server) admit(inner net.Conn) *conn {
 	c := newConn(inner, s.queue, s.opts)
 	var displaces bool

@@ -18,10 +18,8 @@ import (
 // It is safe for concurrent use, starts no goroutine, and takes constant time per call, except that
 // a waiter that gives up is searched. It is mostly one of the first.
 type fairQueue struct {
-	mu sync.Mutex
-	// free is the number of free slots. While it is not 0, there are no waiters.
-	free int
-	// rings has the waiters of each kind of work.
+	mu    sync.Mutex
+	free  int
 	rings [kinds]ring
 	// turn is the kind that has the next slot, unless nothing waits there.
 	turn int
@@ -34,21 +32,17 @@ const (
 	kinds
 )
 
-// ring holds the waiters of one kind of work.
 type ring struct {
-	// waiters are those of each origin in order, the oldest first.
 	waiters map[string][]*waiter
 	// order has the origins with waiters, that of the next grant first.
 	order []string
 }
 
-// waiter is one request for a slot.
 type waiter struct {
 	queue  *fairQueue
 	origin string
 	// ring is nil if there was a free slot.
-	ring *ring
-	// granted is closed when the waiter has a slot.
+	ring    *ring
 	granted chan struct{}
 }
 
@@ -83,7 +77,6 @@ func (q *fairQueue) request(origin string, continues bool) *waiter {
 	return w
 }
 
-// done returns the slot, or stops waiting for one.
 func (w *waiter) done() {
 	w.queue.mu.Lock()
 	defer w.queue.mu.Unlock()
@@ -95,8 +88,7 @@ func (w *waiter) done() {
 	}
 }
 
-// grantNext grants a free slot, of one kind of work and the other in turn. The caller must hold the
-// lock.
+// grantNext alternates between the kinds of work. The caller must hold the lock.
 func (q *fairQueue) grantNext() {
 	for range kinds {
 		next := q.rings[q.turn].next()
@@ -109,8 +101,7 @@ func (q *fairQueue) grantNext() {
 	q.free++
 }
 
-// next removes the first waiter of the next origin, which is then the last. It returns nil without
-// waiters.
+// next moves the origin to the end. It returns nil without waiters.
 func (r *ring) next() *waiter {
 	if len(r.order) == 0 {
 		return nil

@@ -22,12 +22,10 @@ type limiter struct {
 	largest int
 }
 
-// originSlots holds the slots of one origin, oldest first.
 type originSlots struct {
 	name string
 	// rank is the place in limiter.bySize[o.size()].
-	rank *list.Element
-	// idle and busy are lists of *slot.
+	rank       *list.Element
 	idle, busy *list.List
 }
 
@@ -74,7 +72,6 @@ func (l *limiter) exchange(origin string, evict func()) (acquired, evicted *slot
 	return acquired, evicted
 }
 
-// victim returns the slot that a new connection of origin takes, or nil.
 func (l *limiter) victim(origin string) *slot {
 	largest, _ := l.bySize[l.largest].Front().Value.(*originSlots)
 	own := l.origins[origin]
@@ -131,7 +128,6 @@ func (s *slot) setBusy(busy bool) {
 	})
 }
 
-// move counts the slot to another origin.
 func (s *slot) move(origin string) {
 	s.update(func(l *limiter) {
 		if s.origin.name != origin {
@@ -141,11 +137,9 @@ func (s *slot) move(origin string) {
 	})
 }
 
-// release frees the slot.
 func (s *slot) release() { s.update(func(l *limiter) { l.remove(s) }) }
 
-// list returns the list of its origin in which the slot is. The caller must hold the lock, as for
-// the functions below.
+// list is that of its origin. The caller must hold the lock, as for the functions below.
 func (s *slot) list() *list.List {
 	if s.busy {
 		return s.origin.busy
@@ -153,7 +147,6 @@ func (s *slot) list() *list.List {
 	return s.origin.idle
 }
 
-// add counts a slot to an origin.
 func (l *limiter) add(s *slot, origin string) {
 	o := l.origins[origin]
 	if o == nil {

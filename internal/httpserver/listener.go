@@ -25,8 +25,7 @@ import (
 type listener struct {
 	net.Listener
 
-	server *Server
-	// timeout is that of a handshake.
+	server  *Server
 	timeout time.Duration
 	ready   chan net.Conn
 	failed  chan error
@@ -153,8 +152,7 @@ const (
 	// parkAfter is how long net/http keeps an idle connection of HTTP/1.1. A connection that was
 	// parked for longer than rare is parked again at once: its requests are heartbeats.
 	parkAfter, rare = 250 * time.Millisecond, time.Second
-	// readBuffer is the size of the buffer of net/http for reads.
-	readBuffer = 4 << 10
+	readBuffer      = 4 << 10
 )
 
 // visit is a connection of HTTP/1.1 over TLS, as long as net/http serves it. net/http keeps buffers
@@ -212,8 +210,7 @@ func (v *visit) Close() error {
 	return v.Conn.Close()
 }
 
-// parking has the connections that wait for their next request outside net/http. Each has a
-// goroutine, with the smallest stack there is.
+// parking has a goroutine for each connection, with the smallest stack there is.
 type parking struct {
 	// resume gives a connection back to net/http.
 	resume func(*visit)
@@ -237,7 +234,6 @@ func (p *parking) add(v *visit) bool {
 	return true
 }
 
-// wait ends when the connection has data, or closes it.
 func (p *parking) wait(v *visit) {
 	began := time.Now()
 	err := awaitData(v.socket)
@@ -252,7 +248,6 @@ func (p *parking) wait(v *visit) {
 	p.resume(v)
 }
 
-// close closes the parked connections, and does not wait.
 func (p *parking) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

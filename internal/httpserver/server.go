@@ -24,7 +24,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/pacedlog"
 )
 
-// Limits of HTTP/2, and of the end of Serve.
 const (
 	// maxStreams bounds the concurrent requests of one HTTP/2 connection.
 	maxStreams = 256
@@ -39,7 +38,6 @@ const (
 	logEvery   = time.Minute
 )
 
-// The errors of Serve.
 var (
 	errAborted             = errors.New("requests in flight did not end in time and were cut off")
 	errEnded               = errors.New("server ended by itself")
@@ -52,9 +50,8 @@ type Server struct {
 	http     *http.Server
 	opts     Options
 	limiter  *limiter
-	// queue is nil without TLS.
-	queue *fairQueue
-	log   *slog.Logger // paced
+	queue    *fairQueue
+	log      *slog.Logger // paced
 	// open counts connections with callbacks to come.
 	open sync.WaitGroup
 }
@@ -107,7 +104,6 @@ func newServer(listener net.Listener, handler http.Handler, opts Options) *Serve
 	return s
 }
 
-// The names of the protocols in the handshake (RFC 7301).
 const protoHTTP2, protoHTTP1 = "h2", "http/1.1"
 
 // serverTLS returns a clone with a minimum version and protocols, or nil for plain HTTP.
@@ -127,8 +123,7 @@ func serverTLS(opts Options) *tls.Config {
 	return config
 }
 
-// protocols returns the versions of HTTP that the server speaks. Without TLS, a client of HTTP/2
-// needs prior knowledge.
+// protocols has HTTP/2 without TLS for clients with prior knowledge.
 func protocols(opts Options) *http.Protocols {
 	var p http.Protocols
 	p.SetHTTP1(true)
@@ -207,8 +202,7 @@ func (s *Server) drain(ctx context.Context, timeout time.Duration) bool {
 	return s.http.Shutdown(ctx) == nil && s.awaitCallbacks(ctx)
 }
 
-// awaitCallbacks waits for the last callbacks of connections that are closed. It gives up when ctx
-// ends, because a stalled log sink must not keep the process alive.
+// awaitCallbacks gives up when ctx ends: a stalled log sink must not keep the process alive.
 func (s *Server) awaitCallbacks(ctx context.Context) bool {
 	done := make(chan struct{})
 	go func() {
@@ -294,8 +288,8 @@ type Options struct {
 	ShutdownTimeout time.Duration
 
 	// Handshaken is called after each TLS handshake that succeeds, and before the first request of
-	// its connection is read. The connection has a slot of MaxHandshakes meanwhile. It may be called
-	// concurrently. Default: none.
+	// its connection is read. The connection has a slot of MaxHandshakes meanwhile. It may be
+	// called concurrently. Default: none.
 	Handshaken func(state *tls.ConnectionState)
 	// HandshakeFailed is called for each failed TLS handshake. It may be called concurrently and
 	// must not block. Default: none. cause is a metric label:

@@ -10,7 +10,6 @@ import (
 	"time"
 )
 
-// socketOf returns the socket of a connection, or nil for one in memory.
 func socketOf(c net.Conn) syscall.RawConn {
 	if c, ok := c.(syscall.Conn); ok {
 		if socket, err := c.SyscallConn(); err == nil {

@@ -65,8 +65,7 @@ func (w *Writer) Start(ctx context.Context) error {
 	return nil
 }
 
-// write ends when ctx has ended and no line waits. It ignores errors of the sink: there is no other
-// place to report to.
+// write ignores errors of the sink: there is no other place to report to.
 func (w *Writer) write(ctx context.Context) {
 	const report = `{"time":%q,"level":"WARN","msg":"log lines were dropped: the sink was stalled","lines":%d}` + "\n"
 	reported := int64(0)

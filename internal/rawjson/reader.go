@@ -169,7 +169,6 @@ func (r *Reader) members(opening, closing byte, each func() error) error {
 	return nil
 }
 
-// name reads a member's name and the colon behind it.
 func (r *Reader) name() ([]byte, error) {
 	raw, err := r.rawString()
 	if err != nil {
@@ -187,7 +186,6 @@ func (r *Reader) value() error { return r.step(skipValue(r.data, r.pos, r.depth)
 
 func (r *Reader) literal(word string) error { return r.step(skipWord(r.data, r.pos, word)) }
 
-// step takes the result of a function that skips.
 func (r *Reader) step(pos int, want string) error {
 	r.pos = pos
 	if want != "" {

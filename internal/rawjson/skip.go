@@ -8,12 +8,11 @@ import (
 )
 
 // Most of every text is skipped. The functions of this file keep positions in registers instead of
-// in a [Reader]. Each starts at p and returns the position behind the value, or the position and the
-// expectation (want) that failed. want is empty on success.
+// in a [Reader]. Each starts at p and returns the position behind the value, or the position and
+// the expectation (want) that failed. want is empty on success.
 
 const tooDeep = "at most 10000 nested values"
 
-// orComma is the expectation behind a member of an array or an object.
 func orComma(closing byte) string { return "',' or '" + string(rune(closing)) + "'" }
 
 // skipValue steps over one value inside depth arrays and objects. It does not call itself, because
@@ -75,7 +74,6 @@ func skipScalar(d []byte, p int) (pos int, want string) {
 	}
 }
 
-// skipName steps over the name of a member and the colon behind it, to its value.
 func skipName(d []byte, p int) (pos int, want string) {
 	if p >= len(d) || d[p] != '"' {
 		return p, "a string"

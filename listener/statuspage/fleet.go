@@ -57,8 +57,7 @@ func fleetParameters() parameters {
 	}
 }
 
-// newHandler returns a handler for GET that refuses requests without authentication, and those with
-// a wrong query.
+// newHandler refuses requests without authentication, and those with a wrong query.
 func newHandler(accepted parameters, answer func(http.ResponseWriter, *http.Request, *selection)) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /", func(w http.ResponseWriter, r *http.Request) {
@@ -77,7 +76,6 @@ func newHandler(accepted parameters, answer func(http.ResponseWriter, *http.Requ
 	return mux
 }
 
-// refuseNil refuses a missing argument before the first request.
 func refuseNil(name string, argument any) {
 	if option.IsNil(argument) {
 		panic("statuspage: " + name + " is nil")
@@ -99,9 +97,7 @@ func protect(header http.Header) {
 //go:embed page.html
 var fleetPage string
 
-// newFleetPage returns a handler that answers with the page. The policy allows the script and the
-// style of the page, and requests to its own origin. Trusted Types keep the page from parsing text
-// as HTML (CSP Level 3; W3C Trusted Types, section 4).
+// newFleetPage has a policy for its own script and style, and Trusted Types (CSP Level 3).
 func newFleetPage() http.Handler {
 	policy := strings.Join([]string{
 		"default-src 'none'",
@@ -118,7 +114,6 @@ func newFleetPage() http.Handler {
 	})
 }
 
-// sourceHash returns the hash of the only element with that name, as a source of a policy.
 func sourceHash(page, name string) string {
 	_, rest, _ := strings.Cut(page, "<"+name+">")
 	content, _, _ := strings.Cut(rest, "</"+name+">")
@@ -180,7 +175,6 @@ func newRuntimeStatus(s fleet.Status) runtimeStatus {
 	return view
 }
 
-// newFleetView has the numbers of runtimes and of events, ordered, and the selected statuses.
 func newFleetView(f *fleet.Fleet, selected *selection) fleetView {
 	view := fleetView{Counts: []fleetCount{}, Runtimes: []runtimeStatus{}}
 	for manager, summary := range f.Summaries() {

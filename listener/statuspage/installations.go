@@ -37,7 +37,6 @@ func InstallationsHandler(read func() fleet.Installations) http.Handler {
 	})
 }
 
-// The problems of a runtime. All but the first one are also values of a label of metrics.
 const (
 	problemFailed     = "failed"
 	problemNeverHeard = "never_heard"
@@ -89,7 +88,6 @@ func newInstallationsView(all *fleet.Installations, selected *selection) install
 	return view
 }
 
-// problemsOf returns one entry for each problem of a runtime, ordered by runtime.
 func problemsOf(all *fleet.Installations) []runtimeProblem {
 	problems := []runtimeProblem{}
 	add := func(ids []core.RuntimeID, problem runtimeProblem) {

@@ -8,7 +8,6 @@ import (
 	"strings"
 )
 
-// authenticated is the key of the mark that [Authenticated] adds to the context of a request.
 type authenticated struct{}
 
 // Authenticated marks each request as authenticated, for [FleetHandler] and [InstallationsHandler].
@@ -64,7 +63,6 @@ func BrowserLogin(filter http.Handler) http.Handler {
 	})
 }
 
-// challengerKey is the key of the [challenger] in the context of a request.
 type challengerKey struct{}
 
 // challenger adds the challenge of HTTP Basic to an answer with 401.

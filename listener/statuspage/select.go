@@ -17,7 +17,6 @@ import (
 // parameters are those of a handler, each with its values, nil for any.
 type parameters map[string][]string
 
-// selection is the query of a request to a [FleetHandler] or an [InstallationsHandler].
 type selection struct {
 	query         url.Values
 	search        string    // in lower case
@@ -69,8 +68,7 @@ func (p parameters) check(name string, values []string) error {
 	}
 }
 
-// page returns the selected statuses in their order, and how many there are without offset and
-// limit.
+// page also returns how many there are without offset and limit.
 func (s *selection) page(f *fleet.Fleet) (statuses []fleet.Status, total int) {
 	f.Range(func(status fleet.Status) bool {
 		if s.matches(&status) {
@@ -83,7 +81,6 @@ func (s *selection) page(f *fleet.Fleet) (statuses []fleet.Status, total int) {
 	return part(s, statuses), total
 }
 
-// part returns the part of a list that offset and limit select.
 func part[T any](s *selection, all []T) []T {
 	all = all[min(s.offset, len(all)):]
 	if s.limit > 0 {
@@ -97,7 +94,6 @@ func (s *selection) matches(status *fleet.Status) bool {
 		(s.expires.IsZero() || slices.ContainsFunc(status.Replicas, s.endsSoon))
 }
 
-// endsSoon reports whether the client certificate of a replica ends soon, or has ended.
 func (s *selection) endsSoon(p fleet.Replica) bool {
 	return !p.CertificateExpiry.IsZero() && p.CertificateExpiry.Before(s.expires)
 }
@@ -113,7 +109,6 @@ func (s *selection) is(name, value string) bool {
 	return !s.query.Has(name) || s.query.Get(name) == value
 }
 
-// compare orders by name, or the worst first.
 func (s *selection) compare() func(a, b fleet.Status) int {
 	if !s.query.Has("order") {
 		return compareNames

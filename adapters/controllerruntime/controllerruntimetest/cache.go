@@ -92,7 +92,6 @@ func (c *Cache) SetSynced(synced bool) {
 	c.unsynced = !synced
 }
 
-// metadata returns an object of the store, which has no others.
 func metadata(object any) *metav1.PartialObjectMetadata {
 	stored, _ := object.(*metav1.PartialObjectMetadata)
 	return stored
@@ -209,7 +208,8 @@ func (c *memory) RemoveEventHandler(added toolscache.ResourceEventHandlerRegistr
 	return nil
 }
 
-// registration is in sync with the cache, because handlers are called in the goroutine of the change.
+// registration is in sync with the cache, because handlers are called in the goroutine of the
+// change.
 type registration struct {
 	toolscache.ResourceEventHandler
 	*memory

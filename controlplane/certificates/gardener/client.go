@@ -103,7 +103,8 @@ func (t *translator) List(ctx context.Context, list client.ObjectList, opts ...c
 	return nil
 }
 
-// Apply translates Certificates and Issuers. Self-signed Issuers are left out, and a CA is made here.
+// Apply translates Certificates and Issuers. Self-signed Issuers are left out, and a CA is made
+// here.
 func (t *translator) Apply(
 	ctx context.Context, object runtime.ApplyConfiguration, opts ...client.ApplyOption,
 ) error {
@@ -190,8 +191,7 @@ func named(certificate *certv1.Certificate) *unstructured.Unstructured {
 	return object
 }
 
-// convert reads an object into one of the other API, except for the status. What both have has the
-// same names.
+// convert reads an object into one of the other API, which has the same names, without the status.
 func convert(from *unstructured.Unstructured, into any) error {
 	content := maps.Clone(from.Object)
 	delete(content, "status")

@@ -13,7 +13,6 @@ import (
 	"github.com/google/cel-go/parser"
 )
 
-// term is an expression and the facts under which it does not fail.
 type term struct {
 	// text is of the type dyn, so that an API server finds no contradiction of types.
 	text string
@@ -32,7 +31,6 @@ func conjunction(facts []string) string {
 	return "(" + strings.Join(facts, " && ") + ")"
 }
 
-// with returns a term that has the guards of terms and more facts, each once.
 func with(text string, operands []term, facts ...string) term {
 	var guard []string
 	for _, operand := range operands {
@@ -54,15 +52,12 @@ func (t term) asBool() term {
 
 func (t term) is(name string) string { return "type(" + t.text + ") == " + name }
 
-// isNumber is the fact that the value can be compared with a number.
 func (t term) isNumber() string {
 	return "(" + t.is("int") + " || " + t.is("double") + " || " + t.is("uint") + ")"
 }
 
-// short is the fact that a value with a size has at most this one.
 func (t term) short(most int) string { return fmt.Sprintf("size(%s) <= %d", t.text, most) }
 
-// cheap is the fact that a comparison of the value costs little.
 func (t term) cheap() string {
 	return "(" + t.isSized() + " ? " + t.short(maxCompared) + " : true)"
 }
@@ -91,7 +86,6 @@ func (t *translator) expression(e ast.Expr) term {
 	}
 }
 
-// boolean returns the term of a node that must be a bool.
 func (t *translator) boolean(e ast.Expr) term {
 	found := t.expression(e)
 	if found.boolean {
@@ -130,7 +124,6 @@ func (t *translator) list(e ast.Expr) term {
 	return term{text: "dyn([" + strings.Join(texts, ", ") + "])", constant: true}
 }
 
-// variable returns one of the variables of a match condition, or that of a macro.
 func (t *translator) variable(e ast.Expr) term {
 	switch name := e.AsIdent(); {
 	case isVariable(name):
@@ -142,19 +135,16 @@ func (t *translator) variable(e ast.Expr) term {
 	}
 }
 
-// isVariable reports whether match conditions have a variable. They also have "authorizer", for
-// which no guard is known.
+// isVariable leaves out "authorizer", for which no guard is known.
 func isVariable(name string) bool {
 	return name == "object" || name == "oldObject" || name == "request"
 }
 
-// member is defined if the value is a map that has the member.
 func (t term) member(name string) term {
 	name = strconv.Quote(name)
 	return with(t.text+"["+name+"]", []term{t}, t.is("map"), name+" in "+t.text)
 }
 
-// index returns a member of a map, or an element of a list.
 func (t *translator) index(e ast.Expr) term {
 	args := e.AsCall().Args()
 	parent := t.expression(args[0])
@@ -169,7 +159,6 @@ func (t *translator) index(e ast.Expr) term {
 	return t.refuse(args[1], "want a literal string or integer as index")
 }
 
-// element is defined if the value is a list that has the element.
 func (t term) element(position int64) term {
 	return with(fmt.Sprintf("%s[%d]", t.text, position), []term{t},
 		t.is("list"), fmt.Sprintf("%d >= 0 && size(%s) > %d", position, t.text, position))
@@ -227,7 +216,6 @@ func (t *translator) logic(e ast.Expr, name string) term {
 	return joined.asBool()
 }
 
-// conditional needs the facts of the branch that is taken.
 func (t *translator) conditional(e ast.Expr) term {
 	args := e.AsCall().Args()
 	condition := t.boolean(args[0])
@@ -294,7 +282,6 @@ func (t *translator) function(e ast.Expr, name string) term {
 	}
 }
 
-// has is the macro for a field that may be absent.
 func (t *translator) has(e ast.Expr) term {
 	argument := e.AsCall().Args()[0]
 	if argument.Kind() != ast.SelectKind {

@@ -59,7 +59,6 @@ type translator struct {
 	err error
 }
 
-// refuse notes an error at the position of a node, unless there is one already.
 func (t *translator) refuse(e ast.Expr, format string, args ...any) term {
 	if t.err == nil {
 		t.err = invalidAt(t.info.GetStartLocation(e.ID()), format, args...)

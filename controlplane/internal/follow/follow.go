@@ -122,7 +122,6 @@ func (o *Objects) newList() *metav1.PartialObjectMetadataList {
 	return list
 }
 
-// note logs a new reason why the objects cannot be followed.
 func (o *Objects) note(ctx context.Context, err error) {
 	text := fmt.Sprint(err)
 	if ctx.Err() != nil || text == o.problem {

@@ -18,7 +18,6 @@ import (
 )
 
 const (
-	// maxHeader bounds the header of an answer, in bytes.
 	maxHeader = 64 << 10
 	// maxErrorBody bounds the body of an answer without success. The rest is cut.
 	maxErrorBody = 32 << 10
@@ -90,7 +89,6 @@ func boundHeaders(next http.RoundTripper) {
 
 const jsonType = "application/json"
 
-// bounded fails the read of an answer that exceeds the budget of its request.
 type bounded struct {
 	http.RoundTripper
 
@@ -172,8 +170,7 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// weigh returns the weight of the bytes of part, and of the values of objects and lists that begin
-// in it.
+// weigh counts the values of objects and lists that begin in part, too.
 func (b *body) weigh(part []byte) (weight int64) {
 	weight = byteWeight * int64(len(part))
 	for _, c := range part {
@@ -210,7 +207,6 @@ const (
 	byteWeight, otherWeight, valueWeight = 4, 16, 256 // ASCII, beyond ASCII, a value beside its text
 )
 
-// errLargeAnswer means that answers of a runtime exceed a bound.
 var errLargeAnswer = errors.New("answer is larger than allowed")
 
 // Budgets bound the memory for answers of all runtimes in a process.

@@ -39,7 +39,6 @@ func Set(f *fleet.Fleet, runtime core.RuntimeID, manager core.Manager, want flee
 	panic(fmt.Sprintf("fleettest: runtime %q of manager %q cannot be %s %s", runtime, manager, want.State, want.Reason))
 }
 
-// agent is one life of the agent of a runtime.
 type agent struct {
 	peer    core.Peer
 	manager core.Manager
@@ -58,7 +57,6 @@ func current(f *fleet.Fleet, runtime core.RuntimeID, manager core.Manager) *agen
 	return a
 }
 
-// next returns an agent in a new life.
 func next(f *fleet.Fleet, runtime core.RuntimeID, manager core.Manager) *agent {
 	now := time.Now()
 	return &agent{
@@ -72,7 +70,6 @@ const year = 365 * 24 * time.Hour
 // gaps are enough for the reason "shared_by_replicas".
 const gaps = 5
 
-// send sends the heartbeats that show a condition.
 func (a *agent) send(f *fleet.Fleet, want fleet.Condition) {
 	if want.State == fleet.Stale && a.last.Number == 0 { // The fleet ignores an agent that only leaves.
 		a.beat(f, func(*core.Heartbeat) {})
@@ -90,7 +87,6 @@ func (a *agent) send(f *fleet.Fleet, want fleet.Condition) {
 	a.beat(f, func(b *core.Heartbeat) { show(b, want) })
 }
 
-// show changes a heartbeat of a fresh runtime.
 func show(b *core.Heartbeat, want fleet.Condition) {
 	b.Leaving = want.State == fleet.Stale
 	if want.State == fleet.Unproved {

@@ -125,7 +125,6 @@ func cutPair(text string) (key, value, behind string, ok bool) {
 	return strings.ToLower(key), value, behind, ok
 }
 
-// cutQuoted returns the text before the closing quote, and that behind.
 func cutQuoted(text string) (value, behind string, ok bool) {
 	for i := 0; i < len(text); i++ {
 		switch c := text[i]; {

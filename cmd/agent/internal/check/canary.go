@@ -75,8 +75,7 @@ func (c *checker) webhook(ctx context.Context, called bool, before int64) {
 	}
 }
 
-// failuresBeside asks the agent at the metrics port of this host for the calls of the API server
-// that failed. It reports false without an agent.
+// failuresBeside asks the agent at the metrics port of this host.
 func failuresBeside(ctx context.Context, address string) (failures int64, runs bool) {
 	host, port, _ := net.SplitHostPort(address)
 	target := "http://" + net.JoinHostPort(cmp.Or(host, "localhost"), port) + "/readyz"
@@ -114,7 +113,6 @@ func unwritten(lease string) []advice {
 	}
 }
 
-// isStatus is for the answers with an HTTP status.
 func isStatus(code int) func(error) bool {
 	type statusError interface {
 		error

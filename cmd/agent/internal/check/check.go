@@ -66,7 +66,6 @@ func Refuse(mistakes, warnings []string, out io.Writer) error {
 	return r.end()
 }
 
-// checker has the results of former checks that later ones need.
 type checker struct {
 	*report
 
@@ -129,16 +128,14 @@ func (r *report) skip(reason string, names ...string) {
 	}
 }
 
-// warn prints what was found. It may be followed by what is wanted and an action.
+// warn prints a result. The expected one and an action may follow.
 func (r *report) warn(name string, found ...string) { r.line("warn", name, found...) }
 
-// fail is warn for a result with which the command fails.
 func (r *report) fail(name string, found ...string) {
 	r.failed++
 	r.line("FAIL", name, found...)
 }
 
-// failFor fails with the first advice for an error.
 func (r *report) failFor(name string, err error, known []advice) {
 	a, found := first(known, err), err.Error()
 	if end := io.EOF.Error(); found == end || strings.HasSuffix(found, ": "+end) {
@@ -147,13 +144,11 @@ func (r *report) failFor(name string, err error, known []advice) {
 	r.fail(name, found, a.want, a.action)
 }
 
-// advice is what to want and what to do for the errors of a kind.
 type advice struct {
 	is           func(error) bool
 	want, action string
 }
 
-// first expects that the last advice fits.
 func first(known []advice, err error) advice {
 	return known[slices.IndexFunc(known, func(a advice) bool { return a.is(err) })]
 }
@@ -181,7 +176,6 @@ func (r *report) printf(format string, args ...any) {
 	r.err = cmp.Or(r.err, err)
 }
 
-// end prints the sum, and returns [ErrFailed] if a check failed.
 func (r *report) end() error {
 	r.printf("\n%d checks, %d failed\n", r.checks, r.failed)
 	if r.failed > 0 {

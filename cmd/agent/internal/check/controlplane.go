@@ -27,7 +27,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
-// controlPlane checks the way to the control plane, from the name to the answer of its listener.
 func (c *checker) controlPlane(ctx context.Context, link Link) {
 	to := connect.Target{Address: c.opts.ControlPlane.Address, ServerName: c.opts.ControlPlane.ServerName}
 	conn, err := connect.TCP(ctx, to)
@@ -56,7 +55,6 @@ func (c *checker) controlPlane(ctx context.Context, link Link) {
 	c.heartbeats(ctx, core.ForwarderFunc(c.sendOnce))
 }
 
-// server checks the way through a NATS server, from the handshake to the answer of the operator.
 func (c *checker) server(ctx context.Context, link Link) {
 	over, stop, err := link()
 	if err != nil {
@@ -130,7 +128,6 @@ const (
 	pause    = time.Second
 )
 
-// send tries again while the control plane is not ready.
 func (c *checker) send(ctx context.Context, over core.Forwarder, manager core.Manager) (err error) {
 	for range attempts {
 		err = over.Forward(ctx, manager, c.probe())
@@ -158,8 +155,7 @@ func (c *checker) sendOnce(ctx context.Context, manager core.Manager, batch core
 	return forwarder.Forward(ctx, manager, batch)
 }
 
-// probe returns a heartbeat that begins and ends its own epoch, which has no events. A fleet
-// acknowledges it, and adds no replica.
+// probe begins and ends an epoch without events, so that a fleet adds no replica.
 func (c *checker) probe() core.Batch {
 	epoch := "check-" + rand.Text()
 	return core.Batch{Epoch: epoch, Heartbeat: &core.Heartbeat{
@@ -184,7 +180,6 @@ func (c *checker) answer(ctx context.Context, manager core.Manager, err error) {
 	}
 }
 
-// refused has the actions for the answers to a heartbeat.
 func refused() []advice {
 	const want = "202 Accepted"
 	violation, noStream := is(nats.ErrPermissionViolation), is(jetstream.ErrNoStreamResponse)
@@ -212,12 +207,10 @@ func refused() []advice {
 	}
 }
 
-// because is for the errors with a reason.
 func because(reason string) func(error) bool {
 	return func(err error) bool { return core.Reason(err) == reason }
 }
 
-// forbidden is for the refusals of a listener whose answer begins like that one.
 func forbidden(answer string) func(error) bool {
 	type answered interface {
 		error

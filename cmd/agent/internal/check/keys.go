@@ -43,7 +43,6 @@ func (c *checker) bundle(name, path string) *keys.Material {
 	return m
 }
 
-// read returns nil for files that are broken.
 func (c *checker) read(name string, paths keys.Paths) *keys.Material {
 	files, err := keys.NewFiles(paths, keys.FilesOptions{})
 	if err == nil {

@@ -71,8 +71,7 @@ type Source struct {
 	// Metrics are those of the source, which are not registered yet.
 	Metrics *prometheus.Informer
 
-	inbox atomic.Pointer[agent.Inbox]
-	// refused has the watches that cannot be watched, by manager.
+	inbox   atomic.Pointer[agent.Inbox]
 	refused map[core.Manager]error
 }
 

@@ -66,7 +66,6 @@ func Run(args []string, stdin io.Reader, stdout io.Writer) error {
 	return err
 }
 
-// command has what the flags say, as arguments of [admission.WebhookConfiguration].
 type command struct {
 	flags    *flag.FlagSet
 	problems []error // of the values of flags
@@ -138,7 +137,6 @@ func newCommand(stdin io.Reader, help io.Writer) *command {
 	return c
 }
 
-// configuration fails with all mistakes in the arguments.
 func (c *command) configuration() (*admissionregistrationv1.ValidatingWebhookConfiguration, error) {
 	if c.one.Manager != "" || c.one.Resource.Resource != "" {
 		c.one.Name = types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: string(c.one.Manager)}
