@@ -98,7 +98,6 @@ func NewFiles(paths Paths, opts FilesOptions) (*Files, error) {
 	return f, nil
 }
 
-// newGeneration parses files that must be valid at now.
 func newGeneration(paths Paths, files snapshot, now time.Time) (*generation, error) {
 	material, err := parse(paths, files, now)
 	if err != nil {
@@ -218,7 +217,6 @@ type Paths struct {
 	Certificate, Key string
 }
 
-// validate reports a certificate without a key, a key without a certificate, and no path at all.
 func (p Paths) validate() error {
 	switch {
 	case (p.Certificate == "") != (p.Key == ""):

@@ -100,7 +100,6 @@ type Hooks struct {
 	Retried func(status int)
 }
 
-// withDefaults returns a copy with all defaults set. host is the default of ServerName.
 func (o Options) withDefaults(host string) Options {
 	o.pingAfter = cmp.Or(o.pingAfter, 15*time.Second)
 	o.retryWait = cmp.Or(o.retryWait, 50*time.Millisecond)

@@ -52,7 +52,6 @@ type Provider struct {
 	clusters map[multicluster.ClusterName]engagement
 }
 
-// engagement is a cluster, until its Secret changes.
 type engagement struct {
 	cluster cluster.Cluster
 	version string

@@ -63,7 +63,6 @@ const (
 	owner     = "kcp-system/judge"
 )
 
-// serve starts the server, with a certificate for the host of its address or for names.
 func (f *farEnd) serve(ca *testpki.CA, opts testpki.Options) {
 	l, err := (&net.ListenConfig{}).Listen(f.ctx, "tcp", cmp.Or(f.address, "127.0.0.1:0"))
 	f.must(err)

@@ -17,7 +17,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
-// judgeReceiver starts the receiver, unless it runs already, and tries each rule.
 func judgeReceiver(ctx context.Context, s settings, to *report) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

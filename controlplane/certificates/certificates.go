@@ -252,7 +252,7 @@ func message(s Status) string {
 		phasePropagating: "CA N is in the bundle, and signs once every listener has got it",
 
 		phaseReissuing:  "CA N signs for runtimes",
-		phaseConfirming: "the server certificate switches to CA N once every runtime has confirmed that",
+		phaseConfirming: "the server certificate switches to CA N once every runtime trusts it",
 
 		phaseSwitching: "the server certificate switches to CA N",
 		phaseRetiring:  "the server certificate switches to CA N",

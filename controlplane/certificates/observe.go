@@ -203,7 +203,6 @@ func (o *observed) readAuthorities(names names) {
 	slices.SortFunc(o.issued, func(a, b *x509.Certificate) int { return a.NotBefore.Compare(b.NotBefore) })
 }
 
-// readAuthority adds the CA of an object with its labels. issued is nil until it is issued.
 func (o *observed) readAuthority(object client.Object, issued *x509.Certificate, names names) {
 	generation, _ := strconv.Atoi(object.GetLabels()[labelGeneration])
 	if generation <= 0 {

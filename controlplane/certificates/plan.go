@@ -43,7 +43,6 @@ type view struct {
 	propagation time.Duration // Options.Propagation
 }
 
-// authority is a CA that may sign. Its fingerprint is empty until it is issued.
 type authority struct {
 	generation  int
 	request     string

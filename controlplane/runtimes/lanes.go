@@ -208,7 +208,6 @@ func (r *reconciler) follow(mgr ctrl.Manager) (manager.Runnable, error) {
 	}), err
 }
 
-// changed enqueues the object of a runtime. The zero name stands for the CA.
 func (r *reconciler) changed(object types.NamespacedName) {
 	if object == (types.NamespacedName{}) {
 		r.authority.add(0, 0, reconcile.Request{})

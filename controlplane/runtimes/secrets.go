@@ -150,7 +150,6 @@ func NewKubeconfigsByLabel(
 // operator needs the right to list and watch Secrets there.
 type KubeconfigSecrets struct{ Namespace, Label string }
 
-// version begins with the name of the object that a Secret names.
 func (s KubeconfigSecrets) version(secret *metav1.PartialObjectMetadata) string {
 	return s.Namespace + "/" + secret.GetLabels()[s.Label] + " " + follow.ResourceVersion(secret)
 }

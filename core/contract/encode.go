@@ -308,7 +308,6 @@ func (e *element) setHeartbeat(sent *core.Heartbeat) ([]byte, error) {
 	return json.Marshal((*heartbeatData)(&beat))
 }
 
-// cut returns a heartbeat within the bounds. Foreign texts, such as an error, may be long.
 func cut(beat *core.Heartbeat) core.Heartbeat {
 	c := *beat
 	for _, text := range textsOf(&c) {
@@ -339,7 +338,6 @@ func cutFingerprints(fingerprints []string) []string {
 	return kept
 }
 
-// cutReasons keeps the sum of the counts: reasons without room are counted under [reasonOther].
 func cutReasons(dropped map[string]int64) map[string]int64 {
 	kept := make(map[string]int64, maxReasons)
 	for _, reason := range slices.Sorted(maps.Keys(dropped)) {

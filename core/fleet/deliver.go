@@ -270,7 +270,6 @@ func resendOfLoss(now time.Time) resync {
 	return resync{causeReplicaLost, now.Add(longestPause + longestCommit)}
 }
 
-// schedule asks for a resync. Causes share a resync that is to come.
 func (f *Fleet) schedule(k key, cause string, now time.Time) {
 	if f.resyncs[k] == nil {
 		f.resyncs[k] = &resync{cause, now.Add(time.Duration(f.opts.Random() * float64(f.opts.ResyncJitter)))}

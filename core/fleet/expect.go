@@ -55,7 +55,6 @@ func (f *Fleet) adopt(ready map[core.Manager]bool, now time.Time) (unserved []co
 	return unserved
 }
 
-// readyManagers asks the handlers of all calls of Start without the lock, if anything is expected.
 func (f *Fleet) readyManagers() map[core.Manager]bool {
 	f.mu.Lock()
 	handlers := maps.Clone(f.served)

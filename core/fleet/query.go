@@ -219,7 +219,6 @@ type Summary struct {
 // mostPending bounds the number that one replica can claim: it is foreign input, and added up.
 const mostPending = 1 << 32
 
-// tally has the counters of a manager. They outlive its runtimes.
 type tally struct {
 	resyncs   map[string]int64
 	untracked int64

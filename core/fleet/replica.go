@@ -196,7 +196,6 @@ const (
 	maxReasons      = 16
 )
 
-// bound returns a copy of a foreign heartbeat that shares no memory with the request.
 func bound(beat *core.Heartbeat) *core.Heartbeat {
 	b := *beat
 	for _, text := range []*string{

@@ -38,7 +38,6 @@ const (
 	oldBacklog = 30 * time.Second
 )
 
-// reported is the part of the last heartbeat that the fleet must know at once.
 type reported struct {
 	state  state
 	losses int64

@@ -57,7 +57,6 @@ func (l *limiter) acquire(origin string, evict func()) (*slot, bool) {
 	return acquired, evicted != nil
 }
 
-// exchange returns the new slot and the evicted one. Both may be nil.
 func (l *limiter) exchange(origin string, evict func()) (acquired, evicted *slot) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -35,7 +35,6 @@ type listener struct {
 	stop context.CancelFunc
 }
 
-// listen starts to accept. The caller must call Close of the result.
 func (s *Server) listen() *listener {
 	ctx, stop := context.WithCancel(context.Background())
 	l := &listener{

@@ -106,7 +106,6 @@ func newServer(listener net.Listener, handler http.Handler, opts Options) *Serve
 
 const protoHTTP2, protoHTTP1 = "h2", "http/1.1"
 
-// serverTLS returns a clone with a minimum version and protocols, or nil for plain HTTP.
 func serverTLS(opts Options) *tls.Config {
 	if opts.TLS == nil {
 		return nil

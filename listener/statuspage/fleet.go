@@ -140,7 +140,6 @@ type eventCount struct {
 	Count   int64        `json:"count"`
 }
 
-// runtimeStatus is a [fleet.Status] with readable durations.
 type runtimeStatus struct {
 	fleet.Status
 

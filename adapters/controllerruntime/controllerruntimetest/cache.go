@@ -24,7 +24,6 @@ import (
 // a manager starts it. It is safe for concurrent use.
 type Cache struct{ *memory }
 
-// memory implements [cache.Cache] for a [Cache], with the informer.
 type memory struct {
 	cache.Cache    // nil: a method that is missing here panics
 	cache.Informer // nil, too

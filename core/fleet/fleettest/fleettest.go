@@ -46,7 +46,6 @@ type agent struct {
 	last    core.Heartbeat
 }
 
-// current returns the agent that sent the last heartbeat, and a new one without any.
 func current(f *fleet.Fleet, runtime core.RuntimeID, manager core.Manager) *agent {
 	a := next(f, runtime, manager)
 	for _, replica := range f.Get(runtime, manager).Replicas {
@@ -110,7 +109,6 @@ func show(b *core.Heartbeat, want fleet.Condition) {
 	}
 }
 
-// beat sends the next heartbeat, which is that of a fresh runtime before change.
 func (a *agent) beat(f *fleet.Fleet, change func(*core.Heartbeat)) {
 	now := time.Now()
 	a.last = core.Heartbeat{

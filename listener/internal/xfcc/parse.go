@@ -72,7 +72,7 @@ var unescape = strings.NewReplacer(`\\`, `\`, `\"`, `"`)
 func parseLine(elements []Element, line string) ([]Element, error) {
 	var e Element
 	one := map[string]*string{"hash": &e.Hash, "cert": &e.Cert, "chain": &e.Chain, "subject": &e.Subject}
-	lists := map[string]*[]string{"by": &e.By, "uri": &e.URIs, "dns": &e.DNS}
+	lists := map[string]*[]string{"uri": &e.URIs, "dns": &e.DNS}
 	seen := make(map[string]bool)
 	for rest := line; ; {
 		key, value, behind, ok := cutPair(rest)
@@ -148,8 +148,6 @@ func isControl(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }
 // Element is the description of a client by one proxy. Fields that the proxy did not send are
 // empty.
 type Element struct {
-	// By are the URI SANs of the proxy's own certificate.
-	By []string
 	// Hash is the SHA-256 of the client certificate in hex, as written.
 	Hash string
 	// Cert is the client certificate, Chain the same with the others of its chain, in

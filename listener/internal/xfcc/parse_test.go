@@ -29,7 +29,7 @@ func TestParse(t *testing.T) {
 			name:  "all keys of the format",
 			lines: []string{`By=spiffe://a/b;Hash=12ab;Cert="x%20y";Chain="z";Subject="CN=a,O=b";URI=spiffe://c/d;DNS=e.example`},
 			want: []xfcc.Element{{
-				By: []string{"spiffe://a/b"}, Hash: "12ab", Cert: "x%20y", Chain: "z", Subject: "CN=a,O=b",
+				Hash: "12ab", Cert: "x%20y", Chain: "z", Subject: "CN=a,O=b",
 				URIs: []string{"spiffe://c/d"}, DNS: []string{"e.example"},
 			}},
 		},
@@ -41,7 +41,7 @@ func TestParse(t *testing.T) {
 		{
 			name:  "keys that come more than once",
 			lines: []string{`By=a;By=b;DNS=c;DNS=d;URI=e;URI=f`},
-			want:  []xfcc.Element{{By: []string{"a", "b"}, DNS: []string{"c", "d"}, URIs: []string{"e", "f"}}},
+			want:  []xfcc.Element{{DNS: []string{"c", "d"}, URIs: []string{"e", "f"}}},
 		},
 		{
 			name:  "several elements in several lines, in order",

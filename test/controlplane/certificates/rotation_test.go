@@ -156,7 +156,7 @@ func TestRuntimeThatNeverConfirms(t *testing.T) {
 	t.Log(status.Message)
 	issuer := rig.Stored(t, p, client.ObjectKey{Namespace: p.namespace, Name: clientsIssuer}, &certv1.Issuer{})
 	rig.Same(t, "report of the Issuer", status.Message, issuer.Annotations["operator.kyma-project.io/rotation"])
-	p.assertEvent(set, recorder, "RotationWaits", "confirmed that; runtimes without it: 1 [runtime-b]")
+	p.assertEvent(set, recorder, "RotationWaits", "trusts it; runtimes without it: 1 [runtime-b]")
 	p.staysUntilConfirmed(set, three[1:2])
 	if !bytes.Equal(first, server()) {
 		t.Error("the server has another certificate before runtime-b has confirmed the new CA")
