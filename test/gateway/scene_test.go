@@ -58,7 +58,6 @@ const (
 // ways are those that a legitimate runtime can take.
 var ways = []way{native, byCertificate, byAddress, lax}
 
-// message is one request.
 type message struct {
 	leaf            *tls.Certificate
 	header, trailer http.Header
@@ -67,7 +66,6 @@ type message struct {
 	claims          string // the runtime that the event names
 }
 
-// answer is the answer to a message.
 type answer struct {
 	err    error
 	status int

@@ -45,7 +45,6 @@ type cluster struct {
 	only     *agent // the API server calls this one; nil: all in turn
 }
 
-// object is the state in etcd.
 type object struct {
 	version      int // counts commits, deletions included
 	spec, status int
@@ -110,7 +109,6 @@ func (c *cluster) downgrade() {
 	c.older = true
 }
 
-// read returns all objects.
 func (c *cluster) read() map[string]object {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -318,7 +316,6 @@ func (c *cluster) invent(n int) {
 	}
 }
 
-// body is an AdmissionReview.
 func (c *cluster) body(name string, before, after object, kind WriteKind) string {
 	if kind == Unreadable {
 		return `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1","object":{"broken":`

@@ -165,7 +165,6 @@ func (d dice) length() time.Duration {
 	}[d.IntN(3)]()
 }
 
-// inject runs one fault.
 func (w *world) inject(f Fault) {
 	if !w.sleepUntil(f.At) {
 		return

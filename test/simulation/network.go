@@ -61,7 +61,6 @@ func (n *network) of(client string) *conditions {
 	return w
 }
 
-// now returns the present conditions.
 func (n *network) now(client string) conditions {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -168,7 +167,6 @@ func addressOf(client string) net.IP {
 	return net.IPv4(10, 1, 0, sum)
 }
 
-// link is a connection.
 type link struct {
 	network   *network
 	client    string

@@ -148,7 +148,6 @@ func (p *Plan) end() time.Duration {
 	return end
 }
 
-// draw makes a plan from its seed.
 func draw(seed uint64) *Plan {
 	d := newDice(seed)
 	p := &Plan{

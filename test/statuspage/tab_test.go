@@ -29,7 +29,6 @@ type tab struct {
 	problems chan string
 }
 
-// browser returns the path of Chromium.
 func browser(t *testing.T) string {
 	t.Helper()
 	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {

@@ -182,14 +182,12 @@ func (w *world) note(r *replica, entry record.Entry) {
 	}
 }
 
-// operator is the replica that was started last.
 func (w *world) operator() *replica {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.replicas[len(w.replicas)-1]
 }
 
-// now is the last report of the operator.
 func (w *world) now() record.Status {
 	r := w.operator()
 	w.mu.Lock()
@@ -224,7 +222,6 @@ func (w *world) awaitSeen(within time.Duration) (missed int) {
 	return missed
 }
 
-// totals are the counters of a world.
 type totals struct {
 	changes, looks, dials, failures int64
 	operator, lab                   time.Duration
@@ -349,7 +346,6 @@ func (r *runtime) trust(cas ...*testpki.CA) {
 // Material implements [keys.Source].
 func (r *runtime) Material() (*keys.Material, error) { return r.material.Load(), nil }
 
-// start starts the agent with a new epoch.
 func (r *runtime) start() {
 	r.dead.Store(false)
 	r.agent.Store(lab.Must(kit.StartAgent(context.Background(), manager,

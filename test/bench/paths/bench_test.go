@@ -224,7 +224,6 @@ func newBatch(events int) core.Batch {
 
 var someTime = time.Date(2026, 11, 22, 3, 4, 5, 678_901_234, time.UTC)
 
-// counter is an operator that counts its events.
 type counter struct{ handled atomic.Int64 }
 
 // Handle implements [core.Handler].
@@ -336,7 +335,6 @@ func (c *cost) report(b *testing.B, events int) {
 	b.ReportMetric(float64(c.processor.Microseconds())/float64(events), "cpu-µs/event")
 }
 
-// processorTime is that of this process.
 func processorTime() time.Duration {
 	var used syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {

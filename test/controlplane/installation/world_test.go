@@ -174,7 +174,6 @@ func (w *world) taken(noted *[]string) []string {
 	return *noted
 }
 
-// managers returns the content of the file that the agents read.
 func (w *world) managers() string {
 	w.t.Helper()
 	return get(w, cmp.Or(w.opts.Name, installation.Name)+"-managers", &corev1.ConfigMap{}).Data["managers"]
@@ -283,7 +282,6 @@ func (w *world) pod() (corev1.PodSpec, corev1.Container) {
 	return pod, pod.Containers[0]
 }
 
-// environment returns the settings of the agent.
 func (w *world) environment() map[string]string {
 	w.t.Helper()
 	env := map[string]string{}
