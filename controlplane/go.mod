@@ -22,10 +22,10 @@ require (
 )
 
 require (
-	github.com/runtime-watcher/runtime-watcher v0.0.0-20261126160921-4bb96ad443ff
-	github.com/runtime-watcher/runtime-watcher/adapters/admission v0.0.0-20261126160921-4bb96ad443ff
-	github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime v0.0.0-20261126160921-4bb96ad443ff
-	github.com/runtime-watcher/runtime-watcher/adapters/prometheus v0.0.0-20261126160921-4bb96ad443ff
+	github.com/runtime-watcher/runtime-watcher v0.0.0-20261126190738-77ecbcc88455
+	github.com/runtime-watcher/runtime-watcher/adapters/admission v0.0.0-20261126190738-77ecbcc88455
+	github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime v0.0.0-20261126190738-77ecbcc88455
+	github.com/runtime-watcher/runtime-watcher/adapters/prometheus v0.0.0-20261126190738-77ecbcc88455
 )
 
 require (

@@ -15,7 +15,7 @@ require (
 	k8s.io/api v0.36.3
 )
 
-require github.com/runtime-watcher/runtime-watcher v0.0.0-20261126160921-4bb96ad443ff
+require github.com/runtime-watcher/runtime-watcher v0.0.0-20261126190738-77ecbcc88455
 
 require (
 	github.com/beorn7/perks v1.0.1 // indirect

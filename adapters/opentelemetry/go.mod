@@ -9,7 +9,7 @@ require (
 	go.opentelemetry.io/otel/trace v1.41.0
 )
 
-require github.com/runtime-watcher/runtime-watcher v0.0.0-20261126160921-4bb96ad443ff
+require github.com/runtime-watcher/runtime-watcher v0.0.0-20261126190738-77ecbcc88455
 
 require (
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
