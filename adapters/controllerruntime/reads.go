@@ -179,10 +179,8 @@ func (r *reading[request]) List(ctx context.Context, list client.ObjectList, opt
 func (r *reading[request]) note(
 	read runtime.Object, found []runtime.Object, gone bool, named func(types.NamespacedName) bool,
 ) {
-	kind, unknown := r.GroupVersionKindFor(read)
-	group := schema.GroupKind{Group: kind.Group, Kind: strings.TrimSuffix(kind.Kind, "List")}
+	var others []*awaited
 	r.reads.mu.Lock()
-	defer r.reads.mu.Unlock()
 	objects := r.reads.scopes[r.scope]
 	for _, item := range found {
 		object, err := meta.Accessor(item)
@@ -195,7 +193,20 @@ func (r *reading[request]) note(
 		}
 	}
 	for _, a := range objects {
-		if unknown == nil && a.kind == group && named(a.name) && !r.known[a] {
+		if named(a.name) && !r.known[a] {
+			others = append(others, a)
+		}
+	}
+	r.reads.mu.Unlock()
+	if len(others) == 0 {
+		return
+	}
+	kind, err := r.GroupVersionKindFor(read)
+	group := schema.GroupKind{Group: kind.Group, Kind: strings.TrimSuffix(kind.Kind, "List")}
+	r.reads.mu.Lock()
+	defer r.reads.mu.Unlock()
+	for _, a := range others {
+		if err == nil && a.kind == group {
 			r.known[a] = true
 			a.gone = a.gone || gone && a.existed > 0 && a.existed <= r.turn
 		}

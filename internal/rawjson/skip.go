@@ -141,7 +141,7 @@ func skipNumber(d []byte, p int) (pos int, want string) {
 	for p < len(d) && d[p] >= '0' && d[p] <= '9' {
 		p++
 	}
-	if p > start && d[start] != '0' && (p == len(d) || d[p] != '.' && d[p]|0x20 != 'e') {
+	if p > start && (d[start] != '0' || p == start+1) && (p == len(d) || d[p] != '.' && d[p]|0x20 != 'e') {
 		return p, ""
 	}
 	for p < len(d) && (d[p] >= '0' && d[p] <= '9' || d[p] == '-' || d[p] == '+' || d[p] == '.' || d[p]|0x20 == 'e') {

@@ -7,6 +7,7 @@ package listenertest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,7 +18,6 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
-	"github.com/runtime-watcher/runtime-watcher/core/coretest"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
@@ -95,8 +95,18 @@ func (f *forwarder) send(ctx context.Context, to core.Manager, request *contract
 	return request.Result(failed)
 }
 
-func refused(r contract.Refusal) error {
-	m := contract.V3.Interpret(r, false)
-	as := coretest.Refusal{Permanent: m.Permanent, After: r.RetryAfter, Label: m.Reason, Cause: m.Cause}
-	return fmt.Errorf("the listener answers %d: %w", r.Status, as.Err())
+type refusal struct {
+	contract.Refusal
+	contract.Meaning
 }
+
+func refused(r contract.Refusal) error { return &refusal{r, contract.V3.Interpret(r, false)} }
+
+func (r *refusal) Error() string {
+	return fmt.Sprintf("the listener answers %d (%s)", r.Status, cmp.Or(r.Refusal.Reason, r.Meaning.Reason))
+}
+
+func (r *refusal) Unwrap() error             { return r.Cause }
+func (r *refusal) Reason() string            { return r.Meaning.Reason }
+func (r *refusal) Retryable() bool           { return !r.Permanent }
+func (r *refusal) RetryAfter() time.Duration { return r.Refusal.RetryAfter }
