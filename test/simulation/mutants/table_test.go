@@ -35,7 +35,7 @@ var table = map[string][]mutant{
 	"adapters/controllerruntime/target.go": {
 		{
 			"source: only five resyncs wait for a change's priority",
-			"!waits || end.Before(earlier) {", "(!waits || end.Before(earlier)) && len(t.raised) < 5 {",
+			"earlier == nil || end.Before(earlier.end) {", "(earlier == nil || end.Before(earlier.end)) && len(t.raised) < 5 {",
 		},
 	},
 	"adapters/httpmtls/fallback.go": {
