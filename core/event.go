@@ -21,6 +21,7 @@ const (
 // Field is the part of an object that a watch is about.
 type Field string
 
+// The fields that can be watched.
 const (
 	FieldSpec   Field = "spec"
 	FieldStatus Field = "status"

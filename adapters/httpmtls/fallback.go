@@ -41,7 +41,6 @@ func (o FallbackOptions) withDefaults() FallbackOptions {
 	})
 }
 
-// fallback prefers the newest contract for each manager. It is safe for concurrent use.
 type fallback struct {
 	newest, older core.Forwarder
 	opts          FallbackOptions

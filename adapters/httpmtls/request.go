@@ -82,7 +82,6 @@ func (f *Forwarder) request(ctx context.Context, target *url.URL, body []byte) (
 	return request, err // The caller wraps it.
 }
 
-// read interprets an answer. An acknowledgement is final with its headers.
 func (f *Forwarder) read(target *url.URL, answer *http.Response, m *message) error {
 	const firstSuccess, lastSuccess = 200, 299
 	// RFC 9110, section 15.3.

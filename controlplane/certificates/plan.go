@@ -226,7 +226,6 @@ func renew(v view) (step, bool) {
 	return step{phase: phaseCreating, action: actionCreate, generation: v.next()}, true
 }
 
-// create waits for a CA that is being issued, when no other rule has a step.
 func create(v view) (step, bool) {
 	if v.authorities[len(v.authorities)-1].fingerprint == "" {
 		return waitIn(phaseCreating)

@@ -236,7 +236,7 @@ func appendNumber(b []byte, name string, value int64) []byte {
 func appendQuoted(b []byte, text string) []byte {
 	for i := range len(text) {
 		if c := text[i]; c < ' ' || c > '~' || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {
-			quoted, _ := json.Marshal(text) // Each string has a JSON form.
+			quoted, _ := json.Marshal(text) //nolint:errchkjson // Each string has a JSON form.
 			return append(b, quoted...)
 		}
 	}

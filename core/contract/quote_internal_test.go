@@ -1,6 +1,7 @@
 package contract
 
 import (
+	"bytes"
 	"encoding/json"
 	"testing"
 )
@@ -13,7 +14,7 @@ func TestTextsAreQuotedAsByEncodingJSON(t *testing.T) {
 	}
 	for _, text := range texts {
 		want, err := json.Marshal(text)
-		if got := appendQuoted(nil, text); err != nil || string(got) != string(want) {
+		if got := appendQuoted(nil, text); err != nil || !bytes.Equal(got, want) {
 			t.Errorf("%q is written as %s, want %s, %v", text, got, want, err)
 		}
 	}

@@ -213,7 +213,6 @@ func (r *record) evict() {
 	}))
 }
 
-// remove forgets a replica, and keeps its resend.
 func (r *record) remove(p *replica) {
 	r.resend.postpone(p.resend.cause, p.resend.due)
 	r.replicas = slices.DeleteFunc(r.replicas, func(other *replica) bool { return other == p })

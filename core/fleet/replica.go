@@ -250,7 +250,6 @@ func interval(beat *core.Heartbeat) time.Duration {
 	return min(max(beat.Interval, minInterval), maxInterval)
 }
 
-// patience is how long a replica may be silent: for two intervals.
 func patience(beat *core.Heartbeat) time.Duration { return 2 * interval(beat) }
 
 func (p *replica) isSilent(now time.Time) bool {

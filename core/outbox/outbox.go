@@ -172,7 +172,6 @@ func (o *Outbox) dispatchNew(ctx context.Context, all *sync.WaitGroup) {
 	}
 }
 
-// leave makes the lanes leave, and closes the outbox when all have left.
 func (o *Outbox) leave() (done bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

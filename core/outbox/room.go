@@ -60,7 +60,6 @@ func (l *lane) forget(e *entry) {
 	l.free(e)
 }
 
-// free removes the key of an entry that is in no queue.
 func (l *lane) free(e *entry) {
 	delete(l.entries, e.Key())
 	if !e.Resync {

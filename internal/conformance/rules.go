@@ -6,6 +6,7 @@ package conformance
 // End is the part that a rule binds: an end of the contract, or a forwarder on any transport.
 type End string
 
+// The ends.
 const (
 	Sender    End = "sender"
 	Receiver  End = "receiver"

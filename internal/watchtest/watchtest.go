@@ -35,7 +35,6 @@ func Watches() (whole watch.Watch, changed map[string]watch.Watch) {
 	return whole, changed
 }
 
-// fill sets all fields, and the one at the path other to its second value. It returns all paths.
 func fill(v reflect.Value, path, other string) (paths []string) {
 	value := [2]string{"one", "two"}
 	if own, ok := variants()[path]; ok {

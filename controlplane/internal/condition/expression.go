@@ -66,7 +66,6 @@ func (t term) isSized() string {
 	return "(" + t.is("string") + " || " + t.is("list") + " || " + t.is("map") + ")"
 }
 
-// itemVariable is the variable of a macro in the result, so that no name hides a type.
 const itemVariable = "item_"
 
 func (t *translator) expression(e ast.Expr) term {

@@ -30,7 +30,6 @@ type Objects struct {
 	store   atomic.Pointer[cache.Store] // of versioned, by name
 }
 
-// versioned is all that is kept of an object.
 type versioned struct{ name, version string }
 
 // GetObjectMeta implements [metav1.ObjectMetaAccessor], for the key in a store.

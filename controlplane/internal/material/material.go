@@ -7,6 +7,7 @@ import corev1 "k8s.io/api/core/v1"
 // Name is the default name of the agent's Service in a runtime, and of its namespace.
 const Name = "runtime-watcher"
 
+// The keys of the Secret, each with PEM.
 const (
 	// CA is the bundle that both ends trust.
 	CA = corev1.ServiceAccountRootCAKey

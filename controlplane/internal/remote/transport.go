@@ -225,7 +225,6 @@ func (b *Budgets) Begin(ctx context.Context) (reconcile context.Context, end fun
 
 type budgetKey struct{}
 
-// budget is the weight that further answers of one reconcile may have. It may be used concurrently.
 type budget struct {
 	mu         sync.Mutex
 	left, free int64
