@@ -39,13 +39,6 @@ func judgeSender(ctx context.Context, s settings, to *report) error {
 	return nil
 }
 
-const (
-	partial  = http.StatusUnprocessableEntity
-	tooFast  = http.StatusTooManyRequests
-	notReady = http.StatusServiceUnavailable
-	failed   = http.StatusInternalServerError
-)
-
 type check = func(*farEnd)
 
 func senderChecks() map[string][]check {
@@ -84,7 +77,7 @@ func senderChecks() map[string][]check {
 		"refused-sender": {
 			retries(response{status: http.StatusUnauthorized, reason: "unauthenticated"}, 1, refused),
 			retries(response{status: http.StatusForbidden, reason: "san_mismatch"}, 1, refused),
-			retries(response{status: http.StatusBadRequest, media: "text/html", body: page}, 1, refused),
+			retries(response{status: malformed, media: "text/html", body: page}, 1, refused),
 		},
 		"redirect":    {retries(response{status: http.StatusTemporaryRedirect, location: "/elsewhere"}, 3, 0)},
 		"retry":       {retries(response{cut: true}, 5, 0)},                         // The sender knows no answer.
@@ -92,7 +85,7 @@ func senderChecks() map[string][]check {
 		"retry-after": {asksToWait(tooFast, "too_fast"), asksToWait(notReady, "not_ready")},
 		"foreign-success": {
 			retries(response{status: http.StatusOK}, 1, 0),
-			retries(response{status: http.StatusAccepted, media: "text/html", body: page}, 1, 0),
+			retries(response{status: accepted, media: "text/html", body: page}, 1, 0),
 		},
 		"kept": {
 			retries(response{status: http.StatusNotFound, reason: "unknown_manager"}, 1, 0),

@@ -30,13 +30,19 @@ func (t trial) with(change func(t *trial)) trial {
 	return t
 }
 
+// The statuses that checks expect, and answer with.
 const (
 	accepted   = http.StatusAccepted
 	malformed  = http.StatusBadRequest
 	tooLarge   = http.StatusRequestEntityTooLarge
 	wrongMedia = http.StatusUnsupportedMediaType
-	plain      = "application/json"
+	partial    = http.StatusUnprocessableEntity
+	tooFast    = http.StatusTooManyRequests
+	notReady   = http.StatusServiceUnavailable
+	failed     = http.StatusInternalServerError
 )
+
+const plain = "application/json"
 
 func answered(rule, what string, status int, reason string, elements ...string) trial {
 	return trial{rule: rule, what: what, want: []int{status}, reason: reason, request: request{body: list(elements...)}}
