@@ -89,7 +89,6 @@ func watchedConfigMaps() watch.Watch {
 	}
 }
 
-// env are settings of an agent.
 type env = map[string]string
 
 // mistake is a change of the settings of a correct set-up, and the line that must name it.

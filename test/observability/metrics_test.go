@@ -153,6 +153,7 @@ func newVocabulary(t testing.TB) vocabulary {
 	t.Helper()
 	const shared, nats, installation = "internal/reasons/reasons.go", "adapters/natsjetstream/", "controlplane/installation/status.go"
 	of := func(file, pattern string) []string { return constants(t, file, pattern) }
+	in := func(file, pattern string) []string { return texts(t, file, pattern) }
 	var contracts, states, conditions []string
 	for _, version := range contract.Versions() {
 		contracts = append(contracts, string(version))
@@ -187,14 +188,13 @@ func newVocabulary(t testing.TB) vocabulary {
 		{agents + "canary_state", "state"}:            {canary},
 		{agents + "canary_duration_seconds", "state"}: {canary},
 		{"", "decision"}: {accepted, of("adapters/admission/decision.go", "."), of("adapters/prometheus/agentwebhook.go", "^decision")},
-		{agents + "admission_owner_problems_total", "problem"}: {{"missing", "malformed"}},
-		{agents + "admission_refusals_total", "reason"}: {{
-			"unknown_path", "method", "manager", "media_type", "too_large", "unreadable_body", "busy", "malformed_review",
-			"unsupported_version", "internal",
-		}},
-		{"", "place"}: {{"filter", "acceptor", "request", "hooks"}},
-		{agents + "informer_changes_total", "decision"}: {accepted, {"unchanged", "irrelevant", "no_name", "no_owner"}},
-		{agents + "informer_failures_total", "reason"}:  {{"unauthenticated", "forbidden", "not_found", "busy", "unreachable", "other"}},
+		{agents + "admission_owner_problems_total", "problem"}: {in("adapters/admission/decision.go", `problem :?= "(\w+)"`)},
+		{agents + "admission_refusals_total", "reason"}: {
+			in("adapters/admission/refusal.go", `(?:&refusal\{[^,]+, |reason :?= )"(\w+)"`),
+		},
+		{"", "place"}: {in("adapters/admission/decision.go", `guard\("(\w+)"`), in("adapters/admission/handler.go", `guard\("(\w+)"`)},
+		{agents + "informer_changes_total", "decision"}: {accepted, in("adapters/informer/store.go", `return "(\w+)"`)},
+		{agents + "informer_failures_total", "reason"}:  {in("adapters/informer/health.go", `return "(\w+)"`)},
 		{listeners + "requests_total", "reason"}: {
 			none, anything, meaning, of(shared, "."), of("internal/reasons/pinning.go", "."), of("listener/refusal.go", "^[Rr]eason"), source,
 		},
@@ -253,6 +253,18 @@ func constants(t testing.TB, file, pattern string) (values []string) {
 	})
 	if len(values) == 0 {
 		t.Fatalf("%s has no string constant that matches %s", file, pattern)
+	}
+	return values
+}
+
+// texts returns the texts of a file that the group of pattern matches. It fails if there is none.
+func texts(t testing.TB, file, pattern string) (values []string) {
+	t.Helper()
+	for _, match := range regexp.MustCompile(pattern).FindAllStringSubmatch(read(t, file), -1) {
+		values = append(values, match[1])
+	}
+	if len(values) == 0 {
+		t.Fatalf("%s has no text that matches %s", file, pattern)
 	}
 	return values
 }

@@ -414,7 +414,6 @@ func (p *Plan) watching(before, after object) (all []core.Manager) {
 	return all
 }
 
-// watches returns those of the managers.
 func (p *Plan) watches() (all []watch.Watch) {
 	for _, manager := range p.Managers {
 		w := watchOf(manager)

@@ -427,7 +427,6 @@ func readThere(there client.Reader, name string) {
 	_ = there.Get(context.Background(), key, new(metav1.PartialObjectMetadata)) // It may be absent.
 }
 
-// reader reads the objects of a cluster.
 type reader struct {
 	client.Client
 

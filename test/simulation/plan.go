@@ -170,7 +170,6 @@ func draw(seed uint64) *Plan {
 	return p
 }
 
-// dice is the random source of a seed.
 type dice struct{ *rand.Rand }
 
 func newDice(seed uint64) dice {

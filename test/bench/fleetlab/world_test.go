@@ -39,7 +39,6 @@ import (
 // atOnce is the number of runtimes that are made at the same time.
 const atOnce = 32
 
-// world is a fleet with its operator.
 type world struct {
 	t         *testing.T
 	plane     *apiserver.ControlPlane

@@ -328,7 +328,6 @@ func (o *operator) listen(ctx context.Context) (string, error) {
 	return socket.Addr().String(), nil
 }
 
-// requests returns the number of the runtime of a delivery.
 func requests(_ context.Context, d core.Delivery) ([]int, error) {
 	i, err := kit.RuntimeNumber(string(d.Runtime))
 	return []int{i}, err

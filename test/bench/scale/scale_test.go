@@ -97,7 +97,6 @@ type world struct {
 	deadAddress string
 }
 
-// operator is a process, and its last reports.
 type operator struct {
 	*kit.Process
 

@@ -222,7 +222,6 @@ func numbers() []number {
 	}
 }
 
-// sample has the numbers of a process at one moment.
 type sample struct {
 	phase  string
 	values []float64

@@ -193,7 +193,6 @@ func (p *peers) confirmations(fingerprint string, ids []core.RuntimeID) (waiting
 	return waiting
 }
 
-// published is the Secret of the listeners.
 func (p *peers) published(set *certificates.Certificates) map[string][]byte {
 	p.t.Helper()
 	return rig.Stored(p.t, p, set.ListenerSecret(), &corev1.Secret{}).Data

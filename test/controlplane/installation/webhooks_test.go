@@ -127,7 +127,6 @@ func TestAContestOfWebhooksRestartsTheAgentsSeldom(t *testing.T) {
 
 type webhook = admissionregistrationv1.ValidatingWebhook
 
-// webhooks are those of a configuration.
 type webhooks []webhook
 
 func (w *webhooks) remove(name string) {

@@ -338,7 +338,6 @@ func (w *world) versions() map[string]string {
 	return found
 }
 
-// objects returns all objects of the installation.
 func (w *world) objects() []unstructured.Unstructured {
 	w.t.Helper()
 	return slices.DeleteFunc(listed(w.t, w.client), func(o unstructured.Unstructured) bool {

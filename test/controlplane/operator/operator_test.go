@@ -49,7 +49,6 @@ func TestManager(t *testing.T) {
 	t.Run("set-up of the guide", l.testEmbedding)
 }
 
-// lab is a control plane with certificates.
 type lab struct {
 	*apiserver.ControlPlane
 	*rig.PKI

@@ -101,7 +101,6 @@ type Violation struct {
 // String returns the rule and the text.
 func (v Violation) String() string { return v.Rule + ": " + v.Text }
 
-// target is an object and one of its managers.
 type target struct {
 	runtime, object string
 	manager         core.Manager
@@ -134,7 +133,6 @@ type outage struct {
 	from, to       time.Time // to is zero while it lasts
 }
 
-// pair is a runtime and a manager.
 type pair struct {
 	runtime string
 	manager core.Manager
