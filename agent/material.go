@@ -34,7 +34,7 @@ type keyMaterial struct {
 	log     *slog.Logger
 }
 
-// keySet has nil without files. serving equals client without a certificate of its own.
+// A set without files is nil. serving equals client unless the webhook has a certificate itself.
 type keySet struct{ client, serving, callers *keyMaterial }
 
 func (b *builder) addKeys() error {

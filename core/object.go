@@ -202,7 +202,7 @@ func (o *Object) Label(key string) (value string, ok bool) {
 	return lookup(o.labels, key)
 }
 
-// lookup finds nothing in a value that is no map, and no value that is no string.
+// lookup returns false for a value that is no map, and for a member that is no string.
 func lookup(raw []byte, key string) (value string, ok bool) {
 	r := rawjson.NewReader(raw)
 	_ = r.Object(func(name []byte) error {

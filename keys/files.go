@@ -245,7 +245,7 @@ const (
 // errChanging means that no two readings in a row were equal. Its [Problem] is "unreadable".
 var errChanging = errors.New("keys: the files change while they are read, want two equal readings")
 
-// read needs one reading only for files that equal known.
+// read reads the files once if they equal known, else until they are stable.
 func (p Paths) read(known snapshot) (snapshot, error) {
 	if files, err := p.readOnce(); err == nil && files.equal(known) {
 		return files, nil

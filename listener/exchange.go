@@ -193,7 +193,7 @@ func (x *exchange) level(a *answer) (level slog.Level, suppressed int) {
 	return slog.LevelDebug, 0
 }
 
-// size takes a body of unknown size for the largest.
+// size counts a body of unknown size as the largest.
 func (x *exchange) size() int64 {
 	size := int64(x.version.MaxBody())
 	if announced := x.request.ContentLength; announced >= 0 {

@@ -110,7 +110,7 @@ func disconnected(subject string, last error) *publishError {
 	return failed
 }
 
-// refused waits for slow after a refusal of the sender that asks for no wait.
+// slow is the wait after a refusal of the sender that asks for none.
 func refused(subject string, r contract.Refusal, slow time.Duration) *publishError {
 	meaning := contract.V3.Interpret(r, false)
 	failed := &publishError{

@@ -131,7 +131,7 @@ func standsAlone(secret *corev1.Secret) bool {
 	return made
 }
 
-// reissue is not done by cert-manager for a new CA. Conflicts with its writes are usual.
+// reissue is needed because cert-manager does not react to a new CA. Conflicts with it are usual.
 func (c *Certificates) reissue(ctx context.Context, name string) error {
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		certificate, err := serverside.Get(ctx, c.client, c.key(name), &certv1.Certificate{})

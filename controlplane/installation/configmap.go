@@ -150,7 +150,7 @@ const annotationRuntime = "operator.kyma-project.io/runtime-id"
 
 const annotationInstalledBy = "operator.kyma-project.io/installed-by"
 
-// checkOwner takes objects without the annotations, and nil, for those of all.
+// checkOwner accepts nil, and objects without the annotations: they belong to every installer.
 func (i *Installer) checkOwner(in *cluster, objects ...*unstructured.Unstructured) error {
 	for _, object := range objects {
 		if object == nil {

@@ -27,7 +27,7 @@ type wanted struct {
 	seen          look                         // without the objects that are there
 }
 
-// look is gone after a restart: the next call of Install applies all objects again.
+// look is the record of a complete installation. It is lost at a restart of the process.
 type look struct {
 	// parameters and secret change with the parameters of the objects to apply. Of the keys in the
 	// Secret there is the sum only.
@@ -85,9 +85,9 @@ func markOf(object *unstructured.Unstructured) mark {
 	return remote.Sum(string(object.GetUID()), version)
 }
 
-// outdate makes the next call of Install apply all objects. It returns the last look, or the zero
-// look. The last look stays until an installation is complete, or another configuration is to be
-// applied. So a call after one that failed still finds out that others have replaced ours.
+// outdate makes the next call of Install apply all objects. It returns the record of the last
+// complete installation, which is kept: if this call fails, the next one can still detect that
+// others have replaced the configuration.
 func (i *Installer) outdate(id core.RuntimeID) look {
 	found, _ := i.looks.Load(id)
 	last, known := found.(look)
@@ -98,9 +98,9 @@ func (i *Installer) outdate(id core.RuntimeID) look {
 	return last
 }
 
-// glance reads the objects that watching depends on. It reports whether nothing is to be corrected.
-// The last look was then not long ago, the parameters are the same, and nothing has changed there.
-// Without a Secret, that is the same, too.
+// glance reads the objects that watching depends on, and reports whether they need no correction:
+// the last complete installation is recent, and neither its parameters nor these objects have
+// changed. A nil Secret counts as unchanged.
 func (i *Installer) glance(ctx context.Context, in *cluster, r *Runtime) (status Status, unchanged bool, err error) {
 	found, _ := i.looks.Load(r.ID)
 	last, known := found.(look)

@@ -127,7 +127,7 @@ func (h httpRoutes) check(ctx context.Context, reader client.Reader, key client.
 	return nil
 }
 
-// nameOf reads a reference without namespace as of the namespace of the route.
+// nameOf uses the namespace of the route for a reference without one.
 func nameOf(parent gatewayv1.ParentReference, route *gatewayv1.HTTPRoute) string {
 	namespace := route.Namespace
 	if parent.Namespace != nil {

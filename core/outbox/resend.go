@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// resendAt is false when the time had passed as the entry was sent.
+// resendAt reports false if the time had passed when the entry was sent.
 func (o Options) resendAt(e *entry, sent time.Time) (at time.Time, again bool) {
 	delays := o.Resend
 	if e.Resync {

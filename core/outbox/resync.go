@@ -42,7 +42,7 @@ func (l *lane) resyncBeside(added, room bool, event *core.WatchEvent, now time.T
 	}
 }
 
-// resync ignores the owner unless resyncs are for owners, and has none beyond maxOwners.
+// resync drops the owner unless resyncs are for owners. Owners beyond maxOwners get none.
 func (l *lane) resync(owner types.NamespacedName, now time.Time) {
 	resync, ok := l.newResync(owner, now)
 	if ok {

@@ -19,7 +19,7 @@ func (o *Outbox) hasRoom(l *lane, event *core.WatchEvent, now time.Time) bool {
 	}
 }
 
-// giveUpResend lets a resync stand in that comes as late.
+// giveUpResend schedules a resync in place of the resend, at the same time.
 func (o *Outbox) giveUpResend(l *lane, now time.Time) bool {
 	hog := o.largest(func(other *lane) bool {
 		return (other == l || other.keys > l.keys) && other.resends.lastChange() != nil

@@ -25,7 +25,7 @@ const errNoCertificate = "tls: client didn't provide a certificate"
 // refusals are the alerts by which a client refuses a certificate (RFC 8446, section 6.2).
 var refusals = []tls.AlertError{42, 43, 44, 45, 46, 48}
 
-// causeOf takes whether the client sent a certificate.
+// certified means that the client sent a certificate.
 func causeOf(err error, certified bool) string {
 	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		return causeUntrusted
