@@ -68,7 +68,7 @@ var table = map[string][]mutant{
 	"adapters/natsjetstream/pull.go": {
 		{"natsjetstream: a replica asks once whether it leads", "for ctx.Err() == nil {\n\t\tif c.intake", "for range 1 {\n\t\tif c.intake"},
 	},
-	"agent/webhook.go":        {{"agent: the review of a stranger is a proof", "if b.keys.callers != nil { // Without", "if b.opts.Logger != nil { // Without"}},
+	"agent/webhook.go":        {{"agent: the review of a stranger is a proof", "if b.keys.callers != nil {\n inbox.Proved(manager)", "if b.opts.Logger != nil {\n inbox.Proved(manager)"}},
 	"core/contract/encode.go": {{"contract: a heartbeat is not cut (row 27)", "beat := cut(sent)", "_, beat := cut(sent), *sent"}},
 	"core/contract/meaning.go": {
 		{"contract: a foreign 403 is a refusal (row 34)", "foreign && r.Status == statusForbidden", "!foreign && foreign"},
