@@ -16,6 +16,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/core/intake"
 	"github.com/runtime-watcher/runtime-watcher/internal/httpserver"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
@@ -167,7 +168,10 @@ func (x *exchange) answerVerdict(v *intake.Verdict) answer {
 }
 
 func (x *exchange) report(a *answer, took time.Duration) {
-	x.opts.Hooks.Answered(string(x.version), a.manager, a.Status, cmp.Or(a.Reason, observedIn(x.request)), took)
+	x.opts.Hooks.Answered(hook.Answer{
+		Contract: x.version, Manager: a.manager, Status: a.Status, Reason: cmp.Or(a.Reason, observedIn(x.request)),
+		Took: took,
+	})
 	if a.Reason == "" {
 		return
 	}

@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 )
 
 // decision is the result of a review, as [Hooks].Reviewed lists them.
@@ -104,7 +105,7 @@ func (h *handler) ownerOf(
 		problem = "missing"
 	}
 
-	h.opts.Hooks.OwnerProblem(answer.manager, problem)
+	h.opts.Hooks.OwnerProblem(hook.OwnerProblem{Manager: answer.manager, Problem: problem})
 	attrs := []slog.Attr{
 		slog.String("manager", string(answer.manager)), slog.String("problem", problem), slog.Any("error", err),
 		slog.String("kind", event.WatchedGVK.String()), slog.String("object", event.Watched.String()),

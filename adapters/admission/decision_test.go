@@ -11,6 +11,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 )
 
 var widgetKind = schema.GroupVersionKind{Group: "example.org", Version: "v1", Kind: "Widget"}
@@ -300,8 +301,8 @@ func TestOwnerOfTheEvent(t *testing.T) {
 			got := newInbox()
 			h := newHandler(t, got, admission.Options{
 				RequireOwner: tt.require,
-				Hooks: admission.Hooks{OwnerProblem: func(manager core.Manager, problem string) {
-					problems = append(problems, string(manager)+" "+problem)
+				Hooks: admission.Hooks{OwnerProblem: func(p hook.OwnerProblem) {
+					problems = append(problems, string(p.Manager)+" "+p.Problem)
 				}},
 			})
 			have := decisionOf(t, post(h, "/validate/kyma", change(t, tt.before, tt.after)), testUID)

@@ -21,6 +21,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 )
 
 type (
@@ -217,8 +218,8 @@ func (hopeless) Retryable() bool { return false }
 // handled stores the calls of the hook.
 type handled []string
 
-func (h *handled) add(d core.Delivery, requests int, err error) {
-	*h = append(*h, fmt.Sprintf("%s %d %v", d.Runtime, requests, err))
+func (h *handled) add(report hook.Handled) {
+	*h = append(*h, fmt.Sprintf("%s %d %v", report.Delivery.Runtime, report.Requests, report.Err))
 }
 
 func TestSourceServesOneController(t *testing.T) {

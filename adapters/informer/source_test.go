@@ -23,6 +23,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/informer"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/internal/watchtest"
 )
@@ -93,19 +94,19 @@ func (s *scene) start(opts informer.Options, watches ...watch.Watch) {
 	synctest.Wait()
 }
 
-func (s *scene) observed(_ core.Manager, decision string) {
+func (s *scene) observed(o hook.Observation) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.decisions[decision]++
+	s.decisions[o.Decision]++
 }
 
-func (s *scene) failed(_ core.Manager, reason string) {
+func (s *scene) failed(f hook.WatchFailure) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.failures[reason]++
+	s.failures[f.Reason]++
 }
 
-func (s *scene) proved(core.Manager) {
+func (s *scene) proved(hook.Proof) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.proofs++

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
@@ -222,7 +223,7 @@ func (f *Fleet) delivered(manager core.Manager, cause string) {
 	f.tally(manager).resyncs[cause]++
 	f.mu.Unlock()
 	if f.opts.Resynced != nil {
-		f.opts.Resynced(manager, cause)
+		f.opts.Resynced(hook.Resync{Manager: manager, Cause: cause})
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 	"github.com/runtime-watcher/runtime-watcher/internal/pacedlog"
 )
@@ -198,9 +199,9 @@ type Options struct {
 
 	// Random returns numbers in [0, 1), concurrently. Default: [rand.Float64].
 	Random func() float64
-	// Resynced is called when a resync of the fleet was delivered, with its cause. It is called
-	// concurrently, and must return at once. Default: none.
-	Resynced func(manager core.Manager, cause string)
+	// Resynced is called when a resync of the fleet was delivered. It is called concurrently, and
+	// must return immediately. Default: none.
+	Resynced func(hook.Resync)
 	// Logger gets a line when the freshness of a runtime changes: in 10 s one for each change that
 	// it repeats, and about 100 in all. The level is warn for stale and degraded, and info for the
 	// others. Each resync is a line at debug. Nil discards.

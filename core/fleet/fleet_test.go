@@ -19,6 +19,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
@@ -108,10 +109,10 @@ func (r *rig) handle(_ context.Context, d core.Delivery) error {
 	return nil
 }
 
-func (r *rig) resynced(_ core.Manager, cause string) {
+func (r *rig) resynced(resync hook.Resync) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.causes = append(r.causes, cause)
+	r.causes = append(r.causes, resync.Cause)
 }
 
 func (r *rig) changed(change fleet.Transition) {

@@ -15,6 +15,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
@@ -329,7 +330,7 @@ func TestFailuresThatAreNotReturned(t *testing.T) {
 					return errors.New("inside")
 				}
 				return nil
-			}, nil), Options{Fleet: newFleet(t, fleet.Options{Resynced: func(_ core.Manager, cause string) { resynced = cause }})})
+			}, nil), Options{Fleet: newFleet(t, fleet.Options{Resynced: func(r hook.Resync) { resynced = r.Cause }})})
 			go in.DeliverResyncs(t.Context()) //nolint:errcheck // The test sees its resyncs.
 			known := events(1, 1)
 			known.Events[0].Resync = true
@@ -413,7 +414,7 @@ func TestResyncSurvivesAPanic(t *testing.T) {
 	t.Parallel()
 	resynced := make(chan string, 1)
 	watched := newFleet(t, fleet.Options{
-		ResyncJitter: time.Millisecond, Resynced: func(_ core.Manager, cause string) { resynced <- cause },
+		ResyncJitter: time.Millisecond, Resynced: func(r hook.Resync) { resynced <- r.Cause },
 	})
 	calls := 0
 	in := newIntake(t, verifies(is(nil), is(nil)), fails(func(string) error {

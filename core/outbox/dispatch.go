@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 )
 
 // dispatch returns after the last call of the forwarder has.
@@ -123,7 +124,7 @@ func (l *lane) send(ctx context.Context, c call) {
 	c.err = l.forward(ctx, c.batch)
 	took := time.Since(began)
 	l.conclude(ctx, c)
-	l.opts.Hooks.Attempted(l.manager, len(c.batch.Events), took, c.err)
+	l.opts.Hooks.Attempted(hook.Attempt{Manager: l.manager, Events: len(c.batch.Events), Took: took, Err: c.err})
 }
 
 func (l *lane) forward(ctx context.Context, batch core.Batch) error {

@@ -29,6 +29,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/test"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
@@ -92,13 +93,13 @@ func touched(t testing.TB) *prom.Registry {
 	t.Helper()
 	registry, opts := prom.NewPedanticRegistry(), prometheus.Options{PerRuntime: 1}
 	informed := lab.Must(prometheus.NewInformer(opts))
-	informed.Observed("kyma", "accepted")
-	informed.Failed("kyma", "forbidden")
-	informed.Proved("kyma")
+	informed.Observed(hook.Observation{Manager: "kyma", Decision: "accepted"})
+	informed.Failed(hook.WatchFailure{Manager: "kyma", Reason: "forbidden"})
+	informed.Proved(hook.Proof{Manager: "kyma"})
 	hooks := natsjetstream.Hooks(lab.Must(prometheus.NewConsumer(registry, opts)))
-	hooks.Concluded("kyma", "terminated", "malformed", 0)
-	hooks.Backlog("kyma", 0, 0, 0)
-	hooks.Redelivered("kyma")
+	hooks.Concluded(hook.Conclusion{Manager: "kyma", Fate: "terminated", Reason: "malformed"})
+	hooks.Backlog(hook.Backlog{Manager: "kyma"})
+	hooks.Redelivered(hook.Redelivery{Manager: "kyma"})
 	watched := lab.Must(fleet.New(fleet.Options{}))
 	peer := core.Peer{ID: "runtime-1", NotAfter: time.Now().Add(time.Hour)}
 	watched.Observe(peer, "kyma", core.Batch{

@@ -52,7 +52,7 @@ var table = map[string][]mutant{
 	},
 	"adapters/natsjetstream/conclude.go": {
 		{"natsjetstream: a message that is handled is not acknowledged", "fateEnqueued, \"\", j.msg.Ack()", "fateEnqueued, \"\", nil"},
-		{"natsjetstream: a message that comes again is dropped", "Redelivered(manager)", "Redelivered(manager)\n\t\t_ = j.msg.Ack()\n\t\treturn"},
+		{"natsjetstream: a message that comes again is dropped", "Redelivered(hook.Redelivery{Manager: manager})", "Redelivered(hook.Redelivery{Manager: manager})\n\t\t_ = j.msg.Ack()\n\t\treturn"},
 		{
 			"natsjetstream: a refused message holds up its runtime",
 			"j.msg.NakWithDelay(wait)", "func() error { <-time.After(wait); return j.msg.Nak() }()",
