@@ -24,9 +24,11 @@ var table = map[string][]mutant{
 		{"source: a label finds no object", "for i, name := range names {", "for i, name := range names[:0] {"},
 	},
 	"adapters/controllerruntime/reads.go": {
-		{"source: a read before the commit counts", "return a.version > event.Base || a.gone", "return a.version >= event.Base || a.gone"},
-		{"source: the newest read of a reconcile counts", "a.since <= r.turn && !r.known[a]", "a.since <= r.turn"},
-		{"source: a read counts for nothing", "r.known[a], a.version = true, max(a.version, version)", "_ = version"},
+		{"source: a read before the commit counts", "if a.version > event.Base {", "if a.version >= event.Base {"},
+		{"source: the newest read of a reconcile counts", "covers(at.name) || r.known[a] {", "covers(at.name) {"},
+		{"source: a read counts for nothing", "a.version = max(a.version, version)", "_ = version"},
+		{"source: absence before a creation counts", "a.absent = read.absent && existed && a.since <= r.began", "a.absent = read.absent || existed"},
+		{"source: an absent object has no later writes", "return a.absent && (deleted || ended)", "return a.absent || deleted && ended"},
 	},
 	"adapters/controllerruntime/source.go": {
 		{"source: a failed map function is an acknowledgement", "return nil, classify(err)", "return nil, nil"},
