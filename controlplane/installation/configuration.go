@@ -46,7 +46,7 @@ func (i *Installer) excludedNamespaces(ownNamespace bool) []string {
 }
 
 // annotationWhole is on a configuration with all webhooks, and changes with them.
-const annotationWhole = "operator.kyma-project.io/whole"
+const annotationWhole = "whole"
 
 // renewConfiguration updates the webhooks that the API server has already, and removes the others.
 // New webhooks wait until the agent answers. live is the configuration as it was read, nil if there
@@ -67,7 +67,7 @@ func (i *Installer) renewConfiguration(
 		if want.whole = len(old) == len(all); !want.whole {
 			first = first.DeepCopy()
 			first.Object["webhooks"] = old
-			annotate(first, annotationWhole, "")
+			annotate(first, i.key(annotationWhole), "")
 		}
 	}
 	return in.put(ctx, live, first)

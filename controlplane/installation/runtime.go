@@ -157,11 +157,11 @@ func (i *Installer) pullSecret(r *Runtime) *unstructured.Unstructured {
 }
 
 // annotationPullSecret is on the ConfigMap of a runtime with a copy of a pull secret.
-const annotationPullSecret = "operator.kyma-project.io/pull-secret" //nolint:gosec // It is no secret.
+const annotationPullSecret = "pull-secret" //nolint:gosec // It is no secret.
 
 // formerPullSecret takes the ConfigMap of a runtime, nil if there is none.
 func (i *Installer) formerPullSecret(live *unstructured.Unstructured) []*unstructured.Unstructured {
-	if live == nil || live.GetAnnotations()[annotationPullSecret] == "" {
+	if live == nil || live.GetAnnotations()[i.key(annotationPullSecret)] == "" {
 		return nil
 	}
 	return []*unstructured.Unstructured{i.pullSecret(&Runtime{})}
