@@ -67,7 +67,8 @@ type Review struct {
 	//   - "irrelevant": the filter refuses a write that is no update
 	//   - "dry_run": the write is not persisted
 	//   - "no_owner": the object has no valid owner, but an owner is required
-	//   - "no_name": the object has no name, or one that is too long for an event
+	//   - "no_name": the object has no name, or one that is too long for an event. An update or a
+	//     deletion that names no object at all is accepted as a resync instead
 	//   - "unread": there was no memory to read the review; a resync is accepted instead
 	//   - "failed": something panicked, see the log; a resync is accepted instead
 	Decision string
