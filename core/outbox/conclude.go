@@ -174,6 +174,7 @@ func (l *lane) giveUp(e *entry, refusal error, now time.Time) {
 		return
 	}
 	e.replace()
+	l.noteSize(e, e.size())
 	l.enqueue(e)
 }
 
@@ -184,6 +185,7 @@ func (l *lane) finish(e *entry, sent time.Time) {
 	}
 	if e.next != nil {
 		e.replace()
+		l.noteSize(e, e.size())
 		l.enqueue(e)
 		return
 	}
