@@ -20,6 +20,8 @@ type shared struct {
 
 	mu      sync.Mutex // guards the lanes, too
 	allKeys int        // over all lanes, resyncs left out, resends included
+	// allBytes is about the memory of the entries of all lanes.
+	allBytes int
 }
 
 type lane struct {
@@ -35,6 +37,7 @@ type lane struct {
 
 	entries map[core.EventKey]*entry
 	keys    int   // entries that are no resyncs.
+	bytes   int   // about the memory of the entries.
 	ready   queue // to be sent when due.
 	refused queue // refused for themselves: sent again when due, a few at a time.
 	resends queue // delivered, and sent once more when due: no events until then.
@@ -84,7 +87,7 @@ func (l *lane) clear(reason string) {
 		l.counts.giveUp(n, reason)
 	}
 	clear(l.entries)
-	l.ready, l.refused, l.resends, l.keys = nil, nil, nil, 0
+	l.ready, l.refused, l.resends, l.keys, l.bytes = nil, nil, nil, 0, 0
 	l.pulse.next = time.Time{}
 }
 
@@ -95,6 +98,7 @@ func (l *lane) put(event core.WatchEvent, now, due time.Time) (outcome core.Outc
 		event.Watched, event.WatchedGVK, event.Owner = e.Watched, e.WatchedGVK, e.Owner // The texts are kept once.
 	}
 
+	outcome = core.Accepted
 	switch {
 	case e == nil:
 		l.add(&entry{Numbered: core.Numbered{WatchEvent: event}, accepted: now, newest: now, due: due})
@@ -106,15 +110,17 @@ func (l *lane) put(event core.WatchEvent, now, due time.Time) (outcome core.Outc
 		e.next = &waiting{event: event, accepted: now, newest: now, due: due}
 	default:
 		e.next.event, e.next.newest, e.next.due = event, now, due
-		return core.Coalesced, false
+		outcome = core.Coalesced
 	}
-	return core.Accepted, false
+	l.noteSize(e, e.size())
+	return outcome, false
 }
 
 func (l *lane) add(e *entry) {
 	l.order++
 	e.order = l.order
 	l.entries[e.Key()] = e
+	l.noteSize(e, e.size())
 	l.enqueue(e)
 }
 
@@ -143,7 +149,10 @@ func (l *lane) resend(e *entry, now, due time.Time) {
 
 // scheduleResend makes a delivered entry wait for its resend, which will be an event of its own.
 func (l *lane) scheduleResend(e *entry, due time.Time) {
-	*e = entry{Numbered: core.Numbered{WatchEvent: e.WatchEvent}, newest: e.newest, again: e.again, due: due}
+	*e = entry{
+		Numbered: core.Numbered{WatchEvent: e.WatchEvent}, newest: e.newest, again: e.again, due: due, bytes: e.bytes,
+	}
+	l.noteSize(e, e.size())
 	l.await(&l.resends, e)
 }
 
