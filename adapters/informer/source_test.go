@@ -75,9 +75,14 @@ func widgets() watch.Watch {
 // start starts the source, and waits until nothing happens any more.
 func (s *scene) start(opts informer.Options, watches ...watch.Watch) {
 	s.t.Helper()
+	s.startAt(s.server.config(), opts, watches...)
+}
+
+func (s *scene) startAt(config *rest.Config, opts informer.Options, watches ...watch.Watch) {
+	s.t.Helper()
 	opts.Logger = slog.New(slog.NewTextHandler(&s.log, nil))
 	opts.Hooks = informer.Hooks{Observed: s.observed, Failed: s.failed, Proved: s.proved}
-	source, err := informer.New(s.server.config(), core.AcceptorFunc(s.accept), watches, opts)
+	source, err := informer.New(config, core.AcceptorFunc(s.accept), watches, opts)
 	if err != nil {
 		s.t.Fatal(err)
 	}

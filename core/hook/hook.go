@@ -200,7 +200,9 @@ type WatchFailure struct {
 	//   - "forbidden": the right to list or to watch is missing
 	//   - "not_found": the API server does not serve the resource
 	//   - "busy": the API server asks to come back later
-	//   - "unreachable": no answer
+	//   - "endless_list": the API server takes a streaming watch for an ordinary one, and never
+	//     marks the end of its list. The objects are then listed the other way
+	//   - "unreachable": no answer, or one that stops
 	//   - "other": any other answer
 	Reason string
 }
