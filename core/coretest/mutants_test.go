@@ -607,8 +607,7 @@ func receive(ctx context.Context, in *intake.Intake, r *intake.Request) error {
 		return tooFast
 	}
 	defer in.Leave(account)
-	v := in.Receive(ctx, r)
-	return v.Err()
+	return in.Receive(ctx, r)
 }
 
 func receiverMutants() map[string]*receiverMutant {

@@ -1,8 +1,8 @@
 // Package intake is the receiver's half of the transport, as package outbox is the sender's. Every
 // transport goes through it.
 //
-// A transport turns a message into a [Request] with the [core.Peer] that it has identified, and a
-// [Verdict] into its answer. [Intake.Receive] does everything between:
+// A transport turns a message into a [Request] with the [core.Peer] that it has identified, and the
+// error of [Intake.Receive] into its answer. Receive does everything between:
 //
 //  1. It compares the claim of the batch with the peer.
 //  2. It charges the share of the runtime, and takes a slot.
