@@ -122,7 +122,7 @@ func (s *Source[request]) handle(ctx context.Context, d core.Delivery) (int, err
 
 	enqueued := 0
 	for _, r := range requests {
-		seen, unused := to.reads.sees(scope[request]{r, d.Runtime}, &d.Event)
+		seen, unused := to.reads.observe(d.Runtime, r, &d.Event)
 		if unused {
 			s.opts.Logger.InfoContext(ctx, "no reconcile calls Source.Client, so resends are reconciled, too")
 		}

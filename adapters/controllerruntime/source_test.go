@@ -348,6 +348,68 @@ func TestALoudRuntimeDoesNotStarveAResync(t *testing.T) {
 	})
 }
 
+// A runtime is resynced again and again beside two loud runtimes. Each of its resyncs gets the
+// priority of a change in time: the first, and those that come after it was reconciled.
+func TestALoudRuntimeStarvesNoLaterResync(t *testing.T) {
+	inPriorityQueue(t, func(t *testing.T, source *stringSource, queue priorityqueue.PriorityQueue[string]) {
+		t.Helper()
+
+		const (
+			bound  = 10 * time.Second
+			rounds = 3
+		)
+
+		reconciled := make(chan string, 10_000)
+
+		var group sync.WaitGroup
+		group.Go(func() { // One worker, which two loud runtimes keep busy.
+			for item, shutdown := queue.Get(); !shutdown; item, shutdown = queue.Get() {
+				<-time.After(50 * time.Millisecond)
+				queue.Done(item)
+
+				if strings.HasPrefix(item, "quiet") {
+					reconciled <- item
+				}
+			}
+		})
+
+		stop := make(chan struct{})
+		group.Go(func() {
+			for n := 0; !isClosed(stop); n++ {
+				check(t, source.Handle(t.Context(), delivery("loud"+strconv.Itoa(n%2), "a")))
+				<-time.After(25 * time.Millisecond)
+			}
+		})
+
+		for round := range rounds {
+			for _, quiet := range []string{"quiet1", "quiet2"} {
+				check(t, source.Handle(t.Context(), resyncOf(quiet)))
+			}
+
+			<-time.After(bound)
+			if n := len(reconciled); n != 2 {
+				t.Errorf("round %d: %d of 2 quiet runtimes are reconciled within %v", round+1, n, bound)
+			}
+			for range len(reconciled) {
+				<-reconciled
+			}
+		}
+
+		close(stop)
+		queue.ShutDown()
+		group.Wait()
+	})
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
 // Ten workers take 100 ms for each reconcile. One runtime names 200 other objects a second, as its share
 // allows. A change of a quiet runtime does not wait for them.
 func TestALoudRuntimeDoesNotDelayChanges(t *testing.T) {

@@ -24,9 +24,11 @@ var table = map[string][]mutant{
 		{"source: a label finds no object", "for i, name := range names {", "for i, name := range names[:0] {"},
 	},
 	"adapters/controllerruntime/reads.go": {
-		{"source: a read before the commit counts", "return a.version > event.Base || a.gone", "return a.version >= event.Base || a.gone"},
-		{"source: the newest read of a reconcile counts", "a.since <= r.turn && !r.known[a]", "a.since <= r.turn"},
-		{"source: a read counts for nothing", "r.known[a], a.version = true, max(a.version, version)", "_ = version"},
+		{"source: a read before the commit counts", "if a.version > event.Base {", "if a.version >= event.Base {"},
+		{"source: the newest read of a reconcile counts", "covers(at.name) || r.known[a] {", "covers(at.name) {"},
+		{"source: a read counts for nothing", "a.version = max(a.version, version)", "_ = version"},
+		{"source: absence before a creation counts", "a.absent = read.absent && existed && a.since <= r.began", "a.absent = read.absent || existed"},
+		{"source: an absent object has no later writes", "return a.absent && (deleted || ended)", "return a.absent || deleted && ended"},
 	},
 	"adapters/controllerruntime/source.go": {
 		{"source: a failed map function is an acknowledgement", "return nil, classify(err)", "return nil, nil"},
@@ -68,7 +70,7 @@ var table = map[string][]mutant{
 	"adapters/natsjetstream/pull.go": {
 		{"natsjetstream: a replica asks once whether it leads", "for ctx.Err() == nil {\n\t\tif c.intake", "for range 1 {\n\t\tif c.intake"},
 	},
-	"agent/webhook.go":        {{"agent: the review of a stranger is a proof", "if b.keys.callers != nil { // Without", "if b.opts.Logger != nil { // Without"}},
+	"agent/webhook.go":        {{"agent: the review of a stranger is a proof", "if b.keys.callers != nil {\n inbox.Proved(manager)", "if b.opts.Logger != nil {\n inbox.Proved(manager)"}},
 	"core/contract/encode.go": {{"contract: a heartbeat is not cut (row 27)", "beat := cut(sent)", "_, beat := cut(sent), *sent"}},
 	"core/contract/meaning.go": {
 		{"contract: a foreign 403 is a refusal (row 34)", "foreign && r.Status == statusForbidden", "!foreign && foreign"},
