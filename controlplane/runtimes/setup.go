@@ -91,9 +91,7 @@ func SetUp(
 }
 
 func checkService(issuer Certificates, installer *installation.Installer) error {
-	checked, ok := issuer.(interface {
-		CheckService(service types.NamespacedName) error
-	})
+	checked, ok := issuer.(ServiceChecker)
 	if !ok || installer == nil {
 		return nil
 	}
@@ -167,8 +165,7 @@ type Identity struct {
 }
 
 // Certificates is the port to the issuer. Its methods may be called concurrently and do not wait
-// for certificates. One with the method CheckService of [certificates.Certificates] is asked by
-// [SetUp] whether its certificates are for the Service of the agent.
+// for certificates. They may be a [ServiceChecker].
 type Certificates interface {
 	// Reconcile keeps the CA and the certificate of the listener.
 	Reconcile(ctx context.Context) (certificates.Status, error)
@@ -182,7 +179,16 @@ type Certificates interface {
 	RemoveRuntime(ctx context.Context, r certificates.Runtime) error
 }
 
-var _ Certificates = (*certificates.Certificates)(nil)
+// ServiceChecker is an optional method of [Certificates]. [SetUp] fails with its error if the
+// certificates are not for the Service of the agent.
+type ServiceChecker interface {
+	CheckService(service types.NamespacedName) error
+}
+
+var (
+	_ Certificates   = (*certificates.Certificates)(nil)
+	_ ServiceChecker = (*certificates.Certificates)(nil)
+)
 
 const (
 	defaultRetry   = 3 * time.Second

@@ -69,9 +69,9 @@ func New(opts Options) (*Fleet, error) {
 }
 
 // Observe takes in one request that peer sent to a manager. The caller has verified the peer.
-// Refused has the events that the handler did not take: they are signs of life, too. An error with
-// a method Kept() bool that returns true means that the transport keeps the event, and the sender
-// does not. A resync stands in for it. Observe keeps nothing of the batch, and calls the observers
+// Refused has the events that the handler did not take: they are signs of life, too. An error that
+// is a [core.KeptError] means that the transport keeps the event, and the sender does not. The fleet
+// then requests a resync. Observe keeps nothing of the batch, and calls the observers
 // of [Fleet.OnChange] when the freshness changes.
 func (f *Fleet) Observe(peer core.Peer, manager core.Manager, batch core.Batch, refused core.EventErrors) {
 	now := time.Now()

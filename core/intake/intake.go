@@ -50,9 +50,7 @@ var (
 // New returns an intake that has copied the handlers. The error names everything that is missing,
 // invalid or negative.
 //
-// If the verifier has a method "ForRequest() core.Verifier", its result verifies the events of one
-// batch, one after the other (see [ForRequest]). If it has a method "Validate() error", New returns
-// that error.
+// The verifier may be a [core.RequestVerifier] and a [core.Validator].
 func New(verifier core.Verifier, handlers map[core.Manager]core.Handler, opts Options) (*Intake, error) {
 	err := errors.Join(option.Verifier(verifier), validateHandlers(handlers), option.NoneNegative(opts))
 	if err != nil {
@@ -134,10 +132,10 @@ func (p protected) Ready() (err error) {
 	return err
 }
 
-// ForRequest returns the verifier for the events of one batch, one after the other. A verifier that
-// can remember verdicts has a method of that name. One that wraps another should have it, too.
+// ForRequest returns the verifier for the events of one batch, one after the other: that of a
+// [core.RequestVerifier], and otherwise the same verifier.
 func ForRequest(verifier core.Verifier) core.Verifier {
-	if v, ok := verifier.(interface{ ForRequest() core.Verifier }); ok {
+	if v, ok := verifier.(core.RequestVerifier); ok {
 		return v.ForRequest()
 	}
 	return verifier

@@ -289,7 +289,9 @@ func (t *task) observe(o *outcome, returned bool) {
 
 type kept struct{ error }
 
-// Kept informs the fleet.
+var _ core.KeptError = kept{}
+
+// Kept implements [core.KeptError]: it informs the fleet.
 func (kept) Kept() bool { return true }
 
 // observeOnly hands a batch to the fleet when there is no slot to deliver it: a runtime is not
