@@ -103,7 +103,7 @@ func (in *Intake) Ready(manager core.Manager) error {
 func (in *Intake) Stop() { in.stopping.Store(true) }
 
 // DeliverResyncs hands the resyncs of the fleet to the handlers until ctx ends. Without a fleet it
-// returns at once. It fails as [fleet.Fleet.Start] does.
+// returns at once. It fails as [fleet.Receiver.Start] does.
 func (in *Intake) DeliverResyncs(ctx context.Context) error {
 	if in.opts.Fleet == nil {
 		return nil
@@ -112,7 +112,7 @@ func (in *Intake) DeliverResyncs(ctx context.Context) error {
 	for manager := range in.handlers {
 		handlers[manager] = protected{in, manager}
 	}
-	return in.opts.Fleet.Start(ctx, handlers)
+	return in.opts.Fleet.Receiver().Start(ctx, handlers)
 }
 
 // protected is the handler of a manager for the fleet. A panic costs one attempt.

@@ -148,7 +148,7 @@ func TestRefusedResyncReplacesNone(t *testing.T) {
 			found = found || d.Runtime == runtimeB
 			return nil
 		})
-		_ = b.watched.Start(ctx, map[core.Manager]core.Handler{manager: finds}) // It ends with the context.
+		_ = b.watched.Receiver().Start(ctx, map[core.Manager]core.Handler{manager: finds}) // It ends with the context.
 		if !found {
 			t.Error("no resync of the runtime, but its own was refused")
 		}

@@ -270,7 +270,7 @@ func (t *task) observe(o *outcome, returned bool) {
 	case t.opts.Fleet == nil || o.isOfReplica():
 		return
 	case o.Whole != nil && o.Whole.Fault == faultOfSender && !o.Whole.isUnknown():
-		t.opts.Fleet.Refuse(t.Peer.ID, t.Manager, o.Whole.Reason())
+		t.opts.Fleet.Receiver().Refuse(t.Peer.ID, t.Manager, o.Whole.Reason())
 		return
 	case !o.verified:
 		return
@@ -284,7 +284,7 @@ func (t *task) observe(o *outcome, returned bool) {
 			refused[i] = kept{err}
 		}
 	}
-	t.opts.Fleet.Observe(t.Peer, t.Manager, observed, refused)
+	t.opts.Fleet.Receiver().Observe(t.Peer, t.Manager, observed, refused)
 }
 
 type kept struct{ error }

@@ -439,7 +439,7 @@ func TestResyncSurvivesAPanic(t *testing.T) {
 		}
 		return nil
 	}, nil), Options{Fleet: watched})
-	watched.Observe(core.Peer{ID: runtimeA}, manager, events(1, 1), nil)
+	watched.Receiver().Observe(core.Peer{ID: runtimeA}, manager, events(1, 1), nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- in.DeliverResyncs(ctx) }()
