@@ -43,6 +43,7 @@ func (f AcceptorFunc) Accept(manager Manager, event WatchEvent) Outcome { return
 // ctx gives the error of ctx.
 //
 // [EventErrors] means that some events failed for themselves, and that all others were delivered.
+// [ErrTooLarge] is of a batch that must be smaller: the caller sends its events in smaller ones.
 // Any other error belongs to the manager or to the path: no event is known to be delivered. A
 // forwarder that can send only the beginning of a batch names the rest with [ErrNotSent].
 // Receivers must expect an event more than once.

@@ -26,7 +26,8 @@ type FilesOptions struct {
 	Poll time.Duration
 	// Hooks are called on changes.
 	Hooks FilesHooks
-	// Logger gets a line for each new generation and each distinct failure. Default: discarded.
+	// Logger gets a line for each new generation, each distinct failure, and the PEM blocks of a
+	// generation that are not used. Default: discarded.
 	Logger *slog.Logger
 }
 
@@ -104,7 +105,9 @@ func NewFiles(paths Paths, opts FilesOptions) (*Files, error) {
 		return nil, err
 	}
 	first.Err = problem
+
 	f := &Files{paths: paths, opts: opts}
+	f.logSkipped(first)
 	f.current.Store(first)
 	return f, nil
 }
@@ -195,7 +198,14 @@ func (f *Files) accept(next *generation) {
 		slog.String("fingerprint", next.Material.Fingerprint),
 		slog.Any("ca_fingerprints", next.Material.RootFingerprints),
 		slog.Time("not_after", next.Material.NotAfter))
+	f.logSkipped(next)
 	f.opts.Hooks.Reloaded(Generation{NotBefore: next.Material.NotBefore, NotAfter: next.Material.NotAfter})
+}
+
+func (f *Files) logSkipped(next *generation) {
+	if len(next.Material.Skipped) > 0 {
+		f.opts.Logger.Warn("key material has PEM blocks that are not used", slog.Any("skipped", next.Material.Skipped))
+	}
 }
 
 // refuse stores the error for Status, and reports it unless the same files failed in the same way.

@@ -146,7 +146,7 @@ func TestStreamsThatLoseMessages(t *testing.T) {
 }
 
 // TestClassify: the label of a metric tells a slow stream from a broken connection, and the class
-// decides how long the outbox waits. No failure of a publish is final.
+// decides how long the outbox waits. No failure of a publish is final, unless the batch is too large.
 func TestClassify(t *testing.T) {
 	stream := func(code jetstream.ErrorCode) error { return &jetstream.APIError{Code: 503, ErrorCode: code} }
 	for _, test := range []struct {
@@ -158,8 +158,8 @@ func TestClassify(t *testing.T) {
 		{cause: nats.ErrPermissionViolation, class: core.ErrForbidden, reason: reasons.Forbidden},
 		{cause: jetstream.ErrNoStreamResponse, class: core.ErrUnknownManager, reason: reasons.UnknownManager},
 		{cause: nats.ErrNoResponders, class: core.ErrUnknownManager, reason: reasons.UnknownManager},
-		{cause: nats.ErrMaxPayload, reason: reasons.TooLarge},
-		{cause: jetstream.ErrStreamMessageExceedsMaximum, reason: reasons.TooLarge},
+		{cause: nats.ErrMaxPayload, class: core.ErrTooLarge, reason: reasons.TooLarge},
+		{cause: jetstream.ErrStreamMessageExceedsMaximum, class: core.ErrTooLarge, reason: reasons.TooLarge},
 		{cause: nats.ErrConnectionClosed, reason: reasonDisconnected},
 		{cause: nats.ErrReconnectBufExceeded, reason: reasonDisconnected},
 		{cause: nats.ErrDisconnected, reason: reasonDisconnected},
@@ -172,11 +172,12 @@ func TestClassify(t *testing.T) {
 		{cause: errors.New("broken"), reason: reasonConnection},
 	} {
 		err := classify("subject", fmt.Errorf("publish: %w", test.cause))
-		if err.reason != test.reason || !err.Retryable() || !errors.Is(err, test.cause) {
+		final := test.class == core.ErrTooLarge //nolint:errorlint // The very class.
+		if err.reason != test.reason || err.Retryable() == final || !errors.Is(err, test.cause) {
 			t.Errorf("%v, retryable %t, want the reason %q and %v", err, err.Retryable(), test.reason, test.cause)
 		}
 		for _, class := range []error{
-			core.ErrForbidden, core.ErrUnknownManager, core.ErrNotReady, core.ErrUnauthenticated,
+			core.ErrForbidden, core.ErrUnknownManager, core.ErrNotReady, core.ErrUnauthenticated, core.ErrTooLarge,
 		} {
 			if is := errors.Is(err, class); is != (class == test.class) { //nolint:errorlint // The very class.
 				t.Errorf("%v is %v: %t", test.cause, class, is)

@@ -8,7 +8,6 @@ import (
 	prom "github.com/prometheus/client_golang/prometheus"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/internal/installations"
 )
 

@@ -115,6 +115,10 @@ func (s *Secret) refresh(ctx context.Context) {
 			slog.String("secret", s.name.String()),
 			slog.String("fingerprint", next.material.Fingerprint),
 			slog.Time("not_after", next.material.NotAfter))
+		if len(next.material.Skipped) > 0 {
+			s.opts.Logger.WarnContext(ctx, "key material has PEM blocks that are not used",
+				slog.String("secret", s.name.String()), slog.Any("skipped", next.material.Skipped))
+		}
 		s.opts.Hooks.Reloaded(keys.Generation{NotBefore: next.material.NotBefore, NotAfter: next.material.NotAfter})
 	default:
 		s.current.Store(next)

@@ -28,6 +28,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/keysource"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/names"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/runtimes"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -41,11 +42,11 @@ const (
 	plane      = "kcp-system"
 	there      = "kyma-system"
 	runtimeID  = "kyma-project.io/runtime-id"
-	ours       = "operator.kyma-project.io/runtime-watcher" // The finalizer of a Kyma with our agent.
 	gatewaySAN = "spiffe://cluster.local/ns/istio-system/sa/istio-ingressgateway-service-account"
 )
 
 var (
+	ours          = names.Names{}.WithDefaults().Finalizer // of a Kyma with our agent
 	kyma          = schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Kyma"}
 	gatewaySecret = types.NamespacedName{Namespace: "istio-system", Name: "klm-istio-gateway"}
 	formerCA      = types.NamespacedName{Namespace: "istio-system", Name: "klm-watcher"}

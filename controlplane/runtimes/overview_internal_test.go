@@ -23,7 +23,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/coretest"
-	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
 
 // An agent that answers may still send nothing. The overview names its runtime.

@@ -69,13 +69,13 @@ func SetUp(
 	if err != nil {
 		return err
 	}
-	plane, err := ownscheme.Cluster(mgr, v1beta2.AddToScheme, &v1beta2.Watcher{})
+	plane, err := ownscheme.Cluster(mgr, v1beta2.AddNamed(installer.Names()), &v1beta2.Watcher{})
 	if err != nil {
 		return err
 	}
 	r := &reconciler{
 		client: mgr.GetClient(), watchers: plane.GetClient(), prototype: object, gvk: gvk,
-		identify: identify, connect: connect, certificates: issuer, installer: installer, opts: opts,
+		identify: identify, connect: connect, certificates: issuer, installer: installer, opts: opts, names: installer.Names(),
 		events: mgr.GetEventRecorder(opts.Name),
 		book:   opts.Overview.newBook(), secrets: mgr.GetAPIReader(), pulled: utilcache.NewExpiring(),
 	}
@@ -103,7 +103,7 @@ func checkService(issuer Certificates, installer *installation.Installer) error 
 
 func (r *reconciler) addControllers(mgr ctrl.Manager, watchers cache.Cache) error {
 	watched := predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{})
-	relevant := []builder.ForOption{builder.WithPredicates(relevant())}
+	relevant := []builder.ForOption{builder.WithPredicates(r.relevant())}
 	if _, ok := r.prototype.(*metav1.PartialObjectMetadata); ok {
 		relevant = append(relevant, builder.OnlyMetadata)
 	}
@@ -131,20 +131,20 @@ func (r *reconciler) controllerOptions() controller.Options {
 }
 
 // relevant drops changes of the status, where the generation shows them, and of the reconciler.
-func relevant() predicate.Predicate {
+func (r *reconciler) relevant() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, after := e.ObjectOld, e.ObjectNew
 		return after.GetGeneration() == 0 || before.GetGeneration() != after.GetGeneration() ||
 			!maps.Equal(before.GetLabels(), after.GetLabels()) ||
-			!maps.Equal(othersOf(before), othersOf(after)) ||
+			!maps.Equal(r.othersOf(before), r.othersOf(after)) ||
 			before.GetDeletionTimestamp().IsZero() != after.GetDeletionTimestamp().IsZero()
 	}}
 }
 
-func othersOf(object client.Object) map[string]string {
+func (r *reconciler) othersOf(object client.Object) map[string]string {
 	annotations := make(map[string]string)
 	maps.Copy(annotations, object.GetAnnotations())
-	delete(annotations, annotationRemoval)
+	delete(annotations, r.names.Key(annotationRemoval))
 	return annotations
 }
 
@@ -257,8 +257,10 @@ func (o Options) withDefaults() Options {
 	})
 }
 
-// labelSkip is the label of objects with runtimes that are left as they are, with the value "true".
+// labelSkip is the word of the label of objects with runtimes that are left as they are, with the value "true".
 // The deletion of such an object still removes the agent.
-const labelSkip = "operator.kyma-project.io/skip-reconciliation"
+const labelSkip = "skip-reconciliation"
 
-func skips(object client.Object) bool { return object.GetLabels()[labelSkip] == "true" }
+func (r *reconciler) skips(object client.Object) bool {
+	return object.GetLabels()[r.names.Key(labelSkip)] == "true"
+}

@@ -32,8 +32,16 @@ type call struct {
 	entries []*entry
 	batch   core.Batch
 	probe   bool      // the attempt after a failure
+	named   uint64    // by the last heartbeat before this one, if the batch has one
 	started time.Time // under the lock, so that it is before or after a pause
 	err     error
+}
+
+func (c *call) elements() int {
+	if c.batch.Heartbeat == nil {
+		return len(c.entries)
+	}
+	return len(c.entries) + 1
 }
 
 func (l *lane) next(ctx context.Context) (c call, ok bool) {
@@ -82,6 +90,7 @@ func (l *lane) nextCall() (c call, wait time.Duration) {
 		c.batch.Events = append(c.batch.Events, l.prepare(e, now))
 	}
 	if beat {
+		c.named = l.pulse.named
 		c.batch.Heartbeat = l.heartbeat(now)
 	}
 	return c, wait

@@ -38,6 +38,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/names"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/runtimes"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -234,7 +235,7 @@ func newWatcher() *v1beta2.Watcher {
 	return &v1beta2.Watcher{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: string(steady), Namespace: rig.Namespace,
-			Labels: map[string]string{v1beta2.ManagedByLabel: string(steady)},
+			Labels: map[string]string{names.Names{}.ManagedBy(): string(steady)},
 		},
 		Spec: v1beta2.WatcherSpec{
 			ServiceInfo:     v1beta2.Service{Name: "events", Namespace: "kcp-system", Port: 8082},
