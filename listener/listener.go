@@ -49,10 +49,8 @@ const (
 // New returns a listener that has copied the handlers. It fails if something required is missing, a
 // manager's name is invalid, or an option is out of its range. The error names all faults.
 //
-// If the verifier has a method "ForRequest() core.Verifier", its result verifies the events of one
-// request, one after the other. So [SANPinning] looks up one domain for a batch. If the verifier
-// has a method "Validate() error", New returns that error. A verifier that wraps another should
-// have both methods.
+// The verifier may be a [core.RequestVerifier]: so [SANPinning] looks up one domain for a batch. It
+// may be a [core.Validator], whose error New returns. A verifier that wraps another should be both.
 func New(peers Peers, verifier core.Verifier, handlers map[core.Manager]core.Handler, opts Options) (*Listener, error) {
 	opts = opts.withDefaults()
 	in, err := intake.New(verifier, handlers, opts.ofIntake())

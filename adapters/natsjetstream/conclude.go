@@ -67,7 +67,7 @@ func (c *Consumer) process(ctx context.Context, runtime core.RuntimeID, manager 
 	}
 	account := intake.Account{Name: string(runtime)}
 	if tooFast := c.intake.Enter(account, int64(len(j.msg.Data()))); tooFast != nil {
-		c.conclude(runtime, manager, j, result{tooFast, tooFast.Fault}, c.handBack(ctx, runtime, j, tooFast))
+		c.conclude(runtime, manager, j, resultOf(tooFast), c.handBack(ctx, runtime, j, tooFast))
 		return
 	}
 	defer c.intake.Leave(account)

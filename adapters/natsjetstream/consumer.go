@@ -186,11 +186,16 @@ func NewConsumer(
 }
 
 func (c *Consumer) receiveBatch(ctx context.Context, r *intake.Request) result {
-	v := c.intake.Receive(ctx, r)
-	if v.Whole != nil {
-		return result{v.Whole, v.Whole.Fault}
+	return resultOf(c.intake.Receive(ctx, r))
+}
+
+// resultOf returns the result for an error of the intake.
+func resultOf(err error) result {
+	r := result{err: err}
+	if whole, ok := errors.AsType[*intake.Failure](err); ok {
+		r.fault = whole.Fault
 	}
-	return result{err: v.Err()}
+	return r
 }
 
 // NeedLeaderElection returns false: controller-runtime then starts the consumer on every replica.

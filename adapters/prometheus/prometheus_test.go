@@ -192,7 +192,7 @@ func register(t *testing.T) map[string]func(prom.Registerer, prometheus.Options)
 			return prometheus.RegisterFleet(reg, watched, opts)
 		},
 		"installations": func(reg prom.Registerer, opts prometheus.Options) error {
-			return prometheus.RegisterInstallations(reg, installations, opts)
+			return prometheus.RegisterInstallations(reg, installed, opts)
 		},
 	}
 }

@@ -28,7 +28,8 @@ const (
 //
 // It may run several times with handlers for different managers, as for two listeners. It fails
 // when another Start has a handler for one of the managers, or a handler is nil.
-func (f *Fleet) Start(ctx context.Context, handlers map[core.Manager]core.Handler) error {
+func (r Receiver) Start(ctx context.Context, handlers map[core.Manager]core.Handler) error {
+	f := r.fleet
 	if err := f.serve(handlers); err != nil {
 		return err
 	}

@@ -31,7 +31,7 @@ func TestStartForSeveralManagers(t *testing.T) {
 		first := start(t, f, kyma, count(&ours))
 		second := start(t, f, "other", count(&theirs))
 		synctest.Wait()
-		err := f.Start(t.Context(), map[core.Manager]core.Handler{"third": count(&theirs), "other": count(&theirs)})
+		err := f.Receiver().Start(t.Context(), map[core.Manager]core.Handler{"third": count(&theirs), "other": count(&theirs)})
 		if err == nil || !strings.Contains(err.Error(), `want one handler for each manager: "other"`) {
 			t.Errorf("a manager with two handlers: %v", err)
 		}

@@ -50,7 +50,7 @@ func TestLicenseFiles(t *testing.T) {
 func TestDocumentShowsAFleet(t *testing.T) {
 	watched := lab.Must(fleet.New(fleet.Options{}))
 	now := time.Now()
-	watched.Observe(core.Peer{ID: "runtime-1", NotAfter: now.Add(48 * time.Hour)}, "kyma", core.Batch{
+	watched.Receiver().Observe(core.Peer{ID: "runtime-1", NotAfter: now.Add(48 * time.Hour)}, "kyma", core.Batch{
 		Source: "runtime-1", Epoch: "e", Heartbeat: &core.Heartbeat{
 			ID: "i", Time: now, Number: 1, Interval: time.Second, Instance: "i", Sequence: 1, Version: "v",
 			CertificateFingerprint: "f", CertificateExpiry: now.Add(48 * time.Hour), CAFingerprints: []string{"f"},

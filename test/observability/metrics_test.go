@@ -26,6 +26,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
 	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/runtimes"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
@@ -102,12 +103,12 @@ func touched(t testing.TB) *prom.Registry {
 	hooks.Redelivered(hook.Redelivery{Manager: "kyma"})
 	watched := lab.Must(fleet.New(fleet.Options{}))
 	peer := core.Peer{ID: "runtime-1", NotAfter: time.Now().Add(time.Hour)}
-	watched.Observe(peer, "kyma", core.Batch{
+	watched.Receiver().Observe(peer, "kyma", core.Batch{
 		Epoch: "e", Events: []core.Numbered{{Sequence: 1}}, Heartbeat: &core.Heartbeat{Number: 1, Sequence: 1},
 	}, nil)
-	installed := func() fleet.Installations {
-		return fleet.Installations{
-			Runtimes:   map[fleet.InstallationState]int{{State: "Failed", Reason: "Unreachable"}: 1},
+	installed := func() runtimes.Installations {
+		return runtimes.Installations{
+			Runtimes:   map[runtimes.InstallationState]int{{State: "Failed", Reason: "Unreachable"}: 1},
 			NeverHeard: map[core.Manager][]core.RuntimeID{"kyma": {"runtime-1"}}, Phase: "Confirming",
 		}
 	}
