@@ -95,8 +95,13 @@ type Hooks struct {
 	Concluded func(manager core.Manager, fate, reason string, took time.Duration)
 	// Backlog is called each minute by the replica that takes the messages of a manager. It gets
 	// their number in the stream, the part of the bytes of the stream that is in use (0 to 1), and
-	// the age of the oldest message. All are 0 when the replica stops to take messages.
+	// the age of the oldest message. All are 0 when the replica leaves the messages to another one.
 	Backlog func(manager core.Manager, messages uint64, filled float64, oldest time.Duration)
+	// Unavailable is called with a reason when this replica cannot take the messages of a manager
+	// in two attempts, a second apart: the stream or its consumer is refused, or does not answer. The
+	// backlog is then unknown. The reasons are those of a [Forwarder]. It is called with "" when the
+	// replica takes messages again, or another replica does.
+	Unavailable func(manager core.Manager, reason string)
 	// Redelivered is called for each message that the stream delivers again.
 	Redelivered func(manager core.Manager)
 }
@@ -116,6 +121,7 @@ func (o Options) withDefaults() Options {
 		Hooks: Hooks{
 			Concluded:   func(core.Manager, string, string, time.Duration) {},
 			Backlog:     func(core.Manager, uint64, float64, time.Duration) {},
+			Unavailable: func(core.Manager, string) {},
 			Redelivered: func(core.Manager) {},
 		},
 	})
@@ -145,6 +151,7 @@ type Consumer struct {
 	paced    *slog.Logger // for lines that a runtime can cause without end
 	returns  returns
 	partial  partial
+	problems problems
 	managers []core.Manager
 	now      func() time.Time
 	ackWait  time.Duration
@@ -199,11 +206,15 @@ func (c *Consumer) receiveBatch(ctx context.Context, r *intake.Request) result {
 // NeedLeaderElection returns false: controller-runtime then starts the consumer on every replica.
 func (c *Consumer) NeedLeaderElection() bool { return false }
 
-// Ready returns nil while Start runs and the connection is open, and otherwise an error that wraps
-// [core.ErrNotReady]. It is for a readiness probe, and does not ask the handlers.
+// Ready returns nil while Start runs, the connection is open and each stream lets this replica take
+// messages. Otherwise it returns an error that wraps [core.ErrNotReady], with the words of the
+// server. It is for a readiness probe, and does not ask the handlers.
 func (c *Consumer) Ready() error {
 	if !c.serving.Load() || !c.conn.IsConnected() {
 		return fmt.Errorf("%w: there is no connection to a NATS server, or Start does not run", core.ErrNotReady)
+	}
+	if problem := c.problems.err(); problem != nil {
+		return fmt.Errorf("%w: %w", core.ErrNotReady, problem)
 	}
 	return nil
 }

@@ -110,6 +110,9 @@ type Consumer struct {
 	Concluded func(manager core.Manager, fate, reason string, took time.Duration)
 	// Backlog sets the backlog in the stream of a manager.
 	Backlog func(manager core.Manager, messages uint64, filled float64, oldest time.Duration)
+	// Unavailable sets whether the messages of a manager can be taken: a reason means that they
+	// cannot, "" that they can. The backlog is unknown meanwhile, so its series are removed.
+	Unavailable func(manager core.Manager, reason string)
 	// Redelivered counts a message that the stream delivers again.
 	Redelivered func(manager core.Manager)
 }
@@ -142,6 +145,21 @@ func (c *Consumer) measure(f *factory) {
 		backlog.WithLabelValues(name).Set(float64(messages))
 		filled.WithLabelValues(name).Set(part)
 		age.WithLabelValues(name).Set(oldest.Seconds())
+	}
+
+	unavailable := f.gauges("stream_unavailable",
+		"1 while the stream of a manager, or its durable consumer, is refused or does not answer, otherwise 0.",
+		labelManager)
+	c.Unavailable = func(manager core.Manager, reason string) {
+		name := f.managers.value(manager)
+		if reason == "" {
+			unavailable.WithLabelValues(name).Set(0)
+			return
+		}
+		unavailable.WithLabelValues(name).Set(1)
+		backlog.DeleteLabelValues(name)
+		filled.DeleteLabelValues(name)
+		age.DeleteLabelValues(name)
 	}
 
 	redelivered := f.counters("redelivered_messages_total",
