@@ -154,8 +154,8 @@ func (a *Agent) measureAttempts(f *factory, results *vocabulary) {
 	durations.WithLabelValues(resultOK)
 	byResult := f.counters("forward_events_total",
 		"Events in attempts to forward them, repeated ones included, by result.", labelManager, labelResult)
-	success := f.gauges("forward_last_success_timestamp_seconds",
-		"Time of the last attempt that was acknowledged as a whole, in Unix time.", labelManager)
+	success := f.ages("forward_last_success_age_seconds",
+		"Time since the last attempt that was acknowledged as a whole, by the clock of the agent.")
 	a.Attempted = func(manager core.Manager, events int, took time.Duration, err error) {
 		label := f.managers.value(manager)
 		durations.WithLabelValues(results.value(result(err))).Observe(took.Seconds())
@@ -163,7 +163,7 @@ func (a *Agent) measureAttempts(f *factory, results *vocabulary) {
 			byResult.WithLabelValues(label, result).Add(float64(n))
 		}
 		if err == nil {
-			success.WithLabelValues(label).SetToCurrentTime()
+			success.begin(label)
 		}
 	}
 }
@@ -286,12 +286,12 @@ func NewInformer(opts Options) (*Informer, error) {
 	if err != nil {
 		return nil, err
 	}
-	last := f.gauges("informer_last_proof_timestamp_seconds",
-		"Time at which the API server last showed that a watch works, in Unix time.", labelManager)
+	last := f.ages("informer_last_proof_age_seconds",
+		"Time since the API server last showed that a watch works, by the clock of the agent.")
 	return &Informer{
 		Observed: f.countBy("informer_changes_total",
 			"Changes of watched objects that the informer observed, by decision.", labelDecision),
-		Proved: func(manager core.Manager) { last.WithLabelValues(f.managers.value(manager)).SetToCurrentTime() },
+		Proved: func(manager core.Manager) { last.begin(f.managers.value(manager)) },
 		Failed: f.countBy("informer_failures_total",
 			"Failed attempts of the informer to establish a watch.", labelReason),
 		Collector: f,

@@ -99,6 +99,7 @@ func touched(t testing.TB) *prom.Registry {
 	hooks.Concluded("kyma", "terminated", "malformed", 0)
 	hooks.Backlog("kyma", 0, 0, 0)
 	hooks.Redelivered("kyma")
+	hooks.Unavailable("kyma", "")
 	watched := lab.Must(fleet.New(fleet.Options{}))
 	peer := core.Peer{ID: "runtime-1", NotAfter: time.Now().Add(time.Hour)}
 	watched.Observe(peer, "kyma", core.Batch{
