@@ -101,6 +101,7 @@ func touched(t testing.TB) *prom.Registry {
 	hooks.Concluded(hook.Conclusion{Manager: "kyma", Fate: "terminated", Reason: "malformed"})
 	hooks.Backlog(hook.Backlog{Manager: "kyma"})
 	hooks.Redelivered(hook.Redelivery{Manager: "kyma"})
+	hooks.Unavailable(hook.Unavailability{Manager: "kyma"})
 	watched := lab.Must(fleet.New(fleet.Options{}))
 	peer := core.Peer{ID: "runtime-1", NotAfter: time.Now().Add(time.Hour)}
 	watched.Receiver().Observe(peer, "kyma", core.Batch{
