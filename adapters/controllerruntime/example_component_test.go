@@ -31,7 +31,7 @@ func setUp(mgr manager.Manager, material keys.Source, clusters reconcile.Reconci
 		return err
 	}
 
-	events, err := controllerruntime.AddListener(mgr, controllerruntime.ListenerConfig{
+	source, err := listen(mgr, controllerruntime.ListenerConfig{
 		Addr:     ":8443",
 		Senders:  controllerruntime.MutualTLS(material),
 		Verifier: listener.SANPinning(runtimes),
@@ -41,13 +41,19 @@ func setUp(mgr manager.Manager, material keys.Source, clusters reconcile.Reconci
 	if err != nil {
 		return err
 	}
-
-	source, err := controllerruntime.SourceFor(events, "clusters", controllerruntime.EnqueueByRuntime(runtimes),
-		controllerruntime.SourceOptions{})
-	if err != nil {
-		return err
-	}
 	return builder.ControllerManagedBy(mgr).For(cluster).WatchesRawSource(source).Complete(clusters)
+}
+
+// listen takes the events of one manager.
+func listen(
+	mgr manager.Manager, config controllerruntime.ListenerConfig,
+) (*controllerruntime.Source[reconcile.Request], error) {
+	events, err := controllerruntime.AddListener(mgr, config)
+	if err != nil {
+		return nil, err
+	}
+	requests := controllerruntime.EnqueueByRuntime(config.Runtimes)
+	return controllerruntime.SourceFor(events, "clusters", requests, controllerruntime.SourceOptions{})
 }
 
 func ExampleAddListener() {
