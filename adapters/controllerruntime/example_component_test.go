@@ -31,13 +31,7 @@ func setUp(mgr manager.Manager, material keys.Source, clusters reconcile.Reconci
 		return err
 	}
 
-	source, err := listen(mgr, controllerruntime.ListenerConfig{
-		Addr:     ":8443",
-		Senders:  controllerruntime.MutualTLS(material),
-		Verifier: listener.SANPinning(runtimes),
-		Fleet:    watched,
-		Runtimes: runtimes,
-	})
+	source, err := listen(mgr, material, watched, runtimes)
 	if err != nil {
 		return err
 	}
@@ -46,13 +40,19 @@ func setUp(mgr manager.Manager, material keys.Source, clusters reconcile.Reconci
 
 // listen takes the events of one manager.
 func listen(
-	mgr manager.Manager, config controllerruntime.ListenerConfig,
+	mgr manager.Manager, material keys.Source, watched *fleet.Fleet, runtimes *controllerruntime.Runtimes,
 ) (*controllerruntime.Source[reconcile.Request], error) {
-	events, err := controllerruntime.AddListener(mgr, config)
+	events, err := controllerruntime.AddListener(mgr, controllerruntime.ListenerConfig{
+		Addr:     ":8443",
+		Senders:  controllerruntime.MutualTLS(material),
+		Verifier: listener.SANPinning(runtimes),
+		Fleet:    watched,
+		Runtimes: runtimes,
+	})
 	if err != nil {
 		return nil, err
 	}
-	requests := controllerruntime.EnqueueByRuntime(config.Runtimes)
+	requests := controllerruntime.EnqueueByRuntime(runtimes)
 	return controllerruntime.SourceFor(events, "clusters", requests, controllerruntime.SourceOptions{})
 }
 
