@@ -42,6 +42,9 @@ type lane struct {
 	refused queue // refused for themselves: sent again when due, a few at a time.
 	resends queue // delivered, and sent once more when due: no events until then.
 
+	gather gather
+	grid   time.Time // when the lane began: resends are due at whole steps from then on.
+
 	tookAlone bool // the last call took a refused event that travels alone.
 
 	inFlight int       // calls of the forwarder.
@@ -74,6 +77,7 @@ func newLane(all *shared, manager core.Manager) *lane {
 		entries:  make(map[core.EventKey]*entry),
 		counts:   newCounts(),
 		resynced: make(map[types.NamespacedName]time.Time),
+		grid:     time.Now(),
 		pace:     pacedlog.NewPace(logEvery),
 		wake:     make(chan struct{}, 1),
 		closed:   make(chan struct{}),
@@ -187,6 +191,9 @@ func (l *lane) take(limit int, now time.Time) (batch []*entry, beat bool, wait t
 	if wait := l.pauseLeft(now); wait != 0 {
 		return nil, false, wait
 	}
+	if wait := l.gatherLeft(limit, now); wait > 0 {
+		return nil, false, wait
+	}
 	batch = l.takeEvents(limit, now)
 	beat = l.pulse.due(now) && !isAlone(batch)
 	if len(batch) == 0 && !beat {
@@ -194,6 +201,7 @@ func (l *lane) take(limit int, now time.Time) (batch []*entry, beat bool, wait t
 	}
 	l.inFlight++
 	l.probing = l.failures > 0
+	l.noteTaken(batch, now)
 	return batch, beat, 0
 }
 
