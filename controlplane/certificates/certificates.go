@@ -78,7 +78,7 @@ func New(
 	}
 	return &Certificates{
 		client: c, namespace: name.Namespace, names: names(name.Name),
-		dnsNames: slices.Clone(dnsNames), confirmed: unconfirmed, opts: opts,
+		dnsNames: canonicals(dnsNames), confirmed: unconfirmed, opts: opts,
 		locks: keymutex.NewHashed(concurrency), notices: pacedlog.NewPace(noticeReminder),
 		certificates: follow.New(certv1.SchemeGroupVersion.WithKind(certv1.CertificateKind), certificateVersion),
 		secrets:      follow.New(corev1.SchemeGroupVersion.WithKind("Secret"), follow.ResourceVersion),
