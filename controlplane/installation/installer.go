@@ -127,7 +127,14 @@ func (i *Installer) Agents() (service types.NamespacedName, heartbeats bool) {
 	return service, !set || contract == "v3"
 }
 
-func (i *Installer) addressFor(r *Runtime) string { return cmp.Or(r.ControlPlane, i.controlPlane) }
+// addressFor returns an address that is not valid as it is, so that the error has it.
+func (i *Installer) addressFor(r *Runtime) string {
+	address := cmp.Or(r.ControlPlane, i.controlPlane)
+	if normal, _, err := parseAddress(address); err == nil {
+		return normal
+	}
+	return address
+}
 
 func (i *Installer) host() string { return i.opts.Name + "." + i.opts.Namespace + ".svc" }
 

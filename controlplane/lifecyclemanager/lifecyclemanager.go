@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"time"
 
@@ -32,6 +31,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/internal/connect"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
@@ -82,11 +82,11 @@ type Options struct {
 }
 
 func (o Options) validate() error {
-	host, _, err := net.SplitHostPort(o.Address)
+	parsed, err := connect.ParseAddress(o.Address)
 	switch {
 	case o.Step < 2 || o.Step > 8:
 		return fmt.Errorf("lifecyclemanager: Step is %d, want 2 to 8", o.Step)
-	case o.Step >= 4 && (err != nil || host == ""):
+	case o.Step >= 4 && (err != nil || parsed.Port() == ""):
 		return fmt.Errorf("lifecyclemanager: Address is %q, want <host>:<port> from step 4 on", o.Address)
 	case o.Step >= 5 && o.Image == "":
 		return errors.New("lifecyclemanager: Image is empty, want that of the agent from step 5 on")
@@ -176,9 +176,12 @@ func install(mgr ctrl.Manager, opts Options) error {
 	}
 	opts.Certificates.ListenerSecret, opts.Certificates.RuntimeNamespace = gatewaySecret, there
 	watched := opts.Listener.Fleet
-	host, _, _ := net.SplitHostPort(opts.Address) // It is valid.
+	address, err := connect.ParseAddress(opts.Address)
+	if err != nil {
+		return fmt.Errorf("lifecyclemanager: Address: %w", err)
+	}
 	set, err := certificates.New(direct, types.NamespacedName{Namespace: plane, Name: "watcher"},
-		[]string{host}, certificates.FromFleet(watched, opts.WarmUp), opts.Certificates)
+		[]string{address.Hostname()}, certificates.FromFleet(watched, opts.WarmUp), opts.Certificates)
 	if err != nil {
 		return err
 	}
