@@ -190,7 +190,7 @@ func TestValues(t *testing.T) {
 		"image.pullSecrets={mine}":                  "- name: mine",
 		"controlPlane.address=kcp.example.com:8443": "{protocol: TCP, port: 8443}",
 		"managers={a,b}":                            `{name: MANAGERS, value: "a,b"}`,
-		"env.KCP_CONTRACT=v2":                       `{name: KCP_CONTRACT, value: "v2"}`,
+		"env.CONTROL_PLANE_CONTRACT=v2":                       `{name: CONTROL_PLANE_CONTRACT, value: "v2"}`,
 		"tls.secretName=other":                      "secretName: other",
 		"replicas=3":                                "replicas: 3",
 		"resources.limits.memory=96Mi":              "memory: 96Mi",
@@ -235,7 +235,7 @@ func TestSchemaRefusesMistakes(t *testing.T) {
 	}
 	refused(exampleValues(),
 		"controlPlane.address=", "controlPlane.address=https://kcp.example.com", "controlPlane.host=kcp:443", "source=informer", "managers={Not-A-Label}",
-		"image.digest=latest", "replicas=0", "canary=true", "unknown=1", "env.TRANSPORT=NATS", "env.TRANSPORT=nats,env.KCP_CONTRACT=v2",
+		"image.digest=latest", "replicas=0", "canary=true", "unknown=1", "env.TRANSPORT=NATS", "env.TRANSPORT=nats,env.CONTROL_PLANE_CONTRACT=v2",
 		"env.TRANSPORT=nats,env.CONTRACT_FALLBACK=v2")
 	refused(informerValues(t),
 		"source=webhook", "informer.watchers[0].kind=Deployment", "informer.replicas=0",
@@ -279,7 +279,7 @@ func TestServerAccepts(t *testing.T) {
 		namespace, chart string
 		values           []string
 	}{
-		{namespace, agent, append(exampleValues(), "replicas=3", "env.KCP_CONTRACT=v2", "priorityClassName=system-cluster-critical")},
+		{namespace, agent, append(exampleValues(), "replicas=3", "env.CONTROL_PLANE_CONTRACT=v2", "priorityClassName=system-cluster-critical")},
 		{namespace, agent, append(exampleValues(), "env.TRANSPORT=nats", "canary.enabled=false")},
 		{namespace, agent, informerValues(t)},
 		{namespace, controlPlane, account},
