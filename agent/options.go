@@ -47,6 +47,9 @@ type Options struct {
 	Webhook Webhook
 	// Canary has the settings of the canary, which proves the webhook. Default: no canary.
 	Canary Canary
+	// OwnerAnnotation is the annotation that names the owner of an object, for the default source.
+	// Default: [core.OwnerAnnotation].
+	OwnerAnnotation string
 	// Outbox has the settings of the outbox. The agent sets Managers, ResyncFirst, ResyncOwners,
 	// MaxBatch, DrainTimeout, Epoch, Heartbeat, Hooks and Logger.
 	Outbox outbox.Options

@@ -123,7 +123,7 @@ func (i *Installer) Agents() (service types.NamespacedName, heartbeats bool) {
 	if !i.opts.Informer {
 		service = types.NamespacedName{Namespace: i.opts.Namespace, Name: i.opts.Name}
 	}
-	contract, set := i.opts.Settings[settingContract]
+	contract, set := i.opts.contract()
 	return service, !set || contract == "v3"
 }
 

@@ -82,12 +82,12 @@ type Options struct {
 	NoCanary bool
 	// Settings are environment variables of the agent, beside those of the manifests. A new value
 	// restarts the agents. With TRANSPORT=nats, the address of the control plane is that of a NATS
-	// server, KCP_CONTRACT is v3, and each client certificate has a DNS name. The managers in
+	// server, CONTROL_PLANE_CONTRACT is v3, and each client certificate has a DNS name. The managers in
 	// MANAGERS, separated by commas, are no variable. They are added to those of the watches, in a
 	// file that the agents read again. Default: none.
 	Settings map[string]string
-	// Webhooks are the options of the webhook configuration. Its Canary is set by this package. By
-	// default ExcludedNamespaces are kube-system and, if this package has made it, the namespace of
+	// Webhooks are the options of the webhook configuration. This package sets its Canary,
+	// WebhookDomain and OwnerAnnotation. By default ExcludedNamespaces are kube-system and, if this package has made it, the namespace of
 	// the agent.
 	Webhooks admission.ConfigurationOptions
 	// Replaces are objects of a former agent, such as those of [SKRWebhook]. Install removes them
@@ -117,6 +117,8 @@ func (o Options) withDefaults() Options {
 		o.Replicas = cmp.Or(o.Replicas, 1)
 	}
 	o.Webhooks.Canary = o.lease()
+	o.Webhooks.WebhookDomain = o.Names.WebhookDomain
+	o.Webhooks.OwnerAnnotation = o.Names.OwnerAnnotation
 	return option.WithDefaults(o, Options{
 		Replicas: 2,
 		Webhooks: admission.ConfigurationOptions{Labels: o.labels()},
@@ -157,6 +159,11 @@ func (o Options) validate() error {
 	for _, setting := range slices.Sorted(maps.Keys(o.Settings)) {
 		problems = append(problems, option.Unless(name.MatchString(setting) && !reserved[setting],
 			"Settings: want settings of the agent that the manifests do not set, have %.80q", setting))
+		now := formerSettings[setting]
+		if other, isTwice := o.Settings[now]; isTwice {
+			problems = append(problems, option.Unless(other == o.Settings[setting],
+				"Settings: %s is %.80q and %s is %.80q: want one of them", now, other, setting, o.Settings[setting]))
+		}
 	}
 	problems = append(problems, o.validateTransport()...)
 	for _, manager := range o.managers() { // With an invalid one, an agent keeps its last list.
@@ -191,12 +198,23 @@ const (
 	reservedID = "operator"
 )
 
+// contract returns the contract in the Settings, which may have its former name.
+func (o Options) contract() (contract string, isSet bool) {
+	for _, setting := range []string{settingContract, formerContract} {
+		if contract, isSet = o.Settings[setting]; isSet {
+			return contract, true
+		}
+	}
+	return "", false
+}
+
 func (o Options) overNATS() bool { return o.Settings[settingTransport] == transportNATS }
 
 // validateTransport refuses settings with which an agent does not start.
 func (o Options) validateTransport() []error {
 	transport, set := o.Settings[settingTransport]
-	contract, fallback := o.Settings[settingContract], o.Settings[settingFallback]
+	contract, _ := o.contract()
+	fallback := o.Settings[settingFallback]
 	nats := o.overNATS()
 	return []error{
 		option.Unless(!set || transport == transportHTTPS || nats, "%s in Settings: want %s or %s, have %.80q",
