@@ -24,7 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
-	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
+	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus/watchermetrics"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/keysource"
@@ -120,8 +120,8 @@ func SetUp(mgr ctrl.Manager, addr string, opts Options) (*controllerruntime.Sour
 
 // listen is step 2.
 func listen(mgr ctrl.Manager, addr string, opts Options) (*controllerruntime.Source[ctrl.Request], error) {
-	named := prometheus.Options{Managers: []core.Manager{operator}, Aliases: true}
-	measured, err := prometheus.NewListener(metrics.Registry, named)
+	named := watchermetrics.Options{Managers: []core.Manager{operator}, Aliases: true}
+	measured, err := watchermetrics.NewListener(metrics.Registry, named)
 	material, keysErr := keysource.NewSecret(mgr.GetAPIReader(), gatewaySecret, opts.Keys)
 	kymas, kymasErr := controllerruntime.NewRuntimes(context.Background(), mgr.GetCache(), kyma,
 		controllerruntime.ByLabel(runtimeID), controllerruntime.RuntimesOptions{Fleet: opts.Listener.Listener.Fleet})
@@ -146,7 +146,7 @@ func listen(mgr ctrl.Manager, addr string, opts Options) (*controllerruntime.Sou
 		listener.ProxyAddresses(netip.MustParsePrefix("127.0.0.6/32")), keys.Roots(material), from))
 	received, err := controllerruntime.SetUpListener(
 		mgr, addr, operator, senders, verify, controllerruntime.EnqueueByRuntime(kymas), opts.Listener)
-	return received, errors.Join(err, mgr.Add(material), prometheus.RegisterFleet(
+	return received, errors.Join(err, mgr.Add(material), watchermetrics.RegisterFleet(
 		metrics.Registry, opts.Listener.Listener.Fleet, named))
 }
 
