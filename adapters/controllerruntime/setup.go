@@ -50,7 +50,7 @@ type Senders struct {
 // [keys.Files]. Any other source that must be started is added to the controller manager, too.
 func MutualTLS(material keys.Source) Senders {
 	return Senders{
-		peers: listener.FromTLSWithRoots(keys.Roots(material), listener.PeerOptions{}),
+		peers: listener.FromTLS(keys.Roots(material), listener.PeerOptions{}),
 		tls:   keys.ServerTLSConfig(material), material: material,
 	}
 }

@@ -203,7 +203,7 @@ func check(tb testing.TB, err error) {
 
 func TestRegisterListenerComponentRefuses(t *testing.T) {
 	t.Parallel()
-	peers := listener.FromTLSWithRoots(func() *x509.CertPool { return nil }, listener.PeerOptions{})
+	peers := listener.FromTLS(func() *x509.CertPool { return nil }, listener.PeerOptions{})
 	verify, none := listener.InsecureAllowAll(), controllerruntime.ComponentOptions{}
 	for name, tc := range map[string]struct {
 		component string

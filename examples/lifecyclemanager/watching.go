@@ -149,7 +149,7 @@ func (w *watching) listen(secret types.NamespacedName) error {
 	peers := listener.FromXFCC(listener.ProxyAddresses(w.proxies...), roots,
 		listener.PeerOptions{GatewayNames: w.gateways})
 	if !w.behindGateway() {
-		peers, opts.TLS = listener.FromTLSWithRoots(roots, listener.PeerOptions{}), keys.ServerTLSConfig(material)
+		peers, opts.TLS = listener.FromTLS(roots, listener.PeerOptions{}), keys.ServerTLSConfig(material)
 	}
 	listening, err := listener.New(peers, listener.SANPinning(w.known), map[core.Manager]core.Handler{
 		kymaManager: w.kymas, moduleManager: w.modules,

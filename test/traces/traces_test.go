@@ -182,7 +182,7 @@ func startOperator(
 			return reconcile.Result{}, nil
 		})
 	events, source, err := controllerruntime.RegisterListenerComponent(address, string(manager),
-		listener.FromTLSWithRoots(keys.Roots(material), listener.PeerOptions{}), tracing.Verifier(listener.SANPinning(runtimes)),
+		listener.FromTLS(keys.Roots(material), listener.PeerOptions{}), tracing.Verifier(listener.SANPinning(runtimes)),
 		mapped, controllerruntime.ComponentOptions{Listener: listener.Options{TLS: keys.ServerTLSConfig(material)}})
 	lab.NoError(t, err)
 	lab.NoError(t, mgr.Add(events))

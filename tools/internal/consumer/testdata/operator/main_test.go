@@ -153,7 +153,7 @@ func setUp(ctx context.Context, mgr manager.Manager, addr string, material keys.
 		return err
 	}
 	events, source, err := controllerruntime.RegisterListenerComponent(addr, "my-operator",
-		listener.FromTLSWithRoots(keys.Roots(material), listener.PeerOptions{}), listener.SANPinning(runtimes),
+		listener.FromTLS(keys.Roots(material), listener.PeerOptions{}), listener.SANPinning(runtimes),
 		controllerruntime.EnqueueByRuntime(runtimes), controllerruntime.ComponentOptions{
 			Listener: listener.Options{TLS: keys.ServerTLSConfig(material), Fleet: watched},
 			Source:   controllerruntime.SourceOptions{Elected: mgr.Elected()},
