@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
-	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
+	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus/watchermetrics"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/keysource"
@@ -131,8 +131,8 @@ func newKymas(objects cache.Cache, step int) (*controllerruntime.Runtimes, error
 
 // listen is step 2.
 func listen(mgr ctrl.Manager, addr string, opts Options) (*controllerruntime.Source[ctrl.Request], error) {
-	named := prometheus.Options{Managers: []core.Manager{operator}, Aliases: true}
-	measured, err := prometheus.NewListener(metrics.Registry, named)
+	named := watchermetrics.Options{Managers: []core.Manager{operator}, Aliases: true}
+	measured, err := watchermetrics.NewListener(metrics.Registry, named)
 	material, keysErr := keysource.NewSecret(mgr.GetAPIReader(), gatewaySecret, opts.Keys)
 	kymas, kymasErr := newKymas(mgr.GetCache(), opts.Step)
 	if err := errors.Join(err, keysErr, kymasErr); err != nil {
@@ -161,7 +161,7 @@ func listen(mgr ctrl.Manager, addr string, opts Options) (*controllerruntime.Sou
 	}
 	received, err := controllerruntime.SourceFor(events, operator, controllerruntime.EnqueueByRuntime(kymas), opts.Source)
 	return received, errors.Join(err, mgr.Add(material),
-		prometheus.RegisterFleet(metrics.Registry, opts.Listener.Fleet, named))
+		watchermetrics.RegisterFleet(metrics.Registry, opts.Listener.Fleet, named))
 }
 
 // install is step 4, with the certificates alone, and the steps after it.
