@@ -54,11 +54,6 @@ const (
 	roleBindingFile = "informer/clusterrolebinding.yaml"
 )
 
-const (
-	annotationCreatedBy = "operator.kyma-project.io/created-by"
-	createdBy           = "runtime-watcher-installation"
-)
-
 func (o Options) manifest(file string) *unstructured.Unstructured {
 	text, err := fs.ReadFile(agent.Manifests(), file)
 	if err == nil {
@@ -73,7 +68,15 @@ func (o Options) manifest(file string) *unstructured.Unstructured {
 	if err != nil {
 		panic(fmt.Sprintf("manifest %s of this build: %v", file, err))
 	}
+	withoutMark(object)
 	return object
+}
+
+// withoutMark removes the mark of the manifests, which are not installed by hand here.
+func withoutMark(object *unstructured.Unstructured) {
+	annotations := object.GetAnnotations()
+	delete(annotations, annotationInstalledBy)
+	object.SetAnnotations(annotations)
 }
 
 // manifests returns all manifests by path, with the names and the namespace of the options. The
@@ -109,16 +112,15 @@ func (i *Installer) finishedOf(typed any) *unstructured.Unstructured {
 	return i.finished(&unstructured.Unstructured{Object: content(typed)})
 }
 
-// namespace has an annotation that marks it as made by this package. Only then is it removed.
+// namespace has annotations that mark it as made by this installer. Only then is it removed. The
+// marks come before Adjust, which may remove them.
 func (i *Installer) namespace() *unstructured.Unstructured {
 	namespace := i.object(namespaceFile)
-	namespace.SetAnnotations(map[string]string{annotationCreatedBy: createdBy})
+	namespace.SetAnnotations(map[string]string{
+		annotationCreatedBy: createdBy, annotationInstalledBy: i.owner(),
+	})
 	i.opts.Adjust(namespace)
 	return namespace
-}
-
-func ours(namespace *unstructured.Unstructured) bool {
-	return namespace != nil && namespace.GetAnnotations()[annotationCreatedBy] == createdBy
 }
 
 // add adds all objects except the namespace and the webhook configuration. due and pods are values
