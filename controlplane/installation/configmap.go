@@ -49,12 +49,12 @@ func (i *Installer) managersMap(r *Runtime, restart string) *unstructured.Unstru
 	config := named("v1", "ConfigMap", i.opts.Namespace, i.opts.managersName())
 	config.SetLabels(i.opts.labels())
 	config.Object["data"] = map[string]any{managersKey: lines.String()}
-	annotate(config, annotationRuntime, string(r.ID))
+	annotate(config, i.key(annotationRuntime), string(r.ID))
 	if restart != "" {
-		annotate(config, annotationRestart, restart)
+		annotate(config, i.key(annotationRestart), restart)
 	}
 	if r.PullSecret != nil {
-		annotate(config, annotationPullSecret, i.pullSecretName())
+		annotate(config, i.key(annotationPullSecret), i.pullSecretName())
 	}
 	return i.finished(config)
 }

@@ -14,7 +14,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
-	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/material"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/remote"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
@@ -26,9 +25,13 @@ func (i *Installer) configuration(
 ) (*admissionregistrationv1.ValidatingWebhookConfiguration, error) {
 	opts := i.opts.Webhooks
 	opts.ExcludedNamespaces = i.excludedNamespaces(ownNamespace)
+	bundle, err := r.bundle()
+	if err != nil {
+		return nil, fmt.Errorf("installation: runtime %q: %w", r.ID, err)
+	}
 	configuration, err := admission.WebhookConfiguration(i.opts.ConfigurationName, admission.Endpoint{
 		Service:  types.NamespacedName{Namespace: i.opts.Namespace, Name: i.opts.Name},
-		CABundle: r.Secret[material.CA],
+		CABundle: bundle,
 	}, r.Watches, opts)
 	return configuration, option.Unless(err == nil, "installation: runtime %q: %w", r.ID, err)
 }
@@ -45,7 +48,7 @@ func (i *Installer) excludedNamespaces(ownNamespace bool) []string {
 }
 
 // annotationWhole is on a configuration with all webhooks, and changes with them.
-const annotationWhole = "operator.kyma-project.io/whole"
+const annotationWhole = "whole"
 
 // compareConfiguration keeps what a platform has added to the webhooks, and finds out whether others
 // have changed them otherwise.
@@ -64,7 +67,7 @@ func (v *visit) compareConfiguration(ctx context.Context) error {
 	if err := v.keepAdditions(ctx); err != nil {
 		return err
 	}
-	want.whole = intact || live.GetAnnotations()[annotationWhole] == want.seen.whole
+	want.whole = intact || live.GetAnnotations()[v.key(annotationWhole)] == want.seen.whole
 	if !want.whole {
 		return nil
 	}
@@ -96,7 +99,7 @@ func (v *visit) renewConfiguration(ctx context.Context) (*unstructured.Unstructu
 		if !want.whole {
 			first = first.DeepCopy()
 			first.Object["webhooks"] = old
-			annotate(first, annotationWhole, "")
+			annotate(first, v.key(annotationWhole), "")
 		}
 	}
 	renewed, err := v.putConfiguration(ctx, live, first)

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/remote"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/names"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
@@ -115,6 +116,9 @@ func (i *Installer) install(ctx context.Context, r Runtime) (Status, error) {
 	v.last = i.outdate(r.ID)
 	return v.correct(ctx)
 }
+
+// Names returns the names of [Options], with their defaults.
+func (i *Installer) Names() names.Names { return i.opts.Names }
 
 // Agents returns the Service of the agents, which is a name in their serving certificates, and
 // whether they send heartbeats, which needs contract v3. The Service is empty with

@@ -24,6 +24,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/config/agent"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/material"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/serverside"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/names"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 )
 
@@ -75,7 +76,7 @@ func (o Options) manifest(file string) *unstructured.Unstructured {
 // withoutMark removes the mark of the manifests, which are not installed by hand here.
 func withoutMark(object *unstructured.Unstructured) {
 	annotations := object.GetAnnotations()
-	delete(annotations, annotationInstalledBy)
+	delete(annotations, names.Names{}.InstalledBy())
 	object.SetAnnotations(annotations)
 }
 
@@ -102,9 +103,12 @@ func (o Options) labels() map[string]string {
 	return map[string]string{"app.kubernetes.io/name": o.Name}
 }
 
+// key returns the label or annotation of a word, in the names of the operator.
+func (i *Installer) key(word string) string { return i.opts.Names.Key(word) }
+
 func (i *Installer) finished(object *unstructured.Unstructured) *unstructured.Unstructured {
 	i.opts.Adjust(object)
-	annotate(object, annotationInstalledBy, i.owner())
+	annotate(object, i.opts.Names.InstalledBy(), i.owner())
 	return object
 }
 
@@ -117,7 +121,7 @@ func (i *Installer) finishedOf(typed any) *unstructured.Unstructured {
 func (i *Installer) namespace() *unstructured.Unstructured {
 	namespace := i.object(namespaceFile)
 	namespace.SetAnnotations(map[string]string{
-		annotationCreatedBy: createdBy, annotationInstalledBy: i.owner(),
+		i.key(annotationCreatedBy): createdBy, i.opts.Names.InstalledBy(): i.owner(),
 	})
 	i.opts.Adjust(namespace)
 	return namespace
@@ -225,7 +229,7 @@ func (i *Installer) deployment(r *Runtime, ownNamespace bool, pods string) *unst
 	edit(object, &deployment, func() {
 		deployment.Spec.Replicas = new(i.opts.Replicas)
 		if pods != "" {
-			deployment.Spec.Template.Annotations = map[string]string{annotationRestart: pods}
+			deployment.Spec.Template.Annotations = map[string]string{i.key(annotationRestart): pods}
 		}
 		i.fillPod(&deployment.Spec.Template.Spec, r, ownNamespace)
 	})

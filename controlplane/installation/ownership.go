@@ -14,17 +14,17 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
-// annotationInstalledBy is the mark: it has the owner's identity, on each object that an installer
-// makes. What has no mark of ours is not ours.
-const annotationInstalledBy = "operator.kyma-project.io/installed-by"
+// Labels and annotations are words here, which [Installer.key] completes. The mark is the annotation
+// of [names.Names.InstalledBy]: it has the owner's identity, on each object that an installer makes.
+// What has no mark of ours is not ours.
 
 // annotationRuntime has the ID of a runtime, on its ConfigMap. An agent with the keys of another
 // runtime would speak for it.
-const annotationRuntime = "operator.kyma-project.io/runtime-id"
+const annotationRuntime = "runtime-id"
 
 const (
 	// annotationCreatedBy is on a namespace that an installer has created.
-	annotationCreatedBy = "operator.kyma-project.io/created-by"
+	annotationCreatedBy = "created-by"
 	createdBy           = "runtime-watcher-installation"
 )
 
@@ -40,7 +40,9 @@ var errTaken error = &reasons.Error{Text: "another runtime has its agent in the 
 
 func (i *Installer) owner() string { return cmp.Or(i.opts.Owner, i.controlPlane) }
 
-func ownerOf(object client.Object) string { return object.GetAnnotations()[annotationInstalledBy] }
+func (i *Installer) ownerOf(object client.Object) string {
+	return object.GetAnnotations()[i.opts.Names.InstalledBy()]
+}
 
 // isOwner reports whether a mark is of this installer, or of a former owner.
 func (i *Installer) isOwner(mark string) bool {
@@ -51,7 +53,7 @@ func (i *Installer) isOwner(mark string) bool {
 // client that has removed the mark, leaves objects that were applied by our field manager. They are
 // ours if the mark of this installer is on an object that decides about the runtime.
 func (v *visit) isOurs(object client.Object) bool {
-	mark := ownerOf(object)
+	mark := v.ownerOf(object)
 	if mark != "" {
 		return v.isOwner(mark)
 	}
@@ -59,13 +61,13 @@ func (v *visit) isOurs(object client.Object) bool {
 }
 
 func (v *visit) hasDecidingMark() bool {
-	return slices.ContainsFunc(v.found.deciding(), func(object client.Object) bool { return v.isOwner(ownerOf(object)) })
+	return slices.ContainsFunc(v.found.deciding(), func(object client.Object) bool { return v.isOwner(v.ownerOf(object)) })
 }
 
 // isAdopted reports whether [Options.Adopt] names an object without a mark.
 func (v *visit) isAdopted(object client.Object) bool {
 	id := identityOf(object)
-	return ownerOf(object) == "" && slices.Contains(v.opts.Adopt, id.kind+"/"+id.name)
+	return v.ownerOf(object) == "" && slices.Contains(v.opts.Adopt, id.kind+"/"+id.name)
 }
 
 // mayWrite reports whether an installation may change or remove an object.
@@ -73,7 +75,7 @@ func (v *visit) mayWrite(object client.Object) bool { return v.isOurs(object) ||
 
 // checkRuntime fails if the agent of another runtime is in the cluster.
 func (v *visit) checkRuntime(object client.Object) error {
-	id := object.GetAnnotations()[annotationRuntime]
+	id := object.GetAnnotations()[v.key(annotationRuntime)]
 	if id == "" || id == string(v.id) {
 		return nil
 	}
@@ -86,7 +88,7 @@ func (v *visit) checkOwners(objects []client.Object) error {
 	var foreign []string
 	for _, object := range objects {
 		kind := object.GetObjectKind().GroupVersionKind().Kind
-		if mark := ownerOf(object); mark != "" && !v.isOwner(mark) {
+		if mark := v.ownerOf(object); mark != "" && !v.isOwner(mark) {
 			return fmt.Errorf("%w %q: %s %s is of %.200q, and this is %.200q",
 				errOwned, v.id, kind, object.GetName(), mark, v.owner())
 		}
@@ -102,7 +104,7 @@ func (v *visit) checkOwners(objects []client.Object) error {
 	}
 	return fmt.Errorf("%w %q: want no %s there, or the annotation %s: %s on each: "+
 		"delete them, use other names (options Name and ConfigurationName), or name them in Options.Adopt",
-		errForeign, v.id, strings.Join(foreign, ", "), annotationInstalledBy, v.owner())
+		errForeign, v.id, strings.Join(foreign, ", "), v.opts.Names.InstalledBy(), v.owner())
 }
 
 // claim makes the ConfigMap with the managers one of this installer, before any other object is
@@ -114,12 +116,12 @@ func (v *visit) claim(ctx context.Context) error {
 		err := v.Create(ctx, wanted.DeepCopy(), client.FieldOwner(fieldOwner))
 		return v.wrap(err, "claim ConfigMap", wanted.GetName())
 	}
-	if ownerOf(live) == v.owner() {
+	if v.ownerOf(live) == v.owner() {
 		return nil
 	}
 
 	claimed := live.DeepCopy()
-	annotate(claimed, annotationInstalledBy, v.owner())
+	annotate(claimed, v.opts.Names.InstalledBy(), v.owner())
 	unchanged := client.MergeFromWithOptions(live, client.MergeFromWithOptimisticLock{})
 	err := v.Patch(ctx, claimed, unchanged, client.FieldOwner(fieldOwner))
 	return v.wrap(err, "claim ConfigMap", wanted.GetName())
@@ -127,14 +129,14 @@ func (v *visit) claim(ctx context.Context) error {
 
 // ours reports whether an installer has created a namespace. [Options.Adjust] may remove the mark,
 // so that a namespace that this installer creates is left to others.
-func ours(namespace *unstructured.Unstructured) bool {
-	return namespace.GetAnnotations()[annotationCreatedBy] == createdBy
+func (i *Installer) ours(namespace *unstructured.Unstructured) bool {
+	return namespace.GetAnnotations()[i.key(annotationCreatedBy)] == createdBy
 }
 
 // ownsNamespace reports whether this installer has created the existing namespace. The namespace of
 // an earlier version has no owner.
 func (v *visit) ownsNamespace() bool {
-	return v.found.namespace != nil && ours(v.found.namespace) && v.isOurs(v.found.namespace)
+	return v.found.namespace != nil && v.ours(v.found.namespace) && v.isOurs(v.found.namespace)
 }
 
 func annotate(object *unstructured.Unstructured, name, value string) {

@@ -68,7 +68,7 @@ func (i *Installer) wanted(r *Runtime, ownNamespace bool) (*wanted, error) {
 		}
 		w.configuration = i.finishedOf(configuration)
 		w.seen.whole = shortSum(sumOf(w.configuration))
-		annotate(w.configuration, annotationWhole, w.seen.whole)
+		annotate(w.configuration, i.key(annotationWhole), w.seen.whole)
 	}
 	return w, nil
 }
@@ -137,7 +137,7 @@ func (v *visit) checkUnchanged(ctx context.Context) (status Status, unchanged bo
 // stays the same when only its mark changes.
 func (i *Installer) haveMark(objects ...*unstructured.Unstructured) bool {
 	return !slices.ContainsFunc(objects, func(object *unstructured.Unstructured) bool {
-		return object != nil && ownerOf(object) != i.owner()
+		return object != nil && i.ownerOf(object) != i.owner()
 	})
 }
 

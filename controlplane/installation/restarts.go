@@ -13,13 +13,13 @@ import (
 // corrected. It is on the ConfigMap and on the pods, which are replaced then. A running agent would
 // still send heartbeats for a manager that its file no longer lists. New agents send a resync, which
 // replaces the events of the writes that a webhook has missed.
-const annotationRestart = "operator.kyma-project.io/managers-removed"
+const annotationRestart = "managers-removed"
 
 // restart returns the value of annotationRestart. live is the ConfigMap as it was read, nil if
 // there is none. The agents restart for the managers.
-func restart(live *unstructured.Unstructured, managers []core.Manager) (last string) {
+func (i *Installer) restart(live *unstructured.Unstructured, managers []core.Manager) (last string) {
 	if live != nil {
-		last = remote.Token(live.GetAnnotations()[annotationRestart])
+		last = remote.Token(live.GetAnnotations()[i.key(annotationRestart)])
 	}
 	if len(managers) == 0 {
 		return last

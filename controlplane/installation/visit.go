@@ -166,7 +166,7 @@ func (v *visit) readOthers(ctx context.Context) error {
 
 // render makes the objects to apply. If others have changed webhooks, the agents restart.
 func (v *visit) render(ctx context.Context) error {
-	ownNamespace := v.found.namespace == nil && ours(v.namespace()) || v.ownsNamespace()
+	ownNamespace := v.found.namespace == nil && v.ours(v.namespace()) || v.ownsNamespace()
 	want, err := v.wanted(v.runtime, ownNamespace)
 	if err != nil {
 		return err
@@ -182,7 +182,7 @@ func (v *visit) render(ctx context.Context) error {
 		stale = v.Managers(v.runtime.Watches)
 	}
 
-	due := restart(v.found.managers, stale)
+	due := v.restart(v.found.managers, stale)
 	pods := v.pace(v.id, due, len(v.former) > 0, want.missed)
 	want.waits = pods != due
 	want.add(v.Installer, v.runtime, ownNamespace, due, pods)
