@@ -80,7 +80,8 @@ type Requirement struct {
 func (s Selector) IsZero() bool { return len(s.Labels)+len(s.Requirements) == 0 }
 
 // Document is the text form of watches: the JSON of a Watcher (operator.kyma-project.io/v1beta2),
-// or of a list of them. It has the fields that define a watch. All others are ignored.
+// or of a list of them. It has the fields that define a watch. [json.Unmarshal] ignores all others,
+// and [ParseDocument] refuses those that a Watcher does not have.
 type Document struct {
 	Kind     string     `json:"kind"`
 	Metadata metadata   `json:"metadata,omitzero"`
