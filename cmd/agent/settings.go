@@ -64,6 +64,7 @@ func readSettings(args []string, env environment) (config, error) {
 	if err := errors.Join(err, c.check()); err != nil {
 		return config{}, &wrongSettings{textsOf(err), c.warnings}
 	}
+	c.resolveProxy()
 	c.warnings = append(c.warnings, c.doubts()...)
 	return c, nil
 }
@@ -240,7 +241,7 @@ func newEnvironment(pairs []string) environment {
 
 func (e environment) get(name string) string { return e[name] }
 
-var ownPrefix = regexp.MustCompile(`(?i)^(KCP|WEBHOOK|METRICS|CANARY|OUTBOX|CONTRACT|INFORMER)_`)
+var ownPrefix = regexp.MustCompile(`(?i)^(KCP|CONTROL_PLANE|WEBHOOK|METRICS|CANARY|OUTBOX|CONTRACT|INFORMER)_`)
 
 // serviceLink matches the variables that Kubernetes sets for each Service of a namespace, except
 // NAME_PORT.
