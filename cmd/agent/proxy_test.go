@@ -9,9 +9,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
+	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
 // realProxy is the process of a tinyproxy.
@@ -94,7 +98,7 @@ func TestProxy(t *testing.T) {
 	way.kill()
 	kcp.CloseClientConnections()
 	agent.review(t, "second", false)
-	line := agent.log.wait(t, "manager cannot be reached", 1)[0]
+	line := agent.log.wait(t, "manager does not take events, they are kept and sent again", 1)[0]
 	if line["reason"] != "proxy_unreachable" || !strings.Contains(fmt.Sprint(line["error"]), "proxy "+way.address) {
 		t.Errorf("line %v, want the reason proxy_unreachable, and the address", line)
 	}
@@ -106,9 +110,9 @@ func TestProxy(t *testing.T) {
 	})
 
 	way.start(t)
-	if got := kcp.next(t); got.events[0].Watched.Name != "second" {
-		t.Errorf("%+v arrived, want the event that waited", got)
-	}
+	receive(t, kcp.received, func(r received) bool { // The first one may come again, if its answer was lost.
+		return slices.ContainsFunc(r.events, func(e core.Numbered) bool { return e.Watched.Name == "second" })
+	})
 }
 
 // The check names the proxy, and whose fault it is.
@@ -131,7 +135,7 @@ func TestCheckThroughAProxy(t *testing.T) {
 		"open":               {[]string{through(open)}, []string{"ok    proxy", open.address, "through the proxy", "ok    heartbeat"}},
 		"credentials":        {[]string{through(locked), credentials("agent:secret\n")}, []string{"ok    proxy", "ok    heartbeat"}},
 		"no credentials":     {[]string{through(locked)}, []string{"FAIL  proxy", "407", "user and the password", "skip  heartbeat"}},
-		"wrong ones":         {[]string{through(locked), credentials("agent:wrong")}, []string{"FAIL  proxy", "407", locked.address}},
+		"wrong ones":         {[]string{through(locked), credentials("agent:wrong")}, []string{"FAIL  proxy", "401", "user and the password", locked.address}},
 		"malformed ones":     {[]string{through(locked), credentials("secret")}, []string{"FAIL  proxy", "user:password"}},
 		"refused":            {[]string{through(closed)}, []string{"FAIL  proxy", "403", "allow CONNECT", closed.address}},
 		"dead":               {[]string{through(dead)}, []string{"FAIL  proxy", dead.address, "that the proxy runs"}},
@@ -208,6 +212,32 @@ func TestProxyOfTheSettings(t *testing.T) {
 		_, err := readSettings(nil, lookup(env(p, kcp, text)))
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s: %v, want an error with %q, and without the password", text, err, want)
+		}
+	}
+}
+
+// Over NATS, too, the reason is the proxy, and not a connection that the client only knows as lost.
+func TestProxyOnTheWayToNATS(t *testing.T) {
+	p, kcp := newPlane(t)
+	dead, closed := newProxy(t, portOf(kcp)), newProxy(t, "1")
+	dead.kill()
+	for way, want := range map[*realProxy]string{dead: "proxy_unreachable", closed: "proxy_refused"} {
+		c, err := readSettings(nil, lookup(env(p, kcp, "TRANSPORT=nats", "NATS_HANDSHAKE_FIRST=true", "CONTROL_PLANE_PROXY=http://"+way.address)))
+		noError(t, err)
+		to, err := c.connectNATS(natsjetstream.ForwarderOptions{})
+		noError(t, err)
+		defer to.conn.Close()
+		batch := core.Batch{Source: "runtime-1", Epoch: "e", Heartbeat: &core.Heartbeat{ID: "1", Number: 1}}
+		again := time.NewTicker(10 * time.Millisecond) // The first dial is under way.
+		defer again.Stop()
+		for end := time.Now().Add(patience); ; <-again.C {
+			err = to.Forward(t.Context(), "widgets", batch)
+			if core.Reason(err) == want || time.Now().After(end) {
+				break
+			}
+		}
+		if core.Reason(err) != want || !strings.Contains(err.Error(), way.address) || core.IsPermanent(err) {
+			t.Errorf("Forward = %v (%s), want %s with the address of the proxy", err, core.Reason(err), want)
 		}
 	}
 }

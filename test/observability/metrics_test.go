@@ -172,7 +172,7 @@ func newVocabulary(t testing.TB) vocabulary {
 	canary := of("core/heartbeat.go", "^Canary(Alive|Lost|Failing)$")
 	dropped := of("internal/httpserver/connections.go", "^reason")
 	meaning := of("core/contract/meaning.go", "^reason")
-	refused := slices.Concat(of("adapters/httpmtls/errors.go", "^reason"), meaning, of(shared, "."), anything)
+	refused := slices.Concat(of("adapters/httpmtls/errors.go", "^reason"), of("internal/proxy/proxy.go", "^Reason"), meaning, of(shared, "."), anything)
 	source := slices.Concat(
 		of("adapters/controllerruntime/domain.go", "^[Rr]eason"), of("adapters/controllerruntime/mapfunc.go", "^[Rr]eason"))
 	v := vocabulary{}

@@ -122,11 +122,11 @@ func unreachable() []advice {
 }
 
 func untrusted() []advice {
+	const hello = "; a NATS server with handshake_first wants NATS_HANDSHAKE_FIRST=true"
 	const late = "a TLS handshake within 10s"
 	const port = "check that the port of KCP_ADDR serves TLS, and the network; " +
-		"if the path drops a ClientHello above 1,400 bytes, set GODEBUG=tlsmlkem=0"
-	const first = "check the port in KCP_ADDR, the gateway, and its limits; a NATS server with handshake_first " +
-		"wants NATS_HANDSHAKE_FIRST=true; a path that drops large first packets wants GODEBUG=tlsmlkem=0"
+		"if the path drops a ClientHello above 1,400 bytes, set GODEBUG=tlsmlkem=0" + hello
+	const first = "check the port in KCP_ADDR, the gateway, and its limits" + hello
 	const user = "add the user of this runtime to the configuration of the NATS server, and reload it"
 	const refused = "check the CA bundle of the listener or gateway, and the validity of TLS_CERT"
 	const name = "correct KCP_ADDR, or set KCP_SERVER_NAME"
@@ -140,7 +140,8 @@ func untrusted() []advice {
 		{is(os.ErrDeadlineExceeded), late, port},
 		{isA[tls.RecordHeaderError], "TLS", "check the port in KCP_ADDR: this one speaks another protocol"},
 		{is(io.EOF), "TLS", first},
-		{isAny, "TLS 1.3", "check the port in KCP_ADDR, and the TLS versions of the gateway"},
+		{is(nats.ErrTimeout), late, port},
+		{isAny, "TLS 1.3", "check the port in KCP_ADDR, and the TLS versions of the gateway" + hello},
 	}
 }
 
