@@ -80,6 +80,14 @@ func Reason(err error) string {
 	}
 }
 
+// KeptError is an optional method of the error of an event that a receiver did not take. If Kept
+// returns true, the transport keeps the event and delivers it again. The sender does not. The
+// transport may lose the event, so the fleet requests a resync.
+type KeptError interface {
+	error
+	Kept() bool
+}
+
 // EventErrors is returned by a [Forwarder] when some events of a batch failed for themselves and
 // the others were delivered. It maps the index of each failed event to its error. The index
 // len(batch.Events) stands for the heartbeat.

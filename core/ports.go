@@ -80,6 +80,20 @@ func (f VerifierFunc) Verify(ctx context.Context, peer Peer, event *WatchEvent) 
 	return f(ctx, peer, event)
 }
 
+// RequestVerifier is an optional method of a [Verifier] that remembers something while it verifies
+// one request, such as the domain of its sender. A receiver calls ForRequest for each request. The
+// result verifies the events of the request, one after the other. A verifier that wraps another
+// should have the method, too.
+type RequestVerifier interface {
+	ForRequest() Verifier
+}
+
+// Validator is an optional method of a [Verifier]. The constructor of a receiver calls Validate, and
+// fails with its error. A verifier that wraps another should have the method, too.
+type Validator interface {
+	Validate() error
+}
+
 // Handler takes verified events on the side of the operator.
 //
 // Handle returns nil once the event is enqueued. The acknowledgement that the sender then gets is

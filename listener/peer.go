@@ -19,7 +19,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/listener/internal/xfcc"
 )
 
-// Peers identifies the senders of requests. It is made by [FromTLSWithRoots], [FromXFCC] or
+// Peers identifies the senders of requests. It is made by [FromTLS], [FromXFCC] or
 // [PeersFunc]. The zero value is none.
 type Peers struct {
 	identify func(r *http.Request) (core.Peer, error)
@@ -62,7 +62,7 @@ func PeersFunc(identify func(r *http.Request) (core.Peer, error)) Peers {
 // Peer returns the sender of a request.
 func (p Peers) Peer(r *http.Request) (core.Peer, error) { return p.identify(r) }
 
-var errPeersMissing = errors.New("peers are nil: want FromTLSWithRoots or FromXFCC")
+var errPeersMissing = errors.New("peers are nil: want FromTLS or FromXFCC")
 
 // validate checks the peers, and a configuration of TLS that does not depend on the client.
 func (p Peers) validate(config *tls.Config) error {
@@ -89,9 +89,10 @@ type PeerOptions struct {
 	Now func() time.Time
 
 	// GatewayNames is for [FromXFCC] behind a sidecar, such as Istio's, which appends an element
-	// about its client, the gateway. The last element must then have one of these names as URI or
-	// DNS, and the element before it is the runtime's. Proxy must prove that the sender is the
-	// sidecar. Default: none, the header must have one element.
+	// about its client, the gateway. The header must then have two elements, of which the first is
+	// the runtime's. The second must have one of these names as its only URI, or, without a URI, as
+	// one of its DNS names. Proxy must prove that the sender is the sidecar. Default: none, the
+	// header must have one element.
 	GatewayNames []string
 	// ObserveOnly makes [FromXFCC] take the last certificate of a header that does not come from
 	// the gateway, with a line to this logger and a reason, as function [ObserveOnly] does. It is
@@ -103,7 +104,7 @@ func (o PeerOptions) withDefaults() PeerOptions {
 	return option.WithDefaults(o, PeerOptions{Identity: commonName, CacheSize: 16 << 10, Now: time.Now})
 }
 
-// FromTLSWithRoots takes the peer from the client certificate of the TLS connection, and verifies
+// FromTLS takes the peer from the client certificate of the TLS connection, and verifies
 // its chain against the current CA bundle. Options.TLS must request a client certificate. A
 // connection of a CA that is removed from the bundle is refused from its next request on.
 //
@@ -117,7 +118,7 @@ func (o PeerOptions) withDefaults() PeerOptions {
 //
 // Start verifies a chain once, in the handshake, where slots bound the cost. A request needs a
 // comparison only. A chain of more than 10 certificates is refused unverified.
-func FromTLSWithRoots(roots func() *x509.CertPool, opts PeerOptions) Peers {
+func FromTLS(roots func() *x509.CertPool, opts PeerOptions) Peers {
 	invalid := option.NotNegative("PeerOptions.CacheSize", opts.CacheSize)
 	if roots == nil {
 		invalid = errors.Join(invalid, errRootsMissing)
@@ -174,7 +175,7 @@ func checkIdentity(id core.RuntimeID) error {
 const headerXFCC = "X-Forwarded-Client-Cert"
 
 // FromXFCC takes the peer from the X-Forwarded-Client-Cert header of a gateway, in the format of
-// Envoy. The runtime's certificate is checked as with [FromTLSWithRoots], with the intermediate
+// Envoy. The runtime's certificate is checked as with [FromTLS], with the intermediate
 // certificates of the element's Chain.
 //
 // The function proxy returns nil if a request comes from the gateway, as [ProxyCertificate] and
@@ -287,19 +288,37 @@ func (p *headerPeers) runtimeElement(elements []xfcc.Element) (*xfcc.Element, er
 }
 
 // beforeSidecar returns the element before that of the sidecar, if the sidecar's client is the
-// gateway. Elements before these two came from outside and are not used.
+// gateway. There are exactly two: the gateway replaces what came from outside.
 func (p *headerPeers) beforeSidecar(elements []xfcc.Element) (*xfcc.Element, error) {
 	client := elements[len(elements)-1]
-	named := func(name string) bool { return slices.Contains(p.gatewayNames, name) }
 	switch {
-	case !slices.ContainsFunc(client.URIs, named) && !slices.ContainsFunc(client.DNS, named):
+	case !p.isGateway(&client):
 		return nil, Unauthenticated(reasonUntrustedProxy, "the sidecar's client is not the gateway: "+
-			"it is %.200q, and has none of PeerOptions.GatewayNames, %q",
+			"it is %.200q, want exactly one URI and nothing unknown behind it, of PeerOptions.GatewayNames, %q",
 			slices.Concat(client.URIs, client.DNS), p.gatewayNames)
 	case len(elements) == 1:
 		return nil, errNoHeader
+	// A comma in a SAN makes two elements of one.
+	case len(elements) > 2:
+		return nil, Unauthenticated(reasonSeveralElements, "%s has %d elements, want two: "+
+			"the gateway to set the header, not to append to it, and its sidecar to append one", headerXFCC, len(elements))
 	default:
-		return &elements[len(elements)-2], nil
+		return &elements[0], nil
+	}
+}
+
+// isGateway compares the only URI, and the DNS names of a client without URI. Envoy writes a URI
+// without quotes, so that all behind it may be its own text: a client of another trust domain could
+// add the gateway's name to its own.
+func (p *headerPeers) isGateway(client *xfcc.Element) bool {
+	isNamed := func(name string) bool { return slices.Contains(p.gatewayNames, name) }
+	switch {
+	case client.Trailing || len(client.URIs) > 1:
+		return false
+	case len(client.URIs) == 1:
+		return isNamed(client.URIs[0])
+	default:
+		return slices.ContainsFunc(client.DNS, isNamed)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/internal/dns1123"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
@@ -20,11 +21,14 @@ type Options struct {
 	// ExcludedNamespaces are not watched. The API server leaves them out. Default: none.
 	ExcludedNamespaces []string
 	// Filter decides which changes matter. It gets digests: both states of a [core.Change] have
-	// labels, finalizers, generation, deletion timestamp and [core.OwnerAnnotation]. A watched
+	// labels, finalizers, generation, deletion timestamp and the owner annotation. A watched
 	// field is replaced by a text that differs if the field does. It must not panic. Default:
 	// [core.Changed].
 	Filter core.Filter
-	// RequireOwner sends no event for an object without a valid [core.OwnerAnnotation], as contract
+	// OwnerAnnotation is the annotation that names the owner of an object. Default:
+	// [core.OwnerAnnotation].
+	OwnerAnnotation string
+	// RequireOwner sends no event for an object without a valid owner annotation, as contract
 	// v1 cannot carry it. A resync after the first list is then one for each owner in it. Default:
 	// false, the event has no owner.
 	RequireOwner bool
@@ -38,37 +42,21 @@ type Options struct {
 	Hooks Hooks
 }
 
-// Hooks are optional callbacks of a [Source]. They are called concurrently, and must return at
-// once.
+// Hooks are optional callbacks of a [Source]. They are called concurrently, and must return
+// immediately.
 type Hooks struct {
-	// Observed is called for each change of an object with its decision:
-	//
-	//   - "accepted", "coalesced", "dropped": the outcome of the acceptor (see [core.Outcome])
-	//   - "unchanged": the filter refuses an update, or the watched part is the same
-	//   - "irrelevant": the filter refuses another change
-	//   - "no_owner": the object has no valid owner, but an owner is required
-	//   - "no_name": the object has no name that an event can carry
-	Observed func(manager core.Manager, decision string)
+	// Observed is called for each change of an object.
+	Observed func(hook.Observation)
 	// Proved is called when the API server shows that a watch works: it is established, or an
 	// object or a bookmark arrived. A healthy watch has a bookmark about every minute.
-	Proved func(manager core.Manager)
-	// Failed is called for each failed attempt to establish a watch. reason is a label of bounded
-	// cardinality:
-	//
-	//   - "unauthenticated": the API server refuses the credentials
-	//   - "forbidden": the right to list or to watch is missing
-	//   - "not_found": the API server does not serve the resource
-	//   - "busy": the API server asks to come back later
-	//   - "endless_list": the API server takes a streaming watch for an ordinary one, and never marks
-	//     the end of its list. The objects are then listed the other way
-	//   - "unreachable": no answer, or one that stops
-	//   - "other": any other answer
-	Failed func(manager core.Manager, reason string)
+	Proved func(hook.Proof)
+	// Failed is called for each failed attempt to establish a watch.
+	Failed func(hook.WatchFailure)
 }
 
 // validate refuses names that would change the path or the selector of a request.
 func (o Options) validate() error {
-	var problems []error
+	problems := []error{core.ValidateOwnerAnnotation(o.OwnerAnnotation)}
 	for _, name := range append(slices.Clone(o.ExcludedNamespaces), o.Namespace) {
 		if name != "" && !dns1123.IsLabel(name) {
 			problems = append(problems, fmt.Errorf("namespace %.80q: want a DNS-1123 label", name))
@@ -80,13 +68,14 @@ func (o Options) validate() error {
 func (o Options) withDefaults() Options {
 	o.ExcludedNamespaces = slices.Compact(slices.Sorted(slices.Values(o.ExcludedNamespaces)))
 	return option.WithDefaults(o, Options{
-		Filter: core.Changed,
-		Now:    time.Now,
-		Logger: slog.New(slog.DiscardHandler),
+		OwnerAnnotation: core.OwnerAnnotation,
+		Filter:          core.Changed,
+		Now:             time.Now,
+		Logger:          slog.New(slog.DiscardHandler),
 		Hooks: Hooks{
-			Observed: func(core.Manager, string) {},
-			Proved:   func(core.Manager) {},
-			Failed:   func(core.Manager, string) {},
+			Observed: func(hook.Observation) {},
+			Proved:   func(hook.Proof) {},
+			Failed:   func(hook.WatchFailure) {},
 		},
 	})
 }

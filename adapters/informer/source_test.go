@@ -23,6 +23,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/informer"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/internal/watchtest"
 )
@@ -98,19 +99,19 @@ func (s *scene) startAt(config *rest.Config, opts informer.Options, watches ...w
 	synctest.Wait()
 }
 
-func (s *scene) observed(_ core.Manager, decision string) {
+func (s *scene) observed(o hook.Observation) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.decisions[decision]++
+	s.decisions[o.Decision]++
 }
 
-func (s *scene) failed(_ core.Manager, reason string) {
+func (s *scene) failed(f hook.WatchFailure) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.failures[reason]++
+	s.failures[f.Reason]++
 }
 
-func (s *scene) proved(core.Manager) {
+func (s *scene) proved(hook.Proof) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.proofs++
@@ -353,6 +354,23 @@ func TestRequireOwner(t *testing.T) {
 		if n := s.decisions["no_owner"]; n != 2 {
 			t.Errorf("%d changes without owner, want 2", n)
 		}
+	})
+}
+
+// The names of one operator are no names to another one.
+func TestOwnerAnnotation(t *testing.T) {
+	inBubble(t, func(s *scene) {
+		owned := func(o object, name, owner string) object {
+			return o.with("metadata.annotations", map[string]any{name: owner})
+		}
+		const fleet = "fleet.example.com/owned-by"
+		s.server.put("widgets", owned(newObject("a", 1, 1), fleet, "fleet/a"))
+		s.server.put("widgets", owned(newObject("b", 1, 1), core.OwnerAnnotation, "fleet/b"))
+		s.start(informer.Options{OwnerAnnotation: fleet, RequireOwner: true}, widgets())
+		s.want("resync of fleet/a")
+		s.server.put("widgets", owned(newObject("a", 1, 2), fleet, "fleet/c"))
+		s.server.put("widgets", owned(newObject("b", 2, 2), core.OwnerAnnotation, "fleet/c"))
+		s.want("UPDATE spec Widget default/a 1 of fleet/c")
 	})
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/coretest"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
@@ -108,19 +109,12 @@ func TestSilentRuntimesAreBounded(t *testing.T) {
 // A stream without messages has no oldest one, and a stream without a bound is never filled.
 func TestEmptyBacklog(t *testing.T) {
 	t.Parallel()
-	type backlog struct {
-		Messages uint64
-		Filled   float64
-		Oldest   time.Duration
-	}
-	var got backlog
-	c := &Consumer{opts: Options{Hooks: Hooks{Backlog: func(_ core.Manager, n uint64, filled float64, oldest time.Duration) {
-		got = backlog{n, filled, oldest}
-	}}}}
+	var got hook.Backlog
+	c := &Consumer{opts: Options{Hooks: Hooks{Backlog: func(b hook.Backlog) { got = b }}}}
 	now := time.Now()
 	clock := newClock(func() time.Time { return now })
 	c.reportBacklog("m", clock, &jetstream.StreamInfo{})
-	if diff := cmp.Diff(backlog{}, got); diff != "" {
+	if diff := cmp.Diff(hook.Backlog{Manager: "m"}, got); diff != "" {
 		t.Errorf("backlog of an empty stream (-want +got):\n%s", diff)
 	}
 	clock.learn(now, &jetstream.StreamInfo{TimeStamp: now})
@@ -128,7 +122,8 @@ func TestEmptyBacklog(t *testing.T) {
 		Config: jetstream.StreamConfig{MaxBytes: 200},
 		State:  jetstream.StreamState{Msgs: 2, Bytes: 50, FirstTime: now.Add(-time.Hour)},
 	})
-	if diff := cmp.Diff(backlog{2, 0.25, time.Hour}, got); diff != "" {
+	want := hook.Backlog{Manager: "m", Messages: 2, Filled: 0.25, Oldest: time.Hour}
+	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("backlog (-want +got):\n%s", diff)
 	}
 }

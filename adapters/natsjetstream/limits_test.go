@@ -16,6 +16,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/coretest"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
 
@@ -69,15 +70,15 @@ type gauges struct {
 func (g *gauges) hooks() natsjetstream.Hooks {
 	g.unavailable, g.backlogs = map[core.Manager][]string{}, map[core.Manager]int{}
 	return natsjetstream.Hooks{
-		Unavailable: func(manager core.Manager, reason string) {
+		Unavailable: func(u hook.Unavailability) {
 			g.mu.Lock()
 			defer g.mu.Unlock()
-			g.unavailable[manager] = append(g.unavailable[manager], reason)
+			g.unavailable[u.Manager] = append(g.unavailable[u.Manager], u.Reason)
 		},
-		Backlog: func(manager core.Manager, _ uint64, _ float64, _ time.Duration) {
+		Backlog: func(b hook.Backlog) {
 			g.mu.Lock()
 			defer g.mu.Unlock()
-			g.backlogs[manager]++
+			g.backlogs[b.Manager]++
 		},
 	}
 }

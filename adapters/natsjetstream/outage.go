@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 )
 
 // standing is the number of failures in a row from which on a stream counts as unavailable. The
@@ -35,7 +36,7 @@ func (o *outage) began(ctx context.Context, err error) {
 	reason := core.Reason(classify("", err))
 	o.failures++
 	if o.failures >= standing && o.problems.set(o.manager, err) {
-		o.opts.Hooks.Unavailable(o.manager, reason)
+		o.opts.Hooks.Unavailable(hook.Unavailability{Manager: o.manager, Reason: reason})
 	}
 	if reason == o.reason {
 		return
@@ -60,7 +61,7 @@ func (o *outage) forget() {
 	o.reason = ""
 	o.failures = 0
 	if o.problems.set(o.manager, nil) {
-		o.opts.Hooks.Unavailable(o.manager, "")
+		o.opts.Hooks.Unavailable(hook.Unavailability{Manager: o.manager})
 	}
 }
 

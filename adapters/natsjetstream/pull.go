@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/internal/periodic"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
@@ -62,7 +63,7 @@ func (c *Consumer) serveWhileReady(ctx context.Context, out *outage) error {
 	})
 	err := c.pull(pulling, out)
 	if pulling.Err() != nil {
-		c.opts.Hooks.Backlog(out.manager, 0, 0, 0) // Another replica takes the messages.
+		c.opts.Hooks.Backlog(hook.Backlog{Manager: out.manager}) // Another replica takes the messages.
 		return nil
 	}
 	return err
@@ -144,7 +145,9 @@ func (c *Consumer) reportBacklog(manager core.Manager, clock *clock, info *jetst
 	if limit := info.Config.MaxBytes; limit > 0 {
 		filled = float64(info.State.Bytes) / float64(limit)
 	}
-	c.opts.Hooks.Backlog(manager, info.State.Msgs, filled, oldest)
+	c.opts.Hooks.Backlog(hook.Backlog{
+		Manager: manager, Messages: info.State.Msgs, Filled: filled, Oldest: oldest,
+	})
 }
 
 func (c *Consumer) open(

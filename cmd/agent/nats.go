@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/url"
 	"sync"
-	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -90,7 +89,7 @@ func (c *config) connectNATS(options natsjetstream.ForwarderOptions, opts ...nat
 	t := &natsTransport{}
 	var err error
 	t.files, err = keys.NewFiles(c.Keys.Client, keys.FilesOptions{Hooks: keys.FilesHooks{
-		Reloaded: func(_, _ time.Time) { _ = t.conn.ForceReconnect() }, // It fails while it reconnects anyway.
+		Reloaded: func(keys.Generation) { _ = t.conn.ForceReconnect() }, // It fails while it reconnects anyway.
 	}})
 	if err != nil {
 		return nil, err
@@ -99,11 +98,17 @@ func (c *config) connectNATS(options natsjetstream.ForwarderOptions, opts ...nat
 	if err != nil {
 		return nil, err
 	}
+	serverName := c.ControlPlane.ServerName // Empty: the host.
+	if serverName != "" {
+		if serverName, err = connect.ParseHost(serverName); err != nil {
+			return nil, fmt.Errorf("KCP_SERVER_NAME: %w", err)
+		}
+	}
 	certificate, _ := t.material()
 	runtime := core.RuntimeID(certificate.Leaf.Subject.CommonName)
 	server := (&url.URL{Scheme: "tls", Host: address.Host}).String() // Without a port, the client takes 4222.
 	expectServer := func(o *nats.Options) error {
-		o.TLSConfig.ServerName = c.ControlPlane.ServerName // Empty: the host.
+		o.TLSConfig.ServerName = serverName
 		return nil
 	}
 	base := append(natsjetstream.ConnectOptions(runtime, t.material), expectServer)

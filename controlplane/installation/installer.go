@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/remote"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/names"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
@@ -27,7 +28,7 @@ type Installer struct {
 	manifests    map[string]*unstructured.Unstructured // by path, never changed
 	looks        sync.Map                              // of the last look at each runtime, by its ID
 	restarts     sync.Map                              // of the last restart after a correction, by the same ID
-	budgets      *remote.Budgets
+	budgets      budgets
 }
 
 // New returns an installer of an image of the agent. The agents send to the control plane at
@@ -45,7 +46,7 @@ func New(image, controlPlane string, opts Options) (*Installer, error) {
 		return nil, fmt.Errorf("installation: %w", err)
 	}
 	return &Installer{
-		image: image, controlPlane: controlPlane, opts: opts, manifests: opts.manifests(), budgets: remote.NewBudgets(),
+		image: image, controlPlane: controlPlane, opts: opts, manifests: opts.manifests(), budgets: newBudgets(),
 	}, nil
 }
 
@@ -68,7 +69,7 @@ func New(image, controlPlane string, opts Options) (*Installer, error) {
 // With a client of runtimes.NewKubeconfigs, a call takes at most 64 MiB for any answers of the
 // runtime. Texts from the runtime are cut.
 func (i *Installer) Install(ctx context.Context, r Runtime) (Status, error) {
-	ctx, end := i.budgets.Begin(ctx)
+	ctx, end := i.beginCall(ctx, &r)
 	defer end()
 	return bounded(i.install(ctx, r))
 }
@@ -81,7 +82,7 @@ func (i *Installer) Unchanged(ctx context.Context, r Runtime) (status Status, un
 		return Status{}, false, nil
 	}
 	r.Secret = nil
-	ctx, end := i.budgets.Begin(ctx)
+	ctx, end := i.beginCall(ctx, &r)
 	defer end()
 	status, unchanged, err = i.glance(ctx, i.cluster(&r), &r)
 	status, err = bounded(status, err)
@@ -112,6 +113,9 @@ func (i *Installer) install(ctx context.Context, r Runtime) (Status, error) {
 	return i.correct(ctx, in, &r, i.outdate(r.ID))
 }
 
+// Names returns the names of [Options], with their defaults.
+func (i *Installer) Names() names.Names { return i.opts.Names }
+
 // Agents returns the Service of the agents, which is a name in their serving certificates, and
 // whether they send heartbeats, which needs contract v3. The Service is empty with
 // [Options.Informer].
@@ -119,11 +123,18 @@ func (i *Installer) Agents() (service types.NamespacedName, heartbeats bool) {
 	if !i.opts.Informer {
 		service = types.NamespacedName{Namespace: i.opts.Namespace, Name: i.opts.Name}
 	}
-	contract, set := i.opts.Settings[settingContract]
+	contract, set := i.opts.contract()
 	return service, !set || contract == "v3"
 }
 
-func (i *Installer) addressFor(r *Runtime) string { return cmp.Or(r.ControlPlane, i.controlPlane) }
+// addressFor returns an address that is not valid as it is, so that the error has it.
+func (i *Installer) addressFor(r *Runtime) string {
+	address := cmp.Or(r.ControlPlane, i.controlPlane)
+	if normal, _, err := parseAddress(address); err == nil {
+		return normal
+	}
+	return address
+}
 
 func (i *Installer) host() string { return i.opts.Name + "." + i.opts.Namespace + ".svc" }
 
@@ -195,7 +206,7 @@ func (i *Installer) correct(ctx context.Context, in *cluster, r *Runtime, last l
 func (i *Installer) plan(
 	ctx context.Context, in *cluster, r *Runtime, found existing, former []core.Manager, last look,
 ) (*wanted, error) {
-	ownNamespace := ours(cmp.Or(found.namespace, i.namespace()))
+	ownNamespace := i.ours(cmp.Or(found.namespace, i.namespace()))
 	want, err := i.wanted(r, ownNamespace)
 	if err != nil {
 		return nil, err
@@ -207,7 +218,7 @@ func (i *Installer) plan(
 		i.looks.Delete(r.ID)
 	}
 	stale := former
-	want.whole = live != nil && !i.opts.Informer && (intact || live.GetAnnotations()[annotationWhole] == want.seen.whole)
+	want.whole = live != nil && !i.opts.Informer && (intact || live.GetAnnotations()[i.key(annotationWhole)] == want.seen.whole)
 	if want.whole {
 		corrected, err := in.put(ctx, live, want.configuration, client.DryRunAll)
 		if err != nil {
@@ -218,7 +229,7 @@ func (i *Installer) plan(
 			stale = i.Managers(r.Watches)
 		}
 	}
-	due := restart(found.managers, stale)
+	due := i.restart(found.managers, stale)
 	pods := i.paced(r.ID, due, len(former) > 0, want.missed)
 	want.waits = pods != due
 	want.add(i, r, ownNamespace, due, pods)
@@ -334,7 +345,7 @@ func (i *Installer) applyObjects(
 		func() (err error) { live.deployment, err = in.apply(ctx, want.deployment); return err },
 		i.slicesInto(ctx, in, &live.slices),
 		func() (err error) {
-			if ours(found.namespace) { // It is never replaced, as it may hold objects of others.
+			if i.ours(found.namespace) { // It is never replaced, as it may hold objects of others.
 				_, err = in.tryApply(ctx, i.namespace())
 			}
 			return err

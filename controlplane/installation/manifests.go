@@ -24,6 +24,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/config/agent"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/material"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/serverside"
+	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 )
 
@@ -54,8 +55,9 @@ const (
 	roleBindingFile = "informer/clusterrolebinding.yaml"
 )
 
+// Labels and annotations are words here, which [Installer.key] completes.
 const (
-	annotationCreatedBy = "operator.kyma-project.io/created-by"
+	annotationCreatedBy = "created-by"
 	createdBy           = "runtime-watcher-installation"
 )
 
@@ -99,9 +101,12 @@ func (o Options) labels() map[string]string {
 	return map[string]string{"app.kubernetes.io/name": o.Name}
 }
 
+// key returns the label or annotation of a word, in the names of the operator.
+func (i *Installer) key(word string) string { return i.opts.Names.Key(word) }
+
 func (i *Installer) finished(object *unstructured.Unstructured) *unstructured.Unstructured {
 	i.opts.Adjust(object)
-	annotate(object, annotationInstalledBy, i.owner())
+	annotate(object, i.opts.Names.InstalledBy(), i.owner())
 	return object
 }
 
@@ -112,13 +117,13 @@ func (i *Installer) finishedOf(typed any) *unstructured.Unstructured {
 // namespace has an annotation that marks it as made by this package. Only then is it removed.
 func (i *Installer) namespace() *unstructured.Unstructured {
 	namespace := i.object(namespaceFile)
-	namespace.SetAnnotations(map[string]string{annotationCreatedBy: createdBy})
+	namespace.SetAnnotations(map[string]string{i.key(annotationCreatedBy): createdBy})
 	i.opts.Adjust(namespace)
 	return namespace
 }
 
-func ours(namespace *unstructured.Unstructured) bool {
-	return namespace != nil && namespace.GetAnnotations()[annotationCreatedBy] == createdBy
+func (i *Installer) ours(namespace *unstructured.Unstructured) bool {
+	return namespace != nil && namespace.GetAnnotations()[i.key(annotationCreatedBy)] == createdBy
 }
 
 // add adds all objects except the namespace and the webhook configuration. due and pods are values
@@ -192,8 +197,9 @@ func content(typed any) map[string]any {
 }
 
 const (
-	settingControlPlane = "KCP_ADDR"
-	settingContract     = "KCP_CONTRACT"
+	settingControlPlane = "CONTROL_PLANE_ADDRESS"
+	settingContract     = "CONTROL_PLANE_CONTRACT"
+	formerContract      = "KCP_CONTRACT"
 	settingFallback     = "CONTRACT_FALLBACK"
 	settingTransport    = "TRANSPORT"
 	settingProxy        = "CONTROL_PLANE_PROXY"
@@ -205,16 +211,26 @@ const (
 	settingSource             = "SOURCE"
 	settingWatchers           = "WATCHERS"
 	settingExcluded           = "EXCLUDED_NAMESPACES"
+	settingOwner              = "OWNER_ANNOTATION"
 	settingServingCertificate = "WEBHOOK_TLS_CERT"
 	settingServingKey         = "WEBHOOK_TLS_KEY"
 )
+
+// formerSettings are other names of settings, which the agents of kyma-project/runtime-watcher have.
+var formerSettings = map[string]string{
+	"KCP_ADDR": settingControlPlane, formerContract: settingContract,
+	"KCP_SERVER_NAME": "CONTROL_PLANE_SERVER_NAME", "KCP_PROTOCOL": "CONTROL_PLANE_PROTOCOL",
+}
 
 // reservedSettings belong to the manifests or to parameters.
 func reservedSettings() map[string]bool {
 	names := map[string]bool{
 		settingControlPlane: true, settingManagersFile: true, settingCanary: true,
-		settingSource: true, settingWatchers: true, settingExcluded: true,
+		settingSource: true, settingWatchers: true, settingExcluded: true, settingOwner: true,
 		settingServingCertificate: true, settingServingKey: true,
+	}
+	for former, setting := range formerSettings {
+		names[former] = names[setting]
 	}
 	var deployment appsv1.Deployment
 	edit(Options{Name: Name}.manifest(deploymentFile), &deployment, func() {
@@ -231,7 +247,7 @@ func (i *Installer) deployment(r *Runtime, ownNamespace bool, pods string) *unst
 	edit(object, &deployment, func() {
 		deployment.Spec.Replicas = new(i.opts.Replicas)
 		if pods != "" {
-			deployment.Spec.Template.Annotations = map[string]string{annotationRestart: pods}
+			deployment.Spec.Template.Annotations = map[string]string{i.key(annotationRestart): pods}
 		}
 		i.fillPod(&deployment.Spec.Template.Spec, r, ownNamespace)
 	})
@@ -271,6 +287,9 @@ func (i *Installer) environment(r *Runtime, mount string, ownNamespace bool) []c
 	delete(settings, settingManagers) // They are in the file, with those of the watches.
 	settings[settingControlPlane] = i.addressFor(r)
 	settings[settingManagersFile] = path.Join(managersMount, managersKey)
+	if owner := i.opts.Names.OwnerAnnotation; owner != core.OwnerAnnotation {
+		settings[settingOwner] = owner
+	}
 	if !i.opts.NoCanary {
 		settings[settingCanary] = i.opts.lease().String()
 	}

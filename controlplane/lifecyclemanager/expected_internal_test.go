@@ -47,14 +47,18 @@ func TestExpectedRuntimes(t *testing.T) {
 			return o
 		}
 		objects := controllerruntimetest.NewCache(object("ours", ours), object("former", "other"), object("installed"))
-		if err := expect(objects, watched); err != nil {
+		kymas, err := newKymas(objects, 5)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := kymas.Track(watched, operator); err != nil {
 			t.Fatal(err)
 		}
 		objects.Set(object("installed", "other", ours))
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error)
 		taken := core.HandlerFunc(func(context.Context, core.Delivery) error { return nil })
-		go func() { ended <- watched.Start(ctx, map[core.Manager]core.Handler{operator: taken}) }()
+		go func() { ended <- watched.Receiver().Start(ctx, map[core.Manager]core.Handler{operator: taken}) }()
 		time.Sleep(65 * time.Second)
 		states := map[core.RuntimeID]fleet.State{}
 		watched.Range(func(s fleet.Status) bool {

@@ -24,9 +24,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime/remote"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/names"
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
@@ -113,7 +115,7 @@ func TestAWithdrawnRemovalDoesNotCount(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				object, withdrawn := newObject(string(prod)), false
-				object.Finalizers = []string{finalizer}
+				object.Finalizers = []string{names.Names{}.WithDefaults().Finalizer}
 				r := newReconciler(t, newPlane(t, object), outOfReach)
 				r.certificates = owned{}
 				r.identify = func(context.Context, client.Object) (Identity, error) {
@@ -142,7 +144,7 @@ func setSkip(t *testing.T, r *reconciler, object client.Object, skip bool) {
 	t.Helper()
 	key := client.ObjectKeyFromObject(object)
 	check(t, r.client.Get(t.Context(), key, object))
-	object.SetLabels(map[string]string{labelSkip: strconv.FormatBool(skip)})
+	object.SetLabels(map[string]string{names.Names{}.Key(labelSkip): strconv.FormatBool(skip)})
 	check(t, r.client.Update(t.Context(), object))
 }
 
@@ -171,7 +173,7 @@ func TestAnOperatorThatRestartsGivesUp(t *testing.T) {
 func TestADeletionDoesNotWaitForAReport(t *testing.T) {
 	t.Parallel()
 	for name, held := range map[string]*corev1.ConfigMap{"deleted": deleted(0), "left": newObject(string(prod))} {
-		held.Finalizers = []string{finalizer}
+		held.Finalizers = []string{names.Names{}.WithDefaults().Finalizer}
 		c := newPlane(t, held)
 		r := newReconciler(t, c, func(context.Context, client.Object) (client.Client, error) { return nil, ErrGone })
 		r.identify = func(context.Context, client.Object) (Identity, error) { return Identity{ID: prod, Remove: true}, nil }
@@ -297,7 +299,7 @@ func TestFailuresAreReported(t *testing.T) {
 		"no domain":     {identity(Identity{ID: prod}, nil), "InvalidRuntime", "", terminal},
 		"no identity":   {identity(Identity{}, errors.New("no such thing")), "IdentityUnknown", "no such thing", errAgain},
 		"out of reach":  {connection(nil, errors.New("no route")), "Unreachable", "no route", errAgain},
-		"a kubeconfig":  {connection(nil, errInvalidKubeconfig), "InvalidKubeconfig", "", errAgain},
+		"a kubeconfig":  {connection(nil, remote.ErrInvalidKubeconfig), "InvalidKubeconfig", "", errAgain},
 		"a Secret":      {connection(fake.NewClientBuilder().Build(), nil), "InvalidSecret", "", errAgain},
 		"a certificate": {func(r *reconciler) { r.certificates = refused{} }, "CertificateFailed", "denied", nil},
 	}
@@ -330,7 +332,7 @@ func TestFailuresAreReported(t *testing.T) {
 func TestARuntimeThatLosesItsIDIsReported(t *testing.T) {
 	t.Parallel()
 	object := newObject(string(prod))
-	object.Finalizers = []string{finalizer}
+	object.Finalizers = []string{names.Names{}.WithDefaults().Finalizer}
 	r := newReconciler(t, newPlane(t, object), outOfReach)
 	r.identify = func(context.Context, client.Object) (Identity, error) { return Identity{}, nil }
 	reports := observeReports(r)
@@ -345,7 +347,7 @@ func TestACertificateOfAnotherSetIsWaitedFor(t *testing.T) {
 	object, other := newObject(string(prod)), issued()
 	other.Labels["operator.kyma-project.io/certificates"] = "former"
 	r := newReconciler(t, newPlane(t, object, other), outOfReach)
-	if result, err := r.Reconcile(t.Context(), requestOf(object)); err != nil || result.RequeueAfter == 0 {
+	if result, err := r.lanes.Regular.Reconcile(t.Context(), requestOf(object)); err != nil || result.RequeueAfter == 0 {
 		t.Errorf("%+v, %v, want another attempt", result, err)
 	}
 }
@@ -435,7 +437,7 @@ func issued() *certv1.Certificate {
 // deleted is an object that represents a runtime, and was deleted that long ago.
 func deleted(ago time.Duration) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "kcp", Name: string(prod), UID: "object", Finalizers: []string{finalizer},
+		Namespace: "kcp", Name: string(prod), UID: "object", Finalizers: []string{names.Names{}.WithDefaults().Finalizer},
 		DeletionTimestamp: &metav1.Time{Time: time.Now().Add(-ago)},
 	}}
 }
@@ -475,7 +477,8 @@ func newReconciler(t *testing.T, c client.Client, connect func(context.Context, 
 	installer, err := installation.New("image", "control-plane.example.com:443", installation.Options{})
 	check(t, err)
 	opts := Options{}.withDefaults()
-	return &reconciler{
+	r := &reconciler{
+		names:  names.Names{}.WithDefaults(),
 		events: &events.FakeRecorder{}, book: opts.Overview.newBook(),
 		client: c, watchers: c, secrets: c, pulled: cache.NewExpiring(), prototype: &corev1.ConfigMap{}, gvk: corev1.SchemeGroupVersion.WithKind("ConfigMap"),
 		identify: func(_ context.Context, object client.Object) (Identity, error) {
@@ -483,11 +486,13 @@ func newReconciler(t *testing.T, c client.Client, connect func(context.Context, 
 		},
 		connect: connect, certificates: set, installer: installer, opts: opts,
 	}
+	r.lanes = r.newLanes()
+	return r
 }
 
 func reconcileOnce(t *testing.T, r *reconciler, object client.Object) error {
 	t.Helper()
-	_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(object)})
+	_, err := r.lanes.Regular.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(object)})
 	return err
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	networkingv1beta1 "istio.io/client-go/pkg/apis/networking/v1beta1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -22,6 +23,7 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/names"
 )
 
 func newWatcher() *v1beta2.Watcher {
@@ -101,6 +103,49 @@ func TestReadyTellsOfTheRoute(t *testing.T) {
 	}
 }
 
+// A Watcher of an operator without routes has neither a service nor a gateway.
+func TestRoutesNeedAServiceAndAGateway(t *testing.T) {
+	for name, test := range map[string]struct {
+		change  func(*v1beta2.WatcherSpec)
+		routing routing
+		reason  string
+	}{
+		"no routes":              {func(s *v1beta2.WatcherSpec) { s.ServiceInfo = v1beta2.Service{} }, nil, reasonRouteNotNeeded},
+		"no service":             {func(s *v1beta2.WatcherSpec) { s.ServiceInfo = v1beta2.Service{} }, virtualServices{}, reasonServiceMissing},
+		"no gateway":             {func(*v1beta2.WatcherSpec) {}, virtualServices{}, reasonGatewayMissing},
+		"no gateway, HTTPRoutes": {func(*v1beta2.WatcherSpec) {}, httpRoutes{}, reasonGatewayMissing},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWatcher()
+			w.Spec.ServiceInfo = v1beta2.Service{Name: "operator", Namespace: "kcp-system", Port: 443}
+			test.change(&w.Spec)
+			r := newReadyWorld(t, w, interceptor.Funcs{})
+			r.routing = test.routing
+			_, ready := reconcileOnce(t, r)
+			if ready.Reason != test.reason || (ready.Status == metav1.ConditionTrue) != (test.routing == nil) {
+				t.Errorf("%+v, want the reason %s", ready, test.reason)
+			}
+		})
+	}
+}
+
+// An older Watcher without a route leads no manager anywhere.
+func TestAWatcherWithoutRouteIsNoElder(t *testing.T) {
+	r := &reconciler{}
+	elder, w := newWatcher(), newWatcher()
+	elder.Name, elder.Spec.Manager, w.Spec.Manager = "elder", "m", "m"
+	w.CreationTimestamp = metav1.NewTime(elder.CreationTimestamp.Add(time.Hour))
+	w.Spec.ServiceInfo = v1beta2.Service{Name: "operator", Namespace: "kcp-system", Port: 443}
+	if found := r.elderOf(w, "m", []v1beta2.Watcher{*elder, *w}); found != nil {
+		t.Errorf("the route yields to %s", found.Name)
+	}
+	elder.Spec.ServiceInfo = v1beta2.Service{Name: "another", Namespace: "kcp-system", Port: 443}
+	elder.Spec.Gateway.LabelSelector.MatchLabels = map[string]v1beta2.LabelValue{"a": "b"}
+	if found := r.elderOf(w, "m", []v1beta2.Watcher{*elder, *w}); found == nil {
+		t.Error("the control: an older Watcher with another service has the manager")
+	}
+}
+
 // The cache of a controller lags behind its own writes.
 func TestAConflictIsNoError(t *testing.T) {
 	conflicts := interceptor.Funcs{SubResourceUpdate: func(
@@ -160,7 +205,7 @@ func TestARouteIsAppliedAgainForItsOwnFieldsOnly(t *testing.T) {
 		"annotation": {func(o client.Object) { o.SetAnnotations(map[string]string{"stamp": "2"}) }, false},
 		"label":      {func(o client.Object) { o.SetLabels(map[string]string{"stamp": "2"}) }, false},
 		"version":    {func(o client.Object) { o.SetResourceVersion("8") }, false},
-		"own label":  {func(o client.Object) { o.SetLabels(map[string]string{v1beta2.ManagedByLabel: "2"}) }, true},
+		"own label":  {func(o client.Object) { o.SetLabels(map[string]string{names.Names{}.ManagedBy(): "2"}) }, true},
 		"owner":      {func(o client.Object) { o.SetOwnerReferences([]metav1.OwnerReference{{}}) }, true},
 		"spec":       {func(o client.Object) { o.SetGeneration(2) }, true},
 	}
@@ -168,14 +213,14 @@ func TestARouteIsAppliedAgainForItsOwnFieldsOnly(t *testing.T) {
 		for _, before := range []client.Object{&gatewayv1.HTTPRoute{}, &networkingv1beta1.VirtualService{}} {
 			after, _ := before.DeepCopyObject().(client.Object)
 			test.change(after)
-			if got := ownFields().Update(event.UpdateEvent{ObjectOld: before, ObjectNew: after}); got != test.want {
+			if got := ownFields(names.Names{}).Update(event.UpdateEvent{ObjectOld: before, ObjectNew: after}); got != test.want {
 				t.Errorf("%s of %T: %t", name, before, got)
 			}
 		}
 	}
 	accepted := &gatewayv1.HTTPRoute{}
 	accepted.Status.Parents = []gatewayv1.RouteParentStatus{{}}
-	if !ownFields().Update(event.UpdateEvent{ObjectOld: &gatewayv1.HTTPRoute{}, ObjectNew: accepted}) {
+	if !ownFields(names.Names{}).Update(event.UpdateEvent{ObjectOld: &gatewayv1.HTTPRoute{}, ObjectNew: accepted}) {
 		t.Error("the verdict of a gateway is not seen")
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 )
 
 // dispatch returns after the last call of the forwarder has.
@@ -97,6 +98,7 @@ func (l *lane) nextCall() (c call, wait time.Duration) {
 
 func (l *lane) prepare(e *entry, now time.Time) core.Numbered {
 	if e.merge(now) {
+		l.noteSize(e, e.size())
 		l.counts.Coalesced++
 		l.counts.Pending--
 	}
@@ -132,7 +134,7 @@ func (l *lane) send(ctx context.Context, c call) {
 	c.err = l.forward(ctx, c.batch)
 	took := time.Since(began)
 	l.conclude(ctx, c)
-	l.opts.Hooks.Attempted(l.manager, len(c.batch.Events), took, c.err)
+	l.opts.Hooks.Attempted(hook.Attempt{Manager: l.manager, Events: len(c.batch.Events), Took: took, Err: c.err})
 }
 
 func (l *lane) forward(ctx context.Context, batch core.Batch) error {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/internal/defaults"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
@@ -40,6 +41,16 @@ type Options struct {
 	// than the timeout of any webhook. It must not be shorter than the last of Resend, because a
 	// resync stands in for events. Default: 35 s. Negative: never.
 	ResendResync time.Duration
+	// ResendEvery is the step at which resends of events are sent, so that all that became due
+	// since the last step travel together. A resend is at most so much later than Resend says.
+	// Default: 1 s. Negative: each resend is sent when it is due.
+	ResendEvery time.Duration
+	// Gather is the time after the start of a call for which events that become due wait, so that
+	// they travel together. An event is sent immediately if there was no call in that time, if a
+	// batch is full, or if waiting has gathered nothing lately. Default: 50 ms, and twice that
+	// after a wait that has gathered four events. Negative: none. With
+	// a MaxBatch of 1, events never wait.
+	Gather time.Duration
 	// GiveUpAfter is the time for which the outbox retries an event that the manager refuses for
 	// itself. Then it drops the event, and a resync stands in. A resync is retried until it is
 	// delivered. One for an owner ends with a permanent error, too. Default: 5 min.
@@ -47,6 +58,11 @@ type Options struct {
 	// MaxKeys bounds the distinct events over all managers. The manager with the most keys gives
 	// way to one with fewer. Default: 10,000.
 	MaxKeys int
+	// MaxBytes bounds the memory of these events, in bytes, over all managers. An event counts for
+	// about 800 bytes and its texts, and for 300 more if a newer one waits beside it. So objects
+	// with names of 1 kB reach MaxBytes before MaxKeys. The manager with the most bytes gives way.
+	// Default: 10 MiB, which has room for 10,000 events of objects with usual names.
+	MaxBytes int
 	// MaxManagers bounds the managers with events. Managers that the control plane never knew give
 	// way to new ones. Default: 100, or the number of Managers if that is higher.
 	MaxManagers int
@@ -119,8 +135,11 @@ func (o Options) withDefaults() Options {
 		Settle:            100 * time.Millisecond,
 		Resend:            []time.Duration{3 * time.Second, resendResync},
 		ResendResync:      resendResync,
+		ResendEvery:       time.Second,
+		Gather:            50 * time.Millisecond,
 		GiveUpAfter:       5 * time.Minute,
 		MaxKeys:           10_000,
+		MaxBytes:          10 << 20,
 		MaxManagers:       max(defaults.MaxManagers, len(o.Managers)),
 		MaxBatch:          1,
 		InFlight:          inFlight,
@@ -131,7 +150,7 @@ func (o Options) withDefaults() Options {
 		Disconnects:       func() int64 { return 0 },
 		Heartbeat:         func(core.Manager) (none core.Heartbeat) { return none },
 		Random:            rand.Float64,
-		Hooks:             Hooks{Attempted: func(core.Manager, int, time.Duration, error) {}},
+		Hooks:             Hooks{Attempted: func(hook.Attempt) {}},
 		Logger:            slog.New(slog.DiscardHandler),
 	})
 }
@@ -142,6 +161,8 @@ func (o Options) validate() error {
 	enough := o.MaxManagers >= len(o.Managers)
 	// A negative one means none.
 	o.Settle, o.ResendResync, o.DrainTimeout, o.HeartbeatInterval = 0, 0, 0, max(o.HeartbeatInterval, 0)
+	o.ResendEvery = 0
+	o.Gather = 0
 	const wrong = "option %s is %v, want %s"
 	err := errors.Join(option.NoneNegative(o),
 		option.Unless(rising, wrong, "Resend", o.Resend, "rising times above Settle"),
@@ -154,7 +175,6 @@ func (o Options) validate() error {
 // Hooks are optional callbacks of an [Outbox]. They are called concurrently and without its lock,
 // and must return promptly: forwarding waits for them.
 type Hooks struct {
-	// Attempted is called after each call of the forwarder. events is the number of events of the
-	// batch, 0 for a lone heartbeat.
-	Attempted func(manager core.Manager, events int, took time.Duration, err error)
+	// Attempted is called after each call of the forwarder.
+	Attempted func(hook.Attempt)
 }

@@ -40,6 +40,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/test"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
@@ -260,7 +261,7 @@ func newOurs(w *world) *ours {
 	o := &ours{w: w, addr: rig.Address(rig.FreePort(w.t)), stop: func() {}}
 	o.opts = lifecyclemanager.Options{
 		Address: today.Host + ":443", Image: ourImage, WarmUp: time.Millisecond,
-		Listener:     controllerruntime.ComponentOptions{Source: controllerruntime.SourceOptions{Handled: o.handled}},
+		Source:       controllerruntime.SourceOptions{Handled: o.handled},
 		Keys:         keys.FilesOptions{Poll: 200 * time.Millisecond},
 		Certificates: certificates.Options{Propagation: propagation},
 		Agent: installation.Options{
@@ -292,7 +293,7 @@ func (o *ours) release(step int) {
 	o.opts.Step = step
 	watched, err := fleet.New(fleet.Options{})
 	w.must(err)
-	o.opts.Listener.Listener.Fleet = watched
+	o.opts.Listener.Fleet = watched
 	metrics.Registry = prom.NewRegistry() // It is another process.
 	log, err := os.Create(w.log())
 	w.must(err)
@@ -325,9 +326,9 @@ func (o *ours) read(ctx context.Context, r reconcile.Request, source *controller
 }
 
 // handled notes a delivery.
-func (o *ours) handled(d core.Delivery, requests int, err error) {
-	o.w.record.Delivered(d, requests, err)
-	if name := o.reads.Load(); name != nil && d.Event.Watched.Name == *name && requests == 0 && err == nil {
+func (o *ours) handled(h hook.Handled) {
+	o.w.record.Delivered(h)
+	if name := o.reads.Load(); name != nil && h.Delivery.Event.Watched.Name == *name && h.Requests == 0 && h.Err == nil {
 		o.spared.Add(1)
 	}
 }

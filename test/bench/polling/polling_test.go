@@ -26,6 +26,7 @@ import (
 	agentlib "github.com/runtime-watcher/runtime-watcher/agent"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
@@ -314,11 +315,11 @@ func (o *operator) listen(ctx context.Context) (string, error) {
 	material := lab.Must(keys.NewFiles(o.Keys, keys.FilesOptions{}))
 	watched := lab.Must(fleet.New(fleet.Options{}))
 	socket := lab.Must(new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0"))
-	events := lab.Must(listener.New(listener.FromTLSWithRoots(keys.Roots(material), listener.PeerOptions{}),
+	events := lab.Must(listener.New(listener.FromTLS(keys.Roots(material), listener.PeerOptions{}),
 		lab.Pinning(),
 		map[core.Manager]core.Handler{manager: o.source},
 		listener.Options{Listener: socket, TLS: keys.ServerTLSConfig(material), Fleet: watched, Hooks: listener.Hooks{
-			Answered: func(string, core.Manager, int, string, time.Duration) { o.requests.Add(1) },
+			Answered: func(hook.Answer) { o.requests.Add(1) },
 		}}))
 	go func() {
 		if err := events.Start(ctx); err != nil {
