@@ -76,8 +76,8 @@ func (o Objects) validate() error {
 // A request for a cluster requests each of its objects. There is one when the cluster is engaged, as
 // after a restart of the operator, and for each resync. The list has only the metadata of objects,
 // in pages of at most 250. A page whose answer is too large is read again in smaller ones. At most
-// 1,000 names of a list wait in the queue. The list goes on when half of these are reconciled. A
-// list ends after MostListed objects, 10,000 pages or 1 h, and a log line says so. While more than
+// 500 names of a list wait in the queue. The list goes on when half of these are reconciled. A list
+// ends after MostListed objects, 10,000 pages or 1 h, and a log line says so. While more than
 // 1,000 requests are ready, one list is read in a second.
 //
 // A list also requests the objects that are gone since their last reconcile, as their deletions may
@@ -86,7 +86,7 @@ func (o Objects) validate() error {
 //
 // No cluster takes more than its share of the workers, and slow ones have a lane of their own: see
 // [remote.Lanes]. Beyond 1,000 changes of a cluster that wait for its share, a list replaces the
-// rest.
+// rest. Beyond 1,000 objects of a cluster that fail, a list after 10 min replaces their retries.
 func Complete(mgr mcmanager.Manager, controller *mcbuilder.Builder, of Objects) error {
 	if mgr == nil || controller == nil {
 		return errors.New("multicluster: want a controller manager and a builder")
@@ -170,5 +170,6 @@ func (o *objects) reconcile(ctx context.Context, r mcreconcile.Request) (reconci
 		read := o.Source.Client(r, core.RuntimeID(r.ClusterName), own.client)
 		ctx = context.WithValue(ctx, reconciled{r.ClusterName}, &live{Provider: own.Provider, client: read})
 	}
-	return o.Reconciler.Reconcile(ctx, r)
+	result, err := o.Reconciler.Reconcile(ctx, r)
+	return result, o.noteEnd(r, err)
 }

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/multicluster-runtime/pkg/multicluster"
 	mcreconcile "sigs.k8s.io/multicluster-runtime/pkg/reconcile"
@@ -27,7 +28,11 @@ const (
 	// ready is the length of the queue above which lists wait.
 	ready = 1000
 	// mostNames is the number of names of one list that wait in the queue.
-	mostNames = 1000
+	mostNames = 500
+	// mostFailing is the number of names of one cluster that the queue tries again, each with its
+	// backoff. A list after failingPause replaces the others.
+	mostFailing  = 1000
+	failingPause = 10 * time.Minute
 	// partPages and mostPages are the numbers of requests of a part of a list, and of all parts.
 	partPages, mostPages = 20, 10_000
 	listDeadline         = time.Hour
@@ -56,6 +61,9 @@ type list struct {
 	// absent: the next reconcile is about an object that a list lacks.
 	known map[types.NamespacedName]uint32
 	full  bool // known is, which was logged
+	// failing has the names whose last reconcile failed. dropped means that a list replaces others.
+	failing map[types.NamespacedName]struct{}
+	dropped bool
 }
 
 // position is where the next part of a list begins: behind a number of objects of the page at token.
@@ -81,6 +89,7 @@ func (o *objects) listOf(name multicluster.ClusterName) *list {
 		l = &list{
 			page:    mostPage,
 			waiting: make(map[types.NamespacedName]struct{}), known: make(map[types.NamespacedName]uint32),
+			failing: make(map[types.NamespacedName]struct{}),
 		}
 		o.lists[name] = l
 	}
@@ -116,6 +125,31 @@ func (o *objects) noteBegin(ctx context.Context, r mcreconcile.Request) {
 	}
 }
 
+// noteEnd bounds the names that fail: the workqueue would keep each of them for ever.
+func (o *objects) noteEnd(r mcreconcile.Request, err error) error {
+	o.mu.Lock()
+	l := o.listOf(r.ClusterName)
+	_, known := l.failing[r.NamespacedName]
+	if err == nil {
+		delete(l.failing, r.NamespacedName)
+	}
+	if err == nil || known || len(l.failing) < mostFailing {
+		if err != nil {
+			l.failing[r.NamespacedName] = struct{}{}
+		}
+		o.mu.Unlock()
+		return err
+	}
+	first := !l.dropped
+	l.dropped = true
+	o.mu.Unlock()
+
+	if first {
+		o.lanes.Regular.Add(failingPause, handler.LowPriority, mcreconcile.Request{ClusterName: r.ClusterName})
+	}
+	return reconcile.TerminalError(err)
+}
+
 // replace returns a resync in place of a change beyond those that may wait.
 func (o *objects) replace(r mcreconcile.Request) mcreconcile.Request {
 	o.mu.Lock()
@@ -132,18 +166,22 @@ func (o *objects) replace(r mcreconcile.Request) mcreconcile.Request {
 func (o *objects) beginList(name multicluster.ClusterName) {
 	o.mu.Lock()
 	l := o.listOf(name)
-	if l.active {
+	active := l.active
+	if active {
 		l.again = true
 	} else {
 		l.begin()
 	}
 	o.mu.Unlock()
-	o.lanes.Regular.Add(0, 0, continuation(name))
+	if !active { // Otherwise, the next part is in the queue already.
+		o.lanes.Regular.Add(0, 0, continuation(name))
+	}
 }
 
 func (l *list) begin() {
 	l.active = true
 	l.again = false
+	l.dropped = false
 	l.number = max(l.number, absent+1) + 1
 	l.begun = time.Now()
 	l.position = position{}
