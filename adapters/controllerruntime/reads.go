@@ -10,7 +10,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/runtime"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -21,81 +21,148 @@ import (
 const (
 	// awaitedFor is longer than the wait for the last resend: 32 s after the one before.
 	awaitedFor = time.Minute
-	// maxAwaited and maxAwaitedOfScope bound the objects that are remembered. Each takes about 300
-	// bytes.
-	maxAwaited        = 1 << 15
-	maxAwaitedOfScope = 256
+	// maxAwaited and maxAwaitedOfRuntime bound the objects that are remembered. Each object takes
+	// about 400 bytes.
+	maxAwaited          = 1 << 15
+	maxAwaitedOfRuntime = 256
 )
 
-type scope[request comparable] struct {
+// place is one object, as an event names it, for one request of its runtime. All of it must fit
+// what a reconcile reads. A pod that can reach the webhook can send the uid of any object under any
+// other name, and that says nothing about the object.
+type place[request comparable] struct {
 	request request
-	runtime core.RuntimeID
+	uid     types.UID
+	kind    schema.GroupKind
+	name    types.NamespacedName
 }
 
-// reads has the versions that reconciles have read of the objects that recent events name. An event
-// needs no reconcile if one has read its write.
+// reads remembers what reconciles have read of the objects that recent events name. An event needs
+// no reconcile if a reconcile has read its write. All fields are guarded by mu.
 type reads[request comparable] struct {
-	mu     sync.Mutex
-	scopes map[scope[request]]map[types.UID]*awaited
+	mu       sync.Mutex
+	runtimes map[core.RuntimeID]map[place[request]]*awaited
+	// bySize has the runtimes by the number of their objects, so that a full table finds the
+	// runtime with the most objects without a search.
+	bySize [maxAwaitedOfRuntime + 1]map[core.RuntimeID]struct{}
 	size   int
 	swept  time.Time
-	// turn orders events and reconciles.
-	turn uint64
-	// used means that a reconcile has called [Source.Client], or that it is logged that none does.
+	// order counts first events and first deletions, so that a reconcile knows whether it began
+	// after them.
+	order uint64
+	// used means that a reconcile has called [Source.Client], or that it is logged that no
+	// reconcile does.
 	used bool
 }
 
-// awaited is an object with events that may be sent again.
+// awaited is an object with events that may be sent again. An event writes when it came, and only a
+// reconcile writes what is known of the object.
 type awaited struct {
-	kind  schema.GroupKind
-	name  types.NamespacedName
 	until time.Time
-	// since is the turn of the first event, and existed that of the first one that shows that the
-	// object exists, 0 without one. Reads of later reconciles count.
-	since, existed uint64
-	// version is the highest that a reconcile has read. gone is whether one found no object.
+	// since is the order of the first event, and deletion the order of the first DELETE, 0 without
+	// a DELETE. Reads of later reconciles count.
+	since, deletion uint64
+
+	// version is the highest that a reconcile has read, 0 if no reconcile has read the object.
 	version int64
-	gone    bool
+	// absent means that the last read found no object of that name.
+	absent bool
 }
 
-// sees reports whether a reconcile has seen the write behind an event, and awaits the next one.
+// observe notes an event, and reports whether a reconcile has read the write behind the event.
 // Unused means, once, that reconciles had half a minute since the last event to call Client.
-func (r *reads[request]) sees(s scope[request], event *core.WatchEvent) (seen, unused bool) {
+func (r *reads[request]) observe(runtime core.RuntimeID, to request, event *core.WatchEvent) (seen, unused bool) {
 	if event.UID == "" {
 		return false, false
 	}
+
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	now := time.Now()
 	r.sweep(now)
-	a := r.scopes[s][event.UID]
+
+	at := place[request]{request: to, uid: event.UID, kind: event.WatchedGVK.GroupKind(), name: event.Watched}
+	a := r.runtimes[runtime][at]
 	if a == nil {
-		if a = r.add(s, event); a == nil {
+		a = r.addPlace(runtime, at)
+		if a == nil {
 			return false, false
 		}
 	} else if !r.used && a.until.Sub(now) < awaitedFor/2 {
-		r.used, unused = true, true
+		r.used = true
+		unused = true
 	}
-	if a.until = now.Add(awaitedFor); event.Base > 0 && a.existed == 0 {
-		r.turn++
-		a.existed = r.turn
+
+	a.until = now.Add(awaitedFor)
+	if event.Operation == core.OperationDelete && a.deletion == 0 {
+		r.order++
+		a.deletion = r.order
 	}
-	return a.version > event.Base || a.gone, unused
+	return a.hasRead(event), unused
 }
 
-// add returns nil without room.
-func (r *reads[request]) add(s scope[request], event *core.WatchEvent) *awaited {
-	if r.size == maxAwaited || len(r.scopes[s]) == maxAwaitedOfScope {
+// hasRead reports whether a reconcile has read the write behind an event. The event decides about
+// nothing but itself. Absence says less than a version, because an answer has no version of
+// absence: it covers a deletion, and a write on a version that a reconcile has read before.
+func (a *awaited) hasRead(event *core.WatchEvent) bool {
+	if a.version > event.Base {
+		return true
+	}
+	deleted := event.Operation == core.OperationDelete
+	ended := a.version > 0 && a.version == event.Base
+	return a.absent && (deleted || ended)
+}
+
+// addPlace returns nil without room. In a full table, the runtime with the most objects gives way.
+// Otherwise a few runtimes with ever new objects would take the places of all.
+func (r *reads[request]) addPlace(runtime core.RuntimeID, at place[request]) *awaited {
+	size := len(r.runtimes[runtime])
+	if size == maxAwaitedOfRuntime {
 		return nil
 	}
-	if r.scopes[s] == nil {
-		r.scopes[s] = make(map[types.UID]*awaited)
+	if r.size >= maxAwaited && !r.evictPlace(size) {
+		return nil
 	}
-	r.turn++
-	r.size++
-	a := &awaited{kind: event.WatchedGVK.GroupKind(), name: event.Watched, since: r.turn}
-	r.scopes[s][event.UID] = a
+
+	if r.runtimes[runtime] == nil {
+		r.runtimes[runtime] = make(map[place[request]]*awaited)
+	}
+	r.order++
+	a := &awaited{since: r.order}
+	r.runtimes[runtime][at] = a
+	r.noteSize(runtime, size, size+1)
 	return a
+}
+
+// evictPlace forgets an object of the runtime that has the most, unless that one has hardly more
+// objects than size. It reports whether there is room now.
+func (r *reads[request]) evictPlace(size int) bool {
+	for most := maxAwaitedOfRuntime; most > size+1; most-- {
+		for runtime := range r.bySize[most] {
+			for at := range r.runtimes[runtime] {
+				delete(r.runtimes[runtime], at)
+				r.noteSize(runtime, most, most-1)
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// noteSize keeps the number of objects of a runtime, and removes a runtime without objects.
+func (r *reads[request]) noteSize(runtime core.RuntimeID, before, after int) {
+	r.size += after - before
+	delete(r.bySize[before], runtime)
+	if after == 0 {
+		delete(r.runtimes, runtime)
+		return
+	}
+
+	if r.bySize[after] == nil {
+		r.bySize[after] = make(map[core.RuntimeID]struct{})
+	}
+	r.bySize[after][runtime] = struct{}{}
 }
 
 // sweep forgets objects without events, at most once in half of awaitedFor.
@@ -103,61 +170,98 @@ func (r *reads[request]) sweep(now time.Time) {
 	if now.Sub(r.swept) < awaitedFor/2 {
 		return
 	}
-	r.swept, r.size = now, 0
-	maps.DeleteFunc(r.scopes, func(_ scope[request], objects map[types.UID]*awaited) bool {
-		maps.DeleteFunc(objects, func(_ types.UID, a *awaited) bool { return a.until.Before(now) })
-		r.size += len(objects)
-		return len(objects) == 0
-	})
+	r.swept = now
+
+	for runtime, objects := range r.runtimes {
+		before := len(objects)
+		maps.DeleteFunc(objects, func(_ place[request], a *awaited) bool { return a.until.Before(now) })
+		r.noteSize(runtime, before, len(objects))
+	}
 }
 
-// Client returns c for one reconcile: call it at the beginning of each, with the request and the
-// runtime that c is connected to. The source then acknowledges an event without a reconcile if that
-// one has read the object after the write. Two of three events of a write are such resends.
+// Client wraps c so that the source learns what one reconcile reads. Call Client at the beginning of
+// each reconcile, with its request and the runtime that c is connected to. The source then
+// acknowledges an event without a reconcile if the last one has read the object after the write. Two
+// of three events of a write are such resends.
 //
 // The first read of an object counts, by Get or List, in a reconcile that began after an event of
-// the object. A NotFound counts if Get has no options, and an API server has written it. It must
-// not come from a cache. An event of contracts v1 and v2 is always reconciled, because it does not
-// name its write.
+// the object. Uid, group, kind and name of the object must be those of the event. A NotFound counts
+// if Get has no options, and if it is the error of c itself, a status of an API server that names
+// the object, its group and its resource. It must not come from a cache. An event of contracts v1
+// and v2 is always reconciled, because it does not name its write.
 func (s *Source[request]) Client(r request, id core.RuntimeID, c client.Client) client.Client {
 	to := s.target.Load()
 	if to == nil {
 		return c
 	}
 	return &reading[request]{
-		Client: c, reads: &to.reads, scope: scope[request]{r, id}, turn: to.reads.now(),
+		Client: c, reads: &to.reads, request: r, runtime: id, began: to.reads.begin(),
 		known: make(map[*awaited]bool),
 	}
 }
 
-func (r *reads[request]) now() uint64 {
+// begin returns the order of the last event before a reconcile.
+func (r *reads[request]) begin() uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.used = true
-	return r.turn
+	return r.order
 }
 
+// reading is the client of one reconcile. It notes in reads what it has read.
 type reading[request comparable] struct {
 	client.Client
 
-	reads *reads[request]
-	scope scope[request]
-	turn  uint64
-	// known has the objects that were read. The reconcile may not act on a later read.
+	reads   *reads[request]
+	request request
+	runtime core.RuntimeID
+	began   uint64
+	// known has the objects that were read. The reconcile may not act on a later read. It is
+	// guarded by the lock of reads.
 	known map[*awaited]bool
+}
+
+// identity is what an answer says of an object.
+type identity struct {
+	uid  types.UID
+	name types.NamespacedName
+}
+
+// answer is what one read has found.
+type answer struct {
+	kind     schema.GroupKind
+	versions map[identity]int64
+	// covers reports whether the answer has the object of a name, or shows that there is none.
+	covers func(types.NamespacedName) bool
+	// absent means that an API server says that there is no object of the name.
+	absent bool
 }
 
 func (r *reading[request]) Get(
 	ctx context.Context, name client.ObjectKey, object client.Object, opts ...client.GetOption,
 ) error {
 	err := r.Client.Get(ctx, name, object, opts...)
-	is := func(other types.NamespacedName) bool { return other == name }
-	switch {
-	case err == nil:
-		r.note(object, []runtime.Object{object}, false, is)
-	case apierrors.IsNotFound(err):
-		r.note(object, nil, !apierrors.IsUnexpectedServerError(err) && len(opts) == 0, is)
+	isNotFound := apierrors.IsNotFound(err)
+	if err != nil && !isNotFound {
+		return err // As it is.
 	}
+
+	named := func(other types.NamespacedName) bool { return other == name }
+	if !r.isAwaited(named) {
+		return err // As it is.
+	}
+	kind, unknown := r.GroupVersionKindFor(object)
+	if unknown != nil {
+		return err // As it is.
+	}
+
+	read := answer{kind: kind.GroupKind(), covers: named}
+	if isNotFound {
+		read.absent = len(opts) == 0 && r.isAbsence(err, kind, name.Name)
+	} else {
+		read.versions = versionsOf(identity{object.GetUID(), name}, object)
+	}
+	r.noteAnswer(read)
 	return err // As it is.
 }
 
@@ -166,49 +270,106 @@ func (r *reading[request]) List(ctx context.Context, list client.ObjectList, opt
 	if err != nil {
 		return err // As it is.
 	}
-	found, _ := meta.ExtractList(list)
-	in := (&client.ListOptions{}).ApplyOptions(opts).Namespace
-	r.note(list, found, false, func(other types.NamespacedName) bool {
-		return list.GetContinue() == "" && (in == "" || in == other.Namespace)
-	})
-	return nil
-}
 
-// note keeps the versions of the objects that a read has found, and that it has not returned the
-// others with some names. They are gone if they existed when an event was sent.
-func (r *reading[request]) note(
-	read runtime.Object, found []runtime.Object, gone bool, named func(types.NamespacedName) bool,
-) {
-	var others []*awaited
-	r.reads.mu.Lock()
-	objects := r.reads.scopes[r.scope]
-	for _, item := range found {
+	in := (&client.ListOptions{}).ApplyOptions(opts).Namespace
+	inNamespace := func(name types.NamespacedName) bool { return in == "" || in == name.Namespace }
+	if !r.isAwaited(inNamespace) {
+		return nil
+	}
+	kind, unknown := r.GroupVersionKindFor(list)
+	if unknown != nil {
+		return nil //nolint:nilerr // The list was read.
+	}
+
+	read := answer{versions: make(map[identity]int64), covers: inNamespace}
+	read.kind = schema.GroupKind{Group: kind.Group, Kind: strings.TrimSuffix(kind.Kind, "List")}
+	if list.GetContinue() != "" {
+		read.covers = func(types.NamespacedName) bool { return false } // It may be in the next part.
+	}
+
+	items, _ := meta.ExtractList(list)
+	for _, item := range items {
 		object, err := meta.Accessor(item)
 		if err != nil {
 			continue
 		}
-		version, err := strconv.ParseInt(object.GetResourceVersion(), 10, 64)
-		if a := objects[object.GetUID()]; err == nil && a != nil && a.since <= r.turn && !r.known[a] {
-			r.known[a], a.version = true, max(a.version, version)
-		}
+		name := types.NamespacedName{Namespace: object.GetNamespace(), Name: object.GetName()}
+		maps.Copy(read.versions, versionsOf(identity{object.GetUID(), name}, object))
 	}
-	for _, a := range objects {
-		if named(a.name) && !r.known[a] {
-			others = append(others, a)
-		}
+	r.noteAnswer(read)
+	return nil
+}
+
+// versionsOf is empty for an object whose version is no number, because its order is unknown.
+func versionsOf(id identity, object metav1.Object) map[identity]int64 {
+	version, err := strconv.ParseInt(object.GetResourceVersion(), 10, 64)
+	if err != nil {
+		return nil
 	}
-	r.reads.mu.Unlock()
-	if len(others) == 0 {
-		return
-	}
-	kind, err := r.GroupVersionKindFor(read)
-	group := schema.GroupKind{Group: kind.Group, Kind: strings.TrimSuffix(kind.Kind, "List")}
+	return map[identity]int64{id: version}
+}
+
+// isAwaited reports whether an event has named an object that a read may be about.
+func (r *reading[request]) isAwaited(covers func(types.NamespacedName) bool) bool {
 	r.reads.mu.Lock()
 	defer r.reads.mu.Unlock()
-	for _, a := range others {
-		if err == nil && a.kind == group {
+	for at := range r.reads.runtimes[r.runtime] {
+		if at.request == r.request && covers(at.name) {
+			return true
+		}
+	}
+	return false
+}
+
+// isAbsence reports whether an error is the status of an API server for this one object. Other
+// NotFounds reach a reconcile, too: of a proxy, of a version that is not served, of the cluster
+// itself, or of the Secret with its kubeconfig. A client that makes its connection late returns such
+// errors wrapped, or with another name or resource.
+func (r *reading[request]) isAbsence(err error, kind schema.GroupVersionKind, name string) bool {
+	status, ok := err.(*apierrors.StatusError) //nolint:errorlint // A wrapped one may be of something else.
+	if !ok || apierrors.IsUnexpectedServerError(err) {
+		return false
+	}
+	details := status.ErrStatus.Details
+	if details == nil || details.Kind == "" || details.Name != name || details.Group != kind.Group {
+		return false
+	}
+
+	mapper := r.RESTMapper()
+	if mapper == nil {
+		return false
+	}
+	mapping, err := mapper.RESTMapping(kind.GroupKind(), kind.Version)
+	return err == nil && mapping.Resource.Resource == details.Kind
+}
+
+// noteAnswer keeps what a read has found of the objects that events name.
+func (r *reading[request]) noteAnswer(read answer) {
+	r.reads.mu.Lock()
+	defer r.reads.mu.Unlock()
+
+	for at, a := range r.reads.runtimes[r.runtime] {
+		if at.request != r.request || at.kind != read.kind {
+			continue
+		}
+
+		version, found := read.versions[identity{at.uid, at.name}]
+		if found {
+			a.absent = false // Also by a later read of a reconcile: it may act on that one.
+		}
+		if !found && !read.covers(at.name) || r.known[a] {
+			continue
+		}
+
+		if !found {
 			r.known[a] = true
-			a.gone = a.gone || gone && a.existed > 0 && a.existed <= r.turn
+			existed := a.version > 0 || a.deletion > 0 && a.deletion <= r.began
+			a.absent = read.absent && existed && a.since <= r.began
+			continue
+		}
+		if a.since <= r.began {
+			r.known[a] = true
+			a.version = max(a.version, version)
 		}
 	}
 }

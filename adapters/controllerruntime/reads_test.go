@@ -1,6 +1,7 @@
 package controllerruntime_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/go-logr/logr/funcr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -31,13 +33,29 @@ type stored struct {
 	err     error
 }
 
-func (s *stored) GroupVersionKindFor(runtime.Object) (schema.GroupVersionKind, error) {
-	return schema.GroupVersionKind{Group: "g", Version: "v2", Kind: s.kind}, nil
+func (s *stored) GroupVersionKindFor(of runtime.Object) (schema.GroupVersionKind, error) {
+	kind := s.kind
+	if _, isList := of.(*metav1.PartialObjectMetadataList); isList {
+		kind += "List"
+	}
+	return schema.GroupVersionKind{Group: "g", Version: "v2", Kind: kind}, nil
 }
 
-func (s *stored) Get(_ context.Context, _ client.ObjectKey, into client.Object, _ ...client.GetOption) error {
+// RESTMapper has a plural that nobody can guess.
+func (s *stored) RESTMapper() meta.RESTMapper {
+	mapper := meta.NewDefaultRESTMapper(nil)
+	kind := schema.GroupVersion{Group: "g", Version: "v2"}.WithKind(s.kind)
+	mapper.AddSpecific(kind, resource("plural"), resource("singular"), meta.RESTScopeRoot)
+	return mapper
+}
+
+func resource(name string) schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: "g", Version: "v2", Resource: name}
+}
+
+func (s *stored) Get(_ context.Context, name client.ObjectKey, into client.Object, _ ...client.GetOption) error {
 	if s.uid == "" && s.err == nil {
-		return apierrors.NewNotFound(schema.GroupResource{}, "o")
+		return apierrors.NewNotFound(resource("plural").GroupResource(), name.Name)
 	}
 	into.SetUID(s.uid)
 	into.SetResourceVersion(s.version)
@@ -46,14 +64,14 @@ func (s *stored) Get(_ context.Context, _ client.ObjectKey, into client.Object, 
 
 func (s *stored) List(_ context.Context, into client.ObjectList, _ ...client.ListOption) error {
 	if list, ok := into.(*metav1.PartialObjectMetadataList); ok {
-		list.Items = []metav1.PartialObjectMetadata{{ObjectMeta: metav1.ObjectMeta{UID: s.uid, ResourceVersion: s.version}}}
+		list.Items = []metav1.PartialObjectMetadata{{ObjectMeta: metav1.ObjectMeta{Name: "o", UID: s.uid, ResourceVersion: s.version}}}
 	}
 	return s.err
 }
 
 // pageNotFound is what client-go makes of a 404 that names no object: that of a proxy, or of an API
 // server that does not serve the version of a kind.
-var pageNotFound = apierrors.NewGenericServerResponse(http.StatusNotFound, "get", schema.GroupResource{Group: "g", Resource: "ks"},
+var pageNotFound = apierrors.NewGenericServerResponse(http.StatusNotFound, "get", resource("plural").GroupResource(),
 	"o", "404 page not found", 0, true)
 
 // operated is a source with one runtime, as an operator uses it.
@@ -78,9 +96,18 @@ func operate(t *testing.T) *operated {
 // event delivers an event, and reports whether a reconcile follows.
 func (o *operated) event(uid types.UID, base int64) (reconciles bool) {
 	o.t.Helper()
-	d := delivery("skr", "o")
-	d.Event.WatchedGVK = schema.GroupVersionKind{Group: "g", Version: "v1", Kind: "K"}
-	d.Event.UID, d.Event.Base = uid, base
+	return o.deliver(named("o", "K", core.OperationUpdate, uid, base))
+}
+
+func named(name, kind string, operation core.Operation, uid types.UID, base int64) core.Delivery {
+	d := delivery("skr", name)
+	d.Event.WatchedGVK = schema.GroupVersionKind{Group: "g", Version: "v1", Kind: kind}
+	d.Event.Operation, d.Event.UID, d.Event.Base = operation, uid, base
+	return d
+}
+
+func (o *operated) deliver(d core.Delivery) (reconciles bool) {
+	o.t.Helper()
 	if err := o.source.Handle(o.t.Context(), d); err != nil {
 		o.t.Fatal(err)
 	}
@@ -97,6 +124,7 @@ func (o *operated) get(c client.Client, opts ...client.GetOption) {
 func TestReadWritesNeedNoReconcile(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
+		operation core.Operation // of the event. Default: UPDATE
 		base      int64
 		uid       types.UID // of the event. Default: that of the object
 		there     stored
@@ -109,16 +137,19 @@ func TestReadWritesNeedNoReconcile(t *testing.T) {
 		"read from a cache that lags":      {base: 7, there: stored{uid: "u", version: "6"}, want: true},
 		"created":                          {there: stored{uid: "u", version: "7"}},
 		"created, not committed":           {uid: "u", want: true},
-		"deleted":                          {base: 6, uid: "u"},
+		"deleted":                          {operation: core.OperationDelete, base: 6, uid: "u"},
+		"absent, and never read before":    {base: 6, uid: "u", want: true},
 		"deleted and created again":        {base: 6, uid: "u", there: stored{uid: "v", version: "8"}, want: true},
 		"deletion held by a finalizer":     {base: 6, there: stored{uid: "u", version: "7"}},
 		"no number":                        {base: 6, there: stored{uid: "u", version: "x7"}, want: true},
 		"read failed":                      {base: 6, there: stored{uid: "u", version: "7", err: errors.New("x")}, want: true},
-		"absent, but of another kind":      {base: 6, uid: "u", there: stored{kind: "Other"}, want: true},
+		"read as another kind":             {base: 6, there: stored{uid: "u", version: "7", kind: "Other"}, want: true},
+		"absent, but of another kind":      {operation: core.OperationDelete, base: 6, uid: "u", there: stored{kind: "Other"}, want: true},
+		"absent, of a kind that is a list": {operation: core.OperationDelete, base: 6, uid: "u", there: stored{kind: "KList"}, want: true},
 		"not read":                         {base: 6, there: stored{uid: "u", version: "7"}, want: true, reconcile: func(*operated) {}},
 		"an event that names no uid":       {uid: "-", base: 6, there: stored{version: "7"}, want: true},
-		"absent, says a proxy":             {base: 6, there: stored{uid: "u", version: "7", err: pageNotFound}, want: true},
-		"absent, perhaps in an old answer": {base: 6, uid: "u", want: true, reconcile: func(o *operated) { o.get(o.client(), &client.GetOptions{}) }},
+		"absent, says a proxy":             {operation: core.OperationDelete, base: 6, there: stored{uid: "u", version: "7", err: pageNotFound}, want: true},
+		"absent, perhaps in an old answer": {operation: core.OperationDelete, base: 6, uid: "u", want: true, reconcile: func(o *operated) { o.get(o.client(), &client.GetOptions{}) }},
 		"read by list": {base: 6, there: stored{uid: "u", version: "7"}, reconcile: func(o *operated) {
 			_ = o.client().List(o.t.Context(), new(metav1.PartialObjectMetadataList))
 		}},
@@ -143,7 +174,7 @@ func TestReadWritesNeedNoReconcile(t *testing.T) {
 			o.there.uid = ""
 			o.get(c)
 		}},
-		"absent, then created": {uid: "u", want: true, reconcile: func(o *operated) {
+		"absent, then created": {operation: core.OperationCreate, uid: "u", want: true, reconcile: func(o *operated) {
 			c := o.client()
 			o.get(c)
 			o.there = stored{uid: "u", version: "8", kind: "K"}
@@ -187,14 +218,15 @@ func TestReadWritesNeedNoReconcile(t *testing.T) {
 			case "-":
 				uid = ""
 			}
-			if !o.event(uid, tt.base) {
+			event := named("o", "K", cmp.Or(tt.operation, core.OperationUpdate), uid, tt.base)
+			if !o.deliver(event) {
 				t.Fatal("the first event is not reconciled")
 			}
 			if tt.reconcile == nil {
 				tt.reconcile = func(o *operated) { o.get(o.client()) }
 			}
 			tt.reconcile(o)
-			if got := o.event(uid, tt.base); got != tt.want {
+			if got := o.deliver(event); got != tt.want {
 				t.Errorf("the resend is reconciled: %v, want %v", got, tt.want)
 			}
 		})
@@ -214,9 +246,10 @@ func TestReadsOfEarlierReconcilesDoNotCount(t *testing.T) {
 	o.there.uid = ""
 	o.event("created", 0)
 	between := o.client()
-	o.event("created", 6) // It exists only now.
+	deletion := named("o", "K", core.OperationDelete, "created", 6) // It exists only now.
+	o.deliver(deletion)
 	o.get(between)
-	if !o.event("created", 6) {
+	if !o.deliver(deletion) {
 		t.Error("an object is gone that did not exist before the reconcile")
 	}
 }
@@ -251,7 +284,7 @@ func TestReadsAreForgotten(t *testing.T) {
 		o.there.uid = "299"
 		o.get(o.client())
 		if !o.event("299", 6) {
-			t.Error("one runtime makes the source remember 300 objects")
+			t.Error("a runtime makes the source remember 300 objects")
 		}
 		time.Sleep(2 * time.Minute)
 		o.event("299", 6)

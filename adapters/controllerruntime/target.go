@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -58,7 +57,7 @@ func newTarget[request comparable](
 	return &target[request]{
 		done: done, queue: queue, ranked: ranked,
 		raised: make(map[request]*raise), last: make(map[core.RuntimeID]time.Time),
-		reads: reads[request]{scopes: make(map[scope[request]]map[types.UID]*awaited)},
+		reads: reads[request]{runtimes: make(map[core.RuntimeID]map[place[request]]*awaited)},
 	}
 }
 

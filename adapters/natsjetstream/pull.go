@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/internal/periodic"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
@@ -71,7 +72,7 @@ func (c *Consumer) pull(ctx context.Context, out *outage) error {
 		return err
 	}
 	c.reportBacklog(out.manager, clock, stream.CachedInfo())
-	defer c.opts.Hooks.Backlog(out.manager, 0, 0, 0) // Another replica takes the messages.
+	defer c.opts.Hooks.Backlog(hook.Backlog{Manager: out.manager}) // Another replica takes the messages.
 	queues := c.newQueues(ctx, out.manager, clock)
 	defer queues.running.Wait()
 	working, stop := context.WithCancel(ctx)
@@ -118,7 +119,9 @@ func (c *Consumer) reportBacklog(manager core.Manager, clock *clock, info *jetst
 	if limit := info.Config.MaxBytes; limit > 0 {
 		filled = float64(info.State.Bytes) / float64(limit)
 	}
-	c.opts.Hooks.Backlog(manager, info.State.Msgs, filled, oldest)
+	c.opts.Hooks.Backlog(hook.Backlog{
+		Manager: manager, Messages: info.State.Msgs, Filled: filled, Oldest: oldest,
+	})
 }
 
 func (c *Consumer) open(

@@ -18,6 +18,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/coretest"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
 
@@ -198,8 +199,8 @@ func TestOldestPendingEvent(t *testing.T) {
 
 func TestContractInUseChanges(t *testing.T) {
 	agent, reg := newAgent(t, prometheus.Options{})
-	agent.ContractInUse("kyma", "v3")
-	agent.ContractInUse("kyma", "v2")
+	agent.ContractInUse(hook.ContractInUse{Manager: "kyma", Contract: "v3"})
+	agent.ContractInUse(hook.ContractInUse{Manager: "kyma", Contract: "v2"})
 	wantLines(t, scrape(t, reg), `agent_contract_in_use{contract="v2",manager="kyma"} 1`+"\n",
 		`agent_contract_in_use{contract="v3",manager="kyma"} 0`+"\n")
 }

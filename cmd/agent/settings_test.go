@@ -57,7 +57,7 @@ func defaultConfig() config {
 		Canary:  agent.Canary{Interval: 30 * time.Second},
 		Outbox: outbox.Options{
 			Settle: 100 * time.Millisecond, Resend: outbox.Defaults().Resend, ResendResync: outbox.Defaults().ResendResync,
-			MaxKeys: 10_000, ForwardTimeout: 10 * time.Second, MaxBackoff: 20 * time.Second,
+			MaxKeys: 10_000, MaxBytes: 10 << 20, ForwardTimeout: 10 * time.Second, MaxBackoff: 20 * time.Second,
 			HeartbeatInterval: 30 * time.Second,
 		},
 	}
@@ -153,7 +153,7 @@ func TestSettings(t *testing.T) {
 		"all others": {
 			env: []string{
 				"KCP_SERVER_NAME=kcp", "KCP_PROTOCOL=http1", "MANAGERS=a, b", "INSTANCE=me",
-				"SETTLE=0s", "RESEND_AFTER=0s", "RESEND_RESYNC=0s", "OUTBOX_MAX_KEYS=7",
+				"SETTLE=0s", "RESEND_AFTER=0s", "RESEND_RESYNC=0s", "OUTBOX_MAX_KEYS=7", "OUTBOX_MAX_BYTES=7000",
 				"WEBHOOK_MAX_CONNECTIONS=9", "WEBHOOK_MAX_HANDSHAKES=5", "METRICS_BIND=::1",
 				"WEBHOOK_TLS_CERT=nats.go", "WEBHOOK_TLS_KEY=table.go",
 				"WEBHOOK_CLIENT_CA=config.go", "WEBHOOK_CLIENT_NAMES=kube-apiserver, front-proxy", "LOG_LEVEL=debug",
@@ -166,6 +166,7 @@ func TestSettings(t *testing.T) {
 				c.ControlPlane.ServerName, c.ControlPlane.Protocol, c.Managers = "kcp", "http/1.1", []core.Manager{"a", "b"}
 				c.Instance, c.Webhook.MaxConnections = "me", 9
 				c.Outbox.Settle, c.Outbox.MaxKeys, c.Outbox.ForwardTimeout = off, 7, 2*time.Second
+				c.Outbox.MaxBytes = 7000
 				c.Outbox.MaxBackoff, c.Outbox.Resend, c.Outbox.ResendResync = 4*time.Second, []time.Duration{}, off
 				c.Outbox.HeartbeatInterval, c.StopDelay, c.ShutdownTimeout = off, 3*time.Second, time.Minute
 				c.ControlPlane.Fallback, c.ControlPlane.RetryNewest = contract.V2, time.Minute
@@ -274,6 +275,7 @@ func TestWrongSettings(t *testing.T) {
 		"RESEND_AFTER=5s,3s":              `RESEND_AFTER: "5s,3s", want rising durations`,
 		"RESEND_AFTER=0s,3s":              `RESEND_AFTER: "0s,3s", want rising durations`,
 		"OUTBOX_MAX_KEYS=0":               "want a number above 0",
+		"OUTBOX_MAX_BYTES=0":              "want a number above 0",
 		"FORWARD_TIMEOUT=0s":              "want a duration above 0",
 		"HEARTBEAT_INTERVAL=x":            "HEARTBEAT_INTERVAL: ",
 		"CONTRACT_FALLBACK=v1":            `CONTRACT_FALLBACK: "v1", want v2`,

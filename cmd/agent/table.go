@@ -83,6 +83,8 @@ func groups(c *config) []group {
 					"more than the timeout of each webhook in this cluster (at most 30s). 0s is never."),
 			optional("OUTBOX_MAX_KEYS", into("number", &c.Outbox.MaxKeys, parseCount), strconv.Itoa(outbox.Defaults().MaxKeys),
 				"Distinct events to keep while the control plane does not accept them. A resync replaces those beyond."),
+			optional("OUTBOX_MAX_BYTES", into("number", &c.Outbox.MaxBytes, parseCount), strconv.Itoa(outbox.Defaults().MaxBytes),
+				"Memory of these events in bytes, about 1 kB for each. A resync replaces those beyond."),
 		}},
 		{"Source", []setting{
 			optional("OWNER_ANNOTATION", into("annotation", &c.OwnerAnnotation, parseAnnotation), core.OwnerAnnotation,

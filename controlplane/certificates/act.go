@@ -3,7 +3,6 @@ package certificates
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"slices"
@@ -19,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/serverside"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
 // wantedListener has bundle and certificate in one Secret, so that they never mix generations.
@@ -109,7 +109,7 @@ func (o *observed) isNew() bool {
 }
 
 func importable(source *corev1.Secret, seen *observed) error {
-	pair, err := tls.X509KeyPair(source.Data[corev1.TLSCertKey], source.Data[corev1.TLSPrivateKeyKey])
+	pair, err := keys.ParsePair(source.Data[corev1.TLSCertKey], source.Data[corev1.TLSPrivateKeyKey])
 	switch {
 	case err != nil:
 		return fmt.Errorf("want a CA in tls.crt and its key in tls.key: %w", err)

@@ -44,6 +44,9 @@ type Certificates struct {
 	// have no keys.
 	certificates, secrets *follow.Objects
 	bundle                atomic.Value // of the listener's Secret, a string
+	// skipped has the text that was logged last for each Secret with blocks that are not used. Its
+	// keys are the names of few Secrets: the listener's and those of [Options.AdditionalCAs].
+	skipped sync.Map
 }
 
 // New returns the certificates with that namespace and name in the control plane. The names of all

@@ -10,6 +10,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,6 +24,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/serverside"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
 type observed struct {
@@ -76,7 +78,9 @@ func (c *Certificates) readListener(ctx context.Context, o *observed) error {
 	}
 	o.listener = secret
 	c.bundle.Store(string(secret.Data[cmmeta.TLSCAKey]))
-	o.bundle = parse(secret.Data[cmmeta.TLSCAKey])
+	if o.bundle, err = c.parseBundle(ctx, secret); err != nil {
+		return err
+	}
 	since, _ := time.Parse(time.RFC3339Nano, c.names.annotation(secret, annotationBundleSince)) // Without it: now.
 	o.published = published{present: true, since: since}
 	for _, ca := range o.bundle {
@@ -96,7 +100,11 @@ func (c *Certificates) readAdditional(ctx context.Context, o *observed) error {
 		if err := c.client.Get(ctx, key, secret); err != nil && !serverside.IsAbsent(err) {
 			return err
 		}
-		cas := slices.DeleteFunc(parse(secret.Data[cmmeta.TLSCAKey]), func(ca *x509.Certificate) bool { return !ca.IsCA })
+		all, err := c.parseBundle(ctx, secret)
+		if err != nil {
+			return fmt.Errorf("additional CAs: %w", err)
+		}
+		cas := slices.DeleteFunc(all, func(ca *x509.Certificate) bool { return !ca.IsCA })
 		if len(cas) == 0 { // It may be the wrong Secret.
 			return fmt.Errorf("additional CAs: Secret %s has no CA in ca.crt", key)
 		}
@@ -300,21 +308,41 @@ func eachPage[L any, P interface {
 	}
 }
 
-func parse(text []byte) []*x509.Certificate {
-	var all []*x509.Certificate
-	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
-		if certificate, err := x509.ParseCertificate(block.Bytes); err == nil && block.Type == "CERTIFICATE" {
-			all = append(all, certificate)
-		}
+// parseBundle returns the certificates in ca.crt of a Secret, none if there is no text. A CA that
+// vanished from the bundle in silence would cut off its agents, so that a block is read, or named in
+// an error or in the log.
+func (c *Certificates) parseBundle(ctx context.Context, secret *corev1.Secret) ([]*x509.Certificate, error) {
+	text := secret.Data[cmmeta.TLSCAKey]
+	if len(bytes.TrimSpace(text)) == 0 {
+		return nil, nil
 	}
-	return all
+
+	key := client.ObjectKeyFromObject(secret)
+	bundle, err := keys.ParseBundle(text)
+	if err != nil {
+		return nil, fmt.Errorf("%s of Secret %s: %w", cmmeta.TLSCAKey, key, err)
+	}
+	c.logSkipped(ctx, key, bundle.Skipped)
+	return bundle.Certificates, nil
 }
 
-func first(text []byte) *x509.Certificate {
-	if all := parse(text); len(all) > 0 {
-		return all[0]
+// logSkipped logs a list once, and again when it changes: the Secrets are read again and again.
+func (c *Certificates) logSkipped(ctx context.Context, key client.ObjectKey, skipped []string) {
+	text := strings.Join(skipped, "\n")
+	former, _ := c.skipped.Swap(key, text)
+	if text != "" && former != text {
+		c.opts.Logger.WarnContext(ctx, "PEM blocks in ca.crt of a Secret are skipped",
+			slog.String("secret", key.String()), slog.Any("skipped", skipped))
 	}
-	return nil
+}
+
+// first returns the first certificate that can be read. cert-manager repairs what cannot.
+func first(text []byte) *x509.Certificate {
+	bundle, err := keys.ParseBundle(text)
+	if err != nil {
+		return nil
+	}
+	return bundle.Certificates[0]
 }
 
 func fingerprint(certificate *x509.Certificate) string {

@@ -2,7 +2,6 @@ package certificates
 
 import (
 	"context"
-	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -22,6 +21,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/serverside"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
 // errInvalidRuntime means that the ID or the domain of a runtime is invalid.
@@ -136,7 +136,9 @@ func (c *Certificates) runtimeStatus(
 	}
 	var bundle []*x509.Certificate
 	if listener != nil {
-		bundle = parse(listener.Data[cmmeta.TLSCAKey])
+		if bundle, err = c.parseBundle(ctx, listener); err != nil {
+			return RuntimeStatus{}, fmt.Errorf("certificates: bundle for runtime %q: %w", r.ID, err)
+		}
 	}
 	for _, p := range []*pair{forClient, forWebhook} {
 		if status, ready := c.pairStatus(p, bundle); !ready {
@@ -290,7 +292,7 @@ func (c *Certificates) pairStatus(p *pair, bundle []*x509.Certificate) (status R
 	if p.secret == nil {
 		return missing(p.existing), false
 	}
-	loaded, err := tls.X509KeyPair(p.secret.Data[corev1.TLSCertKey], p.secret.Data[corev1.TLSPrivateKeyKey])
+	loaded, err := keys.ParsePair(p.secret.Data[corev1.TLSCertKey], p.secret.Data[corev1.TLSPrivateKeyKey])
 	if err != nil { // cert-manager repairs its Secret.
 		return missing(p.existing), false
 	}

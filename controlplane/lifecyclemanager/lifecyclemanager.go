@@ -200,7 +200,9 @@ func install(mgr ctrl.Manager, opts Options) error {
 	object := &metav1.PartialObjectMetadata{}
 	object.SetGroupVersionKind(kyma)
 	kubeconfigs := runtimes.NewKubeconfigsByLabel(mgr.GetAPIReader(), "config", secrets, runtimes.KubeconfigOptions{})
-	return runtimes.SetUp(mgr, object, opts.identify, kubeconfigs, set, installer, opts.Runtimes)
+	return runtimes.SetUp(mgr, runtimes.Parts{
+		Object: object, Identify: opts.identify, Connect: kubeconfigs, Certificates: set, Installer: installer,
+	}, opts.Runtimes)
 }
 
 // agent returns the options of the installer. The namespace is that of all modules: the agent may

@@ -20,6 +20,8 @@ type shared struct {
 
 	mu      sync.Mutex // guards the lanes, too
 	allKeys int        // over all lanes, resyncs left out, resends included
+	// allBytes is about the memory of the entries of all lanes.
+	allBytes int
 }
 
 type lane struct {
@@ -35,10 +37,12 @@ type lane struct {
 
 	entries map[core.EventKey]*entry
 	keys    int   // entries that are no resyncs.
+	bytes   int   // about the memory of the entries.
 	ready   queue // to be sent when due.
 	refused queue // refused for themselves: sent again when due, a few at a time.
 	resends queue // delivered, and sent once more when due: no events until then.
 
+	size      size
 	tookAlone bool // the last call took a refused event that travels alone.
 
 	inFlight int       // calls of the forwarder.
@@ -72,6 +76,7 @@ func newLane(all *shared, manager core.Manager) *lane {
 		counts:   newCounts(),
 		resynced: make(map[types.NamespacedName]time.Time),
 		pace:     pacedlog.NewPace(logEvery),
+		size:     newSize(all.opts.MaxBatch),
 		wake:     make(chan struct{}, 1),
 		closed:   make(chan struct{}),
 	}
@@ -82,7 +87,7 @@ func (l *lane) clear(reason string) {
 		l.counts.giveUp(n, reason)
 	}
 	clear(l.entries)
-	l.ready, l.refused, l.resends, l.keys = nil, nil, nil, 0
+	l.ready, l.refused, l.resends, l.keys, l.bytes = nil, nil, nil, 0, 0
 	l.pulse.next = time.Time{}
 }
 
@@ -93,6 +98,7 @@ func (l *lane) put(event core.WatchEvent, now, due time.Time) (outcome core.Outc
 		event.Watched, event.WatchedGVK, event.Owner = e.Watched, e.WatchedGVK, e.Owner // The texts are kept once.
 	}
 
+	outcome = core.Accepted
 	switch {
 	case e == nil:
 		l.add(&entry{Numbered: core.Numbered{WatchEvent: event}, accepted: now, newest: now, due: due})
@@ -104,15 +110,17 @@ func (l *lane) put(event core.WatchEvent, now, due time.Time) (outcome core.Outc
 		e.next = &waiting{event: event, accepted: now, newest: now, due: due}
 	default:
 		e.next.event, e.next.newest, e.next.due = event, now, due
-		return core.Coalesced, false
+		outcome = core.Coalesced
 	}
-	return core.Accepted, false
+	l.noteSize(e, e.size())
+	return outcome, false
 }
 
 func (l *lane) add(e *entry) {
 	l.order++
 	e.order = l.order
 	l.entries[e.Key()] = e
+	l.noteSize(e, e.size())
 	l.enqueue(e)
 }
 
@@ -141,7 +149,10 @@ func (l *lane) resend(e *entry, now, due time.Time) {
 
 // scheduleResend makes a delivered entry wait for its resend, which will be an event of its own.
 func (l *lane) scheduleResend(e *entry, due time.Time) {
-	*e = entry{Numbered: core.Numbered{WatchEvent: e.WatchEvent}, newest: e.newest, again: e.again, due: due}
+	*e = entry{
+		Numbered: core.Numbered{WatchEvent: e.WatchEvent}, newest: e.newest, again: e.again, due: due, bytes: e.bytes,
+	}
+	l.noteSize(e, e.size())
 	l.await(&l.resends, e)
 }
 
@@ -178,14 +189,33 @@ func (l *lane) take(limit int, now time.Time) (batch []*entry, beat bool, wait t
 	if wait := l.pauseLeft(now); wait != 0 {
 		return nil, false, wait
 	}
-	batch = l.takeEvents(limit, now)
-	beat = l.pulse.due(now) && !isAlone(batch)
+	beat = l.pulse.due(now)
+	if !beat || !l.size.isNarrow() || l.arrived() < l.pulse.named {
+		batch = l.takeEvents(min(limit, l.size.limit), now)
+		beat = beat && !isAlone(batch) && l.mayFollow()
+	}
 	if len(batch) == 0 && !beat {
 		return nil, false, l.untilDue(now)
 	}
 	l.inFlight++
 	l.probing = l.failures > 0
 	return batch, beat, 0
+}
+
+// mayFollow reports whether a heartbeat may follow the events that were taken. A small batch may
+// leave numbers behind that a heartbeat names.
+func (l *lane) mayFollow() bool { return !l.size.isNarrow() || l.arrived() == l.sequence }
+
+// arrived returns the highest number of the sequence that the receiver has seen, as far as this end
+// knows. Numbers above it wait to be sent again.
+func (l *lane) arrived() uint64 {
+	arrived := l.sequence
+	for _, e := range l.ready {
+		if e.Sequence > 0 {
+			arrived = min(arrived, e.Sequence-1)
+		}
+	}
+	return arrived
 }
 
 // pauseLeft returns how long to wait after a failure. It is negative until the attempt under way

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/internal/defaults"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
@@ -47,6 +48,11 @@ type Options struct {
 	// MaxKeys bounds the distinct events over all managers. The manager with the most keys gives
 	// way to one with fewer. Default: 10,000.
 	MaxKeys int
+	// MaxBytes bounds the memory of these events, in bytes, over all managers. An event counts for
+	// about 800 bytes and its texts, and for 300 more if a newer one waits beside it. So objects
+	// with names of 1 kB reach MaxBytes before MaxKeys. The manager with the most bytes gives way.
+	// Default: 10 MiB, which has room for 10,000 events of objects with usual names.
+	MaxBytes int
 	// MaxManagers bounds the managers with events. Managers that the control plane never knew give
 	// way to new ones. Default: 100, or the number of Managers if that is higher.
 	MaxManagers int
@@ -121,6 +127,7 @@ func (o Options) withDefaults() Options {
 		ResendResync:      resendResync,
 		GiveUpAfter:       5 * time.Minute,
 		MaxKeys:           10_000,
+		MaxBytes:          10 << 20,
 		MaxManagers:       max(defaults.MaxManagers, len(o.Managers)),
 		MaxBatch:          1,
 		InFlight:          inFlight,
@@ -131,7 +138,7 @@ func (o Options) withDefaults() Options {
 		Disconnects:       func() int64 { return 0 },
 		Heartbeat:         func(core.Manager) (none core.Heartbeat) { return none },
 		Random:            rand.Float64,
-		Hooks:             Hooks{Attempted: func(core.Manager, int, time.Duration, error) {}},
+		Hooks:             Hooks{Attempted: func(hook.Attempt) {}},
 		Logger:            slog.New(slog.DiscardHandler),
 	})
 }
@@ -154,7 +161,6 @@ func (o Options) validate() error {
 // Hooks are optional callbacks of an [Outbox]. They are called concurrently and without its lock,
 // and must return promptly: forwarding waits for them.
 type Hooks struct {
-	// Attempted is called after each call of the forwarder. events is the number of events of the
-	// batch, 0 for a lone heartbeat.
-	Attempted func(manager core.Manager, events int, took time.Duration, err error)
+	// Attempted is called after each call of the forwarder.
+	Attempted func(hook.Attempt)
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -23,6 +24,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime/controllerruntimetest"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
@@ -70,9 +72,9 @@ func (w *world) newOperator(index, life int) *operator {
 	o.ctx, o.stop = context.WithCancel(context.Background())
 	o.fleet = lab.Must(fleet.New(fleet.Options{
 		Random: newRandom(w.plan.Seed, o.name),
-		Resynced: func(manager core.Manager, cause string) {
-			w.history.Resynced(o.name, manager, cause)
-			w.logf("%s: resync for %s, cause %s", o.name, manager, cause)
+		Resynced: func(r hook.Resync) {
+			w.history.Resynced(o.name, r.Manager, r.Cause)
+			w.logf("%s: resync for %s, cause %s", o.name, r.Manager, r.Cause)
 		},
 	}))
 	o.register()
@@ -438,6 +440,15 @@ func (reader) GroupVersionKindFor(runtime.Object) (schema.GroupVersionKind, erro
 	return widgets(), nil
 }
 
+// RESTMapper implements [client.Client].
+func (reader) RESTMapper() meta.RESTMapper { return widgetMapper }
+
+var widgetMapper = func() meta.RESTMapper {
+	mapper := meta.NewDefaultRESTMapper(nil)
+	mapper.Add(widgets(), meta.RESTScopeNamespace)
+	return mapper
+}()
+
 // Get implements [client.Reader].
 func (r reader) Get(_ context.Context, name client.ObjectKey, into client.Object, _ ...client.GetOption) error {
 	object, known := r.cluster.read()[name.Name]
@@ -452,9 +463,10 @@ func (r reader) Get(_ context.Context, name client.ObjectKey, into client.Object
 // List implements [client.Reader].
 func (r reader) List(_ context.Context, into client.ObjectList, _ ...client.ListOption) error {
 	list, _ := into.(*metav1.PartialObjectMetadataList)
-	for _, object := range r.cluster.read() {
+	for name, object := range r.cluster.read() {
 		if object.exists {
 			list.Items = append(list.Items, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+				Namespace: "default", Name: name,
 				UID: types.UID(object.uid), ResourceVersion: strconv.Itoa(object.version),
 			}})
 		}

@@ -179,7 +179,10 @@ func (w *world) addRuntimes(mgr ctrl.Manager) error {
 	connect := runtimes.NewKubeconfigs(mgr.GetAPIReader(), "config", func(object client.Object) client.ObjectKey {
 		return client.ObjectKey{Namespace: object.GetNamespace(), Name: "kubeconfig-" + object.GetName()}
 	}, runtimes.KubeconfigOptions{})
-	return runtimes.SetUp(mgr, &corev1.ConfigMap{}, identify, connect, w.set, installer, runtimes.Options{
+	parts := runtimes.Parts{
+		Object: &corev1.ConfigMap{}, Identify: identify, Connect: connect, Certificates: w.set, Installer: installer,
+	}
+	return runtimes.SetUp(mgr, parts, runtimes.Options{
 		Interval: time.Hour, Retry: 300 * time.Millisecond, Fleet: w.fleet,
 		Kubeconfigs: runtimes.KubeconfigSecrets{Namespace: rig.Namespace, Label: "runtime"},
 		Report: func(_ context.Context, object client.Object, status installation.Status) error {

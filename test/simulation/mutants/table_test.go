@@ -24,9 +24,11 @@ var table = map[string][]mutant{
 		{"source: a label finds no object", "for i, name := range names {", "for i, name := range names[:0] {"},
 	},
 	"adapters/controllerruntime/reads.go": {
-		{"source: a read before the commit counts", "return a.version > event.Base || a.gone", "return a.version >= event.Base || a.gone"},
-		{"source: the newest read of a reconcile counts", "a.since <= r.turn && !r.known[a]", "a.since <= r.turn"},
-		{"source: a read counts for nothing", "r.known[a], a.version = true, max(a.version, version)", "_ = version"},
+		{"source: a read before the commit counts", "if a.version > event.Base {", "if a.version >= event.Base {"},
+		{"source: the newest read of a reconcile counts", "covers(at.name) || r.known[a] {", "covers(at.name) {"},
+		{"source: a read counts for nothing", "a.version = max(a.version, version)", "_ = version"},
+		{"source: absence before a creation counts", "a.absent = read.absent && existed && a.since <= r.began", "a.absent = read.absent || existed"},
+		{"source: an absent object has no later writes", "return a.absent && (deleted || ended)", "return a.absent || deleted && ended"},
 	},
 	"adapters/controllerruntime/source.go": {
 		{"source: a failed map function is an acknowledgement", "return nil, classify(err)", "return nil, nil"},
@@ -52,7 +54,7 @@ var table = map[string][]mutant{
 	},
 	"adapters/natsjetstream/conclude.go": {
 		{"natsjetstream: a message that is handled is not acknowledged", "fateEnqueued, \"\", j.msg.Ack()", "fateEnqueued, \"\", nil"},
-		{"natsjetstream: a message that comes again is dropped", "Redelivered(manager)", "Redelivered(manager)\n\t\t_ = j.msg.Ack()\n\t\treturn"},
+		{"natsjetstream: a message that comes again is dropped", "Redelivered(hook.Redelivery{Manager: manager})", "Redelivered(hook.Redelivery{Manager: manager})\n\t\t_ = j.msg.Ack()\n\t\treturn"},
 		{
 			"natsjetstream: a refused message holds up its runtime",
 			"j.msg.NakWithDelay(wait)", "func() error { <-time.After(wait); return j.msg.Nak() }()",
@@ -68,7 +70,7 @@ var table = map[string][]mutant{
 	"adapters/natsjetstream/pull.go": {
 		{"natsjetstream: a replica asks once whether it leads", "for ctx.Err() == nil {\n\t\tif c.intake", "for range 1 {\n\t\tif c.intake"},
 	},
-	"agent/webhook.go":        {{"agent: the review of a stranger is a proof", "if b.keys.callers != nil { // Without", "if b.opts.Logger != nil { // Without"}},
+	"agent/webhook.go":        {{"agent: the review of a stranger is a proof", "if b.keys.callers != nil {\n inbox.Proved(manager)", "if b.opts.Logger != nil {\n inbox.Proved(manager)"}},
 	"core/contract/encode.go": {{"contract: a heartbeat is not cut (row 27)", "beat := cut(sent)", "_, beat := cut(sent), *sent"}},
 	"core/contract/meaning.go": {
 		{"contract: a foreign 403 is a refusal (row 34)", "foreign && r.Status == statusForbidden", "!foreign && foreign"},
@@ -189,7 +191,7 @@ var table = map[string][]mutant{
 		{"outbox: events do not settle", "due := now.Add(max(l.opts.Settle, 0))", "due := now"},
 		{"outbox: no resync for an event that gives way", "hog.resync(e.Owner, now)", "_ = hog"},
 		{"outbox: resyncs have no pace", "again && event.Resync && next.After(due)", "again && event.Resync && next.Before(last)"},
-		{"outbox: the first manager takes all keys (row 14)", "return o.giveUpResend(l, now) || o.giveUpEvent(l, now)", "return false"},
+		{"outbox: the first manager takes all keys (row 14)", "if !o.giveUpResend(l, most, now) && !o.giveUpEvent(l, most, now) {", "if true {"},
 	},
 	"core/owner.go": {
 		{"core: the owner before a change", "c.New.Annotation(OwnerAnnotation)", "c.Old.Annotation(OwnerAnnotation)"},

@@ -1,0 +1,301 @@
+package controllerruntime_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
+	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+)
+
+// oneOfRuntime makes one request of all objects of a runtime, so that one reconcile reads them all.
+func oneOfRuntime(_ context.Context, d core.Delivery) ([]string, error) {
+	return []string{string(d.Runtime)}, nil
+}
+
+func operateByRuntime(t *testing.T, handled func(hook.Handled)) *operated {
+	t.Helper()
+	o := &operated{
+		t: t, queue: newQueue(t), request: "skr", there: stored{uid: "u", version: "7", kind: "K"},
+		source: controllerruntime.NewSource(oneOfRuntime, controllerruntime.SourceOptions{Handled: handled}),
+	}
+	started(t, o.source, o.queue)
+	return o
+}
+
+// reconcileAbsentAnd reads two names in one reconcile: one that is absent, and o at a version.
+func (o *operated) reconcileAbsentAnd(absent string, version string) {
+	c := o.client()
+	there := o.there
+	o.there.uid = ""
+	_ = c.Get(o.t.Context(), client.ObjectKey{Name: absent}, new(metav1.PartialObjectMetadata))
+	o.there = there
+	o.there.version = version
+	o.get(c)
+}
+
+// TestNoEventSilencesAnObject sends forged events, as a pod without a key can, and lets a reconcile
+// read what they name. Then it counts the later writes of object u that are reconciled.
+func TestNoEventSilencesAnObject(t *testing.T) {
+	t.Parallel()
+	const writes = 13
+	for name, forged := range map[string]core.Delivery{
+		"control: no forged event":            {},
+		"absent name":                         named("optional", "K", core.OperationUpdate, "u", 1),
+		"deletion of an absent name":          named("optional", "K", core.OperationDelete, "u", 1),
+		"other kind":                          named("o", "Other", core.OperationDelete, "u", 1),
+		"kind that is a list":                 named("o", "KList", core.OperationDelete, "u", 1),
+		"high base":                           named("optional", "K", core.OperationUpdate, "u", 1<<62),
+		"creation":                            named("optional", "K", core.OperationCreate, "u", 0),
+		"deletion of the object itself":       named("o", "K", core.OperationDelete, "u", 1),
+		"deletion with a high base":           named("o", "K", core.OperationDelete, "u", 1<<62),
+		"write of the object, with high base": named("o", "K", core.OperationUpdate, "u", 1<<62),
+	} {
+		for _, createdLater := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, object is created later: %v", name, createdLater), func(t *testing.T) {
+				t.Parallel()
+				o := operateByRuntime(t, nil)
+				if forged.Runtime != "" {
+					o.deliver(forged)
+				}
+				if createdLater {
+					o.there.uid = ""
+					o.get(o.client())
+					o.there.uid = "u"
+					if !o.deliver(named("o", "K", core.OperationCreate, "u", 0)) {
+						t.Error("the creation is not reconciled")
+					}
+				}
+				o.reconcileAbsentAnd("optional", "7")
+				reconciled := 0
+				for base := int64(7); base < 7+writes; base++ {
+					if forged.Runtime != "" {
+						o.deliver(forged) // It is sent again and again, so that nothing is forgotten.
+					}
+					if o.event("u", base) {
+						reconciled++
+						o.reconcileAbsentAnd("optional", strconv.FormatInt(base+1, 10))
+					}
+				}
+				if reconciled != writes {
+					t.Errorf("%d of %d writes are reconciled", reconciled, writes)
+				}
+			})
+		}
+	}
+}
+
+// TestOnlyTheAbsenceOfTheObjectCounts lets Get fail with the NotFounds that other things cause.
+func TestOnlyTheAbsenceOfTheObjectCounts(t *testing.T) {
+	t.Parallel()
+	notFound := func(group, resource, name string) error {
+		return apierrors.NewNotFound(schema.GroupResource{Group: group, Resource: resource}, name)
+	}
+	withoutDetails := &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound,
+	}}
+	for name, tt := range map[string]struct {
+		err  error
+		want bool // The deletion is reconciled again.
+	}{
+		"control: the object":           {err: notFound("g", "plural", "o")},
+		"the cluster":                   {err: notFound("cluster.example.com", "clusters", "skr"), want: true},
+		"the cluster of the same name":  {err: notFound("cluster.example.com", "clusters", "o"), want: true},
+		"the Secret of the kubeconfig":  {err: notFound("", "secrets", "kubeconfig"), want: true},
+		"a Secret of the same name":     {err: notFound("", "secrets", "o"), want: true},
+		"another resource of the group": {err: notFound("g", "plurals", "o"), want: true},
+		"its kind as resource":          {err: notFound("g", "K", "o"), want: true},
+		"another name":                  {err: notFound("g", "plural", "p"), want: true},
+		"the version is not served":     {err: notFound("", "", ""), want: true},
+		"no details":                    {err: withoutDetails, want: true},
+		"wrapped":                       {err: fmt.Errorf("connecting: %w", notFound("g", "plural", "o")), want: true},
+		"beside another error":          {err: errors.Join(notFound("g", "plural", "o"), errors.New("x")), want: true},
+		"a proxy":                       {err: pageNotFound, want: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := operate(t)
+			deletion := named("o", "K", core.OperationDelete, "u", 7)
+			o.event("u", 6)
+			o.get(o.client()) // It exists.
+			o.deliver(deletion)
+			o.there.err = tt.err
+			o.get(o.client())
+			if got := o.deliver(deletion); got != tt.want {
+				t.Errorf("the deletion is reconciled again: %v, want %v", got, tt.want)
+			}
+			if !o.event("u", 8) {
+				t.Error("a later write is not reconciled")
+			}
+		})
+	}
+}
+
+// A deletion that a finalizer held ends with an UPDATE, and the object is absent.
+func TestTheEndOfAFinalizerIsReadOnce(t *testing.T) {
+	t.Parallel()
+	o := operate(t)
+	o.event("u", 6)
+	o.get(o.client())
+	if !o.event("u", 7) {
+		t.Fatal("the removal of the finalizer is not reconciled")
+	}
+	o.there.uid = ""
+	o.get(o.client())
+	if o.event("u", 7) {
+		t.Error("the resend is reconciled, although a reconcile read the absence")
+	}
+	o.there.uid = "u" // A read that finds the object again shows that the absence was none.
+	o.get(o.client())
+	if !o.event("u", 7) {
+		t.Error("the object counts as absent after a read that has found it")
+	}
+}
+
+// TestHostileRuntimesLeaveRoomForReads lets runtimes name ever new objects, each of a request of its
+// own.
+func TestHostileRuntimesLeaveRoomForReads(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ hostile, names int }{{0, 0}, {3, 12_000}, {130, 300}, {400, 100}} {
+		t.Run(fmt.Sprintf("%d runtimes with %d names", tt.hostile, tt.names), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				o := operate(t)
+				for r := range tt.hostile {
+					for n := range tt.names {
+						d := named(strconv.Itoa(n), "K", core.OperationUpdate, types.UID(strconv.Itoa(n)), 1)
+						d.Runtime = core.RuntimeID(fmt.Sprint("hostile-", r))
+						if err := o.source.Handle(t.Context(), d); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+				drain(o.queue)
+				for _, uid := range []types.UID{"u", "v"} { // Two objects of an honest runtime.
+					o.there.uid = uid
+					o.event(uid, 6)
+					o.get(o.client())
+					if o.event(uid, 6) {
+						t.Errorf("the resend of a write of %s that was read is reconciled again", uid)
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestForgedReviewsSilenceNothing goes the whole way: webhook, outbox, contract v3 and source.
+func TestForgedReviewsSilenceNothing(t *testing.T) {
+	t.Parallel()
+	for name, forged := range map[string][]string{
+		"control":                       nil,
+		"name of something absent":      {"optional", "UPDATE"},
+		"deletion of something absent":  {"optional", "DELETE"},
+		"deletion of the object itself": {"o", "DELETE"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) { silence(t, forged) })
+		})
+	}
+}
+
+func silence(t *testing.T, forged []string) {
+	t.Helper()
+	reconciles := 0
+	o := operateByRuntime(t, func(h hook.Handled) {
+		event := h.Delivery.Event
+		if !event.Resync && event.Watched.Name == "o" && event.Operation == core.OperationUpdate && h.Err == nil {
+			reconciles += h.Requests
+		}
+	})
+
+	box, err := outbox.New(core.ForwarderFunc(o.overTheWire), outbox.Options{Managers: []core.Manager{"kyma"}, Epoch: "e"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- box.Start(ctx) }()
+	defer func() { cancel(); <-ended }()
+	webhook, err := admission.New(box, admission.Options{Serves: func(core.Manager) bool { return true }})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	const writes = 5
+	for base := 7; base < 7+writes; base++ {
+		if forged != nil {
+			review(t, webhook, forged[0], forged[1], 1)
+		}
+		time.Sleep(time.Second) // In a bubble.
+		drain(o.queue)
+		o.reconcileAbsentAnd("optional", strconv.Itoa(base))
+
+		before := reconciles
+		review(t, webhook, "o", "UPDATE", base)
+		time.Sleep(time.Second) // In a bubble: after the wait of the outbox, before its resend.
+		if reconciles == before {
+			t.Errorf("the write on version %d is not reconciled", base)
+		}
+		time.Sleep(time.Minute) // In a bubble: with the resends.
+	}
+}
+
+func (o *operated) overTheWire(ctx context.Context, manager core.Manager, batch core.Batch) error {
+	batch.Source = "skr"
+	request, err := contract.V3.Encode(&batch)
+	if err != nil {
+		return err
+	}
+	got, err := contract.V3.Decode(request.Body)
+	if err != nil {
+		return err
+	}
+	for _, e := range got.Events {
+		if err := o.source.Handle(ctx, core.Delivery{Runtime: "skr", Manager: manager, Event: e.WatchEvent}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func review(t *testing.T, webhook http.Handler, name, operation string, base int) {
+	t.Helper()
+	object := func(spec int) string {
+		return fmt.Sprintf(`{"apiVersion":"g/v1","kind":"K","metadata":{"name":%q,"uid":"u","resourceVersion":"%d"},"spec":{"a":%d}}`,
+			name, base, spec)
+	}
+	changed := object(base + 1)
+	if operation == "DELETE" {
+		changed = "null"
+	}
+	body := fmt.Sprintf(`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"r",
+		"kind":{"group":"g","version":"v1","kind":"K"},"name":%q,"operation":%q,"object":%s,"oldObject":%s}}`,
+		name, operation, changed, object(base))
+	request := httptest.NewRequest(http.MethodPost, "/validate/kyma", strings.NewReader(body))
+	request.Header.Set("Content-Type", "application/json")
+	answer := httptest.NewRecorder()
+	webhook.ServeHTTP(answer, request)
+	if answer.Code != http.StatusOK {
+		t.Fatalf("the webhook answers %d: %s", answer.Code, answer.Body)
+	}
+}
