@@ -106,8 +106,7 @@ type Webhook struct {
 	ClientNames []string
 	// MaxConnections bounds open connections. Default: 192.
 	MaxConnections int
-	// MaxHandshakes bounds concurrent TLS handshakes. Default: that of
-	// [github.com/runtime-watcher/runtime-watcher/internal/httpserver.Options].
+	// MaxHandshakes bounds concurrent TLS handshakes. Default: half of GOMAXPROCS, at least 1.
 	MaxHandshakes int
 }
 

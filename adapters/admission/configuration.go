@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
+	"github.com/runtime-watcher/runtime-watcher/internal/connect"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 	"github.com/runtime-watcher/runtime-watcher/keys"
@@ -185,7 +187,8 @@ type Endpoint struct {
 func (e *Endpoint) clientConfig(path string) admissionregistrationv1.WebhookClientConfig {
 	config := admissionregistrationv1.WebhookClientConfig{CABundle: bytes.Clone(e.CABundle)}
 	if e.URL != "" {
-		config.URL = new(strings.TrimSuffix(e.URL, "/") + path)
+		base, _ := e.base() // It is valid.
+		config.URL = new(base + path)
 		return config
 	}
 	config.Service = &admissionregistrationv1.ServiceReference{
@@ -197,11 +200,35 @@ func (e *Endpoint) clientConfig(path string) admissionregistrationv1.WebhookClie
 	return config
 }
 
+// base returns the URL without a slash at its end. Its host has the form in which the API server
+// compares it with the certificate.
+func (e *Endpoint) base() (string, error) {
+	parsed, err := url.Parse(e.URL)
+	isBare := err == nil && parsed.Scheme == "https" && parsed.User == nil && parsed.RawQuery == "" && parsed.Fragment == ""
+	if !isBare {
+		return "", errors.New("want an https URL without user, query and fragment")
+	}
+	host, err := connect.ParseHost(parsed.Hostname())
+	if err != nil {
+		return "", fmt.Errorf("URL: %w", err)
+	}
+	if strings.Contains(host, ":") {
+		host = "[" + host + "]"
+	}
+	if port := parsed.Port(); port != "" {
+		host += ":" + port
+	}
+	parsed.Host = host
+	return strings.TrimSuffix(parsed.String(), "/"), nil
+}
+
 func (e *Endpoint) validate() error {
 	hasURL, hasService := e.URL != "", e.Service != types.NamespacedName{}
+	_, urlErr := e.base()
 	return errors.Join(
 		option.Unless(hasURL || hasService, "endpoint: want a URL or a service, have neither"),
 		option.Unless(!hasURL || !hasService, "endpoint: want a URL or a service, have both"),
+		option.Unless(!hasURL || urlErr == nil, "endpoint: %w", urlErr),
 		validateBundle(e.CABundle))
 }
 

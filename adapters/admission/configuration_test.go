@@ -24,6 +24,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/internal/watchtest"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
 // bundleOf returns the certificate of a test server in PEM.
@@ -417,6 +418,9 @@ func TestWebhookConfigurationRefuses(t *testing.T) {
 			in.opts.OwnerAnnotation = "it's"
 		}},
 		{"have neither", endpoint(func(e *admission.Endpoint) { e.URL = "" })},
+		{"want an https URL", endpoint(func(e *admission.Endpoint) { e.URL = "http://agent" })},
+		{"want an https URL", endpoint(func(e *admission.Endpoint) { e.URL = "https://user:secret@agent" })},
+		{"DNS name or an IP address", endpoint(func(e *admission.Endpoint) { e.URL = "https://agent,other" })},
 		{"have both", endpoint(func(e *admission.Endpoint) { e.Service.Name = "agent" })},
 		{"at least one certificate", endpoint(func(e *admission.Endpoint) { e.CABundle = nil })},
 		{"at least one certificate", endpoint(func(e *admission.Endpoint) { e.CABundle = []byte("no PEM") })},
@@ -480,6 +484,35 @@ func TestManagerOfIsTheInverseOfPath(t *testing.T) {
 	} {
 		if got, ok := admission.ManagerOf(path); ok != (want != "") || ok && got != want {
 			t.Errorf("%q: got %q, %t, want %q", path, got, ok, want)
+		}
+	}
+}
+
+func TestWebhookURLHasOneForm(t *testing.T) {
+	t.Parallel()
+	for spelling, want := range map[string]string{
+		"https://agent.example.com":        "https://agent.example.com/validate/kyma",
+		"https://Agent.example.com./":      "https://agent.example.com/validate/kyma",
+		"https://agent.example.com.:8443/": "https://agent.example.com:8443/validate/kyma",
+		"https://bücher.example/prefix/":   "https://xn--bcher-kva.example/prefix/validate/kyma",
+		"https://[FD00:0::1]:8443":         "https://[fd00::1]:8443/validate/kyma",
+	} {
+		ca, err := testpki.NewCA("ca", testpki.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		watches := []watch.Watch{{
+			Name: types.NamespacedName{Namespace: "kcp", Name: "w"}, Manager: "kyma",
+			Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"},
+		}}
+		got, err := admission.WebhookConfiguration("c", admission.Endpoint{URL: spelling, CABundle: ca.PEM}, watches,
+			admission.ConfigurationOptions{})
+		if err != nil {
+			t.Errorf("%s: %v", spelling, err)
+			continue
+		}
+		if have := *got.Webhooks[0].ClientConfig.URL; have != want {
+			t.Errorf("%s: %s, want %s", spelling, have, want)
 		}
 	}
 }

@@ -35,9 +35,6 @@ const (
 // LeaderEndpointOptions are the optional settings of [NewLeaderEndpoint]. The zero value is the
 // documented default.
 type LeaderEndpointOptions struct {
-	// Pod is the name of the pod of this replica, in the namespace of the Service. A mesh finds the
-	// workload of an endpoint by it. Default: none.
-	Pod string
 	// RefreshInterval is the time after which the endpoint is written again, because another client
 	// may have changed it. Default: 10 s.
 	RefreshInterval time.Duration
@@ -45,18 +42,31 @@ type LeaderEndpointOptions struct {
 	Logger *slog.Logger
 }
 
+// ReplicaEndpoint is where this replica of the operator takes events.
+type ReplicaEndpoint struct {
+	// Address is the IP address of the pod.
+	Address string
+	// Ports has the ports of the pod by their names in the Service. A single one may have the
+	// name "".
+	Ports map[string]int32
+	// Pod is the name of the pod, in the namespace of the Service. A mesh finds the workload of an
+	// endpoint by it. Default: none.
+	Pod string
+}
+
+// leaderEndpoint writes one EndpointSlice. Its fields do not change.
 type leaderEndpoint struct {
 	writer  client.Writer
 	service types.NamespacedName
 	address netip.Addr
 	ports   map[string]int32
+	pod     string
 	opts    LeaderEndpointOptions
 }
 
 // NewLeaderEndpoint returns a Runnable that makes the replica that leads the only endpoint of a
-// Service without selector. A controller manager starts it on the leader only. The endpoint is the
-// IP address of the pod, with its ports by their names in the Service. A single port may have the
-// name "". It fails if one of the arguments is missing.
+// Service without selector. A controller manager starts it on the leader only. It fails if one of the
+// arguments is missing.
 //
 // The Runnable applies one EndpointSlice, named as the Service with the suffix "-leader". The next
 // leader replaces it in one write, so that two replicas are never endpoints at the same time. Until
@@ -68,20 +78,22 @@ type leaderEndpoint struct {
 // server finds it invalid. After other errors, and later, it tries again: an API server that has
 // just started may forbid each write.
 func NewLeaderEndpoint(
-	writer client.Writer, service types.NamespacedName, address string, ports map[string]int32,
-	opts LeaderEndpointOptions,
+	writer client.Writer, service types.NamespacedName, replica ReplicaEndpoint, opts LeaderEndpointOptions,
 ) (manager.Runnable, error) {
-	ip, err := netip.ParseAddr(address)
-	if err != nil || writer == nil || service.Name == "" || service.Namespace == "" || len(ports) == 0 {
+	ip, err := netip.ParseAddr(replica.Address)
+	if err != nil || writer == nil || service.Name == "" || service.Namespace == "" || len(replica.Ports) == 0 {
 		return nil, fmt.Errorf("leader endpoint of Service %q at %q: want a client, a Service, a valid address "+
-			"and at least one port", service, address)
+			"and at least one port", service, replica.Address)
 	}
 	if err := option.NoneNegative(opts); err != nil {
 		return nil, fmt.Errorf("leader endpoint of Service %q: %w", service, err)
 	}
 	opts.RefreshInterval = cmp.Or(opts.RefreshInterval, defaultRefreshInterval)
 	opts.Logger = cmp.Or(opts.Logger, defaultLogger())
-	return &leaderEndpoint{writer, service, ip.Unmap().WithZone(""), maps.Clone(ports), opts}, nil
+	return &leaderEndpoint{
+		writer: writer, service: service, address: ip.Unmap().WithZone(""), ports: maps.Clone(replica.Ports),
+		pod: replica.Pod, opts: opts,
+	}, nil
 }
 
 func (e *leaderEndpoint) NeedLeaderElection() bool { return true }
@@ -153,9 +165,9 @@ func (e *leaderEndpoint) slice(withEndpoint bool) *discoveryv1ac.EndpointSliceAp
 	if withEndpoint {
 		endpoint := discoveryv1ac.Endpoint().WithAddresses(e.address.String()).
 			WithConditions(discoveryv1ac.EndpointConditions().WithReady(true).WithServing(true).WithTerminating(false))
-		if e.opts.Pod != "" {
+		if e.pod != "" {
 			endpoint.WithTargetRef(corev1ac.ObjectReference().
-				WithKind("Pod").WithNamespace(e.service.Namespace).WithName(e.opts.Pod))
+				WithKind("Pod").WithNamespace(e.service.Namespace).WithName(e.pod))
 		}
 		slice.WithEndpoints(endpoint)
 	}

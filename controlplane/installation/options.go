@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"net"
 	"regexp"
 	"slices"
 	"strconv"
@@ -24,6 +23,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/material"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/names"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/connect"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
@@ -35,7 +35,6 @@ const (
 	// verifyAfter bounds the time until changes by others are corrected.
 	verifyAfter = time.Hour
 	maxName     = 40 // leaves room for suffixes and the names of pods
-	maxPort     = 65535
 )
 
 // Options are the optional settings of an [Installer]. The zero value is the documented default.
@@ -175,12 +174,21 @@ func (o Options) validate() error {
 }
 
 func parsePort(address string) (int32, error) {
-	host, text, err := net.SplitHostPort(address)
-	port, portErr := strconv.ParseInt(text, 10, 32)
-	if err != nil || portErr != nil || host == "" || port < 1 || port > maxPort {
-		return 0, fmt.Errorf("address of the control plane: want <host>:<port>, have %.200q", address)
+	_, port, err := parseAddress(address)
+	return port, err
+}
+
+// parseAddress returns <host>:<port> in the form that the agent has, and the port.
+func parseAddress(address string) (string, int32, error) {
+	parsed, err := connect.ParseAddress(address)
+	if err != nil {
+		return "", 0, fmt.Errorf("address of the control plane: want <host>:<port>, have %w", err)
 	}
-	return int32(port), nil
+	port, err := strconv.ParseInt(parsed.Port(), 10, 32)
+	if err != nil || strings.Contains(address, "://") {
+		return "", 0, fmt.Errorf("address of the control plane: want <host>:<port>, have %.200q", address)
+	}
+	return parsed.Host, int32(port), nil
 }
 
 const (

@@ -231,6 +231,15 @@ type Backlog struct {
 	Oldest time.Duration
 }
 
+// Unavailability is a change of whether the messages of a manager can be taken.
+type Unavailability struct {
+	Manager core.Manager
+	// Reason is why the stream or its consumer is refused, or does not answer: one of those of a
+	// forwarder. The backlog is then unknown. It is empty when this replica takes messages again,
+	// or another replica does.
+	Reason string
+}
+
 // Redelivery is a message that a stream delivers again.
 type Redelivery struct {
 	Manager core.Manager

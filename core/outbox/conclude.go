@@ -205,7 +205,7 @@ func (l *lane) finish(e *entry, sent time.Time) {
 		return
 	}
 	if due, again := l.opts.resendAt(e, sent); again {
-		l.scheduleResend(e, due)
+		l.scheduleResend(e, l.onGrid(due))
 		return
 	}
 	l.free(e)

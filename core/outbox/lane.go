@@ -42,7 +42,10 @@ type lane struct {
 	refused queue // refused for themselves: sent again when due, a few at a time.
 	resends queue // delivered, and sent once more when due: no events until then.
 
-	size      size
+	size   size
+	gather gather
+	grid   time.Time // when the lane began: resends are due at whole steps from then on.
+
 	tookAlone bool // the last call took a refused event that travels alone.
 
 	inFlight int       // calls of the forwarder.
@@ -75,6 +78,7 @@ func newLane(all *shared, manager core.Manager) *lane {
 		entries:  make(map[core.EventKey]*entry),
 		counts:   newCounts(),
 		resynced: make(map[types.NamespacedName]time.Time),
+		grid:     time.Now(),
 		pace:     pacedlog.NewPace(logEvery),
 		size:     newSize(all.opts.MaxBatch),
 		wake:     make(chan struct{}, 1),
@@ -189,9 +193,14 @@ func (l *lane) take(limit int, now time.Time) (batch []*entry, beat bool, wait t
 	if wait := l.pauseLeft(now); wait != 0 {
 		return nil, false, wait
 	}
+	limit = min(limit, l.size.limit)
+	if wait := l.gatherLeft(limit, now); wait > 0 {
+		return nil, false, wait
+	}
+
 	beat = l.pulse.due(now)
 	if !beat || !l.size.isNarrow() || l.arrived() < l.pulse.named {
-		batch = l.takeEvents(min(limit, l.size.limit), now)
+		batch = l.takeEvents(limit, now)
 		beat = beat && !isAlone(batch) && l.mayFollow()
 	}
 	if len(batch) == 0 && !beat {
@@ -199,6 +208,7 @@ func (l *lane) take(limit int, now time.Time) (batch []*entry, beat bool, wait t
 	}
 	l.inFlight++
 	l.probing = l.failures > 0
+	l.noteTaken(batch, now)
 	return batch, beat, 0
 }
 

@@ -108,6 +108,10 @@ func (m *model) drawOptions() {
 		m.receiver.poison = "object-3"
 		m.receiver.bad["object-3"] = errRefused
 	}
+	if m.chance(2) {
+		m.opts.ResendEvery = -1
+		m.opts.Gather = -1
+	}
 	if m.chance(3) {
 		m.opts.MaxBytes = 5000 + m.random.IntN(40_000)
 	}

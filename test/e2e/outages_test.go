@@ -40,7 +40,7 @@ func newLostPath(t *testing.T, fault, protocol string) *lostPath {
 	material := pki.ServerMaterial()
 	watched := lab.Must(fleet.New(fleet.Options{}))
 	socket := lab.Must(new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0"))
-	events := lab.Must(listener.New(listener.FromTLSWithRoots(keys.Roots(material), listener.PeerOptions{}), listener.InsecureAllowAll(),
+	events := lab.Must(listener.New(listener.FromTLS(keys.Roots(material), listener.PeerOptions{}), listener.InsecureAllowAll(),
 		map[core.Manager]core.Handler{manager: core.HandlerFunc(func(context.Context, core.Delivery) error { return nil })},
 		listener.Options{Listener: socket, TLS: keys.ServerTLSConfig(material), Fleet: watched}))
 	lab.Run(t, "listener", events.Start)

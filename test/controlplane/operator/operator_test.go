@@ -107,19 +107,20 @@ func (l *lab) grant(t *testing.T) {
 
 // newEndpoint returns a leader endpoint of a user.
 func (l *lab) newEndpoint(
-	user, address string, ports map[string]int32, opts controllerruntime.LeaderEndpointOptions,
+	user string, replica controllerruntime.ReplicaEndpoint, opts controllerruntime.LeaderEndpointOptions,
 ) manager.Runnable {
 	config := rest.CopyConfig(l.Config)
 	config.Impersonate.UserName = user
 	writer := rig.Must(client.New(config, client.Options{}))
-	return rig.Must(controllerruntime.NewLeaderEndpoint(writer, leaderService, address, ports, opts))
+	return rig.Must(controllerruntime.NewLeaderEndpoint(writer, leaderService, replica, opts))
 }
 
 // leads runs a leader endpoint until stop, or until the end of the test.
 func (l *lab) leads(t *testing.T, address, pod string) (stop func()) {
 	t.Helper()
-	return rig.Run(t, "leader endpoint", l.newEndpoint(leaderUser, address, map[string]int32{"events": 8082, "metrics": 8083},
-		controllerruntime.LeaderEndpointOptions{Pod: pod, RefreshInterval: 100 * time.Millisecond}).Start)
+	return rig.Run(t, "leader endpoint", l.newEndpoint(leaderUser, controllerruntime.ReplicaEndpoint{
+		Address: address, Ports: map[string]int32{"events": 8082, "metrics": 8083}, Pod: pod,
+	}, controllerruntime.LeaderEndpointOptions{RefreshInterval: 100 * time.Millisecond}).Start)
 }
 
 // leaderAddress is the endpoint of the Service, or "".
@@ -162,7 +163,7 @@ func (l *lab) testLeaderEndpoint(t *testing.T) {
 	first()
 	is("")
 	// A leader that was replaced must not remove its successor.
-	old := l.newEndpoint(leaderUser, "192.0.2.2", map[string]int32{"events": 1},
+	old := l.newEndpoint(leaderUser, controllerruntime.ReplicaEndpoint{Address: "192.0.2.2", Ports: map[string]int32{"events": 1}},
 		controllerruntime.LeaderEndpointOptions{RefreshInterval: time.Hour})
 	stopOld := rig.Run(t, "endpoint of the old leader", old.Start)
 	is("192.0.2.2:1")
@@ -176,7 +177,8 @@ func (l *lab) testLeaderEndpoint(t *testing.T) {
 
 // testLeaderWithoutRights ends the operator instead of leaving it without an endpoint.
 func (l *lab) testLeaderWithoutRights(t *testing.T) {
-	endpoint := l.newEndpoint("nobody", "192.0.2.1", map[string]int32{"": 8082}, controllerruntime.LeaderEndpointOptions{})
+	endpoint := l.newEndpoint("nobody", controllerruntime.ReplicaEndpoint{Address: "192.0.2.1", Ports: map[string]int32{"": 8082}},
+		controllerruntime.LeaderEndpointOptions{})
 	rig.Fails(t, "Start", endpoint.Start(t.Context()), "forbidden")
 }
 
@@ -204,7 +206,8 @@ func TestLeaderEndpointArguments(t *testing.T) {
 		"address": {writer, leaderService, "pod", ports},
 		"ports":   {writer, leaderService, "192.0.2.1", nil},
 	} {
-		_, err := controllerruntime.NewLeaderEndpoint(arguments.writer, arguments.service, arguments.address, arguments.ports,
+		_, err := controllerruntime.NewLeaderEndpoint(arguments.writer, arguments.service,
+			controllerruntime.ReplicaEndpoint{Address: arguments.address, Ports: arguments.ports},
 			controllerruntime.LeaderEndpointOptions{})
 		rig.Fails(t, "without "+name, err)
 	}

@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/informer"
-	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
+	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus/watchermetrics"
 	"github.com/runtime-watcher/runtime-watcher/agent"
 	"github.com/runtime-watcher/runtime-watcher/cmd/agent/internal/webhookconfig"
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -72,7 +72,7 @@ type Source struct {
 	*informer.Source
 
 	// Metrics are those of the source, which are not registered yet.
-	Metrics *prometheus.Informer
+	Metrics *watchermetrics.Informer
 
 	inbox   atomic.Pointer[agent.Inbox]
 	refused map[core.Manager]error
@@ -84,7 +84,7 @@ func New(settings Settings, log *slog.Logger) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	metrics, err := prometheus.NewInformer(prometheus.Options{Managers: settings.Managers(nil)})
+	metrics, err := watchermetrics.NewInformer(watchermetrics.Options{Managers: settings.Managers(nil)})
 	if err != nil {
 		return nil, err
 	}
