@@ -93,7 +93,7 @@ func run(ctx context.Context, s settings, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err := setUp(ctx, mgr, s, out); err != nil {
+	if err := setUp(mgr, s, out); err != nil {
 		return err
 	}
 	return mgr.Start(ctx)
@@ -113,7 +113,7 @@ type operator struct {
 }
 
 // setUp adds all parts to mgr. Each part with stored names takes fleetNames.
-func setUp(ctx context.Context, mgr ctrl.Manager, s settings, out io.Writer) error {
+func setUp(mgr ctrl.Manager, s settings, out io.Writer) error {
 	host, _, err := net.SplitHostPort(s.address)
 	if err != nil {
 		return err
@@ -153,30 +153,37 @@ func setUp(ctx context.Context, mgr ctrl.Manager, s settings, out io.Writer) err
 		return err
 	}
 	o := &operator{watched: watched, out: out}
-	return o.listen(ctx, mgr, s.addr, set.ListenerSecret())
+	return o.listen(mgr, s.addr, set.ListenerSecret())
 }
 
 // listen adds the listener, with the certificate that certificates keep in a Secret.
-func (o *operator) listen(ctx context.Context, mgr ctrl.Manager, addr string, secret types.NamespacedName) error {
+func (o *operator) listen(mgr ctrl.Manager, addr string, secret types.NamespacedName) error {
 	material, err := keysource.NewSecret(mgr.GetAPIReader(), secret, keys.FilesOptions{})
 	if err != nil {
 		return err
 	}
-	clusters, err := controllerruntime.NewRuntimes(ctx, mgr.GetCache(), clusterKind, controllerruntime.ByName,
-		controllerruntime.RuntimesOptions{
-			DomainAnnotation: fleetNames.DomainAnnotation, Fleet: o.watched, Managers: []core.Manager{manager},
-		})
+	clusters, err := controllerruntime.NewRuntimes(mgr.GetCache(), newCluster(), controllerruntime.ByName,
+		controllerruntime.RuntimesOptions{DomainAnnotation: fleetNames.DomainAnnotation})
 	if err != nil {
 		return err
 	}
-	o.source, err = controllerruntime.SetUpListener(mgr, addr, manager, controllerruntime.MutualTLS(material),
-		listener.SANPinning(clusters), controllerruntime.EnqueueByRuntime(clusters),
-		controllerruntime.ComponentOptions{Listener: listener.Options{Fleet: o.watched}})
+	events, err := controllerruntime.AddListener(mgr, controllerruntime.ListenerConfig{
+		Addr:     addr,
+		Senders:  controllerruntime.MutualTLS(material),
+		Verifier: listener.SANPinning(clusters),
+		Fleet:    o.watched,
+		Runtimes: clusters,
+	})
 	if err != nil {
 		return err
 	}
-	return errors.Join(mgr.Add(material), ctrl.NewControllerManagedBy(mgr).
-		For(newCluster(), builder.OnlyMetadata).WatchesRawSource(o.source).Complete(o))
+	o.source, err = controllerruntime.SourceFor(events, manager, controllerruntime.EnqueueByRuntime(clusters),
+		controllerruntime.SourceOptions{})
+	if err != nil {
+		return err
+	}
+	return ctrl.NewControllerManagedBy(mgr).
+		For(newCluster(), builder.OnlyMetadata).WatchesRawSource(o.source).Complete(o)
 }
 
 // Reconcile would compare a Cluster with its runtime. This example prints its name.
