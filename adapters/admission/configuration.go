@@ -50,7 +50,9 @@ func ManagerOf(path string) (core.Manager, bool) {
 // ConfigurationOptions are the optional settings of [WebhookConfiguration]. The zero value is the
 // documented default.
 type ConfigurationOptions struct {
-	// Labels of the configuration object. Default: none.
+	// Labels of the configuration object, beside admissions.enforcer/disabled: "true". With that
+	// label AKS does not add exclusions to the webhooks. Labels may set it to another value.
+	// Default: none.
 	Labels map[string]string
 	// Timeout is how long an API server waits for an answer before it continues without one: 1 s to
 	// 30 s, in whole seconds. Default: 2 s.
@@ -75,6 +77,15 @@ type ConfigurationOptions struct {
 	// kube-system and the namespace of the service, so that the agent's own objects cause no
 	// events.
 	ExcludedNamespaces []string
+}
+
+// labelNoEnforcer opts out of the admissions enforcer of AKS. Other platforms ignore it.
+const labelNoEnforcer = "admissions.enforcer/disabled"
+
+func (o ConfigurationOptions) labels() map[string]string {
+	all := map[string]string{labelNoEnforcer: "true"}
+	maps.Copy(all, o.Labels)
+	return all
 }
 
 // withDefaults returns a copy with all defaults set, which depend on the endpoint.
@@ -137,7 +148,7 @@ func WebhookConfiguration(
 			APIVersion: admissionregistrationv1.SchemeGroupVersion.String(),
 			Kind:       "ValidatingWebhookConfiguration",
 		},
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: maps.Clone(opts.Labels)},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: opts.labels()},
 		Webhooks:   (&builder{endpoint, opts}).webhooks(watches),
 	}, nil
 }

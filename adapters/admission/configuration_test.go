@@ -128,7 +128,9 @@ func TestWebhookConfiguration(t *testing.T) {
 			APIVersion: "admissionregistration.k8s.io/v1",
 			Kind:       "ValidatingWebhookConfiguration",
 		},
-		ObjectMeta: metav1.ObjectMeta{Name: "watcher", Labels: map[string]string{"a": "b"}},
+		ObjectMeta: metav1.ObjectMeta{Name: "watcher", Labels: map[string]string{
+			"a": "b", "admissions.enforcer/disabled": "true",
+		}},
 		Webhooks: []admissionregistrationv1.ValidatingWebhook{
 			canary,
 			webhook("kcp-system.btp.operator.kyma-project.io", "https://127.0.0.1:8443/validate/btp-manager",

@@ -24,6 +24,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/config/agent"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/material"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/serverside"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/names"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 )
@@ -55,12 +56,6 @@ const (
 	roleBindingFile = "informer/clusterrolebinding.yaml"
 )
 
-// Labels and annotations are words here, which [Installer.key] completes.
-const (
-	annotationCreatedBy = "created-by"
-	createdBy           = "runtime-watcher-installation"
-)
-
 func (o Options) manifest(file string) *unstructured.Unstructured {
 	text, err := fs.ReadFile(agent.Manifests(), file)
 	if err == nil {
@@ -75,7 +70,15 @@ func (o Options) manifest(file string) *unstructured.Unstructured {
 	if err != nil {
 		panic(fmt.Sprintf("manifest %s of this build: %v", file, err))
 	}
+	withoutMark(object)
 	return object
+}
+
+// withoutMark removes the mark of the manifests, which are not installed by hand here.
+func withoutMark(object *unstructured.Unstructured) {
+	annotations := object.GetAnnotations()
+	delete(annotations, names.Names{}.InstalledBy())
+	object.SetAnnotations(annotations)
 }
 
 // manifests returns all manifests by path, with the names and the namespace of the options. The
@@ -114,16 +117,15 @@ func (i *Installer) finishedOf(typed any) *unstructured.Unstructured {
 	return i.finished(&unstructured.Unstructured{Object: content(typed)})
 }
 
-// namespace has an annotation that marks it as made by this package. Only then is it removed.
+// namespace has annotations that mark it as made by this installer. Only then is it removed. The
+// marks come before Adjust, which may remove them.
 func (i *Installer) namespace() *unstructured.Unstructured {
 	namespace := i.object(namespaceFile)
-	namespace.SetAnnotations(map[string]string{i.key(annotationCreatedBy): createdBy})
+	namespace.SetAnnotations(map[string]string{
+		i.key(annotationCreatedBy): createdBy, i.opts.Names.InstalledBy(): i.owner(),
+	})
 	i.opts.Adjust(namespace)
 	return namespace
-}
-
-func (i *Installer) ours(namespace *unstructured.Unstructured) bool {
-	return namespace != nil && namespace.GetAnnotations()[i.key(annotationCreatedBy)] == createdBy
 }
 
 // add adds all objects except the namespace and the webhook configuration. due and pods are values

@@ -53,14 +53,18 @@ type Options struct {
 	// Names are those of the operator: labels, annotations and names of webhooks in the runtimes,
 	// and the annotation of owners that agents read. Default: those of [names.Names].
 	Names names.Names
-	// Owner identifies this installer in the runtimes, in the annotation of [names.Names.InstalledBy].
-	// A runtime of another owner is left as it is, with an
-	// error with the reason owned. Owner must differ between operators, and must not change.
-	// Default: the address of the control plane.
+	// Owner identifies this installer in the runtimes, in the annotation of [names.Names.InstalledBy]
+	// on each object. A runtime with objects of another owner is left as it is, with an error with
+	// the reason owned. Owner must differ between operators, and must not change. Default: the
+	// address of the control plane.
 	Owner string
 	// FormerOwners are owners that this installer takes runtimes over from. They must not run any
-	// more. Default: none.
+	// more. The owner of the manifests is "manifests", and that of the chart "helm". Default: none.
 	FormerOwners []string
+	// Adopt names objects without the annotation of an owner that Install takes over, each as
+	// <Kind>/<name>, such as "Deployment/runtime-watcher". Install replaces an object that cannot be
+	// changed. By default Install refuses a runtime with such an object, and names it in the error.
+	Adopt []string
 	// Replicas is the number of agents. Default: 2, and 1 with Informer, as each replica would send
 	// each event.
 	Replicas int32
@@ -87,8 +91,9 @@ type Options struct {
 	// file that the agents read again. Default: none.
 	Settings map[string]string
 	// Webhooks are the options of the webhook configuration. This package sets its Canary,
-	// WebhookDomain and OwnerAnnotation. By default ExcludedNamespaces are kube-system and, if this package has made it, the namespace of
-	// the agent.
+	// WebhookDomain and OwnerAnnotation. Its Labels are added to the default ones. By default
+	// ExcludedNamespaces are kube-system and, if this package has made it, the namespace of the
+	// agent.
 	Webhooks admission.ConfigurationOptions
 	// Replaces are objects of a former agent, such as those of [SKRWebhook]. Install removes them
 	// in this order after the webhook configuration is applied, so that the API server calls an
@@ -119,9 +124,11 @@ func (o Options) withDefaults() Options {
 	o.Webhooks.Canary = o.lease()
 	o.Webhooks.WebhookDomain = o.Names.WebhookDomain
 	o.Webhooks.OwnerAnnotation = o.Names.OwnerAnnotation
+	defaults := o.labels()
+	maps.Copy(defaults, o.Webhooks.Labels)
+	o.Webhooks.Labels = defaults
 	return option.WithDefaults(o, Options{
 		Replicas: 2,
-		Webhooks: admission.ConfigurationOptions{Labels: o.labels()},
 		Adjust:   func(*unstructured.Unstructured) {},
 		Now:      time.Now,
 		Logger:   slog.New(logr.ToSlogHandler(log.Log)),
@@ -150,6 +157,11 @@ func (o Options) validate() error {
 		option.Unless(validation.IsDNS1035Label(o.Name) == nil && len(o.Name) <= maxName,
 			"Name: want a name of a Service with at most %d characters, have %.80q", maxName, o.Name),
 		option.Unless(o.Replicas >= 1, "Replicas: want at least 1, have %d", o.Replicas),
+	}
+	for n, object := range o.Adopt {
+		kind, name, _ := strings.Cut(object, "/")
+		problems = append(problems, option.Unless(kind != "" && name != "" && !strings.Contains(name, "/"),
+			"option Adopt[%d]: want <Kind>/<name>, have %.80q", n, object))
 	}
 	for n, object := range o.Replaces {
 		problems = append(problems, option.Unless(object != nil && object.GetKind() != "" && object.GetName() != "",

@@ -35,7 +35,7 @@ import (
 // A runtime that takes connections, and answers nothing.
 func TestARuntimeThatHangsIsLetGo(t *testing.T) {
 	hangs := interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{
-		Delete: func(ctx context.Context, _ client.WithWatch, _ client.Object, _ ...client.DeleteOption) error {
+		Get: func(ctx context.Context, _ client.WithWatch, _ client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
 			<-ctx.Done()
 			return ctx.Err()
 		},

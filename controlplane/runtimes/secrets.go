@@ -54,6 +54,11 @@ func installedKinds() meta.RESTMapper {
 	add(meta.RESTScopeRoot, "v1", "Namespace")
 	add(meta.RESTScopeNamespace, "v1", "ConfigMap", "Secret", "Service", "ServiceAccount")
 	add(meta.RESTScopeNamespace, "apps/v1", "Deployment")
+	// Those that others may have in the namespace of the agent, which then stays.
+	add(meta.RESTScopeNamespace, "v1", "Pod", "PersistentVolumeClaim")
+	add(meta.RESTScopeNamespace, "apps/v1", "DaemonSet", "StatefulSet")
+	add(meta.RESTScopeNamespace, "batch/v1", "CronJob", "Job")
+	add(meta.RESTScopeNamespace, "networking.k8s.io/v1", "Ingress")
 	add(meta.RESTScopeNamespace, "policy/v1", "PodDisruptionBudget")
 	add(meta.RESTScopeNamespace, "networking.k8s.io/v1", "NetworkPolicy")
 	add(meta.RESTScopeNamespace, "coordination.k8s.io/v1", "Lease")
