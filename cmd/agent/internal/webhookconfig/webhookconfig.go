@@ -131,6 +131,15 @@ func newCommand(stdin io.Reader, help io.Writer) *command {
 		c.opts.Canary, err = namespacedName(text)
 		return err
 	})
+	read("webhook-domain", "`domain` that ends the names of the webhooks, as in the names of the operator (default kyma-project.io)",
+		func(text string) error {
+			c.opts.WebhookDomain = text
+			return nil
+		})
+	read("owner-annotation", "`name` of the annotation of owners (OWNER_ANNOTATION of the agent)", func(text string) error {
+		c.opts.OwnerAnnotation = text
+		return nil
+	})
 	f.BoolVar(&c.matchConditions, "match-conditions", true,
 		"let the API server (Kubernetes 1.28 or later) skip the writes that change nothing")
 	read("exclude-namespaces",

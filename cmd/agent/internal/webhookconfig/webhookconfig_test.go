@@ -166,6 +166,19 @@ func TestMatchConditionsCanBeTurnedOff(t *testing.T) {
 	}
 }
 
+func TestNamesOfAnOperator(t *testing.T) {
+	args := []string{"--ca-cert", caFile(t), "--manager=fleet", "--resource=widgets.example.com/v1/widgets",
+		"--webhook-domain=fleet.example.com", "--owner-annotation=fleet.example.com/owned-by"}
+	out, err := run(t, "", args...)
+	if err != nil || strings.Contains(out, "kyma") || !strings.Contains(out, "default.fleet.operator.fleet.example.com") ||
+		!strings.Contains(out, "fleet.example.com/owned-by") {
+		t.Errorf("%v, printed\n%s", err, out)
+	}
+	if _, err := run(t, "", append(args, "--webhook-domain=A")...); err == nil {
+		t.Error("a domain in upper case is accepted")
+	}
+}
+
 func TestHelp(t *testing.T) {
 	text, err := run(t, "", "--help")
 	if !errors.Is(err, flag.ErrHelp) || !strings.Contains(text, "-ca-cert") || !strings.Contains(text, "kubectl apply") {
