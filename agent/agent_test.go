@@ -73,22 +73,46 @@ func newBuilder(tb testing.TB, log *slog.Logger, opts Options) *builder {
 	return b
 }
 
+// The API server calls a webhook by its serving certificate only. Client and serving certificate
+// expire at different times here, so a check of the wrong one shows.
 func TestAnExpiredServingCertificateIsNotReady(t *testing.T) {
 	t.Parallel()
-	b := newBuilder(t, nil, Options{Keys: Keys{Client: pathsOf(newVolume(t, testpki.Options{}))}})
-	r := &readiness{keys: b.keys, proof: &proof{}, source: func() error { return nil }}
-	for _, test := range []struct {
-		serving bool
-		now     time.Time
-		want    bool
+
+	const day = 24 * time.Hour
+	expiring := func(after time.Duration) keys.Paths {
+		return pathsOf(newVolume(t, testpki.Options{NotAfter: time.Now().Add(after)}))
+	}
+
+	for _, tt := range []struct {
+		name  string
+		keys  Keys
+		ready map[time.Duration]bool
 	}{
-		{true, time.Now(), true},
-		{false, time.Now(), false},
-		{true, time.Now().Add(100 * 24 * time.Hour), false},
+		{
+			"one certificate for both", Keys{Client: expiring(10 * day)},
+			map[time.Duration]bool{0: true, 9 * day: true, 11 * day: false},
+		},
+		{
+			"the serving certificate expires first", Keys{Client: expiring(20 * day), Serving: expiring(10 * day)},
+			map[time.Duration]bool{0: true, 9 * day: true, 11 * day: false, 21 * day: false},
+		},
+		{
+			"the client certificate expires first", Keys{Client: expiring(10 * day), Serving: expiring(20 * day)},
+			map[time.Duration]bool{0: true, 11 * day: true, 21 * day: false},
+		},
 	} {
-		r.serving.Store(test.serving)
-		if got := r.health(test.now).Ready; got != test.want {
-			t.Errorf("%+v: ready is %t", test, got)
+		b := newBuilder(t, nil, Options{Keys: tt.keys})
+		r := &readiness{keys: b.keys, proof: &proof{}, source: func() error { return nil }}
+
+		if r.health(time.Now()).Ready {
+			t.Errorf("%s: ready before it serves", tt.name)
+		}
+
+		r.serving.Store(true)
+		for after, want := range tt.ready {
+			if got := r.health(time.Now().Add(after)).Ready; got != want {
+				t.Errorf("%s: ready is %t after %v, want %t", tt.name, got, after, want)
+			}
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 	"github.com/runtime-watcher/runtime-watcher/internal/defaults"
 	"github.com/runtime-watcher/runtime-watcher/internal/periodic"
@@ -83,7 +84,7 @@ const (
 // After a stall, requests on open connections are still read. But an API server that gave up in the
 // meantime completes its new connections, and does not send those requests.
 type missedWatch struct {
-	stalled func()
+	stalled func(hook.Stall)
 	resync  func()
 	now     func() time.Time
 	log     *slog.Logger
@@ -136,7 +137,7 @@ func (w *missedWatch) noteStall(now time.Time) {
 	if took < longestStall {
 		return
 	}
-	w.stalled()
+	w.stalled(hook.Stall{Took: took})
 	w.missed.stalls++
 	w.missed.longest = max(w.missed.longest, took)
 }

@@ -37,7 +37,9 @@ func TestKeySourceIsFollowed(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			return material, problem
-		}), keys.FilesHooks{Reloaded: func(_, _ time.Time) { call("reloaded") }, Refused: call}))(t)
+		}), keys.FilesHooks{
+			Reloaded: func(keys.Generation) { call("reloaded") }, Refused: func(r keys.Refusal) { call(r.Problem) },
+		}))(t)
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() { ended <- f.Start(ctx) }()

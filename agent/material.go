@@ -91,7 +91,7 @@ func (k keySet) all() []*keyMaterial {
 
 func (k *keyMaterial) name() string { return strings.Join(k.uses, ",") }
 
-func (k *keyMaterial) reloaded(_, _ time.Time) {
+func (k *keyMaterial) reloaded(keys.Generation) {
 	for _, use := range k.uses {
 		k.metrics.KeyMaterial(use).Reloaded(k.validity(use))
 	}
@@ -100,9 +100,9 @@ func (k *keyMaterial) reloaded(_, _ time.Time) {
 	k.renewed()
 }
 
-func (k *keyMaterial) refused(problem string) {
+func (k *keyMaterial) refused(refusal keys.Refusal) {
 	for _, use := range k.uses {
-		k.metrics.KeyMaterial(use).Refused(problem)
+		k.metrics.KeyMaterial(use).Refused(refusal)
 	}
 }
 
@@ -116,12 +116,12 @@ func (k *keyMaterial) measure() {
 }
 
 // validity returns the zero time as the beginning of a CA bundle, which has several certificates.
-func (k *keyMaterial) validity(use string) (notBefore, notAfter time.Time) {
+func (k *keyMaterial) validity(use string) keys.Generation {
 	material := k.Status().Material
 	if use == useCA || use == useWebhookCAs {
-		return time.Time{}, material.RootsNotAfter
+		return keys.Generation{NotAfter: material.RootsNotAfter}
 	}
-	return material.NotBefore, material.NotAfter
+	return keys.Generation{NotBefore: material.NotBefore, NotAfter: material.NotAfter}
 }
 
 // warnOfServing logs the faults for which API servers reject the certificate of the webhook. The
@@ -183,11 +183,11 @@ func (f *followed) reload() {
 	case err != nil:
 		f.status.Store(&keys.Status{Material: before.Material, Loaded: before.Loaded, Err: err})
 		if before.Err == nil || before.Err.Error() != err.Error() {
-			f.hooks.Refused(keys.Problem(err))
+			f.hooks.Refused(keys.Refusal{Problem: keys.Problem(err)})
 		}
 	case newest != before.Material:
 		f.status.Store(&keys.Status{Material: newest, Loaded: time.Now()})
-		f.hooks.Reloaded(newest.NotBefore, newest.NotAfter)
+		f.hooks.Reloaded(keys.Generation{NotBefore: newest.NotBefore, NotAfter: newest.NotAfter})
 	case before.Err != nil:
 		f.status.Store(&keys.Status{Material: newest, Loaded: before.Loaded})
 	}

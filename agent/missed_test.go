@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
 
@@ -59,7 +60,7 @@ func TestStalls(t *testing.T) {
 			)
 			w := &missedWatch{
 				now:     time.Now,
-				stalled: func() { stalls++ },
+				stalled: func(hook.Stall) { stalls++ },
 				resync:  func() { resyncs = append(resyncs, now.Sub(began)) },
 				log:     slog.New(slog.DiscardHandler),
 				last:    began,
@@ -79,7 +80,7 @@ func TestStalls(t *testing.T) {
 func TestASuspendedMachineIsAStall(t *testing.T) {
 	t.Parallel()
 	stalls := 0
-	w := &missedWatch{stalled: func() { stalls++ }, resync: func() {}, log: slog.New(slog.DiscardHandler), last: time.Now()}
+	w := &missedWatch{stalled: func(hook.Stall) { stalls++ }, resync: func() {}, log: slog.New(slog.DiscardHandler), last: time.Now()}
 	for _, after := range []time.Duration{0, -time.Hour, time.Second} { // A clock that is set back is none.
 		now := w.last.Add(after)
 		// See time.Time: ext is the reading of the other clock.
@@ -101,7 +102,7 @@ func TestAgentThatRunsDoesNotStall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &missedWatch{
 			now:     time.Now,
-			stalled: func() { t.Error("a stall") }, resync: func() { t.Error("a resync") }, log: slog.New(slog.DiscardHandler),
+			stalled: func(hook.Stall) { t.Error("a stall") }, resync: func() { t.Error("a resync") }, log: slog.New(slog.DiscardHandler),
 		}
 		stop := component{"stalls", w.start}.run(t.Context(), make(chan struct{}, 1))
 		time.Sleep(time.Hour) // It costs no time.
@@ -115,7 +116,7 @@ func TestMissedBeforeTheEndLeadsToAResync(t *testing.T) {
 	resyncs := 0
 	w := &missedWatch{
 		now:     time.Now,
-		stalled: func() {}, resync: func() { resyncs++ }, log: slog.New(slog.DiscardHandler),
+		stalled: func(hook.Stall) {}, resync: func() { resyncs++ }, log: slog.New(slog.DiscardHandler),
 		missed: missed{stalls: 1}, next: time.Now().Add(missedPace),
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -134,7 +135,7 @@ func TestClosedConnectionsArePaced(t *testing.T) {
 		var resyncs []time.Duration
 		w := &missedWatch{
 			now:     time.Now,
-			stalled: func() { t.Error("a stall") }, resync: func() { resyncs = append(resyncs, time.Since(began)) },
+			stalled: func(hook.Stall) { t.Error("a stall") }, resync: func() { resyncs = append(resyncs, time.Since(began)) },
 			log: slog.New(slog.DiscardHandler),
 		}
 		stop := component{"missed", w.start}.run(t.Context(), make(chan struct{}, 1))

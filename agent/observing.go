@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/internal/httpserver"
 	"github.com/runtime-watcher/runtime-watcher/internal/periodic"
 )
@@ -75,10 +76,14 @@ func (b *builder) addObserving() (err error) {
 	b.observing, err = b.bind("metrics", b.opts.MetricsAddress, mux, httpserver.Options{
 		MaxConnections:   maxScrapers,
 		ShutdownTimeout:  b.opts.ShutdownTimeout / scrapesPart,
-		ConnectionClosed: func(reason string) { b.metrics.ConnectionDropped("metrics", reason) },
+		ConnectionClosed: func(reason string) { b.connectionDropped("metrics", reason) },
 	})
 
 	return err
+}
+
+func (b *builder) connectionDropped(server, reason string) {
+	b.metrics.ConnectionDropped(hook.ConnectionDrop{Server: server, Reason: reason})
 }
 
 // aliases are computed from these metrics. docs/platforms/migration.md has the table.
@@ -224,10 +229,9 @@ func (r *readiness) health(now time.Time) health {
 
 func (k *keyMaterial) health() materialHealth {
 	status := k.Status()
-	_, notAfter := k.validity(k.uses[0])
 	h := materialHealth{
 		Use: k.name(), Fingerprint: status.Material.Fingerprint,
-		NotAfter: notAfter.UTC(), Loaded: status.Loaded.UTC(),
+		NotAfter: k.validity(k.uses[0]).NotAfter.UTC(), Loaded: status.Loaded.UTC(),
 	}
 	if status.Err != nil {
 		h.Problem = status.Err.Error()

@@ -11,6 +11,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/internal/connect"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 	"github.com/runtime-watcher/runtime-watcher/internal/pacedlog"
@@ -63,7 +64,7 @@ func (b *builder) newForwarder(version contract.Version) (core.Forwarder, error)
 		DialContext: b.parts.Dial,
 		Hooks: httpmtls.Hooks{
 			Connected: b.metrics.Connected, Retried: b.metrics.Retried,
-			Disconnected: func() { b.disconnects.Add(1) },
+			Disconnected: func(hook.Disconnection) { b.disconnects.Add(1) },
 		},
 		Logger: b.log,
 	})
@@ -83,31 +84,31 @@ func (b *builder) protocolFor(version contract.Version) string {
 	return "h2"
 }
 
-func (b *builder) contractUnknown() func(core.Manager, error) {
+func (b *builder) contractUnknown() func(hook.UnknownContract) {
 	paced := pacedlog.New(b.log, time.Minute)
-	return func(manager core.Manager, err error) {
-		b.metrics.ContractUnknown(manager)
+	return func(unknown hook.UnknownContract) {
+		b.metrics.ContractUnknown(unknown)
 
 		// A change to the fallback has a line of its own.
 		if b.opts.ControlPlane.Fallback != "" {
 			return
 		}
 		paced.Warn("control plane does not seem to know the contract: events are kept, "+
-			"update its listener, or set CONTRACT_FALLBACK=v2", slog.String("manager", string(manager)),
-			slog.String("contract", string(b.opts.Contract)), slog.Any("error", err))
+			"update its listener, or set CONTRACT_FALLBACK=v2", slog.String("manager", string(unknown.Manager)),
+			slog.String("contract", string(b.opts.Contract)), slog.Any("error", unknown.Err))
 	}
 }
 
-func (b *builder) contractInUse(manager core.Manager, older bool) {
-	log := b.log.With(slog.String("manager", string(manager)), slog.String("contract", string(b.opts.Contract)))
-	if older {
-		b.metrics.ContractInUse(manager, string(b.opts.ControlPlane.Fallback))
+func (b *builder) contractInUse(f hook.Fallback) {
+	log := b.log.With(slog.String("manager", string(f.Manager)), slog.String("contract", string(b.opts.Contract)))
+	if f.Older {
+		b.metrics.ContractInUse(hook.ContractInUse{Manager: f.Manager, Contract: b.opts.ControlPlane.Fallback})
 		log.Warn("control plane does not know the contract: an older one without heartbeats and numbers is in use",
 			slog.String("fallback", string(b.opts.ControlPlane.Fallback)),
 			slog.Duration("retry", b.opts.ControlPlane.RetryNewest))
 		return
 	}
-	b.metrics.ContractInUse(manager, string(b.opts.Contract))
+	b.metrics.ContractInUse(hook.ContractInUse{Manager: f.Manager, Contract: b.opts.Contract})
 	log.Info("control plane knows the contract")
 }
 

@@ -5,10 +5,9 @@ import (
 	"net"
 	"net/http"
 	"slices"
-	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
-	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/internal/canary"
 	"github.com/runtime-watcher/runtime-watcher/internal/httpserver"
 	"github.com/runtime-watcher/runtime-watcher/keys"
@@ -38,11 +37,11 @@ func (b *builder) newReviews(inbox *Inbox) (http.Handler, error) {
 		Logger:       b.log,
 		Hooks: admission.Hooks{
 			InFlight: b.metrics.InFlight,
-			Reviewed: func(manager core.Manager, decision string, took time.Duration) {
+			Reviewed: func(review hook.Review) {
 				if b.keys.callers != nil { // Without a client certificate, any pod can send a review.
-					inbox.Proved(manager)
+					inbox.Proved(review.Manager)
 				}
-				b.metrics.Reviewed(manager, decision, took)
+				b.metrics.Reviewed(review)
 			},
 			Refused:      b.metrics.Refused,
 			OwnerProblem: b.metrics.OwnerProblem,
@@ -71,7 +70,7 @@ func (b *builder) webhookOptions(inbox *Inbox) httpserver.Options {
 		MaxHandshakeBytes: 32 << 10,
 		ShutdownTimeout:   b.opts.ShutdownTimeout / requestsPart,
 		HandshakeFailed: func(cause string, _ net.Addr, _ error) {
-			b.metrics.HandshakeFailed(cause)
+			b.metrics.HandshakeFailed(hook.HandshakeFailure{Cause: cause})
 
 			if isRejection(cause) {
 				inbox.Failed()
@@ -80,7 +79,7 @@ func (b *builder) webhookOptions(inbox *Inbox) httpserver.Options {
 		// The API server goes on without an answer, and never sends the review.
 		HandshakeSlow: inbox.resyncAll,
 		ConnectionClosed: func(reason string) {
-			b.metrics.ConnectionDropped("webhook", reason)
+			b.connectionDropped("webhook", reason)
 			inbox.resyncAll()
 		},
 	}

@@ -35,6 +35,11 @@ var (
 	ErrUnknownManager error = &reasons.Error{Text: "receiver does not serve the manager", Label: "unknown_manager"}
 	// ErrNotReady means that the receiver cannot take events yet, or not any more.
 	ErrNotReady error = &reasons.Error{Text: "not ready", Label: "not_ready"}
+	// ErrTooLarge means that a batch is larger than the receiver, or the path to it, allows. The
+	// refusal is final for the batch, and not for its events, unless the batch has one element.
+	ErrTooLarge error = &reasons.Error{
+		Text: "batch is too large", Label: reasons.TooLarge, Permanent: true,
+	}
 	// ErrNotSent means that an event, or a heartbeat, stayed behind when a batch was cut. It was
 	// not refused: it belongs into the next batch, in its order.
 	ErrNotSent error = &reasons.Error{Text: "not sent, as the batch was cut", Label: "not_sent"}
@@ -73,6 +78,14 @@ func Reason(err error) string {
 	default:
 		return "other"
 	}
+}
+
+// KeptError is an optional method of the error of an event that a receiver did not take. If Kept
+// returns true, the transport keeps the event and delivers it again. The sender does not. The
+// transport may lose the event, so the fleet requests a resync.
+type KeptError interface {
+	error
+	Kept() bool
 }
 
 // EventErrors is returned by a [Forwarder] when some events of a batch failed for themselves and

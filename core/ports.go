@@ -43,6 +43,7 @@ func (f AcceptorFunc) Accept(manager Manager, event WatchEvent) Outcome { return
 // ctx gives the error of ctx.
 //
 // [EventErrors] means that some events failed for themselves, and that all others were delivered.
+// [ErrTooLarge] is of a batch that must be smaller: the caller sends its events in smaller ones.
 // Any other error belongs to the manager or to the path: no event is known to be delivered. A
 // forwarder that can send only the beginning of a batch names the rest with [ErrNotSent].
 // Receivers must expect an event more than once.
@@ -77,6 +78,20 @@ type VerifierFunc func(ctx context.Context, peer Peer, event *WatchEvent) error
 // Verify calls f.
 func (f VerifierFunc) Verify(ctx context.Context, peer Peer, event *WatchEvent) error {
 	return f(ctx, peer, event)
+}
+
+// RequestVerifier is an optional method of a [Verifier] that remembers something while it verifies
+// one request, such as the domain of its sender. A receiver calls ForRequest for each request. The
+// result verifies the events of the request, one after the other. A verifier that wraps another
+// should have the method, too.
+type RequestVerifier interface {
+	ForRequest() Verifier
+}
+
+// Validator is an optional method of a [Verifier]. The constructor of a receiver calls Validate, and
+// fails with its error. A verifier that wraps another should have the method, too.
+type Validator interface {
+	Validate() error
 }
 
 // Handler takes verified events on the side of the operator.

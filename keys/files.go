@@ -26,25 +26,37 @@ type FilesOptions struct {
 	Poll time.Duration
 	// Hooks are called on changes.
 	Hooks FilesHooks
-	// Logger gets a line for each new generation and each distinct failure. Default: discarded.
+	// Logger gets a line for each new generation, each distinct failure, and the PEM blocks of a
+	// generation that are not used. Default: discarded.
 	Logger *slog.Logger
 }
 
-// FilesHooks are optional callbacks. They must return at once, and must not call [Files.Reload].
+// FilesHooks are optional callbacks. They must return immediately, and must not call [Files.Reload].
 type FilesHooks struct {
-	// Reloaded is called when a new generation is in use, with the validity of its certificate.
-	// Without a certificate both are the zero time.
-	Reloaded func(notBefore, notAfter time.Time)
-	// Refused is called once per distinct failure with its [Problem]. The last
-	// good generation stays in use. The problems "expired" and "not_yet_valid" may also be that of
-	// the generation in use.
-	Refused func(problem string)
+	// Reloaded is called when a new generation is in use.
+	Reloaded func(Generation)
+	// Refused is called once per distinct failure. The last good generation stays in use. The
+	// problems "expired" and "not_yet_valid" may also be that of the generation in use.
+	Refused func(Refusal)
+}
+
+// Generation is a generation of key material, as hooks get it. A later version may add fields.
+type Generation struct {
+	// NotBefore and NotAfter are the validity of the certificate. They are zero without one.
+	NotBefore, NotAfter time.Time
+}
+
+// Refusal is key material that is not taken into use, as hooks get it. A later version may add
+// fields.
+type Refusal struct {
+	// Problem is what [Problem] returns for the error.
+	Problem string
 }
 
 func (o FilesOptions) withDefaults() FilesOptions {
 	return option.WithDefaults(o, FilesOptions{
 		Poll:   defaultPoll,
-		Hooks:  FilesHooks{Reloaded: func(_, _ time.Time) {}, Refused: func(string) {}},
+		Hooks:  FilesHooks{Reloaded: func(Generation) {}, Refused: func(Refusal) {}},
 		Logger: slog.New(slog.DiscardHandler),
 	})
 }
@@ -93,7 +105,9 @@ func NewFiles(paths Paths, opts FilesOptions) (*Files, error) {
 		return nil, err
 	}
 	first.Err = problem
+
 	f := &Files{paths: paths, opts: opts}
+	f.logSkipped(first)
 	f.current.Store(first)
 	return f, nil
 }
@@ -184,7 +198,14 @@ func (f *Files) accept(next *generation) {
 		slog.String("fingerprint", next.Material.Fingerprint),
 		slog.Any("ca_fingerprints", next.Material.RootFingerprints),
 		slog.Time("not_after", next.Material.NotAfter))
-	f.opts.Hooks.Reloaded(next.Material.NotBefore, next.Material.NotAfter)
+	f.logSkipped(next)
+	f.opts.Hooks.Reloaded(Generation{NotBefore: next.Material.NotBefore, NotAfter: next.Material.NotAfter})
+}
+
+func (f *Files) logSkipped(next *generation) {
+	if len(next.Material.Skipped) > 0 {
+		f.opts.Logger.Warn("key material has PEM blocks that are not used", slog.Any("skipped", next.Material.Skipped))
+	}
 }
 
 // refuse stores the error for Status, and reports it unless the same files failed in the same way.
@@ -205,7 +226,7 @@ func (f *Files) refuse(files snapshot, err error) error {
 	} else {
 		f.opts.Logger.Warn("key material on disk is broken, the last good one stays in use", attrs...)
 	}
-	f.opts.Hooks.Refused(Problem(err))
+	f.opts.Hooks.Refused(Refusal{Problem: Problem(err)})
 	return err
 }
 

@@ -55,8 +55,8 @@ func newFixture(t *testing.T, opts keys.FilesOptions) *fixture {
 	}
 	f.rotate(t)
 	opts.Hooks = keys.FilesHooks{
-		Reloaded: func(_, notAfter time.Time) { f.reloaded <- notAfter },
-		Refused:  func(problem string) { f.refused <- problem },
+		Reloaded: func(g keys.Generation) { f.reloaded <- g.NotAfter },
+		Refused:  func(r keys.Refusal) { f.refused <- r.Problem },
 	}
 	opts.Logger = slog.New(slog.NewTextHandler(f.log, nil))
 	files := must(keys.NewFiles(f.paths(), opts))
@@ -373,7 +373,8 @@ func TestFilesFollow(t *testing.T) {
 			rotate()
 			reloaded, refused := make(chan time.Time, 10), make(chan string, 1000)
 			files := must(keys.NewFiles(paths, keys.FilesOptions{Poll: 10 * time.Millisecond, Hooks: keys.FilesHooks{
-				Reloaded: func(_, at time.Time) { reloaded <- at }, Refused: func(problem string) { refused <- problem },
+				Reloaded: func(g keys.Generation) { reloaded <- g.NotAfter },
+				Refused:  func(r keys.Refusal) { refused <- r.Problem },
 			}}))
 			start(t, files.Start)
 			for range 3 {

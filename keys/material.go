@@ -7,12 +7,10 @@
 package keys
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/hex"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"time"
@@ -46,6 +44,10 @@ type Material struct {
 	NotBefore, NotAfter time.Time
 	// RootsNotAfter is the time at which the last of the CAs expires; zero without a bundle.
 	RootsNotAfter time.Time
+
+	// Skipped names the complete PEM blocks that are not used, with their file, their line and the
+	// reason: see [ParseBundle]. [Files] logs them. It is nil if every block is used.
+	Skipped []string
 
 	roots []*x509.Certificate // those in Roots
 }
@@ -146,13 +148,15 @@ func parse(paths Paths, files snapshot, now time.Time) (*Material, error) {
 
 // addRoots adds the whole bundle. An expired CA verifies nothing, so it may stay in the bundle.
 func (m *Material) addRoots(paths Paths, files snapshot) error {
-	roots, err := parseCertificates(paths.CA, files.ca)
+	bundle, err := parseBundle(paths.CA, files.ca)
 	if err != nil {
 		return err
 	}
+
 	m.Roots = x509.NewCertPool()
-	m.roots = roots
-	for _, root := range roots {
+	m.roots = bundle.Certificates
+	m.Skipped = append(m.Skipped, inFile(paths.CA, bundle.Skipped)...)
+	for _, root := range m.roots {
 		m.Roots.AddCert(root)
 		m.RootFingerprints = append(m.RootFingerprints, fingerprint(root))
 		if root.NotAfter.After(m.RootsNotAfter) {
@@ -165,75 +169,16 @@ func (m *Material) addRoots(paths Paths, files snapshot) error {
 // addCertificate adds the chain and its key. They must belong together. The chain is not verified,
 // because a CA bundle may be for the other end only.
 func (m *Material) addCertificate(paths Paths, files snapshot) error {
-	chain, err := parseCertificates(paths.Certificate, files.cert)
+	pair, skipped, err := parsePair(paths.Certificate, files.cert, paths.Key, files.key)
 	if err != nil {
 		return err
 	}
-	if err := checkPEM(paths.Key, files.key); err != nil {
-		return err
-	}
 
-	// It also compares the public keys.
-	pair, err := tls.X509KeyPair(files.cert, files.key)
-	if err != nil {
-		return &materialError{file: paths.Key, problem: keyProblem(files.key), err: err}
-	}
-
-	pair.Leaf = chain[0]
 	m.Certificate = &pair
-	m.Fingerprint = fingerprint(chain[0])
-	m.NotBefore, m.NotAfter = chain[0].NotBefore, chain[0].NotAfter
-	return nil
-}
-
-// keyProblem returns problemMismatch for a valid key, which is of another certificate.
-func keyProblem(keyPEM []byte) string {
-	block, _ := pem.Decode(keyPEM) // There is one, as checkPEM has found.
-	// The formats that crypto/tls accepts.
-	for _, parseKey := range []func([]byte) (any, error){
-		x509.ParsePKCS8PrivateKey,
-		func(der []byte) (any, error) { return x509.ParseECPrivateKey(der) },
-		func(der []byte) (any, error) { return x509.ParsePKCS1PrivateKey(der) },
-	} {
-		if _, err := parseKey(block.Bytes); err == nil {
-			return problemMismatch
-		}
-	}
-	return problemMalformed
-}
-
-// parseCertificates returns all certificates of a PEM file, at least one. The standard library
-// skips text that it cannot parse. Here it is an error, because the file may be half written.
-func parseCertificates(file string, content []byte) ([]*x509.Certificate, error) {
-	if err := checkPEM(file, content); err != nil {
-		return nil, err
-	}
-	var certificates []*x509.Certificate
-	for block, rest := pem.Decode(content); block != nil; block, rest = pem.Decode(rest) {
-		if block.Type != "CERTIFICATE" {
-			return nil, malformed(file, fmt.Errorf("PEM block %.32q, want only CERTIFICATE", block.Type))
-		}
-		certificate, err := x509.ParseCertificate(block.Bytes)
-		if err != nil {
-			return nil, malformed(file, fmt.Errorf("certificate number %d: %w", len(certificates)+1, err))
-		}
-		certificates = append(certificates, certificate)
-	}
-	return certificates, nil
-}
-
-// checkPEM refuses an empty file, and one with an incomplete PEM block (RFC 7468).
-func checkPEM(file string, content []byte) error {
-	if len(bytes.TrimSpace(content)) == 0 {
-		return &materialError{file: file, problem: problemEmpty, err: errors.New("want PEM blocks")}
-	}
-	begun, whole := bytes.Count(content, []byte("-----BEGIN ")), 0
-	for block, rest := pem.Decode(content); block != nil; block, rest = pem.Decode(rest) {
-		whole++
-	}
-	if begun == 0 || whole != begun {
-		return malformed(file, fmt.Errorf("%d of %d PEM blocks are complete, want at least 1 and all", whole, begun))
-	}
+	m.Fingerprint = fingerprint(pair.Leaf)
+	m.NotBefore = pair.Leaf.NotBefore
+	m.NotAfter = pair.Leaf.NotAfter
+	m.Skipped = append(m.Skipped, skipped...)
 	return nil
 }
 

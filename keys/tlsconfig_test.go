@@ -159,6 +159,43 @@ func TestServerUsesNewMaterial(t *testing.T) {
 	}
 }
 
+// The serving certificate and the client CAs come from two sources that change at different times.
+// A change of one source takes effect without a change of the other.
+func TestServerFollowsBothSources(t *testing.T) {
+	t.Parallel()
+
+	first, second := newPKI(t), newPKI(t)
+	serving, clients := &switchSource{}, &switchSource{}
+	serving.set(first.server)
+	clients.set(first.server)
+	server := keys.WebhookTLSConfig(serving, clients)
+
+	// trusting is a client with the certificate of one PKI that accepts the server of another.
+	trusting := func(client, server pki) *tls.Config {
+		config := must(keys.ClientTLSConfig(client.client, "localhost"))
+		config.RootCAs = server.server.Roots
+		config.ClientSessionCache = nil
+		return config
+	}
+	check := func(step string, client, wanted pki, accepted bool) {
+		t.Helper()
+		if _, err := handshake(t, server, trusting(client, wanted)); (err == nil) != accepted {
+			t.Errorf("%s: accepted is %t, want %t: %v", step, err == nil, accepted, err)
+		}
+	}
+
+	check("at the start, a client of the first CA", first, first, true)
+	check("at the start, a client of the second CA", second, first, false)
+
+	clients.set(second.server)
+	check("after a change of the client CAs, a client of the removed CA", first, first, false)
+	check("after a change of the client CAs, a client of the new CA", second, first, true)
+
+	serving.set(second.server)
+	check("after a change of the serving certificate, a client that knows the former one", second, first, false)
+	check("after a change of the serving certificate, a client that knows the new one", second, second, true)
+}
+
 func TestServerNegotiatesNextProtos(t *testing.T) {
 	t.Parallel()
 	ends := newPKI(t)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
@@ -93,7 +94,7 @@ func TestAttacksOnHandshake(t *testing.T) {
 	attackers := []*leaf{p.self, p.expired, p.notYet, p.stranger, p.serverOnly}
 	failed := make(chan string, 2*len(attackers))
 	hooks := record.hooks()
-	hooks.HandshakeFailed = func(cause string) { failed <- cause }
+	hooks.HandshakeFailed = func(h hook.HandshakeFailure) { failed <- h.Cause }
 	run := start(t, listener.FromTLSWithRoots(p.clients.roots(), listener.PeerOptions{}), listener.InsecureAllowAll(), &record,
 		listener.Options{TLS: serverConfig(t, p.servers, tls.RequireAndVerifyClientCert, p.clients), Hooks: hooks})
 	for i, attacker := range attackers {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/core/intake"
 	"github.com/runtime-watcher/runtime-watcher/internal/httpserver"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
@@ -99,8 +100,7 @@ func (x *exchange) route(peer *core.Peer) answer {
 	case x.request.Method != http.MethodPost:
 		return refuse(http.StatusMethodNotAllowed, reasons.Method)
 	case !x.intake.Serves(manager):
-		verdict := x.intake.Receive(x.request.Context(), &intake.Request{Peer: *peer, Manager: manager})
-		return x.answerVerdict(&verdict)
+		return x.answerBatch(x.intake.Receive(x.request.Context(), &intake.Request{Peer: *peer, Manager: manager}))
 	}
 	return x.receive(peer, manager)
 }
@@ -113,9 +113,9 @@ func (x *exchange) receive(peer *core.Peer, manager core.Manager) answer {
 	if refused.Status != 0 {
 		return refused
 	}
-	verdict := x.intake.Receive(x.request.Context(),
+	err := x.intake.Receive(x.request.Context(),
 		&intake.Request{Peer: *peer, Manager: manager, Batch: batch, Contract: x.version})
-	return x.answerVerdict(&verdict)
+	return x.answerBatch(err)
 }
 
 // isMediaType compares media types without their parameters (RFC 9110, section 8.3.1).
@@ -152,12 +152,13 @@ func (x *exchange) read() (core.Batch, answer) {
 	return batch, refused
 }
 
-func (x *exchange) answerVerdict(v *intake.Verdict) answer {
-	if v.Whole != nil && v.Whole.Fault == intake.FaultOfShare {
-		return x.tooFast(v.Whole)
+func (x *exchange) answerBatch(err error) answer {
+	whole, isWhole := errors.AsType[*intake.Failure](err)
+	if isWhole && whole.Fault == intake.FaultOfShare {
+		return x.tooFast(err)
 	}
-	a := answerTo(x.version, v.Err())
-	if v.Whole != nil && v.Whole.Fault == intake.FaultOfReplica {
+	a := answerTo(x.version, err)
+	if isWhole && whole.Fault == intake.FaultOfReplica {
 		// The sender connects again, to find the replica that leads. Behind a gateway that costs no
 		// handshake of the runtime, so that it need not wait.
 		a.closes = true
@@ -167,7 +168,10 @@ func (x *exchange) answerVerdict(v *intake.Verdict) answer {
 }
 
 func (x *exchange) report(a *answer, took time.Duration) {
-	x.opts.Hooks.Answered(string(x.version), a.manager, a.Status, cmp.Or(a.Reason, observedIn(x.request)), took)
+	x.opts.Hooks.Answered(hook.Answer{
+		Contract: x.version, Manager: a.manager, Status: a.Status, Reason: cmp.Or(a.Reason, observedIn(x.request)),
+		Took: took,
+	})
 	if a.Reason == "" {
 		return
 	}
@@ -204,11 +208,11 @@ func (x *exchange) size() int64 {
 
 // tooFast refuses a request beyond the share of its account, and pauses its connection, unless that
 // is a gateway's. Contracts v1 and v2 get 503: their deployed agents give up an event on 429.
-func (x *exchange) tooFast(f *intake.Failure) answer {
-	if x.peers.ownsConnection {
+func (x *exchange) tooFast(err error) answer {
+	if f, ok := errors.AsType[*intake.Failure](err); ok && x.peers.ownsConnection {
 		httpserver.PauseReads(x.request.Context(), spread(f.Pause))
 	}
-	a := answerTo(x.version, f)
+	a := answerTo(x.version, err)
 	a.Status = http.StatusTooManyRequests
 	if x.version != "" && !x.version.Numbered() {
 		a.Status = http.StatusServiceUnavailable

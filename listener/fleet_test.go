@@ -30,8 +30,8 @@ func TestListenersShareAFleet(t *testing.T) {
 		})
 		serving(t, newListenerFor(t, name, handler, listener.Options{Fleet: watched}))
 	}
-	watched.Observe(core.Peer{ID: runtimeA}, "other", change(runtimeA, 1), nil)
-	watched.Observe(core.Peer{ID: runtimeA}, manager, change(runtimeA, 1), nil)
+	watched.Receiver().Observe(core.Peer{ID: runtimeA}, "other", change(runtimeA, 1), nil)
+	watched.Receiver().Observe(core.Peer{ID: runtimeA}, manager, change(runtimeA, 1), nil)
 	if first, second := <-resynced, <-resynced; first == second {
 		t.Errorf("two resyncs for %s, want one for each manager", first)
 	}
@@ -50,7 +50,7 @@ func TestListenersOfOneManagerDoNotShareAFleet(t *testing.T) {
 	var record recorder
 	watched := newFleet(t, fleet.Options{ResyncJitter: time.Millisecond})
 	start(t, listener.PeersFunc(known), listener.InsecureAllowAll(), &record, listener.Options{Fleet: watched})
-	watched.Observe(core.Peer{ID: runtimeA}, manager, change(runtimeA, 1), nil)
+	watched.Receiver().Observe(core.Peer{ID: runtimeA}, manager, change(runtimeA, 1), nil)
 	eventually(t, func() bool {
 		resyncs, _ := record.taken()
 		return len(resyncs) > 0

@@ -25,6 +25,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
@@ -65,10 +66,10 @@ func (r *recorder) Handle(_ context.Context, d core.Delivery) error {
 
 func (r *recorder) hooks() listener.Hooks {
 	return listener.Hooks{
-		Answered: func(contract string, manager core.Manager, status int, reason string, _ time.Duration) {
+		Answered: func(a hook.Answer) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			r.answers = append(r.answers, answered{contract, manager, status, reason})
+			r.answers = append(r.answers, answered{string(a.Contract), a.Manager, a.Status, a.Reason})
 		},
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/core/intake"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 	"github.com/runtime-watcher/runtime-watcher/internal/pacedlog"
@@ -48,10 +49,8 @@ const (
 // New returns a listener that has copied the handlers. It fails if something required is missing, a
 // manager's name is invalid, or an option is out of its range. The error names all faults.
 //
-// If the verifier has a method "ForRequest() core.Verifier", its result verifies the events of one
-// request, one after the other. So [SANPinning] looks up one domain for a batch. If the verifier
-// has a method "Validate() error", New returns that error. A verifier that wraps another should
-// have both methods.
+// The verifier may be a [core.RequestVerifier]: so [SANPinning] looks up one domain for a batch. It
+// may be a [core.Validator], whose error New returns. A verifier that wraps another should be both.
 func New(peers Peers, verifier core.Verifier, handlers map[core.Manager]core.Handler, opts Options) (*Listener, error) {
 	opts = opts.withDefaults()
 	in, err := intake.New(verifier, handlers, opts.ofIntake())
@@ -217,8 +216,9 @@ func (o Options) withDefaults() Options {
 		Now:             time.Now,
 		Logger:          slog.New(slog.DiscardHandler),
 		Hooks: Hooks{
-			Answered:        func(string, core.Manager, int, string, time.Duration) {},
-			HandshakeFailed: func(string) {},
+			Answered:          func(hook.Answer) {},
+			HandshakeFailed:   func(hook.HandshakeFailure) {},
+			ConnectionDropped: func(hook.ConnectionDrop) {},
 		},
 	})
 }
@@ -245,17 +245,5 @@ func (o Options) validate() error {
 
 // Hooks are optional callbacks. They are called concurrently and must not block. All strings are
 // from small fixed sets and may be metric labels, provided that the reasons of errors of verifiers
-// and handlers are.
-type Hooks struct {
-	// Answered is called after each request. Contract and manager are empty when the request names
-	// none that is known. Reason is empty when the event was taken, unless [ObserveOnly] took it.
-	Answered func(contract string, manager core.Manager, status int, reason string, took time.Duration)
-	// InFlight is called with 1 before the verifier and the handler are called for a request, and
-	// with -1 after.
-	InFlight func(delta int)
-	// HandshakeFailed is called for each failed TLS handshake. Cause is as in package httpserver.
-	HandshakeFailed func(cause string)
-	// ConnectionDropped is called for each connection that was closed for Options.MaxConnections.
-	// Reason is "displaced" or "no_slot", as in package httpserver.
-	ConnectionDropped func(reason string)
-}
+// and handlers are. Metrics of adapters/prometheus have such hooks.
+type Hooks = hook.Listener

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/internal/httpserver"
 )
 
@@ -54,9 +55,13 @@ func (l *Listener) serverOptions() httpserver.Options {
 		IdleTimeout:       l.opts.IdleTimeout,
 		ShutdownTimeout:   l.opts.ShutdownTimeout,
 		Handshaken:        l.peers.checkHandshake,
-		HandshakeFailed:   func(cause string, _ net.Addr, _ error) { l.opts.Hooks.HandshakeFailed(cause) },
-		ConnectionClosed:  l.opts.Hooks.ConnectionDropped,
-		Logger:            l.opts.Logger,
+		HandshakeFailed: func(cause string, _ net.Addr, _ error) {
+			l.opts.Hooks.HandshakeFailed(hook.HandshakeFailure{Cause: cause})
+		},
+		ConnectionClosed: func(reason string) {
+			l.opts.Hooks.ConnectionDropped(hook.ConnectionDrop{Reason: reason})
+		},
+		Logger: l.opts.Logger,
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
@@ -51,7 +52,7 @@ func TestTooFastIsRetriedOnEveryContract(t *testing.T) {
 		t.Run(contractName, func(t *testing.T) {
 			t.Parallel()
 			var named []core.Manager
-			answered := func(_ string, manager core.Manager, _ int, _ string, _ time.Duration) { named = append(named, manager) }
+			answered := func(a hook.Answer) { named = append(named, a.Manager) }
 			l := newListener(t, listener.PeersFunc(known), listener.InsecureAllowAll(), &recorder{},
 				listener.Options{RuntimeRate: 1, RuntimeBurst: 1, Now: stopped, Hooks: listener.Hooks{Answered: answered}})
 			body, target := bodyV1, "/"+contractName+"/lifecycle/event"

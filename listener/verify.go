@@ -58,6 +58,13 @@ func anyOf(ctx context.Context, verifiers []core.Verifier, peer core.Peer, event
 	return cmp.Or(unknown, refused, errNoVerifier)
 }
 
+var (
+	_ core.RequestVerifier = (*combined)(nil)
+	_ core.Validator       = (*combined)(nil)
+	_ core.RequestVerifier = (*sanPinning)(nil)
+	_ core.Validator       = (*sanPinning)(nil)
+)
+
 // combined is a verifier that calls others. It keeps their methods Validate and ForRequest.
 type combined struct {
 	verifiers []core.Verifier

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/types"
@@ -18,6 +17,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/coretest"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
@@ -229,7 +229,7 @@ func TestObserveOnly(t *testing.T) {
 		}
 	}
 	var reason string
-	answered := func(_ string, _ core.Manager, _ int, have string, _ time.Duration) { reason = have }
+	answered := func(a hook.Answer) { reason = a.Reason }
 	serve(newListener(t, listener.PeersFunc(known), dry, &recorder{}, listener.Options{Hooks: listener.Hooks{Answered: answered}}),
 		post("/v2/"+string(manager)+"/event", bodyV2))
 	if reason != "san_mismatch" {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 )
 
 // discard is an acceptor without costs.
@@ -236,10 +237,10 @@ type latencies struct {
 	took []time.Duration
 }
 
-func (l *latencies) add(_ core.Manager, _ string, took time.Duration) {
+func (l *latencies) add(r hook.Review) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.took = append(l.took, took)
+	l.took = append(l.took, r.Took)
 }
 
 func (l *latencies) report(b *testing.B) {

@@ -3,8 +3,6 @@ package admission
 import (
 	"bytes"
 	"cmp"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"maps"
@@ -21,16 +19,16 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
 const (
-	pathPrefix      = "/validate/"
-	webhookSuffix   = ".operator.kyma-project.io"
-	scaleSuffix     = ".scale.kyma-project.io" // No longer than webhookSuffix.
-	defaultTimeout  = 2 * time.Second
-	maxTimeout      = 30 * time.Second // admissionregistration.k8s.io/v1
-	defaultPort     = 443
-	certificateType = "CERTIFICATE"
+	pathPrefix     = "/validate/"
+	webhookSuffix  = ".operator.kyma-project.io"
+	scaleSuffix    = ".scale.kyma-project.io" // No longer than webhookSuffix.
+	defaultTimeout = 2 * time.Second
+	maxTimeout     = 30 * time.Second // admissionregistration.k8s.io/v1
+	defaultPort    = 443
 )
 
 var errInvalidConfiguration error = &reasons.Error{
@@ -154,7 +152,8 @@ type Endpoint struct {
 	Service types.NamespacedName
 	// ServicePort is the port of the service. Default: 443.
 	ServicePort int32
-	// CABundle has the CAs of the endpoint's certificate: at least one, in PEM.
+	// CABundle has the CAs of the endpoint's certificate: at least one, in PEM. A block that
+	// [keys.ParseBundle] skips is refused: use the PEM of its result.
 	CABundle []byte
 }
 
@@ -182,20 +181,15 @@ func (e *Endpoint) validate() error {
 		validateBundle(e.CABundle))
 }
 
-// validateBundle accepts one or more PEM blocks of type CERTIFICATE, as an API server does.
-func validateBundle(bundle []byte) error {
-	found := 0
-	for block, rest := pem.Decode(bundle); block != nil; block, rest = pem.Decode(rest) {
-		if block.Type != certificateType {
-			return fmt.Errorf("CA bundle: want certificates only, have a PEM block of type %.40q", block.Type)
-		}
-		if _, err := x509.ParseCertificate(block.Bytes); err != nil {
-			return fmt.Errorf("CA bundle: certificate %d: %w", found+1, err)
-		}
-		found++
+// validateBundle accepts what an API server reads in full. Nobody would learn of a block that it
+// skips, so that such a block is an error here.
+func validateBundle(text []byte) error {
+	bundle, err := keys.ParseBundle(text)
+	if err != nil {
+		return fmt.Errorf("CA bundle: want at least one certificate in PEM: %w", err)
 	}
-	if found == 0 {
-		return errors.New("CA bundle: want at least one certificate in PEM, have none")
+	if len(bundle.Skipped) > 0 {
+		return fmt.Errorf("CA bundle: want certificates only: %s", strings.Join(bundle.Skipped, ", "))
 	}
 	return nil
 }

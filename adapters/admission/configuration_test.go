@@ -1,6 +1,7 @@
 package admission_test
 
 import (
+	"bytes"
 	"encoding/pem"
 	"fmt"
 	"net/http"
@@ -357,10 +358,22 @@ func TestWebhookConfigurationRefuses(t *testing.T) {
 		{"at least one certificate", endpoint(func(e *admission.Endpoint) { e.CABundle = nil })},
 		{"at least one certificate", endpoint(func(e *admission.Endpoint) { e.CABundle = []byte("no PEM") })},
 		{
-			`type "EC PRIVATE KEY"`,
+			"private key does not belong here",
 			endpoint(func(e *admission.Endpoint) { e.CABundle = slices.Concat(bundle, private) }),
 		},
-		{"certificate 2", endpoint(func(e *admission.Endpoint) { e.CABundle = slices.Concat(bundle, broken) })},
+		{`block "CERTIFICATE" is skipped`, endpoint(func(e *admission.Endpoint) { e.CABundle = slices.Concat(bundle, broken) })},
+		{"a line end is missing", endpoint(func(e *admission.Endpoint) {
+			e.CABundle = slices.Concat(bytes.TrimRight(bundle, "\n"), bundle)
+		})},
+		{"indented", endpoint(func(e *admission.Endpoint) {
+			e.CABundle = slices.Concat(bundle, []byte("  "), bundle)
+		})},
+		{"byte order mark", endpoint(func(e *admission.Endpoint) {
+			e.CABundle = slices.Concat([]byte("\ufeff"), bundle, bundle)
+		})},
+		{"cut off", endpoint(func(e *admission.Endpoint) {
+			e.CABundle = slices.Concat(bundle, bundle[:len(bundle)/2])
+		})},
 		{`invalid watch "kcp-system/kyma": resource "*"`, func(in *input) { in.watches[0].Resource.Resource = "*" }},
 		{"have it twice", func(in *input) { in.watches = append(in.watches, in.watches[0]) }},
 		{`have neither | CA bundle | watch "kcp-system/kyma": manager | "data"`, func(in *input) {

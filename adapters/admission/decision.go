@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 )
 
 // decision is the result of a review, as [Hooks].Reviewed lists them.
@@ -52,8 +53,8 @@ func decisionOf(outcome core.Outcome) decision {
 	}
 }
 
-// decide makes an event of a change that matters, or a resync of the deletion of a definition, and
-// gives it to the acceptor. It panics if the acceptor or a hook panics. It leaves its log line in
+// decide makes an event of a change that matters, or a resync of a write that may have changed many
+// objects, and gives it to the acceptor. It panics if the acceptor or a hook panics. It leaves its log line in
 // answer.warn, because the API server waits.
 func (h *handler) decide(ctx context.Context, answer *reply, q *request, now time.Time) decision {
 	c, manager := q.change(answer.parent), answer.manager
@@ -69,6 +70,14 @@ func (h *handler) decide(ctx context.Context, answer *reply, q *request, now tim
 	case !matters:
 		return irrelevant
 	}
+
+	// An aggregated API server may name no object when it deletes or updates a collection, so that
+	// each object of the kind may have changed.
+	isWrite := c.Operation == core.OperationUpdate || c.Operation == core.OperationDelete
+	if isWrite && q.namesNoObject() {
+		return decisionOf(h.acceptor.Accept(manager, core.WatchEvent{Resync: true, Time: now}))
+	}
+
 	event, err := c.Event(now)
 	if err != nil {
 		return noName
@@ -104,7 +113,7 @@ func (h *handler) ownerOf(
 		problem = "missing"
 	}
 
-	h.opts.Hooks.OwnerProblem(answer.manager, problem)
+	h.opts.Hooks.OwnerProblem(hook.OwnerProblem{Manager: answer.manager, Problem: problem})
 	attrs := []slog.Attr{
 		slog.String("manager", string(answer.manager)), slog.String("problem", problem), slog.Any("error", err),
 		slog.String("kind", event.WatchedGVK.String()), slog.String("object", event.Watched.String()),

@@ -11,6 +11,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 )
 
 var widgetKind = schema.GroupVersionKind{Group: "example.org", Version: "v1", Kind: "Widget"}
@@ -121,8 +122,36 @@ func TestReviews(t *testing.T) {
 			admission.Accepted, event(core.OperationDelete, 0),
 		},
 		{
-			"DELETE without any name",
-			reviewOf(t, func(q *admissionv1.AdmissionRequest) { q.Operation, q.Name = admissionv1.Delete, "" }), "no_name", nil,
+			"DELETE without any name: each object may be gone",
+			reviewOf(t, func(q *admissionv1.AdmissionRequest) { q.Operation, q.Name = admissionv1.Delete, "" }),
+			admission.Accepted, &core.WatchEvent{Resync: true, Time: noon},
+		},
+		{
+			"DELETE of a collection that is an object without a name", reviewOf(t, func(q *admissionv1.AdmissionRequest) {
+				q.Operation, q.Name = admissionv1.Delete, ""
+				q.OldObject = raw(`{"kind":"WidgetList","metadata":{"resourceVersion":"7"},"items":[]}`)
+			}), admission.Accepted, &core.WatchEvent{Resync: true, Time: noon},
+		},
+		{
+			"UPDATE without any name and object", reviewOf(t, func(q *admissionv1.AdmissionRequest) { q.Operation, q.Name = admissionv1.Update, "" }),
+			admission.Accepted, &core.WatchEvent{Resync: true, Time: noon},
+		},
+		{
+			"UPDATE of objects without a name", reviewOf(t, func(q *admissionv1.AdmissionRequest) {
+				q.Operation, q.Name = admissionv1.Update, ""
+				q.OldObject, q.Object = raw(`{"metadata":{},"spec":{"a":1}}`), raw(`{"metadata":{},"spec":{"a":2}}`)
+			}), admission.Accepted, &core.WatchEvent{Resync: true, Time: noon},
+		},
+		{
+			"UPDATE of objects without a name, unchanged", reviewOf(t, func(q *admissionv1.AdmissionRequest) {
+				q.Operation, q.Name = admissionv1.Update, ""
+				q.OldObject, q.Object = raw(`{"metadata":{},"spec":{"a":1}}`), raw(`{"metadata":{},"spec":{"a":1}}`)
+			}), "unchanged", nil,
+		},
+		{
+			"dry run of a DELETE without any name", reviewOf(t, func(q *admissionv1.AdmissionRequest) {
+				q.Operation, q.Name, q.DryRun = admissionv1.Delete, "", new(true)
+			}), admission.DryRun, nil,
 		},
 		{
 			"dry run of a CREATE", reviewOf(t, func(q *admissionv1.AdmissionRequest) {
@@ -300,8 +329,8 @@ func TestOwnerOfTheEvent(t *testing.T) {
 			got := newInbox()
 			h := newHandler(t, got, admission.Options{
 				RequireOwner: tt.require,
-				Hooks: admission.Hooks{OwnerProblem: func(manager core.Manager, problem string) {
-					problems = append(problems, string(manager)+" "+problem)
+				Hooks: admission.Hooks{OwnerProblem: func(p hook.OwnerProblem) {
+					problems = append(problems, string(p.Manager)+" "+p.Problem)
 				}},
 			})
 			have := decisionOf(t, post(h, "/validate/kyma", change(t, tt.before, tt.after)), testUID)

@@ -9,6 +9,7 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 )
 
 // FuzzReview sends bytes that no API server made. The answer must be a review that allows the
@@ -49,7 +50,7 @@ func FuzzReview(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) {
 		got := newInbox()
 		h := newHandler(t, got, admission.Options{Hooks: admission.Hooks{
-			Panicked: func(place string) { t.Errorf("panic in %s", place) },
+			Panicked: func(p hook.Panic) { t.Errorf("panic in %s", p.Place) },
 		}})
 		w := post(h, "/validate/kyma", body)
 		switch w.Code {

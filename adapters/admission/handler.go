@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 	"github.com/runtime-watcher/runtime-watcher/internal/pacedlog"
 )
@@ -173,21 +174,21 @@ func (h *handler) panicked(place string, cause any) {
 	// The hook or the logger may be the cause of the panic.
 	defer func() { _ = recover() }()
 	h.log.Error("caught a panic", "place", place, "cause", fmt.Sprint(cause), "stack", string(debug.Stack()))
-	h.opts.Hooks.Panicked(place)
+	h.opts.Hooks.Panicked(hook.Panic{Place: place})
 }
 
 func (h *handler) report(ctx context.Context, answer *reply, started time.Time) {
 	took := h.opts.Now().Sub(started)
 	h.opts.Hooks.InFlight(-1)
 	if answer.refusal != nil {
-		h.opts.Hooks.Refused(answer.refusal.code, answer.refusal.reason, took)
+		h.opts.Hooks.Refused(hook.Refusal{Status: answer.refusal.code, Reason: answer.refusal.reason, Took: took})
 		// A status of 4xx is the fault of the sender, but it costs events of a manager.
 		h.paced.LogAttrs(ctx, slog.LevelWarn, "refused a request that is no review",
 			slog.Int("status", answer.refusal.code), slog.String("reason", answer.refusal.reason),
 			slog.String("message", answer.refusal.message))
 		return
 	}
-	h.opts.Hooks.Reviewed(answer.manager, string(answer.decision), took)
+	h.opts.Hooks.Reviewed(hook.Review{Manager: answer.manager, Decision: string(answer.decision), Took: took})
 	if answer.warn != nil {
 		answer.warn()
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
@@ -52,10 +53,10 @@ func (o Options) withDefaults() Options {
 		Logger:    slog.New(slog.DiscardHandler),
 		Hooks: Hooks{
 			InFlight:     func(int) {},
-			Reviewed:     func(core.Manager, string, time.Duration) {},
-			Refused:      func(int, string, time.Duration) {},
-			OwnerProblem: func(core.Manager, string) {},
-			Panicked:     func(string) {},
+			Reviewed:     func(hook.Review) {},
+			Refused:      func(hook.Refusal) {},
+			OwnerProblem: func(hook.OwnerProblem) {},
+			Panicked:     func(hook.Panic) {},
 		},
 	})
 }

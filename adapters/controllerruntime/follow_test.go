@@ -22,7 +22,7 @@ func beating(fleetOf *fleet.Fleet, id core.RuntimeID, manager core.Manager, leav
 	if leaving {
 		beat.Number = 2
 	}
-	fleetOf.Observe(core.Peer{ID: id}, manager, core.Batch{Epoch: "e", Heartbeat: beat}, nil)
+	fleetOf.Receiver().Observe(core.Peer{ID: id}, manager, core.Batch{Epoch: "e", Heartbeat: beat}, nil)
 }
 
 // A runtime that is not fresh any more is reconciled within the short interval, although its last

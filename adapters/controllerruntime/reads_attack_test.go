@@ -22,6 +22,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
 
@@ -30,7 +31,7 @@ func oneOfRuntime(_ context.Context, d core.Delivery) ([]string, error) {
 	return []string{string(d.Runtime)}, nil
 }
 
-func operateByRuntime(t *testing.T, handled func(core.Delivery, int, error)) *operated {
+func operateByRuntime(t *testing.T, handled func(hook.Handled)) *operated {
 	t.Helper()
 	o := &operated{
 		t: t, queue: newQueue(t), request: "skr", there: stored{uid: "u", version: "7", kind: "K"},
@@ -220,9 +221,10 @@ func TestForgedReviewsSilenceNothing(t *testing.T) {
 func silence(t *testing.T, forged []string) {
 	t.Helper()
 	reconciles := 0
-	o := operateByRuntime(t, func(d core.Delivery, requests int, err error) {
-		if !d.Event.Resync && d.Event.Watched.Name == "o" && d.Event.Operation == core.OperationUpdate && err == nil {
-			reconciles += requests
+	o := operateByRuntime(t, func(h hook.Handled) {
+		event := h.Delivery.Event
+		if !event.Resync && event.Watched.Name == "o" && event.Operation == core.OperationUpdate && h.Err == nil {
+			reconciles += h.Requests
 		}
 	})
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
@@ -37,7 +38,7 @@ type SourceOptions struct {
 	// listener. No request and no error means that the map function did not need the event, or that
 	// a reconcile had read its write, see [Source.Client]. It is called concurrently and must not
 	// block. Default: none.
-	Handled func(d core.Delivery, requests int, err error)
+	Handled func(hook.Handled)
 }
 
 // Source hands deliveries to one controller. It is a [core.Handler] for a listener, and a
@@ -71,7 +72,7 @@ var (
 // without one, Start fails.
 func NewSource[request comparable](mapFunc MapFunc[request], opts SourceOptions) *Source[request] {
 	return &Source[request]{mapFunc: mapFunc, opts: option.WithDefaults(opts, SourceOptions{
-		Logger: defaultLogger(), Handled: func(core.Delivery, int, error) {},
+		Logger: defaultLogger(), Handled: func(hook.Handled) {},
 	})}
 }
 
@@ -100,7 +101,7 @@ func (s *Source[request]) Start(ctx context.Context, queue workqueue.TypedRateLi
 // "map_panicked".
 func (s *Source[request]) Handle(ctx context.Context, d core.Delivery) error {
 	requests, err := s.handle(ctx, d)
-	s.opts.Handled(d, requests, err)
+	s.opts.Handled(hook.Handled{Delivery: d, Requests: requests, Err: err})
 	if s.opts.Logger.Enabled(ctx, slog.LevelDebug) {
 		s.opts.Logger.DebugContext(ctx, "handled a delivery", "runtime", d.Runtime, "manager", d.Manager,
 			"kind", d.Event.KindWord(), "requests", requests, "error", err)

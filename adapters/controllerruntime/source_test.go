@@ -21,6 +21,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 )
 
 type (
@@ -217,8 +218,8 @@ func (hopeless) Retryable() bool { return false }
 // handled stores the calls of the hook.
 type handled []string
 
-func (h *handled) add(d core.Delivery, requests int, err error) {
-	*h = append(*h, fmt.Sprintf("%s %d %v", d.Runtime, requests, err))
+func (h *handled) add(report hook.Handled) {
+	*h = append(*h, fmt.Sprintf("%s %d %v", report.Delivery.Runtime, report.Requests, report.Err))
 }
 
 func TestSourceServesOneController(t *testing.T) {
@@ -345,6 +346,68 @@ func TestALoudRuntimeDoesNotStarveAResync(t *testing.T) {
 			t.Errorf("the loud runtimes are reconciled %d times, want them at most times", n)
 		}
 	})
+}
+
+// A runtime is resynced again and again beside two loud runtimes. Each of its resyncs gets the
+// priority of a change in time: the first, and those that come after it was reconciled.
+func TestALoudRuntimeStarvesNoLaterResync(t *testing.T) {
+	inPriorityQueue(t, func(t *testing.T, source *stringSource, queue priorityqueue.PriorityQueue[string]) {
+		t.Helper()
+
+		const (
+			bound  = 10 * time.Second
+			rounds = 3
+		)
+
+		reconciled := make(chan string, 10_000)
+
+		var group sync.WaitGroup
+		group.Go(func() { // One worker, which two loud runtimes keep busy.
+			for item, shutdown := queue.Get(); !shutdown; item, shutdown = queue.Get() {
+				<-time.After(50 * time.Millisecond)
+				queue.Done(item)
+
+				if strings.HasPrefix(item, "quiet") {
+					reconciled <- item
+				}
+			}
+		})
+
+		stop := make(chan struct{})
+		group.Go(func() {
+			for n := 0; !isClosed(stop); n++ {
+				check(t, source.Handle(t.Context(), delivery("loud"+strconv.Itoa(n%2), "a")))
+				<-time.After(25 * time.Millisecond)
+			}
+		})
+
+		for round := range rounds {
+			for _, quiet := range []string{"quiet1", "quiet2"} {
+				check(t, source.Handle(t.Context(), resyncOf(quiet)))
+			}
+
+			<-time.After(bound)
+			if n := len(reconciled); n != 2 {
+				t.Errorf("round %d: %d of 2 quiet runtimes are reconciled within %v", round+1, n, bound)
+			}
+			for range len(reconciled) {
+				<-reconciled
+			}
+		}
+
+		close(stop)
+		queue.ShutDown()
+		group.Wait()
+	})
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }
 
 // Ten workers take 100 ms for each reconcile. One runtime names 200 other objects a second, as its share

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/internal/defaults"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
@@ -26,18 +27,18 @@ type FallbackOptions struct {
 	InFlight int
 	// Unknown is called for each answer that means that the newest contract is not known. It may be
 	// called concurrently and must not block. Default: none.
-	Unknown func(manager core.Manager, err error)
+	Unknown func(hook.UnknownContract)
 	// InUse is called when the contract of a manager is known for the first time, and when it
 	// changes. It may be called concurrently and must not block. Default: none.
-	InUse func(manager core.Manager, older bool)
+	InUse func(hook.Fallback)
 }
 
 func (o FallbackOptions) withDefaults() FallbackOptions {
 	return option.WithDefaults(o, FallbackOptions{
 		RetryNewest: defaults.RetryNewest,
 		InFlight:    8, // A listener of contract v2 handles one event per request.
-		Unknown:     func(core.Manager, error) {},
-		InUse:       func(core.Manager, bool) {},
+		Unknown:     func(hook.UnknownContract) {},
+		InUse:       func(hook.Fallback) {},
 	})
 }
 
@@ -90,7 +91,7 @@ func (f *fallback) Forward(ctx context.Context, manager core.Manager, batch core
 	// attempt to return to newest failed for another reason.
 	switch {
 	case unknown:
-		f.opts.Unknown(manager, err)
+		f.opts.Unknown(hook.UnknownContract{Manager: manager, Err: err})
 	case tookSome(err, &batch):
 		f.follow(manager, course{newest: true})
 		return err
@@ -136,7 +137,7 @@ func (f *fallback) follow(manager core.Manager, next course) {
 	f.courses[manager] = next
 	f.mu.Unlock()
 	if before.newest != next.newest || before.older != next.older {
-		f.opts.InUse(manager, next.older)
+		f.opts.InUse(hook.Fallback{Manager: manager, Older: next.older})
 	}
 }
 

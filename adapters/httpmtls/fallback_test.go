@@ -16,6 +16,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/coretest"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
@@ -61,8 +62,8 @@ func TestFallback(t *testing.T) {
 		)
 		forwarder := must(httpmtls.NewFallback(&newest, &older, httpmtls.FallbackOptions{
 			RetryNewest: time.Minute,
-			Unknown:     func(core.Manager, error) { unknown++ },
-			InUse:       func(_ core.Manager, older bool) { inUse = append(inUse, older) },
+			Unknown:     func(hook.UnknownContract) { unknown++ },
+			InUse:       func(f hook.Fallback) { inUse = append(inUse, f.Older) },
 		}))
 		some, all := core.EventErrors{1: down}, core.EventErrors{0: down, 1: down}
 		for i, step := range []struct {
@@ -110,7 +111,7 @@ func TestFallback(t *testing.T) {
 func TestUnknownContractIsReportedWithoutOlderOne(t *testing.T) {
 	newest, unknown := &end{}, 0
 	forwarder := must(httpmtls.NewFallback(newest, nil,
-		httpmtls.FallbackOptions{Unknown: func(core.Manager, error) { unknown++ }}))
+		httpmtls.FallbackOptions{Unknown: func(hook.UnknownContract) { unknown++ }}))
 	newest.set(unknownContract)
 	if err := forwarder.Forward(t.Context(), manager, core.NewBatch(event("a"))); !errors.Is(err, unknownContract) ||
 		core.IsPermanent(err) {

@@ -21,6 +21,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/coretest"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
@@ -174,7 +175,7 @@ func TestRetriesEndWithDeadline(t *testing.T) {
 	t.Parallel()
 	var retried atomic.Int64
 	_, forwarder := connect(t, answerWith(http.StatusServiceUnavailable), httpmtls.RetryWait(httpmtls.Options{
-		Hooks: httpmtls.Hooks{Retried: func(int) { retried.Add(1) }},
+		Hooks: httpmtls.Hooks{Retried: func(hook.Retry) { retried.Add(1) }},
 	}, time.Hour))
 	failure := failureOf(t, forward(t, forwarder, event("object")))
 	if failure.Status != http.StatusServiceUnavailable {
@@ -207,7 +208,7 @@ func TestShortRetrySucceeds(t *testing.T) {
 					}
 				}, httpmtls.Options{
 					Protocol: protocol,
-					Hooks:    httpmtls.Hooks{Retried: func(status int) { retried <- status }},
+					Hooks:    httpmtls.Hooks{Retried: func(r hook.Retry) { retried <- r.Status }},
 				})
 				mustForward(t, forwarder, event("object"))
 				if status := <-retried; status != first || len(retried) != 0 {

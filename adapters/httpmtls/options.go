@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
@@ -85,19 +86,17 @@ type Options struct {
 	leaveAfter time.Duration
 }
 
-// Hooks are optional callbacks of a [Forwarder]. They are called concurrently and must return at
-// once.
+// Hooks are optional callbacks of a [Forwarder]. They are called concurrently, and must return
+// immediately.
 type Hooks struct {
-	// Connected is called for each attempt to make a TCP connection. The error is nil, or its
-	// [core.Reason] is a metric label such as "dns" or "dial".
-	Connected func(err error)
+	// Connected is called for each attempt to make a TCP connection.
+	Connected func(hook.Connection)
 	// Disconnected is called after a connection has ended that takes requests, for example when the
 	// server closes it, or when it is given up after a timeout. A forwarder that is closed, or has
 	// new key material, closes its own without a call.
-	Disconnected func()
-	// Retried is called before each short retry, with the status of the answer. The status is 0
-	// when there was no answer.
-	Retried func(status int)
+	Disconnected func(hook.Disconnection)
+	// Retried is called before each short retry.
+	Retried func(hook.Retry)
 }
 
 func (o Options) withDefaults(host string) Options {
@@ -114,8 +113,12 @@ func (o Options) withDefaults(host string) Options {
 		Retries:           2,
 		RefusedRetryAfter: 30 * time.Second,
 		UserAgent:         "runtime-watcher",
-		Hooks:             Hooks{Connected: func(error) {}, Disconnected: func() {}, Retried: func(int) {}},
 		Logger:            slog.New(slog.DiscardHandler),
+		Hooks: Hooks{
+			Connected:    func(hook.Connection) {},
+			Disconnected: func(hook.Disconnection) {},
+			Retried:      func(hook.Retry) {},
+		},
 	})
 	inFlight := 16
 	if o.Protocol == http1 {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/hashicorp/go-retryablehttp"
 
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
@@ -95,10 +96,10 @@ func (p *pool) dial(opts Options) dialFunc {
 		// A dial belongs to no request: it may outlast the request that began it.
 		conn, err := opts.DialContext(ctx, network, address)
 		if err != nil {
-			p.hooks.Connected(dialError{err})
+			p.hooks.Connected(hook.Connection{Err: dialError{err}})
 			return nil, err
 		}
-		p.hooks.Connected(nil)
+		p.hooks.Connected(hook.Connection{})
 		return p.track(conn)
 	}
 }
@@ -110,7 +111,7 @@ func (e dialError) Reason() string { return reasonOf(e.error) }
 
 // track takes none in a retired pool without requests: a dial may outlast its request.
 func (p *pool) track(conn net.Conn) (net.Conn, error) {
-	tracked := &trackedConn{Conn: conn, pool: p}
+	tracked := &trackedConn{Conn: conn, pool: p, made: time.Now()}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.retired && p.users == 0 {
@@ -125,11 +126,12 @@ type trackedConn struct {
 	net.Conn
 
 	pool *pool
+	made time.Time
 }
 
 func (c *trackedConn) Close() error {
 	if c.pool.remove(c) {
-		defer c.pool.hooks.Disconnected()
+		defer func() { c.pool.hooks.Disconnected(hook.Disconnection{Lasted: time.Since(c.made)}) }()
 	}
 	return c.Conn.Close()
 }

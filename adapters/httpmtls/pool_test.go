@@ -11,6 +11,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
@@ -23,7 +24,7 @@ func TestDisconnected(t *testing.T) {
 		ends := newPKI(t)
 		end, ended := newFarEnd(t, ends.server, accept), make(chan string, 10)
 		opts := unhurried(protocol)
-		opts.Hooks.Disconnected = func() { ended <- protocol }
+		opts.Hooks.Disconnected = func(hook.Disconnection) { ended <- protocol }
 		forwarder := newForwarder(t, ends.client, end.address(), opts)
 		mustForward(t, forwarder, event("object"))
 		end.CloseClientConnections()
@@ -46,12 +47,12 @@ func TestConnectedHasTheReasonOfTheRequest(t *testing.T) {
 		newFarEnd(t, ends.server, accept).address(): "",
 	} {
 		reasons := make(chan string, 10)
-		connected := func(err error) {
-			if err == nil {
+		connected := func(c hook.Connection) {
+			if c.Err == nil {
 				reasons <- ""
 				return
 			}
-			reasons <- core.Reason(err)
+			reasons <- core.Reason(c.Err)
 		}
 		forwarder := newForwarder(t, ends.client, address, httpmtls.Options{
 			Retries: -1, Hooks: httpmtls.Hooks{Connected: connected},

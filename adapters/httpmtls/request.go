@@ -17,6 +17,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
@@ -229,7 +230,7 @@ func (o Options) backoff(shortest, longest time.Duration, attempt int, answer *h
 	if answer != nil {
 		status = answer.StatusCode
 	}
-	o.Hooks.Retried(status)
+	o.Hooks.Retried(hook.Retry{Status: status})
 	return retryablehttp.LinearJitterBackoff(shortest, longest, attempt, answer)
 }
 

@@ -2,6 +2,7 @@ package informer
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -24,6 +25,8 @@ type follower struct {
 	objects *objects
 	// whole is whether an object did not count generations, so that metadata is not enough.
 	whole bool
+	// unended counts the streaming watches in a row of which the API server did not end the list.
+	unended atomic.Int32
 
 	health     *health
 	conditions []*condition

@@ -11,6 +11,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/internal/pacedlog"
 )
 
@@ -45,7 +46,7 @@ func (h *health) newLog() *slog.Logger { return pacedlog.New(h.opts.Logger, logE
 
 func (h *health) works(c *condition) {
 	manager := c.watch.Manager
-	h.opts.Hooks.Proved(manager)
+	h.opts.Hooks.Proved(hook.Proof{Manager: manager})
 	if before, _ := h.enter(c, ""); before != "" {
 		h.opts.Logger.Info("watch is established", slog.String("watch", c.watch.name),
 			slog.String("manager", string(manager)), slog.String("before", before))
@@ -65,7 +66,7 @@ func (h *health) enter(c *condition, problem string) (before string, log *slog.L
 
 func (h *health) fails(c *condition, err error) {
 	manager := c.watch.Manager
-	h.opts.Hooks.Failed(manager, reasonOf(err))
+	h.opts.Hooks.Failed(hook.WatchFailure{Manager: manager, Reason: reasonOf(err)})
 	if request, ok := errors.AsType[*url.Error](err); ok {
 		err = request.Err // The URL has another timeout each time, so that each line would be a new one.
 	}
@@ -94,6 +95,10 @@ func (c *condition) String() string {
 
 func reasonOf(err error) string {
 	switch {
+	case errors.Is(err, errEndless):
+		return "endless_list"
+	case errors.Is(err, errNoProgress):
+		return "unreachable"
 	case apierrors.IsUnauthorized(err):
 		return "unauthenticated"
 	case apierrors.IsForbidden(err):

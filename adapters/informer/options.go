@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/internal/dns1123"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
@@ -38,30 +39,16 @@ type Options struct {
 	Hooks Hooks
 }
 
-// Hooks are optional callbacks of a [Source]. They are called concurrently, and must return at
-// once.
+// Hooks are optional callbacks of a [Source]. They are called concurrently, and must return
+// immediately.
 type Hooks struct {
-	// Observed is called for each change of an object with its decision:
-	//
-	//   - "accepted", "coalesced", "dropped": the outcome of the acceptor (see [core.Outcome])
-	//   - "unchanged": the filter refuses an update, or the watched part is the same
-	//   - "irrelevant": the filter refuses another change
-	//   - "no_owner": the object has no valid owner, but an owner is required
-	//   - "no_name": the object has no name that an event can carry
-	Observed func(manager core.Manager, decision string)
+	// Observed is called for each change of an object.
+	Observed func(hook.Observation)
 	// Proved is called when the API server shows that a watch works: it is established, or an
 	// object or a bookmark arrived. A healthy watch has a bookmark about every minute.
-	Proved func(manager core.Manager)
-	// Failed is called for each failed attempt to establish a watch. reason is a label of bounded
-	// cardinality:
-	//
-	//   - "unauthenticated": the API server refuses the credentials
-	//   - "forbidden": the right to list or to watch is missing
-	//   - "not_found": the API server does not serve the resource
-	//   - "busy": the API server asks to come back later
-	//   - "unreachable": no answer
-	//   - "other": any other answer
-	Failed func(manager core.Manager, reason string)
+	Proved func(hook.Proof)
+	// Failed is called for each failed attempt to establish a watch.
+	Failed func(hook.WatchFailure)
 }
 
 // validate refuses names that would change the path or the selector of a request.
@@ -82,9 +69,9 @@ func (o Options) withDefaults() Options {
 		Now:    time.Now,
 		Logger: slog.New(slog.DiscardHandler),
 		Hooks: Hooks{
-			Observed: func(core.Manager, string) {},
-			Proved:   func(core.Manager) {},
-			Failed:   func(core.Manager, string) {},
+			Observed: func(hook.Observation) {},
+			Proved:   func(hook.Proof) {},
+			Failed:   func(hook.WatchFailure) {},
 		},
 	})
 }

@@ -23,6 +23,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/informer"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/internal/watchtest"
 )
@@ -74,9 +75,14 @@ func widgets() watch.Watch {
 // start starts the source, and waits until nothing happens any more.
 func (s *scene) start(opts informer.Options, watches ...watch.Watch) {
 	s.t.Helper()
+	s.startAt(s.server.config(), opts, watches...)
+}
+
+func (s *scene) startAt(config *rest.Config, opts informer.Options, watches ...watch.Watch) {
+	s.t.Helper()
 	opts.Logger = slog.New(slog.NewTextHandler(&s.log, nil))
 	opts.Hooks = informer.Hooks{Observed: s.observed, Failed: s.failed, Proved: s.proved}
-	source, err := informer.New(s.server.config(), core.AcceptorFunc(s.accept), watches, opts)
+	source, err := informer.New(config, core.AcceptorFunc(s.accept), watches, opts)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -93,19 +99,19 @@ func (s *scene) start(opts informer.Options, watches ...watch.Watch) {
 	synctest.Wait()
 }
 
-func (s *scene) observed(_ core.Manager, decision string) {
+func (s *scene) observed(o hook.Observation) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.decisions[decision]++
+	s.decisions[o.Decision]++
 }
 
-func (s *scene) failed(_ core.Manager, reason string) {
+func (s *scene) failed(f hook.WatchFailure) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.failures[reason]++
+	s.failures[f.Reason]++
 }
 
-func (s *scene) proved(core.Manager) {
+func (s *scene) proved(hook.Proof) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.proofs++

@@ -129,7 +129,10 @@ func TestInitialObjectsProveNothing(t *testing.T) {
 	const added = `{"type":"ADDED","object":{"metadata":{"name":"a"}}}`
 	const end = `{"type":"BOOKMARK","object":{"metadata":{"annotations":{"k8s.io/initial-events-end":"true"}}}}`
 	proofs := 0
+	limit := newLimit(t.Context())
+	defer limit.end()
 	f := &frames{
+		limit: limit, listed: func() {},
 		json: json.NewDecoder(strings.NewReader(added + added + end + added)), lists: true, works: func() { proofs++ },
 	}
 	for _, want := range []int{0, 0, 1, 2} {

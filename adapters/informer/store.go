@@ -8,6 +8,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 )
 
 // objects offers the changes that matter. One goroutine uses it.
@@ -111,7 +112,7 @@ func (o *objects) observe(s *state, last *digest) {
 	case last == nil || last.uid != s.digest.uid:
 		o.offer(s.name, o.appeared(s))
 	case *last == *s.digest:
-		o.opts.Hooks.Observed(o.watch.Manager, "unchanged")
+		o.opts.Hooks.Observed(hook.Observation{Manager: o.watch.Manager, Decision: "unchanged"})
 	default:
 		o.offer(s.name, o.change(s.name, core.OperationUpdate, decode(last), decode(s.digest)))
 	}
@@ -144,7 +145,7 @@ func (o *objects) change(
 
 func (o *objects) offer(name types.NamespacedName, c *core.Change) {
 	decision := o.decide(name, c)
-	o.opts.Hooks.Observed(o.watch.Manager, decision)
+	o.opts.Hooks.Observed(hook.Observation{Manager: o.watch.Manager, Decision: decision})
 	o.opts.Logger.LogAttrs(context.Background(), slog.LevelDebug, "change observed",
 		slog.String("watch", o.watch.name), slog.String("operation", string(c.Operation)),
 		slog.String("object", name.String()), slog.String("decision", decision))

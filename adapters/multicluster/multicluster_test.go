@@ -36,6 +36,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime/controllerruntimetest"
 	"github.com/runtime-watcher/runtime-watcher/adapters/multicluster"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 )
 
 // clients returns a fake client for each cluster.
@@ -313,7 +314,7 @@ func start(t *testing.T, connect func(secret client.Object) (client.Client, erro
 		multicluster.ProviderOptions{})
 	w.mgr = must(mcmanager.WithMultiCluster(newManager(w.secrets), provider))
 	w.source = controllerruntime.NewSource(multicluster.Enqueue, controllerruntime.SourceOptions{
-		Handled: func(_ core.Delivery, requests int, _ error) { w.enqueued = requests },
+		Handled: func(h hook.Handled) { w.enqueued = h.Requests },
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	check(t, provider.SetupWithManager(ctx, w.mgr))

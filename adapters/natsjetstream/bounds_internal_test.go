@@ -16,6 +16,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/coretest"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
@@ -108,19 +109,12 @@ func TestSilentRuntimesAreBounded(t *testing.T) {
 // A stream without messages has no oldest one, and a stream without a bound is never filled.
 func TestEmptyBacklog(t *testing.T) {
 	t.Parallel()
-	type backlog struct {
-		Messages uint64
-		Filled   float64
-		Oldest   time.Duration
-	}
-	var got backlog
-	c := &Consumer{opts: Options{Hooks: Hooks{Backlog: func(_ core.Manager, n uint64, filled float64, oldest time.Duration) {
-		got = backlog{n, filled, oldest}
-	}}}}
+	var got hook.Backlog
+	c := &Consumer{opts: Options{Hooks: Hooks{Backlog: func(b hook.Backlog) { got = b }}}}
 	now := time.Now()
 	clock := newClock(func() time.Time { return now })
 	c.reportBacklog("m", clock, &jetstream.StreamInfo{})
-	if diff := cmp.Diff(backlog{}, got); diff != "" {
+	if diff := cmp.Diff(hook.Backlog{Manager: "m"}, got); diff != "" {
 		t.Errorf("backlog of an empty stream (-want +got):\n%s", diff)
 	}
 	clock.learn(now, &jetstream.StreamInfo{TimeStamp: now})
@@ -128,7 +122,8 @@ func TestEmptyBacklog(t *testing.T) {
 		Config: jetstream.StreamConfig{MaxBytes: 200},
 		State:  jetstream.StreamState{Msgs: 2, Bytes: 50, FirstTime: now.Add(-time.Hour)},
 	})
-	if diff := cmp.Diff(backlog{2, 0.25, time.Hour}, got); diff != "" {
+	want := hook.Backlog{Manager: "m", Messages: 2, Filled: 0.25, Oldest: time.Hour}
+	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("backlog (-want +got):\n%s", diff)
 	}
 }
@@ -151,7 +146,7 @@ func TestStreamsThatLoseMessages(t *testing.T) {
 }
 
 // TestClassify: the label of a metric tells a slow stream from a broken connection, and the class
-// decides how long the outbox waits. No failure of a publish is final.
+// decides how long the outbox waits. No failure of a publish is final, unless the batch is too large.
 func TestClassify(t *testing.T) {
 	stream := func(code jetstream.ErrorCode) error { return &jetstream.APIError{Code: 503, ErrorCode: code} }
 	for _, test := range []struct {
@@ -163,8 +158,8 @@ func TestClassify(t *testing.T) {
 		{cause: nats.ErrPermissionViolation, class: core.ErrForbidden, reason: reasons.Forbidden},
 		{cause: jetstream.ErrNoStreamResponse, class: core.ErrUnknownManager, reason: reasons.UnknownManager},
 		{cause: nats.ErrNoResponders, class: core.ErrUnknownManager, reason: reasons.UnknownManager},
-		{cause: nats.ErrMaxPayload, reason: reasons.TooLarge},
-		{cause: jetstream.ErrStreamMessageExceedsMaximum, reason: reasons.TooLarge},
+		{cause: nats.ErrMaxPayload, class: core.ErrTooLarge, reason: reasons.TooLarge},
+		{cause: jetstream.ErrStreamMessageExceedsMaximum, class: core.ErrTooLarge, reason: reasons.TooLarge},
 		{cause: nats.ErrConnectionClosed, reason: reasonDisconnected},
 		{cause: nats.ErrReconnectBufExceeded, reason: reasonDisconnected},
 		{cause: nats.ErrDisconnected, reason: reasonDisconnected},
@@ -177,11 +172,12 @@ func TestClassify(t *testing.T) {
 		{cause: errors.New("broken"), reason: reasonConnection},
 	} {
 		err := classify("subject", fmt.Errorf("publish: %w", test.cause))
-		if err.reason != test.reason || !err.Retryable() || !errors.Is(err, test.cause) {
+		final := test.class == core.ErrTooLarge //nolint:errorlint // The very class.
+		if err.reason != test.reason || err.Retryable() == final || !errors.Is(err, test.cause) {
 			t.Errorf("%v, retryable %t, want the reason %q and %v", err, err.Retryable(), test.reason, test.cause)
 		}
 		for _, class := range []error{
-			core.ErrForbidden, core.ErrUnknownManager, core.ErrNotReady, core.ErrUnauthenticated,
+			core.ErrForbidden, core.ErrUnknownManager, core.ErrNotReady, core.ErrUnauthenticated, core.ErrTooLarge,
 		} {
 			if is := errors.Is(err, class); is != (class == test.class) { //nolint:errorlint // The very class.
 				t.Errorf("%v is %v: %t", test.cause, class, is)

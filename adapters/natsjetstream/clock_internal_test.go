@@ -13,6 +13,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/core/intake"
 )
 
@@ -89,14 +90,14 @@ func offline(t *testing.T, handler core.Handler, age time.Duration) (*Consumer, 
 		t.Fatal(err)
 	}
 	opts := Options{Hooks: Hooks{
-		Redelivered: func(core.Manager) { t.Error("the first delivery is counted as another one") },
+		Redelivered: func(hook.Redelivery) { t.Error("the first delivery is counted as another one") },
 	}}.withDefaults()
 	all := core.VerifierFunc(func(context.Context, core.Peer, *core.WatchEvent) error { return nil })
 	in, err := intake.New(all, map[core.Manager]core.Handler{"my-operator": handler}, opts.ofIntake())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &Consumer{opts: opts, intake: in}, &stored{body: encoded.Body, age: age}
+	return &Consumer{opts: opts, intake: in, paced: opts.Logger}, &stored{body: encoded.Body, age: age}
 }
 
 // A heartbeat that has waited in the stream must not make a runtime look fresh, also if the clock of

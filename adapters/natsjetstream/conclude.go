@@ -18,6 +18,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/core/intake"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
@@ -62,11 +63,11 @@ func newJob(msg jetstream.Msg, clock *clock) *job {
 
 func (c *Consumer) process(ctx context.Context, runtime core.RuntimeID, manager core.Manager, j *job) {
 	if j.attempts > 1 {
-		c.opts.Hooks.Redelivered(manager)
+		c.opts.Hooks.Redelivered(hook.Redelivery{Manager: manager})
 	}
 	account := intake.Account{Name: string(runtime)}
 	if tooFast := c.intake.Enter(account, int64(len(j.msg.Data()))); tooFast != nil {
-		c.conclude(runtime, manager, j, result{tooFast, tooFast.Fault}, c.handBack(ctx, runtime, j, tooFast))
+		c.conclude(runtime, manager, j, resultOf(tooFast), c.handBack(ctx, runtime, j, tooFast))
 		return
 	}
 	defer c.intake.Leave(account)
@@ -246,7 +247,9 @@ func (c *Consumer) settled(j *job, manager core.Manager, fate, reason string, er
 	if err != nil {
 		fate, reason = fateDelayed, reasonConnection
 	}
-	c.opts.Hooks.Concluded(manager, fate, reason, time.Since(j.began))
+	c.opts.Hooks.Concluded(hook.Conclusion{
+		Manager: manager, Fate: fate, Reason: reason, Took: time.Since(j.began),
+	})
 }
 
 func errorsOf(err error) []error {

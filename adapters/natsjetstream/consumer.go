@@ -37,6 +37,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/core/intake"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 	"github.com/runtime-watcher/runtime-watcher/internal/pacedlog"
@@ -88,17 +89,16 @@ type Options struct {
 
 // Hooks are optional callbacks of a [Consumer]. They are called concurrently and must not block.
 type Hooks struct {
-	// Concluded is called for each message with its fate: "enqueued", "handed_back" to the runtime,
-	// "delayed" until the stream delivers it again, or "terminated". Reason is empty when every
-	// event is enqueued. Both may be metric labels, provided that the reasons of verifiers and
-	// handlers are.
-	Concluded func(manager core.Manager, fate, reason string, took time.Duration)
-	// Backlog is called each minute by the replica that takes the messages of a manager. It gets
-	// their number in the stream, the part of the bytes of the stream that is in use (0 to 1), and
-	// the age of the oldest message. All are 0 when the replica stops to take messages.
-	Backlog func(manager core.Manager, messages uint64, filled float64, oldest time.Duration)
+	// Concluded is called at the end of each delivery of a message.
+	Concluded func(hook.Conclusion)
+	// Backlog is called each minute by the replica that takes the messages of a manager, and when
+	// that replica stops to take messages.
+	Backlog func(hook.Backlog)
+	// Unavailable is called when this replica cannot take the messages of a manager in two attempts,
+	// a second apart, and when messages are taken again.
+	Unavailable func(hook.Unavailability)
 	// Redelivered is called for each message that the stream delivers again.
-	Redelivered func(manager core.Manager)
+	Redelivered func(hook.Redelivery)
 }
 
 func (o Options) withDefaults() Options {
@@ -114,9 +114,10 @@ func (o Options) withDefaults() Options {
 		GiveUpAfter:     10 * time.Minute,
 		Logger:          slog.New(slog.DiscardHandler),
 		Hooks: Hooks{
-			Concluded:   func(core.Manager, string, string, time.Duration) {},
-			Backlog:     func(core.Manager, uint64, float64, time.Duration) {},
-			Redelivered: func(core.Manager) {},
+			Concluded:   func(hook.Conclusion) {},
+			Backlog:     func(hook.Backlog) {},
+			Redelivered: func(hook.Redelivery) {},
+			Unavailable: func(hook.Unavailability) {},
 		},
 	})
 }
@@ -145,6 +146,7 @@ type Consumer struct {
 	paced    *slog.Logger // for lines that a runtime can cause without end
 	returns  returns
 	partial  partial
+	problems problems
 	managers []core.Manager
 	now      func() time.Time
 	ackWait  time.Duration
@@ -189,21 +191,30 @@ func NewConsumer(
 }
 
 func (c *Consumer) receiveBatch(ctx context.Context, r *intake.Request) result {
-	v := c.intake.Receive(ctx, r)
-	if v.Whole != nil {
-		return result{v.Whole, v.Whole.Fault}
+	return resultOf(c.intake.Receive(ctx, r))
+}
+
+// resultOf returns the result for an error of the intake.
+func resultOf(err error) result {
+	r := result{err: err}
+	if whole, ok := errors.AsType[*intake.Failure](err); ok {
+		r.fault = whole.Fault
 	}
-	return result{err: v.Err()}
+	return r
 }
 
 // NeedLeaderElection returns false: controller-runtime then starts the consumer on every replica.
 func (c *Consumer) NeedLeaderElection() bool { return false }
 
-// Ready returns nil while Start runs and the connection is open, and otherwise an error that wraps
-// [core.ErrNotReady]. It is for a readiness probe, and does not ask the handlers.
+// Ready returns nil while Start runs, the connection is open and each stream lets this replica take
+// messages. Otherwise it returns an error that wraps [core.ErrNotReady], with the words of the
+// server. It is for a readiness probe, and does not ask the handlers.
 func (c *Consumer) Ready() error {
 	if !c.serving.Load() || !c.conn.IsConnected() {
 		return fmt.Errorf("%w: there is no connection to a NATS server, or Start does not run", core.ErrNotReady)
+	}
+	if problem := c.problems.err(); problem != nil {
+		return fmt.Errorf("%w: %w", core.ErrNotReady, problem)
 	}
 	return nil
 }

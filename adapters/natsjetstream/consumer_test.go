@@ -18,6 +18,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/coretest"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 )
 
 const manager core.Manager = "my-operator"
@@ -98,13 +99,13 @@ type fates struct {
 	counts map[string]int
 }
 
-func (f *fates) add(_ core.Manager, fate, reason string, _ time.Duration) {
+func (f *fates) add(c hook.Conclusion) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.counts == nil {
 		f.counts = map[string]int{}
 	}
-	f.counts[strings.TrimSuffix(fate+" "+reason, " ")]++
+	f.counts[strings.TrimSuffix(c.Fate+" "+c.Reason, " ")]++
 }
 
 func (f *fates) of(fate string) int {
@@ -667,12 +668,12 @@ func TestBacklogIsReported(t *testing.T) {
 	handler := &coretest.Recorder{}
 	handler.Next(func(context.Context, core.Batch) error { return core.ErrNotReady })
 	stop := b.consume(allowAll(), handler, natsjetstream.Options{Hooks: natsjetstream.Hooks{
-		Backlog: func(_ core.Manager, n uint64, filled float64, oldest time.Duration) {
+		Backlog: func(b hook.Backlog) {
 			mu.Lock()
 			defer mu.Unlock()
-			messages, full, age = append(messages, n), max(full, filled), max(age, oldest)
+			messages, full, age = append(messages, b.Messages), max(full, b.Filled), max(age, b.Oldest)
 		},
-		Redelivered: func(core.Manager) { again.Add(1) },
+		Redelivered: func(hook.Redelivery) { again.Add(1) },
 	}})
 	eventually(t, "a message is delivered again", func() bool { return again.Load() > 0 })
 	stop()

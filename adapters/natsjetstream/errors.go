@@ -69,10 +69,12 @@ func classify(subject string, err error) *publishError {
 	case errors.Is(err, jetstream.ErrNoStreamResponse), errors.Is(err, nats.ErrNoResponders):
 		failed.reason, failed.Err = reasons.UnknownManager, both(core.ErrUnknownManager, err)
 	case errors.Is(err, nats.ErrMaxPayload), errors.Is(err, jetstream.ErrStreamMessageExceedsMaximum):
-		failed.reason = reasons.TooLarge
+		failed.reason, failed.permanent, failed.Err = reasons.TooLarge, true, both(core.ErrTooLarge, err)
 	case errors.Is(err, nats.ErrConnectionClosed), errors.Is(err, nats.ErrReconnectBufExceeded),
 		errors.Is(err, nats.ErrDisconnected), errors.Is(err, nats.ErrConnectionReconnecting):
 		failed.reason = reasonDisconnected
+	case errors.Is(err, errSubject):
+		failed.reason = reasonStream
 	case errors.As(err, &api):
 		failed.reason, failed.Err = reasonOfStream(api), both(core.ErrNotReady, err)
 	}

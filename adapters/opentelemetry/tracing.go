@@ -197,6 +197,11 @@ func (t *Tracing) Verifier(next core.Verifier) core.Verifier {
 	return &verifier{tracing: t, next: next}
 }
 
+var (
+	_ core.RequestVerifier = (*verifier)(nil)
+	_ core.Validator       = (*verifier)(nil)
+)
+
 type verifier struct {
 	tracing *Tracing
 	next    core.Verifier
@@ -204,7 +209,7 @@ type verifier struct {
 
 // ForRequest keeps the memory of a verifier that has one for each request, as SANPinning has.
 func (v *verifier) ForRequest() core.Verifier {
-	if next, ok := v.next.(interface{ ForRequest() core.Verifier }); ok {
+	if next, ok := v.next.(core.RequestVerifier); ok {
 		return &verifier{tracing: v.tracing, next: next.ForRequest()}
 	}
 	return v

@@ -234,7 +234,7 @@ func TestVerifierKeepsForRequest(t *testing.T) {
 		verifier core.Verifier
 		want     error
 	}{"plain": {plain, nil}, "with a verifier for each request": {perRequest{plain}, errBroken}} {
-		v, ok := tracing.Verifier(test.verifier).(interface{ ForRequest() core.Verifier })
+		v, ok := tracing.Verifier(test.verifier).(core.RequestVerifier)
 		if !ok {
 			t.Fatalf("%s: the traced verifier has no ForRequest", name)
 		}

@@ -3,47 +3,47 @@ package prometheus
 import (
 	"errors"
 	"sync/atomic"
-	"time"
 
 	prom "github.com/prometheus/client_golang/prometheus"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
 
 // Agent has the metrics of an agent. Its functions are hooks for the parts of an agent. They return
-// at once and may be called concurrently.
+// immediately and may be called concurrently.
 type Agent struct {
-	// Reviewed counts a review for manager that was answered with decision.
-	Reviewed func(manager core.Manager, decision string, took time.Duration)
+	// Reviewed counts an answered review.
+	Reviewed func(hook.Review)
 	// Refused counts a request that was answered with an HTTP status other than 200.
-	Refused func(status int, reason string, took time.Duration)
+	Refused func(hook.Refusal)
 	// OwnerProblem counts an object with a missing or malformed owner.
-	OwnerProblem func(manager core.Manager, problem string)
+	OwnerProblem func(hook.OwnerProblem)
 	// Panicked counts a panic that was caught.
-	Panicked func(place string)
+	Panicked func(hook.Panic)
 	// InFlight adds 1 before a request is read, and -1 after it was answered.
 	InFlight func(delta int)
 	// HandshakeFailed counts a connection to the webhook with a failed TLS handshake.
-	HandshakeFailed func(cause string)
-	// Attempted counts one call of a forwarder with a number of events, 0 for a lone heartbeat.
-	Attempted func(manager core.Manager, events int, took time.Duration, err error)
-	// Connected counts an attempt to connect, which failed unless err is nil.
-	Connected func(err error)
-	// Retried counts a short retry after an HTTP status, 0 for no answer.
-	Retried func(status int)
-	// ContractInUse sets the contract that events to a manager travel with: "v1", "v2", ….
-	ContractInUse func(manager core.Manager, contract string)
+	HandshakeFailed func(hook.HandshakeFailure)
+	// Attempted counts one call of a forwarder.
+	Attempted func(hook.Attempt)
+	// Connected counts an attempt to connect.
+	Connected func(hook.Connection)
+	// Retried counts a short retry.
+	Retried func(hook.Retry)
+	// ContractInUse sets the contract that events to a manager travel with.
+	ContractInUse func(hook.ContractInUse)
 	// ContractUnknown counts an attempt that is answered as if the contract is not known.
-	ContractUnknown func(manager core.Manager)
+	ContractUnknown func(hook.UnknownContract)
 	// ConnectionDropped counts a connection that a server closed for its limit.
-	ConnectionDropped func(server, reason string)
+	ConnectionDropped func(hook.ConnectionDrop)
 	// Stalled counts a time for which the agent did not run.
-	Stalled func()
+	Stalled func(hook.Stall)
 	// ManagersFileBroken sets whether the file with managers is broken.
 	ManagersFileBroken func(broken bool)
 	// CanaryProbed counts a write of the canary and sets the state that it showed.
-	CanaryProbed func(state core.CanaryState, took time.Duration)
+	CanaryProbed func(hook.CanaryProbe)
 	// ReadOutbox makes each scrape read box. The last call counts.
 	ReadOutbox func(box *outbox.Outbox)
 
@@ -73,12 +73,13 @@ func (a *Agent) measureProcess(f *factory) {
 	var servers, reasons, states vocabulary
 	drops := f.counters("connections_dropped_total",
 		"Connections to a server of the agent that were closed for its limit, by reason.", labelServer, labelReason)
-	a.ConnectionDropped = func(server, reason string) {
-		drops.WithLabelValues(servers.value(server), reasons.value(reason)).Inc()
+	a.ConnectionDropped = func(d hook.ConnectionDrop) {
+		drops.WithLabelValues(servers.value(d.Server), reasons.value(d.Reason)).Inc()
 	}
 
-	a.Stalled = f.counters("stalls_total",
-		"Times that the agent did not run for 1 s or longer. A resync stands in for the missed reviews.").WithLabelValues().Inc
+	stalls := f.counters("stalls_total",
+		"Times that the agent did not run for 1 s or longer. A resync stands in for the missed reviews.").WithLabelValues()
+	a.Stalled = func(hook.Stall) { stalls.Inc() }
 
 	broken := f.gauge("managers_file_broken",
 		"1 while the file with managers is broken and its last good list is in use, else 0.")
@@ -93,9 +94,9 @@ func (a *Agent) measureProcess(f *factory) {
 		"Time of one write of the canary, by the state that it showed.", forwardBuckets(), labelState)
 	canary := f.gauges("canary_state",
 		"1 for the state that the last write of the canary showed, 0 for a former one.", labelState)
-	a.CanaryProbed = func(state core.CanaryState, took time.Duration) {
-		canaries.WithLabelValues(states.value(string(state))).Observe(took.Seconds())
-		choose(canary, &states, string(state))
+	a.CanaryProbed = func(p hook.CanaryProbe) {
+		canaries.WithLabelValues(states.value(string(p.State))).Observe(p.Took.Seconds())
+		choose(canary, &states, string(p.State))
 	}
 }
 
@@ -121,22 +122,22 @@ func (a *Agent) measureForwarding(f *factory) {
 	connects := f.counters("forward_connections_total",
 		"Attempts to connect to the control plane, by result.", labelResult)
 	connects.WithLabelValues(resultOK)
-	a.Connected = func(err error) { connects.WithLabelValues(results.value(result(err))).Inc() }
+	a.Connected = func(c hook.Connection) { connects.WithLabelValues(results.value(result(c.Err))).Inc() }
 
 	retries := f.counters("forward_retries_total",
 		"Short retries within an attempt to forward, by the HTTP status before; empty without an answer.", labelCode)
-	a.Retried = func(status int) {
+	a.Retried = func(r hook.Retry) {
 		after := ""
-		if status != 0 {
-			after = code(status)
+		if r.Status != 0 {
+			after = code(r.Status)
 		}
 		retries.WithLabelValues(after).Inc()
 	}
 
 	inUse := f.gauges("contract_in_use",
 		"1 for the contract that events to the manager travel with, 0 for a former one.", labelManager, labelContract)
-	a.ContractInUse = func(manager core.Manager, contract string) {
-		choose(inUse, &contracts, contract, f.managers.value(manager))
+	a.ContractInUse = func(c hook.ContractInUse) {
+		choose(inUse, &contracts, string(c.Contract), f.managers.value(c.Manager))
 	}
 
 	unknown := f.counters("contract_unknown_total",
@@ -144,7 +145,7 @@ func (a *Agent) measureForwarding(f *factory) {
 	for _, manager := range f.managers.values() {
 		unknown.WithLabelValues(manager)
 	}
-	a.ContractUnknown = func(manager core.Manager) { unknown.WithLabelValues(f.managers.value(manager)).Inc() }
+	a.ContractUnknown = func(u hook.UnknownContract) { unknown.WithLabelValues(f.managers.value(u.Manager)).Inc() }
 }
 
 func (a *Agent) measureAttempts(f *factory, results *vocabulary) {
@@ -154,16 +155,16 @@ func (a *Agent) measureAttempts(f *factory, results *vocabulary) {
 	durations.WithLabelValues(resultOK)
 	byResult := f.counters("forward_events_total",
 		"Events in attempts to forward them, repeated ones included, by result.", labelManager, labelResult)
-	success := f.gauges("forward_last_success_timestamp_seconds",
-		"Time of the last attempt that was acknowledged as a whole, in Unix time.", labelManager)
-	a.Attempted = func(manager core.Manager, events int, took time.Duration, err error) {
-		label := f.managers.value(manager)
-		durations.WithLabelValues(results.value(result(err))).Observe(took.Seconds())
-		for result, n := range split(events, err, results) {
+	success := f.ages("forward_last_success_age_seconds",
+		"Time since the last attempt that was acknowledged as a whole, by the clock of the agent.")
+	a.Attempted = func(attempt hook.Attempt) {
+		label := f.managers.value(attempt.Manager)
+		durations.WithLabelValues(results.value(result(attempt.Err))).Observe(attempt.Took.Seconds())
+		for result, n := range split(attempt.Events, attempt.Err, results) {
 			byResult.WithLabelValues(label, result).Add(float64(n))
 		}
-		if err == nil {
-			success.WithLabelValues(label).SetToCurrentTime()
+		if attempt.Err == nil {
+			success.begin(label)
 		}
 	}
 }
@@ -270,12 +271,12 @@ func stocksOf(box *outbox.Outbox, managers *managers, reasons *vocabulary) map[s
 // are hooks of that. Register it as a collector. Create it with [NewInformer]. It is safe for
 // concurrent use.
 type Informer struct {
-	// Observed counts a change of an object of a manager, by its decision.
-	Observed func(manager core.Manager, decision string)
+	// Observed counts a change of an object, by its decision.
+	Observed func(hook.Observation)
 	// Proved records that the API server showed that a watch works.
-	Proved func(manager core.Manager)
+	Proved func(hook.Proof)
 	// Failed counts a failed attempt to establish a watch.
-	Failed func(manager core.Manager, reason string)
+	Failed func(hook.WatchFailure)
 
 	prom.Collector
 }
@@ -286,14 +287,16 @@ func NewInformer(opts Options) (*Informer, error) {
 	if err != nil {
 		return nil, err
 	}
-	last := f.gauges("informer_last_proof_timestamp_seconds",
-		"Time at which the API server last showed that a watch works, in Unix time.", labelManager)
+	last := f.ages("informer_last_proof_age_seconds",
+		"Time since the API server last showed that a watch works, by the clock of the agent.")
+	changes := f.countBy("informer_changes_total",
+		"Changes of watched objects that the informer observed, by decision.", labelDecision)
+	failures := f.countBy("informer_failures_total",
+		"Failed attempts of the informer to establish a watch.", labelReason)
 	return &Informer{
-		Observed: f.countBy("informer_changes_total",
-			"Changes of watched objects that the informer observed, by decision.", labelDecision),
-		Proved: func(manager core.Manager) { last.WithLabelValues(f.managers.value(manager)).SetToCurrentTime() },
-		Failed: f.countBy("informer_failures_total",
-			"Failed attempts of the informer to establish a watch.", labelReason),
+		Observed:  func(o hook.Observation) { changes(o.Manager, o.Decision) },
+		Proved:    func(p hook.Proof) { last.begin(f.managers.value(p.Manager)) },
+		Failed:    func(w hook.WatchFailure) { failures(w.Manager, w.Reason) },
 		Collector: f,
 	}, nil
 }

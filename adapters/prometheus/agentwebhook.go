@@ -1,10 +1,6 @@
 package prometheus
 
-import (
-	"time"
-
-	"github.com/runtime-watcher/runtime-watcher/core"
-)
+import "github.com/runtime-watcher/runtime-watcher/core/hook"
 
 const decisionRefused = "refused"
 
@@ -14,29 +10,34 @@ func (a *Agent) measureWebhook(f *factory) {
 		"Time to answer a request of the webhook, by decision.", admissionBuckets(), labelDecision)
 	reviews := f.counters("admission_reviews_total",
 		"Admission reviews answered, by decision.", labelManager, labelDecision)
-	last := f.gauges("admission_last_review_timestamp_seconds",
-		"Time of the last admission review, in Unix time.", labelManager)
-	a.Reviewed = func(manager core.Manager, decision string, took time.Duration) {
-		decision = decisions.value(decision)
-		label := f.managers.value(manager)
-		durations.WithLabelValues(decision).Observe(took.Seconds())
+	last := f.ages("admission_last_review_age_seconds",
+		"Time since the last admission review, by the clock of the agent.")
+	a.Reviewed = func(r hook.Review) {
+		decision := decisions.value(r.Decision)
+		label := f.managers.value(r.Manager)
+		durations.WithLabelValues(decision).Observe(r.Took.Seconds())
 		reviews.WithLabelValues(label, decision).Inc()
-		last.WithLabelValues(label).SetToCurrentTime()
+		last.begin(label)
 	}
 
 	refusals := f.counters("admission_refusals_total",
 		"Requests of the webhook that were no readable admission review.", labelCode, labelReason)
-	a.Refused = func(status int, reason string, took time.Duration) {
-		durations.WithLabelValues(decisionRefused).Observe(took.Seconds())
-		refusals.WithLabelValues(code(status), reasons.value(reason)).Inc()
+	a.Refused = func(r hook.Refusal) {
+		durations.WithLabelValues(decisionRefused).Observe(r.Took.Seconds())
+		refusals.WithLabelValues(code(r.Status), reasons.value(r.Reason)).Inc()
 	}
 
-	a.OwnerProblem = f.countBy("admission_owner_problems_total",
+	ownerProblems := f.countBy("admission_owner_problems_total",
 		"Reviews of objects with a missing or malformed owner.", labelProblem)
-	a.Panicked = f.count("admission_panics_total",
+	a.OwnerProblem = func(p hook.OwnerProblem) { ownerProblems(p.Manager, p.Problem) }
+
+	panics := f.count("admission_panics_total",
 		"Panics caught while a request of the webhook was answered, by place.", labelPlace)
-	a.HandshakeFailed = f.count("tls_handshake_failures_total",
+	a.Panicked = func(p hook.Panic) { panics(p.Place) }
+
+	handshakes := f.count("tls_handshake_failures_total",
 		"Connections to the webhook with a failed TLS handshake, by cause.", labelCause)
+	a.HandshakeFailed = func(h hook.HandshakeFailure) { handshakes(h.Cause) }
 
 	inFlight := f.gauge("admission_in_flight", "Requests of the webhook in progress.")
 	a.InFlight = func(delta int) { inFlight.Add(float64(delta)) }

@@ -23,15 +23,15 @@ func newCertificates(f *factory) certificates {
 	return func(use string) KeyMaterial {
 		use = uses.value(use)
 		reloads.WithLabelValues(use)
-		expires := func(notBefore, notAfter time.Time) {
-			set(expiry, use, notAfter, float64(notAfter.Unix()))
-			set(lifetime, use, notBefore, notAfter.Sub(notBefore).Seconds())
+		expires := func(g keys.Generation) {
+			set(expiry, use, g.NotAfter, float64(g.NotAfter.Unix()))
+			set(lifetime, use, g.NotBefore, g.NotAfter.Sub(g.NotBefore).Seconds())
 		}
-		reloaded := func(notBefore, notAfter time.Time) {
+		reloaded := func(g keys.Generation) {
 			reloads.WithLabelValues(use).Inc()
-			expires(notBefore, notAfter)
+			expires(g)
 		}
-		refused := func(problem string) { failures.WithLabelValues(use, problems.value(problem)).Inc() }
+		refused := func(r keys.Refusal) { failures.WithLabelValues(use, problems.value(r.Problem)).Inc() }
 		return KeyMaterial{FilesHooks: keys.FilesHooks{Reloaded: reloaded, Refused: refused}, Expires: expires}
 	}
 }
@@ -39,14 +39,14 @@ func newCertificates(f *factory) certificates {
 // KeyMaterial returns the metrics of key material for a use: "client", "server" or "ca".
 func (of certificates) KeyMaterial(use string) KeyMaterial { return of(use) }
 
-// KeyMaterial has the metrics of one set of key material. Its functions return at once and may be
+// KeyMaterial has the metrics of one set of key material. Its functions return immediately and may be
 // called concurrently.
 type KeyMaterial struct {
 	keys.FilesHooks
 	// Expires sets expiry and lifetime of the certificate in use. A zero time removes its series:
-	// notAfter the expiry, notBefore the lifetime. Call it for the first generation, for which no
+	// NotAfter the expiry, NotBefore the lifetime. Call it for the first generation, for which no
 	// hook is called.
-	Expires func(notBefore, notAfter time.Time)
+	Expires func(keys.Generation)
 }
 
 // set removes the series of a use if known is the zero time.

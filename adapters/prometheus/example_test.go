@@ -14,6 +14,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
 
@@ -61,7 +62,7 @@ func ExampleNewListener() {
 	}
 
 	// A listener calls this when it has answered a request.
-	metrics.Hooks.Answered("v2", "kyma", http.StatusOK, "", 80*time.Microsecond)
+	metrics.Hooks.Answered(hook.Answer{Contract: "v2", Manager: "kyma", Status: http.StatusOK, Took: 80 * time.Microsecond})
 
 	printMetrics(reg, "runtime_watcher_listener_requests_total")
 	// Output:

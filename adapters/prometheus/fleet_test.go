@@ -13,6 +13,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/internal/installations"
 )
 
 func newFleet(t testing.TB, opts fleet.Options) *fleet.Fleet {
@@ -25,22 +26,22 @@ func useFleet(t *testing.T) *fleet.Fleet {
 	t.Helper()
 	f := newFleet(t, fleet.Options{MaxStatuses: 3})
 	expiry := time.Unix(4_000_000_000, 0)
-	f.Observe(peer("fresh", expiry), "kyma", core.Batch{
+	f.Receiver().Observe(peer("fresh", expiry), "kyma", core.Batch{
 		Epoch:  "e",
 		Events: []core.Numbered{{WatchEvent: core.WatchEvent{Resync: true}, Sequence: 1}},
 		Heartbeat: beat(core.Heartbeat{
 			Sequence: 1, Pending: 2, OldestPending: 3 * time.Second, Canary: core.CanaryAlive,
 		}),
 	}, nil)
-	f.Observe(peer("loses", expiry.Add(time.Hour)), "kyma", core.Batch{Epoch: "e", Heartbeat: beat(core.Heartbeat{
+	f.Receiver().Observe(peer("loses", expiry.Add(time.Hour)), "kyma", core.Batch{Epoch: "e", Heartbeat: beat(core.Heartbeat{
 		Canary: core.CanaryLost, Pending: 1, OldestPending: time.Second,
 	})}, nil)
-	f.Observe(peer("silent", time.Time{}), "kyma", core.Batch{
+	f.Receiver().Observe(peer("silent", time.Time{}), "kyma", core.Batch{
 		Epoch:     "e",
 		Events:    []core.Numbered{{Sequence: 1}},
 		Heartbeat: beat(core.Heartbeat{Leaving: true, Sequence: 1}),
 	}, nil)
-	f.Observe(peer("beyond", time.Time{}), "kyma", core.NewBatch(core.WatchEvent{}), nil)
+	f.Receiver().Observe(peer("beyond", time.Time{}), "kyma", core.NewBatch(core.WatchEvent{}), nil)
 	return f
 }
 
@@ -121,10 +122,10 @@ func TestFleetPerRuntime(t *testing.T) {
 func TestFleetManagersAreBounded(t *testing.T) {
 	f := newFleet(t, fleet.Options{})
 	for n := range 1000 {
-		f.Observe(peer("runtime", time.Time{}), core.Manager(fmt.Sprintf("manager-%d", n)),
+		f.Receiver().Observe(peer("runtime", time.Time{}), core.Manager(fmt.Sprintf("manager-%d", n)),
 			core.NewBatch(core.WatchEvent{}), nil)
 	}
-	f.Observe(peer("runtime", time.Time{}), "Not A Label\xff", core.NewBatch(core.WatchEvent{}), nil)
+	f.Receiver().Observe(peer("runtime", time.Time{}), "Not A Label\xff", core.NewBatch(core.WatchEvent{}), nil)
 	opts := prometheus.Options{Managers: []core.Manager{"zz"}, MaxManagers: 3}
 	text := scrape(t, fleetRegistry(t, f, opts))
 	n := strings.Count(text, "\nruntime_watcher_fleet_events_pending{")
@@ -144,7 +145,7 @@ func ExampleRegisterFleet() {
 		panic(err)
 	}
 	// A listener with listener.Options{Fleet: watched} does this.
-	watched.Observe(core.Peer{ID: "runtime-1"}, "kyma", core.Batch{Epoch: "e", Heartbeat: &core.Heartbeat{
+	watched.Receiver().Observe(core.Peer{ID: "runtime-1"}, "kyma", core.Batch{Epoch: "e", Heartbeat: &core.Heartbeat{
 		Number: 1, Interval: 30 * time.Second, Pending: 7, OldestPending: 90 * time.Second,
 	}}, nil)
 	printMetrics(reg, `runtime_watcher_fleet_runtimes{manager="kyma",reason="pending_too_long"`)
@@ -154,9 +155,9 @@ func ExampleRegisterFleet() {
 	// runtime_watcher_fleet_oldest_event_pending_seconds{manager="kyma"} 90
 }
 
-func installations() fleet.Installations {
-	return fleet.Installations{
-		Runtimes: map[fleet.InstallationState]int{
+func installed() installations.All {
+	return installations.All{
+		Runtimes: map[installations.State]int{
 			{State: "Ready"}: 3, {State: "Failed", Reason: "Unreachable"}: 1,
 		},
 		NeverHeard: map[core.Manager][]core.RuntimeID{"kyma": {"a", "b"}, "other": nil},
@@ -167,7 +168,7 @@ func installations() fleet.Installations {
 func TestInstallations(t *testing.T) {
 	t.Parallel()
 	reg := prom.NewPedanticRegistry()
-	check(t, prometheus.RegisterInstallations(reg, installations, prometheus.Options{PerRuntime: 1}))
+	check(t, prometheus.RegisterInstallations(reg, installed, prometheus.Options{PerRuntime: 1}))
 	text := scrape(t, reg)
 	want := []string{
 		`ca_phase{phase="Confirming"} 1`,

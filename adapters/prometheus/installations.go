@@ -8,7 +8,7 @@ import (
 	prom "github.com/prometheus/client_golang/prometheus"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/internal/installations"
 )
 
 const (
@@ -21,14 +21,14 @@ const (
 // Each scrape calls read, such as the method Installations of a runtimes.Overview. It fails when
 // reg or read is nil or an option is wrong. It fails with a [prom.AlreadyRegisteredError] when reg
 // has such metrics.
-func RegisterInstallations(reg prom.Registerer, read func() fleet.Installations, opts Options) error {
+func RegisterInstallations(reg prom.Registerer, read func() installations.All, opts Options) error {
 	if read == nil {
 		return fmt.Errorf("%w: the function that reads is nil, want one", errOptions)
 	}
 	return register(reg, "installation", opts, func(f *factory) { sampleInstallations(f, read) })
 }
 
-func sampleInstallations(f *factory, read func() fleet.Installations) {
+func sampleInstallations(f *factory, read func() installations.All) {
 	runtimes := f.sampledGauge("runtimes", "Runtimes in each state of the agent's installation, by reason.",
 		labelState, labelReason)
 	neverHeard := f.sampledGauge("never_heard_runtimes",

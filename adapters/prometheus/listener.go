@@ -2,27 +2,18 @@ package prometheus
 
 import (
 	"net/http"
-	"time"
 
 	prom "github.com/prometheus/client_golang/prometheus"
 
-	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 )
 
-// Listener has the metrics of a listener: the hooks for its options. They return at once and may be
+// Listener has the metrics of a listener: the hooks for its options. They return immediately and may be
 // called concurrently.
 type Listener struct {
 	// Hooks fits the field Hooks of the options of a listener.
-	Hooks hooks
+	Hooks hook.Listener
 	certificates
-}
-
-// hooks has the fields of the hooks of package listener, which no agent may link.
-type hooks = struct {
-	Answered          func(contract string, manager core.Manager, status int, reason string, took time.Duration)
-	InFlight          func(delta int)
-	HandshakeFailed   func(cause string)
-	ConnectionDropped func(reason string)
 }
 
 // NewListener returns the metrics of a listener, registered with reg. It fails as [NewAgent] does.
@@ -41,17 +32,20 @@ func (l *Listener) measure(f *factory) {
 		labelContract, labelManager, labelCode, labelReason)
 	durations := f.histograms("request_duration_seconds",
 		"Time to answer a request, by contract and HTTP status.", requestBuckets(), labelContract, labelCode)
-	l.Hooks.Answered = func(contract string, manager core.Manager, status int, reason string, took time.Duration) {
-		contract = contracts.value(contract)
-		durations.WithLabelValues(contract, code(status)).Observe(took.Seconds())
-		answers.WithLabelValues(contract, f.managers.value(manager), code(status), reasons.value(reason)).Inc()
+	l.Hooks.Answered = func(a hook.Answer) {
+		contract := contracts.value(string(a.Contract))
+		status := code(a.Status)
+		durations.WithLabelValues(contract, status).Observe(a.Took.Seconds())
+		answers.WithLabelValues(contract, f.managers.value(a.Manager), status, reasons.value(a.Reason)).Inc()
 	}
 	inFlight := f.gauge("requests_in_flight", "Requests that the verifier or the handler is working on.")
 	l.Hooks.InFlight = func(delta int) { inFlight.Add(float64(delta)) }
-	l.Hooks.HandshakeFailed = f.count("tls_handshake_failures_total",
+	handshakes := f.count("tls_handshake_failures_total",
 		"Connections with a failed TLS handshake, by cause.", labelCause)
-	l.Hooks.ConnectionDropped = f.count("connections_dropped_total",
+	l.Hooks.HandshakeFailed = func(h hook.HandshakeFailure) { handshakes(h.Cause) }
+	drops := f.count("connections_dropped_total",
 		"Connections that were closed for the limit, by reason.", labelReason)
+	l.Hooks.ConnectionDropped = func(d hook.ConnectionDrop) { drops(d.Reason) }
 	if f.opts.Aliases {
 		l.measureAliases(f)
 	}
@@ -76,18 +70,18 @@ func (l *Listener) measureAliases(f *factory) {
 
 	var contracts vocabulary
 	hooks := l.Hooks
-	l.Hooks.Answered = func(contract string, manager core.Manager, status int, reason string, took time.Duration) {
-		hooks.Answered(contract, manager, status, reason, took)
+	l.Hooks.Answered = func(a hook.Answer) {
+		hooks.Answered(a)
 		requests.Inc()
-		duration.Set(took.Seconds())
-		if status >= http.StatusBadRequest {
+		duration.Set(a.Took.Seconds())
+		if a.Status >= http.StatusBadRequest {
 			errors.Inc()
 		}
-		switch status {
+		switch a.Status {
 		case http.StatusRequestEntityTooLarge:
 			tooLarge.Inc()
 		case http.StatusUnauthorized, http.StatusForbidden:
-			uri := "/" + contracts.value(contract) + "/" + f.managers.value(manager) + "/event"
+			uri := "/" + contracts.value(string(a.Contract)) + "/" + f.managers.value(a.Manager) + "/event"
 			unverified.WithLabelValues(uri).Inc()
 		}
 	}
@@ -103,15 +97,17 @@ func requestBuckets() []float64 {
 }
 
 // Consumer has the metrics of a consumer of messages. It converts to the hooks of
-// adapters/natsjetstream. Its functions return at once and may be called concurrently.
+// adapters/natsjetstream. Its functions return immediately and may be called concurrently.
 type Consumer struct {
-	// Concluded counts a message for manager by its fate, for a reason. The reason is empty when
-	// every event is enqueued.
-	Concluded func(manager core.Manager, fate, reason string, took time.Duration)
+	// Concluded counts a message by its fate and its reason.
+	Concluded func(hook.Conclusion)
 	// Backlog sets the backlog in the stream of a manager.
-	Backlog func(manager core.Manager, messages uint64, filled float64, oldest time.Duration)
+	Backlog func(hook.Backlog)
+	// Unavailable sets whether the messages of a manager can be taken. The backlog is unknown while
+	// they cannot, so its series are removed.
+	Unavailable func(hook.Unavailability)
 	// Redelivered counts a message that the stream delivers again.
-	Redelivered func(manager core.Manager)
+	Redelivered func(hook.Redelivery)
 }
 
 // NewConsumer returns the metrics of a consumer, registered with reg. It fails as [NewAgent] does.
@@ -127,24 +123,39 @@ func (c *Consumer) measure(f *factory) {
 		labelManager, labelFate, labelReason)
 	durations := f.histograms("message_duration_seconds",
 		"Time to handle one delivery of a message, by fate.", requestBuckets(), labelFate)
-	c.Concluded = func(manager core.Manager, fate, reason string, took time.Duration) {
-		fate = fates.value(fate)
-		durations.WithLabelValues(fate).Observe(took.Seconds())
-		messages.WithLabelValues(f.managers.value(manager), fate, reasons.value(reason)).Inc()
+	c.Concluded = func(c hook.Conclusion) {
+		fate := fates.value(c.Fate)
+		durations.WithLabelValues(fate).Observe(c.Took.Seconds())
+		messages.WithLabelValues(f.managers.value(c.Manager), fate, reasons.value(c.Reason)).Inc()
 	}
 
 	backlog := f.gauges("backlog_messages", "Messages in the stream, 0 at a replica that takes none.", labelManager)
 	filled := f.gauges("backlog_ratio",
 		"Part of the bytes of the stream that is in use. A full stream refuses events.", labelManager)
 	age := f.gauges("backlog_age_seconds", "Age of the oldest message in the stream, 0 without one.", labelManager)
-	c.Backlog = func(manager core.Manager, messages uint64, part float64, oldest time.Duration) {
-		name := f.managers.value(manager)
-		backlog.WithLabelValues(name).Set(float64(messages))
-		filled.WithLabelValues(name).Set(part)
-		age.WithLabelValues(name).Set(oldest.Seconds())
+	c.Backlog = func(b hook.Backlog) {
+		name := f.managers.value(b.Manager)
+		backlog.WithLabelValues(name).Set(float64(b.Messages))
+		filled.WithLabelValues(name).Set(b.Filled)
+		age.WithLabelValues(name).Set(b.Oldest.Seconds())
+	}
+
+	unavailable := f.gauges("stream_unavailable",
+		"1 while the stream of a manager, or its durable consumer, is refused or does not answer, otherwise 0.",
+		labelManager)
+	c.Unavailable = func(u hook.Unavailability) {
+		name := f.managers.value(u.Manager)
+		if u.Reason == "" {
+			unavailable.WithLabelValues(name).Set(0)
+			return
+		}
+		unavailable.WithLabelValues(name).Set(1)
+		backlog.DeleteLabelValues(name)
+		filled.DeleteLabelValues(name)
+		age.DeleteLabelValues(name)
 	}
 
 	redelivered := f.counters("redelivered_messages_total",
 		"Deliveries of messages that the stream had delivered before.", labelManager)
-	c.Redelivered = func(manager core.Manager) { redelivered.WithLabelValues(f.managers.value(manager)).Inc() }
+	c.Redelivered = func(r hook.Redelivery) { redelivered.WithLabelValues(f.managers.value(r.Manager)).Inc() }
 }

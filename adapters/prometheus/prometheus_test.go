@@ -22,7 +22,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -57,29 +59,37 @@ func useAgent(t *testing.T, agent *prometheus.Agent) {
 		box.Accept("kyma", core.WatchEvent{Watched: types.NamespacedName{Name: object}})
 	}
 	agent.InFlight(+1)
-	agent.Reviewed("kyma", "accepted", 40*time.Microsecond)
-	agent.Reviewed("kyma", "unchanged", 300*time.Microsecond)
-	agent.Refused(http.StatusUnsupportedMediaType, "media_type", 20*time.Microsecond)
-	agent.Attempted("kyma", 3, 7*time.Millisecond, nil)
-	agent.Attempted("kyma", 3, 2*time.Second, refusal("unavailable"))
-	agent.Attempted("kyma", 3, 8*time.Millisecond, core.EventErrors{1: refusal("malformed")})
-	agent.OwnerProblem("kyma", "malformed")
-	agent.Panicked("filter")
-	agent.Connected(nil)
-	agent.Connected(errBroken)
-	agent.Retried(http.StatusBadGateway)
-	agent.Retried(0)
-	agent.HandshakeFailed("bad_certificate")
-	agent.ConnectionDropped("webhook", "displaced")
-	agent.Stalled()
-	agent.ContractUnknown("kyma")
-	agent.ContractInUse("kyma", "v2")
-	agent.CanaryProbed(core.CanaryLost, 3*time.Second)
-	agent.CanaryProbed(core.CanaryAlive, 4*time.Millisecond)
-	agent.KeyMaterial("server").Expires(time.Unix(1_799_000_000, 0), time.Unix(1_800_000_000, 0))
-	agent.KeyMaterial("client").Reloaded(time.Unix(1_899_000_000, 0), time.Unix(1_900_000_000, 0))
-	agent.KeyMaterial("client").Refused("mismatch")
-	agent.KeyMaterial("client").Refused("mismatch")
+	agent.Reviewed(hook.Review{Manager: "kyma", Decision: "accepted", Took: 40 * time.Microsecond})
+	agent.Reviewed(hook.Review{Manager: "kyma", Decision: "unchanged", Took: 300 * time.Microsecond})
+	agent.Refused(hook.Refusal{
+		Status: http.StatusUnsupportedMediaType, Reason: "media_type", Took: 20 * time.Microsecond,
+	})
+	agent.Attempted(hook.Attempt{Manager: "kyma", Events: 3, Took: 7 * time.Millisecond})
+	agent.Attempted(hook.Attempt{Manager: "kyma", Events: 3, Took: 2 * time.Second, Err: refusal("unavailable")})
+	agent.Attempted(hook.Attempt{
+		Manager: "kyma", Events: 3, Took: 8 * time.Millisecond, Err: core.EventErrors{1: refusal("malformed")},
+	})
+	agent.OwnerProblem(hook.OwnerProblem{Manager: "kyma", Problem: "malformed"})
+	agent.Panicked(hook.Panic{Place: "filter"})
+	agent.Connected(hook.Connection{})
+	agent.Connected(hook.Connection{Err: errBroken})
+	agent.Retried(hook.Retry{Status: http.StatusBadGateway})
+	agent.Retried(hook.Retry{})
+	agent.HandshakeFailed(hook.HandshakeFailure{Cause: "bad_certificate"})
+	agent.ConnectionDropped(hook.ConnectionDrop{Server: "webhook", Reason: "displaced"})
+	agent.Stalled(hook.Stall{})
+	agent.ContractUnknown(hook.UnknownContract{Manager: "kyma"})
+	agent.ContractInUse(hook.ContractInUse{Manager: "kyma", Contract: "v2"})
+	agent.CanaryProbed(hook.CanaryProbe{State: core.CanaryLost, Took: 3 * time.Second})
+	agent.CanaryProbed(hook.CanaryProbe{State: core.CanaryAlive, Took: 4 * time.Millisecond})
+	agent.KeyMaterial("server").Expires(keys.Generation{
+		NotBefore: time.Unix(1_799_000_000, 0), NotAfter: time.Unix(1_800_000_000, 0),
+	})
+	agent.KeyMaterial("client").Reloaded(keys.Generation{
+		NotBefore: time.Unix(1_899_000_000, 0), NotAfter: time.Unix(1_900_000_000, 0),
+	})
+	agent.KeyMaterial("client").Refused(keys.Refusal{Problem: "mismatch"})
+	agent.KeyMaterial("client").Refused(keys.Refusal{Problem: "mismatch"})
 }
 
 // useListener touches every metric of a listener.
@@ -87,14 +97,22 @@ func useListener(listener *prometheus.Listener) {
 	listener.Hooks.InFlight(+1)
 	listener.Hooks.InFlight(+1)
 	listener.Hooks.InFlight(-1)
-	listener.Hooks.Answered("v2", "kyma", http.StatusOK, "", 60*time.Microsecond)
-	listener.Hooks.Answered("v2", "kyma", http.StatusServiceUnavailable, "busy", 3*time.Millisecond)
-	listener.Hooks.Answered("v1", "", http.StatusNotFound, "unknown_manager", 30*time.Microsecond)
-	listener.Hooks.HandshakeFailed("untrusted")
-	listener.Hooks.ConnectionDropped("no_slot")
-	listener.KeyMaterial("server").Reloaded(time.Unix(1_899_000_000, 0), time.Unix(1_900_000_000, 0))
-	listener.KeyMaterial("server").Refused("expired")
-	listener.KeyMaterial("ca").Expires(time.Time{}, time.Unix(2_000_000_000, 0))
+	listener.Hooks.Answered(hook.Answer{
+		Contract: "v2", Manager: "kyma", Status: http.StatusOK, Took: 60 * time.Microsecond,
+	})
+	listener.Hooks.Answered(hook.Answer{
+		Contract: "v2", Manager: "kyma", Status: http.StatusServiceUnavailable, Reason: "busy", Took: 3 * time.Millisecond,
+	})
+	listener.Hooks.Answered(hook.Answer{
+		Contract: "v1", Status: http.StatusNotFound, Reason: "unknown_manager", Took: 30 * time.Microsecond,
+	})
+	listener.Hooks.HandshakeFailed(hook.HandshakeFailure{Cause: "untrusted"})
+	listener.Hooks.ConnectionDropped(hook.ConnectionDrop{Reason: "no_slot"})
+	listener.KeyMaterial("server").Reloaded(keys.Generation{
+		NotBefore: time.Unix(1_899_000_000, 0), NotAfter: time.Unix(1_900_000_000, 0),
+	})
+	listener.KeyMaterial("server").Refused(keys.Refusal{Problem: "expired"})
+	listener.KeyMaterial("ca").Expires(keys.Generation{NotAfter: time.Unix(2_000_000_000, 0)})
 }
 
 func TestExposition(t *testing.T) {
@@ -174,7 +192,7 @@ func register(t *testing.T) map[string]func(prom.Registerer, prometheus.Options)
 			return prometheus.RegisterFleet(reg, watched, opts)
 		},
 		"installations": func(reg prom.Registerer, opts prometheus.Options) error {
-			return prometheus.RegisterInstallations(reg, installations, opts)
+			return prometheus.RegisterInstallations(reg, installed, opts)
 		},
 	}
 }
@@ -252,13 +270,19 @@ func check(tb testing.TB, err error) {
 
 func TestListenerBoundsManagers(t *testing.T) {
 	listener, reg := registered(t, prometheus.NewListener, prometheus.Options{MaxManagers: 2, Managers: []core.Manager{"known"}})
-	listener.Hooks.Answered("", "", http.StatusNotFound, "unknown_path", time.Microsecond)
+	listener.Hooks.Answered(hook.Answer{Status: http.StatusNotFound, Reason: "unknown_path", Took: time.Microsecond})
 	for i := range 100 {
 		manager := core.Manager(fmt.Sprintf("guess-%d", i))
-		listener.Hooks.Answered("v2", manager, http.StatusNotFound, "unknown_manager", time.Microsecond)
+		listener.Hooks.Answered(hook.Answer{
+			Contract: "v2", Manager: manager, Status: http.StatusNotFound, Reason: "unknown_manager", Took: time.Microsecond,
+		})
 	}
-	listener.Hooks.Answered("v2", "known", http.StatusServiceUnavailable, "not_ready", time.Microsecond)
-	listener.Hooks.Answered("v2", "known", 0, "\xff", time.Microsecond)
+	listener.Hooks.Answered(hook.Answer{
+		Contract: "v2", Manager: "known", Status: http.StatusServiceUnavailable, Reason: "not_ready", Took: time.Microsecond,
+	})
+	listener.Hooks.Answered(hook.Answer{
+		Contract: "v2", Manager: "known", Status: 0, Reason: "\xff", Took: time.Microsecond,
+	})
 	wantLines(t, scrape(t, reg),
 		`requests_total{code="404",contract="",manager="_other",reason="unknown_path"} 1`,
 		`requests_total{code="404",contract="v2",manager="guess-0",reason="unknown_manager"} 1`,
@@ -275,7 +299,7 @@ func TestListenerAliases(t *testing.T) {
 	for _, status := range []int{
 		http.StatusOK, http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnauthorized, http.StatusForbidden,
 	} {
-		listener.Hooks.Answered("v2", "known", status, "", time.Second)
+		listener.Hooks.Answered(hook.Answer{Contract: "v2", Manager: "known", Status: status, Took: time.Second})
 	}
 	listener.Hooks.InFlight(2)
 	text := "\n" + scrape(t, reg)
@@ -299,15 +323,21 @@ func TestListenerAliases(t *testing.T) {
 // bounded.
 func TestConsumerCountsMessages(t *testing.T) {
 	consumer, reg := registered(t, prometheus.NewConsumer, prometheus.Options{MaxManagers: 1})
-	consumer.Concluded("kyma", "enqueued", "", 3*time.Millisecond)
-	consumer.Concluded("kyma", "enqueued", "", 3*time.Millisecond)
-	consumer.Concluded("kyma", "terminated", "forbidden", time.Millisecond)
-	consumer.Concluded("another", "delayed", "not_ready", time.Millisecond)
+	consumer.Concluded(hook.Conclusion{Manager: "kyma", Fate: "enqueued", Took: 3 * time.Millisecond})
+	consumer.Concluded(hook.Conclusion{Manager: "kyma", Fate: "enqueued", Took: 3 * time.Millisecond})
+	consumer.Concluded(hook.Conclusion{
+		Manager: "kyma", Fate: "terminated", Reason: "forbidden", Took: time.Millisecond,
+	})
+	consumer.Concluded(hook.Conclusion{
+		Manager: "another", Fate: "delayed", Reason: "not_ready", Took: time.Millisecond,
+	})
 	for i := range 100 {
-		consumer.Concluded("kyma", "delayed", fmt.Sprintf("reason-%d", i), time.Millisecond)
+		consumer.Concluded(hook.Conclusion{
+			Manager: "kyma", Fate: "delayed", Reason: fmt.Sprintf("reason-%d", i), Took: time.Millisecond,
+		})
 	}
-	consumer.Backlog("kyma", 12, 0.5, time.Minute)
-	consumer.Redelivered("kyma")
+	consumer.Backlog(hook.Backlog{Manager: "kyma", Messages: 12, Filled: 0.5, Oldest: time.Minute})
+	consumer.Redelivered(hook.Redelivery{Manager: "kyma"})
 	wantLines(t, scrape(t, reg),
 		`runtime_watcher_consumer_backlog_messages{manager="kyma"} 12`,
 		`runtime_watcher_consumer_backlog_ratio{manager="kyma"} 0.5`,
@@ -319,6 +349,20 @@ func TestConsumerCountsMessages(t *testing.T) {
 		`runtime_watcher_consumer_messages_total{fate="delayed",manager="kyma",reason="other"} 38`,
 		`runtime_watcher_consumer_message_duration_seconds_bucket{fate="enqueued",le="0.005"} 2`,
 		`runtime_watcher_consumer_message_duration_seconds_count{fate="delayed"} 101`,
+	)
+
+	// The backlog of a stream that cannot be read is unknown, and not 0.
+	consumer.Unavailable(hook.Unavailability{Manager: "kyma", Reason: "stream"})
+	text := scrape(t, reg)
+	wantLines(t, text, `runtime_watcher_consumer_stream_unavailable{manager="kyma"} 1`)
+	if strings.Contains(text, "consumer_backlog") {
+		t.Errorf("there is a backlog of a stream that cannot be read:\n%s", text)
+	}
+	consumer.Unavailable(hook.Unavailability{Manager: "kyma"})
+	consumer.Backlog(hook.Backlog{Manager: "kyma", Messages: 3, Filled: 0.5, Oldest: time.Minute})
+	wantLines(t, scrape(t, reg),
+		`runtime_watcher_consumer_stream_unavailable{manager="kyma"} 0`,
+		`runtime_watcher_consumer_backlog_messages{manager="kyma"} 3`,
 	)
 }
 
@@ -332,7 +376,7 @@ func TestManagersBeyondTheLimitShareSeries(t *testing.T) {
 	}
 	box.Accept("known", core.WatchEvent{})
 	box.Accept("Not A Label\xff", core.WatchEvent{})
-	agent.Reviewed("guess-7", "accepted", time.Microsecond)
+	agent.Reviewed(hook.Review{Manager: "guess-7", Decision: "accepted", Took: time.Microsecond})
 	want := map[string]fates{
 		"known":   {"accepted": 1, "pending": 1},
 		"guess-0": {"accepted": 1, "pending": 1},
@@ -350,16 +394,16 @@ func TestForeignWordsAreBounded(t *testing.T) {
 	agent, reg := newAgent(t, prometheus.Options{})
 	for i := range 1000 {
 		word := fmt.Sprintf("word_%d", i)
-		agent.Reviewed("kyma", word, time.Microsecond)
-		agent.Refused(http.StatusBadRequest, word, time.Microsecond)
-		agent.Attempted("kyma", 1, time.Millisecond, refusal(word))
-		agent.OwnerProblem("kyma", word)
-		agent.Panicked(word)
-		agent.KeyMaterial(word).Reloaded(time.Unix(1, 0), time.Unix(2, 0))
-		agent.KeyMaterial("client").Refused(word)
+		agent.Reviewed(hook.Review{Manager: "kyma", Decision: word, Took: time.Microsecond})
+		agent.Refused(hook.Refusal{Status: http.StatusBadRequest, Reason: word, Took: time.Microsecond})
+		agent.Attempted(hook.Attempt{Manager: "kyma", Events: 1, Took: time.Millisecond, Err: refusal(word)})
+		agent.OwnerProblem(hook.OwnerProblem{Manager: "kyma", Problem: word})
+		agent.Panicked(hook.Panic{Place: word})
+		agent.KeyMaterial(word).Reloaded(keys.Generation{NotBefore: time.Unix(1, 0), NotAfter: time.Unix(2, 0)})
+		agent.KeyMaterial("client").Refused(keys.Refusal{Problem: word})
 	}
-	agent.Refused(http.StatusBadRequest, "\xff", time.Microsecond)
-	agent.Refused(http.StatusBadRequest, strings.Repeat("a", 65), time.Microsecond)
+	agent.Refused(hook.Refusal{Status: http.StatusBadRequest, Reason: "\xff", Took: time.Microsecond})
+	agent.Refused(hook.Refusal{Status: http.StatusBadRequest, Reason: strings.Repeat("a", 65), Took: time.Microsecond})
 	// 64 words, "other", and those that exist from the start.
 	const want = 64 + 1 + 2
 	families := must(reg.Gather())(t)
@@ -372,9 +416,11 @@ func TestForeignWordsAreBounded(t *testing.T) {
 
 func TestAttemptsAreCountedByTheResultOfEachEvent(t *testing.T) {
 	agent, reg := newAgent(t, prometheus.Options{})
-	agent.Attempted("kyma", 4, time.Millisecond,
-		fmt.Errorf("batch: %w", core.EventErrors{0: refusal("malformed"), 3: errBroken, 4: core.ErrNotSent}))
-	agent.Attempted("kyma", 2, time.Millisecond, errBroken)
+	agent.Attempted(hook.Attempt{
+		Manager: "kyma", Events: 4, Took: time.Millisecond,
+		Err: fmt.Errorf("batch: %w", core.EventErrors{0: refusal("malformed"), 3: errBroken, 4: core.ErrNotSent}),
+	})
+	agent.Attempted(hook.Attempt{Manager: "kyma", Events: 2, Took: time.Millisecond, Err: errBroken})
 	text := scrape(t, reg)
 	wantLines(t, text,
 		`forward_events_total{manager="kyma",result="ok"} 2`,
@@ -392,10 +438,10 @@ func TestAttemptsAreCountedByTheResultOfEachEvent(t *testing.T) {
 func TestExpiresIsRemovedByTheZeroTime(t *testing.T) {
 	agent, reg := newAgent(t, prometheus.Options{})
 	material := agent.KeyMaterial("client")
-	material.Reloaded(time.Unix(2, 0), time.Unix(5, 0))
+	material.Reloaded(keys.Generation{NotBefore: time.Unix(2, 0), NotAfter: time.Unix(5, 0)})
 	wantLines(t, scrape(t, reg), `agent_certificate_expiry_timestamp_seconds{use="client"} 5`,
 		`agent_certificate_lifetime_seconds{use="client"} 3`)
-	material.Reloaded(time.Time{}, time.Time{})
+	material.Reloaded(keys.Generation{})
 	if text := scrape(t, reg); strings.Contains(text, "certificate_expiry") || strings.Contains(text, "certificate_lifetime") {
 		t.Error("expiry or lifetime is still exposed")
 	}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/url"
 	"sync"
-	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -73,7 +72,7 @@ func (c *config) connectNATS(options natsjetstream.ForwarderOptions, opts ...nat
 	t := &natsTransport{}
 	var err error
 	t.files, err = keys.NewFiles(c.Keys.Client, keys.FilesOptions{Hooks: keys.FilesHooks{
-		Reloaded: func(_, _ time.Time) { _ = t.conn.ForceReconnect() }, // It fails while it reconnects anyway.
+		Reloaded: func(keys.Generation) { _ = t.conn.ForceReconnect() }, // It fails while it reconnects anyway.
 	}})
 	if err != nil {
 		return nil, err

@@ -3,7 +3,6 @@ package certificates
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"slices"
@@ -19,11 +18,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/serverside"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
 // wantedListener has bundle and certificate in one Secret, so that they never mix generations.
 func (c *Certificates) wantedListener(o *observed) *corev1.Secret {
-	server := o.serverSecret(c.names)
+	server := o.serverSecret()
 	if server == nil {
 		return nil
 	}
@@ -44,8 +44,8 @@ func (c *Certificates) wantedListener(o *observed) *corev1.Secret {
 	key := c.ListenerSecret()
 	secret.Namespace, secret.Name = key.Namespace, key.Name
 	secret.Annotations = map[string]string{
-		annotationBundleSince: since.UTC().Format(time.RFC3339Nano),
-		annotationAdditional:  strings.Join(fingerprints(o.additional), ","),
+		c.names.key(annotationBundleSince): since.UTC().Format(time.RFC3339Nano),
+		c.names.key(annotationAdditional):  strings.Join(fingerprints(o.additional), ","),
 	}
 	if o.listener != nil {
 		secret.Type = o.listener.Type // It cannot be changed, and another program may have made the Secret.
@@ -85,9 +85,10 @@ func (c *Certificates) importAuthority(ctx context.Context, seen *observed, gene
 	}
 	// It has no Certificate: cert-manager would issue the CA anew.
 	meta := c.meta(c.names.authority(generation))
-	meta.Labels[labelRole], meta.Labels[labelGeneration] = roleCA, strconv.Itoa(generation)
+	meta.Labels[c.names.key(labelRole)] = roleCA
+	meta.Labels[c.names.key(labelGeneration)] = strconv.Itoa(generation)
 	meta.Annotations = map[string]string{
-		annotationImported: c.opts.ImportCA.String(), annotationRequest: seen.request,
+		c.names.key(annotationImported): c.opts.ImportCA.String(), c.names.key(annotationRequest): seen.request,
 	}
 	return c.apply(ctx, &corev1.Secret{
 		TypeMeta: secretType(), ObjectMeta: meta, Type: corev1.SecretTypeTLS,
@@ -108,7 +109,7 @@ func (o *observed) isNew() bool {
 }
 
 func importable(source *corev1.Secret, seen *observed) error {
-	pair, err := tls.X509KeyPair(source.Data[corev1.TLSCertKey], source.Data[corev1.TLSPrivateKeyKey])
+	pair, err := keys.ParsePair(source.Data[corev1.TLSCertKey], source.Data[corev1.TLSPrivateKeyKey])
 	switch {
 	case err != nil:
 		return fmt.Errorf("want a CA in tls.crt and its key in tls.key: %w", err)
@@ -123,11 +124,13 @@ func importable(source *corev1.Secret, seen *observed) error {
 	}
 }
 
-func imported(object client.Object) bool { return object.GetAnnotations()[annotationImported] != "" }
+func (n objectNames) imported(object client.Object) bool {
+	return n.annotation(object, annotationImported) != ""
+}
 
 // standsAlone means that cert-manager did not issue the CA: its Secret has no Certificate.
-func standsAlone(secret *corev1.Secret) bool {
-	_, made := secret.Annotations[annotationRequest]
+func (n objectNames) standsAlone(secret *corev1.Secret) bool {
+	_, made := secret.Annotations[n.key(annotationRequest)]
 	return made
 }
 

@@ -33,7 +33,7 @@ import (
 type Certificates struct {
 	client    client.Client
 	namespace string
-	names     names
+	names     objectNames
 	dnsNames  []string
 	confirmed func(ca string, runtimes []core.RuntimeID) []core.RuntimeID
 	opts      Options
@@ -44,6 +44,9 @@ type Certificates struct {
 	// have no keys.
 	certificates, secrets *follow.Objects
 	bundle                atomic.Value // of the listener's Secret, a string
+	// skipped has the text that was logged last for each Secret with blocks that are not used. Its
+	// keys are the names of few Secrets: the listener's and those of [Options.AdditionalCAs].
+	skipped sync.Map
 }
 
 // New returns the certificates with that namespace and name in the control plane. The names of all
@@ -64,7 +67,7 @@ func New(
 ) (*Certificates, error) {
 	opts = opts.withDefaults()
 	if err := errors.Join(
-		names(name.Name).validate(),
+		objectNames{set: name.Name}.validate(),
 		opts.validate(dnsNames),
 		option.Unless(c != nil, "certificates: want a client, have none"),
 		option.Unless(name.Namespace != "", "certificates: want a namespace, have none"),
@@ -74,10 +77,10 @@ func New(
 		return nil, err
 	}
 	return &Certificates{
-		client: c, namespace: name.Namespace, names: names(name.Name),
+		client: c, namespace: name.Namespace, names: objectNames{name.Name, opts.Names},
 		dnsNames: slices.Clone(dnsNames), confirmed: unconfirmed, opts: opts,
 		locks: keymutex.NewHashed(concurrency), notices: pacedlog.NewPace(noticeReminder),
-		certificates: follow.New(certv1.SchemeGroupVersion.WithKind(certv1.CertificateKind), certificateVersion),
+		certificates: follow.New(certv1.SchemeGroupVersion.WithKind(certv1.CertificateKind), objectNames{name.Name, opts.Names}.certificateVersion),
 		secrets:      follow.New(corev1.SchemeGroupVersion.WithKind("Secret"), follow.ResourceVersion),
 	}, nil
 }
@@ -233,7 +236,7 @@ func (c *Certificates) maintain(ctx context.Context, seen *observed, status Stat
 		return nil
 	}
 	clients := c.signing(c.names.clients(), seen.clientSigner)
-	clients.Annotations = map[string]string{annotationRotation: status.Message}
+	clients.Annotations = map[string]string{c.names.key(annotationRotation): status.Message}
 	servers := c.signing(c.names.servers(), seen.serverSigner)
 	for _, object := range []client.Object{clients, servers, c.serverCertificate()} {
 		if err := c.apply(ctx, object); err != nil {
@@ -349,7 +352,7 @@ func (c *Certificates) Follow(
 			changed(types.NamespacedName{})
 		}
 	}
-	issuers := follow.New(certv1.SchemeGroupVersion.WithKind(certv1.IssuerKind), requestVersion)
+	issuers := follow.New(certv1.SchemeGroupVersion.WithKind(certv1.IssuerKind), c.names.requestVersion)
 	var tasks sync.WaitGroup
 	tasks.Go(func() { c.certificates.Run(ctx, watching, ofCertificate, c.inSet()...) })
 	tasks.Go(func() { c.secrets.Run(ctx, watching, ofSecret, c.inSet()...) })
@@ -358,13 +361,13 @@ func (c *Certificates) Follow(
 }
 
 // certificateVersion begins with the owner. The status of a Certificate does not matter.
-func certificateVersion(meta *metav1.PartialObjectMetadata) string {
-	return meta.Annotations[annotationOwner] + " " + meta.Annotations[annotationOwnerUID] + " " +
+func (n objectNames) certificateVersion(meta *metav1.PartialObjectMetadata) string {
+	return n.annotation(meta, annotationOwner) + " " + n.annotation(meta, annotationOwnerUID) + " " +
 		string(meta.UID) + " " + strconv.FormatInt(meta.Generation, 10) + strconv.FormatBool(meta.DeletionTimestamp != nil)
 }
 
-func requestVersion(meta *metav1.PartialObjectMetadata) string {
-	return meta.Annotations[annotationRotate] + "\n" + meta.Annotations[annotationSwitchAnyway]
+func (n objectNames) requestVersion(meta *metav1.PartialObjectMetadata) string {
+	return n.annotation(meta, annotationRotate) + "\n" + n.annotation(meta, annotationSwitchAnyway)
 }
 
 // Version returns a text that changes with the objects that [Certificates.EnsureRuntime] reads for

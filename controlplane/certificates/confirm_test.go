@@ -26,12 +26,12 @@ func TestFromFleet(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		f.Observe(core.Peer{ID: "trusts"}, "m", beat("1", "old", "new"), nil)
-		f.Observe(core.Peer{ID: "lags"}, "m", beat("2", "old", "new"), nil)
-		f.Observe(core.Peer{ID: "lags"}, "m", beat("3", "old"), nil)
-		f.Observe(core.Peer{ID: "two-managers"}, "m", beat("4", "new"), nil)
-		f.Observe(core.Peer{ID: "two-managers"}, "n", beat("4", "old"), nil)
-		f.Observe(core.Peer{ID: "no-heartbeat"}, "m", core.NewBatch(core.WatchEvent{}), nil)
+		f.Receiver().Observe(core.Peer{ID: "trusts"}, "m", beat("1", "old", "new"), nil)
+		f.Receiver().Observe(core.Peer{ID: "lags"}, "m", beat("2", "old", "new"), nil)
+		f.Receiver().Observe(core.Peer{ID: "lags"}, "m", beat("3", "old"), nil)
+		f.Receiver().Observe(core.Peer{ID: "two-managers"}, "m", beat("4", "new"), nil)
+		f.Receiver().Observe(core.Peer{ID: "two-managers"}, "n", beat("4", "old"), nil)
+		f.Receiver().Observe(core.Peer{ID: "no-heartbeat"}, "m", core.NewBatch(core.WatchEvent{}), nil)
 		all := []core.RuntimeID{"trusts", "lags", "two-managers", "no-heartbeat", "never-heard"}
 		confirmed := certificates.FromFleet(f, time.Minute)
 		if diff := cmp.Diff(all, confirmed("new", all)); diff != "" {
@@ -56,7 +56,7 @@ func TestFromFleetOfAStandby(t *testing.T) {
 		confirmed := certificates.FromFleet(f, 0)
 		one := []core.RuntimeID{"one"}
 		time.Sleep(time.Hour)
-		f.Observe(core.Peer{ID: "one"}, "m", beat("1", "new"), nil)
+		f.Receiver().Observe(core.Peer{ID: "one"}, "m", beat("1", "new"), nil)
 		if diff := cmp.Diff(one, confirmed("new", one)); diff != "" {
 			t.Errorf("at once (-want +have):\n%s", diff)
 		}

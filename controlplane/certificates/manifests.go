@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/runtime-watcher/runtime-watcher/controlplane/names"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
@@ -22,42 +23,44 @@ import (
 const (
 	fieldOwner = "runtime-watcher-certificates"
 
+	// Labels and annotations are words here, which [objectNames.key] completes.
+	//
 	// labelSet has the name of the [Certificates] of an object, labelRole one of the roles.
-	labelSet  = "operator.kyma-project.io/certificates"
-	labelRole = "operator.kyma-project.io/certificate-role"
+	labelSet  = "certificates"
+	labelRole = "certificate-role"
 
 	roleCA      = "ca"
 	roleServer  = "server"
 	roleClient  = "runtime"
 	roleWebhook = "webhook"
 
-	labelGeneration = "operator.kyma-project.io/ca-generation"
+	labelGeneration = "ca-generation"
 )
 
 // Annotations of the clients' Issuer, with which a user controls and observes a rotation.
 const (
 	// annotationRotate requests a new CA whenever its value changes.
-	annotationRotate = "operator.kyma-project.io/rotate-ca"
+	annotationRotate = "rotate-ca"
 	// annotationSwitchAnyway is the generation of a CA to which the server certificate switches
 	// without waiting for the confirmation of all runtimes. The others are cut off until they get
 	// the new bundle.
-	annotationSwitchAnyway = "operator.kyma-project.io/switch-anyway"
+	annotationSwitchAnyway = "switch-anyway"
 	// annotationRotation reports the progress of a rotation, and the runtimes that it waits for.
-	annotationRotation = "operator.kyma-project.io/rotation"
+	annotationRotation = "rotation"
 )
 
 const (
-	annotationRequest = "operator.kyma-project.io/requested-by"
+	annotationRequest = "requested-by"
 	// annotationBundleSince is the time at which the bundle got its youngest CA.
-	annotationBundleSince = "operator.kyma-project.io/bundle-since"
+	annotationBundleSince = "bundle-since"
 	// annotationImported is <namespace>/<name> of the Secret that a CA was copied from.
-	annotationImported = "operator.kyma-project.io/imported-from"
+	annotationImported = "imported-from"
 	// annotationAdditional lists the fingerprints of [Options.AdditionalCAs] in the bundle.
-	annotationAdditional = "operator.kyma-project.io/additional-cas"
-	annotationRuntime    = "operator.kyma-project.io/runtime-id"
+	annotationAdditional = "additional-cas"
+	annotationRuntime    = "runtime-id"
 	// annotationOwner is <namespace>/<name> of the object of a runtime, annotationOwnerUID its UID.
-	annotationOwner    = "operator.kyma-project.io/certificate-owner"
-	annotationOwnerUID = "operator.kyma-project.io/certificate-owner-uid"
+	annotationOwner    = "certificate-owner"
+	annotationOwnerUID = "certificate-owner-uid"
 )
 
 const (
@@ -73,24 +76,43 @@ const (
 	webhookSuffix = "-webhook-tls"
 )
 
-type names string
+// objectNames are those of the objects of one set, and of their labels and annotations.
+type objectNames struct {
+	set    string
+	stored names.Names
+}
 
-func (n names) selfSigned() string { return string(n) + "-selfsigned" }
-func (n names) clients() string    { return string(n) + "-clients" }
-func (n names) servers() string    { return string(n) + "-servers" }
-func (n names) server() string     { return string(n) + "-server" }
-func (n names) listener() string   { return string(n) + "-listener" }
+func (n objectNames) key(word string) string { return n.stored.Key(word) }
 
-func (n names) authority(generation int) string { return string(n) + "-ca-" + strconv.Itoa(generation) }
+func (n objectNames) label(object metav1.Object, word string) string {
+	return object.GetLabels()[n.key(word)]
+}
 
-func (n names) validate() error {
-	if errs := validation.IsDNS1123Label(string(n)); len(errs) > 0 || len(n) > maxName {
-		return fmt.Errorf("certificates: name %.64q: want a DNS-1123 label of at most %d characters", string(n), maxName)
+func (n objectNames) annotation(object metav1.Object, word string) string {
+	return object.GetAnnotations()[n.key(word)]
+}
+
+// has reports whether an object has the label of the set.
+func (n objectNames) has(object metav1.Object) bool { return n.label(object, labelSet) == n.set }
+
+func (n objectNames) selfSigned() string { return n.set + "-selfsigned" }
+func (n objectNames) clients() string    { return n.set + "-clients" }
+func (n objectNames) servers() string    { return n.set + "-servers" }
+func (n objectNames) server() string     { return n.set + "-server" }
+func (n objectNames) listener() string   { return n.set + "-listener" }
+
+func (n objectNames) authority(generation int) string {
+	return n.set + "-ca-" + strconv.Itoa(generation)
+}
+
+func (n objectNames) validate() error {
+	if errs := validation.IsDNS1123Label(n.set); len(errs) > 0 || len(n.set) > maxName {
+		return fmt.Errorf("certificates: name %.64q: want a DNS-1123 label of at most %d characters", n.set, maxName)
 	}
 	return nil
 }
 
-func (n names) generationOf(name string) int {
+func (n objectNames) generationOf(name string) int {
 	text, ok := strings.CutPrefix(name, strings.TrimSuffix(n.authority(0), "0"))
 	generation, err := strconv.Atoi(text)
 	if !ok || err != nil {
@@ -152,7 +174,7 @@ func checkDNSName(name string) error {
 func canonical(name string) string { return strings.ToLower(strings.TrimSuffix(name, ".")) }
 
 func (c *Certificates) meta(name string) metav1.ObjectMeta {
-	return metav1.ObjectMeta{Namespace: c.namespace, Name: name, Labels: map[string]string{labelSet: string(c.names)}}
+	return metav1.ObjectMeta{Namespace: c.namespace, Name: name, Labels: map[string]string{c.names.key(labelSet): c.names.set}}
 }
 
 func (c *Certificates) issuer(name string, config certv1.IssuerConfig) *certv1.Issuer {
@@ -171,8 +193,8 @@ func (c *Certificates) signing(name string, generation int) *certv1.Issuer {
 func (c *Certificates) authority(generation int, request string) *certv1.Certificate {
 	name := c.names.authority(generation)
 	certificate := c.certificate(name, roleCA)
-	certificate.Labels[labelGeneration] = strconv.Itoa(generation)
-	certificate.Annotations = map[string]string{annotationRequest: request}
+	certificate.Labels[c.names.key(labelGeneration)] = strconv.Itoa(generation)
+	certificate.Annotations = map[string]string{c.names.key(annotationRequest): request}
 	certificate.Spec.CommonName = name
 	certificate.Spec.IsCA = true
 	certificate.Spec.Duration = &metav1.Duration{Duration: c.opts.CADuration}
@@ -222,10 +244,10 @@ func (c *Certificates) webhookCertificate(r Runtime) *certv1.Certificate {
 func (c *Certificates) runtimeCertificate(r Runtime, name, role string) *certv1.Certificate {
 	certificate := c.certificate(name, role)
 	certificate.Spec.IssuerRef = issuerRef(c.names.clients())
-	certificate.Annotations = map[string]string{annotationRuntime: string(r.ID)}
+	certificate.Annotations = map[string]string{c.names.key(annotationRuntime): string(r.ID)}
 	if r.Owner != nil {
-		certificate.Annotations[annotationOwner] = ownerName(r.Owner)
-		certificate.Annotations[annotationOwnerUID] = string(r.Owner.GetUID())
+		certificate.Annotations[c.names.key(annotationOwner)] = ownerName(r.Owner)
+		certificate.Annotations[c.names.key(annotationOwnerUID)] = string(r.Owner.GetUID())
 	}
 	return certificate
 }
@@ -234,7 +256,7 @@ func (c *Certificates) runtimeCertificate(r Runtime, name, role string) *certv1.
 // and the cheapest in a handshake.
 func (c *Certificates) certificate(name, role string) *certv1.Certificate {
 	meta := c.meta(name)
-	meta.Labels[labelRole] = role
+	meta.Labels[c.names.key(labelRole)] = role
 	return &certv1.Certificate{
 		TypeMeta:   metav1.TypeMeta{APIVersion: certv1.SchemeGroupVersion.String(), Kind: certv1.CertificateKind},
 		ObjectMeta: meta,

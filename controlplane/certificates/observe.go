@@ -10,6 +10,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,10 +24,13 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/serverside"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
 type observed struct {
 	view
+
+	names objectNames
 
 	clientsIssuer *certv1.Issuer
 	certificates  map[string]*certv1.Certificate // of CAs, by name
@@ -45,7 +49,7 @@ type observed struct {
 // observe reads all objects anew: nothing is remembered between two calls.
 func (c *Certificates) observe(ctx context.Context) (*observed, error) {
 	o := &observed{
-		view:         view{now: time.Now(), propagation: c.opts.Propagation},
+		view: view{now: time.Now(), propagation: c.opts.Propagation}, names: c.names,
 		certificates: make(map[string]*certv1.Certificate), secrets: make(map[string]*corev1.Secret),
 		leaves: make(map[string]leaf), orphans: make(map[string]types.UID), objects: make(map[int]client.Object),
 	}
@@ -59,7 +63,7 @@ func (c *Certificates) observe(ctx context.Context) (*observed, error) {
 			return nil, fmt.Errorf("certificates: observe: %w", err)
 		}
 	}
-	o.readAuthorities(c.names)
+	o.readAuthorities()
 	o.wanted = c.wantedListener(o)
 	o.published.current = o.isPublished()
 	o.unconfirmed = c.unconfirmed(o)
@@ -74,8 +78,10 @@ func (c *Certificates) readListener(ctx context.Context, o *observed) error {
 	}
 	o.listener = secret
 	c.bundle.Store(string(secret.Data[cmmeta.TLSCAKey]))
-	o.bundle = parse(secret.Data[cmmeta.TLSCAKey])
-	since, _ := time.Parse(time.RFC3339Nano, secret.Annotations[annotationBundleSince]) // Without it: now.
+	if o.bundle, err = c.parseBundle(ctx, secret); err != nil {
+		return err
+	}
+	since, _ := time.Parse(time.RFC3339Nano, c.names.annotation(secret, annotationBundleSince)) // Without it: now.
 	o.published = published{present: true, since: since}
 	for _, ca := range o.bundle {
 		o.published.newest = max(o.published.newest, c.names.generationOf(ca.Subject.CommonName))
@@ -94,7 +100,11 @@ func (c *Certificates) readAdditional(ctx context.Context, o *observed) error {
 		if err := c.client.Get(ctx, key, secret); err != nil && !serverside.IsAbsent(err) {
 			return err
 		}
-		cas := slices.DeleteFunc(parse(secret.Data[cmmeta.TLSCAKey]), func(ca *x509.Certificate) bool { return !ca.IsCA })
+		all, err := c.parseBundle(ctx, secret)
+		if err != nil {
+			return fmt.Errorf("additional CAs: %w", err)
+		}
+		cas := slices.DeleteFunc(all, func(ca *x509.Certificate) bool { return !ca.IsCA })
 		if len(cas) == 0 { // It may be the wrong Secret.
 			return fmt.Errorf("additional CAs: Secret %s has no CA in ca.crt", key)
 		}
@@ -102,7 +112,7 @@ func (c *Certificates) readAdditional(ctx context.Context, o *observed) error {
 	}
 	o.additional = compose(nil, o.additional, o.now)
 	if o.listener != nil {
-		former := strings.Split(o.listener.Annotations[annotationAdditional], ",")
+		former := strings.Split(c.names.annotation(o.listener, annotationAdditional), ",")
 		o.bundle = slices.DeleteFunc(o.bundle, func(ca *x509.Certificate) bool {
 			return slices.Contains(former, fingerprint(ca)) && !slices.ContainsFunc(o.additional, ca.Equal)
 		})
@@ -113,7 +123,7 @@ func (c *Certificates) readAdditional(ctx context.Context, o *observed) error {
 // checkListener refuses a Secret of another program, unless its CA is imported. Agents trust other
 // CAs, and a new server certificate would cut them off.
 func (c *Certificates) checkListener(seen *observed) error {
-	if seen.listener == nil || seen.listener.Labels[labelSet] == string(c.names) || c.opts.ImportCA.Name != "" {
+	if seen.listener == nil || c.names.has(seen.listener) || c.opts.ImportCA.Name != "" {
 		return nil
 	}
 	return fmt.Errorf("certificates: existing Secret of the listener is not of this set: %s: "+
@@ -126,8 +136,8 @@ func (c *Certificates) readIssuers(ctx context.Context, o *observed) error {
 	o.clientsIssuer = clients
 	o.clientSigner, o.serverSigner = c.signer(clients), c.signer(servers)
 	if clients != nil {
-		o.request = clients.Annotations[annotationRotate]
-		o.switchAnyway, _ = strconv.Atoi(clients.Annotations[annotationSwitchAnyway]) // Anything else names no CA.
+		o.request = c.names.annotation(clients, annotationRotate)
+		o.switchAnyway, _ = strconv.Atoi(c.names.annotation(clients, annotationSwitchAnyway)) // Anything else names no CA.
 	}
 	return errors.Join(clientsErr, serversErr)
 }
@@ -140,7 +150,7 @@ func (c *Certificates) signer(issuer *certv1.Issuer) int {
 }
 
 func (c *Certificates) inSet() []client.ListOption {
-	return []client.ListOption{client.InNamespace(c.namespace), client.MatchingLabels{labelSet: string(c.names)}}
+	return []client.ListOption{client.InNamespace(c.namespace), client.MatchingLabels{c.names.key(labelSet): c.names.set}}
 }
 
 // readSecrets keeps the keys of the control plane alone.
@@ -153,11 +163,11 @@ func (c *Certificates) readSecrets(ctx context.Context, o *observed) error {
 					present: true, notAfter: issued.NotAfter, issuer: string(issued.RawIssuer), signer: string(issued.AuthorityKeyId),
 				}
 			}
-			role := secret.Labels[labelRole]
+			role := c.names.label(secret, labelRole)
 			if role != roleClient && role != roleWebhook {
 				o.secrets[secret.Name] = secret.DeepCopy() // Else the whole page stays in memory.
 			}
-			if role != "" && role != roleServer && !standsAlone(secret) {
+			if role != "" && role != roleServer && !c.names.standsAlone(secret) {
 				o.orphans[secret.Name] = secret.UID
 			}
 		}
@@ -173,7 +183,7 @@ func (c *Certificates) readCertificates(ctx context.Context, o *observed) error 
 				continue
 			}
 			delete(o.orphans, certificate.Spec.SecretName)
-			switch role := certificate.Labels[labelRole]; {
+			switch role := c.names.label(certificate, labelRole); {
 			case role == roleCA:
 				o.certificates[certificate.Name] = certificate.DeepCopy()
 			case role == roleClient, role == roleWebhook:
@@ -190,30 +200,30 @@ func (c *Certificates) readCertificates(ctx context.Context, o *observed) error 
 	return err
 }
 
-func (o *observed) readAuthorities(names names) {
+func (o *observed) readAuthorities() {
 	for _, certificate := range o.certificates {
-		o.readAuthority(certificate, o.issuedIn(certificate.Spec.SecretName), names)
+		o.readAuthority(certificate, o.issuedIn(certificate.Spec.SecretName))
 	}
 	for name, secret := range o.secrets {
-		if issued := o.issuedIn(name); standsAlone(secret) && issued != nil && issued.IsCA {
-			o.readAuthority(secret, issued, names)
+		if issued := o.issuedIn(name); o.names.standsAlone(secret) && issued != nil && issued.IsCA {
+			o.readAuthority(secret, issued)
 		}
 	}
 	slices.SortFunc(o.authorities, func(a, b authority) int { return cmp.Compare(a.generation, b.generation) })
 	slices.SortFunc(o.issued, func(a, b *x509.Certificate) int { return a.NotBefore.Compare(b.NotBefore) })
 }
 
-func (o *observed) readAuthority(object client.Object, issued *x509.Certificate, names names) {
-	generation, _ := strconv.Atoi(object.GetLabels()[labelGeneration])
+func (o *observed) readAuthority(object client.Object, issued *x509.Certificate) {
+	generation, _ := strconv.Atoi(o.names.label(object, labelGeneration))
 	if generation <= 0 {
 		return
 	}
-	a := authority{generation: generation, request: object.GetAnnotations()[annotationRequest]}
+	a := authority{generation: generation, request: o.names.annotation(object, annotationRequest)}
 	if issued != nil && issued.IsCA {
 		a.fingerprint, a.name, a.key = fingerprint(issued), string(issued.RawSubject), string(issued.SubjectKeyId)
 		a.notAfter, a.life = issued.NotAfter, issued.NotAfter.Sub(issued.NotBefore)
-		a.known = imported(object) && slices.ContainsFunc(o.bundle, issued.Equal)
-		a.replaced = !imported(object) && o.replaces(issued, names.authority(generation))
+		a.known = o.names.imported(object) && slices.ContainsFunc(o.bundle, issued.Equal)
+		a.replaced = !o.names.imported(object) && o.replaces(issued, o.names.authority(generation))
 		o.issued = append(o.issued, issued)
 	}
 	o.authorities, o.objects[generation] = append(o.authorities, a), object
@@ -236,11 +246,11 @@ func (o *observed) issuedIn(secret string) *x509.Certificate {
 
 // leafOf returns no runtime for the server.
 func (o *observed) leafOf(certificate *certv1.Certificate) leaf {
-	l, role := o.leaves[certificate.Spec.SecretName], certificate.Labels[labelRole]
+	l, role := o.leaves[certificate.Spec.SecretName], o.names.label(certificate, labelRole)
 	l.name, l.serving, l.issuing = certificate.Name, role == roleWebhook, isIssuing(certificate)
 	l.created = certificate.CreationTimestamp.Time
 	if role != roleServer {
-		l.runtime = runtimeOf(certificate)
+		l.runtime = o.names.runtimeOf(certificate)
 	}
 	if certificate.Status.LastFailureTime != nil {
 		l.failed = certificate.Status.LastFailureTime.Time
@@ -250,9 +260,9 @@ func (o *observed) leafOf(certificate *certv1.Certificate) leaf {
 
 // serverSecret returns the Secret with the server certificate to publish, nil if there is none. A
 // certificate of an unknown CA is never published: the runtimes would not trust it.
-func (o *observed) serverSecret(names names) *corev1.Secret {
-	issued := o.secrets[names.server()]
-	if leaf := o.issuedIn(names.server()); leaf != nil && (trusted(leaf, o.bundle) || trusted(leaf, o.issued)) {
+func (o *observed) serverSecret() *corev1.Secret {
+	issued := o.secrets[o.names.server()]
+	if leaf := o.issuedIn(o.names.server()); leaf != nil && (trusted(leaf, o.bundle) || trusted(leaf, o.issued)) {
 		return issued
 	}
 	return o.listener
@@ -298,21 +308,41 @@ func eachPage[L any, P interface {
 	}
 }
 
-func parse(text []byte) []*x509.Certificate {
-	var all []*x509.Certificate
-	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
-		if certificate, err := x509.ParseCertificate(block.Bytes); err == nil && block.Type == "CERTIFICATE" {
-			all = append(all, certificate)
-		}
+// parseBundle returns the certificates in ca.crt of a Secret, none if there is no text. A CA that
+// vanished from the bundle in silence would cut off its agents, so that a block is read, or named in
+// an error or in the log.
+func (c *Certificates) parseBundle(ctx context.Context, secret *corev1.Secret) ([]*x509.Certificate, error) {
+	text := secret.Data[cmmeta.TLSCAKey]
+	if len(bytes.TrimSpace(text)) == 0 {
+		return nil, nil
 	}
-	return all
+
+	key := client.ObjectKeyFromObject(secret)
+	bundle, err := keys.ParseBundle(text)
+	if err != nil {
+		return nil, fmt.Errorf("%s of Secret %s: %w", cmmeta.TLSCAKey, key, err)
+	}
+	c.logSkipped(ctx, key, bundle.Skipped)
+	return bundle.Certificates, nil
 }
 
-func first(text []byte) *x509.Certificate {
-	if all := parse(text); len(all) > 0 {
-		return all[0]
+// logSkipped logs a list once, and again when it changes: the Secrets are read again and again.
+func (c *Certificates) logSkipped(ctx context.Context, key client.ObjectKey, skipped []string) {
+	text := strings.Join(skipped, "\n")
+	former, _ := c.skipped.Swap(key, text)
+	if text != "" && former != text {
+		c.opts.Logger.WarnContext(ctx, "PEM blocks in ca.crt of a Secret are skipped",
+			slog.String("secret", key.String()), slog.Any("skipped", skipped))
 	}
-	return nil
+}
+
+// first returns the first certificate that can be read. cert-manager repairs what cannot.
+func first(text []byte) *x509.Certificate {
+	bundle, err := keys.ParseBundle(text)
+	if err != nil {
+		return nil
+	}
+	return bundle.Certificates[0]
 }
 
 func fingerprint(certificate *x509.Certificate) string {

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/material"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/names"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
@@ -38,6 +39,10 @@ const (
 
 // Options are the optional settings of [Certificates]. The zero value is the documented default.
 type Options struct {
+	// Names are those of the operator: labels and annotations of all objects. They must equal those
+	// of the installer. Default: those of [names.Names].
+	Names names.Names
+
 	// CAIssuer signs the CAs, which are then intermediate CAs of its PKI. Default: a self-signed
 	// Issuer of this package.
 	CAIssuer cmmeta.IssuerReference
@@ -89,6 +94,7 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
+	o.Names = o.Names.WithDefaults()
 	o.KeyAlgorithm = cmp.Or(o.KeyAlgorithm, certv1.ECDSAKeyAlgorithm)
 	if sizes := keySizes()[o.KeyAlgorithm]; o.KeySize == 0 && len(sizes) > 0 {
 		o.KeySize = sizes[0]
@@ -109,6 +115,8 @@ func (o Options) validate(server []string) error {
 	check := func(ok bool, format string, args ...any) {
 		wrong = append(wrong, option.Unless(ok, "certificates: options "+format, args...))
 	}
+	invalidNames := o.Names.Validate()
+	check(invalidNames == nil, "Names: %w", invalidNames)
 	check(o.Duration >= shortest, "Duration %v: want at least %v", o.Duration, shortest)
 	check(o.RenewBefore >= shortestRenewal && o.RenewBefore < o.Duration,
 		"RenewBefore %v: want %v to less than Duration %v", o.RenewBefore, shortestRenewal, o.Duration)

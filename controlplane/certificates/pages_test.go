@@ -77,8 +77,8 @@ func TestAServerMayHaveTheNameOfItsCA(t *testing.T) {
 	check(t, err)
 	set := newSet(t, newPlane(t, new([]types.UID)), "watcher")
 	key, server := &corev1.Secret{ObjectMeta: set.meta("watcher-ca-1")}, &corev1.Secret{ObjectMeta: set.meta("watcher-server")}
-	key.Labels[labelRole], key.Labels[labelGeneration] = roleCA, "1"
-	key.Annotations = map[string]string{annotationImported: "default/today", annotationRequest: ""}
+	key.Labels[stored(labelRole)], key.Labels[stored(labelGeneration)] = roleCA, "1"
+	key.Annotations = map[string]string{stored(annotationImported): "default/today", stored(annotationRequest): ""}
 	key.Data, server.Data = map[string][]byte{"tls.crt": ca.PEM}, testpki.Files(issued)
 	signers := []client.Object{set.signing(set.names.clients(), 1), set.signing(set.names.servers(), 1)}
 	for _, object := range append(signers, key, server, set.serverCertificate()) {
@@ -103,17 +103,17 @@ func TestKeysWithoutCertificateAreSwept(t *testing.T) {
 		object := keyOf(set)
 		object.SetName(name)
 		object.SetUID(types.UID(name))
-		object.SetLabels(map[string]string{labelSet: set, labelRole: role, labelGeneration: "1"})
+		object.SetLabels(map[string]string{stored(labelSet): set, stored(labelRole): role, stored(labelGeneration): "1"})
 		for _, annotation := range annotations {
 			object.SetAnnotations(map[string]string{annotation: ""})
 		}
 		return object
 	}
 	ca := &certv1.Certificate{ObjectMeta: made("watcher"), Spec: certv1.CertificateSpec{SecretName: "ca"}}
-	ca.Name, ca.Labels = "ca", map[string]string{labelSet: "watcher", labelRole: roleCA, labelGeneration: "2"}
+	ca.Name, ca.Labels = "ca", map[string]string{stored(labelSet): "watcher", stored(labelRole): roleCA, stored(labelGeneration): "2"}
 	kept := &certv1.Certificate{ObjectMeta: made("watcher"), Spec: certv1.CertificateSpec{SecretName: made("watcher").Name}}
 	there := []client.Object{
-		secret("ca", "watcher", roleCA), secret("retired", "watcher", roleCA), secret("imported", "watcher", roleCA, annotationRequest),
+		secret("ca", "watcher", roleCA), secret("retired", "watcher", roleCA), secret("imported", "watcher", roleCA, stored(annotationRequest)),
 		secret("server", "watcher", roleServer), secret("listener", "watcher", ""), secret("of another set", "another", roleClient),
 		kept, keyOf("watcher"), secret("left", "watcher", roleClient), secret("webhook", "watcher", roleWebhook),
 	}
@@ -162,7 +162,7 @@ func TestAnUnchangedCertificateIsNotWritten(t *testing.T) {
 	for name, edit := range map[string]func(){
 		"Common Name": func() { edited.Spec.CommonName = "another" },
 		"life":        func() { edited.Spec.Duration.Duration++ },
-		"label":       func() { delete(edited.Labels, labelRole) },
+		"label":       func() { delete(edited.Labels, stored(labelRole)) },
 		"owner":       func() { edited.OwnerReferences = nil },
 		"DNS names":   func() { edited.Spec.DNSNames = append(edited.Spec.DNSNames, "another.example.com") },
 		"usages":      func() { edited.Spec.Usages = append(edited.Spec.Usages, certv1.UsageServerAuth) },

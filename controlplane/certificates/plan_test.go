@@ -573,7 +573,7 @@ func TestObjectNames(t *testing.T) {
 func TestInvalidRuntimes(t *testing.T) {
 	t.Parallel()
 	set := &Certificates{
-		names: "watcher", namespace: "default", dnsNames: []string{"Listener.example"}, opts: Options{}.withDefaults(),
+		names: objectNames{set: "watcher"}, namespace: "default", dnsNames: []string{"Listener.example"}, opts: Options{}.withDefaults(),
 	}
 	tests := map[string]Runtime{
 		"no ID":             {Domain: "a.example"},

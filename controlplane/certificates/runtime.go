@@ -2,7 +2,6 @@ package certificates
 
 import (
 	"context"
-	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -22,6 +21,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/serverside"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
 // errInvalidRuntime means that the ID or the domain of a runtime is invalid.
@@ -33,7 +33,7 @@ var errInvalidRuntime error = &reasons.Error{
 type Runtime struct {
 	// ID becomes the Common Name of the client certificate: 1 to 64 bytes.
 	ID core.RuntimeID
-	// Domain is the registered domain of the runtime, in the annotation skr-domain: a DNS name
+	// Domain is the registered domain of the runtime, in the annotation of [names.Names]: a DNS name
 	// without wildcard, and no name of the listener.
 	Domain string
 	// Owner is the object that represents the runtime. No other object gets its certificates.
@@ -117,7 +117,8 @@ func (c *Certificates) validateRuntime(r Runtime) error {
 		return err
 	}
 	if err := checkDNSName(r.Domain); err != nil {
-		return fmt.Errorf("%w: domain of runtime %q (annotation skr-domain): %w", errInvalidRuntime, r.ID, err)
+		return fmt.Errorf("%w: domain of runtime %q (annotation %s): %w",
+			errInvalidRuntime, r.ID, c.opts.Names.DomainAnnotation, err)
 	}
 	isServer := func(name string) bool { return canonical(name) == canonical(r.Domain) }
 	if slices.ContainsFunc(c.dnsNames, isServer) {
@@ -135,7 +136,9 @@ func (c *Certificates) runtimeStatus(
 	}
 	var bundle []*x509.Certificate
 	if listener != nil {
-		bundle = parse(listener.Data[cmmeta.TLSCAKey])
+		if bundle, err = c.parseBundle(ctx, listener); err != nil {
+			return RuntimeStatus{}, fmt.Errorf("certificates: bundle for runtime %q: %w", r.ID, err)
+		}
 	}
 	for _, p := range []*pair{forClient, forWebhook} {
 		if status, ready := c.pairStatus(p, bundle); !ready {
@@ -161,7 +164,7 @@ func (c *Certificates) OwnsRuntime(ctx context.Context, r Runtime) (bool, error)
 	if err != nil {
 		return false, fmt.Errorf("certificates: runtime %q: %w", r.ID, err)
 	}
-	return existing == nil || c.isOf(existing, r.ID) && owns(existing, r.Owner), nil
+	return existing == nil || c.isOf(existing, r.ID) && c.names.owns(existing, r.Owner), nil
 }
 
 // RemoveRuntime deletes the certificates of a runtime and their keys, unless they belong to
@@ -187,7 +190,7 @@ func (c *Certificates) removePair(ctx context.Context, r Runtime, key client.Obj
 		return err
 	}
 	if certificate != nil {
-		if !c.isOf(certificate, r.ID) || !owns(certificate, r.Owner) {
+		if !c.isOf(certificate, r.ID) || !c.names.owns(certificate, r.Owner) {
 			return nil
 		}
 		// cert-manager would make a new Secret while the Certificate exists.
@@ -196,7 +199,7 @@ func (c *Certificates) removePair(ctx context.Context, r Runtime, key client.Obj
 		}
 	}
 	secret, err := serverside.Get(ctx, c.client, key, &corev1.Secret{})
-	if err != nil || secret == nil || secret.Labels[labelSet] != string(c.names) {
+	if err != nil || secret == nil || !c.names.has(secret) {
 		return err
 	}
 	return c.remove(ctx, secret)
@@ -218,21 +221,21 @@ func (c *Certificates) checkOwner(existing *certv1.Certificate, r Runtime) error
 	}
 	if !c.isOf(existing, r.ID) {
 		return fmt.Errorf("%w: Certificate %s/%s is of %q in the set %q: delete it if that set is gone",
-			errRuntimeTaken, existing.Namespace, existing.Name, runtimeOf(existing), existing.Labels[labelSet])
+			errRuntimeTaken, existing.Namespace, existing.Name, c.names.runtimeOf(existing), c.names.label(existing, labelSet))
 	}
 	// An owner takes the place of a recorded one with its name, which is gone then.
-	if owns(existing, r.Owner) || r.Owner != nil && existing.Annotations[annotationOwner] == ownerName(r.Owner) {
+	if c.names.owns(existing, r.Owner) || r.Owner != nil && c.names.annotation(existing, annotationOwner) == ownerName(r.Owner) {
 		return nil
 	}
 	return fmt.Errorf("%w: Certificate %s/%s belongs to %s with the UID %s: "+
 		"give this object another ID, or delete that Certificate if its object is gone",
 		errRuntimeTaken, existing.Namespace, existing.Name,
-		existing.Annotations[annotationOwner], existing.Annotations[annotationOwnerUID])
+		c.names.annotation(existing, annotationOwner), c.names.annotation(existing, annotationOwnerUID))
 }
 
 // owns is true for a Certificate without owner, which belongs to every owner.
-func owns(certificate *certv1.Certificate, owner client.Object) bool {
-	uid := certificate.Annotations[annotationOwnerUID]
+func (n objectNames) owns(certificate *certv1.Certificate, owner client.Object) bool {
+	uid := n.annotation(certificate, annotationOwnerUID)
 	return uid == "" || owner != nil && uid == string(owner.GetUID())
 }
 
@@ -240,11 +243,11 @@ func ownerName(owner client.Object) string { return owner.GetNamespace() + "/" +
 
 // isOf is false for a Certificate of another set, which uses the same names.
 func (c *Certificates) isOf(certificate *certv1.Certificate, id core.RuntimeID) bool {
-	return runtimeOf(certificate) == id && certificate.Labels[labelSet] == string(c.names)
+	return c.names.runtimeOf(certificate) == id && c.names.has(certificate)
 }
 
-func runtimeOf(certificate *certv1.Certificate) core.RuntimeID {
-	if id, ok := certificate.Annotations[annotationRuntime]; ok {
+func (n objectNames) runtimeOf(certificate *certv1.Certificate) core.RuntimeID {
+	if id, ok := certificate.Annotations[n.key(annotationRuntime)]; ok {
 		return core.RuntimeID(id)
 	}
 	return core.RuntimeID(certificate.Spec.CommonName)
@@ -289,7 +292,7 @@ func (c *Certificates) pairStatus(p *pair, bundle []*x509.Certificate) (status R
 	if p.secret == nil {
 		return missing(p.existing), false
 	}
-	loaded, err := tls.X509KeyPair(p.secret.Data[corev1.TLSCertKey], p.secret.Data[corev1.TLSPrivateKeyKey])
+	loaded, err := keys.ParsePair(p.secret.Data[corev1.TLSCertKey], p.secret.Data[corev1.TLSPrivateKeyKey])
 	if err != nil { // cert-manager repairs its Secret.
 		return missing(p.existing), false
 	}

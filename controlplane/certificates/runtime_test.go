@@ -25,16 +25,20 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/runtime-watcher/runtime-watcher/controlplane/names"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
 const shared core.RuntimeID = "prod"
 
+// stored returns the label or annotation of a word.
+func stored(word string) string { return names.Names{}.Key(word) }
+
 func made(set string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Namespace: "kcp", Name: objectName(shared, clientSuffix), UID: types.UID("of " + set),
-		Labels: map[string]string{labelSet: set, labelRole: roleClient},
+		Labels: map[string]string{stored(labelSet): set, stored(labelRole): roleClient},
 	}
 }
 
@@ -264,7 +268,7 @@ func TestOnlyCertificatesOfABundleArePublished(t *testing.T) {
 		listener := &corev1.Secret{ObjectMeta: made("watcher"), Data: map[string][]byte{
 			"ca.crt": append(bytes.Clone(sound), added...), "tls.crt": files["tls.crt"], "tls.key": files["tls.key"],
 		}}
-		listener.Annotations = map[string]string{annotationBundleSince: time.Unix(1e9, 0).UTC().Format(time.RFC3339Nano)}
+		listener.Annotations = map[string]string{stored(annotationBundleSince): time.Unix(1e9, 0).UTC().Format(time.RFC3339Nano)}
 		var none []types.UID
 		set := newSet(t, newPlane(t, &none, listener), "watcher")
 		set.opts.ListenerSecret = set.key(listener.Name)
@@ -280,7 +284,7 @@ func TestOnlyCertificatesOfABundleArePublished(t *testing.T) {
 		if seen.published.current != (added == "") || !bytes.Equal(seen.wanted.Data["ca.crt"], sound) {
 			t.Errorf("%s: the bundle is current: %t, and is to be\n%s", name, seen.published.current, seen.wanted.Data["ca.crt"])
 		}
-		seen.listener.Annotations[annotationBundleSince] = time.Now().Add(day).Format(time.RFC3339Nano)
+		seen.listener.Annotations[stored(annotationBundleSince)] = time.Now().Add(day).Format(time.RFC3339Nano)
 		check(t, set.client.Update(t.Context(), seen.listener))
 		if seen, err := set.observe(t.Context()); err != nil || seen.published.current || seen.published.since.After(seen.now) {
 			t.Errorf("%s: a date in the future stays: %v", name, err)
@@ -335,7 +339,7 @@ type slow struct {
 
 func (s *slow) Get(_ context.Context, _ client.ObjectKey, object client.Object, _ ...client.GetOption) error {
 	if issuer, ok := object.(*certv1.Issuer); ok {
-		issuer.Spec.CA = &certv1.CAIssuer{SecretName: names("b").authority(1)}
+		issuer.Spec.CA = &certv1.CAIssuer{SecretName: objectNames{set: "b"}.authority(1)}
 		return nil
 	}
 	return apierrors.NewNotFound(schema.GroupResource{}, "")
@@ -345,7 +349,7 @@ func (s *slow) List(_ context.Context, list client.ObjectList, _ ...client.ListO
 	time.Sleep(s.list)
 	if certificates, ok := list.(*certv1.CertificateList); ok {
 		ca := certv1.Certificate{}
-		ca.Labels = map[string]string{labelRole: roleCA, labelGeneration: "1"}
+		ca.Labels = map[string]string{stored(labelRole): roleCA, stored(labelGeneration): "1"}
 		certificates.Items = append(certificates.Items, ca)
 	}
 	return nil

@@ -55,12 +55,12 @@ func (i *Installer) managersMap(r *Runtime, restart string) *unstructured.Unstru
 	config := named("v1", "ConfigMap", i.opts.Namespace, i.opts.managersName())
 	config.SetLabels(i.opts.labels())
 	config.Object["data"] = map[string]any{managersKey: lines.String()}
-	annotate(config, annotationRuntime, string(r.ID))
+	annotate(config, i.key(annotationRuntime), string(r.ID))
 	if restart != "" {
-		annotate(config, annotationRestart, restart)
+		annotate(config, i.key(annotationRestart), restart)
 	}
 	if r.PullSecret != nil {
-		annotate(config, annotationPullSecret, i.pullSecretName())
+		annotate(config, i.key(annotationPullSecret), i.pullSecretName())
 	}
 	return i.finished(config)
 }
@@ -69,13 +69,13 @@ func (i *Installer) managersMap(r *Runtime, restart string) *unstructured.Unstru
 // corrected. It is on the ConfigMap and on the pods, which are replaced then. A running agent would
 // still send heartbeats for a manager that its file no longer lists. New agents send the resync
 // that stands in for the writes that a webhook has missed.
-const annotationRestart = "operator.kyma-project.io/managers-removed"
+const annotationRestart = "managers-removed"
 
 // restart returns the value of annotationRestart. live is the ConfigMap as it was read, nil if
 // there is none. The agents restart for the managers.
-func restart(live *unstructured.Unstructured, managers []core.Manager) (last string) {
+func (i *Installer) restart(live *unstructured.Unstructured, managers []core.Manager) (last string) {
 	if live != nil {
-		last = remote.Token(live.GetAnnotations()[annotationRestart])
+		last = remote.Token(live.GetAnnotations()[i.key(annotationRestart)])
 	}
 	if len(managers) == 0 {
 		return last
@@ -146,9 +146,7 @@ var errTaken error = &reasons.Error{Text: "another runtime has its agent in the 
 
 // annotationRuntime has the ID of a runtime, on its ConfigMap. An agent with the keys of another
 // runtime would speak for it.
-const annotationRuntime = "operator.kyma-project.io/runtime-id"
-
-const annotationInstalledBy = "operator.kyma-project.io/installed-by"
+const annotationRuntime = "runtime-id"
 
 // checkOwner accepts nil, and objects without the annotations: they belong to every installer.
 func (i *Installer) checkOwner(in *cluster, objects ...*unstructured.Unstructured) error {
@@ -156,12 +154,12 @@ func (i *Installer) checkOwner(in *cluster, objects ...*unstructured.Unstructure
 		if object == nil {
 			continue
 		}
-		owner := ownerOf(object)
+		owner := i.ownerOf(object)
 		if owner != "" && owner != i.owner() && !slices.Contains(i.opts.FormerOwners, owner) {
 			return fmt.Errorf("%w %q: %s %s is of %.200q, and this is %.200q",
 				errOwned, in.id, object.GetKind(), object.GetName(), owner, i.owner())
 		}
-		if id := object.GetAnnotations()[annotationRuntime]; id != "" && id != string(in.id) {
+		if id := object.GetAnnotations()[i.key(annotationRuntime)]; id != "" && id != string(in.id) {
 			return fmt.Errorf("%w %q: correct the kubeconfig, or delete %s %s/%s if runtime %.80q is gone",
 				errTaken, in.id, object.GetKind(), object.GetNamespace(), object.GetName(), id)
 		}
@@ -169,8 +167,8 @@ func (i *Installer) checkOwner(in *cluster, objects ...*unstructured.Unstructure
 	return nil
 }
 
-func ownerOf(object *unstructured.Unstructured) string {
-	return object.GetAnnotations()[annotationInstalledBy]
+func (i *Installer) ownerOf(object *unstructured.Unstructured) string {
+	return object.GetAnnotations()[i.opts.Names.InstalledBy()]
 }
 
 func (i *Installer) owner() string { return cmp.Or(i.opts.Owner, i.controlPlane) }
@@ -191,9 +189,9 @@ func (i *Installer) claim(ctx context.Context, in *cluster, wanted, live *unstru
 	var err error
 	if live == nil {
 		err = in.Create(ctx, wanted.DeepCopy(), client.FieldOwner(fieldOwner))
-	} else if ownerOf(live) != i.owner() {
+	} else if i.ownerOf(live) != i.owner() {
 		claimed := live.DeepCopy()
-		annotate(claimed, annotationInstalledBy, i.owner())
+		annotate(claimed, i.opts.Names.InstalledBy(), i.owner())
 		unchanged := client.MergeFromWithOptions(live, client.MergeFromWithOptimisticLock{})
 		err = in.Patch(ctx, claimed, unchanged, client.FieldOwner(fieldOwner))
 	}

@@ -2,6 +2,7 @@ package installation
 
 import (
 	"context"
+	"fmt"
 	"reflect"
 	"slices"
 
@@ -12,7 +13,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
-	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/material"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
@@ -23,9 +23,13 @@ func (i *Installer) configuration(
 ) (*admissionregistrationv1.ValidatingWebhookConfiguration, error) {
 	opts := i.opts.Webhooks
 	opts.ExcludedNamespaces = i.excludedNamespaces(ownNamespace)
+	bundle, err := r.bundle()
+	if err != nil {
+		return nil, fmt.Errorf("installation: runtime %q: %w", r.ID, err)
+	}
 	configuration, err := admission.WebhookConfiguration(i.opts.ConfigurationName, admission.Endpoint{
 		Service:  types.NamespacedName{Namespace: i.opts.Namespace, Name: i.opts.Name},
-		CABundle: r.Secret[material.CA],
+		CABundle: bundle,
 	}, r.Watches, opts)
 	return configuration, option.Unless(err == nil, "installation: runtime %q: %w", r.ID, err)
 }
@@ -42,7 +46,7 @@ func (i *Installer) excludedNamespaces(ownNamespace bool) []string {
 }
 
 // annotationWhole is on a configuration with all webhooks, and changes with them.
-const annotationWhole = "operator.kyma-project.io/whole"
+const annotationWhole = "whole"
 
 // renewConfiguration updates the webhooks that the API server has already, and removes the others.
 // New webhooks wait until the agent answers. live is the configuration as it was read, nil if there
@@ -63,7 +67,7 @@ func (i *Installer) renewConfiguration(
 		if want.whole = len(old) == len(all); !want.whole {
 			first = first.DeepCopy()
 			first.Object["webhooks"] = old
-			annotate(first, annotationWhole, "")
+			annotate(first, i.key(annotationWhole), "")
 		}
 	}
 	return in.put(ctx, live, first)

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/remote"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/names"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
@@ -112,6 +113,9 @@ func (i *Installer) install(ctx context.Context, r Runtime) (Status, error) {
 	return i.correct(ctx, in, &r, i.outdate(r.ID))
 }
 
+// Names returns the names of [Options], with their defaults.
+func (i *Installer) Names() names.Names { return i.opts.Names }
+
 // Agents returns the Service of the agents, which is a name in their serving certificates, and
 // whether they send heartbeats, which needs contract v3. The Service is empty with
 // [Options.Informer].
@@ -195,7 +199,7 @@ func (i *Installer) correct(ctx context.Context, in *cluster, r *Runtime, last l
 func (i *Installer) plan(
 	ctx context.Context, in *cluster, r *Runtime, found existing, former []core.Manager, last look,
 ) (*wanted, error) {
-	ownNamespace := ours(cmp.Or(found.namespace, i.namespace()))
+	ownNamespace := i.ours(cmp.Or(found.namespace, i.namespace()))
 	want, err := i.wanted(r, ownNamespace)
 	if err != nil {
 		return nil, err
@@ -207,7 +211,7 @@ func (i *Installer) plan(
 		i.looks.Delete(r.ID)
 	}
 	stale := former
-	want.whole = live != nil && !i.opts.Informer && (intact || live.GetAnnotations()[annotationWhole] == want.seen.whole)
+	want.whole = live != nil && !i.opts.Informer && (intact || live.GetAnnotations()[i.key(annotationWhole)] == want.seen.whole)
 	if want.whole {
 		corrected, err := in.put(ctx, live, want.configuration, client.DryRunAll)
 		if err != nil {
@@ -218,7 +222,7 @@ func (i *Installer) plan(
 			stale = i.Managers(r.Watches)
 		}
 	}
-	due := restart(found.managers, stale)
+	due := i.restart(found.managers, stale)
 	pods := i.paced(r.ID, due, len(former) > 0, want.missed)
 	want.waits = pods != due
 	want.add(i, r, ownNamespace, due, pods)
@@ -334,7 +338,7 @@ func (i *Installer) applyObjects(
 		func() (err error) { live.deployment, err = in.apply(ctx, want.deployment); return err },
 		i.slicesInto(ctx, in, &live.slices),
 		func() (err error) {
-			if ours(found.namespace) { // It is never replaced, as it may hold objects of others.
+			if i.ours(found.namespace) { // It is never replaced, as it may hold objects of others.
 				_, err = in.tryApply(ctx, i.namespace())
 			}
 			return err

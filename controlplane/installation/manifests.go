@@ -54,8 +54,9 @@ const (
 	roleBindingFile = "informer/clusterrolebinding.yaml"
 )
 
+// Labels and annotations are words here, which [Installer.key] completes.
 const (
-	annotationCreatedBy = "operator.kyma-project.io/created-by"
+	annotationCreatedBy = "created-by"
 	createdBy           = "runtime-watcher-installation"
 )
 
@@ -99,9 +100,12 @@ func (o Options) labels() map[string]string {
 	return map[string]string{"app.kubernetes.io/name": o.Name}
 }
 
+// key returns the label or annotation of a word, in the names of the operator.
+func (i *Installer) key(word string) string { return i.opts.Names.Key(word) }
+
 func (i *Installer) finished(object *unstructured.Unstructured) *unstructured.Unstructured {
 	i.opts.Adjust(object)
-	annotate(object, annotationInstalledBy, i.owner())
+	annotate(object, i.opts.Names.InstalledBy(), i.owner())
 	return object
 }
 
@@ -112,13 +116,13 @@ func (i *Installer) finishedOf(typed any) *unstructured.Unstructured {
 // namespace has an annotation that marks it as made by this package. Only then is it removed.
 func (i *Installer) namespace() *unstructured.Unstructured {
 	namespace := i.object(namespaceFile)
-	namespace.SetAnnotations(map[string]string{annotationCreatedBy: createdBy})
+	namespace.SetAnnotations(map[string]string{i.key(annotationCreatedBy): createdBy})
 	i.opts.Adjust(namespace)
 	return namespace
 }
 
-func ours(namespace *unstructured.Unstructured) bool {
-	return namespace != nil && namespace.GetAnnotations()[annotationCreatedBy] == createdBy
+func (i *Installer) ours(namespace *unstructured.Unstructured) bool {
+	return namespace != nil && namespace.GetAnnotations()[i.key(annotationCreatedBy)] == createdBy
 }
 
 // add adds all objects except the namespace and the webhook configuration. due and pods are values
@@ -223,7 +227,7 @@ func (i *Installer) deployment(r *Runtime, ownNamespace bool, pods string) *unst
 	edit(object, &deployment, func() {
 		deployment.Spec.Replicas = new(i.opts.Replicas)
 		if pods != "" {
-			deployment.Spec.Template.Annotations = map[string]string{annotationRestart: pods}
+			deployment.Spec.Template.Annotations = map[string]string{i.key(annotationRestart): pods}
 		}
 		i.fillPod(&deployment.Spec.Template.Spec, r, ownNamespace)
 	})

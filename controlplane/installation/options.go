@@ -22,6 +22,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/material"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/names"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
@@ -50,8 +51,11 @@ type Options struct {
 	// ConfigurationName is the name of the ValidatingWebhookConfiguration. It must be unique in the
 	// runtime. Webhooks that others add to it are removed. Default: "runtime-watcher".
 	ConfigurationName string
-	// Owner identifies this installer in the runtimes, in the annotation
-	// operator.kyma-project.io/installed-by. A runtime of another owner is left as it is, with an
+	// Names are those of the operator: labels, annotations and names of webhooks in the runtimes,
+	// and the annotation of owners that agents read. Default: those of [names.Names].
+	Names names.Names
+	// Owner identifies this installer in the runtimes, in the annotation of [names.Names.InstalledBy].
+	// A runtime of another owner is left as it is, with an
 	// error with the reason owned. Owner must differ between operators, and must not change.
 	// Default: the address of the control plane.
 	Owner string
@@ -105,6 +109,7 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
+	o.Names = o.Names.WithDefaults()
 	o.Namespace = cmp.Or(o.Namespace, Name)
 	o.Name = cmp.Or(o.Name, Name)
 	o.ConfigurationName = cmp.Or(o.ConfigurationName, Name)
@@ -135,7 +140,9 @@ func (o Options) managersName() string { return o.Name + "-" + managersKey }
 
 func (o Options) validate() error {
 	namespace, configuration := validation.IsDNS1123Label(o.Namespace), validation.IsDNS1123Subdomain(o.ConfigurationName)
+	wrongNames := o.Names.Validate()
 	problems := []error{
+		option.Unless(wrongNames == nil, "Names: %w", wrongNames),
 		option.Unless(namespace == nil, "Namespace: %s, have %.80q", strings.Join(namespace, ", "), o.Namespace),
 		option.Unless(configuration == nil, "ConfigurationName: %s, have %.80q",
 			strings.Join(configuration, ", "), o.ConfigurationName),

@@ -57,7 +57,7 @@ func (i *Installer) installed(found existing) (objects []*unstructured.Unstructu
 		objects = append(objects, i.removable(part)...)
 	}
 	objects = append(objects, i.managersMap(&Runtime{}, ""))
-	if ours(found.namespace) {
+	if i.ours(found.namespace) {
 		objects = append(objects, i.namespace())
 	}
 	return objects

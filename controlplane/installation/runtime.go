@@ -17,6 +17,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
 // errInvalidRuntime means that a [Runtime] cannot get the agent. Nothing was changed there.
@@ -71,6 +72,11 @@ func (r *Runtime) validate(host string, serves, user bool) error {
 	if err != nil {
 		return err
 	}
+	bundle, err := keys.ParseBundle(r.Secret[material.CA])
+	if err != nil { // The agent would end with it.
+		return fmt.Errorf("%s of its Secret: %w", material.CA, err)
+	}
+
 	switch have := pair.Leaf.Subject.CommonName; {
 	case have != string(r.ID) || r.ID == "":
 		return fmt.Errorf("its Secret has the certificate of %.80q", have)
@@ -79,14 +85,14 @@ func (r *Runtime) validate(host string, serves, user bool) error {
 	case user && len(pair.Leaf.DNSNames) == 0:
 		return errors.New("the certificate in its Secret has no DNS name, want the one of its user at the NATS server")
 	case serves:
-		return r.validateServing(host)
+		return r.validateServing(host, bundle)
 	default:
 		return nil
 	}
 }
 
 // validateServing verifies the serving certificate as the API server does.
-func (r *Runtime) validateServing(host string) error {
+func (r *Runtime) validateServing(host string, bundle keys.Bundle) error {
 	certificate, key := material.ClientCertificate, material.ClientKey
 	if r.hasServingPair() {
 		certificate, key = material.ServingCertificate, material.ServingKey
@@ -99,7 +105,9 @@ func (r *Runtime) validateServing(host string) error {
 		DNSName: host, Roots: x509.NewCertPool(), Intermediates: x509.NewCertPool(),
 		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
-	opts.Roots.AppendCertsFromPEM(r.Secret[material.CA])
+	for _, ca := range bundle.Certificates {
+		opts.Roots.AddCert(ca)
+	}
 	for _, der := range pair.Certificate[1:] {
 		if intermediate, err := x509.ParseCertificate(der); err == nil {
 			opts.Intermediates.AddCert(intermediate)
@@ -111,8 +119,22 @@ func (r *Runtime) validateServing(host string) error {
 	return nil
 }
 
+// bundle returns the CAs of the Secret for the webhook configuration, without the blocks that an API
+// server cannot use. The agent logs these blocks, which stay in its Secret.
+func (r *Runtime) bundle() ([]byte, error) {
+	text := r.Secret[material.CA]
+	bundle, err := keys.ParseBundle(text)
+	if err != nil {
+		return nil, fmt.Errorf("%s of its Secret: %w", material.CA, err)
+	}
+	if len(bundle.Skipped) > 0 {
+		return bundle.PEM(), nil
+	}
+	return text, nil
+}
+
 func (r *Runtime) pair(certificate, key string) (tls.Certificate, error) {
-	pair, err := tls.X509KeyPair(r.Secret[certificate], r.Secret[key])
+	pair, err := keys.ParsePair(r.Secret[certificate], r.Secret[key])
 	return pair, option.Unless(err == nil, "%s and %s of its Secret: %w", certificate, key, err)
 }
 
@@ -135,11 +157,11 @@ func (i *Installer) pullSecret(r *Runtime) *unstructured.Unstructured {
 }
 
 // annotationPullSecret is on the ConfigMap of a runtime with a copy of a pull secret.
-const annotationPullSecret = "operator.kyma-project.io/pull-secret" //nolint:gosec // It is no secret.
+const annotationPullSecret = "pull-secret" //nolint:gosec // It is no secret.
 
 // formerPullSecret takes the ConfigMap of a runtime, nil if there is none.
 func (i *Installer) formerPullSecret(live *unstructured.Unstructured) []*unstructured.Unstructured {
-	if live == nil || live.GetAnnotations()[annotationPullSecret] == "" {
+	if live == nil || live.GetAnnotations()[i.key(annotationPullSecret)] == "" {
 		return nil
 	}
 	return []*unstructured.Unstructured{i.pullSecret(&Runtime{})}

@@ -66,7 +66,7 @@ func NewSecret(reader client.Reader, name types.NamespacedName, opts keys.FilesO
 	}
 	opts = option.WithDefaults(opts, keys.FilesOptions{
 		Poll:   5 * time.Second,
-		Hooks:  keys.FilesHooks{Reloaded: func(_, _ time.Time) {}, Refused: func(string) {}},
+		Hooks:  keys.FilesHooks{Reloaded: func(keys.Generation) {}, Refused: func(keys.Refusal) {}},
 		Logger: slog.New(logr.ToSlogHandler(log.Log)),
 	})
 	s := &Secret{reader: reader, name: name, opts: opts}
@@ -115,7 +115,11 @@ func (s *Secret) refresh(ctx context.Context) {
 			slog.String("secret", s.name.String()),
 			slog.String("fingerprint", next.material.Fingerprint),
 			slog.Time("not_after", next.material.NotAfter))
-		s.opts.Hooks.Reloaded(next.material.NotBefore, next.material.NotAfter)
+		if len(next.material.Skipped) > 0 {
+			s.opts.Logger.WarnContext(ctx, "key material has PEM blocks that are not used",
+				slog.String("secret", s.name.String()), slog.Any("skipped", next.material.Skipped))
+		}
+		s.opts.Hooks.Reloaded(keys.Generation{NotBefore: next.material.NotBefore, NotAfter: next.material.NotAfter})
 	default:
 		s.current.Store(next)
 	}
@@ -154,5 +158,5 @@ func (s *Secret) refuse(old *generation, err error) {
 	}
 	s.opts.Logger.Warn("key material in the Secret is broken or unreadable, the last good one stays in use",
 		slog.Any("error", err), slog.Bool("has_good_one", old.material != nil))
-	s.opts.Hooks.Refused(keys.Problem(err))
+	s.opts.Hooks.Refused(keys.Refusal{Problem: keys.Problem(err)})
 }

@@ -84,8 +84,8 @@ func start(t *testing.T) *fixture {
 	f := &fixture{secrets: &secrets{}, ca: must(testpki.NewCA("ca", testpki.Options{}))}
 	name := types.NamespacedName{Namespace: "kcp", Name: "listener"}
 	f.Secret = must(keysource.NewSecret(f.secrets, name, keys.FilesOptions{Hooks: keys.FilesHooks{
-		Reloaded: func(_, _ time.Time) { f.reloaded++ },
-		Refused:  func(problem string) { f.refused = append(f.refused, problem) },
+		Reloaded: func(keys.Generation) { f.reloaded++ },
+		Refused:  func(r keys.Refusal) { f.refused = append(f.refused, r.Problem) },
 	}}))
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)

@@ -54,7 +54,7 @@ func TestExpectedRuntimes(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error)
 		taken := core.HandlerFunc(func(context.Context, core.Delivery) error { return nil })
-		go func() { ended <- watched.Start(ctx, map[core.Manager]core.Handler{operator: taken}) }()
+		go func() { ended <- watched.Receiver().Start(ctx, map[core.Manager]core.Handler{operator: taken}) }()
 		time.Sleep(65 * time.Second)
 		states := map[core.RuntimeID]fleet.State{}
 		watched.Range(func(s fleet.Status) bool {

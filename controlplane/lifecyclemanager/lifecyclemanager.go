@@ -28,6 +28,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/keysource"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/names"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/runtimes"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -41,11 +42,11 @@ const (
 	plane      = "kcp-system"
 	there      = "kyma-system"
 	runtimeID  = "kyma-project.io/runtime-id"
-	ours       = "operator.kyma-project.io/runtime-watcher" // The finalizer of a Kyma with our agent.
 	gatewaySAN = "spiffe://cluster.local/ns/istio-system/sa/istio-ingressgateway-service-account"
 )
 
 var (
+	ours          = names.Names{}.WithDefaults().Finalizer // of a Kyma with our agent
 	kyma          = schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Kyma"}
 	gatewaySecret = types.NamespacedName{Namespace: "istio-system", Name: "klm-istio-gateway"}
 	formerCA      = types.NamespacedName{Namespace: "istio-system", Name: "klm-watcher"}
@@ -199,7 +200,9 @@ func install(mgr ctrl.Manager, opts Options) error {
 	object := &metav1.PartialObjectMetadata{}
 	object.SetGroupVersionKind(kyma)
 	kubeconfigs := runtimes.NewKubeconfigsByLabel(mgr.GetAPIReader(), "config", secrets, runtimes.KubeconfigOptions{})
-	return runtimes.SetUp(mgr, object, opts.identify, kubeconfigs, set, installer, opts.Runtimes)
+	return runtimes.SetUp(mgr, runtimes.Parts{
+		Object: object, Identify: opts.identify, Connect: kubeconfigs, Certificates: set, Installer: installer,
+	}, opts.Runtimes)
 }
 
 // agent returns the options of the installer. The namespace is that of all modules: the agent may

@@ -48,6 +48,9 @@ func setUpRuntimes(mgr ctrl.Manager, watched *fleet.Fleet, image, address string
 	}
 	kubeconfigs := runtimes.NewKubeconfigs(mgr.GetAPIReader(), "config", client.ObjectKeyFromObject,
 		runtimes.KubeconfigOptions{})
+	parts := runtimes.Parts{
+		Object: kyma, Identify: identify, Connect: kubeconfigs, Certificates: set, Installer: installer,
+	}
 	return errors.Join(watcher.SetUp(mgr, watcher.Options{}),
-		runtimes.SetUp(mgr, kyma, identify, kubeconfigs, set, installer, runtimes.Options{Fleet: watched}))
+		runtimes.SetUp(mgr, parts, runtimes.Options{Fleet: watched}))
 }

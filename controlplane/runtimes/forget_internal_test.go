@@ -46,7 +46,7 @@ func inTestFleet(t *testing.T, run func(f testFleet, r *reconciler)) {
 
 func (h testFleet) beat(epoch string, managers ...core.Manager) {
 	for _, manager := range managers {
-		h.Observe(core.Peer{ID: prod}, manager, core.Batch{
+		h.Receiver().Observe(core.Peer{ID: prod}, manager, core.Batch{
 			Epoch: epoch, Heartbeat: &core.Heartbeat{Interval: 30 * time.Second},
 		}, nil)
 	}

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/names"
 )
 
 type testQueue = priorityqueue.PriorityQueue[reconcile.Request]
@@ -159,7 +160,7 @@ func TestPausesGrowFromRetryToInterval(t *testing.T) {
 func TestAnObjectMayOptOut(t *testing.T) {
 	t.Parallel()
 	object := newObject(string(prod))
-	object.Labels = map[string]string{labelSkip: "true"}
+	object.Labels = map[string]string{names.Names{}.Key(labelSkip): "true"}
 	r := newReconciler(t, newPlane(t, object), nil)
 	reports := observeReports(r)
 	if result, err := r.Reconcile(t.Context(), requestOf(object)); err != nil || result.RequeueAfter != 0 {
@@ -176,7 +177,7 @@ func TestAnObjectMayOptOut(t *testing.T) {
 	r.certificates = &asked{}
 	check(t, reconcileOnce(t, r, object))
 	if err := r.client.Get(t.Context(), client.ObjectKeyFromObject(object), object); err != nil ||
-		!slices.Equal(object.Finalizers, []string{finalizer}) {
+		!slices.Equal(object.Finalizers, []string{names.Names{}.WithDefaults().Finalizer}) {
 		t.Errorf("without the label it has the finalizers %v, %v", object.Finalizers, err)
 	}
 }

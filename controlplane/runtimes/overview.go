@@ -26,11 +26,22 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
+	"github.com/runtime-watcher/runtime-watcher/internal/installations"
 )
 
 // neverHeardAfter is how long a runtime that is ready may send nothing. Agents send a heartbeat
 // every 30 s.
 const neverHeardAfter = 5 * time.Minute
+
+type (
+	// Installations has the states of the agents that a control plane installs in runtimes. It is a
+	// copy. Package statuspage serves it, and adapters/prometheus measures it.
+	Installations = installations.All
+	// FailedInstallation is an object that represents a runtime, with the reason of its failure.
+	FailedInstallation = installations.Failed
+	// InstallationState is a state, such as Ready, with its reason in CamelCase.
+	InstallationState = installations.State
+)
 
 // Overview has the states of all runtimes, as the controllers of this process have seen them. The
 // zero value is ready, for [Options.Overview]. It may be used concurrently. Its Installations are
@@ -71,10 +82,10 @@ type book struct {
 type entry struct {
 	object   client.ObjectKey
 	id       core.RuntimeID
-	state    fleet.InstallationState // zero until the first report
-	ready    time.Time               // since when, zero if it is not
-	managers []core.Manager          // that its agents send to, since it was ready
-	watchers watchers                // installed there.
+	state    InstallationState // zero until the first report
+	ready    time.Time         // since when, zero if it is not
+	managers []core.Manager    // that its agents send to, since it was ready
+	watchers watchers          // installed there.
 
 	text    string                     // the last text that was reported
 	waiting time.Time                  // since when the runtime is not ready.
@@ -130,11 +141,11 @@ func (b *book) each(visit func(e *entry)) {
 }
 
 // Installations returns the current states. With 10,000 runtimes it takes a few milliseconds.
-func (o *Overview) Installations() fleet.Installations {
+func (o *Overview) Installations() Installations {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	all := fleet.Installations{
-		Runtimes: make(map[fleet.InstallationState]int), NeverHeard: make(map[core.Manager][]core.RuntimeID),
+	all := Installations{
+		Runtimes: make(map[InstallationState]int), NeverHeard: make(map[core.Manager][]core.RuntimeID),
 		Phase: o.authority.Phase, Waiting: slices.Clone(o.authority.Waiting), Overdue: slices.Clone(o.authority.Overdue),
 	}
 	for _, b := range o.books {
@@ -144,16 +155,16 @@ func (o *Overview) Installations() fleet.Installations {
 	for _, runtimes := range all.NeverHeard {
 		slices.Sort(runtimes)
 	}
-	slices.SortFunc(all.Failed, func(a, b fleet.FailedInstallation) int {
+	slices.SortFunc(all.Failed, func(a, b FailedInstallation) int {
 		return cmp.Compare(a.Object.String(), b.Object.String())
 	})
 	return all
 }
 
-func (b *book) sum(all *fleet.Installations, e *entry) {
+func (b *book) sum(all *Installations, e *entry) {
 	all.Runtimes[e.state]++
 	if e.state.State == string(installation.Failed) {
-		all.Failed = append(all.Failed, fleet.FailedInstallation{Object: e.object, Runtime: e.id, Reason: e.state.Reason})
+		all.Failed = append(all.Failed, FailedInstallation{Object: e.object, Runtime: e.id, Reason: e.state.Reason})
 	}
 	if e.ready.IsZero() {
 		return
@@ -216,7 +227,7 @@ func (b *book) note(
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	e := b.of(object, id)
-	e.state = fleet.InstallationState{State: string(status.State), Reason: status.Reason}
+	e.state = InstallationState{State: string(status.State), Reason: status.Reason}
 	if status.State == installation.Ready {
 		maps.DeleteFunc(e.broken, func(m core.Manager, _ fleet.Condition) bool { return !slices.Contains(has.managers, m) })
 		b.noteStale(e)

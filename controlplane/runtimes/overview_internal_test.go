@@ -23,7 +23,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/coretest"
-	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
 
 // An agent that answers may still send nothing. The overview names its runtime.
@@ -50,11 +49,11 @@ func TestOverviewNamesRuntimesThatAreNeverHeard(t *testing.T) {
 		time.Sleep(time.Second)
 		b.repairs++
 		o.authority = certificates.Status{Phase: "Confirming", Waiting: []core.RuntimeID{"silent"}}
-		want := fleet.Installations{
-			Runtimes: map[fleet.InstallationState]int{
+		want := Installations{
+			Runtimes: map[InstallationState]int{
 				{State: "Ready"}: 2, {State: "Failed", Reason: "Unreachable"}: 1,
 			},
-			Failed: []fleet.FailedInstallation{
+			Failed: []FailedInstallation{
 				{Object: client.ObjectKey{Name: "b"}, Runtime: "waits", Reason: "Unreachable"},
 			},
 			Repairs:    1,
@@ -66,7 +65,7 @@ func TestOverviewNamesRuntimesThatAreNeverHeard(t *testing.T) {
 		}
 		b.forget(client.ObjectKey{Name: "b"})
 		all := o.Installations()
-		if len(all.NeverHeard["kyma"]) > 0 || all.Runtimes[fleet.InstallationState{State: "Ready"}] != 1 {
+		if len(all.NeverHeard["kyma"]) > 0 || all.Runtimes[InstallationState{State: "Ready"}] != 1 {
 			t.Errorf("after it was removed: %+v", all)
 		}
 	})
@@ -86,7 +85,7 @@ func TestOverviewNamesRuntimesThatFail(t *testing.T) {
 	if err := errors.Join(reconcileOnce(t, r, known), reconcileOnce(t, r, unknown)); err == nil {
 		t.Fatal("nothing fails")
 	}
-	want := []fleet.FailedInstallation{
+	want := []FailedInstallation{
 		{Object: client.ObjectKeyFromObject(known), Runtime: prod, Reason: "Unreachable"},
 		{Object: client.ObjectKeyFromObject(unknown), Reason: "IdentityUnknown"},
 	}

@@ -24,13 +24,12 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/names"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
-
-const finalizer = "operator.kyma-project.io/runtime-watcher"
 
 const conflictPause = time.Second
 
@@ -44,6 +43,7 @@ type reconciler struct {
 	certificates Certificates
 	installer    *installation.Installer
 	opts         Options
+	names        names.Names // of the installer
 	book         *book
 	events       events.EventRecorder // gets an Event about an object when its runtime fails, waits, or is ready again
 	secrets      client.Reader
@@ -99,7 +99,7 @@ func (r *reconciler) forget(id core.RuntimeID) {
 
 func (r *reconciler) keep(ctx context.Context, object client.Object) (reconcile.Result, error) {
 	identity, err := r.identify(ctx, object)
-	if err == nil && identity.ID == "" && controllerutil.ContainsFinalizer(object, finalizer) {
+	if err == nil && identity.ID == "" && controllerutil.ContainsFinalizer(object, r.names.Finalizer) {
 		err = errNoID
 	}
 	if err != nil {
@@ -108,11 +108,11 @@ func (r *reconciler) keep(ctx context.Context, object client.Object) (reconcile.
 	if identity.ID == "" {
 		return reconcile.Result{}, nil
 	}
-	skipped := skips(object)
+	skipped := r.skips(object)
 	if identity.Remove && !skipped {
 		return r.remove(ctx, object)
 	}
-	if err := r.edit(ctx, object, func() { setRemoval(object, "") }); err != nil {
+	if err := r.edit(ctx, object, func() { r.setRemoval(object, "") }); err != nil {
 		return reconcile.Result{}, err
 	}
 	if skipped {
@@ -172,7 +172,7 @@ func (r *reconciler) install(
 ) (installation.Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.opts.Timeout)
 	defer cancel()
-	if err := r.edit(ctx, object, func() { controllerutil.AddFinalizer(object, finalizer) }); err != nil {
+	if err := r.edit(ctx, object, func() { controllerutil.AddFinalizer(object, r.names.Finalizer) }); err != nil {
 		return installation.Status{}, err
 	}
 	own, next := r.runtimeOf(object, identity), &installation.Runtime{ID: identity.ID, Watches: watches}
@@ -301,7 +301,7 @@ func (r *reconciler) contents(ctx context.Context) (contents, error) {
 	if err := r.watchers.List(ctx, list); err != nil {
 		return contents{}, fmt.Errorf("list Watchers: %w", err)
 	}
-	watches, err := watcher.Watches(list.Items)
+	watches, err := watcher.Watches(list.Items, r.names)
 	if err != nil {
 		ctrl.LoggerFrom(ctx).V(1).Info("Watchers, or conditions of Watchers, are left out", "problem", err.Error())
 	}
@@ -323,7 +323,7 @@ func generations(items []v1beta2.Watcher, watches []watch.Watch) watchers {
 }
 
 func (r *reconciler) remove(ctx context.Context, object client.Object) (reconcile.Result, error) {
-	if !controllerutil.ContainsFinalizer(object, finalizer) {
+	if !controllerutil.ContainsFinalizer(object, r.names.Finalizer) {
 		return reconcile.Result{}, nil
 	}
 	removed, status, err := r.uninstall(ctx, object)
@@ -360,29 +360,29 @@ func (r *reconciler) remove(ctx context.Context, object client.Object) (reconcil
 
 // annotationRemoval is the time of the first failed removal, on an object that is held. It outlives
 // this process, so that an operator that restarts often gives up, too.
-const annotationRemoval = "operator.kyma-project.io/removal-failing-since"
+const annotationRemoval = "removal-failing-since"
 
 func (r *reconciler) sinceRemoval(ctx context.Context, object client.Object) (time.Duration, error) {
-	first, err := time.Parse(time.RFC3339, object.GetAnnotations()[annotationRemoval])
+	first, err := time.Parse(time.RFC3339, object.GetAnnotations()[r.names.Key(annotationRemoval)])
 	if since := time.Since(first); err == nil && since >= 0 {
 		return since, nil
 	}
 	now := time.Now().UTC().Format(time.RFC3339)
-	return 0, r.edit(ctx, object, func() { setRemoval(object, now) })
+	return 0, r.edit(ctx, object, func() { r.setRemoval(object, now) })
 }
 
-func setRemoval(object client.Object, first string) {
-	annotations := othersOf(object)
+func (r *reconciler) setRemoval(object client.Object, first string) {
+	annotations := r.othersOf(object)
 	if first != "" {
-		annotations[annotationRemoval] = first
+		annotations[r.names.Key(annotationRemoval)] = first
 	}
 	object.SetAnnotations(annotations)
 }
 
 func (r *reconciler) release(ctx context.Context, object client.Object, id core.RuntimeID) (reconcile.Result, error) {
 	err := r.edit(ctx, object, func() {
-		controllerutil.RemoveFinalizer(object, finalizer)
-		setRemoval(object, "")
+		controllerutil.RemoveFinalizer(object, r.names.Finalizer)
+		r.setRemoval(object, "")
 	})
 	if client.IgnoreNotFound(err) != nil {
 		return reconcile.Result{}, err

@@ -27,6 +27,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/names"
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
@@ -113,7 +114,7 @@ func TestAWithdrawnRemovalDoesNotCount(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				object, withdrawn := newObject(string(prod)), false
-				object.Finalizers = []string{finalizer}
+				object.Finalizers = []string{names.Names{}.WithDefaults().Finalizer}
 				r := newReconciler(t, newPlane(t, object), outOfReach)
 				r.certificates = owned{}
 				r.identify = func(context.Context, client.Object) (Identity, error) {
@@ -142,7 +143,7 @@ func setSkip(t *testing.T, r *reconciler, object client.Object, skip bool) {
 	t.Helper()
 	key := client.ObjectKeyFromObject(object)
 	check(t, r.client.Get(t.Context(), key, object))
-	object.SetLabels(map[string]string{labelSkip: strconv.FormatBool(skip)})
+	object.SetLabels(map[string]string{names.Names{}.Key(labelSkip): strconv.FormatBool(skip)})
 	check(t, r.client.Update(t.Context(), object))
 }
 
@@ -171,7 +172,7 @@ func TestAnOperatorThatRestartsGivesUp(t *testing.T) {
 func TestADeletionDoesNotWaitForAReport(t *testing.T) {
 	t.Parallel()
 	for name, held := range map[string]*corev1.ConfigMap{"deleted": deleted(0), "left": newObject(string(prod))} {
-		held.Finalizers = []string{finalizer}
+		held.Finalizers = []string{names.Names{}.WithDefaults().Finalizer}
 		c := newPlane(t, held)
 		r := newReconciler(t, c, func(context.Context, client.Object) (client.Client, error) { return nil, ErrGone })
 		r.identify = func(context.Context, client.Object) (Identity, error) { return Identity{ID: prod, Remove: true}, nil }
@@ -330,7 +331,7 @@ func TestFailuresAreReported(t *testing.T) {
 func TestARuntimeThatLosesItsIDIsReported(t *testing.T) {
 	t.Parallel()
 	object := newObject(string(prod))
-	object.Finalizers = []string{finalizer}
+	object.Finalizers = []string{names.Names{}.WithDefaults().Finalizer}
 	r := newReconciler(t, newPlane(t, object), outOfReach)
 	r.identify = func(context.Context, client.Object) (Identity, error) { return Identity{}, nil }
 	reports := observeReports(r)
@@ -435,7 +436,7 @@ func issued() *certv1.Certificate {
 // deleted is an object that represents a runtime, and was deleted that long ago.
 func deleted(ago time.Duration) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "kcp", Name: string(prod), UID: "object", Finalizers: []string{finalizer},
+		Namespace: "kcp", Name: string(prod), UID: "object", Finalizers: []string{names.Names{}.WithDefaults().Finalizer},
 		DeletionTimestamp: &metav1.Time{Time: time.Now().Add(-ago)},
 	}}
 }
@@ -476,6 +477,7 @@ func newReconciler(t *testing.T, c client.Client, connect func(context.Context, 
 	check(t, err)
 	opts := Options{}.withDefaults()
 	return &reconciler{
+		names: names.Names{}.WithDefaults(),
 		events: &events.FakeRecorder{}, book: opts.Overview.newBook(),
 		client: c, watchers: c, secrets: c, pulled: cache.NewExpiring(), prototype: &corev1.ConfigMap{}, gvk: corev1.SchemeGroupVersion.WithKind("ConfigMap"),
 		identify: func(_ context.Context, object client.Object) (Identity, error) {

@@ -53,13 +53,13 @@ func (w *repairWorld) serves(object client.ObjectKey, id core.RuntimeID, manager
 
 // start lets the fleet find silent runtimes.
 func (w *repairWorld) start() {
-	go func() { _ = w.fleet.Start(w.t.Context(), nil) }()
+	go func() { _ = w.fleet.Receiver().Start(w.t.Context(), nil) }()
 }
 
 func (w *repairWorld) beat(manager core.Manager, beat core.Heartbeat) {
 	w.beats++
 	beat.Interval, beat.Number = 30*time.Second, w.beats
-	w.fleet.Observe(core.Peer{ID: prod}, manager, core.Batch{Epoch: "e", Heartbeat: &beat}, nil)
+	w.fleet.Receiver().Observe(core.Peer{ID: prod}, manager, core.Batch{Epoch: "e", Heartbeat: &beat}, nil)
 }
 
 // wantLooks wants so many requests in the queue, and removes them.
@@ -146,7 +146,7 @@ func TestOtherConditionsAreNotLookedAt(t *testing.T) {
 			t.Errorf("reason %q, want %q", s.Reason, reasons.SharedByReplicas)
 		}
 		w.beat("by hand", lost)
-		w.fleet.Observe(core.Peer{ID: "unknown"}, "a", core.Batch{Epoch: "e", Heartbeat: &lost}, nil)
+		w.fleet.Receiver().Observe(core.Peer{ID: "unknown"}, "a", core.Batch{Epoch: "e", Heartbeat: &lost}, nil)
 		w.wantLooks(0)
 		w.wantVerified(false)
 	})
@@ -253,7 +253,7 @@ func TestAStaleFleetIsNotLookedAt(t *testing.T) {
 		beat := func(n int) {
 			id := core.RuntimeID(fmt.Sprintf("runtime-%d", n))
 			w.beats++
-			w.fleet.Observe(core.Peer{ID: id}, "a",
+			w.fleet.Receiver().Observe(core.Peer{ID: id}, "a",
 				core.Batch{Epoch: "e", Heartbeat: &core.Heartbeat{Canary: core.CanaryAlive, Number: w.beats, Interval: 30 * time.Second}}, nil)
 		}
 		for n := range many {

@@ -33,49 +33,61 @@ import (
 // +kubebuilder:rbac:groups=operator.kyma-project.io,resources=watchers,verbs=get;list;watch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// SetUp adds controllers to a manager: for the objects of the kind of object, for those of them
-// that fail, and for the CA. Each object represents a runtime. The controllers run on the replica
+// Parts are what [SetUp] needs. All of them are required.
+type Parts struct {
+	// Object has the kind of the objects that represent runtimes: a typed object, or one with
+	// metadata only or unstructured, with its kind set.
+	Object client.Object
+	// Identify returns the runtime that an object represents. It is called concurrently and must not
+	// change the object. An error is reported and retried.
+	Identify func(ctx context.Context, object client.Object) (Identity, error)
+	// Connect returns a client for the runtime of an object, without cache. It is called
+	// concurrently, for each reconcile, so it should keep its clients, as that of [NewKubeconfigs]
+	// does. It must not change the object. An error is reported and retried. If the error wraps
+	// [ErrGone], a deleted object is let go. Such an error must not mean that a runtime cannot be
+	// reached at the moment.
+	Connect func(ctx context.Context, object client.Object) (client.Client, error)
+	// Certificates issues the certificates of agents and listener.
+	Certificates Certificates
+	// Installer installs the agents.
+	Installer *installation.Installer
+}
+
+// SetUp adds controllers to a manager: for the objects of the kind of [Parts].Object, for those of
+// them that fail, and for the CA. Each object represents a runtime. The controllers run on the replica
 // that leads. An error names every invalid parameter.
 //
 // The scheme of the manager must have the kind, unless object is metadata or unstructured with its
 // kind set. It needs no Watchers, and may have another Go type for them: Watchers then have a cache
 // of their own. The operator needs the rights to get, list, watch and patch the kind.
 //
-// identify returns the runtime that an object represents, and connect a client for it, without
-// cache. Both are called concurrently and must not change the object. An error is reported and
-// retried. connect is called for each reconcile, so it should keep its clients, as that of
-// [NewKubeconfigs] does. If its error wraps [ErrGone], a deleted object is let go. Such an error
-// must not mean that a runtime cannot be reached at the moment.
-func SetUp(
-	mgr ctrl.Manager, object client.Object,
-	identify func(ctx context.Context, object client.Object) (Identity, error),
-	connect func(ctx context.Context, object client.Object) (client.Client, error),
-	issuer Certificates, installer *installation.Installer, opts Options,
-) (failed error) {
+// Each part is required.
+func SetUp(mgr ctrl.Manager, parts Parts, opts Options) (failed error) {
 	defer func() { failed = option.Unless(failed == nil, "runtimes: %w", failed) }()
 	opts = opts.withDefaults()
 	if err := errors.Join(
 		option.NoneNegative(opts),
-		option.Unless(object != nil, "want an object, have none"),
-		option.Unless(identify != nil, "want identify, have none"),
-		option.Unless(connect != nil, "want connect, have none"),
-		option.Unless(issuer != nil, "want Certificates, have none"),
-		option.Unless(installer != nil, "want an Installer, have none"),
-		checkService(issuer, installer),
+		option.Unless(parts.Object != nil, "want Parts.Object, have none"),
+		option.Unless(parts.Identify != nil, "want Parts.Identify, have none"),
+		option.Unless(parts.Connect != nil, "want Parts.Connect, have none"),
+		option.Unless(parts.Certificates != nil, "want Parts.Certificates, have none"),
+		option.Unless(parts.Installer != nil, "want Parts.Installer, have none"),
+		checkService(parts.Certificates, parts.Installer),
 	); err != nil {
 		return err
 	}
-	gvk, err := apiutil.GVKForObject(object, mgr.GetScheme())
+	installer := parts.Installer
+	gvk, err := apiutil.GVKForObject(parts.Object, mgr.GetScheme())
 	if err != nil {
 		return err
 	}
-	plane, err := ownscheme.Cluster(mgr, v1beta2.AddToScheme, &v1beta2.Watcher{})
+	plane, err := ownscheme.Cluster(mgr, v1beta2.AddNamed(installer.Names()), &v1beta2.Watcher{})
 	if err != nil {
 		return err
 	}
 	r := &reconciler{
-		client: mgr.GetClient(), watchers: plane.GetClient(), prototype: object, gvk: gvk,
-		identify: identify, connect: connect, certificates: issuer, installer: installer, opts: opts,
+		client: mgr.GetClient(), watchers: plane.GetClient(), prototype: parts.Object, gvk: gvk,
+		identify: parts.Identify, connect: parts.Connect, certificates: parts.Certificates, installer: installer, opts: opts, names: installer.Names(),
 		events: mgr.GetEventRecorder(opts.Name),
 		book:   opts.Overview.newBook(), secrets: mgr.GetAPIReader(), pulled: utilcache.NewExpiring(),
 	}
@@ -91,9 +103,7 @@ func SetUp(
 }
 
 func checkService(issuer Certificates, installer *installation.Installer) error {
-	checked, ok := issuer.(interface {
-		CheckService(service types.NamespacedName) error
-	})
+	checked, ok := issuer.(ServiceChecker)
 	if !ok || installer == nil {
 		return nil
 	}
@@ -105,7 +115,7 @@ func checkService(issuer Certificates, installer *installation.Installer) error 
 
 func (r *reconciler) addControllers(mgr ctrl.Manager, watchers cache.Cache) error {
 	watched := predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{})
-	relevant := []builder.ForOption{builder.WithPredicates(relevant())}
+	relevant := []builder.ForOption{builder.WithPredicates(r.relevant())}
 	if _, ok := r.prototype.(*metav1.PartialObjectMetadata); ok {
 		relevant = append(relevant, builder.OnlyMetadata)
 	}
@@ -133,20 +143,20 @@ func (r *reconciler) controllerOptions() controller.Options {
 }
 
 // relevant drops changes of the status, where the generation shows them, and of the reconciler.
-func relevant() predicate.Predicate {
+func (r *reconciler) relevant() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, after := e.ObjectOld, e.ObjectNew
 		return after.GetGeneration() == 0 || before.GetGeneration() != after.GetGeneration() ||
 			!maps.Equal(before.GetLabels(), after.GetLabels()) ||
-			!maps.Equal(othersOf(before), othersOf(after)) ||
+			!maps.Equal(r.othersOf(before), r.othersOf(after)) ||
 			before.GetDeletionTimestamp().IsZero() != after.GetDeletionTimestamp().IsZero()
 	}}
 }
 
-func othersOf(object client.Object) map[string]string {
+func (r *reconciler) othersOf(object client.Object) map[string]string {
 	annotations := make(map[string]string)
 	maps.Copy(annotations, object.GetAnnotations())
-	delete(annotations, annotationRemoval)
+	delete(annotations, r.names.Key(annotationRemoval))
 	return annotations
 }
 
@@ -167,8 +177,7 @@ type Identity struct {
 }
 
 // Certificates is the port to the issuer. Its methods may be called concurrently and do not wait
-// for certificates. One with the method CheckService of [certificates.Certificates] is asked by
-// [SetUp] whether its certificates are for the Service of the agent.
+// for certificates. They may be a [ServiceChecker].
 type Certificates interface {
 	// Reconcile keeps the CA and the certificate of the listener.
 	Reconcile(ctx context.Context) (certificates.Status, error)
@@ -182,7 +191,16 @@ type Certificates interface {
 	RemoveRuntime(ctx context.Context, r certificates.Runtime) error
 }
 
-var _ Certificates = (*certificates.Certificates)(nil)
+// ServiceChecker is an optional method of [Certificates]. [SetUp] fails with its error if the
+// certificates are not for the Service of the agent.
+type ServiceChecker interface {
+	CheckService(service types.NamespacedName) error
+}
+
+var (
+	_ Certificates   = (*certificates.Certificates)(nil)
+	_ ServiceChecker = (*certificates.Certificates)(nil)
+)
 
 const (
 	defaultRetry   = 3 * time.Second
@@ -251,8 +269,10 @@ func (o Options) withDefaults() Options {
 	})
 }
 
-// labelSkip is the label of objects with runtimes that are left as they are, with the value "true".
+// labelSkip is the word of the label of objects with runtimes that are left as they are, with the value "true".
 // The deletion of such an object still removes the agent.
-const labelSkip = "operator.kyma-project.io/skip-reconciliation"
+const labelSkip = "skip-reconciliation"
 
-func skips(object client.Object) bool { return object.GetLabels()[labelSkip] == "true" }
+func (r *reconciler) skips(object client.Object) bool {
+	return object.GetLabels()[r.names.Key(labelSkip)] == "true"
+}

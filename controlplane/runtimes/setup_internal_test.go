@@ -9,6 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/names"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
@@ -26,7 +27,7 @@ func TestRelevantLeavesOutTheStatusOnly(t *testing.T) {
 		want   bool
 	}{
 		"status":     {func(m *metav1.ObjectMeta) { m.ResourceVersion = "8" }, false},
-		"finalizers": {func(m *metav1.ObjectMeta) { m.Finalizers = []string{finalizer} }, false},
+		"finalizers": {func(m *metav1.ObjectMeta) { m.Finalizers = []string{names.Names{}.WithDefaults().Finalizer} }, false},
 		"spec":       {func(m *metav1.ObjectMeta) { m.Generation++ }, true},
 		"domain":     {func(m *metav1.ObjectMeta) { m.Annotations = map[string]string{"skr-domain": "b"} }, true},
 		"label":      {func(m *metav1.ObjectMeta) { m.Labels = map[string]string{"a": "b"} }, true},
@@ -39,7 +40,7 @@ func TestRelevantLeavesOutTheStatusOnly(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			update := event.UpdateEvent{ObjectOld: kyma(func(*metav1.ObjectMeta) {}), ObjectNew: kyma(test.change)}
-			if got := relevant().Update(update); got != test.want {
+			if got := (&reconciler{}).relevant().Update(update); got != test.want {
 				t.Errorf("relevant: got %t, want %t", got, test.want)
 			}
 		})

@@ -74,28 +74,29 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	return reconcile.Result{RequeueAfter: countInterval}, nil
 }
 
-// formerFinalizer is on every Watcher of a controller that this one replaces.
-const formerFinalizer = "operator.kyma-project.io/watcher"
+// formerFinalizer is the word of the finalizer on every Watcher of a controller that this one
+// replaces.
+const formerFinalizer = "watcher"
 
 // removeFinalizer is safe, as routes have an owner reference.
 func (r *reconciler) removeFinalizer(ctx context.Context, w *v1beta2.Watcher) error {
-	before := w.DeepCopy()
-	if !controllerutil.RemoveFinalizer(w, formerFinalizer) {
+	before, former := w.DeepCopy(), r.opts.Names.Key(formerFinalizer)
+	if !controllerutil.RemoveFinalizer(w, former) {
 		return nil
 	}
 	// A patch replaces the whole list, so it must not overwrite a concurrent change.
 	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 	err := client.IgnoreNotFound(r.client.Patch(ctx, w, patch))
-	return option.Unless(err == nil, "remove the finalizer %s: %w", formerFinalizer, err)
+	return option.Unless(err == nil, "remove the finalizer %s: %w", former, err)
 }
 
 // establish keeps the former route while a new one cannot be made, as it may still work.
 func (r *reconciler) establish(ctx context.Context, w *v1beta2.Watcher) (outcome, error) {
-	manager, err := managerOf(w)
+	manager, err := managerOf(w, r.opts.Names)
 	if err != nil {
 		return outcome{}, err
 	}
-	_, dropped, err := watchOf(w)
+	_, dropped, err := watchOf(w, r.opts.Names)
 	if err != nil {
 		return outcome{}, problem(reasonWatchInvalid, "%v", err)
 	}

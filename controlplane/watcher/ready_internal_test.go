@@ -22,6 +22,7 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/names"
 )
 
 func newWatcher() *v1beta2.Watcher {
@@ -160,7 +161,7 @@ func TestARouteIsAppliedAgainForItsOwnFieldsOnly(t *testing.T) {
 		"annotation": {func(o client.Object) { o.SetAnnotations(map[string]string{"stamp": "2"}) }, false},
 		"label":      {func(o client.Object) { o.SetLabels(map[string]string{"stamp": "2"}) }, false},
 		"version":    {func(o client.Object) { o.SetResourceVersion("8") }, false},
-		"own label":  {func(o client.Object) { o.SetLabels(map[string]string{v1beta2.ManagedByLabel: "2"}) }, true},
+		"own label":  {func(o client.Object) { o.SetLabels(map[string]string{names.Names{}.ManagedBy(): "2"}) }, true},
 		"owner":      {func(o client.Object) { o.SetOwnerReferences([]metav1.OwnerReference{{}}) }, true},
 		"spec":       {func(o client.Object) { o.SetGeneration(2) }, true},
 	}
@@ -168,14 +169,14 @@ func TestARouteIsAppliedAgainForItsOwnFieldsOnly(t *testing.T) {
 		for _, before := range []client.Object{&gatewayv1.HTTPRoute{}, &networkingv1beta1.VirtualService{}} {
 			after, _ := before.DeepCopyObject().(client.Object)
 			test.change(after)
-			if got := ownFields().Update(event.UpdateEvent{ObjectOld: before, ObjectNew: after}); got != test.want {
+			if got := ownFields(names.Names{}).Update(event.UpdateEvent{ObjectOld: before, ObjectNew: after}); got != test.want {
 				t.Errorf("%s of %T: %t", name, before, got)
 			}
 		}
 	}
 	accepted := &gatewayv1.HTTPRoute{}
 	accepted.Status.Parents = []gatewayv1.RouteParentStatus{{}}
-	if !ownFields().Update(event.UpdateEvent{ObjectOld: &gatewayv1.HTTPRoute{}, ObjectNew: accepted}) {
+	if !ownFields(names.Names{}).Update(event.UpdateEvent{ObjectOld: &gatewayv1.HTTPRoute{}, ObjectNew: accepted}) {
 		t.Error("the verdict of a gateway is not seen")
 	}
 }

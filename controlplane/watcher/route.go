@@ -46,10 +46,10 @@ func prefixes(manager core.Manager) []string {
 
 // apply creates or corrects the route. Fields that others have added stay.
 func (r *reconciler) apply(ctx context.Context, w *v1beta2.Watcher, route client.Object) error {
-	owner := metav1.NewControllerRef(w, v1beta2.GroupVersion().WithKind(watcherKind))
+	owner := metav1.NewControllerRef(w, r.opts.Names.GroupVersionKind())
 	route.SetName(w.Name)
 	route.SetNamespace(w.Namespace)
-	route.SetLabels(map[string]string{v1beta2.ManagedByLabel: fieldOwner})
+	route.SetLabels(map[string]string{r.opts.Names.ManagedBy(): fieldOwner})
 	route.SetOwnerReferences([]metav1.OwnerReference{*owner})
 	if err := r.checkOwner(ctx, w); err != nil {
 		return err
@@ -59,7 +59,7 @@ func (r *reconciler) apply(ctx context.Context, w *v1beta2.Watcher, route client
 
 func (r *reconciler) checkOwner(ctx context.Context, w *v1beta2.Watcher) error {
 	current, err := r.stored(ctx, r.routing, client.ObjectKeyFromObject(w))
-	if err != nil || current == nil || ownedBy(current, w.Name) {
+	if err != nil || current == nil || r.owns(current, w.Name) {
 		return err
 	}
 	return problem(reasonRouteConflict,
@@ -73,11 +73,12 @@ func (r *reconciler) stored(ctx context.Context, of routing, key client.ObjectKe
 	return route, option.Unless(err == nil, "read %s: %w", of.kind(), err)
 }
 
-// ownedBy goes by the name: a Watcher that is created again takes over its former route.
-func ownedBy(route client.Object, name string) bool {
-	group := v1beta2.GroupVersion().Group + "/"
+// owns goes by the name: a Watcher that is created again takes over its former route.
+func (r *reconciler) owns(route client.Object, name string) bool {
+	kind := r.opts.Names.GroupVersionKind()
+	group := kind.Group + "/"
 	return slices.ContainsFunc(route.GetOwnerReferences(), func(owner metav1.OwnerReference) bool {
-		return owner.Kind == watcherKind && owner.Name == name && strings.HasPrefix(owner.APIVersion, group)
+		return owner.Kind == kind.Kind && owner.Name == name && strings.HasPrefix(owner.APIVersion, group)
 	})
 }
 
@@ -90,7 +91,7 @@ func (r *reconciler) remove(ctx context.Context, key client.ObjectKey, except st
 			continue
 		}
 		current, err := r.stored(ctx, of, key)
-		if err == nil && current != nil && ownedBy(current, key.Name) {
+		if err == nil && current != nil && r.owns(current, key.Name) {
 			err = client.IgnoreNotFound(r.client.Delete(ctx, current, client.Preconditions{UID: new(current.GetUID())}))
 		}
 		isSkipped := of.kind() != r.kind() && (meta.IsNoMatchError(err) || apierrors.IsForbidden(err))
@@ -133,7 +134,7 @@ func (r *reconciler) yield(ctx context.Context, w *v1beta2.Watcher, m core.Manag
 	if err := r.client.List(ctx, watchers); err != nil {
 		return fmt.Errorf("list Watchers: %w", err)
 	}
-	elder := elderOf(w, m, watchers.Items)
+	elder := r.elderOf(w, m, watchers.Items)
 	if elder == nil {
 		return nil
 	}
@@ -146,11 +147,11 @@ func (r *reconciler) yield(ctx context.Context, w *v1beta2.Watcher, m core.Manag
 }
 
 // elderOf returns nil if no Watcher before w leads the manager to another service.
-func elderOf(w *v1beta2.Watcher, m core.Manager, watchers []v1beta2.Watcher) *v1beta2.Watcher {
+func (r *reconciler) elderOf(w *v1beta2.Watcher, m core.Manager, watchers []v1beta2.Watcher) *v1beta2.Watcher {
 	eldest := w
 	for i := range watchers {
 		other := &watchers[i]
-		if managerName(other) == string(m) && other.DeletionTimestamp.IsZero() && byAge(other, eldest) < 0 {
+		if managerName(other, r.opts.Names) == string(m) && other.DeletionTimestamp.IsZero() && byAge(other, eldest) < 0 {
 			eldest = other
 		}
 	}

@@ -25,6 +25,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/ownscheme"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/names"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
@@ -48,6 +49,9 @@ type Options struct {
 	// Routing is the kind of the routes. Its custom resource definitions must be installed. Routes
 	// of the other kinds that an earlier setting made are removed. Default: [VirtualService].
 	Routing Routing
+	// Names are those of the operator: group and kind of the Watchers, and the label of the routes.
+	// They must equal those of the installer. Default: those of [names.Names].
+	Names names.Names
 	// Name is the name of the controller in logs, metrics and events. Default: "watcher".
 	Name string
 	// GatewayNamespaces are the namespaces in which gateways count. The controller then needs the
@@ -63,6 +67,7 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
+	o.Names = o.Names.WithDefaults()
 	o.Routing = cmp.Or(o.Routing, VirtualService)
 	o.Name = cmp.Or(o.Name, "watcher")
 	o.ClusterDomain = cmp.Or(o.ClusterDomain, "cluster.local")
@@ -72,6 +77,7 @@ func (o Options) withDefaults() Options {
 func (o Options) validate() error {
 	wrong := validation.IsDNS1123Subdomain(o.ClusterDomain)
 	problems := []error{
+		invalidNames(o.Names),
 		option.Unless(slices.Contains([]Routing{VirtualService, HTTPRoute, NoRouting}, o.Routing),
 			"Routing: want %q, %q or %q, have %.40q", VirtualService, HTTPRoute, NoRouting, o.Routing),
 		option.Unless(wrong == nil, "ClusterDomain: %s, have %.80q", strings.Join(wrong, ", "), o.ClusterDomain),
@@ -82,6 +88,11 @@ func (o Options) validate() error {
 			"GatewayNamespaces: %s, have %.80q", strings.Join(wrong, ", "), namespace))
 	}
 	return errors.Join(problems...)
+}
+
+func invalidNames(n names.Names) error {
+	err := n.Validate()
+	return option.Unless(err == nil, "Names: %w", err)
 }
 
 func (o Options) where() string {
@@ -103,8 +114,14 @@ func (o Options) where() string {
 // AddToScheme adds Watchers to a scheme, and the routes and gateways of Istio and of the Gateway
 // API.
 func AddToScheme(scheme *runtime.Scheme) error {
-	kinds := runtime.NewSchemeBuilder(v1beta2.AddToScheme, networkingv1beta1.AddToScheme, gatewayv1.Install)
-	return kinds.AddToScheme(scheme)
+	return AddNamed(names.Names{})(scheme)
+}
+
+// AddNamed is [AddToScheme] for Watchers with the group and the kind of an operator, as
+// [v1beta2.AddNamed].
+func AddNamed(n names.Names) func(scheme *runtime.Scheme) error {
+	kinds := runtime.NewSchemeBuilder(v1beta2.AddNamed(n), networkingv1beta1.AddToScheme, gatewayv1.Install)
+	return kinds.AddToScheme
 }
 
 // SetUp adds the controller to a manager. The controller runs on the replica that leads and needs
@@ -122,7 +139,7 @@ func SetUp(mgr ctrl.Manager, opts Options) (failed error) {
 	if routes != nil {
 		kinds = append(kinds, routes.route(), routes.gateway())
 	}
-	plane, err := ownscheme.Cluster(mgr, AddToScheme, kinds...)
+	plane, err := ownscheme.Cluster(mgr, AddNamed(opts.Names), kinds...)
 	if err != nil {
 		return err
 	}
@@ -143,7 +160,7 @@ func SetUp(mgr ctrl.Manager, opts Options) (failed error) {
 	if routes != nil {
 		// A route has the name of its Watcher. Its owner may be another object or missing.
 		controller = controller.
-			WatchesRawSource(watches(routes.route(), &handler.EnqueueRequestForObject{}, ownFields())).
+			WatchesRawSource(watches(routes.route(), &handler.EnqueueRequestForObject{}, ownFields(opts.Names))).
 			WatchesRawSource(watches(&v1beta2.Watcher{}, handler.EnqueueRequestsFromMapFunc(r.all), changed)).
 			WatchesRawSource(source.Kind(gateways, routes.gateway(), handler.EnqueueRequestsFromMapFunc(r.all), changed))
 	}
@@ -180,9 +197,9 @@ func (o Options) routing() routing {
 
 // ownFields drops changes of fields that belong to others. Another program may change one of them
 // at each write, and each apply would lead to the next one.
-func ownFields() predicate.Predicate {
+func ownFields(n names.Names) predicate.Predicate {
 	own := func(route client.Object) []any {
-		fields := []any{route.GetGeneration(), route.GetLabels()[v1beta2.ManagedByLabel], route.GetOwnerReferences()}
+		fields := []any{route.GetGeneration(), route.GetLabels()[n.ManagedBy()], route.GetOwnerReferences()}
 		if accepted, ok := route.(*gatewayv1.HTTPRoute); ok {
 			fields = append(fields, accepted.Status)
 		}

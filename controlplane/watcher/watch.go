@@ -10,36 +10,40 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/condition"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/names"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/internal/defaults"
 )
 
-const watcherKind = "Watcher"
+// documentKind is that of the text form of a watch, whatever kind the custom resource has.
+const documentKind = "Watcher"
 
-func managerOf(w *v1beta2.Watcher) (core.Manager, error) {
-	name := managerName(w)
+func managerOf(w *v1beta2.Watcher, n names.Names) (core.Manager, error) {
+	name := managerName(w, n)
 	if name == "" {
-		return "", problem(reasonManagerMissing, "want spec.manager, or the label %s, have neither", v1beta2.ManagedByLabel)
+		return "", problem(reasonManagerMissing, "want spec.manager, or the label %s, have neither", n.ManagedBy())
 	}
 	manager, err := core.ParseManager(name)
 	if err != nil {
 		return "", problem(reasonManagerInvalid, "want a DNS-1123 label as manager, have %.80q in spec.manager or the label %s",
-			name, v1beta2.ManagedByLabel)
+			name, n.ManagedBy())
 	}
 	return manager, nil
 }
 
-func managerName(w *v1beta2.Watcher) string {
-	return cmp.Or(w.Spec.Manager, w.Labels[v1beta2.ManagedByLabel])
+func managerName(w *v1beta2.Watcher, n names.Names) string {
+	return cmp.Or(w.Spec.Manager, w.Labels[n.ManagedBy()])
 }
 
 // watchOf returns the watch without its invalid conditions, which dropped names.
-func watchOf(w *v1beta2.Watcher) (found watch.Watch, dropped, err error) {
-	if _, err := managerOf(w); err != nil {
+func watchOf(w *v1beta2.Watcher, n names.Names) (found watch.Watch, dropped, err error) {
+	manager, err := managerOf(w, n)
+	if err != nil {
 		return watch.Watch{}, nil, fmt.Errorf("watcher %s/%s: %w", w.Namespace, w.Name, err)
 	}
 	if found, err = read(w); err == nil {
+		found.Manager = manager
 		found.Conditions, dropped = conditionsOf(w)
 		err = found.Validate() // An older definition refused less.
 	}
@@ -56,7 +60,7 @@ func read(w *v1beta2.Watcher) (watch.Watch, error) {
 	if err == nil {
 		err = json.Unmarshal(text, &document)
 	}
-	document.Kind = watcherKind // A client may leave it out.
+	document.Kind = documentKind // A client may leave it out, and an operator may have another kind.
 	watches, mismatch := document.Watches()
 	if err := errors.Join(err, mismatch); err != nil {
 		return watch.Watch{}, err
@@ -81,8 +85,9 @@ func conditionsOf(w *v1beta2.Watcher) (conditions []watch.Condition, err error) 
 // Watches returns the watches of all Watchers that are not being deleted. Invalid Watchers are left
 // out, and so are invalid conditions of valid ones, and the youngest managers beyond those that an
 // agent can know. The error joins the reasons. Each reason that is about a watch wraps
-// [watch.ErrInvalid].
-func Watches(watchers []v1beta2.Watcher) ([]watch.Watch, error) {
+// [watch.ErrInvalid]. n has the label of a
+// manager.
+func Watches(watchers []v1beta2.Watcher, n names.Names) ([]watch.Watch, error) {
 	var (
 		watches  []watch.Watch
 		problems []error
@@ -93,7 +98,7 @@ func Watches(watchers []v1beta2.Watcher) ([]watch.Watch, error) {
 			continue
 		}
 		// Without the invalid condition, a watch reports too much, and loses nothing.
-		found, dropped, err := watchOf(&watchers[i])
+		found, dropped, err := watchOf(&watchers[i], n)
 		problems = append(problems, err, dropped)
 		if err != nil {
 			continue

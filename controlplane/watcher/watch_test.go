@@ -16,6 +16,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/condition"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/names"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/internal/defaults"
 	"github.com/runtime-watcher/runtime-watcher/internal/watchtest"
@@ -44,7 +45,7 @@ func TestWatchesAreOfNoMoreManagersThanAnAgentKnows(t *testing.T) {
 		w.CreationTimestamp = metav1.NewTime(begun.Add(-time.Duration(n) * time.Hour)) // The first is the youngest.
 		watchers = append(watchers, w)
 	}
-	got, err := Watches(watchers)
+	got, err := Watches(watchers, names.Names{})
 	if len(got) != defaults.MaxManagers || err == nil || !strings.Contains(err.Error(), "[manager-0]") {
 		t.Fatalf("%d watches, %v, want all but that of manager-0", len(got), err)
 	}
@@ -59,7 +60,7 @@ func TestWatches(t *testing.T) {
 	t.Parallel()
 	kyma, byLabel, unmanaged := someWatcher("kyma"), someWatcher("by-label"), someWatcher("unmanaged")
 	wrong, going := someWatcher("wrong"), someWatcher("going")
-	byLabel.Labels = map[string]string{v1beta2.ManagedByLabel: "btp-manager"}
+	byLabel.Labels = map[string]string{names.Names{}.ManagedBy(): "btp-manager"}
 	kyma.Labels = byLabel.Labels // The manager of the spec comes first.
 	byLabel.Spec = v1beta2.WatcherSpec{
 		ResourceToWatch: v1beta2.WatchableGVR{Version: "v1", Resource: "secrets"},
@@ -70,14 +71,14 @@ func TestWatches(t *testing.T) {
 	going.DeletionTimestamp = new(metav1.Now())
 	stored := someWatcher("stored") // Before there were rules.
 	stored.Spec.ResourceToWatch.Resource = "*"
-	got, err := Watches([]v1beta2.Watcher{kyma, unmanaged, wrong, stored, going, byLabel})
+	got, err := Watches([]v1beta2.Watcher{kyma, unmanaged, wrong, stored, going, byLabel}, names.Names{})
 	if !strings.Contains(err.Error(), "have neither") || !strings.Contains(err.Error(), "want a DNS-1123 label") ||
 		!errors.Is(err, watch.ErrInvalid) {
 		t.Errorf("error %v, want those of all wrong Watchers", err)
 	}
 	for _, name := range []string{
 		"kcp-system/unmanaged", "kcp-system/wrong", "kcp-system/stored",
-		v1beta2.ManagedByLabel,
+		names.Names{}.ManagedBy(),
 	} {
 		if !strings.Contains(err.Error(), name) {
 			t.Errorf("error %q does not name %s", err, name)
@@ -105,7 +106,7 @@ func TestWrongConditionsAreLeftOut(t *testing.T) {
 	w.Spec.MatchConditions = []v1beta2.MatchCondition{
 		{Name: "good", Expression: "true"}, {Name: "bad", Expression: "object.spec.size > limit"},
 	}
-	got, err := Watches([]v1beta2.Watcher{w})
+	got, err := Watches([]v1beta2.Watcher{w}, names.Names{})
 	if !errors.Is(err, watch.ErrInvalid) ||
 		!strings.Contains(err.Error(), "spec.matchConditions[bad].expression: invalid expression: line 1, column 20") {
 		t.Errorf("error %v, want one with the position", err)
@@ -129,7 +130,7 @@ func TestEachFieldOfAWatchIsOneOfAWatcher(t *testing.T) {
 		check(t, decoder.Decode(&list))
 		want.Conditions[0].Expression, err = condition.Total(want.Conditions[0].Expression)
 		check(t, err)
-		got, err := Watches(list.Items)
+		got, err := Watches(list.Items, names.Names{})
 		if diff := cmp.Diff([]watch.Watch{want}, got); diff != "" || err != nil {
 			t.Errorf("%s: error %v, watches (-want +got):\n%s", path, err, diff)
 		}

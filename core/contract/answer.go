@@ -82,6 +82,8 @@ func refusalOf(err error) Refusal {
 
 func statusOf(err error) int {
 	switch {
+	case errors.Is(err, core.ErrTooLarge):
+		return statusRequestEntityTooLarge
 	case core.IsPermanent(err):
 		return statusBadRequest
 	case errors.Is(err, core.ErrForbidden):

@@ -85,7 +85,7 @@ func TestInterpret(t *testing.T) {
 		unauthenticated = meaning{Reason: "unauthenticated", Cause: core.ErrUnauthenticated, Slow: true}
 		noManager       = meaning{Reason: "unknown_manager", Cause: core.ErrUnknownManager}
 		malformed       = meaning{Reason: "malformed", Permanent: true}
-		tooLarge        = meaning{Reason: "too_large", Permanent: true}
+		tooLarge        = meaning{Reason: "too_large", Cause: core.ErrTooLarge, Permanent: true}
 		mediaType       = meaning{Reason: "unsupported_media_type", Permanent: true}
 		gateway         = meaning{Reason: "gateway_refused", Slow: true}
 		tooFast         = meaning{Reason: "too_fast", Cause: core.ErrNotReady}

@@ -50,7 +50,7 @@ func (v Version) Interpret(r Refusal, page bool) Meaning {
 func meanings() map[int]Meaning {
 	return map[int]Meaning{
 		statusBadRequest:            {Reason: reasons.Malformed, Permanent: true},
-		statusRequestEntityTooLarge: {Reason: reasons.TooLarge, Permanent: true},
+		statusRequestEntityTooLarge: {Reason: reasons.TooLarge, Cause: core.ErrTooLarge, Permanent: true},
 		statusUnsupportedMediaType:  {Reason: reasons.MediaType, Permanent: true},
 		statusUnauthorized:          {Reason: reasons.Unauthenticated, Cause: core.ErrUnauthenticated, Slow: true},
 		statusForbidden:             {Reason: reasons.Forbidden, Cause: core.ErrForbidden, Slow: true},

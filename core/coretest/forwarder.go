@@ -45,7 +45,8 @@ type ForwarderOptions struct {
 // answers in the words of its transport:
 //
 //   - nil acknowledges the request,
-//   - an error that is [core.IsPermanent] refuses it for good (400 in HTTP),
+//   - [core.ErrTooLarge] refuses it for its size (413 in HTTP),
+//   - any other error that is [core.IsPermanent] refuses it for good (400),
 //   - [core.ErrUnauthenticated] and [core.ErrForbidden] refuse the sender (401, 403),
 //   - [core.ErrUnknownManager] means that the manager is not served here (404),
 //   - [core.ErrNotReady] refuses for now (503),
@@ -102,6 +103,7 @@ func forwarderChecks() []forwarderCheck {
 		{"concurrent", (*suite).testSlowManager},
 		{"batch", (*suite).testBatch},
 		{"permanent", of(Refusal{Permanent: true, Label: "malformed"})},
+		{"too-large", ofAll(Refusal{Permanent: true, Label: "too_large", Cause: core.ErrTooLarge})},
 		{"refused-sender", ofAll(Refusal{Label: "unauthenticated", Cause: core.ErrUnauthenticated})},
 		{"refused-sender", of(Refusal{Label: "forbidden", Cause: core.ErrForbidden})},
 		{"unknown-manager", ofAll(Refusal{Label: "unknown_manager", Cause: core.ErrUnknownManager})},

@@ -607,8 +607,7 @@ func receive(ctx context.Context, in *intake.Intake, r *intake.Request) error {
 		return tooFast
 	}
 	defer in.Leave(account)
-	v := in.Receive(ctx, r)
-	return v.Err()
+	return in.Receive(ctx, r)
 }
 
 func receiverMutants() map[string]*receiverMutant {
@@ -631,7 +630,7 @@ func receiverMutants() map[string]*receiverMutant {
 }
 
 func observes(p *coretest.ReceiverParts, runtime core.RuntimeID, manager core.Manager, batch core.Batch) {
-	p.Fleet.Observe(core.Peer{ID: runtime}, manager, batch, nil)
+	p.Fleet.Receiver().Observe(core.Peer{ID: runtime}, manager, batch, nil)
 }
 
 func firstForAll(_ *core.Batch, err error) error {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
@@ -27,7 +28,8 @@ const (
 //
 // It may run several times with handlers for different managers, as for two listeners. It fails
 // when another Start has a handler for one of the managers, or a handler is nil.
-func (f *Fleet) Start(ctx context.Context, handlers map[core.Manager]core.Handler) error {
+func (r Receiver) Start(ctx context.Context, handlers map[core.Manager]core.Handler) error {
+	f := r.fleet
 	if err := f.serve(handlers); err != nil {
 		return err
 	}
@@ -222,7 +224,7 @@ func (f *Fleet) delivered(manager core.Manager, cause string) {
 	f.tally(manager).resyncs[cause]++
 	f.mu.Unlock()
 	if f.opts.Resynced != nil {
-		f.opts.Resynced(manager, cause)
+		f.opts.Resynced(hook.Resync{Manager: manager, Cause: cause})
 	}
 }
 

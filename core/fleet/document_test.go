@@ -22,7 +22,7 @@ func TestDocumentedNumbers(t *testing.T) {
 	inBubble(t, fleet.Options{}, func(r *rig) {
 		for _, row := range rows {
 			r.causes = nil
-			r.fleet.Observe(core.Peer{ID: prod}, kyma, row.batch, row.refused)
+			r.fleet.Receiver().Observe(core.Peer{ID: prod}, kyma, row.batch, row.refused)
 			time.Sleep(5 * time.Second) // More than the jitter of resyncs.
 			synctest.Wait()
 			if diff := cmp.Diff(row.causes, r.causes); diff != "" {

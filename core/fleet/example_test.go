@@ -21,7 +21,7 @@ func Example() {
 
 	for n, canary := range []core.CanaryState{core.CanaryAlive, core.CanaryLost} {
 		beat := &core.Heartbeat{Number: uint64(n + 1), Interval: 30 * time.Second, Canary: canary}
-		f.Observe(core.Peer{ID: "runtime-1"}, "my-operator", core.Batch{Epoch: "e", Heartbeat: beat}, nil)
+		f.Receiver().Observe(core.Peer{ID: "runtime-1"}, "my-operator", core.Batch{Epoch: "e", Heartbeat: beat}, nil)
 		fmt.Println("look again after", f.RequeueAfter("runtime-1"))
 	}
 	// Output:

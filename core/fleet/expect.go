@@ -121,17 +121,6 @@ type refusal struct {
 	at     time.Time
 }
 
-// Refuse notes that the verifier refused the whole request of an identified runtime, and why. The
-// reason is from a small fixed set. A runtime without a verified request is not noted, unless
-// [Fleet.Expect] was called for it.
-func (f *Fleet) Refuse(runtime core.RuntimeID, manager core.Manager, reason string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if r := f.records[key{runtime, manager}]; r != nil {
-		r.refused = refusal{boundText(reason), time.Now()}
-	}
-}
-
 // refusal returns "" if the last one is so old that the runtime would have tried again.
 func (r *record) refusal(now time.Time) string {
 	if now.Sub(r.refused.at) > longestPause+patience(nil) {

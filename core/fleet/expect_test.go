@@ -78,7 +78,7 @@ func TestOnlyALeaderExpectsRuntimes(t *testing.T) {
 // The control plane knew whom it refused and why, and showed a silent runtime.
 func TestARefusedRuntimeNamesTheReason(t *testing.T) {
 	inBubble(t, fleet.Options{}, func(r *rig) {
-		refuse := func() { r.fleet.Refuse(prod, kyma, "san_mismatch") }
+		refuse := func() { r.fleet.Receiver().Refuse(prod, kyma, "san_mismatch") }
 		wantRefused := func(want string) {
 			t.Helper()
 			if have := r.fleet.Get(prod, kyma).Refused; have != want {
@@ -136,7 +136,7 @@ func TestExpectedRuntimes(t *testing.T) {
 		"one that is refused": func(r *rig) {
 			r.fleet.Expect(prod, kyma)
 			time.Sleep(2*interval + 2*time.Second)
-			r.fleet.Refuse(prod, kyma, "domain_missing")
+			r.fleet.Receiver().Refuse(prod, kyma, "domain_missing")
 			r.wantState(fleet.Stale, reasons.Refused)
 		},
 	})
@@ -216,7 +216,7 @@ func TestWrongWiringIsLoggedOnce(t *testing.T) {
 		if s := out.String(); strings.Count(s, "\n") != 2 || !strings.Contains(s, "manager=kymaa") || !strings.Contains(s, `manager=""`) {
 			t.Errorf("the log is %q, want a line for the manager, and one for the fleet", s)
 		}
-		if err := f.Start(t.Context(), map[core.Manager]core.Handler{kyma: core.HandlerFunc(nil)}); err == nil {
+		if err := f.Receiver().Start(t.Context(), map[core.Manager]core.Handler{kyma: core.HandlerFunc(nil)}); err == nil {
 			t.Error("Start takes a nil handler")
 		}
 	})

@@ -2,7 +2,7 @@
 // reach the control plane, and if not, why. It asks for a resync where a change may be missed.
 //
 // A listener feeds it. It knows no transport. Queries are exact at the time of the call; callbacks
-// and resyncs need [Fleet.Start].
+// and resyncs need [Receiver.Start].
 //
 // An observation passes record.go and replica.go, and judge.go decides on the state. It may lead to
 // a resync (deliver.go) and to a call of the observers (observers.go).
@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 	"github.com/runtime-watcher/runtime-watcher/internal/pacedlog"
 )
@@ -65,18 +66,6 @@ func New(opts Options) (*Fleet, error) {
 		settled:   make(map[core.Manager]bool),
 		made:      time.Now(),
 	}, nil
-}
-
-// Observe takes in one request that peer sent to a manager. The caller has verified the peer.
-// Refused has the events that the handler did not take: they are signs of life, too. An error with
-// a method Kept() bool that returns true means that the transport keeps the event, and the sender
-// does not. A resync stands in for it. Observe keeps nothing of the batch, and calls the observers
-// of [Fleet.OnChange] when the freshness changes.
-func (f *Fleet) Observe(peer core.Peer, manager core.Manager, batch core.Batch, refused core.EventErrors) {
-	now := time.Now()
-	if f.observe(peer, manager, &batch, refused, now) {
-		f.notify()
-	}
 }
 
 func (f *Fleet) observe(
@@ -198,9 +187,9 @@ type Options struct {
 
 	// Random returns numbers in [0, 1), concurrently. Default: [rand.Float64].
 	Random func() float64
-	// Resynced is called when a resync of the fleet was delivered, with its cause. It is called
-	// concurrently, and must return at once. Default: none.
-	Resynced func(manager core.Manager, cause string)
+	// Resynced is called when a resync of the fleet was delivered. It is called concurrently, and
+	// must return immediately. Default: none.
+	Resynced func(hook.Resync)
 	// Logger gets a line when the freshness of a runtime changes: in 10 s one for each change that
 	// it repeats, and about 100 in all. The level is warn for stale and degraded, and info for the
 	// others. Each resync is a line at debug. Nil discards.

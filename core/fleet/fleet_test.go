@@ -19,6 +19,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
@@ -85,7 +86,7 @@ func start(t *testing.T, f *fleet.Fleet, manager core.Manager, handler core.Hand
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
-	go func() { ended <- f.Start(ctx, map[core.Manager]core.Handler{manager: handler}) }()
+	go func() { ended <- f.Receiver().Start(ctx, map[core.Manager]core.Handler{manager: handler}) }()
 	return func() {
 		t.Helper()
 		cancel()
@@ -108,10 +109,10 @@ func (r *rig) handle(_ context.Context, d core.Delivery) error {
 	return nil
 }
 
-func (r *rig) resynced(_ core.Manager, cause string) {
+func (r *rig) resynced(resync hook.Resync) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.causes = append(r.causes, cause)
+	r.causes = append(r.causes, resync.Cause)
 }
 
 func (r *rig) changed(change fleet.Transition) {
@@ -181,7 +182,7 @@ func send(f *fleet.Fleet, runtime core.RuntimeID, manager core.Manager, messages
 		}
 		if i+1 == len(messages) || m.beat != nil || messages[i+1].epoch != m.epoch {
 			m.peer.ID = runtime
-			f.Observe(m.peer, manager, batch, refused)
+			f.Receiver().Observe(m.peer, manager, batch, refused)
 			batch, refused = core.Batch{}, core.EventErrors{}
 		}
 	}
@@ -520,7 +521,7 @@ func TestResyncs(t *testing.T) {
 		},
 		// The runtime sends the resync that was not taken again, if it lives that long.
 		"a refused resync of a runtime replaces none": func(r *rig) {
-			r.fleet.Observe(core.Peer{ID: prod}, kyma, core.Batch{Epoch: "e", Events: []core.Numbered{
+			r.fleet.Receiver().Observe(core.Peer{ID: prod}, kyma, core.Batch{Epoch: "e", Events: []core.Numbered{
 				{WatchEvent: core.WatchEvent{Resync: true}, Sequence: 1}, {Sequence: 2},
 			}}, core.EventErrors{0: errors.New("refused")})
 			time.Sleep(3 * time.Second)

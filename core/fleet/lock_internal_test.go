@@ -20,7 +20,7 @@ func TestNothingHoldsTheLockLong(t *testing.T) {
 	}
 	for n := range largeFleet {
 		batch := core.Batch{Epoch: "e", Events: []core.Numbered{{Sequence: 1}}}
-		f.Observe(core.Peer{ID: core.RuntimeID(strconv.Itoa(n))}, "kyma", batch, nil)
+		f.Receiver().Observe(core.Peer{ID: core.RuntimeID(strconv.Itoa(n))}, "kyma", batch, nil)
 	}
 	if n := len(f.due("kyma", time.Now())); n != largeFleet {
 		t.Errorf("%d resyncs are due, want %d", n, largeFleet)

@@ -5,8 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
@@ -281,34 +279,3 @@ func (s *Summary) add(r *record, opts *Options, now time.Time) {
 		}
 	}
 }
-
-// Installations has the states of the agents that a control plane installs in runtimes. It is a
-// copy.
-type Installations struct {
-	// Runtimes is the number of runtimes in each state.
-	Runtimes map[InstallationState]int
-	// Failed has the agents that cannot be installed or corrected.
-	Failed []FailedInstallation
-	// Repairs counts the reconciles that applied all objects of an agent, because the fleet found
-	// that it does not watch.
-	Repairs int64
-	// NeverHeard are runtimes with an agent that answers, and that has sent nothing for a manager
-	// since then.
-	NeverHeard map[core.Manager][]core.RuntimeID
-	// Phase is the phase of the CA's rotation, empty while it is not known.
-	Phase string
-	// Waiting are the runtimes that delay the rotation.
-	Waiting []core.RuntimeID
-	// Overdue are the runtimes with a certificate that should have been issued or renewed by now.
-	Overdue []core.RuntimeID
-}
-
-// FailedInstallation is an object that represents a runtime, with the reason of its failure.
-type FailedInstallation struct {
-	Object  types.NamespacedName
-	Runtime core.RuntimeID // empty while it is not known
-	Reason  string
-}
-
-// InstallationState is a state, such as Ready, with its reason in CamelCase.
-type InstallationState struct{ State, Reason string }

@@ -120,10 +120,7 @@ func (p *replica) hasKept(sequence uint64) bool {
 
 // isKept reports whether the transport keeps a refused event. It may lose or terminate the event.
 func isKept(err error) bool {
-	kept, ok := errors.AsType[interface {
-		error
-		Kept() bool
-	}](err)
+	kept, ok := errors.AsType[core.KeptError](err)
 	return ok && kept.Kept()
 }
 

@@ -31,7 +31,7 @@ func TestStartForSeveralManagers(t *testing.T) {
 		first := start(t, f, kyma, count(&ours))
 		second := start(t, f, "other", count(&theirs))
 		synctest.Wait()
-		err := f.Start(t.Context(), map[core.Manager]core.Handler{"third": count(&theirs), "other": count(&theirs)})
+		err := f.Receiver().Start(t.Context(), map[core.Manager]core.Handler{"third": count(&theirs), "other": count(&theirs)})
 		if err == nil || !strings.Contains(err.Error(), `want one handler for each manager: "other"`) {
 			t.Errorf("a manager with two handlers: %v", err)
 		}
@@ -129,4 +129,126 @@ func TestExpiryOfASilentRuntimeIsKept(t *testing.T) {
 			t.Errorf("first expiry %s after the return, want %s", summary.FirstExpiry, next)
 		}
 	})
+}
+
+// A runtime has several managers, and each has a state of its own. The worst state decides,
+// whatever the order of the managers is.
+func TestTheWorstManagerDecidesWhenToPoll(t *testing.T) {
+	const fresh, unproved, stale = "fresh", "unproved", "stale"
+
+	opts := fleet.Options{PollFresh: time.Hour, PollUnproved: 10 * time.Minute, PollOtherwise: time.Minute}
+
+	for _, tt := range []struct {
+		name   string
+		states []string
+		want   time.Duration
+	}{
+		{"all fresh", []string{fresh, fresh}, time.Hour},
+		{"fresh, then unproved", []string{fresh, unproved}, 10 * time.Minute},
+		{"unproved, then fresh", []string{unproved, fresh}, 10 * time.Minute},
+		{"unproved, then stale", []string{unproved, stale}, time.Minute},
+		{"stale, then unproved", []string{stale, unproved}, time.Minute},
+		{"fresh, then stale", []string{fresh, stale}, time.Minute},
+		{"unproved, fresh, stale", []string{unproved, fresh, stale}, time.Minute},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			inBubble(t, opts, func(r *rig) {
+				// A manager is known from its first request on, so the order of the requests is
+				// the order in which the fleet asks them.
+				for i, state := range tt.states {
+					send(r.fleet, prod, manager(i), inState(state, 1))
+				}
+
+				// Silence makes the managers stale whose agent does not go on.
+				for n := range uint64(6) {
+					time.Sleep(interval)
+					for i, state := range tt.states {
+						if state != stale {
+							send(r.fleet, prod, manager(i), inState(state, n+2))
+						}
+					}
+				}
+
+				if got := r.fleet.RequeueAfter(prod); got != tt.want {
+					t.Errorf("managers that are %v are polled after %v, want %v", tt.states, got, tt.want)
+				}
+			})
+		})
+	}
+}
+
+func manager(i int) core.Manager { return core.Manager("manager-" + strconv.Itoa(i)) }
+
+// inState is a heartbeat of an agent that is proved by its canary, unless its state is "unproved".
+func inState(state string, number uint64) message {
+	return with(beat("e", number, 0), func(b *core.Heartbeat) {
+		if state == "unproved" {
+			b.Canary = core.CanaryOff
+		}
+	})
+}
+
+// Numbers of a heartbeat come from a runtime. None of them may lower what others have.
+func TestOneRuntimeHidesNoBacklogOfOthers(t *testing.T) {
+	pending := func(n int64, oldest time.Duration) message {
+		return with(beat("e", 1, 0), func(b *core.Heartbeat) { b.Pending, b.OldestPending = n, oldest })
+	}
+
+	inBubble(t, fleet.Options{}, func(r *rig) {
+		send(r.fleet, "a", kyma, pending(7, 20*time.Second))
+		send(r.fleet, "b", kyma, pending(-1_000_000, -time.Hour))
+		send(r.fleet, "c", kyma, pending(5, 10*time.Second))
+
+		summary := r.fleet.Summaries()[kyma]
+		if summary.Pending != 12 || summary.OldestPending != 20*time.Second {
+			t.Errorf("pending %d for %v, want 12 for 20s", summary.Pending, summary.OldestPending)
+		}
+	})
+}
+
+// The handler refuses a resync while the runtime is forgotten. The resync must go with the runtime:
+// nothing would ever end its retries.
+func TestAResyncEndsWithItsRuntime(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		forget bool
+	}{
+		{"control: the runtime stays, so the resync is retried", false},
+		{"the runtime is forgotten during the delivery", true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var calls atomic.Int64
+				begun, goOn := make(chan struct{}, 1000), make(chan struct{})
+
+				f := newFleet(t, fleet.Options{})
+				stop := start(t, f, kyma, core.HandlerFunc(func(context.Context, core.Delivery) error {
+					calls.Add(1)
+					begun <- struct{}{}
+					<-goOn
+					return core.ErrNotReady
+				}))
+
+				send(f, prod, kyma, beat("e", 1, 1))
+				<-begun
+				if tt.forget {
+					f.Forget(prod)
+				}
+				close(goOn)
+
+				synctest.Wait()
+				before := calls.Load()
+				time.Sleep(5 * time.Minute)
+				more := calls.Load() - before
+
+				if tt.forget && more > 0 {
+					t.Errorf("%d more calls for a forgotten runtime in 5 minutes, want none", more)
+				}
+				if !tt.forget && more == 0 {
+					t.Error("no retry of a resync that the handler refused")
+				}
+				stop()
+			})
+		})
+	}
 }

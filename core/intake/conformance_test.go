@@ -25,8 +25,7 @@ func TestReceiverConformance(t *testing.T) {
 					return tooFast
 				}
 				defer in.Leave(account)
-				v := in.Receive(ctx, &intake.Request{Peer: core.Peer{ID: runtime}, Manager: manager, Batch: batch})
-				return v.Err()
+				return in.Receive(ctx, &intake.Request{Peer: core.Peer{ID: runtime}, Manager: manager, Batch: batch})
 			})
 		}
 	}, coretest.ReceiverOptions{})

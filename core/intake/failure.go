@@ -25,7 +25,8 @@ const (
 	faultOfIntake
 )
 
-// Failure is why an element, or a whole batch, was not taken. It wraps [core.ErrForbidden] and
+// Failure is why an element, or a whole batch, was not taken. The methods of an [Intake] return it
+// as an error: [errors.As] finds it. It wraps [core.ErrForbidden] and
 // [core.ErrUnauthenticated] when the verifier refused, [core.ErrUnknownManager], and
 // [core.ErrNotReady] when the verifier or the replica is not ready or has no room for the sender.
 // It hides the class of a handler's error: the same event may be taken later.
@@ -68,9 +69,11 @@ func newFailure(err error) *Failure {
 	return &Failure{cause: err, reason: core.Reason(err), wait: min(core.RetryAfter(err), maxWait)}
 }
 
-// Unverified returns the failure for the error of a verifier, or of the code that identifies
+// Unverified returns the [*Failure] for the error of a verifier, or of the code that identifies
 // senders.
-func Unverified(err error) *Failure {
+func Unverified(err error) error { return unverified(err) }
+
+func unverified(err error) *Failure {
 	f := newFailure(err)
 	f.refused = true
 	for _, class := range []error{core.ErrForbidden, core.ErrUnauthenticated, core.ErrNotReady} {
@@ -104,8 +107,8 @@ func unknownManager(manager core.Manager) *Failure {
 	}
 }
 
-// Verdict is the fate of a batch. The zero value means that all of it was taken.
-type Verdict struct {
+// verdict is the fate of a batch. The zero value means that all of it was taken.
+type verdict struct {
 	// Whole is the failure of the whole batch, nil if its elements were decided one by one.
 	Whole *Failure
 	// Failed has the elements that were not taken, by their index. That of the heartbeat is the
@@ -113,9 +116,9 @@ type Verdict struct {
 	Failed map[int]*Failure
 }
 
-// Err returns the verdict as a [core.Forwarder] does: nil, the failure of the batch, or
+// err returns the verdict as a [core.Forwarder] does: nil, the failure of the batch, or
 // [core.EventErrors].
-func (v *Verdict) Err() error {
+func (v *verdict) err() error {
 	switch {
 	case v.Whole != nil:
 		return v.Whole
@@ -126,7 +129,7 @@ func (v *Verdict) Err() error {
 	}
 }
 
-func (v *Verdict) add(index int, f *Failure) {
+func (v *verdict) add(index int, f *Failure) {
 	if f == nil {
 		return
 	}
@@ -136,7 +139,7 @@ func (v *Verdict) add(index int, f *Failure) {
 	v.Failed[index] = f
 }
 
-func (v *Verdict) all(match func(*Failure) bool) bool {
+func (v *verdict) all(match func(*Failure) bool) bool {
 	for _, f := range v.Failed {
 		if !match(f) {
 			return false
@@ -146,7 +149,7 @@ func (v *Verdict) all(match func(*Failure) bool) bool {
 }
 
 // settle makes the first failure that belongs to the sender or to this replica that of the batch.
-func (v *Verdict) settle() {
+func (v *verdict) settle() {
 	first := -1
 	for index, f := range v.Failed {
 		if f.Fault != faultOfEvent && (first < 0 || index < first) {
@@ -155,7 +158,7 @@ func (v *Verdict) settle() {
 	}
 }
 
-func (v *Verdict) refused() core.EventErrors {
+func (v *verdict) refused() core.EventErrors {
 	refused := make(core.EventErrors, len(v.Failed))
 	for i, f := range v.Failed {
 		refused[i] = f

@@ -1,8 +1,8 @@
 // Package intake is the receiver's half of the transport, as package outbox is the sender's. Every
 // transport goes through it.
 //
-// A transport turns a message into a [Request] with the [core.Peer] that it has identified, and a
-// [Verdict] into its answer. [Intake.Receive] does everything between:
+// A transport turns a message into a [Request] with the [core.Peer] that it has identified, and the
+// error of [Intake.Receive] into its answer. Receive does everything between:
 //
 //  1. It compares the claim of the batch with the peer.
 //  2. It charges the share of the runtime, and takes a slot.
@@ -50,9 +50,7 @@ var (
 // New returns an intake that has copied the handlers. The error names everything that is missing,
 // invalid or negative.
 //
-// If the verifier has a method "ForRequest() core.Verifier", its result verifies the events of one
-// batch, one after the other (see [ForRequest]). If it has a method "Validate() error", New returns
-// that error.
+// The verifier may be a [core.RequestVerifier] and a [core.Validator].
 func New(verifier core.Verifier, handlers map[core.Manager]core.Handler, opts Options) (*Intake, error) {
 	err := errors.Join(option.Verifier(verifier), validateHandlers(handlers), option.NoneNegative(opts))
 	if err != nil {
@@ -105,7 +103,7 @@ func (in *Intake) Ready(manager core.Manager) error {
 func (in *Intake) Stop() { in.stopping.Store(true) }
 
 // DeliverResyncs hands the resyncs of the fleet to the handlers until ctx ends. Without a fleet it
-// returns at once. It fails as [fleet.Fleet.Start] does.
+// returns at once. It fails as [fleet.Receiver.Start] does.
 func (in *Intake) DeliverResyncs(ctx context.Context) error {
 	if in.opts.Fleet == nil {
 		return nil
@@ -114,7 +112,7 @@ func (in *Intake) DeliverResyncs(ctx context.Context) error {
 	for manager := range in.handlers {
 		handlers[manager] = protected{in, manager}
 	}
-	return in.opts.Fleet.Start(ctx, handlers)
+	return in.opts.Fleet.Receiver().Start(ctx, handlers)
 }
 
 // protected is the handler of a manager for the fleet. A panic costs one attempt.
@@ -134,10 +132,10 @@ func (p protected) Ready() (err error) {
 	return err
 }
 
-// ForRequest returns the verifier for the events of one batch, one after the other. A verifier that
-// can remember verdicts has a method of that name. One that wraps another should have it, too.
+// ForRequest returns the verifier for the events of one batch, one after the other: that of a
+// [core.RequestVerifier], and otherwise the same verifier.
 func ForRequest(verifier core.Verifier) core.Verifier {
-	if v, ok := verifier.(interface{ ForRequest() core.Verifier }); ok {
+	if v, ok := verifier.(core.RequestVerifier); ok {
 		return v.ForRequest()
 	}
 	return verifier

@@ -54,8 +54,9 @@ func newBusyIntake(t *testing.T) *busyIntake {
 	return b
 }
 
-func (b *busyIntake) wantBusy(t *testing.T, v Verdict) {
+func (b *busyIntake) wantBusy(t *testing.T, err error) {
 	t.Helper()
+	v := verdictOf(err)
 	if v.Whole == nil || v.Whole.Reason() != reasons.Busy || v.Whole.Fault != faultOfIntake ||
 		v.Whole.Error() != "refused: busy" {
 		t.Errorf("the batch failed with %v, want busy", v.Whole)
@@ -73,8 +74,8 @@ func TestHeartbeatsAreObservedUnderLoad(t *testing.T) {
 		}
 		alone := beating(core.Batch{})
 		alone.Heartbeat.Sequence = 1
-		if v := b.Receive(t.Context(), request(runtimeB, alone)); v.Err() != nil {
-			t.Errorf("a heartbeat alone fails with %v, want it taken", v.Err())
+		if err := b.Receive(t.Context(), request(runtimeB, alone)); err != nil {
+			t.Errorf("a heartbeat alone fails with %v, want it taken", err)
 		}
 		beside := beating(events(1, 2))
 		beside.Heartbeat.Sequence = 2
@@ -83,7 +84,7 @@ func TestHeartbeatsAreObservedUnderLoad(t *testing.T) {
 			t.Errorf("a runtime whose heartbeats come under load is %+v, want it fresh", s)
 		}
 		for _, batch := range []core.Batch{beating(core.Batch{}), beating(events(1, 1))} {
-			if v := b.Receive(t.Context(), request("stranger", batch)); v.Err() == nil {
+			if err := b.Receive(t.Context(), request("stranger", batch)); err == nil {
 				t.Error("a batch of a stranger was taken")
 			}
 		}
@@ -103,8 +104,8 @@ func TestHeartbeatsAreObservedUnderLoad(t *testing.T) {
 		}
 		close(b.free)
 		b.calls.Wait()
-		if v := b.Receive(t.Context(), request(runtimeB, events(1, 3))); v.Err() != nil || b.inFlight != 0 || b.most != 16 {
-			t.Errorf("with room again: %v; %d in flight and %d at most, want 0 and 16", v.Err(), b.inFlight, b.most)
+		if err := b.Receive(t.Context(), request(runtimeB, events(1, 3))); err != nil || b.inFlight != 0 || b.most != 16 {
+			t.Errorf("with room again: %v; %d in flight and %d at most, want 0 and 16", err, b.inFlight, b.most)
 		}
 	})
 }
@@ -120,8 +121,8 @@ func TestWaitForASlot(t *testing.T) {
 		defer cancel()
 		b.wantBusy(t, b.Receive(ctx, waits))
 		b.calls.Go(func() {
-			if v := b.Receive(t.Context(), waits); v.Err() != nil {
-				t.Errorf("the batch that waited failed with %v", v.Err())
+			if err := b.Receive(t.Context(), waits); err != nil {
+				t.Errorf("the batch that waited failed with %v", err)
 			}
 		})
 		synctest.Wait()
@@ -147,7 +148,7 @@ func TestRefusedResyncReplacesNone(t *testing.T) {
 			found = found || d.Runtime == runtimeB
 			return nil
 		})
-		_ = b.watched.Start(ctx, map[core.Manager]core.Handler{manager: finds}) // It ends with the context.
+		_ = b.watched.Receiver().Start(ctx, map[core.Manager]core.Handler{manager: finds}) // It ends with the context.
 		if !found {
 			t.Error("no resync of the runtime, but its own was refused")
 		}
@@ -160,7 +161,7 @@ func TestHandleTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		handler := core.HandlerFunc(func(ctx context.Context, _ core.Delivery) error { <-ctx.Done(); return ctx.Err() })
 		in, began := newIntake(t, verifies(is(nil), is(nil)), handler, Options{}), time.Now()
-		v := in.Receive(t.Context(), request(runtimeA, events(1, 1)))
+		v := verdictOf(in.Receive(t.Context(), request(runtimeA, events(1, 1))))
 		if took := time.Since(began); v.Failed[0] == nil || took != 5*time.Second {
 			t.Errorf("failure %v after %v, want one after 5s", v.Failed[0], took)
 		}
@@ -175,11 +176,11 @@ func TestEventsOfABatchAreCharged(t *testing.T) {
 		const rate, burst, each, batches = 2, 4, 20, 50
 		in := newIntake(t, verifies(is(nil), is(nil)), fails(takes, nil), Options{RuntimeRate: rate, RuntimeBurst: burst})
 		send := func(a Account) *Failure {
-			if f := in.Enter(a, 0); f != nil {
-				return f
+			if err := in.Enter(a, 0); err != nil {
+				return failureOf(err)
 			}
 			defer in.Leave(a)
-			return in.Receive(t.Context(), request(core.RuntimeID(a.Name), events(each, 1))).Whole
+			return verdictOf(in.Receive(t.Context(), request(core.RuntimeID(a.Name), events(each, 1)))).Whole
 		}
 		began := time.Now()
 		for range batches {
@@ -212,21 +213,21 @@ func TestSharesOfMessages(t *testing.T) {
 		}
 		in.Leave(prod)
 		for n := range 3 {
-			f, pause := in.Enter(prod, 256<<10), time.Duration(n+1)*10*time.Millisecond
+			f, pause := failureOf(in.Enter(prod, 256<<10)), time.Duration(n+1)*10*time.Millisecond
 			if f == nil || f.RetryAfter() != 14*time.Second || f.Pause != pause {
 				t.Fatalf("refusal %d is %+v, want a wait of 14s and a pause of %v", n, f, pause)
 			}
 		}
 		var last *Failure
 		for range 1000 {
-			last = in.Enter(prod, 256<<10)
+			last = failureOf(in.Enter(prod, 256<<10))
 		}
 		if last.Pause != 5*time.Second {
 			t.Errorf("the pause after a thousand refusals is %v, want 5s", last.Pause)
 		}
 		stranger := Account{Name: "192.0.2.1", Stranger: true}
 		for n := range 22 { // It may go into debt.
-			if f := in.Charge(stranger); (f != nil) != (n == 21) || f != nil && f.RetryAfter() != 2*time.Second {
+			if f := failureOf(in.Charge(stranger)); (f != nil) != (n == 21) || f != nil && f.RetryAfter() != 2*time.Second {
 				t.Fatalf("message %d of a stranger: %+v, want the 22nd to wait for 2s", n+1, f)
 			}
 		}

@@ -25,7 +25,7 @@ type Request struct {
 	Contract contract.Version
 	// Wait makes the batch wait for a slot until the context ends, instead of refusing it at once.
 	Wait bool
-	// Return offers the failures to the sender, as [Verdict.Err] returns them, and reports whether
+	// Return offers the failures to the sender, as [Intake.Receive] returns them, and reports whether
 	// the sender owns them again. Otherwise another attempt of the transport delivers them, and the
 	// fleet requests a resync. Nil: the answer is the return, and always arrives.
 	Return func(err error) bool
@@ -44,18 +44,22 @@ func (r *Request) elements() int {
 // Receive verifies a batch, hands its events to the handler, and the batch to the fleet. Between
 // [Intake.Enter] and [Intake.Leave] of its runtime, it blocks as long as verifier and handler do,
 // at most Options.HandleTimeout if they follow their context.
-func (in *Intake) Receive(ctx context.Context, r *Request) (v Verdict) {
+//
+// The error is as that of a [core.Forwarder]: nil if all of the batch was taken, a [*Failure] if
+// none of it was, and otherwise [core.EventErrors] with a [*Failure] for each such element.
+func (in *Intake) Receive(ctx context.Context, r *Request) error {
+	var v verdict
 	in.protect(ctx, func() { v = in.receive(ctx, r) }, func(err error) {
-		v = Verdict{Whole: newFailure(err)}
+		v = verdict{Whole: newFailure(err)}
 	})
-	return v
+	return v.err()
 }
 
-func (in *Intake) receive(ctx context.Context, r *Request) Verdict {
+func (in *Intake) receive(ctx context.Context, r *Request) verdict {
 	handler, known := in.handlers[r.Manager]
 	switch {
 	case !known:
-		return Verdict{Whole: unknownManager(r.Manager)}
+		return verdict{Whole: unknownManager(r.Manager)}
 	case r.Batch.Source != "" && r.Batch.Source != r.Peer.ID:
 		return r.refuse(mismatch(r.Batch.Source))
 	}
@@ -70,11 +74,11 @@ func (in *Intake) receive(ctx context.Context, r *Request) Verdict {
 	return t.conclude(o)
 }
 
-func (r *Request) refuse(f *Failure) Verdict {
+func (r *Request) refuse(f *Failure) verdict {
 	if r.Return != nil {
 		r.Return(f)
 	}
-	return Verdict{Whole: f}
+	return verdict{Whole: f}
 }
 
 type task struct {
@@ -86,7 +90,7 @@ type task struct {
 }
 
 type outcome struct {
-	Verdict
+	verdict
 
 	// verified means that the verifier let some element pass, or the sender as a whole.
 	verified bool
@@ -153,7 +157,7 @@ func (t *task) verifySender(ctx context.Context) *Failure {
 func (t *task) verify(ctx context.Context, event *core.WatchEvent) (f *Failure) {
 	t.protect(ctx, func() {
 		if err := t.verifier.Verify(ctx, t.Peer, event); err != nil {
-			f = Unverified(err)
+			f = unverified(err)
 		}
 	}, func(err error) { f = newFailure(err) })
 	return f
@@ -227,13 +231,13 @@ func (o *outcome) isOfReplica() bool {
 	return !o.all(func(f *Failure) bool { return f.Fault != FaultOfReplica })
 }
 
-func (t *task) conclude(o outcome) Verdict {
+func (t *task) conclude(o outcome) verdict {
 	returned := true
 	if len(o.Failed) > 0 && t.Return != nil {
-		returned = t.Return(o.Err())
+		returned = t.Return(o.err())
 	}
 	t.observe(&o, returned)
-	return o.Verdict
+	return o.verdict
 }
 
 func (in *Intake) protect(ctx context.Context, call func(), failed func(error)) {
@@ -266,7 +270,7 @@ func (t *task) observe(o *outcome, returned bool) {
 	case t.opts.Fleet == nil || o.isOfReplica():
 		return
 	case o.Whole != nil && o.Whole.Fault == faultOfSender && !o.Whole.isUnknown():
-		t.opts.Fleet.Refuse(t.Peer.ID, t.Manager, o.Whole.Reason())
+		t.opts.Fleet.Receiver().Refuse(t.Peer.ID, t.Manager, o.Whole.Reason())
 		return
 	case !o.verified:
 		return
@@ -280,12 +284,14 @@ func (t *task) observe(o *outcome, returned bool) {
 			refused[i] = kept{err}
 		}
 	}
-	t.opts.Fleet.Observe(t.Peer, t.Manager, observed, refused)
+	t.opts.Fleet.Receiver().Observe(t.Peer, t.Manager, observed, refused)
 }
 
 type kept struct{ error }
 
-// Kept informs the fleet.
+var _ core.KeptError = kept{}
+
+// Kept implements [core.KeptError]: it informs the fleet.
 func (kept) Kept() bool { return true }
 
 // observeOnly hands a batch to the fleet when there is no slot to deliver it: a runtime is not
@@ -294,7 +300,7 @@ func (kept) Kept() bool { return true }
 //
 // Batches that are only observed have a few slots of their own. Only the verifier can hold these
 // up.
-func (t *task) observeOnly(ctx context.Context) Verdict {
+func (t *task) observeOnly(ctx context.Context) verdict {
 	if t.opts.Fleet == nil || !try(t.observeSlots) {
 		return t.refuse(busy())
 	}

@@ -194,8 +194,8 @@ func (in *Intake) releaseSlot() {
 
 // Enter charges an account for a message of that many bytes, which includes its first event, and
 // counts it in flight. If it returns nil, [Intake.Leave] must follow. Otherwise the account has
-// used its share.
-func (in *Intake) Enter(a Account, size int64) *Failure {
+// used its share, and the error is a [*Failure].
+func (in *Intake) Enter(a Account, size int64) error {
 	if wait, ok := in.shares.enter(a, 1+float64(size)/defaults.BytesPerToken, in.opts.Now()); !ok {
 		return in.tooFast(a, wait)
 	}
@@ -213,8 +213,13 @@ func (in *Intake) Defer(a Account, events, size int) time.Duration {
 func (in *Intake) Leave(a Account) { in.shares.leave(a, in.opts.Now()) }
 
 // Charge charges an account for a message that is refused, such as that of a sender that is not
-// identified. It returns nil unless the account has used its share.
-func (in *Intake) Charge(a Account) *Failure { return in.charge(a, 1) }
+// identified. It returns nil unless the account has used its share. Then the error is a [*Failure].
+func (in *Intake) Charge(a Account) error {
+	if tooFast := in.charge(a, 1); tooFast != nil {
+		return tooFast
+	}
+	return nil
+}
 
 func (in *Intake) charge(a Account, cost float64) *Failure {
 	if wait, ok := in.shares.charge(a, cost, in.opts.Now()); !ok {

@@ -15,6 +15,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
@@ -104,6 +105,21 @@ func newFleet(t *testing.T, opts fleet.Options) *fleet.Fleet {
 
 func request(runtime core.RuntimeID, batch core.Batch) *Request {
 	return &Request{Peer: core.Peer{ID: runtime}, Manager: manager, Batch: batch}
+}
+
+// verdictOf is the verdict that an error of Receive was made of.
+func verdictOf(err error) (v verdict) {
+	v.Whole, _ = errors.AsType[*Failure](err)
+	failed, _ := errors.AsType[core.EventErrors](err)
+	for i, err := range failed {
+		v.add(i, failureOf(err))
+	}
+	return v
+}
+
+func failureOf(err error) *Failure {
+	f, _ := errors.AsType[*Failure](err)
+	return f
 }
 
 // labels returns the reasons of failures.
@@ -226,7 +242,7 @@ func TestVerdicts(t *testing.T) {
 			t.Parallel()
 			watched := newFleet(t, fleet.Options{})
 			in := newIntake(t, test.verifier, test.handler, Options{Fleet: watched})
-			v := in.Receive(t.Context(), request(runtimeA, test.batch))
+			v := verdictOf(in.Receive(t.Context(), request(runtimeA, test.batch)))
 			switch {
 			case test.want.whole == "" && v.Whole != nil, test.want.whole != "" && v.Whole == nil:
 				t.Errorf("the batch failed with %v, want %q", v.Whole, test.want.whole)
@@ -234,9 +250,9 @@ func TestVerdicts(t *testing.T) {
 				if diff := cmp.Diff(test.want.failed, labels(v.Failed)); diff != "" && len(test.want.failed)+len(v.Failed) > 0 {
 					t.Errorf("elements that failed (-want +have):\n%s", diff)
 				}
-			case v.Whole.Reason() != test.want.whole || v.Whole.Fault != test.want.fault || !errors.Is(v.Err(), test.want.class):
+			case v.Whole.Reason() != test.want.whole || v.Whole.Fault != test.want.fault || !errors.Is(v.err(), test.want.class):
 				t.Errorf("the batch failed with %q of side %d: %v, want %q of side %d: %v",
-					v.Whole.Reason(), v.Whole.Fault, v.Err(), test.want.whole, test.want.fault, test.want.class)
+					v.Whole.Reason(), v.Whole.Fault, v.err(), test.want.whole, test.want.fault, test.want.class)
 			}
 			s := watched.Get(runtimeA, manager)
 			beat := len(s.Replicas) == 1 && s.Replicas[0].Heartbeat != nil
@@ -257,7 +273,7 @@ func TestOwnersAreJudgedAlone(t *testing.T) {
 	in := newIntake(t, verifies(is(missing), is(missing)), fails(takes, nil), Options{})
 	r := request(runtimeA, events(1, 1))
 	r.Contract = contract.V1
-	if v := in.Receive(t.Context(), r); v.Whole != nil || v.Failed[0] == nil {
+	if v := verdictOf(in.Receive(t.Context(), r)); v.Whole != nil || v.Failed[0] == nil {
 		t.Errorf("the batch failed with %v, want that of its event", v.Whole)
 	}
 }
@@ -276,7 +292,7 @@ func TestWholeBatchesAreRefused(t *testing.T) {
 		{elsewhere, faultOfIntake, core.ErrUnknownManager, "elsewhere"},
 		{claims, faultOfSender, core.ErrForbidden, "runtime-b"},
 	} {
-		f := in.Receive(t.Context(), test.request).Whole
+		f := verdictOf(in.Receive(t.Context(), test.request)).Whole
 		if f == nil || f.Fault != test.fault || !errors.Is(f, test.class) || !strings.Contains(f.Error(), test.text) {
 			t.Errorf("failure %v, want %v about %s", f, test.class, test.text)
 		}
@@ -299,7 +315,7 @@ func TestWaitOfAHandler(t *testing.T) {
 	in := newIntake(t, verifies(is(nil), is(nil)), fails(func(string) error {
 		return errors.Join(waitError(1<<62), core.ErrForbidden)
 	}, nil), Options{})
-	f := in.Receive(t.Context(), request(runtimeA, events(1, 1))).Failed[0]
+	f := verdictOf(in.Receive(t.Context(), request(runtimeA, events(1, 1)))).Failed[0]
 	if f == nil || f.RetryAfter() != 5*time.Minute || errors.Is(f, core.ErrForbidden) {
 		t.Errorf("failure %v, which asks to wait for %v, want 5m and no class", f, f.RetryAfter())
 	}
@@ -309,11 +325,11 @@ func TestWaitOfAHandler(t *testing.T) {
 func TestStop(t *testing.T) {
 	t.Parallel()
 	in := newIntake(t, verifies(is(nil), is(nil)), fails(func(string) error { return context.Canceled }, nil), Options{})
-	if v := in.Receive(t.Context(), request(runtimeA, events(1, 1))); v.Whole != nil {
+	if v := verdictOf(in.Receive(t.Context(), request(runtimeA, events(1, 1)))); v.Whole != nil {
 		t.Fatalf("the batch failed with %v, want that of its event", v.Whole)
 	}
 	in.Stop()
-	if v := in.Receive(t.Context(), request(runtimeA, events(1, 1))); v.Whole == nil || v.Whole.Fault != FaultOfReplica {
+	if v := verdictOf(in.Receive(t.Context(), request(runtimeA, events(1, 1)))); v.Whole == nil || v.Whole.Fault != FaultOfReplica {
 		t.Errorf("after Stop the batch failed with %v, want that of this replica", v.Whole)
 	}
 }
@@ -329,7 +345,7 @@ func TestFailuresThatAreNotReturned(t *testing.T) {
 					return errors.New("inside")
 				}
 				return nil
-			}, nil), Options{Fleet: newFleet(t, fleet.Options{Resynced: func(_ core.Manager, cause string) { resynced = cause }})})
+			}, nil), Options{Fleet: newFleet(t, fleet.Options{Resynced: func(r hook.Resync) { resynced = r.Cause }})})
 			go in.DeliverResyncs(t.Context()) //nolint:errcheck // The test sees its resyncs.
 			known := events(1, 1)
 			known.Events[0].Resync = true
@@ -413,7 +429,7 @@ func TestResyncSurvivesAPanic(t *testing.T) {
 	t.Parallel()
 	resynced := make(chan string, 1)
 	watched := newFleet(t, fleet.Options{
-		ResyncJitter: time.Millisecond, Resynced: func(_ core.Manager, cause string) { resynced <- cause },
+		ResyncJitter: time.Millisecond, Resynced: func(r hook.Resync) { resynced <- r.Cause },
 	})
 	calls := 0
 	in := newIntake(t, verifies(is(nil), is(nil)), fails(func(string) error {
@@ -423,7 +439,7 @@ func TestResyncSurvivesAPanic(t *testing.T) {
 		}
 		return nil
 	}, nil), Options{Fleet: watched})
-	watched.Observe(core.Peer{ID: runtimeA}, manager, events(1, 1), nil)
+	watched.Receiver().Observe(core.Peer{ID: runtimeA}, manager, events(1, 1), nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- in.DeliverResyncs(ctx) }()

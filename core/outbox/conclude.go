@@ -17,7 +17,7 @@ func (l *lane) conclude(ctx context.Context, c call) {
 	events, whole := c.split()
 	l.concludeCall(ctx, c, whole, now)
 	if c.batch.Heartbeat != nil {
-		l.concludeHeartbeat(whole, events[len(c.entries)], now)
+		l.concludeHeartbeat(&c, whole, events[len(c.entries)], now)
 	}
 	for i, e := range c.entries {
 		l.concludeEntry(e, whole, events[i], c.started, now)
@@ -63,12 +63,27 @@ func (l *lane) concludeCall(ctx context.Context, c call, whole error, now time.T
 	l.probing = l.probing && !c.probe
 	l.reached = l.reached || c.isTaken(whole)
 	l.unknown = l.unknown || errors.Is(whole, core.ErrUnknownManager)
+	l.concludeSize(&c, whole, now)
 	switch {
 	case core.IsPermanent(whole), c.isTaken(whole):
 		l.resume(c, now)
 	case whole == nil, ctx.Err() != nil, c.started.Before(l.paused):
 	default:
 		l.pause(whole, c.started, now)
+		l.size.fail(c.elements(), l.failures, now)
+	}
+}
+
+// concludeSize learns from a call how large a batch may be. Its failures are counted by pause.
+func (l *lane) concludeSize(c *call, whole error, now time.Time) {
+	switch {
+	case errors.Is(whole, core.ErrTooLarge):
+		l.size.shrink(c.elements(), now, refusalMemory)
+	case whole != nil:
+	case errors.Is(c.err, core.ErrTooLarge):
+		l.size.forgive() // One event alone: split has made the error that of the event.
+	default:
+		l.size.grow(c.elements(), now)
 	}
 }
 
@@ -123,7 +138,7 @@ func (o Options) longestPause(err error, failing time.Duration) time.Duration {
 func (l *lane) concludeEntry(e *entry, whole, refusal error, started, now time.Time) {
 	switch {
 	case whole != nil:
-		e.alone = e.alone || core.IsPermanent(whole)
+		e.alone = e.alone || core.IsPermanent(whole) && !errors.Is(whole, core.ErrTooLarge)
 		l.enqueue(e)
 	case errors.Is(refusal, core.ErrNotSent):
 		l.enqueue(e)

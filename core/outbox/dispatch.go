@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 )
 
 // dispatch returns after the last call of the forwarder has.
@@ -31,8 +32,16 @@ type call struct {
 	entries []*entry
 	batch   core.Batch
 	probe   bool      // the attempt after a failure
+	named   uint64    // by the last heartbeat before this one, if the batch has one
 	started time.Time // under the lock, so that it is before or after a pause
 	err     error
+}
+
+func (c *call) elements() int {
+	if c.batch.Heartbeat == nil {
+		return len(c.entries)
+	}
+	return len(c.entries) + 1
 }
 
 func (l *lane) next(ctx context.Context) (c call, ok bool) {
@@ -81,6 +90,7 @@ func (l *lane) nextCall() (c call, wait time.Duration) {
 		c.batch.Events = append(c.batch.Events, l.prepare(e, now))
 	}
 	if beat {
+		c.named = l.pulse.named
 		c.batch.Heartbeat = l.heartbeat(now)
 	}
 	return c, wait
@@ -124,7 +134,7 @@ func (l *lane) send(ctx context.Context, c call) {
 	c.err = l.forward(ctx, c.batch)
 	took := time.Since(began)
 	l.conclude(ctx, c)
-	l.opts.Hooks.Attempted(l.manager, len(c.batch.Events), took, c.err)
+	l.opts.Hooks.Attempted(hook.Attempt{Manager: l.manager, Events: len(c.batch.Events), Took: took, Err: c.err})
 }
 
 func (l *lane) forward(ctx context.Context, batch core.Batch) error {

@@ -21,6 +21,9 @@ type pulse struct {
 	reported reported
 	checked  time.Time // when reported was compared last, by the dispatcher only
 	sent     time.Time // when the last heartbeat was made
+	// named is the highest number that a receiver may have from a heartbeat. A lower number in the
+	// next heartbeat would look like a restart.
+	named uint64
 	// disconnects is the number that was noticed.
 	disconnects int64
 }
@@ -145,6 +148,10 @@ func (l *lane) heartbeat(now time.Time) *core.Heartbeat {
 		Sequence: l.sequence, Pending: l.counts.Pending, OldestPending: l.oldest(now),
 		Dropped: maps.Clone(l.counts.Dropped),
 	}
+	if l.size.isNarrow() {
+		beat.Sequence = l.arrived() // It travels alone, before the numbers that wait.
+	}
+	l.pulse.named = beat.Sequence
 	if l.pulse.leaving == leaves {
 		beat.Leaving, l.pulse.leaving = true, left
 		beat.Pending += int64(len(l.resends))
@@ -172,12 +179,18 @@ func (l *lane) fill(beat *core.Heartbeat) {
 
 // concludeHeartbeat sends a heartbeat again that did not arrive. One that was refused waits for its
 // interval.
-func (l *lane) concludeHeartbeat(whole, refusal error, now time.Time) {
+func (l *lane) concludeHeartbeat(c *call, whole, refusal error, now time.Time) {
 	err := cmp.Or(whole, refusal)
+	tooLarge := errors.Is(whole, core.ErrTooLarge)
+	if tooLarge {
+		l.pulse.named = c.named // Nothing of the batch was seen.
+	}
 	switch {
 	case l.pulse.leaving == left:
 		l.pulse.next = time.Time{}
 	case err == nil:
+	case tooLarge && len(c.entries) > 0:
+		l.pulse.next = now // Alone, it may fit.
 	case errors.Is(refusal, core.ErrNotSent), whole != nil && !core.IsPermanent(whole):
 		l.pulse.next = now
 	default:

@@ -43,6 +43,7 @@ type lane struct {
 	resends queue // delivered, and sent once more when due: no events until then.
 
 	gather gather
+	size   size
 	grid   time.Time // when the lane began: resends are due at whole steps from then on.
 
 	tookAlone bool // the last call took a refused event that travels alone.
@@ -79,6 +80,7 @@ func newLane(all *shared, manager core.Manager) *lane {
 		resynced: make(map[types.NamespacedName]time.Time),
 		grid:     time.Now(),
 		pace:     pacedlog.NewPace(logEvery),
+		size:     newSize(all.opts.MaxBatch),
 		wake:     make(chan struct{}, 1),
 		closed:   make(chan struct{}),
 	}
@@ -191,11 +193,16 @@ func (l *lane) take(limit int, now time.Time) (batch []*entry, beat bool, wait t
 	if wait := l.pauseLeft(now); wait != 0 {
 		return nil, false, wait
 	}
+	limit = min(limit, l.size.limit)
 	if wait := l.gatherLeft(limit, now); wait > 0 {
 		return nil, false, wait
 	}
-	batch = l.takeEvents(limit, now)
-	beat = l.pulse.due(now) && !isAlone(batch)
+
+	beat = l.pulse.due(now)
+	if !beat || !l.size.isNarrow() || l.arrived() < l.pulse.named {
+		batch = l.takeEvents(limit, now)
+		beat = beat && !isAlone(batch) && l.mayFollow()
+	}
 	if len(batch) == 0 && !beat {
 		return nil, false, l.untilDue(now)
 	}
@@ -203,6 +210,22 @@ func (l *lane) take(limit int, now time.Time) (batch []*entry, beat bool, wait t
 	l.probing = l.failures > 0
 	l.noteTaken(batch, now)
 	return batch, beat, 0
+}
+
+// mayFollow reports whether a heartbeat may follow the events that were taken. A small batch may
+// leave numbers behind that a heartbeat names.
+func (l *lane) mayFollow() bool { return !l.size.isNarrow() || l.arrived() == l.sequence }
+
+// arrived returns the highest number of the sequence that the receiver has seen, as far as this end
+// knows. Numbers above it wait to be sent again.
+func (l *lane) arrived() uint64 {
+	arrived := l.sequence
+	for _, e := range l.ready {
+		if e.Sequence > 0 {
+			arrived = min(arrived, e.Sequence-1)
+		}
+	}
+	return arrived
 }
 
 // pauseLeft returns how long to wait after a failure. It is negative until the attempt under way

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/internal/defaults"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
@@ -149,7 +150,7 @@ func (o Options) withDefaults() Options {
 		Disconnects:       func() int64 { return 0 },
 		Heartbeat:         func(core.Manager) (none core.Heartbeat) { return none },
 		Random:            rand.Float64,
-		Hooks:             Hooks{Attempted: func(core.Manager, int, time.Duration, error) {}},
+		Hooks:             Hooks{Attempted: func(hook.Attempt) {}},
 		Logger:            slog.New(slog.DiscardHandler),
 	})
 }
@@ -174,7 +175,6 @@ func (o Options) validate() error {
 // Hooks are optional callbacks of an [Outbox]. They are called concurrently and without its lock,
 // and must return promptly: forwarding waits for them.
 type Hooks struct {
-	// Attempted is called after each call of the forwarder. events is the number of events of the
-	// batch, 0 for a lone heartbeat.
-	Attempted func(manager core.Manager, events int, took time.Duration, err error)
+	// Attempted is called after each call of the forwarder.
+	Attempted func(hook.Attempt)
 }

@@ -118,11 +118,13 @@ func (w *watching) install(direct client.Client, set *certificates.Certificates)
 	if err != nil {
 		return err
 	}
-	return runtimes.SetUp(w.mgr, newKyma(), identify, w.connections.Connect, set, installer,
-		runtimes.Options{
-			Retry: w.pollOtherwise / 20, // By default 3 s.
-			Fleet: w.fleet, Overview: w.overview, Report: runtimes.ReportCondition(direct, v1beta2.WatcherInstalled),
-		})
+	parts := runtimes.Parts{
+		Object: newKyma(), Identify: identify, Connect: w.connections.Connect, Certificates: set, Installer: installer,
+	}
+	return runtimes.SetUp(w.mgr, parts, runtimes.Options{
+		Retry: w.pollOtherwise / 20, // By default 3 s.
+		Fleet: w.fleet, Overview: w.overview, Report: runtimes.ReportCondition(direct, v1beta2.WatcherInstalled),
+	})
 }
 
 // listen takes the events of both controllers, with the key material that this operator issues for

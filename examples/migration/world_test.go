@@ -40,6 +40,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/test"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
@@ -325,9 +326,9 @@ func (o *ours) read(ctx context.Context, r reconcile.Request, source *controller
 }
 
 // handled notes a delivery.
-func (o *ours) handled(d core.Delivery, requests int, err error) {
-	o.w.record.Delivered(d, requests, err)
-	if name := o.reads.Load(); name != nil && d.Event.Watched.Name == *name && requests == 0 && err == nil {
+func (o *ours) handled(h hook.Handled) {
+	o.w.record.Delivered(h)
+	if name := o.reads.Load(); name != nil && h.Delivery.Event.Watched.Name == *name && h.Requests == 0 && h.Err == nil {
 		o.spared.Add(1)
 	}
 }

@@ -282,10 +282,3 @@ func TestHelp(t *testing.T) {
 		}
 	}
 }
-
-func TestIsShort(t *testing.T) {
-	const most = 80
-	if lines := strings.Count(string(lab.Must(os.ReadFile("main.go"))), "\n"); lines > most {
-		t.Errorf("main.go has %d lines, want at most %d", lines, most)
-	}
-}

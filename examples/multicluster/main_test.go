@@ -163,12 +163,3 @@ func TestOperatorOfThreeClusters(t *testing.T) {
 		}
 	}
 }
-
-func TestIsShort(t *testing.T) {
-	const most = 100
-	text, err := os.ReadFile("main.go")
-	lab.NoError(t, err)
-	if count := strings.Count(string(text), "\n"); count > most {
-		t.Errorf("main.go has %d lines, want at most %d", count, most)
-	}
-}

@@ -17,6 +17,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/lab" //nolint:depguard // Not released.
@@ -82,12 +83,13 @@ func (o *operator) Reconcile(ctx context.Context, request reconcile.Request) (re
 
 // sourceOptions keep a journal of the deliveries.
 func (o *operator) sourceOptions() controllerruntime.SourceOptions {
-	return controllerruntime.SourceOptions{Handled: func(d core.Delivery, _ int, err error) {
+	return controllerruntime.SourceOptions{Handled: func(h hook.Handled) {
+		d := h.Delivery
 		object := aResync
 		if !d.Event.Resync {
 			object = fmt.Sprintf("%s %s", d.Event.WatchedGVK.Kind, d.Event.Watched)
 		}
-		if err == nil {
+		if h.Err == nil {
 			o.journal.enter(entry{where: listenerAccepts, runtime: d.Runtime, about: object},
 				"accepts an event of %s: %s", d.Runtime, object)
 		}

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -40,42 +39,6 @@ func find(t *testing.T, pattern, text string) string {
 	return found[len(found)-1]
 }
 
-// longest has the words of each page: a path, or a folder for all pages in it.
-var longest = map[string]int{
-	"README.md": 700, "CONTRIBUTING.md": 450, "SECURITY.md": 200, "CHANGELOG.md": 700,
-	"docs/README.md": 250, "docs/glossary.md": 500, "docs/security.md": 2570,
-	"docs/guide/embedding.md": 1300, "docs/guide/installing-agents.md": 1600, "docs/guide/replicas.md": 700,
-	"docs/guide/choosing.md": 700, "docs/guide/extending.md": 450, "docs/guide/testing.md": 350,
-	"docs/platforms/certificates.md": 1900, "docs/platforms/gateways.md": 1200, "docs/platforms/nats.md": 1900,
-	"docs/platforms/informer.md": 750, "docs/platforms/migration.md": 2600,
-	"docs/operations/operations.md": 1900, "docs/operations/runbooks.md": 4800, "docs/operations/drills.md": 380,
-	"docs/reference/agent.md": 2000, "docs/reference/metrics.md": 2100, "docs/reference/reasons-and-messages.md": 1560,
-	"docs/reference/fleet-api.md": 700, "docs/reference/watcher.md": 2100, "docs/reference/contract-v3.md": 3600,
-	"docs/reference/helm.md": 720, "docs/reference/image.md": 310,
-	"docs/maintainers/design.md": 4500, "docs/maintainers/how-to.md": 900, "docs/maintainers/tests.md": 1560,
-	"docs/maintainers/measurements.md": 2300, "docs/maintainers/release.md": 700, "docs/maintainers/decisions": 6500,
-}
-
-// TestPagesAreShort holds the budgets of the documents. A new page needs a row.
-func TestPagesAreShort(t *testing.T) {
-	have := make(map[string]int)
-	for _, path := range documents(t) {
-		page, _ := strings.CutPrefix(path, "../../")
-		if longest[page] == 0 {
-			page = filepath.Dir(page)
-		}
-		have[page] += len(strings.Fields(read(t, path)))
-	}
-	for page, words := range have {
-		if words > longest[page] {
-			t.Errorf("%s has %d words, want at most %d", page, words, longest[page])
-		}
-	}
-	if len(have) != len(longest) {
-		t.Errorf("%d pages, want the %d of the table", len(have), len(longest))
-	}
-}
-
 // TestLicenseFiles holds that both tools that look for the license find the same text: module proxies, and REUSE.
 func TestLicenseFiles(t *testing.T) {
 	if read(t, "../../LICENSE") != read(t, "../../LICENSES/Apache-2.0.txt") {
@@ -87,7 +50,7 @@ func TestLicenseFiles(t *testing.T) {
 func TestDocumentShowsAFleet(t *testing.T) {
 	watched := lab.Must(fleet.New(fleet.Options{}))
 	now := time.Now()
-	watched.Observe(core.Peer{ID: "runtime-1", NotAfter: now.Add(48 * time.Hour)}, "kyma", core.Batch{
+	watched.Receiver().Observe(core.Peer{ID: "runtime-1", NotAfter: now.Add(48 * time.Hour)}, "kyma", core.Batch{
 		Source: "runtime-1", Epoch: "e", Heartbeat: &core.Heartbeat{
 			ID: "i", Time: now, Number: 1, Interval: time.Second, Instance: "i", Sequence: 1, Version: "v",
 			CertificateFingerprint: "f", CertificateExpiry: now.Add(48 * time.Hour), CAFingerprints: []string{"f"},

@@ -121,12 +121,3 @@ func nameOf(spec *ast.ImportSpec) string {
 	imported, _ := strconv.Unquote(spec.Path.Value)
 	return path.Base(imported)
 }
-
-func TestEmbeddingIsShort(t *testing.T) {
-	const lines = 15
-	f := parseFile(t, "../../adapters/controllerruntime/example_component_test.go")
-	body := f.function(t, "setUp").Body
-	if n := f.set.Position(body.Rbrace).Line - f.set.Position(body.Lbrace).Line - 1; n > lines {
-		t.Errorf("embedding takes %d lines, want at most %d", n, lines)
-	}
-}

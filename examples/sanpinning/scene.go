@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
@@ -40,11 +41,11 @@ func startScene(ctx context.Context, pki *pki, material keys.Source, verify veri
 	s := &scene{pki: pki, answered: make(chan outcome, room)}
 	// In a cluster, adapters/prometheus counts the answers.
 	hooks := listener.Hooks{
-		Answered: func(_ string, _ core.Manager, status int, reason string, _ time.Duration) {
-			s.answered <- outcome{status: status, reason: reason, triggered: s.triggered}
+		Answered: func(a hook.Answer) {
+			s.answered <- outcome{status: a.Status, reason: a.Reason, triggered: s.triggered}
 			s.triggered = ""
 		},
-		HandshakeFailed: func(string) { s.answered <- outcome{reason: noHandshake} },
+		HandshakeFailed: func(hook.HandshakeFailure) { s.answered <- outcome{reason: noHandshake} },
 	}
 	var err error
 	if s.port, err = new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0"); err != nil {

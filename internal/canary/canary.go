@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/internal/defaults"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 	"github.com/runtime-watcher/runtime-watcher/internal/periodic"
@@ -34,7 +35,7 @@ type Options struct {
 	Recovered func()
 	// Probed is called after each probe with the state and the duration of its last write. It must
 	// not block. Default: none.
-	Probed func(state core.CanaryState, took time.Duration)
+	Probed func(hook.CanaryProbe)
 	// Logger gets a line when the state or its error changes, and every 5 minutes while it is not
 	// alive. Default: discarded.
 	Logger *slog.Logger
@@ -44,7 +45,7 @@ func (o Options) withDefaults() Options {
 	return option.WithDefaults(o, Options{
 		Interval:  defaults.CanaryInterval,
 		Recovered: func() {},
-		Probed:    func(core.CanaryState, time.Duration) {},
+		Probed:    func(hook.CanaryProbe) {},
 		Logger:    slog.New(slog.DiscardHandler),
 	})
 }
@@ -98,7 +99,7 @@ func (c *Canary) probe(ctx context.Context) {
 		state, err = core.CanaryLost, nil
 	}
 	c.missed = missed
-	c.opts.Probed(state, took)
+	c.opts.Probed(hook.CanaryProbe{State: state, Took: took})
 	c.enter(state, err)
 }
 

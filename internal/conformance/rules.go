@@ -116,6 +116,7 @@ func Rules() []Rule {
 		{Forwarder, "permanent", extending, "returns a permanent error for a refusal for good", Wire},
 		{Forwarder, "refused-sender", extending, "has an error of its own for an unknown or forbidden sender", Wire},
 		{Forwarder, "unknown-manager", extending, "returns core.ErrUnknownManager for one that is not served", Wire},
+		{Forwarder, "too-large", extending, "returns core.ErrTooLarge for a batch that must be smaller", Wire},
 		{Forwarder, "not-ready", extending, "returns core.ErrNotReady with the wait that the far end asks for", Wire},
 		{Forwarder, "unreachable", extending, "returns a retryable error without a far end", Wire},
 		{Forwarder, "partial", extending, "names the events that were refused, and no others", Wire},

@@ -1,6 +1,7 @@
 package httpserver
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"io"
@@ -159,12 +160,55 @@ func TestWriteEndsWithoutADeadline(t *testing.T) {
 	})
 }
 
-// A request of another server has no connection that could be paused or assigned.
-func TestOtherServersRequest(t *testing.T) {
+// A request of another server has no connection of ours. Both calls must leave its connection as it
+// is: open, readable and without an origin here.
+func TestRequestOfAnotherServer(t *testing.T) {
 	t.Parallel()
-	PauseReads(t.Context(), time.Hour)
-	SetOrigin(t.Context(), "elsewhere")
-	near, far := net.Pipe()
-	t.Cleanup(func() { _ = near.Close(); _ = far.Close() })
-	SetOrigin(withConn(t.Context(), far), "elsewhere")
+
+	type use struct {
+		pause  func(ctx context.Context)
+		assign func(ctx context.Context) <-chan struct{}
+	}
+	ours := use{
+		func(ctx context.Context) { PauseReads(ctx, time.Hour) },
+		func(ctx context.Context) <-chan struct{} { return SetOrigin(ctx, "elsewhere") },
+	}
+
+	// The first control shows that a request of this server has a connection which the calls find.
+	synctest.Test(t, func(t *testing.T) {
+		near, far := net.Pipe()
+		defer near.Close()
+		s, _ := pipes(t, "")
+		c := s.admit(far)
+		defer c.Close()
+
+		if ours.assign(withConn(t.Context(), c)) == nil {
+			t.Error("control: a request of this server has no channel, want that of its connection")
+		}
+	})
+
+	for name, of := range map[string]func(t *testing.T, conn net.Conn) context.Context{
+		"no connection": func(t *testing.T, _ net.Conn) context.Context { t.Helper(); return t.Context() },
+		"a foreign one": func(t *testing.T, conn net.Conn) context.Context { t.Helper(); return withConn(t.Context(), conn) },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			near, far := net.Pipe()
+			defer near.Close()
+			defer far.Close()
+
+			ctx := of(t, far)
+			ours.pause(ctx)
+			if closed := ours.assign(ctx); closed != nil {
+				t.Errorf("%s: a channel for the end of a connection that is not ours, want nil", name)
+			}
+
+			go func() { _, _ = near.Write([]byte("a")) }()
+
+			began := time.Now()
+			n, err := far.Read(make([]byte, 1))
+			if n != 1 || err != nil || time.Since(began) != 0 {
+				t.Errorf("%s: read %d bytes after %v with error %v, want one immediately", name, n, time.Since(began), err)
+			}
+		})
+	}
 }

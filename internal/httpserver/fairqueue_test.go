@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -101,6 +102,7 @@ func TestAbandonedRequestTakesNoSlot(t *testing.T) {
 func TestFairQueueConcurrently(t *testing.T) {
 	t.Parallel()
 	const slots, origins, requests = 3, 20, 200
+	const patient = 10 * time.Second // All of it takes milliseconds.
 	var (
 		queue        = newFairQueue(slots)
 		group        sync.WaitGroup
@@ -114,7 +116,14 @@ func TestFairQueueConcurrently(t *testing.T) {
 					w.done() // Granted or not.
 					continue
 				}
-				<-w.granted
+				// A leaked slot would otherwise show as the time-out of the whole package.
+				select {
+				case <-w.granted:
+				case <-time.After(patient):
+					t.Errorf("request %d of origin %d has no slot after %v: a slot was lost", i, o%7, patient)
+					return
+				}
+
 				if n := inside.Add(1); n > slots {
 					t.Errorf("%d grants, want at most %d", n, slots)
 				}

@@ -36,7 +36,8 @@ func IsNil(port any) bool {
 	return !v.IsValid() || (v.Kind() == reflect.Func || v.Kind() == reflect.Pointer) && v.IsNil()
 }
 
-// Verifier refuses a verifier that is nil, and one with a method Validate that fails.
+// Verifier refuses a verifier that is nil, and a core.Validator that fails. This package imports
+// nothing of ours, so it names the method.
 func Verifier(verifier any) error {
 	if IsNil(verifier) {
 		return errors.New("verifier is nil: want SAN pinning, or another verifier")

@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/internal/installations"
 )
 
 // InstallationsHandler returns a handler that answers GET with the installations of a control plane
@@ -19,7 +19,7 @@ import (
 // The query parameter problem selects failed, never_heard, ca_waiting or certificate_overdue.
 // Manager, reason and runtime select by value, search by a part of the runtime's id. Offset and
 // limit select a part, by default the first 100. Total is the number without them.
-func InstallationsHandler(read func() fleet.Installations) http.Handler {
+func InstallationsHandler(read func() installations.All) http.Handler {
 	refuseNil("read", read)
 	accepted := parameters{
 		"problem": {problemFailed, problemNeverHeard, problemWaiting, problemOverdue},
@@ -67,7 +67,7 @@ type runtimeProblem struct {
 	Reason  string         `json:"reason,omitempty"`
 }
 
-func newInstallationsView(all *fleet.Installations, selected *selection) installationsView {
+func newInstallationsView(all *installations.All, selected *selection) installationsView {
 	view := installationsView{Counts: []installationCount{}, Phase: all.Phase, Problems: problemsOf(all)}
 
 	for state, count := range all.Runtimes {
@@ -88,7 +88,7 @@ func newInstallationsView(all *fleet.Installations, selected *selection) install
 	return view
 }
 
-func problemsOf(all *fleet.Installations) []runtimeProblem {
+func problemsOf(all *installations.All) []runtimeProblem {
 	problems := []runtimeProblem{}
 	add := func(ids []core.RuntimeID, problem runtimeProblem) {
 		for _, id := range ids {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/internal/installations"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 	"github.com/runtime-watcher/runtime-watcher/listener/statuspage"
 )
@@ -36,7 +37,7 @@ func beat(f *fleet.Fleet, runtime core.RuntimeID, expires time.Duration, change 
 	beat := &core.Heartbeat{ID: "i", Number: 1, Interval: time.Minute, Sequence: 7, Canary: core.CanaryAlive}
 	change(beat)
 	peer := core.Peer{ID: runtime, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(expires)}
-	f.Observe(peer, "lifecycle", core.Batch{Source: runtime, Epoch: "e", Heartbeat: beat}, nil)
+	f.Receiver().Observe(peer, "lifecycle", core.Batch{Source: runtime, Epoch: "e", Heartbeat: beat}, nil)
 }
 
 func healthy(*core.Heartbeat) {}
@@ -68,12 +69,12 @@ func parse(t *testing.T, w *httptest.ResponseRecorder, into any) {
 	}
 }
 
-func installations() fleet.Installations {
-	return fleet.Installations{
-		Runtimes: map[fleet.InstallationState]int{
+func installed() installations.All {
+	return installations.All{
+		Runtimes: map[installations.State]int{
 			{State: "Ready"}: 3, {State: "Failed", Reason: "Unreachable"}: 2,
 		},
-		Failed: []fleet.FailedInstallation{
+		Failed: []installations.Failed{
 			{Object: types.NamespacedName{Namespace: "kcp-system", Name: "kyma-d"}, Runtime: "runtime-d", Reason: "Unreachable"},
 			{Object: types.NamespacedName{Namespace: "kcp-system", Name: "kyma-e"}, Reason: "Unreachable"},
 		},
@@ -106,8 +107,8 @@ func TestConstructorsRefuseNil(t *testing.T) {
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	runtimes := statuspage.FleetHandler(newFleet(t))
-	installed := statuspage.InstallationsHandler(installations)
-	none := statuspage.InstallationsHandler(func() fleet.Installations { return fleet.Installations{} })
+	installed := statuspage.InstallationsHandler(installed)
+	none := statuspage.InstallationsHandler(func() installations.All { return installations.All{} })
 	for _, test := range []struct {
 		handler http.Handler
 		query   string
@@ -147,7 +148,7 @@ func TestWrongQueriesAreNamed(t *testing.T) {
 			"offset=1.5":              `offset is "1.5", want a number from 0`,
 			"expires=soon":            `expires is "soon", want a time such as 4h`,
 		}},
-		{statuspage.InstallationsHandler(installations), map[string]string{
+		{statuspage.InstallationsHandler(installed), map[string]string{
 			"state=Failed":    `parameter "state" is unknown, want one of ["limit" "manager" "offset" "problem" "reason" "runtime" "search"]`,
 			"problem=waiting": `problem is "waiting", want one of ["failed" "never_heard" "ca_waiting" "certificate_overdue"]`,
 		}},
@@ -249,8 +250,8 @@ func TestFleetSelection(t *testing.T) {
 	beat(f, "expiring", 100*time.Hour, func(b *core.Heartbeat) { b.KeyMaterialError = "expired" })
 	beat(f, "Fresh-1", 100*time.Hour, healthy)
 	beat(f, "fresh-2", 100*time.Hour, healthy)
-	f.Observe(core.Peer{ID: "old"}, "lifecycle", core.NewBatch(core.WatchEvent{}, core.WatchEvent{}), nil)
-	f.Observe(core.Peer{ID: "Fresh-1"}, "other", core.NewBatch(core.WatchEvent{}), nil)
+	f.Receiver().Observe(core.Peer{ID: "old"}, "lifecycle", core.NewBatch(core.WatchEvent{}, core.WatchEvent{}), nil)
+	f.Receiver().Observe(core.Peer{ID: "Fresh-1"}, "other", core.NewBatch(core.WatchEvent{}), nil)
 	handler := open(f)
 	for query, want := range map[string]string{
 		"":                                  "Fresh-1 Fresh-1/other expiring fresh-2 late lost old",
@@ -318,7 +319,7 @@ func TestFleetShowsHeartbeats(t *testing.T) {
 	beat(f, "runtime-a", time.Hour, func(b *core.Heartbeat) {
 		b.Interval, b.OldestPending, b.KeyMaterialError = 30*time.Second, 90*time.Second, "\"},\xff<script>"
 	})
-	f.Refuse("runtime-a", "lifecycle", reasons.SANMismatch)
+	f.Receiver().Refuse("runtime-a", "lifecycle", reasons.SANMismatch)
 	var view struct {
 		Runtimes []struct {
 			Reason, Refused string
@@ -340,7 +341,7 @@ func TestFleetShowsHeartbeats(t *testing.T) {
 
 func TestInstallationsSelection(t *testing.T) {
 	t.Parallel()
-	handler := statuspage.Authenticated(statuspage.InstallationsHandler(installations))
+	handler := statuspage.Authenticated(statuspage.InstallationsHandler(installed))
 	const a, b = "runtime-a never_heard kyma  ", "runtime-a never_heard other  "
 	const c, d = "runtime-c certificate_overdue   ", "runtime-d failed  Unreachable kcp-system/kyma-d"
 	for query, want := range map[string][]string{
@@ -373,7 +374,7 @@ func TestInstallationsSelection(t *testing.T) {
 
 func TestInstallationsAreAHundredAtOnce(t *testing.T) {
 	t.Parallel()
-	handler := statuspage.Authenticated(statuspage.InstallationsHandler(func() (all fleet.Installations) {
+	handler := statuspage.Authenticated(statuspage.InstallationsHandler(func() (all installations.All) {
 		all.Phase, all.Waiting = "Confirming", make([]core.RuntimeID, 10_000)
 		return all
 	}))
@@ -399,7 +400,7 @@ func TestInstallationsAreDocumented(t *testing.T) {
 	if shown == nil {
 		t.Fatal("docs/reference/fleet-api.md shows no answer")
 	}
-	handler := statuspage.Authenticated(statuspage.InstallationsHandler(installations))
+	handler := statuspage.Authenticated(statuspage.InstallationsHandler(installed))
 	var want, have any
 	answer := get(handler, "?limit=4&offset=2").Body.Bytes()
 	err = errors.Join(json.Unmarshal(shown[1], &want), json.Unmarshal(answer, &have))

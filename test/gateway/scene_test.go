@@ -17,7 +17,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,6 +26,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime/controllerruntimetest"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
@@ -154,8 +154,8 @@ func (n *network) listen(t *testing.T, peers listener.Peers, serving *tls.Config
 	const plenty = 1 << 20 // Another test is about shares.
 	l := lab.Must(listener.New(peers, listener.SANPinning(n.pinned), map[core.Manager]core.Handler{component: n}, listener.Options{
 		Listener: bound, TLS: serving, RuntimeRate: plenty, RuntimeBurst: plenty,
-		Hooks: listener.Hooks{Answered: func(_ string, _ core.Manager, status int, reason string, _ time.Duration) {
-			n.counted.add(fmt.Sprintf("%d %s", status, reason))
+		Hooks: listener.Hooks{Answered: func(a hook.Answer) {
+			n.counted.add(fmt.Sprintf("%d %s", a.Status, a.Reason))
 		}},
 	}))
 	lab.Run(t, "listener", l.Start)

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
@@ -234,8 +235,8 @@ func runBesieged(ctx context.Context) error {
 			MaxConnections: maxBesieged,
 			ReadTimeout:    2 * time.Second, HandleTimeout: time.Second, IdleTimeout: 10 * time.Second,
 			Hooks: listener.Hooks{
-				Answered: func(_ string, _ core.Manager, _ int, reason string, _ time.Duration) {
-					if reason == reasons.TooFast {
+				Answered: func(a hook.Answer) {
+					if a.Reason == reasons.TooFast {
 						tooFast.Add(1)
 					}
 				},

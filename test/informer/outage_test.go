@@ -21,6 +21,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/informer"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
@@ -59,8 +60,8 @@ func newScene(t *testing.T) *scene {
 			return next.RoundTrip(r)
 		})
 	})
-	hooks := informer.Hooks{Failed: func(_ core.Manager, reason string) {
-		if reason == "unreachable" {
+	hooks := informer.Hooks{Failed: func(f hook.WatchFailure) {
+		if f.Reason == "unreachable" {
 			s.unreachable.Add(1)
 		}
 	}}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 )
 
 // Arrival is a change of one object that was delivered to an operator.
@@ -26,8 +27,9 @@ type Arrivals struct {
 }
 
 // Delivered notes a delivery that was enqueued. It fits the hook of a source.
-func (a *Arrivals) Delivered(d core.Delivery, requests int, err error) {
-	if err == nil && requests == 1 {
+func (a *Arrivals) Delivered(h hook.Handled) {
+	if h.Err == nil && h.Requests == 1 {
+		d := h.Delivery
 		a.Note(Arrival{d.Runtime, d.Manager, d.Event.Watched.Name}, d.Event.Resync)
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
@@ -54,8 +55,8 @@ func TestLeafNode(t *testing.T) {
 		var arrivals lab.Arrivals
 		var handedBack atomic.Int64
 		consume(t, b.Operator(manager), &arrivals, natsjetstream.Options{Hooks: natsjetstream.Hooks{
-			Concluded: func(_ core.Manager, fate, _ string, _ time.Duration) {
-				if fate == "handed_back" {
+			Concluded: func(c hook.Conclusion) {
+				if c.Fate == "handed_back" {
 					handedBack.Add(1)
 				}
 			},

@@ -17,6 +17,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
@@ -70,7 +71,7 @@ func createStream(t *testing.T, b *lab.Broker, m core.Manager) jetstream.Stream 
 // taking takes deliveries, and notes them.
 func taking(arrivals *lab.Arrivals) core.Handler {
 	return core.HandlerFunc(func(_ context.Context, d core.Delivery) error {
-		arrivals.Delivered(d, 1, nil)
+		arrivals.Delivered(hook.Handled{Delivery: d, Requests: 1})
 		return nil
 	})
 }

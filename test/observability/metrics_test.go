@@ -26,9 +26,11 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
 	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/runtimes"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/test"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
@@ -92,21 +94,22 @@ func touched(t testing.TB) *prom.Registry {
 	t.Helper()
 	registry, opts := prom.NewPedanticRegistry(), prometheus.Options{PerRuntime: 1}
 	informed := lab.Must(prometheus.NewInformer(opts))
-	informed.Observed("kyma", "accepted")
-	informed.Failed("kyma", "forbidden")
-	informed.Proved("kyma")
+	informed.Observed(hook.Observation{Manager: "kyma", Decision: "accepted"})
+	informed.Failed(hook.WatchFailure{Manager: "kyma", Reason: "forbidden"})
+	informed.Proved(hook.Proof{Manager: "kyma"})
 	hooks := natsjetstream.Hooks(lab.Must(prometheus.NewConsumer(registry, opts)))
-	hooks.Concluded("kyma", "terminated", "malformed", 0)
-	hooks.Backlog("kyma", 0, 0, 0)
-	hooks.Redelivered("kyma")
+	hooks.Concluded(hook.Conclusion{Manager: "kyma", Fate: "terminated", Reason: "malformed"})
+	hooks.Backlog(hook.Backlog{Manager: "kyma"})
+	hooks.Redelivered(hook.Redelivery{Manager: "kyma"})
+	hooks.Unavailable(hook.Unavailability{Manager: "kyma"})
 	watched := lab.Must(fleet.New(fleet.Options{}))
 	peer := core.Peer{ID: "runtime-1", NotAfter: time.Now().Add(time.Hour)}
-	watched.Observe(peer, "kyma", core.Batch{
+	watched.Receiver().Observe(peer, "kyma", core.Batch{
 		Epoch: "e", Events: []core.Numbered{{Sequence: 1}}, Heartbeat: &core.Heartbeat{Number: 1, Sequence: 1},
 	}, nil)
-	installed := func() fleet.Installations {
-		return fleet.Installations{
-			Runtimes:   map[fleet.InstallationState]int{{State: "Failed", Reason: "Unreachable"}: 1},
+	installed := func() runtimes.Installations {
+		return runtimes.Installations{
+			Runtimes:   map[runtimes.InstallationState]int{{State: "Failed", Reason: "Unreachable"}: 1},
 			NeverHeard: map[core.Manager][]core.RuntimeID{"kyma": {"runtime-1"}}, Phase: "Confirming",
 		}
 	}

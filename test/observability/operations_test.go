@@ -50,10 +50,10 @@ func TestLogMessagesAreListed(t *testing.T) {
 
 const runbooks = "docs/operations/runbooks.md"
 
-// TestRunbooks fails when an alert has no runbook or no severity, or when a runbook of an alert or a symptom is too
-// long, does not begin with the effect on users, or has less than three commands to copy.
+// TestRunbooks fails when an alert has no runbook or no severity, or when a runbook of an alert or a symptom
+// does not begin with the effect on users, or has less than three commands to copy. A runbook is as long as it must be.
 func TestRunbooks(t *testing.T) {
-	const longest, fewest = 120, 3 // words, commands
+	const fewest = 3 // commands
 	known := make(map[string]bool)
 	for _, rule := range alerts(t) {
 		known[rule.Alert] = true
@@ -70,10 +70,10 @@ func TestRunbooks(t *testing.T) {
 		text, _, _ = strings.Cut(text, "\n## ")
 		effect, rest, _ := strings.Cut(text, "\n```sh\n")
 		commands, _, _ := strings.Cut(rest, "```")
-		words, n := len(strings.Fields(text)), strings.Count(commands, "\n")
-		if words > longest || strings.TrimSpace(effect) == "" || n < fewest {
-			t.Errorf("%s: %d words, the effect %q and %d commands, want at most %d, an effect, and at least %d",
-				title, words, effect, n, longest, fewest)
+		n := strings.Count(commands, "\n")
+		if strings.TrimSpace(effect) == "" || n < fewest {
+			t.Errorf("%s: the effect %q and %d commands, want an effect, and at least %d commands",
+				title, effect, n, fewest)
 		}
 		if known[title] {
 			shown++

@@ -24,6 +24,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime/controllerruntimetest"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
@@ -71,9 +72,9 @@ func (w *world) newOperator(index, life int) *operator {
 	o.ctx, o.stop = context.WithCancel(context.Background())
 	o.fleet = lab.Must(fleet.New(fleet.Options{
 		Random: newRandom(w.plan.Seed, o.name),
-		Resynced: func(manager core.Manager, cause string) {
-			w.history.Resynced(o.name, manager, cause)
-			w.logf("%s: resync for %s, cause %s", o.name, manager, cause)
+		Resynced: func(r hook.Resync) {
+			w.history.Resynced(o.name, r.Manager, r.Cause)
+			w.logf("%s: resync for %s, cause %s", o.name, r.Manager, r.Cause)
 		},
 	}))
 	o.register()

@@ -67,7 +67,7 @@ func (w *world) beat(runtime string, alter func(*core.Heartbeat)) {
 	}
 	alter(beat)
 	peer := core.Peer{ID: core.RuntimeID(runtime), NotBefore: now, NotAfter: now.Add(60 * 24 * time.Hour)}
-	w.fleet.Observe(peer, "lifecycle-manager", core.Batch{Epoch: "4e3dbb281e4d424e", Heartbeat: beat}, nil)
+	w.fleet.Receiver().Observe(peer, "lifecycle-manager", core.Batch{Epoch: "4e3dbb281e4d424e", Heartbeat: beat}, nil)
 }
 
 func healthy(*core.Heartbeat) {}
@@ -92,7 +92,7 @@ func (w *world) fill(n int) {
 // send observes events of a runtime, until the test ends, as fast as the page asks for them.
 func (w *world) send(runtime string, n int) {
 	events := core.NewBatch(make([]core.WatchEvent, n)...)
-	w.fleet.Observe(core.Peer{ID: core.RuntimeID(runtime)}, "lifecycle-manager", events, nil)
+	w.fleet.Receiver().Observe(core.Peer{ID: core.RuntimeID(runtime)}, "lifecycle-manager", events, nil)
 }
 
 func (w *world) open() {
@@ -246,7 +246,7 @@ func TestRefused(t *testing.T) {
 	w.beat("runtime-2", healthy)
 	w.beat("runtime-1", healthy)
 	w.beat("runtime-1", func(b *core.Heartbeat) { b.Leaving = true })
-	w.fleet.Refuse("runtime-1", "lifecycle-manager", "san_mismatch")
+	w.fleet.Receiver().Refuse("runtime-1", "lifecycle-manager", "san_mismatch")
 	w.open()
 	const why = "The control plane refuses the certificate of the runtime. Refused: san_mismatch."
 	w.tab.want(`['.state', '.why'].map(c => document.querySelector('#rows ' + c).innerText).join(': ')`, "stale: "+why)

@@ -27,6 +27,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/adapters/informer"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/names"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
@@ -91,7 +92,7 @@ func watches(t testing.TB, manager core.Manager, list string) []watch.Watch {
 	for i := range watchers {
 		watchers[i].Namespace, watchers[i].Spec.Manager = "kcp-system", string(manager)
 	}
-	return lab.Must(watcher.Watches(watchers))
+	return lab.Must(watcher.Watches(watchers, names.Names{}))
 }
 
 // register makes the API server call the handler for watches, and returns when it does.

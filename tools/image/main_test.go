@@ -94,19 +94,22 @@ func TestWrongUse(t *testing.T) {
 	text := filepath.Join(t.TempDir(), "agent")
 	check(t, errors.Join(os.WriteFile(text, []byte("#!/bin/sh"), 0o700),
 		os.WriteFile(text+".bad", []byte("=x"), 0o600)))
-	tests := map[string][]string{
-		"no binary":      {"-out", t.TempDir()},
-		"no output":      {"linux/arm64=" + file},
-		"missing binary": {"-out", t.TempDir(), "linux/arm64=" + file + ".missing"},
-		"missing file":   {"-out", t.TempDir(), "-env-file", text + ".env", "linux/arm64=" + file},
-		"no variables":   {"-out", t.TempDir(), "-env-file", text + ".bad", "linux/arm64=" + file},
-		"platform":       {"-out", t.TempDir(), "a/b/c/d=" + file},
-		"no Go binary":   {"-out", t.TempDir(), "linux/arm64=" + text},
-	}
-	for name, args := range tests {
+	for name, tt := range map[string]struct {
+		args []string
+		want string
+	}{
+		"no binary":      {[]string{"-out", t.TempDir()}, "usage: image -out"},
+		"no output":      {[]string{"linux/arm64=" + file}, "usage: image -out"},
+		"missing binary": {[]string{"-out", t.TempDir(), "linux/arm64=" + file + ".missing"}, "agent.missing: no such file"},
+		"missing file":   {[]string{"-out", t.TempDir(), "-env-file", text + ".env", "linux/arm64=" + file}, "agent.env: no such file"},
+		"no variables":   {[]string{"-out", t.TempDir(), "-env-file", text + ".bad", "linux/arm64=" + file}, "=x"},
+		"platform":       {[]string{"-out", t.TempDir(), "a/b/c/d=" + file}, `platform "a/b/c/d"`},
+		"no Go binary":   {[]string{"-out", t.TempDir(), "linux/arm64=" + text}, "agent"},
+	} {
 		t.Run(name, func(t *testing.T) {
-			if err := run(t.Context(), args, io.Discard, io.Discard); err == nil {
-				t.Error("no error")
+			err := run(t.Context(), tt.args, io.Discard, io.Discard)
+			if err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("error %v, want one with %q", err, tt.want)
 			}
 		})
 	}

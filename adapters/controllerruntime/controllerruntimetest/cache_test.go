@@ -163,7 +163,7 @@ func TestTheFleetForgetsWhatIsDeleted(t *testing.T) {
 	must(controllerruntime.NewRuntimes(t.Context(), objects, kind(), controllerruntime.ByLabel("runtime-id"),
 		controllerruntime.RuntimesOptions{Fleet: watched}))
 	for _, id := range []core.RuntimeID{"skr-1", "skr-2", "skr-3"} {
-		watched.Observe(core.Peer{ID: id}, "kyma", core.Batch{Source: id}, nil)
+		watched.Receiver().Observe(core.Peer{ID: id}, "kyma", core.Batch{Source: id}, nil)
 	}
 	objects.Delete(key("a"))
 	objects.Delete(key("b"))
@@ -197,7 +197,7 @@ func TestTheFleetExpectsTheRuntimesOfTheCache(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error)
 		taken := core.HandlerFunc(func(context.Context, core.Delivery) error { return nil })
-		go func() { ended <- watched.Start(ctx, map[core.Manager]core.Handler{"kyma": taken}) }()
+		go func() { ended <- watched.Receiver().Start(ctx, map[core.Manager]core.Handler{"kyma": taken}) }()
 		time.Sleep(65 * time.Second)
 		states := map[core.RuntimeID]fleet.State{}
 		watched.Range(func(s fleet.Status) bool {

@@ -1,8 +1,8 @@
-// Package v1beta2 is the custom resource Watcher of operator.kyma-project.io/v1beta2. The reference
-// for its users is docs/reference/watcher.md.
+// Package v1beta2 is the custom resource Watcher. The reference for its users is
+// docs/reference/watcher.md.
 //
-// The package depends on k8s.io/apimachinery only and registers nothing by itself: see
-// [AddToScheme].
+// Group and kind are those of [names.Names], with the version v1beta2. The package depends on
+// k8s.io/apimachinery only and registers nothing by itself: see [AddToScheme].
 //
 // +kubebuilder:object:generate=true
 // +groupName=operator.kyma-project.io
@@ -11,17 +11,26 @@ package v1beta2
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/runtime-watcher/runtime-watcher/controlplane/names"
 )
 
-// GroupVersion returns the group and version of this package's types.
-func GroupVersion() schema.GroupVersion {
-	return schema.GroupVersion{Group: "operator.kyma-project.io", Version: "v1beta2"}
-}
+// AddToScheme adds [Watcher] and [WatcherList] to a scheme, with the default names.
+func AddToScheme(scheme *runtime.Scheme) error { return AddNamed(names.Names{})(scheme) }
 
-// AddToScheme adds [Watcher] and [WatcherList] to a scheme. It never fails.
-func AddToScheme(scheme *runtime.Scheme) error {
-	scheme.AddKnownTypes(GroupVersion(), &Watcher{}, &WatcherList{})
-	metav1.AddToGroupVersion(scheme, GroupVersion())
-	return nil
+// AddNamed returns a function that adds [Watcher] and [WatcherList] to a scheme with the group and
+// the kind of an operator. It fails if the names are invalid. A scheme must have the types once
+// only: a client cannot tell two kinds of one type apart.
+func AddNamed(n names.Names) func(scheme *runtime.Scheme) error {
+	return func(scheme *runtime.Scheme) error {
+		if err := n.Validate(); err != nil {
+			return err
+		}
+		kind := n.GroupVersionKind()
+		list := kind.GroupVersion().WithKind(kind.Kind + "List")
+		scheme.AddKnownTypeWithName(kind, &Watcher{})
+		scheme.AddKnownTypeWithName(list, &WatcherList{})
+		metav1.AddToGroupVersion(scheme, kind.GroupVersion())
+		return nil
+	}
 }

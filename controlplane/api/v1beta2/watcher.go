@@ -2,9 +2,6 @@ package v1beta2
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// ManagedByLabel names the manager of a Watcher without spec.manager.
-const ManagedByLabel = "operator.kyma-project.io/managed-by"
-
 // Watcher makes every runtime report changes of one resource to a manager in the control plane.
 //
 // Its spec becomes one webhook in each runtime and one route in the control plane. Its status

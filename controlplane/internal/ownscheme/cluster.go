@@ -14,23 +14,26 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 )
 
-// Cluster returns mgr, if its scheme has the types of objects. Otherwise it adds a cluster to mgr
-// with the scheme that add makes, and returns it. That one has a cache of its own, of all
-// namespaces.
+// Cluster returns mgr, if its scheme has the types of objects with the same kinds as the scheme that
+// add makes, and with no other kind: a client cannot tell two kinds of one type apart. Otherwise it
+// adds a cluster with that scheme to mgr, and returns it. That cluster has a cache of its own, of
+// all namespaces.
 func Cluster(
 	mgr manager.Manager, add func(*runtime.Scheme) error, objects ...client.Object,
 ) (cluster.Cluster, error) {
-	isMissing := func(object client.Object) bool {
-		_, _, err := mgr.GetScheme().ObjectKinds(object)
-		return err != nil
-	}
-	if !slices.ContainsFunc(objects, isMissing) {
-		return mgr, nil
-	}
 	scheme := runtime.NewScheme()
 	if err := add(scheme); err != nil {
 		return nil, err
 	}
+	differs := func(object client.Object) bool {
+		have, _, err := mgr.GetScheme().ObjectKinds(object)
+		want, _, ownErr := scheme.ObjectKinds(object)
+		return err != nil || ownErr != nil || !slices.Equal(have, want)
+	}
+	if !slices.ContainsFunc(objects, differs) {
+		return mgr, nil
+	}
+
 	beside, err := cluster.New(mgr.GetConfig(), func(o *cluster.Options) {
 		o.Scheme, o.HTTPClient, o.Logger = scheme, mgr.GetHTTPClient(), mgr.GetLogger()
 		o.MapperProvider = func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return mgr.GetRESTMapper(), nil }

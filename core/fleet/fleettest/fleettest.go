@@ -118,5 +118,5 @@ func (a *agent) beat(f *fleet.Fleet, change func(*core.Heartbeat)) {
 	}
 	change(&a.last)
 	beat := a.last
-	f.Observe(a.peer, a.manager, core.Batch{Source: a.peer.ID, Epoch: a.epoch, Heartbeat: &beat}, nil)
+	f.Receiver().Observe(a.peer, a.manager, core.Batch{Source: a.peer.ID, Epoch: a.epoch, Heartbeat: &beat}, nil)
 }

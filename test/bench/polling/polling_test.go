@@ -26,6 +26,7 @@ import (
 	agentlib "github.com/runtime-watcher/runtime-watcher/agent"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
@@ -318,7 +319,7 @@ func (o *operator) listen(ctx context.Context) (string, error) {
 		lab.Pinning(),
 		map[core.Manager]core.Handler{manager: o.source},
 		listener.Options{Listener: socket, TLS: keys.ServerTLSConfig(material), Fleet: watched, Hooks: listener.Hooks{
-			Answered: func(string, core.Manager, int, string, time.Duration) { o.requests.Add(1) },
+			Answered: func(hook.Answer) { o.requests.Add(1) },
 		}}))
 	go func() {
 		if err := events.Start(ctx); err != nil {

@@ -355,8 +355,10 @@ func operate(ctx context.Context) error {
 	kind.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMap"))
 	kubeconfigs := runtimes.NewKubeconfigs(mgr.GetAPIReader(), "config", client.ObjectKeyFromObject,
 		runtimes.KubeconfigOptions{Configure: s.toLoopback})
-	if err := runtimes.SetUp(mgr, kind, identify, kubeconfigs, set, installer,
-		runtimes.Options{Report: report}); err != nil {
+	parts := runtimes.Parts{
+		Object: kind, Identify: identify, Connect: kubeconfigs, Certificates: set, Installer: installer,
+	}
+	if err := runtimes.SetUp(mgr, parts, runtimes.Options{Report: report}); err != nil {
 		return err
 	}
 	return mgr.Start(ctx)

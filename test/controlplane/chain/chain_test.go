@@ -38,6 +38,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/names"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/runtimes"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -178,7 +179,10 @@ func (w *world) addRuntimes(mgr ctrl.Manager) error {
 	connect := runtimes.NewKubeconfigs(mgr.GetAPIReader(), "config", func(object client.Object) client.ObjectKey {
 		return client.ObjectKey{Namespace: object.GetNamespace(), Name: "kubeconfig-" + object.GetName()}
 	}, runtimes.KubeconfigOptions{})
-	return runtimes.SetUp(mgr, &corev1.ConfigMap{}, identify, connect, w.set, installer, runtimes.Options{
+	parts := runtimes.Parts{
+		Object: &corev1.ConfigMap{}, Identify: identify, Connect: connect, Certificates: w.set, Installer: installer,
+	}
+	return runtimes.SetUp(mgr, parts, runtimes.Options{
 		Interval: time.Hour, Retry: 300 * time.Millisecond, Fleet: w.fleet,
 		Kubeconfigs: runtimes.KubeconfigSecrets{Namespace: rig.Namespace, Label: "runtime"},
 		Report: func(_ context.Context, object client.Object, status installation.Status) error {
@@ -234,7 +238,7 @@ func newWatcher() *v1beta2.Watcher {
 	return &v1beta2.Watcher{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: string(steady), Namespace: rig.Namespace,
-			Labels: map[string]string{v1beta2.ManagedByLabel: string(steady)},
+			Labels: map[string]string{names.Names{}.ManagedBy(): string(steady)},
 		},
 		Spec: v1beta2.WatcherSpec{
 			ServiceInfo:     v1beta2.Service{Name: "events", Namespace: "kcp-system", Port: 8082},

@@ -57,7 +57,7 @@ func (k *kymas) setUp(
 		return err
 	}
 	inUse := files.Status().Material
-	server.Expires(inUse.NotBefore, inUse.NotAfter)
+	server.Expires(keys.Generation{NotBefore: inUse.NotBefore, NotAfter: inUse.NotAfter})
 	kyma := &metav1.PartialObjectMetadata{}
 	kyma.SetGroupVersionKind(kymaKind())
 	runtimes, err := controllerruntime.NewRuntimes(ctx, mgr.GetCache(), kymaKind(), controllerruntime.ByName,

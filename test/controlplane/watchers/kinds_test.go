@@ -11,6 +11,7 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/names"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/manifests"
@@ -189,10 +190,10 @@ func foreignRoute(r *routes) {
 func noManager(r *routes) {
 	r.applyYAML(istioGateway("no-manager", "a.example.com"))
 	r.newWatcher("no-manager", func(w *v1beta2.Watcher) { w.Spec.Manager = "" })
-	r.await("no-manager", "Error", "ManagerMissing", v1beta2.ManagedByLabel)
-	r.changeWatcher("no-manager", func(w *v1beta2.Watcher) { addLabel(w, v1beta2.ManagedByLabel, "Not_A_Label") })
+	r.await("no-manager", "Error", "ManagerMissing", names.Names{}.ManagedBy())
+	r.changeWatcher("no-manager", func(w *v1beta2.Watcher) { addLabel(w, names.Names{}.ManagedBy(), "Not_A_Label") })
 	r.await("no-manager", "Error", "ManagerInvalid")
-	r.changeWatcher("no-manager", func(w *v1beta2.Watcher) { addLabel(w, v1beta2.ManagedByLabel, "by-label") })
+	r.changeWatcher("no-manager", func(w *v1beta2.Watcher) { addLabel(w, names.Names{}.ManagedBy(), "by-label") })
 	r.await("no-manager", "Ready", "RouteApplied")
 	r.awaitSpec("no-manager", virtualService("no-manager", "by-label", "a.example.com", events))
 }

@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/names"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
 	"github.com/runtime-watcher/runtime-watcher/test"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
@@ -73,7 +74,7 @@ func newRoutes(t *testing.T, kind watcher.Routing) *routes {
 func (r *routes) clean() {
 	const istio, gateways, rbac = "networking.istio.io/v1beta1", "gateway.networking.k8s.io/v1", "rbac.authorization.k8s.io/v1"
 	for _, kind := range [][2]string{
-		{v1beta2.GroupVersion().String(), "Watcher"},
+		{names.Names{}.GroupVersionKind().GroupVersion().String(), "Watcher"},
 		{istio, "VirtualService"},
 		{istio, "Gateway"},
 		{gateways, "HTTPRoute"},

@@ -43,6 +43,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
@@ -273,7 +274,8 @@ func (o *operator) readAll(ctx context.Context, there client.Reader, _ request, 
 	return err
 }
 
-func (o *operator) handled(d core.Delivery, _ int, err error) {
+func (o *operator) handled(h hook.Handled) {
+	d, err := h.Delivery, h.Err
 	if o.Fleet {
 		if err == nil && d.Event.Resync {
 			o.resyncs.Add(1)

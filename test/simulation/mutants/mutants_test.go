@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"maps"
@@ -16,7 +15,6 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -31,6 +29,7 @@ var (
 // The table must follow the code: a mutant that does not apply proves nothing.
 func TestMutantsApply(t *testing.T) {
 	t.Parallel()
+
 	for file, mutants := range table {
 		for _, m := range mutants {
 			m.apply(t, file)
@@ -40,23 +39,33 @@ func TestMutantsApply(t *testing.T) {
 
 // TestMutants tries one mutant. make simulate-mutants tries them all.
 func TestMutants(t *testing.T) {
+	control := runControl(t)
+
 	match, tried := regexp.MustCompile(*only), 0
 	for _, file := range slices.Sorted(maps.Keys(table)) {
 		for _, m := range table[file] {
 			if !match.MatchString(m.name) {
 				continue
 			}
+
 			tried++
 			t.Run(m.name, func(t *testing.T) {
 				t.Parallel()
-				found, text := m.try(t, file)
+
+				verdict, text := m.try(t, file, control)
 				t.Log(text)
-				if !found {
+
+				switch verdict {
+				case found:
+				case missed:
 					t.Error("the oracle does not find the mutant")
+				case broken:
+					t.Error("the child failed, and names neither a violated rule nor a panic: that proves nothing about the mutant")
 				}
 			})
 		}
 	}
+
 	if tried == 0 {
 		t.Errorf("no mutant matches %s", *only)
 	}
@@ -65,55 +74,184 @@ func TestMutants(t *testing.T) {
 // apply returns the file with the fault in it.
 func (m mutant) apply(t *testing.T, file string) []byte {
 	t.Helper()
-	source := string(test.Read(t, file))
-	if n := strings.Count(source, m.old); n != 1 {
-		t.Errorf("%s: want the old text once in %s, have it %d times: bring the table up to date", m.name, file, n)
+
+	changed, err := replaceTokens(test.Read(t, file), m.old, m.new)
+	if err != nil {
+		t.Errorf("%s: %s: %v: bring the table up to date", m.name, file, err)
 	}
-	return []byte(strings.Replace(source, m.old, m.new, 1))
+	return changed
 }
 
 // try builds the simulation with the fault, and runs it until the oracle finds something.
-func (m mutant) try(t *testing.T, file string) (found bool, text string) {
+func (m mutant) try(t *testing.T, file string, control time.Duration) (verdict, string) {
 	t.Helper()
-	folder := t.TempDir()
-	changed, overlay := filepath.Join(folder, "changed.go"), filepath.Join(folder, "overlay.json")
+
+	changed := filepath.Join(t.TempDir(), "changed.go")
+	overlay := filepath.Join(t.TempDir(), "overlay.json")
+
 	replace, err := json.Marshal(map[string]map[string]string{"Replace": {filepath.Join(test.Root(), file): changed}})
-	if err := errors.Join(err, os.WriteFile(changed, m.apply(t, file), 0o600), os.WriteFile(overlay, replace, 0o600)); err != nil {
+	if err != nil {
 		t.Fatal(err)
 	}
-	binary := filepath.Join(folder, "simulation.test")
-	build := exec.CommandContext(t.Context(), "go", "test", "-c", "-vet=off", "-overlay", overlay, "-o", binary, "./test/simulation")
-	build.Dir = test.Root()
-	if out, err := build.CombinedOutput(); err != nil {
+	if err := os.WriteFile(changed, m.apply(t, file), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(overlay, replace, 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	child := child{binary: build(t, "-overlay", overlay), seeds: *seeds, limit: hang + time.Duration(*seeds)*max(each, slower*control)}
+	return child.run(t).judge()
+}
+
+// runControl runs the simulation without a fault, in the same way. It returns the time of one
+// schedule. A child that fails without a fault makes each mutant look found.
+func runControl(t *testing.T) time.Duration {
+	t.Helper()
+
+	schedules := min(*seeds, controlSeeds)
+	child := child{binary: build(t), seeds: schedules, limit: hang + time.Duration(schedules)*slower*each}
+
+	began := time.Now()
+	verdict, text := child.run(t).judge()
+	if verdict != missed {
+		t.Fatalf("control: the simulation without a fault must pass: %s", text)
+	}
+	return time.Since(began) / time.Duration(schedules)
+}
+
+// build compiles the simulation, and returns the path of the program.
+func build(t *testing.T, flags ...string) string {
+	t.Helper()
+
+	binary := filepath.Join(t.TempDir(), "simulation.test")
+	args := append([]string{"test", "-c", "-vet=off", "-o", binary}, flags...)
+
+	command := exec.CommandContext(t.Context(), "go", append(args, "./test/simulation")...)
+	command.Dir = test.Root()
+
+	if out, err := command.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), hang+time.Duration(*seeds)*each)
+	return binary
+}
+
+// child is one run of the simulation as a process.
+type child struct {
+	binary string
+	seeds  int
+	limit  time.Duration
+	// extra are further flags. Only the test of this package sets one.
+	extra []string
+}
+
+func (c child) run(t *testing.T) outcome {
+	t.Helper()
+
+	ctx, cancel := context.WithTimeout(t.Context(), c.limit)
 	defer cancel()
-	command := exec.CommandContext(ctx, binary, "-test.run=^TestSimulation$", "-test.v", "-shrink=false", "-workers=1",
-		"-seeds", strconv.Itoa(*seeds))
+
+	folder := t.TempDir()
+	// The time-out of package testing is a panic, which is no finding.
+	args := append([]string{"-test.run=^TestSimulation$", "-test.v", "-test.timeout=0", "-shrink=false", "-workers=1",
+		"-seeds", strconv.Itoa(c.seeds)}, c.extra...)
+
+	command := exec.CommandContext(ctx, c.binary, args...)
 	command.Dir = folder
 	command.Env = append(os.Environ(), "TMPDIR="+folder)
+
 	out, err := command.CombinedOutput()
+	return outcome{out: out, failed: err != nil, late: ctx.Err() != nil, seeds: c.seeds}
+}
+
+// outcome is what a child left behind.
+type outcome struct {
+	out    []byte
+	failed bool
+	// late means that the child was ended after its limit.
+	late  bool
+	seeds int
+}
+
+type verdict int
+
+const (
+	// missed means that all schedules ran, and the oracle found nothing.
+	missed verdict = iota
+	// found means that the oracle names a violated rule, or that the mutant panicked.
+	found
+	// broken means that the child says nothing about the mutant: wrong flags, a full disk, a kill.
+	broken
+)
+
+// judge says what the child proves. A failure counts only if its text names a violated rule or a
+// panic.
+func (o outcome) judge() (verdict, string) {
+	played := schedules.FindSubmatch(o.out)
+
 	switch {
-	case ctx.Err() != nil:
-		return true, "found: a schedule does not end"
-	case err == nil:
-		return false, fmt.Sprintf("not found in %d schedules", *seeds)
-	case !schedules.Match(out):
-		return true, fmt.Sprintf("found: %s", crash.Find(out))
+	case o.late:
+		return found, "found: a schedule does not end"
+	case !o.failed && played != nil && string(played[1]) == strconv.Itoa(o.seeds):
+		return missed, fmt.Sprintf("not found in %d schedules", o.seeds)
+	case o.failed && played != nil && rule.Match(o.out):
+		return found, fmt.Sprintf("found after %s schedules: %s", played[1], bytes.TrimSpace(rule.Find(o.out)))
+	case o.failed && crash.Match(o.out):
+		return found, fmt.Sprintf("found: %s", crash.Find(o.out))
 	default:
-		return true, fmt.Sprintf("found after %s schedules: %s", schedules.FindSubmatch(out)[1], bytes.TrimSpace(rule.Find(out)))
+		return broken, fmt.Sprintf("no verdict, the end of the output is: %s", o.out[max(0, len(o.out)-lastOutput):])
 	}
 }
 
-// hang and each bound the time of a run: with a fault, a schedule may never end.
 const (
+	// hang and each bound the time of a run: with a fault, a schedule may never end.
 	hang = 5 * time.Minute
 	each = 500 * time.Millisecond // of a schedule on a busy machine
+	// slower is how much longer than the control a schedule with a fault may take.
+	slower = 5
+	// controlSeeds are enough to show that the child runs, and how long a schedule takes.
+	controlSeeds = 20
+	// lastOutput is the size of what is printed of a child that proves nothing, in bytes.
+	lastOutput = 2000
 )
 
 var (
 	schedules = regexp.MustCompile(`(\d+) schedules in`)
-	rule      = regexp.MustCompile(`(?m)^\s+[a-z]+: `)
-	crash     = regexp.MustCompile(`(?m)^.*(panic:|fatal error:).*$`)
+	// rule has the names of the oracle's rules. A rule that is not here makes its mutants fail as
+	// broken, so a new one is noticed.
+	rule  = regexp.MustCompile(`(?m)^\s+(answer|balance|economy|liveness|numbers|rotation|share|state|trigger|truth|wait|world): .*$`)
+	crash = regexp.MustCompile(`(?m)^.*(panic:|fatal error:).*$`)
 )
+
+// A child that fails for another reason than the fault must not count as a finding.
+func TestAFailingChildProvesNothing(t *testing.T) {
+	t.Parallel()
+
+	const passed = "    simulation_test.go:58: 20 schedules in 3s, 400 a minute\nPASS\n"
+	const violated = "    simulation_test.go:85: seed 7: its log is in x\n        liveness: default/a was not reconciled\n" +
+		"    simulation_test.go:58: 7 schedules in 1s, 420 a minute\nFAIL\n"
+
+	for _, tt := range []struct {
+		name string
+		give outcome
+		want verdict
+	}{
+		{"all schedules pass", outcome{out: []byte(passed), seeds: 20}, missed},
+		{"fewer schedules than asked", outcome{out: []byte(passed), seeds: 30}, broken},
+		{"no schedule ran, and the child passed", outcome{out: []byte("testing: warning: no tests to run\nPASS\n"), seeds: 20}, broken},
+		{"a violated rule", outcome{out: []byte(violated), failed: true, seeds: 20}, found},
+		{"a panic", outcome{out: []byte("panic: runtime error: index out of range [5]\n"), failed: true, seeds: 20}, found},
+		{"a dead lock", outcome{out: []byte("fatal error: all goroutines are asleep\n"), failed: true, seeds: 20}, found},
+		{"an unknown flag", outcome{out: []byte("flag provided but not defined: -shrunk\n"), failed: true, seeds: 20}, broken},
+		{"killed", outcome{failed: true, seeds: 20}, broken},
+		{
+			"schedules ran, and something else failed",
+			outcome{out: []byte("    simulation_test.go:58: 20 schedules in 3s, 400 a minute\n    disk full\nFAIL\n"), failed: true, seeds: 20},
+			broken,
+		},
+	} {
+		if got, text := tt.give.judge(); got != tt.want {
+			t.Errorf("%s: want verdict %d, have %d: %s", tt.name, tt.want, got, text)
+		}
+	}
+}

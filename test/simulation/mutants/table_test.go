@@ -54,7 +54,7 @@ var table = map[string][]mutant{
 	},
 	"adapters/natsjetstream/conclude.go": {
 		{"natsjetstream: a message that is handled is not acknowledged", "fateEnqueued, \"\", j.msg.Ack()", "fateEnqueued, \"\", nil"},
-		{"natsjetstream: a message that comes again is dropped", "Redelivered(manager)", "Redelivered(manager)\n\t\t_ = j.msg.Ack()\n\t\treturn"},
+		{"natsjetstream: a message that comes again is dropped", "Redelivered(hook.Redelivery{Manager: manager})", "Redelivered(hook.Redelivery{Manager: manager})\n\t\t_ = j.msg.Ack()\n\t\treturn"},
 		{
 			"natsjetstream: a refused message holds up its runtime",
 			"j.msg.NakWithDelay(wait)", "func() error { <-time.After(wait); return j.msg.Nak() }()",
@@ -70,7 +70,7 @@ var table = map[string][]mutant{
 	"adapters/natsjetstream/pull.go": {
 		{"natsjetstream: a replica asks once whether it leads", "for ctx.Err() == nil {\n\t\tif c.intake", "for range 1 {\n\t\tif c.intake"},
 	},
-	"agent/webhook.go":        {{"agent: the review of a stranger is a proof", "if b.keys.callers != nil { // Without", "if b.opts.Logger != nil { // Without"}},
+	"agent/webhook.go":        {{"agent: the review of a stranger is a proof", "if b.keys.callers != nil {\n inbox.Proved(manager)", "if b.opts.Logger != nil {\n inbox.Proved(manager)"}},
 	"core/contract/encode.go": {{"contract: a heartbeat is not cut (row 27)", "beat := cut(sent)", "_, beat := cut(sent), *sent"}},
 	"core/contract/meaning.go": {
 		{"contract: a foreign 403 is a refusal (row 34)", "foreign && r.Status == statusForbidden", "!foreign && foreign"},

@@ -21,6 +21,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/agent"
 	"github.com/runtime-watcher/runtime-watcher/cmd/agent/internal/webhookconfig"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/internal/canary"
 )
@@ -165,10 +166,10 @@ func (s *Source) accept(manager core.Manager, event core.WatchEvent) core.Outcom
 	return core.Dropped
 }
 
-func (s *Source) proved(manager core.Manager) {
-	s.Metrics.Proved(manager)
+func (s *Source) proved(proof hook.Proof) {
+	s.Metrics.Proved(proof)
 	if inbox := s.inbox.Load(); inbox != nil {
-		inbox.Proved(manager)
+		inbox.Proved(proof.Manager)
 	}
 }
 

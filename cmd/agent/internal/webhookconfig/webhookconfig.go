@@ -26,6 +26,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
+	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
 // ErrUsage means that the arguments are wrong. The error that wraps it names all mistakes.
@@ -62,13 +63,19 @@ func Run(args []string, stdin io.Reader, stdout io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("write the configuration as YAML: %w", err)
 	}
-	_, err = stdout.Write(text)
+	// A notice is a comment, because the output goes to kubectl and the notice to a person.
+	var comments strings.Builder
+	for _, notice := range c.notices {
+		comments.WriteString("# " + strings.ReplaceAll(notice, "\n", " ") + "\n")
+	}
+	_, err = io.WriteString(stdout, comments.String()+string(text))
 	return err
 }
 
 type command struct {
 	flags    *flag.FlagSet
 	problems []error // of the values of flags
+	notices  []string
 
 	name            string
 	endpoint        admission.Endpoint
@@ -116,10 +123,7 @@ func newCommand(stdin io.Reader, help io.Writer) *command {
 	read("service", "`namespace/name[:port]` of the agent's Service (default "+defaultService+")", c.readService)
 	f.StringVar(&c.endpoint.URL, "url", "", "`URL` of the agent, instead of --service")
 	read("ca-cert", "`file` with the CA certificates of the agent's serving certificate, PEM (required)",
-		func(path string) (err error) {
-			c.endpoint.CABundle, err = os.ReadFile(path) //nolint:gosec // The user names the file.
-			return err
-		})
+		c.readBundle)
 	f.DurationVar(&c.opts.Timeout, "timeout", 2*time.Second,
 		"`duration` that a write waits for the agent at most, 1s to 30s")
 	read("canary", "`namespace/name` of the canary's Lease (CANARY_LEASE of the agent)", func(text string) (err error) {
@@ -167,6 +171,25 @@ func (c *command) readService(text string) (err error) {
 	}
 	c.endpoint.Service, err = namespacedName(name)
 	return err
+}
+
+func (c *command) readBundle(path string) error {
+	text, err := os.ReadFile(path) //nolint:gosec // The user names the file.
+	if err != nil {
+		return err
+	}
+	bundle, err := keys.ParseBundle(text)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	c.endpoint.CABundle = text
+	if len(bundle.Skipped) > 0 {
+		c.endpoint.CABundle = bundle.PEM()
+	}
+	for _, skipped := range bundle.Skipped {
+		c.notices = append(c.notices, fmt.Sprintf("--ca-cert: %s: %s", path, skipped))
+	}
+	return nil
 }
 
 func readFile(path string, stdin io.Reader) ([]watch.Watch, error) {

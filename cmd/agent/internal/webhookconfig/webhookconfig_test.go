@@ -172,3 +172,47 @@ func TestHelp(t *testing.T) {
 		t.Errorf("help %q, error %v", text, err)
 	}
 }
+
+// A block of --ca-cert that an API server cannot use is named in a comment, and not written.
+func TestBundlesOfOtherTools(t *testing.T) {
+	one, err := testpki.NewCA("one", testpki.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	two, err := testpki.NewCA("two", testpki.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	crl := "-----BEGIN X509 CRL-----\nMAA=\n-----END X509 CRL-----\n"
+	a, b := string(one.PEM), string(two.PEM)
+	for name, tc := range map[string]struct{ bundle, fault, comment string }{
+		"two":               {a + b, "", ""},
+		"a CRL":             {a + crl + b, "", "X509 CRL"},
+		"no line end":       {strings.TrimSpace(a) + b, "line end is missing", ""},
+		"the second is cut": {a + b[:len(b)/2], "cut off", ""},
+		"indented":          {a + "  " + b, "indented", ""},
+		"empty":             {"\n", "PEM blocks", ""},
+	} {
+		path := filepath.Join(t.TempDir(), "ca.crt")
+		if err := os.WriteFile(path, []byte(tc.bundle), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		out, err := run(t, watchers, "--ca-cert", path, "-f", "-")
+		if tc.fault != "" {
+			if err == nil || !strings.Contains(err.Error(), tc.fault) || !strings.Contains(err.Error(), path) {
+				t.Errorf("%s: %v, want %q", name, err, tc.fault)
+			}
+			continue
+		}
+		var configuration admissionregistrationv1.ValidatingWebhookConfiguration
+		if err := errors.Join(err, yaml.Unmarshal([]byte(out), &configuration)); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if have := string(configuration.Webhooks[0].ClientConfig.CABundle); have != a+b {
+			t.Errorf("%s: bundle %q, want both CAs", name, have)
+		}
+		if strings.HasPrefix(out, "# ") != (tc.comment != "") || !strings.Contains(out, tc.comment) {
+			t.Errorf("%s: want a comment that names %q, have %.200s", name, tc.comment, out)
+		}
+	}
+}
