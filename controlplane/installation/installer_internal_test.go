@@ -69,9 +69,9 @@ func TestLinesGoToTheLoggerOfTheOperator(t *testing.T) {
 // The object of a runtime may vanish without an end.
 func TestARuntimeThatIsGoneIsForgotten(t *testing.T) {
 	i := must(New("image", "a:443", Options{}))
-	i.looks.Store(core.RuntimeID("prod"), look{})
+	i.records.Store(core.RuntimeID("prod"), record{})
 	status, err := i.Uninstall(t.Context(), Runtime{ID: "prod"})
-	if _, known := i.looks.Load(core.RuntimeID("prod")); known || err != nil || status.State != Removed {
+	if _, known := i.records.Load(core.RuntimeID("prod")); known || err != nil || status.State != Removed {
 		t.Errorf("known: %t, %+v, %v", known, status, err)
 	}
 }
@@ -85,6 +85,10 @@ func TestAddressOfTheRuntimeComesFirst(t *testing.T) {
 	}{
 		"":                       {"kcp.example.com:443", 443},
 		"other.example.com:8443": {"other.example.com:8443", 8443},
+		// Spellings that an agent reads as one address do not restart it.
+		"Other.Example.com.:8443": {"other.example.com:8443", 8443},
+		"[FD00:0::1]:8443":        {"[fd00::1]:8443", 8443},
+		"bücher.example:443":      {"xn--bcher-kva.example:443", 443},
 	} {
 		r := &Runtime{ControlPlane: own}
 		address := installer.addressFor(r)
@@ -116,10 +120,10 @@ func TestFormerObjectsAreRemovedWithoutTheLastOne(t *testing.T) {
 	first := former[0].DeepCopy()
 	finalizers := []string{"example.com/hold"}
 	first.SetFinalizers(finalizers)
-	in := &cluster{Client: fake.NewClientBuilder().WithObjects(first).Build(), id: "runtime", log: slog.New(slog.DiscardHandler)}
-	i := &Installer{opts: Options{Replaces: former}}
+	i := &Installer{opts: Options{Replaces: former, Logger: slog.New(slog.DiscardHandler)}}
+	in := i.visit(&Runtime{ID: "runtime", Client: fake.NewClientBuilder().WithObjects(first).Build()})
 	for range 2 {
-		status, err := i.replace(t.Context(), in, Status{State: Ready})
+		status, err := in.replaceFormer(t.Context(), Status{State: Ready})
 		if err != nil || status.State != Progressing {
 			t.Errorf("got %+v, %v, want it to wait for the webhook configuration", status, err)
 		}
@@ -133,7 +137,7 @@ func TestFormerObjectsAreRemovedWithoutTheLastOne(t *testing.T) {
 	if err := in.Update(t.Context(), live); err != nil {
 		t.Fatal(err)
 	}
-	if status, err := i.replace(t.Context(), in, Status{State: Ready}); err != nil || status.State != Ready {
+	if status, err := in.replaceFormer(t.Context(), Status{State: Ready}); err != nil || status.State != Ready {
 		t.Errorf("got %+v, %v after the end of all objects, want it ready", status, err)
 	}
 }

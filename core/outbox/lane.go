@@ -42,8 +42,8 @@ type lane struct {
 	refused queue // refused for themselves: sent again when due, a few at a time.
 	resends queue // delivered, and sent once more when due: no events until then.
 
-	gather gather
 	size   size
+	gather gather
 	grid   time.Time // when the lane began: resends are due at whole steps from then on.
 
 	tookAlone bool // the last call took a refused event that travels alone.

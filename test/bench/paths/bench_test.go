@@ -178,7 +178,7 @@ func newRuntimes(b *testing.B) *controllerruntime.Runtimes {
 	mapper.Add(kymaKind(), meta.RESTScopeNamespace)
 	config := &rest.Config{Host: servers.URL + "/control-plane", TLSClientConfig: rest.TLSClientConfig{CAData: ca.PEM}}
 	kymas := lab.Must(cache.New(config, cache.Options{Mapper: mapper, Scheme: runtime.NewScheme()}))
-	runtimes := lab.Must(controllerruntime.NewRuntimes(b.Context(), kymas, kymaKind(), controllerruntime.ByName,
+	runtimes := lab.Must(controllerruntime.NewRuntimes(kymas, lab.MetadataOf(kymaKind()), controllerruntime.ByName,
 		controllerruntime.RuntimesOptions{}))
 	go func() { _ = kymas.Start(b.Context()) }()
 	if !kymas.WaitForCacheSync(b.Context()) {
@@ -242,7 +242,7 @@ func listen(
 	leaf := lab.Must(ca.Server("operator", testpki.Options{}))
 	server := lab.Material(leaf, ca)
 	opts.Listener = lab.Must(net.Listen("tcp", "127.0.0.1:0"))
-	address, peers := opts.Listener.Addr().String(), listener.FromTLSWithRoots(keys.Roots(server), listener.PeerOptions{})
+	address, peers := opts.Listener.Addr().String(), listener.FromTLS(keys.Roots(server), listener.PeerOptions{})
 	if gateway {
 		volume, nginx := testpki.NewVolume(t.TempDir()), lab.GatewayOptions{Upstream: address}
 		lab.NoError(t, volume.Write(testpki.Files(leaf, ca)))

@@ -2,10 +2,16 @@
 {{- define "agent.metadata" -}}
 name: {{ .name }}
 namespace: {{ .root.Release.Namespace }}
-{{ include "agent.common" .root }}
+{{ include "agent.marked" .root }}
 {{- end }}
 
-{{/* Labels and annotations of all objects and of the pods. Those of the chart win. */}}
+{{/* Labels and annotations of all objects. The mark keeps installers of control planes from taking or removing them. */}}
+{{- define "agent.marked" -}}
+labels: {{- toYaml (merge (dict "app.kubernetes.io/name" "runtime-watcher") .Values.labels) | nindent 2 }}
+annotations: {{- toYaml (merge (dict "operator.kyma-project.io/installed-by" "helm") .Values.annotations) | nindent 2 }}
+{{- end }}
+
+{{/* Labels and annotations of the pods. Those of the chart win. */}}
 {{- define "agent.common" -}}
 labels: {{- toYaml (merge (dict "app.kubernetes.io/name" "runtime-watcher") .Values.labels) | nindent 2 }}
 {{- with .Values.annotations }}
@@ -22,7 +28,7 @@ annotations: {{- toYaml . | nindent 2 }}
 {{- define "agent.watchers" -}}
 {{- $items := list }}
 {{- range .Values.informer.watchers }}
-{{- $items = append $items (merge (deepCopy .) (dict "apiVersion" "operator.kyma-project.io/v1beta2" "kind" "Watcher")) }}
+{{- $items = append $items (merge (deepCopy .) (dict "kind" "Watcher")) }}
 {{- end }}
 {{- dict "kind" "WatcherList" "items" $items | toYaml | replace "$" "$$" }}
 {{- end }}

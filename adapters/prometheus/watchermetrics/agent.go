@@ -1,0 +1,302 @@
+package watchermetrics
+
+import (
+	"errors"
+	"sync/atomic"
+
+	prom "github.com/prometheus/client_golang/prometheus"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
+	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+)
+
+// Agent has the metrics of an agent. Its functions are hooks for the parts of an agent. They return
+// immediately and may be called concurrently.
+type Agent struct {
+	// Reviewed counts an answered review.
+	Reviewed func(hook.Review)
+	// Refused counts a request that was answered with an HTTP status other than 200.
+	Refused func(hook.Refusal)
+	// OwnerProblem counts an object with a missing or malformed owner.
+	OwnerProblem func(hook.OwnerProblem)
+	// Panicked counts a panic that was caught.
+	Panicked func(hook.Panic)
+	// InFlight adds 1 before a request is read, and -1 after it was answered.
+	InFlight func(delta int)
+	// HandshakeFailed counts a connection to the webhook with a failed TLS handshake.
+	HandshakeFailed func(hook.HandshakeFailure)
+	// Attempted counts one call of a forwarder.
+	Attempted func(hook.Attempt)
+	// Connected counts an attempt to connect.
+	Connected func(hook.Connection)
+	// Retried counts a short retry.
+	Retried func(hook.Retry)
+	// ContractInUse sets the contract that events to a manager travel with.
+	ContractInUse func(hook.ContractInUse)
+	// ContractUnknown counts an attempt that is answered as if the contract is not known.
+	ContractUnknown func(hook.UnknownContract)
+	// ConnectionDropped counts a connection that a server closed for its limit.
+	ConnectionDropped func(hook.ConnectionDrop)
+	// Stalled counts a time for which the agent did not run.
+	Stalled func(hook.Stall)
+	// ManagersFileBroken sets whether the file with managers is broken.
+	ManagersFileBroken func(broken bool)
+	// CanaryProbed counts a write of the canary and sets the state that it showed.
+	CanaryProbed func(hook.CanaryProbe)
+	// ReadOutbox makes each scrape read box. The last call counts.
+	ReadOutbox func(box *outbox.Outbox)
+
+	certificates
+}
+
+// NewAgent returns the metrics of an agent, registered with reg. It fails when reg is nil or an
+// option is wrong. It fails with a [prom.AlreadyRegisteredError] and registers nothing when reg has
+// such metrics.
+func NewAgent(reg prom.Registerer, opts Options) (*Agent, error) {
+	a := &Agent{}
+	if err := register(reg, "agent", opts, a.measure); err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+func (a *Agent) measure(f *factory) {
+	a.certificates = newCertificates(f)
+	a.measureOutbox(f)
+	a.measureWebhook(f)
+	a.measureForwarding(f)
+	a.measureProcess(f)
+}
+
+func (a *Agent) measureProcess(f *factory) {
+	var servers, reasons, states vocabulary
+	drops := f.counters("connections_dropped_total",
+		"Connections to a server of the agent that were closed for its limit, by reason.", labelServer, labelReason)
+	a.ConnectionDropped = func(d hook.ConnectionDrop) {
+		drops.WithLabelValues(servers.value(d.Server), reasons.value(d.Reason)).Inc()
+	}
+
+	stalls := f.counters("stalls_total",
+		"Times that the agent did not run for 1 s or longer. A resync stands in for the missed reviews.").WithLabelValues()
+	a.Stalled = func(hook.Stall) { stalls.Inc() }
+
+	broken := f.gauge("managers_file_broken",
+		"1 while the file with managers is broken and its last good list is in use, else 0.")
+	a.ManagersFileBroken = func(is bool) {
+		broken.Set(0)
+		if is {
+			broken.Set(1)
+		}
+	}
+
+	canaries := f.histograms("canary_duration_seconds",
+		"Time of one write of the canary, by the state that it showed.", forwardBuckets(), labelState)
+	canary := f.gauges("canary_state",
+		"1 for the state that the last write of the canary showed, 0 for a former one.", labelState)
+	a.CanaryProbed = func(p hook.CanaryProbe) {
+		canaries.WithLabelValues(states.value(string(p.State))).Observe(p.Took.Seconds())
+		choose(canary, &states, string(p.State))
+	}
+}
+
+// choose sets the series of word to 1, and those of other words to 0. It is the last label.
+func choose(gauges *prom.GaugeVec, words *vocabulary, word string, labels ...string) {
+	word = words.value(word)
+	gauges.WithLabelValues(append(labels, word)...).Set(1)
+	for _, other := range words.values() {
+		if other != word {
+			gauges.WithLabelValues(append(labels, other)...).Set(0)
+		}
+	}
+}
+
+const (
+	resultOK      = "ok"
+	resultPartial = "partial"
+)
+
+func (a *Agent) measureForwarding(f *factory) {
+	var results, contracts vocabulary
+	a.measureAttempts(f, &results)
+	connects := f.counters("forward_connections_total",
+		"Attempts to connect to the control plane, by result.", labelResult)
+	connects.WithLabelValues(resultOK)
+	a.Connected = func(c hook.Connection) { connects.WithLabelValues(results.value(result(c.Err))).Inc() }
+
+	retries := f.counters("forward_retries_total",
+		"Short retries within an attempt to forward, by the HTTP status before; empty without an answer.", labelCode)
+	a.Retried = func(r hook.Retry) {
+		after := ""
+		if r.Status != 0 {
+			after = code(r.Status)
+		}
+		retries.WithLabelValues(after).Inc()
+	}
+
+	inUse := f.gauges("contract_in_use",
+		"1 for the contract that events to the manager travel with, 0 for a former one.", labelManager, labelContract)
+	a.ContractInUse = func(c hook.ContractInUse) {
+		choose(inUse, &contracts, string(c.Contract), f.managers.value(c.Manager))
+	}
+
+	unknown := f.counters("contract_unknown_total",
+		"Attempts to forward that the control plane answers as if it does not know the contract.", labelManager)
+	for _, manager := range f.managers.values() {
+		unknown.WithLabelValues(manager)
+	}
+	a.ContractUnknown = func(u hook.UnknownContract) { unknown.WithLabelValues(f.managers.value(u.Manager)).Inc() }
+}
+
+func (a *Agent) measureAttempts(f *factory, results *vocabulary) {
+	durations := f.histograms("forward_duration_seconds",
+		"Time of one attempt to forward events or a heartbeat to the control plane, by result.",
+		forwardBuckets(), labelResult)
+	durations.WithLabelValues(resultOK)
+	byResult := f.counters("forward_events_total",
+		"Events in attempts to forward them, repeated ones included, by result.", labelManager, labelResult)
+	success := f.ages("forward_last_success_age_seconds",
+		"Time since the last attempt that was acknowledged as a whole, by the clock of the agent.")
+	a.Attempted = func(attempt hook.Attempt) {
+		label := f.managers.value(attempt.Manager)
+		durations.WithLabelValues(results.value(result(attempt.Err))).Observe(attempt.Took.Seconds())
+		for result, n := range split(attempt.Events, attempt.Err, results) {
+			byResult.WithLabelValues(label, result).Add(float64(n))
+		}
+		if attempt.Err == nil {
+			success.begin(label)
+		}
+	}
+}
+
+func split(events int, err error, results *vocabulary) map[string]int {
+	failed, partial := errors.AsType[core.EventErrors](err)
+	switch {
+	case events == 0:
+		return nil
+	case !partial:
+		return map[string]int{results.value(result(err)): events}
+	}
+	split := map[string]int{resultOK: events}
+	for i, cause := range failed {
+		if i < events { // The next index stands for the heartbeat.
+			split[results.value(core.Reason(cause))]++
+			split[resultOK]--
+		}
+	}
+	return split
+}
+
+func result(err error) string {
+	if err == nil {
+		return resultOK
+	}
+	if _, partial := errors.AsType[core.EventErrors](err); partial {
+		return resultPartial
+	}
+	return core.Reason(err)
+}
+
+// forwardBuckets range from a machine nearby to a control plane that does not answer.
+func forwardBuckets() []float64 {
+	return []float64{1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 250e-3, 500e-3, 1, 2.5, 5, 10, 30}
+}
+
+// measureOutbox reads all counts at one moment, so they are balanced.
+func (a *Agent) measureOutbox(f *factory) {
+	accepted := f.sampledCounter("events_accepted_total",
+		"Events offered to the outbox. Always the sum of delivered, coalesced, dropped and pending.", labelManager)
+	delivered := f.sampledCounter("events_delivered_total", "Events acknowledged by the control plane.", labelManager)
+	coalesced := f.sampledCounter("events_coalesced_total",
+		"Events that another one with the same key stands for.", labelManager)
+	dropped := f.sampledCounter("events_dropped_total", "Events given up, by reason.", labelManager, labelReason)
+	pending := f.sampledGauge("events_pending", "Events that wait to be sent or acknowledged.", labelManager)
+	oldest := f.sampledGauge("oldest_event_pending_seconds",
+		"Age of the oldest event that waits, 0 if there is none.", labelManager)
+	box, reasons := new(atomic.Pointer[outbox.Outbox]), new(vocabulary)
+	a.ReadOutbox = box.Store
+	f.scrape = func(metrics chan<- prom.Metric) {
+		for manager, s := range stocksOf(box.Load(), f.managers, reasons) {
+			metrics <- accepted(float64(s.Accepted), manager)
+			metrics <- delivered(float64(s.Delivered), manager)
+			metrics <- coalesced(float64(s.Coalesced), manager)
+			metrics <- pending(float64(s.Pending), manager)
+			metrics <- oldest(s.oldest, manager)
+			for reason, n := range s.Dropped {
+				metrics <- dropped(float64(n), manager, reason)
+			}
+		}
+	}
+}
+
+type stock struct {
+	outbox.Counts
+
+	oldest float64 // seconds
+}
+
+// stocksOf returns the stocks by label value. Each known manager has one, and each stock has the
+// drop reasons of the outbox: PromQL does not take an absent series for zero.
+func stocksOf(box *outbox.Outbox, managers *managers, reasons *vocabulary) map[string]*stock {
+	all := make(map[string]*stock)
+	of := func(label string) *stock {
+		if all[label] == nil {
+			all[label] = &stock{Counts: outbox.Counts{Dropped: map[string]int64{
+				reasons.value("overflow"): 0, reasons.value("shutdown"): 0,
+			}}}
+		}
+		return all[label]
+	}
+	for _, manager := range managers.values() {
+		of(manager)
+	}
+	if box == nil {
+		return all
+	}
+	for manager, counts := range box.Counts() {
+		s := of(managers.value(manager))
+		s.Accepted += counts.Accepted
+		s.Delivered += counts.Delivered
+		s.Coalesced += counts.Coalesced
+		s.Pending += counts.Pending
+		for reason, n := range counts.Dropped {
+			s.Dropped[reasons.value(reason)] += n
+		}
+		s.oldest = max(s.oldest, box.OldestPending(manager).Seconds())
+	}
+	return all
+}
+
+// Informer has the metrics of a source that watches, such as adapters/informer: its functions
+// are hooks of that. Register it as a collector. Create it with [NewInformer]. It is safe for
+// concurrent use.
+type Informer struct {
+	// Observed counts a change of an object, by its decision.
+	Observed func(hook.Observation)
+	// Proved records that the API server showed that a watch works.
+	Proved func(hook.Proof)
+	// Failed counts a failed attempt to establish a watch.
+	Failed func(hook.WatchFailure)
+
+	prom.Collector
+}
+
+// NewInformer returns metrics that are not registered yet. The error names each wrong option.
+func NewInformer(opts Options) (*Informer, error) {
+	f, err := newFactory("agent", opts)
+	if err != nil {
+		return nil, err
+	}
+	last := f.ages("informer_last_proof_age_seconds",
+		"Time since the API server last showed that a watch works, by the clock of the agent.")
+	changes := f.countBy("informer_changes_total",
+		"Changes of watched objects that the informer observed, by decision.", labelDecision)
+	failures := f.countBy("informer_failures_total",
+		"Failed attempts of the informer to establish a watch.", labelReason)
+	return &Informer{
+		Observed:  func(o hook.Observation) { changes(o.Manager, o.Decision) },
+		Proved:    func(p hook.Proof) { last.begin(f.managers.value(p.Manager)) },
+		Failed:    func(w hook.WatchFailure) { failures(w.Manager, w.Reason) },
+		Collector: f,
+	}, nil
+}

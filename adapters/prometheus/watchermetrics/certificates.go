@@ -1,0 +1,59 @@
+package watchermetrics
+
+import (
+	"time"
+
+	prom "github.com/prometheus/client_golang/prometheus"
+
+	"github.com/runtime-watcher/runtime-watcher/keys"
+)
+
+type certificates func(use string) KeyMaterial
+
+func newCertificates(f *factory) certificates {
+	var uses, problems vocabulary
+	reloads := f.counters("certificate_reloads_total",
+		"New generations of key material that were taken into use.", labelUse)
+	failures := f.counters("certificate_reload_failures_total",
+		"Generations of key material that were refused. The last good one stays in use.", labelUse, labelProblem)
+	expiry := f.gauges("certificate_expiry_timestamp_seconds",
+		"When the certificate in use expires, in Unix time.", labelUse)
+	lifetime := f.gauges("certificate_lifetime_seconds",
+		"How long the certificate in use is valid in all. There is none for a bundle of CAs.", labelUse)
+	return func(use string) KeyMaterial {
+		use = uses.value(use)
+		reloads.WithLabelValues(use)
+		expires := func(g keys.Generation) {
+			set(expiry, use, g.NotAfter, float64(g.NotAfter.Unix()))
+			set(lifetime, use, g.NotBefore, g.NotAfter.Sub(g.NotBefore).Seconds())
+		}
+		reloaded := func(g keys.Generation) {
+			reloads.WithLabelValues(use).Inc()
+			expires(g)
+		}
+		refused := func(r keys.Refusal) { failures.WithLabelValues(use, problems.value(r.Problem)).Inc() }
+		return KeyMaterial{FilesHooks: keys.FilesHooks{Reloaded: reloaded, Refused: refused}, Expires: expires}
+	}
+}
+
+// KeyMaterial returns the metrics of key material for a use: "client", "server" or "ca".
+func (of certificates) KeyMaterial(use string) KeyMaterial { return of(use) }
+
+// KeyMaterial has the metrics of one set of key material. Its functions return immediately and may be
+// called concurrently.
+type KeyMaterial struct {
+	keys.FilesHooks
+	// Expires sets expiry and lifetime of the certificate in use. A zero time removes its series:
+	// NotAfter the expiry, NotBefore the lifetime. Call it for the first generation, for which no
+	// hook is called.
+	Expires func(keys.Generation)
+}
+
+// set removes the series of a use if known is the zero time.
+func set(gauge *prom.GaugeVec, use string, known time.Time, value float64) {
+	if known.IsZero() {
+		gauge.DeleteLabelValues(use)
+		return
+	}
+	gauge.WithLabelValues(use).Set(value)
+}

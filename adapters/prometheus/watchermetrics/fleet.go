@@ -1,0 +1,112 @@
+package watchermetrics
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+
+	prom "github.com/prometheus/client_golang/prometheus"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+)
+
+// RegisterFleet registers the metrics of a fleet with reg. Each scrape reads the fleet, which takes
+// about 5 ms for 10,000 runtimes. It fails when reg or watched is nil or an option is wrong. It
+// fails with a [prom.AlreadyRegisteredError] when reg has such metrics.
+func RegisterFleet(reg prom.Registerer, watched *fleet.Fleet, opts Options) error {
+	if watched == nil {
+		return fmt.Errorf("%w: the fleet is nil, want one", errOptions)
+	}
+	return register(reg, "fleet", opts, func(f *factory) {
+		ofManager, ofRuntime := sampleManagers(f), sampleRuntimes(f)
+		f.scrape = func(metrics chan<- prom.Metric) {
+			summaries := watched.Summaries()
+			for _, manager := range f.opts.named(summaries) {
+				ofManager(metrics, string(manager), cmp.Or(summaries[manager], &fleet.Summary{}))
+			}
+			if f.opts.PerRuntime > 0 {
+				for _, s := range worst(watched, f.opts.PerRuntime) {
+					ofRuntime(metrics, &s)
+				}
+			}
+		}
+	})
+}
+
+func (o Options) named(summaries map[core.Manager]*fleet.Summary) []core.Manager {
+	named := slices.Clone(o.Managers)
+	for _, manager := range slices.Sorted(maps.Keys(summaries)) {
+		if len(named) < o.MaxManagers && validManager(manager) && !slices.Contains(named, manager) {
+			named = append(named, manager)
+		}
+	}
+	return named
+}
+
+// sampleManagers exposes every state, reason and cause, also at zero, so that alerts can compare.
+func sampleManagers(f *factory) func(metrics chan<- prom.Metric, manager string, s *fleet.Summary) {
+	runtimes := f.sampledGauge("runtimes", "Runtimes known for a manager, by state and reason.",
+		labelManager, labelState, labelReason)
+	resyncs := f.sampledCounter("resyncs_total", "Resyncs that the control plane asked for and delivered, by cause.",
+		labelManager, labelCause)
+	pending := f.sampledGauge("events_pending", "Events that wait in the runtimes, as last reported.", labelManager)
+	oldest := f.sampledGauge("oldest_event_pending_seconds",
+		"Age of the oldest event that waits in a runtime, as last reported.", labelManager)
+	resyncsToCome := f.sampledGauge("resyncs_pending",
+		"Resyncs that the control plane asked for and has not delivered yet.", labelManager)
+	untracked := f.sampledCounter("untracked_total",
+		"Requests of runtimes that are not tracked, because the limit is reached.", labelManager)
+	expiry := f.sampledGauge("first_certificate_expiry_timestamp_seconds",
+		"First expiry of a verified client certificate, also of a runtime that is silent since then, in Unix time.", labelManager)
+	return func(metrics chan<- prom.Metric, manager string, s *fleet.Summary) {
+		for _, condition := range fleet.Conditions() {
+			metrics <- runtimes(float64(s.Runtimes[condition]), manager, string(condition.State), condition.Reason)
+		}
+		for _, cause := range fleet.Causes() {
+			metrics <- resyncs(float64(s.Resyncs[cause]), manager, cause)
+		}
+		metrics <- pending(float64(s.Pending), manager)
+		metrics <- oldest(s.OldestPending.Seconds(), manager)
+		metrics <- resyncsToCome(float64(s.ResyncsToCome), manager)
+		metrics <- untracked(float64(s.Untracked), manager)
+		if !s.FirstExpiry.IsZero() {
+			metrics <- expiry(float64(s.FirstExpiry.Unix()), manager)
+		}
+	}
+}
+
+func sampleRuntimes(f *factory) func(metrics chan<- prom.Metric, s *fleet.Status) {
+	state := f.sampledGauge("runtime_state", "1 for the state of a runtime.",
+		labelRuntime, labelManager, labelState, labelReason)
+	heard := f.sampledGauge("runtime_heard_timestamp_seconds",
+		"Time of the last request of a runtime, in Unix time.", labelRuntime, labelManager)
+	oldest := f.sampledGauge("runtime_oldest_event_pending_seconds",
+		"Age of the oldest event that waits in a runtime, as last reported.", labelRuntime, labelManager)
+	return func(metrics chan<- prom.Metric, s *fleet.Status) {
+		var seconds float64
+		for _, p := range s.Replicas {
+			if p.Heartbeat != nil {
+				seconds = max(seconds, p.Heartbeat.OldestPending.Seconds())
+			}
+		}
+		labels := []string{string(s.Runtime), string(s.Manager)}
+		metrics <- state(1, append(labels, string(s.State), s.Reason)...)
+		metrics <- heard(float64(s.LastSeen.UnixMilli())/1e3, labels...)
+		metrics <- oldest(seconds, labels...)
+	}
+}
+
+func worst(watched *fleet.Fleet, most int) (all []fleet.Status) {
+	watched.Range(func(s fleet.Status) bool {
+		all = append(all, s)
+		return true
+	})
+	freshLast := map[fleet.State]int{fleet.Fresh: 1}
+	slices.SortFunc(all, func(a, b fleet.Status) int {
+		return cmp.Or(cmp.Compare(freshLast[a.State], freshLast[b.State]),
+			cmp.Compare(a.Runtime, b.Runtime), cmp.Compare(a.Manager, b.Manager))
+	})
+	return all[:min(len(all), most)]
+}

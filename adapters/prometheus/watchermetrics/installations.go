@@ -1,0 +1,73 @@
+package watchermetrics
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	prom "github.com/prometheus/client_golang/prometheus"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/installations"
+)
+
+const (
+	problemNeverHeard = "never_heard"
+	problemWaiting    = "ca_waiting"
+	problemOverdue    = "certificate_overdue"
+)
+
+// RegisterInstallations registers the metrics of the agents that a control plane installs with reg.
+// Each scrape calls read, such as the method Installations of a runtimes.Overview. It fails when
+// reg or read is nil or an option is wrong. It fails with a [prom.AlreadyRegisteredError] when reg
+// has such metrics.
+func RegisterInstallations(reg prom.Registerer, read func() installations.All, opts Options) error {
+	if read == nil {
+		return fmt.Errorf("%w: the function that reads is nil, want one", errOptions)
+	}
+	return register(reg, "installation", opts, func(f *factory) { sampleInstallations(f, read) })
+}
+
+func sampleInstallations(f *factory, read func() installations.All) {
+	runtimes := f.sampledGauge("runtimes", "Runtimes in each state of the agent's installation, by reason.",
+		labelState, labelReason)
+	neverHeard := f.sampledGauge("never_heard_runtimes",
+		"Runtimes with an agent that is ready for 5 minutes, and that never sent anything.", labelManager)
+	phase := f.sampledGauge("ca_phase", "1 for the phase of the CA's rotation.", labelPhase)
+	waiting := f.sampledGauge("ca_waiting_runtimes", "Runtimes that delay the rotation of the CA.")
+	overdue := f.sampledGauge("certificates_overdue_runtimes",
+		"Runtimes with a certificate that was not issued or renewed in time.")
+	repairs := f.sampledCounter("repairs_total",
+		"Reconciles that applied all objects of an agent, because the fleet found that it does not watch.")
+	problem := f.sampledGauge("runtime_problem", "1 for a runtime with that problem.", labelRuntime, labelProblem)
+	f.scrape = func(metrics chan<- prom.Metric) {
+		all := read()
+		for state, number := range all.Runtimes {
+			metrics <- runtimes(float64(number), state.State, state.Reason)
+		}
+		silent := make(map[core.RuntimeID]struct{})
+		for i, manager := range slices.Sorted(maps.Keys(all.NeverHeard)) {
+			if i < f.opts.MaxManagers {
+				metrics <- neverHeard(float64(len(all.NeverHeard[manager])), string(manager))
+			}
+			for _, id := range all.NeverHeard[manager] {
+				silent[id] = struct{}{}
+			}
+		}
+		if all.Phase != "" {
+			metrics <- phase(1, all.Phase)
+		}
+		metrics <- waiting(float64(len(all.Waiting)))
+		metrics <- overdue(float64(len(all.Overdue)))
+		metrics <- repairs(float64(all.Repairs))
+		for name, ids := range map[string][]core.RuntimeID{
+			problemNeverHeard: slices.Sorted(maps.Keys(silent)),
+			problemWaiting:    all.Waiting,
+			problemOverdue:    all.Overdue,
+		} {
+			for _, id := range ids[:min(len(ids), f.opts.PerRuntime)] {
+				metrics <- problem(1, string(id), name)
+			}
+		}
+	}
+}

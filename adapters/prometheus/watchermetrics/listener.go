@@ -1,0 +1,161 @@
+package watchermetrics
+
+import (
+	"net/http"
+
+	prom "github.com/prometheus/client_golang/prometheus"
+
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
+)
+
+// Listener has the metrics of a listener: the hooks for its options. They return immediately and may be
+// called concurrently.
+type Listener struct {
+	// Hooks fits the field Hooks of the options of a listener.
+	Hooks hook.Listener
+	certificates
+}
+
+// NewListener returns the metrics of a listener, registered with reg. It fails as [NewAgent] does.
+func NewListener(reg prom.Registerer, opts Options) (*Listener, error) {
+	l := &Listener{}
+	if err := register(reg, "listener", opts, l.measure); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+func (l *Listener) measure(f *factory) {
+	var contracts, reasons vocabulary
+	l.certificates = newCertificates(f)
+	answers := f.counters("requests_total", "Requests answered, by contract, manager, HTTP status and reason.",
+		labelContract, labelManager, labelCode, labelReason)
+	durations := f.histograms("request_duration_seconds",
+		"Time to answer a request, by contract and HTTP status.", requestBuckets(), labelContract, labelCode)
+	l.Hooks.Answered = func(a hook.Answer) {
+		contract := contracts.value(string(a.Contract))
+		status := code(a.Status)
+		durations.WithLabelValues(contract, status).Observe(a.Took.Seconds())
+		answers.WithLabelValues(contract, f.managers.value(a.Manager), status, reasons.value(a.Reason)).Inc()
+	}
+	inFlight := f.gauge("requests_in_flight", "Requests that the verifier or the handler is working on.")
+	l.Hooks.InFlight = func(delta int) { inFlight.Add(float64(delta)) }
+	handshakes := f.count("tls_handshake_failures_total",
+		"Connections with a failed TLS handshake, by cause.", labelCause)
+	l.Hooks.HandshakeFailed = func(h hook.HandshakeFailure) { handshakes(h.Cause) }
+	drops := f.count("connections_dropped_total",
+		"Connections that were closed for the limit, by reason.", labelReason)
+	l.Hooks.ConnectionDropped = func(d hook.ConnectionDrop) { drops(d.Reason) }
+	if f.opts.Aliases {
+		l.measureAliases(f)
+	}
+}
+
+// measureAliases has the names and labels of kyma-project/runtime-watcher.
+func (l *Listener) measureAliases(f *factory) {
+	opts := func(name, help string) prom.CounterOpts {
+		return prom.CounterOpts{
+			Name: "watcher_listener_" + name, Help: "Alias: " + help, ConstLabels: prom.Labels{"server_name": "listener"},
+		}
+	}
+	counter := func(name, help string) prom.Counter { return add(f, prom.NewCounter(opts(name, help))) }
+	gauge := func(name, help string) prom.Gauge { return add(f, prom.NewGauge(prom.GaugeOpts(opts(name, help)))) }
+	requests := counter("requests_total", "requests answered.")
+	errors := counter("request_errors_total", "requests answered with 400 or more.")
+	tooLarge := counter("exceeding_size_limit_requests_total", "requests answered with 413.")
+	unverified := add(f, prom.NewCounterVec(opts("failed_verification_requests_total",
+		"requests answered with 401 or 403."), []string{"request_uri_label"}))
+	duration := gauge("request_duration", "time to answer the last request, in seconds.")
+	inFlight := gauge("inflight_requests", "requests that the verifier or the handler is working on.")
+
+	var contracts vocabulary
+	hooks := l.Hooks
+	l.Hooks.Answered = func(a hook.Answer) {
+		hooks.Answered(a)
+		requests.Inc()
+		duration.Set(a.Took.Seconds())
+		if a.Status >= http.StatusBadRequest {
+			errors.Inc()
+		}
+		switch a.Status {
+		case http.StatusRequestEntityTooLarge:
+			tooLarge.Inc()
+		case http.StatusUnauthorized, http.StatusForbidden:
+			uri := "/" + contracts.value(string(a.Contract)) + "/" + f.managers.value(a.Manager) + "/event"
+			unverified.WithLabelValues(uri).Inc()
+		}
+	}
+	l.Hooks.InFlight = func(delta int) {
+		hooks.InFlight(delta)
+		inFlight.Add(float64(delta))
+	}
+}
+
+// requestBuckets range from an answer out of memory to a sender that writes slowly.
+func requestBuckets() []float64 {
+	return []float64{50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 50e-3, 250e-3, 1, 5, 10}
+}
+
+// Consumer has the metrics of a consumer of messages. It converts to the hooks of
+// adapters/natsjetstream. Its functions return immediately and may be called concurrently.
+type Consumer struct {
+	// Concluded counts a message by its fate and its reason.
+	Concluded func(hook.Conclusion)
+	// Backlog sets the backlog in the stream of a manager.
+	Backlog func(hook.Backlog)
+	// Unavailable sets whether the messages of a manager can be taken. The backlog is unknown while
+	// they cannot, so its series are removed.
+	Unavailable func(hook.Unavailability)
+	// Redelivered counts a message that the stream delivers again.
+	Redelivered func(hook.Redelivery)
+}
+
+// NewConsumer returns the metrics of a consumer, registered with reg. It fails as [NewAgent] does.
+func NewConsumer(reg prom.Registerer, opts Options) (c Consumer, err error) {
+	err = register(reg, "consumer", opts, c.measure)
+	return c, err
+}
+
+func (c *Consumer) measure(f *factory) {
+	var fates, reasons vocabulary
+	messages := f.counters("messages_total",
+		"Messages that the consumer took, by fate and reason. A delayed one counts at each delivery.",
+		labelManager, labelFate, labelReason)
+	durations := f.histograms("message_duration_seconds",
+		"Time to handle one delivery of a message, by fate.", requestBuckets(), labelFate)
+	c.Concluded = func(c hook.Conclusion) {
+		fate := fates.value(c.Fate)
+		durations.WithLabelValues(fate).Observe(c.Took.Seconds())
+		messages.WithLabelValues(f.managers.value(c.Manager), fate, reasons.value(c.Reason)).Inc()
+	}
+
+	backlog := f.gauges("backlog_messages", "Messages in the stream, 0 at a replica that takes none.", labelManager)
+	filled := f.gauges("backlog_ratio",
+		"Part of the bytes of the stream that is in use. A full stream refuses events.", labelManager)
+	age := f.gauges("backlog_age_seconds", "Age of the oldest message in the stream, 0 without one.", labelManager)
+	c.Backlog = func(b hook.Backlog) {
+		name := f.managers.value(b.Manager)
+		backlog.WithLabelValues(name).Set(float64(b.Messages))
+		filled.WithLabelValues(name).Set(b.Filled)
+		age.WithLabelValues(name).Set(b.Oldest.Seconds())
+	}
+
+	unavailable := f.gauges("stream_unavailable",
+		"1 while the stream of a manager, or its durable consumer, is refused or does not answer, otherwise 0.",
+		labelManager)
+	c.Unavailable = func(u hook.Unavailability) {
+		name := f.managers.value(u.Manager)
+		if u.Reason == "" {
+			unavailable.WithLabelValues(name).Set(0)
+			return
+		}
+		unavailable.WithLabelValues(name).Set(1)
+		backlog.DeleteLabelValues(name)
+		filled.DeleteLabelValues(name)
+		age.DeleteLabelValues(name)
+	}
+
+	redelivered := f.counters("redelivered_messages_total",
+		"Deliveries of messages that the stream had delivered before.", labelManager)
+	c.Redelivered = func(r hook.Redelivery) { redelivered.WithLabelValues(f.managers.value(r.Manager)).Inc() }
+}
