@@ -22,6 +22,7 @@ INTERVAL = float(os.environ.get("RW_INTERVAL", "1"))  # of heartbeats, in second
 TIMEOUT, DRAIN = 10, 10  # of one request, and of the stop, in seconds
 FIRST_WAIT, LONGEST_WAIT, REFUSED_WAIT, LONGEST_ASKED = 0.2, 20, 30, 300
 GIVE_UP = 300  # seconds for which an event is refused for itself
+RESENDS = [float(s) for s in os.environ.get("RW_RESENDS", "").split(",") if s]  # seconds after the first delivery
 MAX_EVENTS = 10000
 
 
@@ -34,6 +35,7 @@ class Event:
         self.newer = False  # changed again since it was sent
         self.alone = False  # a batch with it was refused for good
         self.due = self.refused = self.refusals = 0
+        self.resends, self.delivered = 0, None  # times that it was delivered, and the first one
 
 
 class Sender:
@@ -55,8 +57,10 @@ class Sender:
     def change(self, key):
         with self.lock:
             event = self.events.get(key)
-            if event:
+            if event and not event.resends:
                 event.newer = True
+            elif event:
+                self.events[key] = Event(key)  # It replaces the resends.
             elif len(self.events) >= MAX_EVENTS:
                 self.drop(None, "overflow")
             else:
@@ -68,7 +72,11 @@ class Sender:
         self.dropped[reason] = self.dropped.get(reason, 0) + 1
         if event:
             del self.events[event.key]
-        self.events.setdefault(None, Event(None)).newer = None in self.events
+        resync = self.events.get(None)
+        if resync and not resync.resends:
+            resync.newer = True
+        else:
+            self.events[None] = Event(None)
 
     def stop(self):
         with self.lock:
@@ -81,7 +89,7 @@ class Sender:
         while True:
             with self.lock:
                 now = time.monotonic()
-                if self.stopping and (not self.events or now >= self.stopping):
+                if self.stopping and (not self.owed() or now >= self.stopping):
                     break
                 batch = self.due(now)
                 if not batch and now < self.next_beat or now < self.paused:
@@ -89,12 +97,16 @@ class Sender:
                     continue
                 batch, body = self.encode(batch, now)
             self.conclude(batch, *self.post(body))
-        if not self.events:
+        if not self.owed():
             self.post(b"[" + json.dumps(self.heartbeat(leaving=True)).encode() + b"]")
+
+    def owed(self):
+        """Returns the events that are not delivered. At the stop, resends are left out."""
+        return [e for e in self.events.values() if not e.resends]
 
     def due(self, now):
         """Returns the events to send now. One that a receiver may refuse for good goes alone."""
-        ready = [e for e in self.events.values() if e.due <= now]
+        ready = [e for e in (self.owed() if self.stopping else self.events.values()) if e.due <= now]
         ready.sort(key=lambda e: e.sequence or float("inf"))
         alone = [e for e in ready if e.alone]
         return alone[:1] or ready[: MAX_ELEMENTS - 1]
@@ -166,11 +178,13 @@ class Sender:
             if status == 202 or failed is not None:
                 self.failures = self.paused = 0
                 for index, event in enumerate(batch):
+                    if self.events.get(event.key) is not event:
+                        continue  # A change replaced its resend.
                     if failed and index in failed:
                         self.refuse(event, failed[index], now)
                     elif event.newer:
                         self.events[event.key] = Event(event.key)
-                    else:
+                    elif not self.resend(event, now):
                         del self.events[event.key]
             elif status in (400, 413, 415) and batch and not page:
                 if len(batch) == 1 and batch[0].alone:
@@ -182,6 +196,15 @@ class Sender:
                 self.pause(wait if wait is not None else REFUSED_WAIT if slow else 0, now)
                 if slow and self.connection:
                     self.close()
+
+    def resend(self, event, now):
+        """Makes a delivered event wait for its next resend, if one is left: a new event with a new number."""
+        if event.resends >= len(RESENDS):
+            return False
+        event.delivered = event.delivered or now
+        event.due, event.resends = event.delivered + RESENDS[event.resends], event.resends + 1
+        event.sequence = event.revision = 0
+        return True
 
     @staticmethod
     def named(answer, elements):
