@@ -402,14 +402,16 @@ func (f *farEnd) checkAcknowledged() {
 }
 
 func (f *farEnd) checkRotation() {
-	const wait = time.Minute // 30 s, and up to a quarter more.
-	f.begin(refuseFirst(response{status: http.StatusUnauthorized, reason: "unauthenticated"}, 1))
+	const noticed = 10 * time.Second
+	// A sender that does not notice the certificate comes again after 300 s.
+	refusal := response{status: http.StatusUnauthorized, reason: "unauthenticated", retryAfter: "300"}
+	f.begin(refuseFirst(refusal, 1))
 	f.changed("a")
 	old := with(f.await("the event", func(all []*arrival) bool { return len(with(all, "a")) > 0 }), "a")[0]
 	renewed, err := f.ca.Client(runtimeID, testpki.Options{})
 	f.must(err)
 	f.must(f.sender.volume.Write(testpki.Files(renewed, f.ca)))
-	all := with(f.awaitFor(f.patience+wait, "the event with the new certificate", took("a")), "a")
+	all := with(f.awaitFor(f.patience+noticed, "the event with the new certificate", took("a")), "a")
 	if last := all[len(all)-1].TLS.PeerCertificates[0]; last.Equal(old.TLS.PeerCertificates[0]) {
 		f.Errorf("came again with the old certificate")
 	}

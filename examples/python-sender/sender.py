@@ -21,6 +21,7 @@ MAX_BODY, MAX_ELEMENTS = 262144, 500
 INTERVAL = float(os.environ.get("RW_INTERVAL", "1"))  # of heartbeats, in seconds
 TIMEOUT, DRAIN = 10, 10  # of one request, and of the stop, in seconds
 FIRST_WAIT, LONGEST_WAIT, REFUSED_WAIT, LONGEST_ASKED = 0.2, 20, 30, 300
+POLL = 5  # seconds between two looks at the certificate while it is refused
 GIVE_UP = 300  # seconds for which an event is refused for itself
 RESENDS = [float(s) for s in os.environ.get("RW_RESENDS", "").split(",") if s]  # seconds after the first delivery
 MAX_EVENTS = 10000
@@ -51,6 +52,7 @@ class Sender:
         self.stopping = None  # the time at which to give up
         self.connection = self.stamp = self.source = None
         self.next_beat = self.paused = self.failures = 0
+        self.unwelcome = False  # the last answer was 401 or 403
 
     # Events
 
@@ -91,6 +93,8 @@ class Sender:
                 now = time.monotonic()
                 if self.stopping and (not self.owed() or now >= self.stopping):
                     break
+                if self.unwelcome and self.renewed():
+                    self.unwelcome, self.paused = False, 0
                 batch = self.due(now)
                 if not batch and now < self.next_beat or now < self.paused:
                     self.lock.wait(self.rest(now))
@@ -115,6 +119,8 @@ class Sender:
         """Returns the seconds until something may be due."""
         ends = [self.next_beat] + [e.due for e in self.events.values()]
         end = max(min(ends), self.paused)
+        if self.unwelcome:
+            end = min(end, now + POLL)
         if self.stopping:
             end = min(end, self.stopping)
         return max(end - now, 0.001)
@@ -174,6 +180,7 @@ class Sender:
     def conclude(self, batch, status, answer, wait, page):
         with self.lock:
             now = time.monotonic()
+            self.unwelcome = status in (401, 403)
             failed = self.named(answer, len(batch) + 1) if status == 422 else None
             if status == 202 or failed is not None:
                 self.failures = self.paused = 0
@@ -247,6 +254,10 @@ class Sender:
             name = next(value for part in subject for key, value in part if key == "commonName")
             self.source = urllib.parse.quote(name, safe="")
         return self.source
+
+    def renewed(self):
+        """Reports whether the files have changed since the last connection."""
+        return self.stamp != tuple(os.stat(f).st_mtime_ns for f in self.files)
 
     def connect(self):
         """Reuses the connection unless the files have changed."""

@@ -229,6 +229,7 @@ func senderFaults() map[string]senderFault {
 			}
 			return next.Forward(ctx, manager, batch)
 		}, []string{"retry", "kept"}},
+		"keeps its certificate": {nil, []string{"rotation"}},
 		"sends no heartbeats": {func(ctx context.Context, next core.Forwarder, manager core.Manager, batch core.Batch) error {
 			batch.Heartbeat = nil
 			return next.Forward(ctx, manager, batch)
@@ -257,11 +258,18 @@ const resends = "sends again"
 
 // send is our own sender: an outbox and the forwarder over HTTP.
 func send(ctx context.Context, fault string) error {
-	files := lab.Must(keys.NewFiles(paths(), keys.FilesOptions{Poll: 100 * time.Millisecond}))
+	retry := func() {}
+	files := lab.Must(keys.NewFiles(paths(), keys.FilesOptions{
+		Poll: 100 * time.Millisecond, Hooks: keys.FilesHooks{Reloaded: func(keys.Generation) { retry() }},
+	}))
 	version := lab.Must(contract.ParseVersion(os.Getenv("RW_CONTRACT")))
 	forwarder := lab.Must(httpmtls.NewForwarder(files, os.Getenv("RW_ADDRESS"), version, httpmtls.Options{}))
 	var to core.Forwarder = forwarder
-	if seeded, ok := senderFaults()[fault]; ok {
+	if fault == "keeps its certificate" {
+		files = lab.Must(keys.NewFiles(paths(), keys.FilesOptions{Poll: time.Hour}))
+		forwarder = lab.Must(httpmtls.NewForwarder(files, os.Getenv("RW_ADDRESS"), version, httpmtls.Options{}))
+		to = forwarder
+	} else if seeded, ok := senderFaults()[fault]; ok {
 		to = core.ForwarderFunc(func(ctx context.Context, manager core.Manager, batch core.Batch) error {
 			return seeded.forward(ctx, forwarder, manager, batch)
 		})
@@ -275,6 +283,7 @@ func send(ctx context.Context, fault string) error {
 		opts.Resend, opts.ResendResync = nil, 0
 	}
 	o := lab.Must(outbox.New(to, opts))
+	retry = o.Retry // As package agent does: a new certificate ends the waits after refusals.
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	go func() { _ = files.Start(ctx) }()
