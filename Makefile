@@ -48,11 +48,13 @@ VERSION := $(or $(shell git describe --tags --always --dirty --match 'v[0-9]*' -
 # GOWORK=off: the shipped agent has the versions of its own go.mod.
 BUILD_AGENT := cd cmd/agent && GOWORK=off CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)'
 
-# kube-apiserver, etcd and kubectl: downloaded with setup-envtest where that is possible, built from source elsewhere.
-# KUBEBUILDER_ASSETS overrides them.
-WITH_API_SERVER := KUBEBUILDER_ASSETS="$$(GO='$(GO)' SETUP_ENVTEST='$(TOOLS)/setup-envtest' tools/assets.sh)" && export KUBEBUILDER_ASSETS &&
+# kube-apiserver and etcd: downloaded with setup-envtest where that is possible, built from source elsewhere.
+# KUBEBUILDER_ASSETS overrides them. kubectl takes another minute of two cores, so only those who need it ask for it.
+ASSETS = KUBEBUILDER_ASSETS="$$(GO='$(GO)' SETUP_ENVTEST='$(TOOLS)/setup-envtest' tools/assets.sh $(1))" && export KUBEBUILDER_ASSETS &&
+WITH_API_SERVER := $(call ASSETS)
+WITH_KUBECTL := $(call ASSETS,-kubectl)
 # With cert-manager's controllers. The first use builds them in two to three minutes.
-WITH_ASSETS := $(WITH_API_SERVER) $(GO) run ./test/lab/cmd/assets -certmanager >/dev/null &&
+WITH_ASSETS := $(WITH_KUBECTL) $(GO) run ./test/lab/cmd/assets -certmanager >/dev/null &&
 
 .PHONY: help
 help: ## This list
@@ -61,11 +63,11 @@ help: ## This list
 
 .PHONY: demo
 demo: ## See it work: an API server, the agent, an operator. ARGS='...' go to the program
-	@$(WITH_API_SERVER) $(GO) build -o bin/quickstart/quickstart ./examples/quickstart && exec bin/quickstart/quickstart $(ARGS)
+	@$(if $(findstring serve,$(ARGS)),$(WITH_KUBECTL),$(WITH_API_SERVER)) $(GO) build -o bin/quickstart/quickstart ./examples/quickstart && exec bin/quickstart/quickstart $(ARGS)
 
 .PHONY: drills
 drills: ## Run the six drills of docs/operations/drills.md, and print after how long the page shows each
-	@$(WITH_API_SERVER) $(GO) test ./examples/quickstart -count=1 -v -run '^TestDrills$$' $(TESTFLAGS)
+	@$(WITH_KUBECTL) $(GO) test ./examples/quickstart -count=1 -v -run '^TestDrills$$' $(TESTFLAGS)
 
 .PHONY: demo-lifecycle
 demo-lifecycle: ## See a meta operator work: control plane, two runtimes, cert-manager, agents. ARGS='...' go to the program
@@ -258,7 +260,7 @@ dist: image $(TOOLS)/helm manifests ## Make the files of a release in bin/dist, 
 # kubectl, which renders the manifests, comes with the API server.
 .PHONY: dist-check
 dist-check: $(TOOLS)/helm ## Unpack, verify and start the files of make dist: VERSION
-	@$(WITH_API_SERVER) KUBECTL="$$KUBEBUILDER_ASSETS/kubectl" HELM='$(TOOLS)/helm' SHA256='$(SHA256)' VERSION='$(VERSION)' tools/dist-check.sh
+	@$(WITH_KUBECTL) KUBECTL="$$KUBEBUILDER_ASSETS/kubectl" HELM='$(TOOLS)/helm' SHA256='$(SHA256)' VERSION='$(VERSION)' tools/dist-check.sh
 
 .PHONY: image-fips
 image-fips: ## Build the image with Go's FIPS 140-3 module, in bin/image-fips

@@ -89,9 +89,10 @@ type PeerOptions struct {
 	Now func() time.Time
 
 	// GatewayNames is for [FromXFCC] behind a sidecar, such as Istio's, which appends an element
-	// about its client, the gateway. The last element must then have one of these names as URI or
-	// DNS, and the element before it is the runtime's. Proxy must prove that the sender is the
-	// sidecar. Default: none, the header must have one element.
+	// about its client, the gateway. The header must then have two elements, of which the first is
+	// the runtime's. The second must have one of these names as its only URI, or, without a URI, as
+	// one of its DNS names. Proxy must prove that the sender is the sidecar. Default: none, the
+	// header must have one element.
 	GatewayNames []string
 	// ObserveOnly makes [FromXFCC] take the last certificate of a header that does not come from
 	// the gateway, with a line to this logger and a reason, as function [ObserveOnly] does. It is
@@ -287,19 +288,37 @@ func (p *headerPeers) runtimeElement(elements []xfcc.Element) (*xfcc.Element, er
 }
 
 // beforeSidecar returns the element before that of the sidecar, if the sidecar's client is the
-// gateway. Elements before these two came from outside and are not used.
+// gateway. There are exactly two: the gateway replaces what came from outside.
 func (p *headerPeers) beforeSidecar(elements []xfcc.Element) (*xfcc.Element, error) {
 	client := elements[len(elements)-1]
-	named := func(name string) bool { return slices.Contains(p.gatewayNames, name) }
 	switch {
-	case !slices.ContainsFunc(client.URIs, named) && !slices.ContainsFunc(client.DNS, named):
+	case !p.isGateway(&client):
 		return nil, Unauthenticated(reasonUntrustedProxy, "the sidecar's client is not the gateway: "+
-			"it is %.200q, and has none of PeerOptions.GatewayNames, %q",
+			"it is %.200q, want exactly one URI and nothing unknown behind it, of PeerOptions.GatewayNames, %q",
 			slices.Concat(client.URIs, client.DNS), p.gatewayNames)
 	case len(elements) == 1:
 		return nil, errNoHeader
+	// A comma in a SAN makes two elements of one.
+	case len(elements) > 2:
+		return nil, Unauthenticated(reasonSeveralElements, "%s has %d elements, want two: "+
+			"the gateway to set the header, not to append to it, and its sidecar to append one", headerXFCC, len(elements))
 	default:
-		return &elements[len(elements)-2], nil
+		return &elements[0], nil
+	}
+}
+
+// isGateway compares the only URI, and the DNS names of a client without URI. Envoy writes a URI
+// without quotes, so that all behind it may be its own text: a client of another trust domain could
+// add the gateway's name to its own.
+func (p *headerPeers) isGateway(client *xfcc.Element) bool {
+	isNamed := func(name string) bool { return slices.Contains(p.gatewayNames, name) }
+	switch {
+	case client.Trailing || len(client.URIs) > 1:
+		return false
+	case len(client.URIs) == 1:
+		return isNamed(client.URIs[0])
+	default:
+		return slices.ContainsFunc(client.DNS, isNamed)
 	}
 }
 

@@ -369,7 +369,7 @@ func TestEnvoySidecar(t *testing.T) {
 		{"gateway that appends", []string{gateway + "," + gateway}, nil, "several_elements", true},
 		{"another pod, with the option", []string{gateway + "," + pod}, named, "untrusted_proxy", true},
 		{"another pod, behind an element of its own", []string{gateway + "," + envoyElement + "," + pod}, named, "untrusted_proxy", true},
-		{"a good one in front", []string{gateway + "," + p.self.header() + "," + envoyElement}, named, "untrusted_chain", false},
+		{"a good one in front", []string{gateway + "," + p.self.header() + "," + envoyElement}, named, "several_elements", false},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

@@ -36,7 +36,7 @@ var messages = map[decision]string{
 	unchanged:  "unchanged: the watched part is the same",
 	irrelevant: "irrelevant: not watched",
 	dryRun:     "dry_run: the write is not persisted",
-	noOwner:    "no_owner: want annotation " + core.OwnerAnnotation + ": <namespace>/<name>",
+	noOwner:    "no_owner: want <namespace>/<name> in the annotation of the owner",
 	// These are rare.
 	noName: "no_name: the object has no name that an event can carry",
 	unread: "unread: too many large objects at once, a resync replaces the event",
@@ -53,11 +53,12 @@ func decisionOf(outcome core.Outcome) decision {
 	}
 }
 
-// decide makes an event of a change that matters, or a resync of the deletion of a definition, and
-// gives it to the acceptor. It panics if the acceptor or a hook panics. It leaves its log line in
+// decide makes an event of a change that matters, or a resync of a write that may have changed many
+// objects, and gives it to the acceptor. It panics if the acceptor or a hook panics. It leaves its log line in
 // answer.warn, because the API server waits.
 func (h *handler) decide(ctx context.Context, answer *reply, q *request, now time.Time) decision {
 	c, manager := q.change(answer.parent), answer.manager
+	c.OwnerAnnotation = h.opts.OwnerAnnotation
 	if c.DryRun {
 		return dryRun
 	}
@@ -70,6 +71,14 @@ func (h *handler) decide(ctx context.Context, answer *reply, q *request, now tim
 	case !matters:
 		return irrelevant
 	}
+
+	// An aggregated API server may name no object when it deletes or updates a collection, so that
+	// each object of the kind may have changed.
+	isWrite := c.Operation == core.OperationUpdate || c.Operation == core.OperationDelete
+	if isWrite && q.namesNoObject() {
+		return decisionOf(h.acceptor.Accept(manager, core.WatchEvent{Resync: true, Time: now}))
+	}
+
 	event, err := c.Event(now)
 	if err != nil {
 		return noName

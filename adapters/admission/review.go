@@ -181,6 +181,12 @@ func (q *request) watchedGVK(parent string) schema.GroupVersionKind {
 	return gvk
 }
 
+// namesNoObject reports whether neither the request nor its objects have a name.
+func (q *request) namesNoObject() bool {
+	isNamed := func(o *core.Object) bool { return o != nil && o.Name.Name != "" }
+	return q.name.Name == "" && !isNamed(q.object) && !isNamed(q.oldObject)
+}
+
 // change returns the change for a filter. It refers to the body. For parent see watchedGVK.
 func (q *request) change(parent string) *core.Change {
 	return &core.Change{

@@ -4,8 +4,8 @@ import (
 	"context"
 	"strings"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
@@ -32,8 +32,8 @@ var _ listener.Domains = (*Runtimes)(nil)
 //
 // Domains are equal if they differ only in case, in a trailing dot, or in the spelling of an IP
 // address. Domain never blocks. Its error wraps [core.ErrNotReady] while the cache is not synced.
-func (r *Runtimes) Domain(ctx context.Context, runtime core.RuntimeID, event *core.WatchEvent) (string, error) {
-	object, err := r.triggered(ctx, runtime, event)
+func (r *Runtimes) Domain(_ context.Context, runtime core.RuntimeID, event *core.WatchEvent) (string, error) {
+	object, err := r.triggered(runtime, event)
 	if err != nil {
 		return "", err
 	}
@@ -43,7 +43,7 @@ func (r *Runtimes) Domain(ctx context.Context, runtime core.RuntimeID, event *co
 		return "", err
 	}
 
-	same, err := r.find(ctx, indexDomain, canonical(domain))
+	same, err := r.find(indexDomain, canonical(domain))
 	if err != nil {
 		return "", err
 	}
@@ -54,62 +54,67 @@ func (r *Runtimes) Domain(ctx context.Context, runtime core.RuntimeID, event *co
 	return domain, nil
 }
 
-func (r *Runtimes) triggered(
-	ctx context.Context, runtime core.RuntimeID, event *core.WatchEvent,
-) (*metav1.PartialObjectMetadata, error) {
-	owned, err := r.find(ctx, indexRuntime, string(runtime))
+func (r *Runtimes) triggered(runtime core.RuntimeID, event *core.WatchEvent) (client.Object, error) {
+	owned, err := r.find(indexRuntime, string(runtime))
 	if err != nil {
 		return nil, err
 	}
 	if event.Owner != (types.NamespacedName{}) {
-		return r.owner(ctx, event.Owner, runtime, len(owned) > 0)
+		return r.owner(event.Owner, runtime, len(owned) > 0)
 	}
 	switch len(owned) {
 	case 0:
-		return nil, listener.Forbidden(reasonRuntimeUnknown, "no %s stands for runtime %q", r.kind.Kind, runtime)
+		return nil, listener.Forbidden(reasonRuntimeUnknown, "no %s stands for runtime %q", r.kind, runtime)
 	case 1:
 		return owned[0], nil
 	default:
 		return nil, listener.Forbidden(reasons.DomainAmbiguous,
-			"%d objects of kind %s stand for runtime %q, want one", len(owned), r.kind.Kind, runtime)
+			"%d objects of kind %s stand for runtime %q, want one", len(owned), r.kind, runtime)
 	}
 }
 
 // owner returns the owner that an event names. It refuses an owner that stands for another runtime.
 // An owner without an identity is refused if the sender has an object of its own (known).
-func (r *Runtimes) owner(
-	ctx context.Context, name types.NamespacedName, runtime core.RuntimeID, known bool,
-) (*metav1.PartialObjectMetadata, error) {
-	objects, err := r.find(ctx, indexOwner, name.String())
+func (r *Runtimes) owner(name types.NamespacedName, runtime core.RuntimeID, known bool) (client.Object, error) {
+	objects, err := r.find(indexOwner, name.String())
 	if err != nil {
 		return nil, err
 	}
 	if len(objects) == 0 {
-		return nil, listener.Forbidden(reasons.OwnerMissing, "owner %s %q does not exist", r.kind.Kind, name)
+		return nil, listener.Forbidden(reasons.OwnerMissing, "owner %s %q does not exist", r.kind, name)
 	}
 	object := objects[0]
 	if id := r.identify(object); id != runtime && (id != "" || known) {
 		return nil, listener.Forbidden(reasonOwnerMismatch, "owner %s %q stands for runtime %q, not for %q",
-			r.kind.Kind, name, id, runtime)
+			r.kind, name, id, runtime)
 	}
 	return object, nil
 }
 
-func (r *Runtimes) registered(object *metav1.PartialObjectMetadata) (string, error) {
-	domain, ok := object.Annotations[r.annotation]
+func (r *Runtimes) registered(object client.Object) (string, error) {
+	domain := r.domain(object)
 	switch {
-	case !ok:
-		return "", r.refuse(reasons.DomainMissing, object, "has no annotation")
-	case canonical(strings.TrimSpace(domain)) == "":
-		return "", r.refuse(reasons.DomainEmpty, object, "has an empty annotation")
 	case strings.Contains(domain, "*"):
-		return "", r.refuse(reasons.DomainWildcard, object, "has a wildcard in its annotation")
-	default:
+		return "", r.refuse(reasons.DomainWildcard, object, "a wildcard as")
+	case canonical(strings.TrimSpace(domain)) != "":
 		return domain, nil
+	case domain == "" && !r.hasAnnotation(object):
+		return "", r.refuse(reasons.DomainMissing, object, "no")
+	default:
+		return "", r.refuse(reasons.DomainEmpty, object, "an empty")
 	}
 }
 
-func (r *Runtimes) refuse(reason string, object *metav1.PartialObjectMetadata, problem string) error {
-	return listener.Forbidden(reason, "%s %s/%s %s %s",
-		r.kind.Kind, object.Namespace, object.Name, problem, r.annotation)
+// hasAnnotation reports whether an object has the annotation, if the domain is one.
+func (r *Runtimes) hasAnnotation(object client.Object) bool {
+	_, ok := object.GetAnnotations()[r.opts.DomainAnnotation]
+	return ok && r.opts.Domain == nil
+}
+
+func (r *Runtimes) refuse(reason string, object client.Object, problem string) error {
+	place := "registered domain"
+	if r.opts.Domain == nil {
+		place = "annotation " + r.opts.DomainAnnotation
+	}
+	return listener.Forbidden(reason, "%s %s/%s has %s %s", r.kind, object.GetNamespace(), object.GetName(), problem, place)
 }

@@ -14,41 +14,55 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
-	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
-// setUp embeds the watcher in an operator. A change in a runtime reconciles the Kyma that has the
-// name of the runtime.
-func setUp(
-	ctx context.Context, mgr manager.Manager, addr string, material keys.Source, kymas reconcile.Reconciler,
-) error {
-	kyma := &metav1.PartialObjectMetadata{}
-	kyma.SetGroupVersionKind(schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Kyma"})
+// setUp embeds the watcher in an operator. A change in a runtime reconciles the Cluster that has
+// the name of the runtime.
+func setUp(mgr manager.Manager, material keys.Source, clusters reconcile.Reconciler) error {
+	cluster := &metav1.PartialObjectMetadata{}
+	cluster.SetGroupVersionKind(schema.GroupVersionKind{Group: "fleet.example.com", Version: "v1", Kind: "Cluster"})
 	watched, fleetErr := fleet.New(fleet.Options{Logger: controllerruntime.Logger(mgr.GetLogger())})
-	runtimes, err := controllerruntime.NewRuntimes(ctx, mgr.GetCache(), kyma.GroupVersionKind(), controllerruntime.ByName,
-		controllerruntime.RuntimesOptions{Fleet: watched, Managers: []core.Manager{"my-operator"}})
+	runtimes, err := controllerruntime.NewRuntimes(mgr.GetCache(), cluster, controllerruntime.ByName,
+		controllerruntime.RuntimesOptions{})
 	if err := errors.Join(fleetErr, err); err != nil {
 		return err
 	}
-	source, err := controllerruntime.SetUpListener(mgr, addr, "my-operator", controllerruntime.MutualTLS(material),
-		listener.SANPinning(runtimes), controllerruntime.EnqueueByRuntime(runtimes),
-		controllerruntime.ComponentOptions{Listener: listener.Options{Fleet: watched}})
+
+	source, err := listen(mgr, material, watched, runtimes)
 	if err != nil {
 		return err
 	}
-	return builder.ControllerManagedBy(mgr).For(kyma).WatchesRawSource(source).Complete(kymas)
+	return builder.ControllerManagedBy(mgr).For(cluster).WatchesRawSource(source).Complete(clusters)
 }
 
-func ExampleSetUpListener() {
+// listen takes the events of one manager.
+func listen(
+	mgr manager.Manager, material keys.Source, watched *fleet.Fleet, runtimes *controllerruntime.Runtimes,
+) (*controllerruntime.Source[reconcile.Request], error) {
+	events, err := controllerruntime.AddListener(mgr, controllerruntime.ListenerConfig{
+		Addr:     ":8443",
+		Senders:  controllerruntime.MutualTLS(material),
+		Verifier: listener.SANPinning(runtimes),
+		Fleet:    watched,
+		Runtimes: runtimes,
+	})
+	if err != nil {
+		return nil, err
+	}
+	requests := controllerruntime.EnqueueByRuntime(runtimes)
+	return controllerruntime.SourceFor(events, "clusters", requests, controllerruntime.SourceOptions{})
+}
+
+func ExampleAddListener() {
 	mgr, err := manager.New(config.GetConfigOrDie(), manager.Options{})
 	if err != nil {
 		panic(err)
 	}
 
-	kymas := reconcile.Func(func(_ context.Context, request reconcile.Request) (reconcile.Result, error) {
+	clusters := reconcile.Func(func(_ context.Context, request reconcile.Request) (reconcile.Result, error) {
 		fmt.Println("reconcile the runtime of", request)
 
 		return reconcile.Result{}, nil
@@ -59,8 +73,7 @@ func ExampleSetUpListener() {
 	if err != nil {
 		panic(err)
 	}
-	ctx := signals.SetupSignalHandler()
-	if err := errors.Join(mgr.Add(files), setUp(ctx, mgr, ":8443", files, kymas), mgr.Start(ctx)); err != nil {
+	if err := errors.Join(setUp(mgr, files, clusters), mgr.Start(signals.SetupSignalHandler())); err != nil {
 		panic(err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -60,7 +61,7 @@ func EnqueueOwner(otherwise MapFunc[reconcile.Request]) MapFunc[reconcile.Reques
 //
 // If several objects stand for one runtime, each is requested. If there is none, the event is
 // acknowledged without a request: a controller that watches the kind reconciles a new object
-// anyway. Without runtimes there is no function, which a listener component refuses.
+// anyway. Without runtimes there is no function, which [SourceFor] refuses.
 func EnqueueByRuntime(runtimes *Runtimes) MapFunc[reconcile.Request] {
 	if runtimes == nil {
 		return nil
@@ -73,6 +74,32 @@ func EnqueueByRuntime(runtimes *Runtimes) MapFunc[reconcile.Request] {
 		requests := make([]reconcile.Request, len(names))
 		for i, name := range names {
 			requests[i] = reconcile.Request{NamespacedName: name}
+		}
+		return requests, nil
+	}
+}
+
+// EnqueueFor makes the requests of a controller whose objects are others than those of the
+// runtimes, such as the modules of a cluster. mapFunc gets each object that stands for the runtime
+// that sent the event, and returns its requests. It is a map function as for Watches of a
+// controller.
+//
+// The object is typed if that of [NewRuntimes] is, and otherwise has metadata only. It must not be
+// changed. mapFunc is called concurrently, while the sender waits. It should read a cache, and
+// cannot report an error: an event with no requests is acknowledged. Without runtimes or mapFunc
+// there is no function, which [SourceFor] refuses.
+func EnqueueFor(runtimes *Runtimes, mapFunc handler.MapFunc) MapFunc[reconcile.Request] {
+	if runtimes == nil || mapFunc == nil {
+		return nil
+	}
+	return func(ctx context.Context, d core.Delivery) ([]reconcile.Request, error) {
+		objects, err := runtimes.find(indexRuntime, string(d.Runtime))
+		if err != nil {
+			return nil, fmt.Errorf("look for the object of runtime %q: %w", d.Runtime, err)
+		}
+		var requests []reconcile.Request
+		for _, object := range objects {
+			requests = append(requests, mapFunc(ctx, object)...)
 		}
 		return requests, nil
 	}

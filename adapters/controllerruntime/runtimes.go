@@ -7,9 +7,8 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"sync"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 // DomainAnnotation is the default annotation with the domain of a runtime, on the object that
@@ -29,121 +29,216 @@ const (
 	indexDomain  = "runtime-watcher/domain"
 )
 
-// ByName identifies a runtime by the name of its object.
-func ByName(object metav1.Object) core.RuntimeID { return core.RuntimeID(object.GetName()) }
+// ByName identifies a runtime by the name of its object. If objects of two namespaces may have the
+// same name, use [ByNamespacedName].
+func ByName(object client.Object) core.RuntimeID { return core.RuntimeID(object.GetName()) }
+
+// ByNamespacedName identifies a runtime by the namespace and the name of its object, such as
+// "team-a/cluster-1". That is then the Common Name of its client certificate. An object without
+// namespace has its name only.
+func ByNamespacedName(object client.Object) core.RuntimeID {
+	if object.GetNamespace() == "" {
+		return ByName(object)
+	}
+	return core.RuntimeID(object.GetNamespace() + "/" + object.GetName())
+}
 
 // ByLabel identifies a runtime by the value of that label. An object without it has no identity.
-func ByLabel(label string) func(object metav1.Object) core.RuntimeID {
-	return func(object metav1.Object) core.RuntimeID { return core.RuntimeID(object.GetLabels()[label]) }
+func ByLabel(label string) func(object client.Object) core.RuntimeID {
+	return func(object client.Object) core.RuntimeID { return core.RuntimeID(object.GetLabels()[label]) }
 }
 
 // RuntimesOptions are the optional settings of [NewRuntimes]. The zero value is the documented
 // default.
 type RuntimesOptions struct {
-	// DomainAnnotation is the annotation with the domain of a runtime. Default: [DomainAnnotation].
+	// DomainAnnotation is the annotation with the domain of a runtime. It must be empty if Domain
+	// is set. Default: [DomainAnnotation].
 	DomainAnnotation string
-	// Fleet forgets a runtime when the last object of this kind that stands for it is deleted, or
-	// gets another identity. Otherwise the runtime is stale there until
-	// [fleet.Options].ForgetAfter. Objects of another kind do not count: use one Runtimes for each
-	// fleet. Default: none.
-	Fleet *fleet.Fleet
-	// Managers are those that each runtime has an agent for. Fleet expects their heartbeats, as
-	// [fleet.Fleet.Expect] does, so that a runtime that is dead is stale after a restart of the
-	// operator, too. They need a Fleet. Default: none is expected.
-	Managers []core.Manager
+	// Domain returns the registered domain of a runtime from its object, as from a field of its
+	// spec. "" means that there is none. It is called concurrently and must not change the object.
+	// Default: the value of the annotation.
+	Domain func(object client.Object) string
+	// Expected reports whether the runtime of an object has an agent that sends heartbeats to a
+	// manager, so that a fleet expects it. It is called concurrently and must not change the
+	// object. Default: each runtime has one.
+	Expected func(object client.Object, manager core.Manager) bool
 }
 
 // Runtimes finds the objects that stand for runtimes, by indexes of a cache. It answers from
 // memory. Its errors wrap [core.ErrNotReady] until the cache is synced, and after the cache has
-// stopped.
-//
-// The cache has only the metadata of the objects, by a watch of its own. A controller of the same
-// kind shares that watch if it uses builder.OnlyMetadata. Runtimes is safe for concurrent use.
+// stopped. It is safe for concurrent use.
 type Runtimes struct {
-	informer   cache.Informer
-	lookup     lookup
-	kind       schema.GroupVersionKind
-	identify   func(object metav1.Object) core.RuntimeID
-	annotation string
+	// informer tells of the objects, and lookup finds them.
+	informer cache.Informer
+	lookup   lookup
+	synced   func() bool
+	// kind is that of the objects, for errors.
+	kind string
+	// identify and domain read an object.
+	identify func(object client.Object) core.RuntimeID
+	domain   func(object client.Object) string
+	opts     RuntimesOptions
+
+	// mu orders what the fleets are told. It protects tracked.
+	mu sync.Mutex
+	// tracked has the managers for which each fleet expects the runtimes.
+	tracked map[*fleet.Fleet][]core.Manager
 }
 
-// NewRuntimes adds kind to a cache, usually that of a controller manager that has not started. It
-// asks the API server for the kind, and fails if the kind is unknown there. The operator needs the
-// rights to list and watch the kind. A cache can take a kind once, so the result must be shared.
+// NewRuntimes adds the kind of an object to a cache, usually that of a controller manager that has
+// not started. It asks the API server for the kind, and fails if the kind is unknown there. The
+// operator needs the rights to list and watch the kind. A cache can take a kind once, so the result
+// must be shared.
 //
-// identify returns the runtime that an object stands for, from its metadata. "" means that the
-// object has no identity. Such an object can still be the owner of an event, and only its domain
-// proves the sender. identify is called concurrently and must not change the object.
+// object is an empty one of the kind. With a typed object, such as &Cluster{}, Runtimes shares the
+// watch of a controller For(&Cluster{}), and the functions may read its spec: they get objects of
+// that type. With a metav1.PartialObjectMetadata that has its kind, the cache has only metadata,
+// and shares the watch of a controller that uses builder.OnlyMetadata.
+//
+// identify returns the runtime that an object stands for. "" means that the object has no identity.
+// Such an object can still be the owner of an event, and only its domain proves the sender.
+// identify is called concurrently and must not change the object.
 func NewRuntimes(
-	ctx context.Context, objects cache.Cache, kind schema.GroupVersionKind,
-	identify func(object metav1.Object) core.RuntimeID, opts RuntimesOptions,
+	objects cache.Cache, object client.Object, identify func(object client.Object) core.RuntimeID,
+	opts RuntimesOptions,
 ) (*Runtimes, error) {
-	if objects == nil || kind.Kind == "" || kind.Version == "" || identify == nil {
-		return nil, fmt.Errorf("runtimes of kind %q: want a cache, a kind with version and an identify function", kind)
+	if option.IsNil(object) {
+		return nil, errors.New("runtimes: want an empty object of their kind, have nil")
+	}
+	kind := kindOf(object)
+	if option.IsNil(objects) || identify == nil {
+		return nil, fmt.Errorf("runtimes of kind %s: want a cache and an identify function", kind)
+	}
+	if opts.Domain != nil && opts.DomainAnnotation != "" {
+		return nil, fmt.Errorf("runtimes of kind %s: Domain and DomainAnnotation are both set: want one of them", kind)
+	}
+	if err := checkKind(object); err != nil {
+		return nil, fmt.Errorf("runtimes of kind %s: %w", kind, err)
 	}
 
-	if opts.Fleet == nil && len(opts.Managers) > 0 {
-		return nil, errors.New("option Managers: want it only with Fleet")
-	}
-	for _, manager := range opts.Managers {
-		if _, err := core.ParseManager(string(manager)); err != nil {
-			return nil, fmt.Errorf("option Managers: %w", err)
-		}
-	}
 	opts.DomainAnnotation = cmp.Or(opts.DomainAnnotation, DomainAnnotation)
-	object := &metav1.PartialObjectMetadata{}
-	object.SetGroupVersionKind(kind)
-
-	informer, err := objects.GetInformer(ctx, object, cache.BlockUntilSynced(false))
-	if err != nil {
-		return nil, fmt.Errorf("watch the runtimes of kind %q: %w", kind, err)
+	r := &Runtimes{kind: kind, identify: identify, domain: opts.Domain, opts: opts, tracked: make(map[*fleet.Fleet][]core.Manager)}
+	if r.domain == nil {
+		r.domain = func(object client.Object) string { return object.GetAnnotations()[opts.DomainAnnotation] }
 	}
-
-	lookup, err := newLookup(ctx, objects, informer, kind, indexes(identify, opts.DomainAnnotation))
-	if err != nil {
-		return nil, fmt.Errorf("index the runtimes of kind %q, once for each cache: share the result: %w", kind, err)
-	}
-	r := &Runtimes{
-		informer: informer, lookup: lookup, kind: kind, identify: identify, annotation: opts.DomainAnnotation,
-	}
-	if opts.Fleet != nil {
-		_, err = informer.AddEventHandler(r.keepIn(opts.Fleet, opts.Managers))
-	}
-	if err != nil {
-		return nil, fmt.Errorf("watch kind %q for the fleet: %w", kind, err)
+	if err := r.watch(objects, object); err != nil {
+		return nil, err
 	}
 	return r, nil
 }
 
-// keepIn returns a handler that expects the runtimes of all objects, and forgets those for which no
-// object stands any more.
-func (r *Runtimes) keepIn(known *fleet.Fleet, managers []core.Manager) toolscache.ResourceEventHandler {
-	expect := func(object any) {
-		if id := r.idOf(object); id != "" {
-			for _, manager := range managers {
-				known.Expect(id, manager)
-			}
+// watch adds the indexes, and the handler that tells the fleets.
+func (r *Runtimes) watch(objects cache.Cache, object client.Object) error {
+	// The context is for a call that waits, and this one does not.
+	informer, err := objects.GetInformer(context.Background(), object, cache.BlockUntilSynced(false))
+	if err != nil {
+		return fmt.Errorf("watch the runtimes of kind %s: %w", r.kind, err)
+	}
+	r.informer = informer
+
+	store, own, err := indexed(informer, r.indexers())
+	if err != nil {
+		return fmt.Errorf("index the runtimes of kind %s, once for each cache: share the result: %w", r.kind, err)
+	}
+	r.lookup = lookup{store}
+	handler := r.tellFleets()
+	if own {
+		handler = storing(store, handler)
+	}
+
+	registration, err := informer.AddEventHandler(handler)
+	if err != nil {
+		return fmt.Errorf("watch the runtimes of kind %s: %w", r.kind, err)
+	}
+	r.synced = informer.HasSynced
+	if own {
+		r.synced = registration.HasSynced
+	}
+	return nil
+}
+
+// Track makes a fleet expect the runtimes of all objects, for some managers, as
+// [fleet.Fleet.Expect] does: a runtime that is dead is then stale after a restart of the operator,
+// too. The fleet forgets a runtime when the last object of this kind that stands for it is deleted,
+// or gets another identity. Objects of another kind do not count: use one Runtimes for each fleet.
+//
+// A listener with a Fleet and Runtimes calls it for each of its managers. It is for a consumer of
+// NATS, and for listeners that are made otherwise. Without managers, the fleet only forgets. It
+// fails for an invalid name of a manager, and without a fleet. It does not block.
+func (r *Runtimes) Track(watched *fleet.Fleet, managers ...core.Manager) error {
+	if r == nil || watched == nil {
+		return errors.New("track runtimes: want runtimes and a fleet, have nil")
+	}
+	for _, manager := range managers {
+		if _, err := core.ParseManager(string(manager)); err != nil {
+			return fmt.Errorf("track the runtimes of kind %s: %w", r.kind, err)
 		}
 	}
-	forget := func(object any) {
-		id := r.idOf(object)
-		if id == "" {
-			return
-		}
-		// It answers from memory.
-		if left, err := r.lookup(context.Background(), indexRuntime, string(id)); err == nil && len(left) == 0 {
-			known.Forget(id)
-		}
+
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.tracked[watched] = append(r.tracked[watched], managers...)
+	for _, object := range r.lookup.all() {
+		r.expectLocked(object, watched, managers)
 	}
+	return nil
+}
+
+// tellFleets returns a handler that tells the fleets of new objects, and of those that are gone. It
+// reads the indexes again, because an object may come and go in between.
+func (r *Runtimes) tellFleets() toolscache.ResourceEventHandlerFuncs {
 	return toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    expect,
-		DeleteFunc: forget,
+		AddFunc:    r.expect,
+		DeleteFunc: r.forget,
 		UpdateFunc: func(before, after any) {
-			if r.idOf(before) != r.idOf(after) {
-				forget(before)
-				expect(after)
+			moved := r.idOf(before) != r.idOf(after)
+			if moved {
+				r.forget(before)
+			}
+			if moved || r.opts.Expected != nil {
+				r.expect(after)
 			}
 		},
+	}
+}
+
+func (r *Runtimes) expect(object any) {
+	stored, ok := object.(client.Object)
+	if !ok {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for watched, managers := range r.tracked {
+		r.expectLocked(stored, watched, managers)
+	}
+}
+
+// expectLocked needs the lock. An object that is gone again is not expected.
+func (r *Runtimes) expectLocked(object client.Object, watched *fleet.Fleet, managers []core.Manager) {
+	id := r.identify(object)
+	if id == "" || len(managers) == 0 || len(r.lookup.by(indexRuntime, string(id))) == 0 {
+		return
+	}
+	for _, manager := range managers {
+		if r.opts.Expected == nil || r.opts.Expected(object, manager) {
+			watched.Expect(id, manager)
+		}
+	}
+}
+
+func (r *Runtimes) forget(object any) {
+	id := r.idOf(object)
+	if id == "" {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.lookup.by(indexRuntime, string(id))) > 0 {
+		return // Another object stands for it.
+	}
+	for watched := range r.tracked {
+		watched.Forget(id)
 	}
 }
 
@@ -152,31 +247,19 @@ func (r *Runtimes) idOf(object any) core.RuntimeID {
 	if last, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
 		object = last.Obj
 	}
-	if metadata, ok := object.(metav1.Object); ok {
-		return r.identify(metadata)
+	if stored, ok := object.(client.Object); ok {
+		return r.identify(stored)
 	}
 	return ""
 }
 
-func indexes(identify func(object metav1.Object) core.RuntimeID, annotation string) map[string]client.IndexerFunc {
-	return map[string]client.IndexerFunc{
-		indexRuntime: func(object client.Object) []string { return notEmpty(string(identify(object))) },
+func (r *Runtimes) indexers() toolscache.Indexers {
+	return toolscache.Indexers{
+		indexRuntime: valueOf(func(object client.Object) string { return string(r.identify(object)) }),
 		// A Get by key fails for a namespace that is not in the cache. The index finds no object.
-		indexOwner: func(object client.Object) []string {
-			return []string{client.ObjectKeyFromObject(object).String()}
-		},
-		indexDomain: func(object client.Object) []string {
-			return notEmpty(canonical(object.GetAnnotations()[annotation]))
-		},
+		indexOwner:  valueOf(func(object client.Object) string { return client.ObjectKeyFromObject(object).String() }),
+		indexDomain: valueOf(func(object client.Object) string { return canonical(r.domain(object)) }),
 	}
-}
-
-// notEmpty returns no value for "", so that objects without a value are not in the index.
-func notEmpty(value string) []string {
-	if value == "" {
-		return nil
-	}
-	return []string{value}
 }
 
 // canonical is equal for two domains that equal the same SAN. These are spellings of one DNS name
@@ -190,8 +273,8 @@ func canonical(domain string) string {
 
 // Objects returns the names of the objects that stand for a runtime, in no order. None is not an
 // error.
-func (r *Runtimes) Objects(ctx context.Context, runtime core.RuntimeID) ([]types.NamespacedName, error) {
-	objects, err := r.find(ctx, indexRuntime, string(runtime))
+func (r *Runtimes) Objects(_ context.Context, runtime core.RuntimeID) ([]types.NamespacedName, error) {
+	objects, err := r.find(indexRuntime, string(runtime))
 	if err != nil {
 		return nil, err
 	}
@@ -205,8 +288,8 @@ func (r *Runtimes) Objects(ctx context.Context, runtime core.RuntimeID) ([]types
 // ID returns the runtime that an object stands for by the function of [NewRuntimes]. It returns ""
 // if there is no such object, or if the object has no identity. A reconciler needs it to query a
 // fleet.
-func (r *Runtimes) ID(ctx context.Context, object types.NamespacedName) (core.RuntimeID, error) {
-	found, err := r.find(ctx, indexOwner, object.String())
+func (r *Runtimes) ID(_ context.Context, object types.NamespacedName) (core.RuntimeID, error) {
+	found, err := r.find(indexOwner, object.String())
 	if err != nil || len(found) == 0 {
 		return "", err
 	}
@@ -215,78 +298,9 @@ func (r *Runtimes) ID(ctx context.Context, object types.NamespacedName) (core.Ru
 
 // find returns the objects with a value in an index. They belong to the cache and must not be
 // changed.
-func (r *Runtimes) find(ctx context.Context, index, value string) ([]*metav1.PartialObjectMetadata, error) {
-	// A list would block until the first sync, and the sender with it.
-	if !r.informer.HasSynced() || r.informer.IsStopped() {
-		return nil, fmt.Errorf("%w: the cache of %s is not synced", core.ErrNotReady, r.kind.Kind)
+func (r *Runtimes) find(index, value string) ([]client.Object, error) {
+	if !r.synced() || r.informer.IsStopped() {
+		return nil, fmt.Errorf("%w: the cache of %s is not synced", core.ErrNotReady, r.kind)
 	}
-	objects, err := r.lookup(ctx, index, value)
-	if err != nil {
-		return nil, fmt.Errorf("%w: read the cache of %s: %w", core.ErrNotReady, r.kind.Kind, err)
-	}
-	return objects, nil
-}
-
-// lookup returns the objects with a value in an index. They belong to the cache and must not be
-// changed.
-type lookup func(ctx context.Context, index, value string) ([]*metav1.PartialObjectMetadata, error)
-
-// newLookup adds indexes to a cache. It reads the indexer of the informer itself, because a list
-// through the cache takes several times as long. A cache of several namespaces has an indexer for
-// each, and only the list reads them all.
-func newLookup(
-	ctx context.Context, objects cache.Cache, informer cache.Informer, kind schema.GroupVersionKind,
-	indexes map[string]client.IndexerFunc,
-) (lookup, error) {
-	if indexed, ok := informer.(interface{ GetIndexer() toolscache.Indexer }); ok {
-		return lookInIndexer(indexed.GetIndexer()), informer.AddIndexers(indexersOf(indexes))
-	}
-	object := &metav1.PartialObjectMetadata{}
-	object.SetGroupVersionKind(kind)
-	for name, extract := range indexes {
-		if err := objects.IndexField(ctx, object, name, extract); err != nil {
-			return nil, err // The caller wraps it.
-		}
-	}
-	return lookInLists(objects, kind), nil
-}
-
-func indexersOf(indexes map[string]client.IndexerFunc) toolscache.Indexers {
-	indexers := make(toolscache.Indexers, len(indexes))
-	for name, extract := range indexes {
-		indexers[name] = func(object any) ([]string, error) {
-			return extract(metadataOf(object)), nil
-		}
-	}
-	return indexers
-}
-
-func lookInIndexer(indexer toolscache.Indexer) lookup {
-	return func(_ context.Context, index, value string) ([]*metav1.PartialObjectMetadata, error) {
-		found, err := indexer.ByIndex(index, value)
-		objects := make([]*metav1.PartialObjectMetadata, len(found))
-		for i, object := range found {
-			objects[i] = metadataOf(object)
-		}
-		return objects, err
-	}
-}
-
-// metadataOf returns an object of the indexer, which has no others.
-func metadataOf(object any) *metav1.PartialObjectMetadata {
-	metadata, _ := object.(*metav1.PartialObjectMetadata)
-	return metadata
-}
-
-func lookInLists(reader client.Reader, kind schema.GroupVersionKind) lookup {
-	return func(ctx context.Context, index, value string) ([]*metav1.PartialObjectMetadata, error) {
-		list := &metav1.PartialObjectMetadataList{}
-		list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
-		err := reader.List(ctx, list, client.MatchingFields{index: value}, client.UnsafeDisableDeepCopy)
-		objects := make([]*metav1.PartialObjectMetadata, len(list.Items))
-		for i := range list.Items {
-			objects[i] = &list.Items[i]
-		}
-		return objects, err
-	}
+	return r.lookup.by(index, value), nil
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -79,7 +80,7 @@ func TestMapFuncs(t *testing.T) {
 	}
 }
 
-// A listener component refuses it. Without events, nothing else would show it.
+// SourceFor refuses it. Without events, nothing else would show it.
 func TestNoRuntimesMapNothing(t *testing.T) {
 	t.Parallel()
 	if controllerruntime.EnqueueByRuntime(nil) != nil {
@@ -87,29 +88,31 @@ func TestNoRuntimesMapNothing(t *testing.T) {
 	}
 }
 
+// none is a map function of controller-runtime without requests.
+func none(context.Context, client.Object) []reconcile.Request { return nil }
+
 // A cache that is not synced would block the sender, and one that has stopped is outdated.
 func TestRuntimesNotReady(t *testing.T) {
 	t.Parallel()
 	for name, set := range map[string]func(*fakeCache){
-		"not synced": func(f *fakeCache) { f.cold.Store(true) },
-		"stopped":    func(f *fakeCache) { f.stopped.Store(true) },
-		"broken":     func(f *fakeCache) { f.broken = errFake }, // Only a list can fail.
+		"not synced":                        func(f *fakeCache) { f.cold.Store(true) },
+		"stopped":                           func(f *fakeCache) { f.stopped.Store(true) },
+		"not synced, of several namespaces": func(f *fakeCache) { f.cold.Store(true) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			fake := newFakeCache(t, kyma("skr-1", domain("skr-1.example.com"), nil))
-			fake.namespaces = name == "broken"
+			fake.namespaces = strings.Contains(name, "namespaces")
 			runtimes := newRuntimes(t, fake, controllerruntime.ByName)
 			set(fake)
 			_, errObjects := runtimes.Objects(t.Context(), "skr-1")
 			_, errDomain := runtimes.Domain(t.Context(), "skr-1", &core.WatchEvent{})
 			_, errMap := controllerruntime.EnqueueByRuntime(runtimes)(t.Context(), core.Delivery{Runtime: "skr-1"})
-			for _, err := range []error{errObjects, errDomain, errMap} {
+			errRegistered := controllerruntime.Registered(runtimes).Verify(t.Context(), core.Peer{ID: "skr-1"}, &core.WatchEvent{})
+			_, errFor := controllerruntime.EnqueueFor(runtimes, none)(t.Context(), core.Delivery{Runtime: "skr-1"})
+			for _, err := range []error{errObjects, errDomain, errMap, errRegistered, errFor} {
 				if !errors.Is(err, core.ErrNotReady) || errors.Is(err, core.ErrForbidden) {
 					t.Errorf("have %v, want not ready", err)
-				}
-				if asked := errors.Is(err, errFake); asked != (name == "broken") {
-					t.Errorf("have %v, want the cache to be asked: %v", err, name == "broken")
 				}
 			}
 		})
@@ -119,24 +122,30 @@ func TestRuntimesNotReady(t *testing.T) {
 func TestNewRuntimesRefuses(t *testing.T) {
 	t.Parallel()
 	byName := controllerruntime.ByName
-	unknown, known, namespaces := newFakeCache(t), newFakeCache(t), newFakeCache(t)
-	unknown.unknown, namespaces.namespaces = errFake, true
-	newRuntimes(t, known, controllerruntime.ByName)
-	newRuntimes(t, namespaces, controllerruntime.ByName)
+	unknown, known := newFakeCache(t), newFakeCache(t)
+	unknown.unknown = errFake
+	newRuntimes(t, known, byName)
+	kymas := kyma("", nil, nil)
+	domainOf := func(client.Object) string { return "" }
 	for want, tc := range map[string]struct {
 		objects  cache.Cache
-		kind     schema.GroupVersionKind
-		identify func(metav1.Object) core.RuntimeID
+		object   client.Object
+		identify func(client.Object) core.RuntimeID
+		opts     controllerruntime.RuntimesOptions
 	}{
-		"want a cache":                                         {nil, kymaKind(), byName},
-		"a kind with version":                                  {newFakeCache(t), schema.GroupVersionKind{Kind: "Kyma"}, byName},
-		"an identify function":                                 {newFakeCache(t), kymaKind(), nil},
-		"watch the runtimes of kind":                           {unknown, kymaKind(), byName},
-		"index the runtimes of kind":                           {known, kymaKind(), byName},
-		`index the runtimes of kind "operator.kyma-project.io`: {namespaces, kymaKind(), byName},
+		"kind Kyma: want a cache":         {nil, kymas, byName, controllerruntime.RuntimesOptions{}},
+		"want an empty object":            {newFakeCache(t), nil, byName, controllerruntime.RuntimesOptions{}},
+		"a kind with version":             {newFakeCache(t), &metav1.PartialObjectMetadata{}, byName, controllerruntime.RuntimesOptions{}},
+		"an identify function":            {newFakeCache(t), &corev1.ConfigMap{}, nil, controllerruntime.RuntimesOptions{}},
+		"kind ConfigMap: want a cache":    {nil, &corev1.ConfigMap{}, byName, controllerruntime.RuntimesOptions{}},
+		"watch the runtimes of kind Kyma": {unknown, kymas, byName, controllerruntime.RuntimesOptions{}},
+		"index the runtimes of kind Kyma": {known, kymas, byName, controllerruntime.RuntimesOptions{}},
+		"Domain and DomainAnnotation are both": {
+			newFakeCache(t), kymas, byName, controllerruntime.RuntimesOptions{Domain: domainOf, DomainAnnotation: "host"},
+		},
 	} {
-		_, err := controllerruntime.NewRuntimes(t.Context(), tc.objects, tc.kind, tc.identify, controllerruntime.RuntimesOptions{})
-		if err == nil || !strings.Contains(err.Error(), want) {
+		runtimes, err := controllerruntime.NewRuntimes(tc.objects, tc.object, tc.identify, tc.opts)
+		if err == nil || !strings.Contains(err.Error(), want) || runtimes != nil {
 			t.Errorf("have %v, want an error that says %q", err, want)
 		}
 	}
@@ -263,7 +272,7 @@ func testDomain(t *testing.T, runtimes *controllerruntime.Runtimes) {
 func TestDomainAnnotationOption(t *testing.T) {
 	t.Parallel()
 	fake := newFakeCache(t, kyma("skr-1", map[string]string{"host": "skr-1.example.com"}, nil))
-	runtimes, err := controllerruntime.NewRuntimes(t.Context(), fake, kymaKind(), controllerruntime.ByName,
+	runtimes, err := controllerruntime.NewRuntimes(fake, kyma("", nil, nil), controllerruntime.ByName,
 		controllerruntime.RuntimesOptions{DomainAnnotation: "host"})
 	check(t, err)
 	if got, err := runtimes.Domain(t.Context(), "skr-1", &core.WatchEvent{}); err != nil || got != "skr-1.example.com" {
@@ -275,21 +284,44 @@ func kymaKind() schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Kyma"}
 }
 
-// fakeCache is a cache of one kind that can fail. It is its own informer, which has no indexer, as
-// that of a cache of several namespaces. Methods of the informer that are not needed panic.
+// fakeCache is a cache of one kind whose informers can fail. It waits for nothing.
 type fakeCache struct {
 	*controllerruntimetest.Cache
-	cache.Informer
 
 	store         toolscache.Indexer // of the informer of one namespace
 	cold, stopped atomic.Bool
-	broken        error // of List
 	unknown       error // of GetInformer
-	namespaces    bool  // several of them
+	namespaces    bool  // several of them, so that the informer shows no indexer
 }
 
+// fakeInformer is the informer of a cache of several namespaces.
+type fakeInformer struct {
+	cache.Informer
+
+	*fakeCache
+}
+
+func (i fakeInformer) HasSynced() bool { return !i.cold.Load() }
+func (i fakeInformer) IsStopped() bool { return i.stopped.Load() }
+
+func (i fakeInformer) AddEventHandler(
+	handler toolscache.ResourceEventHandler,
+) (toolscache.ResourceEventHandlerRegistration, error) {
+	registration, err := i.Informer.AddEventHandler(handler)
+	return fakeRegistration{registration, i}, err
+}
+
+// fakeRegistration is in sync when the informer is.
+type fakeRegistration struct {
+	toolscache.ResourceEventHandlerRegistration
+
+	of fakeInformer
+}
+
+func (r fakeRegistration) HasSynced() bool { return r.of.HasSynced() }
+
 // indexedInformer is the informer of a cache of one namespace, or of all.
-type indexedInformer struct{ *fakeCache }
+type indexedInformer struct{ fakeInformer }
 
 func (i indexedInformer) GetIndexer() toolscache.Indexer { return i.store }
 
@@ -311,11 +343,8 @@ func newFakeCache(t testing.TB, objects ...*metav1.PartialObjectMetadata) *fakeC
 	return fake
 }
 
-func (f *fakeCache) HasSynced() bool { return !f.cold.Load() }
-func (f *fakeCache) IsStopped() bool { return f.stopped.Load() }
-
 func (f *fakeCache) GetInformer(
-	_ context.Context, object client.Object, opts ...cache.InformerGetOption,
+	ctx context.Context, object client.Object, opts ...cache.InformerGetOption,
 ) (cache.Informer, error) {
 	options := cache.InformerGetOptions{}
 	for _, set := range opts {
@@ -324,23 +353,14 @@ func (f *fakeCache) GetInformer(
 	if options.BlockUntilSynced == nil || *options.BlockUntilSynced {
 		return nil, fmt.Errorf("%w: waits for the cache", errFake)
 	}
-	if _, ok := object.(*metav1.PartialObjectMetadata); !ok {
-		return nil, fmt.Errorf("%w: %T holds more than metadata", errFake, object)
+	if f.unknown != nil {
+		return nil, f.unknown
 	}
+	informer, err := f.Cache.GetInformer(ctx, object)
 	if f.namespaces {
-		return f, f.unknown
+		return fakeInformer{informer, f}, err
 	}
-	return indexedInformer{f}, f.unknown
-}
-
-func (f *fakeCache) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
-	if f.cold.Load() {
-		return fmt.Errorf("%w: a real cache would wait now", errFake)
-	}
-	if f.broken != nil {
-		return f.broken
-	}
-	return f.Cache.List(ctx, list, opts...)
+	return indexedInformer{fakeInformer{informer, f}}, err
 }
 
 // kyma returns an object with a name, and with annotations and labels as "key=value".
@@ -356,10 +376,9 @@ func domain(value string) map[string]string {
 	return map[string]string{controllerruntime.DomainAnnotation: value}
 }
 
-func newRuntimes(t testing.TB, fake *fakeCache, identify func(metav1.Object) core.RuntimeID) *controllerruntime.Runtimes {
+func newRuntimes(t testing.TB, fake *fakeCache, identify func(client.Object) core.RuntimeID) *controllerruntime.Runtimes {
 	t.Helper()
-	runtimes, err := controllerruntime.NewRuntimes(t.Context(), fake, kymaKind(), identify,
-		controllerruntime.RuntimesOptions{})
+	runtimes, err := controllerruntime.NewRuntimes(fake, kyma("", nil, nil), identify, controllerruntime.RuntimesOptions{})
 	check(t, err)
 	return runtimes
 }

@@ -21,18 +21,21 @@ import (
 )
 
 var (
-	errNoMapFunc = errors.New("source has no map function: make it by NewSource with one")
-	errTaken     = errors.New("source serves a running controller already: make one for each controller")
+	errNoMapFunc = errors.New("source has no map function: make it by SourceFor or NewSource with one")
+	errTaken     = errors.New("source serves a running controller already: make one for each controller, " +
+		"by another call of SourceFor or NewSource")
 )
 
-// SourceOptions are the optional settings of [NewSource]. The zero value is the documented default.
+// SourceOptions are the optional settings of [SourceFor] and [NewSource]. The zero value is the documented default.
 type SourceOptions struct {
 	// Elected is closed when this replica leads, like Elected() of a controller manager. It is
 	// needed for a controller that warms up (EnableWarmup). Without it, a replica that does not
-	// lead would accept events, and the leader would miss them. Default: nil, the source is ready
-	// when its controller starts it.
+	// lead would accept events, and the leader would miss them. Default: that of the controller
+	// manager of [AddListener], and otherwise nil: the source is ready when its controller starts
+	// it.
 	Elected <-chan struct{}
-	// Logger gets panics of map functions, and each delivery at debug level. Default: ctrl.Log.
+	// Logger gets panics of map functions, and each delivery at debug level. Default: that of the
+	// listener, and otherwise ctrl.Log.
 	Logger *slog.Logger
 	// Handled is called after each delivery with the number of its requests, and the error for the
 	// listener. No request and no error means that the map function did not need the event, or that
@@ -58,18 +61,30 @@ type Source[request comparable] struct {
 	mapFunc MapFunc[request]
 	opts    SourceOptions
 
+	// attached is nil for a source without a listener of this package.
+	attached atomic.Pointer[attachment]
+	// asked means that a handler's caller has asked for Ready or Handle.
+	asked atomic.Bool
 	// target is nil before a controller starts.
 	target atomic.Pointer[target[request]]
+}
+
+// attachment is the place of a source in a listener.
+type attachment struct {
+	listener *Listener
+	manager  core.Manager
 }
 
 var (
 	_ source.TypedSource[string] = (*Source[string])(nil)
 	_ core.Handler               = (*Source[string])(nil)
 	_ core.Readier               = (*Source[string])(nil)
+	_ attachable                 = (*Source[string])(nil)
 )
 
-// NewSource returns a source of the requests that mapFunc makes of deliveries. mapFunc is required:
-// without one, Start fails.
+// NewSource returns a source of the requests that mapFunc makes of deliveries, for a consumer of
+// NATS or a listener that is made otherwise. [SourceFor] makes one for a listener of [AddListener].
+// mapFunc is required: without one, Start fails.
 func NewSource[request comparable](mapFunc MapFunc[request], opts SourceOptions) *Source[request] {
 	return &Source[request]{mapFunc: mapFunc, opts: option.WithDefaults(opts, SourceOptions{
 		Logger: defaultLogger(), Handled: func(hook.Handled) {},
@@ -77,20 +92,67 @@ func NewSource[request comparable](mapFunc MapFunc[request], opts SourceOptions)
 }
 
 // String names the source in the log of its controller.
-func (s *Source[request]) String() string { return "runtime watcher" }
+func (s *Source[request]) String() string {
+	if s == nil || s.attached.Load() == nil {
+		return "runtime watcher"
+	}
+	return fmt.Sprintf("runtime watcher, manager %q", s.attached.Load().manager)
+}
 
 // Start opens the source. Only a controller calls it. It does not block. It fails if the source
-// serves another controller that still runs.
+// serves another controller that still runs. If nothing has given events to the source 30 s later,
+// the log says what is missing.
 func (s *Source[request]) Start(ctx context.Context, queue workqueue.TypedRateLimitingInterface[request]) error {
 	if s == nil || s.mapFunc == nil {
 		return errNoMapFunc
 	}
 	old := s.target.Load()
 	if old != nil && !old.stopped() || !s.target.CompareAndSwap(old, newTarget(ctx.Done(), queue)) {
-		return errTaken
+		return fmt.Errorf("%s: %w", s, errTaken)
+	}
+
+	check := time.AfterFunc(notStarted, s.warnWithoutEvents)
+	context.AfterFunc(ctx, func() { check.Stop() })
+	return nil
+}
+
+// warnWithoutEvents reports a source that no running listener feeds.
+func (s *Source[request]) warnWithoutEvents() {
+	switch at := s.attached.Load(); {
+	case at == nil && !s.asked.Load():
+		s.opts.Logger.Info("nothing has asked this source for its state in the first 30 s of its controller. " +
+			"Without a runtime, that is as it should be. Otherwise make the source by SourceFor, " +
+			"or pass it to a listener or consumer")
+	case at != nil && at.listener.served.Load() == nil:
+		s.opts.Logger.Warn("the controller has started, and the listener of its events has not, so that none arrives: "+
+			"pass the listener to mgr.Add", slog.String("listener", at.listener.config.Name),
+			slog.String("manager", string(at.manager)))
+	}
+}
+
+// attach implements [attachable].
+func (s *Source[request]) attach(to *Listener, name core.Manager) error {
+	if s == nil || s.mapFunc == nil {
+		return errNoMapFunc
+	}
+	if !s.attached.CompareAndSwap(nil, &attachment{to, name}) {
+		return fmt.Errorf("this source takes the events of manager %q already: "+
+			"call SourceFor once for each name and controller", s.attached.Load().manager)
+	}
+	if s.opts.Elected == nil {
+		s.opts.Elected = to.elected
+	}
+	if to.config.Fleet != nil {
+		s.Follow(to.config.Fleet, name)
 	}
 	return nil
 }
+
+// hasStarted implements [attachable].
+func (s *Source[request]) hasStarted() bool { return s.target.Load() != nil }
+
+// leads implements [attachable].
+func (s *Source[request]) leads() <-chan struct{} { return s.opts.Elected }
 
 // Handle returns nil if all requests that the map function made of d are in the queue. Otherwise
 // the sender must send the event again. Requests that are in the queue nevertheless do no harm. It
@@ -100,6 +162,7 @@ func (s *Source[request]) Start(ctx context.Context, queue workqueue.TypedRateLi
 // map function fails, the error has the reason of its error, or "map_failed", or after a panic
 // "map_panicked".
 func (s *Source[request]) Handle(ctx context.Context, d core.Delivery) error {
+	s.asked.Store(true)
 	requests, err := s.handle(ctx, d)
 	s.opts.Handled(hook.Handled{Delivery: d, Requests: requests, Err: err})
 	if s.opts.Logger.Enabled(ctx, slog.LevelDebug) {
@@ -175,6 +238,7 @@ func (s *Source[request]) open() (*target[request], error) {
 // controller does not run, as on a replica that does not lead. A listener calls it before it
 // acknowledges a heartbeat. It does not block.
 func (s *Source[request]) Ready() error {
+	s.asked.Store(true)
 	_, err := s.open()
 	return err
 }

@@ -2,6 +2,7 @@ package informer
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -24,6 +25,8 @@ type follower struct {
 	objects *objects
 	// whole is whether an object did not count generations, so that metadata is not enough.
 	whole bool
+	// unended counts the streaming watches in a row of which the API server did not end the list.
+	unended atomic.Int32
 
 	health     *health
 	conditions []*condition
@@ -103,12 +106,16 @@ func (f *follower) reflect(ctx context.Context, r *resource) {
 }
 
 func (f *follower) partsOf(r *resource) parts {
-	return parts{
+	p := parts{
 		field:      f.watch.Field,
 		generation: f.objects != nil && f.watch.Field == core.FieldSpec && r.countsGenerations() && !f.whole,
 		hasStatus:  r.hasStatus,
 		labels:     f.objects == nil,
 	}
+	if f.objects != nil {
+		p.owner = f.objects.opts.OwnerAnnotation
+	}
+	return p
 }
 
 // isRetried reports whether a reflector repeats the same request after an error.

@@ -95,6 +95,10 @@ func (c *condition) String() string {
 
 func reasonOf(err error) string {
 	switch {
+	case errors.Is(err, errEndless):
+		return "endless_list"
+	case errors.Is(err, errNoProgress):
+		return "unreachable"
 	case apierrors.IsUnauthorized(err):
 		return "unauthenticated"
 	case apierrors.IsForbidden(err):

@@ -3,6 +3,7 @@ package informer
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -65,25 +66,55 @@ func (q *requests) note(ctx context.Context, err error) {
 }
 
 func (q *requests) list(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
-	body, err := q.stream(ctx, opts, acceptMetadataList)
+	limit := newLimit(ctx)
+	defer limit.end()
+	body, err := q.stream(limit.ctx, opts, acceptMetadataList)
 	if err != nil {
-		return nil, err
+		return nil, limit.cause(err)
 	}
 	defer body.Close()
-	return readList(body, q.parts)
+	page, err := readList(limit.reader(body), q.parts)
+	if err != nil {
+		return nil, limit.cause(err)
+	}
+	return page, nil
 }
 
 func (q *requests) open(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+	lists := opts.SendInitialEvents != nil
+	if lists && q.unended.Load() >= mostUnended {
+		return nil, errEndless
+	}
 	opts.Watch = true
-	body, err := q.stream(ctx, opts, acceptMetadata)
+	limit := newLimit(ctx)
+	body, err := q.stream(limit.ctx, opts, acceptMetadata)
 	if err != nil {
-		return nil, err
+		limit.end()
+		return nil, limit.cause(err)
+	}
+	if !lists {
+		limit.watchFor(opts.TimeoutSeconds)
 	}
 	// After a broken event, the objects are listed again.
 	broken := apierrors.NewClientErrorReporter(http.StatusInternalServerError, "watch", "")
-	lists := opts.SendInitialEvents != nil
-	f := &frames{body: body, json: json.NewDecoder(body), parts: q.parts, lists: lists, works: q.works}
+	f := &frames{
+		body: body, json: json.NewDecoder(body), parts: q.parts, lists: lists, works: q.works,
+		limit: limit, unended: q.noteUnended, listed: func() { q.unended.Store(0) },
+	}
 	return watch.NewStreamWatcher(f, broken), nil
+}
+
+// mostUnended is the number of unended lists in a row after which the objects are listed the other
+// way for good. The end of the first one may be that of an API server.
+const mostUnended = 2
+
+// noteUnended notes a list of a streaming watch that has no end. One that this end had to end is
+// proof enough.
+func (q *requests) noteUnended(endless bool) {
+	if q.unended.Add(1) >= mostUnended || endless {
+		q.unended.Store(mostUnended)
+		q.fails(errEndless)
+	}
 }
 
 func (q *requests) stream(ctx context.Context, opts metav1.ListOptions, metadata string) (io.ReadCloser, error) {
@@ -185,7 +216,12 @@ type frames struct {
 	// lists is whether the initial objects of the watch are still arriving. They prove nothing.
 	lists bool
 	works func()
-	frame struct {
+	// limit ends a list that has no end. Unended reports a list without end, and whether the limit
+	// ended it. Listed reports the end of a list.
+	limit   *limit
+	unended func(endless bool)
+	listed  func()
+	frame   struct {
 		Type   watch.EventType `json:"type"`
 		Object json.RawMessage `json:"object"`
 	}
@@ -194,7 +230,7 @@ type frames struct {
 func (f *frames) Decode() (watch.EventType, runtime.Object, error) {
 	f.frame.Object = f.frame.Object[:0] // Its memory is used again.
 	if err := f.json.Decode(&f.frame); err != nil {
-		return "", nil, err
+		return "", nil, f.ended(err)
 	}
 	if f.frame.Type == watch.Error {
 		var status metav1.Status
@@ -205,10 +241,45 @@ func (f *frames) Decode() (watch.EventType, runtime.Object, error) {
 	if err != nil {
 		return "", nil, err
 	}
-	if f.lists = f.lists && !object.endOfList; !f.lists {
-		f.works()
-	}
+	f.observe(object)
 	return f.frame.Type, object, nil
 }
 
-func (f *frames) Close() { _ = f.body.Close() }
+// observe notes that the list goes on, or that the watch works.
+func (f *frames) observe(object *state) {
+	wasListing := f.lists
+	f.lists = f.lists && !object.endOfList
+	switch {
+	case !f.lists:
+		f.works()
+	case f.frame.Type == watch.Added:
+		f.limit.extend()
+	}
+	if wasListing && !f.lists {
+		f.listed()
+		f.limit.watchFor(nil)
+	}
+}
+
+// ended returns the error of a stream that has ended.
+func (f *frames) ended(err error) error {
+	over := f.limit.isOver()
+	switch {
+	case f.lists && over:
+		f.unended(true)
+		return errEndless
+	case f.lists && errors.Is(err, io.EOF):
+		f.unended(false)
+		return err
+	case over:
+		return io.EOF // In the place of the end that the API server did not send.
+	default:
+		return err
+	}
+}
+
+// Close may be called more than once, and while Decode reads.
+func (f *frames) Close() {
+	f.limit.end()
+	_ = f.body.Close()
+}

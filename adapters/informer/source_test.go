@@ -75,9 +75,14 @@ func widgets() watch.Watch {
 // start starts the source, and waits until nothing happens any more.
 func (s *scene) start(opts informer.Options, watches ...watch.Watch) {
 	s.t.Helper()
+	s.startAt(s.server.config(), opts, watches...)
+}
+
+func (s *scene) startAt(config *rest.Config, opts informer.Options, watches ...watch.Watch) {
+	s.t.Helper()
 	opts.Logger = slog.New(slog.NewTextHandler(&s.log, nil))
 	opts.Hooks = informer.Hooks{Observed: s.observed, Failed: s.failed, Proved: s.proved}
-	source, err := informer.New(s.server.config(), core.AcceptorFunc(s.accept), watches, opts)
+	source, err := informer.New(config, core.AcceptorFunc(s.accept), watches, opts)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -349,6 +354,23 @@ func TestRequireOwner(t *testing.T) {
 		if n := s.decisions["no_owner"]; n != 2 {
 			t.Errorf("%d changes without owner, want 2", n)
 		}
+	})
+}
+
+// The names of one operator are no names to another one.
+func TestOwnerAnnotation(t *testing.T) {
+	inBubble(t, func(s *scene) {
+		owned := func(o object, name, owner string) object {
+			return o.with("metadata.annotations", map[string]any{name: owner})
+		}
+		const fleet = "fleet.example.com/owned-by"
+		s.server.put("widgets", owned(newObject("a", 1, 1), fleet, "fleet/a"))
+		s.server.put("widgets", owned(newObject("b", 1, 1), core.OwnerAnnotation, "fleet/b"))
+		s.start(informer.Options{OwnerAnnotation: fleet, RequireOwner: true}, widgets())
+		s.want("resync of fleet/a")
+		s.server.put("widgets", owned(newObject("a", 1, 2), fleet, "fleet/c"))
+		s.server.put("widgets", owned(newObject("b", 2, 2), core.OwnerAnnotation, "fleet/c"))
+		s.want("UPDATE spec Widget default/a 1 of fleet/c")
 	})
 }
 

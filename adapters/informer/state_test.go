@@ -47,7 +47,7 @@ func states() []string {
 // does not ask it.
 func TestDigestsDecideAsObjects(t *testing.T) {
 	for _, field := range []core.Field{core.FieldSpec, core.FieldStatus} {
-		p := parts{field: field}
+		p := parts{field: field, owner: core.OwnerAnnotation}
 		for _, before := range states() {
 			for _, after := range states() {
 				c := core.Change{Operation: core.OperationUpdate, Old: object(t, before), New: object(t, after)}
@@ -129,7 +129,10 @@ func TestInitialObjectsProveNothing(t *testing.T) {
 	const added = `{"type":"ADDED","object":{"metadata":{"name":"a"}}}`
 	const end = `{"type":"BOOKMARK","object":{"metadata":{"annotations":{"k8s.io/initial-events-end":"true"}}}}`
 	proofs := 0
+	limit := newLimit(t.Context())
+	defer limit.end()
 	f := &frames{
+		limit: limit, listed: func() {},
 		json: json.NewDecoder(strings.NewReader(added + added + end + added)), lists: true, works: func() { proofs++ },
 	}
 	for _, want := range []int{0, 0, 1, 2} {

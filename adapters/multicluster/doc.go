@@ -6,7 +6,8 @@
 //
 //  1. Make a [Provider] from Secrets with kubeconfigs, and a controller manager of
 //     multicluster-runtime with it.
-//  2. Call controllerruntime.SetUpListener with the local controller manager and [Enqueue].
+//  2. Call controllerruntime.AddListener with the local controller manager, and controllerruntime.SourceFor
+//     with [Enqueue].
 //  3. Pass its source to [Complete], in place of For and Complete of a builder. The reconciler
 //     stays as it is.
 //

@@ -74,7 +74,9 @@ func serverProgram(t *testing.T) string {
 type broker struct {
 	t         *testing.T
 	addr, dir string
-	process   *exec.Cmd
+	// program is a path, "" for the server of this repository.
+	program string
+	process *exec.Cmd
 }
 
 func newBroker(t *testing.T) *broker {
@@ -92,7 +94,11 @@ func (b *broker) config() string { return filepath.Join(b.dir, "nats.conf") }
 // start returns when the server accepts connections.
 func (b *broker) start() {
 	b.t.Helper()
-	b.process = exec.Command(serverProgram(b.t), "-c", b.config()) // Its life is that of the broker.
+	program := b.program
+	if program == "" {
+		program = serverProgram(b.t)
+	}
+	b.process = exec.Command(program, "-c", b.config()) // Its life is that of the broker.
 	if err := b.process.Start(); err != nil {
 		b.t.Fatal(err)
 	}

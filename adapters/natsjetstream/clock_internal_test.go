@@ -97,7 +97,7 @@ func offline(t *testing.T, handler core.Handler, age time.Duration) (*Consumer, 
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &Consumer{opts: opts, intake: in}, &stored{body: encoded.Body, age: age}
+	return &Consumer{opts: opts, intake: in, paced: opts.Logger}, &stored{body: encoded.Body, age: age}
 }
 
 // A heartbeat that has waited in the stream must not make a runtime look fresh, also if the clock of

@@ -108,29 +108,3 @@ func (c *Consumer) logStatus(ctx context.Context, status nats.Status, lost time.
 		return lost
 	}
 }
-
-type outage struct {
-	*Consumer
-
-	manager core.Manager
-	reason  string
-}
-
-// began logs a failure, unless the last one had the same reason.
-func (o *outage) began(ctx context.Context, err error) {
-	reason := core.Reason(classify("", err))
-	if reason == o.reason {
-		return
-	}
-	o.reason = reason
-	o.opts.Logger.WarnContext(ctx, "no messages from the stream, retrying",
-		slog.String("manager", string(o.manager)), slog.Any("error", err))
-}
-
-func (o *outage) ended(ctx context.Context) {
-	if o.reason == "" {
-		return
-	}
-	o.reason = ""
-	o.opts.Logger.InfoContext(ctx, "messages from the stream again", slog.String("manager", string(o.manager)))
-}

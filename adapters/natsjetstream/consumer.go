@@ -94,6 +94,9 @@ type Hooks struct {
 	// Backlog is called each minute by the replica that takes the messages of a manager, and when
 	// that replica stops to take messages.
 	Backlog func(hook.Backlog)
+	// Unavailable is called when this replica cannot take the messages of a manager in two attempts,
+	// a second apart, and when messages are taken again.
+	Unavailable func(hook.Unavailability)
 	// Redelivered is called for each message that the stream delivers again.
 	Redelivered func(hook.Redelivery)
 }
@@ -114,6 +117,7 @@ func (o Options) withDefaults() Options {
 			Concluded:   func(hook.Conclusion) {},
 			Backlog:     func(hook.Backlog) {},
 			Redelivered: func(hook.Redelivery) {},
+			Unavailable: func(hook.Unavailability) {},
 		},
 	})
 }
@@ -142,6 +146,7 @@ type Consumer struct {
 	paced    *slog.Logger // for lines that a runtime can cause without end
 	returns  returns
 	partial  partial
+	problems problems
 	managers []core.Manager
 	now      func() time.Time
 	ackWait  time.Duration
@@ -201,11 +206,15 @@ func resultOf(err error) result {
 // NeedLeaderElection returns false: controller-runtime then starts the consumer on every replica.
 func (c *Consumer) NeedLeaderElection() bool { return false }
 
-// Ready returns nil while Start runs and the connection is open, and otherwise an error that wraps
-// [core.ErrNotReady]. It is for a readiness probe, and does not ask the handlers.
+// Ready returns nil while Start runs, the connection is open and each stream lets this replica take
+// messages. Otherwise it returns an error that wraps [core.ErrNotReady], with the words of the
+// server. It is for a readiness probe, and does not ask the handlers.
 func (c *Consumer) Ready() error {
 	if !c.serving.Load() || !c.conn.IsConnected() {
 		return fmt.Errorf("%w: there is no connection to a NATS server, or Start does not run", core.ErrNotReady)
+	}
+	if problem := c.problems.err(); problem != nil {
+		return fmt.Errorf("%w: %w", core.ErrNotReady, problem)
 	}
 	return nil
 }

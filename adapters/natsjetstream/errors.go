@@ -73,6 +73,8 @@ func classify(subject string, err error) *publishError {
 	case errors.Is(err, nats.ErrConnectionClosed), errors.Is(err, nats.ErrReconnectBufExceeded),
 		errors.Is(err, nats.ErrDisconnected), errors.Is(err, nats.ErrConnectionReconnecting):
 		failed.reason = reasonDisconnected
+	case errors.Is(err, errSubject):
+		failed.reason = reasonStream
 	case errors.As(err, &api):
 		failed.reason, failed.Err = reasonOfStream(api), both(core.ErrNotReady, err)
 	}

@@ -24,6 +24,9 @@ func (c *Consumer) ReceiveWith(farEnd core.Forwarder) {
 // ParseSubject is for tests of subjects.
 var ParseSubject = parseSubject
 
+// CheckSubjects is for tests of streams.
+var CheckSubjects = checkSubjects
+
 // SetClock replaces the clock of the process.
 func (c *Consumer) SetClock(now func() time.Time) { c.now = now }
 

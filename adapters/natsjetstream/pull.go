@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -31,8 +32,10 @@ const (
 // serve also ends when the connection is closed, which watchConnection reports.
 func (c *Consumer) serve(ctx context.Context, manager core.Manager) {
 	out := &outage{Consumer: c, manager: manager}
+	defer out.forget()
 	for ctx.Err() == nil {
 		if c.intake.Ready(manager) != nil {
+			out.forget()
 			periodic.Pause(ctx, readyInterval)
 			continue
 		}
@@ -60,6 +63,7 @@ func (c *Consumer) serveWhileReady(ctx context.Context, out *outage) error {
 	})
 	err := c.pull(pulling, out)
 	if pulling.Err() != nil {
+		c.opts.Hooks.Backlog(hook.Backlog{Manager: out.manager}) // Another replica takes the messages.
 		return nil
 	}
 	return err
@@ -72,21 +76,25 @@ func (c *Consumer) pull(ctx context.Context, out *outage) error {
 		return err
 	}
 	c.reportBacklog(out.manager, clock, stream.CachedInfo())
-	defer c.opts.Hooks.Backlog(hook.Backlog{Manager: out.manager}) // Another replica takes the messages.
 	queues := c.newQueues(ctx, out.manager, clock)
+	queues.pullAtMost(durable.CachedInfo().Config.MaxRequestBatch)
 	defer queues.running.Wait()
-	working, stop := context.WithCancel(ctx)
-	defer stop()
+	working, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
 	queues.running.Go(func() { periodic.Call(working, c.ackWait/extensions, queues.extend) })
 	queues.running.Go(func() {
-		periodic.Call(working, clockInterval, func() { c.measure(working, out.manager, clock, stream) })
+		periodic.Call(working, clockInterval, func() {
+			if err := c.measure(working, out.manager, clock, stream); err != nil {
+				stop(err)
+			}
+		})
 	})
 	for {
-		room, err := queues.reserve(ctx)
+		room, err := queues.reserve(working)
 		if err != nil {
-			return err
+			return context.Cause(working)
 		}
-		if err := queues.fetch(ctx, durable, room); err != nil {
+		if err := queues.fetch(working, durable, room); err != nil {
 			return fmt.Errorf("natsjetstream: messages for %s: %w", out.manager, err)
 		}
 		out.ended(ctx)
@@ -95,8 +103,11 @@ func (c *Consumer) pull(ctx context.Context, out *outage) error {
 
 const extensions = 4
 
-// measure waits at most clockTimeout. After a failure, the last measurement stays.
-func (c *Consumer) measure(ctx context.Context, manager core.Manager, clock *clock, stream jetstream.Stream) {
+// measure waits at most clockTimeout. After a failure, the last measurement stays. Its error is of a
+// stream that another program has changed, so that no messages come any more.
+func (c *Consumer) measure(
+	ctx context.Context, manager core.Manager, clock *clock, stream jetstream.Stream,
+) error {
 	began := clock.now()
 	asking, cancel := context.WithTimeout(ctx, clockTimeout)
 	defer cancel()
@@ -104,10 +115,25 @@ func (c *Consumer) measure(ctx context.Context, manager core.Manager, clock *clo
 	case err == nil:
 		clock.learn(began, info)
 		c.reportBacklog(manager, clock, info)
+		return c.checkStream(ctx, manager, &info.Config)
 	case ctx.Err() == nil:
 		c.paced.WarnContext(ctx, "the stream does not return its time, so the age of messages drifts",
 			slog.Any("error", err))
 	}
+	return nil
+}
+
+// checkStream warns of a stream that may lose messages. Its error is of a stream that takes none.
+func (c *Consumer) checkStream(ctx context.Context, manager core.Manager, config *jetstream.StreamConfig) error {
+	if err := checkSubjects(config, manager); err != nil {
+		return fmt.Errorf("natsjetstream: stream %s: %w", config.Name, err)
+	}
+	if !losesNothing(*config) {
+		c.paced.WarnContext(ctx,
+			"stream may lose messages that were not handled, want the limits and denials of StreamConfig",
+			slog.String("stream", config.Name))
+	}
+	return nil
 }
 
 func (c *Consumer) reportBacklog(manager core.Manager, clock *clock, info *jetstream.StreamInfo) {
@@ -132,11 +158,11 @@ func (c *Consumer) open(
 	if stream, err = c.openStream(ctx, manager, clock); err != nil {
 		return nil, nil, fmt.Errorf("natsjetstream: stream %s: %w", streamName(manager), err)
 	}
-	if config := stream.CachedInfo().Config; !losesNothing(config) {
-		c.paced.WarnContext(ctx,
-			"stream may lose messages that were not handled, want the limits and denials of StreamConfig",
-			slog.String("stream", config.Name))
-	} else if config.Replicas > 1 && !c.isStrict(ctx, config.Name) {
+	config := stream.CachedInfo().Config
+	if err := c.checkStream(ctx, manager, &config); err != nil {
+		return nil, nil, err
+	}
+	if losesNothing(config) && config.Replicas > 1 && !c.isStrict(ctx, config.Name) {
 		c.paced.WarnContext(ctx,
 			"runtimes can change the leader of the stream, want NATS servers with strict JSON",
 			slog.String("stream", config.Name))
@@ -180,6 +206,8 @@ type queues struct {
 	manager core.Manager
 	clock   *clock // That of the leader of the stream.
 	slots   chan struct{}
+	// most bounds the messages of one pull. Only the goroutine that pulls uses it.
+	most    int
 	running sync.WaitGroup
 
 	mu     sync.Mutex
@@ -197,8 +225,36 @@ func (c *Consumer) newQueues(ctx context.Context, manager core.Manager, clock *c
 	return &queues{
 		Consumer: c, ctx: ctx, manager: manager, clock: clock,
 		slots: make(chan struct{}, c.opts.MaxInFlight), queues: map[core.RuntimeID]*queue{},
+		most: c.opts.MaxInFlight,
 	}
 }
+
+// pullAtMost takes the limit of a server or of a durable consumer. 0: there is none.
+func (q *queues) pullAtMost(limit int) {
+	if limit > 0 {
+		q.most = min(q.most, limit)
+	}
+}
+
+// shrinkPulls reports whether err is of a server that allows smaller pulls only. It has the next
+// ones at most as large as the server says, or half as large as the last.
+func (q *queues) shrinkPulls(err error) bool {
+	_, text, refused := strings.Cut(err.Error(), exceededBatch)
+	if !refused || q.most <= 1 {
+		return false
+	}
+	const half = 2
+	limit := 0
+	_, _ = fmt.Sscanf(text, " of %d", &limit) // Another text leaves 0.
+	if limit < 1 || limit >= q.most {
+		limit = q.most / half
+	}
+	q.most = limit
+	return true
+}
+
+// exceededBatch is in the answer of a server to a pull of too many messages (status 409).
+const exceededBatch = "Exceeded MaxRequestBatch"
 
 // reserve waits for a slot, and returns the number of all that are free. They are taken then.
 func (q *queues) reserve(ctx context.Context) (room int, err error) {
@@ -224,7 +280,7 @@ func (q *queues) fetch(ctx context.Context, from jetstream.Consumer, room int) e
 			<-q.slots
 		}
 	}()
-	batch, err := from.Fetch(room, jetstream.FetchMaxWait(fetchWait))
+	batch, err := from.Fetch(min(room, q.most), jetstream.FetchMaxWait(fetchWait))
 	if err != nil {
 		return err
 	}
@@ -236,7 +292,10 @@ func (q *queues) fetch(ctx context.Context, from jetstream.Consumer, room int) e
 		room--
 		q.add(msg)
 	}
-	return batch.Error()
+	if err := batch.Error(); err != nil && !q.shrinkPulls(err) {
+		return err
+	}
+	return nil
 }
 
 // add lets the further messages of a loud runtime come later.

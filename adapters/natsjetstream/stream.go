@@ -25,6 +25,9 @@ const (
 // streamName is also the prefix of the stream's API subjects.
 func streamName(manager core.Manager) string { return subjectRoot + "-" + string(manager) }
 
+// subjects are those of all runtimes.
+func subjects(manager core.Manager) string { return subjectRoot + "." + string(manager) + ".*" }
+
 // StreamConfig returns the stream of a manager: a work queue on disk of at most 1 GiB, and at most
 // 256 batches of one runtime. A full stream refuses new messages and removes none, so that the
 // outbox of the runtime keeps its events. It denies to be purged: a server without strict JSON
@@ -34,7 +37,7 @@ func StreamConfig(manager core.Manager) jetstream.StreamConfig {
 	return jetstream.StreamConfig{
 		Name:                 streamName(manager),
 		Description:          "events of runtimes for " + string(manager),
-		Subjects:             []string{subjectRoot + "." + string(manager) + ".*"},
+		Subjects:             []string{subjects(manager)},
 		Retention:            jetstream.WorkQueuePolicy,
 		Storage:              jetstream.FileStorage,
 		Discard:              jetstream.DiscardNew,
@@ -106,7 +109,7 @@ func losesNothing(config jetstream.StreamConfig) bool {
 func consumerConfig(manager core.Manager, ackWait time.Duration) jetstream.ConsumerConfig {
 	return jetstream.ConsumerConfig{
 		Durable:       string(manager),
-		FilterSubject: subjectRoot + "." + string(manager) + ".*",
+		FilterSubject: subjects(manager),
 		AckPolicy:     jetstream.AckExplicitPolicy,
 		AckWait:       ackWait,
 		MaxDeliver:    -1,

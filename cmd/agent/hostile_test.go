@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
+	"regexp"
 	"runtime"
 	"strings"
 	"sync"
@@ -17,8 +19,12 @@ import (
 
 var lasts = flag.Duration("attack", time.Second, "how long each attack lasts, at least")
 
-// residentLimit is the limit of the agent's resident memory in MiB, whatever strangers send.
-const residentLimit = 40
+// residentLimit is the limit of the agent's resident memory in MiB, whatever strangers send. With
+// an outbox that is full of the largest events, it is residentFull.
+const (
+	residentLimit = 40
+	residentFull  = 44
+)
 
 // attack is one connection of a stranger. It returns when the agent has enough of it, or ctx ends.
 type attack func(ctx context.Context, conn net.Conn)
@@ -130,25 +136,110 @@ func TestResidentMemoryUnderHostileInput(t *testing.T) {
 		"all": {512, false, oneOf(halfSent("/canary", 16<<10, 16<<10-1), halfSent("/validate/widgets", 64<<10, 60<<10),
 			halfSent("/validate/widgets", 8<<20, 4<<20), largeHeader, manyMembers)},
 	} {
-		t.Run(name, func(t *testing.T) {
-			peak := assailed(t, path, test.connections, test.plain, test.attack)
-			if peak > residentLimit {
-				t.Errorf("peak of the resident memory is %.1f MiB, want at most %d", peak, residentLimit)
+		for _, full := range []bool{false, true} {
+			limit := residentLimit
+			if full {
+				name += ", with a full outbox"
+				limit = residentFull
 			}
-		})
+			t.Run(name, func(t *testing.T) {
+				peak := assailed(t, path, full, test.connections, test.plain, test.attack)
+				if peak > float64(limit) {
+					t.Errorf("peak of the resident memory is %.1f MiB, want at most %d", peak, limit)
+				}
+			})
+		}
 	}
 }
 
-// assailed returns the peak of the resident memory of a new agent under an attack, in MiB.
-func assailed(t *testing.T, path string, connections int, plain bool, attack attack) (peak float64) {
+// scraped returns the metrics of an agent.
+func scraped(t *testing.T, address string) string {
 	t.Helper()
-	p, kcp := newPlane(t)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+"/metrics", nil)
+	noError(t, err)
+	answer, err := http.DefaultClient.Do(request)
+	noError(t, err)
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	noError(t, err)
+	return string(text)
+}
+
+// overflowed matches the metric of events that an outbox had no room for.
+var overflowed = regexp.MustCompile(`events_dropped_total{[^}]*reason="overflow"[^}]*} [1-9]`)
+
+// fill posts reviews of objects with the longest names, owners and versions that the agent takes,
+// until its outbox drops events.
+func fill(t *testing.T, p pki, webhook string) {
+	t.Helper()
+	const writers, objects = 8, 5000 // Of 2.2 kB each.
+	transport := &http.Transport{
+		TLSClientConfig:     &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: p.ca.Pool()},
+		MaxIdleConnsPerHost: writers,
+	}
+	defer transport.CloseIdleConnections()
+	client := &http.Client{Transport: transport, Timeout: patience}
+
+	var (
+		all    sync.WaitGroup
+		serial atomic.Int64
+	)
+	for range writers {
+		all.Go(func() {
+			// The second round gives each key a newer event beside it.
+			for n := serial.Add(1); n <= 2*objects && !t.Failed(); n = serial.Add(1) {
+				body := largestReview(int(n) % objects)
+				request, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+webhook+"/validate/widgets", strings.NewReader(body))
+				request.Header.Set("Content-Type", "application/json")
+				request.Header.Set("Traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+				answer, err := client.Do(request)
+				if err != nil {
+					t.Errorf("review: %v", err)
+					return
+				}
+				_, _ = io.Copy(io.Discard, answer.Body)
+				_ = answer.Body.Close()
+			}
+		})
+	}
+	all.Wait()
+}
+
+func largestReview(number int) string {
+	const identity = 1024 - len("default") - len("v1") - len("ConfigMap")
+	name := fmt.Sprintf("%0*d", identity, number)
+	object := func(version int) string {
+		return fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"%s","namespace":"default","uid":"%064d",`+
+			`"resourceVersion":"%d","annotations":{"operator.kyma-project.io/owned-by":"%s/%s"}},"data":{"a":"%d"}}`,
+			name, number, version, strings.Repeat("n", 63), strings.TrimSuffix(strings.Repeat(strings.Repeat("o", 62)+".", 4), "."), version)
+	}
+	return fmt.Sprintf(`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"u","operation":"UPDATE",`+
+		`"kind":{"version":"v1","kind":"ConfigMap"},"name":"%s","namespace":"default","object":%s,"oldObject":%s}}`,
+		name, object(2), object(1))
+}
+
+// assailed returns the peak of the resident memory of a new agent under an attack, in MiB.
+func assailed(t *testing.T, path string, full bool, connections int, plain bool, attack attack) (peak float64) {
+	t.Helper()
+	p := newPKI(t)
+	status := http.StatusOK
+	if full {
+		status = http.StatusServiceUnavailable
+	}
+	kcp := newControlPlane(t, p, status)
 	ca, cert, key := p.volume.Paths()
 	agent := startProcess(patient(t), t, path, "WEBHOOK_PORT=0", "METRICS_PORT=0",
 		"CA_CERT="+ca, "TLS_CERT="+cert, "TLS_KEY="+key, "KCP_ADDR="+kcp.address(),
 		"CANARY_LEASE=kyma-system/canary", "CANARY_API_SERVER=https://127.0.0.1:1",
 		"CANARY_CA_CERT="+ca, "CANARY_TOKEN_FILE="+ca)
-	webhook, _ := agent.log.addresses(t)
+	webhook, metrics := agent.log.addresses(t)
+	if full {
+		fill(t, p, webhook)
+		if text := scraped(t, metrics); !overflowed.MatchString(text) {
+			t.Fatalf("no event was dropped, so the outbox is not full:\n%s", text)
+		}
+		t.Logf("%.1f MiB with a full outbox, before the attack", residentPeak(t, agent.Process.Pid))
+	}
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	var (

@@ -47,7 +47,11 @@ func TestExpectedRuntimes(t *testing.T) {
 			return o
 		}
 		objects := controllerruntimetest.NewCache(object("ours", ours), object("former", "other"), object("installed"))
-		if err := expect(objects, watched); err != nil {
+		kymas, err := newKymas(objects, 5)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := kymas.Track(watched, operator); err != nil {
 			t.Fatal(err)
 		}
 		objects.Set(object("installed", "other", ours))

@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"time"
 
@@ -16,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	toolscache "k8s.io/client-go/tools/cache"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -33,6 +31,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/internal/connect"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
@@ -70,9 +69,10 @@ type Options struct {
 	// Leave reports whether the agent of a Kyma is removed, or not installed. It is called
 	// concurrently, and must not change the object. Default: none is.
 	Leave func(kyma client.Object) bool
-	// The parts have these options. SetUp sets the hooks and the fleet of Listener unless it has
-	// its own, and the names of lifecycle-manager in the others.
-	Listener     controllerruntime.ComponentOptions
+	// The parts have these options. SetUp sets Addr, Senders, Verifier and Runtimes of Listener, its
+	// hooks and its fleet unless it has its own, and the names of lifecycle-manager in the others.
+	Listener     controllerruntime.ListenerConfig
+	Source       controllerruntime.SourceOptions
 	Keys         keys.FilesOptions
 	Certificates certificates.Options
 	Agent        installation.Options
@@ -82,11 +82,11 @@ type Options struct {
 }
 
 func (o Options) validate() error {
-	host, _, err := net.SplitHostPort(o.Address)
+	parsed, err := connect.ParseAddress(o.Address)
 	switch {
 	case o.Step < 2 || o.Step > 8:
 		return fmt.Errorf("lifecyclemanager: Step is %d, want 2 to 8", o.Step)
-	case o.Step >= 4 && (err != nil || host == ""):
+	case o.Step >= 4 && (err != nil || parsed.Port() == ""):
 		return fmt.Errorf("lifecyclemanager: Address is %q, want <host>:<port> from step 4 on", o.Address)
 	case o.Step >= 5 && o.Image == "":
 		return errors.New("lifecyclemanager: Image is empty, want that of the agent from step 5 on")
@@ -107,7 +107,7 @@ func SetUp(mgr ctrl.Manager, addr string, opts Options) (*controllerruntime.Sour
 	if err != nil {
 		return nil, err
 	}
-	opts.Listener.Listener.Fleet = cmp.Or(opts.Listener.Listener.Fleet, watched)
+	opts.Listener.Fleet = cmp.Or(opts.Listener.Fleet, watched)
 	received, err := listen(mgr, addr, opts)
 	if err == nil && opts.Step >= 3 {
 		err = watcher.SetUp(mgr, watcher.Options{})
@@ -118,21 +118,28 @@ func SetUp(mgr ctrl.Manager, addr string, opts Options) (*controllerruntime.Sour
 	return received, err
 }
 
+// newKymas returns the runtimes. A fleet expects those with our agent, from step 5 on: former agents
+// send no heartbeats.
+func newKymas(objects cache.Cache, step int) (*controllerruntime.Runtimes, error) {
+	object := &metav1.PartialObjectMetadata{}
+	object.SetGroupVersionKind(kyma)
+	return controllerruntime.NewRuntimes(objects, object, controllerruntime.ByLabel(runtimeID),
+		controllerruntime.RuntimesOptions{Expected: func(object client.Object, _ core.Manager) bool {
+			return step >= 5 && controllerutil.ContainsFinalizer(object, ours)
+		}})
+}
+
 // listen is step 2.
 func listen(mgr ctrl.Manager, addr string, opts Options) (*controllerruntime.Source[ctrl.Request], error) {
 	named := watchermetrics.Options{Managers: []core.Manager{operator}, Aliases: true}
 	measured, err := watchermetrics.NewListener(metrics.Registry, named)
 	material, keysErr := keysource.NewSecret(mgr.GetAPIReader(), gatewaySecret, opts.Keys)
-	kymas, kymasErr := controllerruntime.NewRuntimes(context.Background(), mgr.GetCache(), kyma,
-		controllerruntime.ByLabel(runtimeID), controllerruntime.RuntimesOptions{Fleet: opts.Listener.Listener.Fleet})
-	if kymasErr == nil && opts.Step >= 5 {
-		kymasErr = expect(mgr.GetCache(), opts.Listener.Listener.Fleet)
-	}
+	kymas, kymasErr := newKymas(mgr.GetCache(), opts.Step)
 	if err := errors.Join(err, keysErr, kymasErr); err != nil {
 		return nil, err
 	}
-	if listening := &opts.Listener.Listener; listening.Hooks.Answered == nil {
-		listening.Hooks = measured.Hooks
+	if opts.Listener.Options.Hooks.Answered == nil {
+		opts.Listener.Options.Hooks = measured.Hooks
 	}
 	verify, from := listener.SANPinning(kymas), listener.PeerOptions{GatewayNames: opts.GatewayNames}
 	if len(from.GatewayNames) == 0 {
@@ -142,32 +149,19 @@ func listen(mgr ctrl.Manager, addr string, opts Options) (*controllerruntime.Sou
 		from.ObserveOnly = controllerruntime.Logger(mgr.GetLogger())
 		verify = listener.ObserveOnly(verify, from.ObserveOnly)
 	}
-	senders := controllerruntime.BehindGateway(listener.FromXFCC(
-		listener.ProxyAddresses(netip.MustParsePrefix("127.0.0.6/32")), keys.Roots(material), from))
-	received, err := controllerruntime.SetUpListener(
-		mgr, addr, operator, senders, verify, controllerruntime.EnqueueByRuntime(kymas), opts.Listener)
-	return received, errors.Join(err, mgr.Add(material), watchermetrics.RegisterFleet(
-		metrics.Registry, opts.Listener.Listener.Fleet, named))
-}
 
-// expect adds the runtimes with our agent to a fleet: former agents send no heartbeats.
-func expect(kymas cache.Cache, watched *fleet.Fleet) error {
-	object := &metav1.PartialObjectMetadata{}
-	object.SetGroupVersionKind(kyma)
-	informer, err := kymas.GetInformer(context.Background(), object, cache.BlockUntilSynced(false))
+	opts.Listener.Addr = addr
+	opts.Listener.Senders = controllerruntime.BehindGateway(listener.FromXFCC(
+		listener.ProxyAddresses(netip.MustParsePrefix("127.0.0.6/32")), keys.Roots(material), from))
+	opts.Listener.Verifier = verify
+	opts.Listener.Runtimes = kymas
+	events, err := controllerruntime.AddListener(mgr, opts.Listener)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	note := func(object any) {
-		metadata, ok := object.(client.Object)
-		if ok && metadata.GetLabels()[runtimeID] != "" && controllerutil.ContainsFinalizer(metadata, ours) {
-			watched.Expect(core.RuntimeID(metadata.GetLabels()[runtimeID]), operator)
-		}
-	}
-	_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc: note, UpdateFunc: func(_, object any) { note(object) },
-	})
-	return err
+	received, err := controllerruntime.SourceFor(events, operator, controllerruntime.EnqueueByRuntime(kymas), opts.Source)
+	return received, errors.Join(err, mgr.Add(material),
+		watchermetrics.RegisterFleet(metrics.Registry, opts.Listener.Fleet, named))
 }
 
 // install is step 4, with the certificates alone, and the steps after it.
@@ -181,10 +175,13 @@ func install(mgr ctrl.Manager, opts Options) error {
 		opts.Certificates.AdditionalCAs = append(opts.Certificates.AdditionalCAs, formerCA)
 	}
 	opts.Certificates.ListenerSecret, opts.Certificates.RuntimeNamespace = gatewaySecret, there
-	watched := opts.Listener.Listener.Fleet
-	host, _, _ := net.SplitHostPort(opts.Address) // It is valid.
+	watched := opts.Listener.Fleet
+	address, err := connect.ParseAddress(opts.Address)
+	if err != nil {
+		return fmt.Errorf("lifecyclemanager: Address: %w", err)
+	}
 	set, err := certificates.New(direct, types.NamespacedName{Namespace: plane, Name: "watcher"},
-		[]string{host}, certificates.FromFleet(watched, opts.WarmUp), opts.Certificates)
+		[]string{address.Hostname()}, certificates.FromFleet(watched, opts.WarmUp), opts.Certificates)
 	if err != nil {
 		return err
 	}

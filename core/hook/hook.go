@@ -67,7 +67,8 @@ type Review struct {
 	//   - "irrelevant": the filter refuses a write that is no update
 	//   - "dry_run": the write is not persisted
 	//   - "no_owner": the object has no valid owner, but an owner is required
-	//   - "no_name": the object has no name, or one that is too long for an event
+	//   - "no_name": the object has no name, or one that is too long for an event. An update or a
+	//     deletion that names no object at all is accepted as a resync instead
 	//   - "unread": there was no memory to read the review; a resync is accepted instead
 	//   - "failed": something panicked, see the log; a resync is accepted instead
 	Decision string
@@ -199,7 +200,9 @@ type WatchFailure struct {
 	//   - "forbidden": the right to list or to watch is missing
 	//   - "not_found": the API server does not serve the resource
 	//   - "busy": the API server asks to come back later
-	//   - "unreachable": no answer
+	//   - "endless_list": the API server takes a streaming watch for an ordinary one, and never
+	//     marks the end of its list. The objects are then listed the other way
+	//   - "unreachable": no answer, or one that stops
 	//   - "other": any other answer
 	Reason string
 }
@@ -226,6 +229,15 @@ type Backlog struct {
 	Filled float64
 	// Oldest is the age of the oldest message.
 	Oldest time.Duration
+}
+
+// Unavailability is a change of whether the messages of a manager can be taken.
+type Unavailability struct {
+	Manager core.Manager
+	// Reason is why the stream or its consumer is refused, or does not answer: one of those of a
+	// forwarder. The backlog is then unknown. It is empty when this replica takes messages again,
+	// or another replica does.
+	Reason string
 }
 
 // Redelivery is a message that a stream delivers again.

@@ -37,7 +37,7 @@ func (o *Outbox) Accept(manager core.Manager, event core.WatchEvent) core.Outcom
 		return l.resyncAll(now)
 	}
 
-	room := o.hasRoom(l, &event, now)
+	room := o.makeRoom(l, &event, now)
 	l.resyncBeside(added, room, &event, now)
 
 	if !room {
@@ -99,6 +99,7 @@ func (l *lane) isUnproved() bool { return !l.reached && (l.unknown || len(l.entr
 func (o *Outbox) evict(l *lane, now time.Time) {
 	o.evicted++
 	o.allKeys -= l.keys
+	o.allBytes -= l.bytes
 	delete(o.lanes, l.manager)
 	if l.counts.Pending > 0 {
 		l.log.warnLimit(now, "too many managers, the events of one that the control plane never knew are dropped",

@@ -189,6 +189,7 @@ func (l *lane) giveUp(e *entry, refusal error, now time.Time) {
 		return
 	}
 	e.replace()
+	l.noteSize(e, e.size())
 	l.enqueue(e)
 }
 
@@ -199,11 +200,12 @@ func (l *lane) finish(e *entry, sent time.Time) {
 	}
 	if e.next != nil {
 		e.replace()
+		l.noteSize(e, e.size())
 		l.enqueue(e)
 		return
 	}
 	if due, again := l.opts.resendAt(e, sent); again {
-		l.scheduleResend(e, due)
+		l.scheduleResend(e, l.onGrid(due))
 		return
 	}
 	l.free(e)

@@ -98,6 +98,7 @@ func (l *lane) nextCall() (c call, wait time.Duration) {
 
 func (l *lane) prepare(e *entry, now time.Time) core.Numbered {
 	if e.merge(now) {
+		l.noteSize(e, e.size())
 		l.counts.Coalesced++
 		l.counts.Pending--
 	}

@@ -24,6 +24,7 @@ type entry struct {
 	refusals int       // of this event for itself, in a row.
 	refused  time.Time // the first of them.
 	order    uint64
+	bytes    int    // its size, as the lane counts it.
 	queue    *queue // nil while the event travels.
 	position int    // in queue.
 
@@ -61,6 +62,7 @@ func (e *entry) replace() {
 	*e = entry{
 		Numbered: core.Numbered{WatchEvent: n.event},
 		accepted: n.accepted, newest: n.newest, again: e.again, due: n.due, order: e.order,
+		bytes: e.bytes,
 	}
 }
 

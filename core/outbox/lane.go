@@ -20,6 +20,8 @@ type shared struct {
 
 	mu      sync.Mutex // guards the lanes, too
 	allKeys int        // over all lanes, resyncs left out, resends included
+	// allBytes is about the memory of the entries of all lanes.
+	allBytes int
 }
 
 type lane struct {
@@ -35,11 +37,15 @@ type lane struct {
 
 	entries map[core.EventKey]*entry
 	keys    int   // entries that are no resyncs.
+	bytes   int   // about the memory of the entries.
 	ready   queue // to be sent when due.
 	refused queue // refused for themselves: sent again when due, a few at a time.
 	resends queue // delivered, and sent once more when due: no events until then.
 
-	size      size
+	size   size
+	gather gather
+	grid   time.Time // when the lane began: resends are due at whole steps from then on.
+
 	tookAlone bool // the last call took a refused event that travels alone.
 
 	inFlight int       // calls of the forwarder.
@@ -72,6 +78,7 @@ func newLane(all *shared, manager core.Manager) *lane {
 		entries:  make(map[core.EventKey]*entry),
 		counts:   newCounts(),
 		resynced: make(map[types.NamespacedName]time.Time),
+		grid:     time.Now(),
 		pace:     pacedlog.NewPace(logEvery),
 		size:     newSize(all.opts.MaxBatch),
 		wake:     make(chan struct{}, 1),
@@ -84,7 +91,7 @@ func (l *lane) clear(reason string) {
 		l.counts.giveUp(n, reason)
 	}
 	clear(l.entries)
-	l.ready, l.refused, l.resends, l.keys = nil, nil, nil, 0
+	l.ready, l.refused, l.resends, l.keys, l.bytes = nil, nil, nil, 0, 0
 	l.pulse.next = time.Time{}
 }
 
@@ -95,6 +102,7 @@ func (l *lane) put(event core.WatchEvent, now, due time.Time) (outcome core.Outc
 		event.Watched, event.WatchedGVK, event.Owner = e.Watched, e.WatchedGVK, e.Owner // The texts are kept once.
 	}
 
+	outcome = core.Accepted
 	switch {
 	case e == nil:
 		l.add(&entry{Numbered: core.Numbered{WatchEvent: event}, accepted: now, newest: now, due: due})
@@ -106,15 +114,17 @@ func (l *lane) put(event core.WatchEvent, now, due time.Time) (outcome core.Outc
 		e.next = &waiting{event: event, accepted: now, newest: now, due: due}
 	default:
 		e.next.event, e.next.newest, e.next.due = event, now, due
-		return core.Coalesced, false
+		outcome = core.Coalesced
 	}
-	return core.Accepted, false
+	l.noteSize(e, e.size())
+	return outcome, false
 }
 
 func (l *lane) add(e *entry) {
 	l.order++
 	e.order = l.order
 	l.entries[e.Key()] = e
+	l.noteSize(e, e.size())
 	l.enqueue(e)
 }
 
@@ -143,7 +153,10 @@ func (l *lane) resend(e *entry, now, due time.Time) {
 
 // scheduleResend makes a delivered entry wait for its resend, which will be an event of its own.
 func (l *lane) scheduleResend(e *entry, due time.Time) {
-	*e = entry{Numbered: core.Numbered{WatchEvent: e.WatchEvent}, newest: e.newest, again: e.again, due: due}
+	*e = entry{
+		Numbered: core.Numbered{WatchEvent: e.WatchEvent}, newest: e.newest, again: e.again, due: due, bytes: e.bytes,
+	}
+	l.noteSize(e, e.size())
 	l.await(&l.resends, e)
 }
 
@@ -180,9 +193,14 @@ func (l *lane) take(limit int, now time.Time) (batch []*entry, beat bool, wait t
 	if wait := l.pauseLeft(now); wait != 0 {
 		return nil, false, wait
 	}
+	limit = min(limit, l.size.limit)
+	if wait := l.gatherLeft(limit, now); wait > 0 {
+		return nil, false, wait
+	}
+
 	beat = l.pulse.due(now)
 	if !beat || !l.size.isNarrow() || l.arrived() < l.pulse.named {
-		batch = l.takeEvents(min(limit, l.size.limit), now)
+		batch = l.takeEvents(limit, now)
 		beat = beat && !isAlone(batch) && l.mayFollow()
 	}
 	if len(batch) == 0 && !beat {
@@ -190,6 +208,7 @@ func (l *lane) take(limit int, now time.Time) (batch []*entry, beat bool, wait t
 	}
 	l.inFlight++
 	l.probing = l.failures > 0
+	l.noteTaken(batch, now)
 	return batch, beat, 0
 }
 

@@ -12,6 +12,20 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
+// Sizes returns the size of all entries, as it is counted and as it is.
+func (o *Outbox) Sizes() (counted, real int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	lanes := 0
+	for _, l := range o.lanes {
+		lanes += l.bytes
+		for _, e := range l.entries {
+			real += e.size()
+		}
+	}
+	return max(o.allBytes, lanes), real
+}
+
 // A wall clock that was set back by an hour after the last review must not make the review younger.
 func TestAgeOfTheLastReviewIgnoresTheWallClock(t *testing.T) {
 	t.Parallel()

@@ -113,7 +113,7 @@ func (l *lane) noteDropped(e *entry, err error, now time.Time) {
 
 func (l *lane) noteOverflow(now time.Time) {
 	l.warn(now, "outbox is full: events are dropped, a resync stands in", reasonOverflow,
-		slog.Int("max_keys", l.opts.MaxKeys))
+		slog.Int("max_keys", l.opts.MaxKeys), slog.Int("max_bytes", l.opts.MaxBytes))
 }
 
 func (g *log) warnLimit(now time.Time, text string, manager core.Manager, limit int) {

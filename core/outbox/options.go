@@ -41,6 +41,16 @@ type Options struct {
 	// than the timeout of any webhook. It must not be shorter than the last of Resend, because a
 	// resync stands in for events. Default: 35 s. Negative: never.
 	ResendResync time.Duration
+	// ResendEvery is the step at which resends of events are sent, so that all that became due
+	// since the last step travel together. A resend is at most so much later than Resend says.
+	// Default: 1 s. Negative: each resend is sent when it is due.
+	ResendEvery time.Duration
+	// Gather is the time after the start of a call for which events that become due wait, so that
+	// they travel together. An event is sent immediately if there was no call in that time, if a
+	// batch is full, or if waiting has gathered nothing lately. Default: 50 ms, and twice that
+	// after a wait that has gathered four events. Negative: none. With
+	// a MaxBatch of 1, events never wait.
+	Gather time.Duration
 	// GiveUpAfter is the time for which the outbox retries an event that the manager refuses for
 	// itself. Then it drops the event, and a resync stands in. A resync is retried until it is
 	// delivered. One for an owner ends with a permanent error, too. Default: 5 min.
@@ -48,6 +58,11 @@ type Options struct {
 	// MaxKeys bounds the distinct events over all managers. The manager with the most keys gives
 	// way to one with fewer. Default: 10,000.
 	MaxKeys int
+	// MaxBytes bounds the memory of these events, in bytes, over all managers. An event counts for
+	// about 800 bytes and its texts, and for 300 more if a newer one waits beside it. So objects
+	// with names of 1 kB reach MaxBytes before MaxKeys. The manager with the most bytes gives way.
+	// Default: 10 MiB, which has room for 10,000 events of objects with usual names.
+	MaxBytes int
 	// MaxManagers bounds the managers with events. Managers that the control plane never knew give
 	// way to new ones. Default: 100, or the number of Managers if that is higher.
 	MaxManagers int
@@ -120,8 +135,11 @@ func (o Options) withDefaults() Options {
 		Settle:            100 * time.Millisecond,
 		Resend:            []time.Duration{3 * time.Second, resendResync},
 		ResendResync:      resendResync,
+		ResendEvery:       time.Second,
+		Gather:            50 * time.Millisecond,
 		GiveUpAfter:       5 * time.Minute,
 		MaxKeys:           10_000,
+		MaxBytes:          10 << 20,
 		MaxManagers:       max(defaults.MaxManagers, len(o.Managers)),
 		MaxBatch:          1,
 		InFlight:          inFlight,
@@ -143,6 +161,8 @@ func (o Options) validate() error {
 	enough := o.MaxManagers >= len(o.Managers)
 	// A negative one means none.
 	o.Settle, o.ResendResync, o.DrainTimeout, o.HeartbeatInterval = 0, 0, 0, max(o.HeartbeatInterval, 0)
+	o.ResendEvery = 0
+	o.Gather = 0
 	const wrong = "option %s is %v, want %s"
 	err := errors.Join(option.NoneNegative(o),
 		option.Unless(rising, wrong, "Resend", o.Resend, "rising times above Settle"),

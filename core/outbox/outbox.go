@@ -2,7 +2,7 @@
 // which may have to.
 //
 // [Outbox.Accept] never blocks. Events with equal keys coalesce: memory is bounded by the number of
-// distinct keys, not by the length of an outage. An event is sent until it is acknowledged or given
+// distinct keys and by their bytes, not by the length of an outage. An event is sent until it is acknowledged or given
 // up, and has exactly one counted fate.
 //
 // An event passes these files in this order: accept.go, room.go, lane.go (where it waits, as an
@@ -188,6 +188,7 @@ func (o *Outbox) stop() {
 	defer o.mu.Unlock()
 	o.stopped = true
 	o.allKeys = 0
+	o.allBytes = 0
 	for _, l := range o.lanes {
 		if n := l.counts.Pending; n > 0 {
 			l.log.note(slog.LevelWarn, "events were not delivered before the shutdown",

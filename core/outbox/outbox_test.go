@@ -95,6 +95,7 @@ func TestNewNamesWrongOptions(t *testing.T) {
 		"Resend":            {Resend: []time.Duration{100 * ms}},
 		"GiveUpAfter":       {GiveUpAfter: -1},
 		"MaxKeys":           {MaxKeys: -1},
+		"MaxBytes":          {MaxBytes: -1},
 		"MaxManagers":       {MaxManagers: -1},
 		"MaxBatch":          {MaxBatch: -1},
 		"ForwardTimeout":    {ForwardTimeout: -1},

@@ -108,6 +108,13 @@ func (m *model) drawOptions() {
 		m.receiver.poison = "object-3"
 		m.receiver.bad["object-3"] = errRefused
 	}
+	if m.chance(2) {
+		m.opts.ResendEvery = -1
+		m.opts.Gather = -1
+	}
+	if m.chance(3) {
+		m.opts.MaxBytes = 5000 + m.random.IntN(40_000)
+	}
 }
 
 func (m *model) run() {
@@ -212,6 +219,9 @@ func (m *model) forward(ctx context.Context, manager core.Manager, batch core.Ba
 // checkCounts checks that each event has one fate, and that the number of events is bounded.
 func (m *model) checkCounts() {
 	checkBalance(m.t, m.outbox)
+	if counted, real := m.outbox.Sizes(); counted != real {
+		m.t.Errorf("entries count for %d bytes, want %d", counted, real)
+	}
 	counts := m.outbox.Counts()
 	if len(counts) > m.opts.MaxManagers+1 {
 		m.t.Errorf("counts of %d managers, want at most %d", len(counts), m.opts.MaxManagers+1)

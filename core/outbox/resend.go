@@ -30,6 +30,20 @@ func (l *lane) resendResync(owner types.NamespacedName, now time.Time) {
 	}
 }
 
+// onGrid returns the next whole step of ResendEvery, so that the resends of one step travel together.
+// Without it, each would be due at a moment of its own, and cost a request of its own.
+func (l *lane) onGrid(due time.Time) time.Time {
+	step := l.opts.ResendEvery
+	if step <= 0 {
+		return due
+	}
+	late := due.Sub(l.grid) % step
+	if late <= 0 {
+		return due
+	}
+	return due.Add(step - late)
+}
+
 // resendDue makes the due resends events. There are none after the last heartbeat.
 func (l *lane) resendDue(now time.Time) {
 	for l.pulse.leaving == stays && l.resends.isDue(now) {

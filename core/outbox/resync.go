@@ -115,6 +115,7 @@ func (l *lane) resyncEntry(owner types.NamespacedName, at time.Time) *entry {
 	}
 	e := &entry{Numbered: core.Numbered{WatchEvent: resync}}
 	l.entries[resync.Key()] = e
+	l.noteSize(e, e.size())
 	l.scheduleResend(e, at)
 	return e
 }

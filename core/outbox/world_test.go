@@ -243,6 +243,8 @@ func newWorld(t *testing.T, s scene) *world {
 	w := &world{t: t, plane: &plane{answer: s.answer}, stop: func() {}}
 	if !s.plain {
 		s.opts.ResendResync = cmp.Or(s.opts.ResendResync, -1)
+		s.opts.ResendEvery = cmp.Or(s.opts.ResendEvery, -1)
+		s.opts.Gather = cmp.Or(s.opts.Gather, -1)
 		if s.opts.Random == nil {
 			s.opts.Random = func() float64 { return 0 }
 		}

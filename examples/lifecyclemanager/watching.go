@@ -71,10 +71,10 @@ type watching struct {
 func newWatching(
 	ctx context.Context, s settings, mgr ctrl.Manager, watched *fleet.Fleet, overview *runtimes.Overview,
 ) (*watching, error) {
-	known, err := controllerruntime.NewRuntimes(ctx, mgr.GetCache(), newKyma().GroupVersionKind(),
-		controllerruntime.ByName, controllerruntime.RuntimesOptions{
-			Fleet: watched, Managers: []core.Manager{kymaManager, moduleManager},
-		})
+	object := &metav1.PartialObjectMetadata{}
+	object.SetGroupVersionKind(newKyma().GroupVersionKind())
+	known, err := controllerruntime.NewRuntimes(mgr.GetCache(), object, controllerruntime.ByName,
+		controllerruntime.RuntimesOptions{})
 	if err != nil {
 		return nil, err
 	}
@@ -140,24 +140,26 @@ func (w *watching) listen(secret types.NamespacedName) error {
 	if err != nil {
 		return err
 	}
-	opts := listener.Options{
-		Addr: w.listenAddress, Fleet: w.fleet, Logger: controllerruntime.Logger(w.mgr.GetLogger()),
-		Hooks: measured.Hooks,
-	}
 	// A certificate identifies a runtime, to the listener or to a gateway in front of it.
-	roots := keys.Roots(material)
-	peers := listener.FromXFCC(listener.ProxyAddresses(w.proxies...), roots,
-		listener.PeerOptions{GatewayNames: w.gateways})
-	if !w.behindGateway() {
-		peers, opts.TLS = listener.FromTLS(roots, listener.PeerOptions{}), keys.ServerTLSConfig(material)
+	senders := controllerruntime.MutualTLS(material)
+	if w.behindGateway() {
+		senders = controllerruntime.BehindGateway(listener.FromXFCC(listener.ProxyAddresses(w.proxies...),
+			keys.Roots(material), listener.PeerOptions{GatewayNames: w.gateways}))
+		err = w.mgr.Add(material)
 	}
-	listening, err := listener.New(peers, listener.SANPinning(w.known), map[core.Manager]core.Handler{
-		kymaManager: w.kymas, moduleManager: w.modules,
-	}, opts)
 	if err != nil {
 		return err
 	}
-	return errors.Join(w.mgr.Add(material), w.mgr.Add(listening), w.addReadiness(listening, material))
+
+	events, err := controllerruntime.AddListener(w.mgr, controllerruntime.ListenerConfig{
+		Name: "listener", Addr: w.listenAddress, Senders: senders, Verifier: listener.SANPinning(w.known),
+		Fleet: w.fleet, Runtimes: w.known, Options: listener.Options{Hooks: measured.Hooks},
+	})
+	if err != nil {
+		return err
+	}
+	return errors.Join(events.Handle(kymaManager, w.kymas), events.Handle(moduleManager, w.modules),
+		w.addReadiness(material))
 }
 
 // measure adds the metrics of the listener, of the fleet, of the installations and of the Kymas to
@@ -173,14 +175,12 @@ func (w *watching) measure() (*watchermetrics.Listener, error) {
 		watchermetrics.RegisterInstallations(metrics.Registry, w.overview.Installations, opts))
 }
 
-// addReadiness makes this replica ready when it serves with a certificate.
-func (w *watching) addReadiness(listening *listener.Listener, material keys.Source) error {
-	serves := func(*http.Request) error { return listening.Ready() }
-	certified := func(*http.Request) error {
+// addReadiness makes this replica ready when there is a certificate, also for a gateway.
+func (w *watching) addReadiness(material keys.Source) error {
+	return w.mgr.AddReadyzCheck("certificate", func(*http.Request) error {
 		_, err := material.Material()
 		return err
-	}
-	return errors.Join(w.mgr.AddReadyzCheck("listener", serves), w.mgr.AddReadyzCheck("certificate", certified))
+	})
 }
 
 // lead makes the replica that leads the only endpoint of the Service for events, because only that
@@ -190,10 +190,11 @@ func (w *watching) lead() error {
 		return nil
 	}
 	service := types.NamespacedName{Namespace: w.namespace, Name: w.service}
-	endpoint, err := controllerruntime.NewLeaderEndpoint(w.mgr.GetClient(), service, w.podIP,
-		map[string]int32{"events": w.port()}, controllerruntime.LeaderEndpointOptions{
-			Pod: w.podName, Logger: controllerruntime.Logger(w.mgr.GetLogger()),
-		})
+	replica := controllerruntime.ReplicaEndpoint{
+		Address: w.podIP, Ports: map[string]int32{"events": w.port()}, Pod: w.podName,
+	}
+	endpoint, err := controllerruntime.NewLeaderEndpoint(w.mgr.GetClient(), service, replica,
+		controllerruntime.LeaderEndpointOptions{Logger: controllerruntime.Logger(w.mgr.GetLogger())})
 	if err != nil {
 		return err
 	}

@@ -554,7 +554,7 @@ func (w *world) fresh() {
 	w.t.Helper()
 	for _, m := range w.members {
 		w.eventually(m.kyma+" is fresh", func() bool {
-			return w.ours.opts.Listener.Listener.Fleet.Get(core.RuntimeID(m.id), today.Manager).State == fleet.Fresh
+			return w.ours.opts.Listener.Fleet.Get(core.RuntimeID(m.id), today.Manager).State == fleet.Fresh
 		})
 	}
 }

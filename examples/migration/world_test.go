@@ -261,7 +261,7 @@ func newOurs(w *world) *ours {
 	o := &ours{w: w, addr: rig.Address(rig.FreePort(w.t)), stop: func() {}}
 	o.opts = lifecyclemanager.Options{
 		Address: today.Host + ":443", Image: ourImage, WarmUp: time.Millisecond,
-		Listener:     controllerruntime.ComponentOptions{Source: controllerruntime.SourceOptions{Handled: o.handled}},
+		Source:       controllerruntime.SourceOptions{Handled: o.handled},
 		Keys:         keys.FilesOptions{Poll: 200 * time.Millisecond},
 		Certificates: certificates.Options{Propagation: propagation},
 		Agent: installation.Options{
@@ -293,7 +293,7 @@ func (o *ours) release(step int) {
 	o.opts.Step = step
 	watched, err := fleet.New(fleet.Options{})
 	w.must(err)
-	o.opts.Listener.Listener.Fleet = watched
+	o.opts.Listener.Fleet = watched
 	metrics.Registry = prom.NewRegistry() // It is another process.
 	log, err := os.Create(w.log())
 	w.must(err)

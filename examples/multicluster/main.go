@@ -15,6 +15,7 @@ import (
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -74,13 +75,20 @@ func run(
 		return err
 	}
 	// The annotation skr-domain of a Secret registers the domain of the agent.
-	secrets, err := controllerruntime.NewRuntimes(ctx, local.GetCache(), corev1.SchemeGroupVersion.WithKind("Secret"),
-		controllerruntime.ByName, controllerruntime.RuntimesOptions{})
+	secret := &metav1.PartialObjectMetadata{}
+	secret.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
+	secrets, err := controllerruntime.NewRuntimes(local.GetCache(), secret, controllerruntime.ByName,
+		controllerruntime.RuntimesOptions{})
 	if err != nil {
 		return err
 	}
-	source, err := controllerruntime.SetUpListener(local, addr, "configmaps", controllerruntime.MutualTLS(material),
-		listener.SANPinning(secrets), multicluster.Enqueue, controllerruntime.ComponentOptions{})
+	events, err := controllerruntime.AddListener(local, controllerruntime.ListenerConfig{
+		Addr: addr, Senders: controllerruntime.MutualTLS(material), Verifier: listener.SANPinning(secrets),
+	})
+	if err != nil {
+		return err
+	}
+	source, err := controllerruntime.SourceFor(events, "configmaps", multicluster.Enqueue, controllerruntime.SourceOptions{})
 	if err != nil {
 		return err
 	}
@@ -94,7 +102,7 @@ func run(
 		fmt.Fprintln(out, r, object.Data["text"])
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	})
-	return errors.Join(local.Add(material), provider.SetupWithManager(ctx, mgr),
+	return errors.Join(provider.SetupWithManager(ctx, mgr),
 		multicluster.Complete(mgr, mcbuilder.ControllerManagedBy(mgr).Named("configmaps"), source,
 			corev1.SchemeGroupVersion.WithKind("ConfigMap"), reconciler), mgr.Start(ctx))
 }

@@ -46,6 +46,9 @@ func (o *operator) embedConsumer(
 		return err
 	}
 	o.source.Follow(o.fleet, component)
+	if err := runtimes.Track(o.fleet, component); err != nil {
+		return err
+	}
 	ready := func(*http.Request) error { return events.Ready() }
 	return errors.Join(mgr.Add(events), mgr.AddReadyzCheck("events", ready),
 		builder.ControllerManagedBy(mgr).For(object).WatchesRawSource(o.source).Complete(o))

@@ -42,23 +42,26 @@ type operator struct {
 
 // embed adds a listener to an operator. A change in a runtime reconciles the Runtime of that name,
 // and no other.
-func (o *operator) embed(ctx context.Context, mgr manager.Manager, material keys.Source) error {
+func (o *operator) embed(mgr manager.Manager, material keys.Source) error {
 	object := &metav1.PartialObjectMetadata{}
 	object.SetGroupVersionKind(runtimeKind())
-	runtimes, err := controllerruntime.NewRuntimes(ctx, mgr.GetCache(), runtimeKind(),
-		controllerruntime.ByName,
-		controllerruntime.RuntimesOptions{Fleet: o.fleet, Managers: []core.Manager{component}})
+	runtimes, err := controllerruntime.NewRuntimes(mgr.GetCache(), object, controllerruntime.ByName,
+		controllerruntime.RuntimesOptions{})
 	if err != nil {
 		return err
 	}
 	if o.broker != nil {
 		return o.embedConsumer(mgr, object, runtimes)
 	}
-	o.source, err = controllerruntime.SetUpListener(mgr, o.addr, component, controllerruntime.MutualTLS(material),
-		listener.SANPinning(runtimes), controllerruntime.EnqueueByRuntime(runtimes),
-		controllerruntime.ComponentOptions{
-			Listener: listener.Options{Fleet: o.fleet, Logger: o.log}, Source: o.sourceOptions(),
-		})
+	events, err := controllerruntime.AddListener(mgr, controllerruntime.ListenerConfig{
+		Addr: o.addr, Senders: controllerruntime.MutualTLS(material), Verifier: listener.SANPinning(runtimes),
+		Fleet: o.fleet, Runtimes: runtimes, Logger: o.log,
+	})
+	if err != nil {
+		return err
+	}
+	o.source, err = controllerruntime.SourceFor(events, component, controllerruntime.EnqueueByRuntime(runtimes),
+		o.sourceOptions())
 	if err != nil {
 		return err
 	}
@@ -111,7 +114,7 @@ func (d *demo) startOperator() string {
 	for _, r := range d.remotes {
 		d.operator.clusters[r.name] = r.cluster.Client
 	}
-	lab.NoError(d, d.operator.embed(d.Context(), mgr, d.pki.ServerMaterial()))
+	lab.NoError(d, d.operator.embed(mgr, d.pki.ServerMaterial()))
 	lab.Run(d, "the operator ended", mgr.Start)
 	d.await("the first reconcile of each runtime", func() bool {
 		return len(d.journal.since(0, operatorReconciles)) >= len(registered())

@@ -19,8 +19,8 @@ import (
 
 var update = flag.Bool("update", false, "write the code of the repository into the documents")
 
-// snippet is a block of Go in a document, behind a comment that names its function.
-var snippet = regexp.MustCompile("(?s)<!-- code: (\\S+) (\\w+)(, with imports)? -->\n```go\n.*?```\n")
+// snippet is a block of Go in a document, behind a comment that names its functions.
+var snippet = regexp.MustCompile("(?s)<!-- code: (\\S+) (\\w+(?: \\w+)*)(, with imports)? -->\n```go\n.*?```\n")
 
 // TestDocumentsShowCode holds that the documents show code that compiles. With -update it writes that code.
 func TestDocumentsShowCode(t *testing.T) {
@@ -51,12 +51,17 @@ func refresh(t *testing.T, block string) string {
 	marker, _, _ := strings.Cut(block, "\n")
 	parts := snippet.FindStringSubmatch(block)
 	f := parseFile(t, "../../"+parts[1])
-	function := f.function(t, parts[2])
-	code := f.text(function) + "\n"
-	if parts[3] != "" {
-		code = f.imports(function) + "\n" + code
+	var functions []ast.Node
+	var code []string
+	for name := range strings.FieldsSeq(parts[2]) {
+		function := f.function(t, name)
+		functions = append(functions, function)
+		code = append(code, f.text(function)+"\n")
 	}
-	return marker + "\n```go\n" + code + "```\n"
+	if parts[3] != "" {
+		code = append([]string{f.imports(functions)}, code...)
+	}
+	return marker + "\n```go\n" + strings.Join(code, "\n") + "```\n"
 }
 
 // goFile is a parsed file of Go.
@@ -89,17 +94,19 @@ func (f *goFile) text(node ast.Node) string {
 	return string(f.source[f.set.Position(node.Pos()).Offset:f.set.Position(node.End()).Offset])
 }
 
-// imports returns the imports that a node uses, in the groups of the file.
-func (f *goFile) imports(node ast.Node) string {
+// imports returns the imports that nodes use, in the groups of the file.
+func (f *goFile) imports(nodes []ast.Node) string {
 	used := make(map[string]bool)
-	ast.Inspect(node, func(n ast.Node) bool {
-		if selector, ok := n.(*ast.SelectorExpr); ok {
-			if x, ok := selector.X.(*ast.Ident); ok {
-				used[x.Name] = true
+	for _, node := range nodes {
+		ast.Inspect(node, func(n ast.Node) bool {
+			if selector, ok := n.(*ast.SelectorExpr); ok {
+				if x, ok := selector.X.(*ast.Ident); ok {
+					used[x.Name] = true
+				}
 			}
-		}
-		return true
-	})
+			return true
+		})
+	}
 	var text bytes.Buffer
 	previous := 0
 	for _, spec := range f.file.Imports {

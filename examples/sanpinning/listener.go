@@ -22,14 +22,14 @@ type verifierFor func(now listener.Domains) core.Verifier
 
 // newListener returns a listener that ends TLS itself. It checks the certificate of each request:
 // a removed CA loses its open connections. In a cluster, the cache is that of the controller
-// manager, and controllerruntime.SetUpListener takes the place of listener.New.
+// manager, and controllerruntime.AddListener takes the place of listener.New.
 func newListener(
 	ctx context.Context, material keys.Source, verify verifierFor, handler core.HandlerFunc, opts listener.Options,
 ) (*listener.Listener, error) {
 	objects := controllerruntimetest.NewCache(
 		kyma("runtime-a", "a.example.com"), kyma("runtime-b", "b.example.com"),
 		kyma("runtime-c", "c.example.com"), kyma("runtime-d", "d.example.com"))
-	runtimes, err := controllerruntime.NewRuntimes(ctx, objects, kymas(), controllerruntime.ByName,
+	runtimes, err := controllerruntime.NewRuntimes(objects, kyma("", ""), controllerruntime.ByName,
 		controllerruntime.RuntimesOptions{})
 	if err != nil {
 		return nil, err

@@ -108,7 +108,7 @@ func newNetwork(t *testing.T) *network {
 	t.Helper()
 	n := &network{runtimes: lab.NewPKI(t), servers: lab.NewPKI(t)}
 	gateways, cache := lab.NewPKI(t), controllerruntimetest.NewCache()
-	n.pinned = lab.Must(controllerruntime.NewRuntimes(t.Context(), cache, corev1.SchemeGroupVersion.WithKind("ConfigMap"),
+	n.pinned = lab.Must(controllerruntime.NewRuntimes(cache, lab.MetadataOf(corev1.SchemeGroupVersion.WithKind("ConfigMap")),
 		controllerruntime.ByName, controllerruntime.RuntimesOptions{}))
 	for name, domain := range map[string]string{self: selfDomain, victim: victimDomain} {
 		cache.Set(&corev1.ConfigMap{

@@ -40,6 +40,13 @@ func Definition(group, plural, kind string) *apiextensionsv1.CustomResourceDefin
 	}
 }
 
+// MetadataOf returns an empty object of a kind, for a watch of metadata.
+func MetadataOf(kind schema.GroupVersionKind) *metav1.PartialObjectMetadata {
+	object := &metav1.PartialObjectMetadata{}
+	object.SetGroupVersionKind(kind)
+	return object
+}
+
 // Widget returns one with a spec that says n.
 func Widget(namespace, name string, labels map[string]string, n int64) *unstructured.Unstructured {
 	w := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"n": n}}}

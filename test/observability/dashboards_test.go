@@ -267,7 +267,7 @@ type known struct {
 }
 
 // targetLabels are added by a scrape.
-var targetLabels = []string{"namespace", "pod", "instance", "job", "le"}
+var targetLabels = []string{"cluster", "runtime", "namespace", "pod", "instance", "job", "le"}
 
 // alertsMetric is that of Prometheus itself for each alert that waits or fires.
 const alertsMetric = "ALERTS"
@@ -276,6 +276,7 @@ func newKnown(t testing.TB) known {
 	t.Helper()
 	k := known{labels: foreign(), words: newVocabulary(t)}
 	k.labels[alertsMetric] = []string{"alertname", "alertstate"}
+	k.labels["up"] = nil // Prometheus itself has it for each target.
 	for _, m := range catalog(t) {
 		for _, suffix := range suffixes(m.kind) {
 			k.labels[m.name+suffix] = m.labels

@@ -75,6 +75,16 @@ func found() map[string]*Plan {
 				{Kind: MapHangs, At: 110 * time.Second, For: 20 * time.Second},
 				{Kind: AgentKilled, At: 125 * time.Second, For: 6 * time.Minute},
 			}), stored),
+		"a canary is lost and found again while one of two agents is paused": with(small(contract.V1, false,
+			[]Write{
+				{At: 2*time.Minute + 52*time.Second, Kind: Update, Delay: time.Millisecond},
+				{At: 5*time.Minute + 52*time.Second, Object: 1, Kind: Update, Delay: time.Millisecond},
+			},
+			[]Fault{{Kind: AgentPaused, At: 2*time.Minute + 53*time.Second, For: 20 * time.Minute}},
+		), func(p *Plan, r *RuntimePlan) {
+			twoAgents(p, r)
+			withCanary(p, r)
+		}),
 	}
 }
 

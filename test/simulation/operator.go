@@ -355,8 +355,9 @@ func (o *operator) register() {
 			o.registry.Set(r.kyma())
 		}
 	}
-	o.runtimes = lab.Must(controllerruntime.NewRuntimes(context.Background(), o.registry, kymas(),
-		controllerruntime.ByLabel(runtimeLabel), controllerruntime.RuntimesOptions{Fleet: o.fleet}))
+	o.runtimes = lab.Must(controllerruntime.NewRuntimes(o.registry, lab.MetadataOf(kymas()),
+		controllerruntime.ByLabel(runtimeLabel), controllerruntime.RuntimesOptions{}))
+	lab.Must(true, o.runtimes.Track(o.fleet))
 }
 
 // twoOwners are the domains of SAN pinning. Two owners of one runtime need a rule of the operator.

@@ -174,18 +174,17 @@ func startOperator(
 	mgr, requests := lab.NewManager(t, plane.Config, nil), make(chan types.NamespacedName, 100)
 	address = lab.Address(lab.FreePort(t))
 	tracing := opentelemetry.New(sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter)))
-	runtimes := lab.Must(controllerruntime.NewRuntimes(t.Context(), mgr.GetCache(), corev1.SchemeGroupVersion.WithKind("ConfigMap"),
+	runtimes := lab.Must(controllerruntime.NewRuntimes(mgr.GetCache(), lab.MetadataOf(corev1.SchemeGroupVersion.WithKind("ConfigMap")),
 		controllerruntime.ByName, controllerruntime.RuntimesOptions{}))
 	mapped, reconciles := opentelemetry.Queue(tracing, controllerruntime.EnqueueByRuntime(runtimes),
 		func(_ context.Context, r reconcile.Request) (reconcile.Result, error) {
 			requests <- r.NamespacedName
 			return reconcile.Result{}, nil
 		})
-	events, source, err := controllerruntime.RegisterListenerComponent(address, string(manager),
-		listener.FromTLS(keys.Roots(material), listener.PeerOptions{}), tracing.Verifier(listener.SANPinning(runtimes)),
-		mapped, controllerruntime.ComponentOptions{Listener: listener.Options{TLS: keys.ServerTLSConfig(material)}})
-	lab.NoError(t, err)
-	lab.NoError(t, mgr.Add(events))
+	events := lab.Must(controllerruntime.AddListener(mgr, controllerruntime.ListenerConfig{
+		Addr: address, Senders: controllerruntime.MutualTLS(material), Verifier: tracing.Verifier(listener.SANPinning(runtimes)),
+	}))
+	source := lab.Must(controllerruntime.SourceFor(events, manager, mapped, controllerruntime.SourceOptions{}))
 	lab.NoError(t, ctrl.NewControllerManagedBy(mgr).Named("traces").WatchesRawSource(source).Complete(reconcile.Func(reconciles)))
 	lab.Run(t, "operator", mgr.Start)
 	return address, requests

@@ -5,6 +5,7 @@ package controllerruntimetest
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -12,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -19,9 +21,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Cache is a [cache.Cache] of the metadata of one kind. It is for NewRuntimes of package
-// controllerruntime, and for the option NewCache of a controller manager. It is in sync also before
-// a manager starts it. It is safe for concurrent use.
+// Cache is a [cache.Cache] of one kind. It is for NewRuntimes of package controllerruntime, and for
+// the option NewCache of a controller manager. It has typed objects for a caller that asks for
+// their type, and otherwise their metadata. It is in sync also before a manager starts it. It is
+// safe for concurrent use.
 type Cache struct{ *memory }
 
 type memory struct {
@@ -37,7 +40,7 @@ type memory struct {
 
 var _ cache.Cache = (*Cache)(nil)
 
-// NewCache returns a cache of the metadata of objects, which may be typed.
+// NewCache returns a cache of objects of one kind.
 func NewCache(objects ...client.Object) *Cache {
 	c := &Cache{&memory{objects: toolscache.NewIndexer(toolscache.MetaNamespaceKeyFunc, toolscache.Indexers{})}}
 	c.Set(objects...)
@@ -47,25 +50,30 @@ func NewCache(objects ...client.Object) *Cache {
 // Set creates or replaces objects. Controllers that watch them get an event.
 func (c *Cache) Set(objects ...client.Object) {
 	for _, object := range objects {
-		stored := meta.AsPartialObjectMetadata(object).DeepCopy()
-		stored.SetGroupVersionKind(object.GetObjectKind().GroupVersionKind())
-		c.set(stored)
+		c.set(copyOf(object))
 	}
 }
 
-func (c *memory) set(object *metav1.PartialObjectMetadata) {
+// copyOf returns a copy, which keeps its kind.
+func copyOf(object client.Object) client.Object {
+	copied, _ := object.DeepCopyObject().(client.Object) // It has the type of the object.
+	return copied
+}
+
+func (c *memory) set(object client.Object) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.kind.Empty() {
-		c.kind = object.GroupVersionKind()
+		c.kind = object.GetObjectKind().GroupVersionKind()
 	}
+
 	old, known, _ := c.objects.Get(object) // The store fails for nothing that has metadata.
 	_ = c.objects.Update(object)
 	for _, handler := range c.handlers {
 		if known {
-			handler.OnUpdate(old, object)
+			handler.OnUpdate(handler.view(old), handler.view(object))
 		} else {
-			handler.OnAdd(object, false)
+			handler.OnAdd(handler.view(object), false)
 		}
 	}
 }
@@ -80,7 +88,7 @@ func (c *Cache) Delete(name types.NamespacedName) {
 	}
 	_ = c.objects.Delete(object)
 	for _, handler := range c.handlers {
-		handler.OnDelete(object)
+		handler.OnDelete(handler.view(object))
 	}
 }
 
@@ -91,9 +99,33 @@ func (c *Cache) SetSynced(synced bool) {
 	c.unsynced = !synced
 }
 
-func metadata(object any) *metav1.PartialObjectMetadata {
-	stored, _ := object.(*metav1.PartialObjectMetadata)
-	return stored
+// metadataOf returns the metadata of a stored object, with its kind.
+func metadataOf(object client.Object) *metav1.PartialObjectMetadata {
+	if metadata, ok := object.(*metav1.PartialObjectMetadata); ok {
+		return metadata
+	}
+	metadata := meta.AsPartialObjectMetadata(object)
+	metadata.SetGroupVersionKind(object.GetObjectKind().GroupVersionKind())
+	return metadata
+}
+
+// isMetadata reports whether a caller that passes this object or list asks for metadata.
+func isMetadata(object any) bool {
+	switch object.(type) {
+	case *metav1.PartialObjectMetadata, *metav1.PartialObjectMetadataList:
+		return true
+	default:
+		return false
+	}
+}
+
+// viewOf returns a stored object as a caller asks for it.
+func viewOf(stored any, onlyMetadata bool) client.Object {
+	object, _ := stored.(client.Object)
+	if onlyMetadata {
+		return metadataOf(object)
+	}
+	return object
 }
 
 func key(name types.NamespacedName) string {
@@ -126,37 +158,39 @@ func (c *memory) GetInformer(
 	if kind := object.GetObjectKind().GroupVersionKind(); !c.kind.Empty() && !kind.Empty() && kind != c.kind {
 		return nil, &meta.NoKindMatchError{GroupKind: kind.GroupKind(), SearchedVersions: []string{kind.Version}}
 	}
-	return c, nil
+	return &informer{c, isMetadata(object)}, nil
 }
 
-// Get implements [cache.Cache] for metadata.
+// Get implements [cache.Cache] for metadata and for the type of the objects.
 func (c *memory) Get(_ context.Context, name types.NamespacedName, object client.Object, _ ...client.GetOption) error {
-	into, ok := object.(*metav1.PartialObjectMetadata)
-	if !ok {
-		return fmt.Errorf("controllerruntimetest: get of %T, want metadata", object)
-	}
 	found, known, _ := c.objects.GetByKey(key(name))
 	if !known {
-		of := schema.GroupResource{Group: into.GroupVersionKind().Group, Resource: into.Kind}
-		return apierrors.NewNotFound(of, name.Name)
+		kind := object.GetObjectKind().GroupVersionKind()
+		return apierrors.NewNotFound(schema.GroupResource{Group: kind.Group, Resource: kind.Kind}, name.Name)
 	}
-	metadata(found).DeepCopyInto(into)
+
+	from := reflect.ValueOf(copyOf(viewOf(found, isMetadata(object))))
+	into := reflect.ValueOf(object)
+	if from.Type() != into.Type() {
+		return fmt.Errorf("controllerruntimetest: get of %T, want metadata or %s", object, from.Type())
+	}
+	into.Elem().Set(from.Elem())
 	return nil
 }
 
 // IndexField implements [cache.Cache].
-func (c *memory) IndexField(_ context.Context, _ client.Object, name string, extract client.IndexerFunc) error {
-	return c.objects.AddIndexers(toolscache.Indexers{name: func(object any) ([]string, error) {
-		return extract(metadata(object)), nil
+func (c *memory) IndexField(
+	_ context.Context, object client.Object, name string, extract client.IndexerFunc,
+) error {
+	onlyMetadata := isMetadata(object)
+	return c.objects.AddIndexers(toolscache.Indexers{name: func(stored any) ([]string, error) {
+		return extract(viewOf(stored, onlyMetadata)), nil
 	}})
 }
 
-// List implements [cache.Cache] for lists of metadata, by one field or all.
+// List implements [cache.Cache] for lists of metadata and of the type of the objects, by one field
+// or all.
 func (c *memory) List(_ context.Context, list client.ObjectList, opts ...client.ListOption) error {
-	into, ok := list.(*metav1.PartialObjectMetadataList)
-	if !ok {
-		return fmt.Errorf("controllerruntimetest: list of %T, want metadata", list)
-	}
 	options := client.ListOptions{}
 	options.ApplyOptions(opts)
 	found, err := c.objects.List(), error(nil)
@@ -164,46 +198,65 @@ func (c *memory) List(_ context.Context, list client.ObjectList, opts ...client.
 		by := options.FieldSelector.Requirements()[0]
 		found, err = c.objects.ByIndex(by.Field, by.Value)
 	}
-	for _, object := range found {
-		if stored := metadata(object); options.Namespace == "" || options.Namespace == stored.Namespace {
-			into.Items = append(into.Items, *stored.DeepCopy())
+	if err != nil {
+		return err
+	}
+
+	items := []runtime.Object{}
+	for _, stored := range found {
+		object := viewOf(stored, isMetadata(list))
+		if options.Namespace == "" || options.Namespace == object.GetNamespace() {
+			items = append(items, copyOf(object))
 		}
 	}
-	return err
+	if err := meta.SetList(list, items); err != nil {
+		return fmt.Errorf("controllerruntimetest: list of %T, want one of metadata or of the objects: %w", list, err)
+	}
+	return nil
 }
 
 func (c *memory) IsStopped() bool { return false }
 
+// informer is that of the metadata, or of the typed objects.
+type informer struct {
+	*memory
+
+	onlyMetadata bool
+}
+
 // AddEventHandler calls the handler for each object that is there.
-func (c *memory) AddEventHandler(
+func (i *informer) AddEventHandler(
 	handler toolscache.ResourceEventHandler,
 ) (toolscache.ResourceEventHandlerRegistration, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, object := range c.objects.List() {
-		handler.OnAdd(object, true)
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	added := &registration{handler, syncedForEver(), i}
+	for _, object := range i.objects.List() {
+		handler.OnAdd(added.view(object), true)
 	}
-	added := &registration{handler, c}
-	c.handlers = append(c.handlers, added)
+	i.handlers = append(i.handlers, added)
 	return added, nil
 }
 
-func (c *memory) AddEventHandlerWithResyncPeriod(
+// AddEventHandlerWithResyncPeriod is AddEventHandler: nothing is missed that a resync would bring.
+func (i *informer) AddEventHandlerWithResyncPeriod(
 	handler toolscache.ResourceEventHandler, _ time.Duration,
 ) (toolscache.ResourceEventHandlerRegistration, error) {
-	return c.AddEventHandler(handler)
+	return i.AddEventHandler(handler)
 }
 
-func (c *memory) AddEventHandlerWithOptions(
+// AddEventHandlerWithOptions is AddEventHandler.
+func (i *informer) AddEventHandlerWithOptions(
 	handler toolscache.ResourceEventHandler, _ toolscache.HandlerOptions,
 ) (toolscache.ResourceEventHandlerRegistration, error) {
-	return c.AddEventHandler(handler)
+	return i.AddEventHandler(handler)
 }
 
-func (c *memory) RemoveEventHandler(added toolscache.ResourceEventHandlerRegistration) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.handlers = slices.DeleteFunc(c.handlers, func(r *registration) bool { return r == added })
+// RemoveEventHandler implements [cache.Informer].
+func (i *informer) RemoveEventHandler(added toolscache.ResourceEventHandlerRegistration) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.handlers = slices.DeleteFunc(i.handlers, func(r *registration) bool { return r == added })
 	return nil
 }
 
@@ -211,14 +264,22 @@ func (c *memory) RemoveEventHandler(added toolscache.ResourceEventHandlerRegistr
 // change.
 type registration struct {
 	toolscache.ResourceEventHandler
-	*memory
+	// Controller has the methods of a registration, also those of newer versions of client-go.
+	toolscache.Controller
+
+	of *informer
 }
 
-func (r *registration) HasSyncedChecker() toolscache.DoneChecker { return r }
-func (r *registration) Name() string                             { return "memory" }
+// HasSynced implements [toolscache.ResourceEventHandlerRegistration].
+func (r *registration) HasSynced() bool { return r.of.HasSynced() }
 
-func (r *registration) Done() <-chan struct{} {
-	done := make(chan struct{})
-	close(done)
-	return done
+// view returns a stored object as the informer shows it.
+func (r *registration) view(stored any) client.Object { return viewOf(stored, r.of.onlyMetadata) }
+
+// syncedForEver returns a controller that does not run, and whose queue is in sync. client-go 0.36
+// asks a registration for HasSyncedChecker, whose result has a type that client-go 0.35 lacks.
+func syncedForEver() toolscache.Controller {
+	queue := toolscache.NewDeltaFIFOWithOptions(toolscache.DeltaFIFOOptions{})
+	_ = queue.Replace(nil, "") // It fails only for objects without a key.
+	return toolscache.New(&toolscache.Config{Queue: queue})
 }

@@ -53,8 +53,8 @@ func key(name string) types.NamespacedName {
 	return types.NamespacedName{Namespace: "kcp-system", Name: name}
 }
 
-func newRuntimes(ctx context.Context, objects cache.Cache) *controllerruntime.Runtimes {
-	runtimes, err := controllerruntime.NewRuntimes(ctx, objects, kind(), controllerruntime.ByLabel("runtime-id"),
+func newRuntimes(objects cache.Cache) *controllerruntime.Runtimes {
+	runtimes, err := controllerruntime.NewRuntimes(objects, kyma("", "", ""), controllerruntime.ByLabel("runtime-id"),
 		controllerruntime.RuntimesOptions{})
 	if err != nil {
 		panic(err)
@@ -64,7 +64,7 @@ func newRuntimes(ctx context.Context, objects cache.Cache) *controllerruntime.Ru
 
 func TestRuntimesFollowTheCache(t *testing.T) {
 	objects := controllerruntimetest.NewCache(kyma("one", "skr-1", "one.example.com"))
-	runtimes := newRuntimes(t.Context(), objects)
+	runtimes := newRuntimes(objects)
 	check := func(want string) {
 		t.Helper()
 		names, err := runtimes.Objects(t.Context(), "skr-1")
@@ -87,7 +87,7 @@ func TestRuntimesFollowTheCache(t *testing.T) {
 
 func TestID(t *testing.T) {
 	objects := controllerruntimetest.NewCache(kyma("one", "skr-1", ""), kyma("two", "", ""))
-	runtimes := newRuntimes(t.Context(), objects)
+	runtimes := newRuntimes(objects)
 	for name, want := range map[string]core.RuntimeID{"one": "skr-1", "two": "", "three": ""} {
 		if got, err := runtimes.ID(t.Context(), key(name)); got != want || err != nil {
 			t.Errorf("%s stands for %q and %v, want %q", name, got, err, want)
@@ -160,8 +160,9 @@ func TestTheFleetForgetsWhatIsDeleted(t *testing.T) {
 	watched := must(fleet.New(fleet.Options{}))
 	objects := controllerruntimetest.NewCache(
 		kyma("a", "skr-1", ""), kyma("b", "skr-2", ""), kyma("c", "skr-2", ""), kyma("d", "skr-3", ""))
-	must(controllerruntime.NewRuntimes(t.Context(), objects, kind(), controllerruntime.ByLabel("runtime-id"),
-		controllerruntime.RuntimesOptions{Fleet: watched}))
+	if err := newRuntimes(objects).Track(watched); err != nil {
+		t.Fatal(err)
+	}
 	for _, id := range []core.RuntimeID{"skr-1", "skr-2", "skr-3"} {
 		watched.Receiver().Observe(core.Peer{ID: id}, "kyma", core.Batch{Source: id}, nil)
 	}
@@ -183,13 +184,14 @@ func TestTheFleetExpectsTheRuntimesOfTheCache(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		watched := must(fleet.New(fleet.Options{}))
 		objects := controllerruntimetest.NewCache(kyma("a", "skr-1", ""), kyma("b", "", ""))
-		opts := controllerruntime.RuntimesOptions{Managers: []core.Manager{"kyma"}}
-		byLabel := controllerruntime.ByLabel("runtime-id")
-		if _, err := controllerruntime.NewRuntimes(t.Context(), objects, kind(), byLabel, opts); err == nil {
+		runtimes := newRuntimes(objects)
+		if err := runtimes.Track(nil, "kyma"); err == nil {
 			t.Error("no error for managers without a fleet")
 		}
-		opts.Fleet = watched
-		if _, err := controllerruntime.NewRuntimes(t.Context(), objects, kind(), byLabel, opts); err != nil {
+		if err := runtimes.Track(watched, "Kyma"); err == nil {
+			t.Error("no error for a wrong name")
+		}
+		if err := runtimes.Track(watched, "kyma"); err != nil {
 			t.Fatal(err)
 		}
 		objects.Set(kyma("c", "skr-2", ""))
@@ -218,9 +220,9 @@ func TestTheFleetExpectsTheRuntimesOfTheCache(t *testing.T) {
 // A misspelt kind fails as at an API server, and a reconciler can get an object.
 func TestCacheKnowsItsKind(t *testing.T) {
 	objects := controllerruntimetest.NewCache(kyma("a", "skr-1", ""))
-	misspelt := kind()
+	misspelt := kyma("", "", "")
 	misspelt.Kind = "Kima"
-	_, err := controllerruntime.NewRuntimes(t.Context(), objects, misspelt, controllerruntime.ByName,
+	_, err := controllerruntime.NewRuntimes(objects, misspelt, controllerruntime.ByName,
 		controllerruntime.RuntimesOptions{})
 	if !meta.IsNoMatchError(err) {
 		t.Errorf("error %v, want one for the kind", err)
@@ -243,7 +245,9 @@ func TestCacheForgetsAHandler(t *testing.T) {
 	informer := must(objects.GetInformer(t.Context(), kyma("a", "", "")))
 	removed := must(informer.AddEventHandlerWithResyncPeriod(counted("removed"), time.Minute))
 	must(informer.AddEventHandler(counted("left")))
-	<-removed.HasSyncedChecker().Done()
+	if !removed.HasSynced() {
+		t.Error("the handler is not in sync")
+	}
 	if err := informer.RemoveEventHandler(removed); err != nil {
 		t.Fatal(err)
 	}

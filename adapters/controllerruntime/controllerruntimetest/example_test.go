@@ -42,9 +42,12 @@ func ExampleCache() {
 	opts.Controller.SkipNameValidation = &skip // Only as other tests use the name, too.
 	mgr := must(manager.New(&rest.Config{}, opts))
 
-	runtimes := newRuntimes(context.Background(), objects)
-	events, source, err := controllerruntime.RegisterListenerComponent(":0", "my-operator", listenertest.Peers(),
-		listener.SANPinning(runtimes), controllerruntime.EnqueueByRuntime(runtimes), controllerruntime.ComponentOptions{})
+	runtimes := newRuntimes(objects)
+	events := must(controllerruntime.AddListener(mgr, controllerruntime.ListenerConfig{
+		Addr: "127.0.0.1:0", Senders: controllerruntime.BehindGateway(listenertest.Peers()), Verifier: listener.SANPinning(runtimes),
+	}))
+	source, err := controllerruntime.SourceFor(events, "my-operator", controllerruntime.EnqueueByRuntime(runtimes),
+		controllerruntime.SourceOptions{})
 	reconciled := make(chan string)
 	kymas := reconcile.Func(func(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 		reconciled <- fmt.Sprint(request, " of ", must(runtimes.ID(ctx, request.NamespacedName)))

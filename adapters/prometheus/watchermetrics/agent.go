@@ -155,8 +155,8 @@ func (a *Agent) measureAttempts(f *factory, results *vocabulary) {
 	durations.WithLabelValues(resultOK)
 	byResult := f.counters("forward_events_total",
 		"Events in attempts to forward them, repeated ones included, by result.", labelManager, labelResult)
-	success := f.gauges("forward_last_success_timestamp_seconds",
-		"Time of the last attempt that was acknowledged as a whole, in Unix time.", labelManager)
+	success := f.ages("forward_last_success_age_seconds",
+		"Time since the last attempt that was acknowledged as a whole, by the clock of the agent.")
 	a.Attempted = func(attempt hook.Attempt) {
 		label := f.managers.value(attempt.Manager)
 		durations.WithLabelValues(results.value(result(attempt.Err))).Observe(attempt.Took.Seconds())
@@ -164,7 +164,7 @@ func (a *Agent) measureAttempts(f *factory, results *vocabulary) {
 			byResult.WithLabelValues(label, result).Add(float64(n))
 		}
 		if attempt.Err == nil {
-			success.WithLabelValues(label).SetToCurrentTime()
+			success.begin(label)
 		}
 	}
 }
@@ -287,15 +287,15 @@ func NewInformer(opts Options) (*Informer, error) {
 	if err != nil {
 		return nil, err
 	}
-	last := f.gauges("informer_last_proof_timestamp_seconds",
-		"Time at which the API server last showed that a watch works, in Unix time.", labelManager)
+	last := f.ages("informer_last_proof_age_seconds",
+		"Time since the API server last showed that a watch works, by the clock of the agent.")
 	changes := f.countBy("informer_changes_total",
 		"Changes of watched objects that the informer observed, by decision.", labelDecision)
 	failures := f.countBy("informer_failures_total",
 		"Failed attempts of the informer to establish a watch.", labelReason)
 	return &Informer{
 		Observed:  func(o hook.Observation) { changes(o.Manager, o.Decision) },
-		Proved:    func(p hook.Proof) { last.WithLabelValues(f.managers.value(p.Manager)).SetToCurrentTime() },
+		Proved:    func(p hook.Proof) { last.begin(f.managers.value(p.Manager)) },
 		Failed:    func(w hook.WatchFailure) { failures(w.Manager, w.Reason) },
 		Collector: f,
 	}, nil

@@ -10,14 +10,14 @@ func (a *Agent) measureWebhook(f *factory) {
 		"Time to answer a request of the webhook, by decision.", admissionBuckets(), labelDecision)
 	reviews := f.counters("admission_reviews_total",
 		"Admission reviews answered, by decision.", labelManager, labelDecision)
-	last := f.gauges("admission_last_review_timestamp_seconds",
-		"Time of the last admission review, in Unix time.", labelManager)
+	last := f.ages("admission_last_review_age_seconds",
+		"Time since the last admission review, by the clock of the agent.")
 	a.Reviewed = func(r hook.Review) {
 		decision := decisions.value(r.Decision)
 		label := f.managers.value(r.Manager)
 		durations.WithLabelValues(decision).Observe(r.Took.Seconds())
 		reviews.WithLabelValues(label, decision).Inc()
-		last.WithLabelValues(label).SetToCurrentTime()
+		last.begin(label)
 	}
 
 	refusals := f.counters("admission_refusals_total",

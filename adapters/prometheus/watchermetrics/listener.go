@@ -103,6 +103,9 @@ type Consumer struct {
 	Concluded func(hook.Conclusion)
 	// Backlog sets the backlog in the stream of a manager.
 	Backlog func(hook.Backlog)
+	// Unavailable sets whether the messages of a manager can be taken. The backlog is unknown while
+	// they cannot, so its series are removed.
+	Unavailable func(hook.Unavailability)
 	// Redelivered counts a message that the stream delivers again.
 	Redelivered func(hook.Redelivery)
 }
@@ -135,6 +138,21 @@ func (c *Consumer) measure(f *factory) {
 		backlog.WithLabelValues(name).Set(float64(b.Messages))
 		filled.WithLabelValues(name).Set(b.Filled)
 		age.WithLabelValues(name).Set(b.Oldest.Seconds())
+	}
+
+	unavailable := f.gauges("stream_unavailable",
+		"1 while the stream of a manager, or its durable consumer, is refused or does not answer, otherwise 0.",
+		labelManager)
+	c.Unavailable = func(u hook.Unavailability) {
+		name := f.managers.value(u.Manager)
+		if u.Reason == "" {
+			unavailable.WithLabelValues(name).Set(0)
+			return
+		}
+		unavailable.WithLabelValues(name).Set(1)
+		backlog.DeleteLabelValues(name)
+		filled.DeleteLabelValues(name)
+		age.DeleteLabelValues(name)
 	}
 
 	redelivered := f.counters("redelivered_messages_total",

@@ -3,6 +3,7 @@ package watchermetrics_test
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -180,10 +181,30 @@ func TestHeartbeatsAreNoEvents(t *testing.T) {
 		go func() { _ = box.Start(ctx) }()
 		box.Accept("kyma", core.WatchEvent{Watched: types.NamespacedName{Name: "object"}})
 		time.Sleep(time.Minute)
-		// The clock of a bubble begins at 946,684,800 s.
-		wantLines(t, scrape(t, reg), `forward_events_total{manager="kyma",result="ok"} 1`+"\n",
-			`last_success_timestamp_seconds{manager="kyma"} 9.466848`)
+		wantLines(t, scrape(t, reg), `forward_events_total{manager="kyma",result="ok"} 1`+"\n")
+		stop()
+		synctest.Wait()
+		before := lastSuccess(t, reg)
+		time.Sleep(time.Hour)
+		if after := lastSuccess(t, reg); before < 0 || before > 2 || after != before+3600 {
+			t.Errorf("the last success is %v s ago, and %v s an hour later, want at most 2 s, and an hour more", before, after)
+		}
 	})
+}
+
+// lastSuccess returns the age of the last success in seconds.
+func lastSuccess(t *testing.T, reg *prom.Registry) float64 {
+	t.Helper()
+	_, value, found := strings.Cut(scrape(t, reg), `runtime_watcher_agent_forward_last_success_age_seconds{manager="kyma"} `)
+	if !found {
+		t.Fatal("there is no age of the last success")
+	}
+	value, _, _ = strings.Cut(value, "\n")
+	age, err := strconv.ParseFloat(value, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return age
 }
 
 func TestOldestPendingEvent(t *testing.T) {

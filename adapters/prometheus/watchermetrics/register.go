@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 	"unicode/utf8"
 
 	prom "github.com/prometheus/client_golang/prometheus"
@@ -107,6 +108,41 @@ func (f *factory) countBy(name, help, label string) func(manager core.Manager, w
 	counters, words := f.counters(name, help, labelManager, label), new(vocabulary)
 	return func(manager core.Manager, word string) {
 		counters.WithLabelValues(f.managers.value(manager), words.value(word)).Inc()
+	}
+}
+
+// ages is the time since the last observation for each manager. This process measures it, so that
+// it does not depend on how the clocks of the node and of Prometheus differ, or on a step of one.
+// It is safe for concurrent use.
+type ages struct {
+	desc *prom.Desc
+
+	mu sync.Mutex
+	// began has the times of the last observations by label. Their monotonic part counts.
+	began map[string]time.Time
+}
+
+func (f *factory) ages(name, help string) *ages {
+	desc := prom.NewDesc(prom.BuildFQName(namespace, f.word, name), help, []string{labelManager}, nil)
+	return add(f, &ages{desc: desc, began: map[string]time.Time{}})
+}
+
+// begin notes an observation.
+func (a *ages) begin(manager string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.began[manager] = time.Now()
+}
+
+// Describe implements [prom.Collector].
+func (a *ages) Describe(descs chan<- *prom.Desc) { descs <- a.desc }
+
+// Collect implements [prom.Collector].
+func (a *ages) Collect(metrics chan<- prom.Metric) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for manager, began := range a.began {
+		metrics <- prom.MustNewConstMetric(a.desc, prom.GaugeValue, time.Since(began).Seconds(), manager)
 	}
 }
 

@@ -350,6 +350,20 @@ func TestConsumerCountsMessages(t *testing.T) {
 		`runtime_watcher_consumer_message_duration_seconds_bucket{fate="enqueued",le="0.005"} 2`,
 		`runtime_watcher_consumer_message_duration_seconds_count{fate="delayed"} 101`,
 	)
+
+	// The backlog of a stream that cannot be read is unknown, and not 0.
+	consumer.Unavailable(hook.Unavailability{Manager: "kyma", Reason: "stream"})
+	text := scrape(t, reg)
+	wantLines(t, text, `runtime_watcher_consumer_stream_unavailable{manager="kyma"} 1`)
+	if strings.Contains(text, "consumer_backlog") {
+		t.Errorf("there is a backlog of a stream that cannot be read:\n%s", text)
+	}
+	consumer.Unavailable(hook.Unavailability{Manager: "kyma"})
+	consumer.Backlog(hook.Backlog{Manager: "kyma", Messages: 3, Filled: 0.5, Oldest: time.Minute})
+	wantLines(t, scrape(t, reg),
+		`runtime_watcher_consumer_stream_unavailable{manager="kyma"} 0`,
+		`runtime_watcher_consumer_backlog_messages{manager="kyma"} 3`,
+	)
 }
 
 func TestManagersBeyondTheLimitShareSeries(t *testing.T) {

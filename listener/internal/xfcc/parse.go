@@ -6,6 +6,9 @@
 // semicolons. A value with a separator is in double quotes, in which a backslash escapes the next
 // character. Cert and Chain are PEM in percent-encoding.
 //
+// Envoy does not quote URI and DNS, whose text is that of the client's certificate, and writes them
+// behind all other keys. What stands behind such a value may be a part of it.
+//
 // The package only reads. The caller decides which proxy may write the header, which element
 // counts, and whether a certificate is good.
 package xfcc
@@ -74,18 +77,25 @@ func parseLine(elements []Element, line string) ([]Element, error) {
 	one := map[string]*string{"hash": &e.Hash, "cert": &e.Cert, "chain": &e.Chain, "subject": &e.Subject}
 	lists := map[string]*[]string{"uri": &e.URIs, "dns": &e.DNS}
 	seen := make(map[string]bool)
+	open := false // A value may go on: it is a SAN without quotes.
 	for rest := line; ; {
 		key, value, behind, ok := cutPair(rest)
 		if !ok || behind != "" && behind[0] != ',' && behind[0] != ';' {
 			return nil, fmt.Errorf("%w: no key with a value at byte %d of a line", ErrMalformed, len(line)-len(rest))
 		}
-		switch field, list := one[key], lists[key]; { // Keys that are not known are ignored: the format can grow.
+		field, list := one[key], lists[key]
+		switch { // Keys that are not known are ignored: the format can grow.
 		case seen[key]:
 			return nil, fmt.Errorf("%w: %s twice in one element", ErrMalformed, key)
+		case open && (field != nil || key == "by"):
+			return nil, fmt.Errorf("%w: %s behind a SAN without quotes, of which it may be a part", ErrMalformed, key)
+		case open && list == nil:
+			e.Trailing = true
 		case field != nil:
 			*field, seen[key] = value, true
 		case list != nil && value != "": // Proxies write an empty value when a certificate has no such SAN.
 			*list = append(*list, value)
+			open = open || !isQuoted(rest)
 		}
 		if strings.HasPrefix(behind, ";") {
 			rest = behind[1:]
@@ -98,9 +108,15 @@ func parseLine(elements []Element, line string) ([]Element, error) {
 		if behind == "" {
 			return elements, nil
 		}
-		e, rest = Element{}, behind[1:]
+		e, rest, open = Element{}, behind[1:], false
 		clear(seen)
 	}
+}
+
+// isQuoted reports whether the value of the first pair is in quotes.
+func isQuoted(text string) bool {
+	_, value, _ := strings.Cut(text, "=")
+	return strings.HasPrefix(strings.TrimLeft(value, space), `"`)
 }
 
 const space = " \t"
@@ -156,8 +172,11 @@ type Element struct {
 	// Subject is the subject of the client certificate (RFC 4514), in which only \" and \\ are
 	// unescaped. Its text is the client's choice.
 	Subject string
-	// URIs and DNS are SANs of the client certificate.
+	// URIs and DNS are SANs of the client certificate. Without quotes, a semicolon in one of them
+	// makes it two, or a key.
 	URIs, DNS []string
+	// Trailing means that a key which is not known stands behind a SAN without quotes.
+	Trailing bool
 }
 
 // Certificates returns the client certificate and the others of its chain. The client certificate

@@ -288,11 +288,13 @@ func (o *operator) watched(ctx context.Context, local ctrl.Manager) error {
 	})
 	provider := multicluster.NewProvider(kubeconfigs, multicluster.ProviderOptions{})
 	o.mgr = lab.Must(mcmanager.WithMultiCluster(local, provider))
-	secrets := lab.Must(controllerruntime.NewRuntimes(ctx, local.GetCache(), corev1.SchemeGroupVersion.WithKind("Secret"),
+	secrets := lab.Must(controllerruntime.NewRuntimes(local.GetCache(), lab.MetadataOf(corev1.SchemeGroupVersion.WithKind("Secret")),
 		controllerruntime.ByName, controllerruntime.RuntimesOptions{}))
 	files := lab.Must(keys.NewFiles(o.Keys, keys.FilesOptions{}))
-	source := lab.Must(controllerruntime.SetUpListener(local, o.Addr, string(manager), controllerruntime.MutualTLS(files),
-		listener.SANPinning(secrets), multicluster.Enqueue, controllerruntime.ComponentOptions{}))
+	events := lab.Must(controllerruntime.AddListener(local, controllerruntime.ListenerConfig{
+		Addr: o.Addr, Senders: controllerruntime.MutualTLS(files), Verifier: listener.SANPinning(secrets),
+	}))
+	source := lab.Must(controllerruntime.SourceFor(events, manager, multicluster.Enqueue, controllerruntime.SourceOptions{}))
 	if err := provider.SetupWithManager(ctx, o.mgr); err != nil {
 		return err
 	}

@@ -178,7 +178,7 @@ func newRuntimes(b *testing.B) *controllerruntime.Runtimes {
 	mapper.Add(kymaKind(), meta.RESTScopeNamespace)
 	config := &rest.Config{Host: servers.URL + "/control-plane", TLSClientConfig: rest.TLSClientConfig{CAData: ca.PEM}}
 	kymas := lab.Must(cache.New(config, cache.Options{Mapper: mapper, Scheme: runtime.NewScheme()}))
-	runtimes := lab.Must(controllerruntime.NewRuntimes(b.Context(), kymas, kymaKind(), controllerruntime.ByName,
+	runtimes := lab.Must(controllerruntime.NewRuntimes(kymas, lab.MetadataOf(kymaKind()), controllerruntime.ByName,
 		controllerruntime.RuntimesOptions{}))
 	go func() { _ = kymas.Start(b.Context()) }()
 	if !kymas.WaitForCacheSync(b.Context()) {

@@ -133,7 +133,7 @@ func (w *world) operate() (pinning core.Verifier, source core.Handler) {
 		[]string{host, operatorDomain}, certificates.FromFleet(w.fleet, time.Millisecond),
 		certificates.Options{Propagation: propagation}))
 	w.must(w.addRuntimes(mgr))
-	known := rig.Must(controllerruntime.NewRuntimes(w.t.Context(), mgr.GetCache(), corev1.SchemeGroupVersion.WithKind("ConfigMap"),
+	known := rig.Must(controllerruntime.NewRuntimes(mgr.GetCache(), rig.MetadataOf(corev1.SchemeGroupVersion.WithKind("ConfigMap")),
 		controllerruntime.ByName, controllerruntime.RuntimesOptions{}))
 	events := controllerruntime.NewSource(controllerruntime.EnqueueByRuntime(known), controllerruntime.SourceOptions{
 		Elected: mgr.Elected(), Handled: w.record.Delivered,

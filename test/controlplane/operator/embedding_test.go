@@ -34,6 +34,8 @@ import (
 
 // kymas is the reconciler of the guide.
 type kymas struct {
+	client.Client
+
 	watched *fleet.Fleet
 	source  *controllerruntime.Source[reconcile.Request]
 	// clusters returns the client of a runtime, and correct does the work there.
@@ -42,14 +44,13 @@ type kymas struct {
 }
 
 // setUp embeds the listener with its metrics, and gives the reconciler the source of its events.
-func (k *kymas) setUp(
-	ctx context.Context, mgr manager.Manager, addr string, secret keys.Paths, registry prom.Registerer,
-) error {
+func (k *kymas) setUp(mgr manager.Manager, addr string, secret keys.Paths, registry prom.Registerer) error {
 	opts := watchermetrics.Options{Managers: []core.Manager{"my-operator"}}
 	measured, err := watchermetrics.NewListener(registry, opts)
 	if err != nil {
 		return err
 	}
+
 	server := measured.KeyMaterial("server")
 	log := controllerruntime.Logger(mgr.GetLogger())
 	files, err := keys.NewFiles(secret, keys.FilesOptions{Hooks: server.FilesHooks, Logger: log})
@@ -58,26 +59,44 @@ func (k *kymas) setUp(
 	}
 	inUse := files.Status().Material
 	server.Expires(keys.Generation{NotBefore: inUse.NotBefore, NotAfter: inUse.NotAfter})
+
 	kyma := &metav1.PartialObjectMetadata{}
 	kyma.SetGroupVersionKind(kymaKind())
-	runtimes, err := controllerruntime.NewRuntimes(ctx, mgr.GetCache(), kymaKind(), controllerruntime.ByName,
-		controllerruntime.RuntimesOptions{Fleet: k.watched, Managers: opts.Managers})
+	runtimes, err := controllerruntime.NewRuntimes(mgr.GetCache(), kyma, controllerruntime.ByName,
+		controllerruntime.RuntimesOptions{})
 	if err != nil {
 		return err
 	}
-	k.source, err = controllerruntime.SetUpListener(mgr, addr, "my-operator", controllerruntime.MutualTLS(files),
-		listener.SANPinning(runtimes), controllerruntime.EnqueueByRuntime(runtimes), controllerruntime.ComponentOptions{
-			Listener: listener.Options{Fleet: k.watched, Hooks: measured.Hooks},
-		})
+
+	events, err := controllerruntime.AddListener(mgr, controllerruntime.ListenerConfig{
+		Addr:     addr,
+		Senders:  controllerruntime.MutualTLS(files),
+		Verifier: listener.SANPinning(runtimes),
+		Fleet:    k.watched,
+		Runtimes: runtimes,
+		Options:  listener.Options{Hooks: measured.Hooks},
+	})
 	if err != nil {
 		return err
 	}
-	return errors.Join(mgr.Add(files), watchermetrics.RegisterFleet(registry, k.watched, opts),
+	k.source, err = controllerruntime.SourceFor(events, "my-operator", controllerruntime.EnqueueByRuntime(runtimes),
+		controllerruntime.SourceOptions{})
+	if err != nil {
+		return err
+	}
+
+	return errors.Join(watchermetrics.RegisterFleet(registry, k.watched, opts),
 		builder.ControllerManagedBy(mgr).For(kyma).WatchesRawSource(k.source).Complete(k))
 }
 
 func (k *kymas) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
-	id := core.RuntimeID(request.Name)
+	kyma := &metav1.PartialObjectMetadata{}
+	kyma.SetGroupVersionKind(kymaKind())
+	if err := k.Get(ctx, request.NamespacedName, kyma); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err) // An object that is gone is not polled.
+	}
+
+	id := core.RuntimeID(kyma.Name)
 	there := k.source.Client(request, id, k.clusters(id))
 	if err := k.correct(ctx, there, request); err != nil {
 		return reconcile.Result{}, err
@@ -103,7 +122,7 @@ func (l *lab) testEmbedding(t *testing.T) {
 	addr, page := rig.Address(rig.FreePort(t)), rig.Address(rig.FreePort(t))
 	mgr, reconciled := l.newManager(metricsServer(page, filepath.Dir(secret.Certificate), watched)), make(chan string)
 	k := &kymas{
-		watched: watched, clusters: func(core.RuntimeID) client.Client { return l.Client },
+		Client: mgr.GetClient(), watched: watched, clusters: func(core.RuntimeID) client.Client { return l.Client },
 		correct: func(ctx context.Context, _ client.Client, request reconcile.Request) error {
 			select {
 			case reconciled <- request.String():
@@ -112,7 +131,7 @@ func (l *lab) testEmbedding(t *testing.T) {
 			return nil
 		},
 	}
-	rig.NoError(t, k.setUp(t.Context(), mgr, addr, secret, registry))
+	rig.NoError(t, k.setUp(mgr, addr, secret, registry))
 	rig.Run(t, "manager", mgr.Start)
 	rig.Same(t, "reconciled at the start", "kcp-system/skr-1", <-reconciled)
 	leaf := rig.Must(l.CA.Client("skr-1", testpki.Options{DNSNames: []string{"skr-1.kyma.example.com"}}))

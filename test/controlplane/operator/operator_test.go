@@ -45,6 +45,7 @@ func TestManager(t *testing.T) {
 	rig.NoError(t, l.Client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kcp-system"}}))
 	t.Run("leader endpoint", l.testLeaderEndpoint)
 	t.Run("leader endpoint without rights", l.testLeaderWithoutRights)
+	t.Run("foreign slice", l.testForeignSlice)
 	t.Run("replicas of the guide", l.testReplicas)
 	t.Run("set-up of the guide", l.testEmbedding)
 }
@@ -107,19 +108,20 @@ func (l *lab) grant(t *testing.T) {
 
 // newEndpoint returns a leader endpoint of a user.
 func (l *lab) newEndpoint(
-	user, address string, ports map[string]int32, opts controllerruntime.LeaderEndpointOptions,
+	user string, replica controllerruntime.ReplicaEndpoint, opts controllerruntime.LeaderEndpointOptions,
 ) manager.Runnable {
 	config := rest.CopyConfig(l.Config)
 	config.Impersonate.UserName = user
 	writer := rig.Must(client.New(config, client.Options{}))
-	return rig.Must(controllerruntime.NewLeaderEndpoint(writer, leaderService, address, ports, opts))
+	return rig.Must(controllerruntime.NewLeaderEndpoint(writer, leaderService, replica, opts))
 }
 
 // leads runs a leader endpoint until stop, or until the end of the test.
 func (l *lab) leads(t *testing.T, address, pod string) (stop func()) {
 	t.Helper()
-	return rig.Run(t, "leader endpoint", l.newEndpoint(leaderUser, address, map[string]int32{"events": 8082, "metrics": 8083},
-		controllerruntime.LeaderEndpointOptions{Pod: pod, RefreshInterval: 100 * time.Millisecond}).Start)
+	return rig.Run(t, "leader endpoint", l.newEndpoint(leaderUser, controllerruntime.ReplicaEndpoint{
+		Address: address, Ports: map[string]int32{"events": 8082, "metrics": 8083}, Pod: pod,
+	}, controllerruntime.LeaderEndpointOptions{RefreshInterval: 100 * time.Millisecond}).Start)
 }
 
 // leaderAddress is the endpoint of the Service, or "".
@@ -162,7 +164,7 @@ func (l *lab) testLeaderEndpoint(t *testing.T) {
 	first()
 	is("")
 	// A leader that was replaced must not remove its successor.
-	old := l.newEndpoint(leaderUser, "192.0.2.2", map[string]int32{"events": 1},
+	old := l.newEndpoint(leaderUser, controllerruntime.ReplicaEndpoint{Address: "192.0.2.2", Ports: map[string]int32{"events": 1}},
 		controllerruntime.LeaderEndpointOptions{RefreshInterval: time.Hour})
 	stopOld := rig.Run(t, "endpoint of the old leader", old.Start)
 	is("192.0.2.2:1")
@@ -174,9 +176,43 @@ func (l *lab) testLeaderEndpoint(t *testing.T) {
 	is("")
 }
 
+// testForeignSlice has slices of others with the name of ours. The API server would merge the second one.
+func (l *lab) testForeignSlice(t *testing.T) {
+	for name, labels := range map[string]map[string]string{
+		"managed by another controller": {"endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io"},
+		"managed by nobody":             {"kubernetes.io/service-name": leaderService.Name},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_ = l.Client.Delete(t.Context(), &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{
+				Namespace: leaderSlice.Namespace, Name: leaderSlice.Name,
+			}})
+			foreign := &discoveryv1.EndpointSlice{
+				ObjectMeta:  metav1.ObjectMeta{Namespace: leaderSlice.Namespace, Name: leaderSlice.Name, Labels: labels},
+				AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"192.0.2.77"}}},
+				Ports: []discoveryv1.EndpointPort{{Name: new("events"), Port: new(int32(7))}},
+			}
+			rig.NoError(t, l.Client.Create(t.Context(), foreign))
+			endpoint := l.newEndpoint(leaderUser, controllerruntime.ReplicaEndpoint{
+				Address: "192.0.2.1", Ports: map[string]int32{"events": 8082},
+			}, controllerruntime.LeaderEndpointOptions{})
+			rig.Fails(t, "Start", endpoint.Start(t.Context()), leaderSlice.String(), "managed-by")
+			live := rig.Stored(t, l.Client, leaderSlice, &discoveryv1.EndpointSlice{})
+			rig.Same(t, "version of the slice", foreign.ResourceVersion, live.ResourceVersion)
+
+			// It is handed over on purpose.
+			live.Labels["endpointslice.kubernetes.io/managed-by"] = "runtime-watcher-leader"
+			rig.NoError(t, l.Client.Update(t.Context(), live))
+			stop := l.leads(t, "192.0.2.1", "first")
+			rig.Eventually(t, rig.Patience, "the replica leads", func() bool { return l.leaderAddress(t) == "192.0.2.1:8082" })
+			stop()
+		})
+	}
+}
+
 // testLeaderWithoutRights ends the operator instead of leaving it without an endpoint.
 func (l *lab) testLeaderWithoutRights(t *testing.T) {
-	endpoint := l.newEndpoint("nobody", "192.0.2.1", map[string]int32{"": 8082}, controllerruntime.LeaderEndpointOptions{})
+	endpoint := l.newEndpoint("nobody", controllerruntime.ReplicaEndpoint{Address: "192.0.2.1", Ports: map[string]int32{"": 8082}},
+		controllerruntime.LeaderEndpointOptions{})
 	rig.Fails(t, "Start", endpoint.Start(t.Context()), "forbidden")
 }
 
@@ -204,7 +240,8 @@ func TestLeaderEndpointArguments(t *testing.T) {
 		"address": {writer, leaderService, "pod", ports},
 		"ports":   {writer, leaderService, "192.0.2.1", nil},
 	} {
-		_, err := controllerruntime.NewLeaderEndpoint(arguments.writer, arguments.service, arguments.address, arguments.ports,
+		_, err := controllerruntime.NewLeaderEndpoint(arguments.writer, arguments.service,
+			controllerruntime.ReplicaEndpoint{Address: arguments.address, Ports: arguments.ports},
 			controllerruntime.LeaderEndpointOptions{})
 		rig.Fails(t, "without "+name, err)
 	}

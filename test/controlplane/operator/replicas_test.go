@@ -10,8 +10,9 @@ import (
 // setUpReplicas publishes the leader.
 func setUpReplicas(mgr manager.Manager, podIP, podName string) error {
 	service := types.NamespacedName{Namespace: "kcp-system", Name: "my-operator-events"}
-	endpoint, err := controllerruntime.NewLeaderEndpoint(mgr.GetClient(), service, podIP,
-		map[string]int32{"events": 8082}, controllerruntime.LeaderEndpointOptions{Pod: podName})
+	replica := controllerruntime.ReplicaEndpoint{Address: podIP, Ports: map[string]int32{"events": 8082}, Pod: podName}
+	endpoint, err := controllerruntime.NewLeaderEndpoint(mgr.GetClient(), service, replica,
+		controllerruntime.LeaderEndpointOptions{})
 	if err != nil {
 		return err
 	}

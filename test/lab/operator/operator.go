@@ -173,7 +173,7 @@ func (o *operator) managerOptions() ctrl.Options {
 }
 
 func (o *operator) setUp(ctx context.Context) (err error) {
-	o.runtimes, err = controllerruntime.NewRuntimes(ctx, o.mgr.GetCache(), corev1.SchemeGroupVersion.WithKind("ConfigMap"),
+	o.runtimes, err = controllerruntime.NewRuntimes(o.mgr.GetCache(), lab.MetadataOf(corev1.SchemeGroupVersion.WithKind("ConfigMap")),
 		controllerruntime.ByName, controllerruntime.RuntimesOptions{})
 	if err != nil {
 		return err
@@ -361,11 +361,10 @@ func (o *operator) listen(context.Context) (manager.Runnable, *controllerruntime
 	if o.Gateway != "" {
 		peers = listener.FromXFCC(listener.ProxyCertificate(roots, o.Gateway), roots, listener.PeerOptions{})
 	}
-	return controllerruntime.RegisterListenerComponent(o.Listen, o.Manager, peers, listener.SANPinning(o.runtimes),
-		o.requests, controllerruntime.ComponentOptions{
-			Listener: listener.Options{TLS: keys.ServerTLSConfig(o.files), Fleet: o.fleet, Logger: o.log},
-			Source:   o.sourceOptions(),
-		})
+	return controllerruntime.RegisterListenerComponent(controllerruntime.ListenerConfig{
+		Addr: o.Listen, Senders: controllerruntime.BehindGateway(peers), Verifier: listener.SANPinning(o.runtimes),
+		Fleet: o.fleet, Logger: o.log, Options: listener.Options{TLS: keys.ServerTLSConfig(o.files)},
+	}, core.Manager(o.Manager), o.requests, o.sourceOptions())
 }
 
 func (o *operator) service() types.NamespacedName {
@@ -379,7 +378,8 @@ func (o *operator) lead() error {
 	}
 	ports := map[string]int32{PortEvents: int32(netip.MustParseAddrPort(o.Listen).Port())}
 	leader, err := controllerruntime.NewLeaderEndpoint(o.mgr.GetClient(), o.service(),
-		fmt.Sprint("192.0.2.", o.Replica.Number), ports, controllerruntime.LeaderEndpointOptions{Logger: o.log})
+		controllerruntime.ReplicaEndpoint{Address: fmt.Sprint("192.0.2.", o.Replica.Number), Ports: ports},
+		controllerruntime.LeaderEndpointOptions{Logger: o.log})
 	if err != nil {
 		return err
 	}

@@ -191,7 +191,7 @@ var table = map[string][]mutant{
 		{"outbox: events do not settle", "due := now.Add(max(l.opts.Settle, 0))", "due := now"},
 		{"outbox: no resync for an event that gives way", "hog.resync(e.Owner, now)", "_ = hog"},
 		{"outbox: resyncs have no pace", "again && event.Resync && next.After(due)", "again && event.Resync && next.Before(last)"},
-		{"outbox: the first manager takes all keys (row 14)", "return o.giveUpResend(l, now) || o.giveUpEvent(l, now)", "return false"},
+		{"outbox: the first manager takes all keys (row 14)", "if !o.giveUpResend(l, most, now) && !o.giveUpEvent(l, most, now) {", "if true {"},
 	},
 	"core/owner.go": {
 		{"core: the owner before a change", "c.New.Annotation(OwnerAnnotation)", "c.Old.Annotation(OwnerAnnotation)"},

@@ -23,6 +23,8 @@ type Agent struct {
 	killed   bool
 	lines    int64
 	conns    int
+	// missed counts the canary writes for which the API server got no answer.
+	missed   int
 	managers map[core.Manager]*lane
 }
 
@@ -111,6 +113,15 @@ func (a *Agent) Connected() {
 	a.history.mu.Lock()
 	defer a.history.mu.Unlock()
 	a.conns++
+}
+
+// Missed records a canary write of this agent for which the API server got no answer of any agent.
+// The next one that is answered shows that the watch path is back, and leads to a resync.
+func (a *Agent) Missed() {
+	a.history.mu.Lock()
+	defer a.history.mu.Unlock()
+
+	a.missed++
 }
 
 // Offered records an event from a change source.

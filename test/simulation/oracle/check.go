@@ -470,14 +470,15 @@ func (h *History) checkTraffic(a *Agent, manager core.Manager, l *lane) {
 	}
 }
 
-// mostResyncs allows one resend for the resync at the start, for each that the change source requests, and for two in
-// each fault. Where events may be dropped, checkPace alone bounds them.
+// mostResyncs allows one resend for the resync at the start, for each that the change source requests, for each canary
+// write that the API server missed, and for two in each fault. A canary whose API server reaches one of two agents is lost
+// and found again for as long as the fault lasts, so its recoveries have no bound by the number of faults. Where events may be dropped, checkPace alone bounds them.
 func (h *History) mostResyncs(a *Agent, l *lane) int {
 	const sends = 2
 	if h.mayDegrade(h.promise.Runtimes[a.runtime]) || h.promise.Refusals > 0 {
 		return math.MaxInt
 	}
-	return sends * max(len(l.owners), 1) * (1 + l.offered.resyncs + 2*h.promise.Faults)
+	return sends * max(len(l.owners), 1) * (1 + l.offered.resyncs + a.missed + 2*h.promise.Faults)
 }
 
 // mostBeats allows a heartbeat in each interval, the first and the last one, one after each recovery, and early ones:

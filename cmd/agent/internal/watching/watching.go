@@ -38,6 +38,8 @@ type Settings struct {
 	TokenFile, CAFile string
 	// Getenv reads the address of the cluster of the pod.
 	Getenv func(string) string
+	// OwnerAnnotation is the annotation that names the owner. Default: [core.OwnerAnnotation].
+	OwnerAnnotation string
 	// RequireOwner sends no event for an object without owner.
 	RequireOwner bool
 }
@@ -89,6 +91,7 @@ func New(settings Settings, log *slog.Logger) (*Source, error) {
 	s := &Source{Metrics: metrics, refused: make(map[core.Manager]error)}
 	s.Source, err = informer.New(config, core.AcceptorFunc(s.accept), s.valid(settings, log), informer.Options{
 		ExcludedNamespaces: settings.ExcludedNamespaces,
+		OwnerAnnotation:    settings.OwnerAnnotation,
 		RequireOwner:       settings.RequireOwner,
 		Logger:             log,
 		Hooks:              informer.Hooks{Observed: metrics.Observed, Proved: s.proved, Failed: metrics.Failed},

@@ -60,8 +60,8 @@ type next struct {
 	poll  time.Time
 }
 
-// NewSource returns the source of the controller that is a manager in the runtimes. It also
-// enqueues runtimes that are not fresh any more.
+// NewSource returns the source of the controller that is a manager in the runtimes. The listener
+// that gets it makes it follow the fleet, so that it enqueues runtimes that are not fresh any more.
 func NewSource(
 	manager core.Manager, toRequests controllerruntime.MapFunc[ctrl.Request], watched *fleet.Fleet,
 	total *prometheus.CounterVec,
@@ -70,7 +70,6 @@ func NewSource(
 		Source: controllerruntime.NewSource(toRequests, controllerruntime.SourceOptions{}), toRequests: toRequests,
 		total: total.MustCurryWith(prometheus.Labels{"controller": string(manager)}), next: make(map[ctrl.Request]next),
 	}
-	s.Follow(watched, manager)
 	watched.OnChange(func(change fleet.Transition) { s.lost(change, manager) })
 	return s
 }

@@ -1,5 +1,5 @@
 // Command assets builds the programs of tests, if they are not there yet, and prints where they are:
-// the folder of kube-apiserver, etcd and kubectl, or cert-manager's controllers. Progress goes to
+// the folder of kube-apiserver and etcd, with -kubectl also of kubectl, or cert-manager's controllers. Progress goes to
 // standard error.
 package main
 
@@ -17,9 +17,11 @@ import (
 
 func main() {
 	controllers := flag.Bool("certmanager", false, "build cert-manager's controllers, and no API server")
+	kubectl := flag.Bool("kubectl", false, "build kubectl, too")
 	flag.Parse()
+
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	path, err := build(ctx, *controllers)
+	path, err := build(ctx, *controllers, *kubectl)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "assets:", err)
@@ -28,9 +30,9 @@ func main() {
 	fmt.Fprintln(os.Stdout, path)
 }
 
-func build(ctx context.Context, controllers bool) (path string, err error) {
+func build(ctx context.Context, controllers, kubectl bool) (path string, err error) {
 	if controllers {
 		return certmanager.Assets(ctx, certmanager.AssetsOptions{})
 	}
-	return apiserver.Assets(ctx, apiserver.AssetsOptions{Kubectl: true})
+	return apiserver.Assets(ctx, apiserver.AssetsOptions{Kubectl: kubectl})
 }

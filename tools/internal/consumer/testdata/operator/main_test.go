@@ -53,7 +53,7 @@ func newObjects() *controllerruntimetest.Cache {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{objects: newObjects()}
-	w.runtimes = must(controllerruntime.NewRuntimes(t.Context(), w.objects, kind(), controllerruntime.ByLabel("runtime-id"),
+	w.runtimes = must(controllerruntime.NewRuntimes(w.objects, empty(), controllerruntime.ByLabel("runtime-id"),
 		controllerruntime.RuntimesOptions{}))
 	w.fleet = must(fleet.New(fleet.Options{Random: func() float64 { return 0.5 }}))
 	return w
@@ -122,7 +122,7 @@ func TestSetUp(t *testing.T) {
 	}
 	authorities, certificate, key := volume.Paths()
 	material, err := keys.NewFiles(keys.Paths{CA: authorities, Certificate: certificate, Key: key}, keys.FilesOptions{})
-	if err := errors.Join(err, mgr.Add(material), setUp(t.Context(), mgr, "127.0.0.1:0", material)); err != nil {
+	if err := errors.Join(err, setUp(mgr, "127.0.0.1:0", material)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -142,8 +142,15 @@ func kind() schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Kyma"}
 }
 
-func setUp(ctx context.Context, mgr manager.Manager, addr string, material keys.Source) error {
-	runtimes, err := controllerruntime.NewRuntimes(ctx, mgr.GetCache(), kind(), controllerruntime.ByLabel("runtime-id"),
+// empty is an object of the kind that stands for runtimes.
+func empty() *metav1.PartialObjectMetadata {
+	kyma := &metav1.PartialObjectMetadata{}
+	kyma.SetGroupVersionKind(kind())
+	return kyma
+}
+
+func setUp(mgr manager.Manager, addr string, material keys.Source) error {
+	runtimes, err := controllerruntime.NewRuntimes(mgr.GetCache(), empty(), controllerruntime.ByLabel("runtime-id"),
 		controllerruntime.RuntimesOptions{})
 	if err != nil {
 		return err
@@ -152,18 +159,14 @@ func setUp(ctx context.Context, mgr manager.Manager, addr string, material keys.
 	if err != nil {
 		return err
 	}
-	events, source, err := controllerruntime.RegisterListenerComponent(addr, "my-operator",
-		listener.FromTLS(keys.Roots(material), listener.PeerOptions{}), listener.SANPinning(runtimes),
-		controllerruntime.EnqueueByRuntime(runtimes), controllerruntime.ComponentOptions{
-			Listener: listener.Options{TLS: keys.ServerTLSConfig(material), Fleet: watched},
-			Source:   controllerruntime.SourceOptions{Elected: mgr.Elected()},
-		})
+	events, source, err := controllerruntime.RegisterListenerComponent(controllerruntime.ListenerConfig{
+		Addr: addr, Senders: controllerruntime.MutualTLS(material), Verifier: listener.SANPinning(runtimes),
+		Fleet: watched, Runtimes: runtimes,
+	}, myOperator, controllerruntime.EnqueueByRuntime(runtimes), controllerruntime.SourceOptions{Elected: mgr.Elected()})
 	if err != nil {
 		return err
 	}
-	kyma := &metav1.PartialObjectMetadata{}
-	kyma.SetGroupVersionKind(kind())
-	return errors.Join(mgr.Add(events), builder.ControllerManagedBy(mgr).For(kyma, builder.OnlyMetadata).
+	return errors.Join(mgr.Add(events), builder.ControllerManagedBy(mgr).For(empty(), builder.OnlyMetadata).
 		WatchesRawSource(source).Complete(&reconciler{runtimes: runtimes, fleet: watched, look: lookAt}))
 }
 
@@ -176,10 +179,10 @@ type reconciler struct {
 
 func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	id, err := r.runtimes.ID(ctx, request.NamespacedName)
-	if err == nil {
-		err = r.look(ctx, id)
+	if err != nil || id == "" {
+		return reconcile.Result{}, err // An object that is gone is not polled.
 	}
-	if err != nil {
+	if err := r.look(ctx, id); err != nil {
 		return reconcile.Result{}, err
 	}
 	return reconcile.Result{RequeueAfter: r.fleet.RequeueAfter(id).Round(time.Second)}, nil

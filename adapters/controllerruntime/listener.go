@@ -1,0 +1,332 @@
+package controllerruntime
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
+	"github.com/runtime-watcher/runtime-watcher/listener"
+)
+
+// defaultName is the default of [ListenerConfig].Name.
+const defaultName = "runtime-watcher"
+
+var (
+	errNoManager = errors.New("want a controller manager, have nil")
+	errNoSource  = errors.New("no controller takes its events: call SourceFor, " +
+		"before the controller manager starts")
+	errTwoTLS = errors.New("MutualTLS and Options.TLS are both set: want one of them")
+)
+
+// ListenerConfig has all that a listener of an operator needs. Senders and Verifier are required,
+// and the zero value of each other field is its documented default.
+type ListenerConfig struct {
+	// Name is the name of the readiness check, and in errors and the log. A second listener of the
+	// same controller manager needs a name of its own. Default: "runtime-watcher".
+	Name string
+	// Addr is the TCP address, as host:port. Default: ":8082".
+	Addr string
+	// Senders decides how runtimes prove their identity. There is no default, because a wrong one
+	// would admit every sender.
+	Senders Senders
+	// Verifier decides whether a runtime may trigger an event. There is no default either.
+	Verifier core.Verifier
+	// Fleet observes the freshness of each runtime. Each source follows it, as [Source.Follow]
+	// does. A Fleet has a Logger of its own, which discards by default. Default: none.
+	Fleet *fleet.Fleet
+	// Runtimes has the objects of the runtimes. Fleet then expects each of them, for each manager
+	// of the listener, and forgets it when its object is deleted, as [Runtimes.Track] does. It
+	// needs a Fleet. Without it, the operator tells the Fleet itself. Default: none.
+	Runtimes *Runtimes
+	// Logger gets the lines of the listener and of its sources. Default: mgr.GetLogger(), and
+	// ctrl.Log for [RegisterListenerComponent].
+	Logger *slog.Logger
+	// Options are the further settings of the listener. Its Addr, Fleet and Logger must be empty,
+	// because they are above.
+	Options listener.Options
+}
+
+func (c *ListenerConfig) validate() error {
+	return errors.Join(
+		option.Unless(c.Options.Addr == "", "Options.Addr is set: want Addr instead"),
+		option.Unless(c.Options.Fleet == nil, "Options.Fleet is set: want Fleet instead"),
+		option.Unless(c.Options.Logger == nil, "Options.Logger is set: want Logger instead"),
+		option.Unless(c.Runtimes == nil || c.Fleet != nil, "Runtimes is set without Fleet: want both or neither"),
+		option.Unless(c.Senders.tls == nil || c.Options.TLS == nil, "%w", errTwoTLS),
+	)
+}
+
+// listenerOptions returns the options of the HTTP server.
+func (c *ListenerConfig) listenerOptions() listener.Options {
+	opts := c.Options
+	opts.Addr = c.Addr
+	opts.Fleet = c.Fleet
+	opts.Logger = c.Logger
+	opts.TLS = cmp.Or(c.Senders.tls, opts.TLS)
+	return opts
+}
+
+// Listener receives the events of runtimes for the controllers of one operator. Make it with
+// [AddListener], and its sources with [SourceFor]. Its methods may be called concurrently.
+//
+// The listener runs on every replica of the operator. A replica without a running controller, such
+// as one that does not lead, answers that it is not ready. The sender then tries another replica.
+type Listener struct {
+	config ListenerConfig
+	// elected is that of the controller manager, nil if it is not known.
+	elected <-chan struct{}
+	// served is nil until the set-up ends, at Start or at the first request.
+	served atomic.Pointer[listener.Listener]
+
+	// mu protects the handlers of each manager until the set-up ends.
+	mu       sync.Mutex
+	handlers map[core.Manager]severalHandlers
+}
+
+var (
+	_ manager.Runnable               = (*Listener)(nil)
+	_ manager.LeaderElectionRunnable = (*Listener)(nil)
+	_ http.Handler                   = (*Listener)(nil)
+)
+
+// AddListener adds a listener to a controller manager: the server, a readiness check, the key files
+// of [MutualTLS], and the log. Then call [SourceFor] for each controller that takes its events,
+// before the controller manager starts.
+//
+// Its error names what config lacks. It also fails for a second listener with the same name or
+// address on this controller manager.
+func AddListener(mgr manager.Manager, config ListenerConfig) (*Listener, error) {
+	if option.IsNil(mgr) {
+		return nil, fmt.Errorf("listener: %w", errNoManager)
+	}
+	config.Logger = cmp.Or(config.Logger, Logger(mgr.GetLogger()))
+
+	l, err := newListener(config, mgr.Elected())
+	if err != nil {
+		return nil, err
+	}
+	if err := known.add(l); err != nil {
+		return nil, fmt.Errorf("listener %q: %w", l.config.Name, err)
+	}
+
+	ready := func(*http.Request) error { return l.Ready() }
+	err = errors.Join(mgr.Add(l), mgr.AddReadyzCheck(l.config.Name, ready))
+	if err != nil {
+		known.remove(l)
+		return nil, fmt.Errorf("listener %q: %w", l.config.Name, err)
+	}
+	return l, nil
+}
+
+// newListener checks everything but the sources, so that a fault is an error of the set-up.
+func newListener(config ListenerConfig, elected <-chan struct{}) (*Listener, error) {
+	config.Name = cmp.Or(config.Name, defaultName)
+	config.Logger = cmp.Or(config.Logger, defaultLogger())
+	err := config.validate()
+	if err != nil {
+		return nil, fmt.Errorf("listener %q: %w", config.Name, err)
+	}
+
+	some := map[core.Manager]core.Handler{"some": core.HandlerFunc(nothing)}
+	_, err = listener.New(config.Senders.peers, config.Verifier, some, config.listenerOptions())
+	if err != nil {
+		return nil, fmt.Errorf("listener %q: %w", config.Name, err)
+	}
+
+	if config.Fleet != nil && config.Runtimes == nil {
+		config.Logger.Info("the fleet of this listener expects no runtime and forgets none: set Runtimes beside Fleet, "+
+			"or call Expect and Forget of the fleet", slog.String("listener", config.Name))
+	}
+	return &Listener{config: config, elected: elected, handlers: make(map[core.Manager]severalHandlers)}, nil
+}
+
+// nothing is a handler for the check of a configuration.
+func nothing(context.Context, core.Delivery) error { return nil }
+
+// Handle gives the events of a manager to a handler. Most operators call [SourceFor] instead, which
+// does the same for a new source.
+//
+// Several handlers may take the events of one manager. Each gets every event. The event is
+// acknowledged when all of them have taken it, and otherwise sent again, which does no harm to
+// the ones that took it.
+//
+// A source, or a handler that embeds one, gets the Elected, the Fleet and the name of the manager
+// from the listener. Handle fails if the name is not a DNS-1123 label, or the handler is nil or a
+// source of another manager. It also fails after the listener has started.
+func (l *Listener) Handle(name core.Manager, handler core.Handler) error {
+	if l == nil {
+		return fmt.Errorf("source of manager %q: want a listener of AddListener, have nil", name)
+	}
+	if err := l.handle(name, handler); err != nil {
+		return fmt.Errorf("listener %q: source of manager %q: %w", l.config.Name, name, err)
+	}
+	return nil
+}
+
+func (l *Listener) handle(name core.Manager, handler core.Handler) error {
+	if _, err := core.ParseManager(string(name)); err != nil {
+		return err
+	}
+	if option.IsNil(handler) {
+		return errors.New("the handler is nil")
+	}
+	if other := known.deliversElsewhere(l, name); other != "" {
+		return fmt.Errorf("listener %q with the same fleet takes events of this manager already: "+
+			"want another name, or a fleet for each listener", other)
+	}
+
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.served.Load() != nil {
+		return errors.New("the listener has started already: call SourceFor before the controller manager starts")
+	}
+	if s, ok := handler.(attachable); ok {
+		if err := s.attach(l, name); err != nil {
+			return err
+		}
+	}
+	if len(l.handlers[name]) == 0 && l.config.Runtimes != nil {
+		if err := l.config.Runtimes.Track(l.config.Fleet, name); err != nil {
+			return err
+		}
+	}
+	l.handlers[name] = append(l.handlers[name], handler)
+	return nil
+}
+
+// serves reports whether the listener has a handler for the manager.
+func (l *Listener) serves(name core.Manager) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.handlers[name]) > 0
+}
+
+// endSetUp returns the server for all handlers. Later handlers are refused.
+func (l *Listener) endSetUp() (*listener.Listener, error) {
+	if served := l.served.Load(); served != nil {
+		return served, nil
+	}
+
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if served := l.served.Load(); served != nil {
+		return served, nil
+	}
+	if len(l.handlers) == 0 {
+		return nil, fmt.Errorf("listener %q: %w", l.config.Name, errNoSource)
+	}
+
+	handlers := make(map[core.Manager]core.Handler, len(l.handlers))
+	for name, several := range l.handlers {
+		handlers[name] = several.handler()
+	}
+	served, err := listener.New(l.config.Senders.peers, l.config.Verifier, handlers, l.config.listenerOptions())
+	if err != nil {
+		return nil, fmt.Errorf("listener %q: %w", l.config.Name, err)
+	}
+	l.served.Store(served)
+	return served, nil
+}
+
+// Start serves until ctx ends. A controller manager calls it. It fails if no controller has a
+// source, and as Start of [listener.Listener] does.
+func (l *Listener) Start(ctx context.Context) error {
+	defer known.remove(l)
+	served, err := l.endSetUp()
+	if err != nil {
+		return err
+	}
+
+	var beside sync.WaitGroup
+	defer beside.Wait()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	l.startMaterial(ctx, &beside)
+	l.warnUntilStarted(ctx, &beside)
+
+	return served.Start(ctx)
+}
+
+// startMaterial runs the key material of [MutualTLS]. A material that is started elsewhere, too,
+// is only read more often.
+func (l *Listener) startMaterial(ctx context.Context, beside *sync.WaitGroup) {
+	material, ok := l.config.Senders.material.(manager.Runnable)
+	if !ok {
+		return
+	}
+	beside.Go(func() {
+		if err := material.Start(ctx); err != nil {
+			l.config.Logger.ErrorContext(ctx, "the key material is not read again",
+				slog.String("listener", l.config.Name), slog.Any("error", err))
+		}
+	})
+}
+
+// warnUntilStarted reports each source that no controller has started.
+func (l *Listener) warnUntilStarted(ctx context.Context, beside *sync.WaitGroup) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for name, several := range l.handlers {
+		for i, handler := range several {
+			s, ok := handler.(attachable)
+			if !ok {
+				continue
+			}
+			logger := l.config.Logger.With(slog.String("listener", l.config.Name), slog.String("manager", string(name)),
+				slog.String("source", fmt.Sprintf("%d of %d", i+1, len(several))))
+			beside.Go(func() { warnUntilStarted(ctx, s, logger) })
+		}
+	}
+}
+
+// NeedLeaderElection returns false: a controller manager then starts the listener on every replica.
+// A replica that does not lead answers 503 and closes the connection, so that the sender connects
+// to another one.
+func (l *Listener) NeedLeaderElection() bool { return false }
+
+// Ready returns nil while Start serves with a certificate, and otherwise an error that wraps
+// [core.ErrNotReady]. It is the readiness check that [AddListener] adds. It does not ask the
+// controllers: a rollout waits until the new replica is ready, while the old one still leads.
+func (l *Listener) Ready() error {
+	served := l.served.Load()
+	if served == nil {
+		return fmt.Errorf("%w: the listener is not started", core.ErrNotReady)
+	}
+	if material := l.config.Senders.material; material != nil {
+		if _, err := material.Material(); err != nil {
+			return fmt.Errorf("%w: the listener has no certificate: %w", core.ErrNotReady, err)
+		}
+	}
+	return served.Ready()
+}
+
+// Addr returns the bound address, and nil before Start has bound it.
+func (l *Listener) Addr() net.Addr {
+	if served := l.served.Load(); served != nil {
+		return served.Addr()
+	}
+	return nil
+}
+
+// ServeHTTP answers one request, as ServeHTTP of [listener.Listener] does. It mounts the listener
+// in another server. The first request ends the set-up, as Start does.
+func (l *Listener) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	served, err := l.endSetUp()
+	if err != nil {
+		l.config.Logger.ErrorContext(r.Context(), "a request is answered 503", slog.Any("error", err))
+		w.WriteHeader(http.StatusServiceUnavailable)
+		return
+	}
+	served.ServeHTTP(w, r)
+}

@@ -1,0 +1,63 @@
+package controllerruntime
+
+import (
+	"context"
+	"errors"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+// severalHandlers are the handlers of one manager. Each gets every event.
+type severalHandlers []core.Handler
+
+var (
+	_ core.Handler = (severalHandlers)(nil)
+	_ core.Readier = (severalHandlers)(nil)
+)
+
+// handler returns a single handler as it is.
+func (s severalHandlers) handler() core.Handler {
+	if len(s) == 1 {
+		return s[0]
+	}
+	return s
+}
+
+// Handle returns nil if all handlers took the event. While one of them is not ready, none of the
+// others gets the event, because it would get each resend of it, too. A handler that fails does not
+// keep the event from the others.
+func (s severalHandlers) Handle(ctx context.Context, d core.Delivery) error {
+	if err := s.Ready(); err != nil {
+		return err
+	}
+
+	// The first error decides what the sender does. A permanent one must not hide another one that
+	// needs the event again.
+	var temporary, permanent []error
+	for _, handler := range s {
+		err := handler.Handle(ctx, d)
+		switch {
+		case err == nil:
+		case core.IsPermanent(err):
+			permanent = append(permanent, err)
+		default:
+			temporary = append(temporary, err)
+		}
+	}
+	if len(temporary) > 0 {
+		return errors.Join(temporary...)
+	}
+	return errors.Join(permanent...)
+}
+
+// Ready returns nil if all handlers are ready.
+func (s severalHandlers) Ready() error {
+	for _, handler := range s {
+		if readier, ok := handler.(core.Readier); ok {
+			if err := readier.Ready(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

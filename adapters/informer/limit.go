@@ -1,0 +1,115 @@
+package informer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+)
+
+const (
+	// progressWait is the longest time for which a list may make no progress: the wait for its first
+	// byte, between two reads of its body, or between two objects of a streaming list.
+	progressWait = time.Minute
+	// listWait bounds a whole list. A cluster in which objects are created all the time could
+	// otherwise keep an endless one alive.
+	listWait = 15 * time.Minute
+	// longestWatch is the end of a watch for which no time was asked.
+	longestWatch = 15 * time.Minute
+	// watchGrace is the time that an API server may end a watch too late.
+	watchGrace = time.Minute
+)
+
+var (
+	// errEndless is of a streaming watch (KEP-3157) without the bookmark that marks the end of its
+	// list: an API server that does not know the parameter takes it for an ordinary watch.
+	errEndless = errors.New("the API server does not end the first list of a streaming watch: " +
+		"the objects are listed the other way")
+	errNoProgress = fmt.Errorf("no answer, or none that goes on, within %v", progressWait)
+)
+
+// limit ends one request that makes no progress. Its methods may be called concurrently.
+type limit struct {
+	// ctx is that of the request.
+	ctx    context.Context //nolint:containedctx // It lives as long as the request.
+	cancel context.CancelCauseFunc
+	began  time.Time
+
+	mu    sync.Mutex
+	timer *time.Timer
+	// over is whether the timer ended the request.
+	over bool
+}
+
+// newLimit returns the limit of a request that begins now. The caller must call end.
+func newLimit(ctx context.Context) *limit {
+	l := &limit{began: time.Now()}
+	l.ctx, l.cancel = context.WithCancelCause(ctx)
+	l.timer = time.AfterFunc(progressWait, l.expire)
+	return l
+}
+
+func (l *limit) expire() {
+	l.mu.Lock()
+	l.over = true
+	l.mu.Unlock()
+	l.cancel(errNoProgress)
+}
+
+// extend notes progress of a list.
+func (l *limit) extend() { l.set(min(progressWait, listWait-time.Since(l.began))) }
+
+// watchFor bounds a watch by the time that was asked for, in seconds.
+func (l *limit) watchFor(seconds *int64) {
+	bound := longestWatch
+	if seconds != nil && *seconds > 0 {
+		bound = time.Duration(*seconds) * time.Second
+	}
+	l.set(bound + watchGrace)
+}
+
+func (l *limit) set(wait time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.over {
+		l.timer.Reset(max(wait, 0))
+	}
+}
+
+func (l *limit) isOver() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.over
+}
+
+// cause returns errNoProgress if the limit ended the request, and otherwise err.
+func (l *limit) cause(err error) error {
+	if l.isOver() {
+		return errNoProgress
+	}
+	return err
+}
+
+// end frees the limit. It ends the request.
+func (l *limit) end() {
+	l.timer.Stop()
+	l.cancel(nil)
+}
+
+// reader returns a body of which each read is progress.
+func (l *limit) reader(body io.Reader) io.Reader { return progress{l, body} }
+
+type progress struct {
+	limit *limit
+	body  io.Reader
+}
+
+func (p progress) Read(b []byte) (int, error) {
+	n, err := p.body.Read(b)
+	if n > 0 {
+		p.limit.extend()
+	}
+	return n, err
+}

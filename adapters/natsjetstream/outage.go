@@ -1,0 +1,135 @@
+package natsjetstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
+)
+
+// standing is the number of failures in a row from which on a stream counts as unavailable. The
+// first one may be the election of a leader for the stream. An attempt follows each second.
+const standing = 2
+
+// outage has the failures to take the messages of one manager. One goroutine uses it.
+type outage struct {
+	*Consumer
+
+	manager core.Manager
+	// reason is that of the last failure, "" after a success.
+	reason string
+	// failures are those in a row.
+	failures int
+}
+
+// began notes a failure. It logs one that has another reason than the last.
+func (o *outage) began(ctx context.Context, err error) {
+	reason := core.Reason(classify("", err))
+	o.failures++
+	if o.failures >= standing && o.problems.set(o.manager, err) {
+		o.opts.Hooks.Unavailable(hook.Unavailability{Manager: o.manager, Reason: reason})
+	}
+	if reason == o.reason {
+		return
+	}
+
+	o.reason = reason
+	o.opts.Logger.WarnContext(ctx, "no messages from the stream, retrying",
+		slog.String("manager", string(o.manager)), slog.Any("error", err))
+}
+
+// ended notes that messages can be taken.
+func (o *outage) ended(ctx context.Context) {
+	if o.reason == "" {
+		return
+	}
+	o.forget()
+	o.opts.Logger.InfoContext(ctx, "messages from the stream again", slog.String("manager", string(o.manager)))
+}
+
+// forget clears the failures, also when the messages are those of another replica.
+func (o *outage) forget() {
+	o.reason = ""
+	o.failures = 0
+	if o.problems.set(o.manager, nil) {
+		o.opts.Hooks.Unavailable(hook.Unavailability{Manager: o.manager})
+	}
+}
+
+// problems has the failure of each manager whose messages cannot be taken. It is safe for
+// concurrent use.
+type problems struct {
+	mu sync.Mutex
+	of map[core.Manager]error
+}
+
+// set reports whether a problem began or ended, or has another reason.
+func (p *problems) set(manager core.Manager, err error) (changed bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	before, had := p.of[manager]
+	if err == nil {
+		delete(p.of, manager)
+		return had
+	}
+	if p.of == nil {
+		p.of = map[core.Manager]error{}
+	}
+	p.of[manager] = err
+	return !had || core.Reason(classify("", before)) != core.Reason(classify("", err))
+}
+
+// err names the problem of each manager, in the words of the server.
+func (p *problems) err() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var all []error
+	for _, manager := range slices.Sorted(maps.Keys(p.of)) {
+		all = append(all, fmt.Errorf("no messages for %s: %w", manager, p.of[manager]))
+	}
+	return errors.Join(all...)
+}
+
+// errSubject is of a stream that does not take the messages of its manager, as another program has
+// changed its subjects.
+var errSubject = errors.New("the stream does not take the subject of its manager")
+
+// checkSubjects returns errSubject for a stream without the subject of a manager. A stream that is
+// fed by another one may have no subjects.
+func checkSubjects(config *jetstream.StreamConfig, manager core.Manager) error {
+	if config.Mirror != nil || len(config.Sources) > 0 {
+		return nil
+	}
+	want := subjects(manager)
+	for _, subject := range config.Subjects {
+		if covers(subject, want) {
+			return nil
+		}
+	}
+	return fmt.Errorf("%w: it has %.200q, want %s", errSubject, strings.Join(config.Subjects, " "), want)
+}
+
+// covers reports whether a subject with wildcards includes another one.
+func covers(subject, other string) bool {
+	wide, narrow := strings.Split(subject, "."), strings.Split(other, ".")
+	for i, token := range wide {
+		switch {
+		case token == ">":
+			return i < len(narrow)
+		case i == len(narrow):
+			return false
+		case token != "*" && token != narrow[i]:
+			return false
+		}
+	}
+	return len(wide) == len(narrow)
+}

@@ -1,0 +1,128 @@
+package outbox_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+)
+
+// batching are the options of contract v3, as they ship, for so long between acceptance and sending.
+func batching(settle time.Duration) outbox.Options {
+	return outbox.Options{
+		Settle: settle, MaxBatch: 500, Epoch: "e", HeartbeatInterval: -1, Resend: outbox.Defaults().Resend,
+		ResendEvery: outbox.Defaults().ResendEvery, Gather: outbox.Defaults().Gather,
+	}
+}
+
+// slowOne takes a call for 2 ms.
+func slowOne(context.Context, int, core.Batch) error {
+	time.Sleep(2 * ms)
+	return nil
+}
+
+// TestRequestsForAChange counts the calls of a minute, resends included, at several rates.
+func TestRequestsForAChange(t *testing.T) {
+	for _, tt := range []struct {
+		perSecond int
+		most      float64
+	}{{1, 2.2}, {10, 1.3}, {30, 1.1}, {100, 0.2}, {1000, 0.025}} {
+		for _, regular := range []bool{true, false} {
+			for _, settle := range []time.Duration{10 * ms, 100 * ms} {
+				inBubble(t, scene{opts: batching(settle), answer: slowOne}, func(w *world) {
+					random := rand.New(rand.NewPCG(1, uint64(tt.perSecond)))
+					changes := 60 * tt.perSecond
+					for i := range changes {
+						w.Accept(kyma, named(numbered("o-", i)))
+						pause := float64(second) / float64(tt.perSecond)
+						if !regular {
+							pause *= random.ExpFloat64()
+						}
+						time.Sleep(time.Duration(pause))
+					}
+					calls := len(w.seen())
+					each := float64(calls) / float64(changes)
+					t.Logf("%d changes/s, regular %v, settle %v: %.3f calls for a change", tt.perSecond, regular, settle, each)
+					if each > tt.most {
+						t.Errorf("%d changes/s, regular %v, settle %v: %.3f calls for a change, want at most %.3f",
+							tt.perSecond, regular, settle, each, tt.most)
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestAnIdlePathSendsImmediately changes something every 200 ms.
+func TestAnIdlePathSendsImmediately(t *testing.T) {
+	opts := batching(10 * ms)
+	opts.Resend = []time.Duration{}
+	inBubble(t, scene{opts: opts, answer: slowOne}, func(w *world) {
+		var want []call
+		for i := range 20 {
+			name := numbered("o-", i)
+			want = append(want, at(elapsed()+10*ms, name))
+			w.write(name)
+			time.Sleep(200 * ms)
+		}
+		w.wantCalls(want...)
+	})
+}
+
+// TestAWriterThatWaitsIsNotDelayed writes when the event of the write before has arrived. No event
+// could travel with another one.
+func TestAWriterThatWaitsIsNotDelayed(t *testing.T) {
+	const writes = 500
+	inBubble(t, scene{opts: batching(10 * ms), answer: slowOne}, func(w *world) {
+		late := 0
+		for i := range writes {
+			name, began := numbered("o-", i), time.Now()
+			w.write(name)
+			for w.count(name) == 0 {
+				time.Sleep(ms) // In a bubble.
+			}
+			if time.Since(began) > 15*ms {
+				late++
+			}
+			time.Sleep(3 * ms)
+		}
+		if most := writes / 50; late > most { // Resends travel with them.
+			t.Errorf("%d of %d events waited, want at most %d", late, writes, most)
+		}
+	})
+}
+
+// TestAFullBatchDoesNotWait accepts more than a batch takes.
+func TestAFullBatchDoesNotWait(t *testing.T) {
+	opts := batching(10 * ms)
+	opts.MaxBatch = 2
+	opts.Resend = []time.Duration{}
+	inBubble(t, scene{opts: opts}, func(w *world) {
+		for _, name := range []string{"a", "b", "c", "d", "e"} {
+			w.write(name)
+		}
+		time.Sleep(second)
+		w.wantCalls(at(10*ms, "a", "b"), at(10*ms, "c", "d"), at(60*ms, "e"))
+	})
+}
+
+// TestResendsTravelTogether accepts an event each 100 ms. Their resends are due at whole seconds.
+func TestResendsTravelTogether(t *testing.T) {
+	opts := batching(10 * ms)
+	opts.Resend = []time.Duration{3 * second}
+	inBubble(t, scene{opts: opts}, func(w *world) {
+		for i := range 10 {
+			w.write(numbered("o-", i))
+			time.Sleep(100 * ms)
+		}
+		time.Sleep(time.Minute)
+		calls := w.seen()
+		last := calls[len(calls)-1]
+		if len(calls) != 12 || last.At != 4*second || len(last.Names) != 9 {
+			t.Errorf("calls %v, want ten with an event each, a resend after 3 s, and nine after 4 s", calls)
+		}
+	})
+}
