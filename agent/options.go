@@ -47,6 +47,9 @@ type Options struct {
 	Webhook Webhook
 	// Canary has the settings of the canary, which proves the webhook. Default: no canary.
 	Canary Canary
+	// OwnerAnnotation is the annotation that names the owner of an object, for the default source.
+	// Default: [core.OwnerAnnotation].
+	OwnerAnnotation string
 	// Outbox has the settings of the outbox. The agent sets Managers, ResyncFirst, ResyncOwners,
 	// MaxBatch, DrainTimeout, Epoch, Heartbeat, Hooks and Logger.
 	Outbox outbox.Options
@@ -103,8 +106,7 @@ type Webhook struct {
 	ClientNames []string
 	// MaxConnections bounds open connections. Default: 192.
 	MaxConnections int
-	// MaxHandshakes bounds concurrent TLS handshakes. Default: that of
-	// [github.com/runtime-watcher/runtime-watcher/internal/httpserver.Options].
+	// MaxHandshakes bounds concurrent TLS handshakes. Default: half of GOMAXPROCS, at least 1.
 	MaxHandshakes int
 }
 

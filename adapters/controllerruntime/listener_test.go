@@ -51,7 +51,7 @@ func TestAddListener(t *testing.T) {
 	}
 	bundle, cert, key := volume.Paths()
 	material := must(keys.NewFiles(keys.Paths{CA: bundle, Certificate: cert, Key: key}, keys.FilesOptions{
-		Poll: time.Millisecond, Hooks: keys.FilesHooks{Reloaded: func(_, _ time.Time) { reloaded <- struct{}{} }},
+		Poll: time.Millisecond, Hooks: keys.FilesHooks{Reloaded: func(keys.Generation) { reloaded <- struct{}{} }},
 	}))
 	refuse := core.VerifierFunc(func(context.Context, core.Peer, *core.WatchEvent) error {
 		return listener.Forbidden("san_mismatch", "not registered")

@@ -66,7 +66,7 @@ func (c *config) check() error {
 		option.Unless(c.source != sourceAdmission || !watches, "WATCHERS: want it only with SOURCE=%s", sourceInformer),
 		option.Unless(c.source != sourceInformer || watches, "WATCHERS: missing, want it with SOURCE=%s", sourceInformer),
 		option.Unless(c.transport != transportNATS || c.Contract == contract.V3 && c.ControlPlane.Fallback == "",
-			"TRANSPORT=nats: want KCP_CONTRACT=v3 and no CONTRACT_FALLBACK"),
+			"TRANSPORT=nats: want CONTROL_PLANE_CONTRACT=v3 and no CONTRACT_FALLBACK"),
 	)
 }
 
@@ -76,7 +76,7 @@ func (c *config) doubts() (doubts []string) {
 	}
 	// An image may have a fallback as its default, and its Deployment an older contract.
 	if c.ControlPlane.Fallback != "" && c.Contract.NeedsOwner() {
-		doubts = append(doubts, "CONTRACT_FALLBACK is without effect, as KCP_CONTRACT=v1 has none")
+		doubts = append(doubts, "CONTRACT_FALLBACK is without effect, as CONTROL_PLANE_CONTRACT=v1 has none")
 	}
 	return doubts
 }

@@ -81,11 +81,17 @@ func (c *config) connectNATS(options natsjetstream.ForwarderOptions, opts ...nat
 	if err != nil {
 		return nil, err
 	}
+	serverName := c.ControlPlane.ServerName // Empty: the host.
+	if serverName != "" {
+		if serverName, err = connect.ParseHost(serverName); err != nil {
+			return nil, fmt.Errorf("KCP_SERVER_NAME: %w", err)
+		}
+	}
 	certificate, _ := t.material()
 	runtime := core.RuntimeID(certificate.Leaf.Subject.CommonName)
 	server := (&url.URL{Scheme: "tls", Host: address.Host}).String() // Without a port, the client takes 4222.
 	expectServer := func(o *nats.Options) error {
-		o.TLSConfig.ServerName = c.ControlPlane.ServerName // Empty: the host.
+		o.TLSConfig.ServerName = serverName
 		return nil
 	}
 	opts = append(append(natsjetstream.ConnectOptions(runtime, t.material), expectServer), opts...)

@@ -25,7 +25,7 @@ type Installer struct {
 	records      sync.Map                              // a record for each runtime, by its ID
 	restarts     sync.Map                              // a restarted for each runtime, by its ID
 	contests     sync.Map                              // texts of exclusions that were removed once, by the ID
-	budgets      *remote.Budgets
+	budgets      budgets
 }
 
 // New returns an installer of an image of the agent. The agents send to the control plane at
@@ -43,7 +43,7 @@ func New(image, controlPlane string, opts Options) (*Installer, error) {
 		return nil, fmt.Errorf("installation: %w", err)
 	}
 	return &Installer{
-		image: image, controlPlane: controlPlane, opts: opts, manifests: opts.manifests(), budgets: remote.NewBudgets(),
+		image: image, controlPlane: controlPlane, opts: opts, manifests: opts.manifests(), budgets: newBudgets(),
 	}, nil
 }
 
@@ -71,7 +71,7 @@ func New(image, controlPlane string, opts Options) (*Installer, error) {
 // With a client of runtimes.NewKubeconfigs, a call takes at most 64 MiB for any answers of the
 // runtime. Texts from the runtime are cut.
 func (i *Installer) Install(ctx context.Context, r Runtime) (Status, error) {
-	ctx, end := i.budgets.Begin(ctx)
+	ctx, end := i.beginCall(ctx, &r)
 	defer end()
 	return bounded(i.install(ctx, r))
 }
@@ -84,7 +84,7 @@ func (i *Installer) Unchanged(ctx context.Context, r Runtime) (status Status, un
 		return Status{}, false, nil
 	}
 	r.Secret = nil
-	ctx, end := i.budgets.Begin(ctx)
+	ctx, end := i.beginCall(ctx, &r)
 	defer end()
 	status, unchanged, err = i.visit(&r).checkUnchanged(ctx)
 	status, err = bounded(status, err)
@@ -127,10 +127,17 @@ func (i *Installer) Agents() (service types.NamespacedName, heartbeats bool) {
 	if !i.opts.Informer {
 		service = types.NamespacedName{Namespace: i.opts.Namespace, Name: i.opts.Name}
 	}
-	contract, set := i.opts.Settings[settingContract]
+	contract, set := i.opts.contract()
 	return service, !set || contract == "v3"
 }
 
-func (i *Installer) addressFor(r *Runtime) string { return cmp.Or(r.ControlPlane, i.controlPlane) }
+// addressFor returns an address that is not valid as it is, so that the error has it.
+func (i *Installer) addressFor(r *Runtime) string {
+	address := cmp.Or(r.ControlPlane, i.controlPlane)
+	if normal, _, err := parseAddress(address); err == nil {
+		return normal
+	}
+	return address
+}
 
 func (i *Installer) host() string { return i.opts.Name + "." + i.opts.Namespace + ".svc" }

@@ -85,6 +85,10 @@ func TestAddressOfTheRuntimeComesFirst(t *testing.T) {
 	}{
 		"":                       {"kcp.example.com:443", 443},
 		"other.example.com:8443": {"other.example.com:8443", 8443},
+		// Spellings that an agent reads as one address do not restart it.
+		"Other.Example.com.:8443": {"other.example.com:8443", 8443},
+		"[FD00:0::1]:8443":        {"[fd00::1]:8443", 8443},
+		"bücher.example:443":      {"xn--bcher-kva.example:443", 443},
 	} {
 		r := &Runtime{ControlPlane: own}
 		address := installer.addressFor(r)

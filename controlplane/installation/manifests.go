@@ -25,6 +25,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/material"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/serverside"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/names"
+	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 )
 
@@ -193,8 +194,9 @@ func content(typed any) map[string]any {
 }
 
 const (
-	settingControlPlane       = "KCP_ADDR"
-	settingContract           = "KCP_CONTRACT"
+	settingControlPlane       = "CONTROL_PLANE_ADDRESS"
+	settingContract           = "CONTROL_PLANE_CONTRACT"
+	formerContract            = "KCP_CONTRACT"
 	settingFallback           = "CONTRACT_FALLBACK"
 	settingTransport          = "TRANSPORT"
 	settingManagers           = "MANAGERS"
@@ -203,16 +205,26 @@ const (
 	settingSource             = "SOURCE"
 	settingWatchers           = "WATCHERS"
 	settingExcluded           = "EXCLUDED_NAMESPACES"
+	settingOwner              = "OWNER_ANNOTATION"
 	settingServingCertificate = "WEBHOOK_TLS_CERT"
 	settingServingKey         = "WEBHOOK_TLS_KEY"
 )
+
+// formerSettings are other names of settings, which the agents of kyma-project/runtime-watcher have.
+var formerSettings = map[string]string{
+	"KCP_ADDR": settingControlPlane, formerContract: settingContract,
+	"KCP_SERVER_NAME": "CONTROL_PLANE_SERVER_NAME", "KCP_PROTOCOL": "CONTROL_PLANE_PROTOCOL",
+}
 
 // reservedSettings belong to the manifests or to parameters.
 func reservedSettings() map[string]bool {
 	names := map[string]bool{
 		settingControlPlane: true, settingManagersFile: true, settingCanary: true,
-		settingSource: true, settingWatchers: true, settingExcluded: true,
+		settingSource: true, settingWatchers: true, settingExcluded: true, settingOwner: true,
 		settingServingCertificate: true, settingServingKey: true,
+	}
+	for former, setting := range formerSettings {
+		names[former] = names[setting]
 	}
 	var deployment appsv1.Deployment
 	edit(Options{Name: Name}.manifest(deploymentFile), &deployment, func() {
@@ -269,6 +281,9 @@ func (i *Installer) environment(r *Runtime, mount string, ownNamespace bool) []c
 	delete(settings, settingManagers) // They are in the file, with those of the watches.
 	settings[settingControlPlane] = i.addressFor(r)
 	settings[settingManagersFile] = path.Join(managersMount, managersKey)
+	if owner := i.opts.Names.OwnerAnnotation; owner != core.OwnerAnnotation {
+		settings[settingOwner] = owner
+	}
 	if !i.opts.NoCanary {
 		settings[settingCanary] = i.opts.lease().String()
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"net"
 	"regexp"
 	"slices"
 	"strconv"
@@ -24,6 +23,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/material"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/names"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/connect"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
@@ -35,7 +35,6 @@ const (
 	// verifyAfter bounds the time until changes by others are corrected.
 	verifyAfter = time.Hour
 	maxName     = 40 // leaves room for suffixes and the names of pods
-	maxPort     = 65535
 )
 
 // Options are the optional settings of an [Installer]. The zero value is the documented default.
@@ -87,13 +86,14 @@ type Options struct {
 	NoCanary bool
 	// Settings are environment variables of the agent, beside those of the manifests. A new value
 	// restarts the agents. With TRANSPORT=nats, the address of the control plane is that of a NATS
-	// server, KCP_CONTRACT is v3, and each client certificate has a DNS name. The managers in
+	// server, CONTROL_PLANE_CONTRACT is v3, and each client certificate has a DNS name. The managers in
 	// MANAGERS, separated by commas, are no variable. They are added to those of the watches, in a
 	// file that the agents read again. Default: none.
 	Settings map[string]string
-	// Webhooks are the options of the webhook configuration. Its Canary is set by this package. Its
-	// Labels are added to the default ones. By default ExcludedNamespaces are kube-system and, if
-	// this package has made it, the namespace of the agent.
+	// Webhooks are the options of the webhook configuration. This package sets its Canary,
+	// WebhookDomain and OwnerAnnotation. Its Labels are added to the default ones. By default
+	// ExcludedNamespaces are kube-system and, if this package has made it, the namespace of the
+	// agent.
 	Webhooks admission.ConfigurationOptions
 	// Replaces are objects of a former agent, such as those of [SKRWebhook]. Install removes them
 	// in this order after the webhook configuration is applied, so that the API server calls an
@@ -122,6 +122,8 @@ func (o Options) withDefaults() Options {
 		o.Replicas = cmp.Or(o.Replicas, 1)
 	}
 	o.Webhooks.Canary = o.lease()
+	o.Webhooks.WebhookDomain = o.Names.WebhookDomain
+	o.Webhooks.OwnerAnnotation = o.Names.OwnerAnnotation
 	defaults := o.labels()
 	maps.Copy(defaults, o.Webhooks.Labels)
 	o.Webhooks.Labels = defaults
@@ -169,6 +171,11 @@ func (o Options) validate() error {
 	for _, setting := range slices.Sorted(maps.Keys(o.Settings)) {
 		problems = append(problems, option.Unless(name.MatchString(setting) && !reserved[setting],
 			"Settings: want settings of the agent that the manifests do not set, have %.80q", setting))
+		now := formerSettings[setting]
+		if other, isTwice := o.Settings[now]; isTwice {
+			problems = append(problems, option.Unless(other == o.Settings[setting],
+				"Settings: %s is %.80q and %s is %.80q: want one of them", now, other, setting, o.Settings[setting]))
+		}
 	}
 	problems = append(problems, o.validateTransport()...)
 	for _, manager := range o.managers() { // With an invalid one, an agent keeps its last list.
@@ -179,12 +186,21 @@ func (o Options) validate() error {
 }
 
 func parsePort(address string) (int32, error) {
-	host, text, err := net.SplitHostPort(address)
-	port, portErr := strconv.ParseInt(text, 10, 32)
-	if err != nil || portErr != nil || host == "" || port < 1 || port > maxPort {
-		return 0, fmt.Errorf("address of the control plane: want <host>:<port>, have %.200q", address)
+	_, port, err := parseAddress(address)
+	return port, err
+}
+
+// parseAddress returns <host>:<port> in the form that the agent has, and the port.
+func parseAddress(address string) (string, int32, error) {
+	parsed, err := connect.ParseAddress(address)
+	if err != nil {
+		return "", 0, fmt.Errorf("address of the control plane: want <host>:<port>, have %w", err)
 	}
-	return int32(port), nil
+	port, err := strconv.ParseInt(parsed.Port(), 10, 32)
+	if err != nil || strings.Contains(address, "://") {
+		return "", 0, fmt.Errorf("address of the control plane: want <host>:<port>, have %.200q", address)
+	}
+	return parsed.Host, int32(port), nil
 }
 
 const (
@@ -194,12 +210,23 @@ const (
 	reservedID = "operator"
 )
 
+// contract returns the contract in the Settings, which may have its former name.
+func (o Options) contract() (contract string, isSet bool) {
+	for _, setting := range []string{settingContract, formerContract} {
+		if contract, isSet = o.Settings[setting]; isSet {
+			return contract, true
+		}
+	}
+	return "", false
+}
+
 func (o Options) overNATS() bool { return o.Settings[settingTransport] == transportNATS }
 
 // validateTransport refuses settings with which an agent does not start.
 func (o Options) validateTransport() []error {
 	transport, set := o.Settings[settingTransport]
-	contract, fallback := o.Settings[settingContract], o.Settings[settingFallback]
+	contract, _ := o.contract()
+	fallback := o.Settings[settingFallback]
 	nats := o.overNATS()
 	return []error{
 		option.Unless(!set || transport == transportHTTPS || nats, "%s in Settings: want %s or %s, have %.80q",

@@ -27,7 +27,7 @@ func (i *Installer) Uninstall(ctx context.Context, r Runtime) (Status, error) {
 	if r.Client == nil {
 		return Status{State: Removed}, nil
 	}
-	ctx, end := i.budgets.Begin(ctx)
+	ctx, end := i.beginCall(ctx, &r)
 	defer end()
 	return bounded(i.visit(&r).uninstall(ctx))
 }

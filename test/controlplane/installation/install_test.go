@@ -346,7 +346,7 @@ func allNamesAreSet(w *world) {
 	for _, labels := range []map[string]string{selector, pod.Labels} {
 		rig.Same(w.t, "name of the pods", "my-agent", labels["app.kubernetes.io/name"])
 	}
-	address := slices.IndexFunc(pod.Spec.Containers[0].Env, func(v corev1.EnvVar) bool { return v.Name == "KCP_ADDR" })
+	address := slices.IndexFunc(pod.Spec.Containers[0].Env, func(v corev1.EnvVar) bool { return v.Name == "CONTROL_PLANE_ADDRESS" })
 	rig.Same(w.t, "address", "gateway.example.com:9443", pod.Spec.Containers[0].Env[address].Value)
 	if copied(nil) != nil || copied([]byte("{}")) == nil {
 		w.t.Error("the copy of a pull secret does not come and go with it")

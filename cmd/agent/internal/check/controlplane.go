@@ -69,17 +69,17 @@ func (c *checker) server(ctx context.Context, link Link) {
 
 func unreachable() []advice {
 	return []advice{
-		{isA[*net.DNSError], "a host name that resolves", "check KCP_ADDR, and the DNS of this cluster"},
-		{isAny, "an open port", "check KCP_ADDR, the listener or gateway, and the network policy"},
+		{isA[*net.DNSError], "a host name that resolves", "check CONTROL_PLANE_ADDRESS, and the DNS of this cluster"},
+		{isAny, "an open port", "check CONTROL_PLANE_ADDRESS, the listener or gateway, and the network policy"},
 	}
 }
 
 func untrusted() []advice {
-	const late, port = "a TLS handshake within 10s", "check that the port of KCP_ADDR serves TLS, and the network"
+	const late, port = "a TLS handshake within 10s", "check that the port of CONTROL_PLANE_ADDRESS serves TLS, and the network"
 	const user = "add the user of this runtime to the configuration of the NATS server, and reload it"
 	const refused = "check the CA bundle of the listener or gateway, and the validity of TLS_CERT"
-	const name = "correct KCP_ADDR, or set KCP_SERVER_NAME"
-	const otherCA = "correct CA_CERT, or KCP_ADDR if it names another host"
+	const name = "correct CONTROL_PLANE_ADDRESS, or set CONTROL_PLANE_SERVER_NAME"
+	const otherCA = "correct CA_CERT, or CONTROL_PLANE_ADDRESS if it names another host"
 	return []advice{
 		{is(nats.ErrAuthorization), "a user with a SAN of TLS_CERT as its name", user},
 		{isA[x509.HostnameError], "a certificate for the name of the control plane", name},
@@ -87,9 +87,9 @@ func untrusted() []advice {
 		{isRemote, "a control plane that accepts TLS_CERT", refused},
 		{is(context.DeadlineExceeded), late, port},
 		{is(os.ErrDeadlineExceeded), late, port},
-		{isA[tls.RecordHeaderError], "TLS", "check the port in KCP_ADDR: this one speaks another protocol"},
-		{is(io.EOF), "TLS", "check the port in KCP_ADDR, the gateway, and its limits"},
-		{isAny, "TLS 1.3", "check the port in KCP_ADDR, and the TLS versions of the gateway"},
+		{isA[tls.RecordHeaderError], "TLS", "check the port in CONTROL_PLANE_ADDRESS: this one speaks another protocol"},
+		{is(io.EOF), "TLS", "check the port in CONTROL_PLANE_ADDRESS, the gateway, and its limits"},
+		{isAny, "TLS 1.3", "check the port in CONTROL_PLANE_ADDRESS, and the TLS versions of the gateway"},
 	}
 }
 
@@ -184,15 +184,15 @@ func refused() []advice {
 	const want = "202 Accepted"
 	violation, noStream := is(nats.ErrPermissionViolation), is(jetstream.ErrNoStreamResponse)
 	return []advice{
-		{forbidden(reasons.SANMismatch), want, "make the SAN of TLS_CERT and the annotation skr-domain equal"},
-		{forbidden("domain_ambiguous"), want, "correct skr-domain of the other runtime with this domain"},
-		{forbidden("domain_"), want, "correct the annotation skr-domain of this runtime in the control plane"},
+		{forbidden(reasons.SANMismatch), want, "make the SAN of TLS_CERT equal to the domain of this runtime in the control plane"},
+		{forbidden("domain_ambiguous"), want, "correct the domain annotation of the other runtime with this domain"},
+		{forbidden("domain_"), want, "correct the domain annotation of this runtime in the control plane"},
 		{forbidden(reasons.SourceMismatch), want, "issue TLS_CERT with the id of this runtime as Common Name"},
 		{violation, want, "add this manager to the user of this runtime, and reload the NATS server"},
-		{because(reasons.Forbidden), want, "check the name of this runtime and its annotation skr-domain"},
+		{because(reasons.Forbidden), want, "check the name of this runtime and its domain annotation in the control plane"},
 		{because(reasons.Unauthenticated), want, "check the CA bundle of the listener, and the header of the gateway"},
 		{noStream, want, "correct MANAGERS, or start the operator, which creates the stream"},
-		{because(reasons.UnknownManager), want, "correct MANAGERS, or the label managed-by of the Watcher"},
+		{because(reasons.UnknownManager), want, "correct MANAGERS, or the manager of the Watcher"},
 		{
 			because(reasons.UnknownContract), want,
 			"route /v3/ at the gateway, update the listener or set CONTRACT_FALLBACK",

@@ -28,7 +28,7 @@ annotations: {{- toYaml . | nindent 2 }}
 {{- define "agent.watchers" -}}
 {{- $items := list }}
 {{- range .Values.informer.watchers }}
-{{- $items = append $items (merge (deepCopy .) (dict "apiVersion" "operator.kyma-project.io/v1beta2" "kind" "Watcher")) }}
+{{- $items = append $items (merge (deepCopy .) (dict "kind" "Watcher")) }}
 {{- end }}
 {{- dict "kind" "WatcherList" "items" $items | toYaml | replace "$" "$$" }}
 {{- end }}
