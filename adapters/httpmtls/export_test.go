@@ -1,6 +1,9 @@
 package httpmtls
 
-import "time"
+import (
+	"net"
+	"time"
+)
 
 // Error is the type of the errors of a [Forwarder], for the tests of its fields.
 type Error = requestError
@@ -20,5 +23,11 @@ func RetryWait(opts Options, wait time.Duration) Options {
 // LeaveAfter returns the options with another time of refusals before new connections.
 func LeaveAfter(opts Options, refused time.Duration) Options {
 	opts.leaveAfter = refused
+	return opts
+}
+
+// Resolver returns the options with another resolver of names.
+func Resolver(opts Options, resolver *net.Resolver) Options {
+	opts.resolver = resolver
 	return opts
 }

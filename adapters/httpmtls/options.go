@@ -13,6 +13,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
+	"github.com/runtime-watcher/runtime-watcher/internal/pacedlog"
 )
 
 const (
@@ -68,7 +69,8 @@ type Options struct {
 	// Proxy chooses a proxy, for example [http.ProxyFromEnvironment]. Default: none, and the
 	// environment is not read.
 	Proxy func(*http.Request) (*url.URL, error)
-	// DialContext makes the TCP connection. Default: a [net.Dialer] with keep-alive probes.
+	// DialContext makes the TCP connection. Default: a [net.Dialer] with keep-alive probes. After a
+	// failed TLS handshake, the default dials the other addresses of the name first.
 	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
 	// Hooks are called for connections and retries.
 	Hooks Hooks
@@ -84,6 +86,12 @@ type Options struct {
 	// leaveAfter is the time of refusals after which a request gets new connections. It is 5 min,
 	// unless a test sets it.
 	leaveAfter time.Duration
+	// resolver is that of the system, unless a test sets it.
+	resolver *net.Resolver
+
+	// These two are shared by all connections of a forwarder.
+	suspects     *suspects
+	handshakeLog *slog.Logger
 }
 
 // Hooks are optional callbacks of a [Forwarder]. They are called concurrently, and must return
@@ -124,14 +132,17 @@ func (o Options) withDefaults(host string) Options {
 	if o.Protocol == http1 {
 		inFlight = 8
 	}
-	return option.WithDefaults(o, Options{InFlight: inFlight, DialContext: o.dialer().DialContext})
+	o.suspects = &suspects{}
+	o.handshakeLog = pacedlog.New(o.Logger, time.Minute, "address")
+	return option.WithDefaults(o, Options{InFlight: inFlight, DialContext: o.dialOthersFirst})
 }
 
 // dialer probes idle connections, so that dead ones are closed before a request uses them.
 func (o Options) dialer() *net.Dialer {
 	const probes = 3
 	return &net.Dialer{
-		Timeout: o.DialTimeout,
+		Timeout:  o.DialTimeout,
+		Resolver: o.resolver,
 		KeepAliveConfig: net.KeepAliveConfig{
 			Enable: true, Idle: o.pingAfter, Interval: o.PingTimeout, Count: probes,
 		},

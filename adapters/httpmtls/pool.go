@@ -5,11 +5,13 @@ import (
 	"crypto/tls"
 	"errors"
 	"io"
+	"log/slog"
 	"maps"
 	"net"
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-retryablehttp"
@@ -33,6 +35,8 @@ type pool struct {
 	client    *retryablehttp.Client
 	transport *http.Transport
 	hooks     Hooks
+	suspects  *suspects // shared by all pools of a forwarder
+	log       *slog.Logger
 
 	mu sync.Mutex
 	// refused is when the refusals since the last success began, zero without one.
@@ -49,9 +53,12 @@ func newPool(material *keys.Material, header http.Header, opts Options) (*pool, 
 	if err != nil {
 		return nil, err
 	}
-	p := &pool{material: material, conns: map[*trackedConn]struct{}{}, hooks: opts.Hooks}
+	p := &pool{
+		material: material, conns: map[*trackedConn]struct{}{}, hooks: opts.Hooks,
+		suspects: opts.suspects, log: opts.handshakeLog,
+	}
 	p.transport = newTransport(config, p.dial(opts), opts)
-	p.client = newClient(p.transport, header, opts)
+	p.client = newClient(p, header, opts)
 	return p, nil
 }
 
@@ -100,7 +107,12 @@ func (p *pool) dial(opts Options) dialFunc {
 			return nil, err
 		}
 		p.hooks.Connected(hook.Connection{})
-		return p.track(conn)
+		tracked, err := p.track(conn)
+		if err != nil {
+			return nil, err
+		}
+		beginHandshake(ctx, tracked)
+		return tracked, nil
 	}
 }
 
@@ -110,7 +122,7 @@ func (e dialError) Unwrap() error  { return e.error }
 func (e dialError) Reason() string { return reasonOf(e.error) }
 
 // track takes none in a retired pool without requests: a dial may outlast its request.
-func (p *pool) track(conn net.Conn) (net.Conn, error) {
+func (p *pool) track(conn net.Conn) (*trackedConn, error) {
 	tracked := &trackedConn{Conn: conn, pool: p, made: time.Now()}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -127,6 +139,16 @@ type trackedConn struct {
 
 	pool *pool
 	made time.Time
+	// heard means that the other end has sent something.
+	heard atomic.Bool
+}
+
+func (c *trackedConn) Read(into []byte) (int, error) {
+	n, err := c.Conn.Read(into)
+	if n > 0 && !c.heard.Load() {
+		c.heard.Store(true)
+	}
+	return n, err
 }
 
 func (c *trackedConn) Close() error {
@@ -199,16 +221,17 @@ func (p *pool) closeAll() {
 //
 // It also sets the header, because [http.Client] clones that of each request, for redirects.
 type keepAlive struct {
-	transport http.RoundTripper
-	header    http.Header
+	pool   *pool
+	header http.Header
 }
 
 func (k keepAlive) RoundTrip(request *http.Request) (*http.Response, error) {
-	request = request.WithContext(request.Context()) // The given one must not be changed.
+	ctx, shake := k.pool.follow(request.Context())
+	request = request.WithContext(ctx) // The given one must not be changed.
 	request.Header = k.header
-	answer, err := k.transport.RoundTrip(request)
+	answer, err := k.pool.transport.RoundTrip(request)
 	if err != nil {
-		return nil, err
+		return nil, shake.explain(err)
 	}
 	if answer.StatusCode == http.StatusSwitchingProtocols {
 		_ = answer.Body.Close() // It is the connection, and no deadline ends its reads.

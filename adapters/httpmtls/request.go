@@ -180,11 +180,11 @@ func withoutURL(err error) error {
 }
 
 // newClient retries a few times within [Options.Timeout]. The outbox does all longer waits.
-func newClient(transport http.RoundTripper, header http.Header, opts Options) *retryablehttp.Client {
+func newClient(pool *pool, header http.Header, opts Options) *retryablehttp.Client {
 	// A redirect is an answer like any other: following it could leak the event.
 	keepRedirect := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return &retryablehttp.Client{
-		HTTPClient:   &http.Client{Transport: keepAlive{transport, header}, CheckRedirect: keepRedirect},
+		HTTPClient:   &http.Client{Transport: keepAlive{pool, header}, CheckRedirect: keepRedirect},
 		RetryMax:     max(opts.Retries, 0),
 		RetryWaitMin: opts.retryWait / 2,
 		RetryWaitMax: opts.retryWait,

@@ -268,6 +268,12 @@ func TestValues(t *testing.T) {
 		"priorityClassName=system-cluster-critical": "priorityClassName: system-cluster-critical",
 		"canary.ports={16443}":                      "{protocol: TCP, port: 16443}",
 	})
+	for address, port := range map[string]string{"[fd00::1]:9443": "9443", "[FD00::2]:443": "443", "kcp.example.com.:8443": "8443"} {
+		out := shows(t, exampleValues(), map[string]string{
+			"controlPlane.address=" + address: `{name: KCP_ADDR, value: "` + address + `"}`,
+		})
+		rig.Says(t, address, out, "{protocol: TCP, port: "+port+"}")
+	}
 	without := shows(t, exampleValues(), map[string]string{
 		"image.tag=":           "image: agent.example.com/runtime-watcher-agent:v0.0.0",
 		"canary.enabled=false": "automountServiceAccountToken: false\n      enableServiceLinks",
@@ -298,6 +304,8 @@ func TestSchemaRefusesMistakes(t *testing.T) {
 		}
 	}
 	refused(exampleValues(),
+		"controlPlane.address=fd00::1", "controlPlane.address=::1:8443", "controlPlane.address=[fd00::1]", "controlPlane.address=[kcp]:443",
+		"controlPlane.address=localhost:1:2", "controlPlane.address=a b:443",
 		"controlPlane.address=", "controlPlane.address=https://kcp.example.com", "controlPlane.host=kcp:443", "source=informer", "managers={Not-A-Label}",
 		"image.digest=latest", "replicas=0", "canary=true", "unknown=1", "env.TRANSPORT=NATS", "env.TRANSPORT=nats,env.CONTROL_PLANE_CONTRACT=v2",
 		"env.TRANSPORT=nats,env.CONTRACT_FALLBACK=v2")

@@ -294,7 +294,7 @@ func aSuccessorIsNotDeleted(w *world) {
 func anObjectThatAppearsStays(w *world) {
 	w.createNamespace()
 	objects := map[string]client.Object{
-		"Deployment":     shopDeployment(w.namespace, "runtime-watcher"),
+		"Deployment": shopDeployment(w.namespace, "runtime-watcher"),
 		"ServiceAccount": &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{
 			Namespace: w.namespace, Name: "runtime-watcher", Labels: map[string]string{"app": "shop-frontend"},
 		}},
