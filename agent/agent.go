@@ -21,7 +21,7 @@ import (
 
 	prom "github.com/prometheus/client_golang/prometheus"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
+	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus/watchermetrics"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
@@ -135,7 +135,7 @@ type builder struct {
 	log   *slog.Logger
 
 	registry  *prom.Registry
-	metrics   *prometheus.Agent
+	metrics   *watchermetrics.Agent
 	keys      keySet
 	managers  *managerList
 	pulse     *pulse

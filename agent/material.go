@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
+	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus/watchermetrics"
 	"github.com/runtime-watcher/runtime-watcher/internal/connect"
 	"github.com/runtime-watcher/runtime-watcher/internal/periodic"
 	"github.com/runtime-watcher/runtime-watcher/keys"
@@ -30,7 +30,7 @@ type keyMaterial struct {
 	uses []string
 	// renewed is called for each new generation. It is set before the material is followed.
 	renewed func()
-	metrics *prometheus.Agent
+	metrics *watchermetrics.Agent
 	log     *slog.Logger
 }
 

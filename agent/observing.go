@@ -16,7 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
+	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus/watchermetrics"
 	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/internal/httpserver"
 	"github.com/runtime-watcher/runtime-watcher/internal/periodic"
@@ -38,7 +38,7 @@ func (b *builder) addMetrics() error {
 			return fmt.Errorf("agent: metrics: %w", err)
 		}
 	}
-	metrics, err := prometheus.NewAgent(b.registry, prometheus.Options{Managers: b.managers.all()})
+	metrics, err := watchermetrics.NewAgent(b.registry, watchermetrics.Options{Managers: b.managers.all()})
 	if err != nil {
 		return fmt.Errorf("agent: %w", err)
 	}

@@ -31,10 +31,11 @@ func (b *builder) addWebhook() error {
 
 func (b *builder) newReviews(inbox *Inbox) (http.Handler, error) {
 	handler, err := admission.New(b.parts.Tracing.Acceptor(inbox), admission.Options{
-		Serves:       b.managers.serves,
-		RequireOwner: b.opts.Contract.NeedsOwner(),
-		MaxBodies:    maxBodies,
-		Logger:       b.log,
+		Serves:          b.managers.serves,
+		OwnerAnnotation: b.opts.OwnerAnnotation,
+		RequireOwner:    b.opts.Contract.NeedsOwner(),
+		MaxBodies:       maxBodies,
+		Logger:          b.log,
 		Hooks: admission.Hooks{
 			InFlight: b.metrics.InFlight,
 			Reviewed: func(review hook.Review) {

@@ -31,6 +31,9 @@ type Change struct {
 	Name types.NamespacedName
 	// GVK wins over the kind that the object states: an API server may have converted the object.
 	GVK schema.GroupVersionKind
+
+	// OwnerAnnotation is the annotation that names the owner. Default: [OwnerAnnotation].
+	OwnerAnnotation string
 }
 
 // maxIdentity bounds the names and the kind of an event together, in bytes. Kubernetes allows
@@ -119,8 +122,8 @@ func (c *Change) sameContent() bool {
 
 // sameSelection compares the labels and the owner annotation.
 func (c *Change) sameSelection() bool {
-	oldOwner, hadOwner := c.Old.Annotation(OwnerAnnotation)
-	newOwner, hasOwner := c.New.Annotation(OwnerAnnotation)
+	oldOwner, hadOwner := c.Old.Annotation(c.ownerAnnotation())
+	newOwner, hasOwner := c.New.Annotation(c.ownerAnnotation())
 	return hadOwner == hasOwner && oldOwner == newOwner && bytes.Equal(orNil(c.Old.labels), orNil(c.New.labels))
 }
 

@@ -11,7 +11,7 @@ func Changed(c *Change) bool {
 // spec, such as a ConfigMap, is compared as a whole, except metadata.managedFields, resourceVersion
 // and generation.
 //
-// A change of the labels or of [OwnerAnnotation] counts, too: the object may enter or leave a
+// A change of the labels or of the owner annotation counts, too: the object may enter or leave a
 // selection. So do the beginning and the end of an object: CREATE, DELETE, and an UPDATE that sets
 // the deletion timestamp or removes the last finalizer. An UPDATE that lacks one of the two states
 // counts. CONNECT to the resource itself never counts.

@@ -1,24 +1,36 @@
 package core
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/internal/dns1123"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 // OwnerAnnotation on a watched object names the object in the control plane that represents the
-// runtime, as "<namespace>/<name>".
+// runtime, as "<namespace>/<name>". It is the default of all change sources. An operator with names
+// of its own has another one.
 const OwnerAnnotation = "operator.kyma-project.io/owned-by"
 
-// Owner returns the owner that the newest state of the object names in [OwnerAnnotation], and the
-// zero value without the annotation. The error has the [Reason] "invalid_owner" and is permanent.
+func (c *Change) ownerAnnotation() string { return cmp.Or(c.OwnerAnnotation, OwnerAnnotation) }
+
+// ValidateOwnerAnnotation refuses a text that cannot be the name of an annotation. Empty is the
+// default.
+func ValidateOwnerAnnotation(name string) error {
+	return option.Unless(name == "" || dns1123.IsQualifiedName(name),
+		"option OwnerAnnotation: want the name of an annotation, [<DNS-1123 subdomain>/]<name>, have %.320q", name)
+}
+
+// Owner returns the owner that the newest state of the object names in its owner annotation, and
+// the zero value without the annotation. The error has the [Reason] "invalid_owner" and is permanent.
 func (c *Change) Owner() (types.NamespacedName, error) {
-	value, found := c.New.Annotation(OwnerAnnotation)
+	value, found := c.New.Annotation(c.ownerAnnotation())
 	if !found {
-		value, found = c.Old.Annotation(OwnerAnnotation)
+		value, found = c.Old.Annotation(c.ownerAnnotation())
 	}
 	if !found {
 		return types.NamespacedName{}, nil

@@ -68,7 +68,7 @@ func TestAttacksOnTLS(t *testing.T) {
 			t.Run(test.name, func(t *testing.T) {
 				t.Parallel()
 				var record recorder
-				run := start(t, listener.FromTLSWithRoots(p.clients.roots(), listener.PeerOptions{}), listener.InsecureAllowAll(), &record,
+				run := start(t, listener.FromTLS(p.clients.roots(), listener.PeerOptions{}), listener.InsecureAllowAll(), &record,
 					listener.Options{TLS: serverConfig(t, p.servers, tls.RequestClientCert, p.clients), Hooks: record.hooks()})
 				var certs []tls.Certificate
 				if test.cert != nil {
@@ -95,7 +95,7 @@ func TestAttacksOnHandshake(t *testing.T) {
 	failed := make(chan string, 2*len(attackers))
 	hooks := record.hooks()
 	hooks.HandshakeFailed = func(h hook.HandshakeFailure) { failed <- h.Cause }
-	run := start(t, listener.FromTLSWithRoots(p.clients.roots(), listener.PeerOptions{}), listener.InsecureAllowAll(), &record,
+	run := start(t, listener.FromTLS(p.clients.roots(), listener.PeerOptions{}), listener.InsecureAllowAll(), &record,
 		listener.Options{TLS: serverConfig(t, p.servers, tls.RequireAndVerifyClientCert, p.clients), Hooks: hooks})
 	for i, attacker := range attackers {
 		response, _, err := send(t, newClient(t, p.servers, true, attacker.pair()), run.url+"/v2/lifecycle/event", bodyV2, nil)

@@ -26,7 +26,7 @@ func BenchmarkServeHTTP(b *testing.B) {
 		name  string
 		peers listener.Peers
 	}{
-		{"connection", listener.FromTLSWithRoots(ca.roots(), listener.PeerOptions{})},
+		{"connection", listener.FromTLS(ca.roots(), listener.PeerOptions{})},
 		{"header", listener.FromXFCC(listener.InsecureAnyProxy(), ca.roots(), listener.PeerOptions{})},
 	}
 	for _, source := range sources {

@@ -46,7 +46,7 @@ func TestBadChainsAreVerifiedOnce(t *testing.T) {
 	certs := bomb(t, 10)
 	everywhere := listener.ProxyAddresses(netip.MustParsePrefix("0.0.0.0/0"))
 	for name, peers := range map[string]listener.Peers{
-		"connection": listener.FromTLSWithRoots(ca.roots(), listener.PeerOptions{}),
+		"connection": listener.FromTLS(ca.roots(), listener.PeerOptions{}),
 		"header":     listener.FromXFCC(everywhere, ca.roots(), listener.PeerOptions{}),
 		"proxy": listener.FromXFCC(
 			listener.ProxyCertificate(ca.roots(), "gateway"), ca.roots(), listener.PeerOptions{}),
@@ -87,7 +87,7 @@ func TestLongChainsAreNotVerified(t *testing.T) {
 			}
 			r := requestOf(ca, issuer.client(t, string(runtimeA)))
 			r.TLS.PeerCertificates = append(r.TLS.PeerCertificates, chain...)
-			expectReason(t, "chain", listener.FromTLSWithRoots(ca.roots(), listener.PeerOptions{}), r, reason)
+			expectReason(t, "chain", listener.FromTLS(ca.roots(), listener.PeerOptions{}), r, reason)
 		})
 	}
 }
@@ -111,7 +111,7 @@ func TestChainsAreVerifiedInTheHandshake(t *testing.T) {
 			t.Parallel()
 			var verified atomic.Int64
 			roots := ca.Pool()
-			run := start(t, listener.FromTLSWithRoots(func() *x509.CertPool {
+			run := start(t, listener.FromTLS(func() *x509.CertPool {
 				verified.Add(1)
 				return roots
 			}, listener.PeerOptions{}), listener.InsecureAllowAll(), &recorder{}, listener.Options{TLS: config})
@@ -129,7 +129,7 @@ func TestSessionsAreResumed(t *testing.T) {
 	inner := config.Clone()
 	inner.NextProtos = []string{"h2", "http/1.1"}
 	config.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return inner, nil }
-	run := start(t, listener.FromTLSWithRoots(ca.roots(), listener.PeerOptions{}), listener.InsecureAllowAll(), &recorder{},
+	run := start(t, listener.FromTLS(ca.roots(), listener.PeerOptions{}), listener.InsecureAllowAll(), &recorder{},
 		listener.Options{TLS: config})
 	pair, sessions := ca.client(t, string(runtimeA)).pair(), tls.NewLRUClientSessionCache(1)
 	for n := range 2 {

@@ -16,7 +16,7 @@
 //
 // Call [New] with the three parts, and run Start on every replica. The examples show it.
 //
-//   - Peers: [FromTLSWithRoots] if runtimes connect to the listener itself, [FromXFCC] behind a
+//   - Peers: [FromTLS] if runtimes connect to the listener itself, [FromXFCC] behind a
 //     gateway.
 //   - Verifier: [SANPinning] with the registered domain of each runtime. [AllOf] and [AnyOf]
 //     combine verifiers. [Forbidden] makes the error of one's own.

@@ -27,7 +27,7 @@ func ExampleNew() {
 	})
 
 	l, err := listener.New(
-		listener.FromTLSWithRoots(roots, listener.PeerOptions{}),
+		listener.FromTLS(roots, listener.PeerOptions{}),
 		listener.InsecureAllowAll(), // or SANPinning
 		map[core.Manager]core.Handler{"lifecycle-manager": handler},
 		listener.Options{

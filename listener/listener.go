@@ -64,7 +64,7 @@ func New(peers Peers, verifier core.Verifier, handlers map[core.Manager]core.Han
 }
 
 // ServeHTTP answers one request. It mounts the listener in another server, which needs timeouts,
-// and room for headers of 64 KiB. With [FromTLSWithRoots], chains are then verified in the first
+// and room for headers of 64 KiB. With [FromTLS], chains are then verified in the first
 // request of a certificate rather than in the handshake.
 func (l *Listener) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !isClean(r) {

@@ -19,7 +19,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/listener/internal/xfcc"
 )
 
-// Peers identifies the senders of requests. It is made by [FromTLSWithRoots], [FromXFCC] or
+// Peers identifies the senders of requests. It is made by [FromTLS], [FromXFCC] or
 // [PeersFunc]. The zero value is none.
 type Peers struct {
 	identify func(r *http.Request) (core.Peer, error)
@@ -62,7 +62,7 @@ func PeersFunc(identify func(r *http.Request) (core.Peer, error)) Peers {
 // Peer returns the sender of a request.
 func (p Peers) Peer(r *http.Request) (core.Peer, error) { return p.identify(r) }
 
-var errPeersMissing = errors.New("peers are nil: want FromTLSWithRoots or FromXFCC")
+var errPeersMissing = errors.New("peers are nil: want FromTLS or FromXFCC")
 
 // validate checks the peers, and a configuration of TLS that does not depend on the client.
 func (p Peers) validate(config *tls.Config) error {
@@ -104,7 +104,7 @@ func (o PeerOptions) withDefaults() PeerOptions {
 	return option.WithDefaults(o, PeerOptions{Identity: commonName, CacheSize: 16 << 10, Now: time.Now})
 }
 
-// FromTLSWithRoots takes the peer from the client certificate of the TLS connection, and verifies
+// FromTLS takes the peer from the client certificate of the TLS connection, and verifies
 // its chain against the current CA bundle. Options.TLS must request a client certificate. A
 // connection of a CA that is removed from the bundle is refused from its next request on.
 //
@@ -118,7 +118,7 @@ func (o PeerOptions) withDefaults() PeerOptions {
 //
 // Start verifies a chain once, in the handshake, where slots bound the cost. A request needs a
 // comparison only. A chain of more than 10 certificates is refused unverified.
-func FromTLSWithRoots(roots func() *x509.CertPool, opts PeerOptions) Peers {
+func FromTLS(roots func() *x509.CertPool, opts PeerOptions) Peers {
 	invalid := option.NotNegative("PeerOptions.CacheSize", opts.CacheSize)
 	if roots == nil {
 		invalid = errors.Join(invalid, errRootsMissing)
@@ -175,7 +175,7 @@ func checkIdentity(id core.RuntimeID) error {
 const headerXFCC = "X-Forwarded-Client-Cert"
 
 // FromXFCC takes the peer from the X-Forwarded-Client-Cert header of a gateway, in the format of
-// Envoy. The runtime's certificate is checked as with [FromTLSWithRoots], with the intermediate
+// Envoy. The runtime's certificate is checked as with [FromTLS], with the intermediate
 // certificates of the element's Chain.
 //
 // The function proxy returns nil if a request comes from the gateway, as [ProxyCertificate] and

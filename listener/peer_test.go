@@ -39,7 +39,7 @@ func TestPeer(t *testing.T) {
 		NotAfter:    cert.TLS.Leaf.NotAfter,
 	}
 	sources := map[string]listener.Peers{
-		"connection": listener.FromTLSWithRoots(ca.roots(), listener.PeerOptions{}),
+		"connection": listener.FromTLS(ca.roots(), listener.PeerOptions{}),
 		"header":     listener.FromXFCC(listener.InsecureAnyProxy(), ca.roots(), listener.PeerOptions{}),
 	}
 	for name, source := range sources {
@@ -97,7 +97,7 @@ func TestCachedPeer(t *testing.T) {
 	roots := func() *x509.CertPool { return current.Load().roots }
 	opts := listener.PeerOptions{Now: func() time.Time { return current.Load().now }}
 	checked := []listener.Peers{
-		listener.FromTLSWithRoots(roots, opts), listener.FromXFCC(listener.InsecureAnyProxy(), roots, opts),
+		listener.FromTLS(roots, opts), listener.FromXFCC(listener.InsecureAnyProxy(), roots, opts),
 	}
 	for _, step := range steps {
 		current.Store(&step.world)
@@ -135,9 +135,9 @@ func TestVerdictOfAConnection(t *testing.T) {
 		}
 		return time.Now()
 	}
-	first := listener.FromTLSWithRoots(pool.Load, listener.PeerOptions{Now: now})
+	first := listener.FromTLS(pool.Load, listener.PeerOptions{Now: now})
 	named := func(*x509.Certificate) (core.RuntimeID, error) { return "runtime-b", nil }
-	other := listener.FromTLSWithRoots(pool.Load, listener.PeerOptions{Identity: named})
+	other := listener.FromTLS(pool.Load, listener.PeerOptions{Identity: named})
 	peers := listener.PeersFunc(func(r *http.Request) (core.Peer, error) {
 		if r.Header.Get("Other") != "" {
 			return other.Peer(r)
@@ -212,7 +212,7 @@ func TestIdentity(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			sources := []listener.Peers{
-				listener.FromTLSWithRoots(ca.roots(), listener.PeerOptions{Identity: test.identity}),
+				listener.FromTLS(ca.roots(), listener.PeerOptions{Identity: test.identity}),
 			}
 			if test.identity == nil {
 				sources = append(sources, listener.PeersFunc(func(r *http.Request) (core.Peer, error) {
@@ -258,7 +258,7 @@ func TestKeyUsage(t *testing.T) {
 					c.UnknownExtKeyUsage = append(c.UnknownExtKeyUsage, test.unknown)
 				}
 			})
-			expectReason(t, name, listener.FromTLSWithRoots(ca.roots(), listener.PeerOptions{}), requestOf(ca, cert), test.want)
+			expectReason(t, name, listener.FromTLS(ca.roots(), listener.PeerOptions{}), requestOf(ca, cert), test.want)
 		})
 	}
 }
@@ -269,7 +269,7 @@ func TestChainIsPartOfTheKey(t *testing.T) {
 	ca := newAuthority(t, "ca")
 	below := ca.intermediate(t, "below")
 	cert := below.client(t, "runtime-a")
-	source := listener.FromTLSWithRoots(ca.roots(), listener.PeerOptions{})
+	source := listener.FromTLS(ca.roots(), listener.PeerOptions{})
 	r := requestOf(ca, cert)
 	expectReason(t, "leaf alone", source, r, "untrusted_chain")
 	r.TLS.PeerCertificates = append(r.TLS.PeerCertificates, below.Certificate)

@@ -68,7 +68,7 @@ func TestNewNamesAllThatIsWrong(t *testing.T) {
 			[]string{"CA bundle is nil"},
 		},
 		{
-			"connection", listener.FromTLSWithRoots(nil, listener.PeerOptions{CacheSize: -1}), verifier, handlers(handler),
+			"connection", listener.FromTLS(nil, listener.PeerOptions{CacheSize: -1}), verifier, handlers(handler),
 			listener.Options{},
 			[]string{"CA bundle is nil", "CacheSize"},
 		},
@@ -79,7 +79,7 @@ func TestNewNamesAllThatIsWrong(t *testing.T) {
 		},
 		{"verifier to observe", good, listener.ObserveOnly(nil, nil), handlers(handler), listener.Options{}, []string{"verifier is nil"}},
 		{
-			"options that would serve no runtime", listener.FromTLSWithRoots(roots, listener.PeerOptions{}),
+			"options that would serve no runtime", listener.FromTLS(roots, listener.PeerOptions{}),
 			listener.SANPinning((*noDomains)(nil)), handlers(handler),
 			listener.Options{Addr: "localhost", TLS: &tls.Config{MinVersion: tls.VersionTLS13}},
 			[]string{"want a ClientAuth", "domains for SAN pinning are nil", "want host:port"},
@@ -146,7 +146,7 @@ func TestStartReturnsErrors(t *testing.T) {
 	}{
 		{"address is taken", listener.PeersFunc(known), listener.Options{Addr: taken.Addr().String()}, "bind"},
 		{"address is none", listener.PeersFunc(known), listener.Options{Addr: "127.0.0.1:nowhere"}, "bind"},
-		{"peers of the handshake without TLS", listener.FromTLSWithRoots(newAuthority(t, "ca").roots(), listener.PeerOptions{}), listener.Options{}, "Options.TLS is nil"},
+		{"peers of the handshake without TLS", listener.FromTLS(newAuthority(t, "ca").roots(), listener.PeerOptions{}), listener.Options{}, "Options.TLS is nil"},
 		{
 			"TLS without certificate", listener.PeersFunc(known),
 			listener.Options{Addr: "127.0.0.1:0", TLS: &tls.Config{MinVersion: tls.VersionTLS13}},
@@ -249,7 +249,7 @@ func TestWhoseConnectionEnds(t *testing.T) {
 	}{
 		{"taken", listener.PeersFunc(known), ready, http.StatusOK, false},
 		{"replica that does not lead", listener.PeersFunc(known), waits, http.StatusServiceUnavailable, true},
-		{"stranger", listener.FromTLSWithRoots(ca.roots(), listener.PeerOptions{}), ready, http.StatusUnauthorized, true},
+		{"stranger", listener.FromTLS(ca.roots(), listener.PeerOptions{}), ready, http.StatusUnauthorized, true},
 		{"past the gateway", listener.FromXFCC(none, ca.roots(), listener.PeerOptions{}), ready, http.StatusUnauthorized, true},
 		{
 			"stranger behind the gateway", listener.FromXFCC(listener.InsecureAnyProxy(), ca.roots(), listener.PeerOptions{}), ready,
@@ -366,7 +366,7 @@ func TestMaxHandshakes(t *testing.T) {
 		inside.Wait()
 		return nil, nil
 	}
-	run := start(t, listener.FromTLSWithRoots(ca.roots(), listener.PeerOptions{}), listener.InsecureAllowAll(), &recorder{},
+	run := start(t, listener.FromTLS(ca.roots(), listener.PeerOptions{}), listener.InsecureAllowAll(), &recorder{},
 		listener.Options{TLS: config, MaxHandshakes: slots})
 	for range slots {
 		conn := must(net.Dial("tcp", run.address()))(t)

@@ -124,7 +124,7 @@ func TestFloodOnManyConnections(t *testing.T) {
 		during      = 3 * time.Second
 	)
 	ca := newAuthority(t, "ca")
-	run := start(t, listener.FromTLSWithRoots(ca.roots(), listener.PeerOptions{}), listener.InsecureAllowAll(), &recorder{},
+	run := start(t, listener.FromTLS(ca.roots(), listener.PeerOptions{}), listener.InsecureAllowAll(), &recorder{},
 		listener.Options{RuntimeRate: 0.01, RuntimeBurst: 1, TLS: serverConfig(t, ca, tls.RequireAndVerifyClientCert, ca)})
 	cert := ca.client(t, string(runtimeA)).pair()
 	clients := make([]*http.Client, connections)

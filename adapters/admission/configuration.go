@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
+	"github.com/runtime-watcher/runtime-watcher/internal/connect"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 	"github.com/runtime-watcher/runtime-watcher/keys"
@@ -24,8 +26,7 @@ import (
 
 const (
 	pathPrefix     = "/validate/"
-	webhookSuffix  = ".operator.kyma-project.io"
-	scaleSuffix    = ".scale.kyma-project.io" // No longer than webhookSuffix.
+	defaultDomain  = "kyma-project.io"
 	defaultTimeout = 2 * time.Second
 	maxTimeout     = 30 * time.Second // admissionregistration.k8s.io/v1
 	defaultPort    = 443
@@ -49,7 +50,9 @@ func ManagerOf(path string) (core.Manager, bool) {
 // ConfigurationOptions are the optional settings of [WebhookConfiguration]. The zero value is the
 // documented default.
 type ConfigurationOptions struct {
-	// Labels of the configuration object. Default: none.
+	// Labels of the configuration object, beside admissions.enforcer/disabled: "true". With that
+	// label AKS does not add exclusions to the webhooks. Labels may set it to another value.
+	// Default: none.
 	Labels map[string]string
 	// Timeout is how long an API server waits for an answer before it continues without one: 1 s to
 	// 30 s, in whole seconds. Default: 2 s.
@@ -61,6 +64,13 @@ type ConfigurationOptions struct {
 	// runs, and updates that leave the watched field unchanged. That needs Kubernetes 1.28.
 	// Conditions of a [watch.Watch] are always used.
 	NoMatchConditions bool
+	// WebhookDomain ends the names of all webhooks: <namespace>.<name>.operator.<WebhookDomain> for
+	// a watch, with scale in place of operator for its scale subresource. The names are stored: with
+	// another domain, all webhooks are other ones. Default: "kyma-project.io".
+	WebhookDomain string
+	// OwnerAnnotation is the annotation that names the owner of an object. A change of it counts.
+	// It must equal that of the handler's [Options]. Default: [core.OwnerAnnotation].
+	OwnerAnnotation string
 	// ExcludedNamespaces are namespaces in which nothing is watched. Objects without a namespace
 	// are watched, except the Namespace objects of these names. An empty list that is not nil
 	// excludes none. Set it if watched objects are in the namespace of the agent. Default:
@@ -69,9 +79,20 @@ type ConfigurationOptions struct {
 	ExcludedNamespaces []string
 }
 
+// labelNoEnforcer opts out of the admissions enforcer of AKS. Other platforms ignore it.
+const labelNoEnforcer = "admissions.enforcer/disabled"
+
+func (o ConfigurationOptions) labels() map[string]string {
+	all := map[string]string{labelNoEnforcer: "true"}
+	maps.Copy(all, o.Labels)
+	return all
+}
+
 // withDefaults returns a copy with all defaults set, which depend on the endpoint.
 func (o ConfigurationOptions) withDefaults(endpoint *Endpoint) ConfigurationOptions {
 	o.Timeout = cmp.Or(o.Timeout, defaultTimeout)
+	o.WebhookDomain = cmp.Or(o.WebhookDomain, defaultDomain)
+	o.OwnerAnnotation = cmp.Or(o.OwnerAnnotation, core.OwnerAnnotation)
 	if o.ExcludedNamespaces == nil {
 		o.ExcludedNamespaces = []string{metav1.NamespaceSystem}
 		if endpoint.Service.Namespace != "" {
@@ -115,7 +136,10 @@ func WebhookConfiguration(
 		option.Unless(isLease || opts.Canary == types.NamespacedName{}, "canary: want names, have %.160q", opts.Canary),
 		option.Unless(!slices.ContainsFunc(opts.ExcludedNamespaces, isNoNamespace),
 			"excluded namespaces: want names, have %.200q", opts.ExcludedNamespaces),
-		watch.Validate(watches))
+		option.Unless(validation.IsDNS1123Subdomain(opts.WebhookDomain) == nil,
+			"webhook domain: want a DNS-1123 subdomain, have %.260q", opts.WebhookDomain),
+		core.ValidateOwnerAnnotation(opts.OwnerAnnotation),
+		watch.Validate(watches), opts.validateNames(watches))
 	if invalid != nil {
 		return nil, fmt.Errorf("%w: %w", errInvalidConfiguration, invalid)
 	}
@@ -124,9 +148,22 @@ func WebhookConfiguration(
 			APIVersion: admissionregistrationv1.SchemeGroupVersion.String(),
 			Kind:       "ValidatingWebhookConfiguration",
 		},
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: maps.Clone(opts.Labels)},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: opts.labels()},
 		Webhooks:   (&builder{endpoint, opts}).webhooks(watches),
 	}, nil
+}
+
+// validateNames checks that webhooks can have the names of the watches.
+func (o ConfigurationOptions) validateNames(watches []watch.Watch) error {
+	var problems []error
+	for n := range watches {
+		name := watches[n].Name
+		length := len(name.Namespace+"."+name.Name) + len(o.suffix(watchLabel))
+		problems = append(problems, option.Unless(length <= validation.DNS1123SubdomainMaxLength,
+			"%w %.330q: the webhook's name <namespace>.<name>%s has %d bytes, want at most %d", watch.ErrInvalid,
+			name.String(), o.suffix(watchLabel), length, validation.DNS1123SubdomainMaxLength))
+	}
+	return errors.Join(problems...)
 }
 
 func (b *builder) webhooks(watches []watch.Watch) (all []admissionregistrationv1.ValidatingWebhook) {
@@ -161,7 +198,8 @@ type Endpoint struct {
 func (e *Endpoint) clientConfig(path string) admissionregistrationv1.WebhookClientConfig {
 	config := admissionregistrationv1.WebhookClientConfig{CABundle: bytes.Clone(e.CABundle)}
 	if e.URL != "" {
-		config.URL = new(strings.TrimSuffix(e.URL, "/") + path)
+		base, _ := e.base() // It is valid.
+		config.URL = new(base + path)
 		return config
 	}
 	config.Service = &admissionregistrationv1.ServiceReference{
@@ -173,11 +211,35 @@ func (e *Endpoint) clientConfig(path string) admissionregistrationv1.WebhookClie
 	return config
 }
 
+// base returns the URL without a slash at its end. Its host has the form in which the API server
+// compares it with the certificate.
+func (e *Endpoint) base() (string, error) {
+	parsed, err := url.Parse(e.URL)
+	isBare := err == nil && parsed.Scheme == "https" && parsed.User == nil && parsed.RawQuery == "" && parsed.Fragment == ""
+	if !isBare {
+		return "", errors.New("want an https URL without user, query and fragment")
+	}
+	host, err := connect.ParseHost(parsed.Hostname())
+	if err != nil {
+		return "", fmt.Errorf("URL: %w", err)
+	}
+	if strings.Contains(host, ":") {
+		host = "[" + host + "]"
+	}
+	if port := parsed.Port(); port != "" {
+		host += ":" + port
+	}
+	parsed.Host = host
+	return strings.TrimSuffix(parsed.String(), "/"), nil
+}
+
 func (e *Endpoint) validate() error {
 	hasURL, hasService := e.URL != "", e.Service != types.NamespacedName{}
+	_, urlErr := e.base()
 	return errors.Join(
 		option.Unless(hasURL || hasService, "endpoint: want a URL or a service, have neither"),
 		option.Unless(!hasURL || !hasService, "endpoint: want a URL or a service, have both"),
+		option.Unless(!hasURL || urlErr == nil, "endpoint: %w", urlErr),
 		validateBundle(e.CABundle))
 }
 

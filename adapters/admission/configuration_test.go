@@ -2,7 +2,9 @@ package admission_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -22,6 +24,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/internal/watchtest"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
 // bundleOf returns the certificate of a test server in PEM.
@@ -125,7 +128,9 @@ func TestWebhookConfiguration(t *testing.T) {
 			APIVersion: "admissionregistration.k8s.io/v1",
 			Kind:       "ValidatingWebhookConfiguration",
 		},
-		ObjectMeta: metav1.ObjectMeta{Name: "watcher", Labels: map[string]string{"a": "b"}},
+		ObjectMeta: metav1.ObjectMeta{Name: "watcher", Labels: map[string]string{
+			"a": "b", "admissions.enforcer/disabled": "true",
+		}},
 		Webhooks: []admissionregistrationv1.ValidatingWebhook{
 			canary,
 			webhook("kcp-system.btp.operator.kyma-project.io", "https://127.0.0.1:8443/validate/btp-manager",
@@ -137,6 +142,63 @@ func TestWebhookConfiguration(t *testing.T) {
 		},
 	}
 	compare(t, "configuration", want, got)
+}
+
+// An operator with names of its own leaves no name of another project in a runtime.
+func TestNamesOfAnOperator(t *testing.T) {
+	t.Parallel()
+	fleet := watch.Watch{
+		Name: types.NamespacedName{Namespace: "fleet", Name: "widgets.v2"}, Manager: "fleet",
+		Resource: schema.GroupVersionResource{Group: "widgets.example.com", Version: "v1", Resource: "widgets"},
+	}
+	// A watch that is named like another one and its label.
+	tricky := fleet
+	tricky.Name.Name = "widgets.v2.scale"
+	got := configure(t, agentURL, admission.ConfigurationOptions{
+		WebhookDomain: "fleet.example.com", OwnerAnnotation: "fleet.example.com/owned-by",
+		Canary: types.NamespacedName{Namespace: "fleet", Name: "canary"},
+	}, fleet, tricky)
+
+	var names []string
+	for _, webhook := range got.Webhooks {
+		names = append(names, webhook.Name)
+	}
+	want := []string{
+		"canary.operator.fleet.example.com",
+		"fleet.definitions.fleet.example.com",
+		"fleet.widgets.v2.operator.fleet.example.com",
+		"fleet.widgets.v2.scale.fleet.example.com",
+		"fleet.widgets.v2.scale.operator.fleet.example.com",
+		"fleet.widgets.v2.scale.scale.fleet.example.com",
+	}
+	if diff := cmp.Diff(want, names); diff != "" {
+		t.Errorf("webhooks (-want +got):\n%s", diff)
+	}
+	text, err := json.Marshal(got)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(text), "kyma") || !strings.Contains(string(text), "fleet.example.com/owned-by") {
+		t.Errorf("the conditions have another owner annotation:\n%s", text)
+	}
+}
+
+// The name of a webhook is a DNS-1123 subdomain.
+func TestTheLongestNameOfAWatch(t *testing.T) {
+	t.Parallel()
+	for domain, most := range map[string]int{"": 217, "fleet.example.com": 215} {
+		w := kymaWatch()
+		opts := admission.ConfigurationOptions{WebhookDomain: domain}
+		w.Name.Name = strings.Repeat("a", most)
+		configure(t, agentURL, opts, w)
+
+		w.Name.Name += "a"
+		endpoint := admission.Endpoint{URL: "https://agent", CABundle: testBundle(t)}
+		_, err := admission.WebhookConfiguration("watcher", endpoint, []watch.Watch{w}, opts)
+		if !errors.Is(err, watch.ErrInvalid) || !strings.Contains(err.Error(), "has 254 bytes, want at most 253") {
+			t.Errorf("domain %q: %v", domain, err)
+		}
+	}
 }
 
 func TestWebhookConfigurationIsDeterministic(t *testing.T) {
@@ -353,7 +415,14 @@ func TestWebhookConfigurationRefuses(t *testing.T) {
 		{"timeout: want 1 s to 30 s", func(in *input) { in.opts.Timeout = 1500 * time.Millisecond }},
 		{`namespaces: want names, have ["a" "a.b"]`, func(in *input) { in.opts.ExcludedNamespaces = []string{"a", "a.b"} }},
 		{`canary: want names, have "a/B"`, func(in *input) { in.opts.Canary = types.NamespacedName{Namespace: "a", Name: "B"} }},
+		{`webhook domain: want a DNS-1123 subdomain, have "A.b"`, func(in *input) { in.opts.WebhookDomain = "A.b" }},
+		{`OwnerAnnotation: want the name of an annotation, [<DNS-1123 subdomain>/]<name>, have "it's"`, func(in *input) {
+			in.opts.OwnerAnnotation = "it's"
+		}},
 		{"have neither", endpoint(func(e *admission.Endpoint) { e.URL = "" })},
+		{"want an https URL", endpoint(func(e *admission.Endpoint) { e.URL = "http://agent" })},
+		{"want an https URL", endpoint(func(e *admission.Endpoint) { e.URL = "https://user:secret@agent" })},
+		{"DNS name or an IP address", endpoint(func(e *admission.Endpoint) { e.URL = "https://agent,other" })},
 		{"have both", endpoint(func(e *admission.Endpoint) { e.Service.Name = "agent" })},
 		{"at least one certificate", endpoint(func(e *admission.Endpoint) { e.CABundle = nil })},
 		{"at least one certificate", endpoint(func(e *admission.Endpoint) { e.CABundle = []byte("no PEM") })},
@@ -417,6 +486,35 @@ func TestManagerOfIsTheInverseOfPath(t *testing.T) {
 	} {
 		if got, ok := admission.ManagerOf(path); ok != (want != "") || ok && got != want {
 			t.Errorf("%q: got %q, %t, want %q", path, got, ok, want)
+		}
+	}
+}
+
+func TestWebhookURLHasOneForm(t *testing.T) {
+	t.Parallel()
+	for spelling, want := range map[string]string{
+		"https://agent.example.com":        "https://agent.example.com/validate/kyma",
+		"https://Agent.example.com./":      "https://agent.example.com/validate/kyma",
+		"https://agent.example.com.:8443/": "https://agent.example.com:8443/validate/kyma",
+		"https://bücher.example/prefix/":   "https://xn--bcher-kva.example/prefix/validate/kyma",
+		"https://[FD00:0::1]:8443":         "https://[fd00::1]:8443/validate/kyma",
+	} {
+		ca, err := testpki.NewCA("ca", testpki.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		watches := []watch.Watch{{
+			Name: types.NamespacedName{Namespace: "kcp", Name: "w"}, Manager: "kyma",
+			Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"},
+		}}
+		got, err := admission.WebhookConfiguration("c", admission.Endpoint{URL: spelling, CABundle: ca.PEM}, watches,
+			admission.ConfigurationOptions{})
+		if err != nil {
+			t.Errorf("%s: %v", spelling, err)
+			continue
+		}
+		if have := *got.Webhooks[0].ClientConfig.URL; have != want {
+			t.Errorf("%s: %s, want %s", spelling, have, want)
 		}
 	}
 }

@@ -36,7 +36,7 @@ var messages = map[decision]string{
 	unchanged:  "unchanged: the watched part is the same",
 	irrelevant: "irrelevant: not watched",
 	dryRun:     "dry_run: the write is not persisted",
-	noOwner:    "no_owner: want annotation " + core.OwnerAnnotation + ": <namespace>/<name>",
+	noOwner:    "no_owner: want <namespace>/<name> in the annotation of the owner",
 	// These are rare.
 	noName: "no_name: the object has no name that an event can carry",
 	unread: "unread: too many large objects at once, a resync replaces the event",
@@ -58,6 +58,7 @@ func decisionOf(outcome core.Outcome) decision {
 // answer.warn, because the API server waits.
 func (h *handler) decide(ctx context.Context, answer *reply, q *request, now time.Time) decision {
 	c, manager := q.change(answer.parent), answer.manager
+	c.OwnerAnnotation = h.opts.OwnerAnnotation
 	if c.DryRun {
 		return dryRun
 	}

@@ -2,6 +2,7 @@ package admission_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	admissionv1 "k8s.io/api/admission/v1"
@@ -300,6 +301,30 @@ func TestDeletedDefinition(t *testing.T) {
 	}
 }
 
+// The names of one operator are no names to another one.
+func TestOwnerAnnotation(t *testing.T) {
+	t.Parallel()
+	with := func(name, owner string) string {
+		object := widget(fmt.Sprintf(`"annotations":{%q:%q}`, name, owner))
+		return strings.TrimSuffix(object, "}") + `,"spec":{"a":1}}`
+	}
+	got := newInbox()
+	h := newHandler(t, got, admission.Options{OwnerAnnotation: "fleet.example.com/owned-by", RequireOwner: true})
+	for _, tt := range []struct {
+		before, after string
+		want          admission.Decision
+	}{
+		{"", with("fleet.example.com/owned-by", "fleet/a"), admission.Accepted},
+		{"", with(core.OwnerAnnotation, "fleet/a"), "no_owner"},
+		{with("fleet.example.com/owned-by", "fleet/a"), with("fleet.example.com/owned-by", "fleet/b"), admission.Accepted},
+		{with(core.OwnerAnnotation, "fleet/a"), with(core.OwnerAnnotation, "fleet/b"), admission.Unchanged},
+	} {
+		if have := decisionOf(t, post(h, "/validate/kyma", change(t, tt.before, tt.after)), testUID); have != tt.want {
+			t.Errorf("from %s to %s: %q, want %q", tt.before, tt.after, have, tt.want)
+		}
+	}
+}
+
 // Package core has the kinds of owners.
 func TestOwnerOfTheEvent(t *testing.T) {
 	t.Parallel()
@@ -320,6 +345,7 @@ func TestOwnerOfTheEvent(t *testing.T) {
 		{"missing, optional", "", widget(""), false, admission.Accepted, types.NamespacedName{}, ""},
 		{"malformed, required", "", annotated(`"kyma"`), true, "no_owner", types.NamespacedName{}, "malformed"},
 		{"malformed, optional", "", annotated(`"kyma"`), false, admission.Accepted, types.NamespacedName{}, "malformed"},
+		{"of another operator", "", widget(`"annotations":{"fleet.example.com/owned-by":"kcp/kyma"}`), true, "no_owner", types.NamespacedName{}, "missing"},
 		{"of an irrelevant change", widget(""), widget(""), true, admission.Unchanged, types.NamespacedName{}, ""},
 	}
 	for _, tt := range tests {

@@ -63,7 +63,7 @@ func New(acceptor core.Acceptor, opts Options) (http.Handler, error) {
 	}
 
 	opts = opts.withDefaults()
-	if err := option.NoneNegative(opts); err != nil {
+	if err := errors.Join(option.NoneNegative(opts), core.ValidateOwnerAnnotation(opts.OwnerAnnotation)); err != nil {
 		return nil, fmt.Errorf("admission handler: %w", err)
 	}
 

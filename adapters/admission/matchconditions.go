@@ -25,7 +25,7 @@ func (r *registration) matchConditions(target target) (all []admissionregistrati
 	if !r.opts.NoMatchConditions {
 		all = []admissionregistrationv1.MatchCondition{
 			{Name: "persisted", Expression: "!has(request.dryRun) || !request.dryRun"},
-			{Name: "changed", Expression: target.changed()},
+			{Name: "changed", Expression: target.changed(r.opts.OwnerAnnotation)},
 		}
 	}
 	for _, c := range r.Conditions {
@@ -34,11 +34,12 @@ func (r *registration) matchConditions(target target) (all []admissionregistrati
 	return all
 }
 
-// changed decides as [core.Changed] for one part of a resource.
-func (t target) changed() string {
+// changed decides as [core.Changed] for one part of a resource. The owner is the one in that
+// annotation.
+func (t target) changed(annotation string) string {
 	switch t.subresource {
 	case "":
-		return specChanged()
+		return specChanged(annotation)
 	case string(core.FieldStatus):
 		return statusChanged()
 	case subresourceScale:
@@ -53,7 +54,7 @@ func updateChanged(differ string) string {
 	return or("request.operation != 'UPDATE'", "object == null", "oldObject == null", differ)
 }
 
-func specChanged() string {
+func specChanged(annotation string) string {
 	return or(
 		"request.operation != 'UPDATE'",
 		"object == null",
@@ -62,7 +63,7 @@ func specChanged() string {
 		// The last finalizer is removed by an UPDATE, after which the object is gone.
 		held("oldObject")+" && !("+held("object")+")",
 		labels("object")+" != "+labels("oldObject"),
-		owner("object")+" != "+owner("oldObject"),
+		owner("object", annotation)+" != "+owner("oldObject", annotation),
 		field("object", "spec")+" != "+field("oldObject", "spec"),
 		field("object", "spec")+" == null && ("+contentChanged()+")",
 	)
@@ -103,8 +104,9 @@ func field(object, name string) string {
 
 func labels(object string) string { return field(object, "metadata.labels") }
 
-func owner(object string) string {
-	const key = "'" + core.OwnerAnnotation + "'"
+// owner takes the name of an annotation, which has no quotation mark.
+func owner(object, annotation string) string {
+	key := "'" + annotation + "'"
 	annotations := object + ".metadata.annotations"
 	return "(has(" + annotations + ") && " + key + " in " + annotations + " ? " + annotations + "[" + key + "] : null)"
 }

@@ -19,7 +19,10 @@ type Options struct {
 	// for each review, concurrently, and must return at once. Managers that it serves also bound
 	// the label values of the hooks. Default: every valid name.
 	Serves func(core.Manager) bool
-	// RequireOwner sends no event for an object without a valid [core.OwnerAnnotation]. Contract v1
+	// OwnerAnnotation is the annotation that names the owner of an object. It must equal that of
+	// the [ConfigurationOptions]. Default: [core.OwnerAnnotation].
+	OwnerAnnotation string
+	// RequireOwner sends no event for an object without a valid owner annotation. Contract v1
 	// cannot carry such an event. Default: false, the event has no owner.
 	RequireOwner bool
 	// MaxBody is the largest size of a body in bytes. A larger body is answered 413. Default: 8
@@ -44,8 +47,9 @@ type Options struct {
 
 func (o Options) withDefaults() Options {
 	return option.WithDefaults(o, Options{
-		Filter: core.Changed,
-		Serves: func(core.Manager) bool { return true },
+		OwnerAnnotation: core.OwnerAnnotation,
+		Filter:          core.Changed,
+		Serves:          func(core.Manager) bool { return true },
 		// An API server refuses requests above 3 MiB, and a review can carry such an object twice.
 		MaxBody:   8 << 20,
 		MaxBodies: 64 << 20, // 32 concurrent reviews of objects of 1 MB.

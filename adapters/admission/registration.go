@@ -26,19 +26,19 @@ type registration struct {
 }
 
 func (r *registration) webhooks() []admissionregistrationv1.ValidatingWebhook {
-	own := r.webhook(r.target(), webhookSuffix)
+	own := r.webhook(r.target(), watchLabel)
 	if r.target().subresource != "" || !mayScale(r.groupResource()) { // Scale writes the spec.
 		return []admissionregistrationv1.ValidatingWebhook{own}
 	}
-	scale := r.webhook(target{r.Resource.Resource, subresourceScale}, scaleSuffix)
+	scale := r.webhook(target{r.Resource.Resource, subresourceScale}, scaleLabel)
 	// A Scale has no labels, so a selector would match none.
 	scale.ObjectSelector = &metav1.LabelSelector{}
 	return []admissionregistrationv1.ValidatingWebhook{own, scale}
 }
 
 // webhook has a name that is unique for each watch, because a namespace has no dot.
-func (r *registration) webhook(target target, suffix string) admissionregistrationv1.ValidatingWebhook {
-	webhook := r.emptyWebhook(r.Name.Namespace+"."+r.Name.Name+suffix, r.path(target))
+func (r *registration) webhook(target target, label string) admissionregistrationv1.ValidatingWebhook {
+	webhook := r.emptyWebhook(r.Name.Namespace+"."+r.Name.Name+r.opts.suffix(label), r.path(target))
 	webhook.Rules = r.rules(target)
 	webhook.NamespaceSelector = r.namespaceSelector()
 	webhook.ObjectSelector = labelSelector(r.Selector)
@@ -102,11 +102,18 @@ func rules(
 	}}
 }
 
+// The labels before the domain in the names of webhooks. They differ, so that a watch named like
+// another one and its label gets no webhook of the other one. That of a watch is the longest beside
+// that of definitions, whose names have a manager alone.
 const (
-	// definitionsSuffix ends no name of a watch.
-	definitionsSuffix = ".definitions.kyma-project.io"
-	kindDefinition    = "CustomResourceDefinition"
+	watchLabel       = "operator"
+	scaleLabel       = "scale"
+	definitionsLabel = "definitions"
 )
+
+func (o ConfigurationOptions) suffix(label string) string { return "." + label + "." + o.WebhookDomain }
+
+const kindDefinition = "CustomResourceDefinition"
 
 // definitionWebhooks returns one webhook for each manager that watches custom resources, for the
 // deletion of their definitions. An API server then deletes all objects of the definition without a
@@ -132,7 +139,7 @@ func (b *builder) definitionWebhook(
 ) admissionregistrationv1.ValidatingWebhook {
 	slices.Sort(names)
 	list := `["` + strings.Join(slices.Compact(names), `", "`) + `"]`
-	webhook := b.emptyWebhook(string(manager)+definitionsSuffix, pathOf(manager)+"/"+kindSegment(kindDefinition))
+	webhook := b.emptyWebhook(string(manager)+b.opts.suffix(definitionsLabel), pathOf(manager)+"/"+kindSegment(kindDefinition))
 	webhook.Rules = rules("apiextensions.k8s.io", "v1", "customresourcedefinitions",
 		admissionregistrationv1.ClusterScope, admissionregistrationv1.Delete)
 	webhook.MatchConditions = []admissionregistrationv1.MatchCondition{{
@@ -148,8 +155,8 @@ func (q *request) deletesDefinition(parent string) bool {
 }
 
 const (
-	// canaryName is shorter than the name of any webhook of a watch, so the names never collide.
-	canaryName = "canary" + webhookSuffix
+	// canaryName has no dot, as the name of each watch has, so the names of webhooks never collide.
+	canaryName = "canary"
 	// namespaceLabel is on every namespace, with its name (k8s.io/api/core/v1).
 	namespaceLabel = "kubernetes.io/metadata.name"
 )
@@ -157,7 +164,7 @@ const (
 // canaryWebhook calls the agent for writes to one Lease. The condition compares the name in the
 // request, because its evaluation never fails. An object selector could be changed by others.
 func (b *builder) canaryWebhook() admissionregistrationv1.ValidatingWebhook {
-	webhook := b.emptyWebhook(canaryName, canary.Path)
+	webhook := b.emptyWebhook(canaryName+b.opts.suffix(watchLabel), canary.Path)
 	webhook.Rules = rules("coordination.k8s.io", "v1", "leases", admissionregistrationv1.NamespacedScope,
 		admissionregistrationv1.Create, admissionregistrationv1.Update)
 	webhook.NamespaceSelector = &metav1.LabelSelector{

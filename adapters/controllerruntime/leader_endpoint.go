@@ -1,8 +1,10 @@
 package controllerruntime
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -13,6 +15,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	discoveryv1ac "k8s.io/client-go/applyconfigurations/discovery/v1"
@@ -54,7 +58,7 @@ type ReplicaEndpoint struct {
 	Pod string
 }
 
-// leaderEndpoint writes one EndpointSlice. Its fields do not change.
+// leaderEndpoint writes one EndpointSlice while the replica leads. Only uid changes.
 type leaderEndpoint struct {
 	writer  client.Writer
 	service types.NamespacedName
@@ -62,6 +66,7 @@ type leaderEndpoint struct {
 	ports   map[string]int32
 	pod     string
 	opts    LeaderEndpointOptions
+	uid     types.UID // of the slice, as this replica has found or made it. Only Start has it.
 }
 
 // NewLeaderEndpoint returns a Runnable that makes the replica that leads the only endpoint of a
@@ -72,6 +77,9 @@ type leaderEndpoint struct {
 // leader replaces it in one write, so that two replicas are never endpoints at the same time. Until
 // then, a killed leader remains the endpoint. All replicas must have addresses of one family. The
 // operator needs the rights to create and patch that EndpointSlice.
+//
+// An EndpointSlice with that name that this package has not made stays as it is, and Start fails.
+// To hand it over, give it the label endpointslice.kubernetes.io/managed-by: runtime-watcher-leader.
 //
 // It publishes the endpoint until its context ends, and then removes it unless another replica has
 // replaced it. That takes at most 10 s. It fails if the first write is forbidden, or if the API
@@ -98,16 +106,21 @@ func NewLeaderEndpoint(
 
 func (e *leaderEndpoint) NeedLeaderElection() bool { return true }
 
+// errForeignSlice means that the EndpointSlice is of somebody else.
+var errForeignSlice = errors.New("want an EndpointSlice of this package")
+
 func (e *leaderEndpoint) Start(ctx context.Context) error {
 	version := ""
 	for {
 		wait := e.opts.RefreshInterval
-		applied, err := e.apply(ctx, e.slice(true))
+		applied, err := e.publish(ctx)
+		lasts := apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsNotFound(err) ||
+			errors.Is(err, errForeignSlice)
 		switch {
 		case err == nil:
 			version = applied
-		case version == "" && (apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsNotFound(err)):
-			return err // It lasts.
+		case version == "" && lasts:
+			return err
 		case ctx.Err() == nil:
 			wait = leaderRetryWait
 			e.opts.Logger.WarnContext(ctx, "the endpoint of the leader was not written", "error", err)
@@ -125,20 +138,89 @@ func (e *leaderEndpoint) withdraw(ctx context.Context, version string) {
 	if version == "" {
 		return
 	}
-	_, err := e.apply(ctx, e.slice(false).WithResourceVersion(version))
+	_, err := e.apply(ctx, e.slice(false).WithResourceVersion(version), client.ForceOwnership)
 	if err != nil && !apierrors.IsConflict(err) {
 		e.opts.Logger.WarnContext(ctx, "the endpoint of the leader was not removed", "error", err)
 	}
 }
 
+// publish makes this replica the endpoint, unless the slice is of somebody else, and returns the
+// version of the slice.
+func (e *leaderEndpoint) publish(ctx context.Context) (version string, err error) {
+	if e.uid == "" {
+		if e.uid, err = e.probe(ctx); err != nil {
+			return "", err
+		}
+		if ctx.Err() != nil { // The end has a deadline.
+			return "", ctx.Err()
+		}
+	}
+
+	slice, opts := e.slice(true), []client.ApplyOption(nil)
+	// Without force, the apply changes no field of another client that has just created the slice.
+	if e.uid != "" {
+		// The API server refuses another UID than that of the present slice.
+		slice.WithUID(e.uid)
+		opts = append(opts, client.ForceOwnership)
+	}
+	version, err = e.apply(ctx, slice, opts...)
+	if apierrors.IsConflict(err) || apierrors.IsInvalid(err) {
+		e.uid = "" // The slice is gone, or another one has its name.
+		return "", err
+	}
+	if err == nil && slice.UID != nil {
+		e.uid = *slice.UID
+	}
+	return version, err
+}
+
+// leaderProbe is the field owner of the dry run.
+const leaderProbe = leaderOwner + "-probe"
+
+// probe returns the UID of the slice, "" if there is none. It fails with errForeignSlice unless the
+// slice has the mark of this package. A dry run needs no right to read, and no cache: its answer is
+// the slice as it would be with the mark.
+func (e *leaderEndpoint) probe(ctx context.Context) (types.UID, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaderCallTimeout)
+	defer cancel()
+	marked := &unstructured.Unstructured{}
+	marked.SetGroupVersionKind(discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"))
+	marked.SetNamespace(e.service.Namespace)
+	marked.SetName(e.service.Name + leaderSuffix)
+	marked.SetLabels(map[string]string{discoveryv1.LabelManagedBy: leaderOwner})
+	err := e.writer.Apply(ctx, client.ApplyConfigurationFromUnstructured(marked),
+		client.FieldOwner(leaderProbe), client.DryRunAll)
+	switch {
+	case apierrors.IsInvalid(err):
+		return "", nil // There is none: a new slice needs more fields.
+	case apierrors.IsConflict(err): // Another client has set another mark.
+		return "", fmt.Errorf("%w: %s/%s: %w", errForeignSlice, marked.GetNamespace(), marked.GetName(), err)
+	case err != nil:
+		return "", fmt.Errorf("leader endpoint of Service %s: %w", e.service, err)
+	}
+
+	isOther := func(entry metav1.ManagedFieldsEntry) bool { return entry.Manager != leaderProbe }
+	hasMark := func(entry metav1.ManagedFieldsEntry) bool {
+		return isOther(entry) && entry.FieldsV1 != nil &&
+			bytes.Contains(entry.FieldsV1.Raw, []byte(`"f:`+discoveryv1.LabelManagedBy+`"`))
+	}
+	managed := marked.GetManagedFields()
+	if slices.ContainsFunc(managed, isOther) && !slices.ContainsFunc(managed, hasMark) {
+		return "", fmt.Errorf("%w: %s/%s has no label %s: %s", errForeignSlice,
+			marked.GetNamespace(), marked.GetName(), discoveryv1.LabelManagedBy, leaderOwner)
+	}
+	return marked.GetUID(), nil
+}
+
 // apply writes the slice and returns its version, which withdraw needs. It is not canceled.
 func (e *leaderEndpoint) apply(
-	ctx context.Context, slice *discoveryv1ac.EndpointSliceApplyConfiguration,
+	ctx context.Context, slice *discoveryv1ac.EndpointSliceApplyConfiguration, opts ...client.ApplyOption,
 ) (string, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaderCallTimeout)
 	defer cancel()
 	// The client writes the response into its argument.
-	if err := e.writer.Apply(ctx, slice, client.FieldOwner(leaderOwner), client.ForceOwnership); err != nil {
+	opts = append([]client.ApplyOption{client.FieldOwner(leaderOwner)}, opts...)
+	if err := e.writer.Apply(ctx, slice, opts...); err != nil {
 		return "", fmt.Errorf("leader endpoint of Service %s: %w", e.service, err)
 	}
 	if slice.ResourceVersion == nil {
@@ -147,17 +229,20 @@ func (e *leaderEndpoint) apply(
 	return *slice.ResourceVersion, nil
 }
 
-func (e *leaderEndpoint) slice(withEndpoint bool) *discoveryv1ac.EndpointSliceApplyConfiguration {
-	family := discoveryv1.AddressTypeIPv6
+func (e *leaderEndpoint) family() discoveryv1.AddressType {
 	if e.address.Is4() {
-		family = discoveryv1.AddressTypeIPv4
+		return discoveryv1.AddressTypeIPv4
 	}
+	return discoveryv1.AddressTypeIPv6
+}
+
+func (e *leaderEndpoint) slice(withEndpoint bool) *discoveryv1ac.EndpointSliceApplyConfiguration {
 	slice := discoveryv1ac.EndpointSlice(e.service.Name+leaderSuffix, e.service.Namespace).
 		WithLabels(map[string]string{
 			discoveryv1.LabelServiceName: e.service.Name,
 			discoveryv1.LabelManagedBy:   leaderOwner,
 		}).
-		WithAddressType(family)
+		WithAddressType(e.family())
 	for _, name := range slices.Sorted(maps.Keys(e.ports)) {
 		port := discoveryv1ac.EndpointPort().WithName(name).WithPort(e.ports[name])
 		slice.WithPorts(port.WithProtocol(corev1.ProtocolTCP))

@@ -213,12 +213,12 @@ func TestForgedReviewsSilenceNothing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) { silence(t, forged) })
+			synctest.Test(t, func(t *testing.T) { silenceObject(t, forged) })
 		})
 	}
 }
 
-func silence(t *testing.T, forged []string) {
+func silenceObject(t *testing.T, forged []string) {
 	t.Helper()
 	reconciles := 0
 	o := operateByRuntime(t, func(h hook.Handled) {

@@ -22,7 +22,7 @@ type Senders struct {
 // it to the controller manager.
 func MutualTLS(material keys.Source) Senders {
 	return Senders{
-		peers:    listener.FromTLSWithRoots(keys.Roots(material), listener.PeerOptions{}),
+		peers:    listener.FromTLS(keys.Roots(material), listener.PeerOptions{}),
 		tls:      keys.ServerTLSConfig(material),
 		material: material,
 	}
@@ -32,6 +32,6 @@ func MutualTLS(material keys.Source) Senders {
 // listener serves plain HTTP, unless the options of the listener have a TLS configuration. The
 // listener does not start the key material that peers read: add it to the controller manager.
 //
-// Peers of [listener.FromTLSWithRoots] are possible, too, beside the TLS configuration that they
+// Peers of [listener.FromTLS] are possible, too, beside the TLS configuration that they
 // need. They have options that [MutualTLS] lacks.
 func BehindGateway(peers listener.Peers) Senders { return Senders{peers: peers} }

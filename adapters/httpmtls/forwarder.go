@@ -16,6 +16,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"strings"
 	"sync"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -54,16 +55,24 @@ var _ core.Forwarder = (*Forwarder)(nil)
 var errClosed = errors.New("the forwarder is closed")
 
 // NewForwarder returns a forwarder to the control plane at address, which is host, host:port or
-// https://host:port. It does not use the network. It fails on a wrong address, contract or option,
+// https://host:port. The host is a DNS name, in Unicode or Punycode, or an IP address. Spellings of
+// one address are one address: upper case, a dot at the end of the name and the default port, 443,
+// change nothing. It does not use the network. It fails on a wrong address, contract or option,
 // and if source has no certificate or no CA bundle.
 func NewForwarder(source keys.Source, address string, version contract.Version, opts Options) (*Forwarder, error) {
 	target, err := connect.ParseAddress(address)
 	if err != nil {
 		return nil, fmt.Errorf("httpmtls: address %w", err)
 	}
+	// Routes of gateways have no port, and the default port means the same (RFC 9110, section 4.2.3).
+	target.Host = strings.TrimSuffix(target.Host, ":443")
 	opts = opts.withDefaults(target.Hostname())
 	if err := opts.validate(); err != nil {
 		return nil, err
+	}
+	opts.ServerName, err = connect.ParseHost(opts.ServerName)
+	if err != nil {
+		return nil, fmt.Errorf("httpmtls: option ServerName: %w", err)
 	}
 	if _, err := contract.ParseVersion(string(version)); err != nil {
 		return nil, fmt.Errorf("httpmtls: %w", err)

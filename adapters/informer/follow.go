@@ -106,12 +106,16 @@ func (f *follower) reflect(ctx context.Context, r *resource) {
 }
 
 func (f *follower) partsOf(r *resource) parts {
-	return parts{
+	p := parts{
 		field:      f.watch.Field,
 		generation: f.objects != nil && f.watch.Field == core.FieldSpec && r.countsGenerations() && !f.whole,
 		hasStatus:  r.hasStatus,
 		labels:     f.objects == nil,
 	}
+	if f.objects != nil {
+		p.owner = f.objects.opts.OwnerAnnotation
+	}
+	return p
 }
 
 // isRetried reports whether a reflector repeats the same request after an error.

@@ -21,11 +21,14 @@ type Options struct {
 	// ExcludedNamespaces are not watched. The API server leaves them out. Default: none.
 	ExcludedNamespaces []string
 	// Filter decides which changes matter. It gets digests: both states of a [core.Change] have
-	// labels, finalizers, generation, deletion timestamp and [core.OwnerAnnotation]. A watched
+	// labels, finalizers, generation, deletion timestamp and the owner annotation. A watched
 	// field is replaced by a text that differs if the field does. It must not panic. Default:
 	// [core.Changed].
 	Filter core.Filter
-	// RequireOwner sends no event for an object without a valid [core.OwnerAnnotation], as contract
+	// OwnerAnnotation is the annotation that names the owner of an object. Default:
+	// [core.OwnerAnnotation].
+	OwnerAnnotation string
+	// RequireOwner sends no event for an object without a valid owner annotation, as contract
 	// v1 cannot carry it. A resync after the first list is then one for each owner in it. Default:
 	// false, the event has no owner.
 	RequireOwner bool
@@ -53,7 +56,7 @@ type Hooks struct {
 
 // validate refuses names that would change the path or the selector of a request.
 func (o Options) validate() error {
-	var problems []error
+	problems := []error{core.ValidateOwnerAnnotation(o.OwnerAnnotation)}
 	for _, name := range append(slices.Clone(o.ExcludedNamespaces), o.Namespace) {
 		if name != "" && !dns1123.IsLabel(name) {
 			problems = append(problems, fmt.Errorf("namespace %.80q: want a DNS-1123 label", name))
@@ -65,9 +68,10 @@ func (o Options) validate() error {
 func (o Options) withDefaults() Options {
 	o.ExcludedNamespaces = slices.Compact(slices.Sorted(slices.Values(o.ExcludedNamespaces)))
 	return option.WithDefaults(o, Options{
-		Filter: core.Changed,
-		Now:    time.Now,
-		Logger: slog.New(slog.DiscardHandler),
+		OwnerAnnotation: core.OwnerAnnotation,
+		Filter:          core.Changed,
+		Now:             time.Now,
+		Logger:          slog.New(slog.DiscardHandler),
 		Hooks: Hooks{
 			Observed: func(hook.Observation) {},
 			Proved:   func(hook.Proof) {},

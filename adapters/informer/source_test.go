@@ -357,6 +357,23 @@ func TestRequireOwner(t *testing.T) {
 	})
 }
 
+// The names of one operator are no names to another one.
+func TestOwnerAnnotation(t *testing.T) {
+	inBubble(t, func(s *scene) {
+		owned := func(o object, name, owner string) object {
+			return o.with("metadata.annotations", map[string]any{name: owner})
+		}
+		const fleet = "fleet.example.com/owned-by"
+		s.server.put("widgets", owned(newObject("a", 1, 1), fleet, "fleet/a"))
+		s.server.put("widgets", owned(newObject("b", 1, 1), core.OwnerAnnotation, "fleet/b"))
+		s.start(informer.Options{OwnerAnnotation: fleet, RequireOwner: true}, widgets())
+		s.want("resync of fleet/a")
+		s.server.put("widgets", owned(newObject("a", 1, 2), fleet, "fleet/c"))
+		s.server.put("widgets", owned(newObject("b", 2, 2), core.OwnerAnnotation, "fleet/c"))
+		s.want("UPDATE spec Widget default/a 1 of fleet/c")
+	})
+}
+
 func TestSelectors(t *testing.T) {
 	inBubble(t, func(s *scene) {
 		w := widgets()

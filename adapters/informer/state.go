@@ -56,6 +56,8 @@ type parts struct {
 	hasStatus bool
 	// labels keeps the labels apart, too.
 	labels bool
+	// owner is the annotation that names the owner.
+	owner string
 }
 
 // read makes a state of the JSON of an object. It keeps nothing of raw.
@@ -138,8 +140,8 @@ func (d *digester) annotations(raw []byte) error {
 	return r.Object(func(name []byte) error {
 		value, err := r.Skip()
 		switch string(name) {
-		case core.OwnerAnnotation:
-			d.metadata = fmt.Appendf(d.metadata, `,"annotations":{%q:%s}`, core.OwnerAnnotation, value)
+		case d.owner:
+			d.metadata = fmt.Appendf(d.metadata, `,"annotations":{%q:%s}`, d.owner, value)
 		case metav1.InitialEventsAnnotationKey:
 			d.state.endOfList = string(value) == `"true"`
 		}

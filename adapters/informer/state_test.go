@@ -47,7 +47,7 @@ func states() []string {
 // does not ask it.
 func TestDigestsDecideAsObjects(t *testing.T) {
 	for _, field := range []core.Field{core.FieldSpec, core.FieldStatus} {
-		p := parts{field: field}
+		p := parts{field: field, owner: core.OwnerAnnotation}
 		for _, before := range states() {
 			for _, after := range states() {
 				c := core.Change{Operation: core.OperationUpdate, Old: object(t, before), New: object(t, after)}

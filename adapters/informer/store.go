@@ -88,7 +88,7 @@ func (o *objects) resync() {
 func (o *objects) owners() map[types.NamespacedName]bool {
 	owners := make(map[types.NamespacedName]bool)
 	for _, d := range o.known {
-		c := core.Change{New: decode(d)}
+		c := core.Change{New: decode(d), OwnerAnnotation: o.opts.OwnerAnnotation}
 		if owner, err := c.Owner(); err == nil && owner != (types.NamespacedName{}) {
 			owners[owner] = true
 		}
@@ -136,7 +136,7 @@ func (o *objects) removed(name types.NamespacedName, last *digest) {
 func (o *objects) change(
 	name types.NamespacedName, operation core.Operation, before, now *core.Object,
 ) *core.Change {
-	c := &core.Change{Operation: operation, Old: before, New: now, Name: name, GVK: o.resource.kind}
+	c := &core.Change{Operation: operation, Old: before, New: now, Name: name, GVK: o.resource.kind, OwnerAnnotation: o.opts.OwnerAnnotation}
 	if o.watch.Field == core.FieldStatus {
 		c.Subresource = string(core.FieldStatus)
 	}

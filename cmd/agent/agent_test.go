@@ -285,7 +285,7 @@ func TestLog(t *testing.T) {
 	}
 	settings, _ := s.log.wait(t, "agent starts", 1)[0]["settings"].(map[string]any)
 	for name, want := range map[string]any{
-		"kcp_addr": kcp.address(), "settle": "1ms", "forward_timeout": "10s", "instance": "pod-1", "managers": nil,
+		"control_plane_address": kcp.address(), "settle": "1ms", "forward_timeout": "10s", "instance": "pod-1", "managers": nil,
 	} {
 		if settings[name] != want {
 			t.Errorf("%s is logged as %v, want %v", name, settings[name], want)

@@ -141,11 +141,19 @@ func help() string {
 	for _, g := range groups(new(config)) {
 		fmt.Fprintf(&out, "\n%s:\n", g.title)
 		for _, s := range g.settings {
-			fmt.Fprintf(&out, "  --%s, %s  (%s)\n%s", s.flag(), s.env, s.note(), wrap(plain(s.help), "        "))
+			fmt.Fprintf(&out, "  --%s, %s  (%s)\n%s", s.flag(), s.env, s.note(), wrap(plain(s.text()), "        "))
 		}
 	}
 	out.WriteString("\nOther flags:\n  --version  Print the version and exit.\n  --help     Print this text and exit.\n")
 	return out.String()
+}
+
+// text is the help, with the alias.
+func (s setting) text() string {
+	if s.alias == "" {
+		return s.help
+	}
+	return s.help + " `" + s.alias + "` is another name of it."
 }
 
 func (s setting) note() string {

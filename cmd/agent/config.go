@@ -32,6 +32,10 @@ type config struct {
 	webhook, metrics bindAddress
 
 	transport string
+	// proxy is the setting, or none with proxyDirect. The resolved one is in ControlPlane.
+	proxy string
+	// natsFirst is whether TLS comes before the first line of the NATS server.
+	natsFirst bool
 	source    string
 	informer  watching.Settings
 	logLevel  slog.Level
@@ -66,7 +70,11 @@ func (c *config) check() error {
 		option.Unless(c.source != sourceAdmission || !watches, "WATCHERS: want it only with SOURCE=%s", sourceInformer),
 		option.Unless(c.source != sourceInformer || watches, "WATCHERS: missing, want it with SOURCE=%s", sourceInformer),
 		option.Unless(c.transport != transportNATS || c.Contract == contract.V3 && c.ControlPlane.Fallback == "",
-			"TRANSPORT=nats: want KCP_CONTRACT=v3 and no CONTRACT_FALLBACK"),
+			"TRANSPORT=nats: want CONTROL_PLANE_CONTRACT=v3 and no CONTRACT_FALLBACK"),
+		option.Unless(c.transport == transportNATS || !c.natsFirst,
+			"NATS_HANDSHAKE_FIRST: want it only with TRANSPORT=%s", transportNATS),
+		option.Unless(c.proxy != proxyDirect || c.ControlPlane.ProxyCredentials == "",
+			"CONTROL_PLANE_PROXY_CREDENTIALS: want it only with a proxy"),
 	)
 }
 
@@ -76,7 +84,7 @@ func (c *config) doubts() (doubts []string) {
 	}
 	// An image may have a fallback as its default, and its Deployment an older contract.
 	if c.ControlPlane.Fallback != "" && c.Contract.NeedsOwner() {
-		doubts = append(doubts, "CONTRACT_FALLBACK is without effect, as KCP_CONTRACT=v1 has none")
+		doubts = append(doubts, "CONTRACT_FALLBACK is without effect, as CONTROL_PLANE_CONTRACT=v1 has none")
 	}
 	return doubts
 }

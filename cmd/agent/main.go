@@ -111,7 +111,9 @@ func runAgent(ctx context.Context, c config, stderr io.Writer) error {
 
 func (c *config) informerSettings() watching.Settings {
 	settings := c.informer
-	settings.Getenv, settings.RequireOwner = c.env.get, c.Contract.NeedsOwner()
+	settings.Getenv = c.env.get
+	settings.OwnerAnnotation = c.OwnerAnnotation
+	settings.RequireOwner = c.Contract.NeedsOwner()
 	return settings
 }
 

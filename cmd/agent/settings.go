@@ -24,6 +24,8 @@ const envInstance = "INSTANCE"
 type setting struct {
 	// env is the variable. The flag has the same name in lower case with '-' for '_'.
 	env string
+	// alias is another name of the variable, and of the flag. Empty: none.
+	alias string
 	value
 	fallback string
 	required bool
@@ -52,7 +54,49 @@ func lenient(s setting) setting {
 	return s
 }
 
-func (s setting) flag() string { return strings.ReplaceAll(strings.ToLower(s.env), "_", "-") }
+// alsoAs adds a name that a deployed agent may have in its Deployment.
+func (s setting) alsoAs(alias string) setting {
+	s.alias = alias
+	return s
+}
+
+func (s setting) flag() string { return flagOf(s.env) }
+
+func flagOf(env string) string { return strings.ReplaceAll(strings.ToLower(env), "_", "-") }
+
+// names has the alias, too.
+func (s setting) names() []string {
+	if s.alias == "" {
+		return []string{s.env}
+	}
+	return []string{s.env, s.alias}
+}
+
+// flags are the flags of names, as they are written.
+func (s setting) flags() []string {
+	var flags []string
+	for _, env := range s.names() {
+		flags = append(flags, "--"+flagOf(env))
+	}
+	return flags
+}
+
+// given returns the text of the setting, and the name under which it was found. It fails if the two
+// names have different texts. An empty text counts as unset.
+func given(names []string, find func(name string) string) (name, text string, err error) {
+	for _, candidate := range names {
+		found := find(candidate)
+		if found == "" {
+			continue
+		}
+		if text != "" && text != found {
+			return "", "", fmt.Errorf("%s is %.64q and %s is %.64q: want one of them, or the same value in both",
+				name, text, candidate, found)
+		}
+		name, text = candidate, found
+	}
+	return cmp.Or(name, names[0]), text, nil
+}
 
 // readSettings fails with errHelp, errVersion, or with all mistakes in one error.
 func readSettings(args []string, env environment) (config, error) {
@@ -64,6 +108,7 @@ func readSettings(args []string, env environment) (config, error) {
 	if err := errors.Join(err, c.check()); err != nil {
 		return config{}, &wrongSettings{textsOf(err), c.warnings}
 	}
+	c.resolveProxy()
 	c.warnings = append(c.warnings, c.doubts()...)
 	return c, nil
 }
@@ -116,17 +161,25 @@ func (r *resolution) resolve(all []setting, args []string) (err error) {
 }
 
 func (r *resolution) set(s setting) error {
-	if text, ok := r.given[s.flag()]; ok {
-		err := r.apply(s, text)
-		return option.Unless(err == nil, "--%s: %w", s.flag(), err)
+	if r.isFlagged(s) {
+		name, text, err := given(s.flags(), func(name string) string { return r.given[strings.TrimPrefix(name, "--")] })
+		if err != nil {
+			return err
+		}
+		err = r.apply(s, text)
+		return option.Unless(err == nil, "%s: %w", name, err)
 	}
-	text := r.env[s.env]
+
+	name, text, err := given(s.names(), r.env.get)
+	if err != nil {
+		return err
+	}
 	if s.env == envInstance && text == "" {
 		host, _ := os.Hostname() // The instance is empty without a name.
 		text = cmp.Or(r.env["POD_NAME"], r.env["HOSTNAME"], host)
 	}
-	err := r.apply(s, text)
-	err = option.Unless(err == nil, "%s: %w", s.env, err)
+	err = r.apply(s, text)
+	err = option.Unless(err == nil, "%s: %w", name, err)
 	if err == nil || text == "" || !s.lenient {
 		return err
 	}
@@ -134,11 +187,15 @@ func (r *resolution) set(s setting) error {
 	return r.apply(s, s.fallback)
 }
 
+func (r *resolution) isFlagged(s setting) bool {
+	return slices.ContainsFunc(s.flags(), func(name string) bool { return r.given.has(strings.TrimPrefix(name, "--")) })
+}
+
 func (r *resolution) apply(s setting, text string) error {
 	text = cmp.Or(text, s.fallback)
 	switch {
 	case text == "" && s.required:
-		return fmt.Errorf("missing, set it or --%s to a %s. %s", s.flag(), s.kind, plain(s.help))
+		return fmt.Errorf("missing, set it or --%s to a %s. %s", s.flag(), s.kind, plain(s.text()))
 	case text == "":
 		return nil
 	}
@@ -207,7 +264,9 @@ func (f flags) set(all []setting) *flag.FlagSet {
 		}
 	}
 	for _, s := range all {
-		known.Func(s.flag(), "", store(s.flag()))
+		for _, env := range s.names() {
+			known.Func(flagOf(env), "", store(flagOf(env)))
+		}
 	}
 	return known
 }
@@ -240,7 +299,7 @@ func newEnvironment(pairs []string) environment {
 
 func (e environment) get(name string) string { return e[name] }
 
-var ownPrefix = regexp.MustCompile(`(?i)^(KCP|WEBHOOK|METRICS|CANARY|OUTBOX|CONTRACT|INFORMER)_`)
+var ownPrefix = regexp.MustCompile(`(?i)^(KCP|CONTROL_PLANE|OWNER|WEBHOOK|METRICS|CANARY|OUTBOX|CONTRACT|INFORMER)_`)
 
 // serviceLink matches the variables that Kubernetes sets for each Service of a namespace, except
 // NAME_PORT.
@@ -253,7 +312,7 @@ func isServiceLink(name, text string) bool {
 func (e environment) suspicious(all []setting) []string {
 	names := make([]string, 0, len(all))
 	for _, s := range all {
-		names = append(names, s.env)
+		names = append(names, s.names()...)
 	}
 	var warnings []string
 	for name, text := range e {

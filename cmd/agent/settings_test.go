@@ -48,7 +48,7 @@ func defaultConfig() config {
 		source: sourceAdmission, transport: transportHTTPS, logLevel: slog.LevelInfo,
 	}
 	c.Options = agent.Options{
-		Contract: defaultContract, Instance: "pod-1", ShutdownTimeout: 20 * time.Second,
+		Contract: defaultContract, OwnerAnnotation: core.OwnerAnnotation, Instance: "pod-1", ShutdownTimeout: 20 * time.Second,
 		Keys: agent.Keys{Client: keys.Paths{CA: anyFile, Certificate: anyFile, Key: anyFile}},
 		ControlPlane: agent.ControlPlane{
 			Address: "kcp.example.org:443", RetryNewest: 5 * time.Minute,
@@ -66,6 +66,61 @@ func defaultConfig() config {
 
 const watcherText = `{"kind": "Watcher", "metadata": {"name": "demo"}, "spec": {"manager": "demo",
 "resourceToWatch": {"group": "apps", "version": "v1", "resource": "deployments"}, "labelsToWatch": {"a": "b"}}}`
+
+// The names of a deployed agent stay, so that it can get this image.
+func TestFormerNamesOfTheControlPlane(t *testing.T) {
+	t.Parallel()
+	keys := minimal[:3]
+	read := func(env, args []string) (config, error) { return readSettings(args, lookup(slices.Concat(keys, env))) }
+	former := []string{"KCP_ADDR=kcp:1", "KCP_CONTRACT=v2", "KCP_SERVER_NAME=a.b", "KCP_PROTOCOL=http1"}
+	names := []string{
+		"CONTROL_PLANE_ADDRESS=kcp:1", "CONTROL_PLANE_CONTRACT=v2", "CONTROL_PLANE_SERVER_NAME=a.b", "CONTROL_PLANE_PROTOCOL=http1",
+	}
+	var hashes []string
+	for name, test := range map[string]struct{ env, args []string }{
+		"former names":       {env: former},
+		"names":              {env: names},
+		"both, and equal":    {env: slices.Concat(former, names)},
+		"one of each":        {env: slices.Concat(former[:2], names[2:])},
+		"an empty one":       {env: append(slices.Clone(names), "KCP_ADDR=", "KCP_CONTRACT=")},
+		"a former flag wins": {env: append(slices.Clone(names[1:]), "CONTROL_PLANE_ADDRESS=other:1"), args: []string{"--kcp-addr=kcp:1"}},
+		"a flag wins":        {env: append(slices.Clone(former[1:]), "KCP_ADDR=other:1"), args: []string{"--control-plane-address=kcp:1"}},
+		"equal flags":        {env: names[1:], args: []string{"--control-plane-address=kcp:1", "--kcp-addr=kcp:1"}},
+	} {
+		c, err := read(test.env, test.args)
+		noError(t, err)
+		if got := c.ControlPlane; got.Address != "kcp:1" || got.ServerName != "a.b" || got.Protocol != "http/1.1" ||
+			c.Contract != contract.V2 || len(c.warnings) > 0 {
+			t.Errorf("%s: %+v, %s, warnings %q", name, got, c.Contract, c.warnings)
+		}
+		hashes = append(hashes, c.hash())
+	}
+	if slices.Sort(hashes); len(slices.Compact(hashes)) != 1 {
+		t.Errorf("the hash depends on the name that is used: %q", hashes)
+	}
+
+	for name, test := range map[string]struct {
+		env, args []string
+		want      string
+	}{
+		"two addresses": {
+			env:  append(slices.Clone(former), "CONTROL_PLANE_ADDRESS=other:1"),
+			want: `CONTROL_PLANE_ADDRESS is "other:1" and KCP_ADDR is "kcp:1": want one of them, or the same value in both`,
+		},
+		"two contracts": {
+			env: append(slices.Clone(former), "CONTROL_PLANE_CONTRACT=v3"), want: `CONTROL_PLANE_CONTRACT is "v3" and KCP_CONTRACT is "v2"`,
+		},
+		"two flags": {
+			env: former[1:], args: []string{"--kcp-addr=a:1", "--control-plane-address=b:1"},
+			want: `--control-plane-address is "b:1" and --kcp-addr is "a:1"`,
+		},
+		"a wrong value by its own name": {env: append(slices.Clone(former[:1]), "KCP_CONTRACT=v9"), want: "KCP_CONTRACT: "},
+	} {
+		if _, err := read(test.env, test.args); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: %v, want it to say %q", name, err, test.want)
+		}
+	}
+}
 
 func TestSettings(t *testing.T) {
 	t.Parallel()
@@ -197,7 +252,7 @@ func TestWrongSettings(t *testing.T) {
 	}
 	for pair, want := range map[string]string{
 		"METRICS_PORT=8443":               "want two ports",
-		"KCP_ADDR=":                       "KCP_ADDR: missing, set it or --kcp-addr to a host:port",
+		"KCP_ADDR=":                       "CONTROL_PLANE_ADDRESS: missing, set it or --control-plane-address to a host:port",
 		"CA_CERT=":                        "CA_CERT: missing, set it or --ca-cert to a file",
 		"CA_CERT=none.crt":                "CA_CERT: open none.crt: no such file",
 		"TLS_KEY=..":                      `TLS_KEY: "..", want a file`,
@@ -267,7 +322,7 @@ func TestAllWrongSettingsAreNamedAtOnce(t *testing.T) {
 	}
 	for _, want := range []string{
 		"-unknown", "-also-unknown", "-settle", `"stray"`, "--webhook-port: ", "KCP_CONTRACT: ", "LOG_LEVEL: ", `"B"`, `"C"`,
-		"KCP_ADDR: missing", "CA_CERT: missing", "TLS_CERT: missing", "TLS_KEY: open /none", "WEBHOOK_TLS_CERT: open /none",
+		"CONTROL_PLANE_ADDRESS: missing", "CA_CERT: missing", "TLS_CERT: missing", "TLS_KEY: open /none", "WEBHOOK_TLS_CERT: open /none",
 		"warning: KCP_ADR: no setting has this name, it is without effect, did you mean KCP_ADDR?",
 	} {
 		if !strings.Contains(stderr.String(), want) {
@@ -281,7 +336,7 @@ func TestAllWrongSettingsAreNamedAtOnce(t *testing.T) {
 
 func TestHelpAndVersionGoToStdout(t *testing.T) {
 	t.Parallel()
-	for arg, want := range map[string]string{"--version": "agent ", "--help": "--kcp-addr", "-h": "--kcp-addr"} {
+	for arg, want := range map[string]string{"--version": "agent ", "--help": "--control-plane-address", "-h": "--control-plane-address"} {
 		var stdout, stderr bytes.Buffer
 		err := run(t.Context(), []string{"--settle=wrong", arg}, lookup(nil), &stdout, &stderr)
 		if err != nil || stderr.Len() > 0 || !strings.Contains(stdout.String(), want) {
@@ -370,7 +425,7 @@ func TestWarnings(t *testing.T) {
 		},
 		"a fallback of the image for an old Deployment": {
 			env:  []string{"KCP_CONTRACT=v1", "CONTRACT_FALLBACK=v2"},
-			want: []string{"CONTRACT_FALLBACK is without effect, as KCP_CONTRACT=v1 has none"},
+			want: []string{"CONTRACT_FALLBACK is without effect, as CONTROL_PLANE_CONTRACT=v1 has none"},
 		},
 		"any client of a CA": {
 			env:  []string{"WEBHOOK_CLIENT_CA=" + anyFile},
@@ -418,7 +473,7 @@ func markdown() string {
 	for _, g := range groups(new(config)) {
 		fmt.Fprintf(&out, "### %s\n\n| variable | value | meaning |\n| --- | --- | --- |\n", g.title)
 		for _, s := range g.settings {
-			fmt.Fprintf(&out, "| `%s` | %s | %s |\n", s.env, s.note(), s.help)
+			fmt.Fprintf(&out, "| `%s` | %s | %s |\n", s.env, s.note(), s.text())
 		}
 		out.WriteString("\n")
 	}
@@ -556,7 +611,7 @@ func TestCheckCommand(t *testing.T) {
 			[]string{"FAIL  settings", "-nonsense", "warn  settings", "2 failed"},
 		},
 		"refused": {[]string{"--managers=widgets", "--kcp-server-name=other"}, exitFailure, []string{"FAIL  TLS", "skip  heartbeat"}},
-		"help":    {[]string{"--help"}, 0, []string{"agent check", "--kcp-addr"}},
+		"help":    {[]string{"--help"}, 0, []string{"agent check", "--control-plane-address"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

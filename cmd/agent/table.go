@@ -38,23 +38,33 @@ func groups(c *config) []group {
 				"Client certificate of this runtime. The webhook serves it, too, unless `WEBHOOK_TLS_CERT` is set."),
 			required("TLS_KEY", file(&c.Keys.Client.Key),
 				"Private key of `TLS_CERT`."),
-			required("KCP_ADDR", into("host:port", &c.ControlPlane.Address, parseAddress),
-				"Address of the control plane: host, host:port or https://host:port. Without a port 443, with `nats` 4222."),
+			required("CONTROL_PLANE_ADDRESS", into("host:port", &c.ControlPlane.Address, parseAddress),
+				"Address of the control plane: host, host:port or https://host:port. Without a port 443, with `nats` 4222.").
+				alsoAs("KCP_ADDR"),
 		}},
 		{"Control plane", []setting{
 			optional("TRANSPORT", choice(&c.transport, transports, transports...), transportHTTPS,
-				"How events travel: by HTTPS to a listener or gateway, or through the NATS server at `KCP_ADDR`. "+
-					"With `nats`, the Common Name of `TLS_CERT` names the runtime, and `KCP_PROTOCOL` has no effect."),
-			optional("KCP_CONTRACT", into(versions(), &c.Contract, contract.ParseVersion), string(defaultContract),
-				"Wire contract to send events with."),
+				"How events travel: by HTTPS to a listener or gateway, or through the NATS server at `CONTROL_PLANE_ADDRESS`. "+
+					"With `nats`, the Common Name of `TLS_CERT` names the runtime, and `CONTROL_PLANE_PROTOCOL` has no effect."),
+			optional("CONTROL_PLANE_CONTRACT", into(versions(), &c.Contract, contract.ParseVersion), string(defaultContract),
+				"Wire contract to send events with.").alsoAs("KCP_CONTRACT"),
 			optional("CONTRACT_FALLBACK", choice(&c.ControlPlane.Fallback, []string{"v2"}, contract.V2), "",
-				"Contract to use while the control plane does not know `KCP_CONTRACT`. If empty, events wait until it does."),
+				"Contract to use while the control plane does not know `CONTROL_PLANE_CONTRACT`. If empty, events wait until it does."),
 			optional("CONTRACT_RETRY", duration(&c.ControlPlane.RetryNewest), defaults.RetryNewest.String(),
-				"While the fallback is in use, time between two attempts with `KCP_CONTRACT`."),
-			optional("KCP_SERVER_NAME", text("name", &c.ControlPlane.ServerName), "",
-				"Server name to expect in the control plane's certificate. If empty, the host of `KCP_ADDR`."),
-			optional("KCP_PROTOCOL", choice(&c.ControlPlane.Protocol, []string{"http1", "http2"}, "http/1.1", "h2"), "",
-				"HTTP version to connect to the control plane with. If empty, http1 with v3 and at most one manager, else http2."),
+				"While the fallback is in use, time between two attempts with `CONTROL_PLANE_CONTRACT`."),
+			optional("CONTROL_PLANE_SERVER_NAME", text("name", &c.ControlPlane.ServerName), "",
+				"Server name to expect in the control plane's certificate. If empty, the host of `CONTROL_PLANE_ADDRESS`.").
+				alsoAs("KCP_SERVER_NAME"),
+			optional("CONTROL_PLANE_PROTOCOL", choice(&c.ControlPlane.Protocol, []string{"http1", "http2"}, "http/1.1", "h2"), "",
+				"HTTP version to connect to the control plane with. If empty, http1 with v3 and at most one manager, else http2.").
+				alsoAs("KCP_PROTOCOL"),
+			optional("CONTROL_PLANE_PROXY", into("http://host:port, "+proxyDirect, &c.proxy, parseProxy), "",
+				"HTTP proxy to connect to the control plane through (CONNECT), or `"+proxyDirect+"` for none. "+
+					"If empty, `HTTPS_PROXY` and `NO_PROXY` decide. The API server is never reached through a proxy."),
+			optional("CONTROL_PLANE_PROXY_CREDENTIALS", file(&c.ControlPlane.ProxyCredentials), "",
+				"File with `user:password` for the proxy, such as a key of a mounted Secret. The agent reads it for each connection."),
+			optional("NATS_HANDSHAKE_FIRST", choice(&c.natsFirst, []string{"true", "false"}, true, false), "false",
+				"Whether TLS begins before the first line of the NATS server, as its `handshake_first: true` wants."),
 			optional("MANAGERS", c.managers(), "",
 				"Managers to report to, separated by commas. "+
 					"Each gets a resync at start, and the webhook answers 404 for all others, unless the list has `*`. "+
@@ -84,6 +94,9 @@ func groups(c *config) []group {
 				"Memory of these events in bytes, about 1 kB for each. A resync replaces those beyond."),
 		}},
 		{"Source", []setting{
+			optional("OWNER_ANNOTATION", into("annotation", &c.OwnerAnnotation, parseAnnotation), core.OwnerAnnotation,
+				"Annotation of a watched object that names the object of this runtime in the control plane. "+
+					"An operator with names of its own has another one."),
 			optional("SOURCE", choice(&c.source, sources, sources...), sourceAdmission,
 				"How the agent sees changes: as a webhook before the commit, or by a watch of the API server after it. "+
 					"With `informer`, `SETTLE`, `RESEND_AFTER`, `RESEND_RESYNC` and the settings of the webhook have no effect."),
@@ -299,6 +312,13 @@ func parseList[T comparable](list string, parse func(string) (T, error)) ([]T, e
 		return nil, errors.New(strings.Join(wrong, "; "))
 	}
 	return items, nil
+}
+
+func parseAnnotation(name string) (string, error) {
+	if core.ValidateOwnerAnnotation(name) != nil {
+		return "", unwanted(name, "[<domain>/]<name>")
+	}
+	return name, nil
 }
 
 func parseLease(text string) (types.NamespacedName, error) {

@@ -78,7 +78,7 @@ func New(
 	}
 	return &Certificates{
 		client: c, namespace: name.Namespace, names: objectNames{name.Name, opts.Names},
-		dnsNames: slices.Clone(dnsNames), confirmed: unconfirmed, opts: opts,
+		dnsNames: canonicals(dnsNames), confirmed: unconfirmed, opts: opts,
 		locks: keymutex.NewHashed(concurrency), notices: pacedlog.NewPace(noticeReminder),
 		certificates: follow.New(certv1.SchemeGroupVersion.WithKind(certv1.CertificateKind), objectNames{name.Name, opts.Names}.certificateVersion),
 		secrets:      follow.New(corev1.SchemeGroupVersion.WithKind("Secret"), follow.ResourceVersion),

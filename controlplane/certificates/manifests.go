@@ -173,6 +173,15 @@ func checkDNSName(name string) error {
 // canonical is a DNS name as SAN pinning compares it: in lower case, without the dot at its end.
 func canonical(name string) string { return strings.ToLower(strings.TrimSuffix(name, ".")) }
 
+// canonicals keeps the order, because the first name is the Common Name.
+func canonicals(dnsNames []string) []string {
+	all := make([]string, len(dnsNames))
+	for i, name := range dnsNames {
+		all[i] = canonical(name)
+	}
+	return all
+}
+
 func (c *Certificates) meta(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: c.namespace, Name: name, Labels: map[string]string{c.names.key(labelSet): c.names.set}}
 }

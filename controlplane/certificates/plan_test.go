@@ -59,14 +59,12 @@ type world struct {
 
 		behind time.Time // since when it has not loaded what is published
 	}
-	members []*member
-	request string
-	anyway  int
-	// overridden means that anyway was ever set.
-	overridden bool
-	expiries   map[string]time.Time
-	cutOff     map[core.RuntimeID]bool // by a switch that did not wait, until they load
-	serials    int
+	members  []*member
+	request  string
+	anyway   int // the annotation with the generation to switch to, which nobody removes
+	expiries map[string]time.Time
+	cutOff   map[core.RuntimeID]bool // by a switch that did not wait, until they load
+	serials  int
 }
 
 func newWorld() *world {
@@ -169,15 +167,31 @@ func (w *world) step() step {
 	return s
 }
 
-// cut notes the runtimes that a switch did not wait for. It is allowed only on request, or before the
-// CA expires.
+// cut notes the runtimes that a switch did not wait for, as far as it did not have to.
 func (w *world) cut(v view) {
-	if !v.anyway() {
+	if !w.mayCut() {
 		return
 	}
-	for _, m := range w.members {
-		w.cutOff[m.issued.runtime] = true
+	for _, id := range v.unconfirmed {
+		w.cutOff[id] = true
 	}
+}
+
+// mayCut is the rule for a switch that does not wait, from the documents and not from the plan: a
+// user asks for a switch to exactly the CA that is the youngest now, or the CA of the server
+// certificate has 14 days left. If the key of that CA is lost, the end of the certificate counts.
+func (w *world) mayCut() bool {
+	youngest, ends := 0, w.server.notAfter
+	for _, a := range w.authorities {
+		if a.fingerprint == "" {
+			continue
+		}
+		youngest = max(youngest, a.generation)
+		if a.fingerprint == w.server.signer {
+			ends = a.notAfter
+		}
+	}
+	return w.anyway == youngest || !w.now.Before(ends.Add(-14*24*time.Hour))
 }
 
 // bundle is the one to publish.
@@ -369,17 +383,17 @@ func TestOrderOfRotation(t *testing.T) {
 			},
 			"pass":    func(t *rapid.T) { w.pass(time.Duration(pick.Draw(t, "seconds")) * time.Second) },
 			"request": func(t *rapid.T) { w.request = strconv.Itoa(pick.Draw(t, "request")) },
-			"anyway":  func(t *rapid.T) { w.anyway, w.overridden = 1+pick.Draw(t, "generation")%5, true },
+			"anyway":  func(t *rapid.T) { w.anyway = 1 + pick.Draw(t, "generation")%5 },
 			"add":     func(*rapid.T) { w.add() },
 			"lost": func(t *rapid.T) {
 				// The listener's Secret is deleted, and with it the retired CAs in the bundle.
-				if !w.overridden && !w.orphaned() && pick.Draw(t, "really")%10 == 0 {
+				if len(w.cutOff) == 0 && !w.orphaned() && pick.Draw(t, "really")%10 == 0 {
 					w.secret = published{}
 					w.material = loaded{}
 				}
 			},
 			"key": func(t *rapid.T) {
-				if !w.overridden {
+				if len(w.cutOff) == 0 {
 					w.loseKey(pick.Draw(t, "authority"))
 				}
 			},
@@ -533,6 +547,23 @@ func TestPlan(t *testing.T) {
 				t.Errorf("action %q, want %q: %+v", s.action, tt.want, s)
 			}
 		})
+	}
+}
+
+// The annotation of a former rotation stays on the Issuer. It names another CA, older or younger than
+// the one of the present rotation.
+func TestAnOldRequestToSwitchDoesNotCount(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1e9, 0)
+	for requested, want := range map[int]action{0: actionNone, 1: actionNone, 3: actionNone, 2: actionSignServer} {
+		v := rotating(now)
+		v.unconfirmed = []core.RuntimeID{"silent", "offline"}
+		v.switchAnyway = requested
+		s := plan(v)
+		if s.action != want || !slices.Equal(s.waiting, v.unconfirmed) {
+			t.Errorf("switch-anyway %d: action %q, waiting for %v, want %q for %v",
+				requested, s.action, s.waiting, want, v.unconfirmed)
+		}
 	}
 }
 

@@ -5,17 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"sync"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/remote"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/names"
-	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
@@ -26,9 +22,10 @@ type Installer struct {
 	controlPlane string
 	opts         Options
 	manifests    map[string]*unstructured.Unstructured // by path, never changed
-	looks        sync.Map                              // of the last look at each runtime, by its ID
-	restarts     sync.Map                              // of the last restart after a correction, by the same ID
-	budgets      *remote.Budgets
+	records      sync.Map                              // a record for each runtime, by its ID
+	restarts     sync.Map                              // a restarted for each runtime, by its ID
+	contests     sync.Map                              // texts of exclusions that were removed once, by the ID
+	budgets      budgets
 }
 
 // New returns an installer of an image of the agent. The agents send to the control plane at
@@ -46,7 +43,7 @@ func New(image, controlPlane string, opts Options) (*Installer, error) {
 		return nil, fmt.Errorf("installation: %w", err)
 	}
 	return &Installer{
-		image: image, controlPlane: controlPlane, opts: opts, manifests: opts.manifests(), budgets: remote.NewBudgets(),
+		image: image, controlPlane: controlPlane, opts: opts, manifests: opts.manifests(), budgets: newBudgets(),
 	}, nil
 }
 
@@ -62,14 +59,19 @@ func New(image, controlPlane string, opts Options) (*Installer, error) {
 // the endpoints of the Service. With [Options.Informer] it reads two: the ClusterRole and the
 // Deployment. It corrects the first two at once, and all others after 1 h.
 //
+// Install changes only objects with its mark, which is the annotation with [Options.Owner]. If an
+// object of its names exists without the mark, Install changes nothing, and the error names the
+// object. [Options.FormerOwners] and [Options.Adopt] take such objects over.
+//
 // Beside an error only [Status.Former] is set. A permanent error, by core.IsPermanent, needs
 // another Runtime: its reason is invalid_runtime, invalid_watch or invalid_configuration. An error
-// with the reason owned needs the end of the other installation. Retry all others.
+// with the reason owned needs the end of the other installation, or an adoption. Retry all other
+// errors.
 //
 // With a client of runtimes.NewKubeconfigs, a call takes at most 64 MiB for any answers of the
 // runtime. Texts from the runtime are cut.
 func (i *Installer) Install(ctx context.Context, r Runtime) (Status, error) {
-	ctx, end := i.budgets.Begin(ctx)
+	ctx, end := i.beginCall(ctx, &r)
 	defer end()
 	return bounded(i.install(ctx, r))
 }
@@ -82,15 +84,16 @@ func (i *Installer) Unchanged(ctx context.Context, r Runtime) (status Status, un
 		return Status{}, false, nil
 	}
 	r.Secret = nil
-	ctx, end := i.budgets.Begin(ctx)
+	ctx, end := i.beginCall(ctx, &r)
 	defer end()
-	status, unchanged, err = i.glance(ctx, i.cluster(&r), &r)
+	status, unchanged, err = i.visit(&r).checkUnchanged(ctx)
 	status, err = bounded(status, err)
 	return status, unchanged, err
 }
 
 func bounded(status Status, err error) (Status, error) {
 	status.Message = remote.Text(status.Message)
+	status.Notice = remote.Text(status.Notice)
 	return status, remote.Error(err)
 }
 
@@ -105,12 +108,13 @@ func (i *Installer) install(ctx context.Context, r Runtime) (Status, error) {
 	if err != nil {
 		return Status{}, fmt.Errorf("%w %q: %w", errInvalidRuntime, r.ID, err)
 	}
-	in := i.cluster(&r)
-	status, unchanged, err := i.glance(ctx, in, &r)
+	v := i.visit(&r)
+	status, unchanged, err := v.checkUnchanged(ctx)
 	if unchanged || err != nil {
 		return status, err
 	}
-	return i.correct(ctx, in, &r, i.outdate(r.ID))
+	v.last = i.outdate(r.ID)
+	return v.correct(ctx)
 }
 
 // Names returns the names of [Options], with their defaults.
@@ -123,225 +127,17 @@ func (i *Installer) Agents() (service types.NamespacedName, heartbeats bool) {
 	if !i.opts.Informer {
 		service = types.NamespacedName{Namespace: i.opts.Namespace, Name: i.opts.Name}
 	}
-	contract, set := i.opts.Settings[settingContract]
+	contract, set := i.opts.contract()
 	return service, !set || contract == "v3"
 }
 
-func (i *Installer) addressFor(r *Runtime) string { return cmp.Or(r.ControlPlane, i.controlPlane) }
+// addressFor returns an address that is not valid as it is, so that the error has it.
+func (i *Installer) addressFor(r *Runtime) string {
+	address := cmp.Or(r.ControlPlane, i.controlPlane)
+	if normal, _, err := parseAddress(address); err == nil {
+		return normal
+	}
+	return address
+}
 
 func (i *Installer) host() string { return i.opts.Name + "." + i.opts.Namespace + ".svc" }
-
-func (i *Installer) cluster(r *Runtime) *cluster {
-	return &cluster{
-		Client: r.Client, id: r.ID, log: i.opts.Logger.With(slog.String("runtime", string(r.ID))),
-	}
-}
-
-// existing are the objects that decide about the others, nil where there is none.
-type existing struct {
-	namespace, configuration, managers, role *unstructured.Unstructured
-}
-
-func (e existing) namespaceEnds() bool {
-	return e.namespace != nil && e.namespace.GetDeletionTimestamp() != nil
-}
-
-// read reads one object first, which opens the connection that all further requests share.
-func (i *Installer) read(ctx context.Context, in *cluster) (existing, error) {
-	var found existing
-	if err := in.getInto(ctx, i.bareConfiguration(), &found.configuration)(); err != nil {
-		return existing{}, err
-	}
-	err := together(
-		in.getInto(ctx, i.namespace(), &found.namespace),
-		in.getInto(ctx, i.managersMap(&Runtime{}, ""), &found.managers),
-		in.getInto(ctx, i.object(roleFile), &found.role),
-	)
-	return found, err
-}
-
-// correct applies all objects, in an order in which no write of the runtime waits for an agent.
-func (i *Installer) correct(ctx context.Context, in *cluster, r *Runtime, last look) (Status, error) {
-	found, err := i.read(ctx, in)
-	if err != nil {
-		return Status{}, err
-	}
-	if err := i.checkOwner(in, found.configuration, found.managers, found.role); err != nil {
-		return Status{}, err
-	}
-	if r.PullSecret == nil { // Before the ConfigMap loses the annotation.
-		if err := in.removeAll(ctx, i.formerPullSecret(found.managers)); err != nil {
-			return Status{}, err
-		}
-	}
-	former := i.formerManagers(r, found.managers)
-	want, err := i.plan(ctx, in, r, found, former, last)
-	if err != nil {
-		return Status{}, err
-	}
-	install := i.installWebhook
-	if i.opts.Informer {
-		install = i.installInformer
-	}
-	var status Status
-	if err = i.begin(ctx, in, found, want); err == nil {
-		status, err = install(ctx, in, found, want)
-	}
-	if err != nil { // A write may have been done nevertheless.
-		status = Status{}
-	}
-	status.Former = former
-	return status, err
-}
-
-// plan returns the objects to apply. If others have changed webhooks, the agents restart. former
-// are the managers that the ConfigMap loses.
-func (i *Installer) plan(
-	ctx context.Context, in *cluster, r *Runtime, found existing, former []core.Manager, last look,
-) (*wanted, error) {
-	ownNamespace := i.ours(cmp.Or(found.namespace, i.namespace()))
-	want, err := i.wanted(r, ownNamespace)
-	if err != nil {
-		return nil, err
-	}
-	// If the last complete installation had the same configuration, and the present one differs,
-	// then others have replaced it, as by an older copy with the annotation of its time.
-	intact, live := last.whole == want.seen.whole, found.configuration
-	if !intact {
-		i.looks.Delete(r.ID)
-	}
-	stale := former
-	want.whole = live != nil && !i.opts.Informer && (intact || live.GetAnnotations()[i.key(annotationWhole)] == want.seen.whole)
-	if want.whole {
-		corrected, err := in.put(ctx, live, want.configuration, client.DryRunAll)
-		if err != nil {
-			return nil, err
-		}
-		if want.missed = missed(live, corrected, want.configuration); want.missed {
-			in.log.WarnContext(ctx, "others have changed webhooks, so agents restart after the correction")
-			stale = i.Managers(r.Watches)
-		}
-	}
-	due := i.restart(found.managers, stale)
-	pods := i.paced(r.ID, due, len(former) > 0, want.missed)
-	want.waits = pods != due
-	want.add(i, r, ownNamespace, due, pods)
-	return want, nil
-}
-
-// begin creates the namespace and claims the runtime. No object can be created in a namespace that
-// ends.
-func (i *Installer) begin(ctx context.Context, in *cluster, found existing, want *wanted) error {
-	if found.namespace == nil {
-		// Create, not apply: an apply would take over a namespace that appeared since the read.
-		err := in.Create(ctx, i.namespace(), client.FieldOwner(fieldOwner))
-		if err != nil && !apierrors.IsAlreadyExists(err) {
-			return in.wrap(err, "create Namespace", i.opts.Namespace)
-		}
-	}
-	var err error
-	if !found.namespaceEnds() {
-		err = i.claim(ctx, in, want.managers, found.managers)
-	}
-	if err == nil && want.missed { // After the correction, nothing else shows that the restart is due.
-		_, err = in.apply(ctx, want.managers)
-	}
-	return err
-}
-
-// installWebhook installs agents that the API server calls. The role is that of agents that
-// watched until now. Former replicas may be such agents, and serve no webhook.
-func (i *Installer) installWebhook(ctx context.Context, in *cluster, found existing, want *wanted) (Status, error) {
-	configuration, err := i.renewConfiguration(ctx, in, found.configuration, want)
-	if err != nil {
-		return Status{}, err
-	}
-	live, status, err := i.installAgent(ctx, in, found, want)
-	if err != nil || status.State != Ready && (found.role != nil || !status.formerServe()) {
-		return status, err
-	}
-	if found.role != nil {
-		_, err = in.remove(ctx, i.removable(partInformer)...)
-	}
-	if err == nil && !want.whole {
-		configuration, err = in.put(ctx, configuration, want.configuration)
-	}
-	if err != nil || status.State != Ready {
-		return status, err
-	}
-	if want.waits {
-		status.State, status.Reason = Failed, reasonWebhooksContested
-		status.Message = "others change webhooks again and again, so agents restart once in an hour at most"
-		return status, nil
-	}
-	return i.complete(ctx, in, status, want, configuration, live)
-}
-
-// installInformer installs agents that watch. The webhook configuration goes first, because these
-// agents do not answer. The resync of their start stands in for the changes in between.
-func (i *Installer) installInformer(ctx context.Context, in *cluster, found existing, want *wanted) (Status, error) {
-	if found.configuration != nil {
-		held, err := in.remove(ctx, i.bareConfiguration())
-		if err != nil || len(held) > 0 {
-			return awaitingEndOf(held), err
-		}
-	}
-	live, status, err := i.installAgent(ctx, in, found, want)
-	if err != nil || status.State != Ready {
-		return status, err
-	}
-	return i.complete(ctx, in, status, want, found.role, live)
-}
-
-func (i *Installer) installAgent(
-	ctx context.Context, in *cluster, found existing, want *wanted,
-) (agents, Status, error) {
-	if found.namespaceEnds() {
-		return agents{}, progressing(reasonNamespaceEnding, "waiting for the end of Namespace "+i.opts.Namespace), nil
-	}
-	live, err := i.applyObjects(ctx, in, found, want)
-	if err != nil {
-		return agents{}, Status{}, err
-	}
-	status, err := i.judge(in, live)
-	return live, status, err
-}
-
-// complete removes the objects of the canary after it was turned off.
-func (i *Installer) complete(
-	ctx context.Context, in *cluster, status Status, want *wanted, marker *unstructured.Unstructured, live agents,
-) (Status, error) {
-	if i.opts.NoCanary {
-		if err := in.removeAll(ctx, i.removable(partCanary)); err != nil {
-			return Status{}, err
-		}
-	}
-	status, err := i.replace(ctx, in, status)
-	if err == nil && status.State == Ready {
-		seen := want.seen
-		seen.at, seen.marker, seen.deployment = i.opts.Now(), markOf(marker), markOf(live.deployment)
-		i.looks.Store(in.id, seen)
-	}
-	return status, err
-}
-
-// applyObjects applies the early objects before the late ones, as the pods cannot start without the
-// Secret.
-func (i *Installer) applyObjects(
-	ctx context.Context, in *cluster, found existing, want *wanted,
-) (live agents, err error) {
-	if err := in.applyAll(ctx, want.early); err != nil {
-		return agents{}, err
-	}
-	err = together(
-		func() error { return in.applyAll(ctx, want.late) },
-		func() (err error) { live.deployment, err = in.apply(ctx, want.deployment); return err },
-		i.slicesInto(ctx, in, &live.slices),
-		func() (err error) {
-			if i.ours(found.namespace) { // It is never replaced, as it may hold objects of others.
-				_, err = in.tryApply(ctx, i.namespace())
-			}
-			return err
-		})
-	return live, err
-}

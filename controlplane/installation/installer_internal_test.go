@@ -2,6 +2,7 @@ package installation
 
 import (
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 
@@ -69,9 +70,9 @@ func TestLinesGoToTheLoggerOfTheOperator(t *testing.T) {
 // The object of a runtime may vanish without an end.
 func TestARuntimeThatIsGoneIsForgotten(t *testing.T) {
 	i := must(New("image", "a:443", Options{}))
-	i.looks.Store(core.RuntimeID("prod"), look{})
+	i.records.Store(core.RuntimeID("prod"), record{})
 	status, err := i.Uninstall(t.Context(), Runtime{ID: "prod"})
-	if _, known := i.looks.Load(core.RuntimeID("prod")); known || err != nil || status.State != Removed {
+	if _, known := i.records.Load(core.RuntimeID("prod")); known || err != nil || status.State != Removed {
 		t.Errorf("known: %t, %+v, %v", known, status, err)
 	}
 }
@@ -85,6 +86,10 @@ func TestAddressOfTheRuntimeComesFirst(t *testing.T) {
 	}{
 		"":                       {"kcp.example.com:443", 443},
 		"other.example.com:8443": {"other.example.com:8443", 8443},
+		// Spellings that an agent reads as one address do not restart it.
+		"Other.Example.com.:8443": {"other.example.com:8443", 8443},
+		"[FD00:0::1]:8443":        {"[fd00::1]:8443", 8443},
+		"bücher.example:443":      {"xn--bcher-kva.example:443", 443},
 	} {
 		r := &Runtime{ControlPlane: own}
 		address := installer.addressFor(r)
@@ -116,10 +121,10 @@ func TestFormerObjectsAreRemovedWithoutTheLastOne(t *testing.T) {
 	first := former[0].DeepCopy()
 	finalizers := []string{"example.com/hold"}
 	first.SetFinalizers(finalizers)
-	in := &cluster{Client: fake.NewClientBuilder().WithObjects(first).Build(), id: "runtime", log: slog.New(slog.DiscardHandler)}
-	i := &Installer{opts: Options{Replaces: former}}
+	i := &Installer{opts: Options{Replaces: former, Logger: slog.New(slog.DiscardHandler)}}
+	in := i.visit(&Runtime{ID: "runtime", Client: fake.NewClientBuilder().WithObjects(first).Build()})
 	for range 2 {
-		status, err := i.replace(t.Context(), in, Status{State: Ready})
+		status, err := in.replaceFormer(t.Context(), Status{State: Ready})
 		if err != nil || status.State != Progressing {
 			t.Errorf("got %+v, %v, want it to wait for the webhook configuration", status, err)
 		}
@@ -133,7 +138,7 @@ func TestFormerObjectsAreRemovedWithoutTheLastOne(t *testing.T) {
 	if err := in.Update(t.Context(), live); err != nil {
 		t.Fatal(err)
 	}
-	if status, err := i.replace(t.Context(), in, Status{State: Ready}); err != nil || status.State != Ready {
+	if status, err := in.replaceFormer(t.Context(), Status{State: Ready}); err != nil || status.State != Ready {
 		t.Errorf("got %+v, %v after the end of all objects, want it ready", status, err)
 	}
 }
@@ -143,4 +148,34 @@ func must[T any](value T, err error) T {
 		panic(err)
 	}
 	return value
+}
+
+// The NetworkPolicy of the agent opens the way to the control plane: the proxy, or the address.
+func TestWayOut(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		settings map[string]string
+		want     []int32
+	}{
+		"no proxy":             {nil, []int32{443}},
+		"proxy":                {map[string]string{settingProxy: "http://proxy:3129"}, []int32{3129}},
+		"proxy without a port": {map[string]string{settingProxy: "http://proxy"}, []int32{3128}},
+		"direct":               {map[string]string{settingProxy: proxyDirect, settingHTTPSProxy: "http://proxy:3129"}, []int32{443}},
+		"environment":          {map[string]string{settingHTTPSProxy: "http://proxy:3129"}, []int32{443, 3129}},
+		"the same port":        {map[string]string{settingHTTPSProxy: "http://proxy:443"}, []int32{443}},
+		"unusable":             {map[string]string{settingHTTPSProxy: "socks5://proxy:1080"}, []int32{443}},
+	} {
+		got := Options{Settings: test.settings}.wayOut("kcp.example.com:443")
+		if !slices.Equal(got, test.want) {
+			t.Errorf("%s: ports %v, want %v", name, got, test.want)
+		}
+	}
+	for text, valid := range map[string]bool{
+		"": true, proxyDirect: true, "http://proxy": true, "https://proxy:1": false, "http://user:secret@proxy:1": false, "none": false,
+	} {
+		err := Options{Settings: map[string]string{settingProxy: text}}.validateProxy()
+		if (err == nil) != valid || err != nil && strings.Contains(err.Error(), "secret") {
+			t.Errorf("%q: %v, want it valid: %t, and no password", text, err, valid)
+		}
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/names"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 )
@@ -31,7 +32,20 @@ func TestNewNamesAllThatIsWrong(t *testing.T) {
 		"a configuration":     {"agent:v1", "a:443", installation.Options{ConfigurationName: "A"}, []string{"ConfigurationName"}},
 		"replicas":            {"agent:v1", "a:443", installation.Options{Replicas: -1}, []string{"Replicas"}},
 		"a path of the agent": {"agent:v1", "a:443", with("TLS_KEY", "/etc/key", "https"), []string{"Settings", "TLS_KEY"}},
-		"the address twice":   {"agent:v1", "a:443", with("KCP_ADDR", "b:443", "https"), []string{"KCP_ADDR"}},
+		"the address twice":   {"agent:v1", "a:443", with("CONTROL_PLANE_ADDRESS", "b:443", "https"), []string{"CONTROL_PLANE_ADDRESS"}},
+		"its former name":     {"agent:v1", "a:443", with("KCP_ADDR", "b:443", "https"), []string{"KCP_ADDR"}},
+		"two names of the contract": {
+			"agent:v1", "a:443",
+			installation.Options{Settings: map[string]string{"KCP_CONTRACT": "v2", "CONTROL_PLANE_CONTRACT": "v3"}},
+			[]string{`CONTROL_PLANE_CONTRACT is "v3" and KCP_CONTRACT is "v2"`},
+		},
+		"NATS with contract v2 by its former name": {
+			"agent:v1", "nats:4222", with("KCP_CONTRACT", "v2", "nats"), []string{"want v3 with TRANSPORT=nats"},
+		},
+		"names of Kubernetes": {
+			"agent:v1", "a:443", installation.Options{Names: names.Names{Group: "fleet.k8s.io"}}, []string{"Names: Group: want a domain of your own"},
+		},
+		"the annotation of owners": {"agent:v1", "a:443", with("OWNER_ANNOTATION", "a/b", "https"), []string{"OWNER_ANNOTATION"}},
 		"an object without name": {
 			"agent:v1", "a:443", installation.Options{Replaces: []*unstructured.Unstructured{{}}}, []string{"Replaces[0]"},
 		},
@@ -39,10 +53,10 @@ func TestNewNamesAllThatIsWrong(t *testing.T) {
 			"agent:v1", "a:443", installation.Options{Replaces: installation.SKRWebhook("kyma-system")}, nil,
 		},
 		"the source as a setting": {"agent:v1", "a:443", with("SOURCE", "informer", "https"), []string{"Settings", "SOURCE"}},
-		"NATS":                    {"agent:v1", "nats:4222", with("KCP_CONTRACT", "v3", "nats"), nil},
+		"NATS":                    {"agent:v1", "nats:4222", with("CONTROL_PLANE_CONTRACT", "v3", "nats"), nil},
 		"NATS with contract v2": {
-			"agent:v1", "nats:4222", with("KCP_CONTRACT", "v2", "nats"),
-			[]string{`KCP_CONTRACT in Settings: want v3 with TRANSPORT=nats, have "v2"`},
+			"agent:v1", "nats:4222", with("CONTROL_PLANE_CONTRACT", "v2", "nats"),
+			[]string{`CONTROL_PLANE_CONTRACT in Settings: want v3 with TRANSPORT=nats, have "v2"`},
 		},
 		"NATS with a fallback": {"agent:v1", "nats:4222", with("CONTRACT_FALLBACK", "v2", "nats"), []string{"CONTRACT_FALLBACK"}},
 		"no transport":         {"agent:v1", "a:443", with("SETTLE", "1s", "NATS"), []string{"want https or nats"}},

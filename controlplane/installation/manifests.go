@@ -24,6 +24,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/config/agent"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/material"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/serverside"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/names"
+	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 )
 
@@ -54,12 +56,6 @@ const (
 	roleBindingFile = "informer/clusterrolebinding.yaml"
 )
 
-// Labels and annotations are words here, which [Installer.key] completes.
-const (
-	annotationCreatedBy = "created-by"
-	createdBy           = "runtime-watcher-installation"
-)
-
 func (o Options) manifest(file string) *unstructured.Unstructured {
 	text, err := fs.ReadFile(agent.Manifests(), file)
 	if err == nil {
@@ -74,7 +70,15 @@ func (o Options) manifest(file string) *unstructured.Unstructured {
 	if err != nil {
 		panic(fmt.Sprintf("manifest %s of this build: %v", file, err))
 	}
+	withoutMark(object)
 	return object
+}
+
+// withoutMark removes the mark of the manifests, which are not installed by hand here.
+func withoutMark(object *unstructured.Unstructured) {
+	annotations := object.GetAnnotations()
+	delete(annotations, names.Names{}.InstalledBy())
+	object.SetAnnotations(annotations)
 }
 
 // manifests returns all manifests by path, with the names and the namespace of the options. The
@@ -113,16 +117,15 @@ func (i *Installer) finishedOf(typed any) *unstructured.Unstructured {
 	return i.finished(&unstructured.Unstructured{Object: content(typed)})
 }
 
-// namespace has an annotation that marks it as made by this package. Only then is it removed.
+// namespace has annotations that mark it as made by this installer. Only then is it removed. The
+// marks come before Adjust, which may remove them.
 func (i *Installer) namespace() *unstructured.Unstructured {
 	namespace := i.object(namespaceFile)
-	namespace.SetAnnotations(map[string]string{i.key(annotationCreatedBy): createdBy})
+	namespace.SetAnnotations(map[string]string{
+		i.key(annotationCreatedBy): createdBy, i.opts.Names.InstalledBy(): i.owner(),
+	})
 	i.opts.Adjust(namespace)
 	return namespace
-}
-
-func (i *Installer) ours(namespace *unstructured.Unstructured) bool {
-	return namespace != nil && namespace.GetAnnotations()[i.key(annotationCreatedBy)] == createdBy
 }
 
 // add adds all objects except the namespace and the webhook configuration. due and pods are values
@@ -154,12 +157,17 @@ func (i *Installer) filled(file string, r *Runtime) *unstructured.Unstructured {
 	case roleFile:
 		var role rbacv1.ClusterRole
 		edit(object, &role, func() { role.Rules = rulesOf(r.Watches) })
-	case policyFile: // It opens the port of the control plane.
+	case policyFile: // It opens the way to the control plane.
 		var policy networkingv1.NetworkPolicy
-		port, _ := parsePort(i.addressFor(r)) // The address was validated.
+		ports := i.opts.wayOut(i.addressFor(r))
 		edit(object, &policy, func() {
 			last := &policy.Spec.Egress[len(policy.Spec.Egress)-1]
-			last.Ports[0].Port = new(intstr.FromInt32(port))
+			one := last.Ports[0]
+			last.Ports = nil
+			for _, port := range ports {
+				one.Port = new(intstr.FromInt32(port))
+				last.Ports = append(last.Ports, *one.DeepCopy())
+			}
 		})
 	}
 	return i.finished(object)
@@ -191,26 +199,40 @@ func content(typed any) map[string]any {
 }
 
 const (
-	settingControlPlane       = "KCP_ADDR"
-	settingContract           = "KCP_CONTRACT"
-	settingFallback           = "CONTRACT_FALLBACK"
-	settingTransport          = "TRANSPORT"
+	settingControlPlane = "CONTROL_PLANE_ADDRESS"
+	settingContract     = "CONTROL_PLANE_CONTRACT"
+	formerContract      = "KCP_CONTRACT"
+	settingFallback     = "CONTRACT_FALLBACK"
+	settingTransport    = "TRANSPORT"
+	settingProxy        = "CONTROL_PLANE_PROXY"
+	// settingHTTPSProxy is of the environment, as each program reads it.
+	settingHTTPSProxy         = "HTTPS_PROXY"
 	settingManagers           = "MANAGERS"
 	settingManagersFile       = "MANAGERS_FILE"
 	settingCanary             = "CANARY_LEASE"
 	settingSource             = "SOURCE"
 	settingWatchers           = "WATCHERS"
 	settingExcluded           = "EXCLUDED_NAMESPACES"
+	settingOwner              = "OWNER_ANNOTATION"
 	settingServingCertificate = "WEBHOOK_TLS_CERT"
 	settingServingKey         = "WEBHOOK_TLS_KEY"
 )
+
+// formerSettings are other names of settings, which the agents of kyma-project/runtime-watcher have.
+var formerSettings = map[string]string{
+	"KCP_ADDR": settingControlPlane, formerContract: settingContract,
+	"KCP_SERVER_NAME": "CONTROL_PLANE_SERVER_NAME", "KCP_PROTOCOL": "CONTROL_PLANE_PROTOCOL",
+}
 
 // reservedSettings belong to the manifests or to parameters.
 func reservedSettings() map[string]bool {
 	names := map[string]bool{
 		settingControlPlane: true, settingManagersFile: true, settingCanary: true,
-		settingSource: true, settingWatchers: true, settingExcluded: true,
+		settingSource: true, settingWatchers: true, settingExcluded: true, settingOwner: true,
 		settingServingCertificate: true, settingServingKey: true,
+	}
+	for former, setting := range formerSettings {
+		names[former] = names[setting]
 	}
 	var deployment appsv1.Deployment
 	edit(Options{Name: Name}.manifest(deploymentFile), &deployment, func() {
@@ -267,6 +289,9 @@ func (i *Installer) environment(r *Runtime, mount string, ownNamespace bool) []c
 	delete(settings, settingManagers) // They are in the file, with those of the watches.
 	settings[settingControlPlane] = i.addressFor(r)
 	settings[settingManagersFile] = path.Join(managersMount, managersKey)
+	if owner := i.opts.Names.OwnerAnnotation; owner != core.OwnerAnnotation {
+		settings[settingOwner] = owner
+	}
 	if !i.opts.NoCanary {
 		settings[settingCanary] = i.opts.lease().String()
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"net"
 	"regexp"
 	"slices"
 	"strconv"
@@ -24,7 +23,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/material"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/names"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/connect"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
+	"github.com/runtime-watcher/runtime-watcher/internal/proxy"
 )
 
 // Name is the default name of Deployment, Service and ServiceAccount, and of their namespace.
@@ -35,7 +36,6 @@ const (
 	// verifyAfter bounds the time until changes by others are corrected.
 	verifyAfter = time.Hour
 	maxName     = 40 // leaves room for suffixes and the names of pods
-	maxPort     = 65535
 )
 
 // Options are the optional settings of an [Installer]. The zero value is the documented default.
@@ -54,14 +54,18 @@ type Options struct {
 	// Names are those of the operator: labels, annotations and names of webhooks in the runtimes,
 	// and the annotation of owners that agents read. Default: those of [names.Names].
 	Names names.Names
-	// Owner identifies this installer in the runtimes, in the annotation of [names.Names.InstalledBy].
-	// A runtime of another owner is left as it is, with an
-	// error with the reason owned. Owner must differ between operators, and must not change.
-	// Default: the address of the control plane.
+	// Owner identifies this installer in the runtimes, in the annotation of [names.Names.InstalledBy]
+	// on each object. A runtime with objects of another owner is left as it is, with an error with
+	// the reason owned. Owner must differ between operators, and must not change. Default: the
+	// address of the control plane.
 	Owner string
 	// FormerOwners are owners that this installer takes runtimes over from. They must not run any
-	// more. Default: none.
+	// more. The owner of the manifests is "manifests", and that of the chart "helm". Default: none.
 	FormerOwners []string
+	// Adopt names objects without the annotation of an owner that Install takes over, each as
+	// <Kind>/<name>, such as "Deployment/runtime-watcher". Install replaces an object that cannot be
+	// changed. By default Install refuses a runtime with such an object, and names it in the error.
+	Adopt []string
 	// Replicas is the number of agents. Default: 2, and 1 with Informer, as each replica would send
 	// each event.
 	Replicas int32
@@ -83,13 +87,14 @@ type Options struct {
 	NoCanary bool
 	// Settings are environment variables of the agent, beside those of the manifests. A new value
 	// restarts the agents. With TRANSPORT=nats, the address of the control plane is that of a NATS
-	// server, KCP_CONTRACT is v3, and each client certificate has a DNS name. The managers in
+	// server, CONTROL_PLANE_CONTRACT is v3, and each client certificate has a DNS name. The managers in
 	// MANAGERS, separated by commas, are no variable. They are added to those of the watches, in a
 	// file that the agents read again. Default: none.
 	Settings map[string]string
-	// Webhooks are the options of the webhook configuration. Its Canary is set by this package. By
-	// default ExcludedNamespaces are kube-system and, if this package has made it, the namespace of
-	// the agent.
+	// Webhooks are the options of the webhook configuration. This package sets its Canary,
+	// WebhookDomain and OwnerAnnotation. Its Labels are added to the default ones. By default
+	// ExcludedNamespaces are kube-system and, if this package has made it, the namespace of the
+	// agent.
 	Webhooks admission.ConfigurationOptions
 	// Replaces are objects of a former agent, such as those of [SKRWebhook]. Install removes them
 	// in this order after the webhook configuration is applied, so that the API server calls an
@@ -118,9 +123,13 @@ func (o Options) withDefaults() Options {
 		o.Replicas = cmp.Or(o.Replicas, 1)
 	}
 	o.Webhooks.Canary = o.lease()
+	o.Webhooks.WebhookDomain = o.Names.WebhookDomain
+	o.Webhooks.OwnerAnnotation = o.Names.OwnerAnnotation
+	defaults := o.labels()
+	maps.Copy(defaults, o.Webhooks.Labels)
+	o.Webhooks.Labels = defaults
 	return option.WithDefaults(o, Options{
 		Replicas: 2,
-		Webhooks: admission.ConfigurationOptions{Labels: o.labels()},
 		Adjust:   func(*unstructured.Unstructured) {},
 		Now:      time.Now,
 		Logger:   slog.New(logr.ToSlogHandler(log.Log)),
@@ -150,6 +159,11 @@ func (o Options) validate() error {
 			"Name: want a name of a Service with at most %d characters, have %.80q", maxName, o.Name),
 		option.Unless(o.Replicas >= 1, "Replicas: want at least 1, have %d", o.Replicas),
 	}
+	for n, object := range o.Adopt {
+		kind, name, _ := strings.Cut(object, "/")
+		problems = append(problems, option.Unless(kind != "" && name != "" && !strings.Contains(name, "/"),
+			"option Adopt[%d]: want <Kind>/<name>, have %.80q", n, object))
+	}
 	for n, object := range o.Replaces {
 		problems = append(problems, option.Unless(object != nil && object.GetKind() != "" && object.GetName() != "",
 			"option Replaces[%d]: want a kind and a name", n))
@@ -158,8 +172,13 @@ func (o Options) validate() error {
 	for _, setting := range slices.Sorted(maps.Keys(o.Settings)) {
 		problems = append(problems, option.Unless(name.MatchString(setting) && !reserved[setting],
 			"Settings: want settings of the agent that the manifests do not set, have %.80q", setting))
+		now := formerSettings[setting]
+		if other, isTwice := o.Settings[now]; isTwice {
+			problems = append(problems, option.Unless(other == o.Settings[setting],
+				"Settings: %s is %.80q and %s is %.80q: want one of them", now, other, setting, o.Settings[setting]))
+		}
 	}
-	problems = append(problems, o.validateTransport()...)
+	problems = append(append(problems, o.validateTransport()...), o.validateProxy())
 	for _, manager := range o.managers() { // With an invalid one, an agent keeps its last list.
 		_, err := core.ParseManager(string(manager))
 		problems = append(problems, option.Unless(err == nil, "%s in Settings: %w", settingManagers, err))
@@ -168,12 +187,21 @@ func (o Options) validate() error {
 }
 
 func parsePort(address string) (int32, error) {
-	host, text, err := net.SplitHostPort(address)
-	port, portErr := strconv.ParseInt(text, 10, 32)
-	if err != nil || portErr != nil || host == "" || port < 1 || port > maxPort {
-		return 0, fmt.Errorf("address of the control plane: want <host>:<port>, have %.200q", address)
+	_, port, err := parseAddress(address)
+	return port, err
+}
+
+// parseAddress returns <host>:<port> in the form that the agent has, and the port.
+func parseAddress(address string) (string, int32, error) {
+	parsed, err := connect.ParseAddress(address)
+	if err != nil {
+		return "", 0, fmt.Errorf("address of the control plane: want <host>:<port>, have %w", err)
 	}
-	return int32(port), nil
+	port, err := strconv.ParseInt(parsed.Port(), 10, 32)
+	if err != nil || strings.Contains(address, "://") {
+		return "", 0, fmt.Errorf("address of the control plane: want <host>:<port>, have %.200q", address)
+	}
+	return parsed.Host, int32(port), nil
 }
 
 const (
@@ -183,12 +211,64 @@ const (
 	reservedID = "operator"
 )
 
+// proxyDirect is the value of settingProxy for none.
+const proxyDirect = "direct"
+
+func (o Options) validateProxy() error {
+	text := o.Settings[settingProxy]
+	if text == "" || text == proxyDirect {
+		return nil
+	}
+	parsed, err := proxy.Parse(text)
+	if err != nil {
+		return fmt.Errorf("%s in Settings: %w, or %s", settingProxy, err, proxyDirect)
+	}
+	return option.Unless(parsed.User == nil, "%s in Settings: want no user, because each reader of the Deployment sees it",
+		settingProxy)
+}
+
+// wayOut returns the ports on the way to the control plane: that of the proxy, or that of the
+// address, which was validated. With HTTPS_PROXY there are both, because NO_PROXY decides.
+func (o Options) wayOut(address string) []int32 {
+	own, _ := parsePort(address)
+	if o.Settings[settingProxy] != "" {
+		if port, ok := portOfProxy(o.Settings[settingProxy]); ok {
+			return []int32{port}
+		}
+		return []int32{own}
+	}
+	if port, ok := portOfProxy(o.Settings[settingHTTPSProxy]); ok && port != own {
+		return []int32{own, port}
+	}
+	return []int32{own}
+}
+
+func portOfProxy(address string) (port int32, ok bool) {
+	parsed, err := proxy.Parse(address)
+	if err != nil {
+		return 0, false
+	}
+	number, err := strconv.ParseInt(parsed.Port(), 10, 32)
+	return int32(number), err == nil
+}
+
+// contract returns the contract in the Settings, which may have its former name.
+func (o Options) contract() (contract string, isSet bool) {
+	for _, setting := range []string{settingContract, formerContract} {
+		if contract, isSet = o.Settings[setting]; isSet {
+			return contract, true
+		}
+	}
+	return "", false
+}
+
 func (o Options) overNATS() bool { return o.Settings[settingTransport] == transportNATS }
 
 // validateTransport refuses settings with which an agent does not start.
 func (o Options) validateTransport() []error {
 	transport, set := o.Settings[settingTransport]
-	contract, fallback := o.Settings[settingContract], o.Settings[settingFallback]
+	contract, _ := o.contract()
+	fallback := o.Settings[settingFallback]
 	nats := o.overNATS()
 	return []error{
 		option.Unless(!set || transport == transportHTTPS || nats, "%s in Settings: want %s or %s, have %.80q",

@@ -35,6 +35,9 @@ type Status struct {
 	// Reason is a word in CamelCase, for a condition, and Message a sentence, unless the state is
 	// Ready or Removed.
 	Reason, Message string
+	// Notice is a sentence about what others have added to the webhooks without harm, and which
+	// field manager has done so, most often the platform. It may be set beside Ready. Default: none.
+	Notice string
 	// Available is the number of replicas that answer, Replicas the number in the Deployment.
 	Available, Replicas int32
 	// Former are the managers that this call of Install has removed and that no watch names now.
@@ -63,22 +66,22 @@ type agents struct {
 }
 
 // judge needs a complete rollout, and an endpoint unless the agents watch.
-func (i *Installer) judge(in *cluster, live agents) (Status, error) {
+func (v *visit) judge(live agents) (Status, error) {
 	if live.deployment == nil { // It was deleted a moment ago.
 		return progressing(reasonRolloutProgressing, "waiting for the Deployment"), nil
 	}
 	var deployment appsv1.Deployment
-	if err := in.decode(live.deployment, &deployment); err != nil {
+	if err := v.decode(live.deployment, &deployment); err != nil {
 		return Status{}, err
 	}
 	status := rollout(&deployment)
-	if status.State != Ready || i.opts.Informer {
+	if status.State != Ready || v.opts.Informer {
 		return status, nil
 	}
-	reached, err := in.reached(live.slices)
+	reached, err := v.reached(live.slices)
 	if err == nil && !reached {
 		status.State, status.Reason = Progressing, reasonServiceWithoutPods
-		status.Message = "waiting for an endpoint of Service " + i.opts.Name
+		status.Message = "waiting for an endpoint of Service " + v.opts.Name
 	}
 	return status, err
 }
@@ -114,19 +117,17 @@ func stalled(d *appsv1.Deployment) string {
 	return ""
 }
 
-func (i *Installer) slicesInto(
-	ctx context.Context, in *cluster, into **unstructured.UnstructuredList,
-) func() error {
+func (v *visit) slicesInto(ctx context.Context, into **unstructured.UnstructuredList) func() error {
 	return func() error {
-		if i.opts.Informer {
+		if v.opts.Informer {
 			return nil
 		}
 		list := &unstructured.UnstructuredList{}
 		list.SetGroupVersionKind(discoveryv1.SchemeGroupVersion.WithKind("EndpointSliceList"))
-		ofService := client.MatchingLabels{discoveryv1.LabelServiceName: i.opts.Name}
-		err := in.List(ctx, list, client.InNamespace(i.opts.Namespace), ofService)
+		ofService := client.MatchingLabels{discoveryv1.LabelServiceName: v.opts.Name}
+		err := v.List(ctx, list, client.InNamespace(v.opts.Namespace), ofService)
 		*into = list
-		return in.wrap(err, "list the EndpointSlices of Service", i.opts.Name)
+		return v.wrap(err, "list the EndpointSlices of Service", v.opts.Name)
 	}
 }
 

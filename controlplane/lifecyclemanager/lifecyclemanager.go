@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"time"
 
@@ -23,7 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
-	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
+	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus/watchermetrics"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/keysource"
@@ -32,6 +31,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/internal/connect"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
@@ -82,11 +82,11 @@ type Options struct {
 }
 
 func (o Options) validate() error {
-	host, _, err := net.SplitHostPort(o.Address)
+	parsed, err := connect.ParseAddress(o.Address)
 	switch {
 	case o.Step < 2 || o.Step > 8:
 		return fmt.Errorf("lifecyclemanager: Step is %d, want 2 to 8", o.Step)
-	case o.Step >= 4 && (err != nil || host == ""):
+	case o.Step >= 4 && (err != nil || parsed.Port() == ""):
 		return fmt.Errorf("lifecyclemanager: Address is %q, want <host>:<port> from step 4 on", o.Address)
 	case o.Step >= 5 && o.Image == "":
 		return errors.New("lifecyclemanager: Image is empty, want that of the agent from step 5 on")
@@ -131,8 +131,8 @@ func newKymas(objects cache.Cache, step int) (*controllerruntime.Runtimes, error
 
 // listen is step 2.
 func listen(mgr ctrl.Manager, addr string, opts Options) (*controllerruntime.Source[ctrl.Request], error) {
-	named := prometheus.Options{Managers: []core.Manager{operator}, Aliases: true}
-	measured, err := prometheus.NewListener(metrics.Registry, named)
+	named := watchermetrics.Options{Managers: []core.Manager{operator}, Aliases: true}
+	measured, err := watchermetrics.NewListener(metrics.Registry, named)
 	material, keysErr := keysource.NewSecret(mgr.GetAPIReader(), gatewaySecret, opts.Keys)
 	kymas, kymasErr := newKymas(mgr.GetCache(), opts.Step)
 	if err := errors.Join(err, keysErr, kymasErr); err != nil {
@@ -161,7 +161,7 @@ func listen(mgr ctrl.Manager, addr string, opts Options) (*controllerruntime.Sou
 	}
 	received, err := controllerruntime.SourceFor(events, operator, controllerruntime.EnqueueByRuntime(kymas), opts.Source)
 	return received, errors.Join(err, mgr.Add(material),
-		prometheus.RegisterFleet(metrics.Registry, opts.Listener.Fleet, named))
+		watchermetrics.RegisterFleet(metrics.Registry, opts.Listener.Fleet, named))
 }
 
 // install is step 4, with the certificates alone, and the steps after it.
@@ -176,9 +176,12 @@ func install(mgr ctrl.Manager, opts Options) error {
 	}
 	opts.Certificates.ListenerSecret, opts.Certificates.RuntimeNamespace = gatewaySecret, there
 	watched := opts.Listener.Fleet
-	host, _, _ := net.SplitHostPort(opts.Address) // It is valid.
+	address, err := connect.ParseAddress(opts.Address)
+	if err != nil {
+		return fmt.Errorf("lifecyclemanager: Address: %w", err)
+	}
 	set, err := certificates.New(direct, types.NamespacedName{Namespace: plane, Name: "watcher"},
-		[]string{host}, certificates.FromFleet(watched, opts.WarmUp), opts.Certificates)
+		[]string{address.Hostname()}, certificates.FromFleet(watched, opts.WarmUp), opts.Certificates)
 	if err != nil {
 		return err
 	}

@@ -115,6 +115,9 @@ func textOf(status installation.Status) string {
 func installed(status installation.Status) installation.Status {
 	status.Reason = reasonInstalled
 	status.Message = fmt.Sprintf("the agent answers, with %d of %d replicas", status.Available, status.Replicas)
+	if status.Notice != "" {
+		status.Message += "; " + status.Notice
+	}
 	return status
 }
 

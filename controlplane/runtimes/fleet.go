@@ -21,7 +21,7 @@ func (r *reconciler) followFleet() {
 	}
 	r.opts.Fleet.OnChange(func(change fleet.Transition) {
 		if object, after, due := r.book.observe(&change.To, r.pause()); due {
-			r.regular.add(after, handler.LowPriority, reconcile.Request{NamespacedName: object})
+			r.lanes.Regular.Add(after, handler.LowPriority, reconcile.Request{NamespacedName: object})
 		}
 	})
 }

@@ -77,7 +77,11 @@ func TestKubeconfigsKeepAClientUntilItsSecretChanges(t *testing.T) {
 	if connect() != first {
 		t.Error("each reconcile makes a client")
 	}
-	stored.version = "2"
+	stored.version = "2" // A label has changed.
+	if connect() != first {
+		t.Error("a touched Secret makes a client")
+	}
+	stored.version, stored.text = "3", strings.Replace(kubeconfig, "token: secret", "token: renewed", 1)
 	second := connect()
 	if second == first {
 		t.Error("a client of a kubeconfig that was replaced")
@@ -90,7 +94,7 @@ func TestKubeconfigsKeepAClientUntilItsSecretChanges(t *testing.T) {
 	if _, err := kubeconfigs(t.Context(), object); err == nil || errors.Is(err, runtimes.ErrGone) {
 		t.Errorf("the API server is away: got %v", err)
 	}
-	stored.err, stored.version = nil, "3"
+	stored.err, stored.version, stored.text = nil, "4", kubeconfig
 	if connect() == second {
 		t.Error("a client of a Secret that was gone")
 	}
@@ -149,7 +153,10 @@ func TestKubeconfigsAreSelfContained(t *testing.T) {
 		"no scheme":           {server, `"192.0.2.1:6443"`, none, "https://"},
 		"a proxy":             {server, server + `, proxy-url: "http://192.0.2.2"`, none, "proxy-url"},
 		"in a user not used":  {"users: [", "users: [{name: other, user: {tokenFile: /etc/passwd}}, ", none, "file"},
-		"nothing":             {kubeconfig, "", none, "no configuration"},
+		"nothing":             {kubeconfig, "", none, "is empty"},
+		"no current context":  {"current-context: runtime", "", none, `want a current-context, have none; the contexts are "runtime"`},
+		"an unknown cluster":  {"{cluster: runtime,", "{cluster: other,", none, `of cluster "other"; the clusters are "runtime"`},
+		"an unknown user":     {"user: operator}", "user: other}", none, `of user "other"; the users are "operator"`},
 		"no YAML":             {kubeconfig, "{", none, "Secret"},
 		"another context":     {"current-context: runtime", "current-context: other", none, "other"},
 		"plain text and a proxy, with others allowed": {

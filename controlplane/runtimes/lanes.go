@@ -12,106 +12,51 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime/remote"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/follow"
 )
 
-// busyPause is the time after which a runtime that both lanes want is tried again.
-const busyPause = time.Second
+type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-type (
-	queue   = workqueue.TypedRateLimitingInterface[reconcile.Request]
-	ordered = priorityqueue.PriorityQueue[reconcile.Request]
-)
+// slowReconcile is the duration of a reconcile above which a runtime belongs to the failing lane,
+// even if nothing has failed.
+const slowReconcile = 20 * time.Second
 
-// lane is the queue of a controller. The failing lane has the runtimes with a failed last
-// reconcile, so that they take no worker from the others. The regular lane has all others.
-type lane struct {
-	mu    sync.Mutex
-	queue ordered // nil until the controller runs
-}
-
-func (l *lane) source(first ...reconcile.Request) source.Source {
-	return source.Func(func(_ context.Context, q queue) error {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.queue, _ = q.(ordered)
-		for _, request := range first {
-			q.Add(request)
-		}
-		return nil
+// newLanes makes two lanes. The failing lane (Slow) has the runtimes with a failed or slow last
+// reconcile, so that they take no worker and no memory from the others. The regular lane has all
+// others.
+func (r *reconciler) newLanes() *remote.Lanes[reconcile.Request] {
+	cluster := func(request reconcile.Request) string { return request.String() }
+	return remote.NewLanes(cluster, reconcile.Func(r.reconcile), remote.LanesOptions[reconcile.Request]{
+		Share: 1, Timeout: 2 * r.opts.Timeout, Judge: r.judge, SlowWorkers: r.opts.Concurrent,
 	})
 }
 
-func (l *lane) add(after time.Duration, priority int, requests ...reconcile.Request) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.queue == nil {
-		return false
+// judge moves a runtime that fails to the failing lane. Those that fail for long come last there.
+func (r *reconciler) judge(request reconcile.Request, took time.Duration, err error, slow bool) remote.Verdict {
+	if err == nil {
+		r.book.edit(request.NamespacedName, func(e *entry) { e.fails = false })
+		return remote.Verdict{Slow: took >= slowReconcile}
 	}
-	l.queue.AddWithOpts(priorityqueue.AddOpts{After: after, Priority: &priority}, requests...)
-	return true
-}
-
-// Reconcile does the next steps for one runtime. It leaves runtimes that fail to the other lane.
-func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
-	fails := false
-	r.book.edit(request.NamespacedName, func(e *entry) { fails = e.fails })
-	if fails && r.failing.add(0, 0, request) {
-		return reconcile.Result{}, nil
-	}
-	return r.visit(ctx, request)
-}
-
-// retry is the reconcile of the failing lane. A runtime that does not fail any more goes back.
-func (r *reconciler) retry(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
-	result, err := r.visit(ctx, request)
-	if err == nil && result.RequeueAfter > 0 && r.regular.add(result.RequeueAfter, handler.LowPriority, request) {
-		return reconcile.Result{}, nil
-	}
-	return result, err
-}
-
-// divert adds a runtime that fails to the failing lane. Those that fail for long come last.
-func (r *reconciler) divert(request reconcile.Request, err error) bool {
 	if !isFailure(err) || errors.Is(err, reconcile.TerminalError(nil)) {
-		if err == nil {
-			r.book.edit(request.NamespacedName, func(e *entry) { e.fails = false })
-		}
-		return false
-	}
-	after, age := r.waits(request.NamespacedName)
-	if !r.failing.add(spread(after), -int(age.Minutes()), request) {
-		return false
+		return remote.Verdict{Slow: slow}
 	}
 	r.book.edit(request.NamespacedName, func(e *entry) { e.fails = true })
-	return true
-}
-
-// visit reconciles a runtime, unless the other lane does. One that fails goes to the failing lane.
-func (r *reconciler) visit(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
-	if _, busy := r.busy.LoadOrStore(request.NamespacedName, true); busy {
-		return reconcile.Result{RequeueAfter: busyPause}, nil
-	}
-	defer r.busy.Delete(request.NamespacedName)
-	result, err := r.reconcile(ctx, request)
-	if r.divert(request, err) {
-		err = reconcile.TerminalError(err) // Logged and counted, and not enqueued here.
-	}
-	return result, err
+	after, age := r.waits(request.NamespacedName)
+	return remote.Verdict{Slow: true, Retry: true, After: spread(after), Priority: -int(age.Minutes())}
 }
 
 // reconcileAll enqueues all runtimes after a change that concerns all, behind those that changed
 // themselves. Those of a controller that does not run yet are enqueued when it starts.
 func (r *reconciler) reconcileAll() {
-	r.regular.add(0, handler.LowPriority, r.book.requests()...)
+	r.lanes.Regular.Add(0, handler.LowPriority, r.book.requests()...)
 }
 
 func (r *reconciler) fanOut() handler.EventHandler {
@@ -133,7 +78,7 @@ const longestBackoff = 5 * time.Minute
 // It is for an operator that publishes certificates and installs no agents yet. [SetUp] includes
 // it.
 func KeepCertificates(issuer Certificates) manager.Runnable {
-	return keepReconciled("certificates", issuer, defaultRetry, func(certificates.Status) {}, &lane{})
+	return keepReconciled("certificates", issuer, defaultRetry, func(certificates.Status) {}, &wakeup{})
 }
 
 // keepAuthority reconciles all runtimes once when a rotation begins to wait for them.
@@ -149,10 +94,34 @@ func (r *reconciler) keepAuthority(reconcileAll func()) manager.Runnable {
 	return keepReconciled(r.opts.Name+"-certificates", r.certificates, r.opts.Retry, note, &r.authority)
 }
 
+// wakeup enqueues the only request of a controller, which starts with it.
+type wakeup struct {
+	mu    sync.Mutex
+	queue queue // nil until the controller runs
+}
+
+func (w *wakeup) source() source.Source {
+	return source.Func(func(_ context.Context, q queue) error {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.queue = q
+		q.Add(reconcile.Request{})
+		return nil
+	})
+}
+
+func (w *wakeup) add() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.queue != nil {
+		w.queue.Add(reconcile.Request{})
+	}
+}
+
 // keepReconciled calls note with each status, unless Reconcile fails.
 func keepReconciled(
 	name string, issuer Certificates, retry time.Duration,
-	note func(certificates.Status), requests *lane,
+	note func(certificates.Status), requests *wakeup,
 ) manager.Runnable {
 	reconcileOnce := func(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 		status, err := issuer.Reconcile(ctx)
@@ -172,7 +141,7 @@ func keepReconciled(
 		if err != nil {
 			return err
 		}
-		if err := c.Watch(requests.source(reconcile.Request{})); err != nil {
+		if err := c.Watch(requests.source()); err != nil {
 			return err
 		}
 		return c.Start(ctx)
@@ -199,7 +168,7 @@ func (r *reconciler) follow(mgr ctrl.Manager) (manager.Runnable, error) {
 		}
 		if where := r.opts.Kubeconfigs; where.Label != "" {
 			tasks.Go(func() {
-				follow.New(corev1.SchemeGroupVersion.WithKind("Secret"), where.version).Run(ctx, watching,
+				follow.New(corev1.SchemeGroupVersion.WithKind("Secret"), versionIn(where)).Run(ctx, watching,
 					follow.Owned(r.changed), client.InNamespace(where.Namespace), client.HasLabels{where.Label})
 			})
 		}
@@ -210,8 +179,8 @@ func (r *reconciler) follow(mgr ctrl.Manager) (manager.Runnable, error) {
 
 func (r *reconciler) changed(object types.NamespacedName) {
 	if object == (types.NamespacedName{}) {
-		r.authority.add(0, 0, reconcile.Request{})
+		r.authority.add()
 		return
 	}
-	r.regular.add(0, handler.LowPriority, reconcile.Request{NamespacedName: object})
+	r.lanes.Regular.Add(0, handler.LowPriority, reconcile.Request{NamespacedName: object})
 }

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime/remote"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/names"
 )
@@ -24,11 +25,11 @@ import (
 type testQueue = priorityqueue.PriorityQueue[reconcile.Request]
 
 // newQueue is the queue of a controller that runs.
-func newQueue(t *testing.T, l *lane) testQueue {
+func newQueue(t *testing.T, l *remote.Lane[reconcile.Request]) testQueue {
 	t.Helper()
 	q := priorityqueue.New[reconcile.Request](t.Name())
 	t.Cleanup(q.ShutDown)
-	check(t, l.source().Start(t.Context(), q))
+	check(t, l.Start(t.Context(), q))
 	return q
 }
 
@@ -57,22 +58,22 @@ func TestARuntimeThatFailsTakesNoWorkerFromTheOthers(t *testing.T) {
 		return nil, errors.New("no route")
 	})
 	r.certificates, r.opts.Retry = ready{}, time.Nanosecond
-	regular, failing := newQueue(t, &r.regular), newQueue(t, &r.failing)
-	if _, err := r.Reconcile(t.Context(), requestOf(object)); !errors.Is(err, reconcile.TerminalError(nil)) {
+	regular, failing := newQueue(t, r.lanes.Regular), newQueue(t, r.lanes.Slow)
+	if _, err := r.lanes.Regular.Reconcile(t.Context(), requestOf(object)); !errors.Is(err, reconcile.TerminalError(nil)) {
 		t.Errorf("got %v, want an error that enqueues nothing", err)
 	}
-	result, err := r.Reconcile(t.Context(), requestOf(object))
+	result, err := r.lanes.Regular.Reconcile(t.Context(), requestOf(object))
 	if err != nil || result.RequeueAfter != 0 || attempts != 1 {
 		t.Errorf("got %+v, %v, after %d attempts, want it left to the other lane", result, err, attempts)
 	}
 	next, _ := failing.Get()
-	if _, err := r.retry(t.Context(), next); err == nil || attempts != 2 {
+	if _, err := r.lanes.Slow.Reconcile(t.Context(), next); err == nil || attempts != 2 {
 		t.Errorf("%d attempts, %v", attempts, err)
 	}
 	failing.Done(next)
 	reached = true
 	next, _ = failing.Get()
-	if _, err := r.retry(t.Context(), next); err != nil {
+	if _, err := r.lanes.Slow.Reconcile(t.Context(), next); err != nil {
 		t.Error(err)
 	}
 	if next, _ := regular.Get(); next != requestOf(object) {
@@ -89,7 +90,7 @@ func TestAChangedWatcherPutsNobodyBeforeANewRuntime(t *testing.T) {
 	for n := range 1000 {
 		r.book.begin(client.ObjectKey{Name: fmt.Sprint("old-", n)}, "old")
 	}
-	regular, newcomer := newQueue(t, &r.regular), requestOf(newObject("new"))
+	regular, newcomer := newQueue(t, r.lanes.Regular), requestOf(newObject("new"))
 	r.fanOut().Update(t.Context(), event.UpdateEvent{}, regular)
 	regular.Add(newcomer)
 	if next, _ := regular.Get(); next != newcomer {
@@ -125,13 +126,17 @@ func TestARuntimeHasOneWorkerAtATime(t *testing.T) {
 	object := newObject(string(prod))
 	r := newReconciler(t, newPlane(t, object), nil)
 	r.connect = func(context.Context, client.Object) (client.Client, error) {
-		if result, err := r.retry(t.Context(), requestOf(object)); err != nil || result.RequeueAfter != busyPause {
+		if result, err := r.lanes.Slow.Reconcile(t.Context(), requestOf(object)); err != nil || result != (reconcile.Result{}) {
 			t.Errorf("got %+v, %v, want it to wait", result, err)
 		}
 		return nil, ErrGone
 	}
 	r.certificates = ready{}
+	regular := newQueue(t, r.lanes.Regular)
 	check(t, reconcileOnce(t, r, object))
+	if next, _ := regular.Get(); next != requestOf(object) {
+		t.Errorf("%v is next, want the runtime again", next)
+	}
 }
 
 func TestPausesGrowFromRetryToInterval(t *testing.T) {
@@ -163,7 +168,7 @@ func TestAnObjectMayOptOut(t *testing.T) {
 	object.Labels = map[string]string{names.Names{}.Key(labelSkip): "true"}
 	r := newReconciler(t, newPlane(t, object), nil)
 	reports := observeReports(r)
-	if result, err := r.Reconcile(t.Context(), requestOf(object)); err != nil || result.RequeueAfter != 0 {
+	if result, err := r.lanes.Regular.Reconcile(t.Context(), requestOf(object)); err != nil || result.RequeueAfter != 0 {
 		t.Errorf("got %+v, %v", result, err)
 	}
 	if err := r.client.Get(t.Context(), client.ObjectKeyFromObject(object), object); err != nil ||

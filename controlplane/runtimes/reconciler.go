@@ -7,7 +7,6 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
-	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -21,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime/remote"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
@@ -49,8 +49,8 @@ type reconciler struct {
 	secrets      client.Reader
 	pulled       *cache.Expiring // the content of the pull secret, by its name
 
-	regular, failing, authority lane
-	busy                        sync.Map // has the keys of the runtimes that a worker of one of the lanes is at
+	lanes     *remote.Lanes[reconcile.Request]
+	authority wakeup // of the controller of the CA
 }
 
 // reconcile tries again after a conflict: the cache has not seen the last write yet.
@@ -261,7 +261,7 @@ func (r *reconciler) reach(ctx context.Context, object client.Object, id core.Ru
 		return there, nil
 	}
 	reason := reasonUnreachable
-	if errors.Is(err, errInvalidKubeconfig) {
+	if errors.Is(err, remote.ErrInvalidKubeconfig) {
 		reason = reasonInvalidKubeconfig
 	}
 	return nil, because(reason, fmt.Errorf("connect to runtime %q: %w", id, err))

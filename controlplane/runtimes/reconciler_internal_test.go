@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime/remote"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
@@ -34,7 +35,7 @@ import (
 // A runtime that takes connections, and answers nothing.
 func TestARuntimeThatHangsIsLetGo(t *testing.T) {
 	hangs := interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{
-		Delete: func(ctx context.Context, _ client.WithWatch, _ client.Object, _ ...client.DeleteOption) error {
+		Get: func(ctx context.Context, _ client.WithWatch, _ client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
 			<-ctx.Done()
 			return ctx.Err()
 		},
@@ -298,7 +299,7 @@ func TestFailuresAreReported(t *testing.T) {
 		"no domain":     {identity(Identity{ID: prod}, nil), "InvalidRuntime", "", terminal},
 		"no identity":   {identity(Identity{}, errors.New("no such thing")), "IdentityUnknown", "no such thing", errAgain},
 		"out of reach":  {connection(nil, errors.New("no route")), "Unreachable", "no route", errAgain},
-		"a kubeconfig":  {connection(nil, errInvalidKubeconfig), "InvalidKubeconfig", "", errAgain},
+		"a kubeconfig":  {connection(nil, remote.ErrInvalidKubeconfig), "InvalidKubeconfig", "", errAgain},
 		"a Secret":      {connection(fake.NewClientBuilder().Build(), nil), "InvalidSecret", "", errAgain},
 		"a certificate": {func(r *reconciler) { r.certificates = refused{} }, "CertificateFailed", "denied", nil},
 	}
@@ -346,7 +347,7 @@ func TestACertificateOfAnotherSetIsWaitedFor(t *testing.T) {
 	object, other := newObject(string(prod)), issued()
 	other.Labels["operator.kyma-project.io/certificates"] = "former"
 	r := newReconciler(t, newPlane(t, object, other), outOfReach)
-	if result, err := r.Reconcile(t.Context(), requestOf(object)); err != nil || result.RequeueAfter == 0 {
+	if result, err := r.lanes.Regular.Reconcile(t.Context(), requestOf(object)); err != nil || result.RequeueAfter == 0 {
 		t.Errorf("%+v, %v, want another attempt", result, err)
 	}
 }
@@ -476,8 +477,8 @@ func newReconciler(t *testing.T, c client.Client, connect func(context.Context, 
 	installer, err := installation.New("image", "control-plane.example.com:443", installation.Options{})
 	check(t, err)
 	opts := Options{}.withDefaults()
-	return &reconciler{
-		names: names.Names{}.WithDefaults(),
+	r := &reconciler{
+		names:  names.Names{}.WithDefaults(),
 		events: &events.FakeRecorder{}, book: opts.Overview.newBook(),
 		client: c, watchers: c, secrets: c, pulled: cache.NewExpiring(), prototype: &corev1.ConfigMap{}, gvk: corev1.SchemeGroupVersion.WithKind("ConfigMap"),
 		identify: func(_ context.Context, object client.Object) (Identity, error) {
@@ -485,11 +486,13 @@ func newReconciler(t *testing.T, c client.Client, connect func(context.Context, 
 		},
 		connect: connect, certificates: set, installer: installer, opts: opts,
 	}
+	r.lanes = r.newLanes()
+	return r
 }
 
 func reconcileOnce(t *testing.T, r *reconciler, object client.Object) error {
 	t.Helper()
-	_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(object)})
+	_, err := r.lanes.Regular.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(object)})
 	return err
 }
 

@@ -32,7 +32,7 @@ func inRepairWorld(t *testing.T, run func(w *repairWorld)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &repairWorld{t: t, fleet: newTestFleet(t).Fleet, reconciler: newReconciler(t, newPlane(t), nil)}
 		w.opts.Fleet = w.fleet
-		w.queue = newQueue(t, &w.regular)
+		w.queue = newQueue(t, w.lanes.Regular)
 		w.followFleet()
 		w.ready(prod)
 		w.beat("a", alive)

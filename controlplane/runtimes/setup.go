@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime/remote"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
@@ -91,6 +92,7 @@ func SetUp(mgr ctrl.Manager, parts Parts, opts Options) (failed error) {
 		events: mgr.GetEventRecorder(opts.Name),
 		book:   opts.Overview.newBook(), secrets: mgr.GetAPIReader(), pulled: utilcache.NewExpiring(),
 	}
+	r.lanes = r.newLanes()
 	if _, heartbeats := installer.Agents(); heartbeats && opts.Fleet != nil {
 		r.book.status = opts.Fleet.Get
 	}
@@ -122,13 +124,13 @@ func (r *reconciler) addControllers(mgr ctrl.Manager, watchers cache.Cache) erro
 	err := ctrl.NewControllerManagedBy(mgr).Named(r.opts.Name).
 		For(r.prototype, relevant...).
 		WatchesRawSource(source.Kind[client.Object](watchers, &v1beta2.Watcher{}, r.fanOut(), watched)).
-		WatchesRawSource(r.regular.source()).
+		WatchesRawSource(r.lanes.Regular).
 		WithOptions(r.controllerOptions()).
-		Complete(r)
+		Complete(r.lanes.Regular)
 	failingErr := ctrl.NewControllerManagedBy(mgr).Named(r.opts.Name + "-failing").
-		WatchesRawSource(r.failing.source()).
+		WatchesRawSource(r.lanes.Slow).
 		WithOptions(r.controllerOptions()).
-		Complete(reconcile.Func(r.retry))
+		Complete(r.lanes.Slow)
 	return errors.Join(err, failingErr)
 }
 
@@ -161,7 +163,7 @@ func (r *reconciler) othersOf(object client.Object) map[string]string {
 }
 
 // ErrGone means that there is no way to a runtime: it does not exist yet, or no longer.
-var ErrGone = errors.New("runtime is gone, or not there yet")
+var ErrGone = remote.ErrGone
 
 // Identity identifies a runtime.
 type Identity struct {

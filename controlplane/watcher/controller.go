@@ -114,9 +114,25 @@ func (r *reconciler) establish(ctx context.Context, w *v1beta2.Watcher) (outcome
 	return result, nil
 }
 
+// incomplete returns a problem if a Watcher has not the fields of a route.
+func incomplete(w *v1beta2.Watcher) error {
+	if w.Spec.ServiceInfo == (v1beta2.Service{}) {
+		return problem(reasonServiceMissing, "routes are turned on: want spec.serviceInfo, have none")
+	}
+	selector := &w.Spec.Gateway.LabelSelector
+	if len(selector.MatchLabels) == 0 && len(selector.MatchExpressions) == 0 {
+		return problem(reasonGatewayMissing,
+			"routes are turned on: want spec.gateway.selector, have none, and an empty one would select every gateway")
+	}
+	return nil
+}
+
 func (r *reconciler) route(ctx context.Context, w *v1beta2.Watcher, manager core.Manager) (outcome, error) {
 	if r.routing == nil {
 		return outcome{stateReady, metav1.ConditionTrue, reasonRouteNotNeeded, "routes are turned off"}, nil
+	}
+	if err := incomplete(w); err != nil {
+		return outcome{}, err
 	}
 	// A Watcher may be older than the rules of its definition.
 	if port := w.Spec.ServiceInfo.Port; port < 1 || port > maxPort {
@@ -158,6 +174,10 @@ const (
 	reasonRouteNotNeeded = "RouteNotNeeded"
 	reasonRoutePending   = "RoutePending"
 	reasonRouteRejected  = "RouteRejected"
+	// reasonServiceMissing and reasonGatewayMissing mean that the Watcher is for an operator
+	// without routes, and this operator makes them.
+	reasonServiceMissing = "ServiceMissing"
+	reasonGatewayMissing = "GatewayMissing"
 	reasonManagerShared  = "ManagerShared"
 	reasonManagerMissing = "ManagerMissing"
 	reasonManagerInvalid = "ManagerInvalid"

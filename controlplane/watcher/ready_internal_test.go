@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	networkingv1beta1 "istio.io/client-go/pkg/apis/networking/v1beta1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -99,6 +100,49 @@ func TestReadyTellsOfTheRoute(t *testing.T) {
 	result, ready := reconcileOnce(t, newReadyWorld(t, newWatcher(), interceptor.Funcs{}))
 	if ready.Status != metav1.ConditionTrue || strings.Contains(ready.Message, "watch it") || result.RequeueAfter != 0 {
 		t.Errorf("without runtimes: %+v, again in %v", ready, result.RequeueAfter)
+	}
+}
+
+// A Watcher of an operator without routes has neither a service nor a gateway.
+func TestRoutesNeedAServiceAndAGateway(t *testing.T) {
+	for name, test := range map[string]struct {
+		change  func(*v1beta2.WatcherSpec)
+		routing routing
+		reason  string
+	}{
+		"no routes":              {func(s *v1beta2.WatcherSpec) { s.ServiceInfo = v1beta2.Service{} }, nil, reasonRouteNotNeeded},
+		"no service":             {func(s *v1beta2.WatcherSpec) { s.ServiceInfo = v1beta2.Service{} }, virtualServices{}, reasonServiceMissing},
+		"no gateway":             {func(*v1beta2.WatcherSpec) {}, virtualServices{}, reasonGatewayMissing},
+		"no gateway, HTTPRoutes": {func(*v1beta2.WatcherSpec) {}, httpRoutes{}, reasonGatewayMissing},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWatcher()
+			w.Spec.ServiceInfo = v1beta2.Service{Name: "operator", Namespace: "kcp-system", Port: 443}
+			test.change(&w.Spec)
+			r := newReadyWorld(t, w, interceptor.Funcs{})
+			r.routing = test.routing
+			_, ready := reconcileOnce(t, r)
+			if ready.Reason != test.reason || (ready.Status == metav1.ConditionTrue) != (test.routing == nil) {
+				t.Errorf("%+v, want the reason %s", ready, test.reason)
+			}
+		})
+	}
+}
+
+// An older Watcher without a route leads no manager anywhere.
+func TestAWatcherWithoutRouteIsNoElder(t *testing.T) {
+	r := &reconciler{}
+	elder, w := newWatcher(), newWatcher()
+	elder.Name, elder.Spec.Manager, w.Spec.Manager = "elder", "m", "m"
+	w.CreationTimestamp = metav1.NewTime(elder.CreationTimestamp.Add(time.Hour))
+	w.Spec.ServiceInfo = v1beta2.Service{Name: "operator", Namespace: "kcp-system", Port: 443}
+	if found := r.elderOf(w, "m", []v1beta2.Watcher{*elder, *w}); found != nil {
+		t.Errorf("the route yields to %s", found.Name)
+	}
+	elder.Spec.ServiceInfo = v1beta2.Service{Name: "another", Namespace: "kcp-system", Port: 443}
+	elder.Spec.Gateway.LabelSelector.MatchLabels = map[string]v1beta2.LabelValue{"a": "b"}
+	if found := r.elderOf(w, "m", []v1beta2.Watcher{*elder, *w}); found == nil {
+		t.Error("the control: an older Watcher with another service has the manager")
 	}
 }
 

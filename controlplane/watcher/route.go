@@ -110,11 +110,8 @@ func (r *reconciler) kind() string {
 }
 
 // selectorOf returns the selector of the gateways, which has the JSON of a [metav1.LabelSelector].
-// An older definition accepted selectors that are empty or invalid.
+// An older definition accepted invalid selectors.
 func selectorOf(s *v1beta2.GatewaySelector) (labels.Selector, error) {
-	if len(s.MatchLabels) == 0 && len(s.MatchExpressions) == 0 {
-		return nil, problem(reasonInvalidSelector, "spec.gateway.selector is empty and would select every gateway")
-	}
 	var converted metav1.LabelSelector
 	text, err := json.Marshal(s)
 	if err == nil {
@@ -151,7 +148,8 @@ func (r *reconciler) elderOf(w *v1beta2.Watcher, m core.Manager, watchers []v1be
 	eldest := w
 	for i := range watchers {
 		other := &watchers[i]
-		if managerName(other, r.opts.Names) == string(m) && other.DeletionTimestamp.IsZero() && byAge(other, eldest) < 0 {
+		hasRoute := incomplete(other) == nil && other.DeletionTimestamp.IsZero()
+		if hasRoute && managerName(other, r.opts.Names) == string(m) && byAge(other, eldest) < 0 {
 			eldest = other
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/internal/defaults"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 // documentKind is that of the text form of a watch, whatever kind the custom resource has.
@@ -45,12 +46,19 @@ func watchOf(w *v1beta2.Watcher, n names.Names) (found watch.Watch, dropped, err
 	if found, err = read(w); err == nil {
 		found.Manager = manager
 		found.Conditions, dropped = conditionsOf(w)
-		err = found.Validate() // An older definition refused less.
+		err = errors.Join(found.Validate(), fits(w, n)) // An older definition refused less.
 	}
 	if err != nil {
 		return watch.Watch{}, nil, fmt.Errorf("watcher %s/%s: %w", w.Namespace, w.Name, err)
 	}
 	return found, dropped, nil
+}
+
+// fits refuses names that are too long for a webhook, which would be refused with all others of a
+// runtime.
+func fits(w *v1beta2.Watcher, n names.Names) error {
+	have, most := len(w.Namespace)+len(w.Name), n.MaxName()
+	return option.Unless(have <= most, "%w: namespace and name have %d characters, want at most %d", watch.ErrInvalid, have, most)
 }
 
 // read converts a Watcher by its JSON, which is the text form of a watch.

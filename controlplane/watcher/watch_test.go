@@ -137,6 +137,22 @@ func TestEachFieldOfAWatchIsOneOfAWatcher(t *testing.T) {
 	}
 }
 
+// A name that is too long for a webhook would be refused with all others of a runtime.
+func TestTheLongestNameOfAWatcher(t *testing.T) {
+	for group, most := range map[string]int{"": 164 + 56, "fleet.example.com": 162 + 56} {
+		n := names.Names{Group: group}
+		w := newWatcher()
+		w.Namespace, w.Name = "default", strings.Repeat("a", most)
+		if got, err := Watches([]v1beta2.Watcher{*w}, n); err != nil || len(got) != 1 {
+			t.Errorf("group %q: %d watches, %v, want one", group, len(got), err)
+		}
+		w.Name += "a"
+		if got, err := Watches([]v1beta2.Watcher{*w}, n); !errors.Is(err, watch.ErrInvalid) || len(got) != 0 {
+			t.Errorf("group %q: %d watches, %v, want none", group, len(got), err)
+		}
+	}
+}
+
 func TestSelector(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
@@ -147,7 +163,6 @@ func TestSelector(t *testing.T) {
 		"requirements": {v1beta2.GatewaySelector{MatchExpressions: []v1beta2.LabelRequirement{
 			{Key: "a", Operator: "In", Values: []v1beta2.LabelValue{"x", "y"}},
 		}}, "a in (x,y)"},
-		"empty":    {v1beta2.GatewaySelector{}, "every gateway"},
 		"nonsense": {v1beta2.GatewaySelector{MatchExpressions: []v1beta2.LabelRequirement{{Key: "a", Operator: "Like"}}}, "Like"},
 	}
 	for name, tt := range tests {

@@ -110,6 +110,19 @@ func TestDefaultsOfAWatcher(t *testing.T) {
 	}
 }
 
+// An operator may have another kind for its watches.
+func TestAnotherKind(t *testing.T) {
+	const text = `{"apiVersion": "fleet.example.com/v1beta2", "kind": "FleetWatchList", "items": [
+		{"kind": "FleetWatch", "metadata": {"name": "w"}, "spec": {"manager": "m", "resourceToWatch": {"resource": "pods"}}}]}`
+	want := []watch.Watch{{
+		Name: types.NamespacedName{Namespace: "default", Name: "w"}, Manager: "m",
+		Resource: schema.GroupVersionResource{Resource: "pods"},
+	}}
+	if diff := cmp.Diff(want, read(t, text)); diff != "" {
+		t.Errorf("watches (-want +got):\n%s", diff)
+	}
+}
+
 func TestOtherKindsAreRefused(t *testing.T) {
 	for _, document := range []watch.Document{
 		{}, {Kind: "Pod"}, {Kind: "List", Items: []watch.Document{{Kind: "Watcher"}, {Kind: "Pod"}}},
@@ -146,7 +159,7 @@ func TestInvalidWatches(t *testing.T) {
 	}{
 		{`namespace "kcp.system"`, func(w *watch.Watch) { w.Name.Namespace = "kcp.system" }},
 		{`name "a/b"`, func(w *watch.Watch) { w.Name.Name = "a/b" }},
-		{"want at most 253", func(w *watch.Watch) { w.Name.Name = strings.Repeat("a", 218) }},
+		{`want a DNS-1123 subdomain`, func(w *watch.Watch) { w.Name.Name = strings.Repeat("a", 254) }},
 		{"manager is not a DNS-1123 label", func(w *watch.Watch) { w.Manager = "a/../b" }},
 		{`version ""`, func(w *watch.Watch) { w.Resource.Version = "" }},
 		{`version "v*"`, func(w *watch.Watch) { w.Resource.Version = "v*" }},
@@ -201,7 +214,7 @@ func TestValidWatches(t *testing.T) {
 	for name, change := range map[string]func(*watch.Watch){
 		"a subresource":        func(w *watch.Watch) { w.Resource.Resource, w.Selector.Labels = "pods/eviction", nil },
 		"one with labels":      func(w *watch.Watch) { w.Resource.Resource = "pods/resize" },
-		"the longest name":     func(w *watch.Watch) { w.Name.Name = strings.Repeat("a", 217) },
+		"the longest name":     func(w *watch.Watch) { w.Name.Name = strings.Repeat("a", 253) },
 		"a key without prefix": requirement("A_b.c", "DoesNotExist"),
 		"a key with prefix":    requirement("a.b/C", "In", "", "A_b.c"),
 	} {

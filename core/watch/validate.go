@@ -19,8 +19,6 @@ import (
 // ErrInvalid means that a [Watch] cannot work in any runtime. It is permanent.
 var ErrInvalid error = &reasons.Error{Text: "invalid watch", Label: "invalid_watch", Permanent: true}
 
-const webhookSuffix = ".operator.kyma-project.io"
-
 // Validate returns all problems of all watches, joined, and one for each name that is there twice.
 // The error wraps [ErrInvalid].
 func Validate(watches []Watch) error {
@@ -55,16 +53,12 @@ func (w *Watch) named(problems ...error) error {
 	return errors.Join(all...)
 }
 
-// nameProblems checks that a webhook can have the name. Its errors may be nil, as those of the
-// functions below.
+// nameProblems has errors that may be nil, as those of the functions below. A webhook has a longer
+// name: that of its operator follows, so package admission checks the length.
 func (w *Watch) nameProblems() []error {
-	length := len(w.Name.Namespace) + len(".") + len(w.Name.Name) + len(webhookSuffix)
 	return []error{
 		option.Unless(dns1123.IsLabel(w.Name.Namespace), "namespace %.80q: want a DNS-1123 label", w.Name.Namespace),
 		option.Unless(dns1123.IsSubdomain(w.Name.Name), "name %.80q: want a DNS-1123 subdomain", w.Name.Name),
-		option.Unless(length <= dns1123.MaxSubdomain,
-			"the webhook's name <namespace>.<name>%s has %d bytes, want at most %d",
-			webhookSuffix, length, dns1123.MaxSubdomain),
 	}
 }
 
@@ -123,7 +117,7 @@ func (r *Requirement) problems(what string) []error {
 	what = fmt.Sprintf("%s %.80q", what, r.Key)
 	needsValues := r.Operator == "In" || r.Operator == "NotIn"
 	problems := []error{
-		option.Unless(isQualifiedName(r.Key), "%s: want [<DNS-1123 subdomain>/]<name>", what),
+		option.Unless(dns1123.IsQualifiedName(r.Key), "%s: want [<DNS-1123 subdomain>/]<name>", what),
 		option.Unless(needsValues || r.Operator == "Exists" || r.Operator == "DoesNotExist",
 			"%s: %.80q is not a valid label selector operator", what, r.Operator),
 		option.Unless(needsValues == (len(r.Values) > 0), "%s: want values for In and NotIn only, have %d for %.80q",
@@ -135,17 +129,7 @@ func (r *Requirement) problems(what string) []error {
 	return problems
 }
 
-var namePattern = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$`)
-
-func isLabelValue(text string) bool { return text == "" || namePattern.MatchString(text) }
-
-func isQualifiedName(key string) bool {
-	prefix, name, hasPrefix := strings.Cut(key, "/")
-	if !hasPrefix {
-		return namePattern.MatchString(key)
-	}
-	return dns1123.IsSubdomain(prefix) && namePattern.MatchString(name)
-}
+func isLabelValue(text string) bool { return text == "" || dns1123.IsName(text) }
 
 // conditionProblems refuses the names of the conditions that the webhook of each watch has.
 func (w *Watch) conditionProblems() (problems []error) {

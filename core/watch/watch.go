@@ -79,8 +79,9 @@ type Requirement struct {
 // IsZero reports whether every object is selected.
 func (s Selector) IsZero() bool { return len(s.Labels)+len(s.Requirements) == 0 }
 
-// Document is the text form of watches: the JSON of a Watcher (operator.kyma-project.io/v1beta2),
-// or of a list of them. It has the fields that define a watch. All others are ignored.
+// Document is the text form of watches: the JSON of a Watcher, or of a list of them. It has the
+// fields that define a watch. The API group may be that of an operator. [json.Unmarshal] ignores all
+// other fields, and [ParseDocument] refuses those that a Watcher does not have.
 type Document struct {
 	Kind     string     `json:"kind"`
 	Metadata metadata   `json:"metadata,omitzero"`
@@ -114,7 +115,8 @@ type resource struct {
 const (
 	kindWatcher = "Watcher"
 	kindList    = "List"
-	// managedByLabel names the manager of a Watcher without spec.manager.
+	// managedByLabel names the manager of a Watcher without spec.manager, with the default names. A
+	// text that an agent gets from an operator with other names has spec.manager.
 	managedByLabel = "operator.kyma-project.io/managed-by"
 	// defaultNamespace is that of a Watcher without one.
 	defaultNamespace = "default"
@@ -142,14 +144,16 @@ func DocumentOf(watches []Watch) Document {
 	return list
 }
 
-// Watches returns the watches, which may be invalid, and refuses other kinds.
+// Watches returns the watches, which may be invalid. An operator may have another kind than Watcher
+// for them. It refuses a document that is neither a Watcher, nor a list, nor has
+// spec.resourceToWatch.
 func (d *Document) Watches() (all []Watch, err error) {
-	switch d.Kind {
-	case kindWatcher:
+	isList := strings.HasSuffix(d.Kind, kindList)
+	if !isList {
+		if d.Kind != kindWatcher && d.Spec.ResourceToWatch == (resource{}) {
+			return nil, fmt.Errorf("kind %.63q without spec.resourceToWatch: want a %s", d.Kind, kindWatcher)
+		}
 		return []Watch{d.watch()}, nil
-	case kindList, kindWatcher + kindList:
-	default:
-		return nil, fmt.Errorf("kind %.63q: want %s", d.Kind, kindWatcher)
 	}
 	for i := range d.Items {
 		found, err := d.Items[i].Watches()

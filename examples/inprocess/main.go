@@ -60,7 +60,7 @@ func newOperator(material *keys.Material, port net.Listener, out io.Writer) *lis
 		_, err := fmt.Fprintf(out, "control plane  reconcile          %s, for %s\n", d.Runtime, d.Event.Watched)
 		return err
 	})}
-	return must(listener.New(listener.FromTLSWithRoots(keys.Roots(material), listener.PeerOptions{}),
+	return must(listener.New(listener.FromTLS(keys.Roots(material), listener.PeerOptions{}),
 		listener.SANPinning(domains{"runtime-1": "runtime-1.example.com"}), h,
 		listener.Options{Listener: port, TLS: keys.ServerTLSConfig(material)}))
 }

@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
-	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
+	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus/watchermetrics"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/keysource"
@@ -164,15 +164,15 @@ func (w *watching) listen(secret types.NamespacedName) error {
 
 // measure adds the metrics of the listener, of the fleet, of the installations and of the Kymas to
 // those of the operator.
-func (w *watching) measure() (*prometheus.Listener, error) {
-	opts := prometheus.Options{
+func (w *watching) measure() (*watchermetrics.Listener, error) {
+	opts := watchermetrics.Options{
 		Managers:   []core.Manager{kymaManager, moduleManager},
 		PerRuntime: 100, // For the dashboards.
 	}
-	measured, err := prometheus.NewListener(metrics.Registry, opts)
+	measured, err := watchermetrics.NewListener(metrics.Registry, opts)
 	return measured, errors.Join(err, metrics.Registry.Register(states{w.mgr.GetClient()}),
-		prometheus.RegisterFleet(metrics.Registry, w.fleet, opts),
-		prometheus.RegisterInstallations(metrics.Registry, w.overview.Installations, opts))
+		watchermetrics.RegisterFleet(metrics.Registry, w.fleet, opts),
+		watchermetrics.RegisterInstallations(metrics.Registry, w.overview.Installations, opts))
 }
 
 // addReadiness makes this replica ready when there is a certificate, also for a gateway.

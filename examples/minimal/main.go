@@ -58,7 +58,7 @@ func newListener(s settings, files keys.Source, h core.Handler, opts listener.Op
 	peers := listener.FromXFCC(listener.ProxyAddresses(s.proxies...), keys.Roots(files),
 		listener.PeerOptions{GatewayNames: s.gateways})
 	if len(s.proxies) == 0 {
-		peers = listener.FromTLSWithRoots(keys.Roots(files), listener.PeerOptions{})
+		peers = listener.FromTLS(keys.Roots(files), listener.PeerOptions{})
 		opts.TLS = keys.ServerTLSConfig(files)
 	}
 	// Every runtime may send every event here. An operator uses listener.SANPinning.

@@ -51,7 +51,7 @@ func newWorld(t *testing.T) *world {
 	w.operate(addr, pki)
 	for _, name := range names {
 		agent := lab.StartAgent(t, pki.RuntimeVolume(name, name+".example.com"), addr, lab.AgentOptions{
-			Env: map[string]string{"KCP_CONTRACT": "v3", "MANAGERS": "configmaps"},
+			Env: map[string]string{"CONTROL_PLANE_CONTRACT": "v3", "MANAGERS": "configmaps"},
 		})
 		lab.Watch(t, w.clusters[name], agent, pki.CA.PEM, watch.Watch{
 			Name: types.NamespacedName{Namespace: "default", Name: "configmaps"}, Manager: "configmaps",

@@ -107,12 +107,12 @@ func (r *remote) keepRunning() {
 func (r *remote) agentSettings() map[string]string {
 	settings := map[string]string{
 		"WEBHOOK_BIND": "127.0.0.1", "METRICS_BIND": "127.0.0.1",
-		"KCP_CONTRACT": string(r.settings.contract), "MANAGERS": component,
+		"CONTROL_PLANE_CONTRACT": string(r.settings.contract), "MANAGERS": component,
 		"SETTLE": settle.String(), "LOG_LEVEL": "debug",
 		"RESEND_AFTER": "20s", // For a slow machine, which commits after the settle time.
 	}
 	if r.broker != nil {
-		settings["TRANSPORT"], settings["KCP_ADDR"] = "nats", r.broker.Nodes[0].Addr
+		settings["TRANSPORT"], settings["CONTROL_PLANE_ADDRESS"] = "nats", r.broker.Nodes[0].Addr
 	}
 	for _, name := range []string{"RESEND_AFTER", "RESEND_RESYNC"} { // For a test on a busy machine.
 		if value, set := os.LookupEnv(name); set {

@@ -53,7 +53,7 @@ func start(t *testing.T, env []string, args ...string) *program {
 	self := lab.Must(os.Executable())
 	p := &program{cmd: exec.CommandContext(t.Context(), self, args...), tmp: t.TempDir()}
 	// On a busy machine, a resend comes only where a commit was late, and not between two steps.
-	p.cmd.Env = append(os.Environ(), append(env, asProgram+"=1", "TMPDIR="+p.tmp, "KCP_CONTRACT=",
+	p.cmd.Env = append(os.Environ(), append(env, asProgram+"=1", "TMPDIR="+p.tmp, "CONTROL_PLANE_CONTRACT=",
 		"RESEND_AFTER=60s", "RESEND_RESYNC=60s")...)
 	p.cmd.Stderr = &p.stderr
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}

@@ -32,7 +32,7 @@ func main() {
 // run ends with its input. All events are delivered by then.
 func run(ctx context.Context, args []string, watch io.Reader, stdout io.Writer) error {
 	flags := flag.NewFlagSet("source", flag.ContinueOnError)
-	addr := flags.String("kcp-addr", "", "`host:port` of the listener; empty prints the events instead")
+	addr := flags.String("control-plane-address", "", "`host:port` of the listener; empty prints the events instead")
 	manager := flags.String("manager", "my-operator", "`name` of the operator that gets the events")
 	var files keys.Paths
 	flags.StringVar(&files.CA, "ca", "ca.crt", "`file` with the CA of the listener")

@@ -66,7 +66,7 @@ func TestReportsTheEndOfAWatch(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var args []string
 			if name == "wrong flag" {
-				args = []string{"-kcp-addr=localhost:1", "-ca=missing"}
+				args = []string{"-control-plane-address=localhost:1", "-ca=missing"}
 			}
 			err := run(context.Background(), args, strings.NewReader(c.watch), new(bytes.Buffer))
 			if err == nil || !strings.Contains(err.Error(), c.want) {

@@ -173,7 +173,7 @@ func TestHandlerReturnsTheNonce(t *testing.T) {
 			want := `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1",` +
 				`"response":{"uid":"42","allowed":true` + test.want + `}}`
 			review := fmt.Appendf(nil, `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"42",`+
-				`"object":{"metadata":{"name":"canary","annotations":{"operator.kyma-project.io/canary-nonce":%q}}}}}`, test.nonce)
+				`"object":{"metadata":{"name":"canary","annotations":{"runtime-watcher/canary-nonce":%q}}}}}`, test.nonce)
 			if got := post(t, http.MethodPost, review).Body.String(); got != want {
 				t.Errorf("answer %s, want %s", got, want)
 			}
@@ -399,7 +399,7 @@ func TestNewLeaseFindsTheAPIServerOfThePod(t *testing.T) {
 }
 
 func FuzzReview(f *testing.F) {
-	f.Add([]byte(`{"apiVersion":"admission.k8s.io/v1","request":{"uid":"1","object":{"metadata":{"annotations":{"operator.kyma-project.io/canary-nonce":"00"}}}}}`))
+	f.Add([]byte(`{"apiVersion":"admission.k8s.io/v1","request":{"uid":"1","object":{"metadata":{"annotations":{"runtime-watcher/canary-nonce":"00"}}}}}`))
 	f.Add([]byte(`{"request":null}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		w := post(t, http.MethodPost, body)

@@ -12,6 +12,7 @@ package canary
 // Path is the URL path of a [Handler] below its endpoint.
 const Path = "/canary"
 
-const nonceAnnotation = "operator.kyma-project.io/canary-nonce"
+// nonceAnnotation is written and read by agents alone, so that operators have no other name for it.
+const nonceAnnotation = "runtime-watcher/canary-nonce"
 
 const warningPrefix = "runtime-watcher canary "

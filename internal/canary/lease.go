@@ -20,6 +20,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/runtime-watcher/runtime-watcher/internal/connect"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
@@ -119,6 +120,11 @@ func serverURL(opts LeaseOptions) (*url.URL, error) {
 	if err != nil || parsed.Scheme != "https" || parsed.Host == "" {
 		return nil, fmt.Errorf("canary: API server is %q, want https://host:port", server)
 	}
+	host, err := connect.ParseHost(parsed.Hostname())
+	if err != nil {
+		return nil, fmt.Errorf("canary: API server: %w", err)
+	}
+	parsed.Host = net.JoinHostPort(host, cmp.Or(parsed.Port(), "443"))
 	return parsed, nil
 }
 

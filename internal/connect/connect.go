@@ -8,11 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/url"
 	"os"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
@@ -47,8 +44,13 @@ func (t Target) split() (address, name string, err error) {
 		port = "443"
 	}
 	address = net.JoinHostPort(name, port)
-	if t.ServerName != "" {
-		name = t.ServerName
+	if t.ServerName == "" {
+		return address, name, nil
+	}
+
+	name, err = ParseHost(t.ServerName)
+	if err != nil {
+		return "", "", fmt.Errorf("server name: %w", err)
 	}
 	return address, name, nil
 }
@@ -134,45 +136,4 @@ func Allows(leaf *x509.Certificate, usage x509.ExtKeyUsage) bool {
 	usages := leaf.ExtKeyUsage
 	return len(usages)+len(leaf.UnknownExtKeyUsage) == 0 ||
 		slices.Contains(usages, usage) || slices.Contains(usages, x509.ExtKeyUsageAny)
-}
-
-const scheme = "https"
-
-// ParseAddress returns the URL for host, host:port or https://host:port. It refuses all else. Its
-// error repeats the address, unless that has credentials.
-func ParseAddress(address string) (*url.URL, error) {
-	full := address
-	if !strings.Contains(address, "://") {
-		full = scheme + "://" + address
-	}
-	parsed, err := url.Parse(full)
-	if err != nil {
-		return nil, addressError(address)
-	}
-
-	// An address with anything else would differ from this one.
-	bare := url.URL{Scheme: scheme, Host: parsed.Host}
-	parsed.Path = strings.TrimSuffix(parsed.Path, "/")
-	if parsed.Hostname() == "" || *parsed != bare || !validPort(parsed) {
-		return nil, addressError(address)
-	}
-	return &bare, nil
-}
-
-// validPort reports whether the port is missing, or a number from 1 to 65535.
-func validPort(address *url.URL) bool {
-	if address.Port() == "" {
-		return !strings.HasSuffix(address.Host, ":")
-	}
-	port, err := strconv.ParseUint(address.Port(), 10, 16)
-	return err == nil && port > 0
-}
-
-// addressError does not wrap the error of [url.Parse], which repeats its input and may contain a
-// password.
-func addressError(address string) error {
-	if strings.Contains(address, "@") {
-		address = "(with credentials)"
-	}
-	return fmt.Errorf("%.128q: want host:port or https://host:port, without user, path or query", address)
 }

@@ -1,8 +1,11 @@
-// Package dns1123 has the two forms of names in Kubernetes (RFC 1123, section 2.1, as Kubernetes
-// narrows it).
+// Package dns1123 has the forms of names in Kubernetes (RFC 1123, section 2.1, as Kubernetes narrows
+// it), and those of labels and annotations.
 package dns1123
 
-import "strings"
+import (
+	"regexp"
+	"strings"
+)
 
 // MaxLabel and MaxSubdomain are the most bytes of each (RFC 1035, section 2.3.4).
 const (
@@ -30,4 +33,20 @@ func isPart(text string) bool {
 
 func isForeign(r rune) bool {
 	return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-'
+}
+
+var namePattern = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$`)
+
+// IsName reports whether text can be the value of a label that is not empty, or the name of a label
+// or an annotation without its prefix.
+func IsName(text string) bool { return namePattern.MatchString(text) }
+
+// IsQualifiedName reports whether key can be a label or an annotation:
+// [<DNS-1123 subdomain>/]<name>.
+func IsQualifiedName(key string) bool {
+	prefix, name, hasPrefix := strings.Cut(key, "/")
+	if !hasPrefix {
+		return IsName(key)
+	}
+	return IsSubdomain(prefix) && IsName(name)
 }

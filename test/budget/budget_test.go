@@ -94,9 +94,14 @@ var bans = []struct{ module, packages, reason, banned string }{
 		"adapters/httpmtls/... adapters/admission/... controlplane/... adapters/prometheus/... github.com/hashicorp/...",
 	},
 	{
+		"adapters/controllerruntime", "./remote/...",
+		"a client of a cluster with bounds needs neither a listener nor kinds of others",
+		"listener/... keys/... adapters/admission/... controlplane/... github.com/cert-manager/... istio.io/... sigs.k8s.io/gateway-api/...",
+	},
+	{
 		"adapters/multicluster", "./...",
-		"how a cluster is reached is a function: an operator links no kinds of others for it",
-		"adapters/httpmtls/... adapters/admission/... controlplane/... k8s.io/client-go/tools/clientcmd",
+		"an operator links no kinds of others to reach a cluster",
+		"adapters/httpmtls/... adapters/admission/... controlplane/... github.com/cert-manager/... istio.io/... sigs.k8s.io/gateway-api/...",
 	},
 	{
 		"controlplane", "./api/... ./config/...",
@@ -106,7 +111,7 @@ var bans = []struct{ module, packages, reason, banned string }{
 	{
 		"controlplane", "./api/... ./certificates/... ./config/... ./installation/... ./keysource/... ./runtimes/... ./watcher/...",
 		"an operator's side takes the types of others, not their clients and controllers",
-		"listener/... adapters/controllerruntime/... adapters/prometheus/... istio.io/client-go/pkg/clientset/... " +
+		"listener/... adapters/controllerruntime adapters/prometheus/... istio.io/client-go/pkg/clientset/... " +
 			"istio.io/client-go/pkg/informers/... sigs.k8s.io/gateway-api/pkg/... " +
 			"github.com/cert-manager/cert-manager/pkg/client/... github.com/cert-manager/cert-manager/pkg/controller/...",
 	},

@@ -278,7 +278,7 @@ func receive(ctx context.Context, fault string) error {
 	if seeded, ok := receiverFaults()[fault]; ok {
 		seeded.seed(&parts, &opts)
 	}
-	peers := listener.FromTLSWithRoots(keys.Roots(files), listener.PeerOptions{})
+	peers := listener.FromTLS(keys.Roots(files), listener.PeerOptions{})
 	return lab.Must(listener.New(peers, parts.Verifier, parts.Handlers, opts)).Start(ctx)
 }
 

@@ -104,7 +104,7 @@ func TestCheck(t *testing.T) {
 	s := newScene(t)
 	sound := lab.NewCanary(t, s.runtime, "check-canary").Env
 	maps.Copy(sound, lab.VolumeEnv(s.pki.RuntimeVolume(runtime, domain)))
-	sound["KCP_ADDR"], sound["MANAGERS"] = s.plane.Addr, manager
+	sound["CONTROL_PLANE_ADDRESS"], sound["MANAGERS"] = s.plane.Addr, manager
 	awaitOperator(t, sound)
 	for name, m := range s.mistakes() {
 		t.Run(name, func(t *testing.T) {
@@ -144,17 +144,17 @@ func (s *scene) mistakes() map[string]mistake {
 	return map[string]mistake{
 		"none":             {nil, 0, `ok    heartbeat .*manager kyma`},
 		"missing file":     {env{"TLS_CERT": "/nowhere/tls.crt"}, 2, `FAIL  settings +TLS_CERT: .*no such file.*correct it`},
-		"unknown setting":  {env{"KCP_CONTRACT": "v9"}, 2, `FAIL  settings +KCP_CONTRACT: .*want one of .v1 v2 v3.`},
+		"unknown setting":  {env{"CONTROL_PLANE_CONTRACT": "v9"}, 2, `FAIL  settings +CONTROL_PLANE_CONTRACT: .*want one of .v1 v2 v3.`},
 		"key of another":   {otherKey, 1, `FAIL  TLS_CERT +keys: key material \S+tls.key .mismatch.: .*take certificate and key of one Secret`},
 		"expired":          {s.leaf(expired), 1, `FAIL  TLS_CERT +.*tls.crt .expired.: .*check cert-manager`},
 		"server usage":     {s.leaf(server), 1, `FAIL  TLS_CERT usage +.*without clientAuth; want clientAuth`},
 		"no name":          {s.leaf(testpki.Options{Usages: both}), 1, `FAIL  TLS_CERT as server +no DNS name .*<service>.<namespace>.svc`},
 		"managers file":    {env{"MANAGERS_FILE": s.file("Not/A/Name")}, 1, `FAIL  MANAGERS_FILE +.*Not/A/Name.*correct the ConfigMap`},
-		"closed port":      {at(closed), 1, `FAIL  connection +.*refused; want an open port; check KCP_ADDR`},
+		"closed port":      {at(closed), 1, `FAIL  connection +.*refused; want an open port; check CONTROL_PLANE_ADDRESS`},
 		"no TLS":           {at(plain.Listener.Addr().String()), 1, `FAIL  TLS .*another protocol`},
 		"silent port":      {at(silent.Addr().String()), 1, `FAIL  TLS +no answer in time; want a TLS handshake within 10s`},
 		"wrong CA":         {otherCA, 1, `FAIL  TLS .*unknown authority.*want a certificate that CA_CERT issued`},
-		"wrong name":       {env{"KCP_SERVER_NAME": "other.example.com"}, 1, `FAIL  TLS .*set KCP_SERVER_NAME`},
+		"wrong name":       {env{"CONTROL_PLANE_SERVER_NAME": "other.example.com"}, 1, `FAIL  TLS .*set CONTROL_PLANE_SERVER_NAME`},
 		"untrusted client": {otherClient, 1, `FAIL  TLS .*want a control plane that accepts TLS_CERT; check the CA bundle`},
 		"unknown manager":  {env{"MANAGERS": "nobody"}, 1, `FAIL  heartbeat +manager nobody: unknown_manager: .*correct MANAGERS`},
 		"other domain":     {s.leaf(stranger), 1, `FAIL  heartbeat +manager kyma: forbidden: .*: "san_mismatch"; want .*skr-domain equal`},
@@ -166,7 +166,7 @@ func (s *scene) mistakes() map[string]mistake {
 }
 
 // at has the settings of an agent with the control plane at that address.
-func at(address string) env { return env{"KCP_ADDR": address} }
+func at(address string) env { return env{"CONTROL_PLANE_ADDRESS": address} }
 
 // leaf has the settings of an agent with such a certificate.
 func (s *scene) leaf(opts testpki.Options) env {
@@ -199,10 +199,10 @@ func TestCheckBesideAnAgent(t *testing.T) {
 	maps.Copy(env, lab.VolumeEnv(volume))
 	maps.Copy(env, map[string]string{
 		"MANAGERS": manager, "INSTANCE": "agent-0", "HEARTBEAT_INTERVAL": "2s", "CANARY_INTERVAL": "1s",
-		"RESEND_RESYNC": "0s", "KCP_ADDR": s.plane.Addr,
+		"RESEND_RESYNC": "0s", "CONTROL_PLANE_ADDRESS": s.plane.Addr,
 	})
 	s.checkBefore(canary, env)
-	agent := lab.StartAgent(t, volume, env["KCP_ADDR"], lab.AgentOptions{Env: env})
+	agent := lab.StartAgent(t, volume, env["CONTROL_PLANE_ADDRESS"], lab.AgentOptions{Env: env})
 	lab.Register(t, s.runtime, "check", agent.WebhookPort, s.pki.CA.PEM,
 		admission.ConfigurationOptions{Canary: canary.Lease}, watchedConfigMaps())
 	lab.Eventually(t, lab.Patience, "the runtime is fresh", func() bool {

@@ -40,7 +40,7 @@ func newLostPath(t *testing.T, fault, protocol string) *lostPath {
 	material := pki.ServerMaterial()
 	watched := lab.Must(fleet.New(fleet.Options{}))
 	socket := lab.Must(new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0"))
-	events := lab.Must(listener.New(listener.FromTLSWithRoots(keys.Roots(material), listener.PeerOptions{}), listener.InsecureAllowAll(),
+	events := lab.Must(listener.New(listener.FromTLS(keys.Roots(material), listener.PeerOptions{}), listener.InsecureAllowAll(),
 		map[core.Manager]core.Handler{manager: core.HandlerFunc(func(context.Context, core.Delivery) error { return nil })},
 		listener.Options{Listener: socket, TLS: keys.ServerTLSConfig(material), Fleet: watched}))
 	lab.Run(t, "listener", events.Start)
@@ -50,7 +50,7 @@ func newLostPath(t *testing.T, fault, protocol string) *lostPath {
 	}
 	t.Cleanup(s.relay.Close)
 	env := map[string]string{
-		"KCP_PROTOCOL": protocol, "KCP_CONTRACT": string(contract.V3), "MANAGERS": manager, "HEARTBEAT_INTERVAL": seldom.String(),
+		"CONTROL_PLANE_PROTOCOL": protocol, "CONTROL_PLANE_CONTRACT": string(contract.V3), "MANAGERS": manager, "HEARTBEAT_INTERVAL": seldom.String(),
 	}
 	s.agent = lab.StartAgent(t, pki.RuntimeVolume(runtime, domain), s.relay.Addr(), lab.AgentOptions{Env: env})
 	s.await(fleet.Unproved)
@@ -119,7 +119,7 @@ func TestStalledAgent(t *testing.T) {
 	)
 	s := newScene(t)
 	agent := lab.StartAgent(t, s.pki.RuntimeVolume(runtime, domain), s.plane.Addr, lab.AgentOptions{
-		Env: map[string]string{"KCP_CONTRACT": "v3", "MANAGERS": manager, "RESEND_RESYNC": "0s"},
+		Env: map[string]string{"CONTROL_PLANE_CONTRACT": "v3", "MANAGERS": manager, "RESEND_RESYNC": "0s"},
 	})
 	lab.Eventually(t, lab.Patience, "the first resync", func() bool { return s.resyncs.Load() > 0 })
 	lab.Register(t, s.runtime, "runtime-watcher", agent.WebhookPort, s.pki.CA.PEM, admission.ConfigurationOptions{}, watchedConfigMaps())

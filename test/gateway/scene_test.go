@@ -141,7 +141,7 @@ func newNetwork(t *testing.T) *network {
 	open := options
 	open.Lax = true
 	n.fronts = map[way]string{
-		native:        n.listen(t, listener.FromTLSWithRoots(roots, listener.PeerOptions{}), verified),
+		native:        n.listen(t, listener.FromTLS(roots, listener.PeerOptions{}), verified),
 		byCertificate: lab.StartGateway(t, options).Addr, byAddress: lab.StartGateway(t, nearby).Addr, lax: lab.StartGateway(t, open).Addr,
 	}
 	return n

@@ -36,7 +36,7 @@ type scene struct {
 func newScene(t *testing.T, env map[string]string) *scene {
 	t.Helper()
 	lab.SkipShort(t)
-	all := map[string]string{"KCP_CONTRACT": "v3", "SETTLE": "1ms", "LOG_LEVEL": "debug", "HEARTBEAT_INTERVAL": "1h"}
+	all := map[string]string{"CONTROL_PLANE_CONTRACT": "v3", "SETTLE": "1ms", "LOG_LEVEL": "debug", "HEARTBEAT_INTERVAL": "1h"}
 	maps.Copy(all, env)
 	s := &scene{pki: lab.NewPKI(t)}
 	plane := lab.StartPlane(t, s.pki, lab.PlaneOptions{}, manager)

@@ -229,7 +229,7 @@ func runBesieged(ctx context.Context) error {
 		return err
 	})
 	var tooFast atomic.Int64
-	server := lab.Must(listener.New(listener.FromTLSWithRoots(keys.Roots(material), listener.PeerOptions{}),
+	server := lab.Must(listener.New(listener.FromTLS(keys.Roots(material), listener.PeerOptions{}),
 		listener.InsecureAllowAll(), map[core.Manager]core.Handler{manager: handler}, listener.Options{
 			Addr: s.Addr, TLS: keys.ServerTLSConfig(material), Logger: log,
 			MaxConnections: maxBesieged,

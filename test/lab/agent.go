@@ -73,7 +73,7 @@ func StartAgent(t testing.TB, volume *testpki.Volume, controlPlane string, opts 
 		metrics = FreePort(t)
 	}
 	env := VolumeEnv(volume)
-	env["WEBHOOK_PORT"], env["METRICS_PORT"], env["KCP_ADDR"] = strconv.Itoa(webhook), strconv.Itoa(metrics), controlPlane
+	env["WEBHOOK_PORT"], env["METRICS_PORT"], env["CONTROL_PLANE_ADDRESS"] = strconv.Itoa(webhook), strconv.Itoa(metrics), controlPlane
 	env["RESEND_AFTER"] = "0s" // Tests count events: nothing is sent twice unless a test asks for it.
 	maps.Copy(env, opts.Env)
 	a := &Agent{

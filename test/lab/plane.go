@@ -88,7 +88,7 @@ func StartPlane(t testing.TB, pki *PKI, opts PlaneOptions, managers ...core.Mana
 		verifier = listener.InsecureAllowAll()
 	}
 	pool := pki.CA.Pool()
-	peers := listener.FromTLSWithRoots(func() *x509.CertPool { return pool }, listener.PeerOptions{})
+	peers := listener.FromTLS(func() *x509.CertPool { return pool }, listener.PeerOptions{})
 	p.front = StartFront(t, pki, Must(listener.New(peers, verifier, handlers, opts.Listener)))
 	p.relay = Must(NewRelay(p.Addr, 0, p.front.Addr))
 	t.Cleanup(p.relay.Close)

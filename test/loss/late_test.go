@@ -31,8 +31,8 @@ func TestLateCommitsAreSeen(t *testing.T) {
 	runtime, pki := newWorld(t)
 	var scenes []*late
 	for name, env := range map[string]map[string]string{
-		"v1": {"KCP_CONTRACT": "v1"}, "v2": {"KCP_CONTRACT": "v2"}, "v3": {"KCP_CONTRACT": "v3"},
-		sourceInformer: {"KCP_CONTRACT": "v3", "SOURCE": sourceInformer},
+		"v1": {"CONTROL_PLANE_CONTRACT": "v1"}, "v2": {"CONTROL_PLANE_CONTRACT": "v2"}, "v3": {"CONTROL_PLANE_CONTRACT": "v3"},
+		sourceInformer: {"CONTROL_PLANE_CONTRACT": "v3", "SOURCE": sourceInformer},
 	} {
 		l := newLate(t, runtime, pki, name, env)
 		l.plan(t, delays)

@@ -110,7 +110,7 @@ func (s *scene) startAgent(volume *testpki.Volume, source map[string]string, rep
 	s.t.Helper()
 	env := maps.Clone(source)
 	maps.Copy(env, map[string]string{
-		"KCP_CONTRACT": "v3", "MANAGERS": manager, "HEARTBEAT_INTERVAL": heartbeat.String(),
+		"CONTROL_PLANE_CONTRACT": "v3", "MANAGERS": manager, "HEARTBEAT_INTERVAL": heartbeat.String(),
 		"SETTLE": settle.String(), "RESEND_AFTER": resend.String(),
 		"RESEND_RESYNC": (patienceOfAPIServer + 2*time.Second).String(), "INSTANCE": "agent-" + strconv.Itoa(replica),
 	})
@@ -129,7 +129,7 @@ func (s *scene) startNaive(volume *testpki.Volume) *sender {
 	ca, cert, key := volume.Paths()
 	port := lab.FreePort(s.t)
 	process := lab.NewProcess(s.t, "naive forwarder", lab.Build(s.t, "test/lab/today/skrwebhook"), []string{
-		"WEBHOOK_PORT=" + strconv.Itoa(port), "KCP_ADDR=" + s.path.Addr(), "KCP_CONTRACT=v2", "CA_CERT=" + ca, "TLS_CERT=" + cert, "TLS_KEY=" + key,
+		"WEBHOOK_PORT=" + strconv.Itoa(port), "CONTROL_PLANE_ADDRESS=" + s.path.Addr(), "CONTROL_PLANE_CONTRACT=v2", "CA_CERT=" + ca, "TLS_CERT=" + cert, "TLS_KEY=" + key,
 	})
 	process.Launch()
 	return &sender{Process: process, port: port}

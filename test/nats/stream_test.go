@@ -210,7 +210,7 @@ func TestCheck(t *testing.T) {
 		watched := lab.Must(fleet.New(fleet.Options{}))
 		stop := consume(t, b.Operator(manager), new(lab.Arrivals), natsjetstream.Options{Fleet: watched})
 		sound := map[string]string{
-			"TRANSPORT": "nats", "KCP_ADDR": b.Nodes[0].Addr, "MANAGERS": string(manager), "FORWARD_TIMEOUT": "10s",
+			"TRANSPORT": "nats", "CONTROL_PLANE_ADDRESS": b.Nodes[0].Addr, "MANAGERS": string(manager), "FORWARD_TIMEOUT": "10s",
 		}
 		maps.Copy(sound, lab.VolumeEnv(pki.RuntimeVolume(string(attacker), lab.RuntimeDomain(attacker))))
 		check := func(name string, change map[string]string, code int, line string) {
@@ -231,8 +231,8 @@ func TestCheck(t *testing.T) {
 		check("wrong CA", map[string]string{"CA_CERT": other["CA_CERT"]}, 1, `FAIL  TLS .*unknown authority.*CA_CERT`)
 		other["CA_CERT"] = sound["CA_CERT"]
 		check("untrusted client", other, 1, `FAIL  TLS .*want a control plane that accepts TLS_CERT`)
-		check("wrong name", map[string]string{"KCP_SERVER_NAME": "other"}, 1, `FAIL  TLS .*set KCP_SERVER_NAME`)
-		check("closed port", map[string]string{"KCP_ADDR": lab.Address(lab.FreePort(t))}, 1, `FAIL  connection .*refused`)
+		check("wrong name", map[string]string{"CONTROL_PLANE_SERVER_NAME": "other"}, 1, `FAIL  TLS .*set CONTROL_PLANE_SERVER_NAME`)
+		check("closed port", map[string]string{"CONTROL_PLANE_ADDRESS": lab.Address(lab.FreePort(t))}, 1, `FAIL  connection .*refused`)
 		check("no user", lab.VolumeEnv(pki.RuntimeVolume(string(victim), lab.RuntimeDomain(victim))), 1,
 			`FAIL  TLS .*Authorization Violation.*want a user with a SAN of TLS_CERT`)
 		check("no right", map[string]string{"MANAGERS": "nobody"}, 1, `FAIL  heartbeat .*forbidden.*add this manager to the user`)

@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
-	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
+	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus/watchermetrics"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
@@ -52,9 +52,9 @@ func newScene(t *testing.T) *scene {
 	s := &scene{
 		plane: lab.SharedAPIServer(t, apiserver.Options{}), registry: prom.NewPedanticRegistry(), fleet: lab.Must(fleet.New(fleet.Options{})),
 	}
-	opts := prometheus.Options{Managers: []core.Manager{manager}, PerRuntime: 10}
-	measured := lab.Must(prometheus.NewListener(s.registry, opts))
-	lab.NoError(t, prometheus.RegisterFleet(s.registry, s.fleet, opts))
+	opts := watchermetrics.Options{Managers: []core.Manager{manager}, PerRuntime: 10}
+	measured := lab.Must(watchermetrics.NewListener(s.registry, opts))
+	lab.NoError(t, watchermetrics.RegisterFleet(s.registry, s.fleet, opts))
 	pki, canary := lab.NewPKI(t), lab.NewCanary(t, s.plane, "live")
 	operator := lab.StartPlane(t, pki, lab.PlaneOptions{Listener: listener.Options{Fleet: s.fleet, Hooks: measured.Hooks}}, manager)
 	maps.Copy(canary.Env, map[string]string{"MANAGERS": manager, "HEARTBEAT_INTERVAL": "1s", "CANARY_INTERVAL": "1s"})

@@ -25,7 +25,7 @@ import (
 	"github.com/prometheus/common/model"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream"
-	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
+	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus/watchermetrics"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/runtimes"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
@@ -47,7 +47,7 @@ func catalog(t testing.TB) []metric {
 	t.Helper()
 	all := ofProgram()
 	for _, golden := range []string{"agent.prom", "listener.prom"} {
-		all = append(all, metricsIn(parse(t, test.Read(t, "adapters/prometheus/testdata/"+golden)))...)
+		all = append(all, metricsIn(parse(t, test.Read(t, "adapters/prometheus/watchermetrics/testdata/"+golden)))...)
 	}
 	all = append(all, metricsIn(lab.Must(touched(t).Gather()))...)
 	slices.SortFunc(all, func(a, b metric) int { return strings.Compare(a.name, b.name) })
@@ -92,12 +92,12 @@ func labelsOf(family *dto.MetricFamily) (names []string) {
 // touched has every metric of the informer of an agent, of a consumer, of a fleet and of installations.
 func touched(t testing.TB) *prom.Registry {
 	t.Helper()
-	registry, opts := prom.NewPedanticRegistry(), prometheus.Options{PerRuntime: 1}
-	informed := lab.Must(prometheus.NewInformer(opts))
+	registry, opts := prom.NewPedanticRegistry(), watchermetrics.Options{PerRuntime: 1}
+	informed := lab.Must(watchermetrics.NewInformer(opts))
 	informed.Observed(hook.Observation{Manager: "kyma", Decision: "accepted"})
 	informed.Failed(hook.WatchFailure{Manager: "kyma", Reason: "forbidden"})
 	informed.Proved(hook.Proof{Manager: "kyma"})
-	hooks := natsjetstream.Hooks(lab.Must(prometheus.NewConsumer(registry, opts)))
+	hooks := natsjetstream.Hooks(lab.Must(watchermetrics.NewConsumer(registry, opts)))
 	hooks.Concluded(hook.Conclusion{Manager: "kyma", Fate: "terminated", Reason: "malformed"})
 	hooks.Backlog(hook.Backlog{Manager: "kyma"})
 	hooks.Redelivered(hook.Redelivery{Manager: "kyma"})
@@ -113,8 +113,8 @@ func touched(t testing.TB) *prom.Registry {
 			NeverHeard: map[core.Manager][]core.RuntimeID{"kyma": {"runtime-1"}}, Phase: "Confirming",
 		}
 	}
-	lab.NoError(t, errors.Join(registry.Register(informed), prometheus.RegisterFleet(registry, watched, opts),
-		prometheus.RegisterInstallations(registry, installed, opts)))
+	lab.NoError(t, errors.Join(registry.Register(informed), watchermetrics.RegisterFleet(registry, watched, opts),
+		watchermetrics.RegisterInstallations(registry, installed, opts)))
 	return registry
 }
 
@@ -174,7 +174,7 @@ func newVocabulary(t testing.TB) vocabulary {
 	canary := of("core/heartbeat.go", "^Canary(Alive|Lost|Failing)$")
 	dropped := of("internal/httpserver/connections.go", "^reason")
 	meaning := of("core/contract/meaning.go", "^reason")
-	refused := slices.Concat(of("adapters/httpmtls/errors.go", "^reason"), meaning, of(shared, "."), anything)
+	refused := slices.Concat(of("adapters/httpmtls/errors.go", "^reason"), of("internal/proxy/proxy.go", "^Reason"), meaning, of(shared, "."), anything)
 	source := slices.Concat(
 		of("adapters/controllerruntime/domain.go", "^[Rr]eason"), of("adapters/controllerruntime/mapfunc.go", "^[Rr]eason"))
 	v := vocabulary{}
@@ -190,7 +190,7 @@ func newVocabulary(t testing.TB) vocabulary {
 		{agents + "events_dropped_total", "reason"}:   {of("core/outbox/counts.go", "^[Rr]eason"), refused},
 		{agents + "canary_state", "state"}:            {canary},
 		{agents + "canary_duration_seconds", "state"}: {canary},
-		{"", "decision"}: {accepted, of("adapters/admission/decision.go", "."), of("adapters/prometheus/agentwebhook.go", "^decision")},
+		{"", "decision"}: {accepted, of("adapters/admission/decision.go", "."), of("adapters/prometheus/watchermetrics/agentwebhook.go", "^decision")},
 		{agents + "admission_owner_problems_total", "problem"}: {in("adapters/admission/decision.go", `problem :?= "(\w+)"`)},
 		{agents + "admission_refusals_total", "reason"}: {
 			in("adapters/admission/refusal.go", `(?:&refusal\{[^,]+, |reason :?= )"(\w+)"`),
@@ -217,7 +217,7 @@ func newVocabulary(t testing.TB) vocabulary {
 			none, issuing, of("controlplane/runtimes/failure.go", "^reason"), of(installation, "^reason"),
 		},
 		{installs + "ca_phase", "phase"}:          {of("controlplane/certificates/plan.go", "^[pP]hase")},
-		{installs + "runtime_problem", "problem"}: {of("adapters/prometheus/installations.go", "^problem")},
+		{installs + "runtime_problem", "problem"}: {of("adapters/prometheus/watchermetrics/installations.go", "^problem")},
 	} {
 		all := slices.Concat(values...)
 		slices.Sort(all)
@@ -299,9 +299,9 @@ list with the metrics of running processes. Alerts and dashboards are in [deploy
 | process | endpoint | metrics |
 | --- | --- | --- |
 | agent | ` + "`METRICS_PORT`, 2112, `/metrics`" + ` | ` + "`runtime_watcher_agent_*`, `go_*`, `process_*`" + ` |
-| operator | the metrics server of its manager, after ` + "`prometheus.NewListener`" + ` and ` + "`prometheus.RegisterFleet`" + ` | ` + "`runtime_watcher_listener_*`, `runtime_watcher_fleet_*`" + ` |
-| operator with [NATS](../platforms/nats.md) | the same, after ` + "`prometheus.NewConsumer`" + ` | ` + "`runtime_watcher_consumer_*`" + ` |
-| operator that installs agents | the same, after ` + "`prometheus.RegisterInstallations`" + ` | ` + "`runtime_watcher_installation_*`" + ` |
+| operator | the metrics server of its manager, after ` + "`watchermetrics.NewListener`" + ` and ` + "`watchermetrics.RegisterFleet`" + ` | ` + "`runtime_watcher_listener_*`, `runtime_watcher_fleet_*`" + ` |
+| operator with [NATS](../platforms/nats.md) | the same, after ` + "`watchermetrics.NewConsumer`" + ` | ` + "`runtime_watcher_consumer_*`" + ` |
+| operator that installs agents | the same, after ` + "`watchermetrics.RegisterInstallations`" + ` | ` + "`runtime_watcher_installation_*`" + ` |
 | operator, from controller-runtime | the same | ` + "`controller_runtime_*`, `workqueue_*`, `leader_election_master_status`" + ` |
 | API server of a runtime | its own ` + "`/metrics`" + ` | ` + "`apiserver_admission_webhook_*`" + ` |
 

@@ -366,7 +366,7 @@ func (l lease) write(ctx context.Context, nonce string) ([]string, error) {
 		return nil, ctx.Err()
 	}
 	text, err := a.ask(ctx, canary.Path, fmt.Sprintf(`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1",`+
-		`"object":{"metadata":{"annotations":{%q:%q}}}}}`, "operator.kyma-project.io/canary-nonce", nonce))
+		`"object":{"metadata":{"annotations":{%q:%q}}}}}`, "runtime-watcher/canary-nonce", nonce))
 	if err != nil {
 		l.writer.history.Missed()
 		return nil, ctx.Err() // The write succeeds without the webhook.

@@ -151,7 +151,7 @@ func (o *operator) peers() listener.Peers {
 	if o.world.plan.Gateway {
 		return listener.FromXFCC(listener.InsecureAnyProxy(), roots, listener.PeerOptions{})
 	}
-	return listener.FromTLSWithRoots(roots, listener.PeerOptions{})
+	return listener.FromTLS(roots, listener.PeerOptions{})
 }
 
 func (o *operator) newController(manager core.Manager) *controller {

@@ -53,8 +53,10 @@ type WatcherSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == '' || !format.dns1123Label().validate(self).hasValue()",message="must be a DNS-1123 label: lower case letters, digits and '-', beginning and ending with a letter or digit"
 	Manager string `json:"manager,omitempty"`
 
-	// The service in the control plane that gets the events.
-	ServiceInfo Service `json:"serviceInfo"`
+	// The service in the control plane that gets the events. Required if the operator makes routes.
+	//
+	// +optional
+	ServiceInfo Service `json:"serviceInfo,omitempty,omitzero"`
 
 	// Labels that an object must all have to be watched, before or after a change. Without any,
 	// every object is watched.
@@ -101,8 +103,10 @@ type WatcherSpec struct {
 	// +kubebuilder:validation:Enum=spec;status
 	Field string `json:"field,omitempty"`
 
-	// The gateways through which the events arrive.
-	Gateway GatewayConfig `json:"gateway"`
+	// The gateways through which the events arrive. Required if the operator makes routes.
+	//
+	// +optional
+	Gateway GatewayConfig `json:"gateway,omitempty,omitzero"`
 }
 
 // LabelValue is the value of a label.

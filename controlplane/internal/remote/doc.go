@@ -1,9 +1,7 @@
-// Package remote bounds the costs that the administrator of a runtime can cause in the control
-// plane. The administrator may run a program in place of the API server. All that comes from a
-// runtime is read through it.
+// Package remote bounds texts of a runtime that the control plane logs, stores or puts in a status.
+// The administrator of a runtime chooses these texts. Package remote of adapters/controllerruntime
+// bounds what the answers of its API server cost.
 //
-//   - [Distrust] bounds connections, headers and answers of a runtime. [Budgets] bound their costs
-//     in one reconcile and in the process.
-//   - [Text] and [Error] bound texts before they are logged, stored or put in a status.
+//   - [Text] and [Error] bound texts.
 //   - [Managers] and [Token] read names, and [Sum] keeps an identity without its text.
 package remote

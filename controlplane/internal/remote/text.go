@@ -7,11 +7,10 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/internal/defaults"
+	"github.com/runtime-watcher/runtime-watcher/internal/shorttext"
 )
 
 const (
-	// maxText bounds texts, in bytes. A condition has at most 32,768.
-	maxText = 4000
 	// MaxNote is the longest note of an Event (events.k8s.io/v1), in bytes.
 	MaxNote = 1000
 	// maxToken bounds a word that is kept, in bytes.
@@ -19,30 +18,14 @@ const (
 )
 
 // Text cuts a text at 4,000 bytes.
-func Text(text string) string { return TextOf(text, maxText) }
+func Text(text string) string { return shorttext.Cut(text, shorttext.Most) }
 
 // TextOf cuts a text at that many bytes, and replaces the rest by an ellipsis. The result does not
 // keep the text in memory.
-func TextOf(text string, most int) string {
-	if len(text) <= most {
-		return text
-	}
-	return strings.ToValidUTF8(text[:most], "") + "…"
-}
+func TextOf(text string, most int) string { return shorttext.Cut(text, most) }
 
 // Error returns err, or an error with a bounded text that wraps err.
-func Error(err error) error {
-	if err == nil || len(err.Error()) <= maxText {
-		return err
-	}
-	return short{err}
-}
-
-type short struct{ error }
-
-func (s short) Error() string { return Text(s.error.Error()) }
-
-func (s short) Unwrap() error { return s.error }
+func Error(err error) error { return shorttext.Error(err) }
 
 // Managers returns those of the names that are valid, each once. It returns at most 100, which is
 // the most that an agent accepts.

@@ -242,7 +242,7 @@ func listen(
 	leaf := lab.Must(ca.Server("operator", testpki.Options{}))
 	server := lab.Material(leaf, ca)
 	opts.Listener = lab.Must(net.Listen("tcp", "127.0.0.1:0"))
-	address, peers := opts.Listener.Addr().String(), listener.FromTLSWithRoots(keys.Roots(server), listener.PeerOptions{})
+	address, peers := opts.Listener.Addr().String(), listener.FromTLS(keys.Roots(server), listener.PeerOptions{})
 	if gateway {
 		volume, nginx := testpki.NewVolume(t.TempDir()), lab.GatewayOptions{Upstream: address}
 		lab.NoError(t, volume.Write(testpki.Files(leaf, ca)))

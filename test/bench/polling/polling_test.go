@@ -315,7 +315,7 @@ func (o *operator) listen(ctx context.Context) (string, error) {
 	material := lab.Must(keys.NewFiles(o.Keys, keys.FilesOptions{}))
 	watched := lab.Must(fleet.New(fleet.Options{}))
 	socket := lab.Must(new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0"))
-	events := lab.Must(listener.New(listener.FromTLSWithRoots(keys.Roots(material), listener.PeerOptions{}),
+	events := lab.Must(listener.New(listener.FromTLS(keys.Roots(material), listener.PeerOptions{}),
 		lab.Pinning(),
 		map[core.Manager]core.Handler{manager: o.source},
 		listener.Options{Listener: socket, TLS: keys.ServerTLSConfig(material), Fleet: watched, Hooks: listener.Hooks{

@@ -43,9 +43,9 @@ func TestCommitToReconcile(t *testing.T) {
 		env     map[string]string
 		p50, to time.Duration // limits of the median and of p99
 	}{
-		{"webhook", map[string]string{"KCP_CONTRACT": "v3"}, 110 * time.Millisecond, 150 * time.Millisecond},
-		{"webhook without settle time", map[string]string{"KCP_CONTRACT": "v3", "SETTLE": "0s"}, 10 * time.Millisecond, 50 * time.Millisecond},
-		{"informer", map[string]string{"KCP_CONTRACT": "v3", "SOURCE": "informer"}, 10 * time.Millisecond, 50 * time.Millisecond},
+		{"webhook", map[string]string{"CONTROL_PLANE_CONTRACT": "v3"}, 110 * time.Millisecond, 150 * time.Millisecond},
+		{"webhook without settle time", map[string]string{"CONTROL_PLANE_CONTRACT": "v3", "SETTLE": "0s"}, 10 * time.Millisecond, 50 * time.Millisecond},
+		{"informer", map[string]string{"CONTROL_PLANE_CONTRACT": "v3", "SOURCE": "informer"}, 10 * time.Millisecond, 50 * time.Millisecond},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			fromRequest, fromAnswer, stale := measure(t, runtime, pki, row.env)

@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
+	"github.com/runtime-watcher/runtime-watcher/controlplane/config/crd"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/names"
 	"github.com/runtime-watcher/runtime-watcher/test"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
@@ -97,6 +99,38 @@ func objects(t *testing.T, text string) map[string]*unstructured.Unstructured {
 	return all
 }
 
+// TestChartHasTheNamesOfAnOperator compares the chart with the functions of the module controlplane.
+func TestChartHasTheNamesOfAnOperator(t *testing.T) {
+	for values, n := range map[string]names.Names{
+		"":                              {},
+		"names.group=fleet.example.com": {Group: "fleet.example.com"},
+		"names.group=operator.acme.io,names.kind=FleetWatch":          {Group: "operator.acme.io", Kind: "FleetWatch"},
+		"names.prefix=acme.io,names.webhookDomain=hooks.acme.io":      {Prefix: "acme.io", WebhookDomain: "hooks.acme.io"},
+		"names.group=a.io,names.kind=Watch,names.plural=fleetwatches": {Group: "a.io", Kind: "Watch", Plural: "fleetwatches"},
+	} {
+		text := render(t, controlPlane, "crd.keep=false", values)
+		have, n := objects(t, text), n.WithDefaults()
+		definition := "CustomResourceDefinition " + n.Plural + "." + n.Group
+		want := objects(t, string(rig.Must(crd.Watchers(n))))
+		rig.Same(t, definition, want[definition], have[definition])
+
+		resources := map[string]bool{}
+		for _, rule := range have["ClusterRole runtime-watcher-controlplane"].Object["rules"].([]any) {
+			if groups := rule.(map[string]any)["apiGroups"].([]any); slices.Contains(groups, any(n.Group)) {
+				for _, resource := range rule.(map[string]any)["resources"].([]any) {
+					resources[resource.(string)] = true
+				}
+			}
+		}
+		rig.Same(t, "resources of "+n.Group, map[string]bool{
+			n.Plural: true, n.Plural + "/status": true, n.Plural + "/finalizers": true,
+		}, resources)
+		if n.Group != "operator.kyma-project.io" && strings.Contains(text, "kyma") {
+			t.Errorf("with %s, the chart has a name of another project:\n%s", values, text)
+		}
+	}
+}
+
 // TestChartsAreThatOfKustomize compares the objects of the charts with those of kustomize.
 func TestChartsAreThatOfKustomize(t *testing.T) {
 	for _, row := range []struct {
@@ -112,10 +146,27 @@ func TestChartsAreThatOfKustomize(t *testing.T) {
 			maps.Copy(base, objects(t, copies(t)[controlPlane+"/files/rules.yaml"]))
 		}
 		delete(base, "Namespace "+namespace) // A release is stored in its namespace, so that a chart cannot create it.
+		if row.folder != "deploy/controlplane" {
+			marks(t, base, "manifests")
+			marks(t, have, "helm")
+		}
 		rig.Same(t, "objects of "+row.folder, base, have)
 		if len(base) < row.least {
 			t.Errorf("only %d objects of %s to compare", len(base), row.folder)
 		}
+	}
+}
+
+// marks wants the mark of an owner on each object, and removes it. An installer of a control plane neither takes nor
+// removes objects of another owner.
+func marks(t *testing.T, objects map[string]*unstructured.Unstructured, owner string) {
+	t.Helper()
+	const mark = "operator.kyma-project.io/installed-by"
+	for name, object := range objects {
+		annotations := object.GetAnnotations()
+		rig.Same(t, "owner of "+name, owner, annotations[mark])
+		delete(annotations, mark)
+		object.SetAnnotations(annotations)
 	}
 }
 
@@ -190,7 +241,7 @@ func TestValues(t *testing.T) {
 		"image.pullSecrets={mine}":                  "- name: mine",
 		"controlPlane.address=kcp.example.com:8443": "{protocol: TCP, port: 8443}",
 		"managers={a,b}":                            `{name: MANAGERS, value: "a,b"}`,
-		"env.KCP_CONTRACT=v2":                       `{name: KCP_CONTRACT, value: "v2"}`,
+		"env.CONTROL_PLANE_CONTRACT=v2":             `{name: CONTROL_PLANE_CONTRACT, value: "v2"}`,
 		"tls.secretName=other":                      "secretName: other",
 		"replicas=3":                                "replicas: 3",
 		"resources.limits.memory=96Mi":              "memory: 96Mi",
@@ -235,7 +286,7 @@ func TestSchemaRefusesMistakes(t *testing.T) {
 	}
 	refused(exampleValues(),
 		"controlPlane.address=", "controlPlane.address=https://kcp.example.com", "controlPlane.host=kcp:443", "source=informer", "managers={Not-A-Label}",
-		"image.digest=latest", "replicas=0", "canary=true", "unknown=1", "env.TRANSPORT=NATS", "env.TRANSPORT=nats,env.KCP_CONTRACT=v2",
+		"image.digest=latest", "replicas=0", "canary=true", "unknown=1", "env.TRANSPORT=NATS", "env.TRANSPORT=nats,env.CONTROL_PLANE_CONTRACT=v2",
 		"env.TRANSPORT=nats,env.CONTRACT_FALLBACK=v2")
 	refused(informerValues(t),
 		"source=webhook", "informer.watchers[0].kind=Deployment", "informer.replicas=0",
@@ -279,7 +330,7 @@ func TestServerAccepts(t *testing.T) {
 		namespace, chart string
 		values           []string
 	}{
-		{namespace, agent, append(exampleValues(), "replicas=3", "env.KCP_CONTRACT=v2", "priorityClassName=system-cluster-critical")},
+		{namespace, agent, append(exampleValues(), "replicas=3", "env.CONTROL_PLANE_CONTRACT=v2", "priorityClassName=system-cluster-critical")},
 		{namespace, agent, append(exampleValues(), "env.TRANSPORT=nats", "canary.enabled=false")},
 		{namespace, agent, informerValues(t)},
 		{namespace, controlPlane, account},

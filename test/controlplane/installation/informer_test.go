@@ -157,7 +157,7 @@ func (w *world) watchesWithItsSettings(objects ...client.Object) {
 		w.t.Error("the agent has no token")
 	}
 	managers := strings.Fields(w.managers())
-	env := map[string]string{"KCP_SERVER_NAME": "localhost", "MANAGERS": strings.Join(managers, ",")}
+	env := map[string]string{"CONTROL_PLANE_SERVER_NAME": "localhost", "MANAGERS": strings.Join(managers, ",")}
 	rig.UseAccount(w.t, w.plane, client.ObjectKey{Namespace: w.namespace, Name: pod.ServiceAccountName}, "INFORMER", env)
 	for _, variable := range container.Env {
 		if slices.Contains([]string{"SOURCE", "WATCHERS", "EXCLUDED_NAMESPACES"}, variable.Name) {
@@ -170,7 +170,7 @@ func (w *world) watchesWithItsSettings(objects ...client.Object) {
 	agent := rig.StartAgent(w.t, volume, control.Addr, rig.AgentOptions{Env: env})
 	defer agent.Kill()
 	maps.Copy(env, rig.VolumeEnv(volume))
-	env["KCP_ADDR"] = control.Addr
+	env["CONTROL_PLANE_ADDRESS"] = control.Addr
 	w.checks(env, "all watches can be established", "configmaps")
 	w.checks(env, "cannot list resource", "secrets")
 	for _, object := range objects {

@@ -76,7 +76,7 @@ func inOrder(w *world) {
 	w.endpoint()
 	rig.Same(w.t, "available", 1, int(w.is(w.install(), installation.Ready).Available))
 	writes = w.since()
-	rig.Same(w.t, "last write", "apply ValidatingWebhookConfiguration ", writes[len(writes)-1])
+	rig.Same(w.t, "last write", "create ValidatingWebhookConfiguration ", writes[len(writes)-1])
 	rig.Same(w.t, "webhooks", []string{"canary", "default.first"}, w.webhooks())
 	before := w.versions()
 	w.install()
@@ -179,11 +179,12 @@ func driftIsCorrected(w *world) {
 	policy, secret := get(w, installation.Name, &networkingv1.NetworkPolicy{}), get(w, secretName, &corev1.Secret{})
 	policy.Spec.Ingress = nil
 	w.now = w.now.Add(time.Hour)
+	// It has our mark, and can neither be changed nor become one of another type.
+	immutable := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: secretName, Annotations: secret.Annotations}, Immutable: new(true),
+	}
 	rig.NoError(w.t, errors.Join(w.client.Delete(w.t.Context(), secret),
-		// It can neither be changed nor become one of another type.
-		w.client.Create(w.t.Context(), &corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: secretName}, Immutable: new(true),
-		}),
+		w.client.Create(w.t.Context(), immutable),
 		w.client.Delete(w.t.Context(), get(w, installation.Name, &corev1.Service{}))))
 	w.drifts(policy)
 	get(w, installation.Name, &corev1.Service{})
@@ -345,7 +346,7 @@ func allNamesAreSet(w *world) {
 	for _, labels := range []map[string]string{selector, pod.Labels} {
 		rig.Same(w.t, "name of the pods", "my-agent", labels["app.kubernetes.io/name"])
 	}
-	address := slices.IndexFunc(pod.Spec.Containers[0].Env, func(v corev1.EnvVar) bool { return v.Name == "KCP_ADDR" })
+	address := slices.IndexFunc(pod.Spec.Containers[0].Env, func(v corev1.EnvVar) bool { return v.Name == "CONTROL_PLANE_ADDRESS" })
 	rig.Same(w.t, "address", "gateway.example.com:9443", pod.Spec.Containers[0].Env[address].Value)
 	if copied(nil) != nil || copied([]byte("{}")) == nil {
 		w.t.Error("the copy of a pull secret does not come and go with it")
@@ -427,9 +428,7 @@ func nothingIsLeft(w *world) {
 	w.is(w.uninstall(), installation.Progressing, "Namespace")
 	order := []string{
 		"delete ValidatingWebhookConfiguration ", "delete Deployment ", "delete Secret -tls", "delete PodDisruptionBudget ",
-		"delete Service ",
-		"delete RoleBinding -canary", "delete Role -canary", "delete Lease -canary", "delete NetworkPolicy -canary",
-		"delete NetworkPolicy ",
+		"delete Service ", "delete NetworkPolicy ",
 		"delete ServiceAccount ", "delete ConfigMap -managers", "delete Namespace ",
 	}
 	rig.Same(w.t, "removed objects", order, w.since())

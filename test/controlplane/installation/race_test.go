@@ -3,6 +3,7 @@ package installation
 import (
 	"cmp"
 	"flag"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -30,16 +31,25 @@ type race struct {
 // oneOfTwoInstallersWins lets two installers begin at the same time, over objects that both may
 // take. Each object is then of the same installer.
 func oneOfTwoInstallersWins(w *world) {
-	for name, prepare := range map[string]func(*race){
-		"unowned":           func(r *race) { r.setOwner("") },
-		"without-configmap": func(r *race) { r.setOwner(""); r.remove("ConfigMap") },
-		"of-a-former-owner": func(r *race) { r.setOwner("former") },
-		"nothing":           func(r *race) { r.remove("") },
+	for name, test := range map[string]struct {
+		prepare func(*race)
+		adopt   bool
+	}{
+		"unowned":           {func(r *race) { r.setOwner("") }, true},
+		"without-configmap": {func(r *race) { r.setOwner(""); r.remove("ConfigMap") }, true},
+		"of-a-former-owner": {func(r *race) { r.setOwner("former") }, false},
+		"nothing":           {func(r *race) { r.remove("") }, false},
 	} {
+		prepare := test.prepare
 		w.t.Run(name, func(t *testing.T) {
 			r := &race{world: newWorld(t, w.plane, "race-"+name), installers: map[string]*installation.Installer{}}
 			r.createNamespace()
 			r.installed()
+			if test.adopt {
+				for _, object := range r.objects() {
+					r.opts.Adopt = append(r.opts.Adopt, object.GetKind()+"/"+object.GetName())
+				}
+			}
 			for _, owner := range []string{"first", "second"} {
 				opts := r.opts
 				opts.Owner, opts.FormerOwners = owner, []string{"former"}
@@ -111,7 +121,8 @@ func (r *race) setOwner(owner string) {
 	r.t.Helper()
 	for _, object := range r.objects() {
 		before := object.DeepCopy()
-		annotations := object.GetAnnotations()
+		annotations := map[string]string{}
+		maps.Copy(annotations, object.GetAnnotations())
 		annotations[ownerLabel] = owner
 		if owner == "" {
 			delete(annotations, ownerLabel)

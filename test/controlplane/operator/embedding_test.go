@@ -20,7 +20,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
-	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
+	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus/watchermetrics"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
@@ -45,8 +45,8 @@ type kymas struct {
 
 // setUp embeds the listener with its metrics, and gives the reconciler the source of its events.
 func (k *kymas) setUp(mgr manager.Manager, addr string, secret keys.Paths, registry prom.Registerer) error {
-	opts := prometheus.Options{Managers: []core.Manager{"my-operator"}}
-	measured, err := prometheus.NewListener(registry, opts)
+	opts := watchermetrics.Options{Managers: []core.Manager{"my-operator"}}
+	measured, err := watchermetrics.NewListener(registry, opts)
 	if err != nil {
 		return err
 	}
@@ -85,7 +85,7 @@ func (k *kymas) setUp(mgr manager.Manager, addr string, secret keys.Paths, regis
 		return err
 	}
 
-	return errors.Join(prometheus.RegisterFleet(registry, k.watched, opts),
+	return errors.Join(watchermetrics.RegisterFleet(registry, k.watched, opts),
 		builder.ControllerManagedBy(mgr).For(kyma).WatchesRawSource(k.source).Complete(k))
 }
 

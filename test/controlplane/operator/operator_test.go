@@ -45,6 +45,7 @@ func TestManager(t *testing.T) {
 	rig.NoError(t, l.Client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kcp-system"}}))
 	t.Run("leader endpoint", l.testLeaderEndpoint)
 	t.Run("leader endpoint without rights", l.testLeaderWithoutRights)
+	t.Run("foreign slice", l.testForeignSlice)
 	t.Run("replicas of the guide", l.testReplicas)
 	t.Run("set-up of the guide", l.testEmbedding)
 }
@@ -173,6 +174,39 @@ func (l *lab) testLeaderEndpoint(t *testing.T) {
 	rig.Same(t, "endpoints after the end of the old leader", 1, len(rig.Stored(t, l.Client, leaderSlice, slice).Endpoints))
 	last()
 	is("")
+}
+
+// testForeignSlice has slices of others with the name of ours. The API server would merge the second one.
+func (l *lab) testForeignSlice(t *testing.T) {
+	for name, labels := range map[string]map[string]string{
+		"managed by another controller": {"endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io"},
+		"managed by nobody":             {"kubernetes.io/service-name": leaderService.Name},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_ = l.Client.Delete(t.Context(), &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{
+				Namespace: leaderSlice.Namespace, Name: leaderSlice.Name,
+			}})
+			foreign := &discoveryv1.EndpointSlice{
+				ObjectMeta:  metav1.ObjectMeta{Namespace: leaderSlice.Namespace, Name: leaderSlice.Name, Labels: labels},
+				AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"192.0.2.77"}}},
+				Ports: []discoveryv1.EndpointPort{{Name: new("events"), Port: new(int32(7))}},
+			}
+			rig.NoError(t, l.Client.Create(t.Context(), foreign))
+			endpoint := l.newEndpoint(leaderUser, controllerruntime.ReplicaEndpoint{
+				Address: "192.0.2.1", Ports: map[string]int32{"events": 8082},
+			}, controllerruntime.LeaderEndpointOptions{})
+			rig.Fails(t, "Start", endpoint.Start(t.Context()), leaderSlice.String(), "managed-by")
+			live := rig.Stored(t, l.Client, leaderSlice, &discoveryv1.EndpointSlice{})
+			rig.Same(t, "version of the slice", foreign.ResourceVersion, live.ResourceVersion)
+
+			// It is handed over on purpose.
+			live.Labels["endpointslice.kubernetes.io/managed-by"] = "runtime-watcher-leader"
+			rig.NoError(t, l.Client.Update(t.Context(), live))
+			stop := l.leads(t, "192.0.2.1", "first")
+			rig.Eventually(t, rig.Patience, "the replica leads", func() bool { return l.leaderAddress(t) == "192.0.2.1:8082" })
+			stop()
+		})
+	}
 }
 
 // testLeaderWithoutRights ends the operator instead of leaving it without an endpoint.

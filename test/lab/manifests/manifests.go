@@ -12,15 +12,27 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/config/crd"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/names"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/machine"
 )
 
-// Watchers returns the custom resource definition of Watchers, which the caller may change.
+// Watchers returns the custom resource definition of Watchers with the default names, which the
+// caller may change.
 func Watchers(t testing.TB) *apiextensionsv1.CustomResourceDefinition {
 	t.Helper()
+	return WatchersOf(t, names.Names{})
+}
+
+// WatchersOf is [Watchers] for an operator with names of its own.
+func WatchersOf(t testing.TB, n names.Names) *apiextensionsv1.CustomResourceDefinition {
+	t.Helper()
+	text, err := crd.Watchers(n)
+	if err != nil {
+		t.Fatalf("custom resource definition: %v", err)
+	}
 	definition := &apiextensionsv1.CustomResourceDefinition{}
-	if err := yaml.UnmarshalStrict(crd.Watchers(), definition); err != nil {
+	if err := yaml.UnmarshalStrict(text, definition); err != nil {
 		t.Fatalf("custom resource definition: %v", err)
 	}
 	return definition

@@ -357,7 +357,7 @@ func (o *operator) sourceOptions() controllerruntime.SourceOptions {
 // listen receives events over HTTP.
 func (o *operator) listen(context.Context) (manager.Runnable, *controllerruntime.Source[request], error) {
 	roots := keys.Roots(o.files)
-	peers := listener.FromTLSWithRoots(roots, listener.PeerOptions{})
+	peers := listener.FromTLS(roots, listener.PeerOptions{})
 	if o.Gateway != "" {
 		peers = listener.FromXFCC(listener.ProxyCertificate(roots, o.Gateway), roots, listener.PeerOptions{})
 	}

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"strings"
@@ -24,18 +25,36 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 	"github.com/runtime-watcher/runtime-watcher/internal/connect"
 	"github.com/runtime-watcher/runtime-watcher/internal/periodic"
+	"github.com/runtime-watcher/runtime-watcher/internal/proxy"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
 func (c *checker) controlPlane(ctx context.Context, link Link) {
 	to := connect.Target{Address: c.opts.ControlPlane.Address, ServerName: c.opts.ControlPlane.ServerName}
+	through, ok := c.proxy()
+	if !ok {
+		c.skip("the proxy cannot be used", "connection", "TLS", "heartbeat")
+		return
+	}
+	if through != nil {
+		to.Dial = through.DialContext
+	}
 	conn, err := connect.TCP(ctx, to)
-	if err != nil {
+	switch failed, ofProxy := errors.AsType[*proxy.Error](err); {
+	case ofProxy:
+		c.failFor("proxy", failed, lapsed())
+		c.skip("no way through the proxy", "connection", "TLS", "heartbeat")
+		return
+	case err != nil:
 		c.failFor("connection", err, unreachable())
 		c.skip("no connection", "TLS", "heartbeat")
 		return
+	case through != nil:
+		c.ok("proxy", "%s connects to %s", through.Address(), to.Address)
+		c.ok("connection", "%s, through the proxy", to.Address)
+	default:
+		c.ok("connection", "%s, at %s", to.Address, conn.RemoteAddr())
 	}
-	c.ok("connection", "%s, at %s", to.Address, conn.RemoteAddr())
 	if c.client == nil {
 		_ = conn.Close()
 		c.skip("the key material cannot be used", "TLS", "heartbeat")
@@ -55,6 +74,34 @@ func (c *checker) controlPlane(ctx context.Context, link Link) {
 	c.heartbeats(ctx, core.ForwarderFunc(c.sendOnce))
 }
 
+// proxy returns the way through the proxy, nil without one.
+func (c *checker) proxy() (through *proxy.Dialer, ok bool) {
+	to := c.opts.ControlPlane
+	if to.Proxy == "" {
+		return nil, true
+	}
+	const want, action = "http://host:port", "correct CONTROL_PLANE_PROXY or HTTPS_PROXY"
+	through, err := proxy.New(proxy.Options{Address: to.Proxy, Credentials: to.ProxyCredentials})
+	if err != nil {
+		c.fail("proxy", err.Error(), want, action)
+		return nil, false
+	}
+	return through, true
+}
+
+func lapsed() []advice {
+	const way = "a way through the proxy to CONTROL_PLANE_ADDRESS"
+	const user = "check the user and the password in CONTROL_PLANE_PROXY_CREDENTIALS or HTTPS_PROXY"
+	const rules = "let the proxy allow CONNECT to the host and port of CONTROL_PLANE_ADDRESS, and reach them"
+	const down = "check that the proxy runs, CONTROL_PLANE_PROXY or HTTPS_PROXY, and the network policy"
+	return []advice{
+		{isA[*fs.PathError], "a file with user:password", "mount it, or correct CONTROL_PLANE_PROXY_CREDENTIALS"},
+		{because(proxy.ReasonUnauthorized), way, user},
+		{because(proxy.ReasonRefused), way, rules},
+		{isAny, way, down},
+	}
+}
+
 func (c *checker) server(ctx context.Context, link Link) {
 	over, stop, err := link()
 	if err != nil {
@@ -69,17 +116,21 @@ func (c *checker) server(ctx context.Context, link Link) {
 
 func unreachable() []advice {
 	return []advice{
-		{isA[*net.DNSError], "a host name that resolves", "check KCP_ADDR, and the DNS of this cluster"},
-		{isAny, "an open port", "check KCP_ADDR, the listener or gateway, and the network policy"},
+		{isA[*net.DNSError], "a host name that resolves", "check CONTROL_PLANE_ADDRESS, and the DNS of this cluster"},
+		{isAny, "an open port", "check CONTROL_PLANE_ADDRESS, the listener or gateway, and the network policy"},
 	}
 }
 
 func untrusted() []advice {
-	const late, port = "a TLS handshake within 10s", "check that the port of KCP_ADDR serves TLS, and the network"
+	const hello = "; a NATS server with handshake_first wants NATS_HANDSHAKE_FIRST=true"
+	const late = "a TLS handshake within 10s"
+	const port = "check that the port of CONTROL_PLANE_ADDRESS serves TLS, and the network; " +
+		"if the path drops a ClientHello above 1,400 bytes, set GODEBUG=tlsmlkem=0" + hello
+	const first = "check the port in CONTROL_PLANE_ADDRESS, the gateway, and its limits" + hello
 	const user = "add the user of this runtime to the configuration of the NATS server, and reload it"
 	const refused = "check the CA bundle of the listener or gateway, and the validity of TLS_CERT"
-	const name = "correct KCP_ADDR, or set KCP_SERVER_NAME"
-	const otherCA = "correct CA_CERT, or KCP_ADDR if it names another host"
+	const name = "correct CONTROL_PLANE_ADDRESS, or set CONTROL_PLANE_SERVER_NAME"
+	const otherCA = "correct CA_CERT, or CONTROL_PLANE_ADDRESS if it names another host"
 	return []advice{
 		{is(nats.ErrAuthorization), "a user with a SAN of TLS_CERT as its name", user},
 		{isA[x509.HostnameError], "a certificate for the name of the control plane", name},
@@ -87,9 +138,10 @@ func untrusted() []advice {
 		{isRemote, "a control plane that accepts TLS_CERT", refused},
 		{is(context.DeadlineExceeded), late, port},
 		{is(os.ErrDeadlineExceeded), late, port},
-		{isA[tls.RecordHeaderError], "TLS", "check the port in KCP_ADDR: this one speaks another protocol"},
-		{is(io.EOF), "TLS", "check the port in KCP_ADDR, the gateway, and its limits"},
-		{isAny, "TLS 1.3", "check the port in KCP_ADDR, and the TLS versions of the gateway"},
+		{isA[tls.RecordHeaderError], "TLS", "check the port in CONTROL_PLANE_ADDRESS: this one speaks another protocol"},
+		{is(io.EOF), "TLS", first},
+		{is(nats.ErrTimeout), late, port},
+		{isAny, "TLS 1.3", "check the port in CONTROL_PLANE_ADDRESS, and the TLS versions of the gateway" + hello},
 	}
 }
 
@@ -146,13 +198,26 @@ func (c *checker) sendOnce(ctx context.Context, manager core.Manager, batch core
 	to := c.opts.ControlPlane
 	forwarder, err := httpmtls.NewForwarder(c.client, to.Address, c.opts.Contract, httpmtls.Options{
 		ServerName: to.ServerName, Protocol: to.Protocol, Timeout: c.opts.Outbox.ForwardTimeout,
-		UserAgent: "runtime-watcher-check",
+		UserAgent: "runtime-watcher-check", DialContext: c.dial(),
 	})
 	if err != nil {
 		return err
 	}
 	defer forwarder.Close() // It returns nil.
 	return forwarder.Forward(ctx, manager, batch)
+}
+
+// dial is nil without a proxy.
+func (c *checker) dial() func(ctx context.Context, network, address string) (net.Conn, error) {
+	to := c.opts.ControlPlane
+	if to.Proxy == "" {
+		return nil
+	}
+	through, err := proxy.New(proxy.Options{Address: to.Proxy, Credentials: to.ProxyCredentials})
+	if err != nil {
+		return nil // It connected through it before.
+	}
+	return through.DialContext
 }
 
 // probe begins and ends an epoch without events, so that a fleet adds no replica.
@@ -184,15 +249,15 @@ func refused() []advice {
 	const want = "202 Accepted"
 	violation, noStream := is(nats.ErrPermissionViolation), is(jetstream.ErrNoStreamResponse)
 	return []advice{
-		{forbidden(reasons.SANMismatch), want, "make the SAN of TLS_CERT and the annotation skr-domain equal"},
-		{forbidden("domain_ambiguous"), want, "correct skr-domain of the other runtime with this domain"},
-		{forbidden("domain_"), want, "correct the annotation skr-domain of this runtime in the control plane"},
+		{forbidden(reasons.SANMismatch), want, "make the SAN of TLS_CERT equal to the domain of this runtime in the control plane"},
+		{forbidden("domain_ambiguous"), want, "correct the domain annotation of the other runtime with this domain"},
+		{forbidden("domain_"), want, "correct the domain annotation of this runtime in the control plane"},
 		{forbidden(reasons.SourceMismatch), want, "issue TLS_CERT with the id of this runtime as Common Name"},
 		{violation, want, "add this manager to the user of this runtime, and reload the NATS server"},
-		{because(reasons.Forbidden), want, "check the name of this runtime and its annotation skr-domain"},
+		{because(reasons.Forbidden), want, "check the name of this runtime and its domain annotation in the control plane"},
 		{because(reasons.Unauthenticated), want, "check the CA bundle of the listener, and the header of the gateway"},
 		{noStream, want, "correct MANAGERS, or start the operator, which creates the stream"},
-		{because(reasons.UnknownManager), want, "correct MANAGERS, or the label managed-by of the Watcher"},
+		{because(reasons.UnknownManager), want, "correct MANAGERS, or the manager of the Watcher"},
 		{
 			because(reasons.UnknownContract), want,
 			"route /v3/ at the gateway, update the listener or set CONTRACT_FALLBACK",

@@ -72,14 +72,14 @@ func TestEndOfAConnection(t *testing.T) {
 func TestActionOfARefusal(t *testing.T) {
 	t.Parallel()
 	for action, err := range map[string]reasoned{
-		"make the SAN of TLS_CERT":    {answered("san_mismatch"), "forbidden"},
-		"correct the annotation":      {answered("domain_missing"), "forbidden"},
-		"of the other runtime":        {answered("domain_ambiguous"), "forbidden"},
-		"check the name":              {errors.New("san_mismatch, domain_missing, violation"), "forbidden"},
-		"add this manager":            {fmt.Errorf("%w: detail", nats.ErrPermissionViolation), "forbidden"},
-		"or start the operator":       {fmt.Errorf("%w: detail", jetstream.ErrNoStreamResponse), "unknown_manager"},
-		"or the label managed-by":     {errors.New("natsjetstream"), "unknown_manager"},
-		"see the log of the listener": {io.EOF, "new"},
+		"make the SAN of TLS_CERT":              {answered("san_mismatch"), "forbidden"},
+		"correct the domain annotation of this": {answered("domain_missing"), "forbidden"},
+		"of the other runtime":                  {answered("domain_ambiguous"), "forbidden"},
+		"check the name":                        {errors.New("san_mismatch, domain_missing, violation"), "forbidden"},
+		"add this manager":                      {fmt.Errorf("%w: detail", nats.ErrPermissionViolation), "forbidden"},
+		"or start the operator":                 {fmt.Errorf("%w: detail", jetstream.ErrNoStreamResponse), "unknown_manager"},
+		"or the manager of the Watcher":         {errors.New("natsjetstream"), "unknown_manager"},
+		"see the log of the listener":           {io.EOF, "new"},
 	} {
 		if got := first(refused(), fmt.Errorf("manager kyma: %w", err)).action; !strings.Contains(got, action) {
 			t.Errorf("%s: %v leads to %q, want %q", err.reason, err, got, action)

@@ -90,7 +90,7 @@ func (c *checker) identity(leaf *x509.Certificate) {
 			"issue the certificate with the name of the runtime in the control plane")
 	case len(names(leaf)) == 0:
 		c.warn(name, fmt.Sprintf("Common Name %q without a subject alternative name (SAN)", id),
-			"the domain in the annotation skr-domain",
+			"the domain of this runtime in the control plane",
 			"SAN pinning refuses it: issue the certificate with that DNS name")
 	default:
 		c.ok(name, "runtime %q, SAN %s", id, strings.Join(names(leaf), " "))

@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/informer"
-	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
+	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus/watchermetrics"
 	"github.com/runtime-watcher/runtime-watcher/agent"
 	"github.com/runtime-watcher/runtime-watcher/cmd/agent/internal/webhookconfig"
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -38,6 +38,8 @@ type Settings struct {
 	TokenFile, CAFile string
 	// Getenv reads the address of the cluster of the pod.
 	Getenv func(string) string
+	// OwnerAnnotation is the annotation that names the owner. Default: [core.OwnerAnnotation].
+	OwnerAnnotation string
 	// RequireOwner sends no event for an object without owner.
 	RequireOwner bool
 }
@@ -70,7 +72,7 @@ type Source struct {
 	*informer.Source
 
 	// Metrics are those of the source, which are not registered yet.
-	Metrics *prometheus.Informer
+	Metrics *watchermetrics.Informer
 
 	inbox   atomic.Pointer[agent.Inbox]
 	refused map[core.Manager]error
@@ -82,13 +84,14 @@ func New(settings Settings, log *slog.Logger) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	metrics, err := prometheus.NewInformer(prometheus.Options{Managers: settings.Managers(nil)})
+	metrics, err := watchermetrics.NewInformer(watchermetrics.Options{Managers: settings.Managers(nil)})
 	if err != nil {
 		return nil, err
 	}
 	s := &Source{Metrics: metrics, refused: make(map[core.Manager]error)}
 	s.Source, err = informer.New(config, core.AcceptorFunc(s.accept), s.valid(settings, log), informer.Options{
 		ExcludedNamespaces: settings.ExcludedNamespaces,
+		OwnerAnnotation:    settings.OwnerAnnotation,
 		RequireOwner:       settings.RequireOwner,
 		Logger:             log,
 		Hooks:              informer.Hooks{Observed: metrics.Observed, Proved: s.proved, Failed: metrics.Failed},

@@ -2,10 +2,16 @@
 {{- define "agent.metadata" -}}
 name: {{ .name }}
 namespace: {{ .root.Release.Namespace }}
-{{ include "agent.common" .root }}
+{{ include "agent.marked" .root }}
 {{- end }}
 
-{{/* Labels and annotations of all objects and of the pods. Those of the chart win. */}}
+{{/* Labels and annotations of all objects. The mark keeps installers of control planes from taking or removing them. */}}
+{{- define "agent.marked" -}}
+labels: {{- toYaml (merge (dict "app.kubernetes.io/name" "runtime-watcher") .Values.labels) | nindent 2 }}
+annotations: {{- toYaml (merge (dict "operator.kyma-project.io/installed-by" "helm") .Values.annotations) | nindent 2 }}
+{{- end }}
+
+{{/* Labels and annotations of the pods. Those of the chart win. */}}
 {{- define "agent.common" -}}
 labels: {{- toYaml (merge (dict "app.kubernetes.io/name" "runtime-watcher") .Values.labels) | nindent 2 }}
 {{- with .Values.annotations }}
@@ -22,7 +28,7 @@ annotations: {{- toYaml . | nindent 2 }}
 {{- define "agent.watchers" -}}
 {{- $items := list }}
 {{- range .Values.informer.watchers }}
-{{- $items = append $items (merge (deepCopy .) (dict "apiVersion" "operator.kyma-project.io/v1beta2" "kind" "Watcher")) }}
+{{- $items = append $items (merge (deepCopy .) (dict "kind" "Watcher")) }}
 {{- end }}
 {{- dict "kind" "WatcherList" "items" $items | toYaml | replace "$" "$$" }}
 {{- end }}
@@ -34,3 +40,18 @@ annotations: {{- toYaml . | nindent 2 }}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end -}}
 {{- end }}
+
+{{/* Ports of the way to the control plane: that of the proxy, or that of the address. With HTTPS_PROXY both, as NO_PROXY decides. */}}
+{{- define "agent.wayOut" -}}
+{{- $own := splitList ":" .Values.controlPlane.address | last -}}
+{{- $proxy := .Values.controlPlane.proxy -}}
+{{- $environment := .Values.env.HTTPS_PROXY -}}
+{{- if and $proxy (ne $proxy "direct") -}}
+- {{ regexFind ":[0-9]+$" (trimSuffix "/" $proxy | trimPrefix "http://") | trimPrefix ":" | default "3128" }}
+{{- else if and $environment (not $proxy) -}}
+- {{ $own }}
+- {{ regexFind ":[0-9]+$" (trimSuffix "/" $environment | trimPrefix "http://") | trimPrefix ":" | default "80" }}
+{{- else -}}
+- {{ $own }}
+{{- end -}}
+{{- end -}}

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -15,7 +16,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 )
 
-// The objects to apply, and facts about those that are there.
+// wanted has the objects to apply, and facts about those that are there. A visit makes it in render,
+// and only renewConfiguration changes whole after that.
 type wanted struct {
 	configuration *unstructured.Unstructured   // nil with an informer
 	managers      *unstructured.Unstructured   // early, too
@@ -23,18 +25,27 @@ type wanted struct {
 	deployment    *unstructured.Unstructured   // as late
 	whole         bool                         // no webhook of the configuration waits for the agent
 	missed        bool                         // others have changed webhooks
+	unchanged     bool                         // the webhooks are as they should be
 	waits         bool                         // a restart of the agents is due later
-	seen          look                         // without the objects that are there
+	exclusions    exclusions                   // by others, that the webhooks keep
+	removed       string                       // exclusions by others, that the webhooks lose now
+	seen          record                       // without the objects that are there
 }
 
-// look is the record of a complete installation. It is lost at a restart of the process.
-type look struct {
+// applied are the objects that a visit applies, except the namespace and the webhook configuration.
+func (w *wanted) applied() []*unstructured.Unstructured {
+	return append(slices.Concat(w.early, w.late), w.deployment)
+}
+
+// record is what was there after a complete installation. It is lost at a restart of the process.
+type record struct {
 	// parameters and secret change with the parameters of the objects to apply. Of the keys in the
 	// Secret there is the sum only.
 	parameters, secret [sha256.Size]byte
 	whole              string // the value of annotationWhole, empty with an informer
 	at                 time.Time
-	marker, deployment mark
+	marker, deployment objectVersion
+	exclusions         exclusions
 }
 
 // parametersOf has all that the objects are made of, except the options and the Secret.
@@ -44,7 +55,7 @@ func (i *Installer) parametersOf(r *Runtime) [sha256.Size]byte {
 
 // ownNamespace means that this package has made, or makes, the namespace.
 func (i *Installer) wanted(r *Runtime, ownNamespace bool) (*wanted, error) {
-	w := &wanted{seen: look{parameters: i.parametersOf(r), secret: sumOf(r.Secret)}}
+	w := &wanted{seen: record{parameters: i.parametersOf(r), secret: sumOf(r.Secret)}}
 	if i.opts.Informer {
 		// Without conditions, which need an API server, the watches report more than they should.
 		if err := watch.Validate(r.Watches); err != nil {
@@ -71,12 +82,12 @@ func sumOf(values ...any) [sha256.Size]byte {
 	return sha256.Sum256(text)
 }
 
-// mark changes with each change of the spec of an object.
-type mark [sha256.Size]byte
+// objectVersion changes with each change of the spec of an object.
+type objectVersion [sha256.Size]byte
 
-func markOf(object *unstructured.Unstructured) mark {
+func versionOf(object *unstructured.Unstructured) objectVersion {
 	if object == nil {
-		return mark{}
+		return objectVersion{}
 	}
 	version := object.GetResourceVersion() // Objects of RBAC have no generation.
 	if generation := object.GetGeneration(); generation != 0 {
@@ -88,46 +99,67 @@ func markOf(object *unstructured.Unstructured) mark {
 // outdate makes the next call of Install apply all objects. It returns the record of the last
 // complete installation, which is kept: if this call fails, the next one can still detect that
 // others have replaced the configuration.
-func (i *Installer) outdate(id core.RuntimeID) look {
-	found, _ := i.looks.Load(id)
-	last, known := found.(look)
+func (i *Installer) outdate(id core.RuntimeID) record {
+	found, _ := i.records.Load(id)
+	last, known := found.(record)
 	if known {
 		last.at = time.Time{}
-		i.looks.Store(id, last)
+		i.records.Store(id, last)
 	}
 	return last
 }
 
-// glance reads the objects that watching depends on, and reports whether they need no correction:
-// the last complete installation is recent, and neither its parameters nor these objects have
-// changed. A nil Secret counts as unchanged.
-func (i *Installer) glance(ctx context.Context, in *cluster, r *Runtime) (status Status, unchanged bool, err error) {
-	found, _ := i.looks.Load(r.ID)
-	last, known := found.(look)
-	if !known || i.opts.Now().Sub(last.at) >= verifyAfter || last.parameters != i.parametersOf(r) ||
-		r.Secret != nil && last.secret != sumOf(r.Secret) {
+// checkUnchanged reads the objects that watching depends on, and reports whether they need no
+// correction: the last complete installation is recent, and neither its parameters nor these objects
+// have changed. A nil Secret counts as unchanged.
+func (v *visit) checkUnchanged(ctx context.Context) (status Status, unchanged bool, err error) {
+	if !v.loadRecord() {
 		return Status{}, false, nil
 	}
-	marker, agents, err := i.readAgain(ctx, in)
-	if err == nil {
-		err = i.checkOwner(in, marker, agents.deployment)
-	}
-	if err != nil || markOf(marker) != last.marker || markOf(agents.deployment) != last.deployment {
+	marker, agents, err := v.readAgain(ctx)
+	if err != nil {
 		return Status{}, false, err
 	}
-	status, err = i.judge(in, agents)
-	// A missing object may keep the agent from answering.
-	return status, status.State == Ready, err
+	isChanged := versionOf(marker) != v.last.marker || versionOf(agents.deployment) != v.last.deployment
+	if isChanged || !v.haveMark(marker, agents.deployment) {
+		return Status{}, false, nil
+	}
+
+	status, err = v.judge(agents)
+	if err != nil || status.State != Ready {
+		// A missing object may keep the agent from answering.
+		return status, false, err
+	}
+	return v.last.exclusions.judge(status), true, nil
 }
 
-func (i *Installer) readAgain(
-	ctx context.Context, in *cluster,
-) (marker *unstructured.Unstructured, live agents, err error) {
+// haveMark reports whether the objects have the mark of this installer. The generation of an object
+// stays the same when only its mark changes.
+func (i *Installer) haveMark(objects ...*unstructured.Unstructured) bool {
+	return !slices.ContainsFunc(objects, func(object *unstructured.Unstructured) bool {
+		return object != nil && i.ownerOf(object) != i.owner()
+	})
+}
+
+// loadRecord reports whether there is a recent record, of the same parameters.
+func (v *visit) loadRecord() bool {
+	known, _ := v.records.Load(v.id)
+	last, ok := known.(record)
+	if !ok {
+		return false
+	}
+	v.last = last
+	isRecent := v.opts.Now().Sub(last.at) < verifyAfter
+	isSameSecret := v.runtime.Secret == nil || last.secret == sumOf(v.runtime.Secret)
+	return isRecent && isSameSecret && last.parameters == v.parametersOf(v.runtime)
+}
+
+func (v *visit) readAgain(ctx context.Context) (marker *unstructured.Unstructured, live agents, err error) {
 	// One request opens the connection that the others share.
-	if err := in.getInto(ctx, i.marker(), &marker)(); err != nil {
+	if err := v.getInto(ctx, v.marker(), &marker)(); err != nil {
 		return nil, agents{}, err
 	}
-	err = together(in.getInto(ctx, i.object(deploymentFile), &live.deployment), i.slicesInto(ctx, in, &live.slices))
+	err = together(v.getInto(ctx, v.object(deploymentFile), &live.deployment), v.slicesInto(ctx, &live.slices))
 	return marker, live, err
 }
 

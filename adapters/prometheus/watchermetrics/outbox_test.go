@@ -1,4 +1,4 @@
-package prometheus_test
+package watchermetrics_test
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
+	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus/watchermetrics"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/coretest"
 	"github.com/runtime-watcher/runtime-watcher/core/hook"
@@ -27,7 +27,7 @@ import (
 var discard = core.ForwarderFunc(func(context.Context, core.Manager, core.Batch) error { return nil })
 
 // newOutbox returns an outbox that agent reads.
-func newOutbox(t *testing.T, agent *prometheus.Agent, forwarder core.Forwarder, opts outbox.Options) *outbox.Outbox {
+func newOutbox(t *testing.T, agent *watchermetrics.Agent, forwarder core.Forwarder, opts outbox.Options) *outbox.Outbox {
 	t.Helper()
 	opts.Hooks.Attempted = agent.Attempted
 	box := must(outbox.New(forwarder, opts))(t)
@@ -84,7 +84,7 @@ func TestEveryScrapeOfAnOutboxIsBalanced(t *testing.T) {
 		managers = 4
 		events   = 2000
 	)
-	agent, reg := newAgent(t, prometheus.Options{MaxManagers: 2})
+	agent, reg := newAgent(t, watchermetrics.Options{MaxManagers: 2})
 	box := newOutbox(t, agent, flaky(), outbox.Options{
 		Settle: -1, MaxKeys: 20, MinBackoff: time.Millisecond, MaxBackoff: 2 * time.Millisecond,
 	})
@@ -172,7 +172,7 @@ func sumOf(counts map[core.Manager]outbox.Counts) fates {
 // Heartbeats show that the control plane answers. They are no events.
 func TestHeartbeatsAreNoEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		agent, reg := newAgent(t, prometheus.Options{})
+		agent, reg := newAgent(t, watchermetrics.Options{})
 		box := newOutbox(t, agent, discard, outbox.Options{
 			Epoch: "epoch", HeartbeatInterval: time.Second, Managers: []core.Manager{"kyma"}, Resend: []time.Duration{},
 		})
@@ -209,7 +209,7 @@ func lastSuccess(t *testing.T, reg *prom.Registry) float64 {
 
 func TestOldestPendingEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		agent, reg := newAgent(t, prometheus.Options{})
+		agent, reg := newAgent(t, watchermetrics.Options{})
 		box := newOutbox(t, agent, discard, outbox.Options{})
 		box.Accept("kyma", core.WatchEvent{Watched: types.NamespacedName{Name: "first"}})
 		time.Sleep(time.Minute)
@@ -219,7 +219,7 @@ func TestOldestPendingEvent(t *testing.T) {
 }
 
 func TestContractInUseChanges(t *testing.T) {
-	agent, reg := newAgent(t, prometheus.Options{})
+	agent, reg := newAgent(t, watchermetrics.Options{})
 	agent.ContractInUse(hook.ContractInUse{Manager: "kyma", Contract: "v3"})
 	agent.ContractInUse(hook.ContractInUse{Manager: "kyma", Contract: "v2"})
 	wantLines(t, scrape(t, reg), `agent_contract_in_use{contract="v2",manager="kyma"} 1`+"\n",

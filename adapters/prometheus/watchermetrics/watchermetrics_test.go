@@ -1,4 +1,4 @@
-package prometheus_test
+package watchermetrics_test
 
 import (
 	"errors"
@@ -19,7 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
+	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus/watchermetrics"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/core/hook"
@@ -39,20 +39,20 @@ func (r refusal) Reason() string { return string(r) }
 
 // registered makes metrics in a registry of their own.
 func registered[T any](
-	t *testing.T, construct func(prom.Registerer, prometheus.Options) (T, error), opts prometheus.Options,
+	t *testing.T, construct func(prom.Registerer, watchermetrics.Options) (T, error), opts watchermetrics.Options,
 ) (T, *prom.Registry) {
 	t.Helper()
 	reg := prom.NewPedanticRegistry()
 	return must(construct(reg, opts))(t), reg
 }
 
-func newAgent(t *testing.T, opts prometheus.Options) (*prometheus.Agent, *prom.Registry) {
+func newAgent(t *testing.T, opts watchermetrics.Options) (*watchermetrics.Agent, *prom.Registry) {
 	t.Helper()
-	return registered(t, prometheus.NewAgent, opts)
+	return registered(t, watchermetrics.NewAgent, opts)
 }
 
 // useAgent touches every metric of an agent.
-func useAgent(t *testing.T, agent *prometheus.Agent) {
+func useAgent(t *testing.T, agent *watchermetrics.Agent) {
 	t.Helper()
 	box := newOutbox(t, agent, discard, outbox.Options{MaxKeys: 2})
 	for _, object := range []string{"a", "a", "b", "c"} {
@@ -93,7 +93,7 @@ func useAgent(t *testing.T, agent *prometheus.Agent) {
 }
 
 // useListener touches every metric of a listener.
-func useListener(listener *prometheus.Listener) {
+func useListener(listener *watchermetrics.Listener) {
 	listener.Hooks.InFlight(+1)
 	listener.Hooks.InFlight(+1)
 	listener.Hooks.InFlight(-1)
@@ -119,13 +119,13 @@ func TestExposition(t *testing.T) {
 	for name, exposed := range map[string]func(*testing.T) *prom.Registry{
 		"agent.prom": func(t *testing.T) *prom.Registry {
 			t.Helper()
-			agent, reg := newAgent(t, prometheus.Options{Managers: []core.Manager{"lifecycle"}})
+			agent, reg := newAgent(t, watchermetrics.Options{Managers: []core.Manager{"lifecycle"}})
 			useAgent(t, agent)
 			return reg
 		},
 		"listener.prom": func(t *testing.T) *prom.Registry {
 			t.Helper()
-			listener, reg := registered(t, prometheus.NewListener, prometheus.Options{})
+			listener, reg := registered(t, watchermetrics.NewListener, watchermetrics.Options{})
 			useListener(listener)
 			return reg
 		},
@@ -172,27 +172,27 @@ func scrape(t *testing.T, reg *prom.Registry) string {
 }
 
 // register has the constructors of all metrics.
-func register(t *testing.T) map[string]func(prom.Registerer, prometheus.Options) error {
+func register(t *testing.T) map[string]func(prom.Registerer, watchermetrics.Options) error {
 	t.Helper()
 	watched := newFleet(t, fleet.Options{})
-	return map[string]func(prom.Registerer, prometheus.Options) error{
-		"agent": func(reg prom.Registerer, opts prometheus.Options) error {
-			_, err := prometheus.NewAgent(reg, opts)
+	return map[string]func(prom.Registerer, watchermetrics.Options) error{
+		"agent": func(reg prom.Registerer, opts watchermetrics.Options) error {
+			_, err := watchermetrics.NewAgent(reg, opts)
 			return err
 		},
-		"listener": func(reg prom.Registerer, opts prometheus.Options) error {
-			_, err := prometheus.NewListener(reg, opts)
+		"listener": func(reg prom.Registerer, opts watchermetrics.Options) error {
+			_, err := watchermetrics.NewListener(reg, opts)
 			return err
 		},
-		"consumer": func(reg prom.Registerer, opts prometheus.Options) error {
-			_, err := prometheus.NewConsumer(reg, opts)
+		"consumer": func(reg prom.Registerer, opts watchermetrics.Options) error {
+			_, err := watchermetrics.NewConsumer(reg, opts)
 			return err
 		},
-		"fleet": func(reg prom.Registerer, opts prometheus.Options) error {
-			return prometheus.RegisterFleet(reg, watched, opts)
+		"fleet": func(reg prom.Registerer, opts watchermetrics.Options) error {
+			return watchermetrics.RegisterFleet(reg, watched, opts)
 		},
-		"installations": func(reg prom.Registerer, opts prometheus.Options) error {
-			return prometheus.RegisterInstallations(reg, installed, opts)
+		"installations": func(reg prom.Registerer, opts watchermetrics.Options) error {
+			return watchermetrics.RegisterInstallations(reg, installed, opts)
 		},
 	}
 }
@@ -200,17 +200,17 @@ func register(t *testing.T) map[string]func(prom.Registerer, prometheus.Options)
 func TestConstructorsRefuse(t *testing.T) {
 	cases := map[string]struct {
 		reg  prom.Registerer
-		opts prometheus.Options
+		opts watchermetrics.Options
 		want string
 	}{
 		"no registerer":  {want: "the registerer is nil"},
-		"negative limit": {prom.NewRegistry(), prometheus.Options{MaxManagers: -1}, "want at least 1"},
-		"negative bound": {prom.NewRegistry(), prometheus.Options{PerRuntime: -1}, "PerRuntime is -1"},
+		"negative limit": {prom.NewRegistry(), watchermetrics.Options{MaxManagers: -1}, "want at least 1"},
+		"negative bound": {prom.NewRegistry(), watchermetrics.Options{PerRuntime: -1}, "PerRuntime is -1"},
 		"too many managers": {
-			prom.NewRegistry(), prometheus.Options{MaxManagers: 1, Managers: []core.Manager{"a", "b"}}, "2 Managers",
+			prom.NewRegistry(), watchermetrics.Options{MaxManagers: 1, Managers: []core.Manager{"a", "b"}}, "2 Managers",
 		},
-		"invalid manager": {prom.NewRegistry(), prometheus.Options{Managers: []core.Manager{"A/b"}}, `"A/b"`},
-		"manager twice":   {prom.NewRegistry(), prometheus.Options{Managers: []core.Manager{"a", "a"}}, "named twice"},
+		"invalid manager": {prom.NewRegistry(), watchermetrics.Options{Managers: []core.Manager{"A/b"}}, `"A/b"`},
+		"manager twice":   {prom.NewRegistry(), watchermetrics.Options{Managers: []core.Manager{"a", "a"}}, "named twice"},
 	}
 	for component, construct := range register(t) {
 		for name, c := range cases {
@@ -220,21 +220,21 @@ func TestConstructorsRefuse(t *testing.T) {
 			}
 		}
 	}
-	if prometheus.RegisterFleet(prom.NewRegistry(), nil, prometheus.Options{}) == nil ||
-		prometheus.RegisterInstallations(prom.NewRegistry(), nil, prometheus.Options{}) == nil {
+	if watchermetrics.RegisterFleet(prom.NewRegistry(), nil, watchermetrics.Options{}) == nil ||
+		watchermetrics.RegisterInstallations(prom.NewRegistry(), nil, watchermetrics.Options{}) == nil {
 		t.Error("nothing to read is accepted")
 	}
 }
 
 // All metrics fit one registry. A second registration fails, and leaves the first one.
 func TestRegisteringTwiceFailsAndLeavesTheFirst(t *testing.T) {
-	agent, reg := newAgent(t, prometheus.Options{})
+	agent, reg := newAgent(t, watchermetrics.Options{})
 	for name, construct := range register(t) {
-		if err := construct(reg, prometheus.Options{}); name != "agent" && err != nil {
+		if err := construct(reg, watchermetrics.Options{}); name != "agent" && err != nil {
 			t.Errorf("%s does not fit the registry: %v", name, err)
 		}
 		var duplicate prom.AlreadyRegisteredError
-		if err := construct(reg, prometheus.Options{}); !errors.As(err, &duplicate) {
+		if err := construct(reg, watchermetrics.Options{}); !errors.As(err, &duplicate) {
 			t.Errorf("second %s: got %v, want AlreadyRegisteredError", name, err)
 		}
 	}
@@ -245,7 +245,7 @@ func TestRegisteringTwiceFailsAndLeavesTheFirst(t *testing.T) {
 func TestRegistrationIsAllOrNothing(t *testing.T) {
 	reg := prom.NewPedanticRegistry()
 	reg.MustRegister(prom.NewGauge(prom.GaugeOpts{Name: "runtime_watcher_agent_admission_in_flight", Help: "Taken."}))
-	if _, err := prometheus.NewAgent(reg, prometheus.Options{}); err == nil {
+	if _, err := watchermetrics.NewAgent(reg, watchermetrics.Options{}); err == nil {
 		t.Fatal("got no error for a name that is taken")
 	}
 	if count, err := testutil.GatherAndCount(reg); err != nil || count != 1 {
@@ -269,7 +269,7 @@ func check(tb testing.TB, err error) {
 }
 
 func TestListenerBoundsManagers(t *testing.T) {
-	listener, reg := registered(t, prometheus.NewListener, prometheus.Options{MaxManagers: 2, Managers: []core.Manager{"known"}})
+	listener, reg := registered(t, watchermetrics.NewListener, watchermetrics.Options{MaxManagers: 2, Managers: []core.Manager{"known"}})
 	listener.Hooks.Answered(hook.Answer{Status: http.StatusNotFound, Reason: "unknown_path", Took: time.Microsecond})
 	for i := range 100 {
 		manager := core.Manager(fmt.Sprintf("guess-%d", i))
@@ -295,7 +295,7 @@ func TestListenerBoundsManagers(t *testing.T) {
 // TestListenerAliases wants the names and labels of the former listener, and none unless asked for.
 func TestListenerAliases(t *testing.T) {
 	const former = "watcher_listener_"
-	listener, reg := registered(t, prometheus.NewListener, prometheus.Options{Aliases: true})
+	listener, reg := registered(t, watchermetrics.NewListener, watchermetrics.Options{Aliases: true})
 	for _, status := range []int{
 		http.StatusOK, http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnauthorized, http.StatusForbidden,
 	} {
@@ -313,7 +313,7 @@ func TestListenerAliases(t *testing.T) {
 			t.Errorf("no %s%s in\n%s", former, want, text)
 		}
 	}
-	_, reg = registered(t, prometheus.NewListener, prometheus.Options{})
+	_, reg = registered(t, watchermetrics.NewListener, watchermetrics.Options{})
 	if text := "\n" + scrape(t, reg); strings.Contains(text, "\n"+former) {
 		t.Errorf("aliases that were not asked for in\n%s", text)
 	}
@@ -322,7 +322,7 @@ func TestListenerAliases(t *testing.T) {
 // Each message has one fate. A verifier or handler of the operator may choose reasons, so they are
 // bounded.
 func TestConsumerCountsMessages(t *testing.T) {
-	consumer, reg := registered(t, prometheus.NewConsumer, prometheus.Options{MaxManagers: 1})
+	consumer, reg := registered(t, watchermetrics.NewConsumer, watchermetrics.Options{MaxManagers: 1})
 	consumer.Concluded(hook.Conclusion{Manager: "kyma", Fate: "enqueued", Took: 3 * time.Millisecond})
 	consumer.Concluded(hook.Conclusion{Manager: "kyma", Fate: "enqueued", Took: 3 * time.Millisecond})
 	consumer.Concluded(hook.Conclusion{
@@ -367,7 +367,7 @@ func TestConsumerCountsMessages(t *testing.T) {
 }
 
 func TestManagersBeyondTheLimitShareSeries(t *testing.T) {
-	agent, reg := newAgent(t, prometheus.Options{MaxManagers: 2, Managers: []core.Manager{"known"}})
+	agent, reg := newAgent(t, watchermetrics.Options{MaxManagers: 2, Managers: []core.Manager{"known"}})
 	box := newOutbox(t, agent, discard, outbox.Options{})
 	box.Accept("guess-0", core.WatchEvent{})
 	gatherFates(t, reg)
@@ -391,7 +391,7 @@ func TestManagersBeyondTheLimitShareSeries(t *testing.T) {
 }
 
 func TestForeignWordsAreBounded(t *testing.T) {
-	agent, reg := newAgent(t, prometheus.Options{})
+	agent, reg := newAgent(t, watchermetrics.Options{})
 	for i := range 1000 {
 		word := fmt.Sprintf("word_%d", i)
 		agent.Reviewed(hook.Review{Manager: "kyma", Decision: word, Took: time.Microsecond})
@@ -415,7 +415,7 @@ func TestForeignWordsAreBounded(t *testing.T) {
 }
 
 func TestAttemptsAreCountedByTheResultOfEachEvent(t *testing.T) {
-	agent, reg := newAgent(t, prometheus.Options{})
+	agent, reg := newAgent(t, watchermetrics.Options{})
 	agent.Attempted(hook.Attempt{
 		Manager: "kyma", Events: 4, Took: time.Millisecond,
 		Err: fmt.Errorf("batch: %w", core.EventErrors{0: refusal("malformed"), 3: errBroken, 4: core.ErrNotSent}),
@@ -436,7 +436,7 @@ func TestAttemptsAreCountedByTheResultOfEachEvent(t *testing.T) {
 }
 
 func TestExpiresIsRemovedByTheZeroTime(t *testing.T) {
-	agent, reg := newAgent(t, prometheus.Options{})
+	agent, reg := newAgent(t, watchermetrics.Options{})
 	material := agent.KeyMaterial("client")
 	material.Reloaded(keys.Generation{NotBefore: time.Unix(2, 0), NotAfter: time.Unix(5, 0)})
 	wantLines(t, scrape(t, reg), `agent_certificate_expiry_timestamp_seconds{use="client"} 5`,

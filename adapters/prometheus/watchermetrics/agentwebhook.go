@@ -1,4 +1,4 @@
-package prometheus
+package watchermetrics
 
 import "github.com/runtime-watcher/runtime-watcher/core/hook"
 

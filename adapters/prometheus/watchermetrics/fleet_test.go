@@ -1,4 +1,4 @@
-package prometheus_test
+package watchermetrics_test
 
 import (
 	"fmt"
@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	prom "github.com/prometheus/client_golang/prometheus"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
+	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus/watchermetrics"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/internal/installations"
@@ -52,10 +52,10 @@ func beat(b core.Heartbeat) *core.Heartbeat {
 	return &b
 }
 
-func fleetRegistry(t testing.TB, f *fleet.Fleet, opts prometheus.Options) *prom.Registry {
+func fleetRegistry(t testing.TB, f *fleet.Fleet, opts watchermetrics.Options) *prom.Registry {
 	t.Helper()
 	reg := prom.NewPedanticRegistry()
-	check(t, prometheus.RegisterFleet(reg, f, opts))
+	check(t, watchermetrics.RegisterFleet(reg, f, opts))
 	return reg
 }
 
@@ -70,7 +70,7 @@ func values(text string) (lines []string) {
 }
 
 func TestFleet(t *testing.T) {
-	text := scrape(t, fleetRegistry(t, useFleet(t), prometheus.Options{}))
+	text := scrape(t, fleetRegistry(t, useFleet(t), watchermetrics.Options{}))
 	want := []string{
 		`events_pending{manager="kyma"} 3`,
 		`first_certificate_expiry_timestamp_seconds{manager="kyma"} 4e+09`,
@@ -93,14 +93,14 @@ func TestFleet(t *testing.T) {
 }
 
 func TestFleetOfConfiguredManagersIsThereFromTheStart(t *testing.T) {
-	opts := prometheus.Options{Managers: []core.Manager{"kyma"}}
+	opts := watchermetrics.Options{Managers: []core.Manager{"kyma"}}
 	text := scrape(t, fleetRegistry(t, newFleet(t, fleet.Options{}), opts))
 	wantLines(t, text, `fleet_runtimes{manager="kyma",reason="",state="stale"} 0`+"\n",
 		`fleet_resyncs_total{cause="gap",manager="kyma"} 0`+"\n")
 }
 
 func TestFleetPerRuntime(t *testing.T) {
-	text := scrape(t, fleetRegistry(t, useFleet(t), prometheus.Options{PerRuntime: 2}))
+	text := scrape(t, fleetRegistry(t, useFleet(t), watchermetrics.Options{PerRuntime: 2}))
 	// "loses" and "silent" are worth a look, "fresh" is not.
 	want := []string{
 		`runtime_oldest_event_pending_seconds{manager="kyma",runtime="loses"} 1`,
@@ -126,7 +126,7 @@ func TestFleetManagersAreBounded(t *testing.T) {
 			core.NewBatch(core.WatchEvent{}), nil)
 	}
 	f.Receiver().Observe(peer("runtime", time.Time{}), "Not A Label\xff", core.NewBatch(core.WatchEvent{}), nil)
-	opts := prometheus.Options{Managers: []core.Manager{"zz"}, MaxManagers: 3}
+	opts := watchermetrics.Options{Managers: []core.Manager{"zz"}, MaxManagers: 3}
 	text := scrape(t, fleetRegistry(t, f, opts))
 	n := strings.Count(text, "\nruntime_watcher_fleet_events_pending{")
 	if n != 3 || !strings.Contains(text, `manager="zz"`) {
@@ -141,7 +141,7 @@ func ExampleRegisterFleet() {
 		panic(err)
 	}
 	reg := prom.NewRegistry()
-	if err := prometheus.RegisterFleet(reg, watched, prometheus.Options{}); err != nil {
+	if err := watchermetrics.RegisterFleet(reg, watched, watchermetrics.Options{}); err != nil {
 		panic(err)
 	}
 	// A listener with listener.Options{Fleet: watched} does this.
@@ -168,7 +168,7 @@ func installed() installations.All {
 func TestInstallations(t *testing.T) {
 	t.Parallel()
 	reg := prom.NewPedanticRegistry()
-	check(t, prometheus.RegisterInstallations(reg, installed, prometheus.Options{PerRuntime: 1}))
+	check(t, watchermetrics.RegisterInstallations(reg, installed, watchermetrics.Options{PerRuntime: 1}))
 	text := scrape(t, reg)
 	want := []string{
 		`ca_phase{phase="Confirming"} 1`,

@@ -1,37 +1,32 @@
-package remote_test
+package remote
 
 import (
 	"context"
 	"crypto/tls"
 	"encoding/binary"
 	"encoding/pem"
-	"errors"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"runtime/debug"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"k8s.io/client-go/rest"
 
-	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/remote"
-	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
-func newClient(t *testing.T, url string, ca []byte) *http.Client {
+func boundClient(t *testing.T, url string, ca []byte) *http.Client {
 	t.Helper()
 	config := &rest.Config{
 		Host: url, TLSClientConfig: rest.TLSClientConfig{CAData: ca}, Dial: (&net.Dialer{}).DialContext,
 	}
-	remote.Distrust(config)
+	bound(config)
 	return must(rest.HTTPClientFor(config))
 }
 
@@ -59,7 +54,7 @@ func TestFramesWithoutEndEndTheConnection(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	before := processorTime()
-	if err := get(ctx, t, newClient(t, url, ca.PEM), url); err == nil || ctx.Err() != nil {
+	if err := get(ctx, t, boundClient(t, url, ca.PEM), url); err == nil || ctx.Err() != nil {
 		t.Errorf("got %v, want an error of the connection", err)
 	}
 	if took := processorTime() - before; took > 5*time.Second {
@@ -115,97 +110,10 @@ func TestHeadersAreBounded(t *testing.T) {
 		server.EnableHTTP2 = http2
 		server.StartTLS()
 		ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
-		if err := get(t.Context(), t, newClient(t, server.URL, ca), server.URL); err == nil {
+		if err := get(t.Context(), t, boundClient(t, server.URL, ca), server.URL); err == nil {
 			t.Errorf("HTTP/2 %t: a header of 128 KiB is read", http2)
 		}
 		server.Close()
-	}
-}
-
-// Two reconciles with large answers leave no place for a third one until one of them ends.
-func TestLargeAnswersOfAProcessAreBounded(t *testing.T) {
-	large := strings.Repeat("a", 2<<20)
-	synctest.Test(t, func(t *testing.T) {
-		budgets := remote.NewBudgets()
-		read := func() (end func(), err error) {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			defer cancel()
-			ctx, end = budgets.Begin(ctx)
-			return end, readAnswer(ctx, large)
-		}
-		first, err := read()
-		second, secondErr := read()
-		if err := errors.Join(err, secondErr); err != nil {
-			t.Fatal(err)
-		}
-		third, err := read()
-		if !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("got %v, want the third one to wait", err)
-		}
-		third()
-		first()
-		fourth, err := read()
-		if err != nil {
-			t.Error("after the end of the first one:", err)
-		}
-		fourth()
-		second()
-	})
-}
-
-func readAnswer(ctx context.Context, text string) error {
-	config := &rest.Config{Host: "http://192.0.2.1", Dial: (&net.Dialer{}).DialContext}
-	config.Wrap(func(http.RoundTripper) http.RoundTripper { return answers(text) })
-	remote.Distrust(config)
-	c, err := rest.HTTPClientFor(config)
-	if err != nil {
-		return err
-	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, config.Host, http.NoBody)
-	if err != nil {
-		return err
-	}
-	response, err := c.Do(request)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(io.Discard, response.Body)
-	return err
-}
-
-type answers string
-
-func (a answers) RoundTrip(*http.Request) (*http.Response, error) {
-	return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(string(a)))}, nil
-}
-
-func TestManagersAreValidAndFew(t *testing.T) {
-	names := []string{"b", "", "A", "b", "a/b", strings.Repeat("a", 64), "a"}
-	if have, want := remote.Managers(slices.Values(names)), []core.Manager{"b", "a"}; !slices.Equal(have, want) {
-		t.Errorf("got %q, want %q", have, want)
-	}
-	many := func(yield func(string) bool) {
-		for n := range 1000 {
-			if !yield(strconv.Itoa(n)) {
-				return
-			}
-		}
-	}
-	if have := remote.Managers(many); len(have) != 100 {
-		t.Errorf("%d managers, want 100", len(have))
-	}
-}
-
-func TestTextsAreCut(t *testing.T) {
-	if have := remote.Text(strings.Repeat("\u00e4", 4000)); len(have) > 4010 || !strings.HasSuffix(have, "\u00e4…") {
-		t.Errorf("%d bytes", len(have))
-	}
-	cause := errors.New(strings.Repeat("a", 5000))
-	if err := remote.Error(cause); len(err.Error()) > 4010 || !errors.Is(err, cause) {
-		t.Errorf("an error of %d bytes", len(err.Error()))
-	}
-	if remote.Token(strings.Repeat("a", 65)) != "" || remote.Token("a") != "a" || remote.Error(nil) != nil {
-		t.Error("short texts are changed, or long ones kept")
 	}
 }
 
@@ -214,4 +122,25 @@ func must[T any](value T, err error) T {
 		panic(err)
 	}
 	return value
+}
+
+// A client of metadata asks for Protocol Buffers first, and must get JSON.
+func TestOnlyJSONIsAccepted(t *testing.T) {
+	const metadata = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+	for have, want := range map[string]string{
+		"application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1," + metadata + ",application/json": metadata +
+			",application/json",
+		"application/json": "application/json",
+		"text/plain":       "text/plain",
+		"":                 "",
+	} {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://runtime.invalid", http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("Accept", have)
+		if got := acceptJSON(request).Header.Get("Accept"); got != want {
+			t.Errorf("Accept %q becomes %q, want %q", have, got, want)
+		}
+	}
 }

@@ -1,4 +1,4 @@
-package prometheus_test
+package watchermetrics_test
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus"
+	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus/watchermetrics"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
@@ -23,7 +23,7 @@ import (
 func ExampleNewAgent() {
 	reg := prom.NewRegistry()
 
-	metrics, err := prometheus.NewAgent(reg, prometheus.Options{})
+	metrics, err := watchermetrics.NewAgent(reg, watchermetrics.Options{})
 	if err != nil {
 		fmt.Println(err)
 
@@ -54,7 +54,7 @@ func ExampleNewAgent() {
 func ExampleNewListener() {
 	reg := prom.NewRegistry()
 
-	metrics, err := prometheus.NewListener(reg, prometheus.Options{})
+	metrics, err := watchermetrics.NewListener(reg, watchermetrics.Options{})
 	if err != nil {
 		fmt.Println(err)
 

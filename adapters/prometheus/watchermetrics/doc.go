@@ -1,4 +1,4 @@
-// Package prometheus exposes metrics of an agent, of a listener, of a consumer and of a fleet to
+// Package watchermetrics exposes metrics of an agent, of a listener, of a consumer and of a fleet to
 // Prometheus. [Agent], [Listener] and [Consumer] have hooks for the parts that they measure. An
 // outbox, a fleet and the installations of a control plane are read at each scrape. Nothing is
 // global: the caller passes a [prom.Registerer], and serves it.
@@ -7,6 +7,4 @@
 // names of managers, as they come from a URL. So only [Options].MaxManagers of them get series of
 // their own. All other labels have few values, which are constants in code, and are bounded as
 // well.
-//
-// The package has the name of the client library that it uses. Import that one as prom.
-package prometheus
+package watchermetrics

@@ -1,0 +1,294 @@
+package remote
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"math"
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	// mostWeight bounds the answers of one reconcile.
+	mostWeight = 32 << 20
+	// smallWeight is the part of mostWeight that takes no room from others.
+	smallWeight = 4 << 20
+	// answerWeight bounds one answer outside a reconcile, as of a program without [Budgets].
+	answerWeight = 16 << 20
+	// roomWeight is the room of a process for answers beyond smallWeight.
+	roomWeight = 2 * mostWeight
+	// lease is how long a reconcile may keep its room while others wait for it. A reconcile of the
+	// slow lane may not keep it at all.
+	lease = 2 * time.Second
+)
+
+// Budgets bound the memory for the answers of all clusters in a process. The zero value is not
+// usable: call [NewBudgets]. It is safe for concurrent use.
+//
+// The first 4 MiB of the answers of a reconcile are free. Beyond these, answers share a room of 64
+// MiB until their reconcile ends. An answer takes its part after it has arrived, so a late answer
+// takes none. If the room is full, the reconcile that holds the most for its cluster is cancelled:
+// first one of the slow lane, and after 2 s any. So no cluster can keep the room from the others.
+type Budgets struct {
+	mu      sync.Mutex
+	used    int64             // of roomWeight
+	holders map[string]holder // by the name of the cluster
+	waiting []*waiter         // in the order of their arrival
+}
+
+// holder has the reconciles of one cluster that have a part of the room.
+type holder map[*budget]struct{}
+
+func (h holder) held() (weight int64) {
+	for b := range h {
+		weight += b.held
+	}
+	return weight
+}
+
+// waiter is an answer that waits for room.
+type waiter struct {
+	budget *budget
+	weight int64
+	ready  chan struct{} // closed when it has its room
+}
+
+// NewBudgets returns budgets for a process.
+func NewBudgets() *Budgets { return &Budgets{holders: make(map[string]holder)} }
+
+// Use is what [Budgets.Begin] must know of a reconcile.
+type Use struct {
+	// Cluster is the name of the cluster. Reconciles of one cluster are one to the others.
+	Cluster string
+	// Slow means that the reconcile makes room for those of other clusters, as after a failure.
+	Slow bool
+}
+
+var errDisplaced = errors.New("large answers give way to those of other clusters: the reconcile is tried again later")
+
+// Begin returns a context for the requests of one reconcile. Their answers share one budget of 32
+// MiB, which is about the memory that decoding takes. Call end after the reconcile. Within a
+// reconcile that has a budget, Begin returns ctx, and end does nothing.
+func (b *Budgets) Begin(ctx context.Context, use Use) (reconcile context.Context, end func()) {
+	if _, begun := ctx.Value(budgetKey{}).(*budget); begun {
+		return ctx, func() {}
+	}
+	own := &budget{room: b, use: use, left: mostWeight, free: smallWeight}
+	ctx, own.cancel = context.WithCancelCause(ctx)
+	return context.WithValue(ctx, budgetKey{}, own), own.end
+}
+
+// Allow adds a weight to the free part of the budget of ctx, such as that of a large object that the
+// operator itself has written, times the number of answers that contain it. The whole budget grows
+// only if it would be smaller than its free part. Without a budget in ctx, Allow does nothing.
+func Allow(ctx context.Context, weight int64) {
+	own, ok := ctx.Value(budgetKey{}).(*budget)
+	if !ok {
+		return
+	}
+	own.mu.Lock()
+	defer own.mu.Unlock()
+	own.free += weight
+	own.left = max(own.left, own.free)
+}
+
+// Weigh returns the weight of an object in an answer, without its managed fields. It is about the
+// memory, in bytes, that takes to decode its JSON.
+func Weigh(object any) int64 {
+	text, err := json.Marshal(object)
+	if err != nil {
+		return 0 // No API server has such an object.
+	}
+	return (&scale{}).weigh(text)
+}
+
+type budgetKey struct{}
+
+// budget is that of one reconcile, or of one answer. mu guards left and free. What the room guards
+// with its lock comes last. All others never change.
+type budget struct {
+	room   *Budgets // nil: needs none
+	use    Use
+	cancel context.CancelCauseFunc
+	begun  sync.Once // by the first request
+
+	mu         sync.Mutex
+	left, free int64
+
+	held      int64     // of the room
+	since     time.Time // it holds some
+	displaced bool      // and ends soon
+	ended     bool
+}
+
+// budgetOf returns the budget of a reconcile, or one for a single answer.
+func budgetOf(ctx context.Context) *budget {
+	if own, ok := ctx.Value(budgetKey{}).(*budget); ok {
+		return own
+	}
+	return &budget{left: answerWeight, free: answerWeight}
+}
+
+// reserve takes a weight from the budget. It does not wait.
+func (b *budget) reserve(weight int64) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.left -= weight
+	if b.left < 0 {
+		return ErrLargeAnswer
+	}
+	return nil
+}
+
+// decode waits until the room has the part of a weight that is not free.
+func (b *budget) decode(ctx context.Context, weight int64) error {
+	b.mu.Lock()
+	taken := max(-b.free, 0)
+	b.free -= weight
+	needs := max(-b.free, 0) - taken
+	b.mu.Unlock()
+
+	if needs == 0 || b.room == nil {
+		return nil
+	}
+	return b.room.take(ctx, &waiter{budget: b, weight: needs, ready: make(chan struct{})})
+}
+
+// end returns what the budget holds of the room.
+func (b *budget) end() {
+	b.mu.Lock()
+	b.left = math.MinInt64 / 2 // A late request of the reconcile fails.
+	b.mu.Unlock()
+
+	b.room.release(b)
+	b.cancel(nil)
+}
+
+// take waits for room. A waiter makes room when it arrives, and again when holders have had their
+// lease.
+func (b *Budgets) take(ctx context.Context, w *waiter) error {
+	b.mu.Lock()
+	b.waiting = append(b.waiting, w)
+	b.grant()
+	b.displace(w)
+	b.mu.Unlock()
+
+	again := time.NewTicker(lease / 2)
+	defer again.Stop()
+	for {
+		select {
+		case <-w.ready:
+			return nil
+		case <-again.C:
+			b.mu.Lock()
+			b.displace(w)
+			b.mu.Unlock()
+		case <-ctx.Done():
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.waiting = slices.DeleteFunc(b.waiting, func(other *waiter) bool { return other == w })
+			b.grant()
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// grant gives room to waiters, as long as there is enough for the first of them: those of the slow
+// lane come last, and the cluster that holds the least comes first.
+func (b *Budgets) grant() {
+	for len(b.waiting) > 0 {
+		first := slices.MinFunc(b.waiting, func(x, y *waiter) int {
+			return cmp.Or(compareBools(x.budget.use.Slow, y.budget.use.Slow),
+				cmp.Compare(b.holders[x.budget.use.Cluster].held(), b.holders[y.budget.use.Cluster].held()))
+		})
+		if b.used+first.weight > roomWeight {
+			return
+		}
+
+		b.waiting = slices.DeleteFunc(b.waiting, func(w *waiter) bool { return w == first })
+		if !first.budget.ended {
+			b.hold(first.budget, first.weight)
+		}
+		close(first.ready)
+	}
+}
+
+func (b *Budgets) hold(own *budget, weight int64) {
+	cluster := own.use.Cluster
+	if b.holders[cluster] == nil {
+		b.holders[cluster] = make(holder)
+	}
+	b.holders[cluster][own] = struct{}{}
+	if own.held == 0 {
+		own.since = time.Now()
+	}
+	own.held += weight
+	b.used += weight
+}
+
+func (b *Budgets) release(own *budget) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	own.ended = true
+	b.used -= own.held
+	own.held = 0
+
+	cluster := own.use.Cluster
+	delete(b.holders[cluster], own)
+	if len(b.holders[cluster]) == 0 {
+		delete(b.holders, cluster)
+	}
+	b.grant()
+}
+
+// displace cancels reconciles until there is room for a waiter, or none may be cancelled for it.
+func (b *Budgets) displace(w *waiter) {
+	needs := b.used + w.weight - roomWeight
+	var others []*budget
+	for _, reconciles := range b.holders {
+		for other := range reconciles {
+			switch {
+			case other.displaced:
+				needs -= other.held // It returns its part soon.
+			case other != w.budget && other.yieldsTo(w.budget):
+				others = append(others, other)
+			}
+		}
+	}
+
+	slices.SortFunc(others, func(x, y *budget) int {
+		return cmp.Or(compareBools(y.use.Slow, x.use.Slow),
+			cmp.Compare(b.holders[y.use.Cluster].held(), b.holders[x.use.Cluster].held()))
+	})
+	for _, other := range others {
+		if needs <= 0 {
+			return
+		}
+		needs -= other.held
+		other.displaced = true
+		other.cancel(errDisplaced)
+	}
+}
+
+// yieldsTo reports whether a reconcile may be cancelled for another one.
+func (b *budget) yieldsTo(other *budget) bool {
+	if b.use.Slow && !other.use.Slow {
+		return true
+	}
+	return b.use.Slow == other.use.Slow && time.Since(b.since) >= lease
+}
+
+// compareBools orders false before true.
+func compareBools(x, y bool) int {
+	switch {
+	case x == y:
+		return 0
+	case y:
+		return -1
+	default:
+		return 1
+	}
+}

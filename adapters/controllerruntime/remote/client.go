@@ -1,0 +1,162 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+const (
+	requestTimeout = 15 * time.Second
+	dialTimeout    = 3 * time.Second
+	// callTimeout bounds one call of a client with all its attempts.
+	callTimeout = 2 * requestTimeout
+)
+
+// NewClient returns a client for a cluster whose administrator may run a program in place of the API
+// server. It is for configurations that come from no kubeconfig, such as that of a cloud. A
+// configuration without Timeout gets 15 s for a request, and without Dial 3 s to connect. A call
+// fails after 30 s, with all its attempts. [NewKubeconfigs] lists the other bounds.
+//
+// The configuration is not changed. An HTTPClient in opts would evade the bounds, and is an error.
+func NewClient(config *rest.Config, opts client.Options) (client.Client, error) {
+	if opts.HTTPClient != nil {
+		return nil, errors.New("client of a cluster: want no HTTPClient, have one")
+	}
+	made, _, err := newClient(rest.CopyConfig(config), opts, nil)
+	return made, err
+}
+
+// newClient changes the configuration. mapper may be nil.
+func newClient(config *rest.Config, opts client.Options, mapper newMapper) (client.Client, *http.Client, error) {
+	if config.Timeout == 0 {
+		config.Timeout = requestTimeout
+	}
+	if config.Dial == nil {
+		config.Dial = (&net.Dialer{Timeout: dialTimeout}).DialContext
+	}
+	bound(config)
+
+	connected, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, nil, err
+	}
+	connected = withoutRedirects(connected)
+	opts.HTTPClient = connected
+	if mapper != nil {
+		opts.Mapper, err = mapper(config, connected)
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("mapper: %w", err)
+	}
+	made, err := client.New(config, opts)
+	if err != nil {
+		return nil, nil, err
+	}
+	return &guarded{made}, connected, nil
+}
+
+// newMapper returns the mapper of a cluster.
+type newMapper func(config *rest.Config, client *http.Client) (meta.RESTMapper, error)
+
+// guarded bounds each call in time, and hides errors that only seem to be about an object.
+type guarded struct{ client.Client }
+
+var errSlowCall = errors.New("call of the API server took longer than allowed")
+
+func guard(ctx context.Context, call func(ctx context.Context) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, callTimeout, errSlowCall)
+	defer cancel()
+	err := call(ctx)
+
+	// A proxy answers 404 with a page of its own. For a reconciler, NotFound would mean that the
+	// object is gone.
+	if apierrors.IsNotFound(err) && apierrors.IsUnexpectedServerError(err) {
+		return strange{err}
+	}
+	return err
+}
+
+// strange is an error without the methods of an API status.
+type strange struct{ cause error }
+
+func (s strange) Error() string { return "answer of no API server: " + s.cause.Error() }
+
+func (g *guarded) Get(ctx context.Context, key client.ObjectKey, object client.Object, opts ...client.GetOption) error {
+	return guard(ctx, func(ctx context.Context) error { return g.Client.Get(ctx, key, object, opts...) })
+}
+
+func (g *guarded) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	return guard(ctx, func(ctx context.Context) error { return g.Client.List(ctx, list, opts...) })
+}
+
+func (g *guarded) Apply(ctx context.Context, object runtime.ApplyConfiguration, opts ...client.ApplyOption) error {
+	return guard(ctx, func(ctx context.Context) error { return g.Client.Apply(ctx, object, opts...) })
+}
+
+func (g *guarded) Create(ctx context.Context, object client.Object, opts ...client.CreateOption) error {
+	return guard(ctx, func(ctx context.Context) error { return g.Client.Create(ctx, object, opts...) })
+}
+
+func (g *guarded) Delete(ctx context.Context, object client.Object, opts ...client.DeleteOption) error {
+	return guard(ctx, func(ctx context.Context) error { return g.Client.Delete(ctx, object, opts...) })
+}
+
+func (g *guarded) Update(ctx context.Context, object client.Object, opts ...client.UpdateOption) error {
+	return guard(ctx, func(ctx context.Context) error { return g.Client.Update(ctx, object, opts...) })
+}
+
+func (g *guarded) Patch(
+	ctx context.Context, object client.Object, patch client.Patch, opts ...client.PatchOption,
+) error {
+	return guard(ctx, func(ctx context.Context) error { return g.Client.Patch(ctx, object, patch, opts...) })
+}
+
+func (g *guarded) DeleteAllOf(ctx context.Context, object client.Object, opts ...client.DeleteAllOfOption) error {
+	return guard(ctx, func(ctx context.Context) error { return g.Client.DeleteAllOf(ctx, object, opts...) })
+}
+
+func (g *guarded) Status() client.SubResourceWriter { return g.SubResource("status") }
+
+func (g *guarded) SubResource(name string) client.SubResourceClient {
+	return &guardedSub{g.Client.SubResource(name)}
+}
+
+type guardedSub struct{ client.SubResourceClient }
+
+func (s *guardedSub) Get(ctx context.Context, object, sub client.Object, opts ...client.SubResourceGetOption) error {
+	return guard(ctx, func(ctx context.Context) error { return s.SubResourceClient.Get(ctx, object, sub, opts...) })
+}
+
+func (s *guardedSub) Create(
+	ctx context.Context, object, sub client.Object, opts ...client.SubResourceCreateOption,
+) error {
+	return guard(ctx, func(ctx context.Context) error { return s.SubResourceClient.Create(ctx, object, sub, opts...) })
+}
+
+func (s *guardedSub) Update(ctx context.Context, object client.Object, opts ...client.SubResourceUpdateOption) error {
+	return guard(ctx, func(ctx context.Context) error { return s.SubResourceClient.Update(ctx, object, opts...) })
+}
+
+func (s *guardedSub) Patch(
+	ctx context.Context, object client.Object, patch client.Patch, opts ...client.SubResourcePatchOption,
+) error {
+	return guard(ctx, func(ctx context.Context) error {
+		return s.SubResourceClient.Patch(ctx, object, patch, opts...)
+	})
+}
+
+func (s *guardedSub) Apply(
+	ctx context.Context, object runtime.ApplyConfiguration, opts ...client.SubResourceApplyOption,
+) error {
+	return guard(ctx, func(ctx context.Context) error { return s.SubResourceClient.Apply(ctx, object, opts...) })
+}

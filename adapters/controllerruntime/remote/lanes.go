@@ -1,0 +1,388 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
+)
+
+// LanesOptions are the optional settings of [NewLanes]. The zero value is the documented default.
+type LanesOptions[request comparable] struct {
+	// Share is the number of concurrent reconciles of one cluster in each lane. Default: 2.
+	Share int
+	// SlowAfter is the time that a reconcile may take in the regular lane. Then it is cancelled, and
+	// its cluster belongs to the slow lane until a reconcile takes less than that. Default: 3 s.
+	SlowAfter time.Duration
+	// Timeout bounds a reconcile in the slow lane. Default: 1 min.
+	Timeout time.Duration
+	// Waiting is the number of requests of one cluster that may wait for its share. Default: 1,000
+	// if Replace is set, and no limit without.
+	Waiting int
+	// Replace returns the request that replaces a request beyond Waiting, such as one for a list of
+	// the cluster. It must be of the same cluster. Default: none.
+	Replace func(r request) request
+	// Judge decides after each reconcile which lane the cluster belongs to. Err is its error, and
+	// slow the lane that the cluster belonged to. Default: the slow lane after a reconcile that took
+	// longer than SlowAfter. If Judge is set, no reconcile is cancelled after SlowAfter.
+	Judge func(r request, took time.Duration, err error, slow bool) Verdict
+	// Budgets bound the answers of all clusters. Share them among the controllers of a process.
+	// Default: budgets of their own.
+	Budgets *Budgets
+	// SlowWorkers is the number of workers that [Lanes.SetUpSlow] starts. Default: 5.
+	SlowWorkers int
+}
+
+// Verdict is the result of [LanesOptions.Judge].
+type Verdict struct {
+	// Slow means that the cluster belongs to the slow lane.
+	Slow bool
+	// Retry means that the slow lane tries the request again, After a time and with a Priority. The
+	// controller does not enqueue it, and counts its error as a terminal one.
+	Retry    bool
+	After    time.Duration
+	Priority int
+}
+
+// Lanes share the workers of an operator among clusters, so that a cluster that is slow, hostile or
+// loud takes none from the others. Use it for reconcilers that read from clusters or write to them.
+// It is safe for concurrent use. Make it with [NewLanes].
+//
+// There are two lanes, each with the workers of a controller of its own:
+//
+//   - Regular has all clusters at first. A cluster has at most its share of the workers. While other
+//     requests are ready, each cluster gets its turn, so one worker is enough.
+//   - Slow has the clusters that took too long. They wait for one another only.
+//
+// Requests beyond the share stay in the workqueue with their priority, delayed until their turn.
+// controller-runtime counts such a delay as a reconcile with the result "requeue_after". One request
+// is never reconciled in both lanes at the same time. Each reconcile has a budget of [Budgets].
+type Lanes[request comparable] struct {
+	Regular, Slow *Lane[request]
+
+	cluster    func(r request) string
+	reconciler reconcile.TypedReconciler[request]
+	opts       LanesOptions[request]
+
+	mu       sync.Mutex
+	clusters map[string]*tenant[request]
+	sweepAt  int       // number of clusters
+	unwired  sync.Once // logs that the regular lane is no source of its controller
+}
+
+// Lane is a reconciler for the requests of a controller, and a source of it: pass it to Complete and
+// to WatchesRawSource. See [Lanes].
+type Lane[request comparable] struct {
+	lanes *Lanes[request]
+	slow  bool
+
+	mu    sync.Mutex
+	queue workqueue.TypedRateLimitingInterface[request] // nil until the controller runs
+	round uint64                                        // changes when no request is ready
+}
+
+// tenant is a cluster. The lock of the lanes guards it.
+type tenant[request comparable] struct {
+	slow bool
+	// used is the number of requests that run, or that have their turn in granted.
+	used    int
+	running map[request]bool // true: again afterwards
+	granted map[request]bool
+	// parked has those that wait, in order. Some were replaced and are in no queue.
+	parked []request
+	waits  map[request]bool // as parked
+	// ran is the round of the regular lane in which a reconcile ended last. 0 before the first one.
+	ran uint64
+}
+
+var (
+	_ reconcile.TypedReconciler[string] = (*Lane[string])(nil)
+	_ source.TypedSource[string]        = (*Lane[string])(nil)
+)
+
+// parkedFor is how long a queue keeps a request that waits, unless its turn comes earlier.
+const parkedFor = time.Hour
+
+// NewLanes returns lanes for the requests of a reconciler. cluster returns the name of the cluster
+// of a request. Both controllers must be started: [Complete] does that for controller-runtime.
+func NewLanes[request comparable](
+	cluster func(r request) string, reconciler reconcile.TypedReconciler[request], opts LanesOptions[request],
+) *Lanes[request] {
+	const most = 1000
+	if opts.Replace != nil && opts.Waiting == 0 {
+		opts.Waiting = most
+	}
+	opts = option.WithDefaults(opts, LanesOptions[request]{
+		Share: 2, SlowAfter: 3 * time.Second, Timeout: time.Minute, Budgets: NewBudgets(), SlowWorkers: 5,
+	})
+	l := &Lanes[request]{
+		cluster: cluster, reconciler: reconciler, opts: opts, clusters: make(map[string]*tenant[request]),
+		sweepAt: sweepFirst,
+	}
+	l.Regular = &Lane[request]{lanes: l, round: 1}
+	l.Slow = &Lane[request]{lanes: l, round: 1, slow: true}
+	return l
+}
+
+// SetUpSlow adds the controller of the slow lane to a controller manager, with the name of the
+// controller of the regular lane and "-slow". Leader election and metrics are as for any other.
+func (l *Lanes[request]) SetUpSlow(mgr manager.Manager, name string) error {
+	opts := controller.TypedOptions[request]{
+		Reconciler: l.Slow, MaxConcurrentReconciles: l.opts.SlowWorkers, UsePriorityQueue: new(true),
+		SkipNameValidation: new(true), // Two controllers of one process may have the same kind.
+	}
+	opts.DefaultFromConfig(mgr.GetControllerOptions())
+	slow, err := controller.NewTypedUnmanaged(name+"-slow", opts)
+	if err != nil {
+		return err
+	}
+	if err := slow.Watch(l.Slow); err != nil {
+		return err
+	}
+	return mgr.Add(slow)
+}
+
+// Start gives the lane the queue of its controller. Only the controller calls it.
+func (l *Lane[request]) Start(_ context.Context, queue workqueue.TypedRateLimitingInterface[request]) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.queue = queue
+	return nil
+}
+
+// String names the source in the log of its controller.
+func (l *Lane[request]) String() string {
+	if l.slow {
+		return "slow lane"
+	}
+	return "regular lane"
+}
+
+func (l *Lane[request]) running() workqueue.TypedRateLimitingInterface[request] {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.queue
+}
+
+// Add enqueues requests after a time with a priority, such as handler.LowPriority. Without a
+// priority queue the priority has no effect. Add reports whether the controller runs. It does not
+// block.
+func (l *Lane[request]) Add(after time.Duration, priority int, requests ...request) bool {
+	queue := l.running()
+	if queue == nil {
+		return false
+	}
+	if ranked, ok := queue.(priorityqueue.PriorityQueue[request]); ok {
+		ranked.AddWithOpts(priorityqueue.AddOpts{After: after, Priority: &priority}, requests...)
+		return true
+	}
+	for _, r := range requests {
+		queue.AddAfter(r, after)
+	}
+	return true
+}
+
+// wake enqueues a request whose turn has come, behind all that are ready: a priority queue orders
+// requests by the time at which their wait ends. The queue keeps the higher priority of a request
+// that is in it.
+func (l *Lane[request]) wake(r request) { l.Add(time.Nanosecond, handler.LowPriority, r) }
+
+// observe returns the round of the lane, and whether no other request is ready. A round ends then.
+func (l *Lane[request]) observe() (round uint64, alone bool) {
+	queue := l.running()
+	alone = queue == nil || queue.Len() == 0
+
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if alone {
+		l.round++
+	}
+	return l.round, alone
+}
+
+// Reconcile reconciles a request, or lets it wait, or leaves it to the other lane.
+func (l *Lane[request]) Reconcile(ctx context.Context, r request) (reconcile.Result, error) {
+	if l.running() == nil {
+		l.lanes.unwired.Do(func() {
+			ctrl.LoggerFrom(ctx).Info("clusters have no share of the workers: the lane is not a source of its controller, " +
+				"so pass it to WatchesRawSource, too")
+		})
+	}
+	begins, result := l.lanes.begin(l, r)
+	if !begins {
+		return result, nil
+	}
+	return l.lanes.run(ctx, l, r)
+}
+
+// laneOf returns the lane of a cluster: the regular one while the slow one does not run.
+func (l *Lanes[request]) laneOf(t *tenant[request]) *Lane[request] {
+	if t.slow && l.Slow.running() != nil {
+		return l.Slow
+	}
+	return l.Regular
+}
+
+// begin decides whether a request that has a worker begins now.
+func (l *Lanes[request]) begin(in *Lane[request], r request) (begins bool, result reconcile.Result) {
+	round, alone := in.observe()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t := l.tenant(l.cluster(r), round)
+	if _, runs := t.running[r]; runs {
+		t.running[r] = true // In the other lane. It may have read before the change.
+		return false, reconcile.Result{}
+	}
+	if l.laneOf(t) == l.Slow && in == l.Regular {
+		l.Slow.Add(0, 0, r)
+		return false, reconcile.Result{}
+	}
+
+	hadTurn := t.ran == round && !alone
+	mayBegin := t.used < l.opts.Share && len(t.parked) == 0 && !hadTurn
+	switch {
+	case t.granted[r]:
+		delete(t.granted, r)
+	case mayBegin || in.running() == nil:
+		t.used++
+	default:
+		return false, l.park(t, r)
+	}
+	t.running[r] = false
+	return true, reconcile.Result{}
+}
+
+// park lets a request wait. The caller holds the lock.
+func (l *Lanes[request]) park(t *tenant[request], r request) reconcile.Result {
+	result := reconcile.Result{RequeueAfter: parkedFor}
+	if !t.waits[r] {
+		if l.opts.Replace != nil && len(t.parked) >= l.opts.Waiting {
+			r = l.opts.Replace(r)
+			result = reconcile.Result{}
+		}
+		if !t.waits[r] && !t.granted[r] {
+			t.waits[r] = true
+			t.parked = append(t.parked, r)
+		}
+	}
+	l.grant(t)
+	return result
+}
+
+// grant gives turns to requests that wait. The caller holds the lock.
+func (l *Lanes[request]) grant(t *tenant[request]) {
+	for t.used < l.opts.Share && len(t.parked) > 0 {
+		next := t.parked[0]
+		t.parked = t.parked[1:]
+		delete(t.waits, next)
+		t.granted[next] = true
+		t.used++
+		l.laneOf(t).wake(next)
+	}
+}
+
+var errSlow = errors.New("reconcile takes longer than the regular lane allows")
+
+func (l *Lanes[request]) run(ctx context.Context, in *Lane[request], r request) (result reconcile.Result, err error) {
+	name := l.cluster(r)
+	begun := time.Now()
+	verdict := Verdict{Slow: true} // After a panic.
+	defer func() { l.end(in, name, r, verdict.Slow) }()
+
+	timeout, cause := l.opts.Timeout, error(context.DeadlineExceeded)
+	if !in.slow && l.opts.Judge == nil && l.Slow.running() != nil {
+		timeout, cause = l.opts.SlowAfter, errSlow
+	}
+	within, cancel := context.WithTimeoutCause(ctx, timeout, cause)
+	defer cancel()
+	within, end := l.opts.Budgets.Begin(within, Use{Cluster: name, Slow: in.slow})
+	defer end()
+
+	result, err = l.reconciler.Reconcile(within, r)
+	verdict = l.judge(within, r, time.Since(begun), err)
+	switch {
+	case err != nil && verdict.Retry && l.Slow.Add(verdict.After, verdict.Priority, r):
+		return reconcile.Result{}, reconcile.TerminalError(err) // Logged and counted, and not enqueued here.
+	case err != nil && errors.Is(context.Cause(within), errSlow) && ctx.Err() == nil:
+		ctrl.LoggerFrom(ctx).V(1).Info("reconcile of a slow cluster goes on in the slow lane", "cluster", name)
+		l.Slow.Add(0, 0, r)
+		return reconcile.Result{}, nil
+	case err == nil && in.slow && !verdict.Slow && result.RequeueAfter > 0:
+		if l.Regular.Add(result.RequeueAfter, priorityOf(result), r) {
+			return reconcile.Result{}, nil
+		}
+	}
+	return result, err
+}
+
+func priorityOf(result reconcile.Result) int {
+	if result.Priority == nil {
+		return handler.LowPriority
+	}
+	return *result.Priority
+}
+
+func (l *Lanes[request]) judge(ctx context.Context, r request, took time.Duration, err error) Verdict {
+	if l.opts.Judge == nil {
+		return Verdict{Slow: took >= l.opts.SlowAfter || errors.Is(context.Cause(ctx), errDisplaced)}
+	}
+	l.mu.Lock()
+	slow := l.clusters[l.cluster(r)].slow
+	l.mu.Unlock()
+	return l.opts.Judge(r, took, err, slow)
+}
+
+// end ends a reconcile, and gives its turn to the next request of the cluster.
+func (l *Lanes[request]) end(in *Lane[request], name string, r request, slow bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t := l.clusters[name]
+	again := t.running[r]
+	delete(t.running, r)
+	t.used--
+	t.slow = slow
+
+	in.mu.Lock()
+	t.ran = in.round
+	in.mu.Unlock()
+
+	if again {
+		l.laneOf(t).Add(0, 0, r)
+	}
+	l.grant(t)
+}
+
+// sweepFirst is the number of clusters from which the lanes forget clusters.
+const sweepFirst = 64
+
+// tenant returns a cluster. The caller holds the lock.
+func (l *Lanes[request]) tenant(name string, round uint64) *tenant[request] {
+	t := l.clusters[name]
+	if t != nil {
+		return t
+	}
+
+	if len(l.clusters) >= l.sweepAt {
+		maps.DeleteFunc(l.clusters, func(_ string, t *tenant[request]) bool {
+			return !t.slow && t.used == 0 && len(t.parked) == 0 && t.ran != round
+		})
+		l.sweepAt = sweepFirst + 2*len(l.clusters)
+	}
+	t = &tenant[request]{
+		running: make(map[request]bool), granted: make(map[request]bool), waits: make(map[request]bool),
+	}
+	l.clusters[name] = t
+	return t
+}

@@ -1,0 +1,57 @@
+package installation
+
+import (
+	"context"
+	"crypto/sha256"
+	"sync/atomic"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime/remote"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/material"
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
+)
+
+// largeAnswers is the number of answers of one call with the whole webhook configuration: it is read
+// twice and written twice. Its managed fields, and what platforms add, weigh twice as much again.
+const largeAnswers = 4 * 3
+
+// budgets bound what answers of runtimes cost. What our own configuration weighs does not count.
+type budgets struct {
+	*remote.Budgets
+
+	last *atomic.Pointer[ownWeight] // of the newest watches: all runtimes have the same
+}
+
+// ownWeight is the weight of a webhook configuration of certain watches. It never changes.
+type ownWeight struct {
+	watches [sha256.Size]byte
+	weight  int64
+}
+
+func newBudgets() budgets { return budgets{remote.NewBudgets(), &atomic.Pointer[ownWeight]{}} }
+
+// beginCall returns a context with a budget for one call. Call end after it.
+func (i *Installer) beginCall(ctx context.Context, r *Runtime) (call context.Context, end func()) {
+	call, end = i.budgets.Begin(ctx, remote.Use{Cluster: string(r.ID)})
+	remote.Allow(call, largeAnswers*i.ownWeight(r))
+	return call, end
+}
+
+// ownWeight builds a configuration for new watches only.
+func (i *Installer) ownWeight(r *Runtime) int64 {
+	watches := sumOf(watch.DocumentOf(r.Watches))
+	last := i.budgets.last.Load()
+	if last != nil && last.watches == watches {
+		return last.weight
+	}
+	if i.opts.Informer || len(r.Secret[material.CA]) == 0 {
+		return 0 // No configuration, or a call that needs none.
+	}
+
+	configuration, err := i.configuration(r, true)
+	if err != nil {
+		return 0 // The call reports it.
+	}
+	next := &ownWeight{watches, remote.Weigh(configuration)}
+	i.budgets.last.Store(next)
+	return next.weight
+}

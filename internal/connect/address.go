@@ -1,0 +1,135 @@
+package connect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+const (
+	scheme = "https"
+	// maxName is the length of a DNS name in text (RFC 1035, section 2.3.4), in bytes.
+	maxName = 253
+)
+
+// ParseAddress returns the URL for host, host:port or https://host:port. It refuses all else. Its
+// error repeats the address, unless that has credentials.
+//
+// Addresses of one place have one form: see [ParseHost]. A gateway compares the host of a request
+// with its routes, and answers 404 for another spelling.
+func ParseAddress(address string) (*url.URL, error) {
+	full := strings.TrimSpace(address)
+	if !strings.Contains(full, "://") {
+		full = scheme + "://" + full
+	}
+	parsed, err := url.Parse(full)
+	if err != nil {
+		return nil, addressError(address)
+	}
+
+	// An address with anything else would differ from this one.
+	bare := url.URL{Scheme: scheme, Host: parsed.Host}
+	parsed.Path = strings.TrimSuffix(parsed.Path, "/")
+	if parsed.Hostname() == "" || *parsed != bare || !validPort(parsed) {
+		return nil, addressError(address)
+	}
+
+	host, err := ParseHost(parsed.Hostname())
+	if err != nil {
+		return nil, err
+	}
+	bare.Host = joined(host, parsed.Port())
+	return &bare, nil
+}
+
+// joined returns a host as a URL has it. A port loses its leading zeros.
+func joined(host, port string) string {
+	if number, err := strconv.Atoi(port); err == nil {
+		return net.JoinHostPort(host, strconv.Itoa(number))
+	}
+	if strings.Contains(host, ":") {
+		return "[" + host + "]"
+	}
+	return host
+}
+
+// validPort reports whether the port is missing, or a number from 1 to 65535.
+func validPort(address *url.URL) bool {
+	if address.Port() == "" {
+		return !strings.HasSuffix(address.Host, ":")
+	}
+	port, err := strconv.ParseUint(address.Port(), 10, 16)
+	return err == nil && port > 0
+}
+
+// addressError does not wrap the error of [url.Parse], which repeats its input and may contain a
+// password.
+func addressError(address string) error {
+	if strings.Contains(address, "@") {
+		address = "(with credentials)"
+	}
+	return fmt.Errorf("%.128q: want host:port or https://host:port, without user, path or query; "+
+		"an IPv6 address in brackets", address)
+}
+
+// hostPattern has the underscore, which names in clusters may have.
+var hostPattern = regexp.MustCompile(`^[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*$`)
+
+// ParseHost returns the one form of a DNS name or an IP address: a name in lower case, in ASCII
+// (Punycode for Unicode, RFC 5891), and without the dot at its end; an IP address in its shortest
+// form, without brackets. TLS has no dot at the end of a name (RFC 6066, section 3), and gateways
+// have none in their routes.
+func ParseHost(host string) (string, error) {
+	name := strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
+	if address, err := netip.ParseAddr(name); err == nil {
+		return address.Unmap().String(), nil
+	}
+
+	name = strings.ToLower(strings.TrimSuffix(toASCII(name), "."))
+	switch last := name[strings.LastIndexByte(name, '.')+1:]; {
+	case !isASCII(name):
+		return "", fmt.Errorf("host %.128q: want it in ASCII, a name with other letters in Punycode (xn--…)", host)
+	case len(name) > maxName || !hostPattern.MatchString(name):
+		return "", fmt.Errorf("host %.128q: want a DNS name or an IP address", host)
+	// A name never ends in a number, but an IP address in an old notation does.
+	case strings.Trim(last, "0123456789") == "":
+		return "", fmt.Errorf("host %.128q: want an IPv4 address as four numbers up to 255, without leading zeros", host)
+	default:
+		return name, nil
+	}
+}
+
+func isASCII(text string) bool {
+	return !strings.ContainsFunc(text, func(c rune) bool { return c > '~' })
+}
+
+var errNotDialled = errors.New("the address is all that is wanted")
+
+// toASCII returns a DNS name in Punycode, and the name itself if it has none. The standard library
+// has the tables of IDNA for its HTTP client only, so that a client is asked whom it would dial.
+func toASCII(name string) string {
+	if isASCII(name) {
+		return name
+	}
+
+	ascii := name
+	client := http.Transport{DialContext: func(_ context.Context, _, address string) (net.Conn, error) {
+		if host, _, err := net.SplitHostPort(address); err == nil {
+			ascii = host
+		}
+		return nil, errNotDialled
+	}}
+	target := &url.URL{Scheme: "http", Host: name}
+	answer, err := client.RoundTrip(&http.Request{Method: http.MethodGet, URL: target, Header: http.Header{}})
+	if err == nil {
+		_ = answer.Body.Close() // There is no connection, and so no answer.
+	}
+	return ascii
+}
