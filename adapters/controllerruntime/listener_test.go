@@ -100,25 +100,25 @@ func TestAddListener(t *testing.T) {
 	}
 }
 
-// silence is a socket without connections. In virtual time, a real one would stop the clock.
-type silence struct {
+// deafSocket is a socket without connections. In virtual time, a real one would stop the clock.
+type deafSocket struct {
 	once sync.Once
 	done chan struct{}
 }
 
-func newSilence() *silence { return &silence{done: make(chan struct{})} }
+func newDeafSocket() *deafSocket { return &deafSocket{done: make(chan struct{})} }
 
-func (s *silence) Accept() (net.Conn, error) {
+func (s *deafSocket) Accept() (net.Conn, error) {
 	<-s.done
 	return nil, net.ErrClosed
 }
 
-func (s *silence) Close() error {
+func (s *deafSocket) Close() error {
 	s.once.Do(func() { close(s.done) })
 	return nil
 }
 
-func (s *silence) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 8082} }
+func (s *deafSocket) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 8082} }
 
 // configOf returns that of a listener whose requests come from memory.
 func configOf(name, addr string) controllerruntime.ListenerConfig {
@@ -258,7 +258,7 @@ func TestSetUpAcceptsSeveralOfEach(t *testing.T) {
 	one.Fleet, two.Fleet = must(fleet.New(fleet.Options{})), must(fleet.New(fleet.Options{}))
 	one.Runtimes, two.Runtimes = runtimes, runtimes
 	free, socket, random := configOf("free", "127.0.0.1:0"), configOf("socket", "127.0.0.1:8443"), configOf("random", "127.0.0.1:0")
-	socket.Options.Listener = newSilence()
+	socket.Options.Listener = newDeafSocket()
 	for _, c := range []controllerruntime.ListenerConfig{one, two, free, socket, random} {
 		events := must(controllerruntime.AddListener(mgr, c))
 		for _, name := range []core.Manager{"clusters", "clusters", "modules"} {
@@ -322,7 +322,7 @@ func TestTheManagerEndsWithWhatIsForgotten(t *testing.T) {
 	for want, setUp := range startFaults(t) {
 		mgr := newManager(t, &records{})
 		c := configOf("", "")
-		c.Options.Listener = newSilence()
+		c.Options.Listener = newDeafSocket()
 		setUp(mgr, must(controllerruntime.AddListener(mgr, c)))
 		err := mgr.Start(t.Context())
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -340,7 +340,7 @@ func logFaults() map[string]struct {
 	quiet := func(logger *slog.Logger) controllerruntime.ListenerConfig {
 		c := configOf("events", "")
 		c.Logger = logger
-		c.Options.Listener = newSilence()
+		c.Options.Listener = newDeafSocket()
 		return c
 	}
 	elected := make(chan struct{})
@@ -449,7 +449,7 @@ func TestTheLogIsSilentAboutACompleteSetUp(t *testing.T) {
 				var out bytes.Buffer
 				elected := make(chan struct{})
 				c := configOf("", "")
-				c.Options.Listener = newSilence()
+				c.Options.Listener = newDeafSocket()
 				c.Logger = slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelWarn}))
 				events, source, err := controllerruntime.RegisterListenerComponent(c, "clusters", byWatched, controllerruntime.SourceOptions{Elected: elected})
 				check(t, err)
@@ -571,7 +571,7 @@ func TestTheFleetExpectsTheManagersOfTheListener(t *testing.T) {
 				return manager == "clusters" || object.GetName() == "skr-1"
 			}}))
 		c := configOf("", "")
-		c.Fleet, c.Runtimes, c.Options.Listener = watched, runtimes, newSilence()
+		c.Fleet, c.Runtimes, c.Options.Listener = watched, runtimes, newDeafSocket()
 		events, source, err := controllerruntime.RegisterListenerComponent(c, "clusters", byWatched, controllerruntime.SourceOptions{})
 		check(t, err)
 		queue := newQueue(t)

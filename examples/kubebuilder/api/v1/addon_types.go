@@ -1,0 +1,25 @@
+package v1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// AddonSpec is what is wanted in a remote cluster.
+type AddonSpec struct {
+	// Cluster is the name of the Cluster, in the same namespace.
+	Cluster string `json:"cluster"`
+}
+
+// Addon is something that the operator keeps in a remote cluster.
+type Addon struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec AddonSpec `json:"spec"`
+}
+
+// AddonList is a list of add-ons.
+type AddonList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []Addon `json:"items"`
+}

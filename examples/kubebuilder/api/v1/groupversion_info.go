@@ -1,0 +1,20 @@
+// Package v1 has the kinds of the operator, in a group of its own.
+package v1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// GroupVersion returns the group and version of the kinds.
+func GroupVersion() schema.GroupVersion {
+	return schema.GroupVersion{Group: "fleet.example.com", Version: "v1"}
+}
+
+// AddToScheme adds the kinds to a scheme. It never fails.
+func AddToScheme(scheme *runtime.Scheme) error {
+	scheme.AddKnownTypes(GroupVersion(), &Cluster{}, &ClusterList{}, &Addon{}, &AddonList{})
+	metav1.AddToGroupVersion(scheme, GroupVersion())
+	return nil
+}
