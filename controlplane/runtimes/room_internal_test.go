@@ -16,9 +16,23 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime/remote/remotetest"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
+
+// eachValid has the material of several runtimes.
+type eachValid struct {
+	ready
+
+	secrets map[core.RuntimeID]map[string][]byte
+}
+
+func (v eachValid) EnsureRuntime(_ context.Context, r certificates.Runtime) (certificates.RuntimeStatus, error) {
+	return certificates.RuntimeStatus{Ready: true, Secret: v.secrets[r.ID]}, nil
+}
 
 func manyWatchers(n int) (all []client.Object) {
 	for i := range n {
@@ -56,6 +70,8 @@ func TestHostileRuntimesHoldNoRoom(t *testing.T) {
 		_ = json.NewEncoder(w).Encode(object)
 		return true
 	}
+	ca, err := testpki.NewCA("ca", testpki.Options{})
+	check(t, err)
 	for _, hostile := range []int{0, 2, 6} { // Without hostile ones it is the control.
 		for _, watchers := range []int{30, 40, 100} {
 			t.Run(fmt.Sprintf("%d hostile, %d Watchers", hostile, watchers), func(t *testing.T) {
@@ -79,7 +95,13 @@ func TestHostileRuntimesHoldNoRoom(t *testing.T) {
 				close(arrived)
 				plane := newPlane(t, objects...)
 				r := newReconciler(t, plane, NewKubeconfigs(plane, "config", client.ObjectKeyFromObject, KubeconfigOptions{}))
-				r.certificates = newValid(t)
+				issued := eachValid{secrets: make(map[core.RuntimeID]map[string][]byte)}
+				for _, name := range append(names, honest...) {
+					leaf, err := ca.Server(name, testpki.Options{DNSNames: []string{"runtime-watcher.runtime-watcher.svc"}})
+					check(t, err)
+					issued.secrets[core.RuntimeID(name)] = testpki.Files(leaf, ca)
+				}
+				r.certificates = issued
 				var err error
 				r.installer, err = installation.New("image", "control-plane.example.com:443", installation.Options{})
 				check(t, err)
@@ -101,8 +123,12 @@ func TestHostileRuntimesHoldNoRoom(t *testing.T) {
 					})
 				}
 				for server := range arrived {
-					for server.Arrived() < 2 && t.Context().Err() == nil { // It has its answer, and the next is late.
+					deadline := time.Now().Add(20 * time.Second)
+					for server.Arrived() < 2 && time.Now().Before(deadline) { // Its first answers came, and the next is late.
 						<-time.After(time.Millisecond)
+					}
+					if server.Arrived() < 2 {
+						t.Error("no attack")
 					}
 				}
 
