@@ -14,9 +14,14 @@
 // # Differences from caches
 //
 // A cluster costs no watch, and a connection only while it is used. Each read of a reconcile is a
-// request, so set MaxConcurrentReconciles of the controller, such as 10. Deletions while the
-// operator does not run are not seen, so use finalizers. The agents must watch each kind that a
-// controller depends on.
+// request, so set MaxConcurrentReconciles of the controller, such as 10. A resync finds objects that
+// were deleted since their last reconcile. Deletions while the operator does not run are not seen,
+// so use finalizers. The agents must watch each kind that a controller depends on.
+//
+// # Bounds
+//
+// Make the clients by remote.NewKubeconfigs, which bounds what an API server answers. No cluster
+// takes the workers of the others, fills the queue or keeps a list without end: see [Complete].
 //
 // Clusters of other providers work with [Enqueue] and [Complete], too.
 package multicluster
