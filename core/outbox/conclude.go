@@ -79,6 +79,7 @@ func (l *lane) concludeSize(c *call, whole error, now time.Time) {
 	switch {
 	case errors.Is(whole, core.ErrTooLarge):
 		l.size.shrink(c.elements(), now, refusalMemory)
+		l.size.large = true
 	case whole != nil:
 	case errors.Is(c.err, core.ErrTooLarge):
 		l.size.forgive() // One event alone: split has made the error that of the event.

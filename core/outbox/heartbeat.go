@@ -148,7 +148,7 @@ func (l *lane) heartbeat(now time.Time) *core.Heartbeat {
 		Sequence: l.sequence, Pending: l.counts.Pending, OldestPending: l.oldest(now),
 		Dropped: maps.Clone(l.counts.Dropped),
 	}
-	if l.size.isNarrow() {
+	if l.size.large {
 		beat.Sequence = l.arrived() // It travels alone, before the numbers that wait.
 	}
 	l.pulse.named = beat.Sequence

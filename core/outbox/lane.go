@@ -199,9 +199,9 @@ func (l *lane) take(limit int, now time.Time) (batch []*entry, beat bool, wait t
 	}
 
 	beat = l.pulse.due(now)
-	if !beat || !l.size.isNarrow() || l.arrived() < l.pulse.named {
+	if !beat || !l.travelsAlone() {
 		batch = l.takeEvents(limit, now)
-		beat = beat && !isAlone(batch) && l.mayFollow()
+		beat = beat && !isAlone(batch) && l.mayFollow(len(batch))
 	}
 	if len(batch) == 0 && !beat {
 		return nil, false, l.untilDue(now)
@@ -212,9 +212,24 @@ func (l *lane) take(limit int, now time.Time) (batch []*entry, beat bool, wait t
 	return batch, beat, 0
 }
 
-// mayFollow reports whether a heartbeat may follow the events that were taken. A small batch may
-// leave numbers behind that a heartbeat names.
-func (l *lane) mayFollow() bool { return !l.size.isNarrow() || l.arrived() == l.sequence }
+// travelsAlone reports whether a heartbeat that is due travels before the events, because batches
+// are small. It names numbers that have arrived.
+func (l *lane) travelsAlone() bool {
+	switch {
+	case !l.size.isNarrow():
+		return false
+	case l.size.large:
+		return l.arrived() >= l.pulse.named
+	default: // Numbers that wait may have been seen, if their answer was lost.
+		return l.arrived() == l.sequence && l.sequence > 0
+	}
+}
+
+// mayFollow reports whether a heartbeat may follow so many events that were taken. A small batch may
+// leave numbers behind that a heartbeat names, or have no room.
+func (l *lane) mayFollow(events int) bool {
+	return !l.size.isNarrow() || l.arrived() == l.sequence && events < l.size.limit
+}
 
 // arrived returns the highest number of the sequence that the receiver has seen, as far as this end
 // knows. Numbers above it wait to be sent again.

@@ -30,12 +30,14 @@ type size struct {
 	// refused is the smallest size that was refused, 0 if none is known. It counts until expires.
 	refused int
 	expires time.Time
+	// large is whether a batch was refused as too large since the limit was most. Nothing of such a
+	// batch was seen, so a heartbeat may travel alone, before the numbers of that batch.
+	large bool
 }
 
 func newSize(most int) size { return size{most: most, limit: most} }
 
-// isNarrow reports whether batches are smaller than the options allow. Heartbeats then travel
-// alone.
+// isNarrow reports whether batches are smaller than the options allow.
 func (s *size) isNarrow() bool { return s.limit < s.most }
 
 // shrink notes that a batch of so many elements was too large.
@@ -73,6 +75,7 @@ func (s *size) grow(elements int, now time.Time) {
 	}
 	if s.refused == 0 {
 		s.limit = min(double*s.limit, s.most)
+		s.large = s.large && s.isNarrow()
 		return
 	}
 

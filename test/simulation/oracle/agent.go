@@ -39,6 +39,7 @@ type lane struct {
 	owners   map[types.NamespacedName]bool // of resyncs
 
 	failed     failures
+	tooLarge   map[uint64]bool      // numbers of which the last batch was too large
 	late       map[uint64]bool      // numbers that were refused as malformed, or as too large
 	refused    map[string]*failures // by the ID of an event
 	recoveries int
@@ -101,7 +102,7 @@ func (a *Agent) lane(manager core.Manager) *lane {
 	l := a.managers[manager]
 	if l == nil {
 		l = &lane{
-			contents: make(map[string]core.WatchEvent), late: make(map[uint64]bool), refused: make(map[string]*failures), owners: make(map[types.NamespacedName]bool),
+			contents: make(map[string]core.WatchEvent), late: make(map[uint64]bool), tooLarge: make(map[uint64]bool), refused: make(map[string]*failures), owners: make(map[types.NamespacedName]bool),
 		}
 		a.managers[manager] = l
 	}
@@ -157,9 +158,23 @@ func (a *Agent) Sent(manager core.Manager, batch core.Batch) {
 			a.checkTime(manager, f)
 		}
 	}
-	if beat := batch.Heartbeat; beat != nil && beat.Sequence != l.highest {
+	if beat := batch.Heartbeat; beat != nil && beat.Sequence != l.highest && !l.waits(beat.Sequence, batch) {
 		a.history.violate("numbers", "%s: a heartbeat has the sequence %d, the last number is %d", a.epoch, beat.Sequence, l.highest)
 	}
+}
+
+// waits reports whether a heartbeat travels alone while each number above the one that it names waits
+// for a smaller batch: nothing of a batch that is too large has arrived.
+func (l *lane) waits(named uint64, batch core.Batch) bool {
+	if len(batch.Events) > 0 {
+		return false
+	}
+	for number := named + 1; number <= l.highest; number++ {
+		if !l.tooLarge[number] {
+			return false
+		}
+	}
+	return named < l.highest
 }
 
 // number checks that numbers rise by one, and that each ID belongs to one content.
@@ -217,8 +232,14 @@ func (a *Agent) Attempted(manager core.Manager, batch core.Batch, started time.T
 			if core.IsPermanent(err) { // All others wait with a failed batch.
 				l.late[batch.Events[i].Sequence] = true
 			}
+			if errors.Is(err, core.ErrTooLarge) {
+				l.tooLarge[batch.Events[i].Sequence] = true
+			}
 		}
 		return
+	}
+	for i := range batch.Events {
+		delete(l.tooLarge, batch.Events[i].Sequence)
 	}
 	dropped := a.history.dropped[pair{a.runtime, manager}]
 	if dropped && !l.dropping {
