@@ -39,8 +39,8 @@ const (
 // LeaderEndpointOptions are the optional settings of [NewLeaderEndpoint]. The zero value is the
 // documented default.
 type LeaderEndpointOptions struct {
-	// RefreshInterval is the time after which the endpoint is written again, because another client
-	// may have changed it. Default: 10 s.
+	// RefreshInterval is the time after which the endpoint is written again, because another
+	// client may have changed it. Default: 10 s.
 	RefreshInterval time.Duration
 	// Logger gets failed writes. Default: ctrl.Log.
 	Logger *slog.Logger
@@ -70,16 +70,17 @@ type leaderEndpoint struct {
 }
 
 // NewLeaderEndpoint returns a Runnable that makes the replica that leads the only endpoint of a
-// Service without selector. A controller manager starts it on the leader only. It fails if one of the
-// arguments is missing.
+// Service without selector. A controller manager starts it on the leader only. It fails if one of
+// the arguments is missing.
 //
 // The Runnable applies one EndpointSlice, named as the Service with the suffix "-leader". The next
-// leader replaces it in one write, so that two replicas are never endpoints at the same time. Until
-// then, a killed leader remains the endpoint. All replicas must have addresses of one family. The
-// operator needs the rights to create and patch that EndpointSlice.
+// leader replaces it in one write, so that two replicas are never endpoints at the same time.
+// Until then, a killed leader remains the endpoint. All replicas must have addresses of one
+// family. The operator needs the rights to create and patch that EndpointSlice.
 //
 // An EndpointSlice with that name that this package has not made stays as it is, and Start fails.
-// To hand it over, give it the label endpointslice.kubernetes.io/managed-by: runtime-watcher-leader.
+// To hand it over, give it the label endpointslice.kubernetes.io/managed-by:
+// runtime-watcher-leader.
 //
 // It publishes the endpoint until its context ends, and then removes it unless another replica has
 // replaced it. That takes at most 10 s. It fails if the first write is forbidden, or if the API
@@ -177,9 +178,9 @@ func (e *leaderEndpoint) publish(ctx context.Context) (version string, err error
 // leaderProbe is the field owner of the dry run.
 const leaderProbe = leaderOwner + "-probe"
 
-// probe returns the UID of the slice, "" if there is none. It fails with errForeignSlice unless the
-// slice has the mark of this package. A dry run needs no right to read, and no cache: its answer is
-// the slice as it would be with the mark.
+// probe returns the UID of the slice, "" if there is none. It fails with errForeignSlice unless
+// the slice has the mark of this package. A dry run needs no right to read, and no cache: its
+// answer is the slice as it would be with the mark.
 func (e *leaderEndpoint) probe(ctx context.Context) (types.UID, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaderCallTimeout)
 	defer cancel()

@@ -16,7 +16,8 @@ import (
 // errForeign means that an object of somebody else has a name of this set. Nothing was changed.
 var errForeign = errors.New("want no object of others with a name of this set")
 
-// apply creates or corrects an object of this set, whose mark is the label with the name of the set.
+// apply creates or corrects an object of this set, whose mark is the label with the name of the
+// set.
 func (c *Certificates) apply(ctx context.Context, object client.Object) error {
 	live, err := c.readOwn(ctx, object)
 	if err != nil {

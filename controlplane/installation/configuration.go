@@ -50,8 +50,8 @@ func (i *Installer) excludedNamespaces(ownNamespace bool) []string {
 // annotationWhole is on a configuration with all webhooks, and changes with them.
 const annotationWhole = "whole"
 
-// compareConfiguration keeps what a platform has added to the webhooks, and finds out whether others
-// have changed them otherwise.
+// compareConfiguration keeps what a platform has added to the webhooks, and finds out whether
+// others have changed them otherwise.
 func (v *visit) compareConfiguration(ctx context.Context) error {
 	want, live := v.want, v.found.configuration
 	// If the last complete installation had the same configuration, and the present one differs,
@@ -149,8 +149,8 @@ func callsOf(webhook any) [sha256.Size]byte {
 	return sumOf(calls)
 }
 
-// sortedRules has the sums of all rules, whose order does not matter, and neither does that of their
-// lists.
+// sortedRules has the sums of all rules, whose order does not matter, and neither does that of
+// their lists.
 func sortedRules(rules any) any {
 	all, _ := rules.([]any)
 	sorted := make([]any, 0, len(all))
@@ -206,15 +206,16 @@ func hasMetadata(live, want *unstructured.Unstructured) bool {
 	return contains(live.GetLabels(), want.GetLabels()) && contains(live.GetAnnotations(), want.GetAnnotations())
 }
 
-// putConfiguration creates a webhook configuration, or replaces its webhooks. Those that others have
-// added, and fields that others have added to ours, are removed: the API server may call no agent
-// because of them. live is nil if there is no configuration.
+// putConfiguration creates a webhook configuration, or replaces its webhooks. Those that others
+// have added, and fields that others have added to ours, are removed: the API server may call no
+// agent because of them. live is nil if there is no configuration.
 func (v *visit) putConfiguration(
 	ctx context.Context, live, wanted *unstructured.Unstructured, opts ...client.PatchOption,
 ) (*unstructured.Unstructured, error) {
 	next := wanted.DeepCopy()
 	if live == nil {
-		// Create, not apply: an apply would take over a configuration that appeared since the read.
+		// Create, not apply: an apply would take over a configuration that appeared since the
+		// read.
 		err := v.Create(ctx, next, client.FieldOwner(fieldOwner))
 		return next, v.wrap(err, "create "+wanted.GetKind(), wanted.GetName())
 	}

@@ -18,8 +18,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/remote"
 )
 
-// exclusions are the requirements that others have added to the namespace selectors of our webhooks.
-// Platforms exclude their own namespaces from every webhook, and do so again after each correction.
+// exclusions are the requirements that others have added to the namespace selectors of our
+// webhooks. Platforms exclude their own namespaces from every webhook, and do so again after each
+// correction.
 type exclusions struct {
 	// by has the requirements of each field manager, as texts.
 	by map[string][]string
@@ -37,8 +38,8 @@ type addition struct {
 
 // keepAdditions adds to our webhooks what others have added to those that are there, as far as it
 // does no harm: a shorter timeout, and requirements that exclude namespaces of the platform. An
-// exclusion of other namespaces is removed once, and kept if it comes back: each further correction
-// would restart the agents in vain. The status names such namespaces.
+// exclusion of other namespaces is removed once, and kept if it comes back: each further
+// correction would restart the agents in vain. The status names such namespaces.
 func (v *visit) keepAdditions(ctx context.Context) error {
 	additions := v.findAdditions()
 	if len(additions) == 0 {
@@ -75,7 +76,8 @@ func (v *visit) isContested(text string) bool {
 	return known == text
 }
 
-// findAdditions keeps the timeouts of others that are shorter. An agent answers within milliseconds.
+// findAdditions keeps the timeouts of others that are shorter. An agent answers within
+// milliseconds.
 func (v *visit) findAdditions() (additions []addition) {
 	present := make(map[any]map[string]any)
 	for _, webhook := range webhooksOf(v.found.configuration) {
@@ -112,7 +114,8 @@ func selectorOf(fields any) *metav1.LabelSelector {
 	return selector
 }
 
-// namespacePage and namespacePages bound the list of namespaces. Those beyond count as not excluded.
+// namespacePage and namespacePages bound the list of namespaces. Those beyond count as not
+// excluded.
 const namespacePage, namespacePages = 500, 20
 
 func (v *visit) listNamespaces(ctx context.Context) (all []metav1.PartialObjectMetadata, err error) {
@@ -194,8 +197,8 @@ func (e *exclusions) judge(status Status) Status {
 	return status
 }
 
-// managerOf returns the field manager that has set the namespace selector of a webhook last, beside
-// ours.
+// managerOf returns the field manager that has set the namespace selector of a webhook last,
+// beside ours.
 func managerOf(live *unstructured.Unstructured, webhook any) string {
 	key, _ := json.Marshal(map[string]any{"name": webhook}) // As in managedFields.
 	for _, entry := range slices.Backward(live.GetManagedFields()) {
@@ -212,8 +215,8 @@ func managerOf(live *unstructured.Unstructured, webhook any) string {
 	return "unknown"
 }
 
-// isPlatformNamespace reports whether a namespace belongs to Kubernetes or to a platform by its name:
-// those of AKS, GKE, OpenShift and Rancher, and of Calico and Gatekeeper, which AKS adds.
+// isPlatformNamespace reports whether a namespace belongs to Kubernetes or to a platform by its
+// name: those of AKS, GKE, OpenShift and Rancher, and of Calico and Gatekeeper, which AKS adds.
 func isPlatformNamespace(name string) bool {
 	for _, prefix := range []string{"kube-", "aks-", "azure-", "gke-", "gmp-", "openshift-", "cattle-"} {
 		if strings.HasPrefix(name, prefix) {

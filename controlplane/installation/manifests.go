@@ -218,7 +218,8 @@ const (
 	settingServingKey         = "WEBHOOK_TLS_KEY"
 )
 
-// formerSettings are other names of settings, which the agents of kyma-project/runtime-watcher have.
+// formerSettings are other names of settings, which the agents of kyma-project/runtime-watcher
+// have.
 var formerSettings = map[string]string{
 	"KCP_ADDR": settingControlPlane, formerContract: settingContract,
 	"KCP_SERVER_NAME": "CONTROL_PLANE_SERVER_NAME", "KCP_PROTOCOL": "CONTROL_PLANE_PROTOCOL",

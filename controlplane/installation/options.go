@@ -41,33 +41,35 @@ const (
 // Options are the optional settings of an [Installer]. The zero value is the documented default.
 type Options struct {
 	// Namespace is the namespace of the agent. An existing namespace is neither changed nor
-	// removed, and objects in it are watched. The serving certificate must be valid for the Service
-	// there. After a change, the objects in the former namespace stay. Default: [Name].
+	// removed, and objects in it are watched. The serving certificate must be valid for the
+	// Service there. After a change, the objects in the former namespace stay. Default: [Name].
 	Namespace string
-	// Name is the name of Deployment, Service and ServiceAccount, and begins all other names in the
-	// namespace. The serving certificate must be valid for the Service. After a change, the objects
-	// with the former name stay. Default: [Name].
+	// Name is the name of Deployment, Service and ServiceAccount, and begins all other names in
+	// the namespace. The serving certificate must be valid for the Service. After a change, the
+	// objects with the former name stay. Default: [Name].
 	Name string
-	// ConfigurationName is the name of the ValidatingWebhookConfiguration. It must be unique in the
-	// runtime. Webhooks that others add to it are removed. Default: "runtime-watcher".
+	// ConfigurationName is the name of the ValidatingWebhookConfiguration. It must be unique in
+	// the runtime. Webhooks that others add to it are removed. Default: "runtime-watcher".
 	ConfigurationName string
 	// Names are those of the operator: labels, annotations and names of webhooks in the runtimes,
 	// and the annotation of owners that agents read. Default: those of [names.Names].
 	Names names.Names
-	// Owner identifies this installer in the runtimes, in the annotation of [names.Names.InstalledBy]
-	// on each object. A runtime with objects of another owner is left as it is, with an error with
-	// the reason owned. Owner must differ between operators, and must not change. Default: the
-	// address of the control plane.
+	// Owner identifies this installer in the runtimes, in the annotation of
+	// [names.Names.InstalledBy] on each object. A runtime with objects of another owner is left as
+	// it is, with an error with the reason owned. Owner must differ between operators, and must
+	// not change. Default: the address of the control plane.
 	Owner string
 	// FormerOwners are owners that this installer takes runtimes over from. They must not run any
-	// more. The owner of the manifests is "manifests", and that of the chart "helm". Default: none.
+	// more. The owner of the manifests is "manifests", and that of the chart "helm". Default:
+	// none.
 	FormerOwners []string
 	// Adopt names objects without the annotation of an owner that Install takes over, each as
-	// <Kind>/<name>, such as "Deployment/runtime-watcher". Install replaces an object that cannot be
-	// changed. By default Install refuses a runtime with such an object, and names it in the error.
+	// <Kind>/<name>, such as "Deployment/runtime-watcher". Install replaces an object that cannot
+	// be changed. By default Install refuses a runtime with such an object, and names it in the
+	// error.
 	Adopt []string
-	// Replicas is the number of agents. Default: 2, and 1 with Informer, as each replica would send
-	// each event.
+	// Replicas is the number of agents. Default: 2, and 1 with Informer, as each replica would
+	// send each event.
 	Replicas int32
 	// PriorityClassName is the priority class of the agents. Default: none.
 	PriorityClassName string
@@ -76,8 +78,8 @@ type Options struct {
 	// Resources are the requests and limits of each agent. Default: those of config/agent, and a
 	// memory limit of 128Mi with Informer.
 	Resources *corev1.ResourceRequirements
-	// Informer makes the agents watch the API server of the runtime, after the commit, and there is
-	// no webhook configuration. The agents get the rights to list and watch exactly the watched
+	// Informer makes the agents watch the API server of the runtime, after the commit, and there
+	// is no webhook configuration. The agents get the rights to list and watch exactly the watched
 	// resources. Conditions of a watch are left out: more changes count. A new watch restarts the
 	// agents. Default: a webhook, which is called before each commit.
 	Informer bool
@@ -87,9 +89,9 @@ type Options struct {
 	NoCanary bool
 	// Settings are environment variables of the agent, beside those of the manifests. A new value
 	// restarts the agents. With TRANSPORT=nats, the address of the control plane is that of a NATS
-	// server, CONTROL_PLANE_CONTRACT is v3, and each client certificate has a DNS name. The managers in
-	// MANAGERS, separated by commas, are no variable. They are added to those of the watches, in a
-	// file that the agents read again. Default: none.
+	// server, CONTROL_PLANE_CONTRACT is v3, and each client certificate has a DNS name. The
+	// managers in MANAGERS, separated by commas, are no variable. They are added to those of the
+	// watches, in a file that the agents read again. Default: none.
 	Settings map[string]string
 	// Webhooks are the options of the webhook configuration. This package sets its Canary,
 	// WebhookDomain and OwnerAnnotation. Its Labels are added to the default ones. By default
@@ -98,9 +100,9 @@ type Options struct {
 	Webhooks admission.ConfigurationOptions
 	// Replaces are objects of a former agent, such as those of [SKRWebhook]. Install removes them
 	// in this order after the webhook configuration is applied, so that the API server calls an
-	// agent at every moment. With Informer it removes them when the agents watch. If the
-	// first and the last one are missing, all count as removed. A client of runtimes.NewKubeconfigs
-	// knows the kinds of SKRWebhook and of the manifests only. Default: none.
+	// agent at every moment. With Informer it removes them when the agents watch. If the first and
+	// the last one are missing, all count as removed. A client of runtimes.NewKubeconfigs knows
+	// the kinds of SKRWebhook and of the manifests only. Default: none.
 	Replaces []*unstructured.Unstructured
 	// Adjust may change each object before it is applied, to add tolerations, pull secrets or
 	// labels. It must not rename an object and must not block. Concurrent calls of Install call it

@@ -14,9 +14,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
-// Labels and annotations are words here, which [Installer.key] completes. The mark is the annotation
-// of [names.Names.InstalledBy]: it has the owner's identity, on each object that an installer makes.
-// What has no mark of ours is not ours.
+// Labels and annotations are words here, which [Installer.key] completes. The mark is the
+// annotation of [names.Names.InstalledBy]: it has the owner's identity, on each object that an
+// installer makes. What has no mark of ours is not ours.
 
 // annotationRuntime has the ID of a runtime, on its ConfigMap. An agent with the keys of another
 // runtime would speak for it.
@@ -50,8 +50,8 @@ func (i *Installer) isOwner(mark string) bool {
 }
 
 // isOurs reports whether an object has our mark. An earlier version of this package, or another
-// client that has removed the mark, leaves objects that were applied by our field manager. They are
-// ours if the mark of this installer is on an object that decides about the runtime.
+// client that has removed the mark, leaves objects that were applied by our field manager. They
+// are ours if the mark of this installer is on an object that decides about the runtime.
 func (v *visit) isOurs(object client.Object) bool {
 	mark := v.ownerOf(object)
 	if mark != "" {
@@ -133,8 +133,8 @@ func (i *Installer) ours(namespace *unstructured.Unstructured) bool {
 	return namespace.GetAnnotations()[i.key(annotationCreatedBy)] == createdBy
 }
 
-// ownsNamespace reports whether this installer has created the existing namespace. The namespace of
-// an earlier version has no owner.
+// ownsNamespace reports whether this installer has created the existing namespace. The namespace
+// of an earlier version has no owner.
 func (v *visit) ownsNamespace() bool {
 	return v.found.namespace != nil && v.ours(v.found.namespace) && v.isOurs(v.found.namespace)
 }

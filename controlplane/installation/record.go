@@ -16,8 +16,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 )
 
-// wanted has the objects to apply, and facts about those that are there. A visit makes it in render,
-// and only renewConfiguration changes whole after that.
+// wanted has the objects to apply, and facts about those that are there. A visit makes it in
+// render, and only renewConfiguration changes whole after that.
 type wanted struct {
 	configuration *unstructured.Unstructured   // nil with an informer
 	managers      *unstructured.Unstructured   // early, too
@@ -32,7 +32,8 @@ type wanted struct {
 	seen          record                       // without the objects that are there
 }
 
-// applied are the objects that a visit applies, except the namespace and the webhook configuration.
+// applied are the objects that a visit applies, except the namespace and the webhook
+// configuration.
 func (w *wanted) applied() []*unstructured.Unstructured {
 	return append(slices.Concat(w.early, w.late), w.deployment)
 }
@@ -110,8 +111,8 @@ func (i *Installer) outdate(id core.RuntimeID) record {
 }
 
 // checkUnchanged reads the objects that watching depends on, and reports whether they need no
-// correction: the last complete installation is recent, and neither its parameters nor these objects
-// have changed. A nil Secret counts as unchanged.
+// correction: the last complete installation is recent, and neither its parameters nor these
+// objects have changed. A nil Secret counts as unchanged.
 func (v *visit) checkUnchanged(ctx context.Context) (status Status, unchanged bool, err error) {
 	if !v.loadRecord() {
 		return Status{}, false, nil
@@ -133,8 +134,8 @@ func (v *visit) checkUnchanged(ctx context.Context) (status Status, unchanged bo
 	return v.last.exclusions.judge(status), true, nil
 }
 
-// haveMark reports whether the objects have the mark of this installer. The generation of an object
-// stays the same when only its mark changes.
+// haveMark reports whether the objects have the mark of this installer. The generation of an
+// object stays the same when only its mark changes.
 func (i *Installer) haveMark(objects ...*unstructured.Unstructured) bool {
 	return !slices.ContainsFunc(objects, func(object *unstructured.Unstructured) bool {
 		return object != nil && i.ownerOf(object) != i.owner()

@@ -11,12 +11,12 @@ import (
 )
 
 // Uninstall removes the objects that Install has made, in reverse order. The webhook configuration
-// comes first, and the agent when no API server can call it any more. Call it again until the state
-// is [Removed]. Of r only ID and Client matter.
+// comes first, and the agent when no API server can call it any more. Call it again until the
+// state is [Removed]. Of r only ID and Client matter.
 //
-// Uninstall removes only objects with the mark of this installer, each only if it is the object that
-// was read. It removes the namespace if Install has created it and nothing of others is in it. Custom
-// resources do not count for that.
+// Uninstall removes only objects with the mark of this installer, each only if it is the object
+// that was read. It removes the namespace if Install has created it and nothing of others is in
+// it. Custom resources do not count for that.
 //
 // Missing objects are no error, and neither is a runtime that is gone, which has no client. A
 // runtime that cannot be reached is an error.

@@ -10,9 +10,9 @@ import (
 )
 
 // annotationRestart has a value that changes when a manager is removed, or its webhook is
-// corrected. It is on the ConfigMap and on the pods, which are replaced then. A running agent would
-// still send heartbeats for a manager that its file no longer lists. New agents send a resync, which
-// replaces the events of the writes that a webhook has missed.
+// corrected. It is on the ConfigMap and on the pods, which are replaced then. A running agent
+// would still send heartbeats for a manager that its file no longer lists. New agents send a
+// resync, which replaces the events of the writes that a webhook has missed.
 const annotationRestart = "managers-removed"
 
 // restart returns the value of annotationRestart. live is the ConfigMap as it was read, nil if
@@ -34,10 +34,10 @@ type restarted struct {
 	pause   time.Duration
 }
 
-// pace returns the value of annotationRestart for the pods, and records a restart. The value is the
-// one that is due, unless the agents have restarted not long ago, as others undo each correction.
-// The pauses grow to an hour. After a new start of this process, the agents restart once without a
-// pause.
+// pace returns the value of annotationRestart for the pods, and records a restart. The value is
+// the one that is due, unless the agents have restarted not long ago, as others undo each
+// correction. The pauses grow to an hour. After a new start of this process, the agents restart
+// once without a pause.
 func (i *Installer) pace(id core.RuntimeID, due string, former, missed bool) string {
 	found, known := i.restarts.Load(id)
 	last, _ := found.(restarted)

@@ -34,11 +34,12 @@ type Runtime struct {
 	// speak for another runtime.
 	ID core.RuntimeID
 	// Client needs the rights of a cluster administrator and no cache, as client.New makes it. Its
-	// scheme does not matter. Nil means that the runtime is gone, so there is nothing to uninstall.
+	// scheme does not matter. Nil means that the runtime is gone, so there is nothing to
+	// uninstall.
 	Client client.Client
 	// Secret has ca.crt, tls.crt and tls.key, and webhook.crt and webhook.key for the webhook, as
-	// certificates.RuntimeStatus has them. Without the last two the webhook serves tls.crt. The API
-	// server of the runtime trusts the CAs in ca.crt, too.
+	// certificates.RuntimeStatus has them. Without the last two the webhook serves tls.crt. The
+	// API server of the runtime trusts the CAs in ca.crt, too.
 	Secret map[string][]byte
 	// PullSecret is a .dockerconfigjson of at most 64 KiB, with which the pods pull the image,
 	// beside [Options.ImagePullSecrets]. Install copies it to a Secret named Name with the suffix
@@ -119,8 +120,8 @@ func (r *Runtime) validateServing(host string, bundle keys.Bundle) error {
 	return nil
 }
 
-// bundle returns the CAs of the Secret for the webhook configuration, without the blocks that an API
-// server cannot use. The agent logs these blocks, which stay in its Secret.
+// bundle returns the CAs of the Secret for the webhook configuration, without the blocks that an
+// API server cannot use. The agent logs these blocks, which stay in its Secret.
 func (r *Runtime) bundle() ([]byte, error) {
 	text := r.Secret[material.CA]
 	bundle, err := keys.ParseBundle(text)

@@ -99,8 +99,9 @@ func (m meaning) text() string {
 }
 
 // exclusionsBeyond returns the requirements that live has beyond ours, if each of them excludes
-// objects by a label: those without the label are selected as before. Otherwise it returns false, as
-// when a requirement of ours is missing, or when live selects only objects with a certain label.
+// objects by a label: those without the label are selected as before. Otherwise it returns false,
+// as when a requirement of ours is missing, or when live selects only objects with a certain
+// label.
 func exclusionsBeyond(ours, live *metav1.LabelSelector) ([]metav1.LabelSelectorRequirement, bool) {
 	want, known := meaningOf(ours)
 	have, knownToo := meaningOf(live)

@@ -20,8 +20,8 @@ type State string
 const (
 	// Progressing means that a step is awaited.
 	Progressing State = "Progressing"
-	// Ready means that every replica is of the newest Deployment, at least one answers, and the API
-	// server calls it. With [Options.Informer], at least one watches.
+	// Ready means that every replica is of the newest Deployment, at least one answers, and the
+	// API server calls it. With [Options.Informer], at least one watches.
 	Ready State = "Ready"
 	// Failed means that the installation needs a change. It is still retried.
 	Failed State = "Failed"
@@ -36,7 +36,8 @@ type Status struct {
 	// Ready or Removed.
 	Reason, Message string
 	// Notice is a sentence about what others have added to the webhooks without harm, and which
-	// field manager has done so, most often the platform. It may be set beside Ready. Default: none.
+	// field manager has done so, most often the platform. It may be set beside Ready. Default:
+	// none.
 	Notice string
 	// Available is the number of replicas that answer, Replicas the number in the Deployment.
 	Available, Replicas int32
