@@ -3,6 +3,7 @@
 package webhookconfig
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"flag"
@@ -237,18 +238,30 @@ func parseResource(text string) (schema.GroupVersionResource, error) {
 	return schema.GroupVersionResource{Group: parts[0], Version: parts[1], Resource: parts[2]}, nil
 }
 
-// ReadWatchers reads Watchers in YAML documents or lists. Other kinds are refused, and conditions,
-// which the code in the control plane alone can check.
+// ReadWatchers reads Watchers in YAML documents or lists. Other kinds are refused, and fields that a
+// Watcher does not have or has twice, and conditions, which the code in the control plane alone can
+// check.
 func ReadWatchers(from io.Reader) (watches []watch.Watch, err error) {
-	for documents := utilyaml.NewYAMLToJSONDecoder(from); ; {
-		var document *watch.Document
-		if err := documents.Decode(&document); errors.Is(err, io.EOF) {
+	documents := utilyaml.NewYAMLReader(bufio.NewReader(from))
+	for {
+		text, err := documents.Read()
+		if errors.Is(err, io.EOF) {
 			return watches, withoutConditions(watches)
-		} else if err != nil {
+		}
+		if err != nil {
 			return nil, err
 		}
-		if document == nil { // Empty.
+
+		content, err := yaml.YAMLToJSONStrict(text)
+		if err != nil {
+			return nil, err
+		}
+		if string(content) == "null" { // Empty.
 			continue
+		}
+		document, err := watch.ParseDocument(content)
+		if err != nil {
+			return nil, err
 		}
 		found, err := document.Watches()
 		if err != nil {
