@@ -131,6 +131,21 @@ func TestChartHasTheNamesOfAnOperator(t *testing.T) {
 	}
 }
 
+// TestAgentChartHasTheNamesOfAnOperator finds no name of another project in the agent's objects.
+func TestAgentChartHasTheNamesOfAnOperator(t *testing.T) {
+	own := []string{"names.prefix=fleet.example.com", "rules.install=true", "rules.webhookDomain=fleet.example.com"}
+	for name, values := range map[string][]string{
+		"webhook":  append(exampleValues(), own...),
+		"informer": append(informerValues(t), own...),
+	} {
+		text := render(t, agent, values...)
+		if strings.Contains(text, "kyma") {
+			t.Errorf("%s: a name of another project:\n%s", name, text)
+		}
+		rig.Says(t, name, text, "fleet.example.com/installed-by: helm", "OWNER_ANNOTATION, value: fleet.example.com/owned-by")
+	}
+}
+
 // TestRulesHaveTheDomainOfTheWebhooks checks the alert about webhooks that an API server cannot call.
 func TestRulesHaveTheDomainOfTheWebhooks(t *testing.T) {
 	const metric = "apiserver_admission_webhook_fail_open_count{name=~\".*[.](operator|scale)[.]"

@@ -8,7 +8,7 @@ namespace: {{ .root.Release.Namespace }}
 {{/* Labels and annotations of all objects. The mark keeps installers of control planes from taking or removing them. */}}
 {{- define "agent.marked" -}}
 labels: {{- toYaml (merge (dict "app.kubernetes.io/name" "runtime-watcher") .Values.labels) | nindent 2 }}
-annotations: {{- toYaml (merge (dict "operator.kyma-project.io/installed-by" "helm") .Values.annotations) | nindent 2 }}
+annotations: {{- toYaml (merge (dict (printf "%s/installed-by" (.Values.names.prefix | default "operator.kyma-project.io")) "helm") .Values.annotations) | nindent 2 }}
 {{- end }}
 
 {{/* Labels and annotations of the pods. Those of the chart win. */}}
