@@ -83,8 +83,15 @@ type Keys struct {
 
 // ControlPlane has the settings of the default transport.
 type ControlPlane struct {
-	// Address is host, host:port or https://host:port. No proxy of the environment is used.
+	// Address is host, host:port or https://host:port.
 	Address string
+	// Proxy is the HTTP proxy to connect through: http://host:port, or with user and password in
+	// it. The tunnel (CONNECT) carries TLS that the control plane ends. Default: none, and the
+	// environment is not read.
+	Proxy string
+	// ProxyCredentials is a file with user:password for the proxy, which is read for each
+	// connection. Default: those in Proxy, or none.
+	ProxyCredentials string
 	// ServerName is expected in the server certificate. Default: the host of Address.
 	ServerName string
 	// Protocol is the version of HTTP, as in httpmtls.Options. Default: "http/1.1" with contract v3
@@ -144,6 +151,10 @@ func (o Options) validate(parts Parts) error {
 		option.Unless(unknown == nil, "option Contract: %w", unknown),
 		option.Unless(hasKeys || parts.Source != nil && parts.Transport != nil,
 			"option Keys.Client is empty, want it, or both a source and a transport"),
+		option.Unless(o.ControlPlane.Proxy == "" || parts.Dial == nil,
+			"option ControlPlane.Proxy: want it only without a Dial of your own"),
+		option.Unless(o.ControlPlane.Proxy != "" || o.ControlPlane.ProxyCredentials == "",
+			"option ControlPlane.ProxyCredentials: want it only with ControlPlane.Proxy"),
 		option.Unless(len(o.Webhook.ClientNames) == 0 || o.Keys.WebhookCAs != "",
 			"option Webhook.ClientNames: want it only with Keys.WebhookCAs"),
 		option.Unless(!hasCanary || parts.Source == nil,

@@ -15,6 +15,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/connect"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 	"github.com/runtime-watcher/runtime-watcher/internal/pacedlog"
+	"github.com/runtime-watcher/runtime-watcher/internal/proxy"
 )
 
 // minIdle is the least time for which a connection without requests stays open.
@@ -25,10 +26,29 @@ func (b *builder) addTransport() (err error) {
 	if closable, ok := b.transport.(io.Closer); ok {
 		b.closers = append(b.closers, closable)
 	}
-	if b.transport == nil {
-		b.transport, err = b.newTransport()
+	if b.transport != nil {
+		return nil
 	}
+	if err := b.addProxy(); err != nil {
+		return err
+	}
+	b.transport, err = b.newTransport()
 	return err
+}
+
+// addProxy lets the transport, and the check of the control plane, connect through the proxy.
+func (b *builder) addProxy() error {
+	to := b.opts.ControlPlane
+	if to.Proxy == "" {
+		return nil
+	}
+	through, err := proxy.New(proxy.Options{Address: to.Proxy, Credentials: to.ProxyCredentials})
+	if err != nil {
+		return fmt.Errorf("agent: option ControlPlane.Proxy: %w", err)
+	}
+	b.parts.Dial = through.DialContext
+	b.log.Info("the control plane is reached through a proxy", slog.String("proxy", through.Address()))
+	return nil
 }
 
 func (b *builder) newTransport() (core.Forwarder, error) {

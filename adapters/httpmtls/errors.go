@@ -9,6 +9,9 @@ import (
 	"net"
 	"net/http"
 	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/proxy"
 )
 
 // The reasons of errors without an answer, as metric labels. Those of an answer are in
@@ -96,6 +99,8 @@ func reasonOf(err error) string {
 	switch {
 	case errors.Is(err, context.Canceled):
 		return reasonCanceled
+	case isA[*proxy.Error](err): // Before the cause, which is that of the proxy.
+		return core.Reason(err)
 	case isA[*net.DNSError](err):
 		return reasonDNS
 	case isA[*tls.CertificateVerificationError](err), isA[x509.HostnameError](err),

@@ -16,6 +16,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/url"
 	"sync"
 
 	"github.com/go-logr/logr"
@@ -39,8 +41,9 @@ type Source struct {
 	followers []*follower
 }
 
-// New returns a source for the API server of a runtime. It connects in [Source.Start] only. The
-// error names all problems of all watches and options, and wraps [watch.ErrInvalid] for a watch.
+// New returns a source for the API server of a runtime. It connects in [Source.Start] only. A proxy
+// is used if the config names one; that of the environment is not. The error names all problems of
+// all watches and options, and wraps [watch.ErrInvalid] for a watch.
 func New(config *rest.Config, acceptor core.Acceptor, watches []watch.Watch, opts Options) (*Source, error) {
 	if config == nil || option.IsNil(acceptor) {
 		return nil, errors.New("informer: want a config of the API server and an acceptor, have nil")
@@ -133,6 +136,10 @@ func newClient(config *rest.Config) (*rest.RESTClient, error) {
 	config.AcceptContentTypes = runtime.ContentTypeJSON
 	if config.QPS == 0 && config.RateLimiter == nil {
 		config.QPS = -1 // No limit: the backoff of each watch bounds its requests.
+	}
+	if config.Proxy == nil {
+		// The API server is in the cluster of the agent, and the proxy of the environment for the way out.
+		config.Proxy = func(*http.Request) (*url.URL, error) { return nil, nil } //nolint:nilnil // No proxy.
 	}
 	if config.UserAgent == "" {
 		config.UserAgent = rest.DefaultKubernetesUserAgent()

@@ -3,11 +3,10 @@ package multicluster
 import (
 	"context"
 	"errors"
-	"fmt"
+	"strings"
 	"sync"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -20,15 +19,9 @@ import (
 	mcreconcile "sigs.k8s.io/multicluster-runtime/pkg/reconcile"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime/remote"
 	"github.com/runtime-watcher/runtime-watcher/core"
-)
-
-const (
-	// page is the number of objects of one request for a resync.
-	page = 250
-	// waiting is the length of the queue above which lists wait: it would hold all objects.
-	waiting = 1000
-	pause   = time.Second
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 // Enqueue requests the object that an event names, in the cluster with the name of the runtime. It
@@ -41,24 +34,72 @@ func Enqueue(_ context.Context, d core.Delivery) ([]mcreconcile.Request, error) 
 	}}, nil
 }
 
-// Complete builds a controller that the events of src trigger, in place of For and Complete of the
-// builder. reconciler gets requests for objects. The client of [Provider.Get] within a reconcile is
-// that of [controllerruntime.Source.Client].
+// Objects are what [Complete] reconciles. Source, Kind and Reconciler are required. The zero values
+// of all others are the documented defaults.
+type Objects struct {
+	// Source has the events of the clusters. Its map function is [Enqueue].
+	Source *controllerruntime.Source[mcreconcile.Request]
+	// Kind is that of the objects.
+	Kind schema.GroupVersionKind
+	// Reconciler gets requests for objects. The client of [Provider.Get] within a reconcile is that
+	// of [controllerruntime.Source.Client].
+	Reconciler mcreconcile.Reconciler
+	// Select are options of each list, such as a namespace. Default: all objects of the kind.
+	Select []client.ListOption
+	// Lanes share the workers among clusters. Replace is set by Complete. Default: see
+	// [remote.LanesOptions].
+	Lanes remote.LanesOptions[mcreconcile.Request]
+	// Remembered is the number of names of each cluster that are remembered after a reconcile, so
+	// that a list shows which of these objects are gone. Each takes about 100 bytes. Default: 1,000.
+	Remembered int
+	// MostListed is the number of objects of one list. Default: 100,000.
+	MostListed int
+}
+
+func (o Objects) withDefaults() Objects {
+	const remembered, listed = 1000, 100_000
+	return option.WithDefaults(o, Objects{Remembered: remembered, MostListed: listed})
+}
+
+func (o Objects) validate() error {
+	return errors.Join(
+		option.Unless(o.Source != nil, "multicluster: want Objects.Source, have none"),
+		option.Unless(!o.Kind.Empty(), "multicluster: want Objects.Kind, have none"),
+		option.Unless(!option.IsNil(o.Reconciler), "multicluster: want Objects.Reconciler, have none"),
+		option.NotNegative("multicluster: Objects.Remembered", o.Remembered),
+		option.NotNegative("multicluster: Objects.MostListed", o.MostListed))
+}
+
+// Complete builds a controller that the events of a source trigger, in place of For and Complete of
+// the builder. It fails if an argument is missing.
 //
-// A request for a cluster requests each of its objects of that kind that opts match. There is one
-// when the cluster is engaged, as after a restart of the operator, and for each resync. The list
-// has only the metadata of objects, in pages of 250. While more than 1,000 requests wait, there is
-// one list a second. It fails if an argument is missing.
-func Complete(
-	mgr mcmanager.Manager, controller *mcbuilder.Builder, src *controllerruntime.Source[mcreconcile.Request],
-	kind schema.GroupVersionKind, reconciler mcreconcile.Reconciler, opts ...client.ListOption,
-) error {
-	if mgr == nil || controller == nil || src == nil || reconciler == nil {
-		return errors.New("multicluster: want a controller manager, a builder, a source and a reconciler")
+// A request for a cluster requests each of its objects. There is one when the cluster is engaged, as
+// after a restart of the operator, and for each resync. The list has only the metadata of objects,
+// in pages of at most 250. A page whose answer is too large is read again in smaller ones. At most
+// 500 names of a list wait in the queue. The list goes on when half of these are reconciled. A list
+// ends after MostListed objects, 10,000 pages or 1 h, and a log line says so. While more than
+// 1,000 requests are ready, one list is read in a second.
+//
+// A list also requests the objects that are gone since their last reconcile, as their deletions may
+// have been missed. A log line says once for each cluster when more than Remembered names would have
+// to be remembered.
+//
+// No cluster takes more than its share of the workers, and slow ones have a lane of their own: see
+// [remote.Lanes]. Beyond 1,000 changes of a cluster that wait for its share, a list replaces the
+// rest. Beyond 1,000 objects of a cluster that fail, a list after 10 min replaces their retries.
+func Complete(mgr mcmanager.Manager, controller *mcbuilder.Builder, of Objects) error {
+	if mgr == nil || controller == nil {
+		return errors.New("multicluster: want a controller manager and a builder")
 	}
-	o := &objects{Reconciler: reconciler, mgr: mgr, source: src, kind: kind, opts: opts}
-	built, err := controller.WatchesRawSource(src).Build(o)
+	if err := of.validate(); err != nil {
+		return err
+	}
+	o := newObjects(of.withDefaults(), mgr.GetCluster)
+	built, err := controller.WatchesRawSource(of.Source).WatchesRawSource(o.lanes.Regular).Build(o.lanes.Regular)
 	if err != nil {
+		return err
+	}
+	if err := o.lanes.SetUpSlow(mgr.GetLocalManager(), strings.ToLower(of.Kind.Kind)); err != nil {
 		return err
 	}
 	return built.MultiClusterWatch(o)
@@ -66,16 +107,26 @@ func Complete(
 
 // objects reconciles objects, and requests those of a cluster for a request without a name.
 type objects struct {
-	mcreconcile.Reconciler
+	Objects
 
-	mgr    mcmanager.Manager
-	source *controllerruntime.Source[mcreconcile.Request]
-	kind   schema.GroupVersionKind
-	opts   []client.ListOption
+	cluster func(ctx context.Context, name multicluster.ClusterName) (cluster.Cluster, error)
+	lanes   *remote.Lanes[mcreconcile.Request]
 
-	mu     sync.Mutex
-	queue  workqueue.TypedRateLimitingInterface[mcreconcile.Request]
+	mu    sync.Mutex
+	queue workqueue.TypedRateLimitingInterface[mcreconcile.Request] // nil before the first cluster
+	// listed is the time of the last list.
 	listed time.Time
+	lists  map[multicluster.ClusterName]*list
+}
+
+func newObjects(
+	of Objects, get func(ctx context.Context, name multicluster.ClusterName) (cluster.Cluster, error),
+) *objects {
+	o := &objects{Objects: of, cluster: get, lists: make(map[multicluster.ClusterName]*list)}
+	of.Lanes.Replace = o.replace
+	o.lanes = remote.NewLanes(
+		func(r mcreconcile.Request) string { return string(r.ClusterName) }, mcreconcile.Func(o.reconcile), of.Lanes)
+	return o
 }
 
 // ForCluster implements the source of multicluster-runtime. It requests each cluster when it is
@@ -93,56 +144,32 @@ func (o *objects) ForCluster(
 		}), true, nil
 }
 
-// waits reports whether a list must wait, because many requests do. One list for each pause need
-// not, as a loud cluster could keep the queue long for ever.
-func (o *objects) waits() bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.queue != nil && o.queue.Len() > waiting && time.Since(o.listed) < pause {
-		return true
-	}
-	o.listed = time.Now()
-	return false
-}
-
 type reconciled struct{ multicluster.ClusterName }
 
-// Reconcile implements [mcreconcile.Reconciler].
-func (o *objects) Reconcile(ctx context.Context, r mcreconcile.Request) (reconcile.Result, error) {
-	of, err := o.mgr.GetCluster(ctx, r.ClusterName)
+// reconcile reconciles an object, or reads a part of a list.
+func (o *objects) reconcile(ctx context.Context, r mcreconcile.Request) (reconcile.Result, error) {
+	of, err := o.cluster(ctx, r.ClusterName)
+	if errors.Is(err, multicluster.ErrClusterNotFound) {
+		o.forget(r.ClusterName)
+		return reconcile.Result{}, nil
+	}
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	if r.Name == "" {
-		if o.waits() {
-			return reconcile.Result{RequeueAfter: pause}, nil
-		}
-		return reconcile.Result{}, o.request(ctx, r.ClusterName, of.GetAPIReader())
+	switch {
+	case r == continuation(r.ClusterName):
+		return o.listPart(ctx, r.ClusterName, of.GetAPIReader())
+	case r.Name == "":
+		o.beginList(r.ClusterName)
+		return reconcile.Result{}, nil
 	}
+
+	o.noteBegin(ctx, r)
 	// Only a cluster without cache reads the newest version.
 	if own, ok := of.(*live); ok {
-		read := o.source.Client(r, core.RuntimeID(r.ClusterName), own.client)
+		read := o.Source.Client(r, core.RuntimeID(r.ClusterName), own.client)
 		ctx = context.WithValue(ctx, reconciled{r.ClusterName}, &live{Provider: own.Provider, client: read})
 	}
-	return o.Reconciler.Reconcile(ctx, r)
-}
-
-func (o *objects) request(ctx context.Context, name multicluster.ClusterName, reader client.Reader) error {
-	list := &metav1.PartialObjectMetadataList{}
-	list.SetGroupVersionKind(o.kind.GroupVersion().WithKind(o.kind.Kind + "List"))
-	for first := true; first || list.Continue != ""; first = false {
-		opts := append([]client.ListOption{client.Limit(page), client.Continue(list.Continue)}, o.opts...)
-		if err := reader.List(ctx, list, opts...); err != nil {
-			return fmt.Errorf("list %s of cluster %s: %w", o.kind.Kind, name, err)
-		}
-		requests := make([]mcreconcile.Request, len(list.Items))
-		for i := range list.Items {
-			key := client.ObjectKeyFromObject(&list.Items[i])
-			requests[i] = mcreconcile.Request{Request: reconcile.Request{NamespacedName: key}, ClusterName: name}
-		}
-		if err := o.source.Resync(requests...); err != nil {
-			return err
-		}
-	}
-	return nil
+	result, err := o.Reconciler.Reconcile(ctx, r)
+	return result, o.noteEnd(r, err)
 }

@@ -16,7 +16,7 @@ func TestListsWaitForALongQueue(t *testing.T) {
 		o := &objects{queue: workqueue.NewTypedRateLimitingQueue(limiter)}
 		defer o.queue.ShutDown()
 		for name := range 1001 {
-			if o.waits() {
+			if !o.hasTurn() {
 				t.Fatalf("with %d requests in the queue, a list waits", name)
 			}
 			r := mcreconcile.Request{}
@@ -24,11 +24,11 @@ func TestListsWaitForALongQueue(t *testing.T) {
 			o.queue.Add(r)
 		}
 		for range 3 {
-			if !o.waits() {
+			if o.hasTurn() {
 				t.Error("a list does not wait for 1,001 requests")
 			}
 			time.Sleep(time.Second)
-			if o.waits() {
+			if !o.hasTurn() {
 				t.Error("no list in a second")
 			}
 		}

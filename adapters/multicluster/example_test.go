@@ -22,7 +22,7 @@ import (
 // clusters.
 func ExampleComplete() {
 	ctx, stop := context.WithCancel(context.Background())
-	// runtimes.NewKubeconfigs returns such a function. Here the cluster is in memory.
+	// remote.NewKubeconfigs returns such a function. Here the cluster is in memory.
 	remote := fake.NewClientBuilder().WithObjects(configMap("settings")).Build()
 	provider := multicluster.NewProvider(
 		func(context.Context, client.Object) (client.Client, error) { return remote, nil }, multicluster.ProviderOptions{})
@@ -37,12 +37,14 @@ func ExampleComplete() {
 	source := controllerruntime.NewSource(multicluster.Enqueue, controllerruntime.SourceOptions{})
 	controller := mcbuilder.ControllerManagedBy(mgr).Named("settings").
 		WithOptions(mccontroller.Options{SkipNameValidation: new(true)})
-	err = multicluster.Complete(mgr, controller, source, corev1.SchemeGroupVersion.WithKind("ConfigMap"),
-		mcreconcile.Func(func(_ context.Context, r mcreconcile.Request) (reconcile.Result, error) {
+	err = multicluster.Complete(mgr, controller, multicluster.Objects{
+		Source: source, Kind: corev1.SchemeGroupVersion.WithKind("ConfigMap"),
+		Reconciler: mcreconcile.Func(func(_ context.Context, r mcreconcile.Request) (reconcile.Result, error) {
 			fmt.Println("reconcile", r)
 			stop()
 			return reconcile.Result{}, nil
-		}))
+		}),
+	})
 	if err != nil {
 		panic(err)
 	}

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -82,7 +83,9 @@ func TestClustersAreReconciled(t *testing.T) {
 func TestASecretEngagesItsCluster(t *testing.T) {
 	w := start(t, clients(map[string][]client.Object{"a": {configMap("x")}}), secret("a", "1"))
 	w.await("a/x")
-	w.secrets.Set(secret("a", "2"))
+	replaced := secret("a", "2")
+	replaced.UID = "another"
+	w.secrets.Set(replaced)
 	w.await("a/x")
 	unlabelled := secret("a", "3")
 	unlabelled.Labels = nil
@@ -190,9 +193,28 @@ func TestMissingPartsAreRefused(t *testing.T) {
 		t.Error("no error, want one about connect")
 	}
 	source := controllerruntime.NewSource(multicluster.Enqueue, controllerruntime.SourceOptions{})
-	kind := corev1.SchemeGroupVersion.WithKind("ConfigMap")
-	if err := multicluster.Complete(mgr, mcbuilder.ControllerManagedBy(mgr), source, kind, nil); err == nil {
-		t.Error("no error, want one about the reconciler")
+	whole := multicluster.Objects{
+		Source: source, Kind: corev1.SchemeGroupVersion.WithKind("ConfigMap"),
+		Reconciler: mcreconcile.Func(func(context.Context, mcreconcile.Request) (reconcile.Result, error) {
+			return reconcile.Result{}, nil
+		}),
+	}
+	for want, take := range map[string]func(o *multicluster.Objects){
+		"Reconciler": func(o *multicluster.Objects) { o.Reconciler = nil },
+		"Source":     func(o *multicluster.Objects) { o.Source = nil },
+		"Kind":       func(o *multicluster.Objects) { o.Kind = schema.GroupVersionKind{} },
+		"Remembered": func(o *multicluster.Objects) { o.Remembered = -1 },
+		"MostListed": func(o *multicluster.Objects) { o.MostListed = -1 },
+	} {
+		objects := whole
+		take(&objects)
+		err := multicluster.Complete(mgr, mcbuilder.ControllerManagedBy(mgr), objects)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want an error about %s", err, want)
+		}
+	}
+	if err := multicluster.Complete(mgr, nil, whole); err == nil || !strings.Contains(err.Error(), "builder") {
+		t.Errorf("got %v, want an error about the builder", err)
 	}
 }
 
@@ -320,8 +342,10 @@ func start(t *testing.T, connect func(secret client.Object) (client.Client, erro
 	check(t, provider.SetupWithManager(ctx, w.mgr))
 	controller := mcbuilder.ControllerManagedBy(w.mgr).Named("configmaps").
 		WithOptions(mccontroller.Options{SkipNameValidation: new(true)})
-	check(t, multicluster.Complete(w.mgr, controller, w.source,
-		corev1.SchemeGroupVersion.WithKind("ConfigMap"), mcreconcile.Func(w.reconcile), client.InNamespace("default")))
+	check(t, multicluster.Complete(w.mgr, controller, multicluster.Objects{
+		Source: w.source, Kind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), Reconciler: mcreconcile.Func(w.reconcile),
+		Select: []client.ListOption{client.InNamespace("default")},
+	}))
 	ended := make(chan error, 1)
 	go func() { ended <- w.mgr.Start(ctx) }()
 	t.Cleanup(func() {

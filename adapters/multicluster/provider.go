@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"net/http"
 	"sync"
+	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -52,15 +54,18 @@ type Provider struct {
 	clusters map[multicluster.ClusterName]engagement
 }
 
+// engagement lasts while the Secret exists. Another version of the Secret changes the client only.
 type engagement struct {
 	cluster cluster.Cluster
-	version string
-	end     context.CancelFunc
+	uid     types.UID // of the Secret
+	// newest has the metadata of the newest version of the Secret.
+	newest *atomic.Pointer[metav1.PartialObjectMetadata]
+	end    context.CancelFunc
 }
 
 // NewProvider returns a provider of clusters that connect connects to. connect gets the metadata of
 // a Secret. It is called for each request, concurrently, so it should keep its clients, as
-// runtimes.NewKubeconfigs of the module controlplane does. SetupWithManager fails without one.
+// that of [remote.NewKubeconfigs] does. SetupWithManager fails without one.
 func NewProvider(
 	connect func(ctx context.Context, secret client.Object) (client.Client, error), opts ProviderOptions,
 ) *Provider {
@@ -72,7 +77,8 @@ func NewProvider(
 
 // SetupWithManager adds a controller of the Secrets to the local controller manager. Its cache gets
 // their metadata only. Clusters stay engaged until ctx ends, their Secret is deleted or loses the
-// label. A Secret that changes engages its cluster again.
+// label. A Secret that changes, as by a new token, changes the client of its cluster. Only a Secret
+// with another UID engages its cluster again, and lists its objects.
 func (p *Provider) SetupWithManager(ctx context.Context, mgr mcmanager.Manager) error {
 	if p.connect == nil {
 		return errors.New("provider has no connect function")
@@ -107,31 +113,37 @@ func (p *Provider) labelled(
 }
 
 func (p *Provider) engage(ctx context.Context, mgr mcmanager.Manager, secret *metav1.PartialObjectMetadata) error {
-	name, version := multicluster.ClusterName(secret.Name), string(secret.UID)+"/"+secret.ResourceVersion
-	if p.engagement(name).version == version {
+	name := multicluster.ClusterName(secret.Name)
+	// The rest of the metadata would stay in memory.
+	newest := &metav1.PartialObjectMetadata{TypeMeta: secret.TypeMeta, ObjectMeta: metav1.ObjectMeta{
+		Namespace: secret.Namespace, Name: secret.Name, UID: secret.UID, ResourceVersion: secret.ResourceVersion,
+	}}
+	if known := p.engagement(name); known.cluster != nil && known.uid == secret.UID {
+		known.newest.Store(newest)
 		return nil
 	}
+
 	p.disengage(name)
 	ctx, end := context.WithCancel(ctx)
-	made := p.cluster(mgr, secret)
+	next := engagement{uid: secret.UID, newest: &atomic.Pointer[metav1.PartialObjectMetadata]{}, end: end}
+	next.newest.Store(newest)
+	next.cluster = p.cluster(mgr, next.newest)
 	p.mu.Lock()
-	p.clusters[name] = engagement{made, version, end}
+	p.clusters[name] = next
 	p.mu.Unlock()
-	if err := mgr.Engage(ctx, name, made); err != nil {
+	if err := mgr.Engage(ctx, name, next.cluster); err != nil {
 		p.disengage(name)
 		return fmt.Errorf("engage cluster %s: %w", name, err)
 	}
 	return nil
 }
 
-func (p *Provider) cluster(mgr mcmanager.Manager, secret *metav1.PartialObjectMetadata) cluster.Cluster {
+func (p *Provider) cluster(
+	mgr mcmanager.Manager, newest *atomic.Pointer[metav1.PartialObjectMetadata],
+) cluster.Cluster {
 	local := mgr.GetLocalManager()
-	// The rest of the metadata would stay in memory.
-	of := &metav1.PartialObjectMetadata{TypeMeta: secret.TypeMeta, ObjectMeta: metav1.ObjectMeta{
-		Namespace: secret.Namespace, Name: secret.Name, UID: secret.UID, ResourceVersion: secret.ResourceVersion,
-	}}
 	return &live{Provider: local, client: &lazy{
-		connect: func(ctx context.Context) (client.Client, error) { return p.connect(ctx, of) },
+		connect: func(ctx context.Context) (client.Client, error) { return p.connect(ctx, newest.Load()) },
 		scheme:  local.GetScheme(), mapper: local.GetRESTMapper(),
 	}}
 }

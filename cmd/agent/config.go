@@ -32,6 +32,10 @@ type config struct {
 	webhook, metrics bindAddress
 
 	transport string
+	// proxy is the setting, or none with proxyDirect. The resolved one is in ControlPlane.
+	proxy string
+	// natsFirst is whether TLS comes before the first line of the NATS server.
+	natsFirst bool
 	source    string
 	informer  watching.Settings
 	logLevel  slog.Level
@@ -67,6 +71,10 @@ func (c *config) check() error {
 		option.Unless(c.source != sourceInformer || watches, "WATCHERS: missing, want it with SOURCE=%s", sourceInformer),
 		option.Unless(c.transport != transportNATS || c.Contract == contract.V3 && c.ControlPlane.Fallback == "",
 			"TRANSPORT=nats: want CONTROL_PLANE_CONTRACT=v3 and no CONTRACT_FALLBACK"),
+		option.Unless(c.transport == transportNATS || !c.natsFirst,
+			"NATS_HANDSHAKE_FIRST: want it only with TRANSPORT=%s", transportNATS),
+		option.Unless(c.proxy != proxyDirect || c.ControlPlane.ProxyCredentials == "",
+			"CONTROL_PLANE_PROXY_CREDENTIALS: want it only with a proxy"),
 	)
 }
 

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"net"
 	"net/url"
 	"sync"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/cmd/agent/internal/check"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/internal/connect"
+	"github.com/runtime-watcher/runtime-watcher/internal/proxy"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
@@ -29,6 +31,21 @@ type natsTransport struct {
 
 	conn  *nats.Conn
 	files *keys.Files
+	// through is nil without a proxy.
+	through *proxy.Dialer
+}
+
+// Forward names the proxy if it is the reason for which there is no connection. The client of NATS
+// hides the errors of its dials.
+func (t *natsTransport) Forward(ctx context.Context, manager core.Manager, batch core.Batch) error {
+	err := t.Forwarder.Forward(ctx, manager, batch)
+	if err == nil || t.through == nil || t.conn.IsConnected() {
+		return err
+	}
+	if failure := t.through.Failure(); failure != nil {
+		return failure
+	}
+	return err
 }
 
 // addTransport returns stop, to be called after the agent, also if no agent was built.
@@ -94,7 +111,21 @@ func (c *config) connectNATS(options natsjetstream.ForwarderOptions, opts ...nat
 		o.TLSConfig.ServerName = serverName
 		return nil
 	}
-	opts = append(append(natsjetstream.ConnectOptions(runtime, t.material), expectServer), opts...)
+	base := append(natsjetstream.ConnectOptions(runtime, t.material), expectServer)
+	if c.natsFirst {
+		base = append(base, nats.TLSHandshakeFirst())
+	}
+	if c.ControlPlane.Proxy != "" {
+		t.through, err = proxy.New(proxy.Options{
+			Address: c.ControlPlane.Proxy, Credentials: c.ControlPlane.ProxyCredentials,
+		})
+		if err != nil {
+			return nil, err
+		}
+		// The proxy resolves the name, as the runtime may be unable to.
+		base = append(base, nats.SetCustomDialer(natsDialer{t.through}), nats.SkipHostLookup())
+	}
+	opts = append(base, opts...)
 	if t.conn, err = nats.Connect(server, opts...); err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", server, err)
 	}
@@ -104,6 +135,14 @@ func (c *config) connectNATS(options natsjetstream.ForwarderOptions, opts ...nat
 		return nil, err
 	}
 	return t, nil
+}
+
+// natsDialer is a dialer in the form that the client of NATS wants.
+type natsDialer struct{ through *proxy.Dialer }
+
+// Dial blocks for at most 10 s.
+func (d natsDialer) Dial(network, address string) (net.Conn, error) {
+	return d.through.DialContext(context.Background(), network, address)
 }
 
 func (t *natsTransport) material() (*tls.Certificate, *x509.CertPool) {

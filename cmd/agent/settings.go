@@ -108,6 +108,7 @@ func readSettings(args []string, env environment) (config, error) {
 	if err := errors.Join(err, c.check()); err != nil {
 		return config{}, &wrongSettings{textsOf(err), c.warnings}
 	}
+	c.resolveProxy()
 	c.warnings = append(c.warnings, c.doubts()...)
 	return c, nil
 }

@@ -58,6 +58,13 @@ func groups(c *config) []group {
 			optional("CONTROL_PLANE_PROTOCOL", choice(&c.ControlPlane.Protocol, []string{"http1", "http2"}, "http/1.1", "h2"), "",
 				"HTTP version to connect to the control plane with. If empty, http1 with v3 and at most one manager, else http2.").
 				alsoAs("KCP_PROTOCOL"),
+			optional("CONTROL_PLANE_PROXY", into("http://host:port, "+proxyDirect, &c.proxy, parseProxy), "",
+				"HTTP proxy to connect to the control plane through (CONNECT), or `"+proxyDirect+"` for none. "+
+					"If empty, `HTTPS_PROXY` and `NO_PROXY` decide. The API server is never reached through a proxy."),
+			optional("CONTROL_PLANE_PROXY_CREDENTIALS", file(&c.ControlPlane.ProxyCredentials), "",
+				"File with `user:password` for the proxy, such as a key of a mounted Secret. The agent reads it for each connection."),
+			optional("NATS_HANDSHAKE_FIRST", choice(&c.natsFirst, []string{"true", "false"}, true, false), "false",
+				"Whether TLS begins before the first line of the NATS server, as its `handshake_first: true` wants."),
 			optional("MANAGERS", c.managers(), "",
 				"Managers to report to, separated by commas. "+
 					"Each gets a resync at start, and the webhook answers 404 for all others, unless the list has `*`. "+

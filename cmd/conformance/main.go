@@ -15,7 +15,8 @@
 // <namespace>/<name>.
 //
 // The second form judges a receiver that runs already, with the certificate of one of its runtimes.
-// It skips the rules that need the script or other runtimes.
+// It skips the rules that need the script or other runtimes. Trials with an owner need -owner, an
+// object of that runtime: an operator that verifies refuses any other.
 package main
 
 import (
@@ -29,9 +30,12 @@ import (
 	"os/exec"
 	"os/signal"
 	"regexp"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
+
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
@@ -59,6 +63,9 @@ type settings struct {
 	command        []string
 	stderr         io.Writer
 	given          *keys.Material // of a runtime, for a receiver that runs already
+	// owner is an object of the runtime that is given, as <namespace>/<name>. Events of another owner
+	// are refused by an operator that verifies.
+	owner types.NamespacedName
 
 	contract contract.Version // that a sender speaks
 	ca       *testpki.CA
@@ -77,12 +84,17 @@ func parse(end conformance.End, args []string, stderr io.Writer) (settings, erro
 	flags.StringVar(&files.CA, "ca", "", "`file` with the CA of a receiver that runs already")
 	flags.StringVar(&files.Certificate, "cert", "", "`file` with the certificate of a runtime")
 	flags.StringVar(&files.Key, "key", "", "`file` with its private key")
+	ownerText := flags.String("owner", "",
+		"`namespace/name` of an object that owns objects of that runtime; default: trials with an owner are skipped")
 	flags.StringVar((*string)(&s.manager), "manager", "my-operator", "`name` of the manager")
 	flags.TextVar(&s.only, "only", regexp.MustCompile(""), "`expression`: judge only rules with such an ID")
 	flags.BoolVar(&s.script, "script", true, "the receiver follows the script, and prints deliveries")
 	flags.BoolVar(&s.single, "single", false, "the sender speaks contracts v1 and v2, too, by RW_CONTRACT and RW_OWNER")
 	flags.DurationVar(&s.patience, "patience", patience, "longest `time` of a prompt step")
 	err := flags.Parse(args)
+	if err == nil {
+		err = s.parseOwner(*ownerText)
+	}
 	switch s.command = flags.Args(); {
 	case err != nil || len(s.command) > 0:
 		return s, err
@@ -94,6 +106,19 @@ func parse(end conformance.End, args []string, stderr io.Writer) (settings, erro
 		s.script, s.given = false, source.Status().Material
 	}
 	return s, err
+}
+
+// parseOwner reads the flag owner.
+func (s *settings) parseOwner(text string) error {
+	if text == "" {
+		return nil
+	}
+	namespace, name, _ := strings.Cut(text, "/")
+	if namespace == "" || name == "" || strings.Contains(name, "/") {
+		return fmt.Errorf("-owner is %.253q, want <namespace>/<name>", text)
+	}
+	s.owner = types.NamespacedName{Namespace: namespace, Name: name}
+	return nil
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
@@ -23,6 +25,7 @@ type trial struct {
 	resyncs    int      // that the operator then has got of the runtime, at least
 	calm       bool     // no more come within some seconds
 	objects    []string // that the operator then has got of the runtime; nil: any
+	owned      bool     // it names an owner, which must be an object of the runtime
 }
 
 func (t trial) with(change func(t *trial)) trial {
@@ -126,7 +129,7 @@ func (p *player) eventTrials() []trial {
 		good("names", "a name of 253 bytes", p.changed(long[:253])),
 		good("resync", "a resync without data", resync),
 		good("resync", "a resync with empty data", p.element("resync", "2", `"data":{}`)),
-		good("resync", "one with owner", p.element("resync", "3", `"data":{"owner":{"name":"a","namespace":"b"}}`)),
+		good("resync", "one with owner", p.element("resync", "3", p.ownedData())).with(owned),
 		good("again", "an event", one),
 		good("again", "the event once more", one),
 		good("again", "the event twice", one, one),
@@ -202,6 +205,22 @@ func (p *player) invalidTrials() []trial {
 	}
 }
 
+// owned marks a trial that names an owner.
+func owned(t *trial) { t.owned = true }
+
+// ownerOf returns the owner of trials that are owned. The receivers of this program take any.
+func (p *player) ownerOf() types.NamespacedName {
+	if p.owner != (types.NamespacedName{}) {
+		return p.owner
+	}
+	return types.NamespacedName{Namespace: "kcp-system", Name: string(p.id)}
+}
+
+func (p *player) ownedData() string {
+	o := p.ownerOf()
+	return fmt.Sprintf(`"data":{"owner":{"name":%q,"namespace":%q}}`, o.Name, o.Namespace)
+}
+
 func (p *player) singleTrials() (all []trial) {
 	const (
 		event = `"watched":{"Namespace":"default","Name":"demo"},` +
@@ -212,10 +231,11 @@ func (p *player) singleTrials() (all []trial) {
 	on := func(version contract.Version, what string, status int, reason, body, media string) {
 		r := request{path: version.Path(p.manager), body: body, media: media}
 		all = append(all, answered("single", string(version)+": "+what, status, reason).
-			with(func(t *trial) { t.request = r }))
+			with(func(t *trial) { t.request, t.owned = r, version == contract.V1 && status == http.StatusOK }))
 	}
+	o := p.ownerOf()
 	for version, body := range map[contract.Version]string{
-		contract.V1: fmt.Sprintf(`{"owner":{"Namespace":"kcp-system","Name":%q},%s`, p.id, event),
+		contract.V1: fmt.Sprintf(`{"owner":{"Namespace":%q,"Name":%q},%s`, o.Namespace, o.Name, event),
 		contract.V2: "{" + event,
 	} {
 		on(version, "an event", http.StatusOK, "", body, plain)

@@ -179,8 +179,3 @@ func (c *Certificates) sweep(ctx context.Context, seen *observed) error {
 	}
 	return nil
 }
-
-// apply needs no scheme: that of the client may not have the types of cert-manager.
-func (c *Certificates) apply(ctx context.Context, object client.Object) error {
-	return serverside.ApplyTyped(ctx, c.client, object, object.GetObjectKind().GroupVersionKind(), fieldOwner)
-}

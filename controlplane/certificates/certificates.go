@@ -206,9 +206,7 @@ func (c *Certificates) act(ctx context.Context, seen *observed, s step) error {
 	case actionSignServer:
 		return c.apply(ctx, c.signing(c.names.servers(), s.generation))
 	case actionPublish:
-		if seen.wanted != nil {
-			return c.apply(ctx, seen.wanted)
-		}
+		return c.publish(ctx, seen)
 	case actionReissue:
 		var failed error
 		for _, l := range s.reissue {
@@ -220,6 +218,18 @@ func (c *Certificates) act(ctx context.Context, seen *observed, s step) error {
 	case actionNone:
 	}
 	return nil
+}
+
+// publish writes the Secret of the listener. checkListener has decided whose the present one is: an
+// import takes it over.
+func (c *Certificates) publish(ctx context.Context, seen *observed) error {
+	if seen.wanted == nil {
+		return nil
+	}
+	if seen.listener == nil {
+		return c.write(ctx, seen.wanted, nil)
+	}
+	return c.write(ctx, seen.wanted, seen.listener)
 }
 
 func (c *Certificates) maintain(ctx context.Context, seen *observed, status Status) error {

@@ -86,7 +86,7 @@ func (c *Certificates) EnsureRuntime(ctx context.Context, r Runtime) (RuntimeSta
 		if c.isApplied(p) {
 			continue
 		}
-		if err := c.apply(ctx, p.wanted); err != nil {
+		if err := c.write(ctx, p.wanted, p.live()); err != nil {
 			return RuntimeStatus{}, fmt.Errorf("certificates: runtime %q: %w", r.ID, err)
 		}
 	}
@@ -102,6 +102,11 @@ func (c *Certificates) prepare(ctx context.Context, p *pair, r Runtime) (err err
 	}
 	if p.secret, err = serverside.Get(ctx, c.client, key, &corev1.Secret{}); err != nil {
 		return err
+	}
+	if p.existing == nil && p.secret != nil { // cert-manager would write into it.
+		if err := c.checkMark(p.secret, "Secret"); err != nil {
+			return fmt.Errorf("%w: %w", errRuntimeTaken, err)
+		}
 	}
 	return errors.Join(c.checkOwner(p.existing, r), c.setOwner(p.wanted, r))
 }
@@ -268,6 +273,14 @@ type pair struct {
 	wanted   *certv1.Certificate
 	existing *certv1.Certificate // nil if there is none
 	secret   *corev1.Secret      // nil if there is none
+}
+
+// live returns the existing Certificate, nil if there is none.
+func (p *pair) live() client.Object {
+	if p.existing == nil {
+		return nil
+	}
+	return p.existing
 }
 
 func (c *Certificates) isApplied(p *pair) bool {

@@ -339,6 +339,7 @@ type slow struct {
 
 func (s *slow) Get(_ context.Context, _ client.ObjectKey, object client.Object, _ ...client.GetOption) error {
 	if issuer, ok := object.(*certv1.Issuer); ok {
+		issuer.Labels = map[string]string{stored(labelSet): "b"}
 		issuer.Spec.CA = &certv1.CAIssuer{SecretName: objectNames{set: "b"}.authority(1)}
 		return nil
 	}

@@ -2,6 +2,7 @@ package installation
 
 import (
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 
@@ -147,4 +148,34 @@ func must[T any](value T, err error) T {
 		panic(err)
 	}
 	return value
+}
+
+// The NetworkPolicy of the agent opens the way to the control plane: the proxy, or the address.
+func TestWayOut(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		settings map[string]string
+		want     []int32
+	}{
+		"no proxy":             {nil, []int32{443}},
+		"proxy":                {map[string]string{settingProxy: "http://proxy:3129"}, []int32{3129}},
+		"proxy without a port": {map[string]string{settingProxy: "http://proxy"}, []int32{3128}},
+		"direct":               {map[string]string{settingProxy: proxyDirect, settingHTTPSProxy: "http://proxy:3129"}, []int32{443}},
+		"environment":          {map[string]string{settingHTTPSProxy: "http://proxy:3129"}, []int32{443, 3129}},
+		"the same port":        {map[string]string{settingHTTPSProxy: "http://proxy:443"}, []int32{443}},
+		"unusable":             {map[string]string{settingHTTPSProxy: "socks5://proxy:1080"}, []int32{443}},
+	} {
+		got := Options{Settings: test.settings}.wayOut("kcp.example.com:443")
+		if !slices.Equal(got, test.want) {
+			t.Errorf("%s: ports %v, want %v", name, got, test.want)
+		}
+	}
+	for text, valid := range map[string]bool{
+		"": true, proxyDirect: true, "http://proxy": true, "https://proxy:1": false, "http://user:secret@proxy:1": false, "none": false,
+	} {
+		err := Options{Settings: map[string]string{settingProxy: text}}.validateProxy()
+		if (err == nil) != valid || err != nil && strings.Contains(err.Error(), "secret") {
+			t.Errorf("%q: %v, want it valid: %t, and no password", text, err, valid)
+		}
+	}
 }

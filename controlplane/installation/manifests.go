@@ -157,12 +157,17 @@ func (i *Installer) filled(file string, r *Runtime) *unstructured.Unstructured {
 	case roleFile:
 		var role rbacv1.ClusterRole
 		edit(object, &role, func() { role.Rules = rulesOf(r.Watches) })
-	case policyFile: // It opens the port of the control plane.
+	case policyFile: // It opens the way to the control plane.
 		var policy networkingv1.NetworkPolicy
-		port, _ := parsePort(i.addressFor(r)) // The address was validated.
+		ports := i.opts.wayOut(i.addressFor(r))
 		edit(object, &policy, func() {
 			last := &policy.Spec.Egress[len(policy.Spec.Egress)-1]
-			last.Ports[0].Port = new(intstr.FromInt32(port))
+			one := last.Ports[0]
+			last.Ports = nil
+			for _, port := range ports {
+				one.Port = new(intstr.FromInt32(port))
+				last.Ports = append(last.Ports, *one.DeepCopy())
+			}
 		})
 	}
 	return i.finished(object)
@@ -194,11 +199,14 @@ func content(typed any) map[string]any {
 }
 
 const (
-	settingControlPlane       = "CONTROL_PLANE_ADDRESS"
-	settingContract           = "CONTROL_PLANE_CONTRACT"
-	formerContract            = "KCP_CONTRACT"
-	settingFallback           = "CONTRACT_FALLBACK"
-	settingTransport          = "TRANSPORT"
+	settingControlPlane = "CONTROL_PLANE_ADDRESS"
+	settingContract     = "CONTROL_PLANE_CONTRACT"
+	formerContract      = "KCP_CONTRACT"
+	settingFallback     = "CONTRACT_FALLBACK"
+	settingTransport    = "TRANSPORT"
+	settingProxy        = "CONTROL_PLANE_PROXY"
+	// settingHTTPSProxy is of the environment, as each program reads it.
+	settingHTTPSProxy         = "HTTPS_PROXY"
 	settingManagers           = "MANAGERS"
 	settingManagersFile       = "MANAGERS_FILE"
 	settingCanary             = "CANARY_LEASE"

@@ -25,6 +25,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/internal/connect"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
+	"github.com/runtime-watcher/runtime-watcher/internal/proxy"
 )
 
 // Name is the default name of Deployment, Service and ServiceAccount, and of their namespace.
@@ -177,7 +178,7 @@ func (o Options) validate() error {
 				"Settings: %s is %.80q and %s is %.80q: want one of them", now, other, setting, o.Settings[setting]))
 		}
 	}
-	problems = append(problems, o.validateTransport()...)
+	problems = append(append(problems, o.validateTransport()...), o.validateProxy())
 	for _, manager := range o.managers() { // With an invalid one, an agent keeps its last list.
 		_, err := core.ParseManager(string(manager))
 		problems = append(problems, option.Unless(err == nil, "%s in Settings: %w", settingManagers, err))
@@ -209,6 +210,47 @@ const (
 	// reservedID would get the answers to operators at a NATS server.
 	reservedID = "operator"
 )
+
+// proxyDirect is the value of settingProxy for none.
+const proxyDirect = "direct"
+
+func (o Options) validateProxy() error {
+	text := o.Settings[settingProxy]
+	if text == "" || text == proxyDirect {
+		return nil
+	}
+	parsed, err := proxy.Parse(text)
+	if err != nil {
+		return fmt.Errorf("%s in Settings: %w, or %s", settingProxy, err, proxyDirect)
+	}
+	return option.Unless(parsed.User == nil, "%s in Settings: want no user, because each reader of the Deployment sees it",
+		settingProxy)
+}
+
+// wayOut returns the ports on the way to the control plane: that of the proxy, or that of the
+// address, which was validated. With HTTPS_PROXY there are both, because NO_PROXY decides.
+func (o Options) wayOut(address string) []int32 {
+	own, _ := parsePort(address)
+	if o.Settings[settingProxy] != "" {
+		if port, ok := portOfProxy(o.Settings[settingProxy]); ok {
+			return []int32{port}
+		}
+		return []int32{own}
+	}
+	if port, ok := portOfProxy(o.Settings[settingHTTPSProxy]); ok && port != own {
+		return []int32{own, port}
+	}
+	return []int32{own}
+}
+
+func portOfProxy(address string) (port int32, ok bool) {
+	parsed, err := proxy.Parse(address)
+	if err != nil {
+		return 0, false
+	}
+	number, err := strconv.ParseInt(parsed.Port(), 10, 32)
+	return int32(number), err == nil
+}
 
 // contract returns the contract in the Settings, which may have its former name.
 func (o Options) contract() (contract string, isSet bool) {

@@ -5,8 +5,13 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/names"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
 func TestDefaultsAreThoseOfLifecycleManager(t *testing.T) {
@@ -33,6 +38,36 @@ func TestDefaultsAreThoseOfLifecycleManager(t *testing.T) {
 	if got, want := (names.Names{}).MaxName(), 63+164; got != want {
 		t.Errorf("MaxName is %d, want %d, as in the definition", got, want)
 	}
+}
+
+// The agent and the listener have defaults of their own, as they do not know this package.
+func TestDefaultsOfTheOtherEnds(t *testing.T) {
+	t.Parallel()
+	defaults := names.Names{}.WithDefaults()
+	if defaults.OwnerAnnotation != core.OwnerAnnotation {
+		t.Errorf("agents read the owner in %s, not in %s", core.OwnerAnnotation, defaults.OwnerAnnotation)
+	}
+	if defaults.DomainAnnotation != controllerruntime.DomainAnnotation {
+		t.Errorf("listeners read the domain in %s, not in %s", controllerruntime.DomainAnnotation, defaults.DomainAnnotation)
+	}
+	endpoint := admission.Endpoint{URL: "https://agent", CABundle: bundle(t)}
+	lease := types.NamespacedName{Namespace: "default", Name: "canary"}
+	configuration, err := admission.WebhookConfiguration("watcher", endpoint, nil, admission.ConfigurationOptions{Canary: lease})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if name := configuration.Webhooks[0].Name; name != "canary.operator."+defaults.WebhookDomain {
+		t.Errorf("webhook %s has another domain than %s", name, defaults.WebhookDomain)
+	}
+}
+
+func bundle(t *testing.T) []byte {
+	t.Helper()
+	ca, err := testpki.NewCA("ca", testpki.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ca.PEM
 }
 
 // Whoever sets the group gets no name of another project.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/names"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/runtimes"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -27,30 +28,33 @@ func ExampleSetUp() {
 }
 
 func setUpRuntimes(mgr ctrl.Manager, watched *fleet.Fleet, image, address string, log *slog.Logger) error {
-	kyma := &metav1.PartialObjectMetadata{}
-	kyma.SetGroupVersionKind(schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Kyma"})
+	// They are stored in every cluster, so they must never change.
+	own := names.Names{Group: "fleet.example.com"}.WithDefaults()
+	cluster := &metav1.PartialObjectMetadata{}
+	cluster.SetGroupVersionKind(schema.GroupVersionKind{Group: own.Group, Version: "v1", Kind: "Cluster"})
 	direct, err := client.New(mgr.GetConfig(), client.Options{Scheme: mgr.GetScheme()})
 	if err != nil {
 		return err
 	}
-	set, err := certificates.New(direct, types.NamespacedName{Namespace: "kcp-system", Name: "watcher"},
-		[]string{"listener.kcp.example.com"},
-		certificates.FromFleet(watched, 0), certificates.Options{Logger: log})
+	set, err := certificates.New(direct, types.NamespacedName{Namespace: "fleet-system", Name: "watcher"},
+		[]string{"listener.fleet.example.com"},
+		certificates.FromFleet(watched, 0), certificates.Options{Names: own, Logger: log})
 	if err != nil {
 		return err
 	}
-	installer, err := installation.New(image, address, installation.Options{Logger: log})
+	installer, err := installation.New(image, address, installation.Options{Names: own, Logger: log})
 	if err != nil {
 		return err
 	}
 	identify := func(_ context.Context, object client.Object) (runtimes.Identity, error) {
-		return runtimes.Identity{ID: core.RuntimeID(object.GetName()), Domain: object.GetAnnotations()["skr-domain"]}, nil
+		domain := object.GetAnnotations()[own.DomainAnnotation]
+		return runtimes.Identity{ID: core.RuntimeID(object.GetName()), Domain: domain}, nil
 	}
 	kubeconfigs := runtimes.NewKubeconfigs(mgr.GetAPIReader(), "config", client.ObjectKeyFromObject,
 		runtimes.KubeconfigOptions{})
 	parts := runtimes.Parts{
-		Object: kyma, Identify: identify, Connect: kubeconfigs, Certificates: set, Installer: installer,
+		Object: cluster, Identify: identify, Connect: kubeconfigs, Certificates: set, Installer: installer,
 	}
-	return errors.Join(watcher.SetUp(mgr, watcher.Options{}),
+	return errors.Join(watcher.SetUp(mgr, watcher.Options{Names: own}),
 		runtimes.SetUp(mgr, parts, runtimes.Options{Fleet: watched}))
 }

@@ -16,10 +16,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/ownership"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/serverside"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
-	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 type routing interface {
@@ -51,18 +51,24 @@ func (r *reconciler) apply(ctx context.Context, w *v1beta2.Watcher, route client
 	route.SetNamespace(w.Namespace)
 	route.SetLabels(map[string]string{r.opts.Names.ManagedBy(): fieldOwner})
 	route.SetOwnerReferences([]metav1.OwnerReference{*owner})
-	if err := r.checkOwner(ctx, w); err != nil {
+	current, err := r.readOwn(ctx, w)
+	if err != nil {
 		return err
 	}
-	return serverside.ApplyTyped(ctx, r.client, route, route.GetObjectKind().GroupVersionKind(), fieldOwner)
+	return ownership.ApplyTyped(ctx, r.client, route, route.GetObjectKind().GroupVersionKind(), current, fieldOwner)
 }
 
-func (r *reconciler) checkOwner(ctx context.Context, w *v1beta2.Watcher) error {
+// readOwn returns the route of a Watcher, nil if there is none. It fails if the route is of somebody
+// else.
+func (r *reconciler) readOwn(ctx context.Context, w *v1beta2.Watcher) (client.Object, error) {
 	current, err := r.stored(ctx, r.routing, client.ObjectKeyFromObject(w))
-	if err != nil || current == nil || r.owns(current, w.Name) {
-		return err
+	if err != nil || current == nil {
+		return nil, err
 	}
-	return problem(reasonRouteConflict,
+	if r.owns(current, w.Name) {
+		return current, nil
+	}
+	return nil, problem(reasonRouteConflict,
 		"%s %s/%s exists and does not belong to this Watcher: delete or rename one of them",
 		r.routing.kind(), w.Namespace, w.Name)
 }
@@ -70,7 +76,10 @@ func (r *reconciler) checkOwner(ctx context.Context, w *v1beta2.Watcher) error {
 // stored reads without cache. A cache would wait for kinds that are not installed.
 func (r *reconciler) stored(ctx context.Context, of routing, key client.ObjectKey) (client.Object, error) {
 	route, err := serverside.Get(ctx, r.fresh, key, of.route())
-	return route, option.Unless(err == nil, "read %s: %w", of.kind(), err)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", of.kind(), err)
+	}
+	return route, nil
 }
 
 // owns goes by the name: a Watcher that is created again takes over its former route.

@@ -103,7 +103,7 @@ func forwarderChecks() []forwarderCheck {
 		{"concurrent", (*suite).testSlowManager},
 		{"batch", (*suite).testBatch},
 		{"permanent", of(Refusal{Permanent: true, Label: "malformed"})},
-		{"too-large", ofAll(Refusal{Permanent: true, Label: "too_large", Cause: core.ErrTooLarge})},
+		{"too-large", (*suite).testTooLarge},
 		{"refused-sender", ofAll(Refusal{Label: "unauthenticated", Cause: core.ErrUnauthenticated})},
 		{"refused-sender", of(Refusal{Label: "forbidden", Cause: core.ErrForbidden})},
 		{"unknown-manager", ofAll(Refusal{Label: "unknown_manager", Cause: core.ErrUnknownManager})},

@@ -34,6 +34,22 @@ func (s *forwarderSuite) refused(want Refusal, ofAll bool) {
 	}
 }
 
+// testTooLarge refuses requests for their size. A batch that travels in one request is to be split by
+// the caller, so its error must not name events: those would be dropped. A transport that sends each
+// event alone may name each.
+func (s *forwarderSuite) testTooLarge() {
+	want := Refusal{Permanent: true, Label: "too_large", Cause: core.ErrTooLarge}
+	s.refused(want, false)
+	before := len(s.farEnd.Calls())
+	const events = 3
+	err := s.failure(numbered(sampleEvents(0, events)...), false)
+	together := slices.ContainsFunc(s.farEnd.Calls()[before:], func(c Call) bool { return len(c.Batch.Events) > 1 })
+	s.classified(err, want)
+	if together {
+		s.classified(s.failure(numbered(sampleEvents(0, events)...), true), want)
+	}
+}
+
 // failure returns the error of the first element of a batch. An error of all must not name events.
 func (s *forwarderSuite) failure(batch core.Batch, ofAll bool) error {
 	s.t.Helper()

@@ -28,8 +28,8 @@ import (
 	mcreconcile "sigs.k8s.io/multicluster-runtime/pkg/reconcile"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime/remote"
 	"github.com/runtime-watcher/runtime-watcher/adapters/multicluster"
-	"github.com/runtime-watcher/runtime-watcher/controlplane/runtimes"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
@@ -64,11 +64,9 @@ func run(
 	if err != nil {
 		return err
 	}
-	kubeconfigs := runtimes.NewKubeconfigs(local.GetAPIReader(), "kubeconfig", client.ObjectKeyFromObject,
-		runtimes.KubeconfigOptions{
-			Scheme: local.GetScheme(),
-			Mapper: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return local.GetRESTMapper(), nil },
-		})
+	own := func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return local.GetRESTMapper(), nil }
+	kubeconfigs := remote.NewKubeconfigs(local.GetAPIReader(), "kubeconfig", client.ObjectKeyFromObject,
+		remote.KubeconfigOptions{Scheme: local.GetScheme(), Mapper: own})
 	provider := multicluster.NewProvider(kubeconfigs, multicluster.ProviderOptions{Namespace: namespace})
 	mgr, err := mcmanager.WithMultiCluster(local, provider)
 	if err != nil {
@@ -103,6 +101,7 @@ func run(
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	})
 	return errors.Join(provider.SetupWithManager(ctx, mgr),
-		multicluster.Complete(mgr, mcbuilder.ControllerManagedBy(mgr).Named("configmaps"), source,
-			corev1.SchemeGroupVersion.WithKind("ConfigMap"), reconciler), mgr.Start(ctx))
+		multicluster.Complete(mgr, mcbuilder.ControllerManagedBy(mgr).Named("configmaps"), multicluster.Objects{
+			Source: source, Kind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), Reconciler: reconciler,
+		}), mgr.Start(ctx))
 }

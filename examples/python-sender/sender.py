@@ -21,7 +21,9 @@ MAX_BODY, MAX_ELEMENTS = 262144, 500
 INTERVAL = float(os.environ.get("RW_INTERVAL", "1"))  # of heartbeats, in seconds
 TIMEOUT, DRAIN = 10, 10  # of one request, and of the stop, in seconds
 FIRST_WAIT, LONGEST_WAIT, REFUSED_WAIT, LONGEST_ASKED = 0.2, 20, 30, 300
+POLL = 5  # seconds between two looks at the certificate while it is refused
 GIVE_UP = 300  # seconds for which an event is refused for itself
+RESENDS = [float(s) for s in os.environ.get("RW_RESENDS", "").split(",") if s]  # seconds after the first delivery
 MAX_EVENTS = 10000
 
 
@@ -34,6 +36,7 @@ class Event:
         self.newer = False  # changed again since it was sent
         self.alone = False  # a batch with it was refused for good
         self.due = self.refused = self.refusals = 0
+        self.resends, self.delivered = 0, None  # times that it was delivered, and the first one
 
 
 class Sender:
@@ -49,14 +52,17 @@ class Sender:
         self.stopping = None  # the time at which to give up
         self.connection = self.stamp = self.source = None
         self.next_beat = self.paused = self.failures = 0
+        self.unwelcome = False  # the last answer was 401 or 403
 
     # Events
 
     def change(self, key):
         with self.lock:
             event = self.events.get(key)
-            if event:
+            if event and not event.resends:
                 event.newer = True
+            elif event:
+                self.events[key] = Event(key)  # It replaces the resends.
             elif len(self.events) >= MAX_EVENTS:
                 self.drop(None, "overflow")
             else:
@@ -68,7 +74,11 @@ class Sender:
         self.dropped[reason] = self.dropped.get(reason, 0) + 1
         if event:
             del self.events[event.key]
-        self.events.setdefault(None, Event(None)).newer = None in self.events
+        resync = self.events.get(None)
+        if resync and not resync.resends:
+            resync.newer = True
+        else:
+            self.events[None] = Event(None)
 
     def stop(self):
         with self.lock:
@@ -81,20 +91,26 @@ class Sender:
         while True:
             with self.lock:
                 now = time.monotonic()
-                if self.stopping and (not self.events or now >= self.stopping):
+                if self.stopping and (not self.owed() or now >= self.stopping):
                     break
+                if self.unwelcome and self.renewed():
+                    self.unwelcome, self.paused = False, 0
                 batch = self.due(now)
                 if not batch and now < self.next_beat or now < self.paused:
                     self.lock.wait(self.rest(now))
                     continue
                 batch, body = self.encode(batch, now)
             self.conclude(batch, *self.post(body))
-        if not self.events:
+        if not self.owed():
             self.post(b"[" + json.dumps(self.heartbeat(leaving=True)).encode() + b"]")
+
+    def owed(self):
+        """Returns the events that are not delivered. At the stop, resends are left out."""
+        return [e for e in self.events.values() if not e.resends]
 
     def due(self, now):
         """Returns the events to send now. One that a receiver may refuse for good goes alone."""
-        ready = [e for e in self.events.values() if e.due <= now]
+        ready = [e for e in (self.owed() if self.stopping else self.events.values()) if e.due <= now]
         ready.sort(key=lambda e: e.sequence or float("inf"))
         alone = [e for e in ready if e.alone]
         return alone[:1] or ready[: MAX_ELEMENTS - 1]
@@ -103,6 +119,8 @@ class Sender:
         """Returns the seconds until something may be due."""
         ends = [self.next_beat] + [e.due for e in self.events.values()]
         end = max(min(ends), self.paused)
+        if self.unwelcome:
+            end = min(end, now + POLL)
         if self.stopping:
             end = min(end, self.stopping)
         return max(end - now, 0.001)
@@ -162,15 +180,18 @@ class Sender:
     def conclude(self, batch, status, answer, wait, page):
         with self.lock:
             now = time.monotonic()
+            self.unwelcome = status in (401, 403)
             failed = self.named(answer, len(batch) + 1) if status == 422 else None
             if status == 202 or failed is not None:
                 self.failures = self.paused = 0
                 for index, event in enumerate(batch):
+                    if self.events.get(event.key) is not event:
+                        continue  # A change replaced its resend.
                     if failed and index in failed:
                         self.refuse(event, failed[index], now)
                     elif event.newer:
                         self.events[event.key] = Event(event.key)
-                    else:
+                    elif not self.resend(event, now):
                         del self.events[event.key]
             elif status in (400, 413, 415) and batch and not page:
                 if len(batch) == 1 and batch[0].alone:
@@ -182,6 +203,15 @@ class Sender:
                 self.pause(wait if wait is not None else REFUSED_WAIT if slow else 0, now)
                 if slow and self.connection:
                     self.close()
+
+    def resend(self, event, now):
+        """Makes a delivered event wait for its next resend, if one is left: a new event with a new number."""
+        if event.resends >= len(RESENDS):
+            return False
+        event.delivered = event.delivered or now
+        event.due, event.resends = event.delivered + RESENDS[event.resends], event.resends + 1
+        event.sequence = event.revision = 0
+        return True
 
     @staticmethod
     def named(answer, elements):
@@ -224,6 +254,10 @@ class Sender:
             name = next(value for part in subject for key, value in part if key == "commonName")
             self.source = urllib.parse.quote(name, safe="")
         return self.source
+
+    def renewed(self):
+        """Reports whether the files have changed since the last connection."""
+        return self.stamp != tuple(os.stat(f).st_mtime_ns for f in self.files)
 
     def connect(self):
         """Reuses the connection unless the files have changed."""

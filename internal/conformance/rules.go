@@ -78,7 +78,7 @@ func Rules() []Rule {
 		{Receiver, "operator-not-ready", "receiver", "loses nothing if the operator is not ready once", Script},
 		{Receiver, "single", "contracts-v1-and-v2", "answers 200 to v1 and v2, and 400, 413 and 415 as v3 does", Wire},
 		{Sender, "refused-sender", "answers", "retries after 30 s at 401, 403 and a gateway's 400", Wire},
-		{Sender, "rotation", "answers", "retries with a new certificate", Wire},
+		{Sender, "rotation", "answers", "notices a new certificate within 10 s, and ends the waits after 401", Wire},
 		{Sender, "request", "transport", "posts with media type, size and certificate, over TLS 1.3", Wire},
 		{Sender, "server-certificate", "transport", "sends nothing to a server that it cannot trust", Wire},
 		{Sender, "redirect", "transport", "follows no redirect, and keeps the events", Wire},

@@ -25,7 +25,7 @@ import (
 const (
 	// ReasonUnreachable means that there is no connection to the proxy, or no answer of it.
 	ReasonUnreachable = "proxy_unreachable"
-	// ReasonUnauthorized means that the proxy wants other credentials (407).
+	// ReasonUnauthorized means that the proxy wants other credentials (407, or 401).
 	ReasonUnauthorized = "proxy_unauthorized"
 	// ReasonRefused means that the proxy answers with another status than 2xx: it does not allow the
 	// address, or does not reach it.
@@ -68,7 +68,7 @@ func (e *Error) Reason() string {
 	switch e.Status {
 	case 0:
 		return ReasonUnreachable
-	case http.StatusProxyAuthRequired:
+	case http.StatusProxyAuthRequired, http.StatusUnauthorized: // tinyproxy answers 401 to wrong ones.
 		return ReasonUnauthorized
 	default:
 		return ReasonRefused

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -29,8 +30,10 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/coretest"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 	"github.com/runtime-watcher/runtime-watcher/keys"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	"github.com/runtime-watcher/runtime-watcher/test"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
@@ -137,7 +140,14 @@ func TestPython(t *testing.T) {
 	}
 	sender := filepath.Join(test.Root(), "examples", "python-sender", "sender.py")
 	wantKept(t, judge(t, lab.Build(t, "cmd/conformance"), "", "sender", patience, python, sender))
-	const most = 300
+	t.Run("with resends", func(t *testing.T) {
+		t.Parallel()
+		rules := "-only=^(last|silent-end|sequence|acknowledged|merge|heartbeat)$"
+		command := []string{"env", "RW_RESENDS=3,35", python, sender}
+		found := judge(t, lab.Build(t, "cmd/conformance"), "", append([]string{"sender", patience, rules}, command...)...)
+		wantKept(t, found)
+	})
+	const most = 330
 	if lines := bytes.Count(test.Read(t, "examples/python-sender/sender.py"), []byte("\n")); lines > most {
 		t.Errorf("the sender has %d lines, want at most %d", lines, most)
 	}
@@ -149,6 +159,44 @@ func TestReceiver(t *testing.T) {
 	wantKept(t, judge(t, binary, "", "receiver", patience, os.Args[0]))
 	for fault, f := range receiverFaults() {
 		wantFound(t, binary, "receiver", fault, "accepted", f.found)
+	}
+}
+
+// TestRunningReceiver judges an operator that runs already. Its verifier refuses the objects of other
+// owners, as SAN pinning does. Without -owner, no trial names an owner. With a wrong -owner, the
+// judge finds that the operator refuses it.
+func TestRunningReceiver(t *testing.T) {
+	t.Parallel()
+	const runtime = "runtime-1"
+	known := types.NamespacedName{Namespace: "fleet", Name: "owner-of-runtime-1"}
+	ca := lab.Must(testpki.NewCA("ca", testpki.Options{}))
+	server, client := testpki.NewVolume(t.TempDir()), testpki.NewVolume(t.TempDir())
+	lab.NoError(t, server.Write(testpki.Files(lab.Must(ca.Server("operator", testpki.Options{})), ca)))
+	lab.NoError(t, client.Write(testpki.Files(lab.Must(ca.Client(runtime, testpki.Options{})), ca)))
+	caFile, cert, key := server.Paths()
+	files := lab.Must(keys.NewFiles(keys.Paths{CA: caFile, Certificate: cert, Key: key}, keys.FilesOptions{}))
+	verifier := core.VerifierFunc(func(_ context.Context, _ core.Peer, event *core.WatchEvent) error {
+		if event.Owner != (types.NamespacedName{}) && event.Owner != known {
+			return core.ErrForbidden
+		}
+		return nil
+	})
+	bound := lab.Must(new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0"))
+	handlers := map[core.Manager]core.Handler{"my-operator": core.HandlerFunc(func(context.Context, core.Delivery) error { return nil })}
+	l := lab.Must(listener.New(listener.FromTLS(keys.Roots(files), listener.PeerOptions{}), verifier, handlers,
+		listener.Options{Listener: bound, TLS: keys.ServerTLSConfig(files), Fleet: lab.Must(fleet.New(fleet.Options{}))}))
+	lab.Run(t, "listener", l.Start)
+
+	caFile, cert, key = client.Paths()
+	form := []string{
+		"receiver", "-address=" + bound.Addr().String(), "-ca=" + caFile, "-cert=" + cert, "-key=" + key, patience,
+		"-only=^(media-type|resync|single)$",
+	}
+	binary := lab.Build(t, "cmd/conformance")
+	wantKept(t, judge(t, binary, "", form...))
+	wantKept(t, judge(t, binary, "", append(form, "-owner="+known.String())...))
+	if found := judge(t, binary, "", append(form, "-owner=fleet/another")...); found["resync"] || found["single"] {
+		t.Error("an operator that refuses the owner is judged to take it: the trials with an owner do not run")
 	}
 }
 
@@ -181,6 +229,7 @@ func senderFaults() map[string]senderFault {
 			}
 			return next.Forward(ctx, manager, batch)
 		}, []string{"retry", "kept"}},
+		"keeps its certificate": {nil, []string{"rotation"}},
 		"sends no heartbeats": {func(ctx context.Context, next core.Forwarder, manager core.Manager, batch core.Batch) error {
 			batch.Heartbeat = nil
 			return next.Forward(ctx, manager, batch)
@@ -195,27 +244,46 @@ func TestSender(t *testing.T) {
 		t.Parallel()
 		wantKept(t, judge(t, binary, "", "sender", patience, "-single", os.Args[0]))
 	})
+	t.Run("with resends", func(t *testing.T) {
+		t.Parallel()
+		wantKept(t, judge(t, binary, resends, "sender", patience, "-only=^(last|silent-end|sequence|heartbeat)$", os.Args[0]))
+	})
 	for fault, f := range senderFaults() {
 		wantFound(t, binary, "sender", fault, "content", f.found)
 	}
 }
 
+// resends is no fault: our own sender with the resends of its default.
+const resends = "sends again"
+
 // send is our own sender: an outbox and the forwarder over HTTP.
 func send(ctx context.Context, fault string) error {
-	files := lab.Must(keys.NewFiles(paths(), keys.FilesOptions{Poll: 100 * time.Millisecond}))
+	retry := func() {}
+	files := lab.Must(keys.NewFiles(paths(), keys.FilesOptions{
+		Poll: 100 * time.Millisecond, Hooks: keys.FilesHooks{Reloaded: func(keys.Generation) { retry() }},
+	}))
 	version := lab.Must(contract.ParseVersion(os.Getenv("RW_CONTRACT")))
 	forwarder := lab.Must(httpmtls.NewForwarder(files, os.Getenv("RW_ADDRESS"), version, httpmtls.Options{}))
 	var to core.Forwarder = forwarder
-	if seeded, ok := senderFaults()[fault]; ok {
+	if fault == "keeps its certificate" {
+		files = lab.Must(keys.NewFiles(paths(), keys.FilesOptions{Poll: time.Hour}))
+		forwarder = lab.Must(httpmtls.NewForwarder(files, os.Getenv("RW_ADDRESS"), version, httpmtls.Options{}))
+		to = forwarder
+	} else if seeded, ok := senderFaults()[fault]; ok {
 		to = core.ForwarderFunc(func(ctx context.Context, manager core.Manager, batch core.Batch) error {
 			return seeded.forward(ctx, forwarder, manager, batch)
 		})
 	}
 	manager := core.Manager(os.Getenv("RW_MANAGER"))
-	o := lab.Must(outbox.New(to, outbox.Options{
+	opts := outbox.Options{
 		Settle: -1, Resend: []time.Duration{}, ResendResync: -1, ResyncFirst: true, Epoch: rand.Text(), MaxBatch: version.MaxEvents(),
 		Managers: []core.Manager{manager}, HeartbeatInterval: time.Second,
-	}))
+	}
+	if fault == resends {
+		opts.Resend, opts.ResendResync = nil, 0
+	}
+	o := lab.Must(outbox.New(to, opts))
+	retry = o.Retry // As package agent does: a new certificate ends the waits after refusals.
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	go func() { _ = files.Start(ctx) }()

@@ -74,6 +74,8 @@ type BrokerOptions struct {
 	Sync bool
 	// Lenient makes the embedded server read requests as servers before strict JSON do.
 	Lenient bool
+	// TLSFirst lets the server wait for TLS before its first line. It needs a server from 2.10.
+	TLSFirst bool
 	// CA issues all certificates. Default: a new one.
 	CA *testpki.CA
 }
@@ -90,7 +92,14 @@ jetstream { store_dir: "{{.Node.Dir}}/store"{{if .Sync}}, sync_interval: always{
   verify_and_map: true
   timeout: 60 # For a busy machine.
 }{{end}}
-{{template "tls" .Node}}
+tls {
+  cert_file: "{{.Node.Dir}}/tls.crt"
+  key_file: "{{.Node.Dir}}/tls.key"
+  ca_file: "{{.Node.Dir}}/ca.crt"
+  verify_and_map: true
+  timeout: 60 # For a busy machine.
+  {{if .TLSFirst}}handshake_first: true{{end}}
+}
 {{.Authorization}}
 leafnodes { listen: "{{.Node.Leaf}}", {{template "tls" .Node}} }
 {{if gt (len .Nodes) 1}}cluster {
@@ -115,7 +124,7 @@ func StartBroker(t testing.TB, opts BrokerOptions, users ...natsjetstream.User) 
 		NoError(t, testpki.NewVolume(n.Dir).Write(testpki.Files(server, b.CA)))
 		var text strings.Builder
 		data := map[string]any{
-			"Node": n, "Nodes": b.Nodes, "Sync": opts.Sync, "Lenient": opts.Lenient,
+			"Node": n, "Nodes": b.Nodes, "Sync": opts.Sync, "Lenient": opts.Lenient, "TLSFirst": opts.TLSFirst,
 			"Authorization": string(Must(natsjetstream.Authorization(users...))),
 		}
 		NoError(t, brokerConfiguration.Execute(&text, data))

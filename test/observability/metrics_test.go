@@ -47,7 +47,7 @@ func catalog(t testing.TB) []metric {
 	t.Helper()
 	all := ofProgram()
 	for _, golden := range []string{"agent.prom", "listener.prom"} {
-		all = append(all, metricsIn(parse(t, test.Read(t, "adapters/prometheus/testdata/"+golden)))...)
+		all = append(all, metricsIn(parse(t, test.Read(t, "adapters/prometheus/watchermetrics/testdata/"+golden)))...)
 	}
 	all = append(all, metricsIn(lab.Must(touched(t).Gather()))...)
 	slices.SortFunc(all, func(a, b metric) int { return strings.Compare(a.name, b.name) })
@@ -174,7 +174,7 @@ func newVocabulary(t testing.TB) vocabulary {
 	canary := of("core/heartbeat.go", "^Canary(Alive|Lost|Failing)$")
 	dropped := of("internal/httpserver/connections.go", "^reason")
 	meaning := of("core/contract/meaning.go", "^reason")
-	refused := slices.Concat(of("adapters/httpmtls/errors.go", "^reason"), meaning, of(shared, "."), anything)
+	refused := slices.Concat(of("adapters/httpmtls/errors.go", "^reason"), of("internal/proxy/proxy.go", "^Reason"), meaning, of(shared, "."), anything)
 	source := slices.Concat(
 		of("adapters/controllerruntime/domain.go", "^[Rr]eason"), of("adapters/controllerruntime/mapfunc.go", "^[Rr]eason"))
 	v := vocabulary{}
@@ -190,7 +190,7 @@ func newVocabulary(t testing.TB) vocabulary {
 		{agents + "events_dropped_total", "reason"}:   {of("core/outbox/counts.go", "^[Rr]eason"), refused},
 		{agents + "canary_state", "state"}:            {canary},
 		{agents + "canary_duration_seconds", "state"}: {canary},
-		{"", "decision"}: {accepted, of("adapters/admission/decision.go", "."), of("adapters/prometheus/agentwebhook.go", "^decision")},
+		{"", "decision"}: {accepted, of("adapters/admission/decision.go", "."), of("adapters/prometheus/watchermetrics/agentwebhook.go", "^decision")},
 		{agents + "admission_owner_problems_total", "problem"}: {in("adapters/admission/decision.go", `problem :?= "(\w+)"`)},
 		{agents + "admission_refusals_total", "reason"}: {
 			in("adapters/admission/refusal.go", `(?:&refusal\{[^,]+, |reason :?= )"(\w+)"`),
@@ -217,7 +217,7 @@ func newVocabulary(t testing.TB) vocabulary {
 			none, issuing, of("controlplane/runtimes/failure.go", "^reason"), of(installation, "^reason"),
 		},
 		{installs + "ca_phase", "phase"}:          {of("controlplane/certificates/plan.go", "^[pP]hase")},
-		{installs + "runtime_problem", "problem"}: {of("adapters/prometheus/installations.go", "^problem")},
+		{installs + "runtime_problem", "problem"}: {of("adapters/prometheus/watchermetrics/installations.go", "^problem")},
 	} {
 		all := slices.Concat(values...)
 		slices.Sort(all)

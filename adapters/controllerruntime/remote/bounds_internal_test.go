@@ -117,13 +117,6 @@ func TestHeadersAreBounded(t *testing.T) {
 	}
 }
 
-func must[T any](value T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return value
-}
-
 // A client of metadata asks for Protocol Buffers first, and must get JSON.
 func TestOnlyJSONIsAccepted(t *testing.T) {
 	const metadata = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
@@ -143,4 +136,11 @@ func TestOnlyJSONIsAccepted(t *testing.T) {
 			t.Errorf("Accept %q becomes %q, want %q", have, got, want)
 		}
 	}
+}
+
+func must[T any](value T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return value
 }

@@ -62,8 +62,8 @@ type Verdict struct {
 //
 // There are two lanes, each with the workers of a controller of its own:
 //
-//   - Regular has all clusters at first. A cluster has at most its share of the workers. While other
-//     requests are ready, each cluster gets its turn, so one worker is enough.
+//   - Regular has all clusters at first. A cluster has at most its share of the workers. After 100 ms
+//     of work, its next request comes behind all requests that are ready, so one worker is enough.
 //   - Slow has the clusters that took too long. They wait for one another only.
 //
 // Requests beyond the share stay in the workqueue with their priority, delayed until their turn.
@@ -103,8 +103,10 @@ type tenant[request comparable] struct {
 	// parked has those that wait, in order. Some were replaced and are in no queue.
 	parked []request
 	waits  map[request]bool // as parked
-	// ran is the round of the regular lane in which a reconcile ended last. 0 before the first one.
-	ran uint64
+	// ran is the round in which a reconcile ended last, and spent the time of all reconciles that
+	// ended in it.
+	ran   uint64
+	spent time.Duration
 }
 
 var (
@@ -212,6 +214,12 @@ func (l *Lane[request]) observe() (round uint64, alone bool) {
 	return l.round, alone
 }
 
+func (l *Lane[request]) currentRound() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.round
+}
+
 // Reconcile reconciles a request, or lets it wait, or leaves it to the other lane.
 func (l *Lane[request]) Reconcile(ctx context.Context, r request) (reconcile.Result, error) {
 	if l.running() == nil {
@@ -250,8 +258,7 @@ func (l *Lanes[request]) begin(in *Lane[request], r request) (begins bool, resul
 		return false, reconcile.Result{}
 	}
 
-	hadTurn := t.ran == round && !alone
-	mayBegin := t.used < l.opts.Share && len(t.parked) == 0 && !hadTurn
+	mayBegin := t.used < l.opts.Share && len(t.parked) == 0 && (alone || !t.hadTurn(round))
 	switch {
 	case t.granted[r]:
 		delete(t.granted, r)
@@ -281,9 +288,21 @@ func (l *Lanes[request]) park(t *tenant[request], r request) reconcile.Result {
 	return result
 }
 
-// grant gives turns to requests that wait. The caller holds the lock.
+// turn is the time that the reconciles of a cluster may take before those of others, while requests
+// of others are ready.
+const turn = 100 * time.Millisecond
+
+// hadTurn reports whether the next request of a cluster comes behind all others that are ready.
+func (t *tenant[request]) hadTurn(round uint64) bool { return t.ran == round && t.spent >= turn }
+
+// grant gives turns to requests that wait. A cluster that had its turn gets one at a time. The caller
+// holds the lock.
 func (l *Lanes[request]) grant(t *tenant[request]) {
-	for t.used < l.opts.Share && len(t.parked) > 0 {
+	share := l.opts.Share
+	if t.hadTurn(l.laneOf(t).currentRound()) {
+		share = 1
+	}
+	for t.used < share && len(t.parked) > 0 {
 		next := t.parked[0]
 		t.parked = t.parked[1:]
 		delete(t.waits, next)
@@ -299,7 +318,7 @@ func (l *Lanes[request]) run(ctx context.Context, in *Lane[request], r request) 
 	name := l.cluster(r)
 	begun := time.Now()
 	verdict := Verdict{Slow: true} // After a panic.
-	defer func() { l.end(in, name, r, verdict.Slow) }()
+	defer func() { l.end(in, r, time.Since(begun), verdict.Slow) }()
 
 	timeout, cause := l.opts.Timeout, error(context.DeadlineExceeded)
 	if !in.slow && l.opts.Judge == nil && l.Slow.running() != nil {
@@ -345,7 +364,8 @@ func (l *Lanes[request]) judge(ctx context.Context, r request, took time.Duratio
 }
 
 // end ends a reconcile, and gives its turn to the next request of the cluster.
-func (l *Lanes[request]) end(in *Lane[request], name string, r request, slow bool) {
+func (l *Lanes[request]) end(in *Lane[request], r request, took time.Duration, slow bool) {
+	name := l.cluster(r)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	t := l.clusters[name]
@@ -354,9 +374,11 @@ func (l *Lanes[request]) end(in *Lane[request], name string, r request, slow boo
 	t.used--
 	t.slow = slow
 
-	in.mu.Lock()
-	t.ran = in.round
-	in.mu.Unlock()
+	if round := in.currentRound(); t.ran != round {
+		t.ran = round
+		t.spent = 0
+	}
+	t.spent += took
 
 	if again {
 		l.laneOf(t).Add(0, 0, r)

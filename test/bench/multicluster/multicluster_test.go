@@ -36,9 +36,9 @@ import (
 	"sigs.k8s.io/multicluster-runtime/providers/kubeconfig"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime/remote"
 	"github.com/runtime-watcher/runtime-watcher/adapters/multicluster"
 	agentlib "github.com/runtime-watcher/runtime-watcher/agent"
-	"github.com/runtime-watcher/runtime-watcher/controlplane/runtimes"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 	"github.com/runtime-watcher/runtime-watcher/keys"
@@ -282,7 +282,7 @@ func (o *operator) cached(ctx context.Context, local ctrl.Manager) error {
 
 // watched sets up the provider of this project.
 func (o *operator) watched(ctx context.Context, local ctrl.Manager) error {
-	kubeconfigs := runtimes.NewKubeconfigs(local.GetAPIReader(), "kubeconfig", client.ObjectKeyFromObject, runtimes.KubeconfigOptions{
+	kubeconfigs := remote.NewKubeconfigs(local.GetAPIReader(), "kubeconfig", client.ObjectKeyFromObject, remote.KubeconfigOptions{
 		Scheme: local.GetScheme(),
 		Mapper: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return local.GetRESTMapper(), nil },
 	})
@@ -298,8 +298,9 @@ func (o *operator) watched(ctx context.Context, local ctrl.Manager) error {
 	if err := provider.SetupWithManager(ctx, o.mgr); err != nil {
 		return err
 	}
-	return multicluster.Complete(o.mgr, mcbuilder.ControllerManagedBy(o.mgr).Named("configmaps"), source,
-		corev1.SchemeGroupVersion.WithKind("ConfigMap"), mcreconcile.Func(o.reconcile))
+	return multicluster.Complete(o.mgr, mcbuilder.ControllerManagedBy(o.mgr).Named("configmaps"), multicluster.Objects{
+		Source: source, Kind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), Reconciler: mcreconcile.Func(o.reconcile),
+	})
 }
 
 // reconcile notes how long the write waited that it reads first.

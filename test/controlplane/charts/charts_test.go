@@ -131,6 +131,19 @@ func TestChartHasTheNamesOfAnOperator(t *testing.T) {
 	}
 }
 
+// TestRulesHaveTheDomainOfTheWebhooks checks the alert about webhooks that an API server cannot call.
+func TestRulesHaveTheDomainOfTheWebhooks(t *testing.T) {
+	const metric = "apiserver_admission_webhook_fail_open_count{name=~\".*[.](operator|scale)[.]"
+	for value, want := range map[string]string{
+		"rules.webhookDomain=": "kyma-project[.]io", "rules.webhookDomain=fleet.example.com": "fleet[.]example[.]com",
+	} {
+		text := render(t, agent, append(exampleValues(), "rules.install=true", value)...)
+		if n := strings.Count(text, metric); n == 0 || n != strings.Count(text, metric+want+"\"}") {
+			t.Errorf("%s: %d rules about webhooks, want each to be of %s", value, n, want)
+		}
+	}
+}
+
 // TestChartsAreThatOfKustomize compares the objects of the charts with those of kustomize.
 func TestChartsAreThatOfKustomize(t *testing.T) {
 	for _, row := range []struct {

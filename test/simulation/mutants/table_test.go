@@ -194,7 +194,7 @@ var table = map[string][]mutant{
 		{"outbox: the first manager takes all keys (row 14)", "if !o.giveUpResend(l, most, now) && !o.giveUpEvent(l, most, now) {", "if true {"},
 	},
 	"core/owner.go": {
-		{"core: the owner before a change", "c.New.Annotation(OwnerAnnotation)", "c.Old.Annotation(OwnerAnnotation)"},
+		{"core: the owner before a change", "c.New.Annotation(c.ownerAnnotation())", "c.Old.Annotation(c.ownerAnnotation())"},
 	},
 	"internal/canary/canary.go": {{"canary: no resync when the webhook is back", "c.opts.Recovered()\n", "_ = state\n"}},
 	"internal/pacedlog/handler.go": {

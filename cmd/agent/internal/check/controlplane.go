@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"strings"
@@ -24,18 +25,36 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 	"github.com/runtime-watcher/runtime-watcher/internal/connect"
 	"github.com/runtime-watcher/runtime-watcher/internal/periodic"
+	"github.com/runtime-watcher/runtime-watcher/internal/proxy"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
 func (c *checker) controlPlane(ctx context.Context, link Link) {
 	to := connect.Target{Address: c.opts.ControlPlane.Address, ServerName: c.opts.ControlPlane.ServerName}
+	through, ok := c.proxy()
+	if !ok {
+		c.skip("the proxy cannot be used", "connection", "TLS", "heartbeat")
+		return
+	}
+	if through != nil {
+		to.Dial = through.DialContext
+	}
 	conn, err := connect.TCP(ctx, to)
-	if err != nil {
+	switch failed, ofProxy := errors.AsType[*proxy.Error](err); {
+	case ofProxy:
+		c.failFor("proxy", failed, lapsed())
+		c.skip("no way through the proxy", "connection", "TLS", "heartbeat")
+		return
+	case err != nil:
 		c.failFor("connection", err, unreachable())
 		c.skip("no connection", "TLS", "heartbeat")
 		return
+	case through != nil:
+		c.ok("proxy", "%s connects to %s", through.Address(), to.Address)
+		c.ok("connection", "%s, through the proxy", to.Address)
+	default:
+		c.ok("connection", "%s, at %s", to.Address, conn.RemoteAddr())
 	}
-	c.ok("connection", "%s, at %s", to.Address, conn.RemoteAddr())
 	if c.client == nil {
 		_ = conn.Close()
 		c.skip("the key material cannot be used", "TLS", "heartbeat")
@@ -53,6 +72,34 @@ func (c *checker) controlPlane(ctx context.Context, link Link) {
 	}
 	c.ok("TLS", "the certificate of %s is trusted, and it accepts TLS_CERT", to.Address)
 	c.heartbeats(ctx, core.ForwarderFunc(c.sendOnce))
+}
+
+// proxy returns the way through the proxy, nil without one.
+func (c *checker) proxy() (through *proxy.Dialer, ok bool) {
+	to := c.opts.ControlPlane
+	if to.Proxy == "" {
+		return nil, true
+	}
+	const want, action = "http://host:port", "correct CONTROL_PLANE_PROXY or HTTPS_PROXY"
+	through, err := proxy.New(proxy.Options{Address: to.Proxy, Credentials: to.ProxyCredentials})
+	if err != nil {
+		c.fail("proxy", err.Error(), want, action)
+		return nil, false
+	}
+	return through, true
+}
+
+func lapsed() []advice {
+	const way = "a way through the proxy to CONTROL_PLANE_ADDRESS"
+	const user = "check the user and the password in CONTROL_PLANE_PROXY_CREDENTIALS or HTTPS_PROXY"
+	const rules = "let the proxy allow CONNECT to the host and port of CONTROL_PLANE_ADDRESS, and reach them"
+	const down = "check that the proxy runs, CONTROL_PLANE_PROXY or HTTPS_PROXY, and the network policy"
+	return []advice{
+		{isA[*fs.PathError], "a file with user:password", "mount it, or correct CONTROL_PLANE_PROXY_CREDENTIALS"},
+		{because(proxy.ReasonUnauthorized), way, user},
+		{because(proxy.ReasonRefused), way, rules},
+		{isAny, way, down},
+	}
 }
 
 func (c *checker) server(ctx context.Context, link Link) {
@@ -75,7 +122,11 @@ func unreachable() []advice {
 }
 
 func untrusted() []advice {
-	const late, port = "a TLS handshake within 10s", "check that the port of CONTROL_PLANE_ADDRESS serves TLS, and the network"
+	const hello = "; a NATS server with handshake_first wants NATS_HANDSHAKE_FIRST=true"
+	const late = "a TLS handshake within 10s"
+	const port = "check that the port of CONTROL_PLANE_ADDRESS serves TLS, and the network; " +
+		"if the path drops a ClientHello above 1,400 bytes, set GODEBUG=tlsmlkem=0" + hello
+	const first = "check the port in CONTROL_PLANE_ADDRESS, the gateway, and its limits" + hello
 	const user = "add the user of this runtime to the configuration of the NATS server, and reload it"
 	const refused = "check the CA bundle of the listener or gateway, and the validity of TLS_CERT"
 	const name = "correct CONTROL_PLANE_ADDRESS, or set CONTROL_PLANE_SERVER_NAME"
@@ -88,8 +139,9 @@ func untrusted() []advice {
 		{is(context.DeadlineExceeded), late, port},
 		{is(os.ErrDeadlineExceeded), late, port},
 		{isA[tls.RecordHeaderError], "TLS", "check the port in CONTROL_PLANE_ADDRESS: this one speaks another protocol"},
-		{is(io.EOF), "TLS", "check the port in CONTROL_PLANE_ADDRESS, the gateway, and its limits"},
-		{isAny, "TLS 1.3", "check the port in CONTROL_PLANE_ADDRESS, and the TLS versions of the gateway"},
+		{is(io.EOF), "TLS", first},
+		{is(nats.ErrTimeout), late, port},
+		{isAny, "TLS 1.3", "check the port in CONTROL_PLANE_ADDRESS, and the TLS versions of the gateway" + hello},
 	}
 }
 
@@ -146,13 +198,26 @@ func (c *checker) sendOnce(ctx context.Context, manager core.Manager, batch core
 	to := c.opts.ControlPlane
 	forwarder, err := httpmtls.NewForwarder(c.client, to.Address, c.opts.Contract, httpmtls.Options{
 		ServerName: to.ServerName, Protocol: to.Protocol, Timeout: c.opts.Outbox.ForwardTimeout,
-		UserAgent: "runtime-watcher-check",
+		UserAgent: "runtime-watcher-check", DialContext: c.dial(),
 	})
 	if err != nil {
 		return err
 	}
 	defer forwarder.Close() // It returns nil.
 	return forwarder.Forward(ctx, manager, batch)
+}
+
+// dial is nil without a proxy.
+func (c *checker) dial() func(ctx context.Context, network, address string) (net.Conn, error) {
+	to := c.opts.ControlPlane
+	if to.Proxy == "" {
+		return nil
+	}
+	through, err := proxy.New(proxy.Options{Address: to.Proxy, Credentials: to.ProxyCredentials})
+	if err != nil {
+		return nil // It connected through it before.
+	}
+	return through.DialContext
 }
 
 // probe begins and ends an epoch without events, so that a fleet adds no replica.

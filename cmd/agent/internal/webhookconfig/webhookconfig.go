@@ -3,6 +3,7 @@
 package webhookconfig
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"flag"
@@ -130,6 +131,15 @@ func newCommand(stdin io.Reader, help io.Writer) *command {
 		c.opts.Canary, err = namespacedName(text)
 		return err
 	})
+	read("webhook-domain", "`domain` that ends the names of the webhooks, as in the names of the operator (default kyma-project.io)",
+		func(text string) error {
+			c.opts.WebhookDomain = text
+			return nil
+		})
+	read("owner-annotation", "`name` of the annotation of owners (OWNER_ANNOTATION of the agent)", func(text string) error {
+		c.opts.OwnerAnnotation = text
+		return nil
+	})
 	f.BoolVar(&c.matchConditions, "match-conditions", true,
 		"let the API server (Kubernetes 1.28 or later) skip the writes that change nothing")
 	read("exclude-namespaces",
@@ -228,18 +238,30 @@ func parseResource(text string) (schema.GroupVersionResource, error) {
 	return schema.GroupVersionResource{Group: parts[0], Version: parts[1], Resource: parts[2]}, nil
 }
 
-// ReadWatchers reads Watchers in YAML documents or lists. Other kinds are refused, and conditions,
-// which the code in the control plane alone can check.
+// ReadWatchers reads Watchers in YAML documents or lists. Other kinds are refused, and fields that a
+// Watcher does not have or has twice, and conditions, which the code in the control plane alone can
+// check.
 func ReadWatchers(from io.Reader) (watches []watch.Watch, err error) {
-	for documents := utilyaml.NewYAMLToJSONDecoder(from); ; {
-		var document *watch.Document
-		if err := documents.Decode(&document); errors.Is(err, io.EOF) {
+	documents := utilyaml.NewYAMLReader(bufio.NewReader(from))
+	for {
+		text, err := documents.Read()
+		if errors.Is(err, io.EOF) {
 			return watches, withoutConditions(watches)
-		} else if err != nil {
+		}
+		if err != nil {
 			return nil, err
 		}
-		if document == nil { // Empty.
+
+		content, err := yaml.YAMLToJSONStrict(text)
+		if err != nil {
+			return nil, err
+		}
+		if string(content) == "null" { // Empty.
 			continue
+		}
+		document, err := watch.ParseDocument(content)
+		if err != nil {
+			return nil, err
 		}
 		found, err := document.Watches()
 		if err != nil {

@@ -166,6 +166,19 @@ func TestMatchConditionsCanBeTurnedOff(t *testing.T) {
 	}
 }
 
+func TestNamesOfAnOperator(t *testing.T) {
+	args := []string{"--ca-cert", caFile(t), "--manager=fleet", "--resource=widgets.example.com/v1/widgets",
+		"--webhook-domain=fleet.example.com", "--owner-annotation=fleet.example.com/owned-by"}
+	out, err := run(t, "", args...)
+	if err != nil || strings.Contains(out, "kyma") || !strings.Contains(out, "default.fleet.operator.fleet.example.com") ||
+		!strings.Contains(out, "fleet.example.com/owned-by") {
+		t.Errorf("%v, printed\n%s", err, out)
+	}
+	if _, err := run(t, "", append(args, "--webhook-domain=A")...); err == nil {
+		t.Error("a domain in upper case is accepted")
+	}
+}
+
 func TestHelp(t *testing.T) {
 	text, err := run(t, "", "--help")
 	if !errors.Is(err, flag.ErrHelp) || !strings.Contains(text, "-ca-cert") || !strings.Contains(text, "kubectl apply") {
@@ -213,6 +226,59 @@ func TestBundlesOfOtherTools(t *testing.T) {
 		}
 		if strings.HasPrefix(out, "# ") != (tc.comment != "") || !strings.Contains(out, tc.comment) {
 			t.Errorf("%s: want a comment that names %q, have %.200s", name, tc.comment, out)
+		}
+	}
+}
+
+// Watchers of today's deployments, of an API server, and of Windows read as before. A field that is
+// unknown, or that a document has twice, is refused by its name.
+func TestFieldsOfAWatcher(t *testing.T) {
+	bundle := caFile(t)
+	exported := strings.Replace(watchers, "kind: Watcher\nmetadata:\n", "kind: Watcher\nstatus: {state: Ready, conditions: [{type: New}]}\n"+
+		"metadata:\n  uid: \"1\"\n  managedFields: [{manager: kubectl, fieldsV1: {f:spec: {}}}]\n", 1)
+	for name, tc := range map[string]struct{ text, unknown string }{
+		"as they are":             {watchers, ""},
+		"from an API server":      {exported, ""},
+		"with CRLF":               {strings.ReplaceAll(watchers, "\n", "\r\n"), ""},
+		"a byte order mark":       {"\ufeff" + watchers, ""},
+		"comments between":        {strings.ReplaceAll(watchers, "---\n", "---\n# nothing\n---\n"), ""},
+		"a misspelt selector":     {strings.Replace(watchers, "labelsToWatch", "labelsToWach", 1), "spec.labelsToWach"},
+		"another case":            {strings.Replace(watchers, "labelsToWatch", "labelstoWatch", 1), "spec.labelstoWatch"},
+		"a selector twice":        {strings.Replace(watchers, "  serviceInfo", "  labelsToWatch: {}\n  serviceInfo", 1), "labelsToWatch"},
+		"in the list":             {strings.Replace(watchers, "    field: status", "    feild: status", 1), "items[0].spec.feild"},
+		"the namespace":           {strings.Replace(watchers, "  namespace: kcp-system", "  namespaces: kcp-system", 1), "metadata.namespaces"},
+		"indented one level less": {strings.Replace(watchers, "  labelsToWatch", "labelsToWatch", 1), ""},
+	} {
+		_, err := run(t, tc.text, "--ca-cert", bundle, "-f", "-")
+		if name == "indented one level less" {
+			if err == nil {
+				t.Errorf("%s: want an error", name)
+			}
+			continue
+		}
+		if tc.unknown == "" && err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if tc.unknown != "" && (err == nil || !strings.Contains(err.Error(), tc.unknown)) {
+			t.Errorf("%s: %v, want %s", name, err, tc.unknown)
+		}
+	}
+	for _, pattern := range []string{
+		"../../../../deploy/example-informer/watchers.yaml", "../../../../test/controlplane/watchers/testdata/watchers/*.yaml",
+		"../../../../examples/lifecyclemanager/config/*/*watcher*.yaml",
+	} {
+		files, err := filepath.Glob(pattern)
+		if err != nil || len(files) == 0 {
+			t.Fatalf("%s: %v, %v", pattern, files, err)
+		}
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := webhookconfig.ReadWatchers(bytes.NewReader(text)); err != nil {
+				t.Errorf("%s: %v", file, err)
+			}
 		}
 	}
 }

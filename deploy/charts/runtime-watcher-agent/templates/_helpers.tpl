@@ -40,3 +40,18 @@ annotations: {{- toYaml . | nindent 2 }}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end -}}
 {{- end }}
+
+{{/* Ports of the way to the control plane: that of the proxy, or that of the address. With HTTPS_PROXY both, as NO_PROXY decides. */}}
+{{- define "agent.wayOut" -}}
+{{- $own := splitList ":" .Values.controlPlane.address | last -}}
+{{- $proxy := .Values.controlPlane.proxy -}}
+{{- $environment := .Values.env.HTTPS_PROXY -}}
+{{- if and $proxy (ne $proxy "direct") -}}
+- {{ regexFind ":[0-9]+$" (trimSuffix "/" $proxy | trimPrefix "http://") | trimPrefix ":" | default "3128" }}
+{{- else if and $environment (not $proxy) -}}
+- {{ $own }}
+- {{ regexFind ":[0-9]+$" (trimSuffix "/" $environment | trimPrefix "http://") | trimPrefix ":" | default "80" }}
+{{- else -}}
+- {{ $own }}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strings"
+
+	"golang.org/x/net/http/httpproxy"
+
+	"github.com/runtime-watcher/runtime-watcher/internal/connect"
+	"github.com/runtime-watcher/runtime-watcher/internal/proxy"
+)
+
+// proxyDirect is the setting for no proxy, whatever the environment has.
+const proxyDirect = "direct"
+
+// parseProxy refuses credentials, because the log has all settings.
+func parseProxy(text string) (string, error) {
+	if text == proxyDirect {
+		return text, nil
+	}
+	parsed, err := proxy.Parse(text)
+	if err != nil {
+		return "", fmt.Errorf("%w, or %s", err, proxyDirect)
+	}
+	if parsed.User != nil {
+		return "", errors.New("has a user or a password: want them in the file CONTROL_PLANE_PROXY_CREDENTIALS")
+	}
+	return text, nil
+}
+
+// resolveProxy is the rule for the way to the control plane, for each transport and for the check:
+// the setting if there is one, and otherwise HTTPS_PROXY and NO_PROXY of the environment. The way
+// to the API server never has a proxy: adapters/informer and the canary ignore the environment.
+func (c *config) resolveProxy() {
+	switch c.proxy {
+	case proxyDirect:
+	case "":
+		c.ControlPlane.Proxy = c.proxyOfEnvironment()
+	default:
+		c.ControlPlane.Proxy = c.proxy
+	}
+	if c.ControlPlane.Proxy == "" && c.ControlPlane.ProxyCredentials != "" {
+		c.warnings = append(c.warnings, "CONTROL_PLANE_PROXY_CREDENTIALS is without effect, as no proxy is in use")
+		c.ControlPlane.ProxyCredentials = ""
+	}
+}
+
+// proxyOfEnvironment follows the usual rules for HTTPS: the names of the variables may be in lower
+// case, and a proxy never serves localhost.
+func (c *config) proxyOfEnvironment() string {
+	address, err := connect.ParseAddress(c.ControlPlane.Address)
+	if err != nil {
+		return "" // The setting was parsed before.
+	}
+	if c.transport == transportNATS && address.Port() == "" {
+		address.Host = net.JoinHostPort(address.Hostname(), defaultPortNATS)
+	}
+	environment := httpproxy.Config{HTTPSProxy: c.env.either("HTTPS_PROXY"), NoProxy: c.env.either("NO_PROXY")}
+	chosen, err := environment.ProxyFunc()(address)
+	if err == nil && chosen == nil {
+		return ""
+	}
+	if err == nil && chosen.Scheme == "http" && chosen.Port() == "" {
+		chosen.Host = net.JoinHostPort(chosen.Hostname(), "80") // As in each program that follows the variable.
+	}
+	if err == nil {
+		_, err = proxy.Parse(chosen.String())
+	}
+	if err != nil {
+		c.warnings = append(c.warnings, fmt.Sprintf("HTTPS_PROXY: %v: no proxy is used, set CONTROL_PLANE_PROXY to one or to %s",
+			withoutPassword(err, c.env.either("HTTPS_PROXY")), proxyDirect))
+		return ""
+	}
+	return chosen.String()
+}
+
+const defaultPortNATS = "4222"
+
+// either returns the variable of a name in upper or in lower case.
+func (e environment) either(name string) string {
+	if text := e[name]; text != "" {
+		return text
+	}
+	return e[strings.ToLower(name)]
+}
+
+// withoutPassword hides the text of an error about an address with credentials.
+func withoutPassword(err error, address string) error {
+	if strings.Contains(address, "@") {
+		return errors.New("want http://host:port")
+	}
+	return err
+}
+
+// shownProxy is host:port of the proxy in use, "" without one.
+func (c *config) shownProxy() string {
+	parsed, err := url.Parse(c.ControlPlane.Proxy)
+	if err != nil {
+		return ""
+	}
+	return parsed.Host
+}
