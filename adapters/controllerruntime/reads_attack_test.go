@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -220,11 +221,11 @@ func TestForgedReviewsSilenceNothing(t *testing.T) {
 
 func silenceObject(t *testing.T, forged []string) {
 	t.Helper()
-	reconciles := 0
+	var reconciles atomic.Int64
 	o := operateByRuntime(t, func(h hook.Handled) {
 		event := h.Delivery.Event
 		if !event.Resync && event.Watched.Name == "o" && event.Operation == core.OperationUpdate && h.Err == nil {
-			reconciles += h.Requests
+			reconciles.Add(int64(h.Requests))
 		}
 	})
 
@@ -247,16 +248,19 @@ func silenceObject(t *testing.T, forged []string) {
 			review(t, webhook, forged[0], forged[1], 1)
 		}
 		time.Sleep(time.Second) // In a bubble.
+		synctest.Wait()
 		drain(o.queue)
 		o.reconcileAbsentAnd("optional", strconv.Itoa(base))
 
-		before := reconciles
+		before := reconciles.Load()
 		review(t, webhook, "o", "UPDATE", base)
 		time.Sleep(time.Second) // In a bubble: after the wait of the outbox, before its resend.
-		if reconciles == before {
+		synctest.Wait()
+		if reconciles.Load() == before {
 			t.Errorf("the write on version %d is not reconciled", base)
 		}
 		time.Sleep(time.Minute) // In a bubble: with the resends.
+		synctest.Wait()
 	}
 }
 

@@ -387,11 +387,12 @@ func TestALoudRuntimeStarvesNoLaterResync(t *testing.T) {
 			}
 
 			<-time.After(bound)
-			if n := len(reconciled); n != 2 {
-				t.Errorf("round %d: %d of 2 quiet runtimes are reconciled within %v", round+1, n, bound)
-			}
+			seen := make(map[string]bool) // Under load, a request may be reconciled once more.
 			for range len(reconciled) {
-				<-reconciled
+				seen[<-reconciled] = true
+			}
+			if len(seen) != 2 {
+				t.Errorf("round %d: %d of 2 quiet runtimes are reconciled within %v", round+1, len(seen), bound)
 			}
 		}
 

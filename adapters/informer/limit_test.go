@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -118,13 +119,14 @@ func TestStreamingListWithoutEnd(t *testing.T) {
 // An ordinary list may hang, too. It is named, and tried again.
 func TestListWithoutEnd(t *testing.T) {
 	inBubble(t, func(s *scene) {
-		hangs := true
+		var hangs atomic.Bool
+		hangs.Store(true)
 		b := &stubborn{server: s.server, answers: func(r *http.Request, _ func(event)) bool {
 			q := r.URL.Query()
 			switch {
 			case q.Get("sendInitialEvents") == "true": // It is refused below, as by an older server.
 				return true
-			case hangs && strings.Contains(r.URL.Path, "widgets") && q.Get("watch") == "":
+			case hangs.Load() && strings.Contains(r.URL.Path, "widgets") && q.Get("watch") == "":
 				<-r.Context().Done()
 				return true
 			default:
@@ -137,7 +139,7 @@ func TestListWithoutEnd(t *testing.T) {
 		if problem := s.source.Problem(manager); problem == "" || s.source.Ready() == nil {
 			t.Errorf("problem %q, Ready %v, want both to name the list", problem, s.source.Ready())
 		}
-		hangs = false
+		hangs.Store(false)
 		time.Sleep(5 * time.Minute)
 		synctest.Wait()
 		if err := s.source.Ready(); err != nil {

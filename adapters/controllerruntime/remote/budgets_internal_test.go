@@ -73,10 +73,8 @@ func TestLargeAnswersGiveWay(t *testing.T) {
 					t.Errorf("it waited %v, want at most %v", took, test.within)
 				}
 				honest.end()
-				for cluster := range b.holders {
-					for r := range b.holders[cluster] {
-						r.cancel(nil)
-					}
+				for _, holder := range b.all() {
+					holder.cancel(nil)
 				}
 				hostile.Wait()
 				if b.used != 0 || len(b.holders) != 0 || len(b.waiting) != 0 {
@@ -192,4 +190,17 @@ func TestFieldsOfListsAreDropped(t *testing.T) {
 			}
 		}
 	}
+}
+
+// all returns the holders. They change when one of them is cancelled.
+func (b *Budgets) all() (all []*budget) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	for _, holders := range b.holders {
+		for holder := range holders {
+			all = append(all, holder)
+		}
+	}
+	return all
 }

@@ -132,7 +132,7 @@ func TestSlowClustersTakeNoWorkerFromTheOthers(t *testing.T) {
 				}
 				const seconds, rate = 59, 15
 				for n := range seconds * rate {
-					time.Sleep(time.Second / rate)
+					pass(time.Second / rate)
 					for h := range test.hostile {
 						f.send(fmt.Sprintf("hostile-%d/%d", h, n))
 					}
@@ -141,7 +141,7 @@ func TestSlowClustersTakeNoWorkerFromTheOthers(t *testing.T) {
 						f.send(fmt.Sprint("other/", n))
 					}
 				}
-				time.Sleep(10 * time.Second)
+				pass(10 * time.Second)
 				f.want("honest", seconds, test.within)
 				f.want("other", seconds, test.within)
 				if f.most["hostile-0"] > 2 {
@@ -162,11 +162,11 @@ func TestAClusterComesBackFromTheSlowLane(t *testing.T) {
 		for n := range many {
 			f.send(fmt.Sprint("a/", n))
 		}
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 		f.mu.Lock()
 		f.takes["a"] = 0
 		f.mu.Unlock()
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 		for n := range many {
 			if f.ends[fmt.Sprint("a/", n)] != 1 {
 				t.Errorf("request %d was reconciled %d times", n, f.ends[fmt.Sprint("a/", n)])
@@ -176,10 +176,10 @@ func TestAClusterComesBackFromTheSlowLane(t *testing.T) {
 		f.takes["b"], f.takes["c"] = time.Hour, time.Hour
 		f.send("b/1")
 		f.send("c/1")
-		time.Sleep(10 * time.Second)
+		pass(10 * time.Second)
 		f.waits["a"] = nil
 		f.send("a/last")
-		time.Sleep(time.Second)
+		pass(time.Second)
 		f.want("a", 1, 100*time.Millisecond)
 	})
 }
@@ -202,7 +202,7 @@ func TestNamesThatWaitAreBounded(t *testing.T) {
 			synctest.Wait()
 		}
 		f.send("b/1")
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 		// One runs, two wait, and seven are replaced by one.
 		if dropped != 7 || f.ends["a/all"] != 1 || len(f.ends) != 5 {
 			t.Errorf("%d dropped, reconciled %v", dropped, f.ends)
@@ -218,9 +218,9 @@ func TestAChangeDuringAReconcileOfTheOtherLaneIsNotLost(t *testing.T) {
 		defer stop()
 		f.takes["a"] = 10 * time.Second
 		f.send("a/x")
-		time.Sleep(5 * time.Second) // In the slow lane now.
+		pass(5 * time.Second) // In the slow lane now.
 		f.send("a/x")
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 		if f.ends["a/x"] != 2 || f.most["a"] != 1 {
 			t.Errorf("%d reconciles, %d at the same time, want 2 and 1", f.ends["a/x"], f.most["a"])
 		}
@@ -275,17 +275,24 @@ func TestAJudgeDecides(t *testing.T) {
 		}
 		synctest.Wait()
 		f.lanes.Regular.Add(0, 0, "a/x")
-		time.Sleep(90 * time.Second)
+		pass(90 * time.Second)
 		mu.Lock()
 		if calls["a/x"] != 2 {
 			t.Errorf("%d calls after 90 s, want 2", calls["a/x"])
 		}
 		mu.Unlock()
-		time.Sleep(time.Hour)
+		pass(time.Hour)
 		if calls["a/x"] != 3 {
 			t.Errorf("%d calls, want 3", calls["a/x"])
 		}
 		cancel()
 		running.Wait()
 	})
+}
+
+// pass lets virtual time pass, until everything in the bubble waits. What the others wrote may be
+// read then.
+func pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
 }
