@@ -15,7 +15,10 @@ require (
 	k8s.io/api v0.36.3
 )
 
-require github.com/runtime-watcher/runtime-watcher v0.0.0-20261126190738-77ecbcc88455
+require (
+	github.com/runtime-watcher/runtime-watcher v0.0.0-20261126190738-77ecbcc88455
+	k8s.io/utils v0.0.0-20260210185600-b8788abfbbc2
+)
 
 require (
 	github.com/beorn7/perks v1.0.1 // indirect
@@ -60,7 +63,6 @@ require (
 	k8s.io/apiextensions-apiserver v0.36.0 // indirect
 	k8s.io/klog/v2 v2.140.0 // indirect
 	k8s.io/kube-openapi v0.0.0-20260317180543-43fb72c5454a // indirect
-	k8s.io/utils v0.0.0-20260210185600-b8788abfbbc2 // indirect
 	sigs.k8s.io/json v0.0.0-20250730193827-2d320260d730 // indirect
 	sigs.k8s.io/randfill v1.0.0 // indirect
 	sigs.k8s.io/structured-merge-diff/v6 v6.3.3 // indirect
