@@ -15,7 +15,10 @@ require (
 	k8s.io/api v0.35.0
 )
 
-require github.com/runtime-watcher/runtime-watcher v0.0.0-20261126190738-77ecbcc88455
+require (
+	github.com/runtime-watcher/runtime-watcher v0.0.0-20261126190738-77ecbcc88455
+	k8s.io/utils v0.0.0-20251002143259-bc988d571ff4
+)
 
 require (
 	github.com/beorn7/perks v1.0.1 // indirect
@@ -61,7 +64,6 @@ require (
 	k8s.io/apiextensions-apiserver v0.35.0 // indirect
 	k8s.io/klog/v2 v2.130.1 // indirect
 	k8s.io/kube-openapi v0.0.0-20250910181357-589584f1c912 // indirect
-	k8s.io/utils v0.0.0-20251002143259-bc988d571ff4 // indirect
 	sigs.k8s.io/json v0.0.0-20250730193827-2d320260d730 // indirect
 	sigs.k8s.io/randfill v1.0.0 // indirect
 	sigs.k8s.io/structured-merge-diff/v6 v6.3.0 // indirect
