@@ -5,13 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"strconv"
-	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,12 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/hook"
-	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
 
 // oneOfRuntime makes one request of all objects of a runtime, so that one reconcile reads them all.
@@ -200,106 +193,5 @@ func TestHostileRuntimesLeaveRoomForReads(t *testing.T) {
 				}
 			})
 		})
-	}
-}
-
-// TestForgedReviewsSilenceNothing goes the whole way: webhook, outbox, contract v3 and source.
-func TestForgedReviewsSilenceNothing(t *testing.T) {
-	t.Parallel()
-	for name, forged := range map[string][]string{
-		"control":                       nil,
-		"name of something absent":      {"optional", "UPDATE"},
-		"deletion of something absent":  {"optional", "DELETE"},
-		"deletion of the object itself": {"o", "DELETE"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) { silenceObject(t, forged) })
-		})
-	}
-}
-
-func silenceObject(t *testing.T, forged []string) {
-	t.Helper()
-	var reconciles atomic.Int64
-	o := operateByRuntime(t, func(h hook.Handled) {
-		event := h.Delivery.Event
-		if !event.Resync && event.Watched.Name == "o" && event.Operation == core.OperationUpdate && h.Err == nil {
-			reconciles.Add(int64(h.Requests))
-		}
-	})
-
-	box, err := outbox.New(core.ForwarderFunc(o.overTheWire), outbox.Options{Managers: []core.Manager{"kyma"}, Epoch: "e"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- box.Start(ctx) }()
-	defer func() { cancel(); <-ended }()
-	webhook, err := admission.New(box, admission.Options{Serves: func(core.Manager) bool { return true }})
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	const writes = 5
-	for base := 7; base < 7+writes; base++ {
-		if forged != nil {
-			review(t, webhook, forged[0], forged[1], 1)
-		}
-		time.Sleep(time.Second) // In a bubble.
-		synctest.Wait()
-		drain(o.queue)
-		o.reconcileAbsentAnd("optional", strconv.Itoa(base))
-
-		before := reconciles.Load()
-		review(t, webhook, "o", "UPDATE", base)
-		time.Sleep(time.Second) // In a bubble: after the wait of the outbox, before its resend.
-		synctest.Wait()
-		if reconciles.Load() == before {
-			t.Errorf("the write on version %d is not reconciled", base)
-		}
-		time.Sleep(time.Minute) // In a bubble: with the resends.
-		synctest.Wait()
-	}
-}
-
-func (o *operated) overTheWire(ctx context.Context, manager core.Manager, batch core.Batch) error {
-	batch.Source = "skr"
-	request, err := contract.V3.Encode(&batch)
-	if err != nil {
-		return err
-	}
-	got, err := contract.V3.Decode(request.Body)
-	if err != nil {
-		return err
-	}
-	for _, e := range got.Events {
-		if err := o.source.Handle(ctx, core.Delivery{Runtime: "skr", Manager: manager, Event: e.WatchEvent}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func review(t *testing.T, webhook http.Handler, name, operation string, base int) {
-	t.Helper()
-	object := func(spec int) string {
-		return fmt.Sprintf(`{"apiVersion":"g/v1","kind":"K","metadata":{"name":%q,"uid":"u","resourceVersion":"%d"},"spec":{"a":%d}}`,
-			name, base, spec)
-	}
-	changed := object(base + 1)
-	if operation == "DELETE" {
-		changed = "null"
-	}
-	body := fmt.Sprintf(`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"r",
-		"kind":{"group":"g","version":"v1","kind":"K"},"name":%q,"operation":%q,"object":%s,"oldObject":%s}}`,
-		name, operation, changed, object(base))
-	request := httptest.NewRequest(http.MethodPost, "/validate/kyma", strings.NewReader(body))
-	request.Header.Set("Content-Type", "application/json")
-	answer := httptest.NewRecorder()
-	webhook.ServeHTTP(answer, request)
-	if answer.Code != http.StatusOK {
-		t.Fatalf("the webhook answers %d: %s", answer.Code, answer.Body)
 	}
 }
