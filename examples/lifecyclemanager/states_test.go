@@ -12,6 +12,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	prom "github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
@@ -85,6 +87,11 @@ func (reader) Get(_ context.Context, _ client.ObjectKey, object client.Object, _
 	return nil
 }
 
+// GroupVersionKindFor implements [client.Client]. Only a read of the kind of an event counts for it.
+func (reader) GroupVersionKindFor(runtime.Object) (schema.GroupVersionKind, error) {
+	return v1beta2.GroupVersion().WithKind("Kyma"), nil
+}
+
 // TestCauses wants an event to cause one reconcile, also with a resync after it. Its resend causes
 // none, and the next reconcile, after an error, is not counted for the resend.
 func TestCauses(t *testing.T) {
@@ -105,7 +112,7 @@ func TestCauses(t *testing.T) {
 		return ctrl.Result{}, errors.Join(there.Get(ctx, client.ObjectKey{}, &v1beta2.Kyma{}), errors.New("again"))
 	}))
 	err = made.Start(t.Context(), queue)
-	changed := core.WatchEvent{UID: "uid", Base: 1}
+	changed := core.WatchEvent{UID: "uid", Base: 1, WatchedGVK: v1beta2.GroupVersion().WithKind("Kyma")}
 	for _, events := range [][]core.WatchEvent{{changed, {Resync: true}}, {changed}} {
 		for _, e := range events {
 			err = errors.Join(err, made.Handle(t.Context(), core.Delivery{Runtime: "runtime-1", Event: e}))
