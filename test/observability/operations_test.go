@@ -138,7 +138,8 @@ func messages(t testing.TB) []string {
 	}
 	for _, module := range []string{"core", "adapters", "listener", "cmd/agent", "keys", "agent", "internal", "controlplane"} {
 		lab.NoError(t, filepath.WalkDir(filepath.Join(test.Root(), module), func(path string, _ fs.DirEntry, err error) error {
-			tests := strings.Contains(path, "coretest") || strings.Contains(path, "internal/check/") || strings.HasSuffix(path, "_test.go")
+			tests := strings.Contains(path, "coretest") || strings.Contains(path, "remotetest") ||
+				strings.Contains(path, "internal/check/") || strings.HasSuffix(path, "_test.go")
 			if err != nil || tests || !strings.HasSuffix(path, ".go") {
 				return err
 			}
