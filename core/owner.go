@@ -26,7 +26,8 @@ func ValidateOwnerAnnotation(name string) error {
 }
 
 // Owner returns the owner that the newest state of the object names in its owner annotation, and
-// the zero value without the annotation. The error has the [Reason] "invalid_owner" and is permanent.
+// the zero value without the annotation. The error has the [Reason] "invalid_owner" and is
+// permanent.
 func (c *Change) Owner() (types.NamespacedName, error) {
 	value, found := c.New.Annotation(c.ownerAnnotation())
 	if !found {

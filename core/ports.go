@@ -88,8 +88,8 @@ type RequestVerifier interface {
 	ForRequest() Verifier
 }
 
-// Validator is an optional method of a [Verifier]. The constructor of a receiver calls Validate, and
-// fails with its error. A verifier that wraps another should have the method, too.
+// Validator is an optional method of a [Verifier]. The constructor of a receiver calls Validate,
+// and fails with its error. A verifier that wraps another should have the method, too.
 type Validator interface {
 	Validate() error
 }

@@ -31,7 +31,8 @@ type FilesOptions struct {
 	Logger *slog.Logger
 }
 
-// FilesHooks are optional callbacks. They must return immediately, and must not call [Files.Reload].
+// FilesHooks are optional callbacks. They must return immediately, and must not call
+// [Files.Reload].
 type FilesHooks struct {
 	// Reloaded is called when a new generation is in use.
 	Reloaded func(Generation)

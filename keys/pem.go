@@ -285,8 +285,8 @@ const (
 var nearlyMark = regexp.MustCompile(
 	`(?:[-\x{2010}-\x{2015}]){2,}\s*(?:BEGIN|END)\s+(?:[A-Z0-9]+\s+)*(?:CERTIFICATE|PRIVATE KEY|PKCS7)`)
 
-// splitBlocks returns the blocks of a text. It refuses one that [pem.Decode] would pass over, so that
-// this program finds what all others find, or an error.
+// splitBlocks returns the blocks of a text. It refuses one that [pem.Decode] would pass over, so
+// that this program finds what all others find, or an error.
 func splitBlocks(file string, text []byte) ([]block, error) {
 	if len(bytes.TrimSpace(text)) == 0 {
 		return nil, &materialError{file: file, problem: problemEmpty, err: errors.New("want PEM blocks")}

@@ -65,8 +65,8 @@ type ConfigurationOptions struct {
 	// Conditions of a [watch.Watch] are always used.
 	NoMatchConditions bool
 	// WebhookDomain ends the names of all webhooks: <namespace>.<name>.operator.<WebhookDomain> for
-	// a watch, with scale in place of operator for its scale subresource. The names are stored: with
-	// another domain, all webhooks are other ones. Default: "kyma-project.io".
+	// a watch, with scale in place of operator for its scale subresource. The names are stored:
+	// with another domain, all webhooks are other ones. Default: "kyma-project.io".
 	WebhookDomain string
 	// OwnerAnnotation is the annotation that names the owner of an object. A change of it counts.
 	// It must equal that of the handler's [Options]. Default: [core.OwnerAnnotation].

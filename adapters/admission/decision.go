@@ -54,8 +54,8 @@ func decisionOf(outcome core.Outcome) decision {
 }
 
 // decide makes an event of a change that matters, or a resync of a write that may have changed many
-// objects, and gives it to the acceptor. It panics if the acceptor or a hook panics. It leaves its log line in
-// answer.warn, because the API server waits.
+// objects, and gives it to the acceptor. It panics if the acceptor or a hook panics. It leaves its
+// log line in answer.warn, because the API server waits.
 func (h *handler) decide(ctx context.Context, answer *reply, q *request, now time.Time) decision {
 	c, manager := q.change(answer.parent), answer.manager
 	c.OwnerAnnotation = h.opts.OwnerAnnotation

@@ -61,8 +61,8 @@ func (k *listeners) remove(l *Listener) {
 	k.of[l.elected] = left
 }
 
-// deliversElsewhere returns the name of another listener that delivers the resyncs of the same fleet
-// to this manager, and "" if there is none.
+// deliversElsewhere returns the name of another listener that delivers the resyncs of the same
+// fleet to this manager, and "" if there is none.
 func (k *listeners) deliversElsewhere(l *Listener, name core.Manager) string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -88,8 +88,8 @@ func haveOneSocket(a, b *ListenerConfig) bool {
 	return hostA == hostB || isEveryAddress(hostA) || isEveryAddress(hostB)
 }
 
-// splitAddr returns a host and a port that are equal for spellings of one address. The port is 0 for
-// an address that cannot be parsed, which is refused elsewhere.
+// splitAddr returns a host and a port that are equal for spellings of one address. The port is 0
+// for an address that cannot be parsed, which is refused elsewhere.
 func splitAddr(addr string) (string, int) {
 	if addr == "" {
 		addr = ":8082"

@@ -179,10 +179,10 @@ func (r *reads[request]) sweep(now time.Time) {
 	}
 }
 
-// Client wraps c so that the source learns what one reconcile reads. Call Client at the beginning of
-// each reconcile, with its request and the runtime that c is connected to. The source then
-// acknowledges an event without a reconcile if the last one has read the object after the write. Two
-// of three events of a write are such resends.
+// Client wraps c so that the source learns what one reconcile reads. Call Client at the beginning
+// of each reconcile, with its request and the runtime that c is connected to. The source then
+// acknowledges an event without a reconcile if the last one has read the object after the write.
+// Two of three events of a write are such resends.
 //
 // The first read of an object counts, by Get or List, in a reconcile that began after an event of
 // the object. Uid, group, kind and name of the object must be those of the event. A NotFound counts
@@ -323,8 +323,8 @@ func (r *reading[request]) isAwaited(covers func(types.NamespacedName) bool) boo
 
 // isAbsence reports whether an error is the status of an API server for this one object. Other
 // NotFounds reach a reconcile, too: of a proxy, of a version that is not served, of the cluster
-// itself, or of the Secret with its kubeconfig. A client that makes its connection late returns such
-// errors wrapped, or with another name or resource.
+// itself, or of the Secret with its kubeconfig. A client that makes its connection late returns
+// such errors wrapped, or with another name or resource.
 func (r *reading[request]) isAbsence(err error, kind schema.GroupVersionKind, name string) bool {
 	status, ok := err.(*apierrors.StatusError) //nolint:errorlint // A wrapped one may be of something else.
 	if !ok || apierrors.IsUnexpectedServerError(err) {

@@ -26,7 +26,8 @@ var (
 		"by another call of SourceFor or NewSource")
 )
 
-// SourceOptions are the optional settings of [SourceFor] and [NewSource]. The zero value is the documented default.
+// SourceOptions are the optional settings of [SourceFor] and [NewSource]. The zero value is the
+// documented default.
 type SourceOptions struct {
 	// Elected is closed when this replica leads, like Elected() of a controller manager. It is
 	// needed for a controller that warms up (EnableWarmup). Without it, a replica that does not

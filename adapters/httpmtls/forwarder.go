@@ -64,7 +64,8 @@ func NewForwarder(source keys.Source, address string, version contract.Version, 
 	if err != nil {
 		return nil, fmt.Errorf("httpmtls: address %w", err)
 	}
-	// Routes of gateways have no port, and the default port means the same (RFC 9110, section 4.2.3).
+	// Routes of gateways have no port, and the default port means the same (RFC 9110, section
+	// 4.2.3).
 	target.Host = strings.TrimSuffix(target.Host, ":443")
 	opts = opts.withDefaults(target.Hostname())
 	if err := opts.validate(); err != nil {

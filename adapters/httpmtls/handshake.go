@@ -77,8 +77,8 @@ func (o Options) dialOthersFirst(ctx context.Context, network, address string) (
 	return dialer.DialContext(ctx, network, address)
 }
 
-// handshake follows the connection that one request dials, to know with whom TLS failed. The context
-// of the request carries it, because a dial may outlast its request.
+// handshake follows the connection that one request dials, to know with whom TLS failed. The
+// context of the request carries it, because a dial may outlast its request.
 type handshake struct {
 	mu     sync.Mutex
 	conn   *trackedConn // nil before the TCP connection
@@ -105,7 +105,8 @@ func beginHandshake(ctx context.Context, conn *trackedConn) {
 	h.conn = conn
 }
 
-// hintHello is for a path that drops a large ClientHello. The key of ML-KEM makes it about 1,500 bytes.
+// hintHello is for a path that drops a large ClientHello. The key of ML-KEM makes it about 1,500
+// bytes.
 const hintHello = "if the path drops packets above 1,400 bytes, GODEBUG=tlsmlkem=0 makes the ClientHello small"
 
 func (h *handshake) done(p *pool, err error) {

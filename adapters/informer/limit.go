@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// progressWait is the longest time for which a list may make no progress: the wait for its first
-	// byte, between two reads of its body, or between two objects of a streaming list.
+	// progressWait is the longest time for which a list may make no progress: the wait for its
+	// first byte, between two reads of its body, or between two objects of a streaming list.
 	progressWait = time.Minute
 	// listWait bounds a whole list. A cluster in which objects are created all the time could
 	// otherwise keep an endless one alive.

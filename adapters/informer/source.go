@@ -138,7 +138,8 @@ func newClient(config *rest.Config) (*rest.RESTClient, error) {
 		config.QPS = -1 // No limit: the backoff of each watch bounds its requests.
 	}
 	if config.Proxy == nil {
-		// The API server is in the cluster of the agent, and the proxy of the environment for the way out.
+		// The API server is in the cluster of the agent, and the proxy of the environment for the
+		// way out.
 		config.Proxy = func(*http.Request) (*url.URL, error) { return nil, nil } //nolint:nilnil // No proxy.
 	}
 	if config.UserAgent == "" {

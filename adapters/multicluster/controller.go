@@ -50,7 +50,8 @@ type Objects struct {
 	// [remote.LanesOptions].
 	Lanes remote.LanesOptions[mcreconcile.Request]
 	// Remembered is the number of names of each cluster that are remembered after a reconcile, so
-	// that a list shows which of these objects are gone. Each takes about 100 bytes. Default: 1,000.
+	// that a list shows which of these objects are gone. Each takes about 100 bytes. Default:
+	// 1,000.
 	Remembered int
 	// MostListed is the number of objects of one list. Default: 100,000.
 	MostListed int
@@ -73,16 +74,16 @@ func (o Objects) validate() error {
 // Complete builds a controller that the events of a source trigger, in place of For and Complete of
 // the builder. It fails if an argument is missing.
 //
-// A request for a cluster requests each of its objects. There is one when the cluster is engaged, as
-// after a restart of the operator, and for each resync. The list has only the metadata of objects,
-// in pages of at most 250. A page whose answer is too large is read again in smaller ones. At most
-// 500 names of a list wait in the queue. The list goes on when half of these are reconciled. A list
-// ends after MostListed objects, 10,000 pages or 1 h, and a log line says so. While more than
-// 1,000 requests are ready, one list is read in a second.
+// A request for a cluster requests each of its objects. There is one when the cluster is engaged,
+// as after a restart of the operator, and for each resync. The list has only the metadata of
+// objects, in pages of at most 250. A page whose answer is too large is read again in smaller ones.
+// At most 500 names of a list wait in the queue. The list goes on when half of these are
+// reconciled. A list ends after MostListed objects, 10,000 pages or 1 h, and a log line says so.
+// While more than 1,000 requests are ready, one list is read in a second.
 //
 // A list also requests the objects that are gone since their last reconcile, as their deletions may
-// have been missed. A log line says once for each cluster when more than Remembered names would have
-// to be remembered.
+// have been missed. A log line says once for each cluster when more than Remembered names would
+// have to be remembered.
 //
 // No cluster takes more than its share of the workers, and slow ones have a lane of their own: see
 // [remote.Lanes]. Beyond 1,000 changes of a cluster that wait for its share, a list replaces the

@@ -14,9 +14,9 @@
 // # Differences from caches
 //
 // A cluster costs no watch, and a connection only while it is used. Each read of a reconcile is a
-// request, so set MaxConcurrentReconciles of the controller, such as 10. A resync finds objects that
-// were deleted since their last reconcile. Deletions while the operator does not run are not seen,
-// so use finalizers. The agents must watch each kind that a controller depends on.
+// request, so set MaxConcurrentReconciles of the controller, such as 10. A resync finds objects
+// that were deleted since their last reconcile. Deletions while the operator does not run are not
+// seen, so use finalizers. The agents must watch each kind that a controller depends on.
 //
 // # Bounds
 //

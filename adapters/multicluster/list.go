@@ -66,7 +66,8 @@ type list struct {
 	dropped bool
 }
 
-// position is where the next part of a list begins: behind a number of objects of the page at token.
+// position is where the next part of a list begins: behind a number of objects of the page at
+// token.
 type position struct {
 	token string
 	skip  int
@@ -161,8 +162,8 @@ func (o *objects) replace(r mcreconcile.Request) mcreconcile.Request {
 	return mcreconcile.Request{ClusterName: r.ClusterName}
 }
 
-// beginList begins a list, or another one after that which is read now: its first pages may be older
-// than what the resync replaces.
+// beginList begins a list, or another one after that which is read now: its first pages may be
+// older than what the resync replaces.
 func (o *objects) beginList(name multicluster.ClusterName) {
 	o.mu.Lock()
 	l := o.listOf(name)
@@ -260,8 +261,8 @@ func (o *objects) isSpent(ctx context.Context, name multicluster.ClusterName, l 
 	return true
 }
 
-// listPage reads a page and requests its objects, as long as there is room. It reports whether there
-// are more.
+// listPage reads a page and requests its objects, as long as there is room. It reports whether
+// there are more.
 func (o *objects) listPage(
 	ctx context.Context, name multicluster.ClusterName, reader client.Reader, l *list, room *int,
 ) (more bool, err error) {
@@ -328,8 +329,8 @@ func (o *objects) request(name multicluster.ClusterName, l *list, names []types.
 	return o.Source.Resync(requests...)
 }
 
-// afterError goes on behind a token that has expired, without those objects that were written in the
-// meantime: their events request them. Other errors begin the page again.
+// afterError goes on behind a token that has expired, without those objects that were written in
+// the meantime: their events request them. Other errors begin the page again.
 func (o *objects) afterError(name multicluster.ClusterName, l *list, err error) error {
 	var status apierrors.APIStatus
 	if apierrors.IsResourceExpired(err) && errors.As(err, &status) {

@@ -94,8 +94,8 @@ type Hooks struct {
 	// Backlog is called each minute by the replica that takes the messages of a manager, and when
 	// that replica stops to take messages.
 	Backlog func(hook.Backlog)
-	// Unavailable is called when this replica cannot take the messages of a manager in two attempts,
-	// a second apart, and when messages are taken again.
+	// Unavailable is called when this replica cannot take the messages of a manager in two
+	// attempts, a second apart, and when messages are taken again.
 	Unavailable func(hook.Unavailability)
 	// Redelivered is called for each message that the stream delivers again.
 	Redelivered func(hook.Redelivery)

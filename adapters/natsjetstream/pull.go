@@ -103,8 +103,8 @@ func (c *Consumer) pull(ctx context.Context, out *outage) error {
 
 const extensions = 4
 
-// measure waits at most clockTimeout. After a failure, the last measurement stays. Its error is of a
-// stream that another program has changed, so that no messages come any more.
+// measure waits at most clockTimeout. After a failure, the last measurement stays. Its error is of
+// a stream that another program has changed, so that no messages come any more.
 func (c *Consumer) measure(
 	ctx context.Context, manager core.Manager, clock *clock, stream jetstream.Stream,
 ) error {

@@ -63,8 +63,8 @@ type settings struct {
 	command        []string
 	stderr         io.Writer
 	given          *keys.Material // of a runtime, for a receiver that runs already
-	// owner is an object of the runtime that is given, as <namespace>/<name>. Events of another owner
-	// are refused by an operator that verifies.
+	// owner is an object of the runtime that is given, as <namespace>/<name>. Events of another
+	// owner are refused by an operator that verifies.
 	owner types.NamespacedName
 
 	contract contract.Version // that a sender speaks

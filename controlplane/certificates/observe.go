@@ -309,8 +309,8 @@ func eachPage[L any, P interface {
 }
 
 // parseBundle returns the certificates in ca.crt of a Secret, none if there is no text. A CA that
-// vanished from the bundle in silence would cut off its agents, so that a block is read, or named in
-// an error or in the log.
+// vanished from the bundle in silence would cut off its agents, so that a block is read, or named
+// in an error or in the log.
 func (c *Certificates) parseBundle(ctx context.Context, secret *corev1.Secret) ([]*x509.Certificate, error) {
 	text := secret.Data[cmmeta.TLSCAKey]
 	if len(bytes.TrimSpace(text)) == 0 {

@@ -33,8 +33,8 @@ var errInvalidRuntime error = &reasons.Error{
 type Runtime struct {
 	// ID becomes the Common Name of the client certificate: 1 to 64 bytes.
 	ID core.RuntimeID
-	// Domain is the registered domain of the runtime, in the annotation of [names.Names]: a DNS name
-	// without wildcard, and no name of the listener.
+	// Domain is the registered domain of the runtime, in the annotation of [names.Names]: a DNS
+	// name without wildcard, and no name of the listener.
 	Domain string
 	// Owner is the object that represents the runtime. No other object gets its certificates.
 	// They are deleted with it if it is in the same namespace, or cluster-scoped. Otherwise, and

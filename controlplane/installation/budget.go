@@ -10,8 +10,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 )
 
-// largeAnswers is the number of answers of one call with the whole webhook configuration: it is read
-// twice and written twice. Its managed fields, and what platforms add, weigh twice as much again.
+// largeAnswers is the number of answers of one call with the whole webhook configuration: it is
+// read twice and written twice. Its managed fields, and what platforms add, weigh twice as much
+// again.
 const largeAnswers = 4 * 3
 
 // budgets bound what answers of runtimes cost. What our own configuration weighs does not count.

@@ -69,8 +69,9 @@ type Options struct {
 	// Leave reports whether the agent of a Kyma is removed, or not installed. It is called
 	// concurrently, and must not change the object. Default: none is.
 	Leave func(kyma client.Object) bool
-	// The parts have these options. SetUp sets Addr, Senders, Verifier and Runtimes of Listener, its
-	// hooks and its fleet unless it has its own, and the names of lifecycle-manager in the others.
+	// The parts have these options. SetUp sets Addr, Senders, Verifier and Runtimes of Listener,
+	// its hooks and its fleet unless it has its own, and the names of lifecycle-manager in the
+	// others.
 	Listener     controllerruntime.ListenerConfig
 	Source       controllerruntime.SourceOptions
 	Keys         keys.FilesOptions
@@ -118,8 +119,8 @@ func SetUp(mgr ctrl.Manager, addr string, opts Options) (*controllerruntime.Sour
 	return received, err
 }
 
-// newKymas returns the runtimes. A fleet expects those with our agent, from step 5 on: former agents
-// send no heartbeats.
+// newKymas returns the runtimes. A fleet expects those with our agent, from step 5 on: former
+// agents send no heartbeats.
 func newKymas(objects cache.Cache, step int) (*controllerruntime.Runtimes, error) {
 	object := &metav1.PartialObjectMetadata{}
 	object.SetGroupVersionKind(kyma)

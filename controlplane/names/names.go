@@ -1,6 +1,7 @@
 // Package names has the one value with the names that an operator gives to what this module stores:
 // the API group and kind of its custom resource, and the labels, annotations and finalizers on
-// objects in the control plane and in the runtimes. No other package of this module has such a name.
+// objects in the control plane and in the runtimes. No other package of this module has such a
+// name.
 //
 // The package depends on k8s.io/apimachinery only.
 package names
@@ -61,7 +62,8 @@ const (
 	version = "v1beta2"
 )
 
-// WithDefaults returns n with each empty field set to its default. The result is valid only if n is.
+// WithDefaults returns n with each empty field set to its default. The result is valid only if n
+// is.
 func (n Names) WithDefaults() Names {
 	n.Group = cmp.Or(n.Group, defaultGroup)
 	n.Kind = cmp.Or(n.Kind, "Watcher")

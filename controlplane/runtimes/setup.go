@@ -39,8 +39,8 @@ type Parts struct {
 	// Object has the kind of the objects that represent runtimes: a typed object, or one with
 	// metadata only or unstructured, with its kind set.
 	Object client.Object
-	// Identify returns the runtime that an object represents. It is called concurrently and must not
-	// change the object. An error is reported and retried.
+	// Identify returns the runtime that an object represents. It is called concurrently and must
+	// not change the object. An error is reported and retried.
 	Identify func(ctx context.Context, object client.Object) (Identity, error)
 	// Connect returns a client for the runtime of an object, without cache. It is called
 	// concurrently, for each reconcile, so it should keep its clients, as that of [NewKubeconfigs]
@@ -55,8 +55,8 @@ type Parts struct {
 }
 
 // SetUp adds controllers to a manager: for the objects of the kind of [Parts].Object, for those of
-// them that fail, and for the CA. Each object represents a runtime. The controllers run on the replica
-// that leads. An error names every invalid parameter.
+// them that fail, and for the CA. Each object represents a runtime. The controllers run on the
+// replica that leads. An error names every invalid parameter.
 //
 // The scheme of the manager must have the kind, unless object is metadata or unstructured with its
 // kind set. It needs no Watchers, and may have another Go type for them: Watchers then have a cache
@@ -271,8 +271,8 @@ func (o Options) withDefaults() Options {
 	})
 }
 
-// labelSkip is the word of the label of objects with runtimes that are left as they are, with the value "true".
-// The deletion of such an object still removes the agent.
+// labelSkip is the word of the label of objects with runtimes that are left as they are, with the
+// value "true". The deletion of such an object still removes the agent.
 const labelSkip = "skip-reconciliation"
 
 func (r *reconciler) skips(object client.Object) bool {

@@ -34,9 +34,9 @@ func (s *forwarderSuite) refused(want Refusal, ofAll bool) {
 	}
 }
 
-// testTooLarge refuses requests for their size. A batch that travels in one request is to be split by
-// the caller, so its error must not name events: those would be dropped. A transport that sends each
-// event alone may name each.
+// testTooLarge refuses requests for their size. A batch that travels in one request is to be split
+// by the caller, so its error must not name events: those would be dropped. A transport that sends
+// each event alone may name each.
 func (s *forwarderSuite) testTooLarge() {
 	want := Refusal{Permanent: true, Label: "too_large", Cause: core.ErrTooLarge}
 	s.refused(want, false)

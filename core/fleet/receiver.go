@@ -16,8 +16,8 @@ func (f *Fleet) Receiver() Receiver { return Receiver{f} }
 
 // Observe takes in one request that peer sent to a manager. The caller has verified the peer.
 // Refused has the events that the handler did not take: they are signs of life, too. An error that
-// is a [core.KeptError] means that the transport keeps the event, and the sender does not. The fleet
-// then requests a resync. Observe keeps nothing of the batch, and calls the observers of
+// is a [core.KeptError] means that the transport keeps the event, and the sender does not. The
+// fleet then requests a resync. Observe keeps nothing of the batch, and calls the observers of
 // [Fleet.OnChange] when the freshness changes.
 func (r Receiver) Observe(peer core.Peer, manager core.Manager, batch core.Batch, refused core.EventErrors) {
 	now := time.Now()

@@ -96,8 +96,8 @@ type Refusal struct {
 // OwnerProblem is a watched object without a valid owner.
 type OwnerProblem struct {
 	Manager core.Manager
-	// Problem is "malformed" for an owner annotation that is not <namespace>/<name>. It is "missing"
-	// for an object without owner, where one is required.
+	// Problem is "malformed" for an owner annotation that is not <namespace>/<name>. It is
+	// "missing" for an object without owner, where one is required.
 	Problem string
 }
 

@@ -25,9 +25,9 @@ type Request struct {
 	Contract contract.Version
 	// Wait makes the batch wait for a slot until the context ends, instead of refusing it at once.
 	Wait bool
-	// Return offers the failures to the sender, as [Intake.Receive] returns them, and reports whether
-	// the sender owns them again. Otherwise another attempt of the transport delivers them, and the
-	// fleet requests a resync. Nil: the answer is the return, and always arrives.
+	// Return offers the failures to the sender, as [Intake.Receive] returns them, and reports
+	// whether the sender owns them again. Otherwise another attempt of the transport delivers them,
+	// and the fleet requests a resync. Nil: the answer is the return, and always arrives.
 	Return func(err error) bool
 	// Taken reports whether the handler took an event in an earlier attempt of the transport, which
 	// then needs no other one. Nil: none.

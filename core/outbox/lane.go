@@ -225,8 +225,8 @@ func (l *lane) travelsAlone() bool {
 	}
 }
 
-// mayFollow reports whether a heartbeat may follow so many events that were taken. A small batch may
-// leave numbers behind that a heartbeat names, or have no room.
+// mayFollow reports whether a heartbeat may follow so many events that were taken. A small batch
+// may leave numbers behind that a heartbeat names, or have no room.
 func (l *lane) mayFollow(events int) bool {
 	return !l.size.isNarrow() || l.arrived() == l.sequence && events < l.size.limit
 }

@@ -2,8 +2,8 @@
 // which may have to.
 //
 // [Outbox.Accept] never blocks. Events with equal keys coalesce: memory is bounded by the number of
-// distinct keys and by their bytes, not by the length of an outage. An event is sent until it is acknowledged or given
-// up, and has exactly one counted fate.
+// distinct keys and by their bytes, not by the length of an outage. An event is sent until it is
+// acknowledged or given up, and has exactly one counted fate.
 //
 // An event passes these files in this order: accept.go, room.go, lane.go (where it waits, as an
 // entry), dispatch.go, conclude.go, and resend.go. Heartbeats join in heartbeat.go.

@@ -30,8 +30,8 @@ func (l *lane) resendResync(owner types.NamespacedName, now time.Time) {
 	}
 }
 
-// onGrid returns the next whole step of ResendEvery, so that the resends of one step travel together.
-// Without it, each would be due at a moment of its own, and cost a request of its own.
+// onGrid returns the next whole step of ResendEvery, so that the resends of one step travel
+// together. Without it, each would be due at a moment of its own, and cost a request of its own.
 func (l *lane) onGrid(due time.Time) time.Time {
 	step := l.opts.ResendEvery
 	if step <= 0 {

@@ -80,8 +80,8 @@ type Requirement struct {
 func (s Selector) IsZero() bool { return len(s.Labels)+len(s.Requirements) == 0 }
 
 // Document is the text form of watches: the JSON of a Watcher, or of a list of them. It has the
-// fields that define a watch. The API group may be that of an operator. [json.Unmarshal] ignores all
-// other fields, and [ParseDocument] refuses those that a Watcher does not have.
+// fields that define a watch. The API group may be that of an operator. [json.Unmarshal] ignores
+// all other fields, and [ParseDocument] refuses those that a Watcher does not have.
 type Document struct {
 	Kind     string     `json:"kind"`
 	Metadata metadata   `json:"metadata,omitzero"`

@@ -1,6 +1,6 @@
 // Ownnames is an operator of Clusters that has its own names: the group fleet.example.com, the kind
-// ClusterWatch for what to watch, and labels, annotations and a finalizer with that group as prefix.
-// No object in the control plane or in a cluster has a name of another project.
+// ClusterWatch for what to watch, and labels, annotations and a finalizer with that group as
+// prefix. No object in the control plane or in a cluster has a name of another project.
 //
 // Each Cluster has a Secret of its name with a kubeconfig, and the annotation
 // fleet.example.com/domain.

@@ -1,5 +1,5 @@
-// Package dns1123 has the forms of names in Kubernetes (RFC 1123, section 2.1, as Kubernetes narrows
-// it), and those of labels and annotations.
+// Package dns1123 has the forms of names in Kubernetes (RFC 1123, section 2.1, as Kubernetes
+// narrows it), and those of labels and annotations.
 package dns1123
 
 import (

@@ -1,6 +1,6 @@
-// Package installations has the states of the agents that a control plane installs. Package runtimes
-// of the control plane exports them. They stand here, because the metrics and the status page show
-// them, and neither may link the control plane.
+// Package installations has the states of the agents that a control plane installs. Package
+// runtimes of the control plane exports them. They stand here, because the metrics and the status
+// page show them, and neither may link the control plane.
 package installations
 
 import (

@@ -27,8 +27,8 @@ const (
 	ReasonUnreachable = "proxy_unreachable"
 	// ReasonUnauthorized means that the proxy wants other credentials (407, or 401).
 	ReasonUnauthorized = "proxy_unauthorized"
-	// ReasonRefused means that the proxy answers with another status than 2xx: it does not allow the
-	// address, or does not reach it.
+	// ReasonRefused means that the proxy answers with another status than 2xx: it does not allow
+	// the address, or does not reach it.
 	ReasonRefused = "proxy_refused"
 )
 
@@ -77,8 +77,8 @@ func (e *Error) Reason() string {
 
 // Options describe a proxy. The zero value is none.
 type Options struct {
-	// Address is http://host:port, or with user and password in it. The default port is 3128. TLS to
-	// the proxy is not supported: the connection inside of the tunnel is TLS.
+	// Address is http://host:port, or with user and password in it. The default port is 3128. TLS
+	// to the proxy is not supported: the connection inside of the tunnel is TLS.
 	Address string
 	// Credentials is a file with user:password, such as a key of a mounted Secret. It is read for
 	// each connection. Default: those in Address, or none.

@@ -7,8 +7,8 @@ import "strings"
 // Most bounds texts, in bytes. A condition has at most 32,768.
 const Most = 4000
 
-// Cut cuts a text at that many bytes, and replaces the rest by an ellipsis. The result does not keep
-// the text in memory.
+// Cut cuts a text at that many bytes, and replaces the rest by an ellipsis. The result does not
+// keep the text in memory.
 func Cut(text string, most int) string {
 	if len(text) <= most {
 		return text

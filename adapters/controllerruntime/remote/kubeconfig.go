@@ -184,7 +184,8 @@ func (k *kubeconfigs) connect(ctx context.Context, object client.Object) (client
 
 	secret, where, err := k.find(ctx, object)
 	if err != nil {
-		// The text only: NotFound would be about the Secret, and not about an object of the cluster.
+		// The text only: NotFound would be about the Secret, and not about an object of the
+		// cluster.
 		return nil, fmt.Errorf("kubeconfig in Secret %s: %w", where, opaque{err})
 	}
 	if secret == nil {

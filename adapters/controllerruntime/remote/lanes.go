@@ -23,8 +23,9 @@ import (
 type LanesOptions[request comparable] struct {
 	// Share is the number of concurrent reconciles of one cluster in each lane. Default: 2.
 	Share int
-	// SlowAfter is the time that a reconcile may take in the regular lane. Then it is cancelled, and
-	// its cluster belongs to the slow lane until a reconcile takes less than that. Default: 3 s.
+	// SlowAfter is the time that a reconcile may take in the regular lane. Then it is cancelled,
+	// and its cluster belongs to the slow lane until a reconcile takes less than that. Default: 3
+	// s.
 	SlowAfter time.Duration
 	// Timeout bounds a reconcile in the slow lane. Default: 1 min.
 	Timeout time.Duration
@@ -35,8 +36,8 @@ type LanesOptions[request comparable] struct {
 	// the cluster. It must be of the same cluster. Default: none.
 	Replace func(r request) request
 	// Judge decides after each reconcile which lane the cluster belongs to. Err is its error, and
-	// slow the lane that the cluster belonged to. Default: the slow lane after a reconcile that took
-	// longer than SlowAfter. If Judge is set, no reconcile is cancelled after SlowAfter.
+	// slow the lane that the cluster belonged to. Default: the slow lane after a reconcile that
+	// took longer than SlowAfter. If Judge is set, no reconcile is cancelled after SlowAfter.
 	Judge func(r request, took time.Duration, err error, slow bool) Verdict
 	// Budgets bound the answers of all clusters. Share them among the controllers of a process.
 	// Default: budgets of their own.
@@ -67,8 +68,9 @@ type Verdict struct {
 //   - Slow has the clusters that took too long. They wait for one another only.
 //
 // Requests beyond the share stay in the workqueue with their priority, delayed until their turn.
-// controller-runtime counts such a delay as a reconcile with the result "requeue_after". One request
-// is never reconciled in both lanes at the same time. Each reconcile has a budget of [Budgets].
+// controller-runtime counts such a delay as a reconcile with the result "requeue_after". One
+// request is never reconciled in both lanes at the same time. Each reconcile has a budget of
+// [Budgets].
 type Lanes[request comparable] struct {
 	Regular, Slow *Lane[request]
 
@@ -82,8 +84,8 @@ type Lanes[request comparable] struct {
 	unwired  sync.Once // logs that the regular lane is no source of its controller
 }
 
-// Lane is a reconciler for the requests of a controller, and a source of it: pass it to Complete and
-// to WatchesRawSource. See [Lanes].
+// Lane is a reconciler for the requests of a controller, and a source of it: pass it to Complete
+// and to WatchesRawSource. See [Lanes].
 type Lane[request comparable] struct {
 	lanes *Lanes[request]
 	slow  bool
@@ -295,8 +297,8 @@ const turn = 100 * time.Millisecond
 // hadTurn reports whether the next request of a cluster comes behind all others that are ready.
 func (t *tenant[request]) hadTurn(round uint64) bool { return t.ran == round && t.spent >= turn }
 
-// grant gives turns to requests that wait. A cluster that had its turn gets one at a time. The caller
-// holds the lock.
+// grant gives turns to requests that wait. A cluster that had its turn gets one at a time. The
+// caller holds the lock.
 func (l *Lanes[request]) grant(t *tenant[request]) {
 	share := l.opts.Share
 	if t.hadTurn(l.laneOf(t).currentRound()) {

@@ -39,8 +39,8 @@ func newCertificates(f *factory) certificates {
 // KeyMaterial returns the metrics of key material for a use: "client", "server" or "ca".
 func (of certificates) KeyMaterial(use string) KeyMaterial { return of(use) }
 
-// KeyMaterial has the metrics of one set of key material. Its functions return immediately and may be
-// called concurrently.
+// KeyMaterial has the metrics of one set of key material. Its functions return immediately and may
+// be called concurrently.
 type KeyMaterial struct {
 	keys.FilesHooks
 	// Expires sets expiry and lifetime of the certificate in use. A zero time removes its series:

@@ -1,5 +1,5 @@
-// Package watchermetrics exposes metrics of an agent, of a listener, of a consumer and of a fleet to
-// Prometheus. [Agent], [Listener] and [Consumer] have hooks for the parts that they measure. An
+// Package watchermetrics exposes metrics of an agent, of a listener, of a consumer and of a fleet
+// to Prometheus. [Agent], [Listener] and [Consumer] have hooks for the parts that they measure. An
 // outbox, a fleet and the installations of a control plane are read at each scrape. Nothing is
 // global: the caller passes a [prom.Registerer], and serves it.
 //

@@ -8,8 +8,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/hook"
 )
 
-// Listener has the metrics of a listener: the hooks for its options. They return immediately and may be
-// called concurrently.
+// Listener has the metrics of a listener: the hooks for its options. They return immediately and
+// may be called concurrently.
 type Listener struct {
 	// Hooks fits the field Hooks of the options of a listener.
 	Hooks hook.Listener

@@ -1,5 +1,5 @@
-// Command watchercrd prints the custom resource definition of Watcher with the names of an operator.
-// It needs no cluster:
+// Command watchercrd prints the custom resource definition of Watcher with the names of an
+// operator. It needs no cluster:
 //
 //	go run github.com/runtime-watcher/runtime-watcher/controlplane/cmd/watchercrd -group=fleet.example.com | kubectl apply --server-side -f -
 package main

@@ -1,5 +1,5 @@
-// Package crd has the custom resource definition of Watcher, for each operator. The file is generated
-// from api/v1beta2, with the default names. The folder is a kustomize base of it, too.
+// Package crd has the custom resource definition of Watcher, for each operator. The file is
+// generated from api/v1beta2, with the default names. The folder is a kustomize base of it, too.
 package crd
 
 import (

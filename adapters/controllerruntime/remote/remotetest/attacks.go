@@ -101,7 +101,8 @@ func Endless(names int) Spoil {
 	}
 }
 
-// Repeat answers with a text that is repeated up to a size in bytes, between a beginning and an end.
+// Repeat answers with a text that is repeated up to a size in bytes, between a beginning and an
+// end.
 func Repeat(status int, begin, part, end string, size int) Spoil {
 	return func(w http.ResponseWriter, _ *http.Request, _ []byte) bool {
 		return answer(w, status, begin, part, end, size)

@@ -65,8 +65,8 @@ func (c Cost) Check(t testing.TB) {
 
 // Run starts a server for each attack, and an operator with its kubeconfig. reconcile is one
 // reconcile of the operator that reads from the cluster at least once. Its error is that of the
-// reconcile. Run fails if the honest server is not reconciled, before and after the attack, and if a
-// reconcile costs more than the bounds. Slow attacks are left out with -short.
+// reconcile. Run fails if the honest server is not reconciled, before and after the attack, and if
+// a reconcile costs more than the bounds. Slow attacks are left out with -short.
 func Run(t *testing.T, start func(t *testing.T, server *Server) (reconcile func(ctx context.Context) error)) {
 	t.Helper()
 	for _, attack := range Attacks() {

@@ -23,8 +23,8 @@ import (
 // false to let the honest answer pass.
 type Spoil func(w http.ResponseWriter, request *http.Request, honest []byte) bool
 
-// Server is an API server of a cluster, over HTTP/2 with TLS. It stores objects of any kind, without
-// merging and without checking them. It is safe for concurrent use.
+// Server is an API server of a cluster, over HTTP/2 with TLS. It stores objects of any kind,
+// without merging and without checking them. It is safe for concurrent use.
 type Server struct {
 	server  *httptest.Server
 	spoil   atomic.Pointer[Spoil]

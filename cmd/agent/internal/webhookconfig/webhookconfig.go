@@ -238,9 +238,9 @@ func parseResource(text string) (schema.GroupVersionResource, error) {
 	return schema.GroupVersionResource{Group: parts[0], Version: parts[1], Resource: parts[2]}, nil
 }
 
-// ReadWatchers reads Watchers in YAML documents or lists. Other kinds are refused, and fields that a
-// Watcher does not have or has twice, and conditions, which the code in the control plane alone can
-// check.
+// ReadWatchers reads Watchers in YAML documents or lists. Other kinds are refused, and fields that
+// a Watcher does not have or has twice, and conditions, which the code in the control plane alone
+// can check.
 func ReadWatchers(from io.Reader) (watches []watch.Watch, err error) {
 	documents := utilyaml.NewYAMLReader(bufio.NewReader(from))
 	for {
