@@ -21,6 +21,10 @@ import (
 const (
 	// awaitedFor is longer than the wait for the last resend: 32 s after the one before.
 	awaitedFor = time.Minute
+	// readFor is the time for which a read counts. Resends of one event take about a minute.
+	// Events of anybody come later, too: they must not keep a read for ever. An API server that was
+	// restored from a backup has lower versions of the same objects.
+	readFor = 2 * awaitedFor
 	// maxAwaited and maxAwaitedOfRuntime bound the objects that are remembered. Each object takes
 	// about 400 bytes.
 	maxAwaited          = 1 << 15
@@ -63,7 +67,9 @@ type awaited struct {
 	// a DELETE. Reads of later reconciles count.
 	since, deletion uint64
 
-	// version is the highest that a reconcile has read, 0 if no reconcile has read the object.
+	// read is the time of the last read that counts.
+	read time.Time
+	// version is that of the last read that found the object, 0 if no reconcile has read it.
 	version int64
 	// absent means that the last read found no object of that name.
 	absent bool
@@ -99,7 +105,7 @@ func (r *reads[request]) observe(runtime core.RuntimeID, to request, event *core
 		r.order++
 		a.deletion = r.order
 	}
-	return a.hasRead(event), unused
+	return now.Sub(a.read) < readFor && a.hasRead(event), unused
 }
 
 // hasRead reports whether a reconcile has read the write behind an event. The event decides about
@@ -348,6 +354,7 @@ func (r *reading[request]) noteAnswer(read answer) {
 	r.reads.mu.Lock()
 	defer r.reads.mu.Unlock()
 
+	now := time.Now()
 	for at, a := range r.reads.runtimes[r.runtime] {
 		if at.request != r.request || at.kind != read.kind {
 			continue
@@ -365,11 +372,14 @@ func (r *reading[request]) noteAnswer(read answer) {
 			r.known[a] = true
 			existed := a.version > 0 || a.deletion > 0 && a.deletion <= r.began
 			a.absent = read.absent && existed && a.since <= r.began
+			if a.absent {
+				a.read = now
+			}
 			continue
 		}
 		if a.since <= r.began {
 			r.known[a] = true
-			a.version = max(a.version, version)
+			a.version, a.read = version, now
 		}
 	}
 }

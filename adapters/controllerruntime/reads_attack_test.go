@@ -195,3 +195,44 @@ func TestHostileRuntimesLeaveRoomForReads(t *testing.T) {
 		})
 	}
 }
+
+// TestAnAPIServerThatIsRestored has lower versions of the same objects. Forged events keep the
+// source from forgetting what was read before.
+func TestAnAPIServerThatIsRestored(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct{ readsAgain, isForged bool }{
+		"control: without events for two minutes": {},
+		"a reconcile reads the restored object":   {readsAgain: true},
+		"forged events, and no read":              {isForged: true},
+		"forged events, and a read":               {readsAgain: true, isForged: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				o := operate(t)
+				o.there.version = "1000"
+				o.event("u", 999)
+				o.get(o.client())
+				if o.event("u", 999) {
+					t.Fatal("the resend is reconciled, although a reconcile read the write")
+				}
+				if tt.readsAgain {
+					o.there.version = "500"
+					o.get(o.client())
+				}
+				for range 10 {
+					if tt.readsAgain {
+						break
+					}
+					time.Sleep(20 * time.Second) // In a bubble.
+					if tt.isForged {
+						o.event("u", 1)
+					}
+				}
+				if !o.event("u", 500) {
+					t.Error("a write after the restore is not reconciled")
+				}
+			})
+		})
+	}
+}

@@ -158,6 +158,9 @@ func (c *Certificates) readSecrets(ctx context.Context, o *observed) error {
 	return eachPage(ctx, c, func(page *corev1.SecretList) {
 		for i := range page.Items {
 			secret := &page.Items[i]
+			if isCopied(secret) {
+				continue
+			}
 			if issued := first(secret.Data[corev1.TLSCertKey]); issued != nil { // The plan needs no more of it.
 				o.leaves[secret.Name] = leaf{
 					present: true, notAfter: issued.NotAfter, issuer: string(issued.RawIssuer), signer: string(issued.AuthorityKeyId),

@@ -73,3 +73,11 @@ func (c *Certificates) checkMark(live client.Object, kind string) error {
 		"or use another name for this set",
 		errForeign, kind, live.GetNamespace(), live.GetName(), c.names.key(labelSet), c.names.set)
 }
+
+// isCopied reports whether a Secret is a copy that somebody has made under another name, with all
+// labels of this set. A Certificate of this set and its Secret have one name, and cert-manager
+// writes the name of the Certificate on the Secret. A copy is neither used nor deleted.
+func isCopied(secret *corev1.Secret) bool {
+	made := secret.Annotations[certv1.CertificateNameKey]
+	return made != "" && made != secret.Name
+}

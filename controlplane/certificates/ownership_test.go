@@ -7,6 +7,7 @@ import (
 	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -14,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
 // Others have an object with each name that a set uses, one at a time. Nothing of it changes, and the
@@ -83,4 +85,62 @@ func readAgain(t *testing.T, c client.Client, of client.Object, key client.Objec
 	live, _ := of.DeepCopyObject().(client.Object)
 	check(t, c.Get(t.Context(), key, live))
 	return live
+}
+
+// A customer copies Secrets of cert-manager under other names, with all labels and annotations. A copy is
+// neither used nor deleted. The control is a Secret that has lost its Certificate.
+func TestCopiesStayAsTheyAre(t *testing.T) {
+	t.Parallel()
+	ca, err := testpki.NewCA("watcher-ca-1", testpki.Options{})
+	check(t, err)
+	names := objectNames{set: "watcher"}
+	meta := func(name, role, generation, original string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{
+			Namespace: "kcp", Name: name, UID: types.UID("uid of " + name),
+			Labels: map[string]string{
+				stored(labelSet): names.set, stored(labelRole): role, stored(labelGeneration): generation,
+			},
+			Annotations: map[string]string{certv1.CertificateNameKey: original},
+		}
+	}
+	secret := func(name, role, original string) client.Object {
+		return &corev1.Secret{ObjectMeta: meta(name, role, "1", original), Data: map[string][]byte{"tls.crt": ca.PEM}}
+	}
+	imported := func(name string) client.Object {
+		object := secret(name, roleCA, "")
+		object.GetAnnotations()[stored(annotationRequest)] = ""
+		return object
+	}
+	const sign, former = "watcher-ca-1", "gone-watcher-tls"
+	for name, foreign := range map[string]client.Object{
+		"Secret of a CA":                       secret("backup", roleCA, sign),
+		"Secret of a runtime":                  secret("backup", roleClient, "prod-watcher-tls"),
+		"Secret of a runtime, with our suffix": secret("backup-watcher-tls", roleClient, "prod-watcher-tls"),
+		"Secret of a webhook":                  secret("backup", roleWebhook, "prod-webhook-tls"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newPlane(t, new([]types.UID), foreign.DeepCopyObject().(client.Object), imported(sign), secret(former, roleClient, former))
+			set := newSet(t, c, names.set)
+			before := readAgain(t, c, foreign, client.ObjectKeyFromObject(foreign))
+			seen, err := set.observe(t.Context())
+			check(t, err)
+			if len(seen.runtimes) != 0 || len(seen.authorities) != 1 || seen.objects[1].GetName() != sign {
+				t.Errorf("%d runtimes, %d authorities, the first is %s: want no runtime, and only %s",
+					len(seen.runtimes), len(seen.authorities), seen.objects[1].GetName(), sign)
+			}
+
+			check(t, set.sweep(t.Context(), seen))
+			left := &corev1.Secret{}
+			if err := c.Get(t.Context(), set.key(former), left); !apierrors.IsNotFound(err) {
+				t.Errorf("the control: got %v, want that the Secret without Certificate is deleted", err)
+			}
+			if err := c.Get(t.Context(), client.ObjectKeyFromObject(foreign), foreign.DeepCopyObject().(client.Object)); err != nil {
+				t.Fatalf("the copy is gone: %v", err)
+			}
+			if diff := cmp.Diff(before, readAgain(t, c, foreign, client.ObjectKeyFromObject(foreign))); diff != "" {
+				t.Errorf("the copy (-before +after):\n%s", diff)
+			}
+		})
+	}
 }
