@@ -89,15 +89,18 @@ func TestAnExpiredServingCertificateIsNotReady(t *testing.T) {
 		ready map[time.Duration]bool
 	}{
 		{
-			"one certificate for both", Keys{Client: expiring(10 * day)},
+			"one certificate for both",
+			Keys{Client: expiring(10 * day)},
 			map[time.Duration]bool{0: true, 9 * day: true, 11 * day: false},
 		},
 		{
-			"the serving certificate expires first", Keys{Client: expiring(20 * day), Serving: expiring(10 * day)},
+			"the serving certificate expires first",
+			Keys{Client: expiring(20 * day), Serving: expiring(10 * day)},
 			map[time.Duration]bool{0: true, 9 * day: true, 11 * day: false, 21 * day: false},
 		},
 		{
-			"the client certificate expires first", Keys{Client: expiring(10 * day), Serving: expiring(20 * day)},
+			"the client certificate expires first",
+			Keys{Client: expiring(10 * day), Serving: expiring(20 * day)},
 			map[time.Duration]bool{0: true, 11 * day: true, 21 * day: false},
 		},
 	} {

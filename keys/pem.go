@@ -188,10 +188,10 @@ func belongs(key crypto.PrivateKey, certificate *x509.Certificate) bool {
 	if !isSigner {
 		return false
 	}
-	public, comparable := signer.Public().(interface {
+	public, isComparable := signer.Public().(interface {
 		Equal(other crypto.PublicKey) bool
 	})
-	return comparable && public.Equal(certificate.PublicKey)
+	return isComparable && public.Equal(certificate.PublicKey)
 }
 
 // parseChain returns the certificates that can be read, the leaf first. One behind the leaf that

@@ -100,8 +100,10 @@ func TestBundlesOfOtherTools(t *testing.T) {
 		"a block with headers": {slices.Concat(a, pem.EncodeToMemory(&pem.Block{
 			Type: "CERTIFICATE", Headers: map[string]string{"X": "y"}, Bytes: two.Certificate.Raw,
 		})), 1, []string{"headers"}},
-		"bytes behind the certificate": {slices.Concat(a, pemBlock("CERTIFICATE", append(bytes.Clone(two.Certificate.Raw), 0))), 1,
-			[]string{"trailing"}},
+		"bytes behind the certificate": {
+			slices.Concat(a, pemBlock("CERTIFICATE", append(bytes.Clone(two.Certificate.Raw), 0))), 1,
+			[]string{"trailing"},
+		},
 	} {
 		got, err := keys.ParseBundle(tc.text)
 		if err != nil || len(got.Certificates) != tc.count || len(got.Skipped) != len(tc.skipped) {

@@ -215,7 +215,8 @@ func (e *Endpoint) clientConfig(path string) admissionregistrationv1.WebhookClie
 // compares it with the certificate.
 func (e *Endpoint) base() (string, error) {
 	parsed, err := url.Parse(e.URL)
-	isBare := err == nil && parsed.Scheme == "https" && parsed.User == nil && parsed.RawQuery == "" && parsed.Fragment == ""
+	isBare := err == nil && parsed.Scheme == "https" && parsed.User == nil &&
+		parsed.RawQuery == "" && parsed.Fragment == ""
 	if !isBare {
 		return "", errors.New("want an https URL without user, query and fragment")
 	}

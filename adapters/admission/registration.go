@@ -139,7 +139,8 @@ func (b *builder) definitionWebhook(
 ) admissionregistrationv1.ValidatingWebhook {
 	slices.Sort(names)
 	list := `["` + strings.Join(slices.Compact(names), `", "`) + `"]`
-	webhook := b.emptyWebhook(string(manager)+b.opts.suffix(definitionsLabel), pathOf(manager)+"/"+kindSegment(kindDefinition))
+	name := string(manager) + b.opts.suffix(definitionsLabel)
+	webhook := b.emptyWebhook(name, pathOf(manager)+"/"+kindSegment(kindDefinition))
 	webhook.Rules = rules("apiextensions.k8s.io", "v1", "customresourcedefinitions",
 		admissionregistrationv1.ClusterScope, admissionregistrationv1.Delete)
 	webhook.MatchConditions = []admissionregistrationv1.MatchCondition{{

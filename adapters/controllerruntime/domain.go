@@ -116,5 +116,6 @@ func (r *Runtimes) refuse(reason string, object client.Object, problem string) e
 	if r.opts.Domain == nil {
 		place = "annotation " + r.opts.DomainAnnotation
 	}
-	return listener.Forbidden(reason, "%s %s/%s has %s %s", r.kind, object.GetNamespace(), object.GetName(), problem, place)
+	return listener.Forbidden(reason, "%s %s/%s has %s %s",
+		r.kind, object.GetNamespace(), object.GetName(), problem, place)
 }

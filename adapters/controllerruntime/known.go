@@ -1,6 +1,7 @@
 package controllerruntime
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -98,7 +99,7 @@ func splitAddr(addr string) (string, int) {
 	if err != nil {
 		return "", 0
 	}
-	port, err := net.LookupPort("tcp", service)
+	port, err := net.DefaultResolver.LookupPort(context.Background(), "tcp", service)
 	if err != nil {
 		return "", 0
 	}

@@ -186,7 +186,7 @@ func setUpFaults(t *testing.T) map[string]func(mgr manager.Manager) error {
 		"Runtimes is set without Fleet": with(func(c *controllerruntime.ListenerConfig) { c.Runtimes = runtimes }),
 		"want Fleet instead":            with(func(c *controllerruntime.ListenerConfig) { c.Options.Fleet = watched }),
 		"want Addr instead":             with(func(c *controllerruntime.ListenerConfig) { c.Options.Addr = ":8443" }),
-		"want Logger instead":           with(func(c *controllerruntime.ListenerConfig) { c.Options.Logger = slog.Default() }),
+		"want Logger instead":           with(func(c *controllerruntime.ListenerConfig) { c.Options.Logger = slog.New(slog.DiscardHandler) }),
 		"MutualTLS and Options.TLS are both set": with(func(c *controllerruntime.ListenerConfig) {
 			c.Senders, c.Options.TLS = own, &tls.Config{MinVersion: tls.VersionTLS13}
 		}),
@@ -357,6 +357,8 @@ func logFaults() map[string]struct {
 		// One of two controllers has no source, on a replica that leads: a line each 30 s.
 		`started this source of events, so that each event is answered 503: pass the source to WatchesRawSource" listener=events manager=clusters source="2 of 2"`: {
 			func(t *testing.T, ctx context.Context, logger *slog.Logger) {
+				t.Helper()
+
 				events, first, err := controllerruntime.RegisterListenerComponent(quiet(logger), "clusters", byWatched,
 					controllerruntime.SourceOptions{Elected: elected})
 				check(t, err)
@@ -368,6 +370,8 @@ func logFaults() map[string]struct {
 		// It is not known whether this replica leads: one line.
 		`A replica that does not lead says so, too, unless Elected is set" listener=events manager=clusters source="1 of 1"`: {
 			func(t *testing.T, ctx context.Context, logger *slog.Logger) {
+				t.Helper()
+
 				events, _, err := controllerruntime.RegisterListenerComponent(quiet(logger), "clusters", byWatched,
 					controllerruntime.SourceOptions{})
 				check(t, err)
@@ -376,6 +380,8 @@ func logFaults() map[string]struct {
 		},
 		`the listener of its events has not, so that none arrives: pass the listener to mgr.Add" listener=events manager=clusters`: {
 			func(t *testing.T, ctx context.Context, logger *slog.Logger) {
+				t.Helper()
+
 				_, source, err := controllerruntime.RegisterListenerComponent(quiet(logger), "clusters", byWatched,
 					controllerruntime.SourceOptions{})
 				check(t, err)
@@ -385,6 +391,8 @@ func logFaults() map[string]struct {
 		},
 		`nothing has asked this source for its state in the first 30 s of its controller.`: {
 			func(t *testing.T, ctx context.Context, logger *slog.Logger) {
+				t.Helper()
+
 				source := controllerruntime.NewSource(byWatched, controllerruntime.SourceOptions{Logger: logger})
 				check(t, source.Start(ctx, newQueue(t)))
 				<-ctx.Done()
@@ -392,6 +400,8 @@ func logFaults() map[string]struct {
 		},
 		`the fleet of this listener expects no runtime and forgets none: set Runtimes beside Fleet`: {
 			func(t *testing.T, _ context.Context, logger *slog.Logger) {
+				t.Helper()
+
 				c := quiet(logger)
 				c.Fleet = must(fleet.New(fleet.Options{}))
 				_, _, err := controllerruntime.RegisterListenerComponent(c, "clusters", byWatched, controllerruntime.SourceOptions{})
@@ -400,6 +410,8 @@ func logFaults() map[string]struct {
 		},
 		`an event does not fit into the channel, and its sender keeps it: pass the channel to source.Channel of a controller, or make it larger" manager=clusters size=1`: {
 			func(t *testing.T, ctx context.Context, logger *slog.Logger) {
+				t.Helper()
+
 				handler := controllerruntime.ToChannel(make(chan event.GenericEvent, 1), byRequest,
 					controllerruntime.SourceOptions{Elected: elected, Logger: logger})
 				for ctx.Err() == nil {
@@ -411,6 +423,8 @@ func logFaults() map[string]struct {
 		// A name without a source.
 		`reason=unknown_manager`: {
 			func(t *testing.T, ctx context.Context, logger *slog.Logger) {
+				t.Helper()
+
 				events, _, err := controllerruntime.RegisterListenerComponent(quiet(logger), "clusters", byWatched, controllerruntime.SourceOptions{})
 				check(t, err)
 				sender := listenertest.Forwarder(events, core.Peer{ID: "skr-1"})

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -36,7 +37,7 @@ func operateByRuntime(t *testing.T, handled func(hook.Handled)) *operated {
 }
 
 // reconcileAbsentAnd reads two names in one reconcile: one that is absent, and o at a version.
-func (o *operated) reconcileAbsentAnd(absent string, version string) {
+func (o *operated) reconcileAbsentAnd(absent, version string) {
 	c := o.client()
 	there := o.there
 	o.there.uid = ""

@@ -117,7 +117,10 @@ func NewRuntimes(
 	}
 
 	opts.DomainAnnotation = cmp.Or(opts.DomainAnnotation, DomainAnnotation)
-	r := &Runtimes{kind: kind, identify: identify, domain: opts.Domain, opts: opts, tracked: make(map[*fleet.Fleet][]core.Manager)}
+	r := &Runtimes{
+		kind: kind, identify: identify, domain: opts.Domain, opts: opts,
+		tracked: make(map[*fleet.Fleet][]core.Manager),
+	}
 	if r.domain == nil {
 		r.domain = func(object client.Object) string { return object.GetAnnotations()[opts.DomainAnnotation] }
 	}

@@ -11,8 +11,8 @@ import (
 type severalHandlers []core.Handler
 
 var (
-	_ core.Handler = (severalHandlers)(nil)
-	_ core.Readier = (severalHandlers)(nil)
+	_ core.Handler = severalHandlers(nil)
+	_ core.Readier = severalHandlers(nil)
 )
 
 // handler returns a single handler as it is.

@@ -37,7 +37,7 @@ func resolverOf(t *testing.T, addresses ...string) *net.Resolver {
 		_ = server.Close()
 		<-done
 	})
-	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "udp", server.LocalAddr().String())
 	}}
 }

@@ -136,7 +136,10 @@ func (o *objects) removed(name types.NamespacedName, last *digest) {
 func (o *objects) change(
 	name types.NamespacedName, operation core.Operation, before, now *core.Object,
 ) *core.Change {
-	c := &core.Change{Operation: operation, Old: before, New: now, Name: name, GVK: o.resource.kind, OwnerAnnotation: o.opts.OwnerAnnotation}
+	c := &core.Change{
+		Operation: operation, Old: before, New: now, Name: name, GVK: o.resource.kind,
+		OwnerAnnotation: o.opts.OwnerAnnotation,
+	}
 	if o.watch.Field == core.FieldStatus {
 		c.Subresource = string(core.FieldStatus)
 	}

@@ -255,8 +255,10 @@ func (o *objects) isSpent(ctx context.Context, name multicluster.ClusterName, l 
 	if l.total < o.MostListed && l.pages < mostPages && time.Since(l.begun) < listDeadline {
 		return false
 	}
-	ctrl.LoggerFrom(ctx).Info("list ends before its last page: the other objects wait for their changes, or for the next resync",
-		"cluster", name, "kind", o.Kind.Kind, "objects", l.total, "pages", l.pages, "after", time.Since(l.begun).String())
+	ctrl.LoggerFrom(ctx).Info(
+		"list ends before its last page: the other objects wait for their changes, or for the next resync",
+		"cluster", name, "kind", o.Kind.Kind, "objects", l.total, "pages", l.pages,
+		"after", time.Since(l.begun).String())
 	l.whole = false
 	return true
 }
@@ -335,7 +337,7 @@ func (o *objects) afterError(name multicluster.ClusterName, l *list, err error) 
 	var status apierrors.APIStatus
 	if apierrors.IsResourceExpired(err) && errors.As(err, &status) {
 		o.mu.Lock()
-		l.position = position{token: status.Status().ListMeta.Continue}
+		l.position = position{token: status.Status().Continue}
 		l.whole = l.whole && l.position.token == "" // It begins again.
 		o.mu.Unlock()
 	}

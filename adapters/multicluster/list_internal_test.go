@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"testing"
 	"time"
 
@@ -213,7 +214,7 @@ func TestPagesShrink(t *testing.T) {
 		_, _ = fmt.Sscan(opts.Continue, &first)
 		list.Items = items(first, min(int(opts.Limit), all-first))
 		if next := first + len(list.Items); next < all {
-			list.Continue = fmt.Sprint(next)
+			list.Continue = strconv.Itoa(next)
 		}
 		return nil
 	}
@@ -288,7 +289,7 @@ func TestNamesThatFailAreBounded(t *testing.T) {
 	final := 0
 	for n := range mostFailing + 2 {
 		r := mcreconcile.Request{ClusterName: "a"}
-		r.Namespace, r.Name = "default", fmt.Sprint(n)
+		r.Namespace, r.Name = "default", strconv.Itoa(n)
 		if _, err := w.lanes.Regular.Reconcile(t.Context(), r); errors.Is(err, reconcile.TerminalError(nil)) {
 			final++
 		}

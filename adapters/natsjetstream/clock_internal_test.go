@@ -48,7 +48,7 @@ func TestFailedMeasurement(t *testing.T) {
 		for n, measured := range []remote{{ahead: time.Hour}, {ahead: time.Hour, silent: true}, {ahead: -time.Hour}} {
 			*stream = measured
 			began := time.Now()
-			c.measure(t.Context(), "m", clock, stream)
+			_ = c.measure(t.Context(), "m", clock, stream)
 			if waited := time.Since(began); waited > clockTimeout {
 				t.Errorf("measurement %d takes %v, want at most %v", n, waited, clockTimeout)
 			}

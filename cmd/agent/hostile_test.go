@@ -155,9 +155,9 @@ func TestResidentMemoryUnderHostileInput(t *testing.T) {
 // scraped returns the metrics of an agent.
 func scraped(t *testing.T, address string) string {
 	t.Helper()
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+"/metrics", nil)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+"/metrics", http.NoBody)
 	noError(t, err)
-	answer, err := http.DefaultClient.Do(request)
+	answer, err := new(http.Client).Do(request)
 	noError(t, err)
 	defer answer.Body.Close()
 	text, err := io.ReadAll(answer.Body)

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/url"
 	"strings"
 
 	"golang.org/x/net/http/httpproxy"
@@ -93,13 +92,4 @@ func withoutPassword(err error, address string) error {
 		return errors.New("want http://host:port")
 	}
 	return err
-}
-
-// shownProxy is host:port of the proxy in use, "" without one.
-func (c *config) shownProxy() string {
-	parsed, err := url.Parse(c.ControlPlane.Proxy)
-	if err != nil {
-		return ""
-	}
-	return parsed.Host
 }

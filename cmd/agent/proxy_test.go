@@ -222,22 +222,24 @@ func TestProxyOnTheWayToNATS(t *testing.T) {
 	dead, closed := newProxy(t, portOf(kcp)), newProxy(t, "1")
 	dead.kill()
 	for way, want := range map[*realProxy]string{dead: "proxy_unreachable", closed: "proxy_refused"} {
-		c, err := readSettings(nil, lookup(env(p, kcp, "TRANSPORT=nats", "NATS_HANDSHAKE_FIRST=true", "CONTROL_PLANE_PROXY=http://"+way.address)))
-		noError(t, err)
-		to, err := c.connectNATS(natsjetstream.ForwarderOptions{})
-		noError(t, err)
-		defer to.conn.Close()
-		batch := core.Batch{Source: "runtime-1", Epoch: "e", Heartbeat: &core.Heartbeat{ID: "1", Number: 1}}
-		again := time.NewTicker(10 * time.Millisecond) // The first dial is under way.
-		defer again.Stop()
-		for end := time.Now().Add(patience); ; <-again.C {
-			err = to.Forward(t.Context(), "widgets", batch)
-			if core.Reason(err) == want || time.Now().After(end) {
-				break
+		t.Run(want, func(t *testing.T) {
+			c, err := readSettings(nil, lookup(env(p, kcp, "TRANSPORT=nats", "NATS_HANDSHAKE_FIRST=true", "CONTROL_PLANE_PROXY=http://"+way.address)))
+			noError(t, err)
+			to, err := c.connectNATS(natsjetstream.ForwarderOptions{})
+			noError(t, err)
+			defer to.conn.Close()
+			batch := core.Batch{Source: "runtime-1", Epoch: "e", Heartbeat: &core.Heartbeat{ID: "1", Number: 1}}
+			again := time.NewTicker(10 * time.Millisecond) // The first dial is under way.
+			defer again.Stop()
+			for end := time.Now().Add(patience); ; <-again.C {
+				err = to.Forward(t.Context(), "widgets", batch)
+				if core.Reason(err) == want || time.Now().After(end) {
+					break
+				}
 			}
-		}
-		if core.Reason(err) != want || !strings.Contains(err.Error(), way.address) || core.IsPermanent(err) {
-			t.Errorf("Forward = %v (%s), want %s with the address of the proxy", err, core.Reason(err), want)
-		}
+			if core.Reason(err) != want || !strings.Contains(err.Error(), way.address) || core.IsPermanent(err) {
+				t.Errorf("Forward = %v (%s), want %s with the address of the proxy", err, core.Reason(err), want)
+			}
+		})
 	}
 }

@@ -70,8 +70,10 @@ const watcherText = `{"kind": "Watcher", "metadata": {"name": "demo"}, "spec": {
 // The names of a deployed agent stay, so that it can get this image.
 func TestFormerNamesOfTheControlPlane(t *testing.T) {
 	t.Parallel()
-	keys := minimal[:3]
-	read := func(env, args []string) (config, error) { return readSettings(args, lookup(slices.Concat(keys, env))) }
+	material := minimal[:3]
+	read := func(env, args []string) (config, error) {
+		return readSettings(args, lookup(slices.Concat(material, env)))
+	}
 	former := []string{"KCP_ADDR=kcp:1", "KCP_CONTRACT=v2", "KCP_SERVER_NAME=a.b", "KCP_PROTOCOL=http1"}
 	names := []string{
 		"CONTROL_PLANE_ADDRESS=kcp:1", "CONTROL_PLANE_CONTRACT=v2", "CONTROL_PLANE_SERVER_NAME=a.b", "CONTROL_PLANE_PROTOCOL=http1",
@@ -95,7 +97,8 @@ func TestFormerNamesOfTheControlPlane(t *testing.T) {
 		}
 		hashes = append(hashes, c.hash())
 	}
-	if slices.Sort(hashes); len(slices.Compact(hashes)) != 1 {
+	slices.Sort(hashes)
+	if len(slices.Compact(hashes)) != 1 {
 		t.Errorf("the hash depends on the name that is used: %q", hashes)
 	}
 

@@ -200,12 +200,12 @@ func (e *exclusions) judge(status Status) Status {
 // managerOf returns the field manager that has set the namespace selector of a webhook last,
 // beside ours.
 func managerOf(live *unstructured.Unstructured, webhook any) string {
-	key, _ := json.Marshal(map[string]any{"name": webhook}) // As in managedFields.
+	key, _ := json.Marshal(map[string]any{"name": webhook}) //nolint:errchkjson // Decoded JSON, as in managedFields.
 	for _, entry := range slices.Backward(live.GetManagedFields()) {
 		var fields struct {
 			Webhooks map[string]map[string]json.RawMessage `json:"f:webhooks"`
 		}
-		if entry.Manager == fieldOwner || entry.FieldsV1 == nil || json.Unmarshal(entry.FieldsV1.Raw, &fields) != nil {
+		if entry.Manager == fieldOwner || entry.FieldsV1 == nil || json.Unmarshal(entry.FieldsV1.GetRawBytes(), &fields) != nil {
 			continue
 		}
 		if _, has := fields.Webhooks["k:"+string(key)]["f:namespaceSelector"]; has {

@@ -17,18 +17,18 @@ import (
 // Kinds that Kubernetes makes from these, such as ReplicaSets and Endpoints, are left out.
 func guestKinds() []schema.GroupVersionKind {
 	var kinds []schema.GroupVersionKind
-	add := func(group, version string, names ...string) {
+	add := func(group string, names ...string) {
 		for _, name := range names {
-			kinds = append(kinds, schema.GroupVersionKind{Group: group, Version: version, Kind: name})
+			kinds = append(kinds, schema.GroupVersionKind{Group: group, Version: "v1", Kind: name})
 		}
 	}
-	add("", "v1", "ConfigMap", "PersistentVolumeClaim", "Pod", "Secret", "Service", "ServiceAccount")
-	add("apps", "v1", "DaemonSet", "Deployment", "StatefulSet")
-	add("batch", "v1", "CronJob", "Job")
-	add("networking.k8s.io", "v1", "Ingress", "NetworkPolicy")
-	add("policy", "v1", "PodDisruptionBudget")
-	add("rbac.authorization.k8s.io", "v1", "Role", "RoleBinding")
-	add("coordination.k8s.io", "v1", "Lease")
+	add("", "ConfigMap", "PersistentVolumeClaim", "Pod", "Secret", "Service", "ServiceAccount")
+	add("apps", "DaemonSet", "Deployment", "StatefulSet")
+	add("batch", "CronJob", "Job")
+	add("networking.k8s.io", "Ingress", "NetworkPolicy")
+	add("policy", "PodDisruptionBudget")
+	add("rbac.authorization.k8s.io", "Role", "RoleBinding")
+	add("coordination.k8s.io", "Lease")
 	return kinds
 }
 

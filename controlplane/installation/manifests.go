@@ -227,21 +227,21 @@ var formerSettings = map[string]string{
 
 // reservedSettings belong to the manifests or to parameters.
 func reservedSettings() map[string]bool {
-	names := map[string]bool{
+	reserved := map[string]bool{
 		settingControlPlane: true, settingManagersFile: true, settingCanary: true,
 		settingSource: true, settingWatchers: true, settingExcluded: true, settingOwner: true,
 		settingServingCertificate: true, settingServingKey: true,
 	}
 	for former, setting := range formerSettings {
-		names[former] = names[setting]
+		reserved[former] = reserved[setting]
 	}
 	var deployment appsv1.Deployment
 	edit(Options{Name: Name}.manifest(deploymentFile), &deployment, func() {
 		for _, variable := range deployment.Spec.Template.Spec.Containers[0].Env {
-			names[variable.Name] = true
+			reserved[variable.Name] = true
 		}
 	})
-	return names
+	return reserved
 }
 
 func (i *Installer) deployment(r *Runtime, ownNamespace bool, pods string) *unstructured.Unstructured {
@@ -264,11 +264,11 @@ func (i *Installer) fillPod(pod *corev1.PodSpec, r *Runtime, ownNamespace bool) 
 	pod.PriorityClassName = i.opts.PriorityClassName
 	pod.AutomountServiceAccountToken = new(!i.opts.NoCanary || i.opts.Informer)
 	pod.Volumes[0].Secret.SecretName = i.opts.secretName()
-	names := i.opts.ImagePullSecrets
+	secrets := i.opts.ImagePullSecrets
 	if r.PullSecret != nil {
-		names = append(slices.Clone(names), i.pullSecretName())
+		secrets = append(slices.Clone(secrets), i.pullSecretName())
 	}
-	for _, name := range names {
+	for _, name := range secrets {
 		pod.ImagePullSecrets = append(pod.ImagePullSecrets, corev1.LocalObjectReference{Name: name})
 	}
 	container := &pod.Containers[0]

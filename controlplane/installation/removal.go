@@ -38,7 +38,7 @@ func (v *visit) uninstall(ctx context.Context) (Status, error) {
 	}
 	for _, object := range v.found.deciding() {
 		if v.checkRuntime(object) != nil {
-			return Status{State: Removed}, nil // Nothing there is of this runtime.
+			return Status{State: Removed}, nil //nolint:nilerr // Nothing there is of this runtime.
 		}
 	}
 

@@ -158,7 +158,7 @@ func (i *Installer) pullSecret(r *Runtime) *unstructured.Unstructured {
 }
 
 // annotationPullSecret is on the ConfigMap of a runtime with a copy of a pull secret.
-const annotationPullSecret = "pull-secret" //nolint:gosec // It is no secret.
+const annotationPullSecret = "pull-secret"
 
 // formerPullSecret takes the ConfigMap of a runtime, nil if there is none.
 func (i *Installer) formerPullSecret(live *unstructured.Unstructured) []*unstructured.Unstructured {

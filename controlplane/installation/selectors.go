@@ -137,7 +137,7 @@ func (c constraint) beyond(ours constraint) (*metav1.LabelSelectorRequirement, b
 	switch {
 	case c.equal(ours):
 		return nil, true
-	case c.in != nil && len(c.in) > 0: // A part of our list.
+	case len(c.in) > 0: // A part of our list.
 		return exclude(ours.in.Difference(c.in))
 	case c.absent && !ours.present && ours.in == nil:
 		return &metav1.LabelSelectorRequirement{Operator: metav1.LabelSelectorOpDoesNotExist}, true

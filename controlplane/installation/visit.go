@@ -60,10 +60,11 @@ func (f *found) live(object client.Object) client.Object {
 	if whole := f.whole(object); whole != nil {
 		return whole
 	}
-	if metadata := f.others[identityOf(object)]; metadata != nil {
-		return metadata
+	metadata := f.others[identityOf(object)]
+	if metadata == nil {
+		return nil // And no interface with a nil in it.
 	}
-	return nil
+	return metadata
 }
 
 // deciding are the objects that decide whose the runtime is. An existing namespace may be of

@@ -106,7 +106,8 @@ func TestHostileRuntimesHoldNoRoom(t *testing.T) {
 				r.installer, err = installation.New("image", "control-plane.example.com:443", installation.Options{})
 				check(t, err)
 				has, err := r.contents(t.Context())
-				if check(t, err); len(has.watches) != watchers {
+				check(t, err)
+				if len(has.watches) != watchers {
 					t.Fatalf("%d watches, want %d", len(has.watches), watchers)
 				}
 				t.Logf("the document of the watches has %d bytes", len(fmt.Sprint(watch.DocumentOf(has.watches))))

@@ -48,7 +48,7 @@ func newBusyIntake(t *testing.T) *busyIntake {
 		},
 	})
 	for range 16 {
-		b.calls.Go(func() { b.Receive(t.Context(), request(runtimeA, events(1, 1))) })
+		b.calls.Go(func() { _ = b.Receive(t.Context(), request(runtimeA, events(1, 1))) })
 	}
 	synctest.Wait()
 	return b
@@ -90,7 +90,7 @@ func TestHeartbeatsAreObservedUnderLoad(t *testing.T) {
 		}
 		// The verifier can hold up two batches that are only observed, and no more.
 		for range 2 {
-			b.calls.Go(func() { b.Receive(t.Context(), request("slow", beating(core.Batch{}))) })
+			b.calls.Go(func() { _ = b.Receive(t.Context(), request("slow", beating(core.Batch{}))) })
 		}
 		synctest.Wait()
 		b.wantBusy(t, b.Receive(t.Context(), request("third", beating(core.Batch{}))))

@@ -215,10 +215,11 @@ func (in *Intake) Leave(a Account) { in.shares.leave(a, in.opts.Now()) }
 // Charge charges an account for a message that is refused, such as that of a sender that is not
 // identified. It returns nil unless the account has used its share. Then the error is a [*Failure].
 func (in *Intake) Charge(a Account) error {
-	if tooFast := in.charge(a, 1); tooFast != nil {
-		return tooFast
+	tooFast := in.charge(a, 1)
+	if tooFast == nil {
+		return nil // And no error with a nil in it.
 	}
-	return nil
+	return tooFast
 }
 
 func (in *Intake) charge(a Account, cost float64) *Failure {

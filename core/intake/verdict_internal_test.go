@@ -349,7 +349,7 @@ func TestFailuresThatAreNotReturned(t *testing.T) {
 			go in.DeliverResyncs(t.Context()) //nolint:errcheck // The test sees its resyncs.
 			known := events(1, 1)
 			known.Events[0].Resync = true
-			in.Receive(t.Context(), request(runtimeA, known))
+			_ = in.Receive(t.Context(), request(runtimeA, known))
 			r := request(runtimeA, events(3, 2))
 			offered := map[int]string{}
 			r.Return = func(err error) bool {
@@ -359,7 +359,7 @@ func TestFailuresThatAreNotReturned(t *testing.T) {
 				}
 				return returned
 			}
-			in.Receive(t.Context(), r)
+			_ = in.Receive(t.Context(), r)
 			if diff := cmp.Diff(map[int]string{2: "other"}, offered); diff != "" {
 				t.Errorf("offered (-want +have):\n%s", diff)
 			}
@@ -379,7 +379,7 @@ func TestTakenBatchesAreNotOffered(t *testing.T) {
 		t.Errorf("a batch that was taken is offered with %v", err)
 		return true
 	}
-	in.Receive(t.Context(), r)
+	_ = in.Receive(t.Context(), r)
 }
 
 // The fleet knows who is refused, and why, until a request is taken.

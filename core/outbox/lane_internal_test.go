@@ -13,17 +13,17 @@ import (
 )
 
 // Sizes returns the size of all entries, as it is counted and as it is.
-func (o *Outbox) Sizes() (counted, real int) {
+func (o *Outbox) Sizes() (counted, have int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	lanes := 0
 	for _, l := range o.lanes {
 		lanes += l.bytes
 		for _, e := range l.entries {
-			real += e.size()
+			have += e.size()
 		}
 	}
-	return max(o.allBytes, lanes), real
+	return max(o.allBytes, lanes), have
 }
 
 // A wall clock that was set back by an hour after the last review must not make the review younger.

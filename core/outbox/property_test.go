@@ -219,8 +219,8 @@ func (m *model) forward(ctx context.Context, manager core.Manager, batch core.Ba
 // checkCounts checks that each event has one fate, and that the number of events is bounded.
 func (m *model) checkCounts() {
 	checkBalance(m.t, m.outbox)
-	if counted, real := m.outbox.Sizes(); counted != real {
-		m.t.Errorf("entries count for %d bytes, want %d", counted, real)
+	if counted, have := m.outbox.Sizes(); counted != have {
+		m.t.Errorf("entries count for %d bytes, want %d", counted, have)
 	}
 	counts := m.outbox.Counts()
 	if len(counts) > m.opts.MaxManagers+1 {

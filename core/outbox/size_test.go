@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -40,7 +41,7 @@ var errTooLarge = fmt.Errorf("the far end: %w", core.ErrTooLarge)
 // interval, and names numbers that have arrived.
 func TestBatchesThatAreTooLargeAreSplit(t *testing.T) {
 	for units, most := range map[int]int{1: 1100, 2: 560, 33: 60, 400: 30} {
-		t.Run(fmt.Sprint(units), func(t *testing.T) {
+		t.Run(strconv.Itoa(units), func(t *testing.T) {
 			opts := outbox.Options{Epoch: "e", MaxBatch: 500, HeartbeatInterval: 200 * ms, GiveUpAfter: time.Hour}
 			inBubble(t, scene{opts: opts, answer: narrowPath(units, errTooLarge)}, func(w *world) {
 				w.writeMany(1000, "object-", 0)

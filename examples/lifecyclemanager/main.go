@@ -64,7 +64,7 @@ func run(ctx context.Context, args []string, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	watching, err := newWatching(ctx, s, mgr, watched, overview)
+	watching, err := newWatching(s, mgr, watched, overview)
 	if err != nil {
 		return err
 	}

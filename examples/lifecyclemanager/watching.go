@@ -69,7 +69,7 @@ type watching struct {
 }
 
 func newWatching(
-	ctx context.Context, s settings, mgr ctrl.Manager, watched *fleet.Fleet, overview *runtimes.Overview,
+	s settings, mgr ctrl.Manager, watched *fleet.Fleet, overview *runtimes.Overview,
 ) (*watching, error) {
 	object := &metav1.PartialObjectMetadata{}
 	object.SetGroupVersionKind(newKyma().GroupVersionKind())

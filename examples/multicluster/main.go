@@ -86,7 +86,8 @@ func run(
 	if err != nil {
 		return err
 	}
-	source, err := controllerruntime.SourceFor(events, "configmaps", multicluster.Enqueue, controllerruntime.SourceOptions{})
+	source, err := controllerruntime.SourceFor(
+		events, "configmaps", multicluster.Enqueue, controllerruntime.SourceOptions{})
 	if err != nil {
 		return err
 	}

@@ -254,14 +254,14 @@ func contents(t *testing.T, plane *apiserver.ControlPlane) map[string]string {
 			lab.NoError(t, client.IgnoreNotFound(plane.Client.List(t.Context(), found)))
 			for i := range found.Items {
 				object := &found.Items[i]
-				text := string(lab.Must(json.Marshal(object.Object)))
+				texts := []string{string(lab.Must(json.Marshal(object.Object)))}
 				data, _, _ := unstructured.NestedStringMap(object.Object, "data")
 				if object.GetKind() == "Secret" {
 					for _, value := range data {
-						text += "\n" + string(lab.Must(base64.StdEncoding.DecodeString(value)))
+						texts = append(texts, string(lab.Must(base64.StdEncoding.DecodeString(value))))
 					}
 				}
-				all[object.GetKind()+" "+object.GetNamespace()+"/"+object.GetName()] = text
+				all[object.GetKind()+" "+object.GetNamespace()+"/"+object.GetName()] = strings.Join(texts, "\n")
 			}
 		}
 	}

@@ -79,7 +79,8 @@ func parse(args []string, getenv func(string) string, stdout io.Writer) (s setti
 	flags.IntVar(&s.port, "port", 7400,
 		"with -serve: `port` of the page, the next two of the agents' metrics; 0: free ones")
 	name := flags.String("contract", cmp.Or(getenv("CONTROL_PLANE_CONTRACT"), string(contract.V3)),
-		fmt.Sprintf("`name` of the wire contract to the control plane, also as CONTROL_PLANE_CONTRACT: %v", contract.Versions()))
+		fmt.Sprintf("`name` of the wire contract to the control plane, also as CONTROL_PLANE_CONTRACT: %v",
+			contract.Versions()))
 	flags.Func("transport", "`name`: http (default), or nats: through a NATS server, with contract v3",
 		func(name string) error {
 			if s.nats = name == "nats"; !s.nats && name != "http" {

@@ -24,7 +24,7 @@ type verifierFor func(now listener.Domains) core.Verifier
 // a removed CA loses its open connections. In a cluster, the cache is that of the controller
 // manager, and controllerruntime.AddListener takes the place of listener.New.
 func newListener(
-	ctx context.Context, material keys.Source, verify verifierFor, handler core.HandlerFunc, opts listener.Options,
+	material keys.Source, verify verifierFor, handler core.HandlerFunc, opts listener.Options,
 ) (*listener.Listener, error) {
 	objects := controllerruntimetest.NewCache(
 		kyma("runtime-a", "a.example.com"), kyma("runtime-b", "b.example.com"),

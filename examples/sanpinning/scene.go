@@ -51,7 +51,7 @@ func startScene(ctx context.Context, pki *pki, material keys.Source, verify veri
 	if s.port, err = new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0"); err != nil {
 		return nil, err
 	}
-	listening, err := newListener(ctx, material, verify, func(_ context.Context, d core.Delivery) error {
+	listening, err := newListener(material, verify, func(_ context.Context, d core.Delivery) error {
 		s.triggered = d.Runtime
 		return nil
 	}, listener.Options{Listener: s.port, Hooks: hooks})

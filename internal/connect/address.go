@@ -80,7 +80,9 @@ func addressError(address string) error {
 }
 
 // hostPattern has the underscore, which names in clusters may have.
-var hostPattern = regexp.MustCompile(`^[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*$`)
+var hostPattern = regexp.MustCompile(`^` + hostLabel + `(\.` + hostLabel + `)*$`)
+
+const hostLabel = `[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?`
 
 // ParseHost returns the one form of a DNS name or an IP address: a name in lower case, in ASCII
 // (Punycode for Unicode, RFC 5891), and without the dot at its end; an IP address in its shortest
@@ -100,7 +102,8 @@ func ParseHost(host string) (string, error) {
 		return "", fmt.Errorf("host %.128q: want a DNS name or an IP address", host)
 	// A name never ends in a number, but an IP address in an old notation does.
 	case strings.Trim(last, "0123456789") == "":
-		return "", fmt.Errorf("host %.128q: want an IPv4 address as four numbers up to 255, without leading zeros", host)
+		return "", fmt.Errorf(
+			"host %.128q: want an IPv4 address as four numbers up to 255, without leading zeros", host)
 	default:
 		return name, nil
 	}

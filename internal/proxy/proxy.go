@@ -140,10 +140,11 @@ func (d *Dialer) Address() string { return d.proxy.Host }
 // Failure returns the error of the last attempt, nil after a success. A transport that hides the
 // errors of its dials can name it.
 func (d *Dialer) Failure() error {
-	if failure := d.failure.Load(); failure != nil {
-		return failure
+	failure := d.failure.Load()
+	if failure == nil {
+		return nil // And no error with a nil in it.
 	}
-	return nil
+	return failure
 }
 
 // DialContext returns a connection to address, which the proxy makes and resolves. It blocks for at

@@ -48,7 +48,7 @@ var places = map[string]string{
 func TestNamesHaveOnePlace(t *testing.T) {
 	t.Parallel()
 	seen := make(map[string]bool)
-	for _, folder := range strings.Fields("core keys listener internal adapters agent cmd controlplane deploy") {
+	for folder := range strings.FieldsSeq("core keys listener internal adapters agent cmd controlplane deploy") {
 		err := filepath.WalkDir(filepath.Join(test.Root(), folder), func(path string, entry fs.DirEntry, err error) error {
 			if err != nil || entry.IsDir() {
 				if entry != nil && entry.Name() == "testdata" {
@@ -103,7 +103,7 @@ func literals(path string, text []byte) string {
 	var all strings.Builder
 	for {
 		_, kind, literal := s.Scan()
-		switch kind {
+		switch kind { //nolint:exhaustive // The other tokens have no text.
 		case token.EOF:
 			return all.String()
 		case token.STRING:

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -27,9 +28,7 @@ func StartProxy(t testing.TB, port string, more ...string) *Proxy {
 	config := filepath.Join(t.TempDir(), "tinyproxy.conf")
 	text := fmt.Sprintf("Listen 127.0.0.1\nPort %d\nAllow 127.0.0.1\nMaxClients 50\nTimeout 600\nConnectPort %s\nLogLevel Error\n",
 		own, port)
-	for _, line := range more {
-		text += line + "\n"
-	}
+	text += strings.Join(append(more, ""), "\n")
 	NoError(t, os.WriteFile(config, []byte(text), 0o600))
 	p := &Proxy{Process: NewProcess(t, "proxy", path, nil, "-d", "-c", config), Addr: Address(own)}
 	p.Launch()

@@ -39,7 +39,9 @@ type runtimeClient struct {
 	version string
 }
 
-func (runtimeClient) GroupVersionKindFor(runtime.Object) (schema.GroupVersionKind, error) { return kind, nil }
+func (runtimeClient) GroupVersionKindFor(runtime.Object) (schema.GroupVersionKind, error) {
+	return kind, nil
+}
 
 func (runtimeClient) RESTMapper() meta.RESTMapper {
 	mapper := meta.NewDefaultRESTMapper(nil)
@@ -105,7 +107,9 @@ func silence(t *testing.T, forged []string) {
 	go func() { ended <- box.Start(ctx) }()
 	defer func() {
 		cancel()
-		<-ended
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
 	}()
 
 	webhook, err := admission.New(box, admission.Options{Serves: func(core.Manager) bool { return true }})

@@ -170,7 +170,7 @@ func readAnswer(response *http.Response, own *budget) (content *parts, weight in
 		weight += added
 		content.add(filtered)
 
-		if err == io.EOF { //nolint:errorlint // io.Reader
+		if err == io.EOF {
 			return content, weight, nil
 		}
 		if errors.Is(err, io.ErrUnexpectedEOF) {

@@ -188,13 +188,19 @@ func (b *Budgets) take(ctx context.Context, w *waiter) error {
 			b.displace(w)
 			b.mu.Unlock()
 		case <-ctx.Done():
-			b.mu.Lock()
-			defer b.mu.Unlock()
-			b.waiting = slices.DeleteFunc(b.waiting, func(other *waiter) bool { return other == w })
-			b.grant()
+			b.leave(w)
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// leave removes a waiter that gives up. Others may fit into the room that it waited for.
+func (b *Budgets) leave(w *waiter) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	b.waiting = slices.DeleteFunc(b.waiting, func(other *waiter) bool { return other == w })
+	b.grant()
 }
 
 // grant gives room to waiters, as long as there is enough for the first of them: those of the slow

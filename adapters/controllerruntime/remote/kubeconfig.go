@@ -243,7 +243,7 @@ func (o opaque) Is(target error) bool { return errors.Is(o.cause, target) }
 func contentOf(secret *corev1.Secret, key string) ([]byte, error) {
 	content, found := secret.Data[key]
 	switch {
-	case len(strings.TrimSpace(string(content))) > 0:
+	case strings.TrimSpace(string(content)) != "":
 		return content, nil
 	case found:
 		return nil, fmt.Errorf("want a kubeconfig under the key %q, which is empty; the Secret has %s", key, keysOf(secret))

@@ -30,7 +30,10 @@ type fleet struct {
 	ends    map[string]int // by request
 }
 
-func clusterOf(r string) string { return r[:strings.Index(r, "/")] }
+func clusterOf(r string) string {
+	cluster, _, _ := strings.Cut(r, "/")
+	return cluster
+}
 
 // startFleet runs both controllers until the returned function is called.
 func startFleet(t *testing.T, workers int, opts remote.LanesOptions[string]) (f *fleet, stop func()) {
@@ -261,7 +264,7 @@ func TestAJudgeDecides(t *testing.T) {
 		}), remote.LanesOptions[string]{Judge: func(_ string, _ time.Duration, err error, _ bool) remote.Verdict {
 			return remote.Verdict{Slow: err != nil, Retry: true, After: time.Minute}
 		}})
-		f := &fleet{t: t, lanes: lanes}
+		f := &fleet{lanes: lanes}
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		for _, lane := range []*remote.Lane[string]{lanes.Regular, lanes.Slow} {

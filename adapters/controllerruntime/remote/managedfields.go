@@ -5,7 +5,7 @@ package remote
 // than in its spec, and a list is read for names and specs. A single object keeps its fields.
 //
 // The filter follows the path of the current value no deeper than that. It changes nothing else,
-// and what it does not recognize, such as a key with escaped characters, stays and is weighed.
+// and what it does not recognise, such as a key with escaped characters, stays and is weighed.
 type fieldsFilter struct {
 	depth   int // of the current object or list
 	matched int // how many of the current objects and lists are those of the path, from the root

@@ -1,7 +1,7 @@
 // Command watchercrd prints the custom resource definition of Watcher with the names of an
 // operator. It needs no cluster:
 //
-//	go run github.com/runtime-watcher/runtime-watcher/controlplane/cmd/watchercrd -group=fleet.example.com | kubectl apply --server-side -f -
+//	watchercrd -group=fleet.example.com | kubectl apply --server-side -f -
 package main
 
 import (
@@ -33,7 +33,8 @@ func run(args []string, stdout, stderr io.Writer) error {
 	flags.StringVar(&n.Kind, "kind", "", "`kind` of the custom resource (default Watcher)")
 	flags.StringVar(&n.Plural, "plural", "", "`name` of the custom resource in URLs (default: that of the kind)")
 	flags.StringVar(&n.Prefix, "prefix", "", "`domain` of labels and annotations (default: the group)")
-	flags.StringVar(&n.WebhookDomain, "webhook-domain", "", "`domain` of the names of webhooks (default: that of the group)")
+	flags.StringVar(&n.WebhookDomain, "webhook-domain", "",
+		"`domain` of the names of webhooks (default: that of the group)")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}

@@ -33,7 +33,10 @@ func main() {
 
 // run starts a replica of the operator, until ctx ends.
 func run(ctx context.Context, args []string) error {
-	opts := ctrl.Options{Scheme: runtime.NewScheme(), LeaderElectionID: "kubebuilder.fleet.example.com", LeaderElectionReleaseOnCancel: true}
+	opts := ctrl.Options{
+		Scheme: runtime.NewScheme(), LeaderElectionID: "kubebuilder.fleet.example.com",
+		LeaderElectionReleaseOnCancel: true,
+	}
 	if err := fleetv1.AddToScheme(opts.Scheme); err != nil {
 		return err
 	}

@@ -338,13 +338,13 @@ func TestVariablesOfTheChartAreRefused(t *testing.T) {
 		deployment := objects(t, render(t, agent, values...))["Deployment runtime-watcher"]
 		text := rig.Must(yaml.Marshal(deployment))
 		_, list, _ := strings.Cut(string(text), "env:\n")
-		names := regexp.MustCompile(`(?m)^ +name: ([A-Z_]+)$`).FindAllStringSubmatch(list, -1)
-		for _, name := range names {
+		variables := regexp.MustCompile(`(?m)^ +name: ([A-Z_]+)$`).FindAllStringSubmatch(list, -1)
+		for _, name := range variables {
 			values = append(values, "env."+name[1]+"=x")
 		}
 		out, err := template(t, namespace, agent, values...)
 		rig.Fails(t, "variables of the chart", err)
-		for _, name := range names {
+		for _, name := range variables {
 			rig.Says(t, "message", out, "invalid propertyName '"+name[1]+"'")
 		}
 	}

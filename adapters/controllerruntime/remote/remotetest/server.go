@@ -96,7 +96,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_, _ = w.Write(answer)
+	_, _ = w.Write(answer) //nolint:gosec // JSON, and no browser reads it.
 }
 
 func (s *Server) honest(request *http.Request) (status int, answer []byte) {
@@ -150,7 +150,10 @@ func (s *Server) list(path, accept string) []byte {
 			continue
 		}
 		items = append(items, s.stored[other])
-		var of struct{ Kind, APIVersion string }
+		var of struct {
+			Kind       string `json:"kind"`
+			APIVersion string `json:"apiVersion"`
+		}
 		_ = json.Unmarshal(s.stored[other], &of)
 		list["kind"], list["apiVersion"] = of.Kind+"List", of.APIVersion
 	}
@@ -158,13 +161,15 @@ func (s *Server) list(path, accept string) []byte {
 		list["kind"], list["apiVersion"] = "PartialObjectMetadataList", "meta.k8s.io/v1"
 	}
 	list["items"] = items
-	text, _ := json.Marshal(list)
+	text, _ := json.Marshal(list) //nolint:errchkjson // Of decoded JSON.
 	return text
 }
 
 func nameOf(body []byte) string {
 	var object struct {
-		Metadata struct{ Name string }
+		Metadata struct {
+			Name string `json:"name"`
+		} `json:"metadata"`
 	}
 	_ = json.Unmarshal(body, &object)
 	return object.Metadata.Name
@@ -186,6 +191,6 @@ func completed(body []byte) []byte {
 			"observedGeneration": 1, "replicas": 2, "updatedReplicas": 2, "availableReplicas": 2,
 		}
 	}
-	answer, _ := json.Marshal(object)
+	answer, _ := json.Marshal(object) //nolint:errchkjson // Of decoded JSON.
 	return answer
 }

@@ -249,7 +249,10 @@ func refused() []advice {
 	const want = "202 Accepted"
 	violation, noStream := is(nats.ErrPermissionViolation), is(jetstream.ErrNoStreamResponse)
 	return []advice{
-		{forbidden(reasons.SANMismatch), want, "make the SAN of TLS_CERT equal to the domain of this runtime in the control plane"},
+		{
+			forbidden(reasons.SANMismatch), want,
+			"make the SAN of TLS_CERT equal to the domain of this runtime in the control plane",
+		},
 		{forbidden("domain_ambiguous"), want, "correct the domain annotation of the other runtime with this domain"},
 		{forbidden("domain_"), want, "correct the domain annotation of this runtime in the control plane"},
 		{forbidden(reasons.SourceMismatch), want, "issue TLS_CERT with the id of this runtime as Common Name"},

@@ -131,7 +131,8 @@ func newCommand(stdin io.Reader, help io.Writer) *command {
 		c.opts.Canary, err = namespacedName(text)
 		return err
 	})
-	read("webhook-domain", "`domain` that ends the names of the webhooks, as in the names of the operator (default kyma-project.io)",
+	read("webhook-domain",
+		"`domain` that ends the names of the webhooks, as in the names of the operator (default kyma-project.io)",
 		func(text string) error {
 			c.opts.WebhookDomain = text
 			return nil

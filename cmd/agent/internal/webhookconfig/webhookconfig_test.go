@@ -167,8 +167,10 @@ func TestMatchConditionsCanBeTurnedOff(t *testing.T) {
 }
 
 func TestNamesOfAnOperator(t *testing.T) {
-	args := []string{"--ca-cert", caFile(t), "--manager=fleet", "--resource=widgets.example.com/v1/widgets",
-		"--webhook-domain=fleet.example.com", "--owner-annotation=fleet.example.com/owned-by"}
+	args := []string{
+		"--ca-cert", caFile(t), "--manager=fleet", "--resource=widgets.example.com/v1/widgets",
+		"--webhook-domain=fleet.example.com", "--owner-annotation=fleet.example.com/owned-by",
+	}
 	out, err := run(t, "", args...)
 	if err != nil || strings.Contains(out, "kyma") || !strings.Contains(out, "default.fleet.operator.fleet.example.com") ||
 		!strings.Contains(out, "fleet.example.com/owned-by") {
