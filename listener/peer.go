@@ -301,7 +301,8 @@ func (p *headerPeers) beforeSidecar(elements []xfcc.Element) (*xfcc.Element, err
 	// A comma in a SAN makes two elements of one.
 	case len(elements) > 2:
 		return nil, Unauthenticated(reasonSeveralElements, "%s has %d elements, want two: "+
-			"the gateway to set the header, not to append to it, and its sidecar to append one", headerXFCC, len(elements))
+			"the gateway to set the header, not to append to it, and its sidecar to append one",
+			headerXFCC, len(elements))
 	default:
 		return &elements[0], nil
 	}

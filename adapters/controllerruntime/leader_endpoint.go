@@ -203,7 +203,8 @@ func (e *leaderEndpoint) probe(ctx context.Context) (types.UID, error) {
 	isOther := func(entry metav1.ManagedFieldsEntry) bool { return entry.Manager != leaderProbe }
 	hasMark := func(entry metav1.ManagedFieldsEntry) bool {
 		return isOther(entry) && entry.FieldsV1 != nil &&
-			bytes.Contains(entry.FieldsV1.Raw, []byte(`"f:`+discoveryv1.LabelManagedBy+`"`)) //nolint:staticcheck // Kubernetes 0.35 has no other way.
+			//nolint:staticcheck // Kubernetes 0.35 has no accessor yet.
+			bytes.Contains(entry.FieldsV1.Raw, []byte(`"f:`+discoveryv1.LabelManagedBy+`"`))
 	}
 	managed := marked.GetManagedFields()
 	if slices.ContainsFunc(managed, isOther) && !slices.ContainsFunc(managed, hasMark) {

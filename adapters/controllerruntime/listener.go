@@ -145,7 +145,8 @@ func newListener(config ListenerConfig, elected <-chan struct{}) (*Listener, err
 	}
 
 	if config.Fleet != nil && config.Runtimes == nil {
-		config.Logger.Info("the fleet of this listener expects no runtime and forgets none: set Runtimes beside Fleet, "+
+		config.Logger.Info("the fleet of this listener expects no runtime and forgets none: "+
+			"set Runtimes beside Fleet, "+
 			"or call Expect and Forget of the fleet", slog.String("listener", config.Name))
 	}
 	return &Listener{config: config, elected: elected, handlers: make(map[core.Manager]severalHandlers)}, nil

@@ -94,7 +94,7 @@ func silentAt(t *testing.T, address string) (accepted chan struct{}) {
 				break
 			}
 			conns = append(conns, conn)
-			accepted <- struct{}{}
+			accepted <- struct{}{} //nolint:revive // A channel is made to be shared.
 		}
 		for _, conn := range conns {
 			_ = conn.Close()

@@ -248,7 +248,7 @@ func TestAListGoesOnAfterItsTokenHasExpired(t *testing.T) {
 			case opts.Continue == "second" && !expired:
 				expired = true
 				err := apierrors.NewResourceExpired("too old")
-				err.ErrStatus.ListMeta.Continue = offered
+				err.ErrStatus.Continue = offered
 				return err
 			default:
 				list.Items = items(1, 1)

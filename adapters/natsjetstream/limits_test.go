@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -111,8 +112,10 @@ func consumeTwo(t *testing.T, b *broker, stream func(core.Manager) jetstream.Str
 func TestSmallPulls(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, program string) {
+		t.Helper()
+
 		for _, limit := range []int{1, 2, 100} {
-			t.Run(fmt.Sprint(limit), func(t *testing.T) {
+			t.Run(strconv.Itoa(limit), func(t *testing.T) {
 				t.Parallel()
 				b := newLimitedBroker(t, program, limited{js: fmt.Sprintf("limits { max_request_batch: %d }", limit)})
 				c, handler, _ := consumeTwo(t, b, nil)
@@ -138,6 +141,8 @@ func TestSmallPulls(t *testing.T) {
 func TestPullsShrinkLater(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, program string) {
+		t.Helper()
+
 		b := newLimitedBroker(t, program, limited{})
 		c, handler, _ := consumeTwo(t, b, nil)
 		f := b.forwarder("runtime-1", natsjetstream.ForwarderOptions{})
@@ -209,6 +214,8 @@ func TestStreamThatIsRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			onEachServer(t, func(t *testing.T, program string) {
+				t.Helper()
+
 				b := newLimitedBroker(t, program, test.limited)
 				if test.beside { // Two streams at the same moment can both escape the check of a server.
 					config := natsjetstream.StreamConfig("other-operator")
@@ -236,6 +243,8 @@ func TestStreamThatIsRefused(t *testing.T) {
 func TestRefusedStreamIsGrantedLater(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, program string) {
+		t.Helper()
+
 		b := newLimitedBroker(t, program, limited{js: "max_file: 256MB"})
 		c, _, reported := consumeTwo(t, b, nil)
 		eventually(t, "both streams are refused", func() bool {
@@ -259,6 +268,8 @@ func TestRefusedStreamIsGrantedLater(t *testing.T) {
 func TestSmallMessages(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, program string) {
+		t.Helper()
+
 		for name, test := range map[string]struct {
 			limited
 

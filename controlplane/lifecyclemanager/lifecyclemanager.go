@@ -160,7 +160,8 @@ func listen(mgr ctrl.Manager, addr string, opts Options) (*controllerruntime.Sou
 	if err != nil {
 		return nil, err
 	}
-	received, err := controllerruntime.SourceFor(events, operator, controllerruntime.EnqueueByRuntime(kymas), opts.Source)
+	received, err := controllerruntime.SourceFor(
+		events, operator, controllerruntime.EnqueueByRuntime(kymas), opts.Source)
 	return received, errors.Join(err, mgr.Add(material),
 		watchermetrics.RegisterFleet(metrics.Registry, opts.Listener.Fleet, named))
 }

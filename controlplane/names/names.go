@@ -88,7 +88,8 @@ const (
 	// watchLabel is in the names of webhooks, before the domain.
 	watchLabel = "operator"
 	// maxWebhookDomain leaves room for a namespace and a name of 63 characters each.
-	maxWebhookDomain = validation.DNS1123SubdomainMaxLength - 2*(validation.DNS1123LabelMaxLength+1) - len(watchLabel) - 1
+	maxWebhookDomain = validation.DNS1123SubdomainMaxLength -
+		2*(validation.DNS1123LabelMaxLength+1) - len(watchLabel) - 1
 )
 
 var kindPattern = regexp.MustCompile(`^[A-Z][A-Za-z0-9]{0,62}$`)

@@ -390,7 +390,7 @@ func TestTheFleetKnowsWhoIsRefused(t *testing.T) {
 	in := newIntake(t, verifies(is(nil), func() error { return answer }), fails(takes, nil), Options{Fleet: watched})
 	for want, err := range map[string]error{"": nil, reasons.SANMismatch: refusal(core.ErrForbidden, reasons.SANMismatch)} {
 		for _, answer = range []error{nil, err} {
-			in.Receive(t.Context(), request(runtimeA, beating(core.Batch{})))
+			_ = in.Receive(t.Context(), request(runtimeA, beating(core.Batch{})))
 		}
 		if have := watched.Get(runtimeA, manager).Refused; have != want {
 			t.Errorf("refused %q, want %q", have, want)

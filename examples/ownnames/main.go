@@ -101,7 +101,8 @@ func run(ctx context.Context, s settings, out io.Writer) error {
 
 func newScheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
-	err := errors.Join(clientgoscheme.AddToScheme(scheme), certv1.AddToScheme(scheme), watcher.AddNamed(fleetNames)(scheme))
+	err := errors.Join(clientgoscheme.AddToScheme(scheme), certv1.AddToScheme(scheme),
+		watcher.AddNamed(fleetNames)(scheme))
 	return scheme, err
 }
 
@@ -131,7 +132,9 @@ func setUp(mgr ctrl.Manager, s settings, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	installer, err := installation.New(s.image, s.address, installation.Options{Names: fleetNames, Owner: fleetNames.Group})
+	installer, err := installation.New(s.image, s.address, installation.Options{
+		Names: fleetNames, Owner: fleetNames.Group,
+	})
 	if err != nil {
 		return err
 	}

@@ -26,7 +26,7 @@ const (
 	// ReasonUnreachable means that there is no connection to the proxy, or no answer of it.
 	ReasonUnreachable = "proxy_unreachable"
 	// ReasonUnauthorized means that the proxy wants other credentials (407, or 401).
-	ReasonUnauthorized = "proxy_unauthorized"
+	ReasonUnauthorized = "proxy_unauthorized" //nolint:misspell // HTTP spells it so (RFC 9110, section 15.5.2).
 	// ReasonRefused means that the proxy answers with another status than 2xx: it does not allow
 	// the address, or does not reach it.
 	ReasonRefused = "proxy_refused"

@@ -210,7 +210,7 @@ func TestFailures(t *testing.T) {
 	long := "HTTP/1.1 200 OK\r\nA: " + strings.Repeat("a", 1<<20) + "\r\n\r\n"
 	for text, want := range map[string]string{
 		"HTTP/1.1 403 Forbidden\r\nContent-Length: 3\r\n\r\nno\n": proxy.ReasonRefused,
-		"HTTP/1.1 401 Unauthorized\r\n\r\n":                       proxy.ReasonUnauthorized,
+		"HTTP/1.1 401 No\r\n\r\n":                                 proxy.ReasonUnauthorized,
 		"HTTP/1.1 502 Bad Gateway\r\n\r\n":                        proxy.ReasonRefused,
 		"HTTP/1.1 301 Moved\r\nLocation: /\r\n\r\n":               proxy.ReasonRefused,
 		"SSH-2.0-OpenSSH\r\n":                                     proxy.ReasonUnreachable,

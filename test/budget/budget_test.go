@@ -180,7 +180,7 @@ var floors = map[string]string{
 	"adapters/prometheus":        "github.com/prometheus/client_golang v1.23.2",
 	"adapters/natsjetstream":     "github.com/nats-io/nats.go v1.55.0\nk8s.io/apimachinery v0.35.0",
 	"adapters/opentelemetry":     "go.opentelemetry.io/otel v1.41.0\nk8s.io/apimachinery v0.35.0",
-	"adapters/controllerruntime": "go 1.26.0\nk8s.io/client-go v0.36.3\nsigs.k8s.io/controller-runtime v0.24.1",
+	"adapters/controllerruntime": "go 1.26.0\nk8s.io/client-go v0.35.0\nsigs.k8s.io/controller-runtime v0.23.0",
 	"adapters/multicluster":      "go 1.26.3\nk8s.io/client-go v0.36.3\nsigs.k8s.io/controller-runtime v0.24.1\nsigs.k8s.io/multicluster-runtime v0.24.1",
 	"controlplane":               "istio.io/client-go v1.30.3\nk8s.io/client-go v0.36.3\nsigs.k8s.io/controller-runtime v0.24.1",
 }

@@ -226,7 +226,8 @@ func (l *Lane[request]) currentRound() uint64 {
 func (l *Lane[request]) Reconcile(ctx context.Context, r request) (reconcile.Result, error) {
 	if l.running() == nil {
 		l.lanes.unwired.Do(func() {
-			ctrl.LoggerFrom(ctx).Info("clusters have no share of the workers: the lane is not a source of its controller, " +
+			ctrl.LoggerFrom(ctx).Info("clusters have no share of the workers: " +
+				"the lane is not a source of its controller, " +
 				"so pass it to WatchesRawSource, too")
 		})
 	}
@@ -322,7 +323,7 @@ func (l *Lanes[request]) run(ctx context.Context, in *Lane[request], r request) 
 	verdict := Verdict{Slow: true} // After a panic.
 	defer func() { l.end(in, r, time.Since(begun), verdict.Slow) }()
 
-	timeout, cause := l.opts.Timeout, error(context.DeadlineExceeded)
+	timeout, cause := l.opts.Timeout, context.DeadlineExceeded
 	if !in.slow && l.opts.Judge == nil && l.Slow.running() != nil {
 		timeout, cause = l.opts.SlowAfter, errSlow
 	}

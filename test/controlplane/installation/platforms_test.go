@@ -53,7 +53,8 @@ func TestAPlatformChangesTheWebhooks(t *testing.T) {
 		"control": {nil, installation.Ready, 0, nil},
 		"aks": {
 			[]func(*webhook){exclude("kubernetes.azure.com/managedby", "aks"), exclude("control-plane", "true"), reverse},
-			installation.Ready, 0, []string{`"admissionsenforcer"`, "kubernetes.azure.com/managedby notin (aks)", "control-plane notin (true)"},
+			installation.Ready, 0,
+			[]string{`"admissionsenforcer"`, "kubernetes.azure.com/managedby notin (aks)", "control-plane notin (true)"},
 		},
 		"reorder":            {[]func(*webhook){reverse}, installation.Ready, 0, nil},
 		"platform-namespace": {[]func(*webhook){exclude("platform", "yes")}, installation.Ready, 0, []string{"platform notin (yes)"}},
@@ -62,7 +63,8 @@ func TestAPlatformChangesTheWebhooks(t *testing.T) {
 		}}, installation.Ready, 0, nil},
 		// The former enforcer of AKS: it excludes the namespaces of all operators that kubebuilder has scaffolded.
 		"wanted-namespace": {
-			[]func(*webhook){exclude("control-plane")}, installation.Failed, 1,
+			[]func(*webhook){exclude("control-plane")},
+			installation.Failed, 1,
 			[]string{"!control-plane", `"admissionsenforcer"`, "1 namespaces, tenant"},
 		},
 	} {

@@ -141,8 +141,6 @@ type child struct {
 	binary string
 	seeds  int
 	limit  time.Duration
-	// extra are further flags. Only the test of this package sets one.
-	extra []string
 }
 
 func (c child) run(t *testing.T) outcome {
@@ -153,8 +151,10 @@ func (c child) run(t *testing.T) outcome {
 
 	folder := t.TempDir()
 	// The time-out of package testing is a panic, which is no finding.
-	args := append([]string{"-test.run=^TestSimulation$", "-test.v", "-test.timeout=0", "-shrink=false", "-workers=1",
-		"-seeds", strconv.Itoa(c.seeds)}, c.extra...)
+	args := []string{
+		"-test.run=^TestSimulation$", "-test.v", "-test.timeout=0", "-shrink=false", "-workers=1",
+		"-seeds", strconv.Itoa(c.seeds),
+	}
 
 	command := exec.CommandContext(ctx, c.binary, args...)
 	command.Dir = folder

@@ -70,7 +70,7 @@ var table = map[string][]mutant{
 	"adapters/natsjetstream/pull.go": {
 		{"natsjetstream: a replica asks once whether it leads", "for ctx.Err() == nil {\n\t\tif c.intake", "for range 1 {\n\t\tif c.intake"},
 	},
-	"agent/webhook.go":        {{"agent: the review of a stranger is a proof", "if b.keys.callers != nil {\n inbox.Proved(manager)", "if b.opts.Logger != nil {\n inbox.Proved(manager)"}},
+	"agent/webhook.go":        {{"agent: the review of a stranger is a proof", "if b.keys.callers != nil {\n inbox.Proved(review.Manager)", "if b.opts.Logger != nil {\n inbox.Proved(review.Manager)"}},
 	"core/contract/encode.go": {{"contract: a heartbeat is not cut (row 27)", "beat := cut(sent)", "_, beat := cut(sent), *sent"}},
 	"core/contract/meaning.go": {
 		{"contract: a foreign 403 is a refusal (row 34)", "foreign && r.Status == statusForbidden", "!foreign && foreign"},
@@ -172,8 +172,8 @@ var table = map[string][]mutant{
 		{"outbox: new events do not wake the dispatcher", "l.await(q, e)", "q.add(e)"},
 		{
 			"outbox: heartbeats overtake events",
-			"batch = l.takeEvents(limit, now)\n\tbeat = l.pulse.due(now) && !isAlone(batch)",
-			"beat = l.pulse.due(now)\n\tif !beat {\n\t\tbatch = l.takeEvents(limit, now)\n\t}",
+			"if !beat || !l.travelsAlone() {",
+			"if !beat {",
 		},
 	},
 	"core/outbox/outbox.go": {

@@ -138,7 +138,10 @@ func untrusted() []advice {
 		{isRemote, "a control plane that accepts TLS_CERT", refused},
 		{is(context.DeadlineExceeded), late, port},
 		{is(os.ErrDeadlineExceeded), late, port},
-		{isA[tls.RecordHeaderError], "TLS", "check the port in CONTROL_PLANE_ADDRESS: this one speaks another protocol"},
+		{
+			isA[tls.RecordHeaderError], "TLS",
+			"check the port in CONTROL_PLANE_ADDRESS: this one speaks another protocol",
+		},
 		{is(io.EOF), "TLS", first},
 		{is(nats.ErrTimeout), late, port},
 		{isAny, "TLS 1.3", "check the port in CONTROL_PLANE_ADDRESS, and the TLS versions of the gateway" + hello},

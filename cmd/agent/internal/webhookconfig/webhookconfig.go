@@ -137,7 +137,8 @@ func newCommand(stdin io.Reader, help io.Writer) *command {
 			c.opts.WebhookDomain = text
 			return nil
 		})
-	read("owner-annotation", "`name` of the annotation of owners (OWNER_ANNOTATION of the agent)", func(text string) error {
+	annotation := "`name` of the annotation of owners (OWNER_ANNOTATION of the agent)"
+	read("owner-annotation", annotation, func(text string) error {
 		c.opts.OwnerAnnotation = text
 		return nil
 	})

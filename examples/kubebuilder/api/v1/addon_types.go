@@ -11,7 +11,7 @@ type AddonSpec struct {
 // Addon is something that the operator keeps in a remote cluster.
 type Addon struct {
 	metav1.TypeMeta   `json:",inline"`
-	metav1.ObjectMeta `json:"metadata,omitempty"`
+	metav1.ObjectMeta `json:"metadata,omitzero"`
 
 	Spec AddonSpec `json:"spec"`
 }
@@ -19,7 +19,7 @@ type Addon struct {
 // AddonList is a list of add-ons.
 type AddonList struct {
 	metav1.TypeMeta `json:",inline"`
-	metav1.ListMeta `json:"metadata,omitempty"`
+	metav1.ListMeta `json:"metadata,omitzero"`
 
 	Items []Addon `json:"items"`
 }

@@ -13,7 +13,7 @@ type ClusterSpec struct {
 // Cluster represents a remote cluster.
 type Cluster struct {
 	metav1.TypeMeta   `json:",inline"`
-	metav1.ObjectMeta `json:"metadata,omitempty"`
+	metav1.ObjectMeta `json:"metadata,omitzero"`
 
 	Spec ClusterSpec `json:"spec"`
 }
@@ -21,7 +21,7 @@ type Cluster struct {
 // ClusterList is a list of clusters.
 type ClusterList struct {
 	metav1.TypeMeta `json:",inline"`
-	metav1.ListMeta `json:"metadata,omitempty"`
+	metav1.ListMeta `json:"metadata,omitzero"`
 
 	Items []Cluster `json:"items"`
 }

@@ -1,4 +1,5 @@
 // Package v1 has the kinds of the operator, in a group of its own.
+//go:generate controller-gen object paths=.
 package v1
 
 import (
