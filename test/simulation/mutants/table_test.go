@@ -26,7 +26,7 @@ var table = map[string][]mutant{
 	"adapters/controllerruntime/reads.go": {
 		{"source: a read before the commit counts", "if a.version > event.Base {", "if a.version >= event.Base {"},
 		{"source: the newest read of a reconcile counts", "covers(at.name) || r.known[a] {", "covers(at.name) {"},
-		{"source: a read counts for nothing", "a.version = max(a.version, version)", "_ = version"},
+		{"source: a read counts for nothing", "a.version, a.read = version, now", "_, _ = version, now"},
 		{"source: absence before a creation counts", "a.absent = read.absent && existed && a.since <= r.began", "a.absent = read.absent || existed"},
 		{"source: an absent object has no later writes", "return a.absent && (deleted || ended)", "return a.absent || deleted && ended"},
 	},
@@ -136,7 +136,7 @@ var table = map[string][]mutant{
 		{"outbox: refused events are never given up (row 1)", "!e.Resync && e.refusals > 0 && now.Sub(e.refused) >= limit", "false"},
 		{
 			"outbox: a failed batch loses its events",
-			"e.alone = e.alone || core.IsPermanent(whole)\n\t\tl.enqueue(e)", "l.free(e)\n\t\tl.counts.Pending--\n\t\tl.counts.Delivered++",
+			"e.alone = e.alone || core.IsPermanent(whole) && !errors.Is(whole, core.ErrTooLarge)\n\t\tl.enqueue(e)", "l.free(e)\n\t\tl.counts.Pending--\n\t\tl.counts.Delivered++",
 		},
 		{"outbox: a wait that the receiver asks for is ignored", "wait = max(wait, asked+o.jitter(asked/4))", "wait = max(wait, 0)"},
 		{

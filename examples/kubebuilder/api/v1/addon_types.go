@@ -9,6 +9,8 @@ type AddonSpec struct {
 }
 
 // Addon is something that the operator keeps in a remote cluster.
+//
+// +kubebuilder:object:root=true
 type Addon struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitzero"`
@@ -17,6 +19,8 @@ type Addon struct {
 }
 
 // AddonList is a list of add-ons.
+//
+// +kubebuilder:object:root=true
 type AddonList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata,omitzero"`

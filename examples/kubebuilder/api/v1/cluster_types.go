@@ -11,6 +11,8 @@ type ClusterSpec struct {
 }
 
 // Cluster represents a remote cluster.
+//
+// +kubebuilder:object:root=true
 type Cluster struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitzero"`
@@ -19,6 +21,8 @@ type Cluster struct {
 }
 
 // ClusterList is a list of clusters.
+//
+// +kubebuilder:object:root=true
 type ClusterList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata,omitzero"`

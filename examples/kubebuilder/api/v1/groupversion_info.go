@@ -1,6 +1,10 @@
 // Package v1 has the kinds of the operator, in a group of its own.
-//go:generate controller-gen object paths=.
+//
+// +kubebuilder:object:generate=true
+// +groupName=fleet.example.com
 package v1
+
+//go:generate controller-gen object paths=.
 
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
