@@ -50,7 +50,7 @@ type Generation struct {
 // Refusal is key material that is not taken into use, as hooks get it. A later version may add
 // fields.
 type Refusal struct {
-	// Problem is what [Problem] returns for the error.
+	// Problem is the result of [Problem] for the error.
 	Problem string
 }
 

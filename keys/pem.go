@@ -18,7 +18,7 @@ type Bundle struct {
 	// Certificates are in the order of the text. There is at least one.
 	Certificates []*x509.Certificate
 	// Skipped has a line for each complete block that is no certificate for this program: its place
-	// in the text, and the reason. Log them: somebody expects these blocks to count.
+	// in the text, and the reason. Log them: the author of the file expects these blocks to count.
 	Skipped []string
 }
 
@@ -127,7 +127,7 @@ func isCut(der []byte) bool {
 	return err != nil && strings.Contains(err.Error(), "truncated")
 }
 
-// isKey is true for what crypto/tls takes for a key, which may be one that it cannot read.
+// isKey is true for a block that crypto/tls takes for a key, which may be one that it cannot read.
 func (b *block) isKey() bool {
 	return b.Type == "PRIVATE KEY" || strings.HasSuffix(b.Type, " PRIVATE KEY")
 }
@@ -281,12 +281,12 @@ const (
 	markTail  = "-----"
 )
 
-// nearlyMark matches what was a mark before an editor or a chat program changed its dashes.
+// nearlyMark matches a text that was a mark before an editor or a chat program changed its dashes.
 var nearlyMark = regexp.MustCompile(
 	`(?:[-\x{2010}-\x{2015}]){2,}\s*(?:BEGIN|END)\s+(?:[A-Z0-9]+\s+)*(?:CERTIFICATE|PRIVATE KEY|PKCS7)`)
 
 // splitBlocks returns the blocks of a text. It refuses one that [pem.Decode] would pass over, so
-// that this program finds what all others find, or an error.
+// that this program finds the same blocks as all others, or an error.
 func splitBlocks(file string, text []byte) ([]block, error) {
 	if len(bytes.TrimSpace(text)) == 0 {
 		return nil, &materialError{file: file, problem: problemEmpty, err: errors.New("want PEM blocks")}
@@ -407,7 +407,7 @@ func indexOr(line, mark string) int {
 	return len(line)
 }
 
-// guess says what a text without PEM looks like.
+// guess names the likely form of a text without PEM.
 func guess(text []byte) string {
 	trimmed := bytes.TrimSpace(text)
 	hasPrefix := func(prefix string) bool { return bytes.HasPrefix(trimmed, []byte(prefix)) }

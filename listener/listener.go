@@ -50,7 +50,7 @@ const (
 // manager's name is invalid, or an option is out of its range. The error names all faults.
 //
 // The verifier may be a [core.RequestVerifier]: so [SANPinning] looks up one domain for a batch. It
-// may be a [core.Validator], whose error New returns. A verifier that wraps another should be both.
+// may be a [core.Validator]: New returns its error. A verifier that wraps another should be both.
 func New(peers Peers, verifier core.Verifier, handlers map[core.Manager]core.Handler, opts Options) (*Listener, error) {
 	opts = opts.withDefaults()
 	in, err := intake.New(verifier, handlers, opts.ofIntake())

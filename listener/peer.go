@@ -288,7 +288,7 @@ func (p *headerPeers) runtimeElement(elements []xfcc.Element) (*xfcc.Element, er
 }
 
 // beforeSidecar returns the element before that of the sidecar, if the sidecar's client is the
-// gateway. There are exactly two: the gateway replaces what came from outside.
+// gateway. There are exactly two: the gateway replaces each element from outside.
 func (p *headerPeers) beforeSidecar(elements []xfcc.Element) (*xfcc.Element, error) {
 	client := elements[len(elements)-1]
 	switch {

@@ -244,8 +244,8 @@ func (e *Endpoint) validate() error {
 		validateBundle(e.CABundle))
 }
 
-// validateBundle accepts what an API server reads in full. Nobody would learn of a block that it
-// skips, so that such a block is an error here.
+// validateBundle accepts a bundle that an API server reads in full. An API server skips other
+// blocks in silence, so such a block is an error here.
 func validateBundle(text []byte) error {
 	bundle, err := keys.ParseBundle(text)
 	if err != nil {

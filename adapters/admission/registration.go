@@ -104,7 +104,7 @@ func rules(
 
 // The labels before the domain in the names of webhooks. They differ, so that a watch named like
 // another one and its label gets no webhook of the other one. That of a watch is the longest beside
-// that of definitions, whose names have a manager alone.
+// that of definitions, which have a manager alone in their names.
 const (
 	watchLabel       = "operator"
 	scaleLabel       = "scale"

@@ -42,9 +42,9 @@ const (
 //   - A resync has the priority of a change, and a resend of a write that was read is reconciled.
 //   - The fleet enqueues no runtime that stops being fresh.
 //
-// A replica that does not lead would acknowledge events that nobody reads, so the handler takes
-// none there. A listener of [AddListener] sets Elected of opts. For any other listener, set it to
-// that of the controller manager: without it, the handler is never ready.
+// A replica that does not lead would acknowledge events that no controller reads, so the handler
+// takes none there. A listener of [AddListener] sets Elected of opts. For any other listener, set
+// it to that of the controller manager: without it, the handler is never ready.
 func ToChannel(
 	events chan<- event.GenericEvent, mapFunc MapFunc[reconcile.Request], opts SourceOptions,
 ) core.Handler {
@@ -83,7 +83,7 @@ func (c *toChannel) attach(to *Listener, _ core.Manager) error {
 	return c.validate()
 }
 
-// hasStarted implements [attachable]: a channel does not tell whether a controller reads it.
+// hasStarted implements [attachable]: a channel does not show whether a controller reads it.
 func (c *toChannel) hasStarted() bool { return true }
 
 // leads implements [attachable].

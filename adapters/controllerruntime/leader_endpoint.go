@@ -107,7 +107,7 @@ func NewLeaderEndpoint(
 
 func (e *leaderEndpoint) NeedLeaderElection() bool { return true }
 
-// errForeignSlice means that the EndpointSlice is of somebody else.
+// errForeignSlice means that the EndpointSlice is of another client.
 var errForeignSlice = errors.New("want an EndpointSlice of this package")
 
 func (e *leaderEndpoint) Start(ctx context.Context) error {
@@ -145,7 +145,7 @@ func (e *leaderEndpoint) withdraw(ctx context.Context, version string) {
 	}
 }
 
-// publish makes this replica the endpoint, unless the slice is of somebody else, and returns the
+// publish makes this replica the endpoint, unless the slice is of another client, and returns the
 // version of the slice.
 func (e *leaderEndpoint) publish(ctx context.Context) (version string, err error) {
 	if e.uid == "" {

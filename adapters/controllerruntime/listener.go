@@ -47,7 +47,8 @@ type ListenerConfig struct {
 	Fleet *fleet.Fleet
 	// Runtimes has the objects of the runtimes. Fleet then expects each of them, for each manager
 	// of the listener, and forgets it when its object is deleted, as [Runtimes.Track] does. It
-	// needs a Fleet. Without it, the operator tells the Fleet itself. Default: none.
+	// needs a Fleet. Without it, the operator must call Expect and Forget of the Fleet. Default:
+	// none.
 	Runtimes *Runtimes
 	// Logger gets the lines of the listener and of its sources. Default: mgr.GetLogger(), and
 	// ctrl.Log for [RegisterListenerComponent].
@@ -104,8 +105,8 @@ var (
 // of [MutualTLS], and the log. Then call [SourceFor] for each controller that takes its events,
 // before the controller manager starts.
 //
-// Its error names what config lacks. It also fails for a second listener with the same name or
-// address on this controller manager.
+// Its error names the field that config lacks. It also fails for a second listener with the same
+// name or address on this controller manager.
 func AddListener(mgr manager.Manager, config ListenerConfig) (*Listener, error) {
 	if option.IsNil(mgr) {
 		return nil, fmt.Errorf("listener: %w", errNoManager)

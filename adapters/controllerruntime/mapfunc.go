@@ -79,10 +79,9 @@ func EnqueueByRuntime(runtimes *Runtimes) MapFunc[reconcile.Request] {
 	}
 }
 
-// EnqueueFor makes the requests of a controller whose objects are others than those of the
-// runtimes, such as the modules of a cluster. mapFunc gets each object that stands for the runtime
-// that sent the event, and returns its requests. It is a map function as for Watches of a
-// controller.
+// EnqueueFor makes the requests of a controller for other objects than those of the runtimes, such
+// as the modules of a cluster. mapFunc gets each object that stands for the runtime that sent the
+// event, and returns its requests. It is a map function as for Watches of a controller.
 //
 // The object is typed if that of [NewRuntimes] is, and otherwise has metadata only. It must not be
 // changed. mapFunc is called concurrently, while the sender waits. It should read a cache, and

@@ -21,8 +21,8 @@ import (
 const (
 	// awaitedFor is longer than the wait for the last resend: 32 s after the one before.
 	awaitedFor = time.Minute
-	// readFor is the time for which a read counts. Resends of one event take about a minute.
-	// Events of anybody come later, too: they must not keep a read for ever. An API server that was
+	// readFor is the time for which a read counts. Resends of one event take about a minute. Events
+	// of strangers come later, too: they must not keep a read for ever. An API server that was
 	// restored from a backup has lower versions of the same objects.
 	readFor = 2 * awaitedFor
 	// maxAwaited and maxAwaitedOfRuntime bound the objects that are remembered. Each object takes
@@ -31,9 +31,9 @@ const (
 	maxAwaitedOfRuntime = 256
 )
 
-// place is one object, as an event names it, for one request of its runtime. All of it must fit
-// what a reconcile reads. A pod that can reach the webhook can send the uid of any object under any
-// other name, and that says nothing about the object.
+// place is one object, as an event names it, for one request of its runtime. All of it must fit the
+// object that a reconcile reads. A pod that can reach the webhook can send the uid of any object
+// under any other name, and that says nothing about the object.
 type place[request comparable] struct {
 	request request
 	uid     types.UID
@@ -41,8 +41,8 @@ type place[request comparable] struct {
 	name    types.NamespacedName
 }
 
-// reads remembers what reconciles have read of the objects that recent events name. An event needs
-// no reconcile if a reconcile has read its write. All fields are guarded by mu.
+// reads remembers the versions that reconciles have read of objects in recent events. An event
+// needs no reconcile if a reconcile has read its write. All fields are guarded by mu.
 type reads[request comparable] struct {
 	mu       sync.Mutex
 	runtimes map[core.RuntimeID]map[place[request]]*awaited
@@ -60,7 +60,7 @@ type reads[request comparable] struct {
 }
 
 // awaited is an object with events that may be sent again. An event writes when it came, and only a
-// reconcile writes what is known of the object.
+// reconcile writes the known version of the object.
 type awaited struct {
 	until time.Time
 	// since is the order of the first event, and deletion the order of the first DELETE, 0 without
@@ -185,16 +185,16 @@ func (r *reads[request]) sweep(now time.Time) {
 	}
 }
 
-// Client wraps c so that the source learns what one reconcile reads. Call Client at the beginning
-// of each reconcile, with its request and the runtime that c is connected to. The source then
-// acknowledges an event without a reconcile if the last one has read the object after the write.
-// Two of three events of a write are such resends.
+// Client wraps c so that the source learns which objects one reconcile reads. Call Client at the
+// beginning of each reconcile, with its request and the runtime that c is connected to. The source
+// then acknowledges an event without a reconcile if the last one has read the object after the
+// write. Two of three events of a write are such resends.
 //
 // The first read of an object counts, by Get or List, in a reconcile that began after an event of
 // the object. Uid, group, kind and name of the object must be those of the event. A NotFound counts
-// if Get has no options, and if it is the error of c itself, a status of an API server that names
-// the object, its group and its resource. It must not come from a cache. An event of contracts v1
-// and v2 is always reconciled, because it does not name its write.
+// if Get has no options, and if it is the error of c itself. That error must be a status of an API
+// server that names the object, its group and its resource. It must not come from a cache. An event
+// of contracts v1 and v2 is always reconciled, because it does not name its write.
 func (s *Source[request]) Client(r request, id core.RuntimeID, c client.Client) client.Client {
 	to := s.target.Load()
 	if to == nil {
@@ -214,7 +214,7 @@ func (r *reads[request]) begin() uint64 {
 	return r.order
 }
 
-// reading is the client of one reconcile. It notes in reads what it has read.
+// reading is the client of one reconcile. It notes its reads in the table.
 type reading[request comparable] struct {
 	client.Client
 
@@ -227,13 +227,13 @@ type reading[request comparable] struct {
 	known map[*awaited]bool
 }
 
-// identity is what an answer says of an object.
+// identity is the identity of an object in an answer.
 type identity struct {
 	uid  types.UID
 	name types.NamespacedName
 }
 
-// answer is what one read has found.
+// answer is the result of one read.
 type answer struct {
 	kind     schema.GroupKind
 	versions map[identity]int64
@@ -306,7 +306,7 @@ func (r *reading[request]) List(ctx context.Context, list client.ObjectList, opt
 	return nil
 }
 
-// versionsOf is empty for an object whose version is no number, because its order is unknown.
+// versionsOf is empty for an object with a version that is no number, because its order is unknown.
 func versionsOf(id identity, object metav1.Object) map[identity]int64 {
 	version, err := strconv.ParseInt(object.GetResourceVersion(), 10, 64)
 	if err != nil {
@@ -349,7 +349,7 @@ func (r *reading[request]) isAbsence(err error, kind schema.GroupVersionKind, na
 	return err == nil && mapping.Resource.Resource == details.Kind
 }
 
-// noteAnswer keeps what a read has found of the objects that events name.
+// noteAnswer keeps the result of a read for the objects that events name.
 func (r *reading[request]) noteAnswer(read answer) {
 	r.reads.mu.Lock()
 	defer r.reads.mu.Unlock()

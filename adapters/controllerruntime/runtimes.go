@@ -68,7 +68,7 @@ type RuntimesOptions struct {
 // memory. Its errors wrap [core.ErrNotReady] until the cache is synced, and after the cache has
 // stopped. It is safe for concurrent use.
 type Runtimes struct {
-	// informer tells of the objects, and lookup finds them.
+	// informer reports the objects, and lookup finds them.
 	informer cache.Informer
 	lookup   lookup
 	synced   func() bool
@@ -79,7 +79,7 @@ type Runtimes struct {
 	domain   func(object client.Object) string
 	opts     RuntimesOptions
 
-	// mu orders what the fleets are told. It protects tracked.
+	// mu orders the reports to the fleets. It protects tracked.
 	mu sync.Mutex
 	// tracked has the managers for which each fleet expects the runtimes.
 	tracked map[*fleet.Fleet][]core.Manager
@@ -130,7 +130,7 @@ func NewRuntimes(
 	return r, nil
 }
 
-// watch adds the indexes, and the handler that tells the fleets.
+// watch adds the indexes, and the handler that updates the fleets.
 func (r *Runtimes) watch(objects cache.Cache, object client.Object) error {
 	// The context is for a call that waits, and this one does not.
 	informer, err := objects.GetInformer(context.Background(), object, cache.BlockUntilSynced(false))
@@ -161,7 +161,7 @@ func (r *Runtimes) watch(objects cache.Cache, object client.Object) error {
 }
 
 // Track makes a fleet expect the runtimes of all objects, for some managers, as
-// [fleet.Fleet.Expect] does: a runtime that is dead is then stale after a restart of the operator,
+// [fleet.Fleet.Expect] does. A runtime that is dead is then stale after a restart of the operator,
 // too. The fleet forgets a runtime when the last object of this kind that stands for it is deleted,
 // or gets another identity. Objects of another kind do not count: use one Runtimes for each fleet.
 //
@@ -187,8 +187,8 @@ func (r *Runtimes) Track(watched *fleet.Fleet, managers ...core.Manager) error {
 	return nil
 }
 
-// tellFleets returns a handler that tells the fleets of new objects, and of those that are gone. It
-// reads the indexes again, because an object may come and go in between.
+// tellFleets returns a handler that reports new objects and deleted objects to the fleets. It reads
+// the indexes again, because an object may come and go in between.
 func (r *Runtimes) tellFleets() toolscache.ResourceEventHandlerFuncs {
 	return toolscache.ResourceEventHandlerFuncs{
 		AddFunc:    r.expect,

@@ -31,8 +31,8 @@ func (s severalHandlers) Handle(ctx context.Context, d core.Delivery) error {
 		return err
 	}
 
-	// The first error decides what the sender does. A permanent one must not hide another one that
-	// needs the event again.
+	// The first error decides the next step of the sender. A permanent one must not hide another
+	// one that needs the event again.
 	var temporary, permanent []error
 	for _, handler := range s {
 		err := handler.Handle(ctx, d)

@@ -102,7 +102,7 @@ func (s *Source[request]) String() string {
 
 // Start opens the source. Only a controller calls it. It does not block. It fails if the source
 // serves another controller that still runs. If nothing has given events to the source 30 s later,
-// the log says what is missing.
+// the log names the missing part.
 func (s *Source[request]) Start(ctx context.Context, queue workqueue.TypedRateLimitingInterface[request]) error {
 	if s == nil || s.mapFunc == nil {
 		return errNoMapFunc

@@ -77,17 +77,17 @@ func (o Options) dialOthersFirst(ctx context.Context, network, address string) (
 	return dialer.DialContext(ctx, network, address)
 }
 
-// handshake follows the connection that one request dials, to know with whom TLS failed. The
-// context of the request carries it, because a dial may outlast its request.
+// handshake follows the connection that one request dials, to know the address at which TLS failed.
+// The context of the request carries it, because a dial may outlast its request.
 type handshake struct {
 	mu     sync.Mutex
 	conn   *trackedConn // nil before the TCP connection
-	failed string       // what an error should say about the failed handshake, "" if none failed
+	failed string       // text of an error about the failed handshake, "" if none failed
 }
 
 type handshakeKey struct{}
 
-// follow returns the context of a request whose handshake p observes.
+// follow returns the context of a request with a handshake that p observes.
 func (p *pool) follow(ctx context.Context) (context.Context, *handshake) {
 	h := &handshake{}
 	trace := &httptrace.ClientTrace{TLSHandshakeDone: func(_ tls.ConnectionState, err error) { h.done(p, err) }}
@@ -118,7 +118,7 @@ func (h *handshake) done(p *pool, err error) {
 
 	address := h.conn.RemoteAddr().String()
 	h.failed = "with " + address
-	if isTimeout(err) && !h.conn.heard.Load() {
+	if isTimeout(err) && !h.conn.received.Load() {
 		h.failed += ", which sent nothing: " + hintHello
 	}
 	p.suspects.add(address)
@@ -126,7 +126,7 @@ func (h *handshake) done(p *pool, err error) {
 		slog.String("address", address), slog.Any("error", &handshakeError{error: err, failed: h.failed}))
 }
 
-// explain adds the address to the error of a request whose handshake failed.
+// explain adds the address to the error of a request with a failed handshake.
 func (h *handshake) explain(err error) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

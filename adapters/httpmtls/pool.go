@@ -139,14 +139,14 @@ type trackedConn struct {
 
 	pool *pool
 	made time.Time
-	// heard means that the other end has sent something.
-	heard atomic.Bool
+	// received means that the other end has sent something.
+	received atomic.Bool
 }
 
 func (c *trackedConn) Read(into []byte) (int, error) {
 	n, err := c.Conn.Read(into)
-	if n > 0 && !c.heard.Load() {
-		c.heard.Store(true)
+	if n > 0 && !c.received.Load() {
+		c.received.Store(true)
 	}
 	return n, err
 }

@@ -10,8 +10,9 @@ import (
 )
 
 const (
-	// progressWait is the longest time for which a list may make no progress: the wait for its
-	// first byte, between two reads of its body, or between two objects of a streaming list.
+	// progressWait is the longest time for which a list may make no progress. It bounds the wait
+	// for the first byte, between two reads of the body, and between two objects of a streaming
+	// list.
 	progressWait = time.Minute
 	// listWait bounds a whole list. A cluster in which objects are created all the time could
 	// otherwise keep an endless one alive.
@@ -24,7 +25,7 @@ const (
 
 var (
 	// errEndless is of a streaming watch (KEP-3157) without the bookmark that marks the end of its
-	// list: an API server that does not know the parameter takes it for an ordinary watch.
+	// list. An API server that does not know the parameter takes the request for an ordinary watch.
 	errEndless = errors.New("the API server does not end the first list of a streaming watch: " +
 		"the objects are listed the other way")
 	errNoProgress = fmt.Errorf("no answer, or none that goes on, within %v", progressWait)

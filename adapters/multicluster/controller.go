@@ -34,8 +34,8 @@ func Enqueue(_ context.Context, d core.Delivery) ([]mcreconcile.Request, error) 
 	}}, nil
 }
 
-// Objects are what [Complete] reconciles. Source, Kind and Reconciler are required. The zero values
-// of all others are the documented defaults.
+// Objects are the objects that [Complete] reconciles. Source, Kind and Reconciler are required. The
+// zero values of all others are the documented defaults.
 type Objects struct {
 	// Source has the events of the clusters. Its map function is [Enqueue].
 	Source *controllerruntime.Source[mcreconcile.Request]
@@ -76,10 +76,10 @@ func (o Objects) validate() error {
 //
 // A request for a cluster requests each of its objects. There is one when the cluster is engaged,
 // as after a restart of the operator, and for each resync. The list has only the metadata of
-// objects, in pages of at most 250. A page whose answer is too large is read again in smaller ones.
-// At most 500 names of a list wait in the queue. The list goes on when half of these are
-// reconciled. A list ends after MostListed objects, 10,000 pages or 1 h, and a log line says so.
-// While more than 1,000 requests are ready, one list is read in a second.
+// objects, in pages of at most 250. A page with an answer that is too large is read again in
+// smaller pages. At most 500 names of a list wait in the queue. The list goes on when half of these
+// are reconciled. A list ends after MostListed objects, 10,000 pages or 1 h, and a log line says
+// so. While more than 1,000 requests are ready, one list is read in a second.
 //
 // A list also requests the objects that are gone since their last reconcile, as their deletions may
 // have been missed. A log line says once for each cluster when more than Remembered names would

@@ -6,8 +6,8 @@
 //
 //  1. Make a [Provider] from Secrets with kubeconfigs, and a controller manager of
 //     multicluster-runtime with it.
-//  2. Call controllerruntime.AddListener with the local controller manager, and controllerruntime.SourceFor
-//     with [Enqueue].
+//  2. Call controllerruntime.AddListener with the local controller manager, and
+//     controllerruntime.SourceFor with [Enqueue].
 //  3. Pass its source to [Complete], in place of For and Complete of a builder. The reconciler
 //     stays as it is.
 //
@@ -20,7 +20,7 @@
 //
 // # Bounds
 //
-// Make the clients by remote.NewKubeconfigs, which bounds what an API server answers. No cluster
+// Make the clients by remote.NewKubeconfigs, which bounds the answers of an API server. No cluster
 // takes the workers of the others, fills the queue or keeps a list without end: see [Complete].
 //
 // Clusters of other providers work with [Enqueue] and [Complete], too.

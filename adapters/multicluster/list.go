@@ -39,8 +39,8 @@ const (
 	pause                = time.Second
 )
 
-// list is that of the objects of one cluster, and what is remembered of them. The lock of objects
-// guards it. Only one part is read at a time.
+// list is that of the objects of one cluster, and the names that are remembered. The lock of
+// objects guards it. Only one part is read at a time.
 type list struct {
 	// The list that is read. number is that of the newest one, and page its largest page, which
 	// stays small for the next list after large answers.
@@ -61,7 +61,8 @@ type list struct {
 	// absent: the next reconcile is about an object that a list lacks.
 	known map[types.NamespacedName]uint32
 	full  bool // known is, which was logged
-	// failing has the names whose last reconcile failed. dropped means that a list replaces others.
+	// failing has the names with a failed last reconcile. dropped means that a list replaces
+	// others.
 	failing map[types.NamespacedName]struct{}
 	dropped bool
 }
@@ -163,7 +164,7 @@ func (o *objects) replace(r mcreconcile.Request) mcreconcile.Request {
 }
 
 // beginList begins a list, or another one after that which is read now: its first pages may be
-// older than what the resync replaces.
+// older than the changes that the resync replaces.
 func (o *objects) beginList(name multicluster.ClusterName) {
 	o.mu.Lock()
 	l := o.listOf(name)
@@ -299,7 +300,7 @@ func (o *objects) listPage(
 	return next != (position{}), nil
 }
 
-// namesOf leaves out what is no name: an empty one would request the cluster, and long ones would
+// namesOf leaves out invalid names: an empty one would request the cluster, and long ones would
 // fill the queue.
 func namesOf(items []metav1.PartialObjectMetadata) []types.NamespacedName {
 	names := make([]types.NamespacedName, 0, len(items))

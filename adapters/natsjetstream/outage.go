@@ -65,7 +65,7 @@ func (o *outage) forget() {
 	}
 }
 
-// problems has the failure of each manager whose messages cannot be taken. It is safe for
+// problems has the failure of each manager with messages that cannot be taken. It is safe for
 // concurrent use.
 type problems struct {
 	mu sync.Mutex

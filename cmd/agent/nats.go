@@ -137,7 +137,7 @@ func (c *config) connectNATS(options natsjetstream.ForwarderOptions, opts ...nat
 	return t, nil
 }
 
-// natsDialer is a dialer in the form that the client of NATS wants.
+// natsDialer is a dialer in the form that the client of NATS uses.
 type natsDialer struct{ through *proxy.Dialer }
 
 // Dial blocks for at most 10 s.

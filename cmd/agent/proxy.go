@@ -12,7 +12,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/proxy"
 )
 
-// proxyDirect is the setting for no proxy, whatever the environment has.
+// proxyDirect is the setting for no proxy, with any environment.
 const proxyDirect = "direct"
 
 // parseProxy refuses credentials, because the log has all settings.
@@ -30,9 +30,10 @@ func parseProxy(text string) (string, error) {
 	return text, nil
 }
 
-// resolveProxy is the rule for the way to the control plane, for each transport and for the check:
-// the setting if there is one, and otherwise HTTPS_PROXY and NO_PROXY of the environment. The way
-// to the API server never has a proxy: adapters/informer and the canary ignore the environment.
+// resolveProxy is the rule for the connection to the control plane, for each transport and for the
+// check. The setting decides if there is one, and otherwise HTTPS_PROXY and NO_PROXY of the
+// environment. The way to the API server never has a proxy: adapters/informer and the canary ignore
+// the environment.
 func (c *config) resolveProxy() {
 	switch c.proxy {
 	case proxyDirect:

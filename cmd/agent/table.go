@@ -64,7 +64,7 @@ func groups(c *config) []group {
 			optional("CONTROL_PLANE_PROXY_CREDENTIALS", file(&c.ControlPlane.ProxyCredentials), "",
 				"File with `user:password` for the proxy, such as a key of a mounted Secret. The agent reads it for each connection."),
 			optional("NATS_HANDSHAKE_FIRST", choice(&c.natsFirst, []string{"true", "false"}, true, false), "false",
-				"Whether TLS begins before the first line of the NATS server, as its `handshake_first: true` wants."),
+				"Whether TLS begins before the first line of the NATS server, as its `handshake_first: true` demands."),
 			optional("MANAGERS", c.managers(), "",
 				"Managers to report to, separated by commas. "+
 					"Each gets a resync at start, and the webhook answers 404 for all others, unless the list has `*`. "+

@@ -22,9 +22,9 @@ type trial struct {
 	reason     string // a pattern of [path.Match]
 	request    request
 	most       int      // It is sent so often as long as it is accepted; default: once.
-	resyncs    int      // that the operator then has got of the runtime, at least
-	calm       bool     // no more come within some seconds
-	objects    []string // that the operator then has got of the runtime; nil: any
+	resyncs    int      // That the operator then has got of the runtime, at least.
+	calm       bool     // No more come within some seconds.
+	objects    []string // That the operator then has got of the runtime; nil: any.
 	owned      bool     // it names an owner, which must be an object of the runtime
 }
 

@@ -220,8 +220,8 @@ func (c *Certificates) act(ctx context.Context, seen *observed, s step) error {
 	return nil
 }
 
-// publish writes the Secret of the listener. checkListener has decided whose the present one is: an
-// import takes it over.
+// publish writes the Secret of the listener. checkListener has decided which set owns the present
+// Secret: an import takes it over.
 func (c *Certificates) publish(ctx context.Context, seen *observed) error {
 	if seen.wanted == nil {
 		return nil

@@ -339,7 +339,7 @@ func (c *Certificates) logSkipped(ctx context.Context, key client.ObjectKey, ski
 	}
 }
 
-// first returns the first certificate that can be read. cert-manager repairs what cannot.
+// first returns the first certificate that can be read. cert-manager repairs the others.
 func first(text []byte) *x509.Certificate {
 	bundle, err := keys.ParseBundle(text)
 	if err != nil {

@@ -13,11 +13,10 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/serverside"
 )
 
-// errForeign means that an object of somebody else has a name of this set. Nothing was changed.
+// errForeign means that a foreign object has a name of this set. Nothing was changed.
 var errForeign = errors.New("want no object of others with a name of this set")
 
-// apply creates or corrects an object of this set, whose mark is the label with the name of the
-// set.
+// apply creates or corrects an object of this set. The mark of the set is the label with its name.
 func (c *Certificates) apply(ctx context.Context, object client.Object) error {
 	live, err := c.readOwn(ctx, object)
 	if err != nil {
@@ -37,7 +36,7 @@ func (c *Certificates) write(ctx context.Context, object, live client.Object) er
 	return ownership.ApplyTyped(ctx, c.client, object, object.GetObjectKind().GroupVersionKind(), live, fieldOwner)
 }
 
-// readOwn returns the object with the kind and the name of a wanted one, nil if there is none. It
+// readOwn returns the object with the kind and the name of a planned one, nil if there is none. It
 // fails if the object is not of this set.
 func (c *Certificates) readOwn(ctx context.Context, wanted client.Object) (client.Object, error) {
 	var live client.Object
@@ -56,7 +55,7 @@ func (c *Certificates) readOwn(ctx context.Context, wanted client.Object) (clien
 	return live, c.checkMark(live, wanted.GetObjectKind().GroupVersionKind().Kind)
 }
 
-// checkSecret fails if cert-manager would write into a Secret of somebody else.
+// checkSecret fails if cert-manager would write into a foreign Secret.
 func (c *Certificates) checkSecret(ctx context.Context, name string) error {
 	secret, err := serverside.Get(ctx, c.client, c.key(name), &corev1.Secret{})
 	if err != nil || secret == nil {
@@ -74,8 +73,8 @@ func (c *Certificates) checkMark(live client.Object, kind string) error {
 		errForeign, kind, live.GetNamespace(), live.GetName(), c.names.key(labelSet), c.names.set)
 }
 
-// isCopied reports whether a Secret is a copy that somebody has made under another name, with all
-// labels of this set. A Certificate of this set and its Secret have one name, and cert-manager
+// isCopied reports whether a Secret is a copy that another client has made under another name, with
+// all labels of this set. A Certificate of this set and its Secret have one name, and cert-manager
 // writes the name of the Certificate on the Secret. A copy is neither used nor deleted.
 func isCopied(secret *corev1.Secret) bool {
 	made := secret.Annotations[certv1.CertificateNameKey]

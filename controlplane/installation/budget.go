@@ -11,11 +11,12 @@ import (
 )
 
 // largeAnswers is the number of answers of one call with the whole webhook configuration: it is
-// read twice and written twice. Its managed fields, and what platforms add, weigh twice as much
-// again.
+// read twice and written twice. Its managed fields, and the additions of platforms, weigh twice as
+// much again.
 const largeAnswers = 4 * 3
 
-// budgets bound what answers of runtimes cost. What our own configuration weighs does not count.
+// budgets bound the costs of answers of runtimes. The weight of our own configuration does not
+// count.
 type budgets struct {
 	*remote.Budgets
 

@@ -98,8 +98,8 @@ func (c *cluster) inRuntime(err error) error {
 	return fmt.Errorf("installation: runtime %q: %w", c.id, err)
 }
 
-// errSuccessor means that the object is not the one that was read. The next visit decides whose it
-// is.
+// errSuccessor means that the object is not the one that was read. The next visit decides which
+// installer owns it.
 var errSuccessor = errors.New("another client has deleted it and created it again")
 
 // removeRead removes the object that this visit has read, if it still may be changed.
@@ -173,7 +173,7 @@ func (v *visit) removeOne(ctx context.Context, live *metav1.PartialObjectMetadat
 		return false, nil
 	}
 	if conflict && left.DeletionTimestamp == nil {
-		return false, err // A successor may be of somebody else: the next call decides.
+		return false, err // A successor may be foreign: the next call decides.
 	}
 	return left.UID == live.UID, nil
 }

@@ -50,7 +50,7 @@ func (i *Installer) excludedNamespaces(ownNamespace bool) []string {
 // annotationWhole is on a configuration with all webhooks, and changes with them.
 const annotationWhole = "whole"
 
-// compareConfiguration keeps what a platform has added to the webhooks, and finds out whether
+// compareConfiguration keeps the additions of a platform to the webhooks, and finds out whether
 // others have changed them otherwise.
 func (v *visit) compareConfiguration(ctx context.Context) error {
 	want, live := v.want, v.found.configuration
@@ -149,8 +149,8 @@ func callsOf(webhook any) [sha256.Size]byte {
 	return sumOf(calls)
 }
 
-// sortedRules has the sums of all rules, whose order does not matter, and neither does that of
-// their lists.
+// sortedRules has the sums of all rules. Neither the order of rules nor that of their lists
+// matters.
 func sortedRules(rules any) any {
 	all, _ := rules.([]any)
 	sorted := make([]any, 0, len(all))

@@ -36,10 +36,10 @@ type addition struct {
 	more    []metav1.LabelSelectorRequirement
 }
 
-// keepAdditions adds to our webhooks what others have added to those that are there, as far as it
-// does no harm: a shorter timeout, and requirements that exclude namespaces of the platform. An
-// exclusion of other namespaces is removed once, and kept if it comes back: each further
-// correction would restart the agents in vain. The status names such namespaces.
+// keepAdditions adds the harmless additions of others to our webhooks. These are a shorter timeout,
+// and requirements that exclude namespaces of the platform. An exclusion of other namespaces is
+// removed once, and kept if it comes back: each further correction would restart the agents in
+// vain. The status names such namespaces.
 func (v *visit) keepAdditions(ctx context.Context) error {
 	additions := v.findAdditions()
 	if len(additions) == 0 {
@@ -104,7 +104,7 @@ func (v *visit) findAdditions() (additions []addition) {
 	return additions
 }
 
-// selectorOf returns nil for what is no selector.
+// selectorOf returns nil for a value that is no selector.
 func selectorOf(fields any) *metav1.LabelSelector {
 	selector := &metav1.LabelSelector{}
 	object, _ := fields.(map[string]any)

@@ -13,8 +13,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/remote"
 )
 
-// guestKinds are the kinds of objects that somebody may have put into the namespace of the agent.
-// Kinds that Kubernetes makes from these, such as ReplicaSets and Endpoints, are left out.
+// guestKinds are the kinds of objects that another client may have put into the namespace of the
+// agent. Kinds that Kubernetes makes from these, such as ReplicaSets and Endpoints, are left out.
 func guestKinds() []schema.GroupVersionKind {
 	var kinds []schema.GroupVersionKind
 	add := func(group string, names ...string) {
@@ -37,7 +37,7 @@ const guestPage = 100
 
 // guest returns kind and name of an object in the namespace after all objects of this installation
 // were removed, "" if there is none. An object of another installation with our owner is a guest,
-// too. A client may know some of the kinds only: what cannot be listed may be there.
+// too. A client may know some of the kinds only: objects that cannot be listed may be there.
 func (v *visit) guest(ctx context.Context) (string, error) {
 	for _, kind := range guestKinds() {
 		list := &metav1.PartialObjectMetadataList{}

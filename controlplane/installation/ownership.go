@@ -16,7 +16,7 @@ import (
 
 // Labels and annotations are words here, which [Installer.key] completes. The mark is the
 // annotation of [names.Names.InstalledBy]: it has the owner's identity, on each object that an
-// installer makes. What has no mark of ours is not ours.
+// installer makes. An object without our mark is not ours.
 
 // annotationRuntime has the ID of a runtime, on its ConfigMap. An agent with the keys of another
 // runtime would speak for it.

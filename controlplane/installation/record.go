@@ -16,20 +16,20 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 )
 
-// wanted has the objects to apply, and facts about those that are there. A visit makes it in
+// The struct has the objects to apply, and facts about those that are there. A visit makes it in
 // render, and only renewConfiguration changes whole after that.
 type wanted struct {
-	configuration *unstructured.Unstructured   // nil with an informer
-	managers      *unstructured.Unstructured   // early, too
+	configuration *unstructured.Unstructured   // Nil with an informer.
+	managers      *unstructured.Unstructured   // Early, too.
 	early, late   []*unstructured.Unstructured // The late ones need early ones.
-	deployment    *unstructured.Unstructured   // as late
-	whole         bool                         // no webhook of the configuration waits for the agent
-	missed        bool                         // others have changed webhooks
-	unchanged     bool                         // the webhooks are as they should be
-	waits         bool                         // a restart of the agents is due later
-	exclusions    exclusions                   // by others, that the webhooks keep
-	removed       string                       // exclusions by others, that the webhooks lose now
-	seen          record                       // without the objects that are there
+	deployment    *unstructured.Unstructured   // As late.
+	whole         bool                         // No webhook of the configuration waits for the agent.
+	missed        bool                         // Others have changed webhooks.
+	unchanged     bool                         // The webhooks are as they should be.
+	waits         bool                         // A restart of the agents is due later.
+	exclusions    exclusions                   // By others, that the webhooks keep.
+	removed       string                       // Exclusions by others, that the webhooks lose now.
+	seen          record                       // Without the objects that are there.
 }
 
 // applied are the objects that a visit applies, except the namespace and the webhook
@@ -38,7 +38,8 @@ func (w *wanted) applied() []*unstructured.Unstructured {
 	return append(slices.Concat(w.early, w.late), w.deployment)
 }
 
-// record is what was there after a complete installation. It is lost at a restart of the process.
+// record describes the objects after a complete installation. It is lost at a restart of the
+// process.
 type record struct {
 	// parameters and secret change with the parameters of the objects to apply. Of the keys in the
 	// Secret there is the sum only.

@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 )
 
-// constraint is what a label selector wants of the value of one label. All requirements of the
-// label together make one constraint, whatever their order.
+// constraint is the demand of a label selector on the value of one label. All requirements of the
+// label together make one constraint, in any order.
 type constraint struct {
 	in      sets.Set[string] // nil: any value
 	notIn   sets.Set[string] // an object without the label satisfies it
@@ -19,8 +19,8 @@ type constraint struct {
 	absent  bool             // the label must not exist
 }
 
-// meaning is what a label selector wants of each label. Two selectors with the same meaning select
-// the same objects.
+// meaning is the demand of a label selector on each label. Two selectors with the same meaning
+// select the same objects.
 type meaning map[string]constraint
 
 // meaningOf returns false if a requirement has an unknown operator.
@@ -65,8 +65,8 @@ func (m meaning) add(key string, operator metav1.LabelSelectorOperator, values [
 	return true
 }
 
-// reduced leaves out what follows from the rest, so that equal constraints have equal fields. A
-// constraint that nothing satisfies has no value in its list.
+// reduced leaves out requirements that follow from the rest, so that equal constraints have equal
+// fields. A constraint that nothing satisfies has no value in its list.
 func (c constraint) reduced() constraint {
 	switch {
 	case c.absent && (c.present || c.in != nil):

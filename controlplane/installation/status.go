@@ -35,9 +35,8 @@ type Status struct {
 	// Reason is a word in CamelCase, for a condition, and Message a sentence, unless the state is
 	// Ready or Removed.
 	Reason, Message string
-	// Notice is a sentence about what others have added to the webhooks without harm, and which
-	// field manager has done so, most often the platform. It may be set beside Ready. Default:
-	// none.
+	// Notice is a sentence about harmless additions of others to the webhooks, and which field
+	// manager has done so, most often the platform. It may be set beside Ready. Default: none.
 	Notice string
 	// Available is the number of replicas that answer, Replicas the number in the Deployment.
 	Available, Replicas int32

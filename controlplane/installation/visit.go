@@ -15,8 +15,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// visit is one call of the installer for one runtime: what is there, what is wanted, and what was
-// known before. It belongs to the goroutine of that call, and its tasks in parallel read it only.
+// visit is one call of the installer for one runtime: the present objects, the planned ones, and
+// the last record. It belongs to the goroutine of that call, and its tasks in parallel read it
+// only.
 type visit struct {
 	*Installer
 	*cluster
@@ -31,13 +32,13 @@ type visit struct {
 
 // found are the objects in the runtime, as this visit has read them, nil where there is none.
 type found struct {
-	// The first four decide about the others: whose the installation is, and what it lacks.
+	// The first four decide about the others: which installer owns it, and which parts it lacks.
 	namespace, configuration, managers, role *unstructured.Unstructured
 	// others has the metadata of the objects that this visit applies, beside the four.
 	others map[identity]*metav1.PartialObjectMetadata
 }
 
-// identity tells the objects of one installation apart: all are in one namespace, or in none.
+// identity distinguishes the objects of one installation: all are in one namespace, or in none.
 type identity struct{ kind, name string }
 
 func identityOf(object client.Object) identity {
@@ -67,8 +68,8 @@ func (f *found) live(object client.Object) client.Object {
 	return metadata
 }
 
-// deciding are the objects that decide whose the runtime is. An existing namespace may be of
-// anybody.
+// deciding are the objects that decide which installer owns the runtime. An existing namespace may
+// be foreign.
 func (f *found) deciding() (objects []client.Object) {
 	for _, live := range []*unstructured.Unstructured{f.configuration, f.managers, f.role} {
 		if live != nil {
@@ -138,8 +139,8 @@ func (v *visit) read(ctx context.Context) error {
 	)
 }
 
-// readOthers reads the metadata of the objects that are wanted. Their content may be of somebody
-// else, and does not matter.
+// readOthers reads the metadata of the planned objects. Their content may be foreign, and does not
+// matter.
 func (v *visit) readOthers(ctx context.Context) error {
 	objects := v.want.applied()
 	read := make([]*metav1.PartialObjectMetadata, len(objects))

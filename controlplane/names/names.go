@@ -1,5 +1,5 @@
-// Package names has the one value with the names that an operator gives to what this module stores:
-// the API group and kind of its custom resource, and the labels, annotations and finalizers on
+// Package names has the one value with the names that an operator gives to stored objects. These
+// are the API group and kind of its custom resource, and the labels, annotations and finalizers on
 // objects in the control plane and in the runtimes. No other package of this module has such a
 // name.
 //
@@ -27,8 +27,8 @@ import (
 // parts of one operator must have the same value, and two operators of one control plane must
 // differ in Group.
 type Names struct {
-	// Group is the API group of the custom resource that says what to watch: a DNS-1123 subdomain
-	// with a dot, such as "fleet.example.com". Default: "operator.kyma-project.io".
+	// Group is the API group of the custom resource that defines a watch: a DNS-1123 subdomain with
+	// a dot, such as "fleet.example.com". Default: "operator.kyma-project.io".
 	Group string
 	// Kind is the kind of that custom resource, in upper camel case. Default: "Watcher".
 	Kind string
@@ -94,8 +94,8 @@ const (
 
 var kindPattern = regexp.MustCompile(`^[A-Z][A-Za-z0-9]{0,62}$`)
 
-// Validate returns all problems of n with its defaults, joined. Each names the field, what it wants
-// and what it has.
+// Validate returns all problems of n with its defaults, joined. Each names the field, its rule and
+// its value.
 func (n Names) Validate() error {
 	n = n.WithDefaults()
 	problems := []error{

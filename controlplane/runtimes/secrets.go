@@ -85,7 +85,7 @@ func NewKubeconfigsByLabel(
 	return remote.NewKubeconfigsByLabel(secrets, key, all, withInstalledKinds(opts))
 }
 
-// versionIn names an object whose kubeconfig a Secret has, and the version of the Secret.
+// versionIn names the object of the kubeconfig in a Secret, and the version of the Secret.
 func versionIn(where KubeconfigSecrets) func(secret *metav1.PartialObjectMetadata) string {
 	return func(secret *metav1.PartialObjectMetadata) string {
 		return where.Namespace + "/" + secret.GetLabels()[where.Label] + " " + follow.ResourceVersion(secret)

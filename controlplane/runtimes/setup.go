@@ -34,7 +34,7 @@ import (
 // +kubebuilder:rbac:groups=operator.kyma-project.io,resources=watchers,verbs=get;list;watch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// Parts are what [SetUp] needs. All of them are required.
+// Parts are the needs of [SetUp]. All of them are required.
 type Parts struct {
 	// Object has the kind of the objects that represent runtimes: a typed object, or one with
 	// metadata only or unstructured, with its kind set.

@@ -58,8 +58,7 @@ func (r *reconciler) apply(ctx context.Context, w *v1beta2.Watcher, route client
 	return ownership.ApplyTyped(ctx, r.client, route, route.GetObjectKind().GroupVersionKind(), current, fieldOwner)
 }
 
-// readOwn returns the route of a Watcher, nil if there is none. It fails if the route is of
-// somebody else.
+// readOwn returns the route of a Watcher, nil if there is none. It fails if the route is foreign.
 func (r *reconciler) readOwn(ctx context.Context, w *v1beta2.Watcher) (client.Object, error) {
 	current, err := r.stored(ctx, r.routing, client.ObjectKeyFromObject(w))
 	if err != nil || current == nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
-// documentKind is that of the text form of a watch, whatever kind the custom resource has.
+// documentKind is that of the text form of a watch, for each kind of the custom resource.
 const documentKind = "Watcher"
 
 func managerOf(w *v1beta2.Watcher, n names.Names) (core.Manager, error) {

@@ -1,4 +1,4 @@
-// Package hook has what the parts of Runtime Watcher report to their hooks: one struct for each
+// Package hook has the reports of the parts of Runtime Watcher to their hooks: one struct for each
 // kind of report. A later version may add fields, which breaks no hook.
 //
 // A hook returns immediately, because an API server, a runtime or a lane of events waits for it. It
@@ -60,7 +60,7 @@ type Listener struct {
 // Review is an answered admission review. The write is allowed with each decision.
 type Review struct {
 	Manager core.Manager
-	// Decision is what became of the change:
+	// Decision is the fate of the change:
 	//
 	//   - "accepted", "coalesced", "dropped": the outcome of the acceptor (see [core.Outcome])
 	//   - "unchanged": an update did not change the watched part of the object
@@ -167,7 +167,7 @@ type Stall struct {
 
 // CanaryProbe is a write of the canary.
 type CanaryProbe struct {
-	// State is what the write showed.
+	// State is the result of the write.
 	State core.CanaryState
 	// Took is the time of the write.
 	Took time.Duration
@@ -176,7 +176,7 @@ type CanaryProbe struct {
 // Observation is a change of an object that an informer observed.
 type Observation struct {
 	Manager core.Manager
-	// Decision is what became of the change:
+	// Decision is the fate of the change:
 	//
 	//   - "accepted", "coalesced", "dropped": the outcome of the acceptor (see [core.Outcome])
 	//   - "unchanged": the filter refuses an update, or the watched part is the same

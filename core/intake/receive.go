@@ -45,8 +45,8 @@ func (r *Request) elements() int {
 // [Intake.Enter] and [Intake.Leave] of its runtime, it blocks as long as verifier and handler do,
 // at most Options.HandleTimeout if they follow their context.
 //
-// The error is as that of a [core.Forwarder]: nil if all of the batch was taken, a [*Failure] if
-// none of it was, and otherwise [core.EventErrors] with a [*Failure] for each such element.
+// The error is as that of a [core.Forwarder]. It is nil if all of the batch was taken, a [*Failure]
+// if none of it was, and otherwise [core.EventErrors] with a [*Failure] for each such element.
 func (in *Intake) Receive(ctx context.Context, r *Request) error {
 	var v verdict
 	in.protect(ctx, func() { v = in.receive(ctx, r) }, func(err error) {

@@ -36,7 +36,7 @@ func (o *Outbox) makeRoom(l *lane, event *core.WatchEvent, now time.Time) bool {
 	}
 }
 
-// share is what lanes have of a bound, and how much more of it an event needs.
+// share is the part of a bound that lanes have, and the part that an event needs.
 type share struct {
 	of   func(*lane) int
 	more int

@@ -12,7 +12,7 @@ import (
 // ParseDocument reads the JSON of a [Document]. It refuses a field that a Watcher does not have,
 // because a selector with a misspelt name would watch every object. The error names each such
 // field, and the nearest one. Names are compared in their case, as an API server does. A status,
-// and what else an API server adds, is allowed.
+// and each other addition of an API server, is allowed.
 //
 // For an object of an API server use [json.Unmarshal], because its definition may be newer.
 func ParseDocument(text []byte) (Document, error) {

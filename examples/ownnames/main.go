@@ -1,5 +1,5 @@
-// Ownnames is an operator of Clusters that has its own names: the group fleet.example.com, the kind
-// ClusterWatch for what to watch, and labels, annotations and a finalizer with that group as
+// Ownnames is an operator of Clusters that has its own names. The group is fleet.example.com, and
+// the kind of watches is ClusterWatch. Labels, annotations and a finalizer have that group as
 // prefix. No object in the control plane or in a cluster has a name of another project.
 //
 // Each Cluster has a Secret of its name with a kubeconfig, and the annotation
@@ -60,7 +60,7 @@ type settings struct {
 	image     string // of the agent
 	namespace string // of Clusters, Secrets and certificates
 
-	// warmUp is how long the operator waits for heartbeats before it believes that a runtime does
+	// warmUp is how long the operator waits for heartbeats before it concludes that a runtime does
 	// not trust a new CA. Zero: the default of certificates.FromFleet.
 	warmUp time.Duration
 }

@@ -84,10 +84,10 @@ var hostPattern = regexp.MustCompile(`^` + hostLabel + `(\.` + hostLabel + `)*$`
 
 const hostLabel = `[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?`
 
-// ParseHost returns the one form of a DNS name or an IP address: a name in lower case, in ASCII
-// (Punycode for Unicode, RFC 5891), and without the dot at its end; an IP address in its shortest
-// form, without brackets. TLS has no dot at the end of a name (RFC 6066, section 3), and gateways
-// have none in their routes.
+// ParseHost returns the one form of a DNS name or an IP address. A name is in lower case, in ASCII
+// (Punycode for Unicode, RFC 5891), and without the dot at its end. An IP address is in its
+// shortest form, without brackets. TLS has no dot at the end of a name (RFC 6066, section 3), and
+// gateways have none in their routes.
 func ParseHost(host string) (string, error) {
 	name := strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
 	if address, err := netip.ParseAddr(name); err == nil {
@@ -113,10 +113,11 @@ func isASCII(text string) bool {
 	return !strings.ContainsFunc(text, func(c rune) bool { return c > '~' })
 }
 
-var errNotDialled = errors.New("the address is all that is wanted")
+var errNotDialled = errors.New("only the address is needed")
 
 // toASCII returns a DNS name in Punycode, and the name itself if it has none. The standard library
-// has the tables of IDNA for its HTTP client only, so that a client is asked whom it would dial.
+// has the tables of IDNA for its HTTP client only, so that a client is asked for the host that it
+// would dial.
 func toASCII(name string) string {
 	if isASCII(name) {
 		return name

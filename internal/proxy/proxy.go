@@ -1,6 +1,6 @@
 // Package proxy makes connections through an HTTP proxy (CONNECT, RFC 9110, section 9.3.6). It is
-// the one way to a control plane behind a proxy, for every transport: the tunnel carries TLS that
-// begins and ends at the two ends, so the proxy sees no event.
+// the one connection to a control plane behind a proxy, for every transport. The tunnel carries TLS
+// that begins and ends at the two ends, so the proxy sees no event.
 package proxy
 
 import (
@@ -25,7 +25,7 @@ import (
 const (
 	// ReasonUnreachable means that there is no connection to the proxy, or no answer of it.
 	ReasonUnreachable = "proxy_unreachable"
-	// ReasonUnauthorized means that the proxy wants other credentials (407, or 401).
+	// ReasonUnauthorized means that the proxy refuses the credentials (407, or 401).
 	ReasonUnauthorized = "proxy_unauthorized" //nolint:misspell // HTTP spells it so (RFC 9110, section 15.5.2).
 	// ReasonRefused means that the proxy answers with another status than 2xx: it does not allow
 	// the address, or does not reach it.
@@ -213,7 +213,7 @@ func (d *Dialer) connect(conn net.Conn, address string, header http.Header) (net
 	if reader.Buffered() == 0 {
 		return conn, nil
 	}
-	early, _ := reader.Peek(reader.Buffered()) // It returns what is buffered.
+	early, _ := reader.Peek(reader.Buffered()) // It returns the buffered bytes.
 	return &tunnelConn{Conn: conn, early: append([]byte(nil), early...)}, nil
 }
 

@@ -276,8 +276,8 @@ func (r *registration) HasSynced() bool { return r.of.HasSynced() }
 // view returns a stored object as the informer shows it.
 func (r *registration) view(stored any) client.Object { return viewOf(stored, r.of.onlyMetadata) }
 
-// syncedForEver returns a controller that does not run, and whose queue is in sync. client-go 0.36
-// asks a registration for HasSyncedChecker, whose result has a type that client-go 0.35 lacks.
+// syncedForEver returns a controller that does not run, with a queue that is in sync. client-go
+// 0.36 asks a registration for HasSyncedChecker, which returns a type that client-go 0.35 lacks.
 func syncedForEver() toolscache.Controller {
 	queue := toolscache.NewDeltaFIFOWithOptions(toolscache.DeltaFIFOOptions{})
 	_ = queue.Replace(nil, "") // It fails only for objects without a key.

@@ -150,7 +150,7 @@ func (b *bounded) explain(err error) error {
 }
 
 // readAnswer returns an answer without the managed fields of the items of a list, and the weight of
-// what is left. It fails when the answers exceed the budget. An answer without success is cut.
+// the rest. It fails when the answers exceed the budget. An answer without success is cut.
 func readAnswer(response *http.Response, own *budget) (content *parts, weight int64, err error) {
 	from := io.Reader(response.Body)
 	if response.StatusCode >= http.StatusMultipleChoices {
@@ -185,7 +185,7 @@ func readAnswer(response *http.Response, own *budget) (content *parts, weight in
 // partSize is the number of bytes that are read, weighed and reserved in one step.
 const partSize = 16 << 10
 
-// parts are the parts of an answer. What is read leaves memory, as the client keeps a copy.
+// parts are the parts of an answer. A part that is read leaves memory, as the client keeps a copy.
 type parts struct{ all [][]byte }
 
 // add appends a copy of a text. A server may send few bytes at a time, so small ones are joined.

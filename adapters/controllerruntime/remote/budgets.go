@@ -59,7 +59,7 @@ type waiter struct {
 // NewBudgets returns budgets for a process.
 func NewBudgets() *Budgets { return &Budgets{holders: make(map[string]holder)} }
 
-// Use is what [Budgets.Begin] must know of a reconcile.
+// Use describes a reconcile for [Budgets.Begin].
 type Use struct {
 	// Cluster is the name of the cluster. Reconciles of one cluster are one to the others.
 	Cluster string
@@ -81,10 +81,10 @@ func (b *Budgets) Begin(ctx context.Context, use Use) (reconcile context.Context
 	return context.WithValue(ctx, budgetKey{}, own), own.end
 }
 
-// Allow adds a weight to the free part of the budget of ctx, such as that of a large object that
-// the operator itself has written, times the number of answers that contain it. The whole budget
-// grows only if it would be smaller than its free part. Without a budget in ctx, Allow does
-// nothing.
+// Allow adds a weight to the free part of the budget of ctx. An example is the weight of a large
+// object that the operator itself has written, times the number of answers with that object. The
+// whole budget grows only if it would be smaller than its free part. Without a budget in ctx, Allow
+// does nothing.
 func Allow(ctx context.Context, weight int64) {
 	own, ok := ctx.Value(budgetKey{}).(*budget)
 	if !ok {
@@ -108,8 +108,8 @@ func Weigh(object any) int64 {
 
 type budgetKey struct{}
 
-// budget is that of one reconcile, or of one answer. mu guards left and free. What the room guards
-// with its lock comes last. All others never change.
+// budget is that of one reconcile, or of one answer. mu guards left and free. The fields that the
+// room guards with its lock come last. All others never change.
 type budget struct {
 	room   *Budgets // nil: needs none
 	use    Use
@@ -158,7 +158,7 @@ func (b *budget) decode(ctx context.Context, weight int64) error {
 	return b.room.take(ctx, &waiter{budget: b, weight: needs, ready: make(chan struct{})})
 }
 
-// end returns what the budget holds of the room.
+// end returns the room that the budget holds.
 func (b *budget) end() {
 	b.mu.Lock()
 	b.left = math.MinInt64 / 2 // A late request of the reconcile fails.
@@ -203,8 +203,8 @@ func (b *Budgets) leave(w *waiter) {
 	b.grant()
 }
 
-// grant gives room to waiters, as long as there is enough for the first of them: those of the slow
-// lane come last, and the cluster that holds the least comes first.
+// grant gives room to waiters, as long as there is enough for the first of them. Waiters of the
+// slow lane come last. The cluster that holds the least comes first.
 func (b *Budgets) grant() {
 	for len(b.waiting) > 0 {
 		first := slices.MinFunc(b.waiting, func(x, y *waiter) int {

@@ -22,8 +22,8 @@ const (
 	callTimeout = 2 * requestTimeout
 )
 
-// NewClient returns a client for a cluster whose administrator may run a program in place of the
-// API server. It is for configurations that come from no kubeconfig, such as that of a cloud. A
+// NewClient returns a client for a cluster with an administrator that may run a program in place of
+// the API server. It is for configurations that come from no kubeconfig, such as that of a cloud. A
 // configuration without Timeout gets 15 s for a request, and without Dial 3 s to connect. A call
 // fails after 30 s, with all its attempts. [NewKubeconfigs] lists the other bounds.
 //

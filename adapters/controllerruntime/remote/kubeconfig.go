@@ -71,8 +71,8 @@ type KubeconfigOptions struct {
 	// objects and for metadata.
 	Scheme *runtime.Scheme
 	// Mapper returns the mapper of a cluster. That of the controller manager is enough for kinds
-	// that the control plane has, too. It costs no request, and no memory for what a cluster
-	// answers. Default: apiutil.NewDynamicRESTMapper, which asks the cluster.
+	// that the control plane has, too. It costs no request, and no memory for answers of a cluster.
+	// Default: apiutil.NewDynamicRESTMapper, which asks the cluster.
 	Mapper func(config *rest.Config, client *http.Client) (meta.RESTMapper, error)
 	// Configure may change the configuration of a client, such as its user agent and its timeouts,
 	// but not its content types. Dial must not become nil.
@@ -100,13 +100,13 @@ func (o KubeconfigOptions) withDefaults() KubeconfigOptions {
 // the Secret itself, or its metadata, the Secret is not read again for a client that is kept for
 // that version.
 //
-// The bounds of a client, whatever the API server answers:
+// The bounds of a client, for each possible answer of the API server:
 //
 //   - Answers are JSON without compression and without redirects. Headers have at most 64 KiB, and
 //     the texts of errors 4,000 bytes.
 //   - All answers of one reconcile have a budget: see [Budgets]. An answer outside of a reconcile
-//     may weigh half of that, which is 4 MiB of text or 65,536 values of JSON. The managed fields of
-//     the items of a list are dropped before.
+//     may weigh half of that, which is 4 MiB of text or 65,536 values of JSON. The managed fields
+//     of the items of a list are dropped before.
 //   - The connections deliver at most 6 MiB in one reconcile, and until the next one.
 //   - An attempt ends after 15 s, and a call after 30 s.
 func NewKubeconfigs(
@@ -232,7 +232,7 @@ func (k *kubeconfigs) kept(name client.ObjectKey) (known connection, kept bool) 
 	return known, kept
 }
 
-// opaque is an error without the methods of an API status. It keeps what a caller may ask for.
+// opaque is an error without the methods of an API status. It keeps the cause for callers.
 type opaque struct{ cause error }
 
 func (o opaque) Error() string { return o.cause.Error() }
@@ -319,7 +319,7 @@ func (o KubeconfigOptions) load(kubeconfig []byte) (*rest.Config, error) {
 	return clientcmd.NewDefaultClientConfig(*loaded, &clientcmd.ConfigOverrides{}).ClientConfig()
 }
 
-// validateContext names what is missing. The library would advise to set an environment variable.
+// validateContext names the missing part. The library would advise to set an environment variable.
 func validateContext(loaded *clientcmdapi.Config) error {
 	name := loaded.CurrentContext
 	if name == "" {

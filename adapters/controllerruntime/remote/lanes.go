@@ -63,8 +63,9 @@ type Verdict struct {
 //
 // There are two lanes, each with the workers of a controller of its own:
 //
-//   - Regular has all clusters at first. A cluster has at most its share of the workers. After 100 ms
-//     of work, its next request comes behind all requests that are ready, so one worker is enough.
+//   - Regular has all clusters at first. A cluster has at most its share of the workers. After
+//     100 ms of work, its next request comes behind all requests that are ready, so one worker is
+//     enough.
 //   - Slow has the clusters that took too long. They wait for one another only.
 //
 // Requests beyond the share stay in the workqueue with their priority, delayed until their turn.
@@ -198,7 +199,7 @@ func (l *Lane[request]) Add(after time.Duration, priority int, requests ...reque
 	return true
 }
 
-// wake enqueues a request whose turn has come, behind all that are ready: a priority queue orders
+// wake enqueues a request that may run now, behind all that are ready: a priority queue orders
 // requests by the time at which their wait ends. The queue keeps the higher priority of a request
 // that is in it.
 func (l *Lane[request]) wake(r request) { l.Add(time.Nanosecond, handler.LowPriority, r) }

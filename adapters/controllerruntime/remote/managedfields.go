@@ -4,13 +4,13 @@ package remote
 // items[].metadata.managedFields becomes null. One ordinary Deployment has 632 values there, more
 // than in its spec, and a list is read for names and specs. A single object keeps its fields.
 //
-// The filter follows the path of the current value no deeper than that. It changes nothing else,
-// and what it does not recognise, such as a key with escaped characters, stays and is weighed.
+// The filter follows the path of the current value no deeper than that. It changes nothing else. A
+// part that it does not recognise, such as a key with escaped characters, stays and is weighed.
 type fieldsFilter struct {
 	depth   int // of the current object or list
 	matched int // how many of the current objects and lists are those of the path, from the root
 
-	// The last key of the innermost object of the path, or what is read of it.
+	// The last key of the innermost object of the path, or the part of it that was read.
 	key      []byte
 	wantsKey bool // the next string of the current object is a key
 	isKey    bool // the current string is one
@@ -118,7 +118,7 @@ func (f *fieldsFilter) opens(c byte) bool {
 	}
 }
 
-// endValue ends what is skipped at the end of a value of the metadata.
+// endValue ends the skipped part at the end of a value of the metadata.
 func (f *fieldsFilter) endValue() {
 	if f.depth == f.matched && f.matched == inMetadata {
 		f.skipped = false

@@ -20,7 +20,7 @@ func AddToScheme(scheme *runtime.Scheme) error { return AddNamed(names.Names{})(
 
 // AddNamed returns a function that adds [Watcher] and [WatcherList] to a scheme with the group and
 // the kind of an operator. It fails if the names are invalid. A scheme must have the types once
-// only: a client cannot tell two kinds of one type apart.
+// only: a client cannot distinguish two kinds of one type.
 func AddNamed(n names.Names) func(scheme *runtime.Scheme) error {
 	return func(scheme *runtime.Scheme) error {
 		if err := n.Validate(); err != nil {

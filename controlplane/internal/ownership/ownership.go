@@ -1,4 +1,5 @@
-// Package ownership writes and deletes only what the caller has read and found to be its own.
+// Package ownership writes and deletes only objects that the caller has read and found to be its
+// own.
 //
 // Whether an object is the caller's is decided by a mark on the object, such as an annotation or a
 // label with the owner's identity, which the caller reads. The functions of this package then make
@@ -23,7 +24,7 @@ import (
 )
 
 // errAppeared means that another client has created an object with our name since it was read as
-// absent. The next attempt reads the object, and decides whose it is.
+// absent. The next attempt reads the object, and decides about it.
 var errAppeared = errors.New("another client has created an object with this name")
 
 // Metadata reads the metadata of an object, nil if there is no such object. The content of others'

@@ -15,7 +15,7 @@ import (
 )
 
 // Cluster returns mgr, if its scheme has the types of objects with the same kinds as the scheme
-// that add makes, and with no other kind: a client cannot tell two kinds of one type apart.
+// that add makes, and with no other kind. A client cannot distinguish two kinds of one type.
 // Otherwise it adds a cluster with that scheme to mgr, and returns it. That cluster has a cache of
 // its own, of all namespaces.
 func Cluster(

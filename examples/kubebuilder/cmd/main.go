@@ -69,7 +69,7 @@ func run(ctx context.Context, args []string) error {
 	return mgr.Start(ctx)
 }
 
-// work is what the controllers do in remote clusters.
+// work is the work of the controllers in remote clusters.
 type work interface {
 	Cluster(ctx context.Context, cluster *fleetv1.Cluster) error
 	Addon(ctx context.Context, addon *fleetv1.Addon) error

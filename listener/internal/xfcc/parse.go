@@ -6,8 +6,8 @@
 // semicolons. A value with a separator is in double quotes, in which a backslash escapes the next
 // character. Cert and Chain are PEM in percent-encoding.
 //
-// Envoy does not quote URI and DNS, whose text is that of the client's certificate, and writes them
-// behind all other keys. What stands behind such a value may be a part of it.
+// Envoy does not quote URI and DNS, and writes them behind all other keys. Their text comes from
+// the client's certificate. Any text behind such a value may be a part of it.
 //
 // The package only reads. The caller decides which proxy may write the header, which element
 // counts, and whether a certificate is good.

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Attack is what the administrator of a cluster may answer.
+// Attack is a possible answer of the administrator of a cluster.
 type Attack struct {
 	Name  string
 	Spoil Spoil

@@ -26,7 +26,7 @@ const (
 	mostKept   = mega
 )
 
-// Cost is what one reconcile took.
+// Cost has the costs of one reconcile.
 type Cost struct {
 	Memory uint64        // bytes of the heap, at most at a time
 	Time   time.Duration // of a processor
@@ -34,7 +34,7 @@ type Cost struct {
 	Log    int // bytes of log lines of the logger in the context
 }
 
-// Measure calls reconcile with a context that has a logger, and returns what it took.
+// Measure calls reconcile with a context that has a logger, and returns its costs.
 func Measure(ctx context.Context, reconcile func(ctx context.Context) error) (took Cost, err error) {
 	var logged bytes.Buffer
 	logger := logr.FromSlogHandler(slog.NewTextHandler(&logged, nil))

@@ -1,5 +1,5 @@
 // Package remotetest tests operators that read from clusters of other people. [Run] puts one
-// hostile API server after the other behind a kubeconfig, and measures what a reconcile costs.
+// hostile API server after the other behind a kubeconfig, and measures the costs of a reconcile.
 package remotetest
 
 import (
@@ -175,7 +175,7 @@ func nameOf(body []byte) string {
 	return object.Metadata.Name
 }
 
-// completed adds what an API server and a controller add.
+// completed adds the fields that an API server and a controller add.
 func completed(body []byte) []byte {
 	var object map[string]any
 	_ = json.Unmarshal(body, &object)

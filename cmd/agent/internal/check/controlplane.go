@@ -122,7 +122,7 @@ func unreachable() []advice {
 }
 
 func untrusted() []advice {
-	const hello = "; a NATS server with handshake_first wants NATS_HANDSHAKE_FIRST=true"
+	const hello = "; a NATS server with handshake_first needs NATS_HANDSHAKE_FIRST=true"
 	const late = "a TLS handshake within 10s"
 	const port = "check that the port of CONTROL_PLANE_ADDRESS serves TLS, and the network; " +
 		"if the path drops a ClientHello above 1,400 bytes, set GODEBUG=tlsmlkem=0" + hello

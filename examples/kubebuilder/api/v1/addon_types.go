@@ -2,7 +2,7 @@ package v1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// AddonSpec is what is wanted in a remote cluster.
+// AddonSpec is the desired state in a remote cluster.
 type AddonSpec struct {
 	// Cluster is the name of the Cluster, in the same namespace.
 	Cluster string `json:"cluster"`

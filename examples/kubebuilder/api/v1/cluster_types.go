@@ -2,7 +2,7 @@ package v1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// ClusterSpec is what the operator knows of a remote cluster.
+// ClusterSpec describes a remote cluster.
 type ClusterSpec struct {
 	// ID identifies the cluster. It is the Common Name of the certificate of its agent.
 	ID string `json:"id"`
