@@ -71,7 +71,8 @@ func warnUntilStarted(ctx context.Context, s attachable, logger *slog.Logger) {
 			return
 		}
 		if elected == nil {
-			logger.WarnContext(ctx, "no controller has started this source of events, so that each event is answered 503: "+
+			logger.WarnContext(ctx, "no controller has started this source of events, "+
+				"so that each event is answered 503: "+
 				"pass the source to WatchesRawSource. A replica that does not lead says so, too, unless Elected is set")
 			return
 		}

@@ -130,6 +130,82 @@ func (mr *MockVerifierMockRecorder) Verify(ctx, peer, event any) *gomock.Call {
 	return mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "Verify", reflect.TypeOf((*MockVerifier)(nil).Verify), ctx, peer, event)
 }
 
+// MockRequestVerifier is a mock of RequestVerifier interface.
+type MockRequestVerifier struct {
+	ctrl     *gomock.Controller
+	recorder *MockRequestVerifierMockRecorder
+	isgomock struct{}
+}
+
+// MockRequestVerifierMockRecorder is the mock recorder for MockRequestVerifier.
+type MockRequestVerifierMockRecorder struct {
+	mock *MockRequestVerifier
+}
+
+// NewMockRequestVerifier creates a new mock instance.
+func NewMockRequestVerifier(ctrl *gomock.Controller) *MockRequestVerifier {
+	mock := &MockRequestVerifier{ctrl: ctrl}
+	mock.recorder = &MockRequestVerifierMockRecorder{mock}
+	return mock
+}
+
+// EXPECT returns an object that allows the caller to indicate expected use.
+func (m *MockRequestVerifier) EXPECT() *MockRequestVerifierMockRecorder {
+	return m.recorder
+}
+
+// ForRequest mocks base method.
+func (m *MockRequestVerifier) ForRequest() core.Verifier {
+	m.ctrl.T.Helper()
+	ret := m.ctrl.Call(m, "ForRequest")
+	ret0, _ := ret[0].(core.Verifier)
+	return ret0
+}
+
+// ForRequest indicates an expected call of ForRequest.
+func (mr *MockRequestVerifierMockRecorder) ForRequest() *gomock.Call {
+	mr.mock.ctrl.T.Helper()
+	return mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "ForRequest", reflect.TypeOf((*MockRequestVerifier)(nil).ForRequest))
+}
+
+// MockValidator is a mock of Validator interface.
+type MockValidator struct {
+	ctrl     *gomock.Controller
+	recorder *MockValidatorMockRecorder
+	isgomock struct{}
+}
+
+// MockValidatorMockRecorder is the mock recorder for MockValidator.
+type MockValidatorMockRecorder struct {
+	mock *MockValidator
+}
+
+// NewMockValidator creates a new mock instance.
+func NewMockValidator(ctrl *gomock.Controller) *MockValidator {
+	mock := &MockValidator{ctrl: ctrl}
+	mock.recorder = &MockValidatorMockRecorder{mock}
+	return mock
+}
+
+// EXPECT returns an object that allows the caller to indicate expected use.
+func (m *MockValidator) EXPECT() *MockValidatorMockRecorder {
+	return m.recorder
+}
+
+// Validate mocks base method.
+func (m *MockValidator) Validate() error {
+	m.ctrl.T.Helper()
+	ret := m.ctrl.Call(m, "Validate")
+	ret0, _ := ret[0].(error)
+	return ret0
+}
+
+// Validate indicates an expected call of Validate.
+func (mr *MockValidatorMockRecorder) Validate() *gomock.Call {
+	mr.mock.ctrl.T.Helper()
+	return mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "Validate", reflect.TypeOf((*MockValidator)(nil).Validate))
+}
+
 // MockHandler is a mock of Handler interface.
 type MockHandler struct {
 	ctrl     *gomock.Controller

@@ -246,7 +246,8 @@ func contentOf(secret *corev1.Secret, key string) ([]byte, error) {
 	case strings.TrimSpace(string(content)) != "":
 		return content, nil
 	case found:
-		return nil, fmt.Errorf("want a kubeconfig under the key %q, which is empty; the Secret has %s", key, keysOf(secret))
+		return nil, fmt.Errorf("want a kubeconfig under the key %q, which is empty; the Secret has %s",
+			key, keysOf(secret))
 	default:
 		return nil, fmt.Errorf("want a kubeconfig under the key %q; the Secret has %s", key, keysOf(secret))
 	}

@@ -260,7 +260,10 @@ func refused() []advice {
 		{forbidden("domain_"), want, "correct the domain annotation of this runtime in the control plane"},
 		{forbidden(reasons.SourceMismatch), want, "issue TLS_CERT with the id of this runtime as Common Name"},
 		{violation, want, "add this manager to the user of this runtime, and reload the NATS server"},
-		{because(reasons.Forbidden), want, "check the name of this runtime and its domain annotation in the control plane"},
+		{
+			because(reasons.Forbidden), want,
+			"check the name of this runtime and its domain annotation in the control plane",
+		},
 		{because(reasons.Unauthenticated), want, "check the CA bundle of the listener, and the header of the gateway"},
 		{noStream, want, "correct MANAGERS, or start the operator, which creates the stream"},
 		{because(reasons.UnknownManager), want, "correct MANAGERS, or the manager of the Watcher"},
