@@ -140,8 +140,10 @@ func (l *lane) concludeEntry(e *entry, whole, refusal error, started, now time.T
 	switch {
 	case whole != nil:
 		e.alone = e.alone || core.IsPermanent(whole) && !errors.Is(whole, core.ErrTooLarge)
+		e.seen = e.seen || !errors.Is(whole, core.ErrTooLarge)
 		l.enqueue(e)
 	case errors.Is(refusal, core.ErrNotSent):
+		e.seen = true // Later numbers of its batch may have arrived.
 		l.enqueue(e)
 	case refusal == nil:
 		l.counts.Pending--

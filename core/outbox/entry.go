@@ -21,6 +21,7 @@ type entry struct {
 	again    time.Time // the key is to be sent at this time or later.
 	due      time.Time
 	alone    bool      // part of a batch that was refused as a whole: the next attempt is without others.
+	seen     bool      // an attempt failed, and not as too large: its number may have arrived.
 	refusals int       // of this event for itself, in a row.
 	refused  time.Time // the first of them.
 	order    uint64

@@ -219,7 +219,7 @@ func (l *lane) travelsAlone() bool {
 	case !l.size.isNarrow():
 		return false
 	case l.size.large:
-		return l.arrived() >= l.pulse.named
+		return l.arrived() >= l.pulse.named && !l.mayBeSeen()
 	default: // Numbers that wait may have been seen, if their answer was lost.
 		return l.arrived() == l.sequence && l.sequence > 0
 	}
@@ -229,6 +229,17 @@ func (l *lane) travelsAlone() bool {
 // may leave numbers behind that a heartbeat names, or have no room.
 func (l *lane) mayFollow(events int) bool {
 	return !l.size.isNarrow() || l.arrived() == l.sequence && events < l.size.limit
+}
+
+// mayBeSeen reports whether the receiver may have seen a number that waits, because its answer was
+// lost. A heartbeat that names a lower number would then look like a restart.
+func (l *lane) mayBeSeen() bool {
+	for _, e := range l.ready {
+		if e.seen {
+			return true
+		}
+	}
+	return false
 }
 
 // arrived returns the highest number of the sequence that the receiver has seen, as far as this end

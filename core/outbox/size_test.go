@@ -170,3 +170,41 @@ func (w *world) wantHeartbeats(every time.Duration, givenUp uint64) {
 		w.t.Errorf("the last heartbeat is of %v, want one in the last %v", last, every)
 	}
 }
+
+// After a batch that was too large, a heartbeat may travel alone. If the answer to a later batch is
+// lost, the receiver has seen its numbers: a heartbeat that names fewer looks like a restart.
+func TestHeartbeatsDoNotFallBehindLostAnswers(t *testing.T) {
+	for _, lost := range []error{errDown, core.ErrNotReady, core.ErrForbidden, core.ErrNotSent} {
+		t.Run(lost.Error(), func(t *testing.T) {
+			var seen uint64
+			isLost := func(batch core.Batch) bool {
+				return elapsed() > 5*second && elapsed() < 6*second && len(batch.Events) > 0
+			}
+			answer := func(_ context.Context, _ int, batch core.Batch) error {
+				time.Sleep(ms)
+				if sizeOf(batch) > 4 {
+					return errTooLarge
+				}
+				for _, event := range batch.Events {
+					seen = max(seen, event.Sequence)
+				}
+				if beat := batch.Heartbeat; beat != nil && beat.Sequence < seen {
+					t.Errorf("at %v, a heartbeat names %d, and number %d may have been seen", elapsed(), beat.Sequence, seen)
+				}
+				if isLost(batch) {
+					return lost
+				}
+				return nil
+			}
+
+			opts := outbox.Options{Epoch: "e", MaxBatch: 500, HeartbeatInterval: 50 * ms, GiveUpAfter: time.Hour}
+			inBubble(t, scene{opts: opts, answer: answer}, func(w *world) {
+				w.writeMany(20, "object-", 0)
+				time.Sleep(5*second + 10*ms)
+				w.writeMany(2, "later-", 0)
+				time.Sleep(10 * second)
+				w.wantCounts(outbox.Counts{Accepted: 22, Delivered: 22})
+			})
+		})
+	}
+}

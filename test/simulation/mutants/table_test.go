@@ -136,12 +136,12 @@ var table = map[string][]mutant{
 		{"outbox: refused events are never given up (row 1)", "!e.Resync && e.refusals > 0 && now.Sub(e.refused) >= limit", "false"},
 		{
 			"outbox: a failed batch loses its events",
-			"e.alone = e.alone || core.IsPermanent(whole) && !errors.Is(whole, core.ErrTooLarge)\n\t\tl.enqueue(e)", "l.free(e)\n\t\tl.counts.Pending--\n\t\tl.counts.Delivered++",
+			"e.alone = e.alone || core.IsPermanent(whole) && !errors.Is(whole, core.ErrTooLarge)\n\t\te.seen = e.seen || !errors.Is(whole, core.ErrTooLarge)\n\t\tl.enqueue(e)", "l.free(e)\n\t\tl.counts.Pending--\n\t\tl.counts.Delivered++",
 		},
 		{"outbox: a wait that the receiver asks for is ignored", "wait = max(wait, asked+o.jitter(asked/4))", "wait = max(wait, 0)"},
 		{
 			"outbox: events that were not sent are delivered (row 3)",
-			"case errors.Is(refusal, core.ErrNotSent):\n\t\tl.enqueue(e)\n\tcase refusal == nil:",
+			"case errors.Is(refusal, core.ErrNotSent):\n\t\te.seen = true\n\t\tl.enqueue(e)\n\tcase refusal == nil:",
 			"case refusal == nil, errors.Is(refusal, core.ErrNotSent):",
 		},
 		{"outbox: no backoff", "wait = wait/2 + o.jitter(wait/2)", "wait = 20 * time.Millisecond"},
@@ -169,6 +169,7 @@ var table = map[string][]mutant{
 			"outbox: a newer event replaces one that travels",
 			"case e.next == nil:\n", "case e.queue == nil:\n\t\te.WatchEvent = event\n\n\t\treturn core.Coalesced, false\n\tcase e.next == nil:\n",
 		},
+		{"outbox: a lone heartbeat names less than was seen", "&& !l.mayBeSeen()", ""},
 		{"outbox: new events do not wake the dispatcher", "l.await(q, e)", "q.add(e)"},
 		{
 			"outbox: heartbeats overtake events",

@@ -39,7 +39,7 @@ type lane struct {
 	owners   map[types.NamespacedName]bool // of resyncs
 
 	failed     failures
-	tooLarge   map[uint64]bool      // numbers of which the last batch was too large
+	tooLarge   map[uint64]bool      // by number: whether each batch with it so far was too large
 	late       map[uint64]bool      // numbers that were refused as malformed, or as too large
 	refused    map[string]*failures // by the ID of an event
 	recoveries int
@@ -164,7 +164,8 @@ func (a *Agent) Sent(manager core.Manager, batch core.Batch) {
 }
 
 // waits reports whether a heartbeat travels alone while each number above the one that it names waits
-// for a smaller batch: nothing of a batch that is too large has arrived.
+// for a smaller batch: nothing of a batch that is too large has arrived. After any other failure, the number may have
+// been seen.
 func (l *lane) waits(named uint64, batch core.Batch) bool {
 	if len(batch.Events) > 0 {
 		return false
@@ -232,14 +233,14 @@ func (a *Agent) Attempted(manager core.Manager, batch core.Batch, started time.T
 			if core.IsPermanent(err) { // All others wait with a failed batch.
 				l.late[batch.Events[i].Sequence] = true
 			}
-			if errors.Is(err, core.ErrTooLarge) {
-				l.tooLarge[batch.Events[i].Sequence] = true
-			}
+			number := batch.Events[i].Sequence
+			hidden, known := l.tooLarge[number]
+			l.tooLarge[number] = errors.Is(err, core.ErrTooLarge) && (hidden || !known)
 		}
 		return
 	}
 	for i := range batch.Events {
-		delete(l.tooLarge, batch.Events[i].Sequence)
+		l.tooLarge[batch.Events[i].Sequence] = false
 	}
 	dropped := a.history.dropped[pair{a.runtime, manager}]
 	if dropped && !l.dropping {
