@@ -63,7 +63,7 @@ func TestStreamingListWithoutEnd(t *testing.T) {
 	added := func() event { return event{Type: "ADDED", Object: newObject("a", 1, 1)} }
 	for name, list := range map[string]func(r *http.Request, send func(event)){
 		"silence":     func(r *http.Request, send func(event)) { send(added()); <-r.Context().Done() },
-		"ends soon":   func(_ *http.Request, send func(event)) { send(added()); time.Sleep(10 * time.Second) },
+		"ends soon":   func(_ *http.Request, send func(event)) { send(added()); <-time.After(10 * time.Second) },
 		"ends at 5 m": func(r *http.Request, send func(event)) { send(added()); wait(r, 5*time.Minute) },
 		"bookmarks": func(r *http.Request, send func(event)) {
 			for wait(r, 10*time.Second) {

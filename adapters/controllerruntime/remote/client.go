@@ -2,15 +2,20 @@ package remote
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -62,28 +67,101 @@ func newClient(config *rest.Config, opts client.Options, mapper newMapper) (clie
 	if err != nil {
 		return nil, nil, err
 	}
-	return &guarded{made}, connected, nil
+	return &guarded{Client: made, ask: asker(config, connected)}, connected, nil
 }
 
 // newMapper returns the mapper of a cluster.
 type newMapper func(config *rest.Config, client *http.Client) (meta.RESTMapper, error)
 
 // guarded bounds each call in time, and hides errors that only seem to be about an object.
-type guarded struct{ client.Client }
+type guarded struct {
+	client.Client
+
+	// ask reads a discovery document, such as /apis, into a value.
+	ask func(ctx context.Context, path string, into any) error
+}
 
 var errSlowCall = errors.New("call of the API server took longer than allowed")
 
-func guard(ctx context.Context, call func(ctx context.Context) error) error {
+// guard makes a call. object is of the kind that the call is about.
+func (g *guarded) guard(ctx context.Context, object runtime.Object, call func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, callTimeout, errSlowCall)
 	defer cancel()
 	err := call(ctx)
 
 	// A proxy answers 404 with a page of its own. For a reconciler, NotFound would mean that the
-	// object is gone.
+	// object is gone. An API server answers with a page, too, if it does not serve the kind.
 	if apierrors.IsNotFound(err) && apierrors.IsUnexpectedServerError(err) {
+		if unserved := g.checkServed(ctx, object); unserved != nil {
+			return unserved
+		}
 		return strange{err}
 	}
 	return err
+}
+
+// guard makes a call of a subresource, which needs no check of its kind.
+func guard(ctx context.Context, call func(ctx context.Context) error) error {
+	return (*guarded)(nil).guard(ctx, nil, call)
+}
+
+// checkServed returns a [meta.NoKindMatchError] if an API server says that it does not serve the
+// kind of an object, as after the deletion of its definition. A page of a proxy says nothing.
+func (g *guarded) checkServed(ctx context.Context, object runtime.Object) error {
+	if object == nil {
+		return nil
+	}
+	kind, err := g.GroupVersionKindFor(object)
+	if err != nil || kind.Group == "" {
+		return nil // The core group is always served.
+	}
+	kind.Kind = strings.TrimSuffix(kind.Kind, "List")
+	unserved := &meta.NoKindMatchError{GroupKind: kind.GroupKind(), SearchedVersions: []string{kind.Version}}
+
+	var groups metav1.APIGroupList
+	if g.ask(ctx, "/apis", &groups) != nil || groups.Kind != "APIGroupList" {
+		return nil
+	}
+	if !slices.ContainsFunc(groups.Groups, func(group metav1.APIGroup) bool { return has(group, kind.GroupVersion()) }) {
+		return unserved
+	}
+
+	var resources metav1.APIResourceList
+	path := "/apis/" + kind.Group + "/" + kind.Version
+	if g.ask(ctx, path, &resources) != nil || resources.Kind != "APIResourceList" {
+		return nil
+	}
+	if slices.ContainsFunc(resources.APIResources, func(r metav1.APIResource) bool { return r.Kind == kind.Kind }) {
+		return nil
+	}
+	return unserved
+}
+
+func has(group metav1.APIGroup, version schema.GroupVersion) bool {
+	return group.Name == version.Group && slices.ContainsFunc(group.Versions,
+		func(v metav1.GroupVersionForDiscovery) bool { return v.Version == version.Version })
+}
+
+// asker returns a function that reads a document of the API server as JSON, within its budget.
+func asker(config *rest.Config, connected *http.Client) func(ctx context.Context, path string, into any) error {
+	return func(ctx context.Context, path string, into any) error {
+		base, _, err := rest.DefaultServerUrlFor(config)
+		if err != nil {
+			return err
+		}
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, base.JoinPath(path).String(), http.NoBody)
+		if err != nil {
+			return err
+		}
+		request.Header.Set("Accept", "application/json")
+
+		response, err := connected.Do(request)
+		if err != nil {
+			return err
+		}
+		defer response.Body.Close()
+		return json.NewDecoder(response.Body).Decode(into)
+	}
 }
 
 // strange is an error without the methods of an API status.
@@ -92,37 +170,37 @@ type strange struct{ cause error }
 func (s strange) Error() string { return "answer of no API server: " + s.cause.Error() }
 
 func (g *guarded) Get(ctx context.Context, key client.ObjectKey, object client.Object, opts ...client.GetOption) error {
-	return guard(ctx, func(ctx context.Context) error { return g.Client.Get(ctx, key, object, opts...) })
+	return g.guard(ctx, object, func(ctx context.Context) error { return g.Client.Get(ctx, key, object, opts...) })
 }
 
 func (g *guarded) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
-	return guard(ctx, func(ctx context.Context) error { return g.Client.List(ctx, list, opts...) })
+	return g.guard(ctx, list, func(ctx context.Context) error { return g.Client.List(ctx, list, opts...) })
 }
 
 func (g *guarded) Apply(ctx context.Context, object runtime.ApplyConfiguration, opts ...client.ApplyOption) error {
-	return guard(ctx, func(ctx context.Context) error { return g.Client.Apply(ctx, object, opts...) })
+	return g.guard(ctx, nil, func(ctx context.Context) error { return g.Client.Apply(ctx, object, opts...) })
 }
 
 func (g *guarded) Create(ctx context.Context, object client.Object, opts ...client.CreateOption) error {
-	return guard(ctx, func(ctx context.Context) error { return g.Client.Create(ctx, object, opts...) })
+	return g.guard(ctx, object, func(ctx context.Context) error { return g.Client.Create(ctx, object, opts...) })
 }
 
 func (g *guarded) Delete(ctx context.Context, object client.Object, opts ...client.DeleteOption) error {
-	return guard(ctx, func(ctx context.Context) error { return g.Client.Delete(ctx, object, opts...) })
+	return g.guard(ctx, object, func(ctx context.Context) error { return g.Client.Delete(ctx, object, opts...) })
 }
 
 func (g *guarded) Update(ctx context.Context, object client.Object, opts ...client.UpdateOption) error {
-	return guard(ctx, func(ctx context.Context) error { return g.Client.Update(ctx, object, opts...) })
+	return g.guard(ctx, object, func(ctx context.Context) error { return g.Client.Update(ctx, object, opts...) })
 }
 
 func (g *guarded) Patch(
 	ctx context.Context, object client.Object, patch client.Patch, opts ...client.PatchOption,
 ) error {
-	return guard(ctx, func(ctx context.Context) error { return g.Client.Patch(ctx, object, patch, opts...) })
+	return g.guard(ctx, object, func(ctx context.Context) error { return g.Client.Patch(ctx, object, patch, opts...) })
 }
 
 func (g *guarded) DeleteAllOf(ctx context.Context, object client.Object, opts ...client.DeleteAllOfOption) error {
-	return guard(ctx, func(ctx context.Context) error { return g.Client.DeleteAllOf(ctx, object, opts...) })
+	return g.guard(ctx, object, func(ctx context.Context) error { return g.Client.DeleteAllOf(ctx, object, opts...) })
 }
 
 func (g *guarded) Status() client.SubResourceWriter { return g.SubResource("status") }
