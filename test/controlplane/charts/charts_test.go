@@ -285,7 +285,7 @@ func TestValues(t *testing.T) {
 	})
 	for address, port := range map[string]string{"[fd00::1]:9443": "9443", "[FD00::2]:443": "443", "kcp.example.com.:8443": "8443"} {
 		out := shows(t, exampleValues(), map[string]string{
-			"controlPlane.address=" + address: `{name: KCP_ADDR, value: "` + address + `"}`,
+			"controlPlane.address=" + address: `{name: CONTROL_PLANE_ADDRESS, value: "` + address + `"}`,
 		})
 		rig.Says(t, address, out, "{protocol: TCP, port: "+port+"}")
 	}

@@ -73,13 +73,18 @@ func TestConnections(t *testing.T) {
 		t.Error("want one connection for each runtime")
 	}
 	stored.version = "2"
+	if get("runtime-1") != first {
+		t.Error("a Secret that was touched costs the connection")
+	}
+	stored.version = "3"
+	stored.kubeconfig = strings.ReplaceAll(kubeconfig, "192.0.2.1", "192.0.2.2")
 	second := get("runtime-1")
 	if second == first || second.Client == first.Client {
 		t.Error("the connection is still that of the former kubeconfig")
 	}
 	stored.version = ""
 	get("runtime-1")
-	stored.version = "2"
+	stored.version = "3"
 	if get("runtime-1") == second {
 		t.Error("a runtime that was gone is still prepared")
 	}
