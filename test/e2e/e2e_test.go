@@ -157,7 +157,7 @@ func (s *scene) mistakes() map[string]mistake {
 		"wrong name":       {env{"CONTROL_PLANE_SERVER_NAME": "other.example.com"}, 1, `FAIL  TLS .*set CONTROL_PLANE_SERVER_NAME`},
 		"untrusted client": {otherClient, 1, `FAIL  TLS .*want a control plane that accepts TLS_CERT; check the CA bundle`},
 		"unknown manager":  {env{"MANAGERS": "nobody"}, 1, `FAIL  heartbeat +manager nobody: unknown_manager: .*correct MANAGERS`},
-		"other domain":     {s.leaf(stranger), 1, `FAIL  heartbeat +manager kyma: forbidden: .*: "san_mismatch"; want .*skr-domain equal`},
+		"other domain":     {s.leaf(stranger), 1, `FAIL  heartbeat +manager kyma: forbidden: .*: "san_mismatch"; want .*make the SAN of TLS_CERT equal`},
 		"old listener":     {at(old.Listener.Addr().String()), 1, `FAIL  heartbeat +manager kyma: unknown_contract: .*set CONTRACT_FALLBACK`},
 		"no Lease":         {env{"CANARY_LEASE": "default/none"}, 1, `FAIL  canary .*403.*Role`},
 		"no token":         {env{"CANARY_TOKEN_FILE": s.file("none")}, 1, `FAIL  canary .*401 .*CANARY_TOKEN_FILE`},
