@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -249,11 +250,10 @@ func anEarlierVersionIsUpgraded(w *world) {
 
 // intercepted calls a function once before the first write of a kind.
 func (w *world) intercepted(kind, verb string, meanwhile func()) client.Client {
-	done := false
+	var first sync.Once // An installer applies objects in parallel.
 	once := func(have, with string) {
-		if !done && have == kind && with == verb {
-			done = true
-			meanwhile()
+		if have == kind && with == verb {
+			first.Do(meanwhile)
 		}
 	}
 	return interceptor.NewClient(rig.Must(client.NewWithWatch(w.plane.Config, client.Options{})), interceptor.Funcs{
