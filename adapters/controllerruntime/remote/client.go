@@ -92,7 +92,8 @@ func (g *guarded) guard(ctx context.Context, object runtime.Object, call func(ct
 	// A proxy answers 404 with a page of its own. For a reconciler, NotFound would mean that the
 	// object is gone. An API server answers with a page, too, if it does not serve the kind.
 	if apierrors.IsNotFound(err) && apierrors.IsUnexpectedServerError(err) {
-		if unserved := g.checkServed(ctx, object); unserved != nil {
+		unserved := g.unserved(ctx, object)
+		if unserved != nil {
 			return unserved
 		}
 		return strange{err}
@@ -105,9 +106,9 @@ func guard(ctx context.Context, call func(ctx context.Context) error) error {
 	return (*guarded)(nil).guard(ctx, nil, call)
 }
 
-// checkServed returns a [meta.NoKindMatchError] if an API server says that it does not serve the
+// unserved returns an error if an API server says that it does not serve the
 // kind of an object, as after the deletion of its definition. A page of a proxy says nothing.
-func (g *guarded) checkServed(ctx context.Context, object runtime.Object) error {
+func (g *guarded) unserved(ctx context.Context, object runtime.Object) *meta.NoKindMatchError {
 	if object == nil {
 		return nil
 	}
@@ -122,7 +123,8 @@ func (g *guarded) checkServed(ctx context.Context, object runtime.Object) error 
 	if g.ask(ctx, "/apis", &groups) != nil || groups.Kind != "APIGroupList" {
 		return nil
 	}
-	if !slices.ContainsFunc(groups.Groups, func(group metav1.APIGroup) bool { return has(group, kind.GroupVersion()) }) {
+	isOurs := func(group metav1.APIGroup) bool { return has(group, kind.GroupVersion()) }
+	if !slices.ContainsFunc(groups.Groups, isOurs) {
 		return unserved
 	}
 

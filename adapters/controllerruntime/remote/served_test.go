@@ -53,7 +53,7 @@ func TestAKindThatIsServedNoMore(t *testing.T) {
 					return
 				}
 				w.Header().Set("Content-Type", "application/json")
-				_ = json.NewEncoder(w).Encode(answer) //nolint:errchkjson // Values of this test.
+				_ = json.NewEncoder(w).Encode(answer)
 			}))
 			defer server.Close()
 
