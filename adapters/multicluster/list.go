@@ -122,7 +122,8 @@ func (o *objects) noteBegin(ctx context.Context, r mcreconcile.Request) {
 		l.known[r.NamespacedName] = max(l.number, absent+1)
 	case !l.full:
 		l.full = true
-		ctrl.LoggerFrom(ctx).Info("more objects than are remembered: a missed deletion of one of the others is not noticed",
+		ctrl.LoggerFrom(ctx).Info("more objects than are remembered: "+
+			"a missed deletion of an object that is not remembered goes unnoticed",
 			"cluster", r.ClusterName, "kind", o.Kind.Kind, "remembered", o.Remembered)
 	}
 }

@@ -180,7 +180,8 @@ func TestHeartbeatsDoNotFallBehindLostAnswers(t *testing.T) {
 			isLost := func(batch core.Batch) bool {
 				return elapsed() > 5*second && elapsed() < 6*second && len(batch.Events) > 0
 			}
-			answer := func(_ context.Context, _ int, batch core.Batch) error {
+			opts := outbox.Options{Epoch: "e", MaxBatch: 500, HeartbeatInterval: 50 * ms, GiveUpAfter: time.Hour}
+			inBubble(t, scene{opts: opts, answer: func(_ context.Context, _ int, batch core.Batch) error {
 				time.Sleep(ms)
 				if sizeOf(batch) > 4 {
 					return errTooLarge
@@ -195,10 +196,7 @@ func TestHeartbeatsDoNotFallBehindLostAnswers(t *testing.T) {
 					return lost
 				}
 				return nil
-			}
-
-			opts := outbox.Options{Epoch: "e", MaxBatch: 500, HeartbeatInterval: 50 * ms, GiveUpAfter: time.Hour}
-			inBubble(t, scene{opts: opts, answer: answer}, func(w *world) {
+			}}, func(w *world) {
 				w.writeMany(20, "object-", 0)
 				time.Sleep(5*second + 10*ms)
 				w.writeMany(2, "later-", 0)

@@ -129,7 +129,7 @@ func (s *scene) startNaive(volume *testpki.Volume) *sender {
 	ca, cert, key := volume.Paths()
 	port := lab.FreePort(s.t)
 	process := lab.NewProcess(s.t, "naive forwarder", lab.Build(s.t, "test/lab/today/skrwebhook"), []string{
-		"WEBHOOK_PORT=" + strconv.Itoa(port), "CONTROL_PLANE_ADDRESS=" + s.path.Addr(), "CONTROL_PLANE_CONTRACT=v2", "CA_CERT=" + ca, "TLS_CERT=" + cert, "TLS_KEY=" + key,
+		"WEBHOOK_PORT=" + strconv.Itoa(port), "KCP_ADDR=" + s.path.Addr(), "KCP_CONTRACT=v2", "CA_CERT=" + ca, "TLS_CERT=" + cert, "TLS_KEY=" + key,
 	})
 	process.Launch()
 	return &sender{Process: process, port: port}

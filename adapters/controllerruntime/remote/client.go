@@ -113,30 +113,36 @@ func (g *guarded) unserved(ctx context.Context, object runtime.Object) *meta.NoK
 		return nil
 	}
 	kind, err := g.GroupVersionKindFor(object)
-	if err != nil || kind.Group == "" {
-		return nil // The core group is always served.
+	isCore := kind.Group == "" // The core group is always served.
+	if err != nil || isCore {
+		return nil //nolint:nilerr // A kind that is not known here is no answer of the API server.
 	}
 	kind.Kind = strings.TrimSuffix(kind.Kind, "List")
-	unserved := &meta.NoKindMatchError{GroupKind: kind.GroupKind(), SearchedVersions: []string{kind.Version}}
 
-	var groups metav1.APIGroupList
-	if g.ask(ctx, "/apis", &groups) != nil || groups.Kind != "APIGroupList" {
-		return nil
+	if !g.serves(ctx, kind) {
+		return &meta.NoKindMatchError{GroupKind: kind.GroupKind(), SearchedVersions: []string{kind.Version}}
 	}
-	isOurs := func(group metav1.APIGroup) bool { return has(group, kind.GroupVersion()) }
-	if !slices.ContainsFunc(groups.Groups, isOurs) {
-		return unserved
+	return nil
+}
+
+// serves is false if an API server answers, and names the kind in neither of its lists.
+func (g *guarded) serves(ctx context.Context, kind schema.GroupVersionKind) bool {
+	var groups metav1.APIGroupList
+	if err := g.ask(ctx, "/apis", &groups); err != nil || groups.Kind != "APIGroupList" {
+		return true
+	}
+	hasVersion := func(group metav1.APIGroup) bool { return has(group, kind.GroupVersion()) }
+	if !slices.ContainsFunc(groups.Groups, hasVersion) {
+		return false
 	}
 
 	var resources metav1.APIResourceList
 	path := "/apis/" + kind.Group + "/" + kind.Version
-	if g.ask(ctx, path, &resources) != nil || resources.Kind != "APIResourceList" {
-		return nil
+	if err := g.ask(ctx, path, &resources); err != nil || resources.Kind != "APIResourceList" {
+		return true
 	}
-	if slices.ContainsFunc(resources.APIResources, func(r metav1.APIResource) bool { return r.Kind == kind.Kind }) {
-		return nil
-	}
-	return unserved
+	isKind := func(r metav1.APIResource) bool { return r.Kind == kind.Kind }
+	return slices.ContainsFunc(resources.APIResources, isKind)
 }
 
 func has(group metav1.APIGroup, version schema.GroupVersion) bool {
