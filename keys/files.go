@@ -143,7 +143,9 @@ func (f *Files) Status() Status { return f.current.Load().Status }
 // replica, so that a standby never serves an old certificate.
 func (*Files) NeedLeaderElection() bool { return false }
 
-// Start reads the files every [FilesOptions.Poll] until ctx ends, and then returns nil.
+// Start reads the files every [FilesOptions.Poll] until ctx ends, and then returns nil. Without it
+// the material is read again only by Reload. AddListener of package adapters/controllerruntime
+// runs Start for the Files that it gets. A second Start only reads the files more often.
 func (f *Files) Start(ctx context.Context) error {
 	reload := func() { _ = f.Reload() } // It reports its error itself, and Status has it.
 	reload()

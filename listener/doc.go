@@ -23,9 +23,9 @@
 //   - Options: TLS, limits, hooks for metrics. [Options].Fleet observes the freshness of each
 //     runtime.
 //
-// An operator with controller-runtime uses RegisterListenerComponent of package
-// adapters/controllerruntime, which makes the handler. Unit tests connect to a listener in memory
-// with package listenertest.
+// An operator with controller-runtime uses AddListener and SourceFor of package
+// adapters/controllerruntime, which make the handler and end TLS. Unit tests connect to a listener
+// in memory with package listenertest.
 //
 // # Rationale
 //

@@ -121,8 +121,8 @@ func printWebhookConfiguration(args []string, stdout, stderr io.Writer) error {
 	return errors.Join(err, printed)
 }
 
-const usage = `The agent runs in a runtime (SKR) as a webhook. It reports changes of watched objects to the
-operators in the control plane (KCP).
+const usage = `The agent runs in a runtime (SKR), as a webhook or as an informer. It reports changes of watched
+objects to the operators in the control plane (KCP).
 
 Usage: agent [--flag=value ...]
        agent check [--flag=value ...]           checks the set-up, and changes nothing

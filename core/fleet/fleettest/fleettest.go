@@ -2,7 +2,7 @@
 // by freshness.
 //
 // The clock of a fleet is that of the process. In a bubble of testing/synctest, time.Sleep moves
-// it, and a fresh runtime becomes stale two hours later.
+// it, and a fresh runtime becomes stale after two hours: a test sleeps two hours and a second.
 //
 // Observers and hooks of the fleet are called as for real heartbeats.
 package fleettest
