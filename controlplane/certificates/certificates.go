@@ -89,7 +89,7 @@ func New(
 type Status struct {
 	// Phase is the phase of the rotation: Bootstrap, Creating, Propagating, Reissuing, Confirming,
 	// Switching, Retiring or Stable.
-	Phase string
+	Phase Phase
 	// Confirming means that the rotation waits until all runtimes trust the new CA. A runtime
 	// trusts it when its agent has the new bundle.
 	Confirming bool
@@ -166,7 +166,7 @@ func (c *Certificates) reconcileOnce(ctx context.Context) (status Status, again 
 		return status, false, nil
 	}
 	c.opts.Logger.InfoContext(ctx, "step of the certificates",
-		slog.String("phase", s.phase), slog.String("action", string(s.action)),
+		slog.String("phase", string(s.phase)), slog.String("action", string(s.action)),
 		slog.Int("generation", status.Generation), slog.Int("waiting", len(s.waiting)))
 	if err := c.act(ctx, seen, s); err != nil {
 		return status, false, fmt.Errorf("certificates: %s: %w", s.action, err)
@@ -178,7 +178,7 @@ func (c *Certificates) reconcileOnce(ctx context.Context) (status Status, again 
 func (c *Certificates) status(v view, s step) Status {
 	newest := v.newest()
 	status := Status{
-		Phase: s.phase, Confirming: s.phase == phaseConfirming, Ready: v.published.present,
+		Phase: s.phase, Confirming: s.phase == PhaseConfirming, Ready: v.published.present,
 		Generation: newest.generation, CAFingerprint: newest.fingerprint,
 		Waiting: s.waiting, Overdue: overdue(v, c.opts.RenewBefore), RequeueAfter: max(s.after, pollInterval/2),
 	}
@@ -259,17 +259,17 @@ func (c *Certificates) maintain(ctx context.Context, seen *observed, status Stat
 const named = 10
 
 func message(s Status) string {
-	text := map[string]string{
-		phaseBootstrap:   "waiting for cert-manager to issue the first certificates",
-		phaseCreating:    "waiting for cert-manager to issue the next CA",
-		phasePropagating: "CA N is in the bundle, and signs once every listener has got it",
+	text := map[Phase]string{
+		PhaseBootstrap:   "waiting for cert-manager to issue the first certificates",
+		PhaseCreating:    "waiting for cert-manager to issue the next CA",
+		PhasePropagating: "CA N is in the bundle, and signs once every listener has got it",
 
-		phaseReissuing:  "CA N signs for runtimes",
-		phaseConfirming: "the server certificate switches to CA N once every runtime trusts it",
+		PhaseReissuing:  "CA N signs for runtimes",
+		PhaseConfirming: "the server certificate switches to CA N once every runtime trusts it",
 
-		phaseSwitching: "the server certificate switches to CA N",
-		phaseRetiring:  "the server certificate switches to CA N",
-		phaseStable:    "CA N signs everything",
+		PhaseSwitching: "the server certificate switches to CA N",
+		PhaseRetiring:  "the server certificate switches to CA N",
+		PhaseStable:    "CA N signs everything",
 	}[s.Phase]
 	text = strings.ReplaceAll(text, "CA N", fmt.Sprintf("CA %d", s.Generation))
 	if len(s.Waiting) > 0 {
@@ -313,11 +313,11 @@ func (c *Certificates) announce(ctx context.Context, seen *observed, status Stat
 		return
 	}
 	c.opts.Logger.WarnContext(ctx, "rotation of the CA waits for runtimes",
-		slog.String("phase", status.Phase), slog.Int("generation", status.Generation),
+		slog.String("phase", string(status.Phase)), slog.Int("generation", status.Generation),
 		slog.Int("waiting", len(status.Waiting)), slog.String("runtimes", list(status.Waiting)))
 	if c.opts.Recorder != nil && seen.clientsIssuer != nil {
 		c.opts.Recorder.Eventf(seen.clientsIssuer, nil, corev1.EventTypeWarning,
-			"RotationWaits", status.Phase, "%s", status.Message)
+			"RotationWaits", string(status.Phase), "%s", status.Message)
 	}
 }
 

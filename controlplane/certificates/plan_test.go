@@ -326,7 +326,7 @@ func (w *world) settle(t *rapid.T) {
 	for round := range 300 {
 		s := w.step()
 		w.check(t)
-		if s.phase == phaseStable && s.action == actionNone && w.done() {
+		if s.phase == PhaseStable && s.action == actionNone && w.done() {
 			return
 		}
 		for i := range len(w.members) + 4 {

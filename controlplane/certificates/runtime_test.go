@@ -302,7 +302,7 @@ func testPace(t *testing.T) {
 	var log bytes.Buffer
 	set := newSet(t, newPlane(t, new([]types.UID)), "watcher")
 	set.opts.Logger = slog.New(slog.NewTextHandler(&log, nil))
-	status := Status{Phase: phaseConfirming, Generation: 2}
+	status := Status{Phase: PhaseConfirming, Generation: 2}
 	for i := range 1000 {
 		status.Waiting = append(status.Waiting, core.RuntimeID("runtime-"+strconv.Itoa(i)))
 	}
