@@ -4,6 +4,8 @@
 //
 // The default source is a webhook for admission reviews, the default transport is HTTPS with client
 // certificates. [Parts] replaces them.
+//
+// Zero, negative and empty options follow the rule in docs/guide/embedding.md.
 package agent
 
 import (
@@ -95,7 +97,7 @@ type Agent struct {
 // New builds all parts and binds the ports, but starts none. It fails on wrong options, broken key
 // material and ports in use. The caller must call [Agent.Start], which releases the ports.
 //
-// to has what the default source and transport need. An agent with a source and a transport of its
+// to serves the default source and transport. An agent with a source and a transport of its
 // own has an empty one.
 func New(ctx context.Context, to Connection, parts Parts, opts Options) (*Agent, error) {
 	opts = opts.withDefaults()

@@ -164,6 +164,10 @@ func (o Options) validate(to Connection, parts Parts) error {
 			"option Canary: want it only with the default source, which it proves"),
 		validateManagers(o.Managers),
 		option.NotNegative("StopDelay", o.StopDelay), option.NotNegative("ShutdownTimeout", o.ShutdownTimeout),
+		option.NotNegative("ControlPlane.RetryNewest", o.ControlPlane.RetryNewest),
+		option.NotNegative("Webhook.MaxConnections", o.Webhook.MaxConnections),
+		option.NotNegative("Webhook.MaxHandshakes", o.Webhook.MaxHandshakes),
+		option.NotNegative("Canary.Interval", o.Canary.Interval),
 	)
 	return option.Unless(err == nil, "agent: %w", err)
 }
