@@ -4,6 +4,8 @@
 //
 // The default source is a webhook for admission reviews, the default transport is HTTPS with client
 // certificates. [Parts] replaces them.
+//
+// Zero, negative and empty options follow the rule in docs/guide/embedding.md.
 package agent
 
 import (
@@ -55,7 +57,7 @@ type Parts struct {
 	Listen func(ctx context.Context, network, address string) (net.Listener, error)
 	// Dial connects the default transport. Default: TCP.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-	// ClientKeys and ServingKeys replace the files of [Keys].Client and [Keys].Serving. Each is
+	// ClientKeys and ServingKeys replace the files of [Connection].Keys and [Webhook].Keys. Each is
 	// read every 5 s. Its last good material stays in use when it fails. Default: those files.
 	ClientKeys, ServingKeys keys.Source
 	// Canary writes a nonce to an object that the webhook watches, and returns the warnings in the
@@ -94,12 +96,15 @@ type Agent struct {
 
 // New builds all parts and binds the ports, but starts none. It fails on wrong options, broken key
 // material and ports in use. The caller must call [Agent.Start], which releases the ports.
-func New(ctx context.Context, parts Parts, opts Options) (*Agent, error) {
+//
+// to serves the default source and transport. An agent with a source and a transport of its
+// own has an empty one.
+func New(ctx context.Context, to Connection, parts Parts, opts Options) (*Agent, error) {
 	opts = opts.withDefaults()
-	if err := opts.validate(parts); err != nil {
+	if err := opts.validate(to, parts); err != nil {
 		return nil, err
 	}
-	b := &builder{ctx: ctx, parts: parts.withDefaults(), opts: opts, log: opts.Logger}
+	b := &builder{ctx: ctx, to: to, parts: parts.withDefaults(), opts: opts, log: opts.Logger}
 	if err := b.build(); err != nil {
 		return nil, errors.Join(err, b.release())
 	}
@@ -130,6 +135,7 @@ const requestsPart, drainPart, scrapesPart = 4, 2, 8
 
 type builder struct {
 	ctx   context.Context //nolint:containedctx // It lives as long as New.
+	to    Connection
 	parts Parts
 	opts  Options
 	log   *slog.Logger
@@ -195,7 +201,7 @@ func (b *builder) addOutbox() error {
 }
 
 func (b *builder) outboxOptions() outbox.Options {
-	opts := b.opts.Outbox
+	opts := b.opts.Outbox.options()
 	opts.MaxBatch = b.opts.Contract.MaxEvents()
 	opts.DrainTimeout = b.opts.ShutdownTimeout / drainPart
 	opts.Managers = b.managers.all()

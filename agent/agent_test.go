@@ -62,11 +62,11 @@ func pathsOf(volume *testpki.Volume) keys.Paths {
 }
 
 // newBuilder returns a builder with metrics and keys.
-func newBuilder(tb testing.TB, log *slog.Logger, opts Options) *builder {
+func newBuilder(tb testing.TB, log *slog.Logger, to Connection, opts Options) *builder {
 	tb.Helper()
 	opts.Logger = log
 	opts = opts.withDefaults()
-	b := &builder{ctx: tb.Context(), opts: opts, log: opts.Logger}
+	b := &builder{ctx: tb.Context(), to: to, opts: opts, log: opts.Logger}
 	check(tb, b.addManagers())
 	check(tb, b.addMetrics())
 	check(tb, b.addKeys())
@@ -84,27 +84,27 @@ func TestAnExpiredServingCertificateIsNotReady(t *testing.T) {
 	}
 
 	for _, tt := range []struct {
-		name  string
-		keys  Keys
-		ready map[time.Duration]bool
+		name            string
+		client, serving keys.Paths
+		ready           map[time.Duration]bool
 	}{
 		{
 			"one certificate for both",
-			Keys{Client: expiring(10 * day)},
+			expiring(10 * day), keys.Paths{},
 			map[time.Duration]bool{0: true, 9 * day: true, 11 * day: false},
 		},
 		{
 			"the serving certificate expires first",
-			Keys{Client: expiring(20 * day), Serving: expiring(10 * day)},
+			expiring(20 * day), expiring(10 * day),
 			map[time.Duration]bool{0: true, 9 * day: true, 11 * day: false, 21 * day: false},
 		},
 		{
 			"the client certificate expires first",
-			Keys{Client: expiring(10 * day), Serving: expiring(20 * day)},
+			expiring(10 * day), expiring(20 * day),
 			map[time.Duration]bool{0: true, 11 * day: true, 21 * day: false},
 		},
 	} {
-		b := newBuilder(t, nil, Options{Keys: tt.keys})
+		b := newBuilder(t, nil, Connection{Keys: tt.client}, Options{Webhook: Webhook{Keys: tt.serving}})
 		r := &readiness{keys: b.keys, proof: &proof{}, source: func() error { return nil }}
 
 		if r.health(time.Now()).Ready {
@@ -123,9 +123,9 @@ func TestAnExpiredServingCertificateIsNotReady(t *testing.T) {
 func TestHeartbeat(t *testing.T) {
 	t.Parallel()
 	volume := newVolume(t, testpki.Options{})
-	b := newBuilder(t, nil, Options{
-		Instance: "pod-1", Version: "v1.2.3", ConfigHash: "abcd", Keys: Keys{Client: pathsOf(volume)},
-		ControlPlane: ControlPlane{Address: "localhost", Fallback: "v1"},
+	b := newBuilder(t, nil, Connection{Address: "localhost", Keys: pathsOf(volume)}, Options{
+		Instance: "pod-1", Version: "v1.2.3", ConfigHash: "abcd",
+		ControlPlane: ControlPlane{Fallback: "v1"},
 	})
 	if err := b.addTransport(); err != nil || len(b.closers) != 2 {
 		t.Errorf("%d forwarders are closed at the end, error %v, want 2", len(b.closers), err)
@@ -162,36 +162,35 @@ func TestNewNamesWrongOptions(t *testing.T) {
 	source := func(context.Context, *Inbox) error { return nil }
 	transport := core.ForwarderFunc(func(context.Context, core.Manager, core.Batch) error { return nil })
 	bundle, _, _ := newVolume(t, testpki.Options{}).Paths()
+	to := Connection{Address: "kcp.example.com", Keys: pathsOf(newVolume(t, testpki.Options{}))}
+	own := Parts{Source: source, Transport: transport}
+	withKeys := func(paths keys.Paths) Connection { return Connection{Address: to.Address, Keys: paths} }
 	for want, test := range map[string]struct {
+		to    Connection
 		parts Parts
 		opts  Options
 	}{
-		"Contract":          {Parts{Source: source, Transport: transport}, Options{Contract: "v9"}},
-		"Keys.Client":       {Parts{Source: source}, Options{}},
-		"ClientNames":       {Parts{Source: source, Transport: transport}, Options{Webhook: Webhook{ClientNames: []string{"a"}}}},
-		"Canary":            {Parts{Source: source, Transport: transport}, Options{Canary: Canary{Lease: types.NamespacedName{Name: "x"}}}},
-		"managers: open":    {Parts{Source: source, Transport: transport}, Options{ManagersFile: "does-not-exist"}},
-		"Managers: manager": {Parts{Source: source, Transport: transport}, Options{Managers: []core.Manager{"Kyma"}}},
-		"Managers: twice":   {Parts{Source: source, Transport: transport}, Options{Managers: []core.Manager{"kyma", "kyma"}}},
-		"Managers: 101":     {Parts{Source: source, Transport: transport}, Options{Managers: make([]core.Manager, 101)}},
-		"metrics: cannot":   {Parts{Source: source, Transport: transport}, Options{MetricsAddress: "192.0.2.1:1"}},
-		"no such file":      {Parts{}, Options{Keys: Keys{Client: keys.Paths{CA: "x", Certificate: "y", Key: "z"}}}},
-		"StopDelay":         {Parts{Source: source, Transport: transport}, Options{StopDelay: -1}},
-		"ShutdownTimeout":   {Parts{Source: source, Transport: transport}, Options{ShutdownTimeout: -1}},
-		"a certificate":     {Parts{Transport: transport}, Options{Keys: Keys{Client: keys.Paths{CA: bundle}}}},
-		"webhook: cannot":   {Parts{}, Options{Webhook: Webhook{Address: "192.0.2.1:1"}}},
-		"httpmtls: address": {Parts{}, Options{ControlPlane: ControlPlane{Address: "http://plain"}}},
+		"Contract":           {to, own, Options{Contract: "v9"}},
+		"Connection.Keys":    {Connection{Address: to.Address}, Parts{Source: source}, Options{}},
+		"Connection.Address": {Connection{Keys: to.Keys}, Parts{Source: source}, Options{}},
+		"ClientNames":        {to, own, Options{Webhook: Webhook{ClientNames: []string{"a"}}}},
+		"Canary":             {to, own, Options{Canary: Canary{Lease: types.NamespacedName{Name: "x"}}}},
+		"managers: open":     {to, own, Options{ManagersFile: "does-not-exist"}},
+		"Managers: manager":  {to, own, Options{Managers: []core.Manager{"Kyma"}}},
+		"Managers: twice":    {to, own, Options{Managers: []core.Manager{"kyma", "kyma"}}},
+		"Managers: 101":      {to, own, Options{Managers: make([]core.Manager, 101)}},
+		"metrics: cannot":    {to, own, Options{MetricsAddress: "192.0.2.1:1"}},
+		"no such file":       {withKeys(keys.Paths{CA: "x", Certificate: "y", Key: "z"}), Parts{}, Options{}},
+		"StopDelay":          {to, own, Options{StopDelay: -1}},
+		"ShutdownTimeout":    {to, own, Options{ShutdownTimeout: -1}},
+		"a certificate":      {withKeys(keys.Paths{CA: bundle}), Parts{Transport: transport}, Options{}},
+		"webhook: cannot":    {to, Parts{}, Options{Webhook: Webhook{Address: "192.0.2.1:1"}}},
+		"httpmtls: address":  {Connection{Address: "http://plain", Keys: to.Keys}, Parts{}, Options{}},
 	} {
-		if test.opts.Keys == (Keys{}) && test.parts.Transport == nil && want != "Keys.Client" {
-			test.opts.Keys.Client = pathsOf(newVolume(t, testpki.Options{}))
-		}
-		if test.opts.ControlPlane.Address == "" {
-			test.opts.ControlPlane.Address = "kcp.example.com"
-		}
 		if test.opts.MetricsAddress == "" {
 			test.opts.MetricsAddress = "127.0.0.1:0"
 		}
-		if _, err := New(t.Context(), test.parts, test.opts); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := New(t.Context(), test.to, test.parts, test.opts); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %q in it", err, want)
 		}
 	}
@@ -242,7 +241,7 @@ func TestProblemOfTheSource(t *testing.T) {
 	problem := map[core.Manager]string{"widgets": "watch widgets: forbidden"}
 	problemOf := func(manager core.Manager) string { return problem[manager] }
 	beats := make(chan [2]string, 10)
-	agent := must(New(t.Context(), Parts{
+	agent := must(New(t.Context(), Connection{}, Parts{
 		Source: func(ctx context.Context, _ *Inbox) error { <-ctx.Done(); return nil },
 		Transport: core.ForwarderFunc(func(_ context.Context, manager core.Manager, batch core.Batch) error {
 			if batch.Heartbeat != nil && !batch.Heartbeat.Leaving {

@@ -9,7 +9,6 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/agent"
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
 
 // clock is a change source: it reports an object that changed at midnight.
@@ -54,10 +53,10 @@ func Example() {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 
-	running, err := agent.New(ctx, agent.Parts{Source: clock, Transport: printer{stop}}, agent.Options{
+	running, err := agent.New(ctx, agent.Connection{}, agent.Parts{Source: clock, Transport: printer{stop}}, agent.Options{
 		Managers:       []core.Manager{"widgets"},
 		MetricsAddress: "127.0.0.1:0",
-		Outbox:         outbox.Options{Settle: -1, Resend: []time.Duration{}, ResendResync: -1},
+		Outbox:         agent.Outbox{Settle: -1, Resend: []time.Duration{}, ResendResync: -1},
 	})
 	if err != nil {
 		fmt.Println(err)

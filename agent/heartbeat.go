@@ -80,7 +80,7 @@ const (
 
 var errHangs = errors.New("the outbox makes no progress: the process must end, so that its connections do")
 
-func newWatchdog(calls *atomic.Int64, opts outbox.Options) *watchdog {
+func newWatchdog(calls *atomic.Int64, opts Outbox) *watchdog {
 	longest := cmp.Or(opts.ForwardTimeout, outbox.Defaults().ForwardTimeout)
 	w := &watchdog{calls, int((longest + watchdogGrace) / watchdogTick), make(chan struct{})}
 	if opts.HeartbeatInterval <= outbox.Defaults().HeartbeatInterval {

@@ -82,7 +82,7 @@ func TestKeySourceMustBeginWithMaterial(t *testing.T) {
 	t.Parallel()
 	missing := errors.New("missing")
 	parts := Parts{ClientKeys: sourceFunc(func() (*keys.Material, error) { return nil, missing })}
-	if _, err := New(t.Context(), parts, Options{}); !errors.Is(err, missing) {
+	if _, err := New(t.Context(), Connection{Address: "kcp.example.com"}, parts, Options{}); !errors.Is(err, missing) {
 		t.Errorf("error %v, want %v", err, missing)
 	}
 }

@@ -38,16 +38,16 @@ type keyMaterial struct {
 type keySet struct{ client, serving, callers *keyMaterial }
 
 func (b *builder) addKeys() error {
-	paths := b.opts.Keys
-	shared := paths.Serving == (keys.Paths{}) && b.parts.ServingKeys == nil && b.parts.Source == nil
+	webhook := b.opts.Webhook
+	shared := webhook.Keys == (keys.Paths{}) && b.parts.ServingKeys == nil && b.parts.Source == nil
 	clientUses := []string{useClient}
 	if shared {
 		clientUses = append(clientUses, useServer)
 	}
 	var errs [3]error
-	b.keys.client, errs[0] = b.newKeyMaterial(b.parts.ClientKeys, paths.Client, clientUses...)
-	b.keys.serving, errs[1] = b.newKeyMaterial(b.parts.ServingKeys, paths.Serving, useServer)
-	b.keys.callers, errs[2] = b.newKeyMaterial(nil, keys.Paths{CA: paths.WebhookCAs}, useWebhookCAs)
+	b.keys.client, errs[0] = b.newKeyMaterial(b.parts.ClientKeys, b.to.Keys, clientUses...)
+	b.keys.serving, errs[1] = b.newKeyMaterial(b.parts.ServingKeys, webhook.Keys, useServer)
+	b.keys.callers, errs[2] = b.newKeyMaterial(nil, keys.Paths{CA: webhook.ClientCAs}, useWebhookCAs)
 	if shared {
 		b.keys.serving = b.keys.client
 	}

@@ -14,7 +14,6 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/hook"
-	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
 
 func TestStalls(t *testing.T) {
@@ -170,7 +169,7 @@ func TestWatchdog(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				calls, hang := 0, make(chan struct{})
-				agent := must(New(t.Context(), Parts{
+				agent := must(New(t.Context(), Connection{}, Parts{
 					Source: func(ctx context.Context, _ *Inbox) error { <-ctx.Done(); return nil },
 					Listen: func(context.Context, string, string) (net.Listener, error) { return make(deaf), nil },
 					Transport: core.ForwarderFunc(func(ctx context.Context, _ core.Manager, _ core.Batch) error {
@@ -181,7 +180,7 @@ func TestWatchdog(t *testing.T) {
 						return test.forward(ctx, hang)
 					}),
 				}, Options{
-					Managers: []core.Manager{"widgets"}, Outbox: outbox.Options{HeartbeatInterval: test.interval},
+					Managers: []core.Manager{"widgets"}, Outbox: Outbox{HeartbeatInterval: test.interval},
 				}))(t)
 				time.AfterFunc(20*time.Minute, func() { close(hang) })
 				ctx, stop := context.WithTimeout(t.Context(), 20*time.Minute)

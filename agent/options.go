@@ -11,7 +11,6 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
-	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 	"github.com/runtime-watcher/runtime-watcher/internal/defaults"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 	"github.com/runtime-watcher/runtime-watcher/keys"
@@ -39,20 +38,17 @@ type Options struct {
 	// ConfigHash changes with the configuration. Default: none.
 	ConfigHash string
 
-	// Keys are the files with key material. The default source and transport need them.
-	Keys Keys
-	// ControlPlane has the settings of the default transport.
+	// ControlPlane has the settings of the default transport, beside those of [Connection].
 	ControlPlane ControlPlane
-	// Webhook has the settings of the default source.
+	// Webhook has the optional settings of the default source.
 	Webhook Webhook
 	// Canary has the settings of the canary, which proves the webhook. Default: no canary.
 	Canary Canary
 	// OwnerAnnotation is the annotation that names the owner of an object, for the default source.
 	// Default: [core.OwnerAnnotation].
 	OwnerAnnotation string
-	// Outbox has the settings of the outbox. The agent sets Managers, ResyncFirst, ResyncOwners,
-	// MaxBatch, DrainTimeout, Epoch, Heartbeat, Hooks and Logger.
-	Outbox outbox.Options
+	// Outbox has the settings of the outbox. The agent decides the others, such as its managers.
+	Outbox Outbox
 
 	// MetricsAddress is the host:port of /metrics, /healthz and /readyz. Default: ":2112".
 	MetricsAddress string
@@ -70,21 +66,20 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Keys are files with key material. They are read again every 5 s.
-type Keys struct {
-	// Client has the CAs of the control plane, and the certificate to connect to it with.
-	Client keys.Paths
-	// Serving has the certificate of the webhook. Default: that of Client.
-	Serving keys.Paths
-	// WebhookCAs is the bundle that client certificates of the webhook must chain to. Default: the
-	// webhook requests none.
-	WebhookCAs string
+// Connection is how an agent reaches the control plane. It has no defaults. A field may be empty
+// only if [Parts] replaces each part that needs it.
+type Connection struct {
+	// Address is the address of the control plane: host, host:port or https://host:port. The
+	// default transport needs it.
+	Address string
+	// Keys are the files with the CAs of the control plane, and with the certificate to connect to
+	// it with. They are read again every 5 s. The default transport needs them, unless Parts has
+	// ClientKeys. The default source serves their certificate, unless it has one of its own.
+	Keys keys.Paths
 }
 
-// ControlPlane has the settings of the default transport.
+// ControlPlane has the optional settings of the default transport.
 type ControlPlane struct {
-	// Address is host, host:port or https://host:port.
-	Address string
 	// Proxy is the HTTP proxy to connect through: http://host:port, or with user and password in
 	// it. The tunnel (CONNECT) carries TLS that the control plane ends. Default: none, and the
 	// environment is not read.
@@ -92,7 +87,7 @@ type ControlPlane struct {
 	// ProxyCredentials is a file with user:password for the proxy, which is read for each
 	// connection. Default: those in Proxy, or none.
 	ProxyCredentials string
-	// ServerName is expected in the server certificate. Default: the host of Address.
+	// ServerName is expected in the server certificate. Default: the host of [Connection].Address.
 	ServerName string
 	// Protocol is the version of HTTP, as in httpmtls.Options. Default: "http/1.1" with contract v3
 	// and at most one manager, for one connection; else "h2", as several requests are in flight.
@@ -104,12 +99,18 @@ type ControlPlane struct {
 	RetryNewest time.Duration
 }
 
-// Webhook has the settings of the default source.
+// Webhook has the optional settings of the default source.
 type Webhook struct {
 	// Address is the host:port to listen on. Default: ":8443".
 	Address string
-	// ClientNames are the names that a client certificate may have. They need [Keys].WebhookCAs.
-	// Default: any.
+	// Keys are the files with the certificate of the webhook. They are read again every 5 s.
+	// Default: those of [Connection].
+	Keys keys.Paths
+	// ClientCAs is the file with the bundle that client certificates must chain to. It is read
+	// again every 5 s. Default: none, and the webhook requests no client certificate.
+	ClientCAs string
+	// ClientNames are the names that a client certificate may have. They need ClientCAs. Default:
+	// any.
 	ClientNames []string
 	// MaxConnections bounds open connections. Default: 192.
 	MaxConnections int
@@ -143,24 +144,30 @@ func (o Options) withDefaults() Options {
 	})
 }
 
-func (o Options) validate(parts Parts) error {
+func (o Options) validate(to Connection, parts Parts) error {
 	_, unknown := contract.ParseVersion(string(o.Contract))
-	hasKeys := parts.ClientKeys != nil || o.Keys.Client != (keys.Paths{})
+	hasKeys := parts.ClientKeys != nil || to.Keys != (keys.Paths{})
 	hasCanary := parts.Canary != nil || !o.Canary.off()
 	err := errors.Join(
 		option.Unless(unknown == nil, "option Contract: %w", unknown),
 		option.Unless(hasKeys || parts.Source != nil && parts.Transport != nil,
-			"option Keys.Client is empty, want it, or both a source and a transport"),
+			"Connection.Keys is empty, want it, or both a source and a transport"),
+		option.Unless(to.Address != "" || parts.Transport != nil,
+			"Connection.Address is empty, want it, or a transport"),
 		option.Unless(o.ControlPlane.Proxy == "" || parts.Dial == nil,
 			"option ControlPlane.Proxy: want it only without a Dial of your own"),
 		option.Unless(o.ControlPlane.Proxy != "" || o.ControlPlane.ProxyCredentials == "",
 			"option ControlPlane.ProxyCredentials: want it only with ControlPlane.Proxy"),
-		option.Unless(len(o.Webhook.ClientNames) == 0 || o.Keys.WebhookCAs != "",
-			"option Webhook.ClientNames: want it only with Keys.WebhookCAs"),
+		option.Unless(len(o.Webhook.ClientNames) == 0 || o.Webhook.ClientCAs != "",
+			"option Webhook.ClientNames: want it only with Webhook.ClientCAs"),
 		option.Unless(!hasCanary || parts.Source == nil,
 			"option Canary: want it only with the default source, which it proves"),
 		validateManagers(o.Managers),
 		option.NotNegative("StopDelay", o.StopDelay), option.NotNegative("ShutdownTimeout", o.ShutdownTimeout),
+		option.NotNegative("ControlPlane.RetryNewest", o.ControlPlane.RetryNewest),
+		option.NotNegative("Webhook.MaxConnections", o.Webhook.MaxConnections),
+		option.NotNegative("Webhook.MaxHandshakes", o.Webhook.MaxHandshakes),
+		option.NotNegative("Canary.Interval", o.Canary.Interval),
 	)
 	return option.Unless(err == nil, "agent: %w", err)
 }

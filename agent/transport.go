@@ -73,7 +73,7 @@ func (b *builder) newForwarder(version contract.Version) (core.Forwarder, error)
 	if b.opts.Version != "" {
 		agent += "/" + b.opts.Version
 	}
-	forwarder, err := httpmtls.NewForwarder(b.keys.client, b.opts.ControlPlane.Address, version, httpmtls.Options{
+	forwarder, err := httpmtls.NewForwarder(b.keys.client, b.to.Address, version, httpmtls.Options{
 		ServerName: b.opts.ControlPlane.ServerName,
 		Protocol:   cmp.Or(b.opts.ControlPlane.Protocol, b.protocolFor(version)),
 		Timeout:    b.opts.Outbox.ForwardTimeout,
@@ -146,9 +146,9 @@ func (b *builder) controlPlaneCheck() component {
 
 func (b *builder) checkControlPlane(ctx context.Context) {
 	err := connect.Dial(ctx, b.keys.client, connect.Target{
-		Address: b.opts.ControlPlane.Address, ServerName: b.opts.ControlPlane.ServerName, Dial: b.parts.Dial,
+		Address: b.to.Address, ServerName: b.opts.ControlPlane.ServerName, Dial: b.parts.Dial,
 	})
-	switch address := slog.String("address", b.opts.ControlPlane.Address); {
+	switch address := slog.String("address", b.to.Address); {
 	case err == nil:
 		b.log.InfoContext(ctx, "control plane accepts the connection", address)
 	case ctx.Err() == nil:

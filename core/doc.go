@@ -37,4 +37,6 @@
 // a refusal of one event holds up no other event.
 //
 // The package does no I/O, starts no goroutine and knows no transport. Adapters do.
+//
+// Zero, negative and empty options follow the rule in docs/guide/embedding.md.
 package core

@@ -4,6 +4,8 @@
 // A [Source] is the port. [*Material] is one fixed generation, [*Files] reads a mounted Secret
 // again and again. The functions that return a [tls.Config] ask the source at each handshake, so
 // that new key material counts at once and old connections stay open.
+//
+// Zero, negative and empty options follow the rule in docs/guide/embedding.md.
 package keys
 
 import (

@@ -139,7 +139,7 @@ func (c *checker) check(
 func (c *checker) peer(cert *x509.Certificate) (core.Peer, error) {
 	id, err := c.identity(cert)
 	if err != nil {
-		return core.Peer{}, Unauthenticated(reasons.NoIdentity, "certificate names no runtime: %w", err)
+		return core.Peer{}, unauthenticated(reasons.NoIdentity, "certificate names no runtime: %w", err)
 	}
 	if err := checkIdentity(id); err != nil {
 		return core.Peer{}, err
@@ -164,7 +164,7 @@ func (c *checker) peer(cert *x509.Certificate) (core.Peer, error) {
 	return peer, nil
 }
 
-var errLongChain = Unauthenticated(reasonUntrustedChain, "want a chain of at most %d certificates", maxChain)
+var errLongChain = unauthenticated(reasonUntrustedChain, "want a chain of at most %d certificates", maxChain)
 
 // verify returns a chain from leaf to roots (RFC 5280, section 6). A certificate with extended key
 // usages must allow client authentication, and so must those above it (section 4.2.1.12).
@@ -192,15 +192,15 @@ func untrusted(leaf *x509.Certificate, now time.Time, err error) error {
 	var invalid x509.CertificateInvalidError
 	switch {
 	case now.Before(leaf.NotBefore):
-		return Unauthenticated(reasonNotYetValid, "certificate is valid from %s", leaf.NotBefore.Format(time.RFC3339))
+		return unauthenticated(reasonNotYetValid, "certificate is valid from %s", leaf.NotBefore.Format(time.RFC3339))
 	case now.After(leaf.NotAfter):
-		return Unauthenticated(reasonExpired, "certificate was valid until %s", leaf.NotAfter.Format(time.RFC3339))
+		return unauthenticated(reasonExpired, "certificate was valid until %s", leaf.NotAfter.Format(time.RFC3339))
 	case errors.As(err, &invalid) && invalid.Reason == x509.IncompatibleUsage:
-		return Unauthenticated(reasonWrongKeyUsage, "want a certificate for client authentication: %w", err)
+		return unauthenticated(reasonWrongKeyUsage, "want a certificate for client authentication: %w", err)
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
-		return Unauthenticated(reasonExpired, "want a valid chain: %w", err)
+		return unauthenticated(reasonExpired, "want a valid chain: %w", err)
 	default:
-		return Unauthenticated(reasonUntrustedChain, "want a chain to the CA bundle: %w", err)
+		return unauthenticated(reasonUntrustedChain, "want a chain to the CA bundle: %w", err)
 	}
 }
 

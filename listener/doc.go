@@ -40,4 +40,6 @@
 //
 // Each runtime has a share of requests, events and memory, so that one cannot starve the others. A
 // sender without a certificate costs a bounded connection, and no more.
+//
+// Zero, negative and empty options follow the rule in docs/guide/embedding.md.
 package listener

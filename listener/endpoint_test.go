@@ -149,11 +149,11 @@ func TestAnswers(t *testing.T) {
 		},
 		{
 			name: "verifier that refuses the certificate", request: good, want: v2(401, "revoked"),
-			verify: verdict(listener.Unauthenticated("revoked", "inside")),
+			verify: verdict(listener.Unauthenticated("revoked", errors.New("inside"))),
 		},
 		{
 			name: "verifier that forbids", request: good, want: v2(403, "san_mismatch"),
-			verify: verdict(listener.Forbidden("san_mismatch", "inside")),
+			verify: verdict(listener.Forbidden("san_mismatch", errors.New("inside"))),
 		},
 		{name: "verifier that is not ready", request: good, verify: verdict(core.ErrNotReady), want: v2(503, "not_ready")},
 		{name: "verifier that is broken", request: good, verify: verdict(errInside), want: v2(503, "other")},

@@ -73,7 +73,7 @@ func ExampleSANPinning() {
 
 			domain, ok := registered[name]
 			if !ok {
-				return "", listener.Forbidden("owner_missing", "no owner %s", name)
+				return "", listener.Forbidden("owner_missing", fmt.Errorf("no owner %s", name))
 			}
 
 			return domain, nil

@@ -141,7 +141,7 @@ func FromTLS(roots func() *x509.CertPool, opts PeerOptions) Peers {
 }
 
 var (
-	errNoCertificate = Unauthenticated(reasonNoCertificate, "want a client certificate on a TLS connection")
+	errNoCertificate = unauthenticated(reasonNoCertificate, "want a client certificate on a TLS connection")
 	errRootsMissing  = errors.New("function for the CA bundle is nil")
 )
 
@@ -167,7 +167,7 @@ func SPIFFE(cert *x509.Certificate) (core.RuntimeID, error) {
 
 func checkIdentity(id core.RuntimeID) error {
 	if err := option.RuntimeName(string(id)); err != nil {
-		return Unauthenticated(reasons.NoIdentity, "%w", err)
+		return unauthenticated(reasons.NoIdentity, "%w", err)
 	}
 	return nil
 }
@@ -213,7 +213,7 @@ func FromXFCC(proxy func(*http.Request) error, roots func() *x509.CertPool, opts
 	return Peers{identify: observe, behindGateway: true, observeOnly: true}
 }
 
-var errNoHeader = Unauthenticated(reasonNoCertificate, "want a client certificate in the header %s", headerXFCC)
+var errNoHeader = unauthenticated(reasonNoCertificate, "want a client certificate in the header %s", headerXFCC)
 
 type headerPeers struct {
 	*checker
@@ -230,7 +230,7 @@ func (p *headerPeers) identify(r *http.Request) (core.Peer, error) {
 	case errors.Is(err, core.ErrNotReady):
 		return core.Peer{}, err
 	case err != nil:
-		return core.Peer{}, Unauthenticated(reasonUntrustedProxy, "sender is not the gateway: %w", err)
+		return core.Peer{}, unauthenticated(reasonUntrustedProxy, "sender is not the gateway: %w", err)
 	}
 	lines := r.Header[headerXFCC]
 	if len(lines) == 0 {
@@ -280,7 +280,7 @@ func (p *headerPeers) runtimeElement(elements []xfcc.Element) (*xfcc.Element, er
 	case len(p.gatewayNames) > 0:
 		return p.beforeSidecar(elements)
 	case len(elements) > 1:
-		return nil, Unauthenticated(reasonSeveralElements, "%s has %d elements, want the gateway to set the header, "+
+		return nil, unauthenticated(reasonSeveralElements, "%s has %d elements, want the gateway to set the header, "+
 			"not to append to it; behind a sidecar, set PeerOptions.GatewayNames", headerXFCC, len(elements))
 	default:
 		return &elements[0], nil
@@ -293,16 +293,14 @@ func (p *headerPeers) beforeSidecar(elements []xfcc.Element) (*xfcc.Element, err
 	client := elements[len(elements)-1]
 	switch {
 	case !p.isGateway(&client):
-		return nil, Unauthenticated(reasonUntrustedProxy, "the sidecar's client is not the gateway: "+
-			"it is %.200q, want exactly one URI and nothing unknown behind it, of PeerOptions.GatewayNames, %q",
-			slices.Concat(client.URIs, client.DNS), p.gatewayNames)
+		return nil, unauthenticated(reasonUntrustedProxy, "the sidecar's client is not the gateway: "+
+			"it is %.200q, want exactly one URI and nothing unknown behind it, of PeerOptions.GatewayNames, %q", slices.Concat(client.URIs, client.DNS), p.gatewayNames)
 	case len(elements) == 1:
 		return nil, errNoHeader
 	// A comma in a SAN makes two elements of one.
 	case len(elements) > 2:
-		return nil, Unauthenticated(reasonSeveralElements, "%s has %d elements, want two: "+
-			"the gateway to set the header, not to append to it, and its sidecar to append one",
-			headerXFCC, len(elements))
+		return nil, unauthenticated(reasonSeveralElements, "%s has %d elements, want two: "+
+			"the gateway to set the header, not to append to it, and its sidecar to append one", headerXFCC, len(elements))
 	default:
 		return &elements[0], nil
 	}
@@ -341,7 +339,7 @@ func (p *headerPeers) headerError(err error) error {
 	if reason == reasonNoCertificate && len(p.gatewayNames) == 0 {
 		hint = "; if a sidecar wrote the element, set PeerOptions.GatewayNames"
 	}
-	return Unauthenticated(reason, "%s: %w%s", headerXFCC, err, hint)
+	return unauthenticated(reason, "%s: %w%s", headerXFCC, err, hint)
 }
 
 var (

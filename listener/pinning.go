@@ -76,11 +76,11 @@ func (p *sanPinning) Verify(ctx context.Context, peer core.Peer, event *core.Wat
 	case err != nil:
 		return err
 	case strings.Trim(domain, ". \t\r\n") == "":
-		return Forbidden(reasons.DomainEmpty, "the registered domain is empty")
+		return forbidden(reasons.DomainEmpty, "the registered domain is empty")
 	case strings.Contains(domain, "*"):
-		return Forbidden(reasons.DomainWildcard, "the registered domain %.253q is a wildcard", domain)
+		return forbidden(reasons.DomainWildcard, "the registered domain %.253q is a wildcard", domain)
 	case !hasSAN(&peer, domain):
-		return Forbidden(reasons.SANMismatch, "no SAN of the certificate equals the registered domain %.253q", domain)
+		return forbidden(reasons.SANMismatch, "no SAN of the certificate equals the registered domain %.253q", domain)
 	default:
 		return nil
 	}

@@ -30,16 +30,24 @@ const (
 	reasonWrongKeyUsage = "wrong_key_usage"
 )
 
-// Unauthenticated returns an error that wraps [core.ErrUnauthenticated] and has reason as its
-// metric label. The format is that of [fmt.Errorf].
-func Unauthenticated(reason, format string, args ...any) error {
-	return &refusal{class: core.ErrUnauthenticated, reason: reason, cause: fmt.Errorf(format, args...)}
+// Unauthenticated returns an error that wraps [core.ErrUnauthenticated] and cause. It has reason as
+// its metric label.
+func Unauthenticated(reason string, cause error) error {
+	return &refusal{class: core.ErrUnauthenticated, reason: reason, cause: cause}
 }
 
-// Forbidden returns an error that wraps [core.ErrForbidden] and has reason as its metric label. The
-// format is that of [fmt.Errorf].
-func Forbidden(reason, format string, args ...any) error {
-	return &refusal{class: core.ErrForbidden, reason: reason, cause: fmt.Errorf(format, args...)}
+// Forbidden returns an error that wraps [core.ErrForbidden] and cause. It has reason as its metric
+// label.
+func Forbidden(reason string, cause error) error {
+	return &refusal{class: core.ErrForbidden, reason: reason, cause: cause}
+}
+
+func unauthenticated(reason, format string, args ...any) error {
+	return Unauthenticated(reason, fmt.Errorf(format, args...))
+}
+
+func forbidden(reason, format string, args ...any) error {
+	return Forbidden(reason, fmt.Errorf(format, args...))
 }
 
 type refusal struct {

@@ -114,7 +114,7 @@ func TestRefusalsAreLogged(t *testing.T) {
 	var log bytes.Buffer
 	now := time.Now()
 	refuse := core.VerifierFunc(func(context.Context, core.Peer, *core.WatchEvent) error {
-		return listener.Forbidden(reasons.SANMismatch, "not yours")
+		return listener.Forbidden(reasons.SANMismatch, errors.New("not yours"))
 	})
 	l := newListener(t, listener.PeersFunc(known), refuse, &recorder{}, listener.Options{
 		Logger: slog.New(slog.NewTextHandler(&log, nil)), Now: func() time.Time { return now },

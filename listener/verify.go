@@ -15,7 +15,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/pacedlog"
 )
 
-var errNoVerifier = Forbidden("no_verifier", "want at least one verifier")
+var errNoVerifier = forbidden("no_verifier", "want at least one verifier")
 
 // AllOf lets an event pass if every verifier does, and otherwise returns the first error. Without
 // verifiers it refuses every event.

@@ -30,8 +30,8 @@ func TestComposedVerifiers(t *testing.T) {
 	t.Parallel()
 	var (
 		passes  = answering(nil)
-		stays   = listener.Unauthenticated("first", "no")
-		forbids = listener.Forbidden("second", "no")
+		stays   = listener.Unauthenticated("first", errors.New("no"))
+		forbids = listener.Forbidden("second", errors.New("no"))
 		open    = errors.New("do not know")
 		waits   = core.ErrNotReady
 	)
@@ -80,7 +80,7 @@ func TestVerifierSuite(t *testing.T) {
 		}))
 	for name, verifier := range map[string]core.Verifier{
 		"alone": pinning, "AllOf": listener.AllOf(listener.InsecureAllowAll(), pinning),
-		"AnyOf": listener.AnyOf(answering(listener.Forbidden("never", "never")), pinning),
+		"AnyOf": listener.AnyOf(answering(listener.Forbidden("never", errors.New("never"))), pinning),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -156,7 +156,7 @@ func TestVerdictsOfOneRequest(t *testing.T) {
 	domains := listener.DomainsFunc(func(_ context.Context, _ core.RuntimeID, event *core.WatchEvent) (string, error) {
 		asked = append(asked, event.Owner.Name)
 		if event.Owner.Name == "foreign" {
-			return "", listener.Forbidden(reasons.OwnerMissing, "not yours")
+			return "", listener.Forbidden(reasons.OwnerMissing, errors.New("not yours"))
 		}
 		return "a.example.com", nil
 	})

@@ -6,6 +6,8 @@
 // which must not block.
 //
 // [WebhookConfiguration] builds the object that makes an API server call the handler.
+//
+// Zero, negative and empty options follow the rule in docs/guide/embedding.md.
 package admission
 
 import (

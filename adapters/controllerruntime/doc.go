@@ -38,4 +38,6 @@
 //
 // A [core.Manager] is the name of an operator in the paths of a listener. It is not the Manager of
 // controller-runtime, which these comments call controller manager.
+//
+// Zero, negative and empty options follow the rule in docs/guide/embedding.md.
 package controllerruntime

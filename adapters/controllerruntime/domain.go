@@ -2,6 +2,7 @@ package controllerruntime
 
 import (
 	"context"
+	"fmt"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -48,8 +49,7 @@ func (r *Runtimes) Domain(_ context.Context, runtime core.RuntimeID, event *core
 		return "", err
 	}
 	if len(same) > 1 {
-		return "", listener.Forbidden(reasons.DomainAmbiguous,
-			"domain %q is registered %d times, want once", domain, len(same))
+		return "", listener.Forbidden(reasons.DomainAmbiguous, fmt.Errorf("domain %q is registered %d times, want once", domain, len(same)))
 	}
 	return domain, nil
 }
@@ -64,12 +64,11 @@ func (r *Runtimes) triggered(runtime core.RuntimeID, event *core.WatchEvent) (cl
 	}
 	switch len(owned) {
 	case 0:
-		return nil, listener.Forbidden(reasonRuntimeUnknown, "no %s stands for runtime %q", r.kind, runtime)
+		return nil, listener.Forbidden(reasonRuntimeUnknown, fmt.Errorf("no %s stands for runtime %q", r.kind, runtime))
 	case 1:
 		return owned[0], nil
 	default:
-		return nil, listener.Forbidden(reasons.DomainAmbiguous,
-			"%d objects of kind %s stand for runtime %q, want one", len(owned), r.kind, runtime)
+		return nil, listener.Forbidden(reasons.DomainAmbiguous, fmt.Errorf("%d objects of kind %s stand for runtime %q, want one", len(owned), r.kind, runtime))
 	}
 }
 
@@ -81,12 +80,11 @@ func (r *Runtimes) owner(name types.NamespacedName, runtime core.RuntimeID, know
 		return nil, err
 	}
 	if len(objects) == 0 {
-		return nil, listener.Forbidden(reasons.OwnerMissing, "owner %s %q does not exist", r.kind, name)
+		return nil, listener.Forbidden(reasons.OwnerMissing, fmt.Errorf("owner %s %q does not exist", r.kind, name))
 	}
 	object := objects[0]
 	if id := r.identify(object); id != runtime && (id != "" || known) {
-		return nil, listener.Forbidden(reasonOwnerMismatch, "owner %s %q stands for runtime %q, not for %q",
-			r.kind, name, id, runtime)
+		return nil, listener.Forbidden(reasonOwnerMismatch, fmt.Errorf("owner %s %q stands for runtime %q, not for %q", r.kind, name, id, runtime))
 	}
 	return object, nil
 }
@@ -116,6 +114,5 @@ func (r *Runtimes) refuse(reason string, object client.Object, problem string) e
 	if r.opts.Domain == nil {
 		place = "annotation " + r.opts.DomainAnnotation
 	}
-	return listener.Forbidden(reason, "%s %s/%s has %s %s",
-		r.kind, object.GetNamespace(), object.GetName(), problem, place)
+	return listener.Forbidden(reason, fmt.Errorf("%s %s/%s has %s %s", r.kind, object.GetNamespace(), object.GetName(), problem, place))
 }

@@ -15,11 +15,11 @@ import (
 func domains(table map[core.RuntimeID]string) listener.Domains {
 	return listener.DomainsFunc(func(_ context.Context, id core.RuntimeID, event *core.WatchEvent) (string, error) {
 		if event.Owner != (types.NamespacedName{}) && event.Owner.Name != string(id) {
-			return "", listener.Forbidden("owner_mismatch", "owner %q is not of runtime %q", event.Owner, id)
+			return "", listener.Forbidden("owner_mismatch", fmt.Errorf("owner %q is not of runtime %q", event.Owner, id))
 		}
 		domain, registered := table[id]
 		if !registered {
-			return "", listener.Forbidden("domain_missing", "runtime %q has no registered domain", id)
+			return "", listener.Forbidden("domain_missing", fmt.Errorf("runtime %q has no registered domain", id))
 		}
 		return domain, nil
 	})

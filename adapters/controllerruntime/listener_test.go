@@ -54,7 +54,7 @@ func TestAddListener(t *testing.T) {
 		Poll: time.Millisecond, Hooks: keys.FilesHooks{Reloaded: func(keys.Generation) { reloaded <- struct{}{} }},
 	}))
 	refuse := core.VerifierFunc(func(context.Context, core.Peer, *core.WatchEvent) error {
-		return listener.Forbidden("san_mismatch", "not registered")
+		return listener.Forbidden("san_mismatch", errors.New("not registered"))
 	})
 	socket := must(new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0"))
 	log := &records{}

@@ -3,6 +3,7 @@ package controllerruntime
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -37,7 +38,7 @@ func (r registered) Verify(_ context.Context, peer core.Peer, event *core.WatchE
 		return err
 	}
 	if len(owned) == 0 {
-		return listener.Forbidden(reasonRuntimeUnknown, "no %s stands for runtime %q", r.runtimes.kind, peer.ID)
+		return listener.Forbidden(reasonRuntimeUnknown, fmt.Errorf("no %s stands for runtime %q", r.runtimes.kind, peer.ID))
 	}
 	if event.Owner == (types.NamespacedName{}) {
 		return nil

@@ -7,6 +7,8 @@
 //
 // Nothing here restricts curves or cipher suites beyond TLS 1.3. The standard library chooses them,
 // also in FIPS mode.
+//
+// Zero, negative and empty options follow the rule in docs/guide/embedding.md.
 package httpmtls
 
 import (

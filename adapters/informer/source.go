@@ -10,6 +10,8 @@
 // changes before it are unknown. Every later list is compared with the digests, so that changes and
 // deletions during an outage become events. A resync follows, for objects that came and went in
 // between.
+//
+// Zero, negative and empty options follow the rule in docs/guide/embedding.md.
 package informer
 
 import (

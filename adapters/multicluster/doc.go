@@ -24,4 +24,6 @@
 // takes the workers of the others, fills the queue or keeps a list without end: see [Complete].
 //
 // Clusters of other providers work with [Enqueue] and [Complete], too.
+//
+// Zero, negative and empty options follow the rule in docs/guide/embedding.md.
 package multicluster

@@ -19,6 +19,8 @@
 // again. Otherwise the stream keeps the message, and delivers it again after a while. An event that
 // is refused for longer than [Options.GiveUpAfter] is terminated and counted. The fleet misses its
 // number, and requests a resync of that runtime.
+//
+// Zero, negative and empty options follow the rule in docs/guide/embedding.md.
 package natsjetstream
 
 import (

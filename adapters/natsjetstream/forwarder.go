@@ -83,6 +83,9 @@ func NewForwarder(conn *nats.Conn, runtime core.RuntimeID, opts ForwarderOptions
 	case conn.Opts.InboxPrefix != InboxPrefix(runtime):
 		return nil, fmt.Errorf("%w: %q", errInbox, InboxPrefix(runtime))
 	}
+	if err := option.NotNegative("ForwarderOptions.Timeout", opts.Timeout); err != nil {
+		return nil, fmt.Errorf("natsjetstream: %w", err)
+	}
 	stream, err := jetstream.New(conn)
 	if err != nil {
 		return nil, fmt.Errorf("natsjetstream: %w", err)

@@ -47,7 +47,8 @@ func checkSetUp(ctx context.Context, args []string, env environment, stdout io.W
 		wrong, _ := errors.AsType[*wrongSettings](err)
 		return errors.Join(err, check.Refuse(wrong.mistakes, wrong.warnings, stdout))
 	default:
-		return check.Run(ctx, c.options(slog.New(slog.DiscardHandler)), c.tryNATS(), c.tryInformer(), c.warnings, stdout)
+		setup := check.Setup{Options: c.options(slog.New(slog.DiscardHandler)), To: c.to}
+		return check.Run(ctx, setup, c.tryNATS(), c.tryInformer(), c.warnings, stdout)
 	}
 }
 

@@ -29,6 +29,8 @@ type config struct {
 	// Options are those of the library. Addresses, build and watches are added at the end.
 	agent.Options
 
+	to agent.Connection
+
 	webhook, metrics bindAddress
 
 	transport string
@@ -59,11 +61,11 @@ func (a bindAddress) String() string { return net.JoinHostPort(a.host, strconv.I
 func (c *config) check() error {
 	watches := c.informer.Watches != nil // An empty list is one.
 	return errors.Join(
-		option.Unless((c.Keys.Serving.Certificate == "") == (c.Keys.Serving.Key == ""),
+		option.Unless((c.Webhook.Keys.Certificate == "") == (c.Webhook.Keys.Key == ""),
 			"WEBHOOK_TLS_CERT and WEBHOOK_TLS_KEY: one is missing, want both or none"),
 		option.Unless(c.webhook != c.metrics || c.webhook.port == 0,
 			"WEBHOOK_PORT and METRICS_PORT: both are %d, want two ports", c.webhook.port),
-		option.Unless(len(c.Webhook.ClientNames) == 0 || c.Keys.WebhookCAs != "",
+		option.Unless(len(c.Webhook.ClientNames) == 0 || c.Webhook.ClientCAs != "",
 			"WEBHOOK_CLIENT_NAMES: want it only with WEBHOOK_CLIENT_CA"),
 		option.Unless(c.source != sourceInformer || c.Canary.Lease == types.NamespacedName{},
 			"CANARY_LEASE: want it only with SOURCE=%s: the canary proves the webhook", sourceAdmission),
@@ -79,7 +81,7 @@ func (c *config) check() error {
 }
 
 func (c *config) doubts() (doubts []string) {
-	if c.Keys.WebhookCAs != "" && len(c.Webhook.ClientNames) == 0 {
+	if c.Webhook.ClientCAs != "" && len(c.Webhook.ClientNames) == 0 {
 		doubts = append(doubts, "WEBHOOK_CLIENT_CA without WEBHOOK_CLIENT_NAMES: any certificate of these CAs is accepted")
 	}
 	// An image may have a fallback as its default, and its Deployment an older contract.
@@ -127,7 +129,7 @@ func (c *config) options(log *slog.Logger, collectors ...prom.Collector) agent.O
 }
 
 // outbox waits for nothing and repeats nothing behind the commit.
-func (c *config) outbox() outbox.Options {
+func (c *config) outbox() agent.Outbox {
 	opts := c.Outbox
 	opts.MinBackoff = min(outbox.Defaults().MinBackoff, opts.MaxBackoff)
 	isSettling := func(delay time.Duration) bool { return delay <= opts.Settle }

@@ -143,7 +143,7 @@ func serve(ctx context.Context, c config, log *slog.Logger, lines *logwriter.Wri
 	}
 	defer stop()
 	collectors = append(collectors, c.buildInfo(), droppedLines(lines))
-	running, err := agent.New(ctx, parts, c.options(log, collectors...))
+	running, err := agent.New(ctx, c.to, parts, c.options(log, collectors...))
 	if err != nil {
 		return err
 	}

@@ -88,13 +88,13 @@ func (c *config) tryNATS() check.Link {
 func (c *config) connectNATS(options natsjetstream.ForwarderOptions, opts ...nats.Option) (*natsTransport, error) {
 	t := &natsTransport{}
 	var err error
-	t.files, err = keys.NewFiles(c.Keys.Client, keys.FilesOptions{Hooks: keys.FilesHooks{
+	t.files, err = keys.NewFiles(c.to.Keys, keys.FilesOptions{Hooks: keys.FilesHooks{
 		Reloaded: func(keys.Generation) { _ = t.conn.ForceReconnect() }, // It fails while it reconnects anyway.
 	}})
 	if err != nil {
 		return nil, err
 	}
-	address, err := connect.ParseAddress(c.ControlPlane.Address)
+	address, err := connect.ParseAddress(c.to.Address)
 	if err != nil {
 		return nil, err
 	}

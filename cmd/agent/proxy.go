@@ -51,7 +51,7 @@ func (c *config) resolveProxy() {
 // proxyOfEnvironment follows the usual rules for HTTPS: the names of the variables may be in lower
 // case, and a proxy never serves localhost.
 func (c *config) proxyOfEnvironment() string {
-	address, err := connect.ParseAddress(c.ControlPlane.Address)
+	address, err := connect.ParseAddress(c.to.Address)
 	if err != nil {
 		return "" // The setting was parsed before.
 	}

@@ -47,15 +47,17 @@ func defaultConfig() config {
 		webhook: bindAddress{port: 8443}, metrics: bindAddress{port: 2112},
 		source: sourceAdmission, transport: transportHTTPS, logLevel: slog.LevelInfo,
 	}
+	c.to = agent.Connection{
+		Address: "kcp.example.org:443", Keys: keys.Paths{CA: anyFile, Certificate: anyFile, Key: anyFile},
+	}
 	c.Options = agent.Options{
 		Contract: defaultContract, OwnerAnnotation: core.OwnerAnnotation, Instance: "pod-1", ShutdownTimeout: 20 * time.Second,
-		Keys: agent.Keys{Client: keys.Paths{CA: anyFile, Certificate: anyFile, Key: anyFile}},
 		ControlPlane: agent.ControlPlane{
-			Address: "kcp.example.org:443", RetryNewest: 5 * time.Minute,
+			RetryNewest: 5 * time.Minute,
 		},
 		Webhook: agent.Webhook{MaxConnections: defaults.MaxConnections},
 		Canary:  agent.Canary{Interval: 30 * time.Second},
-		Outbox: outbox.Options{
+		Outbox: agent.Outbox{
 			Settle: 100 * time.Millisecond, Resend: outbox.Defaults().Resend, ResendResync: outbox.Defaults().ResendResync,
 			MaxKeys: 10_000, MaxBytes: 10 << 20, ForwardTimeout: 10 * time.Second, MaxBackoff: 20 * time.Second,
 			HeartbeatInterval: 30 * time.Second,
@@ -91,7 +93,7 @@ func TestFormerNamesOfTheControlPlane(t *testing.T) {
 	} {
 		c, err := read(test.env, test.args)
 		noError(t, err)
-		if got := c.ControlPlane; got.Address != "kcp:1" || got.ServerName != "a.b" || got.Protocol != "http/1.1" ||
+		if got := c.ControlPlane; c.to.Address != "kcp:1" || got.ServerName != "a.b" || got.Protocol != "http/1.1" ||
 			c.Contract != contract.V2 || len(c.warnings) > 0 {
 			t.Errorf("%s: %+v, %s, warnings %q", name, got, c.Contract, c.warnings)
 		}
@@ -150,7 +152,7 @@ func TestSettings(t *testing.T) {
 			env:  []string{"WEBHOOK_PORT=1", "KCP_ADDR=other:1", "SETTLE=nonsense", "MANAGERS=a"},
 			args: []string{"--webhook-port=2", "-kcp-addr", "https://kcp", "--settle=5ms", "--managers="},
 			want: func(c *config) {
-				c.webhook.port, c.ControlPlane.Address, c.Outbox.Settle = 2, "https://kcp", 5*time.Millisecond
+				c.webhook.port, c.to.Address, c.Outbox.Settle = 2, "https://kcp", 5*time.Millisecond
 			},
 		},
 		"all others": {
@@ -178,7 +180,7 @@ func TestSettings(t *testing.T) {
 					Server: "https://api", TokenFile: "memory.go", CAFile: "commands.go",
 				}
 				c.webhook.host, c.metrics.host, c.logLevel = "127.0.0.1", "::1", slog.LevelDebug
-				c.Keys.Serving, c.Keys.WebhookCAs = keys.Paths{Certificate: "nats.go", Key: "table.go"}, "config.go"
+				c.Webhook.Keys, c.Webhook.ClientCAs = keys.Paths{Certificate: "nats.go", Key: "table.go"}, "config.go"
 				c.Webhook.ClientNames, c.Webhook.MaxHandshakes = []string{"kube-apiserver", "front-proxy"}, 5
 			},
 		},
@@ -213,7 +215,7 @@ func TestSettings(t *testing.T) {
 		},
 		"IPv6": {
 			env:  []string{"KCP_ADDR=[2001:db8::1]:443"},
-			want: func(c *config) { c.ControlPlane.Address = "[2001:db8::1]:443" },
+			want: func(c *config) { c.to.Address = "[2001:db8::1]:443" },
 		},
 		"what only former agents know is without effect": {
 			env: []string{"TLS_CALLBACK=true", "WEBHOOK_SIDE_CAR=true"},

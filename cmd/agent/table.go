@@ -32,13 +32,13 @@ func groups(c *config) []group {
 	sources := []string{sourceAdmission, sourceInformer}
 	return []group{
 		{"Required", []setting{
-			required("CA_CERT", file(&c.Keys.Client.CA),
+			required("CA_CERT", file(&c.to.Keys.CA),
 				"CAs that sign the control plane's certificate."),
-			required("TLS_CERT", file(&c.Keys.Client.Certificate),
+			required("TLS_CERT", file(&c.to.Keys.Certificate),
 				"Client certificate of this runtime. The webhook serves it, too, unless `WEBHOOK_TLS_CERT` is set."),
-			required("TLS_KEY", file(&c.Keys.Client.Key),
+			required("TLS_KEY", file(&c.to.Keys.Key),
 				"Private key of `TLS_CERT`."),
-			required("CONTROL_PLANE_ADDRESS", into("host:port", &c.ControlPlane.Address, parseAddress),
+			required("CONTROL_PLANE_ADDRESS", into("host:port", &c.to.Address, parseAddress),
 				"Address of the control plane: host, host:port or https://host:port. Without a port 443, with `nats` 4222.").
 				alsoAs("KCP_ADDR"),
 		}},
@@ -117,11 +117,11 @@ func groups(c *config) []group {
 				"Port of the webhook (TLS 1.3). 0 takes a free port.")),
 			optional("WEBHOOK_BIND", into("IP", &c.webhook.host, parseIP), "",
 				"Address that the webhook listens on. If empty, all addresses."),
-			optional("WEBHOOK_TLS_CERT", file(&c.Keys.Serving.Certificate), "",
+			optional("WEBHOOK_TLS_CERT", file(&c.Webhook.Keys.Certificate), "",
 				"Server certificate of the webhook. If empty, `TLS_CERT`."),
-			optional("WEBHOOK_TLS_KEY", file(&c.Keys.Serving.Key), "",
+			optional("WEBHOOK_TLS_KEY", file(&c.Webhook.Keys.Key), "",
 				"Private key of `WEBHOOK_TLS_CERT`."),
-			optional("WEBHOOK_CLIENT_CA", file(&c.Keys.WebhookCAs), "",
+			optional("WEBHOOK_CLIENT_CA", file(&c.Webhook.ClientCAs), "",
 				"CAs that sign the API server's client certificate. If empty, the webhook requests none."),
 			optional("WEBHOOK_CLIENT_NAMES", into("names", &c.Webhook.ClientNames, parseNames), "",
 				"Names that this client certificate may have: Common Name, DNS name or URI. If empty, any."),

@@ -51,9 +51,11 @@ func TestEachAdditionalCACountsOrIsNamed(t *testing.T) {
 				ObjectMeta: metav1.ObjectMeta{Namespace: "kcp", Name: keys[n].Name}, Data: map[string][]byte{"ca.crt": text},
 			})
 		}
-		set, err := New(newPlane(t, new([]types.UID), objects[0], objects[1]), types.NamespacedName{Namespace: "kcp", Name: "watcher"},
-			[]string{"listener.example.com"}, func(string, []core.RuntimeID) []core.RuntimeID { return nil },
-			Options{AdditionalCAs: keys, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		set, err := New(newPlane(t, new([]types.UID), objects[0], objects[1]), Parts{
+			Name:        types.NamespacedName{Namespace: "kcp", Name: "watcher"},
+			DNSNames:    []string{"listener.example.com"},
+			Unconfirmed: func(string, []core.RuntimeID) []core.RuntimeID { return nil },
+		}, Options{AdditionalCAs: keys, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		check(t, err)
 
 		seen, err := set.observe(t.Context())

@@ -49,38 +49,44 @@ type Certificates struct {
 	skipped sync.Map
 }
 
-// New returns the certificates with that namespace and name in the control plane. The names of all
-// objects begin with it. The server certificate is for dnsNames, by which agents reach the listener
-// or gateway. New creates nothing. An error names every invalid parameter.
-//
-// unconfirmed returns those of the runtimes that have not confirmed that they trust the CA with
-// that fingerprint (SHA-256 of its DER bytes in lower case hex), as [FromFleet] does. If in doubt
-// it must return a runtime: a server certificate of a CA that the runtime does not trust cuts it
-// off. It must return at once and not change its arguments.
+// Parts are the required arguments of [New] beside the client.
+type Parts struct {
+	// Name is the namespace of all objects in the control plane, and the beginning of their names.
+	Name types.NamespacedName
+	// DNSNames are the names by which agents reach the listener or gateway. The server certificate
+	// is for them.
+	DNSNames []string
+	// Unconfirmed returns those of the runtimes that have not confirmed that they trust the CA with
+	// that fingerprint (SHA-256 of its DER bytes in lower case hex), as [FromFleet] does. If in
+	// doubt it must return a runtime: a server certificate of a CA that the runtime does not trust
+	// cuts it off. It must return immediately and not change its arguments.
+	Unconfirmed func(ca string, runtimes []core.RuntimeID) []core.RuntimeID
+}
+
+// New returns the certificates of a name in the control plane. New creates nothing. An error names
+// every invalid parameter.
 //
 // The client should read from the API server, as client.New does, or from a cache of the Secrets of
 // the namespace. The cache of a manager holds the Secrets of all namespaces.
 // docs/platforms/certificates.md lists the rights that it needs.
-func New(
-	c client.Client, name types.NamespacedName, dnsNames []string,
-	unconfirmed func(ca string, runtimes []core.RuntimeID) []core.RuntimeID, opts Options,
-) (*Certificates, error) {
+func New(c client.Client, parts Parts, opts Options) (*Certificates, error) {
 	opts = opts.withDefaults()
+	names := objectNames{parts.Name.Name, opts.Names}
 	if err := errors.Join(
-		objectNames{set: name.Name}.validate(),
-		opts.validate(dnsNames),
+		objectNames{set: parts.Name.Name}.validate(),
+		opts.validate(parts.DNSNames),
 		option.Unless(c != nil, "certificates: want a client, have none"),
-		option.Unless(name.Namespace != "", "certificates: want a namespace, have none"),
-		option.Unless(len(dnsNames) > 0, "certificates: want DNS names of the server, have none"),
-		option.Unless(unconfirmed != nil, "certificates: want a function for confirmations, have none"),
+		option.Unless(parts.Name.Namespace != "", "certificates: Parts.Name: want a namespace, have none"),
+		option.Unless(len(parts.DNSNames) > 0, "certificates: Parts.DNSNames: want names of the server, have none"),
+		option.Unless(parts.Unconfirmed != nil, "certificates: Parts.Unconfirmed: want a function for confirmations, have none"),
 	); err != nil {
 		return nil, err
 	}
 	return &Certificates{
-		client: c, namespace: name.Namespace, names: objectNames{name.Name, opts.Names},
-		dnsNames: canonicals(dnsNames), confirmed: unconfirmed, opts: opts,
+		client: c, namespace: parts.Name.Namespace, names: names,
+		dnsNames: canonicals(parts.DNSNames), confirmed: parts.Unconfirmed, opts: opts,
 		locks: keymutex.NewHashed(concurrency), notices: pacedlog.NewPace(noticeReminder),
-		certificates: follow.New(certv1.SchemeGroupVersion.WithKind(certv1.CertificateKind), objectNames{name.Name, opts.Names}.certificateVersion),
+		certificates: follow.New(certv1.SchemeGroupVersion.WithKind(certv1.CertificateKind), names.certificateVersion),
 		secrets:      follow.New(corev1.SchemeGroupVersion.WithKind("Secret"), follow.ResourceVersion),
 	}, nil
 }
@@ -89,7 +95,7 @@ func New(
 type Status struct {
 	// Phase is the phase of the rotation: Bootstrap, Creating, Propagating, Reissuing, Confirming,
 	// Switching, Retiring or Stable.
-	Phase string
+	Phase Phase
 	// Confirming means that the rotation waits until all runtimes trust the new CA. A runtime
 	// trusts it when its agent has the new bundle.
 	Confirming bool
@@ -166,7 +172,7 @@ func (c *Certificates) reconcileOnce(ctx context.Context) (status Status, again 
 		return status, false, nil
 	}
 	c.opts.Logger.InfoContext(ctx, "step of the certificates",
-		slog.String("phase", s.phase), slog.String("action", string(s.action)),
+		slog.String("phase", string(s.phase)), slog.String("action", string(s.action)),
 		slog.Int("generation", status.Generation), slog.Int("waiting", len(s.waiting)))
 	if err := c.act(ctx, seen, s); err != nil {
 		return status, false, fmt.Errorf("certificates: %s: %w", s.action, err)
@@ -178,7 +184,7 @@ func (c *Certificates) reconcileOnce(ctx context.Context) (status Status, again 
 func (c *Certificates) status(v view, s step) Status {
 	newest := v.newest()
 	status := Status{
-		Phase: s.phase, Confirming: s.phase == phaseConfirming, Ready: v.published.present,
+		Phase: s.phase, Confirming: s.phase == PhaseConfirming, Ready: v.published.present,
 		Generation: newest.generation, CAFingerprint: newest.fingerprint,
 		Waiting: s.waiting, Overdue: overdue(v, c.opts.RenewBefore), RequeueAfter: max(s.after, pollInterval/2),
 	}
@@ -259,17 +265,17 @@ func (c *Certificates) maintain(ctx context.Context, seen *observed, status Stat
 const named = 10
 
 func message(s Status) string {
-	text := map[string]string{
-		phaseBootstrap:   "waiting for cert-manager to issue the first certificates",
-		phaseCreating:    "waiting for cert-manager to issue the next CA",
-		phasePropagating: "CA N is in the bundle, and signs once every listener has got it",
+	text := map[Phase]string{
+		PhaseBootstrap:   "waiting for cert-manager to issue the first certificates",
+		PhaseCreating:    "waiting for cert-manager to issue the next CA",
+		PhasePropagating: "CA N is in the bundle, and signs once every listener has got it",
 
-		phaseReissuing:  "CA N signs for runtimes",
-		phaseConfirming: "the server certificate switches to CA N once every runtime trusts it",
+		PhaseReissuing:  "CA N signs for runtimes",
+		PhaseConfirming: "the server certificate switches to CA N once every runtime trusts it",
 
-		phaseSwitching: "the server certificate switches to CA N",
-		phaseRetiring:  "the server certificate switches to CA N",
-		phaseStable:    "CA N signs everything",
+		PhaseSwitching: "the server certificate switches to CA N",
+		PhaseRetiring:  "the server certificate switches to CA N",
+		PhaseStable:    "CA N signs everything",
 	}[s.Phase]
 	text = strings.ReplaceAll(text, "CA N", fmt.Sprintf("CA %d", s.Generation))
 	if len(s.Waiting) > 0 {
@@ -313,11 +319,11 @@ func (c *Certificates) announce(ctx context.Context, seen *observed, status Stat
 		return
 	}
 	c.opts.Logger.WarnContext(ctx, "rotation of the CA waits for runtimes",
-		slog.String("phase", status.Phase), slog.Int("generation", status.Generation),
+		slog.String("phase", string(status.Phase)), slog.Int("generation", status.Generation),
 		slog.Int("waiting", len(status.Waiting)), slog.String("runtimes", list(status.Waiting)))
 	if c.opts.Recorder != nil && seen.clientsIssuer != nil {
 		c.opts.Recorder.Eventf(seen.clientsIssuer, nil, corev1.EventTypeWarning,
-			"RotationWaits", status.Phase, "%s", status.Message)
+			"RotationWaits", string(status.Phase), "%s", status.Message)
 	}
 }
 

@@ -12,6 +12,8 @@
 //
 // The rights are those of deploy/controlplane/certificates, in the namespace of the objects only:
 // bind that ClusterRole by a RoleBinding there.
+//
+// Zero, negative and empty options follow the rule in docs/guide/embedding.md.
 package certificates
 
 // +kubebuilder:rbac:groups=cert-manager.io,resources=certificates,verbs=get;list;watch;create;patch;delete

@@ -115,6 +115,7 @@ func (o Options) validate(server []string) error {
 	check := func(ok bool, format string, args ...any) {
 		wrong = append(wrong, option.Unless(ok, "certificates: options "+format, args...))
 	}
+	check(o.CADuration > 0, "CADuration %v: want more than 0", o.CADuration)
 	invalidNames := o.Names.Validate()
 	check(invalidNames == nil, "Names: %w", invalidNames)
 	check(o.Duration >= shortest, "Duration %v: want at least %v", o.Duration, shortest)

@@ -63,8 +63,11 @@ func TestObjectsOfOthersStayAsTheyAre(t *testing.T) {
 			check(t, corev1.AddToScheme(scheme))
 			check(t, certv1.AddToScheme(scheme))
 			c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(row.foreign).Build()
-			set, err := New(c, types.NamespacedName{Namespace: "kcp", Name: "watcher"}, []string{"listener.example.com"},
-				func(string, []core.RuntimeID) []core.RuntimeID { return nil }, Options{})
+			set, err := New(c, Parts{
+				Name:        types.NamespacedName{Namespace: "kcp", Name: "watcher"},
+				DNSNames:    []string{"listener.example.com"},
+				Unconfirmed: func(string, []core.RuntimeID) []core.RuntimeID { return nil },
+			}, Options{})
 			check(t, err)
 			key := client.ObjectKeyFromObject(row.foreign)
 			before := readAgain(t, c, row.foreign, key)

@@ -84,7 +84,7 @@ func TestAServerMayHaveTheNameOfItsCA(t *testing.T) {
 	for _, object := range append(signers, key, server, set.serverCertificate()) {
 		check(t, set.client.Create(t.Context(), object))
 	}
-	if status, err := set.Reconcile(t.Context()); err != nil || status.Phase != phaseStable {
+	if status, err := set.Reconcile(t.Context()); err != nil || status.Phase != PhaseStable {
 		t.Errorf("%s, %v, want that nothing is issued anew", status.Phase, err)
 	}
 }

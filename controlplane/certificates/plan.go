@@ -7,18 +7,21 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
+// Phase is the phase of a rotation.
+type Phase string
+
 // The phases of a rotation, in the order in which it passes through them.
 const (
-	phaseBootstrap = "Bootstrap"
-	phaseCreating  = "Creating"
-	// phasePropagating means that listeners are still loading the new CA.
-	phasePropagating = "Propagating"
-	phaseReissuing   = "Reissuing"
-	phaseConfirming  = "Confirming"
-	phaseSwitching   = "Switching"
-	// phaseRetiring means that old CAs lose their keys. They stay in the bundle until they expire.
-	phaseRetiring = "Retiring"
-	phaseStable   = "Stable"
+	PhaseBootstrap Phase = "Bootstrap"
+	PhaseCreating  Phase = "Creating"
+	// PhasePropagating means that listeners are still loading the new CA.
+	PhasePropagating Phase = "Propagating"
+	PhaseReissuing   Phase = "Reissuing"
+	PhaseConfirming  Phase = "Confirming"
+	PhaseSwitching   Phase = "Switching"
+	// PhaseRetiring means that old CAs lose their keys. They stay in the bundle until they expire.
+	PhaseRetiring Phase = "Retiring"
+	PhaseStable   Phase = "Stable"
 )
 
 // maxAuthorities counts CAs with keys: of the server, of the clients, and the next one.
@@ -112,7 +115,7 @@ const (
 
 // step is the next step. A step without action waits.
 type step struct {
-	phase      string
+	phase      Phase
 	action     action
 	generation int   // for create and sign
 	remove     []int // generations, for discard and retire
@@ -137,10 +140,10 @@ func plan(v view) step {
 		}
 	}
 	rotation := v.newest().rotatesAt().Sub(v.now)
-	return step{phase: phaseStable, after: min(max(rotation, pollInterval), longestRequeue)}
+	return step{phase: PhaseStable, after: min(max(rotation, pollInterval), longestRequeue)}
 }
 
-func waitIn(phase string) (step, bool) { return step{phase: phase, after: pollInterval}, true }
+func waitIn(phase Phase) (step, bool) { return step{phase: phase, after: pollInterval}, true }
 
 // newest is the youngest CA that is issued. There is one when begin has no more steps.
 func (v view) newest() authority {
@@ -156,7 +159,7 @@ func (v view) newest() authority {
 func discard(v view) (step, bool) {
 	for _, a := range v.authorities {
 		if a.replaced {
-			return step{phase: phaseCreating, action: actionDiscard, remove: []int{a.generation}}, true
+			return step{phase: PhaseCreating, action: actionDiscard, remove: []int{a.generation}}, true
 		}
 	}
 	return step{}, false
@@ -165,19 +168,19 @@ func discard(v view) (step, bool) {
 func begin(v view) (step, bool) {
 	switch {
 	case len(v.authorities) == 0:
-		return step{phase: phaseBootstrap, action: actionCreate, generation: v.next()}, true
+		return step{phase: PhaseBootstrap, action: actionCreate, generation: v.next()}, true
 	case !v.has(v.clientSigner) && v.oldestIsTrusted():
-		return step{phase: phaseBootstrap, action: actionSignClients, generation: v.authorities[0].generation}, true
+		return step{phase: PhaseBootstrap, action: actionSignClients, generation: v.authorities[0].generation}, true
 	case !v.has(v.serverSigner) && v.oldestIsTrusted():
-		return step{phase: phaseBootstrap, action: actionSignServer, generation: v.authorities[0].generation}, true
+		return step{phase: PhaseBootstrap, action: actionSignServer, generation: v.authorities[0].generation}, true
 	case !v.server.present || v.newest().generation == 0:
-		return waitIn(phaseBootstrap)
+		return waitIn(PhaseBootstrap)
 	case v.published.present || v.isKnown(v.server):
 		return step{}, false
 	case v.mayReissueServer(): // Its CA is lost, and so is the bundle.
-		return step{phase: phaseBootstrap, action: actionReissueServer}, true
+		return step{phase: PhaseBootstrap, action: actionReissueServer}, true
 	default:
-		return waitIn(phaseBootstrap)
+		return waitIn(PhaseBootstrap)
 	}
 }
 
@@ -210,9 +213,9 @@ func (v view) has(generation int) bool {
 
 func publish(v view) (step, bool) {
 	if !v.published.present {
-		return step{phase: phaseBootstrap, action: actionPublish}, true
+		return step{phase: PhaseBootstrap, action: actionPublish}, true
 	}
-	return step{phase: phasePropagating, action: actionPublish}, !v.published.current
+	return step{phase: PhasePropagating, action: actionPublish}, !v.published.current
 }
 
 // renew starts a rotation, also during another one, which continues with the newer CA.
@@ -223,12 +226,12 @@ func renew(v view) (step, bool) {
 		last.request == v.request && !expires {
 		return step{}, false
 	}
-	return step{phase: phaseCreating, action: actionCreate, generation: v.next()}, true
+	return step{phase: PhaseCreating, action: actionCreate, generation: v.next()}, true
 }
 
 func create(v view) (step, bool) {
 	if v.authorities[len(v.authorities)-1].fingerprint == "" {
-		return waitIn(phaseCreating)
+		return waitIn(PhaseCreating)
 	}
 	return step{}, false
 }
@@ -240,15 +243,15 @@ func switchClients(v view) (step, bool) {
 		return step{}, false
 	}
 	if wait := v.published.since.Add(v.propagation).Sub(v.now); wait > 0 {
-		return step{phase: phasePropagating, after: min(wait, longestRequeue)}, true
+		return step{phase: PhasePropagating, after: min(wait, longestRequeue)}, true
 	}
-	return step{phase: phasePropagating, action: actionSignClients, generation: newest.generation}, true
+	return step{phase: PhasePropagating, action: actionSignClients, generation: newest.generation}, true
 }
 
 // reissue has the certificates of runtimes signed by the youngest CA. A runtime has several.
 func reissue(v view) (step, bool) {
 	var (
-		s       = step{phase: phaseReissuing, after: pollInterval}
+		s       = step{phase: PhaseReissuing, after: pollInterval}
 		issuing int
 	)
 	for _, r := range v.runtimes {
@@ -299,21 +302,21 @@ func switchServer(v view) (step, bool) {
 	case !v.serverLags():
 		return step{}, false
 	case len(v.unconfirmed) > 0 && !v.anyway():
-		return step{phase: phaseConfirming, waiting: v.unconfirmed, after: pollInterval}, true
+		return step{phase: PhaseConfirming, waiting: v.unconfirmed, after: pollInterval}, true
 	case v.serverSigner != newest.generation:
 		return step{
-			phase: phaseSwitching, action: actionSignServer, generation: newest.generation, waiting: v.unconfirmed,
+			phase: PhaseSwitching, action: actionSignServer, generation: newest.generation, waiting: v.unconfirmed,
 		}, true
 	case v.mayReissueServer():
-		return step{phase: phaseSwitching, action: actionReissueServer, waiting: v.unconfirmed}, true
+		return step{phase: PhaseSwitching, action: actionReissueServer, waiting: v.unconfirmed}, true
 	default:
-		return step{phase: phaseSwitching, waiting: v.unconfirmed, after: pollInterval}, true
+		return step{phase: PhaseSwitching, waiting: v.unconfirmed, after: pollInterval}, true
 	}
 }
 
 // retire ends a rotation: a CA that no longer signs needs no key.
 func retire(v view) (step, bool) {
-	s := step{phase: phaseRetiring, action: actionRetire, waiting: v.unconfirmed}
+	s := step{phase: PhaseRetiring, action: actionRetire, waiting: v.unconfirmed}
 	for _, a := range v.authorities {
 		if a.generation < v.newest().generation {
 			s.remove = append(s.remove, a.generation)

@@ -326,7 +326,7 @@ func (w *world) settle(t *rapid.T) {
 	for round := range 300 {
 		s := w.step()
 		w.check(t)
-		if s.phase == phaseStable && s.action == actionNone && w.done() {
+		if s.phase == PhaseStable && s.action == actionNone && w.done() {
 			return
 		}
 		for i := range len(w.members) + 4 {
@@ -628,7 +628,11 @@ func TestInvalidRuntimes(t *testing.T) {
 
 func TestNewNamesWhatIsWrong(t *testing.T) {
 	t.Parallel()
-	_, err := New(nil, types.NamespacedName{Name: "Upper"}, []string{"*"}, nil, Options{
+	_, err := New(nil, Parts{
+		Name:        types.NamespacedName{Name: "Upper"},
+		DNSNames:    []string{"*"},
+		Unconfirmed: nil,
+	}, Options{
 		Duration: 1, RenewBefore: 1, CADuration: 1, Propagation: -1, Service: "a b",
 		ImportCA: types.NamespacedName{Name: "a"}, ListenerSecret: types.NamespacedName{Namespace: "b"},
 		AdditionalCAs: []types.NamespacedName{{}},
@@ -645,7 +649,11 @@ func TestNewNamesWhatIsWrong(t *testing.T) {
 			t.Errorf("error does not name %s: %v", want, err)
 		}
 	}
-	_, err = New(nil, types.NamespacedName{}, []string{"Runtime-Watcher.runtime-watcher.svc."}, nil, Options{})
+	_, err = New(nil, Parts{
+		Name:        types.NamespacedName{},
+		DNSNames:    []string{"Runtime-Watcher.runtime-watcher.svc."},
+		Unconfirmed: nil,
+	}, Options{})
 	if !strings.Contains(err.Error(), "another name than") {
 		t.Errorf("every webhook could act as the server: %v", err)
 	}

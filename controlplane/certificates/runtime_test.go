@@ -170,8 +170,11 @@ func newPlane(t *testing.T, deleted *[]types.UID, objects ...client.Object) clie
 
 func newSet(t *testing.T, c client.Client, name string) *Certificates {
 	t.Helper()
-	set, err := New(c, types.NamespacedName{Namespace: "kcp", Name: name}, []string{"listener.example.com"},
-		func(string, []core.RuntimeID) []core.RuntimeID { return nil }, Options{})
+	set, err := New(c, Parts{
+		Name:        types.NamespacedName{Namespace: "kcp", Name: name},
+		DNSNames:    []string{"listener.example.com"},
+		Unconfirmed: func(string, []core.RuntimeID) []core.RuntimeID { return nil },
+	}, Options{})
 	check(t, err)
 	return set
 }
@@ -302,7 +305,7 @@ func testPace(t *testing.T) {
 	var log bytes.Buffer
 	set := newSet(t, newPlane(t, new([]types.UID)), "watcher")
 	set.opts.Logger = slog.New(slog.NewTextHandler(&log, nil))
-	status := Status{Phase: phaseConfirming, Generation: 2}
+	status := Status{Phase: PhaseConfirming, Generation: 2}
 	for i := range 1000 {
 		status.Waiting = append(status.Waiting, core.RuntimeID("runtime-"+strconv.Itoa(i)))
 	}
@@ -366,8 +369,11 @@ func TestALookTakesATenthOfTheTimeAtMost(t *testing.T) {
 		0: pollInterval, 10 * time.Millisecond: pollInterval, 2 * time.Second: 36 * time.Second, time.Minute: longestRequeue,
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			set, err := New(&slow{list: list}, types.NamespacedName{Namespace: "a", Name: "b"}, []string{"c"},
-				func(string, []core.RuntimeID) []core.RuntimeID { return nil }, Options{})
+			set, err := New(&slow{list: list}, Parts{
+				Name:        types.NamespacedName{Namespace: "a", Name: "b"},
+				DNSNames:    []string{"c"},
+				Unconfirmed: func(string, []core.RuntimeID) []core.RuntimeID { return nil },
+			}, Options{})
 			check(t, err)
 			if status, err := set.Reconcile(t.Context()); err != nil || status.RequeueAfter != want {
 				t.Errorf("two lists of %v each: again in %v, want %v: %v", list, status.RequeueAfter, want, err)

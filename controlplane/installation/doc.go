@@ -7,4 +7,6 @@
 // same one after a crash, continues.
 //
 // The manifests are those of config/agent, which work with kustomize, too.
+//
+// Zero, negative and empty options follow the rule in docs/guide/embedding.md.
 package installation

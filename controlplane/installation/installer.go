@@ -28,22 +28,30 @@ type Installer struct {
 	budgets      budgets
 }
 
-// New returns an installer of an image of the agent. The agents send to the control plane at
-// <host>:<port>, which may be empty if each [Runtime] has an address. An error names every invalid
-// parameter.
-func New(image, controlPlane string, opts Options) (*Installer, error) {
+// Parts are the required arguments of [New].
+type Parts struct {
+	// Image is the image of the agent. Required.
+	Image string
+	// ControlPlane is <host>:<port>, which the agents send to. It may be empty if each [Runtime]
+	// has an address, and [Options].Owner is set.
+	ControlPlane string
+}
+
+// New returns an installer. An error names every invalid parameter.
+func New(parts Parts, opts Options) (*Installer, error) {
+	webhooks := opts.Webhooks
 	opts = opts.withDefaults()
-	problem := option.Unless(controlPlane+opts.Owner != "",
-		"address of the control plane, or Owner: want one of them, have none")
-	if controlPlane != "" {
-		_, problem = parsePort(controlPlane)
+	problem := option.Unless(parts.ControlPlane+opts.Owner != "",
+		"Parts.ControlPlane, or Owner: want one of them, have none")
+	if parts.ControlPlane != "" {
+		_, problem = parsePort(parts.ControlPlane)
 	}
-	noImage := option.Unless(image != "", "image of the agent: want one, have none")
-	if err := errors.Join(noImage, problem, opts.validate()); err != nil {
+	noImage := option.Unless(parts.Image != "", "Parts.Image: want the image of the agent, have none")
+	if err := errors.Join(noImage, problem, validateWebhooks(webhooks), opts.validate()); err != nil {
 		return nil, fmt.Errorf("installation: %w", err)
 	}
 	return &Installer{
-		image: image, controlPlane: controlPlane, opts: opts, manifests: opts.manifests(), budgets: newBudgets(),
+		image: parts.Image, controlPlane: parts.ControlPlane, opts: opts, manifests: opts.manifests(), budgets: newBudgets(),
 	}, nil
 }
 

@@ -61,7 +61,7 @@ func TestOneReplicaThatAnswersIsEnough(t *testing.T) {
 func TestLinesGoToTheLoggerOfTheOperator(t *testing.T) {
 	var lines strings.Builder
 	logf.SetLogger(logr.FromSlogHandler(slog.NewTextHandler(&lines, nil)))
-	must(New("image", "a:443", Options{})).opts.Logger.Info("a line")
+	must(New(Parts{Image: "image", ControlPlane: "a:443"}, Options{})).opts.Logger.Info("a line")
 	if !strings.Contains(lines.String(), "a line") {
 		t.Errorf("got %q, want the line", lines.String())
 	}
@@ -69,7 +69,7 @@ func TestLinesGoToTheLoggerOfTheOperator(t *testing.T) {
 
 // The object of a runtime may vanish without an end.
 func TestARuntimeThatIsGoneIsForgotten(t *testing.T) {
-	i := must(New("image", "a:443", Options{}))
+	i := must(New(Parts{Image: "image", ControlPlane: "a:443"}, Options{}))
 	i.records.Store(core.RuntimeID("prod"), record{})
 	status, err := i.Uninstall(t.Context(), Runtime{ID: "prod"})
 	if _, known := i.records.Load(core.RuntimeID("prod")); known || err != nil || status.State != Removed {

@@ -64,7 +64,7 @@ func TestNewNamesAllThatIsWrong(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			installer, err := installation.New(test.image, test.address, test.opts)
+			installer, err := installation.New(installation.Parts{Image: test.image, ControlPlane: test.address}, test.opts)
 			if (err == nil) != (test.want == nil) || (installer == nil) != (err != nil) {
 				t.Fatalf("got %v, want an error that names %v", err, test.want)
 			}
@@ -87,8 +87,7 @@ func TestManagersAreThoseThatTheAgentsSpeakTo(t *testing.T) {
 	// The managers of the watches are never replaced: the agents and the control plane must agree
 	// on them.
 	for settings, want := range map[string][]core.Manager{"": {"a", "b"}, "c, a": {"a", "b", "c"}} {
-		installer, err := installation.New("agent:v1", "a:443",
-			installation.Options{Settings: map[string]string{"MANAGERS": settings}})
+		installer, err := installation.New(installation.Parts{Image: "agent:v1", ControlPlane: "a:443"}, installation.Options{Settings: map[string]string{"MANAGERS": settings}})
 		if err != nil {
 			t.Fatal(err)
 		}

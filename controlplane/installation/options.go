@@ -93,8 +93,8 @@ type Options struct {
 	// managers in MANAGERS, separated by commas, are no variable. They are added to those of the
 	// watches, in a file that the agents read again. Default: none.
 	Settings map[string]string
-	// Webhooks are the options of the webhook configuration. This package sets its Canary,
-	// WebhookDomain and OwnerAnnotation. Its Labels are added to the default ones. By default
+	// Webhooks are the options of the webhook configuration. Its Canary, WebhookDomain and
+	// OwnerAnnotation must be empty, because NoCanary and Names decide them. Its Labels are added to the default ones. By default
 	// ExcludedNamespaces are kube-system and, if this package has made it, the namespace of the
 	// agent.
 	Webhooks admission.ConfigurationOptions
@@ -136,6 +136,16 @@ func (o Options) withDefaults() Options {
 		Now:      time.Now,
 		Logger:   slog.New(logr.ToSlogHandler(log.Log)),
 	})
+}
+
+// validateWebhooks refuses the fields that this package sets, because a value would be lost.
+func validateWebhooks(w admission.ConfigurationOptions) error {
+	return errors.Join(
+		option.Unless(w.Canary == types.NamespacedName{}, "Webhooks.Canary is set: want NoCanary instead"),
+		option.Unless(w.WebhookDomain == "", "Webhooks.WebhookDomain is set: want Names.WebhookDomain instead"),
+		option.Unless(w.OwnerAnnotation == "", "Webhooks.OwnerAnnotation is set: want Names.OwnerAnnotation instead"),
+		option.NotNegative("Webhooks.Timeout", w.Timeout),
+	)
 }
 
 func (o Options) lease() types.NamespacedName {

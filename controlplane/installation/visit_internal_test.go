@@ -59,7 +59,7 @@ func newPlace(t *testing.T, opts Options) *place {
 	p.opts.NoCanary = true
 	p.opts.Now = func() time.Time { return p.now }
 	p.opts.Logger = slog.New(slog.DiscardHandler)
-	p.installer = must(New("agent.example.com/agent:v1", "kcp.example.com:443", p.opts))
+	p.installer = must(New(Parts{Image: "agent.example.com/agent:v1", ControlPlane: "kcp.example.com:443"}, p.opts))
 
 	p.client = fake.NewClientBuilder().WithScheme(scheme.Scheme).WithReturnManagedFields().
 		WithTypeConverters(managedfields.NewDeducedTypeConverter()).WithStatusSubresource(&appsv1.Deployment{}).Build()
@@ -253,7 +253,7 @@ func TestAClaimNeedsTheVersionThatWasRead(t *testing.T) {
 			if strings.Contains(name, "over") {
 				p.settle()
 				p.opts.Owner, p.opts.FormerOwners = "second", []string{"first"}
-				p.installer = must(New("agent.example.com/agent:v1", "kcp.example.com:443", p.opts))
+				p.installer = must(New(Parts{Image: "agent.example.com/agent:v1", ControlPlane: "kcp.example.com:443"}, p.opts))
 				verb = "patch"
 			}
 			p.meanwhile = func(v, kind string) {

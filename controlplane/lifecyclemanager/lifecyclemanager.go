@@ -32,6 +32,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/internal/connect"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
@@ -92,7 +93,7 @@ func (o Options) validate() error {
 	case o.Step >= 5 && o.Image == "":
 		return errors.New("lifecyclemanager: Image is empty, want that of the agent from step 5 on")
 	}
-	return nil
+	return option.NotNegative("lifecyclemanager: WarmUp", o.WarmUp)
 }
 
 // SetUp adds the parts of a step to mgr. addr is the address of the listener, such as ":8082". Pass
@@ -182,15 +183,18 @@ func install(mgr ctrl.Manager, opts Options) error {
 	if err != nil {
 		return fmt.Errorf("lifecyclemanager: Address: %w", err)
 	}
-	set, err := certificates.New(direct, types.NamespacedName{Namespace: plane, Name: "watcher"},
-		[]string{address.Hostname()}, certificates.FromFleet(watched, opts.WarmUp), opts.Certificates)
+	set, err := certificates.New(direct, certificates.Parts{
+		Name:        types.NamespacedName{Namespace: plane, Name: "watcher"},
+		DNSNames:    []string{address.Hostname()},
+		Unconfirmed: certificates.FromFleet(watched, opts.WarmUp),
+	}, opts.Certificates)
 	if err != nil {
 		return err
 	}
 	if opts.Step == 4 {
 		return mgr.Add(runtimes.KeepCertificates(set))
 	}
-	installer, err := installation.New(opts.Image, opts.Address, opts.agent())
+	installer, err := installation.New(installation.Parts{Image: opts.Image, ControlPlane: opts.Address}, opts.agent())
 	if err != nil {
 		return err
 	}

@@ -27,14 +27,16 @@ type issuer struct {
 
 type outcome struct {
 	after time.Duration
-	phase string
+	phase certificates.Phase
 	err   error
 }
 
 func (i *issuer) Reconcile(context.Context) (certificates.Status, error) {
 	now := i.answers[min(len(i.calls), len(i.answers)-1)]
 	i.calls = append(i.calls, time.Since(i.begun))
-	return certificates.Status{Phase: now.phase, Confirming: now.phase == "Confirming", RequeueAfter: now.after}, now.err
+	return certificates.Status{
+		Phase: now.phase, Confirming: now.phase == certificates.PhaseConfirming, RequeueAfter: now.after,
+	}, now.err
 }
 
 func TestKeepCertificates(t *testing.T) {

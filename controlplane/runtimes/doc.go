@@ -22,4 +22,6 @@
 //   - Skipped: the object opts out.
 //   - InstallerRefused: another installer has installed the agent in the runtime.
 //   - InstallationFailed: a request to the runtime has failed.
+//
+// Zero, negative and empty options follow the rule in docs/guide/embedding.md.
 package runtimes

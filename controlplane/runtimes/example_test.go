@@ -36,13 +36,15 @@ func setUpRuntimes(mgr ctrl.Manager, watched *fleet.Fleet, image, address string
 	if err != nil {
 		return err
 	}
-	set, err := certificates.New(direct, types.NamespacedName{Namespace: "fleet-system", Name: "watcher"},
-		[]string{"listener.fleet.example.com"},
-		certificates.FromFleet(watched, 0), certificates.Options{Names: own, Logger: log})
+	set, err := certificates.New(direct, certificates.Parts{
+		Name:        types.NamespacedName{Namespace: "fleet-system", Name: "watcher"},
+		DNSNames:    []string{"listener.fleet.example.com"},
+		Unconfirmed: certificates.FromFleet(watched, 0),
+	}, certificates.Options{Names: own, Logger: log})
 	if err != nil {
 		return err
 	}
-	installer, err := installation.New(image, address, installation.Options{Names: own, Logger: log})
+	installer, err := installation.New(installation.Parts{Image: image, ControlPlane: address}, installation.Options{Names: own, Logger: log})
 	if err != nil {
 		return err
 	}

@@ -71,7 +71,7 @@ func newHostileWorld(t *testing.T, server *remotetest.Server) *hostileWorld {
 	}}
 	w.certificates, w.opts.Fleet = newValid(t), newTestFleet(t).Fleet
 	var err error
-	w.installer, err = installation.New("image", "control-plane.example.com:443", installation.Options{
+	w.installer, err = installation.New(installation.Parts{Image: "image", ControlPlane: "control-plane.example.com:443"}, installation.Options{
 		Logger: slog.New(slog.NewTextHandler(&w.logged, nil)),
 	})
 	check(t, err)

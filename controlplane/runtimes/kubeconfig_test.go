@@ -314,7 +314,7 @@ func TestKubeconfigsBoundAnswers(t *testing.T) {
 func TestAPageOfAProxyIsNoAbsence(t *testing.T) {
 	server := httptest.NewTLSServer(http.NotFoundHandler())
 	defer server.Close()
-	installer, err := installation.New("image", "kcp.example.com:443", installation.Options{})
+	installer, err := installation.New(installation.Parts{Image: "image", ControlPlane: "kcp.example.com:443"}, installation.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -146,7 +146,7 @@ func (o *Overview) Installations() Installations {
 	defer o.mu.Unlock()
 	all := Installations{
 		Runtimes: make(map[InstallationState]int), NeverHeard: make(map[core.Manager][]core.RuntimeID),
-		Phase: o.authority.Phase, Waiting: slices.Clone(o.authority.Waiting), Overdue: slices.Clone(o.authority.Overdue),
+		Phase: string(o.authority.Phase), Waiting: slices.Clone(o.authority.Waiting), Overdue: slices.Clone(o.authority.Overdue),
 	}
 	for _, b := range o.books {
 		b.each(func(e *entry) { b.sum(&all, e) })

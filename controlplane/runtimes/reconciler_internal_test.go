@@ -470,11 +470,13 @@ func newPlane(t *testing.T, objects ...client.Object) client.WithWatch {
 // newReconciler takes ConfigMaps for runtimes, and issues real certificates.
 func newReconciler(t *testing.T, c client.Client, connect func(context.Context, client.Object) (client.Client, error)) *reconciler {
 	t.Helper()
-	set, err := certificates.New(c, types.NamespacedName{Namespace: "kcp", Name: "watcher"},
-		[]string{"listener.example.com"},
-		func(string, []core.RuntimeID) []core.RuntimeID { return nil }, certificates.Options{})
+	set, err := certificates.New(c, certificates.Parts{
+		Name:        types.NamespacedName{Namespace: "kcp", Name: "watcher"},
+		DNSNames:    []string{"listener.example.com"},
+		Unconfirmed: func(string, []core.RuntimeID) []core.RuntimeID { return nil },
+	}, certificates.Options{})
 	check(t, err)
-	installer, err := installation.New("image", "control-plane.example.com:443", installation.Options{})
+	installer, err := installation.New(installation.Parts{Image: "image", ControlPlane: "control-plane.example.com:443"}, installation.Options{})
 	check(t, err)
 	opts := Options{}.withDefaults()
 	r := &reconciler{

@@ -103,7 +103,7 @@ func TestHostileRuntimesHoldNoRoom(t *testing.T) {
 				}
 				r.certificates = issued
 				var err error
-				r.installer, err = installation.New("image", "control-plane.example.com:443", installation.Options{})
+				r.installer, err = installation.New(installation.Parts{Image: "image", ControlPlane: "control-plane.example.com:443"}, installation.Options{})
 				check(t, err)
 				has, err := r.contents(t.Context())
 				check(t, err)

@@ -61,7 +61,7 @@ func TestCertificatesAreForTheServiceOfTheAgent(t *testing.T) {
 	issuer := newReconciler(t, newPlane(t), nil).certificates
 	for namespace, fits := range map[string]bool{"": true, "elsewhere": false} {
 		for _, informer := range []bool{false, true} {
-			installer, err := installation.New("image", "a:443", installation.Options{Namespace: namespace, Informer: informer})
+			installer, err := installation.New(installation.Parts{Image: "image", ControlPlane: "a:443"}, installation.Options{Namespace: namespace, Informer: informer})
 			check(t, err)
 			if err := checkService(issuer, installer); (err == nil) != (fits || informer) {
 				t.Errorf("namespace %q, informer %t: %v", namespace, informer, err)

@@ -4,4 +4,6 @@
 //
 // [SetUp] adds the controller to a manager with a scheme that [AddToScheme] has extended. [Watches]
 // converts Watchers to the watches that package admission needs for the runtimes.
+//
+// Zero, negative and empty options follow the rule in docs/guide/embedding.md.
 package watcher

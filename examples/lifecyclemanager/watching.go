@@ -97,9 +97,11 @@ func (w *watching) setUp() error {
 	if err != nil {
 		return err
 	}
-	set, err := certificates.New(direct, types.NamespacedName{Namespace: w.namespace, Name: certificatesName},
-		[]string{w.host()}, certificates.FromFleet(w.fleet, 0),
-		certificates.Options{ListenerSecret: w.listenerSecret, Logger: controllerruntime.Logger(w.mgr.GetLogger())})
+	set, err := certificates.New(direct, certificates.Parts{
+		Name:        types.NamespacedName{Namespace: w.namespace, Name: certificatesName},
+		DNSNames:    []string{w.host()},
+		Unconfirmed: certificates.FromFleet(w.fleet, 0),
+	}, certificates.Options{ListenerSecret: w.listenerSecret, Logger: controllerruntime.Logger(w.mgr.GetLogger())})
 	if err != nil {
 		return err
 	}
@@ -114,7 +116,7 @@ func (w *watching) setUp() error {
 // install keeps the agent in every runtime, with a webhook for the resources of the Watchers. A
 // condition of each Kyma, and metrics, show the result.
 func (w *watching) install(direct client.Client, set *certificates.Certificates) error {
-	installer, err := installation.New(w.image, w.address, installation.Options{Settings: w.agentSettings})
+	installer, err := installation.New(installation.Parts{Image: w.image, ControlPlane: w.address}, installation.Options{Settings: w.agentSettings})
 	if err != nil {
 		return err
 	}

@@ -127,12 +127,15 @@ func setUp(mgr ctrl.Manager, s settings, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	set, err := certificates.New(direct, types.NamespacedName{Namespace: s.namespace, Name: "fleet"}, []string{host},
-		certificates.FromFleet(watched, s.warmUp), certificates.Options{Names: fleetNames})
+	set, err := certificates.New(direct, certificates.Parts{
+		Name:        types.NamespacedName{Namespace: s.namespace, Name: "fleet"},
+		DNSNames:    []string{host},
+		Unconfirmed: certificates.FromFleet(watched, s.warmUp),
+	}, certificates.Options{Names: fleetNames})
 	if err != nil {
 		return err
 	}
-	installer, err := installation.New(s.image, s.address, installation.Options{
+	installer, err := installation.New(installation.Parts{Image: s.image, ControlPlane: s.address}, installation.Options{
 		Names: fleetNames, Owner: fleetNames.Group,
 	})
 	if err != nil {

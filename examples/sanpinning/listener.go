@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -66,7 +67,7 @@ func verifier(now listener.Domains) core.Verifier {
 
 func notSuspended(_ context.Context, peer core.Peer, _ *core.WatchEvent) error {
 	if peer.ID == "runtime-d" {
-		return listener.Forbidden("suspended", "runtime %q is suspended", peer.ID)
+		return listener.Forbidden("suspended", fmt.Errorf("runtime %q is suspended", peer.ID))
 	}
 	return nil
 }
@@ -81,7 +82,7 @@ func before() moved { return moved{"runtime-c": "c.example.org"} }
 func (m moved) Domain(_ context.Context, runtime core.RuntimeID, event *core.WatchEvent) (string, error) {
 	domain, ok := m[runtime]
 	if !ok || event.Owner != (types.NamespacedName{}) && event.Owner != ownerOf(runtime) {
-		return "", listener.Forbidden("domain_missing", "runtime %q did not move", runtime)
+		return "", listener.Forbidden("domain_missing", fmt.Errorf("runtime %q did not move", runtime))
 	}
 	return domain, nil
 }

@@ -74,9 +74,10 @@ func notNegative(name string, value reflect.Value) error {
 func NoneNegative(options any) error {
 	var problems []error
 	v := reflect.ValueOf(options)
+	name, _, _ := strings.Cut(v.Type().Name(), "[") // without the types of its parameters
 	for i := range v.NumField() {
 		if field := v.Type().Field(i); field.IsExported() {
-			problems = append(problems, notNegative(v.Type().Name()+"."+field.Name, v.Field(i)))
+			problems = append(problems, notNegative(name+"."+field.Name, v.Field(i)))
 		}
 	}
 	return errors.Join(problems...)

@@ -33,7 +33,7 @@ func Peers() listener.Peers {
 		if peer, ok := r.Context().Value(peerKey{}).(core.Peer); ok {
 			return peer, nil
 		}
-		return core.Peer{}, listener.Unauthenticated(reasons.NoIdentity, "%w", errNoPeer)
+		return core.Peer{}, listener.Unauthenticated(reasons.NoIdentity, errNoPeer)
 	})
 }
 

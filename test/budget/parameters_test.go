@@ -20,10 +20,6 @@ const mostParameters = 4
 var longCalls = map[string]string{
 	"adapters/controllerruntime/remote/remotetest.Repeat": "only tests call it",
 	"core/coretest.Changed":                               "only tests call it",
-	"controlplane/certificates.New":                       "not mended yet: one parameter too many",
-	"controlplane/installation.New":                       "not mended yet: two strings side by side",
-	"listener.Unauthenticated":                            "not mended yet: two strings side by side",
-	"listener.Forbidden":                                  "not mended yet: two strings side by side",
 }
 
 // A reader cannot see at the call which of five values is which, and the compiler takes two strings in

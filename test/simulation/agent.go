@@ -17,7 +17,6 @@ import (
 	agentlib "github.com/runtime-watcher/runtime-watcher/agent"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
-	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 	"github.com/runtime-watcher/runtime-watcher/internal/logwriter"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/simulation/oracle"
@@ -114,7 +113,7 @@ func (c *cluster) runAgent(instance, epoch string) *agent {
 	}
 	a.history = c.world.history.Agent(c.plan.Name, epoch, a.contract.Numbered())
 	a.lines, a.api = logwriter.New(a.sink), a.transport("api", a.webhook)
-	lib, err := agentlib.New(ctx, a.parts(), a.options(instance))
+	lib, err := agentlib.New(ctx, agentlib.Connection{Address: serverName}, a.parts(), a.options(instance))
 	if err != nil {
 		c.world.must(fmt.Errorf("agent %s: %w", epoch, err))
 		close(a.ended)
@@ -166,10 +165,10 @@ func (a *agent) options(instance string) agentlib.Options {
 	opts := agentlib.Options{
 		Contract: a.contract, Managers: c.managers(), Instance: instance,
 		OtherManagers:  c.world.plan.hasAny(ManagerUnknown, ManagersInvented),
-		ControlPlane:   agentlib.ControlPlane{Address: serverName, Protocol: c.plan.Protocol},
+		ControlPlane:   agentlib.ControlPlane{Protocol: c.plan.Protocol},
 		Webhook:        agentlib.Webhook{Address: webhookPort},
 		MetricsAddress: metricsPort,
-		Outbox:         outbox.Options{MaxKeys: c.plan.MaxKeys, Random: newRandom(c.world.plan.Seed, a.epoch)},
+		Outbox:         agentlib.Outbox{MaxKeys: c.plan.MaxKeys, Random: newRandom(c.world.plan.Seed, a.epoch)},
 		Logger:         slog.New(slog.NewJSONHandler(a.lines, nil)),
 	}
 	if c.plan.Rare {

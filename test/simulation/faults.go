@@ -400,10 +400,10 @@ func (b *behaviour) refuse(runtime core.RuntimeID, event *core.WatchEvent) error
 		return errBroken
 	}
 	if _, on := b.find(SenderForbidden, runtime, ""); on {
-		return listener.Forbidden("simulated", "this sender is forbidden")
+		return listener.Forbidden("simulated", errors.New("this sender is forbidden"))
 	}
 	if _, on := b.find(SenderUnknown, runtime, ""); on {
-		return listener.Unauthenticated("simulated", "this sender is not known")
+		return listener.Unauthenticated("simulated", errors.New("this sender is not known"))
 	}
 	if event.Resync {
 		return nil
@@ -412,7 +412,7 @@ func (b *behaviour) refuse(runtime core.RuntimeID, event *core.WatchEvent) error
 		panic("simulated panic of a verifier")
 	}
 	if _, on := b.find(EventForbidden, runtime, event.Watched.Name); on {
-		return listener.Forbidden("simulated", "this event is forbidden")
+		return listener.Forbidden("simulated", errors.New("this event is forbidden"))
 	}
 	return nil
 }

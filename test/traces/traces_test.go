@@ -24,7 +24,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/opentelemetry"
 	"github.com/runtime-watcher/runtime-watcher/agent"
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
@@ -149,13 +148,12 @@ func startAgent(t *testing.T, volume *testpki.Volume, address string, exporter s
 		Process:     lab.NewProcess(t, "agent", "", nil), // It is not launched.
 		WebhookPort: lab.FreePort(t), MetricsPort: lab.FreePort(t), Volume: volume,
 	}
-	running := lab.Must(agent.New(t.Context(), agent.Parts{Tracing: opentelemetry.New(provider)}, agent.Options{
+	to := agent.Connection{Address: address, Keys: keys.Paths{CA: ca, Certificate: cert, Key: key}}
+	running := lab.Must(agent.New(t.Context(), to, agent.Parts{Tracing: opentelemetry.New(provider)}, agent.Options{
 		Managers:       []core.Manager{manager},
-		Keys:           agent.Keys{Client: keys.Paths{CA: ca, Certificate: cert, Key: key}},
-		ControlPlane:   agent.ControlPlane{Address: address},
 		Webhook:        agent.Webhook{Address: lab.Address(a.WebhookPort)},
 		MetricsAddress: lab.Address(a.MetricsPort),
-		Outbox:         outbox.Options{Resend: []time.Duration{}},
+		Outbox:         agent.Outbox{Resend: []time.Duration{}},
 	}))
 	lab.Run(t, "agent", running.Start)
 	lab.Eventually(t, lab.Patience, "the agent is ready", func() bool {

@@ -41,6 +41,7 @@ type kubeconfigs struct {
 	key     string
 	opts    KubeconfigOptions
 	clients *lru.Cache // of connection, by the name of the Secret
+	invalid error      // of opts, which connect returns
 }
 
 // findSecret returns nil if there is none, and the names that it was looked for by.
@@ -81,7 +82,6 @@ type KubeconfigOptions struct {
 }
 
 func (o KubeconfigOptions) withDefaults() KubeconfigOptions {
-	o.Clients = max(o.Clients, 0)
 	return option.WithDefaults(o, KubeconfigOptions{
 		Clients:   64,
 		Scheme:    runtime.NewScheme(),
@@ -165,16 +165,20 @@ func (s KubeconfigSecrets) find(
 }
 
 func newKubeconfigs(key string, opts KubeconfigOptions, find findSecret) *kubeconfigs {
+	invalid := option.NotNegative("KubeconfigOptions.Clients", opts.Clients)
 	opts = opts.withDefaults()
 	closeIdle := func(_ lru.Key, evicted any) {
 		if former, ok := evicted.(connection); ok {
 			utilnet.CloseIdleConnectionsFor(former.http.Transport)
 		}
 	}
-	return &kubeconfigs{find: find, key: key, opts: opts, clients: lru.NewWithEvictionFunc(opts.Clients, closeIdle)}
+	return &kubeconfigs{find: find, key: key, opts: opts, clients: lru.NewWithEvictionFunc(max(opts.Clients, 1), closeIdle), invalid: invalid}
 }
 
 func (k *kubeconfigs) connect(ctx context.Context, object client.Object) (client.Client, error) {
+	if k.invalid != nil {
+		return nil, k.invalid
+	}
 	if object.GetUID() != "" {
 		known, kept := k.kept(client.ObjectKeyFromObject(object))
 		if kept && known.version == versionOf(object) {

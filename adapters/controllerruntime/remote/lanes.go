@@ -20,6 +20,7 @@ import (
 )
 
 // LanesOptions are the optional settings of [NewLanes]. The zero value is the documented default.
+// With a negative number, [Lane.Start] and [Lanes.SetUpSlow] return an error.
 type LanesOptions[request comparable] struct {
 	// Share is the number of concurrent reconciles of one cluster in each lane. Default: 2.
 	Share int
@@ -82,6 +83,7 @@ type Lanes[request comparable] struct {
 	mu       sync.Mutex
 	clusters map[string]*tenant[request]
 	sweepAt  int       // number of clusters
+	invalid  error     // of opts, which ends the controllers
 	unwired  sync.Once // logs that the regular lane is no source of its controller
 }
 
@@ -125,6 +127,7 @@ const parkedFor = time.Hour
 func NewLanes[request comparable](
 	cluster func(r request) string, reconciler reconcile.TypedReconciler[request], opts LanesOptions[request],
 ) *Lanes[request] {
+	invalid := option.NoneNegative(opts)
 	const most = 1000
 	if opts.Replace != nil && opts.Waiting == 0 {
 		opts.Waiting = most
@@ -134,7 +137,7 @@ func NewLanes[request comparable](
 	})
 	l := &Lanes[request]{
 		cluster: cluster, reconciler: reconciler, opts: opts, clusters: make(map[string]*tenant[request]),
-		sweepAt: sweepFirst,
+		sweepAt: sweepFirst, invalid: invalid,
 	}
 	l.Regular = &Lane[request]{lanes: l, round: 1}
 	l.Slow = &Lane[request]{lanes: l, round: 1, slow: true}
@@ -144,6 +147,9 @@ func NewLanes[request comparable](
 // SetUpSlow adds the controller of the slow lane to a controller manager, with the name of the
 // controller of the regular lane and "-slow". Leader election and metrics are as for any other.
 func (l *Lanes[request]) SetUpSlow(mgr manager.Manager, name string) error {
+	if l.invalid != nil {
+		return l.invalid
+	}
 	opts := controller.TypedOptions[request]{
 		Reconciler: l.Slow, MaxConcurrentReconciles: l.opts.SlowWorkers, UsePriorityQueue: new(true),
 		SkipNameValidation: new(true), // Two controllers of one process may have the same kind.
@@ -161,6 +167,9 @@ func (l *Lanes[request]) SetUpSlow(mgr manager.Manager, name string) error {
 
 // Start gives the lane the queue of its controller. Only the controller calls it.
 func (l *Lane[request]) Start(_ context.Context, queue workqueue.TypedRateLimitingInterface[request]) error {
+	if l.lanes.invalid != nil {
+		return l.lanes.invalid
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.queue = queue

@@ -7,4 +7,6 @@
 // names of managers, as they come from a URL. So only [Options].MaxManagers of them get series of
 // their own. All other labels have few values, which are constants in code, and are bounded as
 // well.
+//
+// Zero, negative and empty options follow the rule in docs/guide/embedding.md.
 package watchermetrics

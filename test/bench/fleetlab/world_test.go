@@ -26,7 +26,6 @@ import (
 	agentlib "github.com/runtime-watcher/runtime-watcher/agent"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
-	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/test/bench/kit"
@@ -347,11 +346,11 @@ func (r *runtime) Material() (*keys.Material, error) { return r.material.Load(),
 
 func (r *runtime) start() {
 	r.dead.Store(false)
-	r.agent.Store(lab.Must(kit.StartAgent(context.Background(), manager,
+	r.agent.Store(lab.Must(kit.StartAgent(context.Background(), manager, "localhost",
 		agentlib.Parts{Tracing: r, ClientKeys: r, Dial: r.dial}, agentlib.Options{
 			Instance: "runtime-watcher-agent-0", Version: "v0.0.0-lab", ConfigHash: "6b86b273ff34fce1",
-			ControlPlane: agentlib.ControlPlane{Address: "localhost", Protocol: *protocol},
-			Outbox:       outbox.Options{HeartbeatInterval: *heartbeat},
+			ControlPlane: agentlib.ControlPlane{Protocol: *protocol},
+			Outbox:       agentlib.Outbox{HeartbeatInterval: *heartbeat},
 		})))
 }
 

@@ -41,7 +41,7 @@ type Agent struct {
 
 // StartAgent starts an agent until ctx ends, and returns when it takes changes.
 func StartAgent(
-	ctx context.Context, manager core.Manager, parts agentlib.Parts, opts agentlib.Options,
+	ctx context.Context, manager core.Manager, address string, parts agentlib.Parts, opts agentlib.Options,
 ) (*Agent, error) {
 	if opts.Outbox.HeartbeatInterval == 0 {
 		opts.Outbox.HeartbeatInterval = outbox.Defaults().HeartbeatInterval
@@ -57,7 +57,7 @@ func StartAgent(
 		return nil
 	}
 	ctx, kill := context.WithCancel(ctx)
-	lib, err := agentlib.New(ctx, parts, opts)
+	lib, err := agentlib.New(ctx, agentlib.Connection{Address: address}, parts, opts)
 	if err != nil {
 		kill()
 		return nil, err
@@ -81,14 +81,14 @@ func StartAgent(
 // StartAgents starts an agent for each of n runtimes, with a certificate of its name. The test ends
 // them.
 func StartAgents(
-	t testing.TB, pki *lab.PKI, manager core.Manager, name func(int) string, n int, opts agentlib.Options,
+	t testing.TB, pki *lab.PKI, manager core.Manager, address string, name func(int) string, n int, opts agentlib.Options,
 ) []*Agent {
 	t.Helper()
 	agents := make([]*Agent, n)
 	for i := range agents {
 		leaf := lab.Must(pki.CA.Client(name(i), testpki.Options{DNSNames: []string{lab.RuntimeDomain(core.RuntimeID(name(i)))}}))
 		parts := agentlib.Parts{ClientKeys: lab.Material(leaf, pki.CA)}
-		agents[i] = lab.Must(StartAgent(context.Background(), manager, parts, opts))
+		agents[i] = lab.Must(StartAgent(context.Background(), manager, address, parts, opts))
 		t.Cleanup(agents[i].Kill)
 	}
 	return agents

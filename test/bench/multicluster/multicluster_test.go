@@ -40,7 +40,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/multicluster"
 	agentlib "github.com/runtime-watcher/runtime-watcher/agent"
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/listener"
@@ -110,8 +109,8 @@ func run(t *testing.T, n int, watched bool) (r *result) {
 		if watched {
 			s.Addr = lab.Address(lab.FreePort(t))
 			// A resync that is sent again would be among the writes.
-			agents := kit.StartAgents(t, pki, manager, clusterName, n, agentlib.Options{
-				ControlPlane: agentlib.ControlPlane{Address: s.Addr}, Outbox: outbox.Options{ResendResync: -1},
+			agents := kit.StartAgents(t, pki, manager, s.Addr, clusterName, n, agentlib.Options{
+				Outbox: agentlib.Outbox{ResendResync: -1},
 			})
 			unnoticed := write
 			write = func(cluster, object int) int {

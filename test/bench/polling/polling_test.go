@@ -110,8 +110,8 @@ func run(t *testing.T, w way) (r *result) {
 			return all[i].Put(kyma())
 		}
 		if w.events() {
-			agents := kit.StartAgents(t, pki, manager, kit.RuntimeName, *runtimes, agentlib.Options{
-				ControlPlane: agentlib.ControlPlane{Address: address, Protocol: *protocol}, Outbox: scaledOutbox(w.heartbeat),
+			agents := kit.StartAgents(t, pki, manager, address, kit.RuntimeName, *runtimes, agentlib.Options{
+				ControlPlane: agentlib.ControlPlane{Protocol: *protocol}, Outbox: scaledOutbox(w.heartbeat),
 			})
 			unnoticed := change
 			change = func(i int) int {
@@ -171,12 +171,12 @@ func changeAtRandom(ctx context.Context, change func(i int) int) {
 }
 
 // scaledOutbox returns the defaults of an agent, with scaled waits.
-func scaledOutbox(heartbeat time.Duration) outbox.Options {
+func scaledOutbox(heartbeat time.Duration) agentlib.Outbox {
 	resend := outbox.Defaults().Resend
 	for i := range resend {
 		resend[i] = scaled(resend[i])
 	}
-	return outbox.Options{
+	return agentlib.Outbox{
 		Settle: scaled(outbox.Defaults().Settle), Resend: resend, ResendResync: scaled(outbox.Defaults().ResendResync),
 		HeartbeatInterval: scaled(heartbeat),
 	}

@@ -345,12 +345,12 @@ func operate(ctx context.Context) error {
 		Cache: cache.Options{DefaultTransform: cache.TransformStripManagedFields()},
 	}))
 	direct := lab.Must(client.New(config, client.Options{Scheme: known}))
-	set := lab.Must(certificates.New(direct, types.NamespacedName{Namespace: namespace, Name: "watcher"},
-		[]string{"control-plane.example.com"},
-		func(string, []core.RuntimeID) []core.RuntimeID { return nil },
-		certificates.Options{}))
-	installer := lab.Must(installation.New("agent.example.com/agent:v1", "control-plane.example.com:443",
-		installation.Options{}))
+	set := lab.Must(certificates.New(direct, certificates.Parts{
+		Name:        types.NamespacedName{Namespace: namespace, Name: "watcher"},
+		DNSNames:    []string{"control-plane.example.com"},
+		Unconfirmed: func(string, []core.RuntimeID) []core.RuntimeID { return nil },
+	}, certificates.Options{}))
+	installer := lab.Must(installation.New(installation.Parts{Image: "agent.example.com/agent:v1", ControlPlane: "control-plane.example.com:443"}, installation.Options{}))
 	kind := &metav1.PartialObjectMetadata{}
 	kind.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMap"))
 	kubeconfigs := runtimes.NewKubeconfigs(mgr.GetAPIReader(), "config", client.ObjectKeyFromObject,

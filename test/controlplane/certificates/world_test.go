@@ -101,8 +101,11 @@ func (at place) newSet(
 	if opts.Propagation == 0 {
 		opts.Propagation = propagation
 	}
-	set, err := certificates.New(at.Client, types.NamespacedName{Namespace: at.namespace, Name: setName}, []string{serverName},
-		unconfirmed, opts)
+	set, err := certificates.New(at.Client, certificates.Parts{
+		Name:        types.NamespacedName{Namespace: at.namespace, Name: setName},
+		DNSNames:    []string{serverName},
+		Unconfirmed: unconfirmed,
+	}, opts)
 	rig.NoError(t, err)
 	return set
 }
@@ -134,7 +137,7 @@ func reconciled(
 func bootstrapped(t testing.TB, set *certificates.Certificates) {
 	t.Helper()
 	reconciled(t, set, "the certificates are stable",
-		func(s certificates.Status) bool { return s.Ready && s.Phase == "Stable" })
+		func(s certificates.Status) bool { return s.Ready && s.Phase == certificates.PhaseStable })
 }
 
 func ensured(t *testing.T, set *certificates.Certificates, r certificates.Runtime) certificates.RuntimeStatus {
@@ -286,6 +289,6 @@ func (p *peers) until(
 
 func stable(generation int) func(certificates.Status) bool {
 	return func(s certificates.Status) bool {
-		return s.Phase == "Stable" && s.Generation == generation
+		return s.Phase == certificates.PhaseStable && s.Generation == generation
 	}
 }

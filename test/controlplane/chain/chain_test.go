@@ -129,9 +129,11 @@ func (w *world) operate() (pinning core.Verifier, source core.Handler) {
 	mgr := rig.NewManager(w.t, w.plane.Config, w.scheme)
 	w.must(watcher.SetUp(mgr, watcher.Options{Routing: watcher.NoRouting}))
 	w.fleet = rig.Must(fleet.New(fleet.Options{}))
-	w.set = rig.Must(certificates.New(w.counting(), types.NamespacedName{Namespace: rig.Namespace, Name: "watcher"},
-		[]string{host, operatorDomain}, certificates.FromFleet(w.fleet, time.Millisecond),
-		certificates.Options{Propagation: propagation}))
+	w.set = rig.Must(certificates.New(w.counting(), certificates.Parts{
+		Name:        types.NamespacedName{Namespace: rig.Namespace, Name: "watcher"},
+		DNSNames:    []string{host, operatorDomain},
+		Unconfirmed: certificates.FromFleet(w.fleet, time.Millisecond),
+	}, certificates.Options{Propagation: propagation}))
 	w.must(w.addRuntimes(mgr))
 	known := rig.Must(controllerruntime.NewRuntimes(mgr.GetCache(), rig.MetadataOf(corev1.SchemeGroupVersion.WithKind("ConfigMap")),
 		controllerruntime.ByName, controllerruntime.RuntimesOptions{}))
@@ -160,7 +162,7 @@ func (w *world) counting() client.Client {
 
 // addRuntimes keeps the agents. Nothing is due by time within an hour.
 func (w *world) addRuntimes(mgr ctrl.Manager) error {
-	installer, err := installation.New(image, host+":443", installation.Options{
+	installer, err := installation.New(installation.Parts{Image: image, ControlPlane: host + ":443"}, installation.Options{
 		Settings: w.settings,
 		// With the default, writes could pass unreviewed on a busy machine. This test counts each
 		// write.

@@ -124,8 +124,7 @@ func installAppliesTheSame(
 	kubectl(t, runtime, "apply", "--server-side", "--force-conflicts", "--field-manager="+"runtime-watcher-installation",
 		"-k", example)
 	byHand := objects(t, runtime)
-	installer := rig.Must(installation.New("agent.example.com/runtime-watcher-agent:v0.0.0", "control-plane.example.com:443",
-		installation.Options{Informer: informer, FormerOwners: []string{"manifests"}}))
+	installer := rig.Must(installation.New(installation.Parts{Image: "agent.example.com/runtime-watcher-agent:v0.0.0", ControlPlane: "control-plane.example.com:443"}, installation.Options{Informer: informer, FormerOwners: []string{"manifests"}}))
 	_, err := installer.Install(t.Context(), installation.Runtime{
 		ID: "runtime-1", Client: runtime.Client, Watches: []watch.Watch{watched},
 		Secret: newSecretOfOnePair(t, "runtime-1", installation.Name),

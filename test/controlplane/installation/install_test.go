@@ -313,7 +313,7 @@ func allNamesAreSet(w *world) {
 	opts.Resources = &corev1.ResourceRequirements{
 		Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("128Mi")},
 	}
-	installer := rig.Must(installation.New("agent.example.com/agent:v1", "", opts))
+	installer := rig.Must(installation.New(installation.Parts{Image: "agent.example.com/agent:v1", ControlPlane: ""}, opts))
 	r := w.runtime
 	r.Secret, r.ControlPlane = newSecretFor(w.t, "names", "my-agent", "names"), "gateway.example.com:9443"
 	// copied installs with a pull secret, and returns its copy, nil for none.

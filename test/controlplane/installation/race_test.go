@@ -53,7 +53,7 @@ func oneOfTwoInstallersWins(w *world) {
 			for _, owner := range []string{"first", "second"} {
 				opts := r.opts
 				opts.Owner, opts.FormerOwners = owner, []string{"former"}
-				r.installers[owner] = rig.Must(installation.New("agent.example.com/agent:"+owner, owner+".example.com:443", opts))
+				r.installers[owner] = rig.Must(installation.New(installation.Parts{Image: "agent.example.com/agent:" + owner, ControlPlane: owner + ".example.com:443"}, opts))
 			}
 			wins := map[string]int{}
 			for range *rounds {
@@ -164,7 +164,7 @@ func theSecondInstallerIsRefused(w *world) {
 			if opts.Namespace != name {
 				opts.Name = "second"
 			}
-			second := rig.Must(installation.New("agent.example.com/agent:v2", "other.example.com:443", opts))
+			second := rig.Must(installation.New(installation.Parts{Image: "agent.example.com/agent:v2", ControlPlane: "other.example.com:443"}, opts))
 			r := first.runtime
 			r.Secret = newSecretFor(t, name, cmp.Or(opts.Name, installation.Name), opts.Namespace)
 			r.Watches = []watch.Watch{watchFor("other")}

@@ -181,7 +181,7 @@ func (w *world) managers() string {
 
 func (w *world) installer() *installation.Installer {
 	w.t.Helper()
-	return rig.Must(installation.New("agent.example.com/agent:v1", "control-plane.example.com:8443", w.opts))
+	return rig.Must(installation.New(installation.Parts{Image: "agent.example.com/agent:v1", ControlPlane: "control-plane.example.com:8443"}, w.opts))
 }
 
 func (w *world) install() installation.Status {

@@ -32,8 +32,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/lab/today"
 )
 
-// kymas is the reconciler of the guide.
-type kymas struct {
+// clusterReconciler is the reconciler of the guide.
+type clusterReconciler struct {
 	client.Client
 
 	watched *fleet.Fleet
@@ -44,7 +44,7 @@ type kymas struct {
 }
 
 // setUp embeds the listener with its metrics, and gives the reconciler the source of its events.
-func (k *kymas) setUp(mgr manager.Manager, addr string, secret keys.Paths, registry prom.Registerer) error {
+func (k *clusterReconciler) setUp(mgr manager.Manager, addr string, secret keys.Paths, registry prom.Registerer) error {
 	opts := watchermetrics.Options{Managers: []core.Manager{"my-operator"}}
 	measured, err := watchermetrics.NewListener(registry, opts)
 	if err != nil {
@@ -60,9 +60,9 @@ func (k *kymas) setUp(mgr manager.Manager, addr string, secret keys.Paths, regis
 	inUse := files.Status().Material
 	server.Expires(keys.Generation{NotBefore: inUse.NotBefore, NotAfter: inUse.NotAfter})
 
-	kyma := &metav1.PartialObjectMetadata{}
-	kyma.SetGroupVersionKind(kymaKind())
-	runtimes, err := controllerruntime.NewRuntimes(mgr.GetCache(), kyma, controllerruntime.ByName,
+	cluster := &metav1.PartialObjectMetadata{}
+	cluster.SetGroupVersionKind(clusterKind())
+	runtimes, err := controllerruntime.NewRuntimes(mgr.GetCache(), cluster, controllerruntime.ByName,
 		controllerruntime.RuntimesOptions{})
 	if err != nil {
 		return err
@@ -86,17 +86,17 @@ func (k *kymas) setUp(mgr manager.Manager, addr string, secret keys.Paths, regis
 	}
 
 	return errors.Join(watchermetrics.RegisterFleet(registry, k.watched, opts),
-		builder.ControllerManagedBy(mgr).For(kyma).WatchesRawSource(k.source).Complete(k))
+		builder.ControllerManagedBy(mgr).For(cluster).WatchesRawSource(k.source).Complete(k))
 }
 
-func (k *kymas) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
-	kyma := &metav1.PartialObjectMetadata{}
-	kyma.SetGroupVersionKind(kymaKind())
-	if err := k.Get(ctx, request.NamespacedName, kyma); err != nil {
+func (k *clusterReconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	cluster := &metav1.PartialObjectMetadata{}
+	cluster.SetGroupVersionKind(clusterKind())
+	if err := k.Get(ctx, request.NamespacedName, cluster); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err) // An object that is gone is not polled.
 	}
 
-	id := core.RuntimeID(kyma.Name)
+	id := core.RuntimeID(cluster.Name)
 	there := k.source.Client(request, id, k.clusters(id))
 	if err := k.correct(ctx, there, request); err != nil {
 		return reconcile.Result{}, err
@@ -121,7 +121,7 @@ func (l *lab) testEmbedding(t *testing.T) {
 	watched, registry := rig.Must(fleet.New(fleet.Options{})), prom.NewRegistry()
 	addr, page := rig.Address(rig.FreePort(t)), rig.Address(rig.FreePort(t))
 	mgr, reconciled := l.newManager(metricsServer(page, filepath.Dir(secret.Certificate), watched)), make(chan string)
-	k := &kymas{
+	k := &clusterReconciler{
 		Client: mgr.GetClient(), watched: watched, clusters: func(core.RuntimeID) client.Client { return l.Client },
 		correct: func(ctx context.Context, _ client.Client, request reconcile.Request) error {
 			select {
@@ -140,7 +140,7 @@ func (l *lab) testEmbedding(t *testing.T) {
 	defer func() { _ = forwarder.Close() }() // It is idle.
 	rig.Eventually(t, rig.Patience, "an event is accepted", func() bool {
 		return forwarder.Forward(t.Context(), "my-operator", core.NewBatch(core.WatchEvent{
-			Watched: types.NamespacedName{Namespace: "default", Name: "watched"}, WatchedGVK: kymaKind(),
+			Watched: types.NamespacedName{Namespace: "default", Name: "watched"}, WatchedGVK: clusterKind(),
 		})) == nil
 	})
 	rig.Same(t, "reconciled after the event", "kcp-system/skr-1", <-reconciled)

@@ -39,8 +39,8 @@ func TestMain(m *testing.M) {
 func TestManager(t *testing.T) {
 	t.Parallel()
 	rig.SkipShort(t)
-	crd := rig.Definition(kymaKind().Group, "kymas", kymaKind().Kind)
-	crd.Spec.Versions[0].Name = kymaKind().Version
+	crd := rig.Definition(clusterKind().Group, "kymas", clusterKind().Kind)
+	crd.Spec.Versions[0].Name = clusterKind().Version
 	l := &lab{apiserver.StartT(t, apiserver.Options{CRDs: []*apiextensionsv1.CustomResourceDefinition{crd}}), rig.NewPKI(t)}
 	rig.NoError(t, l.Client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kcp-system"}}))
 	t.Run("leader endpoint", l.testLeaderEndpoint)
@@ -55,8 +55,8 @@ type lab struct {
 	*rig.PKI
 }
 
-// kymaKind represents runtimes. There is no Go type for it.
-func kymaKind() schema.GroupVersionKind {
+// clusterKind represents runtimes. There is no Go type for it.
+func clusterKind() schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Kyma"}
 }
 

@@ -23,6 +23,13 @@ var ErrFailed = errors.New("checks failed")
 
 const timeout = 40 * time.Second
 
+// Setup is the set-up of an agent.
+type Setup struct {
+	agent.Options
+
+	To agent.Connection
+}
+
 // Run checks the set-up that opts describe and prints the results. It takes at most 40 s. It binds
 // no port, so it may run beside an agent with the same settings. It returns [ErrFailed] if a check
 // failed.
@@ -30,18 +37,18 @@ const timeout = 40 * time.Second
 // Link is nil for HTTPS. Without a webhook, informer tries the watches, and returns the problems of
 // those that cannot be established. It is nil for a webhook.
 func Run(
-	ctx context.Context, opts agent.Options, link Link, informer func(context.Context) []error,
+	ctx context.Context, opts Setup, link Link, informer func(context.Context) []error,
 	warnings []string, out io.Writer,
 ) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	c := &checker{report: &report{out: out}, opts: opts}
 	c.settings(nil, warnings)
-	c.ok("settings", "contract %s, control plane %s", opts.Contract, opts.ControlPlane.Address)
+	c.ok("settings", "contract %s, control plane %s", opts.Contract, opts.To.Address)
 	c.clientKeys()
 	if informer == nil {
 		c.servingKeys()
-		if path := opts.Keys.WebhookCAs; path != "" {
+		if path := opts.Webhook.ClientCAs; path != "" {
 			c.bundle("WEBHOOK_CLIENT_CA", path)
 		}
 	}
@@ -69,7 +76,7 @@ func Refuse(mistakes, warnings []string, out io.Writer) error {
 type checker struct {
 	*report
 
-	opts   agent.Options
+	opts   Setup
 	pair   *keys.Material // of the client, nil if it is broken
 	client keys.Source    // nil unless the files are sound
 	known  []core.Manager // that heartbeats are sent to

@@ -30,7 +30,7 @@ import (
 )
 
 func (c *checker) controlPlane(ctx context.Context, link Link) {
-	to := connect.Target{Address: c.opts.ControlPlane.Address, ServerName: c.opts.ControlPlane.ServerName}
+	to := connect.Target{Address: c.opts.To.Address, ServerName: c.opts.ControlPlane.ServerName}
 	through, ok := c.proxy()
 	if !ok {
 		c.skip("the proxy cannot be used", "connection", "TLS", "heartbeat")
@@ -199,7 +199,7 @@ func (c *checker) send(ctx context.Context, over core.Forwarder, manager core.Ma
 
 func (c *checker) sendOnce(ctx context.Context, manager core.Manager, batch core.Batch) error {
 	to := c.opts.ControlPlane
-	forwarder, err := httpmtls.NewForwarder(c.client, to.Address, c.opts.Contract, httpmtls.Options{
+	forwarder, err := httpmtls.NewForwarder(c.client, c.opts.To.Address, c.opts.Contract, httpmtls.Options{
 		ServerName: to.ServerName, Protocol: to.Protocol, Timeout: c.opts.Outbox.ForwardTimeout,
 		UserAgent: "runtime-watcher-check", DialContext: c.dial(),
 	})

@@ -13,7 +13,7 @@ import (
 )
 
 func (c *checker) clientKeys() {
-	paths := c.opts.Keys.Client
+	paths := c.opts.To.Keys
 	ca := c.bundle("CA_CERT", paths.CA)
 	c.pair = c.read("TLS_CERT", keys.Paths{Certificate: paths.Certificate, Key: paths.Key})
 	if c.pair != nil {
@@ -136,7 +136,7 @@ func until(t time.Time) string {
 // servingKeys checks the certificate of the webhook, which is that of the client by default.
 func (c *checker) servingKeys() {
 	const name, shared = "WEBHOOK_TLS_CERT", "TLS_CERT as server"
-	switch paths := c.opts.Keys.Serving; {
+	switch paths := c.opts.Webhook.Keys; {
 	case paths != keys.Paths{}:
 		if m := c.read(name, paths); m != nil {
 			c.serving(name, m)
