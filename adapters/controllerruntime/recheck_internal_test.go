@@ -33,8 +33,11 @@ func TestChecksAreBounded(t *testing.T) {
 				request string
 				due     due
 			}{
-				{"a", "1", dueNow}, {"a", "2", dueInQueue}, {"a", "1", dueNow},
-				{"b", "1", dueNow}, {"c", "1", dueInQueue},
+				{"a", "1", dueNow},
+				{"a", "2", dueInQueue},
+				{"a", "1", dueNow},
+				{"b", "1", dueNow},
+				{"c", "1", dueInQueue},
 			} {
 				if got := observe(want.runtime, want.request); got != want.due {
 					t.Errorf("round %d, %s:%s is due %v, want %v", round, want.runtime, want.request, got, want.due)
