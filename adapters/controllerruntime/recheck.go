@@ -66,7 +66,7 @@ func newRechecks[request comparable](again func(core.RuntimeID, request)) rechec
 	}
 }
 
-// isMatched reports whether reconciles read what events name.
+// isMatched reports whether reconciles read the objects that events name.
 func (r *reads[request]) isMatched() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -102,8 +102,8 @@ func (r *reads[request]) expectRead(
 	return dueNow
 }
 
-// postpone makes a request without a place in the book wait. No read would make a check needless, so
-// that an immediate request would be one too many. The caller must hold the lock.
+// postpone makes a request without a place in the book wait. No read would make a check needless,
+// so that an immediate request would be one too many. The caller must hold the lock.
 func (r *reads[request]) postpone(runtime core.RuntimeID, to request, now time.Time) due {
 	if !r.matched {
 		return dueNow
@@ -178,8 +178,8 @@ func (r *reads[request]) endRecheck(runtime core.RuntimeID, where place[request]
 	return !a.hasReadLately(&event, now)
 }
 
-// addLater enqueues a request after the time of a check. The queue waits instead of a timer, so that
-// an earlier request of the same object may take its place. The resends remain.
+// addLater enqueues a request after the time of a check. The queue waits instead of a timer, so
+// that an earlier request of the same object may take its place. The resends remain.
 func (t *target[request]) addLater(runtime core.RuntimeID, r request) {
 	if t.ranked != nil && t.isLoud(runtime) {
 		t.addListed(runtime, r)

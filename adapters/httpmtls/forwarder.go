@@ -135,8 +135,8 @@ func (f *Forwarder) RecheckAfter(manager core.Manager) time.Duration {
 	return f.rechecks[manager]
 }
 
-// noteRecheck keeps the times of at most [defaults.MaxManagers] managers. Strangers can invent names
-// of managers.
+// noteRecheck keeps the times of at most [defaults.MaxManagers] managers. Strangers can invent
+// names of managers.
 func (f *Forwarder) noteRecheck(manager core.Manager, after time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

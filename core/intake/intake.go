@@ -99,7 +99,7 @@ func (in *Intake) Ready(manager core.Manager) error {
 }
 
 // RecheckAfter returns the time after which the handler of a manager requests a reconcile again, 0
-// if it is no [core.Rechecker]. Call it before [Intake.Receive]: the time holds for what follows.
+// if it is no [core.Rechecker]. Call it before [Intake.Receive].
 func (in *Intake) RecheckAfter(ctx context.Context, manager core.Manager) (after time.Duration) {
 	r, ok := in.handlers[manager].(core.Rechecker)
 	if ok {

@@ -33,8 +33,8 @@ type Options struct {
 	SettleChecked time.Duration
 	// RecheckAfter returns the time after which the receiver of a manager makes that check, as its
 	// last answer says, 0 if it makes none. It is called after each call of the forwarder, and must
-	// not block. An event that was sent earlier than Settle, to a receiver that then says nothing of
-	// a check, is sent again after Settle. Default: 0.
+	// not block. If an event is sent earlier than Settle, and the answer names no check, the event
+	// is sent again after Settle. Default: 0.
 	RecheckAfter func(core.Manager) time.Duration
 	// Resend has the delays after which a delivered event is sent once more, because another
 	// webhook may delay the commit of a write. They rise, and count from the acceptance of the

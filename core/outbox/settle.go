@@ -9,7 +9,7 @@ import (
 // settle returns how long an event waits before it is sent.
 //
 // A change source may see a write before its commit, and a reconcile that reads too early learns
-// nothing. A receiver that checks what its reconciles have read finds that out itself. It needs the
+// nothing. A receiver that checks the reads of its reconciles finds that out itself. It needs the
 // UID for that.
 func (l *lane) settle(event *core.WatchEvent) time.Duration {
 	usual := max(l.opts.Settle, 0)

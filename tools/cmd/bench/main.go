@@ -1,8 +1,8 @@
 // Command bench compares the benchmarks of the paths of an event with a stored baseline: make
 // bench-compare. benchstat prints the table. The verdict is about bytes, allocations and the ratio
-// to a bare twin in the same run, because times depend on the machine. The price of a change also has
-// limits: requests, the ratio to a bare webhook, and the time to the reconcile. With -memory it runs them
-// briefly, prints no table, and judges the memory of those with one client only.
+// to a bare twin in the same run, because times depend on the machine. The price of a change also
+// has limits: requests, the ratio to a bare webhook, and the time to the reconcile. With -memory it
+// runs them briefly, prints no table, and judges the memory of those with one client only.
 //
 // It runs at the root of the repository, with benchstat in the PATH.
 package main

@@ -108,8 +108,8 @@ func worse(before, after measured, counts func(name) bool) error {
 	return errors.Join(errs...)
 }
 
-// limits are the largest medians of each benchmark of package change, by unit, on an idle machine of
-// two cores.
+// limits are the largest medians of each benchmark of package change, by unit, on an idle machine
+// of two cores.
 func limits() map[string]map[string]float64 {
 	return map[string]map[string]float64{
 		"BenchmarkChange/rate=1":    {"requests/change": 2.2, "p50-ms": 15, "p99-ms": 100},
@@ -156,6 +156,6 @@ var concurrent = regexp.MustCompile(`^BenchmarkServer/|^BenchmarkChange/|/inflig
 
 func everything(name) bool { return true }
 
-// single reports whether a benchmark has one client, and is part of a brief run. Several clients connect during the first
-// operations, so a short run takes more memory.
+// single reports whether a benchmark has one client, and is part of a brief run. Several clients
+// connect during the first operations, so a short run takes more memory.
 func single(n name) bool { return !concurrent.MatchString(n.benchmark) }
