@@ -35,15 +35,16 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
+const manager core.Manager = "kyma"
+
 const (
-	manager  core.Manager = "kyma"
-	bareRole              = "bare"
+	bareRole = "bare"
 	// objects change in turn. A source remembers the reads of at most 256 objects of a runtime.
 	objects = 250
 	// resends are earlier than by default, so that a short run has those of most changes.
 	resends = "1s,2s"
 	warmUp  = 3 * time.Second
-	// probe counts as the first change of an object that no measured change is about.
+	// probe is an object that no measured change is about.
 	probe = "probe"
 )
 
