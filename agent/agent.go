@@ -43,7 +43,8 @@ type Parts struct {
 	// is ready when Source is. It is called concurrently. Default: always.
 	Ready func() error
 	// Transport carries the batches to the control plane. If it is an [io.Closer], it is closed
-	// after the last batch. Default: HTTPS.
+	// after the last batch. It may have the method RecheckAfter of an httpmtls.Forwarder. Default:
+	// HTTPS.
 	Transport core.Forwarder
 	// Tracing wraps the webhook, the inbox of the webhook, and the transport. That of
 	// adapters/opentelemetry fits. Default: none.
@@ -208,6 +209,11 @@ func (b *builder) outboxOptions() outbox.Options {
 	opts.ResyncFirst = true
 	opts.ResyncOwners = b.opts.Contract.NeedsOwner()
 	opts.Hooks = outbox.Hooks{Attempted: b.metrics.Attempted}
+	if t, ok := b.transport.(interface {
+		RecheckAfter(manager core.Manager) time.Duration
+	}); ok {
+		opts.RecheckAfter = t.RecheckAfter
+	}
 	opts.Logger = withoutDebug(b.log) // The webhook has a debug line for each event.
 	if b.opts.Contract.Numbered() {
 		opts.Epoch = newEpoch()

@@ -1,6 +1,9 @@
 package core
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // Outcome is the fate of an event that was offered to an [Acceptor].
 type Outcome string
@@ -114,6 +117,18 @@ type Handler interface {
 // returns [ErrNotReady].
 type Readier interface {
 	Ready() error
+}
+
+// Rechecker is an optional method of a [Handler] that learns which objects its reconciles read.
+// RecheckAfter returns the time after which the handler requests the reconcile of an event with a
+// UID again, unless a reconcile has read the write by then. It is 0 if the handler does not check,
+// or does not yet. A receiver passes the time on, and its senders may then send an event before
+// the write is committed.
+//
+// RecheckAfter is called concurrently, before Handle, and must not block. The time holds for all
+// later calls of Handle that return nil.
+type Rechecker interface {
+	RecheckAfter() time.Duration
 }
 
 // HandlerFunc makes a function a [Handler].

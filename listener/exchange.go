@@ -113,9 +113,21 @@ func (x *exchange) receive(peer *core.Peer, manager core.Manager) answer {
 	if refused.Status != 0 {
 		return refused
 	}
+
+	recheckAfter := x.recheckAfter(manager)
 	err := x.intake.Receive(x.request.Context(),
 		&intake.Request{Peer: *peer, Manager: manager, Batch: batch, Contract: x.version})
-	return x.answerBatch(err)
+	a := x.answerBatch(err)
+	a.recheckAfter = recheckAfter
+	return a
+}
+
+// recheckAfter is 0 for contracts v1 and v2, because their events do not name their writes.
+func (x *exchange) recheckAfter(manager core.Manager) time.Duration {
+	if !x.version.Numbered() {
+		return 0
+	}
+	return x.intake.RecheckAfter(x.request.Context(), manager)
 }
 
 // isMediaType compares media types without their parameters (RFC 9110, section 8.3.1).
@@ -240,6 +252,8 @@ type answer struct {
 	public string
 	// atOnce asks for no wait: the next request may reach another replica.
 	atOnce bool
+	// recheckAfter is that of the handler. It travels with an acknowledgement only.
+	recheckAfter time.Duration
 	// closes ends the connection, so that the sender connects to another replica.
 	closes bool
 	// err is for the log.
@@ -266,6 +280,9 @@ func (a *answer) write(w http.ResponseWriter) {
 		header.Set("Connection", "close")
 	}
 	if a.Reason == "" {
+		if after := a.recheckAfter.Milliseconds(); after > 0 {
+			header.Set(contract.RecheckAfterHeader, strconv.FormatInt(after, 10))
+		}
 		w.WriteHeader(a.Status)
 		return
 	}

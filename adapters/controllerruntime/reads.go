@@ -57,6 +57,10 @@ type reads[request comparable] struct {
 	// used means that a reconcile has called [Source.Client], or that it is logged that no
 	// reconcile does.
 	used bool
+	// matched means that a reconcile has read an object that an event names.
+	matched bool
+	// rechecks has the writes that a reconcile may have read too early.
+	rechecks rechecks[request]
 }
 
 // awaited is an object with events that may be sent again. An event writes when it came, and only a
@@ -73,13 +77,17 @@ type awaited struct {
 	version int64
 	// absent means that the last read found no object of that name.
 	absent bool
+
+	// newest and base are those of the last event. A resend has them, too.
+	newest time.Time
+	base   int64
 }
 
-// observe notes an event, and reports whether a reconcile has read the write behind the event.
-// Unused means, once, that reconciles had half a minute since the last event to call Client.
-func (r *reads[request]) observe(runtime core.RuntimeID, to request, event *core.WatchEvent) (seen, unused bool) {
+// observe notes an event, and returns when its request is due. Unused means, once, that reconciles
+// had half a minute since the last event to call Client.
+func (r *reads[request]) observe(runtime core.RuntimeID, to request, event *core.WatchEvent) (at due, unused bool) {
 	if event.UID == "" {
-		return false, false
+		return dueNow, false
 	}
 
 	r.mu.Lock()
@@ -88,12 +96,12 @@ func (r *reads[request]) observe(runtime core.RuntimeID, to request, event *core
 	now := time.Now()
 	r.sweep(now)
 
-	at := place[request]{request: to, uid: event.UID, kind: event.WatchedGVK.GroupKind(), name: event.Watched}
-	a := r.runtimes[runtime][at]
+	where := place[request]{request: to, uid: event.UID, kind: event.WatchedGVK.GroupKind(), name: event.Watched}
+	a := r.runtimes[runtime][where]
 	if a == nil {
-		a = r.addPlace(runtime, at)
+		a = r.addPlace(runtime, where)
 		if a == nil {
-			return false, false
+			return r.postpone(runtime, to, now), false
 		}
 	} else if !r.used && a.until.Sub(now) < awaitedFor/2 {
 		r.used = true
@@ -105,7 +113,24 @@ func (r *reads[request]) observe(runtime core.RuntimeID, to request, event *core
 		r.order++
 		a.deletion = r.order
 	}
-	return now.Sub(a.read) < readFor && a.hasRead(event), unused
+	isResend := !event.Time.IsZero() && event.Time.Equal(a.newest) && event.Base == a.base
+	a.newest = event.Time
+	a.base = event.Base
+
+	switch {
+	case a.hasReadLately(event, now):
+		return dueNever, unused
+	case isResend:
+		return dueNow, unused // It comes long after the write.
+	default:
+		return r.expectRead(runtime, where, event, now), unused
+	}
+}
+
+// hasReadLately reports whether a reconcile has read the write behind an event, and whether that
+// read still counts.
+func (a *awaited) hasReadLately(event *core.WatchEvent, now time.Time) bool {
+	return now.Sub(a.read) < readFor && a.hasRead(event)
 }
 
 // hasRead reports whether a reconcile has read the write behind an event. The event decides about
@@ -364,7 +389,11 @@ func (r *reading[request]) noteAnswer(read answer) {
 		if found {
 			a.absent = false // Also by a later read of a reconcile: it may act on that one.
 		}
-		if !found && !read.covers(at.name) || r.known[a] {
+		if !found && !read.covers(at.name) {
+			continue
+		}
+		r.reads.matched = true
+		if r.known[a] {
 			continue
 		}
 

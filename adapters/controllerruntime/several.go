@@ -3,6 +3,7 @@ package controllerruntime
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
@@ -13,6 +14,8 @@ type severalHandlers []core.Handler
 var (
 	_ core.Handler = severalHandlers(nil)
 	_ core.Readier = severalHandlers(nil)
+
+	_ core.Rechecker = severalHandlers(nil)
 )
 
 // handler returns a single handler as it is.
@@ -60,4 +63,20 @@ func (s severalHandlers) Ready() error {
 		}
 	}
 	return nil
+}
+
+// RecheckAfter returns the longest time of the handlers, and 0 if one of them does not check.
+func (s severalHandlers) RecheckAfter() (longest time.Duration) {
+	for _, handler := range s {
+		rechecker, ok := handler.(core.Rechecker)
+		if !ok {
+			return 0
+		}
+		after := rechecker.RecheckAfter()
+		if after <= 0 {
+			return 0
+		}
+		longest = max(longest, after)
+	}
+	return longest
 }

@@ -80,6 +80,7 @@ var (
 	_ source.TypedSource[string] = (*Source[string])(nil)
 	_ core.Handler               = (*Source[string])(nil)
 	_ core.Readier               = (*Source[string])(nil)
+	_ core.Rechecker             = (*Source[string])(nil)
 	_ attachable                 = (*Source[string])(nil)
 )
 
@@ -186,18 +187,22 @@ func (s *Source[request]) handle(ctx context.Context, d core.Delivery) (int, err
 
 	enqueued := 0
 	for _, r := range requests {
-		seen, unused := to.reads.observe(d.Runtime, r, &d.Event)
+		at, unused := to.reads.observe(d.Runtime, r, &d.Event)
 		if unused {
 			s.opts.Logger.InfoContext(ctx, "no reconcile calls Source.Client, so resends are reconciled, too")
 		}
-		if seen {
+		if at == dueNever {
 			continue
 		}
 		enqueued++
-		if d.Event.Resync {
+
+		switch {
+		case d.Event.Resync:
 			to.addResync(r, 0)
-		} else {
+		case at == dueNow:
 			to.addChange(d.Runtime, r)
+		case at == dueInQueue:
+			to.addLater(d.Runtime, r)
 		}
 	}
 
@@ -242,6 +247,18 @@ func (s *Source[request]) Ready() error {
 	s.asked.Store(true)
 	_, err := s.open()
 	return err
+}
+
+// RecheckAfter implements [core.Rechecker]. It returns 100 ms once a reconcile has read an object
+// that an event names, by a client of [Source.Client], and 0 before. Senders of contract v3 then
+// send an event 10 ms after a review instead of 100 ms. If no reconcile has read the write 100 ms
+// after its event, Handle has its request enqueued once more. It does not block.
+func (s *Source[request]) RecheckAfter() time.Duration {
+	to, err := s.open()
+	if err != nil || !to.reads.isMatched() {
+		return 0
+	}
+	return recheckAfter
 }
 
 // requests calls the map function. A panic costs one attempt of one event, because it is recovered.

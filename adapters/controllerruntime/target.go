@@ -54,11 +54,17 @@ func newTarget[request comparable](
 	done <-chan struct{}, queue workqueue.TypedRateLimitingInterface[request],
 ) *target[request] {
 	ranked, _ := queue.(priorityqueue.PriorityQueue[request])
-	return &target[request]{
+	t := &target[request]{
 		done: done, queue: queue, ranked: ranked,
 		raised: make(map[request]*raise), last: make(map[core.RuntimeID]time.Time),
 		reads: reads[request]{runtimes: make(map[core.RuntimeID]map[place[request]]*awaited)},
 	}
+	t.reads.rechecks = newRechecks(func(runtime core.RuntimeID, r request) {
+		if !t.stopped() {
+			t.addChange(runtime, r)
+		}
+	})
+	return t
 }
 
 // addChange enqueues a request for a change. If the queue has priorities, those of a loud runtime

@@ -119,6 +119,18 @@ func (f *fallback) Forward(ctx context.Context, manager core.Manager, batch core
 	}
 }
 
+// RecheckAfter returns that of newest while newest is in use, as [Forwarder.RecheckAfter] does. The
+// events of an older contract do not name their writes.
+func (f *fallback) RecheckAfter(manager core.Manager) time.Duration {
+	newest, ok := f.newest.(interface {
+		RecheckAfter(manager core.Manager) time.Duration
+	})
+	if !ok || f.course(manager).older {
+		return 0
+	}
+	return newest.RecheckAfter(manager)
+}
+
 // wait returns the time until newest is tried again. Its jitter spreads the attempts of a fleet.
 func (f *fallback) wait() time.Duration {
 	jitter := rand.Float64() / 4 //nolint:gosec // Jitter is not a secret.

@@ -20,10 +20,12 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/internal/connect"
+	"github.com/runtime-watcher/runtime-watcher/internal/defaults"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
@@ -50,6 +52,8 @@ type Forwarder struct {
 	mu     sync.Mutex
 	pool   *pool // nil before the first request
 	closed bool
+	// rechecks has the times of the last answers, by manager, without those that are 0.
+	rechecks map[core.Manager]time.Duration
 }
 
 var _ core.Forwarder = (*Forwarder)(nil)
@@ -117,7 +121,39 @@ func (f *Forwarder) Forward(ctx context.Context, manager core.Manager, batch cor
 	if encoded.Body == nil {
 		return encoded.Failed
 	}
-	return encoded.Result(f.send(ctx, target, &message{&encoded, len(batch.Events)}))
+
+	m := &message{Request: &encoded, events: len(batch.Events)}
+	err = f.send(ctx, target, m)
+	f.noteRecheck(manager, m.recheckAfter)
+	return encoded.Result(err)
+}
+
+// RecheckAfter returns the time after which the receiver requests a reconcile again unless one has
+// read the write, as its last answer for the manager says. It is 0 if the last call failed, if the
+// answer says nothing, and before the first answer.
+func (f *Forwarder) RecheckAfter(manager core.Manager) time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.rechecks[manager]
+}
+
+// noteRecheck keeps the times of at most [defaults.MaxManagers] managers. Strangers can invent
+// names of managers.
+func (f *Forwarder) noteRecheck(manager core.Manager, after time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.rechecks, manager)
+	if after <= 0 {
+		return
+	}
+
+	if len(f.rechecks) >= defaults.MaxManagers {
+		clear(f.rechecks) // Their next answers bring the times back.
+	}
+	if f.rechecks == nil {
+		f.rechecks = make(map[core.Manager]time.Duration)
+	}
+	f.rechecks[manager] = after
 }
 
 func (f *Forwarder) prepare(batch core.Batch) core.Batch {
@@ -132,6 +168,8 @@ type message struct {
 	*contract.Request
 
 	events int
+	// recheckAfter is that of an answer that acknowledges the request.
+	recheckAfter time.Duration
 }
 
 func (m *message) index(element int) int { return m.Index(element, m.events) }

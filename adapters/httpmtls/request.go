@@ -87,7 +87,11 @@ func (f *Forwarder) read(target *url.URL, answer *http.Response, m *message) err
 	const firstSuccess, lastSuccess = 200, 299
 	// RFC 9110, section 15.3.
 	if answer.StatusCode >= firstSuccess && answer.StatusCode <= lastSuccess {
-		return f.readSuccess(target, answer)
+		err := f.readSuccess(target, answer)
+		if err == nil && f.version.Numbered() {
+			m.recheckAfter = contract.ParseRecheckAfter(answer.Header.Get(contract.RecheckAfterHeader))
+		}
+		return err
 	}
 	kept, readErr := io.ReadAll(io.LimitReader(answer.Body, maxFailures))
 	decoded := contract.DecodeAnswer(answer.StatusCode, kept, m.Elements())

@@ -23,6 +23,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
@@ -230,7 +231,7 @@ func (v *verifier) Verify(ctx context.Context, peer core.Peer, event *core.Watch
 }
 
 // Handler makes a span of each delivery with a trace, which next gets as trace parent. The result
-// has the method Ready if next has.
+// has the method Ready if next has. With Ready, it has RecheckAfter, too, which is that of next.
 func (t *Tracing) Handler(next core.Handler) core.Handler {
 	if t == nil || option.IsNil(next) {
 		return next
@@ -264,6 +265,17 @@ func (t *Tracing) consume(
 type readyHandler struct {
 	core.Handler
 	core.Readier
+}
+
+var _ core.Rechecker = readyHandler{}
+
+// RecheckAfter returns that of the handler within, 0 if it has none.
+func (h readyHandler) RecheckAfter() time.Duration {
+	next, ok := h.Readier.(core.Rechecker)
+	if !ok {
+		return 0
+	}
+	return next.RecheckAfter()
 }
 
 const maxRemembered = 10_000

@@ -82,7 +82,7 @@ func groups(c *config) []group {
 		}},
 		{"Events", []setting{
 			optional("SETTLE", durationOrOff(&c.Outbox.Settle), outbox.Defaults().Settle.String(),
-				"Delay before an event is sent, because the API server calls the webhook before the commit. 0s is none."),
+				"Delay before an event is sent, because the API server calls the webhook before the commit. 10ms while the operator checks the reads of its reconciles, unless it checks earlier than this. 0s is none."),
 			optional("RESEND_AFTER", into("durations", &c.Outbox.Resend, parseDelays), "3s,35s",
 				"Rising delays after which a delivered event is sent once more, for a write that is committed late. 0s is never."),
 			optional("RESEND_RESYNC", durationOrOff(&c.Outbox.ResendResync), outbox.Defaults().ResendResync.String(),

@@ -38,6 +38,7 @@ type response struct {
 	media, body string // instead of the reason
 	retryAfter  string
 	location    string
+	recheck     string // the time of a check
 	failed      map[int]contract.Refusal
 	// cut closes the connection without an answer.
 	cut bool
@@ -140,7 +141,9 @@ func (r *response) write(w http.ResponseWriter, version contract.Version) {
 	if r.cut {
 		panic(http.ErrAbortHandler)
 	}
-	for name, value := range map[string]string{"Retry-After": r.retryAfter, "Location": r.location} {
+	for name, value := range map[string]string{
+		"Retry-After": r.retryAfter, "Location": r.location, contract.RecheckAfterHeader: r.recheck,
+	} {
 		if value != "" {
 			w.Header().Set(name, value)
 		}

@@ -147,8 +147,17 @@ func (p *player) try(t *trial) {
 		p.Errorf("%s: Retry-After is %q, want seconds", t.what, got.header.Get("Retry-After"))
 	case got.Status != partial && len(got.Failed) > 0:
 		p.Errorf("%s: names events: %v", t.what, got)
+	case !isRecheck(got):
+		p.Errorf("%s: %s is %q with status %d, want 1 to 60000 with 202, or none", t.what,
+			contract.RecheckAfterHeader, got.header.Get(contract.RecheckAfterHeader), got.Status)
 	case t.rule == "accepted" && len(got.body) > 0:
 		p.Errorf("%s: the acknowledgement has a body: %v", t.what, got)
 	}
 	p.observe(t)
+}
+
+// isRecheck reports whether an answer names a check as it may, or names none.
+func isRecheck(got *reply) bool {
+	value := got.header.Get(contract.RecheckAfterHeader)
+	return value == "" || got.Status == accepted && contract.ParseRecheckAfter(value) > 0
 }

@@ -63,6 +63,7 @@ func senderChecks() map[string][]check {
 		"last":         {(*farEnd).checkLast},
 		"silent-end":   {(*farEnd).checkSilentEnd},
 		"acknowledged": {(*farEnd).checkAcknowledged},
+		"recheck":      {acknowledges("soon"), acknowledges("-1"), acknowledges("99999999999999999999")},
 		"rotation":     {(*farEnd).checkRotation},
 		"partial":      {(*farEnd).checkPartial},
 		"dropped":      {drops(400, "malformed"), drops(413, "too_large"), drops(415, "unsupported_media_type")},
@@ -397,6 +398,20 @@ func (f *farEnd) checkAcknowledged() {
 				f.Errorf("number %d is sent again after 202", e.Sequence)
 			}
 			seen[e.Sequence] = true
+		}
+	}
+}
+
+// acknowledges takes all events, and names a check in words that the contract does not have.
+func acknowledges(recheck string) check {
+	return func(f *farEnd) {
+		f.begin(func(*arrival) response { return response{recheck: recheck} })
+		f.changed("a")
+		f.await("an event", took("a"))
+		f.changed("b")
+		all := f.await("another event", took("b"))
+		if n := len(with(all, "a")); n != 1 {
+			f.Errorf("sends an event %d times after 202 with a check after %q", n, recheck)
 		}
 	}
 }

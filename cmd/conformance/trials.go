@@ -82,6 +82,8 @@ func (p *player) requestTrials() []trial {
 	}
 	return []trial{
 		good("accepted", "an event", event),
+		good("recheck", "an event", event),
+		answered("recheck", plain, wrongMedia, "unsupported_media_type", event).with(media(plain)),
 		failing("tls", "TLS 1.2", 0, request{body: body, version: tls.VersionTLS12}),
 		good("tls", "TLS 1.3", event),
 		failing("certificate", "none", unauthenticated, request{body: body, certificate: &tls.Certificate{}}),

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/url"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -96,6 +97,24 @@ func (v Version) NeedsOwner() bool { return v.traits().needsOwner }
 
 // Numbered reports whether events travel with an epoch and a sequence, and with heartbeats.
 func (v Version) Numbered() bool { return v.traits().numbered }
+
+// RecheckAfterHeader is the header of an answer that acknowledges a request of contract v3. Its
+// value is a [core.Rechecker]'s time in whole milliseconds.
+const RecheckAfterHeader = "Runtime-Watcher-Recheck-After"
+
+// maxRecheckAfter bounds the time that a sender accepts.
+const maxRecheckAfter = time.Minute
+
+// ParseRecheckAfter returns the time of a [RecheckAfterHeader], 0 for any value that is no whole
+// number of milliseconds from 1 to a minute.
+func ParseRecheckAfter(value string) time.Duration {
+	n, err := strconv.ParseUint(value, 10, 31)
+	after := time.Duration(n) * time.Millisecond
+	if err != nil || after > maxRecheckAfter {
+		return 0
+	}
+	return after
+}
 
 const (
 	typeChanged   = "com.github.runtime-watcher.changed"

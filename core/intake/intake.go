@@ -98,6 +98,16 @@ func (in *Intake) Ready(manager core.Manager) error {
 	return nil
 }
 
+// RecheckAfter returns the time after which the handler of a manager requests a reconcile again, 0
+// if it is no [core.Rechecker]. Call it before [Intake.Receive].
+func (in *Intake) RecheckAfter(ctx context.Context, manager core.Manager) (after time.Duration) {
+	r, ok := in.handlers[manager].(core.Rechecker)
+	if ok {
+		in.protect(ctx, func() { after = r.RecheckAfter() }, func(error) { after = 0 })
+	}
+	return after
+}
+
 // Stop makes every later failure of a handler one of this replica. A receiver that stops ends the
 // calls of its handlers, which is no failure of their events.
 func (in *Intake) Stop() { in.stopping.Store(true) }

@@ -14,13 +14,14 @@ func (l *lane) conclude(ctx context.Context, c call) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
+	l.checked = c.checked
 	events, whole := c.split()
 	l.concludeCall(ctx, c, whole, now)
 	if c.batch.Heartbeat != nil {
 		l.concludeHeartbeat(&c, whole, events[len(c.entries)], now)
 	}
 	for i, e := range c.entries {
-		l.concludeEntry(e, whole, events[i], c.started, now)
+		l.concludeEntry(e, &c, whole, events[i], now)
 	}
 	signal(l.wake)
 	signal(l.emptied)
@@ -136,7 +137,7 @@ func (o Options) longestPause(err error, failing time.Duration) time.Duration {
 }
 
 // concludeEntry gives one event its fate. An event that did not reach the receiver keeps its place.
-func (l *lane) concludeEntry(e *entry, whole, refusal error, started, now time.Time) {
+func (l *lane) concludeEntry(e *entry, c *call, whole, refusal error, now time.Time) {
 	switch {
 	case whole != nil:
 		e.alone = e.alone || core.IsPermanent(whole) && !errors.Is(whole, core.ErrTooLarge)
@@ -148,9 +149,9 @@ func (l *lane) concludeEntry(e *entry, whole, refusal error, started, now time.T
 	case refusal == nil:
 		l.counts.Pending--
 		l.counts.Delivered++
-		l.finish(e, started)
+		l.finish(e, c)
 	default:
-		l.refuse(e, refusal, started, now)
+		l.refuse(e, refusal, c.started, now)
 	}
 }
 
@@ -197,7 +198,8 @@ func (l *lane) giveUp(e *entry, refusal error, now time.Time) {
 }
 
 // finish lets the newer event of the key follow, or else the resend, or else frees the key.
-func (l *lane) finish(e *entry, sent time.Time) {
+func (l *lane) finish(e *entry, c *call) {
+	sent := c.started
 	if e.Resync {
 		l.noteResynced(e.Owner, sent)
 	}
@@ -205,6 +207,10 @@ func (l *lane) finish(e *entry, sent time.Time) {
 		e.replace()
 		l.noteSize(e, e.size())
 		l.enqueue(e)
+		return
+	}
+	if settled := e.newest.Add(l.opts.Settle); !c.checked && !e.Resync && settled.After(sent) {
+		l.scheduleResend(e, settled)
 		return
 	}
 	if due, again := l.opts.resendAt(e, sent); again {

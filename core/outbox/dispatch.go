@@ -35,6 +35,7 @@ type call struct {
 	named   uint64    // by the last heartbeat before this one, if the batch has one
 	started time.Time // under the lock, so that it is before or after a pause
 	err     error
+	checked bool // the answer names a check of the receiver after Settle or later.
 }
 
 func (c *call) elements() int {
@@ -133,6 +134,7 @@ func (l *lane) send(ctx context.Context, c call) {
 	began := time.Now()
 	c.err = l.forward(ctx, c.batch)
 	took := time.Since(began)
+	c.checked = l.opts.RecheckAfter(l.manager) >= max(l.opts.Settle, 1)
 	l.conclude(ctx, c)
 	l.opts.Hooks.Attempted(hook.Attempt{Manager: l.manager, Events: len(c.batch.Events), Took: took, Err: c.err})
 }

@@ -44,7 +44,9 @@ type lane struct {
 
 	size   size
 	gather gather
-	grid   time.Time // when the lane began: resends are due at whole steps from then on.
+	// checked means that the last answer names a check of the receiver after Settle or later.
+	checked bool
+	grid    time.Time // when the lane began: resends are due at whole steps from then on.
 
 	tookAlone bool // the last call took a refused event that travels alone.
 
@@ -98,7 +100,6 @@ func (l *lane) clear(reason string) {
 func (l *lane) put(event core.WatchEvent, now, due time.Time) (outcome core.Outcome, added bool) {
 	e := l.entries[event.Key()]
 	if e != nil {
-		e.extend(&event)
 		event.Watched, event.WatchedGVK, event.Owner = e.Watched, e.WatchedGVK, e.Owner // The texts are kept once.
 	}
 

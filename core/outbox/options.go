@@ -27,6 +27,15 @@ type Options struct {
 	// Settle is the time that an event waits before it is sent, as a change source may see a write
 	// before its commit. Default: 100 ms. Negative: none.
 	Settle time.Duration
+	// SettleChecked is the time that an event with a UID waits instead while its receiver checks
+	// after Settle or later whether a reconcile has read the write. Default: 10 ms, in which an API
+	// server commits most writes. Negative: none.
+	SettleChecked time.Duration
+	// RecheckAfter returns the time after which the receiver of a manager makes that check, as its
+	// last answer says, 0 if it makes none. It is called after each call of the forwarder, and must
+	// not block. If an event is sent earlier than Settle, and the answer names no check, the event
+	// is sent again after Settle. Default: 0.
+	RecheckAfter func(core.Manager) time.Duration
 	// Resend has the delays after which a delivered event is sent once more, because another
 	// webhook may delay the commit of a write. They rise, and count from the acceptance of the
 	// event. A newer event with the same key replaces the resends. A delay that has passed when the
@@ -133,6 +142,8 @@ func (o Options) withDefaults() Options {
 	o.MinBackoff = cmp.Or(o.MinBackoff, 200*time.Millisecond)
 	return option.WithDefaults(o, Options{
 		Settle:            100 * time.Millisecond,
+		SettleChecked:     10 * time.Millisecond,
+		RecheckAfter:      func(core.Manager) time.Duration { return 0 },
 		Resend:            []time.Duration{3 * time.Second, resendResync},
 		ResendResync:      resendResync,
 		ResendEvery:       time.Second,
@@ -161,6 +172,7 @@ func (o Options) validate() error {
 	enough := o.MaxManagers >= len(o.Managers)
 	// A negative one means none.
 	o.Settle, o.ResendResync, o.DrainTimeout, o.HeartbeatInterval = 0, 0, 0, max(o.HeartbeatInterval, 0)
+	o.SettleChecked = 0
 	o.ResendEvery = 0
 	o.Gather = 0
 	const wrong = "option %s is %v, want %s"

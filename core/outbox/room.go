@@ -137,7 +137,7 @@ func (l *lane) noteSize(e *entry, size int) {
 
 // dueTime gives resyncs a pace: foreign input can cause them.
 func (l *lane) dueTime(event *core.WatchEvent, now time.Time) time.Time {
-	due := now.Add(max(l.opts.Settle, 0))
+	due := now.Add(l.settle(event))
 	last, again := l.resynced[event.Owner]
 	if next := last.Add(resyncInterval); again && event.Resync && next.After(due) {
 		return next
@@ -146,6 +146,9 @@ func (l *lane) dueTime(event *core.WatchEvent, now time.Time) time.Time {
 }
 
 func (l *lane) keep(event core.WatchEvent, now time.Time) core.Outcome {
+	if e := l.entries[event.Key()]; e != nil {
+		e.extend(&event)
+	}
 	due := l.dueTime(&event, now)
 	outcome, added := l.put(event, now, due)
 	if added && !event.Resync {

@@ -44,6 +44,7 @@ func Rules() []Rule {
 	const extending = "transport-of-your-own"
 	return []Rule{
 		{Receiver, "accepted", "answers", "acknowledges events with 202 without a body; the operator gets them", Wire},
+		{Receiver, "recheck", "early-events", "names a check in whole milliseconds up to a minute, with 202 only", Wire},
 		{Receiver, "tls", "transport", "speaks TLS 1.3 and nothing older", Wire},
 		{Receiver, "certificate", "receiver", "takes nothing without a client certificate, or with a wrong one", Wire},
 		{Receiver, "media-type", "transport", "ignores parameters of the media type, and answers 415 to another", Wire},
@@ -94,6 +95,7 @@ func Rules() []Rule {
 		{Sender, "last", "sender", "delivers at its end, and sends the last heartbeat", Wire},
 		{Sender, "silent-end", "sender", "sends no last heartbeat if events are left", Wire},
 		{Sender, "acknowledged", "answers", "forgets events at 202", Wire},
+		{Sender, "recheck", "early-events", "takes a wrong time of a check for none, and forgets the events", Wire},
 		{Sender, "foreign-success", "answers", "keeps events at another 2xx, or at one with a body", Wire},
 		{Sender, "retry-after", "answers", "waits for Retry-After at 429 and 503", Wire},
 		{Sender, "backoff", "sender", "doubles the waits of its retries", Wire},

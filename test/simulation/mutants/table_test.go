@@ -25,12 +25,17 @@ var table = map[string][]mutant{
 	},
 	"adapters/controllerruntime/reads.go": {
 		{"source: a read before the commit counts", "if a.version > event.Base {", "if a.version >= event.Base {"},
-		{"source: the newest read of a reconcile counts", "covers(at.name) || r.known[a] {", "covers(at.name) {"},
+		{"source: the newest read of a reconcile counts", "if r.known[a] {", "if r.known[a] && r.reads == nil {"},
 		{"source: a read counts for nothing", "a.version, a.read = version, now", "_, _ = version, now"},
 		{"source: absence before a creation counts", "a.absent = read.absent && existed && a.since <= r.began", "a.absent = read.absent || existed"},
 		{"source: an absent object has no later writes", "return a.absent && (deleted || ended)", "return a.absent || deleted && ended"},
 	},
+	"adapters/controllerruntime/recheck.go": {
+		{"source: an early read is not repeated", "return !a.hasReadLately(&event, now)", "return a.hasRead(&event) && now.IsZero()"},
+		{"source: a read before the check counts for nothing", "return !a.hasReadLately(&event, now)", "return !now.Before(c.end) || a.hasRead(&event)"},
+	},
 	"adapters/controllerruntime/source.go": {
+		{"source: a check is named that is not made", "if err != nil || !to.reads.isMatched() {", "if err != nil || to == nil {"},
 		{"source: a failed map function is an acknowledgement", "return nil, classify(err)", "return nil, nil"},
 		{"source: resyncs are not enqueued", "to.addResync(r, 0)", "_ = r"},
 	},
@@ -189,10 +194,12 @@ var table = map[string][]mutant{
 	},
 	"core/outbox/resync.go": {{"outbox: no resync after an overflow", "if first || !room {", "if first {"}},
 	"core/outbox/room.go": {
-		{"outbox: events do not settle", "due := now.Add(max(l.opts.Settle, 0))", "due := now"},
 		{"outbox: no resync for an event that gives way", "hog.resync(e.Owner, now)", "_ = hog"},
 		{"outbox: resyncs have no pace", "again && event.Resync && next.After(due)", "again && event.Resync && next.Before(last)"},
 		{"outbox: the first manager takes all keys (row 14)", "if !o.giveUpResend(l, most, now) && !o.giveUpEvent(l, most, now) {", "if true {"},
+	},
+	"core/outbox/settle.go": {
+		{"outbox: events do not settle", "usual := max(l.opts.Settle, 0)", "usual := max(l.opts.Settle, 0) / 1000"},
 	},
 	"core/owner.go": {
 		{"core: the owner before a change", "c.New.Annotation(c.ownerAnnotation())", "c.Old.Annotation(c.ownerAnnotation())"},

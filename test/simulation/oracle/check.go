@@ -102,10 +102,10 @@ func (h *History) checkRepeats(t target, c commit) {
 	}
 	near := func(at time.Time) bool { return at.Sub(c.at).Abs() < 2*late }
 	reviews := slices.DeleteFunc(slices.Clone(h.changed[target{object: t.object, manager: t.manager}]), func(at time.Time) bool { return !near(at) })
-	looks := slices.DeleteFunc(slices.Clone(h.looks[t]), func(l look) bool { return !l.named || !near(l.at) || l.at.Before(c.at) })
-	if len(reviews) == 1 && len(looks) > h.promise.Replicas {
-		h.violate("economy", "%d reconciles for version %d of %s, committed at %s, want %d",
-			len(looks), c.version, t.object, h.since(c.at), h.promise.Replicas)
+	early, looks := h.countLooks(t, c, near)
+	if len(reviews) == 1 && (looks > h.promise.Replicas || early > h.promise.Replicas) {
+		h.violate("economy", "%d reconciles for version %d of %s, committed at %s, and %d that read too early, want %d of each at most",
+			looks, c.version, t.object, h.since(c.at), early, h.promise.Replicas)
 	}
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"testing"
@@ -48,5 +49,30 @@ func TestWorse(t *testing.T) {
 	}
 	if err := worse(parse(output), measured{}, everything); !strings.Contains(err.Error(), "BenchmarkServer/x: gone") {
 		t.Errorf("%v, want all that are gone", err)
+	}
+}
+
+// changes is the output of package change, within the limits.
+const changes = `pkg: example.org/change
+BenchmarkChange/rate=1-2     1  37366509624 ns/op  7.6 bare   2966 cpu-µs/change  10.8 p50-ms   61.2 p99-ms  1.97 requests/change
+BenchmarkChange/rate=10-2    1  18298678733 ns/op  4.2 bare   1346 cpu-µs/change  10.9 p50-ms   39.0 p99-ms  1.10 requests/change
+BenchmarkChange/rate=100-2   1  13235399074 ns/op  1.7 bare    459 cpu-µs/change  60.5 p50-ms  112.0 p99-ms  0.10 requests/change
+BenchmarkChange/rate=1000-2  1   9270120479 ns/op  1.4 bare    158 cpu-µs/change  69.4 p50-ms  191.2 p99-ms  0.01 requests/change
+`
+
+func TestBeyond(t *testing.T) {
+	for title, test := range map[string]struct{ before, after, want string }{
+		"within the limits":  {"", "", ""},
+		"no limit":           {"7.6 bare", "76 bare", ""},
+		"too many requests":  {"0.10 requests", "1.60 requests", "BenchmarkChange/rate=100: 1.6 requests/change, want at most 0.2"},
+		"too late":           {"10.8 p50-ms", "104 p50-ms", "BenchmarkChange/rate=1: 104 p50-ms, want at most 15"},
+		"the slowest of 100": {"39.0 p99-ms", "390 p99-ms", "BenchmarkChange/rate=10: 390 p99-ms"},
+		"too much work":      {"1.4 bare", "2.4 bare", "BenchmarkChange/rate=1000: 2.4 bare"},
+		"not measured":       {"rate=100-", "rate=99-", "BenchmarkChange/rate=100: no "},
+	} {
+		got := fmt.Sprint(beyond(parse(strings.ReplaceAll(changes, cmp.Or(test.before, "-2"), cmp.Or(test.after, "-2")))))
+		if test.want == "" && got != "<nil>" || !strings.Contains(got, test.want) {
+			t.Errorf("%s: got %s, want %q", title, got, test.want)
+		}
 	}
 }

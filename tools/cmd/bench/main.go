@@ -1,7 +1,8 @@
 // Command bench compares the benchmarks of the paths of an event with a stored baseline: make
 // bench-compare. benchstat prints the table. The verdict is about bytes, allocations and the ratio
-// to a bare twin in the same run, because times depend on the machine. With -memory it runs them
-// briefly, prints no table, and judges the memory of those with one client only.
+// to a bare twin in the same run, because times depend on the machine. The price of a change also
+// has limits: requests, the ratio to a bare webhook, and the time to the reconcile. With -memory it
+// runs them briefly, prints no table, and judges the memory of those with one client only.
 //
 // It runs at the root of the repository, with benchstat in the PATH.
 package main
@@ -14,6 +15,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 
 	"github.com/runtime-watcher/runtime-watcher/tools/internal/command"
@@ -33,10 +35,21 @@ var suites = []suite{
 	{pkg: "./adapters/controllerruntime", pattern: "^BenchmarkEnqueueByRuntime$"},
 	{pkg: "./listener", pattern: "^(BenchmarkServeHTTP|BenchmarkServer)$/^(handshake|connection|header)"},
 	{pkg: "./test/bench/paths", pattern: "^BenchmarkV3$"},
+	// It has limits instead of a baseline, and an iteration takes up to half a minute.
+	{
+		pkg: "./test/bench/change", pattern: "^BenchmarkChange$", isLong: true,
+		args: []string{"-benchmem=false", "-count", "3", "-benchtime", "1x"},
+	},
 }
 
 // suite is the benchmarks of a package that match a regular expression of go test -bench.
-type suite struct{ pkg, pattern string }
+type suite struct {
+	pkg, pattern string
+	// args replace the usual ones of go test.
+	args []string
+	// isLong leaves the suite out of a brief run.
+	isLong bool
+}
 
 func main() { os.Exit(command.Run("bench", run)) }
 
@@ -53,7 +66,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if *memory {
 		return checkMemory(ctx)
 	}
-	text, err := runSuites(ctx, stderr, "-count", strconv.Itoa(*count), "-benchtime", *duration)
+	text, err := runSuites(ctx, stderr, suites, "-count", strconv.Itoa(*count), "-benchtime", *duration)
 	if err != nil {
 		return err
 	}
@@ -65,11 +78,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	table := exec.CommandContext(ctx, "benchstat", "baseline="+baseline, "now="+results)
 	table.Stdout, table.Stderr = stdout, stderr
-	return errors.Join(table.Run(), compare(parse(text), everything))
+	now := parse(text)
+	return errors.Join(table.Run(), compare(now, everything), beyond(now))
 }
 
 func checkMemory(ctx context.Context) error {
-	text, err := runSuites(ctx, io.Discard, "-benchtime", "2000x")
+	brief := slices.DeleteFunc(slices.Clone(suites), func(s suite) bool { return s.isLong })
+	text, err := runSuites(ctx, io.Discard, brief, "-benchtime", "2000x")
 	if err != nil {
 		return err
 	}

@@ -24,12 +24,12 @@ type measured map[name]map[string][]float64
 
 // runSuites runs the suites one after the other and returns the output, which it also writes to
 // progress. Two processors are used, as the number of allocations depends on it.
-func runSuites(ctx context.Context, progress io.Writer, args ...string) (string, error) {
+func runSuites(ctx context.Context, progress io.Writer, suites []suite, args ...string) (string, error) {
 	var all bytes.Buffer
 	for _, s := range suites {
 		cmd := exec.CommandContext(ctx, "go", slices.Concat(
 			[]string{"test", "-run", "^$", "-bench", s.pattern, "-benchmem", "-cpu", "2", "-timeout", "1h"},
-			args, []string{s.pkg})...)
+			args, s.args, []string{s.pkg})...)
 		cmd.Stdout = io.MultiWriter(&all, progress)
 		cmd.Stderr = cmd.Stdout
 		if err := cmd.Run(); err != nil {
@@ -108,6 +108,42 @@ func worse(before, after measured, counts func(name) bool) error {
 	return errors.Join(errs...)
 }
 
+// limits are the largest medians of each benchmark of package change, by unit, on an idle machine
+// of two cores.
+func limits() map[string]map[string]float64 {
+	return map[string]map[string]float64{
+		"BenchmarkChange/rate=1":    {"requests/change": 2.2, "p50-ms": 15, "p99-ms": 100},
+		"BenchmarkChange/rate=10":   {"requests/change": 1.3, "p50-ms": 15, "p99-ms": 100},
+		"BenchmarkChange/rate=100":  {"requests/change": 0.2, "bare": 2},
+		"BenchmarkChange/rate=1000": {"requests/change": 0.025, "bare": 1.75},
+	}
+}
+
+// beyond returns an error for each result above its limit, and for each limit without a result.
+func beyond(now measured) error {
+	medians := make(map[string]map[string]float64)
+	for n, units := range now {
+		medians[n.benchmark] = make(map[string]float64)
+		for unit, samples := range units {
+			medians[n.benchmark][unit] = median(samples)
+		}
+	}
+
+	var errs []error
+	for _, benchmark := range slices.Sorted(maps.Keys(limits())) {
+		for unit, limit := range limits()[benchmark] {
+			value, isMeasured := medians[benchmark][unit]
+			switch {
+			case !isMeasured:
+				errs = append(errs, fmt.Errorf("%s: no %s, want at most %.4g", benchmark, unit, limit))
+			case value > limit:
+				errs = append(errs, fmt.Errorf("%s: %.4g %s, want at most %.4g", benchmark, value, unit, limit))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // median returns 0 without samples.
 func median(samples []float64) float64 {
 	if len(samples) == 0 {
@@ -116,10 +152,10 @@ func median(samples []float64) float64 {
 	return slices.Sorted(slices.Values(samples))[len(samples)/2]
 }
 
-var concurrent = regexp.MustCompile(`^BenchmarkServer/|/inflight=8$|/runtimes=(4|16)/`)
+var concurrent = regexp.MustCompile(`^BenchmarkServer/|^BenchmarkChange/|/inflight=8$|/runtimes=(4|16)/`)
 
 func everything(name) bool { return true }
 
-// single reports whether a benchmark has one client. Several ones connect during the first
-// operations, so a short run takes more memory.
+// single reports whether a benchmark has one client, and is part of a brief run. Several clients
+// connect during the first operations, so a short run takes more memory.
 func single(n name) bool { return !concurrent.MatchString(n.benchmark) }
