@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -28,8 +30,10 @@ import (
 
 const (
 	leaderSuffix = "-leader"
-	// leaderOwner is the field owner of the EndpointSlice, and its managed-by label.
+	// leaderOwner is the managed-by label of the EndpointSlice.
 	leaderOwner = "runtime-watcher-leader"
+	// leaderOperator is an annotation of the EndpointSlice, with the operator that it belongs to.
+	leaderOperator = leaderOwner + "/operator"
 
 	defaultRefreshInterval = 10 * time.Second
 	leaderCallTimeout      = 5 * time.Second
@@ -48,6 +52,9 @@ type LeaderEndpointOptions struct {
 
 // ReplicaEndpoint is where this replica of the operator takes events.
 type ReplicaEndpoint struct {
+	// Operator is the identity of the operator in the namespace of the Service. It is equal for all
+	// replicas, and after each upgrade: use the LeaderElectionID of the manager. Required.
+	Operator string
 	// Address is the IP address of the pod.
 	Address string
 	// Ports has the ports of the pod by their names in the Service. A single one may have the
@@ -60,13 +67,14 @@ type ReplicaEndpoint struct {
 
 // leaderEndpoint writes one EndpointSlice while the replica leads. Only uid changes.
 type leaderEndpoint struct {
-	writer  client.Writer
-	service types.NamespacedName
-	address netip.Addr
-	ports   map[string]int32
-	pod     string
-	opts    LeaderEndpointOptions
-	uid     types.UID // of the slice, as this replica has found or made it. Only Start has it.
+	writer   client.Writer
+	service  types.NamespacedName
+	operator string
+	address  netip.Addr
+	ports    map[string]int32
+	pod      string
+	opts     LeaderEndpointOptions
+	uid      types.UID // of the slice, as this replica has found or made it. Only Start has it.
 }
 
 // NewLeaderEndpoint returns a Runnable that makes the replica that leads the only endpoint of a
@@ -78,9 +86,10 @@ type leaderEndpoint struct {
 // Until then, a killed leader remains the endpoint. All replicas must have addresses of one
 // family. The operator needs the rights to create and patch that EndpointSlice.
 //
-// An EndpointSlice with that name that this package has not made stays as it is, and Start fails.
-// To hand it over, give it the label endpointslice.kubernetes.io/managed-by:
-// runtime-watcher-leader.
+// An EndpointSlice with that name that another operator or another program has made stays as it is,
+// and Start fails. To hand it over, give it the label endpointslice.kubernetes.io/managed-by:
+// runtime-watcher-leader and the annotation runtime-watcher-leader/operator: <[ReplicaEndpoint].Operator>.
+// An EndpointSlice of an earlier version of this package has no such annotation, and is taken over.
 //
 // It publishes the endpoint until its context ends, and then removes it unless another replica has
 // replaced it. That takes at most 10 s. It fails if the first write is forbidden, or if the API
@@ -94,21 +103,25 @@ func NewLeaderEndpoint(
 		return nil, fmt.Errorf("leader endpoint of Service %q at %q: want a client, a Service, a valid address "+
 			"and at least one port", service, replica.Address)
 	}
+	if replica.Operator == "" {
+		return nil, fmt.Errorf("leader endpoint of Service %q: Operator: want the identity of the operator, "+
+			"such as the LeaderElectionID of its manager, have none", service)
+	}
 	if err := option.NoneNegative(opts); err != nil {
 		return nil, fmt.Errorf("leader endpoint of Service %q: %w", service, err)
 	}
 	opts.RefreshInterval = cmp.Or(opts.RefreshInterval, defaultRefreshInterval)
 	opts.Logger = cmp.Or(opts.Logger, defaultLogger())
 	return &leaderEndpoint{
-		writer: writer, service: service, address: ip.Unmap().WithZone(""), ports: maps.Clone(replica.Ports),
+		writer: writer, service: service, operator: replica.Operator, address: ip.Unmap().WithZone(""), ports: maps.Clone(replica.Ports),
 		pod: replica.Pod, opts: opts,
 	}, nil
 }
 
 func (e *leaderEndpoint) NeedLeaderElection() bool { return true }
 
-// errForeignSlice means that the EndpointSlice is of another client.
-var errForeignSlice = errors.New("want an EndpointSlice of this package")
+// errForeignSlice means that the EndpointSlice is of another operator, or of another program.
+var errForeignSlice = errors.New("want an EndpointSlice of this operator")
 
 func (e *leaderEndpoint) Start(ctx context.Context) error {
 	version := ""
@@ -149,18 +162,31 @@ func (e *leaderEndpoint) withdraw(ctx context.Context, version string) {
 // version of the slice.
 func (e *leaderEndpoint) publish(ctx context.Context) (version string, err error) {
 	if e.uid == "" {
-		if e.uid, err = e.probe(ctx); err != nil {
-			return "", err
-		}
-		if ctx.Err() != nil { // The end has a deadline.
-			return "", ctx.Err()
-		}
+		return e.takeOver(ctx)
+	}
+
+	// Without force, the apply fails if another client has changed a field, such as the mark. The API
+	// server also refuses another UID than that of the present slice.
+	version, err = e.apply(ctx, e.slice(true).WithUID(e.uid))
+	if apierrors.IsConflict(err) || apierrors.IsInvalid(err) {
+		return e.takeOver(ctx)
+	}
+	return version, err
+}
+
+// takeOver reads the mark of the slice, and makes this replica the endpoint if the slice is of this
+// operator, or if there is none.
+func (e *leaderEndpoint) takeOver(ctx context.Context) (version string, err error) {
+	if e.uid, err = e.probe(ctx); err != nil {
+		return "", err
+	}
+	if ctx.Err() != nil { // The end has a deadline.
+		return "", ctx.Err()
 	}
 
 	slice, opts := e.slice(true), []client.ApplyOption(nil)
 	// Without force, the apply changes no field of another client that has just created the slice.
 	if e.uid != "" {
-		// The API server refuses another UID than that of the present slice.
 		slice.WithUID(e.uid)
 		opts = append(opts, client.ForceOwnership)
 	}
@@ -211,7 +237,18 @@ func (e *leaderEndpoint) probe(ctx context.Context) (types.UID, error) {
 		return "", fmt.Errorf("%w: %s/%s has no label %s: %s", errForeignSlice,
 			marked.GetNamespace(), marked.GetName(), discoveryv1.LabelManagedBy, leaderOwner)
 	}
+	if operator := marked.GetAnnotations()[leaderOperator]; operator != "" && operator != e.operator {
+		return "", fmt.Errorf("%w: %s/%s is of operator %.80q, and this is %.80q: use another Service", errForeignSlice,
+			marked.GetNamespace(), marked.GetName(), operator, e.operator)
+	}
 	return marked.GetUID(), nil
+}
+
+// fieldOwner differs for each operator, so that the API server sees a conflict between two operators
+// that create the slice in parallel. It has at most 128 characters.
+func (e *leaderEndpoint) fieldOwner() client.FieldOwner {
+	sum := sha256.Sum256([]byte(e.operator))
+	return client.FieldOwner(leaderOwner + "-" + hex.EncodeToString(sum[:8]))
 }
 
 // apply writes the slice and returns its version, which withdraw needs. It is not canceled.
@@ -221,7 +258,7 @@ func (e *leaderEndpoint) apply(
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaderCallTimeout)
 	defer cancel()
 	// The client writes the response into its argument.
-	opts = append([]client.ApplyOption{client.FieldOwner(leaderOwner)}, opts...)
+	opts = append([]client.ApplyOption{e.fieldOwner()}, opts...)
 	if err := e.writer.Apply(ctx, slice, opts...); err != nil {
 		return "", fmt.Errorf("leader endpoint of Service %s: %w", e.service, err)
 	}
@@ -244,6 +281,7 @@ func (e *leaderEndpoint) slice(withEndpoint bool) *discoveryv1ac.EndpointSliceAp
 			discoveryv1.LabelServiceName: e.service.Name,
 			discoveryv1.LabelManagedBy:   leaderOwner,
 		}).
+		WithAnnotations(map[string]string{leaderOperator: e.operator}).
 		WithAddressType(e.family())
 	for _, name := range slices.Sorted(maps.Keys(e.ports)) {
 		port := discoveryv1ac.EndpointPort().WithName(name).WithPort(e.ports[name])

@@ -168,7 +168,7 @@ func TestLeaderEndpointOutlastsRefusals(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			endpoint, err := controllerruntime.NewLeaderEndpoint(server, types.NamespacedName{Namespace: "kcp", Name: "events"},
-				controllerruntime.ReplicaEndpoint{Address: "192.0.2.1", Ports: map[string]int32{"events": 8082}},
+				controllerruntime.ReplicaEndpoint{Operator: "my-operator", Address: "192.0.2.1", Ports: map[string]int32{"events": 8082}},
 				controllerruntime.LeaderEndpointOptions{})
 			check(t, err)
 			ctx, cancel := context.WithTimeout(t.Context(), leads)
@@ -189,7 +189,7 @@ func TestNewLeaderEndpointRefuses(t *testing.T) {
 	for name, opts := range map[string]controllerruntime.LeaderEndpointOptions{"client": {}, "RefreshInterval": {RefreshInterval: -1}} {
 		server := map[string]client.Writer{"RefreshInterval": &answersOfServer{}}[name]
 		_, err := controllerruntime.NewLeaderEndpoint(server, types.NamespacedName{Namespace: "kcp", Name: "events"},
-			controllerruntime.ReplicaEndpoint{Address: "192.0.2.1", Ports: map[string]int32{"events": 8082}}, opts)
+			controllerruntime.ReplicaEndpoint{Operator: "my-operator", Address: "192.0.2.1", Ports: map[string]int32{"events": 8082}}, opts)
 		if err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("error %v, want one about %s", err, name)
 		}

@@ -13,6 +13,7 @@ import (
 	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	cmmeta "github.com/cert-manager/cert-manager/pkg/apis/meta/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -171,11 +172,24 @@ func (c *Certificates) sweep(ctx context.Context, seen *observed) error {
 	if len(seen.authorities) == 0 {
 		return nil
 	}
-	for name, uid := range seen.orphans {
-		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace, Name: name, UID: uid}}
-		if err := c.remove(ctx, secret); err != nil {
+	for name, meta := range seen.orphans {
+		if err := c.sweepKey(ctx, &corev1.Secret{ObjectMeta: meta}); err != nil {
 			return fmt.Errorf("delete Secret %s of a former Certificate: %w", name, err)
 		}
 	}
 	return nil
+}
+
+// sweepKey keeps the Secret of a Certificate that has lost the labels of this set: another client
+// has taken it over. A Secret that has changed since it was read is decided about in the next call.
+func (c *Certificates) sweepKey(ctx context.Context, secret *corev1.Secret) error {
+	certificate, err := serverside.Get(ctx, c.client, client.ObjectKeyFromObject(secret), &certv1.Certificate{})
+	if err != nil || certificate != nil {
+		return err
+	}
+	err = c.remove(ctx, secret)
+	if apierrors.IsConflict(err) {
+		return nil
+	}
+	return err
 }

@@ -19,7 +19,7 @@ import (
 	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	cmmeta "github.com/cert-manager/cert-manager/pkg/apis/meta/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/serverside"
@@ -36,7 +36,7 @@ type observed struct {
 	certificates  map[string]*certv1.Certificate // of CAs, by name
 	secrets       map[string]*corev1.Secret      // of CAs and the server, by name
 	leaves        map[string]leaf                // in all Secrets, by their names.
-	orphans       map[string]types.UID           // Secrets with a role that have no Certificate, by name
+	orphans       map[string]metav1.ObjectMeta   // Secrets of this set that have no Certificate, by name
 	objects       map[int]client.Object          // of the authorities, by generation
 
 	listener   *corev1.Secret      // nil while there is none
@@ -51,7 +51,7 @@ func (c *Certificates) observe(ctx context.Context) (*observed, error) {
 	o := &observed{
 		view: view{now: time.Now(), propagation: c.opts.Propagation}, names: c.names,
 		certificates: make(map[string]*certv1.Certificate), secrets: make(map[string]*corev1.Secret),
-		leaves: make(map[string]leaf), orphans: make(map[string]types.UID), objects: make(map[int]client.Object),
+		leaves: make(map[string]leaf), orphans: make(map[string]metav1.ObjectMeta), objects: make(map[int]client.Object),
 	}
 	// The Secret of the listener comes first, so that it is never younger than the others. Secrets
 	// come before Certificates, so that a Secret without Certificate is an orphan.
@@ -170,8 +170,10 @@ func (c *Certificates) readSecrets(ctx context.Context, o *observed) error {
 			if role != roleClient && role != roleWebhook {
 				o.secrets[secret.Name] = secret.DeepCopy() // Else the whole page stays in memory.
 			}
-			if role != "" && role != roleServer && !c.names.standsAlone(secret) {
-				o.orphans[secret.Name] = secret.UID
+			if !c.names.standsAlone(secret) && c.names.isKey(secret) {
+				o.orphans[secret.Name] = metav1.ObjectMeta{
+					Namespace: secret.Namespace, Name: secret.Name, UID: secret.UID, ResourceVersion: secret.ResourceVersion,
+				}
 			}
 		}
 	})
@@ -185,7 +187,10 @@ func (c *Certificates) readCertificates(ctx context.Context, o *observed) error 
 			if certificate.DeletionTimestamp != nil {
 				continue
 			}
-			delete(o.orphans, certificate.Spec.SecretName)
+			delete(o.orphans, certificate.Spec.SecretName) // Also a Secret that a foreign Certificate uses.
+			if !c.names.isOwnCertificate(certificate) {
+				continue
+			}
 			switch role := c.names.label(certificate, labelRole); {
 			case role == roleCA:
 				o.certificates[certificate.Name] = certificate.DeepCopy()
@@ -208,7 +213,9 @@ func (o *observed) readAuthorities() {
 		o.readAuthority(certificate, o.issuedIn(certificate.Spec.SecretName))
 	}
 	for name, secret := range o.secrets {
-		if issued := o.issuedIn(name); o.names.standsAlone(secret) && issued != nil && issued.IsCA {
+		issued := o.issuedIn(name)
+		isImported := o.names.standsAlone(secret) && o.names.isAuthority(secret)
+		if isImported && issued != nil && issued.IsCA {
 			o.readAuthority(secret, issued)
 		}
 	}

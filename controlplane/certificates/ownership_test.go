@@ -90,47 +90,77 @@ func readAgain(t *testing.T, c client.Client, of client.Object, key client.Objec
 	return live
 }
 
-// A customer copies Secrets of cert-manager under other names, with all labels and annotations. A copy is
-// neither used nor deleted. The control is a Secret that has lost its Certificate.
+// Another client copies objects of a set to other names in the namespace, with all labels, as a
+// backup tool does. A copy is neither used nor counted nor deleted. The control is a Secret that has
+// lost its Certificate.
 func TestCopiesStayAsTheyAre(t *testing.T) {
 	t.Parallel()
-	ca, err := testpki.NewCA("watcher-ca-1", testpki.Options{})
-	check(t, err)
 	names := objectNames{set: "watcher"}
-	meta := func(name, role, generation, original string) metav1.ObjectMeta {
+	meta := func(name, role, generation string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{
-			Namespace: "kcp", Name: name, UID: types.UID("uid of " + name),
+			Namespace: "kcp", Name: name, UID: types.UID("uid of " + name), Annotations: map[string]string{},
 			Labels: map[string]string{
 				stored(labelSet): names.set, stored(labelRole): role, stored(labelGeneration): generation,
 			},
-			Annotations: map[string]string{certv1.CertificateNameKey: original},
 		}
 	}
-	secret := func(name, role, original string) client.Object {
-		return &corev1.Secret{ObjectMeta: meta(name, role, "1", original), Data: map[string][]byte{"tls.crt": ca.PEM}}
+	// A Secret is of a Certificate with the name original, which "" leaves out.
+	secret := func(name, role, original, commonName string) client.Object {
+		ca, err := testpki.NewCA(commonName, testpki.Options{})
+		check(t, err)
+		object := &corev1.Secret{ObjectMeta: meta(name, role, "1"), Data: map[string][]byte{"tls.crt": ca.PEM}}
+		if original != "" {
+			object.Annotations[certv1.CertificateNameKey] = original
+		}
+		return object
 	}
-	imported := func(name string) client.Object {
-		object := secret(name, roleCA, "")
+	imported := func(name, generation string) client.Object {
+		object := secret(name, roleCA, "", "of the customer")
+		object.GetLabels()[stored(labelGeneration)] = generation
 		object.GetAnnotations()[stored(annotationRequest)] = ""
+		return object
+	}
+	certificate := func(name, role, id string) client.Object {
+		object := &certv1.Certificate{ObjectMeta: meta(name, role, "1"), Spec: certv1.CertificateSpec{SecretName: name}}
+		if id != "" {
+			object.Annotations[stored(annotationRuntime)] = id
+		}
 		return object
 	}
 	const sign, former = "watcher-ca-1", "gone-watcher-tls"
 	for name, foreign := range map[string]client.Object{
-		"Secret of a CA":                       secret("backup", roleCA, sign),
-		"Secret of a runtime":                  secret("backup", roleClient, "prod-watcher-tls"),
-		"Secret of a runtime, with our suffix": secret("backup-watcher-tls", roleClient, "prod-watcher-tls"),
-		"Secret of a webhook":                  secret("backup", roleWebhook, "prod-webhook-tls"),
+		"Secret of a CA":                           secret("backup", roleCA, sign, sign),
+		"Secret of a CA without annotation":        secret("backup", roleCA, "", sign),
+		"Secret of a CA, with a name of the set":   secret("watcher-ca-7", roleCA, "", sign),
+		"Secret of an imported CA":                 imported("backup", "1"),
+		"Secret of an imported CA as another one":  imported("watcher-ca-7", "1"),
+		"Secret of an imported CA, other number":   imported("watcher-ca-01", "1"),
+		"Secret of a runtime":                      secret("backup", roleClient, "prod-watcher-tls", "prod"),
+		"Secret of a runtime, our suffix":          secret("backup-watcher-tls", roleClient, "prod-watcher-tls", "prod"),
+		"Secret of a runtime, without annotation":  secret("backup-watcher-tls", roleClient, "", "prod"),
+		"Secret of a webhook":                      secret("backup", roleWebhook, "prod-webhook-tls", "prod"),
+		"Secret of a webhook, without annotation":  secret("backup-webhook-tls", roleWebhook, "", ""),
+		"Secret of a webhook, of another role":     secret("prod-watcher-tls", roleWebhook, "", "prod"),
+		"Secret with a role that this set has not": secret("prod-watcher-tls", "backup", "", "prod"),
+		"Certificate of a CA":                      certificate("backup", roleCA, ""),
+		"Certificate of a CA, other generation":    certificate("watcher-ca-2", roleCA, ""),
+		"Certificate of a runtime":                 certificate("backup", roleClient, "prod"),
+		"Certificate of a runtime, our suffix":     certificate("backup-watcher-tls", roleClient, "prod"),
+		"Certificate of a runtime, other role":     certificate("prod-watcher-tls", roleWebhook, "prod"),
+		"Certificate of a webhook, our suffix":     certificate("backup-webhook-tls", roleWebhook, "prod"),
+		"Certificate of the server":                certificate("backup", roleServer, ""),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := newPlane(t, new([]types.UID), foreign.DeepCopyObject().(client.Object), imported(sign), secret(former, roleClient, former))
+			copied, _ := foreign.DeepCopyObject().(client.Object)
+			c := newPlane(t, new([]types.UID), copied, imported(sign, "1"), secret(former, roleClient, former, "gone"))
 			set := newSet(t, c, names.set)
 			before := readAgain(t, c, foreign, client.ObjectKeyFromObject(foreign))
 			seen, err := set.observe(t.Context())
 			check(t, err)
-			if len(seen.runtimes) != 0 || len(seen.authorities) != 1 || seen.objects[1].GetName() != sign {
-				t.Errorf("%d runtimes, %d authorities, the first is %s: want no runtime, and only %s",
-					len(seen.runtimes), len(seen.authorities), seen.objects[1].GetName(), sign)
+			if len(seen.runtimes) != 0 || len(seen.authorities) != 1 || seen.objects[1].GetName() != sign || seen.server.name != "" {
+				t.Errorf("%d runtimes, %d authorities, the first is %s, the server is %q: want no runtime, only %s and no server",
+					len(seen.runtimes), len(seen.authorities), seen.objects[1].GetName(), seen.server.name, sign)
 			}
 
 			check(t, set.sweep(t.Context(), seen))
@@ -138,12 +168,79 @@ func TestCopiesStayAsTheyAre(t *testing.T) {
 			if err := c.Get(t.Context(), set.key(former), left); !apierrors.IsNotFound(err) {
 				t.Errorf("the control: got %v, want that the Secret without Certificate is deleted", err)
 			}
-			if err := c.Get(t.Context(), client.ObjectKeyFromObject(foreign), foreign.DeepCopyObject().(client.Object)); err != nil {
-				t.Fatalf("the copy is gone: %v", err)
-			}
 			if diff := cmp.Diff(before, readAgain(t, c, foreign, client.ObjectKeyFromObject(foreign))); diff != "" {
 				t.Errorf("the copy (-before +after):\n%s", diff)
 			}
 		})
+	}
+}
+
+// A copy has a name that the set needs. It is an object of others there, as one without labels.
+func TestACopyWithANameOfTheSetIsRefused(t *testing.T) {
+	t.Parallel()
+	label := func(role, generation string) map[string]string {
+		return map[string]string{stored(labelSet): "watcher", stored(labelRole): role, stored(labelGeneration): generation}
+	}
+	meta := func(name, role, generation string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Namespace: "kcp", Name: name, Labels: label(role, generation)}
+	}
+	annotated := meta("prod-watcher-tls", roleClient, "")
+	annotated.Annotations = map[string]string{certv1.CertificateNameKey: "test-watcher-tls"}
+	ensure := func(set *Certificates) error {
+		_, err := set.EnsureRuntime(t.Context(), Runtime{ID: "prod", Domain: "prod.example.com"})
+		return err
+	}
+	reconcile := func(set *Certificates) error {
+		_, err := set.Reconcile(t.Context())
+		return err
+	}
+	for name, row := range map[string]struct {
+		foreign client.Object
+		call    func(*Certificates) error
+	}{
+		"a Certificate of another generation": {&certv1.Certificate{ObjectMeta: meta("watcher-ca-1", roleCA, "4")}, reconcile},
+		"a Secret of another generation":      {&corev1.Secret{ObjectMeta: meta("watcher-ca-1", roleCA, "4")}, reconcile},
+		"a Secret of another role":            {&corev1.Secret{ObjectMeta: meta("prod-webhook-tls", roleClient, "")}, ensure},
+		"a Secret of another Certificate":     {&corev1.Secret{ObjectMeta: annotated}, ensure},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newPlane(t, new([]types.UID), row.foreign)
+			set := newSet(t, c, "watcher")
+			key := client.ObjectKeyFromObject(row.foreign)
+			before := readAgain(t, c, row.foreign, key)
+			if err := row.call(set); err == nil || !strings.Contains(err.Error(), key.Name) || !strings.Contains(err.Error(), "copy") {
+				t.Errorf("error %v, want one about a copy with the name %s", err, key.Name)
+			}
+			if diff := cmp.Diff(before, readAgain(t, c, row.foreign, key)); diff != "" {
+				t.Errorf("the copy (-before +after):\n%s", diff)
+			}
+		})
+	}
+}
+
+// Another client takes over a Secret, by its labels, between the read and the deletion.
+func TestASecretThatChangesOwnerIsNotSwept(t *testing.T) {
+	t.Parallel()
+	former := keyOf("watcher")
+	former.SetAnnotations(map[string]string{certv1.CertificateNameKey: former.GetName()})
+	for name, isTaken := range map[string]bool{"taken over": true, "the control": false} {
+		object, _ := former.DeepCopyObject().(client.Object)
+		c := newPlane(t, new([]types.UID), object)
+		set := newSet(t, c, "watcher")
+		seen, err := set.observe(t.Context())
+		check(t, err)
+		seen.authorities = make([]authority, 1)
+		if isTaken {
+			taken := readAgain(t, c, former, client.ObjectKeyFromObject(former))
+			taken.SetLabels(map[string]string{"app": "shop"})
+			check(t, c.Update(t.Context(), taken))
+		}
+
+		check(t, set.sweep(t.Context(), seen))
+		err = c.Get(t.Context(), client.ObjectKeyFromObject(former), &corev1.Secret{})
+		if isKept := err == nil; isKept != isTaken {
+			t.Errorf("%s: %v, want it kept: %t", name, err, isTaken)
+		}
 	}
 }

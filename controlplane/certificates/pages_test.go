@@ -10,11 +10,13 @@ import (
 
 	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
@@ -46,9 +48,10 @@ func TestALookReadsPages(t *testing.T) {
 	t.Parallel()
 	all := make([]certv1.Certificate, 3*pageSize+1)
 	for n := range all {
-		name := fmt.Sprintf("runtime-%d", n)
+		id := core.RuntimeID(fmt.Sprintf("runtime-%d", n))
 		all[n].ObjectMeta = made("watcher")
-		all[n].Name, all[n].Spec.CommonName = name, name
+		all[n].Name = objectName(id, clientSuffix)
+		all[n].Spec.CommonName = string(id)
 	}
 	for name, fails := range map[string]func(next string) error{
 		"all":     func(string) error { return nil },
@@ -99,25 +102,39 @@ func errorIf(condition bool) error {
 // A key ends with its Certificate, also that of a retired CA. It stays while there is no CA.
 func TestKeysWithoutCertificateAreSwept(t *testing.T) {
 	t.Parallel()
-	secret := func(name, set, role string, annotations ...string) client.Object {
+	secret := func(name, set, role, annotation string) client.Object {
 		object := keyOf(set)
 		object.SetName(name)
 		object.SetUID(types.UID(name))
 		object.SetLabels(map[string]string{stored(labelSet): set, stored(labelRole): role, stored(labelGeneration): "1"})
-		for _, annotation := range annotations {
-			object.SetAnnotations(map[string]string{annotation: ""})
-		}
+		object.SetAnnotations(map[string]string{annotation: name})
 		return object
 	}
-	ca := &certv1.Certificate{ObjectMeta: made("watcher"), Spec: certv1.CertificateSpec{SecretName: "ca"}}
-	ca.Name, ca.Labels = "ca", map[string]string{stored(labelSet): "watcher", stored(labelRole): roleCA, stored(labelGeneration): "2"}
-	kept := &certv1.Certificate{ObjectMeta: made("watcher"), Spec: certv1.CertificateSpec{SecretName: made("watcher").Name}}
-	there := []client.Object{
-		secret("ca", "watcher", roleCA), secret("retired", "watcher", roleCA), secret("imported", "watcher", roleCA, stored(annotationRequest)),
-		secret("server", "watcher", roleServer), secret("listener", "watcher", ""), secret("of another set", "another", roleClient),
-		kept, keyOf("watcher"), secret("left", "watcher", roleClient), secret("webhook", "watcher", roleWebhook),
+	issued := func(name, set, role string) client.Object {
+		return secret(name, set, role, certv1.CertificateNameKey)
 	}
-	for name, want := range map[string][]types.UID{"no CA": nil, "a CA": {"left", "retired", "webhook"}} {
+	const generation = "2"
+	names := objectNames{set: "watcher"}
+	ca := &certv1.Certificate{ObjectMeta: made("watcher"), Spec: certv1.CertificateSpec{SecretName: names.authority(2)}}
+	ca.Name = names.authority(2)
+	ca.Labels = map[string]string{
+		stored(labelSet): "watcher", stored(labelRole): roleCA, stored(labelGeneration): generation,
+	}
+	ofCA := issued(names.authority(2), "watcher", roleCA)
+	ofCA.GetLabels()[stored(labelGeneration)] = generation
+	imported := secret(names.authority(3), "watcher", roleCA, stored(annotationRequest))
+	imported.GetLabels()[stored(labelGeneration)] = "3"
+	kept := &certv1.Certificate{ObjectMeta: made("watcher"), Spec: certv1.CertificateSpec{SecretName: made("watcher").Name}}
+	taken := &certv1.Certificate{ObjectMeta: metav1.ObjectMeta{Namespace: "kcp", Name: "taken-watcher-tls"}}
+	there := []client.Object{
+		ofCA, issued(names.authority(1), "watcher", roleCA), imported,
+		issued(names.server(), "watcher", roleServer), secret(names.listener(), "watcher", "", ""),
+		issued("other-watcher-tls", "another", roleClient),
+		kept, keyOf("watcher"), issued("left-watcher-tls", "watcher", roleClient),
+		issued("left-webhook-tls", "watcher", roleWebhook),
+		taken, issued("taken-watcher-tls", "watcher", roleClient), // Its Certificate has lost our labels.
+	}
+	for name, want := range map[string][]types.UID{"no CA": nil, "a CA": {"left-watcher-tls", "left-webhook-tls", "watcher-ca-1"}} {
 		var deleted []types.UID
 		set := newSet(t, newPlane(t, &deleted, there...), "watcher")
 		if want != nil {

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
@@ -104,7 +105,7 @@ func (c *Certificates) prepare(ctx context.Context, p *pair, r Runtime) (err err
 		return err
 	}
 	if p.existing == nil && p.secret != nil { // cert-manager would write into it.
-		if err := c.checkMark(p.secret, "Secret"); err != nil {
+		if err := c.checkKey(p.secret, p.wanted); err != nil {
 			return fmt.Errorf("%w: %w", errRuntimeTaken, err)
 		}
 	}
@@ -182,7 +183,10 @@ func (c *Certificates) RemoveRuntime(ctx context.Context, r Runtime) error {
 	c.locks.LockKey(string(r.ID))
 	defer c.unlock(r.ID)
 	for _, suffix := range []string{webhookSuffix, clientSuffix} {
-		if err := c.removePair(ctx, r, c.key(objectName(r.ID, suffix))); err != nil {
+		key := c.key(objectName(r.ID, suffix))
+		// cert-manager writes the status of a Certificate. Each attempt decides anew.
+		err := retry.RetryOnConflict(retry.DefaultBackoff, func() error { return c.removePair(ctx, r, key) })
+		if err != nil {
 			return fmt.Errorf("certificates: remove runtime %q: %w", r.ID, err)
 		}
 	}
@@ -204,15 +208,17 @@ func (c *Certificates) removePair(ctx context.Context, r Runtime, key client.Obj
 		}
 	}
 	secret, err := serverside.Get(ctx, c.client, key, &corev1.Secret{})
-	if err != nil || secret == nil || !c.names.has(secret) {
+	if err != nil || secret == nil || !c.names.has(secret) || isCopied(secret) {
 		return err
 	}
 	return c.remove(ctx, secret)
 }
 
-// remove deletes the object that was read, and no successor of it.
+// remove deletes the object that was read, and no successor of it. It fails with a conflict if the
+// object has changed since the read: another client may have taken it over.
 func (c *Certificates) remove(ctx context.Context, object client.Object) error {
-	return client.IgnoreNotFound(c.client.Delete(ctx, object, client.Preconditions{UID: new(object.GetUID())}))
+	unchanged := client.Preconditions{UID: new(object.GetUID()), ResourceVersion: new(object.GetResourceVersion())}
+	return client.IgnoreNotFound(c.client.Delete(ctx, object, unchanged))
 }
 
 // errRuntimeTaken means that two objects have the same runtime ID.

@@ -353,6 +353,7 @@ func (s *slow) List(_ context.Context, list client.ObjectList, _ ...client.ListO
 	time.Sleep(s.list)
 	if certificates, ok := list.(*certv1.CertificateList); ok {
 		ca := certv1.Certificate{}
+		ca.Name = objectNames{set: "b"}.authority(1)
 		ca.Labels = map[string]string{stored(labelRole): roleCA, stored(labelGeneration): "1"}
 		certificates.Items = append(certificates.Items, ca)
 	}

@@ -2,62 +2,141 @@ package installation
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/remote"
 )
 
-// guestKinds are the kinds of objects that another client may have put into the namespace of the
-// agent. Kinds that Kubernetes makes from these, such as ReplicaSets and Endpoints, are left out.
-func guestKinds() []schema.GroupVersionKind {
-	var kinds []schema.GroupVersionKind
-	add := func(group string, names ...string) {
-		for _, name := range names {
-			kinds = append(kinds, schema.GroupVersionKind{Group: group, Version: "v1", Kind: name})
-		}
-	}
-	add("", "ConfigMap", "PersistentVolumeClaim", "Pod", "Secret", "Service", "ServiceAccount")
-	add("apps", "DaemonSet", "Deployment", "StatefulSet")
-	add("batch", "CronJob", "Job")
-	add("networking.k8s.io", "Ingress", "NetworkPolicy")
-	add("policy", "PodDisruptionBudget")
-	add("rbac.authorization.k8s.io", "Role", "RoleBinding")
-	add("coordination.k8s.io", "Lease")
-	return kinds
+const (
+	// guestPage bounds one list. The objects that a platform adds to each namespace are fewer.
+	guestPage = 100
+	// mostVersions and mostKinds bound the requests of one check. Large clusters have 150 versions
+	// of groups, and 600 kinds with a namespace.
+	mostVersions = 500
+	mostKinds    = 2000
+	// guestTimeout bounds one check. An aggregated API may be slow, or not answer.
+	guestTimeout = time.Minute
+)
+
+// documentReader is a client that reads any document of an API server. The mapper of a client knows
+// the kinds of this package only.
+type documentReader interface {
+	ReadJSON(ctx context.Context, path string, into any) error
 }
 
-// guestPage bounds one list. The objects that a platform adds to each namespace are fewer.
-const guestPage = 100
+var errNoDocuments = errors.New("client of the runtime cannot list the kinds of the API server: " +
+	"want one of runtimes.NewKubeconfigs or remote.NewClient")
 
 // guest returns kind and name of an object in the namespace after all objects of this installation
 // were removed, "" if there is none. An object of another installation with our owner is a guest,
-// too. A client may know some of the kinds only: objects that cannot be listed may be there.
+// too. It fails if a kind that may have objects there cannot be listed.
 func (v *visit) guest(ctx context.Context) (string, error) {
-	for _, kind := range guestKinds() {
-		list := &metav1.PartialObjectMetadataList{}
-		list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
-		err := v.List(ctx, list, client.InNamespace(v.opts.Namespace), client.Limit(guestPage))
-		if meta.IsNoMatchError(err) {
-			return "any " + kind.Kind, nil
-		}
-		if err != nil {
-			return "", v.wrap(err, "list objects of kind", kind.Kind)
-		}
+	reader, ok := v.cluster.Client.(documentReader)
+	if !ok {
+		return "", errNoDocuments
+	}
+	ctx, cancel := context.WithTimeout(ctx, guestTimeout)
+	defer cancel()
 
-		for n := range list.Items {
-			if item := &list.Items[n]; !isOfPlatform(kind.Kind, item) {
-				return remote.TextOf(kind.Kind+" "+item.Name, remote.MaxNote), nil
+	kinds, err := guestKinds(ctx, reader)
+	if err != nil {
+		return "", err
+	}
+	for _, kind := range kinds {
+		guest, err := guestOf(ctx, reader, kind, v.opts.Namespace)
+		if err != nil || guest != "" {
+			return guest, err
+		}
+	}
+	return "", nil
+}
+
+// guestKind is a kind with a namespace whose objects end with it.
+type guestKind struct {
+	path string // of its version, such as /apis/apps/v1
+	metav1.APIResource
+}
+
+// guestKinds returns the kinds of all groups, also those of custom resources and of aggregated APIs.
+// Each kind is listed in one version only, as all versions have the same objects.
+func guestKinds(ctx context.Context, reader documentReader) ([]guestKind, error) {
+	groups := &metav1.APIGroupList{}
+	if err := reader.ReadJSON(ctx, "/apis", groups); err != nil {
+		return nil, fmt.Errorf("list the groups of the API server: %w", err)
+	}
+	if groups.Kind != "APIGroupList" {
+		return nil, fmt.Errorf("list the groups of the API server: want an APIGroupList, have %.80q", groups.Kind)
+	}
+
+	paths := []string{"/api/v1"}
+	for _, group := range groups.Groups {
+		for _, version := range group.Versions {
+			paths = append(paths, "/apis/"+version.GroupVersion)
+		}
+	}
+	if len(paths) > mostVersions {
+		return nil, fmt.Errorf("the API server has %d versions of groups, and at most %d are checked", len(paths), mostVersions)
+	}
+
+	var kinds []guestKind
+	known := make(map[string]bool)
+	for _, path := range paths {
+		resources := &metav1.APIResourceList{}
+		if err := reader.ReadJSON(ctx, path, resources); err != nil {
+			return nil, fmt.Errorf("list the kinds of %.200s: %w", path, err)
+		}
+		if resources.Kind != "APIResourceList" {
+			return nil, fmt.Errorf("list the kinds of %.200s: want an APIResourceList, have %.80q", path, resources.Kind)
+		}
+		for _, resource := range resources.APIResources {
+			identity := groupOf(path) + "/" + resource.Name
+			if mayHaveGuests(path, resource) && !known[identity] {
+				known[identity] = true
+				kinds = append(kinds, guestKind{path, resource})
 			}
 		}
-		if list.Continue != "" {
-			return "more than a page of " + kind.Kind, nil
+	}
+	if len(kinds) > mostKinds {
+		return nil, fmt.Errorf("the API server has %d kinds, and at most %d are checked", len(kinds), mostKinds)
+	}
+	return kinds, nil
+}
+
+func groupOf(path string) string { return path[:strings.LastIndex(path, "/")] }
+
+// mayHaveGuests leaves out what Kubernetes makes from other objects, and kinds that are computed,
+// such as the metrics of pods: nobody can delete them.
+func mayHaveGuests(path string, resource metav1.APIResource) bool {
+	isSubresource := strings.Contains(resource.Name, "/")
+	isDerived := resource.Name == "events" && (path == "/api/v1" || groupOf(path) == "/apis/events.k8s.io") ||
+		resource.Name == "endpoints" && path == "/api/v1"
+	return resource.Namespaced && !isSubresource && !isDerived && slices.Contains(resource.Verbs, "delete")
+}
+
+// guestOf returns kind and name of an object of one kind.
+func guestOf(ctx context.Context, reader documentReader, kind guestKind, namespace string) (string, error) {
+	list := &metav1.PartialObjectMetadataList{}
+	path := kind.path + "/namespaces/" + namespace + "/" + kind.Name + "?limit=" + strconv.Itoa(guestPage)
+	if err := reader.ReadJSON(ctx, path, list); err != nil {
+		return "", fmt.Errorf("list objects of kind %.200s: %w", kind.Kind, err)
+	}
+	if !strings.HasSuffix(list.Kind, "List") {
+		return "", fmt.Errorf("list objects of kind %.200s: want a list, have %.80q", kind.Kind, list.Kind)
+	}
+	for n := range list.Items {
+		if item := &list.Items[n]; !isOfPlatform(kind.Kind, item) {
+			return remote.TextOf(kind.Kind+" "+item.Name, remote.MaxNote), nil
 		}
+	}
+	if list.Continue != "" {
+		return remote.TextOf("more than a page of "+kind.Kind, remote.MaxNote), nil
 	}
 	return "", nil
 }
@@ -76,6 +155,8 @@ func isOfPlatform(kind string, object *metav1.PartialObjectMetadata) bool {
 		return slices.Contains(accounts, object.Name)
 	case "Secret":
 		return slices.Contains(accounts, object.Annotations["kubernetes.io/service-account.name"])
+	case "EndpointSlice": // It belongs to a Service, which is listed itself.
+		return object.Labels["kubernetes.io/service-name"] != ""
 	case "RoleBinding":
 		return strings.HasPrefix(object.Name, "system:")
 	default:

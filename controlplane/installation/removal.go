@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/ownership"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/remote"
 )
 
 // Uninstall removes the objects that Install has made, in reverse order. The webhook configuration
@@ -16,7 +17,9 @@ import (
 //
 // Uninstall removes only objects with the mark of this installer, each only if it is the object
 // that was read. It removes the namespace if Install has created it and nothing of others is in
-// it. Custom resources do not count for that.
+// it, of any kind that the API server serves. If the kinds or the objects cannot be listed, the
+// namespace stays, and the log says why. To list them, Client must be of runtimes.NewKubeconfigs or
+// of remote.NewClient.
 //
 // Missing objects are no error, and neither is a runtime that is gone, which has no client. A
 // runtime that cannot be reached is an error.
@@ -80,8 +83,13 @@ func (v *visit) removeNamespace(ctx context.Context) (Status, error) {
 		return awaitingEndOf([]*unstructured.Unstructured{v.found.namespace}), nil
 	}
 	guest, err := v.guest(ctx)
+	if err != nil && ctx.Err() != nil {
+		return Status{}, err // The next call checks again.
+	}
 	if err != nil {
-		return Status{}, err
+		v.log.WarnContext(ctx, "namespace of the agent stays, as its objects cannot be listed",
+			slog.String("namespace", v.opts.Namespace), slog.String("error", remote.Text(err.Error())))
+		return Status{State: Removed}, nil
 	}
 	if guest != "" {
 		v.log.InfoContext(ctx, "namespace of the agent stays, as others have objects there",

@@ -404,6 +404,9 @@ func TestADueRestartIsRecordedBeforeTheCorrection(t *testing.T) {
 func TestDeletionsHavePreconditions(t *testing.T) {
 	p := newPlace(t, Options{})
 	p.settle()
+	p.runtime.Client = documents{Client: p.runtime.Client, texts: map[string]string{
+		"/apis": `{"kind": "APIGroupList"}`, "/api/v1": `{"kind": "APIResourceList"}`,
+	}}
 	// Objects of a fake client have no UID of their own.
 	for n, object := range []client.Object{p.deployment(), p.configMap(), get(p, "runtime-watcher", &corev1.Service{})} {
 		object.SetUID([]metav1.ObjectMeta{{UID: "one"}, {UID: "two"}, {UID: "three"}}[n].UID)

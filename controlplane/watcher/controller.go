@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -36,6 +37,7 @@ type reconciler struct {
 	events   events.EventRecorder
 	routing  routing // nil: no routes
 	opts     Options
+	seen     sync.Map // the UID of each Watcher, by its name. One reconcile of a Watcher runs at a time.
 }
 
 // Reconcile applies the route of one Watcher and reports the result in its status.
@@ -43,13 +45,16 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	w := &v1beta2.Watcher{}
 	if err := r.client.Get(ctx, request.NamespacedName, w); err != nil {
 		if client.IgnoreNotFound(err) == nil {
-			err = r.remove(ctx, request.NamespacedName, "")
+			err = r.removeAll(ctx, request.NamespacedName)
 		}
+		return reconcile.Result{}, err
+	}
+	if err := r.replace(ctx, w); err != nil {
 		return reconcile.Result{}, err
 	}
 	ends := !w.DeletionTimestamp.IsZero() // Finalizers of others may still hold it.
 	if ends {
-		if err := r.remove(ctx, request.NamespacedName, ""); err != nil {
+		if err := r.remove(ctx, identityOf(w), ""); err != nil {
 			return reconcile.Result{}, err
 		}
 	}
@@ -100,7 +105,7 @@ func (r *reconciler) establish(ctx context.Context, w *v1beta2.Watcher) (outcome
 	if err != nil {
 		return outcome{}, problem(reasonWatchInvalid, "%v", err)
 	}
-	if err := r.remove(ctx, client.ObjectKeyFromObject(w), r.kind()); err != nil {
+	if err := r.remove(ctx, identityOf(w), r.kind()); err != nil {
 		return outcome{}, err
 	}
 	result, err := r.route(ctx, w, manager)

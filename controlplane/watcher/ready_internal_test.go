@@ -190,7 +190,8 @@ func TestRoutesOfAnotherKindNeedNotBeReadable(t *testing.T) {
 		"another error": {away, away},
 	} {
 		r := &reconciler{fresh: failing{err: test.answer}, routing: virtualServices{}}
-		err := r.remove(t.Context(), types.NamespacedName{Namespace: "kcp-system", Name: "kyma"}, r.kind())
+		of := identity{name: types.NamespacedName{Namespace: "kcp-system", Name: "kyma"}}
+		err := r.remove(t.Context(), of, r.kind())
 		if !errors.Is(err, test.want) {
 			t.Errorf("%s: got %v, want %v", name, err, test.want)
 		}
@@ -206,6 +207,7 @@ func TestARouteIsAppliedAgainForItsOwnFieldsOnly(t *testing.T) {
 		"label":      {func(o client.Object) { o.SetLabels(map[string]string{"stamp": "2"}) }, false},
 		"version":    {func(o client.Object) { o.SetResourceVersion("8") }, false},
 		"own label":  {func(o client.Object) { o.SetLabels(map[string]string{names.Names{}.ManagedBy(): "2"}) }, true},
+		"mark":       {func(o client.Object) { o.SetAnnotations(map[string]string{names.Names{}.InstalledBy(): "2"}) }, true},
 		"owner":      {func(o client.Object) { o.SetOwnerReferences([]metav1.OwnerReference{{}}) }, true},
 		"spec":       {func(o client.Object) { o.SetGeneration(2) }, true},
 	}

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
@@ -51,6 +52,9 @@ func (r *reconciler) apply(ctx context.Context, w *v1beta2.Watcher, route client
 	route.SetNamespace(w.Namespace)
 	route.SetLabels(map[string]string{r.opts.Names.ManagedBy(): fieldOwner})
 	route.SetOwnerReferences([]metav1.OwnerReference{*owner})
+	if r.opts.Owner != "" {
+		route.SetAnnotations(map[string]string{r.opts.Names.InstalledBy(): r.opts.Owner})
+	}
 	current, err := r.readOwn(ctx, w)
 	if err != nil {
 		return err
@@ -64,8 +68,16 @@ func (r *reconciler) readOwn(ctx context.Context, w *v1beta2.Watcher) (client.Ob
 	if err != nil || current == nil {
 		return nil, err
 	}
-	if r.owns(current, w.Name) {
+	if r.owns(current, identityOf(w)) {
 		return current, nil
+	}
+
+	former, names := r.nameOwner(current, w.Name)
+	if names && former.UID != w.UID {
+		return nil, problem(reasonRouteConflict,
+			"%s %s/%s belongs to another Watcher of this name, with the UID %.80s: if that Watcher is gone, the "+
+				"garbage collector deletes the route, or delete it",
+			r.routing.kind(), w.Namespace, w.Name, former.UID)
 	}
 	return nil, problem(reasonRouteConflict,
 		"%s %s/%s exists and does not belong to this Watcher: delete or rename one of them",
@@ -81,30 +93,86 @@ func (r *reconciler) stored(ctx context.Context, of routing, key client.ObjectKe
 	return route, nil
 }
 
-// owns goes by the name: a Watcher that is created again takes over its former route.
-func (r *reconciler) owns(route client.Object, name string) bool {
+// identity is that of a Watcher. An API server gives each UID once.
+type identity struct {
+	name types.NamespacedName
+	uid  types.UID // "" for a Watcher that is gone, and that this process has not seen.
+}
+
+func identityOf(w *v1beta2.Watcher) identity { return identity{client.ObjectKeyFromObject(w), w.UID} }
+
+// nameOwner returns the reference of a route to a Watcher of that name.
+func (r *reconciler) nameOwner(route client.Object, name string) (owner metav1.OwnerReference, found bool) {
 	kind := r.opts.Names.GroupVersionKind()
-	group := kind.Group + "/"
-	return slices.ContainsFunc(route.GetOwnerReferences(), func(owner metav1.OwnerReference) bool {
-		return owner.Kind == kind.Kind && owner.Name == name && strings.HasPrefix(owner.APIVersion, group)
+	references := route.GetOwnerReferences()
+	n := slices.IndexFunc(references, func(owner metav1.OwnerReference) bool {
+		return owner.Kind == kind.Kind && owner.Name == name && strings.HasPrefix(owner.APIVersion, kind.Group+"/")
 	})
+	if n < 0 {
+		return metav1.OwnerReference{}, false
+	}
+	return references[n], true
+}
+
+// owns reports whether a route belongs to a Watcher, and to this operator. A route that was
+// restored from a backup, or of a Watcher that was created again, has another UID. Without a UID, as
+// of a Watcher that is gone, the label of this controller decides: Kubernetes deletes such a route,
+// too, as the owner that it names does not exist.
+func (r *reconciler) owns(route client.Object, of identity) bool {
+	owner, found := r.nameOwner(route, of.name.Name)
+	if !found {
+		return false
+	}
+	mark := route.GetAnnotations()[r.opts.Names.InstalledBy()]
+	if mark != "" && mark != r.opts.Owner {
+		return false
+	}
+	if of.uid == "" {
+		return route.GetLabels()[r.opts.Names.ManagedBy()] == fieldOwner
+	}
+	return owner.UID == of.uid
+}
+
+// replace deletes the routes of a former Watcher with the name of w, which this process has seen.
+func (r *reconciler) replace(ctx context.Context, w *v1beta2.Watcher) error {
+	last, _ := r.seen.Load(client.ObjectKeyFromObject(w))
+	former, _ := last.(types.UID)
+	if former != "" && former != w.UID {
+		if err := r.remove(ctx, identity{client.ObjectKeyFromObject(w), former}, ""); err != nil {
+			return err
+		}
+	}
+	r.seen.Store(client.ObjectKeyFromObject(w), w.UID)
+	return nil
+}
+
+// removeAll deletes the routes of a Watcher that is gone.
+func (r *reconciler) removeAll(ctx context.Context, name types.NamespacedName) error {
+	last, _ := r.seen.Load(name)
+	uid, _ := last.(types.UID)
+	if err := r.remove(ctx, identity{name, uid}, ""); err != nil {
+		return err
+	}
+	r.seen.Delete(name)
+	return nil
 }
 
 // remove deletes the routes of a Watcher, of every kind except one. An earlier setting may have
 // made routes of another kind. It skips such kinds if they are not installed or not allowed. The
 // garbage collector would do the same for a Watcher that is gone, later.
-func (r *reconciler) remove(ctx context.Context, key client.ObjectKey, except string) error {
-	for _, of := range []routing{virtualServices{}, httpRoutes{}} {
-		if of.kind() == except {
+func (r *reconciler) remove(ctx context.Context, of identity, except string) error {
+	for _, routes := range []routing{virtualServices{}, httpRoutes{}} {
+		if routes.kind() == except {
 			continue
 		}
-		current, err := r.stored(ctx, of, key)
-		if err == nil && current != nil && r.owns(current, key.Name) {
-			err = client.IgnoreNotFound(r.client.Delete(ctx, current, client.Preconditions{UID: new(current.GetUID())}))
+		current, err := r.stored(ctx, routes, of.name)
+		if err == nil && current != nil && r.owns(current, of) {
+			// The route may have another owner by now: then the next reconcile decides.
+			err = ownership.DeleteUnchanged(ctx, r.client, current)
 		}
-		isSkipped := of.kind() != r.kind() && (meta.IsNoMatchError(err) || apierrors.IsForbidden(err))
+		isSkipped := routes.kind() != r.kind() && (meta.IsNoMatchError(err) || apierrors.IsForbidden(err))
 		if err != nil && !isSkipped {
-			return fmt.Errorf("delete %s: %w", of.kind(), err)
+			return fmt.Errorf("delete %s: %w", routes.kind(), err)
 		}
 	}
 	return nil
@@ -143,7 +211,7 @@ func (r *reconciler) yield(ctx context.Context, w *v1beta2.Watcher, m core.Manag
 	if elder == nil {
 		return nil
 	}
-	if err := r.remove(ctx, client.ObjectKeyFromObject(w), ""); err != nil {
+	if err := r.remove(ctx, identityOf(w), ""); err != nil {
 		return err
 	}
 	return problem(reasonManagerShared, "the older Watcher %s/%s leads manager %s to the service %s/%s: use the same "+

@@ -54,6 +54,10 @@ type Options struct {
 	Names names.Names
 	// Name is the name of the controller in logs, metrics and events. Default: "watcher".
 	Name string
+	// Owner is the identity of this control plane, as in installation.Options. It becomes an
+	// annotation of each route, by [names.Names.InstalledBy]. A route with another value stays as it
+	// is. Default: none, so the UID of the Watcher alone decides.
+	Owner string
 	// GatewayNamespaces are the namespaces in which gateways count. The controller then needs the
 	// rights on gateways in these namespaces only. Default: all namespaces.
 	GatewayNamespaces []string
@@ -199,7 +203,10 @@ func (o Options) routing() routing {
 // at each write, and each apply would lead to the next one.
 func ownFields(n names.Names) predicate.Predicate {
 	own := func(route client.Object) []any {
-		fields := []any{route.GetGeneration(), route.GetLabels()[n.ManagedBy()], route.GetOwnerReferences()}
+		fields := []any{
+			route.GetGeneration(), route.GetLabels()[n.ManagedBy()], route.GetOwnerReferences(),
+			route.GetAnnotations()[n.InstalledBy()],
+		}
 		if accepted, ok := route.(*gatewayv1.HTTPRoute); ok {
 			fields = append(fields, accepted.Status)
 		}

@@ -35,6 +35,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/listener/statuspage"
 )
 
+// leaderElectionID is equal for all replicas, and identifies this operator in its namespace.
+const leaderElectionID = "lifecycle-manager.operator.kyma-project.io"
+
 func main() {
 	ctrl.SetLogger(logr.FromSlogHandler(slog.NewJSONHandler(os.Stderr, nil)))
 	err := run(ctrl.SetupSignalHandler(), os.Args[1:], os.Stderr)
@@ -94,7 +97,7 @@ func newManager(s settings, pages map[string]http.Handler) (ctrl.Manager, error)
 			&v1beta2.Kyma{}: own, &v1beta2.Manifest{}: own, &v1beta2.ModuleTemplate{}: own,
 		}},
 		LeaderElection:                s.leaderElect,
-		LeaderElectionID:              "lifecycle-manager.operator.kyma-project.io",
+		LeaderElectionID:              leaderElectionID,
 		LeaderElectionNamespace:       s.namespace,
 		LeaderElectionReleaseOnCancel: true,
 		HealthProbeBindAddress:        s.probes,

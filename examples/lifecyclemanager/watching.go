@@ -193,7 +193,7 @@ func (w *watching) lead() error {
 	}
 	service := types.NamespacedName{Namespace: w.namespace, Name: w.service}
 	replica := controllerruntime.ReplicaEndpoint{
-		Address: w.podIP, Ports: map[string]int32{"events": w.port()}, Pod: w.podName,
+		Operator: leaderElectionID, Address: w.podIP, Ports: map[string]int32{"events": w.port()}, Pod: w.podName,
 	}
 	endpoint, err := controllerruntime.NewLeaderEndpoint(w.mgr.GetClient(), service, replica,
 		controllerruntime.LeaderEndpointOptions{Logger: controllerruntime.Logger(w.mgr.GetLogger())})

@@ -157,7 +157,10 @@ func asker(config *rest.Config, connected *http.Client) func(ctx context.Context
 		if err != nil {
 			return err
 		}
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, base.JoinPath(path).String(), http.NoBody)
+		plain, query, _ := strings.Cut(path, "?")
+		address := base.JoinPath(plain)
+		address.RawQuery = query
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, address.String(), http.NoBody)
 		if err != nil {
 			return err
 		}
@@ -168,8 +171,21 @@ func asker(config *rest.Config, connected *http.Client) func(ctx context.Context
 			return err
 		}
 		defer response.Body.Close()
+		if response.StatusCode != http.StatusOK {
+			return fmt.Errorf("GET %.200s: status %d", path, response.StatusCode)
+		}
 		return json.NewDecoder(response.Body).Decode(into)
 	}
+}
+
+// ReadJSON reads a document of the API server into a value. path is one such as
+// "/apis/apps/v1/namespaces/a/deployments", with a query or without one. It is for kinds that the
+// mapper of the client does not know. An answer other than 200 is an error with its status. The
+// call has the bounds of all other calls.
+func (g *guarded) ReadJSON(ctx context.Context, path string, into any) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, callTimeout, errSlowCall)
+	defer cancel()
+	return g.ask(ctx, path, into)
 }
 
 // strange is an error without the methods of an API status.

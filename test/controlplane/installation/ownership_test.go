@@ -161,7 +161,17 @@ func uninstallWithoutInstallRemovesNothing(w *world) {
 // aNamespaceWithOthersObjectsStays, and its own objects do not hold it.
 func aNamespaceWithOthersObjectsStays(w *world) {
 	w.installed()
+	definition := rig.Definition("shop.example.com", "orders", "Order")
+	rig.NoError(w.t, w.plane.Client.Create(w.t.Context(), definition))
+	defer func() { _ = w.plane.Client.Delete(context.Background(), definition) }()
+	order := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "shop.example.com/v1", "kind": "Order"}}
+	order.SetNamespace(w.namespace)
+	order.SetName("guest")
+	rig.Eventually(w.t, rig.Patience, "the kind is served", func() bool {
+		return w.plane.Client.Create(w.t.Context(), order.DeepCopy(), client.DryRunAll) == nil
+	})
 	for _, guest := range []client.Object{
+		order,
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "guest"}},
 		shopDeployment(w.namespace, "guest"),
 		&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "guest"}, Spec: corev1.PersistentVolumeClaimSpec{

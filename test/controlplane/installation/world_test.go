@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime/remote"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
@@ -101,9 +102,22 @@ func newWorld(t *testing.T, plane *apiserver.ControlPlane, name string) *world {
 		},
 	}), "Strict")
 	w.runtime = installation.Runtime{
-		ID: core.RuntimeID(name), Client: w.client, Secret: w.newSecret(name), Watches: []watch.Watch{watchFor("first")},
+		ID: core.RuntimeID(name), Client: withDocuments(plane, w.client), Secret: w.newSecret(name), Watches: []watch.Watch{watchFor("first")},
 	}
 	return w
+}
+
+// withDocuments returns a client that lists the kinds of the API server, too, as those of package
+// remote do.
+func withDocuments(plane *apiserver.ControlPlane, c client.Client) client.Client {
+	type documents interface {
+		ReadJSON(ctx context.Context, path string, into any) error
+	}
+	reader, _ := rig.Must(remote.NewClient(plane.Config, client.Options{})).(documents)
+	return struct {
+		client.Client
+		documents
+	}{c, reader}
 }
 
 // keep installs with one installer from now on, with the canary unless it is an informer, and is ready.

@@ -2,8 +2,10 @@
 package operator_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -14,10 +16,12 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
@@ -44,6 +48,7 @@ func TestManager(t *testing.T) {
 	l := &lab{apiserver.StartT(t, apiserver.Options{CRDs: []*apiextensionsv1.CustomResourceDefinition{crd}}), rig.NewPKI(t)}
 	rig.NoError(t, l.Client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kcp-system"}}))
 	t.Run("leader endpoint", l.testLeaderEndpoint)
+	t.Run("two operators", l.testTwoOperators)
 	t.Run("leader endpoint without rights", l.testLeaderWithoutRights)
 	t.Run("foreign slice", l.testForeignSlice)
 	t.Run("replicas of the guide", l.testReplicas)
@@ -73,6 +78,9 @@ var leaderService = types.NamespacedName{Namespace: "kcp-system", Name: "my-oper
 
 // leaderSlice has the address of the leader.
 var leaderSlice = types.NamespacedName{Namespace: "kcp-system", Name: "my-operator-events-leader"}
+
+// leaderOperator is the operator of leaderService.
+const leaderOperator = "my-operator.example.com"
 
 // leaderUser is an operator with the least rights that a LeaderEndpoint needs.
 const leaderUser = "leader-operator"
@@ -120,7 +128,7 @@ func (l *lab) newEndpoint(
 func (l *lab) leads(t *testing.T, address, pod string) (stop func()) {
 	t.Helper()
 	return rig.Run(t, "leader endpoint", l.newEndpoint(leaderUser, controllerruntime.ReplicaEndpoint{
-		Address: address, Ports: map[string]int32{"events": 8082, "metrics": 8083}, Pod: pod,
+		Operator: leaderOperator, Address: address, Ports: map[string]int32{"events": 8082, "metrics": 8083}, Pod: pod,
 	}, controllerruntime.LeaderEndpointOptions{RefreshInterval: 100 * time.Millisecond}).Start)
 }
 
@@ -164,7 +172,7 @@ func (l *lab) testLeaderEndpoint(t *testing.T) {
 	first()
 	is("")
 	// A leader that was replaced must not remove its successor.
-	old := l.newEndpoint(leaderUser, controllerruntime.ReplicaEndpoint{Address: "192.0.2.2", Ports: map[string]int32{"events": 1}},
+	old := l.newEndpoint(leaderUser, controllerruntime.ReplicaEndpoint{Operator: leaderOperator, Address: "192.0.2.2", Ports: map[string]int32{"events": 1}},
 		controllerruntime.LeaderEndpointOptions{RefreshInterval: time.Hour})
 	stopOld := rig.Run(t, "endpoint of the old leader", old.Start)
 	is("192.0.2.2:1")
@@ -193,7 +201,7 @@ func (l *lab) testForeignSlice(t *testing.T) {
 			}
 			rig.NoError(t, l.Client.Create(t.Context(), foreign))
 			endpoint := l.newEndpoint(leaderUser, controllerruntime.ReplicaEndpoint{
-				Address: "192.0.2.1", Ports: map[string]int32{"events": 8082},
+				Operator: leaderOperator, Address: "192.0.2.1", Ports: map[string]int32{"events": 8082},
 			}, controllerruntime.LeaderEndpointOptions{})
 			rig.Fails(t, "Start", endpoint.Start(t.Context()), leaderSlice.String(), "managed-by")
 			live := rig.Stored(t, l.Client, leaderSlice, &discoveryv1.EndpointSlice{})
@@ -209,9 +217,59 @@ func (l *lab) testForeignSlice(t *testing.T) {
 	}
 }
 
+// testTwoOperators have one Service, by mistake. The first one stays the endpoint, also if both create
+// the slice in parallel, and while it is away.
+func (l *lab) testTwoOperators(t *testing.T) {
+	replica := func(operator, address string) controllerruntime.ReplicaEndpoint {
+		return controllerruntime.ReplicaEndpoint{Operator: operator, Address: address, Ports: map[string]int32{"events": 8082}}
+	}
+	opts := controllerruntime.LeaderEndpointOptions{RefreshInterval: 10 * time.Millisecond}
+	remove := func() {
+		_ = l.Client.Delete(t.Context(), &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{
+			Namespace: leaderSlice.Namespace, Name: leaderSlice.Name,
+		}})
+	}
+	remove()
+	defer remove()
+
+	first := l.leads(t, "192.0.2.1", "first")
+	rig.Eventually(t, rig.Patience, "the first operator leads", func() bool { return l.leaderAddress(t) == "192.0.2.1:8082" })
+	second := l.newEndpoint(leaderUser, replica("another.example.com", "192.0.2.2"), opts)
+	rig.Fails(t, "Start beside a leader", second.Start(t.Context()), leaderSlice.String(), leaderOperator, "another.example.com")
+	first()
+	rig.Fails(t, "Start after its end", second.Start(t.Context()), leaderSlice.String(), leaderOperator)
+	if address := l.leaderAddress(t); address != "" {
+		t.Errorf("the endpoint is %s", address)
+	}
+
+	// The second operator creates the slice between the read of the first one and its write.
+	remove()
+	var once sync.Once
+	config := rest.CopyConfig(l.Config)
+	config.Impersonate.UserName = leaderUser
+	ctx, cancel := context.WithCancel(t.Context())
+	racing := interceptor.NewClient(rig.Must(client.NewWithWatch(config, client.Options{})), interceptor.Funcs{Apply: func(
+		ctx context.Context, c client.WithWatch, object runtime.ApplyConfiguration, opts ...client.ApplyOption,
+	) error {
+		if options := (&client.ApplyOptions{}).ApplyOptions(opts); len(options.DryRun) > 0 {
+			return c.Apply(ctx, object, opts...)
+		}
+		once.Do(func() {
+			rig.Run(t, "endpoint of the other operator", second.Start)
+			rig.Eventually(t, rig.Patience, "the other operator leads", func() bool { return l.leaderAddress(t) == "192.0.2.2:8082" })
+		})
+		err := c.Apply(ctx, object, opts...)
+		cancel() // After the first write.
+		return err
+	}})
+	endpoint := rig.Must(controllerruntime.NewLeaderEndpoint(racing, leaderService, replica(leaderOperator, "192.0.2.1"), opts))
+	rig.NoError(t, endpoint.Start(ctx))
+	rig.Same(t, "endpoint after the race", "192.0.2.2:8082", l.leaderAddress(t))
+}
+
 // testLeaderWithoutRights ends the operator instead of leaving it without an endpoint.
 func (l *lab) testLeaderWithoutRights(t *testing.T) {
-	endpoint := l.newEndpoint("nobody", controllerruntime.ReplicaEndpoint{Address: "192.0.2.1", Ports: map[string]int32{"": 8082}},
+	endpoint := l.newEndpoint("nobody", controllerruntime.ReplicaEndpoint{Operator: leaderOperator, Address: "192.0.2.1", Ports: map[string]int32{"": 8082}},
 		controllerruntime.LeaderEndpointOptions{})
 	rig.Fails(t, "Start", endpoint.Start(t.Context()), "forbidden")
 }
@@ -230,18 +288,20 @@ func TestLeaderEndpointArguments(t *testing.T) {
 	writer := rig.Must(client.New(&rest.Config{Host: "https://127.0.0.1:1"}, client.Options{}))
 	ports := map[string]int32{"": 8082}
 	for name, arguments := range map[string]struct {
-		writer  client.Writer
-		service types.NamespacedName
-		address string
-		ports   map[string]int32
+		writer   client.Writer
+		service  types.NamespacedName
+		operator string
+		address  string
+		ports    map[string]int32
 	}{
-		"client":  {nil, leaderService, "192.0.2.1", ports},
-		"Service": {writer, types.NamespacedName{}, "192.0.2.1", ports},
-		"address": {writer, leaderService, "pod", ports},
-		"ports":   {writer, leaderService, "192.0.2.1", nil},
+		"client":   {nil, leaderService, leaderOperator, "192.0.2.1", ports},
+		"Service":  {writer, types.NamespacedName{}, leaderOperator, "192.0.2.1", ports},
+		"Operator": {writer, leaderService, "", "192.0.2.1", ports},
+		"address":  {writer, leaderService, leaderOperator, "pod", ports},
+		"ports":    {writer, leaderService, leaderOperator, "192.0.2.1", nil},
 	} {
 		_, err := controllerruntime.NewLeaderEndpoint(arguments.writer, arguments.service,
-			controllerruntime.ReplicaEndpoint{Address: arguments.address, Ports: arguments.ports},
+			controllerruntime.ReplicaEndpoint{Operator: arguments.operator, Address: arguments.address, Ports: arguments.ports},
 			controllerruntime.LeaderEndpointOptions{})
 		rig.Fails(t, "without "+name, err)
 	}

@@ -10,7 +10,10 @@ import (
 // setUpReplicas publishes the leader.
 func setUpReplicas(mgr manager.Manager, podIP, podName string) error {
 	service := types.NamespacedName{Namespace: "kcp-system", Name: "my-operator-events"}
-	replica := controllerruntime.ReplicaEndpoint{Address: podIP, Ports: map[string]int32{"events": 8082}, Pod: podName}
+	replica := controllerruntime.ReplicaEndpoint{
+		Operator: "my-operator.example.com", // The LeaderElectionID of the manager.
+		Address:  podIP, Ports: map[string]int32{"events": 8082}, Pod: podName,
+	}
 	endpoint, err := controllerruntime.NewLeaderEndpoint(mgr.GetClient(), service, replica,
 		controllerruntime.LeaderEndpointOptions{})
 	if err != nil {

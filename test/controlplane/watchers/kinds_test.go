@@ -66,7 +66,7 @@ func TestVirtualServices(t *testing.T) {
 	for name, test := range map[string]func(*routes){
 		"the gateway appears": gatewayAppears, "hosts change": hostsChange, "edited by hand": editedByHand,
 		"applied by another owner": appliedByAnotherOwner, "the Watcher changes": watcherChanges,
-		"a route that is not ours": foreignRoute, "no manager": noManager, "restarted": restarted,
+		"a route that is not ours": foreignRoute, "a restored route": restoredRoute, "no manager": noManager, "restarted": restarted,
 	} {
 		run(name, test)
 	}
@@ -185,6 +185,28 @@ func foreignRoute(r *routes) {
 	rig.Same(r.t, "hosts of the route of another owner", []string{"theirs.example.com"}, hosts)
 	r.must(r.plane.Client.Delete(r.t.Context(), r.empty("taken")))
 	r.await("taken", "Ready", "RouteApplied")
+}
+
+// restoredRoute has the labels and the owner of ours, with the UID of a Watcher in another control
+// plane.
+func restoredRoute(r *routes) {
+	of := aWatcher("restored", nil)
+	of.UID = "of-another-control-plane"
+	theirs := r.empty("restored")
+	theirs.SetLabels(map[string]string{names.Names{}.ManagedBy(): "runtime-watcher"})
+	theirs.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(of, names.Names{}.GroupVersionKind())})
+	r.must(unstructured.SetNestedStringSlice(theirs.Object, []string{"theirs.example.com"}, "spec", "hosts"))
+	r.applyYAML(istioGateway("restored", "a.example.com"))
+	r.newWatcher("restored", func(w *v1beta2.Watcher) { w.Spec.Gateway.LabelSelector.MatchLabels["for"] = "none-yet" })
+	r.await("restored", "Error", "GatewayNotFound")
+	r.must(r.plane.Client.Create(r.t.Context(), theirs))
+	r.changeWatcher("restored", func(w *v1beta2.Watcher) { w.Spec.Gateway.LabelSelector.MatchLabels["for"] = "restored" })
+	r.await("restored", "Error", "RouteConflict", "of-another-control-plane")
+	hosts, _, _ := unstructured.NestedStringSlice(r.route("restored").Object, "spec", "hosts")
+	rig.Same(r.t, "hosts of the route of another owner", []string{"theirs.example.com"}, hosts)
+	// The garbage collector deletes it, as its owner does not exist.
+	r.must(r.plane.Client.Delete(r.t.Context(), r.empty("restored")))
+	r.await("restored", "Ready", "RouteApplied")
 }
 
 func noManager(r *routes) {

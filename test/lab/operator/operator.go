@@ -378,7 +378,9 @@ func (o *operator) lead() error {
 	}
 	ports := map[string]int32{PortEvents: int32(netip.MustParseAddrPort(o.Listen).Port())}
 	leader, err := controllerruntime.NewLeaderEndpoint(o.mgr.GetClient(), o.service(),
-		controllerruntime.ReplicaEndpoint{Address: fmt.Sprint("192.0.2.", o.Replica.Number), Ports: ports},
+		controllerruntime.ReplicaEndpoint{
+			Operator: o.Replica.Service, Address: fmt.Sprint("192.0.2.", o.Replica.Number), Ports: ports,
+		},
 		controllerruntime.LeaderEndpointOptions{Logger: o.log})
 	if err != nil {
 		return err
