@@ -38,7 +38,7 @@ var errNoDocuments = errors.New("client of the runtime cannot list the kinds of 
 // were removed, "" if there is none. An object of another installation with our owner is a guest,
 // too. It fails if a kind that may have objects there cannot be listed.
 func (v *visit) guest(ctx context.Context) (string, error) {
-	reader, ok := v.cluster.Client.(documentReader)
+	reader, ok := v.Client.(documentReader)
 	if !ok {
 		return "", errNoDocuments
 	}
