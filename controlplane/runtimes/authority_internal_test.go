@@ -86,17 +86,17 @@ func TestKeepCertificatesLeads(t *testing.T) {
 
 func TestARotationLooksAtAllRuntimesOnce(t *testing.T) {
 	const (
-		stable, reissuing, confirming = "Stable", "Reissuing", "Confirming"
+		stable, reissuing, confirming = certificates.PhaseStable, certificates.PhaseReissuing, certificates.PhaseConfirming
 		failed                        = ""
 	)
 	tests := map[string]struct {
-		phases []string
+		phases []certificates.Phase
 		looks  int
 	}{
-		"no rotation":        {[]string{stable, stable}, 0},
-		"one that waits":     {[]string{stable, reissuing, confirming, confirming, failed, confirming, "Switching", stable}, 1},
-		"two":                {[]string{reissuing, confirming, stable, reissuing, confirming, stable}, 2},
-		"found on the start": {[]string{failed, confirming, confirming}, 1},
+		"no rotation":        {[]certificates.Phase{stable, stable}, 0},
+		"one that waits":     {[]certificates.Phase{stable, reissuing, confirming, confirming, failed, confirming, certificates.PhaseSwitching, stable}, 1},
+		"two":                {[]certificates.Phase{reissuing, confirming, stable, reissuing, confirming, stable}, 2},
+		"found on the start": {[]certificates.Phase{failed, confirming, confirming}, 1},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

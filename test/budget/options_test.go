@@ -20,7 +20,7 @@ import (
 	"github.com/nats-io/nats.go"
 	prom "github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
+	apitypes "k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -78,7 +78,7 @@ func allOptions(t *testing.T) []options {
 	}
 	objects := fake.NewClientBuilder().Build()
 	peers := listener.FromXFCC(listener.InsecureAnyProxy(), x509.NewCertPool, listener.PeerOptions{})
-	secret := types.NamespacedName{Namespace: "a", Name: "b"}
+	secret := apitypes.NamespacedName{Namespace: "a", Name: "b"}
 
 	return []options{
 		optionsOf(func(o outbox.Options) error {
@@ -107,7 +107,7 @@ func allOptions(t *testing.T) []options {
 			return err
 		}),
 		optionsOf(func(o admission.Options) error {
-			_, err := admission.New(core.AcceptorFunc(func(core.Manager, core.WatchEvent) core.Outcome { return 0 }), o)
+			_, err := admission.New(core.AcceptorFunc(func(core.Manager, core.WatchEvent) (none core.Outcome) { return none }), o)
 			return err
 		}),
 		optionsOf(func(o admission.ConfigurationOptions) error {
