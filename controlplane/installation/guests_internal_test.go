@@ -91,7 +91,7 @@ func TestEachKindMayHaveGuests(t *testing.T) {
 			if row.path != "" && row.text == "" {
 				delete(texts, row.path)
 			}
-			i, err := New("image", "control-plane.example.com:443", Options{})
+			i, err := New(Parts{Image: "image", ControlPlane: "control-plane.example.com:443"}, Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -141,7 +141,7 @@ func kindsOf(n int) string {
 // A client without documents cannot see custom resources.
 func TestANamespaceStaysWithoutDiscovery(t *testing.T) {
 	t.Parallel()
-	i, err := New("image", "control-plane.example.com:443", Options{})
+	i, err := New(Parts{Image: "image", ControlPlane: "control-plane.example.com:443"}, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
