@@ -37,8 +37,9 @@ type size struct {
 
 func newSize(most int) size { return size{most: most, limit: most} }
 
-// isNarrow reports whether batches are smaller than the options allow.
-func (s *size) isNarrow() bool { return s.limit < s.most }
+// isNarrow reports whether batches are smaller than the options allow. The smallest batch cannot
+// shrink. If it was too large, a heartbeat has no room beside its event.
+func (s *size) isNarrow() bool { return s.limit < s.most || s.large }
 
 // shrink notes that a batch of so many elements was too large.
 func (s *size) shrink(elements int, now time.Time, memory time.Duration) {
@@ -75,7 +76,7 @@ func (s *size) grow(elements int, now time.Time) {
 	}
 	if s.refused == 0 {
 		s.limit = min(double*s.limit, s.most)
-		s.large = s.large && s.isNarrow()
+		s.large = s.large && s.limit < s.most
 		return
 	}
 

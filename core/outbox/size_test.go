@@ -101,6 +101,23 @@ func TestHeartbeatThatIsTooLarge(t *testing.T) {
 	})
 }
 
+// With the smallest batch, one event and its heartbeat may be too large together. Each then travels
+// alone, and nothing is sent again without a wait.
+func TestSmallestBatchBesideAHeartbeatIsTooLarge(t *testing.T) {
+	for _, most := range []int{1, 2} {
+		t.Run(strconv.Itoa(most), func(t *testing.T) {
+			opts := outbox.Options{Epoch: "e", MaxBatch: most, HeartbeatInterval: 200 * ms, GiveUpAfter: time.Hour}
+			inBubble(t, scene{opts: opts, answer: narrowPath(1, errTooLarge)}, func(w *world) {
+				w.writeMany(50, "object-", 10*ms)
+				time.Sleep(5 * second)
+				w.wantCounts(outbox.Counts{Accepted: 50, Delivered: 50})
+				w.wantHeartbeats(200*ms+50*ms, 0)
+				w.wantBetween(50, w.withEvents(), 60, "calls with events")
+			})
+		})
+	}
+}
+
 // A path may drop large requests without a word. After repeated failures the next attempt is small.
 func TestPathThatDropsLargeBatches(t *testing.T) {
 	for name, refusal := range map[string]error{
