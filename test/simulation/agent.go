@@ -171,6 +171,7 @@ func (a *agent) options(instance string) agentlib.Options {
 		Outbox:         agentlib.Outbox{MaxKeys: c.plan.MaxKeys, Random: newRandom(c.world.plan.Seed, a.epoch)},
 		Logger:         slog.New(slog.NewJSONHandler(a.lines, nil)),
 	}
+	opts.Keys.WebhookCAs = c.callers.bundle
 	if c.plan.Rare {
 		opts.Outbox.HeartbeatInterval = rare
 	}
@@ -256,7 +257,7 @@ func (a *agent) own(conn net.Conn, err error) (net.Conn, error) {
 // transport returns one from a client to a port of the agent.
 func (a *agent) transport(client string, to *server) *http.Transport {
 	return &http.Transport{
-		TLSClientConfig: a.cluster.world.pki.apiServer(), TLSHandshakeTimeout: webhookTimeout,
+		TLSClientConfig: a.cluster.apiServer(nil), TLSHandshakeTimeout: webhookTimeout,
 		DialContext: func(context.Context, string, string) (net.Conn, error) {
 			return a.own(a.cluster.world.network.connect(client, to, conditions{}))
 		},
@@ -266,6 +267,7 @@ func (a *agent) transport(client string, to *server) *http.Transport {
 // kill ends the effects of the process: its connections break, and it opens no others.
 func (a *agent) kill() {
 	a.killed.Store(true)
+	a.history.Killed()
 	_ = a.webhook.Close()
 	_ = a.metrics.Close()
 	a.cluster.world.network.reset(func(l *link) bool { return l.process == a.epoch })

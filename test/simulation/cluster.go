@@ -32,6 +32,8 @@ type cluster struct {
 	world *world
 	plan  *RuntimePlan
 	keys  keySet
+	// callers are those of the webhook. Its ca is under the lock.
+	callers callers
 
 	mu       sync.Mutex
 	older    bool // new agents use contract v1
@@ -73,6 +75,10 @@ func newCluster(w *world, index int) *cluster {
 		}
 	}
 	c.load(w.pki.clientKeys(plan.Name), nil)
+	if plan.Callers {
+		c.callers.ca = w.pki.older
+		c.trustCallers(w.pki.older)
+	}
 	for i := range w.plan.Faults {
 		if f := &w.plan.Faults[i]; f.Kind == CertificateExpired && f.Runtime == index {
 			c.expire(w.began.Add(f.At))

@@ -58,6 +58,10 @@ const (
 	PathsWrong        FaultKind = "paths wrong"         // the runtime asks for pages that do not exist
 	KeysRotated       FaultKind = "keys rotated"        // Value has the steps with broken files
 	RuntimeDeleted    FaultKind = "runtime deleted"     // no object stands for it
+	ManagerAway       FaultKind = "manager away"        // the gateway answers Value for one manager, which has Index
+	MessagesMalformed FaultKind = "messages malformed"  // Value of them, of the kind Index
+	CallersRotated    FaultKind = "callers rotated"     // the API server gets a certificate of another authority
+	CallbackPanics    FaultKind = "callback panics"     // for all of a runtime, at the place Value
 	// CertificateExpired begins when the first certificate of the runtime expires, and ends when it is renewed.
 	CertificateExpired FaultKind = "certificate expired"
 )
@@ -189,6 +193,14 @@ func (w *world) begin(f Fault) (end func()) {
 		return nil
 	case CertificateExpired:
 		return w.clusters[f.Runtime].awaitRenewal()
+	case CallersRotated:
+		w.rotateCallers(f)
+		return nil
+	case MessagesMalformed:
+		w.publishMalformed(f)
+		return nil
+	case ManagerAway:
+		return w.awayManager(f)
 	case RuntimeDeleted:
 		return w.deleteRuntime(&w.plan.Runtimes[f.Runtime])
 	case PathsWrong:
@@ -235,6 +247,23 @@ func (w *world) toggle(f Fault) func() {
 	}
 }
 
+// awayManager makes the gateway refuse a manager.
+func (w *world) awayManager(f Fault) func() {
+	manager := w.plan.Managers[f.Index]
+	w.behaviour.set(f, true)
+	var broken []func()
+	for i := range w.plan.Runtimes {
+		broken = append(broken, w.history.BreakManager(w.plan.Runtimes[i].Name, manager, string(f.Kind)))
+	}
+
+	return func() {
+		w.behaviour.set(f, false)
+		for _, mend := range broken {
+			mend()
+		}
+	}
+}
+
 // breaks reports whether a fault is an outage of a runtime.
 func (f *Fault) breaks(index int, r *RuntimePlan) bool {
 	switch f.Kind {
@@ -244,6 +273,8 @@ func (f *Fault) breaks(index int, r *RuntimePlan) bool {
 		return r.Contract == contract.V3 && !r.Fallback
 	case VerifierBroken, SenderForbidden, SenderUnknown:
 		return index == f.Runtime
+	case CallbackPanics:
+		return index == f.Runtime && f.Value != inMapFunction
 	default:
 		return false
 	}
@@ -377,10 +408,11 @@ func (b *behaviour) find(kind FaultKind, runtime core.RuntimeID, object string) 
 
 func (b *behaviour) any(kind FaultKind) (Fault, bool) { return b.find(kind, "", "") }
 
-// The places of a panic, as the value of EventPanics.
+// The places of a panic, as the value of EventPanics and of CallbackPanics. The last one is of CallbackPanics only.
 const (
 	inMapFunction = iota
 	inVerifier
+	inDomains
 )
 
 var errBroken = errors.New("the verifier is broken")
@@ -405,6 +437,7 @@ func (b *behaviour) refuse(runtime core.RuntimeID, event *core.WatchEvent) error
 	if _, on := b.find(SenderUnknown, runtime, ""); on {
 		return listener.Unauthenticated("simulated", errors.New("this sender is not known"))
 	}
+	b.panicAt(inVerifier, runtime)
 	if event.Resync {
 		return nil
 	}
@@ -415,6 +448,13 @@ func (b *behaviour) refuse(runtime core.RuntimeID, event *core.WatchEvent) error
 		return listener.Forbidden("simulated", errors.New("this event is forbidden"))
 	}
 	return nil
+}
+
+// panicAt panics if the callback of a place does so for a runtime now.
+func (b *behaviour) panicAt(place int, runtime core.RuntimeID) {
+	if f, on := b.find(CallbackPanics, runtime, ""); on && f.Value == place {
+		panic("simulated panic of a callback")
+	}
 }
 
 var errMap = errors.New("the map function fails for this object")
@@ -431,6 +471,7 @@ func (b *behaviour) fail(ctx context.Context, d core.Delivery) error {
 		<-ctx.Done()
 		return errMap
 	}
+	b.panicAt(inMapFunction, d.Runtime)
 	if d.Event.Resync {
 		return nil
 	}
@@ -464,6 +505,11 @@ func (b *behaviour) intercept(w http.ResponseWriter, r *http.Request) bool {
 	if f, on := b.any(GatewayRetryAfter); on {
 		w.Header().Set("Retry-After", strconv.Itoa(retryAfterSeconds))
 		w.WriteHeader(f.Value)
+		return true
+	}
+	if f, on := b.any(ManagerAway); on && managerOf(r) == b.plan.Managers[f.Index] {
+		w.WriteHeader(f.Value)
+		_, _ = fmt.Fprint(w, "no such upstream")
 		return true
 	}
 	if f, on := b.any(GatewayStatus); on {

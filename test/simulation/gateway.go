@@ -239,7 +239,7 @@ func (o *operator) consume(verifier core.Verifier, handlers map[core.Manager]cor
 	dialer := natsDialer{o.world.network, "operator", o.name, o.killed.Load}
 	conn := connectNATS(string(manager), dialer, natsjetstream.OperatorConnectOptions(manager, noCertificate))
 	consumer := lab.Must(natsjetstream.NewConsumer(conn, verifier, handlers, natsjetstream.Options{
-		Fleet: o.observer(), Logger: o.logger(), RuntimeRate: float64(o.world.plan.Rate), RuntimeBurst: burstOf(o.world.plan.Rate),
+		Fleet: o.observer(), Logger: o.logger(), MaxInFlight: o.world.plan.Places, RuntimeRate: float64(o.world.plan.Rate), RuntimeBurst: burstOf(o.world.plan.Rate),
 		Stream: func(manager core.Manager) jetstream.StreamConfig {
 			config := natsjetstream.StreamConfig(manager)
 			config.Storage = jetstream.MemoryStorage

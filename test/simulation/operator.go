@@ -84,7 +84,7 @@ func (w *world) newOperator(index, life int) *operator {
 		o.controllers[manager] = c
 		handlers[manager] = c.source
 	}
-	verifier := w.noting(w.behaviour.verify(listener.SANPinning(twoOwners{o.runtimes})))
+	verifier := w.noting(w.behaviour.verify(listener.SANPinning(twoOwners{o.runtimes, w.behaviour})))
 	if w.plan.NATS {
 		o.receive = o.consume(verifier, handlers)
 		return o
@@ -163,6 +163,9 @@ func (o *operator) newController(manager core.Manager) *controller {
 
 // requests is the map function. An event belongs to the runtime of its owner, or else to its sender.
 func (c *controller) requests(ctx context.Context, d core.Delivery) ([]request, error) {
+	if d.Event.Resync {
+		c.operator.world.history.Handled(string(d.Runtime), d.Manager)
+	}
 	if err := c.operator.world.note(d.Runtime, &d.Event, func() error { return c.operator.world.behaviour.fail(ctx, d) }); err != nil {
 		return nil, err
 	}
@@ -356,15 +359,25 @@ func (o *operator) register() {
 		}
 	}
 	o.runtimes = lab.Must(controllerruntime.NewRuntimes(o.registry, lab.MetadataOf(kymas()),
-		controllerruntime.ByLabel(runtimeLabel), controllerruntime.RuntimesOptions{}))
-	lab.Must(true, o.runtimes.Track(o.fleet))
+		controllerruntime.ByLabel(runtimeLabel), controllerruntime.RuntimesOptions{Expected: o.world.expects}))
+	lab.Must(true, o.runtimes.Track(o.fleet, o.world.plan.Managers...))
+}
+
+// expects reports whether the runtime of an object has an agent that sends heartbeats to a manager.
+func (w *world) expects(object client.Object, _ core.Manager) bool {
+	c := w.clusterOf(object.GetLabels()[runtimeLabel])
+	return c != nil && w.plan.expects(c.plan)
 }
 
 // twoOwners are the domains of SAN pinning. Two owners of one runtime need a rule of the operator.
-type twoOwners struct{ next listener.Domains }
+type twoOwners struct {
+	next      listener.Domains
+	behaviour *behaviour
+}
 
 // Domain implements [listener.Domains].
 func (t twoOwners) Domain(ctx context.Context, id core.RuntimeID, event *core.WatchEvent) (string, error) {
+	t.behaviour.panicAt(inDomains, id)
 	about := *event
 	about.Owner.Name = strings.TrimSuffix(event.Owner.Name, otherOwner)
 	return t.next.Domain(ctx, id, &about)

@@ -35,6 +35,7 @@ type Plan struct {
 	Measured   bool          // for latencies only: the run does not wait for the end of faults
 	Selective  bool          // objects change their labels and owners, and an event is for an owner
 	Status     core.Manager  // watches the status
+	Places     int           // for messages of the stream in memory; 0: the default
 }
 
 // RuntimePlan is one runtime with its agents.
@@ -53,6 +54,8 @@ type RuntimePlan struct {
 	Bulk     int    // additional bytes of each object
 	ManyCAs  bool   // the agent trusts more authorities than fit into a heartbeat
 	Rare     bool   // heartbeats are rare
+	Callers  bool   // the webhook demands a client certificate
+	Lies     int64  // it has no agent and no object, and sends heartbeats with so many pending events; 0: it is honest
 }
 
 // WriteKind is the kind of a write.
@@ -166,6 +169,7 @@ func draw(seed uint64) *Plan {
 	d.onNATS(p)
 	d.byLabels(p)
 	d.selective(p)
+	secondDice(seed).ingredients(p)
 	p.sort()
 	return p
 }

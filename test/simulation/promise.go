@@ -14,7 +14,7 @@ import (
 // promise returns the expectations of the plan.
 func (p *Plan) promise() oracle.Promise {
 	promise := oracle.Promise{
-		Runtimes: make(map[string]oracle.Runtime), Managers: p.Managers, Refused: make(map[string]bool),
+		Runtimes: make(map[string]oracle.Runtime), Managers: p.Managers, Refused: make(map[string]bool), HandedBack: make(map[string]bool),
 		Expired: make(map[string]oracle.Window), Followers: p.Operators - p.replicas(), CleanStops: p.CleanStops,
 		NATS: p.NATS, Holds: p.NATS && p.hasAny(MapHangs), Replicas: p.replicas(),
 		NewLeaders: p.hasAny(OperatorKilled, LeaderChanged), FalseAcks: p.hasAny(GatewayDrops),
@@ -25,8 +25,9 @@ func (p *Plan) promise() oracle.Promise {
 	for i := range p.Runtimes {
 		r := &p.Runtimes[i]
 		promise.Runtimes[r.Name] = oracle.Runtime{
+			Lies: r.Lies != 0, Callers: r.Callers, Panics: p.panics(i), Expected: p.expects(r),
 			Numbered: r.Contract == contract.V3, Canary: r.Canary, Rare: r.Rare, Overflows: p.overShare(i),
-			FallsBack: r.Fallback && p.hasAny(GatewayRefusesV3, GatewayStatus) || p.hasAny(AgentDowngraded),
+			FallsBack: r.Fallback && p.hasAny(GatewayRefusesV3, GatewayStatus, ManagerAway) || p.hasAny(AgentDowngraded),
 			Learns:    r.Learns, Loses: p.loses(i), Invented: r.Learns && p.hasAny(ManagersInvented),
 			Refused: p.Measured && i > 0 && len(p.Faults) > 0 && p.Faults[0].Runtime == i,
 		}
@@ -45,12 +46,15 @@ func (p *Plan) add(promise *oracle.Promise, f *Fault) {
 		return
 	case f.refusesEvent():
 		promise.Refused[p.object(f.Runtime, f.Index)] = true
+		promise.HandedBack[p.object(f.Runtime, f.Index)] = f.Kind != EventPanics
 		return
 	case f.Kind == AgentGone, f.Kind == AgentLeft, f.Kind == GatewayRefusesV3 && f.For == 0: // The loss is noticed within a minute.
 		promise.Windows = append(promise.Windows, oracle.Window{From: f.At, To: f.At + time.Minute})
 	case f.isForEver():
 		return
-	case f.Kind == StrangersSilent, f.Kind == StrangersLarge: // The strict bounds hold.
+	case f.Kind == StrangersSilent, f.Kind == StrangersLarge, f.Kind == MessagesMalformed: // The strict bounds hold.
+	case f.Kind == ManagerAway: // They hold for the other manager.
+		promise.Windows = append(promise.Windows, oracle.Window{From: f.At, To: f.At + f.For, Manager: p.Managers[f.Index]})
 	case f.Kind == CertificateExpired:
 		promise.Expired[name] = oracle.Window{From: f.At, To: f.At + f.For}
 		promise.Windows = append(promise.Windows, oracle.Window{From: f.At, To: f.At + f.For, Refuses: name, Renews: true})
@@ -81,6 +85,18 @@ func (p *Plan) isShort() bool {
 	return !slices.ContainsFunc(p.Faults, func(f Fault) bool {
 		return f.For == 0 || f.For > 5*time.Second ||
 			!slices.Contains([]FaultKind{AgentKilled, LinksCut, LinksRefused, LinksSilent, OperatorKilled}, f.Kind)
+	})
+}
+
+// expects reports whether the agent of a runtime sends heartbeats to each manager from its start on.
+func (p *Plan) expects(r *RuntimePlan) bool {
+	return r.Lies == 0 && !r.forgets() && r.Contract == contract.V3 && !r.Fallback && !p.hasAny(AgentDowngraded)
+}
+
+// panics reports whether the verifier panics for all of a runtime.
+func (p *Plan) panics(runtime int) bool {
+	return slices.ContainsFunc(p.Faults, func(f Fault) bool {
+		return f.Kind == CallbackPanics && f.Runtime == runtime && f.Value != inMapFunction
 	})
 }
 
@@ -119,6 +135,8 @@ func (f *Fault) after() time.Duration {
 		return 11 * time.Second
 	case GatewayRepeats:
 		return time.Duration(f.Value)*time.Millisecond + time.Second
+	case CallersRotated:
+		return callersSettle
 	case PathsWrong: // The share of the runtime is used up for a while.
 		return 10 * time.Second
 	default:

@@ -113,6 +113,11 @@ func (w *world) play() {
 	if w.plan.Attacker {
 		w.tasks.Go(w.attack)
 	}
+	for i := range w.plan.Runtimes {
+		if r := &w.plan.Runtimes[i]; r.Lies != 0 {
+			w.tasks.Go(func() { w.lie(r) })
+		}
+	}
 }
 
 // shutDown stops all processes, and waits for them.
@@ -150,12 +155,34 @@ func (w *world) sample() {
 
 func (w *world) sampleStates() {
 	for _, o := range w.working() {
+		w.samplePolls(o)
 		for _, c := range w.clusters {
 			for _, manager := range w.plan.Managers {
 				status := o.fleet.Get(core.RuntimeID(c.plan.Name), manager)
 				w.history.State(c.plan.Name, manager, string(status.State), status.Reason)
 			}
 		}
+	}
+}
+
+// samplePolls gives the intervals of polling and the backlogs to the oracle.
+func (w *world) samplePolls(o *operator) {
+	if o.observer() == nil {
+		return
+	}
+
+	backlogs := o.fleet.Summaries()
+	for _, manager := range w.plan.Managers {
+		if s := backlogs[manager]; s != nil {
+			w.history.Backlog(manager, s.Pending)
+		}
+	}
+	for _, c := range w.clusters {
+		var states []string
+		for _, manager := range w.plan.Managers {
+			states = append(states, string(o.fleet.Get(core.RuntimeID(c.plan.Name), manager).State))
+		}
+		w.history.Polled(c.plan.Name, states, o.fleet.RequeueAfter(core.RuntimeID(c.plan.Name)))
 	}
 }
 

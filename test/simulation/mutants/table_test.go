@@ -64,6 +64,10 @@ var table = map[string][]mutant{
 			"natsjetstream: a refused message holds up its runtime",
 			"j.msg.NakWithDelay(wait)", "func() error { <-time.After(wait); return j.msg.Nak() }()",
 		},
+		{
+			"natsjetstream: an offer never gives its place back",
+			"case r.slots <- struct{}{}:\n\t\tdefer func() { <-r.slots }()", "case r.slots <- struct{}{}:",
+		},
 		{"natsjetstream: an old heartbeat proves that a runtime is fresh", "if j.age > staleHeartbeat {", "if j.age < 0 {"},
 	},
 	"adapters/natsjetstream/message.go": {
@@ -73,6 +77,10 @@ var table = map[string][]mutant{
 		},
 	},
 	"adapters/natsjetstream/pull.go": {
+		{
+			"natsjetstream: a malformed message keeps its slot",
+			"reasons.Malformed, err)\n\t\t<-q.slots\n\t\treturn", "reasons.Malformed, err)\n\t\treturn",
+		},
 		{"natsjetstream: a replica asks once whether it leads", "for ctx.Err() == nil {\n\t\tif c.intake", "for range 1 {\n\t\tif c.intake"},
 	},
 	"agent/webhook.go":        {{"agent: the review of a stranger is a proof", "if b.keys.callers != nil {\n inbox.Proved(review.Manager)", "if b.opts.Logger != nil {\n inbox.Proved(review.Manager)"}},
@@ -84,6 +92,10 @@ var table = map[string][]mutant{
 	"core/fleet/deliver.go": {
 		twice("causeNewEpoch"), twice("causeGap"), twice("causeReturned"), twice("causeReplicaLost"),
 		{"fleet: a resync that the handler does not take is lost", "f.giveBack(k, claimed)", "_ = claimed"},
+		{
+			"fleet: a resync of a forgotten runtime is put back",
+			"if f.records[k] != nil && f.resyncs[k] == nil {", "if f.resyncs[k] == nil {",
+		},
 		{"fleet: a resync stays due", "claimed := f.resyncs[k]\n\tdelete(f.resyncs, k)", "claimed := f.resyncs[k]"},
 	},
 	"core/fleet/fleet.go": {
@@ -102,6 +114,15 @@ var table = map[string][]mutant{
 	"core/fleet/paths.go": {
 		{"fleet: the end of a connection does not count", "now.Sub(p.lost) > reconnectWithin", "now.Sub(p.lost) > maxInterval"},
 		{"fleet: no time to connect again", "return !p.lost.IsZero() && now.Sub(p.lost) > reconnectWithin", "return !p.lost.IsZero()"},
+	},
+	"core/fleet/query.go": {
+		{
+			"fleet: the first unproved manager decides on the polling",
+			"wait = f.opts.PollUnproved", "return f.opts.PollUnproved",
+		},
+		{"fleet: one stale manager does not count", "default:\n\t\t\treturn f.opts.PollOtherwise", "default:"},
+		{"fleet: a negative backlog hides those of others", "min(max(p.beat.Pending, 0), mostPending)", "min(p.beat.Pending, mostPending)"},
+		{"fleet: a huge backlog overflows", "min(max(p.beat.Pending, 0), mostPending)", "max(p.beat.Pending, 0)"},
 	},
 	"core/fleet/record.go": {
 		{"fleet: no resync for a lost replica", "return r.dismiss(resendOfLoss(now)", "return now.IsZero() && r.dismiss(resendOfLoss(now)"},
@@ -212,6 +233,12 @@ var table = map[string][]mutant{
 		{
 			"keys: key material is followed by the leader only (row 28)",
 			"func (*Files) NeedLeaderElection() bool { return false }", "func (*Files) NeedLeaderElection() bool { return true }",
+		},
+	},
+	"keys/tlsconfig.go": {
+		{
+			"keys: client CAs wait for a new serving certificate",
+			"last.serving != serving || last.clients != clients", "last.serving != serving",
 		},
 	},
 	"listener/checker.go": {{"listener: a certificate that expires stays valid on its connection", "!now.After(v.notAfter) && ", ""}},

@@ -44,8 +44,10 @@ type lane struct {
 	refused    map[string]*failures // by the ID of an event
 	recoveries int
 	path       path
-	dropping   bool // a gateway drops what it acknowledges
-	drops      int  // the times in which it did
+	backlog    int64     // that the last heartbeat has named
+	named      time.Time // when it was taken; zero: another one may have arrived since
+	dropping   bool      // a gateway drops what it acknowledges
+	drops      int       // the times in which it did
 }
 
 // elements counts the elements of batches.
@@ -109,6 +111,16 @@ func (a *Agent) lane(manager core.Manager) *lane {
 	return l
 }
 
+// Killed records that the process is killed. Nothing that it said counts any more.
+func (a *Agent) Killed() {
+	a.history.mu.Lock()
+	defer a.history.mu.Unlock()
+
+	for _, l := range a.managers {
+		l.named = time.Time{}
+	}
+}
+
 // Connected records a new connection.
 func (a *Agent) Connected() {
 	a.history.mu.Lock()
@@ -151,6 +163,9 @@ func (a *Agent) Sent(manager core.Manager, batch core.Batch) {
 		return // The outbox may evict a manager that is not configured. Its numbers then start again.
 	}
 	l := a.lane(manager)
+	if batch.Heartbeat != nil {
+		l.named = time.Time{}
+	}
 	a.checkTime(manager, &l.failed)
 	for i := range batch.Events {
 		a.number(l, &batch.Events[i])
@@ -217,6 +232,9 @@ func (a *Agent) Attempted(manager core.Manager, batch core.Batch, started time.T
 	a.history.mu.Lock()
 	defer a.history.mu.Unlock()
 	l := a.lane(manager)
+	if batch.Heartbeat != nil {
+		l.named = time.Time{} // It may have arrived.
+	}
 	var some core.EventErrors
 	whole := err != nil && !errors.As(err, &some)
 	switch {
@@ -229,10 +247,10 @@ func (a *Agent) Attempted(manager core.Manager, batch core.Batch, started time.T
 		l.failed.add(err)
 	}
 	if whole {
+		if core.IsPermanent(err) { // All others wait with a failed batch.
+			l.noteLate(&batch)
+		}
 		for i := range batch.Events {
-			if core.IsPermanent(err) { // All others wait with a failed batch.
-				l.late[batch.Events[i].Sequence] = true
-			}
 			number := batch.Events[i].Sequence
 			hidden, known := l.tooLarge[number]
 			l.tooLarge[number] = errors.Is(err, core.ErrTooLarge) && (hidden || !known)
@@ -249,6 +267,11 @@ func (a *Agent) Attempted(manager core.Manager, batch core.Batch, started time.T
 	if l.dropping = dropped; dropped {
 		return
 	}
+	if a.isUnheard(&batch, some) {
+		l.noteLate(&batch)
+		l.take(&batch, some)
+		return
+	}
 	l.path.hear(a.history.silence(a.runtime))
 	ofRuntime := a.history.path(a.runtime, manager)
 	ofRuntime.hear(a.history.silence(a.runtime))
@@ -256,6 +279,26 @@ func (a *Agent) Attempted(manager core.Manager, batch core.Batch, started time.T
 		ofRuntime.heard = a.history.heardOfOthers(a, manager)
 	}
 	l.take(&batch, some)
+	if batch.Heartbeat != nil && some[len(batch.Events)] == nil && !batch.Heartbeat.Leaving {
+		l.backlog, l.named = batch.Heartbeat.Pending, time.Now()
+	}
+	a.history.count(a, manager, &batch, some)
+}
+
+// isUnheard reports whether the verifier may have let nothing of a batch pass, because it panics.
+func (a *Agent) isUnheard(batch *core.Batch, refused core.EventErrors) bool {
+	elements := len(batch.Events)
+	if batch.Heartbeat != nil {
+		elements++
+	}
+	return a.history.promise.Runtimes[a.runtime].Panics && len(refused) == elements
+}
+
+// noteLate notes the numbers of a batch, which the receiver has not seen in their order.
+func (l *lane) noteLate(batch *core.Batch) {
+	for i := range batch.Events {
+		l.late[batch.Events[i].Sequence] = true
+	}
 }
 
 // heardOfOthers returns when another process of the runtime was heard last, the zero time if none was.

@@ -60,6 +60,9 @@ func (h *History) Check() []Violation {
 	h.checkWaits()
 	h.checkPace()
 	h.checkAgents()
+	h.checkPolls()
+	h.checkHandled()
+	h.checkCounted()
 	return h.found
 }
 
@@ -97,7 +100,7 @@ func (h *History) checkCommit(t target, c commit, last int) {
 // A stream repeats a message with a refused event as a whole, so it has no such bound.
 func (h *History) checkRepeats(t target, c commit) {
 	r := h.promise.Runtimes[t.runtime]
-	if h.promise.NATS && len(h.promise.Refused) > 0 || c.delay > shortDelay || !r.Numbered || r.FallsBack || !h.isCalm(c.at, nil) {
+	if h.promise.NATS && len(h.promise.Refused) > 0 || c.delay > shortDelay || !r.Numbered || r.FallsBack || !h.isCalm(c.at, t.manager, nil) {
 		return
 	}
 	near := func(at time.Time) bool { return at.Sub(c.at).Abs() < 2*late }
@@ -132,7 +135,7 @@ func (h *History) bound(t target, c commit) (bound time.Time, strict bool) {
 	if h.promise.Refused[t.object] {
 		return latest(c.at, h.calm).Add(givenUp), false
 	}
-	if w := h.refused(t.runtime, c.at); w != nil {
+	if w := h.refused(t, c.at); w != nil {
 		var connects time.Duration
 		if h.promise.NATS {
 			connects = natsReconnect
@@ -148,7 +151,7 @@ func (h *History) bound(t target, c commit) (bound time.Time, strict bool) {
 		return bound, false
 	}
 	small := h.promise.ReviewMemoryFull || h.promise.Runtimes[t.runtime].Overflows[t.manager]
-	if h.isCalm(c.at, nil) && (!small || h.isCalm(c.at.Add(late), nil)) { // Other events put the resend of a resync off.
+	if h.isCalm(c.at, t.manager, nil) && (!small || h.isCalm(c.at.Add(late), t.manager, nil)) { // Other events put the resend of a resync off.
 		bound := c.at.Add(time.Duration(h.promise.Followers)*followerDelay + h.promise.Backlog)
 		if small || c.paced { // A resync may stand in for the event.
 			bound = bound.Add(pace)
@@ -169,25 +172,26 @@ func (h *History) bound(t target, c commit) (bound time.Time, strict bool) {
 }
 
 // refused returns the window of refused connections at a moment, if no other fault is near.
-func (h *History) refused(runtime string, at time.Time) *Window {
+func (h *History) refused(t target, at time.Time) *Window {
 	for i := range h.promise.Windows {
 		w := &h.promise.Windows[i]
 		during := at.After(h.began.Add(w.From)) && at.Before(h.began.Add(w.To))
-		if w.Refuses == runtime && during && h.isCalm(at, w) && h.isCalm(h.began.Add(w.To), w) {
+		if w.Refuses == t.runtime && during && h.isCalm(at, t.manager, w) && h.isCalm(h.began.Add(w.To), t.manager, w) {
 			return w
 		}
 	}
 	return nil
 }
 
-// isCalm reports whether no fault is near a moment, except one.
-func (h *History) isCalm(at time.Time, but *Window) bool {
+// isCalm reports whether no fault that a manager feels is near a moment, except one.
+func (h *History) isCalm(at time.Time, manager core.Manager, but *Window) bool {
 	if at.Sub(h.began) < warmUp || h.promise.Rate > 0 {
 		return false
 	}
 	for i := range h.promise.Windows {
 		w := &h.promise.Windows[i]
-		if w != but && at.Add(late).After(h.began.Add(w.From)) && at.Before(h.began.Add(w.To+2*inTime)) {
+		felt := w.Manager == "" || w.Manager == manager
+		if felt && w != but && at.Add(late).After(h.began.Add(w.From)) && at.Before(h.began.Add(w.To+2*inTime)) {
 			return false
 		}
 	}
@@ -218,7 +222,7 @@ func (h *History) checkTruth() {
 			continue
 		}
 		for _, o := range h.outages {
-			if o.runtime == s.runtime && o.covers(s.at, h.patience(o)) && !told[o] {
+			if o.runtime == s.runtime && o.concerns(s.manager) && o.covers(s.at, h.patience(o)) && !told[o] {
 				told[o] = true
 				h.violate("truth", "%s is fresh for %s at %s, broken since %s: %s",
 					s.runtime, s.manager, h.since(s.at), h.since(o.from), o.cause)
@@ -248,7 +252,7 @@ func (h *History) checkStates() {
 	told := make(map[target]bool)
 	for _, s := range h.samples {
 		r, t := h.promise.Runtimes[s.runtime], target{runtime: s.runtime, manager: s.manager}
-		if _, expires := h.promise.Expired[s.runtime]; told[t] || expires || r.Learns || r.FallsBack || r.Invented || h.mayDegrade(r) || h.isBroken(s) || !h.isCalm(s.at, nil) {
+		if _, expires := h.promise.Expired[s.runtime]; told[t] || expires || r.Lies || r.Learns || r.FallsBack || r.Invented || h.mayDegrade(r) || h.isBroken(s) || !h.isCalm(s.at, s.manager, nil) {
 			continue
 		}
 		if !r.allows(s) && (!h.promise.Rotates || s.reason != "key_material") {
@@ -264,7 +268,7 @@ func (h *History) mayDegrade(r Runtime) bool { return len(h.promise.Refused)+len
 // isBroken reports whether an outage without end holds, or ended less than inTime ago.
 func (h *History) isBroken(s sample) bool {
 	return slices.ContainsFunc(h.outages, func(o *outage) bool {
-		return o.runtime == s.runtime && !s.at.Before(o.from) && (o.to.IsZero() || s.at.Before(o.to.Add(inTime)))
+		return o.runtime == s.runtime && o.concerns(s.manager) && !s.at.Before(o.from) && (o.to.IsZero() || s.at.Before(o.to.Add(inTime)))
 	})
 }
 
@@ -279,7 +283,7 @@ func (h *History) checkFinalStates() {
 	}
 	for _, s := range final {
 		r := h.promise.Runtimes[s.runtime]
-		if s.at.Sub(h.calm) > inTime && !r.FallsBack && !r.allows(s) {
+		if s.at.Sub(h.calm) > inTime && !r.FallsBack && !r.Lies && !r.allows(s) {
 			h.violate("state", "%s is %s for %s in the end, reason %q", s.runtime, s.state, s.manager, s.reason)
 		}
 	}
@@ -294,6 +298,8 @@ func (r Runtime) allows(s sample) bool {
 		return true
 	case r.Canary:
 		return state == "fresh"
+	case r.Callers && state == "fresh": // A review came from the API server.
+		return true
 	default:
 		return state == "unproved"
 	}

@@ -57,6 +57,8 @@ type Promise struct {
 	Rate, Burst int
 	// Refused has the objects with events that are refused for ever.
 	Refused map[string]bool
+	// HandedBack has those of them for which the sender must learn that. A panic is of the operator alone.
+	HandedBack map[string]bool
 }
 
 // Runtime has the expectations of one runtime.
@@ -80,6 +82,15 @@ type Runtime struct {
 	Loses bool
 	// Refused is whether the runtime itself is refused for ever. Its looks are not measured.
 	Refused bool
+	// Lies is whether the runtime invents its heartbeats. Its own states mean nothing.
+	Lies bool
+	// Expected is whether the control plane expects heartbeats to each manager, so that it knows all managers.
+	Expected bool
+	// Panics is whether the verifier panics for a while for all of the runtime. A request of which it lets nothing pass
+	// is not heard.
+	Panics bool
+	// Callers is whether the webhook demands a client certificate, so that reviews prove the runtime fresh.
+	Callers bool
 }
 
 // Window is the time of a fault, from the start of the schedule.
@@ -88,6 +99,8 @@ type Window struct {
 	// Refuses is the runtime with refused connections, if that is the only fault of the window. Its agents
 	// connect again within their backoff.
 	Refuses string
+	// Manager is the only manager that feels the fault, "" if all do.
+	Manager core.Manager
 	// Renews is whether new key material ends the window. The agents then connect at once.
 	Renews bool
 }
@@ -130,7 +143,8 @@ type sample struct {
 // outage is a time in which no write of a runtime reaches the control plane, for one cause.
 type outage struct {
 	runtime, cause string
-	from, to       time.Time // to is zero while it lasts
+	manager        core.Manager // "": all
+	from, to       time.Time    // to is zero while it lasts
 }
 
 type pair struct {
@@ -163,6 +177,10 @@ type History struct {
 	paths   map[pair]*path                      // of all agents of a runtime
 	dropped map[pair]bool                       // whether a gateway dropped the last request, and acknowledged it
 	failed  map[string]map[core.WatchEvent]bool // events of a runtime that the operator did not take at once
+	polls   []poll
+	handled []handling // resyncs that reach the operator
+	counted []counting // refused events that an agent counts as delivered
+	elected time.Time  // when the present leader was elected
 	found   []Violation
 }
 
@@ -338,6 +356,22 @@ func (h *History) Break(runtime, cause string) (mend func()) {
 	return func() { h.Mend(runtime, cause) }
 }
 
+// BreakManager records the start of an outage for one manager. The returned function records its end.
+func (h *History) BreakManager(runtime string, manager core.Manager, cause string) (mend func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	o := &outage{runtime: runtime, cause: cause, manager: manager, from: time.Now()}
+	h.outages = append(h.outages, o)
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		o.to = time.Now()
+	}
+}
+
+// concerns reports whether an outage is one of a manager.
+func (o *outage) concerns(manager core.Manager) bool { return o.manager == "" || o.manager == manager }
+
 // Mend records the end of an outage.
 func (h *History) Mend(runtime, cause string) {
 	h.mu.Lock()
@@ -358,6 +392,9 @@ func (h *History) open(runtime, cause string) *outage {
 
 // Elected records that an operator leads.
 func (h *History) Elected(string) {
+	h.mu.Lock()
+	h.elected = time.Now()
+	h.mu.Unlock()
 	for runtime := range h.promise.Runtimes {
 		h.Mend(runtime, "no leader")
 	}

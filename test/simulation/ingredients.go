@@ -1,0 +1,234 @@
+package simulation
+
+import (
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/contract"
+)
+
+// secondDice are apart from the first, so that an ingredient changes nothing else of a plan.
+func secondDice(seed uint64) dice {
+	return dice{rand.New(rand.NewPCG(seed, 47))}
+}
+
+// ingredients adds several of one thing to a plan: a second manager in another state, a second fault
+// of the same kind, messages and panics in numbers. One plan in seven is a scene of one of them.
+func (d dice) ingredients(p *Plan) {
+	if d.chance(1. / 7) {
+		scenes := []func(*Plan){
+			d.twoStates, d.secondResync, d.forgottenResync, d.malformedMessages, d.refusedOnStream, d.hiddenBacklog,
+			d.rotatedCallers, d.panics,
+		}
+		d.stage(p)
+		scenes[d.IntN(len(scenes))](p)
+		return
+	}
+
+	d.repeatFault(p)
+	d.repeatRestarts(p)
+	d.addManagerAway(p)
+	d.addMalformed(p)
+	d.addLiar(p)
+	d.addCallers(p)
+	d.addPanics(p)
+}
+
+// repeatFault adds one fault of a plan a second time, shortly after its end.
+func (d dice) repeatFault(p *Plan) {
+	if d.chance(0.7) || len(p.Faults) == 0 || p.Loud {
+		return
+	}
+
+	f := p.Faults[d.IntN(len(p.Faults))]
+	once := []FaultKind{KeysRotated, CertificateExpired, AgentDowngraded, GatewayDrops, RuntimeDeleted}
+	if f.isForEver() || slices.Contains(once, f.Kind) {
+		return
+	}
+	gap := d.between(time.Second, time.Minute)
+	if p.CleanStops { // The resend of the first resync is sent by then.
+		gap += time.Minute
+	}
+	f.At += f.For + f.after() + gap
+	p.Faults = append(p.Faults, f)
+}
+
+// repeatRestarts restarts each agent beside a loud runtime a second time. Its second resync must come, too.
+func (d dice) repeatRestarts(p *Plan) {
+	if p.Loud && d.chance(0.5) {
+		d.restartAgain(p)
+	}
+}
+
+func (d dice) restartAgain(p *Plan) {
+	for _, f := range slices.Clone(p.Faults) {
+		f.At += d.between(12*time.Second, 20*time.Second)
+		p.Faults = append(p.Faults, f)
+	}
+}
+
+// addManagerAway makes a gateway refuse one of two managers. The other one must not feel it.
+func (d dice) addManagerAway(p *Plan) {
+	if p.Gateway && !p.NATS && len(p.Managers) > 1 && d.chance(0.5) {
+		p.Faults = append(p.Faults, d.managerAway(p))
+	}
+}
+
+func (d dice) managerAway(p *Plan) Fault {
+	statuses := []int{http.StatusNotFound, http.StatusTooManyRequests, http.StatusInternalServerError, http.StatusServiceUnavailable}
+	return Fault{
+		Kind: ManagerAway, At: d.between(time.Minute, 3*time.Minute), For: d.between(20*time.Second, 5*time.Minute),
+		Index: d.IntN(len(p.Managers)), Value: statuses[d.IntN(len(statuses))],
+	}
+}
+
+// addMalformed makes a runtime publish messages that are no batches.
+func (d dice) addMalformed(p *Plan) {
+	if p.NATS && p.Rate == 0 && !p.Loud && d.chance(0.4) {
+		p.Places = d.places()
+		p.Faults = append(p.Faults, d.malformed(p, d.between(0, p.Length)))
+	}
+}
+
+// places draws a small number of messages in memory. 0 is the default.
+func (d dice) places() int { return []int{0, 8, 16, 32}[d.IntN(4)] }
+
+func (d dice) malformed(p *Plan, at time.Duration) Fault {
+	return Fault{
+		Kind: MessagesMalformed, At: at, For: d.between(time.Second, 10*time.Second), Runtime: d.IntN(len(p.Runtimes)),
+		Index: d.IntN(len(malformedBodies) + 1), Value: 20 + d.IntN(300),
+	}
+}
+
+// addLiar adds a runtime that sends heartbeats with invented numbers, and nothing else.
+func (d dice) addLiar(p *Plan) {
+	if p.NATS || p.Rate > 0 || p.Loud || p.Active || p.CleanStops || d.chance(0.85) {
+		return
+	}
+	d.lie(p)
+}
+
+func (d dice) lie(p *Plan) {
+	p.Runtimes = append(p.Runtimes, RuntimePlan{
+		Name: "liar", Contract: contract.V3, Protocol: "h2", Label: p.Runtimes[0].Label,
+		Lies: []int64{-1, -1 << 40, math.MinInt64, math.MaxInt64}[d.IntN(4)],
+	})
+}
+
+// addCallers makes agents demand a client certificate of the API server, whose authority may be replaced. A caller that
+// is refused counts as a failed handshake, which lasts until the next heartbeat.
+func (d dice) addCallers(p *Plan) {
+	if p.hasAny(StrangersSilent, StrangersLarge) {
+		return
+	}
+	for i := range p.Runtimes {
+		r := &p.Runtimes[i]
+		r.Callers = d.chance(0.2) && r.Lies == 0 && !r.Rare
+		if r.Callers && d.chance(0.5) && !p.hasAny(CallersRotated) {
+			p.Faults = append(p.Faults, d.callersRotated(i))
+		}
+	}
+}
+
+func (d dice) callersRotated(runtime int) Fault {
+	return Fault{
+		Kind: CallersRotated, At: d.between(time.Minute, 3*time.Minute), For: d.between(30*time.Second, 2*time.Minute), Runtime: runtime,
+	}
+}
+
+// addPanics makes a callback of the operator panic for everything of a runtime, resyncs included.
+func (d dice) addPanics(p *Plan) {
+	if p.Loud || p.CleanStops || p.hasAny(GatewayDrops) || d.chance(0.85) {
+		return
+	}
+	f := d.callbackPanics(p)
+	f.At, f.Runtime = d.between(0, p.Length), d.IntN(len(p.Runtimes))
+	if p.Runtimes[f.Runtime].Lies == 0 {
+		p.Faults = append(p.Faults, f)
+	}
+}
+
+// callbackPanics leaves out the verifier: the numbers of events for which it panics are not observed, and the fleet may
+// then take the runtime for one that replicas share (seed 3000134 with place inDomains).
+func (d dice) callbackPanics(*Plan) Fault {
+	return Fault{Kind: CallbackPanics, At: d.between(time.Minute, 3*time.Minute), For: d.length(), Value: inMapFunction}
+}
+
+// twoStates has two managers. One of them is away for long enough to be stale, and the other one is not.
+func (d dice) twoStates(p *Plan) {
+	r := &p.Runtimes[0]
+	r.Contract, r.Canary, p.Gateway, p.Managers = contract.V3, d.chance(0.3), true, []core.Manager{"alpha", "beta"}
+	away := d.managerAway(p)
+	away.For = d.between(3*time.Minute, 5*time.Minute)
+	p.Faults = []Fault{away}
+	d.someUpdates(p, 8, away.At-20*time.Second, away.At+away.For)
+}
+
+// secondResync is a loud runtime beside agents that restart twice.
+func (d dice) secondResync(p *Plan) {
+	d.loud(p)
+	d.restartAgain(p)
+}
+
+// forgottenResync deletes a runtime while a handler hangs with its resync.
+func (d dice) forgottenResync(p *Plan) {
+	r := &p.Runtimes[0]
+	r.Contract, r.Learns, r.Label, p.Labels = contract.V3, false, "kyma-of-", true
+	hangs := Fault{Kind: MapHangs, At: d.between(time.Minute, 2*time.Minute), For: d.between(40*time.Second, 2*time.Minute)}
+	p.Faults = []Fault{
+		hangs,
+		{Kind: AgentKilled, At: hangs.At + time.Second, For: time.Second},
+		{Kind: RuntimeDeleted, At: hangs.At + d.between(10*time.Second, 30*time.Second), For: d.between(time.Minute, 3*time.Minute)},
+	}
+	d.someUpdates(p, 4, time.Minute, p.Length)
+}
+
+// malformedMessages has more messages that are no batches than places, and writes behind them.
+func (d dice) malformedMessages(p *Plan) {
+	p.onStream()
+	p.Places = []int{8, 16, 32}[d.IntN(3)]
+	for range 3 {
+		p.Faults = append(p.Faults, d.malformed(p, d.between(time.Minute, 3*time.Minute)))
+	}
+	d.someUpdates(p, 12, 2*time.Minute, p.Length)
+}
+
+// refusedOnStream has events that the operator refuses for ever, more often than there are places for refusals.
+func (d dice) refusedOnStream(p *Plan) {
+	p.onStream()
+	p.Places = []int{8, 16}[d.IntN(2)]
+	p.Faults = []Fault{{Kind: []FaultKind{EventRefused, EventForbidden}[d.IntN(2)]}}
+	for range 6 {
+		p.update(0, d.between(2*time.Minute, p.Length))
+	}
+	d.someUpdates(p, 6, 2*time.Minute, p.Length)
+}
+
+// hiddenBacklog has a runtime with events that wait, and one that claims a negative number of them.
+func (d dice) hiddenBacklog(p *Plan) {
+	p.Runtimes[0].Contract, p.Faults = contract.V3, []Fault{{Kind: EventRefused}}
+	d.lie(p)
+	for range 6 {
+		p.update(0, d.between(time.Minute, p.Length))
+	}
+}
+
+// rotatedCallers replaces the authority of the API server, whose certificate the agents demand.
+func (d dice) rotatedCallers(p *Plan) {
+	r := &p.Runtimes[0]
+	r.Callers, r.Rare, r.Agents = true, false, 1+d.IntN(2)
+	p.Faults = []Fault{d.callersRotated(0)}
+	d.someUpdates(p, 8, time.Minute, p.Length)
+}
+
+// panics has a callback that panics, and resyncs and changes in that time.
+func (d dice) panics(p *Plan) {
+	p.Runtimes[0].Contract = contract.V3
+	f := d.callbackPanics(p)
+	p.Faults = []Fault{f, {Kind: AgentKilled, At: f.At + f.For/2, For: time.Second}}
+	d.someUpdates(p, 8, f.At, f.At+f.For)
+}
