@@ -11,6 +11,9 @@ import (
 type Outbox struct {
 	// Settle is the time that an event waits before it is sent. Default: 100 ms. Negative: none.
 	Settle time.Duration
+	// SettleChecked is the time that an event waits instead if the receiver checks soon afterwards
+	// that a reconcile has read the change. Default: 10 ms. Negative: none.
+	SettleChecked time.Duration
 	// Resend has the rising delays after which a delivered event is sent once more. Default: 3 s
 	// and 35 s. Empty and not nil: never.
 	Resend []time.Duration
@@ -51,6 +54,7 @@ type Outbox struct {
 func (o Outbox) options() outbox.Options {
 	return outbox.Options{
 		Settle:            o.Settle,
+		SettleChecked:     o.SettleChecked,
 		Resend:            o.Resend,
 		ResendResync:      o.ResendResync,
 		ResendEvery:       o.ResendEvery,

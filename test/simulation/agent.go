@@ -171,7 +171,7 @@ func (a *agent) options(instance string) agentlib.Options {
 		Outbox:         agentlib.Outbox{MaxKeys: c.plan.MaxKeys, Random: newRandom(c.world.plan.Seed, a.epoch)},
 		Logger:         slog.New(slog.NewJSONHandler(a.lines, nil)),
 	}
-	opts.Keys.WebhookCAs = c.callers.bundle
+	opts.Webhook.ClientCAs = c.callers.bundle
 	if c.plan.Rare {
 		opts.Outbox.HeartbeatInterval = rare
 	}

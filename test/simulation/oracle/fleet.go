@@ -73,13 +73,22 @@ func (h *History) checkPolls() {
 			if o.cause == "webhook" && !h.promise.Runtimes[o.runtime].Canary {
 				most = mostUnproved
 			}
-			if p.after > most {
+			if p.after > most && !h.isAfterFault(p.at) {
 				reported[o] = true
 				h.violate("poll", "%s is polled after %s at %s, want at most %s: broken since %s, %s %s",
 					p.runtime, p.after, h.since(p.at), most, h.since(o.from), o.cause, o.manager)
 			}
 		}
 	}
+}
+
+// isAfterFault reports whether some fault has just ended. The first request after a silence may have events alone, which
+// prove nothing, and the heartbeat that names the outage follows within its interval.
+func (h *History) isAfterFault(at time.Time) bool {
+	return slices.ContainsFunc(h.promise.Windows, func(w Window) bool {
+		end := h.began.Add(w.To)
+		return at.After(end) && at.Before(end.Add(2*inTime))
+	})
 }
 
 // Backlog reports a violation if the number of events that wait for a manager in all runtimes is negative, or less than
