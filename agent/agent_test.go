@@ -90,7 +90,8 @@ func TestAnExpiredServingCertificateIsNotReady(t *testing.T) {
 	}{
 		{
 			"one certificate for both",
-			expiring(10 * day), keys.Paths{},
+			expiring(10 * day),
+			keys.Paths{},
 			map[time.Duration]bool{0: true, 9 * day: true, 11 * day: false},
 		},
 		{

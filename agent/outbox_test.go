@@ -17,8 +17,7 @@ func TestOutboxHasTheFreeFieldsOnly(t *testing.T) {
 
 	free := reflect.TypeFor[Outbox]()
 	all := reflect.TypeFor[outbox.Options]()
-	for i := range all.NumField() {
-		field := all.Field(i)
+	for field := range all.Fields() {
 		_, isFree := free.FieldByName(field.Name)
 		if isFree == slices.Contains(decided, field.Name) {
 			t.Errorf("outbox.Options.%s is free: %t; want that the agent decides it, or that users do", field.Name, isFree)

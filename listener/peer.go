@@ -294,13 +294,15 @@ func (p *headerPeers) beforeSidecar(elements []xfcc.Element) (*xfcc.Element, err
 	switch {
 	case !p.isGateway(&client):
 		return nil, unauthenticated(reasonUntrustedProxy, "the sidecar's client is not the gateway: "+
-			"it is %.200q, want exactly one URI and nothing unknown behind it, of PeerOptions.GatewayNames, %q", slices.Concat(client.URIs, client.DNS), p.gatewayNames)
+			"it is %.200q, want exactly one URI and nothing unknown behind it, of PeerOptions.GatewayNames, %q",
+			slices.Concat(client.URIs, client.DNS), p.gatewayNames)
 	case len(elements) == 1:
 		return nil, errNoHeader
 	// A comma in a SAN makes two elements of one.
 	case len(elements) > 2:
 		return nil, unauthenticated(reasonSeveralElements, "%s has %d elements, want two: "+
-			"the gateway to set the header, not to append to it, and its sidecar to append one", headerXFCC, len(elements))
+			"the gateway to set the header, not to append to it, and its sidecar to append one",
+			headerXFCC, len(elements))
 	default:
 		return &elements[0], nil
 	}

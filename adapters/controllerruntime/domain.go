@@ -49,7 +49,8 @@ func (r *Runtimes) Domain(_ context.Context, runtime core.RuntimeID, event *core
 		return "", err
 	}
 	if len(same) > 1 {
-		return "", listener.Forbidden(reasons.DomainAmbiguous, fmt.Errorf("domain %q is registered %d times, want once", domain, len(same)))
+		cause := fmt.Errorf("domain %q is registered %d times, want once", domain, len(same))
+		return "", listener.Forbidden(reasons.DomainAmbiguous, cause)
 	}
 	return domain, nil
 }
@@ -68,7 +69,8 @@ func (r *Runtimes) triggered(runtime core.RuntimeID, event *core.WatchEvent) (cl
 	case 1:
 		return owned[0], nil
 	default:
-		return nil, listener.Forbidden(reasons.DomainAmbiguous, fmt.Errorf("%d objects of kind %s stand for runtime %q, want one", len(owned), r.kind, runtime))
+		cause := fmt.Errorf("%d objects of kind %s stand for runtime %q, want one", len(owned), r.kind, runtime)
+		return nil, listener.Forbidden(reasons.DomainAmbiguous, cause)
 	}
 }
 
@@ -84,7 +86,8 @@ func (r *Runtimes) owner(name types.NamespacedName, runtime core.RuntimeID, know
 	}
 	object := objects[0]
 	if id := r.identify(object); id != runtime && (id != "" || known) {
-		return nil, listener.Forbidden(reasonOwnerMismatch, fmt.Errorf("owner %s %q stands for runtime %q, not for %q", r.kind, name, id, runtime))
+		cause := fmt.Errorf("owner %s %q stands for runtime %q, not for %q", r.kind, name, id, runtime)
+		return nil, listener.Forbidden(reasonOwnerMismatch, cause)
 	}
 	return object, nil
 }
@@ -114,5 +117,6 @@ func (r *Runtimes) refuse(reason string, object client.Object, problem string) e
 	if r.opts.Domain == nil {
 		place = "annotation " + r.opts.DomainAnnotation
 	}
-	return listener.Forbidden(reason, fmt.Errorf("%s %s/%s has %s %s", r.kind, object.GetNamespace(), object.GetName(), problem, place))
+	cause := fmt.Errorf("%s %s/%s has %s %s", r.kind, object.GetNamespace(), object.GetName(), problem, place)
+	return listener.Forbidden(reason, cause)
 }

@@ -88,7 +88,8 @@ type leaderEndpoint struct {
 //
 // An EndpointSlice with that name that another operator or another program has made stays as it is,
 // and Start fails. To hand it over, give it the label endpointslice.kubernetes.io/managed-by:
-// runtime-watcher-leader and the annotation runtime-watcher-leader/operator: <[ReplicaEndpoint].Operator>.
+// runtime-watcher-leader, and the annotation runtime-watcher-leader/operator with the value of
+// [ReplicaEndpoint].Operator.
 // An EndpointSlice of an earlier version of this package has no such annotation, and is taken over.
 //
 // It publishes the endpoint until its context ends, and then removes it unless another replica has
@@ -113,7 +114,8 @@ func NewLeaderEndpoint(
 	opts.RefreshInterval = cmp.Or(opts.RefreshInterval, defaultRefreshInterval)
 	opts.Logger = cmp.Or(opts.Logger, defaultLogger())
 	return &leaderEndpoint{
-		writer: writer, service: service, operator: replica.Operator, address: ip.Unmap().WithZone(""), ports: maps.Clone(replica.Ports),
+		writer: writer, service: service, operator: replica.Operator,
+		address: ip.Unmap().WithZone(""), ports: maps.Clone(replica.Ports),
 		pod: replica.Pod, opts: opts,
 	}, nil
 }
@@ -165,8 +167,8 @@ func (e *leaderEndpoint) publish(ctx context.Context) (version string, err error
 		return e.takeOver(ctx)
 	}
 
-	// Without force, the apply fails if another client has changed a field, such as the mark. The API
-	// server also refuses another UID than that of the present slice.
+	// Without force, the apply fails if another client has changed a field, such as the mark. The
+	// API server also refuses another UID than that of the present slice.
 	version, err = e.apply(ctx, e.slice(true).WithUID(e.uid))
 	if apierrors.IsConflict(err) || apierrors.IsInvalid(err) {
 		return e.takeOver(ctx)
@@ -244,8 +246,8 @@ func (e *leaderEndpoint) probe(ctx context.Context) (types.UID, error) {
 	return marked.GetUID(), nil
 }
 
-// fieldOwner differs for each operator, so that the API server sees a conflict between two operators
-// that create the slice in parallel. It has at most 128 characters.
+// fieldOwner differs for each operator, so that the API server sees a conflict between two
+// operators that create the slice in parallel. It has at most 128 characters.
 func (e *leaderEndpoint) fieldOwner() client.FieldOwner {
 	sum := sha256.Sum256([]byte(e.operator))
 	return client.FieldOwner(leaderOwner + "-" + hex.EncodeToString(sum[:8]))

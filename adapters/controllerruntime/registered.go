@@ -38,7 +38,8 @@ func (r registered) Verify(_ context.Context, peer core.Peer, event *core.WatchE
 		return err
 	}
 	if len(owned) == 0 {
-		return listener.Forbidden(reasonRuntimeUnknown, fmt.Errorf("no %s stands for runtime %q", r.runtimes.kind, peer.ID))
+		cause := fmt.Errorf("no %s stands for runtime %q", r.runtimes.kind, peer.ID)
+		return listener.Forbidden(reasonRuntimeUnknown, cause)
 	}
 	if event.Owner == (types.NamespacedName{}) {
 		return nil

@@ -107,9 +107,9 @@ func (c *Certificates) checkMark(live client.Object, kind string) error {
 }
 
 // Another client, such as a backup tool, may copy an object of this set to another name in the
-// namespace, with all labels. So the labels alone prove nothing: an object is of this set only if it
-// also has the name that this package gives to an object with these labels. Any other object is
-// foreign. A foreign object is never used, counted or deleted.
+// namespace, with all labels. The labels alone therefore prove nothing: an object is of this set
+// only if it also has the name that this package gives to an object with these labels. Any other
+// object is foreign. A foreign object is never used, counted or deleted.
 
 // isCopied reports whether cert-manager has made a Secret for a Certificate of another name. A
 // Certificate of this set and its Secret have one name.

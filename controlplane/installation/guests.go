@@ -58,14 +58,14 @@ func (v *visit) guest(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-// guestKind is a kind with a namespace whose objects end with it.
+// guestKind is a kind of objects that end with their namespace.
 type guestKind struct {
 	path string // of its version, such as /apis/apps/v1
 	metav1.APIResource
 }
 
-// guestKinds returns the kinds of all groups, also those of custom resources and of aggregated APIs.
-// Each kind is listed in one version only, as all versions have the same objects.
+// guestKinds returns the kinds of all groups, also those of custom resources and of aggregated
+// APIs. Each kind is listed in one version only, as all versions have the same objects.
 func guestKinds(ctx context.Context, reader documentReader) ([]guestKind, error) {
 	groups := &metav1.APIGroupList{}
 	if err := reader.ReadJSON(ctx, "/apis", groups); err != nil {
@@ -111,8 +111,8 @@ func guestKinds(ctx context.Context, reader documentReader) ([]guestKind, error)
 
 func groupOf(path string) string { return path[:strings.LastIndex(path, "/")] }
 
-// mayHaveGuests leaves out what Kubernetes makes from other objects, and kinds that are computed,
-// such as the metrics of pods: nobody can delete them.
+// mayHaveGuests leaves out objects that Kubernetes makes from other objects, and kinds that are
+// computed, such as the metrics of pods, which cannot be deleted.
 func mayHaveGuests(path string, resource metav1.APIResource) bool {
 	isSubresource := strings.Contains(resource.Name, "/")
 	isDerived := resource.Name == "events" && (path == "/api/v1" || groupOf(path) == "/apis/events.k8s.io") ||

@@ -94,8 +94,8 @@ type Options struct {
 	// watches, in a file that the agents read again. Default: none.
 	Settings map[string]string
 	// Webhooks are the options of the webhook configuration. Its Canary, WebhookDomain and
-	// OwnerAnnotation must be empty, because NoCanary and Names decide them. Its Labels are added to the default ones. By default
-	// ExcludedNamespaces are kube-system and, if this package has made it, the namespace of the
+	// OwnerAnnotation must be empty, because NoCanary and Names decide them. Its Labels are added
+	// to the default ones. By default ExcludedNamespaces are kube-system and, if this package has made it, the namespace of the
 	// agent.
 	Webhooks admission.ConfigurationOptions
 	// Replaces are objects of a former agent, such as those of [SKRWebhook]. Install removes them

@@ -55,8 +55,8 @@ type Options struct {
 	// Name is the name of the controller in logs, metrics and events. Default: "watcher".
 	Name string
 	// Owner is the identity of this control plane, as in installation.Options. It becomes an
-	// annotation of each route, by [names.Names.InstalledBy]. A route with another value stays as it
-	// is. Default: none, so the UID of the Watcher alone decides.
+	// annotation of each route, by [names.Names.InstalledBy]. A route with another value stays
+	// as it is. Default: none, so the UID of the Watcher alone decides.
 	Owner string
 	// GatewayNamespaces are the namespaces in which gateways count. The controller then needs the
 	// rights on gateways in these namespaces only. Default: all namespaces.

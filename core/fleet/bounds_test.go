@@ -29,7 +29,7 @@ func TestStatesChangeExactlyAtTheirBounds(t *testing.T) {
 				r.observe(off(n + 2))
 			}
 			r.wantState(fleet.Fresh, "")
-			time.Sleep(1)
+			time.Sleep(time.Nanosecond)
 			r.wantState(fleet.Unproved, "")
 		},
 		"an event may be pending for a minute": func(r *rig) {
@@ -42,14 +42,14 @@ func TestStatesChangeExactlyAtTheirBounds(t *testing.T) {
 			now := time.Now()
 			r.observe(showing(beat("e", 1, 0), now.Add(-week), now.Add(24*time.Hour)))
 			r.wantState(fleet.Fresh, "")
-			time.Sleep(1)
+			time.Sleep(time.Nanosecond)
 			r.wantState(fleet.Degraded, reasons.CertificateExpiring)
 		},
 		"a heartbeat without an interval counts for a minute": func(r *rig) {
 			r.observe(with(beat("e", 1, 0), func(b *core.Heartbeat) { b.Interval = 0 }))
 			time.Sleep(minute)
 			r.wantState(fleet.Fresh, "")
-			time.Sleep(1)
+			time.Sleep(time.Nanosecond)
 			r.wantState(fleet.Stale, "")
 		},
 		"a refusal counts for 100 s": func(r *rig) {
@@ -57,7 +57,7 @@ func TestStatesChangeExactlyAtTheirBounds(t *testing.T) {
 			r.fleet.Receiver().Refuse(prod, kyma, "san_mismatch")
 			time.Sleep(100 * time.Second)
 			r.wantState(fleet.Stale, reasons.Refused)
-			time.Sleep(1)
+			time.Sleep(time.Nanosecond)
 			r.wantState(fleet.Stale, "")
 		},
 		"requests of a forgotten runtime are left out for a minute": func(r *rig) {
@@ -66,7 +66,7 @@ func TestStatesChangeExactlyAtTheirBounds(t *testing.T) {
 			time.Sleep(minute - 1)
 			r.observe(beat("e", 2, 0))
 			r.wantState(fleet.Unknown, "")
-			time.Sleep(1)
+			time.Sleep(time.Nanosecond)
 			r.observe(beat("e", 3, 0))
 			r.wantState(fleet.Fresh, "")
 		},

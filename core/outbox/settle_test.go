@@ -35,9 +35,9 @@ func written(name string) core.WatchEvent {
 func TestAReceiverThatChecksGetsEventsEarly(t *testing.T) {
 	t.Parallel()
 	var after atomic.Int64
-	down := false
+	var down atomic.Bool
 	inBubble(t, scene{opts: checking(&after), answer: func(context.Context, int, core.Batch) error {
-		if down {
+		if down.Load() {
 			return errDown
 		}
 		return nil
@@ -64,10 +64,10 @@ func TestAReceiverThatChecksGetsEventsEarly(t *testing.T) {
 
 		after.Store(int64(100 * ms))
 		wait(written("f"), 100*ms, "the answer before said no")
-		down = true
+		down.Store(true)
 		after.Store(0)
 		wait(written("g"), 10*ms, "before the failure")
-		down = false
+		down.Store(false)
 		time.Sleep(5 * second)
 		wait(written("h"), 100*ms, "after a failure")
 	})

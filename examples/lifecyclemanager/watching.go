@@ -116,7 +116,8 @@ func (w *watching) setUp() error {
 // install keeps the agent in every runtime, with a webhook for the resources of the Watchers. A
 // condition of each Kyma, and metrics, show the result.
 func (w *watching) install(direct client.Client, set *certificates.Certificates) error {
-	installer, err := installation.New(installation.Parts{Image: w.image, ControlPlane: w.address}, installation.Options{Settings: w.agentSettings})
+	agent := installation.Parts{Image: w.image, ControlPlane: w.address}
+	installer, err := installation.New(agent, installation.Options{Settings: w.agentSettings})
 	if err != nil {
 		return err
 	}

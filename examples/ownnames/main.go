@@ -135,7 +135,8 @@ func setUp(mgr ctrl.Manager, s settings, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	installer, err := installation.New(installation.Parts{Image: s.image, ControlPlane: s.address}, installation.Options{
+	agent := installation.Parts{Image: s.image, ControlPlane: s.address}
+	installer, err := installation.New(agent, installation.Options{
 		Names: fleetNames, Owner: fleetNames.Group,
 	})
 	if err != nil {

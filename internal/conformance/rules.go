@@ -44,7 +44,7 @@ func Rules() []Rule {
 	const extending = "transport-of-your-own"
 	return []Rule{
 		{Receiver, "accepted", "answers", "acknowledges events with 202 without a body; the operator gets them", Wire},
-		{Receiver, "recheck", "early-events", "names a check in whole milliseconds up to a minute, with 202 only", Wire},
+		{Receiver, "recheck", "early-events", "names a check in milliseconds, at most a minute, with 202 only", Wire},
 		{Receiver, "tls", "transport", "speaks TLS 1.3 and nothing older", Wire},
 		{Receiver, "certificate", "receiver", "takes nothing without a client certificate, or with a wrong one", Wire},
 		{Receiver, "media-type", "transport", "ignores parameters of the media type, and answers 415 to another", Wire},

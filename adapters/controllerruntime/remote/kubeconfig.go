@@ -172,7 +172,8 @@ func newKubeconfigs(key string, opts KubeconfigOptions, find findSecret) *kubeco
 			utilnet.CloseIdleConnectionsFor(former.http.Transport)
 		}
 	}
-	return &kubeconfigs{find: find, key: key, opts: opts, clients: lru.NewWithEvictionFunc(max(opts.Clients, 1), closeIdle), invalid: invalid}
+	clients := lru.NewWithEvictionFunc(max(opts.Clients, 1), closeIdle)
+	return &kubeconfigs{find: find, key: key, opts: opts, clients: clients, invalid: invalid}
 }
 
 func (k *kubeconfigs) connect(ctx context.Context, object client.Object) (client.Client, error) {

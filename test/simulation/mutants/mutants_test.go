@@ -105,7 +105,7 @@ func (m mutant) try(t *testing.T, file string, control control) (verdict, string
 		limit: hang + time.Duration(*seeds)*max(each, slower*control.schedule),
 	}
 	result := child.run(t)
-	if seed := failing.FindSubmatch(result.out); seed != nil && !control.passes(t, string(seed[1])) {
+	if seed := failing.FindSubmatch(result.out); len(seed) > 1 && !control.passes(t, string(seed[1])) {
 		return broken, fmt.Sprintf("seed %s fails without the fault, too", seed[1])
 	}
 	return result.judge()
