@@ -148,7 +148,7 @@ func (p *program) checkEnd(t *testing.T, code int) {
 	if have := p.end(t); have != code {
 		t.Fatalf("exit code %d, want %d:\n%s%s", have, code, &p.text, &p.stderr)
 	}
-	p.checkNothingLeft(t, 0)
+	p.checkNothingLeft(t, 2*time.Second) // A process that was killed ends soon after, on a busy machine.
 	if entries, err := os.ReadDir(p.tmp); err != nil || len(entries) > 0 {
 		t.Errorf("left behind: %v, %v", entries, err)
 	}

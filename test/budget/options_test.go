@@ -137,7 +137,7 @@ func allOptions(t *testing.T) []options {
 		}),
 		optionsOf(func(o controllerruntime.LeaderEndpointOptions) error {
 			_, err := controllerruntime.NewLeaderEndpoint(objects, secret,
-				controllerruntime.ReplicaEndpoint{Address: "192.0.2.1", Ports: map[string]int32{"": 1}}, o)
+				controllerruntime.ReplicaEndpoint{Operator: "o", Address: "192.0.2.1", Ports: map[string]int32{"": 1}}, o)
 			return err
 		}),
 		optionsOf(func(o remote.KubeconfigOptions) error {
