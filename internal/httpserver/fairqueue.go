@@ -167,6 +167,12 @@ func (h *handshake) read(from net.Conn, b []byte) (int, error) {
 // are none. It fails with [io.EOF] if the client closed the connection before the server answered.
 // So clients that give up and begin again, in large numbers, cost no signatures.
 func (h *handshake) acquire(from net.Conn, closed <-chan struct{}, deadline *time.Time) error {
+	select {
+	case <-closed: // A connection that was cut does not queue.
+		return net.ErrClosed
+	default:
+	}
+
 	w := h.queue.request(h.origin, h.begun)
 	h.begun = true
 	err := w.wait(closed, deadline)

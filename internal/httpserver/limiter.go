@@ -3,15 +3,21 @@ package httpserver
 import (
 	"container/list"
 	"sync"
+	"time"
 )
 
 // limiter bounds open connections. When it is full, a new connection evicts the oldest idle one of
 // the origin that has the most. If none of that origin is idle, it evicts the oldest busy one,
 // unless it is of that origin itself: then it gets no slot.
 //
+// An evicted connection takes memory until its goroutine has noticed. So the limiter also bounds
+// those that have not ended yet: see awaitEvicted.
+//
 // It is safe for concurrent use, starts no goroutine, and takes constant time per call.
 type limiter struct {
 	limit int
+	// mostEnding bounds the evicted connections that have not ended yet.
+	mostEnding int
 
 	// mu guards the fields below.
 	mu      sync.Mutex
@@ -20,6 +26,10 @@ type limiter struct {
 	// bySize lists the origins with that many slots. largest is the biggest such number.
 	bySize  map[int]*list.List
 	largest int
+	// ending counts the evicted slots that were not released yet.
+	ending int
+	// ended is closed when one of these is released. It is nil while awaitEvicted does not wait.
+	ended chan struct{}
 }
 
 type originSlots struct {
@@ -39,12 +49,63 @@ type slot struct {
 	// place is in origin.busy or origin.idle. It is nil after release or eviction.
 	place *list.Element
 	busy  bool
+	// ending means that the slot was evicted, and that its connection has not ended yet.
+	ending bool
 	// evict closes the connection. It does not block, and calls no function of the limiter.
 	evict func()
 }
 
+// endingShare is the part of the limit of connections that evicted ones may take in addition.
+const endingShare = 8
+
 func newLimiter(limit int) *limiter {
-	return &limiter{limit: limit, origins: make(map[string]*originSlots), bySize: make(map[int]*list.List)}
+	return &limiter{
+		limit: limit, mostEnding: max(limit/endingShare, 1),
+		origins: make(map[string]*originSlots), bySize: make(map[int]*list.List),
+	}
+}
+
+// evictedPatience bounds the wait of awaitEvicted. A handler that does not notice the end of its
+// connection must not keep others from connecting.
+const evictedPatience = 100 * time.Millisecond
+
+// awaitEvicted blocks while too many evicted connections have not ended yet, at most for
+// evictedPatience, or until done is closed. Without this wait, clients that connect again and again
+// would fill the memory with connections that are about to end.
+func (l *limiter) awaitEvicted(done <-chan struct{}) {
+	var late <-chan time.Time
+	for {
+		ended := l.tooManyEnding()
+		if ended == nil {
+			return
+		}
+		if late == nil {
+			timer := time.NewTimer(evictedPatience)
+			defer timer.Stop()
+			late = timer.C
+		}
+		select {
+		case <-ended:
+		case <-late:
+			return
+		case <-done:
+			return
+		}
+	}
+}
+
+// tooManyEnding returns nil if there is room for another eviction. Otherwise it returns a channel
+// that is closed when there may be some.
+func (l *limiter) tooManyEnding() (ended <-chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ending < l.mostEnding {
+		return nil
+	}
+	if l.ended == nil {
+		l.ended = make(chan struct{})
+	}
+	return l.ended
 }
 
 // acquire returns an idle slot for origin, or nil, and whether it has evicted another slot. It
@@ -65,6 +126,8 @@ func (l *limiter) exchange(origin string, evict func()) (acquired, evicted *slot
 			return nil, nil
 		}
 		l.remove(evicted)
+		evicted.ending = true
+		l.ending++
 	}
 	acquired = &slot{limiter: l, evict: evict}
 	l.add(acquired, origin)
@@ -136,7 +199,26 @@ func (s *slot) move(origin string) {
 	})
 }
 
-func (s *slot) release() { s.update(func(l *limiter) { l.remove(s) }) }
+// release is called when the connection has ended, also that of an evicted slot.
+func (s *slot) release() {
+	s.update(func(l *limiter) { l.remove(s) })
+	s.limiter.noteEnded(s)
+}
+
+// noteEnded counts the end of the connection of an evicted slot once.
+func (l *limiter) noteEnded(s *slot) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !s.ending {
+		return
+	}
+	s.ending = false
+	l.ending--
+	if l.ended != nil {
+		close(l.ended)
+		l.ended = nil
+	}
+}
 
 // list is that of its origin. The caller must hold the lock, as for the functions below.
 func (s *slot) list() *list.List {

@@ -15,7 +15,8 @@ import (
 	"time"
 )
 
-// listener accepts connections that have a slot of the limiter. It never stops accepting.
+// listener accepts connections that have a slot of the limiter. It pauses only for
+// evicted connections that have not ended, and never for longer than 100 ms.
 //
 // It does each TLS handshake in a goroutine of its own, which ends with it. A handshake needs a
 // stack of 16 KiB and more. In the goroutine that serves the connection, that stack would stay
@@ -53,6 +54,8 @@ func (s *Server) listen() *listener {
 // open files", it waits until Accept has returned it, because [net/http.Server] paces errors.
 func (l *listener) acceptAll() {
 	for l.ctx.Err() == nil {
+		l.server.limiter.awaitEvicted(l.ctx.Done())
+
 		inner, err := l.Listener.Accept()
 		if err == nil {
 			if c := l.server.admit(inner); c != nil {
