@@ -95,8 +95,8 @@ type Options struct {
 	Settings map[string]string
 	// Webhooks are the options of the webhook configuration. Its Canary, WebhookDomain and
 	// OwnerAnnotation must be empty, because NoCanary and Names decide them. Its Labels are added
-	// to the default ones. By default ExcludedNamespaces are kube-system and, if this package has made it, the namespace of the
-	// agent.
+	// to the default ones. By default ExcludedNamespaces are kube-system and, if this package has
+	// made it, the namespace of the agent.
 	Webhooks admission.ConfigurationOptions
 	// Replaces are objects of a former agent, such as those of [SKRWebhook]. Install removes them
 	// in this order after the webhook configuration is applied, so that the API server calls an

@@ -115,9 +115,9 @@ func (r *reconciler) nameOwner(route client.Object, name string) (owner metav1.O
 }
 
 // owns reports whether a route belongs to a Watcher, and to this operator. A route that was
-// restored from a backup, or of a Watcher that was created again, has another UID. The identity of a
-// Watcher that is gone has no UID, and then the label of this controller decides. Kubernetes also
-// deletes a route if the owner that it names does not exist.
+// restored from a backup, or of a Watcher that was created again, has another UID. The identity of
+// a Watcher that is gone has no UID, and then the label of this controller decides. Kubernetes
+// also deletes a route if the owner that it names does not exist.
 func (r *reconciler) owns(route client.Object, of identity) bool {
 	owner, found := r.nameOwner(route, of.name.Name)
 	if !found {

@@ -11,6 +11,7 @@ package coremock
 import (
 	context "context"
 	reflect "reflect"
+	time "time"
 
 	core "github.com/runtime-watcher/runtime-watcher/core"
 	gomock "go.uber.org/mock/gomock"
@@ -280,4 +281,42 @@ func (m *MockReadier) Ready() error {
 func (mr *MockReadierMockRecorder) Ready() *gomock.Call {
 	mr.mock.ctrl.T.Helper()
 	return mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "Ready", reflect.TypeOf((*MockReadier)(nil).Ready))
+}
+
+// MockRechecker is a mock of Rechecker interface.
+type MockRechecker struct {
+	ctrl     *gomock.Controller
+	recorder *MockRecheckerMockRecorder
+	isgomock struct{}
+}
+
+// MockRecheckerMockRecorder is the mock recorder for MockRechecker.
+type MockRecheckerMockRecorder struct {
+	mock *MockRechecker
+}
+
+// NewMockRechecker creates a new mock instance.
+func NewMockRechecker(ctrl *gomock.Controller) *MockRechecker {
+	mock := &MockRechecker{ctrl: ctrl}
+	mock.recorder = &MockRecheckerMockRecorder{mock}
+	return mock
+}
+
+// EXPECT returns an object that allows the caller to indicate expected use.
+func (m *MockRechecker) EXPECT() *MockRecheckerMockRecorder {
+	return m.recorder
+}
+
+// RecheckAfter mocks base method.
+func (m *MockRechecker) RecheckAfter() time.Duration {
+	m.ctrl.T.Helper()
+	ret := m.ctrl.Call(m, "RecheckAfter")
+	ret0, _ := ret[0].(time.Duration)
+	return ret0
+}
+
+// RecheckAfter indicates an expected call of RecheckAfter.
+func (mr *MockRecheckerMockRecorder) RecheckAfter() *gomock.Call {
+	mr.mock.ctrl.T.Helper()
+	return mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "RecheckAfter", reflect.TypeOf((*MockRechecker)(nil).RecheckAfter))
 }

@@ -73,20 +73,17 @@ const evictedPatience = 100 * time.Millisecond
 // evictedPatience, or until done is closed. Without this wait, clients that connect again and again
 // would fill the memory with connections that are about to end.
 func (l *limiter) awaitEvicted(done <-chan struct{}) {
-	var late <-chan time.Time
-	for {
-		ended := l.tooManyEnding()
-		if ended == nil {
-			return
-		}
-		if late == nil {
-			timer := time.NewTimer(evictedPatience)
-			defer timer.Stop()
-			late = timer.C
-		}
+	ended := l.tooManyEnding()
+	if ended == nil {
+		return // No timer is made where nothing waits.
+	}
+
+	late := time.NewTimer(evictedPatience)
+	defer late.Stop()
+	for ; ended != nil; ended = l.tooManyEnding() {
 		select {
 		case <-ended:
-		case <-late:
+		case <-late.C:
 			return
 		case <-done:
 			return
