@@ -10,10 +10,10 @@ require (
 )
 
 require (
-	github.com/runtime-watcher/runtime-watcher v0.0.0-20261126190738-77ecbcc88455
-	github.com/runtime-watcher/runtime-watcher/adapters/admission v0.0.0-20261126190738-77ecbcc88455
-	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls v0.0.0-20261126190738-77ecbcc88455
-	github.com/runtime-watcher/runtime-watcher/adapters/prometheus v0.0.0-20261126190738-77ecbcc88455
+	github.com/runtime-watcher/runtime-watcher v0.0.0-20261128071535-2dbf7e11afac
+	github.com/runtime-watcher/runtime-watcher/adapters/admission v0.0.0-20261128071535-2dbf7e11afac
+	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls v0.0.0-20261128071535-2dbf7e11afac
+	github.com/runtime-watcher/runtime-watcher/adapters/prometheus v0.0.0-20261128071535-2dbf7e11afac
 )
 
 require (
