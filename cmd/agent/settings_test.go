@@ -59,7 +59,7 @@ func defaultConfig() config {
 		Canary:  agent.Canary{Interval: 30 * time.Second},
 		Outbox: agent.Outbox{
 			Settle: 100 * time.Millisecond, Resend: outbox.Defaults().Resend, ResendResync: outbox.Defaults().ResendResync,
-			MaxKeys: 10_000, MaxBytes: 10 << 20, ForwardTimeout: 10 * time.Second, MaxBackoff: 20 * time.Second,
+			MaxKeys: 10_000, MaxBytes: 9 << 20, ForwardTimeout: 10 * time.Second, MaxBackoff: 20 * time.Second,
 			HeartbeatInterval: 30 * time.Second,
 		},
 	}

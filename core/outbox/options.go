@@ -70,7 +70,7 @@ type Options struct {
 	// MaxBytes bounds the memory of these events, in bytes, over all managers. An event counts for
 	// about 800 bytes and its texts, and for 300 more if a newer one waits beside it. So objects
 	// with names of 1 kB reach MaxBytes before MaxKeys. The manager with the most bytes gives way.
-	// Default: 10 MiB, which has room for 10,000 events of objects with usual names.
+	// Default: 9 MiB, which has room for 10,000 events of objects with usual names.
 	MaxBytes int
 	// MaxManagers bounds the managers with events. Managers that the control plane never knew give
 	// way to new ones. Default: 100, or the number of Managers if that is higher.
@@ -150,7 +150,7 @@ func (o Options) withDefaults() Options {
 		Gather:            50 * time.Millisecond,
 		GiveUpAfter:       5 * time.Minute,
 		MaxKeys:           10_000,
-		MaxBytes:          10 << 20,
+		MaxBytes:          9 << 20,
 		MaxManagers:       max(defaults.MaxManagers, len(o.Managers)),
 		MaxBatch:          1,
 		InFlight:          inFlight,
