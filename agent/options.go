@@ -74,7 +74,7 @@ type Connection struct {
 	Address string
 	// Keys are the files with the CAs of the control plane, and with the certificate to connect to
 	// it with. They are read again every 5 s. The default transport needs them, unless Parts has
-	// ClientKeys. The default source serves their certificate, unless it has one of its own.
+	// ClientKeys. The default source also serves this certificate, unless [Webhook].Keys are set.
 	Keys keys.Paths
 }
 

@@ -18,6 +18,20 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
+// callsOf returns the two calls that may meet an object of others.
+func callsOf(t *testing.T) (ensure, reconcile func(*Certificates) error) {
+	t.Helper()
+	ensure = func(set *Certificates) error {
+		_, err := set.EnsureRuntime(t.Context(), Runtime{ID: "prod", Domain: "prod.example.com"})
+		return err
+	}
+	reconcile = func(set *Certificates) error {
+		_, err := set.Reconcile(t.Context())
+		return err
+	}
+	return ensure, reconcile
+}
+
 // Others have an object with each name that a set uses, one at a time. Nothing of it changes, and the
 // error has its kind and name.
 func TestObjectsOfOthersStayAsTheyAre(t *testing.T) {
@@ -37,14 +51,7 @@ func TestObjectsOfOthersStayAsTheyAre(t *testing.T) {
 	certificate := func(name string) client.Object {
 		return &certv1.Certificate{ObjectMeta: meta(name), Spec: certv1.CertificateSpec{CommonName: "shop", SecretName: "shop"}}
 	}
-	ensure := func(set *Certificates) error {
-		_, err := set.EnsureRuntime(t.Context(), Runtime{ID: "prod", Domain: "prod.example.com"})
-		return err
-	}
-	reconcile := func(set *Certificates) error {
-		_, err := set.Reconcile(t.Context())
-		return err
-	}
+	ensure, reconcile := callsOf(t)
 	for want, row := range map[string]struct {
 		foreign client.Object
 		call    func(*Certificates) error
@@ -186,14 +193,7 @@ func TestACopyWithANameOfTheSetIsRefused(t *testing.T) {
 	}
 	annotated := meta("prod-watcher-tls", roleClient, "")
 	annotated.Annotations = map[string]string{certv1.CertificateNameKey: "test-watcher-tls"}
-	ensure := func(set *Certificates) error {
-		_, err := set.EnsureRuntime(t.Context(), Runtime{ID: "prod", Domain: "prod.example.com"})
-		return err
-	}
-	reconcile := func(set *Certificates) error {
-		_, err := set.Reconcile(t.Context())
-		return err
-	}
+	ensure, reconcile := callsOf(t)
 	for name, row := range map[string]struct {
 		foreign client.Object
 		call    func(*Certificates) error

@@ -135,8 +135,7 @@ func (r *reconciler) owns(route client.Object, of identity) bool {
 
 // replace deletes the routes of a former Watcher with the name of w, which this process has seen.
 func (r *reconciler) replace(ctx context.Context, w *v1beta2.Watcher) error {
-	last, _ := r.seen.Load(client.ObjectKeyFromObject(w))
-	former, _ := last.(types.UID)
+	former := r.lastSeen(client.ObjectKeyFromObject(w))
 	if former != "" && former != w.UID {
 		if err := r.remove(ctx, identity{client.ObjectKeyFromObject(w), former}, ""); err != nil {
 			return err
@@ -146,11 +145,16 @@ func (r *reconciler) replace(ctx context.Context, w *v1beta2.Watcher) error {
 	return nil
 }
 
-// removeAll deletes the routes of a Watcher that is gone.
-func (r *reconciler) removeAll(ctx context.Context, name types.NamespacedName) error {
+// lastSeen returns "" for a Watcher that this process has not seen.
+func (r *reconciler) lastSeen(name types.NamespacedName) types.UID {
 	last, _ := r.seen.Load(name)
 	uid, _ := last.(types.UID)
-	if err := r.remove(ctx, identity{name, uid}, ""); err != nil {
+	return uid
+}
+
+// removeAll deletes the routes of a Watcher that is gone.
+func (r *reconciler) removeAll(ctx context.Context, name types.NamespacedName) error {
+	if err := r.remove(ctx, identity{name, r.lastSeen(name)}, ""); err != nil {
 		return err
 	}
 	r.seen.Delete(name)

@@ -5,11 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"go/ast"
-	"go/parser"
-	"go/token"
-	"io/fs"
 	"net"
-	"path/filepath"
 	"reflect"
 	"regexp"
 	"slices"
@@ -48,7 +44,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/listener"
-	"github.com/runtime-watcher/runtime-watcher/test"
 )
 
 const module = "github.com/runtime-watcher/runtime-watcher/"
@@ -266,40 +261,18 @@ func checkNumbers(t *testing.T, all options, described map[string]map[string]str
 func descriptions(t *testing.T) map[string]map[string]string {
 	t.Helper()
 	all := make(map[string]map[string]string)
-	skipped := strings.Fields("internal testdata bin cmd test tools examples .git")
-	err := filepath.WalkDir(test.Root(), func(path string, entry fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case entry.IsDir() && slices.Contains(skipped, entry.Name()):
-			return filepath.SkipDir
-		case entry.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go"):
-			return nil
-		}
-
-		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments)
-		if err != nil {
-			return err
-		}
-		folder, err := filepath.Rel(test.Root(), filepath.Dir(path))
-		if err != nil {
-			return err
-		}
+	forImportable(t, func(folder string, file *ast.File) {
 		ast.Inspect(file, func(node ast.Node) bool {
 			spec, isType := node.(*ast.TypeSpec)
 			if !isType || !spec.Name.IsExported() {
 				return true
 			}
 			if structure, isStruct := spec.Type.(*ast.StructType); isStruct {
-				all[filepath.ToSlash(folder)+"."+spec.Name.Name] = commentsOf(structure)
+				all[folder+"."+spec.Name.Name] = commentsOf(structure)
 			}
 			return false
 		})
-		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	return all
 }
 

@@ -27,6 +27,36 @@ var longCalls = map[string]string{
 func TestExportedCallsAreShort(t *testing.T) {
 	t.Parallel()
 	seen := make(map[string]bool)
+	forImportable(t, func(folder string, file *ast.File) {
+		if ast.IsGenerated(file) || file.Name.Name == "main" {
+			return
+		}
+
+		for _, decl := range file.Decls {
+			f, isFunc := decl.(*ast.FuncDecl)
+			if !isFunc || !f.Name.IsExported() {
+				continue
+			}
+			problem := longCall(f.Type)
+			name := folder + "." + f.Name.Name
+			if problem != "" && longCalls[name] == "" {
+				t.Errorf("%s has %s: take a struct", name, problem)
+			}
+			seen[name] = seen[name] || problem != ""
+		}
+	})
+
+	for name := range longCalls {
+		if !seen[name] {
+			t.Errorf("%s keeps the rule of parameters: remove it from the table", name)
+		}
+	}
+}
+
+// forImportable visits each source file of the folders that users can import. A folder is relative
+// to the root, with slashes.
+func forImportable(t *testing.T, visit func(folder string, file *ast.File)) {
+	t.Helper()
 	skipped := strings.Fields("internal testdata bin cmd test tools examples .git")
 	err := filepath.WalkDir(test.Root(), func(path string, entry fs.DirEntry, err error) error {
 		switch {
@@ -39,36 +69,18 @@ func TestExportedCallsAreShort(t *testing.T) {
 		}
 
 		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments)
-		if err != nil || ast.IsGenerated(file) || file.Name.Name == "main" {
+		if err != nil {
 			return err
 		}
-
 		folder, err := filepath.Rel(test.Root(), filepath.Dir(path))
 		if err != nil {
 			return err
 		}
-		for _, decl := range file.Decls {
-			f, isFunc := decl.(*ast.FuncDecl)
-			if !isFunc || !f.Name.IsExported() {
-				continue
-			}
-			problem := longCall(f.Type)
-			name := filepath.ToSlash(folder) + "." + f.Name.Name
-			if problem != "" && longCalls[name] == "" {
-				t.Errorf("%s has %s: take a struct", name, problem)
-			}
-			seen[name] = seen[name] || problem != ""
-		}
+		visit(filepath.ToSlash(folder), file)
 		return nil
 	})
 	if err != nil {
 		t.Fatal(err)
-	}
-
-	for name := range longCalls {
-		if !seen[name] {
-			t.Errorf("%s keeps the rule of parameters: remove it from the table", name)
-		}
 	}
 }
 
