@@ -90,6 +90,7 @@ func (w *world) returnImage() {
 		w.agentsAre(todaysImage)
 		w.everywhereArrives("back-image")
 	})
+	w.leaveToToday()
 }
 
 func (w *world) setListener() {

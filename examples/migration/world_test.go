@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -366,16 +367,32 @@ func (w *world) startFlow(m *member) {
 	m.flow = rig.StartFlow(w.t, &w.record, core.RuntimeID(m.id), today.Manager, every, func(ctx context.Context, name string) error {
 		return m.Client.Create(ctx, today.WatchedKyma(m.kyma, name))
 	})
+	m.flow.FailedOpen = rig.FailedOpen(w.t, m.ControlPlane)
 }
 
-// replacing has an agent replaced. Only then may a resync stand in for a write.
+// replacing has an agent replaced. A resync may replace the event of a write only then, and while an
+// agent of today serves after ours (see leaveToToday).
 func (w *world) replacing(replace func()) {
 	for _, m := range w.members {
+		if last := len(m.windows) - 1; last >= 0 && m.windows[last].To == served {
+			m.windows[last].To = m.flow.Committed()
+		}
 		m.windows = append(m.windows, rig.Window{From: m.flow.Committed()})
 	}
 	replace()
 	for _, m := range w.members {
 		m.windows[len(m.windows)-1].To = m.flow.Count()
+	}
+}
+
+// served is the end of a window that lasts until our agents replace those of today.
+const served = math.MaxInt
+
+// leaveToToday extends the last windows until the next replacement. An agent of today has no probe,
+// retries nothing and sends no resync: the guarantee is ours, and begins with our next agent.
+func (w *world) leaveToToday() {
+	for _, m := range w.members {
+		m.windows[len(m.windows)-1].To = served
 	}
 }
 

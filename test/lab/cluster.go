@@ -127,6 +127,14 @@ func ScrapeAPIServer(t testing.TB, plane *apiserver.ControlPlane) []byte {
 	return text
 }
 
+// FailedOpen returns a function for [Flow]: how many writes the API server has admitted without an
+// answer of a webhook.
+func FailedOpen(t testing.TB, plane *apiserver.ControlPlane) func() int {
+	return func() int {
+		return int(Sum(ScrapeAPIServer(t, plane), "apiserver_admission_webhook_fail_open_count"))
+	}
+}
+
 // Left returns all objects of a cluster, of any kind but Event, that the condition holds for.
 func Left(t testing.TB, plane *apiserver.ControlPlane, condition func(*metav1.PartialObjectMetadata) bool) (left []string) {
 	t.Helper()

@@ -34,6 +34,25 @@ func TestAFlowLosesWhatNeverArrives(t *testing.T) {
 	wants("a resync does not count", 0, 1, 0, 1, 2)
 }
 
+func TestAFlowExcusesOnlyTimeoutsThatTheAPIServerCounts(t *testing.T) {
+	t.Parallel()
+	f := &Flow{timedOut: []int{1, 4, 5}}
+
+	for name, test := range map[string]struct {
+		lost       []int
+		failedOpen int
+		want       []int
+	}{
+		"a write that timed out, and one that did not": {[]int{1, 2}, 9, []int{1}},
+		"more timeouts than the API server counts":     {[]int{1, 4, 5}, 2, []int{1, 4}},
+		"the API server had an answer to each":         {[]int{1}, 0, nil},
+	} {
+		if got := f.unasked(test.lost, test.failedOpen); !slices.Equal(got, test.want) {
+			t.Errorf("%s: %v are excused, want %v", name, got, test.want)
+		}
+	}
+}
+
 func TestJudge(t *testing.T) {
 	const object = "a"
 	// at is a look at one object, or at all, that found the versions of objects "a" and "b", "" for
