@@ -244,6 +244,15 @@ image: ## Build the image of the agent: an OCI layout with SBOMs in IMAGE (bin/i
 SHA256 := $(or $(shell command -v sha256sum),shasum -a 256)
 TAR := $(or $(shell command -v gtar),tar)
 
+# The clusters are those of docs/guide/quick-start.md: the operator runs in fleet, and the agent in blue.
+.PHONY: kind-load
+kind-load: ## Build the images of the quick start, and load them into the kind clusters fleet and blue
+	@$(MAKE) image VERSION=dev PLATFORMS="linux/$$($(GO) env GOARCH)"
+	@kind load image-archive "bin/image-archives/agent-linux-$$($(GO) env GOARCH).tar" --name blue
+	@cd examples && CGO_ENABLED=0 GOOS=linux $(GO) build -o ../bin/ownnames/ownnames ./ownnames
+	@docker build -t ownnames:dev -f examples/ownnames/Dockerfile bin/ownnames
+	@kind load docker-image ownnames:dev --name fleet
+
 # The files of a release beside the tags: the image as an OCI layout and as archives, the SBOMs in it, the charts, the
 # manifests, the program that judges both ends of contract v3, and the checksums of all.
 .PHONY: dist

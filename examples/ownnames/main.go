@@ -89,7 +89,7 @@ func run(ctx context.Context, s settings, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	mgr, err := ctrl.NewManager(config, ctrl.Options{Scheme: scheme})
+	mgr, err := ctrl.NewManager(config, ctrl.Options{Scheme: scheme, HealthProbeBindAddress: ":8081"})
 	if err != nil {
 		return err
 	}
@@ -154,7 +154,10 @@ func setUp(mgr ctrl.Manager, s settings, out io.Writer) error {
 				mgr.GetAPIReader(), "kubeconfig", client.ObjectKeyFromObject, runtimes.KubeconfigOptions{}),
 			Certificates: set,
 			Installer:    installer,
-		}, runtimes.Options{Fleet: watched, Kubeconfigs: clusters, Retry: time.Second}),
+		}, runtimes.Options{
+			Fleet: watched, Kubeconfigs: clusters, Retry: time.Second,
+			Report: runtimes.ReportCondition(direct, "AgentInstalled"),
+		}),
 	)
 	if err != nil {
 		return err

@@ -130,7 +130,9 @@ func ScrapeAPIServer(t testing.TB, plane *apiserver.ControlPlane) []byte {
 // FailedOpen returns a function for [Flow]: how many writes the API server has admitted without an
 // answer of a webhook.
 func FailedOpen(t testing.TB, plane *apiserver.ControlPlane) func() int {
+	t.Helper()
 	return func() int {
+		t.Helper()
 		return int(Sum(ScrapeAPIServer(t, plane), "apiserver_admission_webhook_fail_open_count"))
 	}
 }

@@ -56,6 +56,9 @@ type Options struct {
 	ImageEnv map[string][]string
 	// Hosts maps "<host>:<port>", as pods dial it, to an address on this machine.
 	Hosts map[string]string
+	// NodePorts maps the node port of a Service to the address on this machine that leads there. It is
+	// for [New] only.
+	NodePorts map[int32]string
 	// Host is for [NewHost] only.
 	Host HostOptions
 }
@@ -154,6 +157,9 @@ func (n *Node) Start(plane *apiserver.ControlPlane) {
 		BaseContext: func(net.Listener) context.Context { return n.ctx },
 	}
 	n.work.Go(func() { _ = server.Serve(egress) })
+	for port, address := range n.opts.NodePorts {
+		n.openNodePort(port, address)
+	}
 	n.work.Go(func() {
 		wait.UntilWithContext(n.ctx, func(ctx context.Context) {
 			if err := n.sync(ctx); err != nil && ctx.Err() == nil {
@@ -257,6 +263,18 @@ func (n *Node) Pods(deployment types.NamespacedName) (pods []Pod) {
 		}
 	}
 	return pods
+}
+
+// Log returns the log of all containers of a Deployment since the start of the node, as kubectl prints
+// it.
+func (n *Node) Log(deployment types.NamespacedName) (text []byte) {
+	for _, p := range n.running() {
+		if p.owner == deployment {
+			its, _ := os.ReadFile(p.logPath()) // A container that did not start has none.
+			text = append(text, its...)
+		}
+	}
+	return text
 }
 
 // ignoreRaces returns nil for the errors of an object that has changed meanwhile. The next round

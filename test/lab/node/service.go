@@ -3,6 +3,7 @@ package node
 import (
 	"cmp"
 	"context"
+	"errors"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -41,8 +42,13 @@ func (n *Node) lead(ctx context.Context, services []corev1.Service) error {
 		for _, port := range service.Spec.Ports {
 			address := net.JoinHostPort(service.Spec.ClusterIP, strconv.Itoa(int(port.Port)))
 			for _, p := range pods {
-				if number, err := p.port(cmp.Or(port.TargetPort.String(), port.Name)); err == nil && p.serves() {
-					routes[address] = append(routes[address], target{p, number})
+				number, err := p.port(cmp.Or(port.TargetPort.String(), port.Name))
+				if err != nil || !p.serves() {
+					continue
+				}
+				routes[address] = append(routes[address], target{p, number})
+				if port.NodePort != 0 {
+					routes[nodePort(port.NodePort)] = append(routes[nodePort(port.NodePort)], target{p, number})
 				}
 			}
 		}
@@ -107,15 +113,7 @@ func (n *Node) prune(ctx context.Context, services []corev1.Service) error {
 // sends CONNECT with the ClusterIP of a Service, and gets one of the ready pods at random, as by
 // kube-proxy.
 func (n *Node) connect(w http.ResponseWriter, r *http.Request) {
-	n.mu.Lock()
-	targets := n.routes[r.Host]
-	n.mu.Unlock()
-	if len(targets) == 0 {
-		http.Error(w, "no ready pod for "+r.Host, http.StatusBadGateway)
-		return
-	}
-	chosen := targets[rand.IntN(len(targets))]
-	inside, err := chosen.pod.dial(r.Context(), chosen.port)
+	inside, err := n.dial(r.Context(), r.Host)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadGateway)
 		return
@@ -127,15 +125,61 @@ func (n *Node) connect(w http.ResponseWriter, r *http.Request) {
 	}
 	defer outside.Close()
 	_, _ = io.WriteString(outside, "HTTP/1.1 200 OK\r\n\r\n") // Else the copies end at once.
-	ctx, stop := context.WithCancel(r.Context())
+	join(r.Context(), inside, outside)
+}
+
+// dial connects to a ready pod, at random, of the Service with that route.
+func (n *Node) dial(ctx context.Context, route string) (net.Conn, error) {
+	n.mu.Lock()
+	targets := n.routes[route]
+	n.mu.Unlock()
+	if len(targets) == 0 {
+		return nil, errors.New("no ready pod for " + route)
+	}
+	chosen := targets[rand.IntN(len(targets))]
+	return chosen.pod.dial(ctx, chosen.port)
+}
+
+// join copies in both directions until ctx or one direction ends.
+func join(ctx context.Context, a, b net.Conn) {
+	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	for to, from := range map[net.Conn]net.Conn{inside: outside, outside: inside} {
+	for to, from := range map[net.Conn]net.Conn{a: b, b: a} {
 		go func() {
 			defer stop()
 			_, _ = io.Copy(to, from) // Any end is one.
 		}()
 	}
 	<-ctx.Done()
+}
+
+// nodePort is the route of a node port.
+func nodePort(port int32) string { return "node:" + strconv.Itoa(int(port)) }
+
+// openNodePort leads an address on this machine to the pods of the Service with that node port. A
+// connection without a ready pod is closed.
+func (n *Node) openNodePort(port int32, address string) {
+	n.t.Helper()
+	listener, err := new(net.ListenConfig).Listen(n.ctx, "tcp", address)
+	rig.NoError(n.t, err)
+	context.AfterFunc(n.ctx, func() { _ = listener.Close() })
+	n.work.Go(func() {
+		for {
+			outside, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			n.work.Go(func() {
+				defer outside.Close()
+				inside, err := n.dial(n.ctx, nodePort(port))
+				if err != nil {
+					return
+				}
+				defer inside.Close()
+				join(n.ctx, inside, outside)
+			})
+		}
+	})
 }
 
 // openWays lets the pod reach Options.Hosts and the API server. It returns the addresses of the
