@@ -152,15 +152,10 @@ func describedLabels(t *testing.T) map[string][]string {
 	if !ok {
 		t.Fatal("the registry of controller-runtime does not describe its metrics")
 	}
-	descs := make(chan *prom.Desc)
-	go func() {
-		defer close(descs)
-		registry.Describe(descs)
-	}()
 	pattern := regexp.MustCompile(`fqName: "(\w+)".*variableLabels: \{([\w,]*)\}`)
 	found := map[string][]string{}
-	for desc := range descs {
-		if match := pattern.FindStringSubmatch(desc.String()); match != nil {
+	for _, text := range descriptions(registry) {
+		if match := pattern.FindStringSubmatch(text); match != nil {
 			for _, suffix := range []string{"", "_bucket"} {
 				found[match[1]+suffix] = strings.Split(match[2], ",")
 			}

@@ -118,6 +118,58 @@ func touched(t testing.TB) *prom.Registry {
 	return registry
 }
 
+// descriptions returns the text of all descriptors of a collector, such as a registry. A metric with labels is described
+// from the start, and has a series only after its hook was called.
+func descriptions(of prom.Collector) (texts []string) {
+	descs := make(chan *prom.Desc)
+	go func() {
+		defer close(descs)
+		of.Describe(descs)
+	}()
+	for desc := range descs {
+		texts = append(texts, desc.String())
+	}
+	return texts
+}
+
+var nameOfDesc = regexp.MustCompile(`fqName: "(\w+)"`)
+
+func describedBy(registry *prom.Registry) (names []string) {
+	for _, text := range descriptions(registry) {
+		names = append(names, nameOfDesc.FindStringSubmatch(text)[1])
+	}
+	return names
+}
+
+// The reference is made of series. A metric with labels that no test touches would be missing there, without a word.
+func TestEachMetricIsTouched(t *testing.T) {
+	agent, listener := prom.NewPedanticRegistry(), prom.NewPedanticRegistry()
+	lab.Must(watchermetrics.NewAgent(agent, watchermetrics.Options{}))
+	lab.Must(watchermetrics.NewListener(listener, watchermetrics.Options{}))
+	var listed []string
+	for _, m := range catalog(t) {
+		listed = append(listed, m.name)
+	}
+
+	for _, source := range []struct {
+		names []string
+		touch string
+	}{
+		{describedBy(agent), "useAgent in adapters/prometheus/watchermetrics"},
+		{describedBy(listener), "useListener in adapters/prometheus/watchermetrics"},
+		{describedBy(touched(t)), "touched in test/observability"},
+	} {
+		if len(source.names) < 5 {
+			t.Errorf("only the metrics %v are described, want all of %s", source.names, source.touch)
+		}
+		for _, name := range source.names {
+			if !slices.Contains(listed, name) {
+				t.Errorf("metric %s has no series: add a call of its hook to %s", name, source.touch)
+			}
+		}
+	}
+}
+
 // label is a label of one metric, or of all metrics with that name if metric is empty.
 type label struct{ metric, name string }
 
