@@ -90,7 +90,7 @@ func (a *Arrivals) lastResync(of Arrival) time.Time {
 type Flow struct {
 	// FailedOpen returns how many writes the API server has admitted without an answer of the agent,
 	// by its own metric. Nil is none. On a machine that stalls for seconds a call of the webhook ends
-	// by its timeout, and nothing of that write ever reached the agent.
+	// by its timeout, or no pod is ready, and nothing of that write ever reaches an agent.
 	FailedOpen func() int
 
 	t        testing.TB
@@ -101,13 +101,12 @@ type Flow struct {
 	mu          sync.Mutex
 	begun, last time.Time   // of the first interval, and of the last write
 	commits     []time.Time // zero for a write in progress
-	timedOut    []int       // the writes that took as long as a call of the webhook may
 	slowest     time.Duration
 	failed      []error
 }
 
-// webhookTimeout is how long an API server waits for the agent.
-const webhookTimeout = 2 * time.Second
+// longestWait is more than the longest wait of an agent between two attempts.
+const longestWait = time.Minute
 
 // Window has the writes from one number to before another, in which a resync may stand in for an
 // event.
@@ -154,11 +153,7 @@ func (f *Flow) write(ctx context.Context, n int, create func(ctx context.Context
 		f.failed = append(f.failed, err)
 	}
 	f.commits[n] = time.Now()
-	took := f.commits[n].Sub(begun)
-	f.slowest = max(f.slowest, took)
-	if took >= webhookTimeout {
-		f.timedOut = append(f.timedOut, n)
-	}
+	f.slowest = max(f.slowest, time.Since(begun))
 }
 
 func flowObject(n int) string { return fmt.Sprintf("traffic-%d", n) }
@@ -206,16 +201,11 @@ func (f *Flow) lost(windows []Window) (lost []int, resyncs int) {
 	return lost, resyncs
 }
 
-// unasked returns the writes of these that the API server admitted without an answer of the agent. The
-// metric counts writes without their names: only as many as it has are excused, and of those only
-// writes that took as long as a call may.
-func (f *Flow) unasked(lost []int, failedOpen int) (unasked []int) {
-	for _, n := range lost {
-		if len(unasked) < failedOpen && slices.Contains(f.timedOut, n) {
-			unasked = append(unasked, n)
-		}
-	}
-	return unasked
+// unasked returns the writes of these that the API server may have admitted without an answer of the
+// agent. The metric counts writes without their names: only as many as it has are excused, and at
+// most one of 50, because a product that is seldom called is broken.
+func (f *Flow) unasked(lost []int, failedOpen int) []int {
+	return lost[:min(len(lost), failedOpen, len(f.commits)/50)]
 }
 
 // Settle stops the writes and waits until each has arrived. No write may have failed.
@@ -228,20 +218,26 @@ func (f *Flow) Settle(within time.Duration, windows ...Window) {
 	}
 
 	lost, resyncs := f.lost(windows)
-	unasked := f.unasked(lost, failedOpen)
-	for end := time.Now().Add(within); len(lost) > len(unasked) && time.Now().Before(end); {
+	changed := time.Now()
+	for end := changed.Add(within); len(lost) > 0 && time.Now().Before(end); {
+		if time.Since(changed) > longestWait && len(f.unasked(lost, failedOpen)) == len(lost) {
+			break // None of these is on its way any more.
+		}
 		<-time.After(10 * time.Millisecond)
+		before := len(lost)
 		lost, resyncs = f.lost(windows)
-		unasked = f.unasked(lost, failedOpen)
+		if len(lost) != before {
+			changed = time.Now()
+		}
 	}
 
+	unasked := f.unasked(lost, failedOpen)
 	if len(unasked) > 0 {
 		f.t.Logf("%s: the API server admitted the writes %v without an answer of the agent", f.of.Runtime, unasked)
 	}
-	lost = slices.DeleteFunc(lost, func(n int) bool { return slices.Contains(unasked, n) })
-	if len(lost) > 0 {
-		f.t.Errorf("%s: of the writes %v nothing has arrived, with the windows %v; %v took the timeout of the webhook, and %d were admitted without an answer",
-			f.of.Runtime, lost, windows, f.timedOut, failedOpen)
+	if len(lost) > len(unasked) {
+		f.t.Errorf("%s: of the writes %v nothing has arrived, with the windows %v; the API server admitted %d without an answer",
+			f.of.Runtime, lost, windows, failedOpen)
 	}
 	if len(f.failed) > 0 {
 		f.t.Errorf("%s: %d of %d writes failed, the first with %v", f.of.Runtime, len(f.failed), len(f.commits), f.failed[0])
