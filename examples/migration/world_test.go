@@ -367,7 +367,7 @@ func (w *world) startFlow(m *member) {
 	m.flow = rig.StartFlow(w.t, &w.record, core.RuntimeID(m.id), today.Manager, every, func(ctx context.Context, name string) error {
 		return m.Client.Create(ctx, today.WatchedKyma(m.kyma, name))
 	})
-	m.flow.FailedOpen = rig.FailedOpen(w.t, m.ControlPlane)
+	m.flow.ExcuseUnasked(m.ControlPlane)
 }
 
 // replacing has an agent replaced. A resync may replace the event of a write only then, and while an

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"flag"
 	"fmt"
 	"html"
 	"os"
@@ -13,19 +12,17 @@ import (
 
 const recording = "../../docs/demo.svg"
 
-var updateRecording = flag.Bool("update-recording", false, "write docs/demo.svg from the output in docs/guide/embedding.md")
-
 // TestRecording holds that the picture in the README shows the output of make demo that docs/guide/embedding.md has, which
 // another test compares with the program.
 func TestRecording(t *testing.T) {
 	t.Parallel()
 	shown := find(t, "(?s)<!-- output: make demo -->\n```\n(.*?)```\n", read(t, "../../docs/guide/embedding.md"))
 	want := record("$ make demo", shown)
-	if *updateRecording {
+	if *update {
 		lab.NoError(t, os.WriteFile(recording, []byte(want), 0o644))
 	}
 	if read(t, recording) != want {
-		t.Error("docs/demo.svg is behind: go test ./quickstart -run TestRecording -update-recording")
+		t.Error("docs/demo.svg is behind: go test ./quickstart -run TestRecording -update")
 	}
 }
 

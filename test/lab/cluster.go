@@ -127,14 +127,11 @@ func ScrapeAPIServer(t testing.TB, plane *apiserver.ControlPlane) []byte {
 	return text
 }
 
-// FailedOpen returns a function for [Flow]: how many writes the API server has admitted without an
-// answer of a webhook.
-func FailedOpen(t testing.TB, plane *apiserver.ControlPlane) func() int {
+// FailedOpen returns how many writes the API server has admitted without an answer of a webhook. The
+// labels select webhooks, as in [Sum].
+func FailedOpen(t testing.TB, plane *apiserver.ControlPlane, labels ...string) int {
 	t.Helper()
-	return func() int {
-		t.Helper()
-		return int(Sum(ScrapeAPIServer(t, plane), "apiserver_admission_webhook_fail_open_count"))
-	}
+	return int(Sum(ScrapeAPIServer(t, plane), "apiserver_admission_webhook_fail_open_count", labels...))
 }
 
 // Left returns all objects of a cluster, of any kind but Event, that the condition holds for.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/hook"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
 // Arrival is a change of one object that was delivered to an operator.
@@ -88,15 +89,13 @@ func (a *Arrivals) lastResync(of Arrival) time.Time {
 // Flow is a stream of writes in one runtime, each of another object. It is the oracle of what may
 // not be lost: each write arrives after its commit. In a [Window] a resync after its commit may.
 type Flow struct {
-	// FailedOpen returns how many writes the API server has admitted without an answer of the agent,
-	// by its own metric. Nil is none. On a machine that stalls for seconds a call of the webhook ends
-	// by its timeout, or no pod is ready, and nothing of that write ever reaches an agent.
-	FailedOpen func() int
-
 	t        testing.TB
 	arrivals *Arrivals
 	of       Arrival // without object
 	stop     func()
+	// failedOpen returns how many writes the API server has admitted without an answer of the agent
+	// since [Flow.ExcuseUnasked]. Nil is none.
+	failedOpen func() int
 
 	mu          sync.Mutex
 	begun, last time.Time   // of the first interval, and of the last write
@@ -201,6 +200,15 @@ func (f *Flow) lost(windows []Window) (lost []int, resyncs int) {
 	return lost, resyncs
 }
 
+// ExcuseUnasked excuses writes from now on that this API server, by its own metric, admits without an
+// answer of the agent. On a machine that stalls for seconds a call of the webhook ends by its
+// timeout, or no pod is ready, and nothing of that write ever reaches an agent.
+func (f *Flow) ExcuseUnasked(plane *apiserver.ControlPlane) {
+	f.t.Helper()
+	before := FailedOpen(f.t, plane)
+	f.failedOpen = func() int { return FailedOpen(f.t, plane) - before }
+}
+
 // unasked returns the writes of these that the API server may have admitted without an answer of the
 // agent. The metric counts writes without their names: only as many as it has are excused, and at
 // most one of 50, because a product that is seldom called is broken.
@@ -213,8 +221,8 @@ func (f *Flow) Settle(within time.Duration, windows ...Window) {
 	f.t.Helper()
 	f.stop()
 	failedOpen := 0
-	if f.FailedOpen != nil {
-		failedOpen = f.FailedOpen()
+	if f.failedOpen != nil {
+		failedOpen = f.failedOpen()
 	}
 
 	lost, resyncs := f.lost(windows)

@@ -18,7 +18,7 @@ import (
 type Relay struct {
 	addr   string
 	grace  time.Duration
-	leader func() string // nil: the backends in turn
+	target func() (net.Conn, error) // nil: the backends in turn
 	listen func(addr string) (net.Listener, error)
 
 	mu       sync.Mutex
@@ -55,9 +55,20 @@ func NewRelayTo(addr string, leader func() string) (*Relay, error) {
 
 // NewRelayFrom is [NewRelayTo] with a function that listens, as in another network.
 func NewRelayFrom(listen func(addr string) (net.Listener, error), addr string, leader func() string) (*Relay, error) {
-	r := &Relay{addr: addr, leader: leader, listen: listen}
+	r := &Relay{addr: addr, target: func() (net.Conn, error) { return dialHere(leader()) }, listen: listen}
 	err := r.Open()
 	return r, err
+}
+
+// NewRelayInto is [NewRelayTo] with a function that connects, as into another network.
+func NewRelayInto(addr string, target func() (net.Conn, error)) (*Relay, error) {
+	r := &Relay{addr: addr, target: target, listen: listenHere}
+	err := r.Open()
+	return r, err
+}
+
+func dialHere(addr string) (net.Conn, error) {
+	return (&net.Dialer{Timeout: 5 * time.Second}).Dial("tcp", addr)
 }
 
 func listenHere(addr string) (net.Listener, error) {
@@ -229,17 +240,16 @@ func (r *Relay) dial() (net.Conn, error) {
 	r.mu.Lock()
 	holding, inTurn := r.holding, len(r.backends)
 	r.mu.Unlock()
-	dialer := &net.Dialer{Timeout: 5 * time.Second}
 	switch {
 	case holding:
 		nowhere, _ := net.Pipe() // Reads and writes block until it is closed.
 		return nowhere, nil
-	case r.leader != nil:
-		return dialer.Dial("tcp", r.leader())
+	case r.target != nil:
+		return r.target()
 	}
 	for range inTurn {
 		b := r.pick()
-		conn, err := dialer.Dial("tcp", b.addr)
+		conn, err := dialHere(b.addr)
 		if !r.leftOut(b, err) {
 			return conn, err
 		}

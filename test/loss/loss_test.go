@@ -170,7 +170,7 @@ func (s *scene) judge(writers *writers, schedule Schedule, began, ended time.Dur
 			r.resyncs++
 		}
 	}
-	r.failedOpen = s.failedOpen()
+	r.failedOpen = lab.FailedOpen(s.t, s.plane, s.webhook())
 	s.t.Log(&r)
 	if !s.with.naive {
 		s.checkAccounts()
@@ -246,12 +246,6 @@ func (s *scene) checkAccounts() {
 	}
 }
 
-// failedOpen returns how many writes the API server went on with without an answer.
-func (s *scene) failedOpen() float64 {
-	s.t.Helper()
-	return lab.Sum(lab.ScrapeAPIServer(s.t, s.plane), "apiserver_admission_webhook_fail_open_count", s.webhook())
-}
-
 // webhook is the label of the webhook in the metrics of the API server.
 func (s *scene) webhook() string {
 	return fmt.Sprintf("name=%q", lab.Namespace+"."+s.name+".operator.kyma-project.io")
@@ -262,7 +256,7 @@ type result struct {
 	schedule                Schedule
 	ended                   time.Duration
 	writes, events, resyncs int
-	failedOpen              float64
+	failedOpen              int
 	verdicts                map[string]lab.Verdict
 }
 

@@ -278,7 +278,7 @@ func TestChainOverNATS(t *testing.T) {
 	w.settled()
 	flow := rig.StartFlow(t, &w.record, stays, steady, 100*time.Millisecond,
 		func(ctx context.Context, name string) error { return w.create(ctx, name, "second") })
-	flow.FailedOpen = rig.FailedOpen(t, w.runtime)
+	flow.ExcuseUnasked(w.runtime)
 	w.rotation()
 	before := flow.Count()
 	w.restart()

@@ -125,7 +125,15 @@ func (n *Node) connect(w http.ResponseWriter, r *http.Request) {
 	}
 	defer outside.Close()
 	_, _ = io.WriteString(outside, "HTTP/1.1 200 OK\r\n\r\n") // Else the copies end at once.
-	join(r.Context(), inside, outside)
+	ctx, stop := context.WithCancel(r.Context())
+	defer stop()
+	for to, from := range map[net.Conn]net.Conn{inside: outside, outside: inside} {
+		go func() {
+			defer stop()
+			_, _ = io.Copy(to, from) // Any end is one.
+		}()
+	}
+	<-ctx.Done()
 }
 
 // dial connects to a ready pod, at random, of the Service with that route.
@@ -140,19 +148,6 @@ func (n *Node) dial(ctx context.Context, route string) (net.Conn, error) {
 	return chosen.pod.dial(ctx, chosen.port)
 }
 
-// join copies in both directions until ctx or one direction ends.
-func join(ctx context.Context, a, b net.Conn) {
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	for to, from := range map[net.Conn]net.Conn{a: b, b: a} {
-		go func() {
-			defer stop()
-			_, _ = io.Copy(to, from) // Any end is one.
-		}()
-	}
-	<-ctx.Done()
-}
-
 // nodePort is the route of a node port.
 func nodePort(port int32) string { return "node:" + strconv.Itoa(int(port)) }
 
@@ -160,25 +155,11 @@ func nodePort(port int32) string { return "node:" + strconv.Itoa(int(port)) }
 // connection without a ready pod is closed.
 func (n *Node) openNodePort(port int32, address string) {
 	n.t.Helper()
-	listener, err := new(net.ListenConfig).Listen(n.ctx, "tcp", address)
+	relay, err := rig.NewRelayInto(address, func() (net.Conn, error) { return n.dial(n.ctx, nodePort(port)) })
 	rig.NoError(n.t, err)
-	context.AfterFunc(n.ctx, func() { _ = listener.Close() })
 	n.work.Go(func() {
-		for {
-			outside, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			n.work.Go(func() {
-				defer outside.Close()
-				inside, err := n.dial(n.ctx, nodePort(port))
-				if err != nil {
-					return
-				}
-				defer inside.Close()
-				join(n.ctx, inside, outside)
-			})
-		}
+		<-n.ctx.Done()
+		relay.Close()
 	})
 }
 
