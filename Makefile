@@ -66,8 +66,8 @@ demo: ## See it work: an API server, the agent, an operator. ARGS='...' go to th
 	@$(if $(findstring serve,$(ARGS)),$(WITH_KUBECTL),$(WITH_API_SERVER)) $(GO) build -o bin/quickstart/quickstart ./examples/quickstart && exec bin/quickstart/quickstart $(ARGS)
 
 .PHONY: drills
-drills: ## Run the six drills of docs/operations/drills.md, and print after how long the page shows each
-	@$(WITH_KUBECTL) $(GO) test ./examples/quickstart -count=1 -v -run '^TestDrills$$' $(TESTFLAGS)
+drills: ## Run the ten drills of docs/operations/drills.md, and print after how long the page shows each
+	@$(WITH_KUBECTL) $(GO) test ./examples/quickstart -count=1 -v -run '^TestDrills$$' $(TESTFLAGS) -all-drills
 
 .PHONY: demo-lifecycle
 demo-lifecycle: ## See a meta operator work: control plane, two runtimes, cert-manager, agents. ARGS='...' go to the program
@@ -81,11 +81,12 @@ SOURCES = $(shell find adapters agent cmd controlplane core examples internal ke
 DOCUMENTS = $(shell find README.md SECURITY.md docs deploy controlplane/config -name '*.md' -o -name '*.yaml' -o -path '*/charts/*' -type f | LC_ALL=C sort | xargs cat | cksum | tr -d ' ')
 
 # One go test for all modules of the workspace shares compiled packages. Tests of real processes wait for more than half of
-# their time, so four packages run at once. The test cache stays on, so a second run repeats only changed packages. Lint
-# vets all of them. The race detector takes five to ten times the processor time of what it looks at: CI has RACE=-race.
+# their time, so four packages run in parallel. With the race detector, which takes five to ten times the processor time of
+# what it looks at, three do. The test cache stays on, so a second run repeats only changed packages. Lint vets all of them.
+PARALLEL = $(if $(RACE),3,4)
 .PHONY: test
 test: $(TOOLS)/helm ## Test every module against real API servers. RACE=-race with the race detector, as CI. TESTFLAGS, TIMEOUT
-	@$(WITH_ASSETS) RUNTIME_WATCHER_SOURCES=$(SOURCES) RUNTIME_WATCHER_DOCUMENTS=$(DOCUMENTS) $(GO) test $(RACE) -vet=off -p 4 -timeout $(TIMEOUT) $(TESTFLAGS) $(TESTED)
+	@$(WITH_ASSETS) RUNTIME_WATCHER_SOURCES=$(SOURCES) RUNTIME_WATCHER_DOCUMENTS=$(DOCUMENTS) $(GO) test $(RACE) -vet=off -p $(PARALLEL) -timeout $(TIMEOUT) $(TESTFLAGS) $(TESTED)
 
 # The modules whose tests start no API server. They need neither root nor another program.
 LIGHT := . adapters/admission adapters/httpmtls adapters/informer adapters/multicluster adapters/natsjetstream adapters/opentelemetry adapters/prometheus agent tools
@@ -192,6 +193,11 @@ FOUND ?= 60
 mutants: $(TOOLS)/gremlins ## Mutate the syntax tree of MUTANTS (core, listener, keys, transports). Fails if less than FOUND percent (60) are found
 	@tools/mutants.sh $(TOOLS)/gremlins $(FOUND) $(MUTANTS)
 
+# It also drops statements, defers and operands, and swaps arguments, which gremlins does not.
+.PHONY: sample-mutants
+sample-mutants: ## Try a random sample of faults in the syntax of PACKAGE: ARGS='-seed 1 -n 20'
+	@$(GO) run ./tools/cmd/mutate $(ARGS) $(PACKAGE)
+
 .PHONY: bench
 bench: ## Run the benchmarks that match BENCH (all), BENCHTIME each (1s)
 	@$(WITH_ASSETS) $(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -benchtime '$(BENCHTIME)' -timeout 2h $(TESTFLAGS) $(PACKAGES)
@@ -288,7 +294,7 @@ vulncheck: $(TOOLS)/govulncheck ## Scan the agent as it ships, and the modules w
 
 .PHONY: manifests
 manifests: ## Copy the manifests of an agent into a folder that stands alone, to be edited and applied: OUT (bin/manifests), SOURCE (admission, informer)
-	@mkdir -p '$(OUT)'
+	@mkdir -p '$(OUT)' && rm -rf '$(OUT)/agent'
 	@cp -R controlplane/config/agent '$(OUT)/agent' && rm '$(OUT)'/agent/*.go
 	@cp deploy/example$(if $(filter informer,$(SOURCE)),-informer)/* '$(OUT)'
 	@sed -i.orig 's|\.\./agent/|agent/|; s|\.\./agent$$|agent|' '$(OUT)/kustomization.yaml' && rm '$(OUT)/kustomization.yaml.orig'

@@ -22,6 +22,7 @@ import (
 	"time"
 
 	prom "github.com/prometheus/client_golang/prometheus"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus/watchermetrics"
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -61,13 +62,26 @@ type Parts struct {
 	// ClientKeys and ServingKeys replace the files of [Connection].Keys and [Webhook].Keys. Each is
 	// read every 5 s. Its last good material stays in use when it fails. Default: those files.
 	ClientKeys, ServingKeys keys.Source
-	// Canary writes a nonce to an object that the webhook watches, and returns the warnings in the
-	// answer of the API server. An error means that nothing was written. It is called by one
-	// goroutine, and may block until ctx ends. Default: it writes [Canary].Lease.
-	Canary func(ctx context.Context, nonce string) (warnings []string, err error)
+	// Canary writes a nonce to an object that the webhook watches, and returns the answer of the
+	// API server. An error means that nothing was written. It is called by one goroutine, and may
+	// block until ctx ends. Default: it writes [Canary].Lease.
+	Canary func(ctx context.Context, nonce string) (CanaryAnswer, error)
+	// Configuration returns the webhook configuration that the API server has, nil if there is
+	// none. An error means that it could not be read. It is called by one goroutine, and may block
+	// until ctx ends. Default: it reads [Webhook].Configuration.
+	Configuration func(ctx context.Context) (*admissionregistrationv1.ValidatingWebhookConfiguration, error)
 	// Now is the clock. After a call that returns much later than the last one, changes may have
 	// been missed, and the agent requests a resync. Default: [time.Now].
 	Now func() time.Time
+}
+
+// CanaryAnswer is the answer of an API server to a write of the canary.
+type CanaryAnswer struct {
+	// Warnings are the texts of its Warning headers.
+	Warnings []string
+	// Version is the resourceVersion of the written object. A lower one than before leads to a
+	// resync, because the API server was restored from a backup. Empty: it is not known.
+	Version string
 }
 
 func (p Parts) withDefaults() Parts {
@@ -154,6 +168,7 @@ type builder struct {
 	missed      *missedWatch
 	watchdog    *watchdog
 	canary      []component // none or one
+	webhooks    []component // none or one
 	source      component
 	ready       *readiness
 	observing   component
@@ -162,7 +177,8 @@ type builder struct {
 
 func (b *builder) build() error {
 	for _, step := range []func() error{
-		b.addManagers, b.addMetrics, b.addKeys, b.addTransport, b.addOutbox, b.addCanary, b.addObserving, b.addSource,
+		b.addManagers, b.addMetrics, b.addKeys, b.addTransport, b.addOutbox, b.addCanary, b.addWebhookWatch,
+		b.addObserving, b.addSource,
 	} {
 		if err := step(); err != nil {
 			return err
@@ -182,6 +198,7 @@ func (b *builder) addOutbox() error {
 	proof := &proof{last: map[core.Manager]time.Time{}}
 	b.pulse = &pulse{
 		opts: b.opts, keys: b.keys, proof: proof, canary: func() core.CanaryState { return core.CanaryOff },
+		canaryProblem: func() string { return "" }, webhooks: func() string { return "" },
 	}
 	box, err := outbox.New(b.parts.Tracing.Forwarder(b.transport), b.outboxOptions())
 	if err != nil {
@@ -251,6 +268,7 @@ func (b *builder) agent() *Agent {
 		b.source,
 	)
 	components = append(components, b.canary...) // It proves the webhook, so it follows it.
+	components = append(components, b.webhooks...)
 	components = append(components, b.controlPlaneCheck(), b.ready.component())
 	return &Agent{outbox: b.outbox, log: b.log, components: components, watchdog: b.watchdog}
 }

@@ -134,6 +134,8 @@ func TestHeartbeat(t *testing.T) {
 	proof := &proof{last: map[core.Manager]time.Time{}}
 	p := &pulse{opts: b.opts, keys: b.keys, proof: proof, canary: func() core.CanaryState { return core.CanaryOff }}
 	p.problem = func(core.Manager) string { return "managers: broken" }
+	p.canaryProblem = func() string { return "403 Forbidden" }
+	p.webhooks = func() string { return "one is missing" }
 	reviewed := time.Now()
 	proof.proved("widgets", reviewed)
 	proof.failures.Add(3)
@@ -142,6 +144,7 @@ func TestHeartbeat(t *testing.T) {
 		Instance: "pod-1", Version: "v1.2.3", ConfigHash: "abcd", CertificateFingerprint: material.Fingerprint,
 		CertificateExpiry: material.NotAfter, CAFingerprints: material.RootFingerprints,
 		LastReview: reviewed, WebhookFailures: 3, ConfigError: "managers: broken",
+		CanaryError: "403 Forbidden", WebhookError: "one is missing",
 	}
 	if diff := cmp.Diff(want, p.heartbeat("widgets")); diff != "" || len(want.CAFingerprints) != 1 {
 		t.Errorf("heartbeat (-want +got):\n%s", diff)

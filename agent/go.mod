@@ -6,14 +6,15 @@ require (
 	github.com/google/go-cmp v0.7.0
 	github.com/prometheus/client_golang v1.25.0
 	go.uber.org/goleak v1.3.0
+	k8s.io/api v0.36.3
 	k8s.io/apimachinery v0.36.3
 )
 
 require (
-	github.com/runtime-watcher/runtime-watcher v0.0.0-20261128071535-2dbf7e11afac
-	github.com/runtime-watcher/runtime-watcher/adapters/admission v0.0.0-20261128071535-2dbf7e11afac
-	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls v0.0.0-20261128071535-2dbf7e11afac
-	github.com/runtime-watcher/runtime-watcher/adapters/prometheus v0.0.0-20261128071535-2dbf7e11afac
+	github.com/runtime-watcher/runtime-watcher v0.0.0-20261129035620-b15c2ac4d297
+	github.com/runtime-watcher/runtime-watcher/adapters/admission v0.0.0-20261129035620-b15c2ac4d297
+	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls v0.0.0-20261129035620-b15c2ac4d297
+	github.com/runtime-watcher/runtime-watcher/adapters/prometheus v0.0.0-20261129035620-b15c2ac4d297
 )
 
 require (
@@ -37,7 +38,6 @@ require (
 	golang.org/x/text v0.42.0 // indirect
 	google.golang.org/protobuf v1.36.12 // indirect
 	gopkg.in/inf.v0 v0.9.1 // indirect
-	k8s.io/api v0.36.3 // indirect
 	k8s.io/klog/v2 v2.140.0 // indirect
 	k8s.io/kube-openapi v0.0.0-20260317180543-43fb72c5454a // indirect
 	k8s.io/utils v0.0.0-20260210185600-b8788abfbbc2 // indirect

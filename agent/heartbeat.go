@@ -22,6 +22,9 @@ type pulse struct {
 	proof   *proof
 	// canary is set before the first heartbeat is due.
 	canary func() core.CanaryState
+	// canaryProblem and webhooks are set then, too. They return why the canary cannot write, and
+	// how the webhooks differ from those that were applied, "" if all is well.
+	canaryProblem, webhooks func() string
 	// calls counts the calls of heartbeat that have ended: while the outbox works, about one a
 	// second.
 	calls atomic.Int64
@@ -35,6 +38,8 @@ func (p *pulse) heartbeat(manager core.Manager) core.Heartbeat {
 		Version:         p.opts.Version,
 		ConfigHash:      p.opts.ConfigHash,
 		Canary:          p.canary(),
+		CanaryError:     p.canaryProblem(),
+		WebhookError:    p.webhooks(),
 		LastReview:      p.proof.of(manager),
 		WebhookFailures: p.proof.failures.Load(),
 		ConfigError:     p.problem(manager),

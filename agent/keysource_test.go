@@ -38,7 +38,7 @@ func TestKeySourceIsFollowed(t *testing.T) {
 			defer mu.Unlock()
 			return material, problem
 		}), keys.FilesHooks{
-			Reloaded: func(keys.Generation) { call("reloaded") }, Refused: func(r keys.Refusal) { call(r.Problem) },
+			Reloaded: func(keys.Generation) { call("reloaded") }, Refused: func(r keys.Refusal) { call(string(r.Problem)) },
 		}))(t)
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error)

@@ -183,7 +183,7 @@ func (f *followed) reload() {
 	case err != nil:
 		f.status.Store(&keys.Status{Material: before.Material, Loaded: before.Loaded, Err: err})
 		if before.Err == nil || before.Err.Error() != err.Error() {
-			f.hooks.Refused(keys.Refusal{Problem: keys.Problem(err)})
+			f.hooks.Refused(keys.Refusal{Problem: keys.ProblemOf(err)})
 		}
 	case newest != before.Material:
 		f.status.Store(&keys.Status{Material: newest, Loaded: time.Now()})

@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus/watchermetrics"
+	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/internal/httpserver"
 	"github.com/runtime-watcher/runtime-watcher/internal/periodic"
@@ -83,7 +84,7 @@ func (b *builder) addObserving() (err error) {
 }
 
 func (b *builder) connectionDropped(server, reason string) {
-	b.metrics.ConnectionDropped(hook.ConnectionDrop{Server: server, Reason: reason})
+	b.metrics.ConnectionDropped(hook.ConnectionDrop{Server: server, Reason: core.Reason(reason)})
 }
 
 // aliases are computed from these metrics. docs/platforms/migration.md has the table.
@@ -179,6 +180,8 @@ type readiness struct {
 	log    *slog.Logger
 
 	serving atomic.Bool
+	// probed is set when a probe was answered that the agent is ready.
+	probed atomic.Bool
 }
 
 type health struct {
@@ -244,7 +247,9 @@ func (r *readiness) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	h := r.health(time.Now())
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
-	if !h.Ready {
+	if h.Ready {
+		r.probed.Store(true)
+	} else {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
 	_ = json.NewEncoder(w).Encode(h) //nolint:errchkjson // A client that has gone reads no answer.

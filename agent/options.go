@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"errors"
 	"log/slog"
 	"slices"
@@ -112,6 +113,13 @@ type Webhook struct {
 	// ClientNames are the names that a client certificate may have. They need ClientCAs. Default:
 	// any.
 	ClientNames []string
+	// Configuration is the name of the ValidatingWebhookConfiguration that makes the API server
+	// call the agent. The agent reads it by the credentials of [Canary], at the interval of the
+	// canary, and reports webhooks that are not as they were applied. Default: none, and no
+	// comparison.
+	Configuration string
+	// Own makes the agent keep Configuration itself. Default: another program applies it.
+	Own OwnConfiguration
 	// MaxConnections bounds open connections. Default: 192.
 	MaxConnections int
 	// MaxHandshakes bounds concurrent TLS handshakes. Default: half of GOMAXPROCS, at least 1.
@@ -124,12 +132,18 @@ type Canary struct {
 	Lease types.NamespacedName
 	// Interval is the time between two writes. Default: 30 s.
 	Interval time.Duration
-	// Server is the https URL of the API server. Default: the cluster of the process, from
-	// KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT.
+	// Server is the https URL of the API server, or several URLs with commas between them. Each
+	// write then goes to all of them, because a load balancer may hide that one of them calls no
+	// agent. Default: the cluster of the process, from KUBERNETES_SERVICE_HOST and
+	// KUBERNETES_SERVICE_PORT.
 	Server string
 	// TokenFile and CAFile are the credentials. Both are read before each write, because they
 	// rotate. Default: the files of the pod's service account.
 	TokenFile, CAFile string
+}
+
+func (o Options) canaryInterval() time.Duration {
+	return cmp.Or(o.Canary.Interval, defaults.CanaryInterval)
 }
 
 func (c Canary) off() bool { return c.Lease == types.NamespacedName{} }
@@ -162,14 +176,33 @@ func (o Options) validate(to Connection, parts Parts) error {
 			"option Webhook.ClientNames: want it only with Webhook.ClientCAs"),
 		option.Unless(!hasCanary || parts.Source == nil,
 			"option Canary: want it only with the default source, which it proves"),
+		option.Unless(parts.Configuration == nil && o.Webhook.Configuration == "" || parts.Source == nil,
+			"option Webhook.Configuration: want it only with the default source, which it configures"),
+		o.validateOwn(to, parts),
 		validateManagers(o.Managers),
 		option.NotNegative("StopDelay", o.StopDelay), option.NotNegative("ShutdownTimeout", o.ShutdownTimeout),
 		option.NotNegative("ControlPlane.RetryNewest", o.ControlPlane.RetryNewest),
 		option.NotNegative("Webhook.MaxConnections", o.Webhook.MaxConnections),
 		option.NotNegative("Webhook.MaxHandshakes", o.Webhook.MaxHandshakes),
+		option.NotNegative("Webhook.Own.ServicePort", int(o.Webhook.Own.ServicePort)),
 		option.NotNegative("Canary.Interval", o.Canary.Interval),
 	)
 	return option.Unless(err == nil, "agent: %w", err)
+}
+
+func (o Options) validateOwn(to Connection, parts Parts) error {
+	own := o.Webhook.Own
+	if !own.isOn() {
+		return nil
+	}
+	hasService := own.Service != types.NamespacedName{}
+	return errors.Join(
+		option.Unless(o.Webhook.Configuration != "", "option Webhook.Own: want it only with Webhook.Configuration"),
+		option.Unless(parts.Configuration == nil, "option Webhook.Own: want no Parts.Configuration beside it"),
+		option.Unless(parts.Source == nil, "option Webhook.Own: want it only with the default source"),
+		option.Unless(hasService != (own.URL != ""), "option Webhook.Own: want a Service or a URL, and one of them"),
+		option.Unless(own.CA != "" || to.Keys.CA != "", "option Webhook.Own.CA: want it without Connection.Keys"),
+	)
 }
 
 func validateManagers(managers []core.Manager) error {

@@ -31,7 +31,7 @@ type Outbox struct {
 	GiveUpAfter time.Duration
 	// MaxKeys bounds the distinct events over all managers. Default: 10,000.
 	MaxKeys int
-	// MaxBytes bounds the memory of these events, in bytes. Default: 9 MiB.
+	// MaxBytes bounds the memory of these events, in bytes. Default: 7 MiB.
 	MaxBytes int
 	// MaxManagers bounds the managers with events. Default: 100, or the number of Managers if that
 	// is higher.

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/http"
@@ -13,10 +14,10 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
-// maxBodies bounds the reviews that are in memory at the same time, in bytes. It is the least that
-// [admission.Options] allows for reviews of 8 MiB: room for one of these, or for seven of 1 MB. A
-// resync stands in for a review that finds no room.
-const maxBodies = 10 << 20
+// maxBodies bounds the buffers of reviews in bytes, with those that are kept for the next one and
+// those that the collector has not freed. It has room for a review of 8 MiB beside the buffer of
+// 512 KiB that it replaces, and for others. A resync replaces a review that finds no room.
+const maxBodies = 21 << 19
 
 func (b *builder) addWebhook() error {
 	inbox := b.inbox()
@@ -71,7 +72,7 @@ func (b *builder) webhookOptions(inbox *Inbox) httpserver.Options {
 		MaxHandshakeBytes: 32 << 10,
 		ShutdownTimeout:   b.opts.ShutdownTimeout / requestsPart,
 		HandshakeFailed: func(cause string, _ net.Addr, _ error) {
-			b.metrics.HandshakeFailed(hook.HandshakeFailure{Cause: cause})
+			b.metrics.HandshakeFailed(hook.HandshakeFailure{Cause: hook.HandshakeCause(cause)})
 
 			if isRejection(cause) {
 				inbox.Failed()
@@ -112,8 +113,13 @@ func (b *builder) addCanary() error {
 	if b.hasNoCanary() {
 		return nil
 	}
-	write := b.parts.Canary
-	if write == nil {
+	var write canary.Write
+	if own := b.parts.Canary; own != nil {
+		write = func(ctx context.Context, nonce string) (canary.Answer, error) {
+			answer, err := own(ctx, nonce)
+			return canary.Answer(answer), err
+		}
+	} else {
 		opts := b.opts.Canary
 		lease, err := canary.NewLease(opts.Lease, canary.LeaseOptions{
 			Server: opts.Server, TokenFile: opts.TokenFile, CAFile: opts.CAFile,
@@ -124,12 +130,14 @@ func (b *builder) addCanary() error {
 		write = lease.Write
 	}
 	writer, err := canary.New(write, canary.Options{
-		Interval: b.opts.Canary.Interval, Recovered: b.outbox.Resync, Probed: b.metrics.CanaryProbed, Logger: b.log,
+		Interval: b.opts.Canary.Interval, Recovered: b.outbox.Resync, Restored: b.outbox.Resync,
+		Probed: b.metrics.CanaryProbed, Logger: b.log,
 	})
 	if err != nil {
 		return fmt.Errorf("agent: %w", err)
 	}
 	b.pulse.canary = writer.State
+	b.pulse.canaryProblem = writer.Problem
 	b.canary = []component{{"canary", writer.Start}}
 	return nil
 }

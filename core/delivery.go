@@ -34,6 +34,10 @@ type Peer struct {
 	IPs      []netip.Addr
 	// Fingerprint is the SHA-256 of the certificate's DER bytes, in lower case hex.
 	Fingerprint string
+	// OtherFingerprints are the fingerprints of other forms of the certificate that are as valid,
+	// and that the holder can present instead. An ECDSA signature has two forms (SEC 1, section
+	// 4.1.4).
+	OtherFingerprints []string
 	// NotBefore and NotAfter bound the validity of the certificate.
 	NotBefore, NotAfter time.Time
 

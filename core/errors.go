@@ -1,7 +1,6 @@
 package core
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -11,38 +10,40 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
-// Errors that callers branch on. Adapters wrap them. Each answers [IsPermanent] and [Reason] for
+// Errors that callers branch on. Adapters wrap them. Each answers [IsPermanent] and [ReasonOf] for
 // the errors that wrap it.
 var (
 	errInvalidManager error = &reasons.Error{
 		Text:  "manager is not a DNS-1123 label (1 to 63 of a-z, 0-9 and '-', neither end a '-')",
-		Label: "invalid_manager", Permanent: true,
+		Label: string(ReasonInvalidManager), Permanent: true,
 	}
 	errInvalidObject error = &reasons.Error{
-		Text: "not a Kubernetes object in JSON", Label: "invalid_object", Permanent: true,
+		Text: "not a Kubernetes object in JSON", Label: string(ReasonInvalidObject), Permanent: true,
 	}
 	// errInvalidOwner is of the value of [OwnerAnnotation].
 	errInvalidOwner error = &reasons.Error{
-		Text: "owner is not <namespace>/<name>", Label: "invalid_owner", Permanent: true,
+		Text: "owner is not <namespace>/<name>", Label: string(ReasonInvalidOwner), Permanent: true,
 	}
 	// ErrUnauthenticated means that a sender did not prove its identity. A later attempt can
 	// succeed: a rotation may be under way.
-	ErrUnauthenticated error = &reasons.Error{Text: "sender is not authenticated", Label: "unauthenticated"}
+	ErrUnauthenticated error = &reasons.Error{Text: "sender is not authenticated", Label: string(ReasonUnauthenticated)}
 	// ErrForbidden means that a known sender may not trigger the event. A later attempt can
 	// succeed.
-	ErrForbidden error = &reasons.Error{Text: "sender may not trigger this", Label: "forbidden"}
+	ErrForbidden error = &reasons.Error{Text: "sender may not trigger this", Label: string(ReasonForbidden)}
 	// ErrUnknownManager means that the receiver does not serve the manager, or not yet.
-	ErrUnknownManager error = &reasons.Error{Text: "receiver does not serve the manager", Label: "unknown_manager"}
+	ErrUnknownManager error = &reasons.Error{
+		Text: "receiver does not serve the manager", Label: string(ReasonUnknownManager),
+	}
 	// ErrNotReady means that the receiver cannot take events yet, or not any more.
-	ErrNotReady error = &reasons.Error{Text: "not ready", Label: "not_ready"}
+	ErrNotReady error = &reasons.Error{Text: "not ready", Label: string(ReasonNotReady)}
 	// ErrTooLarge means that a batch is larger than the receiver, or the path to it, allows. The
 	// refusal is final for the batch, and not for its events, unless the batch has one element.
 	ErrTooLarge error = &reasons.Error{
-		Text: "batch is too large", Label: reasons.TooLarge, Permanent: true,
+		Text: "batch is too large", Label: string(ReasonTooLarge), Permanent: true,
 	}
 	// ErrNotSent means that an event, or a heartbeat, stayed behind when a batch was cut. It was
 	// not refused: it belongs into the next batch, in its order.
-	ErrNotSent error = &reasons.Error{Text: "not sent, as the batch was cut", Label: "not_sent"}
+	ErrNotSent error = &reasons.Error{Text: "not sent, as the batch was cut", Label: string(ReasonNotSent)}
 )
 
 // IsPermanent reports whether err has a method Retryable() bool that returns false: the same
@@ -61,23 +62,6 @@ func RetryAfter(err error) time.Duration {
 		return 0
 	}
 	return max(r.RetryAfter(), 0)
-}
-
-// Reason returns the metric label of err: the result of its method Reason() string, which is
-// lower-case words joined by '_' from a small fixed set. Without that method, it is "timeout" or
-// "canceled" for the end of a context, and "other" for every other error.
-func Reason(err error) string {
-	var r interface{ Reason() string }
-	switch {
-	case errors.As(err, &r):
-		return r.Reason()
-	case errors.Is(err, context.DeadlineExceeded):
-		return "timeout"
-	case errors.Is(err, context.Canceled):
-		return "canceled"
-	default:
-		return "other"
-	}
 }
 
 // KeptError is an optional method of the error of an event that a receiver did not take. If Kept

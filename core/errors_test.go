@@ -62,7 +62,7 @@ func TestClassification(t *testing.T) {
 			if got := core.RetryAfter(tt.err); got != tt.after {
 				t.Errorf("RetryAfter = %v, want %v", got, tt.after)
 			}
-			if got := core.Reason(tt.err); got != tt.reason {
+			if got := core.ReasonOf(tt.err); string(got) != tt.reason {
 				t.Errorf("Reason = %q, want %q", got, tt.reason)
 			}
 		})

@@ -11,7 +11,7 @@ func ExampleParseManager() {
 	fmt.Println(manager, err)
 
 	_, err = core.ParseManager("../admin")
-	fmt.Println(core.IsPermanent(err), core.Reason(err))
+	fmt.Println(core.IsPermanent(err), core.ReasonOf(err))
 	fmt.Println(err)
 	// Output:
 	// lifecycle-manager <nil>

@@ -40,7 +40,7 @@ type Heartbeat struct {
 	Pending       int64         `json:"pending"`
 	OldestPending time.Duration `json:"-"`
 	// Dropped counts the events of this epoch that were given up, by reason.
-	Dropped map[string]int64 `json:"dropped,omitempty"`
+	Dropped map[Reason]int64 `json:"dropped,omitempty"`
 
 	// Version is that of the agent.
 	Version string `json:"version,omitempty"`
@@ -55,6 +55,12 @@ type Heartbeat struct {
 	KeyMaterialError string `json:"keyMaterialError,omitempty"`
 	// Canary is the state of the canary.
 	Canary CanaryState `json:"canary,omitempty"`
+	// CanaryError is why the write of the canary fails, or which of several API servers does not
+	// call the agent. It is empty otherwise.
+	CanaryError string `json:"canaryError,omitempty"`
+	// WebhookError is how the webhooks that the API server has differ from those that were applied.
+	// It is empty when they do not differ, and when the agent does not compare them.
+	WebhookError string `json:"webhookError,omitempty"`
 	// LastReview is the time of the last review of a watched object by the proved API server. It is
 	// zero when there was none, and when the webhook requests no client certificate.
 	LastReview time.Time `json:"lastReview,omitzero"`

@@ -45,8 +45,8 @@ func TestParseManagerErrorsAreFitForLogs(t *testing.T) {
 		case strings.Contains(text, "\n") || len(text) > 400:
 			t.Errorf("error has several lines, or %d bytes", len(text))
 		}
-		if !core.IsPermanent(err) || core.Reason(err) != "invalid_manager" {
-			t.Errorf("IsPermanent = %v, Reason = %s, want true, invalid_manager", core.IsPermanent(err), core.Reason(err))
+		if !core.IsPermanent(err) || core.ReasonOf(err) != "invalid_manager" {
+			t.Errorf("IsPermanent = %v, Reason = %s, want true, invalid_manager", core.IsPermanent(err), core.ReasonOf(err))
 		}
 	}
 }

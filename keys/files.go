@@ -20,6 +20,9 @@ import (
 // defaultPoll is shorter than the period of a kubelet, which updates a volume about once a minute.
 const defaultPoll = 5 * time.Second
 
+// followedAfter is the time after which files that nothing reads again are reported.
+const followedAfter = time.Minute
+
 // FilesOptions are the optional settings of [Files]. The zero value is the documented default.
 type FilesOptions struct {
 	// Poll is the time between two readings of the files while [Files.Start] runs. Default: 5 s.
@@ -37,7 +40,7 @@ type FilesHooks struct {
 	// Reloaded is called when a new generation is in use.
 	Reloaded func(Generation)
 	// Refused is called once per distinct failure. The last good generation stays in use. The
-	// problems "expired" and "not_yet_valid" may also be that of the generation in use.
+	// problems [ProblemExpired] and [ProblemNotYetValid] may also be that of the generation in use.
 	Refused func(Refusal)
 }
 
@@ -50,8 +53,8 @@ type Generation struct {
 // Refusal is key material that is not taken into use, as hooks get it. A later version may add
 // fields.
 type Refusal struct {
-	// Problem is the result of [Problem] for the error.
-	Problem string
+	// Problem is the result of [ProblemOf] for the error.
+	Problem Problem
 }
 
 func (o FilesOptions) withDefaults() FilesOptions {
@@ -71,6 +74,9 @@ type Files struct {
 
 	// current is replaced as a whole, so that readers never see two generations.
 	current atomic.Pointer[generation]
+	made    time.Time
+	// followed means that Start or Reload was called, or that the log says that neither was.
+	followed atomic.Bool
 
 	mu sync.Mutex // held while reading
 	// refused is the failure that was reported last, nil after a success.
@@ -107,7 +113,7 @@ func NewFiles(paths Paths, opts FilesOptions) (*Files, error) {
 	}
 	first.Err = problem
 
-	f := &Files{paths: paths, opts: opts}
+	f := &Files{paths: paths, opts: opts, made: time.Now()}
 	f.logSkipped(first)
 	f.current.Store(first)
 	return f, nil
@@ -122,8 +128,15 @@ func newGeneration(paths Paths, files snapshot, now time.Time) (*generation, err
 }
 
 // Material implements [Source]: the last good generation. Its error is always nil, because
-// [NewFiles] fails without valid material.
-func (f *Files) Material() (*Material, error) { return f.Status().Material, nil }
+// [NewFiles] fails without valid material. A minute after NewFiles, a line of the log says that
+// neither Start nor Reload was called.
+func (f *Files) Material() (*Material, error) {
+	if !f.followed.Load() && time.Since(f.made) > followedAfter && f.followed.CompareAndSwap(false, true) {
+		f.opts.Logger.Warn("the key files are in use and are not read again, so a renewed certificate is never used: "+
+			"call Start, or pass them to mgr.Add", slog.String("certificate", f.paths.Certificate))
+	}
+	return f.Status().Material, nil
+}
 
 // Status is the state of key material in files.
 type Status struct {
@@ -156,6 +169,7 @@ func (f *Files) Start(ctx context.Context) error {
 // Reload reads the files now. It returns the error for which it kept the last good generation, or
 // that the generation in use is not valid.
 func (f *Files) Reload() error {
+	f.followed.Store(true)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 
@@ -229,7 +243,7 @@ func (f *Files) refuse(files snapshot, err error) error {
 	} else {
 		f.opts.Logger.Warn("key material on disk is broken, the last good one stays in use", attrs...)
 	}
-	f.opts.Hooks.Refused(Refusal{Problem: Problem(err)})
+	f.opts.Hooks.Refused(Refusal{Problem: ProblemOf(err)})
 	return err
 }
 
@@ -314,7 +328,7 @@ func readFile(path string) ([]byte, error) {
 	}
 	file, err := os.Open(filepath.Clean(path))
 	if err != nil {
-		return nil, &materialError{file: path, problem: problemUnreadable, err: err}
+		return nil, &materialError{file: path, problem: ProblemUnreadable, err: err}
 	}
 	defer file.Close()
 	content, err := io.ReadAll(io.LimitReader(file, maxFile+1))
@@ -322,7 +336,7 @@ func readFile(path string) ([]byte, error) {
 		err = fmt.Errorf("more than %d bytes", maxFile)
 	}
 	if err != nil {
-		return nil, &materialError{file: path, problem: problemUnreadable, err: err}
+		return nil, &materialError{file: path, problem: ProblemUnreadable, err: err}
 	}
 	return content, nil
 }

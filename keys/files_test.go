@@ -56,7 +56,7 @@ func newFixture(t *testing.T, opts keys.FilesOptions) *fixture {
 	f.rotate(t)
 	opts.Hooks = keys.FilesHooks{
 		Reloaded: func(g keys.Generation) { f.reloaded <- g.NotAfter },
-		Refused:  func(r keys.Refusal) { f.refused <- r.Problem },
+		Refused:  func(r keys.Refusal) { f.refused <- string(r.Problem) },
 	}
 	opts.Logger = slog.New(slog.NewTextHandler(f.log, nil))
 	files := must(keys.NewFiles(f.paths(), opts))
@@ -153,7 +153,7 @@ func TestFilesKeepLastGood(t *testing.T) {
 			f.write(t, content)
 			for range 3 {
 				err := f.Reload()
-				if err == nil || keys.Problem(err) != tc.problem ||
+				if err == nil || string(keys.ProblemOf(err)) != tc.problem ||
 					!strings.Contains(err.Error(), filepath.Dir(f.paths().CA)) {
 					t.Fatalf("Reload = %v, want the file that is %s", err, tc.problem)
 				}
@@ -247,7 +247,7 @@ func TestFilesStartBeforeTheyAreValid(t *testing.T) {
 				t.Fatal(err)
 			}
 			for range 2 {
-				if err := files.Status().Err; keys.Problem(err) != "not_yet_valid" {
+				if err := files.Status().Err; keys.ProblemOf(err) != "not_yet_valid" {
 					t.Errorf("status %v, want that the material is not valid yet", err)
 				}
 				_ = files.Reload()
@@ -324,6 +324,35 @@ func TestFilesAreInUseWithin10Seconds(t *testing.T) {
 	})
 }
 
+// Files that nothing reads again are named once. Files that Start or Reload reads are not.
+func TestFilesThatNothingReadsAgainAreNamed(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		follow func(t *testing.T, f *fixture)
+		lines  int
+	}{
+		"nothing": {func(*testing.T, *fixture) {}, 1},
+		"Start":   {func(t *testing.T, f *fixture) { t.Helper(); start(t, f.Start) }, 0},
+		"Reload":  {func(_ *testing.T, f *fixture) { _ = f.Reload() }, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				f := newFixture(t, keys.FilesOptions{})
+				tc.follow(t, f)
+				for range 300 {
+					must(f.Material())
+					time.Sleep(time.Second)
+				}
+				synctest.Wait()
+				if n := strings.Count(f.log.String(), "the key files are in use and are not read again"); n != tc.lines {
+					t.Errorf("%d lines, want %d:\n%s", n, tc.lines, f.log)
+				}
+			})
+		})
+	}
+}
+
 // A manager of controller-runtime starts it on every replica. A standby must not serve an expired
 // certificate.
 func TestFilesNeedNoLeaderElection(t *testing.T) {
@@ -374,7 +403,7 @@ func TestFilesFollow(t *testing.T) {
 			reloaded, refused := make(chan time.Time, 10), make(chan string, 1000)
 			files := must(keys.NewFiles(paths, keys.FilesOptions{Poll: 10 * time.Millisecond, Hooks: keys.FilesHooks{
 				Reloaded: func(g keys.Generation) { reloaded <- g.NotAfter },
-				Refused:  func(r keys.Refusal) { refused <- r.Problem },
+				Refused:  func(r keys.Refusal) { refused <- string(r.Problem) },
 			}}))
 			start(t, files.Start)
 			for range 3 {

@@ -84,33 +84,41 @@ func fileOf(content []byte, name string) string {
 	return name
 }
 
+// Problem is why key material is not used. It is a metric label.
+type Problem string
+
 const (
-	problemUnreadable  = "unreadable"
-	problemEmpty       = "empty"
-	problemMalformed   = "malformed"
-	problemMismatch    = "mismatch"
-	problemExpired     = "expired"
-	problemNotYetValid = "not_yet_valid"
+	// ProblemUnreadable means that a file cannot be read, or any error without another problem.
+	ProblemUnreadable Problem = "unreadable"
+	// ProblemEmpty means that a file has no PEM blocks.
+	ProblemEmpty Problem = "empty"
+	// ProblemMalformed means that a file has other PEM blocks than its kind of material.
+	ProblemMalformed Problem = "malformed"
+	// ProblemMismatch means that the key is of another certificate.
+	ProblemMismatch Problem = "mismatch"
+	// ProblemExpired means that the certificate, or each CA of the bundle, has expired.
+	ProblemExpired Problem = "expired"
+	// ProblemNotYetValid means that the certificate, or each CA of the bundle, is not valid yet.
+	ProblemNotYetValid Problem = "not_yet_valid"
 )
 
-// Problem returns the problem of key material, for the error of a [Source]: "unreadable",
-// "empty", "malformed", "mismatch" (the key is of another certificate), "expired" or
-// "not_yet_valid". It is a metric label. A source of your own names another problem by a method
-// Reason() string of its error. Otherwise its error means "unreadable".
-func Problem(err error) string {
+// ProblemOf returns the problem of key material, for the error of a [Source]. A source of your own
+// names another problem by a method Reason() string of its error. Without that method, it is
+// [ProblemUnreadable].
+func ProblemOf(err error) Problem {
 	var named interface{ Reason() string }
 	if errors.As(err, &named) {
-		return named.Reason()
+		return Problem(named.Reason())
 	}
-	return problemUnreadable
+	return ProblemUnreadable
 }
 
 // materialError is a fault of one file with key material. Its text never contains key material.
 type materialError struct {
 	file    string // the path; for [NewMaterial] ca.crt, tls.crt or tls.key
-	problem string
+	problem Problem
 	err     error
-	// from is the beginning of the validity, with the problem "not_yet_valid".
+	// from is the beginning of the validity, with [ProblemNotYetValid].
 	from time.Time
 }
 
@@ -119,7 +127,7 @@ func (e *materialError) Error() string {
 }
 
 func (e *materialError) Unwrap() error  { return e.err }
-func (e *materialError) Reason() string { return e.problem }
+func (e *materialError) Reason() string { return string(e.problem) }
 
 // validFrom returns when material becomes valid, for the error that it is not valid yet. It returns
 // the zero time for any other error.
@@ -185,7 +193,7 @@ func (m *Material) addCertificate(paths Paths, files snapshot) error {
 }
 
 func malformed(file string, err error) error {
-	return &materialError{file: file, problem: problemMalformed, err: err}
+	return &materialError{file: file, problem: ProblemMalformed, err: err}
 }
 
 // checkValidity leaves now out of its error, so that equal failures have equal texts and are
@@ -193,10 +201,10 @@ func malformed(file string, err error) error {
 func checkValidity(file string, certificate *x509.Certificate, now time.Time) error {
 	switch {
 	case now.After(certificate.NotAfter):
-		return &materialError{file: file, problem: problemExpired, err: fmt.Errorf(
+		return &materialError{file: file, problem: ProblemExpired, err: fmt.Errorf(
 			"%.64q expired at %s", certificate.Subject.CommonName, stamp(certificate.NotAfter))}
 	case now.Before(certificate.NotBefore):
-		return &materialError{file: file, problem: problemNotYetValid, from: certificate.NotBefore, err: fmt.Errorf(
+		return &materialError{file: file, problem: ProblemNotYetValid, from: certificate.NotBefore, err: fmt.Errorf(
 			"%.64q is valid from %s", certificate.Subject.CommonName, stamp(certificate.NotBefore))}
 	default:
 		return nil

@@ -67,7 +67,7 @@ func TestNewMaterialRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			_, err := keys.NewMaterial(tc.ca, tc.cert, tc.key)
-			if err == nil || keys.Problem(err) != tc.problem || !strings.Contains(err.Error(), tc.file) {
+			if err == nil || string(keys.ProblemOf(err)) != tc.problem || !strings.Contains(err.Error(), tc.file) {
 				t.Errorf("have %v, want that %s is %s", err, tc.file, tc.problem)
 			}
 		})

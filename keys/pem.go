@@ -168,12 +168,12 @@ func parsePair(certFile string, certPEM []byte, keyFile string, keyPEM []byte) (
 
 	for n, certificate := range chain[1:] {
 		if belongs(key, certificate) {
-			return tls.Certificate{}, nil, &materialError{file: certFile, problem: problemMismatch, err: fmt.Errorf(
+			return tls.Certificate{}, nil, &materialError{file: certFile, problem: ProblemMismatch, err: fmt.Errorf(
 				"the key is that of certificate number %d, %.64q: want the leaf first, then the CA that issued it",
 				n+2, certificate.Subject.CommonName)}
 		}
 	}
-	return tls.Certificate{}, nil, &materialError{file: keyFile, problem: problemMismatch, err: err}
+	return tls.Certificate{}, nil, &materialError{file: keyFile, problem: ProblemMismatch, err: err}
 }
 
 func inFile(file string, skipped []string) (named []string) {
@@ -289,7 +289,7 @@ var nearlyMark = regexp.MustCompile(
 // that this program finds the same blocks as all others, or an error.
 func splitBlocks(file string, text []byte) ([]block, error) {
 	if len(bytes.TrimSpace(text)) == 0 {
-		return nil, &materialError{file: file, problem: problemEmpty, err: errors.New("want PEM blocks")}
+		return nil, &materialError{file: file, problem: ProblemEmpty, err: errors.New("want PEM blocks")}
 	}
 
 	var (

@@ -166,7 +166,7 @@ func TestIncompleteBundles(t *testing.T) {
 		"text":                       {[]byte("ca"), []string{"no PEM block"}},
 	} {
 		got, err := keys.ParseBundle(tc.text)
-		if err == nil || keys.Problem(err) != "malformed" {
+		if err == nil || keys.ProblemOf(err) != "malformed" {
 			t.Errorf("%s: %d certificates, skipped %q, %v, want it malformed", name, len(got.Certificates), got.Skipped, err)
 			continue
 		}
@@ -176,7 +176,7 @@ func TestIncompleteBundles(t *testing.T) {
 			}
 		}
 	}
-	if _, err := keys.ParseBundle([]byte("\n \n")); keys.Problem(err) != "empty" {
+	if _, err := keys.ParseBundle([]byte("\n \n")); keys.ProblemOf(err) != "empty" {
 		t.Errorf("blank: %v, want it empty", err)
 	}
 }
@@ -227,7 +227,7 @@ func TestPairsOfOtherTools(t *testing.T) {
 		if tc.problem == "" && err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		if tc.problem != "" && (err == nil || keys.Problem(err) != tc.problem || !strings.Contains(err.Error(), tc.says)) {
+		if tc.problem != "" && (err == nil || string(keys.ProblemOf(err)) != tc.problem || !strings.Contains(err.Error(), tc.says)) {
 			t.Errorf("%s: %v, want %s with %q", name, err, tc.problem, tc.says)
 		}
 		material, sameErr := keys.NewMaterial(nil, tc.cert, tc.key)

@@ -94,7 +94,7 @@ func TestAttacksOnHandshake(t *testing.T) {
 	attackers := []*leaf{p.self, p.expired, p.notYet, p.stranger, p.serverOnly}
 	failed := make(chan string, 2*len(attackers))
 	hooks := record.hooks()
-	hooks.HandshakeFailed = func(h hook.HandshakeFailure) { failed <- h.Cause }
+	hooks.HandshakeFailed = func(h hook.HandshakeFailure) { failed <- string(h.Cause) }
 	run := start(t, listener.FromTLS(p.clients.roots(), listener.PeerOptions{}), listener.InsecureAllowAll(), &record,
 		listener.Options{TLS: serverConfig(t, p.servers, tls.RequireAndVerifyClientCert, p.clients), Hooks: hooks})
 	for i, attacker := range attackers {
@@ -272,11 +272,11 @@ func largest(source core.RuntimeID, epoch int) core.Batch {
 	long := func(n int) string { return fmt.Sprintf("%0512d", n) }
 	beat := &core.Heartbeat{
 		ID: "id", Number: 1, Interval: time.Hour, Instance: long(epoch), Version: long(1), CertificateFingerprint: long(2),
-		KeyMaterialError: long(3), ConfigHash: long(4), Canary: core.CanaryAlive, Dropped: map[string]int64{},
+		KeyMaterialError: long(3), ConfigHash: long(4), Canary: core.CanaryAlive, Dropped: map[core.Reason]int64{},
 	}
 	for n := range 64 {
 		beat.CAFingerprints = append(beat.CAFingerprints, long(n))
-		beat.Dropped[fmt.Sprintf("%064d", n)] = 1
+		beat.Dropped[core.Reason(fmt.Sprintf("%064d", n))] = 1
 	}
 	return core.Batch{Source: source, Epoch: long(epoch), Heartbeat: beat}
 }

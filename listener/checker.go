@@ -4,13 +4,13 @@ import (
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/hex"
 	"errors"
 	"net/http"
 	"net/netip"
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -70,10 +70,14 @@ func (c *checker) fromRequest(r *http.Request, roots *x509.CertPool) *verdict {
 		return k.verdict
 	}
 	v := c.fromConnection(r.TLS, roots)
+	c.keep(kept, v)
+	return v
+}
+
+func (c *checker) keep(kept *atomic.Value, v *verdict) {
 	if v.err == nil {
 		kept.Store(keptVerdict{c, v})
 	}
-	return v
 }
 
 func (c *checker) fromConnection(state *tls.ConnectionState, roots *x509.CertPool) *verdict {
@@ -120,7 +124,8 @@ func (c *checker) check(
 	v := &verdict{roots: roots, notBefore: now, notAfter: now.Add(badFor)}
 	chain, err := verify(leaf, others, roots, now)
 	if err == nil {
-		v.peer, err = c.peer(leaf)
+		signer := chain[min(1, len(chain)-1)] // A root may be its own leaf.
+		v.peer, err = c.peer(leaf, signer)
 	}
 	if v.err = err; err != nil {
 		c.bad.put(key, v)
@@ -136,7 +141,7 @@ func (c *checker) check(
 	return v
 }
 
-func (c *checker) peer(cert *x509.Certificate) (core.Peer, error) {
+func (c *checker) peer(cert, signer *x509.Certificate) (core.Peer, error) {
 	id, err := c.identity(cert)
 	if err != nil {
 		return core.Peer{}, unauthenticated(reasons.NoIdentity, "certificate names no runtime: %w", err)
@@ -144,14 +149,14 @@ func (c *checker) peer(cert *x509.Certificate) (core.Peer, error) {
 	if err := checkIdentity(id); err != nil {
 		return core.Peer{}, err
 	}
-	sum := sha256.Sum256(cert.Raw)
 	peer := core.Peer{
-		ID:          id,
-		CommonName:  cert.Subject.CommonName,
-		DNSNames:    cert.DNSNames,
-		Fingerprint: hex.EncodeToString(sum[:]),
-		NotBefore:   cert.NotBefore,
-		NotAfter:    cert.NotAfter,
+		ID:                id,
+		CommonName:        cert.Subject.CommonName,
+		DNSNames:          cert.DNSNames,
+		Fingerprint:       fingerprintOf(cert.Raw),
+		OtherFingerprints: otherFingerprints(cert, signer),
+		NotBefore:         cert.NotBefore,
+		NotAfter:          cert.NotAfter,
 	}
 	for _, uri := range cert.URIs {
 		peer.URIs = append(peer.URIs, uri.String())
@@ -164,7 +169,7 @@ func (c *checker) peer(cert *x509.Certificate) (core.Peer, error) {
 	return peer, nil
 }
 
-var errLongChain = unauthenticated(reasonUntrustedChain, "want a chain of at most %d certificates", maxChain)
+var errLongChain = unauthenticated(ReasonUntrustedChain, "want a chain of at most %d certificates", maxChain)
 
 // verify returns a chain from leaf to roots (RFC 5280, section 6). A certificate with extended key
 // usages must allow client authentication, and so must those above it (section 4.2.1.12).
@@ -192,15 +197,15 @@ func untrusted(leaf *x509.Certificate, now time.Time, err error) error {
 	var invalid x509.CertificateInvalidError
 	switch {
 	case now.Before(leaf.NotBefore):
-		return unauthenticated(reasonNotYetValid, "certificate is valid from %s", leaf.NotBefore.Format(time.RFC3339))
+		return unauthenticated(ReasonNotYetValid, "certificate is valid from %s", leaf.NotBefore.Format(time.RFC3339))
 	case now.After(leaf.NotAfter):
-		return unauthenticated(reasonExpired, "certificate was valid until %s", leaf.NotAfter.Format(time.RFC3339))
+		return unauthenticated(ReasonExpired, "certificate was valid until %s", leaf.NotAfter.Format(time.RFC3339))
 	case errors.As(err, &invalid) && invalid.Reason == x509.IncompatibleUsage:
-		return unauthenticated(reasonWrongKeyUsage, "want a certificate for client authentication: %w", err)
+		return unauthenticated(ReasonWrongKeyUsage, "want a certificate for client authentication: %w", err)
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
-		return unauthenticated(reasonExpired, "want a valid chain: %w", err)
+		return unauthenticated(ReasonExpired, "want a valid chain: %w", err)
 	default:
-		return unauthenticated(reasonUntrustedChain, "want a chain to the CA bundle: %w", err)
+		return unauthenticated(ReasonUntrustedChain, "want a chain to the CA bundle: %w", err)
 	}
 }
 

@@ -59,7 +59,7 @@ func ExampleFromXFCC() {
 	r.RemoteAddr = "10.9.9.9:12345" // a pod that is not the gateway
 
 	_, err := peers.Peer(r)
-	fmt.Println(core.Reason(err))
+	fmt.Println(core.ReasonOf(err))
 	// Output: untrusted_proxy
 }
 

@@ -38,6 +38,9 @@ func (x *exchange) answer() (a answer) {
 	if err != nil {
 		return x.answerStranger(err)
 	}
+	if err := x.intake.Admit(peer); intake.IsRevoked(err) {
+		return x.answerRevoked(&peer, err)
+	}
 	if x.peers.ownsConnection { // The fleet then notices the end of the connection.
 		peer.Lost = httpserver.SetOrigin(x.request.Context(), "runtime "+string(peer.ID))
 	}
@@ -66,19 +69,32 @@ func (x *exchange) answerStranger(err error) answer {
 	account := intake.Account{Name: httpserver.Origin(x.request.RemoteAddr), Stranger: true}
 	if tooFast := x.intake.Charge(account); tooFast != nil {
 		late := x.tooFast(tooFast)
-		late.closes = a.Reason == reasonUntrustedProxy
+		late.closes = a.Reason == ReasonUntrustedProxy
 		return late
 	}
 	a.public = reasons.NotReady
 	if a.Status != http.StatusServiceUnavailable {
 		a.Status, a.public = http.StatusUnauthorized, reasons.Unauthenticated
-		a.closes = x.peers.ownsConnection || a.Reason == reasonUntrustedProxy
+		a.closes = x.peers.ownsConnection || a.Reason == ReasonUntrustedProxy
 	}
 	return a
 }
 
+// answerRevoked answers a sender with a revoked certificate. It is charged as a stranger, so that a
+// thief costs nothing of the share of the runtime, and loses its connection.
+func (x *exchange) answerRevoked(peer *core.Peer, err error) answer {
+	a := answerTo(x.version, err)
+	account := intake.Account{Name: httpserver.Origin(x.request.RemoteAddr), Stranger: true}
+	if tooFast := x.intake.Charge(account); tooFast != nil {
+		a = x.tooFast(tooFast)
+	}
+	a.closes = x.peers.ownsConnection
+	a.runtime = peer.ID
+	return a
+}
+
 // recover answers a panic with 503: the same events may be taken later.
-func (x *exchange) recover(a *answer, public string) {
+func (x *exchange) recover(a *answer, public core.Reason) {
 	cause := recover()
 	if cause == nil {
 		return
@@ -191,7 +207,7 @@ func (x *exchange) report(a *answer, took time.Duration) {
 	x.opts.Logger.LogAttrs(x.request.Context(), level, "request refused", slog.Int("suppressed", suppressed),
 		slog.String("contract", string(x.version)), slog.String("manager", string(a.manager)),
 		slog.String("runtime", string(a.runtime)), slog.String("remote", x.request.RemoteAddr),
-		slog.Int("status", a.Status), slog.String("reason", a.Reason),
+		slog.Int("status", a.Status), slog.String("reason", string(a.Reason)),
 		slog.Duration("took", took), slog.Any("error", a.err))
 }
 
@@ -201,7 +217,7 @@ const refusalEvery = 10 * time.Minute
 func (x *exchange) level(a *answer) (level slog.Level, suppressed int) {
 	switch a.Status {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusServiceUnavailable:
-		suppressed, due := x.refusals.Take(string(a.runtime)+" "+a.Reason, x.opts.Now())
+		suppressed, due := x.refusals.Take(string(a.runtime)+" "+string(a.Reason), x.opts.Now())
 		if due {
 			return slog.LevelWarn, suppressed
 		}
@@ -209,13 +225,34 @@ func (x *exchange) level(a *answer) (level slog.Level, suppressed int) {
 	return slog.LevelDebug, 0
 }
 
-// size counts a body of unknown size as the largest.
+// size returns the bytes that a request costs. It counts a body of unknown size as the largest. The
+// body of a wrong path counts, too, because net/http reads it to keep the connection.
 func (x *exchange) size() int64 {
-	size := int64(x.version.MaxBody())
-	if announced := x.request.ContentLength; announced >= 0 {
-		size = min(size, announced)
+	size := x.excessHeader()
+	if x.request.Body == nil || x.request.Body == http.NoBody {
+		return size
 	}
-	return size
+
+	largest := int64(cmp.Or(x.version.MaxBody(), contract.V3.MaxBody()))
+	if x.request.ContentLength < 0 {
+		return size + largest
+	}
+	return size + min(largest, x.request.ContentLength)
+}
+
+// freeHeader is the size of headers that cost no share. The certificate of a gateway fits into it.
+const freeHeader = 16 << 10
+
+// excessHeader returns the bytes of headers, and of the path with its query, beyond those that are
+// free.
+func (x *exchange) excessHeader() int64 {
+	size := len(x.request.RequestURI) - freeHeader
+	for name, values := range x.request.Header {
+		for _, value := range values {
+			size += len(name) + len(value)
+		}
+	}
+	return int64(max(size, 0))
 }
 
 // tooFast refuses a request beyond the share of its account, and pauses its connection, unless that
@@ -249,7 +286,7 @@ type answer struct {
 	runtime core.RuntimeID
 	manager core.Manager
 	// public replaces the reason in the body: a stranger does not learn the cause.
-	public string
+	public core.Reason
 	// atOnce asks for no wait: the next request may reach another replica.
 	atOnce bool
 	// recheckAfter is that of the handler. It travels with an acknowledgement only.
@@ -260,11 +297,11 @@ type answer struct {
 	err error
 }
 
-func refuse(status int, reason string) answer {
+func refuse(status int, reason core.Reason) answer {
 	return answer{Answer: contract.Answer{Refusal: contract.Refusal{Status: status, Reason: reason}}}
 }
 
-func refuseAndClose(status int, reason string) answer {
+func refuseAndClose(status int, reason core.Reason) answer {
 	a := refuse(status, reason)
 	a.closes = true
 	return a

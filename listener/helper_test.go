@@ -69,7 +69,7 @@ func (r *recorder) hooks() listener.Hooks {
 		Answered: func(a hook.Answer) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			r.answers = append(r.answers, answered{string(a.Contract), a.Manager, a.Status, a.Reason})
+			r.answers = append(r.answers, answered{string(a.Contract), a.Manager, a.Status, string(a.Reason)})
 		},
 	}
 }

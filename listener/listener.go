@@ -79,13 +79,13 @@ func (l *Listener) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // another one. A closed port would look like an outage.
 func (l *Listener) NeedLeaderElection() bool { return false }
 
-// Ready returns nil while Start serves, and otherwise an error that wraps [core.ErrNotReady]. It is
-// for a readiness probe. It does not ask the handlers: a rollout waits until the new replica is
-// ready, while the old one still leads.
+// Ready returns nil while Start serves and the list of revoked senders is there, and otherwise an
+// error that wraps [core.ErrNotReady]. It is for a readiness probe. It does not ask the handlers: a
+// rollout waits until the new replica is ready, while the old one still leads.
 func (l *Listener) Ready() error {
 	switch l.state.Load() {
 	case serving:
-		return nil
+		return l.intake.RevocationsReady()
 	case stopping:
 		return fmt.Errorf("%w: the listener is shutting down", core.ErrNotReady)
 	default:
@@ -184,6 +184,12 @@ type Options struct {
 	// Start runs. Listeners for different managers may share one. Default: none.
 	Fleet *fleet.Fleet
 
+	// Revocations has the senders that are refused although their certificates are good. Each of
+	// their requests is answered 403 with the reason "revoked". With [FromTLS], Start ends their
+	// open connections within a second. [RevocationsFromFile] reads a list live, and so does
+	// RevocationsFromConfigMap of adapters/controllerruntime. Default: none.
+	Revocations intake.Revocations
+
 	// HandleTimeout bounds the calls of verifier and handler for one request, with their context.
 	// Default: 5 s.
 	HandleTimeout time.Duration
@@ -227,7 +233,8 @@ func (o Options) ofIntake() intake.Options {
 	return intake.Options{
 		MaxInFlight: o.MaxInFlight, RuntimeRate: o.RuntimeRate, RuntimeBurst: o.RuntimeBurst,
 		RuntimeInFlight: o.RuntimeInFlight, HandleTimeout: o.HandleTimeout, Fleet: o.Fleet,
-		Now: o.Now, Logger: o.Logger, InFlight: o.Hooks.InFlight,
+		Revocations: o.Revocations, Now: o.Now, Logger: o.Logger,
+		InFlight: o.Hooks.InFlight, Measured: o.Hooks.Managers,
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -30,9 +31,9 @@ type Peers struct {
 	// observeOnly means that the sender need not be the gateway.
 	observeOnly bool
 	// checkHandshake checks the certificate after the handshake, while the connection has a slot
-	// for computing. It never ends the connection: a request gets an answer with the cause. Nil:
-	// nothing is checked there.
-	checkHandshake func(state *tls.ConnectionState)
+	// for computing, and keeps a good verdict with the connection. It never ends the connection: a
+	// request gets an answer with the cause. Nil: nothing is checked there.
+	checkHandshake func(state *tls.ConnectionState, kept *atomic.Value)
 	// invalid is the error in the arguments of the constructor.
 	invalid error
 }
@@ -131,9 +132,9 @@ func FromTLS(roots func() *x509.CertPool, opts PeerOptions) Peers {
 		},
 		// The verdict is remembered for the requests. A panic of the operator's code is that of the
 		// first request, too, which is answered 503.
-		checkHandshake: func(state *tls.ConnectionState) {
+		checkHandshake: func(state *tls.ConnectionState, kept *atomic.Value) {
 			defer func() { _ = recover() }()
-			check.fromConnection(state, roots())
+			check.keep(kept, check.fromConnection(state, roots()))
 		},
 		ownsConnection: true,
 		invalid:        invalid,
@@ -141,7 +142,7 @@ func FromTLS(roots func() *x509.CertPool, opts PeerOptions) Peers {
 }
 
 var (
-	errNoCertificate = unauthenticated(reasonNoCertificate, "want a client certificate on a TLS connection")
+	errNoCertificate = unauthenticated(ReasonNoCertificate, "want a client certificate on a TLS connection")
 	errRootsMissing  = errors.New("function for the CA bundle is nil")
 )
 
@@ -201,7 +202,7 @@ func FromXFCC(proxy func(*http.Request) error, roots func() *x509.CertPool, opts
 	log := newObservedLog(opts.ObserveOnly)
 	observe := func(r *http.Request) (core.Peer, error) {
 		peer, err := p.identify(r)
-		if err == nil || core.Reason(err) != reasonUntrustedProxy {
+		if err == nil || core.ReasonOf(err) != ReasonUntrustedProxy {
 			return peer, err
 		}
 		peer, failed := dry.identify(r)
@@ -213,7 +214,7 @@ func FromXFCC(proxy func(*http.Request) error, roots func() *x509.CertPool, opts
 	return Peers{identify: observe, behindGateway: true, observeOnly: true}
 }
 
-var errNoHeader = unauthenticated(reasonNoCertificate, "want a client certificate in the header %s", headerXFCC)
+var errNoHeader = unauthenticated(ReasonNoCertificate, "want a client certificate in the header %s", headerXFCC)
 
 type headerPeers struct {
 	*checker
@@ -230,7 +231,7 @@ func (p *headerPeers) identify(r *http.Request) (core.Peer, error) {
 	case errors.Is(err, core.ErrNotReady):
 		return core.Peer{}, err
 	case err != nil:
-		return core.Peer{}, unauthenticated(reasonUntrustedProxy, "sender is not the gateway: %w", err)
+		return core.Peer{}, unauthenticated(ReasonUntrustedProxy, "sender is not the gateway: %w", err)
 	}
 	lines := r.Header[headerXFCC]
 	if len(lines) == 0 {
@@ -280,7 +281,7 @@ func (p *headerPeers) runtimeElement(elements []xfcc.Element) (*xfcc.Element, er
 	case len(p.gatewayNames) > 0:
 		return p.beforeSidecar(elements)
 	case len(elements) > 1:
-		return nil, unauthenticated(reasonSeveralElements, "%s has %d elements, want the gateway to set the header, "+
+		return nil, unauthenticated(ReasonSeveralElements, "%s has %d elements, want the gateway to set the header, "+
 			"not to append to it; behind a sidecar, set PeerOptions.GatewayNames", headerXFCC, len(elements))
 	default:
 		return &elements[0], nil
@@ -293,14 +294,14 @@ func (p *headerPeers) beforeSidecar(elements []xfcc.Element) (*xfcc.Element, err
 	client := elements[len(elements)-1]
 	switch {
 	case !p.isGateway(&client):
-		return nil, unauthenticated(reasonUntrustedProxy, "the sidecar's client is not the gateway: "+
+		return nil, unauthenticated(ReasonUntrustedProxy, "the sidecar's client is not the gateway: "+
 			"it is %.200q, want exactly one URI and nothing unknown behind it, of PeerOptions.GatewayNames, %q",
 			slices.Concat(client.URIs, client.DNS), p.gatewayNames)
 	case len(elements) == 1:
 		return nil, errNoHeader
 	// A comma in a SAN makes two elements of one.
 	case len(elements) > 2:
-		return nil, unauthenticated(reasonSeveralElements, "%s has %d elements, want two: "+
+		return nil, unauthenticated(ReasonSeveralElements, "%s has %d elements, want two: "+
 			"the gateway to set the header, not to append to it, and its sidecar to append one",
 			headerXFCC, len(elements))
 	default:
@@ -324,21 +325,21 @@ func (p *headerPeers) isGateway(client *xfcc.Element) bool {
 }
 
 // headerReasons are those of the errors of package xfcc, but for its ErrMalformed.
-var headerReasons = map[error]string{
-	xfcc.ErrTooLarge:             reasonHeaderTooLarge,
-	xfcc.ErrNoCertificate:        reasonNoCertificate,
-	xfcc.ErrMalformedCertificate: reasonMalformedCertificate,
-	xfcc.ErrHashMismatch:         reasonHashMismatch,
+var headerReasons = map[error]core.Reason{
+	xfcc.ErrTooLarge:             ReasonHeaderTooLarge,
+	xfcc.ErrNoCertificate:        ReasonNoCertificate,
+	xfcc.ErrMalformedCertificate: ReasonMalformedCertificate,
+	xfcc.ErrHashMismatch:         ReasonHashMismatch,
 }
 
 func (p *headerPeers) headerError(err error) error {
-	reason, hint := reasonMalformedHeader, ""
+	reason, hint := ReasonMalformedHeader, ""
 	for cause, its := range headerReasons {
 		if errors.Is(err, cause) {
 			reason = its
 		}
 	}
-	if reason == reasonNoCertificate && len(p.gatewayNames) == 0 {
+	if reason == ReasonNoCertificate && len(p.gatewayNames) == 0 {
 		hint = "; if a sidecar wrote the element, set PeerOptions.GatewayNames"
 	}
 	return unauthenticated(reason, "%s: %w%s", headerXFCC, err, hint)

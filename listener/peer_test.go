@@ -3,6 +3,7 @@ package listener_test
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/asn1"
 	"errors"
 	"net"
 	"net/http"
@@ -38,6 +39,8 @@ func TestPeer(t *testing.T) {
 		NotBefore:   cert.TLS.Leaf.NotBefore,
 		NotAfter:    cert.TLS.Leaf.NotAfter,
 	}
+	other := reform(t, cert.TLS.Leaf, func(s []byte) asn1.BitString { return whole(otherS(t, s)) })
+	want.OtherFingerprints = []string{fingerprint(other)}
 	sources := map[string]listener.Peers{
 		"connection": listener.FromTLS(ca.roots(), listener.PeerOptions{}),
 		"header":     listener.FromXFCC(listener.InsecureAnyProxy(), ca.roots(), listener.PeerOptions{}),
@@ -111,7 +114,7 @@ func expectReason(t *testing.T, step string, source listener.Peers, r *http.Requ
 	t.Helper()
 	have := ""
 	if _, err := source.Peer(r); err != nil {
-		have = core.Reason(err)
+		have = string(core.ReasonOf(err))
 	}
 	if have != want {
 		t.Errorf("%s, %T: reason %q, want %q", step, source, have, want)
@@ -224,8 +227,8 @@ func TestIdentity(t *testing.T) {
 				if peer.ID != test.want || (err == nil) != (test.want != "") {
 					t.Errorf("runtime %q, error %v, want %q", peer.ID, err, test.want)
 				}
-				if err != nil && core.Reason(err) != reasons.NoIdentity {
-					t.Errorf("reason %q, want %q", core.Reason(err), reasons.NoIdentity)
+				if err != nil && core.ReasonOf(err) != reasons.NoIdentity {
+					t.Errorf("reason %q, want %q", core.ReasonOf(err), reasons.NoIdentity)
 				}
 			}
 		})
@@ -335,7 +338,7 @@ func TestProxyIsNotReady(t *testing.T) {
 	ca := newAuthority(t, "ca")
 	cert := ca.client(t, "gateway", dnsNames("gateway"))
 	byCertificate := listener.ProxyCertificate(func() *x509.CertPool { return nil }, "gateway")
-	expectReason(t, "proxy", listener.FromXFCC(byCertificate, ca.roots(), listener.PeerOptions{}), requestOf(ca, cert), core.Reason(core.ErrNotReady))
+	expectReason(t, "proxy", listener.FromXFCC(byCertificate, ca.roots(), listener.PeerOptions{}), requestOf(ca, cert), string(core.ReasonOf(core.ErrNotReady)))
 }
 
 // envoyElement is an element in the shape in which Envoy writes it by default: without Cert.
@@ -385,8 +388,8 @@ func TestEnvoySidecar(t *testing.T) {
 				}
 				return
 			}
-			if core.Reason(err) != test.reason {
-				t.Errorf("reason %q of %v, want %q", core.Reason(err), err, test.reason)
+			if string(core.ReasonOf(err)) != test.reason {
+				t.Errorf("reason %q of %v, want %q", core.ReasonOf(err), err, test.reason)
 			}
 			if names := err != nil && strings.Contains(err.Error(), "GatewayNames"); names != test.names {
 				t.Errorf("the error names GatewayNames: %v, want %v: %v", names, test.names, err)

@@ -8,7 +8,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/hook"
+	"github.com/runtime-watcher/runtime-watcher/core/intake"
 	"github.com/runtime-watcher/runtime-watcher/internal/httpserver"
 )
 
@@ -56,16 +58,16 @@ func (l *Listener) serverOptions() httpserver.Options {
 		ShutdownTimeout:   l.opts.ShutdownTimeout,
 		Handshaken:        l.peers.checkHandshake,
 		HandshakeFailed: func(cause string, _ net.Addr, _ error) {
-			l.opts.Hooks.HandshakeFailed(hook.HandshakeFailure{Cause: cause})
+			l.opts.Hooks.HandshakeFailed(hook.HandshakeFailure{Cause: hook.HandshakeCause(cause)})
 		},
 		ConnectionClosed: func(reason string) {
-			l.opts.Hooks.ConnectionDropped(hook.ConnectionDrop{Reason: reason})
+			l.opts.Hooks.ConnectionDropped(hook.ConnectionDrop{Reason: core.Reason(reason)})
 		},
 		Logger: l.opts.Logger,
 	}
 }
 
-// serve runs the server, and beside it the resyncs of the fleet.
+// serve runs the server, and beside it the resyncs of the fleet and the list of revoked senders.
 func (l *Listener) serve(ctx context.Context, server *httpserver.Server) error {
 	running, stop := context.WithCancelCause(ctx)
 	var beside sync.WaitGroup
@@ -74,6 +76,8 @@ func (l *Listener) serve(ctx context.Context, server *httpserver.Server) error {
 	if l.opts.Fleet != nil {
 		beside.Go(func() { stop(l.intake.DeliverResyncs(running)) })
 	}
+	cut := func(list *intake.RevocationList) { l.cut(running, server, list) }
+	beside.Go(func() { l.intake.FollowRevocations(running, cut) })
 	l.state.Store(serving)
 	refused := context.AfterFunc(running, l.stop) // New requests are refused from the end of ctx on.
 	defer refused()
@@ -84,6 +88,18 @@ func (l *Listener) serve(ctx context.Context, server *httpserver.Server) error {
 	}
 	l.opts.Logger.InfoContext(ctx, "listener stopped")
 	return err
+}
+
+// cut ends the connections of revoked senders. Those of a gateway carry the requests of many
+// runtimes, and stay: each request is refused.
+func (l *Listener) cut(ctx context.Context, server *httpserver.Server, list *intake.RevocationList) {
+	cut := server.CutKept(func(kept any) bool {
+		k, ok := kept.(keptVerdict)
+		return ok && l.peers.ownsConnection && list.Revokes(k.peer)
+	})
+	if cut > 0 {
+		l.opts.Logger.WarnContext(ctx, "connections of revoked senders ended", "connections", cut)
+	}
 }
 
 func (l *Listener) stop() {

@@ -63,8 +63,8 @@ func TestSANsOfASidecarsClient(t *testing.T) {
 		if tc.reason == "" && (err != nil || peer.ID != runtimeA) {
 			t.Errorf("%s: peer %q, %v, want the runtime", name, peer.ID, err)
 		}
-		if tc.reason != "" && (err == nil || core.Reason(err) != tc.reason) {
-			t.Errorf("%s: peer %q, %v (%s), want %s", name, peer.ID, err, core.Reason(err), tc.reason)
+		if tc.reason != "" && (err == nil || string(core.ReasonOf(err)) != tc.reason) {
+			t.Errorf("%s: peer %q, %v (%s), want %s", name, peer.ID, err, core.ReasonOf(err), tc.reason)
 		}
 	}
 }

@@ -43,6 +43,44 @@ func TestLargeBodiesCostMore(t *testing.T) {
 	}
 }
 
+// Headers, and bodies that nothing wants, are no way around the share either.
+func TestHeadersAndUnreadBodiesCostMore(t *testing.T) {
+	t.Parallel()
+	headers := func(size int) func() *http.Request {
+		return func() *http.Request {
+			request := withType(post(contract.V3.Path(manager), ""), contract.V3.ContentType())
+			request.Header.Set("Padding", strings.Repeat("a", size))
+			return request
+		}
+	}
+	body := strings.Repeat(" ", contract.V3.MaxBody())
+	const burst = 6
+	for name, row := range map[string]struct {
+		request func() *http.Request
+		allowed int // of the burst
+	}{
+		"control: small headers":   {headers(8 << 10), burst},
+		"large headers":            {headers(60 << 10), 1},
+		"a long query":             {func() *http.Request { return post("/x?"+strings.Repeat("a", 60<<10), "") }, 1},
+		"control: no body":         {func() *http.Request { return post("/x", "") }, burst},
+		"body of a wrong path":     {func() *http.Request { return post("/x", body) }, 1},
+		"the same, not announced":  {func() *http.Request { return unannounced(post("/x", body)) }, 1},
+		"body of a wrong contract": {func() *http.Request { return post("/v4/lifecycle/events", body) }, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := newListener(t, listener.PeersFunc(known), listener.InsecureAllowAll(), &recorder{},
+				listener.Options{RuntimeRate: 1, RuntimeBurst: burst, Now: stopped})
+			for n := range row.allowed + 1 {
+				isTooFast := serve(l, row.request()).Code == http.StatusTooManyRequests
+				if isTooFast != (n == row.allowed) {
+					t.Errorf("request %d is too fast: %t, want %d of them", n+1, isTooFast, row.allowed)
+				}
+			}
+		})
+	}
+}
+
 // Deployed agents of v1 and v2 give up an event on 429, and try again on 503.
 func TestTooFastIsRetriedOnEveryContract(t *testing.T) {
 	t.Parallel()

@@ -123,14 +123,15 @@ func newObservedLog(logger *slog.Logger) observedLog {
 
 func (o observedLog) taken(ctx context.Context, runtime core.RuntimeID, err error) {
 	if seen, ok := ctx.Value(observedKey{}).(*observed); ok && seen.reason == "" {
-		seen.reason = core.Reason(err)
+		seen.reason = core.ReasonOf(err)
 	}
 	o.log.WarnContext(ctx, "event taken that would be refused without ObserveOnly",
-		slog.String("runtime", string(runtime)), slog.String("reason", core.Reason(err)), slog.Any("error", err))
+		slog.String("runtime", string(runtime)), slog.String("reason", string(core.ReasonOf(err))),
+		slog.Any("error", err))
 }
 
 // observed has the first reason to refuse a request. One goroutine answers that.
-type observed struct{ reason string }
+type observed struct{ reason core.Reason }
 
 type observedKey struct{}
 
@@ -141,7 +142,7 @@ func (l *Listener) observing(r *http.Request) *http.Request {
 	return r.WithContext(context.WithValue(r.Context(), observedKey{}, &observed{}))
 }
 
-func observedIn(r *http.Request) string {
+func observedIn(r *http.Request) core.Reason {
 	if seen, ok := r.Context().Value(observedKey{}).(*observed); ok {
 		return seen.reason
 	}

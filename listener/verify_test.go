@@ -142,8 +142,8 @@ func TestSANPinning(t *testing.T) {
 				}
 				return
 			}
-			if !errors.Is(err, core.ErrForbidden) || core.Reason(err) != test.reason {
-				t.Errorf("error %v with reason %q, want %v with %q", err, core.Reason(err), core.ErrForbidden, test.reason)
+			if !errors.Is(err, core.ErrForbidden) || string(core.ReasonOf(err)) != test.reason {
+				t.Errorf("error %v with reason %q, want %v with %q", err, core.ReasonOf(err), core.ErrForbidden, test.reason)
 			}
 		})
 	}
@@ -229,7 +229,7 @@ func TestObserveOnly(t *testing.T) {
 		}
 	}
 	var reason string
-	answered := func(a hook.Answer) { reason = a.Reason }
+	answered := func(a hook.Answer) { reason = string(a.Reason) }
 	serve(newListener(t, listener.PeersFunc(known), dry, &recorder{}, listener.Options{Hooks: listener.Hooks{Answered: answered}}),
 		post("/v2/"+string(manager)+"/event", bodyV2))
 	if reason != "san_mismatch" {

@@ -117,7 +117,8 @@ func (o ConfigurationOptions) namespaceSelector() *metav1.LabelSelector {
 // WebhookConfiguration returns the configuration with which an API server sends its reviews to
 // endpoint. It has one webhook per watch, one more for scale, and one per manager for the deletion
 // of the definitions of the watched custom resources, sorted by name. A failure of the endpoint
-// never blocks a write, because the failure policy is Ignore.
+// never blocks a write, because the failure policy is Ignore. [RecordAnnotation] has a record of
+// the webhooks.
 //
 // It does no I/O and keeps no reference to its arguments. The error is permanent, has
 // the reason invalid_configuration, and names all problems, except the names and addresses that an
@@ -143,13 +144,17 @@ func WebhookConfiguration(
 	if invalid != nil {
 		return nil, fmt.Errorf("%w: %w", errInvalidConfiguration, invalid)
 	}
+	webhooks := (&builder{endpoint, opts}).webhooks(watches)
 	return &admissionregistrationv1.ValidatingWebhookConfiguration{
 		TypeMeta: metav1.TypeMeta{
 			APIVersion: admissionregistrationv1.SchemeGroupVersion.String(),
 			Kind:       "ValidatingWebhookConfiguration",
 		},
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: opts.labels()},
-		Webhooks:   (&builder{endpoint, opts}).webhooks(watches),
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, Labels: opts.labels(),
+			Annotations: map[string]string{RecordAnnotation: Record(webhooks)},
+		},
+		Webhooks: webhooks,
 	}, nil
 }
 

@@ -141,6 +141,7 @@ func TestWebhookConfiguration(t *testing.T) {
 			definitions,
 		},
 	}
+	want.Annotations = map[string]string{admission.RecordAnnotation: admission.Record(want.Webhooks)}
 	compare(t, "configuration", want, got)
 }
 
@@ -459,7 +460,7 @@ func TestWebhookConfigurationRefuses(t *testing.T) {
 			}
 			tt.change(in)
 			configuration, err := admission.WebhookConfiguration("watcher", in.endpoint, in.watches, in.opts)
-			if configuration != nil || !core.IsPermanent(err) || core.Reason(err) != "invalid_configuration" {
+			if configuration != nil || !core.IsPermanent(err) || core.ReasonOf(err) != "invalid_configuration" {
 				t.Fatalf("WebhookConfiguration = %v, %v, want the reason invalid_configuration", configuration, err)
 			}
 			for want := range strings.SplitSeq(tt.want, " | ") {

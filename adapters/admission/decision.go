@@ -11,65 +11,49 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/hook"
 )
 
-// decision is the result of a review, as [Hooks].Reviewed lists them.
-type decision string
-
-const (
-	accepted            = decision(core.Accepted)
-	coalesced           = decision(core.Coalesced)
-	dropped             = decision(core.Dropped)
-	irrelevant decision = "irrelevant"
-	unchanged  decision = "unchanged"
-	dryRun     decision = "dry_run"
-	noOwner    decision = "no_owner"
-	noName     decision = "no_name"
-	unread     decision = "unread"
-	failed     decision = "failed"
-)
-
 // messages are the texts in the status of a response. API servers show them in debug logs.
-var messages = map[decision]string{
-	accepted:  "accepted: an event will be sent to the manager",
-	coalesced: "coalesced: an equal event is waiting to be sent",
-	dropped:   "dropped: the outbox is full, a resync replaces the event",
+var messages = map[hook.Decision]string{
+	hook.DecisionAccepted:  "accepted: an event will be sent to the manager",
+	hook.DecisionCoalesced: "coalesced: an equal event is waiting to be sent",
+	hook.DecisionDropped:   "dropped: the outbox is full, a resync replaces the event",
 	// No event is sent for these.
-	unchanged:  "unchanged: the watched part is the same",
-	irrelevant: "irrelevant: not watched",
-	dryRun:     "dry_run: the write is not persisted",
-	noOwner:    "no_owner: want <namespace>/<name> in the annotation of the owner",
+	hook.DecisionUnchanged:  "unchanged: the watched part is the same",
+	hook.DecisionIrrelevant: "irrelevant: not watched",
+	hook.DecisionDryRun:     "dry_run: the write is not persisted",
+	hook.DecisionNoOwner:    "no_owner: want <namespace>/<name> in the annotation of the owner",
 	// These are rare.
-	noName: "no_name: the object has no name that an event can carry",
-	unread: "unread: too many large objects at once, a resync replaces the event",
-	failed: "failed: see the log of the agent",
+	hook.DecisionNoName: "no_name: the object has no name that an event can carry",
+	hook.DecisionUnread: "unread: too many large objects at once, a resync replaces the event",
+	hook.DecisionFailed: "failed: see the log of the agent",
 }
 
-// decisionOf returns failed for an unknown outcome.
-func decisionOf(outcome core.Outcome) decision {
+// decisionOf returns [hook.DecisionFailed] for an unknown outcome.
+func decisionOf(outcome core.Outcome) hook.Decision {
 	switch outcome {
 	case core.Accepted, core.Coalesced, core.Dropped:
-		return decision(outcome)
+		return hook.Decision(outcome)
 	default:
-		return failed
+		return hook.DecisionFailed
 	}
 }
 
 // decide makes an event of a change that matters, or a resync of a write that may have changed many
 // objects, and gives it to the acceptor. It panics if the acceptor or a hook panics. It leaves its
 // log line in answer.warn, because the API server waits.
-func (h *handler) decide(ctx context.Context, answer *reply, q *request, now time.Time) decision {
+func (h *handler) decide(ctx context.Context, answer *reply, q *request, now time.Time) hook.Decision {
 	c, manager := q.change(answer.parent), answer.manager
 	c.OwnerAnnotation = h.opts.OwnerAnnotation
 	if c.DryRun {
-		return dryRun
+		return hook.DecisionDryRun
 	}
 	if q.deletesDefinition(answer.parent) {
 		return decisionOf(h.acceptor.Accept(manager, core.WatchEvent{Resync: true, Time: now}))
 	}
 	switch matters := h.matters(c); {
 	case !matters && c.Operation == core.OperationUpdate:
-		return unchanged
+		return hook.DecisionUnchanged
 	case !matters:
-		return irrelevant
+		return hook.DecisionIrrelevant
 	}
 
 	// An aggregated API server may name no object when it deletes or updates a collection, so that
@@ -81,13 +65,13 @@ func (h *handler) decide(ctx context.Context, answer *reply, q *request, now tim
 
 	event, err := c.Event(now)
 	if err != nil {
-		return noName
+		return hook.DecisionNoName
 	}
 	event.TraceParent = q.traceParent
 	event.UID, event.Base = c.Base()
 	event.Owner = h.ownerOf(ctx, answer, c, &event)
 	if event.Owner == (types.NamespacedName{}) && h.opts.RequireOwner {
-		return noOwner
+		return hook.DecisionNoOwner
 	}
 	return decisionOf(h.acceptor.Accept(manager, event))
 }
@@ -96,7 +80,7 @@ func (h *handler) decide(ctx context.Context, answer *reply, q *request, now tim
 // event costs one reconcile, and a missing one is lost.
 func (h *handler) matters(c *core.Change) bool {
 	matters := true
-	h.guard("filter", func() { matters = h.opts.Filter(c) })
+	h.guard(hook.PlaceFilter, func() { matters = h.opts.Filter(c) })
 	return matters
 }
 
@@ -109,14 +93,14 @@ func (h *handler) ownerOf(
 		return owner
 	}
 
-	problem := "malformed"
+	problem := hook.OwnerMalformed
 	if err == nil {
-		problem = "missing"
+		problem = hook.OwnerMissing
 	}
 
 	h.opts.Hooks.OwnerProblem(hook.OwnerProblem{Manager: answer.manager, Problem: problem})
 	attrs := []slog.Attr{
-		slog.String("manager", string(answer.manager)), slog.String("problem", problem), slog.Any("error", err),
+		slog.String("manager", string(answer.manager)), slog.String("problem", string(problem)), slog.Any("error", err),
 		slog.String("kind", event.WatchedGVK.String()), slog.String("object", event.Watched.String()),
 	}
 	answer.warn = func() { h.paced.LogAttrs(ctx, slog.LevelWarn, "object names no valid owner", attrs...) }

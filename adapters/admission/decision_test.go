@@ -356,7 +356,7 @@ func TestOwnerOfTheEvent(t *testing.T) {
 			h := newHandler(t, got, admission.Options{
 				RequireOwner: tt.require,
 				Hooks: admission.Hooks{OwnerProblem: func(p hook.OwnerProblem) {
-					problems = append(problems, string(p.Manager)+" "+p.Problem)
+					problems = append(problems, string(p.Manager)+" "+string(p.Problem))
 				}},
 			})
 			have := decisionOf(t, post(h, "/validate/kyma", change(t, tt.before, tt.after)), testUID)

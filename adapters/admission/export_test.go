@@ -1,11 +1,13 @@
 package admission
 
+import "github.com/runtime-watcher/runtime-watcher/core/hook"
+
 // Decision is the result of a review.
-type Decision = decision
+type Decision = hook.Decision
 
 // The decisions that tests compare.
 const (
-	Accepted  = accepted
-	Unchanged = unchanged
-	DryRun    = dryRun
+	Accepted  = hook.DecisionAccepted
+	Unchanged = hook.DecisionUnchanged
+	DryRun    = hook.DecisionDryRun
 )

@@ -102,16 +102,16 @@ func (h *handler) serve(w http.ResponseWriter, r *http.Request) {
 	answer := reply{refusal: internalError()}
 
 	// The hooks for the answer are called last, even if a step before them panics.
-	defer h.guard("hooks", func() { h.report(r.Context(), &answer, started) })
-	h.guard("hooks", func() { h.opts.Hooks.InFlight(1) })
-	h.guard("request", func() { answer = h.review(w, r, started) })
+	defer h.guard(hook.PlaceHooks, func() { h.report(r.Context(), &answer, started) })
+	h.guard(hook.PlaceHooks, func() { h.opts.Hooks.InFlight(1) })
+	h.guard(hook.PlaceRequest, func() { answer = h.review(w, r, started) })
 	answer.writeTo(w)
 	// The acceptor or the log may stall, so the API server gets its answer first.
 	if answer.refusal != nil || answer.missed || answer.warn != nil {
 		_ = http.NewResponseController(w).Flush() // The answer of a writer that cannot flush is a moment later.
 	}
 	if answer.missed { // The API server commits the change only after the answer.
-		h.guard("acceptor", func() {
+		h.guard(hook.PlaceAcceptor, func() {
 			h.acceptor.Accept(answer.manager, core.WatchEvent{Resync: true, Time: h.opts.Now()})
 		})
 	}
@@ -128,7 +128,7 @@ func (h *handler) review(w http.ResponseWriter, r *http.Request, started time.Ti
 		return reply{refusal: refused}
 	}
 	answer := reply{manager: manager, missed: true, refusal: internalError()}
-	h.guard("request", func() { answer = h.reviewFor(manager, w, r, started) })
+	h.guard(hook.PlaceRequest, func() { answer = h.reviewFor(manager, w, r, started) })
 	return answer
 }
 
@@ -144,9 +144,9 @@ func (h *handler) reviewFor(manager core.Manager, w http.ResponseWriter, r *http
 		return reply{manager: manager, missed: true, refusal: badReview(err)}
 	}
 	q.traceParent = traceParentOf(r.Header)
-	answer := reply{manager: manager, parent: kindOf(r.PathValue("kind")), uid: q.uid, decision: failed}
-	h.guard("acceptor", func() { answer.decision = h.decide(r.Context(), &answer, q, started) })
-	answer.missed = answer.decision == failed
+	answer := reply{manager: manager, parent: kindOf(r.PathValue("kind")), uid: q.uid, decision: hook.DecisionFailed}
+	h.guard(hook.PlaceAcceptor, func() { answer.decision = h.decide(r.Context(), &answer, q, started) })
+	answer.missed = answer.decision == hook.DecisionFailed
 	return answer
 }
 
@@ -155,14 +155,14 @@ func (h *handler) reviewFor(manager core.Manager, w http.ResponseWriter, r *http
 func (h *handler) unread(w http.ResponseWriter, r *http.Request, manager core.Manager, body *body, cause error) reply {
 	if errors.Is(cause, errNoRoom) && r.Context().Err() == nil {
 		if uid := body.skim(http.MaxBytesReader(w, r.Body, h.opts.MaxBody)); uid != "" {
-			return reply{manager: manager, uid: uid, decision: unread, missed: true}
+			return reply{manager: manager, uid: uid, decision: hook.DecisionUnread, missed: true}
 		}
 	}
 	return reply{manager: manager, missed: true, refusal: badBody(cause)}
 }
 
 // guard recovers from a panic, so that the API server gets its answer. place is a label.
-func (h *handler) guard(place string, f func()) {
+func (h *handler) guard(place hook.Place, f func()) {
 	defer func() {
 		if cause := recover(); cause != nil {
 			h.panicked(place, cause)
@@ -172,10 +172,10 @@ func (h *handler) guard(place string, f func()) {
 }
 
 // panicked reports a panic. It never panics itself.
-func (h *handler) panicked(place string, cause any) {
+func (h *handler) panicked(place hook.Place, cause any) {
 	// The hook or the logger may be the cause of the panic.
 	defer func() { _ = recover() }()
-	h.log.Error("caught a panic", "place", place, "cause", fmt.Sprint(cause), "stack", string(debug.Stack()))
+	h.log.Error("caught a panic", "place", string(place), "cause", fmt.Sprint(cause), "stack", string(debug.Stack()))
 	h.opts.Hooks.Panicked(hook.Panic{Place: place})
 }
 
@@ -186,11 +186,11 @@ func (h *handler) report(ctx context.Context, answer *reply, started time.Time) 
 		h.opts.Hooks.Refused(hook.Refusal{Status: answer.refusal.code, Reason: answer.refusal.reason, Took: took})
 		// A status of 4xx is the fault of the sender, but it costs events of a manager.
 		h.paced.LogAttrs(ctx, slog.LevelWarn, "refused a request that is no review",
-			slog.Int("status", answer.refusal.code), slog.String("reason", answer.refusal.reason),
+			slog.Int("status", answer.refusal.code), slog.String("reason", string(answer.refusal.reason)),
 			slog.String("message", answer.refusal.message))
 		return
 	}
-	h.opts.Hooks.Reviewed(hook.Review{Manager: answer.manager, Decision: string(answer.decision), Took: took})
+	h.opts.Hooks.Reviewed(hook.Review{Manager: answer.manager, Decision: answer.decision, Took: took})
 	if answer.warn != nil {
 		answer.warn()
 	}

@@ -28,9 +28,9 @@ type Options struct {
 	// MaxBody is the largest size of a body in bytes. A larger body is answered 413. Default: 8
 	// MiB.
 	MaxBody int64
-	// MaxBodies bounds the bytes of all bodies in memory, and is at least 5/4 of MaxBody. An origin
-	// is an IPv4 address or an IPv6 /64 network. It gets at most four fifths of the bytes that
-	// others leave.
+	// MaxBodies bounds the memory of all bodies in bytes, with the buffers that are kept for the
+	// next ones. Less than 5/4 of MaxBody counts as that. An origin is an IPv4 address or an IPv6
+	// /64 network. It gets at most four fifths of the bytes that others leave.
 	//
 	// A body waits at most 250 ms for memory. After that it is not read: the write is allowed, and
 	// a resync of the manager is accepted. Default: 64 MiB.

@@ -13,13 +13,33 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
+)
+
+// The reasons of the webhook for a request that it refuses, beside [core.ReasonTooLarge] and
+// [core.ReasonUnreadable] for its body, and [core.ReasonBusy] for no memory for the body.
+const (
+	// ReasonUnknownPath means that the path is not /validate/<manager>.
+	ReasonUnknownPath core.Reason = "unknown_path"
+	// ReasonMethod means that the method is not POST.
+	ReasonMethod core.Reason = "method"
+	// ReasonManager means an invalid manager, or one that [Options].Serves refuses.
+	ReasonManager core.Reason = "manager"
+	// ReasonMediaType means that the body is not plain application/json.
+	ReasonMediaType core.Reason = "media_type"
+	// ReasonMalformedReview means that the body is no review of admission.k8s.io.
+	ReasonMalformedReview core.Reason = "malformed_review"
+	// ReasonUnsupportedVersion means that the body is a review of another version than v1.
+	ReasonUnsupportedVersion core.Reason = "unsupported_version"
+	// ReasonInternal means that the webhook panicked.
+	ReasonInternal core.Reason = "internal"
 )
 
 // refusal is the answer to a request that is not a review of this handler.
 type refusal struct {
 	code int
 	// reason is a label for [Hooks.Refused].
-	reason string
+	reason core.Reason
 	// message is for the sender. It may quote the request.
 	message string
 }
@@ -48,34 +68,34 @@ var statusReasons = map[int]metav1.StatusReason{
 }
 
 func internalError() *refusal {
-	return &refusal{http.StatusInternalServerError, "internal", "internal error"}
+	return &refusal{http.StatusInternalServerError, ReasonInternal, "internal error"}
 }
 
 func badReview(err error) *refusal {
-	reason := "malformed_review"
+	reason := ReasonMalformedReview
 	if errors.Is(err, errUnsupportedVersion) {
-		reason = "unsupported_version"
+		reason = ReasonUnsupportedVersion
 	}
 	return &refusal{http.StatusBadRequest, reason, err.Error()}
 }
 
 // managerOf returns the manager in the path. It refuses another path, method or manager.
 func (h *handler) managerOf(r *http.Request) (core.Manager, *refusal) {
-	unknownPath := &refusal{http.StatusNotFound, "unknown_path", "want POST " + pathPrefix + "{manager}"}
+	unknownPath := &refusal{http.StatusNotFound, ReasonUnknownPath, "want POST " + pathPrefix + "{manager}"}
 	switch kind := r.PathValue("kind"); {
 	case r.PathValue("manager") == "":
 		return "", unknownPath
 	case r.Method != http.MethodPost:
-		return "", &refusal{http.StatusMethodNotAllowed, "method", fmt.Sprintf("want POST, have %.20q", r.Method)}
+		return "", &refusal{http.StatusMethodNotAllowed, ReasonMethod, fmt.Sprintf("want POST, have %.20q", r.Method)}
 	case kind != "" && kindOf(kind) == "":
 		return "", unknownPath
 	}
 	manager, err := core.ParseManager(r.PathValue("manager"))
 	if err != nil {
-		return "", &refusal{http.StatusBadRequest, "manager", err.Error()}
+		return "", &refusal{http.StatusBadRequest, ReasonManager, err.Error()}
 	}
 	if !h.opts.Serves(manager) {
-		return "", &refusal{http.StatusNotFound, "manager", fmt.Sprintf("no watch of manager %q here", manager)}
+		return "", &refusal{http.StatusNotFound, ReasonManager, fmt.Sprintf("no watch of manager %q here", manager)}
 	}
 	return manager, nil
 }
@@ -86,12 +106,12 @@ func checkMediaType(header http.Header) *refusal {
 	if have := header.Get("Content-Type"); have != want {
 		if mediaType, _, err := mime.ParseMediaType(have); err != nil || mediaType != want {
 			message := fmt.Sprintf("want Content-Type %s, have %.80q", want, have)
-			return &refusal{http.StatusUnsupportedMediaType, "media_type", message}
+			return &refusal{http.StatusUnsupportedMediaType, ReasonMediaType, message}
 		}
 	}
 	if have := header.Get("Content-Encoding"); have != "" && have != "identity" {
 		message := fmt.Sprintf("want no Content-Encoding, have %.80q", have)
-		return &refusal{http.StatusUnsupportedMediaType, "media_type", message}
+		return &refusal{http.StatusUnsupportedMediaType, ReasonMediaType, message}
 	}
 	return nil
 }
@@ -99,13 +119,13 @@ func checkMediaType(header http.Header) *refusal {
 func badBody(err error) *refusal {
 	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		message := fmt.Sprintf("want a body of at most %d bytes", tooLarge.Limit)
-		return &refusal{http.StatusRequestEntityTooLarge, "too_large", message}
+		return &refusal{http.StatusRequestEntityTooLarge, core.ReasonTooLarge, message}
 	}
 	if errors.Is(err, errNoRoom) {
 		// There is no Retry-After: an API server would wait that long, and the write with it.
-		return &refusal{http.StatusServiceUnavailable, "busy", err.Error()}
+		return &refusal{http.StatusServiceUnavailable, core.ReasonBusy, err.Error()}
 	}
-	return &refusal{http.StatusBadRequest, "unreadable_body", "the body did not arrive completely"}
+	return &refusal{http.StatusBadRequest, core.ReasonUnreadable, "the body did not arrive completely"}
 }
 
 type reply struct {
@@ -113,7 +133,7 @@ type reply struct {
 	manager core.Manager
 	// parent is the kind in the path, "" if it has none.
 	parent   string
-	decision decision
+	decision hook.Decision
 	uid      string
 	// missed is whether a resync replaces the event of the change.
 	missed bool

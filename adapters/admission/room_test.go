@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"runtime"
 	"runtime/debug"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -231,6 +232,72 @@ func TestGarbageTakesRoom(t *testing.T) {
 		if limit := uint64(2 * room); most > limit {
 			t.Errorf("%s: %d MiB of memory for bodies, want at most %d", name, most>>20, limit>>20)
 		}
+	}
+}
+
+// Buffers that are kept for the next body take room, too. Bodies of one size after the other would
+// leave one room of each size. The test runs alone, as it measures the process.
+func TestKeptBuffersTakeRoom(t *testing.T) {
+	const largest, room = 8 << 20, 12 << 20
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // The handler alone collects.
+	h := newHandler(t, newInbox(), admission.Options{MaxBody: largest, MaxBodies: room})
+	whole := padded(t, largest)
+	runtime.GC()
+	before, most := heap(), uint64(0)
+	for _, size := range []int{200 << 10, 400 << 10, 900 << 10, 1400 << 10, 1900 << 10, largest} {
+		rest := make(chan struct{})
+		var arrived, all sync.WaitGroup
+		for n := range min(room/size, 40) {
+			arrived.Add(1)
+			all.Go(func() {
+				// Each body is read to this place: without room, it is skipped.
+				r := slow(t.Context(), "10.0.0."+strconv.Itoa(n), whole[:size], size-1, rest)
+				r.Body = io.NopCloser(io.MultiReader(bytes.NewReader(whole[:size-1]), readerFunc(func([]byte) (int, error) {
+					arrived.Done()
+					<-rest
+					return 0, io.EOF
+				}), strings.NewReader(" ")))
+				h.ServeHTTP(httptest.NewRecorder(), r)
+			})
+		}
+		arrived.Wait()
+		close(rest)
+		all.Wait()
+		most = max(most, heap()-before)
+	}
+	const others = 4 << 20
+	if most > room+others {
+		t.Errorf("%d MiB of memory for bodies, want at most %d", most>>20, (room+others)>>20)
+	}
+}
+
+// Many bodies of all sizes share a small room: each is answered, and in the end none holds memory.
+func TestManyBodiesShareTheRoom(t *testing.T) {
+	t.Parallel()
+	const largest = 1 << 20
+	h := newHandler(t, newInbox(), admission.Options{MaxBody: largest, MaxBodies: 2 * largest})
+	whole := padded(t, largest)
+	at := make(chan struct{})
+	close(at)
+	var all sync.WaitGroup
+	for n := range 8 {
+		all.Go(func() {
+			for round := range 50 {
+				size := min(3<<10<<((n+round)%9), largest)
+				w := httptest.NewRecorder()
+				h.ServeHTTP(w, slow(t.Context(), "10.0.0."+strconv.Itoa(n), whole[:size], size/2, at))
+				if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), `"allowed":true`) {
+					t.Errorf("%d bytes: answer %d %s, want an allowed review", size, w.Code, w.Body)
+				}
+			}
+		})
+	}
+	all.Wait()
+
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, slow(t.Context(), stranger, whole, largest/2, at))
+	if !strings.Contains(w.Body.String(), `"message":"accepted:`) {
+		t.Errorf("answer %s, want an accepted change: all room is free", w.Body)
 	}
 }
 

@@ -2,6 +2,8 @@ package controllerruntime
 
 import (
 	"fmt"
+	"log/slog"
+	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
@@ -31,5 +33,20 @@ func RegisterListenerComponent[request comparable](
 	if err != nil {
 		return nil, nil, fmt.Errorf("listener component %q: %w", component, err)
 	}
+	time.AfterFunc(notAdded, func() { events.warnUnused(component, source) })
 	return events, source, nil
+}
+
+// notAdded is the time after which a component without any started part is reported.
+const notAdded = time.Minute
+
+// warnUnused reports a component that was made and thrown away. If one part has started, that part
+// reports the other.
+func (l *Listener) warnUnused(component core.Manager, source attachable) {
+	if l.served.Load() != nil || source.hasStarted() {
+		return
+	}
+	l.config.Logger.Warn("neither the listener nor the source of this component has started a minute "+
+		"after they were made: pass the listener to mgr.Add, and the source to WatchesRawSource of a controller",
+		slog.String("listener", l.config.Name), slog.String("manager", string(component)))
 }

@@ -13,9 +13,13 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
+// The reasons of [Runtimes.Domain], beside those of package core.
 const (
-	reasonRuntimeUnknown = "runtime_unknown"
-	reasonOwnerMismatch  = "owner_mismatch"
+	// ReasonRuntimeUnknown means that no object represents the runtime.
+	ReasonRuntimeUnknown core.Reason = "runtime_unknown"
+	// ReasonOwnerMismatch means that the owner of the event does not exist, or represents another
+	// runtime.
+	ReasonOwnerMismatch core.Reason = "owner_mismatch"
 )
 
 var _ listener.Domains = (*Runtimes)(nil)
@@ -65,7 +69,7 @@ func (r *Runtimes) triggered(runtime core.RuntimeID, event *core.WatchEvent) (cl
 	}
 	switch len(owned) {
 	case 0:
-		return nil, listener.Forbidden(reasonRuntimeUnknown, fmt.Errorf("no %s stands for runtime %q", r.kind, runtime))
+		return nil, listener.Forbidden(ReasonRuntimeUnknown, fmt.Errorf("no %s stands for runtime %q", r.kind, runtime))
 	case 1:
 		return owned[0], nil
 	default:
@@ -87,7 +91,7 @@ func (r *Runtimes) owner(name types.NamespacedName, runtime core.RuntimeID, know
 	object := objects[0]
 	if id := r.identify(object); id != runtime && (id != "" || known) {
 		cause := fmt.Errorf("owner %s %q stands for runtime %q, not for %q", r.kind, name, id, runtime)
-		return nil, listener.Forbidden(reasonOwnerMismatch, cause)
+		return nil, listener.Forbidden(ReasonOwnerMismatch, cause)
 	}
 	return object, nil
 }
@@ -112,7 +116,7 @@ func (r *Runtimes) hasAnnotation(object client.Object) bool {
 	return ok && r.opts.Domain == nil
 }
 
-func (r *Runtimes) refuse(reason string, object client.Object, problem string) error {
+func (r *Runtimes) refuse(reason core.Reason, object client.Object, problem string) error {
 	place := "registered domain"
 	if r.opts.Domain == nil {
 		place = "annotation " + r.opts.DomainAnnotation

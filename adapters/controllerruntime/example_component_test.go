@@ -43,7 +43,7 @@ func listen(
 	mgr manager.Manager, material keys.Source, watched *fleet.Fleet, runtimes *controllerruntime.Runtimes,
 ) (*controllerruntime.Source[reconcile.Request], error) {
 	events, err := controllerruntime.AddListener(mgr, controllerruntime.ListenerConfig{
-		Addr:     ":8443",
+		Addr:     ":8082",
 		Senders:  controllerruntime.MutualTLS(material),
 		Verifier: listener.SANPinning(runtimes),
 		Fleet:    watched,

@@ -16,7 +16,7 @@ require (
 )
 
 require (
-	github.com/runtime-watcher/runtime-watcher v0.0.0-20261128071535-2dbf7e11afac
+	github.com/runtime-watcher/runtime-watcher v0.0.0-20261129035620-b15c2ac4d297
 	k8s.io/utils v0.0.0-20251002143259-bc988d571ff4
 )
 

@@ -179,7 +179,8 @@ func (e *leaderEndpoint) publish(ctx context.Context) (version string, err error
 // takeOver reads the mark of the slice, and makes this replica the endpoint if the slice is of this
 // operator, or if there is none.
 func (e *leaderEndpoint) takeOver(ctx context.Context) (version string, err error) {
-	if e.uid, err = e.probe(ctx); err != nil {
+	var read string
+	if e.uid, read, err = e.probe(ctx); err != nil {
 		return "", err
 	}
 	if ctx.Err() != nil { // The end has a deadline.
@@ -189,7 +190,8 @@ func (e *leaderEndpoint) takeOver(ctx context.Context) (version string, err erro
 	slice, opts := e.slice(true), []client.ApplyOption(nil)
 	// Without force, the apply changes no field of another client that has just created the slice.
 	if e.uid != "" {
-		slice.WithUID(e.uid)
+		// Another operator may take the slice over in the meantime.
+		slice.WithUID(e.uid).WithResourceVersion(read)
 		opts = append(opts, client.ForceOwnership)
 	}
 	version, err = e.apply(ctx, slice, opts...)
@@ -206,10 +208,10 @@ func (e *leaderEndpoint) takeOver(ctx context.Context) (version string, err erro
 // leaderProbe is the field owner of the dry run.
 const leaderProbe = leaderOwner + "-probe"
 
-// probe returns the UID of the slice, "" if there is none. It fails with errForeignSlice unless
-// the slice has the mark of this package. A dry run needs no right to read, and no cache: its
-// answer is the slice as it would be with the mark.
-func (e *leaderEndpoint) probe(ctx context.Context) (types.UID, error) {
+// probe returns UID and version of the slice, "" if there is none. It fails with errForeignSlice
+// unless the slice has the mark of this package. A dry run needs no right to read, and no cache:
+// its answer is the slice as it would be with the mark.
+func (e *leaderEndpoint) probe(ctx context.Context) (uid types.UID, version string, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaderCallTimeout)
 	defer cancel()
 	marked := &unstructured.Unstructured{}
@@ -217,15 +219,15 @@ func (e *leaderEndpoint) probe(ctx context.Context) (types.UID, error) {
 	marked.SetNamespace(e.service.Namespace)
 	marked.SetName(e.service.Name + leaderSuffix)
 	marked.SetLabels(map[string]string{discoveryv1.LabelManagedBy: leaderOwner})
-	err := e.writer.Apply(ctx, client.ApplyConfigurationFromUnstructured(marked),
+	err = e.writer.Apply(ctx, client.ApplyConfigurationFromUnstructured(marked),
 		client.FieldOwner(leaderProbe), client.DryRunAll)
 	switch {
 	case apierrors.IsInvalid(err):
-		return "", nil // There is none: a new slice needs more fields.
+		return "", "", nil // There is none: a new slice needs more fields.
 	case apierrors.IsConflict(err): // Another client has set another mark.
-		return "", fmt.Errorf("%w: %s/%s: %w", errForeignSlice, marked.GetNamespace(), marked.GetName(), err)
+		return "", "", fmt.Errorf("%w: %s/%s: %w", errForeignSlice, marked.GetNamespace(), marked.GetName(), err)
 	case err != nil:
-		return "", fmt.Errorf("leader endpoint of Service %s: %w", e.service, err)
+		return "", "", fmt.Errorf("leader endpoint of Service %s: %w", e.service, err)
 	}
 
 	isOther := func(entry metav1.ManagedFieldsEntry) bool { return entry.Manager != leaderProbe }
@@ -236,14 +238,14 @@ func (e *leaderEndpoint) probe(ctx context.Context) (types.UID, error) {
 	}
 	managed := marked.GetManagedFields()
 	if slices.ContainsFunc(managed, isOther) && !slices.ContainsFunc(managed, hasMark) {
-		return "", fmt.Errorf("%w: %s/%s has no label %s: %s", errForeignSlice,
+		return "", "", fmt.Errorf("%w: %s/%s has no label %s: %s", errForeignSlice,
 			marked.GetNamespace(), marked.GetName(), discoveryv1.LabelManagedBy, leaderOwner)
 	}
 	if operator := marked.GetAnnotations()[leaderOperator]; operator != "" && operator != e.operator {
-		return "", fmt.Errorf("%w: %s/%s is of operator %.80q, and this is %.80q: use another Service", errForeignSlice,
-			marked.GetNamespace(), marked.GetName(), operator, e.operator)
+		return "", "", fmt.Errorf("%w: %s/%s is of operator %.80q, and this is %.80q: use another Service",
+			errForeignSlice, marked.GetNamespace(), marked.GetName(), operator, e.operator)
 	}
-	return marked.GetUID(), nil
+	return marked.GetUID(), marked.GetResourceVersion(), nil
 }
 
 // fieldOwner differs for each operator, so that the API server sees a conflict between two

@@ -140,7 +140,9 @@ func newListener(config ListenerConfig, elected <-chan struct{}) (*Listener, err
 	}
 
 	some := map[core.Manager]core.Handler{"some": core.HandlerFunc(nothing)}
-	_, err = listener.New(config.Senders.peers, config.Verifier, some, config.listenerOptions())
+	opts := config.listenerOptions()
+	opts.Hooks.Managers = nil // The managers of the listener are not known yet.
+	_, err = listener.New(config.Senders.peers, config.Verifier, some, opts)
 	if err != nil {
 		return nil, fmt.Errorf("listener %q: %w", config.Name, err)
 	}

@@ -23,15 +23,18 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
+	logf "sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime/remote"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/keys"
@@ -420,6 +423,82 @@ func logFaults() map[string]struct {
 				}
 			}, 2,
 		},
+		// Two controllers have exchanged their sources.
+		`each source to WatchesRawSource of the controller that calls its Client, at the beginning of each reconcile" listener=events manager=clusters`: {
+			func(t *testing.T, ctx context.Context, logger *slog.Logger) {
+				t.Helper()
+
+				events, clusters, err := controllerruntime.RegisterListenerComponent(quiet(logger), "clusters", byWatched,
+					controllerruntime.SourceOptions{})
+				check(t, err)
+				modules := must(forManager(events, "modules", byWatched))
+				runControllers(t, ctx, map[*stringSource]*stringSource{clusters: modules, modules: clusters})
+			}, 1,
+		},
+		`neither the listener nor the source of this component has started a minute after they were made: pass the listener to mgr.Add, and the source to WatchesRawSource of a controller" listener=events manager=clusters`: {
+			func(t *testing.T, ctx context.Context, logger *slog.Logger) {
+				t.Helper()
+
+				_, _, err := controllerruntime.RegisterListenerComponent(quiet(logger), "clusters", byWatched, controllerruntime.SourceOptions{})
+				check(t, err)
+				<-ctx.Done()
+			}, 1,
+		},
+		// A source of NewSource has a receiver, such as a consumer of NATS, and no controller.
+		`no controller has started this source of events, so that none is taken: pass the source to WatchesRawSource`: {
+			func(t *testing.T, ctx context.Context, logger *slog.Logger) {
+				t.Helper()
+
+				source := controllerruntime.NewSource(byWatched, controllerruntime.SourceOptions{Logger: logger, Elected: elected})
+				for ctx.Err() == nil {
+					_ = source.Ready() // A receiver asks again.
+					<-time.After(time.Second)
+				}
+			}, 1,
+		},
+		`the metrics name managers without a handler here: correct Managers in the options of the metrics, unless another receiver with the same metrics serves them" named=[cluster] served="[clusters modules]"`: {
+			func(t *testing.T, ctx context.Context, logger *slog.Logger) {
+				t.Helper()
+
+				c := quiet(logger)
+				c.Options.Hooks.Managers = []core.Manager{"clusters", "cluster"}
+				events, _, err := controllerruntime.RegisterListenerComponent(c, "clusters", byWatched, controllerruntime.SourceOptions{})
+				check(t, err)
+				must(forManager(events, "modules", byWatched))
+				start(t, ctx, events)
+			}, 1,
+		},
+		`the key files are in use and are not read again, so a renewed certificate is never used: call Start, or pass them to mgr.Add`: {
+			func(t *testing.T, ctx context.Context, logger *slog.Logger) {
+				t.Helper()
+
+				ca := must(testpki.NewCA("ca", testpki.Options{}))
+				volume := testpki.NewVolume(t.TempDir())
+				check(t, volume.Write(testpki.Files(must(ca.Server("operator", testpki.Options{})), ca)))
+				bundle, cert, key := volume.Paths()
+				files := must(keys.NewFiles(keys.Paths{CA: bundle, Certificate: cert, Key: key}, keys.FilesOptions{Logger: logger}))
+				for ctx.Err() == nil {
+					must(files.Material())
+					<-time.After(time.Second)
+				}
+			}, 1,
+		},
+		`a slow cluster keeps its share of the regular workers, because no slow lane runs: call SetUpSlow" cluster=a`: {
+			func(t *testing.T, ctx context.Context, logger *slog.Logger) {
+				t.Helper()
+
+				regular := slowLanes().Regular
+				check(t, regular.Start(ctx, newQueue(t)))
+				reconcileTwice(t, ctx, logger, regular)
+			}, 1,
+		},
+		`clusters have no share of the workers: the lane is not a source of its controller, so pass it to WatchesRawSource, too`: {
+			func(t *testing.T, ctx context.Context, logger *slog.Logger) {
+				t.Helper()
+
+				reconcileTwice(t, ctx, logger, slowLanes().Regular)
+			}, 1,
+		},
 		// A name without a source.
 		`reason=unknown_manager`: {
 			func(t *testing.T, ctx context.Context, logger *slog.Logger) {
@@ -433,6 +512,46 @@ func logFaults() map[string]struct {
 				}
 			}, 1,
 		},
+	}
+}
+
+// runControllers runs a controller for each source, and gives each source an event every 10 s. The
+// reconciler of a controller calls Client of the source that it is mapped to.
+func runControllers(t *testing.T, ctx context.Context, clients map[*stringSource]*stringSource) {
+	t.Helper()
+	queues := make(map[*stringSource]workqueue.TypedRateLimitingInterface[string])
+	for source := range clients {
+		queues[source] = newQueue(t)
+		started(t, source, queues[source])
+	}
+	for n := 0; ctx.Err() == nil; n++ {
+		for source, calls := range clients {
+			check(t, source.Handle(ctx, delivery("skr-1", fmt.Sprint(source, n))))
+			for _, r := range drain(queues[source]) {
+				calls.Client(r, "skr-1", nil)
+			}
+		}
+		select {
+		case <-time.After(10 * time.Second):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// slowLanes returns the lanes of a cluster that takes 5 s for each reconcile.
+func slowLanes() *remote.Lanes[string] {
+	wait := reconcile.TypedFunc[string](func(context.Context, string) (reconcile.Result, error) {
+		<-time.After(5 * time.Second)
+		return reconcile.Result{}, nil
+	})
+	return remote.NewLanes(func(string) string { return "a" }, wait, remote.LanesOptions[string]{})
+}
+
+func reconcileTwice(t *testing.T, ctx context.Context, logger *slog.Logger, lane *remote.Lane[string]) {
+	t.Helper()
+	for range 2 {
+		_, err := lane.Reconcile(logf.IntoContext(ctx, logr.FromSlogHandler(logger.Handler())), "object")
+		check(t, err)
 	}
 }
 
@@ -472,6 +591,41 @@ func TestTheLogIsSilentAboutACompleteSetUp(t *testing.T) {
 					time.AfterFunc(20*time.Second, func() { started(t, source, newQueue(t)) })
 				}
 				check(t, events.Start(ctx))
+				if out.Len() > 0 {
+					t.Errorf("have lines, want none:\n%s", &out)
+				}
+			})
+		})
+	}
+}
+
+// A reconcile may end before it calls Client, and the controller is the right one nevertheless. So
+// is one with a queue that is never empty, and one whose reconciler never calls Client.
+func TestTheLogIsSilentAboutTheRightController(t *testing.T) {
+	for name, run := range map[string]func(source *stringSource, queue workqueue.TypedRateLimitingInterface[string], n int){
+		"one of two reconciles calls Client": func(source *stringSource, queue workqueue.TypedRateLimitingInterface[string], n int) {
+			for _, r := range drain(queue) {
+				if n%2 == 0 {
+					source.Client(r, "skr-1", nil)
+				}
+			}
+		},
+		"the queue is long": func(source *stringSource, _ workqueue.TypedRateLimitingInterface[string], _ int) {
+			source.Client("another", "skr-1", nil)
+		},
+		"no reconcile calls Client": func(_ *stringSource, queue workqueue.TypedRateLimitingInterface[string], _ int) { drain(queue) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var out bytes.Buffer
+				logger := slog.New(slog.NewTextHandler(&out, nil))
+				source, queue := controllerruntime.NewSource(byWatched, controllerruntime.SourceOptions{Logger: logger}), newQueue(t)
+				started(t, source, queue)
+				for n := range 100 {
+					check(t, source.Handle(t.Context(), delivery("skr-1", fmt.Sprint("object-", n))))
+					run(source, queue, n)
+					<-time.After(20 * time.Second)
+				}
 				if out.Len() > 0 {
 					t.Errorf("have lines, want none:\n%s", &out)
 				}

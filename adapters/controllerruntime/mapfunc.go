@@ -14,17 +14,21 @@ import (
 
 // The reasons of [Source.Handle], if the error of the map function has none itself.
 const (
-	reasonMapFailed   = "map_failed"
-	reasonMapPanicked = "map_panicked"
+	// ReasonMapFailed means that the map function returned an error.
+	ReasonMapFailed core.Reason = "map_failed"
+	// ReasonMapPanicked means that the map function panicked.
+	ReasonMapPanicked core.Reason = "map_panicked"
 )
 
 var (
 	// errNoOwner means that the event has no owner, which EnqueueOwner needs.
 	errNoOwner = errors.New("event names no owner, as EnqueueOwner expects: " +
 		"send contract v1, or map with EnqueueByRuntime, or pass it to EnqueueOwner")
-	errMapFailed error = &reasons.Error{Text: "map function failed", Label: reasonMapFailed}
+	errMapFailed error = &reasons.Error{Text: "map function failed", Label: string(ReasonMapFailed)}
 	// errMapPanicked is for the sender. Only the log has the value of the panic.
-	errMapPanicked error = &reasons.Error{Text: "map function failed: panic, see the log", Label: reasonMapPanicked}
+	errMapPanicked error = &reasons.Error{
+		Text: "map function failed: panic, see the log", Label: string(ReasonMapPanicked),
+	}
 )
 
 // MapFunc makes the requests of a controller from a delivery.

@@ -51,6 +51,8 @@ type reads[request comparable] struct {
 	bySize [maxAwaitedOfRuntime + 1]map[core.RuntimeID]struct{}
 	size   int
 	swept  time.Time
+	// resynced has the last resync of each runtime, for as long as a resend of it may come.
+	resynced map[core.RuntimeID]lastResync
 	// order counts first events and first deletions, so that a reconcile knows whether it began
 	// after them.
 	order uint64
@@ -124,6 +126,41 @@ func (r *reads[request]) observe(runtime core.RuntimeID, to request, event *core
 		return dueNow, unused // It comes long after the write.
 	default:
 		return r.expectRead(runtime, where, event, now), unused
+	}
+}
+
+// lastResync is a resync that has ended the reads of its runtime.
+type lastResync struct {
+	// at is the time that the event names, and came is when it came.
+	at, came time.Time
+}
+
+// endReads makes all earlier reads of a runtime count no more. After a resync, the API server may
+// have been restored from a backup: its versions start again below those that were read. A
+// reconcile that has begun may have read before that, too. A resend of the resync ends nothing,
+// because the reads after the first one are of the restored API server.
+func (r *reads[request]) endReads(runtime core.RuntimeID, resync *core.WatchEvent) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	now := time.Now()
+	r.sweep(now)
+	if last := r.resynced[runtime]; !resync.Time.IsZero() && resync.Time.Equal(last.at) {
+		return
+	}
+	if r.resynced == nil {
+		r.resynced = make(map[core.RuntimeID]lastResync)
+	}
+	r.resynced[runtime] = lastResync{at: resync.Time, came: now}
+
+	r.order++
+	for _, a := range r.runtimes[runtime] {
+		a.since = r.order
+		a.version = 0
+		a.absent = false
+		if a.deletion > 0 {
+			a.deletion = r.order
+		}
 	}
 }
 
@@ -203,6 +240,7 @@ func (r *reads[request]) sweep(now time.Time) {
 	}
 	r.swept = now
 
+	maps.DeleteFunc(r.resynced, func(_ core.RuntimeID, last lastResync) bool { return now.Sub(last.came) > readFor })
 	for runtime, objects := range r.runtimes {
 		before := len(objects)
 		maps.DeleteFunc(objects, func(_ place[request], a *awaited) bool { return a.until.Before(now) })
@@ -225,6 +263,8 @@ func (s *Source[request]) Client(r request, id core.RuntimeID, c client.Client) 
 	if to == nil {
 		return c
 	}
+	to.strays.noteReconciled(r)
+	to.noteBegin(r)
 	return &reading[request]{
 		Client: c, reads: &to.reads, request: r, runtime: id, began: to.reads.begin(),
 		known: make(map[*awaited]bool),

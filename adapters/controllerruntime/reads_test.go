@@ -120,6 +120,63 @@ func (o *operated) get(c client.Client, opts ...client.GetOption) {
 	_ = c.Get(o.t.Context(), client.ObjectKey{Name: "o"}, new(metav1.PartialObjectMetadata), opts...)
 }
 
+// An API server was restored from a backup, so that the versions of its objects start again below those
+// that reconciles have read. The agent requests a resync, and later writes must be reconciled.
+func TestAResyncEndsEarlierReads(t *testing.T) {
+	t.Parallel()
+	for name, read := range map[string]func(o *operated, resync func()){
+		"read before the resync": func(o *operated, resync func()) {
+			o.get(o.client())
+			if o.event("u", 6) {
+				t.Error("a write that a reconcile has read is reconciled again")
+			}
+			resync()
+		},
+		"a reconcile that began before the resync": func(o *operated, resync func()) {
+			c := o.client()
+			resync()
+			o.get(c)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := operate(t)
+			o.event("u", 6)
+			read(o, func() { o.deliver(resyncOf("skr")) })
+
+			o.there.version = "4"
+			if !o.event("u", 3) {
+				t.Error("a write after the restore is not reconciled, because an earlier reconcile has read a higher version")
+			}
+			o.get(o.client())
+			if o.event("u", 3) {
+				t.Error("a read after the resync does not count")
+			}
+		})
+	}
+}
+
+// The resend of a resync comes 35 s after the resync, as the last resends of many events do. The reads
+// between the two are of the restored API server.
+func TestAResendOfAResyncEndsNoReads(t *testing.T) {
+	t.Parallel()
+	o := operate(t)
+	first, second := resyncOf("skr"), resyncOf("skr")
+	first.Event.Time = time.Unix(100, 0)
+	second.Event.Time = time.Unix(200, 0)
+	o.deliver(first)
+	o.event("u", 6)
+	o.get(o.client())
+	o.deliver(first)
+	if o.event("u", 6) {
+		t.Error("a resend of the resync ends a read that came after the resync")
+	}
+	o.deliver(second)
+	if !o.event("u", 6) {
+		t.Error("a second resync ends no reads")
+	}
+}
+
 // TestReadWritesNeedNoReconcile delivers an event, reconciles, and delivers it again.
 func TestReadWritesNeedNoReconcile(t *testing.T) {
 	t.Parallel()

@@ -39,7 +39,7 @@ func (r registered) Verify(_ context.Context, peer core.Peer, event *core.WatchE
 	}
 	if len(owned) == 0 {
 		cause := fmt.Errorf("no %s stands for runtime %q", r.runtimes.kind, peer.ID)
-		return listener.Forbidden(reasonRuntimeUnknown, cause)
+		return listener.Forbidden(ReasonRuntimeUnknown, cause)
 	}
 	if event.Owner == (types.NamespacedName{}) {
 		return nil

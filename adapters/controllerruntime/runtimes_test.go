@@ -262,8 +262,8 @@ func testDomain(t *testing.T, runtimes *controllerruntime.Runtimes) {
 				}
 				return
 			}
-			if !errors.Is(err, core.ErrForbidden) || core.Reason(err) != tc.reason {
-				t.Errorf("have %v (%s), want it forbidden (%s)", err, core.Reason(err), tc.reason)
+			if !errors.Is(err, core.ErrForbidden) || string(core.ReasonOf(err)) != tc.reason {
+				t.Errorf("have %v (%s), want it forbidden (%s)", err, core.ReasonOf(err), tc.reason)
 			}
 		})
 	}

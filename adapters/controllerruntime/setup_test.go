@@ -3,6 +3,7 @@ package controllerruntime_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"github.com/go-logr/logr/funcr"
 	"go.uber.org/goleak"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -181,6 +183,51 @@ func TestLeaderEndpointOutlastsRefusals(t *testing.T) {
 			}
 		})
 	}
+}
+
+// readSlice is an API server with the EndpointSlice of a former leader, in version 7.
+type readSlice struct {
+	client.Writer
+
+	versions chan string // of each write
+}
+
+func (r *readSlice) Apply(_ context.Context, object runtime.ApplyConfiguration, _ ...client.ApplyOption) error {
+	if slice, ok := object.(*discoveryv1ac.EndpointSliceApplyConfiguration); ok {
+		version := ""
+		if slice.ResourceVersion != nil {
+			version = *slice.ResourceVersion
+		}
+		r.versions <- version
+		return errors.New("no answer")
+	}
+	mark := &metav1.FieldsV1{}
+	err := mark.UnmarshalJSON([]byte(`{"f:metadata":{"f:labels":{"f:endpointslice.kubernetes.io/managed-by":{}}}}`))
+	marked, _ := object.(metav1.Object)
+	marked.SetUID("u")
+	marked.SetResourceVersion("7")
+	marked.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: "former", FieldsV1: mark}})
+	return err
+}
+
+// Another operator may take the slice over between the read of its mark and the write.
+func TestATakeOverNeedsTheVersionThatWasRead(t *testing.T) {
+	t.Parallel()
+	server := &readSlice{versions: make(chan string, 1)}
+	replica := controllerruntime.ReplicaEndpoint{
+		Operator: "my-operator", Address: "192.0.2.1", Ports: map[string]int32{"events": 8082},
+	}
+	service := types.NamespacedName{Namespace: "kcp", Name: "events"}
+	endpoint, err := controllerruntime.NewLeaderEndpoint(server, service, replica, controllerruntime.LeaderEndpointOptions{})
+	check(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- endpoint.Start(ctx) }()
+	if version := <-server.versions; version != "7" {
+		t.Errorf("the slice is written if it has version %q, want 7", version)
+	}
+	cancel()
+	check(t, <-ended)
 }
 
 // With a negative interval it would write without a pause.

@@ -66,6 +66,9 @@ type Source[request comparable] struct {
 	attached atomic.Pointer[attachment]
 	// asked means that a handler's caller has asked for Ready or Handle.
 	asked atomic.Bool
+	// askedInVain is the time, in nanoseconds since 1970, at which a receiver without a Listener
+	// asked for a controller for the first time. It is -1 after the log has said so.
+	askedInVain atomic.Int64
 	// target is nil before a controller starts.
 	target atomic.Pointer[target[request]]
 }
@@ -185,7 +188,12 @@ func (s *Source[request]) handle(ctx context.Context, d core.Delivery) (int, err
 		return 0, err
 	}
 
+	s.warnOfStrays(ctx, to)
+	if d.Event.Resync {
+		to.reads.endReads(d.Runtime, &d.Event)
+	}
 	enqueued := 0
+	hasRoom := true
 	for _, r := range requests {
 		at, unused := to.reads.observe(d.Runtime, r, &d.Event)
 		if unused {
@@ -200,10 +208,14 @@ func (s *Source[request]) handle(ctx context.Context, d core.Delivery) (int, err
 		case d.Event.Resync:
 			to.addResync(r, 0)
 		case at == dueNow:
-			to.addChange(d.Runtime, r)
+			to.strays.noteEnqueued(r, time.Now())
+			hasRoom = to.addChange(d.Runtime, r) && hasRoom
 		case at == dueInQueue:
-			to.addLater(d.Runtime, r)
+			hasRoom = to.addLater(d.Runtime, r) && hasRoom
 		}
+	}
+	if !hasRoom {
+		s.replaceChanges(ctx, to, d)
 	}
 
 	// A queue drops requests after its end without an error, and never opens again. So if it is
@@ -212,6 +224,19 @@ func (s *Source[request]) handle(ctx context.Context, d core.Delivery) (int, err
 		return 0, errStopped()
 	}
 	return enqueued, nil
+}
+
+// replaceChanges enqueues a resync of a loud runtime. It replaces the changes that keep their low
+// priority, and so may wait for ever.
+func (s *Source[request]) replaceChanges(ctx context.Context, to *target[request], d core.Delivery) {
+	d.Event = core.WatchEvent{Resync: true, Owner: d.Event.Owner}
+	requests, err := s.requests(ctx, d)
+	if err != nil {
+		return // The changes are in the queue nevertheless.
+	}
+	for _, r := range requests {
+		to.addResync(r, 0)
+	}
 }
 
 // Resync enqueues requests with the low priority of an initial list. After 5 s, ten of them a
@@ -245,8 +270,33 @@ func (s *Source[request]) open() (*target[request], error) {
 // acknowledges a heartbeat. It does not block.
 func (s *Source[request]) Ready() error {
 	s.asked.Store(true)
+	s.warnWithoutController()
 	_, err := s.open()
 	return err
+}
+
+// warnWithoutController reports, once, a source that a receiver has asked for 30 s, and that no
+// controller has started on a replica that leads. A Listener reports its sources itself.
+func (s *Source[request]) warnWithoutController() {
+	if s.target.Load() != nil || s.attached.Load() != nil || s.opts.Elected != nil && !closed(s.opts.Elected) {
+		return
+	}
+	now := time.Now().UnixNano()
+	if s.askedInVain.CompareAndSwap(0, now) {
+		return
+	}
+	first := s.askedInVain.Load()
+	if first < 0 || now-first < int64(notStarted) || !s.askedInVain.CompareAndSwap(first, -1) {
+		return
+	}
+
+	if s.opts.Elected == nil {
+		s.opts.Logger.Warn("no controller has started this source of events, so that none is taken: " +
+			"pass the source to WatchesRawSource. A replica that does not lead says so, too, unless Elected is set")
+		return
+	}
+	s.opts.Logger.Warn("no controller has started this source of events, so that none is taken: " +
+		"pass the source to WatchesRawSource")
 }
 
 // RecheckAfter implements [core.Rechecker]. It returns 100 ms once a reconcile has read an object

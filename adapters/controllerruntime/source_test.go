@@ -187,7 +187,7 @@ func TestSourceMapFunc(t *testing.T) {
 			if tc.is != nil && !errors.Is(err, tc.is) {
 				t.Errorf("have error %v, want %v", err, tc.is)
 			}
-			if (err == nil) != (tc.reason == "") || err != nil && core.Reason(err) != tc.reason {
+			if (err == nil) != (tc.reason == "") || err != nil && string(core.ReasonOf(err)) != tc.reason {
 				t.Errorf("have error %v, want one: %q", err, tc.reason)
 			}
 			if core.IsPermanent(err) != (name == "hopeless") {

@@ -2,7 +2,6 @@ package controllerruntime
 
 import (
 	"fmt"
-	"maps"
 	"sync"
 	"time"
 
@@ -25,19 +24,24 @@ const listedPace = 100 * time.Millisecond
 // priority of a change.
 const perSecond = 20
 
+// mostRaised is the number of requests of one loud runtime that wait for a higher priority. A
+// resync replaces the others.
+const mostRaised = 1000
+
 type target[request comparable] struct {
 	done  <-chan struct{}
 	queue workqueue.TypedRateLimitingInterface[request]
 	// ranked is the queue, nil if it has no priorities.
 	ranked priorityqueue.PriorityQueue[request]
 	reads  reads[request]
+	strays strays[request]
 
 	mu sync.Mutex
 	// raised has the requests with a low priority that get the priority of a change.
 	raised map[request]*raise
-	// last has the latest end among those that wait for one another: requests of lists, and for
-	// the changes of each loud runtime.
-	last map[core.RuntimeID]time.Time
+	// waiting has the number of those that wait for one another: requests of lists, and for the
+	// changes of each loud runtime.
+	waiting map[core.RuntimeID]int
 	// changes counts the requests for the changes of each runtime since second.
 	changes map[core.RuntimeID]int
 	second  time.Time
@@ -47,7 +51,12 @@ type target[request comparable] struct {
 // the priority of a change.
 type raise struct {
 	begin, end time.Time
-	timer      *time.Timer
+	// of is the loud runtime, and isPaced whether the request waits for others of it, or of lists.
+	of      core.RuntimeID
+	isPaced bool
+	// newest is when the request was added last.
+	newest time.Time
+	timer  *time.Timer
 }
 
 func newTarget[request comparable](
@@ -56,7 +65,7 @@ func newTarget[request comparable](
 	ranked, _ := queue.(priorityqueue.PriorityQueue[request])
 	t := &target[request]{
 		done: done, queue: queue, ranked: ranked,
-		raised: make(map[request]*raise), last: make(map[core.RuntimeID]time.Time),
+		raised: make(map[request]*raise), waiting: make(map[core.RuntimeID]int),
 		reads: reads[request]{runtimes: make(map[core.RuntimeID]map[place[request]]*awaited)},
 	}
 	t.reads.rechecks = newRechecks(func(runtime core.RuntimeID, r request) {
@@ -69,12 +78,13 @@ func newTarget[request comparable](
 
 // addChange enqueues a request for a change. If the queue has priorities, those of a loud runtime
 // wait as requests of a list do. They may be of many objects, and those of others come first.
-func (t *target[request]) addChange(runtime core.RuntimeID, r request) {
+// AddChange returns false if too many of them wait, so that this one keeps its low priority.
+func (t *target[request]) addChange(runtime core.RuntimeID, r request) (hasRoom bool) {
 	if t.ranked != nil && t.isLoud(runtime) {
-		t.addListed(runtime, r)
-		return
+		return t.addListed(runtime, r)
 	}
 	t.queue.Add(r)
+	return true
 }
 
 // addLow enqueues requests with a low priority after a wait. The queue must have priorities.
@@ -101,69 +111,101 @@ func (t *target[request]) addResync(r request, wait time.Duration) {
 		return
 	}
 	t.addLow(wait, r)
-	begin := time.Now().Add(wait)
+	now := time.Now()
+	begin := now.Add(wait)
 	end := begin.Add(resyncWait)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if earlier := t.raised[r]; earlier == nil || end.Before(earlier.end) {
-		t.raiseAfter(r, begin, end)
+	earlier := t.raised[r]
+	if earlier == nil || end.Before(earlier.end) {
+		t.raiseAfter(r, &raise{begin: begin, end: end})
+		return
 	}
+	earlier.newest = now
 }
 
 // addListed enqueues requests of a list, or of a loud runtime. Their priority is low if the queue
 // has priorities. After resyncWait, one of the list and one of each loud runtime get the priority
-// of a change, for each listedPace.
-func (t *target[request]) addListed(of core.RuntimeID, requests ...request) {
+// of a change, for each listedPace. AddListed returns false if a loud runtime has too many that
+// wait, so that some keep their low priority. A list has no more than its caller lets wait.
+func (t *target[request]) addListed(of core.RuntimeID, requests ...request) (hasRoom bool) {
 	if t.ranked == nil {
 		for _, r := range requests {
 			t.queue.Add(r)
 		}
-		return
+		return true
 	}
 	t.addLow(0, requests...)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := time.Now()
+	hasRoom = true
 	for _, r := range requests {
-		if _, waits := t.raised[r]; !waits { // A resync of one runtime may have an earlier end.
-			end := now.Add(resyncWait)
-			if next := t.last[of].Add(listedPace); next.After(end) {
-				end = next
-			}
-			t.last[of] = end
-			t.raiseAfter(r, now, end)
+		earlier := t.raised[r] // A resync of one runtime may have an earlier end.
+		switch {
+		case earlier != nil:
+			earlier.newest = now
+		case of != "" && t.waiting[of] >= mostRaised:
+			hasRoom = false
+		default:
+			end := now.Add(resyncWait + time.Duration(t.waiting[of])*listedPace)
+			t.waiting[of]++
+			t.raiseAfter(r, &raise{begin: now, end: end, of: of, isPaced: true})
 		}
 	}
+	return hasRoom
 }
 
 // raiseAfter adds a request again at the end of its wait, unless the queue was empty before. The
 // caller must hold the lock. A queue does not report whether a request is in it. Under load a
-// request that was reconciled is therefore reconciled once more.
-func (t *target[request]) raiseAfter(r request, begin, end time.Time) {
-	if earlier := t.raised[r]; earlier != nil {
-		earlier.timer.Stop()
-	}
-	at := &raise{begin: begin, end: end}
+// request that was reconciled without [Source.Client] is therefore reconciled once more.
+func (t *target[request]) raiseAfter(r request, at *raise) {
+	t.endRaise(r)
 	t.raised[r] = at
-	at.timer = time.AfterFunc(time.Until(end), func() {
+	at.newest = at.begin
+	at.timer = time.AfterFunc(time.Until(at.end), func() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		switch {
 		case t.raised[r] != at:
 		case t.stopped() || t.queue.Len() == 0:
-			maps.DeleteFunc(t.raised, func(_ request, other *raise) bool {
-				if end.Sub(other.begin) < time.Second { // A queue counts a request a moment after its wait.
-					return false
+			for other, raised := range t.raised {
+				if at.end.Sub(raised.begin) >= time.Second { // A queue counts a request a moment after its wait.
+					t.endRaise(other)
 				}
-				other.timer.Stop()
-				return true
-			})
-			clear(t.last)
+			}
 		default:
-			delete(t.raised, r)
+			t.endRaise(r)
 			t.queue.Add(r)
 		}
 	})
+}
+
+// endRaise makes a request wait for a higher priority no longer. The caller must hold the lock.
+func (t *target[request]) endRaise(r request) {
+	at := t.raised[r]
+	if at == nil {
+		return
+	}
+	at.timer.Stop()
+	delete(t.raised, r)
+	if !at.isPaced {
+		return
+	}
+	t.waiting[at.of]--
+	if t.waiting[at.of] == 0 {
+		delete(t.waiting, at.of)
+	}
+}
+
+// noteBegin notes that a request is being reconciled, so that the request needs no higher priority.
+// A request that came a moment ago may be in the queue again.
+func (t *target[request]) noteBegin(r request) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if at := t.raised[r]; at != nil && time.Since(at.newest) >= listedPace {
+		t.endRaise(r)
+	}
 }
 
 func (t *target[request]) stopped() bool { return closed(t.done) || t.queue.ShuttingDown() }

@@ -131,7 +131,7 @@ func TestAnswers(t *testing.T) {
 			}
 			some, oneEvent := errors.AsType[core.EventErrors](err)
 			failure := failureOf(t, err)
-			got := meaning{core.IsPermanent(failure), oneEvent, core.Reason(failure), core.RetryAfter(failure), tc.want.Is}
+			got := meaning{core.IsPermanent(failure), oneEvent, string(core.ReasonOf(failure)), core.RetryAfter(failure), tc.want.Is}
 			if diff := cmp.Diff(tc.want, got, cmp.Comparer(errors.Is)); diff != "" {
 				t.Errorf("%v: %s", err, diff)
 			}

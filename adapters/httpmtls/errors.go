@@ -14,28 +14,30 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/proxy"
 )
 
-// The reasons of errors without an answer, as metric labels. Those of an answer are in
-// [contract.Meaning].
+// The reasons of errors without an answer, beside [core.ReasonInvalidManager],
+// [core.ReasonCanceled] and [core.ReasonTimeout]. Those of an answer are in [contract.Meaning].
 const (
-	// The contract cannot carry the event.
-	reasonUnsendable = "unsendable"
-	// The manager is not a DNS-1123 label.
-	reasonInvalidManager = "invalid_manager"
-	reasonCanceled       = "canceled"
-	// There was no answer in time, and no more specific reason.
-	reasonTimeout = "timeout"
-	reasonDNS     = "dns"
-	reasonDial    = "dial"
-	// This end refused the server's certificate: not trusted, not valid, or another name.
-	reasonTLSVerify = "tls_verify"
-	// The server refused the handshake. An untrusted client certificate is the usual cause.
-	reasonTLSRefused = "tls_refused"
-	// The server does not speak TLS 1.3.
-	reasonTLS        = "tls"
-	reasonConnection = "connection"
-	// There is no key material, or it names no runtime for a contract that claims one.
-	reasonMaterial = "material"
-	reasonClosed   = "closed"
+	// ReasonUnsendable means that the contract cannot carry the event.
+	ReasonUnsendable core.Reason = "unsendable"
+	// ReasonDNS means that the name of the control plane has no address.
+	ReasonDNS core.Reason = "dns"
+	// ReasonDial means that no connection was made.
+	ReasonDial core.Reason = "dial"
+	// ReasonTLSVerify means that this end refused the server's certificate: not trusted, not valid,
+	// or another name.
+	ReasonTLSVerify core.Reason = "tls_verify"
+	// ReasonTLSRefused means that the server refused the handshake. An untrusted client certificate
+	// is the usual cause.
+	ReasonTLSRefused core.Reason = "tls_refused"
+	// ReasonTLS means that the handshake failed otherwise, as with a server without TLS 1.3.
+	ReasonTLS core.Reason = "tls"
+	// ReasonConnection means that the connection broke before the answer.
+	ReasonConnection core.Reason = "connection"
+	// ReasonMaterial means that there is no key material, or that it names no runtime for a
+	// contract that claims one.
+	ReasonMaterial core.Reason = "material"
+	// ReasonClosed means that the forwarder was closed.
+	ReasonClosed core.Reason = "closed"
 )
 
 // requestError is the error of a request to the control plane. It wraps [core.ErrUnauthenticated]
@@ -54,7 +56,7 @@ type requestError struct {
 	Err error
 
 	// reason is a metric label of bounded cardinality.
-	reason string
+	reason core.Reason
 	// permanent means that no further attempt can succeed.
 	permanent bool
 	// named means that the answer names the event by its index, as only a listener does.
@@ -88,35 +90,35 @@ func (e *requestError) Retryable() bool { return !e.permanent }
 func (e *requestError) RetryAfter() time.Duration { return e.retryAfter }
 
 // Reason returns one of the reasons above, or one of the contract.
-func (e *requestError) Reason() string { return e.reason }
+func (e *requestError) Reason() string { return string(e.reason) }
 
 // Answer returns the reason that a listener gives, or else the beginning of the answer. It is
 // foreign text.
 func (e *requestError) Answer() string { return e.Body }
 
 // reasonOf has its cases in order, because an error can match several of them.
-func reasonOf(err error) string {
+func reasonOf(err error) core.Reason {
 	switch {
 	case errors.Is(err, context.Canceled):
-		return reasonCanceled
+		return core.ReasonCanceled
 	case isA[*proxy.Error](err): // Before the cause, which is that of the proxy.
-		return core.Reason(err)
+		return core.ReasonOf(err)
 	case isA[*net.DNSError](err):
-		return reasonDNS
+		return ReasonDNS
 	case isA[*tls.CertificateVerificationError](err), isA[x509.HostnameError](err),
 		isA[x509.UnknownAuthorityError](err), isA[x509.CertificateInvalidError](err):
-		return reasonTLSVerify
+		return ReasonTLSVerify
 	case isOperation(err, "remote error"):
-		return reasonTLSRefused
+		return ReasonTLSRefused
 	case errors.Is(err, http.ErrSchemeMismatch), isA[tls.RecordHeaderError](err), isA[tls.AlertError](err):
-		return reasonTLS
+		return ReasonTLS
 	// A failed dial is one even if it timed out.
 	case isOperation(err, "dial"):
-		return reasonDial
+		return ReasonDial
 	case isTimeout(err):
-		return reasonTimeout
+		return core.ReasonTimeout
 	default:
-		return reasonConnection
+		return ReasonConnection
 	}
 }
 

@@ -86,7 +86,7 @@ func (f *fallback) Forward(ctx context.Context, manager core.Manager, batch core
 	}
 
 	err := f.newest.Forward(ctx, manager, batch)
-	unknown := core.Reason(err) == reasons.UnknownContract
+	unknown := core.ReasonOf(err) == reasons.UnknownContract
 	// The older contract is tried after an answer that newest is not known. It is also tried if an
 	// attempt to return to newest failed for another reason.
 	switch {

@@ -212,7 +212,7 @@ func TestForeign403OfAHeartbeatDelaysNoEvent(t *testing.T) {
 		t.Fatalf("a foreign 403 asks for no wait, so the test proves nothing: %v", err)
 	}
 	// An error of the heartbeat alone delays no event.
-	if failed, ok := errors.AsType[core.EventErrors](err); !ok || core.Reason(failed[0]) != reasons.UnknownContract {
+	if failed, ok := errors.AsType[core.EventErrors](err); !ok || core.ReasonOf(failed[0]) != reasons.UnknownContract {
 		t.Errorf("have %v, want that the heartbeat alone failed with an unknown contract", err)
 	}
 	if err := forward(t, forwarder, event("a")); err != nil {
@@ -244,7 +244,7 @@ func TestRefusedEventProvesTheOlderContract(t *testing.T) {
 			if some, ok := errors.AsType[core.EventErrors](err); ok {
 				err = some[0]
 			}
-			if core.Reason(err) != test.want {
+			if string(core.ReasonOf(err)) != test.want {
 				t.Errorf("error %v, want reason %s", err, test.want)
 			}
 		})

@@ -104,8 +104,8 @@ func TestTransportFailures(t *testing.T) {
 					}
 					err = forward(t, forwarder, event("object"))
 				}
-				if core.Reason(err) != tc.reason || core.IsPermanent(err) || core.RetryAfter(err) != 0 {
-					t.Errorf("reason %s, permanent %v: %v; want %s, retryable", core.Reason(err), core.IsPermanent(err),
+				if string(core.ReasonOf(err)) != tc.reason || core.IsPermanent(err) || core.RetryAfter(err) != 0 {
+					t.Errorf("reason %s, permanent %v: %v; want %s, retryable", core.ReasonOf(err), core.IsPermanent(err),
 						err, tc.reason)
 				}
 				if _, ok := errors.AsType[core.EventErrors](err); ok {
@@ -480,7 +480,7 @@ func TestCutsUnderLoad(t *testing.T) {
 						continue
 					}
 					failed.Add(1)
-					if reason := core.Reason(err); reason == "timeout" {
+					if reason := core.ReasonOf(err); reason == "timeout" {
 						t.Errorf("a request hung: %v", err)
 					}
 				}

@@ -109,15 +109,15 @@ func (f *Forwarder) Forward(ctx context.Context, manager core.Manager, batch cor
 
 	manager, err := core.ParseManager(string(manager)) // It becomes part of a URL.
 	if err != nil {
-		return permanent(f.address, reasonInvalidManager, err)
+		return permanent(f.address, core.ReasonInvalidManager, err)
 	}
 
 	target := &url.URL{Scheme: f.address.Scheme, Host: f.address.Host, Path: f.version.Path(manager)}
 	encoded, err := f.version.Encode(&batch)
 	if err != nil {
-		return failure(target, reasonMaterial, err) // The fault is the claim, and not an event.
+		return failure(target, ReasonMaterial, err) // The fault is the claim, and not an event.
 	}
-	encoded.Unsendable(func(err error) error { return permanent(target, reasonUnsendable, err) })
+	encoded.Unsendable(func(err error) error { return permanent(target, ReasonUnsendable, err) })
 	if encoded.Body == nil {
 		return encoded.Failed
 	}
@@ -174,7 +174,7 @@ type message struct {
 
 func (m *message) index(element int) int { return m.Index(element, m.events) }
 
-func permanent(target *url.URL, reason string, err error) error {
+func permanent(target *url.URL, reason core.Reason, err error) error {
 	failed := failure(target, reason, err)
 	failed.permanent = true
 	return failed

@@ -136,13 +136,13 @@ func TestNothingIsSent(t *testing.T) {
 		core.Manager(strings.Repeat("a", 300)),
 	} {
 		err := forwarder.Forward(t.Context(), name, core.NewBatch(event("object")))
-		if !core.IsPermanent(err) || core.Reason(err) != "invalid_manager" {
+		if !core.IsPermanent(err) || core.ReasonOf(err) != "invalid_manager" {
 			t.Errorf("manager %q: %v, want a permanent error with the reason invalid_manager", name, err)
 		}
 	}
 	for _, e := range []core.WatchEvent{{}, event(strings.Repeat("x", 300))} {
 		failure := failureOf(t, forward(t, forwarder, e))
-		if !core.IsPermanent(failure) || core.Reason(failure) != "unsendable" || !strings.Contains(failure.Error(), "malformed event") {
+		if !core.IsPermanent(failure) || core.ReasonOf(failure) != "unsendable" || !strings.Contains(failure.Error(), "malformed event") {
 			t.Errorf("have %v, want a permanent error about a malformed event", failure)
 		}
 	}
@@ -161,8 +161,8 @@ func TestBatchWithoutIdentityIsKept(t *testing.T) {
 		forwarder := newForwarderOf(t, source, end.address(), version, httpmtls.Options{})
 		source.set(nil)
 		failure := failureOf(t, forward(t, forwarder, event("a")))
-		if core.IsPermanent(failure) || core.Reason(failure) != "material" {
-			t.Errorf("%s: have %v with reason %s, want one that passes, with reason material", version, failure, core.Reason(failure))
+		if core.IsPermanent(failure) || core.ReasonOf(failure) != "material" {
+			t.Errorf("%s: have %v with reason %s, want one that passes, with reason material", version, failure, core.ReasonOf(failure))
 		}
 		source.set(ends.client)
 		if err := forward(t, forwarder, event("a")); err != nil {
@@ -248,7 +248,7 @@ func TestClosed(t *testing.T) {
 			check(t, forwarder.Close())
 		}
 		end.awaitOpen(t, 0)
-		if err := forward(t, forwarder, event("object")); core.Reason(err) != "closed" || core.IsPermanent(err) {
+		if err := forward(t, forwarder, event("object")); core.ReasonOf(err) != "closed" || core.IsPermanent(err) {
 			t.Errorf("have %v, want that it is closed", err)
 		}
 	})
@@ -327,7 +327,7 @@ func ExampleForwarder() {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	err = forwarder.Forward(ctx, "lifecycle-manager", core.NewBatch(event("object")))
-	fmt.Println("reason:", core.Reason(err), "permanent:", core.IsPermanent(err))
+	fmt.Println("reason:", core.ReasonOf(err), "permanent:", core.IsPermanent(err))
 	// Output: reason: canceled permanent: false
 }
 

@@ -138,8 +138,8 @@ func TestTheNextAddressIsDialledAfterAHandshake(t *testing.T) {
 					t.Errorf("%s: %v and log %s, want both to name %s", name, err, log, want)
 				}
 			}
-			if core.Reason(err) != "timeout" {
-				t.Errorf("%s: reason %s", name, core.Reason(err))
+			if core.ReasonOf(err) != "timeout" {
+				t.Errorf("%s: reason %s", name, core.ReasonOf(err))
 			}
 			for range 3 {
 				if err := forward(t, forwarder, event("object")); err != nil {
@@ -165,7 +165,7 @@ func TestEachAddressGetsItsTurn(t *testing.T) {
 		DialTimeout: 100 * time.Millisecond,
 	}, resolverOf(t, "127.0.0.1", "127.0.0.2")))
 	for range 4 {
-		if err := forward(t, forwarder, event("object")); core.Reason(err) != "timeout" {
+		if err := forward(t, forwarder, event("object")); core.ReasonOf(err) != "timeout" {
 			t.Errorf("%v, want a timeout", err)
 		}
 	}
@@ -193,8 +193,8 @@ func TestTheNextAddressIsDialledAfterAWrongCertificate(t *testing.T) {
 	forwarder := newForwarder(t, p.client, "kcp.test:"+port, httpmtls.Resolver(httpmtls.Options{ServerName: "127.0.0.1"},
 		resolverOf(t, "127.0.0.2", "127.0.0.1")))
 	err = forward(t, forwarder, event("first"))
-	if core.Reason(err) != "tls_verify" || !strings.Contains(err.Error(), "127.0.0.2:"+port) || strings.Contains(err.Error(), "mlkem") {
-		t.Errorf("%v (%s), want the address of the wrong certificate", err, core.Reason(err))
+	if core.ReasonOf(err) != "tls_verify" || !strings.Contains(err.Error(), "127.0.0.2:"+port) || strings.Contains(err.Error(), "mlkem") {
+		t.Errorf("%v (%s), want the address of the wrong certificate", err, core.ReasonOf(err))
 	}
 	if err := forward(t, forwarder, event("second")); err != nil {
 		t.Errorf("%v, want the other address", err)

@@ -119,7 +119,7 @@ func (p *pool) dial(opts Options) dialFunc {
 type dialError struct{ error }
 
 func (e dialError) Unwrap() error  { return e.error }
-func (e dialError) Reason() string { return reasonOf(e.error) }
+func (e dialError) Reason() string { return string(reasonOf(e.error)) }
 
 // track takes none in a retired pool without requests: a dial may outlast its request.
 func (p *pool) track(conn net.Conn) (*trackedConn, error) {

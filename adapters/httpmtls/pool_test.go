@@ -52,7 +52,7 @@ func TestConnectedHasTheReasonOfTheRequest(t *testing.T) {
 				reasons <- ""
 				return
 			}
-			reasons <- core.Reason(c.Err)
+			reasons <- string(core.ReasonOf(c.Err))
 		}
 		forwarder := newForwarder(t, ends.client, address, httpmtls.Options{
 			Retries: -1, Hooks: httpmtls.Hooks{Connected: connected},

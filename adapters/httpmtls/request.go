@@ -46,15 +46,15 @@ func (f *Forwarder) attempt(ctx context.Context, target *url.URL, m *message) er
 	pool, err := f.acquire()
 	switch {
 	case errors.Is(err, errClosed):
-		return failure(target, reasonClosed, err)
+		return failure(target, ReasonClosed, err)
 	case err != nil:
-		return failure(target, reasonMaterial, err)
+		return failure(target, ReasonMaterial, err)
 	}
 	defer pool.release()
 
 	request, err := f.request(ctx, target, m.Body)
 	if err != nil {
-		return failure(target, reasonConnection, err)
+		return failure(target, ReasonConnection, err)
 	}
 
 	answer, err := pool.client.Do(request)
@@ -100,7 +100,7 @@ func (f *Forwarder) read(target *url.URL, answer *http.Response, m *message) err
 		return f.eventErrors(target, decoded.Failed, m)
 	}
 	failed := f.refusal(target, decoded.Refusal, isWebPage(answer.Header))
-	failed.Body = cmp.Or(decoded.Reason, string(bytes.TrimSpace(kept)))
+	failed.Body = cmp.Or(string(decoded.Reason), string(bytes.TrimSpace(kept)))
 	failed.Body = failed.Body[:min(len(failed.Body), maxKept)]
 	failed.Err = errors.Join(failed.Err, readErr)
 	return failed
@@ -114,9 +114,9 @@ var errForeignSuccess = errors.New("no receiver answers so: check the route to t
 // 2xx.
 func (f *Forwarder) readSuccess(target *url.URL, answer *http.Response) error {
 	foreign := answer.ContentLength > 0 || answer.ContentLength < 0 && answer.Header.Get("Content-Type") != ""
-	reason := reasons.GatewayRefused
+	reason := core.ReasonGatewayRefused
 	if f.version == contract.V3 {
-		reason = reasons.UnknownContract
+		reason = core.ReasonUnknownContract
 		foreign = foreign || answer.StatusCode != f.version.Status()
 	}
 	if !foreign {
@@ -148,7 +148,7 @@ func (f *Forwarder) eventErrors(target *url.URL, refused map[int]contract.Refusa
 	for element, r := range refused {
 		r.RetryAfter = min(r.RetryAfter, maxRetryAfter)
 		failed := f.refusal(target, r, false)
-		failed.Body = r.Reason[:min(len(r.Reason), maxKept)]
+		failed.Body = string(r.Reason)[:min(len(r.Reason), maxKept)]
 		failed.named = true
 		all[m.index(element)] = failed
 	}
@@ -171,7 +171,7 @@ func (f *Forwarder) refusal(target *url.URL, r contract.Refusal, page bool) *req
 	return failed
 }
 
-func failure(target *url.URL, reason string, err error) *requestError {
+func failure(target *url.URL, reason core.Reason, err error) *requestError {
 	return &requestError{URL: target.String(), Err: err, reason: reason}
 }
 
@@ -216,7 +216,7 @@ func endsAfter(ctx context.Context, wait time.Duration) bool {
 func passing(answer *http.Response, err error) bool {
 	if err != nil {
 		reason := reasonOf(err)
-		return (reason == reasonConnection || reason == reasonDial) && !isTimeout(err)
+		return (reason == ReasonConnection || reason == ReasonDial) && !isTimeout(err)
 	}
 	switch answer.StatusCode {
 	case http.StatusBadGateway:

@@ -56,12 +56,15 @@ func (f *follower) follow(ctx context.Context) {
 	delay := backoff()
 	for ctx.Err() == nil {
 		started := time.Now()
-		switch r, err := discover(ctx, f.client, f.watch.Resource); {
+
+		r, err := discover(ctx, f.client, f.watch.Resource)
+		switch {
 		case err == nil:
 			f.reflect(ctx, r)
 		case ctx.Err() == nil:
 			f.lost(err)
 		}
+
 		if time.Since(started) > healthy {
 			delay = backoff()
 		}
@@ -87,6 +90,7 @@ func (f *follower) reflect(ctx context.Context, r *resource) {
 		f.objects.resource = r
 		f.objects.uncounted = func() {}
 	}
+
 	if q.parts.generation {
 		defer func() {
 			if f.whole { // Digests of metadata do not compare with those of whole objects.
@@ -98,6 +102,7 @@ func (f *follower) reflect(ctx context.Context, r *resource) {
 			cancel()
 		}
 	}
+
 	delay := backoff()
 	discard := logr.Discard()
 	cache.NewReflectorWithOptions(q.listWatch(), &state{}, f.store, cache.ReflectorOptions{

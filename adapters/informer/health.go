@@ -11,8 +11,20 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/internal/pacedlog"
+)
+
+// The reasons of a [hook.WatchFailure], beside those of package core for an answer of the API
+// server: [core.ReasonUnauthenticated], [core.ReasonForbidden], [core.ReasonNotFound],
+// [core.ReasonBusy] and [core.ReasonOther].
+const (
+	// ReasonEndlessList means that the API server takes a streaming watch for an ordinary one, and
+	// never marks the end of its list. The objects are then listed the other way.
+	ReasonEndlessList core.Reason = "endless_list"
+	// ReasonUnreachable means that there is no answer, or one that stops.
+	ReasonUnreachable core.Reason = "unreachable"
 )
 
 const logEvery = 5 * time.Minute
@@ -47,7 +59,9 @@ func (h *health) newLog() *slog.Logger { return pacedlog.New(h.opts.Logger, logE
 func (h *health) works(c *condition) {
 	manager := c.watch.Manager
 	h.opts.Hooks.Proved(hook.Proof{Manager: manager})
-	if before, _ := h.enter(c, ""); before != "" {
+
+	before, _ := h.enter(c, "")
+	if before != "" {
 		h.opts.Logger.Info("watch is established", slog.String("watch", c.watch.name),
 			slog.String("manager", string(manager)), slog.String("before", before))
 	}
@@ -57,10 +71,13 @@ func (h *health) works(c *condition) {
 func (h *health) enter(c *condition, problem string) (before string, log *slog.Logger) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	before, c.problem = c.problem, problem
+
+	before = c.problem
+	c.problem = problem
 	if problem == "" && before != "" {
-		c.log = h.newLog() // The next failure is logged at once.
+		c.log = h.newLog() // The next failure is logged immediately.
 	}
+
 	return before, c.log
 }
 
@@ -93,23 +110,23 @@ func (c *condition) String() string {
 	return fmt.Sprintf("watch %s of %s: %s", c.watch.name, c.watch.Resource.GroupResource(), c.problem)
 }
 
-func reasonOf(err error) string {
+func reasonOf(err error) core.Reason {
 	switch {
 	case errors.Is(err, errEndless):
-		return "endless_list"
+		return ReasonEndlessList
 	case errors.Is(err, errNoProgress):
-		return "unreachable"
+		return ReasonUnreachable
 	case apierrors.IsUnauthorized(err):
-		return "unauthenticated"
+		return core.ReasonUnauthenticated
 	case apierrors.IsForbidden(err):
-		return "forbidden"
+		return core.ReasonForbidden
 	case apierrors.IsNotFound(err):
-		return "not_found"
+		return core.ReasonNotFound
 	case apierrors.IsTooManyRequests(err), apierrors.IsServiceUnavailable(err):
-		return "busy"
+		return core.ReasonBusy
 	case apierrors.ReasonForError(err) == "":
-		return "unreachable"
+		return ReasonUnreachable
 	default:
-		return "other"
+		return core.ReasonOther
 	}
 }

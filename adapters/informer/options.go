@@ -22,8 +22,8 @@ type Options struct {
 	ExcludedNamespaces []string
 	// Filter decides which changes matter. It gets digests: both states of a [core.Change] have
 	// labels, finalizers, generation, deletion timestamp and the owner annotation. A watched
-	// field is replaced by a text that differs if the field does. It must not panic. Default:
-	// [core.Changed].
+	// field is replaced by a text that differs if the field does, and so are labels or finalizers
+	// of more than 4 KiB. It must not panic. Default: [core.Changed].
 	Filter core.Filter
 	// OwnerAnnotation is the annotation that names the owner of an object. Default:
 	// [core.OwnerAnnotation].

@@ -144,6 +144,7 @@ func (q *requests) fieldSelector() string {
 	} else if !q.resource.namespaced {
 		return ""
 	}
+
 	var terms []fields.Selector
 	for _, namespace := range q.watch.without {
 		terms = append(terms, fields.OneTermNotEqualSelector(field, namespace))
@@ -163,25 +164,32 @@ type list struct {
 func (l *list) DeepCopyObject() runtime.Object { return l }
 
 func readList(body io.Reader, p parts) (*list, error) {
-	l, in := &list{}, json.NewDecoder(body)
+	l := &list{}
+	in := json.NewDecoder(body)
+
 	var raw json.RawMessage
-	read := func() error {
-		raw = raw[:0]
+	readItem := func() error {
+		raw = raw[:0] // The next item uses the memory of the last one.
 		if err := in.Decode(&raw); err != nil {
 			return err
 		}
+
 		item, err := p.read(raw)
 		l.Items = append(l.Items, item)
 		return err
 	}
-	err := members(in, '{', func() error {
-		switch name, err := in.Token(); {
-		case err != nil:
+
+	err := readMembers(in, '{', func() error {
+		name, err := in.Token()
+		if err != nil {
 			return err
-		case name == "metadata":
+		}
+
+		switch name {
+		case "metadata":
 			return in.Decode(&l.ListMeta)
-		case name == "items":
-			return members(in, '[', read)
+		case "items":
+			return readMembers(in, '[', readItem)
 		default:
 			return in.Decode(new(json.RawMessage))
 		}
@@ -192,23 +200,33 @@ func readList(body io.Reader, p parts) (*list, error) {
 	return l, nil
 }
 
-// members calls each for the members of an object or an array. A null is an empty array.
-func members(in *json.Decoder, opening json.Delim, each func() error) error {
-	switch open, err := in.Token(); {
-	case err != nil || open == nil && opening == '[':
+// readMembers calls each for the members of an object or an array. A null is an empty array.
+func readMembers(in *json.Decoder, opening json.Delim, each func() error) error {
+	open, err := in.Token()
+	if err != nil {
 		return err
-	case open != opening:
+	}
+
+	isEmptyArray := open == nil && opening == '['
+	if isEmptyArray {
+		return nil
+	}
+	if open != opening {
 		return fmt.Errorf("have %v, want %s", open, opening)
 	}
+
 	for in.More() {
 		if err := each(); err != nil {
 			return err
 		}
 	}
-	_, err := in.Token()
+
+	_, err = in.Token() // The closing delimiter.
 	return err
 }
 
+// frames decodes the events of one watch, which the reflector reads in one goroutine. Only Close
+// may be called meanwhile.
 type frames struct {
 	body  io.Closer
 	json  *json.Decoder
@@ -237,10 +255,12 @@ func (f *frames) Decode() (watch.EventType, runtime.Object, error) {
 		err := json.Unmarshal(f.frame.Object, &status)
 		return watch.Error, &status, err
 	}
+
 	object, err := f.parts.read(f.frame.Object)
 	if err != nil {
 		return "", nil, err
 	}
+
 	f.observe(object)
 	return f.frame.Type, object, nil
 }
@@ -249,12 +269,14 @@ func (f *frames) Decode() (watch.EventType, runtime.Object, error) {
 func (f *frames) observe(object *state) {
 	wasListing := f.lists
 	f.lists = f.lists && !object.endOfList
+
 	switch {
 	case !f.lists:
 		f.works()
 	case f.frame.Type == watch.Added:
 		f.limit.extend()
 	}
+
 	if wasListing && !f.lists {
 		f.listed()
 		f.limit.watchFor(nil)

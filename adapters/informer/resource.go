@@ -108,6 +108,7 @@ func unsupported(w *watch.Watch) error {
 	return errors.Join(problems...)
 }
 
+// watched is a Watch with its selectors parsed. It does not change after newWatched.
 type watched struct {
 	watch.Watch
 

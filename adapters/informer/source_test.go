@@ -102,13 +102,13 @@ func (s *scene) startAt(config *rest.Config, opts informer.Options, watches ...w
 func (s *scene) observed(o hook.Observation) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.decisions[o.Decision]++
+	s.decisions[string(o.Decision)]++
 }
 
 func (s *scene) failed(f hook.WatchFailure) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.failures[f.Reason]++
+	s.failures[string(f.Reason)]++
 }
 
 func (s *scene) proved(hook.Proof) {

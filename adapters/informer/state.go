@@ -72,6 +72,7 @@ func (p parts) read(raw []byte) (*state, error) {
 	return &s, nil
 }
 
+// digester makes the state of one object while it reads the JSON of that object.
 type digester struct {
 	parts
 
@@ -85,38 +86,45 @@ func (d *digester) field(r *rawjson.Reader, name string) error {
 	if name == "metadata" {
 		return r.Object(func(name []byte) error { return d.metadataField(r, string(name)) })
 	}
+
 	raw, err := r.Skip()
-	switch {
-	case err != nil || isNull(raw) || name == "apiVersion" || name == "kind":
-	case name == "spec":
+	if err != nil || isNull(raw) {
+		return err
+	}
+
+	switch name {
+	case "apiVersion", "kind": // The watch has them.
+	case "spec":
 		d.spec = new(sumOf(raw))
-	case name == "status":
+	case "status":
 		d.status = new(sumOf(raw))
-		if !d.hasStatus {
+		if !d.hasStatus { // The status is ordinary content of a kind without a status subresource.
 			d.addRest(name, raw)
 		}
 	default:
 		d.addRest(name, raw)
 	}
-	return err
+	return nil
 }
 
-func (d *digester) metadataField(r *rawjson.Reader, name string) (err error) {
-	var raw []byte
-	if raw, err = r.Skip(); err != nil || isNull(raw) {
+func (d *digester) metadataField(r *rawjson.Reader, name string) error {
+	raw, err := r.Skip()
+	if err != nil || isNull(raw) {
 		return err
 	}
+
 	switch name {
 	case "name":
 		d.state.name.Name, err = rawjson.NewReader(raw).Text()
 	case "namespace":
-		namespace, textErr := rawjson.NewReader(raw).Text()
-		d.state.name.Namespace, err = unique.Make(namespace).Value(), textErr
+		var namespace string
+		namespace, err = rawjson.NewReader(raw).Text()
+		d.state.name.Namespace = unique.Make(namespace).Value() // Many objects share the memory of one text.
 	case "uid":
 		d.state.digest.uid = sumOf(raw)
 	case "resourceVersion":
 		d.state.resourceVersion, err = rawjson.NewReader(raw).Text()
-	case "managedFields":
+	case "managedFields": // Each write changes them.
 	case "generation":
 		d.state.digest.generation, err = strconv.ParseInt(string(raw), 10, 64)
 	case "labels":
@@ -141,6 +149,9 @@ func (d *digester) annotations(raw []byte) error {
 		value, err := r.Skip()
 		switch string(name) {
 		case d.owner:
+			if len(value) > mostKept { // No owner has such a long name.
+				value = strconv.AppendQuote(nil, "//"+hashOf(value))
+			}
 			d.metadata = fmt.Appendf(d.metadata, `,"annotations":{%q:%s}`, d.owner, value)
 		case metav1.InitialEventsAnnotationKey:
 			d.state.endOfList = string(value) == `"true"`
@@ -149,7 +160,19 @@ func (d *digester) annotations(raw []byte) error {
 	})
 }
 
+// mostKept bounds the labels, the finalizers and the owner that are kept of an object, in bytes
+// each. Otherwise one user with the right to write watched objects could fill the memory of the
+// agent. A hash replaces a larger part, so that two digests still differ.
+const mostKept = 4 << 10
+
 func (d *digester) keep(name string, raw []byte) {
+	switch {
+	case len(raw) <= mostKept:
+	case name == "labels":
+		raw = fmt.Appendf(nil, `{"":%q}`, hashOf(raw))
+	default:
+		raw = fmt.Appendf(nil, `[%q]`, hashOf(raw))
+	}
 	d.metadata = fmt.Appendf(d.metadata, `,%q:%s`, name, raw)
 }
 
@@ -177,14 +200,22 @@ func (d *digester) conclude() {
 
 // compare sets the part that two digests compare, unless the object has none.
 func (d *digester) compare(member string, content *sum) {
-	if content != nil {
-		d.state.digest.member, d.state.digest.content = member, *content
+	if content == nil {
+		return
 	}
+
+	d.state.digest.member = member
+	d.state.digest.content = *content
 }
 
 func isNull(raw []byte) bool { return string(raw) == "null" }
 
 type sum [16]byte
+
+func hashOf(raw []byte) string {
+	s := sumOf(raw)
+	return base64.RawStdEncoding.EncodeToString(s[:])
+}
 
 func sumOf(raw []byte) sum {
 	h := sha256.Sum256(raw)

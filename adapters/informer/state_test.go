@@ -102,6 +102,37 @@ func TestDigestIsSmall(t *testing.T) {
 	}
 }
 
+// A user fills the parts that a digest keeps. Two such objects still differ, and an object with
+// finalizers still has some.
+func TestPartsOfADigestAreBounded(t *testing.T) {
+	p := parts{field: core.FieldSpec, owner: core.OwnerAnnotation}
+	const many = 20_000
+	for name, part := range map[string]string{
+		"labels":     `"labels":{"a":"b","x":"` + strings.Repeat("x", many) + `%s"}`,
+		"finalizers": `"finalizers":["a","` + strings.Repeat("x", many) + `%s"]`,
+		"owner":      `"annotations":{"operator.kyma-project.io/owned-by":"a/` + strings.Repeat("x", many) + `%s"}`,
+	} {
+		before := digestOf(t, p, `{"metadata":{"name":"o",`+fmt.Sprintf(part, "1")+`},"spec":{"a":1}}`)
+		after := digestOf(t, p, `{"metadata":{"name":"o",`+fmt.Sprintf(part, "2")+`},"spec":{"a":1}}`)
+		if size := len(before.json()); size > 500 {
+			t.Errorf("%s: a digest of %d bytes, want at most 500", name, size)
+		}
+		if *before == *after {
+			t.Errorf("%s: the digests of two objects are equal: %s", name, before.json())
+		}
+		c := core.Change{Operation: core.OperationUpdate, Old: decode(before), New: decode(after)}
+		if want := name != "finalizers"; core.Changed(&c) != want {
+			t.Errorf("%s: the change counts: %t, want %t", name, !want, want)
+		}
+		if _, err := c.Owner(); (err != nil) != (name == "owner") {
+			t.Errorf("%s: error %v of the owner", name, err)
+		}
+		if want := name == "finalizers"; (c.New.Finalizers > 0) != want {
+			t.Errorf("%s: %d finalizers", name, c.New.Finalizers)
+		}
+	}
+}
+
 func TestListIsReadItemByItem(t *testing.T) {
 	for text, want := range map[string]int{
 		`{"items":[{"metadata":{"name":"a"}},{"metadata":{"name":"b"}}],"metadata":{"resourceVersion":"7"}}`: 2,

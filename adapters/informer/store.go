@@ -18,8 +18,8 @@ type objects struct {
 	acceptor core.Acceptor
 	// namespaces has the states of all namespaces, with their labels.
 	namespaces cache.Store
-	// uncounted is called when an object does not count generations, although they stand for the
-	// spec.
+	// uncounted is called when an object does not count generations, although a generation is
+	// compared in place of the spec.
 	uncounted func()
 	opts      *Options
 
@@ -55,20 +55,26 @@ func (*objects) Resync() error { return nil }
 func (o *objects) Replace(all []any, _ string) error {
 	before := o.known
 	o.known = make(map[types.NamespacedName]*digest, len(all))
+
 	for _, object := range all {
-		switch s, ok := object.(*state); {
-		case !ok:
-		case !o.listed:
-			o.keep(s)
-		default:
-			last := before[s.name]
-			delete(before, s.name)
-			o.observe(s, last)
+		s, isState := object.(*state)
+		if !isState {
+			continue
 		}
+		if !o.listed {
+			o.keep(s)
+			continue
+		}
+
+		last := before[s.name]
+		delete(before, s.name)
+		o.observe(s, last)
 	}
+
 	for name, last := range before {
 		o.removed(name, last)
 	}
+
 	o.listed = true
 	o.resync()
 	return nil
@@ -96,7 +102,10 @@ func (o *objects) owners() map[types.NamespacedName]bool {
 	return owners
 }
 
-func (o *objects) reset() { o.known, o.listed = nil, false }
+func (o *objects) reset() {
+	o.known = nil
+	o.listed = false
+}
 
 func (o *objects) keep(s *state) {
 	o.known[s.name] = s.digest
@@ -112,7 +121,7 @@ func (o *objects) observe(s *state, last *digest) {
 	case last == nil || last.uid != s.digest.uid:
 		o.offer(s.name, o.appeared(s))
 	case *last == *s.digest:
-		o.opts.Hooks.Observed(hook.Observation{Manager: o.watch.Manager, Decision: "unchanged"})
+		o.opts.Hooks.Observed(hook.Observation{Manager: o.watch.Manager, Decision: hook.DecisionUnchanged})
 	default:
 		o.offer(s.name, o.change(s.name, core.OperationUpdate, decode(last), decode(s.digest)))
 	}
@@ -151,25 +160,30 @@ func (o *objects) offer(name types.NamespacedName, c *core.Change) {
 	o.opts.Hooks.Observed(hook.Observation{Manager: o.watch.Manager, Decision: decision})
 	o.opts.Logger.LogAttrs(context.Background(), slog.LevelDebug, "change observed",
 		slog.String("watch", o.watch.name), slog.String("operation", string(c.Operation)),
-		slog.String("object", name.String()), slog.String("decision", decision))
+		slog.String("object", name.String()), slog.String("decision", string(decision)))
 }
 
-func (o *objects) decide(name types.NamespacedName, c *core.Change) string {
-	switch matters := o.selects(name) && o.opts.Filter(c); {
-	case !matters && c.Operation == core.OperationUpdate:
-		return "unchanged"
-	case !matters:
-		return "irrelevant"
+func (o *objects) decide(name types.NamespacedName, c *core.Change) hook.Decision {
+	matters := o.selects(name) && o.opts.Filter(c)
+	if !matters && c.Operation == core.OperationUpdate {
+		return hook.DecisionUnchanged
 	}
+	if !matters {
+		return hook.DecisionIrrelevant
+	}
+
 	event, err := c.Event(o.opts.Now())
 	if err != nil {
-		return "no_name"
+		return hook.DecisionNoName
 	}
+
 	event.Owner, err = c.Owner()
-	if o.opts.RequireOwner && (err != nil || event.Owner == (types.NamespacedName{})) {
-		return "no_owner"
+	hasOwner := err == nil && event.Owner != (types.NamespacedName{})
+	if o.opts.RequireOwner && !hasOwner {
+		return hook.DecisionNoOwner
 	}
-	return string(o.acceptor.Accept(o.watch.Manager, event))
+
+	return hook.Decision(o.acceptor.Accept(o.watch.Manager, event))
 }
 
 // selects reports whether the watch selects the namespace of an object. A Namespace is its own. A

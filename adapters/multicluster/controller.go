@@ -49,9 +49,10 @@ type Objects struct {
 	// Lanes share the workers among clusters. Replace is set by Complete. Default: see
 	// [remote.LanesOptions].
 	Lanes remote.LanesOptions[mcreconcile.Request]
-	// Remembered is the number of names of each cluster that are remembered after a reconcile, so
-	// that a list shows which of these objects are gone. Each takes about 100 bytes. Default:
-	// 1,000.
+	// Remembered is the number of names of each cluster that are remembered, so that a list shows
+	// which of these objects are gone. A name that only an event has gives way to that of an
+	// object that a list had, or that a reconcile has read with the client of [Provider.Get]. Each
+	// takes about 100 bytes. Default: 1,000.
 	Remembered int
 	// MostListed is the number of objects of one list. Default: 100,000.
 	MostListed int
@@ -165,12 +166,15 @@ func (o *objects) reconcile(ctx context.Context, r mcreconcile.Request) (reconci
 		return reconcile.Result{}, nil
 	}
 
-	o.noteBegin(ctx, r)
+	number, gone := o.noteBegin(ctx, r)
+	reads := &objectRead{kind: o.Kind, name: r.NamespacedName}
 	// Only a cluster without cache reads the newest version.
 	if own, ok := of.(*live); ok {
-		read := o.Source.Client(r, core.RuntimeID(r.ClusterName), own.client)
+		reads.Client = own.client
+		read := o.Source.Client(r, core.RuntimeID(r.ClusterName), reads)
 		ctx = context.WithValue(ctx, reconciled{r.ClusterName}, &live{Provider: own.Provider, client: read})
 	}
 	result, err := o.Reconciler.Reconcile(ctx, r)
+	o.noteRead(ctx, r, number, gone, reads)
 	return result, o.noteEnd(r, err)
 }

@@ -57,10 +57,8 @@ type list struct {
 
 	// waiting has the names that were requested for a list and not yet reconciled.
 	waiting map[types.NamespacedName]struct{}
-	// known has the names that were reconciled, with the number of the list that had them last, or
-	// absent: the next reconcile is about an object that a list lacks.
-	known map[types.NamespacedName]uint32
-	full  bool // known is, which was logged
+	known   known
+	full    bool // known is, which was logged
 	// failing has the names with a failed last reconcile. dropped means that a list replaces
 	// others.
 	failing map[types.NamespacedName]struct{}
@@ -90,7 +88,8 @@ func (o *objects) listOf(name multicluster.ClusterName) *list {
 	if l == nil {
 		l = &list{
 			page:    mostPage,
-			waiting: make(map[types.NamespacedName]struct{}), known: make(map[types.NamespacedName]uint32),
+			known:   newKnown(),
+			waiting: make(map[types.NamespacedName]struct{}),
 			failing: make(map[types.NamespacedName]struct{}),
 		}
 		o.lists[name] = l
@@ -102,30 +101,6 @@ func (o *objects) forget(name multicluster.ClusterName) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	delete(o.lists, name)
-}
-
-// noteBegin remembers an object that is about to be reconciled.
-func (o *objects) noteBegin(ctx context.Context, r mcreconcile.Request) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	l := o.listOf(r.ClusterName)
-	delete(l.waiting, r.NamespacedName)
-	if !isName(r.NamespacedName) {
-		return
-	}
-
-	number, known := l.known[r.NamespacedName]
-	switch {
-	case known && number == absent:
-		delete(l.known, r.NamespacedName) // Once is enough.
-	case known || len(l.known) < o.Remembered:
-		l.known[r.NamespacedName] = max(l.number, absent+1)
-	case !l.full:
-		l.full = true
-		ctrl.LoggerFrom(ctx).Info("more objects than are remembered: "+
-			"a missed deletion of an object that is not remembered goes unnoticed",
-			"cluster", r.ClusterName, "kind", o.Kind.Kind, "remembered", o.Remembered)
-	}
 }
 
 // noteEnd bounds the names that fail: the workqueue would keep each of them for ever.
@@ -325,8 +300,8 @@ func (o *objects) request(name multicluster.ClusterName, l *list, names []types.
 	for i, key := range names {
 		requests[i] = mcreconcile.Request{Request: reconcile.Request{NamespacedName: key}, ClusterName: name}
 		l.waiting[key] = struct{}{}
-		if _, known := l.known[key]; known {
-			l.known[key] = l.number
+		if _, known := l.known.numbers[key]; known {
+			l.known.numbers[key] = l.number
 		}
 	}
 	o.mu.Unlock()
@@ -366,7 +341,7 @@ func (o *objects) afterLargeAnswer(
 func (o *objects) endList(name multicluster.ClusterName, l *list) (reconcile.Result, error) {
 	o.mu.Lock()
 	var gone []types.NamespacedName
-	for key, number := range l.known {
+	for key, number := range l.known.numbers {
 		if l.whole && number != absent && number < l.number && len(gone) < mostNames {
 			gone = append(gone, key)
 		}
@@ -380,7 +355,7 @@ func (o *objects) endList(name multicluster.ClusterName, l *list) (reconcile.Res
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, key := range gone {
-		l.known[key] = absent
+		l.known.numbers[key] = absent
 	}
 	if len(gone) == mostNames {
 		l.ended = true

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -51,6 +52,8 @@ type listWorld struct {
 	queue      workqueue.TypedRateLimitingInterface[mcreconcile.Request]
 	reconciled int
 	failing    error
+	// reads means that reconciles read through the client of their context.
+	reads bool
 }
 
 func newListWorld(t *testing.T, there client.Client, of Objects) *listWorld {
@@ -67,7 +70,11 @@ func newListWorld(t *testing.T, there client.Client, of Objects) *listWorld {
 		if w.failing != nil {
 			return reconcile.Result{}, w.failing
 		}
-		return reconcile.Result{}, client.IgnoreNotFound(there.Get(ctx, r.NamespacedName, &corev1.ConfigMap{}))
+		reader := there
+		if own, ok := ctx.Value(reconciled{r.ClusterName}).(*live); ok && w.reads {
+			reader = own.client
+		}
+		return reconcile.Result{}, client.IgnoreNotFound(reader.Get(ctx, r.NamespacedName, &corev1.ConfigMap{}))
 	})
 	w.objects = newObjects(of.withDefaults(), func(context.Context, multicluster.ClusterName) (cluster.Cluster, error) {
 		return &live{client: there}, nil
@@ -78,6 +85,14 @@ func newListWorld(t *testing.T, there client.Client, of Objects) *listWorld {
 // part reads a part of the list of cluster a.
 func (w *listWorld) part(ctx context.Context) (reconcile.Result, error) {
 	return w.lanes.Regular.Reconcile(ctx, continuation("a"))
+}
+
+// change reconciles an object of cluster a, as after an event.
+func (w *listWorld) change(name string) {
+	r := mcreconcile.Request{ClusterName: "a"}
+	r.Namespace = "default"
+	r.Name = name
+	_, _ = w.lanes.Regular.Reconcile(w.t.Context(), r)
 }
 
 // drain reconciles all requests that wait, and returns their names.
@@ -145,6 +160,56 @@ func TestAResyncFindsDeletedObjects(t *testing.T) {
 		if full := w.listOf("a").full; full != (want < 2) {
 			t.Errorf("%d remembered: logged that they are too many: %t", remembered, full)
 		}
+	}
+}
+
+// Strangers name objects that do not exist, before the list and after it. Each of their names is
+// reconciled, and none takes the place of an object that a list or a reconcile has seen.
+func TestForgedNamesPushNothingOut(t *testing.T) {
+	object := func(name string) *corev1.ConfigMap {
+		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
+	}
+	for name, reads := range map[string]bool{"the reconcile reads the object": true, "it reads elsewhere": false} {
+		t.Run(name, func(t *testing.T) {
+			there := fake.NewClientBuilder().WithObjects(object("listed")).Build()
+			w := newListWorld(t, there, Objects{Remembered: 3})
+			w.reads = reads
+			forge := func(round string) {
+				for n := range 10 {
+					w.change(fmt.Sprint("forged-", round, n))
+				}
+			}
+
+			forge("before")
+			w.listAll()
+			if err := there.Create(t.Context(), object("changed")); err != nil {
+				t.Fatal(err)
+			}
+			w.change("changed")
+			forge("after")
+
+			for _, gone := range []string{"listed", "changed"} {
+				if err := there.Delete(t.Context(), object(gone)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			names := append(w.listAll(), w.drain()...)
+			want := []string{"listed"}
+			if reads { // Without a read, nothing shows that the second one exists.
+				want = []string{"changed", "listed"}
+			}
+			for _, gone := range want {
+				if !slices.Contains(names, gone) {
+					t.Errorf("the resync reconciles %v, want %s", names, gone)
+				}
+			}
+			if n := len(w.listOf("a").known.numbers); n > 3 {
+				t.Errorf("%d names are remembered, want at most 3", n)
+			}
+			if full := w.listOf("a").full; full == reads {
+				t.Errorf("logged that they are too many: %t", full)
+			}
+		})
 	}
 }
 

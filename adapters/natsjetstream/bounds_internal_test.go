@@ -153,27 +153,27 @@ func TestClassify(t *testing.T) {
 		cause, class error
 		reason       string
 	}{
-		{cause: context.DeadlineExceeded, reason: core.Reason(context.DeadlineExceeded)},
-		{cause: context.Canceled, reason: core.Reason(context.Canceled)},
+		{cause: context.DeadlineExceeded, reason: string(core.ReasonOf(context.DeadlineExceeded))},
+		{cause: context.Canceled, reason: string(core.ReasonOf(context.Canceled))},
 		{cause: nats.ErrPermissionViolation, class: core.ErrForbidden, reason: reasons.Forbidden},
 		{cause: jetstream.ErrNoStreamResponse, class: core.ErrUnknownManager, reason: reasons.UnknownManager},
 		{cause: nats.ErrNoResponders, class: core.ErrUnknownManager, reason: reasons.UnknownManager},
 		{cause: nats.ErrMaxPayload, class: core.ErrTooLarge, reason: reasons.TooLarge},
 		{cause: jetstream.ErrStreamMessageExceedsMaximum, class: core.ErrTooLarge, reason: reasons.TooLarge},
-		{cause: nats.ErrConnectionClosed, reason: reasonDisconnected},
-		{cause: nats.ErrReconnectBufExceeded, reason: reasonDisconnected},
-		{cause: nats.ErrDisconnected, reason: reasonDisconnected},
-		{cause: nats.ErrConnectionReconnecting, reason: reasonDisconnected},
-		{cause: stream(codeInsufficientResources), class: core.ErrNotReady, reason: reasonStreamFull},
-		{cause: stream(codeMemoryExceeded), class: core.ErrNotReady, reason: reasonStreamFull},
-		{cause: stream(codeStorageExceeded), class: core.ErrNotReady, reason: reasonStreamFull},
-		{cause: stream(codeStoreFailed), class: core.ErrNotReady, reason: reasonStreamFull},
-		{cause: stream(10071), class: core.ErrNotReady, reason: reasonStream},
-		{cause: errors.New("broken"), reason: reasonConnection},
+		{cause: nats.ErrConnectionClosed, reason: string(ReasonDisconnected)},
+		{cause: nats.ErrReconnectBufExceeded, reason: string(ReasonDisconnected)},
+		{cause: nats.ErrDisconnected, reason: string(ReasonDisconnected)},
+		{cause: nats.ErrConnectionReconnecting, reason: string(ReasonDisconnected)},
+		{cause: stream(codeInsufficientResources), class: core.ErrNotReady, reason: string(ReasonStreamFull)},
+		{cause: stream(codeMemoryExceeded), class: core.ErrNotReady, reason: string(ReasonStreamFull)},
+		{cause: stream(codeStorageExceeded), class: core.ErrNotReady, reason: string(ReasonStreamFull)},
+		{cause: stream(codeStoreFailed), class: core.ErrNotReady, reason: string(ReasonStreamFull)},
+		{cause: stream(10071), class: core.ErrNotReady, reason: string(ReasonStream)},
+		{cause: errors.New("broken"), reason: string(ReasonConnection)},
 	} {
 		err := classify("subject", fmt.Errorf("publish: %w", test.cause))
 		final := test.class == core.ErrTooLarge //nolint:errorlint // The very class.
-		if err.reason != test.reason || err.Retryable() == final || !errors.Is(err, test.cause) {
+		if string(err.reason) != test.reason || err.Retryable() == final || !errors.Is(err, test.cause) {
 			t.Errorf("%v, retryable %t, want the reason %q and %v", err, err.Retryable(), test.reason, test.cause)
 		}
 		for _, class := range []error{

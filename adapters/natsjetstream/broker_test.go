@@ -99,6 +99,7 @@ func (b *broker) start() {
 		program = serverProgram(b.t)
 	}
 	b.process = exec.Command(program, "-c", b.config()) // Its life is that of the broker.
+	b.process.SysProcAttr = endWithTests()
 	if err := b.process.Start(); err != nil {
 		b.t.Fatal(err)
 	}

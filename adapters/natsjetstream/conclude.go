@@ -24,13 +24,6 @@ import (
 )
 
 const (
-	fateEnqueued   = "enqueued"
-	fateHandedBack = "handed_back"
-	fateDelayed    = "delayed"
-	fateTerminated = "terminated"
-)
-
-const (
 	// answerTimeout bounds the wait for the confirmation of a refusal.
 	answerTimeout = time.Second
 	// unawaited is the age of a message for which no forwarder waits any more, unless its
@@ -48,6 +41,8 @@ type job struct {
 	began    time.Time
 	age      time.Duration
 	attempts uint64
+	// peer is the sender, as the NATS server knows it.
+	peer core.Peer
 	// key is that of the message among those of all managers.
 	key messageKey
 }
@@ -65,8 +60,13 @@ func (c *Consumer) process(ctx context.Context, runtime core.RuntimeID, manager 
 	if j.attempts > 1 {
 		c.opts.Hooks.Redelivered(hook.Redelivery{Manager: manager})
 	}
+	j.peer = c.opts.Peer(runtime)
+	if err := c.intake.Admit(j.peer); intake.IsRevoked(err) {
+		c.refuseRevoked(ctx, runtime, manager, j, err)
+		return
+	}
 	account := intake.Account{Name: string(runtime)}
-	if tooFast := c.intake.Enter(account, int64(len(j.msg.Data()))); tooFast != nil {
+	if tooFast := c.intake.Enter(account, int64(sizeOf(j.msg))); tooFast != nil {
 		c.conclude(runtime, manager, j, resultOf(tooFast), c.handBack(ctx, runtime, j, tooFast))
 		return
 	}
@@ -83,6 +83,18 @@ func (c *Consumer) process(ctx context.Context, runtime core.RuntimeID, manager 
 	c.receiveFrom(ctx, runtime, manager, j, batch)
 }
 
+// refuseRevoked answers the forwarder of a revoked runtime with the reason, and removes the message
+// from the stream, because a thief may have sent it. The fleet misses the number of the message.
+func (c *Consumer) refuseRevoked(
+	ctx context.Context, runtime core.RuntimeID, manager core.Manager, j *job, refusal error,
+) {
+	if c.handBack(ctx, runtime, j, refusal) {
+		c.settled(j, manager, hook.FateHandedBack, core.ReasonOf(refusal), j.msg.Ack())
+		return
+	}
+	c.terminate(j, manager, core.ReasonOf(refusal), refusal)
+}
+
 // receiveFrom hands a batch to the intake. A replica that stops leaves it to another one.
 func (c *Consumer) receiveFrom(
 	ctx context.Context, runtime core.RuntimeID, manager core.Manager, j *job, batch core.Batch,
@@ -90,7 +102,7 @@ func (c *Consumer) receiveFrom(
 	handed, r := false, result{}
 	if !batch.IsEmpty() {
 		r = c.receive(ctx, &intake.Request{
-			Peer: c.opts.Peer(runtime), Manager: manager, Batch: batch, Contract: contract.V3, Wait: true,
+			Peer: j.peer, Manager: manager, Batch: batch, Contract: contract.V3, Wait: true,
 			Return: func(err error) bool {
 				handed = c.handBack(ctx, runtime, j, err)
 				return handed
@@ -144,20 +156,20 @@ func (p *partial) note(message messageKey, err error) {
 }
 
 func (c *Consumer) conclude(runtime core.RuntimeID, manager core.Manager, j *job, r result, handed bool) {
-	reason := ""
+	var reason core.Reason
 	if r.err != nil {
-		reason = core.Reason(errorsOf(r.err)[0])
+		reason = core.ReasonOf(errorsOf(r.err)[0])
 	}
 	switch {
 	case r.err == nil:
-		c.settled(j, manager, fateEnqueued, "", j.msg.Ack())
+		c.settled(j, manager, hook.FateEnqueued, "", j.msg.Ack())
 		if subject, ok := answerSubject(runtime, j.msg); ok {
 			_ = c.conn.PublishMsg(answerTo(subject, nil)) // Without it, the forwarder waits a little longer.
 		}
 	case handed:
-		c.settled(j, manager, fateHandedBack, reason, j.msg.Ack())
+		c.settled(j, manager, hook.FateHandedBack, reason, j.msg.Ack())
 	case r.fault == intake.FaultOfReplica && c.intake.Ready(manager) != nil:
-		c.settled(j, manager, fateDelayed, reason, j.msg.Nak())
+		c.settled(j, manager, hook.FateDelayed, reason, j.msg.Nak())
 	case r.fault == intake.FaultOfShare:
 		c.deferred(runtime, j, manager)
 	case j.age > c.opts.GiveUpAfter && isFinal(r.err):
@@ -226,26 +238,37 @@ func isLiteral(name string) bool {
 	return !strings.ContainsAny(name, "*> \t\r\n") && !slices.Contains(strings.Split(name, "."), "")
 }
 
-func (c *Consumer) terminate(j *job, manager core.Manager, reason string, err error) {
+func (c *Consumer) terminate(j *job, manager core.Manager, reason core.Reason, err error) {
 	c.paced.Warn("message terminated", slog.String("manager", string(manager)),
-		slog.String("subject", j.msg.Subject()), slog.String("reason", reason), slog.Any("error", err))
-	c.settled(j, manager, fateTerminated, reason, j.msg.Term())
+		slog.String("subject", j.msg.Subject()), slog.String("reason", string(reason)), slog.Any("error", err))
+	c.settled(j, manager, hook.FateTerminated, reason, j.msg.Term())
 }
 
-func (c *Consumer) delay(j *job, manager core.Manager, reason string, wait time.Duration) {
-	c.settled(j, manager, fateDelayed, reason, j.msg.NakWithDelay(wait))
+func (c *Consumer) delay(j *job, manager core.Manager, reason core.Reason, wait time.Duration) {
+	c.settled(j, manager, hook.FateDelayed, reason, j.msg.NakWithDelay(wait))
 }
 
 // deferred leaves a message beyond the share of its runtime to the stream, until there is room.
 func (c *Consumer) deferred(runtime core.RuntimeID, j *job, manager core.Manager) {
-	data := j.msg.Data()
-	events := max(bytes.Count(data, []byte(`"specversion"`)), 1)
-	c.delay(j, manager, reasons.TooFast, c.intake.Defer(intake.Account{Name: string(runtime)}, events, len(data)))
+	events := max(bytes.Count(j.msg.Data(), []byte(`"specversion"`)), 1)
+	c.delay(j, manager, reasons.TooFast, c.intake.Defer(intake.Account{Name: string(runtime)}, events, sizeOf(j.msg)))
 }
 
-func (c *Consumer) settled(j *job, manager core.Manager, fate, reason string, err error) {
+// sizeOf returns the bytes of a message that its runtime has chosen. Headers count: almost all of a
+// message may be headers.
+func sizeOf(msg jetstream.Msg) int {
+	size := len(msg.Data())
+	for name, values := range msg.Headers() {
+		for _, value := range values {
+			size += len(name) + len(value)
+		}
+	}
+	return size
+}
+
+func (c *Consumer) settled(j *job, manager core.Manager, fate hook.Fate, reason core.Reason, err error) {
 	if err != nil {
-		fate, reason = fateDelayed, reasonConnection
+		fate, reason = hook.FateDelayed, ReasonConnection
 	}
 	c.opts.Hooks.Concluded(hook.Conclusion{
 		Manager: manager, Fate: fate, Reason: reason, Took: time.Since(j.began),

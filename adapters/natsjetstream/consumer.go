@@ -62,6 +62,12 @@ type Options struct {
 	// SharedFleet means that a listener for the same managers delivers the resyncs of Fleet.
 	SharedFleet bool
 
+	// Revocations has the runtimes that are refused, as in package listener. An entry matches the
+	// runtime of the subject, or a name or fingerprint that Peer returns. Their messages are
+	// terminated. The connection of a revoked user is that of the NATS server: remove the user
+	// there, too. Default: none.
+	Revocations intake.Revocations
+
 	// MaxInFlight bounds the messages of each manager in the memory of this replica, and those of
 	// all managers that the verifier and the handlers have at the same time. Default: 256.
 	MaxInFlight int
@@ -91,6 +97,9 @@ type Options struct {
 
 // Hooks are optional callbacks of a [Consumer]. They are called concurrently and must not block.
 type Hooks struct {
+	// Managers are the managers that the hooks expect, such as those with metrics from the start.
+	// The log of the consumer names each that it does not serve. Default: none.
+	Managers []core.Manager
 	// Concluded is called at the end of each delivery of a message.
 	Concluded func(hook.Conclusion)
 	// Backlog is called each minute by the replica that takes the messages of a manager, and when
@@ -127,7 +136,8 @@ func (o Options) withDefaults() Options {
 func (o Options) ofIntake() intake.Options {
 	return intake.Options{
 		MaxInFlight: o.MaxInFlight, RuntimeRate: o.RuntimeRate, RuntimeBurst: o.RuntimeBurst,
-		RuntimeInFlight: o.RuntimeInFlight, HandleTimeout: o.HandleTimeout, Fleet: o.Fleet, Logger: o.Logger,
+		RuntimeInFlight: o.RuntimeInFlight, HandleTimeout: o.HandleTimeout, Fleet: o.Fleet, Revocations: o.Revocations,
+		Logger: o.Logger, Measured: o.Hooks.Managers,
 	}
 }
 
@@ -215,6 +225,9 @@ func (c *Consumer) Ready() error {
 	if !c.serving.Load() || !c.conn.IsConnected() {
 		return fmt.Errorf("%w: there is no connection to a NATS server, or Start does not run", core.ErrNotReady)
 	}
+	if err := c.intake.RevocationsReady(); err != nil {
+		return err
+	}
 	if problem := c.problems.err(); problem != nil {
 		return fmt.Errorf("%w: %w", core.ErrNotReady, problem)
 	}
@@ -238,6 +251,7 @@ func (c *Consumer) Start(ctx context.Context) error {
 	defer keepIntake()
 	var tasks sync.WaitGroup
 	tasks.Go(func() { stop(c.watchConnection(running)) })
+	tasks.Go(func() { c.intake.FollowRevocations(running, func(*intake.RevocationList) {}) })
 	for _, manager := range c.managers {
 		tasks.Go(func() { c.serve(running, manager) })
 	}

@@ -105,7 +105,7 @@ func (f *fates) add(c hook.Conclusion) {
 	if f.counts == nil {
 		f.counts = map[string]int{}
 	}
-	f.counts[strings.TrimSuffix(c.Fate+" "+c.Reason, " ")]++
+	f.counts[strings.TrimSuffix(string(c.Fate)+" "+string(c.Reason), " ")]++
 }
 
 func (f *fates) of(fate string) int {
@@ -190,8 +190,8 @@ func TestUnknownManager(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, allowAll(), natsjetstream.Options{})
 	err := s.forwarder("runtime-1", natsjetstream.ForwarderOptions{}).Forward(t.Context(), "other", numbered(1, "a"))
-	if !errors.Is(err, core.ErrUnknownManager) || core.Reason(err) != "unknown_manager" {
-		t.Errorf("Forward to a manager without stream = %v (reason %q), want ErrUnknownManager", err, core.Reason(err))
+	if !errors.Is(err, core.ErrUnknownManager) || core.ReasonOf(err) != "unknown_manager" {
+		t.Errorf("Forward to a manager without stream = %v (reason %q), want ErrUnknownManager", err, core.ReasonOf(err))
 	}
 }
 
@@ -210,8 +210,8 @@ func TestFullStream(t *testing.T) {
 	loud := b.forwarder("runtime-1", noAnswer)
 	mustForward(t, loud, numbered(1, "a"))
 	err := forward(t, loud, numbered(2, "b"))
-	if !errors.Is(err, core.ErrNotReady) || core.Reason(err) != "stream_full" || core.IsPermanent(err) {
-		t.Errorf("Forward to a full stream = %v (reason %q), want ErrNotReady", err, core.Reason(err))
+	if !errors.Is(err, core.ErrNotReady) || core.ReasonOf(err) != "stream_full" || core.IsPermanent(err) {
+		t.Errorf("Forward to a full stream = %v (reason %q), want ErrNotReady", err, core.ReasonOf(err))
 	}
 	mustForward(t, b.forwarder("runtime-2", noAnswer), numbered(1, "c"))
 }

@@ -15,21 +15,23 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
-// The reasons of a forwarder for a batch that was not stored, as metric labels, beside those of
-// package reasons. Those of an answer are in [contract.Meaning].
+// The reasons of a forwarder for a batch that was not stored, beside those of package core. Those
+// of an answer are in [contract.Meaning].
 const (
-	// The contract cannot carry the event.
-	reasonUnsendable = "unsendable"
-	// The claim of the batch cannot be expressed.
-	reasonMaterial     = "material"
-	reasonDisconnected = "disconnected"
-	reasonTLS          = "tls"
-	// The stream has no room for this runtime, or none at all.
-	reasonStreamFull = "stream_full"
-	// The stream refused the message for another reason.
-	reasonStream = "stream"
-	// Anything else between this end and the stream.
-	reasonConnection = "connection"
+	// ReasonUnsendable means that the contract cannot carry the event.
+	ReasonUnsendable core.Reason = "unsendable"
+	// ReasonMaterial means that the claim of the batch cannot be expressed.
+	ReasonMaterial core.Reason = "material"
+	// ReasonDisconnected means that there is no connection to a server of NATS.
+	ReasonDisconnected core.Reason = "disconnected"
+	// ReasonTLS means that the TLS handshake with the server failed.
+	ReasonTLS core.Reason = "tls"
+	// ReasonStreamFull means that the stream has no room for this runtime, or none at all.
+	ReasonStreamFull core.Reason = "stream_full"
+	// ReasonStream means that the stream refused the message for another reason.
+	ReasonStream core.Reason = "stream"
+	// ReasonConnection is anything else between this end and the stream.
+	ReasonConnection core.Reason = "connection"
 )
 
 // publishError is the error of a batch. It classifies as the answer to an HTTP request does.
@@ -40,7 +42,7 @@ type publishError struct {
 	// Err is the cause; nil: the answer names none.
 	Err error
 
-	reason     string
+	reason     core.Reason
 	permanent  bool
 	retryAfter time.Duration
 }
@@ -54,16 +56,16 @@ func (e *publishError) Error() string {
 }
 
 func (e *publishError) Unwrap() error             { return e.Err }
-func (e *publishError) Reason() string            { return e.reason }
+func (e *publishError) Reason() string            { return string(e.reason) }
 func (e *publishError) Retryable() bool           { return !e.permanent }
 func (e *publishError) RetryAfter() time.Duration { return e.retryAfter }
 
 func classify(subject string, err error) *publishError {
-	failed := &publishError{Subject: subject, Err: reasons.Plain(err), reason: reasonConnection}
+	failed := &publishError{Subject: subject, Err: reasons.Plain(err), reason: ReasonConnection}
 	var api *jetstream.APIError
 	switch {
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
-		failed.reason = core.Reason(err)
+		failed.reason = core.ReasonOf(err)
 	case errors.Is(err, nats.ErrPermissionViolation):
 		failed.reason, failed.Err = reasons.Forbidden, both(core.ErrForbidden, err)
 	case errors.Is(err, jetstream.ErrNoStreamResponse), errors.Is(err, nats.ErrNoResponders):
@@ -72,9 +74,9 @@ func classify(subject string, err error) *publishError {
 		failed.reason, failed.permanent, failed.Err = reasons.TooLarge, true, both(core.ErrTooLarge, err)
 	case errors.Is(err, nats.ErrConnectionClosed), errors.Is(err, nats.ErrReconnectBufExceeded),
 		errors.Is(err, nats.ErrDisconnected), errors.Is(err, nats.ErrConnectionReconnecting):
-		failed.reason = reasonDisconnected
+		failed.reason = ReasonDisconnected
 	case errors.Is(err, errSubject):
-		failed.reason = reasonStream
+		failed.reason = ReasonStream
 	case errors.As(err, &api):
 		failed.reason, failed.Err = reasonOfStream(api), both(core.ErrNotReady, err)
 	}
@@ -91,23 +93,23 @@ const (
 	codeStoreFailed           = 10077 // maximum messages, messages per subject, or bytes exceeded
 )
 
-func reasonOfStream(err *jetstream.APIError) string {
+func reasonOfStream(err *jetstream.APIError) core.Reason {
 	switch err.ErrorCode {
 	case codeInsufficientResources, codeMemoryExceeded, codeStorageExceeded, codeStoreFailed:
-		return reasonStreamFull
+		return ReasonStreamFull
 	default:
-		return reasonStream
+		return ReasonStream
 	}
 }
 
 // disconnected takes the last error of the connection.
 func disconnected(subject string, last error) *publishError {
-	failed := &publishError{Subject: subject, Err: last, reason: reasonDisconnected}
+	failed := &publishError{Subject: subject, Err: last, reason: ReasonDisconnected}
 	switch {
 	case errors.Is(last, nats.ErrAuthorization), errors.Is(last, nats.ErrAuthExpired):
 		failed.reason, failed.Err = reasons.Unauthenticated, both(core.ErrUnauthenticated, last)
 	case errors.Is(last, nats.ErrTLS):
-		failed.reason = reasonTLS
+		failed.reason = ReasonTLS
 	}
 	return failed
 }

@@ -75,6 +75,35 @@ func TestLoudRuntimeWaits(t *testing.T) {
 	}
 }
 
+// Almost all of a message may be headers, and they cost the receiver what a body costs.
+func TestHeadersCountInTheShare(t *testing.T) {
+	t.Parallel()
+	const messages, large = 5, 60 << 10
+	for name, size := range map[string]int{"control: small": 0, "large": large} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t, allowAll(), natsjetstream.Options{RuntimeRate: 1, RuntimeBurst: 15})
+			stream := must(jetstream.New(s.connect()))
+			for n := range uint64(messages) {
+				batch := numbered(n+1, "object")
+				batch.Source = "loud"
+				msg := nats.NewMsg(natsjetstream.Subject(manager, "loud"))
+				msg.Data = must(contract.V3.Encode(&batch)).Body
+				msg.Header.Set("Padding", strings.Repeat("a", size))
+				must(stream.PublishMsg(t.Context(), msg))
+			}
+			if size == large {
+				s.awaitFate("delayed too_fast", 1)
+				return
+			}
+			s.awaitFate("enqueued", messages)
+			if refused := s.fates.of("delayed too_fast"); refused > 0 {
+				t.Errorf("%d small messages are beyond the share, want none", refused)
+			}
+		})
+	}
+}
+
 // A handler that takes its time gets each message once.
 func TestSlowHandlerGetsEachEventOnce(t *testing.T) {
 	t.Parallel()

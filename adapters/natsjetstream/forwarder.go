@@ -112,10 +112,10 @@ func (f *Forwarder) Forward(ctx context.Context, manager core.Manager, batch cor
 	batch = contract.Claim(batch, f.runtime)
 	encoded, err := contract.V3.Encode(&batch)
 	if err != nil {
-		return &publishError{Subject: subject, Err: err, reason: reasonMaterial} // The fault is the claim.
+		return &publishError{Subject: subject, Err: err, reason: ReasonMaterial} // The fault is the claim.
 	}
 	encoded.Unsendable(func(err error) error {
-		return &publishError{Subject: subject, Err: err, reason: reasonUnsendable, permanent: true}
+		return &publishError{Subject: subject, Err: err, reason: ReasonUnsendable, permanent: true}
 	})
 	if encoded.Body == nil {
 		return encoded.Failed

@@ -9,7 +9,7 @@ require (
 
 require (
 	github.com/google/go-cmp v0.7.0
-	github.com/runtime-watcher/runtime-watcher v0.0.0-20261128071535-2dbf7e11afac
+	github.com/runtime-watcher/runtime-watcher v0.0.0-20261129035620-b15c2ac4d297
 )
 
 require (

@@ -74,7 +74,7 @@ func (g *gauges) hooks() natsjetstream.Hooks {
 		Unavailable: func(u hook.Unavailability) {
 			g.mu.Lock()
 			defer g.mu.Unlock()
-			g.unavailable[u.Manager] = append(g.unavailable[u.Manager], u.Reason)
+			g.unavailable[u.Manager] = append(g.unavailable[u.Manager], string(u.Reason))
 		},
 		Backlog: func(b hook.Backlog) {
 			g.mu.Lock()

@@ -26,14 +26,14 @@ type outage struct {
 
 	manager core.Manager
 	// reason is that of the last failure, "" after a success.
-	reason string
+	reason core.Reason
 	// failures are those in a row.
 	failures int
 }
 
 // began notes a failure. It logs one that has another reason than the last.
 func (o *outage) began(ctx context.Context, err error) {
-	reason := core.Reason(classify("", err))
+	reason := core.ReasonOf(classify("", err))
 	o.failures++
 	if o.failures >= standing && o.problems.set(o.manager, err) {
 		o.opts.Hooks.Unavailable(hook.Unavailability{Manager: o.manager, Reason: reason})
@@ -85,7 +85,7 @@ func (p *problems) set(manager core.Manager, err error) (changed bool) {
 		p.of = map[core.Manager]error{}
 	}
 	p.of[manager] = err
-	return !had || core.Reason(classify("", before)) != core.Reason(classify("", err))
+	return !had || core.ReasonOf(classify("", before)) != core.ReasonOf(classify("", err))
 }
 
 // err names the problem of each manager, in the words of the server.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,18 +23,29 @@ type arriving struct {
 	subject string
 	headers nats.Header
 	settled int
+	// how is the last answer to the stream, and err its error.
+	how string
+	err error
 }
 
-func (a *arriving) Subject() string                           { return a.subject }
-func (a *arriving) Headers() nats.Header                      { return a.headers }
-func (a *arriving) Ack() error                                { a.settled++; return nil }
-func (a *arriving) Nak() error                                { a.settled++; return nil }
-func (a *arriving) Term() error                               { a.settled++; return nil }
-func (a *arriving) NakWithDelay(time.Duration) error          { a.settled++; return nil }
+func (a *arriving) settle(how string) error {
+	a.settled++
+	a.how = how
+	return a.err
+}
+
+func (a *arriving) Subject() string      { return a.subject }
+func (a *arriving) Headers() nats.Header { return a.headers }
+func (a *arriving) Ack() error           { return a.settle("ack") }
+func (a *arriving) Nak() error           { return a.settle("nak") }
+func (a *arriving) Term() error          { return a.settle("term") }
+func (a *arriving) NakWithDelay(wait time.Duration) error {
+	return a.settle("nak after " + wait.String())
+}
 func (a *arriving) InProgress() error                         { return nil }
 func (a *arriving) Reply() string                             { return "" }
 func (a *arriving) DoubleAck(context.Context) error           { return nil }
-func (a *arriving) TermWithReason(string) error               { a.settled++; return nil }
+func (a *arriving) TermWithReason(string) error               { return a.settle("term") }
 func (a *arriving) String() string                            { return fmt.Sprintf("%s %.40q", a.subject, a.body) }
 func (a *arriving) Metadata() (*jetstream.MsgMetadata, error) { return a.stored.Metadata() }
 
@@ -44,6 +56,7 @@ type pulled struct {
 	messages []jetstream.Msg
 	asked    []int
 	err      error
+	batchErr error // at the end of a batch
 }
 
 func (p *pulled) Fetch(n int, _ ...jetstream.FetchOpt) (jetstream.MessageBatch, error) {
@@ -52,22 +65,25 @@ func (p *pulled) Fetch(n int, _ ...jetstream.FetchOpt) (jetstream.MessageBatch, 
 		return nil, p.err
 	}
 	n = min(n, len(p.messages))
-	batch := make(fetched, n)
+	batch := &fetched{messages: make(chan jetstream.Msg, n), err: p.batchErr}
 	for _, msg := range p.messages[:n] {
-		batch <- msg
+		batch.messages <- msg
 	}
-	close(batch)
+	close(batch.messages)
 	p.messages = p.messages[n:]
 	return batch, nil
 }
 
-type fetched chan jetstream.Msg
+type fetched struct {
+	messages chan jetstream.Msg
+	err      error
+}
 
-func (f fetched) Messages() <-chan jetstream.Msg { return f }
-func (fetched) Error() error                     { return nil }
+func (f *fetched) Messages() <-chan jetstream.Msg { return f.messages }
+func (f *fetched) Error() error                   { return f.err }
 
-// Each message gives its place back, whatever becomes of it. A place that is lost shows after as many
-// messages of that kind as there are places, here one or two.
+// Each message gives its place back, whatever becomes of it. A place that is lost shows after as
+// many messages of that kind as there are places, here one or two.
 func TestEachMessageGivesItsPlaceBack(t *testing.T) {
 	t.Parallel()
 	const own, other = "watch.my-operator.runtime-1", "watch.my-operator.runtime-2"
@@ -135,29 +151,134 @@ func TestEachMessageGivesItsPlaceBack(t *testing.T) {
 // A pull that fails, or that ends early, gives its places back.
 func TestPullsGiveTheirPlacesBack(t *testing.T) {
 	t.Parallel()
-	for _, places := range []int{1, 2} {
-		c, _ := offline(t, standby{nil}, 0)
-		c.opts.MaxInFlight = places
-		ended, cancel := context.WithCancel(t.Context())
-		cancel()
-		for name, pull := range map[string]func(q *queues, room int) error{
-			"no message": func(q *queues, room int) error { return q.fetch(t.Context(), &pulled{}, room) },
-			"failure":    func(q *queues, room int) error { return q.fetch(t.Context(), &pulled{err: nats.ErrTimeout}, room) },
-			"end": func(q *queues, room int) error {
-				return q.fetch(ended, &pulled{messages: []jetstream.Msg{&arriving{}, &arriving{}}}, room)
-			},
-		} {
-			q := c.newQueues(t.Context(), "my-operator", newClock(time.Now))
-			for range places + 1 {
-				ctx, stop := context.WithTimeout(t.Context(), 5*time.Second)
-				room, err := q.reserve(ctx)
-				stop()
-				if err != nil || room != places {
-					t.Fatalf("%s: %d of %d places are free, want all: %v", name, room, places, err)
+	for name, pull := range map[string]func(q *queues, room int) error{
+		"no message": func(q *queues, room int) error { return q.fetch(q.ctx, &pulled{}, room) },
+		"failure":    func(q *queues, room int) error { return q.fetch(q.ctx, &pulled{err: nats.ErrTimeout}, room) },
+		"end": func(q *queues, room int) error {
+			ended, cancel := context.WithCancel(q.ctx)
+			cancel()
+			return q.fetch(ended, &pulled{messages: []jetstream.Msg{&arriving{}, &arriving{}}}, room)
+		},
+	} {
+		for _, places := range []int{1, 2} {
+			synctest.Test(t, func(t *testing.T) {
+				c, _ := offline(t, standby{nil}, 0)
+				c.opts.MaxInFlight = places
+				ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+				defer stop()
+				q := c.newQueues(ctx, "my-operator", newClock(time.Now))
+				for range places + 1 {
+					room, err := q.reserve(ctx)
+					if err != nil || room != places {
+						t.Fatalf("%s: %d of %d places are free, want all: %v", name, room, places, err)
+					}
+					_ = pull(q, room)
 				}
-				_ = pull(q, room)
-			}
+			})
 		}
+	}
+}
+
+// A message that is deferred gives its place back, while the first message of its runtime is
+// handled and the second one waits.
+func TestEachDeferredMessageGivesItsPlaceBack(t *testing.T) {
+	t.Parallel()
+	const places, atATime, rounds = 6, 5, 4
+	for _, loud := range []int{1, 2} {
+		synctest.Test(t, func(t *testing.T) {
+			c, good := offline(t, core.HandlerFunc(func(context.Context, core.Delivery) error { return nil }), 0)
+			c.opts.MaxInFlight, c.opts.RuntimeInFlight = places, 1
+			released := make(chan struct{})
+			c.receive = func(context.Context, *intake.Request) result {
+				<-released
+				return result{}
+			}
+
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			q := c.newQueues(ctx, "my-operator", newClock(time.Now))
+			finish := sync.OnceFunc(func() {
+				close(released)
+				q.running.Wait()
+			})
+			defer finish()
+
+			from, all := &pulled{}, []*arriving{}
+			for range rounds {
+				for n := range atATime {
+					msg := &arriving{stored: *good, subject: fmt.Sprint("watch.my-operator.runtime-", n%loud)}
+					all, from.messages = append(all, msg), append(from.messages, msg)
+				}
+				for len(from.messages) > 0 {
+					room, err := q.reserve(ctx)
+					if err != nil {
+						t.Fatalf("no place is free: a deferred message keeps its place: %v", err)
+					}
+					if err := q.fetch(ctx, from, room); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if taken := len(q.slots); taken != 2*loud {
+					t.Errorf("%d loud runtimes take %d places, want %d", loud, taken, 2*loud)
+				}
+			}
+
+			deferred := 0
+			for _, msg := range all {
+				deferred += msg.settled
+			}
+			if want := len(all) - 2*loud; deferred != want {
+				t.Errorf("control: %d messages are deferred, want %d", deferred, want)
+			}
+
+			finish()
+			if n := len(q.slots); n != 0 {
+				t.Errorf("%d of %d places are taken at the end, want none", n, places)
+			}
+			for _, msg := range all {
+				if msg.settled != 1 {
+					t.Errorf("message %v has %d fates, want one", msg, msg.settled)
+				}
+			}
+		})
+	}
+}
+
+// A runtime with one message in flight at a time has its second message handled, whatever became of
+// the first.
+func TestEachMessageLeavesTheShareOfItsRuntime(t *testing.T) {
+	t.Parallel()
+	handler := core.HandlerFunc(func(context.Context, core.Delivery) error { return nil })
+	for name, r := range map[string]result{
+		"good": {}, "malformed": {}, "failing": {err: core.ErrForbidden}, "replica": {err: core.ErrNotReady, fault: intake.FaultOfReplica},
+		"share": {err: core.ErrNotReady, fault: intake.FaultOfShare},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			c, good := offline(t, handler, 0)
+			handled := 0
+			c.receive = func(context.Context, *intake.Request) result { handled++; return r }
+			in, err := intake.New(core.VerifierFunc(func(context.Context, core.Peer, *core.WatchEvent) error { return nil }),
+				map[core.Manager]core.Handler{"my-operator": handler}, intake.Options{RuntimeInFlight: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.intake = in
+
+			for n := range 3 {
+				msg := &arriving{stored: *good, subject: "watch.my-operator.runtime-1"}
+				if name == "malformed" && n < 2 {
+					msg.body = []byte(`[{}]`)
+				}
+				c.process(t.Context(), "runtime-1", "my-operator", newJob(msg, newClock(time.Now)))
+			}
+			want := 3
+			if name == "malformed" {
+				want = 1
+			}
+			if handled != want {
+				t.Errorf("%s: %d messages are handled, want %d: a message stays in flight", name, handled, want)
+			}
+		})
 	}
 }
 

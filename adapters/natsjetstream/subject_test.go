@@ -55,7 +55,7 @@ func TestNewRefusesWhatIsMissing(t *testing.T) {
 	}
 	_, err := natsjetstream.NewConsumer(nil, nil, map[core.Manager]core.Handler{"Not a label": nil},
 		natsjetstream.Options{MaxInFlight: -1})
-	if core.Reason(err) != "invalid_manager" {
+	if core.ReasonOf(err) != "invalid_manager" {
 		t.Errorf("NewConsumer = %v, want the reason invalid_manager", err)
 	}
 	for _, want := range []string{"connection", "verifier", "handler", "MaxInFlight"} {
@@ -76,8 +76,8 @@ func TestDocumentedSetUp(t *testing.T) {
 	runtime, conn, err := connectRuntime(b.addr, "runtime-1", noKeys)
 	check(t, err)
 	defer conn.Close()
-	if err := runtime.Forward(t.Context(), manager, numbered(1, "a")); core.Reason(err) != "disconnected" {
-		t.Errorf("Forward without a connection = %v (reason %q), want disconnected", err, core.Reason(err))
+	if err := runtime.Forward(t.Context(), manager, numbered(1, "a")); core.ReasonOf(err) != "disconnected" {
+		t.Errorf("Forward without a connection = %v (reason %q), want disconnected", err, core.ReasonOf(err))
 	}
 	cancel()
 	if err := <-served; err != nil {

@@ -79,7 +79,7 @@ func end(span trace.Span, err error, attrs ...attribute.KeyValue) {
 		return
 	}
 	if err != nil {
-		span.SetStatus(codes.Error, core.Reason(err))
+		span.SetStatus(codes.Error, string(core.ReasonOf(err)))
 		span.RecordError(err)
 	}
 	span.SetAttributes(attrs...)

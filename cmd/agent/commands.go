@@ -154,7 +154,7 @@ func (s setting) text() string {
 	if s.alias == "" {
 		return s.help
 	}
-	return s.help + " `" + s.alias + "` is another name of it."
+	return s.help + " Alias: `" + s.alias + "`."
 }
 
 func (s setting) note() string {

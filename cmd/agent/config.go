@@ -19,6 +19,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/cmd/agent/internal/watching"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/internal/logwriter"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
@@ -38,9 +39,12 @@ type config struct {
 	proxy string
 	// natsFirst is whether TLS comes before the first line of the NATS server.
 	natsFirst bool
-	source    string
-	informer  watching.Settings
-	logLevel  slog.Level
+	// webhookCA and webhookDomain are of the own webhook configuration.
+	webhookCA, webhookDomain string
+
+	source   string
+	informer watching.Settings
+	logLevel slog.Level
 
 	resolution
 }
@@ -69,7 +73,9 @@ func (c *config) check() error {
 			"WEBHOOK_CLIENT_NAMES: want it only with WEBHOOK_CLIENT_CA"),
 		option.Unless(c.source != sourceInformer || c.Canary.Lease == types.NamespacedName{},
 			"CANARY_LEASE: want it only with SOURCE=%s: the canary proves the webhook", sourceAdmission),
-		option.Unless(c.source != sourceAdmission || !watches, "WATCHERS: want it only with SOURCE=%s", sourceInformer),
+		option.Unless(c.source != sourceInformer || c.Webhook.Configuration == "",
+			"WEBHOOK_CONFIGURATION: want it only with SOURCE=%s: an informer has no webhooks", sourceAdmission),
+		c.checkOwn(),
 		option.Unless(c.source != sourceInformer || watches, "WATCHERS: missing, want it with SOURCE=%s", sourceInformer),
 		option.Unless(c.transport != transportNATS || c.Contract == contract.V3 && c.ControlPlane.Fallback == "",
 			"TRANSPORT=nats: want CONTROL_PLANE_CONTRACT=v3 and no CONTRACT_FALLBACK"),
@@ -78,6 +84,48 @@ func (c *config) check() error {
 		option.Unless(c.proxy != proxyDirect || c.ControlPlane.ProxyCredentials == "",
 			"CONTROL_PLANE_PROXY_CREDENTIALS: want it only with a proxy"),
 	)
+}
+
+// isOwn reports whether the agent keeps its own webhook configuration.
+func (c *config) isOwn() bool { return c.source == sourceAdmission && c.informer.Watches != nil }
+
+func (c *config) checkOwn() error {
+	own := c.Webhook.Own
+	hasEndpoint := own.URL != "" || own.Service != types.NamespacedName{}
+	if !c.isOwn() {
+		return errors.Join(
+			option.Unless(!hasEndpoint, "WEBHOOK_ENDPOINT: want it only with WATCHERS, and as a webhook"),
+			option.Unless(c.webhookCA == "", "WEBHOOK_CA_CERT: want it only with WEBHOOK_ENDPOINT"),
+			option.Unless(c.webhookDomain == "", "WEBHOOK_DOMAIN: want it only with WEBHOOK_ENDPOINT"),
+		)
+	}
+	missing := "%s: missing, want it with WATCHERS: the agent makes a webhook configuration of them"
+	var invalid error
+	if err := watch.Validate(c.informer.Watches); err != nil {
+		invalid = fmt.Errorf("WATCHERS: %s", strings.Join(textsOf(err), "; "))
+	}
+	return errors.Join(
+		option.Unless(hasEndpoint, missing, "WEBHOOK_ENDPOINT"),
+		option.Unless(c.Webhook.Configuration != "", missing, "WEBHOOK_CONFIGURATION"),
+		option.Unless(len(c.informer.Watches) > 0, "WATCHERS: none, want at least one with SOURCE=%s", sourceAdmission),
+		invalid,
+	)
+}
+
+// ownConfiguration has the mark of the names that the annotation of owners belongs to.
+func (c *config) ownConfiguration() agent.OwnConfiguration {
+	own := c.Webhook.Own
+	if !c.isOwn() {
+		return own
+	}
+	own.Watches = c.informer.Watches
+	own.ExcludedNamespaces = c.informer.ExcludedNamespaces
+	own.CA = c.webhookCA
+	own.WebhookDomain = c.webhookDomain
+	if prefix, _, found := strings.Cut(c.OwnerAnnotation, "/"); found {
+		own.Mark = prefix + "/installed-by"
+	}
+	return own
 }
 
 func (c *config) doubts() (doubts []string) {
@@ -123,6 +171,7 @@ func (c *config) options(log *slog.Logger, collectors ...prom.Collector) agent.O
 	opts.Managers = c.informer.Managers(c.Managers)
 	opts.Version, opts.ConfigHash = thisBuild().version, c.hash()
 	opts.Webhook.Address, opts.MetricsAddress = c.webhook.String(), c.metrics.String()
+	opts.Webhook.Own = c.ownConfiguration()
 	opts.Outbox = c.outbox()
 	opts.Collectors, opts.Logger = collectors, log
 	return opts

@@ -92,6 +92,7 @@ type controlPlane struct {
 	beats    chan *core.Heartbeat
 	status   int
 	clock    atomic.Pointer[time.Time] // as of which it judges certificates, beyond TLS; nil: not
+	ahead    atomic.Int64              // of its clock, in nanoseconds
 }
 
 func newControlPlane(tb testing.TB, p pki, status int) *controlPlane {
@@ -116,6 +117,13 @@ func newPlane(t *testing.T) (pki, *controlPlane) {
 }
 
 func (kcp *controlPlane) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if ahead := time.Duration(kcp.ahead.Load()); ahead != 0 {
+		w.Header().Set("Date", time.Now().Add(ahead).UTC().Format(http.TimeFormat))
+	}
+	if r.Method == http.MethodHead {
+		w.WriteHeader(http.StatusNotFound)
+		return
+	}
 	body, _ := io.ReadAll(r.Body) // A truncated body fails to decode.
 	version := contract.Version(strings.Split(r.URL.Path, "/")[1])
 	batch, err := version.Decode(body)

@@ -233,12 +233,12 @@ func TestProxyOnTheWayToNATS(t *testing.T) {
 			defer again.Stop()
 			for end := time.Now().Add(patience); ; <-again.C {
 				err = to.Forward(t.Context(), "widgets", batch)
-				if core.Reason(err) == want || time.Now().After(end) {
+				if string(core.ReasonOf(err)) == want || time.Now().After(end) {
 					break
 				}
 			}
-			if core.Reason(err) != want || !strings.Contains(err.Error(), way.address) || core.IsPermanent(err) {
-				t.Errorf("Forward = %v (%s), want %s with the address of the proxy", err, core.Reason(err), want)
+			if string(core.ReasonOf(err)) != want || !strings.Contains(err.Error(), way.address) || core.IsPermanent(err) {
+				t.Errorf("Forward = %v (%s), want %s with the address of the proxy", err, core.ReasonOf(err), want)
 			}
 		})
 	}

@@ -59,7 +59,7 @@ func defaultConfig() config {
 		Canary:  agent.Canary{Interval: 30 * time.Second},
 		Outbox: agent.Outbox{
 			Settle: 100 * time.Millisecond, Resend: outbox.Defaults().Resend, ResendResync: outbox.Defaults().ResendResync,
-			MaxKeys: 10_000, MaxBytes: 9 << 20, ForwardTimeout: 10 * time.Second, MaxBackoff: 20 * time.Second,
+			MaxKeys: 10_000, MaxBytes: 7 << 20, ForwardTimeout: 10 * time.Second, MaxBackoff: 20 * time.Second,
 			HeartbeatInterval: 30 * time.Second,
 		},
 	}
@@ -159,7 +159,7 @@ func TestSettings(t *testing.T) {
 			env: []string{
 				"KCP_SERVER_NAME=kcp", "KCP_PROTOCOL=http1", "MANAGERS=a, b", "INSTANCE=me",
 				"SETTLE=0s", "RESEND_AFTER=0s", "RESEND_RESYNC=0s", "OUTBOX_MAX_KEYS=7", "OUTBOX_MAX_BYTES=7000",
-				"WEBHOOK_MAX_CONNECTIONS=9", "WEBHOOK_MAX_HANDSHAKES=5", "METRICS_BIND=::1",
+				"WEBHOOK_CONFIGURATION=watcher", "WEBHOOK_MAX_CONNECTIONS=9", "WEBHOOK_MAX_HANDSHAKES=5", "METRICS_BIND=::1",
 				"WEBHOOK_TLS_CERT=nats.go", "WEBHOOK_TLS_KEY=table.go",
 				"WEBHOOK_CLIENT_CA=config.go", "WEBHOOK_CLIENT_NAMES=kube-apiserver, front-proxy", "LOG_LEVEL=debug",
 				"CONTRACT_FALLBACK=v2", "CONTRACT_RETRY=1m", "CANARY_LEASE=kyma-system/agent", "CANARY_INTERVAL=1s",
@@ -170,6 +170,7 @@ func TestSettings(t *testing.T) {
 			want: func(c *config) {
 				c.ControlPlane.ServerName, c.ControlPlane.Protocol, c.Managers = "kcp", "http/1.1", []core.Manager{"a", "b"}
 				c.Instance, c.Webhook.MaxConnections = "me", 9
+				c.Webhook.Configuration = "watcher"
 				c.Outbox.Settle, c.Outbox.MaxKeys, c.Outbox.ForwardTimeout = off, 7, 2*time.Second
 				c.Outbox.MaxBytes = 7000
 				c.Outbox.MaxBackoff, c.Outbox.Resend, c.Outbox.ResendResync = 4*time.Second, []time.Duration{}, off
@@ -207,6 +208,27 @@ func TestSettings(t *testing.T) {
 					ExcludedNamespaces: []string{"a", "b"},
 					Server:             "https://api", TokenFile: "memory.go", CAFile: "commands.go",
 				}
+			},
+		},
+		"own webhook configuration": {
+			env: []string{
+				"WATCHERS=" + watcherText, "WEBHOOK_CONFIGURATION=skr-webhook", "WEBHOOK_ENDPOINT=kyma-system/agent:8443",
+				"WEBHOOK_CA_CERT=main.go", "WEBHOOK_DOMAIN=example.com",
+			},
+			want: func(c *config) {
+				c.informer.Watches = watchesOf(t, watcherText)
+				c.Webhook.Configuration = "skr-webhook"
+				c.Webhook.Own.Service = types.NamespacedName{Namespace: "kyma-system", Name: "agent"}
+				c.Webhook.Own.ServicePort = 8443
+				c.webhookCA, c.webhookDomain = "main.go", "example.com"
+			},
+		},
+		"own webhook configuration by URL": {
+			env: []string{"WATCHERS=" + watcherText, "WEBHOOK_CONFIGURATION=a", "WEBHOOK_ENDPOINT=https://agent.example.com"},
+			want: func(c *config) {
+				c.informer.Watches = watchesOf(t, watcherText)
+				c.Webhook.Configuration = "a"
+				c.Webhook.Own.URL = "https://agent.example.com"
 			},
 		},
 		"one resend": {
@@ -297,7 +319,12 @@ func TestWrongSettings(t *testing.T) {
 		"WEBHOOK_TLS_CERT=settings.go":    "WEBHOOK_TLS_CERT and WEBHOOK_TLS_KEY",
 		"SOURCE=polling":                  `SOURCE: "polling", want admission or informer`,
 		"SOURCE=informer":                 "WATCHERS: missing, want it with SOURCE=informer",
-		"WATCHERS=" + watcherText:         "WATCHERS: want it only with SOURCE=informer",
+		"WATCHERS=" + watcherText:         "WEBHOOK_ENDPOINT: missing, want it with WATCHERS",
+		"WEBHOOK_ENDPOINT=a/b":            "WEBHOOK_ENDPOINT: want it only with WATCHERS",
+		"WEBHOOK_ENDPOINT=a":              "want <namespace>/<name>[:<port>], or https://",
+		"WEBHOOK_ENDPOINT=a/b:x":          "want a port",
+		"WEBHOOK_CA_CERT=main.go":         "WEBHOOK_CA_CERT: want it only with WEBHOOK_ENDPOINT",
+		"WEBHOOK_DOMAIN=example.com":      "WEBHOOK_DOMAIN: want it only with WEBHOOK_ENDPOINT",
 		"WATCHERS=a":                      "WATCHERS: ",
 		"WATCHERS=" + strings.ReplaceAll(watcherText, `"manager": "demo"`, `"manager": "A b"`): "manager",
 		"LOG_LEVEL=loud": "want debug, info, warn or error",
@@ -634,6 +661,27 @@ func TestCheckCommand(t *testing.T) {
 	}
 }
 
+// A clock that is wrong explains certificates that seem to have expired.
+func TestCheckNamesAWrongClock(t *testing.T) {
+	t.Parallel()
+	p, kcp := newPlane(t)
+	for _, test := range []struct {
+		ahead time.Duration // of the control plane
+		want  string
+	}{
+		{0, "ok    clock"},
+		{time.Hour, "behind the control plane; want less than 1m0s; correct the clock of this node"},
+		{-time.Hour, "ahead of the control plane"},
+	} {
+		kcp.ahead.Store(int64(test.ahead))
+		var out bytes.Buffer
+		noError(t, run(t.Context(), []string{"check", "--managers=widgets"}, lookup(env(p, kcp)), &out, &bytes.Buffer{}))
+		if !strings.Contains(out.String(), test.want) {
+			t.Errorf("%v ahead: no %q in the output:\n%s", test.ahead, test.want, &out)
+		}
+	}
+}
+
 // A control plane that never answers must not keep an init container for ever.
 func TestCheckIsBounded(t *testing.T) {
 	t.Parallel()
@@ -675,5 +723,34 @@ func TestCheckReportsThatItCannotPrint(t *testing.T) {
 	err := run(t.Context(), []string{"check"}, lookup(env(p, newControlPlane(t, p, http.StatusOK))), brokenWriter{}, &bytes.Buffer{})
 	if err == nil {
 		t.Error("no error, want that of the output")
+	}
+}
+
+func watchesOf(t *testing.T, text string) []watch.Watch {
+	t.Helper()
+	watches, err := watching.Watches(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return watches
+}
+
+// The mark and the managers of an own webhook configuration follow from other settings.
+func TestOwnWebhookConfiguration(t *testing.T) {
+	c, err := readSettings(nil, lookup(append(minimal, "WATCHERS="+watcherText, "WEBHOOK_CONFIGURATION=a", "WEBHOOK_ENDPOINT=b/c",
+		"OWNER_ANNOTATION=fleet.example.com/owned-by", "EXCLUDED_NAMESPACES=d", "WEBHOOK_CA_CERT=main.go", "WEBHOOK_DOMAIN=e.io")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	have := c.options(slog.New(slog.DiscardHandler))
+	want := agent.OwnConfiguration{
+		Watches: watchesOf(t, watcherText), Service: types.NamespacedName{Namespace: "b", Name: "c"},
+		CA: "main.go", WebhookDomain: "e.io", ExcludedNamespaces: []string{"d"}, Mark: "fleet.example.com/installed-by",
+	}
+	if diff := cmp.Diff(want, have.Webhook.Own); diff != "" {
+		t.Errorf("own configuration (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]core.Manager{"demo"}, have.Managers); diff != "" {
+		t.Errorf("managers (-want +got):\n%s", diff)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/runtime-watcher/runtime-watcher/agent"
 	"github.com/runtime-watcher/runtime-watcher/cmd/agent/internal/watching"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
@@ -35,7 +36,8 @@ func groups(c *config) []group {
 			required("CA_CERT", file(&c.to.Keys.CA),
 				"CAs that sign the control plane's certificate."),
 			required("TLS_CERT", file(&c.to.Keys.Certificate),
-				"Client certificate of this runtime. The webhook serves it, too, unless `WEBHOOK_TLS_CERT` is set."),
+				"Client certificate of this runtime. "+
+					"The webhook also serves this certificate, unless `WEBHOOK_TLS_CERT` is set."),
 			required("TLS_KEY", file(&c.to.Keys.Key),
 				"Private key of `TLS_CERT`."),
 			required("CONTROL_PLANE_ADDRESS", into("host:port", &c.to.Address, parseAddress),
@@ -59,7 +61,7 @@ func groups(c *config) []group {
 				"HTTP version to connect to the control plane with. If empty, http1 with v3 and at most one manager, else http2.").
 				alsoAs("KCP_PROTOCOL"),
 			optional("CONTROL_PLANE_PROXY", into("http://host:port, "+proxyDirect, &c.proxy, parseProxy), "",
-				"HTTP proxy to connect to the control plane through (CONNECT), or `"+proxyDirect+"` for none. "+
+				"HTTP proxy for connections to the control plane (CONNECT), or `"+proxyDirect+"` for no proxy. "+
 					"If empty, `HTTPS_PROXY` and `NO_PROXY` decide. The API server is never reached through a proxy."),
 			optional("CONTROL_PLANE_PROXY_CREDENTIALS", file(&c.ControlPlane.ProxyCredentials), "",
 				"File with `user:password` for the proxy, such as a key of a mounted Secret. The agent reads it for each connection."),
@@ -67,46 +69,52 @@ func groups(c *config) []group {
 				"Whether TLS begins before the first line of the NATS server, as its `handshake_first: true` demands."),
 			optional("MANAGERS", c.managers(), "",
 				"Managers to report to, separated by commas. "+
-					"Each gets a resync at start, and the webhook answers 404 for all others, unless the list has `*`. "+
-					"Without both lists, the agent learns managers from their first review."),
+					"Each of them gets a resync when the agent starts. "+
+					"For any other manager the webhook answers 404, unless the list has `*`. "+
+					"Without this list and `MANAGERS_FILE`, the agent learns a manager from the first review for it."),
 			optional("MANAGERS_FILE", file(&c.ManagersFile), "",
-				"File with more managers, one per line, which the agent reads every 10 s. A new manager gets a resync."),
+				"File with more managers, one in each line. The agent reads the file every 10 s. A new manager gets a resync."),
 			optional("FORWARD_TIMEOUT", duration(&c.Outbox.ForwardTimeout), outbox.Defaults().ForwardTimeout.String(),
 				"Timeout of one attempt to send events."),
 			optional("MAX_BACKOFF", duration(&c.Outbox.MaxBackoff), outbox.Defaults().MaxBackoff.String(),
 				"Longest delay between two attempts, unless the control plane requests a longer one."),
 			optional("HEARTBEAT_INTERVAL", durationOrOff(&c.Outbox.HeartbeatInterval),
 				outbox.Defaults().HeartbeatInterval.String(),
-				"Longest time between two heartbeats, with contract v3. 0s turns them off. "+
+				"Longest time between two heartbeats, with contract v3. 0s turns heartbeats off. "+
 					"With 5m, a dead agent is noticed within 60s directly over mTLS, else after 10m."),
 		}},
 		{"Events", []setting{
 			optional("SETTLE", durationOrOff(&c.Outbox.Settle), outbox.Defaults().Settle.String(),
-				"Delay before an event is sent, because the API server calls the webhook before the commit. 10ms while the operator checks the reads of its reconciles, unless it checks earlier than this. 0s is none."),
+				"Delay before an event is sent, because the API server calls the webhook before the commit. "+
+					"While the operator checks the reads of its reconciles, 10ms apply, "+
+					"unless it checks earlier than this delay. 0s means no delay."),
 			optional("RESEND_AFTER", into("durations", &c.Outbox.Resend, parseDelays), "3s,35s",
-				"Rising delays after which a delivered event is sent once more, for a write that is committed late. 0s is never."),
+				"Rising delays after which a delivered event is sent once more, "+
+					"for a write that is committed late. 0s turns this off."),
 			optional("RESEND_RESYNC", durationOrOff(&c.Outbox.ResendResync), outbox.Defaults().ResendResync.String(),
 				"Delay after which a resync is sent once more, for late commits: "+
-					"more than the timeout of each webhook in this cluster (at most 30s). 0s is never."),
+					"more than the timeout of each webhook in this cluster (at most 30s). 0s turns this off."),
 			optional("OUTBOX_MAX_KEYS", into("number", &c.Outbox.MaxKeys, parseCount), strconv.Itoa(outbox.Defaults().MaxKeys),
-				"Distinct events to keep while the control plane does not accept them. A resync replaces those beyond."),
+				"Distinct events to keep while the control plane does not accept them. "+
+					"A resync replaces events beyond this limit."),
 			optional("OUTBOX_MAX_BYTES", into("number", &c.Outbox.MaxBytes, parseCount), strconv.Itoa(outbox.Defaults().MaxBytes),
-				"Memory of these events in bytes, about 1 kB for each. A resync replaces those beyond."),
+				"Memory of these events in bytes, about 1 kB for each. A resync replaces events beyond this limit."),
 		}},
 		{"Source", []setting{
 			optional("OWNER_ANNOTATION", into("annotation", &c.OwnerAnnotation, parseAnnotation), core.OwnerAnnotation,
 				"Annotation of a watched object that names the object of this runtime in the control plane. "+
-					"An operator with names of its own has another one."),
+					"If your operator has its own names, set its annotation."),
 			optional("SOURCE", choice(&c.source, sources, sources...), sourceAdmission,
 				"How the agent sees changes: as a webhook before the commit, or by a watch of the API server after it. "+
 					"With `informer`, `SETTLE`, `RESEND_AFTER`, `RESEND_RESYNC` and the settings of the webhook have no effect."),
 			optional("WATCHERS", into("Watchers in YAML", &c.informer.Watches, watching.Watches), "",
-				"`Watcher` resources to watch. Required with `SOURCE=informer`. "+
-					"`spec.matchConditions` are refused. A subresource cannot be watched, which degrades its manager."),
+				"`Watcher` resources to watch. Required with `SOURCE=informer`, which cannot watch a subresource. "+
+					"As a webhook, the agent makes and keeps `WEBHOOK_CONFIGURATION` from them. `spec.matchConditions` are refused."),
 			optional("EXCLUDED_NAMESPACES", into("names", &c.informer.ExcludedNamespaces, parseNames), "",
-				"Namespaces that the informer does not watch. If empty, it watches all."),
+				"Namespaces that are not watched. If empty, the informer watches all, "+
+					"and an own webhook configuration all but `kube-system` and that of the Service."),
 			optional("INFORMER_API_SERVER", text("URL", &c.informer.Server), "",
-				"API server that the informer watches. If empty, the one of the pod's cluster."),
+				"API server that the informer watches. If empty, the API server of the pod's cluster."),
 			optional("INFORMER_TOKEN_FILE", file(&c.informer.TokenFile), "",
 				"Bearer token of the informer. If empty, the token of the pod's service account."),
 			optional("INFORMER_CA_CERT", file(&c.informer.CAFile), "",
@@ -114,7 +122,7 @@ func groups(c *config) []group {
 		}},
 		{"Webhook", []setting{
 			lenient(optional("WEBHOOK_PORT", into("port", &c.webhook.port, parsePort), "8443",
-				"Port of the webhook (TLS 1.3). 0 takes a free port.")),
+				"Port of the webhook (TLS 1.3). With 0, the system chooses a free port.")),
 			optional("WEBHOOK_BIND", into("IP", &c.webhook.host, parseIP), "",
 				"Address that the webhook listens on. If empty, all addresses."),
 			optional("WEBHOOK_TLS_CERT", file(&c.Webhook.Keys.Certificate), "",
@@ -122,22 +130,33 @@ func groups(c *config) []group {
 			optional("WEBHOOK_TLS_KEY", file(&c.Webhook.Keys.Key), "",
 				"Private key of `WEBHOOK_TLS_CERT`."),
 			optional("WEBHOOK_CLIENT_CA", file(&c.Webhook.ClientCAs), "",
-				"CAs that sign the API server's client certificate. If empty, the webhook requests none."),
+				"CAs that sign the API server's client certificate. If empty, the webhook requests no certificate."),
 			optional("WEBHOOK_CLIENT_NAMES", into("names", &c.Webhook.ClientNames, parseNames), "",
 				"Names that this client certificate may have: Common Name, DNS name or URI. If empty, any."),
+			optional("WEBHOOK_CONFIGURATION", text("name", &c.Webhook.Configuration), "",
+				"ValidatingWebhookConfiguration of the agent. The agent reads it at the interval of the canary, and reports "+
+					"webhooks that differ from those that were applied. If empty, the agent does not compare them."),
+			optional("WEBHOOK_ENDPOINT", into("namespace/name[:port], URL", &c.Webhook.Own, parseEndpoint), "",
+				"Service or https URL by which the API server reaches the agent. Required with `WATCHERS` as a webhook: "+
+					"the agent then makes `WEBHOOK_CONFIGURATION`, and puts it back when others change it."),
+			optional("WEBHOOK_CA_CERT", file(&c.webhookCA), "",
+				"CAs of the server certificate, for the webhook configuration. If empty, `CA_CERT`."),
+			optional("WEBHOOK_DOMAIN", text("domain", &c.webhookDomain), "",
+				"Domain that ends the names of the webhooks. If empty, `kyma-project.io`."),
 			optional("WEBHOOK_MAX_CONNECTIONS", into("number", &c.Webhook.MaxConnections, parseCount),
 				strconv.Itoa(defaults.MaxConnections),
-				"Limit of open connections, of up to 100 KiB each. At the limit, the client with the most connections loses one."),
+				"Limit of open connections, of up to 100 KiB each. "+
+					"At the limit, a connection of the client with the most connections is closed."),
 			optional("WEBHOOK_MAX_HANDSHAKES", into("number", &c.Webhook.MaxHandshakes, parseCount), "",
 				"Limit of concurrent TLS handshakes, granted round-robin by address. If empty, half of `GOMAXPROCS`."),
 		}},
 		{"Metrics and health", []setting{
 			lenient(optional("METRICS_PORT", into("port", &c.metrics.port, parsePort), "2112",
-				"Port of `/metrics`, `/healthz` and `/readyz` (plain HTTP). 0 takes a free port.")),
+				"Port of `/metrics`, `/healthz` and `/readyz` (plain HTTP). With 0, the system chooses a free port.")),
 			optional("METRICS_BIND", into("IP", &c.metrics.host, parseIP), "",
 				"Address that the metrics port listens on. If empty, all addresses."),
 			optional("METRICS_ALIASES", choice(&c.MetricAliases, []string{"true", "false"}, true, false), "false",
-				"Whether the metrics of kyma-project/runtime-watcher are served, too."),
+				"Whether the agent also serves the metrics of kyma-project/runtime-watcher."),
 		}},
 		{"Canary", []setting{
 			optional("CANARY_LEASE", into("namespace/name", &c.Canary.Lease, parseLease), "",
@@ -145,7 +164,7 @@ func groups(c *config) []group {
 			optional("CANARY_INTERVAL", duration(&c.Canary.Interval), defaults.CanaryInterval.String(),
 				"Time between two writes of the canary."),
 			optional("CANARY_API_SERVER", text("URL", &c.Canary.Server), "",
-				"API server that the canary writes to. If empty, the one of the pod's cluster."),
+				"API servers that the canary writes to, with commas between them. If empty, the API server of the pod's cluster."),
 			optional("CANARY_TOKEN_FILE", file(&c.Canary.TokenFile), "",
 				"Bearer token of the canary. If empty, the token of the pod's service account."),
 			optional("CANARY_CA_CERT", file(&c.Canary.CAFile), "",
@@ -319,6 +338,27 @@ func parseAnnotation(name string) (string, error) {
 		return "", unwanted(name, "[<domain>/]<name>")
 	}
 	return name, nil
+}
+
+// parseEndpoint reads a URL, or the name of a Service with its port.
+func parseEndpoint(text string) (own agent.OwnConfiguration, err error) {
+	if strings.HasPrefix(text, "https://") {
+		own.URL = text
+		return own, nil
+	}
+	name, port, hasPort := strings.Cut(text, ":")
+	own.Service, err = parseLease(name)
+	if err != nil {
+		return own, unwanted(text, "<namespace>/<name>[:<port>], or https://<host>[:<port>]")
+	}
+	if hasPort {
+		number, err := parsePort(port)
+		if err != nil {
+			return own, err
+		}
+		own.ServicePort = int32(number) //nolint:gosec // At most 65535.
+	}
+	return own, nil
 }
 
 func parseLease(text string) (types.NamespacedName, error) {

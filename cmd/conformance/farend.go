@@ -153,7 +153,7 @@ func (r *response) write(w http.ResponseWriter, version contract.Version) {
 	}
 	w.WriteHeader(cmp.Or(r.status, version.Status()))
 	if r.reason != "" {
-		answer := contract.Answer{Refusal: contract.Refusal{Reason: r.reason}, Failed: r.failed}
+		answer := contract.Answer{Refusal: contract.Refusal{Reason: core.Reason(r.reason)}, Failed: r.failed}
 		body, _ := answer.Body()
 		_, _ = w.Write(body)
 	}

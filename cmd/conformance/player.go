@@ -136,7 +136,7 @@ func (p *player) try(t *trial) {
 		<-time.After(time.Second) // All rules have the share of one runtime.
 		got = p.post(t.request)
 	}
-	matches, _ := path.Match(t.reason, got.Reason)
+	matches, _ := path.Match(t.reason, string(got.Reason))
 	seconds, _ := strconv.Atoi(got.header.Get("Retry-After"))
 	switch {
 	case !slices.Contains(t.want, got.Status) && !slices.Contains(t.want, got.Status/class):

@@ -139,7 +139,7 @@ func (n objectNames) standsAlone(secret *corev1.Secret) bool {
 func (c *Certificates) reissue(ctx context.Context, name string) error {
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		certificate, err := serverside.Get(ctx, c.client, c.key(name), &certv1.Certificate{})
-		if err != nil || certificate == nil || isIssuing(certificate) {
+		if err != nil || certificate == nil || !c.names.has(certificate) || isIssuing(certificate) {
 			return err
 		}
 		setIssuing(certificate, metav1.NewTime(time.Now()))

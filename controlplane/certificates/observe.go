@@ -121,13 +121,27 @@ func (c *Certificates) readAdditional(ctx context.Context, o *observed) error {
 }
 
 // checkListener refuses a Secret of another program, unless its CA is imported. Agents trust other
-// CAs, and a new server certificate would cut them off.
+// CAs, and a new server certificate would cut them off. After the first rotation, such a Secret is
+// no longer the one that the import took over, and its bundle may have a CA of a stranger.
 func (c *Certificates) checkListener(seen *observed) error {
-	if seen.listener == nil || c.names.has(seen.listener) || c.opts.ImportCA.Name != "" {
+	if seen.listener == nil || c.names.has(seen.listener) {
+		return nil
+	}
+	if c.opts.ImportCA.Name != "" && !seen.hasRotated() {
 		return nil
 	}
 	return fmt.Errorf("certificates: existing Secret of the listener is not of this set: %s: "+
 		"want Options.ImportCA with its CA, or another name", c.ListenerSecret())
+}
+
+// hasRotated reports whether there is a CA that this set has made, and not imported.
+func (o *observed) hasRotated() bool {
+	for _, object := range o.objects {
+		if !o.names.imported(object) {
+			return true
+		}
+	}
+	return false
 }
 
 func (c *Certificates) readIssuers(ctx context.Context, o *observed) error {

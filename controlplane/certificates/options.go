@@ -57,7 +57,7 @@ type Options struct {
 	AdditionalCAs []types.NamespacedName
 	// ListenerSecret is the Secret for listeners and gateways. A gateway of Istio reads it in its
 	// own namespace. A Secret of another program is taken over if it has the CA of ImportCA in
-	// ca.crt. Default: <name>-listener in the namespace of the others.
+	// ca.crt, until the first rotation. Default: <name>-listener in the namespace of the others.
 	ListenerSecret types.NamespacedName
 
 	// CADuration is the life of a CA. Its rotation begins 120 days before its end, or in its last

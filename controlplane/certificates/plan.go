@@ -5,10 +5,11 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/installations"
 )
 
 // Phase is the phase of a rotation.
-type Phase string
+type Phase = installations.Phase
 
 // The phases of a rotation, in the order in which it passes through them.
 const (

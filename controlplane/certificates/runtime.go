@@ -43,21 +43,28 @@ type Runtime struct {
 	Owner client.Object
 }
 
+// Reason is why the certificates of a runtime are not ready.
+type Reason string
+
 const (
-	reasonIssuing = "Issuing"
-	reasonFailed  = "Failed"
-	// reasonOutdated means that one does not fit the runtime, as after a change of its domain.
-	reasonOutdated = "Outdated"
-	// reasonNoBundle means that the bundle does not have its CA yet.
-	reasonNoBundle = "NoBundle"
+	// ReasonIssuing means that cert-manager has not issued a certificate yet.
+	ReasonIssuing Reason = "Issuing"
+	// ReasonFailed means that cert-manager has refused a certificate. cert-manager retries it.
+	ReasonFailed Reason = "Failed"
+	// ReasonOutdated means that a certificate does not fit the runtime, as after a change of its
+	// domain. The certificate is being replaced.
+	ReasonOutdated Reason = "Outdated"
+	// ReasonNoBundle means that the bundle does not have the CA of the certificate yet.
+	ReasonNoBundle Reason = "NoBundle"
 )
 
 // RuntimeStatus is the state of the certificates of a runtime.
 type RuntimeStatus struct {
-	// Ready means that Secret is complete. Otherwise Reason is Issuing, Failed, Outdated or
-	// NoBundle, and Message is a sentence. cert-manager retries a failed issuance.
-	Ready           bool
-	Reason, Message string
+	// Ready means that Secret is complete. Otherwise Reason says why not, and Message is a
+	// sentence.
+	Ready   bool
+	Reason  Reason
+	Message string
 	// Secret is the content of the agent's Secret, nil unless ready. It has the bundle in ca.crt,
 	// the client certificate in tls.crt and tls.key, and the serving certificate in webhook.crt
 	// and webhook.key. The webhook configuration must get a new bundle before the agent gets the
@@ -112,9 +119,15 @@ func (c *Certificates) prepare(ctx context.Context, p *pair, r Runtime) (err err
 	return errors.Join(c.checkOwner(p.existing, r), c.setOwner(p.wanted, r))
 }
 
-// bothUsages is true for package gardener.
+// BothUsagesIssuer is an optional method of the client of [New]. If IssuesBothUsages returns true,
+// each certificate that is issued is for clients and for servers, and its usages are not compared.
+// The client of package gardener has the method. A client that wraps it must have it, too.
+type BothUsagesIssuer interface {
+	IssuesBothUsages() bool
+}
+
 func (c *Certificates) bothUsages() bool {
-	issuer, ok := c.client.(interface{ IssuesBothUsages() bool })
+	issuer, ok := c.client.(BothUsagesIssuer)
 	return ok && issuer.IssuesBothUsages()
 }
 
@@ -140,11 +153,9 @@ func (c *Certificates) runtimeStatus(
 	if err != nil {
 		return RuntimeStatus{}, fmt.Errorf("certificates: bundle for runtime %q: %w", r.ID, err)
 	}
-	var bundle []*x509.Certificate
-	if listener != nil {
-		if bundle, err = c.parseBundle(ctx, listener); err != nil {
-			return RuntimeStatus{}, fmt.Errorf("certificates: bundle for runtime %q: %w", r.ID, err)
-		}
+	bundle, err := c.bundleOf(ctx, listener)
+	if err != nil {
+		return RuntimeStatus{}, fmt.Errorf("certificates: bundle for runtime %q: %w", r.ID, err)
 	}
 	for _, p := range []*pair{forClient, forWebhook} {
 		if status, ready := c.pairStatus(p, bundle); !ready {
@@ -158,6 +169,21 @@ func (c *Certificates) runtimeStatus(
 		material.ServingCertificate: forWebhook.secret.Data[corev1.TLSCertKey],
 		material.ServingKey:         forWebhook.secret.Data[corev1.TLSPrivateKeyKey],
 	}}, nil
+}
+
+// bundleOf returns the bundle that agents may trust, none if this set has not published one.
+// Another client may have made the Secret of the listener, with another CA.
+func (c *Certificates) bundleOf(ctx context.Context, listener *corev1.Secret) ([]*x509.Certificate, error) {
+	if listener == nil {
+		return nil, nil
+	}
+	if !c.names.has(listener) && c.opts.ImportCA.Name != "" {
+		return nil, nil // Reconcile takes the Secret over, or names it in its error.
+	}
+	if err := c.checkMark(listener, "Secret"); err != nil {
+		return nil, err
+	}
+	return c.parseBundle(ctx, listener)
 }
 
 // OwnsRuntime reports whether the certificates of a runtime belong to r.Owner. It is true if
@@ -316,20 +342,20 @@ func (c *Certificates) pairStatus(p *pair, bundle []*x509.Certificate) (status R
 		return missing(p.existing), false
 	}
 	if problem := c.misfit(p.wanted, loaded.Leaf); problem != "" {
-		return RuntimeStatus{Reason: reasonOutdated, Message: problem + ", and is being replaced"}, false
+		return RuntimeStatus{Reason: ReasonOutdated, Message: problem + ", and is being replaced"}, false
 	}
 	if !trusted(loaded.Leaf, bundle) {
-		return RuntimeStatus{Reason: reasonNoBundle, Message: "waiting for a bundle with the CA of the certificate"}, false
+		return RuntimeStatus{Reason: ReasonNoBundle, Message: "waiting for a bundle with the CA of the certificate"}, false
 	}
 	return RuntimeStatus{}, true
 }
 
 func missing(certificate *certv1.Certificate) RuntimeStatus {
-	status := RuntimeStatus{Reason: reasonIssuing, Message: "waiting for cert-manager to issue the certificate"}
+	status := RuntimeStatus{Reason: ReasonIssuing, Message: "waiting for cert-manager to issue the certificate"}
 	if certificate == nil || certificate.Status.LastFailureTime == nil {
 		return status
 	}
-	status.Reason = reasonFailed
+	status.Reason = ReasonFailed
 	for _, condition := range certificate.Status.Conditions {
 		if condition.Type == certv1.CertificateConditionIssuing && condition.Message != "" {
 			status.Message = condition.Message

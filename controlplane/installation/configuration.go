@@ -10,10 +10,12 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission/selector"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/remote"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
@@ -100,6 +102,7 @@ func (v *visit) renewConfiguration(ctx context.Context) (*unstructured.Unstructu
 			first = first.DeepCopy()
 			first.Object["webhooks"] = old
 			annotate(first, v.key(annotationWhole), "")
+			annotate(first, admission.RecordAnnotation, recordOf(first))
 		}
 	}
 	renewed, err := v.putConfiguration(ctx, live, first)
@@ -107,6 +110,16 @@ func (v *visit) renewConfiguration(ctx context.Context) (*unstructured.Unstructu
 		v.contests.Store(v.id, want.removed)
 	}
 	return renewed, err
+}
+
+// recordOf returns the record of the webhooks that a configuration has now, "" if they are none of
+// k8s.io/api.
+func recordOf(configuration *unstructured.Unstructured) string {
+	var typed admissionregistrationv1.ValidatingWebhookConfiguration
+	if runtime.DefaultUnstructuredConverter.FromUnstructured(configuration.Object, &typed) != nil {
+		return ""
+	}
+	return admission.Record(typed.Webhooks)
 }
 
 func webhooksOf(configuration *unstructured.Unstructured) []any {
@@ -140,8 +153,8 @@ func callsOf(webhook any) [sha256.Size]byte {
 	calls := maps.Clone(fields)
 	delete(calls, "timeoutSeconds")
 	for _, name := range []string{"namespaceSelector", "objectSelector"} {
-		if selected, known := meaningOf(selectorOf(fields[name])); known {
-			calls[name] = selected.text()
+		if meaning, known := selector.Meaning(selectorOf(fields[name])); known {
+			calls[name] = meaning
 		}
 	}
 	calls["rules"] = sortedRules(fields["rules"])

@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission/selector"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/remote"
 )
 
@@ -61,7 +63,7 @@ func (v *visit) keepAdditions(ctx context.Context) error {
 	}
 
 	for n := range additions {
-		whole := selectorWith(additions[n].ours, additions[n].more)
+		whole := selector.With(additions[n].ours, additions[n].more)
 		additions[n].webhook["namespaceSelector"] = content(whole)
 	}
 	v.want.exclusions = kept
@@ -96,7 +98,7 @@ func (v *visit) findAdditions() (additions []addition) {
 			fields["timeoutSeconds"] = shorter
 		}
 		ours := selectorOf(fields["namespaceSelector"])
-		more, ok := exclusionsBeyond(ours, selectorOf(live["namespaceSelector"]))
+		more, ok := selector.ExclusionsBeyond(ours, selectorOf(live["namespaceSelector"]))
 		if ok && len(more) > 0 {
 			additions = append(additions, addition{webhook: fields, ours: ours, more: more})
 		}
@@ -106,12 +108,12 @@ func (v *visit) findAdditions() (additions []addition) {
 
 // selectorOf returns nil for a value that is no selector.
 func selectorOf(fields any) *metav1.LabelSelector {
-	selector := &metav1.LabelSelector{}
+	parsed := &metav1.LabelSelector{}
 	object, _ := fields.(map[string]any)
-	if runtime.DefaultUnstructuredConverter.FromUnstructured(object, selector) != nil {
+	if runtime.DefaultUnstructuredConverter.FromUnstructured(object, parsed) != nil {
 		return nil
 	}
-	return selector
+	return parsed
 }
 
 // namespacePage and namespacePages bound the list of namespaces. Those beyond count as not
@@ -139,7 +141,7 @@ func (v *visit) listNamespaces(ctx context.Context) (all []metav1.PartialObjectM
 func (e *exclusions) note(a *addition, live *unstructured.Unstructured, namespaces []metav1.PartialObjectMetadata) {
 	manager := managerOf(live, nameOf(a.webhook))
 	for _, requirement := range a.more {
-		e.by[manager] = append(e.by[manager], remote.TextOf(requirementText(requirement), remote.MaxNote))
+		e.by[manager] = append(e.by[manager], remote.TextOf(selector.Text(requirement), remote.MaxNote))
 	}
 
 	ours, err := metav1.LabelSelectorAsSelector(a.ours)
@@ -149,7 +151,7 @@ func (e *exclusions) note(a *addition, live *unstructured.Unstructured, namespac
 	}
 	for n := range namespaces {
 		own := labels.Set(namespaces[n].Labels)
-		if ours.Matches(own) && !excluding.Matches(own) && !isPlatformNamespace(namespaces[n].Name) {
+		if ours.Matches(own) && !excluding.Matches(own) && !admission.IsPlatformNamespace(namespaces[n].Name) {
 			e.lost = append(e.lost, namespaces[n].Name)
 		}
 	}
@@ -191,7 +193,7 @@ func (e *exclusions) judge(status Status) Status {
 		shown = append(slices.Clone(shown[:mostNamed]), "…")
 	}
 	status.State = Failed
-	status.Reason = reasonWebhooksContested
+	status.Reason = ReasonWebhooksContested
 	status.Message = fmt.Sprintf("%s; no agent is called for writes in %d namespaces, %s",
 		status.Notice, len(e.lost), strings.Join(shown, ", "))
 	return status
@@ -213,15 +215,4 @@ func managerOf(live *unstructured.Unstructured, webhook any) string {
 		}
 	}
 	return "unknown"
-}
-
-// isPlatformNamespace reports whether a namespace belongs to Kubernetes or to a platform by its
-// name: those of AKS, GKE, OpenShift and Rancher, and of Calico and Gatekeeper, which AKS adds.
-func isPlatformNamespace(name string) bool {
-	for _, prefix := range []string{"kube-", "aks-", "azure-", "gke-", "gmp-", "openshift-", "cattle-"} {
-		if strings.HasPrefix(name, prefix) {
-			return true
-		}
-	}
-	return slices.Contains([]string{"openshift", "calico-system", "tigera-operator", "gatekeeper-system"}, name)
 }

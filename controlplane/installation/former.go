@@ -2,12 +2,17 @@ package installation
 
 import (
 	"context"
+	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-const formerName = "skr-webhook"
+const (
+	formerName  = "skr-webhook"
+	renamedName = "runtime-watcher"
+)
 
 // SKRWebhook returns the objects that kyma-project/lifecycle-manager installs for its agent in a
 // runtime, for [Options.Replaces]. They have names and kinds only. The webhook configuration is the
@@ -31,6 +36,23 @@ func SKRWebhook(namespace string) []*unstructured.Unstructured {
 	}
 }
 
+// RenamedSKRWebhook is [SKRWebhook] with the names that lifecycle-manager's ADR 009 plans.
+func RenamedSKRWebhook(namespace string) []*unstructured.Unstructured {
+	const policy, network = "kyma-project.io--", "networking.k8s.io/v1"
+	return []*unstructured.Unstructured{
+		named("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration", "", renamedName),
+		named("apps/v1", "Deployment", namespace, renamedName),
+		named("v1", "Service", namespace, renamedName),
+		named("v1", "Service", namespace, renamedName+"-metrics"),
+		named(network, "NetworkPolicy", namespace, policy+"runtime-watcher-to-apiserver"),
+		named(network, "NetworkPolicy", namespace, policy+"runtime-watcher-to-dns"),
+		named(network, "NetworkPolicy", namespace, policy+"seed-to-runtime-watcher"),
+		named(network, "NetworkPolicy", namespace, policy+"metrics-to-runtime-watcher"),
+		named("scheduling.k8s.io/v1", "PriorityClass", "", renamedName+"-priority"),
+		named("v1", "Secret", namespace, renamedName+"-client"),
+	}
+}
+
 func named(version, kind, namespace, name string) *unstructured.Unstructured {
 	object := &unstructured.Unstructured{}
 	object.SetAPIVersion(version)
@@ -40,28 +62,57 @@ func named(version, kind, namespace, name string) *unstructured.Unstructured {
 	return object
 }
 
-// replaceFormer removes the objects of a former agent, if the first or the last one is there. The
-// first one is most often its webhook configuration, and the last one shows that a removal was
-// interrupted. The API server knows the new webhook configuration before it learns of the removal,
-// because it reads both in their order. The objects have no mark: the options name each of them.
+// replaceFormer removes the objects of former agents, if one with the kind of the first or of the
+// last one is there. The first one is most often a webhook configuration, and the last one shows
+// that a removal was interrupted. The list may have several agents, each in that order. The API
+// server knows the new webhook configuration before it learns of the removal, because it reads both
+// in their order. The objects have no mark: the options name each of them. An object with the mark
+// of an installer of this package belongs to another operator, which has chosen a former name.
 func (v *visit) replaceFormer(ctx context.Context, status Status) (Status, error) {
-	former := v.opts.Replaces
-	if len(former) == 0 {
-		return status, nil
-	}
-	var first, last *unstructured.Unstructured
-	err := together(v.getInto(ctx, former[0], &first), v.getInto(ctx, former[len(former)-1], &last))
-	if err != nil {
+	hasFormer, err := v.hasFormer(ctx)
+	if err != nil || !hasFormer {
 		return status, err
 	}
-	if first == nil && last == nil {
-		return status, nil
+	if !v.opts.MayReplace(v.id) {
+		const message = "waiting for a proof that the agent works, before the former one is removed"
+		return progressing(ReasonFormerNeeded, message), nil
 	}
 
-	isNamed := func(client.Object) bool { return true }
-	held, err := v.removeIf(ctx, isNamed, former...)
+	held, err := v.removeIf(ctx, isUnmarked, v.opts.Replaces...)
 	if err != nil || len(held) == 0 {
 		return status, err
 	}
 	return awaitingEndOf(held), nil
+}
+
+func (v *visit) hasFormer(ctx context.Context) (bool, error) {
+	former := v.opts.Replaces
+	if len(former) == 0 {
+		return false, nil
+	}
+
+	deciding := []string{former[0].GetKind(), former[len(former)-1].GetKind()}
+	found := make([]*unstructured.Unstructured, len(former))
+	var reads []func() error
+	for n, object := range former {
+		if slices.Contains(deciding, object.GetKind()) {
+			reads = append(reads, v.getInto(ctx, object, &found[n]))
+		}
+	}
+	if err := together(reads...); err != nil {
+		return false, err
+	}
+	isFormer := func(live *unstructured.Unstructured) bool { return live != nil && isUnmarked(live) }
+	return slices.ContainsFunc(found, isFormer), nil
+}
+
+// isUnmarked reports whether no installer of this package has made an object, with any
+// [names.Names].
+func isUnmarked(object client.Object) bool {
+	for annotation := range object.GetAnnotations() {
+		if strings.HasSuffix(annotation, "/installed-by") {
+			return false
+		}
+	}
+	return true
 }

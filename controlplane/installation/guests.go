@@ -10,6 +10,8 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/remote"
 )
@@ -38,7 +40,20 @@ var errNoDocuments = errors.New("client of the runtime cannot list the kinds of 
 // were removed, "" if there is none. An object of another installation with our owner is a guest,
 // too. It fails if a kind that may have objects there cannot be listed.
 func (v *visit) guest(ctx context.Context) (string, error) {
-	reader, ok := v.Client.(documentReader)
+	return FindGuest(ctx, v.Client, v.opts.Namespace, nil)
+}
+
+// FindGuest returns kind and name of an object in a namespace that would end with the namespace, ""
+// if there is none. Objects that Kubernetes makes in each namespace, and those that end with their
+// controller, do not count. Skip leaves out further objects, and may be nil.
+//
+// The client must be one of package runtimes or remote, which can read kinds that their mapper does
+// not know. FindGuest fails if a kind that may have objects there cannot be listed.
+func FindGuest(
+	ctx context.Context, c client.Client, namespace string,
+	skip func(kind string, object *metav1.PartialObjectMetadata) bool,
+) (string, error) {
+	reader, ok := c.(documentReader)
 	if !ok {
 		return "", errNoDocuments
 	}
@@ -49,8 +64,16 @@ func (v *visit) guest(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	inNamespace := ownersIn(kinds)
+	leaves := func(kind string, object *metav1.PartialObjectMetadata) bool {
+		return endsItself(object, inNamespace) || skip != nil && skip(kind, object)
+	}
 	for _, kind := range kinds {
-		guest, err := guestOf(ctx, reader, kind, v.opts.Namespace)
+		guest, err := guestOf(ctx, reader, kind, namespace, leaves)
+		if err != nil && ctx.Err() == nil {
+			// The definition of a kind may have ended since the discovery, and its objects with it.
+			err = errorIfServed(ctx, reader, kind, err)
+		}
 		if err != nil || guest != "" {
 			return guest, err
 		}
@@ -67,6 +90,34 @@ type guestKind struct {
 // guestKinds returns the kinds of all groups, also those of custom resources and of aggregated
 // APIs. Each kind is listed in one version only, as all versions have the same objects.
 func guestKinds(ctx context.Context, reader documentReader) ([]guestKind, error) {
+	paths, err := versionPaths(ctx, reader)
+	if err != nil {
+		return nil, err
+	}
+
+	var kinds []guestKind
+	known := make(map[string]bool)
+	for _, path := range paths {
+		resources, err := kindsAt(ctx, reader, path)
+		if err != nil {
+			return nil, err
+		}
+		for _, resource := range resources {
+			identity := groupOf(path) + "/" + resource.Name
+			if mayHaveGuests(path, resource) && !known[identity] {
+				known[identity] = true
+				kinds = append(kinds, guestKind{path, resource})
+			}
+		}
+	}
+	if len(kinds) > mostKinds {
+		return nil, fmt.Errorf("the API server has %d kinds, and at most %d are checked", len(kinds), mostKinds)
+	}
+	return kinds, nil
+}
+
+// versionPaths returns the paths of the versions of all groups.
+func versionPaths(ctx context.Context, reader documentReader) ([]string, error) {
 	groups := &metav1.APIGroupList{}
 	if err := reader.ReadJSON(ctx, "/apis", groups); err != nil {
 		return nil, fmt.Errorf("list the groups of the API server: %w", err)
@@ -84,29 +135,35 @@ func guestKinds(ctx context.Context, reader documentReader) ([]guestKind, error)
 	if len(paths) > mostVersions {
 		return nil, fmt.Errorf("the API server has %d versions of groups, and at most %d are checked", len(paths), mostVersions)
 	}
+	return paths, nil
+}
 
-	var kinds []guestKind
-	known := make(map[string]bool)
-	for _, path := range paths {
-		resources := &metav1.APIResourceList{}
-		if err := reader.ReadJSON(ctx, path, resources); err != nil {
-			return nil, fmt.Errorf("list the kinds of %.200s: %w", path, err)
+// kindsAt returns the kinds of one version of a group, none if that version has ended since the
+// groups were listed, as with its last definition.
+func kindsAt(ctx context.Context, reader documentReader, path string) ([]metav1.APIResource, error) {
+	resources := &metav1.APIResourceList{}
+	if err := reader.ReadJSON(ctx, path, resources); err != nil {
+		paths, pathsErr := versionPaths(ctx, reader)
+		if ctx.Err() == nil && pathsErr == nil && !slices.Contains(paths, path) {
+			return nil, nil // The version has ended.
 		}
-		if resources.Kind != "APIResourceList" {
-			return nil, fmt.Errorf("list the kinds of %.200s: want an APIResourceList, have %.80q", path, resources.Kind)
-		}
-		for _, resource := range resources.APIResources {
-			identity := groupOf(path) + "/" + resource.Name
-			if mayHaveGuests(path, resource) && !known[identity] {
-				known[identity] = true
-				kinds = append(kinds, guestKind{path, resource})
-			}
-		}
+		return nil, fmt.Errorf("list the kinds of %.200s: %w", path, err)
 	}
-	if len(kinds) > mostKinds {
-		return nil, fmt.Errorf("the API server has %d kinds, and at most %d are checked", len(kinds), mostKinds)
+	if resources.Kind != "APIResourceList" {
+		return nil, fmt.Errorf("list the kinds of %.200s: want an APIResourceList, have %.80q", path, resources.Kind)
 	}
-	return kinds, nil
+	return resources.APIResources, nil
+}
+
+// errorIfServed asks the group of a kind again after a failed list. It returns the error of the
+// list, nil if the API server no longer serves the kind.
+func errorIfServed(ctx context.Context, reader documentReader, kind guestKind, failed error) error {
+	resources, err := kindsAt(ctx, reader, kind.path)
+	isServed := slices.ContainsFunc(resources, func(r metav1.APIResource) bool { return r.Name == kind.Name })
+	if err == nil && !isServed {
+		return nil
+	}
+	return failed
 }
 
 func groupOf(path string) string { return path[:strings.LastIndex(path, "/")] }
@@ -120,8 +177,24 @@ func mayHaveGuests(path string, resource metav1.APIResource) bool {
 	return resource.Namespaced && !isSubresource && !isDerived && slices.Contains(resource.Verbs, "delete")
 }
 
-// guestOf returns kind and name of an object of one kind.
-func guestOf(ctx context.Context, reader documentReader, kind guestKind, namespace string) (string, error) {
+// ownersIn returns the kinds of the objects in a namespace, with their groups.
+func ownersIn(kinds []guestKind) map[schema.GroupKind]bool {
+	owners := make(map[schema.GroupKind]bool)
+	for _, kind := range kinds {
+		group := ""
+		if of, isNamed := strings.CutPrefix(groupOf(kind.path), "/apis/"); isNamed {
+			group = of
+		}
+		owners[schema.GroupKind{Group: group, Kind: kind.Kind}] = true
+	}
+	return owners
+}
+
+// guestOf returns kind and name of an object of one kind, unless skip leaves it out.
+func guestOf(
+	ctx context.Context, reader documentReader, kind guestKind, namespace string,
+	skip func(kind string, object *metav1.PartialObjectMetadata) bool,
+) (string, error) {
 	list := &metav1.PartialObjectMetadataList{}
 	path := kind.path + "/namespaces/" + namespace + "/" + kind.Name + "?limit=" + strconv.Itoa(guestPage)
 	if err := reader.ReadJSON(ctx, path, list); err != nil {
@@ -131,7 +204,8 @@ func guestOf(ctx context.Context, reader documentReader, kind guestKind, namespa
 		return "", fmt.Errorf("list objects of kind %.200s: want a list, have %.80q", kind.Kind, list.Kind)
 	}
 	for n := range list.Items {
-		if item := &list.Items[n]; !isOfPlatform(kind.Kind, item) {
+		item := &list.Items[n]
+		if !skip(kind.Kind, item) && !isOfPlatform(kind.Kind, item) {
 			return remote.TextOf(kind.Kind+" "+item.Name, remote.MaxNote), nil
 		}
 	}
@@ -141,12 +215,20 @@ func guestOf(ctx context.Context, reader documentReader, kind guestKind, namespa
 	return "", nil
 }
 
-// isOfPlatform reports whether an object ends with its controller, or whether Kubernetes, OpenShift
-// or Istio adds such an object to each namespace.
-func isOfPlatform(kind string, object *metav1.PartialObjectMetadata) bool {
-	if object.DeletionTimestamp != nil || metav1.GetControllerOf(object) != nil {
+// endsItself reports whether an object is about to end, or ends with its controller in the
+// namespace, which is listed itself. The object of a cluster-wide controller is a guest, because
+// nothing else in the namespace shows that it is needed.
+func endsItself(object *metav1.PartialObjectMetadata, inNamespace map[schema.GroupKind]bool) bool {
+	if object.DeletionTimestamp != nil {
 		return true
 	}
+	controller := metav1.GetControllerOf(object)
+	return controller != nil && inNamespace[schema.FromAPIVersionAndKind(controller.APIVersion, controller.Kind).GroupKind()]
+}
+
+// isOfPlatform reports whether Kubernetes, OpenShift or Istio adds such an object to each
+// namespace.
+func isOfPlatform(kind string, object *metav1.PartialObjectMetadata) bool {
 	accounts := []string{"default", "builder", "deployer"}
 	switch kind {
 	case "ConfigMap":

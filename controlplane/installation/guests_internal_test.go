@@ -50,6 +50,8 @@ func TestEachKindMayHaveGuests(t *testing.T) {
 		return `{"kind": "ThingList", "metadata": {}, "items": [` + strings.Join(items, ",") + `]}`
 	}
 	const named = `{"metadata": {"name": %q}}`
+	const controlled = `{"metadata": {"name": "mine", "ownerReferences": [
+		{"apiVersion": %q, "kind": %q, "name": "a", "uid": "1", "controller": true}]}}`
 	const all = `"list", "delete"`
 	honest := map[string]string{
 		"/apis": `{"kind": "APIGroupList", "groups": [{"name": "shop.example.com", "versions": [
@@ -67,10 +69,26 @@ func TestEachKindMayHaveGuests(t *testing.T) {
 		path, text string
 		want       string // part of a guest or of an error, "" if there is none
 	}{
-		"nothing of others":             {"", "", ""},
-		"a custom resource":             {"/apis/shop.example.com/v1/namespaces/" + Name + "/orders", list(fmt.Sprintf(named, "mine")), "Order mine"},
-		"one of another version":        {"/apis/shop.example.com/v2/namespaces/" + Name + "/carts", list(fmt.Sprintf(named, "a")), "Cart a"},
-		"one that ends":                 {"/apis/shop.example.com/v1/namespaces/" + Name + "/orders", list(`{"metadata": {"name": "a", "deletionTimestamp": "2026-01-01T00:00:00Z"}}`), ""},
+		"nothing of others":      {"", "", ""},
+		"a custom resource":      {"/apis/shop.example.com/v1/namespaces/" + Name + "/orders", list(fmt.Sprintf(named, "mine")), "Order mine"},
+		"one of another version": {"/apis/shop.example.com/v2/namespaces/" + Name + "/carts", list(fmt.Sprintf(named, "a")), "Cart a"},
+		"one that ends":          {"/apis/shop.example.com/v1/namespaces/" + Name + "/orders", list(`{"metadata": {"name": "a", "deletionTimestamp": "2026-01-01T00:00:00Z"}}`), ""},
+		"one of a cluster-wide controller": {
+			"/apis/shop.example.com/v1/namespaces/" + Name + "/orders",
+			list(fmt.Sprintf(controlled, "shop.example.com/v1", "Mall")), "Order mine",
+		},
+		"one of a controller of another group": {
+			"/apis/shop.example.com/v1/namespaces/" + Name + "/orders",
+			list(fmt.Sprintf(controlled, "mall.example.com/v1", "Cart")), "Order mine",
+		},
+		"one of a controller in the namespace": {
+			"/apis/shop.example.com/v1/namespaces/" + Name + "/orders",
+			list(fmt.Sprintf(controlled, "shop.example.com/v3", "Cart")), "",
+		},
+		"one of a ConfigMap": {
+			"/apis/shop.example.com/v1/namespaces/" + Name + "/orders",
+			list(fmt.Sprintf(controlled, "v1", "ConfigMap")), "",
+		},
 		"an endless list":               {"/apis/shop.example.com/v1/namespaces/" + Name + "/orders", `{"kind": "OrderList", "metadata": {"continue": "a"}, "items": []}`, "more than a page of Order"},
 		"groups that are missing":       {"/apis", "", "groups of the API server"},
 		"groups of a proxy":             {"/apis", `{}`, "want an APIGroupList"},
@@ -115,6 +133,57 @@ func TestEachKindMayHaveGuests(t *testing.T) {
 				t.Errorf("%s: %+v, %v: the log is %s, want that the namespace stays, and %q", name, status, err, &log, row.want)
 			}
 		})
+	}
+}
+
+// ending loses one kind when its objects are listed, as with a definition that ends after the
+// discovery.
+type ending struct {
+	documents
+
+	list, kinds, without string
+}
+
+func (e ending) ReadJSON(ctx context.Context, path string, into any) error {
+	if list, _, _ := strings.Cut(path, "?"); list == e.list {
+		e.texts[e.kinds] = e.without
+	}
+	return e.documents.ReadJSON(ctx, path, into)
+}
+
+// A kind that ends between the discovery and its list has no objects. The control is a kind that is
+// still served: its list must not fail.
+func TestAKindThatEndsHasNoGuests(t *testing.T) {
+	t.Parallel()
+	const (
+		version = "/apis/shop.example.com/v1"
+		orders  = `{"kind": "APIResourceList", "resources": [{"name": "orders", "kind": "Order", "namespaced": true, "verbs": ["delete"]}]}`
+		none    = `{"kind": "APIResourceList", "resources": []}`
+	)
+	for name, row := range map[string]struct {
+		without string
+		fails   bool
+	}{
+		"still served":                {orders, true},
+		"no longer served":            {none, false},
+		"the version does not answer": {"hangs", true},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			reader := ending{documents{texts: map[string]string{
+				"/apis":   `{"kind": "APIGroupList", "groups": [{"name": "shop.example.com", "versions": [{"groupVersion": "shop.example.com/v1"}]}]}`,
+				"/api/v1": none, version: orders,
+			}}, version + "/namespaces/a/orders", version, row.without}
+			guest, err := FindGuest(t.Context(), reader, "a", nil)
+			if (err != nil) != row.fails || guest != "" {
+				t.Errorf("%s: guest %q, error %v", name, guest, err)
+			}
+		})
+	}
+
+	// The group ends with its last definition, before the kinds of its version are read.
+	ended := documents{texts: map[string]string{"/apis": `{"kind": "APIGroupList"}`}}
+	if kinds, err := kindsAt(t.Context(), ended, version); err != nil || len(kinds) > 0 {
+		t.Errorf("kinds %v, error %v of a group that has ended, want none", kinds, err)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/go-logr/logr"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -121,7 +122,7 @@ func TestFormerObjectsAreRemovedWithoutTheLastOne(t *testing.T) {
 	first := former[0].DeepCopy()
 	finalizers := []string{"example.com/hold"}
 	first.SetFinalizers(finalizers)
-	i := &Installer{opts: Options{Replaces: former, Logger: slog.New(slog.DiscardHandler)}}
+	i := &Installer{opts: Options{Replaces: former, Logger: slog.New(slog.DiscardHandler)}.withDefaults()}
 	in := i.visit(&Runtime{ID: "runtime", Client: fake.NewClientBuilder().WithObjects(first).Build()})
 	for range 2 {
 		status, err := in.replaceFormer(t.Context(), Status{State: Ready})
@@ -140,6 +141,48 @@ func TestFormerObjectsAreRemovedWithoutTheLastOne(t *testing.T) {
 	}
 	if status, err := in.replaceFormer(t.Context(), Status{State: Ready}); err != nil || status.State != Ready {
 		t.Errorf("got %+v, %v after the end of all objects, want it ready", status, err)
+	}
+}
+
+// A list has the names of two generations. Each is removed, also after an interruption, and not
+// before the agent is proved. An object that another installer has made stays.
+func TestFormerObjectsOfTwoGenerations(t *testing.T) {
+	both := append(SKRWebhook("kyma-system"), RenamedSKRWebhook("kyma-system")...)
+	for name, test := range map[string]struct {
+		live         *unstructured.Unstructured
+		mark         string
+		may, removed bool
+	}{
+		"configuration":                        {both[0], "", true, true},
+		"renamed configuration":                {RenamedSKRWebhook("")[0], "", true, true},
+		"Secret after an interruption":         {SKRWebhook("kyma-system")[12], "", true, true},
+		"renamed Secret after an interruption": {both[len(both)-1], "", true, true},
+		"agent is not proved":                  {both[0], "", false, false},
+		"of another operator":                  {RenamedSKRWebhook("")[0], "fleet.example.com/installed-by", true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			live := test.live.DeepCopy()
+			if test.mark != "" {
+				live.SetAnnotations(map[string]string{test.mark: "another"})
+			}
+			i := &Installer{opts: Options{
+				Replaces: both, MayReplace: func(id core.RuntimeID) bool { return id == "runtime" && test.may },
+				Logger: slog.New(slog.DiscardHandler),
+			}.withDefaults()}
+			in := i.visit(&Runtime{ID: "runtime", Client: fake.NewClientBuilder().WithObjects(live).Build()})
+			status, err := in.replaceFormer(t.Context(), Status{State: Ready})
+			want := Ready
+			if !test.may {
+				want = Progressing
+			}
+			if err != nil || status.State != want {
+				t.Errorf("got %+v, %v, want %s", status, err, want)
+			}
+			err = in.Get(t.Context(), client.ObjectKeyFromObject(live), live)
+			if removed := apierrors.IsNotFound(err); removed != test.removed {
+				t.Errorf("removed: %t, want %t: %v", removed, test.removed, err)
+			}
+		})
 	}
 }
 

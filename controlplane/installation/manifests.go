@@ -41,8 +41,11 @@ const (
 // informer comes last then, as it shows that the others may be there.
 func files() [][]string {
 	return [][]string{
-		partBase:     {"serviceaccount.yaml", policyFile},
-		partCanary:   {"canary/networkpolicy.yaml", "canary/lease.yaml", "canary/role.yaml", "canary/rolebinding.yaml"},
+		partBase: {"serviceaccount.yaml", policyFile},
+		partCanary: {
+			"canary/networkpolicy.yaml", "canary/lease.yaml", "canary/role.yaml", "canary/rolebinding.yaml",
+			webhooksRoleFile, webhooksBindingFile,
+		},
 		partService:  {"service.yaml", "poddisruptionbudget.yaml"},
 		partInformer: {roleFile, "informer/networkpolicy.yaml", roleBindingFile},
 	}
@@ -54,6 +57,9 @@ const (
 	policyFile      = "networkpolicy.yaml"
 	roleFile        = "informer/clusterrole.yaml"
 	roleBindingFile = "informer/clusterrolebinding.yaml"
+	// The agent compares its own webhooks. The role names the configuration.
+	webhooksRoleFile    = "canary/clusterrole.yaml"
+	webhooksBindingFile = "canary/clusterrolebinding.yaml"
 )
 
 func (o Options) manifest(file string) *unstructured.Unstructured {
@@ -89,11 +95,19 @@ func (o Options) manifests() map[string]*unstructured.Unstructured {
 		all[file] = o.manifest(file)
 	}
 	all[namespaceFile].SetName(o.Namespace)
-	role := o.ConfigurationName + "-informer"
-	all[roleFile].SetName(role)
-	all[roleBindingFile].SetName(role)
-	all[roleBindingFile].Object["roleRef"].(map[string]any)["name"] = role //nolint:errcheck // It is one.
+	o.nameClusterRole(all[roleFile], all[roleBindingFile], "-informer")
+	o.nameClusterRole(all[webhooksRoleFile], all[webhooksBindingFile], "-webhooks")
+
+	var role rbacv1.ClusterRole
+	edit(all[webhooksRoleFile], &role, func() { role.Rules[0].ResourceNames = []string{o.ConfigurationName} })
 	return all
+}
+
+func (o Options) nameClusterRole(role, binding *unstructured.Unstructured, suffix string) {
+	name := o.ConfigurationName + suffix
+	role.SetName(name)
+	binding.SetName(name)
+	binding.Object["roleRef"].(map[string]any)["name"] = name //nolint:errcheck // It is one.
 }
 
 func (i *Installer) object(file string) *unstructured.Unstructured {
@@ -148,6 +162,9 @@ func (w *wanted) add(i *Installer, r *Runtime, ownNamespace bool, due, pods stri
 				w.early = append(w.early, object)
 			}
 		}
+	}
+	for _, object := range w.applied() {
+		annotate(object, i.key(annotationRuntime), string(r.ID))
 	}
 }
 
@@ -210,6 +227,7 @@ const (
 	settingManagers           = "MANAGERS"
 	settingManagersFile       = "MANAGERS_FILE"
 	settingCanary             = "CANARY_LEASE"
+	settingConfiguration      = "WEBHOOK_CONFIGURATION"
 	settingSource             = "SOURCE"
 	settingWatchers           = "WATCHERS"
 	settingExcluded           = "EXCLUDED_NAMESPACES"
@@ -228,7 +246,7 @@ var formerSettings = map[string]string{
 // reservedSettings belong to the manifests or to parameters.
 func reservedSettings() map[string]bool {
 	reserved := map[string]bool{
-		settingControlPlane: true, settingManagersFile: true, settingCanary: true,
+		settingControlPlane: true, settingManagersFile: true, settingCanary: true, settingConfiguration: true,
 		settingSource: true, settingWatchers: true, settingExcluded: true, settingOwner: true,
 		settingServingCertificate: true, settingServingKey: true,
 	}
@@ -295,6 +313,7 @@ func (i *Installer) environment(r *Runtime, mount string, ownNamespace bool) []c
 	}
 	if !i.opts.NoCanary {
 		settings[settingCanary] = i.opts.lease().String()
+		settings[settingConfiguration] = i.opts.ConfigurationName
 	}
 	if i.opts.Informer {
 		settings[settingSource] = "informer"

@@ -100,10 +100,15 @@ type Options struct {
 	Webhooks admission.ConfigurationOptions
 	// Replaces are objects of a former agent, such as those of [SKRWebhook]. Install removes them
 	// in this order after the webhook configuration is applied, so that the API server calls an
-	// agent at every moment. With Informer it removes them when the agents watch. If the first and
-	// the last one are missing, all count as removed. A client of runtimes.NewKubeconfigs knows
-	// the kinds of SKRWebhook and of the manifests only. Default: none.
+	// agent at every moment. With Informer it removes them when the agents watch. If all with the
+	// kinds of the first and of the last one are missing, all count as removed. An object with the
+	// mark of an installer stays. A client of runtimes.NewKubeconfigs knows the kinds of SKRWebhook
+	// and of the manifests only. Default: none.
 	Replaces []*unstructured.Unstructured
+	// MayReplace reports whether the objects of Replaces may be removed from a runtime, such as
+	// when its agent is fresh. Until then the status has the reason FormerNeeded. It must not
+	// block. Concurrent calls of Install call it concurrently. Default: always.
+	MayReplace func(id core.RuntimeID) bool
 	// Adjust may change each object before it is applied, to add tolerations, pull secrets or
 	// labels. It must not rename an object and must not block. Concurrent calls of Install call it
 	// concurrently. A result that changes is applied after 1 h. Default: none.
@@ -117,6 +122,7 @@ type Options struct {
 
 func (o Options) withDefaults() Options {
 	o.Names = o.Names.WithDefaults()
+	o.Settings = maps.Clone(o.Settings) // The caller may change its own.
 	o.Namespace = cmp.Or(o.Namespace, Name)
 	o.Name = cmp.Or(o.Name, Name)
 	o.ConfigurationName = cmp.Or(o.ConfigurationName, Name)
@@ -131,10 +137,11 @@ func (o Options) withDefaults() Options {
 	maps.Copy(defaults, o.Webhooks.Labels)
 	o.Webhooks.Labels = defaults
 	return option.WithDefaults(o, Options{
-		Replicas: 2,
-		Adjust:   func(*unstructured.Unstructured) {},
-		Now:      time.Now,
-		Logger:   slog.New(logr.ToSlogHandler(log.Log)),
+		Replicas:   2,
+		MayReplace: func(core.RuntimeID) bool { return true },
+		Adjust:     func(*unstructured.Unstructured) {},
+		Now:        time.Now,
+		Logger:     slog.New(logr.ToSlogHandler(log.Log)),
 	})
 }
 

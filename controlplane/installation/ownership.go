@@ -18,8 +18,8 @@ import (
 // annotation of [names.Names.InstalledBy]: it has the owner's identity, on each object that an
 // installer makes. An object without our mark is not ours.
 
-// annotationRuntime has the ID of a runtime, on its ConfigMap. An agent with the keys of another
-// runtime would speak for it.
+// annotationRuntime has the ID of a runtime, on each object there. An agent with the keys of
+// another runtime would speak for it, also after the ConfigMap was deleted.
 const annotationRuntime = "runtime-id"
 
 const (
@@ -68,6 +68,11 @@ func (v *visit) hasDecidingMark() bool {
 func (v *visit) isAdopted(object client.Object) bool {
 	id := identityOf(object)
 	return v.ownerOf(object) == "" && slices.Contains(v.opts.Adopt, id.kind+"/"+id.name)
+}
+
+// isOfThisRuntime reports whether an object has our mark, and is of no other runtime.
+func (v *visit) isOfThisRuntime(object client.Object) bool {
+	return v.isOurs(object) && v.checkRuntime(object) == nil
 }
 
 // mayWrite reports whether an installation may change or remove an object.
@@ -125,6 +130,27 @@ func (v *visit) claim(ctx context.Context) error {
 	unchanged := client.MergeFromWithOptions(live, client.MergeFromWithOptimisticLock{})
 	err := v.Patch(ctx, claimed, unchanged, client.FieldOwner(fieldOwner))
 	return v.wrap(err, "claim ConfigMap", wanted.GetName())
+}
+
+// claimRole creates the ClusterRole of an informer without rules, unless it is there. Its name
+// comes from ConfigurationName, so the ConfigMap does not decide between two installers with
+// different names. All installers have one field manager, so an apply would take over the role that
+// the other installer has just made. The ClusterRoleBinding has the same name, and follows the
+// role.
+func (v *visit) claimRole(ctx context.Context) error {
+	if !v.opts.Informer || v.found.role != nil {
+		return nil
+	}
+	role := named("rbac.authorization.k8s.io/v1", "ClusterRole", "", v.object(roleFile).GetName())
+	annotate(role, v.opts.Names.InstalledBy(), v.owner())
+	annotate(role, v.key(annotationRuntime), string(v.id))
+
+	err := v.Create(ctx, role, client.FieldOwner(fieldOwner))
+	if err != nil {
+		return v.wrap(err, "claim ClusterRole", role.GetName())
+	}
+	v.found.role = role
+	return nil
 }
 
 // ours reports whether an installer has created a namespace. [Options.Adjust] may remove the mark,

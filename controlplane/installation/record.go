@@ -71,6 +71,7 @@ func (i *Installer) wanted(r *Runtime, ownNamespace bool) (*wanted, error) {
 		w.configuration = i.finishedOf(configuration)
 		w.seen.whole = shortSum(sumOf(w.configuration))
 		annotate(w.configuration, i.key(annotationWhole), w.seen.whole)
+		annotate(w.configuration, i.key(annotationRuntime), string(r.ID))
 	}
 	return w, nil
 }

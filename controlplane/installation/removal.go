@@ -46,9 +46,9 @@ func (v *visit) uninstall(ctx context.Context) (Status, error) {
 	}
 
 	// An object that the options adopt has no mark before an installation.
-	held, err := v.removeIf(ctx, v.isOurs, v.bareConfiguration())
+	held, err := v.removeIf(ctx, v.isOfThisRuntime, v.bareConfiguration())
 	if err == nil && len(held) == 0 {
-		held, err = v.removeIf(ctx, v.isOurs, v.installed()...)
+		held, err = v.removeIf(ctx, v.isOfThisRuntime, v.installed()...)
 	}
 	if err != nil {
 		return Status{}, err
@@ -115,5 +115,5 @@ func awaitingEndOf(held []*unstructured.Unstructured) Status {
 	for n, object := range held {
 		names[n] = object.GetKind() + " " + object.GetName()
 	}
-	return progressing(reasonObjectsEnding, "waiting for the end of "+strings.Join(names, ", "))
+	return progressing(ReasonObjectsEnding, "waiting for the end of "+strings.Join(names, ", "))
 }

@@ -9,9 +9,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"pgregory.net/rapid"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission/selector"
 )
 
-func selector(t *testing.T, text string) *metav1.LabelSelector {
+func parse(t *testing.T, text string) *metav1.LabelSelector {
 	t.Helper()
 	parsed, err := metav1.ParseToLabelSelector(text)
 	if err != nil {
@@ -51,10 +53,10 @@ func TestExclusionsBeyondOurs(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			more, ok := exclusionsBeyond(selector(t, test.ours), selector(t, test.live))
+			more, ok := selector.ExclusionsBeyond(parse(t, test.ours), parse(t, test.live))
 			var have []string
 			for _, requirement := range more {
-				have = append(have, requirementText(requirement))
+				have = append(have, selector.Text(requirement))
 			}
 			text := strings.Join(have, ", ")
 			if !ok {
@@ -67,7 +69,7 @@ func TestExclusionsBeyondOurs(t *testing.T) {
 	}
 }
 
-// Two selectors have the same meaning only if they select the same labels, and what exclusionsBeyond
+// Two selectors have the same meaning only if they select the same labels, and what ExclusionsBeyond
 // returns is the whole difference. The oracle is the matcher of Kubernetes.
 func TestMeaningsOfSelectors(t *testing.T) {
 	t.Parallel()
@@ -110,19 +112,16 @@ func TestMeaningsOfSelectors(t *testing.T) {
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		ours, live := draw.Draw(t, "ours"), draw.Draw(t, "live")
-		have, _ := meaningOf(live)
-		want, _ := meaningOf(ours)
-		if have.equal(want) && !slices.Equal(selected(t, ours), selected(t, live)) {
+		have, _ := selector.Meaning(live)
+		want, _ := selector.Meaning(ours)
+		if have == want && !slices.Equal(selected(t, ours), selected(t, live)) {
 			t.Fatalf("the same meaning, and other objects: %v, %v", ours, live)
 		}
-		if (have.text() == want.text()) != have.equal(want) {
-			t.Fatalf("texts %q and %q", have.text(), want.text())
-		}
-		more, ok := exclusionsBeyond(ours, live)
+		more, ok := selector.ExclusionsBeyond(ours, live)
 		if !ok {
 			return
 		}
-		if !slices.Equal(selected(t, selectorWith(ours, more)), selected(t, live)) {
+		if !slices.Equal(selected(t, selector.With(ours, more)), selected(t, live)) {
 			t.Fatalf("%v with %v is not %v", ours, more, live)
 		}
 		if without := labels.Set(ours.MatchLabels); len(more) > 0 && len(without) == 0 && len(ours.MatchExpressions) == 0 {

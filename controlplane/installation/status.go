@@ -12,10 +12,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/installations"
 )
 
 // State is the progress of an installation.
-type State string
+type State = installations.Progress
 
 const (
 	// Progressing means that a step is awaited.
@@ -32,9 +33,10 @@ const (
 // Status is the progress of an installation.
 type Status struct {
 	State State
-	// Reason is a word in CamelCase, for a condition, and Message a sentence, unless the state is
-	// Ready or Removed.
-	Reason, Message string
+	// Reason is for a condition, and Message is a sentence. Both are empty if the state is Ready or
+	// Removed.
+	Reason  Reason
+	Message string
 	// Notice is a sentence about harmless additions of others to the webhooks, and which field
 	// manager has done so, most often the platform. It may be set beside Ready. Default: none.
 	Notice string
@@ -45,16 +47,28 @@ type Status struct {
 	Former []core.Manager
 }
 
+// Reason is why an installation has its state, in CamelCase for a condition. Package runtimes has
+// further reasons.
+type Reason = installations.Reason
+
 const (
-	reasonNamespaceEnding    = "NamespaceEnding"
-	reasonObjectsEnding      = "ObjectsEnding"
-	reasonRolloutProgressing = "RolloutProgressing"
-	reasonRolloutStalled     = "RolloutStalled"
-	reasonServiceWithoutPods = "ServiceWithoutPods"
-	reasonWebhooksContested  = "WebhooksContested"
+	// ReasonFormerNeeded means that the agent of the former installer stays until ours is proved.
+	ReasonFormerNeeded Reason = "FormerNeeded"
+	// ReasonNamespaceEnding means that the namespace of the agent is being deleted.
+	ReasonNamespaceEnding Reason = "NamespaceEnding"
+	// ReasonObjectsEnding means that objects of the agent are being deleted.
+	ReasonObjectsEnding Reason = "ObjectsEnding"
+	// ReasonRolloutProgressing means that the Deployment is not complete yet.
+	ReasonRolloutProgressing Reason = "RolloutProgressing"
+	// ReasonRolloutStalled means that the Deployment makes no progress.
+	ReasonRolloutStalled Reason = "RolloutStalled"
+	// ReasonServiceWithoutPods means that the Service of the agent has no endpoint yet.
+	ReasonServiceWithoutPods Reason = "ServiceWithoutPods"
+	// ReasonWebhooksContested means that another program undoes changes of the webhooks.
+	ReasonWebhooksContested Reason = "WebhooksContested"
 )
 
-func progressing(reason, message string) Status {
+func progressing(reason Reason, message string) Status {
 	return Status{State: Progressing, Reason: reason, Message: message}
 }
 
@@ -68,7 +82,7 @@ type agents struct {
 // judge needs a complete rollout, and an endpoint unless the agents watch.
 func (v *visit) judge(live agents) (Status, error) {
 	if live.deployment == nil { // It was deleted a moment ago.
-		return progressing(reasonRolloutProgressing, "waiting for the Deployment"), nil
+		return progressing(ReasonRolloutProgressing, "waiting for the Deployment"), nil
 	}
 	var deployment appsv1.Deployment
 	if err := v.decode(live.deployment, &deployment); err != nil {
@@ -80,7 +94,7 @@ func (v *visit) judge(live agents) (Status, error) {
 	}
 	reached, err := v.reached(live.slices)
 	if err == nil && !reached {
-		status.State, status.Reason = Progressing, reasonServiceWithoutPods
+		status.State, status.Reason = Progressing, ReasonServiceWithoutPods
 		status.Message = "waiting for an endpoint of Service " + v.opts.Name
 	}
 	return status, err
@@ -88,7 +102,7 @@ func (v *visit) judge(live agents) (Status, error) {
 
 // rollout is that of kubectl, except that one available replica is enough if all are updated.
 func rollout(d *appsv1.Deployment) Status {
-	s := Status{State: Progressing, Reason: reasonRolloutProgressing, Available: d.Status.AvailableReplicas, Replicas: 1}
+	s := Status{State: Progressing, Reason: ReasonRolloutProgressing, Available: d.Status.AvailableReplicas, Replicas: 1}
 	if d.Spec.Replicas != nil {
 		s.Replicas = *d.Spec.Replicas
 	}
@@ -96,7 +110,7 @@ func rollout(d *appsv1.Deployment) Status {
 	case current && s.Available > 0 && d.Status.UpdatedReplicas >= s.Replicas && d.Status.Replicas <= d.Status.UpdatedReplicas:
 		s.State, s.Reason = Ready, ""
 	case current && stalled(d) != "":
-		s.State, s.Reason, s.Message = Failed, reasonRolloutStalled, stalled(d)
+		s.State, s.Reason, s.Message = Failed, ReasonRolloutStalled, stalled(d)
 	default:
 		s.Message = fmt.Sprintf("waiting for the rollout: of %d replicas, %d are updated and %d available; %d are former ones",
 			s.Replicas, d.Status.UpdatedReplicas, s.Available, d.Status.Replicas-d.Status.UpdatedReplicas)
@@ -106,7 +120,7 @@ func rollout(d *appsv1.Deployment) Status {
 
 // formerServe reports whether replicas of a former template answer, and the rollout may never end,
 // as in a runtime without room for one more pod. They read a new list of managers while they run.
-func (s Status) formerServe() bool { return s.Reason == reasonRolloutStalled && s.Available > 0 }
+func (s Status) formerServe() bool { return s.Reason == ReasonRolloutStalled && s.Available > 0 }
 
 func stalled(d *appsv1.Deployment) string {
 	for _, condition := range d.Status.Conditions {

@@ -220,6 +220,9 @@ func (v *visit) begin(ctx context.Context) error {
 		if err := v.claim(ctx); err != nil {
 			return err
 		}
+		if err := v.claimRole(ctx); err != nil {
+			return err
+		}
 	}
 	if !v.want.missed {
 		return nil
@@ -263,7 +266,7 @@ func (v *visit) installWebhook(ctx context.Context) (Status, error) {
 		return status, nil
 	}
 	if v.want.waits {
-		status.State, status.Reason = Failed, reasonWebhooksContested
+		status.State, status.Reason = Failed, ReasonWebhooksContested
 		status.Message = "others change webhooks again and again, so agents restart once in an hour at most"
 		return status, nil
 	}
@@ -288,7 +291,7 @@ func (v *visit) installInformer(ctx context.Context) (Status, error) {
 
 func (v *visit) installAgent(ctx context.Context) (agents, Status, error) {
 	if v.found.namespaceEnds() {
-		return agents{}, progressing(reasonNamespaceEnding, "waiting for the end of Namespace "+v.opts.Namespace), nil
+		return agents{}, progressing(ReasonNamespaceEnding, "waiting for the end of Namespace "+v.opts.Namespace), nil
 	}
 	live, err := v.applyObjects(ctx)
 	if err != nil {

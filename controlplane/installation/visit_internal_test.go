@@ -387,7 +387,7 @@ func TestADueRestartIsRecordedBeforeTheCorrection(t *testing.T) {
 	if pods = p.deployment().Spec.Template.Annotations[p.installer.key(annotationRestart)]; second == due || pods != due {
 		t.Errorf("due %q after %q, and pods have %q", second, due, pods)
 	}
-	if status.State != Failed || status.Reason != reasonWebhooksContested {
+	if status.State != Failed || status.Reason != ReasonWebhooksContested {
 		t.Errorf("got %+v, want it contested", status)
 	}
 	p.now = p.now.Add(time.Hour)

@@ -158,5 +158,5 @@ func (s *Secret) refuse(old *generation, err error) {
 	}
 	s.opts.Logger.Warn("key material in the Secret is broken or unreadable, the last good one stays in use",
 		slog.Any("error", err), slog.Bool("has_good_one", old.material != nil))
-	s.opts.Hooks.Refused(keys.Refusal{Problem: keys.Problem(err)})
+	s.opts.Hooks.Refused(keys.Refusal{Problem: keys.ProblemOf(err)})
 }

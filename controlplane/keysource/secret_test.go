@@ -85,7 +85,7 @@ func start(t *testing.T) *fixture {
 	name := types.NamespacedName{Namespace: "kcp", Name: "listener"}
 	f.Secret = must(keysource.NewSecret(f.secrets, name, keys.FilesOptions{Hooks: keys.FilesHooks{
 		Reloaded: func(keys.Generation) { f.reloaded++ },
-		Refused:  func(r keys.Refusal) { f.refused = append(f.refused, r.Problem) },
+		Refused:  func(r keys.Refusal) { f.refused = append(f.refused, string(r.Problem)) },
 	}}))
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -42,14 +43,13 @@ const (
 	plane      = "kcp-system"
 	there      = "kyma-system"
 	runtimeID  = "kyma-project.io/runtime-id"
+	agentName  = "watcher-agent" // No name of lifecycle-manager, before or after its ADR 009.
 	gatewaySAN = "spiffe://cluster.local/ns/istio-system/sa/istio-ingressgateway-service-account"
 )
 
 var (
-	ours          = names.Names{}.WithDefaults().Finalizer // of a Kyma with our agent
-	kyma          = schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Kyma"}
-	gatewaySecret = types.NamespacedName{Namespace: "istio-system", Name: "klm-istio-gateway"}
-	formerCA      = types.NamespacedName{Namespace: "istio-system", Name: "klm-watcher"}
+	ours = names.Names{}.WithDefaults().Finalizer // of a Kyma with our agent
+	kyma = schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Kyma"}
 )
 
 // Options are the settings of [SetUp].
@@ -67,12 +67,20 @@ type Options struct {
 	Address string
 	// Image is the image of the agent. Required from step 5 on.
 	Image string
+	// WatcherKind is the kind of the custom resources: "Watcher", or "RuntimeWatcher" after the
+	// renaming of lifecycle-manager's ADR 009. Default: "Watcher".
+	WatcherKind string
+	// CA and GatewaySecret are the Secrets with the CA and with the certificate of the ingress
+	// gateway. After the renaming they are klm-runtime-watcher-ca and klm-runtime-watcher-server.
+	// Default: klm-watcher and klm-istio-gateway in istio-system.
+	CA, GatewaySecret types.NamespacedName
 	// Leave reports whether the agent of a Kyma is removed, or not installed. It is called
 	// concurrently, and must not change the object. Default: none is.
 	Leave func(kyma client.Object) bool
 	// The parts have these options. SetUp sets Addr, Senders, Verifier and Runtimes of Listener,
 	// its hooks and its fleet unless it has its own, and the names of lifecycle-manager in the
-	// others.
+	// others. Name and ConfigurationName of Agent default to "watcher-agent". SetUp adds the
+	// objects of former agents, with their names before and after the renaming, to Replaces.
 	Listener     controllerruntime.ListenerConfig
 	Source       controllerruntime.SourceOptions
 	Keys         keys.FilesOptions
@@ -83,6 +91,22 @@ type Options struct {
 	WarmUp time.Duration
 }
 
+func (o Options) withDefaults() Options {
+	const istio = "istio-system"
+	if o.CA == (types.NamespacedName{}) {
+		o.CA = types.NamespacedName{Namespace: istio, Name: "klm-watcher"}
+	}
+	if o.GatewaySecret == (types.NamespacedName{}) {
+		o.GatewaySecret = types.NamespacedName{Namespace: istio, Name: "klm-istio-gateway"}
+	}
+	o.Agent.Name = cmp.Or(o.Agent.Name, agentName)
+	o.Agent.ConfigurationName = cmp.Or(o.Agent.ConfigurationName, agentName)
+	return o
+}
+
+// names are those of lifecycle-manager.
+func (o Options) names() names.Names { return names.Names{Kind: o.WatcherKind} }
+
 func (o Options) validate() error {
 	parsed, err := connect.ParseAddress(o.Address)
 	switch {
@@ -92,6 +116,9 @@ func (o Options) validate() error {
 		return fmt.Errorf("lifecyclemanager: Address is %q, want <host>:<port> from step 4 on", o.Address)
 	case o.Step >= 5 && o.Image == "":
 		return errors.New("lifecyclemanager: Image is empty, want that of the agent from step 5 on")
+	}
+	if err := o.names().Validate(); err != nil {
+		return fmt.Errorf("lifecyclemanager: WatcherKind: %w", err)
 	}
 	return option.NotNegative("lifecyclemanager: WarmUp", o.WarmUp)
 }
@@ -105,6 +132,7 @@ func SetUp(mgr ctrl.Manager, addr string, opts Options) (*controllerruntime.Sour
 	if err := opts.validate(); err != nil {
 		return nil, err
 	}
+	opts = opts.withDefaults()
 	watched, err := fleet.New(fleet.Options{Logger: controllerruntime.Logger(mgr.GetLogger())})
 	if err != nil {
 		return nil, err
@@ -112,7 +140,7 @@ func SetUp(mgr ctrl.Manager, addr string, opts Options) (*controllerruntime.Sour
 	opts.Listener.Fleet = cmp.Or(opts.Listener.Fleet, watched)
 	received, err := listen(mgr, addr, opts)
 	if err == nil && opts.Step >= 3 {
-		err = watcher.SetUp(mgr, watcher.Options{})
+		err = watcher.SetUp(mgr, watcher.Options{Names: opts.names()})
 	}
 	if err == nil && opts.Step >= 4 {
 		err = install(mgr, opts)
@@ -135,7 +163,7 @@ func newKymas(objects cache.Cache, step int) (*controllerruntime.Runtimes, error
 func listen(mgr ctrl.Manager, addr string, opts Options) (*controllerruntime.Source[ctrl.Request], error) {
 	named := watchermetrics.Options{Managers: []core.Manager{operator}, Aliases: true}
 	measured, err := watchermetrics.NewListener(metrics.Registry, named)
-	material, keysErr := keysource.NewSecret(mgr.GetAPIReader(), gatewaySecret, opts.Keys)
+	material, keysErr := keysource.NewSecret(mgr.GetAPIReader(), opts.GatewaySecret, opts.Keys)
 	kymas, kymasErr := newKymas(mgr.GetCache(), opts.Step)
 	if err := errors.Join(err, keysErr, kymasErr); err != nil {
 		return nil, err
@@ -174,10 +202,13 @@ func install(mgr ctrl.Manager, opts Options) error {
 		return err
 	}
 	if opts.Step < 8 {
-		opts.Certificates.ImportCA = formerCA
-		opts.Certificates.AdditionalCAs = append(opts.Certificates.AdditionalCAs, formerCA)
+		opts.Certificates.ImportCA = opts.CA
+		opts.Certificates.AdditionalCAs = append(slices.Clone(opts.Certificates.AdditionalCAs), opts.CA)
 	}
-	opts.Certificates.ListenerSecret, opts.Certificates.RuntimeNamespace = gatewaySecret, there
+	opts.Certificates.Names = opts.names()
+	opts.Certificates.ListenerSecret = opts.GatewaySecret
+	opts.Certificates.Service = opts.Agent.Name
+	opts.Certificates.RuntimeNamespace = there
 	watched := opts.Listener.Fleet
 	address, err := connect.ParseAddress(opts.Address)
 	if err != nil {
@@ -220,8 +251,19 @@ func (o Options) agent() installation.Options {
 			adjust(object)
 		}
 	}
-	if agent.Namespace = there; o.Step >= 6 {
-		agent.Replaces = installation.SKRWebhook(there)
+	agent.Namespace = there
+	agent.Names = o.names()
+	if o.Step < 6 {
+		return agent
+	}
+
+	// The objects of one agent, in their order, must not be mixed with those of another.
+	agent.Replaces = slices.Concat(
+		installation.SKRWebhook(there), installation.RenamedSKRWebhook(there), agent.Replaces)
+	if agent.MayReplace == nil {
+		agent.MayReplace = func(id core.RuntimeID) bool {
+			return o.Listener.Fleet.Get(id, operator).State == fleet.Fresh
+		}
 	}
 	return agent
 }

@@ -15,26 +15,51 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
+// The reasons of [Options.Report] and of conditions, beside those of package installation. A
+// runtime without certificates has "Certificate" before a reason of package certificates.
 const (
-	reasonIdentityUnknown    = "IdentityUnknown"
-	reasonInvalidRuntime     = "InvalidRuntime"
-	reasonRuntimeTaken       = "RuntimeTaken"
-	reasonCertificateFailed  = "CertificateFailed"
-	reasonInvalidKubeconfig  = "InvalidKubeconfig"
-	reasonUnreachable        = "Unreachable"
-	reasonInvalidWatches     = "InvalidWatches"
-	reasonInvalidSecret      = "InvalidSecret"
-	reasonInstallationFailed = "InstallationFailed"
-	reasonInstallerRefused   = "InstallerRefused"
-	reasonNoAddress          = "NoAddress"
-	reasonSkipped            = "Skipped"
+	// ReasonIdentityUnknown means that identify has failed.
+	ReasonIdentityUnknown installation.Reason = "IdentityUnknown"
+	// ReasonInvalidRuntime means that the ID or the domain is missing or invalid.
+	ReasonInvalidRuntime installation.Reason = "InvalidRuntime"
+	// ReasonRuntimeTaken means that another object has the same runtime ID.
+	ReasonRuntimeTaken installation.Reason = "RuntimeTaken"
+	// ReasonCertificateFailed means that cert-manager has refused a certificate, or cannot be asked
+	// for one.
+	ReasonCertificateFailed installation.Reason = "CertificateFailed"
+	// ReasonInvalidKubeconfig means that the kubeconfig of the runtime is refused.
+	ReasonInvalidKubeconfig installation.Reason = "InvalidKubeconfig"
+	// ReasonUnreachable means that there is no way to the runtime.
+	ReasonUnreachable installation.Reason = "Unreachable"
+	// ReasonInvalidWatches means that no webhook configuration can be built from the Watchers.
+	ReasonInvalidWatches installation.Reason = "InvalidWatches"
+	// ReasonInvalidSecret means that the runtime's API server would not trust the agent's
+	// certificate, or that the pull secret is missing or invalid.
+	ReasonInvalidSecret installation.Reason = "InvalidSecret"
+	// ReasonInstallationFailed means that a request to the runtime has failed.
+	ReasonInstallationFailed installation.Reason = "InstallationFailed"
+	// ReasonInstallerRefused means that another installer has installed the agent in the runtime.
+	ReasonInstallerRefused installation.Reason = "InstallerRefused"
+	// ReasonNoAddress means that the address of the control plane cannot be read.
+	ReasonNoAddress installation.Reason = "NoAddress"
+	// ReasonSkipped means that the object opts out.
+	ReasonSkipped installation.Reason = "Skipped"
+	// ReasonHeartbeatAwaited means that a runtime that joins by itself has sent no heartbeat yet.
+	ReasonHeartbeatAwaited installation.Reason = "HeartbeatAwaited"
+	// ReasonAgentUnproved means that nothing proves yet that the API server calls its agent.
+	ReasonAgentUnproved installation.Reason = "AgentUnproved"
+	// ReasonAgentUnhealthy means that its watch path is stale or degraded.
+	ReasonAgentUnhealthy installation.Reason = "AgentUnhealthy"
 )
+
+// reasonCertificate is the prefix of the reasons of package certificates.
+const reasonCertificate installation.Reason = "Certificate"
 
 // failure has a bounded text, because a runtime chooses parts of it.
 type failure struct {
 	error
 
-	reason string
+	reason installation.Reason
 }
 
 func (f failure) Unwrap() error { return f.error }
@@ -44,24 +69,24 @@ func isFailure(err error) bool {
 	return known
 }
 
-func because(reason string, err error) error {
+func because(reason installation.Reason, err error) error {
 	if err == nil {
 		return nil
 	}
 	return failure{remote.Error(err), reason}
 }
 
-func certificateReason(err error) string {
-	known := map[string]string{"runtime_taken": reasonRuntimeTaken, "invalid_runtime": reasonInvalidRuntime}
-	return cmp.Or(known[core.Reason(err)], reasonCertificateFailed)
+func certificateReason(err error) installation.Reason {
+	known := map[core.Reason]installation.Reason{"runtime_taken": ReasonRuntimeTaken, "invalid_runtime": ReasonInvalidRuntime}
+	return cmp.Or(known[core.ReasonOf(err)], ReasonCertificateFailed)
 }
 
-func installReason(err error) string {
-	known := map[string]string{
-		"invalid_watch": reasonInvalidWatches, "invalid_configuration": reasonInvalidWatches,
-		"invalid_runtime": reasonInvalidSecret, "owned": reasonInstallerRefused,
+func installReason(err error) installation.Reason {
+	known := map[core.Reason]installation.Reason{
+		"invalid_watch": ReasonInvalidWatches, "invalid_configuration": ReasonInvalidWatches,
+		"invalid_runtime": ReasonInvalidSecret, "owned": ReasonInstallerRefused,
 	}
-	return cmp.Or(known[core.Reason(err)], reasonInstallationFailed)
+	return cmp.Or(known[core.ReasonOf(err)], ReasonInstallationFailed)
 }
 
 // fail returns when to try again. An invalid runtime waits for a change of it or of a Watcher.
@@ -77,9 +102,9 @@ func (r *reconciler) fail(
 		return reconcile.Result{}, errors.Join(err, reportErr)
 	}
 	switch known.reason {
-	case reasonInvalidRuntime, reasonInvalidWatches:
+	case ReasonInvalidRuntime, ReasonInvalidWatches:
 		return reconcile.Result{}, reconcile.TerminalError(err)
-	case reasonRuntimeTaken, reasonInstallerRefused:
+	case ReasonRuntimeTaken, ReasonInstallerRefused:
 		return reconcile.Result{RequeueAfter: spread(r.opts.Interval)}, nil
 	default:
 		return reconcile.Result{}, err
@@ -104,16 +129,16 @@ func (r *reconciler) report(
 func textOf(status installation.Status) string {
 	switch status.State {
 	case installation.Failed:
-		return status.Reason + ": " + status.Message
+		return string(status.Reason) + ": " + status.Message
 	case installation.Progressing:
-		return status.Reason
+		return string(status.Reason)
 	default:
 		return ""
 	}
 }
 
 func installed(status installation.Status) installation.Status {
-	status.Reason = reasonInstalled
+	status.Reason = ReasonInstalled
 	status.Message = fmt.Sprintf("the agent answers, with %d of %d replicas", status.Available, status.Replicas)
 	if status.Notice != "" {
 		status.Message += "; " + status.Notice
@@ -126,5 +151,5 @@ func (r *reconciler) emit(object client.Object, status installation.Status) {
 	if status.State == installation.Failed {
 		kind = corev1.EventTypeWarning
 	}
-	r.events.Eventf(object, nil, kind, status.Reason, "Reconcile", "%s", remote.TextOf(status.Message, remote.MaxNote))
+	r.events.Eventf(object, nil, kind, string(status.Reason), "Reconcile", "%s", remote.TextOf(status.Message, remote.MaxNote))
 }

@@ -1,17 +1,20 @@
 package runtimes
 
 import (
+	"context"
+	"errors"
 	"maps"
 	"slices"
 	"time"
 
+	"github.com/go-logr/logr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
-	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
 // followFleet enqueues with low priority, as all runtimes may be stale at once.
@@ -23,6 +26,38 @@ func (r *reconciler) followFleet() {
 		if object, after, due := r.book.observe(&change.To, r.pause()); due {
 			r.lanes.Regular.Add(after, handler.LowPriority, reconcile.Request{NamespacedName: object})
 		}
+	})
+}
+
+// fleetGrace is the time in which a replica that leads starts its controllers, with full caches.
+const fleetGrace = 2 * time.Minute
+
+var errFleetUnfed = errors.New("want the fleet of the listener or consumer in this process")
+
+// checkFleet reports a fleet that is in the options of these controllers only, or not there. The
+// listener may be added after them, so that nothing is known before the start. The runnable needs
+// to lead, as RunnableFunc does by default.
+func (r *reconciler) checkFleet(log logr.Logger) manager.Runnable {
+	return manager.RunnableFunc(func(ctx context.Context) error {
+		_, heartbeats := r.installer.Agents()
+		if r.opts.Fleet == nil && heartbeats {
+			log.Info("no fleet: a removed runtime stays in the fleet of the listener for days, and a stale one is not reconciled early. "+
+				"Set Options.Fleet to that of the listener", "controller", r.opts.Name)
+		}
+		if r.opts.Fleet == nil {
+			return nil
+		}
+
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(fleetGrace):
+		}
+		if r.opts.Fleet.LeadsSince().IsZero() {
+			log.Error(errFleetUnfed, "no listener and no consumer feeds the fleet of these runtimes, so that all seem to be unknown",
+				"controller", r.opts.Name)
+		}
+		return nil
 	})
 }
 
@@ -97,7 +132,7 @@ func (r *repair) change(now *fleet.Status) (isNew bool) {
 
 // canRepair is false for conditions that load, or the control plane, causes.
 func canRepair(c fleet.Condition) bool {
-	causedElsewhere := []string{reasons.Dropping, reasons.PendingTooLong, reasons.SharedByReplicas}
+	causedElsewhere := []fleet.Reason{fleet.ReasonDropping, fleet.ReasonPendingTooLong, fleet.ReasonSharedByReplicas}
 	return c.State == fleet.Stale || c.State == fleet.Degraded && !slices.Contains(causedElsewhere, c.Reason)
 }
 

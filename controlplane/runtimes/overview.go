@@ -146,7 +146,7 @@ func (o *Overview) Installations() Installations {
 	defer o.mu.Unlock()
 	all := Installations{
 		Runtimes: make(map[InstallationState]int), NeverHeard: make(map[core.Manager][]core.RuntimeID),
-		Phase: string(o.authority.Phase), Waiting: slices.Clone(o.authority.Waiting), Overdue: slices.Clone(o.authority.Overdue),
+		Phase: o.authority.Phase, Waiting: slices.Clone(o.authority.Waiting), Overdue: slices.Clone(o.authority.Overdue),
 	}
 	for _, b := range o.books {
 		b.each(func(e *entry) { b.sum(&all, e) })
@@ -163,7 +163,7 @@ func (o *Overview) Installations() Installations {
 
 func (b *book) sum(all *Installations, e *entry) {
 	all.Runtimes[e.state]++
-	if e.state.State == string(installation.Failed) {
+	if e.state.State == installation.Failed {
 		all.Failed = append(all.Failed, FailedInstallation{Object: e.object, Runtime: e.id, Reason: e.state.Reason})
 	}
 	if e.ready.IsZero() {
@@ -227,7 +227,7 @@ func (b *book) note(
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	e := b.of(object, id)
-	e.state = InstallationState{State: string(status.State), Reason: status.Reason}
+	e.state = InstallationState{State: status.State, Reason: status.Reason}
 	if status.State == installation.Ready {
 		maps.DeleteFunc(e.broken, func(m core.Manager, _ fleet.Condition) bool { return !slices.Contains(has.managers, m) })
 		b.noteStale(e)
@@ -273,7 +273,8 @@ func (b *book) locked(change func()) {
 	change()
 }
 
-const reasonInstalled = "Installed"
+// ReasonInstalled is the reason of the condition of an agent that answers.
+const ReasonInstalled installation.Reason = "Installed"
 
 // ReportCondition returns a function for [Options.Report]. It keeps a condition of that type in
 // status.conditions of the objects: True with the reason Installed, or False with the reason of the
@@ -329,11 +330,12 @@ func (w *conditions) condition(object client.Object, status installation.Status)
 	case installation.Ready:
 		ready, status = metav1.ConditionTrue, installed(status)
 	case installation.Removed:
-		status.Reason, status.Message = string(status.State), "the agent is removed"
+		status.Reason = installation.Reason(status.State)
+		status.Message = "the agent is removed"
 	case installation.Progressing, installation.Failed:
 	}
 	return metav1.Condition{
-		Type: w.kind, Status: ready, Reason: status.Reason, Message: status.Message,
+		Type: w.kind, Status: ready, Reason: string(status.Reason), Message: status.Message,
 		ObservedGeneration: object.GetGeneration(),
 	}
 }

@@ -36,7 +36,7 @@ func TestOverviewNamesRuntimesThatAreNeverHeard(t *testing.T) {
 			b.note(client.ObjectKey{Name: "a"}, prod, ready, contents{managers: []core.Manager{"kyma"}})
 			b.note(client.ObjectKey{Name: "b"}, "silent", ready, contents{managers: []core.Manager{"kyma", "other"}})
 			another.note(client.ObjectKey{Name: "b"}, "waits", installation.Status{
-				State: installation.Failed, Reason: reasonUnreachable,
+				State: installation.Failed, Reason: ReasonUnreachable,
 			}, contents{})
 		}
 		note()

@@ -103,7 +103,7 @@ func (r *reconciler) keep(ctx context.Context, object client.Object) (reconcile.
 		err = errNoID
 	}
 	if err != nil {
-		return r.fail(ctx, object, "", because(reasonIdentityUnknown, err))
+		return r.fail(ctx, object, "", because(ReasonIdentityUnknown, err))
 	}
 	if identity.ID == "" {
 		return reconcile.Result{}, nil
@@ -117,12 +117,23 @@ func (r *reconciler) keep(ctx context.Context, object client.Object) (reconcile.
 	}
 	if skipped {
 		return reconcile.Result{}, r.report(ctx, object, identity.ID,
-			awaiting(reasonSkipped, "waiting for the end of an opt-out"), contents{})
+			awaiting(ReasonSkipped, "waiting for the end of an opt-out"), contents{})
 	}
 	r.book.begin(client.ObjectKeyFromObject(object), identity.ID)
 	has, err := r.contents(ctx)
 	if err != nil {
 		return reconcile.Result{}, err
+	}
+	if identity.Joins {
+		status, err := r.joined(object, identity.ID, has.managers)
+		if err != nil {
+			return r.fail(ctx, object, identity.ID, err)
+		}
+		err = r.report(ctx, object, identity.ID, status, contents{managers: has.managers})
+		if err != nil {
+			return reconcile.Result{}, err
+		}
+		return r.again(client.ObjectKeyFromObject(object), identity.ID, has.managers, status), nil
 	}
 	status, err := r.install(ctx, object, identity, has.watches)
 	r.book.noteFormer(client.ObjectKeyFromObject(object), has.managers, status.Former)
@@ -191,8 +202,8 @@ func (r *reconciler) install(
 		return installation.Status{}, because(certificateReason(err), fmt.Errorf("issue certificates: %w", err))
 	}
 	if !issued.Ready {
-		waiting := awaiting("Certificate"+issued.Reason, issued.Message)
-		if waiting.Reason == reasonCertificateFailed {
+		waiting := awaiting(reasonCertificate+installation.Reason(issued.Reason), issued.Message)
+		if waiting.Reason == ReasonCertificateFailed {
 			waiting.State = installation.Failed
 		}
 		return waiting, nil
@@ -223,17 +234,17 @@ func (r *reconciler) prepare(
 	ctx context.Context, object client.Object, next *installation.Runtime,
 ) (waiting installation.Status, err error) {
 	if next.Client, err = r.reach(ctx, object, next.ID); next.Client == nil {
-		waiting = awaiting(reasonUnreachable, "waiting for a way to the runtime, such as the Secret with its kubeconfig")
+		waiting = awaiting(ReasonUnreachable, "waiting for a way to the runtime, such as the Secret with its kubeconfig")
 		if time.Since(object.GetCreationTimestamp().Time) > wayAwaited {
 			waiting.State = installation.Failed
 		}
 		return waiting, err
 	}
 	if next.ControlPlane, err = r.opts.ControlPlane(ctx, object); err != nil {
-		return waiting, because(reasonNoAddress, fmt.Errorf("address of the control plane: %w", err))
+		return waiting, because(ReasonNoAddress, fmt.Errorf("address of the control plane: %w", err))
 	}
 	next.PullSecret, err = r.pullSecret(ctx)
-	return waiting, because(reasonInvalidSecret, err)
+	return waiting, because(ReasonInvalidSecret, err)
 }
 
 func (r *reconciler) apply(
@@ -260,9 +271,9 @@ func (r *reconciler) reach(ctx context.Context, object client.Object, id core.Ru
 	if err == nil {
 		return there, nil
 	}
-	reason := reasonUnreachable
+	reason := ReasonUnreachable
 	if errors.Is(err, remote.ErrInvalidKubeconfig) {
-		reason = reasonInvalidKubeconfig
+		reason = ReasonInvalidKubeconfig
 	}
 	return nil, because(reason, fmt.Errorf("connect to runtime %q: %w", id, err))
 }
@@ -277,7 +288,7 @@ func (r *reconciler) runtimeOf(object client.Object, identity Identity) certific
 	return certificates.Runtime{ID: identity.ID, Domain: identity.Domain, Owner: owner}
 }
 
-func awaiting(reason, message string) installation.Status {
+func awaiting(reason installation.Reason, message string) installation.Status {
 	return installation.Status{State: installation.Progressing, Reason: reason, Message: message}
 }
 
@@ -340,7 +351,7 @@ func (r *reconciler) remove(ctx context.Context, object client.Object) (reconcil
 	// Certificates go after the agent, which needs them while it runs. One that is left would hold
 	// up each rotation, which waits for all runtimes.
 	if err == nil && status.State == installation.Removed && removed.ID != "" {
-		err = because(reasonCertificateFailed, r.certificates.RemoveRuntime(ctx, removed))
+		err = because(ReasonCertificateFailed, r.certificates.RemoveRuntime(ctx, removed))
 	}
 	if err != nil {
 		return r.fail(ctx, object, removed.ID, err)
@@ -407,12 +418,12 @@ func (r *reconciler) uninstall(
 		err = errNoID
 	}
 	if err != nil {
-		return certificates.Runtime{}, installation.Status{}, because(reasonIdentityUnknown, err)
+		return certificates.Runtime{}, installation.Status{}, because(ReasonIdentityUnknown, err)
 	}
 	own := r.runtimeOf(object, identity)
 	owned, err := r.certificates.OwnsRuntime(ctx, own)
 	if err != nil {
-		return own, installation.Status{}, because(reasonCertificateFailed, err)
+		return own, installation.Status{}, because(ReasonCertificateFailed, err)
 	}
 	if !owned {
 		return certificates.Runtime{}, installation.Status{State: installation.Removed}, nil
@@ -422,5 +433,5 @@ func (r *reconciler) uninstall(
 		return own, installation.Status{}, err
 	}
 	status, err := r.installer.Uninstall(ctx, installation.Runtime{ID: identity.ID, Client: there})
-	return own, status, because(reasonInstallationFailed, err)
+	return own, status, because(ReasonInstallationFailed, err)
 }

@@ -217,7 +217,7 @@ func TestARuntimeThatCanHaveNoCertificateIsNotHeld(t *testing.T) {
 	object := newObject(strings.Repeat("a", 70))
 	c := newPlane(t, object)
 	r := newReconciler(t, c, func(context.Context, client.Object) (client.Client, error) { return nil, ErrGone })
-	if err := reconcileOnce(t, r, object); core.Reason(err) != "invalid_runtime" {
+	if err := reconcileOnce(t, r, object); core.ReasonOf(err) != "invalid_runtime" {
 		t.Errorf("%v, want the reason invalid_runtime", err)
 	}
 	check(t, c.Delete(t.Context(), object))
@@ -317,7 +317,7 @@ func TestFailuresAreReported(t *testing.T) {
 				}
 			}
 			have := reports.last()
-			if have.State != installation.Failed || have.Reason != test.reason || have.Message == "" ||
+			if have.State != installation.Failed || string(have.Reason) != test.reason || have.Message == "" ||
 				!strings.Contains(have.Message, test.message) {
 				t.Errorf("reported %+v, want the reason %s and %q", have, test.reason, test.message)
 			}
@@ -336,7 +336,7 @@ func TestARuntimeThatLosesItsIDIsReported(t *testing.T) {
 	r := newReconciler(t, newPlane(t, object), outOfReach)
 	r.identify = func(context.Context, client.Object) (Identity, error) { return Identity{}, nil }
 	reports := observeReports(r)
-	if err := reconcileOnce(t, r, object); err == nil || reports.last().Reason != reasonIdentityUnknown {
+	if err := reconcileOnce(t, r, object); err == nil || reports.last().Reason != ReasonIdentityUnknown {
 		t.Errorf("%+v, %v, want the reason IdentityUnknown", reports.last(), err)
 	}
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
-	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
 // repairWorld is a reconciler that follows a fleet, in a bubble. The runtime prod is ready for a long
@@ -118,6 +117,11 @@ func TestABrokenWatchPathIsLookedAtOnce(t *testing.T) {
 		w.beat("a", core.Heartbeat{Canary: core.CanaryFailing})
 		w.wantLooks(1)
 		w.wantVerified(true)
+		// A webhook was removed beside a living canary.
+		time.Sleep(w.pause())
+		w.beat("a", core.Heartbeat{Canary: core.CanaryAlive, WebhookError: "one is missing"})
+		w.wantLooks(1)
+		w.wantVerified(true)
 	})
 }
 
@@ -142,8 +146,8 @@ func TestOtherConditionsAreNotLookedAt(t *testing.T) {
 		for n := range uint64(9) {
 			w.beat("a", core.Heartbeat{Canary: core.CanaryAlive, Sequence: 2*n + 2})
 		}
-		if s := w.fleet.Get(prod, "a"); s.Reason != reasons.SharedByReplicas {
-			t.Errorf("reason %q, want %q", s.Reason, reasons.SharedByReplicas)
+		if s := w.fleet.Get(prod, "a"); s.Reason != fleet.ReasonSharedByReplicas {
+			t.Errorf("reason %q, want %q", s.Reason, fleet.ReasonSharedByReplicas)
 		}
 		w.beat("by hand", lost)
 		w.fleet.Receiver().Observe(core.Peer{ID: "unknown"}, "a", core.Batch{Epoch: "e", Heartbeat: &lost}, nil)

@@ -101,7 +101,8 @@ func SetUp(mgr ctrl.Manager, parts Parts, opts Options) (failed error) {
 	if err != nil {
 		return err
 	}
-	return errors.Join(r.addControllers(mgr, plane.GetCache()), mgr.Add(r.keepAuthority(r.reconcileAll)), mgr.Add(changes))
+	return errors.Join(r.addControllers(mgr, plane.GetCache()), mgr.Add(r.keepAuthority(r.reconcileAll)), mgr.Add(changes),
+		mgr.Add(r.checkFleet(mgr.GetLogger())))
 }
 
 func checkService(issuer Certificates, installer *installation.Installer) error {
@@ -176,6 +177,10 @@ type Identity struct {
 	// Remove removes the agent, its certificates and the finalizer although the object stays, as
 	// for a runtime that goes back to a former agent.
 	Remove bool
+	// Joins marks a runtime that joins by itself: its administrator installs the agent. It needs no
+	// kubeconfig, gets no certificate and no finalizer, and its status comes from the heartbeats in
+	// [Options].Fleet alone. Domain is not used here.
+	Joins bool
 }
 
 // Certificates is the port to the issuer. Its methods may be called concurrently and do not wait

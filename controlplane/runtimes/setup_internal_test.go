@@ -1,15 +1,22 @@
 package runtimes
 
 import (
+	"context"
+	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/go-logr/logr/funcr"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/names"
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
@@ -67,5 +74,45 @@ func TestCertificatesAreForTheServiceOfTheAgent(t *testing.T) {
 				t.Errorf("namespace %q, informer %t: %v", namespace, informer, err)
 			}
 		}
+	}
+}
+
+// The fleet of the listener may be another one by mistake, or be left out. Both are named soon after the start.
+func TestFleetThatNobodyFeedsIsNamed(t *testing.T) {
+	for name, test := range map[string]struct {
+		fleet, feeds bool
+		says         string // in the log, "" for nothing
+	}{
+		"no fleet":         {false, false, "no fleet: a removed runtime stays"},
+		"fleet of its own": {true, false, "no listener and no consumer feeds the fleet of these runtimes"},
+		"the listener's":   {true, true, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newReconciler(t, newPlane(t), nil)
+				r.opts.Name = "runtimes-a"
+				var lines []string
+				log := funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{})
+				if test.fleet {
+					watched, err := fleet.New(fleet.Options{})
+					check(t, err)
+					r.opts.Fleet = watched
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				var feeding sync.WaitGroup
+				if test.feeds {
+					handlers := map[core.Manager]core.Handler{"kyma": core.HandlerFunc(func(context.Context, core.Delivery) error { return nil })}
+					feeding.Go(func() { _ = r.opts.Fleet.Receiver().Start(ctx, handlers) }) // It ends with ctx.
+				}
+				check(t, r.checkFleet(log).Start(ctx))
+				cancel()
+				feeding.Wait()
+				have := strings.Join(lines, "\n")
+				if (have == "") != (test.says == "") || !strings.Contains(have, test.says) ||
+					have != "" && !strings.Contains(have, `"controller"="runtimes-a"`) {
+					t.Errorf("log %q, want %q and the name", have, test.says)
+				}
+			})
+		})
 	}
 }

@@ -103,7 +103,7 @@ func (r *reconciler) establish(ctx context.Context, w *v1beta2.Watcher) (outcome
 	}
 	_, dropped, err := watchOf(w, r.opts.Names)
 	if err != nil {
-		return outcome{}, problem(reasonWatchInvalid, "%v", err)
+		return outcome{}, problem(v1beta2.ReasonWatchInvalid, "%v", err)
 	}
 	if err := r.remove(ctx, identityOf(w), r.kind()); err != nil {
 		return outcome{}, err
@@ -114,7 +114,7 @@ func (r *reconciler) establish(ctx context.Context, w *v1beta2.Watcher) (outcome
 	}
 	// The runtimes watch without the invalid condition, so events arrive, and too many.
 	if dropped != nil {
-		result.state, result.reason, result.message = stateWarning, reasonConditionInvalid, dropped.Error()
+		result.state, result.reason, result.message = v1beta2.StateWarning, v1beta2.ReasonConditionInvalid, dropped.Error()
 	}
 	return result, nil
 }
@@ -122,11 +122,11 @@ func (r *reconciler) establish(ctx context.Context, w *v1beta2.Watcher) (outcome
 // incomplete returns a problem if a Watcher has not the fields of a route.
 func incomplete(w *v1beta2.Watcher) error {
 	if w.Spec.ServiceInfo == (v1beta2.Service{}) {
-		return problem(reasonServiceMissing, "routes are turned on: want spec.serviceInfo, have none")
+		return problem(v1beta2.ReasonServiceMissing, "routes are turned on: want spec.serviceInfo, have none")
 	}
 	selector := &w.Spec.Gateway.LabelSelector
 	if len(selector.MatchLabels) == 0 && len(selector.MatchExpressions) == 0 {
-		return problem(reasonGatewayMissing,
+		return problem(v1beta2.ReasonGatewayMissing,
 			"routes are turned on: want spec.gateway.selector, have none, and an empty one would select every gateway")
 	}
 	return nil
@@ -134,14 +134,14 @@ func incomplete(w *v1beta2.Watcher) error {
 
 func (r *reconciler) route(ctx context.Context, w *v1beta2.Watcher, manager core.Manager) (outcome, error) {
 	if r.routing == nil {
-		return outcome{stateReady, metav1.ConditionTrue, reasonRouteNotNeeded, "routes are turned off"}, nil
+		return outcome{v1beta2.StateReady, metav1.ConditionTrue, v1beta2.ReasonRouteNotNeeded, "routes are turned off"}, nil
 	}
 	if err := incomplete(w); err != nil {
 		return outcome{}, err
 	}
 	// A Watcher may be older than the rules of its definition.
 	if port := w.Spec.ServiceInfo.Port; port < 1 || port > maxPort {
-		return outcome{}, problem(reasonWatchInvalid, "spec.serviceInfo.port: want 1 to %d, have %d", maxPort, port)
+		return outcome{}, problem(v1beta2.ReasonWatchInvalid, "spec.serviceInfo.port: want 1 to %d, have %d", maxPort, port)
 	}
 	if err := r.yield(ctx, w, manager); err != nil {
 		return outcome{}, err
@@ -162,43 +162,10 @@ func (r *reconciler) route(ctx context.Context, w *v1beta2.Watcher, manager core
 		return outcome{}, err
 	}
 	return outcome{
-		stateReady, metav1.ConditionTrue, reasonRouteApplied,
+		v1beta2.StateReady, metav1.ConditionTrue, v1beta2.ReasonRouteApplied,
 		fmt.Sprintf("%s leads %s from %s", r.routing.kind(), strings.Join(prefixes(manager), ", "), where),
 	}, nil
 }
-
-const (
-	conditionRouteReady = "RouteReady"
-	// conditionReady reports whether a Watcher works, for kubectl wait, Flux and Argo CD: the route
-	// is ready, and a runtime watches, as far as the runtimes are known. Its message counts them.
-	conditionReady = "Ready"
-)
-
-const (
-	reasonRouteApplied   = "RouteApplied"
-	reasonRouteNotNeeded = "RouteNotNeeded"
-	reasonRoutePending   = "RoutePending"
-	reasonRouteRejected  = "RouteRejected"
-	// reasonServiceMissing and reasonGatewayMissing mean that the Watcher is for an operator
-	// without routes, and this operator makes them.
-	reasonServiceMissing = "ServiceMissing"
-	reasonGatewayMissing = "GatewayMissing"
-	reasonManagerShared  = "ManagerShared"
-	reasonManagerMissing = "ManagerMissing"
-	reasonManagerInvalid = "ManagerInvalid"
-	// reasonWatchInvalid means that the Watcher was stored before its definition had its rules.
-	reasonWatchInvalid = "WatchInvalid"
-	// reasonConditionInvalid means that a condition of spec.matchConditions is not used.
-	reasonConditionInvalid    = "ConditionInvalid"
-	reasonInvalidSelector     = "InvalidSelector"
-	reasonGatewayNotFound     = "GatewayNotFound"
-	reasonGatewayWithoutHosts = "GatewayWithoutHosts"
-	reasonRouteConflict       = "RouteConflict"
-	// reasonRouteRefused means that a request to the API server failed. It is retried.
-	reasonRouteRefused = "RouteRefused"
-	// reasonNotInstalled means that no runtime watches it yet, for conditionReady.
-	reasonNotInstalled = "NotInstalled"
-)
 
 // formerCondition is a condition of a controller that this one replaces.
 const formerCondition = "VirtualService"
@@ -213,26 +180,18 @@ func problem(reason, format string, args ...any) error {
 	return &routeProblem{reason: reason, message: fmt.Sprintf(format, args...)}
 }
 
-// The states of a Watcher that this package writes. Others may have stored Deleting and Unmanaged.
-const (
-	stateProcessing = "Processing"
-	stateReady      = "Ready"
-	stateWarning    = "Warning"
-	stateError      = "Error"
-)
-
 type outcome struct {
-	state           string
+	state           v1beta2.State
 	status          metav1.ConditionStatus
 	reason, message string
 }
 
 func failed(err error) (o outcome, again error) {
-	o = outcome{state: stateError, status: metav1.ConditionFalse, reason: reasonRouteRefused, message: err.Error()}
+	o = outcome{state: v1beta2.StateError, status: metav1.ConditionFalse, reason: v1beta2.ReasonRouteRefused, message: err.Error()}
 	var known *routeProblem
 	switch {
-	case errors.As(err, &known) && known.reason == reasonRoutePending:
-		o.state, o.status, o.reason = stateProcessing, metav1.ConditionUnknown, known.reason
+	case errors.As(err, &known) && known.reason == v1beta2.ReasonRoutePending:
+		o.state, o.status, o.reason = v1beta2.StateProcessing, metav1.ConditionUnknown, known.reason
 	case errors.As(err, &known):
 		o.reason = known.reason
 	default:
@@ -243,9 +202,9 @@ func failed(err error) (o outcome, again error) {
 
 func (r *reconciler) report(ctx context.Context, w *v1beta2.Watcher, o outcome) error {
 	before := w.DeepCopy()
-	old := meta.FindStatusCondition(before.Status.Conditions, conditionRouteReady)
+	old := meta.FindStatusCondition(before.Status.Conditions, v1beta2.ConditionRouteReady)
 	route := metav1.Condition{
-		Type: conditionRouteReady, Status: o.status, Reason: o.reason, ObservedGeneration: w.Generation,
+		Type: v1beta2.ConditionRouteReady, Status: o.status, Reason: o.reason, ObservedGeneration: w.Generation,
 		Message: remote.TextOf(o.message, remote.MaxNote), // It is the note of the Event, too.
 	}
 	w.Status.State = o.state
@@ -264,27 +223,27 @@ func (r *reconciler) report(ctx context.Context, w *v1beta2.Watcher, o outcome) 
 		return nil
 	}
 	kind := corev1.EventTypeNormal
-	if o.state == stateError || o.state == stateWarning {
+	if o.state == v1beta2.StateError || o.state == v1beta2.StateWarning {
 		kind = corev1.EventTypeWarning
 	}
 	r.events.Eventf(w, nil, kind, route.Reason, "Route", "%s", route.Message)
 	return nil
 }
 
-// readyOf returns the condition conditionReady for that of the route. Once true, it stays true for
-// that generation while the route works. A runtime that is away breaks no Watcher, and neither does
-// a new process that has not seen the runtimes yet.
+// readyOf returns the condition v1beta2.ConditionReady for that of the route. Once true, it stays
+// true for that generation while the route works. A runtime that is away breaks no Watcher, and
+// neither does a new process that has not seen the runtimes yet.
 func (r *reconciler) readyOf(w *v1beta2.Watcher, ready metav1.Condition) metav1.Condition {
-	ready.Type = conditionReady
+	ready.Type = v1beta2.ConditionReady
 	if ready.Status != metav1.ConditionTrue || r.opts.Installed == nil {
 		return ready
 	}
 	installed, all := r.opts.Installed(client.ObjectKeyFromObject(w), w.Generation)
 	ready.Message = fmt.Sprintf("installed in %d of %d runtimes; %s", installed, all, ready.Message)
-	last := meta.FindStatusCondition(w.Status.Conditions, conditionReady)
+	last := meta.FindStatusCondition(w.Status.Conditions, v1beta2.ConditionReady)
 	wasReady := last != nil && last.Status == metav1.ConditionTrue && last.ObservedGeneration == w.Generation
 	if all > 0 && installed == 0 && !wasReady {
-		ready.Status, ready.Reason = metav1.ConditionFalse, reasonNotInstalled
+		ready.Status, ready.Reason = metav1.ConditionFalse, v1beta2.ReasonNotInstalled
 	}
 	return ready
 }

@@ -34,12 +34,12 @@ func (h httpRoutes) build(
 		return nil, "", fmt.Errorf("list Gateways: %w", err)
 	}
 	if len(gateways.Items) == 0 {
-		return nil, "", problem(reasonGatewayNotFound,
+		return nil, "", problem(v1beta2.ReasonGatewayNotFound,
 			"no Gateway of the Gateway API, %s, is selected by %s", h.where, selector)
 	}
 	parents, names := parentsOf(gateways.Items)
 	if len(parents) == 0 {
-		return nil, "", problem(reasonGatewayWithoutHosts,
+		return nil, "", problem(v1beta2.ReasonGatewayWithoutHosts,
 			"the gateways %s, selected by %s, have no listener for HTTP or HTTPS", strings.Join(names, ", "), selector)
 	}
 	route := &gatewayv1.HTTPRoute{TypeMeta: metav1.TypeMeta{APIVersion: gatewayv1.GroupVersion.String(), Kind: h.kind()}}
@@ -107,7 +107,7 @@ func (h httpRoutes) check(ctx context.Context, reader client.Reader, key client.
 			case condition.ObservedGeneration < route.Generation,
 				!isAccepted && condition.Type != string(gatewayv1.RouteConditionResolvedRefs):
 			case condition.Status == metav1.ConditionFalse:
-				return problem(reasonRouteRejected, "gateway %s rejects the route: %s: %s", name, condition.Reason, condition.Message)
+				return problem(v1beta2.ReasonRouteRejected, "gateway %s rejects the route: %s: %s", name, condition.Reason, condition.Message)
 			case isAccepted && condition.Status == metav1.ConditionTrue:
 				accepted[name] = true
 			}
@@ -121,7 +121,7 @@ func (h httpRoutes) check(ctx context.Context, reader client.Reader, key client.
 		}
 	}
 	if len(missing) > 0 || len(route.Spec.ParentRefs) == 0 {
-		return problem(reasonRoutePending,
+		return problem(v1beta2.ReasonRoutePending,
 			"the route is applied; waiting for acceptance by the gateways %s", strings.Join(missing, ", "))
 	}
 	return nil

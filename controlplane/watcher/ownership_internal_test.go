@@ -102,7 +102,7 @@ func TestRoutesOfAnotherControlPlaneStay(t *testing.T) {
 			before := read()
 			_, isSameKind := row.route.(*gatewayv1.HTTPRoute)
 			reason := r.reasonOf(t)
-			if isConflict := reason == reasonRouteConflict; isConflict != (!row.wantTaken && isSameKind && row.routes != NoRouting) {
+			if isConflict := reason == v1beta2.ReasonRouteConflict; isConflict != (!row.wantTaken && isSameKind && row.routes != NoRouting) {
 				t.Errorf("the reason is %s", reason)
 			}
 			check(t, r.client.Delete(t.Context(), routedWatcher("ours")))
@@ -130,7 +130,7 @@ func TestARouteOfAFormerWatcher(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRouteWorld(t, HTTPRoute, "", routedWatcher("first"))
-			if reason := r.reasonOf(t); reason != reasonRoutePending {
+			if reason := r.reasonOf(t); reason != v1beta2.ReasonRoutePending {
 				t.Fatalf("the reason is %s, want that the route is applied", reason)
 			}
 			check(t, r.client.Delete(t.Context(), routedWatcher("first")))
@@ -138,9 +138,9 @@ func TestARouteOfAFormerWatcher(t *testing.T) {
 			if !hasSeen {
 				r.seen.Clear()
 			}
-			want := reasonRouteConflict
+			want := v1beta2.ReasonRouteConflict
 			if hasSeen {
-				want = reasonRoutePending
+				want = v1beta2.ReasonRoutePending
 			}
 			if reason := r.reasonOf(t); reason != want {
 				t.Errorf("the reason is %s, want %s", reason, want)

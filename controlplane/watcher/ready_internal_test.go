@@ -53,7 +53,7 @@ func reconcileOnce(t *testing.T, r *reconciler) (reconcile.Result, *metav1.Condi
 	check(t, err)
 	stored := &v1beta2.Watcher{}
 	check(t, r.client.Get(t.Context(), key, stored))
-	ready := meta.FindStatusCondition(stored.Status.Conditions, conditionReady)
+	ready := meta.FindStatusCondition(stored.Status.Conditions, v1beta2.ConditionReady)
 	if ready == nil {
 		t.Fatal("no condition Ready")
 	}
@@ -110,10 +110,10 @@ func TestRoutesNeedAServiceAndAGateway(t *testing.T) {
 		routing routing
 		reason  string
 	}{
-		"no routes":              {func(s *v1beta2.WatcherSpec) { s.ServiceInfo = v1beta2.Service{} }, nil, reasonRouteNotNeeded},
-		"no service":             {func(s *v1beta2.WatcherSpec) { s.ServiceInfo = v1beta2.Service{} }, virtualServices{}, reasonServiceMissing},
-		"no gateway":             {func(*v1beta2.WatcherSpec) {}, virtualServices{}, reasonGatewayMissing},
-		"no gateway, HTTPRoutes": {func(*v1beta2.WatcherSpec) {}, httpRoutes{}, reasonGatewayMissing},
+		"no routes":              {func(s *v1beta2.WatcherSpec) { s.ServiceInfo = v1beta2.Service{} }, nil, v1beta2.ReasonRouteNotNeeded},
+		"no service":             {func(s *v1beta2.WatcherSpec) { s.ServiceInfo = v1beta2.Service{} }, virtualServices{}, v1beta2.ReasonServiceMissing},
+		"no gateway":             {func(*v1beta2.WatcherSpec) {}, virtualServices{}, v1beta2.ReasonGatewayMissing},
+		"no gateway, HTTPRoutes": {func(*v1beta2.WatcherSpec) {}, httpRoutes{}, v1beta2.ReasonGatewayMissing},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWatcher()

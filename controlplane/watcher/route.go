@@ -74,12 +74,12 @@ func (r *reconciler) readOwn(ctx context.Context, w *v1beta2.Watcher) (client.Ob
 
 	former, names := r.nameOwner(current, w.Name)
 	if names && former.UID != w.UID {
-		return nil, problem(reasonRouteConflict,
+		return nil, problem(v1beta2.ReasonRouteConflict,
 			"%s %s/%s belongs to another Watcher of this name, with the UID %.80s: if that Watcher is gone, the "+
 				"garbage collector deletes the route, or delete it",
 			r.routing.kind(), w.Namespace, w.Name, former.UID)
 	}
-	return nil, problem(reasonRouteConflict,
+	return nil, problem(v1beta2.ReasonRouteConflict,
 		"%s %s/%s exists and does not belong to this Watcher: delete or rename one of them",
 		r.routing.kind(), w.Namespace, w.Name)
 }
@@ -199,7 +199,7 @@ func selectorOf(s *v1beta2.GatewaySelector) (labels.Selector, error) {
 	}
 	selector, invalid := metav1.LabelSelectorAsSelector(&converted)
 	if err := errors.Join(err, invalid); err != nil {
-		return nil, problem(reasonInvalidSelector, "spec.gateway.selector: %v", err)
+		return nil, problem(v1beta2.ReasonInvalidSelector, "spec.gateway.selector: %v", err)
 	}
 	return selector, nil
 }
@@ -218,7 +218,7 @@ func (r *reconciler) yield(ctx context.Context, w *v1beta2.Watcher, m core.Manag
 	if err := r.remove(ctx, identityOf(w), ""); err != nil {
 		return err
 	}
-	return problem(reasonManagerShared, "the older Watcher %s/%s leads manager %s to the service %s/%s: use the same "+
+	return problem(v1beta2.ReasonManagerShared, "the older Watcher %s/%s leads manager %s to the service %s/%s: use the same "+
 		"service or another manager", elder.Namespace, elder.Name, m,
 		elder.Spec.ServiceInfo.Namespace, elder.Spec.ServiceInfo.Name)
 }

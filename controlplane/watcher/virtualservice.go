@@ -36,10 +36,10 @@ func (v virtualServices) build(
 	}
 	names, hosts := namesAndHosts(gateways.Items)
 	if len(names) == 0 {
-		return nil, "", problem(reasonGatewayNotFound, "no Gateway of Istio, %s, is selected by %s", v.where, selector)
+		return nil, "", problem(v1beta2.ReasonGatewayNotFound, "no Gateway of Istio, %s, is selected by %s", v.where, selector)
 	}
 	if len(hosts) == 0 {
-		return nil, "", problem(reasonGatewayWithoutHosts,
+		return nil, "", problem(v1beta2.ReasonGatewayWithoutHosts,
 			"the gateways %s, selected by %s, have no server for HTTP with hosts", strings.Join(names, ", "), selector)
 	}
 	destination := v.destination(w.Spec.ServiceInfo)

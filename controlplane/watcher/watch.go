@@ -23,11 +23,11 @@ const documentKind = "Watcher"
 func managerOf(w *v1beta2.Watcher, n names.Names) (core.Manager, error) {
 	name := managerName(w, n)
 	if name == "" {
-		return "", problem(reasonManagerMissing, "want spec.manager, or the label %s, have neither", n.ManagedBy())
+		return "", problem(v1beta2.ReasonManagerMissing, "want spec.manager, or the label %s, have neither", n.ManagedBy())
 	}
 	manager, err := core.ParseManager(name)
 	if err != nil {
-		return "", problem(reasonManagerInvalid, "want a DNS-1123 label as manager, have %.80q in spec.manager or the label %s",
+		return "", problem(v1beta2.ReasonManagerInvalid, "want a DNS-1123 label as manager, have %.80q in spec.manager or the label %s",
 			name, n.ManagedBy())
 	}
 	return manager, nil

@@ -17,7 +17,7 @@ type Refusal struct {
 	// Status is the HTTP status that a request with this event alone would get.
 	Status int
 	// Reason is the metric label of the cause.
-	Reason string
+	Reason core.Reason
 	// RetryAfter is the wait that the receiver asks for, in whole seconds on the wire; 0: none.
 	RetryAfter time.Duration
 }
@@ -33,15 +33,15 @@ type Answer struct {
 }
 
 type answerBody struct {
-	Reason string        `json:"reason"`
+	Reason core.Reason   `json:"reason"`
 	Failed []failureBody `json:"failed,omitempty"`
 }
 
 type failureBody struct {
-	Index      int    `json:"index"`
-	Status     int    `json:"status"`
-	Reason     string `json:"reason"`
-	RetryAfter int64  `json:"retryAfter,omitempty"`
+	Index      int         `json:"index"`
+	Status     int         `json:"status"`
+	Reason     core.Reason `json:"reason"`
+	RetryAfter int64       `json:"retryAfter,omitempty"`
 }
 
 // AnswerTo returns the answer of a receiver that has the result of a [core.Forwarder]: nil, an
@@ -77,7 +77,7 @@ func (v Version) AnswerTo(err error) Answer {
 }
 
 func refusalOf(err error) Refusal {
-	return Refusal{Status: statusOf(err), Reason: core.Reason(err), RetryAfter: core.RetryAfter(err)}
+	return Refusal{Status: statusOf(err), Reason: core.ReasonOf(err), RetryAfter: core.RetryAfter(err)}
 }
 
 func statusOf(err error) int {

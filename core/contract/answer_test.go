@@ -45,7 +45,7 @@ func TestDecodeAnswerOfOthers(t *testing.T) {
 		"html":         {"<html>", ""},
 		"other JSON":   {`{"error":"forbidden"}`, ""},
 	} {
-		want := contract.Answer{Refusal: contract.Refusal{Status: 503, Reason: tt.reason}}
+		want := contract.Answer{Refusal: contract.Refusal{Status: 503, Reason: core.Reason(tt.reason)}}
 		if diff := cmp.Diff(want, contract.DecodeAnswer(503, []byte(tt.body), 8)); diff != "" {
 			t.Errorf("%s: decoded (-want +got):\n%s", name, diff)
 		}
@@ -122,7 +122,7 @@ func TestInterpret(t *testing.T) {
 		{500, "", false, serverError, serverError},
 		{0, "", false, serverError, serverError},
 	} {
-		refusal := contract.Refusal{Status: tt.status, Reason: tt.reason}
+		refusal := contract.Refusal{Status: tt.status, Reason: core.Reason(tt.reason)}
 		name := fmt.Sprintf("%d %q, page %v", tt.status, tt.reason, tt.page)
 		checkMeaning(t, "v1 "+name, contract.V1.Interpret(refusal, tt.page), tt.single)
 		checkMeaning(t, "v2 "+name, contract.V2.Interpret(refusal, tt.page), tt.single)

@@ -136,32 +136,34 @@ const (
 	maxReasons      = 32
 	maxFingerprints = 64
 	// reasonOther is the drop reason under which a heartbeat counts those that it has no room for.
-	reasonOther = "other"
+	reasonOther = core.ReasonOther
 )
 
 // heartbeatData is a heartbeat as it travels, with durations in milliseconds. It has the fields of
 // [core.Heartbeat], so that each converts to the other.
 type heartbeatData struct {
-	ID                     string           `json:"-"`
-	Time                   time.Time        `json:"-"`
-	Number                 uint64           `json:"number"`
-	Interval               time.Duration    `json:"intervalMs"`
-	Instance               string           `json:"instance,omitempty"`
-	Leaving                bool             `json:"leaving,omitempty"`
-	Sequence               uint64           `json:"sequence"`
-	Pending                int64            `json:"pending"`
-	OldestPending          time.Duration    `json:"oldestPendingMs"`
-	Dropped                map[string]int64 `json:"dropped,omitempty"`
-	Version                string           `json:"version,omitempty"`
-	CertificateFingerprint string           `json:"certificateFingerprint,omitempty"`
-	CertificateExpiry      time.Time        `json:"certificateExpiry,omitzero"`
-	CAFingerprints         []string         `json:"caFingerprints,omitempty"`
-	KeyMaterialError       string           `json:"keyMaterialError,omitempty"`
-	Canary                 core.CanaryState `json:"canary,omitempty"`
-	LastReview             time.Time        `json:"lastReview,omitzero"`
-	WebhookFailures        int64            `json:"webhookFailures,omitempty"`
-	ConfigHash             string           `json:"configHash,omitempty"`
-	ConfigError            string           `json:"configError,omitempty"`
+	ID                     string                `json:"-"`
+	Time                   time.Time             `json:"-"`
+	Number                 uint64                `json:"number"`
+	Interval               time.Duration         `json:"intervalMs"`
+	Instance               string                `json:"instance,omitempty"`
+	Leaving                bool                  `json:"leaving,omitempty"`
+	Sequence               uint64                `json:"sequence"`
+	Pending                int64                 `json:"pending"`
+	OldestPending          time.Duration         `json:"oldestPendingMs"`
+	Dropped                map[core.Reason]int64 `json:"dropped,omitempty"`
+	Version                string                `json:"version,omitempty"`
+	CertificateFingerprint string                `json:"certificateFingerprint,omitempty"`
+	CertificateExpiry      time.Time             `json:"certificateExpiry,omitzero"`
+	CAFingerprints         []string              `json:"caFingerprints,omitempty"`
+	KeyMaterialError       string                `json:"keyMaterialError,omitempty"`
+	Canary                 core.CanaryState      `json:"canary,omitempty"`
+	CanaryError            string                `json:"canaryError,omitempty"`
+	WebhookError           string                `json:"webhookError,omitempty"`
+	LastReview             time.Time             `json:"lastReview,omitzero"`
+	WebhookFailures        int64                 `json:"webhookFailures,omitempty"`
+	ConfigHash             string                `json:"configHash,omitempty"`
+	ConfigError            string                `json:"configError,omitempty"`
 }
 
 // maxName is the longest name of a Kubernetes object, a DNS-1123 subdomain at most.

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"net/url"
 	"slices"
 	"strconv"
@@ -375,7 +374,10 @@ func checkHeartbeat(beat *core.Heartbeat) error {
 		return fmt.Errorf("%w: %d reasons and %d CA fingerprints, want at most %d and %d",
 			errMalformed, len(beat.Dropped), len(beat.CAFingerprints), maxReasons, maxFingerprints)
 	}
-	texts := slices.AppendSeq(slices.Clone(beat.CAFingerprints), maps.Keys(beat.Dropped))
+	texts := slices.Clone(beat.CAFingerprints)
+	for reason := range beat.Dropped {
+		texts = append(texts, string(reason))
+	}
 	for _, text := range textsOf(beat) {
 		texts = append(texts, *text)
 	}

@@ -91,7 +91,7 @@ func documentedHeartbeat() *core.Heartbeat {
 	return &core.Heartbeat{
 		ID: "4e3dbb281e4d424e-kyma-heartbeat-3", Time: time.Date(2026, 11, 21, 3, 28, 0, 0, time.UTC),
 		Number: 3, Interval: 30 * time.Second, Instance: "agent-0",
-		Sequence: 7, Pending: 2, OldestPending: 1500 * time.Millisecond, Dropped: map[string]int64{"overflow": 5},
+		Sequence: 7, Pending: 2, OldestPending: 1500 * time.Millisecond, Dropped: map[core.Reason]int64{"overflow": 5},
 		Version:                "1.2.3",
 		CertificateFingerprint: "0c11dec237894b65cf523087297807a7bb3584c805c6983e3c61b3e50a5db228",
 		CertificateExpiry:      time.Date(2026, 12, 21, 0, 0, 0, 0, time.UTC),

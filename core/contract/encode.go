@@ -322,7 +322,7 @@ func cut(beat *core.Heartbeat) core.Heartbeat {
 func textsOf(b *core.Heartbeat) []*string {
 	return []*string{
 		&b.Instance, &b.Version, &b.CertificateFingerprint, &b.KeyMaterialError, (*string)(&b.Canary), &b.ConfigHash,
-		&b.ConfigError,
+		&b.ConfigError, &b.CanaryError, &b.WebhookError,
 	}
 }
 
@@ -338,10 +338,10 @@ func cutFingerprints(fingerprints []string) []string {
 	return kept
 }
 
-func cutReasons(dropped map[string]int64) map[string]int64 {
-	kept := make(map[string]int64, maxReasons)
+func cutReasons(dropped map[core.Reason]int64) map[core.Reason]int64 {
+	kept := make(map[core.Reason]int64, maxReasons)
 	for _, reason := range slices.Sorted(maps.Keys(dropped)) {
-		if isAttribute(reason) && (len(dropped) <= maxReasons || len(kept) < maxReasons-1) {
+		if isAttribute(string(reason)) && (len(dropped) <= maxReasons || len(kept) < maxReasons-1) {
 			kept[reason] += dropped[reason]
 		} else {
 			kept[reasonOther] += dropped[reason]

@@ -34,7 +34,7 @@ func ExampleVersion_Decode() {
 	fmt.Println(batch.Events[0].Owner, batch.Events[0].WatchedGVK.Kind, batch.Events[0].Watched, err)
 
 	_, err = contract.V1.Decode([]byte(`{"watched": {"Namespace": "default", "Name": "settings"}}`))
-	fmt.Println(core.Reason(err), core.IsPermanent(err))
+	fmt.Println(core.ReasonOf(err), core.IsPermanent(err))
 	fmt.Println(err)
 	// Output:
 	// kcp-system/runtime-1 ConfigMap default/settings <nil>

@@ -106,7 +106,7 @@ func fullHeartbeat(at time.Time) *core.Heartbeat {
 		Sequence:               2,
 		Pending:                4,
 		OldestPending:          1500 * time.Millisecond,
-		Dropped:                map[string]int64{"overflow": 5},
+		Dropped:                map[core.Reason]int64{"overflow": 5},
 		Version:                "1.2.3",
 		CertificateFingerprint: "aa",
 		CertificateExpiry:      at.Add(time.Hour),
@@ -114,6 +114,8 @@ func fullHeartbeat(at time.Time) *core.Heartbeat {
 		KeyMaterialError:       "tls.key: empty",
 		ConfigError:            "managers: broken",
 		Canary:                 core.CanaryLost,
+		CanaryError:            "403 Forbidden",
+		WebhookError:           "one is missing",
 		ConfigHash:             "dd",
 	}
 }

@@ -7,18 +7,18 @@ import (
 
 // The reasons of a sender for answers without a reason of their own: metric labels.
 const (
-	// reasonRedirect is every answer of 3xx: redirects are not followed.
-	reasonRedirect = "redirect"
-	// reasonClientError is any other answer of 4xx.
-	reasonClientError = "client_error"
-	// reasonServerError is any other answer of 5xx, or below 200.
-	reasonServerError = "server_error"
+	// ReasonRedirect is every answer of 3xx: redirects are not followed.
+	ReasonRedirect core.Reason = "redirect"
+	// ReasonClientError is any other answer of 4xx.
+	ReasonClientError core.Reason = "client_error"
+	// ReasonServerError is any other answer of 5xx, or below 200.
+	ReasonServerError core.Reason = "server_error"
 )
 
 // Meaning classifies a refusal for the sender.
 type Meaning struct {
 	// Reason is the metric label.
-	Reason string
+	Reason core.Reason
 	// Cause is the sentinel of core that the refusal stands for; nil: none.
 	Cause error
 	// Permanent is whether no later attempt can succeed.
@@ -57,20 +57,20 @@ func meanings() map[int]Meaning {
 		statusNotFound:              {Reason: reasons.UnknownManager, Cause: core.ErrUnknownManager},
 		statusTooManyRequests:       {Reason: reasons.TooFast, Cause: core.ErrNotReady},
 		// The gateway answers, and the receiver does not: a failed replica may be replaced.
-		statusBadGateway:         {Reason: reasonServerError, Cause: core.ErrNotReady},
-		statusGatewayTimeout:     {Reason: reasonServerError, Cause: core.ErrNotReady},
+		statusBadGateway:         {Reason: ReasonServerError, Cause: core.ErrNotReady},
+		statusGatewayTimeout:     {Reason: ReasonServerError, Cause: core.ErrNotReady},
 		statusServiceUnavailable: {Reason: reasons.NotReady, Cause: core.ErrNotReady},
 	}
 }
 
-func reasonOfClass(status int) string {
+func reasonOfClass(status int) core.Reason {
 	const class = 100
 	switch status / class {
 	case statusMultipleChoices / class:
-		return reasonRedirect
+		return ReasonRedirect
 	case statusBadRequest / class:
-		return reasonClientError
+		return ReasonClientError
 	default:
-		return reasonServerError
+		return ReasonServerError
 	}
 }

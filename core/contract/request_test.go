@@ -213,9 +213,9 @@ func TestHeartbeatsAreCut(t *testing.T) {
 	beat.KeyMaterialError, beat.Version, beat.Canary = long, "\xff1.2.3", core.CanaryState(long)
 	beat.CertificateExpiry = time.Date(99_999, 1, 1, 0, 0, 0, 0, time.UTC)
 	beat.CAFingerprints = slices.Repeat([]string{strings.Repeat("a", 64)}, 100)
-	beat.Dropped = map[string]int64{long: 3, "\xff": 4}
+	beat.Dropped = map[core.Reason]int64{core.Reason(long): 3, "\xff": 4}
 	for n := range 100 {
-		beat.Dropped[fmt.Sprint("reason_", n)] = 1
+		beat.Dropped[core.Reason(fmt.Sprint("reason_", n))] = 1
 	}
 	got := must(contract.V3.Decode(encode(t, contract.V3, core.Batch{Source: "r", Heartbeat: beat})))(t)
 	h := got.Heartbeat
@@ -259,11 +259,11 @@ func TestExactLimits(t *testing.T) {
 		batch.Events[1].ID += "i"
 	}
 	beat := fullHeartbeat(time.Date(0, 1, 1, 0, 0, 0, 0, time.UTC))
-	beat.CAFingerprints, beat.Dropped = slices.Repeat([]string{"a"}, 64), map[string]int64{}
+	beat.CAFingerprints, beat.Dropped = slices.Repeat([]string{"a"}, 64), map[core.Reason]int64{}
 	for n := range 31 {
-		beat.Dropped[fmt.Sprint("reason_", n)] = 1
+		beat.Dropped[core.Reason(fmt.Sprint("reason_", n))] = 1
 	}
-	beat.Dropped[strings.Repeat("r", 512)] = 1
+	beat.Dropped[core.Reason(strings.Repeat("r", 512))] = 1
 	got := must(contract.V3.Decode(encode(t, contract.V3, core.Batch{Source: "r", Heartbeat: beat})))(t)
 	if diff := cmp.Diff(beat, got.Heartbeat); diff != "" {
 		t.Errorf("the heartbeat (-sent +got):\n%s", diff)
@@ -335,15 +335,17 @@ func randomHeartbeat(random *rand.Rand) *core.Heartbeat {
 		KeyMaterialError:       randomText(random),
 		ConfigError:            randomText(random),
 		Canary:                 core.CanaryState(randomText(random)),
+		CanaryError:            randomText(random),
+		WebhookError:           randomText(random),
 		LastReview:             time.Unix(-random.Int64(), 0),
 		ConfigHash:             randomText(random),
-		Dropped:                map[string]int64{},
+		Dropped:                map[core.Reason]int64{},
 	}
 	for i := range beat.CAFingerprints {
 		beat.CAFingerprints[i] = randomText(random)
 	}
 	for range random.IntN(100) {
-		beat.Dropped[randomText(random)] = random.Int64()
+		beat.Dropped[core.Reason(randomText(random))] = random.Int64()
 	}
 	return beat
 }

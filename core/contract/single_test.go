@@ -126,8 +126,8 @@ func TestDecodeRefuses(t *testing.T) {
 			switch {
 			case !errors.Is(err, contract.ErrMalformed) || !batch.IsEmpty():
 				t.Fatalf("Decode = %v, %v, want ErrMalformed", batch, err)
-			case !core.IsPermanent(err) || core.Reason(err) != "malformed":
-				t.Errorf("IsPermanent = %v, Reason = %s: want true, malformed", core.IsPermanent(err), core.Reason(err))
+			case !core.IsPermanent(err) || core.ReasonOf(err) != "malformed":
+				t.Errorf("IsPermanent = %v, Reason = %s: want true, malformed", core.IsPermanent(err), core.ReasonOf(err))
 			case !strings.Contains(err.Error(), tt.want):
 				t.Errorf("error is %q, want it to say %q", err, tt.want)
 			}

@@ -76,13 +76,13 @@ func (s *forwarderSuite) classified(err error, want Refusal) {
 	}
 	if !hasReason(err) {
 		s.t.Errorf("lost the reason of a refusal: Reason(%v) = %q, want lower-case words joined by '_'",
-			err, core.Reason(err))
+			err, core.ReasonOf(err))
 	}
 }
 
 func hasReason(err error) bool {
-	reason := core.Reason(err)
-	return reason != "other" && regexp.MustCompile("^[a-z0-9_]+$").MatchString(reason)
+	reason := core.ReasonOf(err)
+	return reason != "other" && regexp.MustCompile("^[a-z0-9_]+$").MatchString(string(reason))
 }
 
 func (s *forwarderSuite) testUnreachable() {

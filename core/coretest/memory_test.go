@@ -112,7 +112,7 @@ func TestMemorySharesNoBatchWithItsFarEnd(t *testing.T) {
 		return nil
 	}))
 	sent := core.NewBatch(core.WatchEvent{Watched: types.NamespacedName{Name: "a"}})
-	sent.Heartbeat = &core.Heartbeat{Dropped: map[string]int64{"a": 1}, CAFingerprints: []string{"a"}}
+	sent.Heartbeat = &core.Heartbeat{Dropped: map[core.Reason]int64{"a": 1}, CAFingerprints: []string{"a"}}
 	if err := memory.Forward(t.Context(), "m", sent); err != nil {
 		t.Fatal(err)
 	}

@@ -115,7 +115,7 @@ func (s *verifierSuite) checkVerdict(err error) {
 		}
 	}
 	if err != nil && !hasReason(err) {
-		s.t.Errorf("lost the reason of a refusal: Reason(%v) = %q", err, core.Reason(err))
+		s.t.Errorf("lost the reason of a refusal: Reason(%v) = %q", err, core.ReasonOf(err))
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
-	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
 // Each bound is inclusive or exclusive on purpose. The clock of a bubble stops exactly at it, and a
@@ -36,14 +35,14 @@ func TestStatesChangeExactlyAtTheirBounds(t *testing.T) {
 			r.observe(pending(1, minute))
 			r.wantState(fleet.Fresh, "")
 			r.observe(pending(2, minute+1))
-			r.wantState(fleet.Degraded, reasons.PendingTooLong)
+			r.wantState(fleet.Degraded, string(fleet.ReasonPendingTooLong))
 		},
 		"a certificate may have a day left": func(r *rig) {
 			now := time.Now()
 			r.observe(showing(beat("e", 1, 0), now.Add(-week), now.Add(24*time.Hour)))
 			r.wantState(fleet.Fresh, "")
 			time.Sleep(time.Nanosecond)
-			r.wantState(fleet.Degraded, reasons.CertificateExpiring)
+			r.wantState(fleet.Degraded, string(fleet.ReasonCertificateExpiring))
 		},
 		"a heartbeat without an interval counts for a minute": func(r *rig) {
 			r.observe(with(beat("e", 1, 0), func(b *core.Heartbeat) { b.Interval = 0 }))
@@ -56,7 +55,7 @@ func TestStatesChangeExactlyAtTheirBounds(t *testing.T) {
 			r.observe(beat("e", 1, 0))
 			r.fleet.Receiver().Refuse(prod, kyma, "san_mismatch")
 			time.Sleep(100 * time.Second)
-			r.wantState(fleet.Stale, reasons.Refused)
+			r.wantState(fleet.Stale, string(fleet.ReasonRefused))
 			time.Sleep(time.Nanosecond)
 			r.wantState(fleet.Stale, "")
 		},

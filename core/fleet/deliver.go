@@ -68,6 +68,9 @@ func (f *Fleet) leave(handlers map[core.Manager]core.Handler) {
 	for manager := range handlers {
 		delete(f.served, manager)
 	}
+	if len(f.served) == 0 {
+		f.leads = time.Time{}
+	}
 }
 
 func (f *Fleet) reviewEverySecond(ctx context.Context) {
@@ -86,6 +89,7 @@ func (f *Fleet) reviewEverySecond(ctx context.Context) {
 const slice = 500
 
 func (f *Fleet) reviewAll() {
+	f.noteLeading()
 	for _, manager := range f.adopt(f.readyManagers(), time.Now()) {
 		f.warnUnserved(manager)
 	}
@@ -168,7 +172,7 @@ func (f *Fleet) collectDue(manager core.Manager, now time.Time) (due []dueResync
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for k, r := range f.resyncs {
-		if k.manager == manager && !r.due.After(now) {
+		if k.manager == manager && !f.delivers[k] && !r.due.After(now) {
 			due = append(due, dueResync{k, r.due})
 		}
 	}
@@ -180,6 +184,7 @@ func (f *Fleet) deliver(ctx context.Context, handler core.Handler, k key) {
 	if claimed == nil {
 		return
 	}
+	defer f.endDelivery(k)
 
 	ctx, cancel := context.WithTimeout(ctx, deliverTimeout)
 	defer cancel()
@@ -188,7 +193,7 @@ func (f *Fleet) deliver(ctx context.Context, handler core.Handler, k key) {
 	event := core.WatchEvent{Resync: true, Time: now}
 
 	log := f.opts.Logger.With(slog.String("runtime", string(k.runtime)), slog.String("manager", string(k.manager)),
-		slog.String("cause", claimed.cause))
+		slog.String("cause", string(claimed.cause)))
 
 	if err := handler.Handle(ctx, core.Delivery{Runtime: k.runtime, Manager: k.manager, Event: event, Received: now}); err != nil {
 		log.DebugContext(ctx, "resync not taken, it is delivered again", slog.Any("error", err))
@@ -205,8 +210,19 @@ func (f *Fleet) claim(k key) *resync {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	claimed := f.resyncs[k]
-	delete(f.resyncs, k)
+	if claimed != nil {
+		delete(f.resyncs, k)
+		f.delivers[k] = true
+	}
 	return claimed
+}
+
+// endDelivery lets the next resync of a runtime begin. One at a time, so that a handler that hangs
+// for one runtime takes one of the places.
+func (f *Fleet) endDelivery(k key) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.delivers, k)
 }
 
 // giveBack puts a resync back, unless there is another one or the runtime is forgotten.
@@ -219,7 +235,7 @@ func (f *Fleet) giveBack(k key, claimed *resync) {
 	}
 }
 
-func (f *Fleet) delivered(manager core.Manager, cause string) {
+func (f *Fleet) delivered(manager core.Manager, cause hook.ResyncCause) {
 	f.mu.Lock()
 	f.tally(manager).resyncs[cause]++
 	f.mu.Unlock()
@@ -228,22 +244,23 @@ func (f *Fleet) delivered(manager core.Manager, cause string) {
 	}
 }
 
+// The causes of resyncs.
 const (
-	// causeNewEpoch means that an agent process sent its first request: earlier events may be lost.
-	causeNewEpoch = "new_epoch"
-	// causeGap means that a number of the sequence did not arrive.
-	causeGap = "gap"
-	// causeWentBack means that the sequence is lower than it was.
-	causeWentBack = "went_back"
-	// causeReturned means that a silent runtime sends requests again.
-	causeReturned = "returned"
-	// causeReplicaLost means that one of several replicas stopped sending without a last heartbeat.
-	causeReplicaLost = "replica_lost"
+	// CauseNewEpoch means that an agent process sent its first request: earlier events may be lost.
+	CauseNewEpoch hook.ResyncCause = "new_epoch"
+	// CauseGap means that a number of the sequence did not arrive.
+	CauseGap hook.ResyncCause = "gap"
+	// CauseWentBack means that the sequence is lower than it was.
+	CauseWentBack hook.ResyncCause = "went_back"
+	// CauseReturned means that a silent runtime sends requests again.
+	CauseReturned hook.ResyncCause = "returned"
+	// CauseReplicaLost means that one of several replicas stopped sending without a last heartbeat.
+	CauseReplicaLost hook.ResyncCause = "replica_lost"
 )
 
 // Causes returns all causes.
-func Causes() []string {
-	return []string{causeNewEpoch, causeGap, causeWentBack, causeReturned, causeReplicaLost}
+func Causes() []hook.ResyncCause {
+	return []hook.ResyncCause{CauseNewEpoch, CauseGap, CauseWentBack, CauseReturned, CauseReplicaLost}
 }
 
 const (
@@ -256,11 +273,11 @@ const (
 )
 
 type resync struct {
-	cause string
+	cause hook.ResyncCause
 	due   time.Time
 }
 
-func (r *resync) postpone(cause string, due time.Time) {
+func (r *resync) postpone(cause hook.ResyncCause, due time.Time) {
 	if due.After(r.due) {
 		*r = resync{cause, due}
 	}
@@ -269,10 +286,10 @@ func (r *resync) postpone(cause string, due time.Time) {
 // resendOfLoss returns the resend of the resync for a lost replica. It may have ended a moment ago,
 // or may end before its next attempt.
 func resendOfLoss(now time.Time) resync {
-	return resync{causeReplicaLost, now.Add(longestPause + longestCommit)}
+	return resync{CauseReplicaLost, now.Add(longestPause + longestCommit)}
 }
 
-func (f *Fleet) schedule(k key, cause string, now time.Time) {
+func (f *Fleet) schedule(k key, cause hook.ResyncCause, now time.Time) {
 	if f.resyncs[k] == nil {
 		f.resyncs[k] = &resync{cause, now.Add(time.Duration(f.opts.Random() * float64(f.opts.ResyncJitter)))}
 	}

@@ -64,10 +64,32 @@ func (f *Fleet) readyManagers() map[core.Manager]bool {
 	f.mu.Unlock()
 	ready := make(map[core.Manager]bool)
 	for manager, handler := range handlers {
-		r, asks := handler.(core.Readier)
-		ready[manager] = !asks || r.Ready() == nil
+		ready[manager] = isReady(handler)
 	}
 	return ready
+}
+
+func isReady(handler core.Handler) bool {
+	r, asks := handler.(core.Readier)
+	return !asks || r.Ready() == nil
+}
+
+// noteLeading keeps the time since which a handler is ready.
+func (f *Fleet) noteLeading() {
+	f.mu.Lock()
+	handlers := slices.Collect(maps.Values(f.served))
+	f.mu.Unlock()
+
+	leads := slices.ContainsFunc(handlers, isReady) // It may block, so it is called without the lock.
+
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case !leads:
+		f.leads = time.Time{}
+	case f.leads.IsZero():
+		f.leads = time.Now()
+	}
 }
 
 // Forget removes a runtime with its resyncs to come. Call it when the runtime is gone. It does not
@@ -117,12 +139,12 @@ func (f *Fleet) remove(k key) {
 }
 
 type refusal struct {
-	reason string
+	reason core.Reason
 	at     time.Time
 }
 
 // refusal returns "" if the last one is so old that the runtime would have tried again.
-func (r *record) refusal(now time.Time) string {
+func (r *record) refusal(now time.Time) core.Reason {
 	if now.Sub(r.refused.at) > longestPause+patience(nil) {
 		return ""
 	}

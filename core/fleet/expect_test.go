@@ -11,7 +11,6 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
-	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
 // A restart of the operator made dead runtimes vanish from page and metrics, and ended the alert.
@@ -81,7 +80,7 @@ func TestARefusedRuntimeNamesTheReason(t *testing.T) {
 		refuse := func() { r.fleet.Receiver().Refuse(prod, kyma, "san_mismatch") }
 		wantRefused := func(want string) {
 			t.Helper()
-			if have := r.fleet.Get(prod, kyma).Refused; have != want {
+			if have := r.fleet.Get(prod, kyma).Refused; string(have) != want {
 				t.Errorf("refused %q, want %q", have, want)
 			}
 		}
@@ -94,7 +93,7 @@ func TestARefusedRuntimeNamesTheReason(t *testing.T) {
 		wantRefused("san_mismatch")
 		time.Sleep(2*interval + time.Second)
 		refuse()
-		r.wantState(fleet.Stale, reasons.Refused)
+		r.wantState(fleet.Stale, string(fleet.ReasonRefused))
 		time.Sleep(2 * time.Minute)
 		r.wantState(fleet.Stale, "") // It does not even try any more.
 		wantRefused("")
@@ -137,7 +136,7 @@ func TestExpectedRuntimes(t *testing.T) {
 			r.fleet.Expect(prod, kyma)
 			time.Sleep(2*interval + 2*time.Second)
 			r.fleet.Receiver().Refuse(prod, kyma, "domain_missing")
-			r.wantState(fleet.Stale, reasons.Refused)
+			r.wantState(fleet.Stale, string(fleet.ReasonRefused))
 		},
 	})
 }

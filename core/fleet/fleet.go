@@ -35,9 +35,11 @@ type Fleet struct {
 	records   map[key]*record
 	managers  map[core.RuntimeID][]core.Manager
 	resyncs   map[key]*resync   // to come
+	delivers  map[key]bool      // a resync is with its handler
 	expected  map[key]time.Time // without a record, since when
 	forgotten map[core.RuntimeID]time.Time
 	served    map[core.Manager]core.Handler
+	leads     time.Time // since when a handler is ready, zero while none is
 	tallies   map[core.Manager]*tally
 	observers []func(Transition)
 	changes   []Transition // that the observers have not got
@@ -59,6 +61,7 @@ func New(opts Options) (*Fleet, error) {
 		records:   make(map[key]*record),
 		managers:  make(map[core.RuntimeID][]core.Manager),
 		resyncs:   make(map[key]*resync),
+		delivers:  make(map[key]bool),
 		expected:  make(map[key]time.Time),
 		forgotten: make(map[core.RuntimeID]time.Time),
 		served:    make(map[core.Manager]core.Handler),
@@ -145,7 +148,7 @@ func (f *Fleet) review(r *record, now time.Time) {
 		p.paths.review(now)
 	}
 	if r.lose(now) {
-		f.schedule(r.key, causeReplicaLost, now)
+		f.schedule(r.key, CauseReplicaLost, now)
 	}
 	if cause := r.takeResend(now); cause != "" {
 		f.schedule(r.key, cause, now)

@@ -20,7 +20,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/core/hook"
-	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -112,7 +111,7 @@ func (r *rig) handle(_ context.Context, d core.Delivery) error {
 func (r *rig) resynced(resync hook.Resync) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.causes = append(r.causes, resync.Cause)
+	r.causes = append(r.causes, string(resync.Cause))
 }
 
 func (r *rig) changed(change fleet.Transition) {
@@ -142,7 +141,7 @@ func (r *rig) wantCauses(want ...string) {
 
 func (r *rig) wantState(state fleet.State, reason string) {
 	r.t.Helper()
-	if s := r.fleet.Get(prod, kyma); s.State != state || s.Reason != reason {
+	if s := r.fleet.Get(prod, kyma); s.State != state || string(s.Reason) != reason {
 		r.t.Errorf("state %s %q, want %s %q", s.State, s.Reason, state, reason)
 	}
 }
@@ -225,7 +224,7 @@ func trusting(epoch string, number uint64, fingerprints ...string) message {
 
 // dropping is a heartbeat of an agent that has dropped events.
 func dropping(epoch string, number, sequence uint64, events int64) message {
-	return with(beat(epoch, number, sequence), func(b *core.Heartbeat) { b.Dropped = map[string]int64{"overflow": events} })
+	return with(beat(epoch, number, sequence), func(b *core.Heartbeat) { b.Dropped = map[core.Reason]int64{"overflow": events} })
 }
 
 // started are the first messages of replicas.
@@ -273,7 +272,7 @@ func TestStates(t *testing.T) {
 		"the worst of two replicas": func(r *rig) {
 			r.observe(started("e", "f")...)
 			r.observe(with(beat("e", 2, 1), func(b *core.Heartbeat) { b.Canary = core.CanaryLost }))
-			r.wantState(fleet.Degraded, reasons.CanaryLost)
+			r.wantState(fleet.Degraded, string(fleet.ReasonCanaryLost))
 		},
 		"unknown until the first heartbeat": func(r *rig) {
 			r.wantState(fleet.Unknown, "")
@@ -331,7 +330,7 @@ func TestStates(t *testing.T) {
 			r.wantState(fleet.Stale, "")
 		},
 		"degraded for the worst reason": func(r *rig) {
-			number, dropped := uint64(0), map[string]int64{"overflow": 3}
+			number, dropped := uint64(0), map[core.Reason]int64{"overflow": 3}
 			next := func(state fleet.State, reason string, change func(*core.Heartbeat)) {
 				r.t.Helper()
 				number++
@@ -342,21 +341,27 @@ func TestStates(t *testing.T) {
 			number++
 			expiring := time.Now().Add(time.Hour)
 			r.observe(showing(beat("e", number, 0), expiring.Add(-90*24*time.Hour), expiring))
-			r.wantState(fleet.Degraded, reasons.CertificateExpiring)
-			next(fleet.Degraded, reasons.Configuration, func(b *core.Heartbeat) { b.ConfigError = "managers: broken" })
-			next(fleet.Degraded, reasons.KeyMaterial, func(b *core.Heartbeat) { b.KeyMaterialError = "tls.key is empty" })
-			next(fleet.Degraded, reasons.PendingTooLong, func(b *core.Heartbeat) { b.OldestPending = 2 * time.Minute })
-			next(fleet.Degraded, reasons.Dropping, func(b *core.Heartbeat) { b.Dropped = dropped })
-			next(fleet.Degraded, reasons.CanaryLost, func(b *core.Heartbeat) { b.Dropped, b.Canary = dropped, core.CanaryLost })
-			next(fleet.Degraded, reasons.Dropping, func(b *core.Heartbeat) { b.Dropped = dropped })
+			r.wantState(fleet.Degraded, string(fleet.ReasonCertificateExpiring))
+			next(fleet.Degraded, string(fleet.ReasonConfiguration), func(b *core.Heartbeat) { b.ConfigError = "managers: broken" })
+			next(fleet.Degraded, string(fleet.ReasonKeyMaterial), func(b *core.Heartbeat) { b.KeyMaterialError = "tls.key is empty" })
+			next(fleet.Degraded, string(fleet.ReasonPendingTooLong), func(b *core.Heartbeat) { b.OldestPending = 2 * time.Minute })
+			next(fleet.Degraded, string(fleet.ReasonDropping), func(b *core.Heartbeat) { b.Dropped = dropped })
+			next(fleet.Degraded, string(fleet.ReasonCanaryFailing), func(b *core.Heartbeat) {
+				b.Dropped, b.Canary, b.CanaryError = dropped, core.CanaryFailing, "403 Forbidden"
+			})
+			next(fleet.Degraded, string(fleet.ReasonWebhookChanged), func(b *core.Heartbeat) {
+				b.Dropped, b.Canary, b.WebhookError = dropped, core.CanaryFailing, "one is missing"
+			})
+			next(fleet.Degraded, string(fleet.ReasonCanaryLost), func(b *core.Heartbeat) { b.Dropped, b.Canary = dropped, core.CanaryLost })
+			next(fleet.Degraded, string(fleet.ReasonDropping), func(b *core.Heartbeat) { b.Dropped = dropped })
 			time.Sleep(interval)
-			next(fleet.Degraded, reasons.Dropping, func(b *core.Heartbeat) { b.Dropped = dropped })
+			next(fleet.Degraded, string(fleet.ReasonDropping), func(b *core.Heartbeat) { b.Dropped = dropped })
 			time.Sleep(interval + time.Second)
 			r.wantState(fleet.Fresh, "")
 		},
 		"an agent that is set back to contract v2 is heard, but has no heartbeats": func(r *rig) {
 			r.observe(resync("e", 1), leaving("e", 1, 1))
-			r.wantState(fleet.Stale, reasons.Stopped)
+			r.wantState(fleet.Stale, string(fleet.ReasonStopped))
 			for range 10 {
 				r.observe(message{})
 				settle()
@@ -673,9 +678,9 @@ func TestMemoryIsBounded(t *testing.T) {
 			t.Errorf("%d replicas are kept, want 8", n)
 		}
 		send(r.fleet, "1", kyma, with(beat("e", 1, 1), func(b *core.Heartbeat) {
-			b.Dropped = map[string]int64{}
+			b.Dropped = map[core.Reason]int64{}
 			for n := range 100 {
-				b.Dropped[fmt.Sprint("reason_", n)] = 1
+				b.Dropped[core.Reason(fmt.Sprint("reason_", n))] = 1
 			}
 		}))
 		dropped, sum := r.fleet.Get("1", kyma).Replicas[0].Heartbeat.Dropped, int64(0)

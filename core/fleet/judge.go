@@ -5,10 +5,9 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
-func (r *record) judge(opts *Options, now time.Time) (state State, reason string) {
+func (r *record) judge(opts *Options, now time.Time) (state State, reason Reason) {
 	alive, proved, worst := false, false, len(troubles)
 	for _, p := range r.replicas {
 		if p.isAlive(now) {
@@ -18,6 +17,8 @@ func (r *record) judge(opts *Options, now time.Time) (state State, reason string
 		}
 	}
 	switch {
+	case !alive && r.isRevoked():
+		return Stale, ReasonRevoked
 	case r.isMissing(now):
 		return Stale, r.silence(now)
 	case !r.heartbeats:
@@ -33,12 +34,14 @@ func (r *record) judge(opts *Options, now time.Time) (state State, reason string
 	}
 }
 
-func (r *record) silence(now time.Time) string {
+func (r *record) silence(now time.Time) Reason {
 	switch {
+	case r.refusal(now) == core.ReasonRevoked:
+		return ReasonRevoked
 	case r.refusal(now) != "":
-		return reasons.Refused
+		return ReasonRefused
 	case r.heartbeats && !r.hasReplica():
-		return reasons.Stopped
+		return ReasonStopped
 	default:
 		return ""
 	}
@@ -55,19 +58,20 @@ func (p *replica) isProved(now time.Time) bool {
 
 // troubles are the reasons for which a replica is degraded, worst first.
 var troubles = []struct {
-	reason string
+	reason Reason
 	has    func(p *replica, opts *Options, now time.Time) bool
 }{
 	// It explains a lost canary.
-	{reasons.WebhookUnreachable, func(p *replica, _ *Options, now time.Time) bool { return now.Before(p.unreachable) }},
-	{reasons.CanaryLost, func(p *replica, _ *Options, _ time.Time) bool { return p.beat.Canary == core.CanaryLost }},
-	{reasons.CanaryFailing, func(p *replica, _ *Options, _ time.Time) bool { return p.beat.Canary == core.CanaryFailing }},
-	{reasons.Dropping, func(p *replica, _ *Options, now time.Time) bool { return now.Before(p.dropping) }},
-	{reasons.PendingTooLong, func(p *replica, o *Options, _ time.Time) bool { return p.beat.OldestPending > o.PendingTooLong }},
-	{reasons.KeyMaterial, func(p *replica, _ *Options, _ time.Time) bool { return p.beat.KeyMaterialError != "" }},
-	{reasons.Configuration, func(p *replica, _ *Options, _ time.Time) bool { return p.beat.ConfigError != "" }},
-	{reasons.CertificateExpiring, func(p *replica, _ *Options, now time.Time) bool { return p.certificate.isExpiring(now) }},
-	{reasons.SharedByReplicas, func(p *replica, _ *Options, _ time.Time) bool { return p.sharing.on }},
+	{ReasonWebhookUnreachable, func(p *replica, _ *Options, now time.Time) bool { return now.Before(p.unreachable) }},
+	{ReasonCanaryLost, func(p *replica, _ *Options, _ time.Time) bool { return p.beat.Canary == core.CanaryLost }},
+	{ReasonWebhookChanged, func(p *replica, _ *Options, _ time.Time) bool { return p.beat.WebhookError != "" }},
+	{ReasonCanaryFailing, func(p *replica, _ *Options, _ time.Time) bool { return p.beat.Canary == core.CanaryFailing }},
+	{ReasonDropping, func(p *replica, _ *Options, now time.Time) bool { return now.Before(p.dropping) }},
+	{ReasonPendingTooLong, func(p *replica, o *Options, _ time.Time) bool { return p.beat.OldestPending > o.PendingTooLong }},
+	{ReasonKeyMaterial, func(p *replica, _ *Options, _ time.Time) bool { return p.beat.KeyMaterialError != "" }},
+	{ReasonConfiguration, func(p *replica, _ *Options, _ time.Time) bool { return p.beat.ConfigError != "" }},
+	{ReasonCertificateExpiring, func(p *replica, _ *Options, now time.Time) bool { return p.certificate.isExpiring(now) }},
+	{ReasonSharedByReplicas, func(p *replica, _ *Options, _ time.Time) bool { return p.sharing.on }},
 }
 
 // trouble returns the index of the worst reason for which the replica is degraded, and the number
@@ -90,7 +94,13 @@ func (c certificate) isExpiring(now time.Time) bool {
 // Conditions returns every state with every reason that it can have, worst last.
 func Conditions() []Condition {
 	all := []Condition{
-		{State: Fresh}, {State: Unproved}, {State: Unknown}, {Stale, reasons.Stopped}, {State: Stale}, {Stale, reasons.Refused},
+		{State: Fresh},
+		{State: Unproved},
+		{State: Unknown},
+		{Stale, ReasonStopped},
+		{State: Stale},
+		{Stale, ReasonRefused},
+		{Stale, ReasonRevoked},
 	}
 	for _, trouble := range slices.Backward(troubles) {
 		all = append(all, Condition{Degraded, trouble.reason})

@@ -52,3 +52,70 @@ func processorTime(t *testing.T, work func()) time.Duration {
 	}
 	return (used() - before) / rounds
 }
+
+// A replica that is lost is remembered by what distinguishes it. The rest of its heartbeat, up to
+// 6 KiB, is not kept.
+func TestALostReplicaTakesLittleMemory(t *testing.T) {
+	f, err := New(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, epoch := range []string{"lost", "lives"} {
+		beat := &core.Heartbeat{Number: 7, Interval: time.Hour, Version: "v1", CAFingerprints: []string{"a", "b"}}
+		f.Receiver().Observe(core.Peer{ID: "prod"}, "kyma", core.Batch{Epoch: epoch, Heartbeat: beat}, nil)
+	}
+	r := f.records[key{"prod", "kyma"}]
+	r.dismiss(resync{}, func(p *replica) bool { return p.epoch == "lost" })
+
+	for _, p := range r.replicas {
+		small := p.beat.CAFingerprints == nil && p.beat.Version == ""
+		if small != (p.epoch == "lost") || p.beat.Number != 7 {
+			t.Errorf("the replica %q keeps the heartbeat %+v", p.epoch, p.beat)
+		}
+	}
+}
+
+// Only numbers that came here explain a gap. A number in between that did not come is of another
+// replica of the operator.
+func TestArrivals(t *testing.T) {
+	of := func(numbers ...uint64) *core.Batch {
+		batch := &core.Batch{}
+		for _, n := range numbers {
+			batch.Events = append(batch.Events, core.Numbered{Sequence: n})
+		}
+		return batch
+	}
+	var a arrivals
+	a.note(of(9, 6, 7, 6, 4), 4)
+	for _, tt := range []struct {
+		first, last uint64
+		want        bool
+	}{
+		{5, 5, false},
+		{6, 7, true},
+		{6, 8, false},
+		{6, 9, false},
+		{9, 9, true},
+		{10, 10, false},
+		{10, 9, true}, // None is missing.
+	} {
+		if have := a.haveAll(tt.first, tt.last); have != tt.want {
+			t.Errorf("%d to %d came here: %t, want %t", tt.first, tt.last, have, tt.want)
+		}
+	}
+	a.endAt(6)
+	if a.haveAll(6, 6) || !a.haveAll(7, 7) {
+		t.Errorf("%d are left up to 6, want those above", a)
+	}
+	a.endAt(8)
+	if len(a) != 1 || a[0] != 9 {
+		t.Errorf("%d are left up to 8, want 9", a)
+	}
+
+	for n := range uint64(2 * maxArrivals) {
+		a.note(of(100+n), 9)
+	}
+	if len(a) != maxArrivals || !a.haveAll(100+maxArrivals, 99+2*maxArrivals) {
+		t.Errorf("%d numbers are noted, want the last %d", len(a), maxArrivals)
+	}
+}

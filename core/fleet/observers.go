@@ -10,7 +10,7 @@ import (
 type Transition struct {
 	// From is the former state, Reason its reason.
 	From   State
-	Reason string
+	Reason Reason
 	// To is the new status.
 	To Status
 }
@@ -64,5 +64,5 @@ func (f *Fleet) log(change *Transition) {
 	f.lines.Log(context.Background(), level, "freshness of a runtime changed",
 		slog.String("runtime", string(change.To.Runtime)), slog.String("manager", string(change.To.Manager)),
 		slog.String("from", string(change.From)), slog.String("to", string(change.To.State)),
-		slog.String("reason", change.To.Reason))
+		slog.String("reason", string(change.To.Reason)))
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
-	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
 // quiet is the heartbeat of an agent without a canary.
@@ -70,7 +69,7 @@ func TestProofs(t *testing.T) {
 			r.observe(resync("e", 2))
 			r.wantState(fleet.Unproved, "")
 			canary(2, core.CanaryLost)
-			r.wantState(fleet.Degraded, reasons.CanaryLost)
+			r.wantState(fleet.Degraded, string(fleet.ReasonCanaryLost))
 		},
 		// The clock of a runtime may be wrong by years: only differences of its times count.
 		"clocks are not compared": func(r *rig) {
@@ -84,10 +83,10 @@ func TestProofs(t *testing.T) {
 			r.observe(resync("e", 1), quiet(1, func(*core.Heartbeat) {}))
 			time.Sleep(interval)
 			r.observe(quiet(2, func(b *core.Heartbeat) { b.WebhookFailures = 3 }))
-			r.wantState(fleet.Degraded, reasons.WebhookUnreachable)
+			r.wantState(fleet.Degraded, string(fleet.ReasonWebhookUnreachable))
 			time.Sleep(interval)
 			r.observe(quiet(3, func(b *core.Heartbeat) { b.WebhookFailures = 6 }))
-			r.wantState(fleet.Degraded, reasons.WebhookUnreachable)
+			r.wantState(fleet.Degraded, string(fleet.ReasonWebhookUnreachable))
 		},
 		// A stranger can make handshakes fail. While the API server comes through, that is no reason.
 		"failed handshakes beside a proof": func(r *rig) {
@@ -101,7 +100,7 @@ func TestProofs(t *testing.T) {
 			r.observe(started("e")...)
 			time.Sleep(interval)
 			r.observe(with(beat("e", 2, 1), func(b *core.Heartbeat) { b.Canary, b.WebhookFailures = core.CanaryLost, 2 }))
-			r.wantState(fleet.Degraded, reasons.WebhookUnreachable)
+			r.wantState(fleet.Degraded, string(fleet.ReasonWebhookUnreachable))
 		},
 		// A review after the last heartbeat proves that the API server reaches the webhook again.
 		"a review ends webhook_unreachable": func(r *rig) {
@@ -116,7 +115,7 @@ func TestProofs(t *testing.T) {
 			r.observe(resync("e", 1), with(beat("e", 1, 1), failures(0, time.Second)))
 			time.Sleep(interval)
 			r.observe(with(beat("e", 2, 1), failures(4, interval+time.Second)))
-			r.wantState(fleet.Degraded, reasons.WebhookUnreachable)
+			r.wantState(fleet.Degraded, string(fleet.ReasonWebhookUnreachable))
 			time.Sleep(interval)
 			r.observe(with(beat("e", 3, 1), failures(4, time.Second)))
 			r.wantState(fleet.Fresh, "")
@@ -155,7 +154,7 @@ func TestProofs(t *testing.T) {
 		"the last heartbeat of an agent is no probe": func(r *rig) {
 			r.observe(leaving("e", 7, 3))
 			settle()
-			r.wantState(fleet.Stale, reasons.Stopped)
+			r.wantState(fleet.Stale, string(fleet.ReasonStopped))
 			r.wantCauses("new_epoch")
 		},
 	})
@@ -168,8 +167,8 @@ func TestDropsBeforeTheFirstHeartbeatAreSeen(t *testing.T) {
 		want     fleet.State
 		reason   string
 	}{
-		"the first heartbeat":               {[]message{dropping("e", 1, 0, 3)}, fleet.Degraded, reasons.Dropping},
-		"the first event, a late heartbeat": {[]message{resync("e", 1), dropping("e", 9, 1, 3)}, fleet.Degraded, reasons.Dropping},
+		"the first heartbeat":               {[]message{dropping("e", 1, 0, 3)}, fleet.Degraded, string(fleet.ReasonDropping)},
+		"the first event, a late heartbeat": {[]message{resync("e", 1), dropping("e", 9, 1, 3)}, fleet.Degraded, string(fleet.ReasonDropping)},
 		// A new leader does not know when an old agent dropped them.
 		"an old epoch": {[]message{resync("e", 70), dropping("e", 900, 70, 3)}, fleet.Fresh, ""},
 	} {
@@ -204,7 +203,7 @@ func TestExpiryIsRelativeToTheLifetime(t *testing.T) {
 				}
 				r.observe(resync("e", 1), m)
 				if test.expiring {
-					r.wantState(fleet.Degraded, reasons.CertificateExpiring)
+					r.wantState(fleet.Degraded, string(fleet.ReasonCertificateExpiring))
 				} else {
 					r.wantState(fleet.Fresh, "")
 				}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 )
 
 // State is the freshness of the watch path of one runtime for one manager.
@@ -30,7 +31,7 @@ const (
 // Condition is a state with its reason.
 type Condition struct {
 	State  State
-	Reason string
+	Reason Reason
 }
 
 // Status is the freshness of one runtime for one manager.
@@ -39,10 +40,10 @@ type Status struct {
 	Manager core.Manager   `json:"manager"`
 	State   State          `json:"state"`
 	// Reason is why a runtime is degraded, or stale if that is known. It is empty otherwise.
-	Reason string `json:"reason,omitempty"`
-	// Refused is the reason of the verifier, such as san_mismatch. It is empty after a request that
-	// was not refused, or after 100 s without a refusal.
-	Refused string `json:"refused,omitempty"`
+	Reason Reason `json:"reason,omitempty"`
+	// Refused is the reason of the verifier, such as [core.ReasonSANMismatch]. It is empty after a
+	// request that was not refused, or after 100 s without a refusal.
+	Refused core.Reason `json:"refused,omitempty"`
 	// Since is the time of the last change of State or Reason.
 	Since time.Time `json:"since"`
 	// LastSeen is the time of the last event or heartbeat, zero if there was none.
@@ -64,6 +65,10 @@ type Replica struct {
 	Proved time.Time `json:"proved,omitzero"`
 	// CertificateExpiry is that of the verified client certificate.
 	CertificateExpiry time.Time `json:"certificateExpiry,omitzero"`
+	// ClockSkew is how far the clock of the agent is ahead of the clock of this process, in whole
+	// seconds. It is negative if the agent's clock is behind. A delayed heartbeat looks like a
+	// clock that is behind, so the skew is that of the less delayed of the last two heartbeats.
+	ClockSkew time.Duration `json:"-"`
 	// Heartbeat is the last one, nil when none came yet. It must not be changed.
 	Heartbeat *core.Heartbeat `json:"heartbeat,omitempty"`
 }
@@ -87,6 +92,15 @@ func (f *Fleet) current(r *record, now time.Time) Status {
 		s.State, s.Reason, s.Since = state, reason, now
 	}
 	return s
+}
+
+// LeadsSince returns the time since which a handler of [Receiver.Start] is ready. With leader
+// election, it is the time since which this replica leads. It is zero while no handler is ready,
+// and exact to a second.
+func (f *Fleet) LeadsSince() time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.leads
 }
 
 // Range calls visit with the status of every known runtime for each of its managers, in no order,
@@ -203,10 +217,17 @@ type Summary struct {
 	// FirstExpiry is the earliest expiry of a verified client certificate, zero if none is known. A
 	// silent runtime counts if its certificate expired when it became silent.
 	FirstExpiry time.Time
+	// Versions is the number of runtimes with each version of the agent, without silent agents and
+	// those that name no version. A runtime with two versions counts for each of them. At most
+	// eight versions have a key, those with the most runtimes. [OtherVersions] counts the others.
+	Versions map[string]int
+	// ClockSkew is the largest difference between the clock of an agent and the clock of this
+	// process, whichever is ahead.
+	ClockSkew time.Duration
 
 	// Resyncs counts the delivered resyncs that the fleet asked for, by cause. ResyncsToCome are
 	// not delivered yet.
-	Resyncs       map[string]int64
+	Resyncs       map[hook.ResyncCause]int64
 	ResyncsToCome int
 	// Untracked counts the requests of runtimes beyond [Options].MaxStatuses.
 	Untracked int64
@@ -218,7 +239,7 @@ type Summary struct {
 const mostPending = 1 << 32
 
 type tally struct {
-	resyncs   map[string]int64
+	resyncs   map[hook.ResyncCause]int64
 	untracked int64
 	events    int64
 }
@@ -226,14 +247,14 @@ type tally struct {
 func (f *Fleet) tally(manager core.Manager) *tally {
 	t := f.tallies[manager]
 	if t == nil {
-		t = &tally{resyncs: make(map[string]int64)}
+		t = &tally{resyncs: make(map[hook.ResyncCause]int64)}
 		f.tallies[manager] = t
 	}
 	return t
 }
 
-// Summaries returns the summary of each manager, all at one moment. Its cost grows with the
-// runtimes.
+// Summaries returns the summary of each manager, all at one moment: those with runtimes, and
+// those that Start serves while a handler is ready. The cost grows with the runtimes.
 func (f *Fleet) Summaries() map[core.Manager]*Summary {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -242,7 +263,9 @@ func (f *Fleet) Summaries() map[core.Manager]*Summary {
 	all := make(map[core.Manager]*Summary)
 	of := func(manager core.Manager) *Summary {
 		if all[manager] == nil {
-			all[manager] = &Summary{Runtimes: make(map[Condition]int), Resyncs: make(map[string]int64)}
+			all[manager] = &Summary{
+				Runtimes: make(map[Condition]int), Resyncs: make(map[hook.ResyncCause]int64), Versions: make(map[string]int),
+			}
 		}
 		return all[manager]
 	}
@@ -260,17 +283,31 @@ func (f *Fleet) Summaries() map[core.Manager]*Summary {
 		s.Resyncs, s.Untracked, s.Events = maps.Clone(t.resyncs), t.untracked, t.events
 	}
 
+	if !f.leads.IsZero() { // Otherwise no runtime sends to this replica.
+		for manager := range f.served {
+			of(manager)
+		}
+	}
+
+	for _, s := range all {
+		s.Versions = boundVersions(s.Versions)
+	}
+
 	return all
 }
 
 func (s *Summary) add(r *record, opts *Options, now time.Time) {
 	state, reason := r.judge(opts, now)
 	s.Runtimes[Condition{state, reason}]++
+	for _, version := range r.versions(now) {
+		s.Versions[version]++
+	}
 	for _, p := range r.replicas {
 		expiry := p.certificate.notAfter
 		if p.isAlive(now) {
 			s.Pending += min(max(p.beat.Pending, 0), mostPending)
 			s.OldestPending = max(s.OldestPending, p.beat.OldestPending)
+			s.ClockSkew = max(s.ClockSkew, p.clock.skew().Abs())
 		} else if state != Stale || !p.expired(now) {
 			continue
 		}

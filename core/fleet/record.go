@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 )
 
 // maxReplicas bounds the replicas of a runtime: it is foreign input.
@@ -21,14 +22,16 @@ type record struct {
 	key
 
 	state      State
-	reason     string
+	reason     Reason
 	since      time.Time
 	expected   time.Time // since when, zero if it is not
 	first      time.Time // request
 	lastSeen   time.Time
 	heartbeats bool // ever had one
 	refused    refusal
-	replicas   []*replica
+	// sender is the last one that was not revoked when it sent.
+	sender   *sender
+	replicas []*replica
 	// resend is the last one for replicas that a new fleet does not know, that left, or that were
 	// removed before theirs was due.
 	resend resync
@@ -37,26 +40,27 @@ type record struct {
 // observe returns the cause for a resync, "" if there is none.
 func (r *record) observe(
 	peer core.Peer, batch *core.Batch, refused core.EventErrors, opts *Options, now time.Time,
-) (cause string) {
+) (cause hook.ResyncCause) {
 	r.refused = refusal{}
 	if p := r.observed(batch, refused); p != nil {
 		if p.keep(batch, refused) {
-			return causeGap
+			return CauseGap
 		}
 		return ""
 	}
 
 	// A new epoch may send events before its first heartbeat: the runtime is stale, but not silent.
 	if state, _ := r.judge(opts, now); state == Stale && !r.isSpeaking(now) {
-		cause = causeReturned
+		cause = CauseReturned
 		r.disprove()
 	}
 
 	r.first, r.lastSeen = cmp.Or(r.first, now), now
+	r.sender = newSender(peer, r.sender)
 
 	if batch.Epoch != "" {
 		cause = cmp.Or(r.observeReplica(peer, batch, refused, now), cause)
-	} else if cause == causeReturned {
+	} else if cause == CauseReturned {
 		// An agent without heartbeats took over from one with: it speaks an older contract.
 		r.heartbeats = false
 		r.dismiss(resendOfLoss(now), func(*replica) bool { return true })
@@ -102,15 +106,16 @@ func (r *record) disprove() {
 
 func (r *record) observeReplica(
 	peer core.Peer, batch *core.Batch, refused core.EventErrors, now time.Time,
-) (cause string) {
+) (cause hook.ResyncCause) {
 	p, first := r.replica(batch, now)
+	p.sender = r.sender
 	cause = p.observe(peer, batch, refused, now)
 	if batch.Heartbeat != nil {
 		r.heartbeats = true
 		r.succeed(p, batch.Heartbeat, now)
 	}
 	if first {
-		return causeNewEpoch
+		return CauseNewEpoch
 	}
 	return cause
 }
@@ -124,9 +129,9 @@ func (r *record) replica(batch *core.Batch, now time.Time) (p *replica, first bo
 	}
 	p = newReplica(batch, now)
 	if p.begins || now.Sub(r.first) > straggler {
-		p.resend = resync{causeNewEpoch, now.Add(longestCommit)} // The former life may have reviewed a write.
+		p.resend = resync{CauseNewEpoch, now.Add(longestCommit)} // The former life may have reviewed a write.
 	} else { // The fleet is new. It does not know which replicas there were.
-		r.resend.postpone(causeNewEpoch, resendOfLoss(now).due)
+		r.resend.postpone(CauseNewEpoch, resendOfLoss(now).due)
 	}
 	r.replicas = append(r.replicas, p)
 	return p, true
@@ -146,7 +151,7 @@ func (r *record) find(epoch string) *replica {
 func (r *record) succeed(p *replica, beat *core.Heartbeat, now time.Time) {
 	if beat.Leaving {
 		if beat.Pending > 0 {
-			r.resend.postpone(causeReplicaLost, now.Add(longestCommit))
+			r.resend.postpone(CauseReplicaLost, now.Add(longestCommit))
 		}
 		r.remove(p)
 		if len(p.kept) > 0 { // Those events come later, and are not of a new process.
@@ -187,7 +192,7 @@ func (r *record) lose(now time.Time) bool {
 }
 
 // takeResend returns the cause when it is due. The last of several replicas stands for all.
-func (r *record) takeResend(now time.Time) (cause string) {
+func (r *record) takeResend(now time.Time) (cause hook.ResyncCause) {
 	if r.resend.due.After(now) ||
 		slices.ContainsFunc(r.replicas, func(p *replica) bool { return p.resend.due.After(now) }) {
 		return ""
@@ -224,7 +229,50 @@ func (r *record) isSpeaking(now time.Time) bool {
 	}
 
 	// A sender without heartbeats cannot announce that it leaves.
-	return !r.heartbeats && now.Sub(r.lastSeen) <= patience(nil)
+	return !r.heartbeats && !r.sender.isRevoked() && now.Sub(r.lastSeen) <= patience(nil)
+}
+
+// sender is the sender of the last batch of a replica, or of a runtime without epochs. The replicas
+// of one certificate share it.
+type sender struct {
+	peer    core.Peer
+	revoked bool
+}
+
+// newSender returns the last sender if it is the same and not revoked.
+func newSender(peer core.Peer, last *sender) *sender {
+	if last != nil && !last.revoked && peer.Fingerprint != "" && peer.Fingerprint == last.peer.Fingerprint {
+		return last
+	}
+	peer.Lost = nil // The connection may be long gone.
+	return &sender{peer: peer}
+}
+
+func (s *sender) isRevoked() bool { return s != nil && s.revoked }
+
+// revoke reports whether it found a sender that it did not know as revoked.
+func (r *record) revoke(isRevoked func(core.Peer) bool, now time.Time) (found bool) {
+	senders := []*sender{r.sender}
+	for _, p := range r.replicas {
+		senders = append(senders, p.sender)
+	}
+	for _, s := range senders {
+		if s != nil && !s.revoked && isRevoked(s.peer) {
+			s.revoked, found = true, true
+			r.refused = refusal{core.ReasonRevoked, now}
+		}
+	}
+	return found
+}
+
+// isRevoked reports whether each replica that is not gone has a revoked sender.
+func (r *record) isRevoked() bool {
+	for _, p := range r.replicas {
+		if !p.gone && !p.sender.isRevoked() {
+			return false
+		}
+	}
+	return r.sender.isRevoked()
 }
 
 func (r *record) hasReplica() bool {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 )
 
 const (
@@ -25,8 +26,10 @@ type replica struct {
 	epoch    string
 	sequence uint64
 	// kept has the highest numbers of the events that the transport has kept, in rising order.
-	kept  []uint64
-	first time.Time // request
+	kept []uint64
+	// arrivals has the numbers that came here, and are not observed yet.
+	arrivals arrivals
+	first    time.Time // request
 	// begins means that the first request has the first event or heartbeat of the epoch.
 	begins   bool
 	lastSeen time.Time
@@ -39,7 +42,10 @@ type replica struct {
 	// counts as recent.
 	dropping, unreachable time.Time
 	certificate           certificate
-	sharing               sharing
+	clock                 clock
+	// sender is the last one. A revoked one sends no more.
+	sender  *sender
+	sharing sharing
 	// gone means that no more requests are expected, and that a resync stands for the pending
 	// events of the replica. It is remembered in case that a request comes after all.
 	gone bool
@@ -66,29 +72,39 @@ func begins(batch *core.Batch) bool {
 
 func (p *replica) observe(
 	peer core.Peer, batch *core.Batch, refused core.EventErrors, now time.Time,
-) (cause string) {
+) (cause hook.ResyncCause) {
 	if p.gone {
 		p.gone, p.resend = false, resync{} // It has its events still.
 	}
 	p.lastSeen = now
 	p.certificate = certificate{peer.NotBefore, peer.NotAfter}
 	before := p.sequence
+	cameHere := true // All missing numbers came to this replica, which has not observed them.
 	for i := range batch.Events {
 		sequence := batch.Events[i].Sequence
 		if sequence > p.sequence && sequence-p.sequence > 1 {
-			cause = causeGap
+			cause = CauseGap
+			cameHere = cameHere && p.arrivals.haveAll(p.sequence+1, sequence-1)
 		}
 		p.sequence = max(p.sequence, sequence)
 	}
 	if batch.Heartbeat != nil {
+		last := p.sequence
 		cause = cmp.Or(p.observeHeartbeat(batch.Heartbeat, now), cause)
+		cameHere = cameHere && p.arrivals.haveAll(last+1, p.sequence)
 	}
+	p.arrivals.endAt(p.sequence)
 	p.paths.observe(peer.Lost, interval(p.beat))
-	if p.sequence > before || p.sharing.on && batch.Heartbeat != nil {
+
+	isEvidence := p.sequence > before || p.sharing.on && batch.Heartbeat != nil
+	if cause == CauseGap && p.sequence > before && cameHere {
+		isEvidence = false
+	}
+	if isEvidence {
 		cause = p.sharing.observe(cause)
 	}
 	if p.keep(batch, refused) {
-		return cmp.Or(cause, causeGap)
+		return cmp.Or(cause, CauseGap)
 	}
 	return cause
 }
@@ -124,21 +140,23 @@ func isKept(err error) bool {
 	return ok && kept.Kept()
 }
 
-func (p *replica) observeHeartbeat(beat *core.Heartbeat, now time.Time) (cause string) {
+func (p *replica) observeHeartbeat(beat *core.Heartbeat, now time.Time) (cause hook.ResyncCause) {
 	if p.beat != nil && beat.Number <= p.beat.Number && now.Sub(p.beatAt) < straggler {
 		return "" // Overtaken, or sent twice.
 	}
 	p.prove(beat, now)
+	p.clock.observe(beat.Time, now)
 	if p.sharing.on && p.beat != nil && beat.Number-p.beat.Number > 1 {
-		cause = causeGap
+		cause = CauseGap
 	}
 	switch {
 	case p.beat == nil && p.sequence == 0: // The first request of this replica.
 		p.sequence = beat.Sequence
 	case p.beat != nil && beat.Sequence < p.beat.Sequence:
-		cause, p.sequence = causeWentBack, beat.Sequence
+		cause, p.sequence = CauseWentBack, beat.Sequence
+		p.arrivals = nil // They are of the former numbers.
 	case beat.Sequence > p.sequence:
-		cause, p.sequence = causeGap, beat.Sequence
+		cause, p.sequence = CauseGap, beat.Sequence
 	} // Otherwise, later events may have overtaken it.
 	p.beat, p.beatAt = bound(beat), now
 	return cause
@@ -197,7 +215,7 @@ func bound(beat *core.Heartbeat) *core.Heartbeat {
 	b := *beat
 	for _, text := range []*string{
 		&b.ID, &b.Instance, &b.Version, &b.CertificateFingerprint, &b.KeyMaterialError, &b.ConfigHash, &b.ConfigError,
-		(*string)(&b.Canary),
+		&b.CanaryError, &b.WebhookError, (*string)(&b.Canary),
 	} {
 		*text = boundText(*text)
 	}
@@ -207,13 +225,13 @@ func bound(beat *core.Heartbeat) *core.Heartbeat {
 		b.CAFingerprints[i] = boundText(beat.CAFingerprints[i])
 	}
 
-	b.Dropped = make(map[string]int64, min(len(beat.Dropped), maxReasons))
+	b.Dropped = make(map[core.Reason]int64, min(len(beat.Dropped), maxReasons))
 
 	for i, reason := range slices.Sorted(maps.Keys(beat.Dropped)) {
 		if i >= maxReasons-1 {
 			b.Dropped["other"] += beat.Dropped[reason]
 		} else {
-			b.Dropped[boundText(reason)] += beat.Dropped[reason]
+			b.Dropped[core.Reason(boundText(string(reason)))] += beat.Dropped[reason]
 		}
 	}
 
@@ -259,7 +277,7 @@ func (p *replica) isSilent(now time.Time) bool {
 
 // isSpeaking reports whether the replica sends events or heartbeats.
 func (p *replica) isSpeaking(now time.Time) bool {
-	return !p.gone && !p.isSilent(now)
+	return !p.gone && !p.sender.isRevoked() && !p.isSilent(now)
 }
 
 // isAlive reports whether the replica sends heartbeats.
@@ -275,12 +293,12 @@ func (p *replica) expired(now time.Time) bool {
 
 // isPunctual reports whether the replica sends heartbeats, and the next one is not overdue.
 func (p *replica) isPunctual(now time.Time) bool {
-	return p.beat != nil && !p.gone && p.paths.lost.IsZero() && now.Sub(p.lastSeen) <= interval(p.beat)
+	return p.beat != nil && !p.gone && !p.sender.isRevoked() && p.paths.lost.IsZero() && now.Sub(p.lastSeen) <= interval(p.beat)
 }
 
 func (p *replica) status() Replica {
 	return Replica{
 		Epoch: p.epoch, Sequence: p.sequence, LastSeen: p.lastSeen, Heartbeat: p.beat,
-		Proved: p.proved, CertificateExpiry: p.certificate.notAfter,
+		Proved: p.proved, CertificateExpiry: p.certificate.notAfter, ClockSkew: p.clock.skew(),
 	}
 }

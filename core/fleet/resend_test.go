@@ -9,7 +9,6 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
-	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
 const (
@@ -153,7 +152,7 @@ func TestResyncForTheResendsThatAReplicaLeaves(t *testing.T) {
 				}
 				r.observe(with(beat("f", 2, 1), func(b *core.Heartbeat) { b.Leaving, b.Pending = true, 1 }))
 				if !other {
-					r.wantState(fleet.Stale, reasons.Stopped)
+					r.wantState(fleet.Stale, string(fleet.ReasonStopped))
 				}
 				settle()
 				r.wantCauses()
@@ -335,8 +334,8 @@ func TestActiveReplicasShareARuntime(t *testing.T) {
 				a.run(time.Hour, test.between)
 				a.wantQuiet("an hour", 0, 0)
 				for _, f := range a.fleets {
-					if s := f.Get(prod, kyma); s.State != fleet.Degraded || s.Reason != reasons.SharedByReplicas {
-						t.Errorf("%s %q, want degraded %q", s.State, s.Reason, reasons.SharedByReplicas)
+					if s := f.Get(prod, kyma); s.State != fleet.Degraded || s.Reason != fleet.ReasonSharedByReplicas {
+						t.Errorf("%s %q, want degraded %q", s.State, s.Reason, fleet.ReasonSharedByReplicas)
 					}
 				}
 				time.Sleep(10 * time.Minute)
@@ -375,7 +374,7 @@ func TestSharedByReplicasEndsWithoutEvents(t *testing.T) {
 			r.observe(changed("e", 2*n+1))
 		}
 		r.observe(beat("e", 1, 9))
-		r.wantState(fleet.Degraded, reasons.SharedByReplicas)
+		r.wantState(fleet.Degraded, string(fleet.ReasonSharedByReplicas))
 		for n := range uint64(10) {
 			time.Sleep(interval)
 			r.observe(beat("e", n+2, 9))

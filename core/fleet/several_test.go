@@ -13,6 +13,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 )
 
 func count(n *atomic.Int64) core.HandlerFunc {
@@ -99,10 +100,11 @@ func TestSummaries(t *testing.T) {
 			kyma: {
 				Runtimes: map[fleet.Condition]int{{fleet.Fresh, ""}: 1, {fleet.Unknown, ""}: 1},
 				Pending:  3 + 1<<32, OldestPending: 20 * time.Second, FirstExpiry: expiry,
-				Resyncs: map[string]int64{"new_epoch": 1}, ResyncsToCome: 1, Events: 1,
+				Resyncs: map[hook.ResyncCause]int64{"new_epoch": 1}, ResyncsToCome: 1, Events: 1, Versions: map[string]int{},
 			},
 			"other": {
-				Runtimes: map[fleet.Condition]int{{fleet.Unknown, ""}: 1}, Resyncs: map[string]int64{}, Untracked: 1, Events: 1,
+				Runtimes: map[fleet.Condition]int{{fleet.Unknown, ""}: 1}, Resyncs: map[hook.ResyncCause]int64{}, Untracked: 1, Events: 1,
+				Versions: map[string]int{},
 			},
 		}
 		if diff := cmp.Diff(want, r.fleet.Summaries()); diff != "" {

@@ -1,5 +1,7 @@
 package fleet
 
+import "github.com/runtime-watcher/runtime-watcher/core/hook"
+
 const (
 	// perGap is added to the score for a request with a gap.
 	perGap = 2
@@ -25,8 +27,8 @@ type sharing struct {
 // observe takes in a request with new numbers, and returns the cause for a resync. While the
 // replica is shared, a gap is none. The end leads to one resync, for batches that were lost
 // meanwhile.
-func (s *sharing) observe(cause string) string {
-	if cause == causeGap {
+func (s *sharing) observe(cause hook.ResyncCause) hook.ResyncCause {
+	if cause == CauseGap {
 		s.score = min(s.score+perGap, mostShared)
 	} else {
 		s.score = max(s.score-1, 0)
@@ -34,10 +36,10 @@ func (s *sharing) observe(cause string) string {
 	before := s.on
 	s.on = s.score >= sharedFrom || s.on && s.score > 0
 	switch {
-	case s.on && cause == causeGap:
+	case s.on && cause == CauseGap:
 		return ""
 	case before && !s.on:
-		return causeGap
+		return CauseGap
 	default:
 		return cause
 	}

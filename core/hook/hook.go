@@ -25,27 +25,57 @@ type Answer struct {
 	// Status is that of HTTP.
 	Status int
 	// Reason is empty when the event was taken, unless an observing verifier took it.
-	Reason string
+	Reason core.Reason
 	// Took is the time from the header of the request to the answer.
 	Took time.Duration
 }
 
+// HandshakeCause is why a TLS handshake failed.
+type HandshakeCause string
+
+const (
+	// HandshakeNoCertificate means that the client has sent no certificate.
+	HandshakeNoCertificate HandshakeCause = "no_certificate"
+	// HandshakeUntrusted means that this end refused the certificate of the client.
+	HandshakeUntrusted HandshakeCause = "untrusted"
+	// HandshakeBadCertificate means that the client refused the certificate of this end.
+	HandshakeBadCertificate HandshakeCause = "bad_certificate"
+	// HandshakeProtocol means that the client does not speak TLS 1.3, or no TLS.
+	HandshakeProtocol HandshakeCause = "protocol"
+	// HandshakeTimeout means that the client was too slow.
+	HandshakeTimeout HandshakeCause = "timeout"
+	// HandshakeClosed means that the client closed the connection.
+	HandshakeClosed HandshakeCause = "closed"
+	// HandshakeOther is any other cause.
+	HandshakeOther HandshakeCause = "other"
+)
+
 // HandshakeFailure is a connection with a failed TLS handshake.
 type HandshakeFailure struct {
-	// Cause is why the handshake failed. The value "untrusted" is an example.
-	Cause string
+	Cause HandshakeCause
 }
+
+// The reasons of a [ConnectionDrop].
+const (
+	// ReasonDisplaced means that a newer connection got the slot.
+	ReasonDisplaced core.Reason = "displaced"
+	// ReasonNoSlot means that no slot was free.
+	ReasonNoSlot core.Reason = "no_slot"
+)
 
 // ConnectionDrop is a connection that a server closed for its limit of connections.
 type ConnectionDrop struct {
 	// Server is the server of an agent: "webhook" or "metrics". A listener leaves it empty.
 	Server string
-	// Reason is "displaced" or "no_slot".
-	Reason string
+	// Reason is [ReasonDisplaced] or [ReasonNoSlot].
+	Reason core.Reason
 }
 
 // Listener has the optional hooks of a listener.
 type Listener struct {
+	// Managers are the managers that the hooks expect, such as those with metrics from the start.
+	// The log of the listener names each that it does not serve. Default: none.
+	Managers []core.Manager
 	// Answered is called after each request.
 	Answered func(Answer)
 	// InFlight is called with 1 before the verifier and the handler are called for a request, and
@@ -57,21 +87,45 @@ type Listener struct {
 	ConnectionDropped func(ConnectionDrop)
 }
 
+// Decision is the fate of a change at its source.
+type Decision string
+
+// The decisions of the acceptor, for a change that matters.
+const (
+	// DecisionAccepted is [core.Accepted].
+	DecisionAccepted = Decision(core.Accepted)
+	// DecisionCoalesced is [core.Coalesced].
+	DecisionCoalesced = Decision(core.Coalesced)
+	// DecisionDropped is [core.Dropped].
+	DecisionDropped = Decision(core.Dropped)
+)
+
+// The decisions of a source, for a change that leads to no event of its own.
+const (
+	// DecisionUnchanged means that an update did not change the watched part of the object. The
+	// informer also decides so for an update that its filter refuses.
+	DecisionUnchanged Decision = "unchanged"
+	// DecisionIrrelevant means that the filter refuses a change that is no update.
+	DecisionIrrelevant Decision = "irrelevant"
+	// DecisionDryRun means that the write is not persisted. Only the webhook decides so.
+	DecisionDryRun Decision = "dry_run"
+	// DecisionNoOwner means that the object has no valid owner, but an owner is required.
+	DecisionNoOwner Decision = "no_owner"
+	// DecisionNoName means that the object has no name, or one that is too long for an event. The
+	// webhook accepts an update or a deletion that names no object at all as a resync instead.
+	DecisionNoName Decision = "no_name"
+	// DecisionUnread means that there was no memory to read the review; a resync is accepted
+	// instead.
+	DecisionUnread Decision = "unread"
+	// DecisionFailed means that something panicked, see the log; a resync is accepted instead.
+	DecisionFailed Decision = "failed"
+)
+
 // Review is an answered admission review. The write is allowed with each decision.
 type Review struct {
 	Manager core.Manager
-	// Decision is the fate of the change:
-	//
-	//   - "accepted", "coalesced", "dropped": the outcome of the acceptor (see [core.Outcome])
-	//   - "unchanged": an update did not change the watched part of the object
-	//   - "irrelevant": the filter refuses a write that is no update
-	//   - "dry_run": the write is not persisted
-	//   - "no_owner": the object has no valid owner, but an owner is required
-	//   - "no_name": the object has no name, or one that is too long for an event. An update or a
-	//     deletion that names no object at all is accepted as a resync instead
-	//   - "unread": there was no memory to read the review; a resync is accepted instead
-	//   - "failed": something panicked, see the log; a resync is accepted instead
-	Decision string
+	// Decision is the fate of the change.
+	Decision Decision
 	// Took is the time from the beginning of the request, before its body is read, to the answer.
 	Took time.Duration
 }
@@ -80,36 +134,44 @@ type Review struct {
 type Refusal struct {
 	// Status is that of HTTP.
 	Status int
-	// Reason is one of these values:
-	//
-	//   - "unknown_path", "method": not POST /validate/<manager>
-	//   - "manager": an invalid manager, or one that the options of the webhook refuse
-	//   - "media_type": not plain application/json
-	//   - "too_large", "unreadable_body": the body is above the limit, or did not arrive
-	//   - "busy": no memory for the body
-	//   - "malformed_review", "unsupported_version": not a review of admission.k8s.io/v1
-	//   - "internal": a panic
-	Reason string
+	// Reason is one of the constants of package admission.
+	Reason core.Reason
 	Took   time.Duration
 }
+
+// OwnerFault is a fault of the owner that an object names.
+type OwnerFault string
+
+const (
+	// OwnerMalformed means that the owner annotation is not <namespace>/<name>.
+	OwnerMalformed OwnerFault = "malformed"
+	// OwnerMissing means that there is no owner, but an owner is required.
+	OwnerMissing OwnerFault = "missing"
+)
 
 // OwnerProblem is a watched object without a valid owner.
 type OwnerProblem struct {
 	Manager core.Manager
-	// Problem is "malformed" for an owner annotation that is not <namespace>/<name>. It is
-	// "missing" for an object without owner, where one is required.
-	Problem string
+	Problem OwnerFault
 }
+
+// Place is where the webhook panicked.
+type Place string
+
+const (
+	// PlaceFilter is a filter. The change matters.
+	PlaceFilter Place = "filter"
+	// PlaceAcceptor is the acceptor, or a hook before it. A resync is accepted.
+	PlaceAcceptor Place = "acceptor"
+	// PlaceRequest is the reading of the request, which is answered 500.
+	PlaceRequest Place = "request"
+	// PlaceHooks is another hook, or a logger after the answer.
+	PlaceHooks Place = "hooks"
+)
 
 // Panic is a panic that the webhook recovered.
 type Panic struct {
-	// Place is where it panicked:
-	//
-	//   - "filter": in a filter; the change matters
-	//   - "acceptor": in the acceptor, or in a hook before it; a resync is accepted
-	//   - "request": while the request was read, which is answered 500
-	//   - "hooks": in another hook, or in a logger after the answer
-	Place string
+	Place Place
 }
 
 // Attempt is one call of a forwarder by an outbox.
@@ -124,7 +186,7 @@ type Attempt struct {
 
 // Connection is an attempt to make a TCP connection to the control plane.
 type Connection struct {
-	// Err is nil for a connection. Otherwise its [core.Reason] is a metric label such as "dns".
+	// Err is nil for a connection. Otherwise its [core.ReasonOf] is a metric label such as "dns".
 	Err error
 }
 
@@ -173,17 +235,20 @@ type CanaryProbe struct {
 	Took time.Duration
 }
 
+// WebhookCheck is a comparison of the webhooks that the API server has with those that were
+// applied, or a repair of them.
+type WebhookCheck struct {
+	// Result is "same" or "changed", and "failed" if the webhooks could not be read. An agent that
+	// keeps them also has "restored", "contested" if others change them again and again, and
+	// "failed" if it could not write them.
+	Result string
+}
+
 // Observation is a change of an object that an informer observed.
 type Observation struct {
 	Manager core.Manager
-	// Decision is the fate of the change:
-	//
-	//   - "accepted", "coalesced", "dropped": the outcome of the acceptor (see [core.Outcome])
-	//   - "unchanged": the filter refuses an update, or the watched part is the same
-	//   - "irrelevant": the filter refuses another change
-	//   - "no_owner": the object has no valid owner, but an owner is required
-	//   - "no_name": the object has no name that an event can carry
-	Decision string
+	// Decision is the fate of the change.
+	Decision Decision
 }
 
 // Proof is a sign of the API server that a watch works.
@@ -194,28 +259,33 @@ type Proof struct {
 // WatchFailure is a failed attempt to establish a watch.
 type WatchFailure struct {
 	Manager core.Manager
-	// Reason is one of these values:
-	//
-	//   - "unauthenticated": the API server refuses the credentials
-	//   - "forbidden": the right to list or to watch is missing
-	//   - "not_found": the API server does not serve the resource
-	//   - "busy": the API server asks to come back later
-	//   - "endless_list": the API server takes a streaming watch for an ordinary one, and never
-	//     marks the end of its list. The objects are then listed the other way
-	//   - "unreachable": no answer, or one that stops
-	//   - "other": any other answer
-	Reason string
+	// Reason is one of the constants of package informer, or [core.ReasonUnauthenticated],
+	// [core.ReasonForbidden], [core.ReasonNotFound], [core.ReasonBusy] or [core.ReasonOther] for an
+	// answer of the API server.
+	Reason core.Reason
 }
+
+// Fate is the end of a message to a consumer.
+type Fate string
+
+const (
+	// FateEnqueued means that the events of the message are in the queues of controllers.
+	FateEnqueued Fate = "enqueued"
+	// FateHandedBack means that the message went back to the runtime.
+	FateHandedBack Fate = "handed_back"
+	// FateDelayed means that the stream delivers the message again later.
+	FateDelayed Fate = "delayed"
+	// FateTerminated means that the message is given up.
+	FateTerminated Fate = "terminated"
+)
 
 // Conclusion is the end of one delivery of a message to a consumer.
 type Conclusion struct {
 	Manager core.Manager
-	// Fate is "enqueued", "handed_back" to the runtime, "delayed" until the stream delivers the
-	// message again, or "terminated".
-	Fate string
+	Fate    Fate
 	// Reason is empty when every event is enqueued. It is a metric label, provided that the reasons
 	// of verifiers and handlers are.
-	Reason string
+	Reason core.Reason
 	Took   time.Duration
 }
 
@@ -237,7 +307,7 @@ type Unavailability struct {
 	// Reason is why the stream or its consumer is refused, or does not answer: one of those of a
 	// forwarder. The backlog is then unknown. It is empty when this replica takes messages again,
 	// or another replica does.
-	Reason string
+	Reason core.Reason
 }
 
 // Redelivery is a message that a stream delivers again.
@@ -245,11 +315,14 @@ type Redelivery struct {
 	Manager core.Manager
 }
 
+// ResyncCause is why a fleet asked for a resync. Package fleet has the constants.
+type ResyncCause string
+
 // Resync is a resync of a fleet that was delivered to the handler of a manager.
 type Resync struct {
 	Manager core.Manager
 	// Cause is one of the values that Causes of package fleet returns.
-	Cause string
+	Cause ResyncCause
 }
 
 // Handled is a delivery that a source of a controller has handled.

@@ -39,7 +39,7 @@ type Failure struct {
 
 	cause  error
 	class  error
-	reason string
+	reason core.Reason
 	wait   time.Duration
 	// refused means that the verifier returned an error, passed that it let the element pass.
 	refused, passed bool
@@ -48,7 +48,7 @@ type Failure struct {
 // Error returns the cause.
 func (f *Failure) Error() string {
 	if f.cause == nil {
-		return "refused: " + f.reason
+		return "refused: " + string(f.reason)
 	}
 	return f.cause.Error()
 }
@@ -57,7 +57,7 @@ func (f *Failure) Error() string {
 func (f *Failure) Unwrap() error { return f.class }
 
 // Reason returns the metric label of the cause.
-func (f *Failure) Reason() string { return f.reason }
+func (f *Failure) Reason() string { return string(f.reason) }
 
 // RetryAfter returns the wait that the sender is asked for, at most 5 min; 0: none.
 func (f *Failure) RetryAfter() time.Duration { return f.wait }
@@ -66,7 +66,7 @@ func (f *Failure) RetryAfter() time.Duration { return f.wait }
 const maxWait = 5 * time.Minute
 
 func newFailure(err error) *Failure {
-	return &Failure{cause: err, reason: core.Reason(err), wait: min(core.RetryAfter(err), maxWait)}
+	return &Failure{cause: err, reason: core.ReasonOf(err), wait: min(core.RetryAfter(err), maxWait)}
 }
 
 // Unverified returns the [*Failure] for the error of a verifier, or of the code that identifies

@@ -4,7 +4,7 @@
 // A transport turns a message into a [Request] with the [core.Peer] that it has identified, and the
 // error of [Intake.Receive] into its answer. Receive does everything between:
 //
-//  1. It compares the claim of the batch with the peer.
+//  1. It refuses a revoked peer, and compares the claim of the batch with the peer.
 //  2. It charges the share of the runtime, and takes a slot.
 //  3. It verifies each event, and hands it to the handler of its manager.
 //  4. It decides which side each failure belongs to: one event, the sender, or this replica.
@@ -57,14 +57,28 @@ func New(verifier core.Verifier, handlers map[core.Manager]core.Handler, opts Op
 		return nil, err
 	}
 	opts = opts.withDefaults()
-	return &Intake{
+	in := &Intake{
 		verifier:     verifier,
 		handlers:     maps.Clone(handlers),
 		opts:         opts,
 		slots:        make(chan struct{}, opts.MaxInFlight),
 		observeSlots: make(chan struct{}, max(opts.MaxInFlight/perObserveSlot, 1)),
 		shares:       newShares(opts.RuntimeRate, opts.RuntimeBurst, opts.RuntimeInFlight),
-	}, nil
+	}
+	in.warnMeasured()
+	return in, nil
+}
+
+// warnMeasured reports managers of the hooks without a handler: an alert on their metrics never
+// fires, and the manager that was meant may share its series with others.
+func (in *Intake) warnMeasured() {
+	unserved := slices.DeleteFunc(slices.Clone(in.opts.Measured), in.Serves)
+	if len(unserved) == 0 {
+		return
+	}
+	in.opts.Logger.Warn("the metrics name managers without a handler here: "+
+		"correct Managers in the options of the metrics, unless another receiver with the same metrics serves them",
+		slog.Any("named", unserved), slog.Any("served", slices.Sorted(maps.Keys(in.handlers))))
 }
 
 func validateHandlers(handlers map[core.Manager]core.Handler) error {
@@ -168,9 +182,15 @@ type Options struct {
 	HandleTimeout time.Duration
 	// Fleet observes each batch that is verified. Default: none.
 	Fleet *fleet.Fleet
+	// Revocations has the senders that are refused although their certificates are good. Default:
+	// none.
+	Revocations Revocations
 	// Now is the clock. Default: [time.Now].
 	Now func() time.Time
-	// Logger gets panics. Default: discard.
+	// Measured are the managers that the hooks for metrics expect. The log names each of them that
+	// has no handler. Default: none.
+	Measured []core.Manager
+	// Logger gets panics, and managers that are measured but not served. Default: discard.
 	Logger *slog.Logger
 	// InFlight is called with 1 before the verifier and the handler are called for a batch, and
 	// with -1 after. Default: none.

@@ -56,12 +56,18 @@ func (in *Intake) Receive(ctx context.Context, r *Request) error {
 }
 
 func (in *Intake) receive(ctx context.Context, r *Request) verdict {
+	if f := in.admit(&r.Peer); f != nil {
+		return r.refuse(f)
+	}
 	handler, known := in.handlers[r.Manager]
 	switch {
 	case !known:
 		return verdict{Whole: unknownManager(r.Manager)}
 	case r.Batch.Source != "" && r.Batch.Source != r.Peer.ID:
 		return r.refuse(mismatch(r.Batch.Source))
+	}
+	if in.opts.Fleet != nil {
+		in.opts.Fleet.Receiver().NoteArrival(r.Peer.ID, r.Manager, r.Batch)
 	}
 	t := &task{Intake: in, Request: r, handler: handler, verifier: ForRequest(in.verifier)}
 	if !in.takeSlot(ctx, r.Wait) {
@@ -270,7 +276,7 @@ func (t *task) observe(o *outcome, returned bool) {
 	case t.opts.Fleet == nil || o.isOfReplica():
 		return
 	case o.Whole != nil && o.Whole.Fault == faultOfSender && !o.Whole.isUnknown():
-		t.opts.Fleet.Receiver().Refuse(t.Peer.ID, t.Manager, o.Whole.Reason())
+		t.opts.Fleet.Receiver().Refuse(t.Peer.ID, t.Manager, o.Whole.reason)
 		return
 	case !o.verified:
 		return

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -345,7 +346,7 @@ func TestFailuresThatAreNotReturned(t *testing.T) {
 					return errors.New("inside")
 				}
 				return nil
-			}, nil), Options{Fleet: newFleet(t, fleet.Options{Resynced: func(r hook.Resync) { resynced = r.Cause }})})
+			}, nil), Options{Fleet: newFleet(t, fleet.Options{Resynced: func(r hook.Resync) { resynced = string(r.Cause) }})})
 			go in.DeliverResyncs(t.Context()) //nolint:errcheck // The test sees its resyncs.
 			known := events(1, 1)
 			known.Events[0].Resync = true
@@ -355,7 +356,7 @@ func TestFailuresThatAreNotReturned(t *testing.T) {
 			r.Return = func(err error) bool {
 				failed, _ := errors.AsType[core.EventErrors](err)
 				for i, cause := range failed {
-					offered[i] = core.Reason(cause)
+					offered[i] = string(core.ReasonOf(cause))
 				}
 				return returned
 			}
@@ -392,7 +393,7 @@ func TestTheFleetKnowsWhoIsRefused(t *testing.T) {
 		for _, answer = range []error{nil, err} {
 			_ = in.Receive(t.Context(), request(runtimeA, beating(core.Batch{})))
 		}
-		if have := watched.Get(runtimeA, manager).Refused; have != want {
+		if have := watched.Get(runtimeA, manager).Refused; string(have) != want {
 			t.Errorf("refused %q, want %q", have, want)
 		}
 	}
@@ -429,7 +430,7 @@ func TestResyncSurvivesAPanic(t *testing.T) {
 	t.Parallel()
 	resynced := make(chan string, 1)
 	watched := newFleet(t, fleet.Options{
-		ResyncJitter: time.Millisecond, Resynced: func(r hook.Resync) { resynced <- r.Cause },
+		ResyncJitter: time.Millisecond, Resynced: func(r hook.Resync) { resynced <- string(r.Cause) },
 	})
 	calls := 0
 	in := newIntake(t, verifies(is(nil), is(nil)), fails(func(string) error {
@@ -447,5 +448,69 @@ func TestResyncSurvivesAPanic(t *testing.T) {
 	cancel()
 	if err := <-done; err != nil || cause != "new_epoch" || calls != 2 {
 		t.Errorf("resync because of %s after %d attempts: %v, want new_epoch after 2", cause, calls, err)
+	}
+}
+
+// A verifier that panics, and a handler that hangs, leave numbers unobserved. All of them came to
+// this replica, so they show no other one that takes requests of the runtime.
+func TestFailuresHereShowNoOtherReplica(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		fails func(t *testing.T, in *Intake, hung *sync.WaitGroup, batch core.Batch)
+		want  fleet.Reason
+	}{
+		"control: another replica takes each second event": {
+			func(*testing.T, *Intake, *sync.WaitGroup, core.Batch) {}, fleet.ReasonSharedByReplicas,
+		},
+		"the verifier panics": {func(t *testing.T, in *Intake, _ *sync.WaitGroup, batch core.Batch) {
+			t.Helper()
+			if v := verdictOf(in.Receive(t.Context(), request(runtimeA, batch))); v.Whole == nil && len(v.Failed) == 0 {
+				t.Error("control: the verifier did not panic")
+			}
+		}, ""},
+		"the handler hangs": {func(t *testing.T, in *Intake, hung *sync.WaitGroup, batch core.Batch) {
+			t.Helper()
+			batch.Events[0].Watched.Name = "hangs"
+			hung.Go(func() { _ = in.Receive(t.Context(), request(runtimeA, batch)) })
+			synctest.Wait()
+		}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				goOn, hung := make(chan struct{}), &sync.WaitGroup{}
+				panicking := false
+				verifier := core.VerifierFunc(func(context.Context, core.Peer, *core.WatchEvent) error {
+					if panicking {
+						panic("inside")
+					}
+					return nil
+				})
+				watched := newFleet(t, fleet.Options{})
+				in := newIntake(t, verifier, fails(func(name string) error {
+					if name == "hangs" {
+						<-goOn
+					}
+					return nil
+				}, nil), Options{Fleet: watched, RuntimeInFlight: 64})
+
+				for n := uint64(1); n < 40; n += 2 {
+					batch := beating(events(1, n))
+					batch.Heartbeat.Number = n
+					batch.Heartbeat.Sequence = n
+					if err := in.Receive(t.Context(), request(runtimeA, batch)); err != nil {
+						t.Fatal(err)
+					}
+					panicking = name == "the verifier panics"
+					tt.fails(t, in, hung, events(1, n+1))
+					panicking = false
+				}
+				if s := watched.Get(runtimeA, manager); s.Reason != tt.want {
+					t.Errorf("the runtime is %s %q, want %q", s.State, s.Reason, tt.want)
+				}
+				close(goOn)
+				hung.Wait()
+			})
+		})
 	}
 }

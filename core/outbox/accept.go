@@ -17,19 +17,19 @@ func (o *Outbox) Accept(manager core.Manager, event core.WatchEvent) core.Outcom
 
 	if o.stopped {
 		if l := o.lanes[manager]; l != nil {
-			return l.counts.refuse(reasonShutdown)
+			return l.counts.refuse(ReasonShutdown)
 		}
-		return o.others.refuse(reasonShutdown)
+		return o.others.refuse(ReasonShutdown)
 	}
 
 	now := time.Now() // Under the lock, so that events are due in the order in which they are kept.
 
 	l, added := o.lane(manager, now)
 	if l == nil {
-		return o.others.refuse(reasonTooManyManagers)
+		return o.others.refuse(ReasonTooManyManagers)
 	}
 	if l.pulse.leaving != stays {
-		return l.counts.refuse(reasonShutdown)
+		return l.counts.refuse(ReasonShutdown)
 	}
 	l.newest = now
 
@@ -42,7 +42,7 @@ func (o *Outbox) Accept(manager core.Manager, event core.WatchEvent) core.Outcom
 
 	if !room {
 		l.noteOverflow(now)
-		return l.counts.refuse(reasonOverflow)
+		return l.counts.refuse(ReasonOverflow)
 	}
 
 	return l.keep(event, now)
@@ -82,7 +82,7 @@ func (o *Outbox) evictLane(now time.Time) bool {
 		case l.isUnproved():
 			o.evict(l, now)
 			return true
-		case len(l.entries) == 0 && (idle == nil || l.newest.Before(idle.newest)):
+		case l.entries.len() == 0 && (idle == nil || l.newest.Before(idle.newest)):
 			idle = l
 		}
 	}
@@ -94,7 +94,7 @@ func (o *Outbox) evictLane(now time.Time) bool {
 
 // isUnproved reports whether nothing shows that the manager of a lane exists, and no event that
 // waits can find out.
-func (l *lane) isUnproved() bool { return !l.reached && (l.unknown || len(l.entries) == 0) }
+func (l *lane) isUnproved() bool { return !l.reached && (l.unknown || l.entries.len() == 0) }
 
 func (o *Outbox) evict(l *lane, now time.Time) {
 	o.evicted++
@@ -105,7 +105,7 @@ func (o *Outbox) evict(l *lane, now time.Time) {
 		l.log.warnLimit(now, "too many managers, the events of one that the control plane never knew are dropped",
 			l.manager, l.opts.MaxManagers)
 	}
-	l.clear(reasonUnknownManager)
+	l.clear(core.ReasonUnknownManager)
 	close(l.closed)
 	o.others.add(l.counts)
 }

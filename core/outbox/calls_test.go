@@ -107,7 +107,7 @@ func TestCalls(t *testing.T) {
 	anyResync := core.WatchEvent{Resync: true}
 	unowned := ownedBy("", "of ")
 	unowned.Owner = types.NamespacedName{}
-	malformed := map[string]int64{"malformed": 1}
+	malformed := map[core.Reason]int64{"malformed": 1}
 	for name, s := range map[string]script{
 		"an event waits until it has settled": {
 			steps: []step{write("a"), wait(second)},
@@ -192,7 +192,7 @@ func TestCalls(t *testing.T) {
 				offer(named("e"), core.Dropped), wait(second), write("later"), wait(second),
 			},
 			calls:  []call{at(100*ms, "a", "b", "resync"), at(1100*ms, "later")},
-			counts: outbox.Counts{Accepted: 9, Delivered: 4, Coalesced: 2, Dropped: map[string]int64{"overflow": 3}},
+			counts: outbox.Counts{Accepted: 9, Delivered: 4, Coalesced: 2, Dropped: map[core.Reason]int64{"overflow": 3}},
 		},
 		"an event before the start": {
 			before: []step{write("a"), wait(second), oldest(second)}, steps: []step{wait(second)}, calls: []call{at(second, "a")},
@@ -214,7 +214,7 @@ func TestCalls(t *testing.T) {
 		"a stop gives up at its deadline": {
 			opts: outbox.Options{DrainTimeout: 3 * second}, answer: always(errDown),
 			steps:  []step{write("a"), stopped(3 * second), offer(named("b"), core.Dropped)},
-			counts: outbox.Counts{Accepted: 2, Dropped: map[string]int64{"shutdown": 2}},
+			counts: outbox.Counts{Accepted: 2, Dropped: map[core.Reason]int64{"shutdown": 2}},
 		},
 		"a stop cancels a call that hangs": {
 			opts: outbox.Options{DrainTimeout: second, ForwardTimeout: time.Hour}, answer: hang,
@@ -222,7 +222,7 @@ func TestCalls(t *testing.T) {
 		},
 		"a resync after the end is counted": {
 			opts: outbox.Options{Managers: []core.Manager{kyma}}, steps: []step{stopped(0), resync},
-			counts: outbox.Counts{Accepted: 1, Dropped: map[string]int64{"shutdown": 1}},
+			counts: outbox.Counts{Accepted: 1, Dropped: map[core.Reason]int64{"shutdown": 1}},
 		},
 		"an event that is late is not resent": {
 			opts: outbox.Options{Resend: []time.Duration{3 * second}}, answer: until(10*second, errDown),
@@ -320,7 +320,7 @@ func TestCalls(t *testing.T) {
 				wait(second), offer(anyResync, core.Accepted), wait(second),
 			},
 			calls:  []call{at(second, "a"), at(2*second, "resync of one")},
-			counts: outbox.Counts{Accepted: 3, Delivered: 2, Dropped: map[string]int64{"no_owner": 1}},
+			counts: outbox.Counts{Accepted: 3, Delivered: 2, Dropped: map[core.Reason]int64{"no_owner": 1}},
 		},
 		"resyncs for owners": { // 5 s are the shortest time between two resyncs of an owner.
 			opts: outbox.Options{

@@ -164,7 +164,7 @@ func (l *lane) refuse(e *entry, refusal error, started, now time.Time) {
 	if e.refusals == 1 {
 		e.refused = now
 	}
-	e.due = now.Add(l.waitAfter(e.refusals, l.opts.MaxBackoff, refusal, started))
+	e.due = now.Add(l.waitAfter(int(e.refusals), l.opts.MaxBackoff, refusal, started))
 	l.enqueue(e)
 }
 
@@ -181,7 +181,7 @@ func (e *entry) isOver(refusal error, limit time.Duration, now time.Time) bool {
 // reason, or for each owner where resyncs are for owners. Nothing stands in for a resync.
 func (l *lane) giveUp(e *entry, refusal error, now time.Time) {
 	l.noteDropped(e, refusal, now)
-	l.counts.giveUp(1, core.Reason(refusal))
+	l.counts.giveUp(1, core.ReasonOf(refusal))
 	if e.Resync {
 		l.owners.remove(e.Owner)
 		delete(l.resynced, e.Owner)
@@ -200,6 +200,9 @@ func (l *lane) giveUp(e *entry, refusal error, now time.Time) {
 // finish lets the newer event of the key follow, or else the resend, or else frees the key.
 func (l *lane) finish(e *entry, c *call) {
 	sent := c.started
+	if l.opts.ResyncOwners {
+		l.owners.noteTaken(e.Owner)
+	}
 	if e.Resync {
 		l.noteResynced(e.Owner, sent)
 	}

@@ -7,18 +7,17 @@ import (
 )
 
 // The drop reasons of an outbox. A permanent error of the forwarder has the reason of
-// [core.Reason].
+// [core.ReasonOf]. [core.ReasonUnknownManager] means that the lane of a manager was evicted because
+// the control plane never knew the manager. Nothing stands in.
 const (
-	// reasonOverflow means that [Options].MaxKeys was reached. A resync stands in.
-	reasonOverflow = "overflow"
-	// reasonTooManyManagers means that [Options].MaxManagers was reached. Nothing stands in.
-	reasonTooManyManagers = "too_many_managers"
-	// reasonUnknownManager means that the lane of a manager was evicted because the control plane
-	// never knew the manager. Nothing stands in.
-	reasonUnknownManager = "unknown_manager"
-	// reasonNoOwner means that a resync needs an owner, and that no event has named one yet.
-	reasonNoOwner  = "no_owner"
-	reasonShutdown = "shutdown"
+	// ReasonOverflow means that [Options].MaxKeys was reached. A resync stands in.
+	ReasonOverflow core.Reason = "overflow"
+	// ReasonTooManyManagers means that [Options].MaxManagers was reached. Nothing stands in.
+	ReasonTooManyManagers core.Reason = "too_many_managers"
+	// ReasonNoOwner means that a resync needs an owner, and that no event has named one yet.
+	ReasonNoOwner core.Reason = "no_owner"
+	// ReasonShutdown means that the outbox ended, or that an event came after its end.
+	ReasonShutdown core.Reason = "shutdown"
 )
 
 // Counts are the fates of events. At all times,
@@ -31,9 +30,9 @@ type Counts struct {
 	Delivered int64
 	// Coalesced counts the events that another event with the same key stands for.
 	Coalesced int64
-	// Dropped counts the events that were given up, by reason: "overflow", "shutdown",
-	// "too_many_managers", "unknown_manager", "no_owner", and those of [core.Reason].
-	Dropped map[string]int64
+	// Dropped counts the events that were given up, by reason: those of this package, and those of
+	// [core.ReasonOf].
+	Dropped map[core.Reason]int64
 	// Pending is the number of events that wait to be sent or acknowledged.
 	Pending int64
 }
@@ -57,7 +56,7 @@ func (o *Outbox) Counts() map[core.Manager]Counts {
 	return all
 }
 
-func newCounts() Counts { return Counts{Dropped: make(map[string]int64)} }
+func newCounts() Counts { return Counts{Dropped: make(map[core.Reason]int64)} }
 
 func (c *Counts) clone() Counts {
 	copied := *c
@@ -75,13 +74,13 @@ func (c *Counts) add(other Counts) {
 	}
 }
 
-func (c *Counts) refuse(reason string) core.Outcome {
+func (c *Counts) refuse(reason core.Reason) core.Outcome {
 	c.Accepted++
 	c.Dropped[reason]++
 	return core.Dropped
 }
 
-func (c *Counts) giveUp(n int64, reason string) {
+func (c *Counts) giveUp(n int64, reason core.Reason) {
 	c.Pending -= n
 	c.Dropped[reason] += n
 }

@@ -22,12 +22,13 @@ type entry struct {
 	due      time.Time
 	alone    bool      // part of a batch that was refused as a whole: the next attempt is without others.
 	seen     bool      // an attempt failed, and not as too large: its number may have arrived.
-	refusals int       // of this event for itself, in a row.
+	refusals uint32    // of this event for itself, in a row. Small, as there are many entries.
 	refused  time.Time // the first of them.
 	order    uint64
 	bytes    int    // its size, as the lane counts it.
 	queue    *queue // nil while the event travels.
 	position int    // in queue.
+	collided *entry // the next one in the index, with another key of the same hash.
 
 	next *waiting
 }
@@ -63,7 +64,7 @@ func (e *entry) replace() {
 	*e = entry{
 		Numbered: core.Numbered{WatchEvent: n.event},
 		accepted: n.accepted, newest: n.newest, again: e.again, due: n.due, order: e.order,
-		bytes: e.bytes,
+		bytes: e.bytes, collided: e.collided,
 	}
 }
 

@@ -53,6 +53,7 @@ type state struct {
 	canary                             core.CanaryState
 	configHash, material               string
 	isProved, brokenKeys, brokenConfig bool
+	changedWebhook                     bool
 }
 
 func stateOf(beat *core.Heartbeat) state {
@@ -61,10 +62,11 @@ func stateOf(beat *core.Heartbeat) state {
 		material:   beat.CertificateFingerprint + strings.Join(beat.CAFingerprints, ""),
 		isProved:   !beat.LastReview.IsZero(),
 		brokenKeys: beat.KeyMaterialError != "", brokenConfig: beat.ConfigError != "",
+		changedWebhook: beat.WebhookError != "",
 	}
 }
 
-func losses(beat *core.Heartbeat, dropped map[string]int64) int64 {
+func losses(beat *core.Heartbeat, dropped map[core.Reason]int64) int64 {
 	n := beat.WebhookFailures
 	for _, events := range dropped {
 		n += events
@@ -194,7 +196,7 @@ func (l *lane) concludeHeartbeat(c *call, whole, refusal error, now time.Time) {
 	case errors.Is(refusal, core.ErrNotSent), whole != nil && !core.IsPermanent(whole):
 		l.pulse.next = now
 	default:
-		l.warn(now, "heartbeat refused", core.Reason(err), slog.Any("error", err))
+		l.warn(now, "heartbeat refused", core.ReasonOf(err), slog.Any("error", err))
 	}
 }
 

@@ -46,7 +46,7 @@ func TestKnownManagersGetAResyncAndHeartbeats(t *testing.T) {
 		w.wantBetween(4, len(w.beats()), 4, "heartbeats, at 0, 30 and 60 s, and the last one")
 		want := core.Heartbeat{
 			ID: "e-kyma-heartbeat-4", Time: time.Now(), Number: 4, Interval: outbox.Defaults().HeartbeatInterval,
-			Sequence: 1, Leaving: true, Dropped: map[string]int64{},
+			Sequence: 1, Leaving: true, Dropped: map[core.Reason]int64{},
 		}
 		if diff := gocmp.Diff(want, w.lastBeat()); diff != "" {
 			t.Errorf("last heartbeat (-want +got):\n%s", diff)
@@ -253,6 +253,7 @@ func TestAChangeIsReportedBeforeTheInterval(t *testing.T) {
 		"canary":          func(b *core.Heartbeat) { b.Canary = core.CanaryLost },
 		"configuration":   func(b *core.Heartbeat) { b.ConfigHash = "2" },
 		"problem":         func(b *core.Heartbeat) { b.ConfigError = "no such kind" },
+		"webhooks":        func(b *core.Heartbeat) { b.WebhookError = "one is missing" },
 		"key material":    func(b *core.Heartbeat) { b.KeyMaterialError = "expired" },
 		"certificate":     func(b *core.Heartbeat) { b.CertificateFingerprint = "2" },
 		"CA bundle":       func(b *core.Heartbeat) { b.CAFingerprints = []string{"1", "2"} },

@@ -35,7 +35,7 @@ type lane struct {
 	counts     Counts
 	newest     time.Time // when the last event was offered.
 
-	entries map[core.EventKey]*entry
+	entries index
 	keys    int   // entries that are no resyncs.
 	bytes   int   // about the memory of the entries.
 	ready   queue // to be sent when due.
@@ -77,7 +77,7 @@ func newLane(all *shared, manager core.Manager) *lane {
 		shared:   all,
 		manager:  manager,
 		idPrefix: all.opts.Epoch + "-" + string(manager) + "-",
-		entries:  make(map[core.EventKey]*entry),
+		entries:  newIndex(),
 		counts:   newCounts(),
 		resynced: make(map[types.NamespacedName]time.Time),
 		grid:     time.Now(),
@@ -88,17 +88,17 @@ func newLane(all *shared, manager core.Manager) *lane {
 	}
 }
 
-func (l *lane) clear(reason string) {
+func (l *lane) clear(reason core.Reason) {
 	if n := l.counts.Pending; n > 0 {
 		l.counts.giveUp(n, reason)
 	}
-	clear(l.entries)
+	l.entries.clear()
 	l.ready, l.refused, l.resends, l.keys, l.bytes = nil, nil, nil, 0, 0
 	l.pulse.next = time.Time{}
 }
 
 func (l *lane) put(event core.WatchEvent, now, due time.Time) (outcome core.Outcome, added bool) {
-	e := l.entries[event.Key()]
+	e := l.entries.find(event.Key())
 	if e != nil {
 		event.Watched, event.WatchedGVK, event.Owner = e.Watched, e.WatchedGVK, e.Owner // The texts are kept once.
 	}
@@ -124,7 +124,7 @@ func (l *lane) put(event core.WatchEvent, now, due time.Time) (outcome core.Outc
 func (l *lane) add(e *entry) {
 	l.order++
 	e.order = l.order
-	l.entries[e.Key()] = e
+	l.entries.add(e)
 	l.noteSize(e, e.size())
 	l.enqueue(e)
 }
@@ -156,6 +156,7 @@ func (l *lane) resend(e *entry, now, due time.Time) {
 func (l *lane) scheduleResend(e *entry, due time.Time) {
 	*e = entry{
 		Numbered: core.Numbered{WatchEvent: e.WatchEvent}, newest: e.newest, again: e.again, due: due, bytes: e.bytes,
+		collided: e.collided,
 	}
 	l.noteSize(e, e.size())
 	l.await(&l.resends, e)
@@ -312,7 +313,7 @@ func (l *lane) retry(now time.Time) {
 
 // oldest leaves out refused events. Its cost grows with the number of pending events.
 func (l *lane) oldest(now time.Time) (age time.Duration) {
-	for _, e := range l.entries {
+	for e := range l.entries.all() {
 		if e.queue != &l.resends && e.refusals == 0 {
 			age = max(age, now.Sub(e.accepted))
 		}
@@ -321,7 +322,8 @@ func (l *lane) oldest(now time.Time) (age time.Duration) {
 }
 
 // takesResync reports whether there is room for a resync. There is always room for one without
-// owner.
+// owner, and for one of an owner of which the receiver has taken an event.
 func (l *lane) takesResync(key core.EventKey) bool {
-	return key.Owner == (types.NamespacedName{}) || l.entries[key] != nil || len(l.entries)-l.keys < maxOwners
+	return key.Owner == (types.NamespacedName{}) || l.owners.hasTaken(key.Owner) ||
+		l.entries.find(key) != nil || l.entries.len()-l.keys < maxOwners
 }

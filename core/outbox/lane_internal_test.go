@@ -19,7 +19,7 @@ func (o *Outbox) Sizes() (counted, have int) {
 	lanes := 0
 	for _, l := range o.lanes {
 		lanes += l.bytes
-		for _, e := range l.entries {
+		for e := range l.entries.all() {
 			have += e.size()
 		}
 	}
@@ -51,7 +51,7 @@ func TestEventsOfAKeyShareItsTexts(t *testing.T) {
 		event.Watched.Name = strings.Repeat("n", 100)
 		l.put(event, now, now)
 	}
-	e := l.entries[event.Key()]
+	e := l.entries.find(event.Key())
 	if unsafe.StringData(e.next.event.Watched.Name) != unsafe.StringData(e.Watched.Name) {
 		t.Error("the newer event has a name of its own")
 	}

@@ -70,23 +70,23 @@ func (g *log) write(ctx context.Context) {
 }
 
 // warn notes a line about the lane when it is due, and reports whether it is.
-func (l *lane) warn(now time.Time, text, reason string, attrs ...slog.Attr) (due bool) {
+func (l *lane) warn(now time.Time, text string, reason core.Reason, attrs ...slog.Attr) (due bool) {
 	pace := l.pace
 	if !l.configured && !l.reached {
 		pace = l.log.strangers
 		attrs = append(attrs, slog.String("note", "lines about further managers are left out for "+logEvery.String()))
 	}
-	suppressed, due := pace.Take(text+" "+reason, now)
+	suppressed, due := pace.Take(text+" "+string(reason), now)
 	if due {
 		l.log.note(slog.LevelWarn, text, append([]slog.Attr{
-			slog.String("manager", string(l.manager)), slog.String("reason", reason), slog.Int("suppressed", suppressed),
+			slog.String("manager", string(l.manager)), slog.String("reason", string(reason)), slog.Int("suppressed", suppressed),
 		}, attrs...)...)
 	}
 	return due
 }
 
 func (l *lane) notePaused(err error, wait time.Duration, now time.Time) {
-	due := l.warn(now, "manager does not take events, they are kept and sent again", core.Reason(err),
+	due := l.warn(now, "manager does not take events, they are kept and sent again", core.ReasonOf(err),
 		slog.Int("attempts", l.failures), slog.Int64("pending", l.counts.Pending), slog.Duration("wait", wait),
 		slog.Any("error", err))
 	l.noted = l.noted || due
@@ -108,11 +108,11 @@ func (l *lane) noteDropped(e *entry, err error, now time.Time) {
 	if !e.Resync && len(l.targets()) > 0 {
 		text += ", a resync stands in"
 	}
-	l.warn(now, text, core.Reason(err), slog.String("kind", e.KindWord()), slog.Any("error", err))
+	l.warn(now, text, core.ReasonOf(err), slog.String("kind", e.KindWord()), slog.Any("error", err))
 }
 
 func (l *lane) noteOverflow(now time.Time) {
-	l.warn(now, "outbox is full: events are dropped, a resync stands in", reasonOverflow,
+	l.warn(now, "outbox is full: events are dropped, a resync stands in", ReasonOverflow,
 		slog.Int("max_keys", l.opts.MaxKeys), slog.Int("max_bytes", l.opts.MaxBytes))
 }
 

@@ -139,7 +139,7 @@ func TestManagerAfterTheEndHasNoLane(t *testing.T) {
 		w.stop()
 		w.inventMany(1000, "late-", 0, named("a"))
 		want := map[core.Manager]outbox.Counts{
-			"": {Accepted: 1000, Dropped: map[string]int64{"shutdown": 1000}},
+			"": {Accepted: 1000, Dropped: map[core.Reason]int64{"shutdown": 1000}},
 		}
 		if diff := cmp.Diff(want, w.Counts()); diff != "" {
 			t.Errorf("counts (-want +got):\n%s", diff)

@@ -68,9 +68,9 @@ type Options struct {
 	// way to one with fewer. Default: 10,000.
 	MaxKeys int
 	// MaxBytes bounds the memory of these events, in bytes, over all managers. An event counts for
-	// about 800 bytes and its texts, and for 300 more if a newer one waits beside it. So objects
+	// about 600 bytes and its texts, and for 300 more if a newer one waits beside it. So objects
 	// with names of 1 kB reach MaxBytes before MaxKeys. The manager with the most bytes gives way.
-	// Default: 9 MiB, which has room for 10,000 events of objects with usual names.
+	// Default: 7 MiB, which has room for 10,000 events of objects with usual names.
 	MaxBytes int
 	// MaxManagers bounds the managers with events. Managers that the control plane never knew give
 	// way to new ones. Default: 100, or the number of Managers if that is higher.
@@ -98,7 +98,8 @@ type Options struct {
 	ResyncFirst bool
 	// ResyncOwners means that a resync is for an owner, as contract v1 identifies a runtime by its
 	// owner. There is one for each owner that an event has named, for at most 100 owners of a
-	// manager. Default: one for the manager.
+	// manager. An owner of which the receiver has taken an event displaces one that is only named.
+	// Default: one for the manager.
 	ResyncOwners bool
 
 	// Epoch identifies this life of this process. With an epoch, events are numbered and heartbeats
@@ -150,7 +151,7 @@ func (o Options) withDefaults() Options {
 		Gather:            50 * time.Millisecond,
 		GiveUpAfter:       5 * time.Minute,
 		MaxKeys:           10_000,
-		MaxBytes:          9 << 20,
+		MaxBytes:          7 << 20,
 		MaxManagers:       max(defaults.MaxManagers, len(o.Managers)),
 		MaxBatch:          1,
 		InFlight:          inFlight,

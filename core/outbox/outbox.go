@@ -130,7 +130,7 @@ func (o *Outbox) resyncConfigured() {
 	}
 	for _, manager := range o.opts.Managers {
 		l, resync := o.lanes[manager], core.WatchEvent{Resync: true}
-		if l.entries[resync.Key()] == nil {
+		if l.entries.find(resync.Key()) == nil {
 			l.resync(types.NamespacedName{}, time.Now())
 		}
 	}
@@ -194,6 +194,6 @@ func (o *Outbox) stop() {
 			l.log.note(slog.LevelWarn, "events were not delivered before the shutdown",
 				slog.String("manager", string(l.manager)), slog.Int64("events", n))
 		}
-		l.clear(reasonShutdown)
+		l.clear(ReasonShutdown)
 	}
 }

@@ -111,7 +111,7 @@ func TestRefusedEventsAreGivenUpForOneResync(t *testing.T) {
 			w.wantCounts(outbox.Counts{Accepted: 1000, Pending: 1000})
 			time.Sleep(time.Minute)
 			synctest.Wait()
-			w.wantCounts(outbox.Counts{Accepted: 1001, Delivered: 1, Dropped: map[string]int64{"owner_missing": 1000}})
+			w.wantCounts(outbox.Counts{Accepted: 1001, Delivered: 1, Dropped: map[core.Reason]int64{"owner_missing": 1000}})
 			w.wantBetween(1, w.log.count("given up"), 1, "lines for one reason")
 		})
 	})
@@ -148,7 +148,7 @@ func TestRefusedResyncDoesNotLoop(t *testing.T) {
 			return nil
 		}).answer}, func(w *world) {
 			w.writeMany(100, "", 0)
-			dropped := map[string]int64{"owner_missing": 100}
+			dropped := map[core.Reason]int64{"owner_missing": 100}
 			time.Sleep(time.Hour)
 			w.wantBetween(300, w.count("resync"), 400, "resyncs in an hour, about one in 10 s: half of 20 s is not random")
 			w.wantCounts(outbox.Counts{Accepted: 101, Pending: 1, Dropped: dropped})

@@ -182,3 +182,51 @@ func TestResyncsHaveAPace(t *testing.T) {
 		}
 	})
 }
+
+// A pod names many owners that the control plane refuses, and then fills the outbox while the
+// control plane is away. A change of an owner that was taken before finds no room, and its resync
+// does.
+func TestForgedOwnersLeaveRoomForOneThatWasTaken(t *testing.T) {
+	t.Parallel()
+	for _, forged := range []int{0, 100} { // The first is the control.
+		refuse := func(_ context.Context, _ int, batch core.Batch) error {
+			failed := make(core.EventErrors)
+			for i := range batch.Events {
+				if batch.Events[i].Owner.Name != "real" {
+					failed[i] = errNoOwner
+				}
+			}
+			if len(failed) == 0 {
+				return nil
+			}
+			return failed
+		}
+		const keys = 300
+		opts := outbox.Options{MaxKeys: keys, ResyncOwners: true}
+		inBubble(t, scene{opts: opts, answer: refuse}, func(w *world) {
+			for i := range forged {
+				w.Accept(kyma, ownedBy(numbered("forged-", i), "a"))
+			}
+			time.Sleep(time.Minute)
+			w.Accept(kyma, ownedBy("real", "a"))
+			time.Sleep(time.Minute)
+			w.setDown(true)
+			for i := range keys {
+				w.Accept(kyma, ownedBy("another", numbered("b", i)))
+			}
+			for i := range forged {
+				w.Accept(kyma, ownedBy(numbered("forged-", i), "c"))
+			}
+			w.Accept(kyma, ownedBy("real", "lost"))
+			time.Sleep(time.Minute)
+			w.setDown(false)
+			time.Sleep(time.Hour)
+			if w.count("lost") > 0 {
+				w.t.Error("the outbox has room for the change")
+			}
+			if w.count("resync of real") == 0 {
+				w.t.Errorf("with %d forged owners, no resync replaces the change that had no room", forged)
+			}
+		})
+	}
+}

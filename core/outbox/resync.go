@@ -10,7 +10,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// maxOwners bounds the owners with resyncs of one manager: owners are foreign input.
+// maxOwners bounds the owners with resyncs of one manager, and the resyncs of owners that are only
+// named: owners are foreign input.
 const maxOwners = 100
 
 // Resync asks every known manager to look at the whole runtime, because changes may have passed
@@ -22,7 +23,7 @@ func (o *Outbox) Resync() {
 	now := time.Now()
 	for _, l := range o.lanes {
 		if o.stopped {
-			l.counts.refuse(reasonShutdown)
+			l.counts.refuse(ReasonShutdown)
 		} else {
 			l.resyncAll(now)
 		}
@@ -63,7 +64,7 @@ func (l *lane) newResync(owner types.NamespacedName, now time.Time) (resync core
 // targets has one owner without name, unless resyncs are for owners.
 func (l *lane) targets() []types.NamespacedName {
 	if l.opts.ResyncOwners {
-		return l.owners
+		return l.owners.all()
 	}
 	return []types.NamespacedName{{}}
 }
@@ -71,7 +72,7 @@ func (l *lane) targets() []types.NamespacedName {
 func (l *lane) resyncAll(now time.Time) core.Outcome {
 	targets := l.targets()
 	if len(targets) == 0 {
-		return l.counts.refuse(reasonNoOwner)
+		return l.counts.refuse(ReasonNoOwner)
 	}
 	for _, owner := range targets {
 		l.resync(owner, now)
@@ -84,7 +85,7 @@ func (l *lane) standIn(newest time.Time, permanent bool, now time.Time) {
 	at := l.standInTime(permanent, now)
 	targets := l.targets()
 	if len(targets) == 0 {
-		l.counts.refuse(reasonNoOwner)
+		l.counts.refuse(ReasonNoOwner)
 	}
 	for _, owner := range targets {
 		if e := l.resyncEntry(owner, at); e != nil && l.sendAfter(e, newest, at) {
@@ -110,11 +111,11 @@ func (l *lane) resyncEntry(owner types.NamespacedName, at time.Time) *entry {
 	if !ok {
 		return nil
 	}
-	if e := l.entries[resync.Key()]; e != nil {
+	if e := l.entries.find(resync.Key()); e != nil {
 		return e
 	}
 	e := &entry{Numbered: core.Numbered{WatchEvent: resync}}
-	l.entries[resync.Key()] = e
+	l.entries.add(e)
 	l.noteSize(e, e.size())
 	l.scheduleResend(e, at)
 	return e
@@ -130,16 +131,41 @@ func (l *lane) noteResynced(owner types.NamespacedName, sent time.Time) {
 	l.resynced[owner] = sent
 }
 
-type owners []types.NamespacedName
+// owners are those with resyncs, at most maxOwners. A pod chooses the owner of an event, so an
+// owner that is only named gives way to one of which the receiver has taken an event.
+type owners struct{ taken, named []types.NamespacedName }
 
+// add reports whether the owner is new, and has room.
 func (o *owners) add(owner types.NamespacedName) bool {
-	if owner == (types.NamespacedName{}) || len(*o) >= maxOwners || slices.Contains(*o, owner) {
+	isKnown := o.hasTaken(owner) || slices.Contains(o.named, owner)
+	if owner == (types.NamespacedName{}) || isKnown || len(o.taken)+len(o.named) >= maxOwners {
 		return false
 	}
-	*o = append(*o, owner)
+	o.named = append(o.named, owner)
 	return true
 }
 
+// noteTaken notes that the receiver has taken an event of an owner.
+func (o *owners) noteTaken(owner types.NamespacedName) {
+	if owner == (types.NamespacedName{}) || o.hasTaken(owner) || len(o.taken) >= maxOwners {
+		return
+	}
+	o.named = without(o.named, owner)
+	if len(o.taken)+len(o.named) >= maxOwners {
+		o.named = o.named[:len(o.named)-1]
+	}
+	o.taken = append(o.taken, owner)
+}
+
 func (o *owners) remove(owner types.NamespacedName) {
-	*o = slices.DeleteFunc(*o, func(known types.NamespacedName) bool { return known == owner })
+	o.taken = without(o.taken, owner)
+	o.named = without(o.named, owner)
+}
+
+func (o *owners) hasTaken(owner types.NamespacedName) bool { return slices.Contains(o.taken, owner) }
+
+func (o *owners) all() []types.NamespacedName { return slices.Concat(o.taken, o.named) }
+
+func without(owners []types.NamespacedName, owner types.NamespacedName) []types.NamespacedName {
+	return slices.DeleteFunc(owners, func(known types.NamespacedName) bool { return known == owner })
 }

@@ -15,7 +15,7 @@ func (o *Outbox) makeRoom(l *lane, event *core.WatchEvent, now time.Time) bool {
 
 	for {
 		// An entry that gave way may have been the one of this key.
-		e := l.entries[event.Key()]
+		e := l.entries.find(event.Key())
 		need := sizeBeside(e, event)
 
 		var most share
@@ -65,7 +65,7 @@ func (o *Outbox) giveUpEvent(l *lane, most share, now time.Time) bool {
 	}
 	e := hog.lastWaiting()
 	hog.forget(e)
-	hog.counts.giveUp(e.events(), reasonOverflow)
+	hog.counts.giveUp(e.events(), ReasonOverflow)
 	hog.noteOverflow(now)
 	hog.resync(e.Owner, now)
 	return true
@@ -86,7 +86,7 @@ func (l *lane) forget(e *entry) {
 }
 
 func (l *lane) free(e *entry) {
-	delete(l.entries, e.Key())
+	l.entries.remove(e)
 	l.noteSize(e, 0)
 	if !e.Resync {
 		l.keys--
@@ -95,9 +95,9 @@ func (l *lane) free(e *entry) {
 }
 
 const (
-	// entrySize is the memory of an entry without its texts: the struct, its place in the map and
+	// entrySize is the memory of an entry without its texts: the struct, its place in the index and
 	// in a queue, and the ID that it gets.
-	entrySize = 768
+	entrySize = 576
 	// waitingSize is the memory of a newer event beside an entry.
 	waitingSize = 320
 )
@@ -146,7 +146,7 @@ func (l *lane) dueTime(event *core.WatchEvent, now time.Time) time.Time {
 }
 
 func (l *lane) keep(event core.WatchEvent, now time.Time) core.Outcome {
-	if e := l.entries[event.Key()]; e != nil {
+	if e := l.entries.find(event.Key()); e != nil {
 		e.extend(&event)
 	}
 	due := l.dueTime(&event, now)

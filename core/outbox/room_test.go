@@ -2,11 +2,14 @@ package outbox_test
 
 import (
 	"context"
+	"fmt"
 	"runtime"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
@@ -24,7 +27,7 @@ func TestBytesAreBounded(t *testing.T) {
 		least, most int
 	}{
 		"control: usual names": {func(prefix string, n int) core.WatchEvent { return named(numbered(prefix, n)) }, 1000, 1000},
-		"long names":           {long, 560, 600},
+		"long names":           {long, 635, 665},
 	} {
 		inBubble(t, scene{
 			opts:   outbox.Options{MaxBytes: 1 << 20, DrainTimeout: -1, Resend: []time.Duration{}, ResendResync: -1},
@@ -91,6 +94,19 @@ func TestEventBeyondAllRoom(t *testing.T) {
 	})
 }
 
+// The default has room for as many objects with usual names as MaxKeys allows.
+func TestDefaultHasRoomForUsualNames(t *testing.T) {
+	box := newOutbox(t, core.ForwarderFunc(func(context.Context, core.Manager, core.Batch) error { return nil }), outbox.Options{})
+	for n := range outbox.Defaults().MaxKeys {
+		event := named(fmt.Sprintf("shop-frontend-7c9d8b6f5d-%05d", n))
+		event.Watched.Namespace = "kyma-system"
+		event.UID = types.UID(fmt.Sprintf("0af76519-16cd-43dd-8448-%012d", n))
+		if got := box.Accept(kyma, event); got != core.Accepted {
+			t.Fatalf("event %d is %s, want all accepted", n, got)
+		}
+	}
+}
+
 // TestSizesAreAboutTheMemory compares the sizes that count for MaxBytes with the heap.
 func TestSizesAreAboutTheMemory(t *testing.T) {
 	const events = 4000
@@ -99,7 +115,8 @@ func TestSizesAreAboutTheMemory(t *testing.T) {
 		"long names":  func(n int) core.WatchEvent { return long("o-", n) },
 	} {
 		for _, beside := range []int{0, 1} { // newer events for each
-			box := newOutbox(t, core.ForwarderFunc(func(context.Context, core.Manager, core.Batch) error { return nil }), outbox.Options{})
+			box := newOutbox(t, core.ForwarderFunc(func(context.Context, core.Manager, core.Batch) error { return nil }),
+				outbox.Options{MaxBytes: 64 << 20})
 			before := heap()
 			for range 1 + beside {
 				for n := range events {

@@ -70,7 +70,7 @@ func TestEventThatIsTooLargeAlone(t *testing.T) {
 		w.write("large-2")
 		time.Sleep(10 * second)
 		w.wantCounts(outbox.Counts{
-			Accepted: 403, Delivered: 401, Dropped: map[string]int64{"too_large": 2},
+			Accepted: 403, Delivered: 401, Dropped: map[core.Reason]int64{"too_large": 2},
 		})
 		w.wantHeartbeats(200*ms+50*ms, 2)
 		w.wantBetween(1, w.count("resync"), 1, "resyncs for two events")

@@ -342,7 +342,7 @@ func (w *world) wantOutcome(manager core.Manager, event core.WatchEvent, want co
 func (w *world) wantCounts(want outbox.Counts) {
 	w.t.Helper()
 	if want.Dropped == nil {
-		want.Dropped = map[string]int64{}
+		want.Dropped = map[core.Reason]int64{}
 	}
 	if diff := gocmp.Diff(want, w.Counts()[kyma]); diff != "" {
 		w.t.Errorf("counts (-want +got):\n%s", diff)

@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -16,7 +17,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime/remote"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/cause"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/kyma"
@@ -38,26 +41,83 @@ func addControllers(w *watching) error {
 	changed := builder.WithPredicates(
 		predicate.Or(predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, agentChanged()))
 
+	budgets := remote.NewBudgets()
+	ofKymas := newLanes(func(r ctrl.Request) string { return r.String() }, w.kymas.Count(kymas), budgets)
+	ofManifests := newLanes(runtimeOf, w.modules.Count(manifests), budgets)
+
 	forKymas := ctrl.NewControllerManagedBy(w.mgr).For(&v1beta2.Kyma{}, changed).
 		Owns(&v1beta2.Manifest{}).
 		Watches(&v1beta2.ModuleTemplate{}, allKymas(w.mgr.GetClient(), w.catalogSpread)).
-		WatchesRawSource(w.kymas).
-		WithOptions(options(w.pollOtherwise))
+		WatchesRawSource(w.kymas)
 	forManifests := ctrl.NewControllerManagedBy(w.mgr).For(&v1beta2.Manifest{}, changed).
-		WatchesRawSource(w.modules).
-		WithOptions(options(w.pollOtherwise))
-	return errors.Join(forKymas.Complete(w.kymas.Count(kymas)), forManifests.Complete(w.modules.Count(manifests)))
+		WatchesRawSource(w.modules)
+	forTemplates := ctrl.NewControllerManagedBy(w.mgr).For(&v1beta2.ModuleTemplate{}).
+		Watches(&v1beta2.Manifest{}, handler.EnqueueRequestsFromMapFunc(templateOf))
+	return errors.Join(w.complete(forKymas, "kyma", ofKymas), w.complete(forManifests, "manifest", ofManifests),
+		forTemplates.Complete(&kyma.Templates{Client: w.mgr.GetClient(), Direct: w.mgr.GetAPIReader()}))
+}
+
+type lanes = remote.Lanes[ctrl.Request]
+
+const (
+	// slowAfter is the time of a reconcile after which its runtime belongs to the slow lane.
+	slowAfter = 3 * time.Second
+	// workers is the number of concurrent reconciles in each lane of a controller.
+	workers = 10
+)
+
+// newLanes returns lanes for a reconciler, so that a runtime that is slow or silent takes no worker
+// from the others.
+func newLanes(runtime func(ctrl.Request) string, r reconcile.Reconciler, budgets *remote.Budgets) *lanes {
+	return remote.NewLanes(runtime, r, remote.LanesOptions[ctrl.Request]{SlowAfter: slowAfter, Budgets: budgets})
+}
+
+// runtimeOf returns the Kyma of a Manifest.
+func runtimeOf(request ctrl.Request) string {
+	request.Name = v1beta2.KymaOfManifest(request.Name)
+	return request.String()
+}
+
+// complete adds the controllers of both lanes. A runtime in the slow lane is tried as often as one
+// in the regular lane.
+func (w *watching) complete(regular *builder.Builder, name string, of *lanes) error {
+	slow := ctrl.NewControllerManagedBy(w.mgr).Named(name + "-slow").
+		WatchesRawSource(of.Slow).WithOptions(options(w.pollOtherwise))
+	return errors.Join(slow.Complete(of.Slow),
+		regular.WatchesRawSource(of.Regular).WithOptions(options(w.pollOtherwise)).Complete(of.Regular))
+}
+
+// templateOf requests the ModuleTemplate of a Manifest, which may be the last one that used it.
+func templateOf(_ context.Context, object client.Object) []ctrl.Request {
+	installed, ok := object.(*v1beta2.Manifest)
+	if !ok {
+		return nil
+	}
+	return []ctrl.Request{{NamespacedName: client.ObjectKey{
+		Namespace: installed.Namespace, Name: installed.Spec.Template.Name,
+	}}}
 }
 
 // options bounds the wait after an error: a runtime that cannot be reached is asked as often as one
 // that is not fresh.
 func options(longestWait time.Duration) controller.Options {
-	const concurrent, firstWait = 10, 200 * time.Millisecond
+	const firstWait = 200 * time.Millisecond
 	return controller.Options{
-		MaxConcurrentReconciles: concurrent,
-		RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[ctrl.Request](
-			firstWait, longestWait),
+		MaxConcurrentReconciles: workers,
+		RateLimiter: uneven{workqueue.NewTypedItemExponentialFailureRateLimiter[ctrl.Request](
+			firstWait, longestWait)},
 	}
+}
+
+// uneven adds up to half of each wait. Two Kymas that claim one cluster in the same moment both
+// withdraw, and with equal waits they would claim it in the same moment again.
+type uneven struct {
+	workqueue.TypedRateLimiter[ctrl.Request]
+}
+
+// When implements [workqueue.TypedRateLimiter].
+func (u uneven) When(request ctrl.Request) time.Duration {
+	return wait.Jitter(u.TypedRateLimiter.When(request), 0.5)
 }
 
 // agentChanged lets an update pass that changes the condition about the agent.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -60,23 +61,25 @@ func chapters() []chapter {
 // elsewhere has the commands of the guide that TestMigration does not run, by how they begin, and the reason.
 var elsewhere = map[string]string{
 	"make image":       "builds an image, and nothing here runs one. Its variables are those of deploy/dropin/agent.env",
-	"git apply":        "TestPatches",
-	"go get ":          "asks a registry. TestPatches compiles with the modules of this repository",
-	"go mod tidy":      "the same",
+	"go get":           "asks a registry, and nothing is published",
+	"go mod tidy":      "asks a registry. TestPatches compiles with the modules of this repository",
 	"cd examples && ":  "this test",
 	"openssl s_client": "serverIsLeafOf reads the same certificate",
 	"kubectl -n kyma-system logs deploy/skr-webhook": "a node of this test has no logs that kubectl can read",
 }
 
-// section is a part of the guide with its shell blocks and the commands in its text.
+// section is a part of the guide with its shell blocks and the commands in its text. The check is the
+// block after the word Check.
 type section struct {
-	title, text      string
-	blocks, commands []string
+	title, text, whole string
+	blocks, commands   []string
+	check              string
 }
 
 var (
 	fence   = regexp.MustCompile("(?ms)^```(.*?)\n(.*?)\n```$")
 	command = regexp.MustCompile("`((?:kubectl|openssl|make|git|go|cd) [^`]*)`")
+	checked = regexp.MustCompile("(?ms)^- \\*\\*Check\\*\\*: [^\n]*\n\n```sh\n(.*?)\n```$")
 	row     = regexp.MustCompile(`(?m)^\| \[\d\]\(#([^)]*)\) .*$`)
 )
 
@@ -87,7 +90,10 @@ func read(page string) (all []section) {
 		if len(all) == 0 {
 			title, rest = "", text
 		}
-		s := section{title: title, text: fence.ReplaceAllString(rest, "")}
+		s := section{title: title, whole: rest, text: fence.ReplaceAllString(rest, "")}
+		if found := checked.FindStringSubmatch(rest); found != nil {
+			s.check = "sh\n" + found[1]
+		}
 		for _, block := range fence.FindAllStringSubmatch(rest, -1) {
 			s.blocks = append(s.blocks, block[1]+"\n"+block[2])
 		}
@@ -112,6 +118,11 @@ func problems(page string) (all []string) {
 				all = append(all, fmt.Sprintf("section %q has a block that is no shell: %s", s.title, block))
 			}
 		}
+		for _, command := range s.commands {
+			if strings.Contains(command, "\n") {
+				all = append(all, fmt.Sprintf("section %q has a command on two lines: %s", s.title, command))
+			}
+		}
 		if known[i].forward == nil {
 			continue
 		}
@@ -120,7 +131,7 @@ func problems(page string) (all []string) {
 			all = append(all, fmt.Sprintf("the table has no row %d for section %q", i+1, s.title))
 		}
 		final := i+2 >= len(known) || known[i+1].forward == nil
-		if !strings.Contains(s.text, "\n- **Check**: ") || strings.Contains(s.text, "\n- **Back**: ") == final {
+		if s.check == "" || strings.Contains(s.text, "\n- **Back**: ") == final {
 			all = append(all, fmt.Sprintf("section %q has no check, no way back, or one too many", s.title))
 		}
 	}
@@ -144,6 +155,7 @@ func TestGuide(t *testing.T) {
 		"a new section":       strings.Replace(page, "\n## Metrics", "\n## 9. More\n\n- **Check**: all\n\n## Metrics", 1),
 		"no check":            strings.Replace(page, "\n- **Check**", "\n- **Verify**", 1),
 		"no way back":         strings.Replace(page, "\n- **Back**", "\n- **Return**", 1),
+		"a command in pieces": strings.Replace(page, "`kubectl -n istio-system get", "`kubectl -n istio-system\nget", 1),
 		"another language":    strings.Replace(page, "```sh", "```yaml", 1),
 		"a row that is gone":  strings.Replace(page, "\n| [3](", "\n| 3(", 1),
 	} {
@@ -153,43 +165,83 @@ func TestGuide(t *testing.T) {
 	}
 }
 
-// aloud reads the guide up to a step, and does what it says.
+// aloud reads the guide up to a step, and does what it says. The check of a step fails before it.
 func (w *world) aloud(last int) {
 	w.t.Helper()
-	for i, c := range chapters()[:last] {
-		w.section = w.page[i+1]
+	for i, c := range w.chapters[:last] {
+		w.open(i + 1)
+		if w.run(w.section.check) {
+			w.t.Errorf("%s: the check of step %d succeeds before the step:\n%s", guide, i+1, w.last)
+		}
 		c.forward(w)
+		w.mustBlock(w.section.check)
 		w.steps.Done("step %d:  %s", i+1, c.done)
 	}
 }
 
 // backwards does the same for the way back.
 func (w *world) backwards() {
-	for i, c := range slices.Backward(chapters()) {
+	for i, c := range slices.Backward(w.chapters) {
 		if c.back != nil {
-			w.section = w.page[i+1]
+			w.open(i + 1)
 			c.back(w)
 			w.steps.Done("back %d:  %s", i+1, c.returns)
 		}
 	}
 }
 
-// block runs a shell block of the current section in the control plane, with these variables, and reports its success.
-func (w *world) block(n int, env ...string) bool {
+// open begins to read a section.
+func (w *world) open(n int) {
+	w.section = w.page[n]
+	w.at = 0
+}
+
+// inOrder notes that a command of the current section runs, and that none before it follows.
+func (w *world) inOrder(command string) {
 	w.t.Helper()
-	if n >= len(w.section.blocks) {
-		w.t.Fatalf("section %q has %d blocks, want %d or more", w.section.title, len(w.section.blocks), n+1)
+	at := strings.Index(w.section.whole, strings.TrimPrefix(command, "sh\n"))
+	if at < w.at {
+		w.t.Errorf("%s: section %q has a command in another order than the test: %s", guide, w.section.title, command)
 	}
-	w.ran[w.section.title+w.section.blocks[n]] = true
-	out, err := w.shell(w.section.blocks[n], w.plane, env...)
-	w.last = fmt.Sprintf("%s\n%v\n%s", w.section.blocks[n], err, out)
+	w.at = at
+	w.ran[w.section.title+command] = true
+}
+
+// find returns the block of the current section with that text.
+func (w *world) find(text string) string {
+	w.t.Helper()
+	for _, block := range w.section.blocks {
+		if strings.Contains(block, text) {
+			return block
+		}
+	}
+	w.t.Fatalf("section %q has no block with %q", w.section.title, text)
+	return ""
+}
+
+// block runs the shell block of the current section with that text, with these variables, and reports its success.
+func (w *world) block(text string, env ...string) bool {
+	w.t.Helper()
+	block := w.find(text)
+	w.inOrder(block)
+	return w.run(block, env...)
+}
+
+// run runs a block in a checkout of lifecycle-manager.
+func (w *world) run(block string, env ...string) bool {
+	w.t.Helper()
+	w.must(os.WriteFile(filepath.Join(w.dir, "metrics"), w.metrics(), 0o600))
+	out, err := w.shell(block, w.plane, env...)
+	w.last = fmt.Sprintf("%s\n%v\n%s", block, err, out)
 	return err == nil
 }
 
 // mustBlock runs a shell block until it succeeds: the machine may be busy, and a block may be repeated.
-func (w *world) mustBlock(n int, env ...string) {
+func (w *world) mustBlock(text string, env ...string) {
 	w.t.Helper()
-	w.eventually(fmt.Sprintf("block %d succeeds", n+1), func() bool { return w.block(n, env...) })
+	block := w.find(text)
+	w.inOrder(block)
+	w.eventually("this succeeds: "+block, func() bool { return w.run(block, env...) })
 }
 
 func (w *world) shell(block string, plane *apiserver.ControlPlane, env ...string) (string, error) {
@@ -197,30 +249,33 @@ func (w *world) shell(block string, plane *apiserver.ControlPlane, env ...string
 	assets, err := apiserver.Assets(w.t.Context(), apiserver.AssetsOptions{Kubectl: true})
 	w.must(err)
 	cmd := exec.CommandContext(w.t.Context(), "sh", "-eu", "-c", strings.TrimPrefix(block, "sh\n"))
-	cmd.Env = append(append(os.Environ(), "KUBECONFIG="+plane.Kubeconfig, "ASSETS="+assets,
+	cmd.Dir = w.checkout
+	cmd.Env = append(append(os.Environ(), "KUBECONFIG="+plane.Kubeconfig, "ASSETS="+assets, "IMAGE="+dropinImage,
+		"RUNTIME_WATCHER="+test.Root(), "RUNTIME="+w.members[0].Kubeconfig,
+		"GOWORK=off", "GOFLAGS=", "GIT_CEILING_DIRECTORIES="+filepath.Dir(w.checkout),
 		"PATH="+strings.Join([]string{w.dir, assets, os.Getenv("PATH")}, ":")), env...)
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
 
-// kubectl runs a command in the text of the current section, at the root of the repository.
+// kubectl runs a command in the text of the current section.
 func (w *world) kubectl(plane *apiserver.ControlPlane, text string) (out string) {
 	w.t.Helper()
 	text = "kubectl " + text
 	if !slices.Contains(w.section.commands, text) {
 		w.t.Fatalf("section %q does not say %q", w.section.title, text)
 	}
-	w.ran[w.section.title+text] = true
+	w.inOrder(text)
 	w.eventually(text, func() bool {
 		var err error
-		out, err = w.shell("cd '"+test.Root()+"' && "+text, plane)
+		out, err = w.shell(text, plane)
 		w.last = fmt.Sprintf("%s: %v\n%s", text, err, out)
 		return err == nil
 	})
 	return out
 }
 
-// shows wants a check of the current section to print a text.
+// shows wants a command of the current section to print a text.
 func shows(w *world, plane *apiserver.ControlPlane, want, command string) {
 	w.t.Helper()
 	w.eventually("kubectl "+command+" prints "+want, func() bool {

@@ -5,6 +5,8 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
+	"os"
+	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,6 +15,7 @@ import (
 
 	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	cmmeta "github.com/cert-manager/cert-manager/pkg/apis/meta/v1"
+	prom "github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/common/expfmt"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
@@ -34,14 +37,19 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/lab/today"
 )
 
-// agentKey names the Deployment of today's agent.
-var agentKey = types.NamespacedName{Namespace: today.Namespace, Name: today.Name}
+// ourName begins the names of our objects in the runtimes.
+const ourName = "watcher-agent"
+
+// former names the Deployment of the former agent.
+func (w *world) former() types.NamespacedName {
+	return types.NamespacedName{Namespace: today.Namespace, Name: w.shape.Name()}
+}
 
 // TestMigration reads docs/platforms/migration.md aloud: forward to a new CA, back to where it began, and forward
-// again to the end. All the time objects change in three runtimes, 20 a second.
+// again to the end. Then it reads how a fleet takes the names of ADR 009. All the time objects change in three
+// runtimes, 20 a second.
 func TestMigration(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, "kyma-1", "kyma-2", "kyma-3")
+	w := newWorld(t, today.Today, "kyma-1", "kyma-2", "kyma-3")
 	w.agentsAre(todaysImage)
 	w.everywhereArrives("today")
 	w.steps.Done("today: 3 runtimes report to an operator behind the gateway")
@@ -51,36 +59,93 @@ func TestMigration(t *testing.T) {
 	w.aloud(7)
 	w.backwards()
 	w.nothingOfOursIsLeft()
-	w.steps.Done("back:    nothing of ours is left in the runtimes or the control plane")
+	w.steps.Done("back:    nothing of ours is left in the runtimes, the control plane or the checkout")
 	w.aloud(8)
-	w.settle()
-	w.noDoubles()
 	w.nothingOfTodayIsLeft()
+	w.rename()
+	w.steps.Done("renaming: kind, gateway and Secret have the names of ADR 009")
+	w.settle(19.5, w.members...)
+	w.noDoubles()
 	w.steps.Done("end:     each write is one event, and nothing of today is left")
 	w.resendsAreSpared()
 	w.steps.Done("end:     a resend of a write that a reconcile has read starts none")
 	w.steps.Log(t)
 	w.allRan()
-	w.checkRights()
+	w.checkRights(installation.RenamedSKRWebhook(today.Namespace))
 }
 
-// setImage sets the image of one runtime first, which the former operator skips meanwhile.
+// TestRenamedMigration begins with the names that ADR 009 of lifecycle-manager plans: those of its
+// agent begin with runtime-watcher, the kind is RuntimeWatcher, and the Secrets have other names. The
+// test has a process of its own, because the registry of metrics is one for a process. It follows
+// TestMigration, because the API servers of both are too many for a small machine.
+func TestRenamedMigration(t *testing.T) {
+	rig.SkipShort(t)
+	const inside = "RENAMED_MIGRATION"
+	if os.Getenv(inside) == "" {
+		child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestRenamedMigration$", "-test.v", "-test.timeout=20m")
+		child.Env = append(os.Environ(), inside+"=true")
+		out, err := child.CombinedOutput()
+		t.Logf("%s", out)
+		rig.NoError(t, err)
+		return
+	}
+
+	w := newWorld(t, today.Next, "kyma-4")
+	w.agentsAre(todaysImage)
+	w.everywhereArrives("today")
+	w.startFlow(w.members[0])
+	w.aloud(6)
+	w.settle(0, w.members...)
+	w.noDoubles()
+	w.steps.Done("end:     each write is one event, and nothing of the former agent is left")
+	w.steps.Log(t)
+	w.checkRights(installation.SKRWebhook(today.Namespace))
+}
+
+// setImage sets the image of one runtime first, which the former operator skips meanwhile. Another
+// one was skipped before, on purpose, and still is.
 func (w *world) setImage() {
 	w.ours = newOurs(w)
+	onPurpose := w.members[len(w.members)-1]
 	w.replacing(func() {
+		if len(w.members) > 1 {
+			w.skip(onPurpose, "true")
+		}
+		shows(w, w.plane, w.members[0].kyma, "-n kcp-system get kymas -l '!operator.kyma-project.io/skip-reconciliation'")
 		// A reconcile that runs meanwhile may set the former image again, as the guide says.
 		w.eventually("the first Deployment keeps the image", func() bool {
-			set := w.block(0, "KYMA="+w.members[0].kyma, "RUNTIME="+w.members[0].Kubeconfig, "IMAGE="+dropinImage)
+			set := w.block("set image", "KYMA="+w.members[0].kyma)
 			w.operator.Set(func(*today.Duties) {}) // after the reconcile
-			return set && w.members[0].image(w.t, agentKey) == dropinImage
+			return set && w.members[0].image(w.t, w.former()) == dropinImage
 		})
 		w.agentIs(w.members[0], dropinImage)
 		w.operator.Set(func(d *today.Duties) { d.Image = dropinImage })
-		w.kubectl(w.plane, "-n kcp-system label kymas --all operator.kyma-project.io/skip-reconciliation-")
+		w.mustBlock("watcher-agent/image-")
+		if len(w.members) > 1 {
+			if labels := w.kymaOf(onPurpose).GetLabels(); labels["operator.kyma-project.io/skip-reconciliation"] != "true" {
+				w.t.Errorf("%s is no longer skipped: %v", onPurpose.kyma, labels)
+			}
+			w.skip(onPurpose, "")
+		}
 		w.agentsAre(dropinImage)
 		w.everywhereArrives("image")
 	})
 	w.asToday()
+}
+
+// skip sets the label that keeps the operator away from a Kyma, or removes it.
+func (w *world) skip(m *member, value string) {
+	w.t.Helper()
+	patch := `{"metadata": {"labels": {"operator.kyma-project.io/skip-reconciliation": null}}}`
+	if value != "" {
+		patch = strings.Replace(patch, "null", strconv.Quote(value), 1)
+	}
+	w.must(w.plane.Client.Patch(w.t.Context(), w.kymaOf(m), client.RawPatch(types.MergePatchType, []byte(patch))))
+}
+
+func (w *world) kymaOf(m *member) *unstructured.Unstructured {
+	w.t.Helper()
+	return w.object(today.Today.WatcherKind().GroupVersion().WithKind("Kyma"), m.kyma)
 }
 
 // returnImage ends with an agent that sends no resync when it starts: the next one of ours does.
@@ -94,11 +159,18 @@ func (w *world) returnImage() {
 }
 
 func (w *world) setListener() {
-	w.dryRun(w.members[2])
+	w.mustBlock("2-listener.patch")
+	w.mustBlock("go mod edit")
+	last := w.members[len(w.members)-1]
+	w.ours.registers = true
+	w.ours.release(2) // The operator starts although the names of the aliases are registered.
+	w.ours.registers = false
+	w.dryRun(last)
+	w.mustBlock("2-pinning.patch")
 	w.ours.release(2)
 	w.ingress.Lead(today.Service, w.ours.addr)
 	w.everywhereArrives("listener")
-	w.refused(w.members[2])
+	w.refused(last)
 }
 
 // dryRun takes, counts and logs events by another gateway, and those of a runtime with a wrong
@@ -116,7 +188,9 @@ func (w *world) dryRun(m *member) {
 		return rig.Sum(text, "watcher_listener_requests_total") > 0 && rig.Sum(text, "runtime_watcher_listener_requests_total",
 			`code="200"`, `contract="v2"`, `manager="lifecycle-manager"`, `reason="untrusted_proxy"`) > 0
 	})
-	w.eventually("the Kyma with the wrong domain is listed", func() bool { return w.block(0) && strings.Contains(w.last, m.kyma) })
+	w.eventually("the Kyma with the wrong domain is listed", func() bool {
+		return w.block("would be refused") && strings.Contains(w.last, m.kyma)
+	})
 	for _, other := range w.members {
 		if other != m && strings.Contains(w.last, other.kyma) {
 			w.t.Errorf("%s would not be refused, and is listed:\n%s", other.kyma, w.last)
@@ -138,53 +212,62 @@ func (w *world) metrics() []byte {
 }
 
 func (w *world) returnListener() {
+	w.mustBlock("apply -R")
+	w.release()
 	w.ingress.Lead(today.Service, w.formerAt)
 	w.ours.stop()
+	metrics.Registry = prom.NewRegistry() // It is another process.
+	today.RegisterMetrics(metrics.Registry)
 	w.everywhereArrives("back-listener")
+	w.mustBlock("delete -f")
 }
 
 func (w *world) setWatchers() {
 	w.operator.Set(func(d *today.Duties) { d.Watchers = false })
-	w.stored("v1beta1", "v1beta2")
-	w.kubectl(w.plane, "apply --server-side --force-conflicts -k controlplane/config/crd")
+	if w.shape == today.Today {
+		w.stored("v1beta1", "v1beta2")
+	}
+	w.mustBlock("3-config.patch")
+	if w.shape == today.Next {
+		w.renameDefinition()
+	}
 	w.ours.release(3)
 	w.watcherIsOurs()
-	w.allow("/metrics", "/v2*", "/v3*")
-	shows(w, w.plane, "Ready", "get watchers -A")
-	shows(w, w.plane, "/v3/", "-n kcp-system get virtualservice -o yaml")
 	w.everywhereArrives("watchers")
 }
 
 func (w *world) returnWatchers() {
+	w.mustBlock("apply -R")
 	w.ours.release(2)
-	w.allow("/metrics", "/v2*")
-	w.define(today.Watchers(true))
 	w.operator.Set(func(d *today.Duties) { d.Watchers = true })
+	w.mustBlock("subresource=status")
 	w.watcherIsTodays()
 	w.everywhereArrives("back-watchers")
 }
 
 func (w *world) setCertificates() {
+	shows(w, w.plane, "renewalTime", "-n istio-system get certificate "+w.shape.CACertificate()+" -o yaml")
 	w.operator.Set(func(d *today.Duties) { d.Gateway = false })
+	w.mustBlock("4-certificates.patch")
 	w.ours.release(4)
 	w.serverIsLeafOf("klm-watcher-selfsigned-ca")
-	shows(w, w.plane, "signs everything", "-n kcp-system get issuer watcher-clients -o yaml")
-	shows(w, w.plane, "renewalTime", "-n istio-system get certificate klm-watcher-serving -o yaml")
 	w.renewFormer()
 	w.everywhereArrives("certificates")
 }
 
-// returnCertificates runs the second block, a check, until it succeeds, as the guide says.
+// returnCertificates runs the check of the way back until it succeeds, as the guide says.
 func (w *world) returnCertificates() {
+	const check = "echo returned"
+	w.mustBlock("apply -R")
 	w.ours.release(3)
 	w.operator.Set(func(d *today.Duties) { d.Gateway = true })
-	if w.block(1) {
+	if w.run(w.find(check)) {
 		w.t.Error("the check of the way back of step 4 succeeds before anything is done")
 	}
-	w.mustBlock(0)
-	w.eventually("the check of the way back of step 4 succeeds", func() bool { return w.block(1) })
-	w.mustBlock(2)
-	if !w.certificateIn(today.GatewaySecret()).IsCA {
+	w.mustBlock("touched=")
+	w.mustBlock(check)
+	w.mustBlock("touched-")
+	if !w.certificateIn(w.shape.GatewaySecret()).IsCA {
 		w.t.Error("the gateway does not serve the CA again")
 	}
 	// A garbage collector would do that, and there is none. Their owners are gone.
@@ -193,27 +276,48 @@ func (w *world) returnCertificates() {
 }
 
 func (w *world) addAgents() {
-	wake := w.hibernate(w.members[1])
+	for _, m := range w.members {
+		w.mustBlock("runtime.yaml", "RUNTIME="+m.Kubeconfig)
+	}
+	w.mustBlock("5-agents.patch")
+	last := len(w.members) - 1
+	wake := w.hibernate(w.members[last])
 	w.ours.release(5)
-	for _, awake := range []*member{w.members[0], w.members[2]} {
-		w.configurationsOf(awake, installation.Name, today.Name)
+	for _, awake := range w.members[:last] {
+		w.configurationsOf(awake, w.both()...)
 	}
 	wake()
-	w.configurationsAre(installation.Name, today.Name)
+	w.configurationsAre(w.both()...)
 	w.everywhereArrives("both")
 	w.fresh()
+}
+
+// both are the webhook configurations of the former agent and of ours, as an API server lists them.
+func (w *world) both() []string {
+	names := []string{w.shape.Name(), ourName}
+	slices.Sort(names)
+	return names
 }
 
 func (w *world) removeAgents() {
 	w.ours.opts.Leave = func(client.Object) bool { return true }
 	w.ours.release(5)
 	w.weLeft()
+	w.mustBlock("apply -R")
+	w.ours.opts.Leave = nil
 	w.ours.release(4)
+	for _, m := range w.members {
+		w.mustBlock("delete -f", "RUNTIME="+m.Kubeconfig)
+	}
 	w.everywhereArrives("back-agents")
 }
 
 func (w *world) removeFormer() {
 	w.operator.Set(func(d *today.Duties) { d.Image = "" })
+	w.mustBlock("6-removal.patch")
+	if w.shape == today.Next { // Both shapes have the same code for it, and agents wait between attempts.
+		w.keepFormer()
+	}
 	w.ours.release(6)
 	w.onlyOurs()
 	w.nothingOfTodayIsInRuntimes()
@@ -221,40 +325,46 @@ func (w *world) removeFormer() {
 	w.fresh()
 }
 
+// keepFormer has a gateway that lets no event of contract v3 through, so that the runtimes are not
+// fresh. The former agents stay.
+func (w *world) keepFormer() {
+	w.ingress.Refuse("/v3")
+	w.ours.release(6)
+	w.eventually("the former agents are needed", func() bool {
+		return !slices.ContainsFunc(w.members, func(m *member) bool {
+			status, _ := w.ours.states.Load(m.kyma)
+			w.last = fmt.Sprintf("status of %s: %+v", m.kyma, status)
+			last, _ := status.(installation.Status)
+			return last.Reason != "FormerNeeded"
+		})
+	})
+	w.configurationsAre(w.both()...)
+	w.ingress.Refuse("")
+}
+
 func (w *world) addFormer() {
+	w.mustBlock("apply -R")
 	w.ours.release(5)
 	w.operator.Set(func(d *today.Duties) { d.Image = dropinImage })
 	w.agentsAre(dropinImage)
-	w.configurationsAre(installation.Name, today.Name)
+	w.configurationsAre(w.both()...)
 	w.everywhereArrives("back-both")
 }
 
 // rotate replaces the CA of today by one of ours.
 func (w *world) rotate() {
-	rotation := func() (ca int) {
-		issuer := &certv1.Issuer{}
-		w.must(w.plane.Client.Get(w.t.Context(), client.ObjectKey{Namespace: "kcp-system", Name: "watcher-clients"}, issuer))
-		_, _ = fmt.Sscanf(issuer.Annotations["operator.kyma-project.io/rotation"], "CA %d signs everything", &ca)
-		return ca
-	}
-	next := rotation() + 1
-	w.mustBlock(0)
+	w.mustBlock("rotate-ca")
 	w.ours.release(6) // The operator reads the annotation every five minutes, and when it starts.
-	w.eventually("the next CA signs everything", func() bool { return rotation() == next })
-	w.serverIsLeafOf(fmt.Sprintf("watcher-ca-%d", next))
+	w.serverIsLeafOf("watcher-ca-")
 	w.everywhereArrives("rotated")
 }
 
 // cleanUp is the step without a way back.
 func (w *world) cleanUp() {
-	var kymas []string
-	for _, m := range w.members {
-		kymas = append(kymas, m.kyma)
-	}
+	w.mustBlock("8-end.patch")
 	w.ours.release(8)
-	w.must(w.operator.Remove(w.t.Context(), kymas...))
+	w.mustBlock("delete secrets")
 	w.everywhereArrives("removed")
-	shows(w, w.plane, "No resources found", "-n istio-system get certificates,issuers")
 }
 
 // everywhereArrives writes objects in each runtime until one arrives.
@@ -287,9 +397,9 @@ func (w *world) agentsAre(image string) {
 func (w *world) agentIs(m *member, image string) {
 	w.t.Helper()
 	w.eventually("the agent of "+m.kyma+" has the image "+image, func() bool {
-		pods := m.node.Pods(agentKey)
-		return len(pods) == 1 && pods[0].Ready && !pods[0].Ending && m.image(w.t, agentKey) == image &&
-			m.runsOurs(w.t, agentKey) == (image == dropinImage)
+		pods := m.node.Pods(w.former())
+		return len(pods) == 1 && pods[0].Ready && !pods[0].Ending && m.image(w.t, w.former()) == image &&
+			m.runsOurs(w.t, w.former()) == (image == dropinImage)
 	})
 }
 
@@ -297,7 +407,7 @@ func (w *world) agentIs(m *member, image string) {
 // Deployment sets it, and to have the metrics of today.
 func (w *world) asToday() {
 	for _, m := range w.members {
-		events := w.former.Events()
+		events := w.listener.Events()
 		at := slices.IndexFunc(events, func(e today.Event) bool {
 			return e.Runtime == m.id && strings.HasPrefix(e.Watched.Name, "image-")
 		})
@@ -310,7 +420,7 @@ func (w *world) asToday() {
 			w.t.Errorf("%s: got %+v, want the body %s", m.kyma, events[at], want)
 		}
 		w.eventually(m.kyma+" has requests, and FIPS mode 2, in its metrics", func() bool {
-			text, err := m.node.Get(w.t.Context(), agentKey, "metrics-port", "/metrics")
+			text, err := m.node.Get(w.t.Context(), w.former(), "metrics-port", "/metrics")
 			return err == nil && rig.Sum(text, "watcher_kcp_requests_total") > 0 && rig.Sum(text, "watcher_fips_mode") == 2
 		})
 	}
@@ -343,7 +453,7 @@ func (w *world) object(kind schema.GroupVersionKind, name string) *unstructured.
 
 func (w *world) watcher() *unstructured.Unstructured {
 	w.t.Helper()
-	return w.object(today.WatcherKind(), "klm-watcher")
+	return w.object(w.shape.WatcherKind(), "klm-watcher")
 }
 
 func (w *world) route() string {
@@ -397,41 +507,28 @@ func (w *world) watcherIsTodays() {
 	})
 }
 
-// allow sets the paths of the AuthorizationPolicy.
-func (w *world) allow(paths ...string) {
-	w.t.Helper()
-	policy := w.object(schema.GroupVersionKind{
-		Group: "security.istio.io", Version: "v1beta1", Kind: "AuthorizationPolicy",
-	}, "klm-controller-manager")
-	list := make([]any, len(paths))
-	for i, path := range paths {
-		list[i] = path
-	}
-	operation := map[string]any{"operation": map[string]any{"paths": list}}
-	w.must(unstructured.SetNestedSlice(policy.Object, []any{map[string]any{"to": []any{operation}}}, "spec", "rules"))
-	w.must(w.plane.Client.Update(w.t.Context(), policy))
-}
-
 func (w *world) gatewaySecret() *corev1.Secret {
 	w.t.Helper()
-	return w.secret(today.GatewaySecret())
+	return w.secret(w.shape.GatewaySecret())
 }
 
-// serverIsLeafOf wants the gateway to serve a certificate that a CA has signed, and is not.
+// serverIsLeafOf wants the gateway to serve a certificate that a CA has signed, and is not. The name of
+// the CA begins with ca.
 func (w *world) serverIsLeafOf(ca string) {
 	w.t.Helper()
 	w.eventually("the gateway serves a certificate of "+ca, func() bool {
-		certificate := w.certificateIn(today.GatewaySecret())
-		return !certificate.IsCA && certificate.Issuer.CommonName == ca
+		certificate := w.certificateIn(w.shape.GatewaySecret())
+		return !certificate.IsCA && strings.HasPrefix(certificate.Issuer.CommonName, ca)
 	})
 }
 
 // renewFormer lets cert-manager renew the CA of today, with another key, and a certificate that it
 // signs then.
 func (w *world) renewFormer() {
-	w.renew("klm-watcher-serving", today.CA())
+	w.renew(w.shape.CACertificate(), w.shape.CA())
 	w.ours.release(4) // It reads the CA every five minutes, and when it starts.
-	leaf := w.renew(w.members[0].kyma+"-webhook-tls", today.RuntimeSecret(w.members[0].kyma))
+	issued := w.shape.RuntimeSecret(w.members[0].kyma)
+	leaf := w.renew(issued.Name, issued)
 	w.eventually("the gateway trusts a renewed certificate of today", func() bool {
 		roots := x509.NewCertPool()
 		roots.AppendCertsFromPEM(w.gatewaySecret().Data["ca.crt"])
@@ -499,7 +596,7 @@ func (w *world) refused(m *member) {
 		name = object.GetName()
 		n++
 		w.must(m.Client.Create(w.t.Context(), object))
-		text, err := m.node.Get(w.t.Context(), agentKey, "metrics-port", "/metrics")
+		text, err := m.node.Get(w.t.Context(), w.former(), "metrics-port", "/metrics")
 		return err == nil && strings.Contains(string(text), `result="forbidden"`) && w.record.Count(arrival(m.id, name)) == 0
 	})
 	w.domain(m, m.domain())
@@ -513,7 +610,7 @@ func (m *member) domain() string { return m.id + ".kyma.example.com" }
 func (w *world) domain(m *member, domain string) {
 	w.t.Helper()
 	object := &metav1.PartialObjectMetadata{}
-	object.SetGroupVersionKind(today.WatcherKind().GroupVersion().WithKind("Kyma"))
+	object.SetGroupVersionKind(today.Today.WatcherKind().GroupVersion().WithKind("Kyma"))
 	object.SetNamespace(today.PlaneNamespace)
 	object.SetName(m.kyma)
 	patch := fmt.Sprintf(`{"metadata": {"annotations": {"skr-domain": %q}}}`, domain)
@@ -532,11 +629,10 @@ func (w *world) hibernate(m *member) (wake func()) {
 }
 
 func (w *world) onlyOurs() {
-	w.configurationsAre(installation.Name)
-	shows(w, w.members[0].ControlPlane, "\nruntime-watcher ", "get validatingwebhookconfigurations")
+	w.configurationsAre(ourName)
 	for _, m := range w.members {
 		w.eventually("no pod of today is left in "+m.kyma, func() bool {
-			return len(m.node.Pods(agentKey)) == 0
+			return len(m.node.Pods(w.former())) == 0
 		})
 		w.settled(m)
 	}
@@ -545,7 +641,7 @@ func (w *world) onlyOurs() {
 // settled returns when both of our agents are ready.
 func (w *world) settled(m *member) {
 	w.eventually("both of our agents are ready in "+m.kyma, func() bool {
-		pods := m.node.Pods(types.NamespacedName{Namespace: today.Namespace, Name: installation.Name})
+		pods := m.node.Pods(types.NamespacedName{Namespace: today.Namespace, Name: ourName})
 		return len(pods) == 2 && !slices.ContainsFunc(pods, func(p node.Pod) bool { return !p.Ready || p.Ending })
 	})
 }
@@ -563,12 +659,12 @@ func (w *world) fresh() {
 // weLeft returns when nothing of ours is in the runtimes. The finalizer leaves at last, and a list of all objects is
 // expensive.
 func (w *world) weLeft() {
-	w.configurationsAre(today.Name)
+	w.configurationsAre(w.shape.Name())
 	for _, m := range w.members {
 		w.eventually("the finalizer of "+m.kyma+" is removed", func() bool {
-			return len(w.object(today.WatcherKind().GroupVersion().WithKind("Kyma"), m.kyma).GetFinalizers()) == 0
+			return len(w.object(today.Today.WatcherKind().GroupVersion().WithKind("Kyma"), m.kyma).GetFinalizers()) == 0
 		})
-		w.eventually("nothing of ours is left in "+m.kyma, func() bool { return len(leftIn(w.t, m.ControlPlane, installation.Name)) == 0 })
+		w.eventually("nothing of ours is left in "+m.kyma, func() bool { return len(leftIn(w.t, m.ControlPlane, ourName)) == 0 })
 	}
 }
 
@@ -581,10 +677,11 @@ func leftIn(t *testing.T, plane *apiserver.ControlPlane, prefixes ...string) []s
 }
 
 func (w *world) nothingOfOursIsLeft() {
-	names := []string{"watcher-"}
+	names := []string{"watcher-", "klm-runtime-watcher"}
+	w.checkoutIsUnchanged()
 	for _, m := range w.members {
 		names = append(names, m.id)
-		if left := leftIn(w.t, m.ControlPlane, installation.Name); len(left) > 0 {
+		if left := leftIn(w.t, m.ControlPlane, ourName, "klm-runtime-watcher"); len(left) > 0 {
 			w.t.Errorf("left in %s: %v", m.kyma, left)
 		}
 	}
@@ -592,8 +689,12 @@ func (w *world) nothingOfOursIsLeft() {
 		w.t.Errorf("left in the control plane: %v", left)
 	}
 	kept := w.gatewaySecret()
+	added, err := time.Parse(time.RFC3339, kept.Annotations["caAddedToBundleAt"])
+	if err != nil || time.Since(added) > 24*time.Hour {
+		w.t.Errorf("the time of the CA in the bundle is %v, %v, want that of the way back", added, err)
+	}
 	delete(kept.Annotations, "caAddedToBundleAt")
-	for key := range w.secret(today.CA()).Annotations {
+	for key := range w.secret(w.shape.CA()).Annotations {
 		if !strings.HasPrefix(key, "cert-manager.io/") {
 			w.t.Errorf("left at the Secret of the CA: %s", key)
 		}
@@ -607,6 +708,9 @@ func (w *world) nothingOfOursIsLeft() {
 func (w *world) nothingOfTodayIsInRuntimes() {
 	w.t.Helper()
 	former := installation.SKRWebhook(today.Namespace)
+	if w.shape == today.Next {
+		former = installation.RenamedSKRWebhook(today.Namespace)
+	}
 	last := former[len(former)-1]
 	for _, m := range w.members {
 		w.eventually("nothing of today is left in "+m.kyma, func() bool {
@@ -615,7 +719,7 @@ func (w *world) nothingOfTodayIsInRuntimes() {
 			if err := m.Client.Get(w.t.Context(), client.ObjectKeyFromObject(last), last.DeepCopy()); !apierrors.IsNotFound(err) {
 				return false
 			}
-			left := leftIn(w.t, m.ControlPlane, today.Name, "kyma-project.io--", "kyma-reader", "read-kymas")
+			left := leftIn(w.t, m.ControlPlane, w.shape.Name(), "kyma-project.io--", "kyma-reader", "read-kymas")
 			w.last = fmt.Sprintf("left: %v, status: %+v", left, status)
 			return len(left) == 0
 		})

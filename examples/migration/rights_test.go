@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -21,6 +23,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/today"
 )
 
 // operatorUser is the ServiceAccount of deploy/migration/controlplane.yaml, and installerUser the
@@ -54,13 +57,8 @@ func newLimited(t *testing.T, args map[string][]string, user, file string) *limi
 	return l
 }
 
-// grant applies the file.
-func (l *limited) grant(t *testing.T, plane *apiserver.ControlPlane) {
-	t.Helper()
-	rig.Kubectl(t, "--kubeconfig", plane.Kubeconfig, "apply", "--server-side", "--validate=strict",
-		"-f", filepath.Join(test.Root(), l.file))
-	l.config = rig.Must(plane.AddUser(l.user))
-}
+// addUser makes the user, who has no rights before the guide applies the file.
+func (l *limited) addUser(plane *apiserver.ControlPlane) { l.config = rig.Must(plane.AddUser(l.user)) }
 
 // kubeconfig is that of the user.
 func (l *limited) kubeconfig(t *testing.T) []byte {
@@ -223,13 +221,39 @@ func spare() []string {
 	}
 }
 
-// checkRights is called at the end.
-func (w *world) checkRights() {
+// removalsOf are the rights to remove objects, which are those of the shape that the test does not have.
+func removalsOf(objects []*unstructured.Unstructured) (names []string) {
+	for _, object := range objects {
+		kind := object.GroupVersionKind()
+		resource, _ := meta.UnsafeGuessKindToResource(kind)
+		group := strings.Trim(kind.Group+"/"+resource.Resource, "/")
+		for _, verb := range []string{"get", "delete"} {
+			names = append(names, right{object.GetNamespace(), group, object.GetName(), verb}.String())
+		}
+	}
+	return names
+}
+
+// checkRights is called at the end. Rights of the other shape are spare. The shorter test of the next
+// shape leaves others unused, too.
+func (w *world) checkRights(otherShape []*unstructured.Unstructured) {
 	w.t.Helper()
 	installers := make([]*limited, len(w.members))
 	for i, m := range w.members {
 		installers[i] = m.rights
 	}
-	checkRights(w.t, spare(), w.rights)
-	checkRights(w.t, nil, installers...)
+	ofPlane, ofRuntimes := spare(), removalsOf(otherShape)
+	for _, given := range w.rights.rights(w.t) {
+		isRenamed := strings.Contains(given.resource, "/runtimewatchers") || strings.HasPrefix(given.name, "klm-runtime-watcher-")
+		if isRenamed || w.shape == today.Next {
+			ofPlane = append(ofPlane, given.String())
+		}
+	}
+	for _, given := range installers[0].rights(w.t) {
+		if w.shape == today.Next {
+			ofRuntimes = append(ofRuntimes, given.String())
+		}
+	}
+	checkRights(w.t, ofPlane, w.rights)
+	checkRights(w.t, ofRuntimes, installers...)
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"flag"
 	"fmt"
 	"os/exec"
 	"path/filepath"
@@ -23,9 +24,9 @@ type drill struct {
 
 func drills(t *testing.T) (all []drill) {
 	t.Helper()
-	const drillRows = 6
+	const drillRows = 10
 	text := read(t, "../../docs/operations/drills.md")
-	row := regexp.MustCompile("(?m)^\\| \\[(\\d)\\].* \\| (\\w+)(?: `(\\w+)`)? \\| (\\d+) s \\| `(.*)` \\| " +
+	row := regexp.MustCompile("(?m)^\\| \\[(\\d+)\\].* \\| (\\w+)(?: `(\\w+)`)? \\| (\\d+) s \\| `(.*)` \\| " +
 		`\[\w+\]\(runbooks.md#\w+\) \|$`)
 	for _, found := range row.FindAllStringSubmatch(text, -1) {
 		_, section, _ := strings.Cut(text, "\n## "+found[1]+". ")
@@ -48,6 +49,8 @@ func drills(t *testing.T) (all []drill) {
 	return all
 }
 
+var allDrills = flag.Bool("all-drills", false, "play each drill, not the first six only")
+
 // ground is the demo with --serve.
 type ground struct {
 	*testing.T
@@ -59,7 +62,11 @@ type ground struct {
 // times are for the document, and no verdict. At the end the demo is killed, and leaves no process.
 func TestDrills(t *testing.T) {
 	t.Parallel() // It waits most of the time.
+	const ofEachRun = 6
 	all := drills(t)
+	if !*allDrills {
+		all = all[:ofEachRun]
+	}
 	p := start(t, nil, "--serve", "--port=0")
 	p.readUntil(t, serving)
 	printed := p.text.String()

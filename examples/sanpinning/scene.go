@@ -42,7 +42,7 @@ func startScene(ctx context.Context, pki *pki, material keys.Source, verify veri
 	// In a cluster, adapters/prometheus counts the answers.
 	hooks := listener.Hooks{
 		Answered: func(a hook.Answer) {
-			s.answered <- outcome{status: a.Status, reason: a.Reason, triggered: s.triggered}
+			s.answered <- outcome{status: a.Status, reason: string(a.Reason), triggered: s.triggered}
 			s.triggered = ""
 		},
 		HandshakeFailed: func(hook.HandshakeFailure) { s.answered <- outcome{reason: noHandshake} },

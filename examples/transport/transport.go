@@ -78,7 +78,7 @@ func answerTo(err error) map[int]refusal {
 	}
 	answer := map[int]refusal{}
 	for i, err := range failed {
-		answer[i] = refusal{err.Error(), core.Reason(err), core.IsPermanent(err), core.RetryAfter(err)}
+		answer[i] = refusal{err.Error(), string(core.ReasonOf(err)), core.IsPermanent(err), core.RetryAfter(err)}
 	}
 	return answer
 }
@@ -96,4 +96,4 @@ func (r refusal) Retryable() bool           { return !r.Permanent }
 func (r refusal) RetryAfter() time.Duration { return r.After }
 
 // Is finds the errors of core, such as core.ErrForbidden, by their reasons.
-func (r refusal) Is(target error) bool { return core.Reason(target) == r.Label }
+func (r refusal) Is(target error) bool { return string(core.ReasonOf(target)) == r.Label }

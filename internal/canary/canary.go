@@ -4,9 +4,11 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -17,11 +19,20 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/periodic"
 )
 
-// Write writes a nonce to an object that the webhook watches. It returns the warnings in the answer
-// of the API server. An error means that nothing was written.
+// Write writes a nonce to an object that the webhook watches, and returns the answer of the API
+// server. An error means that nothing was written, except that of one of several API servers which
+// calls no agent.
 //
 // It is called by one goroutine. It may block until ctx ends.
-type Write = func(ctx context.Context, nonce string) (warnings []string, err error)
+type Write = func(ctx context.Context, nonce string) (Answer, error)
+
+// Answer is the answer of an API server to a write.
+type Answer struct {
+	// Warnings are the texts of its Warning headers.
+	Warnings []string
+	// Version is the resourceVersion of the written object, empty if it is not known.
+	Version string
+}
 
 // writeTimeout bounds one write, and no write takes longer than the interval.
 const writeTimeout = 5 * time.Second
@@ -33,6 +44,11 @@ type Options struct {
 	// Recovered is called when a write succeeds after one that did not. Changes beside that one
 	// were missed, so the caller should accept a resync. It must not block. Default: none.
 	Recovered func()
+	// Restored is called when a write got a lower resourceVersion than the one before, or one that
+	// is higher by 100,000,000 or more. The API server was then restored from a backup, and
+	// reviewed none of the changes of the restore. The caller should accept a resync. It must not
+	// block. Default: none.
+	Restored func()
 	// Probed is called after each probe with the state and the duration of its last write. It must
 	// not block. Default: none.
 	Probed func(hook.CanaryProbe)
@@ -45,6 +61,7 @@ func (o Options) withDefaults() Options {
 	return option.WithDefaults(o, Options{
 		Interval:  defaults.CanaryInterval,
 		Recovered: func() {},
+		Restored:  func() {},
 		Probed:    func(hook.CanaryProbe) {},
 		Logger:    slog.New(slog.DiscardHandler),
 	})
@@ -55,12 +72,22 @@ func (o Options) withDefaults() Options {
 type Canary struct {
 	write Write
 	opts  Options
-	state atomic.Pointer[core.CanaryState]
+	// found is the result of the last probe.
+	found atomic.Pointer[result]
 
-	// Only Start uses these.
-	missed   bool   // the first write of the last probe was lost
-	fault    string // its error
+	// Only Start uses the following fields.
+	started  time.Time
+	called   bool   // The API server has called the agent once.
+	early    bool   // A write was lost before, when that was no fault yet.
+	missed   bool   // The first write of the last probe was lost.
+	version  uint64 // That of the last write, 0 if it is not known.
 	loggedAt time.Time
+}
+
+// result is the result of one probe.
+type result struct {
+	state core.CanaryState
+	fault string // the error of the write, empty if it was written
 }
 
 // New returns a canary that calls write while [Canary.Start] runs. It fails if an option is
@@ -70,18 +97,40 @@ func New(write Write, opts Options) (*Canary, error) {
 		return nil, fmt.Errorf("canary: %w", err)
 	}
 	c := &Canary{write: write, opts: opts.withDefaults()}
-	c.state.Store(new(core.CanaryOff))
+	c.found.Store(&result{state: core.CanaryOff})
 	return c, nil
 }
 
-// State returns the result of the last probe, and [core.CanaryOff] before the first one.
-func (c *Canary) State() core.CanaryState { return *c.state.Load() }
+// State returns the result of the last probe, and [core.CanaryOff] before the first one. An agent
+// is installed before its webhook configuration: for one interval after the start it is still
+// [core.CanaryOff] if the API server does not call the agent.
+func (c *Canary) State() core.CanaryState { return c.found.Load().state }
+
+// Problem returns why the write of the last probe failed, or which of several API servers calls no
+// agent. It is "" if there is neither.
+func (c *Canary) Problem() string { return c.found.Load().fault }
 
 // Start probes at the interval until ctx ends, and then returns nil. It must be called once.
 func (c *Canary) Start(ctx context.Context) error {
+	c.started = time.Now()
 	c.probe(ctx)
+	c.awaitFirstCall(ctx)
 	periodic.Call(ctx, c.opts.Interval, func() { c.probe(ctx) })
 	return nil
+}
+
+const (
+	// eagerInterval and eagerFor are for a webhook configuration that is applied after the start.
+	eagerInterval = 2 * time.Second
+	eagerFor      = 10 * time.Minute
+)
+
+// awaitFirstCall probes more often until the API server has called the agent once, or for eagerFor.
+func (c *Canary) awaitFirstCall(ctx context.Context) {
+	for !c.called && time.Since(c.started) < eagerFor && ctx.Err() == nil {
+		periodic.Pause(ctx, min(eagerInterval, c.opts.Interval))
+		c.probe(ctx)
+	}
 }
 
 // probe writes once, and again if the first write shows a new problem: one failure proves nothing.
@@ -95,7 +144,7 @@ func (c *Canary) probe(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
 	}
-	if missed && c.missed {
+	if missed && c.missed && state != core.CanaryLost {
 		state, err = core.CanaryLost, nil
 	}
 	c.missed = missed
@@ -108,15 +157,47 @@ func (c *Canary) attempt(ctx context.Context) (state core.CanaryState, took time
 	defer cancel()
 	nonce := newNonce()
 	started := time.Now()
-	warnings, err := c.write(ctx, nonce)
+	answer, err := c.write(ctx, nonce)
 	took = time.Since(started)
+	_, isUncalled := errors.AsType[*uncalled](err)
+	if err == nil || isUncalled {
+		c.noteVersion(answer.Version)
+	}
 	switch {
+	case isUncalled:
+		return core.CanaryLost, took, err
 	case err != nil:
 		return core.CanaryFailing, took, err
-	case slices.Contains(warnings, warningPrefix+nonce):
+	case slices.Contains(answer.Warnings, warningPrefix+nonce):
 		return core.CanaryAlive, took, nil
 	default:
 		return core.CanaryLost, took, nil
+	}
+}
+
+// mostWrites is more than an etcd can take between two writes of a canary. A restore that is to end
+// the watches of clients raises the versions by 1,000,000,000, as the documentation of etcd does.
+const mostWrites = 100_000_000
+
+// ofClock is more than an etcd counts. Some managed control planes have another store, and their
+// versions are times in nanoseconds, which rise by more than mostWrites between any two writes.
+const ofClock = 1_000_000_000_000_000
+
+// noteVersion compares the versions of two writes. Each write of one store gets a higher version. A
+// version that is no number says nothing.
+func (c *Canary) noteVersion(text string) {
+	version, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		return
+	}
+	before := c.version
+	c.version = version
+	isRaised := before > 0 && version < ofClock && version > before && version-before >= mostWrites
+	if version < before || isRaised {
+		c.opts.Logger.Warn(
+			"the versions of the API server went back or far ahead, as after a restored backup: a resync is requested",
+			slog.Uint64("version", version), slog.Uint64("before", before))
+		c.opts.Restored()
 	}
 }
 
@@ -124,31 +205,52 @@ const logEvery = 5 * time.Minute
 
 // enter logs a new state or error, and every logEvery while it is not alive.
 func (c *Canary) enter(state core.CanaryState, err error) {
-	before, fault := *c.state.Swap(&state), fmt.Sprint(err)
-	isNew := before != state || fault != c.fault
-	if isNew || state != core.CanaryAlive && time.Since(c.loggedAt) >= logEvery {
-		c.fault, c.loggedAt = fault, time.Now()
+	if state == core.CanaryLost && !c.called && time.Since(c.started) < c.opts.Interval {
+		c.early = true
+		return
+	}
+	c.called = c.called || state == core.CanaryAlive
+
+	now := result{state: state}
+	if err != nil {
+		now.fault = err.Error()
+	}
+
+	former := *c.found.Swap(&now)
+	before := former.state
+	if now != former || state != core.CanaryAlive && time.Since(c.loggedAt) >= logEvery {
+		c.loggedAt = time.Now()
 		c.log(before, state, err)
 	}
-	if state == core.CanaryAlive && (c.missed || before != core.CanaryAlive && before != core.CanaryOff) {
+	if state != core.CanaryAlive {
+		return
+	}
+
+	missed := c.missed || c.early
+	c.early = false
+	if missed || before != core.CanaryAlive && before != core.CanaryOff {
 		c.opts.Recovered()
 	}
 }
 
 func (c *Canary) log(before, state core.CanaryState, err error) {
+	var problem []any
+	if err != nil {
+		problem = append(problem, slog.Any("error", err))
+	}
 	switch {
 	case state == core.CanaryAlive:
 		c.opts.Logger.Info("the API server calls the agent", slog.String("before", string(before)))
 	case state == core.CanaryLost && before == core.CanaryOff:
 		// An agent is installed before its webhook configuration, so this is no error yet.
-		c.opts.Logger.Info("the API server does not call the agent yet, " +
-			"changes are missed until the webhook configuration is applied")
+		c.opts.Logger.Info("the API server does not call the agent yet, "+
+			"changes are missed until the webhook configuration is applied", problem...)
 	case state == core.CanaryLost:
-		c.opts.Logger.Error("the API server does not call the agent, changes are missed: " +
-			"check the webhook configuration, its caBundle and the network policy")
+		c.opts.Logger.Error("the API server does not call the agent, changes are missed: "+
+			"check the webhook configuration, its caBundle and the network policy", problem...)
 	default:
 		c.opts.Logger.Warn("the canary cannot write its Lease: it is unknown whether the API server calls the agent, "+
-			"check the error, the Role and the token", slog.Any("error", err))
+			"check the error, the Role and the token", problem...)
 	}
 }
 

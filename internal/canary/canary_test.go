@@ -37,21 +37,28 @@ type cluster struct {
 	bypassed int // writes that the webhook does not see
 	err      error
 	writes   int
+	version  string // of the object that was written
 }
 
-func (c *cluster) write(_ context.Context, nonce string) ([]string, error) {
+func (c *cluster) write(_ context.Context, nonce string) (canary.Answer, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.writes++
 	switch {
 	case c.err != nil:
-		return nil, c.err
+		return canary.Answer{}, c.err
 	case c.bypassed > 0:
 		c.bypassed--
-		return []string{"something else"}, nil
+		return canary.Answer{Warnings: []string{"something else"}, Version: c.version}, nil
 	default:
-		return []string{"something else", "runtime-watcher canary " + nonce}, nil
+		return canary.Answer{Warnings: []string{"something else", "runtime-watcher canary " + nonce}, Version: c.version}, nil
 	}
+}
+
+func (c *cluster) count() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.writes
 }
 
 func (c *cluster) set(bypassed int, err error) {
@@ -103,6 +110,9 @@ func TestStates(t *testing.T) {
 			api.set(step.bypassed, step.err)
 			time.Sleep(10 * time.Second)
 			synctest.Wait()
+			if problem := c.Problem(); (problem == "") != (step.err == nil) {
+				t.Errorf("%s: problem %q, want that of %v", step.name, problem, step.err)
+			}
 			if got := c.State(); got != step.want || recovered != step.recovered {
 				t.Errorf("%s: state %q, recovered %d times, want %q and %d", step.name, got, recovered, step.want,
 					step.recovered)
@@ -110,6 +120,86 @@ func TestStates(t *testing.T) {
 		}
 		stop()
 	})
+}
+
+// A restored etcd has lower versions, or much higher ones if the restore raises them. Its outage may be shorter than the interval of the canary.
+func TestARestoredAPIServerIsNoticed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		api := &cluster{version: "7"}
+		restored := 0
+		_, stop := start(t, api.write, canary.Options{
+			Interval: 10 * time.Second, Restored: func() { restored++ }, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+		})
+		synctest.Wait()
+		for _, step := range []struct {
+			version string
+			want    int
+		}{
+			{"10", 0},
+			{"9", 1},
+			{"9", 1},
+			{"11", 1},
+			{"opaque", 1},
+			{"", 1},
+			{"10", 2},
+			{"100000009", 2},
+			{"200000009", 3},
+			{"1753647547040015001", 3},
+			{"1753647577040015001", 3},
+			{"1753647547040015001", 4},
+			{"18446744073709551615", 4},
+			{"1", 5},
+		} {
+			api.mu.Lock()
+			api.version = step.version
+			api.mu.Unlock()
+			time.Sleep(10 * time.Second)
+			synctest.Wait()
+			if restored != step.want || strings.Count(log.String(), "restored backup") != step.want {
+				t.Errorf("version %q: %d restores, want %d; log:\n%s", step.version, restored, step.want, &log)
+			}
+		}
+		stop()
+	})
+}
+
+// In the documented order the webhook configuration comes after the agent. The API server is then no fault yet, and the
+// agent notices within seconds that it is called. What was written before leads to a resync.
+func TestTheWebhookComesAfterTheAgent(t *testing.T) {
+	for name, test := range map[string]struct {
+		after  time.Duration // the start
+		before core.CanaryState
+	}{
+		"within the interval": {20 * time.Second, core.CanaryOff},
+		"later":               {3 * time.Minute, core.CanaryLost},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				api := &cluster{bypassed: always}
+				recovered := 0
+				c, stop := start(t, api.write, canary.Options{Interval: 30 * time.Second, Recovered: func() { recovered++ }})
+				time.Sleep(test.after)
+				synctest.Wait()
+				if got := c.State(); got != test.before {
+					t.Errorf("without a webhook: %q, want %q", got, test.before)
+				}
+				api.set(0, nil)
+				time.Sleep(2 * time.Second)
+				synctest.Wait()
+				if got := c.State(); got != core.CanaryAlive || recovered != 1 {
+					t.Errorf("2 s after the webhook: %q, recovered %d times, want alive and once", got, recovered)
+				}
+				writes := api.count()
+				time.Sleep(5 * time.Minute)
+				synctest.Wait()
+				if n := api.count() - writes; n > 11 || recovered != 1 {
+					t.Errorf("%d writes in 5 min after the first call, and %d recoveries, want one in 30 s, and one", n, recovered)
+				}
+				stop()
+			})
+		})
+	}
 }
 
 // A fault that lasts is logged when it begins, when its error changes, and every 5 minutes.
@@ -234,10 +324,12 @@ func TestLeaseIsPatched(t *testing.T) {
 		}
 		w.Header().Add("Warning", `299 - "first"`)
 		w.Header().Add("Warning", `299 - "runtime-watcher canary 00ff"`)
+		_, _ = io.WriteString(w, `{"metadata":{"resourceVersion":"17"}}`)
 	})
 	got := must(must(canary.NewLease(name(), opts))(t).Write(t.Context(), "00ff"))(t)
-	if diff := cmp.Diff([]string{"first", "runtime-watcher canary 00ff"}, got); diff != "" {
-		t.Errorf("warnings (-want +got):\n%s", diff)
+	want := canary.Answer{Warnings: []string{"first", "runtime-watcher canary 00ff"}, Version: "17"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("answer (-want +got):\n%s", diff)
 	}
 }
 
@@ -254,6 +346,96 @@ func TestEachWriteMayReachAnotherAPIServer(t *testing.T) {
 	}
 }
 
+// A load balancer may lead each write to the same API server. A canary that knows all of them writes to each.
+func TestOneOfSeveralAPIServersIsNamed(t *testing.T) {
+	var bypassed, refused sync.Map
+	handler := func(w http.ResponseWriter, r *http.Request) {
+		text := must(io.ReadAll(r.Body))(t)
+		_, nonce, _ := bytes.Cut(text, []byte(`canary-nonce":"`))
+		nonce, _, _ = bytes.Cut(nonce, []byte(`"`))
+		if _, on := bypassed.Load(r.Host); !on {
+			w.Header().Add("Warning", `299 - "runtime-watcher canary `+string(nonce)+`"`)
+		}
+		if _, on := refused.Load(r.Host); on {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+		_, _ = io.WriteString(w, `{}`)
+	}
+	first, second := apiServer(t, handler), httptest.NewTLSServer(http.HandlerFunc(handler)) // They have one certificate.
+	t.Cleanup(second.Close)
+	hosts := []string{strings.TrimPrefix(first.Server, "https://"), strings.TrimPrefix(second.URL, "https://")}
+	first.Server += ", " + second.URL
+	lease := must(canary.NewLease(name(), first))(t)
+
+	for i, host := range hosts {
+		for _, step := range []struct {
+			broken         *sync.Map
+			called, failed bool // of a check
+			says           string
+		}{
+			{new(sync.Map), true, false, ""},
+			{&bypassed, false, false, "the API server " + host + " does not call the agent"},
+			{&refused, false, true, "API server " + host + ": canary: PATCH"},
+		} {
+			step.broken.Store(host, true)
+			_, err := lease.Write(t.Context(), "00ff")
+			if (err == nil) != (step.says == "") || err != nil && !strings.Contains(err.Error(), step.says) {
+				t.Errorf("server %d: error %v, want %q", i, err, step.says)
+			}
+			called, err := lease.Check(t.Context())
+			if called != step.called || (err != nil) != step.failed {
+				t.Errorf("server %d: the check has %t and %v, want %t and a failure %t", i, called, err, step.called, step.failed)
+			}
+			step.broken.Delete(host)
+		}
+	}
+}
+
+// The state is lost and not failing, because the write took place. Its version counts, too.
+func TestAnUncalledServerIsNoFailedWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		api := &cluster{version: "7"}
+		recovered, restored := 0, 0
+		c, stop := start(t, func(ctx context.Context, nonce string) (canary.Answer, error) {
+			answer, err := api.write(ctx, nonce)
+			if err == nil && !strings.Contains(strings.Join(answer.Warnings, ""), nonce) {
+				err = canary.Uncalled("10.0.0.2:6443")
+			}
+			return answer, err
+		}, canary.Options{
+			Interval: 10 * time.Second, Recovered: func() { recovered++ }, Restored: func() { restored++ },
+			Logger: slog.New(slog.NewTextHandler(&log, nil)),
+		})
+		synctest.Wait()
+		for _, step := range []struct {
+			bypassed            int
+			version             string
+			state               core.CanaryState
+			problem             string
+			recovered, restored int
+		}{
+			{always, "9", core.CanaryLost, "the API server 10.0.0.2:6443 does not call the agent", 0, 0},
+			{always, "5", core.CanaryLost, "the API server 10.0.0.2:6443 does not call the agent", 0, 1},
+			{0, "6", core.CanaryAlive, "", 1, 1},
+		} {
+			api.set(step.bypassed, nil)
+			api.mu.Lock()
+			api.version = step.version
+			api.mu.Unlock()
+			time.Sleep(10 * time.Second)
+			synctest.Wait()
+			if c.State() != step.state || c.Problem() != step.problem || recovered != step.recovered || restored != step.restored {
+				t.Errorf("%s, problem %q, %d recoveries, %d restores, want %+v", c.State(), c.Problem(), recovered, restored, step)
+			}
+		}
+		stop()
+		if n := strings.Count(log.String(), "10.0.0.2:6443"); n != 1 {
+			t.Errorf("the server is in %d lines, want 1:\n%s", n, &log)
+		}
+	})
+}
+
 func TestRefusedPatchIsAnError(t *testing.T) {
 	opts := apiServer(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusForbidden)
@@ -261,6 +443,36 @@ func TestRefusedPatchIsAnError(t *testing.T) {
 	})
 	if _, err := must(canary.NewLease(name(), opts))(t).Write(t.Context(), "00ff"); err == nil || !strings.Contains(err.Error(), "is forbidden") {
 		t.Errorf("error %v, want one with the words of the API server", err)
+	}
+}
+
+// The agent reads its own webhook configuration, and nothing else.
+func TestConfigurationIsRead(t *testing.T) {
+	for title, test := range map[string]struct {
+		status int
+		body   string
+		want   string
+		fails  string
+	}{
+		"there":     {http.StatusOK, `{"webhooks":[]}`, `{"webhooks":[]}`, ""},
+		"missing":   {http.StatusNotFound, `{"message":"not found"}`, "", ""},
+		"forbidden": {http.StatusForbidden, `{"message":"cannot get resource"}`, "", "cannot get resource"},
+		"failing":   {http.StatusInternalServerError, "broken", "", "500"},
+	} {
+		t.Run(title, func(t *testing.T) {
+			opts := apiServer(t, func(w http.ResponseWriter, r *http.Request) {
+				const path = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/watcher"
+				if r.Method != http.MethodGet || r.URL.Path != path || !strings.HasPrefix(r.Header.Get("Authorization"), "Bearer ") {
+					t.Errorf("request %s %s, want one GET with a token", r.Method, r.URL)
+				}
+				w.WriteHeader(test.status)
+				_, _ = io.WriteString(w, test.body)
+			})
+			text, err := must(canary.NewConfiguration("watcher", opts))(t).Read(t.Context())
+			if string(text) != test.want || (err != nil) != (test.fails != "") || err != nil && !strings.Contains(err.Error(), test.fails) {
+				t.Errorf("text %q and error %v, want %q and %q", text, err, test.want, test.fails)
+			}
+		})
 	}
 }
 

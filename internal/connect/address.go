@@ -95,7 +95,8 @@ func ParseHost(host string) (string, error) {
 	}
 
 	name = strings.ToLower(strings.TrimSuffix(toASCII(name), "."))
-	switch last := name[strings.LastIndexByte(name, '.')+1:]; {
+	last := name[strings.LastIndexByte(name, '.')+1:]
+	switch {
 	case !isASCII(name):
 		return "", fmt.Errorf("host %.128q: want it in ASCII, a name with other letters in Punycode (xn--…)", host)
 	case len(name) > maxName || !hostPattern.MatchString(name):

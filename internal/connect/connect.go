@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"slices"
 	"time"
@@ -39,10 +40,13 @@ func (t Target) split() (address, name string, err error) {
 	if err != nil {
 		return "", "", fmt.Errorf("address: %w", err)
 	}
-	name, port := target.Hostname(), target.Port()
+
+	name = target.Hostname()
+	port := target.Port()
 	if port == "" {
 		port = "443"
 	}
+
 	address = net.JoinHostPort(name, port)
 	if t.ServerName == "" {
 		return address, name, nil
@@ -103,6 +107,41 @@ func TLS(ctx context.Context, conn net.Conn, material keys.Source, to Target) er
 		return reasons.Plain(err)
 	}
 	return awaitRefusal(ctx, secured)
+}
+
+// ClockSkew returns how far the clock of this machine is ahead of the clock of the control plane.
+// The header Date of an answer has the time of the control plane, in whole seconds (RFC 9110,
+// section 6.6.1). ClockSkew fails without such a header.
+// It takes at most 10 s.
+func ClockSkew(ctx context.Context, material keys.Source, to Target) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+
+	address, name, err := to.split()
+	if err != nil {
+		return 0, err
+	}
+	config, err := keys.ClientTLSConfig(material, name)
+	if err != nil {
+		return 0, err
+	}
+
+	transport := &http.Transport{TLSClientConfig: config, DialContext: to.Dial, DisableKeepAlives: true}
+	request, err := http.NewRequestWithContext(ctx, http.MethodHead, scheme+"://"+address+"/", http.NoBody)
+	if err != nil {
+		return 0, err
+	}
+	answer, err := transport.RoundTrip(request)
+	if err != nil {
+		return 0, reasons.Plain(err)
+	}
+	_ = answer.Body.Close() // A HEAD request has none.
+
+	date, err := http.ParseTime(answer.Header.Get("Date"))
+	if err != nil {
+		return 0, err
+	}
+	return time.Since(date).Truncate(time.Second), nil // The header has no fractions.
 }
 
 // awaitRefusal returns the error of a server that refuses the client certificate. A server that

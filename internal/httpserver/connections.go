@@ -18,7 +18,8 @@ const (
 func (s *Server) admit(inner net.Conn) *conn {
 	c := newConn(inner, s.queue, s.opts)
 	var displaces bool
-	c.slot, displaces = s.limiter.acquire(c.origin, func() { _ = c.cut() }) // Its goroutine notices.
+	cut := func() { _ = c.cut() } // Its goroutine notices.
+	c.slot, displaces = s.limiter.acquire(c.origin, cut, &c.kept)
 	if displaces {
 		s.opts.ConnectionClosed(reasonDisplaced)
 	}
@@ -28,6 +29,20 @@ func (s *Server) admit(inner net.Conn) *conn {
 	_ = inner.Close() // There is no slot to free.
 	s.opts.ConnectionClosed(reasonNoSlot)
 	return nil
+}
+
+// CutKept closes each open connection with a kept value for which ends returns true, together with
+// the requests in flight, and returns the number of closed connections. CutKept calls ends without
+// a lock. It may be called while the server is served.
+func (s *Server) CutKept(ends func(kept any) bool) (cut int) {
+	for _, slot := range s.limiter.all() {
+		kept := slot.kept.Load()
+		if kept != nil && ends(kept) {
+			slot.evict()
+			cut++
+		}
+	}
+	return cut
 }
 
 // connState implements [http.Server].ConnState. The first request is after the handshake.

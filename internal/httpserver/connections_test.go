@@ -31,7 +31,7 @@ func TestHandshakesAreFair(t *testing.T) {
 			opts.TLS.VerifyConnection = func(tls.ConnectionState) error { verify(); return nil }
 		},
 		"of the server": func(opts *Options, verify func()) {
-			opts.Handshaken = func(*tls.ConnectionState) { verify() }
+			opts.Handshaken = func(*tls.ConnectionState, *atomic.Value) { verify() }
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

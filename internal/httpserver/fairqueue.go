@@ -109,11 +109,14 @@ func (r *ring) next() *waiter {
 	origin := r.order[0]
 	waiting := r.waiters[origin]
 	r.order = r.order[1:]
-	if len(waiting) > 1 {
-		r.waiters[origin], r.order = waiting[1:], append(r.order, origin)
-	} else {
+
+	if len(waiting) == 1 {
 		delete(r.waiters, origin)
+		return waiting[0]
 	}
+
+	r.waiters[origin] = waiting[1:]
+	r.order = append(r.order, origin)
 	return waiting[0]
 }
 

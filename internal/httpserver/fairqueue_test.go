@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -98,43 +99,49 @@ func TestAbandonedRequestTakesNoSlot(t *testing.T) {
 	}
 }
 
-// Under load, each request is granted, and there are never more grants than slots.
+// Under load, each request is granted, and there are never more grants than slots. In a bubble, the
+// clock moves only when each goroutine waits, so a slot that is lost shows immediately.
 func TestFairQueueConcurrently(t *testing.T) {
 	t.Parallel()
-	const slots, origins, requests = 3, 20, 200
-	const patient = 10 * time.Second // All of it takes milliseconds.
-	var (
-		queue        = newFairQueue(slots)
-		group        sync.WaitGroup
-		inside, came atomic.Int64
-	)
-	for o := range origins {
-		group.Go(func() {
-			for i := range requests {
-				w := queue.request(strconv.Itoa(o%7), i%3 == 0)
-				if i%5 == 0 {
-					w.done() // Granted or not.
-					continue
-				}
-				// A leaked slot would otherwise show as the time-out of the whole package.
-				select {
-				case <-w.granted:
-				case <-time.After(patient):
-					t.Errorf("request %d of origin %d has no slot after %v: a slot was lost", i, o%7, patient)
-					return
-				}
+	synctest.Test(t, func(t *testing.T) {
+		const slots, origins, requests = 3, 20, 200
+		var (
+			queue        = newFairQueue(slots)
+			group        sync.WaitGroup
+			inside, came atomic.Int64
+		)
+		for o := range origins {
+			group.Go(func() {
+				for i := range requests {
+					w := queue.request(strconv.Itoa(o%7), i%3 == 0)
+					if i%5 == 0 {
+						w.done() // Granted or not.
+						continue
+					}
+					select {
+					case <-w.granted:
+					case <-time.After(time.Hour):
+						t.Errorf("request %d of origin %d waits while all others do: a slot was lost", i, o%7)
+						return
+					}
 
-				if n := inside.Add(1); n > slots {
-					t.Errorf("%d grants, want at most %d", n, slots)
+					if n := inside.Add(1); n > slots {
+						t.Errorf("%d grants, want at most %d", n, slots)
+					}
+					time.Sleep(time.Millisecond) // So that others wait, and some of them give up.
+					came.Add(1)
+					inside.Add(-1)
+					w.done()
 				}
-				came.Add(1)
-				inside.Add(-1)
-				w.done()
-			}
-		})
-	}
-	group.Wait()
-	if want := int64(origins * requests * 4 / 5); came.Load() != want {
-		t.Errorf("%d grants, want %d", came.Load(), want)
-	}
+			})
+		}
+		group.Wait()
+
+		if want := int64(origins * requests * 4 / 5); came.Load() != want {
+			t.Errorf("%d grants, want %d", came.Load(), want)
+		}
+		if queue.free != slots {
+			t.Errorf("%d slots are free at the end, want all %d", queue.free, slots)
+		}
+	})
 }

@@ -3,6 +3,7 @@ package httpserver
 import (
 	"container/list"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -41,8 +42,8 @@ type originSlots struct {
 
 func (o *originSlots) size() int { return o.idle.Len() + o.busy.Len() }
 
-// slot is the place of one open connection. Its fields are guarded by limiter.mu, except limiter
-// and evict, which do not change.
+// slot is the place of one open connection. Its fields are guarded by limiter.mu, except
+// limiter, evict and kept, which do not change.
 type slot struct {
 	limiter *limiter
 	origin  *originSlots
@@ -53,6 +54,8 @@ type slot struct {
 	ending bool
 	// evict closes the connection. It does not block, and calls no function of the limiter.
 	evict func()
+	// kept has the value that the handler keeps with the connection.
+	kept *atomic.Value
 }
 
 // endingShare is the part of the limit of connections that evicted ones may take in addition.
@@ -107,15 +110,15 @@ func (l *limiter) tooManyEnding() (ended <-chan struct{}) {
 
 // acquire returns an idle slot for origin, or nil, and whether it has evicted another slot. It
 // calls evict of that slot before it returns and without a lock.
-func (l *limiter) acquire(origin string, evict func()) (*slot, bool) {
-	acquired, evicted := l.exchange(origin, evict)
+func (l *limiter) acquire(origin string, evict func(), kept *atomic.Value) (*slot, bool) {
+	acquired, evicted := l.exchange(origin, evict, kept)
 	if evicted != nil {
 		evicted.evict()
 	}
 	return acquired, evicted != nil
 }
 
-func (l *limiter) exchange(origin string, evict func()) (acquired, evicted *slot) {
+func (l *limiter) exchange(origin string, evict func(), kept *atomic.Value) (acquired, evicted *slot) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.size >= l.limit {
@@ -126,7 +129,7 @@ func (l *limiter) exchange(origin string, evict func()) (acquired, evicted *slot
 		evicted.ending = true
 		l.ending++
 	}
-	acquired = &slot{limiter: l, evict: evict}
+	acquired = &slot{limiter: l, evict: evict, kept: kept}
 	l.add(acquired, origin)
 	return acquired, evicted
 }
@@ -156,16 +159,25 @@ func oldest(slots *list.List) *slot {
 
 // evictAll calls evict of all slots, which stay in use until they are released.
 func (l *limiter) evictAll() {
+	for _, s := range l.all() {
+		s.evict()
+	}
+}
+
+// all returns the slots in use.
+func (l *limiter) all() []*slot {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	all := make([]*slot, 0, l.size)
 	for _, o := range l.origins {
 		for _, slots := range []*list.List{o.idle, o.busy} {
 			for e := slots.Front(); e != nil; e = e.Next() {
 				s, _ := e.Value.(*slot)
-				s.evict()
+				all = append(all, s)
 			}
 		}
 	}
+	return all
 }
 
 // update calls change with the lock, unless the slot was released or evicted.

@@ -33,7 +33,7 @@ func newNamed(limit int, names ...string) *named {
 }
 
 func (n *named) open(name string) bool {
-	n.slots[name], _ = n.acquire(name[:1], func() { n.evicted = append(n.evicted, name) })
+	n.slots[name], _ = n.acquire(name[:1], func() { n.evicted = append(n.evicted, name) }, nil)
 	return n.slots[name] != nil
 }
 
@@ -175,7 +175,7 @@ func (m *model) acquireOne(origin string) {
 		}
 	}
 	s := &modelled{origin: origin}
-	s.slot, _ = m.acquire(origin, func() { m.checkEvicted(s) })
+	s.slot, _ = m.acquire(origin, func() { m.checkEvicted(s) }, nil)
 	switch {
 	case s.slot != nil:
 		m.open[s] = true
@@ -204,7 +204,7 @@ func TestLimiterConcurrently(t *testing.T) {
 	for i := range 8 {
 		all.Go(func() {
 			for j := range 500 {
-				s, _ := l.acquire(strconv.Itoa((i+j)%3), func() {})
+				s, _ := l.acquire(strconv.Itoa((i+j)%3), func() {}, nil)
 				if s == nil {
 					continue
 				}

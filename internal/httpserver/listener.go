@@ -113,7 +113,7 @@ func (l *listener) shake(encrypted *tls.Conn, c *conn) (err error) {
 		return err
 	}
 	state := encrypted.ConnectionState()
-	err = c.inSlot(func() { l.server.opts.Handshaken(&state) })
+	err = c.inSlot(func() { l.server.opts.Handshaken(&state, &c.kept) })
 	if err != nil {
 		_ = c.cut() // It is served, and ends.
 	}
@@ -200,7 +200,9 @@ func (v *visit) SetReadDeadline(t time.Time) error {
 	waiting := v.idle.Swap(false) && soon.Before(t)
 	v.waiting.Store(waiting)
 	if waiting {
-		v.until, t, v.rarely = t, soon, false
+		v.until = t
+		v.rarely = false
+		t = soon
 	}
 	return v.Conn.SetReadDeadline(t)
 }

@@ -18,6 +18,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
@@ -287,9 +288,9 @@ type Options struct {
 	ShutdownTimeout time.Duration
 
 	// Handshaken is called after each TLS handshake that succeeds, and before the first request of
-	// its connection is read. The connection has a slot of MaxHandshakes meanwhile. It may be
-	// called concurrently. Default: none.
-	Handshaken func(state *tls.ConnectionState)
+	// its connection is read. The connection has a slot of MaxHandshakes meanwhile. kept is the
+	// place that [Kept] returns for its requests. It may be called concurrently. Default: none.
+	Handshaken func(state *tls.ConnectionState, kept *atomic.Value)
 	// HandshakeFailed is called for each failed TLS handshake. It may be called concurrently and
 	// must not block. Default: none. cause is a metric label:
 	//

@@ -22,7 +22,7 @@ type All struct {
 	// since then.
 	NeverHeard map[core.Manager][]core.RuntimeID
 	// Phase is the phase of the CA's rotation, empty while it is not known.
-	Phase string
+	Phase Phase
 	// Waiting are the runtimes that delay the rotation.
 	Waiting []core.RuntimeID
 	// Overdue are the runtimes with a certificate that should have been issued or renewed by now.
@@ -33,8 +33,21 @@ type All struct {
 type Failed struct {
 	Object  types.NamespacedName
 	Runtime core.RuntimeID // empty while it is not known
-	Reason  string
+	Reason  Reason
 }
 
 // State is a state, such as Ready, with its reason in CamelCase.
-type State struct{ State, Reason string }
+type State struct {
+	State  Progress
+	Reason Reason
+}
+
+// Progress is the progress of one installation. Package installation has the constants.
+type Progress string
+
+// Reason is why an installation has its state, in CamelCase. Packages installation and runtimes
+// have the constants.
+type Reason string
+
+// Phase is the phase of a rotation. Package certificates has the constants.
+type Phase string

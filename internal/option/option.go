@@ -4,6 +4,7 @@ package option
 import (
 	"errors"
 	"fmt"
+	"math"
 	"reflect"
 	"strings"
 	"time"
@@ -20,7 +21,10 @@ func WithDefaults[O any](options, defaults O) O {
 
 func fill(options, defaults reflect.Value) {
 	for i := range options.NumField() {
-		switch field, value := options.Field(i), defaults.Field(i); {
+		field := options.Field(i)
+		value := defaults.Field(i)
+
+		switch {
 		case !field.CanSet() || value.IsZero():
 		case field.IsZero():
 			field.Set(value)
@@ -33,7 +37,14 @@ func fill(options, defaults reflect.Value) {
 // IsNil reports whether a port is missing: nil, or a nil function or pointer with its methods.
 func IsNil(port any) bool {
 	v := reflect.ValueOf(port)
-	return !v.IsValid() || (v.Kind() == reflect.Func || v.Kind() == reflect.Pointer) && v.IsNil()
+	switch v.Kind() {
+	case reflect.Invalid:
+		return true
+	case reflect.Func, reflect.Pointer:
+		return v.IsNil()
+	default:
+		return false
+	}
 }
 
 // Verifier refuses a verifier that is nil, and a core.Validator that fails. This package imports
@@ -65,8 +76,13 @@ func notNegative(name string, value reflect.Value) error {
 	if d, isTime := reflect.TypeAssert[time.Duration](value); isTime && d > 0 && d < time.Millisecond {
 		return fmt.Errorf("option has no unit: %s is %v, want at least 1ms, or 0 for the default", name, d)
 	}
-	return Unless((!value.CanInt() || value.Int() >= 0) && (!value.CanFloat() || value.Float() >= 0),
-		"option is negative: %s is %v, want more than 0, or 0 for the default", name, value)
+
+	isNegativeInt := value.CanInt() && value.Int() < 0
+	isNoShare := value.CanFloat() && (value.Float() < 0 || math.IsNaN(value.Float()))
+	if isNegativeInt || isNoShare {
+		return fmt.Errorf("option is negative: %s is %v, want more than 0, or 0 for the default", name, value)
+	}
+	return nil
 }
 
 // NoneNegative refuses negative values of all numbers and times among options, and times without a

@@ -111,7 +111,10 @@ func (p *Pace) Take(name string, now time.Time) (suppressed int, due bool) {
 		k.suppressed++
 		return 0, false
 	}
-	suppressed, k.suppressed, k.next = k.suppressed, 0, now.Add(p.every)
+
+	suppressed = k.suppressed
+	k.suppressed = 0
+	k.next = now.Add(p.every)
 	return suppressed, true
 }
 

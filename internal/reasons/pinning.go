@@ -18,4 +18,7 @@ const (
 	DomainAmbiguous = "domain_ambiguous"
 	// SANMismatch means that no SAN of the certificate equals the registered domain.
 	SANMismatch = "san_mismatch"
+	// Revoked means that the certificate or a name of the sender is on the list of revoked senders.
+	// It is also the reason of a fleet for which such a runtime is stale.
+	Revoked = "revoked"
 )

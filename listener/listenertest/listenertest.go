@@ -107,6 +107,6 @@ func (r *refusal) Error() string {
 }
 
 func (r *refusal) Unwrap() error             { return r.Cause }
-func (r *refusal) Reason() string            { return r.Meaning.Reason }
+func (r *refusal) Reason() string            { return string(r.Meaning.Reason) }
 func (r *refusal) Retryable() bool           { return !r.Permanent }
 func (r *refusal) RetryAfter() time.Duration { return r.Refusal.RetryAfter }

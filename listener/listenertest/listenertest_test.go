@@ -91,7 +91,7 @@ func TestPinning(t *testing.T) {
 			if some, ok := errors.AsType[core.EventErrors](err); ok {
 				err = some[0]
 			}
-			if (err == nil) != (c.want == "") || err != nil && core.Reason(err) != c.want {
+			if (err == nil) != (c.want == "") || err != nil && string(core.ReasonOf(err)) != c.want {
 				t.Errorf("error %v, want the reason %q", err, c.want)
 			}
 		})

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
@@ -23,11 +24,11 @@ import (
 // is in front of it. The JSON has the number of runtimes in each state, and a status for each
 // runtime.
 //
-// The query parameters state, reason, manager and runtime select statuses by value, and search by
-// a part of the runtime's id. expires=4h selects those with a client certificate that ends by then.
-// Offset and limit select a part of the answer, then total is the number without them. brief=true
-// leaves out replicas. order=attention sorts the worst first. An unknown parameter or value is
-// answered 400.
+// The query parameters state, reason, manager and runtime select statuses by value, version those
+// with an agent of that version, and search those with a part of the runtime's id. expires=4h
+// selects those with a client certificate that ends by then. Offset and limit select a part of the
+// answer, then total is the number without them. brief=true leaves out replicas. order=attention
+// sorts the worst first. An unknown parameter or value is answered 400.
 //
 // As [http.ServeMux.Handle] does, the constructors of this package panic if an argument is nil.
 func FleetHandler(f *fleet.Fleet) http.Handler {
@@ -47,13 +48,13 @@ func FleetHandler(f *fleet.Fleet) http.Handler {
 func fleetParameters() parameters {
 	var states, reasons []string
 	for _, c := range fleet.Conditions() {
-		states, reasons = append(states, string(c.State)), append(reasons, c.Reason)
+		states, reasons = append(states, string(c.State)), append(reasons, string(c.Reason))
 	}
 	slices.Sort(reasons)
 	return parameters{
 		"state": slices.Compact(states), "reason": slices.Compact(reasons),
 		"order": {"attention"}, "brief": {"true", "false"},
-		"manager": nil, "runtime": nil, "search": nil, "expires": nil, "limit": nil, "offset": nil,
+		"manager": nil, "runtime": nil, "version": nil, "search": nil, "expires": nil, "limit": nil, "offset": nil,
 	}
 }
 
@@ -122,16 +123,24 @@ func sourceHash(page, name string) string {
 }
 
 type fleetView struct {
-	Counts   []fleetCount    `json:"counts"`
-	Events   []eventCount    `json:"events,omitempty"`
-	Total    int             `json:"total,omitempty"`
-	Runtimes []runtimeStatus `json:"runtimes"`
+	LeadsSince time.Time       `json:"leadsSince,omitzero"`
+	Counts     []fleetCount    `json:"counts"`
+	Versions   []versionCount  `json:"versions,omitempty"`
+	Events     []eventCount    `json:"events,omitempty"`
+	Total      int             `json:"total,omitempty"`
+	Runtimes   []runtimeStatus `json:"runtimes"`
 }
 
 type fleetCount struct {
 	Manager core.Manager `json:"manager"`
 	State   fleet.State  `json:"state"`
-	Reason  string       `json:"reason,omitempty"`
+	Reason  fleet.Reason `json:"reason,omitempty"`
+	Count   int          `json:"count"`
+}
+
+type versionCount struct {
+	Manager core.Manager `json:"manager"`
+	Version string       `json:"version"`
 	Count   int          `json:"count"`
 }
 
@@ -149,6 +158,7 @@ type runtimeStatus struct {
 type replicaStatus struct {
 	fleet.Replica
 
+	ClockSkew string           `json:"clockSkew,omitempty"`
 	Heartbeat *heartbeatStatus `json:"heartbeat,omitempty"`
 }
 
@@ -163,6 +173,9 @@ func newRuntimeStatus(s fleet.Status) runtimeStatus {
 	view := runtimeStatus{Status: s}
 	for _, p := range s.Replicas {
 		shown := replicaStatus{Replica: p}
+		if p.ClockSkew != 0 {
+			shown.ClockSkew = p.ClockSkew.String()
+		}
 		if beat := p.Heartbeat; beat != nil {
 			shown.Heartbeat = &heartbeatStatus{Heartbeat: *beat, Interval: beat.Interval.String()}
 			if beat.OldestPending > 0 {
@@ -175,10 +188,13 @@ func newRuntimeStatus(s fleet.Status) runtimeStatus {
 }
 
 func newFleetView(f *fleet.Fleet, selected *selection) fleetView {
-	view := fleetView{Counts: []fleetCount{}, Runtimes: []runtimeStatus{}}
+	view := fleetView{LeadsSince: f.LeadsSince(), Counts: []fleetCount{}, Runtimes: []runtimeStatus{}}
 	for manager, summary := range f.Summaries() {
 		for c, n := range summary.Runtimes {
 			view.Counts = append(view.Counts, fleetCount{Manager: manager, State: c.State, Reason: c.Reason, Count: n})
+		}
+		for version, n := range summary.Versions {
+			view.Versions = append(view.Versions, versionCount{Manager: manager, Version: version, Count: n})
 		}
 		if summary.Events > 0 {
 			view.Events = append(view.Events, eventCount{manager, summary.Events})
@@ -186,6 +202,9 @@ func newFleetView(f *fleet.Fleet, selected *selection) fleetView {
 	}
 	slices.SortFunc(view.Counts, func(a, b fleetCount) int {
 		return cmp.Or(cmp.Compare(a.Manager, b.Manager), cmp.Compare(a.State, b.State), cmp.Compare(a.Reason, b.Reason))
+	})
+	slices.SortFunc(view.Versions, func(a, b versionCount) int {
+		return cmp.Or(cmp.Compare(a.Manager, b.Manager), cmp.Compare(a.Version, b.Version))
 	})
 	slices.SortFunc(view.Events, func(a, b eventCount) int { return cmp.Compare(a.Manager, b.Manager) })
 	statuses, total := selected.page(f)

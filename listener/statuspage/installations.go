@@ -68,10 +68,10 @@ type runtimeProblem struct {
 }
 
 func newInstallationsView(all *installations.All, selected *selection) installationsView {
-	view := installationsView{Counts: []installationCount{}, Phase: all.Phase, Problems: problemsOf(all)}
+	view := installationsView{Counts: []installationCount{}, Phase: string(all.Phase), Problems: problemsOf(all)}
 
 	for state, count := range all.Runtimes {
-		view.Counts = append(view.Counts, installationCount{state.State, state.Reason, count})
+		view.Counts = append(view.Counts, installationCount{string(state.State), string(state.Reason), count})
 	}
 
 	slices.SortFunc(view.Counts, func(a, b installationCount) int {
@@ -99,7 +99,7 @@ func problemsOf(all *installations.All) []runtimeProblem {
 
 	for _, f := range all.Failed {
 		problems = append(problems, runtimeProblem{
-			Runtime: f.Runtime, Object: f.Object.String(), Problem: problemFailed, Reason: f.Reason,
+			Runtime: f.Runtime, Object: f.Object.String(), Problem: problemFailed, Reason: string(f.Reason),
 		})
 	}
 

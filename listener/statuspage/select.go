@@ -90,7 +90,8 @@ func part[T any](s *selection, all []T) []T {
 }
 
 func (s *selection) matches(status *fleet.Status) bool {
-	return s.is("state", string(status.State)) && s.has(status.Reason, status.Manager, status.Runtime) &&
+	return s.is("state", string(status.State)) && s.has(string(status.Reason), status.Manager, status.Runtime) &&
+		(!s.query.Has("version") || slices.Contains(status.Versions(), s.query.Get("version"))) &&
 		(s.expires.IsZero() || slices.ContainsFunc(status.Replicas, s.endsSoon))
 }
 

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path"
 	"regexp"
 	"strconv"
 	"strings"
@@ -138,7 +139,7 @@ func TestWrongQueriesAreNamed(t *testing.T) {
 	}{
 		{statuspage.FleetHandler(newFleet(t)), map[string]string{
 			"stat=stale": `parameter "stat" is unknown, want one of ` +
-				`["brief" "expires" "limit" "manager" "offset" "order" "reason" "runtime" "search" "state"]`,
+				`["brief" "expires" "limit" "manager" "offset" "order" "reason" "runtime" "search" "state" "version"]`,
 			"state=stael":             `state is "stael", want one of ["fresh" "unproved" "unknown" "stale" "degraded"]`,
 			"reason=canary_lst":       `"canary_lost"`,
 			"order=random":            `order is "random", want one of ["attention"]`,
@@ -234,12 +235,46 @@ func TestPageHasWordsForEachCondition(t *testing.T) {
 	t.Parallel()
 	page := get(open(newFleet(t)), "fleet", asBrowser).Body.String()
 	for _, c := range fleet.Conditions() {
-		for _, key := range []string{string(c.State), c.Reason} {
+		for _, key := range []string{string(c.State), string(c.Reason)} {
 			if key != "" && !strings.Contains(page, "\n  "+key+": '") {
 				t.Errorf("no words for %q in the page", key)
 			}
 		}
 	}
+}
+
+// The action of each state and reason on the page is that of the table of states.
+func TestPageLinksTheActionOfEachReason(t *testing.T) {
+	t.Parallel()
+	page := get(open(newFleet(t)), "fleet", asBrowser).Body.String()
+	text, err := os.ReadFile("../../docs/reference/fleet-api.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := regexp.MustCompile("(?m)^\\| (\\w+) \\| (?:`(\\w+)`)? ?\\|.*\\| ([^|]*) \\|$").FindAllStringSubmatch(string(text), -1)
+	link := regexp.MustCompile(`\[.*\]\((.*)\)`)
+	linked := 0
+	for _, row := range rows {
+		found := link.FindStringSubmatch(row[3])
+		if found == nil {
+			continue
+		}
+		target := path.Join("reference", found[1])
+		linked++
+		if want := fmt.Sprintf("\n  %s: '%s',", firstOf(row[2], row[1]), target); !strings.Contains(page, want) {
+			t.Errorf("%s %s: no line %q in the page", row[1], row[2], want)
+		}
+	}
+	if linked < 10 {
+		t.Errorf("%d rows of the table have a link, want more", linked)
+	}
+}
+
+func firstOf(a, b string) string {
+	if a != "" {
+		return a
+	}
+	return b
 }
 
 func TestFleetSelection(t *testing.T) {
@@ -249,7 +284,7 @@ func TestFleetSelection(t *testing.T) {
 	beat(f, "lost", 2*time.Hour, func(b *core.Heartbeat) { b.Canary = core.CanaryLost })
 	beat(f, "expiring", 100*time.Hour, func(b *core.Heartbeat) { b.KeyMaterialError = "expired" })
 	beat(f, "Fresh-1", 100*time.Hour, healthy)
-	beat(f, "fresh-2", 100*time.Hour, healthy)
+	beat(f, "fresh-2", 100*time.Hour, func(b *core.Heartbeat) { b.Version = "v1.2.3" })
 	f.Receiver().Observe(core.Peer{ID: "old"}, "lifecycle", core.NewBatch(core.WatchEvent{}, core.WatchEvent{}), nil)
 	f.Receiver().Observe(core.Peer{ID: "Fresh-1"}, "other", core.NewBatch(core.WatchEvent{}), nil)
 	handler := open(f)
@@ -262,6 +297,8 @@ func TestFleetSelection(t *testing.T) {
 		"search=FRESH":                      "Fresh-1 Fresh-1/other fresh-2",
 		"search=resh-&limit=1":              "Fresh-1 of 3",
 		"reason=canary_lost":                "lost",
+		"version=v1.2.3":                    "fresh-2",
+		"version=v1.2.4":                    "",
 		"expires=4h":                        "lost", // whatever else is wrong with it
 		"reason=":                           "Fresh-1 Fresh-1/other fresh-2 old",
 		"state=fresh":                       "Fresh-1 fresh-2",
@@ -273,6 +310,7 @@ func TestFleetSelection(t *testing.T) {
 	} {
 		var view struct {
 			Counts, Events []map[string]any
+			Versions       []map[string]any
 			Total          int
 			Runtimes       []struct {
 				Runtime, Manager string
@@ -303,8 +341,9 @@ func TestFleetSelection(t *testing.T) {
 			{"manager": "lifecycle", "state": "unknown", "count": 1.0},
 			{"manager": "other", "state": "unknown", "count": 1.0},
 		}
-		if diff := cmp.Diff(events, view.Events) + cmp.Diff(counts, view.Counts); diff != "" {
-			t.Errorf("%s: events and counts (-want +have):\n%s", query, diff)
+		versions := []map[string]any{{"manager": "lifecycle", "version": "v1.2.3", "count": 1.0}}
+		if diff := cmp.Diff(events, view.Events) + cmp.Diff(counts, view.Counts) + cmp.Diff(versions, view.Versions); diff != "" {
+			t.Errorf("%s: events, counts and versions (-want +have):\n%s", query, diff)
 		}
 	}
 	if have, want := get(open(newFleet(t)), "").Body.String(), `{"counts":[],"runtimes":[]}`+"\n"; have != want {
@@ -317,6 +356,7 @@ func TestFleetShowsHeartbeats(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t)
 	beat(f, "runtime-a", time.Hour, func(b *core.Heartbeat) {
+		b.Time = time.Now().Add(-time.Hour)
 		b.Interval, b.OldestPending, b.KeyMaterialError = 30*time.Second, 90*time.Second, "\"},\xff<script>"
 	})
 	f.Receiver().Refuse("runtime-a", "lifecycle", reasons.SANMismatch)
@@ -325,6 +365,7 @@ func TestFleetShowsHeartbeats(t *testing.T) {
 			Reason, Refused string
 			Replicas        []struct {
 				Sequence  uint64
+				ClockSkew string
 				Heartbeat map[string]any
 			}
 		}
@@ -333,7 +374,7 @@ func TestFleetShowsHeartbeats(t *testing.T) {
 	parse(t, w, &view)
 	shown := view.Runtimes[0]
 	beat := shown.Replicas[0].Heartbeat
-	if shown.Reason != reasons.PendingTooLong || shown.Refused != reasons.SANMismatch || shown.Replicas[0].Sequence != 7 ||
+	if shown.Replicas[0].ClockSkew != "-1h0m0s" || shown.Reason != string(fleet.ReasonPendingTooLong) || shown.Refused != reasons.SANMismatch || shown.Replicas[0].Sequence != 7 ||
 		beat["interval"] != "30s" || beat["oldestPending"] != "1m30s" || beat["keyMaterialError"] != "\"},\ufffd<script>" {
 		t.Errorf("shown: %s", w.Body)
 	}

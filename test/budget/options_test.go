@@ -172,6 +172,7 @@ func allOptions(t *testing.T) []options {
 		}),
 		withoutNumbers[controllerruntime.RuntimesOptions](),
 		withoutNumbers[controllerruntime.SourceOptions](),
+		withoutNumbers[intake.RevocationOptions](),
 		withoutNumbers[informer.Options](),
 		withoutNumbers[multicluster.ProviderOptions](),
 		withoutNumbers[watcher.Options](),

@@ -34,23 +34,40 @@ func TestAFlowLosesWhatNeverArrives(t *testing.T) {
 	wants("a resync does not count", 0, 1, 0, 1, 2)
 }
 
-func TestAFlowExcusesOnlyWhatTheAPIServerCounts(t *testing.T) {
+func TestAFlowExcusesOnlyWhatAStallExplains(t *testing.T) {
 	t.Parallel()
-	f := &Flow{commits: make([]time.Time, 100)}
+	const many = 100
+	of := Arrival{Runtime: "runtime-1", Manager: "manager"}
+	now := time.Now()
 
 	for name, test := range map[string]struct {
 		lost       []int
 		failedOpen int
+		slowest    time.Duration
+		resync     time.Time
 		want       []int
 	}{
-		"one is counted":                      {[]int{1, 2}, 1, []int{1}},
-		"more are counted":                    {[]int{1}, 9, []int{1}},
-		"more than one of 50 writes":          {[]int{1, 4, 5}, 9, []int{1, 4}},
-		"the API server had an answer to all": {[]int{1}, 0, []int{}},
+		"one is counted":                        {lost: []int{1, 2}, failedOpen: 1, want: []int{1}},
+		"more are counted":                      {lost: []int{1}, failedOpen: 9, want: []int{1}},
+		"more than one of 20 writes":            {lost: []int{1, 2, 3, 4, 5, 6}, failedOpen: 9, want: []int{1, 2, 3, 4, 5}},
+		"a fast machine":                        {lost: []int{1}, slowest: stall / 2, resync: now.Add(time.Hour)},
+		"a slow machine, and a resync replaces": {lost: []int{1}, slowest: stall, resync: now.Add(time.Hour), want: []int{1}},
+		"a slow machine, and an earlier resync": {lost: []int{1}, slowest: stall, resync: now.Add(-time.Hour)},
+		"a slow machine, and no resync":         {lost: []int{1}, slowest: stall},
 	} {
-		if got := f.unasked(test.lost, test.failedOpen); !slices.Equal(got, test.want) {
+		f := &Flow{
+			of: of, slowest: test.slowest, failedOpen: func() int { return test.failedOpen },
+			arrivals: &Arrivals{resyncs: map[Arrival]time.Time{of: test.resync}},
+		}
+		for range many {
+			f.commits = append(f.commits, now)
+		}
+		if got := f.excused(test.lost, test.failedOpen); !slices.Equal(got, test.want) {
 			t.Errorf("%s: %v are excused, want %v", name, got, test.want)
 		}
+	}
+	if got := new(Flow).excused([]int{1}, 1); len(got) > 0 {
+		t.Errorf("a flow that excuses no stall excuses %v", got)
 	}
 }
 

@@ -22,6 +22,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/listener"
@@ -61,6 +62,8 @@ type PlaneOptions struct {
 	Reconcile func(ctx context.Context, look Look) (reconcile.Result, error)
 	// Delivered is called for each delivery before it is enqueued.
 	Delivered func(d core.Delivery)
+	// Handled is the hook of the source.
+	Handled func(h hook.Handled)
 }
 
 // Pinning is SAN pinning. Each runtime is registered with its [RuntimeDomain].
@@ -104,7 +107,7 @@ func (p *Plane) startController(opts PlaneOptions) core.Handler {
 			opts.Delivered(d)
 		}
 		return []Look{{d.Runtime, d.Event.Watched}}, nil
-	}, controllerruntime.SourceOptions{})
+	}, controllerruntime.SourceOptions{Handled: opts.Handled})
 	looks, err := controller.NewTypedUnmanaged("plane", controller.TypedOptions[Look]{
 		SkipNameValidation:      new(true),
 		MaxConcurrentReconciles: 4,

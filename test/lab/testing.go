@@ -120,7 +120,8 @@ func Accepts(addr string) bool {
 // Address returns the loopback address with a port.
 func Address(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
-// Steps are the steps of a long test, with the time that each took. They are logged as a table.
+// Steps are the steps of a long test, with the time that each took and the time of day of its end. They
+// are logged as a table.
 type Steps struct {
 	begun time.Time
 	table []string
@@ -133,7 +134,8 @@ func NewSteps() *Steps { return &Steps{begun: time.Now()} }
 func (s *Steps) Done(format string, args ...any) {
 	took := time.Since(s.begun)
 	s.begun = s.begun.Add(took)
-	s.table = append(s.table, fmt.Sprintf("%5.1f s  %s", took.Seconds(), fmt.Sprintf(format, args...)))
+	row := fmt.Sprintf("%5.1f s until %s  ", took.Seconds(), s.begun.Format(time.TimeOnly))
+	s.table = append(s.table, row+fmt.Sprintf(format, args...))
 }
 
 // Len returns the number of steps.
@@ -153,7 +155,7 @@ func (s *Steps) Log(t testing.TB) {
 const Patience = 5 * time.Minute
 
 // Same wants two values to be equal, where nil equals empty. The text says what they are.
-func Same(t testing.TB, what string, want, have any, opts ...cmp.Option) {
+func Same[T any](t testing.TB, what string, want, have T, opts ...cmp.Option) {
 	t.Helper()
 	if diff := cmp.Diff(want, have, append(opts, cmpopts.EquateEmpty())...); diff != "" {
 		t.Errorf("%s (-want +have):\n%s", what, diff)

@@ -105,7 +105,7 @@ func touched(t testing.TB) *prom.Registry {
 	watched := lab.Must(fleet.New(fleet.Options{}))
 	peer := core.Peer{ID: "runtime-1", NotAfter: time.Now().Add(time.Hour)}
 	watched.Receiver().Observe(peer, "kyma", core.Batch{
-		Epoch: "e", Events: []core.Numbered{{Sequence: 1}}, Heartbeat: &core.Heartbeat{Number: 1, Sequence: 1},
+		Epoch: "e", Events: []core.Numbered{{Sequence: 1}}, Heartbeat: &core.Heartbeat{Number: 1, Sequence: 1, Version: "v1"},
 	}, nil)
 	installed := func() runtimes.Installations {
 		return runtimes.Installations{
@@ -189,7 +189,7 @@ var notes = map[string]string{
 	"manager":   "a manager, or `_other`",
 	"runtime":   "id of a runtime",
 	"code":      "HTTP status, empty without an answer",
-	"version":   "version of the agent",
+	"version":   "version of the agent, `other` beyond the first eight of a fleet",
 	"goversion": "version of Go",
 	"fips140":   "version of Go's FIPS 140-3 module, `off` without one",
 	"config":    "hash of the settings",
@@ -206,27 +206,33 @@ const (
 
 func newVocabulary(t testing.TB) vocabulary {
 	t.Helper()
-	const shared, nats, installation = "internal/reasons/reasons.go", "adapters/natsjetstream/", "controlplane/installation/status.go"
+	const hooks, shared, nats, installation = "core/hook/hook.go", "internal/reasons/reasons.go", "adapters/natsjetstream/", "controlplane/installation/status.go"
 	of := func(file, pattern string) []string { return constants(t, file, pattern) }
-	in := func(file, pattern string) []string { return texts(t, file, pattern) }
 	var contracts, states, conditions []string
 	for _, version := range contract.Versions() {
 		contracts = append(contracts, string(version))
 	}
 	for _, condition := range fleet.Conditions() {
-		states, conditions = append(states, string(condition.State)), append(conditions, condition.Reason)
+		states, conditions = append(states, string(condition.State)), append(conditions, string(condition.Reason))
 	}
-	issuing := of("controlplane/certificates/runtime.go", "^reason")
+	var causes []string
+	for _, cause := range fleet.Causes() {
+		causes = append(causes, string(cause))
+	}
+	issuing := of("controlplane/certificates/runtime.go", "^Reason")
 	for i := range issuing {
 		issuing[i] = "Certificate" + issuing[i]
 	}
 	none := []string{""}
-	anything, ended := []string{other}, []string{"canceled", "timeout"} // The last two are those of core.Reason.
+	anything, ended := []string{other}, []string{"canceled", "timeout"} // The last two are those of core.ReasonOf.
 	accepted := of("core/ports.go", "^(Accepted|Coalesced|Dropped)$")
 	canary := of("core/heartbeat.go", "^Canary(Alive|Lost|Failing)$")
 	dropped := of("internal/httpserver/connections.go", "^reason")
-	meaning := of("core/contract/meaning.go", "^reason")
-	refused := slices.Concat(of("adapters/httpmtls/errors.go", "^reason"), of("internal/proxy/proxy.go", "^Reason"), meaning, of(shared, "."), anything)
+	meaning := of("core/contract/meaning.go", "^Reason")
+	refused := slices.Concat(
+		ended, []string{"invalid_manager"}, of("adapters/httpmtls/errors.go", "^Reason"),
+		of("internal/proxy/proxy.go", "^Reason"), meaning, of(shared, "."), anything,
+	)
 	source := slices.Concat(
 		of("adapters/controllerruntime/domain.go", "^[Rr]eason"), of("adapters/controllerruntime/mapfunc.go", "^[Rr]eason"))
 	v := vocabulary{}
@@ -242,31 +248,33 @@ func newVocabulary(t testing.TB) vocabulary {
 		{agents + "events_dropped_total", "reason"}:   {of("core/outbox/counts.go", "^[Rr]eason"), refused},
 		{agents + "canary_state", "state"}:            {canary},
 		{agents + "canary_duration_seconds", "state"}: {canary},
-		{"", "decision"}: {accepted, of("adapters/admission/decision.go", "."), of("adapters/prometheus/watchermetrics/agentwebhook.go", "^decision")},
-		{agents + "admission_owner_problems_total", "problem"}: {in("adapters/admission/decision.go", `problem :?= "(\w+)"`)},
+		{"", "decision"}: {accepted, of(hooks, "^Decision"), of("adapters/prometheus/watchermetrics/agentwebhook.go", "^decision")},
+		{agents + "admission_owner_problems_total", "problem"}: {of(hooks, "^Owner")},
 		{agents + "admission_refusals_total", "reason"}: {
-			in("adapters/admission/refusal.go", `(?:&refusal\{[^,]+, |reason :?= )"(\w+)"`),
+			of("adapters/admission/refusal.go", "^Reason"), of(shared, "^(TooLarge|Unreadable|Busy)$"),
 		},
-		{"", "place"}: {in("adapters/admission/decision.go", `guard\("(\w+)"`), in("adapters/admission/handler.go", `guard\("(\w+)"`)},
-		{agents + "informer_changes_total", "decision"}: {accepted, in("adapters/informer/store.go", `return "(\w+)"`)},
-		{agents + "informer_failures_total", "reason"}:  {in("adapters/informer/health.go", `return "(\w+)"`)},
+		{"", "place"}: {of(hooks, "^Place")},
+		{agents + "informer_changes_total", "decision"}: {accepted, of(hooks, "^Decision(Unchanged|Irrelevant|NoOwner|NoName)$")},
+		{agents + "informer_failures_total", "reason"}: {
+			of("adapters/informer/health.go", "^Reason"), of(shared, "^(Unauthenticated|Forbidden|NotFound|Busy)$"), anything,
+		},
 		{listeners + "requests_total", "reason"}: {
 			none, anything, meaning, of(shared, "."), of("internal/reasons/pinning.go", "."), of("listener/refusal.go", "^[Rr]eason"), source,
 		},
-		{"", "fate"}: {of(nats+"conclude.go", "^fate")},
+		{"", "fate"}: {of(hooks, "^Fate")},
 		{consumers + "messages_total", "reason"}: {
 			none, anything, ended,
-			of(nats+"errors.go", "^reasonConnection$"), of("internal/reasons/pinning.go", "^(Owner|Domain|SAN)"), source,
+			of(nats+"errors.go", "^ReasonConnection$"), of("internal/reasons/pinning.go", "^(Owner|Domain|SAN|Revoked)"), source,
 			of(shared, "^(TooFast|Malformed|NotReady|Panic|Forbidden|Unauthenticated)$"),
 		},
 		{fleets + "runtimes", "state"}:       {states},
 		{fleets + "runtime_state", "state"}:  {states},
 		{fleets + "runtimes", "reason"}:      {conditions},
 		{fleets + "runtime_state", "reason"}: {conditions},
-		{fleets + "resyncs_total", "cause"}:  {fleet.Causes()},
+		{fleets + "resyncs_total", "cause"}:  {causes},
 		{installs + "runtimes", "state"}:     {of(installation, "^(Progressing|Ready|Failed|Removed)$")},
 		{installs + "runtimes", "reason"}: {
-			none, issuing, of("controlplane/runtimes/failure.go", "^reason"), of(installation, "^reason"),
+			none, issuing, of("controlplane/runtimes/failure.go", "^Reason"), of(installation, "^Reason"),
 		},
 		{installs + "ca_phase", "phase"}:          {of("controlplane/certificates/plan.go", "^[pP]hase")},
 		{installs + "runtime_problem", "problem"}: {of("adapters/prometheus/watchermetrics/installations.go", "^problem")},
@@ -308,18 +316,6 @@ func constants(t testing.TB, file, pattern string) (values []string) {
 	})
 	if len(values) == 0 {
 		t.Fatalf("%s has no string constant that matches %s", file, pattern)
-	}
-	return values
-}
-
-// texts returns the texts of a file that the group of pattern matches. It fails if there is none.
-func texts(t testing.TB, file, pattern string) (values []string) {
-	t.Helper()
-	for _, match := range regexp.MustCompile(pattern).FindAllStringSubmatch(read(t, file), -1) {
-		values = append(values, match[1])
-	}
-	if len(values) == 0 {
-		t.Fatalf("%s has no text that matches %s", file, pattern)
 	}
 	return values
 }

@@ -32,7 +32,7 @@ func section(t *testing.T, document, heading string) string {
 func TestEachReasonHasARow(t *testing.T) {
 	states := section(t, "docs/reference/fleet-api.md", "## States")
 	for _, condition := range fleet.Conditions() {
-		if reason := condition.Reason; reason != "" && !strings.Contains(states, "`"+reason+"`") {
+		if reason := condition.Reason; reason != "" && !strings.Contains(states, "`"+string(reason)+"`") {
 			t.Errorf("reason %q has no row in the section States", reason)
 		}
 	}

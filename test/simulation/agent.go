@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+
 	agentlib "github.com/runtime-watcher/runtime-watcher/agent"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
@@ -154,10 +156,18 @@ func (a *agent) parts() agentlib.Parts {
 	if a.cluster.plan.Canary {
 		parts.Canary = lease{a.cluster, a}.write
 	}
+	if a.cluster.world.plan.hasAny(WatchRemoved) {
+		parts.Configuration = a.readConfiguration
+	}
 	if a.cluster.world.plan.NATS {
 		parts.Transport = a.natsTransport()
 	}
 	return parts
+}
+
+func (a *agent) readConfiguration(ctx context.Context) (*admissionregistrationv1.ValidatingWebhookConfiguration, error) {
+	a.awaitResume()
+	return a.cluster.configuration(), ctx.Err()
 }
 
 func (a *agent) options(instance string) agentlib.Options {

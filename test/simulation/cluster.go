@@ -9,17 +9,20 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	agentlib "github.com/runtime-watcher/runtime-watcher/agent"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
@@ -35,12 +38,16 @@ type cluster struct {
 	// callers are those of the webhook. Its ca is under the lock.
 	callers callers
 
-	mu       sync.Mutex
+	mu sync.Mutex
+	// revision is the last one of etcd at the time noted. Those of a restored etcd start again.
+	revision int64
+	noted    time.Time
 	older    bool // new agents use contract v1
 	objects  map[string]*object
 	watches  []watch.Watch
 	webhook  bool
-	unproved bool     // the webhook is removed, and no canary notices
+	unproved bool // the webhook is removed, and no canary notices
+	removed  core.Manager
 	agents   []*agent // nil while one is down
 	lives    []int
 	turn     int
@@ -48,7 +55,8 @@ type cluster struct {
 }
 
 type object struct {
-	version      int // counts commits, deletions included
+	version      int   // counts commits, deletions and restores included
+	revision     int64 // the resourceVersion
 	spec, status int
 	uid          string
 	exists       bool
@@ -68,10 +76,11 @@ func newCluster(w *world, index int) *cluster {
 	c := &cluster{
 		world: w, plan: plan, objects: make(map[string]*object), watches: w.plan.watches(),
 		webhook: true, agents: make([]*agent, plan.Agents), lives: make([]int, plan.Agents),
+		revision: firstRevision, noted: w.began,
 	}
 	for i := range plan.Objects {
 		c.objects[w.plan.object(index, i)] = &object{
-			version: 1, uid: fmt.Sprintf("first-%d", i), exists: true, owner: plan.owner(i), team: teamOf(i),
+			version: 1, revision: c.nextRevision(), uid: fmt.Sprintf("first-%d", i), exists: true, owner: plan.owner(i), team: teamOf(i),
 		}
 	}
 	c.load(w.pki.clientKeys(plan.Name), nil)
@@ -115,6 +124,49 @@ func (c *cluster) downgrade() {
 	c.older = true
 }
 
+// firstRevision is that of an etcd with a history. Other programs write otherWrites objects per second.
+const (
+	firstRevision = 1000
+	otherWrites   = 20
+)
+
+// nextRevision returns the resourceVersion of one more write. The caller holds the lock.
+func (c *cluster) nextRevision() int64 {
+	now := time.Now()
+	c.revision += 1 + int64(now.Sub(c.noted)/(time.Second/otherWrites))
+	c.noted = now
+	return c.revision
+}
+
+// backUp copies etcd, and returns the function that restores the copy. No agent sees a restore, because it is no
+// write. bump is added to the revision, as a restore may do so that watches of clients end.
+func (c *cluster) backUp(bump int64) (restore func()) {
+	saved := c.read()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	revision := c.nextRevision()
+	return func() { c.restore(saved, revision+bump) }
+}
+
+func (c *cluster) restore(saved map[string]object, revision int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.revision = revision
+	c.noted = time.Now()
+	for name, o := range c.objects {
+		before := *o
+		if before == saved[name] {
+			continue
+		}
+		*o = saved[name]
+		o.version = before.version + 1
+		for _, manager := range c.world.plan.watching(before, *o) {
+			c.world.history.Commit(c.plan.Name, name, manager, o.version, 0, false, true)
+		}
+		c.world.logf("restored %s version %d, revision %d after %d", name, o.version, o.revision, before.revision)
+	}
+}
+
 func (c *cluster) read() map[string]object {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -144,6 +196,34 @@ func (c *cluster) removeWebhook(length time.Duration) (restore func()) {
 		c.setWebhook(true, false)
 		broken()
 	}
+}
+
+// removeWatch removes the webhook of one manager. That of the canary stays.
+func (c *cluster) removeWatch(manager core.Manager) (restore func()) {
+	broken := c.world.history.Break(c.plan.Name, "watch")
+	c.setRemoved(manager)
+	return func() {
+		c.setRemoved("")
+		broken()
+	}
+}
+
+func (c *cluster) setRemoved(manager core.Manager) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.removed = manager
+}
+
+// configuration returns the webhook configuration that the API server has.
+func (c *cluster) configuration() *admissionregistrationv1.ValidatingWebhookConfiguration {
+	c.mu.Lock()
+	watches, removed := slices.Clone(c.watches), c.removed
+	c.mu.Unlock()
+	stored := c.world.configuration(watches)
+	stored.Webhooks = slices.DeleteFunc(stored.Webhooks, func(hook admissionregistrationv1.ValidatingWebhook) bool {
+		return calledFor(&hook) == removed
+	})
+	return stored
 }
 
 func (c *cluster) setWebhook(on, unproved bool) {
@@ -260,6 +340,7 @@ func (c *cluster) commit(name string, before, after object, w Write, blind bool)
 		return false
 	}
 	*o = after
+	o.revision = c.nextRevision()
 	for _, manager := range c.world.plan.watching(before, after) {
 		c.world.history.Commit(c.plan.Name, name, manager, o.version, w.Delay, blind, w.Kind == Unreadable)
 	}
@@ -270,7 +351,7 @@ func (c *cluster) commit(name string, before, after object, w Write, blind bool)
 // review calls the webhooks concurrently, as an API server does with the configuration of the agent.
 func (c *cluster) review(name string, before, after object, w Write) {
 	c.mu.Lock()
-	watches := slices.Clone(c.watches)
+	watches, removed := slices.Clone(c.watches), c.removed
 	c.mu.Unlock()
 	for _, manager := range c.world.plan.watching(before, after) {
 		if w.Kind != DryRun {
@@ -281,7 +362,7 @@ func (c *cluster) review(name string, before, after object, w Write) {
 	defer calls.Wait()
 	for _, hook := range c.world.webhooks(watches) {
 		served := slices.Contains(c.world.plan.Managers, hook.manager)
-		if hook.matches(before, after) && (!served || w.Kind != OtherManager) {
+		if hook.manager != removed && hook.matches(before, after) && (!served || w.Kind != OtherManager) {
 			calls.Go(func() { c.call(hook.manager, c.body(name, before, after, w.Kind)) })
 		}
 	}
@@ -351,7 +432,7 @@ func (c *cluster) object(name string, o object, kind WriteKind) string {
 	return fmt.Sprintf(`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":%q,"namespace":"default",`+
 		`"uid":%q,"resourceVersion":"%d","generation":%d,"annotations":{%q:%q},"labels":{%q:%q}},`+
 		`"spec":{"version":%d,"bulk":%q},"status":{"version":%d}}`,
-		name, o.uid, o.version, o.spec, core.OwnerAnnotation, owner, teamLabel, o.team,
+		name, o.uid, o.revision, o.spec, core.OwnerAnnotation, owner, teamLabel, o.team,
 		o.spec, strings.Repeat("x", c.plan.Bulk), o.status)
 }
 
@@ -364,18 +445,18 @@ type lease struct {
 	writer  *agent
 }
 
-func (l lease) write(ctx context.Context, nonce string) ([]string, error) {
+func (l lease) write(ctx context.Context, nonce string) (agentlib.CanaryAnswer, error) {
 	l.writer.awaitResume()
 	a := l.cluster.endpoint()
 	if a == nil {
 		l.writer.history.Missed()
-		return nil, ctx.Err()
+		return l.cluster.patched(nil), ctx.Err()
 	}
 	text, err := a.ask(ctx, canary.Path, fmt.Sprintf(`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1",`+
 		`"object":{"metadata":{"annotations":{%q:%q}}}}}`, "runtime-watcher/canary-nonce", nonce))
 	if err != nil {
 		l.writer.history.Missed()
-		return nil, ctx.Err() // The write succeeds without the webhook.
+		return l.cluster.patched(nil), ctx.Err() // The write succeeds without the webhook.
 	}
 	var answer struct {
 		Response struct {
@@ -383,7 +464,14 @@ func (l lease) write(ctx context.Context, nonce string) ([]string, error) {
 		} `json:"response"`
 	}
 	err = json.Unmarshal([]byte(text), &answer)
-	return answer.Response.Warnings, err
+	return l.cluster.patched(answer.Response.Warnings), err
+}
+
+// patched returns the answer to a write of the Lease.
+func (c *cluster) patched(warnings []string) agentlib.CanaryAnswer {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return agentlib.CanaryAnswer{Warnings: warnings, Version: strconv.FormatInt(c.nextRevision(), 10)}
 }
 
 // teamLabel selects objects. Its value is a manager, or everybody for both.
@@ -453,14 +541,26 @@ type webhook struct {
 
 // webhooks returns those for widgets in the configuration of an agent.
 func (w *world) webhooks(watches []watch.Watch) (all []webhook) {
-	endpoint := admission.Endpoint{URL: "https://agent", CABundle: w.pki.older.PEM}
-	made := lab.Must(admission.WebhookConfiguration("agent", endpoint, watches, admission.ConfigurationOptions{}))
+	made := w.configuration(watches)
 	for i := range made.Webhooks {
 		hook := &made.Webhooks[i]
-		manager, _ := admission.ManagerOf(strings.TrimPrefix(*hook.ClientConfig.URL, endpoint.URL))
-		all = append(all, webhook{manager, hook.Rules[0].Resources[0], lab.Must(metav1.LabelSelectorAsSelector(hook.ObjectSelector))})
+		all = append(all, webhook{calledFor(hook), hook.Rules[0].Resources[0], lab.Must(metav1.LabelSelectorAsSelector(hook.ObjectSelector))})
 	}
 	return all
+}
+
+// agentURL is where the API server calls the agent.
+const agentURL = "https://agent"
+
+func (w *world) configuration(watches []watch.Watch) *admissionregistrationv1.ValidatingWebhookConfiguration {
+	endpoint := admission.Endpoint{URL: agentURL, CABundle: w.pki.older.PEM}
+	return lab.Must(admission.WebhookConfiguration("agent", endpoint, watches, admission.ConfigurationOptions{}))
+}
+
+// calledFor returns the manager that gets the reviews of a webhook.
+func calledFor(hook *admissionregistrationv1.ValidatingWebhook) core.Manager {
+	manager, _ := admission.ManagerOf(strings.TrimPrefix(*hook.ClientConfig.URL, agentURL))
+	return manager
 }
 
 // matches reports whether an API server calls the webhook for a write.

@@ -41,6 +41,8 @@ const (
 	ManagerUnknown    FaultKind = "manager unknown" // one more manager, without an operator
 	ManagersInvented  FaultKind = "managers invented"
 	WebhookRemoved    FaultKind = "webhook removed"
+	WatchRemoved      FaultKind = "watch removed" // the webhook of one manager, which has Index
+	EtcdRestored      FaultKind = "etcd restored" // at its end, to the state at its start; Value is added to the revision
 	SinkStalled       FaultKind = "sink stalled"
 	GatewayRefusesV3  FaultKind = "gateway refuses v3" // 403 with a foreign body
 	GatewayStatus     FaultKind = "gateway answers"    // Value is the status
@@ -216,6 +218,10 @@ func (w *world) begin(f Fault) (end func()) {
 		return nil
 	case WebhookRemoved:
 		return w.clusters[f.Runtime].removeWebhook(f.For)
+	case WatchRemoved:
+		return w.clusters[f.Runtime].removeWatch(w.plan.Managers[f.Index])
+	case EtcdRestored:
+		return w.clusters[f.Runtime].backUp(int64(f.Value))
 	case SinkStalled:
 		return w.stallSinks(f)
 	case StrangersSilent:

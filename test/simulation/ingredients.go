@@ -16,6 +16,60 @@ func secondDice(seed uint64) dice {
 	return dice{rand.New(rand.NewPCG(seed, 47))}
 }
 
+// thirdDice are apart from both, for the same reason.
+func thirdDice(seed uint64) dice {
+	return dice{rand.New(rand.NewPCG(seed, 83))}
+}
+
+// fourthDice are apart from all of them, for the same reason.
+func fourthDice(seed uint64) dice {
+	return dice{rand.New(rand.NewPCG(seed, 131))}
+}
+
+// restoredEtcd makes one plan in fifteen a scene in which the etcd of a runtime is restored from a backup, without an
+// outage that the canary would notice. Reconciles have read the writes before the restore, which are lost, and writes
+// follow. The backup is older than two writes of the canary. A restore may raise the revision.
+func (d dice) restoredEtcd(p *Plan) {
+	if !d.chance(1. / 15) {
+		return
+	}
+	d.stage(p)
+	r := &p.Runtimes[0]
+	r.Canary = true
+	if d.chance(0.7) { // Only its events name their writes.
+		r.Contract = contract.V3
+	}
+	restored := Fault{
+		Kind: EtcdRestored, At: d.between(time.Minute, 2*time.Minute), For: d.between(70*time.Second, 2*time.Minute),
+		Value: []int{0, 0, bumped}[d.IntN(3)],
+	}
+	p.Faults = []Fault{restored}
+	end := restored.At + restored.For
+	d.updates(p, 6, end-20*time.Second, end)
+	d.someUpdates(p, 6, end, end+90*time.Second)
+	p.Length = 6 * time.Minute
+}
+
+// bumped is what the documentation of etcd adds to the revision of a restored backup.
+const bumped = 1_000_000_000
+
+// removedWatch makes one plan in fifteen a scene in which another program removes the webhook of one
+// watch, and writes follow. The webhook of the canary stays, so that the canary notices nothing. The
+// removal lasts longer than the time between two comparisons of the agent.
+func (d dice) removedWatch(p *Plan) {
+	if !d.chance(1. / 15) {
+		return
+	}
+	d.stage(p)
+	r := &p.Runtimes[0]
+	r.Canary, r.Contract = true, contract.V3
+	removed := Fault{
+		Kind: WatchRemoved, At: d.between(time.Minute, 2*time.Minute), For: d.between(32*time.Second, 3*time.Minute),
+	}
+	p.Faults = []Fault{removed}
+	d.updates(p, 3, removed.At, removed.At+removed.For)
+}
+
 // ingredients adds several of one thing to a plan: a second manager in another state, a second fault
 // of the same kind, messages and panics in numbers. One plan in seven is a scene of one of them.
 func (d dice) ingredients(p *Plan) {

@@ -73,7 +73,7 @@ func (w *world) newOperator(index, life int) *operator {
 	o.fleet = lab.Must(fleet.New(fleet.Options{
 		Random: newRandom(w.plan.Seed, o.name),
 		Resynced: func(r hook.Resync) {
-			w.history.Resynced(o.name, r.Manager, r.Cause)
+			w.history.Resynced(o.name, r.Manager, string(r.Cause))
 			w.logf("%s: resync for %s, cause %s", o.name, r.Manager, r.Cause)
 		},
 	}))
@@ -470,7 +470,7 @@ func (r reader) Get(_ context.Context, name client.ObjectKey, into client.Object
 		return apierrors.NewNotFound(schema.GroupResource{Group: widgets().Group, Resource: "widgets"}, name.Name)
 	}
 	into.SetUID(types.UID(object.uid))
-	into.SetResourceVersion(strconv.Itoa(object.version))
+	into.SetResourceVersion(strconv.FormatInt(object.revision, 10))
 	return nil
 }
 
@@ -481,7 +481,7 @@ func (r reader) List(_ context.Context, into client.ObjectList, _ ...client.List
 		if object.exists {
 			list.Items = append(list.Items, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
 				Namespace: "default", Name: name,
-				UID: types.UID(object.uid), ResourceVersion: strconv.Itoa(object.version),
+				UID: types.UID(object.uid), ResourceVersion: strconv.FormatInt(object.revision, 10),
 			}})
 		}
 	}

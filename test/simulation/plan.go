@@ -170,6 +170,8 @@ func draw(seed uint64) *Plan {
 	d.byLabels(p)
 	d.selective(p)
 	secondDice(seed).ingredients(p)
+	thirdDice(seed).removedWatch(p)
+	fourthDice(seed).restoredEtcd(p)
 	p.sort()
 	return p
 }

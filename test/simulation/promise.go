@@ -137,6 +137,8 @@ func (f *Fault) after() time.Duration {
 		return time.Duration(f.Value)*time.Millisecond + time.Second
 	case CallersRotated:
 		return callersSettle
+	case EtcdRestored: // The canary notices it.
+		return canaryMisses
 	case PathsWrong: // The share of the runtime is used up for a while.
 		return 10 * time.Second
 	default:

@@ -159,7 +159,7 @@ func (w *world) sampleStates() {
 		for _, c := range w.clusters {
 			for _, manager := range w.plan.Managers {
 				status := o.fleet.Get(core.RuntimeID(c.plan.Name), manager)
-				w.history.State(c.plan.Name, manager, string(status.State), status.Reason)
+				w.history.State(c.plan.Name, manager, string(status.State), string(status.Reason))
 			}
 		}
 	}

@@ -119,6 +119,7 @@ func (w *world) testCounts(t *testing.T) {
 	tab := w.tab.of(t)
 	tab.want(`document.querySelector('#counts').innerText.replace(/\s+/g, ' ')`,
 		"5,000 all 10 degraded 0 stale 0 unknown 3 unproved 4,987 fresh")
+	tab.want(`document.querySelector('#versions').innerText.replace(/\s+/g, ' ')`, "5,000 with agent v1.2.3")
 	tab.want(`document.querySelector('#rows tr').innerText.replace(/\s+/g, ' ').replace(/^\S+/, 'NAME').replace(/\d+ (s|min)/g, 'N s')`,
 		"NAME degraded The API server does not call the agent: changes are missed. N s N s ago")
 	tab.want(`[...document.querySelectorAll('#rows .state')].slice(0, 15).map(s => s.innerText).join(' ')`,
@@ -215,6 +216,7 @@ func (w *world) testColours(t *testing.T) {
 	background := `getComputedStyle(document.body).backgroundColor`
 	tab.eval(`location.hash = encodeURIComponent([...document.querySelectorAll('#rows tr')].find(r => r.innerText.includes('waits')).runtime)`)
 	tab.await("the detail", `document.getElementById('facts').innerText.includes('Queue')`)
+	tab.want(`[...document.querySelectorAll('#table td, #table th')].filter(c => c.offsetWidth > 0 && c.scrollWidth > c.clientWidth).map(c => c.innerText).join()`, "")
 	tab.colours("dark")
 	tab.want(background, "rgb(18, 22, 28)")
 	tab.colours("light")
@@ -276,7 +278,7 @@ func TestHostileNames(t *testing.T) {
 	for _, attack := range attacks {
 		w.beat(attack, func(b *core.Heartbeat) {
 			b.KeyMaterialError, b.Version, b.Instance, b.ConfigHash = attack, attack, attack, attack
-			b.Canary, b.CAFingerprints, b.Dropped = core.CanaryState(attack), []string{attack}, map[string]int64{attack: 1}
+			b.Canary, b.CAFingerprints, b.Dropped = core.CanaryState(attack), []string{attack}, map[core.Reason]int64{core.Reason(attack): 1}
 		})
 	}
 	w.open()
@@ -313,7 +315,119 @@ func TestEmptyAndBroken(t *testing.T) {
 	w.open()
 	w.tab.want(`document.getElementById('empty').textContent.includes('Only the replica of the operator that leads')`, true)
 	w.tab.eval(`fetch = () => Promise.reject(new Error('gone')); refresh()`)
-	w.tab.await("the loss", `document.getElementById('live').textContent === 'No answer of the operator: gone. What is shown is old.'`)
+	const says = `document.getElementById('live').textContent === %q`
+	w.tab.await("the loss", fmt.Sprintf(says, "Not live: no answer came (gone). What is shown is old."))
+	w.tab.eval(`fetch = () => Promise.resolve(new Response('', {status: 401})); refresh()`)
+	w.tab.await("the end of the login", fmt.Sprintf(says, "Not live: the login is refused with 401, load the page again. What is shown is old."))
+}
+
+// A link may have the user and the password in it. The browser refuses to fetch such an address.
+func TestPasswordInTheAddress(t *testing.T) {
+	w := newWorld(t)
+	w.beat("runtime-1", healthy)
+	w.tab = openTab(t, strings.Replace(w.url, "://", "://anyone:"+token+"@", 1), "")
+	w.tab.await("Live", `document.getElementById('live').textContent === 'Live'`)
+	w.tab.want(`document.querySelector('#rows td').innerText`, "runtime-1")
+	w.tab.wantNoProblems()
+}
+
+// A rollout that stops shows in the versions. One click selects the runtimes that are left behind.
+func TestVersions(t *testing.T) {
+	w := newWorld(t)
+	for i := range 3 {
+		w.beat(fmt.Sprint("runtime-", i), healthy)
+	}
+	w.beat("runtime-behind", func(b *core.Heartbeat) { b.Version = "v1.1.0" })
+	w.open()
+	w.tab.want(`document.querySelector('#versions').innerText.replace(/\s+/g, ' ')`, "1 with agent v1.1.0 3 with agent v1.2.3")
+	w.tab.eval(`document.querySelector('#versions button').click()`)
+	w.tab.await("one runtime", `document.getElementById('range').textContent === '1–1 of 1'`)
+	w.tab.want(`document.querySelector('#rows td').innerText`, "runtime-behind")
+	w.tab.want(`document.querySelector('#versions button').getAttribute('aria-pressed')`, "true")
+	w.tab.eval(`document.querySelector('#versions button').click()`)
+	w.tab.await("all runtimes", `document.getElementById('range').textContent === '1–4 of 4'`)
+	for _, width := range []int64{400, 1280} {
+		w.tab.width(width)
+		w.tab.want(`[...document.querySelectorAll('#versions button')].filter(b => {
+			const box = b.getBoundingClientRect();
+			return box.width > 0 && box.left >= 0 && box.right <= innerWidth
+		}).length`, 2.0)
+	}
+	w.tab.wantNoProblems()
+}
+
+// The row that explains the state stands first among those of a replica, with the runbook above.
+func TestDetailExplainsTheState(t *testing.T) {
+	w := newWorld(t)
+	troubles := map[string]struct {
+		alter           func(*core.Heartbeat)
+		row, text, link string
+	}{
+		"canary": {func(b *core.Heartbeat) { b.Canary = core.CanaryLost }, "Canary", "lost", "runtimewatcheragentcanarylost"},
+		"key":    {func(b *core.Heartbeat) { b.KeyMaterialError = "no fit" }, "Key material", "no fit", "runtimewatcheragentkeymaterial"},
+		"queue":  {func(b *core.Heartbeat) { b.Pending, b.OldestPending = 7, time.Hour }, "Queue", "7 events", "runtimewatchereventswait"},
+		"refused canary": {func(b *core.Heartbeat) {
+			b.Canary, b.CanaryError = core.CanaryFailing, "canary: PATCH /apis: 403 Forbidden"
+		}, "Canary", "failing: canary: PATCH /apis: 403 Forbidden", "runtimewatcheragentcanaryfails"},
+		"hidden API server": {func(b *core.Heartbeat) {
+			b.Canary, b.CanaryError = core.CanaryLost, "the API server 10.0.0.2:6443 does not call the agent"
+		}, "Canary", "lost: the API server 10.0.0.2:6443 does not", "runtimewatcheragentcanarylost"},
+		"webhook": {func(b *core.Heartbeat) {
+			b.WebhookError = "kyma.watcher: namespaceSelector"
+		}, "Webhooks", "kyma.watcher: namespaceSelector", "a-webhook-was-changed"},
+	}
+	for name, trouble := range troubles {
+		w.beat(name, trouble.alter)
+	}
+	w.beat("sound", func(b *core.Heartbeat) { b.Time = b.Time.Add(-2 * time.Hour) })
+	w.open()
+	for name, trouble := range troubles {
+		w.tab.eval(fmt.Sprintf(`location.hash = %q`, name))
+		w.tab.await("the detail", fmt.Sprintf(`view.runtime === %q && document.querySelectorAll('#facts dl').length === 2`, name))
+		w.tab.want(`document.querySelectorAll('#facts dl')[1].querySelector('dt').innerText`, trouble.row)
+		w.tab.want(`document.querySelectorAll('#facts dt.cause').length`, 1.0)
+		w.tab.want(fmt.Sprintf(`document.querySelector('#facts dd.cause').innerText.startsWith(%q)`, trouble.text), true)
+		w.tab.want(`document.querySelector('#facts a').href.split('#')[1]`, trouble.link)
+		w.wantMarked()
+	}
+	w.tab.eval(`location.hash = 'sound'`)
+	w.tab.await("the detail", `view.runtime === 'sound' && document.getElementById('facts').innerText.includes('2h0m0s behind that of the operator')`)
+	w.tab.want(`document.querySelectorAll('#facts .cause, #facts a').length`, 0.0)
+	w.tab.wantNoProblems()
+}
+
+// wantMarked requires at both widths that the row which explains the state is bold and red, and that no text of the
+// detail is cut off or makes the page scroll aside.
+func (w *world) wantMarked() {
+	w.t.Helper()
+	for _, width := range []int64{400, 1280} {
+		w.tab.width(width)
+		w.tab.want(`document.documentElement.scrollWidth`, float64(width))
+		w.tab.want(`getComputedStyle(document.querySelector('#facts dt.cause')).fontWeight`, "600")
+		w.tab.want(`getComputedStyle(document.querySelector('#facts dd.cause')).color`, "rgb(179, 18, 61)")
+		w.tab.want(`[...document.querySelectorAll('#facts dt, #facts dd, #table td, footer')]
+			.filter(c => c.offsetWidth > 0 && c.scrollWidth > c.clientWidth).map(c => c.innerText).join()`, "")
+	}
+}
+
+// A replica that leads since a minute may not have heard all runtimes yet. The page has that time, also without runtimes.
+func TestLeadsSince(t *testing.T) {
+	w := newWorld(t)
+	handlers := map[core.Manager]core.Handler{
+		"lifecycle-manager": core.HandlerFunc(func(context.Context, core.Delivery) error { return nil }),
+	}
+	lab.Run(t, "fleet", func(ctx context.Context) error { return w.fleet.Receiver().Start(ctx, handlers) })
+	lab.Eventually(t, lab.Patience, "this replica leads", func() bool { return !w.fleet.LeadsSince().IsZero() })
+	w.open()
+	day := w.fleet.LeadsSince().UTC().Format(time.DateOnly)
+	w.tab.want(fmt.Sprintf(`document.getElementById('empty').innerText.includes('This replica of the operator leads since %s')`, day), true)
+	w.beat("runtime-1", healthy)
+	w.tab.await("the runtime", `document.getElementById('empty').hidden`)
+	for _, width := range []int64{400, 1280} {
+		w.tab.width(width)
+		w.tab.want(fmt.Sprintf(`document.querySelector('footer').innerText.includes('This replica leads since %s')`, day), true)
+	}
+	w.tab.wantNoProblems()
 }
 
 // TestClusterLogin shows the page behind the filter of the metrics server of controller-runtime. A real API server

@@ -73,7 +73,7 @@ func startBrowser(t *testing.T) context.Context {
 	return ctx
 }
 
-// openTab opens the address. The password logs in.
+// openTab opens the address. The password logs in, unless the address has one.
 func openTab(t *testing.T, url, password string) *tab {
 	t.Helper()
 	ctx, cancel := chromedp.NewContext(startBrowser(t))
@@ -82,8 +82,10 @@ func openTab(t *testing.T, url, password string) *tab {
 	thrown, added := chromedp.Events(ctx, runtime.ExceptionThrown), chromedp.Events(ctx, cdplog.EntryAdded)
 	go listen(opened, thrown, func(e runtime.EventExceptionThrown) string { return e.ExceptionDetails.Text })
 	go listen(opened, added, func(e cdplog.EventEntryAdded) string { return e.Entry.Text })
-	login := "Basic " + base64.StdEncoding.EncodeToString([]byte("anyone:"+password))
-	call(opened, network.SetExtraHTTPHeaders, network.SetExtraHTTPHeadersParams{Headers: network.Headers{"Authorization": login}})
+	if password != "" {
+		login := "Basic " + base64.StdEncoding.EncodeToString([]byte("anyone:"+password))
+		call(opened, network.SetExtraHTTPHeaders, network.SetExtraHTTPHeadersParams{Headers: network.Headers{"Authorization": login}})
+	}
 	opened.run(chromedp.Navigate(url))
 	return opened
 }

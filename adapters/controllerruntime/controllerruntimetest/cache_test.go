@@ -69,7 +69,7 @@ func TestRuntimesFollowTheCache(t *testing.T) {
 		t.Helper()
 		names, err := runtimes.Objects(t.Context(), "skr-1")
 		domain, refused := runtimes.Domain(t.Context(), "skr-1", &core.WatchEvent{})
-		if got := fmt.Sprintf("%v %v %q %s", names, err, domain, core.Reason(refused)); got != want {
+		if got := fmt.Sprintf("%v %v %q %s", names, err, domain, core.ReasonOf(refused)); got != want {
 			t.Errorf("%s, want %s", got, want)
 		}
 	}

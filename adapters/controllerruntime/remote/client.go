@@ -198,7 +198,33 @@ func (g *guarded) Get(ctx context.Context, key client.ObjectKey, object client.O
 }
 
 func (g *guarded) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
-	return g.guard(ctx, list, func(ctx context.Context) error { return g.Client.List(ctx, list, opts...) })
+	err := g.guard(ctx, list, func(ctx context.Context) error { return g.Client.List(ctx, list, opts...) })
+	if err != nil {
+		return withoutLargeToken(err)
+	}
+	if size := len(list.GetContinue()); size > longestToken {
+		list.SetContinue("")
+		return largeToken(size)
+	}
+	return nil
+}
+
+// longestToken bounds the token of the next page in bytes. A caller keeps it, and sends it back in
+// the address of a request. That of an API server has a key of etcd, and is below 1 kB.
+const longestToken = 8 << 10
+
+func largeToken(size int) error {
+	return fmt.Errorf("list has a continue token of %d bytes, want at most %d: %w", size, longestToken, ErrLargeAnswer)
+}
+
+// withoutLargeToken replaces an error that offers a token for the next page, after the former one
+// has expired.
+func withoutLargeToken(err error) error {
+	var status apierrors.APIStatus
+	if errors.As(err, &status) && len(status.Status().Continue) > longestToken {
+		return largeToken(len(status.Status().Continue))
+	}
+	return err
 }
 
 func (g *guarded) Apply(ctx context.Context, object runtime.ApplyConfiguration, opts ...client.ApplyOption) error {

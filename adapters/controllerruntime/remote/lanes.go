@@ -85,6 +85,7 @@ type Lanes[request comparable] struct {
 	sweepAt  int       // number of clusters
 	invalid  error     // of opts, which ends the controllers
 	unwired  sync.Once // logs that the regular lane is no source of its controller
+	missing  sync.Once // logs that there is no slow lane
 }
 
 // Lane is a reconciler for the requests of a controller, and a source of it: pass it to Complete
@@ -344,6 +345,12 @@ func (l *Lanes[request]) run(ctx context.Context, in *Lane[request], r request) 
 
 	result, err = l.reconciler.Reconcile(within, r)
 	verdict = l.judge(within, r, time.Since(begun), err)
+	if verdict.Slow && l.Slow.running() == nil {
+		l.missing.Do(func() {
+			ctrl.LoggerFrom(ctx).Info("a slow cluster keeps its share of the regular workers, "+
+				"because no slow lane runs: call SetUpSlow", "cluster", name)
+		})
+	}
 	switch {
 	case err != nil && verdict.Retry && l.Slow.Add(verdict.After, verdict.Priority, r):
 		return reconcile.Result{}, reconcile.TerminalError(err) // Logged and counted, and not enqueued here.

@@ -44,6 +44,8 @@ type Agent struct {
 	ManagersFileBroken func(broken bool)
 	// CanaryProbed counts a write of the canary and sets the state that it showed.
 	CanaryProbed func(hook.CanaryProbe)
+	// WebhooksChecked counts a comparison of webhooks.
+	WebhooksChecked func(hook.WebhookCheck)
 	// ReadOutbox makes each scrape read box. The last call counts.
 	ReadOutbox func(box *outbox.Outbox)
 
@@ -74,7 +76,7 @@ func (a *Agent) measureProcess(f *factory) {
 	drops := f.counters("connections_dropped_total",
 		"Connections to a server of the agent that were closed for its limit, by reason.", labelServer, labelReason)
 	a.ConnectionDropped = func(d hook.ConnectionDrop) {
-		drops.WithLabelValues(servers.value(d.Server), reasons.value(d.Reason)).Inc()
+		drops.WithLabelValues(servers.value(d.Server), reasons.value(string(d.Reason))).Inc()
 	}
 
 	stalls := f.counters("stalls_total",
@@ -98,6 +100,11 @@ func (a *Agent) measureProcess(f *factory) {
 		canaries.WithLabelValues(states.value(string(p.State))).Observe(p.Took.Seconds())
 		choose(canary, &states, string(p.State))
 	}
+
+	var results vocabulary
+	checks := f.counters("webhook_checks_total",
+		"Comparisons of the webhooks of the API server with those that were applied, by result.", labelResult)
+	a.WebhooksChecked = func(c hook.WebhookCheck) { checks.WithLabelValues(results.value(c.Result)).Inc() }
 }
 
 // choose sets the series of word to 1, and those of other words to 0. It is the last label.
@@ -180,7 +187,7 @@ func split(events int, err error, results *vocabulary) map[string]int {
 	split := map[string]int{resultOK: events}
 	for i, cause := range failed {
 		if i < events { // The next index stands for the heartbeat.
-			split[results.value(core.Reason(cause))]++
+			split[results.value(string(core.ReasonOf(cause)))]++
 			split[resultOK]--
 		}
 	}
@@ -194,7 +201,7 @@ func result(err error) string {
 	if _, partial := errors.AsType[core.EventErrors](err); partial {
 		return resultPartial
 	}
-	return core.Reason(err)
+	return string(core.ReasonOf(err))
 }
 
 // forwardBuckets range from a machine nearby to a control plane that does not answer.
@@ -223,7 +230,7 @@ func (a *Agent) measureOutbox(f *factory) {
 			metrics <- pending(float64(s.Pending), manager)
 			metrics <- oldest(s.oldest, manager)
 			for reason, n := range s.Dropped {
-				metrics <- dropped(float64(n), manager, reason)
+				metrics <- dropped(float64(n), manager, string(reason))
 			}
 		}
 	}
@@ -241,8 +248,9 @@ func stocksOf(box *outbox.Outbox, managers *managers, reasons *vocabulary) map[s
 	all := make(map[string]*stock)
 	of := func(label string) *stock {
 		if all[label] == nil {
-			all[label] = &stock{Counts: outbox.Counts{Dropped: map[string]int64{
-				reasons.value("overflow"): 0, reasons.value("shutdown"): 0,
+			all[label] = &stock{Counts: outbox.Counts{Dropped: map[core.Reason]int64{
+				core.Reason(reasons.value(string(outbox.ReasonOverflow))): 0,
+				core.Reason(reasons.value(string(outbox.ReasonShutdown))): 0,
 			}}}
 		}
 		return all[label]
@@ -260,7 +268,7 @@ func stocksOf(box *outbox.Outbox, managers *managers, reasons *vocabulary) map[s
 		s.Coalesced += counts.Coalesced
 		s.Pending += counts.Pending
 		for reason, n := range counts.Dropped {
-			s.Dropped[reasons.value(reason)] += n
+			s.Dropped[core.Reason(reasons.value(string(reason)))] += n
 		}
 		s.oldest = max(s.oldest, box.OldestPending(manager).Seconds())
 	}
@@ -294,9 +302,9 @@ func NewInformer(opts Options) (*Informer, error) {
 	failures := f.countBy("informer_failures_total",
 		"Failed attempts of the informer to establish a watch.", labelReason)
 	return &Informer{
-		Observed:  func(o hook.Observation) { changes(o.Manager, o.Decision) },
+		Observed:  func(o hook.Observation) { changes(o.Manager, string(o.Decision)) },
 		Proved:    func(p hook.Proof) { last.begin(f.managers.value(p.Manager)) },
-		Failed:    func(w hook.WatchFailure) { failures(w.Manager, w.Reason) },
+		Failed:    func(w hook.WatchFailure) { failures(w.Manager, string(w.Reason)) },
 		Collector: f,
 	}, nil
 }

@@ -13,7 +13,7 @@ func (a *Agent) measureWebhook(f *factory) {
 	last := f.ages("admission_last_review_age_seconds",
 		"Time since the last admission review, by the clock of the agent.")
 	a.Reviewed = func(r hook.Review) {
-		decision := decisions.value(r.Decision)
+		decision := decisions.value(string(r.Decision))
 		label := f.managers.value(r.Manager)
 		durations.WithLabelValues(decision).Observe(r.Took.Seconds())
 		reviews.WithLabelValues(label, decision).Inc()
@@ -24,20 +24,20 @@ func (a *Agent) measureWebhook(f *factory) {
 		"Requests of the webhook that were no readable admission review.", labelCode, labelReason)
 	a.Refused = func(r hook.Refusal) {
 		durations.WithLabelValues(decisionRefused).Observe(r.Took.Seconds())
-		refusals.WithLabelValues(code(r.Status), reasons.value(r.Reason)).Inc()
+		refusals.WithLabelValues(code(r.Status), reasons.value(string(r.Reason))).Inc()
 	}
 
 	ownerProblems := f.countBy("admission_owner_problems_total",
 		"Reviews of objects with a missing or malformed owner.", labelProblem)
-	a.OwnerProblem = func(p hook.OwnerProblem) { ownerProblems(p.Manager, p.Problem) }
+	a.OwnerProblem = func(p hook.OwnerProblem) { ownerProblems(p.Manager, string(p.Problem)) }
 
 	panics := f.count("admission_panics_total",
 		"Panics caught while a request of the webhook was answered, by place.", labelPlace)
-	a.Panicked = func(p hook.Panic) { panics(p.Place) }
+	a.Panicked = func(p hook.Panic) { panics(string(p.Place)) }
 
 	handshakes := f.count("tls_handshake_failures_total",
 		"Connections to the webhook with a failed TLS handshake, by cause.", labelCause)
-	a.HandshakeFailed = func(h hook.HandshakeFailure) { handshakes(h.Cause) }
+	a.HandshakeFailed = func(h hook.HandshakeFailure) { handshakes(string(h.Cause)) }
 
 	inFlight := f.gauge("admission_in_flight", "Requests of the webhook in progress.")
 	a.InFlight = func(delta int) { inFlight.Add(float64(delta)) }

@@ -31,7 +31,7 @@ func newCertificates(f *factory) certificates {
 			reloads.WithLabelValues(use).Inc()
 			expires(g)
 		}
-		refused := func(r keys.Refusal) { failures.WithLabelValues(use, problems.value(r.Problem)).Inc() }
+		refused := func(r keys.Refusal) { failures.WithLabelValues(use, problems.value(string(r.Problem))).Inc() }
 		return KeyMaterial{FilesHooks: keys.FilesHooks{Reloaded: reloaded, Refused: refused}, Expires: expires}
 	}
 }

@@ -30,7 +30,7 @@ func useFleet(t *testing.T) *fleet.Fleet {
 		Epoch:  "e",
 		Events: []core.Numbered{{WatchEvent: core.WatchEvent{Resync: true}, Sequence: 1}},
 		Heartbeat: beat(core.Heartbeat{
-			Sequence: 1, Pending: 2, OldestPending: 3 * time.Second, Canary: core.CanaryAlive,
+			Sequence: 1, Pending: 2, OldestPending: 3 * time.Second, Canary: core.CanaryAlive, Version: "v1.2.3",
 		}),
 	}, nil)
 	f.Receiver().Observe(peer("loses", expiry.Add(time.Hour)), "kyma", core.Batch{Epoch: "e", Heartbeat: beat(core.Heartbeat{
@@ -79,6 +79,7 @@ func TestFleet(t *testing.T) {
 		`runtimes{manager="kyma",reason="",state="fresh"} 1`,
 		`runtimes{manager="kyma",reason="canary_lost",state="degraded"} 1`,
 		`runtimes{manager="kyma",reason="stopped",state="stale"} 1`,
+		`runtimes_by_version{manager="kyma",version="v1.2.3"} 1`,
 		`untracked_total{manager="kyma"} 1`,
 	}
 	if diff := cmp.Diff(want, values(text)); diff != "" {

@@ -43,7 +43,7 @@ func sampleInstallations(f *factory, read func() installations.All) {
 	f.scrape = func(metrics chan<- prom.Metric) {
 		all := read()
 		for state, number := range all.Runtimes {
-			metrics <- runtimes(float64(number), state.State, state.Reason)
+			metrics <- runtimes(float64(number), string(state.State), string(state.Reason))
 		}
 		silent := make(map[core.RuntimeID]struct{})
 		for i, manager := range slices.Sorted(maps.Keys(all.NeverHeard)) {
@@ -55,7 +55,7 @@ func sampleInstallations(f *factory, read func() installations.All) {
 			}
 		}
 		if all.Phase != "" {
-			metrics <- phase(1, all.Phase)
+			metrics <- phase(1, string(all.Phase))
 		}
 		metrics <- waiting(float64(len(all.Waiting)))
 		metrics <- overdue(float64(len(all.Overdue)))

@@ -2,9 +2,11 @@ package watchermetrics
 
 import (
 	"net/http"
+	"slices"
 
 	prom "github.com/prometheus/client_golang/prometheus"
 
+	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/hook"
 )
 
@@ -26,6 +28,7 @@ func NewListener(reg prom.Registerer, opts Options) (*Listener, error) {
 }
 
 func (l *Listener) measure(f *factory) {
+	l.Hooks.Managers = slices.Clone(f.opts.Managers)
 	var contracts, reasons vocabulary
 	l.certificates = newCertificates(f)
 	answers := f.counters("requests_total", "Requests answered, by contract, manager, HTTP status and reason.",
@@ -36,16 +39,16 @@ func (l *Listener) measure(f *factory) {
 		contract := contracts.value(string(a.Contract))
 		status := code(a.Status)
 		durations.WithLabelValues(contract, status).Observe(a.Took.Seconds())
-		answers.WithLabelValues(contract, f.managers.value(a.Manager), status, reasons.value(a.Reason)).Inc()
+		answers.WithLabelValues(contract, f.managers.value(a.Manager), status, reasons.value(string(a.Reason))).Inc()
 	}
 	inFlight := f.gauge("requests_in_flight", "Requests that the verifier or the handler is working on.")
 	l.Hooks.InFlight = func(delta int) { inFlight.Add(float64(delta)) }
 	handshakes := f.count("tls_handshake_failures_total",
 		"Connections with a failed TLS handshake, by cause.", labelCause)
-	l.Hooks.HandshakeFailed = func(h hook.HandshakeFailure) { handshakes(h.Cause) }
+	l.Hooks.HandshakeFailed = func(h hook.HandshakeFailure) { handshakes(string(h.Cause)) }
 	drops := f.count("connections_dropped_total",
 		"Connections that were closed for the limit, by reason.", labelReason)
-	l.Hooks.ConnectionDropped = func(d hook.ConnectionDrop) { drops(d.Reason) }
+	l.Hooks.ConnectionDropped = func(d hook.ConnectionDrop) { drops(string(d.Reason)) }
 	if f.opts.Aliases {
 		l.measureAliases(f)
 	}
@@ -58,12 +61,12 @@ func (l *Listener) measureAliases(f *factory) {
 			Name: "watcher_listener_" + name, Help: "Alias: " + help, ConstLabels: prom.Labels{"server_name": "listener"},
 		}
 	}
-	counter := func(name, help string) prom.Counter { return add(f, prom.NewCounter(opts(name, help))) }
-	gauge := func(name, help string) prom.Gauge { return add(f, prom.NewGauge(prom.GaugeOpts(opts(name, help)))) }
+	counter := func(name, help string) prom.Counter { return alias(f, prom.NewCounter(opts(name, help))) }
+	gauge := func(name, help string) prom.Gauge { return alias(f, prom.NewGauge(prom.GaugeOpts(opts(name, help)))) }
 	requests := counter("requests_total", "requests answered.")
 	errors := counter("request_errors_total", "requests answered with 400 or more.")
 	tooLarge := counter("exceeding_size_limit_requests_total", "requests answered with 413.")
-	unverified := add(f, prom.NewCounterVec(opts("failed_verification_requests_total",
+	unverified := alias(f, prom.NewCounterVec(opts("failed_verification_requests_total",
 		"requests answered with 401 or 403."), []string{"request_uri_label"}))
 	duration := gauge("request_duration", "time to answer the last request, in seconds.")
 	inFlight := gauge("inflight_requests", "requests that the verifier or the handler is working on.")
@@ -99,6 +102,8 @@ func requestBuckets() []float64 {
 // Consumer has the metrics of a consumer of messages. It converts to the hooks of
 // adapters/natsjetstream. Its functions return immediately and may be called concurrently.
 type Consumer struct {
+	// Managers are those of the options. The consumer logs each that it does not serve.
+	Managers []core.Manager
 	// Concluded counts a message by its fate and its reason.
 	Concluded func(hook.Conclusion)
 	// Backlog sets the backlog in the stream of a manager.
@@ -117,6 +122,7 @@ func NewConsumer(reg prom.Registerer, opts Options) (c Consumer, err error) {
 }
 
 func (c *Consumer) measure(f *factory) {
+	c.Managers = slices.Clone(f.opts.Managers)
 	var fates, reasons vocabulary
 	messages := f.counters("messages_total",
 		"Messages that the consumer took, by fate and reason. A delayed one counts at each delivery.",
@@ -124,9 +130,9 @@ func (c *Consumer) measure(f *factory) {
 	durations := f.histograms("message_duration_seconds",
 		"Time to handle one delivery of a message, by fate.", requestBuckets(), labelFate)
 	c.Concluded = func(c hook.Conclusion) {
-		fate := fates.value(c.Fate)
+		fate := fates.value(string(c.Fate))
 		durations.WithLabelValues(fate).Observe(c.Took.Seconds())
-		messages.WithLabelValues(f.managers.value(c.Manager), fate, reasons.value(c.Reason)).Inc()
+		messages.WithLabelValues(f.managers.value(c.Manager), fate, reasons.value(string(c.Reason))).Inc()
 	}
 
 	backlog := f.gauges("backlog_messages", "Messages in the stream, 0 at a replica that takes none.", labelManager)

@@ -24,6 +24,8 @@ type factory struct {
 	opts     Options
 	managers *managers
 	made     []prom.Collector
+	// aliases are registered one by one, because another program may have their names.
+	aliases []prom.Collector
 
 	// descs are the metrics that scrape reads.
 	descs  []*prom.Desc
@@ -53,6 +55,9 @@ func register(reg prom.Registerer, word string, opts Options, measure func(f *fa
 	if err := reg.Register(f); err != nil {
 		return fmt.Errorf("register metrics: %w", err)
 	}
+	for _, alias := range f.aliases {
+		_ = reg.Register(alias) // A name that is registered stays with its owner.
+	}
 	return nil
 }
 
@@ -74,6 +79,11 @@ func (f *factory) Collect(metrics chan<- prom.Metric) {
 
 func add[C prom.Collector](f *factory, made C) C {
 	f.made = append(f.made, made)
+	return made
+}
+
+func alias[C prom.Collector](f *factory, made C) C {
+	f.aliases = append(f.aliases, made)
 	return made
 }
 
@@ -180,6 +190,7 @@ const (
 	labelState    = "state"
 	labelServer   = "server"
 	labelUse      = "use"
+	labelVersion  = "version"
 )
 
 const (
@@ -265,13 +276,15 @@ var errOptions = errors.New("invalid metrics options")
 // Options are the optional settings of metrics. The zero value is the documented default.
 type Options struct {
 	// Managers always have series of their own. Those of an agent exist from the start, at zero, so
-	// that alerts can compare. Other managers get series with their first event. Default: none.
+	// that alerts can compare. Other managers get series with their first event. A listener or a
+	// consumer logs each of Managers that it does not serve. Default: none.
 	Managers []core.Manager
 	// MaxManagers bounds the managers with series of their own, Managers included. All others share
 	// the label value "_other". Default: 100.
 	MaxManagers int
 	// Aliases adds the six metrics watcher_listener_* of kyma-project/runtime-watcher to those of a
-	// listener. docs/platforms/migration.md has the differences. Default: false.
+	// listener. A name that is registered already is left out, without an error.
+	// docs/platforms/migration.md has the differences. Default: false.
 	Aliases bool
 	// PerRuntime bounds the series of single runtimes. [RegisterFleet] has three for each pair of
 	// runtime and manager: pairs that are not fresh come first, and a scrape sorts all that are

@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -82,6 +83,8 @@ func useAgent(t *testing.T, agent *watchermetrics.Agent) {
 	agent.ContractInUse(hook.ContractInUse{Manager: "kyma", Contract: "v2"})
 	agent.CanaryProbed(hook.CanaryProbe{State: core.CanaryLost, Took: 3 * time.Second})
 	agent.CanaryProbed(hook.CanaryProbe{State: core.CanaryAlive, Took: 4 * time.Millisecond})
+	agent.WebhooksChecked(hook.WebhookCheck{Result: "same"})
+	agent.WebhooksChecked(hook.WebhookCheck{Result: "changed"})
 	agent.KeyMaterial("server").Expires(keys.Generation{
 		NotBefore: time.Unix(1_799_000_000, 0), NotAfter: time.Unix(1_800_000_000, 0),
 	})
@@ -319,6 +322,31 @@ func TestListenerAliases(t *testing.T) {
 	}
 }
 
+// An operator that also has the former listener has registered its names, with other labels and
+// other words. That must not end the operator.
+func TestAliasesTolerateRegisteredNames(t *testing.T) {
+	reg := prom.NewRegistry()
+	theirs := prom.NewGaugeVec(prom.GaugeOpts{Name: "watcher_listener_requests_total", Help: "theirs"}, []string{"server_name"})
+	reg.MustRegister(theirs)
+	theirs.WithLabelValues("theirs").Set(7)
+	listener, err := watchermetrics.NewListener(reg, watchermetrics.Options{Aliases: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener.Hooks.Answered(hook.Answer{Contract: "v2", Manager: "known", Status: http.StatusForbidden})
+	text := "\n" + scrape(t, reg)
+	for _, want := range []string{
+		`requests_total{server_name="theirs"} 7`, `request_errors_total{server_name="listener"} 1`,
+	} {
+		if !strings.Contains(text, "\nwatcher_listener_"+want+"\n") {
+			t.Errorf("no %s in\n%s", want, text)
+		}
+	}
+	if _, err := watchermetrics.NewListener(reg, watchermetrics.Options{Aliases: true}); err == nil {
+		t.Error("a second listener in one registry is accepted")
+	}
+}
+
 // Each message has one fate. A verifier or handler of the operator may choose reasons, so they are
 // bounded.
 func TestConsumerCountsMessages(t *testing.T) {
@@ -333,7 +361,7 @@ func TestConsumerCountsMessages(t *testing.T) {
 	})
 	for i := range 100 {
 		consumer.Concluded(hook.Conclusion{
-			Manager: "kyma", Fate: "delayed", Reason: fmt.Sprintf("reason-%d", i), Took: time.Millisecond,
+			Manager: "kyma", Fate: "delayed", Reason: core.Reason(fmt.Sprintf("reason-%d", i)), Took: time.Millisecond,
 		})
 	}
 	consumer.Backlog(hook.Backlog{Manager: "kyma", Messages: 12, Filled: 0.5, Oldest: time.Minute})
@@ -394,16 +422,16 @@ func TestForeignWordsAreBounded(t *testing.T) {
 	agent, reg := newAgent(t, watchermetrics.Options{})
 	for i := range 1000 {
 		word := fmt.Sprintf("word_%d", i)
-		agent.Reviewed(hook.Review{Manager: "kyma", Decision: word, Took: time.Microsecond})
-		agent.Refused(hook.Refusal{Status: http.StatusBadRequest, Reason: word, Took: time.Microsecond})
+		agent.Reviewed(hook.Review{Manager: "kyma", Decision: hook.Decision(word), Took: time.Microsecond})
+		agent.Refused(hook.Refusal{Status: http.StatusBadRequest, Reason: core.Reason(word), Took: time.Microsecond})
 		agent.Attempted(hook.Attempt{Manager: "kyma", Events: 1, Took: time.Millisecond, Err: refusal(word)})
-		agent.OwnerProblem(hook.OwnerProblem{Manager: "kyma", Problem: word})
-		agent.Panicked(hook.Panic{Place: word})
+		agent.OwnerProblem(hook.OwnerProblem{Manager: "kyma", Problem: hook.OwnerFault(word)})
+		agent.Panicked(hook.Panic{Place: hook.Place(word)})
 		agent.KeyMaterial(word).Reloaded(keys.Generation{NotBefore: time.Unix(1, 0), NotAfter: time.Unix(2, 0)})
-		agent.KeyMaterial("client").Refused(keys.Refusal{Problem: word})
+		agent.KeyMaterial("client").Refused(keys.Refusal{Problem: keys.Problem(word)})
 	}
 	agent.Refused(hook.Refusal{Status: http.StatusBadRequest, Reason: "\xff", Took: time.Microsecond})
-	agent.Refused(hook.Refusal{Status: http.StatusBadRequest, Reason: strings.Repeat("a", 65), Took: time.Microsecond})
+	agent.Refused(hook.Refusal{Status: http.StatusBadRequest, Reason: core.Reason(strings.Repeat("a", 65)), Took: time.Microsecond})
 	// 64 words, "other", and those that exist from the start.
 	const want = 64 + 1 + 2
 	families := must(reg.Gather())(t)
@@ -444,5 +472,15 @@ func TestExpiresIsRemovedByTheZeroTime(t *testing.T) {
 	material.Reloaded(keys.Generation{})
 	if text := scrape(t, reg); strings.Contains(text, "certificate_expiry") || strings.Contains(text, "certificate_lifetime") {
 		t.Error("expiry or lifetime is still exposed")
+	}
+}
+
+// A receiver compares the managers of its metrics with those that it serves.
+func TestHooksNameTheManagersOfTheOptions(t *testing.T) {
+	opts := watchermetrics.Options{Managers: []core.Manager{"one", "two"}}
+	listener, _ := registered(t, watchermetrics.NewListener, opts)
+	consumer, _ := registered(t, watchermetrics.NewConsumer, opts)
+	if !slices.Equal(listener.Hooks.Managers, opts.Managers) || !slices.Equal(consumer.Managers, opts.Managers) {
+		t.Errorf("hooks of a listener for %q, and of a consumer for %q, want %q", listener.Hooks.Managers, consumer.Managers, opts.Managers)
 	}
 }

@@ -258,7 +258,7 @@ type WatcherStatus struct {
 	//
 	// +kubebuilder:validation:Enum=Processing;Deleting;Ready;Error;Warning;Unmanaged;""
 	// +optional
-	State string `json:"state,omitempty"`
+	State State `json:"state,omitempty"`
 
 	// The conditions, with reasons.
 	//

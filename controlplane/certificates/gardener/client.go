@@ -38,6 +38,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 )
 
 func groupVersion() schema.GroupVersion {
@@ -57,7 +59,9 @@ type translator struct {
 	issuerNamespace string
 }
 
-// IssuesBothUsages reports that each certificate is for clients and for servers.
+var _ certificates.BothUsagesIssuer = (*translator)(nil)
+
+// IssuesBothUsages implements [certificates.BothUsagesIssuer].
 func (*translator) IssuesBothUsages() bool { return true }
 
 // Get translates Certificates and Issuers.
@@ -84,7 +88,7 @@ func (t *translator) Get(
 
 // List translates Certificates.
 func (t *translator) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
-	certificates, ok := list.(*certv1.CertificateList)
+	into, ok := list.(*certv1.CertificateList)
 	if !ok {
 		return t.Client.List(ctx, list, opts...)
 	}
@@ -93,13 +97,13 @@ func (t *translator) List(ctx context.Context, list client.ObjectList, opts ...c
 	if err := t.Client.List(ctx, found, opts...); err != nil {
 		return err
 	}
-	certificates.Items = make([]certv1.Certificate, len(found.Items))
+	into.Items = make([]certv1.Certificate, len(found.Items))
 	for i := range found.Items {
-		if err := t.certificateFrom(&found.Items[i], &certificates.Items[i]); err != nil {
+		if err := t.certificateFrom(&found.Items[i], &into.Items[i]); err != nil {
 			return err
 		}
 	}
-	certificates.SetContinue(found.GetContinue())
+	into.SetContinue(found.GetContinue())
 	return nil
 }
 
@@ -173,13 +177,15 @@ type statusWriter struct {
 	translator *translator
 }
 
-// Update makes cert-management issue a certificate anew.
+// Update makes cert-management issue a certificate anew. As an update, it fails with a conflict if
+// the Certificate has changed since it was read, such as when another client has taken it over.
 func (w statusWriter) Update(ctx context.Context, object client.Object, opts ...client.SubResourceUpdateOption) error {
 	certificate, ok := object.(*certv1.Certificate)
 	if !ok {
 		return w.SubResourceWriter.Update(ctx, object, opts...)
 	}
-	patch := fmt.Sprintf(`{"spec":{"ensureRenewedAfter":%q}}`, time.Now().UTC().Format(time.RFC3339))
+	patch := fmt.Sprintf(`{"metadata":{"resourceVersion":%q},"spec":{"ensureRenewedAfter":%q}}`,
+		certificate.ResourceVersion, time.Now().UTC().Format(time.RFC3339))
 	return w.translator.Patch(ctx, named(certificate), client.RawPatch(types.MergePatchType, []byte(patch)))
 }
 

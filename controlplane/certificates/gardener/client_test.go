@@ -11,6 +11,7 @@ import (
 	cmmeta "github.com/cert-manager/cert-manager/pkg/apis/meta/v1"
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -149,6 +150,34 @@ func TestSelfSignedIssuersAreLeftOut(t *testing.T) {
 	}}
 	if len(*applied) != 1 || !cmp.Equal(want, (*applied)[0]["spec"]) {
 		t.Errorf("applied %v, want the Issuer with a CA", *applied)
+	}
+}
+
+// Another client changes a Certificate, as by a label, between the read and the request to
+// issue the Certificate anew.
+func TestARenewalIsOfTheCertificateThatWasRead(t *testing.T) {
+	t.Parallel()
+	for name, isTaken := range map[string]bool{"taken over": true, "the control": false} {
+		stored := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{}}}
+		stored.SetAPIVersion("cert.gardener.cloud/v1alpha1")
+		stored.SetKind("Certificate")
+		stored.SetNamespace("kcp")
+		stored.SetName("a")
+		c, _ := newClient(t, "", stored)
+		read := &certv1.Certificate{}
+		check(t, c.Get(t.Context(), client.ObjectKey{Namespace: "kcp", Name: "a"}, read))
+		check(t, c.Get(t.Context(), client.ObjectKeyFromObject(read), stored))
+		if isTaken {
+			stored.SetLabels(map[string]string{"app": "shop"})
+			check(t, c.Update(t.Context(), stored))
+		}
+
+		err := c.Status().Update(t.Context(), read)
+		check(t, c.Get(t.Context(), client.ObjectKeyFromObject(read), stored))
+		_, isRenewed, _ := unstructured.NestedString(stored.Object, "spec", "ensureRenewedAfter")
+		if apierrors.IsConflict(err) != isTaken || isRenewed == isTaken {
+			t.Errorf("%s: error %v, renewed: %t", name, err, isRenewed)
+		}
 	}
 }
 

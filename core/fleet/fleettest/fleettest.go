@@ -13,7 +13,6 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
-	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
 // interval is that of the heartbeats: the longest one that a fleet accepts.
@@ -24,7 +23,7 @@ const interval = time.Hour
 // as one with an unknown reason.
 func Set(f *fleet.Fleet, runtime core.RuntimeID, manager core.Manager, want fleet.Condition) {
 	if want.State == fleet.Stale {
-		want.Reason = reasons.Stopped
+		want.Reason = fleet.ReasonStopped
 	}
 	// If the heartbeats of the current agent do not lead to it, a new agent sends them: drops of
 	// the current one count for a while.
@@ -74,14 +73,15 @@ func (a *agent) send(f *fleet.Fleet, want fleet.Condition) {
 		a.beat(f, func(*core.Heartbeat) {})
 	}
 	switch want.Reason {
-	case reasons.CertificateExpiring:
+	case fleet.ReasonCertificateExpiring:
 		a.peer.NotAfter = time.Now().Add(time.Minute)
-	case reasons.Dropping, reasons.WebhookUnreachable: // They count since the heartbeat before.
+	case fleet.ReasonDropping, fleet.ReasonWebhookUnreachable: // They count since the heartbeat before.
 		a.beat(f, func(b *core.Heartbeat) { b.Canary = core.CanaryOff })
-	case reasons.SharedByReplicas:
+	case fleet.ReasonSharedByReplicas:
 		for range gaps {
 			a.beat(f, func(b *core.Heartbeat) { b.Sequence += 2 })
 		}
+	default: // The last heartbeat alone shows the others.
 	}
 	a.beat(f, func(b *core.Heartbeat) { show(b, want) })
 }
@@ -92,20 +92,23 @@ func show(b *core.Heartbeat, want fleet.Condition) {
 		b.Canary = core.CanaryOff
 	}
 	switch want.Reason {
-	case reasons.CanaryLost:
+	case fleet.ReasonCanaryLost:
 		b.Canary = core.CanaryLost
-	case reasons.CanaryFailing:
-		b.Canary = core.CanaryFailing
-	case reasons.WebhookUnreachable:
+	case fleet.ReasonCanaryFailing:
+		b.Canary, b.CanaryError = core.CanaryFailing, "PATCH /apis/coordination.k8s.io: 403 Forbidden"
+	case fleet.ReasonWebhookChanged:
+		b.WebhookError = "default.widgets.example.com is missing"
+	case fleet.ReasonWebhookUnreachable:
 		b.Canary, b.WebhookFailures = core.CanaryOff, b.WebhookFailures+1
-	case reasons.Dropping:
-		b.Dropped = map[string]int64{"overflow": b.Dropped["overflow"] + 1}
-	case reasons.PendingTooLong:
+	case fleet.ReasonDropping:
+		b.Dropped = map[core.Reason]int64{"overflow": b.Dropped["overflow"] + 1}
+	case fleet.ReasonPendingTooLong:
 		b.Pending, b.OldestPending = 1, year
-	case reasons.KeyMaterial:
+	case fleet.ReasonKeyMaterial:
 		b.KeyMaterialError = "the new certificate has no key"
-	case reasons.Configuration:
+	case fleet.ReasonConfiguration:
 		b.ConfigError = "MANAGERS_FILE: the file is empty"
+	default: // The other reasons show in no field of a single heartbeat.
 	}
 }
 

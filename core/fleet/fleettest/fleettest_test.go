@@ -10,7 +10,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet/fleettest"
-	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
 const (
@@ -46,7 +45,7 @@ func TestEachConditionFollowsEachOther(t *testing.T) {
 				}
 				put(f, to)
 				if to.State == fleet.Stale {
-					to.Reason = reasons.Stopped
+					to.Reason = fleet.ReasonStopped
 				}
 				got := f.Get(runtime, kyma)
 				if got.State != to.State || got.Reason != to.Reason {
@@ -62,7 +61,7 @@ func TestOneTransition(t *testing.T) {
 	var seen []fleet.State
 	f.OnChange(func(change fleet.Transition) { seen = append(seen, change.To.State) })
 	fleettest.Set(f, runtime, kyma, fleet.Condition{State: fleet.Fresh})
-	fleettest.Set(f, runtime, kyma, fleet.Condition{State: fleet.Degraded, Reason: reasons.CanaryLost})
+	fleettest.Set(f, runtime, kyma, fleet.Condition{State: fleet.Degraded, Reason: fleet.ReasonCanaryLost})
 	fleettest.Set(f, runtime, kyma, fleet.Condition{State: fleet.Stale})
 	if want := []fleet.State{fleet.Fresh, fleet.Degraded, fleet.Stale}; !slices.Equal(seen, want) {
 		t.Errorf("an observer sees %v, want %v", seen, want)
@@ -100,7 +99,7 @@ func Example() {
 	}
 	fleettest.Set(f, "runtime-1", "my-operator", fleet.Condition{State: fleet.Fresh})
 	fmt.Println("fresh:", f.RequeueAfter("runtime-1"))
-	fleettest.Set(f, "runtime-1", "my-operator", fleet.Condition{State: fleet.Degraded, Reason: reasons.CanaryLost})
+	fleettest.Set(f, "runtime-1", "my-operator", fleet.Condition{State: fleet.Degraded, Reason: fleet.ReasonCanaryLost})
 	fmt.Println("degraded:", f.RequeueAfter("runtime-1"))
 	// Output:
 	// fresh: 30m0s

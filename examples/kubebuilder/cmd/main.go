@@ -41,7 +41,7 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	flags := flag.NewFlagSet("kubebuilder", flag.ContinueOnError)
-	events := flags.String("events-bind-address", ":8443", "`address` for the events of agents")
+	events := flags.String("events-bind-address", ":8082", "`address` for the events of agents")
 	secret := keys.Paths{}
 	flags.StringVar(&secret.CA, "ca", "ca.crt", "`file` with the CAs of the agents")
 	flags.StringVar(&secret.Certificate, "cert", "tls.crt", "`file` with the certificate of the operator")

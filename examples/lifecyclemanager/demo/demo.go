@@ -162,7 +162,7 @@ func (d *demo) renew() {
 func (d *demo) is(id string, state fleet.State, reason string) bool {
 	known, err := d.Fleet(d.Context(), id)
 	return err == nil && len(known) == 2 && !slices.ContainsFunc(known, func(s fleet.Status) bool {
-		return s.State != state || s.Reason != reason
+		return s.State != state || string(s.Reason) != reason
 	})
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/lab"
+	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/skr"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab" //nolint:depguard // Not released.
 )
 
@@ -54,6 +55,7 @@ func (d *demo) story() []line {
 		{"the same, after an opt-out of repairs", "runtime-2 is degraded (canary_lost)", d.optOut, d.isDegraded, later},
 		{"the opt-out ends", "runtime-2 is fresh", d.label("false"), d.isFresh, later},
 		{"a user edits the Deployment", "corrected", d.edits(second), d.runs(second, "2.0.0"), soon},
+	}, d.ownership(), []line{
 		{"a user disables keda", "its objects are gone, the Keda first", d.modules(second), d.isGone, later},
 		{"the Kyma of runtime-2 is deleted", "runtime-2 is as clean as before", d.deletes(second), d.isClean, later},
 		{
@@ -89,6 +91,47 @@ func (d *demo) installation() []line {
 		{"a user deletes its Deployment", "there again", d.deleteDeployment, d.runs(second, "1.0.0"), soon},
 		{"the channel gets keda 2.0.0", "rolled out, and a ConfigMap is pruned", upgraded, d.isUpgraded, prompt},
 		{"", "the user's log level is kept", nothing, d.hasLevel, soon},
+	}
+}
+
+// ownership is the part of the story about objects that belong to a user, or to another module.
+func (d *demo) ownership() []line {
+	keda := v1beta2.Module{Name: "keda"}
+	logger := v1beta2.Module{Name: "logger", Channel: "fast"}
+	collector := v1beta2.Module{Name: "collector", Channel: "fast"}
+	ready := d.userReads(second, v1beta2.Ready, "2.0.0", "")
+	return []line{
+		{
+			"a user's ConfigMap has a name of logger", "logger is refused, by kind and name",
+			func() {
+				d.make(logSettings())
+				d.modules(second, keda, logger)()
+			},
+			d.moduleReads("logger", v1beta2.Error, "ConfigMap default/log-settings"), later,
+		},
+		{
+			"the user gives it to logger", "logger is Ready",
+			d.adopt, d.moduleReads("logger", v1beta2.Ready, ""), later,
+		},
+		{
+			"collector has a Deployment of logger", "collector is refused, and logger is named",
+			func() {
+				d.adds("collector-0.1.0")()
+				d.modules(second, keda, logger, collector)()
+			},
+			d.moduleReads("collector", v1beta2.Error, "Deployment logger/logger is of module logger"), later,
+		},
+		{"the user disables both", "their objects are gone", d.modules(second, keda), d.loggerIsGone, later},
+		{
+			"a user with a second Keda disables keda", "keda waits, and names that Keda",
+			func() {
+				d.make(secondKeda())
+				d.modules(second)()
+			},
+			d.userReads(second, v1beta2.Deleting, "2.0.0", "Keda default/mine"), later,
+		},
+		{"the user takes that back", "keda is Ready, with its own Keda", d.modules(second, keda), ready, later},
+		{"the user deletes the second Keda", "its settings are gone", d.deleteSecondKeda, d.secondKedaIsGone, later},
 	}
 }
 
@@ -147,6 +190,59 @@ func (d *demo) userReads(id string, state v1beta2.State, version v1beta2.Version
 		module := kyma.Status.Modules[0]
 		return module.State == state && module.Version == version && strings.Contains(module.Message, text)
 	}
+}
+
+// moduleReads returns a function that reports whether a user of the second runtime reads that a
+// module has a state, with a text in the message.
+func (d *demo) moduleReads(name v1beta2.ModuleName, state v1beta2.State, text string) func() bool {
+	return func() bool {
+		kyma, err := d.userKyma(second)
+		return err == nil && slices.ContainsFunc(kyma.Status.Modules, func(m v1beta2.ModuleStatus) bool {
+			return m.Name == name && m.State == state && strings.Contains(m.Message, text)
+		})
+	}
+}
+
+// make creates an object of a user in the second runtime.
+func (d *demo) make(object client.Object) {
+	rig.NoError(d, d.Runtimes[second].Create(d.Context(), object))
+}
+
+// logSettings is a ConfigMap with the name of one of the module logger.
+func logSettings() *corev1.ConfigMap {
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "log-settings"}}
+}
+
+// adopt gives the ConfigMap of the user to the module.
+func (d *demo) adopt() {
+	patch := fmt.Appendf(nil, `{"metadata": {"annotations": {%q: "logger"}}}`, skr.AdoptBy)
+	rig.NoError(d, d.Runtimes[second].Patch(d.Context(), logSettings(), client.RawPatch(types.MergePatchType, patch)))
+}
+
+// loggerIsGone reports whether keda is the only module, and the objects of the others are gone.
+func (d *demo) loggerIsGone() bool {
+	settings := logSettings()
+	err := d.Runtimes[second].Get(d.Context(), client.ObjectKeyFromObject(settings), settings)
+	return apierrors.IsNotFound(err) && d.userReads(second, v1beta2.Ready, "2.0.0", "")()
+}
+
+// secondKeda is a custom resource of a user.
+func secondKeda() *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "keda.example.com/v1",
+		"kind":       "Keda",
+		"metadata":   map[string]any{"namespace": "default", "name": "mine"},
+	}}
+}
+
+func (d *demo) deleteSecondKeda() {
+	rig.NoError(d, d.Runtimes[second].Delete(d.Context(), secondKeda()))
+}
+
+// secondKedaIsGone reports whether the manager of the module has released it.
+func (d *demo) secondKedaIsGone() bool {
+	custom := secondKeda()
+	return apierrors.IsNotFound(d.Runtimes[second].Get(d.Context(), client.ObjectKeyFromObject(custom), custom))
 }
 
 // breaks returns a function that ends the programs of an image in the second runtime, and starts

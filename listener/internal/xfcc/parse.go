@@ -62,7 +62,8 @@ func Parse(lines []string) ([]Element, error) {
 	var elements []Element
 	for _, line := range lines {
 		var err error
-		if elements, err = parseLine(elements, line); err != nil {
+		elements, err = parseLine(elements, line)
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -79,11 +80,14 @@ func parseLine(elements []Element, line string) ([]Element, error) {
 	seen := make(map[string]bool)
 	open := false // A value may go on: it is a SAN without quotes.
 	for rest := line; ; {
-		key, value, behind, ok := cutPair(rest)
-		if !ok || behind != "" && behind[0] != ',' && behind[0] != ';' {
+		key, value, behind, isPair := cutPair(rest)
+		isEnded := behind == "" || behind[0] == ',' || behind[0] == ';'
+		if !isPair || !isEnded {
 			return nil, fmt.Errorf("%w: no key with a value at byte %d of a line", ErrMalformed, len(line)-len(rest))
 		}
-		field, list := one[key], lists[key]
+
+		field := one[key]
+		list := lists[key]
 		switch { // Keys that are not known are ignored: the format can grow.
 		case seen[key]:
 			return nil, fmt.Errorf("%w: %s twice in one element", ErrMalformed, key)
@@ -92,15 +96,18 @@ func parseLine(elements []Element, line string) ([]Element, error) {
 		case open && list == nil:
 			e.Trailing = true
 		case field != nil:
-			*field, seen[key] = value, true
+			*field = value
+			seen[key] = true
 		case list != nil && value != "": // Proxies write an empty value when a certificate has no such SAN.
 			*list = append(*list, value)
 			open = open || !isQuoted(rest)
 		}
+
 		if strings.HasPrefix(behind, ";") {
 			rest = behind[1:]
 			continue
 		}
+
 		if len(elements) == MaxElements {
 			return nil, fmt.Errorf("%w: more than %d elements", ErrMalformed, MaxElements)
 		}
@@ -108,7 +115,10 @@ func parseLine(elements []Element, line string) ([]Element, error) {
 		if behind == "" {
 			return elements, nil
 		}
-		e, rest, open = Element{}, behind[1:], false
+
+		e = Element{} // The next element begins behind the comma.
+		rest = behind[1:]
+		open = false
 		clear(seen)
 	}
 }
@@ -124,26 +134,32 @@ const space = " \t"
 // cutPair returns the first key in lower case, its value, and the text behind them.
 func cutPair(text string) (key, value, behind string, ok bool) {
 	key, text, ok = strings.Cut(text, "=")
-	key, text = strings.Trim(key, space), strings.TrimLeft(text, space)
+	key = strings.Trim(key, space)
+	text = strings.TrimLeft(text, space)
 	if !ok || key == "" || strings.ContainsFunc(key, notInKey) {
 		return "", "", "", false
 	}
-	if unquoted, isQuoted := strings.CutPrefix(text, `"`); isQuoted {
+
+	unquoted, isQuoted := strings.CutPrefix(text, `"`)
+	if isQuoted {
 		value, behind, ok = cutQuoted(unquoted)
 		return strings.ToLower(key), value, strings.TrimLeft(behind, space), ok
 	}
+
 	end := strings.IndexAny(text, ",;")
 	if end < 0 {
 		end = len(text)
 	}
-	value, behind = strings.TrimRight(text[:end], space), text[end:]
+	value = strings.TrimRight(text[:end], space)
+	behind = text[end:]
 	ok = !strings.ContainsFunc(value, func(c rune) bool { return c == '"' || isControl(c) })
 	return strings.ToLower(key), value, behind, ok
 }
 
 func cutQuoted(text string) (value, behind string, ok bool) {
 	for i := 0; i < len(text); i++ {
-		switch c := text[i]; {
+		c := text[i]
+		switch {
 		case c == '"':
 			return unescape.Replace(text[:i]), text[i+1:], true
 		case c == '\\':
@@ -183,7 +199,8 @@ type Element struct {
 // is Cert, or the first of Chain if there is no Cert. A Hash is compared with the certificate.
 // Certificates checks nothing else.
 func (e *Element) Certificates() (leaf *x509.Certificate, chain []*x509.Certificate, err error) {
-	if chain, err = decode("Chain", e.Chain, maxChain); err != nil {
+	chain, err = decode("Chain", e.Chain, maxChain)
+	if err != nil {
 		return nil, nil, err
 	}
 	certs, err := decode("Cert", e.Cert, 1)
@@ -193,7 +210,8 @@ func (e *Element) Certificates() (leaf *x509.Certificate, chain []*x509.Certific
 	case len(certs) > 0:
 		leaf = certs[0]
 	case len(chain) > 0:
-		leaf, chain = chain[0], chain[1:]
+		leaf = chain[0]
+		chain = chain[1:]
 	default:
 		return nil, nil, ErrNoCertificate
 	}
@@ -204,8 +222,10 @@ func (e *Element) checkHash(leaf *x509.Certificate) error {
 	if e.Hash == "" {
 		return nil
 	}
+
 	want := sha256.Sum256(leaf.Raw)
-	if have, err := hex.DecodeString(e.Hash); err != nil || subtle.ConstantTimeCompare(have, want[:]) == 0 {
+	have, err := hex.DecodeString(e.Hash)
+	if err != nil || subtle.ConstantTimeCompare(have, want[:]) == 0 {
 		return ErrHashMismatch
 	}
 	return nil
@@ -230,8 +250,10 @@ func decode(key, escaped string, limit int) ([]*x509.Certificate, error) {
 		if len(certs) == limit {
 			return nil, fmt.Errorf("%w: %s holds more than %d", ErrMalformedCertificate, key, limit)
 		}
+
 		var cert *x509.Certificate
-		if cert, rest, err = next(rest); err != nil {
+		cert, rest, err = next(rest)
+		if err != nil {
 			return nil, fmt.Errorf("%w: %s holds %w", ErrMalformedCertificate, key, err)
 		}
 		certs = append(certs, cert)

@@ -351,7 +351,7 @@ func forwarding(over []core.Forwarder) neighbour {
 	return func(ctx context.Context, n int, batch core.Batch) {
 		periodic.Call(ctx, loudInterval, func() {
 			err := over[n].Forward(ctx, manager, batch)
-			if err == nil || errors.Is(err, core.ErrForbidden) || core.Reason(err) == "too_fast" {
+			if err == nil || errors.Is(err, core.ErrForbidden) || core.ReasonOf(err) == "too_fast" {
 				noises.Add(1)
 			}
 		})

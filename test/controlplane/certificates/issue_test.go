@@ -97,7 +97,7 @@ func TestBootstrapAndRuntimes(t *testing.T) {
 	rig.NoError(t, set.RemoveRuntime(t.Context(), certificates.Runtime{ID: long, Owner: owner}))
 	_, err := set.EnsureRuntime(t.Context(), certificates.Runtime{ID: "listener", Domain: serverName})
 	rig.Same(t, "the name of the listener is permanent", true, core.IsPermanent(err))
-	rig.Same(t, "the name of the listener", "invalid_runtime", core.Reason(err))
+	rig.Same(t, "the name of the listener", "invalid_runtime", core.ReasonOf(err))
 }
 
 // assertOwned follows from the owner to the certificate, and from there to its key.

@@ -264,7 +264,7 @@ const (
 func (at place) annotate(t *testing.T, key, value string) {
 	t.Helper()
 	var issuer client.Object = &certv1.Issuer{}
-	if _, ok := at.Client.(interface{ IssuesBothUsages() bool }); ok {
+	if _, ok := at.Client.(certificates.BothUsagesIssuer); ok {
 		issuer = ofGardener("Issuer")
 	}
 	issuer.SetNamespace(at.namespace)

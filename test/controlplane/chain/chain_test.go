@@ -217,7 +217,7 @@ func (w *world) waitFor(state installation.State, reason string) {
 	}()
 	w.eventually("the installation is "+string(state)+" "+reason, func() bool {
 		last := w.state.Load()
-		return last != nil && last.State == state && (reason == "" || last.Reason == reason)
+		return last != nil && last.State == state && (reason == "" || string(last.Reason) == reason)
 	})
 }
 
@@ -278,7 +278,7 @@ func TestChainOverNATS(t *testing.T) {
 	w.settled()
 	flow := rig.StartFlow(t, &w.record, stays, steady, 100*time.Millisecond,
 		func(ctx context.Context, name string) error { return w.create(ctx, name, "second") })
-	flow.ExcuseUnasked(w.runtime)
+	flow.ExcuseStalls(w.runtime)
 	w.rotation()
 	before := flow.Count()
 	w.restart()

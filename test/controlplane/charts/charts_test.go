@@ -2,6 +2,7 @@
 package charts
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"maps"
@@ -11,8 +12,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/config/crd"
@@ -20,6 +25,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/node"
 )
 
 var update = flag.Bool("update", false, "copy the files of the charts from their origin")
@@ -232,11 +238,11 @@ func TestMonitoringOfTheAgent(t *testing.T) {
 		"rules.install=true", "rules.labels.release=mine", "rules.alertLabels.runtime=runtime-1")...)
 	all := objects(t, chart)
 	want := objects(t, string(test.Read(t, "deploy/observability/podmonitor.yaml")))["PodMonitor "+namespace].Object["spec"].(map[string]any)
-	rig.Same(t, "PodMonitor", want, all["PodMonitor "+namespace].Object["spec"])
+	rig.Same[any](t, "PodMonitor", want, all["PodMonitor "+namespace].Object["spec"])
 	service := objects(t, render(t, agent, append(exampleValues(), "serviceMonitor.install=true", "serviceMonitor.labels.release=mine")...))
 	want["endpoints"] = want["podMetricsEndpoints"]
 	delete(want, "podMetricsEndpoints")
-	rig.Same(t, "ServiceMonitor", want, service["ServiceMonitor "+namespace].Object["spec"])
+	rig.Same[any](t, "ServiceMonitor", want, service["ServiceMonitor "+namespace].Object["spec"])
 	rig.Same(t, "there is no PodMonitor beside it", true, service["PodMonitor "+namespace] == nil)
 	alerts := strings.Count(string(test.Read(t, agent+"/files/rules.yaml")), "alert: RuntimeWatcher")
 	if named := strings.Count(chart, "runtime: runtime-1"); named != alerts || alerts < 15 {
@@ -309,6 +315,49 @@ func TestValues(t *testing.T) {
 	rig.Same(t, "role and binding", 2, len(bound))
 }
 
+// joiningValues are those of a runtime that joins by itself.
+func joiningValues() []string {
+	return append(exampleValues(), "managers=null", `webhooks.watchers=[{"metadata":{"name":"a","namespace":"kcp-system"},"spec":`+
+		`{"manager":"a","resourceToWatch":{"group":"apps","version":"v1","resource":"deployments"},"labelsToWatch":{"a":"$b"}}}]`)
+}
+
+// A runtime that joins by itself has its webhooks and its keys from the chart.
+func TestValuesOfARuntimeThatJoins(t *testing.T) {
+	shows(t, joiningValues(), map[string]string{
+		"webhooks.excludedNamespaces={a,b}":           `{name: EXCLUDED_NAMESPACES, value: "a,b"}`,
+		"canary.configuration=mine":                   `resourceNames: ["mine"]`,
+		"names.webhookDomain=example.com":             `{name: WEBHOOK_DOMAIN, value: "example.com"}`,
+		"names.prefix=fleet.example.com":              "WEBHOOK_ENDPOINT, value: runtime-watcher/runtime-watcher",
+		"tls.issuerRef.name=vault":                    "  issuerRef:\n    group: cert-manager.io\n    kind: Issuer\n    name: vault",
+		"tls.runtime=runtime-1":                       `commonName: "runtime-1"`,
+		"tls.domain=runtime-1.example.com":            `dnsNames: ["runtime-1.example.com","runtime-watcher.runtime-watcher.svc"]`,
+		"controlPlane.ca=-----BEGIN CERTIFICATE-----": "CA_CERT, value: /etc/runtime-watcher/control-plane/ca.crt",
+	})
+	shows(t, joiningValues(), map[string]string{
+		"tls.issuerRef.name=vault":                     `usages: ["digital signature","client auth"]`,
+		"tls.runtime=runtime-1":                        "verbs: [get, watch, create, patch, delete]",
+		"tls.domain=r.example.com":                     `dnsNames: ["r.example.com"]`,
+		"tls.serving.generate=true":                    "type: kubernetes.io/tls",
+		"tls.duration=48h":                             "duration: 48h",
+		"tls.serving.secretName=mine":                  "{name: WEBHOOK_CA_CERT, value: /etc/runtime-watcher/serving/ca.crt}",
+		"env.OWNER_ANNOTATION=fleet.example.com/owner": `object.metadata.annotations["fleet.example.com/installed-by"] ==`,
+		"webhooks.watchers[0].spec.field=status":       `["apps/deployments/status"]`,
+	})
+	without := render(t, agent, append(joiningValues(), "webhooks.policy=false")...)
+	rig.Same(t, "there is a policy without one", false, strings.Contains(without, "ValidatingAdmissionPolicy"))
+	with := objects(t, render(t, agent, joiningValues()...))
+	rig.Same(t, "there is a policy", true, with["ValidatingAdmissionPolicy runtime-watcher-webhooks"] != nil)
+
+	for _, mistake := range []string{
+		"canary.enabled=false", "source=informer", "tls.issuerRef.name=vault", "webhooks.watchers[0].spec.matchConditions={a}",
+		"env.WEBHOOK_ENDPOINT=a/b", "tls.duration=3d",
+	} {
+		if out, err := template(t, namespace, agent, append(joiningValues(), mistake)...); err == nil {
+			t.Errorf("%s: rendered\n%.300s", mistake, out)
+		}
+	}
+}
+
 // A mistake ends with a message instead of an agent that does not start.
 func TestSchemaRefusesMistakes(t *testing.T) {
 	refused := func(values []string, mistakes ...string) {
@@ -334,7 +383,7 @@ func TestSchemaRefusesMistakes(t *testing.T) {
 
 // A variable of the chart would be there twice, and the API server keeps the last one.
 func TestVariablesOfTheChartAreRefused(t *testing.T) {
-	for _, values := range [][]string{exampleValues(), informerValues(t)} {
+	for _, values := range [][]string{exampleValues(), informerValues(t), joiningValues()} {
 		deployment := objects(t, render(t, agent, values...))["Deployment runtime-watcher"]
 		text := rig.Must(yaml.Marshal(deployment))
 		_, list, _ := strings.Cut(string(text), "env:\n")
@@ -393,6 +442,30 @@ func apply(t *testing.T, kubeconfig, name, text string, flags ...string) {
 	rig.Same(t, name+": objects applied", len(objects(t, text)), strings.Count(out, "serverside-applied"))
 }
 
+// rollOut rolls the Deployments of a namespace out, as a controller and a node would, until the test
+// ends. Commands of helm with --wait need that.
+func rollOut(t *testing.T, plane *apiserver.ControlPlane, namespace string) {
+	t.Helper()
+	rig.Run(t, "Deployments", func(ctx context.Context) error {
+		wait.UntilWithContext(ctx, func(ctx context.Context) {
+			var all appsv1.DeploymentList
+			if plane.Client.List(ctx, &all, client.InNamespace(namespace)) != nil {
+				return // The next round lists again.
+			}
+			for i := range all.Items {
+				deployment := &all.Items[i]
+				if deployment.Status.ObservedGeneration == deployment.Generation {
+					continue
+				}
+				replicas := *deployment.Spec.Replicas
+				deployment.Status = node.StatusOf(deployment, replicas, replicas, replicas)
+				_ = plane.Client.Status().Update(ctx, deployment) // The next round repeats it.
+			}
+		}, 100*time.Millisecond)
+		return nil
+	})
+}
+
 // TestInstallElsewhere installs the agent in a namespace of another name. The notes must name the
 // Service there, or the API server calls nothing, in silence. The commands of helm.md upgrade, roll
 // back and remove it.
@@ -408,9 +481,13 @@ func TestInstallElsewhere(t *testing.T) {
 	values := append(exampleValues(), "labels.team=blue", "annotations.cost=low", "volumes[0].name=cas", "volumes[0].emptyDir.medium=Memory",
 		"volumeMounts[0].name=cas", "volumeMounts[0].mountPath=/cas", "tolerations[0].operator=Exists",
 		"affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].topologyKey=zone")
+	// Other tests have applied the chart to this API server, without Helm.
+	rig.Kubectl(t, "--kubeconfig", plane.Kubeconfig, "delete", "clusterrole,clusterrolebinding", "runtime-watcher-webhooks",
+		"--ignore-not-found")
 	install := []string{"install", "agent", agent, "--namespace", "elsewhere", "--create-namespace", "--set", strings.Join(values, ",")}
 	run(append(install, "--dry-run=server")...)
 	out := run(install...)
+	rollOut(t, plane, "elsewhere")
 	rig.Says(t, "notes", out, "--service elsewhere/runtime-watcher --canary elsewhere/runtime-watcher-canary |")
 	found := func() string {
 		return rig.Kubectl(t, "--kubeconfig", plane.Kubeconfig, "get", "deployments,services,leases", "-n", "elsewhere", "-o", "name")

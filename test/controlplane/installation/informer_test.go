@@ -1,6 +1,7 @@
 package installation
 
 import (
+	"context"
 	"maps"
 	"slices"
 	"strings"
@@ -119,6 +120,48 @@ func anInformerHasTheNamesOfTheOptions(w *world) {
 	rig.Same(w.t, "owner", "seen.example.com", role.Annotations[ownerLabel])
 	w.uninstall()
 	w.hasRights(false)
+}
+
+// oneRoleHasOneInstaller: two installers have one ConfigurationName, and different names. Both have
+// read that there is no ClusterRole before the second one makes it.
+func oneRoleHasOneInstaller(w *world) {
+	w.opts.Informer = true
+	w.opts.Name = "loser"
+	w.opts.Owner = "loser.example.com"
+	opts := w.opts
+	opts.Name = "winner"
+	opts.Owner = "winner.example.com"
+	winner := rig.Must(installation.New(installation.Parts{Image: "agent", ControlPlane: "control-plane.example.com:443"}, opts))
+	other := w.runtime
+
+	w.runtime.Client = &interrupted{Client: w.runtime.Client, before: func() {
+		_ = rig.Must(winner.Install(w.t.Context(), other))
+	}}
+	_, err := w.installer().Install(w.t.Context(), w.runtime)
+	rig.Fails(w.t, "the installer that comes second", err, "claim ClusterRole")
+	rig.Same(w.t, "owner", "winner.example.com", w.role().Annotations[ownerLabel])
+	if len(w.role().Rules) == 0 {
+		w.t.Error("the role of the first installer has lost its rules")
+	}
+
+	// The next call reads whose it is.
+	refused(w.t, "the second installer", w.installer(), w.runtime, "owned", "winner.example.com")
+}
+
+// interrupted calls before, once, when the first object is created.
+type interrupted struct {
+	client.Client
+
+	before func()
+}
+
+func (i *interrupted) Create(ctx context.Context, object client.Object, opts ...client.CreateOption) error {
+	if i.before != nil && kindOf(object) != "Namespace" {
+		before := i.before
+		i.before = nil
+		before()
+	}
+	return i.Client.Create(ctx, object, opts...)
 }
 
 // informerWatches need rights for three resources. A subresource cannot be watched.

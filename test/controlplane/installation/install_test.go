@@ -46,7 +46,7 @@ func TestInstallation(t *testing.T) {
 		"uninstall": nothingIsLeft, "held": theWebhookGoesFirst, "invalid": wrongRuntimesAreRefused,
 		"source":         theSourceChanges,
 		"informer":       anInformerThatIsUnchangedCostsTwoReads,
-		"informer-names": anInformerHasTheNamesOfTheOptions, "race": oneOfTwoInstallersWins,
+		"informer-names": anInformerHasTheNamesOfTheOptions, "role-race": oneRoleHasOneInstaller, "race": oneOfTwoInstallersWins,
 	} {
 		t.Run(name, func(t *testing.T) { test(newWorld(t, plane, name)) })
 	}
@@ -57,15 +57,15 @@ func inOrder(w *world) {
 	want := []string{
 		"create Namespace ", "create ConfigMap -managers",
 		// At the same time.
-		"apply ConfigMap -managers", "apply Lease -canary", "apply NetworkPolicy ", "apply NetworkPolicy -canary",
+		"apply ClusterRole -webhooks", "apply ConfigMap -managers", "apply Lease -canary", "apply NetworkPolicy ", "apply NetworkPolicy -canary",
 		"apply PodDisruptionBudget ", "apply Role -canary", "apply Secret -tls", "apply Service ", "apply ServiceAccount ",
 		// At the same time.
-		"apply Deployment ", "apply RoleBinding -canary",
+		"apply ClusterRoleBinding -webhooks", "apply Deployment ", "apply RoleBinding -canary",
 	}
 	status, writes := w.install(), w.since()
 	if len(writes) == len(want) {
-		slices.Sort(writes[2:11])
-		slices.Sort(writes[11:])
+		slices.Sort(writes[2:12])
+		slices.Sort(writes[12:])
 	}
 	rig.Same(w.t, "writes", want, writes)
 	rig.Same(w.t, "without a replica", installation.Status{State: installation.Progressing, Replicas: 2}, status,
@@ -220,6 +220,18 @@ func aClusterHasOneRuntime(w *world) {
 	w.is(w.uninstall(), installation.Removed)
 	// Its keys are for another cluster, and nothing here is of it.
 	rig.Same(w.t, "writes", []string(nil), w.since())
+
+	// Somebody deletes the ConfigMap, and later also the webhook configuration. Other objects are
+	// still those of the first runtime.
+	lost := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: installation.Name + "-managers"}}
+	configuration := w.configuration()
+	for _, object := range []client.Object{lost, configuration} {
+		rig.NoError(w.t, w.client.Delete(w.t.Context(), object))
+		w.since()
+		refused(w.t, "another runtime", w.installer(), w.runtime, "owned")
+		w.is(w.uninstall(), installation.Removed)
+		w.deployment()
+	}
 }
 
 // drifts installs after a change by hand.
@@ -490,7 +502,7 @@ func wrongRuntimesAreRefused(w *world) {
 			r.Secret, r.Watches = w.newSecret("invalid"), []watch.Watch{watchFor("first")}
 			change(&r)
 			_, err := w.installer().Install(t.Context(), r)
-			reason := core.Reason(err)
+			reason := core.ReasonOf(err)
 			if !core.IsPermanent(err) || reason != "invalid_runtime" && reason != "invalid_configuration" {
 				t.Errorf("got %v", err)
 			}

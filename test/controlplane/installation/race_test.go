@@ -81,7 +81,7 @@ func (r *race) begin() {
 			_, err := installer.Install(r.t.Context(), r.runtime)
 			switch {
 			// The next call of the second one finds the owner.
-			case core.Reason(err) == "owned", apierrors.IsAlreadyExists(err), apierrors.IsConflict(err):
+			case core.ReasonOf(err) == "owned", apierrors.IsAlreadyExists(err), apierrors.IsConflict(err):
 				refused.Add(1)
 			case err != nil:
 				r.t.Errorf("%s: got %v, want no other error than that it is refused", owner, err)
@@ -101,7 +101,7 @@ func (r *race) winner() (winner string) {
 		switch {
 		case err == nil && winner == "":
 			winner = owner
-		case core.Reason(err) != "owned":
+		case core.ReasonOf(err) != "owned":
 			r.t.Errorf("%s: got %v, beside %q", owner, err, winner)
 		}
 	}
@@ -169,7 +169,7 @@ func theSecondInstallerIsRefused(w *world) {
 			r.Secret = newSecretFor(t, name, cmp.Or(opts.Name, installation.Name), opts.Namespace)
 			r.Watches = []watch.Watch{watchFor("other")}
 			for range 2 {
-				if _, err := second.Install(t.Context(), r); core.Reason(err) != "owned" || core.IsPermanent(err) {
+				if _, err := second.Install(t.Context(), r); core.ReasonOf(err) != "owned" || core.IsPermanent(err) {
 					t.Errorf("got %v, want it refused", err)
 				}
 				first.is(first.install(), installation.Ready)

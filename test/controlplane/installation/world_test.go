@@ -244,7 +244,7 @@ func (w *world) uninstall() installation.Status {
 func refused(t *testing.T, what string, installer *installation.Installer, r installation.Runtime, reason string, says ...string) {
 	t.Helper()
 	_, err := installer.Install(t.Context(), r)
-	rig.Same(t, what, reason, core.Reason(err))
+	rig.Same(t, what, reason, string(core.ReasonOf(err)))
 	rig.Fails(t, what, err, says...)
 }
 

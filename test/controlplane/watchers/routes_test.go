@@ -192,7 +192,7 @@ func (r *routes) await(name, state, reason string, says ...string) {
 		last = w.Status
 		c := meta.FindStatusCondition(last.Conditions, "RouteReady")
 		ready := meta.FindStatusCondition(last.Conditions, "Ready")
-		if c == nil || ready == nil || last.State != state || c.Reason != reason {
+		if c == nil || ready == nil || string(last.State) != state || c.Reason != reason {
 			return false
 		}
 		if min(last.ObservedGeneration, c.ObservedGeneration, ready.ObservedGeneration) != w.Generation {

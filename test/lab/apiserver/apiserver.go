@@ -19,6 +19,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -281,8 +282,9 @@ func (c *ControlPlane) AddUser(name string, groups ...string) (*rest.Config, err
 func (c *ControlPlane) Restart(meanwhile func()) error {
 	server := c.plane.APIServer
 	_ = server.Stop() // It returns an error when the process is slow to end, and kills it then.
-	// etcd is the first.
-	if err := awaitExit(c.guard.pids()[1:]); err != nil {
+	// The last program that was started is the API server, or else etcd was started again after it.
+	pids := c.guard.pids()
+	if err := awaitExit(pids[len(pids)-1:]); err != nil {
 		return fmt.Errorf("restart API server: %w", err)
 	}
 	meanwhile()
@@ -291,6 +293,72 @@ func (c *ControlPlane) Restart(meanwhile func()) error {
 		return fmt.Errorf("restart API server: %w", err)
 	}
 	return nil
+}
+
+// BackUp copies the data of etcd to a directory, which must not exist. The API server and etcd are
+// stopped meanwhile.
+func (c *ControlPlane) BackUp(to string) error {
+	return c.withoutEtcd(func(data string) error { return os.CopyFS(to, os.DirFS(data)) })
+}
+
+// Restore ends the API server and etcd, and starts them again with the data of a backup.
+func (c *ControlPlane) Restore(from string) error {
+	return c.withoutEtcd(func(data string) error {
+		return errors.Join(os.RemoveAll(data), os.CopyFS(data, os.DirFS(from)), os.Chmod(data, 0o700))
+	})
+}
+
+func (c *ControlPlane) withoutEtcd(meanwhile func(data string) error) error {
+	etcd := c.plane.Etcd
+	var failed error
+	err := c.Restart(func() {
+		_ = etcd.Stop() // As for the API server.
+		failed = errors.Join(awaitExit(c.guard.pids()), meanwhile(etcd.DataDir))
+		etcd.Out, etcd.Err = nil, nil
+		failed = errors.Join(failed, etcd.Start())
+	})
+	return errors.Join(err, failed)
+}
+
+// Another starts one more API server on the same etcd, with the same keys and users, and returns its
+// URL. Its flags are those of the first one and more, which have their dashes. It ends with Stop. It
+// needs Linux. Nothing logs it.
+func (c *ControlPlane) Another(ctx context.Context, more ...string) (host string, err error) {
+	holder, port, err := machine.ReservePort()
+	if err != nil {
+		return "", err
+	}
+	c.holders = append(c.holders, holder)
+
+	pids := c.guard.pids()
+	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pids[len(pids)-1]))
+	if err != nil {
+		return "", fmt.Errorf("another API server: %w", err)
+	}
+	flags := slices.DeleteFunc(strings.Split(strings.TrimRight(string(line), "\x00"), "\x00")[1:], func(flag string) bool {
+		return strings.HasPrefix(flag, "--secure-port=")
+	})
+	server := exec.Command(c.guard.path("kube-apiserver"),
+		slices.Concat(flags, []string{"--secure-port=" + strconv.Itoa(port)}, more)...)
+	server.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // As those of envtest: the guard ends the group.
+	if err := server.Start(); err != nil {
+		return "", fmt.Errorf("another API server: %w", err)
+	}
+	go func() { _ = server.Wait() }() // The guard waits until the process is gone.
+
+	config := rest.CopyConfig(c.Config)
+	config.Host = "https://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+	asked, err := client.New(config, client.Options{})
+	if err != nil {
+		return "", err
+	}
+	missing := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, startTimeout, true, func(ctx context.Context) (bool, error) {
+		return asked.Get(ctx, client.ObjectKey{Name: metav1.NamespaceDefault}, new(corev1.Namespace)) == nil, nil
+	})
+	if missing != nil {
+		return "", fmt.Errorf("another API server: %w", missing)
+	}
+	return config.Host, nil
 }
 
 // Stop ends the API server and etcd, waits for their end, and removes their data and the

@@ -84,11 +84,12 @@ func ready(pods []*pod) (count int) {
 	return count
 }
 
-// report writes the status of a Deployment when it has changed.
-func (n *Node) report(ctx context.Context, deployment *appsv1.Deployment, replicas, current, available int) error {
+// StatusOf returns the status of a Deployment with so many pods: all, those of the current template,
+// and those of them that are available.
+func StatusOf(deployment *appsv1.Deployment, replicas, current, available int32) appsv1.DeploymentStatus {
 	status := appsv1.DeploymentStatus{
-		ObservedGeneration: deployment.Generation, Replicas: int32(replicas), UpdatedReplicas: int32(current),
-		ReadyReplicas: int32(available), AvailableReplicas: int32(available),
+		ObservedGeneration: deployment.Generation, Replicas: replicas, UpdatedReplicas: current,
+		ReadyReplicas: available, AvailableReplicas: available,
 		Conditions: []appsv1.DeploymentCondition{
 			{Type: appsv1.DeploymentProgressing, Status: corev1.ConditionTrue, Reason: "NewReplicaSetAvailable"},
 		},
@@ -97,6 +98,12 @@ func (n *Node) report(ctx context.Context, deployment *appsv1.Deployment, replic
 		status.Conditions = append(status.Conditions,
 			appsv1.DeploymentCondition{Type: appsv1.DeploymentAvailable, Status: corev1.ConditionTrue})
 	}
+	return status
+}
+
+// report writes the status of a Deployment when it has changed.
+func (n *Node) report(ctx context.Context, deployment *appsv1.Deployment, replicas, current, available int) error {
+	status := StatusOf(deployment, int32(replicas), int32(current), int32(available))
 	if equality.Semantic.DeepEqual(deployment.Status, status) {
 		return nil
 	}

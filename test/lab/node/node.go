@@ -178,9 +178,20 @@ func (n *Node) end() {
 		<-p.done
 		if !n.host && n.t.Failed() {
 			text, _ := os.ReadFile(p.logPath()) // A container that did not start has none.
-			n.t.Logf("log of pod %s:\n%s", p.state.Name, text[max(0, len(text)-600):])
+			n.t.Logf("log of pod %s:\n%s", p.state.Name, worst(string(text)))
 		}
 	}
+}
+
+// worst returns the last warnings and errors of a log of an agent, and the last lines of it.
+func worst(text string) string {
+	const mostSerious, mostLast = 40, 5
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	serious := slices.DeleteFunc(slices.Clone(lines), func(line string) bool {
+		return !strings.Contains(line, `"level":"WARN"`) && !strings.Contains(line, `"level":"ERROR"`)
+	})
+	serious = serious[max(0, len(serious)-mostSerious):]
+	return strings.Join(slices.Concat(serious, lines[max(0, len(lines)-mostLast):]), "\n")
 }
 
 // sync brings pods, endpoints and the objects of the cluster up to date.

@@ -322,7 +322,7 @@ func (o *operator) status() *record.Status {
 		}
 		s.ToCome = summary.ResyncsToCome
 		for cause, n := range summary.Resyncs {
-			s.Resyncs[cause] = n
+			s.Resyncs[string(cause)] = n
 			s.Resyncs["agent"] -= n
 		}
 	}

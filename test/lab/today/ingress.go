@@ -46,6 +46,7 @@ type Ingress struct {
 	config   *tls.Config
 	routes   []ingressRoute
 	allowed  []string // patterns of paths; nil: all
+	refused  string   // prefix of paths that no policy allows
 	services map[string]string
 }
 
@@ -62,6 +63,13 @@ func (i *Ingress) Lead(service, addr string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.services[service] = addr
+}
+
+// Refuse answers paths with a prefix as if no policy allowed them, "" none.
+func (i *Ingress) Refuse(prefix string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.refused = prefix
 }
 
 // Run serves at an address until ctx ends.
@@ -111,6 +119,9 @@ func (i *Ingress) forward(proxy http.Handler, w http.ResponseWriter, r *http.Req
 		addr = i.services[i.routes[at].service]
 	}
 	allowed := i.allowed == nil || slices.ContainsFunc(i.allowed, func(p string) bool { return matches(p, r.URL.Path) })
+	if i.refused != "" && strings.HasPrefix(r.URL.Path, i.refused) {
+		allowed = false
+	}
 	i.mu.Unlock()
 	switch {
 	case at < 0:

@@ -15,7 +15,6 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
 	"github.com/runtime-watcher/runtime-watcher/test"
@@ -33,8 +32,6 @@ const (
 	Host = "listener.kyma.example.com"
 	// Manager is the manager of the only Watcher.
 	Manager = "lifecycle-manager"
-	// Name is that of most objects in a runtime.
-	Name = "skr-webhook"
 	// RuntimeIDLabel has the runtime ID, on a Kyma.
 	RuntimeIDLabel = "kyma-project.io/runtime-id"
 	// KymaNameLabel has the name of a Kyma, on the Secret with the kubeconfig of its runtime.
@@ -43,30 +40,15 @@ const (
 	Finalizer = "operator.kyma-project.io/watcher"
 )
 
-// CA is the Secret of the CA, which is the server certificate, too.
-func CA() types.NamespacedName {
-	return types.NamespacedName{Namespace: GatewayNamespace, Name: "klm-watcher"}
-}
-
-// GatewaySecret is the Secret that the gateway serves with, and verifies runtimes with.
-func GatewaySecret() types.NamespacedName {
-	return types.NamespacedName{Namespace: GatewayNamespace, Name: "klm-istio-gateway"}
-}
-
-// RuntimeSecret is the Secret of a runtime in the control plane.
-func RuntimeSecret(kyma string) types.NamespacedName {
-	return types.NamespacedName{Namespace: GatewayNamespace, Name: kyma + "-webhook-tls"}
-}
-
 // Rights returns the objects that a runtime from before 2025-06-03 has beside those of [Agent].
 func Rights(namespace string) []*unstructured.Unstructured {
-	return objects("rights", namespace)
+	return Today.objects("rights", namespace)
 }
 
 // Agent returns the objects of the agent in a runtime, without the webhook configuration. address
 // is that of the gateway. secret has ca.crt, tls.crt and tls.key.
-func Agent(namespace, image, address string, secret map[string][]byte) []*unstructured.Unstructured {
-	all := objects("agent", namespace, image, address)
+func (s Shape) Agent(namespace, image, address string, secret map[string][]byte) []*unstructured.Unstructured {
+	all := s.objects("agent", namespace, image, address)
 	for _, object := range all {
 		if object.GetKind() == "Secret" {
 			object.Object["data"] = encoded(secret)
@@ -76,29 +58,37 @@ func Agent(namespace, image, address string, secret map[string][]byte) []*unstru
 }
 
 // Kymas returns the definition of Kymas, for runtimes and the control plane.
-func Kymas() *unstructured.Unstructured { return objects("kymas")[0] }
+func Kymas() *unstructured.Unstructured { return Today.objects("kymas")[0] }
 
 // Watchers returns the definition of Watchers that stores v1beta1, or the newer one that stores
 // v1beta2. When the newer one replaces the older one, both are among the stored versions.
 func Watchers(newer bool) *unstructured.Unstructured {
-	return objects("watchers", !newer, !newer, newer)[0]
+	return Today.objects("watchers", !newer, !newer, newer)[0]
+}
+
+// RuntimeWatchers returns the definition that the renaming adds, which stores v1beta2 alone.
+func RuntimeWatchers() *unstructured.Unstructured {
+	definition := Next.objects("watchers", false, false, true)[0]
+	versions, _, _ := unstructured.NestedSlice(definition.Object, "spec", "versions")
+	_ = unstructured.SetNestedSlice(definition.Object, versions[1:], "spec", "versions")
+	return definition
 }
 
 // Service is the address of the operator's Service, as a route names it.
 const Service = "klm-controller-manager-events.kcp-system.svc.cluster.local:8082"
 
 // Plane returns the Gateway, the AuthorizationPolicy and the Watcher of the control plane.
-func Plane() []*unstructured.Unstructured { return objects("plane") }
+func (s Shape) Plane() []*unstructured.Unstructured { return s.objects("plane") }
 
 // Configuration returns the webhook configuration of a runtime.
-func Configuration(namespace string, bundle []byte) *unstructured.Unstructured {
-	return objects("configuration", base64.StdEncoding.EncodeToString(bundle), namespace)[0]
+func (s Shape) Configuration(namespace string, bundle []byte) *unstructured.Unstructured {
+	return s.objects("configuration", base64.StdEncoding.EncodeToString(bundle), namespace)[0]
 }
 
 // WatchedKyma returns an object in a runtime that the Watcher watches. Its owner is the Kyma of the
 // runtime in the control plane.
 func WatchedKyma(owner, name string) *unstructured.Unstructured {
-	object := objects("kyma", name, Namespace)[0]
+	object := Today.objects("kyma", name, Namespace)[0]
 	object.SetLabels(map[string]string{"operator.kyma-project.io/watched-by": "kyma"})
 	object.SetAnnotations(map[string]string{"operator.kyma-project.io/owned-by": PlaneNamespace + "/" + owner})
 	return object
@@ -106,33 +96,34 @@ func WatchedKyma(owner, name string) *unstructured.Unstructured {
 
 // RuntimeKyma returns the object of a runtime in the control plane. Its name is not the runtime ID.
 func RuntimeKyma(name, id string) *unstructured.Unstructured {
-	object := objects("kyma", name, PlaneNamespace)[0]
+	object := Today.objects("kyma", name, PlaneNamespace)[0]
 	object.SetLabels(map[string]string{RuntimeIDLabel: id, KymaNameLabel: name})
 	object.SetAnnotations(map[string]string{"skr-domain": id + ".kyma.example.com"})
 	return object
 }
 
 // PKI returns the Issuers and the CA.
-func PKI() []*unstructured.Unstructured { return objects("pki") }
+func (s Shape) PKI() []*unstructured.Unstructured { return s.objects("pki") }
 
 // RuntimeCertificate returns the Certificate of the runtime of a Kyma.
-func RuntimeCertificate(kyma, id string) *unstructured.Unstructured {
-	return objects("certificate", kyma, id)[0]
+func (s Shape) RuntimeCertificate(kyma, id string) *unstructured.Unstructured {
+	return s.objects("certificate", kyma, id)[0]
 }
 
 //go:embed objects
 var files embed.FS
 
 // objects reads the YAML documents of a file of this package, with args in their places.
-func objects(name string, args ...any) (all []*unstructured.Unstructured) {
-	text, err := files.ReadFile("objects/" + name + ".yaml")
+func (s Shape) objects(name string, args ...any) (all []*unstructured.Unstructured) {
+	file, err := files.ReadFile("objects/" + name + ".yaml")
 	if err != nil {
 		panic(err)
 	}
+	text := s.named(string(file))
 	if len(args) > 0 {
-		text = fmt.Appendf(nil, string(text), args...)
+		text = fmt.Sprintf(text, args...)
 	}
-	for document := range strings.SplitSeq(string(text), "\n---\n") {
+	for document := range strings.SplitSeq(text, "\n---\n") {
 		object := &unstructured.Unstructured{}
 		if err := yaml.UnmarshalStrict([]byte(document), &object.Object); err != nil {
 			panic(fmt.Sprintf("%s: %v\n%s", name, err, document))

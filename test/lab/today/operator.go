@@ -14,7 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -47,6 +46,8 @@ type Operator struct {
 	Runtimes map[string]client.Client
 	// Address is that of the gateway.
 	Address string
+	// Shape has the names.
+	Shape Shape
 
 	mu     sync.Mutex
 	duties Duties
@@ -94,11 +95,11 @@ func (o *Operator) round(ctx context.Context) error {
 // keepGateway publishes the CA: it is the server certificate, and verifies runtimes.
 func (o *Operator) keepGateway(ctx context.Context) error {
 	var root corev1.Secret
-	if err := o.Plane.Get(ctx, CA(), &root); err != nil || root.ResourceVersion == o.rootSeen {
+	if err := o.Plane.Get(ctx, o.Shape.CA(), &root); err != nil || root.ResourceVersion == o.rootSeen {
 		return client.IgnoreNotFound(err) // It is not issued yet, or has no event.
 	}
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
-		Namespace: GatewaySecret().Namespace, Name: GatewaySecret().Name,
+		Namespace: o.Shape.GatewaySecret().Namespace, Name: o.Shape.GatewaySecret().Name,
 	}}
 	_, err := controllerutil.CreateOrUpdate(ctx, o.Plane, secret, func() error {
 		if secret.Data == nil {
@@ -120,11 +121,6 @@ func (o *Operator) keepGateway(ctx context.Context) error {
 	return err
 }
 
-// WatcherKind is the kind of Watchers, RouteKind that of their routes.
-func WatcherKind() schema.GroupVersionKind {
-	return schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Watcher"}
-}
-
 // RouteKind is the kind of VirtualServices.
 func RouteKind() schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: "networking.istio.io", Version: "v1beta1", Kind: "VirtualService"}
@@ -132,7 +128,7 @@ func RouteKind() schema.GroupVersionKind {
 
 func (o *Operator) keepWatchers(ctx context.Context) error {
 	list := &unstructured.UnstructuredList{}
-	list.SetGroupVersionKind(WatcherKind())
+	list.SetGroupVersionKind(o.Shape.WatcherKind())
 	if err := o.Plane.List(ctx, list); err != nil {
 		return err
 	}
@@ -156,9 +152,9 @@ func (o *Operator) keepWatcher(ctx context.Context, w *unstructured.Unstructured
 	route.SetName(w.GetName())
 	if _, err := controllerutil.CreateOrUpdate(ctx, o.Plane, route, func() error {
 		route.SetOwnerReferences([]metav1.OwnerReference{{
-			APIVersion: WatcherKind().GroupVersion().String(), Kind: "Watcher", Name: w.GetName(), UID: w.GetUID(),
+			APIVersion: w.GetAPIVersion(), Kind: w.GetKind(), Name: w.GetName(), UID: w.GetUID(),
 		}})
-		route.Object["spec"] = objects("virtualservice")[0].Object["spec"]
+		route.Object["spec"] = o.Shape.objects("virtualservice")[0].Object["spec"]
 		return nil
 	}); err != nil {
 		return err
@@ -166,26 +162,32 @@ func (o *Operator) keepWatcher(ctx context.Context, w *unstructured.Unstructured
 	return o.keepCondition(ctx, w)
 }
 
-// keepCondition reports that the route is configured, once.
+// keepCondition reports that the route is configured, once. The status is applied, and conditions
+// are a list by their type, so that those of others stay.
 func (o *Operator) keepCondition(ctx context.Context, w *unstructured.Unstructured) error {
-	if conditions, _, _ := unstructured.NestedSlice(w.Object, "status", "conditions"); len(conditions) == 1 {
-		if first, ok := conditions[0].(map[string]any); ok && first["type"] == "VirtualService" {
+	conditions, _, _ := unstructured.NestedSlice(w.Object, "status", "conditions")
+	for _, condition := range conditions {
+		if fields, ok := condition.(map[string]any); ok && fields["type"] == "VirtualService" {
 			return nil
 		}
 	}
-	w.Object["status"] = map[string]any{
+	applied := &unstructured.Unstructured{Object: map[string]any{"status": map[string]any{
 		"state": "Ready", "observedGeneration": w.GetGeneration(),
 		"conditions": []any{map[string]any{
 			"type": "VirtualService", "status": "True", "reason": "Ready", "message": "VirtualService is configured",
 			"lastTransitionTime": metav1.Now().UTC().Format(time.RFC3339),
 		}},
-	}
-	return o.Plane.Status().Update(ctx, w)
+	}}}
+	applied.SetGroupVersionKind(w.GroupVersionKind())
+	applied.SetNamespace(w.GetNamespace())
+	applied.SetName(w.GetName())
+	return o.Plane.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(applied),
+		client.FieldOwner("lifecycle-manager"), client.ForceOwnership)
 }
 
 func (o *Operator) keepAgents(ctx context.Context, image string) error {
 	list := &unstructured.UnstructuredList{}
-	list.SetGroupVersionKind(WatcherKind().GroupVersion().WithKind("Kyma"))
+	list.SetGroupVersionKind(Today.WatcherKind().GroupVersion().WithKind("Kyma"))
 	if err := o.Plane.List(ctx, list, client.InNamespace(PlaneNamespace)); err != nil {
 		return err
 	}
@@ -202,18 +204,18 @@ func (o *Operator) keepAgents(ctx context.Context, image string) error {
 
 // keepAgent applies the objects of one runtime, when its certificate is issued.
 func (o *Operator) keepAgent(ctx context.Context, there client.Client, kyma, id, image string) error {
-	if err := apply(ctx, o.Plane, RuntimeCertificate(kyma, id)); err != nil {
+	if err := apply(ctx, o.Plane, o.Shape.RuntimeCertificate(kyma, id)); err != nil {
 		return err
 	}
 	var issued, gateway corev1.Secret
-	err := errors.Join(o.Plane.Get(ctx, RuntimeSecret(kyma), &issued), o.Plane.Get(ctx, GatewaySecret(), &gateway))
+	err := errors.Join(o.Plane.Get(ctx, o.Shape.RuntimeSecret(kyma), &issued), o.Plane.Get(ctx, o.Shape.GatewaySecret(), &gateway))
 	if apierrors.IsNotFound(err) || len(issued.Data["tls.crt"]) == 0 {
 		return client.IgnoreNotFound(err)
 	}
 	secret := map[string][]byte{
 		"ca.crt": gateway.Data["ca.crt"], "tls.crt": issued.Data["tls.crt"], "tls.key": issued.Data["tls.key"],
 	}
-	all := append(Agent(Namespace, image, o.Address, secret), Configuration(Namespace, gateway.Data["ca.crt"]))
+	all := append(o.Shape.Agent(Namespace, image, o.Address, secret), o.Shape.Configuration(Namespace, gateway.Data["ca.crt"]))
 	for _, object := range all {
 		if err := apply(ctx, there, object); err != nil {
 			return err
@@ -228,33 +230,4 @@ func apply(ctx context.Context, c client.Client, object *unstructured.Unstructur
 		return fmt.Errorf("apply %s %s: %w", object.GetKind(), object.GetName(), err)
 	}
 	return nil
-}
-
-// Remove deletes objects of today in the control plane that nothing uses any more: the certificates
-// of runtimes, the PKI and their Secrets.
-func (o *Operator) Remove(ctx context.Context, kymas ...string) error {
-	all := PKI()
-	secrets := []types.NamespacedName{CA()}
-	for _, name := range kymas {
-		all = append(all, RuntimeCertificate(name, "x"))
-		secrets = append(secrets, RuntimeSecret(name))
-	}
-	var failed []error
-	for _, object := range all {
-		failed = append(failed, client.IgnoreNotFound(o.Plane.Delete(ctx, object)))
-	}
-	for _, key := range secrets {
-		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
-		failed = append(failed, client.IgnoreNotFound(o.Plane.Delete(ctx, secret)))
-	}
-	return errors.Join(failed...)
-}
-
-// Route returns the VirtualService of the Watcher, as the operator makes it.
-func Route() *unstructured.Unstructured {
-	route := &unstructured.Unstructured{Object: map[string]any{"spec": objects("virtualservice")[0].Object["spec"]}}
-	route.SetGroupVersionKind(RouteKind())
-	route.SetNamespace(PlaneNamespace)
-	route.SetName("klm-watcher")
-	return route
 }

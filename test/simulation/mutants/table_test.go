@@ -11,7 +11,10 @@ var table = map[string][]mutant{
 	},
 	"adapters/admission/handler.go": {
 		{"admission: nothing for a review that cannot be parsed (row 6)", "missed: true, refusal: badReview(err)", "refusal: badReview(err)"},
-		{"admission: nothing for a review without room (row 5)", "decision: unread, missed: true", "decision: unread"},
+		{"admission: nothing for a review without room (row 5)", "decision: hook.DecisionUnread, missed: true", "decision: unread"},
+	},
+	"adapters/admission/record.go": {
+		{"admission: a missing webhook is no difference", "differences = append(differences, name+\" is missing\")", "_ = name"},
 	},
 	"adapters/admission/registration.go": {
 		{"admission: a selector matches all objects", "labelSelector(r.Selector)", "&metav1.LabelSelector{}"},
@@ -28,6 +31,7 @@ var table = map[string][]mutant{
 		{"source: the newest read of a reconcile counts", "if r.known[a] {", "if r.known[a] && r.reads == nil {"},
 		{"source: a read counts for nothing", "a.version, a.read = version, now", "_, _ = version, now"},
 		{"source: absence before a creation counts", "a.absent = read.absent && existed && a.since <= r.began", "a.absent = read.absent || existed"},
+		{"source: earlier reads count after a resync", "a.version = 0\n", "_ = a.version\n"},
 		{"source: an absent object has no later writes", "return a.absent && (deleted || ended)", "return a.absent || deleted && ended"},
 	},
 	"adapters/controllerruntime/recheck.go": {
@@ -37,7 +41,10 @@ var table = map[string][]mutant{
 	"adapters/controllerruntime/source.go": {
 		{"source: a check is named that is not made", "if err != nil || !to.reads.isMatched() {", "if err != nil || to == nil {"},
 		{"source: a failed map function is an acknowledgement", "return nil, classify(err)", "return nil, nil"},
-		{"source: resyncs are not enqueued", "to.addResync(r, 0)", "_ = r"},
+		{
+			"source: resyncs are not enqueued",
+			"case d.Event.Resync:\n\t\t\tto.addResync(r, 0)", "case d.Event.Resync:\n\t\t\t_ = r",
+		},
 	},
 	"adapters/controllerruntime/target.go": {
 		{
@@ -58,7 +65,7 @@ var table = map[string][]mutant{
 		{"httpmtls: failures are taken for success", "const firstSuccess, lastSuccess = 200, 299", "const firstSuccess, lastSuccess = 200, 503"},
 	},
 	"adapters/natsjetstream/conclude.go": {
-		{"natsjetstream: a message that is handled is not acknowledged", "fateEnqueued, \"\", j.msg.Ack()", "fateEnqueued, \"\", nil"},
+		{"natsjetstream: a message that is handled is not acknowledged", "hook.FateEnqueued, \"\", j.msg.Ack()", "hook.FateEnqueued, \"\", nil"},
 		{"natsjetstream: a message that comes again is dropped", "Redelivered(hook.Redelivery{Manager: manager})", "Redelivered(hook.Redelivery{Manager: manager})\n\t\t_ = j.msg.Ack()\n\t\treturn"},
 		{
 			"natsjetstream: a refused message holds up its runtime",
@@ -83,6 +90,10 @@ var table = map[string][]mutant{
 		},
 		{"natsjetstream: a replica asks once whether it leads", "for ctx.Err() == nil {\n\t\tif c.intake", "for range 1 {\n\t\tif c.intake"},
 	},
+	"agent/webhooks.go": {
+		{"agent: a changed webhook is not reported", "w.found.Store(&problem)", "_ = problem"},
+		{"agent: no resync when the webhooks are right again", "w.restored()", "_ = former"},
+	},
 	"agent/webhook.go":        {{"agent: the review of a stranger is a proof", "if b.keys.callers != nil {\n inbox.Proved(review.Manager)", "if b.opts.Logger != nil {\n inbox.Proved(review.Manager)"}},
 	"core/contract/encode.go": {{"contract: a heartbeat is not cut (row 27)", "beat := cut(sent)", "_, beat := cut(sent), *sent"}},
 	"core/contract/meaning.go": {
@@ -90,16 +101,16 @@ var table = map[string][]mutant{
 	},
 	"core/filter.go": {{"core: other labels are no change", "!sameSpec(c) || !c.sameSelection()", "!sameSpec(c)"}},
 	"core/fleet/deliver.go": {
-		twice("causeNewEpoch"), twice("causeGap"), twice("causeReturned"), twice("causeReplicaLost"),
+		twice("CauseNewEpoch"), twice("CauseGap"), twice("CauseReturned"), twice("CauseReplicaLost"),
 		{"fleet: a resync that the handler does not take is lost", "f.giveBack(k, claimed)", "_ = claimed"},
 		{
 			"fleet: a resync of a forgotten runtime is put back",
 			"if f.records[k] != nil && f.resyncs[k] == nil {", "if f.resyncs[k] == nil {",
 		},
-		{"fleet: a resync stays due", "claimed := f.resyncs[k]\n\tdelete(f.resyncs, k)", "claimed := f.resyncs[k]"},
+		{"fleet: a resync stays due", "delete(f.resyncs, k)\n\t\tf.delivers[k] = true", "f.delivers[k] = true"},
 	},
 	"core/fleet/fleet.go": {
-		{"fleet: no resync for a return", "case cause != \"\":\n", "case cause != \"\" && cause != causeReturned:\n"},
+		{"fleet: no resync for a return", "case cause != \"\":\n", "case cause != \"\" && cause != CauseReturned:\n"},
 		{
 			"fleet: a resync for an owner stands for the runtime (row 4)",
 			"if e.Resync && e.Owner == (types.NamespacedName{}) && refused[i] == nil {",
@@ -109,6 +120,7 @@ var table = map[string][]mutant{
 	"core/fleet/judge.go": {
 		{"fleet: fresh without proof (row 26)", "case !proved:\n\t\treturn Unproved, \"\"\n", ""},
 		{"fleet: a lost canary does not count (row 26)", "return p.beat.Canary == core.CanaryLost", "return false && p.beat == nil"},
+		{"fleet: changed webhooks do not count", "return p.beat.WebhookError != \"\"", "return false && p.beat == nil"},
 		{"fleet: drops degrade for ever", "return now.Before(p.dropping)", "return !p.dropping.IsZero()"},
 	},
 	"core/fleet/paths.go": {
@@ -130,18 +142,18 @@ var table = map[string][]mutant{
 			"fleet: the resync for a lost replica is not resent",
 			"true, true, again\n", "true, true, resync{}\n\t\t\t_ = again\n", //nolint:dupword // It is code.
 		},
-		{"fleet: a new fleet asks once only", "r.resend.postpone(causeNewEpoch, resendOfLoss(now).due)", "_ = resendOfLoss(now)"},
+		{"fleet: a new fleet asks once only", "r.resend.postpone(CauseNewEpoch, resendOfLoss(now).due)", "_ = resendOfLoss(now)"},
 		{"fleet: a replica is lost while all are cut off", "return p.isPunctual(now) })", "return p.isAlive(now) })"},
-		{"fleet: no resync for a new epoch", "return causeNewEpoch", "p.resend, r.resend = resync{}, resync{}"},
+		{"fleet: no resync for a new epoch", "return CauseNewEpoch", "p.resend, r.resend = resync{}, resync{}"},
 		{"fleet: a replica that leaves is lost", "if beat.Leaving {", "if beat.Leaving && p.gone {"},
-		{"fleet: each heartbeat is a return", "r.disprove()\n\t}", "r.disprove()\n\t} else {\n\t\tcause = causeReturned\n\t}"},
+		{"fleet: each heartbeat is a return", "r.disprove()\n\t}", "r.disprove()\n\t} else {\n\t\tcause = CauseReturned\n\t}"},
 	},
 	"core/fleet/replica.go": {
-		{"fleet: no resync for a gap", "cause, p.sequence = causeGap, beat.Sequence", "p.sequence = beat.Sequence"},
+		{"fleet: no resync for a gap", "cause, p.sequence = CauseGap, beat.Sequence", "p.sequence = beat.Sequence"},
 		{"fleet: each batch is a gap", "if sequence > p.sequence && sequence-p.sequence > 1 {", "if sequence > p.sequence {"},
 	},
 	"core/fleet/sharing.go": {
-		{"fleet: active replicas resync for each gap", "case s.on && cause == causeGap:", "case s.on && cause == \"\":"},
+		{"fleet: active replicas resync for each gap", "case s.on && cause == CauseGap:", "case s.on && cause == \"\":"},
 	},
 	"core/intake/receive.go": {
 		{
@@ -225,7 +237,11 @@ var table = map[string][]mutant{
 	"core/owner.go": {
 		{"core: the owner before a change", "c.New.Annotation(c.ownerAnnotation())", "c.Old.Annotation(c.ownerAnnotation())"},
 	},
-	"internal/canary/canary.go": {{"canary: no resync when the webhook is back", "c.opts.Recovered()\n", "_ = state\n"}},
+	"internal/canary/canary.go": {
+		{"canary: no resync when the webhook is back", "c.opts.Recovered()\n", "_ = state\n"},
+		{"canary: a lower version is no restore", "if version < before || isRaised {", "if isRaised {"},
+		{"canary: a much higher version is no restore", "if version < before || isRaised {", "if _ = isRaised; version < before {"},
+	},
 	"internal/pacedlog/handler.go": {
 		{"outbox: a log line for each failure", "if now.Before(k.next) {", "if now.Before(k.next.Add(-p.every)) {"},
 	},

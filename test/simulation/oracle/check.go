@@ -104,6 +104,10 @@ func (h *History) checkRepeats(t target, c commit) {
 		return
 	}
 	near := func(at time.Time) bool { return at.Sub(c.at).Abs() < 2*late }
+	endsReads := func(c handling) bool { return c.runtime == t.runtime && c.manager == t.manager && near(c.at) }
+	if slices.ContainsFunc(h.handled, endsReads) {
+		return // After a resync, an earlier read spares no reconcile.
+	}
 	reviews := slices.DeleteFunc(slices.Clone(h.changed[target{object: t.object, manager: t.manager}]), func(at time.Time) bool { return !near(at) })
 	early, looks := h.countLooks(t, c, near)
 	if len(reviews) == 1 && (looks > h.promise.Replicas || early > h.promise.Replicas) {

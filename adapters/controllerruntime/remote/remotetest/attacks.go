@@ -71,6 +71,7 @@ func Attacks() []Attack {
 		{Name: "pages without end", Spoil: Endless(500)},
 		{Name: "large pages without end", Spoil: Endless(15_000)},
 		{Name: "empty pages without end", Spoil: Endless(0)},
+		{Name: "pages with large tokens", Spoil: LargeToken(6 * mega)},
 		{Name: "no answer", Slow: true, Spoil: func(_ http.ResponseWriter, request *http.Request, _ []byte) bool {
 			<-request.Context().Done()
 			return true
@@ -98,6 +99,19 @@ func Endless(names int) Spoil {
 		}
 		_, _ = io.WriteString(w, "]}")
 		return true
+	}
+}
+
+// LargeToken answers lists with an empty page, and with a token for the next one of a size in
+// bytes. A client that goes on sends the token back. Requests for objects get honest answers.
+func LargeToken(size int) Spoil {
+	return func(w http.ResponseWriter, request *http.Request, _ []byte) bool {
+		if !isList(request.URL.Path) {
+			return false
+		}
+
+		const before = `{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{"continue":"`
+		return answer(w, http.StatusOK, before, "a", `"},"items":[]}`, size)
 	}
 }
 

@@ -56,6 +56,7 @@ func Run(
 	c.controlPlane(ctx, link)
 	if informer == nil {
 		c.canary(ctx)
+		c.webhooks(ctx)
 	} else {
 		c.informer(informer(ctx))
 	}

@@ -33,7 +33,7 @@ func (c *checker) controlPlane(ctx context.Context, link Link) {
 	to := connect.Target{Address: c.opts.To.Address, ServerName: c.opts.ControlPlane.ServerName}
 	through, ok := c.proxy()
 	if !ok {
-		c.skip("the proxy cannot be used", "connection", "TLS", "heartbeat")
+		c.skip("the proxy cannot be used", "connection", "TLS", "clock", "heartbeat")
 		return
 	}
 	if through != nil {
@@ -43,11 +43,11 @@ func (c *checker) controlPlane(ctx context.Context, link Link) {
 	switch failed, ofProxy := errors.AsType[*proxy.Error](err); {
 	case ofProxy:
 		c.failFor("proxy", failed, lapsed())
-		c.skip("no way through the proxy", "connection", "TLS", "heartbeat")
+		c.skip("no way through the proxy", "connection", "TLS", "clock", "heartbeat")
 		return
 	case err != nil:
 		c.failFor("connection", err, unreachable())
-		c.skip("no connection", "TLS", "heartbeat")
+		c.skip("no connection", "TLS", "clock", "heartbeat")
 		return
 	case through != nil:
 		c.ok("proxy", "%s connects to %s", through.Address(), to.Address)
@@ -57,7 +57,7 @@ func (c *checker) controlPlane(ctx context.Context, link Link) {
 	}
 	if c.client == nil {
 		_ = conn.Close()
-		c.skip("the key material cannot be used", "TLS", "heartbeat")
+		c.skip("the key material cannot be used", "TLS", "clock", "heartbeat")
 		return
 	}
 	if link != nil {
@@ -67,11 +67,32 @@ func (c *checker) controlPlane(ctx context.Context, link Link) {
 	}
 	if err := connect.TLS(ctx, conn, c.client, to); err != nil {
 		c.failFor("TLS", err, untrusted())
-		c.skip("no TLS connection", "heartbeat")
+		c.skip("no TLS connection", "clock", "heartbeat")
 		return
 	}
 	c.ok("TLS", "the certificate of %s is trusted, and it accepts TLS_CERT", to.Address)
+	c.clock(ctx, to)
 	c.heartbeats(ctx, core.ForwarderFunc(c.sendOnce))
+}
+
+// mostSkew is less than the life of any certificate, and more than NTP leaves.
+const mostSkew = time.Minute
+
+func (c *checker) clock(ctx context.Context, to connect.Target) {
+	ahead, err := connect.ClockSkew(ctx, c.client, to)
+	switch {
+	case err != nil:
+		c.skip("the control plane does not answer with its time", "clock")
+	case ahead.Abs() > mostSkew:
+		direction := "ahead of"
+		if ahead < 0 {
+			direction = "behind"
+		}
+		c.warn("clock", fmt.Sprintf("%v %s the control plane", ahead.Abs(), direction), "less than "+mostSkew.String(),
+			"correct the clock of this node, or that of the control plane")
+	default:
+		c.ok("clock", "the clocks of this node and of the control plane agree")
+	}
 }
 
 // proxy returns the way through the proxy, nil without one.
@@ -189,7 +210,7 @@ func (c *checker) send(ctx context.Context, over core.Forwarder, manager core.Ma
 		if refused, ok := errors.AsType[core.EventErrors](err); ok {
 			err = refused[0] // That of the heartbeat, as there is no event.
 		}
-		if err == nil || core.Reason(err) != reasons.NotReady {
+		if err == nil || core.ReasonOf(err) != reasons.NotReady {
 			return err
 		}
 		periodic.Pause(ctx, pause)
@@ -235,7 +256,7 @@ func (c *checker) probe() core.Batch {
 
 func (c *checker) answer(ctx context.Context, manager core.Manager, err error) {
 	const name = "heartbeat"
-	switch reason := core.Reason(err); {
+	switch reason := core.ReasonOf(err); {
 	case err == nil:
 		c.ok(name, "manager %s acknowledges contract %s", manager, c.opts.Contract)
 	case ctx.Err() != nil:
@@ -256,6 +277,11 @@ func refused() []advice {
 			forbidden(reasons.SANMismatch), want,
 			"make the SAN of TLS_CERT equal to the domain of this runtime in the control plane",
 		},
+		{
+			forbidden(reasons.Revoked), want,
+			"the control plane has revoked this certificate: issue TLS_CERT with a new key, " +
+				"or ask the owner of the list",
+		},
 		{forbidden("domain_ambiguous"), want, "correct the domain annotation of the other runtime with this domain"},
 		{forbidden("domain_"), want, "correct the domain annotation of this runtime in the control plane"},
 		{forbidden(reasons.SourceMismatch), want, "issue TLS_CERT with the id of this runtime as Common Name"},
@@ -274,15 +300,15 @@ func refused() []advice {
 		{because(reasons.GatewayRefused), want, "check the CA bundle of the gateway"},
 		{because(reasons.NotReady), want, "check that a replica of the operator leads and is ready"},
 		{because(reasons.TooFast), want, "this runtime sends more than its share: check again later"},
-		{because("timeout"), want, "check the load of the operator and the network, or raise FORWARD_TIMEOUT"},
-		{because("connection"), want, "check the gateway and the network, and check again"},
-		{because("tls_refused"), want, "check the CA bundle of the listener, and the validity of TLS_CERT"},
+		{because(core.ReasonTimeout), want, "check the load of the operator and the network, or raise FORWARD_TIMEOUT"},
+		{because(httpmtls.ReasonConnection), want, "check the gateway and the network, and check again"},
+		{because(httpmtls.ReasonTLSRefused), want, "check the CA bundle of the listener, and the validity of TLS_CERT"},
 		{isAny, want, "see the log of the listener"},
 	}
 }
 
-func because(reason string) func(error) bool {
-	return func(err error) bool { return core.Reason(err) == reason }
+func because(reason core.Reason) func(error) bool {
+	return func(err error) bool { return core.ReasonOf(err) == reason }
 }
 
 func forbidden(answer string) func(error) bool {
@@ -292,6 +318,6 @@ func forbidden(answer string) func(error) bool {
 	}
 	return func(err error) bool {
 		refused, ok := errors.AsType[answered](err)
-		return core.Reason(err) == reasons.Forbidden && ok && strings.HasPrefix(refused.Answer(), answer)
+		return core.ReasonOf(err) == reasons.Forbidden && ok && strings.HasPrefix(refused.Answer(), answer)
 	}
 }

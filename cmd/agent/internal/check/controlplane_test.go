@@ -74,6 +74,7 @@ func TestActionOfARefusal(t *testing.T) {
 	for action, err := range map[string]reasoned{
 		"make the SAN of TLS_CERT":              {answered("san_mismatch"), "forbidden"},
 		"correct the domain annotation of this": {answered("domain_missing"), "forbidden"},
+		"issue TLS_CERT with a new key":         {answered("revoked"), "forbidden"},
 		"of the other runtime":                  {answered("domain_ambiguous"), "forbidden"},
 		"check the name":                        {errors.New("san_mismatch, domain_missing, violation"), "forbidden"},
 		"add this manager":                      {fmt.Errorf("%w: detail", nats.ErrPermissionViolation), "forbidden"},

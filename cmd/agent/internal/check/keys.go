@@ -57,14 +57,14 @@ func (c *checker) read(name string, paths keys.Paths) *keys.Material {
 
 func broken() []advice {
 	const want = "PEM files that belong together and are valid now"
-	isProblem := func(problem string) func(error) bool {
-		return func(err error) bool { return keys.Problem(err) == problem }
+	isProblem := func(problem keys.Problem) func(error) bool {
+		return func(err error) bool { return keys.ProblemOf(err) == problem }
 	}
 	return []advice{
-		{isProblem("unreadable"), want, "mount the Secret, and allow the user of the agent to read it"},
-		{isProblem("mismatch"), want, "take certificate and key of one Secret"},
-		{isProblem("expired"), want, "renew it: check cert-manager"},
-		{isProblem("not_yet_valid"), want, "check the clock of the node, and that of the issuer"},
+		{isProblem(keys.ProblemUnreadable), want, "mount the Secret, and allow the user of the agent to read it"},
+		{isProblem(keys.ProblemMismatch), want, "take certificate and key of one Secret"},
+		{isProblem(keys.ProblemExpired), want, "renew it: check cert-manager"},
+		{isProblem(keys.ProblemNotYetValid), want, "check the clock of the node, and that of the issuer"},
 		{isAny, want, "write the whole file in PEM"},
 	}
 }

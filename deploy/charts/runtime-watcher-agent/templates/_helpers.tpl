@@ -8,7 +8,7 @@ namespace: {{ .root.Release.Namespace }}
 {{/* Labels and annotations of all objects. The mark keeps installers of control planes from taking or removing them. */}}
 {{- define "agent.marked" -}}
 labels: {{- toYaml (merge (dict "app.kubernetes.io/name" "runtime-watcher") .Values.labels) | nindent 2 }}
-annotations: {{- toYaml (merge (dict (printf "%s/installed-by" (.Values.names.prefix | default "operator.kyma-project.io")) "helm") .Values.annotations) | nindent 2 }}
+annotations: {{- toYaml (merge (dict (printf "%s/installed-by" (include "agent.prefix" .)) "helm") .Values.annotations) | nindent 2 }}
 {{- end }}
 
 {{/* Labels and annotations of the pods. Those of the chart win. */}}
@@ -24,10 +24,43 @@ annotations: {{- toYaml . | nindent 2 }}
 {{ and .Values.canary.enabled (eq .Values.source "admission") }}
 {{- end }}
 
-{{/* The value of WATCHERS. A '$' would begin a reference to another variable. */}}
+{{/* Whether the agent keeps its own webhook configuration. */}}
+{{- define "agent.own" -}}
+{{ and (eq .Values.source "admission") (gt (len .Values.webhooks.watchers) 0) }}
+{{- end }}
+
+{{/* The Secret of a certificate for the webhook alone, empty for none. */}}
+{{- define "agent.serving" -}}
+{{- $serving := .Values.tls.serving -}}
+{{- if or $serving.secretName $serving.issuerRef.name $serving.generate -}}
+{{ $serving.secretName | default "runtime-watcher-serving" }}
+{{- end -}}
+{{- end }}
+
+{{/* The name by which the API server calls the webhook. */}}
+{{- define "agent.host" -}}
+runtime-watcher.{{ .Release.Namespace }}.svc
+{{- end }}
+
+{{/* The prefix of labels and annotations. */}}
+{{- define "agent.prefix" -}}
+{{ .Values.names.prefix | default "operator.kyma-project.io" }}
+{{- end }}
+
+{{/* The annotation with the owner of the webhook configuration. The agent derives it from the annotation of owners. */}}
+{{- define "agent.mark" -}}
+{{- $env := .Values.env | default dict -}}
+{{- $domain := include "agent.prefix" . -}}
+{{- if hasKey $env "OWNER_ANNOTATION" -}}
+{{- $domain = contains "/" $env.OWNER_ANNOTATION | ternary (splitList "/" $env.OWNER_ANNOTATION | first) "operator.kyma-project.io" -}}
+{{- end -}}
+{{ $domain }}/installed-by
+{{- end }}
+
+{{/* The value of WATCHERS for a list of Watchers. A '$' would begin a reference to another variable. */}}
 {{- define "agent.watchers" -}}
 {{- $items := list }}
-{{- range .Values.informer.watchers }}
+{{- range . }}
 {{- $items = append $items (merge (deepCopy .) (dict "kind" "Watcher")) }}
 {{- end }}
 {{- dict "kind" "WatcherList" "items" $items | toYaml | replace "$" "$$" }}

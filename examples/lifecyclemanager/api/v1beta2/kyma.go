@@ -3,6 +3,7 @@ package v1beta2
 import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // Kyma is a runtime and its modules. The Kyma in the control plane represents the runtime: its name
@@ -19,6 +20,7 @@ import (
 // +kubebuilder:printcolumn:name="Watcher",type=string,JSONPath=`.status.conditions[?(@.type=="WatcherInstalled")].reason`
 // +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.message`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:validation:XValidation:rule="oldSelf.hasValue() || self.metadata.name.size() <= 63",optionalOldSelf=true,message="metadata.name must have at most 63 characters: it is the value of a label"
 type Kyma struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -108,6 +110,12 @@ type KymaStatus struct {
 	//
 	// +optional
 	State State `json:"state,omitempty"`
+
+	// The cluster that the kubeconfig of the Kyma leads to: the UID of its Namespace kube-system. A
+	// cluster belongs to one Kyma.
+	//
+	// +optional
+	Cluster types.UID `json:"cluster,omitempty"`
 
 	// A problem of the runtime as a whole.
 	//

@@ -2,14 +2,21 @@ package v1beta2
 
 import (
 	"context"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// KymaLabel is the label of a Manifest with the name of its Kyma.
-const KymaLabel = "operator.kyma-project.io/kyma-name"
+const (
+	// KymaLabel is the label of a Manifest with the name of its Kyma.
+	KymaLabel = "operator.kyma-project.io/kyma-name"
+	// ManifestFinalizer holds a Manifest until its objects are removed from the runtime. A Manifest
+	// is created with it: added later, it could come after a deletion.
+	ManifestFinalizer = "operator.kyma-project.io/manifest"
+)
 
 // Manifest is one module in one runtime. The Kyma controller writes the spec, and the Manifest
 // controller makes the runtime have the objects of its ModuleTemplate and no others of the module.
@@ -42,9 +49,25 @@ type ManifestList struct {
 	Items []Manifest `json:"items"`
 }
 
-// ManifestsOf returns the Manifests of a Kyma.
+// ManifestName returns the name of the Manifest of a module. The name of a module has no dot, so
+// that [KymaOfManifest] finds the Kyma.
+func ManifestName(kyma string, module ModuleName) string { return kyma + "." + string(module) }
+
+// KymaOfManifest returns the name of the Kyma in the name of a Manifest.
+func KymaOfManifest(name string) string {
+	if dot := strings.LastIndexByte(name, '.'); dot >= 0 {
+		return name[:dot]
+	}
+	return name
+}
+
+// ManifestsOf returns the Manifests of a Kyma. A Kyma with a name that is too long for a label has
+// none.
 func ManifestsOf(ctx context.Context, stored client.Reader, kyma client.ObjectKey) ([]Manifest, error) {
 	list := &ManifestList{}
+	if len(kyma.Name) > validation.LabelValueMaxLength {
+		return nil, nil
+	}
 	err := stored.List(ctx, list, client.InNamespace(kyma.Namespace), client.MatchingLabels{KymaLabel: kyma.Name})
 	return list.Items, err
 }
@@ -54,6 +77,12 @@ type ManifestSpec struct {
 	Module   ModuleName  `json:"module"`
 	Version  Version     `json:"version"`
 	Template TemplateRef `json:"template"`
+
+	// When the user has disabled the module. Its custom resources are deleted first. Until they are
+	// gone, the module can be enabled again. Then the Manifest is deleted.
+	//
+	// +optional
+	DisabledSince *metav1.Time `json:"disabledSince,omitempty"`
 }
 
 // TemplateRef names one generation of a ModuleTemplate in the namespace of the Manifest.
@@ -80,6 +109,12 @@ type ManifestStatus struct {
 
 	// +optional
 	Message string `json:"message,omitempty"`
+
+	// The cluster that has the objects: the UID of its Namespace kube-system. A cluster that is
+	// made anew under the same name has none of them.
+	//
+	// +optional
+	Cluster types.UID `json:"cluster,omitempty"`
 
 	// The version that was applied last.
 	//

@@ -11,6 +11,9 @@ const (
 	BetaLabel     = "operator.kyma-project.io/beta"
 )
 
+// TemplateFinalizer holds a ModuleTemplate for as long as a Manifest uses it.
+const TemplateFinalizer = "operator.kyma-project.io/module-template"
+
 // ModuleTemplate is one version of a module. All ModuleTemplates of the control plane are the
 // catalog. A runtime has a copy of those that it may see, without data and resources.
 //

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"slices"
+	"sync/atomic"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -27,19 +28,22 @@ var errCrash = errors.New("crash")
 
 // crash makes an operator fail from one of its writes on, in either cluster. Nil never does.
 type crash struct {
-	// at is the number of the write, from 1, and writes counts them.
-	at, writes int
+	// at is the number of the write, from 1.
+	at int
 	// late means that the write is made, and its answer is lost.
 	late bool
+
+	// writes counts the writes. Several objects are written in parallel.
+	writes atomic.Int64
 }
 
 // write makes a write, unless the operator has crashed.
 func (c *crash) write(send func() error) error {
-	c.writes++
+	number := int(c.writes.Add(1))
 	switch {
-	case c.at == 0 || c.writes < c.at:
+	case c.at == 0 || number < c.at:
 		return send()
-	case c.writes == c.at && c.late:
+	case number == c.at && c.late:
 		return errors.Join(send(), errCrash)
 	default:
 		return errCrash
@@ -104,9 +108,9 @@ func TestCrash(t *testing.T) {
 	w.must(w.plane.Client.Create(t.Context(), template(t, "1", "text", "old")))
 	counted := &crash{}
 	w.live(counted)
-	t.Logf("%d writes without a crash", counted.writes)
+	t.Logf("%d writes without a crash", counted.writes.Load())
 	for i, late := range []bool{false, true} {
-		for at := 1 + i*(*every/2); at <= counted.writes; at += *every {
+		for at := 1 + i*(*every/2); at <= int(counted.writes.Load()); at += *every {
 			w.live(&crash{at: at, late: late})
 			if t.Failed() {
 				t.Fatalf("after a crash at write %d, late: %t", at, late)

@@ -3,6 +3,7 @@ package kyma
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -30,7 +31,7 @@ func (r *Reconciler) syncManifests(
 		}
 		modules = append(modules, status)
 	}
-	disabled, err := r.deleteManifests(ctx, kyma, func(m *v1beta2.Manifest) bool { return !enabled(kyma, m) })
+	disabled, err := r.disableManifests(ctx, kyma)
 	return append(modules, disabled...), err
 }
 
@@ -40,32 +41,81 @@ func enabled(kyma *v1beta2.Kyma, manifest *v1beta2.Manifest) bool {
 
 // syncManifest makes or updates the Manifest of a module. A module that the catalog no longer has
 // stays as it is, and so does one with an older version in its channel: modules cannot go back.
+//
+// A module that was disabled and is enabled again goes on, unless its Manifest is deleted already.
+// A deleted one is made anew when it is gone.
 func (r *Reconciler) syncManifest(
 	ctx context.Context, kyma *v1beta2.Kyma, module v1beta2.Module, templates map[string]*v1beta2.ModuleTemplate,
 ) (v1beta2.ModuleStatus, error) {
 	module.Channel = cmp.Or(module.Channel, kyma.Spec.Channel)
 	manifest := &v1beta2.Manifest{}
-	manifest.Namespace, manifest.Name = kyma.Namespace, kyma.Name+"-"+string(module.Name)
+	manifest.Namespace, manifest.Name = kyma.Namespace, v1beta2.ManifestName(kyma.Name, module.Name)
 	err := r.Direct.Get(ctx, client.ObjectKeyFromObject(manifest), manifest)
 	if client.IgnoreNotFound(err) != nil {
 		return v1beta2.ModuleStatus{}, err
 	}
 	installed, template := manifest.Spec.Version, find(templates, module)
-	if problem := refuse(module, template, installed); problem != "" {
-		return v1beta2.ModuleStatus{Name: module.Name, Version: installed, State: v1beta2.Error, Message: problem}, nil
+	problem := refuse(module, template, installed)
+	refused := v1beta2.ModuleStatus{Name: module.Name, Version: installed, State: v1beta2.Error, Message: problem}
+	if problem != "" {
+		template, err = r.installed(ctx, manifest)
+		if err != nil || template == nil {
+			return refused, err
+		}
+	}
+	if err := r.holdTemplate(ctx, template); err != nil {
+		return v1beta2.ModuleStatus{}, err
 	}
 	_, err = controllerutil.CreateOrPatch(ctx, r.Client, manifest, func() error {
+		if manifest.ResourceVersion == "" {
+			controllerutil.AddFinalizer(manifest, v1beta2.ManifestFinalizer)
+		}
 		manifest.Labels = map[string]string{v1beta2.KymaLabel: kyma.Name}
 		manifest.Spec = specOf(template)
 		return controllerutil.SetControllerReference(kyma, manifest, r.Client.Scheme())
 	})
+	if problem != "" {
+		return refused, err
+	}
 	return moduleStatus(manifest), err
+}
+
+// installed returns the ModuleTemplate of a Manifest in its present generation, nil if there is
+// none with objects. A module that cannot get another version is still corrected by its own.
+func (r *Reconciler) installed(ctx context.Context, manifest *v1beta2.Manifest) (*v1beta2.ModuleTemplate, error) {
+	ref, template := manifest.Spec.Template, &v1beta2.ModuleTemplate{}
+	if ref.Name == "" {
+		return nil, nil
+	}
+	err := r.Client.Get(ctx, client.ObjectKey{Namespace: manifest.Namespace, Name: ref.Name}, template)
+	if err != nil || template.UID != ref.UID || len(template.Spec.Resources) == 0 {
+		return nil, client.IgnoreNotFound(err)
+	}
+	return template, nil
+}
+
+// holdTemplate keeps a ModuleTemplate for as long as a Manifest uses it. One that is being deleted
+// takes no finalizer: it has it already.
+func (r *Reconciler) holdTemplate(ctx context.Context, template *v1beta2.ModuleTemplate) error {
+	if !template.DeletionTimestamp.IsZero() {
+		return nil
+	}
+	err := skr.Hold(ctx, r.Client, template.DeepCopy(), v1beta2.TemplateFinalizer)
+	if errors.Is(err, skr.ErrEnded) {
+		return nil // Its deletion starts the next reconcile.
+	}
+	return err
 }
 
 // find returns the version that a module names, or the newest of its channel, nil if there is none.
 func find(templates map[string]*v1beta2.ModuleTemplate, module v1beta2.Module) *v1beta2.ModuleTemplate {
 	if module.Version != "" {
-		return templates[string(module.Name)+"-"+string(module.Version)]
+		// The module pro of keda and the module keda-pro may have templates of one name.
+		template := templates[string(module.Name)+"-"+string(module.Version)]
+		if template == nil || template.Spec.Module != module.Name {
+			return nil
+		}
+		return template
 	}
 	var newest *v1beta2.ModuleTemplate
 	for _, name := range slices.Sorted(maps.Keys(templates)) {
@@ -119,10 +169,10 @@ func specOf(template *v1beta2.ModuleTemplate) v1beta2.ManifestSpec {
 	}
 }
 
-// deleteManifests deletes the Manifests of a Kyma that meet a condition, and returns the status of
-// those that are not gone. A cache might not show the newest Manifest, which would be orphaned.
-func (r *Reconciler) deleteManifests(
-	ctx context.Context, kyma *v1beta2.Kyma, condition func(*v1beta2.Manifest) bool,
+// disableManifests notes in the Manifests of modules that are not enabled that they end, and
+// returns their status. A cache might not show the newest Manifest, which would be orphaned.
+func (r *Reconciler) disableManifests(
+	ctx context.Context, kyma *v1beta2.Kyma,
 ) (ending []v1beta2.ModuleStatus, err error) {
 	manifests, err := v1beta2.ManifestsOf(ctx, r.Direct, client.ObjectKeyFromObject(kyma))
 	if err != nil {
@@ -130,18 +180,45 @@ func (r *Reconciler) deleteManifests(
 	}
 	for i := range manifests {
 		manifest := &manifests[i]
-		if !condition(manifest) {
+		if enabled(kyma, manifest) {
 			continue
 		}
-		if err := client.IgnoreNotFound(r.Client.Delete(ctx, manifest)); err != nil {
-			return nil, err
+		if manifest.Spec.DisabledSince == nil && manifest.DeletionTimestamp.IsZero() {
+			before := manifest.DeepCopy()
+			manifest.Spec.DisabledSince = new(metav1.Now())
+			err := r.Client.Patch(ctx, manifest, skr.After(before))
+			if client.IgnoreNotFound(err) != nil {
+				return nil, err
+			}
 		}
-		ending = append(ending, v1beta2.ModuleStatus{
-			Name: manifest.Spec.Module, Version: manifest.Spec.Version,
-			State: v1beta2.Deleting, Message: manifest.Status.Message,
-		})
+		ending = append(ending, endingStatus(manifest))
 	}
 	return ending, nil
+}
+
+// deleteManifests deletes all Manifests of a Kyma, and returns the status of those that are not
+// gone.
+func (r *Reconciler) deleteManifests(
+	ctx context.Context, kyma *v1beta2.Kyma,
+) (ending []v1beta2.ModuleStatus, err error) {
+	manifests, err := v1beta2.ManifestsOf(ctx, r.Direct, client.ObjectKeyFromObject(kyma))
+	if err != nil {
+		return nil, err
+	}
+	for i := range manifests {
+		if err := client.IgnoreNotFound(r.Client.Delete(ctx, &manifests[i])); err != nil {
+			return nil, err
+		}
+		ending = append(ending, endingStatus(&manifests[i]))
+	}
+	return ending, nil
+}
+
+func endingStatus(manifest *v1beta2.Manifest) v1beta2.ModuleStatus {
+	return v1beta2.ModuleStatus{
+		Name: manifest.Spec.Module, Version: manifest.Spec.Version,
+		State: v1beta2.Deleting, Message: manifest.Status.Message,
+	}
 }
 
 // moduleStatus reports a Manifest. Its status counts if it is about its spec.
@@ -161,7 +238,9 @@ func moduleStatus(manifest *v1beta2.Manifest) v1beta2.ModuleStatus {
 
 // statusOf sums up the modules and the agent. The conditions stay.
 func statusOf(kyma *v1beta2.Kyma, modules []v1beta2.ModuleStatus) v1beta2.KymaStatus {
-	status := v1beta2.KymaStatus{State: v1beta2.Ready, Modules: modules, Conditions: kyma.Status.Conditions}
+	status := v1beta2.KymaStatus{
+		State: v1beta2.Ready, Modules: modules, Conditions: kyma.Status.Conditions, Cluster: kyma.Status.Cluster,
+	}
 	watcher := meta.FindStatusCondition(kyma.Status.Conditions, v1beta2.WatcherInstalled)
 	if watcher == nil || watcher.Status != metav1.ConditionTrue {
 		status.State, status.Message = v1beta2.Processing, "the agent is not installed"

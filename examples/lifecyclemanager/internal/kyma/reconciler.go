@@ -55,6 +55,9 @@ func (r *Reconciler) keep(ctx context.Context, kyma *v1beta2.Kyma) (ctrl.Result,
 	if err != nil {
 		return ctrl.Result{}, err
 	}
+	if err := r.claim(ctx, there, kyma); err != nil {
+		return ctrl.Result{}, err
+	}
 	templates, err := r.visible(ctx, kyma)
 	if err != nil {
 		return ctrl.Result{}, err
@@ -102,7 +105,15 @@ func (r *Reconciler) remove(ctx context.Context, kyma *v1beta2.Kyma) (ctrl.Resul
 	if !controllerutil.ContainsFinalizer(kyma, Finalizer) {
 		return ctrl.Result{}, nil
 	}
-	ending, err := r.deleteManifests(ctx, kyma, func(*v1beta2.Manifest) bool { return true })
+	there, claimErr := r.connect(ctx, kyma)
+	if claimErr == nil {
+		claimErr = r.claim(ctx, there, kyma)
+	}
+	// This Kyma has never had the cluster of another one, so it has nothing there to remove.
+	var taken takenError
+	isOther := errors.As(claimErr, &taken) && kyma.Status.Cluster == ""
+
+	ending, err := r.deleteManifests(ctx, kyma)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
@@ -111,13 +122,13 @@ func (r *Reconciler) remove(ctx context.Context, kyma *v1beta2.Kyma) (ctrl.Resul
 		status.Message = "waiting for the end of the modules"
 		return ctrl.Result{RequeueAfter: skr.Backoff(*kyma.DeletionTimestamp)}, r.report(ctx, kyma, status)
 	}
-	there, err := r.connect(ctx, kyma)
-	clean := false
-	if err == nil {
+	clean, err := isOther, claimErr
+	if claimErr == nil {
 		clean, err = there.Clean(ctx)
 	}
 	// A runtime that is gone itself, or does not answer for too long, counts as clean.
-	if errors.Is(err, runtimes.ErrGone) || skr.GaveUp(kyma, r.GiveUp, err) {
+	gaveUp := skr.GaveUp(kyma, r.GiveUp, err) && (there == nil || !there.Answers(ctx))
+	if isOther || errors.Is(err, runtimes.ErrGone) || gaveUp {
 		clean, err = true, nil
 	}
 	if err != nil || !clean {

@@ -49,6 +49,11 @@ func TestKyma(t *testing.T) {
 		{"long texts", w.testLongTexts, sample},
 		{"user deletes what the operator needs", w.testRepair, sample},
 		{"namespaces", w.testNamespaces, sample},
+		{"one cluster of two Kymas", w.testOneCluster, sample},
+		{"a cluster made anew", w.testMadeAnew, sample},
+		{"disabled and enabled again", w.testEnabledAgain, sample},
+		{"a version with the name of a module", w.testSimilarNames, nil},
+		{"a used template", w.testUsedTemplate, sample},
 		{"dead cluster", w.testDeadCluster, nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -80,6 +85,18 @@ func (w *world) validation(t *testing.T) {
 	twice.Namespace, twice.Name = "default", "twice"
 	if err := w.plane.Client.Create(t.Context(), twice); !apierrors.IsInvalid(err) {
 		t.Errorf("a module twice: %v, want it refused", err)
+	}
+	long := &v1beta2.Kyma{Spec: v1beta2.KymaSpec{Channel: "regular"}}
+	long.Namespace = "default"
+	for _, length := range []int{63, 64} {
+		long.Name, long.ResourceVersion = strings.Repeat("k", length), ""
+		err := w.plane.Client.Create(t.Context(), long)
+		if apierrors.IsInvalid(err) != (length > 63) {
+			t.Errorf("a name of %d characters: %v", length, err)
+		}
+		if err == nil {
+			w.must(w.plane.Client.Delete(t.Context(), long))
+		}
 	}
 	twice.Spec.Modules = []v1beta2.Module{{Name: "a", Channel: "regular", Version: "1"}}
 	if err := w.plane.Client.Create(t.Context(), twice); !apierrors.IsInvalid(err) {
@@ -440,5 +457,132 @@ func (w *world) testDeadCluster(t *testing.T) {
 	w.must(err)
 	if err := w.plane.Client.Get(t.Context(), key("runtime-1"), &v1beta2.Kyma{}); !apierrors.IsNotFound(err) {
 		t.Errorf("the Kyma of a dead cluster is held: %v", err)
+	}
+}
+
+// testOneCluster has a second Kyma with the kubeconfig of the first. It changes nothing there, and
+// nothing is removed with it.
+func (w *world) testOneCluster(t *testing.T) {
+	t.Helper()
+	secret := &corev1.Secret{}
+	w.must(w.plane.Client.Get(t.Context(), key("runtime-1"), secret))
+	wrong := &v1beta2.Kyma{Spec: v1beta2.KymaSpec{Channel: "fast", Modules: []v1beta2.Module{{Name: "other"}}}}
+	wrong.Namespace, wrong.Name = "default", "runtime-2"
+	w.must(w.plane.Client.Create(t.Context(), wrong))
+	w.must(w.plane.Client.Create(t.Context(), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "runtime-2"}, Data: secret.Data,
+	}))
+	before := w.user()
+	_, err := reconcileOne(t, w.kymas, "runtime-2")
+	w.must(w.plane.Client.Get(t.Context(), key("runtime-2"), wrong))
+	if err == nil || wrong.Status.State != v1beta2.Error || !strings.Contains(wrong.Status.Message, "Kyma runtime-1 has") {
+		t.Errorf("error %v, status %+v: want the Kyma that has the cluster", err, wrong.Status)
+	}
+	w.must(w.plane.Client.Delete(t.Context(), wrong))
+	_, err = reconcileOne(t, w.kymas, "runtime-2")
+	w.must(err)
+	if err := w.plane.Client.Get(t.Context(), key("runtime-2"), wrong); !apierrors.IsNotFound(err) {
+		t.Errorf("the wrong Kyma is held: %v", err)
+	}
+	if after := w.user(); after.ResourceVersion != before.ResourceVersion {
+		t.Errorf("the Kyma of the runtime has changed: %+v", after)
+	}
+	w.want("text")
+
+	// A Kyma that had its own cluster, and then gets the wrong kubeconfig, is not removed there.
+	moved := &v1beta2.Kyma{Spec: v1beta2.KymaSpec{Channel: "regular"}}
+	moved.Namespace, moved.Name, moved.Finalizers = "default", "runtime-2", []string{kyma.Finalizer}
+	w.must(w.plane.Client.Create(t.Context(), moved))
+	moved.Status.Cluster = "another"
+	w.must(w.plane.Client.Status().Update(t.Context(), moved))
+	w.must(w.plane.Client.Delete(t.Context(), moved))
+	if _, err := reconcileOne(t, w.kymas, "runtime-2"); err == nil || !strings.Contains(err.Error(), "Kyma runtime-1 has") {
+		t.Errorf("error %v, want the removal to name the wrong kubeconfig", err)
+	}
+	w.must(w.plane.Client.Delete(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "runtime-2"}}))
+	_, err = reconcileOne(t, w.kymas, "runtime-2")
+	w.must(err)
+	w.want("text")
+}
+
+// testMadeAnew wants the custom resource again in a cluster with another identity.
+func (w *world) testMadeAnew(t *testing.T) {
+	t.Helper()
+	versioned := template(t, "2", "text")
+	versioned.Spec.Data = &template(t, "2", "data").Spec.Resources[0]
+	w.must(w.plane.Client.Create(t.Context(), versioned))
+	w.want("text", "data")
+	w.must(w.skr.Client.DeleteAllOf(t.Context(), &corev1.ConfigMap{}, client.InNamespace("default")))
+	w.want("text") // A user's deletion of the custom resource counts.
+	former := w.kyma()
+	former.Status.Cluster = "former"
+	w.must(w.plane.Client.Status().Update(t.Context(), former))
+	for _, m := range w.listManifests() {
+		m.Status.Cluster = "former"
+		w.must(w.plane.Client.Status().Update(t.Context(), &m))
+	}
+	w.want("text", "data")
+	if now := w.kyma().Status.Cluster; now == "former" || now != w.listManifests()[0].Status.Cluster {
+		t.Errorf("cluster %q, want that of the runtime", now)
+	}
+}
+
+// testEnabledAgain enables a module before its Manifest has ended.
+func (w *world) testEnabledAgain(t *testing.T) {
+	t.Helper()
+	w.setModules()
+	_, err := reconcileOne(t, w.kymas, "runtime-1")
+	w.must(err)
+	before := w.listManifests()
+	if len(before) != 1 || before[0].Spec.DisabledSince == nil || before[0].DeletionTimestamp != nil {
+		t.Fatalf("Manifests %+v, want one that is disabled", before)
+	}
+	if modules := w.kyma().Status.Modules; len(modules) != 1 || modules[0].State != v1beta2.Deleting {
+		t.Errorf("modules %+v, want one that ends", modules)
+	}
+	w.setModules(v1beta2.Module{Name: moduleName})
+	w.want("text")
+	if after := w.listManifests(); len(after) != 1 || after[0].UID != before[0].UID || after[0].Status.State != v1beta2.Ready {
+		t.Errorf("Manifests %+v, want the same one", after)
+	}
+}
+
+// testSimilarNames pins a version whose ModuleTemplate has the name of another module.
+func (w *world) testSimilarNames(t *testing.T) {
+	t.Helper()
+	similar := template(t, "1", "similar")
+	similar.Name, similar.Spec.Module = moduleName+"-pro-1", moduleName+"-pro"
+	w.must(w.plane.Client.Create(t.Context(), similar))
+	w.setModules(v1beta2.Module{Name: moduleName, Version: "pro-1"})
+	w.want()
+	if status := w.user().Status.Modules[0]; !strings.Contains(status.Message, "no such module in version pro-1") {
+		t.Errorf("status %+v", status)
+	}
+	w.setModules(v1beta2.Module{Name: moduleName + "-pro"})
+	_, err := reconcileOne(t, w.kymas, "runtime-1")
+	w.must(err)
+	if made := w.listManifests(); len(made) != 1 || !slices.Contains(made[0].Finalizers, v1beta2.ManifestFinalizer) {
+		t.Errorf("Manifests %+v, want one with its finalizer", made)
+	}
+	w.want("similar")
+}
+
+// testUsedTemplate deletes the ModuleTemplate of an installed module: the objects are still
+// corrected, and the ModuleTemplate ends with its last use.
+func (w *world) testUsedTemplate(t *testing.T) {
+	t.Helper()
+	w.must(w.plane.Client.Delete(t.Context(), template(t, "1")))
+	w.must(w.settle())
+	if status := w.user().Status.Modules[0]; status.State != v1beta2.Error || !strings.Contains(status.Message, "no such module") {
+		t.Errorf("status %+v without the version in the catalog", status)
+	}
+	w.must(w.skr.Client.DeleteAllOf(t.Context(), &corev1.ConfigMap{}, client.InNamespace("default")))
+	w.want("text")
+	w.setModules()
+	w.want()
+	_, err := w.round()
+	w.must(err)
+	if err := w.plane.Client.Get(t.Context(), key(moduleName+"-1"), &v1beta2.ModuleTemplate{}); !apierrors.IsNotFound(err) {
+		t.Errorf("the ModuleTemplate is held without a use: %v", err)
 	}
 }

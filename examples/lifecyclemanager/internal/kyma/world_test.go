@@ -89,6 +89,7 @@ type world struct {
 type operator struct {
 	kymas     *kyma.Reconciler
 	manifests *manifest.Reconciler
+	templates *kyma.Templates
 }
 
 func newWorld(t *testing.T) *world {
@@ -113,9 +114,8 @@ func newWorld(t *testing.T) *world {
 func (w *world) clear() {
 	w.t.Helper()
 	ctx, here, there := w.t.Context(), w.plane.Client, w.skr.Client
-	for _, kind := range []client.Object{&corev1.Secret{}, &v1beta2.ModuleTemplate{}} {
-		w.must(here.DeleteAllOf(ctx, kind, client.InNamespace("default")))
-	}
+	w.must(here.DeleteAllOf(ctx, &corev1.Secret{}, client.InNamespace("default")))
+	w.dropTemplates()
 	w.must(there.DeleteAllOf(ctx, &apiextensionsv1.CustomResourceDefinition{}))
 	w.must(client.IgnoreNotFound(there.Delete(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: skr.Namespace}})))
 	lab.Eventually(w.t, patience, "the runtime is as new", func() bool {
@@ -146,7 +146,10 @@ func (w *world) newOperator(crash *crash) operator {
 	clusters := skr.Clusters{
 		Client: local, Direct: local, Connect: connect, RequeueAfter: func(core.RuntimeID) time.Duration { return fresh },
 	}
-	return operator{&kyma.Reconciler{Clusters: clusters, Events: w.edits}, &manifest.Reconciler{Clusters: clusters}}
+	return operator{
+		&kyma.Reconciler{Clusters: clusters, Events: w.edits}, &manifest.Reconciler{Clusters: clusters},
+		&kyma.Templates{Client: local, Direct: local},
+	}
 }
 
 func (w *world) must(err error) {
@@ -196,6 +199,13 @@ func (w *world) round() (again bool, err error) {
 			return false, err
 		}
 		again = again || soon
+	}
+	templates := &v1beta2.ModuleTemplateList{}
+	w.must(w.plane.Client.List(w.t.Context(), templates, client.InNamespace("default")))
+	for i := range templates.Items {
+		if _, err := reconcileOne(w.t, w.templates, templates.Items[i].Name); err != nil {
+			return false, err
+		}
 	}
 	return again, w.manage()
 }
@@ -275,7 +285,7 @@ func (w *world) setAgent(status metav1.ConditionStatus, reason string) {
 // setTemplate makes a version the only one of the module.
 func (w *world) setTemplate(version string, configMaps ...string) {
 	w.t.Helper()
-	w.must(w.plane.Client.DeleteAllOf(w.t.Context(), &v1beta2.ModuleTemplate{}, client.InNamespace("default")))
+	w.dropTemplates()
 	made := template(w.t, version, configMaps...)
 	if w.keda {
 		text, err := os.ReadFile("../../config/samples/keda-1.0.0.yaml")
@@ -285,6 +295,20 @@ func (w *world) setTemplate(version string, configMaps ...string) {
 		made.Spec.Resources, made.Spec.Data = append(made.Spec.Resources, sample.Spec.Resources...), sample.Spec.Data
 	}
 	w.must(w.plane.Client.Create(w.t.Context(), made))
+}
+
+// dropTemplates deletes all ModuleTemplates, also those that are used.
+func (w *world) dropTemplates() {
+	w.t.Helper()
+	list := &v1beta2.ModuleTemplateList{}
+	w.must(w.plane.Client.List(w.t.Context(), list, client.InNamespace("default")))
+	for i := range list.Items {
+		dropped := &list.Items[i]
+		before := dropped.DeepCopy()
+		dropped.Finalizers = nil
+		w.must(client.IgnoreNotFound(w.plane.Client.Patch(w.t.Context(), dropped, client.MergeFrom(before))))
+		w.must(client.IgnoreNotFound(w.plane.Client.Delete(w.t.Context(), dropped)))
+	}
 }
 
 // manage plays the manager of the sample module, and the controllers of a cluster. The manager holds

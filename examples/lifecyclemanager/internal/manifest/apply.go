@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 
 	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
 	"github.com/fluxcd/pkg/ssa/utils"
@@ -16,11 +17,10 @@ import (
 )
 
 // apply makes the runtime have the content and no other objects of the inventory. The custom
-// resource is created once. It returns the first thing that is still awaited, empty if there is
-// none.
+// resource is created once. It returns the state of the module, which is also in the status.
 func (r *Reconciler) apply(
 	ctx context.Context, there *skr.Runtime, manifest *v1beta2.Manifest, wanted *content,
-) (awaited string, err error) {
+) (v1beta2.State, error) {
 	inventory := inventoryOf(slices.Concat(wanted.objects, wanted.data))
 	former := without(manifest.Status.Inventory, slices.Concat(inventory, inventoryOf(wanted.ignored)))
 
@@ -32,12 +32,16 @@ func (r *Reconciler) apply(
 	if err := r.report(ctx, manifest, now); err != nil {
 		return "", err
 	}
-	if err := there.ApplyAll(ctx, missing(manifest, wanted)); err != nil {
+	if err := there.ApplyAll(ctx, r.owner(manifest), missing(manifest, wanted)); err != nil {
 		return "", err
 	}
 	left, awaited, err := r.removeAll(ctx, there, manifest, former)
-	if err == nil && awaited == "" {
-		awaited, err = waitingFor(ctx, there, wanted, left)
+	if err != nil {
+		return "", err
+	}
+	state := v1beta2.Processing
+	if awaited == "" {
+		state, awaited, err = stateOf(ctx, there, wanted, left)
 	}
 	if err != nil {
 		return "", err
@@ -46,48 +50,103 @@ func (r *Reconciler) apply(
 	now = manifest.Status
 	now.Inventory = slices.Concat(inventory, inventoryOf(left))
 	now.CustomResourceCreated = now.CustomResourceCreated || len(wanted.data) > 0
-	now.Version, now.State, now.Message = manifest.Spec.Version, v1beta2.Ready, awaited
-	if awaited != "" {
-		now.State = v1beta2.Processing
-	}
-	return awaited, r.report(ctx, manifest, now)
+	now.Version, now.State, now.Message = manifest.Spec.Version, state, awaited
+	return state, r.report(ctx, manifest, now)
 }
 
 // missing returns the objects to apply: the custom resource only if it was never created.
 func missing(manifest *v1beta2.Manifest, wanted *content) []*unstructured.Unstructured {
 	if manifest.Status.CustomResourceCreated {
-		return wanted.objects
+		return slices.Clone(wanted.objects)
 	}
 	utils.SetCommonMetadata(wanted.data, nil, map[string]string{skr.OnlyCreate: "true"})
 	return slices.Concat(wanted.objects, wanted.data)
 }
 
-// waitingFor returns the first object that is not ready, or of those that are left not gone. The
-// user may have deleted the custom resource.
-func waitingFor(
+// condition is the state of one object, with the reason why it is not Ready.
+type condition struct {
+	state   v1beta2.State
+	message string
+}
+
+// stateOf returns the state of a module: the first error of an object, or else the first object
+// that is not ready, or of those that are left not gone.
+func stateOf(
 	ctx context.Context, there *skr.Runtime, wanted *content, left []*unstructured.Unstructured,
-) (string, error) {
-	for i, object := range slices.Concat(wanted.objects, wanted.data) {
-		live := object.DeepCopy()
-		err := there.Get(ctx, client.ObjectKeyFromObject(object), live)
-		if apierrors.IsNotFound(err) && i >= len(wanted.objects) {
-			continue
-		}
+) (v1beta2.State, string, error) {
+	objects := slices.Concat(wanted.objects, wanted.data)
+	conditions := make([]condition, len(objects))
+	errs := make([]error, len(objects))
+	inParallel(len(objects), func(i int) {
+		mayMiss := i >= len(wanted.objects) // The user may have deleted the custom resource.
+		conditions[i], errs[i] = conditionOf(ctx, there, objects[i], mayMiss)
+	})
+	for _, err := range errs {
 		if err != nil {
-			return "", err
+			return "", "", err
 		}
-		result, err := status.Compute(live)
-		if err != nil {
-			return "", err
-		}
-		if result.Status != status.CurrentStatus {
-			return fmt.Sprintf("%s %s: %s", object.GetKind(), object.GetName(), result.Message), nil
+	}
+	for _, worse := range []v1beta2.State{v1beta2.Error, v1beta2.Processing} {
+		for _, c := range conditions {
+			if c.state == worse {
+				return c.state, c.message, nil
+			}
 		}
 	}
 	if len(left) > 0 {
-		return ending(left[0]), nil
+		return v1beta2.Processing, ending(left[0]), nil
 	}
-	return "", nil
+	return v1beta2.Ready, "", nil
+}
+
+// inParallel calls do with each number below n, ten at a time.
+func inParallel(n int, do func(int)) {
+	const concurrent = 10
+	var running sync.WaitGroup
+	for first := range min(n, concurrent) {
+		running.Go(func() {
+			for i := first; i < n; i += concurrent {
+				do(i)
+			}
+		})
+	}
+	running.Wait()
+}
+
+// conditionOf reads an object. A custom resource of a module reports its own state, as all modules
+// of Kyma do, in status.state.
+func conditionOf(
+	ctx context.Context, there *skr.Runtime, object *unstructured.Unstructured, mayMiss bool,
+) (condition, error) {
+	live := &unstructured.Unstructured{}
+	live.SetGroupVersionKind(object.GroupVersionKind())
+	err := there.Get(ctx, client.ObjectKeyFromObject(object), live)
+	if apierrors.IsNotFound(err) && mayMiss {
+		return condition{state: v1beta2.Ready}, nil
+	}
+	if err != nil {
+		return condition{}, err
+	}
+	result, err := status.Compute(live)
+	if err != nil {
+		return condition{}, err
+	}
+	name := object.GetKind() + " " + object.GetName()
+	if result.Status == status.FailedStatus {
+		return condition{v1beta2.Error, name + ": " + result.Message}, nil
+	}
+	if result.Status != status.CurrentStatus {
+		return condition{v1beta2.Processing, name + ": " + result.Message}, nil
+	}
+	own, _, _ := unstructured.NestedString(live.Object, "status", "state")
+	switch v1beta2.State(own) {
+	case v1beta2.Error:
+		return condition{v1beta2.Error, name + " reports the state " + own}, nil
+	case v1beta2.Processing, v1beta2.Deleting:
+		return condition{v1beta2.Processing, name + " reports the state " + own}, nil
+	default:
+		return condition{state: v1beta2.Ready}, nil
+	}
 }
 
 func ending(object *unstructured.Unstructured) string {

@@ -26,12 +26,25 @@ type content struct {
 // content returns that of the ModuleTemplate, nil if it is no longer the one that the Manifest
 // names. Then the Kyma controller names another one, or reports why not.
 func (r *Reconciler) content(ctx context.Context, manifest *v1beta2.Manifest) (*content, error) {
+	template, err := r.template(ctx, manifest)
+	if err != nil || template == nil || template.Generation != manifest.Spec.Template.Generation {
+		return nil, err
+	}
+	return contentOf(template)
+}
+
+// template returns the ModuleTemplate of a Manifest in any generation, nil if it is gone.
+func (r *Reconciler) template(ctx context.Context, manifest *v1beta2.Manifest) (*v1beta2.ModuleTemplate, error) {
 	ref, template := manifest.Spec.Template, &v1beta2.ModuleTemplate{}
 	err := r.Client.Get(ctx, client.ObjectKey{Namespace: manifest.Namespace, Name: ref.Name}, template)
-	if err != nil || template.UID != ref.UID || template.Generation != ref.Generation {
+	if err != nil || template.UID != ref.UID {
 		return nil, client.IgnoreNotFound(err)
 	}
-	wanted := &content{}
+	return template, nil
+}
+
+func contentOf(template *v1beta2.ModuleTemplate) (wanted *content, err error) {
+	wanted = &content{}
 	if wanted.objects, err = decode(template.Spec.Resources); err != nil || template.Spec.Data == nil {
 		return wanted, err
 	}

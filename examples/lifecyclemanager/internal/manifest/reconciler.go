@@ -4,6 +4,7 @@ package manifest
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -18,12 +19,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/skr"
 )
 
-const (
-	// Finalizer holds a Manifest until its objects are removed from the runtime.
-	Finalizer = "operator.kyma-project.io/manifest"
-	// asidePoll is the time until a Manifest that is set aside is read again.
-	asidePoll = time.Minute
-)
+// asidePoll is the time until a Manifest that is set aside is read again.
+const asidePoll = time.Minute
 
 // Reconciler makes the runtimes have the objects of the Manifests.
 type Reconciler struct{ skr.Clusters }
@@ -37,10 +34,17 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if wait, err := r.setAside(ctx, manifest); err != nil || wait > 0 {
 		return ctrl.Result{RequeueAfter: wait}, err
 	}
-	return skr.Reconcile(ctx, manifest, r.install, r.remove, func(state v1beta2.State, problem error) error {
+	keep := r.install
+	if manifest.Spec.DisabledSince != nil {
+		keep = r.disable
+	}
+	return skr.Reconcile(ctx, manifest, keep, r.remove, func(state v1beta2.State, problem error) error {
 		status := manifest.Status
 		status.State, status.Message = state, problem.Error()
-		return r.report(ctx, manifest, status)
+		if err := r.report(ctx, manifest, status); !errors.Is(err, skr.ErrEnded) {
+			return err
+		}
+		return nil
 	})
 }
 
@@ -70,11 +74,14 @@ func kymaOf(manifest *v1beta2.Manifest) client.ObjectKey {
 
 // install applies the objects, deletes those of a former version, and reports whether all is ready.
 func (r *Reconciler) install(ctx context.Context, manifest *v1beta2.Manifest) (ctrl.Result, error) {
-	if err := skr.Hold(ctx, r.Client, manifest, Finalizer); err != nil {
+	if err := skr.Hold(ctx, r.Client, manifest, v1beta2.ManifestFinalizer); err != nil {
 		return ctrl.Result{}, err
 	}
-	there, err := r.Connect(ctx, client.ObjectKeyFromObject(manifest), kymaOf(manifest))
+	there, cluster, err := r.connect(ctx, manifest)
 	if err != nil {
+		return ctrl.Result{}, err
+	}
+	if err := r.enter(ctx, manifest, cluster); err != nil {
 		return ctrl.Result{}, err
 	}
 	wanted, err := r.content(ctx, manifest)
@@ -87,11 +94,14 @@ func (r *Reconciler) install(ctx context.Context, manifest *v1beta2.Manifest) (c
 		status.Message = "ModuleTemplate " + manifest.Spec.Template.Name + " has changed or is gone"
 		return r.later(manifest), r.report(ctx, manifest, status)
 	}
-	awaited, err := r.apply(ctx, there, manifest, wanted)
+	if err := there.Check(slices.Concat(wanted.objects, wanted.data)); err != nil {
+		return ctrl.Result{}, err
+	}
+	state, err := r.apply(ctx, there, manifest, wanted)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	if awaited != "" {
+	if state != v1beta2.Ready {
 		ready := meta.FindStatusCondition(manifest.Status.Conditions, v1beta2.ReadyCondition)
 		return ctrl.Result{RequeueAfter: skr.Backoff(ready.LastTransitionTime)}, nil
 	}
@@ -103,7 +113,8 @@ func (r *Reconciler) later(manifest *v1beta2.Manifest) ctrl.Result {
 	return ctrl.Result{RequeueAfter: r.RequeueAfter(core.RuntimeID(kymaOf(manifest).Name))}
 }
 
-// report writes the status if it has changed, with its summary.
+// report writes the status if it has changed, with its summary. The error is [skr.ErrEnded] if the
+// Manifest is gone: without an inventory, nothing may be applied.
 func (r *Reconciler) report(ctx context.Context, manifest *v1beta2.Manifest, status v1beta2.ManifestStatus) error {
 	status.State = cmp.Or(status.State, v1beta2.Processing)
 	status.Message, status.ObservedGeneration = skr.Short(status.Message), manifest.Generation
@@ -117,5 +128,5 @@ func (r *Reconciler) report(ctx context.Context, manifest *v1beta2.Manifest, sta
 	if !slices.Equal(before.Status.Inventory, status.Inventory) {
 		patch = skr.After(before)
 	}
-	return client.IgnoreNotFound(r.Client.Status().Patch(ctx, manifest, patch))
+	return skr.Ended(r.Client.Status().Patch(ctx, manifest, patch))
 }

@@ -68,7 +68,25 @@ func newWorld(t *testing.T) *world {
 	w.must(w.Create(t.Context(), &v1beta2.Kyma{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "runtime-1"}, Spec: v1beta2.KymaSpec{Channel: "regular"},
 	}))
+	w.setCluster(w.cluster())
 	return w
+}
+
+// cluster returns the UID that identifies the cluster.
+func (w *world) cluster() types.UID {
+	w.t.Helper()
+	system := &corev1.Namespace{}
+	w.must(w.Get(w.t.Context(), client.ObjectKey{Name: metav1.NamespaceSystem}, system))
+	return system.UID
+}
+
+// setCluster makes a cluster that of the Kyma, as the Kyma controller does.
+func (w *world) setCluster(cluster types.UID) {
+	w.t.Helper()
+	kyma := &v1beta2.Kyma{}
+	w.must(w.Get(w.t.Context(), key("runtime-1"), kyma))
+	kyma.Status.Cluster = cluster
+	w.must(w.Status().Update(w.t.Context(), kyma))
 }
 
 func (w *world) must(err error) {

@@ -27,6 +27,8 @@ func TestRemoval(t *testing.T) {
 	t.Run("custom resource policy", func(t *testing.T) { w.customResourcePolicy(t) })
 	t.Run("without a Kyma", func(t *testing.T) { w.withoutKyma(t) })
 	t.Run("opt-out", func(t *testing.T) { w.optOut(t) })
+	w.play(t, w.rules()...)
+	w.play(t, w.rulesOfDefinitions()...)
 	t.Run("dead cluster", func(t *testing.T) { w.deadCluster(t) })
 }
 
@@ -69,6 +71,10 @@ func kedaDefinition() any {
 				"openAPIV3Schema": map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true},
 			}}},
 		},
+		// An API server sets the status itself. That of the unit tests has no controllers.
+		"status": map[string]any{"conditions": []any{
+			map[string]any{"type": "NamesAccepted", "status": "True"}, map[string]any{"type": "Established", "status": "True"},
+		}},
 	}
 }
 
@@ -267,6 +273,7 @@ func (w *world) withoutKyma(t *testing.T) {
 	}
 	kyma.ResourceVersion = ""
 	w.must(w.Create(t.Context(), kyma))
+	w.setCluster(w.cluster())
 }
 
 // optOut wants a Kyma with the label to keep its modules.

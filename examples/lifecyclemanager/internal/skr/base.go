@@ -3,7 +3,6 @@ package skr
 import (
 	"context"
 	"errors"
-	"slices"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -32,7 +31,7 @@ func (r *Runtime) Prepare(ctx context.Context) error {
 	if local {
 		objects = objects[len(objects)-1:] // The definitions are there, and the administrator's.
 	}
-	if err := r.ApplyAll(ctx, objects); err != nil {
+	if err := r.ApplyAll(ctx, operatorItself, objects); err != nil {
 		return err
 	}
 	r.state.prepared.Store(true)
@@ -43,8 +42,8 @@ func (r *Runtime) Prepare(ctx context.Context) error {
 func (r *Runtime) PrepareAgain() { r.state.prepared.Store(false) }
 
 // Clean deletes the objects that Prepare has applied, and reports whether none is left. With the
-// definitions go the Kyma and the catalog. In the control plane the definitions stay, because they
-// hold the Kymas of all runtimes.
+// definitions go the Kyma and the catalog. The namespace stays if others have objects there. In the
+// control plane the definitions stay, because they hold the Kymas of all runtimes.
 func (r *Runtime) Clean(ctx context.Context) (clean bool, err error) {
 	r.PrepareAgain()
 	local, err := r.Local(ctx)
@@ -58,15 +57,14 @@ func (r *Runtime) Clean(ctx context.Context) (clean bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	clean = true
-	for _, object := range slices.Backward(objects) {
+	// The namespace comes last: an object that is still there would keep it.
+	for _, object := range objects {
 		gone, err := r.delete(ctx, object)
-		if err != nil {
+		if err != nil || !gone {
 			return false, err
 		}
-		clean = clean && gone
 	}
-	return clean, nil
+	return true, nil
 }
 
 // cleanLocal deletes the Kyma that users edit, and the catalog beside it.

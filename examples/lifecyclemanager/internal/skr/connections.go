@@ -4,22 +4,26 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"io"
+	"fmt"
 	"net/http"
+	"net/url"
 	"strings"
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime/remote"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/runtimes"
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
@@ -27,11 +31,9 @@ import (
 const (
 	// KubeconfigKey is the key of the kubeconfig in its Secret.
 	KubeconfigKey = "config"
-	// maxClients is the most runtimes that are kept. Each takes about 0.2 MiB, mostly for the
+	// MaxClients is the most runtimes that are kept. Each takes about 0.2 MiB, mostly for the
 	// kinds that it knows.
-	maxClients = 512
-	// maxDiscovery bounds, in bytes, one list of the kinds of a runtime, which is kept.
-	maxDiscovery = 256 << 10
+	MaxClients = 512
 )
 
 // Connections has one client for each runtime. It may be used concurrently. The installer of the
@@ -50,7 +52,7 @@ type Connections struct {
 // cache. A Secret has the name of its Kyma. Clients have the kinds of the scheme.
 func NewConnections(secrets client.Reader, scheme *runtime.Scheme) *Connections {
 	opts := runtimes.KubeconfigOptions{
-		Clients: maxClients, Scheme: scheme, Mapper: newMapper,
+		Clients: MaxClients, Scheme: scheme, Mapper: newMapper,
 		Configure: func(config *rest.Config) { rest.AddUserAgent(config, FieldOwner) },
 	}
 	return &Connections{
@@ -60,24 +62,40 @@ func NewConnections(secrets client.Reader, scheme *runtime.Scheme) *Connections 
 	}
 }
 
-// newMapper returns a mapper that learns the kinds of a runtime from bounded answers.
+// newMapper returns a mapper that learns the kinds of a runtime from the runtime. Package remote
+// bounds the answers.
 func newMapper(config *rest.Config, c *http.Client) (meta.RESTMapper, error) {
 	own := *c
 	own.Transport = discovery{c.Transport}
-	return apiutil.NewDynamicRESTMapper(config, &own)
+	learned, err := apiutil.NewDynamicRESTMapper(config, &own)
+	return mapper{learned}, err
 }
 
-// discovery cuts answers at maxDiscovery, so that a longer one cannot be decoded.
+// mapper knows Namespaces without a request. A request of a mapper ends with its own timeout, and
+// not with the visit. Therefore the first request of a visit needs no mapper.
+type mapper struct{ meta.RESTMapper }
+
+// RESTMapping implements [meta.RESTMapper].
+func (m mapper) RESTMapping(kind schema.GroupKind, versions ...string) (*meta.RESTMapping, error) {
+	if namespaces := corev1.SchemeGroupVersion; kind == namespaces.WithKind("Namespace").GroupKind() {
+		return &meta.RESTMapping{
+			Resource: namespaces.WithResource("namespaces"), GroupVersionKind: namespaces.WithKind(kind.Kind),
+			Scope: meta.RESTScopeRoot,
+		}, nil
+	}
+	return m.RESTMapper.RESTMapping(kind, versions...)
+}
+
+// discovery explains a list of kinds that is too large.
 type discovery struct{ next http.RoundTripper }
+
+var errManyKinds = errors.New("the runtime has more kinds than the operator reads")
 
 // RoundTrip implements [http.RoundTripper].
 func (d discovery) RoundTrip(request *http.Request) (*http.Response, error) {
 	answer, err := d.next.RoundTrip(request)
-	if err == nil {
-		answer.Body = struct {
-			io.Reader
-			io.Closer
-		}{io.LimitReader(answer.Body, maxDiscovery), answer.Body}
+	if errors.Is(err, remote.ErrLargeAnswer) {
+		return nil, fmt.Errorf("%w: %w", errManyKinds, err)
 	}
 	return answer, err
 }
@@ -96,10 +114,10 @@ func (c *Connections) Get(ctx context.Context, name client.ObjectKey) (*Runtime,
 		return nil, err
 	}
 	if known := c.known[name]; known == nil || known.Client != connected {
-		if len(c.known) >= maxClients {
+		if len(c.known) >= MaxClients {
 			clear(c.known) // Else they would hold clients that are not kept. Each is prepared again.
 		}
-		c.known[name] = &Runtime{Client: connected, controlPlane: c.controlPlane, state: &state{}}
+		c.known[name] = &Runtime{Client: connected, direct: connected, controlPlane: c.controlPlane, state: &state{}}
 	}
 	return c.known[name], nil
 }
@@ -123,13 +141,25 @@ func (c *Connections) For(events *controllerruntime.Source[ctrl.Request]) Connec
 // giveUpAfter is the default of GaveUp.
 const giveUpAfter = time.Hour
 
-// GaveUp reports whether an object is deleted for longer than after, 0 for 1 h, and err means that
-// its runtime does not answer. A runtime that answers, also with a refusal, is there.
+// GaveUp reports whether an object is deleted for longer than after, 0 for 1 h, and err is that of
+// a connection. A runtime that answers is there, and an invalid kubeconfig says nothing about it.
 func GaveUp(object client.Object, after time.Duration, err error) bool {
 	var answer apierrors.APIStatus
+	var failed *url.Error // Each request of a client that fails without an answer ends with one.
 	deleted := object.GetDeletionTimestamp()
-	return err != nil && deleted != nil && time.Since(deleted.Time) > cmp.Or(after, giveUpAfter) &&
-		!errors.As(err, &answer)
+	return deleted != nil && time.Since(deleted.Time) > cmp.Or(after, giveUpAfter) &&
+		errors.As(err, &failed) && !errors.As(err, &answer) && !errors.Is(err, errManyKinds)
+}
+
+// Answers reports whether the runtime answers to a short question. The time of a visit may end
+// while a runtime is slow, or has many objects.
+func (r *Runtime) Answers(ctx context.Context) bool {
+	const patience = 5 * time.Second
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	defer cancel()
+	_, err := r.Cluster(ctx)
+	var answer apierrors.APIStatus
+	return err == nil || errors.As(err, &answer)
 }
 
 // maxText bounds the texts of a runtime in status, logs and Events, in bytes.

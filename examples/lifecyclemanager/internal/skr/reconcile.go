@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// limit bounds the work for one runtime, so that a slow one does not keep a worker.
-	limit = 30 * time.Second
+	// VisitTime bounds the work for one runtime, so that a slow one does not keep a worker.
+	VisitTime = 30 * time.Second
 	// cacheLag is the time after which a cache shows the write that came first.
 	cacheLag = 100 * time.Millisecond
 )
@@ -36,11 +36,14 @@ type Clusters struct {
 	GiveUp time.Duration
 }
 
+// ErrEnded means that the object of a reconcile is gone. The reconcile ends.
+var ErrEnded = errors.New("the object of the reconcile is gone")
+
 // step is a step of a reconcile of an object.
 type step[T client.Object] func(ctx context.Context, object T) (ctrl.Result, error)
 
 // Reconcile calls keep, or remove for an object that is deleted, with a limit of 30 s. After an
-// error, it calls report. After a write by another one, the object is read again.
+// error, it calls report. After a write by another one, and after [Unfinished], it is called again.
 func Reconcile[T client.Object](
 	ctx context.Context, object T, keep, remove step[T], report func(state v1beta2.State, problem error) error,
 ) (ctrl.Result, error) {
@@ -48,10 +51,15 @@ func Reconcile[T client.Object](
 	if object.GetDeletionTimestamp() != nil {
 		do, state = remove, v1beta2.Deleting
 	}
-	bounded, cancel := context.WithTimeout(ctx, limit)
+	bounded, cancel := context.WithTimeout(ctx, VisitTime)
 	defer cancel()
 	result, err := do(bounded, object)
+	var unfinished Unfinished
 	switch {
+	case errors.Is(err, ErrEnded):
+		return ctrl.Result{}, nil
+	case errors.As(err, &unfinished):
+		return ctrl.Result{RequeueAfter: cacheLag}, report(v1beta2.Processing, err)
 	case apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err):
 		return ctrl.Result{RequeueAfter: cacheLag}, nil
 	case err != nil:
@@ -80,7 +88,15 @@ func Hold(ctx context.Context, c client.Client, object client.Object, finalizer 
 	if !controllerutil.AddFinalizer(object, finalizer) {
 		return nil
 	}
-	return c.Patch(ctx, object, After(before))
+	return Ended(c.Patch(ctx, object, After(before)))
+}
+
+// Ended returns [ErrEnded] if the object of a reconcile is gone.
+func Ended(err error) error {
+	if apierrors.IsNotFound(err) {
+		return ErrEnded
+	}
+	return err
 }
 
 // Release removes a finalizer from an object of the control plane.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"sort"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -14,23 +13,18 @@ import (
 	"github.com/fluxcd/pkg/ssa"
 	"github.com/fluxcd/pkg/ssa/utils"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime/remote"
 )
 
 const (
 	// FieldOwner owns the fields that the operator applies. It is also the value of
 	// [ManagedByLabel].
 	FieldOwner = "lifecycle-manager"
-	// ManagedByLabel is the label of everything that the operator applies in a runtime. Nothing
-	// without it is deleted.
-	ManagedByLabel = "operator.kyma-project.io/managed-by"
 	// OnlyCreate is an annotation of objects that are left alone if they exist, such as the default
 	// custom resource of a module. Such an object is created once, and then it is the user's.
 	OnlyCreate = "operator.kyma-project.io/only-create"
@@ -39,12 +33,19 @@ const (
 	Replace = "operator.kyma-project.io/replace"
 	// timeout bounds the wait of an apply.
 	timeout = 15 * time.Second
+	// batch is the number of objects that are compared before the first of them is written. A visit
+	// that ends early has written all batches before, and the next visit only compares these.
+	batch = 20
+	// reads is the number of answers that one object of a module costs in a visit.
+	reads = 5
 )
 
 // Runtime is a client for one runtime, without a cache.
 type Runtime struct {
 	client.Client
 
+	// direct is the client of the connection. It also reads kinds that the scheme does not have.
+	direct client.Client
 	// controlPlane is read to decide whether the runtime is the control plane itself.
 	controlPlane client.Reader
 	state        *state
@@ -58,11 +59,15 @@ type state struct {
 
 // Through returns the runtime with another client for it.
 func (r *Runtime) Through(c client.Client) *Runtime {
-	return &Runtime{Client: c, controlPlane: r.controlPlane, state: r.state}
+	return &Runtime{Client: c, direct: r.direct, controlPlane: r.controlPlane, state: r.state}
 }
 
-// Local reports whether the runtime is the control plane itself: the Namespace kube-system has the
-// same UID in both, which identifies a cluster. The answer of the first success is kept.
+// Cluster returns the UID of the Namespace kube-system, which identifies a cluster. Each call reads
+// it, because another cluster may have the address of a former one.
+func (r *Runtime) Cluster(ctx context.Context) (types.UID, error) { return clusterOf(ctx, r) }
+
+// Local reports whether the runtime is the control plane itself. The answer of the first success is
+// kept.
 func (r *Runtime) Local(ctx context.Context) (bool, error) {
 	if known := r.state.local.Load(); known != nil {
 		return *known, nil
@@ -83,102 +88,47 @@ func clusterOf(ctx context.Context, cluster client.Reader) (types.UID, error) {
 	return namespace.UID, err
 }
 
+// Unfinished means that a visit has applied some objects, and that its time is over. The next visit
+// continues.
+type Unfinished struct{ Done, Of int }
+
+// Error implements [error].
+func (u Unfinished) Error() string { return fmt.Sprintf("%d of %d objects are applied", u.Done, u.Of) }
+
 // ApplyAll makes objects look as given, by server-side apply. Definitions and Namespaces come
-// first. An object that looks so already is not written. ApplyAll labels the objects, except a
-// Namespace that existed before. In the control plane it refuses to take over objects of others.
-func (r *Runtime) ApplyAll(ctx context.Context, objects []*unstructured.Unstructured) error {
-	local, err := r.Local(ctx)
-	if err != nil {
-		return err
-	}
+// first. An object that looks so already is not written. ApplyAll labels and marks the objects,
+// except a Namespace that existed before. Before the first write, it refuses objects of others by
+// kind and name. The error is [Unfinished] if ctx ends between two batches.
+func (r *Runtime) ApplyAll(ctx context.Context, owner Owner, objects []*unstructured.Unstructured) error {
 	for _, object := range objects {
-		if err := r.claim(ctx, object, local); err != nil {
-			return err
-		}
+		remote.Allow(ctx, reads*remote.Weigh(object))
+	}
+	if err := r.claimAll(ctx, owner, objects); err != nil {
+		return err
 	}
 	utils.SetCommonMetadata(objects, map[string]string{ManagedByLabel: FieldOwner}, nil)
 	opts := ssa.DefaultApplyOptions()
 	opts.ForceSelector = map[string]string{Replace: "true"}
 	opts.IfNotPresentSelector = map[string]string{OnlyCreate: "true"}
 	opts.WaitInterval, opts.WaitTimeout = 100*time.Millisecond, timeout
-	_, err = r.resources().ApplyAllStaged(ctx, objects, opts)
-	return err
-}
 
-// claim decides about an object that exists without the label of the operator.
-func (r *Runtime) claim(ctx context.Context, object *unstructured.Unstructured, local bool) error {
-	namespace := utils.IsNamespace(object)
-	if !namespace && !local {
-		return nil
-	}
-	live := &metav1.PartialObjectMetadata{}
-	live.SetGroupVersionKind(object.GroupVersionKind())
-	err := r.Get(ctx, client.ObjectKeyFromObject(object), live)
-	switch {
-	case apierrors.IsNotFound(err) || meta.IsNoMatchError(err):
-		return nil
-	case err != nil:
-		return err
-	case live.Labels[ManagedByLabel] == FieldOwner:
-		return nil
-	case namespace:
-		utils.SetCommonMetadata([]*unstructured.Unstructured{object}, nil, map[string]string{OnlyCreate: "true"})
-		return nil
-	case object.GetAnnotations()[OnlyCreate] == "true":
-		return nil
-	default:
-		return fmt.Errorf("%s %s exists in the control plane and is not of a module: want another name",
-			object.GetKind(), client.ObjectKeyFromObject(object))
-	}
-}
-
-// DeleteAll deletes objects that ApplyAll has made, in the opposite order, and returns those that
-// are not gone yet. It does not wait. Call it again until none is left.
-func (r *Runtime) DeleteAll(
-	ctx context.Context, objects []*unstructured.Unstructured,
-) (left []*unstructured.Unstructured, err error) {
-	local, err := r.Local(ctx)
-	if err != nil {
-		return nil, err
-	}
-	sort.Sort(sort.Reverse(ssa.SortableUnstructureds(objects)))
-	for _, object := range objects {
-		if protects(object, local) {
-			continue
+	sort.Sort(ssa.SortableUnstructureds(objects))
+	for done := 0; done < len(objects); done += batch {
+		next := objects[done:min(done+batch, len(objects))]
+		_, err := r.resources().ApplyAllStaged(ctx, next, opts)
+		if err != nil && ctx.Err() != nil && done > 0 {
+			return Unfinished{Done: done, Of: len(objects)}
 		}
-		gone, err := r.delete(ctx, object)
 		if err != nil {
-			return nil, err
-		}
-		if !gone {
-			left = append(left, object)
+			return err
 		}
 	}
-	return left, nil
-}
-
-// protects reports whether no module may delete an object, because the Kyma or the operator needs
-// it.
-func protects(object *unstructured.Unstructured, local bool) bool {
-	return utils.IsNamespace(object) && (local || object.GetName() == Namespace) ||
-		utils.IsCRD(object) && strings.HasSuffix(object.GetName(), "."+v1beta2.GroupVersion().Group)
-}
-
-// delete reports whether the object is gone, or was never one of the operator.
-func (r *Runtime) delete(ctx context.Context, object *unstructured.Unstructured) (gone bool, err error) {
-	opts := ssa.DefaultDeleteOptions()
-	opts.Inclusions = map[string]string{ManagedByLabel: FieldOwner}
-	entry, err := r.resources().Delete(ctx, object, opts)
-	if err == nil && entry.Action != ssa.SkippedAction {
-		err = r.Get(ctx, client.ObjectKeyFromObject(object), object.DeepCopy())
-	}
-	if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) { // Without its definition it is gone, too.
-		return true, nil
-	}
-	return err == nil && entry.Action == ssa.SkippedAction, err
+	return nil
 }
 
 func (r *Runtime) resources() *ssa.ResourceManager {
 	poller := polling.NewStatusPoller(r, r.RESTMapper(), polling.Options{})
-	return ssa.NewResourceManager(r, poller, ssa.Owner{Field: FieldOwner})
+	manager := ssa.NewResourceManager(r, poller, ssa.Owner{Field: FieldOwner})
+	manager.SetConcurrency(concurrent)
+	return manager
 }

@@ -1,4 +1,6 @@
-package installation
+// Package selector compares label selectors by their meaning. A platform may write a selector of a
+// webhook in another order, and may add requirements of its own.
+package selector
 
 import (
 	"fmt"
@@ -98,11 +100,21 @@ func (m meaning) text() string {
 	return text.String()
 }
 
-// exclusionsBeyond returns the requirements that live has beyond ours, if each of them excludes
+// Meaning returns a text that is the same for two selectors that select the same objects. It
+// returns false if a requirement has an unknown operator.
+func Meaning(selector *metav1.LabelSelector) (text string, known bool) {
+	wanted, known := meaningOf(selector)
+	if !known {
+		return "", false
+	}
+	return wanted.text(), true
+}
+
+// ExclusionsBeyond returns the requirements that live has beyond ours, if each of them excludes
 // objects by a label: those without the label are selected as before. Otherwise it returns false,
 // as when a requirement of ours is missing, or when live selects only objects with a certain
 // label.
-func exclusionsBeyond(ours, live *metav1.LabelSelector) ([]metav1.LabelSelectorRequirement, bool) {
+func ExclusionsBeyond(ours, live *metav1.LabelSelector) ([]metav1.LabelSelectorRequirement, bool) {
 	want, known := meaningOf(ours)
 	have, knownToo := meaningOf(live)
 	if !known || !knownToo {
@@ -122,7 +134,7 @@ func exclusionsBeyond(ours, live *metav1.LabelSelector) ([]metav1.LabelSelectorR
 	}
 
 	// The exclusions must be the whole difference.
-	whole := selectorWith(ours, beyond)
+	whole := With(ours, beyond)
 	again, _ := meaningOf(whole)
 	return beyond, again.equal(have)
 }
@@ -148,8 +160,8 @@ func (c constraint) beyond(ours constraint) (*metav1.LabelSelectorRequirement, b
 	}
 }
 
-// selectorWith returns a copy of a selector with more requirements.
-func selectorWith(selector *metav1.LabelSelector, more []metav1.LabelSelectorRequirement) *metav1.LabelSelector {
+// With returns a copy of a selector with more requirements.
+func With(selector *metav1.LabelSelector, more []metav1.LabelSelectorRequirement) *metav1.LabelSelector {
 	if selector == nil {
 		selector = &metav1.LabelSelector{}
 	}
@@ -158,8 +170,8 @@ func selectorWith(selector *metav1.LabelSelector, more []metav1.LabelSelectorReq
 	return whole
 }
 
-// requirementText returns a requirement as kubectl takes it.
-func requirementText(requirement metav1.LabelSelectorRequirement) string {
+// Text returns an exclusion as kubectl takes it.
+func Text(requirement metav1.LabelSelectorRequirement) string {
 	switch requirement.Operator {
 	case metav1.LabelSelectorOpDoesNotExist:
 		return "!" + requirement.Key

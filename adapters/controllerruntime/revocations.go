@@ -1,0 +1,148 @@
+package controllerruntime
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"github.com/runtime-watcher/runtime-watcher/core/intake"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
+)
+
+// RevocationsKey is the key of the ConfigMap of [RevocationsFromConfigMap].
+const RevocationsKey = "revoked"
+
+var (
+	errNoConfigMap = errors.New("ConfigMap does not exist: create it, with an empty list if no sender is revoked")
+	errNoKey       = fmt.Errorf("ConfigMap has no key %q", RevocationsKey)
+)
+
+// revocations follows one ConfigMap.
+type revocations struct {
+	*intake.LiveRevocations
+
+	cache cache.Cache
+	name  types.NamespacedName
+}
+
+var (
+	_ intake.Revocations             = (*revocations)(nil)
+	_ manager.Runnable               = (*revocations)(nil)
+	_ manager.LeaderElectionRunnable = (*revocations)(nil)
+)
+
+// RevocationsFromConfigMap returns the list of revoked senders in the key "revoked" of a ConfigMap,
+// in the format of [intake.ParseRevocations]. Set it as Options.Revocations of the listener. It
+// adds a watch of this one ConfigMap to the controller manager, which runs on every replica. The
+// watch needs the rights to list and watch it: a Role with its name in resourceNames.
+//
+// Before the ConfigMap was read, the listener is not ready, and takes no events. Later, a ConfigMap
+// that is malformed or deleted is logged, and the last good list stays. To end all revocations,
+// empty the key. The default of the Logger is mgr.GetLogger().
+func RevocationsFromConfigMap(
+	mgr manager.Manager, name types.NamespacedName, opts intake.RevocationOptions,
+) (intake.Revocations, error) {
+	if option.IsNil(mgr) {
+		return nil, fmt.Errorf("revocations: %w", errNoManager)
+	}
+	if name.Name == "" || name.Namespace == "" {
+		return nil, fmt.Errorf("revocations: want name and namespace of a ConfigMap, have %q", name)
+	}
+
+	scheme := runtime.NewScheme()
+	if err := corev1.AddToScheme(scheme); err != nil {
+		return nil, fmt.Errorf("revocations: %w", err)
+	}
+	r := &revocations{name: name}
+	one, err := cache.New(mgr.GetConfig(), cache.Options{
+		HTTPClient: mgr.GetHTTPClient(), Scheme: scheme, Mapper: mgr.GetRESTMapper(),
+		DefaultNamespaces: map[string]cache.Config{
+			name.Namespace: {FieldSelector: fields.OneTermEqualSelector("metadata.name", name.Name)},
+		},
+		DefaultWatchErrorHandler: r.noteFailure,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("revocations: %w", err)
+	}
+
+	opts.Logger = cmp.Or(opts.Logger, Logger(mgr.GetLogger())).With(slog.String("configmap", name.String()))
+	r.LiveRevocations = intake.NewLiveRevocations(opts)
+	r.cache = one
+	if err := mgr.Add(r); err != nil {
+		return nil, fmt.Errorf("revocations: %w", err)
+	}
+	return r, nil
+}
+
+// NeedLeaderElection returns false: all replicas listen, so that each needs the list.
+func (*revocations) NeedLeaderElection() bool { return false }
+
+// Start follows the ConfigMap until ctx ends.
+func (r *revocations) Start(ctx context.Context) error {
+	ctx, stop := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- r.cache.Start(ctx) }()
+	err := r.follow(ctx)
+	if err != nil {
+		stop()
+	}
+	failed := <-ended
+	stop()
+	return cmp.Or(err, failed)
+}
+
+// follow returns when the ConfigMap was read, and its handler gets each change.
+func (r *revocations) follow(ctx context.Context) error {
+	informer, err := r.cache.GetInformer(ctx, &corev1.ConfigMap{}, cache.BlockUntilSynced(false))
+	if err != nil {
+		return fmt.Errorf("revocations: %w", err)
+	}
+	registered, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    r.take,
+		UpdateFunc: func(_, now any) { r.take(now) },
+		DeleteFunc: func(any) { r.Fail(errNoConfigMap) },
+	})
+	if err != nil {
+		return fmt.Errorf("revocations: %w", err)
+	}
+	if toolscache.WaitForCacheSync(ctx.Done(), registered.HasSynced) && r.isMissing(ctx) {
+		r.Fail(errNoConfigMap)
+	}
+	return nil
+}
+
+// noteFailure reports a watch that is not established. One that ends later is established again,
+// and the list stays.
+func (r *revocations) noteFailure(ctx context.Context, reflector *toolscache.Reflector, err error) {
+	if r.RevocationList() == nil {
+		r.Fail(err)
+	}
+	toolscache.DefaultWatchErrorHandler(ctx, reflector, err)
+}
+
+func (r *revocations) isMissing(ctx context.Context) bool {
+	return r.cache.Get(ctx, r.name, &corev1.ConfigMap{}) != nil
+}
+
+func (r *revocations) take(object any) {
+	found, ok := object.(*corev1.ConfigMap)
+	if !ok {
+		return
+	}
+	text, ok := found.Data[RevocationsKey]
+	if !ok {
+		r.Fail(errNoKey)
+		return
+	}
+	_ = r.Replace([]byte(text)) // It is logged, and the last good list stays.
+}

@@ -1,0 +1,210 @@
+package controllerruntime
+
+import (
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+// raising is a target in virtual time, whose worker reconciles all requests immediately.
+type raising struct {
+	*target[string]
+
+	t *testing.T
+}
+
+func inRaising(t *testing.T, run func(r *raising)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		queue := priorityqueue.New[string]("")
+		run(&raising{newTarget(t.Context().Done(), queue), t})
+		queue.ShutDown()
+		synctest.Wait()
+	})
+}
+
+func (r *raising) reconcileAll() {
+	synctest.Wait()
+	for r.queue.Len() > 0 {
+		item, _ := r.queue.Get()
+		r.queue.Done(item)
+	}
+}
+
+// wants returns the time until a request gets the priority of a change, 0 if it never will.
+func (r *raising) wants(request string) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if at := r.raised[request]; at != nil {
+		return time.Until(at.end)
+	}
+	return 0
+}
+
+// A long list was reconciled. A later one does not wait for it.
+func TestALaterListWaitsForNoFormerOne(t *testing.T) {
+	t.Parallel()
+	inRaising(t, func(r *raising) {
+		many := make([]string, 200)
+		for n := range many {
+			many[n] = strconv.Itoa(n)
+		}
+		r.addListed("", many...)
+		if wait := r.wants("199"); wait < 2*resyncWait {
+			r.t.Errorf("control: the last of a long list waits %v, want longer", wait)
+		}
+		r.reconcileAll()
+		time.Sleep(resyncWait + time.Second)
+		synctest.Wait()
+
+		r.addListed("", "later")
+		if wait := r.wants("later"); wait != resyncWait {
+			r.t.Errorf("a later list waits %v, want %v", wait, resyncWait)
+		}
+	})
+}
+
+// The earlier of two resyncs of one runtime decides, in any order.
+func TestTheEarlierOfTwoResyncsDecides(t *testing.T) {
+	t.Parallel()
+	for _, waits := range [][]time.Duration{{0, time.Hour}, {time.Hour, 0}} {
+		inRaising(t, func(r *raising) {
+			for _, wait := range waits {
+				r.addResync("quiet", wait)
+			}
+			if wait := r.wants("quiet"); wait != resyncWait {
+				r.t.Errorf("resyncs after %v get their priority in %v, want %v", waits, wait, resyncWait)
+			}
+		})
+	}
+}
+
+// A queue that is empty has no request that waits, except one whose wait has just ended.
+func TestAnEmptyQueueForgetsWhatWasReconciled(t *testing.T) {
+	t.Parallel()
+	inRaising(t, func(r *raising) {
+		r.addResync("first", 0)
+		r.addResync("second", time.Second)
+		r.addResync("just begun", resyncWait-time.Millisecond)
+		r.addResync("later", time.Minute)
+		time.Sleep(2 * time.Second)
+		r.reconcileAll()
+		time.Sleep(resyncWait - 2*time.Second - time.Millisecond)
+		r.reconcileAll()
+		time.Sleep(time.Millisecond)
+		synctest.Wait()
+		for request, waits := range map[string]bool{"first": false, "second": false, "just begun": true, "later": true} {
+			if have := r.wants(request) > 0; have != waits {
+				r.t.Errorf("%s gets the priority of a change: %t, want %t", request, have, waits)
+			}
+		}
+	})
+}
+
+// The book counts its objects, also after some were forgotten.
+func TestTheSizeOfTheBook(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		book := reads[string]{runtimes: make(map[core.RuntimeID]map[place[string]]*awaited)}
+		see := func(runtime core.RuntimeID, name string) {
+			book.observe(runtime, "r", &core.WatchEvent{UID: types.UID(name), Base: 5})
+		}
+		for _, runtime := range []core.RuntimeID{"a", "b"} {
+			see(runtime, "1")
+			see(runtime, "2")
+		}
+		time.Sleep(awaitedFor)
+		see("b", "3")
+		time.Sleep(awaitedFor / 2)
+		see("c", "1")
+		if book.size != 2 || len(book.runtimes["b"]) != 1 || len(book.bySize[2]) != 0 || len(book.bySize[1]) != 2 {
+			t.Errorf("size %d, sizes of runtimes %v, want one object of b and c", book.size, book.bySize[:3])
+		}
+	})
+}
+
+// A runtime takes the place of one that has two objects more, and of none with as many. Otherwise
+// two runtimes would take places from each other for ever.
+func TestAFullBookTakesFromTheLargest(t *testing.T) {
+	t.Parallel()
+	for size, want := range map[int]bool{0: true, 1: false, 2: false} {
+		book := reads[string]{runtimes: make(map[core.RuntimeID]map[place[string]]*awaited)}
+		for _, name := range []types.UID{"1", "2"} {
+			book.observe("a", "r", &core.WatchEvent{UID: name, Base: 5})
+		}
+		if have := book.evictPlace(size); have != want {
+			t.Errorf("a runtime with %d objects takes a place of one with 2: %t, want %t", size, have, want)
+		}
+	}
+}
+
+// A watch that was interrupted reports a deletion by the last state.
+func TestTheRuntimeOfALateDeletion(t *testing.T) {
+	t.Parallel()
+	r := &Runtimes{identify: func(object client.Object) core.RuntimeID { return core.RuntimeID(object.GetName()) }}
+	object := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "skr-1"}}
+	for _, deleted := range []any{object, toolscache.DeletedFinalStateUnknown{Key: "skr-1", Obj: object}} {
+		if id := r.idOf(deleted); id != "skr-1" {
+			t.Errorf("%T is of runtime %q, want skr-1", deleted, id)
+		}
+	}
+	if id := r.idOf(toolscache.DeletedFinalStateUnknown{Key: "skr-1"}); id != "" {
+		t.Errorf("an unknown state is of runtime %q", id)
+	}
+}
+
+// A runtime names 200 other objects a second, as its share allows, and the only worker is busy most
+// of the time, so that the queue is seldom empty. The number of requests that wait for a higher
+// priority is bounded, also when each request is reconciled in the end.
+func TestALoudRuntimeHasFewTimers(t *testing.T) {
+	t.Parallel()
+	inRaising(t, func(r *raising) {
+		const rate, busy, minutes = 200, 3 * time.Second, 10
+		overflows := 0
+		for n := range rate * 60 * minutes {
+			if !r.addChange("loud", strconv.Itoa(n)) {
+				overflows++
+			}
+			time.Sleep(time.Second / rate)
+			if n%int(busy.Seconds()*rate) == 0 {
+				r.reconcileAll()
+			}
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if len(r.raised) > mostRaised || overflows == 0 {
+			r.t.Errorf("%d requests have a timer, want at most %d, and %d that have none", len(r.raised), mostRaised, overflows)
+		}
+	})
+}
+
+// A request that is being reconciled needs no higher priority, unless it came again a moment ago.
+func TestAReconcileEndsTheWaitForPriority(t *testing.T) {
+	t.Parallel()
+	inRaising(t, func(r *raising) {
+		r.addListed("", "listed", "again", "of others")
+		r.addResync("polled later", time.Minute)
+		time.Sleep(time.Second)
+		r.addListed("", "again")
+		for _, request := range []string{"listed", "again", "polled later"} {
+			r.noteBegin(request)
+		}
+		for request, waits := range map[string]bool{"listed": false, "again": true, "of others": true, "polled later": true} {
+			if have := r.wants(request) > 0; have != waits {
+				r.t.Errorf("%s waits for a higher priority: %t, want %t", request, have, waits)
+			}
+		}
+		if r.waiting[""] != 2 {
+			r.t.Errorf("%d requests of lists wait for one another, want 2", r.waiting[""])
+		}
+	})
+}

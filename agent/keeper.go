@@ -1,0 +1,416 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
+	"github.com/runtime-watcher/runtime-watcher/internal/canary"
+	"github.com/runtime-watcher/runtime-watcher/internal/periodic"
+)
+
+// The times of a [webhookKeeper].
+const (
+	// keepPause is the pause before a repair, up to half more or less. It lets a platform end its
+	// edits, and another replica repair. A program that takes the rights of the agent away and then
+	// removes the configuration, as the uninstallation does, is done by then.
+	keepPause = time.Second
+	// keepSettle is the time in which API servers take a configuration into use. A resync follows.
+	keepSettle = 2 * time.Second
+	// keepShown is the least time for which a problem is reported, so that a heartbeat has it.
+	keepShown = 7 * time.Second
+	// keepPeer is the time for which another replica may have other settings, as in a rollout.
+	keepPeer = 2 * time.Minute
+	// keepOverlap is the time for which the CAs of another replica stay, as in a rotation. Kubelets
+	// need up to some minutes for new key material.
+	keepOverlap = 5 * time.Minute
+	// keepLongest is the longest pause of a contest.
+	keepLongest = 5 * time.Minute
+	// keepCalm is the time without a change after which a contest is not reported any more.
+	keepCalm = time.Minute
+	// keepForget is the time without a change after which the pauses are short again.
+	keepForget = 10 * time.Minute
+	// keepStart bounds the wait for the first probe of a kubelet.
+	keepStart = 10 * time.Second
+	// keepWatch bounds a watch. The API server ends it after 5 min.
+	keepWatch = 6 * time.Minute
+	// keepContest is the number of changes by others that are a contest.
+	keepContest = 3
+)
+
+// The results of a keeper, beside those of a comparison.
+const (
+	webhooksRestored  = "restored"
+	webhooksContested = "contested"
+)
+
+type webhookConfiguration = admissionregistrationv1.ValidatingWebhookConfiguration
+
+// webhookStore is one webhook configuration at an API server. Each method blocks until the API
+// server answers or ctx ends.
+type webhookStore interface {
+	// Read returns nil if there is no configuration.
+	Read(ctx context.Context) (*webhookConfiguration, error)
+	// Apply creates the configuration if live is nil, and replaces live otherwise. It returns the
+	// result. It fails if there is another object than live.
+	Apply(ctx context.Context, want, live *webhookConfiguration) (*webhookConfiguration, error)
+	// Delete deletes live, and no other object.
+	Delete(ctx context.Context, live *webhookConfiguration) error
+	// Watch calls changed after each change. It returns when the API server ends the watch.
+	Watch(ctx context.Context, changed func()) error
+}
+
+// webhookKeeper keeps the webhook configuration of a self-managing agent. Each replica does, and
+// all have the same intention. A replica that others have overtaken with newer settings waits.
+type webhookKeeper struct {
+	store webhookStore
+	want  intended
+	// answers reports whether the API server may call this agent: a kubelet knows that it is ready.
+	answers func() bool
+	every   time.Duration
+	// checked counts a comparison or repair, restored requests a resync.
+	checked  func(hook.WebhookCheck)
+	restored func()
+	log      lineLimiter
+
+	// found is the problem that heartbeats report, empty for none.
+	found atomic.Pointer[string]
+
+	// Only start uses the following fields.
+
+	// applied identifies the configuration that was intended and in place last. New settings have
+	// another identity, and replace those of other replicas.
+	applied string
+	// isBroken is set while the configuration is not as intended.
+	isBroken bool
+	// shownSince is the time of the problem in found.
+	shownSince time.Time
+	// failures counts the writes that failed, since the last one that did not.
+	failures int
+	// changes counts the changes by others, until there was none for keepForget.
+	changes    int
+	changedAt  time.Time
+	repairAt   time.Time
+	repairedAt time.Time
+	// peerSince is when another replica was first seen to have other settings.
+	peerSince time.Time
+	// overlapSince is when CAs beside ours were first seen.
+	overlapSince time.Time
+	// needsResync is set while writes may have passed without a call.
+	needsResync bool
+}
+
+// problem is for heartbeats, which only read memory.
+func (k *webhookKeeper) problem() string {
+	if found := k.found.Load(); found != nil {
+		return *found
+	}
+	return ""
+}
+
+func (k *webhookKeeper) start(ctx context.Context) error {
+	k.awaitAnswers(ctx)
+
+	changed := make(chan struct{}, 1)
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		k.follow(ctx, func() {
+			select {
+			case changed <- struct{}{}:
+			default: // One is enough.
+			}
+		})
+	})
+	defer watching.Wait()
+
+	next := time.NewTimer(0)
+	defer next.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+		case <-changed:
+		case <-next.C:
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		next.Reset(k.keep(ctx))
+	}
+}
+
+// awaitAnswers waits until the agent is ready, and a kubelet has seen that. Without probes, as
+// outside of a cluster, it waits for keepStart.
+func (k *webhookKeeper) awaitAnswers(ctx context.Context) {
+	const step = 100 * time.Millisecond
+	for end := time.Now().Add(keepStart); ctx.Err() == nil && !k.answers() && time.Now().Before(end); {
+		periodic.Pause(ctx, step)
+	}
+}
+
+// follow watches until ctx ends. Without a watch, the comparisons at intervals remain.
+func (k *webhookKeeper) follow(ctx context.Context, changed func()) {
+	for wait := keepPause; ctx.Err() == nil; wait = min(2*wait, k.every) {
+		watching, cancel := context.WithTimeout(ctx, keepWatch)
+		began := time.Now()
+		err := k.store.Watch(watching, changed)
+		cancel()
+		if err != nil && ctx.Err() == nil {
+			k.log.to.DebugContext(ctx, "the webhook configuration cannot be watched, it is read at intervals",
+				slog.String("problem", err.Error()))
+		}
+		if time.Since(began) > k.every {
+			wait = keepPause
+		}
+		periodic.Pause(ctx, wait)
+	}
+}
+
+// keep compares once, repairs if that is due, and returns the time until the next comparison.
+func (k *webhookKeeper) keep(ctx context.Context) time.Duration {
+	asking, cancel := context.WithTimeout(ctx, webhooksTimeout)
+	defer cancel()
+	live, err := k.store.Read(asking)
+	if ctx.Err() != nil {
+		return k.every
+	}
+	if err != nil {
+		k.checked(hook.WebhookCheck{Result: webhooksNotRead})
+		k.log.warn(ctx, "the webhook configuration cannot be read, so it is not kept: "+
+			"check the error, the ClusterRole and WEBHOOK_CONFIGURATION", err.Error())
+		return k.every
+	}
+	want, err := k.want.configuration()
+	if err != nil {
+		k.report(err.Error())
+		k.log.warn(ctx, "the webhook configuration cannot be made: check the error", err.Error())
+		return k.every
+	}
+
+	state, problem := k.want.judge(live, want)
+	if state != standsWithMoreCAs {
+		k.overlapSince = time.Time{}
+	}
+	switch state {
+	case standsAsIntended:
+		return k.rest(ctx, live, want)
+	case standsWithMoreCAs:
+		return k.overlap(ctx, live, want)
+	case standsForeign:
+		k.report(problem)
+		if problem != "" {
+			k.log.warn(ctx, "the webhook configuration belongs to another program, and is not kept: "+
+				"remove it, or set WEBHOOK_CONFIGURATION to another name", problem)
+		}
+		return k.every
+	case standsOfPeer:
+		return k.yield(ctx, live, want)
+	default:
+		return k.repair(ctx, live, want, problem)
+	}
+}
+
+// rest ends a repair, of this replica or of another one.
+func (k *webhookKeeper) rest(ctx context.Context, live, want *webhookConfiguration) time.Duration {
+	k.want.learn(live, want)
+	k.checked(hook.WebhookCheck{Result: webhooksSame})
+	k.applied = identityOf(want)
+	k.peerSince = time.Time{}
+	if k.isBroken {
+		k.isBroken = false
+		k.repairedAt = time.Now()
+	}
+
+	if left := keepSettle - time.Since(k.repairedAt); k.needsResync && left > 0 {
+		return left
+	}
+	if k.needsResync {
+		k.needsResync = false
+		k.log.to.InfoContext(ctx, "the webhooks are as intended, a resync is requested")
+		k.restored() // The API server did not call the agent for some writes.
+	}
+
+	shown := k.shownSince.Add(keepShown)
+	if calm := k.repairedAt.Add(keepCalm); k.changes >= keepContest && calm.After(shown) {
+		shown = calm
+	}
+	if left := time.Until(shown); k.problem() != "" && left > 0 {
+		return min(left, k.every)
+	}
+	k.report("")
+	k.log.reset()
+	return k.every
+}
+
+// overlap leaves the CAs of another replica beside ours for keepOverlap.
+func (k *webhookKeeper) overlap(ctx context.Context, live, want *webhookConfiguration) time.Duration {
+	if k.overlapSince.IsZero() {
+		k.overlapSince = time.Now()
+	}
+	left := keepOverlap - time.Since(k.overlapSince)
+	if left <= 0 {
+		return k.apply(ctx, live, want)
+	}
+	return min(k.rest(ctx, live, want), left)
+}
+
+// yield leaves the settings of another replica in place, if this one has had its own in place
+// before: in a rollout, the other replica has newer ones.
+func (k *webhookKeeper) yield(ctx context.Context, live, want *webhookConfiguration) time.Duration {
+	if k.applied != identityOf(want) {
+		return k.apply(ctx, live, want)
+	}
+	if k.peerSince.IsZero() {
+		k.peerSince = time.Now()
+	}
+	if left := keepPeer - time.Since(k.peerSince); left > 0 {
+		return min(left, k.every)
+	}
+	return k.repair(ctx, live, want, "an agent with other settings writes the webhook configuration")
+}
+
+// repair puts the configuration back after a pause, which grows in a contest.
+func (k *webhookKeeper) repair(ctx context.Context, live, want *webhookConfiguration, problem string) time.Duration {
+	if live == nil && k.applied == "" {
+		return k.apply(ctx, live, want) // The first one.
+	}
+	now := time.Now()
+	if !k.isBroken {
+		k.isBroken, k.needsResync = true, true
+		k.noteChange(now)
+	}
+
+	if k.changes >= keepContest {
+		problem = fmt.Sprintf("contested by %s, %d changes: %s", changerOf(live), k.changes, problem)
+	}
+	k.report(problem)
+	if k.changes < keepContest {
+		k.checked(hook.WebhookCheck{Result: webhooksChanged})
+		k.log.note(ctx, slog.LevelError, "webhooks are not as intended, changes are missed: they are put back", problem)
+	} else {
+		k.checked(hook.WebhookCheck{Result: webhooksContested})
+		k.log.note(ctx, slog.LevelError, "another program changes the webhooks again and again, changes are missed: "+
+			"find it by the managedFields of the webhook configuration, and exclude that from it", problem)
+	}
+	if left := k.repairAt.Sub(now); left > 0 {
+		return left
+	}
+	return k.apply(ctx, live, want)
+}
+
+// noteChange sets the time of the next repair: after about 1 s twice, and then after twice as long
+// each time.
+func (k *webhookKeeper) noteChange(now time.Time) {
+	if now.Sub(k.changedAt) > keepForget {
+		k.changes = 0
+	}
+	k.changes++
+	k.changedAt = now
+	pause := keepPause
+	for range k.changes - (keepContest - 1) {
+		pause = min(2*pause, keepLongest)
+	}
+	k.repairAt = now.Add(pause/2 + rand.N(pause)) //nolint:gosec // It is no secret.
+}
+
+// apply writes the configuration. Additions of others survive an apply, so a configuration that is
+// still wrong is made again. If API servers cannot verify this replica by the CAs there, these
+// may be those of another replica, and stay beside ours.
+func (k *webhookKeeper) apply(ctx context.Context, live, want *webhookConfiguration) time.Duration {
+	writing, cancel := context.WithTimeout(ctx, webhooksTimeout)
+	defer cancel()
+	k.needsResync = true
+	next := want
+	if k.failures == 0 { // An API server may refuse many CAs.
+		next = k.want.withCAsOf(live, want)
+	}
+	result, err := k.write(writing, live, next)
+	if ctx.Err() != nil {
+		return k.every
+	}
+
+	if err != nil {
+		k.checked(hook.WebhookCheck{Result: webhooksNotRead})
+		k.report(cmp.Or(k.problem(), "the webhook configuration cannot be written: "+err.Error()))
+		k.log.warn(ctx, "the webhook configuration cannot be written, changes are missed: "+
+			"check the error, the ClusterRole and the policy of the webhooks", err.Error())
+		pause := keepPause
+		for range k.failures {
+			pause = min(2*pause, k.every)
+		}
+		k.failures++
+		k.repairAt = time.Now().Add(pause)
+		return pause
+	}
+
+	k.failures = 0
+	k.checked(hook.WebhookCheck{Result: webhooksRestored})
+	k.applied = identityOf(want)
+	k.isBroken = false
+	k.peerSince = time.Time{}
+	k.repairedAt = time.Now()
+	k.log.to.InfoContext(ctx, "the webhook configuration is written", slog.Int("webhooks", len(result.Webhooks)))
+	return keepSettle
+}
+
+func (k *webhookKeeper) write(ctx context.Context, live, next *webhookConfiguration) (*webhookConfiguration, error) {
+	result := live
+	if live == nil || len(guestsOf(live, next)) == 0 {
+		var err error
+		if result, err = k.store.Apply(ctx, next, live); err != nil {
+			return nil, err
+		}
+		k.want.learn(result, next)
+		if k.isAsIntended(result, next) {
+			return result, nil
+		}
+	}
+	if err := k.store.Delete(ctx, result); err != nil {
+		return nil, err
+	}
+	result, err := k.store.Apply(ctx, next, nil)
+	if err == nil {
+		k.want.learn(result, next)
+	}
+	return result, err
+}
+
+func (k *webhookKeeper) isAsIntended(live, want *webhookConfiguration) bool {
+	state, _ := k.want.judge(live, want)
+	return state == standsAsIntended
+}
+
+// report is for heartbeats. A problem is shown for keepShown at least.
+func (k *webhookKeeper) report(problem string) {
+	problem = bounded(problem)
+	if problem != "" && k.problem() == "" {
+		k.shownSince = time.Now()
+	}
+	k.found.Store(&problem)
+}
+
+// changerOf names the field manager that changed a configuration last, beside this agent.
+func changerOf(live *webhookConfiguration) string {
+	if live == nil {
+		return "a program that deletes the webhook configuration"
+	}
+	var last *time.Time
+	name := "an unknown program"
+	for n := range live.ManagedFields {
+		entry := &live.ManagedFields[n]
+		isOurs := entry.Manager == canary.FieldManager
+		if isOurs || entry.Time == nil || last != nil && entry.Time.Time.Before(*last) {
+			continue
+		}
+		last = &entry.Time.Time
+		name = fmt.Sprintf("the field manager %.64q", entry.Manager)
+	}
+	return name
+}

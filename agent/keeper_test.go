@@ -1,0 +1,699 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
+	"github.com/runtime-watcher/runtime-watcher/internal/canary"
+	"github.com/runtime-watcher/runtime-watcher/keys"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
+)
+
+// clusterStore is the webhook configuration of a cluster. Its Apply is that of an API server, as far as
+// conditions are concerned: those that others have added stay.
+type clusterStore struct {
+	mu      sync.Mutex
+	live    *webhookConfiguration
+	made    int
+	writes  int
+	refused error
+	// isOld drops match conditions, as an API server before Kubernetes 1.28.
+	isOld bool
+	// watches are told of each change.
+	watches []chan struct{}
+	// edits is called after each write, as another program that watches.
+	edits func(*webhookConfiguration)
+}
+
+func (s *clusterStore) Read(context.Context) (*webhookConfiguration, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.live.DeepCopy(), nil
+}
+
+func (s *clusterStore) Apply(_ context.Context, want, live *webhookConfiguration) (*webhookConfiguration, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.refused != nil {
+		return nil, s.refused
+	}
+	if live != nil && (s.live == nil || s.live.UID != live.UID) {
+		return nil, errors.New("409 Conflict")
+	}
+	next := want.DeepCopy()
+	if s.live == nil {
+		s.made++
+		next.UID = types.UID(strconv.Itoa(s.made))
+	} else {
+		next.UID = s.live.UID
+		keepConditions(next, s.live)
+		keepGuests(next, s.live)
+	}
+	for n := range next.Webhooks {
+		if s.isOld {
+			next.Webhooks[n].MatchConditions = nil
+		}
+	}
+	next.ManagedFields = []metav1.ManagedFieldsEntry{
+		{Manager: canary.FieldManager, Operation: metav1.ManagedFieldsOperationApply, Time: new(metav1.Now())},
+	}
+	s.live = next
+	s.writes++
+	s.notify()
+	if s.edits != nil {
+		s.edits(s.live)
+	}
+	return next.DeepCopy(), nil
+}
+
+func keepConditions(next, live *webhookConfiguration) {
+	for n := range next.Webhooks {
+		for m := range live.Webhooks {
+			if next.Webhooks[n].Name != live.Webhooks[m].Name {
+				continue
+			}
+			for _, condition := range live.Webhooks[m].MatchConditions {
+				if condition.Name == "foreign" {
+					next.Webhooks[n].MatchConditions = append(next.Webhooks[n].MatchConditions, condition)
+				}
+			}
+		}
+	}
+}
+
+func keepGuests(next, live *webhookConfiguration) {
+	for n := range live.Webhooks {
+		if strings.HasPrefix(live.Webhooks[n].Name, "guest.") {
+			next.Webhooks = append(next.Webhooks, live.Webhooks[n])
+		}
+	}
+}
+
+func (s *clusterStore) Delete(_ context.Context, live *webhookConfiguration) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.live == nil || s.live.UID != live.UID {
+		return errors.New("409 Conflict")
+	}
+	s.live = nil
+	s.notify()
+	return nil
+}
+
+func (s *clusterStore) Watch(ctx context.Context, changed func()) error {
+	events := make(chan struct{}, 1)
+	s.mu.Lock()
+	s.watches = append(s.watches, events)
+	s.mu.Unlock()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-events:
+			changed()
+		}
+	}
+}
+
+func (s *clusterStore) notify() {
+	for _, events := range s.watches {
+		select {
+		case events <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// change is a write of another program.
+func (s *clusterStore) change(edit func(live *webhookConfiguration) *webhookConfiguration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.live = edit(s.live)
+	s.notify()
+}
+
+func (s *clusterStore) now() (live *webhookConfiguration, writes int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.live.DeepCopy(), s.writes
+}
+
+// keeping is a keeper under test, with what it has reported.
+type keeping struct {
+	*webhookKeeper
+
+	stop func()
+
+	mu      sync.Mutex
+	resyncs int
+	results map[string]int
+	log     lockedBuffer
+}
+
+func (k *keeping) resyncsSoFar() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.resyncs
+}
+
+func (k *keeping) logged() string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.log.text.String()
+}
+
+// servingPair is a CA, and key material for the webhook of that CA.
+func servingPair(t *testing.T) (ca *testpki.CA, serving keys.Source) {
+	t.Helper()
+	// A bubble of synctest begins in the year 2000.
+	begin := time.Date(1999, time.January, 1, 0, 0, 0, 0, time.UTC)
+	ca, err := testpki.NewCA("webhook", testpki.Options{NotBefore: begin})
+	check(t, err)
+	leaf, err := ca.Server("agent", testpki.Options{
+		DNSNames: []string{"runtime-watcher.runtime-watcher.svc"}, NotBefore: begin,
+	})
+	check(t, err)
+	material, err := keys.NewMaterial(ca.PEM, leaf.CertPEM, leaf.KeyPEM)
+	check(t, err)
+	return ca, material
+}
+
+func bundleFile(t *testing.T, bundle []byte) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "ca.crt")
+	check(t, os.WriteFile(path, bundle, 0o600))
+	return path
+}
+
+func watchesOf(resources ...string) (watches []watch.Watch) {
+	for _, resource := range resources {
+		watches = append(watches, watch.Watch{
+			Name: types.NamespacedName{Namespace: "default", Name: resource}, Manager: "widgets",
+			Resource: schema.GroupVersionResource{Version: "v1", Resource: resource},
+		})
+	}
+	return watches
+}
+
+func intendedFor(serving keys.Source, ca string, resources ...string) intended {
+	return newIntended(Options{
+		Canary: Canary{Lease: types.NamespacedName{Namespace: "runtime-watcher", Name: "canary"}},
+		Webhook: Webhook{Configuration: "runtime-watcher", Own: OwnConfiguration{
+			Watches: watchesOf(resources...),
+			Service: types.NamespacedName{Namespace: "runtime-watcher", Name: "runtime-watcher"},
+		}},
+	}, serving, ca)
+}
+
+// keepIn starts a keeper, which stop ends.
+func keepIn(t *testing.T, store webhookStore, want intended) *keeping {
+	t.Helper()
+	k := &keeping{results: map[string]int{}}
+	k.log.mu = &k.mu
+	k.webhookKeeper = &webhookKeeper{
+		store: store, want: want, every: 30 * time.Second,
+		answers: func() bool { return true },
+		checked: func(c hook.WebhookCheck) {
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			k.results[c.Result]++
+		},
+		restored: func() {
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			k.resyncs++
+		},
+	}
+	k.webhookKeeper.log.to = slog.New(slog.NewTextHandler(&k.log, nil))
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = k.start(ctx) // It returns nil.
+	}()
+	k.stop = func() {
+		cancel()
+		<-ended
+	}
+	return k
+}
+
+func pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// A configuration that others change is back within 5 s, a heartbeat may see why, and a resync follows.
+func TestAnAgentKeepsItsWebhooks(t *testing.T) {
+	ca, serving := servingPair(t)
+	want := intendedFor(serving, bundleFile(t, ca.PEM), "configmaps", "secrets")
+	for name, test := range map[string]struct {
+		edit    func(*webhookConfiguration) *webhookConfiguration
+		problem string
+	}{
+		"deleted": {func(*webhookConfiguration) *webhookConfiguration { return nil }, "is missing"},
+		"emptied": {func(live *webhookConfiguration) *webhookConfiguration {
+			live.Webhooks = nil
+			return live
+		}, "is missing"},
+		"one webhook removed": {func(live *webhookConfiguration) *webhookConfiguration {
+			live.Webhooks = live.Webhooks[:1]
+			return live
+		}, "is missing"},
+		"narrowed": {func(live *webhookConfiguration) *webhookConfiguration {
+			live.Webhooks[1].ObjectSelector.MatchLabels = map[string]string{"a": "b"}
+			return live
+		}, "objectSelector changed"},
+		"a field that an apply keeps": {func(live *webhookConfiguration) *webhookConfiguration {
+			live.Webhooks[1].MatchConditions = append(live.Webhooks[1].MatchConditions,
+				admissionregistrationv1.MatchCondition{Name: "foreign", Expression: "false"})
+			return live
+		}, "matchConditions changed"},
+		"another caBundle": {func(live *webhookConfiguration) *webhookConfiguration {
+			for n := range live.Webhooks {
+				live.Webhooks[n].ClientConfig.CABundle = []byte("none")
+			}
+			return live
+		}, "caBundle changed"},
+		"another mark": {func(live *webhookConfiguration) *webhookConfiguration {
+			live.Annotations[new(OwnConfiguration).mark()] = "nobody"
+			return live
+		}, "installed-by changed"},
+		"a longer timeout": {func(live *webhookConfiguration) *webhookConfiguration {
+			live.Webhooks[1].TimeoutSeconds = new(int32(5))
+			return live
+		}, "timeoutSeconds changed"},
+		"without conditions": {func(live *webhookConfiguration) *webhookConfiguration {
+			live.Webhooks[1].MatchConditions = nil
+			return live
+		}, "matchConditions are missing"},
+		"a webhook more, which an apply keeps": {func(live *webhookConfiguration) *webhookConfiguration {
+			live.Webhooks = append(live.Webhooks, admissionregistrationv1.ValidatingWebhook{
+				Name: "guest.example.com", ClientConfig: admissionregistrationv1.WebhookClientConfig{CABundle: ca.PEM},
+			})
+			return live
+		}, "guest.example.com is no webhook of this agent"},
+		"without its annotations": {func(live *webhookConfiguration) *webhookConfiguration {
+			live.Annotations = nil
+			return live
+		}, "no valid record"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := &clusterStore{}
+				k := keepIn(t, store, want)
+				defer k.stop()
+				pass(time.Minute)
+				first, writes := store.now()
+				if first == nil || writes != 1 || k.resyncsSoFar() != 1 || k.problem() != "" {
+					t.Fatalf("%d writes, %d resyncs, problem %q, want one write and one resync", writes, k.resyncsSoFar(), k.problem())
+				}
+				if owner := first.Annotations[new(OwnConfiguration).mark()]; owner != "agent/runtime-watcher/runtime-watcher" {
+					t.Errorf("owner %q", owner)
+				}
+
+				store.change(test.edit)
+				synctest.Wait()
+				if have := k.problem(); !strings.Contains(have, test.problem) {
+					t.Errorf("problem %q, want %q", have, test.problem)
+				}
+				pass(5 * time.Second)
+				live, _ := store.now()
+				if len(admission.Differences(live)) > 0 || identityOf(live) != identityOf(first) {
+					t.Errorf("after 5 s: %v", admission.Differences(live))
+				}
+				if !reflect.DeepEqual(live.Webhooks, first.Webhooks) || !maps.Equal(live.Annotations, first.Annotations) {
+					t.Errorf("after 5 s: %v, want %v", live, first)
+				}
+				if k.resyncsSoFar() != 2 || k.problem() == "" {
+					t.Errorf("%d resyncs, problem %q, want two, and the problem for a heartbeat", k.resyncsSoFar(), k.problem())
+				}
+				pass(time.Minute)
+				if k.resyncsSoFar() != 2 || k.problem() != "" {
+					t.Errorf("%d resyncs, problem %q, want two and none", k.resyncsSoFar(), k.problem())
+				}
+			})
+		})
+	}
+}
+
+// Without the right to watch, comparisons at intervals remain.
+func TestWithoutAWatchWebhooksAreComparedAtIntervals(t *testing.T) {
+	ca, serving := servingPair(t)
+	want := intendedFor(serving, bundleFile(t, ca.PEM), "configmaps")
+	synctest.Test(t, func(t *testing.T) {
+		store := &clusterStore{}
+		k := keepIn(t, unwatched{store}, want)
+		defer k.stop()
+		pass(time.Minute)
+		store.change(func(*webhookConfiguration) *webhookConfiguration { return nil })
+		pass(35 * time.Second)
+		if live, _ := store.now(); live == nil {
+			t.Error("the configuration is still missing")
+		}
+	})
+}
+
+type unwatched struct{ *clusterStore }
+
+func (unwatched) Watch(context.Context, func()) error { return errors.New("403 Forbidden") }
+
+// What has another owner, or none, is left alone. It is a problem unless it does the same.
+func TestWebhooksOfOthersStay(t *testing.T) {
+	ca, serving := servingPair(t)
+	want := intendedFor(serving, bundleFile(t, ca.PEM), "configmaps")
+	same, err := want.configuration()
+	check(t, err)
+	delete(same.Annotations, new(OwnConfiguration).mark())
+	other := same.DeepCopy()
+	other.Annotations[new(OwnConfiguration).mark()] = "an operator"
+	other.Annotations[admission.RecordAnnotation] = admission.Record(other.Webhooks[:1])
+	release := other.DeepCopy()
+	release.Annotations[new(OwnConfiguration).mark()] = "agent/elsewhere/runtime-watcher"
+	release.ManagedFields = []metav1.ManagedFieldsEntry{{
+		Manager: canary.FieldManager, Operation: metav1.ManagedFieldsOperationApply,
+		FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:annotations":{"f:` + new(OwnConfiguration).mark() + `":{}}}}`),
+	}}
+	for name, test := range map[string]struct {
+		live    *webhookConfiguration
+		problem string
+	}{
+		"of another release": {release, `has the owner "agent/elsewhere/runtime-watcher"`},
+		"applied by hand":    {same, ""},
+		"of an operator":     {other, `has the owner "an operator"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := &clusterStore{live: test.live}
+				k := keepIn(t, store, want)
+				defer k.stop()
+				pass(time.Hour)
+				if _, writes := store.now(); writes != 0 {
+					t.Errorf("%d writes, want none", writes)
+				}
+				if have := k.problem(); (have == "") != (test.problem == "") || !strings.Contains(have, test.problem) {
+					t.Errorf("problem %q, want %q", have, test.problem)
+				}
+				if n := strings.Count(k.logged(), "\n"); n > 14 {
+					t.Errorf("%d lines within an hour", n)
+				}
+			})
+		})
+	}
+}
+
+// A program that changes the webhooks after each repair is named, and each repair waits for longer. When it
+// ends, the webhooks are back, and the problem ends.
+func TestAContestIsNamedAndSlow(t *testing.T) {
+	ca, serving := servingPair(t)
+	want := intendedFor(serving, bundleFile(t, ca.PEM), "configmaps")
+	synctest.Test(t, func(t *testing.T) {
+		store := &clusterStore{edits: func(live *webhookConfiguration) {
+			live.Webhooks[0].Rules = nil
+			live.ManagedFields = append(live.ManagedFields, metav1.ManagedFieldsEntry{
+				Manager: "enforcer", Operation: metav1.ManagedFieldsOperationUpdate, Time: new(metav1.NewTime(time.Now().Add(time.Second))),
+			})
+		}}
+		k := keepIn(t, store, want)
+		defer k.stop()
+		pass(time.Hour)
+		_, writes := store.now()
+		// Each repair is two: an apply, and a configuration that is made again.
+		if writes < 10 || writes > 70 {
+			t.Errorf("%d writes within an hour, want a few that become rare", writes)
+		}
+		if have := k.problem(); !strings.Contains(have, `contested by the field manager "enforcer"`) {
+			t.Errorf("problem %q, want the program", have)
+		}
+		if k.resyncsSoFar() > 1 {
+			t.Errorf("%d resyncs, want none while the contest lasts", k.resyncsSoFar())
+		}
+
+		store.mu.Lock()
+		store.edits = nil
+		store.mu.Unlock()
+		pass(keepLongest*3/2 + 2*time.Minute)
+		live, _ := store.now()
+		if have := admission.Differences(live); len(have) > 0 || k.problem() != "" {
+			t.Errorf("after the contest: %v, problem %q", have, k.problem())
+		}
+	})
+}
+
+// The admissions enforcer of AKS adds exclusions within a second, each time. They are no change, so nothing is repaired.
+func TestAdditionsOfAPlatformAreNoContest(t *testing.T) {
+	ca, serving := servingPair(t)
+	want := intendedFor(serving, bundleFile(t, ca.PEM), "configmaps")
+	synctest.Test(t, func(t *testing.T) {
+		store := &clusterStore{edits: func(live *webhookConfiguration) {
+			for n := range live.Webhooks {
+				selector := live.Webhooks[n].NamespaceSelector
+				selector.MatchExpressions = append(selector.MatchExpressions, metav1.LabelSelectorRequirement{
+					Key: "control-plane", Operator: metav1.LabelSelectorOpNotIn, Values: []string{"true"},
+				})
+				live.Webhooks[n].TimeoutSeconds = new(int32(1))
+			}
+		}}
+		k := keepIn(t, store, want)
+		defer k.stop()
+		pass(time.Hour)
+		if _, writes := store.now(); writes > 2 || k.problem() != "" {
+			t.Errorf("%d writes, problem %q, want the first ones, and none", writes, k.problem())
+		}
+		store.change(func(*webhookConfiguration) *webhookConfiguration { return nil })
+		pass(time.Hour)
+		if live, _ := store.now(); live == nil || k.problem() != "" || k.resyncsSoFar() != 2 {
+			t.Errorf("after a deletion: problem %q, %d resyncs", k.problem(), k.resyncsSoFar())
+		}
+	})
+}
+
+// Two replicas write once, also when both see a change.
+func TestReplicasAgree(t *testing.T) {
+	ca, serving := servingPair(t)
+	want := intendedFor(serving, bundleFile(t, ca.PEM), "configmaps")
+	synctest.Test(t, func(t *testing.T) {
+		store := &clusterStore{}
+		first, second := keepIn(t, store, want), keepIn(t, store, want)
+		defer first.stop()
+		defer second.stop()
+		pass(time.Minute)
+		_, before := store.now()
+		store.change(func(*webhookConfiguration) *webhookConfiguration { return nil })
+		pass(time.Hour)
+		live, after := store.now()
+		if live == nil || before > 2 || after-before > 2 {
+			t.Errorf("%d writes, and %d after a change, want at most one of each replica", before, after-before)
+		}
+		for _, k := range []*keeping{first, second} {
+			if k.problem() != "" || k.resyncsSoFar() == 0 {
+				t.Errorf("problem %q, %d resyncs", k.problem(), k.resyncsSoFar())
+			}
+		}
+	})
+}
+
+// In a rollout, the new replica has other settings, and the old one leaves them in place.
+func TestANewReplicaReplacesTheSettings(t *testing.T) {
+	ca, serving := servingPair(t)
+	bundle := bundleFile(t, ca.PEM)
+	before, after := intendedFor(serving, bundle, "configmaps", "secrets"), intendedFor(serving, bundle, "configmaps")
+	synctest.Test(t, func(t *testing.T) {
+		store := &clusterStore{}
+		older := keepIn(t, store, before)
+		pass(time.Minute)
+		newer := keepIn(t, store, after)
+		defer newer.stop()
+		pass(time.Minute)
+		older.stop()
+		pass(time.Hour)
+		want, err := after.configuration()
+		check(t, err)
+		live, writes := store.now()
+		if writes != 2 || identityOf(live) != identityOf(want) {
+			t.Errorf("%d writes, want those of two settings, and the newer ones", writes)
+		}
+		if older.problem() != "" || newer.problem() != "" {
+			t.Errorf("problems %q and %q, want none", older.problem(), newer.problem())
+		}
+	})
+}
+
+// Replicas read a new bundle at different times. A replica keeps a bundle that verifies its own certificate.
+func TestReplicasAgreeOnNewCAs(t *testing.T) {
+	ca, serving := servingPair(t)
+	other, _ := servingPair(t)
+	old, both := bundleFile(t, ca.PEM), bundleFile(t, bytes.Join([][]byte{ca.PEM, other.PEM}, nil))
+	late := bundleFile(t, ca.PEM)
+	synctest.Test(t, func(t *testing.T) {
+		store := &clusterStore{}
+		prompt := keepIn(t, store, intendedFor(serving, old, "configmaps"))
+		defer prompt.stop()
+		slow := keepIn(t, store, intendedFor(serving, late, "configmaps"))
+		defer slow.stop()
+		pass(time.Minute)
+		_, before := store.now()
+		text, err := os.ReadFile(both)
+		check(t, err)
+		check(t, os.WriteFile(old, text, 0o600))
+		pass(time.Minute)
+		check(t, os.WriteFile(late, text, 0o600))
+		pass(time.Hour)
+		live, writes := store.now()
+		if writes != before+1 || !bytes.Equal(bundleOf(live), text) {
+			t.Errorf("%d writes for new CAs, want one", writes-before)
+		}
+	})
+}
+
+// changing is key material that a kubelet replaces.
+type changing struct {
+	mu     sync.Mutex
+	source keys.Source
+	ca     string // file
+}
+
+func (c *changing) Material() (*keys.Material, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.source.Material()
+}
+
+func (c *changing) change(t *testing.T, source keys.Source, bundle []byte) {
+	t.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.source = source
+	check(t, os.WriteFile(c.ca, bundle, 0o600))
+}
+
+// A rotation without a common CA reaches the replicas at different times. Until then, API servers verify both.
+func TestReplicasAgreeOnCAsWithoutOverlap(t *testing.T) {
+	ca, serving := servingPair(t)
+	newCA, newServing := servingPair(t)
+	first := &changing{source: serving, ca: bundleFile(t, ca.PEM)}
+	second := &changing{source: serving, ca: bundleFile(t, ca.PEM)}
+	synctest.Test(t, func(t *testing.T) {
+		store := &clusterStore{}
+		prompt := keepIn(t, store, intendedFor(first, first.ca, "configmaps"))
+		defer prompt.stop()
+		slow := keepIn(t, store, intendedFor(second, second.ca, "configmaps"))
+		defer slow.stop()
+		pass(time.Minute)
+		_, before := store.now()
+
+		first.change(t, newServing, newCA.PEM)
+		pass(2 * time.Minute)
+		live, writes := store.now()
+		both := bytes.Join([][]byte{newCA.PEM, ca.PEM}, nil)
+		if writes != before+1 || !bytes.Equal(bundleOf(live), both) || prompt.problem() != "" || slow.problem() != "" {
+			t.Errorf("%d writes, problems %q and %q, want one write, of both CAs", writes-before, prompt.problem(), slow.problem())
+		}
+		second.change(t, newServing, newCA.PEM)
+		pass(keepOverlap + time.Minute)
+		live, writes = store.now()
+		if writes > before+3 || !bytes.Equal(bundleOf(live), newCA.PEM) {
+			t.Errorf("%d writes, want at most one of each replica for the new CA alone", writes-before)
+		}
+		pass(time.Hour)
+		if _, after := store.now(); after != writes || prompt.problem() != "" || slow.problem() != "" {
+			t.Errorf("%d more writes, problems %q and %q", after-writes, prompt.problem(), slow.problem())
+		}
+	})
+}
+
+// An old API server drops the match conditions. Their absence is no change.
+func TestAnOldAPIServerDropsConditions(t *testing.T) {
+	ca, serving := servingPair(t)
+	want := intendedFor(serving, bundleFile(t, ca.PEM), "configmaps")
+	synctest.Test(t, func(t *testing.T) {
+		store := &clusterStore{isOld: true}
+		for range 2 { // The second agent finds the configuration.
+			k := keepIn(t, store, want)
+			pass(time.Hour)
+			if _, writes := store.now(); writes > 2 || k.problem() != "" || k.results[webhooksChanged] > 0 {
+				t.Errorf("%d writes, problem %q, %v", writes, k.problem(), k.results)
+			}
+			k.stop()
+		}
+	})
+}
+
+// A configuration with CAs that do not verify the certificate would never be called.
+func TestWrongCAsAreNotWritten(t *testing.T) {
+	_, serving := servingPair(t)
+	other, _ := servingPair(t)
+	synctest.Test(t, func(t *testing.T) {
+		store := &clusterStore{}
+		k := keepIn(t, store, intendedFor(serving, bundleFile(t, other.PEM), "configmaps"))
+		defer k.stop()
+		pass(time.Minute)
+		if _, writes := store.now(); writes != 0 || !strings.Contains(k.problem(), "refuse its certificate") {
+			t.Errorf("%d writes, problem %q", writes, k.problem())
+		}
+	})
+}
+
+// Without the rights, the agent reports it and tries again, more and more seldom. Nothing ends.
+func TestRefusedWritesAreReported(t *testing.T) {
+	ca, serving := servingPair(t)
+	want := intendedFor(serving, bundleFile(t, ca.PEM), "configmaps")
+	synctest.Test(t, func(t *testing.T) {
+		store := &clusterStore{refused: errors.New("403 Forbidden")}
+		k := keepIn(t, store, want)
+		defer k.stop()
+		pass(time.Hour)
+		if !strings.Contains(k.problem(), "403") || k.resyncsSoFar() != 0 {
+			t.Errorf("problem %q, %d resyncs", k.problem(), k.resyncsSoFar())
+		}
+		k.mu.Lock()
+		tries := k.results[webhooksNotRead]
+		k.mu.Unlock()
+		if tries < 100 || tries > 140 {
+			t.Errorf("%d tries within an hour, want one in 30 s", tries)
+		}
+		store.mu.Lock()
+		store.refused = nil
+		store.mu.Unlock()
+		pass(time.Minute)
+		if live, _ := store.now(); live == nil || k.resyncsSoFar() != 1 || k.problem() != "" {
+			t.Errorf("with the rights: %v, %d resyncs, problem %q", live != nil, k.resyncsSoFar(), k.problem())
+		}
+	})
+}
+
+// The object that is applied has all fields that a defaulting API server would fill.
+func TestAppliedWebhooksAreComplete(t *testing.T) {
+	ca, serving := servingPair(t)
+	want := intendedFor(serving, bundleFile(t, ca.PEM), "configmaps")
+	made, err := want.configuration()
+	check(t, err)
+	text, err := json.Marshal(made)
+	check(t, err)
+	for _, field := range []string{`"objectSelector":{}`, `"timeoutSeconds":2`, `"matchPolicy":"Equivalent"`} {
+		if !bytes.Contains(text, []byte(field)) {
+			t.Errorf("want %s in %s", field, text)
+		}
+	}
+}

@@ -1,0 +1,214 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
+	"github.com/runtime-watcher/runtime-watcher/internal/canary"
+	"github.com/runtime-watcher/runtime-watcher/internal/periodic"
+	"github.com/runtime-watcher/runtime-watcher/keys"
+)
+
+// The results of a comparison of webhooks.
+const (
+	webhooksSame      = "same"
+	webhooksChanged   = "changed"
+	webhooksNotRead   = "failed"
+	webhooksTimeout   = 10 * time.Second
+	webhooksLogEvery  = 5 * time.Minute
+	maxWebhookProblem = 512 // bytes, as in a heartbeat
+)
+
+// webhookWatch compares the webhooks that the API server has with those that were applied. The
+// canary proves its own webhook only, so a watch may miss changes beside a living canary.
+type webhookWatch struct {
+	read  func(ctx context.Context) (*admissionregistrationv1.ValidatingWebhookConfiguration, error)
+	every time.Duration
+	// checked counts a comparison, restored requests a resync when the webhooks are right again.
+	checked  func(hook.WebhookCheck)
+	restored func()
+	// log is for start only.
+	log lineLimiter
+
+	// found is the difference that the last comparison found, empty for none.
+	found atomic.Pointer[string]
+}
+
+// problem is for heartbeats, which only read memory.
+func (w *webhookWatch) problem() string {
+	if found := w.found.Load(); found != nil {
+		return *found
+	}
+	return ""
+}
+
+func (w *webhookWatch) start(ctx context.Context) error {
+	w.compare(ctx)
+	periodic.Call(ctx, w.every, func() { w.compare(ctx) })
+	return nil
+}
+
+// compare keeps the last result when the configuration cannot be read: that proves nothing.
+func (w *webhookWatch) compare(ctx context.Context) {
+	reading, cancel := context.WithTimeout(ctx, min(webhooksTimeout, w.every))
+	defer cancel()
+	live, err := w.read(reading)
+	if ctx.Err() != nil {
+		return
+	}
+	if err != nil {
+		w.checked(hook.WebhookCheck{Result: webhooksNotRead})
+		w.log.warn(ctx, "the webhook configuration cannot be read, so changed webhooks are not noticed: "+
+			"check the error, the ClusterRole and WEBHOOK_CONFIGURATION", err.Error())
+		return
+	}
+
+	problem := webhookProblem(live)
+	former := w.problem()
+	w.found.Store(&problem)
+	if problem != "" {
+		w.checked(hook.WebhookCheck{Result: webhooksChanged})
+		w.log.note(ctx, slog.LevelError, "webhooks are not as they were applied, changes are missed: "+
+			"apply the webhook configuration again, and find the program that changes it", problem)
+		return
+	}
+
+	w.checked(hook.WebhookCheck{Result: webhooksSame})
+	w.log.reset()
+	if former != "" {
+		w.log.to.InfoContext(ctx, "the webhooks are as they were applied again", slog.String("before", former))
+		w.restored() // The API server did not call the agent for some writes.
+	}
+}
+
+// webhookProblem is bounded, as the names of webhooks come from the runtime.
+func webhookProblem(live *admissionregistrationv1.ValidatingWebhookConfiguration) string {
+	return bounded(strings.Join(admission.Differences(live), "; "))
+}
+
+func bounded(text string) string {
+	if len(text) > maxWebhookProblem {
+		const more = " …"
+		text = strings.ToValidUTF8(text[:maxWebhookProblem-len(more)], "") + more
+	}
+	return text
+}
+
+// lineLimiter logs a new problem, and the same one again from time to time. It is not safe for
+// concurrent use.
+type lineLimiter struct {
+	to *slog.Logger
+
+	logged   string
+	loggedAt time.Time
+}
+
+func (l *lineLimiter) warn(ctx context.Context, message, problem string) {
+	l.note(ctx, slog.LevelWarn, message, problem)
+}
+
+func (l *lineLimiter) note(ctx context.Context, level slog.Level, message, problem string) {
+	if line := message + problem; l.logged != line || time.Since(l.loggedAt) >= webhooksLogEvery {
+		l.logged = line
+		l.loggedAt = time.Now()
+		l.to.Log(ctx, level, message, slog.String("problem", problem)) //nolint:sloglint // Each caller has a constant.
+	}
+}
+
+// reset makes the next problem a new one.
+func (l *lineLimiter) reset() { l.logged = "" }
+
+// addWebhookWatch is without effect unless the configuration can be read.
+func (b *builder) addWebhookWatch() error {
+	if b.opts.Webhook.Own.isOn() {
+		return b.addWebhookKeeper()
+	}
+	read := b.parts.Configuration
+	name := b.opts.Webhook.Configuration
+	if read == nil && name == "" {
+		return nil
+	}
+	if read == nil {
+		opts := b.opts.Canary
+		stored, err := canary.NewConfiguration(name, canary.LeaseOptions{
+			Server: opts.Server, TokenFile: opts.TokenFile, CAFile: opts.CAFile,
+		})
+		if err != nil {
+			return fmt.Errorf("agent: %w", err)
+		}
+		read = readerOf(stored.Read)
+	}
+
+	watch := &webhookWatch{
+		read: read, every: b.opts.canaryInterval(), checked: b.metrics.WebhooksChecked, restored: b.outbox.Resync,
+		log: lineLimiter{to: b.log},
+	}
+	b.pulse.webhooks = watch.problem
+	b.webhooks = []component{{"comparison of webhooks", watch.start}}
+	return nil
+}
+
+// WebhookProblem reads a webhook configuration by the settings of an agent, and returns how its
+// webhooks differ from those that were applied, "" if they do not. With [Webhook].Own they are
+// compared with those of its watches, and an apply is tried as a dry run.
+func WebhookProblem(ctx context.Context, to Connection, opts Options) (string, error) {
+	stored, err := canary.NewConfiguration(opts.Webhook.Configuration, canary.LeaseOptions{
+		Server: opts.Canary.Server, TokenFile: opts.Canary.TokenFile, CAFile: opts.Canary.CAFile,
+	})
+	if err != nil {
+		return "", fmt.Errorf("agent: %w", err)
+	}
+	store := storedConfiguration{Configuration: stored, dryRun: true}
+	live, err := store.Read(ctx)
+	if err != nil {
+		return "", err
+	}
+	if !opts.Webhook.Own.isOn() {
+		return webhookProblem(live), nil
+	}
+
+	paths := opts.Webhook.Keys
+	if paths == (keys.Paths{}) {
+		paths = to.Keys
+	}
+	serving, err := keys.NewFiles(paths, keys.FilesOptions{})
+	if err != nil {
+		return "", err
+	}
+	own := newIntended(opts, serving, to.Keys.CA)
+	want, err := own.configuration()
+	if err != nil {
+		return bounded(err.Error()), nil
+	}
+	state, problem := own.judge(live, want)
+	if state == standsForeign {
+		return bounded(problem), nil
+	}
+	_, err = store.Apply(ctx, want, live)
+	return bounded(problem), err
+}
+
+func readerOf(
+	read func(context.Context) ([]byte, error),
+) func(context.Context) (*admissionregistrationv1.ValidatingWebhookConfiguration, error) {
+	return func(ctx context.Context) (*admissionregistrationv1.ValidatingWebhookConfiguration, error) {
+		text, err := read(ctx)
+		if err != nil || text == nil {
+			return nil, err
+		}
+		live := &admissionregistrationv1.ValidatingWebhookConfiguration{}
+		if err := json.Unmarshal(text, live); err != nil {
+			return nil, fmt.Errorf("agent: webhook configuration: %w", err)
+		}
+		return live, nil
+	}
+}

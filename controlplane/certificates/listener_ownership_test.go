@@ -1,0 +1,133 @@
+package certificates
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
+)
+
+// issuedFor returns a control plane in which the certificates of a runtime are issued, beside
+// further objects.
+func issuedFor(t *testing.T, ca *testpki.CA, r Runtime, beside ...client.Object) *Certificates {
+	t.Helper()
+	set := newSet(t, newPlane(t, new([]types.UID), beside...), "watcher")
+	status, err := set.EnsureRuntime(t.Context(), r)
+	if status.Ready || err != nil && !errors.Is(err, errForeign) {
+		t.Fatalf("status %+v, error %v, want certificates that are not issued yet", status, err)
+	}
+	for _, wanted := range []*certv1.Certificate{set.clientCertificate(r), set.webhookCertificate(r)} {
+		issue := ca.Server
+		if wanted.Spec.Usages[1] == certv1.UsageClientAuth {
+			issue = ca.Client
+		}
+		leaf, err := issue(wanted.Spec.CommonName, testpki.Options{DNSNames: wanted.Spec.DNSNames})
+		check(t, err)
+		check(t, set.client.Create(t.Context(), &corev1.Secret{ObjectMeta: wanted.ObjectMeta, Data: testpki.Files(leaf, ca)}))
+	}
+	return set
+}
+
+// Another client makes a Secret with the name of the listener's before this set does, or after the
+// loss of that Secret. Its bundle has a CA that agents must not trust: the holder of its key would
+// be the control plane for them.
+func TestTheBundleOfAnotherClientReachesNoAgent(t *testing.T) {
+	t.Parallel()
+	ca, err := testpki.NewCA("watcher-ca-1", testpki.Options{})
+	check(t, err)
+	stranger, err := testpki.NewCA("stranger", testpki.Options{})
+	check(t, err)
+	r := Runtime{ID: shared, Domain: "prod.example.com"}
+	for name, row := range map[string]struct {
+		labels  map[string]string
+		imports bool
+		ready   bool
+	}{
+		"control: of this set":            {labels: map[string]string{stored(labelSet): "watcher"}, ready: true},
+		"of nobody":                       {},
+		"of another set":                  {labels: map[string]string{stored(labelSet): "another"}},
+		"to be taken over with an import": {imports: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			listener := &corev1.Secret{Data: map[string][]byte{"ca.crt": testpki.Bundle(ca, stranger)}}
+			listener.Namespace, listener.Name, listener.Labels = "kcp", objectNames{set: "watcher"}.listener(), row.labels
+			set := issuedFor(t, ca, r, listener)
+			if row.imports {
+				set.opts.ImportCA = types.NamespacedName{Namespace: "kcp", Name: "former-ca"}
+			}
+
+			status, err := set.EnsureRuntime(t.Context(), r)
+			if status.Ready != row.ready || !row.ready && bytes.Contains(status.Secret["ca.crt"], stranger.PEM) {
+				t.Errorf("ready: %t, want %t, and no CA of a stranger", status.Ready, row.ready)
+			}
+			isRefused := !row.ready && !row.imports
+			isNamed := err != nil && strings.Contains(err.Error(), "Secret kcp/watcher-listener")
+			if isNamed != isRefused || !isRefused && err != nil {
+				t.Errorf("error %v, want one with kind and name: %t", err, isRefused)
+			}
+			if row.imports && status.Reason != ReasonNoBundle {
+				t.Errorf("reason %s, want %s until the import has published a bundle", status.Reason, ReasonNoBundle)
+			}
+		})
+	}
+}
+
+// After the first rotation, the Secret of the listener is not the one that the import took over. A
+// Secret without a mark is of others then, with or without the option.
+func TestAnImportTakesOverOnce(t *testing.T) {
+	t.Parallel()
+	object := func(isImported bool) client.Object {
+		ca := &corev1.Secret{}
+		if isImported {
+			ca.Annotations = map[string]string{stored(annotationImported): "kcp/former-ca"}
+		}
+		return ca
+	}
+	for name, row := range map[string]struct {
+		cas     map[int]client.Object
+		refused bool
+	}{
+		"control: before the import":      {},
+		"control: before the publication": {cas: map[int]client.Object{1: object(true)}},
+		"beside the next CA":              {map[int]client.Object{1: object(true), 2: object(false)}, true},
+		"with the next CA alone":          {map[int]client.Object{2: object(false)}, true},
+	} {
+		set := newSet(t, newPlane(t, new([]types.UID)), "watcher")
+		set.opts.ImportCA = types.NamespacedName{Namespace: "kcp", Name: "former-ca"}
+		err := set.checkListener(&observed{names: set.names, objects: row.cas, listener: &corev1.Secret{}})
+		if (err != nil) != row.refused {
+			t.Errorf("%s: error %v, want one: %t", name, err, row.refused)
+		}
+	}
+}
+
+// Another client has taken the label of this set from a Certificate that is to be issued anew.
+func TestACertificateOfOthersIsNotReissued(t *testing.T) {
+	t.Parallel()
+	for set, want := range map[string]bool{"watcher": true, "another": false} {
+		certificate := certificateFor(set, shared)
+		isReissued := false
+		c := interceptor.NewClient(newPlane(t, new([]types.UID), certificate), interceptor.Funcs{
+			SubResourceUpdate: func(
+				context.Context, client.Client, string, client.Object, ...client.SubResourceUpdateOption,
+			) error {
+				isReissued = true
+				return nil
+			},
+		})
+		check(t, newSet(t, c, "watcher").reissue(t.Context(), certificate.GetName()))
+		if isReissued != want {
+			t.Errorf("a Certificate of %s is issued anew: %t, want %t", set, isReissued, want)
+		}
+	}
+}

@@ -1,0 +1,360 @@
+package intake
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
+	"github.com/runtime-watcher/runtime-watcher/internal/periodic"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
+)
+
+// Revocations has the list of revoked senders that holds now.
+//
+// RevocationList returns the same pointer until the list changes, and nil before the list was read
+// for the first time. An intake with such a list refuses every sender as not ready, because a
+// revoked one may be among them. It is called concurrently, for each batch and ten times a second,
+// and must not block.
+type Revocations interface {
+	RevocationList() *RevocationList
+}
+
+// RevocationRefresher is an optional method of [Revocations] with a source that is read repeatedly.
+// Each transport that runs calls RefreshRevocations ten times a second. It may block.
+type RevocationRefresher interface {
+	RefreshRevocations()
+}
+
+// RevocationsFunc makes a function a [Revocations].
+type RevocationsFunc func() *RevocationList
+
+// RevocationList calls f.
+func (f RevocationsFunc) RevocationList() *RevocationList { return f() }
+
+// RevocationList is a list of revoked certificates and names. It does not change. Make one with
+// [ParseRevocations].
+type RevocationList struct {
+	fingerprints map[string]struct{}
+	names        map[string]struct{} // as written, and addresses in their shortest form
+	dnsNames     map[string]struct{} // the same in lower case
+}
+
+const (
+	// maxRevocations bounds the text of a list, in bytes: that of a ConfigMap.
+	maxRevocations   = 1 << 20
+	kindFingerprint  = "sha256"
+	opensslLabel     = "sha256 fingerprint"
+	kindName         = "name"
+	fingerprintBytes = 32
+)
+
+var errRevocation = errors.New("want sha256:<64 hex digits> or name:<name>")
+
+// ParseRevocations reads a list with one entry per line:
+//
+//   - "sha256:" and the SHA-256 of a certificate's DER bytes, in hex of any case, with or without
+//     colons. A line of "openssl x509 -noout -fingerprint -sha256" is an entry, too. An entry also
+//     covers the other valid forms of the certificate, see OtherFingerprints of [core.Peer].
+//   - "name:" and a DNS name, URI, IP address or Common Name of certificates, the name of a
+//     runtime, or that of a NATS user. DNS names match in any case, other names exactly. There are
+//     no wildcards.
+//
+// Empty lines and the rest of a line behind " #" are skipped. The error names each malformed line
+// by its number. There is no list then, because a list without such an entry would admit the sender
+// that the entry was meant for.
+func ParseRevocations(text []byte) (*RevocationList, error) {
+	if len(text) > maxRevocations {
+		return nil, fmt.Errorf("list of revocations has %d bytes, want at most %d", len(text), maxRevocations)
+	}
+
+	list := &RevocationList{
+		fingerprints: map[string]struct{}{}, names: map[string]struct{}{}, dnsNames: map[string]struct{}{},
+	}
+	var wrong []error
+	number := 0
+	for line := range strings.Lines(string(text)) {
+		number++
+		if err := list.addLine(line); err != nil {
+			wrong = append(wrong, fmt.Errorf("line %d, %.80q: %w", number, strings.TrimSpace(line), err))
+		}
+	}
+
+	const most = 10 // A file of another kind has thousands.
+	if len(wrong) > most {
+		wrong = append(wrong[:most], fmt.Errorf("and %d more lines", len(wrong)-most))
+	}
+	if len(wrong) > 0 {
+		return nil, errors.Join(wrong...)
+	}
+	return list, nil
+}
+
+func (l *RevocationList) addLine(line string) error {
+	line = strings.TrimSpace(line)
+	if strings.HasPrefix(line, "#") {
+		return nil
+	}
+	entry, _, _ := strings.Cut(line, " #")
+	entry = strings.TrimSpace(entry)
+	if entry == "" {
+		return nil
+	}
+
+	at := strings.IndexAny(entry, ":=")
+	if at < 0 {
+		return errRevocation
+	}
+	value := strings.TrimSpace(entry[at+1:])
+	switch strings.ToLower(strings.TrimSpace(entry[:at])) {
+	case kindFingerprint, opensslLabel:
+		return l.addFingerprint(value)
+	case kindName:
+		return l.addName(value)
+	default:
+		return errRevocation
+	}
+}
+
+func (l *RevocationList) addFingerprint(value string) error {
+	digest, err := hex.DecodeString(strings.ReplaceAll(value, ":", ""))
+	if err != nil || len(digest) != fingerprintBytes {
+		return fmt.Errorf("%w: the fingerprint is not a SHA-256", errRevocation)
+	}
+	l.fingerprints[hex.EncodeToString(digest)] = struct{}{}
+	return nil
+}
+
+func (l *RevocationList) addName(value string) error {
+	if strings.Contains(value, "*") {
+		return fmt.Errorf("%w: a wildcard matches nothing, name each one", errRevocation)
+	}
+	if err := option.RuntimeName(value); err != nil {
+		return fmt.Errorf("%w: %w", errRevocation, err)
+	}
+	if addr, err := netip.ParseAddr(value); err == nil {
+		value = addr.Unmap().String()
+	}
+	l.names[value] = struct{}{}
+	l.dnsNames[strings.ToLower(value)] = struct{}{}
+	return nil
+}
+
+func (l *RevocationList) entries() int { return len(l.fingerprints) + len(l.names) }
+
+// Revokes reports whether an entry matches the certificate or a name of a sender.
+func (l *RevocationList) Revokes(peer core.Peer) bool {
+	if l == nil || l.entries() == 0 { // The usual list costs nothing.
+		return false
+	}
+	isListed := func(fingerprint string) bool { _, listed := l.fingerprints[fingerprint]; return listed }
+	if isListed(peer.Fingerprint) || slices.ContainsFunc(peer.OtherFingerprints, isListed) {
+		return true
+	}
+	return len(l.names) > 0 && l.revokesName(peer)
+}
+
+func (l *RevocationList) revokesName(peer core.Peer) bool {
+	isNamed := func(name string) bool { _, listed := l.names[name]; return listed }
+	isDNSName := func(name string) bool { _, listed := l.dnsNames[strings.ToLower(name)]; return listed }
+	isAddress := func(ip netip.Addr) bool { return isNamed(ip.String()) }
+
+	return isNamed(string(peer.ID)) || isNamed(peer.CommonName) || slices.ContainsFunc(peer.URIs, isNamed) ||
+		slices.ContainsFunc(peer.DNSNames, isDNSName) || slices.ContainsFunc(peer.IPs, isAddress)
+}
+
+// Admit returns nil for a sender that is not revoked, and otherwise a [*Failure]. Receive calls it
+// for each batch. A transport calls it before, so that a revoked sender learns nothing else, costs
+// nothing of the share of its runtime, and loses its connection.
+//
+// The failure of a revoked sender wraps [core.ErrForbidden], with the reason "revoked". It wraps
+// [core.ErrNotReady] while the list was not read yet.
+func (in *Intake) Admit(peer core.Peer) error {
+	f := in.admit(&peer)
+	if f == nil {
+		return nil // And no error with a nil in it.
+	}
+	return f
+}
+
+func (in *Intake) admit(peer *core.Peer) *Failure {
+	if in.opts.Revocations == nil {
+		return nil
+	}
+	list := in.opts.Revocations.RevocationList()
+	switch {
+	case list == nil:
+		return &Failure{
+			Fault: FaultOfReplica, class: core.ErrNotReady, reason: reasons.NotReady, cause: errNoList,
+		}
+	case list.Revokes(*peer):
+		in.tellRevoked(peer)
+		return revoked()
+	default:
+		return nil
+	}
+}
+
+// tellRevoked shows the fleet a revoked runtime that the fleet expects and that has sent no batch
+// yet. Other runtimes are found when the list changes.
+func (in *Intake) tellRevoked(peer *core.Peer) {
+	if in.opts.Fleet == nil {
+		return
+	}
+	for manager := range in.handlers {
+		in.opts.Fleet.Receiver().Refuse(peer.ID, manager, reasons.Revoked)
+	}
+}
+
+func revoked() *Failure {
+	return &Failure{
+		Fault: faultOfSender, class: core.ErrForbidden, reason: reasons.Revoked, refused: true,
+		cause: fmt.Errorf("%w: the certificate or a name of the sender is revoked", core.ErrForbidden),
+	}
+}
+
+// IsRevoked reports whether an error of an intake is the refusal of a revoked sender.
+func IsRevoked(err error) bool {
+	f, ok := errors.AsType[*Failure](err)
+	return ok && f.reason == reasons.Revoked
+}
+
+// RevocationsReady returns an error that wraps [core.ErrNotReady] while the list of revoked senders
+// was not read yet.
+func (in *Intake) RevocationsReady() error {
+	if in.opts.Revocations == nil || in.opts.Revocations.RevocationList() != nil {
+		return nil
+	}
+	return errNoList
+}
+
+var errNoList = fmt.Errorf("%w: the list of revoked senders was not read yet", core.ErrNotReady)
+
+// lookEvery is the time between two looks at the list of revoked senders. A connection of one ends
+// within a second.
+const lookEvery = 100 * time.Millisecond
+
+// FollowRevocations shows each new list of revoked senders to the fleet, and calls changed with it,
+// until ctx ends. A transport that has connections of senders ends those of revoked ones there. It
+// is called once more after 100 ms, because a request that began before the change can identify its
+// connection after it. Without [Options].Revocations, FollowRevocations returns immediately.
+func (in *Intake) FollowRevocations(ctx context.Context, changed func(*RevocationList)) {
+	if in.opts.Revocations == nil {
+		return
+	}
+
+	var shown, before *RevocationList
+	refresh := func() {}
+	if r, ok := in.opts.Revocations.(RevocationRefresher); ok {
+		refresh = r.RefreshRevocations
+	}
+	look := func() {
+		refresh()
+		list := in.opts.Revocations.RevocationList()
+		isShownTwice := shown == before && list == shown
+		if isShownTwice {
+			return
+		}
+		before = shown
+		shown = list
+		if list == nil {
+			return
+		}
+		if in.opts.Fleet != nil {
+			in.opts.Fleet.Receiver().Revoke(list.Revokes)
+		}
+		changed(list)
+	}
+	look()
+	periodic.Call(ctx, lookEvery, look)
+}
+
+// LiveRevocations is a [Revocations] with a list that is replaced when its source changes. A text
+// that is malformed never replaces a list. All methods are safe for concurrent use.
+type LiveRevocations struct {
+	log     *slog.Logger
+	changed func(entries int, err error)
+	current atomic.Pointer[RevocationList]
+
+	mu   sync.Mutex // held while the list is replaced
+	text string
+	// problem is the text of the failure that was logged last, empty after a success.
+	problem string
+}
+
+// RevocationOptions are the optional settings of [LiveRevocations]. The zero value is the
+// documented default.
+type RevocationOptions struct {
+	// Logger gets a line for each new list, with its entries, and for each distinct failure.
+	// Default: discard.
+	Logger *slog.Logger
+	// Changed is called for each new list, with its entries, and for each distinct failure. It must
+	// return immediately. Default: none.
+	Changed func(entries int, err error)
+}
+
+// NewLiveRevocations returns revocations without a list: see [Revocations].
+func NewLiveRevocations(opts RevocationOptions) *LiveRevocations {
+	opts = option.WithDefaults(opts, RevocationOptions{
+		Logger: slog.New(slog.DiscardHandler), Changed: func(int, error) {},
+	})
+	return &LiveRevocations{log: opts.Logger, changed: opts.Changed}
+}
+
+// RevocationList implements [Revocations]: the last good list.
+func (r *LiveRevocations) RevocationList() *RevocationList { return r.current.Load() }
+
+// Replace parses a text and puts its list in place of the last one. If the text is malformed, the
+// last good list stays, and the error names each malformed line.
+func (r *LiveRevocations) Replace(text []byte) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	held := r.current.Load()
+	if held != nil && r.problem == "" && r.text == string(text) {
+		return nil
+	}
+	list, err := ParseRevocations(text)
+	if err != nil {
+		r.fail(err)
+		return err
+	}
+
+	r.problem = ""
+	r.text = string(text)
+	r.current.Store(list)
+	r.log.Info("list of revoked senders is in use", slog.Int("entries", list.entries()))
+	r.changed(list.entries(), nil)
+	return nil
+}
+
+// Fail reports a source that cannot be read. The last good list stays.
+func (r *LiveRevocations) Fail(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.fail(err)
+}
+
+func (r *LiveRevocations) fail(err error) {
+	if r.problem == err.Error() {
+		return
+	}
+	r.problem = err.Error()
+	r.changed(0, err)
+
+	problem := slog.Any("error", err)
+	if r.current.Load() == nil {
+		r.log.Error("list of revoked senders is broken, and no sender is admitted before there is a good one", problem)
+		return
+	}
+	r.log.Error("list of revoked senders is broken, the last good one stays in use", problem)
+}

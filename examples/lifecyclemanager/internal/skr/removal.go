@@ -1,0 +1,139 @@
+package skr
+
+import (
+	"context"
+	"slices"
+	"sort"
+	"strings"
+
+	"github.com/fluxcd/pkg/ssa"
+	"github.com/fluxcd/pkg/ssa/utils"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
+	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
+)
+
+// KeptFor is the annotation of a Namespace that was not deleted, with an object that is there.
+const KeptFor = "operator.kyma-project.io/kept-for"
+
+// DeleteAll deletes objects that ApplyAll has made, in the opposite order, and returns those that
+// are not gone yet. It does not wait. Call it again until none is left.
+func (r *Runtime) DeleteAll(
+	ctx context.Context, objects []*unstructured.Unstructured,
+) (left []*unstructured.Unstructured, err error) {
+	local, err := r.Local(ctx)
+	if err != nil {
+		return nil, err
+	}
+	objects = slices.DeleteFunc(slices.Clone(objects), func(o *unstructured.Unstructured) bool {
+		return protects(o, local)
+	})
+	sort.Sort(sort.Reverse(ssa.SortableUnstructureds(objects)))
+	for part := range slices.Chunk(objects, batch) {
+		gone := make(map[*unstructured.Unstructured]*bool, len(part))
+		for _, object := range part {
+			gone[object] = new(bool)
+		}
+		err := each(part, func(object *unstructured.Unstructured) (err error) {
+			*gone[object], err = r.delete(ctx, object)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		for _, object := range part {
+			if !*gone[object] {
+				left = append(left, object)
+			}
+		}
+	}
+	return left, nil
+}
+
+// protects reports whether no module may delete an object, because the Kyma or the operator needs
+// it.
+func protects(object *unstructured.Unstructured, local bool) bool {
+	return utils.IsNamespace(object) && (local || object.GetName() == Namespace) ||
+		utils.IsCRD(object) && strings.HasSuffix(object.GetName(), "."+v1beta2.GroupVersion().Group)
+}
+
+// delete reports whether the object is gone, or is not one of the operator.
+func (r *Runtime) delete(ctx context.Context, object *unstructured.Unstructured) (gone bool, err error) {
+	if utils.IsNamespace(object) {
+		return r.DeleteNamespace(ctx, object)
+	}
+	live, err := r.live(ctx, object)
+	if err != nil || live == nil || live.Labels[ManagedByLabel] != FieldOwner {
+		return err == nil, err
+	}
+	return r.deleteLive(ctx, live)
+}
+
+// DeleteNamespace deletes a Namespace of the operator. A Namespace with an object of others stays:
+// it loses the label, and an annotation names the object. DeleteNamespace reports whether the
+// operator no longer has it.
+func (r *Runtime) DeleteNamespace(ctx context.Context, object *unstructured.Unstructured) (gone bool, err error) {
+	live, err := r.live(ctx, object)
+	if err != nil || live == nil || live.Labels[ManagedByLabel] != FieldOwner {
+		return err == nil, err
+	}
+	if live.DeletionTimestamp != nil {
+		return false, nil
+	}
+	guest, err := installation.FindGuest(ctx, r.direct, object.GetName(), isLock)
+	if err != nil {
+		return false, err
+	}
+	if guest != "" {
+		return true, r.keepNamespace(ctx, live, guest)
+	}
+	return r.deleteLive(ctx, live)
+}
+
+// deleteLive deletes the object that was read, and no successor of it.
+func (r *Runtime) deleteLive(ctx context.Context, live *metav1.PartialObjectMetadata) (gone bool, err error) {
+	object := &unstructured.Unstructured{}
+	object.SetGroupVersionKind(live.GroupVersionKind())
+	object.SetNamespace(live.Namespace)
+	object.SetName(live.Name)
+	// The client decodes the answer, which may be an object of any kind.
+	err = r.Delete(ctx, object, client.Preconditions{UID: new(live.UID)},
+		client.PropagationPolicy(metav1.DeletePropagationBackground))
+	if client.IgnoreNotFound(err) != nil {
+		return false, err
+	}
+	left, err := r.live(ctx, object)
+	return err == nil && left == nil, err
+}
+
+// live returns the metadata of an object, nil if there is none. Without its definition it is gone,
+// too.
+func (r *Runtime) live(ctx context.Context, object *unstructured.Unstructured) (*metav1.PartialObjectMetadata, error) {
+	live := &metav1.PartialObjectMetadata{}
+	live.SetGroupVersionKind(object.GroupVersionKind())
+	err := r.Get(ctx, client.ObjectKeyFromObject(object), live)
+	if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
+		return nil, nil
+	}
+	return live, err
+}
+
+// isLock reports whether an object is a lock of a manager that has ended. It has no content.
+func isLock(kind string, _ *metav1.PartialObjectMetadata) bool { return kind == "Lease" }
+
+// keepNamespace leaves a Namespace to its users. Its annotation names the object that is there.
+func (r *Runtime) keepNamespace(ctx context.Context, live *metav1.PartialObjectMetadata, guest string) error {
+	ctrl.LoggerFrom(ctx).Info("a Namespace of a module stays, as others have objects there",
+		"namespace", live.Name, "object", guest)
+	before := live.DeepCopy()
+	delete(live.Labels, ManagedByLabel)
+	delete(live.Annotations, ModuleMark)
+	metav1.SetMetaDataAnnotation(&live.ObjectMeta, KeptFor, guest)
+	return r.Patch(ctx, live, After(before))
+}

@@ -1,0 +1,68 @@
+package listener
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/asn1"
+	"encoding/hex"
+	"math/big"
+)
+
+// signed is a certificate in its outermost form (RFC 5280, section 4.1).
+type signed struct {
+	TBS       asn1.RawValue
+	Algorithm asn1.RawValue
+	Signature asn1.BitString
+}
+
+// otherFingerprints returns the fingerprints of the other forms of a certificate that are as valid.
+// A list of revocations has the form that the CA issued, and the holder may present another one.
+//
+// An ECDSA signature (r, s) is as valid as (r, n-s) (SEC 1, section 4.1.4). The order of the
+// signer's curve is n. A bit string may have bits of padding, which the parser removes. A CA issues
+// without padding, so that the two forms without padding are all that a list can have.
+func otherFingerprints(leaf, signer *x509.Certificate) []string {
+	var form signed
+	if _, err := asn1.Unmarshal(leaf.Raw, &form); err != nil {
+		return nil // The parser of certificates has taken it, so that this does not happen.
+	}
+
+	var others []string
+	for _, signature := range [][]byte{leaf.Signature, mirrored(leaf.Signature, signer)} {
+		if signature == nil {
+			continue
+		}
+		form.Signature = asn1.BitString{Bytes: signature, BitLength: 8 * len(signature)}
+		der, err := asn1.Marshal(form)
+		if err == nil && !bytes.Equal(der, leaf.Raw) {
+			others = append(others, fingerprintOf(der))
+		}
+	}
+	return others
+}
+
+// mirrored returns the other valid form of an ECDSA signature, and nil for a signature of another
+// kind.
+func mirrored(signature []byte, signer *x509.Certificate) []byte {
+	key, ok := signer.PublicKey.(*ecdsa.PublicKey)
+	if !ok {
+		return nil
+	}
+	var form struct{ R, S *big.Int }
+	if _, err := asn1.Unmarshal(signature, &form); err != nil {
+		return nil
+	}
+	form.S.Sub(key.Params().N, form.S)
+	other, err := asn1.Marshal(form)
+	if err != nil {
+		return nil
+	}
+	return other
+}
+
+func fingerprintOf(der []byte) string {
+	sum := sha256.Sum256(der)
+	return hex.EncodeToString(sum[:])
+}

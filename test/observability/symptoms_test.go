@@ -1,0 +1,168 @@
+package observability
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
+	"github.com/runtime-watcher/runtime-watcher/test/lab"
+)
+
+// TestSymptomsAreOneTable fails when the index by symptom on the page of operations is not that of the runbooks.
+func TestSymptomsAreOneTable(t *testing.T) {
+	index := regexp.MustCompile(`\| you see \| go to \|\n(?:\|.*\n)+`)
+	want := index.FindString(read(t, runbooks))
+	have := strings.ReplaceAll(index.FindString(read(t, "docs/operations/operations.md")), "(runbooks.md#", "(#")
+	if want == "" || have != want {
+		t.Errorf("operations.md has the index\n%s\nwant that of runbooks.md:\n%s", have, want)
+	}
+}
+
+// TestRunbookShell runs the commands of each runbook in a shell, with stubs for what asks a cluster. It fails when the
+// shell cannot read them, or when a filter behind a pipe does not understand an output.
+func TestRunbookShell(t *testing.T) {
+	s := newShell(t)
+	_, all, _ := strings.Cut(read(t, runbooks), "\n## Symptoms without an alert\n")
+	sections := strings.Split(all, "\n### ")[1:]
+	if len(sections) < 50 {
+		t.Errorf("%d runbooks, want more", len(sections))
+	}
+	for _, text := range sections {
+		s.run(commandsOf(text))
+	}
+}
+
+// The two sums of the key files are equal exactly if the key belongs to the certificate.
+func TestRunbookOfKeyFiles(t *testing.T) {
+	s := newShell(t)
+	commands := commandsOf(section(t, runbooks, "### The agent refuses its key files"))
+	sums := func() []string { return regexp.MustCompile(`(?m)^[0-9a-f]{64} `).FindAllString(s.run(commands), -1) }
+	if have := sums(); len(have) != 2 || have[0] != have[1] {
+		t.Errorf("a key of this certificate: the sums are %v, want two equal ones", have)
+	}
+	s.write("tls.key", string(files(s.ca)["tls.key"]))
+	if have := sums(); len(have) != 2 || have[0] == have[1] {
+		t.Errorf("a key of another certificate: the sums are %v, want two different ones", have)
+	}
+}
+
+// The command names each runtime with an agent that does not report the CA.
+func TestRunbookOfAForeignCA(t *testing.T) {
+	s := newShell(t)
+	fingerprint := strings.ToLower(strings.ReplaceAll(strings.TrimSpace(strings.SplitN(
+		s.run("openssl x509 -noout -fingerprint -sha256 -in new-ca.crt"), "=", 2)[1]), ":", ""))
+	agent := func(cas ...string) string {
+		return `{"heartbeat": {"caFingerprints": ["` + strings.Join(cas, `", "`) + `"]}}`
+	}
+	s.write("fleet.json", fmt.Sprintf(`{"leadsSince": "2026-11-21T07:20:12Z", "runtimes": [
+		{"runtime": "both", "replicas": [%[1]s, %[1]s]}, {"runtime": "one", "replicas": [%[1]s, %[2]s]},
+		{"runtime": "half", "replicas": [%[1]s, {"heartbeat": {}}]}, {"runtime": "unknown", "replicas": [%[1]s, {}]},
+		{"runtime": "neither", "replicas": [%[2]s]}, {"runtime": "old", "replicas": [{}]}, {"runtime": "silent"}
+	]}`, agent("ab", fingerprint), agent("ab")))
+	have := s.run(commandsOf(section(t, runbooks, "#### A CA that we do not rotate")))
+	if want := "[\"2026-11-21T07:20:12Z\",7]\none\nhalf\nunknown\nneither\nold\nsilent\n"; have != want {
+		t.Errorf("the leader, the number of runtimes, and those without the CA are %q, want %q", have, want)
+	}
+	s.write("fleet.json", `{"runtimes": []}`)
+	have = s.run(commandsOf(section(t, runbooks, "#### A CA that we do not rotate")))
+	if want := "[null,0]\n"; have != want {
+		t.Errorf("a replica that does not lead: the output is %q, want %q", have, want)
+	}
+}
+
+// The command names the runtimes with a wrong clock, by how much.
+func TestRunbookOfAClock(t *testing.T) {
+	s := newShell(t)
+	s.write("fleet.json", `{"runtimes": [{"runtime": "right", "replicas": [{}]}, {"runtime": "stale"},
+		{"runtime": "behind", "replicas": [{}, {"clockSkew": "-3m0s"}]}]}`)
+	have := s.run(commandsOf(section(t, runbooks, "### The clock of a node is wrong")))
+	if want := "behind -3m0s\n"; !strings.HasPrefix(have, want) {
+		t.Errorf("the output begins with %.100q, want %q", have, want)
+	}
+}
+
+// commandsOf returns the commands to copy.
+func commandsOf(text string) string {
+	var all strings.Builder
+	for _, block := range regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(text, -1) {
+		all.WriteString(block[1])
+	}
+	return all.String()
+}
+
+// stubs are in the place of the short commands of the runbooks. What they print is in the folder of the shell.
+const stubs = `
+kcp() { skr "$@"; }
+skr() {
+	case "$*" in
+	*'{.data.tls\.crt}'* | *'{.data.ca\.crt}'*) base64 tls.crt ;;
+	*'{.data.tls\.key}'*) base64 tls.key ;;
+	*'-o json') cat watchers.json ;;
+	*) cat pages ;;
+	esac
+}
+agentlogs() { cat pages; }
+operatorlogs() { cat pages; }
+fleet() { cat fleet.json; }
+q() { :; }
+check() { :; }
+nats() { :; }
+bin/agent() { :; }
+`
+
+// shell is a folder in which the commands of the runbooks run.
+type shell struct {
+	*testing.T
+
+	dir string
+	ca  *testpki.CA
+}
+
+func newShell(t *testing.T) *shell {
+	t.Helper()
+	for _, program := range []string{"bash", "jq", "openssl"} {
+		if _, err := exec.LookPath(program); err != nil {
+			lab.Missing(t, "needs %s: %v", program, err)
+		}
+	}
+	s := &shell{t, t.TempDir(), lab.Must(testpki.NewCA("ca", testpki.Options{}))}
+	written := files(s.ca)
+	for _, name := range slices.Sorted(maps.Keys(written)) {
+		s.write(name, string(written[name]))
+	}
+	s.write("new-ca.crt", string(s.ca.PEM))
+	s.write("watchers.json", `{"items": [{"spec": {"matchConditions": []}}]}`)
+	s.write("fleet.json", `{"runtimes": []}`)
+	pages := "Last State: Terminated\nWarning: request refused, too_fast, error\n/v3/\n" +
+		`apiserver_request_total{code="200",resource="deployments",verb="PUT",version="v1"} 7` + "\n"
+	s.write("pages", pages+section(t, "docs/reference/reasons-and-messages.md", "## Log messages"))
+	return s
+}
+
+func files(ca *testpki.CA) map[string][]byte {
+	return testpki.Files(lab.Must(ca.Client("runtime-1", testpki.Options{})), ca)
+}
+
+func (s *shell) write(name, text string) {
+	s.Helper()
+	lab.NoError(s, os.WriteFile(filepath.Join(s.dir, name), []byte(text), 0o600))
+}
+
+// run fails when any command of a pipe fails, such as a grep that finds nothing.
+func (s *shell) run(commands string) string {
+	s.Helper()
+	cmd := exec.CommandContext(s.Context(), "bash", "-euo", "pipefail", "-c", stubs+commands)
+	cmd.Dir = s.dir
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		s.Errorf("%s\n%v\n%.2000s", commands, err, out)
+	}
+	return string(out)
+}
