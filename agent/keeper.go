@@ -93,8 +93,9 @@ type webhookKeeper struct {
 	isBroken bool
 	// shownSince is the time of the problem in found.
 	shownSince time.Time
-	// failures counts the writes that failed, since the last one that did not.
-	failures int
+	// failures counts the writes that failed, since the last one that did not. unread counts the
+	// comparisons that failed.
+	failures, unread int
 	// changes counts the changes by others, until there was none for keepForget.
 	changes    int
 	changedAt  time.Time
@@ -185,14 +186,17 @@ func (k *webhookKeeper) keep(ctx context.Context) time.Duration {
 		k.checked(hook.WebhookCheck{Result: webhooksNotRead})
 		k.log.warn(ctx, "the webhook configuration cannot be read, so it is not kept: "+
 			"check the error, the ClusterRole and WEBHOOK_CONFIGURATION", err.Error())
-		return k.every
+		k.unread++
+		return k.pauseAfter(k.unread)
 	}
 	want, err := k.want.configuration()
 	if err != nil {
 		k.report(err.Error())
 		k.log.warn(ctx, "the webhook configuration cannot be made: check the error", err.Error())
-		return k.every
+		k.unread++
+		return k.pauseAfter(k.unread)
 	}
+	k.unread = 0
 
 	state, problem := k.want.judge(live, want)
 	if state != standsWithMoreCAs {
@@ -215,6 +219,16 @@ func (k *webhookKeeper) keep(ctx context.Context) time.Duration {
 	default:
 		return k.repair(ctx, live, want, problem)
 	}
+}
+
+// pauseAfter returns the pause after a number of failures in a row. What a new agent lacks, such as
+// its network, may come within seconds.
+func (k *webhookKeeper) pauseAfter(failures int) time.Duration {
+	pause := min(keepPause, k.every)
+	for range failures - 1 {
+		pause = min(2*pause, k.every)
+	}
+	return pause
 }
 
 // rest ends a repair, of this replica or of another one.
@@ -341,11 +355,8 @@ func (k *webhookKeeper) apply(ctx context.Context, live, want *webhookConfigurat
 		k.report(cmp.Or(k.problem(), "the webhook configuration cannot be written: "+err.Error()))
 		k.log.warn(ctx, "the webhook configuration cannot be written, changes are missed: "+
 			"check the error, the ClusterRole and the policy of the webhooks", err.Error())
-		pause := keepPause
-		for range k.failures {
-			pause = min(2*pause, k.every)
-		}
 		k.failures++
+		pause := k.pauseAfter(k.failures)
 		k.repairAt = time.Now().Add(pause)
 		return pause
 	}

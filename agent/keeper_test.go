@@ -375,6 +375,43 @@ func TestWithoutAWatchWebhooksAreComparedAtIntervals(t *testing.T) {
 	})
 }
 
+// unreadable fails at the first reads, as while the network of a new node is not there yet.
+type unreadable struct {
+	*clusterStore
+
+	until time.Time
+}
+
+func (s unreadable) Read(ctx context.Context) (*webhookConfiguration, error) {
+	if time.Now().Before(s.until) {
+		return nil, errors.New("no route to host")
+	}
+	return s.clusterStore.Read(ctx)
+}
+
+// A new agent that cannot read yet tries again after about a second, and then more and more seldom.
+func TestAFailedFirstReadIsRetriedSoon(t *testing.T) {
+	ca, serving := servingPair(t)
+	want := intendedFor(serving, bundleFile(t, ca.PEM), "configmaps")
+	synctest.Test(t, func(t *testing.T) {
+		store := &clusterStore{}
+		k := keepIn(t, unreadable{store, time.Now().Add(2500 * time.Millisecond)}, want)
+		defer k.stop()
+		pass(4 * time.Second)
+		if live, _ := store.now(); live == nil {
+			t.Error("no configuration 1.5 s after the first read is possible")
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		k := keepIn(t, unreadable{&clusterStore{}, time.Now().Add(2 * time.Hour)}, want)
+		pass(time.Hour)
+		k.stop()
+		if tries := k.results[webhooksNotRead]; tries < 100 || tries > 140 {
+			t.Errorf("%d tries within an hour, want one in 30 s", tries)
+		}
+	})
+}
+
 type unwatched struct{ *clusterStore }
 
 func (unwatched) Watch(context.Context, func()) error { return errors.New("403 Forbidden") }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"maps"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -83,9 +84,10 @@ func (w *webhookWatch) compare(ctx context.Context) {
 	}
 
 	w.checked(hook.WebhookCheck{Result: webhooksSame})
-	w.log.reset()
-	if former != "" {
-		w.log.to.InfoContext(ctx, "the webhooks are as they were applied again", slog.String("before", former))
+	if former == "" {
+		w.log.reset()
+	} else {
+		w.log.ended(ctx, "the webhooks are as they were applied again", former)
 		w.restored() // The API server did not call the agent for some writes.
 	}
 }
@@ -103,29 +105,80 @@ func bounded(text string) string {
 	return text
 }
 
-// lineLimiter logs a new problem, and the same one again from time to time. It is not safe for
-// concurrent use.
+// lineLimiter logs each change of a problem, and the same problem again from time to time. It is
+// not safe for concurrent use.
 type lineLimiter struct {
 	to *slog.Logger
 
-	logged   string
-	loggedAt time.Time
+	// last is the last line, empty after the end of a problem. logged has the lines within
+	// webhooksLogEvery.
+	last   string
+	logged map[string]time.Time
+	// used counts the lines, less one for each linesPace since. An hour has at most maxLines lines,
+	// and one for each linesPace.
+	used   int
+	usedAt time.Time
 }
+
+// The bounds of a [lineLimiter]. Problems that alternate, or come and go, may use half of maxLines,
+// so that there is always a line for a new one.
+const (
+	maxLines  = 20
+	linesPace = 2 * time.Minute
+)
 
 func (l *lineLimiter) warn(ctx context.Context, message, problem string) {
 	l.note(ctx, slog.LevelWarn, message, problem)
 }
 
 func (l *lineLimiter) note(ctx context.Context, level slog.Level, message, problem string) {
-	if line := message + problem; l.logged != line || time.Since(l.loggedAt) >= webhooksLogEvery {
-		l.logged = line
-		l.loggedAt = time.Now()
-		l.to.Log(ctx, level, message, slog.String("problem", problem)) //nolint:sloglint // Each caller has a constant.
+	l.write(ctx, level, message, "problem", problem)
+}
+
+// ended logs that a problem has ended.
+func (l *lineLimiter) ended(ctx context.Context, message, before string) {
+	l.reset()
+	l.write(ctx, slog.LevelInfo, message, "before", before)
+}
+
+func (l *lineLimiter) write(ctx context.Context, level slog.Level, message, name, text string) {
+	if l.take(message+text, time.Now()) {
+		l.to.Log(ctx, level, message, slog.String(name, text)) //nolint:sloglint // Each caller has constants.
 	}
 }
 
+// take reports whether a line is due.
+func (l *lineLimiter) take(line string, now time.Time) bool {
+	maps.DeleteFunc(l.logged, func(_ string, at time.Time) bool { return now.Sub(at) >= webhooksLogEvery })
+	l.restore(now)
+	_, isLogged := l.logged[line]
+	isRepeated := isLogged && (line == l.last || l.used >= maxLines/2)
+	if isRepeated || l.used >= maxLines {
+		return false
+	}
+
+	if l.logged == nil {
+		l.logged = make(map[string]time.Time)
+	}
+	l.logged[line] = now
+	l.last = line
+	l.used++
+	return true
+}
+
+// restore lets lines of the past count no more.
+func (l *lineLimiter) restore(now time.Time) {
+	passed := int(now.Sub(l.usedAt) / linesPace)
+	if l.used -= passed; l.used <= 0 {
+		l.used = 0
+		l.usedAt = now
+		return
+	}
+	l.usedAt = l.usedAt.Add(time.Duration(passed) * linesPace)
+}
+
 // reset makes the next problem a new one.
-func (l *lineLimiter) reset() { l.logged = "" }
+func (l *lineLimiter) reset() { l.last = "" }
 
 // addWebhookWatch is without effect unless the configuration can be read.
 func (b *builder) addWebhookWatch() error {
