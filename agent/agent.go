@@ -70,6 +70,9 @@ type Parts struct {
 	// none. An error means that it could not be read. It is called by one goroutine, and may block
 	// until ctx ends. Default: it reads [Webhook].Configuration.
 	Configuration func(ctx context.Context) (*admissionregistrationv1.ValidatingWebhookConfiguration, error)
+	// OwnConfiguration is the webhook configuration of an agent that keeps it. Default: the object
+	// [Webhook].Configuration of the cluster.
+	OwnConfiguration ConfigurationStore
 	// Now is the clock. After a call that returns much later than the last one, changes may have
 	// been missed, and the agent requests a resync. Default: [time.Now].
 	Now func() time.Time

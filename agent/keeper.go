@@ -54,9 +54,9 @@ const (
 
 type webhookConfiguration = admissionregistrationv1.ValidatingWebhookConfiguration
 
-// webhookStore is one webhook configuration at an API server. Each method blocks until the API
-// server answers or ctx ends.
-type webhookStore interface {
+// ConfigurationStore is one webhook configuration at an API server. Each method blocks until the
+// API server answers or ctx ends. The methods may be called concurrently.
+type ConfigurationStore interface {
 	// Read returns nil if there is no configuration.
 	Read(ctx context.Context) (*webhookConfiguration, error)
 	// Apply creates the configuration if live is nil, and replaces live otherwise. It returns the
@@ -71,7 +71,7 @@ type webhookStore interface {
 // webhookKeeper keeps the webhook configuration of a self-managing agent. Each replica does, and
 // all have the same intention. A replica that others have overtaken with newer settings waits.
 type webhookKeeper struct {
-	store webhookStore
+	store ConfigurationStore
 	want  intended
 	// answers reports whether the API server may call this agent: a kubelet knows that it is ready.
 	answers func() bool
@@ -221,8 +221,8 @@ func (k *webhookKeeper) keep(ctx context.Context) time.Duration {
 	}
 }
 
-// pauseAfter returns the pause after a number of failures in a row. What a new agent lacks, such as
-// its network, may come within seconds.
+// pauseAfter returns the pause after a number of failures in a row. The first ones are short, as the
+// network or the key material of a new agent may come within seconds.
 func (k *webhookKeeper) pauseAfter(failures int) time.Duration {
 	pause := min(keepPause, k.every)
 	for range failures - 1 {

@@ -227,7 +227,7 @@ func intendedFor(serving keys.Source, ca string, resources ...string) intended {
 }
 
 // keepIn starts a keeper, which stop ends.
-func keepIn(t *testing.T, store webhookStore, want intended) *keeping {
+func keepIn(t *testing.T, store ConfigurationStore, want intended) *keeping {
 	t.Helper()
 	k := &keeping{results: map[string]int{}}
 	k.log.mu = &k.mu

@@ -193,7 +193,8 @@ func (o Options) validate(to Connection, parts Parts) error {
 func (o Options) validateOwn(to Connection, parts Parts) error {
 	own := o.Webhook.Own
 	if !own.isOn() {
-		return nil
+		return option.Unless(parts.OwnConfiguration == nil,
+			"Parts.OwnConfiguration: want it only with option Webhook.Own")
 	}
 	hasService := own.Service != types.NamespacedName{}
 	return errors.Join(

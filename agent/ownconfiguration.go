@@ -406,12 +406,9 @@ func (s storedConfiguration) Delete(ctx context.Context, live *webhookConfigurat
 }
 
 func (b *builder) addWebhookKeeper() error {
-	opts := b.opts.Canary
-	stored, err := canary.NewConfiguration(b.opts.Webhook.Configuration, canary.LeaseOptions{
-		Server: opts.Server, TokenFile: opts.TokenFile, CAFile: opts.CAFile,
-	})
+	store, err := b.configurationStore()
 	if err != nil {
-		return fmt.Errorf("agent: %w", err)
+		return err
 	}
 	want := newIntended(b.opts, b.keys.serving, b.to.Keys.CA)
 	if _, err := want.configuration(); err != nil {
@@ -419,7 +416,7 @@ func (b *builder) addWebhookKeeper() error {
 	}
 
 	keeper := &webhookKeeper{
-		store: storedConfiguration{Configuration: stored}, want: want,
+		store: store, want: want,
 		answers: func() bool { return b.ready.probed.Load() },
 		every:   b.opts.canaryInterval(), checked: b.metrics.WebhooksChecked, restored: b.outbox.Resync,
 		log: lineLimiter{to: b.log},
@@ -427,4 +424,18 @@ func (b *builder) addWebhookKeeper() error {
 	b.pulse.webhooks = keeper.problem
 	b.webhooks = []component{{"webhook configuration", keeper.start}}
 	return nil
+}
+
+func (b *builder) configurationStore() (ConfigurationStore, error) {
+	if b.parts.OwnConfiguration != nil {
+		return b.parts.OwnConfiguration, nil
+	}
+	opts := b.opts.Canary
+	stored, err := canary.NewConfiguration(b.opts.Webhook.Configuration, canary.LeaseOptions{
+		Server: opts.Server, TokenFile: opts.TokenFile, CAFile: opts.CAFile,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("agent: %w", err)
+	}
+	return storedConfiguration{Configuration: stored}, nil
 }

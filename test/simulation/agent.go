@@ -159,6 +159,9 @@ func (a *agent) parts() agentlib.Parts {
 	if a.cluster.world.plan.hasAny(WatchRemoved) {
 		parts.Configuration = a.readConfiguration
 	}
+	if a.cluster.plan.Keeps {
+		parts.OwnConfiguration = keptBy{a.cluster.kept, a}
+	}
 	if a.cluster.world.plan.NATS {
 		parts.Transport = a.natsTransport()
 	}
@@ -182,6 +185,9 @@ func (a *agent) options(instance string) agentlib.Options {
 		Logger:         slog.New(slog.NewJSONHandler(a.lines, nil)),
 	}
 	opts.Webhook.ClientCAs = c.callers.bundle
+	if c.plan.Keeps {
+		c.keep(&opts)
+	}
 	if c.plan.Rare {
 		opts.Outbox.HeartbeatInterval = rare
 	}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -37,6 +38,8 @@ type cluster struct {
 	keys  keySet
 	// callers are those of the webhook. Its ca is under the lock.
 	callers callers
+	// kept is the webhook configuration of agents that keep it, nil for others.
+	kept *keptConfiguration
 
 	mu sync.Mutex
 	// revision is the last one of etcd at the time noted. Those of a restored etcd start again.
@@ -84,6 +87,10 @@ func newCluster(w *world, index int) *cluster {
 		}
 	}
 	c.load(w.pki.clientKeys(plan.Name), nil)
+	if plan.Keeps {
+		c.kept = newKeptConfiguration()
+		w.must(os.WriteFile(w.pki.webhookCA(), w.pki.older.PEM, 0o600))
+	}
 	if plan.Callers {
 		c.callers.ca = w.pki.older
 		c.trustCallers(w.pki.older)
@@ -360,7 +367,7 @@ func (c *cluster) review(name string, before, after object, w Write) {
 	}
 	var calls sync.WaitGroup
 	defer calls.Wait()
-	for _, hook := range c.world.webhooks(watches) {
+	for _, hook := range c.webhooks(watches) {
 		served := slices.Contains(c.world.plan.Managers, hook.manager)
 		if hook.manager != removed && hook.matches(before, after) && (!served || w.Kind != OtherManager) {
 			calls.Go(func() { c.call(hook.manager, c.body(name, before, after, w.Kind)) })
@@ -448,6 +455,9 @@ type lease struct {
 func (l lease) write(ctx context.Context, nonce string) (agentlib.CanaryAnswer, error) {
 	l.writer.awaitResume()
 	a := l.cluster.endpoint()
+	if l.cluster.kept != nil && !l.cluster.kept.callsForCanary() {
+		a = nil
+	}
 	if a == nil {
 		l.writer.history.Missed()
 		return l.cluster.patched(nil), ctx.Err()
@@ -540,10 +550,19 @@ type webhook struct {
 }
 
 // webhooks returns those for widgets in the configuration of an agent.
-func (w *world) webhooks(watches []watch.Watch) (all []webhook) {
-	made := w.configuration(watches)
+func (c *cluster) webhooks(watches []watch.Watch) (all []webhook) {
+	made := c.world.configuration(watches)
+	if c.kept != nil {
+		made = c.kept.now()
+	}
+	if made == nil {
+		return nil
+	}
 	for i := range made.Webhooks {
 		hook := &made.Webhooks[i]
+		if calledFor(hook) == "" {
+			continue
+		}
 		all = append(all, webhook{calledFor(hook), hook.Rules[0].Resources[0], lab.Must(metav1.LabelSelectorAsSelector(hook.ObjectSelector))})
 	}
 	return all

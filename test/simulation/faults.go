@@ -41,8 +41,9 @@ const (
 	ManagerUnknown    FaultKind = "manager unknown" // one more manager, without an operator
 	ManagersInvented  FaultKind = "managers invented"
 	WebhookRemoved    FaultKind = "webhook removed"
-	WatchRemoved      FaultKind = "watch removed" // the webhook of one manager, which has Index
-	EtcdRestored      FaultKind = "etcd restored" // at its end, to the state at its start; Value is added to the revision
+	WatchRemoved      FaultKind = "watch removed"    // the webhook of one manager, which has Index
+	WebhooksChanged   FaultKind = "webhooks changed" // of agents that keep them; Value is the kind of the change
+	EtcdRestored      FaultKind = "etcd restored"    // at its end, to the state at its start; Value is added to the revision
 	SinkStalled       FaultKind = "sink stalled"
 	GatewayRefusesV3  FaultKind = "gateway refuses v3" // 403 with a foreign body
 	GatewayStatus     FaultKind = "gateway answers"    // Value is the status
@@ -220,6 +221,8 @@ func (w *world) begin(f Fault) (end func()) {
 		return w.clusters[f.Runtime].removeWebhook(f.For)
 	case WatchRemoved:
 		return w.clusters[f.Runtime].removeWatch(w.plan.Managers[f.Index])
+	case WebhooksChanged:
+		return w.clusters[f.Runtime].changeWebhooks(f.Value)
 	case EtcdRestored:
 		return w.clusters[f.Runtime].backUp(int64(f.Value))
 	case SinkStalled:

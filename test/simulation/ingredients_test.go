@@ -20,6 +20,7 @@ func TestSeedsHaveEachIngredient(t *testing.T) {
 
 	for _, ingredient := range []string{
 		string(WatchRemoved), string(EtcdRestored), string(ManagerAway), string(MessagesMalformed), string(CallersRotated), string(CallbackPanics),
+		string(WebhooksChanged),
 		"a second restart beside a loud runtime", "a liar", "few places", "a fault again", "a deletion while a handler hangs",
 	} {
 		if drawn[ingredient] < least {

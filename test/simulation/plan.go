@@ -54,6 +54,7 @@ type RuntimePlan struct {
 	Bulk     int    // additional bytes of each object
 	ManyCAs  bool   // the agent trusts more authorities than fit into a heartbeat
 	Rare     bool   // heartbeats are rare
+	Keeps    bool   // the agents keep their webhook configuration
 	Callers  bool   // the webhook demands a client certificate
 	Lies     int64  // it has no agent and no object, and sends heartbeats with so many pending events; 0: it is honest
 }
@@ -172,6 +173,7 @@ func draw(seed uint64) *Plan {
 	secondDice(seed).ingredients(p)
 	thirdDice(seed).removedWatch(p)
 	fourthDice(seed).restoredEtcd(p)
+	fifthDice(seed).keptWebhooks(p)
 	p.sort()
 	return p
 }

@@ -90,6 +90,10 @@ var table = map[string][]mutant{
 		},
 		{"natsjetstream: a replica asks once whether it leads", "for ctx.Err() == nil {\n\t\tif c.intake", "for range 1 {\n\t\tif c.intake"},
 	},
+	"agent/keeper.go": {
+		{"agent: no resync after its webhooks are put back", "k.restored() // The", "_ = k.restored // The"},
+		{"agent: its webhooks are put back late", "keepPause = time.Second", "keepPause = 20 * time.Second"},
+	},
 	"agent/webhooks.go": {
 		{"agent: a changed webhook is not reported", "w.found.Store(&problem)", "_ = problem"},
 		{"agent: no resync when the webhooks are right again", "w.restored()", "_ = former"},

@@ -219,6 +219,15 @@ func (h *History) Changes(object string, manager core.Manager) {
 	h.changed[key] = append(h.changed[key], time.Now())
 }
 
+// Kept reports a violation if agents that keep their webhooks have not put them back in time.
+func (h *History) Kept(runtime string, isKept bool, problem string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !isKept {
+		h.violate("webhooks", "those of %s are not back at %s: %s", runtime, h.since(time.Now()), problem)
+	}
+}
+
 // Served reports a violation if a runtime got more answers than its rate limit allows. Answers with 429 do not
 // count.
 func (h *History) Served(runtime string, served int, within time.Duration) {
