@@ -221,8 +221,8 @@ func (k *webhookKeeper) keep(ctx context.Context) time.Duration {
 	}
 }
 
-// pauseAfter returns the pause after a number of failures in a row. The first ones are short, as the
-// network or the key material of a new agent may come within seconds.
+// pauseAfter returns the pause after a number of failures in a row. The first ones are short, as
+// the network or the key material of a new agent may come within seconds.
 func (k *webhookKeeper) pauseAfter(failures int) time.Duration {
 	pause := min(keepPause, k.every)
 	for range failures - 1 {

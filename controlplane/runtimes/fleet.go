@@ -17,12 +17,17 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
 
-// followFleet enqueues with low priority, as all runtimes may be stale at once.
+// followFleet enqueues with low priority, as all runtimes may be stale at once. The status of a
+// runtime that joins by itself follows each change.
 func (r *reconciler) followFleet() {
 	if r.opts.Fleet == nil {
 		return
 	}
 	r.opts.Fleet.OnChange(func(change fleet.Transition) {
+		if object, after, joins := r.book.follow(change.To.Runtime, r.opts.Retry); joins {
+			r.lanes.Regular.Add(after, handler.LowPriority, reconcile.Request{NamespacedName: object})
+			return
+		}
 		if object, after, due := r.book.observe(&change.To, r.pause()); due {
 			r.lanes.Regular.Add(after, handler.LowPriority, reconcile.Request{NamespacedName: object})
 		}

@@ -3,8 +3,10 @@ package runtimes
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -91,6 +93,76 @@ func TestARuntimeThatJoinsIsJudgedByItsHeartbeats(t *testing.T) {
 		if have := all.Get("runtime-1", "second").State; have != fleet.Unknown {
 			t.Errorf("the fleet has %s after the deletion of the object, want that it is forgotten", have)
 		}
+	})
+}
+
+// An agent may serve some managers only, while the fleet expects heartbeats to all. A manager that never got one is then
+// named, and the runtime is ready.
+func TestAManagerThatTheAgentDoesNotServeIsNamed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kcp", Name: "runtime-1"}}
+		r, _ := joinsBySelf(t, object)
+		all := newTestFleet(t).Fleet
+		r.opts.Fleet = all
+		served := core.HandlerFunc(func(context.Context, core.Delivery) error { return nil })
+		go func() {
+			_ = all.Receiver().Start(t.Context(), map[core.Manager]core.Handler{"first": served, "second": served})
+		}()
+		all.Expect("runtime-1", "first")
+		all.Expect("runtime-1", "second")
+		time.Sleep(2 * time.Minute)
+		managers := []core.Manager{"first", "second"}
+		have, err := r.joined(object, "runtime-1", managers)
+		check(t, err)
+		if have.State != installation.Failed || have.Message != "first is stale; second is stale" {
+			t.Errorf("without any heartbeat: %+v", have)
+		}
+
+		fleettest.Set(all, "runtime-1", "first", fleet.Condition{State: fleet.Fresh})
+		have, err = r.joined(object, "runtime-1", managers)
+		check(t, err)
+		if have.State != installation.Ready || !strings.Contains(have.Notice, "no heartbeat ever came for second") {
+			t.Errorf("with heartbeats to one manager: %+v", have)
+		}
+		fleettest.Set(all, "runtime-1", "first", fleet.Condition{State: fleet.Degraded, Reason: fleet.ReasonWebhookChanged})
+		have, err = r.joined(object, "runtime-1", managers)
+		check(t, err)
+		if have.State != installation.Failed || !strings.Contains(have.Message, "webhook_changed; no heartbeat ever came for second") {
+			t.Errorf("with a fault: %+v", have)
+		}
+	})
+}
+
+// The status of a runtime that joins by itself follows its heartbeats within seconds, faults that no reconcile can end
+// and the end of a fault included.
+func TestTheStatusOfAJoinedRuntimeFollowsItsHeartbeats(t *testing.T) {
+	inRepairWorld(t, func(w *repairWorld) {
+		w.book.noteJoins(prodKey, true)
+		w.beat("a", alive)
+		w.drain()
+		pending := core.Heartbeat{Canary: core.CanaryAlive, OldestPending: time.Hour}
+		for _, beat := range []core.Heartbeat{pending, alive, lost, alive} {
+			time.Sleep(w.opts.Retry)
+			w.beat("a", beat)
+			w.wantLooks(1)
+		}
+		// Changes that follow each other soon share a reconcile.
+		for range 10 {
+			w.beat("a", pending)
+			w.beat("a", alive)
+		}
+		w.wantLooks(0)
+		time.Sleep(w.opts.Retry)
+		w.wantLooks(1)
+		w.wantVerified(false)
+	})
+	inRepairWorld(t, func(w *repairWorld) {
+		w.book.forget(prodKey)
+		w.book.begin(prodKey, "new")
+		w.book.noteJoins(prodKey, true)
+		w.drain()
+		fleettest.Set(w.fleet, "new", "a", fleet.Condition{State: fleet.Unproved})
+		w.wantLooks(1) // Its first heartbeat.
 	})
 }
 

@@ -72,7 +72,7 @@ func (o *Overview) noteAuthority(status certificates.Status) {
 type book struct {
 	mu       sync.Mutex
 	objects  map[client.ObjectKey]*entry
-	runtimes map[core.RuntimeID]*entry // those of objects that were ready
+	runtimes map[core.RuntimeID]*entry // those of objects that were ready, or that join by themselves
 	stale    map[*entry]struct{}       // those of runtimes that the fleet finds stale
 	watchers watchers
 	repairs  int64
@@ -89,6 +89,7 @@ type entry struct {
 
 	text    string                     // the last text that was reported
 	waiting time.Time                  // since when the runtime is not ready.
+	joins   bool                       // by itself
 	fails   bool                       // in the failing lane
 	tried   []core.Manager             // managers of the last reconcile
 	former  map[core.Manager]time.Time // managers that its agents may not serve any more, since when

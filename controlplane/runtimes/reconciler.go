@@ -120,6 +120,7 @@ func (r *reconciler) keep(ctx context.Context, object client.Object) (reconcile.
 			awaiting(ReasonSkipped, "waiting for the end of an opt-out"), contents{})
 	}
 	r.book.begin(client.ObjectKeyFromObject(object), identity.ID)
+	r.book.noteJoins(client.ObjectKeyFromObject(object), identity.Joins)
 	has, err := r.contents(ctx)
 	if err != nil {
 		return reconcile.Result{}, err
