@@ -274,8 +274,13 @@ dist: image $(TOOLS)/helm manifests ## Make the files of a release in bin/dist, 
 
 # kubectl, which renders the manifests, comes with the API server.
 .PHONY: dist-check
-dist-check: $(TOOLS)/helm ## Unpack, verify and start the files of make dist: VERSION
+dist-check: $(TOOLS)/helm ## Unpack, verify and start the files of make dist, and install them from a registry on this machine: VERSION
 	@$(WITH_KUBECTL) KUBECTL="$$KUBEBUILDER_ASSETS/kubectl" HELM='$(TOOLS)/helm' SHA256='$(SHA256)' VERSION='$(VERSION)' tools/dist-check.sh
+	@$(GO) run ./tools/cmd/registry -helm '$(TOOLS)/helm' -image '$(IMAGE)' -charts bin/dist -version '$(VERSION)'
+
+.PHONY: push-charts
+push-charts: $(TOOLS)/helm ## Push the charts of make dist as OCI artefacts: REGISTRY, such as oci://registry.example/charts, ARGS='--registry-config …' with a login
+	@for c in bin/dist/*.tgz; do $(TOOLS)/helm push "$$c" '$(REGISTRY)' $(ARGS) || exit 1; done
 
 .PHONY: image-fips
 image-fips: ## Build the image with Go's FIPS 140-3 module, in bin/image-fips

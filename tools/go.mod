@@ -7,6 +7,14 @@ require golang.org/x/mod v0.42.0
 require github.com/google/licensecheck v0.3.1
 
 require (
+	github.com/docker/cli v29.7.2+incompatible // indirect
+	github.com/docker/docker-credential-helpers v0.9.3 // indirect
+	github.com/sirupsen/logrus v1.9.4 // indirect
+	golang.org/x/sys v0.47.0 // indirect
+	gotest.tools/v3 v3.5.2 // indirect
+)
+
+require (
 	github.com/google/go-cmp v0.7.0 // indirect
 	github.com/google/go-containerregistry v0.22.1
 	github.com/klauspost/compress v1.19.2 // indirect

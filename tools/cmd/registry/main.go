@@ -1,0 +1,202 @@
+// Command registry checks that the files of a release install from a registry: make dist-check. It
+// serves a registry on this machine, pushes the image and the charts of bin/dist to it as a release
+// does, and pulls both from there: the rendered chart must name an image that the registry has, for
+// each platform.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+
+	"github.com/runtime-watcher/runtime-watcher/tools/internal/command"
+)
+
+func main() { os.Exit(command.Run("registry", run)) }
+
+// dist has the files of a release.
+type dist struct {
+	layout, charts string // folders
+	version, helm  string
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	flags := flag.NewFlagSet("registry", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	var of dist
+	flags.StringVar(&of.layout, "image", "", "`folder` with the OCI layout of the image")
+	flags.StringVar(&of.charts, "charts", "", "`folder` with the packed charts")
+	flags.StringVar(&of.version, "version", "", "`version` of the release, such as v0.1.0")
+	flags.StringVar(&of.helm, "helm", "helm", "`path` of the program helm")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	found, err := of.check(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(stdout, found)
+	return err
+}
+
+// check returns what was installed.
+func (d *dist) check(ctx context.Context) (string, error) {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	server := &http.Server{
+		Handler:           registry.New(registry.Logger(log.New(io.Discard, "", 0))),
+		ReadHeaderTimeout: time.Minute,
+	}
+	go func() { _ = server.Serve(listener) }() // It returns when the server is closed.
+	defer server.Close()
+
+	host := listener.Addr().String()
+	pushed, err := d.pushImage(ctx, host)
+	if err != nil {
+		return "", fmt.Errorf("image: %w", err)
+	}
+	charts, err := filepath.Glob(filepath.Join(d.charts, "*.tgz"))
+	if err != nil || len(charts) == 0 {
+		return "", errors.Join(err, fmt.Errorf("no charts in %s", d.charts))
+	}
+	for _, chart := range charts {
+		if _, err := d.run(ctx, "push", chart, "oci://"+host+"/charts", "--plain-http"); err != nil {
+			return "", err
+		}
+	}
+	platforms, err := d.install(ctx, host, pushed)
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("ok    registry: %d charts, and the image for %s", len(charts), strings.Join(platforms, ", ")), nil
+}
+
+// pushImage returns the digest of the index.
+func (d *dist) pushImage(ctx context.Context, host string) (v1.Hash, error) {
+	index, err := layout.ImageIndexFromPath(d.layout)
+	if err != nil {
+		return v1.Hash{}, err
+	}
+	index, err = d.tagged(index)
+	if err != nil {
+		return v1.Hash{}, err
+	}
+	to, err := name.ParseReference(host + "/agent:" + d.version)
+	if err != nil {
+		return v1.Hash{}, err
+	}
+	if err := remote.WriteIndex(to, index, remote.WithContext(ctx)); err != nil {
+		return v1.Hash{}, err
+	}
+	return index.Digest()
+}
+
+// tagged returns the index of the version, as a copy of the layout by its tag takes it.
+func (d *dist) tagged(index v1.ImageIndex) (v1.ImageIndex, error) {
+	manifest, err := index.IndexManifest()
+	if err != nil {
+		return nil, err
+	}
+	for n := range manifest.Manifests {
+		found := &manifest.Manifests[n]
+		if found.Annotations["org.opencontainers.image.ref.name"] == d.version {
+			return index.ImageIndex(found.Digest)
+		}
+	}
+	return nil, fmt.Errorf("%s has no %s", d.layout, d.version)
+}
+
+var imageOf = regexp.MustCompile(`(?m)^\s*image: "?([^"\s]+)"?$`)
+
+// install renders the chart of the agent from the registry, and pulls the image that it names.
+func (d *dist) install(ctx context.Context, host string, pushed v1.Hash) (platforms []string, err error) {
+	text, err := d.run(ctx, "template", "agent", "oci://"+host+"/charts/runtime-watcher-agent", "--plain-http",
+		"--version", strings.TrimPrefix(d.version, "v"),
+		"--set", "image.repository="+host+"/agent,controlPlane.address=kcp.example.com:443")
+	if err != nil {
+		return nil, err
+	}
+	found := imageOf.FindStringSubmatch(text)
+	if found == nil {
+		return nil, errors.New("the chart names no image")
+	}
+	from, err := name.ParseReference(found[1])
+	if err != nil {
+		return nil, err
+	}
+	index, err := remote.Index(from, remote.WithContext(ctx))
+	if err != nil {
+		return nil, fmt.Errorf("pull %s: %w", found[1], err)
+	}
+	if digest, err := index.Digest(); err != nil || digest != pushed {
+		return nil, errors.Join(err, fmt.Errorf("%s has the digest %s, want %s", found[1], digest, pushed))
+	}
+	manifest, err := index.IndexManifest()
+	if err != nil {
+		return nil, err
+	}
+	for n := range manifest.Manifests {
+		platform := manifest.Manifests[n].Platform
+		if platform == nil || platform.OS == "unknown" { // An SBOM.
+			continue
+		}
+		if err := pull(ctx, from, *platform); err != nil {
+			return nil, fmt.Errorf("pull %s for %s: %w", found[1], platform, err)
+		}
+		platforms = append(platforms, platform.String())
+	}
+	if len(platforms) == 0 {
+		return nil, fmt.Errorf("%s is for no platform", found[1])
+	}
+	return platforms, nil
+}
+
+// pull reads all layers.
+func pull(ctx context.Context, from name.Reference, platform v1.Platform) error {
+	image, err := remote.Image(from, remote.WithContext(ctx), remote.WithPlatform(platform))
+	if err != nil {
+		return err
+	}
+	layers, err := image.Layers()
+	if err != nil {
+		return err
+	}
+	for _, layer := range layers {
+		text, err := layer.Compressed()
+		if err != nil {
+			return err
+		}
+		_, err = io.Copy(io.Discard, text) // It is verified by its digest.
+		if err := errors.Join(err, text.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *dist) run(ctx context.Context, args ...string) (string, error) {
+	out, err := exec.CommandContext(ctx, d.helm, args...).CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("helm %s: %w\n%s", strings.Join(args, " "), err, out)
+	}
+	return string(out), nil
+}
