@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -56,6 +57,16 @@ func listen(
 	return controllerruntime.SourceFor(events, "clusters", requests, controllerruntime.SourceOptions{})
 }
 
+// keyMaterial reads the files of a mounted Secret, and reads them again every 5 s: the CAs of the
+// runtimes, and the certificate of the listener.
+func keyMaterial(mgr manager.Manager, folder string) (*keys.Files, error) {
+	return keys.NewFiles(keys.Paths{
+		CA:          filepath.Join(folder, "ca.crt"),
+		Certificate: filepath.Join(folder, "tls.crt"),
+		Key:         filepath.Join(folder, "tls.key"),
+	}, keys.FilesOptions{Logger: controllerruntime.Logger(mgr.GetLogger())})
+}
+
 func ExampleAddListener() {
 	mgr, err := manager.New(config.GetConfigOrDie(), manager.Options{})
 	if err != nil {
@@ -67,13 +78,14 @@ func ExampleAddListener() {
 
 		return reconcile.Result{}, nil
 	})
-	// The files of a mounted Secret, read again every 5 s: the CAs of the runtimes, and the certificate of
-	// this listener.
-	files, err := keys.NewFiles(keys.Paths{CA: "ca.crt", Certificate: "tls.crt", Key: "tls.key"}, keys.FilesOptions{})
+	files, err := keyMaterial(mgr, "/etc/runtime-watcher")
 	if err != nil {
 		panic(err)
 	}
-	if err := errors.Join(setUp(mgr, files, clusters), mgr.Start(signals.SetupSignalHandler())); err != nil {
+	if err := setUp(mgr, files, clusters); err != nil {
+		panic(err)
+	}
+	if err := mgr.Start(signals.SetupSignalHandler()); err != nil {
 		panic(err)
 	}
 }

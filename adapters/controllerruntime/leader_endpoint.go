@@ -12,6 +12,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -65,7 +66,8 @@ type ReplicaEndpoint struct {
 	Pod string
 }
 
-// leaderEndpoint writes one EndpointSlice while the replica leads. Only uid changes.
+// leaderEndpoint writes one EndpointSlice while the replica leads. Only the goroutine of Start uses
+// uid. The other fields do not change, except isAdded.
 type leaderEndpoint struct {
 	writer   client.Writer
 	service  types.NamespacedName
@@ -74,7 +76,10 @@ type leaderEndpoint struct {
 	ports    map[string]int32
 	pod      string
 	opts     LeaderEndpointOptions
-	uid      types.UID // of the slice, as this replica has found or made it. Only Start has it.
+	uid      types.UID // of the slice, as this replica has found or made it
+
+	// isAdded is true once a controller manager has the endpoint, or Start was called.
+	isAdded atomic.Bool
 }
 
 // NewLeaderEndpoint returns a Runnable that makes the replica that leads the only endpoint of a
@@ -96,6 +101,8 @@ type leaderEndpoint struct {
 // replaced it. That takes at most 10 s. It fails if the first write is forbidden, or if the API
 // server finds it invalid. After other errors, and later, it tries again: an API server that has
 // just started may forbid each write.
+//
+// An endpoint that no controller manager has a minute after this call gets a line in the log.
 func NewLeaderEndpoint(
 	writer client.Writer, service types.NamespacedName, replica ReplicaEndpoint, opts LeaderEndpointOptions,
 ) (manager.Runnable, error) {
@@ -113,29 +120,48 @@ func NewLeaderEndpoint(
 	}
 	opts.RefreshInterval = cmp.Or(opts.RefreshInterval, defaultRefreshInterval)
 	opts.Logger = cmp.Or(opts.Logger, defaultLogger())
-	return &leaderEndpoint{
+	e := &leaderEndpoint{
 		writer: writer, service: service, operator: replica.Operator,
 		address: ip.Unmap().WithZone(""), ports: maps.Clone(replica.Ports),
 		pod: replica.Pod, opts: opts,
-	}, nil
+	}
+	time.AfterFunc(notAdded, e.warnUnlessAdded)
+	return e, nil
 }
 
-func (e *leaderEndpoint) NeedLeaderElection() bool { return true }
+// NeedLeaderElection implements [manager.LeaderElectionRunnable]. A controller manager calls it
+// when it gets the endpoint, also on a replica that never leads and never calls Start.
+func (e *leaderEndpoint) NeedLeaderElection() bool {
+	e.isAdded.Store(true)
+	return true
+}
+
+// warnUnlessAdded reports an endpoint that was made and not added. Otherwise nothing would fail:
+// the Service has no endpoint, and the senders keep their events.
+func (e *leaderEndpoint) warnUnlessAdded() {
+	if e.isAdded.Load() {
+		return
+	}
+	e.opts.Logger.Warn("the endpoint of the leader was made a minute ago and not added, "+
+		"so that the Service has no endpoint: pass it to mgr.Add", slog.String("service", e.service.String()))
+}
 
 // errForeignSlice means that the EndpointSlice is of another operator, or of another program.
 var errForeignSlice = errors.New("want an EndpointSlice of this operator")
 
 func (e *leaderEndpoint) Start(ctx context.Context) error {
+	e.isAdded.Store(true)
+
 	version := ""
 	for {
 		wait := e.opts.RefreshInterval
 		applied, err := e.publish(ctx)
-		lasts := apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsNotFound(err) ||
+		isLasting := apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsNotFound(err) ||
 			errors.Is(err, errForeignSlice)
 		switch {
 		case err == nil:
 			version = applied
-		case version == "" && lasts:
+		case version == "" && isLasting:
 			return err
 		case ctx.Err() == nil:
 			wait = leaderRetryWait
@@ -150,6 +176,8 @@ func (e *leaderEndpoint) Start(ctx context.Context) error {
 	}
 }
 
+// withdraw removes this replica from the slice, and leaves the slice to the next leader. The
+// version is that of the last own write: a conflict means that another replica has replaced it.
 func (e *leaderEndpoint) withdraw(ctx context.Context, version string) {
 	if version == "" {
 		return
@@ -255,7 +283,9 @@ func (e *leaderEndpoint) fieldOwner() client.FieldOwner {
 	return client.FieldOwner(leaderOwner + "-" + hex.EncodeToString(sum[:8]))
 }
 
-// apply writes the slice and returns its version, which withdraw needs. It is not canceled.
+// apply writes the slice and returns its version, which withdraw needs. The end of ctx does not
+// cancel it: withdraw runs after that end, and a write that was cut off would leave its version
+// unknown.
 func (e *leaderEndpoint) apply(
 	ctx context.Context, slice *discoveryv1ac.EndpointSliceApplyConfiguration, opts ...client.ApplyOption,
 ) (string, error) {

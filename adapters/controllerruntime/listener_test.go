@@ -25,9 +25,11 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -37,6 +39,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime/remote"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet/fleettest"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/listener"
@@ -499,6 +502,30 @@ func logFaults() map[string]struct {
 				reconcileTwice(t, ctx, logger, slowLanes().Regular)
 			}, 1,
 		},
+		`the endpoint of the leader was made a minute ago and not added, so that the Service has no endpoint: pass it to mgr.Add" service=kcp-system/my-operator-events`: {
+			func(t *testing.T, ctx context.Context, logger *slog.Logger) {
+				t.Helper()
+
+				newLeaderEndpoint(t, logger)
+				<-ctx.Done()
+			}, 1,
+		},
+		// Agents have the name "clusters" only: each runtime is stale for the other name.
+		`freshness of a runtime changed" runtime=skr-1 manager=modules from=unknown to=stale`: {
+			func(t *testing.T, ctx context.Context, logger *slog.Logger) {
+				t.Helper()
+
+				c := quiet(logger)
+				c.Fleet = must(fleet.New(fleet.Options{Logger: logger}))
+				c.Runtimes = newRuntimes(t, newFakeCache(t, kyma("skr-1", nil, nil)), controllerruntime.ByName)
+				events, source, err := controllerruntime.RegisterListenerComponent(c, "clusters", byWatched, controllerruntime.SourceOptions{})
+				check(t, err)
+				started(t, source, newQueue(t))
+				started(t, must(forManager(events, "modules", byWatched)), newQueue(t))
+				fleettest.Set(c.Fleet, "skr-1", "clusters", fleet.Condition{State: fleet.Fresh})
+				start(t, ctx, events)
+			}, 1,
+		},
 		// A name without a source.
 		`reason=unknown_manager`: {
 			func(t *testing.T, ctx context.Context, logger *slog.Logger) {
@@ -513,6 +540,27 @@ func logFaults() map[string]struct {
 			}, 1,
 		},
 	}
+}
+
+func newLeaderEndpoint(t *testing.T, logger *slog.Logger) manager.Runnable {
+	t.Helper()
+	return must(controllerruntime.NewLeaderEndpoint(fake.NewClientBuilder().Build(),
+		types.NamespacedName{Namespace: "kcp-system", Name: "my-operator-events"},
+		controllerruntime.ReplicaEndpoint{Operator: "my-operator", Address: "192.0.2.1", Ports: map[string]int32{"events": 8082}},
+		controllerruntime.LeaderEndpointOptions{Logger: logger}))
+}
+
+// A controller manager that does not lead has the endpoint and never starts it.
+func TestTheLogIsSilentAboutAnAddedEndpoint(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		logger := slog.New(slog.NewTextHandler(&out, nil))
+		check(t, newManager(t, &records{}).Add(newLeaderEndpoint(t, logger)))
+		<-time.After(time.Hour)
+		if out.Len() > 0 {
+			t.Errorf("have lines, want none:\n%s", &out)
+		}
+	})
 }
 
 // runControllers runs a controller for each source, and gives each source an event every 10 s. The

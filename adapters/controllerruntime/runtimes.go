@@ -93,7 +93,7 @@ type Runtimes struct {
 // object is an empty one of the kind. With a typed object, such as &Cluster{}, Runtimes shares the
 // watch of a controller For(&Cluster{}), and the functions may read its spec: they get objects of
 // that type. With a metav1.PartialObjectMetadata that has its kind, the cache has only metadata,
-// and shares the watch of a controller that uses builder.OnlyMetadata.
+// and shares the watch of a controller For such an object, or with builder.OnlyMetadata.
 //
 // identify returns the runtime that an object stands for. "" means that the object has no identity.
 // Such an object can still be the owner of an event, and only its domain proves the sender.

@@ -20,8 +20,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
 
-// ExampleSetUp is the whole control-plane side of an operator. Kymas represent the runtimes, and
-// Secrets of the same names have the kubeconfigs.
+// ExampleSetUp is the whole control-plane side of an operator. Clusters represent the runtimes,
+// and Secrets of the same names have the kubeconfigs.
 func ExampleSetUp() {
 	_ = setUpRuntimes // Called with the manager of the operator, the fleet and the logger of its listener.
 	// Output:
@@ -44,7 +44,10 @@ func setUpRuntimes(mgr ctrl.Manager, watched *fleet.Fleet, image, address string
 	if err != nil {
 		return err
 	}
-	installer, err := installation.New(installation.Parts{Image: image, ControlPlane: address}, installation.Options{Names: own, Logger: log})
+	agent := installation.Parts{Image: image, ControlPlane: address}
+	installer, err := installation.New(agent, installation.Options{
+		Names: own, Owner: own.Group, Logger: log,
+	})
 	if err != nil {
 		return err
 	}
@@ -57,6 +60,6 @@ func setUpRuntimes(mgr ctrl.Manager, watched *fleet.Fleet, image, address string
 	parts := runtimes.Parts{
 		Object: cluster, Identify: identify, Connect: kubeconfigs, Certificates: set, Installer: installer,
 	}
-	return errors.Join(watcher.SetUp(mgr, watcher.Options{Names: own}),
+	return errors.Join(watcher.SetUp(mgr, watcher.Options{Names: own, Routing: watcher.NoRouting}),
 		runtimes.SetUp(mgr, parts, runtimes.Options{Fleet: watched}))
 }

@@ -163,15 +163,25 @@ func setUp(mgr ctrl.Manager, s settings, out io.Writer) error {
 		return err
 	}
 	o := &operator{watched: watched, out: out}
-	return o.listen(mgr, s.addr, set.ListenerSecret())
-}
-
-// listen adds the listener, with the certificate that certificates keep in a Secret.
-func (o *operator) listen(mgr ctrl.Manager, addr string, secret types.NamespacedName) error {
-	material, err := keysource.NewSecret(mgr.GetAPIReader(), secret, keys.FilesOptions{})
+	senders, err := agentSenders(mgr, set)
 	if err != nil {
 		return err
 	}
+	return o.listen(mgr, s.addr, senders)
+}
+
+// agentSenders reads the certificate of the listener from the Secret that this operator itself
+// makes. The pod cannot mount that Secret, because it would not start before the Secret exists.
+func agentSenders(mgr ctrl.Manager, set *certificates.Certificates) (controllerruntime.Senders, error) {
+	material, err := keysource.NewSecret(mgr.GetAPIReader(), set.ListenerSecret(), keys.FilesOptions{})
+	if err != nil {
+		return controllerruntime.Senders{}, err
+	}
+	return controllerruntime.MutualTLS(material), nil
+}
+
+// listen adds the listener and the controller of Clusters.
+func (o *operator) listen(mgr ctrl.Manager, addr string, senders controllerruntime.Senders) error {
 	clusters, err := controllerruntime.NewRuntimes(mgr.GetCache(), newCluster(), controllerruntime.ByName,
 		controllerruntime.RuntimesOptions{DomainAnnotation: fleetNames.DomainAnnotation})
 	if err != nil {
@@ -179,7 +189,7 @@ func (o *operator) listen(mgr ctrl.Manager, addr string, secret types.Namespaced
 	}
 	events, err := controllerruntime.AddListener(mgr, controllerruntime.ListenerConfig{
 		Addr:     addr,
-		Senders:  controllerruntime.MutualTLS(material),
+		Senders:  senders,
 		Verifier: listener.SANPinning(clusters),
 		Fleet:    o.watched,
 		Runtimes: clusters,

@@ -19,7 +19,7 @@ import (
 
 var update = flag.Bool("update", false, "write the code of the repository into the documents")
 
-// snippet is a block of Go in a document, behind a comment that names its functions.
+// snippet is a block of Go in a document, behind a comment that names its functions and types.
 var snippet = regexp.MustCompile("(?s)<!-- code: (\\S+) (\\w+(?: \\w+)*)(, with imports)? -->\n```go\n.*?```\n")
 
 // TestDocumentsShowCode holds that the documents show code that compiles. With -update it writes that code.
@@ -51,15 +51,15 @@ func refresh(t *testing.T, block string) string {
 	marker, _, _ := strings.Cut(block, "\n")
 	parts := snippet.FindStringSubmatch(block)
 	f := parseFile(t, "../../"+parts[1])
-	var functions []ast.Node
+	var declarations []ast.Node
 	var code []string
 	for name := range strings.FieldsSeq(parts[2]) {
-		function := f.function(t, name)
-		functions = append(functions, function)
-		code = append(code, f.text(function)+"\n")
+		declaration := f.declaration(t, name)
+		declarations = append(declarations, declaration)
+		code = append(code, f.text(declaration)+"\n")
 	}
 	if parts[3] != "" {
-		code = append([]string{f.imports(functions)}, code...)
+		code = append([]string{f.imports(declarations)}, code...)
 	}
 	return marker + "\n```go\n" + strings.Join(code, "\n") + "```\n"
 }
@@ -78,18 +78,26 @@ func parseFile(t *testing.T, name string) goFile {
 	return goFile{source, set, file}
 }
 
-func (f *goFile) function(t *testing.T, name string) *ast.FuncDecl {
+// declaration returns the function or the type of that name.
+func (f *goFile) declaration(t *testing.T, name string) ast.Node {
 	t.Helper()
 	for _, declared := range f.file.Decls {
 		if function, ok := declared.(*ast.FuncDecl); ok && function.Name.Name == name {
 			return function
 		}
+		general, ok := declared.(*ast.GenDecl)
+		if !ok || len(general.Specs) != 1 {
+			continue
+		}
+		if spec, ok := general.Specs[0].(*ast.TypeSpec); ok && spec.Name.Name == name {
+			return general
+		}
 	}
-	t.Fatalf("no function %s in %s", name, f.file.Name)
+	t.Fatalf("no function or type %s in %s", name, f.file.Name)
 	return nil
 }
 
-// text returns the source of a node without its comment.
+// text returns the source of a node without the comment above it.
 func (f *goFile) text(node ast.Node) string {
 	return string(f.source[f.set.Position(node.Pos()).Offset:f.set.Position(node.End()).Offset])
 }

@@ -124,7 +124,8 @@ var (
 const parkedFor = time.Hour
 
 // NewLanes returns lanes for the requests of a reconciler. cluster returns the name of the cluster
-// of a request. Both controllers must be started: [Complete] does that for controller-runtime.
+// of a request. Both controllers must be started: [Lanes.SetUpSlow] adds the slow lane, and Regular
+// is a source and the reconciler of the controller that you build.
 func NewLanes[request comparable](
 	cluster func(r request) string, reconciler reconcile.TypedReconciler[request], opts LanesOptions[request],
 ) *Lanes[request] {

@@ -110,8 +110,10 @@ func setUp(mgr ctrl.Manager, addr string, secret keys.Paths, does work) error {
 		return err
 	}
 	cluster := &controller.ClusterReconciler{Client: mgr.GetClient(), Fleet: watched, Work: does.Cluster}
-	addon := &controller.AddonReconciler{Client: mgr.GetClient(), Work: does.Addon}
-	return errors.Join(cluster.SetupWithManager(mgr, events, clusters), addon.SetupWithManager(mgr, events, clusters))
+	addon := &controller.AddonReconciler{
+		Client: mgr.GetClient(), Fleet: watched, Clusters: clusters, Work: does.Addon,
+	}
+	return errors.Join(cluster.SetupWithManager(mgr, events, clusters), addon.SetupWithManager(mgr, events))
 }
 
 // idOf and domainOf read the spec: the watch of the controller has it anyway.

@@ -10,6 +10,7 @@ import (
 
 	prom "github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -36,6 +37,7 @@ import (
 type clusterReconciler struct {
 	client.Client
 
+	kind    schema.GroupVersionKind // of the objects that represent runtimes
 	watched *fleet.Fleet
 	source  *controllerruntime.Source[reconcile.Request]
 	// clusters returns the client of a runtime, and correct does the work there.
@@ -61,7 +63,7 @@ func (k *clusterReconciler) setUp(mgr manager.Manager, addr string, secret keys.
 	server.Expires(keys.Generation{NotBefore: inUse.NotBefore, NotAfter: inUse.NotAfter})
 
 	cluster := &metav1.PartialObjectMetadata{}
-	cluster.SetGroupVersionKind(clusterKind())
+	cluster.SetGroupVersionKind(k.kind)
 	runtimes, err := controllerruntime.NewRuntimes(mgr.GetCache(), cluster, controllerruntime.ByName,
 		controllerruntime.RuntimesOptions{})
 	if err != nil {
@@ -91,7 +93,7 @@ func (k *clusterReconciler) setUp(mgr manager.Manager, addr string, secret keys.
 
 func (k *clusterReconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	cluster := &metav1.PartialObjectMetadata{}
-	cluster.SetGroupVersionKind(clusterKind())
+	cluster.SetGroupVersionKind(k.kind)
 	if err := k.Get(ctx, request.NamespacedName, cluster); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err) // An object that is gone is not polled.
 	}
@@ -122,7 +124,8 @@ func (l *lab) testEmbedding(t *testing.T) {
 	addr, page := rig.Address(rig.FreePort(t)), rig.Address(rig.FreePort(t))
 	mgr, reconciled := l.newManager(metricsServer(page, filepath.Dir(secret.Certificate), watched)), make(chan string)
 	k := &clusterReconciler{
-		Client: mgr.GetClient(), watched: watched, clusters: func(core.RuntimeID) client.Client { return l.Client },
+		Client: mgr.GetClient(), kind: clusterKind(), watched: watched,
+		clusters: func(core.RuntimeID) client.Client { return l.Client },
 		correct: func(ctx context.Context, _ client.Client, request reconcile.Request) error {
 			select {
 			case reconciled <- request.String():
