@@ -184,7 +184,7 @@ func (k *webhookKeeper) keep(ctx context.Context) time.Duration {
 	}
 	if err != nil {
 		k.checked(hook.WebhookCheck{Result: webhooksNotRead})
-		k.log.warn(ctx, "the webhook configuration cannot be read, so it is not kept: "+
+		k.log.warn(ctx, "cannot read the webhook configuration, so the agent cannot restore it: "+
 			"check the error, the ClusterRole and WEBHOOK_CONFIGURATION", err.Error())
 		k.unread++
 		return k.pauseAfter(k.unread)
@@ -192,7 +192,7 @@ func (k *webhookKeeper) keep(ctx context.Context) time.Duration {
 	want, err := k.want.configuration()
 	if err != nil {
 		k.report(err.Error())
-		k.log.warn(ctx, "the webhook configuration cannot be made: check the error", err.Error())
+		k.log.warn(ctx, "cannot build the webhook configuration: check the error", err.Error())
 		k.unread++
 		return k.pauseAfter(k.unread)
 	}
@@ -210,8 +210,8 @@ func (k *webhookKeeper) keep(ctx context.Context) time.Duration {
 	case standsForeign:
 		k.report(problem)
 		if problem != "" {
-			k.log.warn(ctx, "the webhook configuration belongs to another program, and is not kept: "+
-				"remove it, or set WEBHOOK_CONFIGURATION to another name", problem)
+			k.log.warn(ctx, "the webhook configuration belongs to another program, so the agent does not restore it: "+
+				"remove the configuration, or set WEBHOOK_CONFIGURATION to another name", problem)
 		}
 		return k.every
 	case standsOfPeer:
@@ -307,11 +307,13 @@ func (k *webhookKeeper) repair(ctx context.Context, live, want *webhookConfigura
 	k.report(problem)
 	if k.changes < keepContest {
 		k.checked(hook.WebhookCheck{Result: webhooksChanged})
-		k.log.note(ctx, slog.LevelError, "webhooks are not as intended, changes are missed: they are put back", problem)
+		k.log.note(ctx, slog.LevelError, "webhooks differ from the intended configuration, so changes are missed: "+
+			"the agent restores them", problem)
 	} else {
 		k.checked(hook.WebhookCheck{Result: webhooksContested})
-		k.log.note(ctx, slog.LevelError, "another program changes the webhooks again and again, changes are missed: "+
-			"find it by the managedFields of the webhook configuration, and exclude that from it", problem)
+		k.log.note(ctx, slog.LevelError, "another program repeatedly changes the webhooks, so changes are missed: "+
+			"find the program in managedFields of the webhook configuration, and exclude the configuration "+
+			"from it", problem)
 	}
 	if left := k.repairAt.Sub(now); left > 0 {
 		return left
@@ -353,7 +355,7 @@ func (k *webhookKeeper) apply(ctx context.Context, live, want *webhookConfigurat
 	if err != nil {
 		k.checked(hook.WebhookCheck{Result: webhooksNotRead})
 		k.report(cmp.Or(k.problem(), "the webhook configuration cannot be written: "+err.Error()))
-		k.log.warn(ctx, "the webhook configuration cannot be written, changes are missed: "+
+		k.log.warn(ctx, "cannot write the webhook configuration, so changes are missed: "+
 			"check the error, the ClusterRole and the policy of the webhooks", err.Error())
 		k.failures++
 		pause := k.pauseAfter(k.failures)

@@ -92,7 +92,7 @@ func (m *managerList) reload(acceptor core.Acceptor, version contract.Version) {
 	managers, err := managersfile.Others(m.fixed, m.path)
 	if err != nil {
 		if m.judge(err.Error()) {
-			m.log.Warn("file with managers is broken, the last good list stays in use", slog.Any("error", err))
+			m.log.Warn("the file with managers is broken: the last good list stays in use", slog.Any("error", err))
 		}
 		return
 	}
@@ -101,7 +101,7 @@ func (m *managerList) reload(acceptor core.Acceptor, version contract.Version) {
 	free := min(len(added), max(defaults.MaxManagers-len(m.all()), 0))
 	m.noteRest(added[free:])
 	if removed := without(m.listed, managers); len(removed) > 0 {
-		m.log.Warn("file no longer lists managers: they stay known until the agent restarts",
+		m.log.Warn("the file no longer lists some managers: the agent keeps reporting to them until it restarts",
 			slog.Any("managers", removed))
 	}
 	m.add(added[:free], acceptor, version)
@@ -118,9 +118,9 @@ func (m *managerList) noteRest(rest []core.Manager) {
 	switch changed := m.judge(problem); {
 	case !changed:
 	case problem == "":
-		m.log.Info("file with managers is sound again", slog.String("path", m.path))
+		m.log.Info("the file with managers is valid again", slog.String("path", m.path))
 	default:
-		m.log.Error("managers of the file have no place, their changes are not seen: restart the agent",
+		m.log.Error("the limit of managers is reached, so changes for further managers are missed: restart the agent",
 			slog.Any("managers", rest), slog.Int("most", defaults.MaxManagers))
 	}
 }

@@ -81,9 +81,9 @@ func TestManagersOfAFileChange(t *testing.T) {
 		stop()
 		check(t, <-ended)
 		for message, want := range map[string]int{
-			"the last good list stays in use": 1, "file with managers is sound again": 1,
-			`no longer lists managers: they stay known until the agent restarts","managers":["widgets"]`: 1,
-			`no longer lists managers: they stay known until the agent restarts","managers":["gadgets"]`: 1,
+			"the last good list stays in use": 1, "the file with managers is valid again": 1,
+			`no longer lists some managers: the agent keeps reporting to them until it restarts","managers":["widgets"]`: 1,
+			`no longer lists some managers: the agent keeps reporting to them until it restarts","managers":["gadgets"]`: 1,
 		} {
 			if n := strings.Count(out.String(), message); n != want {
 				t.Errorf("%q is logged %d times, want %d:\n%s", message, n, want, &out)
@@ -111,7 +111,7 @@ func TestManagersWithoutAPlaceAreNamed(t *testing.T) {
 	if got := b.managers.problem(); !strings.Contains(got, "newer-40") || strings.Contains(got, "newer-39") {
 		t.Errorf("problem %q, want the managers without a place", got)
 	}
-	if n := strings.Count(out.String(), "have no place"); n != 1 {
+	if n := strings.Count(out.String(), "limit of managers is reached"); n != 1 {
 		t.Errorf("managers without a place are logged %d times, want once:\n%s", n, &out)
 	}
 }

@@ -412,7 +412,7 @@ func (b *builder) addWebhookKeeper() error {
 	}
 	want := newIntended(b.opts, b.keys.serving, b.to.Keys.CA)
 	if _, err := want.configuration(); err != nil {
-		b.log.Warn("the webhook configuration cannot be made yet", slog.String("problem", err.Error()))
+		b.log.Warn("cannot build the webhook configuration yet", slog.String("problem", err.Error()))
 	}
 
 	keeper := &webhookKeeper{

@@ -113,8 +113,8 @@ func (b *builder) contractUnknown() func(hook.UnknownContract) {
 		if b.opts.ControlPlane.Fallback != "" {
 			return
 		}
-		paced.Warn("control plane does not seem to know the contract: events are kept, "+
-			"update its listener, or set CONTRACT_FALLBACK=v2", slog.String("manager", string(unknown.Manager)),
+		paced.Warn("the control plane does not seem to support the contract, so the agent keeps its events: "+
+			"update the listener, or set CONTRACT_FALLBACK=v2", slog.String("manager", string(unknown.Manager)),
 			slog.String("contract", string(b.opts.Contract)), slog.Any("error", unknown.Err))
 	}
 }
@@ -123,7 +123,8 @@ func (b *builder) contractInUse(f hook.Fallback) {
 	log := b.log.With(slog.String("manager", string(f.Manager)), slog.String("contract", string(b.opts.Contract)))
 	if f.Older {
 		b.metrics.ContractInUse(hook.ContractInUse{Manager: f.Manager, Contract: b.opts.ControlPlane.Fallback})
-		log.Warn("control plane does not know the contract: an older one without heartbeats and numbers is in use",
+		log.Warn("the control plane does not support the contract: "+
+			"the agent uses an older contract without heartbeats and numbers",
 			slog.String("fallback", string(b.opts.ControlPlane.Fallback)),
 			slog.Duration("retry", b.opts.ControlPlane.RetryNewest))
 		return
@@ -152,7 +153,7 @@ func (b *builder) checkControlPlane(ctx context.Context) {
 	case err == nil:
 		b.log.InfoContext(ctx, "control plane accepts the connection", address)
 	case ctx.Err() == nil:
-		b.log.WarnContext(ctx, "cannot connect to the control plane: events are kept until it works",
+		b.log.WarnContext(ctx, "cannot connect to the control plane: the agent keeps its events and retries",
 			address, slog.Any("error", err))
 	}
 }

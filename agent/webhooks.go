@@ -68,7 +68,7 @@ func (w *webhookWatch) compare(ctx context.Context) {
 	}
 	if err != nil {
 		w.checked(hook.WebhookCheck{Result: webhooksNotRead})
-		w.log.warn(ctx, "the webhook configuration cannot be read, so changed webhooks are not noticed: "+
+		w.log.warn(ctx, "cannot read the webhook configuration, so changed webhooks go unnoticed: "+
 			"check the error, the ClusterRole and WEBHOOK_CONFIGURATION", err.Error())
 		return
 	}
@@ -78,7 +78,7 @@ func (w *webhookWatch) compare(ctx context.Context) {
 	w.found.Store(&problem)
 	if problem != "" {
 		w.checked(hook.WebhookCheck{Result: webhooksChanged})
-		w.log.note(ctx, slog.LevelError, "webhooks are not as they were applied, changes are missed: "+
+		w.log.note(ctx, slog.LevelError, "webhooks differ from the applied configuration, so changes are missed: "+
 			"apply the webhook configuration again, and find the program that changes it", problem)
 		return
 	}

@@ -81,14 +81,14 @@ func TestChangedWebhooksAreReported(t *testing.T) {
 			logged  string
 		}{
 			{"as applied", applied, nil, "", "same", 0, ""},
-			{"not readable", nil, refused, "", "failed", 0, "cannot be read"},
-			{"removed", removed, nil, "is missing", "changed", 0, "not as they were applied"},
+			{"not readable", nil, refused, "", "failed", 0, "cannot read"},
+			{"removed", removed, nil, "is missing", "changed", 0, "differ from the applied"},
 			{"still removed", removed, nil, "is missing", "changed", 0, ""},
-			{"not readable meanwhile", nil, refused, "is missing", "failed", 0, "cannot be read"},
-			{"no configuration", nil, nil, "configuration is missing", "changed", 0, "not as they were applied"},
+			{"not readable meanwhile", nil, refused, "is missing", "failed", 0, "cannot read"},
+			{"no configuration", nil, nil, "configuration is missing", "changed", 0, "differ from the applied"},
 			{"corrected", applied, nil, "", "same", 1, "applied again"},
 			{"as applied still", applied, nil, "", "same", 1, ""},
-			{"removed again", removed, nil, "is missing", "changed", 1, "not as they were applied"},
+			{"removed again", removed, nil, "is missing", "changed", 1, "differ from the applied"},
 			{"corrected again", applied, nil, "", "same", 2, "applied again"},
 		} {
 			mu.Lock()

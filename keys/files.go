@@ -132,8 +132,8 @@ func newGeneration(paths Paths, files snapshot, now time.Time) (*generation, err
 // neither Start nor Reload was called.
 func (f *Files) Material() (*Material, error) {
 	if !f.followed.Load() && time.Since(f.made) > followedAfter && f.followed.CompareAndSwap(false, true) {
-		f.opts.Logger.Warn("the key files are in use and are not read again, so a renewed certificate is never used: "+
-			"call Start, or pass them to mgr.Add", slog.String("certificate", f.paths.Certificate))
+		f.opts.Logger.Warn("the key files are in use but are not read again, so a renewed certificate is never used: "+
+			"call Start, or pass the files to mgr.Add", slog.String("certificate", f.paths.Certificate))
 	}
 	return f.Status().Material, nil
 }
@@ -221,7 +221,7 @@ func (f *Files) accept(next *generation) {
 
 func (f *Files) logSkipped(next *generation) {
 	if len(next.Material.Skipped) > 0 {
-		f.opts.Logger.Warn("key material has PEM blocks that are not used", slog.Any("skipped", next.Material.Skipped))
+		f.opts.Logger.Warn("the key material contains unused PEM blocks", slog.Any("skipped", next.Material.Skipped))
 	}
 }
 
@@ -239,9 +239,9 @@ func (f *Files) refuse(files snapshot, err error) error {
 		slog.Time("not_after", old.Material.NotAfter),
 	}
 	if files.equal(old.files) {
-		f.opts.Logger.Error("key material in use is not valid", attrs...)
+		f.opts.Logger.Error("the key material in use is not valid", attrs...)
 	} else {
-		f.opts.Logger.Warn("key material on disk is broken, the last good one stays in use", attrs...)
+		f.opts.Logger.Warn("key material on disk is broken: the last good key material stays in use", attrs...)
 	}
 	f.opts.Hooks.Refused(Refusal{Problem: ProblemOf(err)})
 	return err

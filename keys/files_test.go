@@ -252,7 +252,7 @@ func TestFilesStartBeforeTheyAreValid(t *testing.T) {
 				}
 				_ = files.Reload()
 			}
-			if log := f.log.String(); strings.Contains(log, "broken") || !strings.Contains(log, "key material in use is not valid") {
+			if log := f.log.String(); strings.Contains(log, "broken") || !strings.Contains(log, "the key material in use is not valid") {
 				t.Errorf("log %s, want that the material in use is not valid", log)
 			}
 			time.Sleep(2 * time.Hour)
@@ -292,7 +292,7 @@ func TestFilesReportMaterialThatExpiresInUse(t *testing.T) {
 				if err := f.Status().Err; err == nil || !strings.Contains(err.Error(), "(expired)") || must(f.Material()) != inUse {
 					t.Errorf("status %v, want that the material is expired, and stays in use", err)
 				}
-				if n := strings.Count(f.log.String(), "key material in use is not valid"); n != 1 || len(f.refused) != 1 {
+				if n := strings.Count(f.log.String(), "the key material in use is not valid"); n != 1 || len(f.refused) != 1 {
 					t.Errorf("%d log lines and %d calls of the hook, want 1: %s", n, len(f.refused), f.log)
 				}
 				f.rotate(t)
@@ -345,7 +345,7 @@ func TestFilesThatNothingReadsAgainAreNamed(t *testing.T) {
 					time.Sleep(time.Second)
 				}
 				synctest.Wait()
-				if n := strings.Count(f.log.String(), "the key files are in use and are not read again"); n != tc.lines {
+				if n := strings.Count(f.log.String(), "the key files are in use but are not read again"); n != tc.lines {
 					t.Errorf("%d lines, want %d:\n%s", n, tc.lines, f.log)
 				}
 			})

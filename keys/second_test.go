@@ -70,7 +70,7 @@ func TestEachFileIsNoticedAlone(t *testing.T) {
 func TestEachGenerationNamesItsUnusedBlocks(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, keys.FilesOptions{})
-	unused := func() int { return strings.Count(f.log.String(), "not used") }
+	unused := func() int { return strings.Count(f.log.String(), "contains unused PEM blocks") }
 	if n := unused(); n != 0 {
 		t.Fatalf("control: %d lines about unused blocks, want none", n)
 	}

@@ -102,7 +102,7 @@ func (x *exchange) recover(a *answer, public core.Reason) {
 	err := fmt.Errorf("%w: %v", errPanic, cause)
 	*a = refuse(http.StatusServiceUnavailable, reasons.Panic)
 	a.err, a.public = err, public
-	x.opts.Logger.LogAttrs(x.request.Context(), slog.LevelError, "panic while a request was answered",
+	x.opts.Logger.LogAttrs(x.request.Context(), slog.LevelError, "panic while answering a request",
 		slog.Any("error", err), slog.String("stack", string(debug.Stack())))
 }
 

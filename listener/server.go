@@ -98,7 +98,7 @@ func (l *Listener) cut(ctx context.Context, server *httpserver.Server, list *int
 		return ok && l.peers.ownsConnection && list.Revokes(k.peer)
 	})
 	if cut > 0 {
-		l.opts.Logger.WarnContext(ctx, "connections of revoked senders ended", "connections", cut)
+		l.opts.Logger.WarnContext(ctx, "closed the connections of revoked senders", "connections", cut)
 	}
 }
 

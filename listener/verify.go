@@ -125,7 +125,7 @@ func (o observedLog) taken(ctx context.Context, runtime core.RuntimeID, err erro
 	if seen, ok := ctx.Value(observedKey{}).(*observed); ok && seen.reason == "" {
 		seen.reason = core.ReasonOf(err)
 	}
-	o.log.WarnContext(ctx, "event taken that would be refused without ObserveOnly",
+	o.log.WarnContext(ctx, "accepted an event that would be refused without ObserveOnly",
 		slog.String("runtime", string(runtime)), slog.String("reason", string(core.ReasonOf(err))),
 		slog.Any("error", err))
 }

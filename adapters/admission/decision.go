@@ -103,6 +103,6 @@ func (h *handler) ownerOf(
 		slog.String("manager", string(answer.manager)), slog.String("problem", string(problem)), slog.Any("error", err),
 		slog.String("kind", event.WatchedGVK.String()), slog.String("object", event.Watched.String()),
 	}
-	answer.warn = func() { h.paced.LogAttrs(ctx, slog.LevelWarn, "object names no valid owner", attrs...) }
+	answer.warn = func() { h.paced.LogAttrs(ctx, slog.LevelWarn, "the object does not name a valid owner", attrs...) }
 	return types.NamespacedName{}
 }

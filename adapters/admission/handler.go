@@ -185,7 +185,7 @@ func (h *handler) report(ctx context.Context, answer *reply, started time.Time) 
 	if answer.refusal != nil {
 		h.opts.Hooks.Refused(hook.Refusal{Status: answer.refusal.code, Reason: answer.refusal.reason, Took: took})
 		// A status of 4xx is the fault of the sender, but it costs events of a manager.
-		h.paced.LogAttrs(ctx, slog.LevelWarn, "refused a request that is no review",
+		h.paced.LogAttrs(ctx, slog.LevelWarn, "refused a request that is not an AdmissionReview",
 			slog.Int("status", answer.refusal.code), slog.String("reason", string(answer.refusal.reason)),
 			slog.String("message", answer.refusal.message))
 		return

@@ -130,8 +130,8 @@ func (c *toChannel) handle(ctx context.Context, d core.Delivery) (int, error) {
 	}
 	for i, r := range requests {
 		if err := c.send(ctx, r); err != nil {
-			c.lines.WarnContext(ctx, "an event does not fit into the channel, and its sender keeps it: "+
-				"pass the channel to source.Channel of a controller, or make it larger",
+			c.lines.WarnContext(ctx, "the channel is full, so the sender keeps the event: "+
+				"pass the channel to source.Channel of a controller, or make the channel larger",
 				slog.String("manager", string(d.Manager)), slog.Int("size", cap(c.events)))
 			return i, err
 		}

@@ -46,7 +46,7 @@ func (l *Listener) warnUnused(component core.Manager, source attachable) {
 	if l.served.Load() != nil || source.hasStarted() {
 		return
 	}
-	l.config.Logger.Warn("neither the listener nor the source of this component has started a minute "+
-		"after they were made: pass the listener to mgr.Add, and the source to WatchesRawSource of a controller",
+	l.config.Logger.Warn("neither the listener nor the source of this component has started within a minute: "+
+		"pass the listener to mgr.Add, and the source to WatchesRawSource of a controller",
 		slog.String("listener", l.config.Name), slog.String("manager", string(component)))
 }

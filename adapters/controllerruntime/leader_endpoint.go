@@ -142,8 +142,8 @@ func (e *leaderEndpoint) warnUnlessAdded() {
 	if e.isAdded.Load() {
 		return
 	}
-	e.opts.Logger.Warn("the endpoint of the leader was made a minute ago and not added, "+
-		"so that the Service has no endpoint: pass it to mgr.Add", slog.String("service", e.service.String()))
+	e.opts.Logger.Warn("the endpoint of the leader was not added within a minute, "+
+		"so the Service has no endpoint: pass the endpoint to mgr.Add", slog.String("service", e.service.String()))
 }
 
 // errForeignSlice means that the EndpointSlice is of another operator, or of another program.
@@ -165,7 +165,7 @@ func (e *leaderEndpoint) Start(ctx context.Context) error {
 			return err
 		case ctx.Err() == nil:
 			wait = leaderRetryWait
-			e.opts.Logger.WarnContext(ctx, "the endpoint of the leader was not written", "error", err)
+			e.opts.Logger.WarnContext(ctx, "cannot write the endpoint of the leader", "error", err)
 		}
 		select {
 		case <-time.After(wait):
@@ -184,7 +184,7 @@ func (e *leaderEndpoint) withdraw(ctx context.Context, version string) {
 	}
 	_, err := e.apply(ctx, e.slice(false).WithResourceVersion(version), client.ForceOwnership)
 	if err != nil && !apierrors.IsConflict(err) {
-		e.opts.Logger.WarnContext(ctx, "the endpoint of the leader was not removed", "error", err)
+		e.opts.Logger.WarnContext(ctx, "cannot remove the endpoint of the leader", "error", err)
 	}
 }
 

@@ -271,7 +271,7 @@ func (l *Listener) startMaterial(ctx context.Context, beside *sync.WaitGroup) {
 	}
 	beside.Go(func() {
 		if err := material.Start(ctx); err != nil {
-			l.config.Logger.ErrorContext(ctx, "the key material is not read again",
+			l.config.Logger.ErrorContext(ctx, "the key material is no longer read",
 				slog.String("listener", l.config.Name), slog.Any("error", err))
 		}
 	})
@@ -328,7 +328,7 @@ func (l *Listener) Addr() net.Addr {
 func (l *Listener) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	served, err := l.endSetUp()
 	if err != nil {
-		l.config.Logger.ErrorContext(r.Context(), "a request is answered 503", slog.Any("error", err))
+		l.config.Logger.ErrorContext(r.Context(), "a request was answered with 503", slog.Any("error", err))
 		w.WriteHeader(http.StatusServiceUnavailable)
 		return
 	}

@@ -361,7 +361,7 @@ func logFaults() map[string]struct {
 	}
 	return map[string]fault{
 		// One of two controllers has no source, on a replica that leads: a line each 30 s.
-		`started this source of events, so that each event is answered 503: pass the source to WatchesRawSource" listener=events manager=clusters source="2 of 2"`: {
+		`started this source, so each event is answered with 503: pass the source to WatchesRawSource" listener=events manager=clusters source="2 of 2"`: {
 			func(t *testing.T, ctx context.Context, logger *slog.Logger) {
 				t.Helper()
 
@@ -374,7 +374,7 @@ func logFaults() map[string]struct {
 			}, 3,
 		},
 		// It is not known whether this replica leads: one line.
-		`A replica that does not lead says so, too, unless Elected is set" listener=events manager=clusters source="1 of 1"`: {
+		`A replica that does not lead logs this line too, unless Elected is set" listener=events manager=clusters source="1 of 1"`: {
 			func(t *testing.T, ctx context.Context, logger *slog.Logger) {
 				t.Helper()
 
@@ -384,7 +384,7 @@ func logFaults() map[string]struct {
 				start(t, ctx, events)
 			}, 1,
 		},
-		`the listener of its events has not, so that none arrives: pass the listener to mgr.Add" listener=events manager=clusters`: {
+		`the listener of its events has not, so no events arrive: pass the listener to mgr.Add" listener=events manager=clusters`: {
 			func(t *testing.T, ctx context.Context, logger *slog.Logger) {
 				t.Helper()
 
@@ -414,7 +414,7 @@ func logFaults() map[string]struct {
 				check(t, err)
 			}, 1,
 		},
-		`an event does not fit into the channel, and its sender keeps it: pass the channel to source.Channel of a controller, or make it larger" manager=clusters size=1`: {
+		`the channel is full, so the sender keeps the event: pass the channel to source.Channel of a controller, or make the channel larger" manager=clusters size=1`: {
 			func(t *testing.T, ctx context.Context, logger *slog.Logger) {
 				t.Helper()
 
@@ -438,7 +438,7 @@ func logFaults() map[string]struct {
 				runControllers(t, ctx, map[*stringSource]*stringSource{clusters: modules, modules: clusters})
 			}, 1,
 		},
-		`neither the listener nor the source of this component has started a minute after they were made: pass the listener to mgr.Add, and the source to WatchesRawSource of a controller" listener=events manager=clusters`: {
+		`neither the listener nor the source of this component has started within a minute: pass the listener to mgr.Add, and the source to WatchesRawSource of a controller" listener=events manager=clusters`: {
 			func(t *testing.T, ctx context.Context, logger *slog.Logger) {
 				t.Helper()
 
@@ -448,7 +448,7 @@ func logFaults() map[string]struct {
 			}, 1,
 		},
 		// A source of NewSource has a receiver, such as a consumer of NATS, and no controller.
-		`no controller has started this source of events, so that none is taken: pass the source to WatchesRawSource`: {
+		`no controller has started this source, so it enqueues no events: pass the source to WatchesRawSource`: {
 			func(t *testing.T, ctx context.Context, logger *slog.Logger) {
 				t.Helper()
 
@@ -459,7 +459,7 @@ func logFaults() map[string]struct {
 				}
 			}, 1,
 		},
-		`the metrics name managers without a handler here: correct Managers in the options of the metrics, unless another receiver with the same metrics serves them" named=[cluster] served="[clusters modules]"`: {
+		`the metrics list managers that have no handler here: correct Managers in the options of the metrics, unless another receiver with the same metrics serves these managers" named=[cluster] served="[clusters modules]"`: {
 			func(t *testing.T, ctx context.Context, logger *slog.Logger) {
 				t.Helper()
 
@@ -471,7 +471,7 @@ func logFaults() map[string]struct {
 				start(t, ctx, events)
 			}, 1,
 		},
-		`the key files are in use and are not read again, so a renewed certificate is never used: call Start, or pass them to mgr.Add`: {
+		`the key files are in use but are not read again, so a renewed certificate is never used: call Start, or pass the files to mgr.Add`: {
 			func(t *testing.T, ctx context.Context, logger *slog.Logger) {
 				t.Helper()
 
@@ -502,7 +502,7 @@ func logFaults() map[string]struct {
 				reconcileTwice(t, ctx, logger, slowLanes().Regular)
 			}, 1,
 		},
-		`the endpoint of the leader was made a minute ago and not added, so that the Service has no endpoint: pass it to mgr.Add" service=kcp-system/my-operator-events`: {
+		`the endpoint of the leader was not added within a minute, so the Service has no endpoint: pass the endpoint to mgr.Add" service=kcp-system/my-operator-events`: {
 			func(t *testing.T, ctx context.Context, logger *slog.Logger) {
 				t.Helper()
 

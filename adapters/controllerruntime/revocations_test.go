@@ -153,7 +153,7 @@ func TestRevocationsFromConfigMap(t *testing.T) {
 	revokes := func(runtime core.RuntimeID) bool {
 		return revoked.RevocationList().Revokes(core.Peer{ID: runtime})
 	}
-	within("no right", func() bool { return log.has("no sender is admitted before there is a good one") })
+	within("no right", func() bool { return log.has("no sender is admitted until the list is valid") })
 	api.mu.Lock()
 	api.forbidden = false
 	api.mu.Unlock()

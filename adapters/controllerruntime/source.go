@@ -129,7 +129,7 @@ func (s *Source[request]) warnWithoutEvents() {
 			"Without a runtime, that is as it should be. Otherwise make the source by SourceFor, " +
 			"or pass it to a listener or consumer")
 	case at != nil && at.listener.served.Load() == nil:
-		s.opts.Logger.Warn("the controller has started, and the listener of its events has not, so that none arrives: "+
+		s.opts.Logger.Warn("the controller has started but the listener of its events has not, so no events arrive: "+
 			"pass the listener to mgr.Add", slog.String("listener", at.listener.config.Name),
 			slog.String("manager", string(at.manager)))
 	}
@@ -291,11 +291,12 @@ func (s *Source[request]) warnWithoutController() {
 	}
 
 	if s.opts.Elected == nil {
-		s.opts.Logger.Warn("no controller has started this source of events, so that none is taken: " +
-			"pass the source to WatchesRawSource. A replica that does not lead says so, too, unless Elected is set")
+		s.opts.Logger.Warn("no controller has started this source, so it enqueues no events: " +
+			"pass the source to WatchesRawSource. A replica that does not lead logs this line too, unless " +
+			"Elected is set")
 		return
 	}
-	s.opts.Logger.Warn("no controller has started this source of events, so that none is taken: " +
+	s.opts.Logger.Warn("no controller has started this source, so it enqueues no events: " +
 		"pass the source to WatchesRawSource")
 }
 
@@ -357,7 +358,7 @@ func (s *Source[request]) poll(runtime core.RuntimeID, manager core.Manager, wit
 		Runtime: runtime, Manager: manager, Event: core.WatchEvent{Resync: true}, Received: time.Now(),
 	})
 	if err != nil {
-		s.opts.Logger.Warn("a runtime that is not fresh any more is not reconciled early",
+		s.opts.Logger.Warn("cannot reconcile early a runtime that is no longer fresh",
 			"runtime", runtime, "manager", manager, "error", err)
 	}
 

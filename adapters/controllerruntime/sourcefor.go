@@ -71,12 +71,12 @@ func warnUntilStarted(ctx context.Context, s attachable, logger *slog.Logger) {
 			return
 		}
 		if elected == nil {
-			logger.WarnContext(ctx, "no controller has started this source of events, "+
-				"so that each event is answered 503: "+
-				"pass the source to WatchesRawSource. A replica that does not lead says so, too, unless Elected is set")
+			logger.WarnContext(ctx, "no controller has started this source, so each event is answered with 503: "+
+				"pass the source to WatchesRawSource. A replica that does not lead logs this line too, unless "+
+				"Elected is set")
 			return
 		}
-		logger.WarnContext(ctx, "no controller has started this source of events, so that each event is answered 503: "+
+		logger.WarnContext(ctx, "no controller has started this source, so each event is answered with 503: "+
 			"pass the source to WatchesRawSource")
 	}
 }

@@ -122,7 +122,7 @@ func (h *handshake) done(p *pool, err error) {
 		h.failed += ", which sent nothing: " + hintHello
 	}
 	p.suspects.add(address)
-	p.log.Warn("TLS handshake with the control plane failed, the next connection prefers its other addresses",
+	p.log.Warn("TLS handshake with the control plane failed: the next connection tries the other addresses first",
 		slog.String("address", address), slog.Any("error", &handshakeError{error: err, failed: h.failed}))
 }
 

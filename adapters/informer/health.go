@@ -88,7 +88,7 @@ func (h *health) fails(c *condition, err error) {
 		err = request.Err // The URL has another timeout each time, so that each line would be a new one.
 	}
 	_, log := h.enter(c, err.Error())
-	log.Warn("watch is not established, changes are missed until it is: "+
+	log.Warn("cannot establish a watch, so changes are missed: "+
 		"check the error, the rights of the agent and the definition of the resource",
 		slog.String("watch", c.watch.name), slog.String("manager", string(manager)),
 		slog.String("resource", c.watch.Resource.String()), slog.Any("error", err))

@@ -226,7 +226,7 @@ func TestFailures(t *testing.T) {
 			if err := s.source.Ready(); err == nil || !strings.HasPrefix(err.Error(), "watches are not established") || s.source.Problem("other") != "" {
 				t.Errorf("%s: ready: %v, want that it is not", verb, err)
 			}
-			if n := strings.Count(s.log.String(), "watch is not established"); n != 3 || s.failures[want.reason] < 50 {
+			if n := strings.Count(s.log.String(), "cannot establish a watch"); n != 3 || s.failures[want.reason] < 50 {
 				t.Errorf("%s: %d lines, failures %v, want 3 lines in 11 min, and at least 5 attempts a minute:\n%s", verb, n,
 					s.failures, &s.log)
 			}
@@ -243,7 +243,7 @@ func TestFailures(t *testing.T) {
 			s.server.cut()
 			time.Sleep(10 * time.Second)
 			synctest.Wait()
-			if n := strings.Count(s.log.String(), "watch is not established"); n != 4 {
+			if n := strings.Count(s.log.String(), "cannot establish a watch"); n != 4 {
 				t.Errorf("%s: %d lines, want one more at once after it worked:\n%s", verb, n, &s.log)
 			}
 		})

@@ -117,7 +117,7 @@ func (c *Consumer) measure(
 		c.reportBacklog(manager, clock, info)
 		return c.checkStream(ctx, manager, &info.Config)
 	case ctx.Err() == nil:
-		c.paced.WarnContext(ctx, "the stream does not return its time, so the age of messages drifts",
+		c.paced.WarnContext(ctx, "cannot read the clock of the stream leader, so the reported message ages may drift",
 			slog.Any("error", err))
 	}
 	return nil
@@ -130,7 +130,7 @@ func (c *Consumer) checkStream(ctx context.Context, manager core.Manager, config
 	}
 	if !losesNothing(*config) {
 		c.paced.WarnContext(ctx,
-			"stream may lose messages that were not handled, want the limits and denials of StreamConfig",
+			"the stream may lose unhandled messages: use the limits and denials of StreamConfig",
 			slog.String("stream", config.Name))
 	}
 	return nil
@@ -164,7 +164,7 @@ func (c *Consumer) open(
 	}
 	if losesNothing(config) && config.Replicas > 1 && !c.isStrict(ctx, config.Name) {
 		c.paced.WarnContext(ctx,
-			"runtimes can change the leader of the stream, want NATS servers with strict JSON",
+			"runtimes can move the leader of the stream: use NATS servers with strict JSON",
 			slog.String("stream", config.Name))
 	}
 	if durable, err = stream.CreateOrUpdateConsumer(ctx, consumerConfig(manager, c.ackWait)); err != nil {

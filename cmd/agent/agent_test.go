@@ -197,7 +197,7 @@ func TestBrokenKeyMaterialIsToldButDoesNotStopTheAgent(t *testing.T) {
 	p := s.pki
 	half := map[string][]byte{"ca.crt": p.ca.PEM, "tls.crt": []byte("half"), "tls.key": nil}
 	noError(t, p.volume.Write(half))
-	s.log.wait(t, "key material on disk is broken, the last good one stays in use", 1)
+	s.log.wait(t, "key material on disk is broken: the last good key material stays in use", 1)
 	status, body := s.get(t, "http://"+s.metrics+"/readyz")
 	if status != http.StatusOK || !strings.Contains(body, `"problem":"keys: key material `) {
 		t.Errorf("readyz is %d %s, want 200 and the problem", status, body)
@@ -234,7 +234,7 @@ func TestARenewedCertificateIsTriedAtOnce(t *testing.T) {
 	kcp.clock.Store(&later)
 	s := start(t, p, env(p, kcp))
 	s.review(t, "demo", false)
-	line := s.log.wait(t, "manager does not take events, they are kept and sent again", 1)[0]
+	line := s.log.wait(t, "manager does not accept events: the agent keeps them and retries", 1)[0]
 	if wait := must(time.ParseDuration(fmt.Sprint(line["wait"])))(t); wait <= patience {
 		t.Fatalf("the event waits for %v, want longer than %v", wait, patience)
 	}
@@ -278,7 +278,7 @@ func TestLog(t *testing.T) {
 	s.review(t, "demo", false)
 	kcp.next(t)
 	s.stop(t)
-	for _, line := range s.log.wait(t, "doubtful setting", 2) {
+	for _, line := range s.log.wait(t, "suspicious setting", 2) {
 		if warning, _ := line["warning"].(string); line["level"] != "WARN" || !strings.Contains(warning, "former agent") {
 			t.Errorf("line %v, want a warning about a flag of a former agent", line)
 		}
@@ -369,7 +369,7 @@ func (s slowly) Read(b []byte) (int, error) {
 // reach. In TLS 1.3 a server refuses a client certificate after the client has ended its handshake.
 func TestTheControlPlaneIsTriedAtStart(t *testing.T) {
 	t.Parallel()
-	const failed = "cannot connect to the control plane: events are kept until it works"
+	const failed = "cannot connect to the control plane: the agent keeps its events and retries"
 	p, other := newPKI(t), newPKI(t)
 	_, cert, key := other.volume.Paths()
 	for name, test := range map[string]struct {

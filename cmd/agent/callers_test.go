@@ -75,8 +75,8 @@ func TestABrokenManagersFileIsReported(t *testing.T) {
 		text, message, fault string
 		broken               float64
 	}{
-		{"Not A Manager\n", "file with managers is broken, the last good list stays in use", "Not A Manager", 1},
-		{"widgets\n", "file with managers is sound again", "", 0},
+		{"Not A Manager\n", "the file with managers is broken: the last good list stays in use", "Not A Manager", 1},
+		{"widgets\n", "the file with managers is valid again", "", 0},
 	} {
 		writeFile(t, file, step.text)
 		s.log.wait(t, step.message, 1)

@@ -131,7 +131,7 @@ func (c *config) parts(log *slog.Logger) (agent.Parts, []prom.Collector, error) 
 func serve(ctx context.Context, c config, log *slog.Logger, lines *logwriter.Writer) error {
 	limitMemory(c.env.get)
 	for _, warning := range c.warnings {
-		log.WarnContext(ctx, "doubtful setting", slog.String("warning", warning))
+		log.WarnContext(ctx, "suspicious setting", slog.String("warning", warning))
 	}
 	parts, collectors, err := c.parts(log)
 	if err != nil {

@@ -98,7 +98,7 @@ func TestProxy(t *testing.T) {
 	way.kill()
 	kcp.CloseClientConnections()
 	agent.review(t, "second", false)
-	line := agent.log.wait(t, "manager does not take events, they are kept and sent again", 1)[0]
+	line := agent.log.wait(t, "manager does not accept events: the agent keeps them and retries", 1)[0]
 	if line["reason"] != "proxy_unreachable" || !strings.Contains(fmt.Sprint(line["error"]), "proxy "+way.address) {
 		t.Errorf("line %v, want the reason proxy_unreachable, and the address", line)
 	}

@@ -141,7 +141,7 @@ type resolution struct {
 	env   environment
 	// effective are the texts of the settings that are set, also by their default.
 	effective entries
-	// warnings are doubtful settings. They are logged at start.
+	// warnings are suspicious settings. They are logged at start.
 	warnings []string
 }
 

@@ -82,7 +82,7 @@ func (v *visit) apply(ctx context.Context, object *unstructured.Unstructured) (*
 	}
 
 	// Others have set an immutable field, or one that excludes a field of ours.
-	v.log.WarnContext(ctx, "object cannot be corrected and is replaced", slog.String("kind", object.GetKind()),
+	v.log.WarnContext(ctx, "cannot correct an object, so the installer replaces it", slog.String("kind", object.GetKind()),
 		slog.String("name", object.GetName()), slog.String("error", remote.Text(err.Error())))
 	if err := v.removeRead(ctx, object, live); err != nil {
 		return nil, err

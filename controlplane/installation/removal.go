@@ -87,7 +87,7 @@ func (v *visit) removeNamespace(ctx context.Context) (Status, error) {
 		return Status{}, err // The next call checks again.
 	}
 	if err != nil {
-		v.log.WarnContext(ctx, "namespace of the agent stays, as its objects cannot be listed",
+		v.log.WarnContext(ctx, "the namespace of the agent stays, because its objects cannot be listed",
 			slog.String("namespace", v.opts.Namespace), slog.String("error", remote.Text(err.Error())))
 		return Status{State: Removed}, nil
 	}

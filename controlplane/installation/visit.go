@@ -180,7 +180,7 @@ func (v *visit) render(ctx context.Context) error {
 	}
 	stale := v.former
 	if want.missed {
-		v.log.WarnContext(ctx, "others have changed webhooks, so agents restart after the correction")
+		v.log.WarnContext(ctx, "another program changed the webhooks, so the agents restart after the correction")
 		stale = v.Managers(v.runtime.Watches)
 	}
 
@@ -267,7 +267,7 @@ func (v *visit) installWebhook(ctx context.Context) (Status, error) {
 	}
 	if v.want.waits {
 		status.State, status.Reason = Failed, ReasonWebhooksContested
-		status.Message = "others change webhooks again and again, so agents restart once in an hour at most"
+		status.Message = "another program repeatedly changes the webhooks, so the agents restart at most once an hour"
 		return status, nil
 	}
 	return v.complete(ctx, status, configuration, live)

@@ -116,7 +116,7 @@ func (s *Secret) refresh(ctx context.Context) {
 			slog.String("fingerprint", next.material.Fingerprint),
 			slog.Time("not_after", next.material.NotAfter))
 		if len(next.material.Skipped) > 0 {
-			s.opts.Logger.WarnContext(ctx, "key material has PEM blocks that are not used",
+			s.opts.Logger.WarnContext(ctx, "the key material contains unused PEM blocks",
 				slog.String("secret", s.name.String()), slog.Any("skipped", next.material.Skipped))
 		}
 		s.opts.Hooks.Reloaded(keys.Generation{NotBefore: next.material.NotBefore, NotAfter: next.material.NotAfter})
@@ -156,7 +156,7 @@ func (s *Secret) refuse(old *generation, err error) {
 		s.opts.Logger.Info("wait for the Secret with key material", slog.String("secret", s.name.String()))
 		return
 	}
-	s.opts.Logger.Warn("key material in the Secret is broken or unreadable, the last good one stays in use",
+	s.opts.Logger.Warn("key material in the Secret is broken or unreadable: the last good key material stays in use",
 		slog.Any("error", err), slog.Bool("has_good_one", old.material != nil))
 	s.opts.Hooks.Refused(keys.Refusal{Problem: keys.ProblemOf(err)})
 }

@@ -59,7 +59,8 @@ func (r *reconciler) checkFleet(log logr.Logger) manager.Runnable {
 		case <-time.After(fleetGrace):
 		}
 		if r.opts.Fleet.LeadsSince().IsZero() {
-			log.Error(errFleetUnfed, "no listener and no consumer feeds the fleet of these runtimes, so that all seem to be unknown",
+			log.Error(errFleetUnfed, "no listener or consumer reports to the fleet of these runtimes, "+
+				"so all runtimes appear as unknown",
 				"controller", r.opts.Name)
 		}
 		return nil

@@ -345,7 +345,8 @@ func (r *reconciler) remove(ctx context.Context, object client.Object) (reconcil
 			return reconcile.Result{}, errors.Join(err, noteErr)
 		}
 		if since > r.opts.GiveUp {
-			ctrl.LoggerFrom(ctx).Error(err, "object is let go, and its agent stays in the runtime", "awaiting", status.Message)
+			ctrl.LoggerFrom(ctx).Error(err, "giving up the removal: the object is released, and its agent stays in the runtime",
+				"awaiting", status.Message)
 			status, err = installation.Status{State: installation.Removed}, nil
 		}
 	}
@@ -361,7 +362,7 @@ func (r *reconciler) remove(ctx context.Context, object client.Object) (reconcil
 		if status.State != installation.Removed || object.GetDeletionTimestamp() == nil {
 			return reconcile.Result{}, err
 		}
-		ctrl.LoggerFrom(ctx).Error(err, "deleted object is let go without its last report")
+		ctrl.LoggerFrom(ctx).Error(err, "removing the finalizer of a deleted object, although its last status was not written")
 	}
 	if status.State != installation.Removed {
 		after, _ := r.waits(client.ObjectKeyFromObject(object))

@@ -84,7 +84,7 @@ func TestFleetThatNobodyFeedsIsNamed(t *testing.T) {
 		says         string // in the log, "" for nothing
 	}{
 		"no fleet":         {false, false, "no fleet: a removed runtime stays"},
-		"fleet of its own": {true, false, "no listener and no consumer feeds the fleet of these runtimes"},
+		"fleet of its own": {true, false, "no listener or consumer reports to the fleet of these runtimes"},
 		"the listener's":   {true, true, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -222,7 +222,7 @@ func ownFields(n names.Names) predicate.Predicate {
 func (r *reconciler) all(ctx context.Context, _ client.Object) []reconcile.Request {
 	watchers := &v1beta2.WatcherList{}
 	if err := r.client.List(ctx, watchers); err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "Watchers cannot be listed")
+		ctrl.LoggerFrom(ctx).Error(err, "cannot list the Watchers")
 		return nil
 	}
 	requests := make([]reconcile.Request, len(watchers.Items))

@@ -76,8 +76,9 @@ func (in *Intake) warnMeasured() {
 	if len(unserved) == 0 {
 		return
 	}
-	in.opts.Logger.Warn("the metrics name managers without a handler here: "+
-		"correct Managers in the options of the metrics, unless another receiver with the same metrics serves them",
+	in.opts.Logger.Warn("the metrics list managers that have no handler here: "+
+		"correct Managers in the options of the metrics, unless another receiver with the same metrics "+
+		"serves these managers",
 		slog.Any("named", unserved), slog.Any("served", slices.Sorted(maps.Keys(in.handlers))))
 }
 

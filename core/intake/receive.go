@@ -254,7 +254,7 @@ func (in *Intake) protect(ctx context.Context, call func(), failed func(error)) 
 		}
 		err := &panicked{cause}
 		failed(err)
-		in.opts.Logger.LogAttrs(ctx, slog.LevelError, "panic while a batch was received",
+		in.opts.Logger.LogAttrs(ctx, slog.LevelError, "panic while receiving a batch",
 			slog.Any("error", err), slog.String("stack", string(debug.Stack())))
 	}()
 	call()

@@ -353,8 +353,8 @@ func (r *LiveRevocations) fail(err error) {
 
 	problem := slog.Any("error", err)
 	if r.current.Load() == nil {
-		r.log.Error("list of revoked senders is broken, and no sender is admitted before there is a good one", problem)
+		r.log.Error("the list of revoked senders is broken: no sender is admitted until the list is valid", problem)
 		return
 	}
-	r.log.Error("list of revoked senders is broken, the last good one stays in use", problem)
+	r.log.Error("the list of revoked senders is broken: the last good list stays in use", problem)
 }

@@ -248,7 +248,7 @@ func TestLiveRevocations(t *testing.T) {
 		t.Errorf("reports %s, want %s", got, want)
 	}
 	for text, n := range map[string]int{
-		"no sender is admitted before": 1, "list of revoked senders is in use": 2, "the last good one stays": 2, "line 1": 1,
+		"no sender is admitted until": 1, "list of revoked senders is in use": 2, "the last good list stays": 2, "line 1": 1,
 	} {
 		if got := strings.Count(log.String(), text); got != n {
 			t.Errorf("%d lines with %q, want %d:\n%s", got, text, n, &log)

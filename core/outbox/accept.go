@@ -53,8 +53,8 @@ func (o *Outbox) lane(manager core.Manager, now time.Time) (l *lane, added bool)
 		return l, false
 	}
 	if len(o.lanes) >= o.opts.MaxManagers && !o.evictLane(now) {
-		o.log.warnLimit(now, "too many managers, the events of another one are dropped without a resync", manager,
-			o.opts.MaxManagers)
+		o.log.warnLimit(now, "too many managers: the agent drops the events of a further manager "+
+			"without a resync", manager, o.opts.MaxManagers)
 		return nil, false
 	}
 	l = newLane(&o.shared, manager)
@@ -102,7 +102,8 @@ func (o *Outbox) evict(l *lane, now time.Time) {
 	o.allBytes -= l.bytes
 	delete(o.lanes, l.manager)
 	if l.counts.Pending > 0 {
-		l.log.warnLimit(now, "too many managers, the events of one that the control plane never knew are dropped",
+		l.log.warnLimit(now, "too many managers: the agent drops the events of a manager "+
+			"that the control plane never acknowledged",
 			l.manager, l.opts.MaxManagers)
 	}
 	l.clear(core.ReasonUnknownManager)

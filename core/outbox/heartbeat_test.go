@@ -170,7 +170,7 @@ func TestAHeartbeatThatComesBackIsNoSignOfLife(t *testing.T) {
 		wantLines := func(paused, again int) {
 			t.Helper()
 			synctest.Wait()
-			if w.log.count("does not take events") != paused || w.log.count("takes events again") != again {
+			if w.log.count("does not accept events") != paused || w.log.count("accepts events again") != again {
 				t.Errorf("want %d pauses and %d ends in the log:\n%s", paused, again, &w.log)
 			}
 		}

@@ -86,7 +86,7 @@ func (l *lane) warn(now time.Time, text string, reason core.Reason, attrs ...slo
 }
 
 func (l *lane) notePaused(err error, wait time.Duration, now time.Time) {
-	due := l.warn(now, "manager does not take events, they are kept and sent again", core.ReasonOf(err),
+	due := l.warn(now, "manager does not accept events: the agent keeps them and retries", core.ReasonOf(err),
 		slog.Int("attempts", l.failures), slog.Int64("pending", l.counts.Pending), slog.Duration("wait", wait),
 		slog.Any("error", err))
 	l.noted = l.noted || due
@@ -99,20 +99,20 @@ func (l *lane) noteResumed() {
 		return
 	}
 	l.noted = false
-	l.log.note(slog.LevelInfo, "manager takes events again",
+	l.log.note(slog.LevelInfo, "manager accepts events again",
 		slog.String("manager", string(l.manager)), slog.Int("attempts", l.failures))
 }
 
 func (l *lane) noteDropped(e *entry, err error, now time.Time) {
 	text := "event refused and given up"
 	if !e.Resync && len(l.targets()) > 0 {
-		text += ", a resync stands in"
+		text += ": a resync replaces it"
 	}
 	l.warn(now, text, core.ReasonOf(err), slog.String("kind", e.KindWord()), slog.Any("error", err))
 }
 
 func (l *lane) noteOverflow(now time.Time) {
-	l.warn(now, "outbox is full: events are dropped, a resync stands in", ReasonOverflow,
+	l.warn(now, "outbox is full: the agent drops events, and a resync replaces them", ReasonOverflow,
 		slog.Int("max_keys", l.opts.MaxKeys), slog.Int("max_bytes", l.opts.MaxBytes))
 }
 

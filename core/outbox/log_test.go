@@ -53,10 +53,10 @@ func TestChangeOfReasonIsLogged(t *testing.T) {
 		w.write("a")
 		time.Sleep(2 * time.Hour)
 		w.stop()
-		reasons := w.log.reasons("does not take events")
+		reasons := w.log.reasons("does not accept events")
 		w.wantBetween(13, len(reasons), 15, "lines in an hour, one for each reason and one every 5 min")
 		wantReasons(t, slices.Compact(reasons), "other", "not_ready", "unauthenticated")
-		w.wantBetween(1, w.log.count("takes events again"), 1, "lines about the end")
+		w.wantBetween(1, w.log.count("accepts events again"), 1, "lines about the end")
 	})
 }
 
@@ -87,7 +87,7 @@ func TestOverflowIsLogged(t *testing.T) {
 		time.Sleep(6 * time.Minute)
 		w.write("late")
 		w.stop()
-		w.wantBetween(2, w.log.count("outbox is full: events are dropped, a resync stands in"), 2, "lines, one at once and one after 5 min")
+		w.wantBetween(2, w.log.count("outbox is full: the agent drops events, and a resync replaces them"), 2, "lines, one at once and one after 5 min")
 		w.wantBetween(1, w.log.count("events were not delivered before the shutdown"), 2, "lines about the events that are lost")
 	})
 }
@@ -153,7 +153,7 @@ func TestInventedManagersShareTheirLines(t *testing.T) {
 		time.Sleep(time.Minute)
 		w.stop()
 		const most = 6 // Five for all of them, and one of the manager that is configured.
-		w.wantBetween(2, len(w.log.reasons("does not take events")), most, "lines of 99 invented managers")
+		w.wantBetween(2, len(w.log.reasons("does not accept events")), most, "lines of 99 invented managers")
 		for _, want := range []string{"manager=kyma", "left out"} {
 			w.wantBetween(1, w.log.count(want), 1000, "times "+want)
 		}

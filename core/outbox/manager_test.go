@@ -96,8 +96,8 @@ func TestInventedManagersAreEvicted(t *testing.T) {
 		if c := w.Counts()[""]; c.Dropped["unknown_manager"] != 1001 || c.Pending != 0 {
 			t.Errorf("counts of the others %+v, want 1001 events of unknown managers", c)
 		}
-		w.wantBetween(2, w.log.count("never knew"), 5, "lines about evictions in 17 min, one in 5 min")
-		w.wantBetween(0, w.log.count("a resync stands in"), 0, "lines about resyncs")
+		w.wantBetween(2, w.log.count("never acknowledged"), 5, "lines about evictions in 17 min, one in 5 min")
+		w.wantBetween(0, w.log.count("a resync replaces"), 0, "lines about resyncs")
 	})
 }
 
@@ -156,7 +156,7 @@ func TestUnreachableManagersAreNotEvicted(t *testing.T) {
 			w.wantOutcome("another", named("a"), core.Dropped)
 		}
 		synctest.Wait()
-		w.wantBetween(1, w.log.count("dropped without a resync"), 1, "lines")
+		w.wantBetween(1, w.log.count("a further manager without a resync"), 1, "lines")
 		if c := w.Counts()[""]; c.Dropped["too_many_managers"] != 10 {
 			t.Errorf("counts of the others %+v, want 10 dropped", c)
 		}

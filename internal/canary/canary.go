@@ -246,11 +246,11 @@ func (c *Canary) log(before, state core.CanaryState, err error) {
 		c.opts.Logger.Info("the API server does not call the agent yet, "+
 			"changes are missed until the webhook configuration is applied", problem...)
 	case state == core.CanaryLost:
-		c.opts.Logger.Error("the API server does not call the agent, changes are missed: "+
+		c.opts.Logger.Error("the API server does not call the agent, so changes are missed: "+
 			"check the webhook configuration, its caBundle and the network policy", problem...)
 	default:
-		c.opts.Logger.Warn("the canary cannot write its Lease: it is unknown whether the API server calls the agent, "+
-			"check the error, the Role and the token", problem...)
+		c.opts.Logger.Warn("the canary cannot write its Lease, so it is unknown whether "+
+			"the API server calls the agent: check the error, the Role and the token", problem...)
 	}
 }
 

@@ -226,7 +226,7 @@ func (s *Server) logPanics(handler http.Handler) http.Handler {
 				return
 			}
 			if err, ok := cause.(error); !ok || !errors.Is(err, http.ErrAbortHandler) {
-				s.opts.Logger.ErrorContext(r.Context(), "panic while a request was answered",
+				s.opts.Logger.ErrorContext(r.Context(), "panic while answering a request",
 					slog.Any("error", cause), slog.String("stack", string(debug.Stack())))
 			}
 			panic(http.ErrAbortHandler)

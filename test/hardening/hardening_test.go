@@ -110,7 +110,7 @@ func TestTroubleTellsNoSecrets(t *testing.T) {
 	logged("key material on disk is broken", 2)
 	write(good[0], stranger[1], stranger[2])
 	logged("key material reloaded", 1)
-	logged("manager does not take events", 1)
+	logged("manager does not accept events", 1)
 	logged("canary", 1)
 	write(good...)
 	lab.KeepsSecrets(t, s.agent.FullLog(),

@@ -127,7 +127,7 @@ func (o *Objects) note(ctx context.Context, err error) {
 		return
 	}
 	if o.problem = text; err != nil {
-		ctrl.Log.WithName("follow").Info("metadata cannot be watched, so changes wait for the next reconcile",
+		ctrl.Log.WithName("follow").Info("cannot watch metadata, so changes wait for the next reconcile",
 			"kind", o.kind.Kind, "problem", text)
 	}
 }

@@ -119,7 +119,7 @@ func TestAContestOfWebhooksRestartsTheAgentsSeldom(t *testing.T) {
 		w.now = w.now.Add(10 * time.Minute)
 	}
 	rig.Same(t, "restarts", 8, restarts)
-	w.is(last, installation.Failed, "others change webhooks again and again")
+	w.is(last, installation.Failed, "another program repeatedly changes the webhooks")
 	rig.Same(t, "reason", "WebhooksContested", last.Reason)
 	w.now = w.now.Add(time.Hour)
 	if !w.corrects(t, before) {

@@ -121,7 +121,7 @@ func (s *Settings) config() (*rest.Config, error) {
 func (s *Source) valid(settings Settings, log *slog.Logger) (valid []watch.Watch) {
 	for _, w := range settings.Watches {
 		if err := informer.Validate(&w); err != nil {
-			log.Warn("Watcher cannot be watched, its changes are missed", slog.Any("error", err))
+			log.Warn("cannot watch the resource of a Watcher, so its changes are missed", slog.Any("error", err))
 			s.refused[w.Manager] = err
 			continue
 		}
