@@ -2,6 +2,7 @@ package charts
 
 import (
 	"context"
+	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -25,6 +27,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/listener"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/certmanager"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/node"
 )
 
@@ -45,7 +48,7 @@ type joined struct {
 	resyncs atomic.Int64
 }
 
-// join installs the chart in a new runtime, with key material and nothing else.
+// join installs the chart in a new runtime, with an issuer of cert-manager and nothing else.
 func join(t *testing.T, values ...string) *joined {
 	t.Helper()
 	rig.SkipShort(t)
@@ -68,20 +71,73 @@ func join(t *testing.T, values ...string) *joined {
 	j.runtime = apiserver.StartT(t, apiserver.Options{APIServerArgs: j.node.APIServerArgs()})
 	j.node.Start(j.runtime)
 
-	leaf := rig.Must(pki.CA.Client(string(joins), testpki.Options{
-		DNSNames: []string{rig.RuntimeDomain(joins), "runtime-watcher." + joining + ".svc"}, Usages: rig.BothUsages(),
-	}))
+	certmanager.StartT(t, j.runtime.Kubeconfig, certmanager.Options{})
 	rig.Kubectl(t, "--kubeconfig", j.runtime.Kubeconfig, "create", "namespace", joining)
-	rig.NoError(t, j.runtime.Client.Create(t.Context(), &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: joining, Name: "runtime-watcher-tls"},
-		Data:       testpki.Files(leaf, pki.CA),
-	}))
+	j.addIssuer(pki.CA)
 	j.helm(append([]string{
 		"install", "agent", agent, "--set", "image.repository=agent.example/agent,image.tag=test",
+		"--set", "tls.issuerRef.name=runtimes,tls.runtime=" + string(joins) + ",tls.domain=" + rig.RuntimeDomain(joins),
 		"--set", "controlPlane.address=" + agentHost + ":443,env.CONTROL_PLANE_SERVER_NAME=localhost,env.HEARTBEAT_INTERVAL=2s",
 		"--set", "env.SETTLE=10ms,env.RESEND_AFTER=0s,env.CANARY_INTERVAL=5s", "--set-json", joiningWatchers("configmaps"),
 	}, values...)...)
 	return j
+}
+
+// addIssuer makes an issuer with an intermediate authority. The control plane trusts its root.
+func (j *joined) addIssuer(root *testpki.CA) {
+	j.t.Helper()
+	authority := rig.Must(root.Client("runtimes", testpki.Options{Usages: rig.BothUsages(), Edit: func(template *x509.Certificate) {
+		template.IsCA = true
+		template.KeyUsage = x509.KeyUsageCertSign
+	}}))
+	rig.NoError(j.t, j.runtime.Client.Create(j.t.Context(), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: joining, Name: "runtimes"}, Type: corev1.SecretTypeTLS,
+		Data: map[string][]byte{
+			corev1.TLSCertKey: slices.Concat(authority.CertPEM, root.PEM), corev1.TLSPrivateKeyKey: authority.KeyPEM,
+		},
+	}))
+	issuer := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "cert-manager.io/v1", "kind": "Issuer", "metadata": map[string]any{"namespace": joining, "name": "runtimes"},
+		"spec": map[string]any{"ca": map[string]any{"secretName": "runtimes"}},
+	}}
+	rig.NoError(j.t, j.runtime.Client.Create(j.t.Context(), issuer))
+}
+
+// renews makes cert-manager issue the certificate again, as cmctl does. The agents use it without a restart.
+func (j *joined) renews() {
+	j.t.Helper()
+	before := j.fingerprints()
+	rig.NoError(j.t, j.runtime.Client.Get(j.t.Context(), client.ObjectKey{Namespace: joining, Name: "runtime-watcher"}, certificate()))
+	patch := client.RawPatch(types.MergePatchType, rig.Must(json.Marshal(map[string]any{"status": map[string]any{
+		"conditions": []any{map[string]any{
+			"type": "Issuing", "status": "True", "reason": "ManuallyTriggered", "message": "renewed by a test",
+			"lastTransitionTime": metav1.Now().UTC().Format(time.RFC3339),
+		}},
+	}})))
+	rig.NoError(j.t, j.runtime.Client.Status().Patch(j.t.Context(), certificate(), patch))
+	rig.Eventually(j.t, rig.Patience, "the agents use the new certificate", func() bool {
+		now := j.fingerprints()
+		return len(now) == len(before) && !slices.ContainsFunc(now, func(one string) bool { return slices.Contains(before, one) })
+	})
+	rig.Eventually(j.t, rig.Patience, "the runtime is fresh", func() bool { return j.fleet.Get(joins, joiner).State == fleet.Fresh })
+	j.reaches("renewed")
+}
+
+func certificate() *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "cert-manager.io/v1", "kind": "Certificate",
+		"metadata": map[string]any{"namespace": joining, "name": "runtime-watcher"},
+	}}
+}
+
+// fingerprints returns those of the client certificates that the replicas use.
+func (j *joined) fingerprints() (all []string) {
+	for _, replica := range j.fleet.Get(joins, joiner).Replicas {
+		if replica.Heartbeat != nil {
+			all = append(all, replica.Heartbeat.CertificateFingerprint)
+		}
+	}
+	return all
 }
 
 func joiningWatchers(resources ...string) string {
@@ -158,12 +214,13 @@ func (j *joined) asAgent() client.Client {
 	return rig.Must(client.New(config, client.Options{}))
 }
 
-// TestARuntimeJoinsByItself installs the chart with one command. The agent makes its webhook configuration, keeps it
-// against others, and the uninstallation leaves nothing.
+// TestARuntimeJoinsByItself installs the chart with one command. cert-manager issues the key material there, and renews it.
+// The agent makes its webhook configuration, keeps it against others, and the uninstallation leaves nothing.
 func TestARuntimeJoinsByItself(t *testing.T) {
 	j := join(t)
 	j.reaches("first")
 	rig.Eventually(t, rig.Patience, "the runtime is fresh", func() bool { return j.fleet.Get(joins, joiner).State == fleet.Fresh })
+	j.renews()
 
 	for _, change := range []struct {
 		name string
@@ -283,12 +340,14 @@ func (j *joined) leaves() {
 		written, longest, rig.FailedOpen(j.t, j.runtime))
 
 	left := rig.Left(j.t, j.runtime, func(o *metav1.PartialObjectMetadata) bool {
-		isOfTest := o.Name == "runtime-watcher-tls" || o.Name == joining || strings.HasPrefix(o.Name, "kube-root-ca")
+		isOfTest := o.Name == "runtime-watcher-tls" || o.Name == "runtimes" || o.Name == joining || strings.HasPrefix(o.Name, "kube-root-ca")
 		return !isOfTest && (strings.HasPrefix(o.Name, "runtime-watcher") || o.Namespace == joining)
 	})
 	slices.Sort(left)
-	// The endpoint slices are those of the controller that the node plays, without garbage collection.
-	left = slices.DeleteFunc(left, func(name string) bool { return strings.HasPrefix(name, "EndpointSlice ") })
+	// Without garbage collection, objects with an owner stay: endpoint slices, and requests of the certificate.
+	left = slices.DeleteFunc(left, func(name string) bool {
+		return strings.HasPrefix(name, "EndpointSlice ") || strings.HasPrefix(name, "CertificateRequest ")
+	})
 	rig.Same(j.t, "left objects", nil, left)
 }
 

@@ -1,6 +1,6 @@
 // Command registry checks that the files of a release install from a registry: make dist-check. It
-// serves a registry on this machine, pushes the image and the charts of bin/dist to it as a release
-// does, and pulls both from there: the rendered chart must name an image that the registry has, for
+// serves a registry on this machine, and pushes the image and the charts of bin/dist to it as a
+// release does. The chart that is rendered from there must name an image that the registry has, for
 // each platform.
 package main
 
@@ -56,7 +56,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return err
 }
 
-// check returns what was installed.
+// check returns a line about the installation.
 func (d *dist) check(ctx context.Context) (string, error) {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
