@@ -72,6 +72,8 @@ func (s *scene) begin(f Fault) {
 		s.unregister()
 	case WatchLost:
 		s.loseWatch(f)
+	case WebhooksChanged:
+		s.changeWebhooks(f)
 	case BrokerKilled:
 		s.brokers[f.Strength%len(s.brokers)].Kill()
 	case OperatorCut:
@@ -105,6 +107,8 @@ func (s *scene) end(f Fault) {
 		s.operators[0].Launch()
 	case WebhookRemoved:
 		s.register()
+	case WebhooksChanged:
+		s.awaitWebhooks()
 	case WatchLost: // Frozen and held connections stay so, until the agents give them up.
 		s.gate.Hold(false)
 		lab.NoError(s.t, s.gate.Open())

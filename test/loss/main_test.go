@@ -21,8 +21,10 @@ import (
 const (
 	sourceAdmission = "admission"
 	sourceInformer  = "informer"
-	transportHTTP   = "http"
-	transportNATS   = "nats"
+	// sourceKept is the webhook of agents that keep their webhook configuration.
+	sourceKept    = "kept"
+	transportHTTP = "http"
+	transportNATS = "nats"
 )
 
 var (
@@ -34,7 +36,7 @@ var (
 	// admission, and less than the silence after which an agent is taken for gone; make chaos takes
 	// the default of the agent.
 	resend    = flag.Duration("resend", 3*time.Second, "when the agents send each event once more, 0 for never")
-	source    = flag.String("source", sourceAdmission, "source of the agents: admission or informer")
+	source    = flag.String("source", sourceAdmission, "source of the agents: admission, informer or kept")
 	transport = flag.String("transport", transportHTTP, "transport of the agents: http or nats")
 	parallel  = flag.Bool("parallel-seeds", true, "let the seeds run at the same time")
 	// More at once make an API server give up on its webhooks where the machine is slow.
@@ -90,8 +92,8 @@ func rows(t *testing.T) map[setup]Schedule {
 // chosen is the setup of the flags.
 func chosen(t *testing.T) setup {
 	t.Helper()
-	if !slices.Contains([]string{sourceAdmission, sourceInformer}, *source) {
-		t.Fatalf("-source %s: want admission or informer", *source)
+	if !slices.Contains([]string{sourceAdmission, sourceInformer, sourceKept}, *source) {
+		t.Fatalf("-source %s: want admission, informer or kept", *source)
 	}
 	if !slices.Contains([]string{transportHTTP, transportNATS}, *transport) {
 		t.Fatalf("-transport %s: want http or nats", *transport)
@@ -102,8 +104,11 @@ func chosen(t *testing.T) setup {
 // faults replaces those that do not apply.
 func (w setup) faults() map[Kind]Kind {
 	kinds := make(map[Kind]Kind)
-	if w.source == sourceInformer {
+	switch w.source {
+	case sourceInformer:
 		kinds[WebhookRemoved] = WatchLost
+	case sourceKept:
+		kinds[WebhookRemoved] = WebhooksChanged
 	}
 	if w.transport == transportNATS {
 		kinds[lab.Unavailable], kinds[lab.TooFast] = BrokerKilled, OperatorCut

@@ -66,6 +66,7 @@ type scene struct {
 	operators     []*replica
 	gateway       *lab.Nginx // nil: none
 	senders       []*sender
+	address       string // of the service
 	service       *lab.Relay
 	canary        *lab.Canary
 	configuration client.Object
@@ -86,6 +87,7 @@ func newScene(t *testing.T, plane *apiserver.ControlPlane, pki *lab.PKI, schedul
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.name}}
 	lab.NoError(s.t, plane.Client.Create(t.Context(), namespace))
 	lab.AddRuntime(t, plane, s.name, s.domain())
+	s.address = lab.Address(lab.FreePort(t))
 	env := s.newSource()
 	s.startOperators()
 	volume := s.newSecret(true, "", func(ca *testpki.CA) (*testpki.Leaf, error) { return lab.RuntimeLeaf(ca, s.name, s.domain()) })
@@ -143,7 +145,7 @@ func (s *scene) startService() {
 	for _, sender := range s.senders {
 		backends = append(backends, lab.Address(sender.port))
 	}
-	s.service = lab.Must(lab.NewRelay(lab.Address(lab.FreePort(s.t)), grace, backends...))
+	s.service = lab.Must(lab.NewRelay(s.address, grace, backends...))
 	s.t.Cleanup(s.service.Close)
 }
 
@@ -227,6 +229,9 @@ func (s *scene) newSource() map[string]string {
 	s.canary = lab.NewCanary(s.t, s.plane, s.name)
 	env := maps.Clone(s.canary.Env)
 	env["CANARY_INTERVAL"] = canaryInterval.String()
+	if s.with.source == sourceKept {
+		return s.newKept(env)
+	}
 	return env
 }
 

@@ -38,6 +38,9 @@ const (
 	// WatchLost stands in for WebhookRemoved when agents watch: a relay refuses, holds or freezes their
 	// connections to the API server.
 	WatchLost Kind = "watch lost"
+	// WebhooksChanged stands in for WebhookRemoved when agents keep their webhook configuration: it is deleted,
+	// emptied or narrowed, and the agents put it back. The strength selects one of these.
+	WebhooksChanged Kind = "webhooks changed"
 
 	// BrokerKilled stands in for [lab.Unavailable] with NATS: it kills the server as a crash would, or one of
 	// a cluster, and starts it again. The strength selects the one.
