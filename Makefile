@@ -118,7 +118,7 @@ conformance: ## Judge our ends and a sender in Python by the rules of contract v
 
 # Seeds run one after the other on one API server, about a minute each. make chaos SEED=... SEEDS=1 repeats one.
 .PHONY: chaos
-chaos: ## Inject random faults into real processes and account for every write: SEEDS (20) from SEED (now), DURATION of faults each (30s), SETTLE (100ms), RESEND_AFTER (3s), ARGS='-source informer' or ARGS='-transport nats'
+chaos: ## Inject random faults into real processes and account for every write: SEEDS (20) from SEED (now), DURATION of faults each (30s), SETTLE (100ms), RESEND_AFTER (3s), ARGS='-source informer', ARGS='-source kept' or ARGS='-transport nats'
 	@$(WITH_ASSETS) $(GO) test ./test/loss -count=1 -v -run 'TestNothingIsLost|TestTheSuiteCanFail' -timeout 3h $(TESTFLAGS) \
 		-parallel-seeds=false -seed=$(SEED) -seeds=$(SEEDS) -duration=$(DURATION) -settle=$(SETTLE) -resend=$(RESEND_AFTER) $(ARGS)
 
