@@ -129,11 +129,13 @@ func New(ctx context.Context, to Connection, parts Parts, opts Options) (*Agent,
 	return b.agent(), nil
 }
 
-// Start runs the agent until ctx ends, or a part fails. Then it stops the parts one by one, so that
-// pending events are sent. It returns the errors of all parts, and must be called once.
+// Start runs the agent until ctx ends or a part fails, and then stops the parts one after the
+// other, so that pending events are sent. Start returns the errors of all parts. Call Start only
+// once.
 //
-// With heartbeats at intervals above 30 s, it also returns an error when the outbox makes no
-// progress for 20 s, or more with a longer ForwardTimeout. Parts may run on: end the process.
+// With heartbeats at intervals above 30 s, Start also returns an error if the outbox makes no
+// progress for 20 s, or longer with a longer ForwardTimeout. Parts may still run then: end the
+// process.
 func (a *Agent) Start(ctx context.Context) error {
 	ended := make(chan error, 1)
 	go func() { ended <- runAll(ctx, a.components) }()

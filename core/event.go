@@ -18,7 +18,7 @@ const (
 	OperationConnect Operation = "CONNECT"
 )
 
-// Field is the part of an object that a watch is about.
+// Field is the part of an object that a watch observes.
 type Field string
 
 // The fields that can be watched.
@@ -59,8 +59,8 @@ type WatchEvent struct {
 	Base int64
 }
 
-// EventKey identifies the object, or the runtime, that an event asks to look at. Events with equal
-// keys for one manager may be merged into the newest of them.
+// EventKey identifies the object or the runtime that an event asks the operator to reconcile. If
+// several events for one manager have the same key, the newest may replace the others.
 type EventKey struct {
 	Resync     bool
 	Owner      types.NamespacedName

@@ -12,9 +12,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/rawjson"
 )
 
-// Object is one state of a Kubernetes object, read as far as a filter needs it: everything else
-// stays raw JSON. It is immutable, may be used concurrently, and keeps the bytes that it was read
-// from.
+// Object is one state of a Kubernetes object. Only the parts that filters need are parsed; the rest
+// stays raw JSON. An Object is immutable, safe for concurrent use, and retains the bytes that it
+// was parsed from.
 type Object struct {
 	// GVK is the kind of the object, as its apiVersion and kind say.
 	GVK schema.GroupVersionKind
@@ -71,8 +71,8 @@ func DecodeObject(raw []byte) (*Object, error) {
 	return o, nil
 }
 
-// DecodeObjectPrefix reads the object at the beginning of raw, as [DecodeObject] does, and returns
-// the number of bytes that it takes. It is for objects inside another text, such as an admission
+// DecodeObjectPrefix decodes the object at the beginning of raw, like [DecodeObject], and returns
+// the number of bytes that it read. Use it for an object inside a longer text, such as an admission
 // review.
 func DecodeObjectPrefix(raw []byte) (o *Object, size int, err error) {
 	r := rawjson.NewReader(raw)

@@ -18,10 +18,11 @@ const (
 	Dropped Outcome = "dropped"
 )
 
-// Acceptor takes events from a change source. An outbox is one.
+// Acceptor takes events from a change source. An outbox is an Acceptor.
 //
-// Accept returns at once in every state of the control plane: an API server may wait for it. It is
-// called concurrently. The event shares no memory with the change that it was made from.
+// Accept must return immediately in every state of the control plane, because an API server may be
+// waiting for it. Calls may run concurrently. The event shares no memory with the change from which
+// it was made.
 type Acceptor interface {
 	Accept(manager Manager, event WatchEvent) Outcome
 }
@@ -34,22 +35,22 @@ func (f AcceptorFunc) Accept(manager Manager, event WatchEvent) Outcome { return
 
 // Forwarder carries batches to a manager in the control plane.
 //
-// Forward blocks until the receiver has acknowledged or refused the batch, or ctx ends; the caller
-// bounds it with a deadline. It may be called concurrently, also for one manager. It neither keeps
-// nor changes the batch after it returned. An empty batch is a success without I/O. A transport
-// that cannot carry heartbeats leaves them out.
+// Forward blocks until the receiver has acknowledged or refused the batch. If ctx ends first,
+// Forward returns ctx.Err(); callers should set a deadline. Calls may run concurrently, even for
+// the same manager. Forward does not change the batch, and does not use it after it has returned.
+// For an empty batch it returns nil without I/O. If the transport cannot carry heartbeats, Forward
+// omits them.
 //
-// The forwarder classifies, the caller retries. [IsPermanent] marks an event that no later attempt
-// can deliver, [RetryAfter] is the wait that the receiver asks for, [Reason] is the cause. A
-// refused sender gets [ErrUnauthenticated] or [ErrForbidden]. [ErrNotReady] is of a receiver that
-// cannot take events now, [ErrUnknownManager] of one that does not serve the manager. The end of
-// ctx gives the error of ctx.
+// The forwarder classifies errors, and the caller retries. [IsPermanent] reports that no retry can
+// deliver an event. [RetryAfter] returns the delay that the receiver requests, and [Reason] the
+// cause. If the sender is refused, the error wraps [ErrUnauthenticated] or [ErrForbidden]. The
+// error wraps [ErrNotReady] if the receiver cannot take events now, and [ErrUnknownManager] if the
+// receiver does not serve the manager.
 //
-// [EventErrors] means that some events failed for themselves, and that all others were delivered.
-// [ErrTooLarge] is of a batch that must be smaller: the caller sends its events in smaller ones.
-// Any other error belongs to the manager or to the path: no event is known to be delivered. A
-// forwarder that can send only the beginning of a batch names the rest with [ErrNotSent].
-// Receivers must expect an event more than once.
+// [EventErrors] lists the events that failed individually; all other events were delivered.
+// [ErrTooLarge] means that the caller must send the events in smaller batches. If only the first
+// events of a batch were sent, [ErrNotSent] marks the rest. Any other error concerns the manager or
+// the path: no event is known to be delivered. Receivers must accept duplicates.
 type Forwarder interface {
 	Forward(ctx context.Context, manager Manager, batch Batch) error
 }
@@ -64,13 +65,14 @@ func (f ForwarderFunc) Forward(ctx context.Context, manager Manager, batch Batch
 
 // Verifier decides whether a peer may trigger an event.
 //
-// Verify returns nil to let the event pass. An error that wraps [ErrUnauthenticated] or
-// [ErrForbidden] refuses the event. Any other error, such as [ErrNotReady], means that the answer
-// is not known yet, so that a broken verifier loses nothing. [Reason] names the cause.
+// Verify returns nil to let the event pass. If the error wraps [ErrUnauthenticated] or
+// [ErrForbidden], the event is refused. Any other error, such as [ErrNotReady], means that the
+// answer is not known yet: the sender retries, so a broken verifier loses no event. [Reason] names
+// the cause.
 //
-// Verify returns promptly rather than wait for a cold cache, is called concurrently, and does not
-// change the event. A peer without identity must not pass. For a heartbeat the event is a resync
-// without owner.
+// Verify must return promptly instead of waiting for a cold cache. Calls may run concurrently.
+// Verify must not change the event, and must reject a peer without an identity. For a heartbeat,
+// event is a resync without owner.
 type Verifier interface {
 	Verify(ctx context.Context, peer Peer, event *WatchEvent) error
 }
@@ -83,16 +85,16 @@ func (f VerifierFunc) Verify(ctx context.Context, peer Peer, event *WatchEvent) 
 	return f(ctx, peer, event)
 }
 
-// RequestVerifier is an optional method of a [Verifier] that remembers something while it verifies
-// one request, such as the domain of its sender. A receiver calls ForRequest for each request. The
-// result verifies the events of the request, one after the other. A verifier that wraps another
-// should have the method, too.
+// RequestVerifier is an optional interface for a [Verifier] that remembers something while it
+// verifies one request, such as the domain of its sender. A receiver calls ForRequest for each
+// request. The result verifies the events of the request, one after the other. A verifier that
+// wraps another verifier should also implement RequestVerifier.
 type RequestVerifier interface {
 	ForRequest() Verifier
 }
 
-// Validator is an optional method of a [Verifier]. The constructor of a receiver calls Validate,
-// and fails with its error. A verifier that wraps another should have the method, too.
+// Validator is an optional interface for a [Verifier]. The constructor of a receiver calls Validate
+// and returns its error. A verifier that wraps another verifier should also implement Validator.
 type Validator interface {
 	Validate() error
 }
@@ -111,22 +113,22 @@ type Handler interface {
 	Handle(ctx context.Context, d Delivery) error
 }
 
-// Readier is an optional method of a [Handler]. A replica of the operator that does not lead
-// returns an error that wraps [ErrNotReady]. The runtime then connects to another replica, until it
-// finds the one that leads. Ready is called before a heartbeat is acknowledged, and when Handle
-// returns [ErrNotReady].
+// Readier is an optional interface for a [Handler]. On a replica of the operator that does not
+// lead, Ready returns an error that wraps [ErrNotReady]. The runtime then connects to other
+// replicas until it reaches the leader. A receiver calls Ready before it acknowledges a heartbeat,
+// and after Handle has returned [ErrNotReady].
 type Readier interface {
 	Ready() error
 }
 
-// Rechecker is an optional method of a [Handler] that learns which objects its reconciles read.
-// RecheckAfter returns the time after which the handler requests the reconcile of an event with a
-// UID again, unless a reconcile has read the write by then. It is 0 if the handler does not check,
-// or does not yet. A receiver passes the time on, and its senders may then send an event before
-// the write is committed.
+// Rechecker is an optional interface for a [Handler] that observes which objects its reconciles
+// read. RecheckAfter returns a delay, or 0 while the handler does not check reads. After Handle
+// returned nil for an event with a UID, the handler requests another reconcile once the delay is
+// over, unless a reconcile has read the write by then. A receiver announces the delay to its
+// senders, which may then send events before the write is committed.
 //
-// RecheckAfter is called concurrently, before Handle, and must not block. The time holds for all
-// later calls of Handle that return nil.
+// RecheckAfter is called before Handle, possibly concurrently, and must not block. The delay
+// applies to all later calls of Handle that return nil.
 type Rechecker interface {
 	RecheckAfter() time.Duration
 }

@@ -8,20 +8,20 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// RegisterListenerComponent returns a listener with one source. It is for an operator that adds the
-// parts to its controller manager itself: the listener to mgr.Add, its Ready as a readiness check,
-// and the source to WatchesRawSource. Nothing runs until the controller manager starts.
-// [AddListener] and [SourceFor] do the same with fewer steps.
+// RegisterListenerComponent returns a listener with one source, for an operator that adds both to
+// its controller manager itself. Pass the listener to mgr.Add, its Ready to AddReadyzCheck, and the
+// source to WatchesRawSource. Nothing runs until the controller manager starts. [AddListener] and
+// [SourceFor] need fewer steps.
 //
-// component is the name of the operator: the [core.Manager] of its watches. mapFunc turns an event
-// into requests. It fails as the two calls do. Set Elected of opts to that of the controller
-// manager, so that the log can distinguish a source that no controller has started from a replica
-// that does not lead.
+// component is the name of the operator, which is also the [core.Manager] of its watches. mapFunc
+// maps an event to requests. RegisterListenerComponent fails in the same cases as AddListener and
+// SourceFor. Set opts.Elected to mgr.Elected(). Otherwise the log cannot distinguish a source that
+// no controller has started from a replica that does not lead.
 //
 // The function of that name in Kyma's listener differs in two points. Here the senders have no
-// default, because a wrong one would accept every sender. mapFunc is here and not in an event
-// handler, because its error decides whether the event is acknowledged. [ToChannel] is for an
-// operator that keeps its channel.
+// default, because a wrong default would accept every sender. mapFunc is a parameter here instead
+// of an event handler, because its error decides whether the event is acknowledged. [ToChannel] is
+// for an operator that keeps its channel.
 func RegisterListenerComponent[request comparable](
 	config ListenerConfig, component core.Manager, mapFunc MapFunc[request], opts SourceOptions,
 ) (*Listener, *Source[request], error) {

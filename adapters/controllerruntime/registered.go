@@ -11,14 +11,14 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
-// Registered lets an event pass if an object stands for the runtime that the certificate names. An
-// owner in the event must be such an object. It is weaker than [listener.SANPinning], because no
-// domain is compared: with a CA that issues a certificate for a wrong name, one runtime can trigger
-// another. It is stronger than [listener.InsecureAllowAll], with which a runtime can also name any
-// owner, and a runtime that was deleted still costs work.
+// Registered lets an event pass if an object represents the runtime that the certificate names. If
+// the event names an owner, the owner must be that object. Registered is weaker than
+// [listener.SANPinning], because it compares no domain: if the CA issues a certificate for a wrong
+// name, one runtime can trigger another. Registered is stronger than [listener.InsecureAllowAll],
+// which accepts any owner and events of deleted runtimes.
 //
-// It refuses an event with the reason "runtime_unknown", "owner_missing" or "owner_mismatch". It
-// does not block. Its error wraps [core.ErrNotReady] while the cache is not synced.
+// The reason of a refusal is "runtime_unknown", "owner_missing" or "owner_mismatch". Registered
+// does not block. Until the cache is synced, its error wraps [core.ErrNotReady].
 func Registered(runtimes *Runtimes) core.Verifier { return registered{runtimes} }
 
 type registered struct{ runtimes *Runtimes }

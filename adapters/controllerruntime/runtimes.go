@@ -64,9 +64,9 @@ type RuntimesOptions struct {
 	Expected func(object client.Object, manager core.Manager) bool
 }
 
-// Runtimes finds the objects that stand for runtimes, by indexes of a cache. It answers from
-// memory. Its errors wrap [core.ErrNotReady] until the cache is synced, and after the cache has
-// stopped. It is safe for concurrent use.
+// Runtimes finds the objects that represent runtimes, by indexes of a cache. Runtimes answers from
+// memory, and is safe for concurrent use. Its errors wrap [core.ErrNotReady] until the cache is
+// synced, and after the cache has stopped.
 type Runtimes struct {
 	// informer reports the objects, and lookup finds them.
 	informer cache.Informer
@@ -85,19 +85,19 @@ type Runtimes struct {
 	tracked map[*fleet.Fleet][]core.Manager
 }
 
-// NewRuntimes adds the kind of an object to a cache, usually that of a controller manager that has
-// not started. It asks the API server for the kind, and fails if the kind is unknown there. The
-// operator needs the rights to list and watch the kind. A cache can take a kind once, so the result
-// must be shared.
+// NewRuntimes adds the kind of object to a cache, usually the cache of a controller manager that
+// has not started yet. NewRuntimes fails if the API server does not know the kind. The operator
+// needs the rights to list and watch the kind. Call NewRuntimes once for each kind and share the
+// result, because a cache accepts a kind only once.
 //
-// object is an empty one of the kind. With a typed object, such as &Cluster{}, Runtimes shares the
-// watch of a controller For(&Cluster{}), and the functions may read its spec: they get objects of
-// that type. With a metav1.PartialObjectMetadata that has its kind, the cache has only metadata,
-// and shares the watch of a controller For such an object, or with builder.OnlyMetadata.
+// object is an empty object of the kind. With a typed object, such as &Cluster{}, Runtimes shares
+// the watch of a controller For(&Cluster{}), and the functions receive objects of that type. With a
+// metav1.PartialObjectMetadata, the cache holds only metadata and shares the watch of a controller
+// that uses builder.OnlyMetadata, or For with such an object.
 //
-// identify returns the runtime that an object stands for. "" means that the object has no identity.
-// Such an object can still be the owner of an event, and only its domain proves the sender.
-// identify is called concurrently and must not change the object.
+// identify returns the ID of the runtime that an object represents, or "" if the object has no
+// identity. An object without an identity can still be the owner of an event. In that case only its
+// domain proves the sender. identify may be called concurrently and must not change the object.
 func NewRuntimes(
 	objects cache.Cache, object client.Object, identify func(object client.Object) core.RuntimeID,
 	opts RuntimesOptions,

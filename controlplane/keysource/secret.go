@@ -31,9 +31,9 @@ const (
 	firstPoll = time.Second
 )
 
-// Secret is a [keys.Source] that reads ca.crt, tls.crt and tls.key of a Secret again and again
-// while [Secret.Start] runs. It needs all three. A Secret that is missing or broken never replaces
-// sound key material. All methods are safe for concurrent use.
+// Secret is a [keys.Source] that polls ca.crt, tls.crt and tls.key of a Secret while [Secret.Start]
+// runs. All three keys are required. A missing or broken Secret never replaces valid key material.
+// All methods are safe for concurrent use.
 type Secret struct {
 	reader client.Reader
 	name   types.NamespacedName

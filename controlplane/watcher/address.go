@@ -16,10 +16,10 @@ import (
 
 var errNoAddress = errors.New("gateway has no address")
 
-// GatewayAddress reads the address, <host>:<port>, by which agents reach a gateway. It is the first
-// host without wildcard of the servers with TLS, or of those for HTTP if none has TLS. A Gateway of
-// the Gateway API without hosts has the first address of its status. The kind is that of
-// [Options.Routing]. It fails when the gateway has no such host.
+// GatewayAddress returns the address <host>:<port> at which agents reach a gateway. kind must equal
+// [Options.Routing]. The host is the first host without a wildcard. Servers with TLS come before
+// servers for plain HTTP. If a Gateway of the Gateway API has no hosts, the first address of its
+// status is used. GatewayAddress fails if the gateway has no such host.
 func GatewayAddress(
 	ctx context.Context, reader client.Reader, kind Routing, gateway client.ObjectKey,
 ) (string, error) {

@@ -95,7 +95,8 @@ func (v Version) Status() int { return v.traits().accepted }
 // NeedsOwner reports whether an event cannot be sent without its owner.
 func (v Version) NeedsOwner() bool { return v.traits().needsOwner }
 
-// Numbered reports whether events travel with an epoch and a sequence, and with heartbeats.
+// Numbered reports whether the contract has heartbeats, and an epoch and a sequence number for each
+// event.
 func (v Version) Numbered() bool { return v.traits().numbered }
 
 // RecheckAfterHeader is the header of an answer that acknowledges a request of contract v3. Its

@@ -19,8 +19,8 @@ import (
 // ErrInvalid means that a [Watch] cannot work in any runtime. It is permanent.
 var ErrInvalid error = &reasons.Error{Text: "invalid watch", Label: "invalid_watch", Permanent: true}
 
-// Validate returns all problems of all watches, joined, and one for each name that is there twice.
-// The error wraps [ErrInvalid].
+// Validate returns nil, or an error that joins all problems of all watches and wraps [ErrInvalid].
+// A name that occurs twice is a problem, too.
 func Validate(watches []Watch) error {
 	var problems []error
 	seen := make(map[types.NamespacedName]bool, len(watches))
@@ -35,7 +35,7 @@ func Validate(watches []Watch) error {
 	return errors.Join(problems...)
 }
 
-// Validate returns all problems of the watch itself, joined. The error wraps [ErrInvalid].
+// Validate returns nil, or an error that joins all problems of the watch and wraps [ErrInvalid].
 func (w *Watch) Validate() error {
 	_, invalidManager := core.ParseManager(string(w.Manager))
 	return w.named(append(slices.Concat(

@@ -48,8 +48,8 @@ type Watch struct {
 	Field core.Field
 }
 
-// Condition is a CEL expression, as in a webhook configuration. An API server skips a write for
-// which it fails, so it must be defined for every write.
+// Condition is a CEL expression, as in a webhook configuration. If the evaluation fails for a
+// write, the API server skips the webhook, so the expression must be valid for every write.
 type Condition struct {
 	// Name is a DNS-1123 label for messages. The names "persisted" and "changed" are reserved.
 	Name string `json:"name"`
@@ -79,9 +79,10 @@ type Requirement struct {
 // IsZero reports whether every object is selected.
 func (s Selector) IsZero() bool { return len(s.Labels)+len(s.Requirements) == 0 }
 
-// Document is the text form of watches: the JSON of a Watcher, or of a list of them. It has the
-// fields that define a watch. The API group may be that of an operator. [json.Unmarshal] ignores
-// all other fields, and [ParseDocument] refuses those that a Watcher does not have.
+// Document is the text form of watches: the JSON of a Watcher, or of a list of Watchers, with the
+// fields that define a watch. Any API group is accepted, because operators choose their own.
+// [json.Unmarshal] ignores all other fields; [ParseDocument] rejects any field that a Watcher does
+// not have.
 type Document struct {
 	Kind     string     `json:"kind"`
 	Metadata metadata   `json:"metadata,omitzero"`

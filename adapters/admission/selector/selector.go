@@ -110,10 +110,9 @@ func Meaning(selector *metav1.LabelSelector) (text string, known bool) {
 	return wanted.text(), true
 }
 
-// ExclusionsBeyond returns the requirements that live has beyond ours, if each of them excludes
-// objects by a label: those without the label are selected as before. Otherwise it returns false,
-// as when a requirement of ours is missing, or when live selects only objects with a certain
-// label.
+// ExclusionsBeyond returns the requirements that live has in addition to ours, if each of them only
+// excludes objects by a label. Objects without that label stay selected. ExclusionsBeyond returns
+// false if live lacks a requirement of ours, or selects only objects with a certain label.
 func ExclusionsBeyond(ours, live *metav1.LabelSelector) ([]metav1.LabelSelectorRequirement, bool) {
 	want, known := meaningOf(ours)
 	have, knownToo := meaningOf(live)

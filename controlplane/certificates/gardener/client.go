@@ -46,9 +46,9 @@ func groupVersion() schema.GroupVersion {
 	return schema.GroupVersion{Group: "cert.gardener.cloud", Version: "v1alpha1"}
 }
 
-// NewClient returns a client for certificates.New. Its methods may be called concurrently. The
-// namespace is written into the references to Issuers, for Issuers in another cluster than the
-// default one of cert-management. Empty means none.
+// NewClient returns a client for certificates.New that is safe for concurrent use. If the Issuers
+// are not in the default cluster of cert-management, issuerNamespace is added to each reference to
+// an Issuer. An empty issuerNamespace adds nothing.
 func NewClient(c client.Client, issuerNamespace string) client.Client {
 	return &translator{Client: c, issuerNamespace: issuerNamespace}
 }

@@ -45,7 +45,8 @@ func Managers(names iter.Seq[string]) (managers []core.Manager) {
 	return managers
 }
 
-// Token returns a text that is kept, or "" if it is longer than any that this project writes.
+// Token returns a copy of text that is safe to keep, or "" if text is longer than any token that
+// this project writes.
 func Token(text string) string {
 	if len(text) > maxToken {
 		return ""

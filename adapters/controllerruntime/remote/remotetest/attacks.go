@@ -102,8 +102,8 @@ func Endless(names int) Spoil {
 	}
 }
 
-// LargeToken answers lists with an empty page, and with a token for the next one of a size in
-// bytes. A client that goes on sends the token back. Requests for objects get honest answers.
+// LargeToken answers each list with an empty page and a continue token of size bytes. A client that
+// requests the next page sends the token back. Requests for single objects get the honest answer.
 func LargeToken(size int) Spoil {
 	return func(w http.ResponseWriter, request *http.Request, _ []byte) bool {
 		if !isList(request.URL.Path) {

@@ -19,8 +19,8 @@ import (
 	"testing"
 )
 
-// Spoil answers a request in place of an API server, which would have answered honest. It returns
-// false to let the honest answer pass.
+// Spoil answers a request instead of an API server. honest is the body that the API server would
+// have returned. Spoil returns false to send the honest answer.
 type Spoil func(w http.ResponseWriter, request *http.Request, honest []byte) bool
 
 // Server is an API server of a cluster, over HTTP/2 with TLS. It stores objects of any kind,
