@@ -149,7 +149,7 @@ func (l *lane) concludeEntry(e *entry, c *call, whole, refusal error, now time.T
 	case refusal == nil:
 		l.counts.Pending--
 		l.counts.Delivered++
-		l.finish(e, c)
+		l.finish(e, c, now)
 	default:
 		l.refuse(e, refusal, c.started, now)
 	}
@@ -198,11 +198,9 @@ func (l *lane) giveUp(e *entry, refusal error, now time.Time) {
 }
 
 // finish lets the newer event of the key follow, or else the resend, or else frees the key.
-func (l *lane) finish(e *entry, c *call) {
+func (l *lane) finish(e *entry, c *call, now time.Time) {
 	sent := c.started
-	if l.opts.ResyncOwners {
-		l.owners.noteTaken(e.Owner)
-	}
+	l.noteOwner(e, now)
 	if e.Resync {
 		l.noteResynced(e.Owner, sent)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -189,21 +190,9 @@ func TestResyncsHaveAPace(t *testing.T) {
 func TestForgedOwnersLeaveRoomForOneThatWasTaken(t *testing.T) {
 	t.Parallel()
 	for _, forged := range []int{0, 100} { // The first is the control.
-		refuse := func(_ context.Context, _ int, batch core.Batch) error {
-			failed := make(core.EventErrors)
-			for i := range batch.Events {
-				if batch.Events[i].Owner.Name != "real" {
-					failed[i] = errNoOwner
-				}
-			}
-			if len(failed) == 0 {
-				return nil
-			}
-			return failed
-		}
 		const keys = 300
 		opts := outbox.Options{MaxKeys: keys, ResyncOwners: true}
-		inBubble(t, scene{opts: opts, answer: refuse}, func(w *world) {
+		inBubble(t, scene{opts: opts, answer: refuseOwnersBut("real")}, func(w *world) {
 			for i := range forged {
 				w.Accept(kyma, ownedBy(numbered("forged-", i), "a"))
 			}
@@ -228,5 +217,87 @@ func TestForgedOwnersLeaveRoomForOneThatWasTaken(t *testing.T) {
 				w.t.Errorf("with %d forged owners, no resync replaces the change that had no room", forged)
 			}
 		})
+	}
+}
+
+// An operator reconciles an owner of contract v1 once after the start of the agent, because changes before it are unknown.
+// Invented owners take the places of all owners that no event was taken of, and not that resync.
+func TestForgedOwnersDoNotTakeTheFirstResync(t *testing.T) {
+	t.Parallel()
+	for _, forged := range []int{0, 100, 1000} { // The first is the control.
+		opts := outbox.Options{ResyncOwners: true, ResyncFirst: true}
+		inBubble(t, scene{opts: opts, answer: refuseOwnersBut("real")}, func(w *world) {
+			for i := range forged {
+				w.Accept(kyma, ownedBy(numbered("forged-", i), "a"))
+			}
+			time.Sleep(second)
+			for range 3 {
+				w.Accept(kyma, ownedBy("real", "a"))
+				time.Sleep(time.Minute)
+			}
+			if n := w.count("resync of real"); n != 1 {
+				w.t.Errorf("with %d forged owners, %d resyncs of the owner, want one", forged, n)
+			}
+			checkBalance(w.t, w.Outbox)
+		})
+	}
+}
+
+// The resyncs of owners that gave way still wait. An owner that has no room beside them gets its resync later.
+func TestResyncsOfFormerOwnersDoNotTakeTheFirstResync(t *testing.T) {
+	opts := outbox.Options{ResyncOwners: true, ResyncFirst: true, ResendResync: time.Hour}
+	const forged, taken, gone = 100, 50, 10
+	var isPermanent atomic.Bool
+	answer := func(_ context.Context, _ int, batch core.Batch) error {
+		failed := make(core.EventErrors)
+		for i := range batch.Events {
+			owner := batch.Events[i].Owner.Name
+			number, isForged := strings.CutPrefix(owner, "forged-")
+			switch {
+			case isForged && isPermanent.Load() && len(number) == 1:
+				failed[i] = errRefused
+			case isForged:
+				failed[i] = errNoOwner
+			}
+		}
+		if len(failed) == 0 {
+			return nil
+		}
+		return failed
+	}
+	inBubble(t, scene{opts: opts, plain: true, answer: answer}, func(w *world) {
+		for i := range forged {
+			w.Accept(kyma, ownedBy(numbered("forged-", i), "a"))
+		}
+		for i := range taken {
+			w.Accept(kyma, ownedBy(numbered("taken-", i), "a"))
+		}
+		time.Sleep(time.Minute)
+		isPermanent.Store(true)
+		time.Sleep(10 * time.Minute)
+		for range 3 {
+			w.Accept(kyma, ownedBy("real", "a"))
+			time.Sleep(time.Minute)
+		}
+		if w.count("resync of real") == 0 {
+			t.Errorf("%d owners without resync have given way, and the next owner gets none", gone)
+		}
+		checkBalance(t, w.Outbox)
+	})
+}
+
+// refuseOwnersBut answers as SAN pinning does: the events of all other owners are refused.
+func refuseOwnersBut(owner string) answer {
+	return func(_ context.Context, _ int, batch core.Batch) error {
+		failed := make(core.EventErrors)
+		for i := range batch.Events {
+			if batch.Events[i].Owner.Name != owner {
+				failed[i] = errNoOwner
+			}
+		}
+		if len(failed) == 0 {
+			return nil
+		}
+		return failed
 	}
 }

@@ -38,17 +38,37 @@ func (l *lane) resyncBeside(added, room bool, event *core.WatchEvent, now time.T
 		news = l.owners.add(event.Owner)
 	}
 	first := news && l.opts.ResyncFirst && !event.Resync
-	if first || !room {
-		l.resync(event.Owner, now)
+	if !first && room {
+		return
+	}
+
+	kept := l.resync(event.Owner, now)
+	if news && !kept {
+		l.owners.remove(event.Owner) // The owner gets its resync once one of its events is taken.
 	}
 }
 
-// resync drops the owner unless resyncs are for owners. Owners beyond maxOwners get none.
-func (l *lane) resync(owner types.NamespacedName, now time.Time) {
+// noteOwner notes that the receiver has taken an entry. If invented owners had left no room for its
+// owner, the first resync of that owner follows now.
+func (l *lane) noteOwner(e *entry, now time.Time) {
+	if !l.opts.ResyncOwners {
+		return
+	}
+	admitted := l.owners.noteTaken(e.Owner)
+	isLeaving := l.pulse.leaving != stays
+	if admitted && l.opts.ResyncFirst && !e.Resync && !isLeaving {
+		l.resync(e.Owner, now)
+	}
+}
+
+// resync drops the owner unless resyncs are for owners. Owners beyond maxOwners get none, which it
+// reports.
+func (l *lane) resync(owner types.NamespacedName, now time.Time) (kept bool) {
 	resync, ok := l.newResync(owner, now)
 	if ok {
 		l.keep(resync, now)
 	}
+	return ok
 }
 
 func (l *lane) newResync(owner types.NamespacedName, now time.Time) (resync core.WatchEvent, ok bool) {
@@ -145,16 +165,19 @@ func (o *owners) add(owner types.NamespacedName) bool {
 	return true
 }
 
-// noteTaken notes that the receiver has taken an event of an owner.
-func (o *owners) noteTaken(owner types.NamespacedName) {
+// noteTaken notes that the receiver has taken an event of an owner. It reports whether the owner
+// had no room before, so that its first event has brought no resync.
+func (o *owners) noteTaken(owner types.NamespacedName) (admitted bool) {
 	if owner == (types.NamespacedName{}) || o.hasTaken(owner) || len(o.taken) >= maxOwners {
-		return
+		return false
 	}
+	admitted = !slices.Contains(o.named, owner)
 	o.named = without(o.named, owner)
 	if len(o.taken)+len(o.named) >= maxOwners {
 		o.named = o.named[:len(o.named)-1]
 	}
 	o.taken = append(o.taken, owner)
+	return admitted
 }
 
 func (o *owners) remove(owner types.NamespacedName) {

@@ -229,7 +229,7 @@ var table = map[string][]mutant{
 		{"economy: each change six times", "delays := o.Resend", "delays := append([]time.Duration{1e9, 2e9, 8e9}, o.Resend...)"},
 		{"economy: each resync four times", "{o.ResendResync}", "{o.ResendResync / 3, o.ResendResync / 2, o.ResendResync}"},
 	},
-	"core/outbox/resync.go": {{"outbox: no resync after an overflow", "if first || !room {", "if first {"}},
+	"core/outbox/resync.go": {{"outbox: no resync after an overflow", "if !first && room {", "if !first {"}},
 	"core/outbox/room.go": {
 		{"outbox: no resync for an event that gives way", "hog.resync(e.Owner, now)", "_ = hog"},
 		{"outbox: resyncs have no pace", "again && event.Resync && next.After(due)", "again && event.Resync && next.Before(last)"},
