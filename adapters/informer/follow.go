@@ -21,8 +21,10 @@ type follower struct {
 	client rest.Interface
 	watch  *watched
 	store  cache.ReflectorStore
-	// objects is the store, unless it is that of the namespaces.
+	// objects is the store, unless it is that of the namespaces. Then labels are the keys of the
+	// labels that watches select by.
 	objects *objects
+	labels  map[string]bool
 	// whole is whether an object did not count generations, so that metadata is not enough.
 	whole bool
 	// unended counts the streaming watches in a row of which the API server did not end the list.
@@ -115,7 +117,7 @@ func (f *follower) partsOf(r *resource) parts {
 		field:      f.watch.Field,
 		generation: f.objects != nil && f.watch.Field == core.FieldSpec && r.countsGenerations() && !f.whole,
 		hasStatus:  r.hasStatus,
-		labels:     f.objects == nil,
+		labels:     f.labels,
 	}
 	if f.objects != nil {
 		p.owner = f.objects.opts.OwnerAnnotation

@@ -89,10 +89,20 @@ func (s *Source) addNamespaces(store cache.Store) {
 			Watch: watch.Watch{Manager: manager, Resource: resource}, name: name, objects: labels.Everything(),
 		}
 	}
-	f := &follower{client: s.client, health: s.health, store: store, watch: of("labels of namespaces", "")}
+	f := &follower{
+		client: s.client, health: s.health, store: store, watch: of("labels of namespaces", ""),
+		labels: make(map[string]bool),
+	}
 	for _, other := range s.followers {
-		if w := other.watch; !w.NamespaceSelector.IsZero() {
-			f.conditions = append(f.conditions, s.health.add(of(w.name+", labels of namespaces", w.Manager)))
+		w := other.watch
+		if w.NamespaceSelector.IsZero() {
+			continue
+		}
+		f.conditions = append(f.conditions, s.health.add(of(w.name+", labels of namespaces", w.Manager)))
+
+		needed, _ := w.namespaces.Requirements()
+		for _, requirement := range needed {
+			f.labels[requirement.Key()] = true
 		}
 	}
 	if len(f.conditions) > 0 {

@@ -3,7 +3,6 @@ package informer
 import (
 	"crypto/sha256"
 	"encoding/base64"
-	"encoding/json"
 	"fmt"
 	"hash"
 	"strconv"
@@ -25,7 +24,7 @@ type state struct {
 	resourceVersion string
 	// endOfList marks the bookmark after the initial objects of a watch.
 	endOfList bool
-	// labels are only kept for namespaces.
+	// labels are those of a namespace that a watch selects by.
 	labels labels.Set
 	digest *digest
 }
@@ -54,8 +53,9 @@ type parts struct {
 	// hasStatus leaves the status out of the content of an object without spec, because it has a
 	// subresource of its own.
 	hasStatus bool
-	// labels keeps the labels apart, too.
-	labels bool
+	// labels are the keys of the labels that are kept of a namespace, nil for other objects. Of a
+	// namespace, only these and the name are kept.
+	labels map[string]bool
 	// owner is the annotation that names the owner.
 	owner string
 }
@@ -127,19 +127,37 @@ func (d *digester) metadataField(r *rawjson.Reader, name string) error {
 	case "managedFields": // Each write changes them.
 	case "generation":
 		d.state.digest.generation, err = strconv.ParseInt(string(raw), 10, 64)
-	case "labels":
-		if d.labels {
-			err = json.Unmarshal(raw, &d.state.labels)
+	case "labels", "deletionTimestamp", "finalizers":
+		if d.labels == nil {
+			d.keep(name, raw)
+		} else if name == "labels" {
+			err = d.keepLabels(raw)
 		}
-		d.keep(name, raw)
-	case "deletionTimestamp", "finalizers":
-		d.keep(name, raw)
 	case "annotations":
 		err = d.annotations(raw)
 	default:
 		d.addRest("metadata."+name, raw)
 	}
 	return err
+}
+
+// keepLabels keeps the labels that a watch selects namespaces by. A user with the right to create
+// namespaces chooses all others, and an API server takes more than 1 MB of them.
+func (d *digester) keepLabels(raw []byte) error {
+	r := rawjson.NewReader(raw)
+	return r.Object(func(name []byte) error {
+		if !d.labels[string(name)] {
+			_, err := r.Skip()
+			return err
+		}
+
+		value, err := r.Text()
+		if d.state.labels == nil {
+			d.state.labels = make(labels.Set)
+		}
+		d.state.labels[string(name)] = value
+		return err
+	})
 }
 
 func (d *digester) annotations(raw []byte) error {
