@@ -54,9 +54,10 @@ func (c *Certificates) wantedListener(o *observed) *corev1.Secret {
 	return secret
 }
 
-// isPublished ignores other keys of the listener's Secret.
+// isPublished ignores other keys of the listener's Secret. A Secret without the mark of this set is
+// written again: an import takes it over, and until then no agent gets its bundle.
 func (o *observed) isPublished() bool {
-	if o.listener == nil || o.wanted == nil {
+	if o.listener == nil || o.wanted == nil || !o.names.has(o.listener) {
 		return false
 	}
 	for key, value := range o.wanted.Data {

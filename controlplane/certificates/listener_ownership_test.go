@@ -6,6 +6,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -129,5 +130,47 @@ func TestACertificateOfOthersIsNotReissued(t *testing.T) {
 		if isReissued != want {
 			t.Errorf("a Certificate of %s is issued anew: %t, want %t", set, isReissued, want)
 		}
+	}
+}
+
+// Another client takes the label from the Secret that an import has taken over. Agents get no bundle without the label, so
+// the Secret counts as not published, and is written again with the label.
+func TestAnImportedSecretGetsItsLabelBack(t *testing.T) {
+	t.Parallel()
+	ca, err := testpki.NewCA("watcher-ca-1", testpki.Options{})
+	check(t, err)
+	leaf, err := ca.Server("listener.example.com", testpki.Options{})
+	check(t, err)
+	for name, strip := range map[string]bool{"control: with its label": false, "without": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			listener := &corev1.Secret{Data: testpki.Files(leaf, ca), Type: corev1.SecretTypeTLS}
+			listener.Namespace, listener.Name = "kcp", objectNames{set: "watcher"}.listener()
+			set := issuedFor(t, ca, Runtime{ID: shared, Domain: "prod.example.com"}, listener)
+			set.opts.ImportCA = types.NamespacedName{Namespace: "kcp", Name: "former-ca"}
+			observe := func() *observed {
+				seen := &observed{view: view{now: time.Now()}, names: set.names, secrets: map[string]*corev1.Secret{}}
+				check(t, set.readListener(t.Context(), seen))
+				check(t, set.checkListener(seen))
+				seen.wanted = set.wantedListener(seen)
+				return seen
+			}
+			check(t, set.publish(t.Context(), observe()))
+			if strip {
+				taken := observe().listener
+				delete(taken.Labels, stored(labelSet))
+				check(t, set.client.Update(t.Context(), taken))
+			}
+
+			seen := observe()
+			if seen.isPublished() == strip {
+				t.Fatalf("published: %t, want %t", strip, !strip)
+			}
+			check(t, set.publish(t.Context(), seen))
+			status, err := set.EnsureRuntime(t.Context(), Runtime{ID: shared, Domain: "prod.example.com"})
+			if err != nil || !status.Ready {
+				t.Errorf("status %s (%s), error %v, want a bundle for the agent", status.Reason, status.Message, err)
+			}
+		})
 	}
 }
