@@ -391,6 +391,87 @@ func TestOneOfSeveralAPIServersIsNamed(t *testing.T) {
 	}
 }
 
+// severalServers are API servers with one certificate. Each answers by a handler of its own.
+func severalServers(t *testing.T, handlers ...http.HandlerFunc) (opts canary.LeaseOptions, hosts []string) {
+	t.Helper()
+	for i, handler := range handlers {
+		if i == 0 {
+			opts = apiServer(t, handler)
+			hosts = append(hosts, strings.TrimPrefix(opts.Server, "https://"))
+			continue
+		}
+		server := httptest.NewTLSServer(handler)
+		t.Cleanup(server.Close)
+		opts.Server += "," + server.URL
+		hosts = append(hosts, strings.TrimPrefix(server.URL, "https://"))
+	}
+	return opts, hosts
+}
+
+func refuses(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }
+
+// calls answers a write as an API server that calls the agent.
+func calls(w http.ResponseWriter, r *http.Request) {
+	text, _ := io.ReadAll(r.Body)
+	_, nonce, _ := bytes.Cut(text, []byte(`canary-nonce":"`))
+	nonce, _, _ = bytes.Cut(nonce, []byte(`"`))
+	w.Header().Add("Warning", `299 - "runtime-watcher canary `+string(nonce)+`"`)
+	_, _ = io.WriteString(w, `{}`)
+}
+
+func callsNot(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{}`) }
+
+// An API server that is down, or that does not answer, hides no other one. Changes pass that other one without the agent.
+func TestAFailedAPIServerHidesNoOther(t *testing.T) {
+	t.Parallel()
+	for title, test := range map[string]struct {
+		servers []http.HandlerFunc
+		// says is the beginning of the error, with the number of a server.
+		says string
+		of   int
+	}{
+		"all call the agent":           {[]http.HandlerFunc{calls, calls, calls}, "", 0},
+		"one is down":                  {[]http.HandlerFunc{refuses, calls, calls}, "API server %s: canary: PATCH", 0},
+		"one is down, one calls not":   {[]http.HandlerFunc{refuses, calls, callsNot}, "the API server %s does not call the agent", 2},
+		"one calls not, one is down":   {[]http.HandlerFunc{callsNot, refuses, calls}, "the API server %s does not call the agent", 0},
+		"the last is the first to say": {[]http.HandlerFunc{calls, refuses, refuses}, "API server %s: canary: PATCH", 1},
+	} {
+		t.Run(title, func(t *testing.T) {
+			t.Parallel()
+			opts, hosts := severalServers(t, test.servers...)
+			_, err := must(canary.NewLease(name(), opts))(t).Write(t.Context(), "00ff")
+			if test.says == "" {
+				check(t, err)
+				return
+			}
+			if want := fmt.Sprintf(test.says, hosts[test.of]); err == nil || !strings.HasPrefix(err.Error(), want) {
+				t.Errorf("error %v, want %q", err, want)
+			}
+		})
+	}
+}
+
+// The time of a write is for all API servers, and one of them may take all of it.
+func TestAStalledAPIServerHidesNoOther(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	stalls := func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.ReadAll(r.Body)
+		<-r.Context().Done()
+	}
+	opts, hosts := severalServers(t, stalls, func(w http.ResponseWriter, r *http.Request) {
+		defer cancel() // In the place of the end of that time.
+		callsNot(w, r)
+		_ = http.NewResponseController(w).Flush()
+	})
+	ends, stop := context.WithTimeout(ctx, time.Minute)
+	defer stop()
+	_, err := must(canary.NewLease(name(), opts))(t).Write(ends, "00ff")
+	if ctx.Err() == nil {
+		t.Errorf("the second API server %s was not written to: %v", hosts[1], err)
+	}
+}
+
 // The state is lost and not failing, because the write took place. Its version counts, too.
 func TestAnUncalledServerIsNoFailedWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -9,6 +9,8 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"sync/atomic"
+	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
@@ -25,12 +27,18 @@ const (
 
 // Configuration reads and writes one ValidatingWebhookConfiguration
 // (admissionregistration.k8s.io/v1). Each method needs the right to its verb, for an object of that
-// name only. Create one with [NewConfiguration]. It is safe for concurrent use.
+// name only. With several API servers, each request begins with the one that has answered last, and
+// goes on to the next one after a failure. Create one with [NewConfiguration]. It is safe for
+// concurrent use.
 type Configuration struct {
 	// One client has one connection at a time, and a watch keeps its connection.
 	requests, watches apiServer
 
-	url, watchURL string
+	// all have the path of the configurations, one for each API server.
+	all  []*url.URL
+	name string
+	// answered is the number of the API server that has answered last.
+	answered atomic.Int64
 }
 
 // NewConfiguration returns the configuration of that name. It reads the CA bundle. It fails if that
@@ -40,23 +48,65 @@ func NewConfiguration(name string, opts LeaseOptions) (*Configuration, error) {
 	if err != nil {
 		return nil, err
 	}
-	all := addresses[0].JoinPath("apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations")
-	watch := url.Values{
-		"watch": {"true"}, "fieldSelector": {"metadata.name=" + name}, "timeoutSeconds": {watchSeconds},
+	c := &Configuration{requests: server, watches: server, name: name}
+	c.watches.client = c.watches.newClient()
+	for _, address := range addresses {
+		c.all = append(c.all, address.JoinPath("apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"))
 	}
-	watches := server
-	watches.client = watches.newClient()
-	return &Configuration{
-		requests: server, watches: watches,
-		url: all.JoinPath(url.PathEscape(name)).String(), watchURL: all.String() + "?" + watch.Encode(),
-	}, nil
+	return c, nil
+}
+
+// send calls once with the URL of the configurations of an API server, and with the next ones while
+// these cannot answer. The first ones get a part of the time only.
+func (c *Configuration) send(ctx context.Context, once func(ctx context.Context, all *url.URL) error) error {
+	var err error
+	first := c.answered.Load()
+	count := int64(len(c.all))
+	for n := range count {
+		at := (first + n) % count
+		trying, cancel := withPart(ctx, count-n)
+		err = once(trying, c.all[at])
+		cancel()
+
+		if err == nil || hasAnswered(err) || ctx.Err() != nil {
+			c.answered.Store(at)
+			return err
+		}
+	}
+	return err
+}
+
+// withPart returns a context with one of so many parts of the time that is left.
+func withPart(ctx context.Context, parts int64) (context.Context, context.CancelFunc) {
+	end, hasEnd := ctx.Deadline()
+	if !hasEnd || parts == 1 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, time.Until(end)/time.Duration(parts))
+}
+
+// hasAnswered is false for an API server that cannot be reached, or that cannot answer now.
+func hasAnswered(err error) bool {
+	refused, ok := errors.AsType[*refusal](err)
+	return ok && refused.StatusCode() < http.StatusInternalServerError &&
+		refused.StatusCode() != http.StatusTooManyRequests
+}
+
+// do sends a request about the configuration.
+func (c *Configuration) do(ctx context.Context, of call, query string, most int64) (text []byte, err error) {
+	err = c.send(ctx, func(ctx context.Context, all *url.URL) error {
+		of.target = all.JoinPath(url.PathEscape(c.name)).String() + query
+		text, _, err = c.requests.do(ctx, of, most)
+		return err
+	})
+	return text, err
 }
 
 // Read returns the configuration in JSON, nil if there is none (get). It reads both files, and
 // blocks until the API server answers or ctx ends. The error for another answer than 200 and 404
 // has a method StatusCode() int.
 func (c *Configuration) Read(ctx context.Context) ([]byte, error) {
-	text, _, err := c.requests.do(ctx, call{method: http.MethodGet, target: c.url}, maxConfiguration)
+	text, err := c.do(ctx, call{method: http.MethodGet}, "", maxConfiguration)
 	if isNotFound(err) {
 		return nil, nil
 	}
@@ -79,15 +129,14 @@ type ApplyOptions struct {
 // Apply applies the configuration in JSON by server-side apply, and returns the result (patch, and
 // create if there is none). It blocks and fails as Read does.
 func (c *Configuration) Apply(ctx context.Context, object []byte, opts ApplyOptions) ([]byte, error) {
-	target := c.url + "?fieldManager=" + FieldManager
+	query := "?fieldManager=" + FieldManager
 	if opts.Force {
-		target += "&force=true"
+		query += "&force=true"
 	}
 	if opts.DryRun {
-		target += "&dryRun=All"
+		query += "&dryRun=All"
 	}
-	text, _, err := c.requests.do(ctx, call{http.MethodPatch, target, typeApply, object}, maxConfiguration)
-	return text, err
+	return c.do(ctx, call{method: http.MethodPatch, media: typeApply, body: object}, query, maxConfiguration)
 }
 
 // Delete deletes the configuration, unless it is another object than that of the UID (delete). It
@@ -99,7 +148,7 @@ func (c *Configuration) Delete(ctx context.Context, uid string) error {
 	if err != nil {
 		return fmt.Errorf("canary: %w", err)
 	}
-	_, _, err = c.requests.do(ctx, call{http.MethodDelete, c.url, typeJSON, body}, maxAnswer)
+	_, err = c.do(ctx, call{method: http.MethodDelete, media: typeJSON, body: body}, "", maxAnswer)
 	if isNotFound(err) {
 		return nil
 	}
@@ -110,16 +159,18 @@ func (c *Configuration) Delete(ctx context.Context, uid string) error {
 // (watch). It blocks until the API server ends the watch, which is no error, or ctx ends. It keeps
 // no event in memory.
 func (c *Configuration) Watch(ctx context.Context, changed func()) error {
-	answer, err := c.watches.send(ctx, call{method: http.MethodGet, target: c.watchURL})
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	events, err := c.beginWatch(ctx)
 	if err != nil {
 		return err
 	}
-	defer answer.Body.Close() // Its error says nothing about the events.
+	defer events.Close() // Its error says nothing about the events.
 
 	// Each event is one line.
 	buffer := make([]byte, 4<<10)
 	for {
-		n, err := answer.Body.Read(buffer)
+		n, err := events.Read(buffer)
 		if bytes.IndexByte(buffer[:n], '\n') >= 0 {
 			changed()
 		}
@@ -130,4 +181,30 @@ func (c *Configuration) Watch(ctx context.Context, changed func()) error {
 			return fmt.Errorf("canary: watch: %w", reasons.Plain(err))
 		}
 	}
+}
+
+// watchHeader is the time in which an API server must begin a watch.
+const watchHeader = 10 * time.Second
+
+// beginWatch returns the events of the first API server that begins a watch. The watch ends with
+// ctx. The caller must close the events.
+func (c *Configuration) beginWatch(ctx context.Context) (events io.ReadCloser, err error) {
+	query := url.Values{
+		"watch": {"true"}, "fieldSelector": {"metadata.name=" + c.name}, "timeoutSeconds": {watchSeconds},
+	}
+	err = c.send(ctx, func(_ context.Context, all *url.URL) error {
+		watching, cancel := context.WithCancel(ctx) // The body of the answer needs it. It ends with ctx.
+		late := time.AfterFunc(watchHeader, cancel)
+		defer late.Stop()
+
+		target := all.String() + "?" + query.Encode()
+		//nolint:bodyclose // The caller closes the events.
+		answer, err := c.watches.send(watching, call{method: http.MethodGet, target: target})
+		if err != nil {
+			return err
+		}
+		events = answer.Body
+		return nil
+	})
+	return events, err
 }

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -103,4 +104,58 @@ func TestTheEndOfTheContextEndsAWatch(t *testing.T) {
 	if err := <-ended; err == nil {
 		t.Error("want the end of the context")
 	}
+}
+
+// Any API server of a cluster has the configuration. An answer such as a missing right is final.
+func TestAnyOfSeveralAPIServersHasTheConfiguration(t *testing.T) {
+	t.Parallel()
+	works := func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "{}\n") }
+	forbids := func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) }
+	breaks := func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
+	for title, test := range map[string]struct {
+		first  http.HandlerFunc
+		second http.HandlerFunc
+		fails  string
+	}{
+		"both work":          {works, forbids, ""},
+		"one is not ready":   {refuses, works, ""},
+		"one breaks off":     {breaks, works, ""},
+		"none is ready":      {breaks, refuses, "503"},
+		"the right is not":   {forbids, works, "403"},
+		"the second says so": {refuses, forbids, "403"},
+	} {
+		t.Run(title, func(t *testing.T) {
+			t.Parallel()
+			opts, _ := severalServers(t, test.first, test.second)
+			c := must(canary.NewConfiguration("mine", opts))(t)
+			for method, call := range map[string]func() error{
+				"read":   func() error { _, err := c.Read(t.Context()); return err },
+				"apply":  func() error { _, err := c.Apply(t.Context(), []byte("{}"), canary.ApplyOptions{}); return err },
+				"delete": func() error { return c.Delete(t.Context(), "17") },
+				"watch":  func() error { return c.Watch(t.Context(), func() {}) },
+			} {
+				err := call()
+				if (err != nil) != (test.fails != "") || err != nil && !strings.Contains(err.Error(), test.fails) {
+					t.Errorf("%s: error %v, want %q", method, err, test.fails)
+				}
+			}
+		})
+	}
+}
+
+// An API server that takes requests and never answers leaves a part of the time for the next one.
+func TestAStalledAPIServerLeavesTime(t *testing.T) {
+	t.Parallel()
+	stalls := func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.ReadAll(r.Body)
+		<-r.Context().Done()
+	}
+	works := func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "{}\n") }
+	opts, _ := severalServers(t, stalls, works)
+	c := must(canary.NewConfiguration("mine", opts))(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+	defer cancel()
+	_ = must(c.Read(ctx))(t)
+	_ = must(c.Read(ctx))(t) // It begins with the one that has answered.
+	check(t, c.Watch(ctx, func() {}))
 }

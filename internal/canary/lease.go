@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -77,21 +78,59 @@ type uncalled struct{ server string }
 
 func (u *uncalled) Error() string { return "the API server " + u.server + " does not call the agent" }
 
-// writeAll writes through each API server until one fails or does not return the nonce.
-func (l *Lease) writeAll(ctx context.Context, nonce, query string) (answer Answer, err error) {
-	for _, target := range l.urls {
-		answer, err = l.write(ctx, target+query, nonce)
-		isCalled := slices.Contains(answer.Warnings, warningPrefix+nonce)
-		if err == nil && !isCalled && len(l.urls) > 1 {
-			err = &uncalled{hostOf(target)}
-		} else if err != nil && len(l.urls) > 1 {
-			err = fmt.Errorf("API server %s: %w", hostOf(target), err)
-		}
-		if err != nil || !isCalled {
-			return answer, err
+// writeAll writes through all API servers in parallel, so that one that fails or stalls hides none
+// of the others. A server that calls no agent decides: changes pass it without the agent.
+func (l *Lease) writeAll(ctx context.Context, nonce, query string) (Answer, error) {
+	if len(l.urls) == 1 {
+		return l.write(ctx, l.urls[0]+query, nonce)
+	}
+
+	results := make([]written, len(l.urls))
+	var all sync.WaitGroup
+	for n, target := range l.urls {
+		all.Go(func() { results[n] = l.writeNamed(ctx, target, query, nonce) })
+	}
+	all.Wait()
+
+	decides := results[0]
+	for _, r := range results[1:] {
+		if r.rank() > decides.rank() {
+			decides = r
 		}
 	}
-	return answer, nil
+	return decides.answer, decides.err
+}
+
+// written is the result of a write through one of several API servers.
+type written struct {
+	answer Answer
+	err    error
+}
+
+// writeNamed names the API server in the error.
+func (l *Lease) writeNamed(ctx context.Context, target, query, nonce string) written {
+	answer, err := l.write(ctx, target+query, nonce)
+	isCalled := slices.Contains(answer.Warnings, warningPrefix+nonce)
+	switch {
+	case err != nil:
+		err = fmt.Errorf("API server %s: %w", hostOf(target), err)
+	case !isCalled:
+		err = &uncalled{hostOf(target)}
+	}
+	return written{answer, err}
+}
+
+// rank orders results: an agent that is not called before a failure, and that before success.
+func (w *written) rank() int {
+	_, isUncalled := errors.AsType[*uncalled](w.err)
+	switch {
+	case isUncalled:
+		return 2
+	case w.err != nil:
+		return 1
+	default:
+		return 0
+	}
 }
 
 func hostOf(target string) string {
