@@ -264,7 +264,7 @@ func (s *Source[request]) Client(r request, id core.RuntimeID, c client.Client) 
 		return c
 	}
 	to.strays.noteReconciled(r)
-	to.noteBegin(r)
+	to.noteBegin(id, r)
 	return &reading[request]{
 		Client: c, reads: &to.reads, request: r, runtime: id, began: to.reads.begin(),
 		known: make(map[*awaited]bool),

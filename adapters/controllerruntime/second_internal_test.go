@@ -196,7 +196,7 @@ func TestAReconcileEndsTheWaitForPriority(t *testing.T) {
 		time.Sleep(time.Second)
 		r.addListed("", "again")
 		for _, request := range []string{"listed", "again", "polled later"} {
-			r.noteBegin(request)
+			r.noteBegin("", request)
 		}
 		for request, waits := range map[string]bool{"listed": false, "again": true, "of others": true, "polled later": true} {
 			if have := r.wants(request) > 0; have != waits {
@@ -205,6 +205,143 @@ func TestAReconcileEndsTheWaitForPriority(t *testing.T) {
 		}
 		if r.waiting[""] != 2 {
 			r.t.Errorf("%d requests of lists wait for one another, want 2", r.waiting[""])
+		}
+	})
+}
+
+// A controller tries a failed request again with its priority. It gets that of a change if it has failed since its
+// reconcile began, and it keeps its backoff.
+func TestAFailedRequestGetsAHigherPriority(t *testing.T) {
+	t.Parallel()
+	for title, test := range map[string]struct {
+		of     core.RuntimeID
+		fails  int
+		raised bool
+	}{
+		"succeeds":                    {"", 0, false},
+		"fails":                       {"", 1, false}, // Its retry does not, before anything is noticed.
+		"fails for minutes":           {"", 16, true},
+		"of a loud runtime, the same": {"loud", 16, true},
+	} {
+		t.Run(title, func(t *testing.T) {
+			t.Parallel()
+			inRaising(t, func(r *raising) {
+				r.addListed(test.of, "r")
+				time.Sleep(time.Second)
+				priority := r.failTimes("r", test.fails)
+				if isRaised := priority == 0; isRaised != test.raised {
+					r.t.Errorf("the last priority is %d, want that of a change: %t", priority, test.raised)
+				}
+
+				time.Sleep(begunFor + resyncWait)
+				synctest.Wait()
+				if len(r.begun.requests) != 0 || r.begun.checking {
+					r.t.Errorf("%v are followed for ever", r.begun.requests)
+				}
+			})
+		})
+	}
+}
+
+// failTimes reconciles a request until it has failed so many times, and returns its last priority.
+func (r *raising) failTimes(request string, fails int) (priority int) {
+	r.t.Helper()
+	var backoff time.Duration
+	for n := range fails + 1 {
+		ready := time.Now()
+		_, priority, _ = r.ranked.GetWithPriority()
+		if waited := time.Since(ready); waited < backoff {
+			r.t.Errorf("attempt %d comes after %v, want its backoff of %v", n+1, waited, backoff)
+		}
+		r.noteBegin("", request)
+		if n < fails {
+			backoff = 5 * time.Millisecond << n
+			r.ranked.AddWithOpts(priorityqueue.AddOpts{RateLimited: true, Priority: &priority}, request)
+		} else {
+			r.ranked.Forget(request)
+		}
+		r.queue.Done(request)
+	}
+	return priority
+}
+
+// All changes of a loud runtime fail. Few of their retries have the priority of a change.
+func TestFailuresOfALoudRuntimeWaitForOneAnother(t *testing.T) {
+	t.Parallel()
+	inRaising(t, func(r *raising) {
+		const many = 200
+		for n := range many {
+			r.addListed("loud", strconv.Itoa(n))
+		}
+		time.Sleep(time.Second)
+		for range many {
+			item, priority, _ := r.ranked.GetWithPriority()
+			r.noteBegin("", item)
+			r.ranked.AddWithOpts(priorityqueue.AddOpts{RateLimited: true, Priority: &priority}, item)
+			r.queue.Done(item)
+		}
+
+		time.Sleep(resyncWait)
+		synctest.Wait()
+		var last time.Duration
+		for n := range many {
+			last = max(last, r.wants(strconv.Itoa(n)))
+		}
+		if want := (many - 1) * listedPace; last != want {
+			r.t.Errorf("the last of %d retries gets its priority after %v, want %v", many, last, want)
+		}
+	})
+}
+
+// Requests that were reconciled take memory for a while, and not without bound.
+func TestFewBegunRequestsAreFollowed(t *testing.T) {
+	t.Parallel()
+	inRaising(t, func(r *raising) {
+		for n := range 2 * mostBegun {
+			r.addResync(strconv.Itoa(n), 0)
+		}
+		time.Sleep(time.Second)
+		for n := range 2 * mostBegun {
+			r.noteBegin("", strconv.Itoa(n))
+		}
+		if n := len(r.begun.requests); n != mostBegun {
+			r.t.Errorf("%d requests are followed, want %d", n, mostBegun)
+		}
+	})
+}
+
+// The poll of a runtime waits for an hour. A list and a change of a loud runtime wait as they do without the poll.
+func TestAPollDelaysNoLaterRequest(t *testing.T) {
+	t.Parallel()
+	for _, of := range []core.RuntimeID{"", "loud"} {
+		for _, polled := range []bool{false, true} { // The first is the control.
+			inRaising(t, func(r *raising) {
+				if polled {
+					r.addResync("r", time.Hour)
+				}
+				time.Sleep(time.Minute)
+				r.addListed(of, "another", "r", "r")
+				if wait, want := r.wants("r"), resyncWait+listedPace; wait != want {
+					r.t.Errorf("of %q, polled later %t: it gets the priority of a change in %v, want %v", of, polled, wait, want)
+				}
+				if r.waiting[of] != 2 {
+					r.t.Errorf("of %q: %d wait for one another, want 2", of, r.waiting[of])
+				}
+			})
+		}
+	}
+}
+
+// Without room for another request, the log and a resync are in its place, also if a poll of it waits.
+func TestAPollTakesNoPlaceOfALoudRuntime(t *testing.T) {
+	t.Parallel()
+	inRaising(t, func(r *raising) {
+		r.addResync("r", time.Hour)
+		for n := range mostRaised {
+			r.addListed("loud", strconv.Itoa(n))
+		}
+		if r.addListed("loud", "r") {
+			r.t.Error("a request that waits for its poll has room, want a resync in its place")
 		}
 	})
 }

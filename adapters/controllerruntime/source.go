@@ -18,6 +18,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
+	"github.com/runtime-watcher/runtime-watcher/internal/pacedlog"
 )
 
 var (
@@ -69,6 +70,8 @@ type Source[request comparable] struct {
 	// askedInVain is the time, in nanoseconds since 1970, at which a receiver without a Listener
 	// asked for a controller for the first time. It is -1 after the log has said so.
 	askedInVain atomic.Int64
+	// overflows paces the log lines about loud runtimes.
+	overflows *pacedlog.Pace
 	// target is nil before a controller starts.
 	target atomic.Pointer[target[request]]
 }
@@ -91,9 +94,10 @@ var (
 // NATS or a listener that is made otherwise. [SourceFor] makes one for a listener of [AddListener].
 // mapFunc is required: without one, Start fails.
 func NewSource[request comparable](mapFunc MapFunc[request], opts SourceOptions) *Source[request] {
-	return &Source[request]{mapFunc: mapFunc, opts: option.WithDefaults(opts, SourceOptions{
-		Logger: defaultLogger(), Handled: func(hook.Handled) {},
-	})}
+	return &Source[request]{
+		mapFunc: mapFunc, overflows: pacedlog.NewPace(overflowPace),
+		opts: option.WithDefaults(opts, SourceOptions{Logger: defaultLogger(), Handled: func(hook.Handled) {}}),
+	}
 }
 
 // String names the source in the log of its controller.
@@ -194,12 +198,19 @@ func (s *Source[request]) handle(ctx context.Context, d core.Delivery) (int, err
 	}
 	enqueued := 0
 	hasRoom := true
+	var dropped []request
 	for _, r := range requests {
 		at, unused := to.reads.observe(d.Runtime, r, &d.Event)
 		if unused {
 			s.opts.Logger.InfoContext(ctx, "no reconcile calls Source.Client, so resends are reconciled, too")
 		}
 		if at == dueNever {
+			continue
+		}
+
+		isChange := !d.Event.Resync && at != dueLater
+		if isChange && !to.makeRoom(d.Runtime, r) {
+			dropped = append(dropped, r)
 			continue
 		}
 		enqueued++
@@ -214,8 +225,10 @@ func (s *Source[request]) handle(ctx context.Context, d core.Delivery) (int, err
 			hasRoom = to.addLater(d.Runtime, r) && hasRoom
 		}
 	}
-	if !hasRoom {
-		s.replaceChanges(ctx, to, d)
+	if !hasRoom || len(dropped) > 0 {
+		if err := s.replaceChanges(ctx, to, d, dropped); err != nil {
+			return 0, err
+		}
 	}
 
 	// A queue drops requests after its end without an error, and never opens again. So if it is
@@ -224,19 +237,6 @@ func (s *Source[request]) handle(ctx context.Context, d core.Delivery) (int, err
 		return 0, errStopped()
 	}
 	return enqueued, nil
-}
-
-// replaceChanges enqueues a resync of a loud runtime. It replaces the changes that keep their low
-// priority, and so may wait for ever.
-func (s *Source[request]) replaceChanges(ctx context.Context, to *target[request], d core.Delivery) {
-	d.Event = core.WatchEvent{Resync: true, Owner: d.Event.Owner}
-	requests, err := s.requests(ctx, d)
-	if err != nil {
-		return // The changes are in the queue nevertheless.
-	}
-	for _, r := range requests {
-		to.addResync(r, 0)
-	}
 }
 
 // Resync enqueues requests with the low priority of an initial list. After 5 s, ten of them a

@@ -432,22 +432,30 @@ func TestALoudRuntimeDoesNotDelayChanges(t *testing.T) {
 			check(t, source.Handle(t.Context(), d))
 		}
 		var changed time.Time
+		at := func(item string) time.Time {
+			when, _ := reconciled.Load(item)
+			seen, _ := when.(time.Time)
+			return seen
+		}
+		last := make([]time.Time, objects)
 		for n := range objects {
 			if n == objects/2 {
 				changed = time.Now()
 				handle(delivery("quiet", "a"))
 			}
+			last[n] = time.Now()
 			handle(delivery("loud", strconv.Itoa(n)))
 			<-time.After(5 * time.Millisecond)
 		}
 		<-time.After(time.Hour)
-		at, _ := reconciled.Load("quiet:a")
-		if seen, ok := at.(time.Time); !ok || seen.Sub(changed) > time.Second {
-			t.Errorf("the quiet runtime is reconciled at %v, want it within 1 s of %v", at, changed)
+		if seen := at("quiet:a"); seen.IsZero() || seen.Sub(changed) > time.Second {
+			t.Errorf("the quiet runtime is reconciled at %v, want it within 1 s of %v", seen, changed)
 		}
+		resynced := at("loud:")
 		for n := range objects {
-			if _, ok := reconciled.Load("loud:" + strconv.Itoa(n)); !ok {
-				t.Fatalf("object %d of the loud runtime is not reconciled", n)
+			isReconciled := at("loud:"+strconv.Itoa(n)).After(last[n]) || resynced.After(last[n])
+			if !isReconciled {
+				t.Fatalf("object %d of the loud runtime is not reconciled, nor the runtime after its change", n)
 			}
 		}
 		queue.ShutDown()
@@ -547,5 +555,67 @@ func TestSourceConcurrently(t *testing.T) {
 	}
 	if len(acked) > 0 {
 		t.Errorf("acknowledged, but not in the queue: %v", acked)
+	}
+}
+
+// A resync begins with its low priority, and fails. Two loud runtimes then keep the only worker busy. The retry
+// of the resync gets the priority of a change in time, too.
+func TestALoudRuntimeStarvesNoRetryOfAResync(t *testing.T) {
+	for title, fails := range map[string]bool{"control": false, "failed reconcile": true} {
+		t.Run(title, func(t *testing.T) {
+			inPriorityQueue(t, func(t *testing.T, source *stringSource, queue priorityqueue.PriorityQueue[string]) {
+				t.Helper()
+				const bound = 10 * time.Second
+
+				failed := make(chan struct{})
+				succeeded := make(chan struct{}, 100)
+				reconcile := func(item string) error {
+					if item != "quiet:" {
+						return nil
+					}
+					source.Client(item, "quiet", nil)
+					if fails && !isClosed(failed) {
+						close(failed)
+						return errors.New("conflict")
+					}
+					succeeded <- struct{}{}
+					return nil
+				}
+
+				check(t, source.Handle(t.Context(), delivery("other", "a"))) // It delays the resync for a moment.
+				check(t, source.Handle(t.Context(), resyncOf("quiet")))
+
+				var group sync.WaitGroup
+				group.Go(func() {
+					for {
+						item, priority, shutdown := queue.GetWithPriority()
+						if shutdown {
+							return
+						}
+						<-time.After(200 * time.Millisecond)
+						if err := reconcile(item); err != nil { // As a controller does.
+							queue.AddWithOpts(priorityqueue.AddOpts{RateLimited: true, Priority: &priority}, item)
+						} else {
+							queue.Forget(item)
+						}
+						queue.Done(item)
+					}
+				})
+				if fails {
+					<-failed
+				}
+
+				begun := time.Now()
+				for n := 0; time.Since(begun) < bound; n++ {
+					check(t, source.Handle(t.Context(), delivery("loud"+strconv.Itoa(n%2), strconv.Itoa(n%3))))
+					<-time.After(60 * time.Millisecond)
+				}
+				if len(succeeded) == 0 {
+					t.Errorf("the resync is not reconciled within %v", bound)
+				}
+				queue.ShutDown()
+				group.Wait()
+			})
+		})
 	}
 }

@@ -42,9 +42,15 @@ type target[request comparable] struct {
 	// waiting has the number of those that wait for one another: requests of lists, and for the
 	// changes of each loud runtime.
 	waiting map[core.RuntimeID]int
+	// begun has the last requests with a low priority that a reconcile has begun with.
+	begun begun[request]
 	// changes counts the requests for the changes of each runtime since second.
 	changes map[core.RuntimeID]int
 	second  time.Time
+	// open has the requests for changes that may be in the queue.
+	open open[request]
+	// replacing has the resyncs that will replace changes.
+	replacing map[replaced]struct{}
 }
 
 // raise is the time from which a request is in the queue, and the one at which its timer gives it
@@ -141,19 +147,32 @@ func (t *target[request]) addListed(of core.RuntimeID, requests ...request) (has
 	now := time.Now()
 	hasRoom = true
 	for _, r := range requests {
-		earlier := t.raised[r] // A resync of one runtime may have an earlier end.
+		earlier := t.raised[r]
+		end := now.Add(resyncWait + t.paceOf(of))
 		switch {
-		case earlier != nil:
+		case earlier != nil && !end.Before(earlier.end): // The poll of a runtime has a later end.
 			earlier.newest = now
 		case of != "" && t.waiting[of] >= mostRaised:
 			hasRoom = false
 		default:
-			end := now.Add(resyncWait + time.Duration(t.waiting[of])*listedPace)
-			t.waiting[of]++
-			t.raiseAfter(r, &raise{begin: now, end: end, of: of, isPaced: true})
+			t.raisePaced(of, r, resyncWait, now)
 		}
 	}
 	return hasRoom
+}
+
+// raisePaced makes a request wait for those of the same list or loud runtime, too. The caller must
+// hold the lock.
+func (t *target[request]) raisePaced(of core.RuntimeID, r request, wait time.Duration, now time.Time) {
+	end := now.Add(wait + t.paceOf(of))
+	t.waiting[of]++
+	t.raiseAfter(r, &raise{begin: now, end: end, of: of, isPaced: true})
+}
+
+// paceOf returns how long the next request of a list or of a loud runtime waits for the others. The
+// caller must hold the lock.
+func (t *target[request]) paceOf(of core.RuntimeID) time.Duration {
+	return time.Duration(t.waiting[of]) * listedPace
 }
 
 // raiseAfter adds a request again at the end of its wait, unless the queue was empty before. The
@@ -168,15 +187,19 @@ func (t *target[request]) raiseAfter(r request, at *raise) {
 		defer t.mu.Unlock()
 		switch {
 		case t.raised[r] != at:
+		case t.ranked.NumRequeues(r) > 0: // A queue does not count a request in its backoff.
+			t.endRaise(r)
+			t.raisePriority(r)
 		case t.stopped() || t.queue.Len() == 0:
 			for other, raised := range t.raised {
 				if at.end.Sub(raised.begin) >= time.Second { // A queue counts a request a moment after its wait.
 					t.endRaise(other)
+					t.followFailure(other, raised, 0)
 				}
 			}
 		default:
 			t.endRaise(r)
-			t.queue.Add(r)
+			t.raisePriority(r)
 		}
 	})
 }
@@ -198,13 +221,15 @@ func (t *target[request]) endRaise(r request) {
 	}
 }
 
-// noteBegin notes that a request is being reconciled, so that the request needs no higher priority.
-// A request that came a moment ago may be in the queue again.
-func (t *target[request]) noteBegin(r request) {
+// noteBegin notes that a request is being reconciled, so that the request needs no higher priority,
+// unless the reconcile fails. A request that came a moment ago may be in the queue again.
+func (t *target[request]) noteBegin(runtime core.RuntimeID, r request) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.open.remove(runtime, r)
 	if at := t.raised[r]; at != nil && time.Since(at.newest) >= listedPace {
 		t.endRaise(r)
+		t.followFailure(r, at, t.ranked.NumRequeues(r))
 	}
 }
 
