@@ -8,6 +8,7 @@ import (
 	"encoding/asn1"
 	"encoding/hex"
 	"math/big"
+	"math/bits"
 )
 
 // signed is a certificate in its outermost form (RFC 5280, section 4.1).
@@ -18,11 +19,11 @@ type signed struct {
 }
 
 // otherFingerprints returns the fingerprints of the other forms of a certificate that are as valid.
-// A list of revocations has the form that the CA issued, and the holder may present another one.
+// A list of revocations has one form: that which the CA issued, or that which the holder presented
+// first. The holder may present any other one.
 //
 // An ECDSA signature (r, s) is as valid as (r, n-s) (SEC 1, section 4.1.4). The order of the
-// signer's curve is n. A bit string may have bits of padding, which the parser removes. A CA issues
-// without padding, so that the two forms without padding are all that a list can have.
+// signer's curve is n. A bit string may have bits of padding, which the parser removes.
 func otherFingerprints(leaf, signer *x509.Certificate) []string {
 	var form signed
 	if _, err := asn1.Unmarshal(leaf.Raw, &form); err != nil {
@@ -31,17 +32,34 @@ func otherFingerprints(leaf, signer *x509.Certificate) []string {
 
 	var others []string
 	for _, signature := range [][]byte{leaf.Signature, mirrored(leaf.Signature, signer)} {
-		if signature == nil {
-			continue
-		}
-		form.Signature = asn1.BitString{Bytes: signature, BitLength: 8 * len(signature)}
-		der, err := asn1.Marshal(form)
-		if err == nil && !bytes.Equal(der, leaf.Raw) {
-			others = append(others, fingerprintOf(der))
+		for _, text := range paddings(signature) {
+			form.Signature = text
+			der, err := asn1.Marshal(form)
+			if err == nil && !bytes.Equal(der, leaf.Raw) {
+				others = append(others, fingerprintOf(der))
+			}
 		}
 	}
 	return others
 }
+
+// paddings returns the bit strings that the parser of certificates takes for a signature: that
+// without padding, and one for each of its first bits that is 0.
+func paddings(signature []byte) (all []asn1.BitString) {
+	if len(signature) == 0 {
+		return nil
+	}
+	number := new(big.Int).SetBytes(signature)
+	most := min(bits.LeadingZeros8(signature[0]), maxPadding)
+	for n := range most + 1 {
+		shifted := new(big.Int).Lsh(number, uint(n)).FillBytes(make([]byte, len(signature)))
+		all = append(all, asn1.BitString{Bytes: shifted, BitLength: 8*len(signature) - n})
+	}
+	return all
+}
+
+// maxPadding is the number of bits that a bit string may have too many (X.690, section 8.6.2.2).
+const maxPadding = 7
 
 // mirrored returns the other valid form of an ECDSA signature, and nil for a signature of another
 // kind.

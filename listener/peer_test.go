@@ -39,8 +39,17 @@ func TestPeer(t *testing.T) {
 		NotBefore:   cert.TLS.Leaf.NotBefore,
 		NotAfter:    cert.TLS.Leaf.NotAfter,
 	}
-	other := reform(t, cert.TLS.Leaf, func(s []byte) asn1.BitString { return whole(otherS(t, s)) })
-	want.OtherFingerprints = []string{fingerprint(other)}
+	for n := range 6 {
+		other := reform(t, cert.TLS.Leaf, func(s []byte) asn1.BitString {
+			if n >= 3 {
+				s = otherS(t, s)
+			}
+			return padding(s, n%3)
+		})
+		if n > 0 { // The first is as issued.
+			want.OtherFingerprints = append(want.OtherFingerprints, fingerprint(other))
+		}
+	}
 	sources := map[string]listener.Peers{
 		"connection": listener.FromTLS(ca.roots(), listener.PeerOptions{}),
 		"header":     listener.FromXFCC(listener.InsecureAnyProxy(), ca.roots(), listener.PeerOptions{}),

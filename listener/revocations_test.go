@@ -233,10 +233,10 @@ func TestRevokedBehindAGateway(t *testing.T) {
 }
 
 // revoking returns a listener behind a gateway that refuses the fingerprint of a certificate.
-func revoking(t *testing.T, ca *authority, stolen *leaf, opts listener.Options) *listener.Listener {
+func revoking(t *testing.T, ca *authority, stolen *x509.Certificate, opts listener.Options) *listener.Listener {
 	t.Helper()
 	live := intake.NewLiveRevocations(intake.RevocationOptions{})
-	if err := live.Replace([]byte("sha256:" + fingerprint(stolen.TLS.Leaf))); err != nil {
+	if err := live.Replace([]byte("sha256:" + fingerprint(stolen))); err != nil {
 		t.Fatal(err)
 	}
 	opts.Revocations = live
@@ -250,7 +250,7 @@ func TestARevokedSenderCostsNothing(t *testing.T) {
 	t.Parallel()
 	ca := newAuthority(t, "runtimes")
 	stolen, good := ca.client(t, "runtime-a"), ca.client(t, "runtime-a")
-	l := revoking(t, ca, stolen, listener.Options{RuntimeRate: 0.001, RuntimeBurst: 10})
+	l := revoking(t, ca, stolen.TLS.Leaf, listener.Options{RuntimeRate: 0.001, RuntimeBurst: 10})
 	ask := func(cert *leaf, method, path string) int {
 		r := post(path, bodyV2)
 		r.Method = method
@@ -285,7 +285,7 @@ func TestEachFormOfARevokedCertificateIsRevoked(t *testing.T) {
 	t.Parallel()
 	ca := newAuthority(t, "runtimes")
 	stolen, good := ca.client(t, "runtime-a"), ca.client(t, "runtime-a")
-	l := revoking(t, ca, stolen, listener.Options{})
+	l := revoking(t, ca, stolen.TLS.Leaf, listener.Options{})
 	ask := func(cert *x509.Certificate) int {
 		r := post("/v2/lifecycle/event", bodyV2)
 		r.Header.Set(headerXFCC, `Cert="`+escapedPEM(cert)+`"`)
@@ -310,6 +310,32 @@ func TestEachFormOfARevokedCertificateIsRevoked(t *testing.T) {
 		}
 		if code := ask(cert); code != http.StatusForbidden {
 			t.Errorf("%s: the thief gets %d, want 403", what, code)
+		}
+	}
+}
+
+// An operator may list the form that the holder has presented, such as from the log of a gateway. The holder then presents
+// another one.
+func TestAnEntryOfAnyFormRevokesEachForm(t *testing.T) {
+	t.Parallel()
+	ca := newAuthority(t, "runtimes")
+	stolen := ca.client(t, "runtime-a")
+	forms := map[string]func(signature []byte) asn1.BitString{
+		"as issued":                 whole,
+		"the other s":               func(s []byte) asn1.BitString { return whole(otherS(t, s)) },
+		"padded":                    padded,
+		"padded twice":              func(s []byte) asn1.BitString { return padding(s, 2) },
+		"the other s, padded twice": func(s []byte) asn1.BitString { return padding(otherS(t, s), 2) },
+	}
+	for listed, form := range forms {
+		l := revoking(t, ca, reform(t, stolen.TLS.Leaf, form), listener.Options{})
+		for presented, form := range forms {
+			cert := reform(t, stolen.TLS.Leaf, form)
+			r := post("/v2/lifecycle/event", bodyV2)
+			r.Header.Set(headerXFCC, `Cert="`+escapedPEM(cert)+`"`)
+			if code := serve(l, r).Code; code != http.StatusForbidden {
+				t.Errorf("with the entry %q, the form %q gets %d, want 403", listed, presented, code)
+			}
 		}
 	}
 }
@@ -344,10 +370,13 @@ func whole(signature []byte) asn1.BitString {
 	return asn1.BitString{Bytes: signature, BitLength: 8 * len(signature)}
 }
 
-// padded returns the signature with one bit of padding. The first bit of a DER sequence is 0.
-func padded(signature []byte) asn1.BitString {
-	shifted := new(big.Int).Lsh(new(big.Int).SetBytes(signature), 1)
-	return asn1.BitString{Bytes: shifted.FillBytes(make([]byte, len(signature))), BitLength: 8*len(signature) - 1}
+// padded returns the signature with one bit of padding.
+func padded(signature []byte) asn1.BitString { return padding(signature, 1) }
+
+// padding returns the signature with bits of padding. The first two bits of a DER sequence are 0.
+func padding(signature []byte, bits int) asn1.BitString {
+	shifted := new(big.Int).Lsh(new(big.Int).SetBytes(signature), uint(bits))
+	return asn1.BitString{Bytes: shifted.FillBytes(make([]byte, len(signature))), BitLength: 8*len(signature) - bits}
 }
 
 func TestRevocationsFromFile(t *testing.T) {
