@@ -14,7 +14,8 @@ import (
 // subresourceScale has objects of autoscaling/v1 Scale.
 const subresourceScale = "scale"
 
-// target has the subresource "" for the resource itself.
+// target is the resource or the subresource that one webhook watches. The subresource is "" for the
+// resource itself.
 type target struct{ resource, subresource string }
 
 func (t target) String() string {
@@ -69,7 +70,8 @@ type builtin struct {
 	scales bool
 }
 
-// builtins have other subresources than the status, as discovery lists them.
+// builtins are the resources of Kubernetes with subresources beside status, as discovery lists
+// them. Add a resource when Kubernetes gets one.
 func builtins() map[schema.GroupResource]builtin {
 	return map[schema.GroupResource]builtin{
 		{Resource: "namespaces"}:             {kind: "Namespace"},
@@ -87,7 +89,8 @@ func builtins() map[schema.GroupResource]builtin {
 	}
 }
 
-// mayScale is true for a custom resource, which has a dot in its group.
+// mayScale is true for a custom resource, which has a dot in its group. It may be true in vain:
+// some groups of Kubernetes have a dot, too, and a rule may name a subresource that does not exist.
 func mayScale(resource schema.GroupResource) bool {
 	return builtins()[resource].scales || strings.Contains(resource.Group, ".")
 }

@@ -17,21 +17,22 @@ import (
 const (
 	// ReasonRuntimeUnknown means that no object represents the runtime.
 	ReasonRuntimeUnknown core.Reason = "runtime_unknown"
-	// ReasonOwnerMismatch means that the owner of the event does not exist, or represents another
-	// runtime.
+	// ReasonOwnerMismatch means that the owner of the event represents another runtime, or no
+	// runtime although the sender has an object.
 	ReasonOwnerMismatch core.Reason = "owner_mismatch"
 )
 
 var _ listener.Domains = (*Runtimes)(nil)
 
 // Domain returns the registered domain of the object that an event is about. That is the owner of
-// the event, or without an owner the object that stands for the runtime. It implements
+// the event, or without an owner the object that represents the runtime. It implements
 // [listener.Domains] for [listener.SANPinning].
 //
 // It refuses an event for one of these reasons, with a metric label for each:
 //
-//   - the owner does not exist, or stands for another runtime ("owner_mismatch")
-//   - no object stands for the runtime ("runtime_unknown"), or several do
+//   - the owner does not exist ("owner_missing"), or represents another runtime
+//     ("owner_mismatch")
+//   - no object represents the runtime ("runtime_unknown"), or several objects do
 //   - the domain is missing, empty, or has a wildcard
 //   - two objects have the same domain, so it proves nothing
 //
@@ -69,16 +70,16 @@ func (r *Runtimes) triggered(runtime core.RuntimeID, event *core.WatchEvent) (cl
 	}
 	switch len(owned) {
 	case 0:
-		return nil, listener.Forbidden(ReasonRuntimeUnknown, fmt.Errorf("no %s stands for runtime %q", r.kind, runtime))
+		return nil, listener.Forbidden(ReasonRuntimeUnknown, fmt.Errorf("no %s represents runtime %q", r.kind, runtime))
 	case 1:
 		return owned[0], nil
 	default:
-		cause := fmt.Errorf("%d objects of kind %s stand for runtime %q, want one", len(owned), r.kind, runtime)
+		cause := fmt.Errorf("%d objects of kind %s represent runtime %q, want one", len(owned), r.kind, runtime)
 		return nil, listener.Forbidden(reasons.DomainAmbiguous, cause)
 	}
 }
 
-// owner returns the owner that an event names. It refuses an owner that stands for another runtime.
+// owner returns the owner that an event names. It refuses an owner that represents another runtime.
 // An owner without an identity is refused if the sender has an object of its own (known).
 func (r *Runtimes) owner(name types.NamespacedName, runtime core.RuntimeID, known bool) (client.Object, error) {
 	objects, err := r.find(indexOwner, name.String())
@@ -90,7 +91,7 @@ func (r *Runtimes) owner(name types.NamespacedName, runtime core.RuntimeID, know
 	}
 	object := objects[0]
 	if id := r.identify(object); id != runtime && (id != "" || known) {
-		cause := fmt.Errorf("owner %s %q stands for runtime %q, not for %q", r.kind, name, id, runtime)
+		cause := fmt.Errorf("owner %s %q represents runtime %q, not for %q", r.kind, name, id, runtime)
 		return nil, listener.Forbidden(ReasonOwnerMismatch, cause)
 	}
 	return object, nil

@@ -8,11 +8,13 @@ import (
 
 // The drop reasons of an outbox. A permanent error of the forwarder has the reason of
 // [core.ReasonOf]. [core.ReasonUnknownManager] means that the lane of a manager was evicted because
-// the control plane never knew the manager. Nothing stands in.
+// the control plane never knew the manager. Nothing replaces its events.
 const (
-	// ReasonOverflow means that [Options].MaxKeys was reached. A resync stands in.
+	// ReasonOverflow means that [Options].MaxKeys or MaxBytes was reached. A resync replaces the
+	// events.
 	ReasonOverflow core.Reason = "overflow"
-	// ReasonTooManyManagers means that [Options].MaxManagers was reached. Nothing stands in.
+	// ReasonTooManyManagers means that [Options].MaxManagers was reached. Nothing replaces the
+	// events.
 	ReasonTooManyManagers core.Reason = "too_many_managers"
 	// ReasonNoOwner means that a resync needs an owner, and that no event has named one yet.
 	ReasonNoOwner core.Reason = "no_owner"
@@ -28,7 +30,7 @@ type Counts struct {
 	Accepted int64
 	// Delivered counts the events that the control plane acknowledged.
 	Delivered int64
-	// Coalesced counts the events that another event with the same key stands for.
+	// Coalesced counts the events that another event with the same key replaces.
 	Coalesced int64
 	// Dropped counts the events that were given up, by reason: those of this package, and those of
 	// [core.ReasonOf].
@@ -40,9 +42,9 @@ type Counts struct {
 // others is the key of the managers without a lane.
 const others core.Manager = ""
 
-// Counts returns the fates of the events of each manager, as of one moment. The manager "" stands
-// for those beyond [Options].MaxManagers, and for those that gave way to a new manager. The cost
-// does not depend on the number of pending events.
+// Counts returns the fates of the events of each manager, as of one moment. The manager ""
+// has the counts of managers beyond [Options].MaxManagers, and of those that were removed for a
+// new manager. The cost does not depend on the number of pending events.
 func (o *Outbox) Counts() map[core.Manager]Counts {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -88,8 +88,8 @@ func AwaitReviews(t testing.TB, runtime *apiserver.ControlPlane, agent *Agent, l
 }
 
 // AdmissionConfiguration writes a configuration that makes an API server show a client certificate
-// to webhooks, as in docs/security.md. It returns the path for --admission-control-config-file.
-// Users have the names by which it chooses one: <host>:<port>, or "*" for every webhook.
+// to webhooks, as in docs/guide/installing-agents.md. It returns the path for
+// --admission-control-config-file. Users have the names by which it chooses one: <host>:<port>, or "*" for every webhook.
 func AdmissionConfiguration(t testing.TB, users map[string]*clientcmdapi.AuthInfo) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -38,6 +38,35 @@ func TestEachReasonHasARow(t *testing.T) {
 	}
 }
 
+// TestRefusalsAndDropsHaveARow fails when a reason of a refused request or of a dropped event has no row with an action.
+func TestRefusalsAndDropsHaveARow(t *testing.T) {
+	const document = "docs/reference/reasons-and-messages.md"
+	known := newVocabulary(t)
+	for _, table := range []struct {
+		heading string
+		reasons []string
+	}{
+		{"## Reasons of refusals", known.of(listeners+"requests_total", "reason")},
+		{"## Reasons of refusals", known.of("", "result")},
+		{"## Reasons of dropped events", constants(t, "core/outbox/counts.go", "^Reason")},
+	} {
+		var first strings.Builder // columns of each row, without its cause and its action
+		for line := range strings.Lines(section(t, document, table.heading)) {
+			if cells := strings.Split(line, " | "); len(cells) > 2 {
+				first.WriteString(strings.Join(cells[:len(cells)-2], " "))
+			}
+		}
+		if len(table.reasons) < 4 {
+			t.Errorf("the vocabulary has the reasons %v, want all for %s", table.reasons, table.heading)
+		}
+		for _, reason := range table.reasons {
+			if reason != "" && reason != "ok" && reason != other && !strings.Contains(first.String(), "`"+reason+"`") {
+				t.Errorf("reason %q has no row in the section %s of %s", reason, table.heading, document)
+			}
+		}
+	}
+}
+
 // TestLogMessagesAreListed fails when a message of level warn or error has no action, and when a row has no message.
 // A row with the sign … covers several messages.
 func TestLogMessagesAreListed(t *testing.T) {
