@@ -153,6 +153,8 @@ func (a *Agent) Start(ctx context.Context) error {
 // and an eighth for scrapes. The rest is for parts without a deadline.
 const requestsPart, drainPart, scrapesPart = 4, 2, 8
 
+// builder makes the parts of an agent, step by step: each step reads the fields that the steps
+// before it have set. Only the goroutine of New uses it, so it has no lock.
 type builder struct {
 	ctx   context.Context //nolint:containedctx // It lives as long as New.
 	to    Connection

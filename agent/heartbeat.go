@@ -14,6 +14,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
 
+// pulse makes the content of heartbeats. The steps of a builder set its functions before the outbox
+// starts. Afterwards the lanes of the outbox call heartbeat concurrently.
 type pulse struct {
 	opts Options
 	keys keySet

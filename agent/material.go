@@ -24,6 +24,8 @@ const (
 	useWebhookCAs = "webhook_ca"
 )
 
+// keyMaterial is key material with the metrics and the log lines of its uses. The material calls
+// its methods as hooks.
 type keyMaterial struct {
 	material
 

@@ -184,6 +184,7 @@ type readiness struct {
 	probed atomic.Bool
 }
 
+// health is the answer of the readiness probe in JSON.
 type health struct {
 	Ready       bool             `json:"ready"`
 	Serving     bool             `json:"serving"`
@@ -194,6 +195,7 @@ type health struct {
 	WebhookFailures int64 `json:"webhookFailures"`
 }
 
+// materialHealth is the key material of one use, in the answer of the readiness probe.
 type materialHealth struct {
 	Use         string    `json:"use"`
 	Fingerprint string    `json:"fingerprint,omitempty"`

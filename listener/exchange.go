@@ -278,6 +278,8 @@ func spread(pause time.Duration) time.Duration {
 	return max(pause, shortestPause+rand.N(shortestPause)) //nolint:gosec // Jitter is no secret.
 }
 
+// answer is the result of one request, until it is counted, logged and written. Only the goroutine
+// of the request uses it.
 type answer struct {
 	// Answer has the reason for metrics and logs. It is empty when everything was taken.
 	contract.Answer

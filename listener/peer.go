@@ -216,6 +216,8 @@ func FromXFCC(proxy func(*http.Request) error, roots func() *x509.CertPool, opts
 
 var errNoHeader = unauthenticated(ReasonNoCertificate, "want a client certificate in the header %s", headerXFCC)
 
+// headerPeers identifies senders by the header of a gateway. Its fields do not change. The checker
+// has a cache with its own lock.
 type headerPeers struct {
 	*checker
 

@@ -28,6 +28,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/pacedlog"
 )
 
+// handler answers the reviews of an API server. Its fields do not change after New.
 type handler struct {
 	acceptor core.Acceptor
 	opts     Options

@@ -128,6 +128,8 @@ func badBody(err error) *refusal {
 	return &refusal{http.StatusBadRequest, core.ReasonUnreadable, "the body did not arrive completely"}
 }
 
+// reply is the answer to one request, until it is written. Only the goroutine of the request uses
+// it.
 type reply struct {
 	refusal *refusal
 	manager core.Manager

@@ -30,6 +30,7 @@ type review struct {
 	request          *request
 }
 
+// request is the part of a review that decides about an event. Its objects refer to the body.
 type request struct {
 	uid string
 	// gvk is the kind of object and oldObject.

@@ -85,8 +85,9 @@ type awaited struct {
 	base   int64
 }
 
-// observe notes an event, and returns when its request is due. Unused means, once, that reconciles
-// had half a minute since the last event to call Client.
+// observe notes an event, and returns when its request is due. It also schedules the check that
+// follows an event which a sender may have sent before the commit. Unused means, once, that
+// reconciles had half a minute since the last event to call Client.
 func (r *reads[request]) observe(runtime core.RuntimeID, to request, event *core.WatchEvent) (at due, unused bool) {
 	if event.UID == "" {
 		return dueNow, false

@@ -24,7 +24,7 @@ const (
 	dueNow due = iota
 	// dueNever is for an event with a write that a reconcile has read.
 	dueNever
-	// dueLater is for an event without room in the book. A timer enqueues its request.
+	// dueLater is for an event without room in the table. A timer enqueues its request.
 	dueLater
 	// dueInQueue is for an event without room for a timer. The queue waits.
 	dueInQueue
@@ -44,8 +44,8 @@ type rechecks[request comparable] struct {
 	again func(core.RuntimeID, request)
 }
 
-// recheck is the check of one object, or the postponed request of objects that the book has no room
-// for.
+// recheck is the check of one object, or the postponed request of objects that the table has no
+// room for.
 type recheck struct {
 	timer *time.Timer
 	// end is the time of the check. A later event of the object moves it, because each event has
@@ -73,7 +73,7 @@ func (r *reads[request]) isMatched() bool {
 	return r.matched
 }
 
-// expectRead schedules the check of an event with a place in the book. The caller must hold the
+// expectRead schedules the check of an event with a place in the table. The caller must hold the
 // lock.
 func (r *reads[request]) expectRead(
 	runtime core.RuntimeID, where place[request], event *core.WatchEvent, now time.Time,
@@ -102,7 +102,7 @@ func (r *reads[request]) expectRead(
 	return dueNow
 }
 
-// postpone makes a request without a place in the book wait. No read would make a check needless,
+// postpone makes a request without a place in the table wait. No read would make a check needless,
 // so that an immediate request would be one too many. The caller must hold the lock.
 func (r *reads[request]) postpone(runtime core.RuntimeID, to request, now time.Time) due {
 	if !r.matched {
@@ -143,7 +143,7 @@ func (r *reads[request]) addRecheck(runtime core.RuntimeID, where place[request]
 }
 
 // endRecheck ends a check, and reports whether its request is to be enqueued. A check without a
-// place in the book, because there was none or it was lost, has no read that counts.
+// place in the table, because there was none or it was lost, has no read that counts.
 func (r *reads[request]) endRecheck(runtime core.RuntimeID, where place[request], c *recheck) (again bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -28,6 +28,9 @@ const perSecond = 20
 // resync replaces the others.
 const mostRaised = 1000
 
+// target is the workqueue of the controller that has started a source, with the state that a source
+// keeps for it. Each start of a controller gets a new target. mu guards the fields below it, and
+// reads and strays have their own locks.
 type target[request comparable] struct {
 	done  <-chan struct{}
 	queue workqueue.TypedRateLimitingInterface[request]

@@ -108,7 +108,7 @@ func reasonOf(err error) core.Reason {
 	case isA[*tls.CertificateVerificationError](err), isA[x509.HostnameError](err),
 		isA[x509.UnknownAuthorityError](err), isA[x509.CertificateInvalidError](err):
 		return ReasonTLSVerify
-	case isOperation(err, "remote error"):
+	case isOperation(err, "remote error"): // Go's Op for a TLS alert of the peer.
 		return ReasonTLSRefused
 	case errors.Is(err, http.ErrSchemeMismatch), isA[tls.RecordHeaderError](err), isA[tls.AlertError](err):
 		return ReasonTLS

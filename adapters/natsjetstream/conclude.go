@@ -36,6 +36,8 @@ const (
 	staleHeartbeat = 30 * time.Second
 )
 
+// job is one message of the stream until its fate is decided. Only the goroutine that handles the
+// message uses it.
 type job struct {
 	msg      jetstream.Msg
 	began    time.Time

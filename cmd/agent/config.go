@@ -26,6 +26,7 @@ import (
 
 const defaultContract = contract.V3
 
+// config has the settings of the program, as the variables and flags give them.
 type config struct {
 	// Options are those of the library. Addresses, build and watches are added at the end.
 	agent.Options

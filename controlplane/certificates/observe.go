@@ -27,6 +27,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
+// observed is all that one call of Reconcile has read: the view for the plan, and the objects for
+// the steps. One goroutine uses it, and throws it away afterwards.
 type observed struct {
 	view
 

@@ -28,6 +28,8 @@ const (
 // maxAuthorities counts CAs with keys: of the server, of the clients, and the next one.
 const maxAuthorities = 3
 
+// view is the state of a set, without objects of Kubernetes: the input of the plan, which is a pure
+// function of it.
 type view struct {
 	now time.Time
 
@@ -47,6 +49,7 @@ type view struct {
 	propagation time.Duration // Options.Propagation
 }
 
+// authority is one generation of the CA.
 type authority struct {
 	generation  int
 	request     string
@@ -78,6 +81,7 @@ func (a authority) signed(l leaf) bool {
 	return a.fingerprint != "" && l.present && l.issuer == a.name && (l.signer == a.key || l.signer == "")
 }
 
+// leaf is one certificate of the server or of a runtime, as the plan sees it.
 type leaf struct {
 	runtime  core.RuntimeID // empty for the server
 	serving  bool           // of a webhook

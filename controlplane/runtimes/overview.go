@@ -69,6 +69,8 @@ func (o *Overview) noteAuthority(status certificates.Status) {
 	o.authority = status
 }
 
+// book has the state of each object of one controller. The reconciler writes it, and the metrics
+// and the status page read it. mu guards all fields except status, which does not change.
 type book struct {
 	mu       sync.Mutex
 	objects  map[client.ObjectKey]*entry
@@ -79,6 +81,7 @@ type book struct {
 	status   func(core.RuntimeID, core.Manager) fleet.Status // of a fleet, for runtimes that never sent anything, or nil
 }
 
+// entry is the state of one object. The lock of its book guards it.
 type entry struct {
 	object   client.ObjectKey
 	id       core.RuntimeID

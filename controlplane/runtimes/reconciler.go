@@ -33,6 +33,8 @@ import (
 
 const conflictPause = time.Second
 
+// reconciler installs the agents of runtimes. Several workers use it in parallel, and its fields do
+// not change after set-up. The book has its own lock.
 type reconciler struct {
 	client       client.Client
 	watchers     client.Reader // it knows the Go type of Watchers

@@ -30,6 +30,7 @@ const (
 	maxPort       = 65535
 )
 
+// reconciler keeps the route and the status of each Watcher. Only seen changes after set-up.
 type reconciler struct {
 	client   client.Client
 	fresh    client.Reader // without cache

@@ -32,6 +32,8 @@ const (
 	V3 Version = "v3"
 )
 
+// traits are the properties in which the versions of the contract differ. accepted is the status
+// of success.
 type traits struct {
 	path        string
 	contentType string

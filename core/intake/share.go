@@ -31,6 +31,8 @@ type shares struct {
 	cleared time.Time
 }
 
+// share is the use of one account: a token bucket, and the pauses after refusals. The lock of
+// shares guards it.
 type share struct {
 	tokens   float64
 	filled   time.Time

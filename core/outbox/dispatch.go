@@ -28,6 +28,8 @@ func (l *lane) dispatch(ctx context.Context) {
 	}
 }
 
+// call is one call of the forwarder, with the entries that its batch carries. The goroutine of the
+// call owns it. The entries belong to the lane.
 type call struct {
 	entries []*entry
 	batch   core.Batch

@@ -12,6 +12,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/pacedlog"
 )
 
+// shared is the part of an outbox that all lanes use.
 type shared struct {
 	forwarder core.Forwarder
 	opts      Options
@@ -24,6 +25,8 @@ type shared struct {
 	allBytes int
 }
 
+// lane has the events of one manager, with its own pause, so that one manager delays no other.
+// shared.mu guards all fields that change.
 type lane struct {
 	*shared
 

@@ -96,6 +96,7 @@ type metadata struct {
 	Labels    map[string]string `json:"labels,omitempty"`
 }
 
+// spec is the part of a Watcher that a watch consists of, as in the text form.
 type spec struct {
 	Manager                 string            `json:"manager"`
 	ResourceToWatch         resource          `json:"resourceToWatch"`

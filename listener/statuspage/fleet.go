@@ -122,6 +122,7 @@ func sourceHash(page, name string) string {
 	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
 }
 
+// fleetView is the answer of FleetHandler in JSON.
 type fleetView struct {
 	LeadsSince time.Time       `json:"leadsSince,omitzero"`
 	Counts     []fleetCount    `json:"counts"`

@@ -59,6 +59,7 @@ type installationCount struct {
 	Count  int    `json:"count"`
 }
 
+// runtimeProblem is one problem in the answer of InstallationsHandler.
 type runtimeProblem struct {
 	Runtime core.RuntimeID `json:"runtime,omitempty"`
 	Object  string         `json:"object,omitempty"`

@@ -17,6 +17,7 @@ import (
 // parameters are those of a handler, each with its values, nil for any.
 type parameters map[string][]string
 
+// selection is the part of a fleet or of installations that a request asks for.
 type selection struct {
 	query         url.Values
 	search        string    // in lower case

@@ -167,6 +167,8 @@ func addressOf(client string) net.IP {
 	return net.IPv4(10, 1, 0, sum)
 }
 
+// link is a connection between a client and a server of the simulation. mu guards the fields below
+// it.
 type link struct {
 	network   *network
 	client    string

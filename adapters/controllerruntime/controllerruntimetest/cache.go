@@ -27,6 +27,7 @@ import (
 // safe for concurrent use.
 type Cache struct{ *memory }
 
+// memory is the content of a Cache and its informer. mu guards handlers, unsynced and kind.
 type memory struct {
 	cache.Cache    // nil: a method that is missing here panics
 	cache.Informer // nil, too

@@ -98,6 +98,8 @@ func boundHeaders(next http.RoundTripper) {
 
 const jsonType = "application/json"
 
+// bounded is a transport with bounds on each answer. left is the number of bytes that its
+// connections may still read, for the reconcile that runs.
 type bounded struct {
 	http.RoundTripper
 
@@ -112,6 +114,7 @@ func (b *bounded) WrappedRoundTripper() http.RoundTripper { return b.RoundTrippe
 func (b *bounded) RoundTrip(request *http.Request) (*http.Response, error) {
 	ctx := request.Context()
 	own := budgetOf(ctx)
+	// The first request of a reconcile renews the budget of the connections.
 	own.begun.Do(func() { b.left.Store(maxRead) })
 
 	response, err := b.RoundTripper.RoundTrip(acceptJSON(request))

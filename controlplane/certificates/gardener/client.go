@@ -230,6 +230,7 @@ func (t *translator) certificateFrom(found *unstructured.Unstructured, into *cer
 		Type: certv1.CertificateConditionIssuing, Status: status, Message: field("message"),
 	}}}
 	if field("state") == "Error" {
+		// It must not be nil for an error. Unless the state names a time, the creation replaces it.
 		into.Status.LastFailureTime = &into.CreationTimestamp
 		if at, err := time.Parse(time.RFC3339, field("lastPendingTimestamp")); err == nil {
 			into.Status.LastFailureTime = new(metav1.NewTime(at))
@@ -249,6 +250,8 @@ func issuerFrom(found *unstructured.Unstructured, into *certv1.Issuer) error {
 // backdate makes a CA valid on a machine with a clock that is a little slow.
 const backdate = time.Hour
 
+// ensureAuthority makes the Secret of a CA itself, because cert-management signs no CAs. A CA that
+// another issuer than that of self-signed certificates should sign is an error.
 func (t *translator) ensureAuthority(ctx context.Context, wanted *certv1.Certificate) error {
 	if !strings.HasSuffix(wanted.Spec.IssuerRef.Name, "selfsigned") {
 		return errors.New("gardener: want no CAIssuer: cert-management signs no CAs")

@@ -119,6 +119,7 @@ type target struct {
 	manager         core.Manager
 }
 
+// commit is a write that the API server has committed.
 type commit struct {
 	version int
 	at      time.Time

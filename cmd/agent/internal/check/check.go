@@ -74,6 +74,8 @@ func Refuse(mistakes, warnings []string, out io.Writer) error {
 	return r.end()
 }
 
+// checker runs the steps of agent check, one after the other. Later steps use the fields that
+// earlier steps have set.
 type checker struct {
 	*report
 
