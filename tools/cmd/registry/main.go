@@ -87,7 +87,8 @@ func (d *dist) check(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("ok    registry: %d charts, and the image for %s", len(charts), strings.Join(platforms, ", ")), nil
+	said := fmt.Sprintf("ok    registry: %d charts, and the image for %s", len(charts), strings.Join(platforms, ", "))
+	return said, nil
 }
 
 // pushImage returns the digest of the index.
