@@ -36,7 +36,7 @@ func (s *scene) newKept(env map[string]string) map[string]string {
 	kept := maps.Clone(env)
 	kept["WATCHERS"] = string(lab.Must(json.Marshal(watch.DocumentOf([]watch.Watch{s.watch()}))))
 	kept["WEBHOOK_CONFIGURATION"] = s.name
-	kept["WEBHOOK_ENDPOINT"] = "https://" + s.address
+	kept["WEBHOOK_ENDPOINT"] = "https://" + s.address.Addr().String()
 	return kept
 }
 

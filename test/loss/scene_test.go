@@ -3,6 +3,7 @@ package loss
 import (
 	"fmt"
 	"maps"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -66,7 +67,7 @@ type scene struct {
 	operators     []*replica
 	gateway       *lab.Nginx // nil: none
 	senders       []*sender
-	address       string // of the service
+	address       net.Listener // of the service, reserved until the service starts
 	service       *lab.Relay
 	canary        *lab.Canary
 	configuration client.Object
@@ -87,7 +88,8 @@ func newScene(t *testing.T, plane *apiserver.ControlPlane, pki *lab.PKI, schedul
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.name}}
 	lab.NoError(s.t, plane.Client.Create(t.Context(), namespace))
 	lab.AddRuntime(t, plane, s.name, s.domain())
-	s.address = lab.Address(lab.FreePort(t))
+	s.address = lab.Must((&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0"))
+	t.Cleanup(func() { _ = s.address.Close() })
 	env := s.newSource()
 	s.startOperators()
 	volume := s.newSecret(true, "", func(ca *testpki.CA) (*testpki.Leaf, error) { return lab.RuntimeLeaf(ca, s.name, s.domain()) })
@@ -145,7 +147,8 @@ func (s *scene) startService() {
 	for _, sender := range s.senders {
 		backends = append(backends, lab.Address(sender.port))
 	}
-	s.service = lab.Must(lab.NewRelay(s.address, grace, backends...))
+	lab.NoError(s.t, s.address.Close())
+	s.service = lab.Must(lab.NewRelay(s.address.Addr().String(), grace, backends...))
 	s.t.Cleanup(s.service.Close)
 }
 
