@@ -1,6 +1,6 @@
 // Package core has the types and the ports of Runtime Watcher. A control plane runs operators for
 // many remote clusters, called runtimes. When an object in a runtime changes, the operator
-// reconciles that runtime at once.
+// reconciles that runtime immediately.
 //
 // # Overview
 //
@@ -30,7 +30,7 @@
 // # Rationale
 //
 // An event is a hint to look, never the truth. So events of one object may merge, arrive twice or
-// arrive late, but none may vanish. Where one is lost, a resync of the runtime stands in.
+// arrive late, but none may vanish. If an event is lost, a resync of the runtime replaces it.
 //
 // A forwarder classifies an error, and the outbox retries. The first question is which side an
 // error belongs to: to one event ([EventErrors]), to the sender, to the manager or to the path. So

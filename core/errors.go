@@ -64,8 +64,8 @@ func RetryAfter(err error) time.Duration {
 	return max(r.RetryAfter(), 0)
 }
 
-// KeptError is an optional method of the error of an event that a receiver did not take. If Kept
-// returns true, the transport keeps the event and delivers it again. The sender does not. The
+// KeptError is an optional interface for the error of an event that a receiver did not take. If
+// Kept returns true, the transport keeps the event and delivers it again. The sender does not. The
 // transport may lose the event, so the fleet requests a resync.
 type KeptError interface {
 	error
@@ -74,7 +74,7 @@ type KeptError interface {
 
 // EventErrors is returned by a [Forwarder] when some events of a batch failed for themselves and
 // the others were delivered. It maps the index of each failed event to its error. The index
-// len(batch.Events) stands for the heartbeat.
+// len(batch.Events) is the index of the heartbeat.
 //
 // It does not unwrap: [IsPermanent] of one event is not that of the others. Ask each error.
 type EventErrors map[int]error

@@ -30,8 +30,8 @@ const (
 // WatchEvent says where to look: at one object or, as a resync, at the whole runtime. It is a hint
 // and never the truth: a receiver reads the object again. Events may merge, but must not vanish.
 type WatchEvent struct {
-	// Resync asks to look at the whole runtime. A resync stands in for everything that may have
-	// been missed; it has no Watched.
+	// Resync asks to reconcile the whole runtime. A resync replaces everything that may have been
+	// missed; it has no Watched.
 	Resync bool
 	// Owner is the object in the control plane that represents the runtime. Contract v1 needs it.
 	// Contracts v2 and v3 identify the runtime by its certificate, and Owner may be empty.

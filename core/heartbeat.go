@@ -30,7 +30,7 @@ type Heartbeat struct {
 	// Instance distinguishes the replicas of an agent. It survives a restart of the process.
 	Instance string `json:"instance,omitempty"`
 	// Leaving means that this is the last heartbeat of the epoch. Pending is then the number of
-	// resends that are not sent any more. A resync stands in for them.
+	// resends that are not sent any more. A resync replaces them.
 	Leaving bool `json:"-"`
 
 	// Sequence is the last number that was given to an event before this heartbeat.

@@ -11,10 +11,9 @@ type Outcome string
 const (
 	// Accepted means that the event is kept until it is acknowledged.
 	Accepted Outcome = "accepted"
-	// Coalesced means that a waiting event with an equal key stands for this one, too.
+	// Coalesced means that a waiting event with an equal key also covers this event.
 	Coalesced Outcome = "coalesced"
-	// Dropped means that the event is not kept. A resync stands in for it where there is room for
-	// one.
+	// Dropped means that the event is not kept. A resync replaces it where there is room for one.
 	Dropped Outcome = "dropped"
 )
 

@@ -3,7 +3,7 @@
 //
 // A [Source] is the port. [*Material] is one fixed generation, [*Files] reads a mounted Secret
 // again and again. The functions that return a [tls.Config] ask the source at each handshake, so
-// that new key material counts at once and old connections stay open.
+// that new key material counts immediately and old connections stay open.
 //
 // Zero, negative and empty options follow the rule in docs/guide/embedding.md.
 package keys
@@ -23,7 +23,7 @@ type Source interface {
 	// Material returns the present generation, in which certificate and CA bundle belong together.
 	// The same pointer means that nothing has changed.
 	//
-	// It is called concurrently and for each request, and must return at once. It fails only if
+	// It is called concurrently and for each request, and must return immediately. It fails only if
 	// there never was valid material.
 	Material() (*Material, error)
 }

@@ -153,8 +153,8 @@ type Options struct {
 	TLS *tls.Config
 
 	// MaxInFlight bounds the requests that the verifier and the handler have at the same time.
-	// Further ones are answered 503 at once. With a Fleet, an eighth more may be with the verifier
-	// only. So heartbeats are observed while all events are refused. Default: 256.
+	// Further requests are answered with 503 immediately. With a Fleet, an eighth more may be with
+	// the verifier only. So heartbeats are observed while all events are refused. Default: 256.
 	MaxInFlight int
 	// MaxConnections bounds open connections. When it is reached, a new connection closes the
 	// oldest idle one of the origin that has the most. An origin is the runtime of a certificate
@@ -167,9 +167,10 @@ type Options struct {
 	// Default: half of GOMAXPROCS, at least 1.
 	MaxHandshakes int
 
-	// RuntimeRate bounds the events of each runtime in a second on average, RuntimeBurst at once. A
-	// request without events counts as one event, and so does each 16 KiB of a body. A sender
-	// without identity has such a share for its address (IPv6: a /64 network).
+	// RuntimeRate bounds the average number of events of each runtime in a second, and RuntimeBurst
+	// the number in one burst. A request without events counts as one event, and so does each 16
+	// KiB of a body. A sender without identity has such a share for its address (IPv6: a /64
+	// network).
 	//
 	// Requests beyond the share are answered 429, on contracts v1 and v2 503. A batch that is
 	// larger than the rest of the share is taken, and the next one waits. Defaults: 200 and 1,000,

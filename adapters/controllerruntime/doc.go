@@ -7,7 +7,7 @@
 // controller that takes its events. A [MapFunc] makes the requests of each verified event. The
 // source puts them straight into the workqueue of the controller.
 //
-// [Runtimes] finds the objects that stand for runtimes, in the cache of the controller manager. SAN
+// [Runtimes] finds the objects that represent runtimes, in the cache of the controller manager. SAN
 // pinning reads their registered domains, and [EnqueueByRuntime] their names.
 //
 // # Usage

@@ -60,10 +60,10 @@ func EnqueueOwner(otherwise MapFunc[reconcile.Request]) MapFunc[reconcile.Reques
 	}
 }
 
-// EnqueueByRuntime requests the object that stands for the runtime that sent the event. It suits
+// EnqueueByRuntime requests the object that represents the runtime that sent the event. It suits
 // every contract.
 //
-// If several objects stand for one runtime, each is requested. If there is none, the event is
+// If several objects represent one runtime, each is requested. If there is none, the event is
 // acknowledged without a request: a controller that watches the kind reconciles a new object
 // anyway. Without runtimes there is no function, which [SourceFor] refuses.
 func EnqueueByRuntime(runtimes *Runtimes) MapFunc[reconcile.Request] {
@@ -84,7 +84,7 @@ func EnqueueByRuntime(runtimes *Runtimes) MapFunc[reconcile.Request] {
 }
 
 // EnqueueFor makes the requests of a controller for other objects than those of the runtimes, such
-// as the modules of a cluster. mapFunc gets each object that stands for the runtime that sent the
+// as the modules of a cluster. mapFunc gets each object that represents the runtime that sent the
 // event, and returns its requests. It is a map function as for Watches of a controller.
 //
 // The object is typed if that of [NewRuntimes] is, and otherwise has metadata only. It must not be

@@ -162,7 +162,7 @@ func (r *Runtimes) watch(objects cache.Cache, object client.Object) error {
 
 // Track makes a fleet expect the runtimes of all objects, for some managers, as
 // [fleet.Fleet.Expect] does. A runtime that is dead is then stale after a restart of the operator,
-// too. The fleet forgets a runtime when the last object of this kind that stands for it is deleted,
+// too. The fleet forgets a runtime when the last object of this kind that represents it is deleted,
 // or gets another identity. Objects of another kind do not count: use one Runtimes for each fleet.
 //
 // A listener with a Fleet and Runtimes calls it for each of its managers. It is for a consumer of
@@ -274,7 +274,7 @@ func canonical(domain string) string {
 	return strings.ToLower(strings.TrimSuffix(domain, "."))
 }
 
-// Objects returns the names of the objects that stand for a runtime, in no order. None is not an
+// Objects returns the names of the objects that represent a runtime, in no order. None is not an
 // error.
 func (r *Runtimes) Objects(_ context.Context, runtime core.RuntimeID) ([]types.NamespacedName, error) {
 	objects, err := r.find(indexRuntime, string(runtime))
@@ -288,9 +288,9 @@ func (r *Runtimes) Objects(_ context.Context, runtime core.RuntimeID) ([]types.N
 	return names, nil
 }
 
-// ID returns the runtime that an object stands for by the function of [NewRuntimes]. It returns ""
-// if there is no such object, or if the object has no identity. A reconciler needs it to query a
-// fleet.
+// ID returns the runtime that an object represents, according to the function of [NewRuntimes]. It
+// returns "" if there is no such object, or if the object has no identity. A reconciler needs it to
+// query a fleet.
 func (r *Runtimes) ID(_ context.Context, object types.NamespacedName) (core.RuntimeID, error) {
 	found, err := r.find(indexOwner, object.String())
 	if err != nil || len(found) == 0 {

@@ -158,9 +158,9 @@ func tookSome(err error, batch *core.Batch) bool {
 	return err == nil && !batch.IsEmpty() || ok && len(some) < len(batch.Events)
 }
 
-// forwardOlder sends events one by one with the older contract, several at once. It stops after an
-// error of the whole manager. known is whether an answer proves that the receiver knows the
-// contract: it accepted an event, or refused it by its index.
+// forwardOlder sends each event in its own request with the older contract, several in parallel. It
+// stops after an error of the whole manager. known is whether an answer proves that the receiver
+// knows the contract: it accepted an event, or refused it by its index.
 func (f *fallback) forwardOlder(
 	ctx context.Context, manager core.Manager, events []core.Numbered,
 ) (known bool, err error) {

@@ -40,7 +40,7 @@ import (
 // errors of their own there. Any other error is of the whole batch: of the sender, the manager or
 // the path.
 type Forwarder struct {
-	// source is asked for each request, so that new material is used at once.
+	// source is asked for each request, so that new material is used immediately.
 	source  keys.Source
 	address *url.URL
 	version contract.Version

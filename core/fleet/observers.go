@@ -16,9 +16,9 @@ type Transition struct {
 }
 
 // OnChange calls observe for every later change of freshness, one after the other and in their
-// order. observe must return at once, as the request of a runtime may wait for it, and may query
-// the fleet. A silent runtime is found within a second, while Start runs. Forget does not call
-// observe. OnChange panics if observe is nil.
+// order. observe must return immediately, because the request of a runtime may wait for it. It may
+// query the fleet. A silent runtime is found within a second, while Start runs. Forget does not
+// call observe. OnChange panics if observe is nil.
 func (f *Fleet) OnChange(observe func(Transition)) {
 	if observe == nil {
 		panic("fleet: observe is nil")

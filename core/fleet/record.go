@@ -147,7 +147,7 @@ func (r *record) find(epoch string) *replica {
 }
 
 // succeed dismisses the former lives of the process that p is one of, and forgets p itself when it
-// leaves. A resync stands in for the resends that it leaves.
+// leaves. A resync replaces the resends that it leaves.
 func (r *record) succeed(p *replica, beat *core.Heartbeat, now time.Time) {
 	if beat.Leaving {
 		if beat.Pending > 0 {
@@ -162,7 +162,7 @@ func (r *record) succeed(p *replica, beat *core.Heartbeat, now time.Time) {
 	}
 
 	// A former life is silent since p began. Two processes with the same instance by mistake are
-	// not. The resync of the new epoch stands in, and has its own resend.
+	// not. The resync of the new epoch replaces its events, and has its own resend.
 	r.dismiss(resync{}, func(other *replica) bool {
 		return other != p && other.beat != nil && other.beat.Instance != "" &&
 			other.beat.Instance == p.beat.Instance && other.lastSeen.Before(p.first)
@@ -170,7 +170,7 @@ func (r *record) succeed(p *replica, beat *core.Heartbeat, now time.Time) {
 }
 
 // dismiss takes replicas for gone, and reports whether there were any. Again is the resend of the
-// resync that stands in for their events.
+// resync that replaces their events.
 func (r *record) dismiss(again resync, gone func(*replica) bool) (dismissed bool) {
 	for _, p := range r.replicas {
 		if !p.gone && gone(p) {

@@ -19,7 +19,7 @@ import (
 // can request resyncs without end.
 const resyncInterval = 5 * time.Second
 
-// Defaults returns the options that the zero value stands for.
+// Defaults returns the options that the zero value means.
 func Defaults() Options { return Options{}.withDefaults() }
 
 // Options are the optional settings of an [Outbox]. The zero value is the documented default.
@@ -61,7 +61,7 @@ type Options struct {
 	// a MaxBatch of 1, events never wait.
 	Gather time.Duration
 	// GiveUpAfter is the time for which the outbox retries an event that the manager refuses for
-	// itself. Then it drops the event, and a resync stands in. A resync is retried until it is
+	// itself. Then it drops the event, and a resync replaces it. A resync is retried until it is
 	// delivered. One for an owner ends with a permanent error, too. Default: 5 min.
 	GiveUpAfter time.Duration
 	// MaxKeys bounds the distinct events over all managers. The manager with the most keys gives
