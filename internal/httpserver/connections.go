@@ -19,7 +19,9 @@ func (s *Server) admit(inner net.Conn) *conn {
 	c := newConn(inner, s.queue, s.opts)
 	var displaces bool
 	cut := func() { _ = c.cut() } // Its goroutine notices.
-	c.slot, displaces = s.limiter.acquire(c.origin, cut, &c.kept)
+	c.slot, displaces = s.limiter.acquire(claim{
+		origin: c.origin, shakes: s.opts.TLS != nil, evict: cut, kept: &c.kept,
+	})
 	if displaces {
 		s.opts.ConnectionClosed(reasonDisplaced)
 	}

@@ -1,6 +1,7 @@
 package httpserver
 
 import (
+	"bufio"
 	"crypto/tls"
 	"errors"
 	"io"
@@ -8,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -214,6 +216,111 @@ func TestMaxConnections(t *testing.T) {
 	close(free)
 }
 
+// distant gives each connection the next remote address.
+type distant struct {
+	net.Listener
+
+	addresses chan string
+}
+
+func (d *distant) Accept() (net.Conn, error) {
+	conn, err := d.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return &from{conn, &net.TCPAddr{IP: net.ParseIP(<-d.addresses), Port: 1}}, nil
+}
+
+type from struct {
+	net.Conn
+
+	remote net.Addr
+}
+
+func (f *from) RemoteAddr() net.Addr { return f.remote }
+
+// Strangers at many addresses displace no client that has proved itself, although that client has
+// the most connections of one address. Clients that prove themselves do, which is the control.
+func TestStrangersDisplaceNoProvedClient(t *testing.T) {
+	t.Parallel()
+	ca := newAuthority(t)
+	good := ca.issue(t)
+	for name, test := range map[string]struct {
+		client    func(*testing.T, net.Conn)
+		displaces bool
+	}{
+		"silence":        {func(*testing.T, net.Conn) {}, false},
+		"half a hello":   {func(_ *testing.T, c net.Conn) { _, _ = io.WriteString(c, "\x16\x03\x01") }, false},
+		"proved clients": {connects(ca, good), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const limit, own, strangers = 8, 3, 40
+			bound := must(new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
+			addresses := make(chan string, own+strangers)
+			closed := make(chan string, own+strangers)
+			inside, free := make(chan struct{}), make(chan struct{})
+			handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path == "/slow" {
+					inside <- struct{}{}
+					<-free
+				}
+				w.WriteHeader(http.StatusNoContent)
+			})
+			r := run(t, handler, Options{
+				Listener: &distant{bound, addresses}, MaxConnections: limit,
+				ConnectionClosed: func(reason string) { closed <- reason },
+				TLS: &tls.Config{
+					Certificates: []tls.Certificate{good}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: ca.Pool(),
+				},
+			})
+
+			var clients []*tls.Conn
+			for range own {
+				addresses <- "10.0.0.1"
+				client := tls.Client(r.dial(t), &tls.Config{
+					RootCAs: ca.Pool(), ServerName: "127.0.0.1", Certificates: []tls.Certificate{good},
+				})
+				_ = client.SetDeadline(time.Now().Add(time.Minute))
+				clients = append(clients, client)
+				if err := asks(client, "/"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			slow := make(chan error, 1)
+			go func() { slow <- asks(clients[0], "/slow") }()
+			<-inside
+
+			for n := range strangers {
+				addresses <- "10.0.1." + strconv.Itoa(n+1)
+				test.client(t, r.dial(t))
+			}
+			for range own + strangers - limit { // Each of them has taken a slot.
+				if reason := <-closed; reason != reasonDisplaced {
+					t.Errorf("a connection was closed as %q, want %q", reason, reasonDisplaced)
+				}
+			}
+			close(free)
+			errs := []error{<-slow, asks(clients[1], "/"), asks(clients[2], "/")}
+			if err := errors.Join(errs...); (err != nil) != test.displaces {
+				t.Errorf("requests of the client that came first: %v", errs)
+			}
+		})
+	}
+}
+
+// asks sends one request and reads its answer.
+func asks(conn net.Conn, path string) error {
+	if _, err := io.WriteString(conn, "GET "+path+" HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
+		return err
+	}
+	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		return err
+	}
+	return response.Body.Close()
+}
+
 // A connection counts to the first origin that is set, and no more to its address.
 func TestSetOrigin(t *testing.T) {
 	t.Parallel()
@@ -229,7 +336,7 @@ func TestSetOrigin(t *testing.T) {
 	}
 	r.limiter.mu.Lock()
 	defer r.limiter.mu.Unlock()
-	if o := r.limiter.origins["runtime a"]; len(r.limiter.origins) != 1 || o == nil || o.size() != 2 {
-		t.Errorf("origins %v, want the two connections of runtime a", r.limiter.origins)
+	if o := r.limiter.settled.origins["runtime a"]; len(r.limiter.settled.origins) != 1 || o == nil || o.size() != 2 {
+		t.Errorf("origins %v, want the two connections of runtime a", r.limiter.settled.origins)
 	}
 }

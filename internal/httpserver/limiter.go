@@ -11,6 +11,10 @@ import (
 // the origin that has the most. If none of that origin is idle, it evicts the oldest busy one,
 // unless it is of that origin itself: then it gets no slot.
 //
+// A connection whose TLS handshake is not complete costs its client nothing, and one client may
+// have many addresses. So handshakes count apart: while they have more than a share of the slots,
+// a new connection evicts one of them, and no connection of a client that has proved itself.
+//
 // An evicted connection takes memory until its goroutine has noticed. So the limiter also bounds
 // those that have not ended yet: see awaitEvicted.
 //
@@ -20,22 +24,36 @@ type limiter struct {
 	// mostEnding bounds the evicted connections that have not ended yet.
 	mostEnding int
 
+	// mostShaking is the number of incomplete handshakes up to which they evict other connections.
+	mostShaking int
+
 	// mu guards the fields below.
-	mu      sync.Mutex
-	size    int
-	origins map[string]*originSlots
-	// bySize lists the origins with that many slots. largest is the biggest such number.
-	bySize  map[int]*list.List
-	largest int
+	mu sync.Mutex
+	// shaking has the connections whose handshake is not complete, and settled has all others.
+	shaking, settled *ranking
 	// ending counts the evicted slots that were not released yet.
 	ending int
 	// ended is closed when one of these is released. It is nil while awaitEvicted does not wait.
 	ended chan struct{}
 }
 
+// ranking has slots by their origin, and the origins by the number of their slots. limiter.mu guards
+// it.
+type ranking struct {
+	size    int
+	origins map[string]*originSlots
+	// bySize lists the origins with that many slots. largest is the biggest such number.
+	bySize  map[int]*list.List
+	largest int
+}
+
+func newRanking() *ranking {
+	return &ranking{origins: make(map[string]*originSlots), bySize: make(map[int]*list.List)}
+}
+
 type originSlots struct {
 	name string
-	// rank is the place in limiter.bySize[o.size()].
+	// rank is the place in ranking.bySize[o.size()].
 	rank       *list.Element
 	idle, busy *list.List
 }
@@ -46,6 +64,7 @@ func (o *originSlots) size() int { return o.idle.Len() + o.busy.Len() }
 // limiter, evict and kept, which do not change.
 type slot struct {
 	limiter *limiter
+	ranking *ranking
 	origin  *originSlots
 	// place is in origin.busy or origin.idle. It is nil after release or eviction.
 	place *list.Element
@@ -58,13 +77,18 @@ type slot struct {
 	kept *atomic.Value
 }
 
-// endingShare is the part of the limit of connections that evicted ones may take in addition.
-const endingShare = 8
+const (
+	// endingShare is the part of the limit of connections that evicted ones may take in addition.
+	endingShare = 8
+	// shakingShare is the part of the limit that strangers may take from proved clients. Without
+	// it, no new client could complete a handshake while all slots are in use.
+	shakingShare = 4
+)
 
 func newLimiter(limit int) *limiter {
 	return &limiter{
-		limit: limit, mostEnding: max(limit/endingShare, 1),
-		origins: make(map[string]*originSlots), bySize: make(map[int]*list.List),
+		limit: limit, mostEnding: max(limit/endingShare, 1), mostShaking: max(limit/shakingShare, 1),
+		shaking: newRanking(), settled: newRanking(),
 	}
 }
 
@@ -108,35 +132,59 @@ func (l *limiter) tooManyEnding() (ended <-chan struct{}) {
 	return l.ended
 }
 
-// acquire returns an idle slot for origin, or nil, and whether it has evicted another slot. It
-// calls evict of that slot before it returns and without a lock.
-func (l *limiter) acquire(origin string, evict func(), kept *atomic.Value) (*slot, bool) {
-	acquired, evicted := l.exchange(origin, evict, kept)
+// claim is a new connection that needs a slot.
+type claim struct {
+	origin string
+	// shakes means that a TLS handshake comes first.
+	shakes bool
+	// evict and kept are those of [slot].
+	evict func()
+	kept  *atomic.Value
+}
+
+// acquire returns an idle slot, or nil, and whether it has evicted another slot. It calls evict of
+// that slot before it returns and without a lock.
+func (l *limiter) acquire(c claim) (*slot, bool) {
+	acquired, evicted := l.exchange(c)
 	if evicted != nil {
 		evicted.evict()
 	}
 	return acquired, evicted != nil
 }
 
-func (l *limiter) exchange(origin string, evict func(), kept *atomic.Value) (acquired, evicted *slot) {
+func (l *limiter) exchange(c claim) (acquired, evicted *slot) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.size >= l.limit {
-		if evicted = l.victim(origin); evicted == nil {
+	if l.size() >= l.limit {
+		if evicted = l.victim(c.origin); evicted == nil {
 			return nil, nil
 		}
-		l.remove(evicted)
+		evicted.ranking.remove(evicted)
 		evicted.ending = true
 		l.ending++
 	}
-	acquired = &slot{limiter: l, evict: evict, kept: kept}
-	l.add(acquired, origin)
+	acquired = &slot{limiter: l, evict: c.evict, kept: c.kept}
+	if c.shakes {
+		l.shaking.add(acquired, c.origin)
+	} else {
+		l.settled.add(acquired, c.origin)
+	}
 	return acquired, evicted
 }
 
+// size is the number of slots in use. The caller must hold the lock.
+func (l *limiter) size() int { return l.shaking.size + l.settled.size }
+
 func (l *limiter) victim(origin string) *slot {
-	largest, _ := l.bySize[l.largest].Front().Value.(*originSlots)
-	own := l.origins[origin]
+	if l.shaking.size > l.mostShaking || l.settled.size == 0 {
+		return l.shaking.victim(origin)
+	}
+	return l.settled.victim(origin)
+}
+
+func (r *ranking) victim(origin string) *slot {
+	largest, _ := r.bySize[r.largest].Front().Value.(*originSlots)
+	own := r.origins[origin]
 	// With equal numbers, the origin of the new connection loses one.
 	if own != nil && own.size() == largest.size() {
 		largest = own
@@ -168,8 +216,11 @@ func (l *limiter) evictAll() {
 func (l *limiter) all() []*slot {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	all := make([]*slot, 0, l.size)
-	for _, o := range l.origins {
+	return l.settled.appendSlots(l.shaking.appendSlots(make([]*slot, 0, l.size())))
+}
+
+func (r *ranking) appendSlots(all []*slot) []*slot {
+	for _, o := range r.origins {
 		for _, slots := range []*list.List{o.idle, o.busy} {
 			for e := slots.Front(); e != nil; e = e.Next() {
 				s, _ := e.Value.(*slot)
@@ -200,17 +251,27 @@ func (s *slot) setBusy(busy bool) {
 }
 
 func (s *slot) move(origin string) {
-	s.update(func(l *limiter) {
+	s.update(func(*limiter) {
 		if s.origin.name != origin {
-			l.remove(s)
-			l.add(s, origin)
+			s.ranking.remove(s)
+			s.ranking.add(s, origin)
+		}
+	})
+}
+
+// settle notes that the handshake of the connection is complete.
+func (s *slot) settle() {
+	s.update(func(l *limiter) {
+		if s.ranking == l.shaking {
+			l.shaking.remove(s)
+			l.settled.add(s, s.origin.name)
 		}
 	})
 }
 
 // release is called when the connection has ended, also that of an evicted slot.
 func (s *slot) release() {
-	s.update(func(l *limiter) { l.remove(s) })
+	s.update(func(*limiter) { s.ranking.remove(s) })
 	s.limiter.noteEnded(s)
 }
 
@@ -237,54 +298,55 @@ func (s *slot) list() *list.List {
 	return s.origin.idle
 }
 
-func (l *limiter) add(s *slot, origin string) {
-	o := l.origins[origin]
+func (r *ranking) add(s *slot, origin string) {
+	o := r.origins[origin]
 	if o == nil {
 		o = &originSlots{name: origin, idle: list.New(), busy: list.New()}
-		l.origins[origin] = o
+		r.origins[origin] = o
 	}
-	l.unrank(o)
+	r.unrank(o)
+	s.ranking = r
 	s.origin = o
 	s.place = s.list().PushBack(s)
-	l.size++
-	l.rank(o)
+	r.size++
+	r.rank(o)
 }
 
-func (l *limiter) remove(s *slot) {
+func (r *ranking) remove(s *slot) {
 	o := s.origin
-	l.unrank(o)
+	r.unrank(o)
 	s.list().Remove(s.place)
 	s.place = nil
-	l.size--
-	l.rank(o)
+	r.size--
+	r.rank(o)
 }
 
 // rank lists an origin under its size, and deletes one without slots.
-func (l *limiter) rank(o *originSlots) {
+func (r *ranking) rank(o *originSlots) {
 	size := o.size()
 	if size == 0 {
-		delete(l.origins, o.name)
+		delete(r.origins, o.name)
 	} else {
-		if l.bySize[size] == nil {
-			l.bySize[size] = list.New()
+		if r.bySize[size] == nil {
+			r.bySize[size] = list.New()
 		}
-		o.rank = l.bySize[size].PushBack(o)
-		l.largest = max(l.largest, size)
+		o.rank = r.bySize[size].PushBack(o)
+		r.largest = max(r.largest, size)
 	}
 	// A size changes by one, so this loop runs at most once.
-	for l.largest > 0 && l.bySize[l.largest] == nil {
-		l.largest--
+	for r.largest > 0 && r.bySize[r.largest] == nil {
+		r.largest--
 	}
 }
 
-func (l *limiter) unrank(o *originSlots) {
+func (r *ranking) unrank(o *originSlots) {
 	size := o.size()
 	if size == 0 {
 		return
 	}
-	alike := l.bySize[size]
+	alike := r.bySize[size]
 	alike.Remove(o.rank)
 	if alike.Len() == 0 {
-		delete(l.bySize, size)
+		delete(r.bySize, size)
 	}
 }

@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// named is a limiter with a name for each slot. The first letter of a name is its origin.
+// named is a limiter with a name for each slot. The first letter of a name is its origin, and one
+// that ends with a question mark has not completed its handshake.
 type named struct {
 	*limiter
 
@@ -21,7 +22,7 @@ type named struct {
 func (l *limiter) len() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.size
+	return l.size()
 }
 
 func newNamed(limit int, names ...string) *named {
@@ -33,12 +34,19 @@ func newNamed(limit int, names ...string) *named {
 }
 
 func (n *named) open(name string) bool {
-	n.slots[name], _ = n.acquire(name[:1], func() { n.evicted = append(n.evicted, name) }, nil)
+	n.slots[name], _ = n.acquire(claim{
+		origin: name[:1], shakes: strings.HasSuffix(name, "?"), evict: func() { n.evicted = append(n.evicted, name) },
+	})
 	return n.slots[name] != nil
 }
 
-// change makes a slot busy ("a1"), idle ("-a1"), or one of another origin ("a1>c").
+// change makes a slot busy ("a1"), idle ("-a1"), or one of another origin ("a1>c"), or completes its
+// handshake ("+a1?").
 func (n *named) change(text string) {
+	if name, settles := strings.CutPrefix(text, "+"); settles {
+		n.slots[name].settle()
+		return
+	}
 	if name, origin, moved := strings.Cut(text, ">"); moved {
 		n.slots[name].move(origin)
 		return
@@ -66,6 +74,12 @@ func TestEviction(t *testing.T) {
 		{"none for the largest origin if all of it are busy", "a1 a2 a3 b1", "a1 a2 a3", "a4", false, ""},
 		{"a busy one for the first of another origin", "a1 a2 a3 a4", "a1 a2 a3 a4", "b1", true, "a1"},
 		{"idle time begins after work", "a1 a2 a3 a4", "a1 -a1", "a5", true, "a2"},
+		{"handshakes beyond a quarter before a larger origin", "a1 a2 b? c?", "", "d1", true, "b?"},
+		{"handshakes of the largest origin among them", "a1 b? c? c2?", "", "d? e?", true, "c? b?"},
+		{"a handshake of its own origin, if that is among the largest", "a1 a2 b? c?", "", "c3?", true, "c?"},
+		{"the oldest idle slot beside a quarter of handshakes", "a1 a2 a3 b?", "", "c?", true, "a1"},
+		{"handshakes that are complete count as all others", "a1 b1? c1? d1?", "+b1? +c1? +d1?", "b2", true, "b1?"},
+		{"a handshake, if there is nothing else", "a? b? c? d?", "", "e1", true, "a?"},
 		{"slots that have moved", "a1 a2 a3 a4", "a3>c a4>c", "d1 c5", true, "a1 a3"},
 	}
 	for _, test := range tests {
@@ -108,7 +122,8 @@ func TestReleasedSlotDoesNotComeBack(t *testing.T) {
 	}
 }
 
-// In any sequence of calls, the bound holds, and only an origin with the most slots loses one.
+// In any sequence of calls, the bound holds, and only an origin with the most slots loses one. No
+// number of handshakes takes more than a quarter from the others.
 func TestLimiterProperties(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(200) {
@@ -117,11 +132,11 @@ func TestLimiterProperties(t *testing.T) {
 		m := &model{limiter: newLimiter(limit), t: t, limit: limit, open: make(map[*modelled]bool)}
 		for range 200 {
 			open := slices.Collect(maps.Keys(m.open))
-			switch step, origin := r.IntN(8), strconv.Itoa(r.IntN(5)); {
-			case len(open) > 0 && step < 4:
+			switch step, origin := r.IntN(10), strconv.Itoa(r.IntN(5)); {
+			case len(open) > 0 && step < 5:
 				m.change(open[r.IntN(len(open))], step, origin)
 			default:
-				m.acquireOne(origin)
+				m.acquireOne(claim{origin: origin, shakes: step%2 == 0})
 			}
 			if m.len() != len(m.open) || m.len() > limit {
 				t.Fatalf("seed %d: %d slots in use, want %d, and at most %d", seed, m.len(), len(m.open), limit)
@@ -138,9 +153,11 @@ type model struct {
 	limit int
 	open  map[*modelled]bool
 
-	// The state before the newest call of acquire.
+	// The state before the newest call of acquire. sizes and idle are those of the slots of which
+	// one may be evicted, by origin.
 	origin      string
 	full        bool
+	fromShaking bool
 	sizes, idle map[string]int
 }
 
@@ -149,6 +166,7 @@ type modelled struct {
 
 	origin string
 	busy   bool
+	shakes bool
 }
 
 func (m *model) change(s *modelled, step int, origin string) {
@@ -159,35 +177,50 @@ func (m *model) change(s *modelled, step int, origin string) {
 	case 1:
 		s.origin = origin
 		s.move(origin)
+	case 2:
+		s.shakes = false
+		s.settle()
 	default:
-		s.busy = step == 2
+		s.busy = step == 3
 		s.setBusy(s.busy)
 	}
 }
 
-func (m *model) acquireOne(origin string) {
-	m.origin, m.full = origin, len(m.open) == m.limit
+func (m *model) acquireOne(c claim) {
+	m.origin, m.full = c.origin, len(m.open) == m.limit
+	shaking := 0
+	for s := range m.open {
+		if s.shakes {
+			shaking++
+		}
+	}
+	m.fromShaking = shaking > max(m.limit/4, 1) || shaking == len(m.open)
+
 	m.sizes, m.idle = make(map[string]int), make(map[string]int)
 	for s := range m.open {
+		if s.shakes != m.fromShaking {
+			continue
+		}
 		m.sizes[s.origin]++
 		if !s.busy {
 			m.idle[s.origin]++
 		}
 	}
-	s := &modelled{origin: origin}
-	s.slot, _ = m.acquire(origin, func() { m.checkEvicted(s) }, nil)
+	s := &modelled{origin: c.origin, shakes: c.shakes}
+	c.evict = func() { m.checkEvicted(s) }
+	s.slot, _ = m.acquire(c)
 	switch {
 	case s.slot != nil:
 		m.open[s] = true
-	case !m.full, m.idle[origin] > 0, m.sizes[origin] < m.most():
-		m.t.Fatalf("origin %s gets no slot, of %v with limit %d; idle %v", origin, m.sizes, m.limit, m.idle)
+	case !m.full, m.idle[m.origin] > 0, m.sizes[m.origin] < m.most():
+		m.t.Fatalf("origin %s gets no slot, of %v with limit %d; idle %v", m.origin, m.sizes, m.limit, m.idle)
 	}
 }
 
 func (m *model) most() int { return slices.Max(slices.Collect(maps.Values(m.sizes))) }
 
 func (m *model) checkEvicted(s *modelled) {
-	if !m.full || !m.open[s] || m.sizes[s.origin] < m.most() {
+	if !m.full || !m.open[s] || s.shakes != m.fromShaking || m.sizes[s.origin] < m.most() {
 		m.t.Fatalf("a slot of origin %s is evicted, of %v with limit %d", s.origin, m.sizes, m.limit)
 	}
 	if s.busy && (s.origin == m.origin || m.idle[s.origin] > 0) {
@@ -204,12 +237,13 @@ func TestLimiterConcurrently(t *testing.T) {
 	for i := range 8 {
 		all.Go(func() {
 			for j := range 500 {
-				s, _ := l.acquire(strconv.Itoa((i+j)%3), func() {}, nil)
+				s, _ := l.acquire(claim{origin: strconv.Itoa((i + j) % 3), shakes: j%3 == 0, evict: func() {}})
 				if s == nil {
 					continue
 				}
 				s.setBusy(j%2 == 0)
 				s.move(strconv.Itoa(j % 5))
+				s.settle()
 				if n := l.len(); n > limit {
 					t.Errorf("%d slots in use, want at most %d", n, limit)
 				}

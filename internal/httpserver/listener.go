@@ -86,6 +86,9 @@ func (l *listener) open(c *conn) {
 	_ = c.SetDeadline(time.Now().Add(l.timeout)) // It fails for a closed connection.
 	err := l.shake(encrypted, c)                 // The connection keeps its error.
 	_ = c.SetDeadline(time.Time{})
+	if err == nil {
+		c.slot.settle()
+	}
 	if c.received.Load() && time.Since(c.accepted) >= slowHandshake {
 		l.server.opts.HandshakeSlow()
 	}

@@ -259,7 +259,8 @@ type Options struct {
 	HTTP1Only bool
 
 	// MaxConnections bounds open connections. When it is reached, a new connection closes the
-	// oldest idle one of the origin that has the most. Default: 16,384.
+	// oldest idle one of the origin that has the most. While more than a quarter of them have not
+	// completed their TLS handshake, it closes one of these. Default: 16,384.
 	MaxConnections int
 	// MaxHandshakes bounds the TLS handshakes that compute at the same time. Slots are granted
 	// round-robin by origin. A handshake that waits for its client has no slot.
