@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 
+	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/internal/canary"
 	"github.com/runtime-watcher/runtime-watcher/internal/periodic"
@@ -29,6 +31,9 @@ const (
 	keepShown = 7 * time.Second
 	// keepPeer is the time for which another replica may have other settings, as in a rollout.
 	keepPeer = 2 * time.Minute
+	// keepLess is the time for which such a replica may call for less without a report. A rollout of
+	// narrower settings has then ended the replicas with the former ones.
+	keepLess = 30 * time.Second
 	// keepOverlap is the time for which the CAs of another replica stay, as in a rotation. Kubelets
 	// need up to some minutes for new key material.
 	keepOverlap = 5 * time.Minute
@@ -103,6 +108,10 @@ type webhookKeeper struct {
 	repairedAt time.Time
 	// peerSince is when another replica was first seen to have other settings.
 	peerSince time.Time
+	// lessSince is when a replica was first seen to call for less than this one, and lessAt when it
+	// was last. A return of the intended configuration does not end that time, because a program
+	// may write both in turn.
+	lessSince, lessAt time.Time
 	// overlapSince is when CAs beside ours were first seen.
 	overlapSince time.Time
 	// needsResync is set while writes may have passed without a call.
@@ -284,10 +293,45 @@ func (k *webhookKeeper) yield(ctx context.Context, live, want *webhookConfigurat
 	if k.peerSince.IsZero() {
 		k.peerSince = time.Now()
 	}
-	if left := keepPeer - time.Since(k.peerSince); left > 0 {
-		return min(left, k.every)
+	since := k.peerSince
+	missing := lessThan(live, want)
+	if missing != "" {
+		since = k.noteLess()
 	}
-	return k.repair(ctx, live, want, "an agent with other settings writes the webhook configuration")
+	problem := "an agent with other settings writes the webhook configuration"
+	if missing != "" {
+		problem += ": " + missing
+	}
+	elapsed := time.Since(since)
+	if elapsed >= keepPeer {
+		return k.repair(ctx, live, want, problem)
+	}
+	next := keepPeer - elapsed
+	if missing != "" && elapsed >= keepLess {
+		k.report(problem)
+	} else if missing != "" {
+		next = keepLess - elapsed
+	}
+	return min(next, k.every)
+}
+
+// noteLess returns when a replica was first seen to call for less. Writes may pass without a call
+// until the configuration is as intended again, so a resync follows then.
+func (k *webhookKeeper) noteLess() time.Time {
+	now := time.Now()
+	if now.Sub(k.lessAt) > keepForget {
+		k.lessSince = now
+	}
+	k.lessAt = now
+	k.needsResync = true
+	return k.lessSince
+}
+
+// lessThan names what API servers call want for, and live not.
+func lessThan(live, want *webhookConfiguration) string {
+	judged := live.DeepCopy()
+	judged.Annotations[admission.RecordAnnotation] = want.Annotations[admission.RecordAnnotation]
+	return strings.Join(admission.Differences(judged), "; ")
 }
 
 // repair puts the configuration back after a pause, which grows in a contest.
@@ -337,7 +381,8 @@ func (k *webhookKeeper) noteChange(now time.Time) {
 }
 
 // apply writes the configuration. Additions of others survive an apply, so a configuration that is
-// still wrong is made again. If API servers cannot verify this replica by the CAs there, these
+// still wrong is made again. In a contest it is made again without the labels and annotations of
+// others, because these may be what makes a program change it. If API servers cannot verify this replica by the CAs there, these
 // may be those of another replica, and stay beside ours.
 func (k *webhookKeeper) apply(ctx context.Context, live, want *webhookConfiguration) time.Duration {
 	writing, cancel := context.WithTimeout(ctx, webhooksTimeout)
@@ -375,7 +420,9 @@ func (k *webhookKeeper) apply(ctx context.Context, live, want *webhookConfigurat
 
 func (k *webhookKeeper) write(ctx context.Context, live, next *webhookConfiguration) (*webhookConfiguration, error) {
 	result := live
-	if live == nil || len(guestsOf(live, next)) == 0 {
+	isContested := k.changes >= keepContest
+	mustGo := live != nil && (len(guestsOf(live, next)) > 0 || isContested && hasForeignMetadata(live, next))
+	if !mustGo {
 		var err error
 		if result, err = k.store.Apply(ctx, next, live); err != nil {
 			return nil, err
@@ -393,6 +440,21 @@ func (k *webhookKeeper) write(ctx context.Context, live, next *webhookConfigurat
 		k.want.learn(result, next)
 	}
 	return result, err
+}
+
+// hasForeignMetadata reports whether a configuration has labels or annotations that this agent does
+// not write, such as one by which cert-manager replaces the CA bundle.
+func hasForeignMetadata(live, want *webhookConfiguration) bool {
+	return hasMore(live.Labels, want.Labels) || hasMore(live.Annotations, want.Annotations)
+}
+
+func hasMore(live, want map[string]string) bool {
+	for key, value := range live {
+		if wanted, has := want[key]; !has || wanted != value {
+			return true
+		}
+	}
+	return false
 }
 
 func (k *webhookKeeper) isAsIntended(live, want *webhookConfiguration) bool {

@@ -31,7 +31,7 @@ import (
 )
 
 // clusterStore is the webhook configuration of a cluster. Its Apply is that of an API server, as far as
-// conditions are concerned: those that others have added stay.
+// annotations, conditions and webhooks are concerned: those that others have added stay.
 type clusterStore struct {
 	mu      sync.Mutex
 	live    *webhookConfiguration
@@ -67,6 +67,7 @@ func (s *clusterStore) Apply(_ context.Context, want, live *webhookConfiguration
 		next.UID = types.UID(strconv.Itoa(s.made))
 	} else {
 		next.UID = s.live.UID
+		keepMetadata(next, s.live)
 		keepConditions(next, s.live)
 		keepGuests(next, s.live)
 	}
@@ -85,6 +86,14 @@ func (s *clusterStore) Apply(_ context.Context, want, live *webhookConfiguration
 		s.edits(s.live)
 	}
 	return next.DeepCopy(), nil
+}
+
+func keepMetadata(next, live *webhookConfiguration) {
+	for name, value := range live.Annotations {
+		if _, isOurs := next.Annotations[name]; !isOurs {
+			next.Annotations[name] = value
+		}
+	}
 }
 
 func keepConditions(next, live *webhookConfiguration) {
@@ -551,7 +560,8 @@ func TestReplicasAgree(t *testing.T) {
 	})
 }
 
-// In a rollout, the new replica has other settings, and the old one leaves them in place.
+// In a rollout, the new replica has other settings, and the old one leaves them in place. It reports that they call for less if the
+// rollout is slow.
 func TestANewReplicaReplacesTheSettings(t *testing.T) {
 	ca, serving := servingPair(t)
 	bundle := bundleFile(t, ca.PEM)
@@ -562,7 +572,14 @@ func TestANewReplicaReplacesTheSettings(t *testing.T) {
 		pass(time.Minute)
 		newer := keepIn(t, store, after)
 		defer newer.stop()
+		pass(keepLess - time.Second)
+		if older.problem() != "" {
+			t.Errorf("problem %q in a short rollout, want none", older.problem())
+		}
 		pass(time.Minute)
+		if !strings.Contains(older.problem(), "default.secrets") {
+			t.Errorf("problem %q in a slow rollout, want the webhook that is missing", older.problem())
+		}
 		older.stop()
 		pass(time.Hour)
 		want, err := after.configuration()
@@ -571,8 +588,8 @@ func TestANewReplicaReplacesTheSettings(t *testing.T) {
 		if writes != 2 || identityOf(live) != identityOf(want) {
 			t.Errorf("%d writes, want those of two settings, and the newer ones", writes)
 		}
-		if older.problem() != "" || newer.problem() != "" {
-			t.Errorf("problems %q and %q, want none", older.problem(), newer.problem())
+		if newer.problem() != "" {
+			t.Errorf("problem %q, want none", newer.problem())
 		}
 	})
 }
@@ -733,4 +750,103 @@ func TestAppliedWebhooksAreComplete(t *testing.T) {
 			t.Errorf("want %s in %s", field, text)
 		}
 	}
+}
+
+// The token of an agent writes a whole configuration that calls for less, as a replica with other settings, and puts the first one back
+// before its time is over. Each time is followed by a resync, it is reported, and the second time ends soon.
+func TestAForgedReplicaIsReportedAndEnds(t *testing.T) {
+	ca, serving := servingPair(t)
+	bundle := bundleFile(t, ca.PEM)
+	want, forged := intendedFor(serving, bundle, "configmaps", "secrets"), intendedFor(serving, bundle, "configmaps")
+	less, err := forged.configuration()
+	check(t, err)
+	synctest.Test(t, func(t *testing.T) {
+		store := &clusterStore{}
+		k := keepIn(t, store, want)
+		defer k.stop()
+		pass(time.Minute)
+		first, _ := store.now()
+		as := func(text *webhookConfiguration) {
+			store.change(func(live *webhookConfiguration) *webhookConfiguration {
+				next := text.DeepCopy()
+				next.UID, next.ManagedFields = live.UID, live.ManagedFields
+				return next
+			})
+		}
+
+		as(less)
+		pass(35 * time.Second)
+		if have := k.problem(); !strings.Contains(have, "default.secrets") {
+			t.Errorf("problem %q after 35 s, want the webhook that is missing", have)
+		}
+		pass(75 * time.Second)
+		as(first)
+		pass(10 * time.Second)
+		if k.resyncsSoFar() != 2 || k.problem() != "" {
+			t.Errorf("%d resyncs, problem %q, want two and none", k.resyncsSoFar(), k.problem())
+		}
+
+		as(less)
+		pass(15 * time.Second)
+		live, _ := store.now()
+		if !reflect.DeepEqual(live.Webhooks, first.Webhooks) || k.resyncsSoFar() != 3 {
+			t.Errorf("after the second time: %d webhooks, %d resyncs", len(live.Webhooks), k.resyncsSoFar())
+		}
+	})
+}
+
+// A replica that calls for more is no loss. It is neither reported nor replaced within a rollout.
+func TestAReplicaThatCallsForMoreIsNoProblem(t *testing.T) {
+	ca, serving := servingPair(t)
+	bundle := bundleFile(t, ca.PEM)
+	synctest.Test(t, func(t *testing.T) {
+		store := &clusterStore{}
+		older := keepIn(t, store, intendedFor(serving, bundle, "configmaps"))
+		defer older.stop()
+		pass(time.Minute)
+		newer := keepIn(t, store, intendedFor(serving, bundle, "configmaps", "secrets"))
+		defer newer.stop()
+		pass(keepPeer - time.Second)
+		if _, writes := store.now(); writes != 2 || older.problem() != "" || older.resyncsSoFar() != 1 {
+			t.Errorf("%d writes, problem %q, %d resyncs, want two, none and one", writes, older.problem(), older.resyncsSoFar())
+		}
+	})
+}
+
+// A foreign annotation makes another program change the webhooks after each repair, as cert-manager's does. The contest ends with
+// the annotation. Without a contest, annotations of others stay.
+func TestAForeignAnnotationEndsWithItsContest(t *testing.T) {
+	const injects, of = "cert-manager.io/inject-apiserver-ca", "argocd.argoproj.io/tracking-id"
+	ca, serving := servingPair(t)
+	want := intendedFor(serving, bundleFile(t, ca.PEM), "configmaps")
+	synctest.Test(t, func(t *testing.T) {
+		store := &clusterStore{edits: func(live *webhookConfiguration) {
+			for n := range live.Webhooks {
+				if live.Annotations[injects] != "" {
+					live.Webhooks[n].ClientConfig.CABundle = []byte("that of the API server")
+				}
+			}
+		}}
+		k := keepIn(t, store, want)
+		defer k.stop()
+		pass(time.Minute)
+		annotate := func(name string) {
+			store.change(func(live *webhookConfiguration) *webhookConfiguration {
+				live.Annotations[name] = "true"
+				store.edits(live)
+				return live
+			})
+		}
+		annotate(of)
+		pass(time.Minute)
+		if live, writes := store.now(); writes != 1 || live.Annotations[of] == "" {
+			t.Errorf("%d writes, annotations %v", writes, live.Annotations)
+		}
+		annotate(injects)
+		pass(time.Minute)
+		live, _ := store.now()
+		if live.Annotations[injects] != "" || !bytes.Equal(bundleOf(live), ca.PEM) {
+			t.Errorf("after a minute: annotations %v, CAs %.40q", live.Annotations, bundleOf(live))
+		}
+	})
 }

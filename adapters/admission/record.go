@@ -83,7 +83,8 @@ func recordedOf(webhook *admissionregistrationv1.ValidatingWebhook) recorded {
 // Differences compares the webhooks of a configuration, as an API server has it, with those that
 // were applied. Each text names a webhook and its difference. Additions of platforms are none: a
 // shorter timeout, and an exclusion by a label that the watch does not select by, unless it names a
-// namespace of the user. A configuration that is nil, or has no record, is a difference.
+// namespace of the user. The exclusions of AKS are none for any watch. A configuration that is nil,
+// or has no record, is a difference.
 //
 // The texts come from the runtime, and are not bounded.
 func Differences(live *admissionregistrationv1.ValidatingWebhookConfiguration) []string {
@@ -165,19 +166,35 @@ func selectsAlike(ours, live *metav1.LabelSelector) bool {
 	isNarrower := func(exclusion metav1.LabelSelectorRequirement) bool {
 		isOfUser := func(name string) bool { return !IsPlatformNamespace(name) }
 		switch {
-		case selectsBy(ours, exclusion.Key):
+		case selectsOnly(ours, exclusion.Key):
 			return true
+		case isOfEnforcer(exclusion):
+			return false
 		case exclusion.Key == namespaceLabel:
 			return exclusion.Operator != metav1.LabelSelectorOpNotIn || slices.ContainsFunc(exclusion.Values, isOfUser)
 		default:
-			return false
+			return mentions(ours, exclusion.Key)
 		}
 	}
 	return ok && !slices.ContainsFunc(beyond, isNarrower)
 }
 
-// selectsBy reports whether a selector selects only objects with a certain label.
-func selectsBy(own *metav1.LabelSelector, key string) bool {
+// isOfEnforcer reports whether an exclusion is one that the admissions enforcer of AKS adds to each
+// webhook.
+func isOfEnforcer(exclusion metav1.LabelSelectorRequirement) bool {
+	switch exclusion.Key {
+	case "kubernetes.azure.com/managedby":
+		return slices.Equal(exclusion.Values, []string{"aks"})
+	case "control-plane":
+		isFormer := exclusion.Operator == metav1.LabelSelectorOpDoesNotExist
+		return isFormer || slices.Equal(exclusion.Values, []string{"true"})
+	default:
+		return false
+	}
+}
+
+// selectsOnly reports whether a selector selects only objects with a certain label.
+func selectsOnly(own *metav1.LabelSelector, key string) bool {
 	if own == nil {
 		return false
 	}
@@ -185,6 +202,18 @@ func selectsBy(own *metav1.LabelSelector, key string) bool {
 	return has || slices.ContainsFunc(own.MatchExpressions, func(r metav1.LabelSelectorRequirement) bool {
 		isPositive := r.Operator == metav1.LabelSelectorOpIn || r.Operator == metav1.LabelSelectorOpExists
 		return isPositive && r.Key == key
+	})
+}
+
+// mentions reports whether a selector has a requirement for a label. No platform adds one for a
+// label that a watch selects by or excludes.
+func mentions(own *metav1.LabelSelector, key string) bool {
+	if own == nil {
+		return false
+	}
+	_, has := own.MatchLabels[key]
+	return has || slices.ContainsFunc(own.MatchExpressions, func(r metav1.LabelSelectorRequirement) bool {
+		return r.Key == key
 	})
 }
 

@@ -23,7 +23,12 @@ type (
 func stored(t *testing.T) *configuration {
 	t.Helper()
 	kyma := kymaWatch()
-	kyma.NamespaceSelector = watch.Selector{Labels: map[string]string{"team": "a"}}
+	kyma.NamespaceSelector = watch.Selector{
+		Labels: map[string]string{"team": "a"}, Requirements: []watch.Requirement{
+			{Key: "env", Operator: "NotIn", Values: []string{"dev"}},
+			{Key: "control-plane", Operator: "NotIn", Values: []string{"mine"}},
+		},
+	}
 	made := configure(t, admission.Endpoint{Service: types.NamespacedName{Namespace: "kyma-system", Name: "agent"}},
 		admission.ConfigurationOptions{Canary: types.NamespacedName{Namespace: "kyma-system", Name: "agent"}},
 		kyma, moduleWatch())
@@ -83,6 +88,14 @@ func TestDifferences(t *testing.T) {
 			narrow(kymaWebhook, "team", metav1.LabelSelectorOpNotIn, "a"),
 			kymaWebhook + ": namespaceSelector changed",
 		},
+		"more of what the watch excludes": {
+			narrow(kymaWebhook, "env", metav1.LabelSelectorOpNotIn, "prod"),
+			kymaWebhook + ": namespaceSelector changed",
+		},
+		"the whole label that the watch excludes by": {
+			narrow(kymaWebhook, "env", metav1.LabelSelectorOpDoesNotExist),
+			kymaWebhook + ": namespaceSelector changed",
+		},
 		"other objects": {edit(moduleWebhook, func(w *webhook) {
 			w.ObjectSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"watched": "yes"}}
 		}), moduleWebhook + ": objectSelector changed"},
@@ -116,8 +129,11 @@ func TestDifferences(t *testing.T) {
 				live.Webhooks[n].ClientConfig.CABundle = []byte("rotated")
 			}
 		}, ""},
-		"the enforcer of AKS":          {narrow(moduleWebhook, "control-plane", metav1.LabelSelectorOpDoesNotExist), ""},
-		"its newer form":               {narrow(moduleWebhook, "kubernetes.azure.com/managedby", metav1.LabelSelectorOpNotIn, "aks"), ""},
+		"the enforcer of AKS": {narrow(moduleWebhook, "control-plane", metav1.LabelSelectorOpDoesNotExist), ""},
+		"its newer form":      {narrow(moduleWebhook, "kubernetes.azure.com/managedby", metav1.LabelSelectorOpNotIn, "aks"), ""},
+		"the enforcer, beside an exclusion of the watch": {
+			narrow(kymaWebhook, "control-plane", metav1.LabelSelectorOpNotIn, "true"), "",
+		},
 		"the namespaces of a platform": {narrow(moduleWebhook, nameLabel, metav1.LabelSelectorOpNotIn, "kube-public", "gke-managed"), ""},
 		"an API server without match conditions": {func(live *configuration) {
 			for n := range live.Webhooks {

@@ -29,7 +29,9 @@ func policyWatches() []watch.Watch {
 		return watch.Watch{
 			Name:    types.NamespacedName{Namespace: "kcp-system", Name: strings.ReplaceAll(resource, "/", "-") + "-" + string(field)},
 			Manager: "my-operator", Field: field, Resource: schema.GroupVersionResource{Group: group, Version: "v1", Resource: resource},
-			NamespaceSelector: watch.Selector{Labels: map[string]string{"team": "a"}},
+			NamespaceSelector: watch.Selector{Labels: map[string]string{"team": "a"}, Requirements: []watch.Requirement{
+				{Key: "env", Operator: "NotIn", Values: []string{"test", "dev"}}, {Key: "tier", Operator: "Exists"},
+			}},
 		}
 	}
 	return []watch.Watch{
@@ -123,12 +125,20 @@ func TestThePolicyOfAnAgent(t *testing.T) {
 				c.Webhooks = append(c.Webhooks, more)
 			}
 		}},
-		"slow webhooks":         {"at most 2 s", func(c *ownWebhooks) { c.Webhooks[deployments].TimeoutSeconds = new(int32(3)) }},
-		"another mark":          {"keep its mark", func(c *ownWebhooks) { c.Annotations[installedBy] = "attacker" }},
-		"no mark":               {"keep its mark", func(c *ownWebhooks) { delete(c.Annotations, installedBy) }},
-		"a finalizer":           {"no finalizer", func(c *ownWebhooks) { c.Finalizers = []string{"example.com/stay"} }},
-		"an owner":              {"no owner", func(c *ownWebhooks) { c.OwnerReferences = anOwner() }},
-		"namespaces by a label": {"select namespaces", func(c *ownWebhooks) { exclude(c, deployments, "pod-security.kubernetes.io/enforce") }},
+		"slow webhooks":                         {"after 2 s", func(c *ownWebhooks) { c.Webhooks[deployments].TimeoutSeconds = new(int32(3)) }},
+		"hasty webhooks":                        {"after 2 s", func(c *ownWebhooks) { c.Webhooks[deployments].TimeoutSeconds = new(int32(1)) }},
+		"another mark":                          {"keep its mark", func(c *ownWebhooks) { c.Annotations[installedBy] = "attacker" }},
+		"no mark":                               {"keep its mark", func(c *ownWebhooks) { delete(c.Annotations, installedBy) }},
+		"a finalizer":                           {"no finalizer", func(c *ownWebhooks) { c.Finalizers = []string{"example.com/stay"} }},
+		"an owner":                              {"no owner", func(c *ownWebhooks) { c.OwnerReferences = anOwner() }},
+		"namespaces by a label":                 {"select namespaces", func(c *ownWebhooks) { exclude(c, deployments, "pod-security.kubernetes.io/enforce") }},
+		"namespaces by a label of the Watchers": {"select namespaces", func(c *ownWebhooks) { exclude(c, deployments, "env", "test", "dev", "prod") }},
+		"namespaces without a label of theirs":  {"select namespaces", func(c *ownWebhooks) { exclude(c, deployments, "env") }},
+		"namespaces like those of a platform":   {"select namespaces", func(c *ownWebhooks) { exclude(c, deployments, "kubernetes.io/metadata.name", "kube-shop") }},
+		"namespaces with another value":         {"select namespaces", func(c *ownWebhooks) { c.Webhooks[deployments].NamespaceSelector.MatchLabels["team"] = "b" }},
+		"an annotation":                         {"no annotation", func(c *ownWebhooks) { c.Annotations["cert-manager.io/inject-apiserver-ca"] = "true" }},
+		"a label":                               {"no annotation", func(c *ownWebhooks) { c.Labels["example.com/managed"] = "true" }},
+		"no opt-out of the enforcer":            {"no annotation", func(c *ownWebhooks) { c.Labels["admissions.enforcer/disabled"] = "false" }},
 	}
 	refused := func(when string) {
 		for name, refusal := range refusals {
@@ -147,18 +157,24 @@ func TestThePolicyOfAnAgent(t *testing.T) {
 	rig.NoError(t, write(made))
 	refused("there: ")
 
-	// What the Watchers select by remains possible: a replica puts it back.
-	allowed := made.DeepCopy()
-	exclude(allowed, deployments, "team")
-	rig.NoError(t, write(allowed, client.DryRunAll))
+	// Annotations and labels of others, such as those of a GitOps tool, hinder no repair.
+	plane := rig.SharedAPIServer(t, apiserver.Options{})
+	rig.Kubectl(t, "--kubeconfig", plane.Kubeconfig, "annotate", "validatingwebhookconfiguration", "runtime-watcher", "example.com/by=other")
+	rig.Kubectl(t, "--kubeconfig", plane.Kubeconfig, "label", "validatingwebhookconfiguration", "runtime-watcher", "example.com/by=other")
+	rig.NoError(t, write(made, client.DryRunAll))
 }
 
 func anOwner() []metav1.OwnerReference {
 	return []metav1.OwnerReference{{APIVersion: "v1", Kind: "Namespace", Name: "default", UID: "1"}}
 }
 
-func exclude(c *ownWebhooks, at int, label string) {
+// exclude excludes all values of a label, or some.
+func exclude(c *ownWebhooks, at int, label string, values ...string) {
+	requirement := metav1.LabelSelectorRequirement{Key: label, Operator: metav1.LabelSelectorOpDoesNotExist}
+	if len(values) > 0 {
+		requirement.Operator = metav1.LabelSelectorOpNotIn
+		requirement.Values = values
+	}
 	selector := c.Webhooks[at].NamespaceSelector
-	selector.MatchExpressions = append(selector.MatchExpressions,
-		metav1.LabelSelectorRequirement{Key: label, Operator: metav1.LabelSelectorOpDoesNotExist})
+	selector.MatchExpressions = append(selector.MatchExpressions, requirement)
 }
