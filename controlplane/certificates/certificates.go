@@ -331,7 +331,8 @@ func (c *Certificates) announce(ctx context.Context, seen *observed, status Stat
 const defaultWarmUp = 90 * time.Second
 
 // FromFleet makes heartbeats confirm, for [New]. A runtime has confirmed a CA when each replica of
-// its agent that sends heartbeats trusts the CA. A runtime without heartbeats has not.
+// its agent that sends heartbeats trusts the CA. A runtime without heartbeats has not. No rotation
+// waits for a runtime with a revoked sender: it gets new key material and the bundle together.
 //
 // The heartbeats of a runtime count warmUp after the first one, because they may come from one
 // replica of its agent only. That time begins again when this process starts or takes the lead. 0
@@ -348,6 +349,9 @@ func FromFleet(f *fleet.Fleet, warmUp time.Duration) func(ca string, runtimes []
 		})
 		for _, id := range f.WithoutCA(fingerprint) {
 			steady[id] = false
+		}
+		for _, id := range f.Revoked() {
+			steady[id] = true
 		}
 		return slices.DeleteFunc(slices.Clone(runtimes), func(id core.RuntimeID) bool { return steady[id] })
 	}

@@ -66,3 +66,39 @@ func TestFromFleetOfAStandby(t *testing.T) {
 		}
 	})
 }
+
+// A revoked runtime holds no rotation, which often follows the theft of its key. When it sends with
+// a new certificate, the rotation waits for it as for all others.
+func TestFromFleetWithoutRevokedRuntimes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, err := fleet.New(fleet.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.Receiver().Observe(core.Peer{ID: "stolen", Fingerprint: "1"}, "m", beat("1", "old"), nil)
+		f.Receiver().Observe(core.Peer{ID: "other", Fingerprint: "2"}, "m", beat("2", "old", "new"), nil)
+		all := []core.RuntimeID{"stolen", "other"}
+		confirmed := certificates.FromFleet(f, time.Minute)
+		time.Sleep(time.Minute)
+		if have := confirmed("new", all); len(have) != 1 || have[0] != "stolen" {
+			t.Errorf("unconfirmed before the revocation: %v, want stolen", have)
+		}
+
+		f.Receiver().Revoke(func(peer core.Peer) bool { return peer.Fingerprint == "1" })
+		if have := confirmed("new", all); len(have) > 0 {
+			t.Errorf("unconfirmed after the revocation: %v, want none", have)
+		}
+		f.Receiver().Observe(core.Peer{ID: "stolen", Fingerprint: "3"}, "m", beat("3", "old"), nil)
+		if have := confirmed("new", all); len(have) != 1 || have[0] != "stolen" {
+			t.Errorf("unconfirmed with a new certificate: %v, want stolen", have)
+		}
+
+		// The stolen key is refused meanwhile, also while the runtime is silent.
+		time.Sleep(time.Hour)
+		f.Receiver().Refuse("stolen", "m", core.ReasonRevoked)
+		if have := confirmed("new", all[:1]); len(have) != 1 {
+			t.Errorf("unconfirmed while the runtime is silent: %v, want stolen", have)
+		}
+	})
+}

@@ -190,6 +190,23 @@ func (f *Fleet) WithoutCA(fingerprint string) []core.RuntimeID {
 	return missing
 }
 
+// Revoked returns the runtimes whose last senders are revoked, for each of their managers. A sender
+// that is refused does not count as the last one, so a stolen certificate does not make a runtime
+// with a new one revoked.
+func (f *Fleet) Revoked() []core.RuntimeID {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var revoked []core.RuntimeID
+	for runtime, managers := range f.managers {
+		isOther := func(manager core.Manager) bool { return !f.records[key{runtime, manager}].isRevoked() }
+		if len(managers) > 0 && !slices.ContainsFunc(managers, isOther) {
+			revoked = append(revoked, runtime)
+		}
+	}
+	slices.Sort(revoked)
+	return revoked
+}
+
 // trusts is true if some replica is not silent, and all such have reported the authority.
 func (f *Fleet) trusts(runtime core.RuntimeID, fingerprint string, now time.Time) (trusts bool) {
 	for _, manager := range f.managers[runtime] {
