@@ -38,6 +38,10 @@ type Peer struct {
 	// and that the holder can present instead. An ECDSA signature has two forms (SEC 1, section
 	// 4.1.4).
 	OtherFingerprints []string
+	// CAFingerprints are the SHA-256 of the CA certificates that verify the certificate, with those
+	// between, in lower case hex and sorted. It is empty if the receiver has verified no chain, as
+	// over NATS.
+	CAFingerprints []string
 	// NotBefore and NotAfter bound the validity of the certificate.
 	NotBefore, NotAfter time.Time
 

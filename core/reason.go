@@ -71,6 +71,8 @@ const (
 	ReasonDomainAmbiguous Reason = reasons.DomainAmbiguous
 	// ReasonSANMismatch means that no SAN of the certificate equals the registered domain.
 	ReasonSANMismatch Reason = reasons.SANMismatch
+	// ReasonCAMismatch means that a CA of the sender's certificate may not name the runtime.
+	ReasonCAMismatch Reason = reasons.CAMismatch
 	// ReasonRevoked means that the certificate or a name of the sender is on the list of revoked
 	// senders.
 	ReasonRevoked Reason = reasons.Revoked

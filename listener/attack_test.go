@@ -1,6 +1,7 @@
 package listener_test
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
@@ -314,4 +315,62 @@ func heap() int64 {
 	var stats runtime.MemStats
 	runtime.ReadMemStats(&stats)
 	return int64(stats.HeapAlloc)
+}
+
+// The CA of a runtime that joined by itself may issue a certificate of another runtime, with the
+// domain of that one. SAN pinning cannot refuse it, which is the control. CA pinning does.
+func TestACANamesItsOwnRuntimeOnly(t *testing.T) {
+	t.Parallel()
+	ours, joined := newAuthority(t, "control plane"), newAuthority(t, "joined runtime")
+	between := joined.intermediate(t, "between")
+	roots := x509.NewCertPool()
+	roots.AddCert(ours.Certificate)
+	roots.AddCert(joined.Certificate)
+	foreign := fingerprint(joined.Certificate)
+	mayName := func(ca string, runtime core.RuntimeID) bool { return ca != foreign || runtime == "runtime-a" }
+	domains := listener.DomainsFunc(func(_ context.Context, id core.RuntimeID, _ *core.WatchEvent) (string, error) {
+		return string(id) + ".example", nil
+	})
+	pinning := listener.SANPinning(domains)
+	both := listener.AllOf(pinning, listener.CAPinning(mayName))
+	for name, test := range map[string]struct {
+		leaf     *leaf
+		id       core.RuntimeID
+		verifier core.Verifier
+		want     int
+	}{
+		"control: SAN pinning alone": {joined.client(t, "runtime-b", dnsNames("runtime-b.example")), "runtime-b", pinning, http.StatusAccepted},
+		"another runtime":            {joined.client(t, "runtime-b", dnsNames("runtime-b.example")), "runtime-b", both, http.StatusForbidden},
+		"by an intermediate CA":      {between.client(t, "runtime-b", dnsNames("runtime-b.example")), "runtime-b", both, http.StatusForbidden},
+		"its own runtime":            {joined.client(t, "runtime-a", dnsNames("runtime-a.example")), "runtime-a", both, http.StatusAccepted},
+		"ours, of any runtime":       {ours.client(t, "runtime-b", dnsNames("runtime-b.example")), "runtime-b", both, http.StatusAccepted},
+	} {
+		for _, door := range []string{"TLS", "header"} {
+			t.Run(name+", "+door, func(t *testing.T) {
+				t.Parallel()
+				peers := listener.FromTLS(func() *x509.CertPool { return roots }, listener.PeerOptions{})
+				request := post("/v3/"+string(manager)+"/events", string(encode(t, change(test.id, 1))))
+				if door == "TLS" {
+					request.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{test.leaf.TLS.Leaf, between.Certificate}}
+				} else {
+					peers = listener.FromXFCC(listener.InsecureAnyProxy(), func() *x509.CertPool { return roots }, listener.PeerOptions{})
+					request.Header.Set("X-Forwarded-Client-Cert", test.leaf.header()+";Chain=\""+escapedPEM(test.leaf.TLS.Leaf, between.Certificate)+"\"")
+				}
+				request.Header.Set("Content-Type", "application/cloudevents-batch+json")
+				l := newListener(t, peers, test.verifier, &recorder{}, listener.Options{})
+				response := serve(l, request)
+				isRefused := strings.Contains(response.Body.String(), reasons.CAMismatch)
+				if response.Code != test.want || isRefused != (test.want == http.StatusForbidden) {
+					t.Errorf("answer %d %s, want %d", response.Code, response.Body, test.want)
+				}
+			})
+		}
+	}
+	if err := listener.CAPinning(mayName).Verify(t.Context(), core.Peer{ID: "runtime-a"}, &core.WatchEvent{}); err == nil {
+		t.Error("a sender without a verified chain passes")
+	}
+	peers := listener.FromTLS(func() *x509.CertPool { return roots }, listener.PeerOptions{})
+	if _, err := listener.New(peers, listener.CAPinning(nil), handlers(&recorder{}), listener.Options{}); err == nil {
+		t.Error("a pinning without its function is accepted")
+	}
 }

@@ -122,15 +122,17 @@ func (c *checker) check(
 	}
 	now := c.now()
 	v := &verdict{roots: roots, notBefore: now, notAfter: now.Add(badFor)}
-	chain, err := verify(leaf, others, roots, now)
+	chains, err := verify(leaf, others, roots, now)
 	if err == nil {
-		signer := chain[min(1, len(chain)-1)] // A root may be its own leaf.
+		signer := chains[0][min(1, len(chains[0])-1)] // A root may be its own leaf.
 		v.peer, err = c.peer(leaf, signer)
+		v.peer.CAFingerprints = casOf(chains)
 	}
 	if v.err = err; err != nil {
 		c.bad.put(key, v)
 		return v
 	}
+	chain := chains[0]
 	v.notBefore = slices.MaxFunc(chain, func(a, b *x509.Certificate) int {
 		return a.NotBefore.Compare(b.NotBefore)
 	}).NotBefore
@@ -171,11 +173,22 @@ func (c *checker) peer(cert, signer *x509.Certificate) (core.Peer, error) {
 
 var errLongChain = unauthenticated(ReasonUntrustedChain, "want a chain of at most %d certificates", maxChain)
 
-// verify returns a chain from leaf to roots (RFC 5280, section 6). A certificate with extended key
+// casOf returns the fingerprints of all certificates above the leaf, in all chains.
+func casOf(chains [][]*x509.Certificate) (fingerprints []string) {
+	for _, chain := range chains {
+		for _, ca := range chain[min(1, len(chain)-1):] {
+			fingerprints = append(fingerprints, fingerprintOf(ca.Raw))
+		}
+	}
+	slices.Sort(fingerprints)
+	return slices.Compact(fingerprints)
+}
+
+// verify returns the chains from leaf to roots (RFC 5280, section 6). A certificate with extended key
 // usages must allow client authentication, and so must those above it (section 4.2.1.12).
 func verify(
 	leaf *x509.Certificate, others []*x509.Certificate, roots *x509.CertPool, now time.Time,
-) ([]*x509.Certificate, error) {
+) ([][]*x509.Certificate, error) {
 	intermediates := x509.NewCertPool()
 	for _, cert := range others {
 		intermediates.AddCert(cert)
@@ -189,7 +202,7 @@ func verify(
 	if err != nil {
 		return nil, untrusted(leaf, now, err)
 	}
-	return chains[0], nil
+	return chains, nil
 }
 
 // untrusted names the validity of the leaf first, because its owner can mend it.

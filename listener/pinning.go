@@ -39,6 +39,43 @@ func (f DomainsFunc) Domain(ctx context.Context, runtime core.RuntimeID, event *
 // An empty domain, or one with a wildcard, is refused.
 func SANPinning(domains Domains) core.Verifier { return &sanPinning{domains: domains} }
 
+// CAPinning lets an event pass if mayName returns true for each CA certificate of the sender's
+// verified chain. ca is the SHA-256 of a certificate's DER bytes, in lower case hex.
+//
+// Without CAPinning, each CA of the bundle may name every runtime. If the bundle has a CA that is
+// not yours, such as the one of a runtime that joined by itself, return true for that CA and its
+// own runtime only. Combine CAPinning with [SANPinning] by [AllOf].
+//
+// A sender without [core.Peer].CAFingerprints is refused, so CAPinning does not fit NATS. Behind a
+// gateway it works, because the listener verifies the certificate in the header itself. mayName is
+// called concurrently and must not block. The reason of a refusal is "ca_mismatch".
+func CAPinning(mayName func(ca string, runtime core.RuntimeID) bool) core.Verifier {
+	return caPinning(mayName)
+}
+
+type caPinning func(ca string, runtime core.RuntimeID) bool
+
+var errMayNameMissing = errors.New("function for CA pinning is nil")
+
+func (p caPinning) Validate() error {
+	if p == nil {
+		return errMayNameMissing
+	}
+	return nil
+}
+
+func (p caPinning) Verify(_ context.Context, peer core.Peer, _ *core.WatchEvent) error {
+	if len(peer.CAFingerprints) == 0 {
+		return forbidden(reasons.CAMismatch, "the sender has no verified chain of certificates")
+	}
+	for _, ca := range peer.CAFingerprints {
+		if !p(ca, peer.ID) {
+			return forbidden(reasons.CAMismatch, "the CA sha256:%s may not name runtime %q", ca, peer.ID)
+		}
+	}
+	return nil
+}
+
 var errDomainsMissing = errors.New("domains for SAN pinning are nil")
 
 type sanPinning struct{ domains Domains }
