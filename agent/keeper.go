@@ -31,8 +31,8 @@ const (
 	keepShown = 7 * time.Second
 	// keepPeer is the time for which another replica may have other settings, as in a rollout.
 	keepPeer = 2 * time.Minute
-	// keepLess is the time for which such a replica may call for less without a report. A rollout of
-	// narrower settings has then ended the replicas with the former ones.
+	// keepLess is the time for which such a replica may call for less without a report. A rollout
+	// of narrower settings has then ended the replicas with the former ones.
 	keepLess = 30 * time.Second
 	// keepOverlap is the time for which the CAs of another replica stay, as in a rotation. Kubelets
 	// need up to some minutes for new key material.
@@ -327,7 +327,7 @@ func (k *webhookKeeper) noteLess() time.Time {
 	return k.lessSince
 }
 
-// lessThan names what API servers call want for, and live not.
+// lessThan names the calls that API servers make with want and do not make with live.
 func lessThan(live, want *webhookConfiguration) string {
 	judged := live.DeepCopy()
 	judged.Annotations[admission.RecordAnnotation] = want.Annotations[admission.RecordAnnotation]
@@ -381,9 +381,9 @@ func (k *webhookKeeper) noteChange(now time.Time) {
 }
 
 // apply writes the configuration. Additions of others survive an apply, so a configuration that is
-// still wrong is made again. In a contest it is made again without the labels and annotations of
-// others, because these may be what makes a program change it. If API servers cannot verify this replica by the CAs there, these
-// may be those of another replica, and stay beside ours.
+// still wrong is made again. In a contest, it is made again without the labels and annotations of
+// others, because such an annotation may cause the changes. If API servers cannot verify this
+// replica by the CAs there, these may be those of another replica, and stay beside ours.
 func (k *webhookKeeper) apply(ctx context.Context, live, want *webhookConfiguration) time.Duration {
 	writing, cancel := context.WithTimeout(ctx, webhooksTimeout)
 	defer cancel()

@@ -184,8 +184,8 @@ func casOf(chains [][]*x509.Certificate) (fingerprints []string) {
 	return slices.Compact(fingerprints)
 }
 
-// verify returns the chains from leaf to roots (RFC 5280, section 6). A certificate with extended key
-// usages must allow client authentication, and so must those above it (section 4.2.1.12).
+// verify returns the chains from leaf to roots (RFC 5280, section 6). A certificate with extended
+// key usages must allow client authentication, and so must those above it (section 4.2.1.12).
 func verify(
 	leaf *x509.Certificate, others []*x509.Certificate, roots *x509.CertPool, now time.Time,
 ) ([][]*x509.Certificate, error) {

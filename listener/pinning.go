@@ -42,13 +42,13 @@ func SANPinning(domains Domains) core.Verifier { return &sanPinning{domains: dom
 // CAPinning lets an event pass if mayName returns true for each CA certificate of the sender's
 // verified chain. ca is the SHA-256 of a certificate's DER bytes, in lower case hex.
 //
-// Without CAPinning, each CA of the bundle may name every runtime. If the bundle has a CA that is
-// not yours, such as the one of a runtime that joined by itself, return true for that CA and its
-// own runtime only. Combine CAPinning with [SANPinning] by [AllOf].
+// Without CAPinning, each CA of the bundle may name every runtime. For a CA that is not yours, such
+// as the one of a runtime that joined by itself, return true with its own runtime only. Combine
+// CAPinning with [SANPinning] by [AllOf].
 //
 // A sender without [core.Peer].CAFingerprints is refused, so CAPinning does not fit NATS. Behind a
-// gateway it works, because the listener verifies the certificate in the header itself. mayName is
-// called concurrently and must not block. The reason of a refusal is "ca_mismatch".
+// gateway it works, because the listener verifies the certificate in the header itself. The reason
+// of a refusal is "ca_mismatch". CAPinning calls mayName concurrently. mayName must not block.
 func CAPinning(mayName func(ca string, runtime core.RuntimeID) bool) core.Verifier {
 	return caPinning(mayName)
 }

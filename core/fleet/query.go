@@ -190,9 +190,9 @@ func (f *Fleet) WithoutCA(fingerprint string) []core.RuntimeID {
 	return missing
 }
 
-// Revoked returns the runtimes whose last senders are revoked, for each of their managers. A sender
-// that is refused does not count as the last one, so a stolen certificate does not make a runtime
-// with a new one revoked.
+// Revoked returns the runtimes of which the last senders are revoked, for each of their managers. A
+// sender that is refused does not count as the last one, so a stolen certificate does not make a
+// runtime with a new one revoked.
 func (f *Fleet) Revoked() []core.RuntimeID {
 	f.mu.Lock()
 	defer f.mu.Unlock()

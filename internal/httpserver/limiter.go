@@ -11,9 +11,9 @@ import (
 // the origin that has the most. If none of that origin is idle, it evicts the oldest busy one,
 // unless it is of that origin itself: then it gets no slot.
 //
-// A connection whose TLS handshake is not complete costs its client nothing, and one client may
-// have many addresses. So handshakes count apart: while they have more than a share of the slots,
-// a new connection evicts one of them, and no connection of a client that has proved itself.
+// A connection without a complete TLS handshake costs its client nothing, and one client may have
+// many addresses. So handshakes count apart. While they have more than a share of the slots, a new
+// connection evicts one of them, and no connection of a client that has proved itself.
 //
 // An evicted connection takes memory until its goroutine has noticed. So the limiter also bounds
 // those that have not ended yet: see awaitEvicted.
@@ -29,7 +29,7 @@ type limiter struct {
 
 	// mu guards the fields below.
 	mu sync.Mutex
-	// shaking has the connections whose handshake is not complete, and settled has all others.
+	// shaking has the connections without a complete handshake, and settled has all others.
 	shaking, settled *ranking
 	// ending counts the evicted slots that were not released yet.
 	ending int
@@ -37,8 +37,8 @@ type limiter struct {
 	ended chan struct{}
 }
 
-// ranking has slots by their origin, and the origins by the number of their slots. limiter.mu guards
-// it.
+// ranking has slots by their origin, and the origins by the number of their slots. The lock of the
+// limiter guards it.
 type ranking struct {
 	size    int
 	origins map[string]*originSlots

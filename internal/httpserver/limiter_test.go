@@ -40,8 +40,8 @@ func (n *named) open(name string) bool {
 	return n.slots[name] != nil
 }
 
-// change makes a slot busy ("a1"), idle ("-a1"), or one of another origin ("a1>c"), or completes its
-// handshake ("+a1?").
+// change makes a slot busy ("a1"), idle ("-a1"), or one of another origin ("a1>c"). It completes
+// the handshake of one ("+a1?").
 func (n *named) change(text string) {
 	if name, settles := strings.CutPrefix(text, "+"); settles {
 		n.slots[name].settle()
