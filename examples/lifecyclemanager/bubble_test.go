@@ -34,10 +34,10 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/recorder"
 
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime/cause"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
-	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/cause"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/skr"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 )
@@ -316,10 +316,10 @@ func (b *bubble) start() {
 	}))
 	poll := time.Minute
 	watched := rig.Must(fleet.New(fleet.Options{PollFresh: time.Hour, PollUnproved: poll, PollOtherwise: poll}))
-	reconciles := rig.Must(cause.NewMetric(prom.NewRegistry()))
+	reconciles := rig.Must(newReconciles(prom.NewRegistry()))
 	source := func(name core.Manager) *cause.Source {
 		none := func(context.Context, core.Delivery) ([]ctrl.Request, error) { return nil, nil }
-		return cause.NewSource(name, none, watched, reconciles)
+		return cause.NewSource(name, none, watched, reconciles(name))
 	}
 	connections := skr.NewConnections(b.plane, scheme)
 	connections.Connect = func(_ context.Context, kyma client.Object) (client.Client, error) {

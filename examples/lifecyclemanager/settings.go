@@ -45,8 +45,9 @@ func parse(args []string, stderr io.Writer) (s settings, err error) {
 		"`name` of the Service that leads events to the replica that reconciles")
 	flags.StringVar(&s.podIP, "pod-ip", "", "`address` of this replica for that Service; empty: there is none")
 	flags.StringVar(&s.podName, "pod-name", "", "`name` of the pod of this replica")
-	flags.DurationVar(&s.pollFresh, "poll-fresh", time.Hour, "`time` between two looks at a fresh runtime")
-	flags.DurationVar(&s.pollOtherwise, "poll-otherwise", time.Minute, "`time` between two looks at any other runtime")
+	flags.DurationVar(&s.pollFresh, "poll-fresh", time.Hour, "`time` between two reconciles of a fresh runtime")
+	flags.DurationVar(&s.pollOtherwise, "poll-otherwise", time.Minute,
+		"`time` between two reconciles of any other runtime")
 	flags.DurationVar(&s.catalogSpread, "catalog-spread", time.Minute,
 		"`time` over which the reconciles of all Kymas are spread when a ModuleTemplate changes")
 	flags.Func("proxy-addresses", "address `ranges` of the gateway, or of its sidecar, that ends TLS and sends "+

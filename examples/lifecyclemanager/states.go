@@ -7,8 +7,22 @@ import (
 	prom "github.com/prometheus/client_golang/prometheus"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime/cause"
+	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 )
+
+// newReconciles registers the metric of all reconciles, and returns a function that counts those of
+// one controller by their causes.
+func newReconciles(registry prom.Registerer) (started func(controller core.Manager) func(cause.Cause), err error) {
+	total := prom.NewCounterVec(prom.CounterOpts{
+		Name: "lifecycle_manager_reconciles_total", Help: "Reconciles that were started, by cause.",
+	}, []string{"controller", "cause"})
+	started = func(controller core.Manager) func(cause.Cause) {
+		return func(why cause.Cause) { total.WithLabelValues(string(controller), string(why)).Inc() }
+	}
+	return started, registry.Register(total)
+}
 
 var (
 	kymaState = prom.NewDesc("lifecycle_manager_kyma_state", "Kymas, by state.", []string{"state"}, nil)

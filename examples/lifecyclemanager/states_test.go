@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"os"
 	"os/exec"
 	"regexp"
@@ -12,18 +11,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	prom "github.com/prometheus/client_golang/prometheus"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime/cause"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
-	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/cause"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
@@ -77,54 +70,15 @@ func values(t *testing.T, registry *prom.Registry) map[string]float64 {
 	return have
 }
 
-// reader is a runtime with a Kyma in version 2.
-type reader struct{ client.Client }
-
-// Get implements [client.Reader].
-func (reader) Get(_ context.Context, _ client.ObjectKey, object client.Object, _ ...client.GetOption) error {
-	object.SetUID("uid")
-	object.SetResourceVersion("2")
-	return nil
-}
-
-// GroupVersionKindFor implements [client.Client]. Only a read of the kind of an event counts for it.
-func (reader) GroupVersionKindFor(runtime.Object) (schema.GroupVersionKind, error) {
-	return v1beta2.GroupVersion().WithKind("Kyma"), nil
-}
-
-// TestCauses wants an event to cause one reconcile, also with a resync after it. Its resend causes
-// none, and the next reconcile, after an error, is not counted for the resend.
-func TestCauses(t *testing.T) {
-	watched := rig.Must(fleet.New(fleet.Options{}))
+// TestReconciles counts reconciles by controller and cause.
+func TestReconciles(t *testing.T) {
 	registry := prom.NewRegistry()
-	reconciles, err := cause.NewMetric(registry)
-	if err != nil {
-		t.Fatal(err)
-	}
-	request := ctrl.Request{}
-	made := cause.NewSource(kymaManager, func(context.Context, core.Delivery) ([]ctrl.Request, error) {
-		return []ctrl.Request{request}, nil
-	}, watched, reconciles)
-	queue := priorityqueue.New[ctrl.Request]("causes")
-	defer queue.ShutDown()
-	counted := made.Count(reconcile.Func(func(ctx context.Context, r ctrl.Request) (ctrl.Result, error) {
-		there := made.Client(r, "runtime-1", reader{})
-		return ctrl.Result{}, errors.Join(there.Get(ctx, client.ObjectKey{}, &v1beta2.Kyma{}), errors.New("again"))
-	}))
-	err = made.Start(t.Context(), queue)
-	changed := core.WatchEvent{UID: "uid", Base: 1, WatchedGVK: v1beta2.GroupVersion().WithKind("Kyma")}
-	for _, events := range [][]core.WatchEvent{{changed, {Resync: true}}, {changed}} {
-		for _, e := range events {
-			err = errors.Join(err, made.Handle(t.Context(), core.Delivery{Runtime: "runtime-1", Event: e}))
-		}
-		_, _ = counted.Reconcile(t.Context(), request)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	started := rig.Must(newReconciles(registry))
+	started(kymaManager)(cause.Event)
+	started(moduleManager)(cause.Retry)
 	if diff := cmp.Diff(map[string]float64{
 		"lifecycle_manager_reconciles_total event lifecycle-manager": 1,
-		"lifecycle_manager_reconciles_total retry lifecycle-manager": 1,
+		"lifecycle_manager_reconciles_total retry module-manager":    1,
 	}, values(t, registry)); diff != "" {
 		t.Error(diff)
 	}

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
+	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime/cause"
 	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus/watchermetrics"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
@@ -21,7 +22,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
-	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/cause"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/manifest"
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/skr"
 	"github.com/runtime-watcher/runtime-watcher/keys"
@@ -78,15 +78,16 @@ func newWatching(
 	if err != nil {
 		return nil, err
 	}
-	reconciles, err := cause.NewMetric(metrics.Registry)
+	started, err := newReconciles(metrics.Registry)
 	if err != nil {
 		return nil, err
 	}
+	affected := manifest.Affected(mgr.GetClient(), known)
 	return &watching{
 		settings: s, mgr: mgr, fleet: watched, known: known,
 		connections: skr.NewConnections(mgr.GetAPIReader(), mgr.GetScheme()), overview: overview,
-		kymas:   cause.NewSource(kymaManager, controllerruntime.EnqueueByRuntime(known), watched, reconciles),
-		modules: cause.NewSource(moduleManager, manifest.Affected(mgr.GetClient(), known), watched, reconciles),
+		kymas:   cause.NewSource(kymaManager, controllerruntime.EnqueueByRuntime(known), watched, started(kymaManager)),
+		modules: cause.NewSource(moduleManager, affected, watched, started(moduleManager)),
 	}, nil
 }
 

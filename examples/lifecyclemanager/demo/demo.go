@@ -82,7 +82,7 @@ func (d *demo) prepare() {
 		began := time.Now()
 		d.printf("  %-13s ", stage.name)
 		stage.do()
-		d.printf("%-66s %6s\n", stage.result, seconds(time.Since(began)))
+		d.printf("%-67s %6s\n", stage.result, seconds(time.Since(began)))
 	}
 }
 
@@ -104,7 +104,7 @@ func (d *demo) playLines(lines []line, began time.Time) {
 	d.summary(time.Since(began))
 }
 
-const happensFormat, effectFormat = "  %-38s ", "%-41s %6s\n"
+const happensFormat, effectFormat = "  %-39s ", "%-41s %6s\n"
 
 // wait prints the paths of kubeconfigs, and waits for the end.
 func (d *demo) wait() {

@@ -49,6 +49,22 @@ func (r *Reconciler) claim(ctx context.Context, there *skr.Runtime, kyma *v1beta
 	return err
 }
 
+// claimToRemove is claim for a Kyma that is deleted. It reports whether the kubeconfig leads to
+// another cluster than the one that the Kyma had. Nothing is removed there: the cluster was made
+// anew, or the kubeconfig is wrong.
+func (r *Reconciler) claimToRemove(
+	ctx context.Context, there *skr.Runtime, kyma *v1beta2.Kyma,
+) (isElsewhere bool, err error) {
+	if kyma.Status.Cluster == "" {
+		return false, r.claim(ctx, there, kyma)
+	}
+	cluster, err := there.Cluster(ctx)
+	if err != nil || cluster == kyma.Status.Cluster {
+		return false, err
+	}
+	return true, r.checkFree(ctx, kyma, cluster)
+}
+
 // checkFree fails with takenError if another Kyma has the cluster.
 func (r *Reconciler) checkFree(ctx context.Context, kyma *v1beta2.Kyma, cluster types.UID) error {
 	other, err := skr.KymaOf(ctx, r.Direct, cluster, client.ObjectKeyFromObject(kyma))

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilversion "k8s.io/apimachinery/pkg/util/version"
@@ -48,10 +49,8 @@ func (r *Reconciler) syncManifest(
 	ctx context.Context, kyma *v1beta2.Kyma, module v1beta2.Module, templates map[string]*v1beta2.ModuleTemplate,
 ) (v1beta2.ModuleStatus, error) {
 	module.Channel = cmp.Or(module.Channel, kyma.Spec.Channel)
-	manifest := &v1beta2.Manifest{}
-	manifest.Namespace, manifest.Name = kyma.Namespace, v1beta2.ManifestName(kyma.Name, module.Name)
-	err := r.Direct.Get(ctx, client.ObjectKeyFromObject(manifest), manifest)
-	if client.IgnoreNotFound(err) != nil {
+	manifest, err := r.manifestOf(ctx, kyma, module.Name)
+	if err != nil {
 		return v1beta2.ModuleStatus{}, err
 	}
 	installed, template := manifest.Spec.Version, find(templates, module)
@@ -80,15 +79,45 @@ func (r *Reconciler) syncManifest(
 	return moduleStatus(manifest), err
 }
 
+// manifestOf returns the Manifest of a module, or a new one that is not stored yet.
+//
+// In early builds of this operator, the name of a Manifest had a hyphen between Kyma and module. A
+// Manifest with such a name stays the one of its module. A second one would apply the same objects,
+// perhaps in another version, and nothing would end the first.
+func (r *Reconciler) manifestOf(
+	ctx context.Context, kyma *v1beta2.Kyma, module v1beta2.ModuleName,
+) (*v1beta2.Manifest, error) {
+	manifest := &v1beta2.Manifest{}
+	manifest.Namespace, manifest.Name = kyma.Namespace, v1beta2.ManifestName(kyma.Name, module)
+	err := r.Direct.Get(ctx, client.ObjectKeyFromObject(manifest), manifest)
+	if !apierrors.IsNotFound(err) {
+		return manifest, err
+	}
+	stored, err := v1beta2.ManifestsOf(ctx, r.Direct, client.ObjectKeyFromObject(kyma))
+	if err != nil {
+		return nil, err
+	}
+	for i := range stored {
+		if stored[i].Spec.Module == module {
+			return &stored[i], nil
+		}
+	}
+	return manifest, nil
+}
+
 // installed returns the ModuleTemplate of a Manifest in its present generation, nil if there is
 // none with objects. A module that cannot get another version is still corrected by its own.
+//
+// A changed ModuleTemplate may have become one of another module: version pro-1.0.0 of keda and
+// version 1.0.0 of keda-pro have templates of one name.
 func (r *Reconciler) installed(ctx context.Context, manifest *v1beta2.Manifest) (*v1beta2.ModuleTemplate, error) {
 	ref, template := manifest.Spec.Template, &v1beta2.ModuleTemplate{}
 	if ref.Name == "" {
 		return nil, nil
 	}
 	err := r.Client.Get(ctx, client.ObjectKey{Namespace: manifest.Namespace, Name: ref.Name}, template)
-	if err != nil || template.UID != ref.UID || len(template.Spec.Resources) == 0 {
+	isOther := template.UID != ref.UID || template.Spec.Module != manifest.Spec.Module
+	if err != nil || isOther || len(template.Spec.Resources) == 0 {
 		return nil, client.IgnoreNotFound(err)
 	}
 	return template, nil
@@ -110,7 +139,7 @@ func (r *Reconciler) holdTemplate(ctx context.Context, template *v1beta2.ModuleT
 // find returns the version that a module names, or the newest of its channel, nil if there is none.
 func find(templates map[string]*v1beta2.ModuleTemplate, module v1beta2.Module) *v1beta2.ModuleTemplate {
 	if module.Version != "" {
-		// The module pro of keda and the module keda-pro may have templates of one name.
+		// Version pro-1 of keda and version 1 of keda-pro have templates of one name.
 		template := templates[string(module.Name)+"-"+string(module.Version)]
 		if template == nil || template.Spec.Module != module.Name {
 			return nil

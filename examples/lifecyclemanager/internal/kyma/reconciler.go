@@ -106,8 +106,9 @@ func (r *Reconciler) remove(ctx context.Context, kyma *v1beta2.Kyma) (ctrl.Resul
 		return ctrl.Result{}, nil
 	}
 	there, claimErr := r.connect(ctx, kyma)
+	isElsewhere := false
 	if claimErr == nil {
-		claimErr = r.claim(ctx, there, kyma)
+		isElsewhere, claimErr = r.claimToRemove(ctx, there, kyma)
 	}
 	// This Kyma has never had the cluster of another one, so it has nothing there to remove.
 	var taken takenError
@@ -122,8 +123,8 @@ func (r *Reconciler) remove(ctx context.Context, kyma *v1beta2.Kyma) (ctrl.Resul
 		status.Message = "waiting for the end of the modules"
 		return ctrl.Result{RequeueAfter: skr.Backoff(*kyma.DeletionTimestamp)}, r.report(ctx, kyma, status)
 	}
-	clean, err := isOther, claimErr
-	if claimErr == nil {
+	clean, err := isOther || isElsewhere, claimErr
+	if claimErr == nil && !isElsewhere {
 		clean, err = there.Clean(ctx)
 	}
 	// A runtime that is gone itself, or does not answer for too long, counts as clean.

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
@@ -54,6 +55,11 @@ func TestKyma(t *testing.T) {
 		{"disabled and enabled again", w.testEnabledAgain, sample},
 		{"a version with the name of a module", w.testSimilarNames, nil},
 		{"a used template", w.testUsedTemplate, sample},
+		{"a template that names another module", w.testRenamedModule, sample},
+		{"a Manifest with a former name", w.testFormerName, sample},
+		{"a template that changes while a module ends", w.testChangeWhileEnding, sample},
+		{"a Kyma gives its cluster to another one", w.testNextKyma, sample},
+		{"a deleted Kyma with another cluster", w.testDeletedElsewhere, sample},
 		{"dead cluster", w.testDeadCluster, nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -584,5 +590,156 @@ func (w *world) testUsedTemplate(t *testing.T) {
 	w.must(err)
 	if err := w.plane.Client.Get(t.Context(), key(moduleName+"-1"), &v1beta2.ModuleTemplate{}); !apierrors.IsNotFound(err) {
 		t.Errorf("the ModuleTemplate is held without a use: %v", err)
+	}
+}
+
+// rounds reconciles everything several times. It is for states in which a reconcile is always requested soon.
+func (w *world) rounds() {
+	w.t.Helper()
+	for range 5 {
+		_, err := w.round()
+		w.must(err)
+	}
+}
+
+// testRenamedModule changes a ModuleTemplate so that it has the name of another module. The installed module stays,
+// with an error, until its user disables it.
+func (w *world) testRenamedModule(t *testing.T) {
+	t.Helper()
+	pro := template(t, "pro-2", "text")
+	w.must(w.plane.Client.Create(t.Context(), pro))
+	w.setModules(v1beta2.Module{Name: moduleName, Version: "pro-2"})
+	w.want("text")
+	before := w.listManifests()
+	w.must(w.plane.Client.Get(t.Context(), client.ObjectKeyFromObject(pro), pro))
+	pro.Spec.Module, pro.Spec.Version = moduleName+"-pro", "2"
+	w.must(w.plane.Client.Update(t.Context(), pro))
+	w.rounds()
+	status := w.user().Status.Modules
+	if len(status) != 1 || status[0].State != v1beta2.Error || !strings.Contains(status[0].Message, "no such module") {
+		t.Errorf("status %+v, want the missing version", status)
+	}
+	if after := w.listManifests(); len(after) != 1 || after[0].UID != before[0].UID || after[0].Spec.Module != moduleName ||
+		after[0].Spec.DisabledSince != nil {
+		t.Errorf("Manifests %+v, want the one before", after)
+	}
+	w.setModules()
+	w.want()
+}
+
+// testFormerName has a Manifest by a name that a former version of this operator gave it. It is still the one of its
+// module: a second one would apply the same objects, in another version.
+func (w *world) testFormerName(t *testing.T) {
+	t.Helper()
+	former := w.listManifests()[0]
+	dropped := former.DeepCopy()
+	dropped.Finalizers = nil
+	w.must(w.plane.Client.Update(t.Context(), dropped))
+	w.must(w.plane.Client.Delete(t.Context(), dropped))
+	former.Name, former.ResourceVersion = "runtime-1-"+moduleName, ""
+	status := former.Status
+	w.must(w.plane.Client.Create(t.Context(), &former))
+	former.Status = status
+	w.must(w.plane.Client.Status().Update(t.Context(), &former))
+
+	w.setTemplate("2", "text", "new")
+	w.rounds()
+	all := w.listManifests()
+	if len(all) != 1 || all[0].UID != former.UID || all[0].Spec.Version != "2" || all[0].Status.State != v1beta2.Ready {
+		t.Errorf("Manifests %+v, want the former one in version 2", all)
+	}
+	w.setModules()
+	w.rounds()
+	w.want()
+	if left := w.listManifests(); len(left) > 0 {
+		t.Errorf("Manifests %+v are left", left)
+	}
+}
+
+// testChangeWhileEnding changes the ModuleTemplate of a module that ends. What was installed is removed. A module that
+// is enabled again gets the changed objects.
+func (w *world) testChangeWhileEnding(t *testing.T) {
+	t.Helper()
+	for _, again := range []bool{true, false} {
+		w.setModules()
+		_, err := reconcileOne(t, w.kymas, "runtime-1")
+		w.must(err)
+		changed := &v1beta2.ModuleTemplate{}
+		w.must(w.plane.Client.Get(t.Context(), key(moduleName+"-1"), changed))
+		changed.Spec.Resources = template(t, "1", "changed").Spec.Resources
+		if !again {
+			changed.Spec.Resources = template(t, "1", "unseen").Spec.Resources
+		}
+		w.must(w.plane.Client.Update(t.Context(), changed))
+		if again {
+			w.setModules(v1beta2.Module{Name: moduleName})
+			w.want("changed")
+		} else {
+			w.want()
+		}
+	}
+}
+
+// testNextKyma deletes the Kyma that has a cluster while another one waits for it.
+func (w *world) testNextKyma(t *testing.T) {
+	t.Helper()
+	secret := &corev1.Secret{}
+	w.must(w.plane.Client.Get(t.Context(), key("runtime-1"), secret))
+	next := &v1beta2.Kyma{Spec: v1beta2.KymaSpec{Channel: "regular"}}
+	next.Namespace, next.Name = "default", "runtime-2"
+	w.must(w.plane.Client.Create(t.Context(), next))
+	w.must(w.plane.Client.Create(t.Context(), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "runtime-2"}, Data: secret.Data,
+	}))
+	if _, err := reconcileOne(t, w.kymas, "runtime-2"); err == nil {
+		t.Error("the second Kyma has the cluster")
+	}
+	w.must(w.plane.Client.Delete(t.Context(), w.kyma()))
+	w.want()
+	lab.Eventually(t, patience, "the second Kyma gets the cluster", func() bool {
+		_, err := reconcileOne(t, w.kymas, "runtime-2")
+		w.must(w.plane.Client.Get(t.Context(), key("runtime-2"), next))
+		return err == nil && next.Status.Cluster != ""
+	})
+	w.must(w.plane.Client.Delete(t.Context(), next))
+	lab.Eventually(t, patience, "the second Kyma ends", func() bool {
+		_, err := reconcileOne(t, w.kymas, "runtime-2")
+		w.must(w.manage())
+		return err == nil && apierrors.IsNotFound(w.plane.Client.Get(t.Context(), key("runtime-2"), next))
+	})
+	w.must(w.plane.Client.Delete(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "runtime-2"}}))
+	w.register()
+}
+
+// testDeletedElsewhere deletes a Kyma while its kubeconfig leads to another cluster than before, with the Kyma and the
+// modules of an operator in another control plane. Nothing is removed there.
+func (w *world) testDeletedElsewhere(t *testing.T) {
+	t.Helper()
+	had := w.kyma()
+	here := had.Status.Cluster
+	setCluster := func(cluster types.UID) {
+		k := w.kyma()
+		k.Status.Cluster = cluster
+		w.must(w.plane.Client.Status().Update(t.Context(), k))
+		for _, m := range w.listManifests() {
+			m.Status.Cluster = cluster
+			w.must(w.plane.Client.Status().Update(t.Context(), &m))
+		}
+	}
+	setCluster("former")
+	w.must(w.plane.Client.Delete(t.Context(), had))
+	w.want("text")
+	if err := w.plane.Client.Get(t.Context(), key("runtime-1"), &v1beta2.Kyma{}); !apierrors.IsNotFound(err) {
+		t.Errorf("the Kyma is held: %v", err)
+	}
+	if modules := w.user().Spec.Modules; len(modules) != 1 {
+		t.Errorf("modules %v of the Kyma in the other cluster", modules)
+	}
+
+	// The objects have the mark of this operator, so the next Kyma takes them over and removes them.
+	w.register(v1beta2.Module{Name: moduleName})
+	w.want("text")
+	if now := w.kyma().Status.Cluster; now != here {
+		t.Errorf("cluster %q, want %q", now, here)
 	}
 }

@@ -34,11 +34,16 @@ func (r *Reconciler) connect(ctx context.Context, manifest *v1beta2.Manifest) (*
 	if apierrors.IsNotFound(err) {
 		return there, cluster, r.checkOrphan(ctx, manifest, cluster)
 	}
-	if err == nil && kyma.Status.Cluster != cluster {
-		err = fmt.Errorf("the kubeconfig leads to cluster %q, and Kyma %s has cluster %q",
-			cluster, kyma.Name, kyma.Status.Cluster)
+	if err != nil || kyma.Status.Cluster == cluster {
+		return there, cluster, err
 	}
-	return there, cluster, err
+	other, err := skr.KymaOf(ctx, r.Direct, cluster, kymaOf(manifest))
+	isMadeAnew := other == "" && isElsewhere(manifest, cluster)
+	if err != nil || isMadeAnew && !kyma.DeletionTimestamp.IsZero() {
+		return there, cluster, err // A Kyma that is deleted does not claim the new cluster.
+	}
+	return there, cluster, fmt.Errorf("the kubeconfig leads to cluster %q, and Kyma %s has cluster %q",
+		cluster, kyma.Name, kyma.Status.Cluster)
 }
 
 // checkOrphan fails with [runtimes.ErrGone] if the cluster of a Manifest without a Kyma belongs to

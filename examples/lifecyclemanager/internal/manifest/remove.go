@@ -140,7 +140,8 @@ type plan struct {
 	customs, others, namespaces, definitions []v1beta2.Object
 	// kinds are those of the definitions. Their objects end before the manager of the module.
 	kinds []schema.GroupVersionKind
-	// theirs are the objects of the other modules of the runtime.
+	// theirs are the objects of other modules that have one of the definitions, too. They have a
+	// manager of their own.
 	theirs []v1beta2.Object
 }
 
@@ -191,9 +192,9 @@ func (p *plan) removeCustoms(
 }
 
 // withoutShared returns the objects that no other Manifest of the runtime has, and those of the
-// others. Of two Manifests that end at the same time, the one with the lower name deletes the
-// objects that both have. The inventory is read without a cache, as an entry is written before its
-// object.
+// others with a common definition. Of two Manifests that end at the same time, the one with the
+// lower name deletes the objects that both have. The inventory is read without a cache, as an entry
+// is written before its object.
 func (r *Reconciler) withoutShared(
 	ctx context.Context, manifest *v1beta2.Manifest, inventory []v1beta2.Object,
 ) (mine, theirs []v1beta2.Object, err error) {
@@ -202,12 +203,15 @@ func (r *Reconciler) withoutShared(
 		return nil, nil, err
 	}
 	mine = inventory
+	definitions, _ := split(inventory, isDefinition)
 	for i := range manifests {
 		other := &manifests[i]
 		if other.Name == manifest.Name {
 			continue
 		}
-		theirs = append(theirs, other.Status.Inventory...)
+		if len(without(definitions, other.Status.Inventory)) < len(definitions) {
+			theirs = append(theirs, other.Status.Inventory...)
+		}
 		later := !other.DeletionTimestamp.IsZero() && !manifest.DeletionTimestamp.IsZero() && other.Name > manifest.Name
 		if !later {
 			mine = without(mine, other.Status.Inventory)
@@ -256,7 +260,8 @@ func kindsOf(
 }
 
 // instance names an object of the kinds, empty if there is none. A user's object is the user's to
-// delete: the module ends when it is gone. Those of other modules end with these.
+// delete: the module ends when it is gone. The same holds for an object of another module, unless
+// that module has the definition, too.
 func (p *plan) instance(ctx context.Context, there *skr.Runtime) (string, error) {
 	const page = 500
 	for _, kind := range p.kinds {

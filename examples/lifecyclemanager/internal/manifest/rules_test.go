@@ -11,6 +11,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -62,14 +63,20 @@ func (w *world) rules() []row {
 		{"another cluster", w.anotherCluster},
 		{"a Manifest that is gone", w.goneManifest},
 		{"one object of two modules", w.oneObjectOfTwo},
+		{"a version that is no longer served", w.formerVersion},
+		{"a cluster made anew while a module ends", w.madeAnewWhileEnding},
+		{"another cluster while a Kyma ends", w.anotherWhileEnding},
 	}
 }
 
 func (w *world) rulesOfDefinitions() []row {
 	return []row{
 		{"enabled again", w.enabledAgain},
+		{"one custom resource of two modules", w.oneCustomResourceOfTwo},
 		{"true states", w.trueStates},
 		{"a shared definition", w.sharedDefinition},
+		{"a custom resource of another module", w.dependentModule},
+		{"an object that cannot be read", w.unreadableObject},
 		{"an object of a user in a Namespace", w.guestOfNamespace},
 	}
 }
@@ -94,7 +101,11 @@ func newFakeWorld(t *testing.T) *world {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	lab.NoError(t, errors.Join(clientgoscheme.AddToScheme(scheme), v1beta2.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme)))
-	mapper := meta.NewDefaultRESTMapper(nil)
+	var served []schema.GroupVersion
+	for kind := range kinds {
+		served = append(served, kind.GroupVersion())
+	}
+	mapper := meta.NewDefaultRESTMapper(served)
 	for kind, scope := range kinds {
 		mapper.Add(kind, scope)
 	}
@@ -168,6 +179,12 @@ func (w *world) end(names ...string) {
 	}
 }
 
+func clusterRole(name string) map[string]any {
+	return map[string]any{
+		"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": map[string]any{"name": name},
+	}
+}
+
 func withData(name string, data map[string]any) map[string]any {
 	object := configMap(name)
 	object["data"] = data
@@ -185,8 +202,10 @@ func (w *world) foreignObjects(t *testing.T) {
 	for _, object := range theirs {
 		w.must(w.Create(t.Context(), object))
 	}
-	w.create("greedy2", configMap("own"), withData("theirs-1", map[string]any{"of": "module"}), configMap("theirs-2"))
-	w.refused("greedy2", "ConfigMap default/theirs-1", "ConfigMap default/theirs-2")
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "theirs"}}
+	w.must(w.Create(t.Context(), role))
+	w.create("greedy2", configMap("own"), withData("theirs-1", map[string]any{"of": "module"}), configMap("theirs-2"), clusterRole("theirs"))
+	w.refused("greedy2", "ConfigMap default/theirs-1", "ConfigMap default/theirs-2", "ClusterRole theirs exists")
 	if w.exists(&corev1.ConfigMap{}, "own") {
 		t.Error("an object was applied before the refusal")
 	}
@@ -220,10 +239,8 @@ func (w *world) impossibleObjects(t *testing.T) {
 	t.Helper()
 	nowhere := configMap("nowhere")
 	nowhere["metadata"] = map[string]any{"name": "nowhere"}
-	role := map[string]any{
-		"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
-		"metadata": map[string]any{"namespace": "default", "name": "reader"},
-	}
+	role := clusterRole("reader")
+	role["metadata"] = map[string]any{"namespace": "default", "name": "reader"}
 	unknown := map[string]any{
 		"apiVersion": "example.org/v1", "kind": "Unknown", "metadata": map[string]any{"namespace": "default", "name": "a"},
 	}
@@ -391,6 +408,126 @@ func (w *world) oneObjectOfTwo(t *testing.T) {
 	}
 }
 
+// anotherWhileEnding deletes a Kyma with a kubeconfig that leads to another cluster. If another Kyma
+// has that cluster, the kubeconfig is wrong, and the Manifest waits for the right one. Otherwise its
+// cluster is gone. In both cases, nothing is deleted.
+func (w *world) anotherWhileEnding(t *testing.T) {
+	t.Helper()
+	w.install("held", configMap("held"))
+	m := w.get("held")
+	m.Status.Cluster = "another"
+	w.must(w.Status().Update(t.Context(), m))
+	w.setCluster("another")
+	setFinalizers := func(finalizers ...string) *v1beta2.Kyma {
+		kyma := &v1beta2.Kyma{}
+		w.must(w.Get(t.Context(), key("runtime-1"), kyma))
+		kyma.Finalizers = finalizers
+		w.must(w.Update(t.Context(), kyma))
+		return kyma
+	}
+	w.must(w.Delete(t.Context(), setFinalizers("example.com/held")))
+	other := &v1beta2.Kyma{Spec: v1beta2.KymaSpec{Channel: "regular"}}
+	other.Namespace, other.Name = "default", "runtime-2"
+	w.must(w.Create(t.Context(), other))
+	other.Status.Cluster = w.cluster()
+	w.must(w.Status().Update(t.Context(), other))
+
+	w.disable("held")
+	_, err := w.reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: key("held")})
+	if err == nil || !strings.Contains(err.Error(), "Kyma runtime-1 has cluster") {
+		t.Errorf("error %v, want the wrong kubeconfig", err)
+	}
+	w.must(w.Delete(t.Context(), other))
+	w.untilGone("held")
+	if !w.exists(&corev1.ConfigMap{}, "held") {
+		t.Error("an object of another cluster was deleted")
+	}
+
+	w.must(w.Delete(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "held"}}))
+	setFinalizers()
+	w.must(w.Create(t.Context(), &v1beta2.Kyma{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "runtime-1"}, Spec: v1beta2.KymaSpec{Channel: "regular"},
+	}))
+	w.setCluster(w.cluster())
+}
+
+// setData gives the ModuleTemplate of a module a custom resource.
+func (w *world) setData(name string, data map[string]any) {
+	w.t.Helper()
+	template := &v1beta2.ModuleTemplate{}
+	w.must(w.Get(w.t.Context(), key(name+"-1"), template))
+	template.Spec.Data = &resources(w.t, data)[0]
+	w.must(w.Update(w.t.Context(), template))
+	m := w.get(name)
+	m.Spec.Template.Generation = template.Generation
+	w.must(w.Update(w.t.Context(), m))
+}
+
+// oneCustomResourceOfTwo lets two modules start with one custom resource: the first creates it, and
+// it is deleted with the last.
+func (w *world) oneCustomResourceOfTwo(t *testing.T) {
+	t.Helper()
+	for _, name := range []string{"start", "again"} {
+		w.create(name, configMap("of-"+name))
+		w.setData(name, withData("common", map[string]any{"of": name}))
+		w.reconcileOne(name)
+	}
+	live := &corev1.ConfigMap{}
+	if !w.exists(live, "common") || live.Data["of"] != "start" || w.get("again").Status.State != v1beta2.Ready {
+		t.Errorf("data %v, status %+v: want the custom resource of the first module", live.Data, w.get("again").Status)
+	}
+	w.end("start")
+	if !w.exists(live, "common") {
+		t.Error("the custom resource is gone with the first module")
+	}
+	w.end("again")
+	if w.exists(live, "common") {
+		t.Error("the custom resource is left")
+	}
+}
+
+// formerVersion has an object in the inventory by a version that the cluster served once. The object
+// is still that of the module, and ends with it.
+func (w *world) formerVersion(t *testing.T) {
+	t.Helper()
+	age := func() {
+		m := w.get("aged")
+		for i := range m.Status.Inventory {
+			m.Status.Inventory[i].Version = "v1beta1"
+		}
+		w.must(w.Status().Update(t.Context(), m))
+	}
+	w.install("aged", configMap("aged-1"), configMap("aged-2"))
+	age()
+	w.update("aged", configMap("aged-2"))
+	w.reconcileOne("aged")
+	if w.exists(&unstructured.Unstructured{Object: configMap("aged-1")}, "aged-1") {
+		t.Error("an object of the former version is left after an upgrade")
+	}
+	age()
+	w.end("aged")
+	if w.exists(&unstructured.Unstructured{Object: configMap("aged-2")}, "aged-2") {
+		t.Error("an object of the former version is left")
+	}
+}
+
+// madeAnewWhileEnding wants the Manifest of a disabled module to end when its cluster is another one,
+// and nothing to be deleted there.
+func (w *world) madeAnewWhileEnding(t *testing.T) {
+	t.Helper()
+	w.install("leaving", configMap("leaving"))
+	m := w.get("leaving")
+	m.Status.Cluster = "former"
+	w.must(w.Status().Update(t.Context(), m))
+	m.Spec.DisabledSince = new(metav1.Now())
+	w.must(w.Update(t.Context(), m))
+	w.untilGone("leaving")
+	if !w.exists(&corev1.ConfigMap{}, "leaving") {
+		t.Error("an object of another cluster was deleted")
+	}
+	w.must(w.Delete(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "leaving"}}))
+}
+
 // trueStates are those that a Job and a custom resource report.
 func (w *world) trueStates(t *testing.T) {
 	t.Helper()
@@ -457,6 +594,51 @@ func (w *world) sharedDefinition(t *testing.T) {
 	w.untilGone("first")
 	w.keda("of-second")
 	w.end("second")
+}
+
+// dependentModule has a custom resource in the kind of another module. When both end, the manager
+// stays until it has taken the finalizer off that custom resource.
+func (w *world) dependentModule(t *testing.T) {
+	t.Helper()
+	w.install("provider", kedaDefinition(), deployment("provider-manager", "provider"))
+	w.install("user", keda("dependent"))
+	cr := w.keda("dependent")
+	cr.SetFinalizers([]string{"example.com/keda"})
+	w.must(w.Update(t.Context(), cr))
+	w.disable("provider")
+	w.disable("user")
+	for range 3 {
+		w.reconcileOne("user")
+		w.reconcileOne("provider")
+	}
+	if message, _ := w.message("provider"); message != "waiting for the end of Keda default/dependent" {
+		t.Errorf("message %q, want the custom resource of the other module", message)
+	}
+	if !w.exists(&unstructured.Unstructured{Object: deployment("provider-manager", "provider")}, "provider-manager") {
+		t.Error("the manager is gone before the custom resource")
+	}
+	cr = w.keda("dependent")
+	cr.SetFinalizers(nil)
+	w.must(w.Update(t.Context(), cr))
+	w.untilGone("user")
+	w.untilGone("provider")
+}
+
+// unreadableObject has a kind that nothing can read or delete. It holds neither a corrected version
+// nor the removal.
+func (w *world) unreadableObject(t *testing.T) {
+	t.Helper()
+	review := map[string]any{
+		"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "metadata": map[string]any{"name": "may-i"},
+		"spec": map[string]any{},
+	}
+	w.create("review", review)
+	w.refused("review", "SelfSubjectAccessReview")
+	w.update("review", configMap("instead"))
+	w.reconcileOne("review")
+	w.update("review", review)
+	w.refused("review", "SelfSubjectAccessReview")
+	w.end("review")
 }
 
 // guestOfNamespace keeps a Namespace with a Secret of a user, and names the Secret there. A lock of

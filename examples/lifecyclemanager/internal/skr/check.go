@@ -58,11 +58,11 @@ func (r *Runtime) problemOf(object *unstructured.Unstructured, defined map[schem
 	}
 	namespaced, found := defined[kind.GroupKind()]
 	if !found {
-		var err error
-		namespaced, found, err = r.scopeOf(kind)
+		mapping, err := r.mappingOf(kind.GroupKind(), kind.Version)
 		if err != nil {
 			return "", err
 		}
+		namespaced, found = isNamespaced(mapping), mapping != nil
 	}
 	switch {
 	case !found:
@@ -77,30 +77,41 @@ func (r *Runtime) problemOf(object *unstructured.Unstructured, defined map[schem
 	}
 }
 
-// scopeOf reports whether the objects of a kind have a namespace, and whether there is such a kind.
-func (r *Runtime) scopeOf(kind schema.GroupVersionKind) (namespaced, found bool, err error) {
-	mapping, err := r.RESTMapper().RESTMapping(kind.GroupKind(), kind.Version)
+// mappingOf returns how the runtime serves a kind in one of the versions, or in any version if none
+// is given. It is nil if the runtime does not serve the kind.
+func (r *Runtime) mappingOf(kind schema.GroupKind, versions ...string) (*meta.RESTMapping, error) {
+	mapping, err := r.RESTMapper().RESTMapping(kind, versions...)
 	if meta.IsNoMatchError(err) {
-		return false, false, nil
+		return nil, nil
 	}
-	if err != nil {
-		return false, false, err
-	}
-	return mapping.Scope.Name() == meta.RESTScopeNameNamespace, true, nil
+	return mapping, err
+}
+
+func isNamespaced(mapping *meta.RESTMapping) bool {
+	return mapping != nil && mapping.Scope.Name() == meta.RESTScopeNameNamespace
 }
 
 // Possible returns the objects of an inventory that the runtime can have. Others were never made:
 // they count as gone. An object of the cluster loses its namespace, as it did when it was made.
+//
+// A runtime may no longer serve the version by which an object was made. The object is still there,
+// so it is returned in a version that the runtime serves.
 func (r *Runtime) Possible(inventory []*unstructured.Unstructured) (possible []*unstructured.Unstructured, err error) {
 	for _, object := range inventory {
-		namespaced, found, err := r.scopeOf(object.GroupVersionKind())
+		kind := object.GroupVersionKind()
+		mapping, err := r.mappingOf(kind.GroupKind(), kind.Version)
+		if err == nil && mapping == nil {
+			mapping, err = r.mappingOf(kind.GroupKind())
+		}
 		if err != nil {
 			return nil, err
 		}
-		if !found || object.GetName() == "" || namespaced && object.GetNamespace() == "" {
+		isMissing := mapping == nil || object.GetName() == ""
+		if isMissing || isNamespaced(mapping) && object.GetNamespace() == "" {
 			continue
 		}
-		if !namespaced {
+		object.SetGroupVersionKind(mapping.GroupVersionKind)
+		if !isNamespaced(mapping) {
 			object.SetNamespace("")
 		}
 		possible = append(possible, object)

@@ -113,7 +113,8 @@ func (r *Runtime) share(ctx context.Context, owner Owner, object *unstructured.U
 		onlyCreate(object)
 		return nil
 	}
-	if same {
+	// An object that is created once is left alone, as it exists.
+	if same || object.GetAnnotations()[OnlyCreate] == "true" {
 		mark(object, other)
 		return nil
 	}

@@ -1,5 +1,5 @@
-// Package cause counts reconciles by their causes. So a dashboard shows whether an operator runs on
-// events.
+// Package cause reports why each reconcile of a controller starts. With a metric of the causes, a
+// dashboard shows whether an operator runs on events or on polling.
 package cause
 
 import (
@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
@@ -34,24 +33,17 @@ const (
 	Retry     Cause = "retry"
 )
 
-// NewMetric registers the metric of all sources.
-func NewMetric(registry prometheus.Registerer) (*prometheus.CounterVec, error) {
-	total := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "lifecycle_manager_reconciles_total", Help: "Reconciles that were started, by cause.",
-	}, []string{"controller", "cause"})
-	return total, registry.Register(total)
-}
-
 // Source is a source of events of one controller. It notes the cause of each request that it
-// enqueues, and counts the reconciles. It enqueues none for a resend of a write that a reconcile
-// has read. It may be used concurrently.
+// enqueues, and reports the cause when the reconcile starts. It enqueues nothing for a resend of a
+// write that a reconcile has read. It may be used concurrently.
 type Source struct {
 	*controllerruntime.Source[ctrl.Request]
 
 	toRequests controllerruntime.MapFunc[ctrl.Request]
-	total      *prometheus.CounterVec
-	next       map[ctrl.Request]next
-	mu         sync.Mutex
+	started    func(Cause)
+
+	mu   sync.Mutex
+	next map[ctrl.Request]next
 }
 
 // next describes the next reconcile of a request.
@@ -61,14 +53,15 @@ type next struct {
 }
 
 // NewSource returns the source of the controller that is a manager in the runtimes. The listener
-// that gets it makes it follow the fleet, so that it enqueues runtimes that are not fresh any more.
+// that gets the source makes it follow the fleet, so that a runtime that is not fresh any more is
+// enqueued. Each reconcile calls started before it begins. Calls may be concurrent.
 func NewSource(
 	manager core.Manager, toRequests controllerruntime.MapFunc[ctrl.Request], watched *fleet.Fleet,
-	total *prometheus.CounterVec,
+	started func(Cause),
 ) *Source {
 	s := &Source{
-		Source: controllerruntime.NewSource(toRequests, controllerruntime.SourceOptions{}), toRequests: toRequests,
-		total: total.MustCurryWith(prometheus.Labels{"controller": string(manager)}), next: make(map[ctrl.Request]next),
+		Source:     controllerruntime.NewSource(toRequests, controllerruntime.SourceOptions{}),
+		toRequests: toRequests, started: started, next: make(map[ctrl.Request]next),
 	}
 	watched.OnChange(func(change fleet.Transition) { s.lost(change, manager) })
 	return s
@@ -121,10 +114,10 @@ func (s *Source) note(requests []ctrl.Request, cause Cause) {
 	}
 }
 
-// Count returns a reconciler that counts the calls of r.
+// Count returns a reconciler that calls r, and reports the cause of each call.
 func (s *Source) Count(r reconcile.Reconciler) reconcile.Reconciler {
 	return reconcile.Func(func(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
-		s.total.WithLabelValues(string(s.begin(request))).Inc()
+		s.started(s.begin(request))
 		result, err := r.Reconcile(ctx, request)
 		s.end(request, result, err)
 		return result, err
