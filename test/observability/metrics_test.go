@@ -265,7 +265,7 @@ func newVocabulary(t testing.TB) vocabulary {
 		{consumers + "messages_total", "reason"}: {
 			none, anything, ended,
 			of(nats+"errors.go", "^ReasonConnection$"), of("internal/reasons/pinning.go", "^(Owner|Domain|SAN|Revoked)"), source,
-			of(shared, "^(TooFast|Malformed|NotReady|Panic|Forbidden|Unauthenticated)$"),
+			of(shared, "^(TooFast|Malformed|NotReady|Busy|Panic|Forbidden|Unauthenticated|SourceMismatch)$"),
 		},
 		{fleets + "runtimes", "state"}:       {states},
 		{fleets + "runtime_state", "state"}:  {states},

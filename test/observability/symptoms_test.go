@@ -105,6 +105,7 @@ skr() {
 	*'{.data.tls\.crt}'* | *'{.data.ca\.crt}'*) base64 tls.crt ;;
 	*'{.data.tls\.key}'*) base64 tls.key ;;
 	*'-o json') cat watchers.json ;;
+	*'{.items[-1].metadata.name}'* | *'{.items[0].metadata.name}'*) echo runtime-watcher-0 ;;
 	*) cat pages ;;
 	esac
 }
@@ -114,7 +115,7 @@ fleet() { cat fleet.json; }
 q() { :; }
 check() { :; }
 nats() { :; }
-bin/agent() { :; }
+kubectl() { skr "$@"; }
 `
 
 // shell is a folder in which the commands of the runbooks run.
@@ -140,7 +141,10 @@ func newShell(t *testing.T) *shell {
 	s.write("new-ca.crt", string(s.ca.PEM))
 	s.write("watchers.json", `{"items": [{"spec": {"matchConditions": []}}]}`)
 	s.write("fleet.json", `{"runtimes": []}`)
-	pages := "Last State: Terminated\nWarning: request refused, too_fast, error\n/v3/\n" +
+	pages := "Last State: Terminated\nWarning: request refused, too_fast, runtime_unknown, error\n/v3/\nResponse Body\n" +
+		"step of the certificates\ndeployment.apps/skr-webhook\n" +
+		"apiserver_admission_webhook_admission_duration_seconds_sum 7\n" +
+		"runtime_watcher_agent_admission_duration_seconds_sum 7\n" +
 		`apiserver_request_total{code="200",resource="deployments",verb="PUT",version="v1"} 7` + "\n"
 	s.write("pages", pages+section(t, "docs/reference/reasons-and-messages.md", "## Log messages"))
 	return s

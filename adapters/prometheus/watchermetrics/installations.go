@@ -32,7 +32,7 @@ func sampleInstallations(f *factory, read func() installations.All) {
 	runtimes := f.sampledGauge("runtimes", "Runtimes in each state of the agent's installation, by reason.",
 		labelState, labelReason)
 	neverHeard := f.sampledGauge("never_heard_runtimes",
-		"Runtimes with an agent that is ready for 5 minutes, and that never sent anything.", labelManager)
+		"Runtimes with an agent that has been ready for 5 minutes and has never sent anything.", labelManager)
 	phase := f.sampledGauge("ca_phase", "1 for the phase of the CA's rotation.", labelPhase)
 	waiting := f.sampledGauge("ca_waiting_runtimes", "Runtimes that delay the rotation of the CA.")
 	overdue := f.sampledGauge("certificates_overdue_runtimes",

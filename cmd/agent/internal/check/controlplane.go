@@ -149,12 +149,14 @@ func untrusted() []advice {
 		"if the path drops a ClientHello above 1,400 bytes, set GODEBUG=tlsmlkem=0" + hello
 	const first = "check the port in CONTROL_PLANE_ADDRESS, the gateway, and its limits" + hello
 	const user = "add the user of this runtime to the configuration of the NATS server, and reload it"
-	const refused = "check the CA bundle of the listener or gateway, and the validity of TLS_CERT"
+	const refused = "check the CA bundle of the listener or gateway, the validity of TLS_CERT, and the clocks of both ends"
 	const name = "correct CONTROL_PLANE_ADDRESS, or set CONTROL_PLANE_SERVER_NAME"
+	const clock = "correct the clock of this node if date -u is wrong there, otherwise renew the certificate"
 	const otherCA = "correct CA_CERT, or CONTROL_PLANE_ADDRESS if it names another host"
 	return []advice{
 		{is(nats.ErrAuthorization), "a user with a SAN of TLS_CERT as its name", user},
 		{isA[x509.HostnameError], "a certificate for the name of the control plane", name},
+		{isNotValidNow, "a certificate that is valid now", clock},
 		{isA[*tls.CertificateVerificationError], "a certificate that CA_CERT issued", otherCA},
 		{isRemote, "a control plane that accepts TLS_CERT", refused},
 		{is(context.DeadlineExceeded), late, port},
@@ -167,6 +169,13 @@ func untrusted() []advice {
 		{is(nats.ErrTimeout), late, port},
 		{isAny, "TLS 1.3", "check the port in CONTROL_PLANE_ADDRESS, and the TLS versions of the gateway" + hello},
 	}
+}
+
+// isNotValidNow reports whether a certificate of the other end has expired or is not valid yet. It
+// may be sound, because the clock of this node decides.
+func isNotValidNow(err error) bool {
+	invalid, ok := errors.AsType[x509.CertificateInvalidError](err)
+	return ok && invalid.Reason == x509.Expired
 }
 
 // isRemote reports whether the other end refused: by a TLS alert, or by the end of a connection.

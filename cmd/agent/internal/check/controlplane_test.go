@@ -1,6 +1,8 @@
 package check
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -14,9 +16,12 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// TestUntrusted has the errors by which a server refuses a client certificate, and two that look alike.
+// TestUntrusted has the errors by which a server refuses a client certificate, and others that look
+// alike. A certificate that is not valid now has its own advice, because a wrong clock explains it.
 func TestUntrusted(t *testing.T) {
 	const refused, other = "a control plane that accepts TLS_CERT", "TLS"
+	const current, issued = "a certificate that is valid now", "a certificate that CA_CERT issued"
+	verification := func(err error) error { return &tls.CertificateVerificationError{Err: err} }
 	write := &net.OpError{Op: "write", Err: os.NewSyscallError("write", syscall.EPIPE)}
 	for name, c := range map[string]struct {
 		err  error
@@ -28,6 +33,9 @@ func TestUntrusted(t *testing.T) {
 		"NATS, reset":       {fmt.Errorf("%w: closed: %w", nats.ErrTLS, syscall.ECONNRESET), refused},
 		"NATS, end":         {fmt.Errorf("%w: closed: %w", nats.ErrTLS, io.EOF), refused},
 		"end":               {io.EOF, other},
+		"expired, or early": {verification(x509.CertificateInvalidError{Reason: x509.Expired}), current},
+		"another CA":        {verification(x509.UnknownAuthorityError{}), issued},
+		"other usage":       {verification(x509.CertificateInvalidError{Reason: x509.IncompatibleUsage}), issued},
 		"TLS 1.2 of a NATS": {fmt.Errorf("%w: protocol version not supported", nats.ErrTLS), "TLS 1.3"},
 	} {
 		if got := first(untrusted(), c.err).want; got != c.want {
