@@ -5,6 +5,8 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
 	"sync"
@@ -119,6 +121,26 @@ func TestAnExpiredServingCertificateIsNotReady(t *testing.T) {
 			}
 		}
 	}
+}
+
+// An agent writes its webhooks once a probe was answered that it is ready. A probe that is refused
+// does not count, because the API server would call an agent that is no endpoint yet.
+func TestOnlyAProbeThatSucceedsCounts(t *testing.T) {
+	t.Parallel()
+	r := &readiness{proof: &proof{}, source: func() error { return nil }}
+	probe := func(want int, counts bool) {
+		t.Helper()
+		answer := httptest.NewRecorder()
+		r.ServeHTTP(answer, nil)
+		if answer.Code != want || r.probed.Load() != counts {
+			t.Errorf("status %d, probed %t, want %d and %t", answer.Code, r.probed.Load(), want, counts)
+		}
+	}
+	probe(http.StatusServiceUnavailable, false)
+	r.serving.Store(true)
+	probe(http.StatusOK, true)
+	r.serving.Store(false)
+	probe(http.StatusServiceUnavailable, true)
 }
 
 func TestHeartbeat(t *testing.T) {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
@@ -115,6 +116,39 @@ func TestCachedPeer(t *testing.T) {
 		current.Store(&step.world)
 		for _, source := range checked {
 			expectReason(t, step.name, source, requestOf(ca, cert), step.reason)
+		}
+	}
+}
+
+// A verdict holds while each certificate of the chain is valid. Here the CA begins after its
+// certificates, and ends before them.
+func TestCachedPeerOfACAWithAShorterLife(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	life := testpki.Options{NotBefore: now.Add(-time.Minute), NotAfter: now.Add(time.Minute)}
+	ca := &authority{must(testpki.NewCA("ca", life))(t)}
+	cert := ca.client(t, "runtime-a", func(c *x509.Certificate) {
+		c.NotBefore, c.NotAfter = now.Add(-time.Hour), now.Add(time.Hour)
+	})
+	clock := now
+	opts := listener.PeerOptions{Now: func() time.Time { return clock }}
+	for _, source := range []listener.Peers{
+		listener.FromTLS(ca.roots(), opts), listener.FromXFCC(listener.InsecureAnyProxy(), ca.roots(), opts),
+	} {
+		for _, step := range []struct {
+			name string
+			at   time.Duration
+			want bool
+		}{
+			{"all are valid", 0, true},
+			{"the CA has ended", 2 * time.Minute, false},
+			{"all are valid again", 0, true},
+			{"the CA has not begun", -2 * time.Minute, false},
+		} {
+			clock = now.Add(step.at)
+			if _, err := source.Peer(requestOf(ca, cert)); (err == nil) != step.want {
+				t.Errorf("%s, %T: %v, want it valid: %t", step.name, source, err, step.want)
+			}
 		}
 	}
 }

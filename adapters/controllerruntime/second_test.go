@@ -173,12 +173,18 @@ func track(t *testing.T, opts controllerruntime.RuntimesOptions) *tracked {
 	objects := controllerruntimetest.NewCache()
 	runtimes, err := controllerruntime.NewRuntimes(objects, kyma("", nil, nil), controllerruntime.ByLabel("id"), opts)
 	check(t, err)
+	return &tracked{objects, runtimes, runningFleet(t)}
+}
+
+// runningFleet runs until the bubble ends.
+func runningFleet(t *testing.T) *fleet.Fleet {
+	t.Helper()
 	watched := must(fleet.New(fleet.Options{}))
-	go func() { // Until the bubble ends.
+	go func() {
 		take := core.HandlerFunc(func(context.Context, core.Delivery) error { return nil })
 		_ = watched.Receiver().Start(t.Context(), map[core.Manager]core.Handler{"one": take, "two": take})
 	}()
-	return &tracked{objects, runtimes, watched}
+	return watched
 }
 
 // known returns what the fleet knows two seconds later.
@@ -240,6 +246,22 @@ func TestTheFleetForgetsTheRightRuntime(t *testing.T) {
 		f.want(t, "one has another identity", "a/one c/one")
 		f.Delete(owner("second"))
 		f.want(t, "the last one is deleted", "c/one")
+	})
+}
+
+// Two listeners may have a fleet each. Both learn of a new runtime and of one that is gone.
+func TestTwoFleetsForgetARuntime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := track(t, controllerruntime.RuntimesOptions{})
+		other := &tracked{f.Cache, f.runtimes, runningFleet(t)}
+		check(t, errors.Join(f.runtimes.Track(f.fleet, "one"), f.runtimes.Track(other.fleet, "one", "two")))
+		f.Set(kyma("first", nil, id("a")), kyma("second", nil, id("b")))
+		f.want(t, "the first fleet", "a/one b/one")
+		other.want(t, "the second fleet", "a/one a/two b/one b/two")
+		f.Delete(owner("first"))
+		f.want(t, "the first fleet after a deletion", "b/one")
+		other.want(t, "the second fleet after a deletion", "b/one b/two")
 	})
 }
 

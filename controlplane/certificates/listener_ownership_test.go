@@ -3,6 +3,7 @@ package certificates
 import (
 	"bytes"
 	"context"
+	"crypto/x509"
 	"errors"
 	"strings"
 	"testing"
@@ -172,5 +173,39 @@ func TestAnImportedSecretGetsItsLabelBack(t *testing.T) {
 				t.Errorf("status %s (%s), error %v, want a bundle for the agent", status.Reason, status.Message, err)
 			}
 		})
+	}
+}
+
+// A Certificate may be deleted between a reading and the request for a new one.
+func TestACertificateThatIsGoneIsNotReissued(t *testing.T) {
+	t.Parallel()
+	check(t, newSet(t, newPlane(t, new([]types.UID)), "watcher").reissue(t.Context(), "gone"))
+}
+
+// Only another key for the same name means that the Secret of a CA was lost. The bundle has other
+// CAs in each rotation.
+func TestACAIsReplacedByItsNamesakeOnly(t *testing.T) {
+	t.Parallel()
+	certificateOf := func(name string) *x509.Certificate {
+		ca, err := testpki.NewCA(name, testpki.Options{})
+		check(t, err)
+		return ca.Certificate
+	}
+	issued, namesake, other := certificateOf("ca-2"), certificateOf("ca-2"), certificateOf("ca-1")
+	for name, tt := range map[string]struct {
+		bundle []*x509.Certificate
+		want   bool
+	}{
+		"not published yet":   {nil, false},
+		"published":           {[]*x509.Certificate{issued}, false},
+		"beside a former one": {[]*x509.Certificate{other}, false},
+		"another key":         {[]*x509.Certificate{other, namesake}, true},
+	} {
+		if have := (&observed{bundle: tt.bundle}).replaces(issued, "ca-2"); have != tt.want {
+			t.Errorf("%s: replaced %t, want %t", name, have, tt.want)
+		}
+	}
+	if (&observed{bundle: []*x509.Certificate{namesake}}).replaces(issued, "ca-3") {
+		t.Error("a CA replaces one of another generation")
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -329,6 +330,46 @@ func testPace(t *testing.T) {
 		time.Sleep(pollInterval)
 		if lines := strings.Count(log.String(), "\n"); lines < min(n, 100) || lines > 101 {
 			t.Fatalf("%d lines after %d changes, want one each, and at most about 100 an hour", lines, n+1)
+		}
+	}
+}
+
+// The first ten runtimes are named. The text says so only if there are more.
+func TestTheListOfRuntimesIsCut(t *testing.T) {
+	t.Parallel()
+	var runtimes []core.RuntimeID
+	for n := range named + 2 {
+		if isCut := strings.Contains(list(runtimes), "…"); isCut != (n > named) {
+			t.Errorf("a list of %d runtimes is cut: %t", n, isCut)
+		}
+		runtimes = append(runtimes, core.RuntimeID(strconv.Itoa(n)))
+	}
+}
+
+// A rotation that waits is an event of the issuer of runtimes, if there are a recorder and an
+// issuer.
+func TestARotationThatWaitsIsAnEvent(t *testing.T) {
+	t.Parallel()
+	issuer := &certv1.Issuer{ObjectMeta: metav1.ObjectMeta{Namespace: "kcp", Name: "clients"}}
+	for name, tt := range map[string]struct {
+		recorder bool
+		issuer   *certv1.Issuer
+		want     int
+	}{
+		"both":        {true, issuer, 1},
+		"no recorder": {false, issuer, 0},
+		"no issuer":   {true, nil, 0},
+	} {
+		recorder := events.NewFakeRecorder(2)
+		set := newSet(t, newPlane(t, new([]types.UID)), "watcher")
+		set.opts.Logger = slog.New(slog.DiscardHandler)
+		if tt.recorder {
+			set.opts.Recorder = recorder
+		}
+		status := Status{Phase: PhaseConfirming, Waiting: []core.RuntimeID{"a"}, Message: "it waits"}
+		set.announce(t.Context(), &observed{clientsIssuer: tt.issuer}, status)
+		if have := len(recorder.Events); have != tt.want {
+			t.Errorf("%s: %d events, want %d", name, have, tt.want)
 		}
 	}
 }

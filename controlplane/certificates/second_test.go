@@ -154,3 +154,33 @@ func TestAllFormerCAsRetire(t *testing.T) {
 		t.Errorf("removed are %v, want all but the newest", s.remove)
 	}
 }
+
+// The youngest CA of a rotation does not sign for runtimes yet. Another request for a rotation waits
+// for that.
+func TestARotationBeginsAfterTheLastOneWasTrusted(t *testing.T) {
+	t.Parallel()
+	for signer, want := range map[int]bool{1: false, 2: true} {
+		v := rotating(time.Unix(1e9, 0))
+		v.clientSigner = signer
+		v.request = "again"
+		if _, begins := renew(v); begins != want {
+			t.Errorf("while CA %d signs for runtimes, a third CA is created: %t, want %t", signer, begins, want)
+		}
+	}
+}
+
+// The server waits for its certificate of the youngest CA. Nothing else is done meanwhile: a CA that
+// retires too early would cut off each agent that still meets the old certificate.
+func TestTheSwitchWaitsForTheCertificateOfTheServer(t *testing.T) {
+	t.Parallel()
+	v := rotating(time.Unix(1e9, 0))
+	v.serverSigner = 2
+	v.server.issuing = true
+	s := plan(v)
+	if s.phase != PhaseSwitching || s.action != actionNone || s.after != pollInterval || len(s.remove) > 0 {
+		t.Errorf("got %+v, want it to wait for the certificate", s)
+	}
+	if _, waits := switchServer(v); !waits {
+		t.Error("the rotation goes on before the server has its certificate")
+	}
+}

@@ -158,6 +158,27 @@ func TestLeadsSince(t *testing.T) {
 	})
 }
 
+// Two listeners share a fleet. The replica leads until the last of them has ended.
+func TestLeadsSinceTheFirstOfTwoListeners(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, handler := newFleet(t, fleet.Options{}), &leading{}
+		handler.leads.Store(true)
+		began := time.Now()
+		stops := []func(){start(t, f, kyma, handler), start(t, f, "other", handler)}
+		time.Sleep(time.Minute)
+
+		stops[0]()
+		time.Sleep(time.Minute)
+		if have := f.LeadsSince(); have.Sub(began).Abs() > time.Second {
+			t.Errorf("after the end of one listener it leads since %v, want %v", have, began)
+		}
+		stops[1]()
+		if have := f.LeadsSince(); !have.IsZero() {
+			t.Errorf("after the end of both, it leads since %v", have)
+		}
+	})
+}
+
 // Metrics without a list of managers have zeros from the election on, so that alerts can compare.
 func TestServedManagersHaveSummaries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

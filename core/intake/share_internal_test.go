@@ -125,3 +125,17 @@ func TestSharesForgetTheIdle(t *testing.T) {
 		t.Errorf("%d runtimes are remembered after a rest, want the last one only", n)
 	}
 }
+
+// A message may cost more than the burst. A full share takes it, because no share would ever have
+// more room for it.
+func TestSharesTakeAMessageAboveTheBurst(t *testing.T) {
+	t.Parallel()
+	const burst, cost = 4, 100
+	s, now := newShares(1, burst, 2), time.Unix(1000, 0)
+	if wait, ok := s.enter(prod, cost, now); !ok {
+		t.Errorf("a full share refuses the message, and asks for a wait of %v", wait)
+	}
+	if wait, ok := s.enter(prod, cost, now); ok || wait != burst*time.Second {
+		t.Errorf("an empty share: taken %t, wait %v, want the time to fill it, %v", ok, wait, burst*time.Second)
+	}
+}
