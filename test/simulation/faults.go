@@ -283,11 +283,14 @@ func (f *Fault) breaks(index int, r *RuntimePlan) bool {
 	case VerifierBroken, SenderForbidden, SenderUnknown:
 		return index == f.Runtime
 	case CallbackPanics:
-		return index == f.Runtime && f.Value != inMapFunction
+		return index == f.Runtime && f.panicsInVerifier()
 	default:
 		return false
 	}
 }
+
+// panicsInVerifier reports whether a callback panics before the operator believes the sender.
+func (f *Fault) panicsInVerifier() bool { return f.Value == inVerifier || f.Value == inDomains }
 
 // stallSinks makes the log sinks of a runtime block until the fault ends.
 func (w *world) stallSinks(f Fault) func() {
@@ -417,11 +420,12 @@ func (b *behaviour) find(kind FaultKind, runtime core.RuntimeID, object string) 
 
 func (b *behaviour) any(kind FaultKind) (Fault, bool) { return b.find(kind, "", "") }
 
-// The places of a panic, as the value of EventPanics and of CallbackPanics. The last one is of CallbackPanics only.
+// The places of a panic, as the value of EventPanics and of CallbackPanics.
 const (
 	inMapFunction = iota
 	inVerifier
 	inDomains
+	inHandler
 )
 
 var errBroken = errors.New("the verifier is broken")
@@ -446,12 +450,9 @@ func (b *behaviour) refuse(runtime core.RuntimeID, event *core.WatchEvent) error
 	if _, on := b.find(SenderUnknown, runtime, ""); on {
 		return listener.Unauthenticated("simulated", errors.New("this sender is not known"))
 	}
-	b.panicAt(inVerifier, runtime)
+	b.panicAt(inVerifier, runtime, event)
 	if event.Resync {
 		return nil
-	}
-	if f, on := b.find(EventPanics, runtime, event.Watched.Name); on && f.Value == inVerifier {
-		panic("simulated panic of a verifier")
 	}
 	if _, on := b.find(EventForbidden, runtime, event.Watched.Name); on {
 		return listener.Forbidden("simulated", errors.New("this event is forbidden"))
@@ -459,10 +460,17 @@ func (b *behaviour) refuse(runtime core.RuntimeID, event *core.WatchEvent) error
 	return nil
 }
 
-// panicAt panics if the callback of a place does so for a runtime now.
-func (b *behaviour) panicAt(place int, runtime core.RuntimeID) {
+// panicAt panics if the callback of a place does so now, for a runtime or for the object of an
+// event.
+func (b *behaviour) panicAt(place int, runtime core.RuntimeID, event *core.WatchEvent) {
 	if f, on := b.find(CallbackPanics, runtime, ""); on && f.Value == place {
 		panic("simulated panic of a callback")
+	}
+	if event.Resync {
+		return
+	}
+	if f, on := b.find(EventPanics, runtime, event.Watched.Name); on && f.Value == place {
+		panic("simulated panic of a callback for one object")
 	}
 }
 
@@ -480,12 +488,9 @@ func (b *behaviour) fail(ctx context.Context, d core.Delivery) error {
 		<-ctx.Done()
 		return errMap
 	}
-	b.panicAt(inMapFunction, d.Runtime)
+	b.panicAt(inMapFunction, d.Runtime, &d.Event)
 	if d.Event.Resync {
 		return nil
-	}
-	if f, on := b.find(EventPanics, d.Runtime, d.Event.Watched.Name); on && f.Value == inMapFunction {
-		panic("simulated panic of a map function")
 	}
 	if _, on := b.find(EventRefused, d.Runtime, d.Event.Watched.Name); on {
 		return errMap

@@ -31,6 +31,11 @@ func fifthDice(seed uint64) dice {
 	return dice{rand.New(rand.NewPCG(seed, 173))}
 }
 
+// sixthDice are apart from all of them, for the same reason.
+func sixthDice(seed uint64) dice {
+	return dice{rand.New(rand.NewPCG(seed, 197))}
+}
+
 // restoredEtcd makes one plan in fifteen a scene in which the etcd of a runtime is restored from a backup, without an
 // outage that the canary would notice. Reconciles have read the writes before the restore, which are lost, and writes
 // follow. The backup is older than two writes of the canary. A restore may raise the revision.
@@ -211,10 +216,79 @@ func (d dice) addPanics(p *Plan) {
 	}
 }
 
-// callbackPanics leaves out the verifier: the numbers of events for which it panics are not observed, and the fleet may
-// then take the runtime for one that replicas share (seed 3000134 with place inDomains).
+// callbackPanics has the map function. Later dice move some panics to other places.
 func (d dice) callbackPanics(*Plan) Fault {
 	return Fault{Kind: CallbackPanics, At: d.between(time.Minute, 3*time.Minute), For: d.length(), Value: inMapFunction}
+}
+
+// panicsAnywhere makes one plan in ten a scene in which the map function, a handler in front of it,
+// the verifier or its domains panic: for ever for one object, or for a while for a runtime. It moves
+// half of the panics of other plans.
+func (d dice) panicsAnywhere(p *Plan) {
+	if !d.chance(1. / 10) {
+		d.movePanics(p)
+		return
+	}
+
+	d.stage(p)
+	p.Runtimes[0].Contract = contract.V3
+	if d.chance(0.5) {
+		d.panicsForOne(p)
+	} else {
+		d.panicsForAll(p)
+	}
+}
+
+// movePanics moves no panic to the verifier where heartbeats are rare. A refused heartbeat shows
+// only in the next one.
+func (d dice) movePanics(p *Plan) {
+	isRare := func(r RuntimePlan) bool { return r.Rare }
+	rare := slices.ContainsFunc(p.Runtimes, isRare)
+
+	for i := range p.Faults {
+		f := &p.Faults[i]
+		if f.Kind != EventPanics && f.Kind != CallbackPanics || d.chance(0.5) {
+			continue
+		}
+
+		f.Value = d.IntN(inHandler + 1)
+		if rare && f.panicsInVerifier() {
+			f.Value = inHandler
+		}
+	}
+}
+
+// panicsForOne has two objects for which the operator's code always panics, one in a handler or a
+// map function and one in the verifier. Writes of the first come with one of another object, and the
+// second is written without others. The panics must cost neither other objects nor the numbers.
+func (d dice) panicsForOne(p *Plan) {
+	p.Faults = []Fault{
+		{Kind: EventPanics, Index: 0, Value: []int{inHandler, inHandler, inMapFunction}[d.IntN(3)]},
+		{Kind: EventPanics, Index: 1, Value: []int{inVerifier, inDomains}[d.IntN(2)]},
+	}
+	for i := range 3 {
+		at := 2*time.Minute + time.Duration(i)*d.between(20*time.Second, 40*time.Second)
+		pair := []int{0, 2 + i}
+		if d.chance(0.5) {
+			slices.Reverse(pair)
+		}
+		p.update(pair[0], at)
+		p.update(pair[1], at+time.Millisecond)
+	}
+	p.update(1, d.between(2*time.Minute, 4*time.Minute))
+	p.update(5, 4*time.Minute+d.between(0, 30*time.Second))
+}
+
+// panicsForAll has a callback that panics for all of a runtime, and writes before, during and after
+// that time.
+func (d dice) panicsForAll(p *Plan) {
+	panics := Fault{
+		Kind: CallbackPanics, At: d.between(2*time.Minute, 3*time.Minute), For: d.length(),
+		Value: d.IntN(inHandler + 1),
+	}
+	p.Faults = []Fault{panics}
+	d.someUpdates(p, 2+d.IntN(8), panics.At, panics.At+panics.For)
+	d.someUpdates(p, 4, time.Minute, p.Length)
 }
 
 // twoStates has two managers. One of them is away for long enough to be stale, and the other one is not.

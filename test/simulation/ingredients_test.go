@@ -21,7 +21,10 @@ func TestSeedsHaveEachIngredient(t *testing.T) {
 	for _, ingredient := range []string{
 		string(WatchRemoved), string(EtcdRestored), string(ManagerAway), string(MessagesMalformed), string(CallersRotated), string(CallbackPanics),
 		string(WebhooksChanged),
-		"a second restart beside a loud runtime", "a liar", "few places", "a fault again", "a deletion while a handler hangs",
+		"a second restart beside a loud runtime", "a liar", "few places", "a fault again",
+		"a deletion while a handler hangs", "a panic in a handler for one object",
+		"a panic in the verifier for one object", "a panic in a handler for a runtime",
+		"a panic in the verifier for a runtime",
 	} {
 		if drawn[ingredient] < least {
 			t.Errorf("%d of %d seeds have %q, want at least %d", drawn[ingredient], seeds, ingredient, least)
@@ -34,6 +37,11 @@ func ingredientsOf(p *Plan) (all []string) {
 	kinds := make(map[FaultKind]int)
 	for i := range p.Faults {
 		kinds[p.Faults[i].Kind]++
+	}
+	for i := range p.Faults {
+		if f := &p.Faults[i]; f.Kind == EventPanics || f.Kind == CallbackPanics {
+			all = append(all, "a panic "+placeOf(f))
+		}
 	}
 	for kind := range kinds {
 		all = append(all, string(kind))
@@ -55,4 +63,19 @@ func ingredientsOf(p *Plan) (all []string) {
 		}
 	}
 	return all
+}
+
+// placeOf returns where a callback panics, and for what.
+func placeOf(f *Fault) string {
+	place := "in the map function"
+	switch {
+	case f.panicsInVerifier():
+		place = "in the verifier"
+	case f.Value == inHandler:
+		place = "in a handler"
+	}
+	if f.Kind == EventPanics {
+		return place + " for one object"
+	}
+	return place + " for a runtime"
 }

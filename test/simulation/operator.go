@@ -82,7 +82,7 @@ func (w *world) newOperator(index, life int) *operator {
 	for _, manager := range w.plan.Managers {
 		c := o.newController(manager)
 		o.controllers[manager] = c
-		handlers[manager] = c.source
+		handlers[manager] = ownHandler{c.source, c}
 	}
 	verifier := w.noting(w.behaviour.verify(listener.SANPinning(twoOwners{o.runtimes, w.behaviour})))
 	if w.plan.NATS {
@@ -159,6 +159,24 @@ func (o *operator) newController(manager core.Manager) *controller {
 	c.queue = priorityqueue.New[request](o.name + "-" + string(manager))
 	c.source = controllerruntime.NewSource(c.requests, controllerruntime.SourceOptions{Elected: o.elected})
 	return c
+}
+
+// ownHandler is a handler that an operator has in front of the source. The source itself makes an
+// error of a panic.
+type ownHandler struct {
+	*controllerruntime.Source[request]
+
+	controller *controller
+}
+
+// Handle implements [core.Handler].
+func (h ownHandler) Handle(ctx context.Context, d core.Delivery) error {
+	w := h.controller.operator.world
+	_ = w.note(d.Runtime, &d.Event, func() error {
+		w.behaviour.panicAt(inHandler, d.Runtime, &d.Event)
+		return nil
+	})
+	return h.Source.Handle(ctx, d)
 }
 
 // requests is the map function. An event belongs to the runtime of its owner, or else to its sender.
@@ -377,7 +395,7 @@ type twoOwners struct {
 
 // Domain implements [listener.Domains].
 func (t twoOwners) Domain(ctx context.Context, id core.RuntimeID, event *core.WatchEvent) (string, error) {
-	t.behaviour.panicAt(inDomains, id)
+	t.behaviour.panicAt(inDomains, id, event)
 	about := *event
 	about.Owner.Name = strings.TrimSuffix(event.Owner.Name, otherOwner)
 	return t.next.Domain(ctx, id, &about)

@@ -174,6 +174,7 @@ func draw(seed uint64) *Plan {
 	thirdDice(seed).removedWatch(p)
 	fourthDice(seed).restoredEtcd(p)
 	fifthDice(seed).keptWebhooks(p)
+	sixthDice(seed).panicsAnywhere(p)
 	p.sort()
 	return p
 }

@@ -96,7 +96,7 @@ func (p *Plan) expects(r *RuntimePlan) bool {
 // panics reports whether the verifier panics for all of a runtime.
 func (p *Plan) panics(runtime int) bool {
 	return slices.ContainsFunc(p.Faults, func(f Fault) bool {
-		return f.Kind == CallbackPanics && f.Runtime == runtime && f.Value != inMapFunction
+		return f.Kind == CallbackPanics && f.Runtime == runtime && f.panicsInVerifier()
 	})
 }
 

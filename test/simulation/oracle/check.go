@@ -256,8 +256,11 @@ func (h *History) checkStates() {
 	told := make(map[target]bool)
 	for _, s := range h.samples {
 		r, t := h.promise.Runtimes[s.runtime], target{runtime: s.runtime, manager: s.manager}
-		if _, expires := h.promise.Expired[s.runtime]; told[t] || expires || r.Lies || r.Learns || r.FallsBack || r.Invented || h.mayDegrade(r) || h.isBroken(s) || !h.isCalm(s.at, s.manager, nil) {
+		if _, expires := h.promise.Expired[s.runtime]; told[t] || expires || r.Lies || r.Learns || r.FallsBack || r.Invented || h.isBroken(s) || !h.isCalm(s.at, s.manager, nil) {
 			continue
+		}
+		if h.mayDegrade(r) && s.state == "degraded" {
+			continue // Refused and dropped events hide no heartbeat.
 		}
 		if !r.allows(s) && (!h.promise.Rotates || s.reason != "key_material") {
 			told[t] = true
