@@ -134,7 +134,7 @@ func TestClientTLSConfigNeedsBoth(t *testing.T) {
 	}
 }
 
-// A server uses new material at once, also for sessions of the former one.
+// A server uses new material immediately, also for sessions of the former one.
 func TestServerUsesNewMaterial(t *testing.T) {
 	t.Parallel()
 	first, second := newPKI(t), newPKI(t)
@@ -265,7 +265,7 @@ func TestResumedSessionIsCheckedForNames(t *testing.T) {
 	}
 }
 
-// A listener that checks each request uses new CAs at once, and none without material.
+// A listener that checks each request uses new CAs immediately, and none without material.
 func TestRootsArePresentOnes(t *testing.T) {
 	t.Parallel()
 	first, second := newPKI(t), newPKI(t)

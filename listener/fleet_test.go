@@ -74,7 +74,7 @@ func batchFrom(t *testing.T, runtime core.RuntimeID, batch core.Batch) *http.Req
 	return r
 }
 
-// A gateway sends the next request to another replica, so that a runtime may send it at once.
+// A gateway sends the next request to another replica, so that a runtime may send it immediately.
 func TestNotLeadingBehindAGateway(t *testing.T) {
 	t.Parallel()
 	ca := newAuthority(t, "runtimes")

@@ -12,7 +12,7 @@ import (
 )
 
 // TestNoTestSleeps fails if a test calls time.Sleep outside of a bubble of testing/synctest. In a
-// bubble time is fake and passes at once. The linter cannot distinguish the two.
+// bubble time is fake and passes immediately. The linter cannot distinguish the two.
 func TestNoTestSleeps(t *testing.T) {
 	root := os.DirFS("..")
 	fset := token.NewFileSet()

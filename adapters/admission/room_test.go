@@ -28,7 +28,7 @@ func padded(t *testing.T, size int) []byte {
 }
 
 // slow returns a request from an address. Its length is announced. The first part of its body
-// arrives at once, and the rest when the test releases it.
+// arrives immediately, and the rest when the test releases it.
 func slow(ctx context.Context, from string, whole []byte, part int, rest <-chan struct{}) *http.Request {
 	r := request("/validate/kyma", io.MultiReader(bytes.NewReader(whole[:part]), readerFunc(func([]byte) (int, error) {
 		<-rest

@@ -220,7 +220,7 @@ func setUpFaults(t *testing.T) map[string]func(mgr manager.Manager) error {
 		"the listener has started already": func(mgr manager.Manager) error {
 			events := must(controllerruntime.AddListener(mgr, configOf("", "")))
 			must(forManager(events, "clusters", byWatched))
-			// It stops at once, as the context has ended. The set-up has ended, too.
+			// It stops immediately, as the context has ended. The set-up has ended, too.
 			ctx, cancel := context.WithCancel(t.Context())
 			cancel()
 			check(t, events.Start(ctx))

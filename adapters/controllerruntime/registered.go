@@ -38,7 +38,7 @@ func (r registered) Verify(_ context.Context, peer core.Peer, event *core.WatchE
 		return err
 	}
 	if len(owned) == 0 {
-		cause := fmt.Errorf("no %s stands for runtime %q", r.runtimes.kind, peer.ID)
+		cause := fmt.Errorf("no %s represents runtime %q", r.runtimes.kind, peer.ID)
 		return listener.Forbidden(ReasonRuntimeUnknown, cause)
 	}
 	if event.Owner == (types.NamespacedName{}) {

@@ -231,7 +231,7 @@ func TestTrackAddsUp(t *testing.T) {
 	})
 }
 
-// A runtime stays while one of two objects stands for it. An object that stands for another runtime
+// A runtime stays while one of two objects represents it. An object that represents another runtime
 // from now on leaves the new one known.
 func TestTheFleetForgetsTheRightRuntime(t *testing.T) {
 	t.Parallel()
@@ -265,7 +265,7 @@ func TestTwoFleetsForgetARuntime(t *testing.T) {
 	})
 }
 
-// Each object that stands for a runtime has requests.
+// Each object that represents a runtime has requests.
 func TestEnqueueForEachObject(t *testing.T) {
 	t.Parallel()
 	runtimes := newRuntimes(t, newFakeCache(t, kyma("one", nil, id("a")), kyma("two", nil, id("a")), kyma("other", nil, id("b"))),

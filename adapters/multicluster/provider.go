@@ -33,7 +33,7 @@ import (
 type ProviderOptions struct {
 	// Namespace has the Secrets. Default: "default".
 	Namespace string
-	// Label has the value "true" at each Secret that stands for a cluster. Default:
+	// Label has the value "true" at each Secret that represents a cluster. Default:
 	// "sigs.k8s.io/multicluster-runtime-kubeconfig".
 	Label string
 	// Name is that of the controller of the Secrets. Default: "kubeconfig-provider".

@@ -129,7 +129,7 @@ type standby struct{ core.HandlerFunc }
 
 func (standby) Ready() error { return core.ErrNotReady }
 
-// A replica that stops gives its messages back at once, whatever their events failed with.
+// A replica that stops gives its messages back immediately, whatever their events failed with.
 func TestReplicaThatStopsGivesMessagesBack(t *testing.T) {
 	t.Parallel()
 	c, msg := offline(t, standby{func(context.Context, core.Delivery) error { return nil }}, 0)

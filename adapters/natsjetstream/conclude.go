@@ -197,7 +197,7 @@ func (c *Consumer) handBack(ctx context.Context, runtime core.RuntimeID, j *job,
 }
 
 // offer sends a refusal, and waits for its confirmation on a subject that the runtime alone may
-// use. The server answers at once if nothing waits for the refusal.
+// use. The server answers immediately if nothing waits for the refusal.
 func (c *Consumer) offer(ctx context.Context, runtime core.RuntimeID, refusal *nats.Msg) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()

@@ -17,7 +17,7 @@ import (
 const (
 	pingInterval  = 15 * time.Second
 	reconnectWait = time.Second
-	// noBuffer makes a publish fail at once without a connection: the outbox keeps the events.
+	// noBuffer makes a publish fail immediately without a connection: the outbox keeps the events.
 	noBuffer = -1
 )
 
@@ -27,7 +27,7 @@ const (
 // follow.
 //
 // The function keys returns the present client certificate, and the CAs that may sign the server's.
-// It is called for each new connection, concurrently, and must return at once.
+// It is called for each new connection, concurrently, and must return immediately.
 func ConnectOptions(runtime core.RuntimeID, keys func() (*tls.Certificate, *x509.CertPool)) []nats.Option {
 	return append(connectOptions(keys),
 		nats.Name("runtime-watcher agent"),

@@ -243,7 +243,7 @@ func (l *leader) Handle(ctx context.Context, d core.Delivery) error {
 	return l.Recorder.Handle(ctx, d)
 }
 
-// The messages of a replica that stops to lead go to the next leader at once, and none is lost.
+// The messages of a replica that stops to lead go to the next leader immediately, and none is lost.
 func TestLeadershipMoves(t *testing.T) {
 	t.Parallel()
 	b := newBroker(t)

@@ -105,7 +105,7 @@ func TestHeartbeatBesideAnEventThatIsRefusedLate(t *testing.T) {
 	})
 }
 
-// The forwarder declines a refusal that comes just after its wait. So the next refusal is handed back at once.
+// The forwarder declines a refusal that comes just after its wait. So the next refusal is handed back immediately.
 func TestARefusalJustTooLateSilencesNoRuntime(t *testing.T) {
 	t.Parallel()
 	late := make(chan struct{})

@@ -226,7 +226,7 @@ func TestBrokenKeyMaterialIsToldButDoesNotStopTheAgent(t *testing.T) {
 }
 
 // A refused certificate delays the next attempt as long as the control plane asks for. A new
-// certificate is tried at once.
+// certificate is tried immediately.
 func TestARenewedCertificateIsTriedAtOnce(t *testing.T) {
 	t.Parallel()
 	p, kcp := newPlane(t)

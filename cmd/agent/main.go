@@ -3,7 +3,7 @@
 //
 // Each setting is a flag and an environment variable: agent --help and docs/reference/agent.md list
 // them. The exit code is 2 for wrong settings and 1 for any other failure. SIGTERM and SIGINT stop
-// the agent gracefully. A second signal ends it at once with exit code 1.
+// the agent gracefully. A second signal ends it immediately with exit code 1.
 package main
 
 import (

@@ -60,7 +60,7 @@ func containerLimit(root fs.FS) int64 {
 const memoryReview = 10 * time.Second
 
 // warnOfMemory logs that 85 % of limit are resident, every 10 minutes while it lasts, until ctx
-// ends. Both are in bytes. It returns at once without a limit.
+// ends. Both are in bytes. It returns immediately without a limit.
 func warnOfMemory(ctx context.Context, log *slog.Logger, limit int64, resident func() int64) {
 	const percent, mebi = 85, 1 << 20
 	if limit == 0 {

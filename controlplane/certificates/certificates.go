@@ -177,7 +177,7 @@ func (c *Certificates) reconcileOnce(ctx context.Context) (status Status, again 
 	if err := c.act(ctx, seen, s); err != nil {
 		return status, false, fmt.Errorf("certificates: %s: %w", s.action, err)
 	}
-	// A new certificate is never issued at once.
+	// A new certificate is never issued immediately.
 	return status, s.action != actionReissue && s.action != actionReissueServer, nil
 }
 

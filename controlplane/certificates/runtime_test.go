@@ -321,7 +321,7 @@ func testPace(t *testing.T) {
 	if len(lines[0]) > 1000 || !strings.Contains(lines[0], "waiting=1000") || !strings.Contains(lines[0], "runtime-9") {
 		t.Errorf("want the number and some of the runtimes: %.2000s", lines[0])
 	}
-	// A change is logged at once, and not thousands of them.
+	// A change is logged immediately, and not thousands of them.
 	log.Reset()
 	for n := range 900 {
 		status.Waiting = status.Waiting[1:]

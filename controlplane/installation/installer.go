@@ -65,7 +65,7 @@ func New(parts Parts, opts Options) (*Installer, error) {
 //
 // A call that has nothing new reads three objects: the webhook configuration, the Deployment and
 // the endpoints of the Service. With [Options.Informer] it reads two: the ClusterRole and the
-// Deployment. It corrects the first two at once, and all others after 1 h.
+// Deployment. It corrects the first two immediately, and all others after 1 h.
 //
 // Install changes only objects with its mark, which is the annotation with [Options.Owner]. If an
 // object of its names exists without the mark, Install changes nothing, and the error names the

@@ -17,7 +17,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
 
-// followFleet enqueues with low priority, as all runtimes may be stale at once. The status of a
+// followFleet enqueues with low priority, as all runtimes may be stale together. The status of a
 // runtime that joins by itself follows each change.
 func (r *reconciler) followFleet() {
 	if r.opts.Fleet == nil {

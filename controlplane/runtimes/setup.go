@@ -242,7 +242,7 @@ type Options struct {
 	// installer.
 	ControlPlane func(ctx context.Context, object client.Object) (string, error)
 	// Kubeconfigs are the Secrets with kubeconfigs, so that a runtime with a new one is reconciled
-	// at once. Default: a new kubeconfig is used within Interval.
+	// immediately. Default: a new kubeconfig is used within Interval.
 	Kubeconfigs KubeconfigSecrets
 	// PullSecret is the name of a Secret of the type kubernetes.io/dockerconfigjson in the control
 	// plane, which each runtime gets a copy of to pull the image. A new content reaches a runtime

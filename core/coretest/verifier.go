@@ -39,7 +39,7 @@ func TestVerifier(t *testing.T, newVerifier func(t *testing.T) core.Verifier, ca
 			if err := s.verifier.Verify(t.Context(), core.Peer{}, &c.Event); err == nil {
 				t.Error("Verify lets a peer without identity pass")
 			}
-			s.verifier = newVerifier(t) // So that the first calls fill a cache at once.
+			s.verifier = newVerifier(t) // So that the first calls fill a cache immediately.
 			var group sync.WaitGroup
 			for range 8 {
 				group.Go(s.testVerdict)

@@ -10,7 +10,7 @@ import (
 )
 
 // Requests of runtimes wait for the lock. Nothing may hold it long, also when a whole fleet is due
-// at once: sorting 10,000 resyncs under it took 257 ms on two busy cores, and this limit has room
+// immediately: sorting 10,000 resyncs under it took 257 ms on two busy cores, and this limit has room
 // for the race detector.
 func TestNothingHoldsTheLockLong(t *testing.T) {
 	const limit, largeFleet = 60 * time.Millisecond, 10_000

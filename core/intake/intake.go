@@ -128,7 +128,7 @@ func (in *Intake) RecheckAfter(ctx context.Context, manager core.Manager) (after
 func (in *Intake) Stop() { in.stopping.Store(true) }
 
 // DeliverResyncs hands the resyncs of the fleet to the handlers until ctx ends. Without a fleet it
-// returns at once. It fails as [fleet.Receiver.Start] does.
+// returns immediately. It fails as [fleet.Receiver.Start] does.
 func (in *Intake) DeliverResyncs(ctx context.Context) error {
 	if in.opts.Fleet == nil {
 		return nil

@@ -93,9 +93,9 @@ func (l *lane) concludeSize(c *call, whole error, now time.Time) {
 // none.
 func (c *call) isTaken(whole error) bool { return whole == nil && (len(c.entries) > 0 || c.err == nil) }
 
-// resume ends the pause. A heartbeat follows at once: the control plane may be a new
+// resume ends the pause. A heartbeat follows immediately: the control plane may be a new
 // process, and a heartbeat of this call reports its events as pending. After a lone heartbeat none
-// follows, because each could fail at once where connections break.
+// follows, because each could fail immediately where connections break.
 func (l *lane) resume(c call, now time.Time) {
 	if l.failures == 0 {
 		return

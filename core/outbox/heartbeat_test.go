@@ -125,7 +125,7 @@ func TestLeaveNamesTheResendsThatWait(t *testing.T) {
 	}
 }
 
-// A manager that cannot be reached does not keep the others from their last heartbeats, which come at once.
+// A manager that cannot be reached does not keep the others from their last heartbeats, which come immediately.
 func TestLeaveBesideAManagerThatCannotBeReached(t *testing.T) {
 	var began time.Time
 	inBubble(t, scene{opts: outbox.Options{
@@ -340,7 +340,7 @@ func TestExtraHeartbeatsHaveAPace(t *testing.T) {
 
 // After an outage the control plane may be a new process, which knows nothing of this runtime. A heartbeat must not
 // wait for the next interval. The first one travels with the events that waited, and reports them as pending. If they
-// have waited for long, the next one must follow at once: a runtime with old events is degraded until then.
+// have waited for long, the next one must follow immediately: a runtime with old events is degraded until then.
 func TestHeartbeatFollowsAnOutage(t *testing.T) {
 	for name, test := range map[string]struct {
 		outage time.Duration

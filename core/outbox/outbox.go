@@ -75,7 +75,7 @@ func (o *Outbox) OldestPending(manager core.Manager) time.Duration {
 }
 
 // Retry ends all waits after failures, also those that a receiver asked for, so that due events are
-// sent at once. Call it when the cause of a refusal is gone, as after a renewed certificate. It
+// sent immediately. Call it when the cause of a refusal is gone, as after a renewed certificate. It
 // never blocks. Its cost grows with the number of refused events.
 func (o *Outbox) Retry() {
 	o.mu.Lock()

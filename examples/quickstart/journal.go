@@ -69,7 +69,7 @@ type report struct {
 	out io.Writer
 }
 
-// printf writes at once. A closed pipe ends the program.
+// printf writes immediately. A closed pipe ends the program.
 func (r *report) printf(format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

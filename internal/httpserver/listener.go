@@ -155,7 +155,7 @@ func (l *listener) Close() error {
 
 const (
 	// parkAfter is how long net/http keeps an idle connection of HTTP/1.1. A connection that was
-	// parked for longer than rare is parked again at once: its requests are heartbeats.
+	// parked for longer than rare is parked again immediately: its requests are heartbeats.
 	parkAfter, rare = 250 * time.Millisecond, time.Second
 	readBuffer      = 4 << 10
 )

@@ -107,7 +107,7 @@ func (c *deadlineConn) SetReadDeadline(t time.Time) error {
 	return c.Conn.SetReadDeadline(t)
 }
 
-// A connection that was parked for long is parked again at once, and only once.
+// A connection that was parked for long is parked again immediately, and only once.
 func TestRareRequests(t *testing.T) {
 	t.Parallel()
 	for _, rest := range []time.Duration{parkAfter, rare + parkAfter} {

@@ -138,7 +138,7 @@ func AwaitCertificate(t testing.TB, addr string, leaf *testpki.Leaf) {
 	})
 }
 
-// end ends nginx at once, workers included, and shows its log where the test has failed.
+// end ends nginx immediately, workers included, and shows its log where the test has failed.
 func (n *Nginx) end() {
 	n.Stop()
 	_ = syscall.Kill(-n.Pid(), syscall.SIGKILL) // Workers that have not ended: the group was made for it.

@@ -443,7 +443,7 @@ func (c *cluster) object(name string, o object, kind WriteKind) string {
 		o.spec, strings.Repeat("x", c.plan.Bulk), o.status)
 }
 
-// ownerNamespace is that of the objects in the control plane which stand for runtimes.
+// ownerNamespace is that of the objects in the control plane which represent runtimes.
 const ownerNamespace = "kcp"
 
 // lease is the object that the canary writes.

@@ -60,7 +60,7 @@ const (
 	GatewayRetryAfter FaultKind = "gateway Retry-After" // Value with Retry-After
 	PathsWrong        FaultKind = "paths wrong"         // the runtime asks for pages that do not exist
 	KeysRotated       FaultKind = "keys rotated"        // Value has the steps with broken files
-	RuntimeDeleted    FaultKind = "runtime deleted"     // no object stands for it
+	RuntimeDeleted    FaultKind = "runtime deleted"     // no object represents it
 	ManagerAway       FaultKind = "manager away"        // the gateway answers Value for one manager, which has Index
 	MessagesMalformed FaultKind = "messages malformed"  // Value of them, of the kind Index
 	CallersRotated    FaultKind = "callers rotated"     // the API server gets a certificate of another authority

@@ -182,7 +182,7 @@ func pass(to, from net.Conn) {
 }
 
 // natsDialer connects a process with the NATS server. The client holds a mutex until it is connected, and time would
-// stand still for others that wait for it. So the connection takes no time, or fails at once.
+// stand still for others that wait for it. So the connection takes no time, or fails immediately.
 type natsDialer struct {
 	network         *network
 	client, process string

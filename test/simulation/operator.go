@@ -348,14 +348,14 @@ func (w *world) leading() int {
 	return w.leader.index
 }
 
-// runtimeLabel has the identity of a runtime, on the object that stands for it in the control plane.
+// runtimeLabel has the identity of a runtime, on the object that represents it in the control plane.
 const runtimeLabel = "kyma-project.io/runtime-id"
 
 func kymas() schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Kyma"}
 }
 
-// kyma returns the object that stands for a runtime.
+// kyma returns the object that represents a runtime.
 func (r *RuntimePlan) kyma() *metav1.PartialObjectMetadata {
 	object := &metav1.PartialObjectMetadata{}
 	object.SetGroupVersionKind(kymas())
@@ -413,7 +413,7 @@ func (c *controller) registered(ctx context.Context, d core.Delivery) (requests 
 	return requests, err
 }
 
-// runtimeOf returns the runtime that an object stands for.
+// runtimeOf returns the runtime that an object represents.
 func (p *Plan) runtimeOf(object types.NamespacedName) string {
 	return strings.TrimPrefix(object.Name, p.Runtimes[0].Label)
 }

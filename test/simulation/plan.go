@@ -50,7 +50,7 @@ type RuntimePlan struct {
 	Objects  int
 	Learns   bool   // the agent learns its managers from events
 	Owners   int    // of the objects, in turn; 0: one
-	Label    string // begins the name of the object that stands for the runtime, which has its identity in a label
+	Label    string // begins the name of the object that represents the runtime, which has its identity in a label
 	Bulk     int    // additional bytes of each object
 	ManyCAs  bool   // the agent trusts more authorities than fit into a heartbeat
 	Rare     bool   // heartbeats are rare

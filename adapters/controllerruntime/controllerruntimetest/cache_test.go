@@ -39,7 +39,7 @@ func kind() schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Kyma"}
 }
 
-// kyma stands for a runtime that has another name.
+// kyma represents a runtime that has another name.
 func kyma(name, runtime, domain string) *metav1.PartialObjectMetadata {
 	object := &metav1.PartialObjectMetadata{}
 	object.SetGroupVersionKind(kind())
@@ -90,7 +90,7 @@ func TestID(t *testing.T) {
 	runtimes := newRuntimes(objects)
 	for name, want := range map[string]core.RuntimeID{"one": "skr-1", "two": "", "three": ""} {
 		if got, err := runtimes.ID(t.Context(), key(name)); got != want || err != nil {
-			t.Errorf("%s stands for %q and %v, want %q", name, got, err, want)
+			t.Errorf("%s represents %q and %v, want %q", name, got, err, want)
 		}
 	}
 	objects.SetSynced(false)

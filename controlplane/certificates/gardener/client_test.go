@@ -113,7 +113,7 @@ func TestAuthoritiesAreMadeOnce(t *testing.T) {
 	}
 }
 
-// A runtime with a clock that is slow must accept a new CA at once.
+// A runtime with a clock that is slow must accept a new CA immediately.
 func TestAuthoritiesAreBackdated(t *testing.T) {
 	t.Parallel()
 	const duration = 48 * time.Hour

@@ -63,7 +63,7 @@ func (d *demo) restore() { rig.NoError(d, d.Runtimes[second].Open()) }
 // identity is the client certificate of the second runtime, and its Secret.
 var identity = client.ObjectKey{Namespace: "kcp-system", Name: second + "-watcher-tls"}
 
-// rotate makes cert-manager issue the certificate again, and the operator install it at once.
+// rotate makes cert-manager issue the certificate again, and the operator install it immediately.
 func (d *demo) rotate() {
 	before, now, certificate := &corev1.Secret{}, &corev1.Secret{}, &certv1.Certificate{}
 	rig.NoError(d, d.Plane.Get(d.Context(), identity, before))
@@ -77,7 +77,7 @@ func (d *demo) rotate() {
 		err := d.Plane.Get(d.Context(), identity, now)
 		return err == nil && !bytes.Equal(now.Data[corev1.TLSCertKey], before.Data[corev1.TLSCertKey])
 	})
-	// The operator reconciles the installation at once, instead of after 10 minutes.
+	// The operator reconciles the installation immediately, instead of after 10 minutes.
 	d.patchKyma(`{"metadata": {"annotations": {"repaired": %q}}}`, time.Now().Format(time.RFC3339))
 }
 

@@ -166,7 +166,7 @@ func (r *result) note(what string, since time.Time) {
 }
 
 // restart kills the operator, changes all runtimes, and starts the operator again. Its lease is
-// removed, so that it leads at once, as one without leader election.
+// removed, so that it leads immediately, as one without leader election.
 func restart(w *world, r *result) time.Time {
 	w.operator().Kill()
 	ended := time.Now()

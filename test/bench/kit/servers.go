@@ -29,7 +29,7 @@ import (
 
 // Servers are stand-ins for API servers behind one address. The name of the host, or the first part of
 // a path below an IP address, names one of them. They know discovery, gets, lists, watches, creation and
-// server-side apply. Deployments are ready at once, and each Service has an endpoint.
+// server-side apply. Deployments are ready immediately, and each Service has an endpoint.
 type Servers struct {
 	*httptest.Server
 

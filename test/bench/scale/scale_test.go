@@ -2,7 +2,7 @@
 // was reconciled once, the memory of the operator, and the wait of a new runtime.
 //
 // The control plane is a real API server. One cheap server replaces the API servers of all runtimes.
-// It answers each request after a latency, and its Deployments are ready at once. The operator is a
+// It answers each request after a latency, and its Deployments are ready immediately. The operator is a
 // process of its own, so that its memory can be measured.
 //
 //	go test ./test/bench/scale -run TestScale -v -timeout 2h -runtimes 10000 -dead 1000

@@ -81,7 +81,7 @@ func (w *world) hasRights(want bool) {
 	rig.Same(w.t, "there are rights of the informer", want, w.role() != nil)
 }
 
-// anInformerThatIsUnchangedCostsTwoReads. A change that ends watching is corrected at once.
+// anInformerThatIsUnchangedCostsTwoReads. A change that ends watching is corrected immediately.
 func anInformerThatIsUnchangedCostsTwoReads(w *world) {
 	w.opts.Informer = true
 	w.keep()

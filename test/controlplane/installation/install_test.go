@@ -157,7 +157,7 @@ func stalled() appsv1.DeploymentStatus {
 	}
 }
 
-// driftIsCorrected: at once if it ends watching, and otherwise within an hour.
+// driftIsCorrected: immediately if it ends watching, and otherwise within an hour.
 func driftIsCorrected(w *world) {
 	w.keep()
 	configuration := w.configuration()

@@ -27,7 +27,7 @@ type AssetsOptions struct {
 
 // Assets returns the absolute path of a directory that holds kube-apiserver and etcd, and builds
 // them from their Go modules into bin/controlplane of the repository when they are not there. The first build takes about five minutes and
-// needs a Go toolchain and a module proxy; afterwards Assets returns at once. When
+// needs a Go toolchain and a module proxy; afterwards Assets returns immediately. When
 // KUBEBUILDER_ASSETS is set, that directory is checked and returned, and nothing is built.
 //
 // It blocks until the build is done or ctx ends. It may be called concurrently, also by several

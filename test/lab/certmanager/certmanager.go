@@ -150,7 +150,7 @@ type AssetsOptions struct {
 // Assets returns the path of a program that runs cert-manager's controllers, and builds it from
 // cert-manager's module into bin/certmanager of the repository when it is not there. The first build
 // takes two to three minutes on two cores and needs a Go toolchain and a module proxy; afterwards
-// Assets returns at once.
+// Assets returns immediately.
 //
 // It blocks until the build is done or ctx ends. It may be called concurrently, also by several
 // processes: one builds, the others wait for it.

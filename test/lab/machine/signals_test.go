@@ -29,7 +29,7 @@ func TestAClosedOutputInterrupts(t *testing.T) {
 	select {
 	case <-ctx.Done():
 		t.Fatal("interrupted by a broken pipe that is not its output")
-	case <-time.After(100 * time.Millisecond): // A signal would come at once.
+	case <-time.After(100 * time.Millisecond): // A signal would come immediately.
 	}
 	if _, err := out.Write([]byte("output")); err == nil || ctx.Err() == nil {
 		t.Errorf("a write to a closed output: %v, and the context is %v", err, ctx.Err())

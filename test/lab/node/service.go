@@ -124,7 +124,7 @@ func (n *Node) connect(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer outside.Close()
-	_, _ = io.WriteString(outside, "HTTP/1.1 200 OK\r\n\r\n") // Else the copies end at once.
+	_, _ = io.WriteString(outside, "HTTP/1.1 200 OK\r\n\r\n") // Else the copies end immediately.
 	ctx, stop := context.WithCancel(r.Context())
 	defer stop()
 	for to, from := range map[net.Conn]net.Conn{inside: outside, outside: inside} {

@@ -464,7 +464,7 @@ func (h *History) checkAgents() {
 
 func (a *Agent) life() time.Duration { return a.to.Sub(a.from).Round(time.Second) }
 
-// sends is the number of times that a change travels: at once, after 3 s and after 35 s.
+// sends is the number of times that a change travels: immediately, after 3 s and after 35 s.
 const sends = 3
 
 // checkTraffic bounds the elements that the receiver took.

@@ -101,7 +101,7 @@ type Window struct {
 	Refuses string
 	// Manager is the only manager that feels the fault, "" if all do.
 	Manager core.Manager
-	// Renews is whether new key material ends the window. The agents then connect at once.
+	// Renews is whether new key material ends the window. The agents then connect immediately.
 	Renews bool
 }
 
@@ -177,7 +177,7 @@ type History struct {
 	waits   map[pair]time.Time                  // end of the last Retry-After
 	paths   map[pair]*path                      // of all agents of a runtime
 	dropped map[pair]bool                       // whether a gateway dropped the last request, and acknowledged it
-	failed  map[string]map[core.WatchEvent]bool // events of a runtime that the operator did not take at once
+	failed  map[string]map[core.WatchEvent]bool // events of a runtime that the operator did not take immediately
 	polls   []poll
 	handled []handling // resyncs that reach the operator
 	counted []counting // refused events that an agent counts as delivered

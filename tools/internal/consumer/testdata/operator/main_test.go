@@ -59,7 +59,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// The operator polls by freshness, of the runtime that the object stands for.
+// The operator polls by freshness, of the runtime that the object represents.
 func TestPolling(t *testing.T) {
 	w := newWorld(t)
 	r := &reconciler{runtimes: w.runtimes, fleet: w.fleet, look: lookAt}
@@ -142,7 +142,7 @@ func kind() schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: "Kyma"}
 }
 
-// empty is an object of the kind that stands for runtimes.
+// empty is an object of the kind that represents runtimes.
 func empty() *metav1.PartialObjectMetadata {
 	kyma := &metav1.PartialObjectMetadata{}
 	kyma.SetGroupVersionKind(kind())
