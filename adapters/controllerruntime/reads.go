@@ -56,9 +56,9 @@ type reads[request comparable] struct {
 	// order counts first events and first deletions, so that a reconcile knows whether it began
 	// after them.
 	order uint64
-	// used means that a reconcile has called [Source.Client], or that it is logged that no
+	// used means that a reconcile has called [Source.Client], and warned that the log says that no
 	// reconcile does.
-	used bool
+	used, warned bool
 	// matched means that a reconcile has read an object that an event names.
 	matched bool
 	// rechecks has the writes that a reconcile may have read too early.
@@ -69,9 +69,9 @@ type reads[request comparable] struct {
 // reconcile writes the known version of the object.
 type awaited struct {
 	until time.Time
-	// since is the order of the first event, and deletion the order of the first DELETE, 0 without
-	// a DELETE. Reads of later reconciles count.
-	since, deletion uint64
+	// sinceOrder is the order of the first event, and deletionOrder that of the first DELETE, 0
+	// without a DELETE. Reads of later reconciles count.
+	sinceOrder, deletionOrder uint64
 
 	// read is the time of the last read that counts.
 	read time.Time
@@ -106,15 +106,15 @@ func (r *reads[request]) observe(runtime core.RuntimeID, to request, event *core
 		if a == nil {
 			return r.postpone(runtime, to, now), false
 		}
-	} else if !r.used && a.until.Sub(now) < awaitedFor/2 {
-		r.used = true
+	} else if !r.used && !r.warned && a.until.Sub(now) < awaitedFor/2 {
+		r.warned = true
 		unused = true
 	}
 
 	a.until = now.Add(awaitedFor)
-	if event.Operation == core.OperationDelete && a.deletion == 0 {
+	if event.Operation == core.OperationDelete && a.deletionOrder == 0 {
 		r.order++
-		a.deletion = r.order
+		a.deletionOrder = r.order
 	}
 	isResend := !event.Time.IsZero() && event.Time.Equal(a.newest) && event.Base == a.base
 	a.newest = event.Time
@@ -156,11 +156,11 @@ func (r *reads[request]) endReads(runtime core.RuntimeID, resync *core.WatchEven
 
 	r.order++
 	for _, a := range r.runtimes[runtime] {
-		a.since = r.order
+		a.sinceOrder = r.order
 		a.version = 0
 		a.absent = false
-		if a.deletion > 0 {
-			a.deletion = r.order
+		if a.deletionOrder > 0 {
+			a.deletionOrder = r.order
 		}
 	}
 }
@@ -198,7 +198,7 @@ func (r *reads[request]) addPlace(runtime core.RuntimeID, at place[request]) *aw
 		r.runtimes[runtime] = make(map[place[request]]*awaited)
 	}
 	r.order++
-	a := &awaited{since: r.order}
+	a := &awaited{sinceOrder: r.order}
 	r.runtimes[runtime][at] = a
 	r.noteSize(runtime, size, size+1)
 	return a
@@ -440,14 +440,14 @@ func (r *reading[request]) noteAnswer(read answer) {
 
 		if !found {
 			r.known[a] = true
-			existed := a.version > 0 || a.deletion > 0 && a.deletion <= r.began
-			a.absent = read.absent && existed && a.since <= r.began
+			existed := a.version > 0 || a.deletionOrder > 0 && a.deletionOrder <= r.began
+			a.absent = read.absent && existed && a.sinceOrder <= r.began
 			if a.absent {
 				a.read = now
 			}
 			continue
 		}
-		if a.since <= r.began {
+		if a.sinceOrder <= r.began {
 			r.known[a] = true
 			a.version, a.read = version, now
 		}

@@ -86,9 +86,9 @@ func TestAResyncEndsEachKindOfRead(t *testing.T) {
 		book := reads[string]{runtimes: make(map[core.RuntimeID]map[place[string]]*awaited), order: 10}
 		until := time.Now().Add(awaitedFor)
 		kinds := map[types.UID]awaited{
-			"version":  {until: until, since: 1, version: 7, read: time.Now()},
-			"absence":  {until: until, since: 2, absent: true, read: time.Now()},
-			"deletion": {until: until, since: 3, deletion: 4, absent: true, read: time.Now()},
+			"version":  {until: until, sinceOrder: 1, version: 7, read: time.Now()},
+			"absence":  {until: until, sinceOrder: 2, absent: true, read: time.Now()},
+			"deletion": {until: until, sinceOrder: 3, deletionOrder: 4, absent: true, read: time.Now()},
 		}
 		for _, runtime := range []core.RuntimeID{"resynced", "beside"} {
 			book.runtimes[runtime] = make(map[place[string]]*awaited)
@@ -101,11 +101,11 @@ func TestAResyncEndsEachKindOfRead(t *testing.T) {
 		deletion := &core.WatchEvent{Base: 5, Operation: core.OperationDelete}
 		for uid, before := range kinds {
 			ended := book.runtimes["resynced"][place[string]{uid: uid}]
-			if ended.hasRead(deletion) || ended.since != 11 || (ended.deletion > 0) != (before.deletion > 0) ||
-				before.deletion > 0 && ended.deletion != 11 {
+			if ended.hasRead(deletion) || ended.sinceOrder != 11 || (ended.deletionOrder > 0) != (before.deletionOrder > 0) ||
+				before.deletionOrder > 0 && ended.deletionOrder != 11 {
 				t.Errorf("%s after the resync: %+v, want no read, and the order of the resync", uid, ended)
 			}
-			if beside := book.runtimes["beside"][place[string]{uid: uid}]; !beside.hasRead(deletion) || beside.since != before.since {
+			if beside := book.runtimes["beside"][place[string]{uid: uid}]; !beside.hasRead(deletion) || beside.sinceOrder != before.sinceOrder {
 				t.Errorf("%s of another runtime: %+v, want it as before", uid, beside)
 			}
 		}
