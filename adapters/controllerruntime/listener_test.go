@@ -781,8 +781,8 @@ func TestOneListenerSeveralControllers(t *testing.T) {
 func TestTheFleetExpectsTheManagersOfTheListener(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		watched := must(fleet.New(fleet.Options{}))
-		fake := newFakeCache(t, kyma("skr-1", nil, nil), kyma("skr-2", nil, nil))
-		runtimes := must(controllerruntime.NewRuntimes(fake, kyma("", nil, nil), controllerruntime.ByName,
+		objects := newFakeCache(t, kyma("skr-1", nil, nil), kyma("skr-2", nil, nil))
+		runtimes := must(controllerruntime.NewRuntimes(objects, kyma("", nil, nil), controllerruntime.ByName,
 			controllerruntime.RuntimesOptions{Expected: func(object client.Object, manager core.Manager) bool {
 				return manager == "clusters" || object.GetName() == "skr-1"
 			}}))
@@ -901,21 +901,21 @@ func TestExportedFunctionsAreEasyToCall(t *testing.T) {
 				continue
 			}
 			seen++
-			var types []string
+			var parameters []string
 			for _, field := range function.Type.Params.List {
 				typeName := ""
 				if identifier, ok := field.Type.(*ast.Ident); ok {
 					typeName = identifier.Name
 				}
 				for range max(len(field.Names), 1) {
-					types = append(types, typeName)
+					parameters = append(parameters, typeName)
 				}
 			}
-			if len(types) > 4 {
-				t.Errorf("%s has %d parameters, want at most 4", function.Name.Name, len(types))
+			if len(parameters) > 4 {
+				t.Errorf("%s has %d parameters, want at most 4", function.Name.Name, len(parameters))
 			}
-			for i := range types[:max(len(types)-1, 0)] {
-				if types[i] == "string" && types[i+1] == "string" {
+			for i := range parameters[:max(len(parameters)-1, 0)] {
+				if parameters[i] == "string" && parameters[i+1] == "string" {
 					t.Errorf("%s has two strings side by side", function.Name.Name)
 				}
 			}

@@ -89,7 +89,7 @@ func (s *Source[request]) warnOfStrays(ctx context.Context, to *target[request])
 		logger = logger.With(
 			slog.String("listener", at.listener.config.Name), slog.String("manager", string(at.manager)))
 	}
-	logger.WarnContext(ctx, "the controller reconciles the requests of this source but calls Client of another source: "+
-		"pass each source to WatchesRawSource of the controller that calls its Client, at the beginning "+
+	logger.WarnContext(ctx, "the controller reconciles the requests of this source but calls Client of another "+
+		"source: pass each source to WatchesRawSource of the controller that calls its Client, at the beginning "+
 		"of each reconcile")
 }

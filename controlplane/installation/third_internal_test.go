@@ -36,7 +36,7 @@ func TestFormerObjectsHaveTheirKinds(t *testing.T) {
 			rbac.authorization.k8s.io/v1 ClusterRole /kyma-reader
 			v1 ServiceAccount kyma-system/N-sa
 			v1 Secret kyma-system/N-tls`},
-		"renamed": {describe("kyma-system", true), "runtime-watcher runtime-watcher", `
+		"renamed": {describe("kyma-system", true), "runtime-watcher " + "runtime-watcher", `
 			v1 Secret kyma-system/N-client`},
 	} {
 		parts := strings.Fields(tt.names)

@@ -80,6 +80,8 @@ func TestLogMessagesAreListed(t *testing.T) {
 	used := map[string]bool{
 		// The library controller-runtime logs this message.
 		"Reconciler error": true,
+		// The listener logs the message with the level of the refusal.
+		"request refused": true,
 		// The controllers log this message with the level info.
 		"cannot watch metadata, so changes wait for the next reconcile": true,
 	}

@@ -59,7 +59,7 @@ func TestAProxyByHandStays(t *testing.T) {
 	w := newWorld(t, plane, "by-hand")
 	w.installed()
 	commands := commandsBelow(t, "#### A proxy for one runtime")
-	commands = commands[:strings.Index(commands, "skr rollout status")] // No controller of Deployments runs.
+	commands, _, _ = strings.Cut(commands, "skr rollout status") // No controller of Deployments runs.
 	runbook(t, shortKubectl(t, plane, w.namespace), commands)
 
 	w.install()

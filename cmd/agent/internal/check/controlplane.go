@@ -149,7 +149,8 @@ func untrusted() []advice {
 		"if the path drops a ClientHello above 1,400 bytes, set GODEBUG=tlsmlkem=0" + hello
 	const first = "check the port in CONTROL_PLANE_ADDRESS, the gateway, and its limits" + hello
 	const user = "add the user of this runtime to the configuration of the NATS server, and reload it"
-	const refused = "check the CA bundle of the listener or gateway, the validity of TLS_CERT, and the clocks of both ends"
+	const refused = "check the CA bundle of the listener or gateway, the validity of TLS_CERT, " +
+		"and the clocks of both ends"
 	const name = "correct CONTROL_PLANE_ADDRESS, or set CONTROL_PLANE_SERVER_NAME"
 	const clock = "correct the clock of this node if date -u is wrong there, otherwise renew the certificate"
 	const otherCA = "correct CA_CERT, or CONTROL_PLANE_ADDRESS if it names another host"
