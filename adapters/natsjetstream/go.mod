@@ -9,7 +9,7 @@ require (
 
 require (
 	github.com/google/go-cmp v0.7.0
-	github.com/runtime-watcher/runtime-watcher v0.0.0-20261129035620-b15c2ac4d297
+	github.com/runtime-watcher/runtime-watcher v0.0.0-20261129093230-d169592043f6
 )
 
 require (
