@@ -41,7 +41,8 @@ func groups(c *config) []group {
 			required("TLS_KEY", file(&c.to.Keys.Key),
 				"Private key of `TLS_CERT`."),
 			required("CONTROL_PLANE_ADDRESS", into("host:port", &c.to.Address, parseAddress),
-				"Address of the control plane: host, host:port or https://host:port. Without a port 443, with `nats` 4222.").
+				"Address of the control plane: host, host:port or https://host:port. Default port: 443, with `nats` "+
+					"4222.").
 				alsoAs("KCP_ADDR"),
 		}},
 		{"Control plane", []setting{
@@ -51,29 +52,35 @@ func groups(c *config) []group {
 			optional("CONTROL_PLANE_CONTRACT", into(versions(), &c.Contract, contract.ParseVersion), string(defaultContract),
 				"Wire contract to send events with.").alsoAs("KCP_CONTRACT"),
 			optional("CONTRACT_FALLBACK", choice(&c.ControlPlane.Fallback, []string{"v2"}, contract.V2), "",
-				"Contract to use while the control plane does not know `CONTROL_PLANE_CONTRACT`. If empty, events wait until it does."),
+				"Contract to use while the control plane does not support `CONTROL_PLANE_CONTRACT`. "+
+					"If empty, events wait until the control plane supports it."),
 			optional("CONTRACT_RETRY", duration(&c.ControlPlane.RetryNewest), defaults.RetryNewest.String(),
-				"While the fallback is in use, time between two attempts with `CONTROL_PLANE_CONTRACT`."),
+				"Time between two attempts with `CONTROL_PLANE_CONTRACT` while the fallback is in use."),
 			optional("CONTROL_PLANE_SERVER_NAME", text("name", &c.ControlPlane.ServerName), "",
 				"Server name to expect in the control plane's certificate. If empty, the host of `CONTROL_PLANE_ADDRESS`.").
 				alsoAs("KCP_SERVER_NAME"),
 			optional("CONTROL_PLANE_PROTOCOL", choice(&c.ControlPlane.Protocol, []string{"http1", "http2"}, "http/1.1", "h2"), "",
-				"HTTP version to connect to the control plane with. If empty, http1 with v3 and at most one manager, else http2.").
+				"HTTP version for connections to the control plane. "+
+					"If empty, http1 with v3 and at most one manager, otherwise http2.").
 				alsoAs("KCP_PROTOCOL"),
 			optional("CONTROL_PLANE_PROXY", into("http://host:port, "+proxyDirect, &c.proxy, parseProxy), "",
 				"HTTP proxy for connections to the control plane (CONNECT), or `"+proxyDirect+"` for no proxy. "+
-					"If empty, `HTTPS_PROXY` and `NO_PROXY` decide. The API server is never reached through a proxy."),
+					"If empty, `HTTPS_PROXY` and `NO_PROXY` apply. Connections to the API server never use a proxy."),
 			optional("CONTROL_PLANE_PROXY_CREDENTIALS", file(&c.ControlPlane.ProxyCredentials), "",
-				"File with `user:password` for the proxy, such as a key of a mounted Secret. The agent reads it for each connection."),
+				"File with `user:password` for the proxy, such as a key of a mounted Secret. The agent reads the "+
+					"file for each connection."),
 			optional("NATS_HANDSHAKE_FIRST", choice(&c.natsFirst, []string{"true", "false"}, true, false), "false",
-				"Whether TLS begins before the first line of the NATS server, as its `handshake_first: true` demands."),
+				"Whether TLS begins before the first line of the NATS server. "+
+					"A server with `handshake_first: true` requires this setting."),
 			optional("MANAGERS", c.managers(), "",
 				"Managers to report to, separated by commas. "+
-					"Each of them gets a resync when the agent starts. "+
-					"For any other manager the webhook answers 404, unless the list has `*`. "+
-					"Without this list and `MANAGERS_FILE`, the agent learns a manager from the first review for it."),
+					"Each manager gets a resync when the agent starts. "+
+					"For any other manager, the webhook answers 404, unless the list contains `*`. "+
+					"If neither this list nor `MANAGERS_FILE` is set, the agent learns each manager from its first "+
+					"review."),
 			optional("MANAGERS_FILE", file(&c.ManagersFile), "",
-				"File with more managers, one in each line. The agent reads the file every 10 s. A new manager gets a resync."),
+				"File with more managers, one per line. The agent reads the file every 10 s. A new manager gets a "+
+					"resync."),
 			optional("FORWARD_TIMEOUT", duration(&c.Outbox.ForwardTimeout), outbox.Defaults().ForwardTimeout.String(),
 				"Timeout of one attempt to send events."),
 			optional("MAX_BACKOFF", duration(&c.Outbox.MaxBackoff), outbox.Defaults().MaxBackoff.String(),
@@ -81,38 +88,41 @@ func groups(c *config) []group {
 			optional("HEARTBEAT_INTERVAL", durationOrOff(&c.Outbox.HeartbeatInterval),
 				outbox.Defaults().HeartbeatInterval.String(),
 				"Longest time between two heartbeats, with contract v3. 0s turns heartbeats off. "+
-					"With 5m, a dead agent is noticed within 60s directly over mTLS, else after 10m."),
+					"With 5m, a dead agent is noticed within 60s if it connects directly over mTLS, otherwise after "+
+					"10m."),
 		}},
 		{"Events", []setting{
 			optional("SETTLE", durationOrOff(&c.Outbox.Settle), outbox.Defaults().Settle.String(),
 				"Delay before an event is sent, because the API server calls the webhook before the commit. "+
-					"While the operator checks the reads of its reconciles, 10ms apply, "+
-					"unless it checks earlier than this delay. 0s means no delay."),
+					"While the operator checks the reads of its reconciles, the delay is 10ms, "+
+					"unless the operator checks earlier than this delay. 0s means no delay."),
 			optional("RESEND_AFTER", into("durations", &c.Outbox.Resend, parseDelays), "3s,35s",
-				"Rising delays after which a delivered event is sent once more, "+
-					"for a write that is committed late. 0s turns this off."),
+				"Increasing delays after which a delivered event is sent once more, "+
+					"in case its write is committed late. 0s turns the resends off."),
 			optional("RESEND_RESYNC", durationOrOff(&c.Outbox.ResendResync), outbox.Defaults().ResendResync.String(),
-				"Delay after which a resync is sent once more, for late commits: "+
-					"more than the timeout of each webhook in this cluster (at most 30s). 0s turns this off."),
+				"Delay after which a resync is sent once more, in case a write is committed late. "+
+					"The delay must exceed the timeout of each webhook in this cluster (at most 30s). 0s turns the "+
+					"resend off."),
 			optional("OUTBOX_MAX_KEYS", into("number", &c.Outbox.MaxKeys, parseCount), strconv.Itoa(outbox.Defaults().MaxKeys),
-				"Distinct events to keep while the control plane does not accept them. "+
+				"Number of distinct events to keep while the control plane does not accept them. "+
 					"A resync replaces events beyond this limit."),
 			optional("OUTBOX_MAX_BYTES", into("number", &c.Outbox.MaxBytes, parseCount), strconv.Itoa(outbox.Defaults().MaxBytes),
-				"Memory of these events in bytes, about 1 kB for each. A resync replaces events beyond this limit."),
+				"Memory for these events in bytes, about 1 kB each. A resync replaces events beyond this limit."),
 		}},
 		{"Source", []setting{
 			optional("OWNER_ANNOTATION", into("annotation", &c.OwnerAnnotation, parseAnnotation), core.OwnerAnnotation,
 				"Annotation of a watched object that names the object of this runtime in the control plane. "+
-					"If your operator has its own names, set its annotation."),
+					"If your operator has its own names, set the annotation of the operator."),
 			optional("SOURCE", choice(&c.source, sources, sources...), sourceAdmission,
-				"How the agent sees changes: as a webhook before the commit, or by a watch of the API server after it. "+
+				"How the agent sees changes: as a webhook before the commit, or by watching the API server after the commit. "+
 					"With `informer`, `SETTLE`, `RESEND_AFTER`, `RESEND_RESYNC` and the settings of the webhook have no effect."),
 			optional("WATCHERS", into("Watchers in YAML", &c.informer.Watches, watching.Watches), "",
 				"`Watcher` resources to watch. Required with `SOURCE=informer`, which cannot watch a subresource. "+
-					"As a webhook, the agent makes and keeps `WEBHOOK_CONFIGURATION` from them. `spec.matchConditions` are refused."),
+					"As a webhook, the agent creates `WEBHOOK_CONFIGURATION` from them and maintains it. "+
+					"Watchers with `spec.matchConditions` are refused."),
 			optional("EXCLUDED_NAMESPACES", into("names", &c.informer.ExcludedNamespaces, parseNames), "",
-				"Namespaces that are not watched. If empty, the informer watches all, "+
-					"and an own webhook configuration all but `kube-system` and that of the Service."),
+				"Namespaces that are not watched. If empty, the informer watches all namespaces, and the agent's "+
+					"own webhook configuration excludes only `kube-system` and the namespace of the Service."),
 			optional("INFORMER_API_SERVER", text("URL", &c.informer.Server), "",
 				"API server that the informer watches. If empty, the API server of the pod's cluster."),
 			optional("INFORMER_TOKEN_FILE", file(&c.informer.TokenFile), "",
@@ -124,7 +134,7 @@ func groups(c *config) []group {
 			lenient(optional("WEBHOOK_PORT", into("port", &c.webhook.port, parsePort), "8443",
 				"Port of the webhook (TLS 1.3). With 0, the system chooses a free port.")),
 			optional("WEBHOOK_BIND", into("IP", &c.webhook.host, parseIP), "",
-				"Address that the webhook listens on. If empty, all addresses."),
+				"IP address that the webhook listens on. If empty, all addresses."),
 			optional("WEBHOOK_TLS_CERT", file(&c.Webhook.Keys.Certificate), "",
 				"Server certificate of the webhook. If empty, `TLS_CERT`."),
 			optional("WEBHOOK_TLS_KEY", file(&c.Webhook.Keys.Key), "",
@@ -132,29 +142,33 @@ func groups(c *config) []group {
 			optional("WEBHOOK_CLIENT_CA", file(&c.Webhook.ClientCAs), "",
 				"CAs that sign the API server's client certificate. If empty, the webhook requests no certificate."),
 			optional("WEBHOOK_CLIENT_NAMES", into("names", &c.Webhook.ClientNames, parseNames), "",
-				"Names that this client certificate may have: Common Name, DNS name or URI. If empty, any."),
+				"Names that are accepted in the API server's client certificate: Common Name, DNS name or URI. If "+
+					"empty, any name."),
 			optional("WEBHOOK_CONFIGURATION", text("name", &c.Webhook.Configuration), "",
-				"ValidatingWebhookConfiguration of the agent. The agent reads it at the interval of the canary, and reports "+
-					"webhooks that differ from those that were applied. If empty, the agent does not compare them."),
+				"ValidatingWebhookConfiguration of the agent. The agent reads the configuration at the interval of the canary "+
+					"and reports webhooks that differ from the applied configuration. If empty, the agent does not "+
+					"compare them."),
 			optional("WEBHOOK_ENDPOINT", into("namespace/name[:port], URL", &c.Webhook.Own, parseEndpoint), "",
-				"Service or https URL by which the API server reaches the agent. Required with `WATCHERS` as a webhook: "+
-					"the agent then makes `WEBHOOK_CONFIGURATION`, and puts it back when others change it."),
+				"Service or https URL by which the API server reaches the agent. Required for a webhook with `WATCHERS`: "+
+					"the agent then creates `WEBHOOK_CONFIGURATION` and restores it when another program changes it."),
 			optional("WEBHOOK_CA_CERT", file(&c.webhookCA), "",
-				"CAs of the server certificate, for the webhook configuration. If empty, `CA_CERT`."),
+				"CAs of the webhook's server certificate, for the webhook configuration. If empty, `CA_CERT`."),
 			optional("WEBHOOK_DOMAIN", text("domain", &c.webhookDomain), "",
-				"Domain that ends the names of the webhooks. If empty, `kyma-project.io`."),
+				"Domain at the end of the webhooks' names. If empty, `kyma-project.io`."),
 			optional("WEBHOOK_MAX_CONNECTIONS", into("number", &c.Webhook.MaxConnections, parseCount),
 				strconv.Itoa(defaults.MaxConnections),
 				"Limit of open connections, of up to 100 KiB each. "+
-					"At the limit, a connection of the client with the most connections is closed."),
+					"At the limit, a connection of the client with the most connections is closed. If more than a quarter "+
+					"of the connections have not completed the TLS handshake, one of these is closed instead."),
 			optional("WEBHOOK_MAX_HANDSHAKES", into("number", &c.Webhook.MaxHandshakes, parseCount), "",
-				"Limit of concurrent TLS handshakes, granted round-robin by address. If empty, half of `GOMAXPROCS`."),
+				"Limit of concurrent TLS handshakes, which client addresses get in turn. If empty, half of "+
+					"`GOMAXPROCS`."),
 		}},
 		{"Metrics and health", []setting{
 			lenient(optional("METRICS_PORT", into("port", &c.metrics.port, parsePort), "2112",
 				"Port of `/metrics`, `/healthz` and `/readyz` (plain HTTP). With 0, the system chooses a free port.")),
 			optional("METRICS_BIND", into("IP", &c.metrics.host, parseIP), "",
-				"Address that the metrics port listens on. If empty, all addresses."),
+				"IP address that the metrics port listens on. If empty, all addresses."),
 			optional("METRICS_ALIASES", choice(&c.MetricAliases, []string{"true", "false"}, true, false), "false",
 				"Whether the agent also serves the metrics of kyma-project/runtime-watcher."),
 		}},
@@ -164,7 +178,8 @@ func groups(c *config) []group {
 			optional("CANARY_INTERVAL", duration(&c.Canary.Interval), defaults.CanaryInterval.String(),
 				"Time between two writes of the canary."),
 			optional("CANARY_API_SERVER", text("URL", &c.Canary.Server), "",
-				"API servers that the canary writes to, with commas between them. If empty, the API server of the pod's cluster."),
+				"API servers that the canary writes to, separated by commas. If empty, the API server of the pod's "+
+					"cluster."),
 			optional("CANARY_TOKEN_FILE", file(&c.Canary.TokenFile), "",
 				"Bearer token of the canary. If empty, the token of the pod's service account."),
 			optional("CANARY_CA_CERT", file(&c.Canary.CAFile), "",
@@ -174,9 +189,10 @@ func groups(c *config) []group {
 			optional(envInstance, text("name", &c.Instance), "",
 				"Name of this replica. If empty, `POD_NAME`, `HOSTNAME` or the host name."),
 			optional("STOP_DELAY", into("duration", &c.StopDelay, parseDelay), "0s",
-				"Time to serve as not ready before the shutdown, so that the API server changes to other replicas."),
+				"Time for which the agent reports not ready but still serves before the shutdown, "+
+					"so that the API server switches to other replicas."),
 			optional("SHUTDOWN_TIMEOUT", duration(&c.ShutdownTimeout), "20s",
-				"Time to finish requests and to send pending events."),
+				"Time limit for finishing requests and sending pending events during the shutdown."),
 			optional("LOG_LEVEL", into("debug, info, warn, error", &c.logLevel, parseLevel), "info",
 				"Lowest level that is logged."),
 		}},
