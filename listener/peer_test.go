@@ -39,6 +39,8 @@ func TestPeer(t *testing.T) {
 		Fingerprint: fingerprint(cert.TLS.Leaf),
 		NotBefore:   cert.TLS.Leaf.NotBefore,
 		NotAfter:    cert.TLS.Leaf.NotAfter,
+
+		CAFingerprints: []string{fingerprint(ca.Certificate)},
 	}
 	for n := range 6 {
 		other := reform(t, cert.TLS.Leaf, func(s []byte) asn1.BitString {
