@@ -124,7 +124,7 @@ func (o Options) validate(server []string) error {
 	rotation, _ := authority{life: o.CADuration}.margins()
 	check(o.Duration <= rotation, "Duration %v: want at most %v, before which a CA of CADuration %v is rotated",
 		o.Duration, rotation, o.CADuration)
-	check(o.Propagation > 0, "Propagation %v: want more than 0", o.Propagation)
+	check(o.Propagation >= time.Millisecond, "Propagation %v: want at least 1ms, or 0 for the default", o.Propagation)
 	check(slices.Contains(keySizes()[o.KeyAlgorithm], o.KeySize),
 		"KeyAlgorithm %.40q, KeySize %d: want one of %v", o.KeyAlgorithm, o.KeySize, keySizes())
 	for option, key := range map[string]types.NamespacedName{"ImportCA": o.ImportCA, "ListenerSecret": o.ListenerSecret} {

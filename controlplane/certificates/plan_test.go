@@ -661,3 +661,24 @@ func TestNewNamesWhatIsWrong(t *testing.T) {
 		t.Error("the defaults:", err)
 	}
 }
+
+// The rule of all options: a duration below 1 ms is a number without a unit.
+func TestPropagationNeedsAUnit(t *testing.T) {
+	t.Parallel()
+	tests := map[time.Duration]bool{
+		-time.Second:         false,
+		5:                    false,
+		time.Millisecond - 1: false,
+		0:                    true, // the default
+		time.Millisecond:     true,
+	}
+	for propagation, valid := range tests {
+		err := Options{Propagation: propagation}.withDefaults().validate(nil)
+		if (err == nil) != valid {
+			t.Errorf("Propagation %v: %v", propagation, err)
+		}
+		if err != nil && !strings.Contains(err.Error(), "Propagation "+propagation.String()) {
+			t.Errorf("error does not name Propagation %v: %v", propagation, err)
+		}
+	}
+}
