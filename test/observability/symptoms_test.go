@@ -114,7 +114,9 @@ operatorlogs() { cat pages; }
 fleet() { cat fleet.json; }
 q() { :; }
 check() { :; }
-nats() { :; }
+command() { :; }
+curl() { cat pages; }
+kill() { :; }
 kubectl() { skr "$@"; }
 `
 
