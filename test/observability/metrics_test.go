@@ -231,7 +231,7 @@ func newVocabulary(t testing.TB) vocabulary {
 	meaning := of("core/contract/meaning.go", "^Reason")
 	refused := slices.Concat(
 		ended, []string{"invalid_manager"}, of("adapters/httpmtls/errors.go", "^Reason"),
-		of("internal/proxy/proxy.go", "^Reason"), meaning, of(shared, "."), anything,
+		of(nats+"errors.go", "^Reason"), of("internal/proxy/proxy.go", "^Reason"), meaning, of(shared, "."), anything,
 	)
 	source := slices.Concat(
 		of("adapters/controllerruntime/domain.go", "^[Rr]eason"), of("adapters/controllerruntime/mapfunc.go", "^[Rr]eason"))
