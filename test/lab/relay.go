@@ -47,6 +47,23 @@ func NewRelay(addr string, grace time.Duration, backends ...string) (*Relay, err
 	return r, err
 }
 
+// NewRelayOn is [NewRelay] on a listener that exists already, so that no other process can take its address.
+func NewRelayOn(l net.Listener, grace time.Duration, backends ...string) (*Relay, error) {
+	reserved := l
+	r := &Relay{addr: l.Addr().String(), grace: grace, listen: func(addr string) (net.Listener, error) {
+		if first := reserved; first != nil {
+			reserved = nil
+			return first, nil
+		}
+		return listenHere(addr)
+	}}
+	for _, b := range backends {
+		r.backends = append(r.backends, &backend{addr: b})
+	}
+	err := r.Open()
+	return r, err
+}
+
 // NewRelayTo returns a relay that passes each connection on to the address that leader returns then,
 // as a Service with one endpoint does. Without an address, a connection fails.
 func NewRelayTo(addr string, leader func() string) (*Relay, error) {

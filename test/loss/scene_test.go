@@ -88,7 +88,7 @@ func newScene(t *testing.T, plane *apiserver.ControlPlane, pki *lab.PKI, schedul
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.name}}
 	lab.NoError(s.t, plane.Client.Create(t.Context(), namespace))
 	lab.AddRuntime(t, plane, s.name, s.domain())
-	s.address = lab.Must((&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0"))
+	s.address = lab.Must((&net.ListenConfig{}).Listen(t.Context(), "tcp", lab.Address(lab.FreePort(t))))
 	t.Cleanup(func() { _ = s.address.Close() })
 	env := s.newSource()
 	s.startOperators()
@@ -147,8 +147,7 @@ func (s *scene) startService() {
 	for _, sender := range s.senders {
 		backends = append(backends, lab.Address(sender.port))
 	}
-	lab.NoError(s.t, s.address.Close())
-	s.service = lab.Must(lab.NewRelay(s.address.Addr().String(), grace, backends...))
+	s.service = lab.Must(lab.NewRelayOn(s.address, grace, backends...))
 	s.t.Cleanup(s.service.Close)
 }
 

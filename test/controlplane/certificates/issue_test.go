@@ -133,11 +133,21 @@ func (at place) newCA(t *testing.T, key types.NamespacedName, issuer string) map
 			IssuerRef:  cmmeta.IssuerReference{Name: issuer},
 		},
 	}))
-	secret := &corev1.Secret{}
+	// A busy cert-manager may issue a second time, before its cache has the first Secret. The certificate is ready after
+	// the last one.
+	issued := &certv1.Certificate{}
 	rig.Eventually(t, rig.Patience, "the CA is issued", func() bool {
-		return at.Get(t.Context(), key, secret) == nil && len(secret.Data["tls.crt"]) > 0
+		err := at.Get(t.Context(), types.NamespacedName{Namespace: key.Namespace, Name: key.Name + "-serving"}, issued)
+		return err == nil && hasCondition(issued, certv1.CertificateConditionReady) &&
+			!hasCondition(issued, certv1.CertificateConditionIssuing)
 	})
-	return secret.Data
+	return rig.Stored(t, at, key, &corev1.Secret{}).Data
+}
+
+func hasCondition(certificate *certv1.Certificate, kind certv1.CertificateConditionType) bool {
+	return slices.ContainsFunc(certificate.Status.Conditions, func(c certv1.CertificateCondition) bool {
+		return c.Type == kind && c.Status == cmmeta.ConditionTrue
+	})
 }
 
 // The CA may come from a PKI that is there already: then it is an intermediate one, and nothing
