@@ -8,7 +8,7 @@ require (
 	k8s.io/apimachinery v0.36.3
 )
 
-require github.com/runtime-watcher/runtime-watcher v0.0.0-20261129100531-a58fdc0926f6
+require github.com/runtime-watcher/runtime-watcher v0.0.0-20261129103103-87c04d531a69
 
 require (
 	github.com/fxamacker/cbor/v2 v2.9.0 // indirect
