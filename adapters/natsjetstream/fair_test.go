@@ -38,6 +38,7 @@ func TestUnconfirmedRefusalsStopNoManager(t *testing.T) {
 	conn := s.connect()
 	stream := must(jetstream.New(conn))
 	deaf := must(conn.SubscribeSync("_INBOX.*.deaf")) // It gets the refusals, and confirms none.
+	began := time.Now()
 	for n := range hostile {
 		runtime := core.RuntimeID(fmt.Sprintf("hostile-%d", n))
 		for i := range messages {
@@ -49,8 +50,11 @@ func TestUnconfirmedRefusalsStopNoManager(t *testing.T) {
 		t.Errorf("the event of runtime-1 was not handled within %v", patience)
 	}
 	offers, _, err := deaf.Pending()
-	if err != nil || offers == 0 || offers > 2*hostile {
-		t.Errorf("%d refusals were offered to %d runtimes that confirm none (%v), want one for each", offers, hostile, err)
+	// Messages of one runtime that come before its first offer has timed out, after a second, are offered as well. A slow
+	// machine takes several seconds until all runtimes are known to be silent.
+	most := hostile * max(2, int(time.Since(began)/time.Second))
+	if err != nil || offers == 0 || offers > most {
+		t.Errorf("%d refusals were offered to %d runtimes that confirm none (%v), want at most %d", offers, hostile, err, most)
 	}
 }
 
