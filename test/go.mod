@@ -133,17 +133,17 @@ require (
 
 require (
 	github.com/fluxcd/cli-utils v1.2.1
-	github.com/runtime-watcher/runtime-watcher v0.0.0-20261129103103-87c04d531a69
-	github.com/runtime-watcher/runtime-watcher/adapters/admission v0.0.0-20261129103103-87c04d531a69
-	github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime v0.0.0-20261129103103-87c04d531a69
-	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls v0.0.0-20261129103103-87c04d531a69
-	github.com/runtime-watcher/runtime-watcher/adapters/informer v0.0.0-20261129103103-87c04d531a69
-	github.com/runtime-watcher/runtime-watcher/adapters/multicluster v0.0.0-20261129103103-87c04d531a69
-	github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream v0.0.0-20261129103103-87c04d531a69
-	github.com/runtime-watcher/runtime-watcher/adapters/opentelemetry v0.0.0-20261129103103-87c04d531a69
-	github.com/runtime-watcher/runtime-watcher/adapters/prometheus v0.0.0-20261129103103-87c04d531a69
-	github.com/runtime-watcher/runtime-watcher/agent v0.0.0-20261129103103-87c04d531a69
-	github.com/runtime-watcher/runtime-watcher/controlplane v0.0.0-20261129103103-87c04d531a69
+	github.com/runtime-watcher/runtime-watcher v0.0.0-20261129103237-3615f414bcd6
+	github.com/runtime-watcher/runtime-watcher/adapters/admission v0.0.0-20261129103237-3615f414bcd6
+	github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime v0.0.0-20261129103237-3615f414bcd6
+	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls v0.0.0-20261129103237-3615f414bcd6
+	github.com/runtime-watcher/runtime-watcher/adapters/informer v0.0.0-20261129103237-3615f414bcd6
+	github.com/runtime-watcher/runtime-watcher/adapters/multicluster v0.0.0-20261129103237-3615f414bcd6
+	github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream v0.0.0-20261129103237-3615f414bcd6
+	github.com/runtime-watcher/runtime-watcher/adapters/opentelemetry v0.0.0-20261129103237-3615f414bcd6
+	github.com/runtime-watcher/runtime-watcher/adapters/prometheus v0.0.0-20261129103237-3615f414bcd6
+	github.com/runtime-watcher/runtime-watcher/agent v0.0.0-20261129103237-3615f414bcd6
+	github.com/runtime-watcher/runtime-watcher/controlplane v0.0.0-20261129103237-3615f414bcd6
 )
 
 replace (
