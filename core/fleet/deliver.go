@@ -89,8 +89,9 @@ func (f *Fleet) reviewEverySecond(ctx context.Context) {
 const slice = 500
 
 func (f *Fleet) reviewAll() {
-	f.noteLeading()
-	for _, manager := range f.adopt(f.readyManagers(), time.Now()) {
+	ready := f.readyManagers()
+	f.noteLeading(ready)
+	for _, manager := range f.adopt(ready, time.Now()) {
 		f.warnUnserved(manager)
 	}
 	for some := range slices.Chunk(f.keys(), slice) {

@@ -55,12 +55,10 @@ func (f *Fleet) adopt(ready map[core.Manager]bool, now time.Time) (unserved []co
 	return unserved
 }
 
+// readyManagers asks each handler. Ready may block, so it is called without the lock.
 func (f *Fleet) readyManagers() map[core.Manager]bool {
 	f.mu.Lock()
 	handlers := maps.Clone(f.served)
-	if len(f.expected) == 0 {
-		handlers = nil
-	}
 	f.mu.Unlock()
 	ready := make(map[core.Manager]bool)
 	for manager, handler := range handlers {
@@ -75,12 +73,8 @@ func isReady(handler core.Handler) bool {
 }
 
 // noteLeading keeps the time since which a handler is ready.
-func (f *Fleet) noteLeading() {
-	f.mu.Lock()
-	handlers := slices.Collect(maps.Values(f.served))
-	f.mu.Unlock()
-
-	leads := slices.ContainsFunc(handlers, isReady) // It may block, so it is called without the lock.
+func (f *Fleet) noteLeading(ready map[core.Manager]bool) {
+	leads := slices.Contains(slices.Collect(maps.Values(ready)), true)
 
 	f.mu.Lock()
 	defer f.mu.Unlock()
