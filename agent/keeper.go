@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -86,8 +85,7 @@ type webhookKeeper struct {
 	restored func()
 	log      lineLimiter
 
-	// found is the problem that heartbeats report, empty for none.
-	found atomic.Pointer[string]
+	found finding
 
 	// Only start uses the following fields.
 
@@ -119,12 +117,7 @@ type webhookKeeper struct {
 }
 
 // problem is for heartbeats, which only read memory.
-func (k *webhookKeeper) problem() string {
-	if found := k.found.Load(); found != nil {
-		return *found
-	}
-	return ""
-}
+func (k *webhookKeeper) problem() string { return k.found.text() }
 
 func (k *webhookKeeper) start(ctx context.Context) error {
 	k.awaitAnswers(ctx)
@@ -468,7 +461,7 @@ func (k *webhookKeeper) report(problem string) {
 	if problem != "" && k.problem() == "" {
 		k.shownSince = time.Now()
 	}
-	k.found.Store(&problem)
+	k.found.set(problem)
 }
 
 // changerOf names the field manager that changed a configuration last, beside this agent.

@@ -380,6 +380,16 @@ type storedConfiguration struct {
 	dryRun bool
 }
 
+func newStoredConfiguration(opts Options) (storedConfiguration, error) {
+	stored, err := canary.NewConfiguration(opts.Webhook.Configuration, canary.LeaseOptions{
+		Server: opts.Canary.Server, TokenFile: opts.Canary.TokenFile, CAFile: opts.Canary.CAFile,
+	})
+	if err != nil {
+		return storedConfiguration{}, fmt.Errorf("agent: %w", err)
+	}
+	return storedConfiguration{Configuration: stored}, nil
+}
+
 func (s storedConfiguration) Read(ctx context.Context) (*webhookConfiguration, error) {
 	return readerOf(s.Configuration.Read)(ctx)
 }
@@ -430,12 +440,5 @@ func (b *builder) configurationStore() (ConfigurationStore, error) {
 	if b.parts.OwnConfiguration != nil {
 		return b.parts.OwnConfiguration, nil
 	}
-	opts := b.opts.Canary
-	stored, err := canary.NewConfiguration(b.opts.Webhook.Configuration, canary.LeaseOptions{
-		Server: opts.Server, TokenFile: opts.TokenFile, CAFile: opts.CAFile,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("agent: %w", err)
-	}
-	return storedConfiguration{Configuration: stored}, nil
+	return newStoredConfiguration(b.opts)
 }

@@ -14,7 +14,6 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/core/hook"
-	"github.com/runtime-watcher/runtime-watcher/internal/canary"
 	"github.com/runtime-watcher/runtime-watcher/internal/periodic"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
@@ -40,17 +39,25 @@ type webhookWatch struct {
 	// log is for start only.
 	log lineLimiter
 
-	// found is the difference that the last comparison found, empty for none.
-	found atomic.Pointer[string]
+	// found is the difference that the last comparison found.
+	found finding
 }
 
 // problem is for heartbeats, which only read memory.
-func (w *webhookWatch) problem() string {
-	if found := w.found.Load(); found != nil {
-		return *found
+func (w *webhookWatch) problem() string { return w.found.text() }
+
+// finding is the problem that heartbeats report. It is safe for concurrent use.
+type finding struct{ current atomic.Pointer[string] }
+
+// text is empty without a problem.
+func (f *finding) text() string {
+	if current := f.current.Load(); current != nil {
+		return *current
 	}
 	return ""
 }
+
+func (f *finding) set(problem string) { f.current.Store(&problem) }
 
 func (w *webhookWatch) start(ctx context.Context) error {
 	w.compare(ctx)
@@ -75,7 +82,7 @@ func (w *webhookWatch) compare(ctx context.Context) {
 
 	problem := webhookProblem(live)
 	former := w.problem()
-	w.found.Store(&problem)
+	w.found.set(problem)
 	if problem != "" {
 		w.checked(hook.WebhookCheck{Result: webhooksChanged})
 		w.log.note(ctx, slog.LevelError, "webhooks differ from the applied configuration, so changes are missed: "+
@@ -191,14 +198,11 @@ func (b *builder) addWebhookWatch() error {
 		return nil
 	}
 	if read == nil {
-		opts := b.opts.Canary
-		stored, err := canary.NewConfiguration(name, canary.LeaseOptions{
-			Server: opts.Server, TokenFile: opts.TokenFile, CAFile: opts.CAFile,
-		})
+		stored, err := newStoredConfiguration(b.opts)
 		if err != nil {
-			return fmt.Errorf("agent: %w", err)
+			return err
 		}
-		read = readerOf(stored.Read)
+		read = stored.Read
 	}
 
 	watch := &webhookWatch{
@@ -214,13 +218,11 @@ func (b *builder) addWebhookWatch() error {
 // webhooks differ from those that were applied, "" if they do not. With [Webhook].Own they are
 // compared with those of its watches, and an apply is tried as a dry run.
 func WebhookProblem(ctx context.Context, to Connection, opts Options) (string, error) {
-	stored, err := canary.NewConfiguration(opts.Webhook.Configuration, canary.LeaseOptions{
-		Server: opts.Canary.Server, TokenFile: opts.Canary.TokenFile, CAFile: opts.Canary.CAFile,
-	})
+	store, err := newStoredConfiguration(opts)
 	if err != nil {
-		return "", fmt.Errorf("agent: %w", err)
+		return "", err
 	}
-	store := storedConfiguration{Configuration: stored, dryRun: true}
+	store.dryRun = true
 	live, err := store.Read(ctx)
 	if err != nil {
 		return "", err
