@@ -195,25 +195,28 @@ func isOfEnforcer(exclusion metav1.LabelSelectorRequirement) bool {
 
 // selectsOnly reports whether a selector selects only objects with a certain label.
 func selectsOnly(own *metav1.LabelSelector, key string) bool {
-	if own == nil {
-		return false
-	}
-	_, has := own.MatchLabels[key]
-	return has || slices.ContainsFunc(own.MatchExpressions, func(r metav1.LabelSelectorRequirement) bool {
-		isPositive := r.Operator == metav1.LabelSelectorOpIn || r.Operator == metav1.LabelSelectorOpExists
-		return isPositive && r.Key == key
+	return mentionsBy(own, key, func(operator metav1.LabelSelectorOperator) bool {
+		return operator == metav1.LabelSelectorOpIn || operator == metav1.LabelSelectorOpExists
 	})
 }
 
 // mentions reports whether a selector has a requirement for a label. No platform adds one for a
 // label that a watch selects by or excludes.
 func mentions(own *metav1.LabelSelector, key string) bool {
+	return mentionsBy(own, key, func(metav1.LabelSelectorOperator) bool { return true })
+}
+
+// mentionsBy reports whether a selector has a label with a value, or a requirement for it with an
+// operator that counts.
+func mentionsBy(
+	own *metav1.LabelSelector, key string, counts func(metav1.LabelSelectorOperator) bool,
+) bool {
 	if own == nil {
 		return false
 	}
 	_, has := own.MatchLabels[key]
 	return has || slices.ContainsFunc(own.MatchExpressions, func(r metav1.LabelSelectorRequirement) bool {
-		return r.Key == key
+		return r.Key == key && counts(r.Operator)
 	})
 }
 

@@ -18,38 +18,37 @@ const (
 // runtime, for [Options.Replaces]. They have names and kinds only. The webhook configuration is the
 // first. The namespace is that of the agent, usually kyma-system.
 func SKRWebhook(namespace string) []*unstructured.Unstructured {
-	const policy, network, rbac = "kyma-project.io--", "networking.k8s.io/v1", "rbac.authorization.k8s.io/v1"
-	return []*unstructured.Unstructured{
-		named("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration", "", formerName),
-		named("apps/v1", "Deployment", namespace, formerName),
-		named("v1", "Service", namespace, formerName),
-		named("v1", "Service", namespace, formerName+"-metrics"),
-		named(network, "NetworkPolicy", namespace, policy+"watcher-to-apiserver"),
-		named(network, "NetworkPolicy", namespace, policy+"watcher-to-dns"),
-		named(network, "NetworkPolicy", namespace, policy+"seed-to-watcher"),
-		named(network, "NetworkPolicy", namespace, policy+"metrics-to-watcher"),
+	const rbac = "rbac.authorization.k8s.io/v1"
+	return append(agentOf(namespace, formerName, "watcher"),
 		named(rbac, "ClusterRoleBinding", "", "read-kymas"),
 		named(rbac, "ClusterRole", "", "kyma-reader"),
 		named("scheduling.k8s.io/v1", "PriorityClass", "", formerName+"-priority"),
 		named("v1", "ServiceAccount", namespace, formerName+"-sa"),
 		named("v1", "Secret", namespace, formerName+"-tls"),
-	}
+	)
 }
 
 // RenamedSKRWebhook is [SKRWebhook] with the names that lifecycle-manager's ADR 009 plans.
 func RenamedSKRWebhook(namespace string) []*unstructured.Unstructured {
-	const policy, network = "kyma-project.io--", "networking.k8s.io/v1"
-	return []*unstructured.Unstructured{
-		named("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration", "", renamedName),
-		named("apps/v1", "Deployment", namespace, renamedName),
-		named("v1", "Service", namespace, renamedName),
-		named("v1", "Service", namespace, renamedName+"-metrics"),
-		named(network, "NetworkPolicy", namespace, policy+"runtime-watcher-to-apiserver"),
-		named(network, "NetworkPolicy", namespace, policy+"runtime-watcher-to-dns"),
-		named(network, "NetworkPolicy", namespace, policy+"seed-to-runtime-watcher"),
-		named(network, "NetworkPolicy", namespace, policy+"metrics-to-runtime-watcher"),
+	return append(agentOf(namespace, renamedName, "runtime-watcher"),
 		named("scheduling.k8s.io/v1", "PriorityClass", "", renamedName+"-priority"),
 		named("v1", "Secret", namespace, renamedName+"-client"),
+	)
+}
+
+// agentOf returns the objects that the agent has before and after the renaming. Its network
+// policies have another name than the rest.
+func agentOf(namespace, name, inPolicies string) []*unstructured.Unstructured {
+	const policy, network = "kyma-project.io--", "networking.k8s.io/v1"
+	return []*unstructured.Unstructured{
+		named("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration", "", name),
+		named("apps/v1", "Deployment", namespace, name),
+		named("v1", "Service", namespace, name),
+		named("v1", "Service", namespace, name+"-metrics"),
+		named(network, "NetworkPolicy", namespace, policy+inPolicies+"-to-apiserver"),
+		named(network, "NetworkPolicy", namespace, policy+inPolicies+"-to-dns"),
+		named(network, "NetworkPolicy", namespace, policy+"seed-to-"+inPolicies),
+		named(network, "NetworkPolicy", namespace, policy+"metrics-to-"+inPolicies),
 	}
 }
 
