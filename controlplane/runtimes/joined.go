@@ -1,6 +1,7 @@
 package runtimes
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -8,6 +9,7 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -18,6 +20,20 @@ var (
 	errNoFleet   = errors.New("a runtime that joins by itself needs Options.Fleet: its heartbeats are all that is known")
 	errInstalled = errors.New("the agent in this runtime was installed from here: remove it first, by Identity.Remove")
 )
+
+// keepJoined reports the status of a runtime that has joined by itself, and installs nothing.
+func (r *reconciler) keepJoined(
+	ctx context.Context, object client.Object, id core.RuntimeID, managers []core.Manager,
+) (reconcile.Result, error) {
+	status, err := r.joined(object, id, managers)
+	if err != nil {
+		return r.fail(ctx, object, id, err)
+	}
+	if err := r.report(ctx, object, id, status, contents{managers: managers}); err != nil {
+		return reconcile.Result{}, err
+	}
+	return r.again(client.ObjectKeyFromObject(object), id, managers, status), nil
+}
 
 // joined judges a runtime that has joined by itself: nothing is read from it, and nothing is issued
 // for it. An agent may serve some of the managers only, so managers for which the fleet does not

@@ -128,15 +128,7 @@ func (r *reconciler) keep(ctx context.Context, object client.Object) (reconcile.
 		return reconcile.Result{}, err
 	}
 	if identity.Joins {
-		status, err := r.joined(object, identity.ID, has.managers)
-		if err != nil {
-			return r.fail(ctx, object, identity.ID, err)
-		}
-		err = r.report(ctx, object, identity.ID, status, contents{managers: has.managers})
-		if err != nil {
-			return reconcile.Result{}, err
-		}
-		return r.again(client.ObjectKeyFromObject(object), identity.ID, has.managers, status), nil
+		return r.keepJoined(ctx, object, identity.ID, has.managers)
 	}
 	status, err := r.install(ctx, object, identity, has.watches)
 	r.book.noteFormer(client.ObjectKeyFromObject(object), has.managers, status.Former)
