@@ -39,24 +39,27 @@ type backend struct {
 // NewRelay returns a relay that listens at addr. A backend that does not answer for the time of
 // grace is left out until it does; before, connections that are meant for it fail.
 func NewRelay(addr string, grace time.Duration, backends ...string) (*Relay, error) {
-	r := &Relay{addr: addr, grace: grace, listen: listenHere}
-	for _, b := range backends {
-		r.backends = append(r.backends, &backend{addr: b})
-	}
-	err := r.Open()
-	return r, err
+	return newRelay(listenHere, addr, grace, backends)
 }
 
 // NewRelayOn is [NewRelay] on a listener that exists already, so that no other process can take its address.
 func NewRelayOn(l net.Listener, grace time.Duration, backends ...string) (*Relay, error) {
 	reserved := l
-	r := &Relay{addr: l.Addr().String(), grace: grace, listen: func(addr string) (net.Listener, error) {
-		if first := reserved; first != nil {
-			reserved = nil
+	listen := func(addr string) (net.Listener, error) {
+		first := reserved
+		reserved = nil
+		if first != nil {
 			return first, nil
 		}
 		return listenHere(addr)
-	}}
+	}
+	return newRelay(listen, l.Addr().String(), grace, backends)
+}
+
+func newRelay(
+	listen func(addr string) (net.Listener, error), addr string, grace time.Duration, backends []string,
+) (*Relay, error) {
+	r := &Relay{addr: addr, grace: grace, listen: listen}
 	for _, b := range backends {
 		r.backends = append(r.backends, &backend{addr: b})
 	}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	apiutil "github.com/cert-manager/cert-manager/pkg/api/util"
 	certv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	cmmeta "github.com/cert-manager/cert-manager/pkg/apis/meta/v1"
 	"github.com/google/go-cmp/cmp"
@@ -145,9 +146,7 @@ func (at place) newCA(t *testing.T, key types.NamespacedName, issuer string) map
 }
 
 func hasCondition(certificate *certv1.Certificate, kind certv1.CertificateConditionType) bool {
-	return slices.ContainsFunc(certificate.Status.Conditions, func(c certv1.CertificateCondition) bool {
-		return c.Type == kind && c.Status == cmmeta.ConditionTrue
-	})
+	return apiutil.CertificateHasCondition(certificate, certv1.CertificateCondition{Type: kind, Status: cmmeta.ConditionTrue})
 }
 
 // The CA may come from a PKI that is there already: then it is an intermediate one, and nothing
