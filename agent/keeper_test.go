@@ -40,7 +40,7 @@ type clusterStore struct {
 	refused error
 	// isOld drops match conditions, as an API server before Kubernetes 1.28.
 	isOld bool
-	// watches are told of each change.
+	// watches are called after each change.
 	watches []chan struct{}
 	// edits is called after each write, as another program that watches.
 	edits func(*webhookConfiguration)

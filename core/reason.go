@@ -48,7 +48,7 @@ const (
 	ReasonShuttingDown Reason = reasons.ShuttingDown
 	// ReasonTooFast means that the runtime has used up its share (429; 503 on contracts v1 and v2).
 	ReasonTooFast Reason = reasons.TooFast
-	// ReasonPartial means that some elements of a request were refused for themselves (422).
+	// ReasonPartial means that individual elements of a request were refused (422).
 	ReasonPartial Reason = reasons.Partial
 	// ReasonPanic means that code of the operator panicked (503).
 	ReasonPanic Reason = reasons.Panic

@@ -57,9 +57,9 @@ func (s *strays[request]) noteReconciled(r request) {
 	}
 }
 
-// isForeign reports, once, that Client is called, and seldom with the requests of this source. The
+// takeForeign reports, once, that Client is called, and seldom with the requests of this source. The
 // queue of its controller must be empty: another request may only wait.
-func (s *strays[request]) isForeign(now time.Time) bool {
+func (s *strays[request]) takeForeign(now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -81,7 +81,7 @@ func (s *strays[request]) isForeign(now time.Time) bool {
 
 // warnOfStrays names a source that serves another controller than the one that calls its Client.
 func (s *Source[request]) warnOfStrays(ctx context.Context, to *target[request]) {
-	if to.queue.Len() > 0 || !to.strays.isForeign(time.Now()) {
+	if to.queue.Len() > 0 || !to.strays.takeForeign(time.Now()) {
 		return
 	}
 	logger := s.opts.Logger

@@ -197,7 +197,7 @@ func TestTheTimeOfAStray(t *testing.T) {
 		for _, r := range []string{"a", "b", "c", "d"} {
 			s.noteEnqueued(r, now)
 		}
-		if have := s.isForeign(now.Add(waited)); have != want {
+		if have := s.takeForeign(now.Add(waited)); have != want {
 			t.Errorf("after %v, the source is in the wrong controller: %t, want %t", waited, have, want)
 		}
 	}

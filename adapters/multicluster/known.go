@@ -132,9 +132,10 @@ func (o *objectRead) Get(
 		return err // As it is.
 	}
 
-	if err == nil {
+	switch {
+	case err == nil:
 		o.found.Store(true)
-	} else if client.IgnoreNotFound(err) == nil {
+	case client.IgnoreNotFound(err) == nil:
 		o.missed.Store(true)
 	}
 	return err // As it is.

@@ -115,7 +115,7 @@ func TestFailedEventsOfTwoMessages(t *testing.T) {
 	}
 }
 
-// Two managers have problems of their own, which begin and end at other times. A problem is reported
+// Two managers have different problems, which begin and end at different times. A problem is reported
 // when it stands, when its reason changes, and when it ends.
 func TestOutagesOfTwoManagers(t *testing.T) {
 	t.Parallel()

@@ -142,7 +142,7 @@ func TestTheBoundOfNamedNamespaces(t *testing.T) {
 	}
 }
 
-// A text that was contested counts for itself, and for its own runtime only.
+// A contested text does not make other texts, or other runtimes, contested.
 func TestAContestIsOfOneText(t *testing.T) {
 	p := newPlace(t, Options{})
 	p.installer.contests.Store(core.RuntimeID("prod"), "first")

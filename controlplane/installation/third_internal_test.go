@@ -66,7 +66,7 @@ func describe(namespace string, renamed bool) (all []string) {
 	return all
 }
 
-// One object beside those that decide is of another installer, or of nobody. Nothing is written.
+// An object that does not decide has the mark of another installer, or no mark. Nothing is written.
 func TestOneObjectOfOthersIsEnough(t *testing.T) {
 	for name, tt := range map[string]struct {
 		mark string

@@ -29,7 +29,7 @@ const (
 	ReasonCertificateFailed installation.Reason = "CertificateFailed"
 	// ReasonInvalidKubeconfig means that the kubeconfig of the runtime is refused.
 	ReasonInvalidKubeconfig installation.Reason = "InvalidKubeconfig"
-	// ReasonUnreachable means that there is no way to the runtime.
+	// ReasonUnreachable means that the runtime cannot be reached.
 	ReasonUnreachable installation.Reason = "Unreachable"
 	// ReasonInvalidWatches means that no webhook configuration can be built from the Watchers.
 	ReasonInvalidWatches installation.Reason = "InvalidWatches"

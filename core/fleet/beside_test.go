@@ -148,7 +148,7 @@ func TestForgetAfterCountsFromTheLastRequest(t *testing.T) {
 		time.Sleep(59 * time.Minute)
 		r.wantState(fleet.Stale, "")
 		if known := knownPairs(r.fleet); len(known) != 1 {
-			t.Errorf("known are %v, want the runtime that was heard less than an hour ago", known)
+			t.Errorf("known are %v, want the runtime that sent less than an hour ago", known)
 		}
 		time.Sleep(2 * time.Minute)
 		if known := knownPairs(r.fleet); len(known) != 0 {
@@ -189,7 +189,7 @@ func (r *rig) begin(epochs ...string) {
 }
 
 // A runtime has room for eight replicas. The next one replaces one that is gone, or else the one
-// that was not heard for the longest time.
+// that has sent nothing for the longest time.
 func TestTheReplicaThatANewOneReplaces(t *testing.T) {
 	epochs := func(r *rig) string {
 		var all []string

@@ -42,7 +42,7 @@ func TestThePathsOfAReplicaAreBounded(t *testing.T) {
 	}
 }
 
-// A replica whose certificate ends in this moment is expired, if it was heard up to a heartbeat before.
+// A replica whose certificate ends in this moment has expired if it sent something up to a heartbeat before.
 func TestTheExactEndOfACertificate(t *testing.T) {
 	t.Parallel()
 	end := time.Unix(1e9, 0)

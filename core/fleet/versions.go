@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// OtherVersions is the key in [Summary.Versions] for all versions without a key of their own. These
-// are the versions beyond the first eight, and texts that do not look like a version.
+// OtherVersions is the key in [Summary.Versions] for all versions without a key: those beyond
+// the first eight, and texts that do not look like a version.
 const OtherVersions = "other"
 
 // The version is foreign input, and a label of a metric.

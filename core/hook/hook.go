@@ -100,7 +100,7 @@ const (
 	DecisionDropped = Decision(core.Dropped)
 )
 
-// The decisions of a source, for a change that leads to no event of its own.
+// The decisions of a source, for a change that causes no event.
 const (
 	// DecisionUnchanged means that an update did not change the watched part of the object. The
 	// informer also decides so for an update that its filter refuses.

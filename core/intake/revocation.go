@@ -239,9 +239,9 @@ func (in *Intake) RevocationsReady() error {
 
 var errNoList = fmt.Errorf("%w: the list of revoked senders was not read yet", core.ErrNotReady)
 
-// lookEvery is the time between two looks at the list of revoked senders. A connection of one ends
-// within a second.
-const lookEvery = 100 * time.Millisecond
+// revocationsEvery is the time between two comparisons of the list of revoked senders. A connection
+// of a revoked sender ends within a second.
+const revocationsEvery = 100 * time.Millisecond
 
 // FollowRevocations shows each new list of revoked senders to the fleet, and calls changed with it,
 // until ctx ends. A transport that has connections of senders ends those of revoked ones there. It
@@ -257,7 +257,7 @@ func (in *Intake) FollowRevocations(ctx context.Context, changed func(*Revocatio
 	if r, ok := in.opts.Revocations.(RevocationRefresher); ok {
 		refresh = r.RefreshRevocations
 	}
-	look := func() {
+	showChange := func() {
 		refresh()
 		list := in.opts.Revocations.RevocationList()
 		isShownTwice := shown == before && list == shown
@@ -274,8 +274,8 @@ func (in *Intake) FollowRevocations(ctx context.Context, changed func(*Revocatio
 		}
 		changed(list)
 	}
-	look()
-	periodic.Call(ctx, lookEvery, look)
+	showChange()
+	periodic.Call(ctx, revocationsEvery, showChange)
 }
 
 // LiveRevocations is a [Revocations] with a list that is replaced when its source changes. A text

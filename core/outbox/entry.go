@@ -22,7 +22,7 @@ type entry struct {
 	due      time.Time
 	alone    bool      // part of a batch that was refused as a whole: the next attempt is without others.
 	seen     bool      // an attempt failed, and not as too large: its number may have arrived.
-	refusals uint32    // of this event for itself, in a row. Small, as there are many entries.
+	refusals uint32    // of this event alone, in a row. Small, because there are many entries.
 	refused  time.Time // the first of them.
 	order    uint64
 	bytes    int    // its size, as the lane counts it.

@@ -76,7 +76,7 @@ func TestMigration(t *testing.T) {
 
 // TestRenamedMigration begins with the names that ADR 009 of lifecycle-manager plans: those of its
 // agent begin with runtime-watcher, the kind is RuntimeWatcher, and the Secrets have other names. The
-// test has a process of its own, because the registry of metrics is one for a process. It follows
+// test has its own process, because the registry of metrics is one for a process. It follows
 // TestMigration, because the API servers of both are too many for a small machine.
 func TestRenamedMigration(t *testing.T) {
 	rig.SkipShort(t)

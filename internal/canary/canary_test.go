@@ -391,7 +391,7 @@ func TestOneOfSeveralAPIServersIsNamed(t *testing.T) {
 	}
 }
 
-// severalServers are API servers with one certificate. Each answers by a handler of its own.
+// severalServers are API servers with one certificate. Each has another handler.
 func severalServers(t *testing.T, handlers ...http.HandlerFunc) (opts canary.LeaseOptions, hosts []string) {
 	t.Helper()
 	for i, handler := range handlers {

@@ -29,7 +29,7 @@ const (
 	ShuttingDown = "shutting_down"
 	// TooFast means that the runtime has used up its share (429; 503 on contracts v1 and v2).
 	TooFast = "too_fast"
-	// Partial means that some elements of a request were refused for themselves (422).
+	// Partial means that individual elements of a request were refused (422).
 	Partial = "partial"
 	// SourceMismatch means that the sender claims to be another runtime than that of its
 	// certificate (403).

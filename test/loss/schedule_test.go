@@ -38,7 +38,7 @@ const (
 	// WatchLost stands in for WebhookRemoved when agents watch: a relay refuses, holds or freezes their
 	// connections to the API server.
 	WatchLost Kind = "watch lost"
-	// WebhooksChanged stands in for WebhookRemoved when agents keep their webhook configuration: it is deleted,
+	// WebhooksChanged replaces WebhookRemoved when agents keep their webhook configuration: it is deleted,
 	// emptied or narrowed, and the agents put it back. The strength selects one of these.
 	WebhooksChanged Kind = "webhooks changed"
 

@@ -140,8 +140,8 @@ type plan struct {
 	customs, others, namespaces, definitions []v1beta2.Object
 	// kinds are those of the definitions. Their objects end before the manager of the module.
 	kinds []schema.GroupVersionKind
-	// theirs are the objects of other modules that have one of the definitions, too. They have a
-	// manager of their own.
+	// theirs are the objects of other modules that have one of the definitions, too. Another
+	// manager handles these objects.
 	theirs []v1beta2.Object
 }
 
