@@ -57,8 +57,8 @@ func (s *strays[request]) noteReconciled(r request) {
 	}
 }
 
-// takeForeign reports, once, that Client is called, and seldom with the requests of this source. The
-// queue of its controller must be empty: another request may only wait.
+// takeForeign reports, once, that Client is called, and seldom with the requests of this source.
+// The queue of its controller must be empty: another request may only wait.
 func (s *strays[request]) takeForeign(now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
