@@ -23,10 +23,10 @@ require (
 )
 
 require (
-	github.com/runtime-watcher/runtime-watcher v0.0.0-20261129103237-3615f414bcd6
-	github.com/runtime-watcher/runtime-watcher/adapters/admission v0.0.0-20261129103237-3615f414bcd6
-	github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime v0.0.0-20261129103237-3615f414bcd6
-	github.com/runtime-watcher/runtime-watcher/adapters/prometheus v0.0.0-20261129103237-3615f414bcd6
+	github.com/runtime-watcher/runtime-watcher v0.0.0-20261129105609-143cae6cca82
+	github.com/runtime-watcher/runtime-watcher/adapters/admission v0.0.0-20261129105609-143cae6cca82
+	github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime v0.0.0-20261129105609-143cae6cca82
+	github.com/runtime-watcher/runtime-watcher/adapters/prometheus v0.0.0-20261129105609-143cae6cca82
 )
 
 require (

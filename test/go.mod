@@ -31,6 +31,7 @@ require (
 	github.com/felixge/httpsnoop v1.0.4 // indirect
 	github.com/go-json-experiment/json v0.0.0-20260213210345-44df1a37e875 // indirect
 	github.com/go-logr/stdr v1.2.2 // indirect
+	github.com/go-logr/zapr v1.3.0 // indirect
 	github.com/golang/protobuf v1.5.4 // indirect
 	github.com/google/cel-go v0.30.0 // indirect
 	github.com/gorilla/mux v1.8.0 // indirect
@@ -133,17 +134,17 @@ require (
 
 require (
 	github.com/fluxcd/cli-utils v1.2.1
-	github.com/runtime-watcher/runtime-watcher v0.0.0-20261129103237-3615f414bcd6
-	github.com/runtime-watcher/runtime-watcher/adapters/admission v0.0.0-20261129103237-3615f414bcd6
-	github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime v0.0.0-20261129103237-3615f414bcd6
-	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls v0.0.0-20261129103237-3615f414bcd6
-	github.com/runtime-watcher/runtime-watcher/adapters/informer v0.0.0-20261129103237-3615f414bcd6
-	github.com/runtime-watcher/runtime-watcher/adapters/multicluster v0.0.0-20261129103237-3615f414bcd6
-	github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream v0.0.0-20261129103237-3615f414bcd6
-	github.com/runtime-watcher/runtime-watcher/adapters/opentelemetry v0.0.0-20261129103237-3615f414bcd6
-	github.com/runtime-watcher/runtime-watcher/adapters/prometheus v0.0.0-20261129103237-3615f414bcd6
-	github.com/runtime-watcher/runtime-watcher/agent v0.0.0-20261129103237-3615f414bcd6
-	github.com/runtime-watcher/runtime-watcher/controlplane v0.0.0-20261129103237-3615f414bcd6
+	github.com/runtime-watcher/runtime-watcher v0.0.0-20261129105609-143cae6cca82
+	github.com/runtime-watcher/runtime-watcher/adapters/admission v0.0.0-20261129105609-143cae6cca82
+	github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime v0.0.0-20261129105609-143cae6cca82
+	github.com/runtime-watcher/runtime-watcher/adapters/httpmtls v0.0.0-20261129105609-143cae6cca82
+	github.com/runtime-watcher/runtime-watcher/adapters/informer v0.0.0-20261129105609-143cae6cca82
+	github.com/runtime-watcher/runtime-watcher/adapters/multicluster v0.0.0-20261129105609-143cae6cca82
+	github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream v0.0.0-20261129105609-143cae6cca82
+	github.com/runtime-watcher/runtime-watcher/adapters/opentelemetry v0.0.0-20261129105609-143cae6cca82
+	github.com/runtime-watcher/runtime-watcher/adapters/prometheus v0.0.0-20261129105609-143cae6cca82
+	github.com/runtime-watcher/runtime-watcher/agent v0.0.0-20261129105609-143cae6cca82
+	github.com/runtime-watcher/runtime-watcher/controlplane v0.0.0-20261129105609-143cae6cca82
 )
 
 replace (

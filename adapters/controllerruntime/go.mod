@@ -16,7 +16,7 @@ require (
 )
 
 require (
-	github.com/runtime-watcher/runtime-watcher v0.0.0-20261129103237-3615f414bcd6
+	github.com/runtime-watcher/runtime-watcher v0.0.0-20261129105609-143cae6cca82
 	k8s.io/utils v0.0.0-20251002143259-bc988d571ff4
 )
 

@@ -9,7 +9,7 @@ require (
 
 require (
 	github.com/google/go-cmp v0.7.0
-	github.com/runtime-watcher/runtime-watcher v0.0.0-20261129103237-3615f414bcd6
+	github.com/runtime-watcher/runtime-watcher v0.0.0-20261129105609-143cae6cca82
 )
 
 require (

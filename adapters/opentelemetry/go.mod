@@ -9,7 +9,7 @@ require (
 	go.opentelemetry.io/otel/trace v1.41.0
 )
 
-require github.com/runtime-watcher/runtime-watcher v0.0.0-20261129103237-3615f414bcd6
+require github.com/runtime-watcher/runtime-watcher v0.0.0-20261129105609-143cae6cca82
 
 require (
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
