@@ -14,8 +14,8 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/core/hook"
-	"github.com/runtime-watcher/runtime-watcher/internal/canary"
 	"github.com/runtime-watcher/runtime-watcher/internal/periodic"
+	"github.com/runtime-watcher/runtime-watcher/internal/shared/canary"
 )
 
 // The times of a [webhookKeeper].

@@ -11,8 +11,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/internal/defaults"
-	"github.com/runtime-watcher/runtime-watcher/internal/managersfile"
 	"github.com/runtime-watcher/runtime-watcher/internal/periodic"
+	"github.com/runtime-watcher/runtime-watcher/internal/shared/managersfile"
 )
 
 const managersPoll = 10 * time.Second

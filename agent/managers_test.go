@@ -15,7 +15,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/internal/defaults"
-	"github.com/runtime-watcher/runtime-watcher/internal/managersfile"
+	"github.com/runtime-watcher/runtime-watcher/internal/shared/managersfile"
 )
 
 // A ConfigMap volume adds managers without a restart. A manager that the file does not list any more

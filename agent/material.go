@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus/watchermetrics"
-	"github.com/runtime-watcher/runtime-watcher/internal/connect"
 	"github.com/runtime-watcher/runtime-watcher/internal/periodic"
+	"github.com/runtime-watcher/runtime-watcher/internal/shared/connect"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 

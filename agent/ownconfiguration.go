@@ -21,7 +21,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
-	"github.com/runtime-watcher/runtime-watcher/internal/canary"
+	"github.com/runtime-watcher/runtime-watcher/internal/shared/canary"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 

@@ -12,10 +12,10 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/hook"
-	"github.com/runtime-watcher/runtime-watcher/internal/connect"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 	"github.com/runtime-watcher/runtime-watcher/internal/pacedlog"
 	"github.com/runtime-watcher/runtime-watcher/internal/proxy"
+	"github.com/runtime-watcher/runtime-watcher/internal/shared/connect"
 )
 
 // minIdle is the least time for which a connection without requests stays open.

@@ -9,8 +9,8 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/core/hook"
-	"github.com/runtime-watcher/runtime-watcher/internal/canary"
 	"github.com/runtime-watcher/runtime-watcher/internal/httpserver"
+	"github.com/runtime-watcher/runtime-watcher/internal/shared/canary"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 

@@ -23,7 +23,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
-	"github.com/runtime-watcher/runtime-watcher/internal/watchtest"
+	"github.com/runtime-watcher/runtime-watcher/internal/shared/watchtest"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 

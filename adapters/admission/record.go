@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission/selector"
-	"github.com/runtime-watcher/runtime-watcher/internal/canary"
+	"github.com/runtime-watcher/runtime-watcher/internal/shared/canary"
 )
 
 // RecordAnnotation is the annotation of a webhook configuration with the record of its webhooks.

@@ -24,8 +24,8 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
-	"github.com/runtime-watcher/runtime-watcher/internal/connect"
 	"github.com/runtime-watcher/runtime-watcher/internal/defaults"
+	"github.com/runtime-watcher/runtime-watcher/internal/shared/connect"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 

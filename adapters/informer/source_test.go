@@ -25,7 +25,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
-	"github.com/runtime-watcher/runtime-watcher/internal/watchtest"
+	"github.com/runtime-watcher/runtime-watcher/internal/shared/watchtest"
 )
 
 func TestMain(m *testing.M) {

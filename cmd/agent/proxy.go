@@ -8,8 +8,8 @@ import (
 
 	"golang.org/x/net/http/httpproxy"
 
-	"github.com/runtime-watcher/runtime-watcher/internal/connect"
 	"github.com/runtime-watcher/runtime-watcher/internal/proxy"
+	"github.com/runtime-watcher/runtime-watcher/internal/shared/connect"
 )
 
 // proxyDirect is the setting for no proxy, with any environment.

@@ -19,8 +19,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
-	"github.com/runtime-watcher/runtime-watcher/internal/connect"
 	"github.com/runtime-watcher/runtime-watcher/internal/defaults"
+	"github.com/runtime-watcher/runtime-watcher/internal/shared/connect"
 )
 
 type group struct {

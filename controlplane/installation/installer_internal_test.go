@@ -18,7 +18,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
-	"github.com/runtime-watcher/runtime-watcher/internal/watchtest"
+	"github.com/runtime-watcher/runtime-watcher/internal/shared/watchtest"
 )
 
 // A runtime may have room for one of two replicas, for ever.

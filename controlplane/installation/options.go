@@ -23,9 +23,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/material"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/names"
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/internal/connect"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 	"github.com/runtime-watcher/runtime-watcher/internal/proxy"
+	"github.com/runtime-watcher/runtime-watcher/internal/shared/connect"
 )
 
 // Name is the default name of Deployment, Service and ServiceAccount, and of their namespace.

@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/internal/installations"
+	"github.com/runtime-watcher/runtime-watcher/internal/shared/installations"
 )
 
 // State is the progress of an installation.

@@ -26,7 +26,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
-	"github.com/runtime-watcher/runtime-watcher/internal/installations"
+	"github.com/runtime-watcher/runtime-watcher/internal/shared/installations"
 )
 
 // neverHeardAfter is how long a runtime that is ready may send nothing. Agents send a heartbeat

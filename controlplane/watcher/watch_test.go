@@ -19,7 +19,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/names"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/internal/defaults"
-	"github.com/runtime-watcher/runtime-watcher/internal/watchtest"
+	"github.com/runtime-watcher/runtime-watcher/internal/shared/watchtest"
 )
 
 func someWatcher(name string) v1beta2.Watcher {

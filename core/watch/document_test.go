@@ -12,7 +12,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
-	"github.com/runtime-watcher/runtime-watcher/internal/watchtest"
+	"github.com/runtime-watcher/runtime-watcher/internal/shared/watchtest"
 )
 
 // roundTrip writes watches as text, and reads the text.

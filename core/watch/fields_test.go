@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
-	"github.com/runtime-watcher/runtime-watcher/internal/watchtest"
+	"github.com/runtime-watcher/runtime-watcher/internal/shared/watchtest"
 )
 
 const one = `{"apiVersion":"operator.kyma-project.io/v1beta2","kind":"Watcher",

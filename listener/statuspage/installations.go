@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/internal/installations"
+	"github.com/runtime-watcher/runtime-watcher/internal/shared/installations"
 )
 
 // InstallationsHandler returns a handler that answers GET with the installations of a control plane

@@ -19,8 +19,8 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
-	"github.com/runtime-watcher/runtime-watcher/internal/installations"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
+	"github.com/runtime-watcher/runtime-watcher/internal/shared/installations"
 	"github.com/runtime-watcher/runtime-watcher/listener/statuspage"
 )
 

@@ -47,7 +47,7 @@ var budgets = []struct {
 		types + " core/... listener/... keys/... internal/...",
 	},
 	{
-		".", "./keys/... ./internal/connect ./internal/dns1123 ./internal/httpserver ./internal/pacedlog ./internal/rawjson", 0,
+		".", "./keys/... ./internal/shared/connect ./internal/dns1123 ./internal/httpserver ./internal/pacedlog ./internal/rawjson", 0,
 		"agent and listener share them: the standard library is enough",
 		"keys/... internal/...",
 	},
@@ -83,6 +83,11 @@ var budgets = []struct {
 
 // bans are packages that a module must never depend on.
 var bans = []struct{ module, packages, reason, banned string }{
+	{
+		".", "./core ./core/contract ./core/fleet/... ./core/hook ./core/intake ./core/outbox ./core/watch ./keys",
+		"internal/shared stands on core and keys",
+		"internal/shared/...",
+	},
 	{
 		"adapters/admission", "./...",
 		"it reads reviews, and neither asks a cluster nor knows how events travel",
@@ -171,6 +176,28 @@ func TestBudgets(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// The ground imports neither another package of the house nor another module, so each package of the
+// house may import it.
+func TestGround(t *testing.T) {
+	const ground = root + "internal/"
+
+	for _, line := range list(t, ".", "list", "-f", `{{.ImportPath}} {{join .Imports " "}}`, "./internal/...") {
+		path, imports, _ := strings.Cut(line, " ")
+		if matches("internal/shared/...", path) {
+			continue
+		}
+
+		for imported := range strings.FieldsSeq(imports) {
+			host, _, _ := strings.Cut(imported, "/")
+			isStandard := !strings.Contains(host, ".")
+			isGround := strings.HasPrefix(imported, ground) && !matches("internal/shared/...", imported)
+			if !isStandard && !isGround {
+				t.Errorf("%s imports %s: put it into internal/shared", path, imported)
+			}
+		}
 	}
 }
 

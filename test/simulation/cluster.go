@@ -27,7 +27,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
-	"github.com/runtime-watcher/runtime-watcher/internal/canary"
+	"github.com/runtime-watcher/runtime-watcher/internal/shared/canary"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 

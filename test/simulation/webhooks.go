@@ -17,7 +17,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	agentlib "github.com/runtime-watcher/runtime-watcher/agent"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
-	"github.com/runtime-watcher/runtime-watcher/internal/canary"
+	"github.com/runtime-watcher/runtime-watcher/internal/shared/canary"
 )
 
 type webhookConfiguration = admissionregistrationv1.ValidatingWebhookConfiguration

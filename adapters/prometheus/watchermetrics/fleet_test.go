@@ -13,7 +13,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/prometheus/watchermetrics"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
-	"github.com/runtime-watcher/runtime-watcher/internal/installations"
+	"github.com/runtime-watcher/runtime-watcher/internal/shared/installations"
 )
 
 func newFleet(t testing.TB, opts fleet.Options) *fleet.Fleet {

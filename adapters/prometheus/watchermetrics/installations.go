@@ -8,7 +8,7 @@ import (
 	prom "github.com/prometheus/client_golang/prometheus"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/internal/installations"
+	"github.com/runtime-watcher/runtime-watcher/internal/shared/installations"
 )
 
 const (

@@ -241,7 +241,7 @@ var table = map[string][]mutant{
 	"core/owner.go": {
 		{"core: the owner before a change", "c.New.Annotation(c.ownerAnnotation())", "c.Old.Annotation(c.ownerAnnotation())"},
 	},
-	"internal/canary/canary.go": {
+	"internal/shared/canary/canary.go": {
 		{"canary: no resync when the webhook is back", "c.opts.Recovered()\n", "_ = state\n"},
 		{"canary: a lower version is no restore", "if version < before || isRaised {", "if isRaised {"},
 		{"canary: a much higher version is no restore", "if version < before || isRaised {", "if _ = isRaised; version < before {"},

@@ -13,7 +13,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/runtime-watcher/runtime-watcher/internal/canary"
+	"github.com/runtime-watcher/runtime-watcher/internal/shared/canary"
 )
 
 const (

@@ -14,7 +14,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/agent"
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/internal/managersfile"
+	"github.com/runtime-watcher/runtime-watcher/internal/shared/managersfile"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 

@@ -23,10 +23,10 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/httpmtls"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
-	"github.com/runtime-watcher/runtime-watcher/internal/connect"
 	"github.com/runtime-watcher/runtime-watcher/internal/periodic"
 	"github.com/runtime-watcher/runtime-watcher/internal/proxy"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
+	"github.com/runtime-watcher/runtime-watcher/internal/shared/connect"
 )
 
 func (c *checker) controlPlane(ctx context.Context, link Link) {

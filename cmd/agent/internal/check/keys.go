@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/internal/connect"
+	"github.com/runtime-watcher/runtime-watcher/internal/shared/connect"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 

@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/runtime-watcher/runtime-watcher/internal/canary"
+	"github.com/runtime-watcher/runtime-watcher/internal/shared/canary"
 )
 
 const configurations = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"

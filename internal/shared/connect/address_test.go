@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/runtime-watcher/runtime-watcher/internal/connect"
+	"github.com/runtime-watcher/runtime-watcher/internal/shared/connect"
 )
 
 // Spellings of one address are one address.

@@ -25,7 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/internal/canary"
+	"github.com/runtime-watcher/runtime-watcher/internal/shared/canary"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 

@@ -16,8 +16,8 @@ import (
 	"os"
 	"strings"
 
-	"github.com/runtime-watcher/runtime-watcher/internal/connect"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
+	"github.com/runtime-watcher/runtime-watcher/internal/shared/connect"
 )
 
 // apiServer sends requests to the API server of the runtime, with the rights of the agent.
