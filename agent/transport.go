@@ -42,7 +42,11 @@ func (b *builder) addProxy() error {
 	if to.Proxy == "" {
 		return nil
 	}
-	through, err := proxy.New(proxy.Options{Address: to.Proxy, Credentials: to.ProxyCredentials})
+	through, err := proxy.New(proxy.Options{
+		Address: to.Proxy, Credentials: to.ProxyCredentials,
+		// A call that ends before the dial would hide that the proxy is the reason.
+		Timeout: b.opts.Outbox.ForwardTimeout / 2,
+	})
 	if err != nil {
 		return fmt.Errorf("agent: option ControlPlane.Proxy: %w", err)
 	}

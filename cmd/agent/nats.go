@@ -117,7 +117,7 @@ func (c *config) connectNATS(options natsjetstream.ForwarderOptions, opts ...nat
 	}
 	if c.ControlPlane.Proxy != "" {
 		t.through, err = proxy.New(proxy.Options{
-			Address: c.ControlPlane.Proxy, Credentials: c.ControlPlane.ProxyCredentials,
+			Address: c.ControlPlane.Proxy, Credentials: c.ControlPlane.ProxyCredentials, Timeout: c.Outbox.ForwardTimeout / 2,
 		})
 		if err != nil {
 			return nil, err
@@ -140,7 +140,7 @@ func (c *config) connectNATS(options natsjetstream.ForwarderOptions, opts ...nat
 // natsDialer is a dialer in the form that the client of NATS uses.
 type natsDialer struct{ through *proxy.Dialer }
 
-// Dial blocks for at most 10 s.
+// Dial blocks for at most 5 s.
 func (d natsDialer) Dial(network, address string) (net.Conn, error) {
 	return d.through.DialContext(context.Background(), network, address)
 }

@@ -51,30 +51,31 @@ func (c *config) resolveProxy() {
 // proxyOfEnvironment follows the usual rules for HTTPS: the names of the variables may be in lower
 // case, and a proxy never serves localhost.
 func (c *config) proxyOfEnvironment() string {
+	value := c.env.either("HTTPS_PROXY")
+	if value == "" || c.isExcluded() {
+		return ""
+	}
+	chosen, err := proxy.ParseEnvironment(value)
+	if err != nil {
+		c.warnings = append(c.warnings, fmt.Sprintf(
+			"HTTPS_PROXY: %v: no proxy is used, set CONTROL_PLANE_PROXY to one or to %s", err, proxyDirect))
+		return ""
+	}
+	return chosen.String()
+}
+
+// isExcluded reports whether NO_PROXY has the control plane.
+func (c *config) isExcluded() bool {
 	address, err := connect.ParseAddress(c.to.Address)
 	if err != nil {
-		return "" // The setting was parsed before.
+		return true // The setting was parsed before.
 	}
 	if c.transport == transportNATS && address.Port() == "" {
 		address.Host = net.JoinHostPort(address.Hostname(), defaultPortNATS)
 	}
-	environment := httpproxy.Config{HTTPSProxy: c.env.either("HTTPS_PROXY"), NoProxy: c.env.either("NO_PROXY")}
-	chosen, err := environment.ProxyFunc()(address)
-	if err == nil && chosen == nil {
-		return ""
-	}
-	if err == nil && chosen.Scheme == "http" && chosen.Port() == "" {
-		chosen.Host = net.JoinHostPort(chosen.Hostname(), "80") // As in each program that follows the variable.
-	}
-	if err == nil {
-		_, err = proxy.Parse(chosen.String())
-	}
-	if err != nil {
-		c.warnings = append(c.warnings, fmt.Sprintf("HTTPS_PROXY: %v: no proxy is used, set CONTROL_PLANE_PROXY to one or to %s",
-			withoutPassword(err, c.env.either("HTTPS_PROXY")), proxyDirect))
-		return ""
-	}
-	return chosen.String()
+	anyProxy := httpproxy.Config{HTTPSProxy: "http://proxy", NoProxy: c.env.either("NO_PROXY")}
+	chosen, err := anyProxy.ProxyFunc()(address)
+	return err == nil && chosen == nil
 }
 
 const defaultPortNATS = "4222"
@@ -85,12 +86,4 @@ func (e environment) either(name string) string {
 		return text
 	}
 	return e[strings.ToLower(name)]
-}
-
-// withoutPassword hides the text of an error about an address with credentials.
-func withoutPassword(err error, address string) error {
-	if strings.Contains(address, "@") {
-		return errors.New("want http://host:port")
-	}
-	return err
 }

@@ -115,6 +115,47 @@ func TestProxy(t *testing.T) {
 	})
 }
 
+// A proxy that accepts connections and never answers is the reason for each manager, although the
+// requests wait for one connection.
+func TestHangingProxy(t *testing.T) {
+	p, kcp := newPlane(t)
+	hangs := must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	defer hangs.Close()
+	unnamed := map[any]bool{"one": true, "two": true, "three": true, "four": true}
+	agent := start(t, p, env(p, kcp, "MANAGERS=one,two,three,four", "FORWARD_TIMEOUT=2s", "SHUTDOWN_TIMEOUT=1s",
+		"CONTROL_PLANE_PROXY=http://"+hangs.Addr().String()))
+	defer agent.stop(t)
+	for n := 1; len(unnamed) > 0; n++ {
+		line := agent.log.wait(t, "manager does not accept events: the agent keeps them and retries", n)[n-1]
+		text := fmt.Sprint(line["error"])
+		if line["reason"] == "proxy_unreachable" && strings.Contains(text, "proxy "+hangs.Addr().String()+": no answer in time") {
+			delete(unnamed, line["manager"])
+		}
+	}
+}
+
+// Wrong credentials are named in the log. Correct ones in the file are used without a restart.
+func TestProxyWithCredentials(t *testing.T) {
+	p, kcp := newPlane(t)
+	locked := newProxy(t, portOf(kcp), "BasicAuth agent secret")
+	file := writeFile(t, filepath.Join(t.TempDir(), "credentials"), "agent:wrong-secret")
+	agent := start(t, p, env(p, kcp, "MANAGERS=widgets", "MAX_BACKOFF=1s", "CONTROL_PLANE_PROXY=http://"+locked.address,
+		"CONTROL_PLANE_PROXY_CREDENTIALS="+file))
+	defer agent.stop(t)
+	line := agent.log.wait(t, "manager does not accept events: the agent keeps them and retries", 1)[0]
+	if line["reason"] != "proxy_unauthorized" || !strings.Contains(fmt.Sprint(line["error"]), "proxy "+locked.address+": status 401") {
+		t.Errorf("line %v, want the reason proxy_unauthorized, and the address", line)
+	}
+	agent.review(t, "kept", false)
+	writeFile(t, file, "agent:secret")
+	receive(t, kcp.received, func(r received) bool {
+		return slices.ContainsFunc(r.events, func(e core.Numbered) bool { return e.Watched.Name == "kept" })
+	})
+	if text := fmt.Sprint(agent.log.snapshot()); strings.Contains(text, "secret") {
+		t.Errorf("a password is in the log:\n%s", text)
+	}
+}
+
 // The check names the proxy, and whose fault it is.
 func TestCheckThroughAProxy(t *testing.T) {
 	p, kcp := newPlane(t)
@@ -123,6 +164,8 @@ func TestCheckThroughAProxy(t *testing.T) {
 	locked := newProxy(t, portOf(kcp), "BasicAuth agent secret")
 	dead := newProxy(t, portOf(kcp))
 	dead.kill()
+	_, unused, _ := net.SplitHostPort(dead.address)
+	alone := newProxy(t, unused)
 	folder := t.TempDir()
 	credentials := func(text string) string {
 		return "CONTROL_PLANE_PROXY_CREDENTIALS=" + writeFile(t, filepath.Join(folder, fmt.Sprintf("%x", text)), text)
@@ -139,6 +182,8 @@ func TestCheckThroughAProxy(t *testing.T) {
 		"malformed ones":     {[]string{through(locked), credentials("secret")}, []string{"FAIL  proxy", "user:password"}},
 		"refused":            {[]string{through(closed)}, []string{"FAIL  proxy", "403", "allow CONNECT", closed.address}},
 		"dead":               {[]string{through(dead)}, []string{"FAIL  proxy", dead.address, "that the proxy runs"}},
+		"behind it":          {[]string{through(alone), "KCP_ADDR=127.0.0.1:" + unused}, []string{"FAIL  proxy", "status 5", "resolves and reaches it"}},
+		"without an address": {[]string{"CONTROL_PLANE_PROXY=http://proxy.invalid"}, []string{"FAIL  proxy", "proxy.invalid:3128", "and the DNS"}},
 		"direct":             {[]string{"CONTROL_PLANE_PROXY=direct", "HTTPS_PROXY=http://" + dead.address}, []string{"ok    heartbeat"}},
 		"never to this host": {[]string{"HTTPS_PROXY=http://" + dead.address}, []string{"ok    heartbeat"}},
 	} {
@@ -187,6 +232,8 @@ func TestProxyOfTheSettings(t *testing.T) {
 		"NATS port":           {[]string{"HTTPS_PROXY=http://other:2", "NO_PROXY=kcp.example.com:4222", "TRANSPORT=nats"}, "", ""},
 		"TLS to the proxy":    {[]string{"HTTPS_PROXY=https://u:secret@other:2"}, "", "HTTPS_PROXY"},
 		"SOCKS":               {[]string{"HTTPS_PROXY=socks5://other:2"}, "", "socks5://other:2"},
+		"malformed":           {[]string{"HTTPS_PROXY=http://u:secret@ot her:2"}, "", "HTTPS_PROXY"},
+		"malformed, excluded": {[]string{"HTTPS_PROXY=socks5://other:2", "NO_PROXY=example.com"}, "", ""},
 		"idle credentials":    {[]string{"CONTROL_PLANE_PROXY_CREDENTIALS=" + credentials}, "", "without effect"},
 		"credentials for one": {[]string{"CONTROL_PLANE_PROXY_CREDENTIALS=" + credentials, "HTTPS_PROXY=http://other:2"}, "http://other:2", ""},
 	} {

@@ -205,6 +205,8 @@ func TestWayOut(t *testing.T) {
 		"proxy without a port": {map[string]string{settingProxy: "http://proxy"}, []int32{3128}},
 		"direct":               {map[string]string{settingProxy: proxyDirect, settingHTTPSProxy: "http://proxy:3129"}, []int32{443}},
 		"environment":          {map[string]string{settingHTTPSProxy: "http://proxy:3129"}, []int32{443, 3129}},
+		"its default port":     {map[string]string{settingHTTPSProxy: "http://proxy"}, []int32{443, 80}},
+		"without a scheme":     {map[string]string{settingHTTPSProxy: "proxy:3129"}, []int32{443, 3129}},
 		"the same port":        {map[string]string{settingHTTPSProxy: "http://proxy:443"}, []int32{443}},
 		"unusable":             {map[string]string{settingHTTPSProxy: "socks5://proxy:1080"}, []int32{443}},
 	} {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/url"
 	"regexp"
 	"slices"
 	"strconv"
@@ -250,24 +251,23 @@ func (o Options) validateProxy() error {
 // address, which was validated. With HTTPS_PROXY there are both, because NO_PROXY decides.
 func (o Options) wayOut(address string) []int32 {
 	own, _ := parsePort(address)
-	if o.Settings[settingProxy] != "" {
-		if port, ok := portOfProxy(o.Settings[settingProxy]); ok {
+	if text := o.Settings[settingProxy]; text != "" {
+		if port, ok := portOf(proxy.Parse(text)); ok {
 			return []int32{port}
 		}
 		return []int32{own}
 	}
-	if port, ok := portOfProxy(o.Settings[settingHTTPSProxy]); ok && port != own {
+	if port, ok := portOf(proxy.ParseEnvironment(o.Settings[settingHTTPSProxy])); ok && port != own {
 		return []int32{own, port}
 	}
 	return []int32{own}
 }
 
-func portOfProxy(address string) (port int32, ok bool) {
-	parsed, err := proxy.Parse(address)
+func portOf(proxy *url.URL, err error) (port int32, ok bool) {
 	if err != nil {
 		return 0, false
 	}
-	number, err := strconv.ParseInt(parsed.Port(), 10, 32)
+	number, err := strconv.ParseInt(proxy.Port(), 10, 32)
 	return int32(number), err == nil
 }
 

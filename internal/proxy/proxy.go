@@ -25,21 +25,29 @@ import (
 const (
 	// ReasonUnreachable means that there is no connection to the proxy, or no answer of it.
 	ReasonUnreachable = "proxy_unreachable"
-	// ReasonUnauthorized means that the proxy refuses the credentials (407, or 401).
+	// ReasonUnauthorized means that the proxy refuses the credentials (407, or 401), or that their
+	// file cannot be used.
 	ReasonUnauthorized = "proxy_unauthorized" //nolint:misspell // HTTP spells it so (RFC 9110, section 15.5.2).
-	// ReasonRefused means that the proxy answers with another status than 2xx: it does not allow
-	// the address, or does not reach it.
+	// ReasonRefused means that the proxy does not allow the address: it answers with another status
+	// than 2xx and 5xx.
 	ReasonRefused = "proxy_refused"
+	// ReasonUpstream means that the proxy does not reach the address, or has a fault (5xx).
+	ReasonUpstream = "proxy_upstream"
 )
 
 const (
-	// dialTimeout bounds the connection to the proxy, and once more its answer.
-	dialTimeout = 5 * time.Second
+	// longest bounds an attempt, with the connection to the proxy and its answer.
+	longest = 5 * time.Second
+	// sameFailure is the time after an attempt without an answer in which another attempt fails
+	// with the same error. Requests that wait for one connection would otherwise hang in turn.
+	sameFailure = 250 * time.Millisecond
 	// maxAnswer bounds the header of the answer, in bytes.
 	maxAnswer = 16 << 10
 	// maxCredentials bounds the file with the credentials, in bytes.
 	maxCredentials = 4 << 10
 	defaultPort    = "3128"
+	// environmentPort is the default port in HTTPS_PROXY, for each program.
+	environmentPort = "80"
 )
 
 // Error is of a proxy, and not of the address behind it. A later attempt can succeed.
@@ -67,12 +75,17 @@ func (e *Error) Unwrap() error { return e.Err }
 func (e *Error) Reason() string {
 	switch e.Status {
 	case 0:
+		if _, ok := errors.AsType[*credentialsError](e.Err); ok {
+			return ReasonUnauthorized
+		}
 		return ReasonUnreachable
 	case http.StatusProxyAuthRequired, http.StatusUnauthorized: // tinyproxy answers 401 to wrong ones.
 		return ReasonUnauthorized
-	default:
-		return ReasonRefused
 	}
+	if e.Status >= http.StatusInternalServerError {
+		return ReasonUpstream
+	}
+	return ReasonRefused
 }
 
 // Options describe a proxy. The zero value is none.
@@ -83,15 +96,25 @@ type Options struct {
 	// Credentials is a file with user:password, such as a key of a mounted Secret. It is read for
 	// each connection. Default: those in Address, or none.
 	Credentials string
+	// Timeout bounds an attempt. Default, and at most: 5 s.
+	Timeout time.Duration
 }
 
 // Dialer connects through one proxy. Create it with [New]. It is safe for concurrent use.
 type Dialer struct {
 	proxy       *url.URL
 	credentials string
+	timeout     time.Duration
 	dial        func(ctx context.Context, network, address string) (net.Conn, error)
 	// failure is that of the last attempt, nil after a success.
-	failure atomic.Pointer[Error]
+	failure atomic.Pointer[failure]
+}
+
+// failure is an error, and when it was noticed.
+type failure struct {
+	*Error
+
+	at time.Time
 }
 
 // New returns a dialer. It uses no network, and does not read the credentials.
@@ -100,13 +123,16 @@ func New(opts Options) (*Dialer, error) {
 	if err != nil {
 		return nil, err
 	}
+	timeout := longest
+	if opts.Timeout > 0 {
+		timeout = min(timeout, opts.Timeout)
+	}
 	const idle, interval, probes = 15 * time.Second, 5 * time.Second, 3
 	direct := &net.Dialer{
-		Timeout: dialTimeout,
 		// The tunnel has no probes of its own, and a proxy may be gone without a word.
 		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: idle, Interval: interval, Count: probes},
 	}
-	return &Dialer{proxy: proxy, credentials: opts.Credentials, dial: direct.DialContext}, nil
+	return &Dialer{proxy: proxy, credentials: opts.Credentials, timeout: timeout, dial: direct.DialContext}, nil
 }
 
 // Parse returns the URL of a proxy with its port. Its error does not repeat a password.
@@ -134,33 +160,55 @@ func Parse(address string) (*url.URL, error) {
 	return &url.URL{Scheme: proxy.Scheme, User: proxy.User, Host: net.JoinHostPort(proxy.Hostname(), port)}, nil
 }
 
+// ParseEnvironment returns the URL of the proxy in HTTPS_PROXY, by the rules of each program that
+// reads the variable: http:// may be missing, and the default port is 80. Its error does not repeat
+// a password.
+func ParseEnvironment(value string) (*url.URL, error) {
+	if !strings.Contains(value, "://") {
+		value = "http://" + value
+	}
+	proxy, err := Parse(value)
+	if err != nil {
+		return nil, err
+	}
+	if given, err := url.Parse(value); err == nil && given.Port() == "" {
+		proxy.Host = net.JoinHostPort(proxy.Hostname(), environmentPort)
+	}
+	return proxy, nil
+}
+
 // Address is host:port of the proxy.
 func (d *Dialer) Address() string { return d.proxy.Host }
 
 // Failure returns the error of the last attempt, nil after a success. A transport that hides the
 // errors of its dials can name it.
 func (d *Dialer) Failure() error {
-	failure := d.failure.Load()
-	if failure == nil {
+	last := d.failure.Load()
+	if last == nil {
 		return nil // And no error with a nil in it.
 	}
-	return failure
+	return last.Error
 }
 
 // DialContext returns a connection to address, which the proxy makes and resolves. It blocks for at
-// most 10 s, or until ctx ends. Its error is an [*Error], or that of ctx.
+// most [Options.Timeout], or until ctx ends. Its error is an [*Error].
 func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	last := d.failure.Load()
+	if last != nil && errors.Is(last.Err, context.DeadlineExceeded) && time.Since(last.at) < sameFailure {
+		return nil, last.Error
+	}
+
 	conn, err := d.tunnel(ctx, network, address)
 	if err == nil {
 		d.failure.Store(nil)
 		return conn, nil
 	}
-	failure, ok := errors.AsType[*Error](err)
+	failed, ok := errors.AsType[*Error](err)
 	if !ok {
-		failure = &Error{Proxy: d.proxy.Host, Err: err}
+		failed = &Error{Proxy: d.proxy.Host, Err: err}
 	}
-	d.failure.Store(failure)
-	return nil, failure
+	d.failure.Store(&failure{failed, time.Now()})
+	return nil, failed
 }
 
 func (d *Dialer) tunnel(ctx context.Context, network, address string) (net.Conn, error) {
@@ -168,13 +216,16 @@ func (d *Dialer) tunnel(ctx context.Context, network, address string) (net.Conn,
 	if err != nil {
 		return nil, err
 	}
+	ctx, cancel := context.WithTimeout(ctx, d.timeout)
+	defer cancel()
 	conn, err := d.dial(ctx, network, d.proxy.Host)
+	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return nil, fmt.Errorf("%w (%w)", ctx.Err(), err) // Such as the look-up of the name.
+	}
 	if err != nil {
 		return nil, err
 	}
 
-	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
-	defer cancel()
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	tunnel, err := d.connect(conn, address, header)
 	if !stop() && err == nil {
@@ -242,15 +293,21 @@ func (d *Dialer) header() (http.Header, error) {
 func ReadCredentials(path string) (string, error) {
 	text, err := os.ReadFile(path) //nolint:gosec // The operator of the agent names it.
 	if err != nil {
-		return "", fmt.Errorf("credentials of the proxy: %w", err)
+		return "", &credentialsError{err}
 	}
 	credentials := strings.TrimRight(string(text), "\r\n")
 	user, _, found := strings.Cut(credentials, ":")
 	if !found || user == "" || len(credentials) > maxCredentials || strings.ContainsAny(credentials, "\r\n\x00") {
-		return "", fmt.Errorf("credentials of the proxy: %s: want one line, user:password", path)
+		return "", &credentialsError{fmt.Errorf("%s: want one line, user:password", path)}
 	}
 	return credentials, nil
 }
+
+// credentialsError is of their file.
+type credentialsError struct{ cause error }
+
+func (e *credentialsError) Error() string { return "credentials of the proxy: " + e.cause.Error() }
+func (e *credentialsError) Unwrap() error { return e.cause }
 
 // tunnelConn returns the bytes that came with the answer of the proxy first.
 type tunnelConn struct {

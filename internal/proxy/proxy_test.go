@@ -59,6 +59,23 @@ func TestParse(t *testing.T) {
 	}
 }
 
+// The rules for HTTPS_PROXY are those of other programs.
+func TestParseEnvironment(t *testing.T) {
+	t.Parallel()
+	for value, want := range map[string]string{
+		"http://proxy": "http://proxy:80", "proxy": "http://proxy:80", "proxy:3128": "http://proxy:3128",
+		"[fd00::1]": "http://[fd00::1]:80", "http://u:p@proxy/": "http://u:p@proxy:80", "": "", "https://proxy:1": "", "socks5://proxy:1": "",
+		"http://pro xy:1": "", "u:sec ret@proxy": "",
+	} {
+		got, err := proxy.ParseEnvironment(value)
+		if (err != nil) != (want == "") || err == nil && got.String() != want || err != nil && strings.Contains(err.Error(), "sec") {
+			t.Errorf("%q is %v (%v), want %q", value, got, err, want)
+		}
+	}
+}
+
+const patience = 30 * time.Second
+
 // fake answers each connection in a way of its own, and notes the requests.
 type fake struct {
 	net.Listener
@@ -188,11 +205,11 @@ func TestCredentials(t *testing.T) {
 		_, err := f.dialer(t, opts).DialContext(t.Context(), "tcp", "a:443")
 		failed, ok := errors.AsType[*proxy.Error](err)
 		switch {
-		case !ok, strings.Contains(err.Error(), "secret"):
+		case !ok, failed.Reason() != proxy.ReasonUnauthorized, strings.Contains(err.Error(), "secret"):
 			t.Errorf("%q: %v, want an error of the proxy, without the content", test.file, err)
 		case test.wrong != "" && !strings.Contains(err.Error(), test.wrong):
 			t.Errorf("%q: %v, want %q", test.file, err, test.wrong)
-		case test.wrong == "" && (failed.Status != 407 || failed.Reason() != proxy.ReasonUnauthorized):
+		case test.wrong == "" && failed.Status != 407:
 			t.Errorf("%q: %v (%s), want 407", test.file, err, failed.Reason())
 		case test.wrong == "" && f.last().Header.Get("Proxy-Authorization") != test.want:
 			t.Errorf("%q: %q, want %q", test.file, f.last().Header.Get("Proxy-Authorization"), test.want)
@@ -211,7 +228,8 @@ func TestFailures(t *testing.T) {
 	for text, want := range map[string]string{
 		"HTTP/1.1 403 Forbidden\r\nContent-Length: 3\r\n\r\nno\n": proxy.ReasonRefused,
 		"HTTP/1.1 401 No\r\n\r\n":                                 proxy.ReasonUnauthorized,
-		"HTTP/1.1 502 Bad Gateway\r\n\r\n":                        proxy.ReasonRefused,
+		"HTTP/1.1 502 Bad Gateway\r\n\r\n":                        proxy.ReasonUpstream,
+		"HTTP/1.0 500 Unable to connect\r\n\r\n":                  proxy.ReasonUpstream,
 		"HTTP/1.1 301 Moved\r\nLocation: /\r\n\r\n":               proxy.ReasonRefused,
 		"SSH-2.0-OpenSSH\r\n":                                     proxy.ReasonUnreachable,
 		"":                                                        proxy.ReasonUnreachable,
@@ -233,20 +251,46 @@ func TestFailures(t *testing.T) {
 	}
 }
 
+// A proxy that accepts connections and does not answer is named after the timeout. Dials that begin
+// then do not hang one by one.
 func TestSilentProxy(t *testing.T) {
 	t.Parallel()
-	over := make(chan struct{})
+	over := make(chan struct{}, 1)
 	f := newFake(t, func(conn net.Conn, _ *http.Request) {
 		_, _ = conn.Read(make([]byte, 1)) // Until the other end closes the connection.
-		close(over)
+		over <- struct{}{}
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	_, err := f.dialer(t, proxy.Options{}).DialContext(ctx, "tcp", "a:443")
-	if !errors.Is(err, context.DeadlineExceeded) || strings.Contains(err.Error(), "deadline") {
-		t.Errorf("%v, want the end of the context in plain words", err)
+	for name, test := range map[string]struct{ whole, one time.Duration }{
+		"by its own":     {patience, 50 * time.Millisecond},
+		"by the context": {50 * time.Millisecond, patience},
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), test.whole)
+		d := f.dialer(t, proxy.Options{Timeout: test.one})
+		_, err := d.DialContext(ctx, "tcp", "a:443")
+		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "no answer in time") {
+			t.Errorf("%s: %v, want no answer in plain words", name, err)
+		}
+		<-over
+		_, again := d.DialContext(ctx, "tcp", "a:443")
+		if !errors.Is(again, context.DeadlineExceeded) {
+			t.Errorf("%s: %v, want the same failure", name, again)
+		}
+		cancel()
 	}
-	<-over
+}
+
+// A name that does not resolve is named.
+func TestProxyWithoutAnAddress(t *testing.T) {
+	t.Parallel()
+	d, err := proxy.New(proxy.Options{Address: "http://proxy.invalid:3128"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = d.DialContext(t.Context(), "tcp", "a:443")
+	failed, ok := errors.AsType[*proxy.Error](err)
+	if !ok || failed.Reason() != proxy.ReasonUnreachable || !strings.Contains(err.Error(), "proxy proxy.invalid:3128: ") {
+		t.Errorf("%v, want an error with the name", err)
+	}
 }
 
 func FuzzAnswer(f *testing.F) {

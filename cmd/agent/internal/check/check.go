@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"slices"
 	"strings"
 	"time"
@@ -83,6 +84,8 @@ type checker struct {
 	pair   *keys.Material // of the client, nil if it is broken
 	client keys.Source    // nil unless the files are sound
 	known  []core.Manager // that heartbeats are sent to
+	// dial goes through the proxy. It is nil without one.
+	dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 func (c *checker) informer(problems []error) {

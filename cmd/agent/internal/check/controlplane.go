@@ -37,7 +37,8 @@ func (c *checker) controlPlane(ctx context.Context, link Link) {
 		return
 	}
 	if through != nil {
-		to.Dial = through.DialContext
+		c.dial = through.DialContext
+		to.Dial = c.dial
 	}
 	conn, err := connect.TCP(ctx, to)
 	switch failed, ofProxy := errors.AsType[*proxy.Error](err); {
@@ -113,12 +114,16 @@ func (c *checker) proxy() (through *proxy.Dialer, ok bool) {
 func lapsed() []advice {
 	const way = "a way through the proxy to CONTROL_PLANE_ADDRESS"
 	const user = "check the user and the password in CONTROL_PLANE_PROXY_CREDENTIALS or HTTPS_PROXY"
-	const rules = "let the proxy allow CONNECT to the host and port of CONTROL_PLANE_ADDRESS, and reach them"
+	const rules = "let the proxy allow CONNECT to the host and port of CONTROL_PLANE_ADDRESS"
+	const behind = "check CONTROL_PLANE_ADDRESS, and that the proxy resolves and reaches it"
+	const name = "check CONTROL_PLANE_PROXY or HTTPS_PROXY, and the DNS of this cluster"
 	const down = "check that the proxy runs, CONTROL_PLANE_PROXY or HTTPS_PROXY, and the network policy"
 	return []advice{
 		{isA[*fs.PathError], "a file with user:password", "mount it, or correct CONTROL_PLANE_PROXY_CREDENTIALS"},
 		{because(proxy.ReasonUnauthorized), way, user},
 		{because(proxy.ReasonRefused), way, rules},
+		{because(proxy.ReasonUpstream), way, behind},
+		{isA[*net.DNSError], "a name of the proxy that resolves", name},
 		{isAny, way, down},
 	}
 }
@@ -232,26 +237,13 @@ func (c *checker) sendOnce(ctx context.Context, manager core.Manager, batch core
 	to := c.opts.ControlPlane
 	forwarder, err := httpmtls.NewForwarder(c.client, c.opts.To.Address, c.opts.Contract, httpmtls.Options{
 		ServerName: to.ServerName, Protocol: to.Protocol, Timeout: c.opts.Outbox.ForwardTimeout,
-		UserAgent: "runtime-watcher-check", DialContext: c.dial(),
+		UserAgent: "runtime-watcher-check", DialContext: c.dial,
 	})
 	if err != nil {
 		return err
 	}
 	defer forwarder.Close() // It returns nil.
 	return forwarder.Forward(ctx, manager, batch)
-}
-
-// dial is nil without a proxy.
-func (c *checker) dial() func(ctx context.Context, network, address string) (net.Conn, error) {
-	to := c.opts.ControlPlane
-	if to.Proxy == "" {
-		return nil
-	}
-	through, err := proxy.New(proxy.Options{Address: to.Proxy, Credentials: to.ProxyCredentials})
-	if err != nil {
-		return nil // It connected through it before.
-	}
-	return through.DialContext
 }
 
 // probe begins and ends an epoch without events, so that a fleet adds no replica.
