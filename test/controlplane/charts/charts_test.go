@@ -191,6 +191,21 @@ func TestChartsAreThatOfKustomize(t *testing.T) {
 	}
 }
 
+// A policy applies to the port of the DNS pods: 8053 in Gardener, 5353 in OpenShift.
+func TestThePolicyOpensDNSOfEachPlatform(t *testing.T) {
+	t.Parallel()
+	policy := string(test.Read(t, "controlplane/config/agent/networkpolicy.yaml"))
+	chart := render(t, agent, exampleValues()...)
+	for _, port := range []string{"53", "8053", "5353"} {
+		for _, protocol := range []string{"UDP", "TCP"} {
+			rule := "{protocol: " + protocol + ", port: " + port + "}"
+			if !strings.Contains(policy, rule) || !strings.Contains(chart, rule) {
+				t.Errorf("the manifest or the chart does not open %s", rule)
+			}
+		}
+	}
+}
+
 // marks wants the mark of an owner on each object, and removes it. An installer of a control plane neither takes nor
 // removes objects of another owner.
 func marks(t *testing.T, objects map[string]*unstructured.Unstructured, owner string) {
