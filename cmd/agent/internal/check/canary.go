@@ -9,8 +9,11 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"slices"
+	"strings"
 	"time"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/internal/shared/canary"
@@ -57,21 +60,81 @@ func (c *checker) canary(ctx context.Context) {
 // agent beside this check, as in an init container, no call is expected yet. before is the number
 // of failed calls of that agent before the dry run.
 func (c *checker) webhook(ctx context.Context, called bool, before int64) {
-	failures, runs := before, false
-	if !called {
-		failures, runs = failuresBeside(ctx, c.opts.MetricsAddress)
-	}
-	const action = "apply the webhook configuration with --canary, and check its caBundle and the network policy"
-	switch {
-	case called:
+	if called {
 		c.ok("webhook", "the API server calls an agent")
-	case !runs:
-		c.warn("webhook", "the API server calls no agent", "a call, unless no agent runs yet", action)
-	case failures > before:
+		return
+	}
+
+	failures, runs := failuresBeside(ctx, c.opts.MetricsAddress)
+	if runs && failures > before {
 		c.fail("webhook", "the API server rejects the certificate of the agent",
 			"a caBundle with the CA of that certificate", "correct the caBundle of the webhook configuration")
+		return
+	}
+	reason, action := c.uncalled(ctx)
+	if !runs {
+		c.warn("webhook", "the API server calls no agent"+reason, "a call, unless no agent runs yet", action)
+		return
+	}
+	c.fail("webhook", "the API server calls no agent, and one runs here"+reason, "a call", action)
+}
+
+// uncalled tells an agent that the API server cannot reach from a configuration that names no agent.
+// It returns an empty reason if the agent may not read the configuration.
+func (c *checker) uncalled(ctx context.Context) (reason, action string) {
+	const apply = "apply the webhook configuration with --canary"
+	name := c.opts.Webhook.Configuration
+	stored, err := c.storedConfiguration(ctx, name)
+	switch {
+	case err != nil:
+		return "", apply + ", and check its caBundle and the network policy"
+	case stored == nil:
+		return ": the webhook configuration " + name + " is missing", apply
+	case len(stored.Webhooks) == 0:
+		return ": the webhook configuration " + name + " has no webhooks", apply
+	case !slices.ContainsFunc(stored.Webhooks, isCanary):
+		return ": the webhook configuration " + name + " has no webhook for the canary", apply
 	default:
-		c.fail("webhook", "the API server calls no agent, and one runs here", "a call", action)
+		return ", although the webhook configuration " + name + " has the webhook of the canary",
+			"act on the line webhooks if it fails, and otherwise let the API server connect to the pods: " +
+				"check the firewall and the network policy"
+	}
+}
+
+var errNoConfiguration = errors.New("WEBHOOK_CONFIGURATION is not set")
+
+// storedConfiguration returns nil without an error if the API server has no configuration of that
+// name.
+func (c *checker) storedConfiguration(
+	ctx context.Context, name string,
+) (*admissionregistrationv1.ValidatingWebhookConfiguration, error) {
+	if name == "" {
+		return nil, errNoConfiguration
+	}
+	opts := c.opts.Canary
+	api, err := canary.NewConfiguration(name, canary.LeaseOptions{
+		Server: opts.Server, TokenFile: opts.TokenFile, CAFile: opts.CAFile,
+	})
+	if err != nil {
+		return nil, err
+	}
+	text, err := api.Read(ctx)
+	if err != nil || text == nil {
+		return nil, err
+	}
+	stored := &admissionregistrationv1.ValidatingWebhookConfiguration{}
+	return stored, json.Unmarshal(text, stored)
+}
+
+func isCanary(webhook admissionregistrationv1.ValidatingWebhook) bool {
+	to := webhook.ClientConfig
+	switch {
+	case to.URL != nil:
+		return strings.HasSuffix(*to.URL, canary.Path)
+	case to.Service != nil && to.Service.Path != nil:
+		return strings.HasSuffix(*to.Service.Path, canary.Path)
+	default:
+		return false
 	}
 }
 
