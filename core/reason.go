@@ -80,8 +80,9 @@ const (
 
 // The reasons of a sender.
 const (
-	// ReasonGatewayRefused means that a gateway refused in a web page (400 in HTML), as nginx does
-	// when it does not trust the client certificate. The event may be taken later.
+	// ReasonGatewayRefused means that a gateway refused: in a web page (400 in HTML), as nginx does
+	// when it does not trust the client certificate, or with 403, as the policy of a mesh does. The
+	// event may be taken later.
 	ReasonGatewayRefused Reason = reasons.GatewayRefused
 	// ReasonUnknownContract means that the other end does not know the contract.
 	ReasonUnknownContract Reason = reasons.UnknownContract

@@ -91,10 +91,11 @@ func TestAnswers(t *testing.T) {
 		"401 with": {
 			v2, 401, after("7"), because, meaning{Reason: "unauthenticated", RetryAfter: 7 * time.Second, Is: core.ErrUnauthenticated}, 1,
 		},
-		// Only a listener can mean the manager. Gateways answer 403 or 404 for a path that they do not know.
+		// Only a listener can mean the manager. Gateways answer 404 for a path that they do not know, and 403 by a policy.
 		"v3, unknown manager": {v3, 404, nil, `{"reason":"unknown_manager"}`, unknownManager, 1},
 		"v3, mux of Go":       {v3, 404, nil, "404 page not found", meaning{Reason: "unknown_contract", Is: core.ErrUnknownManager}, 1},
 		"v3, forbidden":       {v3, 403, nil, `{"reason":"san_mismatch"}`, denied, 1},
+		"v3, a policy":        {v3, 403, nil, "RBAC: access denied", meaning{Reason: "gateway_refused", RetryAfter: slow, Is: core.ErrForbidden}, 1},
 		// A gateway without a route may answer with a page and a status of success. It is no acknowledgement. An answer
 		// without a body is one for contracts v1 and v2, whatever its 2xx.
 		"v3, 202":                  {v3, 202, nil, "", acknowledged, 1},

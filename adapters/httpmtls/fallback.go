@@ -25,8 +25,9 @@ type FallbackOptions struct {
 	// InFlight bounds the concurrent calls of the older forwarder within one call of Forward.
 	// Default: 8.
 	InFlight int
-	// Unknown is called for each answer that means that the newest contract is not known. It may be
-	// called concurrently and must not block. Default: none.
+	// Unknown is called for each answer that means that the newest contract is not known, and when
+	// a gateway denies the newest contract and lets the older one pass. It may be called
+	// concurrently and must not block. Default: none.
 	Unknown func(hook.UnknownContract)
 	// InUse is called when the contract of a manager is known for the first time, and when it
 	// changes. It may be called concurrently and must not block. Default: none.
@@ -61,7 +62,8 @@ type course struct {
 
 // NewFallback returns a forwarder for a control plane that may not know the newest contract. It
 // prefers newest. After an answer with [reasons.UnknownContract], it sends the events of
-// that manager with older, and tries newest again from time to time.
+// that manager with older, and tries newest again from time to time. A 403 of a gateway may be
+// about the sender or about the path, so older is tried as well and decides.
 //
 // A missing manager is not such a reason: then older is refused, too, and nothing changes. The
 // older contract has no heartbeats, so they are left out. older may be nil: then only
@@ -87,11 +89,13 @@ func (f *fallback) Forward(ctx context.Context, manager core.Manager, batch core
 
 	err := f.newest.Forward(ctx, manager, batch)
 	unknown := core.ReasonOf(err) == reasons.UnknownContract
+	denied := core.ReasonOf(err) == reasons.GatewayRefused && errors.Is(err, core.ErrForbidden)
 	// The older contract is tried after an answer that newest is not known. It is also tried if an
 	// attempt to return to newest failed for another reason.
 	switch {
 	case unknown:
 		f.opts.Unknown(hook.UnknownContract{Manager: manager, Err: err})
+	case denied: // Perhaps only the path of newest.
 	case tookSome(err, &batch):
 		f.follow(manager, course{newest: true})
 		return err
@@ -108,6 +112,9 @@ func (f *fallback) Forward(ctx context.Context, manager core.Manager, batch core
 
 	// The answer to the older contract counts if the contract is in use or known.
 	known, olderErr := f.forwardOlder(ctx, manager, batch.Events)
+	if known && denied {
+		f.opts.Unknown(hook.UnknownContract{Manager: manager, Err: err})
+	}
 	switch {
 	case known || now.older:
 		f.follow(manager, course{older: true, retry: time.Now().Add(f.wait())})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strconv"
@@ -106,6 +107,51 @@ func TestFallback(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A policy of a gateway gives the same 403 for a path that it does not allow and for a sender that it
+// denies. The contract is unknown only if the older one arrives.
+func TestTheOlderContractDecidesWhatAGatewayDenies(t *testing.T) {
+	keys := newPKI(t)
+	for name, c := range map[string]struct {
+		allowed   contract.Version // "": the gateway denies the sender
+		want      string           // reason, empty: acknowledged
+		unknown   int
+		withOlder bool
+	}{
+		"only v2 is allowed":                {contract.V2, "", 1, true},
+		"the sender is denied":              {"", reasons.GatewayRefused, 0, true},
+		"only v2 is allowed, no fallback":   {contract.V2, reasons.GatewayRefused, 0, false},
+		"the sender is denied, no fallback": {"", reasons.GatewayRefused, 0, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			far := newFarEnd(t, keys.server, func(w http.ResponseWriter, r *http.Request) {
+				if c.allowed == "" || r.URL.Path != c.allowed.Path(manager) {
+					w.WriteHeader(http.StatusForbidden)
+					_, _ = io.WriteString(w, "RBAC: access denied")
+				}
+			})
+			unknown := 0
+			var older core.Forwarder
+			if c.withOlder {
+				older = newForwarder(t, keys.client, far.address(), httpmtls.Options{})
+			}
+			forwarder := must(httpmtls.NewFallback(
+				newForwarderOf(t, keys.client, far.address(), contract.V3, httpmtls.Options{Identity: "a"}), older,
+				httpmtls.FallbackOptions{Unknown: func(hook.UnknownContract) { unknown++ }}))
+
+			err := forward(t, forwarder, event("a"))
+			if (err == nil) != (c.want == "") || err != nil && string(core.ReasonOf(err)) != c.want {
+				t.Errorf("have %v, want the reason %q", err, c.want)
+			}
+			if err != nil && (!errors.Is(err, core.ErrForbidden) || core.RetryAfter(err) == 0) {
+				t.Errorf("%v is not forbidden, or asks for no wait", err)
+			}
+			if unknown != c.unknown {
+				t.Errorf("Unknown was called %d times, want %d", unknown, c.unknown)
+			}
+		})
+	}
 }
 
 func TestUnknownContractIsReportedWithoutOlderOne(t *testing.T) {
@@ -212,8 +258,8 @@ func TestForeign403OfAHeartbeatDelaysNoEvent(t *testing.T) {
 		t.Fatalf("a foreign 403 asks for no wait, so the test proves nothing: %v", err)
 	}
 	// An error of the heartbeat alone delays no event.
-	if failed, ok := errors.AsType[core.EventErrors](err); !ok || core.ReasonOf(failed[0]) != reasons.UnknownContract {
-		t.Errorf("have %v, want that the heartbeat alone failed with an unknown contract", err)
+	if failed, ok := errors.AsType[core.EventErrors](err); !ok || core.ReasonOf(failed[0]) != reasons.GatewayRefused {
+		t.Errorf("have %v, want that a gateway refused the heartbeat alone", err)
 	}
 	if err := forward(t, forwarder, event("a")); err != nil {
 		t.Errorf("the first event: %v", err)

@@ -80,7 +80,7 @@ func TestInterpret(t *testing.T) {
 	type meaning = contract.Meaning
 	var (
 		unknown         = meaning{Reason: "unknown_contract", Cause: core.ErrUnknownManager}
-		unknownRefused  = meaning{Reason: "unknown_contract", Cause: core.ErrForbidden, Slow: true}
+		denied          = meaning{Reason: "gateway_refused", Cause: core.ErrForbidden, Slow: true}
 		forbidden       = meaning{Reason: "forbidden", Cause: core.ErrForbidden, Slow: true}
 		unauthenticated = meaning{Reason: "unauthenticated", Cause: core.ErrUnauthenticated, Slow: true}
 		noManager       = meaning{Reason: "unknown_manager", Cause: core.ErrUnknownManager}
@@ -106,8 +106,8 @@ func TestInterpret(t *testing.T) {
 		{400, "", true, gateway, gateway},
 		{401, "unauthenticated", false, unauthenticated, unauthenticated},
 		{403, "san_mismatch", false, forbidden, forbidden},
-		{403, "", false, forbidden, unknownRefused},
-		{403, "", true, forbidden, unknownRefused},
+		{403, "", false, forbidden, denied},
+		{403, "", true, forbidden, denied},
 		{404, "unknown_manager", false, noManager, noManager},
 		{404, "not_found", false, noManager, unknown},
 		{404, "", true, noManager, unknown},

@@ -34,7 +34,8 @@ func (v Version) Interpret(r Refusal, page bool) Meaning {
 	foreign := r.Reason == ""
 	switch {
 	case v == V3 && foreign && r.Status == statusForbidden:
-		return Meaning{Reason: reasons.UnknownContract, Cause: core.ErrForbidden, Slow: true}
+		// A policy of a gateway answers the same for a sender and for the path of v3.
+		return Meaning{Reason: reasons.GatewayRefused, Cause: core.ErrForbidden, Slow: true}
 	case v == V3 && r.Reason != reasons.UnknownManager && r.Status == statusNotFound:
 		// A gateway with a route for each manager answers an unknown one in the same way.
 		return Meaning{Reason: reasons.UnknownContract, Cause: core.ErrUnknownManager}

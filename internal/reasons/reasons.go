@@ -42,10 +42,11 @@ const (
 const (
 	// Forbidden means that this runtime may not trigger the event (403).
 	Forbidden = "forbidden"
-	// GatewayRefused means that a gateway refused in a web page (400 in HTML). nginx does so
-	// when it does not trust the client certificate. That is no proof against the event.
+	// GatewayRefused means that a gateway refused. nginx answers a web page (400 in HTML) when it
+	// does not trust the client certificate, and a policy of a mesh answers 403 without the reason
+	// of a listener. Neither is a proof against the event.
 	GatewayRefused = "gateway_refused"
-	// UnknownContract means that the path of contract v3 is not known. The receiver, or a
-	// gateway before it, answers 403 or 404 without the reason of a listener.
+	// UnknownContract means that the path of contract v3 is not known: the receiver, or a
+	// gateway before it, answers 404, and does not name the manager as the reason.
 	UnknownContract = "unknown_contract"
 )

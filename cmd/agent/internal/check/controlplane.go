@@ -264,6 +264,9 @@ func (c *checker) answer(ctx context.Context, manager core.Manager, err error) {
 	case ctx.Err() != nil:
 		c.fail(name, fmt.Sprintf("no answer before the checks ended after %v", timeout), "an answer",
 			"check the load of the control plane")
+	case c.opts.ControlPlane.Fallback != "" && deniedByGateway(err):
+		c.warn(name, err.Error(), "contract v3", "let the policy of the gateway allow /v3/ and this sender: "+
+			"with CONTRACT_FALLBACK, events arrive only if the policy allows /v2/")
 	case reason == reasons.UnknownContract && c.opts.ControlPlane.Fallback != "":
 		c.warn(name, err.Error(), "contract v3", "CONTRACT_FALLBACK is in use, without heartbeats")
 	default:
@@ -299,6 +302,10 @@ func refused() []advice {
 			because(reasons.UnknownContract), want,
 			"route /v3/ at the gateway, update the listener or set CONTRACT_FALLBACK",
 		},
+		{
+			deniedByGateway, want, "let the policy of the gateway allow /v3/ and this sender: " +
+				"CONTRACT_FALLBACK helps only if the policy allows /v2/",
+		},
 		{because(reasons.GatewayRefused), want, "check the CA bundle of the gateway"},
 		{because(reasons.NotReady), want, "check that a replica of the operator leads and is ready"},
 		{because(reasons.TooFast), want, "this runtime sends more than its share: check again later"},
@@ -307,6 +314,11 @@ func refused() []advice {
 		{because(httpmtls.ReasonTLSRefused), want, "check the CA bundle of the listener, and the validity of TLS_CERT"},
 		{isAny, want, "see the log of the listener"},
 	}
+}
+
+// deniedByGateway is a 403 that no listener gave.
+func deniedByGateway(err error) bool {
+	return core.ReasonOf(err) == reasons.GatewayRefused && errors.Is(err, core.ErrForbidden)
 }
 
 func because(reason core.Reason) func(error) bool {

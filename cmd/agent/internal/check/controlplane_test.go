@@ -14,6 +14,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
 // TestUntrusted has the errors by which a server refuses a client certificate, and others that look
@@ -88,6 +90,8 @@ func TestActionOfARefusal(t *testing.T) {
 		"add this manager":                      {fmt.Errorf("%w: detail", nats.ErrPermissionViolation), "forbidden"},
 		"or start the operator":                 {fmt.Errorf("%w: detail", jetstream.ErrNoStreamResponse), "unknown_manager"},
 		"or the manager of the Watcher":         {errors.New("natsjetstream"), "unknown_manager"},
+		"CONTRACT_FALLBACK helps only if":       {fmt.Errorf("%w: %q", core.ErrForbidden, "RBAC: access denied"), "gateway_refused"},
+		"check the CA bundle of the gateway":    {errors.New("400 in HTML"), "gateway_refused"},
 		"see the log of the listener":           {io.EOF, "new"},
 	} {
 		if got := first(refused(), fmt.Errorf("manager kyma: %w", err)).action; !strings.Contains(got, action) {
