@@ -113,6 +113,7 @@ func touched(t testing.TB) *prom.Registry {
 			NeverHeard: map[core.Manager][]core.RuntimeID{"kyma": {"runtime-1"}}, Phase: "Confirming",
 		}
 	}
+	lab.Must(watchermetrics.NewRevocations(registry, opts))(1, nil)
 	lab.NoError(t, errors.Join(registry.Register(informed), watchermetrics.RegisterFleet(registry, watched, opts),
 		watchermetrics.RegisterInstallations(registry, installed, opts)))
 	return registry
@@ -201,6 +202,7 @@ const (
 	consumers = "runtime_watcher_consumer_"
 	fleets    = "runtime_watcher_fleet_"
 	installs  = "runtime_watcher_installation_"
+	revoked   = "runtime_watcher_revocations_"
 	other     = "other"
 )
 
@@ -349,6 +351,7 @@ list with the metrics of running processes. Alerts and dashboards are in [deploy
 | agent | ` + "`METRICS_PORT`, 2112, `/metrics`" + ` | ` + "`runtime_watcher_agent_*`, `go_*`, `process_*`" + ` |
 | operator | the metrics server of its manager, after ` + "`watchermetrics.NewListener`" + ` and ` + "`watchermetrics.RegisterFleet`" + ` | ` + "`runtime_watcher_listener_*`, `runtime_watcher_fleet_*`" + ` |
 | operator with [NATS](../platforms/nats.md) | the same, after ` + "`watchermetrics.NewConsumer`" + ` | ` + "`runtime_watcher_consumer_*`" + ` |
+| operator with a list of [revoked senders](../security.md#revocation) | the same, after ` + "`watchermetrics.NewRevocations`" + ` | ` + "`runtime_watcher_revocations_*`" + ` |
 | operator that installs agents | the same, after ` + "`watchermetrics.RegisterInstallations`" + ` | ` + "`runtime_watcher_installation_*`" + ` |
 | operator, from controller-runtime | the same | ` + "`controller_runtime_*`, `workqueue_*`, `leader_election_master_status`" + ` |
 | API server of a runtime | its own ` + "`/metrics`" + ` | ` + "`apiserver_admission_webhook_*`" + ` |
@@ -366,7 +369,7 @@ func reference(t testing.TB, all []metric, words vocabulary) string {
 	var out strings.Builder
 	out.WriteString(referenceHead)
 	for _, part := range []struct{ title, prefix string }{
-		{"Agent", agents}, {"Listener", listeners}, {"Consumer", consumers}, {"Fleet", fleets}, {"Installation", installs},
+		{"Agent", agents}, {"Listener", listeners}, {"Consumer", consumers}, {"Revocations", revoked}, {"Fleet", fleets}, {"Installation", installs},
 	} {
 		fmt.Fprintf(&out, "## %s\n\n| metric | type | meaning |\n| --- | --- | --- |\n", part.title)
 		for _, m := range all {

@@ -24,6 +24,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/core/hook"
+	"github.com/runtime-watcher/runtime-watcher/core/intake"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
@@ -191,6 +192,10 @@ func register(t *testing.T) map[string]func(prom.Registerer, watchermetrics.Opti
 			_, err := watchermetrics.NewConsumer(reg, opts)
 			return err
 		},
+		"revocations": func(reg prom.Registerer, opts watchermetrics.Options) error {
+			_, err := watchermetrics.NewRevocations(reg, opts)
+			return err
+		},
 		"fleet": func(reg prom.Registerer, opts watchermetrics.Options) error {
 			return watchermetrics.RegisterFleet(reg, watched, opts)
 		},
@@ -269,6 +274,31 @@ func check(tb testing.TB, err error) {
 	if err != nil {
 		tb.Fatal(err)
 	}
+}
+
+// A list that was never read, or cannot be read any more, is broken. The entries of the last good list
+// stay in use.
+func TestABrokenListOfRevokedSendersShows(t *testing.T) {
+	changed, reg := registered(t, watchermetrics.NewRevocations, watchermetrics.Options{})
+	want := func(entries, broken int) {
+		t.Helper()
+		wantLines(t, scrape(t, reg), fmt.Sprintf("\nruntime_watcher_revocations_entries %d\n", entries),
+			fmt.Sprintf("\nruntime_watcher_revocations_broken %d\n", broken))
+	}
+	want(0, 1)
+	live := intake.NewLiveRevocations(intake.RevocationOptions{Changed: changed})
+	check(t, live.Replace([]byte("name:a\nname:b")))
+	want(2, 0)
+	if live.Replace([]byte("a")) == nil {
+		t.Error("a malformed list is accepted")
+	}
+	want(2, 1)
+	check(t, live.Replace([]byte("name:a\nname:b")))
+	want(2, 0)
+	live.Fail(errBroken)
+	want(2, 1)
+	check(t, live.Replace(nil))
+	want(0, 0)
 }
 
 func TestListenerBoundsManagers(t *testing.T) {
