@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"text/template"
 	"time"
@@ -55,6 +56,8 @@ type Broker struct {
 	T     testing.TB
 	CA    *testpki.CA
 	Nodes []*BrokerNode
+
+	opts BrokerOptions
 }
 
 // BrokerNode is the process of a NATS server.
@@ -112,7 +115,7 @@ leafnodes { listen: "{{.Node.Leaf}}", {{template "tls" .Node}} }
 // StartBroker runs NATS servers until the test ends.
 func StartBroker(t testing.TB, opts BrokerOptions, users ...natsjetstream.User) *Broker {
 	t.Helper()
-	b := &Broker{T: t, CA: opts.CA}
+	b := &Broker{T: t, CA: opts.CA, opts: opts}
 	if b.CA == nil {
 		b.CA = NewPKI(t).CA
 	}
@@ -122,19 +125,38 @@ func StartBroker(t testing.TB, opts BrokerOptions, users ...natsjetstream.User) 
 	server := Must(b.CA.Server("nats", testpki.Options{}))
 	for _, n := range b.Nodes {
 		NoError(t, testpki.NewVolume(n.Dir).Write(testpki.Files(server, b.CA)))
-		var text strings.Builder
-		data := map[string]any{
-			"Node": n, "Nodes": b.Nodes, "Sync": opts.Sync, "Lenient": opts.Lenient, "TLSFirst": opts.TLSFirst,
-			"Authorization": string(Must(natsjetstream.Authorization(users...))),
-		}
-		NoError(t, brokerConfiguration.Execute(&text, data))
-		n.Write("nats.conf", []byte(text.String()))
+	}
+	b.configure(users)
+	for _, n := range b.Nodes {
 		n.Launch()
 	}
 	for _, n := range b.Nodes {
 		n.Await()
 	}
 	return b
+}
+
+// configure writes the configuration of each server.
+func (b *Broker) configure(users []natsjetstream.User) {
+	b.T.Helper()
+	for _, n := range b.Nodes {
+		var text strings.Builder
+		data := map[string]any{
+			"Node": n, "Nodes": b.Nodes, "Sync": b.opts.Sync, "Lenient": b.opts.Lenient, "TLSFirst": b.opts.TLSFirst,
+			"Authorization": string(Must(natsjetstream.Authorization(users...))),
+		}
+		NoError(b.T, brokerConfiguration.Execute(&text, data))
+		n.Write("nats.conf", []byte(text.String()))
+	}
+}
+
+// Reload gives the servers other users, as "nats-server --signal reload" does. It does not wait.
+func (b *Broker) Reload(users ...natsjetstream.User) {
+	b.T.Helper()
+	b.configure(users)
+	for _, n := range b.Nodes {
+		n.signal(syscall.SIGHUP)
+	}
 }
 
 // NewBrokerNode returns a server that is not running yet. Its configuration is the file nats.conf. The

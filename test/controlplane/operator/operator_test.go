@@ -53,6 +53,7 @@ func TestManager(t *testing.T) {
 	t.Run("foreign slice", l.testForeignSlice)
 	t.Run("replicas of the guide", l.testReplicas)
 	t.Run("set-up of the guide", l.testEmbedding)
+	t.Run("revoked senders", l.testRevocations)
 }
 
 type lab struct {
