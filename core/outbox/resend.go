@@ -1,7 +1,6 @@
 package outbox
 
 import (
-	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -21,10 +20,19 @@ func (o Options) resendAt(e *entry, sent time.Time) (at time.Time, again bool) {
 	return e.again, e.again.After(sent)
 }
 
+// lastResend is when an event that is accepted now is sent for the last time at the latest.
+func (o Options) lastResend(now time.Time) time.Time {
+	delay := max(o.Settle, 0)
+	for _, later := range o.Resend {
+		delay = max(delay, later)
+	}
+	return now.Add(delay)
+}
+
 // resendResync schedules a resync instead of the resends of an event that is given up. It comes as
 // late as the last resend of an event that is accepted now, so that one stands in for many.
 func (l *lane) resendResync(owner types.NamespacedName, now time.Time) {
-	at := now.Add(slices.Max(l.opts.Resend))
+	at := l.opts.lastResend(now)
 	if e := l.resyncEntry(owner, at); e != nil {
 		e.again = latest(e.again, at)
 	}

@@ -119,3 +119,26 @@ func TestEventsOfTwoObjectsOfANameSettle(t *testing.T) {
 		w.wantCalls(at(100*ms, "a"), at(1010*ms, "b"), at(1100*ms, "b"))
 	})
 }
+
+// TestRoomIsMadeOfEventsThatSettle sets no resends, so that only events that were sent too early wait
+// in the queue of the resends.
+func TestRoomIsMadeOfEventsThatSettle(t *testing.T) {
+	t.Parallel()
+	var after atomic.Int64
+	opts := checking(&after)
+	opts.Resend = []time.Duration{}
+	opts.MaxKeys = 1
+	inBubble(t, scene{opts: opts}, func(w *world) {
+		after.Store(int64(100 * ms))
+		w.Accept(kyma, written("a"))
+		time.Sleep(200 * ms)
+
+		after.Store(0)
+		w.Accept(kyma, written("b"))
+		time.Sleep(20 * ms) // The event was sent early, and is sent again after 100 ms.
+		w.wantOutcome(kyma, written("c"), core.Accepted)
+
+		time.Sleep(second)
+		w.wantBetween(1, w.count("resync"), 1, "resyncs")
+	})
+}
