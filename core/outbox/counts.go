@@ -39,25 +39,6 @@ type Counts struct {
 	Pending int64
 }
 
-// others is the key of the managers without a lane.
-const others core.Manager = ""
-
-// Counts returns the fates of the events of each manager, as of one moment. The manager ""
-// has the counts of managers beyond [Options].MaxManagers, and of those that were removed for a
-// new manager. The cost does not depend on the number of pending events.
-func (o *Outbox) Counts() map[core.Manager]Counts {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	all := make(map[core.Manager]Counts, len(o.lanes)+1)
-	for manager, l := range o.lanes {
-		all[manager] = l.counts.clone()
-	}
-	if o.others.Accepted > 0 {
-		all[others] = o.others.clone()
-	}
-	return all
-}
-
 func newCounts() Counts { return Counts{Dropped: make(map[core.Reason]int64)} }
 
 func (c *Counts) clone() Counts {
@@ -66,6 +47,7 @@ func (c *Counts) clone() Counts {
 	return copied
 }
 
+// add sums up.
 func (c *Counts) add(other Counts) {
 	c.Accepted += other.Accepted
 	c.Delivered += other.Delivered
@@ -76,12 +58,14 @@ func (c *Counts) add(other Counts) {
 	}
 }
 
+// refuse counts an offered event that is dropped.
 func (c *Counts) refuse(reason core.Reason) core.Outcome {
 	c.Accepted++
 	c.Dropped[reason]++
 	return core.Dropped
 }
 
+// giveUp counts pending events that are dropped.
 func (c *Counts) giveUp(n int64, reason core.Reason) {
 	c.Pending -= n
 	c.Dropped[reason] += n

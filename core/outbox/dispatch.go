@@ -2,7 +2,6 @@ package outbox
 
 import (
 	"context"
-	"strconv"
 	"sync"
 	"time"
 
@@ -10,44 +9,29 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/hook"
 )
 
-// dispatch returns after the last call of the forwarder has.
+// dispatch calls the forwarder until ctx ends or the lane is evicted. It returns after the last
+// call has.
 func (l *lane) dispatch(ctx context.Context) {
 	var calls sync.WaitGroup
 	defer calls.Wait()
+
 	slots := make(chan struct{}, l.opts.InFlight)
 	for {
 		slots <- struct{}{} // The end of ctx ends the calls, and so frees a slot.
-		c, ok := l.next(ctx)
+		c, ok := l.awaitCall(ctx)
 		if !ok {
 			return
 		}
+
 		calls.Go(func() {
 			defer func() { <-slots }()
-			l.send(ctx, c)
+			l.send(ctx, &c)
 		})
 	}
 }
 
-// call is one call of the forwarder, with the entries that its batch carries. The goroutine of the
-// call owns it. The entries belong to the lane.
-type call struct {
-	entries []*entry
-	batch   core.Batch
-	probe   bool      // the attempt after a failure
-	named   uint64    // by the last heartbeat before this one, if the batch has one
-	started time.Time // under the lock, so that it is before or after a pause
-	err     error
-	checked bool // the answer names a check of the receiver after Settle or later.
-}
-
-func (c *call) elements() int {
-	if c.batch.Heartbeat == nil {
-		return len(c.entries)
-	}
-	return len(c.entries) + 1
-}
-
-func (l *lane) next(ctx context.Context) (c call, ok bool) {
+// awaitCall waits for something to send. It reports false when the lane ends.
+func (l *lane) awaitCall(ctx context.Context) (c call, ok bool) {
 	for ctx.Err() == nil {
 		l.hastenIfChanged()
 		c, wait := l.nextCall()
@@ -55,23 +39,26 @@ func (l *lane) next(ctx context.Context) (c call, ok bool) {
 			l.fill(c.batch.Heartbeat)
 			return c, true
 		}
-		if l.pulse.number > 0 && (wait < 0 || wait > checkEvery) {
+
+		isEndless := wait < 0 || wait > checkEvery
+		if l.schedule.number > 0 && isEndless {
 			wait = checkEvery // Also in a pause: calls of Heartbeat show that the lane goes on.
 		}
-		if !l.rest(ctx, wait) {
+		if !l.sleep(ctx, wait) {
 			return call{}, false
 		}
 	}
 	return call{}, false
 }
 
-// rest waits for the time to pass, for a token or for the end of ctx. A negative wait has no end
-// of its own. It reports whether the lane is still open.
-func (l *lane) rest(ctx context.Context, wait time.Duration) (open bool) {
+// sleep waits for the time to pass, for a token or for the end of ctx. A negative wait never ends
+// by time. It reports whether the lane is still open.
+func (l *lane) sleep(ctx context.Context, wait time.Duration) (open bool) {
 	var passed <-chan time.Time
 	if wait >= 0 {
 		passed = time.After(wait)
 	}
+
 	select {
 	case <-l.wake:
 	case <-passed:
@@ -82,30 +69,38 @@ func (l *lane) rest(ctx context.Context, wait time.Duration) (open bool) {
 	return true
 }
 
+// nextCall makes a call of what is due. If there is nothing, its batch is empty, and it returns how
+// long to wait, negative without end.
 func (l *lane) nextCall() (c call, wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	now := time.Now()
 	l.resendDue(now)
-	entries, beat, wait := l.take(l.opts.MaxBatch, now)
-	c = call{entries: entries, batch: core.Batch{Epoch: l.opts.Epoch}, probe: l.probing, started: now}
+	entries, withHeartbeat, wait := l.takeBatch(l.opts.MaxBatch, now)
+
+	c = call{entries: entries, batch: core.Batch{Epoch: l.opts.Epoch}, probe: l.pause.probing, started: now}
 	for _, e := range entries {
 		c.batch.Events = append(c.batch.Events, l.prepare(e, now))
 	}
-	if beat {
-		c.named = l.pulse.named
-		c.batch.Heartbeat = l.heartbeat(now)
+	if withHeartbeat {
+		c.named = l.schedule.named
+		c.batch.Heartbeat = l.nextHeartbeat(now)
 	}
 	return c, wait
 }
 
+// prepare merges the newer event of an entry into it, and gives it the number and the ID with which
+// it travels.
 func (l *lane) prepare(e *entry, now time.Time) core.Numbered {
 	if e.merge(now) {
 		l.noteSize(e, e.size())
 		l.counts.Coalesced++
 		l.counts.Pending--
 	}
-	if at, again := l.opts.resendAt(e, e.sent); again && !at.After(now) {
+
+	at, again := l.opts.resendAt(e, e.sent)
+	if again && !at.After(now) {
 		e.renew() // Its resend, too. It may have arrived before.
 	}
 	if l.opts.Epoch != "" && e.ID == "" {
@@ -114,28 +109,11 @@ func (l *lane) prepare(e *entry, now time.Time) core.Numbered {
 	return e.Numbered
 }
 
-// number gives an event an ID, and its place in the sequence when it is sent for the first time.
-func (l *lane) number(e *entry, now time.Time) {
-	if e.Sequence == 0 {
-		l.sequence++
-		e.Sequence = l.sequence
-	}
-	e.sent = now
-	e.ID = l.id("", e.Sequence)
-	if e.revision > 0 {
-		e.ID += "-" + strconv.Itoa(e.revision)
-	}
-}
-
-// id differs for all events and heartbeats of this epoch. Managers are numbered apart.
-func (l *lane) id(kind string, number uint64) string {
-	return l.idPrefix + kind + strconv.FormatUint(number, 10)
-}
-
-func (l *lane) send(ctx context.Context, c call) {
+func (l *lane) send(ctx context.Context, c *call) {
 	began := time.Now()
 	c.err = l.forward(ctx, c.batch)
 	took := time.Since(began)
+
 	c.checked = l.opts.RecheckAfter(l.manager) >= max(l.opts.Settle, 1)
 	l.conclude(ctx, c)
 	l.opts.Hooks.Attempted(hook.Attempt{Manager: l.manager, Events: len(c.batch.Events), Took: took, Err: c.err})

@@ -5,27 +5,35 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
 // entry is one key of one manager. An event that arrives while another one of its key waits or
-// travels is not merged at once. The waiting one may be sent before the newer write is committed.
-// The newer one stays beside it as next until it has settled, too.
+// travels is not merged immediately. The waiting one may be sent before the newer write is
+// committed. The newer one stays beside it as next until it has settled, too.
+//
+// An entry belongs to the store of a lane, and the lock of the lane guards it. While it travels, it
+// is in no queue, and its call only remembers it.
 type entry struct {
 	core.Numbered
 
 	revision int       // IDs before this one, with the same number.
 	sent     time.Time // first, with this ID.
-	accepted time.Time // of the oldest event that this one stands for.
+
+	accepted time.Time // of the oldest event that this one replaces.
 	newest   time.Time // acceptance of the newest one, from which resends count.
 	again    time.Time // the key is to be sent at this time or later.
 	due      time.Time
+
 	alone    bool      // part of a batch that was refused as a whole: the next attempt is without others.
 	seen     bool      // an attempt failed, and not as too large: its number may have arrived.
 	refusals uint32    // of this event alone, in a row. Small, because there are many entries.
 	refused  time.Time // the first of them.
+
 	order    uint64
-	bytes    int    // its size, as the lane counts it.
+	bytes    int    // its size, as the store counts it.
 	queue    *queue // nil while the event travels.
 	position int    // in queue.
 	collided *entry // the next one in the index, with another key of the same hash.
@@ -33,10 +41,12 @@ type entry struct {
 	next *waiting
 }
 
+// waiting is the newer event of a key, which has not settled yet.
 type waiting struct {
-	event            core.WatchEvent
-	accepted, newest time.Time
-	due              time.Time
+	event    core.WatchEvent
+	accepted time.Time // of the oldest event that this one replaces.
+	newest   time.Time // acceptance of the newest one.
+	due      time.Time
 }
 
 // merge takes the newer event in when that has settled, and reports whether there was one. The
@@ -45,7 +55,10 @@ func (e *entry) merge(now time.Time) bool {
 	if e.next == nil || e.next.due.After(now) {
 		return false
 	}
-	e.WatchEvent, e.newest, e.next = e.next.event, e.next.newest, nil
+
+	e.WatchEvent = e.next.event
+	e.newest = e.next.newest
+	e.next = nil
 	e.renew()
 	return true
 }
@@ -59,6 +72,7 @@ func (e *entry) renew() {
 	}
 }
 
+// replace makes the newer event the event of the entry.
 func (e *entry) replace() {
 	n := e.next
 	*e = entry{
@@ -68,22 +82,27 @@ func (e *entry) replace() {
 	}
 }
 
-func latest(a, b time.Time) time.Time {
-	if b.After(a) {
-		return b
-	}
-	return a
-}
-
 // extend makes UID and Base of the newer event of a key cover the newest one before it, too.
 func (e *entry) extend(newer *core.WatchEvent) {
 	older := &e.WatchEvent
 	if e.next != nil {
 		older = &e.next.event
 	}
-	if newer.Base = max(newer.Base, older.Base); newer.UID != older.UID {
-		newer.UID, newer.Base = "", 0
+
+	newer.Base = max(newer.Base, older.Base)
+	if newer.UID != older.UID {
+		newer.UID = ""
+		newer.Base = 0
 	}
+}
+
+// isOver reports whether a refused event is to be given up. A resync of the runtime never is,
+// because nothing would replace it. A resync for an owner is, after a permanent error.
+func (e *entry) isOver(refusal error, limit time.Duration, now time.Time) bool {
+	if core.IsPermanent(refusal) {
+		return !e.Resync || e.Owner != (types.NamespacedName{})
+	}
+	return !e.Resync && e.refusals > 0 && now.Sub(e.refused) >= limit
 }
 
 func (e *entry) events() int64 {
@@ -92,6 +111,40 @@ func (e *entry) events() int64 {
 	}
 	return 2
 }
+
+const (
+	// entrySize is the memory of an entry without its texts: the struct, its place in the index and
+	// in a queue, and the ID that it gets.
+	entrySize = 576
+	// waitingSize is the memory of a newer event beside an entry.
+	waitingSize = 320
+)
+
+// size is about the memory that the entry takes, in bytes.
+func (e *entry) size() int {
+	n := entrySize + len(e.Watched.Namespace) + len(e.Watched.Name) + len(e.Owner.Namespace) + len(e.Owner.Name) +
+		len(e.WatchedGVK.Group) + len(e.WatchedGVK.Version) + len(e.WatchedGVK.Kind) + ownTexts(&e.WatchEvent)
+	if e.next != nil {
+		n += waitingSize + ownTexts(&e.next.event)
+	}
+	return n
+}
+
+// sizeBeside returns how much more memory an event takes, e being the entry of its key, if there is
+// one.
+func sizeBeside(e *entry, event *core.WatchEvent) int {
+	switch {
+	case e == nil:
+		return (&entry{Numbered: core.Numbered{WatchEvent: *event}}).size()
+	case e.next != nil:
+		return max(ownTexts(event)-ownTexts(&e.next.event), 0)
+	default:
+		return waitingSize + ownTexts(event) // A resend takes less.
+	}
+}
+
+// ownTexts counts the texts that the events of one key do not share.
+func ownTexts(event *core.WatchEvent) int { return len(event.UID) + len(event.TraceParent) }
 
 // queue is a heap of entries by due time, then by order (container/heap). Events that are sent
 // again come out in the order of their numbers.
@@ -108,12 +161,14 @@ func (q queue) Less(i, j int) bool {
 
 func (q queue) Swap(i, j int) {
 	q[i], q[j] = q[j], q[i]
-	q[i].position, q[j].position = i, j
+	q[i].position = i
+	q[j].position = j
 }
 
 func (q *queue) Push(x any) {
 	e, _ := x.(*entry)
-	e.queue, e.position = q, len(*q)
+	e.queue = q
+	e.position = len(*q)
 	*q = append(*q, e)
 }
 
@@ -143,6 +198,8 @@ func (q *queue) isDue(now time.Time) bool { return len(*q) > 0 && !(*q)[0].due.A
 
 func (q *queue) isAlone(now time.Time) bool { return q.isDue(now) && (*q)[0].alone }
 
+// takeDue moves due entries to batch, until that has limit of them. An entry that travels alone
+// ends a batch, and joins none.
 func (q *queue) takeDue(batch []*entry, limit int, now time.Time) []*entry {
 	for len(batch) < limit && q.isDue(now) {
 		if (*q)[0].alone && len(batch) > 0 {
@@ -155,4 +212,21 @@ func (q *queue) takeDue(batch []*entry, limit int, now time.Time) []*entry {
 		}
 	}
 	return batch
+}
+
+// retry makes all entries due now at the latest.
+func (q *queue) retry(now time.Time) {
+	for _, e := range *q {
+		if e.due.After(now) {
+			e.due = now
+		}
+	}
+	heap.Init(q)
+}
+
+func latest(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
 }

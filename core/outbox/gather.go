@@ -25,31 +25,23 @@ type gather struct {
 	last   int       // changes that the last wait has gathered.
 }
 
-// gatherLeft returns for how long the events that are due wait for others. A heartbeat that is due,
-// a batch that is full, and a manager that is back do not wait.
-func (l *lane) gatherLeft(limit int, now time.Time) time.Duration {
-	isDue := l.ready.isDue(now) || l.refused.isDue(now)
-	isFull := len(l.ready)+len(l.refused) >= limit
-	if !isDue || isFull || l.failures > 0 || l.pulse.due(now) || l.gather.skips > 0 {
+// left returns for how long a due event waits for others, at most 0 if it does not.
+func (g *gather) left(window time.Duration, now time.Time) time.Duration {
+	if g.skips > 0 {
 		return 0
 	}
-
-	window := l.opts.Gather
-	if l.gather.last >= manyGathered {
+	if g.last >= manyGathered {
 		window *= 2
 	}
-	left := l.gather.called.Add(window).Sub(now)
-	if left > 0 {
-		l.gather.waited = true
-	}
-	return left
+	return g.called.Add(window).Sub(now)
 }
 
-// noteTaken learns from a batch whether waiting gathers events. Resends do not count, because they
-// are due together anyway.
-func (l *lane) noteTaken(batch []*entry, now time.Time) {
-	g := &l.gather
-	isSoon := now.Sub(g.called) < l.opts.Gather
+func (g *gather) noteWaiting() { g.waited = true }
+
+// noteCall learns from the batch of a call whether waiting gathers events, beside which settling
+// ones follow soon. Resends do not count, because they are due together anyway.
+func (g *gather) noteCall(batch []*entry, settling int, window time.Duration, now time.Time) {
+	isSoon := now.Sub(g.called) < window
 	g.called = now
 	g.last = 0
 
@@ -66,11 +58,11 @@ func (l *lane) noteTaken(batch []*entry, now time.Time) {
 			g.last++
 		}
 	}
-	settling := len(l.ready) // They follow soon.
 	if g.last+settling > 1 {
 		g.vain = 0
 		return
 	}
+
 	g.vain++
 	if g.vain >= vainGathers {
 		g.skips = ungathered

@@ -17,13 +17,13 @@ func (o *Outbox) Sizes() (counted, have int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	lanes := 0
-	for _, l := range o.lanes {
+	for _, l := range o.byManager {
 		lanes += l.bytes
 		for e := range l.entries.all() {
 			have += e.size()
 		}
 	}
-	return max(o.allBytes, lanes), have
+	return max(o.totals.bytes, lanes), have
 }
 
 // A wall clock that was set back by an hour after the last review must not make the review younger.
@@ -64,7 +64,7 @@ func TestTimesOfResyncsAreBounded(t *testing.T) {
 	l := newLane(all, "kyma")
 	start := time.Now()
 	for i := range 100 * maxOwners {
-		l.noteResynced(types.NamespacedName{Name: strconv.Itoa(i)}, start.Add(time.Duration(i)*time.Second))
+		l.resynced.note(types.NamespacedName{Name: strconv.Itoa(i)}, start.Add(time.Duration(i)*time.Second))
 		if n := len(l.resynced); n > maxOwners {
 			t.Fatalf("%d owners after %d resyncs, want at most %d", n, i+1, maxOwners)
 		}

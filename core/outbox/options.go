@@ -3,6 +3,7 @@ package outbox
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
@@ -13,11 +14,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/defaults"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
-
-// resyncInterval is the shortest time between a delivered resync of a manager and the next one. A
-// resync that is requested earlier waits. Foreign input, such as a review that cannot be parsed,
-// can request resyncs without end.
-const resyncInterval = 5 * time.Second
 
 // Defaults returns the options that the zero value means.
 func Defaults() Options { return Options{}.withDefaults() }
@@ -168,21 +164,33 @@ func (o Options) withDefaults() Options {
 }
 
 func (o Options) validate() error {
-	rising := slices.IsSorted(o.Resend) && (len(o.Resend) == 0 || o.Resend[0] > max(o.Settle, 0))
-	oneCall := o.Epoch == "" || o.InFlight <= 1
-	enough := o.MaxManagers >= len(o.Managers)
-	// A negative one means none.
-	o.Settle, o.ResendResync, o.DrainTimeout, o.HeartbeatInterval = 0, 0, 0, max(o.HeartbeatInterval, 0)
+	isFirstLater := len(o.Resend) == 0 || o.Resend[0] > max(o.Settle, 0)
+	isRising := slices.IsSorted(o.Resend) && isFirstLater
+	isOneCall := o.Epoch == "" || o.InFlight <= 1
+	isEnough := o.MaxManagers >= len(o.Managers)
+
+	const wrong = "option %s is %v, want %s"
+	err := errors.Join(option.NoneNegative(o.withoutNone()),
+		option.Unless(isRising, wrong, "Resend", o.Resend, "rising times above Settle"),
+		option.Unless(isEnough, wrong, "MaxManagers", o.MaxManagers, "at least the number of Managers"),
+		option.Unless(isOneCall, wrong, "InFlight", o.InFlight, "1 with an Epoch"),
+		option.Unless(o.MaxBackoff >= o.MinBackoff, wrong, "MaxBackoff", o.MaxBackoff, "at least MinBackoff"))
+	if err != nil {
+		return fmt.Errorf("outbox: %w", err)
+	}
+	return nil
+}
+
+// withoutNone leaves out the options of which a negative one means none.
+func (o Options) withoutNone() Options {
+	o.Settle = 0
 	o.SettleChecked = 0
+	o.ResendResync = 0
 	o.ResendEvery = 0
 	o.Gather = 0
-	const wrong = "option %s is %v, want %s"
-	err := errors.Join(option.NoneNegative(o),
-		option.Unless(rising, wrong, "Resend", o.Resend, "rising times above Settle"),
-		option.Unless(enough, wrong, "MaxManagers", o.MaxManagers, "at least the number of Managers"),
-		option.Unless(oneCall, wrong, "InFlight", o.InFlight, "1 with an Epoch"),
-		option.Unless(o.MaxBackoff >= o.MinBackoff, wrong, "MaxBackoff", o.MaxBackoff, "at least MinBackoff"))
-	return option.Unless(err == nil, "outbox: %w", err)
+	o.DrainTimeout = 0
+	o.HeartbeatInterval = max(o.HeartbeatInterval, 0)
+	return o
 }
 
 // Hooks are optional callbacks of an [Outbox]. They are called concurrently and without its lock,

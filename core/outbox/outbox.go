@@ -5,18 +5,17 @@
 // distinct keys and by their bytes, not by the length of an outage. An event is sent until it is
 // acknowledged or given up, and has exactly one counted fate.
 //
-// An event passes these files in this order: accept.go, room.go, lane.go (where it waits, as an
-// entry), dispatch.go, conclude.go, and resend.go. Heartbeats join in heartbeat.go.
+// An event passes these files in this order: accept.go, room.go, keep.go, store.go (where it waits,
+// as an entry), take.go, dispatch.go, call.go (which sorts the answer), conclude.go, and resend.go.
+// Heartbeats join in heartbeat.go. A lane combines parts that know nothing of it: its store, its
+// pause, its schedule of heartbeats, the size of its batches, and the owners of its resyncs.
 package outbox
 
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"sync"
 	"time"
-
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
@@ -27,18 +26,12 @@ var errStarted = errors.New("outbox was started already")
 // Outbox holds the events that are not acknowledged yet. Create one with [New]. Its methods may be
 // called concurrently.
 type Outbox struct {
-	shared
+	lanes
 
-	lanes   map[core.Manager]*lane
-	others  Counts // of managers without a lane
-	evicted int    // lanes
+	// The lock of the lanes guards these, too.
 	started bool
-	stopped bool
-
-	added chan struct{} // holds a token when there may be lanes without dispatcher
+	stopped bool // Start has ended, or has left all managers.
 }
-
-var _ core.Acceptor = (*Outbox)(nil)
 
 // New returns an outbox that sends through forwarder once it is started. It fails on invalid
 // options and names them.
@@ -50,17 +43,38 @@ func New(forwarder core.Forwarder, opts Options) (*Outbox, error) {
 	if err := opts.validate(); err != nil {
 		return nil, err
 	}
-	o := &Outbox{
-		shared: shared{forwarder: forwarder, opts: opts, log: newLog(opts.Logger), emptied: make(chan struct{}, 1)},
-		lanes:  make(map[core.Manager]*lane),
-		others: newCounts(),
-		added:  make(chan struct{}, 1),
-	}
+
+	o := &Outbox{lanes: lanes{
+		shared:    shared{forwarder: forwarder, opts: opts, log: newLog(opts.Logger), emptied: make(chan struct{}, 1)},
+		byManager: make(map[core.Manager]*lane),
+		others:    newCounts(),
+		added:     make(chan struct{}, 1),
+	}}
 	for _, manager := range opts.Managers {
-		l, _ := o.lane(manager, time.Now()) // There is room for each.
+		l, _ := o.ensureLane(manager, time.Now()) // There is room for each.
 		l.configured = true
 	}
 	return o, nil
+}
+
+// others is the key of the managers without a lane.
+const others core.Manager = ""
+
+// Counts returns the fates of the events of each manager, as of one moment. The manager ""
+// has the counts of managers beyond [Options].MaxManagers, and of those that were removed for a
+// new manager. The cost does not depend on the number of pending events.
+func (o *Outbox) Counts() map[core.Manager]Counts {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	all := make(map[core.Manager]Counts, len(o.byManager)+1)
+	for manager, l := range o.byManager {
+		all[manager] = l.counts.clone()
+	}
+	if o.others.Accepted > 0 {
+		all[others] = o.others.clone()
+	}
+	return all
 }
 
 // OldestPending returns the age of the oldest event of manager that waits for an acknowledgement, 0
@@ -68,29 +82,11 @@ func New(forwarder core.Forwarder, opts Options) (*Outbox, error) {
 func (o *Outbox) OldestPending(manager core.Manager) time.Duration {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if l := o.lanes[manager]; l != nil {
+
+	if l := o.byManager[manager]; l != nil {
 		return l.oldest(time.Now())
 	}
 	return 0
-}
-
-// Retry ends all waits after failures, also those that a receiver asked for, so that due events are
-// sent immediately. Call it when the cause of a refusal is gone, as after a renewed certificate. It
-// never blocks. Its cost grows with the number of refused events.
-func (o *Outbox) Retry() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	now := time.Now()
-	for _, l := range o.lanes {
-		l.retry(now)
-	}
-}
-
-func signal(token chan struct{}) {
-	select {
-	case token <- struct{}{}:
-	default:
-	}
 }
 
 // Start sends events until ctx ends, and then goes on until nothing is pending, at most for
@@ -103,10 +99,12 @@ func (o *Outbox) Start(ctx context.Context) error {
 	}
 	endLog := o.log.start()
 	defer endLog()
+
 	// Deliveries outlive ctx, for the drain.
 	sending, abort := context.WithCancel(context.WithoutCancel(ctx))
 	var dispatchers sync.WaitGroup
 	o.dispatchAll(ctx, sending, &dispatchers)
+
 	abort()
 	dispatchers.Wait()
 	o.stop()
@@ -124,15 +122,14 @@ func (o *Outbox) start() error {
 	return nil
 }
 
+// resyncConfigured makes the first event of each configured manager a resync. Where resyncs are for
+// owners, the first event of an owner brings it.
 func (o *Outbox) resyncConfigured() {
 	if !o.opts.ResyncFirst || o.opts.ResyncOwners {
 		return
 	}
 	for _, manager := range o.opts.Managers {
-		l, resync := o.lanes[manager], core.WatchEvent{Resync: true}
-		if l.entries.find(resync.Key()) == nil {
-			l.resync(types.NamespacedName{}, time.Now())
-		}
+		o.byManager[manager].resyncFirst(time.Now())
 	}
 }
 
@@ -144,9 +141,10 @@ func (o *Outbox) dispatchAll(ctx, sending context.Context, all *sync.WaitGroup) 
 	ended := ctx.Done()
 	for {
 		o.dispatchNew(sending, all)
-		if deadline != nil && o.leave() {
+		if deadline != nil && o.leaveManagers() {
 			return
 		}
+
 		select {
 		case <-o.added:
 		case <-o.emptied:
@@ -156,7 +154,8 @@ func (o *Outbox) dispatchAll(ctx, sending context.Context, all *sync.WaitGroup) 
 			if o.opts.DrainTimeout < 0 {
 				return
 			}
-			ended, deadline = nil, time.After(o.opts.DrainTimeout)
+			ended = nil
+			deadline = time.After(o.opts.DrainTimeout)
 		}
 	}
 }
@@ -164,7 +163,8 @@ func (o *Outbox) dispatchAll(ctx, sending context.Context, all *sync.WaitGroup) 
 func (o *Outbox) dispatchNew(ctx context.Context, all *sync.WaitGroup) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for _, l := range o.lanes {
+
+	for _, l := range o.byManager {
 		if !l.dispatched {
 			l.dispatched = true
 			all.Go(func() { l.dispatch(ctx) })
@@ -172,12 +172,15 @@ func (o *Outbox) dispatchNew(ctx context.Context, all *sync.WaitGroup) {
 	}
 }
 
-func (o *Outbox) leave() (done bool) {
+// leaveManagers schedules the last heartbeats, and reports whether all were sent. Then it stops the
+// outbox.
+func (o *Outbox) leaveManagers() (done bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+
 	done = true
-	for _, l := range o.lanes {
-		done = l.leave(time.Now()) && done
+	for _, l := range o.byManager {
+		done = l.scheduleLast(time.Now()) && done
 	}
 	o.stopped = done
 	return done
@@ -186,14 +189,10 @@ func (o *Outbox) leave() (done bool) {
 func (o *Outbox) stop() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+
 	o.stopped = true
-	o.allKeys = 0
-	o.allBytes = 0
-	for _, l := range o.lanes {
-		if n := l.counts.Pending; n > 0 {
-			l.log.note(slog.LevelWarn, "events were not delivered before the shutdown",
-				slog.String("manager", string(l.manager)), slog.Int64("events", n))
-		}
-		l.clear(ReasonShutdown)
+	for _, l := range o.byManager {
+		l.noteLeft()
+		l.drop(ReasonShutdown)
 	}
 }

@@ -1,10 +1,6 @@
 package outbox
 
-import (
-	"time"
-
-	"k8s.io/apimachinery/pkg/types"
-)
+import "time"
 
 // resendAt reports false if the time had passed when the entry was sent.
 func (o Options) resendAt(e *entry, sent time.Time) (at time.Time, again bool) {
@@ -13,7 +9,8 @@ func (o Options) resendAt(e *entry, sent time.Time) (at time.Time, again bool) {
 		delays = []time.Duration{o.ResendResync}
 	}
 	for _, delay := range delays {
-		if at := e.newest.Add(delay); delay > 0 && at.After(sent) {
+		at := e.newest.Add(delay)
+		if delay > 0 && at.After(sent) {
 			return at, true
 		}
 	}
@@ -29,17 +26,21 @@ func (o Options) lastResend(now time.Time) time.Time {
 	return now.Add(delay)
 }
 
-// resendResync schedules a resync instead of the resends of an event that is given up. It comes as
-// late as the last resend of an event that is accepted now, so that one stands in for many.
-func (l *lane) resendResync(owner types.NamespacedName, now time.Time) {
-	at := l.opts.lastResend(now)
-	if e := l.resyncEntry(owner, at); e != nil {
-		e.again = latest(e.again, at)
+// resendOf returns when a delivered entry is sent once more, if it is. An event that was sent
+// before it had settled is sent after that, unless the receiver checks the read itself.
+func (l *lane) resendOf(e *entry, sent time.Time, isChecked bool) (at time.Time, again bool) {
+	settled := e.newest.Add(l.opts.Settle)
+	isEarly := settled.After(sent) && !e.Resync
+	if isEarly && !isChecked {
+		return settled, true
 	}
+
+	due, again := l.opts.resendAt(e, sent)
+	return l.onGrid(due), again
 }
 
 // onGrid returns the next whole step of ResendEvery, so that the resends of one step travel
-// together. Without it, each would be due at a moment of its own, and cost a request of its own.
+// together. Without it, each would be due at another moment, and cost another request.
 func (l *lane) onGrid(due time.Time) time.Time {
 	step := l.opts.ResendEvery
 	if step <= 0 {
@@ -54,7 +55,7 @@ func (l *lane) onGrid(due time.Time) time.Time {
 
 // resendDue makes the due resends events. There are none after the last heartbeat.
 func (l *lane) resendDue(now time.Time) {
-	for l.pulse.leaving == stays && l.resends.isDue(now) {
+	for l.schedule.leaving == stays && l.resends.isDue(now) {
 		l.resend(l.resends[0], now, now)
 		l.counts.Accepted++
 		l.counts.Pending++

@@ -1,8 +1,6 @@
 package outbox
 
 import (
-	"maps"
-	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -10,24 +8,62 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// maxOwners bounds the owners with resyncs of one manager, and the resyncs of owners that are only
-// named: owners are foreign input.
-const maxOwners = 100
-
-// Resync asks every known manager to look at the whole runtime, because changes may have passed
-// unseen. With [Options].ResyncOwners, it asks for each known owner. A resync that waits already
-// stands for this one, too. Resync never blocks, and its resyncs are counted like events.
-func (o *Outbox) Resync() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	now := time.Now()
-	for _, l := range o.lanes {
-		if o.stopped {
-			l.counts.refuse(ReasonShutdown)
-		} else {
-			l.resyncAll(now)
-		}
+// resyncOwners are those of the resyncs of the whole runtime: one without name, unless resyncs are
+// for owners.
+func (l *lane) resyncOwners() []types.NamespacedName {
+	if l.opts.ResyncOwners {
+		return l.owners.all()
 	}
+	return []types.NamespacedName{{}}
+}
+
+// resyncAll keeps a resync for each owner.
+func (l *lane) resyncAll(now time.Time) core.Outcome {
+	all := l.resyncOwners()
+	if len(all) == 0 {
+		return l.counts.refuse(ReasonNoOwner)
+	}
+	for _, owner := range all {
+		l.keepResync(owner, now)
+	}
+	return core.Accepted
+}
+
+// keepResync drops the owner unless resyncs are for owners. Owners beyond maxOwners get none, which
+// it reports.
+func (l *lane) keepResync(owner types.NamespacedName, now time.Time) (kept bool) {
+	l.nameOwner(owner)
+	resync, hasRoom := l.resyncOf(owner, now)
+	if hasRoom {
+		l.keep(resync, now)
+	}
+	return hasRoom
+}
+
+// nameOwner reports whether the owner is new, where resyncs are for owners.
+func (l *lane) nameOwner(owner types.NamespacedName) (added bool) {
+	return l.opts.ResyncOwners && l.owners.name(owner)
+}
+
+// resyncOf returns a resync for an owner, or for the runtime unless resyncs are for owners, and
+// whether there is room for it.
+func (l *lane) resyncOf(owner types.NamespacedName, now time.Time) (resync core.WatchEvent, hasRoom bool) {
+	resync = core.WatchEvent{Resync: true, Time: now}
+	if !l.opts.ResyncOwners {
+		return resync, true
+	}
+	resync.Owner = owner
+	return resync, owner != types.NamespacedName{} && l.hasRoomForResync(resync.Key())
+}
+
+// hasRoomForResync is always true for a resync without owner, and for one of an owner of which the
+// receiver has taken an event.
+func (l *lane) hasRoomForResync(key core.EventKey) bool {
+	if key.Owner == (types.NamespacedName{}) || l.owners.hasTaken(key.Owner) {
+		return true
+	}
+	resyncs := l.entries.len() - l.keys
+	return resyncs < maxOwners || l.entries.find(key) != nil
 }
 
 // resyncBeside asks for a resync beside the first event of a manager, and beside an event that has
@@ -35,16 +71,24 @@ func (o *Outbox) Resync() {
 func (l *lane) resyncBeside(added, room bool, event *core.WatchEvent, now time.Time) {
 	news := added
 	if l.opts.ResyncOwners {
-		news = l.owners.add(event.Owner)
+		news = l.nameOwner(event.Owner)
 	}
 	first := news && l.opts.ResyncFirst && !event.Resync
 	if !first && room {
 		return
 	}
 
-	kept := l.resync(event.Owner, now)
+	kept := l.keepResync(event.Owner, now)
 	if news && !kept {
 		l.owners.remove(event.Owner) // The owner gets its resync once one of its events is taken.
+	}
+}
+
+// resyncFirst keeps a resync unless there is one.
+func (l *lane) resyncFirst(now time.Time) {
+	resync := core.WatchEvent{Resync: true}
+	if l.entries.find(resync.Key()) == nil {
+		l.keepResync(types.NamespacedName{}, now)
 	}
 }
 
@@ -55,140 +99,58 @@ func (l *lane) noteOwner(e *entry, now time.Time) {
 		return
 	}
 	admitted := l.owners.noteTaken(e.Owner)
-	isLeaving := l.pulse.leaving != stays
+	isLeaving := l.schedule.leaving != stays
 	if admitted && l.opts.ResyncFirst && !e.Resync && !isLeaving {
-		l.resync(e.Owner, now)
+		l.keepResync(e.Owner, now)
 	}
 }
 
-// resync drops the owner unless resyncs are for owners. Owners beyond maxOwners get none, which it
-// reports.
-func (l *lane) resync(owner types.NamespacedName, now time.Time) (kept bool) {
-	resync, ok := l.newResync(owner, now)
-	if ok {
-		l.keep(resync, now)
-	}
-	return ok
-}
-
-func (l *lane) newResync(owner types.NamespacedName, now time.Time) (resync core.WatchEvent, ok bool) {
-	resync = core.WatchEvent{Resync: true, Time: now}
-	if !l.opts.ResyncOwners {
-		return resync, true
-	}
-	l.owners.add(owner)
-	resync.Owner = owner
-	return resync, owner != types.NamespacedName{} && l.takesResync(resync.Key())
-}
-
-// targets has one owner without name, unless resyncs are for owners.
-func (l *lane) targets() []types.NamespacedName {
-	if l.opts.ResyncOwners {
-		return l.owners.all()
-	}
-	return []types.NamespacedName{{}}
-}
-
-func (l *lane) resyncAll(now time.Time) core.Outcome {
-	targets := l.targets()
-	if len(targets) == 0 {
-		return l.counts.refuse(ReasonNoOwner)
-	}
-	for _, owner := range targets {
-		l.resync(owner, now)
-	}
-	return core.Accepted
-}
-
-// standIn asks for a resync of the runtime instead of an event that was refused.
-func (l *lane) standIn(newest time.Time, permanent bool, now time.Time) {
-	at := l.standInTime(permanent, now)
-	targets := l.targets()
-	if len(targets) == 0 {
+// replaceByResync asks for a resync of the runtime instead of an event that was refused.
+func (l *lane) replaceByResync(newest time.Time, isPermanent bool, now time.Time) {
+	at := l.replacementTime(isPermanent, now)
+	all := l.resyncOwners()
+	if len(all) == 0 {
 		l.counts.refuse(ReasonNoOwner)
 	}
-	for _, owner := range targets {
-		if e := l.resyncEntry(owner, at); e != nil && l.sendAfter(e, newest, at) {
-			l.stoodIn = at
+
+	for _, owner := range all {
+		e := l.ensureResync(owner, at)
+		if e != nil && l.sendAfter(e, newest, at) {
+			l.replaced = at
 		}
 	}
 }
 
-// standInTime returns when a resync stands in for a refused event. Refusals come in bursts, so that
+// replacementTime returns when a resync replaces a refused event. Refusals come in bursts, so that
 // there is one resync in MaxBackoff. Events that are given up after retries have waited for
 // minutes, and those of one burst are given up within about MaxBackoff. The resync waits for all
 // of them.
-func (l *lane) standInTime(permanent bool, now time.Time) time.Time {
-	if !permanent {
+func (l *lane) replacementTime(isPermanent bool, now time.Time) time.Time {
+	if !isPermanent {
 		return now.Add(2 * l.opts.MaxBackoff)
 	}
-	return latest(now.Add(max(l.opts.Settle, 0)), l.stoodIn.Add(l.opts.MaxBackoff))
+	return latest(now.Add(max(l.opts.Settle, 0)), l.replaced.Add(l.opts.MaxBackoff))
 }
 
-// resyncEntry is nil without room. A new entry is no event before its time has come.
-func (l *lane) resyncEntry(owner types.NamespacedName, at time.Time) *entry {
-	resync, ok := l.newResync(owner, at)
-	if !ok {
+// replaceResends schedules a resync instead of the resends of an event that is given up. It comes
+// as late as the last resend of an event that is accepted now, so that one replaces many.
+func (l *lane) replaceResends(owner types.NamespacedName, now time.Time) {
+	at := l.opts.lastResend(now)
+	if e := l.ensureResync(owner, at); e != nil {
+		e.again = latest(e.again, at)
+	}
+}
+
+// ensureResync returns the entry of a resync, a new one if there is none. A new one is no event
+// before its time has come. It returns nil if there is no room.
+func (l *lane) ensureResync(owner types.NamespacedName, at time.Time) *entry {
+	l.nameOwner(owner)
+	resync, hasRoom := l.resyncOf(owner, at)
+	if !hasRoom {
 		return nil
 	}
 	if e := l.entries.find(resync.Key()); e != nil {
 		return e
 	}
-	e := &entry{Numbered: core.Numbered{WatchEvent: resync}}
-	l.entries.add(e)
-	l.noteSize(e, e.size())
-	l.scheduleResend(e, at)
-	return e
-}
-
-// noteResynced keeps the owners of the last interval only: owners are foreign input.
-func (l *lane) noteResynced(owner types.NamespacedName, sent time.Time) {
-	if len(l.resynced) >= maxOwners {
-		maps.DeleteFunc(l.resynced, func(_ types.NamespacedName, last time.Time) bool {
-			return sent.Sub(last) >= resyncInterval
-		})
-	}
-	l.resynced[owner] = sent
-}
-
-// owners are those with resyncs, at most maxOwners. A pod chooses the owner of an event, so an
-// owner that is only named gives way to one of which the receiver has taken an event.
-type owners struct{ taken, named []types.NamespacedName }
-
-// add reports whether the owner is new, and has room.
-func (o *owners) add(owner types.NamespacedName) bool {
-	isKnown := o.hasTaken(owner) || slices.Contains(o.named, owner)
-	if owner == (types.NamespacedName{}) || isKnown || len(o.taken)+len(o.named) >= maxOwners {
-		return false
-	}
-	o.named = append(o.named, owner)
-	return true
-}
-
-// noteTaken notes that the receiver has taken an event of an owner. It reports whether the owner
-// had no room before, so that its first event has brought no resync.
-func (o *owners) noteTaken(owner types.NamespacedName) (admitted bool) {
-	if owner == (types.NamespacedName{}) || o.hasTaken(owner) || len(o.taken) >= maxOwners {
-		return false
-	}
-	admitted = !slices.Contains(o.named, owner)
-	o.named = without(o.named, owner)
-	if len(o.taken)+len(o.named) >= maxOwners {
-		o.named = o.named[:len(o.named)-1]
-	}
-	o.taken = append(o.taken, owner)
-	return admitted
-}
-
-func (o *owners) remove(owner types.NamespacedName) {
-	o.taken = without(o.taken, owner)
-	o.named = without(o.named, owner)
-}
-
-func (o *owners) hasTaken(owner types.NamespacedName) bool { return slices.Contains(o.taken, owner) }
-
-func (o *owners) all() []types.NamespacedName { return slices.Concat(o.taken, o.named) }
-
-func without(owners []types.NamespacedName, owner types.NamespacedName) []types.NamespacedName {
-	return slices.DeleteFunc(owners, func(known types.NamespacedName) bool { return known == owner })
+	return l.addResting(resync, at)
 }

@@ -169,74 +169,87 @@ var table = map[string][]mutant{
 		{"intake: a replica that does not lead refuses events", "!o.verified || o.isOfReplica() || len(o.Failed) == 0", "t.opts.Fleet != nil"},
 		{"intake: a panic of the verifier hides a number", "o.verified && !refused {", "!refused {"},
 	},
-	"core/outbox/accept.go": {
-		{"outbox: invented managers keep their lanes (row 14)", "case l.isUnproved():", "case l.isUnproved() && l.manager == \"\":"},
-	},
-	"core/outbox/conclude.go": {
-		{"outbox: nothing is resent (row 54)", "l.opts.resendAt(e, sent); again {", "l.opts.resendAt(e, sent); again && l.allKeys < 0 {"},
-		{"outbox: no resync for an event that is given up", "l.standIn(e.newest, core.IsPermanent(refusal), now)", "_ = now"},
-		{"outbox: refused events are never given up (row 1)", "!e.Resync && e.refusals > 0 && now.Sub(e.refused) >= limit", "false"},
-		{
-			"outbox: a failed batch loses its events",
-			"e.alone = e.alone || core.IsPermanent(whole) && !errors.Is(whole, core.ErrTooLarge)\n\t\te.seen = e.seen || !errors.Is(whole, core.ErrTooLarge)\n\t\tl.enqueue(e)", "l.free(e)\n\t\tl.counts.Pending--\n\t\tl.counts.Delivered++",
-		},
+	"core/outbox/accept.go": {{"outbox: renewed key material ends no wait", "l.endWaits(now)", "_, _ = l, now"}},
+	"core/outbox/backoff.go": {
 		{"outbox: a wait that the receiver asks for is ignored", "wait = max(wait, asked+o.jitter(asked/4))", "wait = max(wait, 0)"},
+		{"outbox: no backoff", "wait = wait/2 + o.jitter(wait/2)", "wait = 20 * time.Millisecond"},
+	},
+	"core/outbox/call.go": {
 		{
 			"outbox: events that were not sent are delivered (row 3)",
-			"case errors.Is(refusal, core.ErrNotSent):\n\t\te.seen = true\n\t\tl.enqueue(e)\n\tcase refusal == nil:",
-			"case refusal == nil, errors.Is(refusal, core.ErrNotSent):",
+			"case errors.Is(refusal, core.ErrNotSent):\n\t\treturn unsent", "case errors.Is(refusal, core.ErrNotSent):\n\t\treturn delivered",
 		},
-		{"outbox: no backoff", "wait = wait/2 + o.jitter(wait/2)", "wait = 20 * time.Millisecond"},
+	},
+	"core/outbox/conclude.go": {
+		{"outbox: no resync for an event that is given up", "l.replaceByResync(e.newest, core.IsPermanent(refusal), a.now)", "_ = refusal"},
+		{
+			"outbox: a failed batch loses its events",
+			"case failed:\n\t\te.seen = true\n\t\tl.enqueue(e)", "case failed:\n\t\tl.free(e)\n\t\tl.counts.Pending--\n\t\tl.counts.Delivered++",
+		},
 		{
 			"outbox: a refusal pauses the lane (row 1)",
-			"events, whole := c.split()",
-			"events, whole := c.split()\n\tif len(events) > 0 && len(events) == len(c.batch.Events) {\n\t\tevents, whole = nil, c.err\n\t}",
+			"a := newAnswer(c, time.Now())",
+			"a := newAnswer(c, time.Now())\n\tif len(a.events) > 0 && len(a.events) == len(c.batch.Events) {\n\t\ta.events, a.whole = nil, c.err\n\t}",
 		},
-		{"outbox: a resync of the runtime is given up", "return !e.Resync || e.Owner", "return true || e.Owner"},
-		{"outbox: calls in flight count as failures in a row (row 2)", "c.started.Before(l.paused)", "false"},
-		{"economy: half of the wait after failures", "l.paused, l.resumes = now, now.Add(wait)", "l.paused, l.resumes = now, now.Add(wait / 2)"},
-		{"economy: half of the wait after a refusal", "MaxBackoff, refusal, started))", "MaxBackoff, refusal, started) / 2)"},
+		{"economy: half of the wait after a refusal", "e.due = a.now.Add(wait)", "e.due = a.now.Add(wait / 2)"},
 	},
-	"core/outbox/entry.go": {{"outbox: a merged event keeps its ID (row 10)", "e.revision++\n\t\te.ID = \"\"", "e.revision++"}},
+	"core/outbox/entry.go": {
+		{"outbox: a merged event keeps its ID (row 10)", "e.revision++\n\t\te.ID = \"\"", "e.revision++"},
+		{"outbox: refused events are never given up (row 1)", "!e.Resync && e.refusals > 0 && now.Sub(e.refused) >= limit", "false"},
+		{"outbox: a resync of the runtime is given up", "return !e.Resync || e.Owner", "return true || e.Owner"},
+	},
 	"core/outbox/heartbeat.go": {
-		{"outbox: no last heartbeat", "l.failures > 0 && l.pulse.leaving == stays", "l.failures >= 0"},
-		{"outbox: no heartbeat after the end of a connection", "disconnects != l.pulse.disconnects", "disconnects < l.pulse.disconnects"},
-		{"outbox: a last heartbeat does not name the resends that wait", "beat.Pending += int64(len(l.resends))", "_ = l.resends"},
-		{"outbox: early heartbeats without a change", "if stateOf(&beat) != last.state || loses", "if stateOf(&beat) == last.state || loses"},
-		{"outbox: no early heartbeats", "if p.leaving == stays && at.Before(p.next) {", "if p.leaving == stays && at.Before(p.extra) {"},
+		{"outbox: no last heartbeat", "l.pause.isOn() && l.schedule.leaving == stays", "l.pause.failures >= 0"},
+		{"outbox: no heartbeat after the end of a connection", "disconnects != l.schedule.disconnects", "disconnects < l.schedule.disconnects"},
+		{"outbox: a last heartbeat does not name the resends that wait", "heartbeat.Pending += int64(len(l.resends))", "_ = l.resends"},
 		{"economy: heartbeats twice as often", "interval - l.opts.jitter(interval/10)", "interval / 2"},
 	},
-	"core/outbox/lane.go": {
-		{
-			"outbox: a newer event replaces one that travels",
-			"case e.next == nil:\n", "case e.queue == nil:\n\t\te.WatchEvent = event\n\n\t\treturn core.Coalesced, false\n\tcase e.next == nil:\n",
-		},
-		{"outbox: a lone heartbeat names less than was seen", "&& !l.mayBeSeen()", ""},
-		{"outbox: new events do not wake the dispatcher", "l.await(q, e)", "q.add(e)"},
-		{
-			"outbox: heartbeats overtake events",
-			"if !beat || !l.travelsAlone() {",
-			"if !beat {",
-		},
+	"core/outbox/keep.go": {
+		{"outbox: events do not settle", "usual := max(l.opts.Settle, 0)", "usual := max(l.opts.Settle, 0) / 1000"},
+	},
+	"core/outbox/lanes.go": {
+		{"outbox: invented managers keep their lanes (row 14)", "case l.isUnproved():", "case l.isUnproved() && l.manager == \"\":"},
 	},
 	"core/outbox/outbox.go": {
 		{"outbox: no resync first", "if !o.opts.ResyncFirst || o.opts.ResyncOwners {", "if !o.opts.ResyncFirst || !o.opts.ResyncOwners {"},
-		{"outbox: renewed key material ends no wait", "l.retry(now)", "_, _ = l, now"},
+	},
+	"core/outbox/owners.go": {
+		{"outbox: resyncs have no pace", "return latest(due, last.Add(resyncInterval))", "return latest(due, last)"},
+	},
+	"core/outbox/pause.go": {
+		{"outbox: calls in flight count as failures in a row (row 2)", "return started.Before(p.began)", "return started.IsZero() && p.began.IsZero()"},
+		{"economy: half of the wait after failures", "p.ends = now.Add(wait)", "p.ends = now.Add(wait / 2)"},
 	},
 	"core/outbox/resend.go": {
 		{"outbox: resyncs are not resent (rows 5, 47)", "delays = []time.Duration{o.ResendResync}", "delays = nil"},
+		{"outbox: nothing is resent (row 54)", "return l.onGrid(due), again", "return l.onGrid(due), again && l.totals.keys < 0"},
 		{"outbox: only the first resend", "for _, delay := range delays {", "for _, delay := range delays[:1] {"},
 		{"economy: each change six times", "delays := o.Resend", "delays := append([]time.Duration{1e9, 2e9, 8e9}, o.Resend...)"},
 		{"economy: each resync four times", "{o.ResendResync}", "{o.ResendResync / 3, o.ResendResync / 2, o.ResendResync}"},
 	},
 	"core/outbox/resync.go": {{"outbox: no resync after an overflow", "if !first && room {", "if !first {"}},
 	"core/outbox/room.go": {
-		{"outbox: no resync for an event that gives way", "hog.resync(e.Owner, now)", "_ = hog"},
-		{"outbox: resyncs have no pace", "again && event.Resync && next.After(due)", "again && event.Resync && next.Before(last)"},
-		{"outbox: the first manager takes all keys (row 14)", "if !o.giveUpResend(l, most, now) && !o.giveUpEvent(l, most, now) {", "if true {"},
+		{"outbox: no resync for an event that gives way", "hog.keepResync(e.Owner, now)", "_ = hog"},
+		{"outbox: the first manager takes all keys (row 14)", "if !s.giveUpResend(l, most, now) && !s.giveUpEvent(l, most, now) {", "if true {"},
 	},
-	"core/outbox/settle.go": {
-		{"outbox: events do not settle", "usual := max(l.opts.Settle, 0)", "usual := max(l.opts.Settle, 0) / 1000"},
+	"core/outbox/schedule.go": {
+		{"outbox: early heartbeats without a change", "return present != r.state || hasNewLosses", "return present == r.state || hasNewLosses"},
+		{"outbox: no early heartbeats", "if s.leaving == stays && at.Before(s.next) {", "if s.leaving == stays && at.Before(s.extra) {"},
+	},
+	"core/outbox/store.go": {
+		{
+			"outbox: a newer event replaces one that travels",
+			"case e.next == nil:\n\t\te.next = ", "case e.queue == nil:\n\t\te.WatchEvent = event\n\n\t\treturn core.Coalesced\n\tcase e.next == nil:\n\t\te.next = ",
+		},
+		{"outbox: new events do not wake the dispatcher", "s.await(q, e)", "q.add(e)"},
+	},
+	"core/outbox/take.go": {
+		{"outbox: a lone heartbeat names less than was seen", "&& !l.mayBeSeen()", ""},
+		{
+			"outbox: heartbeats overtake events",
+			"if !withHeartbeat || !l.travelsAlone() {",
+			"if !withHeartbeat {",
+		},
 	},
 	"core/owner.go": {
 		{"core: the owner before a change", "c.New.Annotation(c.ownerAnnotation())", "c.Old.Annotation(c.ownerAnnotation())"},

@@ -1,0 +1,134 @@
+package outbox
+
+import (
+	"errors"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+// call is one call of the forwarder, with the entries that its batch carries. The goroutine of the
+// call owns it. The entries belong to the lane.
+type call struct {
+	entries []*entry
+	batch   core.Batch
+	probe   bool      // the attempt after a failure
+	named   uint64    // by the last heartbeat before this one, if the batch has one
+	started time.Time // under the lock, so that it is before or after a pause
+
+	err     error
+	checked bool // the answer names a check of the receiver after Settle or later.
+}
+
+// elements is the size of the batch.
+func (c *call) elements() int {
+	if c.batch.Heartbeat == nil {
+		return len(c.entries)
+	}
+	return len(c.entries) + 1
+}
+
+// answer is the result of a call: one error for the whole batch, or errors for some of its
+// elements. Without an error, the receiver took all.
+type answer struct {
+	*call
+
+	whole  error
+	events core.EventErrors // by the index of the event. The heartbeat has the index after the last.
+	now    time.Time
+}
+
+// newAnswer sorts the error of a call. A batch of which nothing was sent failed as a whole. A
+// permanent error of a batch of one event is that of the event.
+func newAnswer(c *call, now time.Time) answer {
+	a := answer{call: c, now: now}
+	if c.err == nil {
+		return a
+	}
+
+	var events core.EventErrors
+	isPartial := errors.As(c.err, &events)
+	isOneEvent := len(c.entries) == 1 && c.batch.Heartbeat == nil
+	switch {
+	case isPartial && !c.isUnsent(events):
+		a.events = events
+	case isOneEvent && core.IsPermanent(c.err):
+		a.events = core.EventErrors{0: c.err}
+	case isPartial:
+		a.whole = core.ErrNotSent
+	default:
+		a.whole = c.err
+	}
+	return a
+}
+
+func (c *call) isUnsent(events core.EventErrors) bool {
+	for i := range c.elements() {
+		if !errors.Is(events[i], core.ErrNotSent) {
+			return false
+		}
+	}
+	return true
+}
+
+// isTaken reports whether the manager took the batch. One that refuses a lone heartbeat may know
+// none.
+func (a *answer) isTaken() bool {
+	isLoneHeartbeat := len(a.entries) == 0
+	return a.whole == nil && (!isLoneHeartbeat || a.err == nil)
+}
+
+// ofHeartbeat returns the error for the heartbeat of the batch alone.
+func (a *answer) ofHeartbeat() error { return a.events[len(a.entries)] }
+
+// fate is what an answer means for an event.
+type fate uint8
+
+const (
+	// unread means that the batch was too large. The receiver has seen nothing of it.
+	unread fate = iota
+	// rejected means that the batch was refused as a whole, and would be again.
+	rejected
+	// failed means that the call failed. The receiver may have seen the event.
+	failed
+	// unsent means that the batch was cut before the event. Later numbers may have arrived.
+	unsent
+	// delivered means that the receiver took the event.
+	delivered
+	// refused means that the receiver refused the event for itself, and may take it later.
+	refused
+	// hopeless means that the event is given up.
+	hopeless
+)
+
+// fateOf returns the fate of the entry with index i. An event that is refused for longer than
+// giveUpAfter is hopeless.
+func (a *answer) fateOf(i int, giveUpAfter time.Duration) fate {
+	if a.whole != nil {
+		return fateOfAll(a.whole)
+	}
+
+	e := a.entries[i]
+	refusal := a.events[i]
+	switch {
+	case refusal == nil:
+		return delivered
+	case errors.Is(refusal, core.ErrNotSent):
+		return unsent
+	case e.isOver(refusal, giveUpAfter, a.now):
+		return hopeless
+	default:
+		return refused
+	}
+}
+
+func fateOfAll(whole error) fate {
+	switch {
+	case errors.Is(whole, core.ErrTooLarge):
+		return unread
+	case core.IsPermanent(whole):
+		return rejected
+	default:
+		return failed
+	}
+}

@@ -1,0 +1,84 @@
+package outbox
+
+import "time"
+
+// pause makes a lane wait while its manager cannot be reached. It is off until a call fails as a
+// whole. Then it waits until ends, lets one call through as a probe, and waits again if that fails,
+// for longer each time. A call that the manager takes switches it off.
+//
+// The dispatcher begins the calls, their goroutines report the results, and [Outbox.Retry] ends the
+// wait early. All hold the lock of the lane.
+type pause struct {
+	// failures of whole calls, in a row. The pause is on if there are any.
+	failures int
+	failing  time.Time // when the first of them ended.
+
+	began   time.Time // the present wait.
+	ends    time.Time
+	probing bool      // the call that finds out whether the manager is back is under way.
+	retried time.Time // last call of Retry.
+
+	noted bool // the log has a line about this pause.
+}
+
+func (p *pause) isOn() bool { return p.failures > 0 }
+
+// left returns how long to wait before the next call. It is negative until the probe has ended.
+func (p *pause) left(now time.Time) time.Duration {
+	switch {
+	case !p.isOn():
+		return 0
+	case p.probing:
+		return -1
+	default:
+		return max(p.ends.Sub(now), 0)
+	}
+}
+
+// beginCall makes a call that begins while the pause is on its probe.
+func (p *pause) beginCall() { p.probing = p.isOn() }
+
+func (p *pause) endProbe() { p.probing = false }
+
+// isSince reports whether the pause began after a call did. The failure of that call has the cause
+// of the pause, so it does not count again.
+func (p *pause) isSince(started time.Time) bool { return started.Before(p.began) }
+
+// fail begins the wait after a failed call that began at started, and returns how long it is. The
+// failures before the last call of Retry do not count, because their cause may be gone.
+func (p *pause) fail(opts *Options, err error, started, now time.Time) (wait time.Duration) {
+	isFirst := !p.isOn() || !p.began.After(p.retried)
+	if isFirst {
+		p.failing = now
+		p.failures = 0
+	}
+	p.failures++
+
+	longest := opts.longestPause(err, now.Sub(p.failing))
+	wait = p.waitAfter(opts, p.failures, longest, err, started)
+	p.began = now
+	p.ends = now.Add(wait)
+	return wait
+}
+
+// waitAfter returns how long to wait after so many failures in a row, of a lane or of one event. It
+// is 0 if the call began before Retry was called, because its answer is about replaced key
+// material.
+func (p *pause) waitAfter(opts *Options, failures int, longest time.Duration, err error, started time.Time) time.Duration {
+	if p.retried.After(started) {
+		return 0
+	}
+	return opts.backoff(failures, longest, err)
+}
+
+// succeed switches the pause off.
+func (p *pause) succeed() {
+	p.failures = 0
+	p.probing = false
+}
+
+// retry ends the wait now, and that after each call that has begun before.
+func (p *pause) retry(now time.Time) {
+	p.ends = now
+	p.retried = now
+}

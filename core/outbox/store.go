@@ -1,0 +1,241 @@
+package outbox
+
+import (
+	"cmp"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
+
+// totals are the sizes of the stores of all lanes. The lock of the lanes guards them.
+type totals struct {
+	keys  int // resyncs left out, resends included.
+	bytes int // about the memory of the entries.
+}
+
+// store has the entries of a lane: an entry is in the index, and in one queue unless it travels.
+// [Outbox.Accept] and the goroutines of calls put entries in and free them, the dispatcher takes
+// them from the queues. All hold the lock of the lane.
+type store struct {
+	entries index
+	ready   queue // to be sent when due.
+	refused queue // refused for themselves: sent again when due, a few at a time.
+	resends queue // delivered, and sent once more when due: no events until then.
+
+	keys  int    // entries that are no resyncs.
+	bytes int    // about the memory of the entries.
+	order uint64 // of the newest entry.
+	total *totals
+
+	wake chan struct{} // holds a token when there may be something to do.
+}
+
+func newStore(total *totals) store {
+	return store{entries: newIndex(), total: total, wake: make(chan struct{}, 1)}
+}
+
+// put keeps an event. It becomes the event of its key's resend, waits beside an entry of its key,
+// replaces one that waits there, or gets an entry.
+func (s *store) put(event core.WatchEvent, now, due time.Time) core.Outcome {
+	e := s.entries.find(event.Key())
+	if e == nil {
+		s.addEntry(&entry{Numbered: core.Numbered{WatchEvent: event}, accepted: now, newest: now, due: due})
+		return core.Accepted
+	}
+
+	// The texts are kept once.
+	event.Watched = e.Watched
+	event.WatchedGVK = e.WatchedGVK
+	event.Owner = e.Owner
+
+	outcome := core.Accepted
+	switch {
+	case e.queue == &s.resends:
+		e.WatchEvent = event
+		e.newest = now
+		s.resend(e, now, due)
+	case e.next == nil:
+		e.next = &waiting{event: event, accepted: now, newest: now, due: due}
+	default:
+		e.next.event = event
+		e.next.newest = now
+		e.next.due = due
+		outcome = core.Coalesced
+	}
+	s.noteSize(e, e.size())
+	return outcome
+}
+
+func (s *store) addEntry(e *entry) {
+	s.order++
+	e.order = s.order
+	s.entries.add(e)
+	s.noteSize(e, e.size())
+	if !e.Resync {
+		s.keys++
+		s.total.keys++
+	}
+	s.enqueue(e)
+}
+
+// addResting keeps a resync that is no event before its time has come.
+func (s *store) addResting(resync core.WatchEvent, at time.Time) *entry {
+	e := &entry{Numbered: core.Numbered{WatchEvent: resync}}
+	s.entries.add(e)
+	s.noteSize(e, e.size())
+	s.scheduleResend(e, at)
+	return e
+}
+
+// enqueue makes an entry wait to be sent.
+func (s *store) enqueue(e *entry) {
+	q := &s.ready
+	if e.refusals > 0 {
+		q = &s.refused
+	}
+	s.await(q, e)
+}
+
+func (s *store) await(q *queue, e *entry) {
+	q.add(e)
+	if e.position == 0 {
+		signal(s.wake)
+	}
+}
+
+// resend makes an entry an event again, with a new number: it is due after all that was sent.
+func (s *store) resend(e *entry, now, due time.Time) {
+	s.resends.remove(e)
+	s.order++
+	e.order = s.order
+	e.accepted = now
+	e.due = due
+	s.enqueue(e)
+}
+
+// scheduleResend makes a delivered entry wait for its resend, which will be another event.
+func (s *store) scheduleResend(e *entry, due time.Time) {
+	*e = entry{
+		Numbered: core.Numbered{WatchEvent: e.WatchEvent}, newest: e.newest, again: e.again, due: due, bytes: e.bytes,
+		collided: e.collided,
+	}
+	s.noteSize(e, e.size())
+	s.await(&s.resends, e)
+}
+
+// sendAfter makes sure that a resync is sent after now, at a time at the latest if it rests, and
+// reports whether that changed anything. It then replaces events that were accepted until newest.
+func (s *store) sendAfter(e *entry, newest, at time.Time) (changed bool) {
+	e.newest = latest(e.newest, newest)
+	if e.next != nil {
+		e.next.newest = latest(e.next.newest, newest)
+	}
+
+	mayBeTooEarly := e.queue == nil || e.ID != "" // It may have been sent.
+	switch {
+	case e.queue == &s.resends && !e.due.Before(at):
+		s.resends.remove(e)
+		e.due = at
+		s.await(&s.resends, e)
+	case e.next == nil && mayBeTooEarly:
+		e.again = latest(e.again, at)
+	default:
+		return false
+	}
+	return true
+}
+
+// followNewer makes the newer event of an entry wait, and reports whether there is one.
+func (s *store) followNewer(e *entry) (follows bool) {
+	if e.next == nil {
+		return false
+	}
+	e.replace()
+	s.noteSize(e, e.size())
+	s.enqueue(e)
+	return true
+}
+
+// forget frees an entry that waits.
+func (s *store) forget(e *entry) {
+	e.queue.remove(e)
+	s.free(e)
+}
+
+// free removes an entry that is in no queue.
+func (s *store) free(e *entry) {
+	s.entries.remove(e)
+	s.noteSize(e, 0)
+	if !e.Resync {
+		s.keys--
+		s.total.keys--
+	}
+}
+
+// noteSize keeps the size of an entry, 0 when it leaves.
+func (s *store) noteSize(e *entry, size int) {
+	s.bytes += size - e.bytes
+	s.total.bytes += size - e.bytes
+	e.bytes = size
+}
+
+// clear removes all entries.
+func (s *store) clear() {
+	s.total.keys -= s.keys
+	s.total.bytes -= s.bytes
+	s.keys = 0
+	s.bytes = 0
+
+	s.entries.clear()
+	s.ready = nil
+	s.refused = nil
+	s.resends = nil
+}
+
+// retryRefused ends the waits of refused events.
+func (s *store) retryRefused(now time.Time) {
+	s.refused.retry(now)
+	signal(s.wake)
+}
+
+func (s *store) lastWaiting() *entry { return cmp.Or(s.refused.lastChange(), s.ready.lastChange()) }
+
+func (s *store) hasDue(now time.Time) bool { return s.ready.isDue(now) || s.refused.isDue(now) }
+
+// fillsBatch reports whether the events that wait fill a batch.
+func (s *store) fillsBatch(limit int) bool { return len(s.ready)+len(s.refused) >= limit }
+
+// untilDue returns how long until the first entry is due, negative when none will be. A resend is
+// overdue only when the outbox has stopped: nothing is waited for then.
+func (s *store) untilDue(now time.Time) time.Duration {
+	wait := time.Duration(-1)
+	for _, q := range []queue{s.ready, s.refused, s.resends} {
+		if len(q) == 0 {
+			continue
+		}
+		next := q[0].due.Sub(now)
+		isSooner := wait < 0 || next < wait
+		if next > 0 && isSooner {
+			wait = next
+		}
+	}
+	return wait
+}
+
+// oldest returns the age of the oldest event, and leaves out refused ones. Its cost grows with the
+// number of pending events.
+func (s *store) oldest(now time.Time) (age time.Duration) {
+	for e := range s.entries.all() {
+		if e.queue != &s.resends && e.refusals == 0 {
+			age = max(age, now.Sub(e.accepted))
+		}
+	}
+	return age
+}
+
+func signal(token chan struct{}) {
+	select {
+	case token <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,96 @@
+package outbox
+
+import "time"
+
+// maxRefused bounds the events of a batch that were refused before, so that they do not hold up
+// others.
+const maxRefused = 50
+
+// takeBatch removes up to limit events that are due, and reports whether a heartbeat is due, too.
+// Numbers that did not arrive are among the events, as those are the first. When there is nothing
+// it returns how long to wait, negative for as long as nothing else happens.
+func (l *lane) takeBatch(limit int, now time.Time) (batch []*entry, withHeartbeat bool, wait time.Duration) {
+	if wait := l.pause.left(now); wait != 0 {
+		return nil, false, wait
+	}
+	limit = min(limit, l.size.limit)
+	if wait := l.gatherLeft(limit, now); wait > 0 {
+		l.gather.noteWaiting()
+		return nil, false, wait
+	}
+
+	withHeartbeat = l.schedule.isDue(now)
+	if !withHeartbeat || !l.travelsAlone() {
+		batch = l.takeEvents(limit, now)
+		withHeartbeat = withHeartbeat && l.mayFollow(batch)
+	}
+	if len(batch) == 0 && !withHeartbeat {
+		return nil, false, soonest(l.schedule.left(now), l.untilDue(now))
+	}
+
+	l.inFlight++
+	l.pause.beginCall()
+	l.gather.noteCall(batch, len(l.ready), l.opts.Gather, now)
+	return batch, withHeartbeat, 0
+}
+
+// gatherLeft returns for how long the events that are due wait for others. A heartbeat that is due,
+// a batch that is full, and a manager that is back do not wait.
+func (l *lane) gatherLeft(limit int, now time.Time) time.Duration {
+	isUrgent := l.pause.isOn() || l.schedule.isDue(now) || l.fillsBatch(limit)
+	if isUrgent || !l.hasDue(now) {
+		return 0
+	}
+	return l.gather.left(l.opts.Gather, now)
+}
+
+// takeEvents takes a refused event that travels alone at every other call only, so that neither it
+// nor the others are held up.
+func (l *lane) takeEvents(limit int, now time.Time) []*entry {
+	l.tookAlone = !l.tookAlone && l.refused.isAlone(now)
+	if l.tookAlone {
+		return l.refused.takeDue(nil, limit, now)
+	}
+
+	batch := l.ready.takeDue(nil, limit, now)
+	if isAlone(batch) {
+		return batch
+	}
+	return l.refused.takeDue(batch, min(limit, len(batch)+maxRefused), now)
+}
+
+func isAlone(batch []*entry) bool { return len(batch) > 0 && batch[0].alone }
+
+// travelsAlone reports whether a heartbeat that is due travels before the events, because batches
+// are small. It names numbers that have arrived.
+func (l *lane) travelsAlone() bool {
+	switch {
+	case !l.size.isNarrow():
+		return false
+	case l.size.large:
+		return l.arrived() >= l.schedule.named && !l.mayBeSeen()
+	default: // Numbers that wait may have been seen, if their answer was lost.
+		return l.arrived() == l.sequence && l.sequence > 0
+	}
+}
+
+// mayFollow reports whether a heartbeat may follow the events that were taken. A small batch may
+// leave numbers behind that a heartbeat names, or have no room.
+func (l *lane) mayFollow(batch []*entry) bool {
+	switch {
+	case isAlone(batch):
+		return false
+	case !l.size.isNarrow():
+		return true
+	default:
+		return l.arrived() == l.sequence && len(batch) < l.size.limit
+	}
+}
+
+// soonest returns the shorter wait. A negative wait has no end.
+func soonest(a, b time.Duration) time.Duration {
+	if a < 0 || b < 0 {
+		return max(a, b)
+	}
+	return min(a, b)
+}
