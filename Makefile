@@ -74,19 +74,14 @@ demo-lifecycle: ## See a meta operator work: control plane, two runtimes, cert-m
 	@echo 'building the demo'
 	@$(GO) build -o bin/lifecyclemanager/demo ./examples/lifecyclemanager/demo && exec bin/lifecyclemanager/demo $(ARGS)
 
-# Tests that compile programs read this hash of the sources, so that the cache of go test notices a change.
-SOURCES = $(shell find adapters agent cmd controlplane core examples internal keys listener test -name '*.go' -not -name '*_test.go' | LC_ALL=C sort | xargs cat | cksum | tr -d ' ')
-
-# Tests that read documents and manifests, for the same reason.
-DOCUMENTS = $(shell find README.md SECURITY.md docs deploy controlplane/config -name '*.md' -o -name '*.yaml' -o -path '*/charts/*' -type f | LC_ALL=C sort | xargs cat | cksum | tr -d ' ')
-
 # One go test for all modules of the workspace shares compiled packages. Tests of real processes wait for more than half of
 # their time, so four packages run in parallel. With the race detector, which takes five to ten times the processor time of
-# what it looks at, three do. The test cache stays on, so a second run repeats only changed packages. Lint vets all of them.
+# what it looks at, three do. The test cache stays on, so a second run repeats only changed packages: internal/testcache
+# shows it files outside of the module of a test. Lint vets all packages.
 PARALLEL = $(if $(RACE),3,4)
 .PHONY: test
 test: $(TOOLS)/helm ## Test every module against real API servers. RACE=-race with the race detector, as CI. TESTFLAGS, TIMEOUT
-	@$(WITH_ASSETS) RUNTIME_WATCHER_SOURCES=$(SOURCES) RUNTIME_WATCHER_DOCUMENTS=$(DOCUMENTS) $(GO) test $(RACE) -vet=off -p $(PARALLEL) -timeout $(TIMEOUT) $(TESTFLAGS) $(TESTED)
+	@$(WITH_ASSETS) $(GO) test $(RACE) -vet=off -p $(PARALLEL) -timeout $(TIMEOUT) $(TESTFLAGS) $(TESTED)
 
 # The modules whose tests start no API server. They need neither root nor another program.
 LIGHT := . adapters/admission adapters/httpmtls adapters/informer adapters/multicluster adapters/natsjetstream adapters/opentelemetry adapters/prometheus agent tools

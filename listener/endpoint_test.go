@@ -70,7 +70,8 @@ func TestEventsAreDelivered(t *testing.T) {
 	}
 }
 
-// answerCase is a row of the table of answers in DESIGN §5.
+// answerCase is a row of the table of answers in docs/reference/contract-v3.md#answers, for each
+// contract.
 type answerCase struct {
 	name    string
 	request func() *http.Request

@@ -36,7 +36,7 @@ const (
 	manager = core.Manager("lifecycle")
 	// headerXFCC is as Envoy writes it.
 	headerXFCC = "X-Forwarded-Client-Cert"
-	// The bodies of DESIGN §5, as agents send them today.
+	// The bodies of contracts v1 and v2, as agents of kyma-project/runtime-watcher send them.
 	bodyV1 = `{"owner":{"Namespace":"kcp-system","Name":"runtime-a"},"watched":{"Namespace":"kyma-system","Name":"default"},` +
 		`"watchedGvk":{"group":"operator.kyma-project.io","version":"v1beta2","kind":"Kyma"}}`
 	bodyV2 = `{"watched":{"Namespace":"kyma-system","Name":"default"},` +

@@ -32,6 +32,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/hook"
+	"github.com/runtime-watcher/runtime-watcher/internal/testcache"
 )
 
 // statusOf checks a refusal, and returns its message.
@@ -298,7 +299,7 @@ func TestNamesAreBounded(t *testing.T) {
 // The review of docs/reference/agent.md has the answer and the event that the document shows.
 func TestDocumentedReview(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../../docs/reference/agent.md")
+	text, err := os.ReadFile(testcache.Path("../../docs/reference/agent.md"))
 	shown := regexp.MustCompile("(?s)(/validate/\\S+) --json '\n(.*?)'\n```\n\n```json\n(.*?)\n```").FindSubmatch(text)
 	if err != nil || shown == nil {
 		t.Fatalf("the document shows no review (%v)", err)

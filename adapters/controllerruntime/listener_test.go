@@ -40,6 +40,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet/fleettest"
+	"github.com/runtime-watcher/runtime-watcher/internal/testcache"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/listener"
@@ -929,7 +930,7 @@ func TestExportedFunctionsAreEasyToCall(t *testing.T) {
 // TestTheGuideNamesWhatIsForgotten holds that the table in the guide quotes messages that exist.
 func TestTheGuideNamesWhatIsForgotten(t *testing.T) {
 	t.Parallel()
-	guide := string(must(os.ReadFile("../../docs/guide/embedding.md")))
+	guide := string(must(os.ReadFile(testcache.Path("../../docs/guide/embedding.md"))))
 	_, table, found := strings.Cut(guide, "<!-- table: forgotten steps -->\n")
 	table, _, _ = strings.Cut(table, "\n\n")
 	rows := regexp.MustCompile("(?m)^\\| .*`([^`]+)` \\|$").FindAllStringSubmatch(table, -1)

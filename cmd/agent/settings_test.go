@@ -28,6 +28,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/internal/defaults"
+	"github.com/runtime-watcher/runtime-watcher/internal/testcache"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
@@ -518,7 +519,7 @@ func TestFlagsInDocsExist(t *testing.T) {
 	_ = webhookconfig.Run([]string{"--help"}, nil, &flags) // flag.ErrHelp
 	flags.WriteString(help())
 	for _, document := range []string{"reference/agent.md", "guide/installing-agents.md", "operations/runbooks.md", "platforms/informer.md"} {
-		text := must(os.ReadFile("../../docs/" + document))(t)
+		text := must(os.ReadFile(testcache.Path("../../docs/" + document)))(t)
 		if strings.Contains(string(text), "-f watchers.") && !strings.Contains(string(text), "matchConditions") {
 			t.Errorf("%s: the command refuses Watchers with matchConditions, which no sentence says", document)
 		}
@@ -535,7 +536,7 @@ func TestFlagsInDocsExist(t *testing.T) {
 func TestSettingsInDocs(t *testing.T) {
 	t.Parallel()
 	const path = "../../docs/reference/agent.md"
-	text := string(must(os.ReadFile(path))(t))
+	text := string(must(os.ReadFile(testcache.Path(path)))(t))
 	place := regexp.MustCompile("(?s)(<!-- settings: begin[^\n]*\n\n).*(<!-- settings: end -->)")
 	if !place.MatchString(text) {
 		t.Fatalf("%s has no place for the settings", path)

@@ -20,7 +20,6 @@ import (
 
 func document(t *testing.T) string {
 	t.Helper()
-	_ = os.Getenv("RUNTIME_WATCHER_DOCUMENTS") // The cache of go test ignores files outside of the module.
 	text := must(os.ReadFile("../../docs/reference/contract-v3.md"))(t)
 	return string(text)
 }

@@ -41,7 +41,6 @@ type documentedRequest struct {
 
 func documentedRequests(t *testing.T) (rows []documentedRequest) {
 	t.Helper()
-	_ = os.Getenv("RUNTIME_WATCHER_DOCUMENTS") // The cache of go test ignores files outside of the module.
 	text, err := os.ReadFile("../../docs/reference/contract-v3.md")
 	if err != nil {
 		t.Fatal(err)

@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
+
+	"github.com/runtime-watcher/runtime-watcher/internal/testcache"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -28,9 +30,8 @@ func TestOutput(t *testing.T) {
 }
 
 func TestDocumentsShowTheOutput(t *testing.T) {
-	_ = os.Getenv("RUNTIME_WATCHER_DOCUMENTS") // The cache of go test ignores files outside of the module.
 	for _, document := range []string{"README.md", "../../README.md"} {
-		text, err := os.ReadFile(document)
+		text, err := os.ReadFile(testcache.Path(document))
 		if err != nil {
 			t.Fatal(err)
 		}

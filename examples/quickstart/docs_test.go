@@ -8,11 +8,15 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/runtime-watcher/runtime-watcher/test"
 )
 
 // documents returns the paths of the documents for users.
 func documents(t *testing.T) []string {
 	t.Helper()
+	test.NoticeDocuments(t)
+
 	paths := []string{}
 	err := filepath.WalkDir("../../docs", func(path string, _ fs.DirEntry, err error) error {
 		if filepath.Ext(path) == ".md" {

@@ -18,6 +18,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/runtime-watcher/runtime-watcher/test"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/machine"
 )
@@ -48,8 +49,8 @@ func start(t *testing.T, env []string, args ...string) *program {
 	if testing.Short() {
 		t.Skip("starts two API servers, which -short leaves out")
 	}
-	// A change of the agent must not leave cached results of this test: see the Makefile.
-	_ = os.Getenv("RUNTIME_WATCHER_SOURCES")
+	test.NoticeSources(t) // The program builds the agent.
+
 	self := lab.Must(os.Executable())
 	p := &program{cmd: exec.CommandContext(t.Context(), self, args...), tmp: t.TempDir()}
 	// On a busy machine, a resend comes only where a commit was late, and not between two steps.

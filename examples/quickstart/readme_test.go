@@ -16,14 +16,14 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/internal/testcache"
 	"github.com/runtime-watcher/runtime-watcher/listener/statuspage"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 func read(t *testing.T, path string) string {
 	t.Helper()
-	_ = os.Getenv("RUNTIME_WATCHER_DOCUMENTS") // The cache of go test ignores files outside of the module.
-	text := lab.Must(os.ReadFile(path))
+	text := lab.Must(os.ReadFile(testcache.Path(path)))
 	return string(text)
 }
 

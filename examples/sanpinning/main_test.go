@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/testcache"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
@@ -38,8 +39,7 @@ func TestProgramPrintsTheShownTable(t *testing.T) {
 	if err := cmd.Run(); err != nil {
 		t.Fatalf("ended with %v:\n%s\n%s", err, &stdout, &stderr)
 	}
-	_ = os.Getenv("RUNTIME_WATCHER_DOCUMENTS") // The cache of go test ignores files outside of the module.
-	document := must(os.ReadFile("../../docs/security.md"))
+	document := must(os.ReadFile(testcache.Path("../../docs/security.md")))
 	if !strings.Contains(string(document), "```\n"+stdout.String()+"```\n") {
 		t.Errorf("docs/security.md must contain:\n%s", &stdout)
 	}

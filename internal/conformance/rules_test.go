@@ -15,7 +15,6 @@ const specification, extending = "reference/contract-v3.md", "guide/extending.md
 // sections returns the text of each section of a document, by its anchor.
 func sections(t *testing.T, document string) map[string]string {
 	t.Helper()
-	_ = os.Getenv("RUNTIME_WATCHER_DOCUMENTS") // The cache of go test ignores files outside of the module.
 	text, err := os.ReadFile("../../docs/" + document)
 	if err != nil {
 		t.Fatal(err)

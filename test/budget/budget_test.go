@@ -254,6 +254,8 @@ func dependencies(t *testing.T, module, patterns string) map[string]string {
 // list returns the lines of a go list in a module without the workspace, at least one.
 func list(t *testing.T, module string, args ...string) []string {
 	t.Helper()
+	test.NoticeSources(t)
+
 	cmd := exec.CommandContext(t.Context(), "go", args...)
 	cmd.Dir = filepath.Join(test.Root(), module)
 	cmd.Env = append(os.Environ(), "GOWORK=off")

@@ -47,6 +47,9 @@ var places = map[string]string{
 // has one place: controlplane/names, and the defaults of the agent.
 func TestNamesHaveOnePlace(t *testing.T) {
 	t.Parallel()
+	test.NoticeSources(t)
+	test.NoticeDocuments(t)
+
 	seen := make(map[string]bool)
 	for folder := range strings.FieldsSeq("core keys listener internal adapters agent cmd controlplane deploy") {
 		err := filepath.WalkDir(filepath.Join(test.Root(), folder), func(path string, entry fs.DirEntry, err error) error {

@@ -72,6 +72,8 @@ func hasPrivateReceiver(f *ast.FuncDecl) bool {
 // to the root, with slashes.
 func forImportable(t *testing.T, visit func(folder string, file *ast.File)) {
 	t.Helper()
+	test.NoticeSources(t)
+
 	skipped := strings.Fields("internal testdata bin cmd test tools examples .git")
 	err := filepath.WalkDir(test.Root(), func(path string, entry fs.DirEntry, err error) error {
 		switch {

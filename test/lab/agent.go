@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
+	"github.com/runtime-watcher/runtime-watcher/test"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/machine"
 )
 
@@ -31,6 +32,8 @@ const patience = 3 * time.Minute
 // binary.
 func Build(t testing.TB, command string) string {
 	t.Helper()
+	test.NoticeSources(t)
+
 	stored, _ := builds.LoadOrStore(command, sync.OnceValues(func() (string, error) {
 		ctx, scratch := context.Background(), os.TempDir() // For all tests.
 		if demo := demoOf(t); demo != nil {

@@ -174,7 +174,8 @@ func Helm(t testing.TB, args ...string) (string, error) {
 
 func atRoot(t testing.TB, path string, env, args []string) (string, error) {
 	t.Helper()
-	_ = os.Getenv("RUNTIME_WATCHER_DOCUMENTS") // The cache of go test does not see the files that the program reads.
+	test.NoticeDocuments(t)
+
 	cmd := exec.CommandContext(t.Context(), path, args...)
 	cmd.Dir, cmd.Env = test.Root(), append(os.Environ(), env...)
 	out, err := cmd.CombinedOutput()

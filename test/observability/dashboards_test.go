@@ -62,6 +62,8 @@ type panel struct {
 // dashboards returns those of all files, by the name of the file.
 func dashboards(t testing.TB) map[string]*dashboard {
 	t.Helper()
+	test.NoticeDocuments(t)
+
 	files, err := filepath.Glob(filepath.Join(test.Root(), folder, "dashboards", "*.json"))
 	if err != nil || len(files) != 4 {
 		t.Fatalf("%d dashboards, want 4: %v", len(files), err)

@@ -304,7 +304,8 @@ func quote(values []string) (quoted []string) {
 // fails if there is none.
 func constants(t testing.TB, file, pattern string) (values []string) {
 	t.Helper()
-	parsed := lab.Must(parser.ParseFile(token.NewFileSet(), filepath.Join(test.Root(), file), nil, parser.SkipObjectResolution))
+	source := test.Read(t, file)
+	parsed := lab.Must(parser.ParseFile(token.NewFileSet(), file, source, parser.SkipObjectResolution))
 	names := regexp.MustCompile(pattern)
 	ast.Inspect(parsed, func(node ast.Node) bool {
 		if spec, ok := node.(*ast.ValueSpec); ok && names.MatchString(spec.Names[0].Name) {

@@ -188,6 +188,8 @@ func TestRunbookCommands(t *testing.T) {
 // messages returns the log messages of level warn and error in the released modules.
 func messages(t testing.TB) []string {
 	t.Helper()
+	test.NoticeSources(t)
+
 	// These messages are no arguments of a logger.
 	all := []string{
 		"event refused and given up", "freshness of a runtime changed", "log lines were dropped: the sink was stalled",

@@ -94,6 +94,8 @@ func TestPromtool(t *testing.T) {
 
 func testRules(t *testing.T, dir, file string) {
 	t.Helper()
+	test.NoticeDocuments(t)
+
 	cmd := exec.CommandContext(t.Context(), findPromtool(t), "test", "rules", file)
 	cmd.Dir = dir
 	if out, err := cmd.CombinedOutput(); err != nil {

@@ -21,7 +21,7 @@ import (
 // commandsBelow returns the commands below a heading of the runbooks.
 func commandsBelow(t *testing.T, heading string) string {
 	t.Helper()
-	text := string(rig.Must(os.ReadFile(filepath.Join(test.Root(), "docs", "operations", "runbooks.md"))))
+	text := string(test.Read(t, "docs/operations/runbooks.md"))
 	_, rest, found := strings.Cut(text, "\n"+heading+"\n")
 	commands := regexp.MustCompile("(?s)^.*?```sh\n(.*?)```").FindStringSubmatch(rest)
 	if !found || commands == nil {

@@ -33,6 +33,8 @@ func kubectl(t *testing.T, runtime *apiserver.ControlPlane, args ...string) stri
 // copyManifests copies the manifests into an empty folder, as a user does who installs by hand.
 func copyManifests(t *testing.T, settings ...string) (folder string) {
 	t.Helper()
+	test.NoticeDocuments(t)
+
 	folder = filepath.Join(t.TempDir(), "my-runtime")
 	cmd := exec.CommandContext(t.Context(), "make", append([]string{"manifests", "OUT=" + folder}, settings...)...)
 	cmd.Dir = test.Root()

@@ -37,7 +37,6 @@ func Repository() (string, error) {
 // outdated, and returns its path. Only one process compiles it; others wait. The caller removes
 // scratch, where interrupted compilers leave files.
 func Build(ctx context.Context, folder, bin, scratch string) (string, error) {
-	_ = os.Getenv("RUNTIME_WATCHER_SOURCES") // So that the cache of go test notices a change of the sources.
 	root, err := Repository()
 	if err != nil {
 		return "", err

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"strings"
 	"testing"
 
@@ -18,7 +17,6 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/runtime-watcher/runtime-watcher/test"
-	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 const (
@@ -145,8 +143,8 @@ func encoded(data map[string][]byte) map[string]any {
 // ImageEnv returns the variables of the image that takes the place of today's.
 func ImageEnv(t testing.TB) (env []string) {
 	t.Helper()
-	text, err := os.ReadFile(test.Root() + "/deploy/dropin/agent.env")
-	rig.NoError(t, err)
+	text := test.Read(t, "deploy/dropin/agent.env")
+
 	for line := range strings.Lines(string(text)) {
 		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
 			env = append(env, line)

@@ -91,7 +91,7 @@ var table = map[string][]mutant{
 		{"natsjetstream: a replica asks once whether it leads", "for ctx.Err() == nil {\n\t\tif c.intake", "for range 1 {\n\t\tif c.intake"},
 	},
 	"agent/keeper.go": {
-		{"agent: no resync after its webhooks are put back", "k.restored() // The", "_ = k.restored // The"},
+		{"agent: no resync after its webhooks are put back", "k.restored()", "_ = k.restored"},
 		{"agent: its webhooks are put back late", "keepPause = time.Second", "keepPause = 20 * time.Second"},
 	},
 	"agent/webhooks.go": {

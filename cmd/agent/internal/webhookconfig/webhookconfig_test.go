@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/runtime-watcher/runtime-watcher/cmd/agent/internal/webhookconfig"
+	"github.com/runtime-watcher/runtime-watcher/internal/testcache"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
@@ -274,7 +275,7 @@ func TestFieldsOfAWatcher(t *testing.T) {
 			t.Fatalf("%s: %v, %v", pattern, files, err)
 		}
 		for _, file := range files {
-			text, err := os.ReadFile(file)
+			text, err := os.ReadFile(testcache.Path(file))
 			if err != nil {
 				t.Fatal(err)
 			}
