@@ -71,4 +71,18 @@ type Heartbeat struct {
 	// ConfigError is why new configuration is not in use, such as a broken file with managers, or
 	// why changes for the manager are not seen. It is empty when all is well.
 	ConfigError string `json:"configError,omitempty"`
+	// Interruption is the last time for which the manager accepted nothing. It is zero when there
+	// was none in this epoch.
+	Interruption Interruption `json:"interruption,omitzero"`
+}
+
+// Interruption is why a manager accepted nothing, and for how long. No heartbeat can report an
+// interruption that lasts. Interruptions of less than 1 s do not count.
+type Interruption struct {
+	// Reason and Error are those of the last failed call.
+	Reason Reason `json:"reason"`
+	Error  string `json:"error,omitempty"`
+	// Since is the time of the first failure, Until that of the first call that did not fail.
+	Since time.Time `json:"since"`
+	Until time.Time `json:"until"`
 }

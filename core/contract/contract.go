@@ -167,6 +167,7 @@ type heartbeatData struct {
 	WebhookFailures        int64                 `json:"webhookFailures,omitempty"`
 	ConfigHash             string                `json:"configHash,omitempty"`
 	ConfigError            string                `json:"configError,omitempty"`
+	Interruption           core.Interruption     `json:"interruption,omitzero"`
 }
 
 // maxName is the longest name of a Kubernetes object, a DNS-1123 subdomain at most.

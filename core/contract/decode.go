@@ -366,6 +366,8 @@ func readHeartbeat(data []byte) (*core.Heartbeat, error) {
 	}
 	beat.Interval, beat.OldestPending = milliseconds(int64(beat.Interval)), milliseconds(int64(beat.OldestPending))
 	beat.CertificateExpiry, beat.LastReview = wireTime(beat.CertificateExpiry), wireTime(beat.LastReview)
+	interrupted := &beat.Interruption
+	interrupted.Since, interrupted.Until = wireTime(interrupted.Since), wireTime(interrupted.Until)
 	return beat, checkHeartbeat(beat)
 }
 

@@ -314,6 +314,7 @@ func cut(beat *core.Heartbeat) core.Heartbeat {
 		*text = cutText(*text)
 	}
 	c.CertificateExpiry, c.LastReview = wireTime(c.CertificateExpiry), wireTime(c.LastReview)
+	c.Interruption.Since, c.Interruption.Until = wireTime(c.Interruption.Since), wireTime(c.Interruption.Until)
 	c.CAFingerprints = cutFingerprints(c.CAFingerprints)
 	c.Dropped = cutReasons(c.Dropped)
 	return c
@@ -322,7 +323,7 @@ func cut(beat *core.Heartbeat) core.Heartbeat {
 func textsOf(b *core.Heartbeat) []*string {
 	return []*string{
 		&b.Instance, &b.Version, &b.CertificateFingerprint, &b.KeyMaterialError, (*string)(&b.Canary), &b.ConfigHash,
-		&b.ConfigError, &b.CanaryError, &b.WebhookError,
+		&b.ConfigError, &b.CanaryError, &b.WebhookError, (*string)(&b.Interruption.Reason), &b.Interruption.Error,
 	}
 }
 

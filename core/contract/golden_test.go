@@ -117,6 +117,9 @@ func fullHeartbeat(at time.Time) *core.Heartbeat {
 		CanaryError:            "403 Forbidden",
 		WebhookError:           "one is missing",
 		ConfigHash:             "dd",
+		Interruption: core.Interruption{
+			Reason: "proxy_unreachable", Error: "connection refused", Since: at.Add(time.Second), Until: at.Add(time.Minute),
+		},
 	}
 }
 

@@ -339,7 +339,11 @@ func randomHeartbeat(random *rand.Rand) *core.Heartbeat {
 		WebhookError:           randomText(random),
 		LastReview:             time.Unix(-random.Int64(), 0),
 		ConfigHash:             randomText(random),
-		Dropped:                map[core.Reason]int64{},
+		Interruption: core.Interruption{
+			Reason: core.Reason(randomText(random)), Error: randomText(random),
+			Since: time.Unix(random.Int64(), 0), Until: time.Unix(-random.Int64(), 0),
+		},
+		Dropped: map[core.Reason]int64{},
 	}
 	for i := range beat.CAFingerprints {
 		beat.CAFingerprints[i] = randomText(random)

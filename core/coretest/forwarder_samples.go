@@ -94,6 +94,9 @@ func sampleHeartbeat() *core.Heartbeat {
 		LastReview:             at.Add(-time.Minute),
 		WebhookFailures:        7,
 		ConfigHash:             "dd",
+		Interruption: core.Interruption{
+			Reason: "proxy_unreachable", Error: "connection refused", Since: at.Add(-time.Hour), Until: at.Add(-time.Minute),
+		},
 	}
 }
 

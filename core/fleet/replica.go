@@ -215,7 +215,7 @@ func bound(beat *core.Heartbeat) *core.Heartbeat {
 	b := *beat
 	for _, text := range []*string{
 		&b.ID, &b.Instance, &b.Version, &b.CertificateFingerprint, &b.KeyMaterialError, &b.ConfigHash, &b.ConfigError,
-		&b.CanaryError, &b.WebhookError, (*string)(&b.Canary),
+		&b.CanaryError, &b.WebhookError, (*string)(&b.Canary), (*string)(&b.Interruption.Reason), &b.Interruption.Error,
 	} {
 		*text = boundText(*text)
 	}

@@ -78,7 +78,7 @@ func (l *lane) resume(a *answer) {
 	}
 
 	l.noteResumed()
-	l.pause.succeed()
+	l.pause.succeed(a.now)
 	if !l.schedule.next.IsZero() && len(a.entries) > 0 {
 		l.schedule.next = a.now
 	}

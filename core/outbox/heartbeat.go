@@ -52,6 +52,7 @@ func (l *lane) nextHeartbeat(now time.Time) *core.Heartbeat {
 		Pending:       l.counts.Pending,
 		OldestPending: l.oldest(now),
 		Dropped:       maps.Clone(l.counts.Dropped),
+		Interruption:  l.pause.interruption,
 	}
 	if l.size.large {
 		heartbeat.Sequence = l.arrived() // It travels alone, before the numbers that wait.
@@ -84,6 +85,7 @@ func (l *lane) fill(heartbeat *core.Heartbeat) {
 	heartbeat.Dropped = own.Dropped
 	heartbeat.Pending = own.Pending
 	heartbeat.OldestPending = own.OldestPending
+	heartbeat.Interruption = own.Interruption
 
 	if !heartbeat.LastReview.IsZero() {
 		// The age counts, and a wall clock that was set back in between does not change it.

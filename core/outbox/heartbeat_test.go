@@ -3,6 +3,7 @@ package outbox_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -274,6 +275,47 @@ func TestAChangeIsReportedBeforeTheInterval(t *testing.T) {
 		})
 	}
 }
+
+// No heartbeat arrives while the manager cannot be reached. The next ones say why, and for how long. A
+// short interruption replaces no long one.
+func TestHeartbeatsReportAnInterruption(t *testing.T) {
+	long := fmt.Errorf("proxy is down: %w", reasonError("proxy_unreachable"))
+	opts := known()
+	opts.Settle, opts.MaxBackoff, opts.Random = -1, 2*second, random(0)
+	inBubble(t, scene{opts: opts, answer: func(_ context.Context, n int, _ core.Batch) error {
+		switch at := elapsed(); {
+		case at >= 40*second && at < 95*second:
+			return long
+		case at >= 130*second && at < 130*second+300*ms:
+			return errDown
+		default:
+			return nil
+		}
+	}}, func(w *world) {
+		time.Sleep(35 * second)
+		for _, beat := range w.beats() {
+			if beat.Interruption != (core.Interruption{}) {
+				t.Errorf("interruption %+v before there was one", beat.Interruption)
+			}
+		}
+		time.Sleep(5 * second)
+		w.write("a")
+		time.Sleep(90 * second)
+		w.write("b")
+		time.Sleep(40 * second)
+		beats := w.beats()
+		got := beats[len(beats)-1].Interruption
+		if got.Reason != "proxy_unreachable" || got.Error != long.Error() {
+			t.Errorf("%+v, want the reason and the text of the failure", got)
+		}
+		w.wantBetween(54, int(got.Until.Sub(got.Since)/second), 57, "seconds of the interruption")
+	})
+}
+
+type reasonError string
+
+func (e reasonError) Error() string  { return string(e) }
+func (e reasonError) Reason() string { return string(e) }
 
 // A heartbeat follows the end of a connection, for a receiver that sees connections. With a server
 // that closes each one, they come at the default interval.

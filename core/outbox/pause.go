@@ -1,6 +1,11 @@
 package outbox
 
-import "time"
+import (
+	"strings"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+)
 
 // pause makes a lane wait while its manager cannot be reached. It is off until a call fails as a
 // whole. Then it waits until ends, lets one call through as a probe, and waits again if that fails,
@@ -12,6 +17,7 @@ type pause struct {
 	// failures of whole calls, in a row. The pause is on if there are any.
 	failures int
 	failing  time.Time // when the first of them ended.
+	problem  error     // of the last of them, nil while the pause is off.
 
 	began   time.Time // the present wait.
 	ends    time.Time
@@ -19,7 +25,17 @@ type pause struct {
 	retried time.Time // last call of Retry.
 
 	noted bool // the log has a line about this pause.
+
+	// interruption is the last pause that counts, for heartbeats. It is zero before there was one.
+	interruption core.Interruption
 }
+
+const (
+	// leastInterruption is the length of a pause that counts as an interruption.
+	leastInterruption = time.Second
+	// maxProblem bounds the text of the error of an interruption, in bytes.
+	maxProblem = 256
+)
 
 func (p *pause) isOn() bool { return p.failures > 0 }
 
@@ -53,6 +69,7 @@ func (p *pause) fail(opts *Options, err error, started, now time.Time) (wait tim
 		p.failures = 0
 	}
 	p.failures++
+	p.problem = err
 
 	longest := opts.longestPause(err, now.Sub(p.failing))
 	wait = p.waitAfter(opts, p.failures, longest, err, started)
@@ -72,9 +89,25 @@ func (p *pause) waitAfter(opts *Options, failures int, longest time.Duration, er
 }
 
 // succeed switches the pause off.
-func (p *pause) succeed() {
+func (p *pause) succeed(now time.Time) {
+	if length := now.Sub(p.failing); p.isOn() && length >= leastInterruption {
+		p.noteInterruption(length, now)
+	}
 	p.failures = 0
+	p.problem = nil
 	p.probing = false
+}
+
+// noteInterruption keeps why the pause was on. A wall clock that was set meanwhile does not change
+// the length.
+func (p *pause) noteInterruption(length time.Duration, now time.Time) {
+	text := p.problem.Error()
+	p.interruption = core.Interruption{
+		Reason: core.ReasonOf(p.problem),
+		Error:  strings.ToValidUTF8(text[:min(len(text), maxProblem)], ""),
+		Since:  now.Add(-length),
+		Until:  now,
+	}
 }
 
 // retry ends the wait now, and that after each call that has begun before.

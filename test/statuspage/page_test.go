@@ -379,7 +379,12 @@ func TestDetailExplainsTheState(t *testing.T) {
 	for name, trouble := range troubles {
 		w.beat(name, trouble.alter)
 	}
-	w.beat("sound", func(b *core.Heartbeat) { b.Time = b.Time.Add(-2 * time.Hour) })
+	w.beat("sound", func(b *core.Heartbeat) {
+		b.Time = b.Time.Add(-2 * time.Hour)
+		b.Interruption = core.Interruption{
+			Reason: "proxy_unreachable", Error: "proxy 10.0.0.1:3128: connection refused", Since: b.Time.Add(-3 * time.Minute), Until: b.Time,
+		}
+	})
 	w.open()
 	for name, trouble := range troubles {
 		w.tab.eval(fmt.Sprintf(`location.hash = %q`, name))
@@ -393,6 +398,7 @@ func TestDetailExplainsTheState(t *testing.T) {
 	w.tab.eval(`location.hash = 'sound'`)
 	w.tab.await("the detail", `view.runtime === 'sound' && document.getElementById('facts').innerText.includes('2h0m0s behind that of the operator')`)
 	w.tab.want(`document.querySelectorAll('#facts .cause, #facts a').length`, 0.0)
+	w.tab.want(`/proxy_unreachable for 3 min, until .*2 h ago: proxy 10.0.0.1:3128: connection refused/.test(document.getElementById('facts').innerText)`, true)
 	w.tab.wantNoProblems()
 }
 
