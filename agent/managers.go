@@ -120,7 +120,7 @@ func (m *managerList) noteRest(rest []core.Manager) {
 	case problem == "":
 		m.log.Info("the file with managers is valid again", slog.String("path", m.path))
 	default:
-		m.log.Error("the limit of managers is reached, so changes for further managers are missed: restart the agent",
+		m.log.Error("the limit on managers is reached, so changes for further managers are missed: restart the agent",
 			slog.Any("managers", rest), slog.Int("most", defaults.MaxManagers))
 	}
 }

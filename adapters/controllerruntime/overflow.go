@@ -121,7 +121,7 @@ func (s *Source[request]) replaceChanges(
 
 	if suppressed, due := s.overflows.Take(string(d.Runtime), time.Now()); due {
 		s.opts.Logger.WarnContext(ctx,
-			"too many changes of a runtime wait for a reconcile: a resync replaces further ones",
+			"too many changes of a runtime wait for a reconcile: a resync replaces further changes",
 			slog.Any("runtime", d.Runtime), slog.Any("manager", d.Manager), slog.Int("suppressed", suppressed))
 	}
 	return nil

@@ -188,11 +188,11 @@ func (v vocabulary) of(metric, name string) []string {
 // notes are about the labels with free values.
 var notes = map[string]string{
 	"manager":   "a manager, or `_other`",
-	"runtime":   "id of a runtime",
+	"runtime":   "ID of a runtime",
 	"code":      "HTTP status, empty without an answer",
-	"version":   "version of the agent, `other` beyond the first eight of a fleet",
+	"version":   "version of the agent, or `other` beyond the first eight of a fleet",
 	"goversion": "version of Go",
-	"fips140":   "version of Go's FIPS 140-3 module, `off` without one",
+	"fips140":   "version of Go's FIPS 140-3 module, or `off`",
 	"config":    "hash of the settings",
 }
 
@@ -343,9 +343,9 @@ const referenceHead = `# Metrics
 
 <!-- Written by go test ./test/observability -run TestReference -update. Do not edit. -->
 
-All metrics of agents and operators. Names, types, help texts and label values come from the code, and a test compares this
+The tables list all metrics of agents and operators. Names, types, help texts and label values come from the code, and a test compares this
 list with the metrics of running processes. Alerts and dashboards are in [deploy/observability](../../deploy/observability), and
-[operations.md](../operations/operations.md) has the actions.
+[operations.md](../operations/operations.md) describes the actions.
 
 | process | endpoint | metrics |
 | --- | --- | --- |
@@ -359,8 +359,8 @@ list with the metrics of running processes. Alerts and dashboards are in [deploy
 
 For each manager, at every scrape: accepted = delivered + coalesced + dropped + pending.
 
-A counter or histogram with labels has no series before its first event, except for those that alerts compare with zero.
-A stranger can invent managers, so only 100 get series of their own. "_other" stands for the rest.
+A counter or histogram with labels has no series before its first event, except for the series that alerts compare with zero.
+Any client can invent names of managers, so only 100 managers get separate series. All further managers count as ` + "`_other`" + `.
 
 `
 
@@ -390,14 +390,14 @@ const longList = 12
 // valueLists has the long lists of values.
 func valueLists(all []metric, words vocabulary) string {
 	var out strings.Builder
-	out.WriteString("## Values\n\n| label | of | values |\n| --- | --- | --- |\n")
+	out.WriteString("## Values\n\n| label | metric | values |\n| --- | --- | --- |\n")
 	seen := map[string]bool{}
 	for _, m := range all {
 		for _, name := range m.labels {
 			values := words.of(m.name, name)
 			of := "`" + m.name + "`"
 			if words[label{m.name, name}] == nil {
-				of = "each metric with it"
+				of = "each metric with this label"
 			}
 			if len(values) >= longList && !seen[of+name] {
 				seen[of+name] = true

@@ -74,17 +74,19 @@ func (a *Agent) measure(f *factory) {
 func (a *Agent) measureProcess(f *factory) {
 	var servers, reasons, states vocabulary
 	drops := f.counters("connections_dropped_total",
-		"Connections to a server of the agent that were closed for its limit, by reason.", labelServer, labelReason)
+		"Connections to a server of the agent that were closed because of a limit, by reason.",
+		labelServer, labelReason)
 	a.ConnectionDropped = func(d hook.ConnectionDrop) {
 		drops.WithLabelValues(servers.value(d.Server), reasons.value(string(d.Reason))).Inc()
 	}
 
 	stalls := f.counters("stalls_total",
-		"Times that the agent did not run for 1 s or longer. A resync stands in for the missed reviews.").WithLabelValues()
+		"Number of times that the agent did not run for 1 s or longer. A resync replaces the missed reviews.",
+	).WithLabelValues()
 	a.Stalled = func(hook.Stall) { stalls.Inc() }
 
 	broken := f.gauge("managers_file_broken",
-		"1 while the file with managers is broken and its last good list is in use, else 0.")
+		"1 while the file with managers is broken and the last good list is in use, otherwise 0.")
 	a.ManagersFileBroken = func(is bool) {
 		broken.Set(0)
 		if is {
@@ -93,9 +95,9 @@ func (a *Agent) measureProcess(f *factory) {
 	}
 
 	canaries := f.histograms("canary_duration_seconds",
-		"Time of one write of the canary, by the state that it showed.", forwardBuckets(), labelState)
+		"Duration of one write of the canary, by the state that the write showed.", forwardBuckets(), labelState)
 	canary := f.gauges("canary_state",
-		"1 for the state that the last write of the canary showed, 0 for a former one.", labelState)
+		"1 for the state that the last write of the canary showed, 0 for each earlier state.", labelState)
 	a.CanaryProbed = func(p hook.CanaryProbe) {
 		canaries.WithLabelValues(states.value(string(p.State))).Observe(p.Took.Seconds())
 		choose(canary, &states, string(p.State))
@@ -103,7 +105,7 @@ func (a *Agent) measureProcess(f *factory) {
 
 	var results vocabulary
 	checks := f.counters("webhook_checks_total",
-		"Comparisons of the webhooks of the API server with those that were applied, by result.", labelResult)
+		"Comparisons of the webhooks at the API server with the applied webhooks, by result.", labelResult)
 	a.WebhooksChecked = func(c hook.WebhookCheck) { checks.WithLabelValues(results.value(c.Result)).Inc() }
 }
 
@@ -132,7 +134,7 @@ func (a *Agent) measureForwarding(f *factory) {
 	a.Connected = func(c hook.Connection) { connects.WithLabelValues(results.value(result(c.Err))).Inc() }
 
 	retries := f.counters("forward_retries_total",
-		"Short retries within an attempt to forward, by the HTTP status before; empty without an answer.", labelCode)
+		"Short retries within an attempt to forward, by the HTTP status of the answer before the retry.", labelCode)
 	a.Retried = func(r hook.Retry) {
 		after := ""
 		if r.Status != 0 {
@@ -142,13 +144,14 @@ func (a *Agent) measureForwarding(f *factory) {
 	}
 
 	inUse := f.gauges("contract_in_use",
-		"1 for the contract that events to the manager travel with, 0 for a former one.", labelManager, labelContract)
+		"1 for the contract that is in use for the manager, 0 for each contract that was used before.",
+		labelManager, labelContract)
 	a.ContractInUse = func(c hook.ContractInUse) {
 		choose(inUse, &contracts, string(c.Contract), f.managers.value(c.Manager))
 	}
 
 	unknown := f.counters("contract_unknown_total",
-		"Attempts to forward that the control plane answers as if it does not know the contract.", labelManager)
+		"Attempts to forward that the control plane answered as if it did not support the contract.", labelManager)
 	for _, manager := range f.managers.values() {
 		unknown.WithLabelValues(manager)
 	}
@@ -157,13 +160,13 @@ func (a *Agent) measureForwarding(f *factory) {
 
 func (a *Agent) measureAttempts(f *factory, results *vocabulary) {
 	durations := f.histograms("forward_duration_seconds",
-		"Time of one attempt to forward events or a heartbeat to the control plane, by result.",
+		"Duration of one attempt to forward events or a heartbeat to the control plane, by result.",
 		forwardBuckets(), labelResult)
 	durations.WithLabelValues(resultOK)
 	byResult := f.counters("forward_events_total",
-		"Events in attempts to forward them, repeated ones included, by result.", labelManager, labelResult)
+		"Events in attempts to forward them, including repeated events, by result.", labelManager, labelResult)
 	success := f.ages("forward_last_success_age_seconds",
-		"Time since the last attempt that was acknowledged as a whole, by the clock of the agent.")
+		"Time since the last attempt that was acknowledged completely, by the clock of the agent.")
 	a.Attempted = func(attempt hook.Attempt) {
 		label := f.managers.value(attempt.Manager)
 		durations.WithLabelValues(results.value(result(attempt.Err))).Observe(attempt.Took.Seconds())
@@ -212,14 +215,16 @@ func forwardBuckets() []float64 {
 // measureOutbox reads all counts at one moment, so they are balanced.
 func (a *Agent) measureOutbox(f *factory) {
 	accepted := f.sampledCounter("events_accepted_total",
-		"Events offered to the outbox. Always the sum of delivered, coalesced, dropped and pending.", labelManager)
+		"Events offered to the outbox: always the sum of the delivered, coalesced, dropped and pending events.",
+		labelManager)
 	delivered := f.sampledCounter("events_delivered_total", "Events acknowledged by the control plane.", labelManager)
 	coalesced := f.sampledCounter("events_coalesced_total",
-		"Events that another one with the same key stands for.", labelManager)
-	dropped := f.sampledCounter("events_dropped_total", "Events given up, by reason.", labelManager, labelReason)
+		"Events that were replaced by another event with the same key.", labelManager)
+	dropped := f.sampledCounter("events_dropped_total",
+		"Events that were dropped, by reason.", labelManager, labelReason)
 	pending := f.sampledGauge("events_pending", "Events that wait to be sent or acknowledged.", labelManager)
 	oldest := f.sampledGauge("oldest_event_pending_seconds",
-		"Age of the oldest event that waits, 0 if there is none.", labelManager)
+		"Age of the oldest pending event, 0 if no event is pending.", labelManager)
 	box, reasons := new(atomic.Pointer[outbox.Outbox]), new(vocabulary)
 	a.ReadOutbox = box.Store
 	f.scrape = func(metrics chan<- prom.Metric) {
@@ -298,7 +303,7 @@ func NewInformer(opts Options) (*Informer, error) {
 	last := f.ages("informer_last_proof_age_seconds",
 		"Time since the API server last showed that a watch works, by the clock of the agent.")
 	changes := f.countBy("informer_changes_total",
-		"Changes of watched objects that the informer observed, by decision.", labelDecision)
+		"Changes to watched objects that the informer observed, by decision.", labelDecision)
 	failures := f.countBy("informer_failures_total",
 		"Failed attempts of the informer to establish a watch.", labelReason)
 	return &Informer{

@@ -7,7 +7,7 @@ const decisionRefused = "refused"
 func (a *Agent) measureWebhook(f *factory) {
 	var decisions, reasons vocabulary
 	durations := f.histograms("admission_duration_seconds",
-		"Time to answer a request of the webhook, by decision.", admissionBuckets(), labelDecision)
+		"Time to answer a request to the webhook, by decision.", admissionBuckets(), labelDecision)
 	reviews := f.counters("admission_reviews_total",
 		"Admission reviews answered, by decision.", labelManager, labelDecision)
 	last := f.ages("admission_last_review_age_seconds",
@@ -21,7 +21,7 @@ func (a *Agent) measureWebhook(f *factory) {
 	}
 
 	refusals := f.counters("admission_refusals_total",
-		"Requests of the webhook that were no readable admission review.", labelCode, labelReason)
+		"Requests to the webhook that were refused instead of reviewed.", labelCode, labelReason)
 	a.Refused = func(r hook.Refusal) {
 		durations.WithLabelValues(decisionRefused).Observe(r.Took.Seconds())
 		refusals.WithLabelValues(code(r.Status), reasons.value(string(r.Reason))).Inc()
@@ -32,14 +32,14 @@ func (a *Agent) measureWebhook(f *factory) {
 	a.OwnerProblem = func(p hook.OwnerProblem) { ownerProblems(p.Manager, string(p.Problem)) }
 
 	panics := f.count("admission_panics_total",
-		"Panics caught while a request of the webhook was answered, by place.", labelPlace)
+		"Panics caught while a request to the webhook was answered, by place.", labelPlace)
 	a.Panicked = func(p hook.Panic) { panics(string(p.Place)) }
 
 	handshakes := f.count("tls_handshake_failures_total",
 		"Connections to the webhook with a failed TLS handshake, by cause.", labelCause)
 	a.HandshakeFailed = func(h hook.HandshakeFailure) { handshakes(string(h.Cause)) }
 
-	inFlight := f.gauge("admission_in_flight", "Requests of the webhook in progress.")
+	inFlight := f.gauge("admission_in_flight", "Requests to the webhook that are in progress.")
 	a.InFlight = func(delta int) { inFlight.Add(float64(delta)) }
 }
 

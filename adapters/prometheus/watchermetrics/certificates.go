@@ -13,13 +13,14 @@ type certificates func(use string) KeyMaterial
 func newCertificates(f *factory) certificates {
 	var uses, problems vocabulary
 	reloads := f.counters("certificate_reloads_total",
-		"New generations of key material that were taken into use.", labelUse)
+		"Generations of key material that were loaded.", labelUse)
 	failures := f.counters("certificate_reload_failures_total",
-		"Generations of key material that were refused. The last good one stays in use.", labelUse, labelProblem)
+		"Generations of key material that were rejected. The last valid generation stays in use.",
+		labelUse, labelProblem)
 	expiry := f.gauges("certificate_expiry_timestamp_seconds",
-		"When the certificate in use expires, in Unix time.", labelUse)
+		"Expiry of the certificate in use, in Unix time.", labelUse)
 	lifetime := f.gauges("certificate_lifetime_seconds",
-		"How long the certificate in use is valid in all. There is none for a bundle of CAs.", labelUse)
+		"Total lifetime of the certificate in use. Bundles of CAs have no such series.", labelUse)
 	return func(use string) KeyMaterial {
 		use = uses.value(use)
 		reloads.WithLabelValues(use)

@@ -48,24 +48,25 @@ func (o Options) named(summaries map[core.Manager]*fleet.Summary) []core.Manager
 
 // sampleManagers exposes every state, reason and cause, also at zero, so that alerts can compare.
 func sampleManagers(f *factory) func(metrics chan<- prom.Metric, manager string, s *fleet.Summary) {
-	runtimes := f.sampledGauge("runtimes", "Runtimes known for a manager, by state and reason.",
+	runtimes := f.sampledGauge("runtimes", "Runtimes that are known for a manager, by state and reason.",
 		labelManager, labelState, labelReason)
-	resyncs := f.sampledCounter("resyncs_total", "Resyncs that the control plane asked for and delivered, by cause.",
+	resyncs := f.sampledCounter("resyncs_total", "Resyncs that the control plane requested and delivered, by cause.",
 		labelManager, labelCause)
 	pending := f.sampledGauge("events_pending", "Events that wait in the runtimes, as last reported.", labelManager)
 	oldest := f.sampledGauge("oldest_event_pending_seconds",
-		"Age of the oldest event that waits in a runtime, as last reported.", labelManager)
+		"Age of the oldest event that waits in any runtime, as last reported.", labelManager)
 	resyncsToCome := f.sampledGauge("resyncs_pending",
-		"Resyncs that the control plane asked for and has not delivered yet.", labelManager)
+		"Resyncs that the control plane requested and has not delivered yet.", labelManager)
 	untracked := f.sampledCounter("untracked_total",
-		"Requests of runtimes that are not tracked, because the limit is reached.", labelManager)
+		"Requests from runtimes that are not tracked, because the limit is reached.", labelManager)
 	expiry := f.sampledGauge("first_certificate_expiry_timestamp_seconds",
-		"First expiry of a verified client certificate, also of a runtime that is silent since then, in Unix time.", labelManager)
+		"Earliest expiry of the verified client certificates, including those of silent runtimes, in Unix time.",
+		labelManager)
 	versions := f.sampledGauge("runtimes_by_version",
-		"Runtimes with an agent of a version, silent ones left out. A runtime with two versions counts for both.",
+		"Runtimes with an agent of each version, without silent runtimes. A runtime with two versions counts for both.",
 		labelManager, labelVersion)
 	skew := f.sampledGauge("largest_clock_skew_seconds",
-		"Largest difference between the clock of an agent and that of the operator, whichever is ahead.", labelManager)
+		"Largest difference between the clocks of an agent and the operator, in either direction.", labelManager)
 	return func(metrics chan<- prom.Metric, manager string, s *fleet.Summary) {
 		for _, condition := range fleet.Conditions() {
 			metrics <- runtimes(float64(s.Runtimes[condition]), manager, string(condition.State), string(condition.Reason))
@@ -88,10 +89,10 @@ func sampleManagers(f *factory) func(metrics chan<- prom.Metric, manager string,
 }
 
 func sampleRuntimes(f *factory) func(metrics chan<- prom.Metric, s *fleet.Status) {
-	state := f.sampledGauge("runtime_state", "1 for the state of a runtime.",
+	state := f.sampledGauge("runtime_state", "1 for the current state of a runtime.",
 		labelRuntime, labelManager, labelState, labelReason)
 	heard := f.sampledGauge("runtime_heard_timestamp_seconds",
-		"Time of the last request of a runtime, in Unix time.", labelRuntime, labelManager)
+		"Time of the last request from a runtime, in Unix time.", labelRuntime, labelManager)
 	oldest := f.sampledGauge("runtime_oldest_event_pending_seconds",
 		"Age of the oldest event that waits in a runtime, as last reported.", labelRuntime, labelManager)
 	return func(metrics chan<- prom.Metric, s *fleet.Status) {

@@ -33,13 +33,13 @@ func sampleInstallations(f *factory, read func() installations.All) {
 		labelState, labelReason)
 	neverHeard := f.sampledGauge("never_heard_runtimes",
 		"Runtimes with an agent that has been ready for 5 minutes and has never sent anything.", labelManager)
-	phase := f.sampledGauge("ca_phase", "1 for the phase of the CA's rotation.", labelPhase)
+	phase := f.sampledGauge("ca_phase", "1 for the current phase of the rotation of the CA.", labelPhase)
 	waiting := f.sampledGauge("ca_waiting_runtimes", "Runtimes that delay the rotation of the CA.")
 	overdue := f.sampledGauge("certificates_overdue_runtimes",
 		"Runtimes with a certificate that was not issued or renewed in time.")
 	repairs := f.sampledCounter("repairs_total",
-		"Reconciles that applied all objects of an agent, because the fleet found that it does not watch.")
-	problem := f.sampledGauge("runtime_problem", "1 for a runtime with that problem.", labelRuntime, labelProblem)
+		"Reconciles that applied all objects of an agent, because the fleet found that its runtime was not watched.")
+	problem := f.sampledGauge("runtime_problem", "1 for a runtime with this problem.", labelRuntime, labelProblem)
 	f.scrape = func(metrics chan<- prom.Metric) {
 		all := read()
 		for state, number := range all.Runtimes {

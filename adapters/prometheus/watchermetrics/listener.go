@@ -41,13 +41,13 @@ func (l *Listener) measure(f *factory) {
 		durations.WithLabelValues(contract, status).Observe(a.Took.Seconds())
 		answers.WithLabelValues(contract, f.managers.value(a.Manager), status, reasons.value(string(a.Reason))).Inc()
 	}
-	inFlight := f.gauge("requests_in_flight", "Requests that the verifier or the handler is working on.")
+	inFlight := f.gauge("requests_in_flight", "Requests that the verifier or the handler is processing.")
 	l.Hooks.InFlight = func(delta int) { inFlight.Add(float64(delta)) }
 	handshakes := f.count("tls_handshake_failures_total",
 		"Connections with a failed TLS handshake, by cause.", labelCause)
 	l.Hooks.HandshakeFailed = func(h hook.HandshakeFailure) { handshakes(string(h.Cause)) }
 	drops := f.count("connections_dropped_total",
-		"Connections that were closed for the limit, by reason.", labelReason)
+		"Connections that were closed because of the limit, by reason.", labelReason)
 	l.Hooks.ConnectionDropped = func(d hook.ConnectionDrop) { drops(string(d.Reason)) }
 	if f.opts.Aliases {
 		l.measureAliases(f)
@@ -125,7 +125,7 @@ func (c *Consumer) measure(f *factory) {
 	c.Managers = slices.Clone(f.opts.Managers)
 	var fates, reasons vocabulary
 	messages := f.counters("messages_total",
-		"Messages that the consumer took, by fate and reason. A delayed one counts at each delivery.",
+		"Messages that the consumer received, by fate and reason. A delayed message counts at each delivery.",
 		labelManager, labelFate, labelReason)
 	durations := f.histograms("message_duration_seconds",
 		"Time to handle one delivery of a message, by fate.", requestBuckets(), labelFate)
@@ -135,10 +135,12 @@ func (c *Consumer) measure(f *factory) {
 		messages.WithLabelValues(f.managers.value(c.Manager), fate, reasons.value(string(c.Reason))).Inc()
 	}
 
-	backlog := f.gauges("backlog_messages", "Messages in the stream, 0 at a replica that takes none.", labelManager)
+	backlog := f.gauges("backlog_messages",
+		"Messages in the stream, 0 at a replica that takes no messages.", labelManager)
 	filled := f.gauges("backlog_ratio",
-		"Part of the bytes of the stream that is in use. A full stream refuses events.", labelManager)
-	age := f.gauges("backlog_age_seconds", "Age of the oldest message in the stream, 0 without one.", labelManager)
+		"Used share of the bytes of the stream. A full stream refuses events.", labelManager)
+	age := f.gauges("backlog_age_seconds",
+		"Age of the oldest message in the stream, 0 without a message.", labelManager)
 	c.Backlog = func(b hook.Backlog) {
 		name := f.managers.value(b.Manager)
 		backlog.WithLabelValues(name).Set(float64(b.Messages))
