@@ -155,7 +155,7 @@ func TestRunbookCommands(t *testing.T) {
 			check(argument[1])
 		}
 	}
-	each(`\bq '([^']*)'`, func(query string) {
+	each(`\bq(?:skr)? '([^']*)'`, func(query string) {
 		if strings.Contains(query, "runtime_watcher_") {
 			exists.check(t, query, query)
 		}

@@ -113,6 +113,7 @@ agentlogs() { cat pages; }
 operatorlogs() { cat pages; }
 fleet() { cat fleet.json; }
 q() { :; }
+qskr() { :; }
 check() { :; }
 command() { :; }
 curl() { cat pages; }
