@@ -81,7 +81,7 @@ func (a *answer) isTaken() bool {
 // ofHeartbeat returns the error for the heartbeat of the batch alone.
 func (a *answer) ofHeartbeat() error { return a.events[len(a.entries)] }
 
-// fate is what an answer means for an event.
+// fate is the meaning of an answer for one of its events.
 type fate uint8
 
 const (

@@ -108,9 +108,9 @@ func (l *lane) concludeHeartbeat(a *answer) {
 	}
 }
 
-// concludeEntry does what follows from the fate of the event with index i. Until an event is
-// delivered or given up, it keeps its key and its number. Then a newer event of the key follows. If
-// there is none, a delivered event waits for its resend, and any other key is free.
+// concludeEntry lets the event with index i meet its fate. Until it is delivered or given up, it
+// keeps its key and its number. Then a newer event of the key follows. If there is no newer event, a
+// delivered one waits for its resend, and a hopeless one frees its key.
 func (l *lane) concludeEntry(a *answer, i int) {
 	e := a.entries[i]
 	switch a.fateOf(i, l.opts.GiveUpAfter) {

@@ -69,8 +69,8 @@ func (l *lane) sleep(ctx context.Context, wait time.Duration) (open bool) {
 	return true
 }
 
-// nextCall makes a call of what is due. If there is nothing, its batch is empty, and it returns how
-// long to wait, negative without end.
+// nextCall makes a call of the elements that are due. If there are none, its batch is empty, and it
+// returns how long to wait, negative without end.
 func (l *lane) nextCall() (c call, wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

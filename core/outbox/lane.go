@@ -25,7 +25,7 @@ type shared struct {
 type lane struct {
 	*shared
 
-	// What the lane is. Only New and the start of the dispatcher change it.
+	// Its identity and its life. Only New, the start of the dispatcher and an eviction change them.
 	manager    core.Manager
 	idPrefix   string
 	grid       time.Time // when the lane began: resends are due at whole steps from then on.
@@ -33,19 +33,19 @@ type lane struct {
 	dispatched bool
 	closed     chan struct{} // closed when the lane is evicted.
 
-	// What it holds, and what has become of that.
+	// Its events, and the fates of those that left.
 	store
 
 	counts   Counts
 	newest   time.Time // when the last event was offered.
 	sequence uint64    // of the newest event that was sent.
 
-	// The resyncs of the manager.
+	// Its resyncs.
 	owners   owners     // named by events, where resyncs are for owners.
 	resynced resyncPace // by the owners of delivered resyncs.
 	replaced time.Time  // when the last resync that replaces refused events is due.
 
-	// When the next call begins, and how large it is.
+	// The time of the next call, and its size.
 	pause     pause
 	gather    gather
 	size      size
@@ -53,7 +53,7 @@ type lane struct {
 	inFlight  int      // calls of the forwarder.
 	tookAlone bool     // the last call took a refused event that travels alone.
 
-	// What the answers have shown of the manager.
+	// Knowledge of the manager, from its answers.
 	reached bool // it has taken a batch.
 	unknown bool // the receiver did not know it, at least once.
 	checked bool // the last answer names a check of the receiver after Settle or later.

@@ -56,7 +56,7 @@ func (l *lane) noteOverflow(now time.Time) {
 		slog.Int("max_keys", l.opts.MaxKeys), slog.Int("max_bytes", l.opts.MaxBytes))
 }
 
-// noteLeft tells how many events a lane has when the outbox ends.
+// noteLeft counts the events that a lane has when the outbox ends.
 func (l *lane) noteLeft() {
 	if n := l.counts.Pending; n > 0 {
 		l.log.note(slog.LevelWarn, "events were not delivered before the shutdown",

@@ -5,10 +5,12 @@
 // distinct keys and by their bytes, not by the length of an outage. An event is sent until it is
 // acknowledged or given up, and has exactly one counted fate.
 //
-// An event passes these files in this order: accept.go, room.go, keep.go, store.go (where it waits,
-// as an entry), take.go, dispatch.go, call.go (which sorts the answer), conclude.go, and resend.go.
-// Heartbeats join in heartbeat.go. A lane combines parts that know nothing of it: its store, its
-// pause, its schedule of heartbeats, the size of its batches, and the owners of its resyncs.
+// An event passes accept.go, room.go and keep.go, and waits in store.go as an entry. Then it passes
+// take.go, dispatch.go, call.go (which sorts the answer), conclude.go and resend.go. Heartbeats join
+// in heartbeat.go.
+//
+// A lane combines parts that know nothing of it: its store, its pause, its schedule of heartbeats,
+// the size of its batches, and the owners of its resyncs.
 package outbox
 
 import (

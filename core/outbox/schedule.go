@@ -79,7 +79,7 @@ func (s *schedule) reconnect(due time.Time) {
 	}
 }
 
-// noteReported keeps what a heartbeat says, to compare it with the state of later moments.
+// noteReported keeps a summary of a heartbeat, to compare it with the state of later moments.
 func (s *schedule) noteReported(heartbeat *core.Heartbeat) {
 	lost := losses(heartbeat, heartbeat.Dropped)
 	s.reported = reported{
@@ -90,7 +90,7 @@ func (s *schedule) noteReported(heartbeat *core.Heartbeat) {
 	}
 }
 
-// reported is what the last heartbeat said.
+// reported is a summary of the last heartbeat.
 type reported struct {
 	state  state
 	losses int64

@@ -230,7 +230,7 @@ var table = map[string][]mutant{
 	"core/outbox/resync.go": {{"outbox: no resync after an overflow", "if !first && room {", "if !first {"}},
 	"core/outbox/room.go": {
 		{"outbox: no resync for an event that gives way", "hog.keepResync(e.Owner, now)", "_ = hog"},
-		{"outbox: the first manager takes all keys (row 14)", "if !s.giveUpResend(l, most, now) && !s.giveUpEvent(l, most, now) {", "if true {"},
+		{"outbox: the first manager takes all keys (row 14)", "if !s.giveUpResend(l, most, now) && !s.giveUpEvent(l, most, now) {", "if most.more > 0 {"},
 	},
 	"core/outbox/schedule.go": {
 		{"outbox: early heartbeats without a change", "return present != r.state || hasNewLosses", "return present == r.state || hasNewLosses"},
