@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"log/slog"
 	"maps"
-	"slices"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -18,7 +17,9 @@ import (
 func (f *Fleet) Expect(runtime core.RuntimeID, manager core.Manager) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+
 	delete(f.forgotten, runtime)
+
 	k := key{runtime, manager}
 	if r := f.records[k]; r != nil {
 		r.expected = cmp.Or(r.expected, time.Now())
@@ -27,63 +28,10 @@ func (f *Fleet) Expect(runtime core.RuntimeID, manager core.Manager) {
 	f.expected[k] = cmp.Or(f.expected[k], time.Now())
 }
 
-// isMissing reports whether the runtime is expected, and silent for too long before its first
-// heartbeat. A sender without epoch has no heartbeats.
-func (r *record) isMissing(now time.Time) bool {
-	return !r.expected.IsZero() && !r.heartbeats && (r.lastSeen.IsZero() || r.hasReplica()) &&
-		now.Sub(latest(r.expected, r.lastSeen)) > patience(nil)
-}
-
+// warnUnserved names no manager if none is served.
 func (f *Fleet) warnUnserved(manager core.Manager) {
 	f.opts.Logger.Warn("no listener with this fleet runs for the manager: correct its name, set Options.Fleet, or call Start",
 		slog.String("manager", string(manager)))
-}
-
-// adopt returns each manager that is not served a minute later, as its name may be wrong.
-func (f *Fleet) adopt(ready map[core.Manager]bool, now time.Time) (unserved []core.Manager) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for k, since := range f.expected {
-		switch {
-		case ready[k.manager]:
-			f.record(k, now)
-		case !f.settled[k.manager] && now.Sub(since) > patience(nil):
-			f.settled[k.manager] = true
-			unserved = append(unserved, k.manager)
-		}
-	}
-	return unserved
-}
-
-// readyManagers asks each handler. Ready may block, so it is called without the lock.
-func (f *Fleet) readyManagers() map[core.Manager]bool {
-	f.mu.Lock()
-	handlers := maps.Clone(f.served)
-	f.mu.Unlock()
-	ready := make(map[core.Manager]bool)
-	for manager, handler := range handlers {
-		ready[manager] = isReady(handler)
-	}
-	return ready
-}
-
-func isReady(handler core.Handler) bool {
-	r, asks := handler.(core.Readier)
-	return !asks || r.Ready() == nil
-}
-
-// noteLeading keeps the time since which a handler is ready.
-func (f *Fleet) noteLeading(ready map[core.Manager]bool) {
-	leads := slices.Contains(slices.Collect(maps.Values(ready)), true)
-
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	switch {
-	case !leads:
-		f.leads = time.Time{}
-	case f.leads.IsZero():
-		f.leads = time.Now()
-	}
 }
 
 // Forget removes a runtime with its resyncs to come. Call it when the runtime is gone. It does not
@@ -92,12 +40,14 @@ func (f *Fleet) noteLeading(ready map[core.Manager]bool) {
 func (f *Fleet) Forget(runtime core.RuntimeID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+
 	now := time.Now()
 	maps.DeleteFunc(f.forgotten, func(_ core.RuntimeID, at time.Time) bool { return now.Sub(at) >= straggler })
 	f.forgotten[runtime] = now
+
 	for _, manager := range f.managers[runtime] {
 		delete(f.records, key{runtime, manager})
-		delete(f.resyncs, key{runtime, manager})
+		f.resyncs.cancel(key{runtime, manager})
 	}
 	delete(f.managers, runtime)
 	maps.DeleteFunc(f.expected, func(k key, _ time.Time) bool { return k.runtime == runtime })
@@ -110,37 +60,14 @@ func (f *Fleet) Forget(runtime core.RuntimeID) {
 func (f *Fleet) ForgetManager(runtime core.RuntimeID, manager core.Manager) (forgotten bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+
 	k := key{runtime, manager}
 	if r := f.records[k]; r != nil {
 		if r.isSpeaking(time.Now()) {
 			return false
 		}
-		f.remove(k)
+		f.removeRecord(k)
 	}
 	delete(f.expected, k)
 	return true
-}
-
-func (f *Fleet) remove(k key) {
-	delete(f.records, k)
-	delete(f.resyncs, k)
-	managers := slices.DeleteFunc(f.managers[k.runtime], func(m core.Manager) bool { return m == k.manager })
-	if len(managers) == 0 {
-		delete(f.managers, k.runtime)
-		return
-	}
-	f.managers[k.runtime] = managers
-}
-
-type refusal struct {
-	reason core.Reason
-	at     time.Time
-}
-
-// refusal returns "" if the last one is so old that the runtime would have tried again.
-func (r *record) refusal(now time.Time) core.Reason {
-	if now.Sub(r.refused.at) > longestPause+patience(nil) {
-		return ""
-	}
-	return r.refused.reason
 }

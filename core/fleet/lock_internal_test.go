@@ -22,7 +22,7 @@ func TestNothingHoldsTheLockLong(t *testing.T) {
 		batch := core.Batch{Epoch: "e", Events: []core.Numbered{{Sequence: 1}}}
 		f.Receiver().Observe(core.Peer{ID: core.RuntimeID(strconv.Itoa(n))}, "kyma", batch, nil)
 	}
-	if n := len(f.due("kyma", time.Now())); n != largeFleet {
+	if n := len(f.dueResyncs("kyma", time.Now())); n != largeFleet {
 		t.Errorf("%d resyncs are due, want %d", n, largeFleet)
 	}
 	if took := processorTime(t, func() { f.collectDue("kyma", time.Now()) }); took > limit {
@@ -68,9 +68,9 @@ func TestALostReplicaTakesLittleMemory(t *testing.T) {
 	r.dismiss(resync{}, func(p *replica) bool { return p.epoch == "lost" })
 
 	for _, p := range r.replicas {
-		small := p.beat.CAFingerprints == nil && p.beat.Version == ""
-		if small != (p.epoch == "lost") || p.beat.Number != 7 {
-			t.Errorf("the replica %q keeps the heartbeat %+v", p.epoch, p.beat)
+		small := p.heartbeat.CAFingerprints == nil && p.heartbeat.Version == ""
+		if small != (p.epoch == "lost") || p.heartbeat.Number != 7 {
+			t.Errorf("the replica %q keeps the heartbeat %+v", p.epoch, p.heartbeat)
 		}
 	}
 }

@@ -6,15 +6,6 @@ import (
 	"slices"
 )
 
-// Transition is a change of freshness.
-type Transition struct {
-	// From is the former state, Reason its reason.
-	From   State
-	Reason Reason
-	// To is the new status.
-	To Status
-}
-
 // OnChange calls observe for every later change of freshness, one after the other and in their
 // order. observe must return immediately, because the request of a runtime may wait for it. It may
 // query the fleet. A silent runtime is found within a second, while Start runs. Forget does not
@@ -25,22 +16,25 @@ func (f *Fleet) OnChange(observe func(Transition)) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+
 	f.observers = append(slices.Clone(f.observers), observe)
 }
 
-// notify leaves changes that come meanwhile to the call that runs, to keep their order.
+// notify calls the observers. It leaves changes that come meanwhile to the call that runs, to keep
+// their order.
 func (f *Fleet) notify() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.notifying {
 		return
 	}
+
 	f.notifying = true
 	defer func() { f.notifying = false }()
 	for len(f.changes) > 0 {
-		changes, observers := f.changes, f.observers
+		changes := f.changes
 		f.changes = nil
-		f.notifyUnlocked(observers, changes)
+		f.notifyUnlocked(f.observers, changes)
 	}
 }
 
@@ -48,15 +42,16 @@ func (f *Fleet) notify() {
 func (f *Fleet) notifyUnlocked(observers []func(Transition), changes []Transition) {
 	f.mu.Unlock()
 	defer f.mu.Lock()
+
 	for i := range changes {
-		f.log(&changes[i])
+		f.logChange(&changes[i])
 		for _, observe := range observers {
 			observe(changes[i])
 		}
 	}
 }
 
-func (f *Fleet) log(change *Transition) {
+func (f *Fleet) logChange(change *Transition) {
 	level := slog.LevelInfo
 	if change.To.State == Stale || change.To.State == Degraded { // They need an action.
 		level = slog.LevelWarn

@@ -38,8 +38,9 @@ func (p *paths) observe(path <-chan struct{}, interval time.Duration) {
 }
 
 func (p *paths) review(now time.Time) {
-	before := len(p.open)
-	if p.open = slices.DeleteFunc(p.open, hasEnded); before > 0 && len(p.open) == 0 {
+	hadPath := len(p.open) > 0
+	p.open = slices.DeleteFunc(p.open, hasEnded)
+	if hadPath && len(p.open) == 0 {
 		p.lost = now
 	}
 }

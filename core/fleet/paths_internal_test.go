@@ -53,9 +53,9 @@ func TestTheExactEndOfACertificate(t *testing.T) {
 	}{
 		{0, 0, true}, {-1, -1, false}, {time.Hour, 0, true}, {0, -patience(beat), true}, {0, -patience(beat) - 1, false},
 	} {
-		p := &replica{beat: beat, lastSeen: end.Add(tt.heard)}
+		p := &replica{heartbeat: beat, lastSeen: end.Add(tt.heard)}
 		p.certificate.notAfter = end
-		if have := p.expired(end.Add(tt.after)); have != tt.want {
+		if have := p.isExpired(end.Add(tt.after)); have != tt.want {
 			t.Errorf("%v after the end, heard %v after it: expired is %t, want %t", tt.after, tt.heard, have, tt.want)
 		}
 	}

@@ -51,6 +51,7 @@ func (r Receiver) Refuse(runtime core.RuntimeID, manager core.Manager, reason co
 	f := r.fleet
 	f.mu.Lock()
 	defer f.mu.Unlock()
+
 	if known := f.records[key{runtime, manager}]; known != nil {
 		known.refused = refusal{core.Reason(boundText(string(reason))), time.Now()}
 	}
@@ -71,6 +72,7 @@ func (r Receiver) Revoke(isRevoked func(core.Peer) bool) {
 func (f *Fleet) revoke(isRevoked func(core.Peer) bool, now time.Time) (changed bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+
 	for _, known := range f.records {
 		if known.revoke(isRevoked, now) {
 			changed = true

@@ -33,8 +33,9 @@ func (s *sharing) observe(cause hook.ResyncCause) hook.ResyncCause {
 	} else {
 		s.score = max(s.score-1, 0)
 	}
+
 	before := s.on
-	s.on = s.score >= sharedFrom || s.on && s.score > 0
+	s.on = s.isEvident()
 	switch {
 	case s.on && cause == CauseGap:
 		return ""
@@ -43,4 +44,12 @@ func (s *sharing) observe(cause hook.ResyncCause) hook.ResyncCause {
 	default:
 		return cause
 	}
+}
+
+// isEvident reports whether the score turns sharing on, or leaves it on.
+func (s *sharing) isEvident() bool {
+	if s.on {
+		return s.score > 0
+	}
+	return s.score >= sharedFrom
 }

@@ -39,11 +39,11 @@ func (s *Status) Versions() []string {
 func (r *record) versions(now time.Time) []string {
 	var versions []string
 	for _, p := range r.replicas {
-		if !p.isAlive(now) || p.beat.Version == "" {
+		if !p.isAlive(now) || p.heartbeat.Version == "" {
 			continue
 		}
 
-		version := p.beat.Version
+		version := p.heartbeat.Version
 		if !isVersion(version) {
 			version = OtherVersions
 		}
@@ -61,9 +61,11 @@ func isVersion(text string) bool {
 // isForeignToVersions allows the characters of semantic versions, of pseudo-versions of Go, and of
 // image tags.
 func isForeignToVersions(c rune) bool {
-	isLetter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
+	isLower := c >= 'a' && c <= 'z'
+	isUpper := c >= 'A' && c <= 'Z'
 	isDigit := c >= '0' && c <= '9'
-	return !isLetter && !isDigit && !strings.ContainsRune(".+-_", c)
+	isSign := strings.ContainsRune(".+-_", c)
+	return !isLower && !isUpper && !isDigit && !isSign
 }
 
 // boundVersions keeps the versions with the most runtimes, and adds the others up.
@@ -88,31 +90,4 @@ func boundVersions(counts map[string]int) map[string]int {
 		bounded[OtherVersions] = others
 	}
 	return bounded
-}
-
-// clock compares the clock of an agent with that of this process, by the times in heartbeats.
-type clock struct {
-	// last and before are how far the last two heartbeats were ahead of this process.
-	last, before time.Duration
-	known        bool
-}
-
-// observe takes the time at which a heartbeat was made. It is zero if the heartbeat has none.
-func (c *clock) observe(made, now time.Time) {
-	if made.IsZero() {
-		return
-	}
-
-	ahead := made.Sub(now)
-	if !c.known {
-		c.last = ahead
-		c.known = true
-	}
-	c.before = c.last
-	c.last = ahead
-}
-
-// skew is that of the less delayed heartbeat: a delay makes a heartbeat only older.
-func (c *clock) skew() time.Duration {
-	return max(c.last, c.before).Round(time.Second)
 }

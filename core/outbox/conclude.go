@@ -109,8 +109,8 @@ func (l *lane) concludeHeartbeat(a *answer) {
 }
 
 // concludeEntry lets the event with index i meet its fate. Until it is delivered or given up, it
-// keeps its key and its number. Then a newer event of the key follows. If there is no newer event, a
-// delivered one waits for its resend, and a hopeless one frees its key.
+// keeps its key and its number. Then a newer event of the key follows. If there is no newer event,
+// a delivered one waits for its resend, and a hopeless one frees its key.
 func (l *lane) concludeEntry(a *answer, i int) {
 	e := a.entries[i]
 	switch a.fateOf(i, l.opts.GiveUpAfter) {

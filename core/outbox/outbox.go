@@ -6,8 +6,8 @@
 // acknowledged or given up, and has exactly one counted fate.
 //
 // An event passes accept.go, room.go and keep.go, and waits in store.go as an entry. Then it passes
-// take.go, dispatch.go, call.go (which sorts the answer), conclude.go and resend.go. Heartbeats join
-// in heartbeat.go.
+// take.go, dispatch.go, call.go (which sorts the answer), conclude.go and resend.go. Heartbeats
+// join in heartbeat.go.
 //
 // A lane combines parts that know nothing of it: its store, its pause, its schedule of heartbeats,
 // the size of its batches, and the owners of its resyncs.

@@ -109,23 +109,26 @@ var table = map[string][]mutant{
 		{"fleet: a resync that the handler does not take is lost", "f.giveBack(k, claimed)", "_ = claimed"},
 		{
 			"fleet: a resync of a forgotten runtime is put back",
-			"if f.records[k] != nil && f.resyncs[k] == nil {", "if f.resyncs[k] == nil {",
+			"if f.records[k] != nil {\n\t\tf.resyncs.giveBack", "if f.records != nil {\n\t\tf.resyncs.giveBack",
 		},
-		{"fleet: a resync stays due", "delete(f.resyncs, k)\n\t\tf.delivers[k] = true", "f.delivers[k] = true"},
 	},
 	"core/fleet/fleet.go": {
 		{"fleet: no resync for a return", "case cause != \"\":\n", "case cause != \"\" && cause != CauseReturned:\n"},
-		{
-			"fleet: a resync for an owner stands for the runtime (row 4)",
-			"if e.Resync && e.Owner == (types.NamespacedName{}) && refused[i] == nil {",
-			"if _ = (types.NamespacedName{}); e.Resync && refused[i] == nil {",
-		},
 	},
 	"core/fleet/judge.go": {
 		{"fleet: fresh without proof (row 26)", "case !proved:\n\t\treturn Unproved, \"\"\n", ""},
-		{"fleet: a lost canary does not count (row 26)", "return p.beat.Canary == core.CanaryLost", "return false && p.beat == nil"},
-		{"fleet: changed webhooks do not count", "return p.beat.WebhookError != \"\"", "return false && p.beat == nil"},
-		{"fleet: drops degrade for ever", "return now.Before(p.dropping)", "return !p.dropping.IsZero()"},
+	},
+	"core/fleet/observe.go": {
+		{"fleet: no resync for a lost replica", "return r.dismiss(resendOfLoss(now)", "return now.IsZero() && r.dismiss(resendOfLoss(now)"},
+		{
+			"fleet: the resync for a lost replica is not resent",
+			"p.gone = true\n\t\t\tp.resend = again", "p.gone = true\n\t\t\tp.resend = resync{}\n\t\t\t_ = again",
+		},
+		{"fleet: a new fleet asks once only", "r.resend.postpone(CauseNewEpoch, resendOfLoss(now).due)", "_ = resendOfLoss(now)"},
+		{"fleet: a replica is lost while all are cut off", "return p.isPunctual(now) })", "return p.isAlive(now) })"},
+		{"fleet: no resync for a new epoch", "return CauseNewEpoch", "p.resend, r.resend = resync{}, resync{}"},
+		{"fleet: a replica that leaves is lost", "if heartbeat.Leaving {", "if heartbeat.Leaving && p.gone {"},
+		{"fleet: each heartbeat is a return", "r.disprove()\n\t}", "r.disprove()\n\t} else {\n\t\tcause = CauseReturned\n\t}"},
 	},
 	"core/fleet/paths.go": {
 		{"fleet: the end of a connection does not count", "now.Sub(p.lost) > reconnectWithin", "now.Sub(p.lost) > maxInterval"},
@@ -137,27 +140,32 @@ var table = map[string][]mutant{
 			"wait = f.opts.PollUnproved", "return f.opts.PollUnproved",
 		},
 		{"fleet: one stale manager does not count", "default:\n\t\t\treturn f.opts.PollOtherwise", "default:"},
-		{"fleet: a negative backlog hides those of others", "min(max(p.beat.Pending, 0), mostPending)", "min(p.beat.Pending, mostPending)"},
-		{"fleet: a huge backlog overflows", "min(max(p.beat.Pending, 0), mostPending)", "max(p.beat.Pending, 0)"},
-	},
-	"core/fleet/record.go": {
-		{"fleet: no resync for a lost replica", "return r.dismiss(resendOfLoss(now)", "return now.IsZero() && r.dismiss(resendOfLoss(now)"},
-		{
-			"fleet: the resync for a lost replica is not resent",
-			"true, true, again\n", "true, true, resync{}\n\t\t\t_ = again\n", //nolint:dupword // It is code.
-		},
-		{"fleet: a new fleet asks once only", "r.resend.postpone(CauseNewEpoch, resendOfLoss(now).due)", "_ = resendOfLoss(now)"},
-		{"fleet: a replica is lost while all are cut off", "return p.isPunctual(now) })", "return p.isAlive(now) })"},
-		{"fleet: no resync for a new epoch", "return CauseNewEpoch", "p.resend, r.resend = resync{}, resync{}"},
-		{"fleet: a replica that leaves is lost", "if beat.Leaving {", "if beat.Leaving && p.gone {"},
-		{"fleet: each heartbeat is a return", "r.disprove()\n\t}", "r.disprove()\n\t} else {\n\t\tcause = CauseReturned\n\t}"},
 	},
 	"core/fleet/replica.go": {
-		{"fleet: no resync for a gap", "cause, p.sequence = CauseGap, beat.Sequence", "p.sequence = beat.Sequence"},
+		{"fleet: no resync for a gap", "cause = CauseGap\n\t\tp.sequence = heartbeat.Sequence", "p.sequence = heartbeat.Sequence"},
 		{"fleet: each batch is a gap", "if sequence > p.sequence && sequence-p.sequence > 1 {", "if sequence > p.sequence {"},
+	},
+	"core/fleet/resync.go": {
+		{
+			"fleet: a resync for an owner counts for the runtime (row 4)",
+			"if e.Resync && e.Owner == (types.NamespacedName{}) && refused[i] == nil {",
+			"if _ = (types.NamespacedName{}); e.Resync && refused[i] == nil {",
+		},
+	},
+	"core/fleet/resyncs.go": {
+		{"fleet: a resync stays due", "delete(s.toCome, k)\n\t\ts.underWay[k] = true", "s.underWay[k] = true"},
 	},
 	"core/fleet/sharing.go": {
 		{"fleet: active replicas resync for each gap", "case s.on && cause == CauseGap:", "case s.on && cause == \"\":"},
+	},
+	"core/fleet/summary.go": {
+		{"fleet: a negative backlog hides those of others", "min(max(p.heartbeat.Pending, 0), mostPending)", "min(p.heartbeat.Pending, mostPending)"},
+		{"fleet: a huge backlog overflows", "min(max(p.heartbeat.Pending, 0), mostPending)", "max(p.heartbeat.Pending, 0)"},
+	},
+	"core/fleet/trouble.go": {
+		{"fleet: a lost canary does not count (row 26)", "return m.heartbeat.Canary == core.CanaryLost", "return false && m.heartbeat == nil"},
+		{"fleet: changed webhooks do not count", "return m.heartbeat.WebhookError != \"\"", "return false && m.heartbeat == nil"},
+		{"fleet: drops degrade for ever", "return m.now.Before(m.dropping)", "return !m.dropping.IsZero()"},
 	},
 	"core/intake/receive.go": {
 		{
@@ -287,7 +295,7 @@ var table = map[string][]mutant{
 
 // twice counts two resyncs in place of one.
 func twice(cause string) mutant {
-	const delivered = "f.delivered(k.manager, claimed.cause)"
+	const delivered = "f.noteDelivered(k.manager, claimed.cause)"
 	return mutant{
 		"economy: two resyncs of the fleet, cause " + cause,
 		delivered, delivered + "\n\tif claimed.cause == " + cause + " {\n\t\t" + delivered + "\n\t}",

@@ -1,0 +1,30 @@
+package fleet
+
+import "time"
+
+// clock compares the clock of an agent with that of this process, by the times in heartbeats.
+type clock struct {
+	// last and before are how far the last two heartbeats were ahead of this process.
+	last, before time.Duration
+	known        bool
+}
+
+// observe takes the time at which a heartbeat was made. It is zero if the heartbeat has none.
+func (c *clock) observe(made, now time.Time) {
+	if made.IsZero() {
+		return
+	}
+
+	ahead := made.Sub(now)
+	if !c.known {
+		c.last = ahead
+		c.known = true
+	}
+	c.before = c.last
+	c.last = ahead
+}
+
+// skew is that of the less delayed heartbeat: a delay makes a heartbeat only older.
+func (c *clock) skew() time.Duration {
+	return max(c.last, c.before).Round(time.Second)
+}

@@ -1,0 +1,248 @@
+package fleet
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
+)
+
+// observe takes in a request of the runtime. It returns the cause for a resync, "" if there is
+// none.
+func (r *record) observe(
+	peer core.Peer, batch *core.Batch, refused core.EventErrors, opts *Options, now time.Time,
+) (cause hook.ResyncCause) {
+	r.refused = refusal{}
+	if p := r.observed(batch, refused); p != nil {
+		if p.noteKept(batch, refused) {
+			return CauseGap
+		}
+		return ""
+	}
+
+	// A new epoch may send events before its first heartbeat: the runtime is stale, but not silent.
+	state, _ := r.judge(opts, now)
+	hasReturned := state == Stale && !r.isSpeaking(now)
+	if hasReturned {
+		cause = CauseReturned
+		r.disprove()
+	}
+
+	r.first = cmp.Or(r.first, now)
+	r.lastSeen = now
+	r.sender = newSender(peer, r.sender)
+
+	switch {
+	case batch.Epoch != "":
+		cause = cmp.Or(r.observeReplica(peer, batch, refused, now), cause)
+	case hasReturned:
+		// An agent without heartbeats took over from one with: it speaks an older contract.
+		r.heartbeats = false
+		r.dismiss(resendOfLoss(now), func(*replica) bool { return true })
+	}
+
+	if cause != "" {
+		// The resync to come replaces the pending events of silent replicas, too.
+		r.dismiss(resendOfLoss(now), func(p *replica) bool { return p.isSilent(now) })
+	}
+	return cause
+}
+
+// observed returns the replica of a batch that was observed before, if the transport keeps it, or
+// has kept an event of it. So it is no sign of life: the process that sent it may have ended long
+// ago. It returns nil for any other batch.
+func (r *record) observed(batch *core.Batch, refused core.EventErrors) *replica {
+	p := r.find(batch.Epoch)
+	if batch.Heartbeat != nil || p == nil {
+		return nil
+	}
+
+	isKeptBatch := len(batch.Events) == 0
+	for i := range batch.Events {
+		sequence := batch.Events[i].Sequence
+		if sequence > p.sequence {
+			return nil
+		}
+		isKeptBatch = isKeptBatch || p.hasKept(sequence) || isKept(refused[i])
+	}
+	if !isKeptBatch {
+		return nil
+	}
+	return p
+}
+
+// disprove ends all proofs. After a silence, events may come before the heartbeat that reports a
+// lost canary.
+func (r *record) disprove() {
+	for _, p := range r.replicas {
+		p.proved = time.Time{}
+	}
+}
+
+func (r *record) observeReplica(
+	peer core.Peer, batch *core.Batch, refused core.EventErrors, now time.Time,
+) (cause hook.ResyncCause) {
+	p, isNew := r.ensureReplica(batch, now)
+	p.sender = r.sender
+	cause = p.observe(peer, batch, refused, now)
+
+	if batch.Heartbeat != nil {
+		r.heartbeats = true
+		r.succeed(p, batch.Heartbeat, now)
+	}
+	if isNew {
+		return CauseNewEpoch
+	}
+	return cause
+}
+
+// ensureReplica returns the replica of the epoch, a new one if there is none.
+func (r *record) ensureReplica(batch *core.Batch, now time.Time) (p *replica, isNew bool) {
+	if p := r.find(batch.Epoch); p != nil {
+		return p, false
+	}
+	if len(r.replicas) >= maxReplicas {
+		r.evictReplica()
+	}
+
+	p = newReplica(batch, now)
+	if p.begins || now.Sub(r.first) > straggler {
+		p.resend = resync{CauseNewEpoch, now.Add(longestCommit)} // The former life may have reviewed a write.
+	} else { // The fleet is new. It does not know which replicas there were.
+		r.resend.postpone(CauseNewEpoch, resendOfLoss(now).due)
+	}
+	r.replicas = append(r.replicas, p)
+	return p, true
+}
+
+// succeed dismisses the former lives of the process that p is one of, and forgets p itself when it
+// leaves. A resync replaces the resends that it leaves.
+func (r *record) succeed(p *replica, heartbeat *core.Heartbeat, now time.Time) {
+	if heartbeat.Leaving {
+		r.noteLeaving(p, heartbeat, now)
+		return
+	}
+
+	// A former life is silent since p began. Two processes with the same instance by mistake are
+	// not. The resync of the new epoch replaces its events, and has its own resend.
+	r.dismiss(resync{}, func(other *replica) bool {
+		return other != p && other.isInstance(p.heartbeat.Instance) && other.lastSeen.Before(p.first)
+	})
+}
+
+func (r *record) noteLeaving(p *replica, heartbeat *core.Heartbeat, now time.Time) {
+	if heartbeat.Pending > 0 {
+		r.resend.postpone(CauseReplicaLost, now.Add(longestCommit))
+	}
+
+	r.removeReplica(p)
+	if len(p.kept) > 0 { // Those events come later, and are not of a new process.
+		p.gone = true
+		p.resend = resync{}
+		r.replicas = append(r.replicas, p)
+	}
+}
+
+// dismiss takes replicas for gone, and reports whether there were any. Again is the resend of the
+// resync that replaces their events.
+func (r *record) dismiss(again resync, isGone func(*replica) bool) (dismissed bool) {
+	for _, p := range r.replicas {
+		if !p.gone && isGone(p) {
+			dismissed = true
+			p.gone = true
+			p.resend = again
+			p.shrink()
+		}
+	}
+	return dismissed
+}
+
+// review takes in the time that has passed. It returns the cause for a resync, "" if there is none,
+// and the change of freshness since the last review, if there is one.
+func (r *record) review(opts *Options, now time.Time) (cause hook.ResyncCause, change Transition, changed bool) {
+	for _, p := range r.replicas {
+		p.paths.review(now)
+	}
+	if r.dismissLost(now) {
+		cause = CauseReplicaLost
+	}
+	cause = cmp.Or(cause, r.takeResend(now))
+
+	state, reason := r.judge(opts, now)
+	if state == r.state && reason == r.reason {
+		return cause, Transition{}, false
+	}
+
+	change = Transition{From: r.state, Reason: r.reason}
+	r.state = state
+	r.reason = reason
+	r.since = now
+	change.To = r.status()
+	return cause, change, true
+}
+
+// dismissLost dismisses replicas that stopped sending while others did not, and reports whether
+// there were any: their pending events are lost. They stay while the next heartbeat of each other
+// replica is overdue. The runtime may then be cut off as a whole, and all may come back.
+func (r *record) dismissLost(now time.Time) bool {
+	if !slices.ContainsFunc(r.replicas, func(p *replica) bool { return p.isPunctual(now) }) {
+		return false
+	}
+	return r.dismiss(resendOfLoss(now), func(p *replica) bool { return p.isSilent(now) })
+}
+
+// takeResend returns the cause of the resends when the last of them is due. It replaces all, and
+// ends them.
+func (r *record) takeResend(now time.Time) (cause hook.ResyncCause) {
+	isLater := func(p *replica) bool { return p.resend.due.After(now) }
+	if r.resend.due.After(now) || slices.ContainsFunc(r.replicas, isLater) {
+		return ""
+	}
+
+	cause = r.resend.cause
+	r.resend = resync{}
+	for _, p := range r.replicas {
+		cause = cmp.Or(p.resend.cause, cause)
+		p.resend = resync{}
+	}
+	return cause
+}
+
+// evictReplica forgets a replica that is gone, or else the one that is silent for the longest time.
+func (r *record) evictReplica() {
+	r.removeReplica(slices.MinFunc(r.replicas, func(a, b *replica) int {
+		switch {
+		case a.gone == b.gone:
+			return a.lastSeen.Compare(b.lastSeen)
+		case a.gone:
+			return -1
+		default:
+			return 1
+		}
+	}))
+}
+
+func (r *record) removeReplica(p *replica) {
+	r.resend.postpone(p.resend.cause, p.resend.due)
+	r.replicas = slices.DeleteFunc(r.replicas, func(other *replica) bool { return other == p })
+}
+
+// revoke notes the senders that are revoked. It reports whether it found one that it did not know
+// as revoked.
+func (r *record) revoke(isRevoked func(core.Peer) bool, now time.Time) (found bool) {
+	senders := []*sender{r.sender}
+	for _, p := range r.replicas {
+		senders = append(senders, p.sender)
+	}
+
+	for _, s := range senders {
+		if s != nil && !s.revoked && isRevoked(s.peer) {
+			found = true
+			s.revoked = true
+			r.refused = refusal{core.ReasonRevoked, now}
+		}
+	}
+	return found
+}

@@ -1,0 +1,24 @@
+package fleet
+
+import (
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
+)
+
+// tally has the counters of a manager. It outlives the records of its runtimes.
+type tally struct {
+	resyncs   map[hook.ResyncCause]int64
+	untracked int64
+	events    int64
+}
+
+// tallies has a tally for each manager with requests. The fleet's lock guards it.
+type tallies map[core.Manager]*tally
+
+// of makes a tally if there is none.
+func (t tallies) of(manager core.Manager) *tally {
+	if t[manager] == nil {
+		t[manager] = &tally{resyncs: make(map[hook.ResyncCause]int64)}
+	}
+	return t[manager]
+}
