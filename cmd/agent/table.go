@@ -84,7 +84,7 @@ func groups(c *config) []group {
 			optional("FORWARD_TIMEOUT", duration(&c.Outbox.ForwardTimeout), outbox.Defaults().ForwardTimeout.String(),
 				"Timeout of one attempt to send events."),
 			optional("MAX_BACKOFF", duration(&c.Outbox.MaxBackoff), outbox.Defaults().MaxBackoff.String(),
-				"Longest delay between two attempts, unless the control plane requests a longer one."),
+				"Longest delay between two attempts, unless the control plane requests a longer delay."),
 			optional("HEARTBEAT_INTERVAL", durationOrOff(&c.Outbox.HeartbeatInterval),
 				outbox.Defaults().HeartbeatInterval.String(),
 				"Longest time between two heartbeats, with contract v3. 0s turns heartbeats off. "+
@@ -97,17 +97,17 @@ func groups(c *config) []group {
 					"While the operator checks the reads of its reconciles, the delay is 10ms, "+
 					"unless the operator checks earlier than this delay. 0s means no delay."),
 			optional("RESEND_AFTER", into("durations", &c.Outbox.Resend, parseDelays), "3s,35s",
-				"Increasing delays after which a delivered event is sent once more, "+
+				"Increasing delays after which a delivered event is sent again, "+
 					"in case its write is committed late. 0s turns the resends off."),
 			optional("RESEND_RESYNC", durationOrOff(&c.Outbox.ResendResync), outbox.Defaults().ResendResync.String(),
-				"Delay after which a resync is sent once more, in case a write is committed late. "+
+				"Delay after which a resync is sent again, in case a write is committed late. "+
 					"The delay must exceed the timeout of each webhook in this cluster (at most 30s). 0s turns the "+
 					"resend off."),
 			optional("OUTBOX_MAX_KEYS", into("number", &c.Outbox.MaxKeys, parseCount), strconv.Itoa(outbox.Defaults().MaxKeys),
-				"Number of distinct events to keep while the control plane does not accept them. "+
+				"Number of distinct events to keep while the control plane does not accept events. "+
 					"A resync replaces events beyond this limit."),
 			optional("OUTBOX_MAX_BYTES", into("number", &c.Outbox.MaxBytes, parseCount), strconv.Itoa(outbox.Defaults().MaxBytes),
-				"Memory for these events in bytes, about 1 kB each. A resync replaces events beyond this limit."),
+				"Memory for these events in bytes. An event needs about 1 kB. A resync replaces events beyond this limit."),
 		}},
 		{"Source", []setting{
 			optional("OWNER_ANNOTATION", into("annotation", &c.OwnerAnnotation, parseAnnotation), core.OwnerAnnotation,
@@ -118,7 +118,7 @@ func groups(c *config) []group {
 					"With `informer`, `SETTLE`, `RESEND_AFTER`, `RESEND_RESYNC` and the settings of the webhook have no effect."),
 			optional("WATCHERS", into("Watchers in YAML", &c.informer.Watches, watching.Watches), "",
 				"`Watcher` resources to watch. Required with `SOURCE=informer`, which cannot watch a subresource. "+
-					"As a webhook, the agent creates `WEBHOOK_CONFIGURATION` from them and maintains it. "+
+					"As a webhook, the agent creates `WEBHOOK_CONFIGURATION` from the Watchers and maintains it. "+
 					"Watchers with `spec.matchConditions` are refused."),
 			optional("EXCLUDED_NAMESPACES", into("names", &c.informer.ExcludedNamespaces, parseNames), "",
 				"Namespaces that are not watched. If empty, the informer watches all namespaces, and the agent's "+
@@ -147,9 +147,9 @@ func groups(c *config) []group {
 			optional("WEBHOOK_CONFIGURATION", text("name", &c.Webhook.Configuration), "",
 				"ValidatingWebhookConfiguration of the agent. The agent reads the configuration at the interval of the canary "+
 					"and reports webhooks that differ from the applied configuration. If empty, the agent does not "+
-					"compare them."),
+					"compare webhooks."),
 			optional("WEBHOOK_ENDPOINT", into("namespace/name[:port], URL", &c.Webhook.Own, parseEndpoint), "",
-				"Service or https URL by which the API server reaches the agent. Required for a webhook with `WATCHERS`: "+
+				"Service or https URL at which the API server reaches the agent. Required for a webhook with `WATCHERS`: "+
 					"the agent then creates `WEBHOOK_CONFIGURATION` and restores it when another program changes it."),
 			optional("WEBHOOK_CA_CERT", file(&c.webhookCA), "",
 				"CAs of the webhook's server certificate, for the webhook configuration. If empty, `CA_CERT`."),
@@ -157,11 +157,11 @@ func groups(c *config) []group {
 				"Domain at the end of the webhooks' names. If empty, `kyma-project.io`."),
 			optional("WEBHOOK_MAX_CONNECTIONS", into("number", &c.Webhook.MaxConnections, parseCount),
 				strconv.Itoa(defaults.MaxConnections),
-				"Limit of open connections, of up to 100 KiB each. "+
+				"Limit on open connections, each of which needs up to 100 KiB. "+
 					"At the limit, a connection of the client with the most connections is closed. If more than a quarter "+
-					"of the connections have not completed the TLS handshake, one of these is closed instead."),
+					"of the connections have not completed the TLS handshake, one of those connections is closed instead."),
 			optional("WEBHOOK_MAX_HANDSHAKES", into("number", &c.Webhook.MaxHandshakes, parseCount), "",
-				"Limit of concurrent TLS handshakes, which client addresses get in turn. If empty, half of "+
+				"Limit on concurrent TLS handshakes. Client addresses take turns. If empty, half of "+
 					"`GOMAXPROCS`."),
 		}},
 		{"Metrics and health", []setting{
@@ -189,7 +189,7 @@ func groups(c *config) []group {
 			optional(envInstance, text("name", &c.Instance), "",
 				"Name of this replica. If empty, `POD_NAME`, `HOSTNAME` or the host name."),
 			optional("STOP_DELAY", into("duration", &c.StopDelay, parseDelay), "0s",
-				"Time for which the agent reports not ready but still serves before the shutdown, "+
+				"Time before the shutdown in which the agent reports that it is not ready but still serves, "+
 					"so that the API server switches to other replicas."),
 			optional("SHUTDOWN_TIMEOUT", duration(&c.ShutdownTimeout), "20s",
 				"Time limit for finishing requests and sending pending events during the shutdown."),
