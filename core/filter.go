@@ -44,6 +44,7 @@ func subresourceChanged(c *Change) bool {
 	if c.Subresource == string(FieldStatus) {
 		return false
 	}
+
 	switch c.Operation {
 	case OperationCreate, OperationDelete, OperationConnect:
 		return true

@@ -86,10 +86,12 @@ func readObject(r *rawjson.Reader) (*Object, error) {
 	if r.Null() {
 		return nil, nil
 	}
+
 	o := &Object{fields: make([]rawField, 0, 4)} // spec, status and few others.
 	if err := r.Object(func(name []byte) error { return o.readField(r, name) }); err != nil {
 		return nil, err
 	}
+
 	o.GVK = schema.FromAPIVersionAndKind(o.apiVersion, o.kind)
 	return o, nil
 }
@@ -131,6 +133,7 @@ func (o *Object) readKeptMetadata(r *rawjson.Reader, name []byte) error {
 	if err := keep(r, name, &o.metadata); err != nil {
 		return err
 	}
+
 	raw := o.metadata[len(o.metadata)-1].raw
 	switch string(name) {
 	case "labels":
@@ -173,6 +176,7 @@ func readGeneration(r *rawjson.Reader, into *int64) error {
 	if err != nil {
 		return fmt.Errorf("metadata.generation: want an integer of 64 bits, have %s", shorten(string(raw)))
 	}
+
 	*into = n
 	return nil
 }

@@ -59,15 +59,18 @@ func (v Version) AnswerTo(err error) Answer {
 	case !partial:
 		return Answer{Refusal: refusalOf(err)}
 	}
+
 	failed := make(map[int]Refusal, len(some))
 	for i, err := range some {
 		failed[i] = refusalOf(err)
 	}
+
 	if v.MaxEvents() > 1 {
 		// An error, so that no sender mistakes it for a success, and one that gateways do not
 		// retry.
 		return Answer{Refusal: Refusal{Status: statusUnprocessableContent, Reason: reasons.Partial}, Failed: failed}
 	}
+
 	first := slices.Min(slices.Collect(maps.Keys(some)))
 	answer := Answer{Refusal: failed[first], Failed: failed}
 	if answer.Status == statusServiceUnavailable && !errors.Is(some[first], core.ErrNotReady) {
@@ -107,6 +110,7 @@ func (a *Answer) Body() ([]byte, error) {
 			Index: index, Status: f.Status, Reason: f.Reason, RetryAfter: Seconds(f.RetryAfter),
 		})
 	}
+
 	text, err := json.Marshal(body)
 	if err != nil {
 		return nil, fmt.Errorf("answer: %w", err)
@@ -137,6 +141,7 @@ func refusals(failed []failureBody, elements int) map[int]Refusal {
 	if len(failed) == 0 {
 		return nil
 	}
+
 	refused := make(map[int]Refusal, len(failed))
 	for _, f := range failed {
 		if f.Index < 0 || f.Index >= elements {

@@ -68,10 +68,12 @@ func (d *decoder) readElement() error {
 	if err := d.readNext(); err != nil {
 		return fmt.Errorf("event %d of the batch: %w", d.n, err)
 	}
+
 	if d.n == 0 { // The others are as large, mostly.
 		size := d.r.Offset() - start
 		d.batch.Events = slices.Grow(d.batch.Events, min((d.size-d.r.Offset())/size, maxBatchEvents))
 	}
+
 	d.n++
 	return nil
 }
@@ -83,6 +85,7 @@ func (d *decoder) readNext() error {
 	case d.batch.Heartbeat != nil:
 		return fmt.Errorf("%w: want a heartbeat as the last element only", errMalformed)
 	}
+
 	var c received
 	if err := d.r.Object(func(name []byte) error { return c.readAttribute(d.r, name, &d.last) }); err != nil {
 		return err
@@ -90,6 +93,7 @@ func (d *decoder) readNext() error {
 	if err := c.interpret(&d.last); err != nil {
 		return err
 	}
+
 	d.last = c
 	return c.addTo(&d.batch, d.n)
 }
@@ -105,6 +109,7 @@ func (c *received) addTo(batch *core.Batch, n int) error {
 		batch.Heartbeat = c.heartbeat
 		return nil
 	}
+
 	batch.Events = append(batch.Events, c.event)
 	return checkEvent(&c.event)
 }
@@ -134,6 +139,7 @@ func (c *received) readAttribute(r *rawjson.Reader, name []byte, last *received)
 	default:
 		_, err = r.Skip()
 	}
+
 	return err
 }
 
@@ -178,6 +184,7 @@ func (c *received) checkAttributes() error {
 			return fmt.Errorf("%w: attribute %s is missing", errMalformed, required[0])
 		}
 	}
+
 	if c.specVersion != specVersion {
 		return fmt.Errorf("%w: specversion is %.16q, want %q", errMalformed, c.specVersion, specVersion)
 	}
@@ -213,6 +220,7 @@ func (c *received) readData(last *core.WatchEvent) error {
 	default:
 		return fmt.Errorf("type is %.80q, want one of %v", c.kind, []string{typeChanged, typeResync, typeHeartbeat})
 	}
+
 	if err != nil {
 		return fmt.Errorf("data of type %s: %w", c.kind, err)
 	}
@@ -274,6 +282,7 @@ func (d *dataReader) readChanged(name []byte) (err error) {
 	default:
 		return d.readOwner(name)
 	}
+
 	return err
 }
 
@@ -330,6 +339,7 @@ func (v Version) Decode(body []byte) (core.Batch, error) {
 	case v == V3:
 		return decodeBatch(body)
 	}
+
 	event, err := decodeSingle(v, body)
 	if err != nil {
 		return core.Batch{}, err
@@ -364,6 +374,7 @@ func readHeartbeat(data []byte) (*core.Heartbeat, error) {
 			return nil, fmt.Errorf("heartbeat: %w", err)
 		}
 	}
+
 	beat.Interval, beat.OldestPending = milliseconds(int64(beat.Interval)), milliseconds(int64(beat.OldestPending))
 	beat.CertificateExpiry, beat.LastReview = wireTime(beat.CertificateExpiry), wireTime(beat.LastReview)
 	interrupted := &beat.Interruption
@@ -376,13 +387,16 @@ func checkHeartbeat(beat *core.Heartbeat) error {
 		return fmt.Errorf("%w: %d reasons and %d CA fingerprints, want at most %d and %d",
 			errMalformed, len(beat.Dropped), len(beat.CAFingerprints), maxReasons, maxFingerprints)
 	}
+
 	texts := slices.Clone(beat.CAFingerprints)
 	for reason := range beat.Dropped {
 		texts = append(texts, string(reason))
 	}
+
 	for _, text := range textsOf(beat) {
 		texts = append(texts, *text)
 	}
+
 	for _, text := range texts {
 		if len(text) > maxAttribute {
 			return fmt.Errorf("%w: a heartbeat has a text of %d bytes, want at most %d",

@@ -71,10 +71,12 @@ func encodeBatch(batch *core.Batch) (Request, error) {
 	if batch.Source == "" {
 		return Request{}, fmt.Errorf("%w: source is empty", errMalformed)
 	}
+
 	shared := element{source: sourcePrefix + url.PathEscape(string(batch.Source)), epoch: batch.Epoch}
 	if err := cmp.Or(checkAttribute("source", shared.source), checkAttribute("epoch", shared.epoch)); err != nil {
 		return Request{}, err
 	}
+
 	r := Request{
 		Body: append(make([]byte, 0, usualElement), '['),
 		Sent: make([]int, 0, min(len(batch.Events), maxBatchEvents)),
@@ -87,6 +89,7 @@ func encodeBatch(batch *core.Batch) (Request, error) {
 		r.Body = nil
 		return r, nil
 	}
+
 	r.Body = append(r.Body, ']')
 	return r, nil
 }
@@ -98,6 +101,7 @@ func (r *Request) appendEvents(shared element, events []core.Numbered) {
 			shared.setEvent(&events[i])
 			err = r.append(&shared, func(b []byte) []byte { return appendData(b, &events[i].WatchEvent) })
 		}
+
 		switch {
 		case errors.Is(err, core.ErrNotSent):
 			r.failFrom(i, len(events))
@@ -136,6 +140,7 @@ func (r *Request) appendHeartbeat(e element, batch *core.Batch) {
 	default:
 		err = r.append(&e, func(b []byte) []byte { return append(b, data...) })
 	}
+
 	if r.Heartbeat = err == nil; !r.Heartbeat {
 		r.fail(len(batch.Events), err)
 	}
@@ -190,6 +195,7 @@ func appendData(b []byte, event *core.WatchEvent) []byte {
 	if event.Resync {
 		return append(b, '}')
 	}
+
 	b = appendObjectName(b, fieldWatched, event.Watched)
 	b = appendQuoted(appendMember(append(appendMember(b, fieldWatchedGVK), '{'), "group"), event.WatchedGVK.Group)
 	b = appendQuoted(appendMember(b, "version"), event.WatchedGVK.Version)
@@ -313,6 +319,7 @@ func cut(beat *core.Heartbeat) core.Heartbeat {
 	for _, text := range textsOf(&c) {
 		*text = cutText(*text)
 	}
+
 	c.CertificateExpiry, c.LastReview = wireTime(c.CertificateExpiry), wireTime(c.LastReview)
 	c.Interruption.Since, c.Interruption.Until = wireTime(c.Interruption.Since), wireTime(c.Interruption.Until)
 	c.CAFingerprints = cutFingerprints(c.CAFingerprints)
@@ -413,6 +420,7 @@ func (r *Request) Result(err error) error {
 	case len(refused) == 0:
 		return r.Failed
 	}
+
 	all := maps.Clone(r.Failed)
 	maps.Copy(all, refused)
 	return all

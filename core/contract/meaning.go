@@ -42,6 +42,7 @@ func (v Version) Interpret(r Refusal, page bool) Meaning {
 	case page && r.Status == statusBadRequest:
 		return Meaning{Reason: reasons.GatewayRefused, Slow: true}
 	}
+
 	if meaning, known := meanings()[r.Status]; known {
 		return meaning
 	}

@@ -59,6 +59,7 @@ func decodeSingle(v Version, body []byte) (core.WatchEvent, error) {
 	if err := decoded.check(v); err != nil {
 		return core.WatchEvent{}, err
 	}
+
 	owner := types.NamespacedName(decoded.Owner)
 	if decoded.bodyV2 == resyncV2() {
 		return core.WatchEvent{Resync: true, Owner: owner}, nil
@@ -77,6 +78,7 @@ func encodeSingle(v Version, batch *core.Batch) (r Request) {
 			r.fail(i, err)
 			continue
 		}
+
 		r.Body, r.Sent = body, []int{i}
 		r.failFrom(i+1, len(batch.Events))
 		break

@@ -25,6 +25,7 @@ func Event(want core.WatchEvent) gomock.Matcher {
 		}
 		return fmt.Sprintf("%+v, which differs (-want +got):\n%s", *got, cmp.Diff(want, foreseen(*got)))
 	})
+
 	expected := gomock.StringerFunc(func() string { return fmt.Sprintf("is the event %+v", want) })
 	return gomock.GotFormatterAdapter(differs, gomock.WantFormatter(expected, matches))
 }

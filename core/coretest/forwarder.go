@@ -60,6 +60,7 @@ func TestForwarder(
 	t.Helper()
 	const patience = time.Minute
 	opts.Patience = cmp.Or(opts.Patience, patience)
+
 	hangs := false
 	for _, c := range forwarderChecks() {
 		t.Run(c.rule, func(t *testing.T) {
@@ -68,6 +69,7 @@ func TestForwarder(
 			defer func() { hangs = s.hangs.Load() }()
 			c.check(s)
 		})
+
 		if hangs {
 			t.Fatal("Forward ignores the end of its context: the other checks are left out")
 		}
@@ -135,6 +137,7 @@ func (s *forwarderSuite) call(ctx context.Context, manager core.Manager, batch c
 		return err
 	case <-ctx.Done():
 	}
+
 	select {
 	case err := <-result:
 		return err
@@ -174,26 +177,31 @@ func (s *forwarderSuite) send(manager core.Manager, batch core.Batch) core.Event
 				s.t.Errorf("Forward names element %d of %d, with the error %v", i, elements, err)
 			}
 		}
+
 		for ; sent < elements && !errors.Is(eventError(err, sent), core.ErrNotSent); sent++ {
 			if err := eventError(err, sent); err != nil {
 				failed[place+sent] = err
 			}
 		}
+
 		for i := sent; i < len(batch.Events); i++ { // A heartbeat may be left out.
 			if eventError(err, i) == nil {
 				s.t.Errorf("Forward reports event %d as delivered, behind one that is not sent", i)
 			}
 		}
+
 		if sent == 0 {
 			s.t.Errorf("Forward sends nothing: it returns core.ErrNotSent for the first of %d elements", elements)
 			return failed
 		}
+
 		place += sent
 		if sent > len(batch.Events) {
 			batch.Heartbeat = nil
 		}
 		batch.Events = batch.Events[min(sent, len(batch.Events)):]
 	}
+
 	return failed
 }
 

@@ -24,6 +24,7 @@ func (s *forwarderSuite) carried(batch core.Batch) core.Batch {
 			}}
 		}
 	}
+
 	if s.opts.WithoutNumbers {
 		batch.Source, batch.Epoch, batch.Heartbeat = "", "", nil
 	}
@@ -36,11 +37,13 @@ func (s *forwarderSuite) roundTrip(sent core.Batch) {
 	before := len(s.farEnd.Calls())
 	s.mustSend(managerA, sent)
 	want := s.carried(sent)
+
 	got, seen := core.Batch{Source: want.Source, Epoch: want.Epoch}, map[core.EventKey]bool{}
 	for _, call := range s.farEnd.Calls()[before:] {
 		if !call.Returned || call.Err != nil {
 			continue
 		}
+
 		part := s.carried(call.Batch)
 		if part.Source != want.Source || part.Epoch != want.Epoch {
 			got.Source, got.Epoch = part.Source, part.Epoch
@@ -51,10 +54,12 @@ func (s *forwarderSuite) roundTrip(sent core.Batch) {
 			}
 			seen[e.Key()] = true
 		}
+
 		if got.Heartbeat == nil {
 			got.Heartbeat = part.Heartbeat
 		}
 	}
+
 	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
 		s.t.Errorf("Forward reports a batch as delivered, and another one arrived (-sent +arrived):\n%s", diff)
 	}
@@ -82,6 +87,7 @@ func (s *forwarderSuite) testBatch() {
 	for i := range batch.Events {
 		batch.Events[i].Watched.Name = poison
 	}
+
 	s.mustSend(managerA, numbered(sampleEvents(8, 3)...))
 	for _, got := range s.farEnd.Acknowledged(managerA) {
 		if got.Watched.Name == poison {
@@ -100,6 +106,7 @@ func (s *forwarderSuite) arrived(manager core.Manager, sent ...core.WatchEvent) 
 		}
 		return set
 	}
+
 	if diff := cmp.Diff(keys(sent), keys(s.farEnd.Acknowledged(manager))); diff != "" {
 		s.t.Errorf("other events arrived for %s than were sent (-sent +arrived):\n%s", manager, diff)
 	}
@@ -120,6 +127,7 @@ func (s *forwarderSuite) testEmpty() {
 			s.t.Errorf("Forward of an empty batch = %v, want nil", err)
 		}
 	}
+
 	if calls := s.farEnd.Calls(); len(calls) != 0 {
 		s.t.Errorf("Forward of an empty batch reached the far end %d times", len(calls))
 	}
@@ -146,6 +154,7 @@ func (s *forwarderSuite) testConcurrent() {
 		sent[manager] = append(sent[manager], events...)
 		group.Go(func() { s.mustSend(manager, numbered(events...)) })
 	}
+
 	group.Wait()
 	s.arrived(managerA, sent[managerA]...)
 	s.arrived(managerB, sent[managerB]...)
@@ -168,6 +177,7 @@ func (s *forwarderSuite) testSlowManager() {
 		s.t.Fatalf("Forward = %v before the far end answered", err)
 	default:
 	}
+
 	cancel()
 	s.endedBy(<-result, context.Canceled)
 }

@@ -27,6 +27,7 @@ func (s *forwarderSuite) refused(want Refusal, ofAll bool) {
 	for _, batch := range alone {
 		s.classified(s.failure(batch, false), want)
 	}
+
 	s.sentOnce(len(alone), "Forward retries, but the caller does")
 	s.arrived(managerA)
 	if ofAll {
@@ -108,11 +109,13 @@ func (s *forwarderSuite) testRefusedEvents() {
 				}
 			}
 		}
+
 		if len(failed) == 0 {
 			return nil
 		}
 		return failed
 	})
+
 	s.refusedOnly(s.send(managerA, numbered(events...)), events, refusals)
 }
 
@@ -129,10 +132,12 @@ func (s *forwarderSuite) refusedOnly(failed core.EventErrors, events []core.Watc
 		case failed[i] != nil:
 			s.t.Errorf("Forward reports a failure of event %d, though the far end took it: %v", i, failed[i])
 		}
+
 		if !refused {
 			taken = append(taken, events[i])
 		}
 	}
+
 	s.arrived(managerA, taken...)
 }
 
@@ -160,6 +165,7 @@ func (s *forwarderSuite) testRecovers() {
 		s.farEnd.Always(nil)
 		s.mustSend(managerA, numbered(sampleEvent(1)))
 	}
+
 	isLater := func(e core.WatchEvent) bool { return e.Watched == sampleEvent(1).Watched }
 	if !slices.ContainsFunc(s.farEnd.Acknowledged(managerA), isLater) {
 		s.t.Error("Forward reports an event as delivered after a failure, and the event did not arrive")

@@ -33,6 +33,7 @@ func sampleEvent(n int) core.WatchEvent {
 		Time:        time.Unix(1_700_000_000, 123_456_789).UTC(),
 		TraceParent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
 	}
+
 	switch n % 4 {
 	case 1:
 		e.Watched = types.NamespacedName{Name: fmt.Sprintf("system:role-%d", n)}

@@ -141,6 +141,7 @@ func (c *receiverCheck) run(t T, remote RemoteReceiver, opts ReceiverOptions) {
 		c.do(s)
 		return
 	}
+
 	batch := batchOf(c.objects...)
 	batch.Source = c.claims
 	if c.beat {
@@ -149,6 +150,7 @@ func (c *receiverCheck) run(t T, remote RemoteReceiver, opts ReceiverOptions) {
 			Canary: core.CanaryAlive,
 		}
 	}
+
 	err := s.send(s.runtime, batch)
 	s.wantRefused(err, c.class, c.failed...)
 	s.wantAccepted(s.runtime, c.again, c.accepted...)
@@ -194,6 +196,7 @@ func (s *receiverSuite) wantAccepted(runtime core.RuntimeID, again bool, want ..
 	if s.Operator == nil {
 		return
 	}
+
 	ctx, cancel := context.WithTimeout(s.t.Context(), s.opts.Patience)
 	defer cancel()
 	misses := func(got []string) bool {
@@ -236,6 +239,7 @@ func (s *receiverSuite) testHandlerNotReady() {
 		s.wantRefused(err, core.ErrNotReady)
 		err = s.send(s.runtime, batchOf(lateName))
 	}
+
 	if err != nil {
 		s.t.Fatalf("the handler is ready again, and Forward = %v", err)
 	}
@@ -248,10 +252,12 @@ func (s *receiverSuite) testLoudRuntime() {
 	for i := range names {
 		names[i] = fmt.Sprintf("object-%d", i)
 	}
+
 	var refused error
 	for n := 0; n < batches && refused == nil; n++ { // A later one might be taken, and begin a longer wait.
 		refused = s.send("loud", batchOf(names...))
 	}
+
 	s.wantRefused(refused, core.ErrNotReady)
 	wait := core.RetryAfter(refused)
 	if err := s.send(s.runtime, batchOf("a")); err != nil {

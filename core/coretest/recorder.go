@@ -37,6 +37,7 @@ func (c *Call) acknowledged() []core.WatchEvent {
 	if !c.Returned {
 		return nil
 	}
+
 	var accepted []core.WatchEvent
 	for i := range c.Batch.Events {
 		if eventError(c.Err, i) == nil {
@@ -98,6 +99,7 @@ func (r *Recorder) take(ctx context.Context, call Call) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	r.calls[index].Returned, r.calls[index].Err = true, err
 	r.wake()
 	return err
@@ -144,6 +146,7 @@ func (r *Recorder) wait(ctx context.Context, done func(calls []Call) bool) error
 		if done(calls) {
 			return nil
 		}
+
 		select {
 		case <-changed:
 		case <-ctx.Done():
@@ -211,6 +214,7 @@ func ScriptedParts(operator core.Handler) (ReceiverParts, error) {
 			return nil
 		}
 	}
+
 	var late atomic.Bool
 	handle := func(ctx context.Context, d core.Delivery) error {
 		switch name := d.Event.Watched.Name; {
@@ -224,6 +228,7 @@ func ScriptedParts(operator core.Handler) (ReceiverParts, error) {
 			return operator.Handle(ctx, d)
 		}
 	}
+
 	watched, err := fleet.New(fleet.Options{})
 	return ReceiverParts{
 		Verifier: core.VerifierFunc(verify),

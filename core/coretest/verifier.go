@@ -82,6 +82,7 @@ func (s *verifierSuite) testVerdict() {
 			return
 		}
 	}
+
 	if event != s.Event {
 		s.t.Errorf("Verify changes the event to %+v, from %+v", event, s.Event)
 	}
@@ -95,6 +96,7 @@ func (s *verifierSuite) testEndedContext() {
 	ctx, cancel := context.WithCancel(s.t.Context())
 	cancel()
 	event := s.Event
+
 	err := s.verifier.Verify(ctx, clonePeer(s.Peer), &event)
 	switch {
 	case err == nil && s.Want != nil:

@@ -23,6 +23,7 @@ func (a *arrivals) note(batch *core.Batch, last uint64) {
 			*a = slices.Insert(*a, at, sequence)
 		}
 	}
+
 	a.forget(len(*a) - maxArrivals)
 }
 

@@ -20,6 +20,7 @@ func (c *clock) observe(made, now time.Time) {
 		c.last = ahead
 		c.known = true
 	}
+
 	c.before = c.last
 	c.last = ahead
 }

@@ -30,6 +30,7 @@ func (f *Fleet) deliverTo(ctx context.Context, manager core.Manager, handler cor
 	var calls sync.WaitGroup
 	defer calls.Wait()
 	slots := make(chan struct{}, maxDeliveries)
+
 	deliver := func(k key) {
 		slots <- struct{}{} // The end of ctx ends the calls, and so frees a slot.
 		calls.Go(func() {

@@ -49,6 +49,7 @@ func (f *Fleet) Forget(runtime core.RuntimeID) {
 		delete(f.records, key{runtime, manager})
 		f.resyncs.cancel(key{runtime, manager})
 	}
+
 	delete(f.managers, runtime)
 	maps.DeleteFunc(f.expected, func(k key, _ time.Time) bool { return k.runtime == runtime })
 }
@@ -68,6 +69,7 @@ func (f *Fleet) ForgetManager(runtime core.RuntimeID, manager core.Manager) (for
 		}
 		f.removeRecord(k)
 	}
+
 	delete(f.expected, k)
 	return true
 }

@@ -55,6 +55,7 @@ func New(opts Options) (*Fleet, error) {
 	if err := opts.validate(); err != nil {
 		return nil, err
 	}
+
 	opts = opts.withDefaults()
 	return &Fleet{
 		opts:      opts,
@@ -113,6 +114,7 @@ func (f *Fleet) isProbe(k key, batch *core.Batch) bool {
 	if len(batch.Events) > 0 || batch.Epoch == "" {
 		return false
 	}
+
 	r := f.records[k]
 	return r == nil || r.find(batch.Epoch) == nil
 }
@@ -133,6 +135,7 @@ func (f *Fleet) ensureRecord(k key, now time.Time) *record {
 		delete(f.expected, k)
 		r.expected = now
 	}
+
 	f.records[k] = r
 	f.managers[k.runtime] = append(f.managers[k.runtime], k.manager)
 	return r

@@ -78,6 +78,7 @@ func Conditions() []Condition {
 		{Stale, ReasonRefused},
 		{Stale, ReasonRevoked},
 	}
+
 	for _, trouble := range slices.Backward(troubles) {
 		all = append(all, Condition{Degraded, trouble.reason})
 	}

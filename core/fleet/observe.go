@@ -67,6 +67,7 @@ func (r *record) observed(batch *core.Batch, refused core.EventErrors) *replica 
 		}
 		isKeptBatch = isKeptBatch || p.hasKept(sequence) || isKept(refused[i])
 	}
+
 	if !isKeptBatch {
 		return nil
 	}
@@ -92,6 +93,7 @@ func (r *record) observeReplica(
 		r.heartbeats = true
 		r.succeed(p, batch.Heartbeat, now)
 	}
+
 	if isNew {
 		return CauseNewEpoch
 	}
@@ -113,6 +115,7 @@ func (r *record) ensureReplica(batch *core.Batch, now time.Time) (p *replica, is
 	} else { // The fleet is new. It does not know which replicas there were.
 		r.resend.postpone(CauseNewEpoch, resendOfLoss(now).due)
 	}
+
 	r.replicas = append(r.replicas, p)
 	return p, true
 }
@@ -165,6 +168,7 @@ func (r *record) review(opts *Options, now time.Time) (cause hook.ResyncCause, c
 	for _, p := range r.replicas {
 		p.paths.review(now)
 	}
+
 	if r.dismissLost(now) {
 		cause = CauseReplicaLost
 	}

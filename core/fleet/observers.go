@@ -25,6 +25,7 @@ func (f *Fleet) OnChange(observe func(Transition)) {
 func (f *Fleet) notify() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+
 	if f.notifying {
 		return
 	}

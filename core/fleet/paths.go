@@ -33,6 +33,7 @@ func (p *paths) observe(path <-chan struct{}, interval time.Duration) {
 	if slices.Contains(p.open, path) {
 		return
 	}
+
 	p.open = append(p.open, path)
 	p.open = slices.Delete(p.open, 0, max(len(p.open)-maxPaths, 0))
 }

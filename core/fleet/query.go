@@ -113,6 +113,7 @@ func (f *Fleet) WithoutCA(fingerprint string) []core.RuntimeID {
 			missing = append(missing, runtime)
 		}
 	}
+
 	slices.Sort(missing)
 	return missing
 }
@@ -131,6 +132,7 @@ func (f *Fleet) Revoked() []core.RuntimeID {
 			revoked = append(revoked, runtime)
 		}
 	}
+
 	slices.Sort(revoked)
 	return revoked
 }

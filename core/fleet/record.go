@@ -115,6 +115,7 @@ func (r *record) status() Status {
 		Since:    r.since,
 		LastSeen: r.lastSeen,
 	}
+
 	for _, p := range r.replicas {
 		if !p.gone {
 			s.Replicas = append(s.Replicas, p.status())

@@ -71,6 +71,7 @@ func (p *replica) observe(
 		p.gone = false
 		p.resend = resync{}
 	}
+
 	p.lastSeen = now
 	p.certificate = certificate{peer.NotBefore, peer.NotAfter}
 
@@ -110,6 +111,7 @@ func (p *replica) observeNumbers(batch *core.Batch, now time.Time) (cause hook.R
 		cause = cmp.Or(p.observeHeartbeat(batch.Heartbeat, now), cause)
 		cameHere = cameHere && p.arrivals.haveAll(last+1, p.sequence)
 	}
+
 	p.arrivals.endAt(p.sequence)
 	return cause, cameHere
 }
@@ -131,6 +133,7 @@ func (p *replica) noteKept(batch *core.Batch, refused core.EventErrors) (first b
 		if known || !isKept(refused[i]) {
 			continue
 		}
+
 		first = true
 		p.kept = slices.Insert(p.kept, at, sequence)
 		p.kept = p.kept[max(len(p.kept)-maxKept, 0):]

@@ -57,6 +57,7 @@ func (f *Fleet) reviewSome(keys []key) {
 		if r == nil {
 			continue
 		}
+
 		f.review(r, now)
 		if r.isForgettable(f.opts.ForgetAfter, now) {
 			f.removeRecord(k)

@@ -51,6 +51,7 @@ func (f *Fleet) serve(handlers map[core.Manager]core.Handler) error {
 		}
 		f.settled[manager] = true
 	}
+
 	maps.Copy(f.served, handlers)
 	return nil
 }

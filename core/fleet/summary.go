@@ -96,6 +96,7 @@ func (f *Fleet) Summaries() map[core.Manager]*Summary {
 
 	now := time.Now()
 	all := make(map[core.Manager]*Summary)
+
 	of := func(manager core.Manager) *Summary {
 		if all[manager] == nil {
 			all[manager] = newSummary()
@@ -106,12 +107,15 @@ func (f *Fleet) Summaries() map[core.Manager]*Summary {
 	for k, r := range f.records {
 		of(k.manager).addRecord(r, &f.opts, now)
 	}
+
 	for k := range f.resyncs.toCome {
 		of(k.manager).ResyncsToCome++
 	}
+
 	for manager, t := range f.tallies {
 		of(manager).addTally(t)
 	}
+
 	if !f.leads.IsZero() { // Otherwise no runtime sends to this replica.
 		for manager := range f.served {
 			of(manager)

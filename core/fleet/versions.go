@@ -51,6 +51,7 @@ func (r *record) versions(now time.Time) []string {
 			versions = append(versions, version)
 		}
 	}
+
 	return versions
 }
 

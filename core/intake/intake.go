@@ -56,6 +56,7 @@ func New(verifier core.Verifier, handlers map[core.Manager]core.Handler, opts Op
 	if err != nil {
 		return nil, err
 	}
+
 	opts = opts.withDefaults()
 	in := &Intake{
 		verifier:     verifier,
@@ -65,6 +66,7 @@ func New(verifier core.Verifier, handlers map[core.Manager]core.Handler, opts Op
 		observeSlots: make(chan struct{}, max(opts.MaxInFlight/perObserveSlot, 1)),
 		shares:       newShares(opts.RuntimeRate, opts.RuntimeBurst, opts.RuntimeInFlight),
 	}
+
 	in.warnMeasured()
 	return in, nil
 }
@@ -86,6 +88,7 @@ func validateHandlers(handlers map[core.Manager]core.Handler) error {
 	if len(handlers) == 0 {
 		return errNoHandlers
 	}
+
 	var invalid []error
 	for _, manager := range slices.Sorted(maps.Keys(handlers)) {
 		if _, err := core.ParseManager(string(manager)); err != nil {

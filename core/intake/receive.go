@@ -59,6 +59,7 @@ func (in *Intake) receive(ctx context.Context, r *Request) verdict {
 	if f := in.admit(&r.Peer); f != nil {
 		return r.refuse(f)
 	}
+
 	handler, known := in.handlers[r.Manager]
 	switch {
 	case !known:
@@ -66,6 +67,7 @@ func (in *Intake) receive(ctx context.Context, r *Request) verdict {
 	case r.Batch.Source != "" && r.Batch.Source != r.Peer.ID:
 		return r.refuse(mismatch(r.Batch.Source))
 	}
+
 	if in.opts.Fleet != nil {
 		in.opts.Fleet.Receiver().NoteArrival(r.Peer.ID, r.Manager, r.Batch)
 	}
@@ -127,6 +129,7 @@ func (t *task) take(ctx context.Context) (o outcome) {
 			o.note(i, t.takeEvent(ctx, &t.Batch.Events[i].WatchEvent, received))
 		}
 	}
+
 	if t.Batch.Heartbeat != nil {
 		t.takeHeartbeat(ctx, &o)
 	}
@@ -134,6 +137,7 @@ func (t *task) take(ctx context.Context) (o outcome) {
 		t.judgeSender(ctx, &o)
 		t.judgeReplica(ctx, &o)
 	}
+
 	o.settle()
 	return o
 }
@@ -179,6 +183,7 @@ func (t *task) handled(ctx context.Context, call func() error) (f *Failure) {
 			f = t.handlerFailure(err)
 		}
 	}, func(err error) { f = newFailure(err) })
+
 	if f != nil {
 		f.passed = true
 	}
@@ -215,6 +220,7 @@ func (t *task) judgeSender(ctx context.Context, o *outcome) {
 	if !refused || !sender.refused || sender.isUnknown() && !o.all((*Failure).isUnknown) {
 		return
 	}
+
 	sender.Fault = faultOfSender
 	for i := range o.Failed {
 		o.Failed[i] = sender
@@ -252,11 +258,13 @@ func (in *Intake) protect(ctx context.Context, call func(), failed func(error)) 
 		if cause == nil {
 			return
 		}
+
 		err := &panicked{cause}
 		failed(err)
 		in.opts.Logger.LogAttrs(ctx, slog.LevelError, "panic while receiving a batch",
 			slog.Any("error", err), slog.String("stack", string(debug.Stack())))
 	}()
+
 	call()
 }
 
@@ -281,6 +289,7 @@ func (t *task) observe(o *outcome, returned bool) {
 	case !o.verified:
 		return
 	}
+
 	observed, refused := t.Batch, o.refused()
 	if !o.speaks {
 		observed.Heartbeat = nil
@@ -321,9 +330,11 @@ func (t *task) verifyOnly(ctx context.Context) (o outcome) {
 	if len(t.Batch.Events) == 0 {
 		return t.take(ctx)
 	}
+
 	for i := range t.Batch.Events {
 		o.add(i, busy())
 	}
+
 	t.takeHeartbeat(ctx, &o)
 	o.Whole = busy()
 	return o

@@ -81,6 +81,7 @@ func ParseRevocations(text []byte) (*RevocationList, error) {
 		fingerprints: map[string]struct{}{}, names: map[string]struct{}{}, dnsNames: map[string]struct{}{},
 	}
 	var wrong []error
+
 	number := 0
 	for line := range strings.Lines(string(text)) {
 		number++
@@ -104,6 +105,7 @@ func (l *RevocationList) addLine(line string) error {
 	if strings.HasPrefix(line, "#") {
 		return nil
 	}
+
 	entry, _, _ := strings.Cut(line, " #")
 	entry = strings.TrimSpace(entry)
 	if entry == "" {
@@ -114,6 +116,7 @@ func (l *RevocationList) addLine(line string) error {
 	if at < 0 {
 		return errRevocation
 	}
+
 	value := strings.TrimSpace(entry[at+1:])
 	switch strings.ToLower(strings.TrimSpace(entry[:at])) {
 	case kindFingerprint, opensslLabel:
@@ -190,6 +193,7 @@ func (in *Intake) admit(peer *core.Peer) *Failure {
 	if in.opts.Revocations == nil {
 		return nil
 	}
+
 	list := in.opts.Revocations.RevocationList()
 	switch {
 	case list == nil:
@@ -264,6 +268,7 @@ func (in *Intake) FollowRevocations(ctx context.Context, changed func(*Revocatio
 		if isShownTwice {
 			return
 		}
+
 		before = shown
 		shown = list
 		if list == nil {
@@ -274,6 +279,7 @@ func (in *Intake) FollowRevocations(ctx context.Context, changed func(*Revocatio
 		}
 		changed(list)
 	}
+
 	showChange()
 	periodic.Call(ctx, revocationsEvery, showChange)
 }
@@ -348,6 +354,7 @@ func (r *LiveRevocations) fail(err error) {
 	if r.problem == err.Error() {
 		return
 	}
+
 	r.problem = err.Error()
 	r.changed(0, err)
 

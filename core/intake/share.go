@@ -59,6 +59,7 @@ func newShares(rate float64, burst, inFlight int) *shares {
 func (s *shares) enter(a Account, cost float64, now time.Time) (wait time.Duration, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	held := s.fill(a, now)
 	cost = min(cost, s.burst)
 	switch {
@@ -67,6 +68,7 @@ func (s *shares) enter(a Account, cost float64, now time.Time) (wait time.Durati
 	case held.tokens < cost:
 		return s.until(cost - held.tokens), false
 	}
+
 	held.tokens -= cost
 	held.inFlight++
 	return 0, true
@@ -77,6 +79,7 @@ func (s *shares) enter(a Account, cost float64, now time.Time) (wait time.Durati
 func (s *shares) charge(a Account, cost float64, now time.Time) (wait time.Duration, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	held := s.fill(a, now)
 	if held.tokens < 0 && cost > 0 {
 		return s.until(1 - held.tokens), false
@@ -94,6 +97,7 @@ const slack = 1.1
 func (s *shares) deferred(a Account, cost float64, now time.Time) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	held := s.fill(a, now)
 	wait := min(max(held.next.Sub(now), s.until(1-held.tokens), time.Second), maxWait)
 	held.next = now.Add(wait + s.until(slack*cost))
@@ -117,6 +121,7 @@ const (
 func (s *shares) pause(a Account, now time.Time) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	held := s.find(a, now)
 	if held.quiet.Before(now) {
 		held.quiet = now
@@ -152,6 +157,7 @@ func (s *shares) forget(now time.Time) {
 	if now.Sub(s.cleared) < s.life {
 		return
 	}
+
 	kept := make(map[Account]*share) // A map keeps the memory of the keys that it had.
 	for a, held := range s.all {
 		if held.inFlight > 0 || now.Sub(held.filled) < s.life {
@@ -183,6 +189,7 @@ func (in *Intake) takeSlot(ctx context.Context, wait bool) (taken bool) {
 		case <-ctx.Done():
 		}
 	}
+
 	if taken {
 		in.opts.InFlight(1)
 	}

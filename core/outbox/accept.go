@@ -32,6 +32,7 @@ func (o *Outbox) Accept(manager core.Manager, event core.WatchEvent) core.Outcom
 	if l.schedule.leaving != stays {
 		return l.counts.refuse(ReasonShutdown)
 	}
+
 	l.newest = now
 
 	if event.Resync && o.opts.ResyncOwners && event.Owner == (types.NamespacedName{}) {

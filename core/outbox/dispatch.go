@@ -48,6 +48,7 @@ func (l *lane) awaitCall(ctx context.Context) (c call, ok bool) {
 			return call{}, false
 		}
 	}
+
 	return call{}, false
 }
 
@@ -83,6 +84,7 @@ func (l *lane) nextCall() (c call, wait time.Duration) {
 	for _, e := range entries {
 		c.batch.Events = append(c.batch.Events, l.prepare(e, now))
 	}
+
 	if withHeartbeat {
 		c.named = l.schedule.named
 		c.batch.Heartbeat = l.nextHeartbeat(now)

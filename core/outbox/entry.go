@@ -205,6 +205,7 @@ func (q *queue) takeDue(batch []*entry, limit int, now time.Time) []*entry {
 		if (*q)[0].alone && len(batch) > 0 {
 			return batch
 		}
+
 		e, _ := heap.Pop(q).(*entry)
 		batch = append(batch, e)
 		if e.alone {

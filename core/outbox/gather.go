@@ -51,6 +51,7 @@ func (g *gather) noteCall(batch []*entry, settling int, window time.Duration, no
 		}
 		return
 	}
+
 	g.waited = false
 
 	for _, e := range batch {
@@ -58,6 +59,7 @@ func (g *gather) noteCall(batch []*entry, settling int, window time.Duration, no
 			g.last++
 		}
 	}
+
 	if g.last+settling > 1 {
 		g.vain = 0
 		return

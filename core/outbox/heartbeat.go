@@ -14,6 +14,7 @@ func (l *lane) hastenIfChanged() {
 	if l.schedule.number == 0 || now.Sub(l.schedule.checked) < checkEvery {
 		return
 	}
+
 	l.schedule.checked = now
 	present := l.opts.Heartbeat(l.manager)
 	disconnects := l.opts.Disconnects()
@@ -54,6 +55,7 @@ func (l *lane) nextHeartbeat(now time.Time) *core.Heartbeat {
 		Dropped:       maps.Clone(l.counts.Dropped),
 		Interruption:  l.pause.interruption,
 	}
+
 	if l.size.large {
 		heartbeat.Sequence = l.arrived() // It travels alone, before the numbers that wait.
 	}

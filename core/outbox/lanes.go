@@ -64,6 +64,7 @@ func (s *lanes) evictOne(now time.Time) bool {
 	if idle == nil {
 		return false
 	}
+
 	s.evict(idle, now)
 	return true
 }
@@ -77,6 +78,7 @@ func (s *lanes) evict(l *lane, now time.Time) {
 			"that the control plane never acknowledged",
 			l.manager, s.opts.MaxManagers)
 	}
+
 	l.drop(core.ReasonUnknownManager)
 	close(l.closed)
 	s.others.add(l.counts)

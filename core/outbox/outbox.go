@@ -41,6 +41,7 @@ func New(forwarder core.Forwarder, opts Options) (*Outbox, error) {
 	if option.IsNil(forwarder) {
 		return nil, errors.New("outbox: forwarder is nil, want one")
 	}
+
 	opts = opts.withDefaults()
 	if err := opts.validate(); err != nil {
 		return nil, err
@@ -52,6 +53,7 @@ func New(forwarder core.Forwarder, opts Options) (*Outbox, error) {
 		others:    newCounts(),
 		added:     make(chan struct{}, 1),
 	}}
+
 	for _, manager := range opts.Managers {
 		l, _ := o.ensureLane(manager, time.Now()) // There is room for each.
 		l.configured = true
@@ -73,6 +75,7 @@ func (o *Outbox) Counts() map[core.Manager]Counts {
 	for manager, l := range o.byManager {
 		all[manager] = l.counts.clone()
 	}
+
 	if o.others.Accepted > 0 {
 		all[others] = o.others.clone()
 	}
@@ -99,6 +102,7 @@ func (o *Outbox) Start(ctx context.Context) error {
 	if err := o.start(); err != nil {
 		return err
 	}
+
 	endLog := o.log.start()
 	defer endLog()
 
@@ -116,6 +120,7 @@ func (o *Outbox) Start(ctx context.Context) error {
 func (o *Outbox) start() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+
 	if o.started {
 		return errStarted
 	}
@@ -184,6 +189,7 @@ func (o *Outbox) leaveManagers() (done bool) {
 	for _, l := range o.byManager {
 		done = l.scheduleLast(time.Now()) && done
 	}
+
 	o.stopped = done
 	return done
 }

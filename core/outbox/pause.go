@@ -68,6 +68,7 @@ func (p *pause) fail(opts *Options, err error, started, now time.Time) (wait tim
 		p.failing = now
 		p.failures = 0
 	}
+
 	p.failures++
 	p.problem = err
 

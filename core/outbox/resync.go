@@ -23,6 +23,7 @@ func (l *lane) resyncAll(now time.Time) core.Outcome {
 	if len(all) == 0 {
 		return l.counts.refuse(ReasonNoOwner)
 	}
+
 	for _, owner := range all {
 		l.keepResync(owner, now)
 	}

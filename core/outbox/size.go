@@ -70,6 +70,7 @@ func (s *size) grow(elements int, now time.Time) {
 	if !s.isNarrow() || elements < s.limit {
 		return
 	}
+
 	const double = 2
 	if !now.Before(s.expires) {
 		s.refused = 0

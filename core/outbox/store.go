@@ -62,6 +62,7 @@ func (s *store) put(event core.WatchEvent, now, due time.Time) core.Outcome {
 		e.next.due = due
 		outcome = core.Coalesced
 	}
+
 	s.noteSize(e, e.size())
 	return outcome
 }
@@ -71,6 +72,7 @@ func (s *store) addEntry(e *entry) {
 	e.order = s.order
 	s.entries.add(e)
 	s.noteSize(e, e.size())
+
 	if !e.Resync {
 		s.keys++
 		s.total.keys++
@@ -213,6 +215,7 @@ func (s *store) untilDue(now time.Time) time.Duration {
 		if len(q) == 0 {
 			continue
 		}
+
 		next := q[0].due.Sub(now)
 		isSooner := wait < 0 || next < wait
 		if next > 0 && isSooner {

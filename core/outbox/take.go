@@ -13,6 +13,7 @@ func (l *lane) takeBatch(limit int, now time.Time) (batch []*entry, withHeartbea
 	if wait := l.pause.left(now); wait != 0 {
 		return nil, false, wait
 	}
+
 	limit = min(limit, l.size.limit)
 	if wait := l.gatherLeft(limit, now); wait > 0 {
 		l.gather.noteWaiting()
@@ -24,6 +25,7 @@ func (l *lane) takeBatch(limit int, now time.Time) (batch []*entry, withHeartbea
 		batch = l.takeEvents(limit, now)
 		withHeartbeat = withHeartbeat && l.mayFollow(batch)
 	}
+
 	if len(batch) == 0 && !withHeartbeat {
 		return nil, false, soonest(l.schedule.left(now), l.untilDue(now))
 	}

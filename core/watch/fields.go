@@ -53,6 +53,7 @@ func documentFields() fields {
 			"serviceInfo": {"name": nil, "namespace": nil, "port": nil}, "gateway": {"selector": selector},
 		},
 	}
+
 	document["items"] = document
 	return document
 }
@@ -62,6 +63,7 @@ func unknownFields(content any, known fields, path string) (problems []error) {
 	if known == nil {
 		return nil
 	}
+
 	switch value := content.(type) {
 	case []any:
 		for i, element := range value {
@@ -78,6 +80,7 @@ func unknownFields(content any, known fields, path string) (problems []error) {
 			problems = append(problems, unknownFields(value[name], its, within)...)
 		}
 	}
+
 	return problems
 }
 
@@ -89,9 +92,11 @@ func hint(name string, known fields) string {
 			nearest, least = other, d
 		}
 	}
+
 	if nearest != "" {
 		return fmt.Sprintf(", want %q", nearest)
 	}
+
 	document := documentFields()
 	for _, object := range []string{"spec", "metadata"} {
 		if _, has := document[object][name]; has {
@@ -110,10 +115,12 @@ func distance(a, b string) int {
 	if max(len(a), len(b)) > maxCompared {
 		return maxCompared
 	}
+
 	row := make([]int, len(b)+1)
 	for j := range row {
 		row[j] = j
 	}
+
 	for i := range len(a) {
 		diagonal := row[0]
 		row[0] = i + 1

@@ -107,6 +107,7 @@ func (s Selector) problems(what string) (problems []error) {
 		label := Requirement{Key: key, Operator: "In", Values: []string{s.Labels[key]}}
 		problems = append(problems, label.problems(what)...)
 	}
+
 	for _, r := range s.Requirements {
 		problems = append(problems, r.problems(what)...)
 	}
@@ -116,6 +117,7 @@ func (s Selector) problems(what string) (problems []error) {
 func (r *Requirement) problems(what string) []error {
 	what = fmt.Sprintf("%s %.80q", what, r.Key)
 	needsValues := r.Operator == "In" || r.Operator == "NotIn"
+
 	problems := []error{
 		option.Unless(dns1123.IsQualifiedName(r.Key), "%s: want [<DNS-1123 subdomain>/]<name>", what),
 		option.Unless(needsValues || r.Operator == "Exists" || r.Operator == "DoesNotExist",

@@ -140,6 +140,7 @@ func DocumentOf(watches []Watch) Document {
 			},
 		})
 	}
+
 	slices.SortStableFunc(list.Items, func(a, b Document) int {
 		return strings.Compare(a.Metadata.Namespace+"/"+a.Metadata.Name, b.Metadata.Namespace+"/"+b.Metadata.Name)
 	})
@@ -157,6 +158,7 @@ func (d *Document) Watches() (all []Watch, err error) {
 		}
 		return []Watch{d.watch()}, nil
 	}
+
 	for i := range d.Items {
 		found, err := d.Items[i].Watches()
 		if err != nil {

@@ -35,6 +35,7 @@ func Set(f *fleet.Fleet, runtime core.RuntimeID, manager core.Manager, want flee
 		}
 		a.beat(f, func(b *core.Heartbeat) { b.Leaving = true })
 	}
+
 	panic(fmt.Sprintf("fleettest: runtime %q of manager %q cannot be %s %s", runtime, manager, want.State, want.Reason))
 }
 
@@ -83,6 +84,7 @@ func (a *agent) send(f *fleet.Fleet, want fleet.Condition) {
 		}
 	default: // The last heartbeat alone shows the others.
 	}
+
 	a.beat(f, func(b *core.Heartbeat) { show(b, want) })
 }
 
