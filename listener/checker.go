@@ -69,6 +69,7 @@ func (c *checker) fromRequest(r *http.Request, roots *x509.CertPool) *verdict {
 	if k, ok := kept.Load().(keptVerdict); ok && k.by == c && k.holds(c.now(), roots) {
 		return k.verdict
 	}
+
 	v := c.fromConnection(r.TLS, roots)
 	c.keep(kept, v)
 	return v
@@ -89,10 +90,12 @@ func (c *checker) fromConnection(state *tls.ConnectionState, roots *x509.CertPoo
 	case len(state.PeerCertificates) > maxChain:
 		return &verdict{err: errLongChain}
 	}
+
 	hash := sha256.New()
 	for _, cert := range state.PeerCertificates { // DER is self-delimiting.
 		hash.Write(cert.Raw)
 	}
+
 	key := cacheKey(hash.Sum(nil))
 	if v := c.known(key, roots); v != nil {
 		return v
@@ -120,6 +123,7 @@ func (c *checker) check(
 	if v := c.known(key, roots); v != nil {
 		return v
 	}
+
 	now := c.now()
 	v := &verdict{roots: roots, notBefore: now, notAfter: now.Add(badFor)}
 	chains, err := verify(leaf, others, roots, now)
@@ -128,10 +132,12 @@ func (c *checker) check(
 		v.peer, err = c.peer(leaf, signer)
 		v.peer.CAFingerprints = casOf(chains)
 	}
+
 	if v.err = err; err != nil {
 		c.bad.put(key, v)
 		return v
 	}
+
 	chain := chains[0]
 	v.notBefore = slices.MaxFunc(chain, func(a, b *x509.Certificate) int {
 		return a.NotBefore.Compare(b.NotBefore)
@@ -151,6 +157,7 @@ func (c *checker) peer(cert, signer *x509.Certificate) (core.Peer, error) {
 	if err := checkIdentity(id); err != nil {
 		return core.Peer{}, err
 	}
+
 	peer := core.Peer{
 		ID:                id,
 		CommonName:        cert.Subject.CommonName,
@@ -160,9 +167,11 @@ func (c *checker) peer(cert, signer *x509.Certificate) (core.Peer, error) {
 		NotBefore:         cert.NotBefore,
 		NotAfter:          cert.NotAfter,
 	}
+
 	for _, uri := range cert.URIs {
 		peer.URIs = append(peer.URIs, uri.String())
 	}
+
 	for _, ip := range cert.IPAddresses {
 		if addr, ok := netip.AddrFromSlice(ip); ok {
 			peer.IPs = append(peer.IPs, addr.Unmap())
@@ -193,6 +202,7 @@ func verify(
 	for _, cert := range others {
 		intermediates.AddCert(cert)
 	}
+
 	chains, err := leaf.Verify(x509.VerifyOptions{
 		Roots:         roots,
 		Intermediates: intermediates,
@@ -244,11 +254,13 @@ func (c *cache) get(key cacheKey) *verdict {
 func (c *cache) put(key cacheKey, v *verdict) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	for other := range c.verdicts {
 		if len(c.verdicts) < c.size {
 			break
 		}
 		delete(c.verdicts, other)
 	}
+
 	c.verdicts[key] = v
 }

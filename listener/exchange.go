@@ -72,6 +72,7 @@ func (x *exchange) answerStranger(err error) answer {
 		late.closes = a.Reason == ReasonUntrustedProxy
 		return late
 	}
+
 	a.public = reasons.NotReady
 	if a.Status != http.StatusServiceUnavailable {
 		a.Status, a.public = http.StatusUnauthorized, reasons.Unauthenticated
@@ -99,6 +100,7 @@ func (x *exchange) recover(a *answer, public core.Reason) {
 	if cause == nil {
 		return
 	}
+
 	err := fmt.Errorf("%w: %v", errPanic, cause)
 	*a = refuse(http.StatusServiceUnavailable, reasons.Panic)
 	a.err, a.public = err, public
@@ -125,6 +127,7 @@ func (x *exchange) receive(peer *core.Peer, manager core.Manager) answer {
 	if !isMediaType(x.request.Header.Get("Content-Type"), x.version.ContentType()) {
 		return refuse(http.StatusUnsupportedMediaType, reasons.MediaType)
 	}
+
 	batch, refused := x.read()
 	if refused.Status != 0 {
 		return refused
@@ -160,11 +163,13 @@ func (x *exchange) read() (core.Batch, answer) {
 	if x.request.ContentLength > limit {
 		return core.Batch{}, refuseAndClose(http.StatusRequestEntityTooLarge, reasons.TooLarge)
 	}
+
 	buffer, _ := x.bodies.Get().(*bytes.Buffer)
 	defer x.keep(buffer)
 	size, err := buffer.ReadFrom(io.LimitReader(x.request.Body, limit+1))
 	var batch core.Batch
 	var refused answer
+
 	switch {
 	case size > limit:
 		refused = refuseAndClose(http.StatusRequestEntityTooLarge, reasons.TooLarge)
@@ -176,6 +181,7 @@ func (x *exchange) read() (core.Batch, answer) {
 			refused = refuse(http.StatusBadRequest, reasons.Malformed)
 		}
 	}
+
 	refused.err = err
 	return batch, refused
 }
@@ -185,6 +191,7 @@ func (x *exchange) answerBatch(err error) answer {
 	if isWhole && whole.Fault == intake.FaultOfShare {
 		return x.tooFast(err)
 	}
+
 	a := answerTo(x.version, err)
 	if isWhole && whole.Fault == intake.FaultOfReplica {
 		// The sender connects again, to find the replica that leads. Behind a gateway that costs no
@@ -203,6 +210,7 @@ func (x *exchange) report(a *answer, took time.Duration) {
 	if a.Reason == "" {
 		return
 	}
+
 	level, suppressed := x.level(a)
 	x.opts.Logger.LogAttrs(x.request.Context(), level, "request refused", slog.Int("suppressed", suppressed),
 		slog.String("contract", string(x.version)), slog.String("manager", string(a.manager)),
@@ -325,6 +333,7 @@ func (a *answer) write(w http.ResponseWriter) {
 		w.WriteHeader(a.Status)
 		return
 	}
+
 	switch a.Status {
 	case http.StatusServiceUnavailable, http.StatusTooManyRequests:
 		if !a.atOnce {
@@ -333,6 +342,7 @@ func (a *answer) write(w http.ResponseWriter) {
 	case http.StatusMethodNotAllowed:
 		header.Set("Allow", http.MethodPost)
 	}
+
 	sent := contract.Answer{Refusal: contract.Refusal{Reason: cmp.Or(a.public, a.Reason)}, Failed: a.Failed}
 	body, _ := sent.Body() // Strings and numbers always have a JSON form.
 	header.Set("Content-Type", "application/json")

@@ -49,6 +49,7 @@ func paddings(signature []byte) (all []asn1.BitString) {
 	if len(signature) == 0 {
 		return nil
 	}
+
 	number := new(big.Int).SetBytes(signature)
 	most := min(bits.LeadingZeros8(signature[0]), maxPadding)
 	for n := range most + 1 {
@@ -72,6 +73,7 @@ func mirrored(signature []byte, signer *x509.Certificate) []byte {
 	if _, err := asn1.Unmarshal(signature, &form); err != nil {
 		return nil
 	}
+
 	form.S.Sub(key.Params().N, form.S)
 	other, err := asn1.Marshal(form)
 	if err != nil {

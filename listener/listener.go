@@ -58,6 +58,7 @@ func New(peers Peers, verifier core.Verifier, handlers map[core.Manager]core.Han
 	if err != nil {
 		return nil, fmt.Errorf("listener: %w", err)
 	}
+
 	l := &Listener{peers: peers, verifier: verifier, intake: in, opts: opts, refusals: pacedlog.NewPace(refusalEvery)}
 	l.routeAll()
 	return l, nil

@@ -158,6 +158,7 @@ func SPIFFE(cert *x509.Certificate) (core.RuntimeID, error) {
 	if len(cert.URIs) != 1 {
 		return "", fmt.Errorf("%w, have %d", errNoSPIFFE, len(cert.URIs))
 	}
+
 	id := cert.URIs[0]
 	if id.Scheme != "spiffe" || id.Host == "" || id.User != nil || id.Port() != "" ||
 		id.RawQuery != "" || id.Fragment != "" || len(id.Path) < 2 {
@@ -198,6 +199,7 @@ func FromXFCC(proxy func(*http.Request) error, roots func() *x509.CertPool, opts
 	if opts.ObserveOnly == nil || invalid != nil {
 		return Peers{identify: p.identify, behindGateway: true, invalid: invalid}
 	}
+
 	dry := &headerPeers{checker: newChecker(opts), proxy: InsecureAnyProxy(), roots: roots, takesLast: true}
 	log := newObservedLog(opts.ObserveOnly)
 	observe := func(r *http.Request) (core.Peer, error) {
@@ -205,6 +207,7 @@ func FromXFCC(proxy func(*http.Request) error, roots func() *x509.CertPool, opts
 		if err == nil || core.ReasonOf(err) != ReasonUntrustedProxy {
 			return peer, err
 		}
+
 		peer, failed := dry.identify(r)
 		if failed == nil {
 			log.taken(r.Context(), peer.ID, err)
@@ -235,6 +238,7 @@ func (p *headerPeers) identify(r *http.Request) (core.Peer, error) {
 	case err != nil:
 		return core.Peer{}, unauthenticated(ReasonUntrustedProxy, "sender is not the gateway: %w", err)
 	}
+
 	lines := r.Header[headerXFCC]
 	if len(lines) == 0 {
 		return core.Peer{}, errNoHeader
@@ -243,6 +247,7 @@ func (p *headerPeers) identify(r *http.Request) (core.Peer, error) {
 	if roots == nil {
 		return core.Peer{}, errNoRoots
 	}
+
 	// A line has no line break, so that two headers do not share one key.
 	key := sha256.Sum256([]byte(strings.Join(lines, "\n")))
 	v := p.known(key, roots)
@@ -341,6 +346,7 @@ func (p *headerPeers) headerError(err error) error {
 			reason = its
 		}
 	}
+
 	if reason == ReasonNoCertificate && len(p.gatewayNames) == 0 {
 		hint = "; if a sidecar wrote the element, set PeerOptions.GatewayNames"
 	}
@@ -371,6 +377,7 @@ func ProxyCertificate(roots func() *x509.CertPool, names ...string) func(*http.R
 		if roots == nil {
 			return errRootsMissing
 		}
+
 		v := check.fromConnection(r.TLS, roots())
 		if v.err == nil && !slices.ContainsFunc(names, func(name string) bool { return hasSAN(&v.peer, name) }) {
 			return errNotNamed

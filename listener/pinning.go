@@ -68,6 +68,7 @@ func (p caPinning) Verify(_ context.Context, peer core.Peer, _ *core.WatchEvent)
 	if len(peer.CAFingerprints) == 0 {
 		return forbidden(reasons.CAMismatch, "the sender has no verified chain of certificates")
 	}
+
 	for _, ca := range peer.CAFingerprints {
 		if !p(ca, peer.ID) {
 			return forbidden(reasons.CAMismatch, "the CA sha256:%s may not name runtime %q", ca, peer.ID)

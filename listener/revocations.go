@@ -56,6 +56,7 @@ func (r *RevocationFile) read() error {
 		r.Fail(err)
 		return err
 	}
+
 	if r.isLast(info) {
 		return nil
 	}
@@ -65,6 +66,7 @@ func (r *RevocationFile) read() error {
 		r.Fail(err)
 		return err
 	}
+
 	err = r.Replace(text)
 	if err != nil {
 		err = fmt.Errorf("%s: %w", r.path, err)

@@ -40,6 +40,7 @@ func (l *Listener) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("listener: %w", err)
 	}
+
 	addr := server.Addr()
 	l.bound.Store(&addr)
 	return l.serve(ctx, server)

@@ -27,6 +27,7 @@ func allOf(ctx context.Context, verifiers []core.Verifier, peer core.Peer, event
 	if len(verifiers) == 0 {
 		return errNoVerifier
 	}
+
 	for _, verifier := range verifiers {
 		if err := verifier.Verify(ctx, peer, event); err != nil {
 			return err

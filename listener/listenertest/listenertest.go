@@ -57,6 +57,7 @@ func (f *forwarder) Forward(ctx context.Context, manager core.Manager, batch cor
 	if _, err := core.ParseManager(string(manager)); err != nil {
 		return err
 	}
+
 	batch = contract.Claim(batch, f.peer.ID)
 	request, err := contract.V3.Encode(&batch)
 	if err != nil {
@@ -82,12 +83,14 @@ func (f *forwarder) send(ctx context.Context, to core.Manager, request *contract
 	if answer.Code == contract.V3.Status() {
 		return request.Result(nil)
 	}
+
 	decoded := contract.DecodeAnswer(answer.Code, answer.Body.Bytes(), request.Elements())
 	seconds, _ := strconv.Atoi(answer.Header().Get("Retry-After")) // A listener sends seconds.
 	decoded.RetryAfter = time.Duration(seconds) * time.Second
 	if len(decoded.Failed) == 0 {
 		return refused(decoded.Refusal)
 	}
+
 	failed := make(core.EventErrors, len(decoded.Failed))
 	for element, r := range decoded.Failed {
 		failed[request.Index(element, events)] = refused(r)

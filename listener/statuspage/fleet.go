@@ -40,6 +40,7 @@ func FleetHandler(f *fleet.Fleet) http.Handler {
 			page.ServeHTTP(w, r)
 			return
 		}
+
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(newFleetView(f, selected)) // A reader may be gone.
 	})
@@ -50,6 +51,7 @@ func fleetParameters() parameters {
 	for _, c := range fleet.Conditions() {
 		states, reasons = append(states, string(c.State)), append(reasons, string(c.Reason))
 	}
+
 	slices.Sort(reasons)
 	return parameters{
 		"state": slices.Compact(states), "reason": slices.Compact(reasons),
@@ -183,8 +185,10 @@ func newRuntimeStatus(s fleet.Status) runtimeStatus {
 				shown.Heartbeat.OldestPending = beat.OldestPending.String()
 			}
 		}
+
 		view.Replicas = append(view.Replicas, shown)
 	}
+
 	return view
 }
 
@@ -194,6 +198,7 @@ func newFleetView(f *fleet.Fleet, selected *selection) fleetView {
 		for c, n := range summary.Runtimes {
 			view.Counts = append(view.Counts, fleetCount{Manager: manager, State: c.State, Reason: c.Reason, Count: n})
 		}
+
 		for version, n := range summary.Versions {
 			view.Versions = append(view.Versions, versionCount{Manager: manager, Version: version, Count: n})
 		}
@@ -201,6 +206,7 @@ func newFleetView(f *fleet.Fleet, selected *selection) fleetView {
 			view.Events = append(view.Events, eventCount{manager, summary.Events})
 		}
 	}
+
 	slices.SortFunc(view.Counts, func(a, b fleetCount) int {
 		return cmp.Or(cmp.Compare(a.Manager, b.Manager), cmp.Compare(a.State, b.State), cmp.Compare(a.Reason, b.Reason))
 	})

@@ -32,6 +32,7 @@ func InstallationsHandler(read func() installations.All) http.Handler {
 				http.StatusServiceUnavailable)
 			return
 		}
+
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(newInstallationsView(&all, selected)) // A reader may be gone.
 	})

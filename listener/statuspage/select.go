@@ -30,11 +30,13 @@ func newSelection(query string, accepted parameters) (s selection, err error) {
 	if s.query, err = url.ParseQuery(query); err != nil {
 		return s, fmt.Errorf("query: %w", err)
 	}
+
 	for _, name := range slices.Sorted(maps.Keys(s.query)) {
 		if err := accepted.check(name, s.query[name]); err != nil {
 			return s, err
 		}
 	}
+
 	s.search = strings.ToLower(s.query.Get("search"))
 	for name, number := range map[string]*int{"offset": &s.offset, "limit": &s.limit} {
 		if !s.query.Has(name) {
@@ -44,13 +46,16 @@ func newSelection(query string, accepted parameters) (s selection, err error) {
 			return s, fmt.Errorf("%s is %q, want a number from 0", name, s.query.Get(name))
 		}
 	}
+
 	if !s.query.Has("expires") {
 		return s, nil
 	}
+
 	within, err := time.ParseDuration(s.query.Get("expires"))
 	if err != nil {
 		return s, fmt.Errorf("expires is %q, want a time such as 4h", s.query.Get("expires"))
 	}
+
 	s.expires = time.Now().Add(within)
 	return s, nil
 }
@@ -115,6 +120,7 @@ func (s *selection) compare() func(a, b fleet.Status) int {
 	if !s.query.Has("order") {
 		return compareNames
 	}
+
 	badness := make(map[fleet.Condition]int)
 	for i, condition := range fleet.Conditions() { // The worst is the last.
 		badness[condition] = i

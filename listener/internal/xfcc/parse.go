@@ -56,9 +56,11 @@ func Parse(lines []string) ([]Element, error) {
 	for _, line := range lines {
 		size += len(line)
 	}
+
 	if size > MaxSize {
 		return nil, ErrTooLarge
 	}
+
 	var elements []Element
 	for _, line := range lines {
 		var err error
@@ -78,6 +80,7 @@ func parseLine(elements []Element, line string) ([]Element, error) {
 	one := map[string]*string{"hash": &e.Hash, "cert": &e.Cert, "chain": &e.Chain, "subject": &e.Subject}
 	lists := map[string]*[]string{"uri": &e.URIs, "dns": &e.DNS}
 	seen := make(map[string]bool)
+
 	open := false // A value may go on: it is a SAN without quotes.
 	for rest := line; ; {
 		key, value, behind, isPair := cutPair(rest)
@@ -111,6 +114,7 @@ func parseLine(elements []Element, line string) ([]Element, error) {
 		if len(elements) == MaxElements {
 			return nil, fmt.Errorf("%w: more than %d elements", ErrMalformed, MaxElements)
 		}
+
 		elements = append(elements, e)
 		if behind == "" {
 			return elements, nil
@@ -203,6 +207,7 @@ func (e *Element) Certificates() (leaf *x509.Certificate, chain []*x509.Certific
 	if err != nil {
 		return nil, nil, err
 	}
+
 	certs, err := decode("Cert", e.Cert, 1)
 	switch {
 	case err != nil:
@@ -245,6 +250,7 @@ func decode(key, escaped string, limit int) ([]*x509.Certificate, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s is not percent-encoded", ErrMalformedCertificate, key)
 	}
+
 	var certs []*x509.Certificate
 	for rest := []byte(strings.TrimSpace(spaces.Replace(text))); len(rest) > 0; {
 		if len(certs) == limit {
@@ -268,6 +274,7 @@ func next(text []byte) (*x509.Certificate, []byte, error) {
 	if !bytes.HasPrefix(text, []byte("-----BEGIN CERTIFICATE-----")) {
 		return nil, nil, errNoPEM
 	}
+
 	block, rest := pem.Decode(text)
 	if block == nil || block.Type != "CERTIFICATE" || len(block.Headers) > 0 {
 		return nil, nil, errNoPEM
