@@ -145,6 +145,7 @@ func (a *Agent) Start(ctx context.Context) error {
 	case <-a.watchdog.hangs:
 		return errHangs // The outbox may hold its lock.
 	}
+
 	a.log.InfoContext(ctx, "agent stopped", slog.Any("events", a.outbox.Counts()))
 	return err
 }
@@ -211,6 +212,7 @@ func (b *builder) addOutbox() error {
 	if err != nil {
 		return fmt.Errorf("agent: %w", err)
 	}
+
 	b.outbox = box
 	b.metrics.ReadOutbox(box)
 	// Before the first heartbeat, as the outbox has not started.
@@ -233,11 +235,13 @@ func (b *builder) outboxOptions() outbox.Options {
 	opts.ResyncFirst = true
 	opts.ResyncOwners = b.opts.Contract.NeedsOwner()
 	opts.Hooks = outbox.Hooks{Attempted: b.metrics.Attempted}
+
 	if t, ok := b.transport.(interface {
 		RecheckAfter(manager core.Manager) time.Duration
 	}); ok {
 		opts.RecheckAfter = t.RecheckAfter
 	}
+
 	opts.Logger = withoutDebug(b.log) // The webhook has a debug line for each event.
 	if b.opts.Contract.Numbered() {
 		opts.Epoch = newEpoch()
@@ -264,9 +268,11 @@ func (b *builder) agent() *Agent {
 	for _, set := range b.keys.all() {
 		components = append(components, component{"key material", set.Start})
 	}
+
 	for _, c := range b.closers {
 		components = append(components, closer("transport", c.Close))
 	}
+
 	components = append(components,
 		component{"outbox", b.outbox.Start},
 		component{"watchdog", b.watchdog.start},
@@ -274,6 +280,7 @@ func (b *builder) agent() *Agent {
 		b.managers.component(b.outbox, b.opts.Contract),
 		b.source,
 	)
+
 	components = append(components, b.canary...) // It proves the webhook, so it follows it.
 	components = append(components, b.webhooks...)
 	components = append(components, b.controlPlaneCheck(), b.ready.component())
@@ -312,10 +319,12 @@ func runAll(ctx context.Context, components []component) error {
 	for _, c := range components {
 		stops = append(stops, c.run(ctx, ended))
 	}
+
 	select {
 	case <-ctx.Done():
 	case <-ended:
 	}
+
 	var err error
 	for _, stop := range slices.Backward(stops) {
 		err = errors.Join(stop(), err)

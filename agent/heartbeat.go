@@ -35,6 +35,7 @@ type pulse struct {
 // heartbeat only reads memory, because forwarding to the manager waits for it.
 func (p *pulse) heartbeat(manager core.Manager) core.Heartbeat {
 	defer p.calls.Add(1)
+
 	beat := core.Heartbeat{
 		Instance:        p.opts.Instance,
 		Version:         p.opts.Version,
@@ -110,6 +111,7 @@ func (w *watchdog) start(ctx context.Context) error {
 			last, still = now, 0
 		}
 	}
+
 	close(w.hangs)
 	<-ctx.Done()
 	return nil

@@ -52,6 +52,7 @@ type proof struct {
 func (p *proof) proved(manager core.Manager, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	if _, known := p.last[manager]; !known && len(p.last) >= defaults.MaxManagers {
 		// Strangers can invent names of managers. The one with the oldest proof is removed.
 		oldest := slices.MinFunc(slices.Collect(maps.Keys(p.last)), func(a, b core.Manager) int {
@@ -59,6 +60,7 @@ func (p *proof) proved(manager core.Manager, now time.Time) {
 		})
 		delete(p.last, oldest)
 	}
+
 	p.last[manager] = now
 }
 
@@ -123,6 +125,7 @@ func (w *missedWatch) look(ctx context.Context, now time.Time) {
 	if w.missed == (missed{}) || now.Before(w.next) {
 		return
 	}
+
 	w.log.WarnContext(ctx, "reviews may have been missed: a resync is requested",
 		slog.Int("stalls", w.missed.stalls), slog.Duration("longest_stall", w.missed.longest),
 		slog.Int64("connections", w.missed.reports))
@@ -137,6 +140,7 @@ func (w *missedWatch) noteStall(now time.Time) {
 	if took < longestStall {
 		return
 	}
+
 	w.stalled(hook.Stall{Took: took})
 	w.missed.stalls++
 	w.missed.longest = max(w.missed.longest, took)

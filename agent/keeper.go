@@ -142,6 +142,7 @@ func (k *webhookKeeper) start(ctx context.Context) error {
 		case <-changed:
 		case <-next.C:
 		}
+
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -165,10 +166,12 @@ func (k *webhookKeeper) follow(ctx context.Context, changed func()) {
 		began := time.Now()
 		err := k.store.Watch(watching, changed)
 		cancel()
+
 		if err != nil && ctx.Err() == nil {
 			k.log.to.DebugContext(ctx, "the webhook configuration cannot be watched, it is read at intervals",
 				slog.String("problem", err.Error()))
 		}
+
 		if time.Since(began) > k.every {
 			wait = keepPause
 		}
@@ -184,6 +187,7 @@ func (k *webhookKeeper) keep(ctx context.Context) time.Duration {
 	if ctx.Err() != nil {
 		return k.every
 	}
+
 	if err != nil {
 		k.checked(hook.WebhookCheck{Result: webhooksNotRead})
 		k.log.warn(ctx, "cannot read the webhook configuration, so the agent cannot restore it: "+
@@ -191,6 +195,7 @@ func (k *webhookKeeper) keep(ctx context.Context) time.Duration {
 		k.unread++
 		return k.pauseAfter(k.unread)
 	}
+
 	want, err := k.want.configuration()
 	if err != nil {
 		k.report(err.Error())
@@ -198,6 +203,7 @@ func (k *webhookKeeper) keep(ctx context.Context) time.Duration {
 		k.unread++
 		return k.pauseAfter(k.unread)
 	}
+
 	k.unread = 0
 
 	state, problem := k.want.judge(live, want)
@@ -239,6 +245,7 @@ func (k *webhookKeeper) rest(ctx context.Context, live, want *webhookConfigurati
 	k.checked(hook.WebhookCheck{Result: webhooksSame})
 	k.applied = identityOf(want)
 	k.peerSince = time.Time{}
+
 	if k.isBroken {
 		k.isBroken = false
 		k.repairedAt = time.Now()
@@ -247,6 +254,7 @@ func (k *webhookKeeper) rest(ctx context.Context, live, want *webhookConfigurati
 	if left := keepSettle - time.Since(k.repairedAt); k.needsResync && left > 0 {
 		return left
 	}
+
 	if k.needsResync {
 		k.needsResync = false
 		k.log.to.InfoContext(ctx, "the webhooks are as intended, a resync is requested")
@@ -260,6 +268,7 @@ func (k *webhookKeeper) rest(ctx context.Context, live, want *webhookConfigurati
 	if left := time.Until(shown); k.problem() != "" && left > 0 {
 		return min(left, k.every)
 	}
+
 	k.report("")
 	k.log.reset()
 	return k.every
@@ -299,6 +308,7 @@ func (k *webhookKeeper) yield(ctx context.Context, live, want *webhookConfigurat
 	if elapsed >= keepPeer {
 		return k.repair(ctx, live, want, problem)
 	}
+
 	next := keepPeer - elapsed
 	if missing != "" && elapsed >= keepLess {
 		k.report(problem)
@@ -332,6 +342,7 @@ func (k *webhookKeeper) repair(ctx context.Context, live, want *webhookConfigura
 	if live == nil && k.applied == "" {
 		return k.apply(ctx, live, want) // The first one.
 	}
+
 	now := time.Now()
 	if !k.isBroken {
 		k.isBroken, k.needsResync = true, true
@@ -352,6 +363,7 @@ func (k *webhookKeeper) repair(ctx context.Context, live, want *webhookConfigura
 			"find the program in managedFields of the webhook configuration, and exclude the configuration "+
 			"from it", problem)
 	}
+
 	if left := k.repairAt.Sub(now); left > 0 {
 		return left
 	}
@@ -425,9 +437,11 @@ func (k *webhookKeeper) write(ctx context.Context, live, next *webhookConfigurat
 			return result, nil
 		}
 	}
+
 	if err := k.store.Delete(ctx, result); err != nil {
 		return nil, err
 	}
+
 	result, err := k.store.Apply(ctx, next, nil)
 	if err == nil {
 		k.want.learn(result, next)
@@ -469,6 +483,7 @@ func changerOf(live *webhookConfiguration) string {
 	if live == nil {
 		return "a program that deletes the webhook configuration"
 	}
+
 	var last *time.Time
 	name := "an unknown program"
 	for n := range live.ManagedFields {
@@ -477,6 +492,7 @@ func changerOf(live *webhookConfiguration) string {
 		if isOurs || entry.Time == nil || last != nil && entry.Time.Time.Before(*last) {
 			continue
 		}
+
 		last = &entry.Time.Time
 		name = fmt.Sprintf("the field manager %.64q", entry.Manager)
 	}

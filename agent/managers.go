@@ -60,10 +60,12 @@ func (b *builder) addManagers() error {
 	if b.managers.path == "" {
 		return nil
 	}
+
 	managers, err := managersfile.Others(opts.Managers, opts.ManagersFile)
 	if err != nil {
 		return fmt.Errorf("agent: managers: %w", err)
 	}
+
 	b.managers.added.Store(&managers)
 	b.managers.listed = managers
 	return nil
@@ -96,6 +98,7 @@ func (m *managerList) reload(acceptor core.Acceptor, version contract.Version) {
 		}
 		return
 	}
+
 	added := without(managers, m.all())
 	// Managers that the file no longer lists keep their places of the outbox.
 	free := min(len(added), max(defaults.MaxManagers-len(m.all()), 0))
@@ -104,6 +107,7 @@ func (m *managerList) reload(acceptor core.Acceptor, version contract.Version) {
 		m.log.Warn("the file no longer lists some managers: the agent keeps reporting to them until it restarts",
 			slog.Any("managers", removed))
 	}
+
 	m.add(added[:free], acceptor, version)
 	m.listed = managers
 }
@@ -115,6 +119,7 @@ func (m *managerList) noteRest(rest []core.Manager) {
 		problem = fmt.Sprintf("%s: no place for %v: at most %d are known, with those that it no longer lists",
 			m.path, rest, defaults.MaxManagers)
 	}
+
 	switch changed := m.judge(problem); {
 	case !changed:
 	case problem == "":
@@ -129,6 +134,7 @@ func (m *managerList) add(managers []core.Manager, acceptor core.Acceptor, versi
 	if len(managers) == 0 {
 		return
 	}
+
 	added := slices.Concat(*m.added.Load(), managers)
 	m.added.Store(&added)
 	m.log.Info("managers changed", slog.Any("managers", m.all()))
@@ -137,6 +143,7 @@ func (m *managerList) add(managers []core.Manager, acceptor core.Acceptor, versi
 	if version.NeedsOwner() {
 		return
 	}
+
 	for _, manager := range managers {
 		acceptor.Accept(manager, core.WatchEvent{Resync: true, Time: m.now()})
 	}

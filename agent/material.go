@@ -61,21 +61,25 @@ func (b *builder) newKeyMaterial(source keys.Source, paths keys.Paths, uses ...s
 	if source == nil && paths == (keys.Paths{}) {
 		return nil, nil
 	}
+
 	k := &keyMaterial{uses: uses, renewed: func() {}, metrics: b.metrics}
 	k.log = b.log.With(slog.String("use", k.name()))
 	var err error
+
 	hooks := keys.FilesHooks{Reloaded: k.reloaded, Refused: k.refused}
 	if source != nil {
 		k.material, err = follow(source, hooks)
 	} else {
 		k.material, err = keys.NewFiles(paths, keys.FilesOptions{Logger: k.log, Hooks: hooks})
 	}
+
 	if err != nil {
 		return nil, err
 	}
 	if slices.Contains(uses, useServer) && k.Status().Material.Certificate == nil {
 		return nil, fmt.Errorf("agent: key material of use %q: want a certificate with its key", k.name())
 	}
+
 	k.measure()
 	k.warnOfServing()
 	return k, nil
@@ -133,6 +137,7 @@ func (k *keyMaterial) warnOfServing() {
 	if !slices.Contains(k.uses, useServer) || pair == nil {
 		return
 	}
+
 	leaf := pair.Leaf
 	if faults := connect.ServingFaults(leaf); len(faults) > 0 {
 		k.log.Warn("API servers reject the certificate of the webhook",

@@ -39,10 +39,12 @@ func (b *builder) addMetrics() error {
 			return fmt.Errorf("agent: metrics: %w", err)
 		}
 	}
+
 	metrics, err := watchermetrics.NewAgent(b.registry, watchermetrics.Options{Managers: b.managers.all()})
 	if err != nil {
 		return fmt.Errorf("agent: %w", err)
 	}
+
 	b.metrics = metrics
 	b.managers.broken = metrics.ManagersFileBroken
 	return nil
@@ -151,6 +153,7 @@ func (a aliases) gather() func(name, label string, without ...string) series {
 			if family.GetName() != "runtime_watcher_agent_"+name {
 				continue
 			}
+
 			for _, metric := range family.GetMetric() {
 				value := ""
 				for _, pair := range metric.GetLabel() {
@@ -158,6 +161,7 @@ func (a aliases) gather() func(name, label string, without ...string) series {
 						value = pair.GetValue()
 					}
 				}
+
 				if !slices.Contains(without, value) {
 					sum.count += metric.GetCounter().GetValue()
 					sum.seconds += metric.GetHistogram().GetSampleSum()
@@ -165,6 +169,7 @@ func (a aliases) gather() func(name, label string, without ...string) series {
 				}
 			}
 		}
+
 		return sum
 	}
 }

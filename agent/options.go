@@ -196,6 +196,7 @@ func (o Options) validateOwn(to Connection, parts Parts) error {
 		return option.Unless(parts.OwnConfiguration == nil,
 			"Parts.OwnConfiguration: want it only with option Webhook.Own")
 	}
+
 	hasService := own.Service != types.NamespacedName{}
 	return errors.Join(
 		option.Unless(o.Webhook.Configuration != "", "option Webhook.Own: want it only with Webhook.Configuration"),

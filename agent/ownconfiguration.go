@@ -113,6 +113,7 @@ func newIntended(opts Options, serving keys.Source, ca string) intended {
 			if err != nil {
 				return nil, err
 			}
+
 			made.Annotations[mark] = own.owner()
 			return made, nil
 		},
@@ -143,6 +144,7 @@ func (w *intended) withCAsOf(live, want *webhookConfiguration) *webhookConfigura
 	if live == nil || w.verify(bundleOf(live)) == nil {
 		return want
 	}
+
 	ours := casOf(bundleOf(want))
 	all := slices.Clone(ours)
 	for _, ca := range casOf(bundleOf(live)) {
@@ -150,9 +152,11 @@ func (w *intended) withCAsOf(live, want *webhookConfiguration) *webhookConfigura
 			all = append(all, ca)
 		}
 	}
+
 	if len(all) == len(ours) {
 		return want
 	}
+
 	both, err := w.build(keys.Bundle{Certificates: all}.PEM())
 	if err != nil {
 		return want
@@ -183,6 +187,7 @@ func (w *intended) verify(caBundle []byte) error {
 	if err != nil {
 		return err
 	}
+
 	roots, intermediates := x509.NewCertPool(), x509.NewCertPool()
 	roots.AppendCertsFromPEM(caBundle)
 	chain := material.Certificate.Certificate
@@ -191,6 +196,7 @@ func (w *intended) verify(caBundle []byte) error {
 			intermediates.AddCert(certificate)
 		}
 	}
+
 	_, err = material.Certificate.Leaf.Verify(x509.VerifyOptions{
 		DNSName: w.host, Roots: roots, Intermediates: intermediates, CurrentTime: time.Now(),
 	})
@@ -247,6 +253,7 @@ func (w *intended) judge(live, want *webhookConfiguration) (state standing, prob
 			isSame = false // A replica has read newer CAs.
 		}
 	}
+
 	isUnknown := w.conditions == conditionsUnknown && len(withoutConditions(live, want)) > 0
 	switch {
 	case !isSame || isUnknown:
@@ -264,6 +271,7 @@ func (w *intended) additions(live, want *webhookConfiguration) (found []string) 
 	for _, name := range guestsOf(live, want) {
 		found = append(found, name+" is no webhook of this agent")
 	}
+
 	for n := range live.Webhooks {
 		webhook := &live.Webhooks[n]
 		intended := webhookOf(want, webhook.Name)
@@ -274,11 +282,13 @@ func (w *intended) additions(live, want *webhookConfiguration) (found []string) 
 			found = append(found, webhook.Name+": timeoutSeconds changed")
 		}
 	}
+
 	if w.conditions == conditionsKept {
 		for _, name := range withoutConditions(live, want) {
 			found = append(found, name+": matchConditions are missing")
 		}
 	}
+
 	if live.Annotations[w.mark] != w.owner {
 		found = append(found, "annotation "+w.mark+" changed")
 	}
@@ -300,6 +310,7 @@ func (w *intended) learn(live, want *webhookConfiguration) {
 			having++
 		}
 	}
+
 	switch {
 	case missing == 0:
 		w.conditions = conditionsKept
@@ -343,6 +354,7 @@ func (w *intended) isOurs(live *webhookConfiguration) bool {
 		isApplied = true
 		isMarked = isMarked || manages(entry, w.mark)
 	}
+
 	mark := live.Annotations[w.mark]
 	return mark == w.owner || isApplied && (mark == "" || !isMarked)
 }
@@ -357,6 +369,7 @@ func manages(entry *metav1.ManagedFieldsEntry, annotation string) bool {
 	if entry.FieldsV1 == nil || json.Unmarshal(entry.FieldsV1.GetRawBytes(), &fields) != nil {
 		return false
 	}
+
 	_, has := fields.Metadata.Annotations["f:"+annotation]
 	return has
 }
@@ -405,6 +418,7 @@ func (s storedConfiguration) Apply(
 	if err != nil {
 		return nil, fmt.Errorf("agent: webhook configuration: %w", err)
 	}
+
 	opts := canary.ApplyOptions{Force: live != nil, DryRun: s.dryRun}
 	return readerOf(func(ctx context.Context) ([]byte, error) {
 		return s.Configuration.Apply(ctx, text, opts)
@@ -420,6 +434,7 @@ func (b *builder) addWebhookKeeper() error {
 	if err != nil {
 		return err
 	}
+
 	want := newIntended(b.opts, b.keys.serving, b.to.Keys.CA)
 	if _, err := want.configuration(); err != nil {
 		b.log.Warn("cannot build the webhook configuration yet", slog.String("problem", err.Error()))
@@ -431,6 +446,7 @@ func (b *builder) addWebhookKeeper() error {
 		every:   b.opts.canaryInterval(), checked: b.metrics.WebhooksChecked, restored: b.outbox.Resync,
 		log: lineLimiter{to: b.log},
 	}
+
 	b.pulse.webhooks = keeper.problem
 	b.webhooks = []component{{"webhook configuration", keeper.start}}
 	return nil

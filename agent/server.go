@@ -31,6 +31,7 @@ func (b *builder) bind(name, address string, handler http.Handler, opts httpserv
 	if opts.Listener, err = b.parts.Listen(b.ctx, "tcp", address); err != nil {
 		return component{}, fmt.Errorf("%s: cannot bind: %w", name, err)
 	}
+
 	opts.Logger = b.log.With(slog.String("server", name))
 	opts.HTTP1Only = true
 	opts.MaxHeaderBytes = maxHeaderBytes
@@ -40,6 +41,7 @@ func (b *builder) bind(name, address string, handler http.Handler, opts httpserv
 	if err != nil {
 		return component{}, errors.Join(fmt.Errorf("%s: %w", name, err), opts.Listener.Close())
 	}
+
 	b.bound = append(b.bound, bound)
 	return component{name, func(ctx context.Context) error {
 		opts.Logger.InfoContext(ctx, "listening",

@@ -32,6 +32,7 @@ func (b *builder) addTransport() (err error) {
 	if err := b.addProxy(); err != nil {
 		return err
 	}
+
 	b.transport, err = b.newTransport()
 	return err
 }
@@ -50,6 +51,7 @@ func (b *builder) addProxy() error {
 	if err != nil {
 		return fmt.Errorf("agent: option ControlPlane.Proxy: %w", err)
 	}
+
 	b.parts.Dial = through.DialContext
 	b.log.Info("the control plane is reached through a proxy", slog.String("proxy", through.Address()))
 	return nil
@@ -60,12 +62,14 @@ func (b *builder) newTransport() (core.Forwarder, error) {
 	if err != nil || !b.opts.Contract.Numbered() {
 		return newest, err
 	}
+
 	var older core.Forwarder
 	if fallback := b.opts.ControlPlane.Fallback; fallback != "" {
 		if older, err = b.newForwarder(fallback); err != nil {
 			return nil, err
 		}
 	}
+
 	forwarder, err := httpmtls.NewFallback(newest, older, httpmtls.FallbackOptions{
 		RetryNewest: b.opts.ControlPlane.RetryNewest, Unknown: b.contractUnknown(), InUse: b.contractInUse,
 	})
@@ -95,6 +99,7 @@ func (b *builder) newForwarder(version contract.Version) (core.Forwarder, error)
 	if err != nil {
 		return nil, fmt.Errorf("agent: %w", err)
 	}
+
 	b.closers = append(b.closers, forwarder)
 	return forwarder, nil
 }
@@ -133,6 +138,7 @@ func (b *builder) contractInUse(f hook.Fallback) {
 			slog.Duration("retry", b.opts.ControlPlane.RetryNewest))
 		return
 	}
+
 	b.metrics.ContractInUse(hook.ContractInUse{Manager: f.Manager, Contract: b.opts.Contract})
 	log.Info("control plane knows the contract")
 }

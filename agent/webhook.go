@@ -113,6 +113,7 @@ func (b *builder) addCanary() error {
 	if b.hasNoCanary() {
 		return nil
 	}
+
 	var write canary.Write
 	if own := b.parts.Canary; own != nil {
 		write = func(ctx context.Context, nonce string) (canary.Answer, error) {
@@ -129,6 +130,7 @@ func (b *builder) addCanary() error {
 		}
 		write = lease.Write
 	}
+
 	writer, err := canary.New(write, canary.Options{
 		Interval: b.opts.Canary.Interval, Recovered: b.outbox.Resync, Restored: b.outbox.Resync,
 		Probed: b.metrics.CanaryProbed, Logger: b.log,
@@ -136,6 +138,7 @@ func (b *builder) addCanary() error {
 	if err != nil {
 		return fmt.Errorf("agent: %w", err)
 	}
+
 	b.pulse.canary = writer.State
 	b.pulse.canaryProblem = writer.Problem
 	b.canary = []component{{"canary", writer.Start}}

@@ -73,6 +73,7 @@ func (w *webhookWatch) compare(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
 	}
+
 	if err != nil {
 		w.checked(hook.WebhookCheck{Result: webhooksNotRead})
 		w.log.warn(ctx, "cannot read the webhook configuration, so changed webhooks go unnoticed: "+
@@ -192,11 +193,13 @@ func (b *builder) addWebhookWatch() error {
 	if b.opts.Webhook.Own.isOn() {
 		return b.addWebhookKeeper()
 	}
+
 	read := b.parts.Configuration
 	name := b.opts.Webhook.Configuration
 	if read == nil && name == "" {
 		return nil
 	}
+
 	if read == nil {
 		stored, err := newStoredConfiguration(b.opts)
 		if err != nil {
@@ -222,6 +225,7 @@ func WebhookProblem(ctx context.Context, to Connection, opts Options) (string, e
 	if err != nil {
 		return "", err
 	}
+
 	store.dryRun = true
 	live, err := store.Read(ctx)
 	if err != nil {
@@ -239,6 +243,7 @@ func WebhookProblem(ctx context.Context, to Connection, opts Options) (string, e
 	if err != nil {
 		return "", err
 	}
+
 	own := newIntended(opts, serving, to.Keys.CA)
 	want, err := own.configuration()
 	if err != nil {
@@ -248,6 +253,7 @@ func WebhookProblem(ctx context.Context, to Connection, opts Options) (string, e
 	if state == standsForeign {
 		return bounded(problem), nil
 	}
+
 	_, err = store.Apply(ctx, want, live)
 	return bounded(problem), err
 }
