@@ -81,6 +81,7 @@ func sendDebug(args []string, stderr io.Writer) error {
 	if err := flags.Parse(args); err != nil {
 		return fmt.Errorf("%w: %w", errSettings, err)
 	}
+
 	if err := syscall.Kill(*pid, syscall.SIGUSR1); err != nil {
 		err = fmt.Errorf("no signal to process %d: %w", *pid, err)
 		_, _ = fmt.Fprintln(stderr, err)
@@ -96,6 +97,7 @@ func debugOnSignal(ctx context.Context, level *slog.LevelVar, log *slog.Logger, 
 	defer signal.Stop(signals)
 	end := time.NewTimer(lasts)
 	end.Stop()
+
 	for {
 		select {
 		case <-ctx.Done():
@@ -115,6 +117,7 @@ func printWebhookConfiguration(args []string, stdout, stderr io.Writer) error {
 	if err == nil || errors.Is(err, flag.ErrHelp) {
 		return nil
 	}
+
 	printed := printTo(stderr, err.Error()+"\n")
 	if errors.Is(err, webhookconfig.ErrUsage) {
 		err = fmt.Errorf("%w: %w", errSettings, err)
@@ -145,6 +148,7 @@ func help() string {
 			fmt.Fprintf(&out, "  --%s, %s  (%s)\n%s", s.flag(), s.env, s.note(), wrap(plain(s.text()), "        "))
 		}
 	}
+
 	out.WriteString("\nOther flags:\n  --version  Print the version and exit.\n  --help     Print this text and exit.\n")
 	return out.String()
 }
@@ -181,6 +185,7 @@ func wrap(text, indent string) string {
 		}
 		line += word + " "
 	}
+
 	out.WriteString(strings.TrimRight(line, " ") + "\n")
 	return out.String()
 }

@@ -100,6 +100,7 @@ func (c *config) checkOwn() error {
 			option.Unless(c.webhookDomain == "", "WEBHOOK_DOMAIN: want it only with WEBHOOK_ENDPOINT"),
 		)
 	}
+
 	missing := "%s: missing, want it with WATCHERS: the agent makes a webhook configuration of them"
 	var invalid error
 	if err := watch.Validate(c.informer.Watches); err != nil {
@@ -119,6 +120,7 @@ func (c *config) ownConfiguration() agent.OwnConfiguration {
 	if !c.isOwn() {
 		return own
 	}
+
 	own.Watches = c.informer.Watches
 	own.ExcludedNamespaces = c.informer.ExcludedNamespaces
 	own.CA = c.webhookCA
@@ -149,6 +151,7 @@ func (c *config) hash() string {
 			fmt.Fprintf(&text, "%s=%s\n", e.env, e.text)
 		}
 	}
+
 	sum := sha256.Sum256([]byte(text.String()))
 	return hex.EncodeToString(sum[:])[:length]
 }

@@ -36,6 +36,7 @@ func main() {
 		<-signals
 		os.Exit(exitFailure)
 	}()
+
 	os.Exit(exitCode(run(ctx, os.Args[1:], newEnvironment(os.Environ()), os.Stdout, os.Stderr)))
 }
 
@@ -66,10 +67,12 @@ func run(ctx context.Context, args []string, env environment, stdout, stderr io.
 		case commandDebug:
 			return sendDebug(args[1:], stderr)
 		}
+
 		hint := didYouMean(args[0], []string{commandCheck, commandDebug, commandWebhookConfiguration})
 		err := &wrongSettings{mistakes: []string{fmt.Sprintf("%.64q: unknown command%s", args[0], hint)}}
 		return errors.Join(err, printTo(stderr, err.Error()+"\n"))
 	}
+
 	c, err := readSettings(args, env)
 	switch {
 	case errors.Is(err, errHelp):
@@ -133,6 +136,7 @@ func serve(ctx context.Context, c config, log *slog.Logger, lines *logwriter.Wri
 	for _, warning := range c.warnings {
 		log.WarnContext(ctx, "suspicious setting", slog.String("warning", warning))
 	}
+
 	parts, collectors, err := c.parts(log)
 	if err != nil {
 		return err
@@ -147,6 +151,7 @@ func serve(ctx context.Context, c config, log *slog.Logger, lines *logwriter.Wri
 	if err != nil {
 		return err
 	}
+
 	log.InfoContext(ctx, "agent starts", slog.Any("build", thisBuild()), slog.String("config_hash", c.hash()),
 		slog.Any("settings", c.effective))
 	return running.Start(ctx)

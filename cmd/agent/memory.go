@@ -66,6 +66,7 @@ func warnOfMemory(ctx context.Context, log *slog.Logger, limit int64, resident f
 	if limit == 0 {
 		return
 	}
+
 	log = pacedlog.New(log, debugTime)
 	periodic.Call(ctx, memoryReview, func() {
 		if used := resident(); used > limit/100*percent {

@@ -53,10 +53,12 @@ func (c *config) addTransport(parts *agent.Parts) (stop func(), err error) {
 	if c.transport != transportNATS {
 		return func() {}, nil
 	}
+
 	to, err := c.connectNATS(natsjetstream.ForwarderOptions{Timeout: c.Outbox.ForwardTimeout})
 	if err != nil {
 		return nil, err
 	}
+
 	parts.Transport = to
 	ctx, cancel := context.WithCancel(context.Background())
 	var following sync.WaitGroup
@@ -94,16 +96,19 @@ func (c *config) connectNATS(options natsjetstream.ForwarderOptions, opts ...nat
 	if err != nil {
 		return nil, err
 	}
+
 	address, err := connect.ParseAddress(c.to.Address)
 	if err != nil {
 		return nil, err
 	}
+
 	serverName := c.ControlPlane.ServerName // Empty: the host.
 	if serverName != "" {
 		if serverName, err = connect.ParseHost(serverName); err != nil {
 			return nil, fmt.Errorf("KCP_SERVER_NAME: %w", err)
 		}
 	}
+
 	certificate, _ := t.material()
 	runtime := core.RuntimeID(certificate.Leaf.Subject.CommonName)
 	server := (&url.URL{Scheme: "tls", Host: address.Host}).String() // Without a port, the client takes 4222.
@@ -125,6 +130,7 @@ func (c *config) connectNATS(options natsjetstream.ForwarderOptions, opts ...nat
 		// The proxy resolves the name, as the runtime may be unable to.
 		base = append(base, nats.SetCustomDialer(natsDialer{t.through}), nats.SkipHostLookup())
 	}
+
 	opts = append(base, opts...)
 	if t.conn, err = nats.Connect(server, opts...); err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", server, err)

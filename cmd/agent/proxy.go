@@ -20,6 +20,7 @@ func parseProxy(text string) (string, error) {
 	if text == proxyDirect {
 		return text, nil
 	}
+
 	parsed, err := proxy.Parse(text)
 	if err != nil {
 		return "", fmt.Errorf("%w, or %s", err, proxyDirect)
@@ -42,6 +43,7 @@ func (c *config) resolveProxy() {
 	default:
 		c.ControlPlane.Proxy = c.proxy
 	}
+
 	if c.ControlPlane.Proxy == "" && c.ControlPlane.ProxyCredentials != "" {
 		c.warnings = append(c.warnings, "CONTROL_PLANE_PROXY_CREDENTIALS is without effect, as no proxy is in use")
 		c.ControlPlane.ProxyCredentials = ""

@@ -108,6 +108,7 @@ func readSettings(args []string, env environment) (config, error) {
 	if err := errors.Join(err, c.check()); err != nil {
 		return config{}, &wrongSettings{textsOf(err), c.warnings}
 	}
+
 	c.resolveProxy()
 	c.warnings = append(c.warnings, c.doubts()...)
 	return c, nil
@@ -130,6 +131,7 @@ func textsOf(err error) (texts []string) {
 	if !ok {
 		return []string{err.Error()}
 	}
+
 	for _, one := range joined.Unwrap() {
 		texts = append(texts, textsOf(one)...)
 	}
@@ -153,6 +155,7 @@ func (r *resolution) resolve(all []setting, args []string) (err error) {
 	if errors.Is(err, errHelp) || errors.Is(err, errVersion) {
 		return err
 	}
+
 	wrong := []error{err}
 	for _, s := range all {
 		wrong = append(wrong, r.set(s))
@@ -174,15 +177,18 @@ func (r *resolution) set(s setting) error {
 	if err != nil {
 		return err
 	}
+
 	if s.env == envInstance && text == "" {
 		host, _ := os.Hostname() // The instance is empty without a name.
 		text = cmp.Or(r.env["POD_NAME"], r.env["HOSTNAME"], host)
 	}
+
 	err = r.apply(s, text)
 	err = option.Unless(err == nil, "%s: %w", name, err)
 	if err == nil || text == "" || !s.lenient {
 		return err
 	}
+
 	r.warnings = append(r.warnings, fmt.Sprintf("%v; the default %s is used", err, s.fallback))
 	return r.apply(s, s.fallback)
 }
@@ -199,6 +205,7 @@ func (r *resolution) apply(s setting, text string) error {
 	case text == "":
 		return nil
 	}
+
 	err := s.set(text)
 	if err == nil {
 		r.effective = append(r.effective, entry{s.env, text})
@@ -237,8 +244,10 @@ func readFlags(all []setting, args []string) (flags, error) {
 		case err != nil && len(left) == len(args): // Such as "---".
 			left = left[1:]
 		}
+
 		wrong, args = append(wrong, err), left
 	}
+
 	if given.has(flagVersion) {
 		return nil, errVersion
 	}
@@ -255,6 +264,7 @@ func (f flags) set(all []setting) *flag.FlagSet {
 			return nil
 		}
 	}
+
 	known.BoolFunc(flagVersion, "", store(flagVersion))
 	for name, needsValue := range formerFlags {
 		if needsValue {
@@ -263,6 +273,7 @@ func (f flags) set(all []setting) *flag.FlagSet {
 			known.BoolFunc(name, "", store(name))
 		}
 	}
+
 	for _, s := range all {
 		for _, env := range s.names() {
 			known.Func(flagOf(env), "", store(flagOf(env)))
@@ -314,6 +325,7 @@ func (e environment) suspicious(all []setting) []string {
 	for _, s := range all {
 		names = append(names, s.names()...)
 	}
+
 	var warnings []string
 	for name, text := range e {
 		hint := didYouMean(strings.ToUpper(name), names)
@@ -322,6 +334,7 @@ func (e environment) suspicious(all []setting) []string {
 			warnings = append(warnings, fmt.Sprintf("%s: no setting has this name, it is without effect%s", name, hint))
 		}
 	}
+
 	slices.Sort(warnings)
 	return warnings
 }

@@ -313,6 +313,7 @@ func parseManagers(list string) (listed []core.Manager, others bool, err error) 
 		}
 		return core.ParseManager(name)
 	})
+
 	listed = slices.DeleteFunc(slices.Clone(names), func(name core.Manager) bool { return name == anyManager })
 	if n := len(listed); err == nil && n > defaults.MaxManagers {
 		err = fmt.Errorf("%d managers, want at most %d", n, defaults.MaxManagers)
@@ -343,6 +344,7 @@ func parseList[T comparable](list string, parse func(string) (T, error)) ([]T, e
 			items = append(items, item)
 		}
 	}
+
 	if wrong != nil {
 		return nil, errors.New(strings.Join(wrong, "; "))
 	}
@@ -362,11 +364,13 @@ func parseEndpoint(text string) (own agent.OwnConfiguration, err error) {
 		own.URL = text
 		return own, nil
 	}
+
 	name, port, hasPort := strings.Cut(text, ":")
 	own.Service, err = parseLease(name)
 	if err != nil {
 		return own, unwanted(text, "<namespace>/<name>[:<port>], or https://<host>[:<port>]")
 	}
+
 	if hasPort {
 		number, err := parsePort(port)
 		if err != nil {

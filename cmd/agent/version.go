@@ -21,6 +21,7 @@ func thisBuild() build {
 		platform:  runtime.GOOS + "/" + runtime.GOARCH,
 		fips:      "off",
 	}
+
 	// It is "(devel)" without a commit.
 	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "(devel)" {
 		b.version = cmp.Or(b.version, info.Main.Version)

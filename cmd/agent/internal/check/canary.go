@@ -37,6 +37,7 @@ func (c *checker) canary(ctx context.Context) {
 		c.skip("no time is left", "canary")
 		return
 	}
+
 	lease, err := canary.NewLease(opts.Lease, canary.LeaseOptions{
 		Server: opts.Server, TokenFile: opts.TokenFile, CAFile: opts.CAFile,
 	})
@@ -44,6 +45,7 @@ func (c *checker) canary(ctx context.Context) {
 		c.fail("canary", err.Error(), "an API server, and its CA bundle", "check CANARY_API_SERVER and CANARY_CA_CERT")
 		return
 	}
+
 	ctx, cancel := context.WithTimeout(ctx, canaryTimeout)
 	defer cancel()
 	before, _ := failuresBeside(ctx, c.opts.MetricsAddress)
@@ -52,6 +54,7 @@ func (c *checker) canary(ctx context.Context) {
 		c.failFor("canary", err, unwritten(opts.Lease.String()))
 		return
 	}
+
 	c.ok("canary", "may patch the Lease %s", opts.Lease)
 	c.webhook(ctx, called, before)
 }
@@ -111,6 +114,7 @@ func (c *checker) storedConfiguration(
 	if name == "" {
 		return nil, errNoConfiguration
 	}
+
 	opts := c.opts.Canary
 	api, err := canary.NewConfiguration(name, canary.LeaseOptions{
 		Server: opts.Server, TokenFile: opts.TokenFile, CAFile: opts.CAFile,
@@ -118,10 +122,12 @@ func (c *checker) storedConfiguration(
 	if err != nil {
 		return nil, err
 	}
+
 	text, err := api.Read(ctx)
 	if err != nil || text == nil {
 		return nil, err
 	}
+
 	stored := &admissionregistrationv1.ValidatingWebhookConfiguration{}
 	return stored, json.Unmarshal(text, stored)
 }

@@ -47,12 +47,14 @@ func Run(
 	c.settings(nil, warnings)
 	c.ok("settings", "contract %s, control plane %s", opts.Contract, opts.To.Address)
 	c.clientKeys()
+
 	if informer == nil {
 		c.servingKeys()
 		if path := opts.Webhook.ClientCAs; path != "" {
 			c.bundle("WEBHOOK_CLIENT_CA", path)
 		}
 	}
+
 	c.managers()
 	c.controlPlane(ctx, link)
 	if informer == nil {
@@ -108,6 +110,7 @@ func (c *checker) managers() {
 		}
 		c.known = append(c.known, listed...)
 	}
+
 	if len(c.known) == 0 {
 		c.warn("managers", "none: the agent learns managers from their first review", "MANAGERS or MANAGERS_FILE",
 			"without them no start leads to a resync, and any name is accepted")

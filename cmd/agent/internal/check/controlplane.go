@@ -36,10 +36,12 @@ func (c *checker) controlPlane(ctx context.Context, link Link) {
 		c.skip("the proxy cannot be used", "connection", "TLS", "clock", "heartbeat")
 		return
 	}
+
 	if through != nil {
 		c.dial = through.DialContext
 		to.Dial = c.dial
 	}
+
 	conn, err := connect.TCP(ctx, to)
 	switch failed, ofProxy := errors.AsType[*proxy.Error](err); {
 	case ofProxy:
@@ -56,21 +58,25 @@ func (c *checker) controlPlane(ctx context.Context, link Link) {
 	default:
 		c.ok("connection", "%s, at %s", to.Address, conn.RemoteAddr())
 	}
+
 	if c.client == nil {
 		_ = conn.Close()
 		c.skip("the key material cannot be used", "TLS", "clock", "heartbeat")
 		return
 	}
+
 	if link != nil {
 		_ = conn.Close() // NATS begins with a line of the server, before the handshake.
 		c.server(ctx, link)
 		return
 	}
+
 	if err := connect.TLS(ctx, conn, c.client, to); err != nil {
 		c.failFor("TLS", err, untrusted())
 		c.skip("no TLS connection", "clock", "heartbeat")
 		return
 	}
+
 	c.ok("TLS", "the certificate of %s is trusted, and it accepts TLS_CERT", to.Address)
 	c.clock(ctx, to)
 	c.heartbeats(ctx, core.ForwarderFunc(c.sendOnce))
@@ -102,6 +108,7 @@ func (c *checker) proxy() (through *proxy.Dialer, ok bool) {
 	if to.Proxy == "" {
 		return nil, true
 	}
+
 	const want, action = "http://host:port", "correct CONTROL_PLANE_PROXY or HTTPS_PROXY"
 	through, err := proxy.New(proxy.Options{Address: to.Proxy, Credentials: to.ProxyCredentials})
 	if err != nil {
@@ -202,11 +209,13 @@ func (c *checker) heartbeats(ctx context.Context, over core.Forwarder) {
 		c.skip("no manager is known", "heartbeat")
 		return
 	}
+
 	answers := make([]error, len(c.known))
 	var sending sync.WaitGroup
 	for i, manager := range c.known {
 		sending.Go(func() { answers[i] = c.send(ctx, over, manager) })
 	}
+
 	sending.Wait()
 	for i, manager := range c.known {
 		c.answer(ctx, manager, answers[i])

@@ -22,9 +22,11 @@ func (c *checker) clientKeys() {
 		c.identity(c.pair.Certificate.Leaf)
 		c.expiry("TLS_CERT expiry", c.pair)
 	}
+
 	if ca == nil || c.pair == nil {
 		return
 	}
+
 	files, err := keys.NewFiles(paths, keys.FilesOptions{})
 	if err != nil {
 		c.failFor("key material", err, broken())
@@ -102,6 +104,7 @@ func names(leaf *x509.Certificate) []string {
 	for _, ip := range leaf.IPAddresses {
 		all = append(all, ip.String())
 	}
+
 	for _, uri := range leaf.URIs {
 		all = append(all, uri.String())
 	}
@@ -155,6 +158,7 @@ func (c *checker) serving(name string, m *keys.Material) {
 			`issue it with the usage "server auth" and the DNS name <service>.<namespace>.svc, or set WEBHOOK_TLS_CERT`)
 		return
 	}
+
 	c.ok(name, "SAN %s: one of them must be <service>.<namespace>.svc of the agent", strings.Join(names(leaf), " "))
 	if name == "WEBHOOK_TLS_CERT" {
 		c.expiry(name+" expiry", m)

@@ -88,6 +88,7 @@ func New(settings Settings, log *slog.Logger) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	s := &Source{Metrics: metrics, refused: make(map[core.Manager]error)}
 	s.Source, err = informer.New(config, core.AcceptorFunc(s.accept), s.valid(settings, log), informer.Options{
 		ExcludedNamespaces: settings.ExcludedNamespaces,
@@ -113,6 +114,7 @@ func (s *Settings) config() (*rest.Config, error) {
 		return nil, errors.New("informer: no API server: set INFORMER_API_SERVER, " +
 			"as KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT of a pod are not set")
 	}
+
 	config.Host = "https://" + net.JoinHostPort(host, port)
 	return config, nil
 }

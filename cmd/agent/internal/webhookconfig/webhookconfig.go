@@ -64,11 +64,13 @@ func Run(args []string, stdin io.Reader, stdout io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("write the configuration as YAML: %w", err)
 	}
+
 	// A notice is a comment, because the output goes to kubectl and the notice to a person.
 	var comments strings.Builder
 	for _, notice := range c.notices {
 		comments.WriteString("# " + strings.ReplaceAll(notice, "\n", " ") + "\n")
 	}
+
 	_, err = io.WriteString(stdout, comments.String()+string(text))
 	return err
 }
@@ -95,6 +97,7 @@ func newCommand(stdin io.Reader, help io.Writer) *command {
 		_, _ = io.WriteString(help, usage) // A reader that has gone needs no help.
 		f.PrintDefaults()
 	}
+
 	// A wrong value does not end the parse, so that all are named. An empty one is none.
 	read := func(name, usage string, value func(text string) error) {
 		f.Func(name, usage, func(text string) error {
@@ -107,6 +110,7 @@ func newCommand(stdin io.Reader, help io.Writer) *command {
 			return nil
 		})
 	}
+
 	read("f", "`file` with Watcher resources in YAML; - is the standard input", func(path string) (err error) {
 		c.watches, err = readFile(path, stdin)
 		return err
@@ -120,6 +124,7 @@ func newCommand(stdin io.Reader, help io.Writer) *command {
 			c.one.Resource, err = parseResource(text)
 			return err
 		})
+
 	f.StringVar(&c.name, "name", "runtime-watcher", "`name` of the configuration")
 	read("service", "`namespace/name[:port]` of the agent's Service (default "+defaultService+")", c.readService)
 	f.StringVar(&c.endpoint.URL, "url", "", "`URL` of the agent, instead of --service")
@@ -137,6 +142,7 @@ func newCommand(stdin io.Reader, help io.Writer) *command {
 			c.opts.WebhookDomain = text
 			return nil
 		})
+
 	annotation := "`name` of the annotation of owners (OWNER_ANNOTATION of the agent)"
 	read("owner-annotation", annotation, func(text string) error {
 		c.opts.OwnerAnnotation = text
@@ -158,6 +164,7 @@ func (c *command) configuration() (*admissionregistrationv1.ValidatingWebhookCon
 		c.one.Name = types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: string(c.one.Manager)}
 		c.watches = append(c.watches, c.one)
 	}
+
 	if c.endpoint.URL == "" && c.endpoint.Service.Name == "" {
 		c.problems = append(c.problems, c.readService(defaultService))
 	}
@@ -181,6 +188,7 @@ func (c *command) readService(text string) (err error) {
 		}
 		c.endpoint.ServicePort = int32(n)
 	}
+
 	c.endpoint.Service, err = namespacedName(name)
 	return err
 }
@@ -194,6 +202,7 @@ func (c *command) readBundle(path string) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
+
 	c.endpoint.CABundle = text
 	if len(bundle.Skipped) > 0 {
 		c.endpoint.CABundle = bundle.PEM()
@@ -261,6 +270,7 @@ func ReadWatchers(from io.Reader) (watches []watch.Watch, err error) {
 		if string(content) == "null" { // Empty.
 			continue
 		}
+
 		document, err := watch.ParseDocument(content)
 		if err != nil {
 			return nil, err
