@@ -124,10 +124,12 @@ func (c *toChannel) handle(ctx context.Context, d core.Delivery) (int, error) {
 	if err := c.Ready(); err != nil {
 		return 0, err
 	}
+
 	requests, err := c.mapper.requests(ctx, d)
 	if err != nil {
 		return 0, err
 	}
+
 	for i, r := range requests {
 		if err := c.send(ctx, r); err != nil {
 			c.lines.WarnContext(ctx, "the channel is full, so the sender keeps the event: "+
@@ -144,12 +146,14 @@ func (c *toChannel) send(ctx context.Context, r reconcile.Request) error {
 	object := &metav1.PartialObjectMetadata{}
 	object.SetNamespace(r.Namespace)
 	object.SetName(r.Name)
+
 	generic := event.GenericEvent{Object: object}
 	select {
 	case c.events <- generic:
 		return nil
 	default:
 	}
+
 	if time.Since(time.Unix(0, c.full.Load())) < fullPause {
 		return errFull
 	}

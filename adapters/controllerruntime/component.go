@@ -33,6 +33,7 @@ func RegisterListenerComponent[request comparable](
 	if err != nil {
 		return nil, nil, fmt.Errorf("listener component %q: %w", component, err)
 	}
+
 	time.AfterFunc(notAdded, func() { events.warnUnused(component, source) })
 	return events, source, nil
 }

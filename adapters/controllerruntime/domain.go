@@ -68,6 +68,7 @@ func (r *Runtimes) triggered(runtime core.RuntimeID, event *core.WatchEvent) (cl
 	if event.Owner != (types.NamespacedName{}) {
 		return r.owner(event.Owner, runtime, len(owned) > 0)
 	}
+
 	switch len(owned) {
 	case 0:
 		return nil, listener.Forbidden(ReasonRuntimeUnknown, fmt.Errorf("no %s represents runtime %q", r.kind, runtime))
@@ -89,6 +90,7 @@ func (r *Runtimes) owner(name types.NamespacedName, runtime core.RuntimeID, know
 	if len(objects) == 0 {
 		return nil, listener.Forbidden(reasons.OwnerMissing, fmt.Errorf("owner %s %q does not exist", r.kind, name))
 	}
+
 	object := objects[0]
 	if id := r.identify(object); id != runtime && (id != "" || known) {
 		cause := fmt.Errorf("owner %s %q represents runtime %q, not for %q", r.kind, name, id, runtime)

@@ -47,6 +47,7 @@ func (t *target[request]) followFailure(r request, was *raise, failures int) {
 		t.raiseFailed(b.requests[0], now) // Its reconcile has most likely ended.
 		b.requests = b.requests[1:]
 	}
+
 	b.requests = append(b.requests, begunRequest[request]{
 		request: r, at: now, failures: failures, of: was.of, isPaced: was.isPaced,
 	})
@@ -91,6 +92,7 @@ func (t *target[request]) raiseFailed(b begunRequest[request], now time.Time) (f
 	if t.ranked.NumRequeues(b.request) <= b.failures {
 		return false
 	}
+
 	hasRoom := b.of == "" || t.waiting[b.of] < mostRaised
 	switch {
 	case t.raised[b.request] != nil:

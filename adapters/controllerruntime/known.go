@@ -30,6 +30,7 @@ func (k *listeners) add(l *Listener) error {
 	if l.elected == nil {
 		return nil
 	}
+
 	k.mu.Lock()
 	defer k.mu.Unlock()
 
@@ -54,6 +55,7 @@ func (k *listeners) add(l *Listener) error {
 func (k *listeners) remove(l *Listener) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+
 	left := slices.DeleteFunc(k.of[l.elected], func(other *Listener) bool { return other == l })
 	if len(left) == 0 {
 		delete(k.of, l.elected)
@@ -67,6 +69,7 @@ func (k *listeners) remove(l *Listener) {
 func (k *listeners) deliversElsewhere(l *Listener, name core.Manager) string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+
 	for _, other := range k.of[l.elected] {
 		if other != l && l.config.Fleet != nil && other.config.Fleet == l.config.Fleet && other.serves(name) {
 			return other.config.Name
@@ -81,6 +84,7 @@ func haveOneSocket(a, b *ListenerConfig) bool {
 	if a.Options.Listener != nil || b.Options.Listener != nil {
 		return false
 	}
+
 	hostA, portA := splitAddr(a.Addr)
 	hostB, portB := splitAddr(b.Addr)
 	if portA == 0 || portA != portB {

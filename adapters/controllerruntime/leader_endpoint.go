@@ -118,6 +118,7 @@ func NewLeaderEndpoint(
 	if err := option.NoneNegative(opts); err != nil {
 		return nil, fmt.Errorf("leader endpoint of Service %q: %w", service, err)
 	}
+
 	opts.RefreshInterval = cmp.Or(opts.RefreshInterval, defaultRefreshInterval)
 	opts.Logger = cmp.Or(opts.Logger, defaultLogger())
 	e := &leaderEndpoint{
@@ -125,6 +126,7 @@ func NewLeaderEndpoint(
 		address: ip.Unmap().WithZone(""), ports: maps.Clone(replica.Ports),
 		pod: replica.Pod, opts: opts,
 	}
+
 	time.AfterFunc(notAdded, e.warnUnlessAdded)
 	return e, nil
 }
@@ -156,6 +158,7 @@ func (e *leaderEndpoint) Start(ctx context.Context) error {
 	for {
 		wait := e.opts.RefreshInterval
 		applied, err := e.publish(ctx)
+
 		isLasting := apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsNotFound(err) ||
 			errors.Is(err, errForeignSlice)
 		switch {
@@ -167,6 +170,7 @@ func (e *leaderEndpoint) Start(ctx context.Context) error {
 			wait = leaderRetryWait
 			e.opts.Logger.WarnContext(ctx, "cannot write the endpoint of the leader", "error", err)
 		}
+
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
@@ -222,6 +226,7 @@ func (e *leaderEndpoint) takeOver(ctx context.Context) (version string, err erro
 		slice.WithUID(e.uid).WithResourceVersion(read)
 		opts = append(opts, client.ForceOwnership)
 	}
+
 	version, err = e.apply(ctx, slice, opts...)
 	if apierrors.IsConflict(err) || apierrors.IsInvalid(err) {
 		e.uid = "" // The slice is gone, or another one has its name.
@@ -247,6 +252,7 @@ func (e *leaderEndpoint) probe(ctx context.Context) (uid types.UID, version stri
 	marked.SetNamespace(e.service.Namespace)
 	marked.SetName(e.service.Name + leaderSuffix)
 	marked.SetLabels(map[string]string{discoveryv1.LabelManagedBy: leaderOwner})
+
 	err = e.writer.Apply(ctx, client.ApplyConfigurationFromUnstructured(marked),
 		client.FieldOwner(leaderProbe), client.DryRunAll)
 	switch {
@@ -264,6 +270,7 @@ func (e *leaderEndpoint) probe(ctx context.Context) (uid types.UID, version stri
 			//nolint:staticcheck // Kubernetes 0.35 has no accessor yet.
 			bytes.Contains(entry.FieldsV1.Raw, []byte(`"f:`+discoveryv1.LabelManagedBy+`"`))
 	}
+
 	managed := marked.GetManagedFields()
 	if slices.ContainsFunc(managed, isOther) && !slices.ContainsFunc(managed, hasMark) {
 		return "", "", fmt.Errorf("%w: %s/%s has no label %s: %s", errForeignSlice,
@@ -317,10 +324,12 @@ func (e *leaderEndpoint) slice(withEndpoint bool) *discoveryv1ac.EndpointSliceAp
 		}).
 		WithAnnotations(map[string]string{leaderOperator: e.operator}).
 		WithAddressType(e.family())
+
 	for _, name := range slices.Sorted(maps.Keys(e.ports)) {
 		port := discoveryv1ac.EndpointPort().WithName(name).WithPort(e.ports[name])
 		slice.WithPorts(port.WithProtocol(corev1.ProtocolTCP))
 	}
+
 	if withEndpoint {
 		endpoint := discoveryv1ac.Endpoint().WithAddresses(e.address.String()).
 			WithConditions(discoveryv1ac.EndpointConditions().WithReady(true).WithServing(true).WithTerminating(false))

@@ -111,6 +111,7 @@ func AddListener(mgr manager.Manager, config ListenerConfig) (*Listener, error) 
 	if option.IsNil(mgr) {
 		return nil, fmt.Errorf("listener: %w", errNoManager)
 	}
+
 	config.Logger = cmp.Or(config.Logger, Logger(mgr.GetLogger()))
 
 	l, err := newListener(config, mgr.Elected())
@@ -192,19 +193,23 @@ func (l *Listener) handle(name core.Manager, handler core.Handler) error {
 
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	if l.served.Load() != nil {
 		return errors.New("the listener has started already: call SourceFor before the controller manager starts")
 	}
+
 	if s, ok := handler.(attachable); ok {
 		if err := s.attach(l, name); err != nil {
 			return err
 		}
 	}
+
 	if len(l.handlers[name]) == 0 && l.config.Runtimes != nil {
 		if err := l.config.Runtimes.Track(l.config.Fleet, name); err != nil {
 			return err
 		}
 	}
+
 	l.handlers[name] = append(l.handlers[name], handler)
 	return nil
 }
@@ -224,6 +229,7 @@ func (l *Listener) endSetUp() (*listener.Listener, error) {
 
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	if served := l.served.Load(); served != nil {
 		return served, nil
 	}
@@ -235,10 +241,12 @@ func (l *Listener) endSetUp() (*listener.Listener, error) {
 	for name, several := range l.handlers {
 		handlers[name] = several.handler()
 	}
+
 	served, err := listener.New(l.config.Senders.peers, l.config.Verifier, handlers, l.config.listenerOptions())
 	if err != nil {
 		return nil, fmt.Errorf("listener %q: %w", l.config.Name, err)
 	}
+
 	l.served.Store(served)
 	return served, nil
 }
@@ -281,12 +289,14 @@ func (l *Listener) startMaterial(ctx context.Context, beside *sync.WaitGroup) {
 func (l *Listener) warnUntilStarted(ctx context.Context, beside *sync.WaitGroup) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	for name, several := range l.handlers {
 		for i, handler := range several {
 			s, ok := handler.(attachable)
 			if !ok {
 				continue
 			}
+
 			logger := l.config.Logger.With(slog.String("listener", l.config.Name), slog.String("manager", string(name)),
 				slog.String("source", fmt.Sprintf("%d of %d", i+1, len(several))))
 			beside.Go(func() { warnUntilStarted(ctx, s, logger) })
@@ -307,6 +317,7 @@ func (l *Listener) Ready() error {
 	if served == nil {
 		return fmt.Errorf("%w: the listener is not started", core.ErrNotReady)
 	}
+
 	if material := l.config.Senders.material; material != nil {
 		if _, err := material.Material(); err != nil {
 			return fmt.Errorf("%w: the listener has no certificate: %w", core.ErrNotReady, err)

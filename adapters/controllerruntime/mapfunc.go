@@ -75,6 +75,7 @@ func EnqueueByRuntime(runtimes *Runtimes) MapFunc[reconcile.Request] {
 		if err != nil {
 			return nil, fmt.Errorf("look for the object of runtime %q: %w", d.Runtime, err)
 		}
+
 		requests := make([]reconcile.Request, len(names))
 		for i, name := range names {
 			requests[i] = reconcile.Request{NamespacedName: name}
@@ -100,6 +101,7 @@ func EnqueueFor(runtimes *Runtimes, mapFunc handler.MapFunc) MapFunc[reconcile.R
 		if err != nil {
 			return nil, fmt.Errorf("look for the object of runtime %q: %w", d.Runtime, err)
 		}
+
 		var requests []reconcile.Request
 		for _, object := range objects {
 			requests = append(requests, mapFunc(ctx, object)...)

@@ -73,6 +73,7 @@ func (t *target[request]) makeRoom(runtime core.RuntimeID, r request) bool {
 		own = make(map[request]struct{})
 		o.of[runtime] = own
 	}
+
 	own[r] = struct{}{}
 	o.size++
 	return true
@@ -84,6 +85,7 @@ func (o *open[request]) remove(runtime core.RuntimeID, r request) {
 	if _, known := own[r]; !known {
 		return
 	}
+
 	delete(own, r)
 	o.size--
 	if len(own) == 0 {
@@ -139,6 +141,7 @@ func (t *target[request]) isReplacing(key replaced) bool {
 func (t *target[request]) replaceLater(key replaced, requests []request) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+
 	if len(t.replacing) >= mostReplacing {
 		return false
 	}
@@ -154,6 +157,7 @@ func (t *target[request]) replaceLater(key replaced, requests []request) bool {
 		if t.stopped() {
 			return
 		}
+
 		for _, r := range requests {
 			t.addResync(r, 0)
 		}

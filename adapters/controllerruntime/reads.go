@@ -116,6 +116,7 @@ func (r *reads[request]) observe(runtime core.RuntimeID, to request, event *core
 		r.order++
 		a.deletionOrder = r.order
 	}
+
 	isResend := !event.Time.IsZero() && event.Time.Equal(a.newest) && event.Base == a.base
 	a.newest = event.Time
 	a.base = event.Base
@@ -239,6 +240,7 @@ func (r *reads[request]) sweep(now time.Time) {
 	if now.Sub(r.swept) < awaitedFor/2 {
 		return
 	}
+
 	r.swept = now
 
 	maps.DeleteFunc(r.resynced, func(_ core.RuntimeID, last lastResync) bool { return now.Sub(last.came) > readFor })
@@ -264,6 +266,7 @@ func (s *Source[request]) Client(r request, id core.RuntimeID, c client.Client) 
 	if to == nil {
 		return c
 	}
+
 	to.strays.noteReconciled(r)
 	to.noteBegin(id, r)
 	return &reading[request]{
@@ -333,6 +336,7 @@ func (r *reading[request]) Get(
 	} else {
 		read.versions = versionsOf(identity{object.GetUID(), name}, object)
 	}
+
 	r.noteAnswer(read)
 	return err // As it is.
 }
@@ -368,6 +372,7 @@ func (r *reading[request]) List(ctx context.Context, list client.ObjectList, opt
 		name := types.NamespacedName{Namespace: object.GetNamespace(), Name: object.GetName()}
 		maps.Copy(read.versions, versionsOf(identity{object.GetUID(), name}, object))
 	}
+
 	r.noteAnswer(read)
 	return nil
 }
@@ -385,6 +390,7 @@ func versionsOf(id identity, object metav1.Object) map[identity]int64 {
 func (r *reading[request]) isAwaited(covers func(types.NamespacedName) bool) bool {
 	r.reads.mu.Lock()
 	defer r.reads.mu.Unlock()
+
 	for at := range r.reads.runtimes[r.runtime] {
 		if at.request == r.request && covers(at.name) {
 			return true
@@ -411,6 +417,7 @@ func (r *reading[request]) isAbsence(err error, kind schema.GroupVersionKind, na
 	if mapper == nil {
 		return false
 	}
+
 	mapping, err := mapper.RESTMapping(kind.GroupKind(), kind.Version)
 	return err == nil && mapping.Resource.Resource == details.Kind
 }
@@ -433,6 +440,7 @@ func (r *reading[request]) noteAnswer(read answer) {
 		if !found && !read.covers(at.name) {
 			continue
 		}
+
 		r.reads.matched = true
 		if r.known[a] {
 			continue
@@ -447,6 +455,7 @@ func (r *reading[request]) noteAnswer(read answer) {
 			}
 			continue
 		}
+
 		if a.sinceOrder <= r.began {
 			r.known[a] = true
 			a.version, a.read = version, now

@@ -89,6 +89,7 @@ func (r *reads[request]) expectRead(
 		if c == nil {
 			return dueInQueue
 		}
+
 		c.base = event.Base
 		c.deletion = deleted
 		return dueNow
@@ -117,6 +118,7 @@ func (r *reads[request]) postpone(runtime core.RuntimeID, to request, now time.T
 	if c == nil {
 		return dueInQueue
 	}
+
 	c.newest = now
 	return dueLater
 }
@@ -171,6 +173,7 @@ func (r *reads[request]) endRecheck(runtime core.RuntimeID, where place[request]
 	if a == nil {
 		return true
 	}
+
 	event := core.WatchEvent{Base: c.base}
 	if c.deletion {
 		event.Operation = core.OperationDelete

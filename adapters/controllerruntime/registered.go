@@ -44,6 +44,7 @@ func (r registered) Verify(_ context.Context, peer core.Peer, event *core.WatchE
 	if event.Owner == (types.NamespacedName{}) {
 		return nil
 	}
+
 	_, err = r.runtimes.owner(event.Owner, peer.ID, true)
 	return err
 }

@@ -63,6 +63,7 @@ func RevocationsFromConfigMap(
 	if err := corev1.AddToScheme(scheme); err != nil {
 		return nil, fmt.Errorf("revocations: %w", err)
 	}
+
 	r := &revocations{name: name}
 	one, err := cache.New(mgr.GetConfig(), cache.Options{
 		HTTPClient: mgr.GetHTTPClient(), Scheme: scheme, Mapper: mgr.GetRESTMapper(),

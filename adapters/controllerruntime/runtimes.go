@@ -105,6 +105,7 @@ func NewRuntimes(
 	if option.IsNil(object) {
 		return nil, errors.New("runtimes: want an empty object of their kind, have nil")
 	}
+
 	kind := kindOf(object)
 	if option.IsNil(objects) || identify == nil {
 		return nil, fmt.Errorf("runtimes of kind %s: want a cache and an identify function", kind)
@@ -137,12 +138,14 @@ func (r *Runtimes) watch(objects cache.Cache, object client.Object) error {
 	if err != nil {
 		return fmt.Errorf("watch the runtimes of kind %s: %w", r.kind, err)
 	}
+
 	r.informer = informer
 
 	store, own, err := indexed(informer, r.indexers())
 	if err != nil {
 		return fmt.Errorf("index the runtimes of kind %s, once for each cache: share the result: %w", r.kind, err)
 	}
+
 	r.lookup = lookup{store}
 	handler := r.tellFleets()
 	if own {
@@ -153,6 +156,7 @@ func (r *Runtimes) watch(objects cache.Cache, object client.Object) error {
 	if err != nil {
 		return fmt.Errorf("watch the runtimes of kind %s: %w", r.kind, err)
 	}
+
 	r.synced = informer.HasSynced
 	if own {
 		r.synced = registration.HasSynced
@@ -172,6 +176,7 @@ func (r *Runtimes) Track(watched *fleet.Fleet, managers ...core.Manager) error {
 	if r == nil || watched == nil {
 		return errors.New("track runtimes: want runtimes and a fleet, have nil")
 	}
+
 	for _, manager := range managers {
 		if _, err := core.ParseManager(string(manager)); err != nil {
 			return fmt.Errorf("track the runtimes of kind %s: %w", r.kind, err)
@@ -180,6 +185,7 @@ func (r *Runtimes) Track(watched *fleet.Fleet, managers ...core.Manager) error {
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	r.tracked[watched] = append(r.tracked[watched], managers...)
 	for _, object := range r.lookup.all() {
 		r.expectLocked(object, watched, managers)
@@ -210,8 +216,10 @@ func (r *Runtimes) expect(object any) {
 	if !ok {
 		return
 	}
+
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	for watched, managers := range r.tracked {
 		r.expectLocked(stored, watched, managers)
 	}
@@ -223,6 +231,7 @@ func (r *Runtimes) expectLocked(object client.Object, watched *fleet.Fleet, mana
 	if id == "" || len(managers) == 0 || len(r.lookup.by(indexRuntime, string(id))) == 0 {
 		return
 	}
+
 	for _, manager := range managers {
 		if r.opts.Expected == nil || r.opts.Expected(object, manager) {
 			watched.Expect(id, manager)
@@ -235,11 +244,14 @@ func (r *Runtimes) forget(object any) {
 	if id == "" {
 		return
 	}
+
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	if len(r.lookup.by(indexRuntime, string(id))) > 0 {
 		return // Another object stands for it.
 	}
+
 	for watched := range r.tracked {
 		watched.Forget(id)
 	}
@@ -281,6 +293,7 @@ func (r *Runtimes) Objects(_ context.Context, runtime core.RuntimeID) ([]types.N
 	if err != nil {
 		return nil, err
 	}
+
 	names := make([]types.NamespacedName, len(objects))
 	for i, object := range objects {
 		names[i] = client.ObjectKeyFromObject(object)

@@ -47,6 +47,7 @@ func (s severalHandlers) Handle(ctx context.Context, d core.Delivery) error {
 			temporary = append(temporary, err)
 		}
 	}
+
 	if len(temporary) > 0 {
 		return errors.Join(temporary...)
 	}

@@ -115,6 +115,7 @@ func (s *Source[request]) Start(ctx context.Context, queue workqueue.TypedRateLi
 	if s == nil || s.mapFunc == nil {
 		return errNoMapFunc
 	}
+
 	old := s.target.Load()
 	if old != nil && !old.stopped() || !s.target.CompareAndSwap(old, newTarget(ctx.Done(), queue)) {
 		return fmt.Errorf("%s: %w", s, errTaken)
@@ -213,6 +214,7 @@ func (s *Source[request]) handle(ctx context.Context, d core.Delivery) (int, err
 			dropped = append(dropped, r)
 			continue
 		}
+
 		enqueued++
 
 		switch {
@@ -225,6 +227,7 @@ func (s *Source[request]) handle(ctx context.Context, d core.Delivery) (int, err
 			hasRoom = to.addLater(d.Runtime, r) && hasRoom
 		}
 	}
+
 	if !hasRoom || len(dropped) > 0 {
 		if err := s.replaceChanges(ctx, to, d, dropped); err != nil {
 			return 0, err
@@ -281,6 +284,7 @@ func (s *Source[request]) warnWithoutController() {
 	if s.target.Load() != nil || s.attached.Load() != nil || s.opts.Elected != nil && !closed(s.opts.Elected) {
 		return
 	}
+
 	now := time.Now().UnixNano()
 	if s.askedInVain.CompareAndSwap(0, now) {
 		return
@@ -321,6 +325,7 @@ func (s *Source[request]) requests(ctx context.Context, d core.Delivery) (reques
 			requests, err = nil, errMapPanicked
 		}
 	}()
+
 	requests, err = s.mapFunc(ctx, d)
 	if err != nil {
 		return nil, classify(err)

@@ -67,6 +67,7 @@ func warnUntilStarted(ctx context.Context, s attachable, logger *slog.Logger) {
 		case <-ctx.Done():
 			return
 		}
+
 		if s.hasStarted() {
 			return
 		}

@@ -66,12 +66,14 @@ func (s *strays[request]) takeForeign(now time.Time) bool {
 	if s.reported {
 		return false
 	}
+
 	for r, since := range s.followed {
 		if now.Sub(since) > strayAfter {
 			delete(s.followed, r)
 			s.missed++
 		}
 	}
+
 	s.reported = s.used && s.missed > fewStrays+2*s.met
 	if s.reported {
 		s.followed = nil
@@ -84,6 +86,7 @@ func (s *Source[request]) warnOfStrays(ctx context.Context, to *target[request])
 	if to.queue.Len() > 0 || !to.strays.takeForeign(time.Now()) {
 		return
 	}
+
 	logger := s.opts.Logger
 	if at := s.attached.Load(); at != nil {
 		logger = logger.With(

@@ -77,6 +77,7 @@ func newTarget[request comparable](
 		raised: make(map[request]*raise), waiting: make(map[core.RuntimeID]int),
 		reads: reads[request]{runtimes: make(map[core.RuntimeID]map[place[request]]*awaited)},
 	}
+
 	t.reads.rechecks = newRechecks(func(runtime core.RuntimeID, r request) {
 		if !t.stopped() {
 			t.addChange(runtime, r)
@@ -104,6 +105,7 @@ func (t *target[request]) addLow(wait time.Duration, requests ...request) {
 func (t *target[request]) isLoud(runtime core.RuntimeID) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+
 	if now := time.Now(); now.Sub(t.second) >= time.Second {
 		t.second, t.changes = now, make(map[core.RuntimeID]int)
 	}
@@ -119,12 +121,14 @@ func (t *target[request]) addResync(r request, wait time.Duration) {
 		t.queue.AddAfter(r, wait)
 		return
 	}
+
 	t.addLow(wait, r)
 	now := time.Now()
 	begin := now.Add(wait)
 	end := begin.Add(resyncWait)
 	t.mu.Lock()
 	defer t.mu.Unlock()
+
 	earlier := t.raised[r]
 	if earlier == nil || end.Before(earlier.end) {
 		t.raiseAfter(r, &raise{begin: begin, end: end})
@@ -144,9 +148,11 @@ func (t *target[request]) addListed(of core.RuntimeID, requests ...request) (has
 		}
 		return true
 	}
+
 	t.addLow(0, requests...)
 	t.mu.Lock()
 	defer t.mu.Unlock()
+
 	now := time.Now()
 	hasRoom = true
 	for _, r := range requests {
@@ -188,6 +194,7 @@ func (t *target[request]) raiseAfter(r request, at *raise) {
 	at.timer = time.AfterFunc(time.Until(at.end), func() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
+
 		switch {
 		case t.raised[r] != at:
 		case t.ranked.NumRequeues(r) > 0: // A queue does not count a request in its backoff.
@@ -213,11 +220,13 @@ func (t *target[request]) endRaise(r request) {
 	if at == nil {
 		return
 	}
+
 	at.timer.Stop()
 	delete(t.raised, r)
 	if !at.isPaced {
 		return
 	}
+
 	t.waiting[at.of]--
 	if t.waiting[at.of] == 0 {
 		delete(t.waiting, at.of)
@@ -229,6 +238,7 @@ func (t *target[request]) endRaise(r request) {
 func (t *target[request]) noteBegin(runtime core.RuntimeID, r request) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+
 	t.open.remove(runtime, r)
 	if at := t.raised[r]; at != nil && time.Since(at.newest) >= listedPace {
 		t.endRaise(r)

@@ -107,6 +107,7 @@ func (s *Source) lost(change fleet.Transition, manager core.Manager) {
 func (s *Source) note(requests []ctrl.Request, cause Cause) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	for _, request := range requests {
 		if known := s.next[request]; known.cause != Event {
 			s.next[request] = next{cause: cause, poll: known.poll}
@@ -129,6 +130,7 @@ func (s *Source) Count(r reconcile.Reconciler) reconcile.Reconciler {
 func (s *Source) begin(request ctrl.Request) Cause {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	known := s.next[request]
 	delete(s.next, request)
 	switch {
@@ -144,6 +146,7 @@ func (s *Source) begin(request ctrl.Request) Cause {
 func (s *Source) end(request ctrl.Request, result ctrl.Result, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	known := s.next[request] // Something may have happened meanwhile.
 	if err != nil && known.cause == "" {
 		known.cause = Retry

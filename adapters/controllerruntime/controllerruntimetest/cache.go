@@ -64,6 +64,7 @@ func copyOf(object client.Object) client.Object {
 func (c *memory) set(object client.Object) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	if c.kind.Empty() {
 		c.kind = object.GetObjectKind().GroupVersionKind()
 	}
@@ -83,10 +84,12 @@ func (c *memory) set(object client.Object) {
 func (c *Cache) Delete(name types.NamespacedName) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	object, known, _ := c.objects.GetByKey(key(name))
 	if !known {
 		return
 	}
+
 	_ = c.objects.Delete(object)
 	for _, handler := range c.handlers {
 		handler.OnDelete(handler.view(object))
@@ -156,6 +159,7 @@ func (c *memory) GetInformer(
 ) (cache.Informer, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	if kind := object.GetObjectKind().GroupVersionKind(); !c.kind.Empty() && !kind.Empty() && kind != c.kind {
 		return nil, &meta.NoKindMatchError{GroupKind: kind.GroupKind(), SearchedVersions: []string{kind.Version}}
 	}
@@ -175,6 +179,7 @@ func (c *memory) Get(_ context.Context, name types.NamespacedName, object client
 	if from.Type() != into.Type() {
 		return fmt.Errorf("controllerruntimetest: get of %T, want metadata or %s", object, from.Type())
 	}
+
 	into.Elem().Set(from.Elem())
 	return nil
 }
@@ -199,6 +204,7 @@ func (c *memory) List(_ context.Context, list client.ObjectList, opts ...client.
 		by := options.FieldSelector.Requirements()[0]
 		found, err = c.objects.ByIndex(by.Field, by.Value)
 	}
+
 	if err != nil {
 		return err
 	}
@@ -210,6 +216,7 @@ func (c *memory) List(_ context.Context, list client.ObjectList, opts ...client.
 			items = append(items, copyOf(object))
 		}
 	}
+
 	if err := meta.SetList(list, items); err != nil {
 		return fmt.Errorf("controllerruntimetest: list of %T, want one of metadata or of the objects: %w", list, err)
 	}
@@ -231,10 +238,12 @@ func (i *informer) AddEventHandler(
 ) (toolscache.ResourceEventHandlerRegistration, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
+
 	added := &registration{handler, syncedForEver(), i}
 	for _, object := range i.objects.List() {
 		handler.OnAdd(added.view(object), true)
 	}
+
 	i.handlers = append(i.handlers, added)
 	return added, nil
 }

@@ -121,6 +121,7 @@ func (b *bounded) RoundTrip(request *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, b.explain(err)
 	}
+
 	late := response.Body
 	defer func() { _ = late.Close() }()
 	if err := checkType(response); err != nil {
@@ -170,6 +171,7 @@ func readAnswer(response *http.Response, own *budget) (content *parts, weight in
 		if err := own.reserve(added); err != nil {
 			return nil, 0, err
 		}
+
 		weight += added
 		content.add(filtered)
 
@@ -196,6 +198,7 @@ func (p *parts) add(text []byte) {
 	if len(text) == 0 {
 		return
 	}
+
 	last := len(p.all) - 1
 	if last < 0 || cap(p.all[last])-len(p.all[last]) < len(text) {
 		p.all = append(p.all, make([]byte, 0, max(partSize, len(text))))
@@ -209,6 +212,7 @@ func (p *parts) Read(into []byte) (int, error) {
 	if len(p.all) == 0 {
 		return 0, io.EOF
 	}
+
 	n := copy(into, p.all[0])
 	p.all[0] = p.all[0][n:]
 	if len(p.all[0]) == 0 {
@@ -232,9 +236,11 @@ func acceptJSON(request *http.Request) *http.Request {
 			accepted = append(accepted, form)
 		}
 	}
+
 	if len(accepted) == 0 {
 		return request
 	}
+
 	own := request.Clone(request.Context())
 	own.Header.Set("Accept", strings.Join(accepted, ","))
 	return own
@@ -275,6 +281,7 @@ func (s *scale) weigh(part []byte) (weight int64) {
 			weight += valueWeight
 		}
 	}
+
 	return weight
 }
 

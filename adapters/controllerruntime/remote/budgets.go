@@ -92,6 +92,7 @@ func Allow(ctx context.Context, weight int64) {
 	}
 	own.mu.Lock()
 	defer own.mu.Unlock()
+
 	own.free += weight
 	own.left = max(own.left, own.free)
 }
@@ -137,6 +138,7 @@ func budgetOf(ctx context.Context) *budget {
 func (b *budget) reserve(weight int64) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+
 	b.left -= weight
 	if b.left < 0 {
 		return ErrLargeAnswer
@@ -239,6 +241,7 @@ func (b *Budgets) hold(own *budget, weight int64) {
 func (b *Budgets) release(own *budget) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+
 	own.ended = true
 	b.used -= own.held
 	own.held = 0

@@ -55,6 +55,7 @@ func newClient(config *rest.Config, opts client.Options, mapper newMapper) (clie
 	if err != nil {
 		return nil, nil, err
 	}
+
 	connected = withoutRedirects(connected)
 	opts.HTTPClient = connected
 	if mapper != nil {
@@ -63,6 +64,7 @@ func newClient(config *rest.Config, opts client.Options, mapper newMapper) (clie
 	if err != nil {
 		return nil, nil, fmt.Errorf("mapper: %w", err)
 	}
+
 	made, err := client.New(config, opts)
 	if err != nil {
 		return nil, nil, err
@@ -112,6 +114,7 @@ func (g *guarded) unserved(ctx context.Context, object runtime.Object) *meta.NoK
 	if object == nil {
 		return nil
 	}
+
 	kind, err := g.GroupVersionKindFor(object)
 	isCore := kind.Group == "" // The core group is always served.
 	if err != nil || isCore {
@@ -141,6 +144,7 @@ func (g *guarded) serves(ctx context.Context, kind schema.GroupVersionKind) bool
 	if err := g.ask(ctx, path, &resources); err != nil || resources.Kind != "APIResourceList" {
 		return true
 	}
+
 	isKind := func(r metav1.APIResource) bool { return r.Kind == kind.Kind }
 	return slices.ContainsFunc(resources.APIResources, isKind)
 }
@@ -157,6 +161,7 @@ func asker(config *rest.Config, connected *http.Client) func(ctx context.Context
 		if err != nil {
 			return err
 		}
+
 		plain, query, _ := strings.Cut(path, "?")
 		address := base.JoinPath(plain)
 		address.RawQuery = query
@@ -164,6 +169,7 @@ func asker(config *rest.Config, connected *http.Client) func(ctx context.Context
 		if err != nil {
 			return err
 		}
+
 		request.Header.Set("Accept", "application/json")
 
 		response, err := connected.Do(request)

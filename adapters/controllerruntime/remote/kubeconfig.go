@@ -148,11 +148,13 @@ func (s KubeconfigSecrets) find(
 	if s.Namespace == "" || s.Label == "" {
 		return nil, where, fmt.Errorf("%w: want a namespace and a label to find it by", ErrInvalidKubeconfig)
 	}
+
 	var found corev1.SecretList
 	labels := client.MatchingLabels{s.Label: object}
 	if err := secrets.List(ctx, &found, client.InNamespace(s.Namespace), labels, client.Limit(2)); err != nil {
 		return nil, where, err
 	}
+
 	switch len(found.Items) {
 	case 0:
 		return nil, where, nil
@@ -180,6 +182,7 @@ func (k *kubeconfigs) connect(ctx context.Context, object client.Object) (client
 	if k.invalid != nil {
 		return nil, k.invalid
 	}
+
 	if object.GetUID() != "" {
 		known, kept := k.kept(client.ObjectKeyFromObject(object))
 		if kept && known.version == versionOf(object) {
@@ -219,6 +222,7 @@ func (k *kubeconfigs) client(secret *corev1.Secret, kubeconfig []byte, where str
 	if err != nil {
 		return nil, fmt.Errorf("kubeconfig in Secret %s, key %s: %w", where, k.key, err)
 	}
+
 	made.version = versionOf(secret)
 	made.sum = sum
 	k.clients.Remove(name) // To end the connections of the former client when they are idle.
@@ -272,6 +276,7 @@ func keysOf(secret *corev1.Secret) string {
 			usable = append(usable, fmt.Sprintf("%.80q", name))
 		}
 	}
+
 	if len(names) > most {
 		names = append(names[:most], "…")
 	}
@@ -298,6 +303,7 @@ func newConnection(kubeconfig []byte, opts KubeconfigOptions) (connection, error
 	if _, err := rest.TLSConfigFor(config); err != nil {
 		return connection{}, fmt.Errorf("%w: %w", ErrInvalidKubeconfig, err)
 	}
+
 	made, connected, err := newClient(config, client.Options{Scheme: opts.Scheme}, opts.Mapper)
 	return connection{client: made, http: connected}, err
 }
@@ -309,16 +315,19 @@ func (o KubeconfigOptions) load(kubeconfig []byte) (*rest.Config, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	for _, name := range slices.Sorted(maps.Keys(loaded.AuthInfos)) {
 		if err := o.validateUser(loaded.AuthInfos[name]); err != nil {
 			return nil, fmt.Errorf("user %.80q: %w", name, err)
 		}
 	}
+
 	for _, name := range slices.Sorted(maps.Keys(loaded.Clusters)) {
 		if err := o.validateCluster(loaded.Clusters[name]); err != nil {
 			return nil, fmt.Errorf("cluster %.80q: %w", name, err)
 		}
 	}
+
 	if err := validateContext(loaded); err != nil {
 		return nil, err
 	}
@@ -351,10 +360,12 @@ func namesOf[V any](parts map[string]V) string {
 	if len(parts) == 0 {
 		return "missing"
 	}
+
 	var names []string
 	for _, name := range slices.Sorted(maps.Keys(parts)) {
 		names = append(names, fmt.Sprintf("%.80q", name))
 	}
+
 	if len(names) > most {
 		names = append(names[:most], "…")
 	}

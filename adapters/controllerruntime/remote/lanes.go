@@ -152,6 +152,7 @@ func (l *Lanes[request]) SetUpSlow(mgr manager.Manager, name string) error {
 	if l.invalid != nil {
 		return l.invalid
 	}
+
 	opts := controller.TypedOptions[request]{
 		Reconciler: l.Slow, MaxConcurrentReconciles: l.opts.SlowWorkers, UsePriorityQueue: new(true),
 		SkipNameValidation: new(true), // Two controllers of one process may have the same kind.
@@ -174,6 +175,7 @@ func (l *Lane[request]) Start(_ context.Context, queue workqueue.TypedRateLimiti
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	l.queue = queue
 	return nil
 }
@@ -204,6 +206,7 @@ func (l *Lane[request]) Add(after time.Duration, priority int, requests ...reque
 		ranked.AddWithOpts(priorityqueue.AddOpts{After: after, Priority: &priority}, requests...)
 		return true
 	}
+
 	for _, r := range requests {
 		queue.AddAfter(r, after)
 	}
@@ -222,6 +225,7 @@ func (l *Lane[request]) observe() (round uint64, alone bool) {
 
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	if alone {
 		l.round++
 	}
@@ -243,6 +247,7 @@ func (l *Lane[request]) Reconcile(ctx context.Context, r request) (reconcile.Res
 				"so pass it to WatchesRawSource, too")
 		})
 	}
+
 	begins, result := l.lanes.begin(l, r)
 	if !begins {
 		return result, nil
@@ -263,6 +268,7 @@ func (l *Lanes[request]) begin(in *Lane[request], r request) (begins bool, resul
 	round, alone := in.observe()
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	t := l.tenant(l.cluster(r), round)
 	if _, runs := t.running[r]; runs {
 		t.running[r] = true // In the other lane. It may have read before the change.
@@ -282,6 +288,7 @@ func (l *Lanes[request]) begin(in *Lane[request], r request) (begins bool, resul
 	default:
 		return false, l.park(t, r)
 	}
+
 	t.running[r] = false
 	return true, reconcile.Result{}
 }
@@ -294,11 +301,13 @@ func (l *Lanes[request]) park(t *tenant[request], r request) reconcile.Result {
 			r = l.opts.Replace(r)
 			result = reconcile.Result{}
 		}
+
 		if !t.waits[r] && !t.granted[r] {
 			t.waits[r] = true
 			t.parked = append(t.parked, r)
 		}
 	}
+
 	l.grant(t)
 	return result
 }
@@ -352,6 +361,7 @@ func (l *Lanes[request]) run(ctx context.Context, in *Lane[request], r request) 
 				"because no slow lane runs: call SetUpSlow", "cluster", name)
 		})
 	}
+
 	switch {
 	case err != nil && verdict.Retry && l.Slow.Add(verdict.After, verdict.Priority, r):
 		return reconcile.Result{}, reconcile.TerminalError(err) // Logged and counted, and not enqueued here.
@@ -389,6 +399,7 @@ func (l *Lanes[request]) end(in *Lane[request], r request, took time.Duration, s
 	name := l.cluster(r)
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	t := l.clusters[name]
 	again := t.running[r]
 	delete(t.running, r)
@@ -399,6 +410,7 @@ func (l *Lanes[request]) end(in *Lane[request], r request, took time.Duration, s
 		t.ran = round
 		t.spent = 0
 	}
+
 	t.spent += took
 
 	if again {
@@ -423,6 +435,7 @@ func (l *Lanes[request]) tenant(name string, round uint64) *tenant[request] {
 		})
 		l.sweepAt = sweepFirst + 2*len(l.clusters)
 	}
+
 	t = &tenant[request]{
 		running: make(map[request]bool), granted: make(map[request]bool), waits: make(map[request]bool),
 	}

@@ -50,6 +50,7 @@ func (f *fieldsFilter) appendTo(kept, text []byte) []byte {
 			kept = append(kept, nullFields...)
 		}
 	}
+
 	return kept
 }
 
@@ -64,6 +65,7 @@ func (f *fieldsFilter) readText(c byte) {
 		f.isKey = false
 		return
 	}
+
 	if f.isKey && len(f.key) <= len(fieldsKey) {
 		f.key = append(f.key, c)
 	}

@@ -88,6 +88,7 @@ func Endless(names int) Spoil {
 		if !isList(request.URL.Path) {
 			return false
 		}
+
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = fmt.Fprintf(w, `{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1",
 			"metadata":{"continue":"p%d"},"items":[`, pages.Add(1))
@@ -97,6 +98,7 @@ func Endless(names int) Spoil {
 			}
 			_, _ = fmt.Fprintf(w, `{"metadata":{"name":"n%d","namespace":"default"}}`, last.Add(1))
 		}
+
 		_, _ = io.WriteString(w, "]}")
 		return true
 	}
@@ -128,10 +130,12 @@ func answer(w http.ResponseWriter, status int, begin, part, end string, size int
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	chunk := strings.Repeat(part, max(1, min(size, least)/len(part)))
+
 	_, err := io.WriteString(w, begin)
 	for sent := 0; sent < size && err == nil; sent += len(chunk) {
 		_, err = io.WriteString(w, chunk)
 	}
+
 	_, _ = io.WriteString(w, end)
 	return true
 }
@@ -152,6 +156,7 @@ func trickle(w http.ResponseWriter, request *http.Request, _ []byte) bool {
 		if _, err := io.WriteString(w, " "); err != nil {
 			return true
 		}
+
 		_ = http.NewResponseController(w).Flush()
 		select {
 		case <-each.C:

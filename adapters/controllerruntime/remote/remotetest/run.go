@@ -96,6 +96,7 @@ func Run(t *testing.T, start func(t *testing.T, server *Server) (reconcile func(
 				}
 				took.Check(t)
 			}
+
 			server.SetSpoil(nil)
 			if err := reconcile(t.Context()); err != nil {
 				t.Errorf("after the attack: %v", err)
@@ -149,6 +150,7 @@ func processorTime() time.Duration {
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
 		panic(err)
 	}
+
 	took := time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 	race := debug.BuildSetting{Key: "-race", Value: "true"}
 	if info, _ := debug.ReadBuildInfo(); slices.Contains(info.Settings, race) {

@@ -94,6 +94,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 		}
 		s.arrived.Add(-1)
 	}
+
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_, _ = w.Write(answer) //nolint:gosec // JSON, and no browser reads it.
@@ -104,6 +105,7 @@ func (s *Server) honest(request *http.Request) (status int, answer []byte) {
 	path := request.URL.Path
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	switch request.Method {
 	case http.MethodPost:
 		path += "/" + nameOf(body)
@@ -142,6 +144,7 @@ func (s *Server) list(path, accept string) []byte {
 		return []byte(`{"kind":"EndpointSliceList","apiVersion":"discovery.k8s.io/v1",
 			"items":[{"endpoints":[{"addresses":["192.0.2.1"]}]}]}`)
 	}
+
 	items := []json.RawMessage{}
 	list := map[string]any{"kind": "List", "apiVersion": "v1", "metadata": map[string]any{"resourceVersion": "1"}}
 	resource := path[strings.LastIndex(path, "/")+1:]
@@ -149,6 +152,7 @@ func (s *Server) list(path, accept string) []byte {
 		if !strings.Contains(other, "/"+resource+"/") {
 			continue
 		}
+
 		items = append(items, s.stored[other])
 		var of struct {
 			Kind       string `json:"kind"`
@@ -157,6 +161,7 @@ func (s *Server) list(path, accept string) []byte {
 		_ = json.Unmarshal(s.stored[other], &of)
 		list["kind"], list["apiVersion"] = of.Kind+"List", of.APIVersion
 	}
+
 	if strings.Contains(accept, "as=PartialObjectMetadataList") {
 		list["kind"], list["apiVersion"] = "PartialObjectMetadataList", "meta.k8s.io/v1"
 	}
@@ -183,6 +188,7 @@ func completed(body []byte) []byte {
 	if meta == nil {
 		return body
 	}
+
 	meta["uid"] = "b8c7"
 	meta["resourceVersion"] = "1"
 	meta["generation"] = 1
@@ -191,6 +197,7 @@ func completed(body []byte) []byte {
 			"observedGeneration": 1, "replicas": 2, "updatedReplicas": 2, "availableReplicas": 2,
 		}
 	}
+
 	answer, _ := json.Marshal(object) //nolint:errchkjson // Of decoded JSON.
 	return answer
 }
