@@ -51,9 +51,37 @@ type joined struct {
 // join installs the chart in a new runtime, with an issuer of cert-manager and nothing else.
 func join(t *testing.T, values ...string) *joined {
 	t.Helper()
+	pki := rig.NewPKI(t)
+	j := newJoined(t, pki, map[string]string{imageOf(agentImage): rig.Build(t, "cmd/agent")}, func(plane string) map[string]string {
+		return map[string]string{agentHost + ":443": plane}
+	})
+	certmanager.StartT(t, j.runtime.Kubeconfig, certmanager.Options{})
+	j.addIssuer(pki.CA)
+	j.helm(append([]string{
+		"install", "agent", agent, "--set", agentImage,
+		"--set", "tls.issuerRef.name=runtimes,tls.runtime=" + string(joins) + ",tls.domain=" + rig.RuntimeDomain(joins),
+		"--set", joiningSettings, "--set-json", joiningWatchers("configmaps"),
+	}, values...)...)
+	return j
+}
+
+const (
+	agentImage      = "image.repository=agent.example/agent,image.tag=test"
+	joiningSettings = "controlPlane.address=" + agentHost + ":443,env.CONTROL_PLANE_SERVER_NAME=localhost,env.HEARTBEAT_INTERVAL=2s," +
+		"env.SETTLE=10ms,env.RESEND_AFTER=0s,env.CANARY_INTERVAL=5s"
+)
+
+// imageOf returns the name of the image that values set.
+func imageOf(values string) string {
+	return strings.NewReplacer("image.repository=", "", ",image.tag=", ":").Replace(values)
+}
+
+// newJoined starts a control plane, and a runtime with a namespace for the agent. Pods run these
+// images, and reach the hosts that are made from the address of the control plane.
+func newJoined(t *testing.T, pki *rig.PKI, images map[string]string, hosts func(plane string) map[string]string) *joined {
+	t.Helper()
 	rig.SkipShort(t)
 	j := &joined{t: t, fleet: rig.Must(fleet.New(fleet.Options{}))}
-	pki := rig.NewPKI(t)
 	plane := rig.StartPlane(t, pki, rig.PlaneOptions{
 		Listener: listener.Options{Fleet: j.fleet},
 		Handler: core.HandlerFunc(func(_ context.Context, d core.Delivery) error {
@@ -64,22 +92,10 @@ func join(t *testing.T, values ...string) *joined {
 			return nil
 		}),
 	}, joiner)
-	j.node = node.New(t, node.Options{
-		Images: map[string]string{"agent.example/agent:test": rig.Build(t, "cmd/agent")},
-		Hosts:  map[string]string{agentHost + ":443": plane.Addr},
-	})
+	j.node = node.New(t, node.Options{Images: images, Hosts: hosts(plane.Addr)})
 	j.runtime = apiserver.StartT(t, apiserver.Options{APIServerArgs: j.node.APIServerArgs()})
 	j.node.Start(j.runtime)
-
-	certmanager.StartT(t, j.runtime.Kubeconfig, certmanager.Options{})
 	rig.Kubectl(t, "--kubeconfig", j.runtime.Kubeconfig, "create", "namespace", joining)
-	j.addIssuer(pki.CA)
-	j.helm(append([]string{
-		"install", "agent", agent, "--set", "image.repository=agent.example/agent,image.tag=test",
-		"--set", "tls.issuerRef.name=runtimes,tls.runtime=" + string(joins) + ",tls.domain=" + rig.RuntimeDomain(joins),
-		"--set", "controlPlane.address=" + agentHost + ":443,env.CONTROL_PLANE_SERVER_NAME=localhost,env.HEARTBEAT_INTERVAL=2s",
-		"--set", "env.SETTLE=10ms,env.RESEND_AFTER=0s,env.CANARY_INTERVAL=5s", "--set-json", joiningWatchers("configmaps"),
-	}, values...)...)
 	return j
 }
 
@@ -190,12 +206,15 @@ func (j *joined) reaches(prefix string) {
 
 func (j *joined) arrived(prefix string, most int) bool {
 	for n := range most {
-		of := rig.Arrival{Runtime: joins, Manager: joiner, Object: fmt.Sprintf("%s-%d", prefix, n+1)}
-		if j.changes.Count(of) > 0 {
+		if j.hasArrived(fmt.Sprintf("%s-%d", prefix, n+1)) {
 			return true
 		}
 	}
 	return false
+}
+
+func (j *joined) hasArrived(object string) bool {
+	return j.changes.Count(rig.Arrival{Runtime: joins, Manager: joiner, Object: object}) > 0
 }
 
 func (j *joined) isWhole() bool {

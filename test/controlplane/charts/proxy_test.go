@@ -1,0 +1,247 @@
+package charts
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
+	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
+	"github.com/runtime-watcher/runtime-watcher/test/lab/node"
+)
+
+const (
+	proxyHost     = "proxy.example:3128"
+	proxySecret   = "proxy"
+	proxyPassword = "pass-word"
+)
+
+// TestAProxyIsTheOnlyWay installs the chart in a runtime whose pods reach the control plane through
+// a proxy with a password alone. The proxy is a real one. It is killed and started again while
+// objects are written, and no change is lost. The fleet names the proxy afterwards.
+func TestAProxyIsTheOnlyWay(t *testing.T) {
+	pki := rig.NewPKI(t)
+	var proxy *rig.Proxy
+	j := newJoined(t, pki, map[string]string{imageOf(agentImage): rig.Build(t, "cmd/agent")}, func(plane string) map[string]string {
+		proxy = rig.StartProxy(t, "443", "BasicAuth agent "+proxyPassword, "Upstream http "+newResolver(t, plane))
+		return map[string]string{proxyHost: proxy.Addr} // And none to the control plane.
+	})
+	j.addSecret("runtime-watcher-tls", testpki.Files(rig.Must(rig.RuntimeLeaf(pki.CA, string(joins), rig.RuntimeDomain(joins))), pki.CA))
+	j.addSecret(proxySecret, map[string][]byte{"credentials": []byte("agent:" + proxyPassword)})
+	j.helm("install", "agent", agent, "--set", agentImage, "--set", joiningSettings, "--set-json", joiningWatchers("configmaps"),
+		"--set", "tls.serving.generate=true,env.MAX_BACKOFF=1s",
+		"--set", "controlPlane.proxy=http://"+proxyHost+",controlPlane.proxyCredentials.secretName="+proxySecret)
+	j.reaches("first")
+	j.is(fleet.Fresh)
+	rig.Same(t, "ports of the network policy", []int32{3128}, j.portsOut())
+
+	w := &writer{of: j, prefix: "during"}
+	for lapse := range 3 {
+		proxy.Kill()
+		w.more(10)
+		j.is(fleet.Stale)
+		if lapse == 0 {
+			j.logs(`"reason":"proxy_unreachable"`, "proxy "+proxyHost)
+		}
+		w.more(10)
+		proxy.Launch()
+		proxy.Await()
+		j.is(fleet.Fresh)
+	}
+	w.allArrive()
+	j.names("proxy_unreachable", "proxy "+proxyHost)
+
+	// A wrong password is noticed with the next connection. The correct one needs no restart.
+	j.addSecret(proxySecret, map[string][]byte{"credentials": []byte("agent:wrong")})
+	proxy.Kill()
+	proxy.Launch()
+	proxy.Await()
+	j.logs(`"reason":"proxy_unauthorized"`)
+	j.is(fleet.Stale)
+	j.addSecret(proxySecret, map[string][]byte{"credentials": []byte("agent:" + proxyPassword)})
+	j.reaches("unlocked")
+	j.is(fleet.Fresh)
+	j.names("proxy_unauthorized", "status 401")
+
+	// The environment has the same effect.
+	var first []string
+	for _, pod := range j.node.Pods(deployed) {
+		first = append(first, pod.Name)
+	}
+	j.helm("upgrade", "agent", agent, "--reuse-values", "--set", "controlPlane.proxy=,controlPlane.proxyCredentials.secretName=",
+		"--set", "env.HTTPS_PROXY=http://agent:"+proxyPassword+"@"+proxyHost+`,env.NO_PROXY=.svc\,.cluster.local`)
+	rig.Same(t, "ports of the network policy", []int32{443, 3128}, j.portsOut())
+	j.reaches("environment")
+	rig.Eventually(t, rig.Patience, "the pods of the first release are gone", func() bool {
+		return !slices.ContainsFunc(j.node.Pods(deployed), func(pod node.Pod) bool { return slices.Contains(first, pod.Name) })
+	})
+	j.is(fleet.Fresh)
+	if text := string(j.node.Log(deployed)); strings.Contains(text, proxyPassword) {
+		t.Errorf("the log has the password:\n%.2000s", text)
+	}
+}
+
+var deployed = types.NamespacedName{Namespace: joining, Name: "runtime-watcher"}
+
+// newResolver runs a proxy without a password that alone knows where the host of the control plane
+// is, as in a private network.
+func newResolver(t *testing.T, plane string) (address string) {
+	t.Helper()
+	l := rig.Must(new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0"))
+	rig.Run(t, "resolver", func(ctx context.Context) error {
+		server := &http.Server{
+			ReadHeaderTimeout: time.Minute,
+			BaseContext:       func(net.Listener) context.Context { return ctx },
+			Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.Method != http.MethodConnect || r.Host != agentHost+":443" {
+					http.Error(w, "unknown host", http.StatusBadGateway)
+					return
+				}
+				tunnel(ctx, w, plane)
+			}),
+		}
+		stop := context.AfterFunc(ctx, func() { _ = server.Close() })
+		defer stop()
+		_ = server.Serve(l) // It returns when the server is closed.
+		return nil
+	})
+	return l.Addr().String()
+}
+
+// tunnel connects the client of a request to an address, until one end or ctx ends.
+func tunnel(ctx context.Context, w http.ResponseWriter, address string) {
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	inside, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadGateway)
+		return
+	}
+	defer inside.Close()
+	outside, _, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return
+	}
+	defer outside.Close()
+
+	_, _ = io.WriteString(outside, "HTTP/1.1 200 OK\r\n\r\n") // Else the copies end immediately.
+	var copies sync.WaitGroup
+	for to, from := range map[net.Conn]net.Conn{inside: outside, outside: inside} {
+		copies.Go(func() {
+			defer end()
+			_, _ = io.Copy(to, from) // Any end is one.
+		})
+	}
+	<-ctx.Done()
+	_ = inside.Close() // This ends the copies.
+	_ = outside.Close()
+	copies.Wait()
+}
+
+// addSecret creates a Secret for the agent, or replaces its content.
+func (j *joined) addSecret(name string, data map[string][]byte) {
+	j.t.Helper()
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: joining, Name: name}}
+	_, err := controllerutil.CreateOrUpdate(j.t.Context(), j.runtime.Client, secret, func() error {
+		secret.Data = data
+		return nil
+	})
+	rig.NoError(j.t, err)
+}
+
+func (j *joined) is(state fleet.State) {
+	j.t.Helper()
+	rig.Eventually(j.t, rig.Patience, "the runtime is "+string(state), func() bool { return j.fleet.Get(joins, joiner).State == state })
+}
+
+// portsOut returns the TCP ports of the last egress rule, which is the way to the control plane.
+func (j *joined) portsOut() (ports []int32) {
+	j.t.Helper()
+	policy := &networkingv1.NetworkPolicy{}
+	rig.NoError(j.t, j.runtime.Client.Get(j.t.Context(), deployed, policy))
+	for _, port := range policy.Spec.Egress[len(policy.Spec.Egress)-1].Ports {
+		ports = append(ports, port.Port.IntVal)
+	}
+	return ports
+}
+
+// logs waits until one line of the log of the agents has all texts.
+func (j *joined) logs(texts ...string) {
+	j.t.Helper()
+	rig.Eventually(j.t, rig.Patience, fmt.Sprintf("a line with %q is logged", texts), func() bool {
+		for line := range strings.Lines(string(j.node.Log(deployed))) {
+			if !slices.ContainsFunc(texts, func(text string) bool { return !strings.Contains(line, text) }) {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// names waits until the last interruption of each replica has a reason, and a text in its error.
+func (j *joined) names(reason core.Reason, text string) {
+	j.t.Helper()
+	var last []core.Interruption
+	rig.Eventually(j.t, rig.Patience, fmt.Sprintf("the fleet knows of the interruption %s: %s", reason, text), func() bool {
+		last = nil
+		for _, replica := range j.fleet.Get(joins, joiner).Replicas {
+			if replica.Heartbeat != nil {
+				last = append(last, replica.Heartbeat.Interruption)
+			}
+		}
+		return len(last) > 0 && !slices.ContainsFunc(last, func(i core.Interruption) bool {
+			return i.Reason != reason || !strings.Contains(i.Error, text) || !i.Until.After(i.Since)
+		})
+	})
+	j.t.Logf("interruptions: %+v", last)
+}
+
+// writer writes objects of which each change must arrive.
+type writer struct {
+	of      *joined
+	prefix  string
+	n       int
+	longest time.Duration
+}
+
+func (w *writer) more(n int) {
+	w.of.t.Helper()
+	for range n {
+		w.n++
+		begun := time.Now()
+		rig.NoError(w.of.t, w.of.runtime.Client.Create(w.of.t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+			Namespace: metav1.NamespaceDefault, Name: fmt.Sprintf("%s-%d", w.prefix, w.n), Labels: map[string]string{"watched": "true"},
+		}}))
+		w.longest = max(w.longest, time.Since(begun))
+	}
+}
+
+func (w *writer) allArrive() {
+	w.of.t.Helper()
+	lost := 0
+	rig.Eventually(w.of.t, rig.Patience, "all changes arrive", func() bool {
+		lost = 0
+		for n := range w.n {
+			if !w.of.hasArrived(fmt.Sprintf("%s-%d", w.prefix, n+1)) {
+				lost++
+			}
+		}
+		return lost == 0
+	})
+	w.of.t.Logf("%d writes, 0 lost, the longest took %s, %d admitted without an answer", w.n, w.longest, rig.FailedOpen(w.of.t, w.of.runtime))
+}
