@@ -273,6 +273,12 @@ dist-check: $(TOOLS)/helm ## Unpack, verify and start the files of make dist, an
 	@$(WITH_KUBECTL) KUBECTL="$$KUBEBUILDER_ASSETS/kubectl" HELM='$(TOOLS)/helm' SHA256='$(SHA256)' VERSION='$(VERSION)' tools/dist-check.sh
 	@$(GO) run ./tools/cmd/registry -helm '$(TOOLS)/helm' -image '$(IMAGE)' -charts bin/dist -version '$(VERSION)'
 
+# It needs root, as the pods get networks of their own. make test does the same with an image for this machine only.
+.PHONY: dist-install
+dist-install: $(TOOLS)/helm ## Install the files of make dist with helm, from a registry on this machine into a real API server: VERSION
+	@$(WITH_KUBECTL) $(GO) test ./test/controlplane/charts -count=1 -v -run '^TestAReleaseIsInstalled$$' -timeout $(TIMEOUT) $(TESTFLAGS) \
+		-dist '$(CURDIR)/bin/dist' -image '$(CURDIR)/$(IMAGE)' -version '$(VERSION)'
+
 .PHONY: push-charts
 push-charts: $(TOOLS)/helm ## Push the charts of make dist as OCI artefacts: REGISTRY, such as oci://registry.example/charts, ARGS='--registry-config …' with a login
 	@for c in bin/dist/*.tgz; do $(TOOLS)/helm push "$$c" '$(REGISTRY)' $(ARGS) || exit 1; done

@@ -1,7 +1,8 @@
 // Command registry checks that the files of a release install from a registry: make dist-check. It
 // serves a registry on this machine, and pushes the image and the charts of bin/dist to it as a
 // release does. The chart that is rendered from there must name an image that the registry has, for
-// each platform.
+// each platform. With -serve, it prints the address of the registry, and serves it until an
+// interrupt.
 package main
 
 import (
@@ -35,6 +36,8 @@ func main() { os.Exit(command.Run("registry", run)) }
 type dist struct {
 	layout, charts string // folders
 	version, helm  string
+	// serving gets the address of the registry. It is nil without -serve.
+	serving io.Writer
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
@@ -45,8 +48,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags.StringVar(&of.charts, "charts", "", "`folder` with the packed charts")
 	flags.StringVar(&of.version, "version", "", "`version` of the release, such as v0.1.0")
 	flags.StringVar(&of.helm, "helm", "helm", "`path` of the program helm")
+	serve := flags.Bool("serve", false, "print the address of the registry, and serve it until an interrupt")
 	if err := flags.Parse(args); err != nil {
 		return err
+	}
+	if *serve {
+		of.serving = stdout
 	}
 	found, err := of.check(ctx)
 	if err != nil {
@@ -86,6 +93,10 @@ func (d *dist) check(ctx context.Context) (string, error) {
 	platforms, err := d.install(ctx, host, pushed)
 	if err != nil {
 		return "", err
+	}
+	if d.serving != nil {
+		fmt.Fprintln(d.serving, host)
+		<-ctx.Done()
 	}
 	said := fmt.Sprintf("ok    registry: %d charts, and the image for %s", len(charts), strings.Join(platforms, ", "))
 	return said, nil
