@@ -245,7 +245,8 @@ func (b *builder) outboxOptions() outbox.Options {
 	opts.Logger = withoutDebug(b.log) // The webhook has a debug line for each event.
 	if b.opts.Contract.Numbered() {
 		opts.Epoch = newEpoch()
-		opts.Heartbeat, opts.Disconnects = b.pulse.heartbeat, b.disconnects.Load
+		opts.Heartbeat = b.pulse.heartbeat
+		opts.Disconnects = b.disconnects.Load
 	}
 	return opts
 }

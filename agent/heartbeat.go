@@ -108,7 +108,8 @@ func (w *watchdog) start(ctx context.Context) error {
 			return nil
 		}
 		if now := w.calls.Load(); now == 0 || now != last {
-			last, still = now, 0
+			last = now
+			still = 0
 		}
 	}
 

@@ -129,7 +129,8 @@ func (w *missedWatch) look(ctx context.Context, now time.Time) {
 	w.log.WarnContext(ctx, "reviews may have been missed: a resync is requested",
 		slog.Int("stalls", w.missed.stalls), slog.Duration("longest_stall", w.missed.longest),
 		slog.Int64("connections", w.missed.reports))
-	w.next, w.missed = now.Add(missedPace), missed{}
+	w.next = now.Add(missedPace)
+	w.missed = missed{}
 	w.resync()
 }
 

@@ -345,7 +345,8 @@ func (k *webhookKeeper) repair(ctx context.Context, live, want *webhookConfigura
 
 	now := time.Now()
 	if !k.isBroken {
-		k.isBroken, k.needsResync = true, true
+		k.isBroken = true
+		k.needsResync = true
 		k.noteChange(now)
 	}
 
@@ -429,7 +430,8 @@ func (k *webhookKeeper) write(ctx context.Context, live, next *webhookConfigurat
 	mustGo := live != nil && (len(guestsOf(live, next)) > 0 || isContested && hasForeignMetadata(live, next))
 	if !mustGo {
 		var err error
-		if result, err = k.store.Apply(ctx, next, live); err != nil {
+		result, err = k.store.Apply(ctx, next, live)
+		if err != nil {
 			return nil, err
 		}
 		k.want.learn(result, next)

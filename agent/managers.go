@@ -120,7 +120,8 @@ func (m *managerList) noteRest(rest []core.Manager) {
 			m.path, rest, defaults.MaxManagers)
 	}
 
-	switch changed := m.judge(problem); {
+	changed := m.judge(problem)
+	switch {
 	case !changed:
 	case problem == "":
 		m.log.Info("the file with managers is valid again", slog.String("path", m.path))

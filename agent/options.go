@@ -208,7 +208,8 @@ func (o Options) validateOwn(to Connection, parts Parts) error {
 }
 
 func validateManagers(managers []core.Manager) error {
-	n, most := len(managers), defaults.MaxManagers
+	n := len(managers)
+	most := defaults.MaxManagers
 	problems := []error{option.Unless(n <= most, "option Managers: %d, want at most %d", n, most)}
 	for i, manager := range managers {
 		_, err := core.ParseManager(string(manager))

@@ -188,7 +188,8 @@ func (w *intended) verify(caBundle []byte) error {
 		return err
 	}
 
-	roots, intermediates := x509.NewCertPool(), x509.NewCertPool()
+	roots := x509.NewCertPool()
+	intermediates := x509.NewCertPool()
 	roots.AppendCertsFromPEM(caBundle)
 	chain := material.Certificate.Certificate
 	for _, der := range chain[1:] {
@@ -345,7 +346,8 @@ func webhookOf(
 // isOurs reports whether a configuration has our mark, or has lost the one that an agent wrote. The
 // mark of an agent of another release is still managed by that agent.
 func (w *intended) isOurs(live *webhookConfiguration) bool {
-	isApplied, isMarked := false, false
+	isApplied := false
+	isMarked := false
 	for n := range live.ManagedFields {
 		entry := &live.ManagedFields[n]
 		if entry.Manager != canary.FieldManager || entry.Operation != metav1.ManagedFieldsOperationApply {

@@ -28,15 +28,18 @@ const (
 // It speaks HTTP/1.1 only. API servers speak nothing else to webhooks on other machines, so that
 // their requests reach all replicas (kubernetes/kubernetes#75791).
 func (b *builder) bind(name, address string, handler http.Handler, opts httpserver.Options) (_ component, err error) {
-	if opts.Listener, err = b.parts.Listen(b.ctx, "tcp", address); err != nil {
+	opts.Listener, err = b.parts.Listen(b.ctx, "tcp", address)
+	if err != nil {
 		return component{}, fmt.Errorf("%s: cannot bind: %w", name, err)
 	}
 
 	opts.Logger = b.log.With(slog.String("server", name))
 	opts.HTTP1Only = true
 	opts.MaxHeaderBytes = maxHeaderBytes
-	opts.ReadHeaderTimeout, opts.ReadTimeout = readHeaderTimeout, readTimeout
-	opts.WriteTimeout, opts.IdleTimeout = writeTimeout, idleTimeout
+	opts.ReadHeaderTimeout = readHeaderTimeout
+	opts.ReadTimeout = readTimeout
+	opts.WriteTimeout = writeTimeout
+	opts.IdleTimeout = idleTimeout
 	bound, err := httpserver.Bind(b.ctx, address, handler, opts)
 	if err != nil {
 		return component{}, errors.Join(fmt.Errorf("%s: %w", name, err), opts.Listener.Close())

@@ -65,7 +65,8 @@ func (b *builder) newTransport() (core.Forwarder, error) {
 
 	var older core.Forwarder
 	if fallback := b.opts.ControlPlane.Fallback; fallback != "" {
-		if older, err = b.newForwarder(fallback); err != nil {
+		older, err = b.newForwarder(fallback)
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -159,7 +160,8 @@ func (b *builder) checkControlPlane(ctx context.Context) {
 	err := connect.Dial(ctx, b.keys.client, connect.Target{
 		Address: b.to.Address, ServerName: b.opts.ControlPlane.ServerName, Dial: b.parts.Dial,
 	})
-	switch address := slog.String("address", b.to.Address); {
+	address := slog.String("address", b.to.Address)
+	switch {
 	case err == nil:
 		b.log.InfoContext(ctx, "control plane accepts the connection", address)
 	case ctx.Err() == nil:

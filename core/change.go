@@ -92,7 +92,8 @@ func (c *Change) Event(at time.Time) (WatchEvent, error) {
 		e.Watched.Namespace = ""
 	}
 
-	name, kind := e.Watched, e.WatchedGVK
+	name := e.Watched
+	kind := e.WatchedGVK
 	size := len(name.Namespace) + len(name.Name) + len(kind.Group) + len(kind.Version) + len(kind.Kind)
 	if name.Name == "" || size > maxIdentity {
 		return WatchEvent{}, fmt.Errorf("%w: want a name, and at most %d bytes of names and kind, have %d",
@@ -130,7 +131,8 @@ func (c *Change) sameSelection() bool {
 func present(fields []rawField) map[string][]byte {
 	byName := make(map[string][]byte, len(fields))
 	for _, f := range fields {
-		if byName[f.name] = f.raw; isNull(f.raw) {
+		byName[f.name] = f.raw
+		if isNull(f.raw) {
 			delete(byName, f.name)
 		}
 	}

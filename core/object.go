@@ -76,7 +76,8 @@ func DecodeObject(raw []byte) (*Object, error) {
 // review.
 func DecodeObjectPrefix(raw []byte) (o *Object, size int, err error) {
 	r := rawjson.NewReader(raw)
-	if o, err = readObject(r); err != nil {
+	o, err = readObject(r)
+	if err != nil {
 		return nil, 0, fmt.Errorf("%w: %w", errInvalidObject, err)
 	}
 	return o, r.Offset(), nil

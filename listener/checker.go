@@ -133,7 +133,8 @@ func (c *checker) check(
 		v.peer.CAFingerprints = casOf(chains)
 	}
 
-	if v.err = err; err != nil {
+	v.err = err
+	if err != nil {
 		c.bad.put(key, v)
 		return v
 	}

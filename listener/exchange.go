@@ -75,7 +75,8 @@ func (x *exchange) answerStranger(err error) answer {
 
 	a.public = reasons.NotReady
 	if a.Status != http.StatusServiceUnavailable {
-		a.Status, a.public = http.StatusUnauthorized, reasons.Unauthenticated
+		a.Status = http.StatusUnauthorized
+		a.public = reasons.Unauthenticated
 		a.closes = x.peers.ownsConnection || a.Reason == ReasonUntrustedProxy
 	}
 	return a
@@ -103,7 +104,8 @@ func (x *exchange) recover(a *answer, public core.Reason) {
 
 	err := fmt.Errorf("%w: %v", errPanic, cause)
 	*a = refuse(http.StatusServiceUnavailable, reasons.Panic)
-	a.err, a.public = err, public
+	a.err = err
+	a.public = public
 	x.opts.Logger.LogAttrs(x.request.Context(), slog.LevelError, "panic while answering a request",
 		slog.Any("error", err), slog.String("stack", string(debug.Stack())))
 }
@@ -177,7 +179,8 @@ func (x *exchange) read() (core.Batch, answer) {
 		// Not 400, on which the sender drops the events: the path failed, not the events.
 		refused = refuse(http.StatusServiceUnavailable, reasons.Unreadable)
 	default:
-		if batch, err = x.version.Decode(buffer.Bytes()); err != nil {
+		batch, err = x.version.Decode(buffer.Bytes())
+		if err != nil {
 			refused = refuse(http.StatusBadRequest, reasons.Malformed)
 		}
 	}

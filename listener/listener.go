@@ -123,7 +123,8 @@ const wildcard = "manager"
 
 // routeAll gives everything else to the endpoint without a version.
 func (l *Listener) routeAll() {
-	l.mux, l.nowhere = http.NewServeMux(), &endpoint{Listener: l}
+	l.mux = http.NewServeMux()
+	l.nowhere = &endpoint{Listener: l}
 	l.mux.Handle("/", l.nowhere)
 	for _, version := range contract.Versions() {
 		pattern := strings.Replace(version.Path(wildcard), "/"+wildcard+"/", "/{"+wildcard+"}/", 1)

@@ -232,7 +232,8 @@ type headerPeers struct {
 }
 
 func (p *headerPeers) identify(r *http.Request) (core.Peer, error) {
-	switch err := p.proxy(r); {
+	err := p.proxy(r)
+	switch {
 	case errors.Is(err, core.ErrNotReady):
 		return core.Peer{}, err
 	case err != nil:
@@ -340,7 +341,8 @@ var headerReasons = map[error]core.Reason{
 }
 
 func (p *headerPeers) headerError(err error) error {
-	reason, hint := ReasonMalformedHeader, ""
+	reason := ReasonMalformedHeader
+	hint := ""
 	for cause, its := range headerReasons {
 		if errors.Is(err, cause) {
 			reason = its

@@ -103,7 +103,8 @@ type pinnedRequest struct {
 func (r *pinnedRequest) Verify(ctx context.Context, peer core.Peer, event *core.WatchEvent) error {
 	if key := (core.EventKey{Owner: event.Owner}); !r.known || r.key != key {
 		r.err = r.pinning.Verify(ctx, peer, event)
-		r.key, r.known = key, true
+		r.key = key
+		r.known = true
 	}
 	return r.err
 }
@@ -137,7 +138,8 @@ func hasSAN(peer *core.Peer, name string) bool {
 // sameDNSName compares as DNS does (RFC 4343): without regard to the case of ASCII letters, and to
 // the trailing dot of the root.
 func sameDNSName(a, b string) bool {
-	a, b = strings.TrimSuffix(a, "."), strings.TrimSuffix(b, ".")
+	a = strings.TrimSuffix(a, ".")
+	b = strings.TrimSuffix(b, ".")
 	// EqualFold compares letters beyond ASCII, too, and some of those equal a letter of ASCII. They
 	// have more bytes.
 	return a != "" && len(a) == len(b) && strings.EqualFold(a, b)

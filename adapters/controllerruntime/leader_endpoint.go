@@ -212,14 +212,16 @@ func (e *leaderEndpoint) publish(ctx context.Context) (version string, err error
 // operator, or if there is none.
 func (e *leaderEndpoint) takeOver(ctx context.Context) (version string, err error) {
 	var read string
-	if e.uid, read, err = e.probe(ctx); err != nil {
+	e.uid, read, err = e.probe(ctx)
+	if err != nil {
 		return "", err
 	}
 	if ctx.Err() != nil { // The end has a deadline.
 		return "", ctx.Err()
 	}
 
-	slice, opts := e.slice(true), []client.ApplyOption(nil)
+	slice := e.slice(true)
+	var opts []client.ApplyOption
 	// Without force, the apply changes no field of another client that has just created the slice.
 	if e.uid != "" {
 		// Another operator may take the slice over in the meantime.

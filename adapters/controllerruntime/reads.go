@@ -458,7 +458,8 @@ func (r *reading[request]) noteAnswer(read answer) {
 
 		if a.sinceOrder <= r.began {
 			r.known[a] = true
-			a.version, a.read = version, now
+			a.version = version
+			a.read = now
 		}
 	}
 }

@@ -128,7 +128,8 @@ func (s *Source[request]) Start(ctx context.Context, queue workqueue.TypedRateLi
 
 // warnWithoutEvents reports a source that no running listener feeds.
 func (s *Source[request]) warnWithoutEvents() {
-	switch at := s.attached.Load(); {
+	at := s.attached.Load()
+	switch {
 	case at == nil && !s.asked.Load():
 		s.opts.Logger.Info("nothing has asked this source for its state in the first 30 s of its controller. " +
 			"Without a runtime, that is as it should be. Otherwise make the source by SourceFor, " +
@@ -322,7 +323,8 @@ func (s *Source[request]) requests(ctx context.Context, d core.Delivery) (reques
 		if r := recover(); r != nil {
 			s.opts.Logger.ErrorContext(ctx, "map function panicked", "runtime", d.Runtime, "manager", d.Manager,
 				"panic", fmt.Sprint(r), "stack", string(debug.Stack()))
-			requests, err = nil, errMapPanicked
+			requests = nil
+			err = errMapPanicked
 		}
 	}()
 

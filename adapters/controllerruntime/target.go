@@ -107,7 +107,8 @@ func (t *target[request]) isLoud(runtime core.RuntimeID) bool {
 	defer t.mu.Unlock()
 
 	if now := time.Now(); now.Sub(t.second) >= time.Second {
-		t.second, t.changes = now, make(map[core.RuntimeID]int)
+		t.second = now
+		t.changes = make(map[core.RuntimeID]int)
 	}
 	t.changes[runtime]++
 	return t.changes[runtime] > perSecond

@@ -173,11 +173,14 @@ func (all entries) LogValue() slog.Value {
 func (c *config) options(log *slog.Logger, collectors ...prom.Collector) agent.Options {
 	opts := c.Options
 	opts.Managers = c.informer.Managers(c.Managers)
-	opts.Version, opts.ConfigHash = thisBuild().version, c.hash()
-	opts.Webhook.Address, opts.MetricsAddress = c.webhook.String(), c.metrics.String()
+	opts.Version = thisBuild().version
+	opts.ConfigHash = c.hash()
+	opts.Webhook.Address = c.webhook.String()
+	opts.MetricsAddress = c.metrics.String()
 	opts.Webhook.Own = c.ownConfiguration()
 	opts.Outbox = c.outbox()
-	opts.Collectors, opts.Logger = collectors, log
+	opts.Collectors = collectors
+	opts.Logger = log
 	return opts
 }
 
@@ -188,7 +191,9 @@ func (c *config) outbox() agent.Outbox {
 	isSettling := func(delay time.Duration) bool { return delay <= opts.Settle }
 	opts.Resend = slices.DeleteFunc(slices.Clone(opts.Resend), isSettling)
 	if c.source == sourceInformer {
-		opts.Settle, opts.Resend, opts.ResendResync = off, []time.Duration{}, off
+		opts.Settle = off
+		opts.Resend = []time.Duration{}
+		opts.ResendResync = off
 	}
 	return opts
 }

@@ -104,7 +104,8 @@ func (c *config) connectNATS(options natsjetstream.ForwarderOptions, opts ...nat
 
 	serverName := c.ControlPlane.ServerName // Empty: the host.
 	if serverName != "" {
-		if serverName, err = connect.ParseHost(serverName); err != nil {
+		serverName, err = connect.ParseHost(serverName)
+		if err != nil {
 			return nil, fmt.Errorf("KCP_SERVER_NAME: %w", err)
 		}
 	}
@@ -132,7 +133,8 @@ func (c *config) connectNATS(options natsjetstream.ForwarderOptions, opts ...nat
 	}
 
 	opts = append(base, opts...)
-	if t.conn, err = nats.Connect(server, opts...); err != nil {
+	t.conn, err = nats.Connect(server, opts...)
+	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", server, err)
 	}
 	t.Forwarder, err = natsjetstream.NewForwarder(t.conn, runtime, options)

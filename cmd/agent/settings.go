@@ -93,7 +93,8 @@ func given(names []string, find func(name string) string) (name, text string, er
 			return "", "", fmt.Errorf("%s is %.64q and %s is %.64q: want one of them, or the same value in both",
 				name, text, candidate, found)
 		}
-		name, text = candidate, found
+		name = candidate
+		text = found
 	}
 	return cmp.Or(name, names[0]), text, nil
 }
@@ -245,7 +246,8 @@ func readFlags(all []setting, args []string) (flags, error) {
 			left = left[1:]
 		}
 
-		wrong, args = append(wrong, err), left
+		wrong = append(wrong, err)
+		args = left
 	}
 
 	if given.has(flagVersion) {
@@ -358,7 +360,8 @@ func didYouMean(name string, names []string) string {
 // isNear reports whether so many insertions, deletions and replacements of bytes make b of a.
 func isNear(a, b string, edits int) bool {
 	for a != "" && b != "" && a[0] == b[0] {
-		a, b = a[1:], b[1:]
+		a = a[1:]
+		b = b[1:]
 	}
 	if edits == 0 || a == "" || b == "" {
 		return len(a)+len(b) <= edits

@@ -132,7 +132,8 @@ func DecodeAnswer(status int, body []byte, elements int) Answer {
 	a := Answer{Refusal: Refusal{Status: status}}
 	var decoded answerBody
 	if json.Unmarshal(body, &decoded) == nil {
-		a.Reason, a.Failed = decoded.Reason, refusals(decoded.Failed, elements)
+		a.Reason = decoded.Reason
+		a.Failed = refusals(decoded.Failed, elements)
 	}
 	return a
 }

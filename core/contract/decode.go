@@ -46,7 +46,8 @@ type decoder struct {
 
 func decodeBatch(body []byte) (core.Batch, error) {
 	d := &decoder{r: rawjson.NewReader(body), size: len(body)}
-	d.last.event.Operation, d.last.event.Field = core.OperationUpdate, core.FieldSpec // Of most first events.
+	d.last.event.Operation = core.OperationUpdate
+	d.last.event.Field = core.FieldSpec // Of most first events.
 	err := d.r.Array(d.readElement)
 	if err == nil {
 		err = d.r.End()
@@ -100,7 +101,8 @@ func (d *decoder) readNext() error {
 
 func (c *received) addTo(batch *core.Batch, n int) error {
 	if n == 0 {
-		batch.Source, batch.Epoch = c.runtime, c.epoch
+		batch.Source = c.runtime
+		batch.Epoch = c.epoch
 	}
 	switch {
 	case batch.Source != c.runtime || batch.Epoch != c.epoch:
@@ -166,13 +168,16 @@ func (c *received) interpret(last *received) (err error) {
 	if err := c.checkAttributes(); err != nil {
 		return err
 	}
-	if c.runtime, err = parseSource(c.source); err != nil {
+	c.runtime, err = parseSource(c.source)
+	if err != nil {
 		return err
 	}
-	if c.event.Sequence, err = parseSequence(c.sequence); err != nil {
+	c.event.Sequence, err = parseSequence(c.sequence)
+	if err != nil {
 		return err
 	}
-	if c.event.Time, err = parseTime(c.time); err != nil {
+	c.event.Time, err = parseTime(c.time)
+	if err != nil {
 		return err
 	}
 	return c.readData(&last.event.WatchEvent)
@@ -209,8 +214,10 @@ func (c *received) readData(last *core.WatchEvent) error {
 	d := dataReader{rawjson.NewReader(c.data), &c.event.WatchEvent, last}
 	switch c.kind {
 	case typeHeartbeat:
-		if c.heartbeat, err = readHeartbeat(c.data); err == nil {
-			c.heartbeat.ID, c.heartbeat.Time = c.event.ID, c.event.Time
+		c.heartbeat, err = readHeartbeat(c.data)
+		if err == nil {
+			c.heartbeat.ID = c.event.ID
+			c.heartbeat.Time = c.event.Time
 		}
 	case typeResync:
 		c.event.Resync = true
@@ -313,7 +320,8 @@ func (d *dataReader) readName(into, last *types.NamespacedName) error {
 }
 
 func (d *dataReader) readGVK(name []byte) (err error) {
-	kind, last := &d.event.WatchedGVK, &d.last.WatchedGVK
+	kind := &d.event.WatchedGVK
+	last := &d.last.WatchedGVK
 	switch string(name) {
 	case "group":
 		kind.Group, err = d.TextLike(last.Group)
@@ -331,7 +339,8 @@ func (d *dataReader) readGVK(name []byte) (err error) {
 // grow. The error is permanent, has the reason malformed, and names the fault and the
 // expectation.
 func (v Version) Decode(body []byte) (core.Batch, error) {
-	switch most := v.MaxBody(); {
+	most := v.MaxBody()
+	switch {
 	case most == 0:
 		return core.Batch{}, unknown(string(v))
 	case len(body) > most:
@@ -375,10 +384,13 @@ func readHeartbeat(data []byte) (*core.Heartbeat, error) {
 		}
 	}
 
-	beat.Interval, beat.OldestPending = milliseconds(int64(beat.Interval)), milliseconds(int64(beat.OldestPending))
-	beat.CertificateExpiry, beat.LastReview = wireTime(beat.CertificateExpiry), wireTime(beat.LastReview)
+	beat.Interval = milliseconds(int64(beat.Interval))
+	beat.OldestPending = milliseconds(int64(beat.OldestPending))
+	beat.CertificateExpiry = wireTime(beat.CertificateExpiry)
+	beat.LastReview = wireTime(beat.LastReview)
 	interrupted := &beat.Interruption
-	interrupted.Since, interrupted.Until = wireTime(interrupted.Since), wireTime(interrupted.Until)
+	interrupted.Since = wireTime(interrupted.Since)
+	interrupted.Until = wireTime(interrupted.Until)
 	return beat, checkHeartbeat(beat)
 }
 

@@ -141,7 +141,8 @@ func (r *Request) appendHeartbeat(e element, batch *core.Batch) {
 		err = r.append(&e, func(b []byte) []byte { return append(b, data...) })
 	}
 
-	if r.Heartbeat = err == nil; !r.Heartbeat {
+	r.Heartbeat = err == nil
+	if !r.Heartbeat {
 		r.fail(len(batch.Events), err)
 	}
 }
@@ -155,13 +156,18 @@ type element struct {
 }
 
 func (e *element) setEvent(event *core.Numbered) {
-	e.id, e.time, e.sequence, e.traceParent = event.ID, wireTime(event.Time), event.Sequence, ""
+	e.id = event.ID
+	e.time = wireTime(event.Time)
+	e.sequence = event.Sequence
+	e.traceParent = ""
 	if isAttribute(event.TraceParent) {
 		e.traceParent = event.TraceParent
 	}
-	e.kind, e.subject = typeResync, ""
+	e.kind = typeResync
+	e.subject = ""
 	if !event.Resync {
-		e.kind, e.subject = typeChanged, event.Watched.String()
+		e.kind = typeChanged
+		e.subject = event.Watched.String()
 	}
 }
 
@@ -252,7 +258,8 @@ func appendQuoted(b []byte, text string) []byte {
 // wireTime returns t, and no time when RFC 3339 cannot express it: a time is informative.
 func wireTime(t time.Time) time.Time {
 	const lastYear = 9999
-	if t = t.UTC(); t.Year() < 0 || t.Year() > lastYear {
+	t = t.UTC()
+	if t.Year() < 0 || t.Year() > lastYear {
 		return time.Time{}
 	}
 	return t
@@ -306,8 +313,11 @@ func checkWatched(event *core.WatchEvent) error {
 // setHeartbeat returns the data.
 func (e *element) setHeartbeat(sent *core.Heartbeat) ([]byte, error) {
 	beat := cut(sent)
-	beat.Interval, beat.OldestPending = beat.Interval/time.Millisecond, beat.OldestPending/time.Millisecond
-	e.kind, e.id, e.time = typeHeartbeat, beat.ID, wireTime(beat.Time)
+	beat.Interval /= time.Millisecond
+	beat.OldestPending /= time.Millisecond
+	e.kind = typeHeartbeat
+	e.id = beat.ID
+	e.time = wireTime(beat.Time)
 	if err := checkID(beat.ID); err != nil {
 		return nil, err
 	}
@@ -320,8 +330,10 @@ func cut(beat *core.Heartbeat) core.Heartbeat {
 		*text = cutText(*text)
 	}
 
-	c.CertificateExpiry, c.LastReview = wireTime(c.CertificateExpiry), wireTime(c.LastReview)
-	c.Interruption.Since, c.Interruption.Until = wireTime(c.Interruption.Since), wireTime(c.Interruption.Until)
+	c.CertificateExpiry = wireTime(c.CertificateExpiry)
+	c.LastReview = wireTime(c.LastReview)
+	c.Interruption.Since = wireTime(c.Interruption.Since)
+	c.Interruption.Until = wireTime(c.Interruption.Until)
 	c.CAFingerprints = cutFingerprints(c.CAFingerprints)
 	c.Dropped = cutReasons(c.Dropped)
 	return c

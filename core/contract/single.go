@@ -79,7 +79,8 @@ func encodeSingle(v Version, batch *core.Batch) (r Request) {
 			continue
 		}
 
-		r.Body, r.Sent = body, []int{i}
+		r.Body = body
+		r.Sent = []int{i}
 		r.failFrom(i+1, len(batch.Events))
 		break
 	}

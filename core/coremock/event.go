@@ -40,6 +40,7 @@ func eventOf(x any) *core.WatchEvent {
 
 // foreseen returns the event without the fields that no test can foresee.
 func foreseen(e core.WatchEvent) core.WatchEvent {
-	e.Time, e.TraceParent = time.Time{}, ""
+	e.Time = time.Time{}
+	e.TraceParent = ""
 	return e
 }

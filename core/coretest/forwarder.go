@@ -166,7 +166,8 @@ func (s *forwarderSuite) send(manager core.Manager, batch core.Batch) core.Event
 	s.t.Helper()
 	failed := core.EventErrors{}
 	for place := 0; !batch.IsEmpty(); {
-		elements, sent := len(batch.Events), 0
+		elements := len(batch.Events)
+		sent := 0
 		if batch.Heartbeat != nil {
 			elements++
 		}

@@ -26,7 +26,9 @@ func (s *forwarderSuite) carried(batch core.Batch) core.Batch {
 	}
 
 	if s.opts.WithoutNumbers {
-		batch.Source, batch.Epoch, batch.Heartbeat = "", "", nil
+		batch.Source = ""
+		batch.Epoch = ""
+		batch.Heartbeat = nil
 	}
 	return batch
 }
@@ -38,7 +40,8 @@ func (s *forwarderSuite) roundTrip(sent core.Batch) {
 	s.mustSend(managerA, sent)
 	want := s.carried(sent)
 
-	got, seen := core.Batch{Source: want.Source, Epoch: want.Epoch}, map[core.EventKey]bool{}
+	got := core.Batch{Source: want.Source, Epoch: want.Epoch}
+	seen := map[core.EventKey]bool{}
 	for _, call := range s.farEnd.Calls()[before:] {
 		if !call.Returned || call.Err != nil {
 			continue
@@ -46,7 +49,8 @@ func (s *forwarderSuite) roundTrip(sent core.Batch) {
 
 		part := s.carried(call.Batch)
 		if part.Source != want.Source || part.Epoch != want.Epoch {
-			got.Source, got.Epoch = part.Source, part.Epoch
+			got.Source = part.Source
+			got.Epoch = part.Epoch
 		}
 		for _, e := range part.Events {
 			if !seen[e.Key()] {

@@ -57,7 +57,8 @@ func sampleEvents(from, count int) []core.WatchEvent {
 
 func numbered(events ...core.WatchEvent) core.Batch {
 	batch := core.NewBatch(events...)
-	batch.Source, batch.Epoch = "runtime-1", epoch
+	batch.Source = "runtime-1"
+	batch.Epoch = epoch
 	for i := range batch.Events {
 		batch.Events[i].Sequence = uint64(i + 1)
 		batch.Events[i].ID = fmt.Sprintf("%s-%d", epoch, i+1)

@@ -97,7 +97,8 @@ type receiverCheck struct {
 }
 
 func receiverChecks() []receiverCheck {
-	abc, forbidden := []string{"a", "b", "c"}, []string{forbiddenName, forbiddenName + "-too"}
+	abc := []string{"a", "b", "c"}
+	forbidden := []string{forbiddenName, forbiddenName + "-too"}
 	partial := func(runtime core.RuntimeID, name string, class error) receiverCheck {
 		return receiverCheck{
 			rule: "partial", runtime: runtime, objects: []string{"a", name, "c"}, failed: []int{1}, class: class,

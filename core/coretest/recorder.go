@@ -86,9 +86,11 @@ func (r *Recorder) Handle(ctx context.Context, d core.Delivery) error {
 
 func (r *Recorder) take(ctx context.Context, call Call) error {
 	r.mu.Lock()
-	index, answer := len(r.calls), r.always
+	index := len(r.calls)
+	answer := r.always
 	if len(r.next) > 0 {
-		answer, r.next = r.next[0], r.next[1:]
+		answer = r.next[0]
+		r.next = r.next[1:]
 	}
 	r.calls = append(r.calls, call)
 	r.wake()
@@ -100,7 +102,8 @@ func (r *Recorder) take(ctx context.Context, call Call) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	r.calls[index].Returned, r.calls[index].Err = true, err
+	r.calls[index].Returned = true
+	r.calls[index].Err = err
 	r.wake()
 	return err
 }
@@ -141,7 +144,8 @@ func (r *Recorder) wait(ctx context.Context, done func(calls []Call) bool) error
 		if r.changed == nil {
 			r.changed = make(chan struct{})
 		}
-		calls, changed := slices.Clone(r.calls), r.changed
+		calls := slices.Clone(r.calls)
+		changed := r.changed
 		r.mu.Unlock()
 		if done(calls) {
 			return nil
@@ -217,7 +221,8 @@ func ScriptedParts(operator core.Handler) (ReceiverParts, error) {
 
 	var late atomic.Bool
 	handle := func(ctx context.Context, d core.Delivery) error {
-		switch name := d.Event.Watched.Name; {
+		name := d.Event.Watched.Name
+		switch {
 		case name == "unhandled":
 			panic("made by the test")
 		case name == "failing":

@@ -70,7 +70,8 @@ type verifierSuite struct {
 // testVerdict asks twice, because a cache must not change the answer.
 func (s *verifierSuite) testVerdict() {
 	const patience = time.Minute
-	peer, event := clonePeer(s.Peer), s.Event
+	peer := clonePeer(s.Peer)
+	event := s.Event
 	for range 2 {
 		result := make(chan error, 1)
 		go func() { result <- s.verifier.Verify(s.t.Context(), peer, &event) }()

@@ -153,7 +153,8 @@ func (v *verdict) settle() {
 	first := -1
 	for index, f := range v.Failed {
 		if f.Fault != faultOfEvent && (first < 0 || index < first) {
-			first, v.Whole = index, f
+			first = index
+			v.Whole = f
 		}
 	}
 }

@@ -193,7 +193,8 @@ func (t *task) handled(ctx context.Context, call func() error) (f *Failure) {
 func (t *task) handlerFailure(err error) *Failure {
 	f := newFailure(err)
 	if t.stopping.Load() || errors.Is(err, core.ErrNotReady) && !t.isReady() {
-		f.Fault, f.class = FaultOfReplica, core.ErrNotReady
+		f.Fault = FaultOfReplica
+		f.class = core.ErrNotReady
 	}
 	return f
 }
@@ -214,7 +215,8 @@ func (t *task) judgeSender(ctx context.Context, o *outcome) {
 	}
 	sender := t.verifySender(ctx)
 	if sender == nil {
-		o.speaks, o.verified = true, true
+		o.speaks = true
+		o.verified = true
 		return
 	}
 	if !refused || !sender.refused || sender.isUnknown() && !o.all((*Failure).isUnknown) {
@@ -290,7 +292,8 @@ func (t *task) observe(o *outcome, returned bool) {
 		return
 	}
 
-	observed, refused := t.Batch, o.refused()
+	observed := t.Batch
+	refused := o.refused()
 	if !o.speaks {
 		observed.Heartbeat = nil
 	}

@@ -164,7 +164,8 @@ func (s *shares) forget(now time.Time) {
 			kept[a] = held
 		}
 	}
-	s.all, s.cleared = kept, now
+	s.all = kept
+	s.cleared = now
 }
 
 // perObserveSlot is the number of slots for each slot that only observes.

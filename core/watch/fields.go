@@ -86,10 +86,12 @@ func unknownFields(content any, known fields, path string) (problems []error) {
 
 // hint names the nearest field, or where the field belongs.
 func hint(name string, known fields) string {
-	nearest, least := "", len(name)/2+1
+	nearest := ""
+	least := len(name)/2 + 1
 	for _, other := range slices.Sorted(maps.Keys(known)) {
 		if d := distance(strings.ToLower(name), strings.ToLower(other)); d < least {
-			nearest, least = other, d
+			nearest = other
+			least = d
 		}
 	}
 

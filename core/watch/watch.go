@@ -128,7 +128,8 @@ const (
 func DocumentOf(watches []Watch) Document {
 	list := Document{Kind: kindWatcher + kindList}
 	for n := range watches {
-		w, r := &watches[n], &watches[n].Resource
+		w := &watches[n]
+		r := &watches[n].Resource
 		list.Items = append(list.Items, Document{
 			Kind:     kindWatcher,
 			Metadata: metadata{Namespace: w.Name.Namespace, Name: w.Name.Name},
@@ -170,7 +171,8 @@ func (d *Document) Watches() (all []Watch, err error) {
 }
 
 func (d *Document) watch() Watch {
-	s, r := &d.Spec, &d.Spec.ResourceToWatch
+	s := &d.Spec
+	r := &d.Spec.ResourceToWatch
 	return Watch{
 		Name: types.NamespacedName{
 			Namespace: cmp.Or(d.Metadata.Namespace, defaultNamespace), Name: d.Metadata.Name,

@@ -72,7 +72,8 @@ func (f *forwarder) Forward(ctx context.Context, manager core.Manager, batch cor
 // send returns the errors of the events that failed, sent or not. An answer to the whole request is
 // the error.
 func (f *forwarder) send(ctx context.Context, to core.Manager, request *contract.Request, events int) error {
-	answer, body := httptest.NewRecorder(), bytes.NewReader(request.Body)
+	answer := httptest.NewRecorder()
+	body := bytes.NewReader(request.Body)
 	of := context.WithValue(ctx, peerKey{}, f.peer)
 	r := httptest.NewRequestWithContext(of, http.MethodPost, contract.V3.Path(to), body)
 	r.Header.Set("Content-Type", contract.V3.ContentType())

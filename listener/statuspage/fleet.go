@@ -49,7 +49,8 @@ func FleetHandler(f *fleet.Fleet) http.Handler {
 func fleetParameters() parameters {
 	var states, reasons []string
 	for _, c := range fleet.Conditions() {
-		states, reasons = append(states, string(c.State)), append(reasons, string(c.Reason))
+		states = append(states, string(c.State))
+		reasons = append(reasons, string(c.Reason))
 	}
 
 	slices.Sort(reasons)

@@ -40,7 +40,8 @@ func RequireToken(token func() string, next http.Handler) http.Handler {
 // hasToken compares in constant time.
 func hasToken(r *http.Request, token string) bool {
 	shown, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	a, b := sha256.Sum256([]byte(shown)), sha256.Sum256([]byte(token))
+	a := sha256.Sum256([]byte(shown))
+	b := sha256.Sum256([]byte(token))
 	return token != "" && subtle.ConstantTimeCompare(a[:], b[:]) == 1
 }
 

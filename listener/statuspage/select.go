@@ -27,7 +27,8 @@ type selection struct {
 
 // newSelection refuses parameters that it would ignore, because the answer would not show that.
 func newSelection(query string, accepted parameters) (s selection, err error) {
-	if s.query, err = url.ParseQuery(query); err != nil {
+	s.query, err = url.ParseQuery(query)
+	if err != nil {
 		return s, fmt.Errorf("query: %w", err)
 	}
 
@@ -42,7 +43,8 @@ func newSelection(query string, accepted parameters) (s selection, err error) {
 		if !s.query.Has(name) {
 			continue
 		}
-		if *number, err = strconv.Atoi(s.query.Get(name)); err != nil || *number < 0 {
+		*number, err = strconv.Atoi(s.query.Get(name))
+		if err != nil || *number < 0 {
 			return s, fmt.Errorf("%s is %q, want a number from 0", name, s.query.Get(name))
 		}
 	}

@@ -199,7 +199,8 @@ func (c *memory) IndexField(
 func (c *memory) List(_ context.Context, list client.ObjectList, opts ...client.ListOption) error {
 	options := client.ListOptions{}
 	options.ApplyOptions(opts)
-	found, err := c.objects.List(), error(nil)
+	found := c.objects.List()
+	var err error
 	if options.FieldSelector != nil && !options.FieldSelector.Empty() {
 		by := options.FieldSelector.Requirements()[0]
 		found, err = c.objects.ByIndex(by.Field, by.Value)

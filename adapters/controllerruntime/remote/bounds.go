@@ -162,8 +162,10 @@ func readAnswer(response *http.Response, own *budget) (content *parts, weight in
 	}
 
 	content = &parts{}
-	filter, scale := &fieldsFilter{}, &scale{}
-	read, filtered := make([]byte, partSize), make([]byte, 0, partSize+len(nullFields))
+	filter := &fieldsFilter{}
+	scale := &scale{}
+	read := make([]byte, partSize)
+	filtered := make([]byte, 0, partSize+len(nullFields))
 	for {
 		n, err := from.Read(read)
 		filtered = filter.appendTo(filtered[:0], read[:n])

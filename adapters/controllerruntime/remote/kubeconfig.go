@@ -113,7 +113,8 @@ func NewKubeconfigs(
 	secrets client.Reader, key string, where func(object client.Object) client.ObjectKey, opts KubeconfigOptions,
 ) func(ctx context.Context, object client.Object) (client.Client, error) {
 	return newKubeconfigs(key, opts, func(ctx context.Context, object client.Object) (*corev1.Secret, string, error) {
-		name, secret := where(object), &corev1.Secret{}
+		name := where(object)
+		secret := &corev1.Secret{}
 		err := secrets.Get(ctx, name, secret)
 		if apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err) {
 			return nil, name.String(), nil

@@ -344,9 +344,11 @@ func (l *Lanes[request]) run(ctx context.Context, in *Lane[request], r request) 
 	verdict := Verdict{Slow: true} // After a panic.
 	defer func() { l.end(in, r, time.Since(begun), verdict.Slow) }()
 
-	timeout, cause := l.opts.Timeout, context.DeadlineExceeded
+	timeout := l.opts.Timeout
+	cause := context.DeadlineExceeded
 	if !in.slow && l.opts.Judge == nil && l.Slow.running() != nil {
-		timeout, cause = l.opts.SlowAfter, errSlow
+		timeout = l.opts.SlowAfter
+		cause = errSlow
 	}
 	within, cancel := context.WithTimeoutCause(ctx, timeout, cause)
 	defer cancel()

@@ -50,7 +50,8 @@ func current(f *fleet.Fleet, runtime core.RuntimeID, manager core.Manager) *agen
 	a := next(f, runtime, manager)
 	for _, replica := range f.Get(runtime, manager).Replicas {
 		if replica.Heartbeat != nil {
-			a.epoch, a.last = replica.Epoch, *replica.Heartbeat
+			a.epoch = replica.Epoch
+			a.last = *replica.Heartbeat
 		}
 	}
 	return a
@@ -97,15 +98,18 @@ func show(b *core.Heartbeat, want fleet.Condition) {
 	case fleet.ReasonCanaryLost:
 		b.Canary = core.CanaryLost
 	case fleet.ReasonCanaryFailing:
-		b.Canary, b.CanaryError = core.CanaryFailing, "PATCH /apis/coordination.k8s.io: 403 Forbidden"
+		b.Canary = core.CanaryFailing
+		b.CanaryError = "PATCH /apis/coordination.k8s.io: 403 Forbidden"
 	case fleet.ReasonWebhookChanged:
 		b.WebhookError = "default.widgets.example.com is missing"
 	case fleet.ReasonWebhookUnreachable:
-		b.Canary, b.WebhookFailures = core.CanaryOff, b.WebhookFailures+1
+		b.Canary = core.CanaryOff
+		b.WebhookFailures++
 	case fleet.ReasonDropping:
 		b.Dropped = map[core.Reason]int64{"overflow": b.Dropped["overflow"] + 1}
 	case fleet.ReasonPendingTooLong:
-		b.Pending, b.OldestPending = 1, year
+		b.Pending = 1
+		b.OldestPending = year
 	case fleet.ReasonKeyMaterial:
 		b.KeyMaterialError = "the new certificate has no key"
 	case fleet.ReasonConfiguration:

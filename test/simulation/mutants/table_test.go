@@ -29,7 +29,7 @@ var table = map[string][]mutant{
 	"adapters/controllerruntime/reads.go": {
 		{"source: a read before the commit counts", "if a.version > event.Base {", "if a.version >= event.Base {"},
 		{"source: the newest read of a reconcile counts", "if r.known[a] {", "if r.known[a] && r.reads == nil {"},
-		{"source: a read counts for nothing", "a.version, a.read = version, now", "_, _ = version, now"},
+		{"source: a read counts for nothing", "a.version = version\n\t\t\ta.read = now", "_, _ = version, now"},
 		{"source: absence before a creation counts", "a.absent = read.absent && existed && a.sinceOrder <= r.began", "a.absent = read.absent || existed"},
 		{"source: earlier reads count after a resync", "a.version = 0\n", "_ = a.version\n"},
 		{"source: an absent object has no later writes", "return a.absent && (deleted || ended)", "return a.absent || deleted && ended"},

@@ -41,7 +41,8 @@ func Measure(ctx context.Context, reconcile func(ctx context.Context) error) (to
 	before := Heap()
 	busy := processorTime()
 	begun := time.Now()
-	peak, stop := make(chan uint64), make(chan struct{})
+	peak := make(chan uint64)
+	stop := make(chan struct{})
 	go func() { peak <- peakUntil(stop) }()
 
 	err = reconcile(logf.IntoContext(ctx, logger))

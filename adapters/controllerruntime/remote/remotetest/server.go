@@ -159,11 +159,13 @@ func (s *Server) list(path, accept string) []byte {
 			APIVersion string `json:"apiVersion"`
 		}
 		_ = json.Unmarshal(s.stored[other], &of)
-		list["kind"], list["apiVersion"] = of.Kind+"List", of.APIVersion
+		list["kind"] = of.Kind + "List"
+		list["apiVersion"] = of.APIVersion
 	}
 
 	if strings.Contains(accept, "as=PartialObjectMetadataList") {
-		list["kind"], list["apiVersion"] = "PartialObjectMetadataList", "meta.k8s.io/v1"
+		list["kind"] = "PartialObjectMetadataList"
+		list["apiVersion"] = "meta.k8s.io/v1"
 	}
 	list["items"] = items
 	text, _ := json.Marshal(list) //nolint:errchkjson // Of decoded JSON.

@@ -168,7 +168,8 @@ func failuresBeside(ctx context.Context, address string) (failures int64, runs b
 }
 
 func unwritten(lease string) []advice {
-	right, answer := "the right to patch the Lease "+lease, "an answer of the API server"
+	right := "the right to patch the Lease " + lease
+	answer := "an answer of the API server"
 	const silent = "check CANARY_API_SERVER, the network policy, and that no agent hangs"
 	return []advice{
 		// NewLease has read the CA bundle.

@@ -153,7 +153,8 @@ func (r *report) fail(name string, found ...string) {
 }
 
 func (r *report) failFor(name string, err error, known []advice) {
-	a, found := first(known, err), err.Error()
+	a := first(known, err)
+	found := err.Error()
 	if end := io.EOF.Error(); found == end || strings.HasSuffix(found, ": "+end) {
 		found = strings.TrimSuffix(found, end) + "the other end closed the connection without an answer"
 	}

@@ -43,7 +43,8 @@ func (c *checker) controlPlane(ctx context.Context, link Link) {
 	}
 
 	conn, err := connect.TCP(ctx, to)
-	switch failed, ofProxy := errors.AsType[*proxy.Error](err); {
+	failed, ofProxy := errors.AsType[*proxy.Error](err)
+	switch {
 	case ofProxy:
 		c.failFor("proxy", failed, lapsed())
 		c.skip("no way through the proxy", "connection", "TLS", "clock", "heartbeat")
@@ -267,7 +268,8 @@ func (c *checker) probe() core.Batch {
 
 func (c *checker) answer(ctx context.Context, manager core.Manager, err error) {
 	const name = "heartbeat"
-	switch reason := core.ReasonOf(err); {
+	reason := core.ReasonOf(err)
+	switch {
 	case err == nil:
 		c.ok(name, "manager %s acknowledges contract %s", manager, c.opts.Contract)
 	case ctx.Err() != nil:
@@ -285,7 +287,8 @@ func (c *checker) answer(ctx context.Context, manager core.Manager, err error) {
 
 func refused() []advice {
 	const want = "202 Accepted"
-	violation, noStream := is(nats.ErrPermissionViolation), is(jetstream.ErrNoStreamResponse)
+	violation := is(nats.ErrPermissionViolation)
+	noStream := is(jetstream.ErrNoStreamResponse)
 	return []advice{
 		{
 			forbidden(reasons.SANMismatch), want,

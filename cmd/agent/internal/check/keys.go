@@ -139,7 +139,8 @@ func until(t time.Time) string {
 // servingKeys checks the certificate of the webhook, which is that of the client by default.
 func (c *checker) servingKeys() {
 	const name, shared = "WEBHOOK_TLS_CERT", "TLS_CERT as server"
-	switch paths := c.opts.Webhook.Keys; {
+	paths := c.opts.Webhook.Keys
+	switch {
 	case paths != keys.Paths{}:
 		if m := c.read(name, paths); m != nil {
 			c.serving(name, m)

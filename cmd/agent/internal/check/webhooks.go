@@ -44,7 +44,8 @@ func (c *checker) webhooks(ctx context.Context) {
 }
 
 func unread(name string) []advice {
-	right, answer := "the right to get the ValidatingWebhookConfiguration "+name, "an answer of the API server"
+	right := "the right to get the ValidatingWebhookConfiguration " + name
+	answer := "an answer of the API server"
 	const silent = "check CANARY_API_SERVER and the network policy"
 	return []advice{
 		{isA[*fs.PathError], "the token of the service account", "mount it, or set CANARY_TOKEN_FILE"},

@@ -109,7 +109,8 @@ func (s *Settings) config() (*rest.Config, error) {
 	if config.Host != "" {
 		return config, nil
 	}
-	host, port := s.Getenv("KUBERNETES_SERVICE_HOST"), s.Getenv("KUBERNETES_SERVICE_PORT")
+	host := s.Getenv("KUBERNETES_SERVICE_HOST")
+	port := s.Getenv("KUBERNETES_SERVICE_PORT")
 	if host == "" || port == "" {
 		return nil, errors.New("informer: no API server: set INFORMER_API_SERVER, " +
 			"as KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT of a pod are not set")
