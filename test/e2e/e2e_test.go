@@ -20,6 +20,8 @@ import (
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -137,6 +139,12 @@ func (s *scene) mistakes() map[string]mistake {
 	old.TLS, old.EnableHTTP2 = keys.ServerTLSConfig(s.pki.ServerMaterial()), true
 	old.StartTLS()
 	s.t.Cleanup(old.Close)
+	denying := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "RBAC: access denied", http.StatusForbidden) // As a policy of Istio does.
+	}))
+	denying.TLS, denying.EnableHTTP2 = keys.ServerTLSConfig(s.pki.ServerMaterial()), true
+	denying.StartTLS()
+	s.t.Cleanup(denying.Close)
 	names, both := []string{domain}, lab.BothUsages()
 	expired := testpki.Options{DNSNames: names, Usages: both, NotBefore: time.Now().AddDate(0, 0, -9), NotAfter: time.Now().AddDate(0, 0, -1)}
 	server := testpki.Options{DNSNames: names, Usages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
@@ -159,6 +167,7 @@ func (s *scene) mistakes() map[string]mistake {
 		"unknown manager":  {env{"MANAGERS": "nobody"}, 1, `FAIL  heartbeat +manager nobody: unknown_manager: .*correct MANAGERS`},
 		"other domain":     {s.leaf(stranger), 1, `FAIL  heartbeat +manager kyma: forbidden: .*: "san_mismatch"; want .*make the SAN of TLS_CERT equal`},
 		"old listener":     {at(old.Listener.Addr().String()), 1, `FAIL  heartbeat +manager kyma: unknown_contract: .*set CONTRACT_FALLBACK`},
+		"policy":           {at(denying.Listener.Addr().String()), 1, `FAIL  heartbeat +manager kyma: gateway_refused: .*let the policy of the gateway allow /v3/`},
 		"no Lease":         {env{"CANARY_LEASE": "default/none"}, 1, `FAIL  canary .*403.*Role`},
 		"no token":         {env{"CANARY_TOKEN_FILE": s.file("none")}, 1, `FAIL  canary .*401 .*CANARY_TOKEN_FILE`},
 		"no API server":    {env{"CANARY_API_SERVER": "https://" + closed}, 1, `FAIL  canary .*refused; want an answer of the API server`},
@@ -235,8 +244,25 @@ func TestCheckBesideAnAgent(t *testing.T) {
 		return s.runtime.Client.Update(t.Context(), stored)
 	}, `FAIL  webhook +the API server rejects the certificate of the agent; want a caBundle`)
 	s.checkFindsFault(env, func(stored *admissionregistrationv1.ValidatingWebhookConfiguration) error {
-		return s.runtime.Client.Delete(t.Context(), stored)
+		stored.Webhooks = nil
+		return s.runtime.Client.Update(t.Context(), stored)
 	}, `FAIL  webhook +the API server calls no agent, and one runs here; want a call; apply the webhook configuration`)
+
+	// With the right to read the configuration, the check tells a missing webhook from a closed port.
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: canary.Lease.Name}}
+	lab.Change(t, s.runtime.Client, role, func(role *rbacv1.ClusterRole) error {
+		role.Rules = append(role.Rules, rbacv1.PolicyRule{
+			APIGroups: []string{admissionregistrationv1.GroupName}, Resources: []string{"validatingwebhookconfigurations"},
+			ResourceNames: []string{"check"}, Verbs: []string{"get"},
+		})
+		return s.runtime.Client.Update(t.Context(), role)
+	})
+	env["WEBHOOK_CONFIGURATION"] = "check"
+	s.checkFindsFault(env, func(*admissionregistrationv1.ValidatingWebhookConfiguration) error { return nil },
+		`FAIL  webhook +the API server calls no agent, and one runs here: the webhook configuration check has no webhooks; want a call`)
+	s.checkFindsFault(env, func(stored *admissionregistrationv1.ValidatingWebhookConfiguration) error {
+		return s.runtime.Client.Delete(t.Context(), stored)
+	}, `FAIL  webhook +the API server calls no agent, and one runs here: the webhook configuration check is missing; want a call`)
 }
 
 // checkFindsFault breaks the webhook configuration. A check beside an agent must fail with the cause.

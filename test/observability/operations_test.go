@@ -5,6 +5,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -183,6 +184,27 @@ func TestRunbookCommands(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestRunbooksQuoteTheCheck fails when the runbooks quote a text that "agent check" does not print.
+func TestRunbooksQuoteTheCheck(t *testing.T) {
+	var printed strings.Builder
+	for _, file := range lab.Must(filepath.Glob(filepath.Join(test.Root(), "cmd/agent/internal/check/*.go"))) {
+		printed.Write(lab.Must(os.ReadFile(file)))
+	}
+	quoted := regexp.MustCompile("want \"([^\"]+)\"|`check` says[^`]*`([^`]+)`").FindAllStringSubmatch(read(t, runbooks), -1)
+	if len(quoted) < 20 {
+		t.Errorf("%d quotations, want more", len(quoted))
+	}
+	varies := regexp.MustCompile(`…|\b\d+s\b`)
+	for _, quotation := range quoted {
+		for _, part := range varies.Split(quotation[1]+quotation[2], -1) {
+			isOurs := !strings.HasPrefix(part, "remote error: ")
+			if isOurs && !strings.Contains(printed.String(), strings.TrimSpace(part)) {
+				t.Errorf("the runbooks quote %q, which the check does not print", part)
+			}
+		}
+	}
 }
 
 // messages returns the log messages of level warn and error in the released modules.

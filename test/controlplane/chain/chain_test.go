@@ -269,6 +269,7 @@ func TestChainOverNATS(t *testing.T) {
 	w.repaired(&appsv1.Deployment{ObjectMeta: meta("")}, rig.Patience)
 	// A reconcile that reads three objects finds nothing.
 	w.repaired(&rbacv1.Role{ObjectMeta: meta("-canary")}, rig.Patience)
+	w.switchesOffAndOn()
 	w.setKubeconfig([]byte("none"))
 	w.waitFor(installation.Failed, "InvalidKubeconfig")
 	w.setKubeconfig(rig.Must(os.ReadFile(w.runtime.Kubeconfig)))

@@ -279,6 +279,7 @@ func TestARuntimeJoinsByItself(t *testing.T) {
 	}
 
 	j.refusals()
+	j.switchesOffAndOn()
 
 	// New Watchers replace the webhooks of the old replicas.
 	j.helm("upgrade", "agent", agent, "--reuse-values", "--set-json", joiningWatchers("secrets"))
@@ -330,6 +331,27 @@ func (j *joined) refusals() {
 	rig.Fails(j.t, "an apply with another name", as.Patch(j.t.Context(), other, client.RawPatch(types.ApplyPatchType,
 		rig.Must(json.Marshal(other))), client.FieldOwner("attacker"), client.DryRunAll), "forbidden")
 	rig.Fails(j.t, "all of them", as.List(j.t.Context(), &admissionregistrationv1.ValidatingWebhookConfigurationList{}), "forbidden")
+}
+
+// switchesOffAndOn walks the runbook for an agent that keeps its configuration.
+func (j *joined) switchesOffAndOn() {
+	j.t.Helper()
+	functions := rig.ShortKubectl(j.t, "skr", j.runtime.Kubeconfig, joining)
+	endpoint, _, _ := strings.Cut(rig.Runbook(j.t, "### Switch the watcher off in one runtime")[0], "\n")
+	rig.Same(j.t, "first command, which tells the procedure", joining+"/runtime-watcher", rig.Shell(j.t, functions, endpoint))
+
+	// A configuration that comes back within the wait fails the commands.
+	commands := rig.Runbook(j.t, "#### An agent that keeps its configuration")[0]
+	rig.Shell(j.t, functions, strings.Replace(commands, "--timeout=30s", "--timeout=3s && exit 9 || true", 1))
+	deployment := types.NamespacedName{Namespace: joining, Name: "runtime-watcher"}
+	rig.Eventually(j.t, rig.Patience, "no pod is left", func() bool { return len(j.node.Pods(deployment)) == 0 })
+	rig.Same(j.t, "configuration", nil, j.configuration())
+
+	j.helm("upgrade", "agent", agent, "--reset-then-reuse-values")
+	rig.Shell(j.t, functions, "skr scale deploy/runtime-watcher --replicas=2")
+	rig.Eventually(j.t, rig.Patience, "the webhooks are back", j.isWhole)
+	rig.Eventually(j.t, rig.Patience, "the runtime is fresh", func() bool { return j.fleet.Get(joins, joiner).State == fleet.Fresh })
+	j.reaches("on")
 }
 
 // leaves uninstalls the chart while objects are written.

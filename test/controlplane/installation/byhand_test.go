@@ -2,9 +2,7 @@ package installation
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -13,54 +11,18 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
-	"github.com/runtime-watcher/runtime-watcher/test"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
-
-// commandsBelow returns the commands below a heading of the runbooks.
-func commandsBelow(t *testing.T, heading string) string {
-	t.Helper()
-	text := string(test.Read(t, "docs/operations/runbooks.md"))
-	_, rest, found := strings.Cut(text, "\n"+heading+"\n")
-	commands := regexp.MustCompile("(?s)^.*?```sh\n(.*?)```").FindStringSubmatch(rest)
-	if !found || commands == nil {
-		t.Fatalf("the runbooks have no commands below %q", heading)
-	}
-	return commands[1]
-}
-
-// runbook runs commands of the runbooks in an empty folder. The functions are in the place of their
-// short commands.
-func runbook(t *testing.T, functions, commands string) string {
-	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", functions+commands)
-	cmd.Dir = t.TempDir()
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Fatalf("%s\n%v\n%s", commands, err, out)
-	}
-	return string(out)
-}
-
-// shortKubectl is the short command skr for a namespace of a runtime.
-func shortKubectl(t *testing.T, runtime *apiserver.ControlPlane, namespace string) string {
-	t.Helper()
-	assets, err := apiserver.Assets(t.Context(), apiserver.AssetsOptions{Kubectl: true})
-	if err != nil {
-		rig.Missing(t, "needs kubectl, which test/lab/cmd/assets builds: %v", err)
-	}
-	return "skr() { " + filepath.Join(assets, "kubectl") + " --kubeconfig " + runtime.Kubeconfig + " -n " + namespace + ` "$@"; }` + "\n"
-}
 
 // The runbook gives one runtime a proxy. The installer keeps what it adds.
 func TestAProxyByHandStays(t *testing.T) {
 	plane := rig.SharedAPIServer(t, apiserver.Options{})
 	w := newWorld(t, plane, "by-hand")
 	w.installed()
-	commands := commandsBelow(t, "#### A proxy for one runtime")
+	commands := rig.Runbook(t, "#### A proxy for one runtime")[0]
 	commands, _, _ = strings.Cut(commands, "skr rollout status") // No controller of Deployments runs.
-	runbook(t, shortKubectl(t, plane, w.namespace), commands)
+	rig.Shell(t, rig.ShortKubectl(t, "skr", plane.Kubeconfig, w.namespace), commands)
 
 	w.install()
 	w.answer(1)
@@ -94,7 +56,7 @@ func TestAConfigurationByHandIsAppliedAgain(t *testing.T) {
 	}]}`), 0o600))
 
 	// The pod is this machine.
-	functions := strings.Replace(shortKubectl(t, runtime, installation.Name), "skr()", "kubectl()", 1) + `
+	functions := rig.ShortKubectl(t, "kubectl", runtime.Kubeconfig, installation.Name) + `
 kcp() { cat ` + watchers + `; }
 skr() {
 	if [ "$1" != exec ]; then kubectl "$@"; return; fi
@@ -103,15 +65,15 @@ skr() {
 	` + rig.Build(t, "cmd/agent") + ` "${@//\/etc\/runtime-watcher\/tls\/ca.crt/` + strings.ReplaceAll(ca, "/", `\/`) + `}"
 }
 `
-	commands := commandsBelow(t, "#### Webhook configuration by hand")
+	commands := rig.Runbook(t, "#### Webhook configuration by hand")[0]
 	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{}
 	for _, fault := range []string{
 		`[{"op": "remove", "path": "/webhooks"}]`,
 		`[{"op": "replace", "path": "/webhooks/0/timeoutSeconds", "value": 1}]`,
 	} {
-		runbook(t, functions, commands)
+		rig.Shell(t, functions, commands)
 		kubectl(t, runtime, "patch", "validatingwebhookconfiguration", "runtime-watcher", "--type=json", "-p", fault)
-		runbook(t, functions, commands)
+		rig.Shell(t, functions, commands)
 
 		rig.NoError(t, runtime.Client.Get(t.Context(), client.ObjectKey{Name: "runtime-watcher"}, configuration))
 		if have := len(configuration.Webhooks); have < 2 || *configuration.Webhooks[0].TimeoutSeconds == 1 {
