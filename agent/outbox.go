@@ -20,8 +20,8 @@ type Outbox struct {
 	// ResendResync is the delay after which a delivered resync is sent once more. Default: 35 s.
 	// Negative: never.
 	ResendResync time.Duration
-	// ResendEvery is the step at which resends are sent. Default: 1 s. Negative: each resend is
-	// sent when it is due.
+	// ResendEvery is the step at which resends are sent, unless another call carries them earlier.
+	// Default: 1 s. Negative: each resend is sent when it is due.
 	ResendEvery time.Duration
 	// Gather is the time for which events wait after the start of a call, so that they travel
 	// together. Default: 50 ms. Negative: none.

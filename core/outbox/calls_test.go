@@ -244,15 +244,15 @@ func TestCalls(t *testing.T) {
 		// A write that another webhook delays is seen soon, and after the longest timeout.
 		"default resends": {
 			plain: true, steps: []step{write("a"), wait(time.Hour)},
-			calls:  []call{at(100*ms, "a"), at(3*second, "a"), at(35*second, "a")},
+			calls:  []call{at(100*ms, "a"), at(3500*ms, "a"), at(35500*ms, "a")},
 			counts: outbox.Counts{Accepted: 3, Delivered: 3},
 		},
 		"a newer event ends the resends": { // The third is after the first resend of the second.
 			plain: true,
 			steps: []step{write("a"), wait(2 * second), write("a"), wait(8 * second), write("a"), wait(time.Hour)},
 			calls: []call{
-				at(100*ms, "a"), at(2100*ms, "a"), at(5*second, "a"), at(10100*ms, "a"), at(13*second, "a"),
-				at(45*second, "a"),
+				at(100*ms, "a"), at(2100*ms, "a"), at(5500*ms, "a"), at(10100*ms, "a"), at(13500*ms, "a"),
+				at(45500*ms, "a"),
 			},
 		},
 		"empty Resend means none": {

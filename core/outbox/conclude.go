@@ -163,12 +163,12 @@ func (l *lane) noteDelivered(e *entry, a *answer) {
 
 // rest makes a delivered entry wait for its resend, and frees its key after the last one.
 func (l *lane) rest(e *entry, a *answer) {
-	due, again := l.resendOf(e, a.started, a.checked)
+	from, due, again := l.resendOf(e, a.started, a.checked)
 	if !again {
 		l.free(e)
 		return
 	}
-	l.scheduleResend(e, due)
+	l.scheduleResend(e, from, due)
 }
 
 // giveUp drops a refused event. A resync replaces it: without owner, as the owner may be the

@@ -26,6 +26,7 @@ type entry struct {
 	newest   time.Time // acceptance of the newest one, from which resends count.
 	again    time.Time // the key is to be sent at this time or later.
 	due      time.Time
+	early    time.Duration // before due, from when on a resend may travel with a call.
 
 	alone    bool      // part of a batch that was refused as a whole: the next attempt is without others.
 	seen     bool      // an attempt failed, and not as too large: its number may have arrived.
@@ -147,16 +148,21 @@ func sizeBeside(e *entry, event *core.WatchEvent) int {
 func ownTexts(event *core.WatchEvent) int { return len(event.UID) + len(event.TraceParent) }
 
 // queue is a heap of entries by due time, then by order (container/heap). Events that are sent
-// again come out in the order of their numbers.
+// again come out in the order of their numbers. Of resends that are due together, those that may
+// travel first come first.
 type queue []*entry
 
 func (q queue) Len() int { return len(q) }
 
 func (q queue) Less(i, j int) bool {
-	if q[i].due.Equal(q[j].due) {
+	switch {
+	case !q[i].due.Equal(q[j].due):
+		return q[i].due.Before(q[j].due)
+	case q[i].early != q[j].early:
+		return q[i].early > q[j].early
+	default:
 		return q[i].order < q[j].order
 	}
-	return q[i].due.Before(q[j].due)
 }
 
 func (q queue) Swap(i, j int) {
@@ -192,6 +198,11 @@ func (q *queue) lastChange() *entry {
 		}
 	}
 	return nil
+}
+
+// mayTravel reports whether the first resend may travel with a call.
+func (q *queue) mayTravel(now time.Time) bool {
+	return len(*q) > 0 && !(*q)[0].due.Add(-(*q)[0].early).After(now)
 }
 
 func (q *queue) isDue(now time.Time) bool { return len(*q) > 0 && !(*q)[0].due.After(now) }

@@ -3,6 +3,8 @@ package outbox_test
 import (
 	"context"
 	"math/rand/v2"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -29,7 +31,7 @@ func TestRequestsForAChange(t *testing.T) {
 	for _, tt := range []struct {
 		perSecond int
 		most      float64
-	}{{1, 2.2}, {10, 1.3}, {30, 1.1}, {100, 0.2}, {1000, 0.025}} {
+	}{{1, 1.7}, {10, 1.15}, {30, 1.1}, {100, 0.2}, {1000, 0.025}} {
 		for _, regular := range []bool{true, false} {
 			for _, settle := range []time.Duration{10 * ms, 100 * ms} {
 				inBubble(t, scene{opts: batching(settle), answer: slowOne}, func(w *world) {
@@ -109,7 +111,8 @@ func TestAFullBatchDoesNotWait(t *testing.T) {
 	})
 }
 
-// TestResendsTravelTogether accepts an event each 100 ms. Their resends are due at whole seconds.
+// TestResendsTravelTogether accepts an event each 100 ms. Their resends are due half a second after
+// a whole one.
 func TestResendsTravelTogether(t *testing.T) {
 	opts := batching(10 * ms)
 	opts.Resend = []time.Duration{3 * second}
@@ -120,9 +123,73 @@ func TestResendsTravelTogether(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		calls := w.seen()
-		last := calls[len(calls)-1]
-		if len(calls) != 12 || last.At != 4*second || len(last.Names) != 9 {
-			t.Errorf("calls %v, want ten with an event each, a resend after 3 s, and nine after 4 s", calls)
+		resends := calls[max(len(calls)-2, 0):]
+		if len(calls) != 12 || resends[0].At != 3500*ms || resends[1].At != 4500*ms || len(resends[1].Names) != 4 {
+			t.Errorf("calls %v, want ten with an event each, six resends after 3.5 s, and four after 4.5 s", calls)
 		}
 	})
+}
+
+// TestResendsTravelWithEvents writes each second. Each call has a new event, and the resends since
+// the last call.
+func TestResendsTravelWithEvents(t *testing.T) {
+	const writes = 60
+	inBubble(t, scene{opts: batching(10 * ms)}, func(w *world) {
+		for i := range writes {
+			w.write(numbered("o-", i))
+			time.Sleep(second)
+		}
+		for n, call := range w.seen() {
+			if want := time.Duration(n)*second + 10*ms; call.At != want || call.Names[0] != numbered("o-", n) {
+				t.Fatalf("call %d of %v at %v, want one with o-%d first, at %v", n, call.Names, call.At, n, want)
+			}
+			for _, name := range call.Names[1:] {
+				if age := call.At - eachSecond(t, name); age != 3010*ms && age != 35010*ms {
+					t.Errorf("a resend of %s after %v, want it after 3 s or 35 s with the next event", name, age)
+				}
+			}
+		}
+		w.wantBetween(2*writes-3+writes-35, len(w.events()), 2*writes-3+writes-35, "events with their resends")
+	})
+}
+
+// TestResendsTravelWithHeartbeats has one event, of which a heartbeat carries the resend.
+func TestResendsTravelWithHeartbeats(t *testing.T) {
+	opts := batching(10 * ms)
+	opts.Resend = []time.Duration{3 * second}
+	opts.ResendEvery = 10 * second
+	opts.HeartbeatInterval = 4 * second
+	inBubble(t, scene{opts: opts}, func(w *world) {
+		w.write("a")
+		time.Sleep(10 * second)
+		w.wantCalls(at(0, "heartbeat"), at(50*ms, "a"), at(4*second, "a", "heartbeat"), at(8*second, "heartbeat"))
+	})
+}
+
+// TestResendsLeaveRoom has a batch of three events, which takes one resend.
+func TestResendsLeaveRoom(t *testing.T) {
+	opts := batching(10 * ms)
+	opts.MaxBatch = 3
+	opts.Resend = []time.Duration{3 * second}
+	inBubble(t, scene{opts: opts}, func(w *world) {
+		w.write("a", "b", "c")
+		time.Sleep(3100 * ms)
+		w.write("d", "e")
+		time.Sleep(10 * second)
+		calls := w.seen()
+		if len(calls) < 3 || len(calls[1].Names) != 3 || calls[1].At != 3110*ms || len(calls[2].Names) != 2 ||
+			calls[2].At != 3500*ms {
+			t.Errorf("calls %v, want d and e with one resend, and the other resends at 3.5 s", calls)
+		}
+	})
+}
+
+// eachSecond is when an event of a test with one write a second was written.
+func eachSecond(t *testing.T, name string) time.Duration {
+	t.Helper()
+	n, err := strconv.Atoi(strings.TrimPrefix(name, "o-"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(n) * second
 }

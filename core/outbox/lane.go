@@ -26,9 +26,11 @@ type lane struct {
 	*shared
 
 	// Its identity and its life. Only New, the start of the dispatcher and an eviction change them.
-	manager    core.Manager
-	idPrefix   string
-	grid       time.Time // when the lane began: resends are due at whole steps from then on.
+	manager  core.Manager
+	idPrefix string
+	// Resends are due at whole steps from grid on. It is half a step before the lane began, so that
+	// each event of a regular writer carries the resends of the events before.
+	grid       time.Time
 	configured bool
 	dispatched bool
 	closed     chan struct{} // closed when the lane is evicted.
@@ -66,7 +68,7 @@ func newLane(all *shared, manager core.Manager) *lane {
 		shared:   all,
 		manager:  manager,
 		idPrefix: all.opts.Epoch + "-" + string(manager) + "-",
-		grid:     time.Now(),
+		grid:     time.Now().Add(-all.opts.ResendEvery / 2),
 		closed:   make(chan struct{}),
 		store:    newStore(&all.totals),
 		counts:   newCounts(),

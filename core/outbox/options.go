@@ -46,9 +46,10 @@ type Options struct {
 	// than the timeout of any webhook. It must not be shorter than the last of Resend, because a
 	// resync stands in for events. Default: 35 s. Negative: never.
 	ResendResync time.Duration
-	// ResendEvery is the step at which resends of events are sent, so that all that became due
-	// since the last step travel together. A resend is at most so much later than Resend says.
-	// Default: 1 s. Negative: each resend is sent when it is due.
+	// ResendEvery is the step at which resends are sent, so that all that became due since the last
+	// step travel together. A call before that step carries them, too, if its batch has room. So a
+	// resend is at most so much later than Resend says, and never earlier. Default: 1 s. Negative:
+	// each resend is sent when it is due.
 	ResendEvery time.Duration
 	// Gather is the time after the start of a call for which events that become due wait, so that
 	// they travel together. An event is sent immediately if there was no call in that time, if a

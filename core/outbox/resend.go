@@ -26,21 +26,22 @@ func (o Options) lastResend(now time.Time) time.Time {
 	return now.Add(delay)
 }
 
-// resendOf returns when a delivered entry is sent once more, if it is. An event that was sent
-// before it had settled is sent after that, unless the receiver checks the read itself.
-func (l *lane) resendOf(e *entry, sent time.Time, isChecked bool) (at time.Time, again bool) {
+// resendOf returns when a delivered entry is sent once more, if it is: from a time on with another
+// call, and otherwise when it is due. An event that was sent before it had settled is sent after
+// that, unless the receiver checks the read itself.
+func (l *lane) resendOf(e *entry, sent time.Time, isChecked bool) (from, due time.Time, again bool) {
 	settled := e.newest.Add(l.opts.Settle)
 	isEarly := settled.After(sent) && !e.Resync
 	if isEarly && !isChecked {
-		return settled, true
+		return settled, settled, true
 	}
 
-	due, again := l.opts.resendAt(e, sent)
-	return l.onGrid(due), again
+	at, again := l.opts.resendAt(e, sent)
+	return at, l.onGrid(at), again
 }
 
-// onGrid returns the next whole step of ResendEvery, so that the resends of one step travel
-// together. Without it, each would be due at another moment, and cost another request.
+// onGrid returns the next step of ResendEvery, so that the resends of one step travel together.
+// Without it, each would be due at another moment, and cost another request.
 func (l *lane) onGrid(due time.Time) time.Time {
 	step := l.opts.ResendEvery
 	if step <= 0 {
@@ -56,8 +57,24 @@ func (l *lane) onGrid(due time.Time) time.Time {
 // resendDue makes the due resends events. There are none after the last heartbeat.
 func (l *lane) resendDue(now time.Time) {
 	for l.schedule.leaving == stays && l.resends.isDue(now) {
-		l.resend(l.resends[0], now, now)
-		l.counts.Accepted++
-		l.counts.Pending++
+		l.resendFirst(now)
 	}
+}
+
+func (l *lane) resendFirst(now time.Time) {
+	l.resend(l.resends[0], now, now)
+	l.counts.Accepted++
+	l.counts.Pending++
+}
+
+// addResends adds resends to a batch that is sent anyway, up to limit elements. They need no call
+// of their step then, and come earlier. Batches that are small for their receiver have no room.
+func (l *lane) addResends(batch []*entry, limit int, now time.Time) []*entry {
+	if isAlone(batch) || l.size.isNarrow() || l.schedule.leaving != stays {
+		return batch
+	}
+	for n := len(batch); n < limit && l.resends.mayTravel(now); n++ {
+		l.resendFirst(now)
+	}
+	return l.ready.takeDue(batch, limit, now)
 }

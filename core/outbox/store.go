@@ -85,7 +85,7 @@ func (s *store) addResting(resync core.WatchEvent, at time.Time) *entry {
 	e := &entry{Numbered: core.Numbered{WatchEvent: resync}}
 	s.entries.add(e)
 	s.noteSize(e, e.size())
-	s.scheduleResend(e, at)
+	s.scheduleResend(e, at, at)
 	return e
 }
 
@@ -112,14 +112,16 @@ func (s *store) resend(e *entry, now, due time.Time) {
 	e.order = s.order
 	e.accepted = now
 	e.due = due
+	e.early = 0
 	s.enqueue(e)
 }
 
-// scheduleResend makes a delivered entry wait for its resend, which will be another event.
-func (s *store) scheduleResend(e *entry, due time.Time) {
+// scheduleResend makes a delivered entry wait for its resend, which will be another event. From a
+// time on, the resend may travel with a call. It causes one when it is due.
+func (s *store) scheduleResend(e *entry, from, due time.Time) {
 	*e = entry{
-		Numbered: core.Numbered{WatchEvent: e.WatchEvent}, newest: e.newest, again: e.again, due: due, bytes: e.bytes,
-		collided: e.collided,
+		Numbered: core.Numbered{WatchEvent: e.WatchEvent}, newest: e.newest, again: e.again,
+		due: due, early: due.Sub(from), bytes: e.bytes, collided: e.collided,
 	}
 	s.noteSize(e, e.size())
 	s.await(&s.resends, e)
@@ -138,6 +140,7 @@ func (s *store) sendAfter(e *entry, newest, at time.Time) (changed bool) {
 	case e.queue == &s.resends && !e.due.Before(at):
 		s.resends.remove(e)
 		e.due = at
+		e.early = 0
 		s.await(&s.resends, e)
 	case e.next == nil && mayBeTooEarly:
 		e.again = latest(e.again, at)

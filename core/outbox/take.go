@@ -23,6 +23,9 @@ func (l *lane) takeBatch(limit int, now time.Time) (batch []*entry, withHeartbea
 	withHeartbeat = l.schedule.isDue(now)
 	if !withHeartbeat || !l.travelsAlone() {
 		batch = l.takeEvents(limit, now)
+		if withHeartbeat || len(batch) > 0 {
+			batch = l.addResends(batch, limit, now)
+		}
 		withHeartbeat = withHeartbeat && l.mayFollow(batch)
 	}
 

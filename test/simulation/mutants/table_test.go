@@ -230,7 +230,7 @@ var table = map[string][]mutant{
 	},
 	"core/outbox/resend.go": {
 		{"outbox: resyncs are not resent (rows 5, 47)", "delays = []time.Duration{o.ResendResync}", "delays = nil"},
-		{"outbox: nothing is resent (row 54)", "return l.onGrid(due), again", "return l.onGrid(due), again && l.totals.keys < 0"},
+		{"outbox: nothing is resent (row 54)", "return at, l.onGrid(at), again", "return at, l.onGrid(at), again && l.totals.keys < 0"},
 		{"outbox: only the first resend", "for _, delay := range delays {", "for _, delay := range delays[:1] {"},
 		{"economy: each change six times", "delays := o.Resend", "delays := append([]time.Duration{1e9, 2e9, 8e9}, o.Resend...)"},
 		{"economy: each resync four times", "{o.ResendResync}", "{o.ResendResync / 3, o.ResendResync / 2, o.ResendResync}"},
