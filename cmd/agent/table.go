@@ -41,8 +41,8 @@ func groups(c *config) []group {
 			required("TLS_KEY", file(&c.to.Keys.Key),
 				"Private key of `TLS_CERT`."),
 			required("CONTROL_PLANE_ADDRESS", into("host:port", &c.to.Address, parseAddress),
-				"Address of the control plane: host, host:port or https://host:port. Default port: 443, with `nats` "+
-					"4222.").
+				"Address of the control plane: host, host:port or https://host:port. Default port: 443, or "+
+					"4222 with `nats`.").
 				alsoAs("KCP_ADDR"),
 		}},
 		{"Control plane", []setting{

@@ -305,7 +305,7 @@ func NewInformer(opts Options) (*Informer, error) {
 	changes := f.countBy("informer_changes_total",
 		"Changes to watched objects that the informer observed, by decision.", labelDecision)
 	failures := f.countBy("informer_failures_total",
-		"Failed attempts of the informer to establish a watch.", labelReason)
+		"Failed attempts by the informer to establish a watch.", labelReason)
 	return &Informer{
 		Observed:  func(o hook.Observation) { changes(o.Manager, string(o.Decision)) },
 		Proved:    func(p hook.Proof) { last.begin(f.managers.value(p.Manager)) },

@@ -140,7 +140,7 @@ func (c *Consumer) measure(f *factory) {
 	filled := f.gauges("backlog_ratio",
 		"Used share of the bytes of the stream. A full stream refuses events.", labelManager)
 	age := f.gauges("backlog_age_seconds",
-		"Age of the oldest message in the stream, 0 without a message.", labelManager)
+		"Age of the oldest message in the stream, 0 if there is no message.", labelManager)
 	c.Backlog = func(b hook.Backlog) {
 		name := f.managers.value(b.Manager)
 		backlog.WithLabelValues(name).Set(float64(b.Messages))
