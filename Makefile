@@ -15,6 +15,7 @@ GO ?= go
 
 # Variables for targets: make bench BENCH=Outbox BENCHTIME=5s
 ARGS ?=
+CONTRIB ?=
 BENCH ?= .
 BENCHTIME ?= 1s
 FUZZTIME ?= 30s
@@ -206,8 +207,8 @@ bench-compare: $(TOOLS)/benchstat ## Compare the paths of an event with tools/be
 # would then need the versions of the end-to-end tests.
 # When make consumer asks for it, VERSION=HEAD requires the siblings at the current commit, which main must keep.
 .PHONY: tidy
-tidy: ## Run go mod tidy in every module until no file changes. VERSION=v0.1.0, or HEAD, requires the siblings at that version
-	@GO='$(GO)' VERSION='$(if $(filter command line,$(origin VERSION)),$(VERSION))' tools/tidy.sh $(MODULES)
+tidy: ## Run go mod tidy in every module until no file changes. VERSION=v0.1.0 (and CONTRIB), or HEAD, requires the siblings at that version
+	@GO='$(GO)' CONTRIB='$(CONTRIB)' VERSION='$(if $(filter command line,$(origin VERSION)),$(VERSION))' tools/tidy.sh $(MODULES)
 
 .PHONY: generate
 generate: generators ## Run go generate in every module, with mockgen and controller-gen in the PATH
@@ -309,8 +310,8 @@ manifests: ## Copy the manifests of an agent into a folder that stands alone, to
 # Without ARGS=-dry-run, the tags of all released modules are in this repository afterwards. No remote is contacted. The
 # version comes from the command line only, because VERSION has a default.
 .PHONY: release
-release: $(TOOLS)/apidiff ## Make the commit and the tags of a release, checked in a scratch clone: VERSION=v0.1.0, ARGS=-dry-run
-	@$(GO) run ./tools/cmd/release -apidiff=$(TOOLS)/apidiff -version='$(if $(filter command line,$(origin VERSION)),$(VERSION))' $(ARGS)
+release: $(TOOLS)/apidiff ## Make the commit and the tags of a release, checked in a scratch clone: VERSION=v0.1.0, CONTRIB=v0.1.0 of the group contrib, ARGS=-dry-run
+	@$(GO) run ./tools/cmd/release -apidiff=$(TOOLS)/apidiff -version='$(if $(filter command line,$(origin VERSION)),$(VERSION))' -contrib='$(CONTRIB)' $(ARGS)
 
 .PHONY: clean
 clean: ## Remove build results except tools and the control plane, which take minutes to build

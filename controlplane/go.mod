@@ -26,7 +26,6 @@ require (
 	github.com/runtime-watcher/runtime-watcher v0.0.0-20261129105609-143cae6cca82
 	github.com/runtime-watcher/runtime-watcher/adapters/admission v0.0.0-20261129105609-143cae6cca82
 	github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime v0.0.0-20261129105609-143cae6cca82
-	github.com/runtime-watcher/runtime-watcher/adapters/prometheus v0.0.0-20261129105609-143cae6cca82
 )
 
 require (
@@ -95,5 +94,4 @@ replace (
 	github.com/runtime-watcher/runtime-watcher => ..
 	github.com/runtime-watcher/runtime-watcher/adapters/admission => ../adapters/admission
 	github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime => ../adapters/controllerruntime
-	github.com/runtime-watcher/runtime-watcher/adapters/prometheus => ../adapters/prometheus
 )

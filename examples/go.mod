@@ -149,6 +149,7 @@ require (
 	github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream v0.0.0-20261129105609-143cae6cca82
 	github.com/runtime-watcher/runtime-watcher/adapters/prometheus v0.0.0-20261129105609-143cae6cca82
 	github.com/runtime-watcher/runtime-watcher/controlplane v0.0.0-20261129105609-143cae6cca82
+	github.com/runtime-watcher/runtime-watcher/controlplane/lifecyclemanager v0.0.0-20261129105609-143cae6cca82
 	github.com/runtime-watcher/runtime-watcher/test v0.0.0-20261129105609-143cae6cca82
 )
 
@@ -161,6 +162,7 @@ replace (
 	github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream => ../adapters/natsjetstream
 	github.com/runtime-watcher/runtime-watcher/adapters/prometheus => ../adapters/prometheus
 	github.com/runtime-watcher/runtime-watcher/controlplane => ../controlplane
+	github.com/runtime-watcher/runtime-watcher/controlplane/lifecyclemanager => ../controlplane/lifecyclemanager
 	github.com/runtime-watcher/runtime-watcher/test => ../test
 )
 

@@ -145,6 +145,8 @@ require (
 	github.com/runtime-watcher/runtime-watcher/adapters/prometheus v0.0.0-20261129105609-143cae6cca82
 	github.com/runtime-watcher/runtime-watcher/agent v0.0.0-20261129105609-143cae6cca82
 	github.com/runtime-watcher/runtime-watcher/controlplane v0.0.0-20261129105609-143cae6cca82
+	github.com/runtime-watcher/runtime-watcher/controlplane/certificates/gardener v0.0.0-20261129105609-143cae6cca82
+	github.com/runtime-watcher/runtime-watcher/controlplane/lifecyclemanager v0.0.0-20261129105609-143cae6cca82
 )
 
 replace (
@@ -159,6 +161,8 @@ replace (
 	github.com/runtime-watcher/runtime-watcher/adapters/prometheus => ../adapters/prometheus
 	github.com/runtime-watcher/runtime-watcher/agent => ../agent
 	github.com/runtime-watcher/runtime-watcher/controlplane => ../controlplane
+	github.com/runtime-watcher/runtime-watcher/controlplane/certificates/gardener => ../controlplane/certificates/gardener
+	github.com/runtime-watcher/runtime-watcher/controlplane/lifecyclemanager => ../controlplane/lifecyclemanager
 )
 
 require (

@@ -36,8 +36,8 @@ func Path(path string) string {
 	return module + string(filepath.Separator) + relative
 }
 
-// NoticeSources makes go test repeat the test if a program changes that is compiled from the folders.
-// It ignores tests, Markdown, and folders named bin or testdata.
+// NoticeSources makes go test repeat the test if a program changes that is compiled from the
+// folders. It ignores tests, Markdown, and folders named bin or testdata.
 func NoticeSources(folders ...string) error {
 	return notice(folders, func(path string) bool {
 		return !strings.HasSuffix(path, "_test.go") && filepath.Ext(path) != ".md"

@@ -16,9 +16,9 @@ import (
 type release struct {
 	out                    io.Writer
 	root, scratch, apidiff string
-	version                string
-	// last is the version of the last release, "" before the first.
-	last string
+	versions               modules.Versions
+	// last has the versions of the last release, "" before the first.
+	last modules.Versions
 	// all are the modules of the clone, each after its siblings. released are those with tags.
 	all, released []modules.Module
 	clone         *modules.Clone
@@ -54,7 +54,8 @@ func (r *release) run(ctx context.Context, dry bool) error {
 		return nil
 	}
 	fmt.Fprintf(r.out, "\nPublish, in this order:\n  git push <remote> %s\n", strings.Join(r.tags(), " "))
-	fmt.Fprintf(r.out, "  git merge -s ours -m 'Merge release %s' %[1]s\n  make tidy VERSION=%[1]s\n", r.version)
+	fmt.Fprintf(r.out, "  git merge -s ours -m 'Merge release %s' %[1]s\n", r.versions.Stable)
+	fmt.Fprintf(r.out, "  make tidy VERSION=%s CONTRIB=%s\n", r.versions.Stable, r.versions.Contrib)
 	return nil
 }
 
@@ -62,7 +63,7 @@ func (r *release) run(ctx context.Context, dry bool) error {
 func (r *release) tags() []string {
 	var tags []string
 	for _, m := range r.released {
-		tags = append(tags, m.Tag(r.version))
+		tags = append(tags, m.Tag(r.versions.Of(m)))
 	}
 	return tags
 }
@@ -73,12 +74,16 @@ func (r *release) makeClone(ctx context.Context) (err error) {
 		return err
 	}
 	r.all, err = modules.Load(r.clone.Dir)
+	if err != nil {
+		return err
+	}
+
 	r.released = modules.OnlyReleased(r.all)
-	return err
+	return modules.CheckGroups(r.all)
 }
 
 // pin makes the only commit of the release, beside all branches, and all tags.
-func (r *release) pin(ctx context.Context) error { return r.clone.Pin(ctx, r.all, r.version) }
+func (r *release) pin(ctx context.Context) error { return r.clone.Pin(ctx, r.all, r.versions) }
 
 // build checks each released module alone, as of its tag.
 func (r *release) build(ctx context.Context) error {
@@ -97,7 +102,7 @@ func (r *release) build(ctx context.Context) error {
 
 // install is for users of the agent. It fails for a module with replace lines.
 func (r *release) install(ctx context.Context) error {
-	return r.clone.Install(ctx, filepath.Join(r.scratch, "bin"), modules.Path("cmd/agent")+"@"+r.version)
+	return r.clone.Install(ctx, filepath.Join(r.scratch, "bin"), modules.Path("cmd/agent")+"@"+r.versions.Stable)
 }
 
 // fetch takes the tags, and the commit with them, out of the scratch clone.
@@ -115,7 +120,7 @@ func (r *release) forget(ctx context.Context) error {
 	if r.clone == nil {
 		return nil
 	}
-	return r.clone.Forget(ctx, r.released, r.version)
+	return r.clone.Forget(ctx, r.released, r.versions)
 }
 
-var errUsage = errors.New("want a version such as v0.1.0: make release VERSION=v0.1.0")
+var errUsage = errors.New("want a version such as v0.1.0: make release VERSION=v0.1.0, and from v1 on CONTRIB=v0.1.0")

@@ -31,13 +31,16 @@ func newWorld(t *testing.T) *world {
 	w := &world{T: t, root: t.TempDir(), remote: filepath.Join(t.TempDir(), "remote.git")}
 	w.git("init", "--quiet", "--initial-branch=main")
 	w.write("LICENSE", "the license\n")
-	w.write("go.work", "go 1.26.0\n\nuse (\n\t.\n\t./cmd/agent\n\t./test\n)\n")
+	w.write("go.work", "go 1.26.0\n\nuse (\n\t.\n\t./adapters/extra\n\t./cmd/agent\n\t./test\n)\n")
 	w.write("CHANGELOG.md", "# Changes\n\n## v0.1.0 (2026-11-22)\n\nThe first one.\n")
 	w.write("go.mod", mod("."))
 	w.write("core/core.go", "// Package core is small.\npackage core\n\n// One is 1.\nconst One = 1\n\n// Two is 2.\nconst Two = 2\n")
 	w.write("cmd/agent/go.mod", mod("cmd/agent", "."))
 	w.write("cmd/agent/go.sum", "")
 	w.write("cmd/agent/main.go", "package main\n\nimport \""+modules.Path("core")+"\"\n\nfunc main() { println(core.One) }\n")
+	w.write("adapters/extra/go.mod", "// contrib: versions without a promise.\n"+mod("adapters/extra", "."))
+	w.write("adapters/extra/go.sum", "")
+	w.write("adapters/extra/extra.go", "// Package extra adds.\npackage extra\n\nimport \""+modules.Path("core")+"\"\n\n// Three is 3.\nconst Three = core.One + 2\n")
 	w.write("test/go.mod", mod("test", "."))
 	w.write("test/x.go", "// Package test tests.\npackage test\n\nimport _ \""+modules.Path("core")+"\"\n")
 	w.commit()
@@ -111,19 +114,19 @@ func (w *world) release(version string, flags ...string) (string, error) {
 	return out.String(), err
 }
 
-func (w *world) mustRelease(version string) string {
+func (w *world) mustRelease(version string, flags ...string) string {
 	w.Helper()
-	out, err := w.release(version)
+	out, err := w.release(version, flags...)
 	if err != nil {
 		w.Fatalf("%v\n%s", err, out)
 	}
 	return out
 }
 
-func (w *world) mustRefuse(version, want string) {
+func (w *world) mustRefuse(version, want string, flags ...string) {
 	w.Helper()
 	before := w.git("for-each-ref")
-	if out, err := w.release(version); err == nil || !strings.Contains(err.Error(), want) {
+	if out, err := w.release(version, flags...); err == nil || !strings.Contains(err.Error(), want) {
 		w.Errorf("%s: error %v, want one about %q\n%s", version, err, want, out)
 	}
 	if after := w.git("for-each-ref"); after != before {
@@ -192,7 +195,7 @@ func (w *world) first() {
 	published := w.git("ls-remote", w.remote)
 	out := w.mustRelease("v0.1.0")
 	commits := map[string]bool{}
-	for _, tag := range []string{"v0.1.0", "cmd/agent/v0.1.0"} {
+	for _, tag := range []string{"v0.1.0", "cmd/agent/v0.1.0", "adapters/extra/v0.1.0"} {
 		commits[w.git("rev-parse", tag+"^{commit}")] = true
 		if !strings.Contains(out, tag) {
 			w.Errorf("the output does not name %s:\n%s", tag, out)
@@ -262,4 +265,46 @@ func TestRefusals(t *testing.T) {
 	w.commit()
 	w.change("cmd/agent/main.go", "core.One", "core.Missing")
 	w.mustRefuse("v0.1.0", "undefined: core.Missing")
+}
+
+// TestGroups breaks the API of a module of the group contrib in a patch release of the stable ones,
+// and then releases v1 of the stable ones.
+func TestGroups(t *testing.T) {
+	w := newWorld(t)
+	w.mustRelease("v0.1.0")
+
+	w.change("adapters/extra/extra.go", "Three is 3.\nconst Three", "Drei is 3.\nconst Drei")
+	w.announce("v0.1.1", "Three is Drei.")
+	w.mustRefuse("v0.1.1", "want a later version than v0.1.x")
+	w.mustRefuse("v0.1.1", `want the heading "### Incompatible in contrib"`, "-contrib=v0.2.0")
+
+	w.change("CHANGELOG.md", "\n\nThree is Drei.", "\n\n### Incompatible in contrib\n\nThree is Drei.")
+	out := w.mustRelease("v0.1.1", "-contrib=v0.2.0")
+	if !strings.Contains(out, "make tidy VERSION=v0.1.1 CONTRIB=v0.2.0") {
+		t.Errorf("the output does not name both versions:\n%s", out)
+	}
+	if w.git("rev-parse", "v0.1.1^{commit}") != w.git("rev-parse", "adapters/extra/v0.2.0^{commit}") {
+		t.Error("the groups have tags at two commits, want one")
+	}
+	if tags := w.git("tag", "--list", "adapters/extra/v0.1.1", "cmd/agent/v0.2.0"); tags != "" {
+		t.Errorf("a module has the version of the other group: %s", tags)
+	}
+	extra := w.git("show", "adapters/extra/v0.2.0:adapters/extra/go.mod")
+	if !strings.Contains(extra, "runtime-watcher v0.1.1") || !strings.Contains(extra, "// contrib:") {
+		t.Errorf("want the stable version and the group in go.mod:\n%s", extra)
+	}
+
+	w.announce("v1.0.0", "Stable.")
+	w.mustRefuse("v1.0.0", "from v1 on CONTRIB")
+	w.mustRefuse("v1.0.0", "stay at v0", "-contrib=v1.0.0")
+	w.mustRefuse("v1.0.0", "not later than the last release of the group contrib, v0.2.0", "-contrib=v0.2.0")
+	w.mustRelease("v1.0.0", "-contrib=v0.2.1")
+}
+
+func TestAStableLibraryRequiresNoContrib(t *testing.T) {
+	w := newWorld(t)
+	w.write("adapters/other/go.mod", mod("adapters/other", "adapters/extra", "."))
+	w.write("adapters/other/other.go", "// Package other uses.\npackage other\n\nimport _ \""+modules.Path("adapters/extra")+"\"\n")
+	w.commit()
+	w.mustRefuse("v0.1.0", "adapters/other is stable and requires adapters/extra, which is contrib")
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path"
 	"path/filepath"
 	"strings"
 	"time"
@@ -14,15 +15,26 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/tools/internal/modules"
 )
 
-// checkVersion finds the last release. It fails unless the version is new and later, and the
+// checkVersion finds the last release. It fails unless the versions are new and later, and the
 // working tree is as committed.
 func (r *release) checkVersion(ctx context.Context) error {
-	if !semver.IsValid(r.version) || semver.Canonical(r.version) != r.version {
+	if !isCanonical(r.versions.Stable) {
 		return errUsage
 	}
-	if semver.Compare(semver.Major(r.version), "v1") > 0 {
+	if semver.Compare(semver.Major(r.versions.Stable), "v1") > 0 {
 		return errors.New("from v2 on, module paths need the major version as suffix")
 	}
+
+	if r.versions.Contrib == "" && semver.Major(r.versions.Stable) == "v0" {
+		r.versions.Contrib = r.versions.Stable
+	}
+	if !isCanonical(r.versions.Contrib) {
+		return errUsage
+	}
+	if semver.Major(r.versions.Contrib) != "v0" {
+		return fmt.Errorf("modules of the group contrib stay at v0, and cannot have %s", r.versions.Contrib)
+	}
+
 	changed, err := modules.Git(ctx, r.root, "status", "--porcelain")
 	if err != nil {
 		return err
@@ -30,19 +42,58 @@ func (r *release) checkVersion(ctx context.Context) error {
 	if changed != "" {
 		return fmt.Errorf("files are not committed:\n%s", changed)
 	}
-	tags, err := modules.Git(ctx, r.root, "tag", "--list", "v*")
+	return r.checkLast(ctx)
+}
+
+func isCanonical(version string) bool {
+	return semver.IsValid(version) && semver.Canonical(version) == version
+}
+
+// checkLast finds the last version of each group, and fails unless the new ones are later.
+func (r *release) checkLast(ctx context.Context) error {
+	all, err := modules.Load(r.root)
 	if err != nil {
 		return err
 	}
-	for tag := range strings.FieldsSeq(tags) {
-		if semver.IsValid(tag) && semver.Compare(tag, r.last) > 0 {
-			r.last = tag
+
+	for _, m := range modules.OnlyReleased(all) {
+		last, err := r.lastVersion(ctx, m)
+		if err != nil {
+			return err
+		}
+
+		group := &r.last.Stable
+		if m.Contrib {
+			group = &r.last.Contrib
+		}
+		if semver.Compare(last, *group) > 0 {
+			*group = last
 		}
 	}
-	if semver.Compare(r.version, r.last) <= 0 {
-		return fmt.Errorf("%s is not later than the last release, %s", r.version, r.last)
+
+	if semver.Compare(r.versions.Stable, r.last.Stable) <= 0 {
+		return fmt.Errorf("%s is not later than the last release, %s", r.versions.Stable, r.last.Stable)
+	}
+	if semver.Compare(r.versions.Contrib, r.last.Contrib) <= 0 {
+		return fmt.Errorf("%s is not later than the last release of the group contrib, %s: set CONTRIB", r.versions.Contrib, r.last.Contrib)
 	}
 	return nil
+}
+
+// lastVersion returns the last released version of a module, "" before its first.
+func (r *release) lastVersion(ctx context.Context, m modules.Module) (last string, err error) {
+	tags, err := modules.Git(ctx, r.root, "tag", "--list", m.Tag("v*"))
+	if err != nil {
+		return "", err
+	}
+
+	for tag := range strings.FieldsSeq(tags) {
+		version := path.Base(tag)
+		if m.Tag(version) == tag && semver.IsValid(version) && semver.Compare(version, last) > 0 {
+			last = version
+		}
+	}
+	return last, nil
 }
 
 // checkChangelog demands a section of the version with text.
@@ -52,7 +103,7 @@ func (r *release) checkChangelog(context.Context) error {
 		return err
 	}
 	if section == "" {
-		return fmt.Errorf(`want a section "## %s (YYYY-MM-DD)" with text`, r.version)
+		return fmt.Errorf(`want a section "## %s (YYYY-MM-DD)" with text`, r.versions.Stable)
 	}
 	return nil
 }
@@ -67,7 +118,7 @@ func (r *release) changes() (string, error) {
 	for section := range strings.SplitSeq("\n"+string(text), "\n## ") {
 		heading, body, _ := strings.Cut(section, "\n")
 		version, date, _ := strings.Cut(heading, " ")
-		if _, err := time.Parse("(2006-01-02)", date); err == nil && version == r.version {
+		if _, err := time.Parse("(2006-01-02)", date); err == nil && version == r.versions.Stable {
 			return strings.TrimSpace(body), nil
 		}
 	}

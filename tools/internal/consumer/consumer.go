@@ -34,7 +34,7 @@ func Check(ctx context.Context, root string, out io.Writer) error {
 		err = w.runAll(ctx, out)
 	}
 	if w.Clone != nil {
-		err = errors.Join(err, w.Forget(context.WithoutCancel(ctx), w.released, w.version))
+		err = errors.Join(err, w.Forget(context.WithoutCancel(ctx), w.released, w.versions()))
 	}
 	return errors.Join(err, os.RemoveAll(scratch))
 }
@@ -47,6 +47,11 @@ type world struct {
 	// version is that of the release.
 	version       string
 	all, released []modules.Module
+}
+
+// versions are the same for both groups of modules.
+func (w *world) versions() modules.Versions {
+	return modules.Versions{Stable: w.version, Contrib: w.version}
 }
 
 // identity makes commits on a machine where git has none.

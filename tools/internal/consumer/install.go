@@ -30,26 +30,28 @@ func (w *world) checkCommit(ctx context.Context) (string, error) {
 // before this one. Without a replacement, the go command upgrades a sibling that lacks a package.
 func (w *world) vetAlone(ctx context.Context, m modules.Module) error {
 	edit := []string{"mod", "edit"}
+	var err error
 	for _, sibling := range m.Siblings {
-		path := modules.Path(sibling)
-		edit = append(edit, "-replace="+path+"="+path+"@"+m.Version)
+		path, version := modules.Path(sibling), m.Required[sibling]
+		edit = append(edit, "-replace="+path+"="+path+"@"+version)
+
+		_, missing := modules.Git(ctx, w.Dir, "merge-base", "--is-ancestor", modules.Revision(sibling, version), "HEAD")
+		err = errors.Join(err, missing)
 	}
-	commit := m.Version[strings.LastIndex(m.Version, "-")+1:] // Or the tag.
-	_, err := modules.Git(ctx, w.Dir, "merge-base", "--is-ancestor", commit, "HEAD")
 	for _, args := range [][]string{edit, {"vet", "./..."}} {
 		if err == nil {
 			_, err = w.Run(ctx, filepath.Join(w.Dir, filepath.FromSlash(m.Dir)), "go", args...)
 		}
 	}
 	if err != nil {
-		err = fmt.Errorf("%s requires %s. To repair: commit, make tidy VERSION=HEAD, commit: %w", m.Dir, m.Version, err)
+		err = fmt.Errorf("%s requires %v. To repair: commit, make tidy VERSION=HEAD, commit: %w", m.Dir, m.Required, err)
 	}
 	return err
 }
 
 // checkRelease makes the commit and the tags of a release.
 func (w *world) checkRelease(ctx context.Context) (string, error) {
-	return w.version, w.Pin(ctx, w.all, w.version)
+	return w.version, w.Pin(ctx, w.all, w.versions())
 }
 
 // checkInstall installs the agent by its version. That fails for a module with replace lines.

@@ -10,6 +10,7 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"golang.org/x/mod/modfile"
 )
@@ -22,12 +23,18 @@ type Module struct {
 	Path string
 	// Siblings are the folders of the required modules of this repository.
 	Siblings []string
-	// Version is that at which it requires them, the same for all.
-	Version string
+	// Required has the version at which it requires each sibling, by the folder of the sibling.
+	Required map[string]string
+	// Contrib means that the module belongs to the group contrib: a comment above the module
+	// directive of its go.mod says so. All other modules are stable.
+	Contrib bool
 }
 
 // Released reports whether the module has version tags.
 func (m Module) Released() bool { return Released(m.Dir) }
+
+// Library reports whether importers depend on the API of the module. A program has none.
+func (m Module) Library() bool { return m.Released() && !strings.HasPrefix(m.Dir, "cmd/") }
 
 // OnlyReleased returns the modules that have version tags.
 func OnlyReleased(all []Module) []Module {
@@ -68,13 +75,21 @@ func read(root, dir string) (Module, error) {
 	if err != nil {
 		return Module{}, err
 	}
-	m := Module{Dir: dir, Path: file.Module.Mod.Path}
+	m := Module{Dir: dir, Path: file.Module.Mod.Path, Required: map[string]string{}, Contrib: isContrib(file)}
 	for _, required := range file.Require {
 		if sibling, ok := Folder(required.Mod.Path); ok {
-			m.Siblings, m.Version = append(m.Siblings, sibling), required.Mod.Version
+			m.Siblings = append(m.Siblings, sibling)
+			m.Required[sibling] = required.Mod.Version
 		}
 	}
 	return m, nil
+}
+
+// isContrib reports whether a comment above the module directive begins with the name of the group.
+func isContrib(file *modfile.File) bool {
+	return slices.ContainsFunc(file.Module.Syntax.Before, func(comment modfile.Comment) bool {
+		return strings.HasPrefix(comment.Token, "// contrib:")
+	})
 }
 
 func folder(root, dir string) string { return filepath.Join(root, filepath.FromSlash(dir)) }

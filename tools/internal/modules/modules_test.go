@@ -109,9 +109,10 @@ func TestPin(t *testing.T) {
 	clone, err := modules.NewClone(t.Context(), root, filepath.Join(t.TempDir(), "clone"), "HEAD")
 	check(t, err)
 	const version = "v0.0.0-test.of.a.clone"
+	versions := modules.Versions{Stable: version, Contrib: version}
 	all := load(t, clone.Dir)
-	t.Cleanup(func() { check(t, clone.Forget(context.WithoutCancel(t.Context()), all, version)) })
-	check(t, clone.Pin(t.Context(), all, version))
+	t.Cleanup(func() { check(t, clone.Forget(context.WithoutCancel(t.Context()), all, versions)) })
+	check(t, clone.Pin(t.Context(), all, versions))
 	for _, m := range all {
 		text, err := os.ReadFile(filepath.Join(clone.Dir, m.Dir, "go.mod"))
 		check(t, err)
@@ -141,5 +142,48 @@ func TestPin(t *testing.T) {
 	write(t, consumer, map[string]string{"go.sum": strings.ReplaceAll(string(sums), "h1:", "h1:A")})
 	if _, err := clone.Run(t.Context(), consumer, "go", "build", "./..."); err == nil || len(sums) == 0 {
 		t.Errorf("wrong sums are accepted, right ones are %q", sums)
+	}
+}
+
+func TestGroups(t *testing.T) {
+	const contrib = "// contrib: versions without a promise.\n"
+
+	for name, c := range map[string]struct {
+		files map[string]string
+		want  string
+	}{
+		"a program requires contrib":        {map[string]string{"core/go.mod": contrib + mod("core")}, ""},
+		"a contrib library requires stable": {map[string]string{"extra/go.mod": contrib + mod("extra", "core")}, ""},
+		"a test requires contrib": {
+			map[string]string{"extra/go.mod": contrib + mod("extra"), "test/go.mod": mod("test", "extra")}, "",
+		},
+		"a stable library requires contrib": {
+			map[string]string{"extra/go.mod": contrib + mod("extra"), "core/go.mod": mod("core", "extra")},
+			"core is stable and requires extra, which is contrib",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := house(t)
+			write(t, root, c.files)
+
+			err := modules.CheckGroups(load(t, root))
+			if c.want == "" && err != nil || c.want != "" && (err == nil || err.Error() != c.want) {
+				t.Errorf("error %v, want %q", err, c.want)
+			}
+		})
+	}
+}
+
+func TestRevision(t *testing.T) {
+	for _, c := range []struct{ folder, version, want string }{
+		{".", "v0.0.0-20261129105609-143cae6cca82", "143cae6cca82"},
+		{"agent", "v0.2.1-0.20261129105609-143cae6cca82", "143cae6cca82"},
+		{".", "v0.2.0", "v0.2.0"},
+		{"agent", "v0.2.0", "agent/v0.2.0"},
+		{"agent", "v0.2.0-rc-1", "agent/v0.2.0-rc-1"},
+	} {
+		if got := modules.Revision(c.folder, c.version); got != c.want {
+			t.Errorf("%s at %s: %q, want %q", c.folder, c.version, got, c.want)
+		}
 	}
 }

@@ -9,35 +9,40 @@ import (
 	"golang.org/x/mod/modfile"
 )
 
-// Pin makes one commit in which all modules require each other at a version. It tags the released
-// ones. They lose the replace lines of their siblings: `go install` refuses a module with such
-// lines. The go command fetches the siblings from the tags made so far.
-func (c *Clone) Pin(ctx context.Context, all []Module, version string) error {
+// Pin makes one commit in which all modules require each other at the versions of their groups.
+// It tags the released ones. They lose the replace lines of their siblings, because `go install`
+// refuses a module with such lines. The go command fetches the siblings from the tags made so far.
+func (c *Clone) Pin(ctx context.Context, all []Module, versions Versions) error {
+	required := map[string]string{}
+	for _, m := range all {
+		required[m.Dir] = versions.Of(m)
+	}
+
 	var tags []string
 	for i, m := range all {
-		if err := pin(c.Dir, m, version); err != nil {
+		if err := pin(c.Dir, m, required); err != nil {
 			return err
 		}
 		if m.Released() {
 			if _, err := c.Run(ctx, folder(c.Dir, m.Dir), "go", "mod", "tidy"); err != nil {
 				return err
 			}
-			tags = append(tags, m.Tag(version))
+			tags = append(tags, m.Tag(versions.Of(m)))
 		}
-		if err := c.Commit(ctx, "release: "+version, i > 0, tags...); err != nil {
+		if err := c.Commit(ctx, "release: "+versions.Stable, i > 0, tags...); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func pin(root string, m Module, version string) error {
+func pin(root string, m Module, required map[string]string) error {
 	file, err := parse(goMod(root, m.Dir))
 	if err != nil {
 		return err
 	}
 	for _, sibling := range m.Siblings {
-		if err := file.AddRequire(Path(sibling), version); err != nil {
+		if err := file.AddRequire(Path(sibling), required[sibling]); err != nil {
 			return err
 		}
 	}

@@ -83,10 +83,10 @@ func (c *Clone) environment() []string {
 		fmt.Sprintf("GIT_CONFIG_VALUE_%d=https://%s", count, Root))
 }
 
-// Forget removes a version of the modules, and the fetched repository, from the module cache.
-func (c *Clone) Forget(ctx context.Context, all []Module, version string) error {
+// Forget removes the modules at the versions, and the fetched repository, from the module cache.
+func (c *Clone) Forget(ctx context.Context, all []Module, versions Versions) error {
 	cache, err := c.Run(ctx, os.TempDir(), "go", "env", "GOMODCACHE")
-	if err != nil || version == "" {
+	if err != nil || versions == (Versions{}) {
 		return err
 	}
 	cache = strings.TrimSpace(cache)
@@ -96,6 +96,7 @@ func (c *Clone) Forget(ctx context.Context, all []Module, version string) error 
 		if err != nil {
 			return err
 		}
+		version := versions.Of(m)
 		patterns = append(patterns, filepath.Join(cache, escaped+"@"+version),
 			filepath.Join(cache, "cache", "download", escaped, "@v", version+".*"))
 	}
