@@ -114,6 +114,7 @@ operatorlogs() { cat pages; }
 fleet() { cat fleet.json; }
 q() { :; }
 qskr() { :; }
+helm() { :; }
 check() { :; }
 command() { :; }
 curl() { cat pages; }

@@ -341,14 +341,16 @@ func (j *joined) switchesOffAndOn() {
 	rig.Same(j.t, "first command, which tells the procedure", joining+"/runtime-watcher", rig.Shell(j.t, functions, endpoint))
 
 	// A configuration that comes back within the wait fails the commands.
-	commands := rig.Runbook(j.t, "#### An agent that keeps its configuration")[0]
-	rig.Shell(j.t, functions, strings.Replace(commands, "--timeout=30s", "--timeout=3s && exit 9 || true", 1))
+	blocks := rig.Runbook(j.t, "#### An agent that keeps its configuration")
+	rig.Shell(j.t, functions, strings.Replace(blocks[0], "--timeout=30s", "--timeout=3s && exit 9 || true", 1))
 	deployment := types.NamespacedName{Namespace: joining, Name: "runtime-watcher"}
 	rig.Eventually(j.t, rig.Patience, "no pod is left", func() bool { return len(j.node.Pods(deployment)) == 0 })
 	rig.Same(j.t, "configuration", nil, j.configuration())
 
+	upgrade, on, _ := strings.Cut(blocks[1], "\n")
+	rig.Says(j.t, "command of helm", upgrade, "helm upgrade agent "+agent+" ", " --reset-then-reuse-values")
 	j.helm("upgrade", "agent", agent, "--reset-then-reuse-values")
-	rig.Shell(j.t, functions, "skr scale deploy/runtime-watcher --replicas=2")
+	rig.Says(j.t, "wait", rig.Shell(j.t, functions+"fleet() { :; }\n", on), "condition met")
 	rig.Eventually(j.t, rig.Patience, "the webhooks are back", j.isWhole)
 	rig.Eventually(j.t, rig.Patience, "the runtime is fresh", func() bool { return j.fleet.Get(joins, joiner).State == fleet.Fresh })
 	j.reaches("on")
