@@ -1,5 +1,6 @@
 // Package agent embeds the manifests of the agent. The folder is a kustomize base, and its folders
-// canary and informer are components of it. deploy/agent refers to all three.
+// canary, informer and proxy are components of it. deploy/agent refers to all of them. Installers
+// make the way through a proxy by their options, so the component proxy is not embedded.
 package agent
 
 import (

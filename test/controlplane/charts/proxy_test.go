@@ -6,6 +6,9 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -15,12 +18,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
+	"github.com/runtime-watcher/runtime-watcher/test"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/node"
 )
@@ -93,6 +99,77 @@ func TestAProxyIsTheOnlyWay(t *testing.T) {
 	j.is(fleet.Fresh)
 	if text := string(j.node.Log(deployed)); strings.Contains(text, proxyPassword) {
 		t.Errorf("the log has the password:\n%.2000s", text)
+	}
+}
+
+// TestThePolicyOpensTheWayThroughAProxy compares the ports of the chart with those of an installer.
+func TestThePolicyOpensTheWayThroughAProxy(t *testing.T) {
+	for values, want := range map[string]string{
+		"": "443",
+		"controlPlane.proxy=http://proxy.example:3129":                         "3129",
+		"controlPlane.proxy=http://proxy.example/":                             "3128",
+		"controlPlane.proxy=http://[fd00::1]":                                  "3128",
+		"controlPlane.proxy=http://[fd00::1]:3129":                             "3129",
+		"controlPlane.proxy=direct,env.HTTPS_PROXY=http://proxy.example:3129":  "443",
+		"controlPlane.proxy=http://a:1,env.HTTPS_PROXY=http://proxy.example:2": "1",
+		"env.HTTPS_PROXY=http://user:password@proxy.example:3129/":             "443 3129",
+		"env.HTTPS_PROXY=http://proxy.example":                                 "443 80",
+		"env.HTTPS_PROXY=proxy.example:3129":                                   "443 3129",
+		"env.HTTPS_PROXY=http://[fd00::1]":                                     "443 80",
+		"env.HTTPS_PROXY=http://proxy.example:443":                             "443",
+		"env.HTTPS_PROXY=https://proxy.example:3129":                           "443",
+		"env.HTTPS_PROXY=socks5://proxy.example:1080":                          "443",
+	} {
+		policy := &networkingv1.NetworkPolicy{}
+		rendered := objects(t, render(t, agent, append(exampleValues(), values)...))["NetworkPolicy runtime-watcher"]
+		rig.NoError(t, runtime.DefaultUnstructuredConverter.FromUnstructured(rendered.Object, policy))
+		rig.Same(t, values, want, strings.Trim(fmt.Sprint(portsOf(policy)), "[]"))
+	}
+	for _, mistake := range []string{
+		"controlPlane.proxy=https://proxy.example:1", "controlPlane.proxy=http://user:password@proxy.example:1", "controlPlane.proxy=proxy:1",
+		"controlPlane.proxyCredentials.key=", "env.CONTROL_PLANE_PROXY=http://proxy.example:1",
+	} {
+		if out, err := template(t, namespace, agent, append(exampleValues(), mistake)...); err == nil {
+			t.Errorf("%s: rendered\n%.300s", mistake, out)
+		}
+	}
+}
+
+// TestTheManifestsGoThroughAProxy adds the component for a proxy to both examples, as their comments say.
+func TestTheManifestsGoThroughAProxy(t *testing.T) {
+	for folder, values := range map[string][]string{"example": exampleValues(), "example-informer": informerValues(t)} {
+		root := t.TempDir()
+		for _, part := range []string{"deploy/agent", "deploy/" + folder, "controlplane/config/agent"} {
+			rig.NoError(t, os.CopyFS(filepath.Join(root, part), os.DirFS(filepath.Join(test.Root(), part))))
+		}
+		path := filepath.Join(root, "deploy", folder, "kustomization.yaml")
+		text := strings.Replace(string(rig.Must(os.ReadFile(path))), "  # - ../agent/proxy", "  - ../agent/proxy", 1)
+		text = regexp.MustCompile(`(?m)^  - target: \{kind: NetworkPolicy,.*\n.*\n.*\n`).ReplaceAllString(text, "")
+		rig.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+
+		base := objects(t, rig.Kubectl(t, "kustomize", filepath.Dir(path)))
+		have := objects(t, render(t, agent, append(values, "controlPlane.proxy=http://proxy.example.com:3128",
+			"controlPlane.proxyCredentials.secretName=runtime-watcher-proxy")...))
+		delete(base, "Namespace "+namespace)
+		marks(t, base, "manifests")
+		marks(t, have, "helm")
+		for _, all := range []map[string]*unstructured.Unstructured{base, have} {
+			sortMounts(t, all["Deployment runtime-watcher"])
+		}
+		rig.Same(t, "objects of "+folder, base, have)
+	}
+}
+
+// sortMounts sorts volumes and mounts by name: a patch of kustomize adds them as the first.
+func sortMounts(t *testing.T, deployment *unstructured.Unstructured) {
+	t.Helper()
+	spec, _, err := unstructured.NestedFieldNoCopy(deployment.Object, "spec", "template", "spec")
+	rig.NoError(t, err)
+	pod := spec.(map[string]any)
+	for _, list := range []any{pod["volumes"], pod["containers"].([]any)[0].(map[string]any)["volumeMounts"]} {
+		slices.SortFunc(list.([]any), func(a, b any) int {
+			return strings.Compare(a.(map[string]any)["name"].(string), b.(map[string]any)["name"].(string))
+		})
 	}
 }
 
@@ -170,10 +247,14 @@ func (j *joined) is(state fleet.State) {
 }
 
 // portsOut returns the TCP ports of the last egress rule, which is the way to the control plane.
-func (j *joined) portsOut() (ports []int32) {
+func (j *joined) portsOut() []int32 {
 	j.t.Helper()
 	policy := &networkingv1.NetworkPolicy{}
 	rig.NoError(j.t, j.runtime.Client.Get(j.t.Context(), deployed, policy))
+	return portsOf(policy)
+}
+
+func portsOf(policy *networkingv1.NetworkPolicy) (ports []int32) {
 	for _, port := range policy.Spec.Egress[len(policy.Spec.Egress)-1].Ports {
 		ports = append(ports, port.Port.IntVal)
 	}

@@ -78,13 +78,21 @@ runtime-watcher.{{ .Release.Namespace }}.svc
 {{- define "agent.wayOut" -}}
 {{- $own := splitList ":" .Values.controlPlane.address | last -}}
 {{- $proxy := .Values.controlPlane.proxy -}}
-{{- $environment := .Values.env.HTTPS_PROXY -}}
+{{- $environment := .Values.env.HTTPS_PROXY | default "" | trimPrefix "http://" -}}
 {{- if and $proxy (ne $proxy "direct") -}}
-- {{ regexFind ":[0-9]+$" (trimSuffix "/" $proxy | trimPrefix "http://") | trimPrefix ":" | default "3128" }}
-{{- else if and $environment (not $proxy) -}}
-- {{ $own }}
-- {{ regexFind ":[0-9]+$" (trimSuffix "/" $environment | trimPrefix "http://") | trimPrefix ":" | default "80" }}
+- {{ include "agent.portOf" $proxy | default "3128" }}
 {{- else -}}
 - {{ $own }}
+{{- if and $environment (not $proxy) (not (contains "://" $environment)) }}
+{{- $port := include "agent.portOf" $environment | default "80" }}
+{{- if ne $port $own }}
+- {{ $port }}
+{{- end }}
+{{- end }}
 {{- end -}}
+{{- end -}}
+
+{{/* The port of an address, empty for none. */}}
+{{- define "agent.portOf" -}}
+{{- regexFind ":[0-9]+$" (trimSuffix "/" .) | trimPrefix ":" -}}
 {{- end -}}
