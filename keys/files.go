@@ -99,23 +99,28 @@ func NewFiles(paths Paths, opts FilesOptions) (*Files, error) {
 	if err := errors.Join(paths.validate(), option.NoneNegative(opts)); err != nil {
 		return nil, err
 	}
+
 	files, err := paths.read(snapshot{})
 	if err != nil {
 		return nil, err
 	}
+
 	first, problem := newGeneration(paths, files, time.Now())
 	err = problem
 	for from := validFrom(err); !from.IsZero(); from = validFrom(err) { // Each is later than the one before.
 		first, err = newGeneration(paths, files, from)
 	}
+
 	if err != nil {
 		return nil, err
 	}
+
 	first.Err = problem
 
 	f := &Files{paths: paths, opts: opts, made: time.Now()}
 	f.logSkipped(first)
 	f.current.Store(first)
+
 	return f, nil
 }
 
@@ -163,6 +168,7 @@ func (f *Files) Start(ctx context.Context) error {
 	reload := func() { _ = f.Reload() } // It reports its error itself, and Status has it.
 	reload()
 	periodic.Call(ctx, f.opts.Poll, reload)
+
 	return nil
 }
 
@@ -200,11 +206,13 @@ func (f *Files) keep(old *generation) error {
 	if old.Err == nil {
 		return nil
 	}
+
 	// A later failure is reported again.
 	f.refused = nil
 	f.current.Store(&generation{Status{Material: old.Material, Loaded: old.Loaded}, old.files})
 	f.opts.Logger.Info("key material on disk equals the material in use again",
 		slog.String("fingerprint", old.Material.Fingerprint))
+
 	return nil
 }
 
@@ -233,16 +241,19 @@ func (f *Files) refuse(files snapshot, err error) error {
 	if f.refused != nil && f.refused.Err.Error() == err.Error() && f.refused.files.equal(files) {
 		return err
 	}
+
 	f.refused = &generation{Status{Err: err}, files}
 	attrs := []any{
 		slog.Any("error", err), slog.String("fingerprint", old.Material.Fingerprint),
 		slog.Time("not_after", old.Material.NotAfter),
 	}
+
 	if files.equal(old.files) {
 		f.opts.Logger.Error("the key material in use is not valid", attrs...)
 	} else {
 		f.opts.Logger.Warn("key material on disk is broken: the last good key material stays in use", attrs...)
 	}
+
 	f.opts.Hooks.Refused(Refusal{Problem: ProblemOf(err)})
 	return err
 }
@@ -297,6 +308,7 @@ func settled(read func() (snapshot, error)) (snapshot, error) {
 	for range readAttempts {
 		first, firstErr := read()
 		second, secondErr := read()
+
 		switch {
 		case firstErr == nil && secondErr == nil && first.equal(second):
 			return first, nil
@@ -326,11 +338,13 @@ func readFile(path string) ([]byte, error) {
 	if path == "" {
 		return nil, nil
 	}
+
 	file, err := os.Open(filepath.Clean(path))
 	if err != nil {
 		return nil, &materialError{file: path, problem: ProblemUnreadable, err: err}
 	}
 	defer file.Close()
+
 	content, err := io.ReadAll(io.LimitReader(file, maxFile+1))
 	if err == nil && len(content) > maxFile {
 		err = fmt.Errorf("more than %d bytes", maxFile)
@@ -338,5 +352,6 @@ func readFile(path string) ([]byte, error) {
 	if err != nil {
 		return nil, &materialError{file: path, problem: ProblemUnreadable, err: err}
 	}
+
 	return content, nil
 }

@@ -8,6 +8,7 @@ import (
 // TestGenerationsNeverMix reads a CA and a certificate while both are replaced.
 func TestGenerationsNeverMix(t *testing.T) {
 	t.Parallel()
+
 	of := func(ca, cert string) snapshot { return snapshot{ca: []byte(ca), cert: []byte(cert), key: []byte(cert)} }
 	old, mixed, next := of("old", "old"), of("old", "new"), of("new", "new")
 	gone := errors.New("gone")
@@ -30,6 +31,7 @@ func TestGenerationsNeverMix(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			count := 0
 			got, err := settled(func() (snapshot, error) {
 				reading := tc.readings[min(count, len(tc.readings)-1)]

@@ -49,6 +49,7 @@ func (b *syncBuffer) String() string {
 
 func newFixture(t *testing.T, opts keys.FilesOptions) *fixture {
 	t.Helper()
+
 	f := &fixture{
 		ca: must(testpki.NewCA("ca", testpki.Options{})), volume: testpki.NewVolume(t.TempDir()),
 		reloaded: make(chan time.Time, 1000), refused: make(chan string, 1000), log: &syncBuffer{},
@@ -61,6 +62,7 @@ func newFixture(t *testing.T, opts keys.FilesOptions) *fixture {
 	opts.Logger = slog.New(slog.NewTextHandler(f.log, nil))
 	files := must(keys.NewFiles(f.paths(), opts))
 	f.Files = files
+
 	return f
 }
 
@@ -72,6 +74,7 @@ func (f *fixture) paths() keys.Paths {
 // rotate writes a new leaf, and returns it.
 func (f *fixture) rotate(t *testing.T) *testpki.Leaf {
 	t.Helper()
+
 	leaf := must(f.ca.Client(runtime1, testpki.Options{}))
 	f.write(t, testpki.Files(leaf, f.ca))
 	return leaf
@@ -87,6 +90,7 @@ func (f *fixture) write(t *testing.T, content map[string][]byte) {
 // start follows the files until the test ends.
 func start(t *testing.T, run func(context.Context) error) {
 	t.Helper()
+
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- run(ctx) }()
@@ -111,11 +115,13 @@ func receive[T any](t *testing.T, from <-chan T) T {
 
 func TestFilesReload(t *testing.T) {
 	t.Parallel()
+
 	f := newFixture(t, keys.FilesOptions{})
 	first := must(f.Material())
 	if err := f.Reload(); err != nil || must(f.Material()) != first || len(f.reloaded) != 0 {
 		t.Errorf("nothing has changed, but Reload = %v, and the material may be another", err)
 	}
+
 	leaf := f.rotate(t)
 	if must(f.Material()) != first {
 		t.Error("new material before it was read")
@@ -123,11 +129,13 @@ func TestFilesReload(t *testing.T) {
 	if err := f.Reload(); err != nil {
 		t.Fatal(err)
 	}
+
 	second := must(f.Material())
 	if !second.Certificate.Leaf.Equal(leaf.TLS.Leaf) ||
 		!receive(t, f.reloaded).Equal(leaf.TLS.Leaf.NotAfter) {
 		t.Error("the material is not the new one, or was not reported")
 	}
+
 	if status := f.Status(); status.Material != second || status.Err != nil || status.Loaded.IsZero() {
 		t.Errorf("status %+v, want the new material", status)
 	}
@@ -146,28 +154,33 @@ func TestFilesKeepLastGood(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			f := newFixture(t, keys.FilesOptions{})
 			good := must(f.Material())
 			content := testpki.Files(must(f.ca.Client(runtime1, testpki.Options{})), f.ca)
 			tc.spoil(content)
 			f.write(t, content)
+
 			for range 3 {
 				err := f.Reload()
 				if err == nil || string(keys.ProblemOf(err)) != tc.problem ||
 					!strings.Contains(err.Error(), filepath.Dir(f.paths().CA)) {
 					t.Fatalf("Reload = %v, want the file that is %s", err, tc.problem)
 				}
+
 				if status := f.Status(); status.Material != good || !errors.Is(status.Err, err) ||
 					must(f.Material()) != good {
 					t.Errorf("status %+v, want the last good material and the error", status)
 				}
 			}
+
 			if got := receive(t, f.refused); got != tc.problem || len(f.refused) != 0 {
 				t.Errorf("reported %s and %d more, want %s once", got, len(f.refused), tc.problem)
 			}
 			if n := strings.Count(f.log.String(), "WARN"); n != 1 || strings.Contains(f.log.String(), "PRIVATE") {
 				t.Errorf("%d warnings, want one, without a key: %s", n, f.log)
 			}
+
 			leaf := f.rotate(t)
 			if err := f.Reload(); err != nil || f.Status().Err != nil {
 				t.Errorf("sound again: %v, %v", err, f.Status().Err)
@@ -181,14 +194,17 @@ func TestFilesKeepLastGood(t *testing.T) {
 
 func TestFilesReportDistinctFailuresOnceEach(t *testing.T) {
 	t.Parallel()
+
 	f := newFixture(t, keys.FilesOptions{})
 	good := must(f.Material())
 	sound := testpki.Files(must(f.ca.Client(runtime1, testpki.Options{})), f.ca)
+
 	for _, broken := range []string{"one", "one", "two", ""} {
 		sound["ca.crt"] = []byte(broken)
 		f.write(t, sound)
 		_ = f.Reload()
 	}
+
 	if n := len(f.refused); n != 3 {
 		t.Errorf("%d failures reported, want 3 that differ", n)
 	}
@@ -199,16 +215,20 @@ func TestFilesReportDistinctFailuresOnceEach(t *testing.T) {
 
 func TestBrokenFilesAreRestored(t *testing.T) {
 	t.Parallel()
+
 	f := newFixture(t, keys.FilesOptions{})
 	good := must(f.Material())
 	content := map[string][]byte{}
+
 	for _, path := range []string{f.paths().CA, f.paths().Certificate, f.paths().Key} {
 		content[filepath.Base(path)] = must(os.ReadFile(path))
 	}
+
 	f.write(t, map[string][]byte{})
 	if err := f.Reload(); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("Reload = %v, want that nothing is there", err)
 	}
+
 	f.write(t, content)
 	if err := f.Reload(); err != nil || f.Status().Err != nil || must(f.Material()) != good || len(f.reloaded) != 0 {
 		t.Errorf("Reload = %v with status %v, want the same material as before", err, f.Status().Err)
@@ -221,9 +241,11 @@ func TestFilesBecomeValid(t *testing.T) {
 		f := newFixture(t, keys.FilesOptions{})
 		leaf := must(f.ca.Client(runtime1, testpki.Options{NotBefore: time.Now().Add(time.Hour)}))
 		f.write(t, testpki.Files(leaf, f.ca))
+
 		if err := f.Reload(); err == nil {
 			t.Error("not yet valid, but in use")
 		}
+
 		time.Sleep(2 * time.Hour)
 		if err := f.Reload(); err != nil || !must(f.Material()).Certificate.Leaf.Equal(leaf.TLS.Leaf) {
 			t.Errorf("Reload = %v, want that it is valid now", err)
@@ -246,15 +268,18 @@ func TestFilesStartBeforeTheyAreValid(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			for range 2 {
 				if err := files.Status().Err; keys.ProblemOf(err) != "not_yet_valid" {
 					t.Errorf("status %v, want that the material is not valid yet", err)
 				}
 				_ = files.Reload()
 			}
+
 			if log := f.log.String(); strings.Contains(log, "broken") || !strings.Contains(log, "the key material in use is not valid") {
 				t.Errorf("log %s, want that the material in use is not valid", log)
 			}
+
 			time.Sleep(2 * time.Hour)
 			if err := errors.Join(files.Reload(), files.Status().Err); err != nil {
 				t.Errorf("status %v, want that the material is valid now", err)
@@ -284,17 +309,20 @@ func TestFilesReportMaterialThatExpiresInUse(t *testing.T) {
 				if err := f.Reload(); err != nil {
 					t.Fatal(err)
 				}
+
 				inUse := must(f.Material())
 				for range 3 {
 					time.Sleep(40 * time.Minute)
 					_ = f.Reload()
 				}
+
 				if err := f.Status().Err; err == nil || !strings.Contains(err.Error(), "(expired)") || must(f.Material()) != inUse {
 					t.Errorf("status %v, want that the material is expired, and stays in use", err)
 				}
 				if n := strings.Count(f.log.String(), "the key material in use is not valid"); n != 1 || len(f.refused) != 1 {
 					t.Errorf("%d log lines and %d calls of the hook, want 1: %s", n, len(f.refused), f.log)
 				}
+
 				f.rotate(t)
 				if err := f.Reload(); err != nil || f.Status().Err != nil {
 					t.Errorf("after a rotation: %v, %v", err, f.Status().Err)
@@ -311,6 +339,7 @@ func TestFilesAreInUseWithin10Seconds(t *testing.T) {
 		const bound = 10 * time.Second
 		f := newFixture(t, keys.FilesOptions{})
 		start(t, f.Start)
+
 		for _, pause := range []time.Duration{0, time.Millisecond, 4999 * time.Millisecond, time.Minute} {
 			time.Sleep(pause)
 			synctest.Wait()
@@ -340,10 +369,12 @@ func TestFilesThatNothingReadsAgainAreNamed(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFixture(t, keys.FilesOptions{})
 				tc.follow(t, f)
+
 				for range 300 {
 					must(f.Material())
 					time.Sleep(time.Second)
 				}
+
 				synctest.Wait()
 				if n := strings.Count(f.log.String(), "the key files are in use but are not read again"); n != tc.lines {
 					t.Errorf("%d lines, want %d:\n%s", n, tc.lines, f.log)
@@ -357,6 +388,7 @@ func TestFilesThatNothingReadsAgainAreNamed(t *testing.T) {
 // certificate.
 func TestFilesNeedNoLeaderElection(t *testing.T) {
 	t.Parallel()
+
 	var files any = (*keys.Files)(nil)
 	runnable, ok := files.(interface{ NeedLeaderElection() bool })
 	if !ok || runnable.NeedLeaderElection() {
@@ -367,6 +399,7 @@ func TestFilesNeedNoLeaderElection(t *testing.T) {
 // TestFilesFollow replaces files in each of the ways in which they are mounted, except for volumes, which all others have.
 func TestFilesFollow(t *testing.T) {
 	t.Parallel()
+
 	ca := must(testpki.NewCA("ca", testpki.Options{}))
 	inVolume := func(dir string) keys.Paths {
 		ca, cert, key := testpki.NewVolume(dir).Paths()
@@ -391,6 +424,7 @@ func TestFilesFollow(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			paths, write := mount(t.TempDir())
 			rotate := func() *testpki.Leaf {
 				leaf := must(ca.Client(runtime1, testpki.Options{}))
@@ -399,6 +433,7 @@ func TestFilesFollow(t *testing.T) {
 				}
 				return leaf
 			}
+
 			rotate()
 			reloaded, refused := make(chan time.Time, 10), make(chan string, 1000)
 			files := must(keys.NewFiles(paths, keys.FilesOptions{Poll: 10 * time.Millisecond, Hooks: keys.FilesHooks{
@@ -406,6 +441,7 @@ func TestFilesFollow(t *testing.T) {
 				Refused:  func(r keys.Refusal) { refused <- string(r.Problem) },
 			}}))
 			start(t, files.Start)
+
 			for range 3 {
 				leaf := rotate()
 				receive(t, reloaded)
@@ -413,9 +449,11 @@ func TestFilesFollow(t *testing.T) {
 					t.Error("the material is not the new one")
 				}
 			}
+
 			if err := os.RemoveAll(paths.CA); err != nil {
 				t.Fatal(err)
 			}
+
 			problem := receive(t, refused)
 			for problem != "unreadable" { // A file may be read between two that are replaced.
 				problem = receive(t, refused)
@@ -426,6 +464,7 @@ func TestFilesFollow(t *testing.T) {
 
 func TestNewFilesRefuses(t *testing.T) {
 	t.Parallel()
+
 	f := newFixture(t, keys.FilesOptions{})
 	ca, cert, key := f.volume.Paths()
 	missing := filepath.Join(t.TempDir(), "missing.crt")
@@ -449,6 +488,7 @@ func TestNewFilesRefuses(t *testing.T) {
 			t.Errorf("%s: have %v, want an error with %q", name, err, tc.want)
 		}
 	}
+
 	for _, paths := range []keys.Paths{{CA: ca}, {Certificate: cert, Key: key}} {
 		if _, err := keys.NewFiles(paths, keys.FilesOptions{}); err != nil {
 			t.Error(err)

@@ -145,14 +145,17 @@ func parse(paths Paths, files snapshot, now time.Time) (*Material, error) {
 			return nil, err
 		}
 	}
+
 	if paths.Certificate != "" {
 		if err := material.addCertificate(paths, files); err != nil {
 			return nil, err
 		}
 	}
+
 	if err := material.checkValidity(paths, now); err != nil {
 		return nil, err
 	}
+
 	return material, nil
 }
 
@@ -173,6 +176,7 @@ func (m *Material) addRoots(paths Paths, files snapshot) error {
 			m.RootsNotAfter = root.NotAfter
 		}
 	}
+
 	return nil
 }
 
@@ -189,6 +193,7 @@ func (m *Material) addCertificate(paths Paths, files snapshot) error {
 	m.NotBefore = pair.Leaf.NotBefore
 	m.NotAfter = pair.Leaf.NotAfter
 	m.Skipped = append(m.Skipped, skipped...)
+
 	return nil
 }
 
@@ -219,6 +224,7 @@ func (m *Material) checkValidity(paths Paths, now time.Time) (err error) {
 			return err
 		}
 	}
+
 	for _, root := range m.roots {
 		problem := checkValidity(paths.CA, root, now)
 		if problem == nil {

@@ -13,6 +13,7 @@ import (
 
 func TestNewMaterial(t *testing.T) {
 	t.Parallel()
+
 	ca, other := must(testpki.NewCA("one", testpki.Options{})), must(testpki.NewCA("two", testpki.Options{}))
 	intermediate := must(ca.Intermediate("intermediate", testpki.Options{}))
 	leaf := must(intermediate.Client(runtime1, testpki.Options{}))
@@ -22,10 +23,12 @@ func TestNewMaterial(t *testing.T) {
 		t.Errorf("fingerprints %v and %q, want two different of the CAs, and one of the leaf",
 			got.RootFingerprints, got.Fingerprint)
 	}
+
 	if !got.NotAfter.Equal(leaf.TLS.Leaf.NotAfter) || !got.NotBefore.Equal(leaf.TLS.Leaf.NotBefore) ||
 		!got.RootsNotAfter.Equal(other.Certificate.NotAfter) {
 		t.Error("the validity is not that of the certificates")
 	}
+
 	if len(got.Certificate.Certificate) != 2 || !got.Certificate.Leaf.Equal(leaf.TLS.Leaf) {
 		t.Error("the chain is not leaf and intermediate")
 	}
@@ -36,6 +39,7 @@ func TestNewMaterial(t *testing.T) {
 
 func TestNewMaterialRefuses(t *testing.T) {
 	t.Parallel()
+
 	past, future := time.Now().Add(-time.Minute), time.Now().Add(time.Hour)
 	ca := must(testpki.NewCA("ca", testpki.Options{}))
 	oldCA := must(testpki.NewCA("old", testpki.Options{NotAfter: past}))
@@ -43,6 +47,7 @@ func TestNewMaterialRefuses(t *testing.T) {
 	old := must(ca.Client(runtime1, testpki.Options{NotAfter: past}))
 	early := must(ca.Client(runtime1, testpki.Options{NotBefore: future}))
 	cas, cert, key := ca.PEM, leaf.CertPEM, leaf.KeyPEM
+
 	garbage := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte("garbage")})
 	for name, tc := range map[string]struct {
 		ca, cert, key []byte
@@ -72,6 +77,7 @@ func TestNewMaterialRefuses(t *testing.T) {
 			}
 		})
 	}
+
 	for name, files := range map[string][3][]byte{
 		"nothing": {}, "certificate without key": {cas, cert, nil}, "key without certificate": {cas, nil, key},
 	} {
@@ -83,6 +89,7 @@ func TestNewMaterialRefuses(t *testing.T) {
 
 func TestExpiredCABesideAValidOneIsHarmless(t *testing.T) {
 	t.Parallel()
+
 	ca := must(testpki.NewCA("ca", testpki.Options{}))
 	old := must(testpki.NewCA("old", testpki.Options{NotAfter: time.Now().Add(-time.Minute)}))
 	for _, bundle := range [][]byte{

@@ -75,6 +75,7 @@ func parseBundle(file string, text []byte) (Bundle, error) {
 			bundle.Skipped = append(bundle.Skipped, b.skipped(err))
 			continue
 		}
+
 		bundle.Certificates = append(bundle.Certificates, certificate)
 	}
 
@@ -82,6 +83,7 @@ func parseBundle(file string, text []byte) (Bundle, error) {
 		return Bundle{}, malformed(file, fmt.Errorf("no certificate that can be used, but %s",
 			strings.Join(bundle.Skipped, ", ")))
 	}
+
 	return bundle, nil
 }
 
@@ -122,6 +124,7 @@ func isCut(der []byte) bool {
 	if len(der) == 0 || der[0] != sequence {
 		return false
 	}
+
 	var value asn1.RawValue
 	_, err := asn1.Unmarshal(der, &value)
 	return err != nil && strings.Contains(err.Error(), "truncated")
@@ -153,10 +156,12 @@ func parsePair(certFile string, certPEM []byte, keyFile string, keyPEM []byte) (
 	if err != nil {
 		return tls.Certificate{}, nil, err
 	}
+
 	key, skippedBesideKey, err := parseKey(keyFile, keyPEM)
 	if err != nil {
 		return tls.Certificate{}, nil, err
 	}
+
 	skipped = append(inFile(certFile, skipped), inFile(keyFile, skippedBesideKey)...)
 
 	// It also compares the public keys.
@@ -173,6 +178,7 @@ func parsePair(certFile string, certPEM []byte, keyFile string, keyPEM []byte) (
 				n+2, certificate.Subject.CommonName)}
 		}
 	}
+
 	return tls.Certificate{}, nil, &materialError{file: keyFile, problem: ProblemMismatch, err: err}
 }
 
@@ -188,6 +194,7 @@ func belongs(key crypto.PrivateKey, certificate *x509.Certificate) bool {
 	if !isSigner {
 		return false
 	}
+
 	public, isComparable := signer.Public().(interface {
 		Equal(other crypto.PublicKey) bool
 	})
@@ -201,11 +208,13 @@ func parseChain(file string, text []byte) (chain []*x509.Certificate, skipped []
 	if err != nil {
 		return nil, nil, err
 	}
+
 	for _, b := range blocks {
 		if b.Type != typeCertificate {
 			skipped = append(skipped, b.skipped(errors.New("want "+typeCertificate)))
 			continue
 		}
+
 		certificate, err := parseCertificate(b.Bytes)
 		isLeaf := len(chain) == 0
 		if errors.Is(err, errCut) || err != nil && isLeaf {
@@ -215,11 +224,14 @@ func parseChain(file string, text []byte) (chain []*x509.Certificate, skipped []
 			skipped = append(skipped, fmt.Sprintf("line %d: certificate cannot be read here: %v", b.line, err))
 			continue
 		}
+
 		chain = append(chain, certificate)
 	}
+
 	if len(chain) == 0 {
 		return nil, nil, malformed(file, fmt.Errorf("no certificate, but %s", strings.Join(skipped, ", ")))
 	}
+
 	return chain, skipped, nil
 }
 
@@ -241,6 +253,7 @@ func parseKey(file string, text []byte) (key crypto.PrivateKey, skipped []string
 			chosen = &b
 		}
 	}
+
 	if chosen == nil {
 		return nil, nil, malformed(file, fmt.Errorf("no private key, but %s", strings.Join(skipped, ", ")))
 	}
@@ -249,6 +262,7 @@ func parseKey(file string, text []byte) (key crypto.PrivateKey, skipped []string
 	if err != nil {
 		return nil, nil, malformed(file, fmt.Errorf("line %d: %w", chosen.line, err))
 	}
+
 	return key, skipped, nil
 }
 
@@ -272,6 +286,7 @@ func (b *block) key() (crypto.PrivateKey, error) {
 			return key, nil
 		}
 	}
+
 	return nil, errors.New("want a key in PKCS #8, PKCS #1 or SEC 1")
 }
 
@@ -301,6 +316,7 @@ func splitBlocks(file string, text []byte) ([]block, error) {
 		if err := s.read(text, line, offset); err != nil {
 			return nil, malformed(file, fmt.Errorf("line %d: %w", s.line, err))
 		}
+
 		offset += len(line)
 	}
 
@@ -331,6 +347,7 @@ func (s *splitter) read(text, line []byte, offset int) error {
 	trimmed := string(bytes.TrimRight(line, " \t\r\n"))
 	kind, isBegin := cutMark(trimmed, markBegin)
 	endOf, isEnd := cutMark(trimmed, markEnd)
+
 	switch {
 	case isBegin && s.isOpen:
 		return fmt.Errorf("block %s of line %d has no END line before the next one begins", typeName(s.kind), s.begin)
@@ -352,6 +369,7 @@ func cutMark(line, mark string) (kind string, isMark bool) {
 	if !isMark {
 		return "", false
 	}
+
 	kind, isMark = strings.CutSuffix(kind, markTail)
 	return kind, isMark && !strings.Contains(kind, markTail)
 }
@@ -361,11 +379,13 @@ func (s *splitter) end(text []byte, kind string) error {
 		return fmt.Errorf("END line of %s, want that of %s, which begins in line %d",
 			typeName(kind), typeName(s.kind), s.begin)
 	}
+
 	decoded, rest := pem.Decode(text)
 	if decoded == nil || len(rest) > 0 {
 		return fmt.Errorf("block %s of line %d is no valid Base64: a part of it is missing or changed",
 			typeName(kind), s.begin)
 	}
+
 	s.blocks = append(s.blocks, block{decoded, s.begin})
 	s.isOpen = false
 	return nil
@@ -380,8 +400,10 @@ func checkNoMark(line string) error {
 		}
 		return nil
 	}
+
 	first := min(indexOr(line, markBegin), indexOr(line, markEnd))
 	before := line[:first]
+
 	switch {
 	case before == "\ufeff":
 		return errors.New("a byte order mark is in front of the block: save the text without one")
@@ -411,6 +433,7 @@ func indexOr(line, mark string) int {
 func guess(text []byte) string {
 	trimmed := bytes.TrimSpace(text)
 	hasPrefix := func(prefix string) bool { return bytes.HasPrefix(trimmed, []byte(prefix)) }
+
 	switch {
 	case hasPrefix("\xff\xfe"), hasPrefix("\xfe\xff"), bytes.Contains(text, []byte("B\x00E\x00G\x00I\x00N")):
 		return "it is UTF-16, want ASCII or UTF-8"

@@ -25,6 +25,7 @@ func negativeSerial(ca *testpki.CA) []byte {
 	// Version 3, and then the tag and the length of the serial number.
 	at := bytes.Index(der, []byte{0xa0, 3, 2, 1, 2, 2})
 	der[at+7] |= 0x80
+
 	return pemBlock("CERTIFICATE", der)
 }
 
@@ -62,6 +63,7 @@ func without(text []byte, line int) []byte {
 // What other tools and hands make of a CA bundle: each CA counts, or is named.
 func TestBundlesOfOtherTools(t *testing.T) {
 	t.Parallel()
+
 	one, two, three := must(testpki.NewCA("one", testpki.Options{})), must(testpki.NewCA("two", testpki.Options{})),
 		must(testpki.NewCA("three", testpki.Options{}))
 	leaf := must(one.Client(runtime1, testpki.Options{}))
@@ -111,11 +113,13 @@ func TestBundlesOfOtherTools(t *testing.T) {
 				tc.count, len(tc.skipped))
 			continue
 		}
+
 		for i, want := range tc.skipped {
 			if !strings.Contains(got.Skipped[i], want) || !strings.Contains(got.Skipped[i], "line ") {
 				t.Errorf("%s: notice %q, want %q and the line", name, got.Skipped[i], want)
 			}
 		}
+
 		again, err := keys.ParseBundle(got.PEM())
 		if err != nil || len(again.Certificates) != tc.count || len(again.Skipped) > 0 {
 			t.Errorf("%s: its PEM is read as %v, %v", name, again, err)
@@ -126,12 +130,14 @@ func TestBundlesOfOtherTools(t *testing.T) {
 // A block that one reader takes and another passes over is refused with its place.
 func TestIncompleteBundles(t *testing.T) {
 	t.Parallel()
+
 	one, two := must(testpki.NewCA("one", testpki.Options{})), must(testpki.NewCA("two", testpki.Options{}))
 	a, b := one.PEM, two.PEM
 	indent := func(text []byte) []byte { return eachLine(text, func(l string) string { return "  " + l }) }
 	dashes := func(text []byte, dash string) []byte {
 		return bytes.ReplaceAll(text, []byte("-----"), []byte(dash))
 	}
+
 	second := fmt.Sprintf("line %d", bytes.Count(a, []byte("\n"))+1)
 
 	for name, tc := range map[string]struct {
@@ -170,12 +176,14 @@ func TestIncompleteBundles(t *testing.T) {
 			t.Errorf("%s: %d certificates, skipped %q, %v, want it malformed", name, len(got.Certificates), got.Skipped, err)
 			continue
 		}
+
 		for _, want := range tc.says {
 			if !strings.Contains(err.Error(), want) {
 				t.Errorf("%s: %v, want it to say %q", name, err, want)
 			}
 		}
 	}
+
 	if _, err := keys.ParseBundle([]byte("\n \n")); keys.ProblemOf(err) != "empty" {
 		t.Errorf("blank: %v, want it empty", err)
 	}
@@ -184,6 +192,7 @@ func TestIncompleteBundles(t *testing.T) {
 // Key files of other tools: the blocks are chosen as crypto/tls chooses them.
 func TestPairsOfOtherTools(t *testing.T) {
 	t.Parallel()
+
 	ca := must(testpki.NewCA("ca", testpki.Options{}))
 	intermediate := must(ca.Intermediate("intermediate", testpki.Options{}))
 	leaf, other := must(intermediate.Client(runtime1, testpki.Options{})), must(ca.Client("other", testpki.Options{}))
@@ -195,6 +204,7 @@ func TestPairsOfOtherTools(t *testing.T) {
 	encrypted := pem.EncodeToMemory(&pem.Block{
 		Type: "RSA PRIVATE KEY", Headers: map[string]string{"Proc-Type": "4,ENCRYPTED"}, Bytes: decoded.Bytes,
 	})
+
 	odd := must(testpki.NewCA("odd", testpki.Options{}))
 
 	for name, tc := range map[string]struct {
@@ -230,6 +240,7 @@ func TestPairsOfOtherTools(t *testing.T) {
 		if tc.problem != "" && (err == nil || string(keys.ProblemOf(err)) != tc.problem || !strings.Contains(err.Error(), tc.says)) {
 			t.Errorf("%s: %v, want %s with %q", name, err, tc.problem, tc.says)
 		}
+
 		material, sameErr := keys.NewMaterial(nil, tc.cert, tc.key)
 		if (sameErr == nil) != (err == nil) {
 			t.Errorf("%s: ParsePair %v, NewMaterial %v", name, err, sameErr)
@@ -252,6 +263,7 @@ func FuzzParseBundle(f *testing.F) {
 	} {
 		f.Add(seed)
 	}
+
 	f.Fuzz(func(t *testing.T, text []byte) {
 		got, err := keys.ParseBundle(text)
 		if (err == nil) != (len(got.Certificates) > 0) {
@@ -260,15 +272,19 @@ func FuzzParseBundle(f *testing.F) {
 		if err != nil {
 			return
 		}
+
 		total, pool := 0, x509.NewCertPool()
 		for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
 			total++
 		}
+
 		pool.AppendCertsFromPEM(text)
 		ours := x509.NewCertPool()
+
 		for _, certificate := range got.Certificates {
 			ours.AddCert(certificate)
 		}
+
 		if total != len(got.Certificates)+len(got.Skipped) || !pool.Equal(ours) {
 			t.Errorf("standard library finds %d blocks, want %d certificates and %q", total, len(got.Certificates), got.Skipped)
 		}

@@ -18,12 +18,15 @@ func TestAFailureIsReportedAgainAfterASuccess(t *testing.T) {
 	for name, renewed := range map[string]bool{"the former files are back": false, "the files are new": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			f := newFixture(t, keys.FilesOptions{})
 			loaded := f.Status().Loaded
 			sound := readAll(t, f)
+
 			for round := range 3 {
 				f.write(t, map[string][]byte{"ca.crt": []byte("broken")})
 				_ = f.Reload()
+
 				if n := len(f.refused); n != round+1 {
 					t.Errorf("round %d: %d failures are reported, want %d", round, n, round+1)
 				}
@@ -32,10 +35,12 @@ func TestAFailureIsReportedAgainAfterASuccess(t *testing.T) {
 				} else {
 					f.write(t, sound)
 				}
+
 				if err := f.Reload(); err != nil {
 					t.Fatal(err)
 				}
 			}
+
 			if now := f.Status().Loaded; now.Equal(loaded) == renewed {
 				t.Errorf("loaded at %s, and before at %s", now, loaded)
 			}
@@ -45,6 +50,7 @@ func TestAFailureIsReportedAgainAfterASuccess(t *testing.T) {
 
 func readAll(t *testing.T, f *fixture) map[string][]byte {
 	t.Helper()
+
 	content := map[string][]byte{}
 	for _, path := range []string{f.paths().CA, f.paths().Certificate, f.paths().Key} {
 		content[filepath.Base(path)] = must(os.ReadFile(path))
@@ -69,15 +75,18 @@ func TestEachFileIsNoticedAlone(t *testing.T) {
 // The log names the blocks of each generation that are not used, and not those of the former one.
 func TestEachGenerationNamesItsUnusedBlocks(t *testing.T) {
 	t.Parallel()
+
 	f := newFixture(t, keys.FilesOptions{})
 	unused := func() int { return strings.Count(f.log.String(), "contains unused PEM blocks") }
 	if n := unused(); n != 0 {
 		t.Fatalf("control: %d lines about unused blocks, want none", n)
 	}
+
 	for n, extra := range [][]byte{foreignBlock(), nil} {
 		content := testpki.Files(must(f.ca.Client(runtime1, testpki.Options{})), f.ca)
 		content["ca.crt"] = append(content["ca.crt"], extra...)
 		f.write(t, content)
+
 		if err := f.Reload(); err != nil {
 			t.Fatal(err)
 		}
@@ -95,6 +104,7 @@ func foreignBlock() []byte {
 // Bundle and chain both have a block that is not used.
 func TestUnusedBlocksOfBothFiles(t *testing.T) {
 	t.Parallel()
+
 	ends := newPKI(t)
 	leaf := must(ends.ca.Client(runtime1, testpki.Options{}))
 	m := must(keys.NewMaterial(append(foreignBlock(), ends.ca.PEM...), append(leaf.CertPEM, foreignBlock()...), leaf.KeyPEM))
@@ -106,6 +116,7 @@ func TestUnusedBlocksOfBothFiles(t *testing.T) {
 // Two CAs with different ends, in any order.
 func TestTheLastOfTheCAsToExpire(t *testing.T) {
 	t.Parallel()
+
 	now := time.Now()
 	short := must(testpki.NewCA("short", testpki.Options{NotAfter: now.Add(time.Hour)}))
 	long := must(testpki.NewCA("long", testpki.Options{NotAfter: now.Add(48 * time.Hour)}))
@@ -120,6 +131,7 @@ func TestTheLastOfTheCAsToExpire(t *testing.T) {
 // No CA is valid. The one that will be decides, because an agent waits for it.
 func TestAnEarlyCABesideAnExpiredOne(t *testing.T) {
 	t.Parallel()
+
 	early := must(testpki.NewCA("early", testpki.Options{NotBefore: time.Now().Add(time.Hour)}))
 	old := must(testpki.NewCA("old", testpki.Options{NotAfter: time.Now().Add(-time.Minute)}))
 	for _, bundle := range [][]byte{testpki.Bundle(early, old), testpki.Bundle(old, early), testpki.Bundle(old, early, old)} {
@@ -132,12 +144,14 @@ func TestAnEarlyCABesideAnExpiredOne(t *testing.T) {
 // A resumed session is verified by all intermediates of its chain.
 func TestResumedSessionOfALongChain(t *testing.T) {
 	t.Parallel()
+
 	ends := newPKI(t)
 	second := must(must(ends.ca.Intermediate("first", testpki.Options{})).Intermediate("second", testpki.Options{}))
 	config := client(material(t, must(second.Client(runtime1, testpki.Options{})), ends.ca))
 	server := keys.WebhookTLSConfig(ends.server, ends.server, runtime1)
 	server.SetSessionTicketKeys([][32]byte{{1}})
 	_ = must(handshake(t, server, config))
+
 	if state, err := handshake(t, server, config); err != nil || !state.DidResume {
 		t.Errorf("resumed: %t, %v; want a session with two intermediates to be resumed", state.DidResume, err)
 	}

@@ -23,6 +23,7 @@ func ClientTLSConfig(source Source, serverName string) (*tls.Config, error) {
 	if option.IsNil(source) {
 		return nil, errNoMaterial
 	}
+
 	material, err := source.Material()
 	if err != nil {
 		return nil, fmt.Errorf("keys: material for a TLS client: %w", err)
@@ -30,6 +31,7 @@ func ClientTLSConfig(source Source, serverName string) (*tls.Config, error) {
 	if material.Certificate == nil || material.Roots == nil {
 		return nil, errors.New("keys: material for a TLS client: want a certificate with its key and a CA bundle")
 	}
+
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
 		ServerName: serverName,
@@ -67,6 +69,7 @@ func WebhookTLSConfig(serving, clients Source, clientNames ...string) *tls.Confi
 		NextProtos:         []string{"h2", "http/1.1"},
 		GetConfigForClient: server.config,
 	}
+
 	return server.base
 }
 
@@ -106,6 +109,7 @@ func (s *server) config(*tls.ClientHelloInfo) (*tls.Config, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	clients, err := s.clientMaterial()
 	if err != nil {
 		return nil, err
@@ -117,6 +121,7 @@ func (s *server) config(*tls.ClientHelloInfo) (*tls.Config, error) {
 		last = &serverGeneration{serving: serving, clients: clients, config: s.generation(serving, clients)}
 		s.last.Store(last)
 	}
+
 	return last.config, nil
 }
 
@@ -137,6 +142,7 @@ func (s *server) clientMaterial() (*Material, error) {
 		return nil, option.Unless(len(s.names) == 0,
 			"keys: names of TLS clients without CAs of TLS clients: want both or no names")
 	}
+
 	material, err := s.clients.Material()
 	if err != nil {
 		return nil, fmt.Errorf("keys: CAs of TLS clients: %w", err)
@@ -144,6 +150,7 @@ func (s *server) clientMaterial() (*Material, error) {
 	if material.Roots == nil {
 		return nil, errors.New("keys: CAs of TLS clients: want a CA bundle")
 	}
+
 	return material, nil
 }
 
@@ -157,11 +164,13 @@ func (s *server) generation(serving, clients *Material) *tls.Config {
 	if clients == nil {
 		return config
 	}
+
 	config.ClientAuth = tls.RequireAndVerifyClientCert
 	config.ClientCAs = clients.Roots
 	config.VerifyConnection = func(state tls.ConnectionState) error {
 		return s.verify(state, clients.Roots)
 	}
+
 	return config
 }
 
@@ -181,16 +190,19 @@ func verifyResumed(state tls.ConnectionState, roots *x509.CertPool) error {
 	if !state.DidResume {
 		return nil
 	}
+
 	intermediates := x509.NewCertPool()
 	for _, certificate := range state.PeerCertificates[1:] {
 		intermediates.AddCert(certificate)
 	}
+
 	_, err := state.PeerCertificates[0].Verify(x509.VerifyOptions{
 		Roots: roots, Intermediates: intermediates, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	})
 	if err != nil {
 		return fmt.Errorf("keys: client certificate of a resumed session: %w", err)
 	}
+
 	return nil
 }
 

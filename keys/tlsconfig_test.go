@@ -19,8 +19,10 @@ import (
 // server, or the error of the end that refused.
 func handshake(t *testing.T, server, client *tls.Config) (tls.ConnectionState, error) {
 	t.Helper()
+
 	listener := must(net.Listen("tcp", "127.0.0.1:0"))
 	defer listener.Close()
+
 	type outcome struct {
 		state tls.ConnectionState
 		err   error
@@ -32,22 +34,28 @@ func handshake(t *testing.T, server, client *tls.Config) (tls.ConnectionState, e
 			result <- outcome{err: err}
 			return
 		}
+
 		conn := tls.Server(raw, server)
 		defer conn.Close()
+
 		_ = conn.SetDeadline(time.Now().Add(patience))
 		if err = conn.Handshake(); err == nil {
 			_, err = conn.Write([]byte{1})
 		}
+
 		result <- outcome{conn.ConnectionState(), err}
 		_, _ = conn.Read(make([]byte, 1))
 	}()
+
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
+
 	conn, clientErr := (&tls.Dialer{Config: client}).DialContext(ctx, "tcp", listener.Addr().String())
 	if clientErr == nil {
 		_, clientErr = conn.Read(make([]byte, 1))
 		_ = conn.Close()
 	}
+
 	got := <-result
 	return got.state, errors.Join(got.err, clientErr)
 }
@@ -58,6 +66,7 @@ func client(source keys.Source) *tls.Config {
 
 func TestHandshake(t *testing.T) {
 	t.Parallel()
+
 	ends, strangers := newPKI(t), newPKI(t)
 	past := time.Now().Add(-time.Minute)
 	// NewMaterial would refuse this material.
@@ -79,6 +88,7 @@ func TestHandshake(t *testing.T) {
 			Certificates: []tls.Certificate{*material.Certificate},
 		}
 	}
+
 	bundle := must(keys.NewMaterial(ends.ca.PEM, nil, nil))
 	certificate := &keys.Material{Certificate: ends.server.Certificate}
 	server, webhook := keys.ServerTLSConfig, keys.WebhookTLSConfig
@@ -111,6 +121,7 @@ func TestHandshake(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			state, err := handshake(t, tc.server, tc.client)
 			if (err != nil) != tc.refused {
 				t.Errorf("refused: %v, want refused: %v", err, tc.refused)
@@ -137,22 +148,26 @@ func TestClientTLSConfigNeedsBoth(t *testing.T) {
 // A server uses new material immediately, also for sessions of the former one.
 func TestServerUsesNewMaterial(t *testing.T) {
 	t.Parallel()
+
 	first, second := newPKI(t), newPKI(t)
 	source := &switchSource{}
 	source.set(first.server)
 	server := keys.ServerTLSConfig(source)
 	config := client(first.client) // keeps its sessions
+
 	for _, resumed := range []bool{false, true} {
 		state, err := handshake(t, server, config)
 		if err != nil || state.DidResume != resumed {
 			t.Fatalf("resumed: %v, want %v: %v", state.DidResume, resumed, err)
 		}
 	}
+
 	// The same serving certificate, but another client CA.
 	source.set(&keys.Material{Certificate: first.server.Certificate, Roots: second.server.Roots})
 	if _, err := handshake(t, server, config); err == nil {
 		t.Error("a session of a CA that is trusted no more was resumed")
 	}
+
 	source.set(second.server)
 	if _, err := handshake(t, server, client(second.client)); err != nil {
 		t.Errorf("with a new serving certificate: %v", err)
@@ -175,8 +190,10 @@ func TestServerFollowsBothSources(t *testing.T) {
 		config := must(keys.ClientTLSConfig(client.client, "localhost"))
 		config.RootCAs = server.server.Roots
 		config.ClientSessionCache = nil
+
 		return config
 	}
+
 	check := func(step string, client, wanted pki, accepted bool) {
 		t.Helper()
 		if _, err := handshake(t, server, trusting(client, wanted)); (err == nil) != accepted {
@@ -199,6 +216,7 @@ func TestServerFollowsBothSources(t *testing.T) {
 func TestServerNegotiatesNextProtos(t *testing.T) {
 	t.Parallel()
 	ends := newPKI(t)
+
 	for _, protocols := range [][]string{{"h2", "http/1.1"}, {"http/1.1"}} {
 		server := keys.ServerTLSConfig(ends.server)
 		server.NextProtos = protocols
@@ -214,6 +232,7 @@ func TestServerNegotiatesNextProtos(t *testing.T) {
 // The CA of a cluster issues the certificates of its API server and of all its kubelets.
 func TestWebhookAllowsNamedClients(t *testing.T) {
 	t.Parallel()
+
 	const apiServer, apiServerURI = "kube-apiserver-kubelet-client", "spiffe://cluster/apiserver"
 	ends := newPKI(t)
 	issue := func(commonName string, opts testpki.Options) *keys.Material {
@@ -235,8 +254,10 @@ func TestWebhookAllowsNamedClients(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			server := keys.WebhookTLSConfig(ends.server, ends.server, tc.names...)
 			config := client(tc.client) // It keeps sessions: the second handshake resumes one.
+
 			for range 2 {
 				if _, err := handshake(t, server, config); (err != nil) != tc.refused {
 					t.Errorf("refused: %v, want refused: %v", err, tc.refused)
@@ -249,6 +270,7 @@ func TestWebhookAllowsNamedClients(t *testing.T) {
 // A session that is older than the names must not circumvent them.
 func TestResumedSessionIsCheckedForNames(t *testing.T) {
 	t.Parallel()
+
 	ends := newPKI(t)
 	config := client(ends.client)
 	allow := func(names ...string) *tls.Config {
@@ -256,6 +278,7 @@ func TestResumedSessionIsCheckedForNames(t *testing.T) {
 		server.SetSessionTicketKeys([][32]byte{{1}})
 		return server
 	}
+
 	_ = must(handshake(t, allow(), config))
 	if state, err := handshake(t, allow(runtime1), config); err != nil || !state.DidResume {
 		t.Fatalf("resumed: %v, %v; want a resumed session", state.DidResume, err)
@@ -268,13 +291,16 @@ func TestResumedSessionIsCheckedForNames(t *testing.T) {
 // A listener that checks each request uses new CAs immediately, and none without material.
 func TestRootsArePresentOnes(t *testing.T) {
 	t.Parallel()
+
 	first, second := newPKI(t), newPKI(t)
 	source := &switchSource{}
 	source.set(first.server)
+
 	roots := keys.Roots(source)
 	if roots() != first.server.Roots {
 		t.Error("not the CAs of the material in use")
 	}
+
 	source.set(second.server)
 	if roots() != second.server.Roots {
 		t.Error("not the CAs of the new material")

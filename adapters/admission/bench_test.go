@@ -34,6 +34,7 @@ func sizedWidget(size, replicas int) string {
 		fmt.Fprintf(&items, `{"name":"container-%d","image":"example.org/team/image:1.%d","args":["--flag=\"value\"","--level=info"],`+
 			`"ports":[{"containerPort":%d,"protocol":"TCP"}],"resources":{"limits":{"cpu":"100m","memory":"128Mi"}},"tty":false},`, i, i, i)
 	}
+
 	for i := 0; managed.Len() < size/10; i++ {
 		fmt.Fprintf(&managed, `"k:{\"name\":\"container-%d\"}":{".":{},"f:image":{},"f:name":{}},`, i)
 	}
@@ -45,6 +46,7 @@ func sizedWidget(size, replicas int) string {
 
 func benchReview(b *testing.B, size int, changed bool) []byte {
 	b.Helper()
+
 	after := 1
 	if changed {
 		after = 2
@@ -66,6 +68,7 @@ func BenchmarkReview(b *testing.B) {
 			if changed {
 				name = size.name + "/changed"
 			}
+
 			b.Run(name, func(b *testing.B) {
 				h := newHandler(b, core.AcceptorFunc(discard), admission.Options{Now: time.Now})
 				benchmarkHandler(b, h, benchReview(b, size.size, changed))
@@ -76,16 +79,19 @@ func BenchmarkReview(b *testing.B) {
 
 func benchmarkHandler(b *testing.B, h http.Handler, review []byte) {
 	b.Helper()
+
 	body := bytes.NewReader(review)
 	r := httptest.NewRequest(http.MethodPost, "/validate/kyma", body)
 	r.Header.Set("Content-Type", "application/json")
 	w := &nullWriter{header: http.Header{}}
 	b.SetBytes(int64(len(review)))
 	b.ReportAllocs()
+
 	for b.Loop() {
 		body.Reset(review)
 		h.ServeHTTP(w, r)
 	}
+
 	if w.code != http.StatusOK {
 		b.Fatalf("answered %d", w.code)
 	}
@@ -111,6 +117,7 @@ func bareHandler(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
+
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = fmt.Fprintf(w, `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","response":{"uid":%q,"allowed":true}}`,
 		review.Request.UID)
@@ -124,6 +131,7 @@ func floorHandler(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
+
 	_, behind, _ := bytes.Cut(body, []byte(`"uid":"`))
 	uid, _, _ := bytes.Cut(behind, []byte(`"`))
 	w.Header().Set("Content-Type", "application/json")
@@ -135,6 +143,7 @@ func floorHandler(w http.ResponseWriter, r *http.Request) {
 func BenchmarkReviewsTLS(b *testing.B) {
 	ours := newHandler(b, core.AcceptorFunc(discard), admission.Options{Now: time.Now})
 	const writers = 16
+
 	for _, protocol := range []string{"HTTP1.1", "HTTP2"} {
 		for _, size := range sizes[:2] {
 			review := benchReview(b, size.size, true)
@@ -153,14 +162,17 @@ func BenchmarkReviewsTLS(b *testing.B) {
 
 func benchmarkTLS(b *testing.B, http2 bool, writers int, h http.Handler, review []byte) {
 	b.Helper()
+
 	server := httptest.NewUnstartedServer(h)
 	server.EnableHTTP2 = http2
 	server.StartTLS()
 	b.Cleanup(server.Close)
+
 	client := server.Client()
 	if transport, ok := client.Transport.(*http.Transport); ok {
 		transport.MaxIdleConnsPerHost = writers
 	}
+
 	var failed atomic.Int64
 	b.SetBytes(int64(len(review)))
 	b.ReportAllocs()
@@ -170,8 +182,10 @@ func benchmarkTLS(b *testing.B, http2 bool, writers int, h http.Handler, review 
 			failed.Add(1)
 		}
 	})
+
 	b.StopTimer()
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "reviews/s")
+
 	if n := failed.Load(); n > 0 {
 		b.Fatalf("%d of %d reviews failed", n, b.N)
 	}
@@ -182,6 +196,7 @@ func runWriters(writers, n int, write func()) {
 	var left atomic.Int64
 	left.Store(int64(n))
 	done := make(chan struct{})
+
 	for range writers {
 		go func() {
 			for left.Add(-1) >= 0 {
@@ -190,6 +205,7 @@ func runWriters(writers, n int, write func()) {
 			done <- struct{}{}
 		}()
 	}
+
 	for range writers {
 		<-done
 	}
@@ -201,12 +217,14 @@ func postOver(client *http.Client, url string, review []byte, http2 bool) error 
 		return err
 	}
 	defer response.Body.Close()
+
 	if _, err := io.Copy(io.Discard, response.Body); err != nil {
 		return err
 	}
 	if response.StatusCode != http.StatusOK || (response.ProtoMajor == 2) != http2 {
 		return fmt.Errorf("answered %s over %s", response.Status, response.Proto)
 	}
+
 	return nil
 }
 
@@ -221,11 +239,13 @@ func BenchmarkReviewLatency(b *testing.B) {
 			h := newHandler(b, core.AcceptorFunc(discard), admission.Options{
 				Now: time.Now, Hooks: admission.Hooks{Reviewed: times.add},
 			})
+
 			if way == "handler" {
 				benchmarkHandler(b, h, review)
 			} else {
 				benchmarkTLS(b, way == "HTTP2", 1, h, review)
 			}
+
 			times.report(b)
 		})
 	}
@@ -245,10 +265,13 @@ func (l *latencies) add(r hook.Review) {
 
 func (l *latencies) report(b *testing.B) {
 	b.Helper()
+
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	slices.Sort(l.took)
 	const whole = 1000
+
 	for unit, per := range map[string]int{"p50-ms": 500, "p99-ms": 990} {
 		b.ReportMetric(float64(l.took[len(l.took)*per/whole].Microseconds())/whole, unit)
 	}

@@ -62,6 +62,7 @@ func (b *bodies) read(w http.ResponseWriter, r *http.Request) (*body, error) {
 	if r.ContentLength > b.limit {
 		return read, &http.MaxBytesError{Limit: b.limit}
 	}
+
 	err := read.fill(http.MaxBytesReader(w, r.Body, b.limit), r)
 	return read, err
 }
@@ -72,6 +73,7 @@ func (b *body) fill(from io.Reader, r *http.Request) error {
 		if len(b.data) == cap(b.data) && !b.grow(r, deadline) {
 			return errNoRoom
 		}
+
 		n, err := from.Read(b.data[len(b.data):cap(b.data)])
 		b.data = b.data[:len(b.data)+n]
 		if errors.Is(err, io.EOF) {
@@ -88,6 +90,7 @@ func (b *body) grow(r *http.Request, deadline time.Time) bool {
 	size := nextSize(cap(b.data), r.ContentLength, b.limit)
 	larger, ok := b.room.replace(r.Context(), b.origin, b.data, size, deadline)
 	b.data = larger
+
 	return ok
 }
 
@@ -124,6 +127,7 @@ func (b *body) skim(rest io.Reader) (uid string) {
 	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
 		return ""
 	}
+
 	return uidOf(beginning[:n+m])
 }
 
@@ -137,11 +141,13 @@ func originOf(r *http.Request) netip.Prefix {
 	if err != nil {
 		return netip.Prefix{}
 	}
+
 	addr = addr.Unmap().WithZone("")
 	bits := addr.BitLen()
 	if addr.Is6() {
 		bits = originBits
 	}
+
 	prefix, _ := addr.Prefix(bits) // The size is that of the address, or less.
 	return prefix
 }

@@ -44,6 +44,7 @@ func ManagerOf(path string) (core.Manager, bool) {
 	name, found := strings.CutPrefix(path, pathPrefix)
 	name, kind, hasKind := strings.Cut(name, "/")
 	manager, err := core.ParseManager(name)
+
 	return manager, found && err == nil && (!hasKind || kindOf(kind) != "")
 }
 
@@ -99,6 +100,7 @@ func (o ConfigurationOptions) withDefaults(endpoint *Endpoint) ConfigurationOpti
 			o.ExcludedNamespaces = append(o.ExcludedNamespaces, endpoint.Service.Namespace)
 		}
 	}
+
 	return o
 }
 
@@ -144,6 +146,7 @@ func WebhookConfiguration(
 	if invalid != nil {
 		return nil, fmt.Errorf("%w: %w", errInvalidConfiguration, invalid)
 	}
+
 	webhooks := (&builder{endpoint, opts}).webhooks(watches)
 	return &admissionregistrationv1.ValidatingWebhookConfiguration{
 		TypeMeta: metav1.TypeMeta{
@@ -175,10 +178,12 @@ func (b *builder) webhooks(watches []watch.Watch) (all []admissionregistrationv1
 	for n := range watches {
 		all = append(all, (&registration{&watches[n], b}).webhooks()...)
 	}
+
 	all = append(all, b.definitionWebhooks(watches)...)
 	if b.opts.Canary != (types.NamespacedName{}) {
 		all = append(all, b.canaryWebhook())
 	}
+
 	slices.SortFunc(all, func(a, b admissionregistrationv1.ValidatingWebhook) int {
 		return strings.Compare(a.Name, b.Name)
 	})
@@ -207,12 +212,14 @@ func (e *Endpoint) clientConfig(path string) admissionregistrationv1.WebhookClie
 		config.URL = new(base + path)
 		return config
 	}
+
 	config.Service = &admissionregistrationv1.ServiceReference{
 		Namespace: e.Service.Namespace,
 		Name:      e.Service.Name,
 		Path:      new(path),
 		Port:      new(cmp.Or(e.ServicePort, defaultPort)),
 	}
+
 	return config
 }
 
@@ -225,6 +232,7 @@ func (e *Endpoint) base() (string, error) {
 	if !isBare {
 		return "", errors.New("want an https URL without user, query and fragment")
 	}
+
 	host, err := connect.ParseHost(parsed.Hostname())
 	if err != nil {
 		return "", fmt.Errorf("URL: %w", err)
@@ -235,6 +243,7 @@ func (e *Endpoint) base() (string, error) {
 	if port := parsed.Port(); port != "" {
 		host += ":" + port
 	}
+
 	parsed.Host = host
 	return strings.TrimSuffix(parsed.String(), "/"), nil
 }

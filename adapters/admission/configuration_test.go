@@ -34,6 +34,7 @@ func bundleOf(server *httptest.Server) []byte {
 
 func testBundle(t testing.TB) []byte {
 	t.Helper()
+
 	server := httptest.NewTLSServer(http.NotFoundHandler())
 	t.Cleanup(server.Close)
 	return bundleOf(server)
@@ -44,13 +45,16 @@ func configure(
 	t testing.TB, endpoint admission.Endpoint, opts admission.ConfigurationOptions, watches ...watch.Watch,
 ) *admissionregistrationv1.ValidatingWebhookConfiguration {
 	t.Helper()
+
 	if endpoint.CABundle == nil {
 		endpoint.CABundle = testBundle(t)
 	}
+
 	configuration, err := admission.WebhookConfiguration("watcher", endpoint, watches, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return configuration
 }
 
@@ -76,6 +80,7 @@ func moduleWatch() watch.Watch {
 
 func TestWebhookConfiguration(t *testing.T) {
 	t.Parallel()
+
 	bundle := testBundle(t)
 	endpoint := admission.Endpoint{URL: "https://127.0.0.1:8443", CABundle: bundle}
 	opts := admission.ConfigurationOptions{
@@ -105,6 +110,7 @@ func TestWebhookConfiguration(t *testing.T) {
 			AdmissionReviewVersions: []string{"v1"},
 		}
 	}
+
 	// A Scale has no labels.
 	scale := webhook("kcp-system.kyma.scale.kyma-project.io", "https://127.0.0.1:8443/validate/lifecycle-manager",
 		"operator.kyma-project.io", "*", "kymas/scale", nil)
@@ -141,6 +147,7 @@ func TestWebhookConfiguration(t *testing.T) {
 			definitions,
 		},
 	}
+
 	want.Annotations = map[string]string{admission.RecordAnnotation: admission.Record(want.Webhooks)}
 	compare(t, "configuration", want, got)
 }
@@ -148,6 +155,7 @@ func TestWebhookConfiguration(t *testing.T) {
 // An operator with names of its own leaves no name of another project in a runtime.
 func TestNamesOfAnOperator(t *testing.T) {
 	t.Parallel()
+
 	fleet := watch.Watch{
 		Name: types.NamespacedName{Namespace: "fleet", Name: "widgets.v2"}, Manager: "fleet",
 		Resource: schema.GroupVersionResource{Group: "widgets.example.com", Version: "v1", Resource: "widgets"},
@@ -164,6 +172,7 @@ func TestNamesOfAnOperator(t *testing.T) {
 	for _, webhook := range got.Webhooks {
 		names = append(names, webhook.Name)
 	}
+
 	want := []string{
 		"canary.operator.fleet.example.com",
 		"fleet.definitions.fleet.example.com",
@@ -175,6 +184,7 @@ func TestNamesOfAnOperator(t *testing.T) {
 	if diff := cmp.Diff(want, names); diff != "" {
 		t.Errorf("webhooks (-want +got):\n%s", diff)
 	}
+
 	text, err := json.Marshal(got)
 	if err != nil {
 		t.Fatal(err)
@@ -204,6 +214,7 @@ func TestTheLongestNameOfAWatch(t *testing.T) {
 
 func TestWebhookConfigurationIsDeterministic(t *testing.T) {
 	t.Parallel()
+
 	var watches []watch.Watch
 	for i := range 20 {
 		w := kymaWatch()
@@ -211,6 +222,7 @@ func TestWebhookConfigurationIsDeterministic(t *testing.T) {
 		w.Selector.Labels = map[string]string{"a": "1", "b": "2", "c": "3"}
 		watches = append(watches, w)
 	}
+
 	endpoint := admission.Endpoint{URL: "https://agent", CABundle: testBundle(t)}
 	build := func() string {
 		return string(marshal(t, configure(t, endpoint, admission.ConfigurationOptions{}, watches...)))
@@ -230,6 +242,7 @@ func TestWebhookConfigurationForAService(t *testing.T) {
 			ServicePort: port,
 			CABundle:    testBundle(t),
 		}
+
 		configuration := configure(t, endpoint, admission.ConfigurationOptions{Timeout: 5 * time.Second}, kymaWatch())
 		wantConfig := admissionregistrationv1.WebhookClientConfig{
 			Service: &admissionregistrationv1.ServiceReference{
@@ -237,6 +250,7 @@ func TestWebhookConfigurationForAService(t *testing.T) {
 			},
 			CABundle: endpoint.CABundle,
 		}
+
 		compare(t, "client configuration", wantConfig, configuration.Webhooks[0].ClientConfig)
 		if timeout := *configuration.Webhooks[0].TimeoutSeconds; timeout != 5 {
 			t.Errorf("timeout %d s, want 5", timeout)
@@ -252,6 +266,7 @@ func excluding(namespaces ...string) *metav1.LabelSelector {
 
 func TestExcludedNamespaces(t *testing.T) {
 	t.Parallel()
+
 	service := types.NamespacedName{Namespace: "agent-system", Name: "agent"}
 	tests := map[string]struct {
 		endpoint admission.Endpoint
@@ -282,6 +297,7 @@ func TestExcludedNamespaces(t *testing.T) {
 func TestMatchConditions(t *testing.T) {
 	t.Parallel()
 	configuration := configure(t, agentURL, admission.ConfigurationOptions{}, kymaWatch(), moduleWatch())
+
 	for i, field := range []string{".status", ".spec"} {
 		conditions := configuration.Webhooks[i].MatchConditions
 		if len(conditions) != 2 || conditions[0].Name != "persisted" || conditions[1].Name != "changed" {
@@ -297,6 +313,7 @@ func TestMatchConditions(t *testing.T) {
 // server.
 func TestSubresources(t *testing.T) {
 	t.Parallel()
+
 	type webhook struct{ name, resource, path string }
 	const own, scale = "a.b.operator.kyma-project.io", "a.b.scale.kyma-project.io"
 	definitions := webhook{
@@ -331,6 +348,7 @@ func TestSubresources(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			tt.watch.Name, tt.watch.Manager = types.NamespacedName{Namespace: "a", Name: "b"}, "m"
 			var got []webhook
 			for _, w := range configure(t, agentURL, admission.ConfigurationOptions{}, tt.watch).Webhooks {
@@ -340,6 +358,7 @@ func TestSubresources(t *testing.T) {
 					t.Errorf("ManagerOf(%s) = %q, %t", path, manager, ok)
 				}
 			}
+
 			compare(t, "webhooks", tt.want, got, cmpopts.EquateComparable(webhook{}))
 		})
 	}
@@ -348,6 +367,7 @@ func TestSubresources(t *testing.T) {
 // TestPreciseWatch checks selectors and conditions of a watch, beside those of the configuration.
 func TestPreciseWatch(t *testing.T) {
 	t.Parallel()
+
 	inTest := metav1.LabelSelectorRequirement{Key: "stage", Operator: metav1.LabelSelectorOpIn, Values: []string{"test"}}
 	required := []watch.Requirement{{Key: "stage", Operator: "In", Values: []string{"test"}}}
 	precise := kymaWatch()
@@ -372,6 +392,7 @@ func TestPreciseWatch(t *testing.T) {
 
 func TestWebhookConfigurationHasEachFieldOfAWatch(t *testing.T) {
 	t.Parallel()
+
 	endpoint := admission.Endpoint{URL: "https://agent", CABundle: testBundle(t)}
 	whole, changed := watchtest.Watches()
 	all := configure(t, endpoint, admission.ConfigurationOptions{}, whole)
@@ -384,6 +405,7 @@ func TestWebhookConfigurationHasEachFieldOfAWatch(t *testing.T) {
 
 func TestWebhookConfigurationKeepsNothing(t *testing.T) {
 	t.Parallel()
+
 	kyma := kymaWatch()
 	endpoint := admission.Endpoint{URL: "https://agent/", CABundle: testBundle(t)}
 	opts := admission.ConfigurationOptions{Labels: map[string]string{"a": "b"}}
@@ -397,6 +419,7 @@ func TestWebhookConfigurationKeepsNothing(t *testing.T) {
 
 func TestWebhookConfigurationRefuses(t *testing.T) {
 	t.Parallel()
+
 	bundle := testBundle(t)
 	private := pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: []byte{1}})
 	broken := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte{1}})
@@ -405,6 +428,7 @@ func TestWebhookConfigurationRefuses(t *testing.T) {
 		watches  []watch.Watch
 		opts     admission.ConfigurationOptions
 	}
+
 	endpoint := func(change func(*admission.Endpoint)) func(*input) {
 		return func(in *input) { change(&in.endpoint) }
 	}
@@ -454,6 +478,7 @@ func TestWebhookConfigurationRefuses(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.want, func(t *testing.T) {
 			t.Parallel()
+
 			in := &input{
 				endpoint: admission.Endpoint{URL: "https://agent", CABundle: bundle},
 				watches:  []watch.Watch{kymaWatch()},
@@ -463,6 +488,7 @@ func TestWebhookConfigurationRefuses(t *testing.T) {
 			if configuration != nil || !core.IsPermanent(err) || core.ReasonOf(err) != "invalid_configuration" {
 				t.Fatalf("WebhookConfiguration = %v, %v, want the reason invalid_configuration", configuration, err)
 			}
+
 			for want := range strings.SplitSeq(tt.want, " | ") {
 				if !strings.Contains(err.Error(), want) {
 					t.Errorf("error %q, want it to say %q", err, want)
@@ -504,6 +530,7 @@ func TestWebhookURLHasOneForm(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		watches := []watch.Watch{{
 			Name: types.NamespacedName{Namespace: "kcp", Name: "w"}, Manager: "kyma",
 			Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"},
@@ -514,6 +541,7 @@ func TestWebhookURLHasOneForm(t *testing.T) {
 			t.Errorf("%s: %v", spelling, err)
 			continue
 		}
+
 		if have := *got.Webhooks[0].ClientConfig.URL; have != want {
 			t.Errorf("%s: %s, want %s", spelling, have, want)
 		}

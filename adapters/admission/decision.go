@@ -49,6 +49,7 @@ func (h *handler) decide(ctx context.Context, answer *reply, q *request, now tim
 	if q.deletesDefinition(answer.parent) {
 		return decisionOf(h.acceptor.Accept(manager, core.WatchEvent{Resync: true, Time: now}))
 	}
+
 	switch matters := h.matters(c); {
 	case !matters && c.Operation == core.OperationUpdate:
 		return hook.DecisionUnchanged
@@ -67,12 +68,14 @@ func (h *handler) decide(ctx context.Context, answer *reply, q *request, now tim
 	if err != nil {
 		return hook.DecisionNoName
 	}
+
 	event.TraceParent = q.traceParent
 	event.UID, event.Base = c.Base()
 	event.Owner = h.ownerOf(ctx, answer, c, &event)
 	if event.Owner == (types.NamespacedName{}) && h.opts.RequireOwner {
 		return hook.DecisionNoOwner
 	}
+
 	return decisionOf(h.acceptor.Accept(manager, event))
 }
 
@@ -104,5 +107,6 @@ func (h *handler) ownerOf(
 		slog.String("kind", event.WatchedGVK.String()), slog.String("object", event.Watched.String()),
 	}
 	answer.warn = func() { h.paced.LogAttrs(ctx, slog.LevelWarn, "the object does not name a valid owner", attrs...) }
+
 	return types.NamespacedName{}
 }

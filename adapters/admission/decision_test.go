@@ -20,6 +20,7 @@ var widgetKind = schema.GroupVersionKind{Group: "example.org", Version: "v1", Ki
 // TestReviews has the reviews that API servers send, with their decisions and events.
 func TestReviews(t *testing.T) {
 	t.Parallel()
+
 	one := types.NamespacedName{Namespace: "default", Name: "one"}
 	event := func(operation core.Operation, generation int64) *core.WatchEvent {
 		e := &core.WatchEvent{
@@ -34,6 +35,7 @@ func TestReviews(t *testing.T) {
 		}
 		return e
 	}
+
 	tests := []struct {
 		name     string
 		review   []byte
@@ -187,15 +189,18 @@ func TestReviews(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
+
 			got := newInbox()
 			h := newHandler(t, got, admission.Options{})
 			if decision := decisionOf(t, post(h, "/validate/kyma", tt.review), testUID); decision != tt.decision {
 				t.Errorf("decision %q, want %q", decision, tt.decision)
 			}
+
 			var want []core.WatchEvent
 			if tt.event != nil {
 				want = []core.WatchEvent{*tt.event}
 			}
+
 			compare(t, "events", want, got.events)
 		})
 	}
@@ -219,17 +224,20 @@ func TestOutcomesAreDecisions(t *testing.T) {
 
 func TestAFilterDecides(t *testing.T) {
 	t.Parallel()
+
 	got := newInbox()
 	h := newHandler(t, got, admission.Options{Filter: func(c *core.Change) bool {
 		value, _ := c.New.Label("watch")
 		return value == "me"
 	}})
+
 	for labels, want := range map[string]admission.Decision{`"watch":"me"`: admission.Accepted, "": "irrelevant"} {
 		review := change(t, "", widget(`"labels":{`+labels+`}`))
 		if have := decisionOf(t, post(h, "/validate/kyma", review), testUID); have != want {
 			t.Errorf("%s: %q, want %q", labels, have, want)
 		}
 	}
+
 	compare(t, "managers", []core.Manager{"kyma"}, got.managers)
 }
 
@@ -247,6 +255,7 @@ func scaled(q *admissionv1.AdmissionRequest) {
 // The path of a subresource has the kind of the resource, because the review has another one.
 func TestKindInThePath(t *testing.T) {
 	t.Parallel()
+
 	apps := metav1.GroupVersionResource{Group: "apps", Version: "v1", Resource: "statefulsets"}
 	scale := reviewOf(t, func(q *admissionv1.AdmissionRequest) { scaled(q); q.Resource = apps })
 	status := reviewOf(t, func(q *admissionv1.AdmissionRequest) {
@@ -254,6 +263,7 @@ func TestKindInThePath(t *testing.T) {
 		q.Resource, q.SubResource = apps, "status"
 		q.OldObject, q.Object = raw(widget("", `"status":1`)), raw(widget("", `"status":2`))
 	})
+
 	stateful := schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "StatefulSet"}
 	foreign := schema.GroupVersionKind{Group: "autoscaling", Version: "v1", Kind: "Scale"}
 	for name, tt := range map[string]struct {
@@ -304,12 +314,14 @@ func TestDeletedDefinition(t *testing.T) {
 // The names of one operator are no names to another one.
 func TestOwnerAnnotation(t *testing.T) {
 	t.Parallel()
+
 	with := func(name, owner string) string {
 		object := widget(fmt.Sprintf(`"annotations":{%q:%q}`, name, owner))
 		return strings.TrimSuffix(object, "}") + `,"spec":{"a":1}}`
 	}
 	got := newInbox()
 	h := newHandler(t, got, admission.Options{OwnerAnnotation: "fleet.example.com/owned-by", RequireOwner: true})
+
 	for _, tt := range []struct {
 		before, after string
 		want          admission.Decision
@@ -328,6 +340,7 @@ func TestOwnerAnnotation(t *testing.T) {
 // Package core has the kinds of owners.
 func TestOwnerOfTheEvent(t *testing.T) {
 	t.Parallel()
+
 	annotated := func(value string) string {
 		return widget(fmt.Sprintf(`"annotations":{"operator.kyma-project.io/owned-by":%s}`, value))
 	}
@@ -351,6 +364,7 @@ func TestOwnerOfTheEvent(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
+
 			var problems []string
 			got := newInbox()
 			h := newHandler(t, got, admission.Options{
@@ -359,6 +373,7 @@ func TestOwnerOfTheEvent(t *testing.T) {
 					problems = append(problems, string(p.Manager)+" "+string(p.Problem))
 				}},
 			})
+
 			have := decisionOf(t, post(h, "/validate/kyma", change(t, tt.before, tt.after)), testUID)
 			if have != tt.decision {
 				t.Errorf("decision %q, want %q", have, tt.decision)
@@ -369,10 +384,12 @@ func TestOwnerOfTheEvent(t *testing.T) {
 			if tt.decision != admission.Accepted && len(got.events) > 0 {
 				t.Errorf("events %v, want none", got.events)
 			}
+
 			var want []string
 			if tt.problem != "" {
 				want = []string{"kyma " + tt.problem}
 			}
+
 			compare(t, "owner problems", want, problems)
 		})
 	}

@@ -42,6 +42,7 @@ func Example() {
 			"object": {"metadata": {"namespace": "kyma-system", "name": "default"}, "spec": {"channel": "fast"}}
 		}
 	}`))
+
 	request.Header.Set("Content-Type", "application/json")
 
 	answer := httptest.NewRecorder()
@@ -63,6 +64,7 @@ func ExampleWebhookConfiguration() {
 		Resource: schema.GroupVersionResource{Group: "operator.kyma-project.io", Version: "*", Resource: "kymas"},
 		Selector: watch.Selector{Labels: map[string]string{"operator.kyma-project.io/watched-by": "kyma"}},
 	}}
+
 	endpoint := admission.Endpoint{
 		Service:  types.NamespacedName{Namespace: "kyma-system", Name: "agent"},
 		CABundle: bundleOf(agent),

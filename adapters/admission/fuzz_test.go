@@ -24,24 +24,28 @@ func FuzzReview(f *testing.F) {
 		q.Name = ""
 		q.Object = raw(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"generateName":"a-"},"data":{"k":"\u00fc\n\"\\"}}`)
 	}))
+
 	f.Add(reviewOf(f, func(q *admissionv1.AdmissionRequest) {
 		q.Operation = admissionv1.Delete
 		q.DryRun = new(true)
 		q.OldObject = raw(widget(`"finalizers":[]`))
 		q.Options = raw(`{"kind":"DeleteOptions","apiVersion":"meta.k8s.io/v1"}`)
 	}))
+
 	f.Add(reviewOf(f, func(q *admissionv1.AdmissionRequest) {
 		q.Operation = admissionv1.Update
 		q.SubResource = "status"
 		q.OldObject = raw(widget("", `"status":{"a":-0.5e-7}`))
 		q.Object = raw(widget("", `"status":{"b":true}`))
 	}))
+
 	f.Add(reviewOf(f, func(q *admissionv1.AdmissionRequest) {
 		q.UID = "\"<\u2028"
 		q.Operation = admissionv1.Connect
 		q.SubResource = "exec"
 		q.Object = raw(`{"kind":"PodExecOptions","apiVersion":"v1","command":["sh"]}`)
 	}))
+
 	f.Add([]byte(`{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1beta1","request":{"uid":"1","operation":"CREATE"}}`))
 	f.Add([]byte(`{"request":{"uid":"1","operation":"UPDATE","object":{"metadata":{"name":"a"}}},"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1"}`))
 	f.Add([]byte(`{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"` + "\xff" + `","operation":"DELETE","name":"` + "\xff" + `"}}`))
@@ -64,6 +68,7 @@ func FuzzReview(f *testing.F) {
 		default:
 			t.Errorf("answered %d %s, want 200 or 400", w.Code, w.Body)
 		}
+
 		for _, event := range got.events {
 			if event.Resync != (w.Code != http.StatusOK) || !event.Resync && event.Watched.Name == "" {
 				t.Errorf("answered %d, and sent %+v", w.Code, event)
@@ -81,12 +86,14 @@ func FuzzManagerSegment(f *testing.F) {
 	} {
 		f.Add(path)
 	}
+
 	f.Fuzz(func(t *testing.T, path string) {
 		r, err := http.NewRequest(http.MethodPost, path, strings.NewReader(
 			`{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"1","operation":"DELETE","name":"a"}}`))
 		if err != nil {
 			t.Skip("no URL")
 		}
+
 		r.RequestURI = path
 		r.Header.Set("Content-Type", "application/json")
 		got := newInbox()

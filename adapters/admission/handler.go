@@ -78,6 +78,7 @@ func New(acceptor core.Acceptor, opts Options) (http.Handler, error) {
 	for _, pattern := range []string{pathPrefix + "{manager}", pathPrefix + "{manager}/{kind}", "/"} {
 		h.mux.HandleFunc(pattern, h.serve)
 	}
+
 	return h, nil
 }
 
@@ -104,9 +105,11 @@ func (h *handler) serve(w http.ResponseWriter, r *http.Request) {
 
 	// The hooks for the answer are called last, even if a step before them panics.
 	defer h.guard(hook.PlaceHooks, func() { h.report(r.Context(), &answer, started) })
+
 	h.guard(hook.PlaceHooks, func() { h.opts.Hooks.InFlight(1) })
 	h.guard(hook.PlaceRequest, func() { answer = h.review(w, r, started) })
 	answer.writeTo(w)
+
 	// The acceptor or the log may stall, so the API server gets its answer first.
 	if answer.refusal != nil || answer.missed || answer.warn != nil {
 		_ = http.NewResponseController(w).Flush() // The answer of a writer that cannot flush is a moment later.
@@ -128,6 +131,7 @@ func (h *handler) review(w http.ResponseWriter, r *http.Request, started time.Ti
 	if refused != nil {
 		return reply{refusal: refused}
 	}
+
 	answer := reply{manager: manager, missed: true, refusal: internalError()}
 	h.guard(hook.PlaceRequest, func() { answer = h.reviewFor(manager, w, r, started) })
 	return answer
@@ -137,17 +141,21 @@ func (h *handler) reviewFor(manager core.Manager, w http.ResponseWriter, r *http
 	// The decision refers to the body, so the body is released last.
 	body, err := h.bodies.read(w, r)
 	defer body.release()
+
 	if err != nil {
 		return h.unread(w, r, manager, body, err)
 	}
+
 	q, err := readReview(body.data)
 	if err != nil {
 		return reply{manager: manager, missed: true, refusal: badReview(err)}
 	}
+
 	q.traceParent = traceParentOf(r.Header)
 	answer := reply{manager: manager, parent: kindOf(r.PathValue("kind")), uid: q.uid, decision: hook.DecisionFailed}
 	h.guard(hook.PlaceAcceptor, func() { answer.decision = h.decide(r.Context(), &answer, q, started) })
 	answer.missed = answer.decision == hook.DecisionFailed
+
 	return answer
 }
 
@@ -169,6 +177,7 @@ func (h *handler) guard(place hook.Place, f func()) {
 			h.panicked(place, cause)
 		}
 	}()
+
 	f()
 }
 
@@ -183,6 +192,7 @@ func (h *handler) panicked(place hook.Place, cause any) {
 func (h *handler) report(ctx context.Context, answer *reply, started time.Time) {
 	took := h.opts.Now().Sub(started)
 	h.opts.Hooks.InFlight(-1)
+
 	if answer.refusal != nil {
 		h.opts.Hooks.Refused(hook.Refusal{Status: answer.refusal.code, Reason: answer.refusal.reason, Took: took})
 		// A status of 4xx is the fault of the sender, but it costs events of a manager.
@@ -191,6 +201,7 @@ func (h *handler) report(ctx context.Context, answer *reply, started time.Time) 
 			slog.String("message", answer.refusal.message))
 		return
 	}
+
 	h.opts.Hooks.Reviewed(hook.Review{Manager: answer.manager, Decision: answer.decision, Took: took})
 	if answer.warn != nil {
 		answer.warn()

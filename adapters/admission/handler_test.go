@@ -38,6 +38,7 @@ import (
 // statusOf checks a refusal, and returns its message.
 func statusOf(t testing.TB, code int, header http.Header, body []byte) string {
 	t.Helper()
+
 	var status metav1.Status
 	decoder := json.NewDecoder(bytes.NewReader(body))
 	decoder.DisallowUnknownFields()
@@ -48,9 +49,11 @@ func statusOf(t testing.TB, code int, header http.Header, body []byte) string {
 		int(status.Code) != code || status.Reason == "" || status.Message == "" {
 		t.Errorf("answered %s, want a complete v1 Status of %d", body, code)
 	}
+
 	if contentType := header.Get("Content-Type"); contentType != "application/json" {
 		t.Errorf("Content-Type %q, want application/json", contentType)
 	}
+
 	return status.Message
 }
 
@@ -60,9 +63,11 @@ type call struct{ method, path, mediaType, encoding, body string }
 func (c call) request() *http.Request {
 	r := request(cmp.Or(c.path, "/validate/kyma"), strings.NewReader(c.body))
 	r.Method = cmp.Or(c.method, http.MethodPost)
+
 	if c.mediaType != "" {
 		r.Header.Set("Content-Type", strings.TrimPrefix(c.mediaType, "-"))
 	}
+
 	r.Header.Set("Content-Encoding", c.encoding)
 	return r
 }
@@ -71,6 +76,7 @@ func onlyKyma(manager core.Manager) bool { return manager == "kyma" }
 
 func TestRefusals(t *testing.T) {
 	t.Parallel()
+
 	good := string(specChange(t))
 	const begin = `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1"`
 	tests := []struct {
@@ -119,6 +125,7 @@ func TestRefusals(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
+
 			var refused []string
 			got := newInbox()
 			h := newHandler(t, got, admission.Options{
@@ -131,10 +138,12 @@ func TestRefusals(t *testing.T) {
 					Reviewed: func(hook.Review) { t.Error("counted as reviewed") },
 				},
 			})
+
 			w := serve(h, tt.call.request())
 			if w.Code != tt.code {
 				t.Fatalf("answered %d %s, want %d", w.Code, w.Body, tt.code)
 			}
+
 			message := statusOf(t, w.Code, w.Header(), w.Body.Bytes())
 			if !strings.Contains(message, tt.message) || len(message) > 400 {
 				t.Errorf("message %q, want a short one with %q", message, tt.message)
@@ -142,6 +151,7 @@ func TestRefusals(t *testing.T) {
 			if tt.code == http.StatusMethodNotAllowed && w.Header().Get("Allow") != "POST" {
 				t.Errorf("Allow %q, want POST", w.Header().Get("Allow"))
 			}
+
 			compare(t, "refused", []string{fmt.Sprint(tt.code, " ", tt.reason)}, refused)
 			// A resync replaces a change that could not be read.
 			unseen := tt.code == http.StatusRequestEntityTooLarge || tt.reason == "malformed_review" ||
@@ -156,10 +166,12 @@ func TestRefusals(t *testing.T) {
 // TestRawPaths sends request lines that no client library sends. Package core has the names that are no labels.
 func TestRawPaths(t *testing.T) {
 	t.Parallel()
+
 	got := newInbox()
 	server := httptest.NewServer(newHandler(t, got, admission.Options{}))
 	t.Cleanup(server.Close)
 	body := string(specChange(t))
+
 	for target, want := range map[string]int{
 		"/validate/kyma":                          200,
 		"/validate/kyma?timeout=2s":               200,
@@ -189,12 +201,14 @@ func TestRawPaths(t *testing.T) {
 			t.Errorf("POST %.60q answered %d %s, want %d", target, code, answer, want)
 			continue
 		}
+
 		if code != http.StatusOK {
 			if message := statusOf(t, code, header, answer); len(message) > 300 {
 				t.Errorf("POST %.60q: %d bytes of message, want a short one", target, len(message))
 			}
 		}
 	}
+
 	for _, manager := range got.managers {
 		if manager != "kyma" {
 			t.Errorf("an event for %q, want kyma only", manager)
@@ -204,30 +218,36 @@ func TestRawPaths(t *testing.T) {
 
 func rawPost(t *testing.T, addr, target, body string) (int, http.Header, []byte) {
 	t.Helper()
+
 	conn, err := net.Dial("tcp", addr)
 	if err != nil {
 		t.Fatalf("Dial: %v", err)
 	}
 	defer conn.Close()
+
 	if _, err := fmt.Fprintf(conn,
 		"POST %s HTTP/1.1\r\nHost: agent\r\nContent-Type: application/json; charset=utf-8\r\n"+
 			"Content-Length: %d\r\nConnection: close\r\n\r\n%s", target, len(body), body); err != nil {
 		t.Fatalf("write: %v", err)
 	}
+
 	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
 		t.Fatalf("POST %.60q: %v", target, err)
 	}
 	defer response.Body.Close()
+
 	answer, err := io.ReadAll(response.Body)
 	if err != nil {
 		t.Fatalf("POST %.60q: %v", target, err)
 	}
+
 	return response.StatusCode, response.Header, answer
 }
 
 func TestBodyLimit(t *testing.T) {
 	t.Parallel()
+
 	review := specChange(t)
 	limit := len(review) + 100
 	h := newHandler(t, newInbox(), admission.Options{MaxBody: int64(limit)})
@@ -245,6 +265,7 @@ func TestBodyLimit(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
+
 			body := append(bytes.Clone(review), bytes.Repeat([]byte(" "), max(tt.size-len(review), 0))...)
 			r := request("/validate/kyma", bytes.NewReader(body))
 			r.ContentLength = tt.length
@@ -259,6 +280,7 @@ func TestBodyLimit(t *testing.T) {
 // The API server allows the write, so a resync must be accepted.
 func TestBodyThatBreaksOff(t *testing.T) {
 	t.Parallel()
+
 	got := newInbox()
 	w := serve(newHandler(t, got, admission.Options{}), request("/validate/kyma", io.MultiReader(strings.NewReader(`{"kind":`),
 		readerFunc(func([]byte) (int, error) { return 0, errors.New("secret detail") }))))
@@ -299,11 +321,13 @@ func TestNamesAreBounded(t *testing.T) {
 // The review of docs/reference/agent.md has the answer and the event that the document shows.
 func TestDocumentedReview(t *testing.T) {
 	t.Parallel()
+
 	text, err := os.ReadFile(testcache.Path("../../docs/reference/agent.md"))
 	shown := regexp.MustCompile("(?s)(/validate/\\S+) --json '\n(.*?)'\n```\n\n```json\n(.*?)\n```").FindSubmatch(text)
 	if err != nil || shown == nil {
 		t.Fatalf("the document shows no review (%v)", err)
 	}
+
 	got := newInbox()
 	answer := post(newHandler(t, got, admission.Options{}), string(shown[1]), shown[2])
 	if have := strings.TrimSpace(answer.Body.String()); have != string(shown[3]) || len(got.events) != 1 {
@@ -314,6 +338,7 @@ func TestDocumentedReview(t *testing.T) {
 func TestUnusualUIDsAreEchoed(t *testing.T) {
 	t.Parallel()
 	h := newHandler(t, newInbox(), admission.Options{})
+
 	for _, uid := range []types.UID{`a"b\c`, "<script>", "\u2028ü\x00", "a/b:c", types.UID(strings.Repeat("u", 4000))} {
 		review := reviewOf(t, func(q *admissionv1.AdmissionRequest) {
 			q.UID = uid
@@ -325,6 +350,7 @@ func TestUnusualUIDsAreEchoed(t *testing.T) {
 
 func TestPanicsDoNotReachTheAPIServer(t *testing.T) {
 	t.Parallel()
+
 	boom := func() { panic("boom") }
 	hooks := func(h admission.Hooks) admission.Options {
 		return admission.Options{RequireOwner: h.OwnerProblem != nil, Hooks: h}
@@ -362,6 +388,7 @@ func TestPanicsDoNotReachTheAPIServer(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
+
 			var (
 				places []string
 				log    bytes.Buffer
@@ -377,10 +404,12 @@ func TestPanicsDoNotReachTheAPIServer(t *testing.T) {
 				}
 				return core.Accepted
 			}), tt.opts)
+
 			review := update(t, widget("", `"spec":1`), widget("", `"spec":"confidential"`))
 			if have := decisionOf(t, post(h, "/validate/kyma", review), testUID); have != tt.decision {
 				t.Errorf("decision %q, want %q", have, tt.decision)
 			}
+
 			compare(t, "places", []string{tt.place}, places)
 			if (resyncs == 1) != (tt.decision == "failed") {
 				t.Errorf("%d resyncs, want one for a change that was not decided, and none otherwise", resyncs)
@@ -389,6 +418,7 @@ func TestPanicsDoNotReachTheAPIServer(t *testing.T) {
 				!strings.Contains(text, `"cause":"boom"`) {
 				t.Errorf("log %s, want the cause and the stack", text)
 			}
+
 			if strings.Contains(log.String(), "confidential") {
 				t.Errorf("log %s has the object in it", log.String())
 			}
@@ -407,6 +437,7 @@ func boomOn(n int) func(int) {
 
 func TestPanicBeforeTheReviewIsReadIsAnswered500(t *testing.T) {
 	t.Parallel()
+
 	var refused, places []string
 	accepted := newInbox()
 	h := newHandler(t, accepted, admission.Options{Hooks: admission.Hooks{
@@ -415,6 +446,7 @@ func TestPanicBeforeTheReviewIsReadIsAnswered500(t *testing.T) {
 			refused = append(refused, fmt.Sprint(r.Status, " ", r.Reason))
 		},
 	}})
+
 	w := serve(h, request("/validate/kyma", readerFunc(func([]byte) (int, error) { panic("boom") })))
 	if w.Code != http.StatusInternalServerError {
 		t.Fatalf("answered %d %s, want 500", w.Code, w.Body)
@@ -422,6 +454,7 @@ func TestPanicBeforeTheReviewIsReadIsAnswered500(t *testing.T) {
 	if message := statusOf(t, w.Code, w.Header(), w.Body.Bytes()); strings.Contains(message, "boom") {
 		t.Errorf("message %q says something about the inside", message)
 	}
+
 	compare(t, "counted", []string{"500 internal", "request"}, append(refused, places...))
 	if !accepted.resyncs() {
 		t.Error("no resync stands in for the change that was not read, want one")
@@ -461,6 +494,7 @@ func TestBrokenLogDoesNotReachTheAPIServer(t *testing.T) {
 
 	mu.Lock()
 	defer mu.Unlock()
+
 	// The panic of the filter, the object without an owner, and the panic of that line.
 	if caught := strings.Count(strings.Join(lines, "\n"), "caught a panic"); caught != 2 || len(lines) != 3 {
 		t.Errorf("control: the log was called with %q, want three lines, two of them about panics", lines)
@@ -475,18 +509,21 @@ func TestStalledLogDoesNotDelayTheAnswer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			released := make(chan struct{})
 			server := httptest.NewServer(newHandler(t, newInbox(), admission.Options{
 				RequireOwner: true, Serves: onlyKyma, Logger: slog.New(sink(func(string) { <-released })),
 			}))
 			defer server.Close()
 			defer close(released)
+
 			review := specChange(t)
 			client := http.Client{Timeout: 2 * time.Minute}
 			answer, err := client.Post(server.URL+path, "application/json", bytes.NewReader(review))
 			if err != nil {
 				t.Fatalf("no answer while the log is stalled: %v", err)
 			}
+
 			_ = answer.Body.Close()
 		})
 	}
@@ -494,6 +531,7 @@ func TestStalledLogDoesNotDelayTheAnswer(t *testing.T) {
 
 func TestHooksOfAReview(t *testing.T) {
 	t.Parallel()
+
 	var told []string
 	clock := noon
 	h := newHandler(t, core.AcceptorFunc(func(core.Manager, core.WatchEvent) core.Outcome {
@@ -509,6 +547,7 @@ func TestHooksOfAReview(t *testing.T) {
 			},
 		},
 	})
+
 	decisionOf(t, post(h, "/validate/kyma", specChange(t)), testUID)
 	post(h, "/elsewhere", nil)
 	want := []string{"in flight 1", "accept", "in flight -1", "kyma coalesced 1ms", "in flight 1", "in flight -1"}
@@ -538,10 +577,12 @@ func testFlood(t *testing.T) {
 	if lines := flood(); lines != 2 {
 		t.Errorf("%d lines, want one for each kind of warning:\n%s", lines, log.String())
 	}
+
 	time.Sleep(59 * time.Second)
 	if lines := flood(); lines != 0 {
 		t.Errorf("%d lines within the minute, want none:\n%s", lines, log.String())
 	}
+
 	time.Sleep(time.Second)
 	if lines := flood(); lines != 2 || strings.Count(log.String(), "suppressed=199") != 2 {
 		t.Errorf("%d lines after a minute, want two that say how many were suppressed:\n%s", lines, log.String())
@@ -550,12 +591,14 @@ func testFlood(t *testing.T) {
 
 func TestOneDebugLineForEachReview(t *testing.T) {
 	t.Parallel()
+
 	var log bytes.Buffer
 	h := newHandler(t, newInbox(), admission.Options{
 		Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
 	decisionOf(t, post(h, "/validate/kyma", update(t, widget("", `"spec":1`), widget("", `"spec":"confidential"`))),
 		testUID)
+
 	if lines := strings.Count(log.String(), "\n"); lines != 1 || !strings.Contains(log.String(), "decision=accepted") {
 		t.Errorf("log %q, want one line with the decision", log.String())
 	}
@@ -567,6 +610,7 @@ func TestOneDebugLineForEachReview(t *testing.T) {
 // An event must not keep a slice of a buffer, because another request reuses the buffer.
 func TestManyAtOnce(t *testing.T) {
 	t.Parallel()
+
 	const writers, writes = 8, 50
 	var (
 		inFlight, reviewed atomic.Int64
@@ -578,9 +622,11 @@ func TestManyAtOnce(t *testing.T) {
 		Reviewed: func(hook.Review) { reviewed.Add(1) },
 	}})
 	var want []core.WatchEvent
+
 	for writer := range writers {
 		var reviews [][]byte
 		var uids []string
+
 		for i := range writes {
 			id := fmt.Sprintf("%d-%02d", writer, i)
 			kind := metav1.GroupVersionKind{Group: "group-" + id, Version: "v" + id, Kind: "Kind" + id}
@@ -591,11 +637,13 @@ func TestManyAtOnce(t *testing.T) {
 				q.Object = raw(fmt.Sprintf(`{"metadata":{"name":%q,"namespace":"default","annotations":{%q:%q}},"spec":%q}`,
 					"object-"+id, core.OwnerAnnotation, owner.String(), strings.Repeat(id, i*10)))
 			}))
+
 			want = append(want, core.WatchEvent{
 				Owner: owner, Watched: types.NamespacedName{Namespace: "default", Name: "object-" + id},
 				WatchedGVK: schema.GroupVersionKind(kind), Operation: core.OperationCreate, Field: core.FieldSpec, Time: noon,
 			})
 		}
+
 		group.Go(func() {
 			for i, review := range reviews {
 				if w := post(h, "/validate/kyma", review); !strings.Contains(w.Body.String(), uids[i]) {
@@ -604,9 +652,11 @@ func TestManyAtOnce(t *testing.T) {
 			}
 		})
 	}
+
 	group.Wait()
 	byName := func(a, b core.WatchEvent) int { return strings.Compare(a.Watched.Name, b.Watched.Name) }
 	slices.SortFunc(got.events, byName)
+
 	if diff := gocmp.Diff(want, got.events); diff != "" || inFlight.Load() != 0 || reviewed.Load() != writers*writes {
 		t.Errorf("%d in flight, %d reviewed; events (-want +got):\n%s", inFlight.Load(), reviewed.Load(), diff)
 	}
@@ -614,17 +664,20 @@ func TestManyAtOnce(t *testing.T) {
 
 func TestNewNamesAllProblems(t *testing.T) {
 	t.Parallel()
+
 	for _, acceptor := range []core.Acceptor{nil, core.AcceptorFunc(nil)} {
 		if _, err := admission.New(acceptor, admission.Options{}); err == nil {
 			t.Error("a nil acceptor was taken")
 		}
 	}
+
 	_, err := admission.New(newInbox(), admission.Options{
 		MaxBody: -1, MaxBodies: -1,
 	})
 	if err == nil {
 		t.Fatal("wrong options were taken")
 	}
+
 	for _, want := range []string{"Options.MaxBody is", "Options.MaxBodies is"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("error %q does not name %s", err, want)
@@ -635,6 +688,7 @@ func TestNewNamesAllProblems(t *testing.T) {
 // A list of managers may change while reviews come.
 func TestServesDecidesForEachReview(t *testing.T) {
 	t.Parallel()
+
 	var served atomic.Bool
 	handler := newHandler(t, newInbox(), admission.Options{
 		Serves: func(manager core.Manager) bool { return manager == "widgets" && served.Load() },
@@ -669,6 +723,7 @@ func TestTraceParent(t *testing.T) {
 		r := request("/validate/kyma", bytes.NewReader(specChange(t)))
 		r.Header.Set("Traceparent", header)
 		serve(newHandler(t, got, admission.Options{}), r)
+
 		if len(got.events) != 1 || got.events[0].TraceParent != want {
 			t.Errorf("header %.80q: events %+v, want the trace parent %q", header, got.events, want)
 		}

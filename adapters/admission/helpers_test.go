@@ -39,6 +39,7 @@ type inbox struct {
 func (i *inbox) Accept(manager core.Manager, event core.WatchEvent) core.Outcome {
 	i.mu.Lock()
 	defer i.mu.Unlock()
+
 	i.managers = append(i.managers, manager)
 	i.events = append(i.events, event)
 	return i.outcome
@@ -55,19 +56,23 @@ func newInbox() *inbox { return &inbox{outcome: core.Accepted} }
 
 func newHandler(t testing.TB, acceptor core.Acceptor, opts admission.Options) http.Handler {
 	t.Helper()
+
 	if opts.Now == nil {
 		opts.Now = func() time.Time { return noon }
 	}
+
 	h, err := admission.New(acceptor, opts)
 	if err != nil {
 		t.Fatalf("New: %v", err)
 	}
+
 	return h
 }
 
 // reviewOf returns a review with all fields that an API server sets.
 func reviewOf(t testing.TB, change func(*admissionv1.AdmissionRequest)) []byte {
 	t.Helper()
+
 	request := &admissionv1.AdmissionRequest{
 		UID:             testUID,
 		Kind:            metav1.GroupVersionKind{Group: "example.org", Version: "v1", Kind: "Widget"},
@@ -82,6 +87,7 @@ func reviewOf(t testing.TB, change func(*admissionv1.AdmissionRequest)) []byte {
 		},
 		DryRun: new(false),
 	}
+
 	change(request)
 	return marshal(t, &admissionv1.AdmissionReview{
 		TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"},
@@ -139,6 +145,7 @@ func raw(text string) runtime.RawExtension { return runtime.RawExtension{Raw: []
 
 func marshal(t testing.TB, value any) []byte {
 	t.Helper()
+
 	text, err := json.Marshal(value)
 	if err != nil {
 		t.Fatalf("Marshal: %v", err)
@@ -166,9 +173,11 @@ func serve(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
 // decisionOf checks an answer, and returns its decision.
 func decisionOf(t testing.TB, w *httptest.ResponseRecorder, uid types.UID) admission.Decision {
 	t.Helper()
+
 	if w.Code != http.StatusOK {
 		t.Fatalf("answered %d %s, want 200", w.Code, w.Body)
 	}
+
 	review := readAnswer(t, w.Body.Bytes())
 	word, _, found := strings.Cut(review.Response.Result.Message, ":")
 	if !found || len(review.Response.Result.Message) > 120 {
@@ -180,18 +189,21 @@ func decisionOf(t testing.TB, w *httptest.ResponseRecorder, uid types.UID) admis
 	if contentType := w.Header().Get("Content-Type"); contentType != "application/json" {
 		t.Errorf("Content-Type %q, want application/json", contentType)
 	}
+
 	return admission.Decision(word)
 }
 
 // readAnswer fails if a field of an answer is missing or unknown.
 func readAnswer(t testing.TB, body []byte) *admissionv1.AdmissionReview {
 	t.Helper()
+
 	var review admissionv1.AdmissionReview
 	decoder := json.NewDecoder(bytes.NewReader(body))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&review); err != nil {
 		t.Fatalf("answer %s: %v", body, err)
 	}
+
 	switch {
 	case review.APIVersion != "admission.k8s.io/v1" || review.Kind != "AdmissionReview":
 		t.Fatalf("answered %s %s, want admission.k8s.io/v1 AdmissionReview", review.APIVersion, review.Kind)
@@ -200,5 +212,6 @@ func readAnswer(t testing.TB, body []byte) *admissionv1.AdmissionReview {
 	case !review.Response.Allowed:
 		t.Fatalf("denied: %s", body)
 	}
+
 	return &review
 }

@@ -16,6 +16,7 @@ func TestKindsInPaths(t *testing.T) {
 			t.Errorf("%s: %q is read as %q", kind, segment, back)
 		}
 	}
+
 	for _, segment := range []string{"", ".", "a.", ".a", "a..b", "A", "a-b", "1a", "a.1", "ä"} {
 		if kind := kindOf(segment); kind != "" {
 			t.Errorf("%q is read as %q, want no kind", segment, kind)

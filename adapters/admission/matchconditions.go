@@ -28,6 +28,7 @@ func (r *registration) matchConditions(target target) (all []admissionregistrati
 			{Name: "changed", Expression: target.changed(r.opts.OwnerAnnotation)},
 		}
 	}
+
 	for _, c := range r.Conditions {
 		all = append(all, admissionregistrationv1.MatchCondition(c))
 	}

@@ -43,6 +43,7 @@ type recorded struct {
 func Record(webhooks []admissionregistrationv1.ValidatingWebhook) string {
 	whole := record{Webhooks: make(map[string]recorded, len(webhooks))}
 	known := make(map[string]int)
+
 	for n := range webhooks {
 		own := recordedOf(&webhooks[n])
 
@@ -62,6 +63,7 @@ func Record(webhooks []admissionregistrationv1.ValidatingWebhook) string {
 	if err != nil {
 		panic(fmt.Sprintf("k8s.io/api: %v", err)) // A selector has texts only.
 	}
+
 	return string(text)
 }
 
@@ -74,6 +76,7 @@ func recordedOf(webhook *admissionregistrationv1.ValidatingWebhook) recorded {
 			webhook.AdmissionReviewVersions)),
 		Client: sumOf(clientText(&webhook.ClientConfig)),
 	}
+
 	if len(webhook.MatchConditions) > 0 {
 		own.Conditions = sumOf(conditionsText(webhook.MatchConditions))
 	}
@@ -91,6 +94,7 @@ func Differences(live *admissionregistrationv1.ValidatingWebhookConfiguration) [
 	if live == nil {
 		return []string{"the webhook configuration is missing"}
 	}
+
 	var applied record
 	if json.Unmarshal([]byte(live.Annotations[RecordAnnotation]), &applied) != nil {
 		return []string{"the webhook configuration has no valid record of its webhooks: apply it again"}
@@ -98,6 +102,7 @@ func Differences(live *admissionregistrationv1.ValidatingWebhookConfiguration) [
 
 	present := make(map[string]*admissionregistrationv1.ValidatingWebhook, len(live.Webhooks))
 	var proved []byte // The CA bundle that the canary proves.
+
 	for n := range live.Webhooks {
 		webhook := &live.Webhooks[n]
 		present[webhook.Name] = webhook
@@ -113,6 +118,7 @@ func Differences(live *admissionregistrationv1.ValidatingWebhookConfiguration) [
 			differences = append(differences, name+" is missing")
 			continue
 		}
+
 		changed := applied.changes(webhook)
 		if proved != nil && !bytes.Equal(proved, webhook.ClientConfig.CABundle) {
 			changed = append(changed, "caBundle differs from that of the canary")
@@ -121,6 +127,7 @@ func Differences(live *admissionregistrationv1.ValidatingWebhookConfiguration) [
 			differences = append(differences, name+": "+strings.Join(changed, ", "))
 		}
 	}
+
 	return differences
 }
 
@@ -130,12 +137,14 @@ func Unrecorded(live *admissionregistrationv1.ValidatingWebhookConfiguration) (n
 	var applied record
 	// Differences names a record that is wrong.
 	_ = json.Unmarshal([]byte(live.Annotations[RecordAnnotation]), &applied)
+
 	for n := range live.Webhooks {
 		name := live.Webhooks[n].Name
 		if _, has := applied.Webhooks[name]; !has {
 			names = append(names, name)
 		}
 	}
+
 	return names
 }
 
@@ -148,14 +157,17 @@ func (r *record) changes(live *admissionregistrationv1.ValidatingWebhook) (chang
 			changed = append(changed, part)
 		}
 	}
+
 	note(have.Rules != want.Rules, "rules changed")
 	if want.Selector >= 0 && want.Selector < len(r.Selectors) {
 		note(!selectsAlike(r.Selectors[want.Selector], live.NamespaceSelector), "namespaceSelector changed")
 	}
+
 	note(have.Objects != want.Objects, "objectSelector changed")
 	note(have.Conditions != want.Conditions && have.Conditions != "", "matchConditions changed")
 	note(have.Policies != want.Policies, "failurePolicy, matchPolicy or admissionReviewVersions changed")
 	note(have.Client != want.Client, "clientConfig changed")
+
 	return changed
 }
 
@@ -176,6 +188,7 @@ func selectsAlike(ours, live *metav1.LabelSelector) bool {
 			return mentions(ours, exclusion.Key)
 		}
 	}
+
 	return ok && !slices.ContainsFunc(beyond, isNarrower)
 }
 
@@ -214,6 +227,7 @@ func mentionsBy(
 	if own == nil {
 		return false
 	}
+
 	_, has := own.MatchLabels[key]
 	return has || slices.ContainsFunc(own.MatchExpressions, func(r metav1.LabelSelectorRequirement) bool {
 		return r.Key == key && counts(r.Operator)
@@ -244,6 +258,7 @@ func clientText(client *admissionregistrationv1.WebhookClientConfig) string {
 	if client.Service == nil {
 		return valueOf(client.URL)
 	}
+
 	port := int32(defaultPort)
 	if client.Service.Port != nil {
 		port = *client.Service.Port

@@ -22,6 +22,7 @@ type (
 // stored returns what an API server has after an apply of two watches and a canary.
 func stored(t *testing.T) *configuration {
 	t.Helper()
+
 	kyma := kymaWatch()
 	kyma.NamespaceSelector = watch.Selector{
 		Labels: map[string]string{"team": "a"}, Requirements: []watch.Requirement{
@@ -29,6 +30,7 @@ func stored(t *testing.T) *configuration {
 			{Key: "control-plane", Operator: "NotIn", Values: []string{"mine"}},
 		},
 	}
+
 	made := configure(t, admission.Endpoint{Service: types.NamespacedName{Namespace: "kyma-system", Name: "agent"}},
 		admission.ConfigurationOptions{Canary: types.NamespacedName{Namespace: "kyma-system", Name: "agent"}},
 		kyma, moduleWatch())
@@ -37,10 +39,12 @@ func stored(t *testing.T) *configuration {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	live := &configuration{}
 	if err := json.Unmarshal(text, live); err != nil {
 		t.Fatal(err)
 	}
+
 	return live
 }
 
@@ -66,6 +70,7 @@ func narrow(name, key string, operator metav1.LabelSelectorOperator, values ...s
 
 func TestDifferences(t *testing.T) {
 	t.Parallel()
+
 	const nameLabel = "kubernetes.io/metadata.name"
 	for title, test := range map[string]struct {
 		change func(*configuration)
@@ -153,6 +158,7 @@ func TestDifferences(t *testing.T) {
 	} {
 		t.Run(title, func(t *testing.T) {
 			t.Parallel()
+
 			live := stored(t)
 			test.change(live)
 			found := strings.Join(admission.Differences(live), "; ")
@@ -161,6 +167,7 @@ func TestDifferences(t *testing.T) {
 			}
 		})
 	}
+
 	if found := admission.Differences(nil); len(found) != 1 || !strings.Contains(found[0], "missing") {
 		t.Errorf("without a configuration: %q", found)
 	}
@@ -169,14 +176,17 @@ func TestDifferences(t *testing.T) {
 // The record belongs to the administrator of the runtime: no text of it may break the agent.
 func TestUnrecorded(t *testing.T) {
 	t.Parallel()
+
 	live := stored(t)
 	if names := admission.Unrecorded(live); len(names) > 0 {
 		t.Errorf("unrecorded in an applied configuration: %q", names)
 	}
+
 	live.Webhooks = append(live.Webhooks, webhook{Name: "guest"})
 	if names := admission.Unrecorded(live); !slices.Equal(names, []string{"guest"}) {
 		t.Errorf("unrecorded beside a webhook of another program: %q", names)
 	}
+
 	delete(live.Annotations, admission.RecordAnnotation)
 	if names := admission.Unrecorded(live); len(names) != len(live.Webhooks) {
 		t.Errorf("unrecorded without a record: %q, want all of %d", names, len(live.Webhooks))

@@ -53,6 +53,7 @@ func (f *refusal) body() []byte {
 		Reason:   cmp.Or(statusReasons[f.code], metav1.StatusReasonInternalError),
 		Code:     int32(f.code), //nolint:gosec // An HTTP status.
 	}
+
 	text, _ := json.Marshal(&status) //nolint:errchkjson // It has strings and numbers only.
 	return text
 }
@@ -90,6 +91,7 @@ func (h *handler) managerOf(r *http.Request) (core.Manager, *refusal) {
 	case kind != "" && kindOf(kind) == "":
 		return "", unknownPath
 	}
+
 	manager, err := core.ParseManager(r.PathValue("manager"))
 	if err != nil {
 		return "", &refusal{http.StatusBadRequest, ReasonManager, err.Error()}
@@ -97,6 +99,7 @@ func (h *handler) managerOf(r *http.Request) (core.Manager, *refusal) {
 	if !h.opts.Serves(manager) {
 		return "", &refusal{http.StatusNotFound, ReasonManager, fmt.Sprintf("no watch of manager %q here", manager)}
 	}
+
 	return manager, nil
 }
 
@@ -109,6 +112,7 @@ func checkMediaType(header http.Header) *refusal {
 			return &refusal{http.StatusUnsupportedMediaType, ReasonMediaType, message}
 		}
 	}
+
 	if have := header.Get("Content-Encoding"); have != "" && have != "identity" {
 		message := fmt.Sprintf("want no Content-Encoding, have %.80q", have)
 		return &refusal{http.StatusUnsupportedMediaType, ReasonMediaType, message}
@@ -121,6 +125,7 @@ func badBody(err error) *refusal {
 		message := fmt.Sprintf("want a body of at most %d bytes", tooLarge.Limit)
 		return &refusal{http.StatusRequestEntityTooLarge, core.ReasonTooLarge, message}
 	}
+
 	if errors.Is(err, errNoRoom) {
 		// There is no Retry-After: an API server would wait that long, and the write with it.
 		return &refusal{http.StatusServiceUnavailable, core.ReasonBusy, err.Error()}
@@ -151,14 +156,17 @@ func (p *reply) writeTo(w http.ResponseWriter) {
 	header.Set("X-Content-Type-Options", "nosniff")
 	var body []byte
 	code := http.StatusOK
+
 	if p.refusal == nil {
 		body = p.body()
 	} else {
 		code, body = p.refusal.code, p.refusal.body()
 	}
+
 	if code == http.StatusMethodNotAllowed {
 		header.Set("Allow", http.MethodPost)
 	}
+
 	header.Set("Content-Length", strconv.Itoa(len(body))) // With it, a flush completes the answer.
 	w.WriteHeader(code)
 	_, _ = w.Write(body)
@@ -174,6 +182,7 @@ func (p *reply) body() []byte {
 	text = appendQuoted(text, p.uid)
 	text = append(text, `,"allowed":true,"status":{"metadata":{},"status":"Success","message":`...)
 	text = strconv.AppendQuote(text, messages[p.decision])
+
 	return append(text, `,"code":200}}}`...)
 }
 
@@ -182,6 +191,7 @@ func appendQuoted(to []byte, text string) []byte {
 	if strings.IndexFunc(text, isUnusual) < 0 { // As in the uids of an API server.
 		return strconv.AppendQuote(to, text)
 	}
+
 	quoted, _ := json.Marshal(text) //nolint:errchkjson // Every string has a JSON form.
 	return append(to, quoted...)
 }

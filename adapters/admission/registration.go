@@ -30,6 +30,7 @@ func (r *registration) webhooks() []admissionregistrationv1.ValidatingWebhook {
 	if r.target().subresource != "" || !mayScale(r.groupResource()) { // Scale writes the spec.
 		return []admissionregistrationv1.ValidatingWebhook{own}
 	}
+
 	scale := r.webhook(target{r.Resource.Resource, subresourceScale}, scaleLabel)
 	// A Scale has no labels, so a selector would match none.
 	scale.ObjectSelector = &metav1.LabelSelector{}
@@ -43,6 +44,7 @@ func (r *registration) webhook(target target, label string) admissionregistratio
 	webhook.NamespaceSelector = r.namespaceSelector()
 	webhook.ObjectSelector = labelSelector(r.Selector)
 	webhook.MatchConditions = r.matchConditions(target)
+
 	return webhook
 }
 
@@ -126,6 +128,7 @@ func (b *builder) definitionWebhooks(watches []watch.Watch) (all []admissionregi
 			names[w.Manager] = append(names[w.Manager], resource+"."+w.Resource.Group)
 		}
 	}
+
 	for manager, names := range names {
 		all = append(all, b.definitionWebhook(manager, names))
 	}
@@ -146,6 +149,7 @@ func (b *builder) definitionWebhook(
 	webhook.MatchConditions = []admissionregistrationv1.MatchCondition{{
 		Name: "watched", Expression: "oldObject == null || oldObject.metadata.name in " + list,
 	}}
+
 	return webhook
 }
 
@@ -175,5 +179,6 @@ func (b *builder) canaryWebhook() admissionregistrationv1.ValidatingWebhook {
 	webhook.MatchConditions = []admissionregistrationv1.MatchCondition{{
 		Name: "lease", Expression: fmt.Sprintf("request.name == %q", b.opts.Canary.Name),
 	}}
+
 	return webhook
 }

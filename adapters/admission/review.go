@@ -60,6 +60,7 @@ func readReview(body []byte) (*request, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errMalformedReview, err)
 	}
+
 	return v.request, v.validate()
 }
 
@@ -68,9 +69,11 @@ func uidOf(beginning []byte) string {
 	var v review
 	r := rawjson.NewReader(beginning)
 	_ = r.Object(func(name []byte) error { return v.readField(r, name) }) // It ends where the beginning does.
+
 	if v.apiVersion != reviewAPIVersion || v.kind != reviewKind || v.request == nil {
 		return ""
 	}
+
 	return v.request.uid
 }
 
@@ -158,6 +161,7 @@ func (v *review) validate() error {
 	case v.request.uid == "":
 		return fmt.Errorf("%w: want a request.uid, have none", errMalformedReview)
 	}
+
 	switch v.request.operation {
 	case core.OperationCreate, core.OperationUpdate, core.OperationDelete, core.OperationConnect:
 		return nil
@@ -173,11 +177,13 @@ func (q *request) watchedGVK(parent string) schema.GroupVersionKind {
 	if parent == "" || !isForeign(q.subresource) {
 		return q.gvk
 	}
+
 	var gvk schema.GroupVersionKind
 	r := rawjson.NewReader(q.resource)
 	if err := r.Object(func(name []byte) error { return readKind(r, name, &gvk) }); err != nil {
 		return q.gvk
 	}
+
 	gvk.Kind = parent
 	return gvk
 }

@@ -112,6 +112,7 @@ func (r *room) take(ctx context.Context, need demand, deadline time.Time) (idle 
 		if freed == nil {
 			return idle, true
 		}
+
 		select {
 		case <-freed:
 		case <-time.After(time.Until(deadline)):
@@ -144,14 +145,17 @@ func (r *room) tryTake(need demand) (idle []byte, freed <-chan struct{}) {
 	r.taken = taken
 	r.held[need.origin] += need.more
 	r.kept += need.idle
+
 	if !reuses {
 		return nil, nil
 	}
+
 	last := len(*all) - 1
 	idle = (*all)[last].bytes
 	(*all)[last] = idleBuffer{}
 	*all = (*all)[:last]
 	r.kept -= need.size
+
 	return idle, nil
 }
 
@@ -182,6 +186,7 @@ func (r *room) release(origin netip.Prefix, former []byte) {
 	if former == nil {
 		return
 	}
+
 	r.dropIdle(time.Now().Add(-idleTime))
 
 	r.mu.Lock()
@@ -202,6 +207,7 @@ func (r *room) uncharge(d *discarded) {
 		r.taken -= d.size
 		r.held[d.origin] -= d.size
 	}
+
 	// An origin without bytes is deleted, so that the map does not grow with foreign addresses.
 	if r.held[d.origin] == 0 {
 		delete(r.held, d.origin)
@@ -221,6 +227,7 @@ func (r *room) discard(bytes []byte, d *discarded) {
 		r.taken += d.size
 		r.held[d.origin] += d.size
 	}
+
 	r.garbage[d] = struct{}{}
 	r.mu.Unlock()
 	runtime.AddCleanup(&bytes[:1][0], r.settle, d)
@@ -230,14 +237,17 @@ func (r *room) discard(bytes []byte, d *discarded) {
 func (r *room) dropIdle(before time.Time) {
 	r.mu.Lock()
 	var old [][]byte
+
 	for _, all := range r.idle {
 		n := 0
 		for n < len(*all) && !(*all)[n].since.After(before) {
 			old = append(old, (*all)[n].bytes)
 			n++
 		}
+
 		*all = slices.Delete(*all, 0, n)
 	}
+
 	r.mu.Unlock()
 
 	for _, bytes := range old {
@@ -251,6 +261,7 @@ func (r *room) settle(d *discarded) {
 	_, charged := r.garbage[d]
 	delete(r.garbage, d)
 	r.mu.Unlock()
+
 	if charged {
 		r.uncharge(d)
 	}
@@ -272,5 +283,6 @@ func (r *room) collect() bool {
 	for d := range garbage {
 		r.uncharge(d)
 	}
+
 	return true
 }

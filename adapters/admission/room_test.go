@@ -36,6 +36,7 @@ func slow(ctx context.Context, from string, whole []byte, part int, rest <-chan 
 	}), bytes.NewReader(whole[part:])))
 	r.ContentLength = int64(len(whole))
 	r.RemoteAddr = net.JoinHostPort(from, "4711")
+
 	return r.WithContext(ctx)
 }
 
@@ -48,6 +49,7 @@ const apiServer, stranger = "10.0.0.1", "10.0.0.66"
 // Room is charged for bytes that have arrived. An origin gets four fifths of the bytes that others leave.
 func TestRoomForBodies(t *testing.T) {
 	t.Parallel()
+
 	const kb, total = 1 << 10, 400 << 10
 	const seen, unread = "accepted", "unread"
 	type held struct {
@@ -56,6 +58,7 @@ func TestRoomForBodies(t *testing.T) {
 		freed        time.Duration
 		bodiesOfThis int
 	}
+
 	tests := []struct {
 		name  string
 		held  []held
@@ -84,33 +87,40 @@ func TestRoomForBodies(t *testing.T) {
 				inbox := newInbox()
 				h := newHandler(t, inbox, admission.Options{MaxBody: total, MaxBodies: total})
 				var holders sync.WaitGroup
+
 				for _, held := range test.held {
 					rest := make(chan struct{})
 					time.AfterFunc(held.freed, func() { close(rest) })
+
 					for range held.bodiesOfThis {
 						holders.Go(func() {
 							h.ServeHTTP(httptest.NewRecorder(), slow(t.Context(), held.from, padded(t, held.size),
 								held.part, rest))
 						})
 					}
+
 					synctest.Wait()
 				}
+
 				started := time.Now()
 				w := httptest.NewRecorder()
 				done := make(chan struct{})
 				close(done)
 				h.ServeHTTP(w, slow(t.Context(), apiServer, padded(t, test.size), test.size/2, done))
+
 				if answer := w.Body.String(); w.Code != http.StatusOK || !strings.Contains(answer, `"allowed":true`) ||
 					!strings.Contains(answer, `"message":"`+test.want+`:`) ||
 					!strings.Contains(answer, `"uid":"`+string(testUID)+`"`) {
 					t.Errorf("answer %d %s, want %s allowed, and %s", w.Code, answer, testUID, test.want)
 				}
+
 				if took := time.Since(started); took != test.after {
 					t.Errorf("answered after %v, want %v", took, test.after)
 				}
 				if test.want == unread && !inbox.resyncs() {
 					t.Error("no resync stands in for the change that was not read")
 				}
+
 				holders.Wait()
 			})
 		})
@@ -126,6 +136,7 @@ func TestSeveralStrangersLeaveRoom(t *testing.T) {
 		rest := make(chan struct{})
 		whole := padded(t, largest)
 		var holders sync.WaitGroup
+
 		for _, from := range []string{stranger, "10.0.0.67"} {
 			for _, part := range []int{largest - 1, 3 << 19, 1 << 20, 250 << 10, 30 << 10, 1 << 10} {
 				for range 10 {
@@ -134,6 +145,7 @@ func TestSeveralStrangersLeaveRoom(t *testing.T) {
 				time.Sleep(time.Second) // Those that found no room have given up.
 			}
 		}
+
 		started := time.Now()
 		done := make(chan struct{})
 		close(done)
@@ -142,6 +154,7 @@ func TestSeveralStrangersLeaveRoom(t *testing.T) {
 		if took := time.Since(started); took != 0 || !strings.Contains(w.Body.String(), `"message":"accepted:`) {
 			t.Errorf("answer %s after %v, want an accepted change at once", w.Body, took)
 		}
+
 		close(rest)
 		holders.Wait()
 	})
@@ -150,6 +163,7 @@ func TestSeveralStrangersLeaveRoom(t *testing.T) {
 // A write is committed after its answer, so a reconcile before it would read the former object.
 func TestResyncIsAcceptedAfterTheAnswer(t *testing.T) {
 	t.Parallel()
+
 	w := httptest.NewRecorder()
 	accepted := false
 	h := newHandler(t, core.AcceptorFunc(func(_ core.Manager, event core.WatchEvent) core.Outcome {
@@ -159,6 +173,7 @@ func TestResyncIsAcceptedAfterTheAnswer(t *testing.T) {
 		}
 		return core.Accepted
 	}), admission.Options{})
+
 	h.ServeHTTP(w, request("/validate/kyma", strings.NewReader("no review")))
 	if !accepted {
 		t.Error("no resync stands in for a review that cannot be parsed")
@@ -168,14 +183,17 @@ func TestResyncIsAcceptedAfterTheAnswer(t *testing.T) {
 // An API server that has given up continues with the write, so its event must be accepted.
 func TestAbandonedReviewCounts(t *testing.T) {
 	t.Parallel()
+
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	whole := make(chan struct{})
 	close(whole)
+
 	for name, size := range map[string]int{"small": 4 << 10, "large": 100 << 10} {
 		inbox := newInbox()
 		h := newHandler(t, inbox, admission.Options{})
 		h.ServeHTTP(httptest.NewRecorder(), slow(gone, apiServer, padded(t, size), size/2, whole))
+
 		if len(inbox.events) != 1 || inbox.events[0].Resync {
 			t.Errorf("%s: events %v, want the change", name, inbox.events)
 		}
@@ -204,6 +222,7 @@ func TestDisconnectedClientWaitsForNoRoom(t *testing.T) {
 		if !inbox.resyncs() {
 			t.Error("no resync for a review that was not read")
 		}
+
 		close(rest)
 		<-ended
 	})
@@ -220,15 +239,19 @@ func TestGarbageTakesRoom(t *testing.T) {
 		close(all)
 		runtime.GC()
 		before, most := heap(), uint64(0)
+
 		for range reviews {
 			r, w := slow(t.Context(), apiServer, whole, largest/2, all), httptest.NewRecorder()
 			r.ContentLength = announced
 			h.ServeHTTP(w, r)
+
 			if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), `"message":"accepted:`) {
 				t.Errorf("%s: answer %d %s, want an accepted change", name, w.Code, w.Body)
 			}
+
 			most = max(most, heap()-before)
 		}
+
 		if limit := uint64(2 * room); most > limit {
 			t.Errorf("%s: %d MiB of memory for bodies, want at most %d", name, most>>20, limit>>20)
 		}
@@ -240,13 +263,16 @@ func TestGarbageTakesRoom(t *testing.T) {
 func TestKeptBuffersTakeRoom(t *testing.T) {
 	const largest, room = 8 << 20, 12 << 20
 	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // The handler alone collects.
+
 	h := newHandler(t, newInbox(), admission.Options{MaxBody: largest, MaxBodies: room})
 	whole := padded(t, largest)
 	runtime.GC()
 	before, most := heap(), uint64(0)
+
 	for _, size := range []int{200 << 10, 400 << 10, 900 << 10, 1400 << 10, 1900 << 10, largest} {
 		rest := make(chan struct{})
 		var arrived, all sync.WaitGroup
+
 		for n := range min(room/size, 40) {
 			arrived.Add(1)
 			all.Go(func() {
@@ -257,14 +283,17 @@ func TestKeptBuffersTakeRoom(t *testing.T) {
 					<-rest
 					return 0, io.EOF
 				}), strings.NewReader(" ")))
+
 				h.ServeHTTP(httptest.NewRecorder(), r)
 			})
 		}
+
 		arrived.Wait()
 		close(rest)
 		all.Wait()
 		most = max(most, heap()-before)
 	}
+
 	const others = 4 << 20
 	if most > room+others {
 		t.Errorf("%d MiB of memory for bodies, want at most %d", most>>20, (room+others)>>20)
@@ -274,12 +303,14 @@ func TestKeptBuffersTakeRoom(t *testing.T) {
 // Many bodies of all sizes share a small room: each is answered, and in the end none holds memory.
 func TestManyBodiesShareTheRoom(t *testing.T) {
 	t.Parallel()
+
 	const largest = 1 << 20
 	h := newHandler(t, newInbox(), admission.Options{MaxBody: largest, MaxBodies: 2 * largest})
 	whole := padded(t, largest)
 	at := make(chan struct{})
 	close(at)
 	var all sync.WaitGroup
+
 	for n := range 8 {
 		all.Go(func() {
 			for round := range 50 {
@@ -292,6 +323,7 @@ func TestManyBodiesShareTheRoom(t *testing.T) {
 			}
 		})
 	}
+
 	all.Wait()
 
 	w := httptest.NewRecorder()

@@ -119,6 +119,7 @@ func kindOf(segment string) string {
 			kind.WriteString(strings.ToUpper(word[:1]) + word[1:])
 		}
 	}
+
 	if text := kind.String(); kindSegment(text) == segment {
 		return text
 	}

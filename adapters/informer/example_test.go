@@ -23,6 +23,7 @@ func Example() {
 			api.put("widgets", newObject("w", 1, 1))
 			return core.Accepted
 		}
+
 		fmt.Println(manager, event.Operation, event.WatchedGVK.Kind, event.Watched)
 		stop()
 		return core.Accepted
@@ -38,6 +39,7 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
+
 	var running sync.WaitGroup
 	running.Go(func() { _ = source.Start(ctx) })
 	running.Wait()

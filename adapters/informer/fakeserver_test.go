@@ -62,13 +62,16 @@ func (s *server) RoundTrip(r *http.Request) (*http.Response, error) {
 	if s.refusal("connect") != 0 {
 		return nil, syscall.ECONNREFUSED
 	}
+
 	path := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
 	resource := path[len(path)-1]
 	s.note(r.URL.Path + " " + r.Header.Get("Accept") + " " + r.URL.Query().Encode())
 	verb := "list "
+
 	if r.URL.Query().Get("watch") != "" {
 		verb = "watch "
 	}
+
 	refused := cmp.Or(s.refusal("serve "+resource), s.refusal(verb+resource))
 	switch {
 	case strings.HasPrefix(resource, "v"):
@@ -94,6 +97,7 @@ func (s *server) note(request string) {
 func (s *server) requested(part string) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	all := s.requests
 	s.requests = nil
 	return slices.DeleteFunc(all, func(r string) bool { return !strings.Contains(r, part) })
@@ -130,6 +134,7 @@ func (s *server) discovery() *http.Response {
 func (s *server) list(r *http.Request, resource string) *http.Response {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	items := s.itemsOf(resource)
 	from, _ := strconv.Atoi(r.URL.Query().Get("continue"))
 	to, next := len(items), ""
@@ -137,6 +142,7 @@ func (s *server) list(r *http.Request, resource string) *http.Response {
 		to = from + s.pageSize
 		next = strconv.Itoa(to)
 	}
+
 	body, _ := json.Marshal(map[string]any{
 		"kind": "List", "apiVersion": "v1", "items": items[from:to],
 		"metadata": map[string]any{"resourceVersion": strconv.Itoa(s.version), "continue": next},
@@ -161,10 +167,12 @@ func (s *server) watch(r *http.Request, resource string) *http.Response {
 	if initial && !s.watchList {
 		return status(http.StatusUnprocessableEntity)
 	}
+
 	version, _ := strconv.Atoi(query.Get("resourceVersion"))
 	if !initial && s.expiresByStatus && s.expired(version) {
 		return status(http.StatusGone)
 	}
+
 	body, out := io.Pipe()
 	go s.stream(r, out, resource, version, initial)
 	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: body, Request: r}
@@ -178,13 +186,16 @@ func (s *server) expired(version int) bool {
 
 func (s *server) stream(r *http.Request, out *io.PipeWriter, resource string, version int, initial bool) {
 	defer out.Close()
+
 	send := json.NewEncoder(out)
 	s.mu.Lock()
 	cuts := s.cuts
 	items := s.itemsOf(resource)
+
 	if initial {
 		version = s.version
 	}
+
 	s.mu.Unlock()
 	if !initial && s.expired(version) {
 		_ = send.Encode(event{Type: "ERROR", Object: map[string]any{
@@ -192,30 +203,37 @@ func (s *server) stream(r *http.Request, out *io.PipeWriter, resource string, ve
 		}})
 		return
 	}
+
 	if initial {
 		for _, item := range items {
 			_ = send.Encode(event{Type: "ADDED", Object: item})
 		}
+
 		if send.Encode(bookmark(version, true)) != nil {
 			return
 		}
 	}
+
 	for {
 		s.mu.Lock()
 		var due []event
+
 		for _, e := range s.events {
 			if e.version > version && (e.resource == resource || e.resource == "") {
 				due = append(due, e)
 			}
 		}
+
 		version = s.version
 		changed := s.changed
 		s.mu.Unlock()
+
 		for _, e := range due {
 			if send.Encode(e) != nil {
 				return
 			}
 		}
+
 		select {
 		case <-changed:
 		case <-cuts:
@@ -254,8 +272,10 @@ func (o object) with(path string, value any) object {
 			next = map[string]any{}
 			at[s] = next
 		}
+
 		at = next
 	}
+
 	at[segments[len(segments)-1]] = value
 	return o
 }
@@ -264,6 +284,7 @@ func (o object) with(path string, value any) object {
 func (s *server) put(resource string, o object) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	s.version++
 	o.with("metadata.resourceVersion", strconv.Itoa(s.version))
 	metadata, _ := o["metadata"].(map[string]any)
@@ -272,6 +293,7 @@ func (s *server) put(resource string, o object) {
 	if s.objects[key] == nil {
 		change = "ADDED"
 	}
+
 	s.objects[key] = o
 	s.announce(event{s.version, resource, change, o})
 }
@@ -280,6 +302,7 @@ func (s *server) put(resource string, o object) {
 func (s *server) remove(resource, name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	s.version++
 	key := resource + "/default/" + name
 	o := s.objects[key]
@@ -291,6 +314,7 @@ func (s *server) remove(resource, name string) {
 func (s *server) bookmark() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	s.version++
 	e := bookmark(s.version, false)
 	e.version = s.version
@@ -308,6 +332,7 @@ func (s *server) announce(e event) {
 func (s *server) cut() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	close(s.cuts)
 	s.cuts = make(chan struct{})
 }
@@ -316,6 +341,7 @@ func (s *server) cut() {
 func (s *server) expire() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	s.oldest, s.events = s.version+1, nil
 	s.version++
 }
@@ -325,6 +351,7 @@ func answer(code int, body string) *http.Response {
 	recorder.Header().Set("Content-Type", "application/json")
 	recorder.WriteHeader(code)
 	_, _ = recorder.WriteString(body)
+
 	return recorder.Result()
 }
 
@@ -335,6 +362,7 @@ func status(code int) *http.Response {
 		http.StatusInternalServerError: "InternalError", http.StatusNotFound: "NotFound", http.StatusGone: "Expired",
 		http.StatusUnprocessableEntity: "Invalid",
 	}[code]
+
 	return answer(code, fmt.Sprintf(
 		`{"kind":"Status","apiVersion":"v1","status":"Failure","code":%d,"reason":%q,"message":"refused by the test"}`, code, reason))
 }

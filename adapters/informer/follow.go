@@ -56,10 +56,12 @@ func backoff() wait.Backoff {
 func (f *follower) follow(ctx context.Context) {
 	const healthy = time.Minute
 	delay := backoff()
+
 	for ctx.Err() == nil {
 		started := time.Now()
 
 		r, err := discover(ctx, f.client, f.watch.Resource)
+
 		switch {
 		case err == nil:
 			f.reflect(ctx, r)
@@ -70,6 +72,7 @@ func (f *follower) follow(ctx context.Context) {
 		if time.Since(started) > healthy {
 			delay = backoff()
 		}
+
 		periodic.Pause(ctx, delay.Step())
 	}
 }
@@ -87,6 +90,7 @@ func (f *follower) lost(err error) {
 func (f *follower) reflect(ctx context.Context, r *resource) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+
 	q := &requests{follower: f, resource: r, parts: f.partsOf(r), gone: cancel}
 	if f.objects != nil {
 		f.objects.resource = r
@@ -99,6 +103,7 @@ func (f *follower) reflect(ctx context.Context, r *resource) {
 				f.objects.reset()
 			}
 		}()
+
 		f.objects.uncounted = func() {
 			f.whole = true
 			cancel()

@@ -84,9 +84,11 @@ func (h *health) enter(c *condition, problem string) (before string, log *slog.L
 func (h *health) fails(c *condition, err error) {
 	manager := c.watch.Manager
 	h.opts.Hooks.Failed(hook.WatchFailure{Manager: manager, Reason: reasonOf(err)})
+
 	if request, ok := errors.AsType[*url.Error](err); ok {
 		err = request.Err // The URL has another timeout each time, so that each line would be a new one.
 	}
+
 	_, log := h.enter(c, err.Error())
 	log.Warn("cannot establish a watch, so changes are missed: "+
 		"check the error, the rights of the agent and the definition of the resource",
@@ -97,12 +99,14 @@ func (h *health) fails(c *condition, err error) {
 func (h *health) problems(match func(*condition) bool) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+
 	var problems []string
 	for _, c := range h.watches {
 		if c.problem != "" && match(c) {
 			problems = append(problems, c.String())
 		}
 	}
+
 	return strings.Join(problems, "; ")
 }
 

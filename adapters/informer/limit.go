@@ -49,6 +49,7 @@ func newLimit(ctx context.Context) *limit {
 	l := &limit{began: time.Now()}
 	l.ctx, l.cancel = context.WithCancelCause(ctx)
 	l.timer = time.AfterFunc(progressWait, l.expire)
+
 	return l
 }
 
@@ -68,12 +69,14 @@ func (l *limit) watchFor(seconds *int64) {
 	if seconds != nil && *seconds > 0 {
 		bound = time.Duration(*seconds) * time.Second
 	}
+
 	l.set(bound + watchGrace)
 }
 
 func (l *limit) set(wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	if !l.over {
 		l.timer.Reset(max(wait, 0))
 	}

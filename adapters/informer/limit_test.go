@@ -37,15 +37,18 @@ func (b *stubborn) RoundTrip(r *http.Request) (*http.Response, error) {
 				decided <- own
 			}
 		}
+
 		tell(b.answers(r, func(e event) {
 			tell(true)
 			_ = send.Encode(e) // It fails when the source has gone.
 		}))
 		_ = out.Close()
 	}()
+
 	if !<-decided {
 		return b.server.RoundTrip(r)
 	}
+
 	b.note(r.URL.Path + " OWN " + r.URL.Query().Encode())
 	return &http.Response{
 		StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: body, Request: r,
@@ -91,20 +94,24 @@ func TestStreamingListWithoutEnd(t *testing.T) {
 					}
 					return own
 				}}
+
 				b.start(s)
 				time.Sleep(20 * time.Minute)
 				synctest.Wait()
+
 				if s.failures["endless_list"] != 1 {
 					t.Errorf("failures %v, want one for the endless list", s.failures)
 				}
 				if err := s.source.Ready(); err != nil || s.source.Problem(manager) != "" {
 					t.Errorf("Ready = %v, problem %q, want none once the objects are listed", err, s.source.Problem(manager))
 				}
+
 				s.server.put("widgets", newObject("b", 1, 1))
 				time.Sleep(time.Minute)
 				synctest.Wait()
 				s.mu.Lock()
 				defer s.mu.Unlock()
+
 				if got := strings.Join(s.offered, " "); !strings.Contains(got, "b") {
 					t.Errorf("events %q, want the one of an object that came later", got)
 				}
@@ -133,15 +140,19 @@ func TestListWithoutEnd(t *testing.T) {
 				return false
 			}
 		}}
+
 		b.start(s)
 		time.Sleep(5 * time.Minute)
 		synctest.Wait()
+
 		if problem := s.source.Problem(manager); problem == "" || s.source.Ready() == nil {
 			t.Errorf("problem %q, Ready %v, want both to name the list", problem, s.source.Ready())
 		}
+
 		hangs.Store(false)
 		time.Sleep(5 * time.Minute)
 		synctest.Wait()
+
 		if err := s.source.Ready(); err != nil {
 			t.Errorf("Ready = %v after the lists end again", err)
 		}

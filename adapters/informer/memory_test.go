@@ -27,6 +27,7 @@ func TestMemoryOfAnObject(t *testing.T) {
 	list := `{"metadata":{"resourceVersion":"7"},"items":[` + strings.Join(items, ",") + "]}"
 	frames := `{"type":"ADDED","object":` + strings.Join(items, `}{"type":"ADDED","object":`) + `}{"type":"BOOKMARK",` +
 		`"object":{"metadata":{"resourceVersion":"7","annotations":{"k8s.io/initial-events-end":"true"}}}}`
+
 	for watchList, most := range map[bool]int64{false: 550, true: 650} {
 		t.Run(fmt.Sprintf("WatchList %t", watchList), func(t *testing.T) {
 			s := &sized{answer: func(query url.Values) (int, string) {
@@ -41,10 +42,12 @@ func TestMemoryOfAnObject(t *testing.T) {
 					return http.StatusUnprocessableEntity, ""
 				}
 			}}
+
 			client, err := newClient(&rest.Config{Host: "http://api.example.com", Transport: s})
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			w := newWatched(watch.Watch{}, &Options{})
 			ctx, stop := context.WithCancel(t.Context())
 			s.stop, s.before, s.objects = stop, heap(), &objects{
@@ -60,6 +63,7 @@ func TestMemoryOfAnObject(t *testing.T) {
 			}
 		})
 	}
+
 	runtime.KeepAlive(list + frames)
 }
 
@@ -87,6 +91,7 @@ func (s *sized) RoundTrip(r *http.Request) (*http.Response, error) {
 func (s *sized) Read([]byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	s.peak = max(s.peak, heap()-s.before)
 	return 0, io.EOF
 }
@@ -100,6 +105,7 @@ func (s *sized) Replace(all []any, version string) error {
 	if len(s.listed) > 1 {
 		s.stop()
 	}
+
 	return s.objects.Replace(all, version)
 }
 
@@ -120,5 +126,6 @@ func heap() int64 {
 	runtime.GC() // The first one moves pools to where the second one empties them.
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
+
 	return int64(m.HeapAlloc)
 }

@@ -29,18 +29,22 @@ func TestLabelsOfNamespacesAreBounded(t *testing.T) {
 		w.Name.Namespace, w.Name.Name = "kcp", fmt.Sprint("watch-", n)
 		watches = append(watches, w)
 	}
+
 	accept := core.AcceptorFunc(func(core.Manager, core.WatchEvent) core.Outcome { return core.Accepted })
 	s, err := New(&rest.Config{Host: "https://127.0.0.1:1"}, accept, watches, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	namespaces := s.followers[len(s.followers)-1]
 	p := namespaces.partsOf(&resource{GroupVersionResource: namespaces.watch.Resource})
 
 	var many strings.Builder
+
 	for n := range 10_000 {
 		fmt.Fprintf(&many, `"example.com/%d":%q,`, n, strings.Repeat("x", 63))
 	}
+
 	finalizers := strings.Repeat("x", mostKept/2)
 	read, err := p.read(fmt.Appendf(nil,
 		`{"metadata":{"name":"n","resourceVersion":"7","labels":{%s"team":"a","stage":"prod"},"finalizers":[%q]}}`,

@@ -59,6 +59,7 @@ func (q *requests) note(ctx context.Context, err error) {
 	if err == nil || ctx.Err() != nil || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
 		return
 	}
+
 	q.fails(err)
 	if apierrors.IsNotFound(err) {
 		q.gone()
@@ -68,15 +69,18 @@ func (q *requests) note(ctx context.Context, err error) {
 func (q *requests) list(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
 	limit := newLimit(ctx)
 	defer limit.end()
+
 	body, err := q.stream(limit.ctx, opts, acceptMetadataList)
 	if err != nil {
 		return nil, limit.cause(err)
 	}
 	defer body.Close()
+
 	page, err := readList(limit.reader(body), q.parts)
 	if err != nil {
 		return nil, limit.cause(err)
 	}
+
 	return page, nil
 }
 
@@ -85,6 +89,7 @@ func (q *requests) open(ctx context.Context, opts metav1.ListOptions) (watch.Int
 	if lists && q.unended.Load() >= mostUnended {
 		return nil, errEndless
 	}
+
 	opts.Watch = true
 	limit := newLimit(ctx)
 	body, err := q.stream(limit.ctx, opts, acceptMetadata)
@@ -92,9 +97,11 @@ func (q *requests) open(ctx context.Context, opts metav1.ListOptions) (watch.Int
 		limit.end()
 		return nil, limit.cause(err)
 	}
+
 	if !lists {
 		limit.watchFor(opts.TimeoutSeconds)
 	}
+
 	// After a broken event, the objects are listed again.
 	broken := apierrors.NewClientErrorReporter(http.StatusInternalServerError, "watch", "")
 	f := &frames{
@@ -121,9 +128,11 @@ func (q *requests) stream(ctx context.Context, opts metav1.ListOptions, metadata
 	opts.LabelSelector = q.watch.objects.String()
 	opts.FieldSelector = q.fieldSelector()
 	accept := acceptObjects
+
 	if q.parts.generation {
 		accept = metadata
 	}
+
 	return q.client.Get().AbsPath(q.path()).SetHeader("Accept", accept).
 		SpecificallyVersionedParams(&opts, metav1.ParameterCodec, metav1.SchemeGroupVersion).Stream(ctx)
 }
@@ -149,6 +158,7 @@ func (q *requests) fieldSelector() string {
 	for _, namespace := range q.watch.without {
 		terms = append(terms, fields.OneTermNotEqualSelector(field, namespace))
 	}
+
 	return fields.AndSelectors(terms...).String()
 }
 
@@ -197,6 +207,7 @@ func readList(body io.Reader, p parts) (*list, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list of the API server: %w", err)
 	}
+
 	return l, nil
 }
 

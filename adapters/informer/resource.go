@@ -34,17 +34,21 @@ const discoveryTimeout = 30 * time.Second
 func discover(ctx context.Context, client rest.Interface, gvr schema.GroupVersionResource) (*resource, error) {
 	ctx, cancel := context.WithTimeout(ctx, discoveryTimeout)
 	defer cancel()
+
 	if gvr.Version == watch.AnyVersion {
 		version, err := preferredVersion(ctx, client, gvr.Group)
 		if err != nil {
 			return nil, err
 		}
+
 		gvr.Version = version
 	}
+
 	var list metav1.APIResourceList
 	if err := client.Get().AbsPath(groupVersionPath(gvr.GroupVersion())).Do(ctx).Into(&list); err != nil {
 		return nil, err
 	}
+
 	return resourceOf(gvr, list.APIResources)
 }
 
@@ -67,6 +71,7 @@ func preferredVersion(ctx context.Context, client rest.Interface, group string) 
 	if group == "" {
 		return "v1", nil
 	}
+
 	var found metav1.APIGroup
 	if err := client.Get().AbsPath("/apis/" + group).Do(ctx).Into(&found); err != nil {
 		return "", err
@@ -99,12 +104,14 @@ func unsupported(w *watch.Watch) error {
 		problems = append(problems,
 			fmt.Errorf("%w %.330q: want "+format, append([]any{watch.ErrInvalid, w.Name.String()}, args...)...))
 	}
+
 	if strings.Contains(w.Resource.Resource, "/") {
 		refuse("a resource without subresource, have %.80q", w.Resource.Resource)
 	}
 	if len(w.Conditions) > 0 {
 		refuse("no conditions, which only an API server evaluates, have %d", len(w.Conditions))
 	}
+
 	return errors.Join(problems...)
 }
 
@@ -137,6 +144,7 @@ func selectorOf(s watch.Selector) labels.Selector {
 			Key: r.Key, Operator: metav1.LabelSelectorOperator(r.Operator), Values: r.Values,
 		})
 	}
+
 	all, _ := metav1.LabelSelectorAsSelector(&selector) // Validated.
 	return all
 }

@@ -50,20 +50,25 @@ func New(config *rest.Config, acceptor core.Acceptor, watches []watch.Watch, opt
 	if config == nil || option.IsNil(acceptor) {
 		return nil, errors.New("informer: want a config of the API server and an acceptor, have nil")
 	}
+
 	problems := []error{watch.Validate(watches), opts.validate()}
 	for n := range watches {
 		problems = append(problems, unsupported(&watches[n]))
 	}
+
 	if err := errors.Join(problems...); err != nil {
 		return nil, fmt.Errorf("informer: %w", err)
 	}
+
 	client, err := newClient(config)
 	if err != nil {
 		return nil, err
 	}
+
 	opts = opts.withDefaults()
 	s := &Source{client: client, health: &health{opts: &opts}}
 	s.add(acceptor, watches, &opts)
+
 	return s, nil
 }
 
@@ -78,6 +83,7 @@ func (s *Source) add(acceptor core.Acceptor, watches []watch.Watch, opts *Option
 		f.store = f.objects
 		s.followers = append(s.followers, f)
 	}
+
 	s.addNamespaces(namespaces)
 }
 
@@ -89,6 +95,7 @@ func (s *Source) addNamespaces(store cache.Store) {
 			Watch: watch.Watch{Manager: manager, Resource: resource}, name: name, objects: labels.Everything(),
 		}
 	}
+
 	f := &follower{
 		client: s.client, health: s.health, store: store, watch: of("labels of namespaces", ""),
 		labels: make(map[string]bool),
@@ -98,6 +105,7 @@ func (s *Source) addNamespaces(store cache.Store) {
 		if w.NamespaceSelector.IsZero() {
 			continue
 		}
+
 		f.conditions = append(f.conditions, s.health.add(of(w.name+", labels of namespaces", w.Manager)))
 
 		needed, _ := w.namespaces.Requirements()
@@ -105,6 +113,7 @@ func (s *Source) addNamespaces(store cache.Store) {
 			f.labels[requirement.Key()] = true
 		}
 	}
+
 	if len(f.conditions) > 0 {
 		s.followers = append(s.followers, f)
 	}
@@ -115,12 +124,15 @@ func (s *Source) addNamespaces(store cache.Store) {
 func (s *Source) Start(ctx context.Context) error {
 	ctx = logr.NewContext(ctx, logr.Discard()) // The source has lines of its own.
 	var all sync.WaitGroup
+
 	for _, f := range s.followers {
 		all.Go(func() { f.follow(ctx) })
 	}
+
 	all.Wait()
 	<-ctx.Done() // Without watches.
 	s.client.Client.CloseIdleConnections()
+
 	return nil
 }
 
@@ -154,12 +166,15 @@ func newClient(config *rest.Config) (*rest.RESTClient, error) {
 		// way out.
 		config.Proxy = func(*http.Request) (*url.URL, error) { return nil, nil } //nolint:nilnil // No proxy.
 	}
+
 	if config.UserAgent == "" {
 		config.UserAgent = rest.DefaultKubernetesUserAgent()
 	}
+
 	client, err := rest.UnversionedRESTClientFor(config)
 	if err != nil {
 		return nil, fmt.Errorf("informer: client of the API server: %w", err)
 	}
+
 	return client, nil
 }

@@ -80,12 +80,14 @@ func (s *scene) start(opts informer.Options, watches ...watch.Watch) {
 
 func (s *scene) startAt(config *rest.Config, opts informer.Options, watches ...watch.Watch) {
 	s.t.Helper()
+
 	opts.Logger = slog.New(slog.NewTextHandler(&s.log, nil))
 	opts.Hooks = informer.Hooks{Observed: s.observed, Failed: s.failed, Proved: s.proved}
 	source, err := informer.New(config, core.AcceptorFunc(s.accept), watches, opts)
 	if err != nil {
 		s.t.Fatal(err)
 	}
+
 	s.source = source
 	ctx, cancel := context.WithCancel(s.t.Context())
 	ended := make(chan error)
@@ -96,6 +98,7 @@ func (s *scene) startAt(config *rest.Config, opts informer.Options, watches ...w
 			s.t.Error(err)
 		}
 	}
+
 	synctest.Wait()
 }
 
@@ -120,6 +123,7 @@ func (s *scene) proved(hook.Proof) {
 func (s *scene) accept(_ core.Manager, e core.WatchEvent) core.Outcome {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	text := fmt.Sprintf("%s %s %s %s %d", e.Operation, e.Field, e.WatchedGVK.Kind, e.Watched, e.Generation)
 	if e.Resync {
 		text = "resync"
@@ -127,6 +131,7 @@ func (s *scene) accept(_ core.Manager, e core.WatchEvent) core.Outcome {
 	if e.Owner.Name != "" {
 		text += " of " + e.Owner.String()
 	}
+
 	s.offered = append(s.offered, text)
 	return core.Accepted
 }
@@ -134,14 +139,18 @@ func (s *scene) accept(_ core.Manager, e core.WatchEvent) core.Outcome {
 // want compares the events since the last call.
 func (s *scene) want(want ...string) {
 	s.t.Helper()
+
 	synctest.Wait()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	slices.Sort(want)
 	slices.Sort(s.offered)
+
 	if diff := cmp.Diff(want, s.offered); diff != "" {
 		s.t.Errorf("events (-want +got):\n%s", diff)
 	}
+
 	s.offered = nil
 }
 
@@ -153,9 +162,11 @@ func TestFirstListIsAResync(t *testing.T) {
 			s.server.put("widgets", newObject("b", 1, 1))
 			s.start(informer.Options{}, widgets())
 			s.want("resync")
+
 			if err := s.source.Ready(); err != nil || len(s.failures) > 0 || s.proofs == 0 {
 				t.Errorf("ready: %v, failures %v, %d proofs: want that it works", err, s.failures, s.proofs)
 			}
+
 			s.server.put("widgets", newObject("a", 2, 2))
 			s.server.put("widgets", newObject("c", 1, 1))
 			s.server.remove("widgets", "b")
@@ -173,6 +184,7 @@ func TestExpiredVersion(t *testing.T) {
 			for _, name := range []string{"same", "changed", "gone", "again"} {
 				s.server.put("widgets", newObject(name, 1, 1))
 			}
+
 			s.start(informer.Options{}, widgets())
 			s.want("resync")
 			time.Sleep(time.Minute)
@@ -187,6 +199,7 @@ func TestExpiredVersion(t *testing.T) {
 			time.Sleep(time.Minute)
 			s.want("UPDATE spec Widget default/changed 2", "CREATE spec Widget default/new 1",
 				"CREATE spec Widget default/again 1", "DELETE spec Widget default/gone 1", "resync")
+
 			if err := s.source.Ready(); err != nil || s.failures["other"] > 0 {
 				t.Errorf("ready: %v, failures %v, want none for the version", err, s.failures)
 			}
@@ -220,6 +233,7 @@ func TestFailures(t *testing.T) {
 			s.start(informer.Options{}, widgets())
 			time.Sleep(11 * time.Minute)
 			synctest.Wait()
+
 			if problem := s.source.Problem(manager); !strings.Contains(problem, want.problem) {
 				t.Errorf("%s: problem %q, want %q in it", verb, problem, want.problem)
 			}
@@ -230,19 +244,23 @@ func TestFailures(t *testing.T) {
 				t.Errorf("%s: %d lines, failures %v, want 3 lines in 11 min, and at least 5 attempts a minute:\n%s", verb, n,
 					s.failures, &s.log)
 			}
+
 			s.server.refuse(want.verb, 0)
 			time.Sleep(10 * time.Second)
 			synctest.Wait()
+
 			if err := s.source.Ready(); err != nil || strings.Count(s.log.String(), "watch is established") != 1 {
 				t.Errorf("%s: ready: %v, want that it is, and one line about it:\n%s", verb, err, &s.log)
 			}
 			if want.verb != "connect" {
 				return
 			}
+
 			s.server.refuse(want.verb, want.status)
 			s.server.cut()
 			time.Sleep(10 * time.Second)
 			synctest.Wait()
+
 			if n := strings.Count(s.log.String(), "cannot establish a watch"); n != 4 {
 				t.Errorf("%s: %d lines, want one more at once after it worked:\n%s", verb, n, &s.log)
 			}
@@ -255,9 +273,11 @@ func TestResourceComesAndGoes(t *testing.T) {
 	inBubble(t, func(s *scene) {
 		s.server.refuse("serve widgets", http.StatusNotFound)
 		s.start(informer.Options{}, widgets())
+
 		if problem := s.source.Problem(manager); !strings.Contains(problem, "not found") || s.failures["not_found"] != 1 {
 			t.Errorf("problem %q, failures %v, want that it is not found", problem, s.failures)
 		}
+
 		s.server.refuse("serve widgets", 0)
 		s.server.put("widgets", newObject("a", 1, 1))
 		time.Sleep(time.Minute)
@@ -293,6 +313,7 @@ func TestBookmarksProveAWatch(t *testing.T) {
 		before := s.proofs
 		s.server.bookmark()
 		synctest.Wait()
+
 		if s.proofs != before+1 {
 			t.Errorf("%d proofs by a bookmark, want one", s.proofs-before)
 		}
@@ -304,25 +325,32 @@ func TestMetadataOnly(t *testing.T) {
 	inBubble(t, func(s *scene) {
 		s.server.put("widgets", newObject("a", 1, 1))
 		s.start(informer.Options{}, widgets())
+
 		if got := s.server.requested("as=PartialObjectMetadata"); len(got) != 1 {
 			t.Errorf("%d requests for metadata, want one", len(got))
 		}
+
 		s.server.put("widgets", newObject("b", 0, 1))
 		time.Sleep(time.Minute)
+
 		if got := s.server.requested("widgets application/json "); len(got) != 1 {
 			t.Errorf("%d requests for whole objects, want one: an object counts no generations", len(got))
 		}
+
 		s.want("resync", "resync", "CREATE spec Widget default/b 0")
 		s.server.put("widgets", newObject("b", 0, 2))
 		s.want("UPDATE spec Widget default/b 0")
 	})
+
 	inBubble(t, func(s *scene) {
 		w := widgets()
 		w.Field = core.FieldStatus
 		s.start(informer.Options{}, w)
+
 		if got := s.server.requested("as=PartialObjectMetadata"); len(got) != 0 {
 			t.Errorf("%d requests for metadata, want none: it has no status", len(got))
 		}
+
 		s.want("resync")
 		s.server.put("widgets", newObject("a", 1, 1))
 		s.want()
@@ -351,6 +379,7 @@ func TestRequireOwner(t *testing.T) {
 		s.server.put("widgets", owned(newObject("b", 2, 1), "kcp/b"))
 		s.server.remove("widgets", "a")
 		s.want("UPDATE spec Widget default/b 2 of kcp/b", "DELETE spec Widget default/a 1 of kcp/a")
+
 		if n := s.decisions["no_owner"]; n != 2 {
 			t.Errorf("%d changes without owner, want 2", n)
 		}
@@ -387,6 +416,7 @@ func TestSelectors(t *testing.T) {
 		own.NamespaceSelector.Labels = map[string]string{"own": "yes"}
 		s.start(informer.Options{ExcludedNamespaces: []string{"kube-system", "agent"}}, w, all, own)
 		s.want("resync", "resync", "resync")
+
 		requests := s.server.requested("/widgets")
 		if !slices.ContainsFunc(requests, func(r string) bool {
 			return strings.HasPrefix(r, "/apis/example.com/v1/widgets") && strings.Contains(r, "labelSelector=a%3Db") &&
@@ -394,6 +424,7 @@ func TestSelectors(t *testing.T) {
 		}) {
 			t.Errorf("requests %q, want the selectors in them", requests)
 		}
+
 		// The server of the test ignores selectors, so both watches see each object.
 		s.server.put("widgets", newObject("a", 1, 1))
 		s.want("CREATE spec Widget default/a 1")
@@ -411,10 +442,12 @@ func TestOneNamespace(t *testing.T) {
 		s.start(informer.Options{Namespace: "one"}, w)
 		s.want("resync")
 		var paths []string
+
 		for _, r := range s.server.requested("watch=true") {
 			path, _, _ := strings.Cut(r, " ")
 			paths = append(paths, path)
 		}
+
 		slices.Sort(paths)
 		// The labels of namespaces are those of all.
 		want := []string{"/api/v1/namespaces", "/apis/example.com/v1/namespaces/one/widgets"}
@@ -436,6 +469,7 @@ func TestLabelsOfNamespacesCannotBeRead(t *testing.T) {
 		s.want("resync", "CREATE spec Widget default/a 1")
 		s.server.bookmark()
 		synctest.Wait()
+
 		if problem := s.source.Problem(manager); !strings.HasPrefix(problem, "watch default/w, labels of namespaces of namespaces: ") {
 			t.Errorf("problem %q, want that of the labels of namespaces", problem)
 		}
@@ -445,6 +479,7 @@ func TestLabelsOfNamespacesCannotBeRead(t *testing.T) {
 // seen is all that a source with one watch shows of it.
 func seen(t *testing.T, w watch.Watch) (all string) {
 	t.Helper()
+
 	w.Conditions = nil // TestNewNamesAllProblems.
 	inBubble(t, func(s *scene) {
 		s.server.put("namespaces", object{}.with("metadata.name", "default").with("metadata.labels.key", "one").
@@ -463,6 +498,7 @@ func seen(t *testing.T, w watch.Watch) (all string) {
 		all = fmt.Sprint(slices.Compact(requests), s.offered, s.decisions, len(s.failures), lines)
 		all = changing.ReplaceAllString(all, "")
 	})
+
 	return all
 }
 
@@ -473,6 +509,7 @@ func TestASourceUsesEachFieldOfAWatch(t *testing.T) {
 	if again := seen(t, whole); all != again {
 		t.Fatalf("the same watch differs:\n%s\n%s", all, again)
 	}
+
 	for path, w := range changed {
 		if path != ".Kind" && !strings.HasPrefix(path, ".Conditions") && seen(t, w) == all {
 			t.Errorf("source drops %s", path)
@@ -488,11 +525,13 @@ func TestNewNamesAllProblems(t *testing.T) {
 		NamespaceSelector: watch.Selector{Labels: map[string]string{"": "a"}},
 		Conditions:        []watch.Condition{{Name: "a", Expression: "true"}},
 	}
+
 	_, err := informer.New(&rest.Config{}, accepts, []watch.Watch{widgets(), widgets(), wrong},
 		informer.Options{Namespace: "c/d"})
 	if !errors.Is(err, watch.ErrInvalid) {
 		t.Fatalf("error %v, want one about the watches", err)
 	}
+
 	for _, part := range []string{
 		"manager is not a DNS-1123 label",
 		`"default/w": want a unique name`, `name ""`, `have "data"`, `have "pods/exec"`, `group "a/b"`, `version ""`,
@@ -502,6 +541,7 @@ func TestNewNamesAllProblems(t *testing.T) {
 			t.Errorf("error %v, want %q in it", err, part)
 		}
 	}
+
 	if _, err := informer.New(nil, accepts, nil, informer.Options{}); err == nil {
 		t.Error("no error without a config")
 	}

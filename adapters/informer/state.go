@@ -67,6 +67,7 @@ func (p parts) read(raw []byte) (*state, error) {
 	if err := r.Object(func(name []byte) error { return d.field(r, string(name)) }); err != nil {
 		return nil, fmt.Errorf("object of the API server: %w", err)
 	}
+
 	d.conclude()
 	s := d.state // A copy, so that no list keeps the buffers of the digester.
 	return &s, nil
@@ -104,6 +105,7 @@ func (d *digester) field(r *rawjson.Reader, name string) error {
 	default:
 		d.addRest(name, raw)
 	}
+
 	return nil
 }
 
@@ -138,6 +140,7 @@ func (d *digester) metadataField(r *rawjson.Reader, name string) error {
 	default:
 		d.addRest("metadata."+name, raw)
 	}
+
 	return err
 }
 
@@ -155,6 +158,7 @@ func (d *digester) keepLabels(raw []byte) error {
 		if d.state.labels == nil {
 			d.state.labels = make(labels.Set)
 		}
+
 		d.state.labels[string(name)] = value
 		return err
 	})
@@ -198,6 +202,7 @@ func (d *digester) addRest(name string, raw []byte) {
 	if d.rest == nil {
 		d.rest = sha256.New()
 	}
+
 	_, _ = fmt.Fprintf(d.rest, "%s %d ", name, len(raw)) // It never fails (package hash).
 	_, _ = d.rest.Write(raw)
 }
@@ -259,9 +264,11 @@ func (d *digest) json() []byte {
 	if d.generation != 0 {
 		text = strconv.AppendInt(append(text, `,"generation":`...), d.generation, 10)
 	}
+
 	text = append(append(text, d.metadata.Value()...), '}')
 	if d.member != "" {
 		text = append(text, `,"`+d.member+`":"`+base64.RawStdEncoding.EncodeToString(d.content[:])+`"`...)
 	}
+
 	return append(text, '}')
 }

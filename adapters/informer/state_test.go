@@ -54,14 +54,17 @@ func TestDigestsDecideAsObjects(t *testing.T) {
 				digests := core.Change{
 					Operation: core.OperationUpdate, Old: decode(digestOf(t, p, before)), New: decode(digestOf(t, p, after)),
 				}
+
 				if field == core.FieldStatus {
 					c.Subresource, digests.Subresource = "status", "status"
 				}
+
 				want := core.Changed(&c)
 				if got := core.Changed(&digests); got != want {
 					t.Errorf("%s: %t for the digests\n%s\n%s\nof\n%s\n%s, want %t", field, got, digestOf(t, p, before).json(),
 						digestOf(t, p, after).json(), before, after, want)
 				}
+
 				if want && *digestOf(t, p, before) == *digestOf(t, p, after) {
 					t.Errorf("%s: the digests of\n%s\n%s\nare equal", field, before, after)
 				}
@@ -120,6 +123,7 @@ func TestPartsOfADigestAreBounded(t *testing.T) {
 		if *before == *after {
 			t.Errorf("%s: the digests of two objects are equal: %s", name, before.json())
 		}
+
 		c := core.Change{Operation: core.OperationUpdate, Old: decode(before), New: decode(after)}
 		if want := name != "finalizers"; core.Changed(&c) != want {
 			t.Errorf("%s: the change counts: %t, want %t", name, !want, want)
@@ -162,6 +166,7 @@ func TestInitialObjectsProveNothing(t *testing.T) {
 	proofs := 0
 	limit := newLimit(t.Context())
 	defer limit.end()
+
 	f := &frames{
 		limit: limit, listed: func() {},
 		json: json.NewDecoder(strings.NewReader(added + added + end + added)), lists: true, works: func() { proofs++ },
@@ -179,6 +184,7 @@ func FuzzRead(f *testing.F) {
 		f.Add([]byte(text))
 		f.Add([]byte(`{"items":[` + text + `]}`))
 	}
+
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		for _, p := range []parts{{field: core.FieldSpec}, {field: core.FieldStatus}, {field: core.FieldSpec, generation: true}} {
 			_, _ = readList(bytes.NewReader(raw), p)
@@ -189,6 +195,7 @@ func FuzzRead(f *testing.F) {
 			if !json.Valid(s.digest.json()) {
 				t.Errorf("digest %s of %s is not JSON", s.digest.json(), raw)
 			}
+
 			same, _ := p.read(raw)
 			if *same.digest != *s.digest {
 				t.Errorf("two digests of %s: %s and %s", raw, s.digest.json(), same.digest.json())
@@ -199,6 +206,7 @@ func FuzzRead(f *testing.F) {
 
 func object(t *testing.T, raw string) *core.Object {
 	t.Helper()
+
 	o, err := core.DecodeObject([]byte(raw))
 	if err != nil {
 		t.Fatal(err)
@@ -208,6 +216,7 @@ func object(t *testing.T, raw string) *core.Object {
 
 func digestOf(t *testing.T, p parts, raw string) *digest {
 	t.Helper()
+
 	s, err := p.read([]byte(raw))
 	if err != nil {
 		t.Fatal(err)

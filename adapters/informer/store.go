@@ -86,6 +86,7 @@ func (o *objects) resync() {
 		o.acceptor.Accept(o.watch.Manager, core.WatchEvent{Resync: true, Time: now})
 		return
 	}
+
 	for owner := range o.owners() {
 		o.acceptor.Accept(o.watch.Manager, core.WatchEvent{Resync: true, Owner: owner, Time: now})
 	}
@@ -194,6 +195,7 @@ func (o *objects) selects(name types.NamespacedName) bool {
 	if o.resource.isNamespaces() {
 		namespace = name.Name
 	}
+
 	known, _, _ := o.namespaces.GetByKey(namespace) // It never fails.
 	s, ok := known.(*state)
 	return !ok || o.watch.namespaces.Matches(s.labels)

@@ -96,6 +96,7 @@ func Complete(mgr mcmanager.Manager, controller *mcbuilder.Builder, of Objects) 
 	if err := of.validate(); err != nil {
 		return err
 	}
+
 	o := newObjects(of.withDefaults(), mgr.GetCluster)
 	built, err := controller.WatchesRawSource(of.Source).WatchesRawSource(o.lanes.Regular).Build(o.lanes.Regular)
 	if err != nil {
@@ -104,6 +105,7 @@ func Complete(mgr mcmanager.Manager, controller *mcbuilder.Builder, of Objects) 
 	if err := o.lanes.SetUpSlow(mgr.GetLocalManager(), strings.ToLower(of.Kind.Kind)); err != nil {
 		return err
 	}
+
 	return built.MultiClusterWatch(o)
 }
 
@@ -128,6 +130,7 @@ func newObjects(
 	of.Lanes.Replace = o.replace
 	o.lanes = remote.NewLanes(
 		func(r mcreconcile.Request) string { return string(r.ClusterName) }, mcreconcile.Func(o.reconcile), of.Lanes)
+
 	return o
 }
 
@@ -142,6 +145,7 @@ func (o *objects) ForCluster(
 			o.queue = queue
 			o.mu.Unlock()
 			queue.Add(mcreconcile.Request{ClusterName: name})
+
 			return nil
 		}), true, nil
 }
@@ -155,9 +159,11 @@ func (o *objects) reconcile(ctx context.Context, r mcreconcile.Request) (reconci
 		o.forget(r.ClusterName)
 		return reconcile.Result{}, nil
 	}
+
 	if err != nil {
 		return reconcile.Result{}, err
 	}
+
 	switch {
 	case r == continuation(r.ClusterName):
 		return o.listPart(ctx, r.ClusterName, of.GetAPIReader())
@@ -168,12 +174,14 @@ func (o *objects) reconcile(ctx context.Context, r mcreconcile.Request) (reconci
 
 	number, gone := o.noteBegin(ctx, r)
 	reads := &objectRead{kind: o.Kind, name: r.NamespacedName}
+
 	// Only a cluster without cache reads the newest version.
 	if own, ok := of.(*live); ok {
 		reads.Client = own.client
 		read := o.Source.Client(r, core.RuntimeID(r.ClusterName), reads)
 		ctx = context.WithValue(ctx, reconciled{r.ClusterName}, &live{Provider: own.Provider, client: read})
 	}
+
 	result, err := o.Reconciler.Reconcile(ctx, r)
 	o.noteRead(ctx, r, number, gone, reads)
 	return result, o.noteEnd(r, err)

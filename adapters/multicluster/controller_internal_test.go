@@ -15,18 +15,22 @@ func TestListsWaitForALongQueue(t *testing.T) {
 		limiter := workqueue.DefaultTypedControllerRateLimiter[mcreconcile.Request]()
 		o := &objects{queue: workqueue.NewTypedRateLimitingQueue(limiter)}
 		defer o.queue.ShutDown()
+
 		for name := range 1001 {
 			if !o.hasTurn() {
 				t.Fatalf("with %d requests in the queue, a list waits", name)
 			}
+
 			r := mcreconcile.Request{}
 			r.Namespace = string(rune('a' + name))
 			o.queue.Add(r)
 		}
+
 		for range 3 {
 			if o.hasTurn() {
 				t.Error("a list does not wait for 1,001 requests")
 			}
+
 			time.Sleep(time.Second)
 			if !o.hasTurn() {
 				t.Error("no list in a second")

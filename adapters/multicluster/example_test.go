@@ -34,6 +34,7 @@ func ExampleComplete() {
 	if err := provider.SetupWithManager(ctx, mgr); err != nil {
 		panic(err)
 	}
+
 	source := controllerruntime.NewSource(multicluster.Enqueue, controllerruntime.SourceOptions{})
 	controller := mcbuilder.ControllerManagedBy(mgr).Named("settings").
 		WithOptions(mccontroller.Options{SkipNameValidation: new(true)})

@@ -40,6 +40,7 @@ func (k *known) remember(name types.NamespacedName, number uint32, seen bool, mo
 	case !is:
 		k.guessed[name] = struct{}{}
 	}
+
 	return true
 }
 
@@ -61,6 +62,7 @@ func (k *known) forget(name types.NamespacedName) {
 func (o *objects) noteBegin(ctx context.Context, r mcreconcile.Request) (number uint32, gone bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+
 	l := o.listOf(r.ClusterName)
 	_, listed := l.waiting[r.NamespacedName]
 	delete(l.waiting, r.NamespacedName)
@@ -68,12 +70,14 @@ func (o *objects) noteBegin(ctx context.Context, r mcreconcile.Request) (number 
 
 	last, is := l.known.numbers[r.NamespacedName]
 	gone = is && last == absent
+
 	switch {
 	case gone:
 		l.known.forget(r.NamespacedName) // Once is enough.
 	case is || listed:
 		o.remember(ctx, r, number, listed)
 	}
+
 	return number, gone
 }
 
@@ -82,6 +86,7 @@ func (o *objects) noteBegin(ctx context.Context, r mcreconcile.Request) (number 
 func (o *objects) noteRead(ctx context.Context, r mcreconcile.Request, number uint32, gone bool, read *objectRead) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+
 	_, isGuess := o.listOf(r.ClusterName).known.guessed[r.NamespacedName]
 	switch {
 	case read.found.Load():
@@ -100,10 +105,12 @@ func (o *objects) remember(ctx context.Context, r mcreconcile.Request, number ui
 	if !isName(r.NamespacedName) {
 		return
 	}
+
 	number = max(number, l.known.numbers[r.NamespacedName]) // A list may have had it since.
 	if l.known.remember(r.NamespacedName, number, seen, o.Remembered) || l.full {
 		return
 	}
+
 	l.full = true
 	ctrl.LoggerFrom(ctx).Info("more objects than are remembered: "+
 		"a missed deletion of an object that is not remembered goes unnoticed",
@@ -127,6 +134,7 @@ func (o *objectRead) Get(
 	if name != o.name {
 		return err // As it is.
 	}
+
 	kind, unknown := o.GroupVersionKindFor(object)
 	if unknown != nil || kind.GroupKind() != o.kind.GroupKind() {
 		return err // As it is.
@@ -138,5 +146,6 @@ func (o *objectRead) Get(
 	case client.IgnoreNotFound(err) == nil:
 		o.missed.Store(true)
 	}
+
 	return err // As it is.
 }

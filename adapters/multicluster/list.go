@@ -92,6 +92,7 @@ func (o *objects) listOf(name multicluster.ClusterName) *list {
 			waiting: make(map[types.NamespacedName]struct{}),
 			failing: make(map[types.NamespacedName]struct{}),
 		}
+
 		o.lists[name] = l
 	}
 	return l
@@ -108,6 +109,7 @@ func (o *objects) noteEnd(r mcreconcile.Request, err error) error {
 	o.mu.Lock()
 	l := o.listOf(r.ClusterName)
 	_, known := l.failing[r.NamespacedName]
+
 	if err == nil {
 		delete(l.failing, r.NamespacedName)
 	}
@@ -115,9 +117,11 @@ func (o *objects) noteEnd(r mcreconcile.Request, err error) error {
 		if err != nil {
 			l.failing[r.NamespacedName] = struct{}{}
 		}
+
 		o.mu.Unlock()
 		return err
 	}
+
 	first := !l.dropped
 	l.dropped = true
 	o.mu.Unlock()
@@ -125,6 +129,7 @@ func (o *objects) noteEnd(r mcreconcile.Request, err error) error {
 	if first {
 		o.lanes.Regular.Add(failingPause, handler.LowPriority, mcreconcile.Request{ClusterName: r.ClusterName})
 	}
+
 	return reconcile.TerminalError(err)
 }
 
@@ -132,9 +137,11 @@ func (o *objects) noteEnd(r mcreconcile.Request, err error) error {
 func (o *objects) replace(r mcreconcile.Request) mcreconcile.Request {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+
 	if r == continuation(r.ClusterName) {
 		return r
 	}
+
 	delete(o.listOf(r.ClusterName).waiting, r.NamespacedName)
 	return mcreconcile.Request{ClusterName: r.ClusterName}
 }
@@ -150,6 +157,7 @@ func (o *objects) beginList(name multicluster.ClusterName) {
 	} else {
 		l.begin()
 	}
+
 	o.mu.Unlock()
 	if !active { // Otherwise, the next part is in the queue already.
 		o.lanes.Regular.Add(0, 0, continuation(name))
@@ -174,9 +182,11 @@ func (l *list) begin() {
 func (o *objects) hasTurn() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+
 	if o.queue != nil && o.queue.Len() > ready && time.Since(o.listed) < pause {
 		return false
 	}
+
 	o.listed = time.Now()
 	return true
 }
@@ -189,6 +199,7 @@ func (o *objects) listPart(
 	if !o.hasTurn() {
 		return later, nil
 	}
+
 	o.mu.Lock()
 	l := o.listOf(name)
 	room := mostNames - len(l.waiting)
@@ -211,6 +222,7 @@ func (o *objects) listPart(
 		if pages == partPages {
 			return later, nil
 		}
+
 		more, err := o.listPage(ctx, name, reader, l, &room)
 		switch {
 		case errors.Is(err, remote.ErrLargeAnswer):
@@ -229,9 +241,11 @@ func (o *objects) listPart(
 func (o *objects) isSpent(ctx context.Context, name multicluster.ClusterName, l *list) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+
 	if l.total < o.MostListed && l.pages < mostPages && time.Since(l.begun) < listDeadline {
 		return false
 	}
+
 	ctrl.LoggerFrom(ctx).Info(
 		"list ends before its last page: the other objects wait for their changes, or for the next resync",
 		"cluster", name, "kind", o.Kind.Kind, "objects", l.total, "pages", l.pages,
@@ -264,13 +278,16 @@ func (o *objects) listPage(
 		items = items[:*room]
 		next = position{token: at.token, skip: at.skip + *room}
 	}
+
 	if err := o.request(name, l, namesOf(items)); err != nil {
 		return false, err
 	}
+
 	*room -= len(items)
 
 	o.mu.Lock()
 	defer o.mu.Unlock()
+
 	l.position = next
 	l.total += len(items)
 	return next != (position{}), nil
@@ -297,6 +314,7 @@ func isName(key types.NamespacedName) bool {
 func (o *objects) request(name multicluster.ClusterName, l *list, names []types.NamespacedName) error {
 	requests := make([]mcreconcile.Request, len(names))
 	o.mu.Lock()
+
 	for i, key := range names {
 		requests[i] = mcreconcile.Request{Request: reconcile.Request{NamespacedName: key}, ClusterName: name}
 		l.waiting[key] = struct{}{}
@@ -304,6 +322,7 @@ func (o *objects) request(name multicluster.ClusterName, l *list, names []types.
 			l.known.numbers[key] = l.number
 		}
 	}
+
 	o.mu.Unlock()
 	return o.Source.Resync(requests...)
 }
@@ -328,12 +347,14 @@ func (o *objects) afterLargeAnswer(
 ) (reconcile.Result, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+
 	if first && l.page == 1 {
 		return reconcile.Result{}, fmt.Errorf("list %s of cluster %s, one at a time: %w", o.Kind.Kind, name, err)
 	}
 	if first {
 		l.page = max(l.page/shrink, 1)
 	}
+
 	return reconcile.Result{RequeueAfter: time.Millisecond}, nil
 }
 
@@ -341,11 +362,13 @@ func (o *objects) afterLargeAnswer(
 func (o *objects) endList(name multicluster.ClusterName, l *list) (reconcile.Result, error) {
 	o.mu.Lock()
 	var gone []types.NamespacedName
+
 	for key, number := range l.known.numbers {
 		if l.whole && number != absent && number < l.number && len(gone) < mostNames {
 			gone = append(gone, key)
 		}
 	}
+
 	o.mu.Unlock()
 
 	if err := o.request(name, l, gone); err != nil {
@@ -354,18 +377,22 @@ func (o *objects) endList(name multicluster.ClusterName, l *list) (reconcile.Res
 
 	o.mu.Lock()
 	defer o.mu.Unlock()
+
 	for _, key := range gone {
 		l.known.numbers[key] = absent
 	}
+
 	if len(gone) == mostNames {
 		l.ended = true
 		return reconcile.Result{RequeueAfter: pause}, nil
 	}
+
 	l.active = false
 	l.page = min(l.page*2, mostPage)
 	if !l.again {
 		return reconcile.Result{}, nil
 	}
+
 	l.begin()
 	return reconcile.Result{RequeueAfter: time.Millisecond}, nil
 }

@@ -41,6 +41,7 @@ func (p *pages) List(_ context.Context, list client.ObjectList, opts ...client.L
 	p.calls++
 	into, _ := list.(*metav1.PartialObjectMetadataList)
 	into.Items, into.Continue = nil, ""
+
 	return p.list(into, (&client.ListOptions{}).ApplyOptions(opts))
 }
 
@@ -58,6 +59,7 @@ type listWorld struct {
 
 func newListWorld(t *testing.T, there client.Client, of Objects) *listWorld {
 	t.Helper()
+
 	w := &listWorld{t: t, queue: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[mcreconcile.Request]())}
 	t.Cleanup(w.queue.ShutDown)
 	of.Kind = corev1.SchemeGroupVersion.WithKind("ConfigMap")
@@ -65,17 +67,21 @@ func newListWorld(t *testing.T, there client.Client, of Objects) *listWorld {
 	if err := of.Source.Start(t.Context(), w.queue); err != nil {
 		t.Fatal(err)
 	}
+
 	of.Reconciler = mcreconcile.Func(func(ctx context.Context, r mcreconcile.Request) (reconcile.Result, error) {
 		w.reconciled++
 		if w.failing != nil {
 			return reconcile.Result{}, w.failing
 		}
+
 		reader := there
 		if own, ok := ctx.Value(reconciled{r.ClusterName}).(*live); ok && w.reads {
 			reader = own.client
 		}
+
 		return reconcile.Result{}, client.IgnoreNotFound(reader.Get(ctx, r.NamespacedName, &corev1.ConfigMap{}))
 	})
+
 	w.objects = newObjects(of.withDefaults(), func(context.Context, multicluster.ClusterName) (cluster.Cluster, error) {
 		return &live{client: there}, nil
 	})
@@ -109,16 +115,19 @@ func (w *listWorld) drain() (names []string) {
 // listAll begins a list, and reads and reconciles all of it.
 func (w *listWorld) listAll() (names []string) {
 	w.t.Helper()
+
 	w.beginList("a")
 	for range 10_000 {
 		if _, err := w.part(w.t.Context()); err != nil {
 			w.t.Fatal(err)
 		}
+
 		names = append(names, w.drain()...)
 		if !w.listOf("a").active {
 			return names
 		}
 	}
+
 	w.t.Fatal("the list does not end")
 	return nil
 }
@@ -146,11 +155,13 @@ func TestAResyncFindsDeletedObjects(t *testing.T) {
 		if names := w.listAll(); len(names) != 3 {
 			t.Fatalf("listed %v", names)
 		}
+
 		for _, name := range []string{"b", "c"} {
 			if err := there.Delete(t.Context(), object(name)); err != nil {
 				t.Fatal(err)
 			}
 		}
+
 		if names := append(w.listAll(), w.drain()...); len(names) != 1+want {
 			t.Errorf("%d remembered: the resync reconciles %v, want a and %d others", remembered, names, want)
 		}
@@ -182,9 +193,11 @@ func TestForgedNamesPushNothingOut(t *testing.T) {
 
 			forge("before")
 			w.listAll()
+
 			if err := there.Create(t.Context(), object("changed")); err != nil {
 				t.Fatal(err)
 			}
+
 			w.change("changed")
 			forge("after")
 
@@ -193,16 +206,20 @@ func TestForgedNamesPushNothingOut(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+
 			names := append(w.listAll(), w.drain()...)
 			want := []string{"listed"}
+
 			if reads { // Without a read, nothing shows that the second one exists.
 				want = []string{"changed", "listed"}
 			}
+
 			for _, gone := range want {
 				if !slices.Contains(names, gone) {
 					t.Errorf("the resync reconciles %v, want %s", names, gone)
 				}
 			}
+
 			if n := len(w.listOf("a").known.numbers); n > 3 {
 				t.Errorf("%d names are remembered, want at most 3", n)
 			}
@@ -222,10 +239,13 @@ func TestAListWithoutEndEnds(t *testing.T) {
 				list.Items = items(made, each)
 				made += each
 				list.Continue = fmt.Sprint("p", made)
+
 				return nil
 			}, Client: fake.NewClientBuilder().Build()}
+
 			w := newListWorld(t, server, Objects{MostListed: 2000})
 			w.beginList("a")
+
 			// Nobody reconciles: names that wait are bounded, and no further page is read.
 			for range 100 {
 				w.listed = time.Time{}
@@ -233,9 +253,11 @@ func TestAListWithoutEndEnds(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+
 			if n := w.queue.Len(); n > mostNames {
 				t.Errorf("%d names wait, want at most %d", n, mostNames)
 			}
+
 			total := len(w.drain())
 			for w.listOf("a").active && total < 10_000 {
 				if _, err := w.part(t.Context()); err != nil {
@@ -243,6 +265,7 @@ func TestAListWithoutEndEnds(t *testing.T) {
 				}
 				total += len(w.drain())
 			}
+
 			if total < 2000 || total > 2000+mostPage {
 				t.Errorf("%d names in all, want about 2,000", total)
 			}
@@ -256,6 +279,7 @@ func TestNamesOfAListAreNames(t *testing.T) {
 	for i := range long {
 		long[i] = 'a'
 	}
+
 	server := &pages{list: func(list *metav1.PartialObjectMetadataList, _ *client.ListOptions) error {
 		list.Items = append(items(0, 2), metav1.PartialObjectMetadata{}, metav1.PartialObjectMetadata{
 			ObjectMeta: metav1.ObjectMeta{Name: string(long)},
@@ -275,26 +299,32 @@ func TestPagesShrink(t *testing.T) {
 		if opts.Limit > 10 {
 			return fmt.Errorf("read: %w", remote.ErrLargeAnswer)
 		}
+
 		first := 0
 		_, _ = fmt.Sscan(opts.Continue, &first)
 		list.Items = items(first, min(int(opts.Limit), all-first))
 		if next := first + len(list.Items); next < all {
 			list.Continue = strconv.Itoa(next)
 		}
+
 		return nil
 	}
+
 	w := newListWorld(t, server, Objects{})
 	if names := w.listAll(); len(names) != all {
 		t.Errorf("%d names, want %d", len(names), all)
 	}
+
 	server.list = func(*metav1.PartialObjectMetadataList, *client.ListOptions) error { return remote.ErrLargeAnswer }
 	w.beginList("a")
 	var err error
+
 	for range 10 {
 		if _, err = w.part(t.Context()); err != nil {
 			break
 		}
 	}
+
 	if !errors.Is(err, remote.ErrLargeAnswer) {
 		t.Errorf("got %v, want an error about one object that is too large", err)
 	}
@@ -314,17 +344,20 @@ func TestAListGoesOnAfterItsTokenHasExpired(t *testing.T) {
 				expired = true
 				err := apierrors.NewResourceExpired("too old")
 				err.ErrStatus.Continue = offered
+
 				return err
 			default:
 				list.Items = items(1, 1)
 			}
 			return nil
 		}
+
 		w := newListWorld(t, server, Objects{})
 		w.beginList("a")
 		for w.listOf("a").active {
 			_, _ = w.part(t.Context())
 		}
+
 		if names := w.drain(); !expired || len(names) != 2 {
 			t.Errorf("names %v, want two", names)
 		}
@@ -337,11 +370,13 @@ func TestAResyncDuringAListIsNotLost(t *testing.T) {
 	w := newListWorld(t, server, Objects{})
 	w.beginList("a")
 	w.beginList("a")
+
 	for w.listOf("a").active {
 		if _, err := w.part(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	if server.calls != 2 {
 		t.Errorf("%d lists, want 2", server.calls)
 	}
@@ -352,6 +387,7 @@ func TestNamesThatFailAreBounded(t *testing.T) {
 	w := newListWorld(t, fake.NewClientBuilder().Build(), Objects{})
 	w.failing = errors.New("refused")
 	final := 0
+
 	for n := range mostFailing + 2 {
 		r := mcreconcile.Request{ClusterName: "a"}
 		r.Namespace, r.Name = "default", strconv.Itoa(n)
@@ -359,6 +395,7 @@ func TestNamesThatFailAreBounded(t *testing.T) {
 			final++
 		}
 	}
+
 	if final != 2 || len(w.listOf("a").failing) != mostFailing || !w.listOf("a").dropped {
 		t.Errorf("%d are not retried, %d are, want 2 and %d", final, len(w.listOf("a").failing), mostFailing)
 	}
@@ -368,6 +405,7 @@ func TestNamesThatFailAreBounded(t *testing.T) {
 func TestAttacksOnAClusterWithoutCache(t *testing.T) {
 	remotetest.Run(t, func(t *testing.T, server *remotetest.Server) func(context.Context) error {
 		t.Helper()
+
 		server.Put("/api/v1/namespaces/default/configmaps/x", map[string]any{
 			"kind": "ConfigMap", "apiVersion": "v1", "metadata": map[string]any{"name": "x", "namespace": "default"},
 		})
@@ -388,16 +426,19 @@ func TestAttacksOnAClusterWithoutCache(t *testing.T) {
 		w := newListWorld(t, there, Objects{})
 		object := mcreconcile.Request{ClusterName: "a"}
 		object.Namespace, object.Name = "default", "x"
+
 		return func(ctx context.Context) error {
 			w.forget("a")
 			w.listed = time.Time{}
 			w.beginList("a")
 			_, listed := w.part(ctx)
 			_, read := w.lanes.Regular.Reconcile(ctx, object)
+
 			for w.queue.Len() > 0 { // The names are not reconciled here.
 				r, _ := w.queue.Get()
 				w.queue.Done(r)
 			}
+
 			return errors.Join(listed, read)
 		}
 	})

@@ -91,10 +91,12 @@ func TestASecretEngagesItsCluster(t *testing.T) {
 	unlabelled.Labels = nil
 	w.secrets.Set(unlabelled)
 	eventually(t, "the cluster is not engaged any more", func() bool { return !w.engaged("a") })
+
 	_, err := w.mgr.GetCluster(t.Context(), "a")
 	if !errors.Is(err, mc.ErrClusterNotFound) {
 		t.Errorf("error %v, want that the cluster is not found", err)
 	}
+
 	w.secrets.Set(secret("a", "4"))
 	w.await("a/x")
 	w.secrets.Delete(client.ObjectKeyFromObject(secret("a", "4")))
@@ -113,6 +115,7 @@ func TestAClusterThatRefuses(t *testing.T) {
 		}
 		return reached(secret)
 	}, secret("a", "1"), secret("b", "1"))
+
 	w.await("a/x", "b/x")
 	if len(refusals) != 1 {
 		t.Errorf("%d refusals, want 1", len(refusals))
@@ -132,6 +135,7 @@ func TestResendsAreAcknowledged(t *testing.T) {
 		}
 		return w.enqueued == 0
 	})
+
 	check(t, w.event("a", "x", 2000))
 	if w.enqueued != 1 {
 		t.Errorf("an event of a later write makes %d requests, want 1", w.enqueued)
@@ -149,11 +153,14 @@ func TestAListIsPaged(t *testing.T) {
 			list.(*metav1.PartialObjectMetadataList).Items = []metav1.PartialObjectMetadata{{ //nolint:forcetypeassert // It fails the test.
 				ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
 			}}
+
 			return nil
 		},
 	}).Build()
+
 	w := start(t, func(client.Object) (client.Client, error) { return paged, nil }, secret("a", "1"))
 	w.await("a/x", "a/xx")
+
 	if want := `[250 after "" in default 250 after "more" in default]`; fmt.Sprint(pages) != want {
 		t.Errorf("pages %v, want %s", pages, want)
 	}
@@ -178,6 +185,7 @@ func TestAClusterHasNoCache(t *testing.T) {
 			t.Errorf("%s: error %v, want that the cluster has none", name, err)
 		}
 	}
+
 	if err := a.GetCache().Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "x"}, &corev1.ConfigMap{}); err != nil {
 		t.Errorf("a read of the cache: %v, want a request", err)
 	}
@@ -192,6 +200,7 @@ func TestMissingPartsAreRefused(t *testing.T) {
 	if err := provider.SetupWithManager(t.Context(), mgr); err == nil {
 		t.Error("no error, want one about connect")
 	}
+
 	source := controllerruntime.NewSource(multicluster.Enqueue, controllerruntime.SourceOptions{})
 	whole := multicluster.Objects{
 		Source: source, Kind: corev1.SchemeGroupVersion.WithKind("ConfigMap"),
@@ -199,6 +208,7 @@ func TestMissingPartsAreRefused(t *testing.T) {
 			return reconcile.Result{}, nil
 		}),
 	}
+
 	for want, take := range map[string]func(o *multicluster.Objects){
 		"Reconciler": func(o *multicluster.Objects) { o.Reconciler = nil },
 		"Source":     func(o *multicluster.Objects) { o.Source = nil },
@@ -213,6 +223,7 @@ func TestMissingPartsAreRefused(t *testing.T) {
 			t.Errorf("got %v, want an error about %s", err, want)
 		}
 	}
+
 	if err := multicluster.Complete(mgr, nil, whole); err == nil || !strings.Contains(err.Error(), "builder") {
 		t.Errorf("got %v, want an error about the builder", err)
 	}
@@ -226,6 +237,7 @@ func (r *requests) RoundTrip(request *http.Request) (*http.Response, error) {
 	if request.Method == http.MethodPatch {
 		note += " " + strings.TrimPrefix(request.Header.Get("Content-Type"), "application/")
 	}
+
 	*r = append(*r, note)
 	return nil, errRefused
 }
@@ -254,21 +266,26 @@ func TestEachCallConnects(t *testing.T) {
 	connect = func(client.Object) (client.Client, error) {
 		return client.New(toNowhere, client.Options{Scheme: a.Scheme(), Mapper: a.RESTMapper()})
 	}
+
 	for _, err := range use(t.Context(), a) {
 		if !errors.Is(err, errRefused) {
 			t.Errorf("error %v, want that of the connected client", err)
 		}
 	}
+
 	if fmt.Sprint(made) != want {
 		t.Errorf("requests %v, want %s", made, want)
 	}
+
 	errNoWay := errors.New("no way")
 	connect = func(client.Object) (client.Client, error) { return nil, errNoWay }
+
 	for i, err := range use(t.Context(), a) {
 		if !errors.Is(err, errNoWay) {
 			t.Errorf("call %d: error %v, want that of connect", i, err)
 		}
 	}
+
 	kind, err := a.GroupVersionKindFor(&corev1.ConfigMap{})
 	namespaced, mapped := a.IsObjectNamespaced(&corev1.ConfigMap{})
 	if err != nil || mapped != nil || kind.Kind != "ConfigMap" || !namespaced {
@@ -330,6 +347,7 @@ type world struct {
 // start runs an operator until the test ends. connect gets the metadata of a Secret.
 func start(t *testing.T, connect func(secret client.Object) (client.Client, error), secrets ...client.Object) *world {
 	t.Helper()
+
 	w := &world{t: t, secrets: controllerruntimetest.NewCache(secrets...), reconciled: make(chan mcreconcile.Request), known: make(map[string]bool)}
 	provider := multicluster.NewProvider(
 		func(_ context.Context, secret client.Object) (client.Client, error) { return connect(secret) },
@@ -359,6 +377,7 @@ func start(t *testing.T, connect func(secret client.Object) (client.Client, erro
 			}
 		}
 	})
+
 	return w
 }
 
@@ -367,10 +386,12 @@ func (w *world) reconcile(ctx context.Context, r mcreconcile.Request) (reconcile
 	if err != nil {
 		return reconcile.Result{}, err
 	}
+
 	err = cl.GetClient().Get(ctx, r.NamespacedName, &corev1.ConfigMap{})
 	if client.IgnoreNotFound(err) != nil {
 		return reconcile.Result{}, err
 	}
+
 	w.reconciled <- r
 	return reconcile.Result{}, nil
 }
@@ -379,10 +400,12 @@ func (w *world) reconcile(ctx context.Context, r mcreconcile.Request) (reconcile
 // never awaited.
 func (w *world) await(objects ...string) {
 	w.t.Helper()
+
 	wanted := make(map[string]bool)
 	for _, object := range objects {
 		wanted[object], w.known[object] = true, true
 	}
+
 	for len(wanted) > 0 {
 		select {
 		case r := <-w.reconciled:
@@ -390,6 +413,7 @@ func (w *world) await(objects ...string) {
 			if !w.known[name] {
 				w.t.Fatalf("%s was reconciled, want %v", name, wanted)
 			}
+
 			delete(wanted, name)
 		case <-time.After(3 * time.Minute):
 			w.t.Fatalf("%v were not reconciled", wanted)
@@ -414,8 +438,10 @@ func (w *world) engaged(cluster string) bool {
 // eventually waits for a condition.
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
+
 	tick, deadline := time.NewTicker(time.Millisecond), time.After(3*time.Minute)
 	defer tick.Stop()
+
 	for !condition() {
 		select {
 		case <-tick.C:

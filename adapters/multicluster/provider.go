@@ -72,6 +72,7 @@ func NewProvider(
 	opts.Namespace = cmp.Or(opts.Namespace, metav1.NamespaceDefault)
 	opts.Label = cmp.Or(opts.Label, "sigs.k8s.io/multicluster-runtime-kubeconfig")
 	opts.Name = cmp.Or(opts.Name, "kubeconfig-provider")
+
 	return &Provider{connect: connect, opts: opts, clusters: make(map[multicluster.ClusterName]engagement)}
 }
 
@@ -83,6 +84,7 @@ func (p *Provider) SetupWithManager(ctx context.Context, mgr mcmanager.Manager) 
 	if p.connect == nil {
 		return errors.New("provider has no connect function")
 	}
+
 	ours := predicate.NewPredicateFuncs(func(o client.Object) bool { return o.GetNamespace() == p.opts.Namespace })
 	return builder.ControllerManagedBy(mgr.GetLocalManager()).Named(p.opts.Name).
 		For(&corev1.Secret{}, builder.OnlyMetadata, builder.WithPredicates(ours)).
@@ -109,6 +111,7 @@ func (p *Provider) labelled(
 	if secret.DeletionTimestamp != nil || secret.Labels[p.opts.Label] != "true" {
 		return nil, nil //nolint:nilnil // No cluster is no error.
 	}
+
 	return secret, nil
 }
 
@@ -135,6 +138,7 @@ func (p *Provider) engage(ctx context.Context, mgr mcmanager.Manager, secret *me
 		p.disengage(name)
 		return fmt.Errorf("engage cluster %s: %w", name, err)
 	}
+
 	return nil
 }
 
@@ -151,6 +155,7 @@ func (p *Provider) cluster(
 func (p *Provider) disengage(name multicluster.ClusterName) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	if former, known := p.clusters[name]; known {
 		former.end()
 		delete(p.clusters, name)

@@ -22,10 +22,12 @@ import (
 
 func TestWaits(t *testing.T) {
 	t.Parallel()
+
 	want := ForwarderOptions{Timeout: 10 * time.Second, AnswerWait: 2 * time.Second, RefusedRetryAfter: 30 * time.Second}
 	if diff := cmp.Diff(want, ForwarderOptions{}.withDefaults()); diff != "" {
 		t.Errorf("defaults (-want +got):\n%s", diff)
 	}
+
 	for attempts, want := range map[uint64]time.Duration{
 		0: time.Second, 1: time.Second, 2: 2 * time.Second, 5: 16 * time.Second, 6: maxDelay, 1 << 40: maxDelay,
 	} {
@@ -33,6 +35,7 @@ func TestWaits(t *testing.T) {
 			t.Errorf("wait of %v after %d deliveries, want %v", got, attempts, want)
 		}
 	}
+
 	for after, header := range map[time.Duration]string{0: "", 3 * time.Second: "3"} {
 		msg := answerTo("subject", coretest.Refusal{Label: "busy", After: after, Cause: core.ErrNotReady}.Err())
 		if got := readAnswer(msg, 1).RetryAfter; got != after || msg.Header.Get(headerRetryAfter) != header {
@@ -44,6 +47,7 @@ func TestWaits(t *testing.T) {
 // The same message gets the same ID again, until there is a result on its subject.
 func TestIDs(t *testing.T) {
 	t.Parallel()
+
 	id := func(f *Forwarder, body string) string {
 		return f.id(&message{request: &contract.Request{Body: []byte(body)}})
 	}
@@ -55,10 +59,12 @@ func TestIDs(t *testing.T) {
 	if id(f, "2") == first || id(&Forwarder{secret: "b"}, "1") == first {
 		t.Error("one ID for two messages")
 	}
+
 	f.results.Store("another", first)
 	if id(f, "1") != first {
 		t.Error("another ID after a result of another subject")
 	}
+
 	f.results.Store("", first)
 	if id(f, "1") == first {
 		t.Error("one ID before and after a result")
@@ -78,10 +84,12 @@ func TestShareOfARuntime(t *testing.T) {
 				t.Errorf("%d messages of one of %d runtimes may wait, want %d", got, n+1, want)
 			}
 		}
+
 		time.Sleep(time.Minute + time.Second - time.Nanosecond)
 		if n := len(q.held()); n != 4 {
 			t.Errorf("%d messages are held just before their time is over, want 4", n)
 		}
+
 		time.Sleep(time.Nanosecond)
 		if n := len(q.held()); n != 0 {
 			t.Errorf("%d messages are held after their time, want none", n)
@@ -91,16 +99,19 @@ func TestShareOfARuntime(t *testing.T) {
 
 func TestSilentRuntimesAreBounded(t *testing.T) {
 	t.Parallel()
+
 	r := newReturns(64)
 	if n := cap(r.slots); n != 8 {
 		t.Errorf("%d offers at the same time, want 8", n)
 	}
+
 	for n := range maxSilent + 1 {
 		if len(r.silent) != n {
 			t.Fatalf("%d runtimes are remembered, want %d", len(r.silent), n)
 		}
 		r.silence(core.RuntimeID(strconv.Itoa(n)), time.Now())
 	}
+
 	if n := len(r.silent); n != 1 {
 		t.Errorf("%d runtimes are remembered after one too many, want 1", n)
 	}
@@ -109,14 +120,17 @@ func TestSilentRuntimesAreBounded(t *testing.T) {
 // A stream without messages has no oldest one, and a stream without a bound is never filled.
 func TestEmptyBacklog(t *testing.T) {
 	t.Parallel()
+
 	var got hook.Backlog
 	c := &Consumer{opts: Options{Hooks: Hooks{Backlog: func(b hook.Backlog) { got = b }}}}
 	now := time.Now()
 	clock := newClock(func() time.Time { return now })
 	c.reportBacklog("m", clock, &jetstream.StreamInfo{})
+
 	if diff := cmp.Diff(hook.Backlog{Manager: "m"}, got); diff != "" {
 		t.Errorf("backlog of an empty stream (-want +got):\n%s", diff)
 	}
+
 	clock.learn(now, &jetstream.StreamInfo{TimeStamp: now})
 	c.reportBacklog("m", clock, &jetstream.StreamInfo{
 		Config: jetstream.StreamConfig{MaxBytes: 200},
@@ -176,6 +190,7 @@ func TestClassify(t *testing.T) {
 		if string(err.reason) != test.reason || err.Retryable() == final || !errors.Is(err, test.cause) {
 			t.Errorf("%v, retryable %t, want the reason %q and %v", err, err.Retryable(), test.reason, test.cause)
 		}
+
 		for _, class := range []error{
 			core.ErrForbidden, core.ErrUnknownManager, core.ErrNotReady, core.ErrUnauthenticated, core.ErrTooLarge,
 		} {
@@ -184,6 +199,7 @@ func TestClassify(t *testing.T) {
 			}
 		}
 	}
+
 	for status, want := range map[int]string{400: "<nil>", 500: "status 500", 503: core.ErrNotReady.Error()} {
 		if got := fmt.Sprint(refused("subject", contract.Refusal{Status: status}, 0).Err); got != want {
 			t.Errorf("cause of an answer of %d: %s, want %s", status, got, want)

@@ -45,19 +45,23 @@ var program struct {
 
 func serverProgram(t *testing.T) string {
 	t.Helper()
+
 	root, copied := os.LookupEnv("RUNTIME_WATCHER_ROOT") // make mutants copies the module.
 	if !copied {
 		root = filepath.Join("..", "..")
 	}
+
 	source := filepath.Join(root, "test", "lab", "natsserver")
 	if _, err := os.Stat(filepath.Join(root, "go.work")); err != nil {
 		t.Skip("the NATS server is in the repository, not in this module:", err)
 	}
+
 	program.once.Do(func() {
 		program.dir, program.err = os.MkdirTemp("", "natsserver") //nolint:usetesting // All tests share it.
 		if program.err != nil {
 			return
 		}
+
 		build := exec.Command("go", "build", "-o", filepath.Join(program.dir, "natsserver"), ".")
 		build.Dir, build.Env = source, append(os.Environ(), "GOFLAGS=")
 		if out, err := build.CombinedOutput(); err != nil {
@@ -67,6 +71,7 @@ func serverProgram(t *testing.T) string {
 	if program.err != nil {
 		t.Fatal(program.err)
 	}
+
 	return filepath.Join(program.dir, "natsserver")
 }
 
@@ -81,11 +86,13 @@ type broker struct {
 
 func newBroker(t *testing.T) *broker {
 	t.Helper()
+
 	b := &broker{t: t, addr: reservedAddr(t), dir: t.TempDir()}
 	config := fmt.Sprintf("listen: %q\njetstream { store_dir: %q }\n", b.addr, b.dir)
 	check(t, os.WriteFile(b.config(), []byte(config), 0o600))
 	b.start()
 	t.Cleanup(b.kill)
+
 	return b
 }
 
@@ -94,15 +101,18 @@ func (b *broker) config() string { return filepath.Join(b.dir, "nats.conf") }
 // start returns when the server accepts connections.
 func (b *broker) start() {
 	b.t.Helper()
+
 	program := b.program
 	if program == "" {
 		program = serverProgram(b.t)
 	}
+
 	b.process = exec.Command(program, "-c", b.config()) // Its life is that of the broker.
 	b.process.SysProcAttr = endWithTests()
 	if err := b.process.Start(); err != nil {
 		b.t.Fatal(err)
 	}
+
 	eventually(b.t, "the NATS server accepts connections", func() bool {
 		conn, err := nats.Connect(b.addr)
 		if err == nil {
@@ -123,11 +133,13 @@ func (b *broker) kill() {
 // connect returns a connection that the test closes.
 func (b *broker) connect(opts ...nats.Option) *nats.Conn {
 	b.t.Helper()
+
 	conn, err := nats.Connect(b.addr, append(opts, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond),
 		nats.Timeout(patience))...)
 	if err != nil {
 		b.t.Fatal(err)
 	}
+
 	b.t.Cleanup(conn.Close)
 	return conn
 }
@@ -136,6 +148,7 @@ func (b *broker) connect(opts ...nats.Option) *nats.Conn {
 // wait, it waits for the answer of the operator.
 func (b *broker) forwarder(runtime core.RuntimeID, opts natsjetstream.ForwarderOptions) *natsjetstream.Forwarder {
 	b.t.Helper()
+
 	opts.AnswerWait, opts.Timeout = cmp.Or(opts.AnswerWait, patience), cmp.Or(opts.Timeout, patience)
 	options := append(natsjetstream.ConnectOptions(runtime, noKeys), func(o *nats.Options) error {
 		o.Secure, o.TLSConfig, o.RootCAsCB = false, nil, nil
@@ -149,6 +162,7 @@ func noKeys() (*tls.Certificate, *x509.CertPool) { return &tls.Certificate{}, ni
 // run runs a consumer until the test ends, or until the result is called.
 func run(t *testing.T, c *natsjetstream.Consumer) (stop func()) {
 	t.Helper()
+
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- c.Start(ctx) }()
@@ -158,6 +172,7 @@ func run(t *testing.T, c *natsjetstream.Consumer) (stop func()) {
 			t.Errorf("Start = %v, want nil", err)
 		}
 	})
+
 	t.Cleanup(stop)
 	return stop
 }
@@ -166,6 +181,7 @@ func run(t *testing.T, c *natsjetstream.Consumer) (stop func()) {
 // socket that never listens holds it.
 func reservedAddr(t *testing.T) string {
 	t.Helper()
+
 	syscall.ForkLock.RLock()
 	holder := must(syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0))
 	syscall.CloseOnExec(holder)
@@ -175,6 +191,7 @@ func reservedAddr(t *testing.T) string {
 	if err = errors.Join(err, syscall.SetsockoptInt(holder, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1)); err != nil {
 		t.Fatal(err)
 	}
+
 	own, _ := must(syscall.Getsockname(holder)).(*syscall.SockaddrInet4)
 	return fmt.Sprint("127.0.0.1:", own.Port)
 }
@@ -184,8 +201,10 @@ const patience = 2 * time.Minute
 
 func eventually(t *testing.T, what string, done func() bool) {
 	t.Helper()
+
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
+
 	deadline := time.After(patience)
 	for !done() {
 		select {
@@ -229,14 +248,18 @@ func newLog() (*slog.Logger, *locked) {
 // reports the connection itself, each time.
 func TestLostConnectionIsLogged(t *testing.T) {
 	t.Parallel()
+
 	logger, log := newLog()
 	s := newScene(t, allowAll(), natsjetstream.Options{Logger: logger})
+
 	for n := range 2 {
 		s.kill()
 		eventually(t, "the loss is logged", func() bool { return log.count("connection to the NATS server lost") == n+1 })
+
 		if got := log.count("connected to the NATS server again"); got != n {
 			t.Errorf("%d returns are logged before the server runs, want %d", got, n)
 		}
+
 		s.start()
 		eventually(t, "the return is logged", func() bool { return log.count("connected to the NATS server again") == n+1 })
 	}
@@ -245,9 +268,11 @@ func TestLostConnectionIsLogged(t *testing.T) {
 // The same fault is logged each time that it begins, and so is its end.
 func TestStreamThatFailsAgainIsLoggedAgain(t *testing.T) {
 	t.Parallel()
+
 	logger, log := newLog()
 	s := newScene(t, allowAll(), natsjetstream.Options{Logger: logger})
 	admin := must(jetstream.New(s.connect()))
+
 	for range 2 {
 		// One failure may have several reasons, and each has its end.
 		failures, ends := log.count("no messages from the stream"), log.count("messages from the stream again")
@@ -264,6 +289,7 @@ func TestForwarderConformance(t *testing.T) {
 	unsendable := core.WatchEvent{}
 	coretest.TestForwarder(t, func(t *testing.T, farEnd *coretest.Recorder) coretest.ForwarderHarness {
 		t.Helper()
+
 		b := newBroker(t)
 		none := core.HandlerFunc(func(context.Context, core.Delivery) error { return nil })
 		consumer := must(natsjetstream.NewConsumer(b.connect(), allowAll(),
@@ -277,6 +303,7 @@ func TestForwarderConformance(t *testing.T) {
 		forwarder := b.forwarder("runtime-1", natsjetstream.ForwarderOptions{
 			RefusedRetryAfter: -1, AnswerWait: 5 * time.Second, Timeout: patience / 4,
 		})
+
 		return coretest.ForwarderHarness{Forwarder: forwarder, Disconnect: b.kill}
 	}, coretest.ForwarderOptions{Unsendable: &unsendable})
 }
@@ -286,10 +313,12 @@ func TestReceiverConformance(t *testing.T) {
 	t.Parallel()
 	coretest.TestReceiver(t, func(t *testing.T, parts coretest.ReceiverParts) func(core.RuntimeID) core.Forwarder {
 		t.Helper()
+
 		b := newBroker(t)
 		run(t, must(natsjetstream.NewConsumer(b.connect(), parts.Verifier, parts.Handlers,
 			natsjetstream.Options{Fleet: parts.Fleet})))
 		b.awaitStream(manager)
+
 		return func(runtime core.RuntimeID) core.Forwarder {
 			return b.forwarder(runtime, natsjetstream.ForwarderOptions{AnswerWait: patience / 2})
 		}

@@ -30,9 +30,11 @@ func (r *remote) Info(ctx context.Context, _ ...jetstream.StreamInfoOpt) (*jetst
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
+
 	time.Sleep(clockTimeout / 4)
 	stamp := r.now() // In the middle of the request.
 	time.Sleep(clockTimeout / 4)
+
 	return &jetstream.StreamInfo{TimeStamp: stamp}, nil
 }
 
@@ -45,6 +47,7 @@ func TestFailedMeasurement(t *testing.T) {
 		stream, clock := &remote{ahead: time.Hour}, newClock(time.Now)
 		var log strings.Builder
 		c := &Consumer{opts: Options{}.withDefaults(), paced: slog.New(slog.NewTextHandler(&log, nil))}
+
 		for n, measured := range []remote{{ahead: time.Hour}, {ahead: time.Hour, silent: true}, {ahead: -time.Hour}} {
 			*stream = measured
 			began := time.Now()
@@ -52,6 +55,7 @@ func TestFailedMeasurement(t *testing.T) {
 			if waited := time.Since(began); waited > clockTimeout {
 				t.Errorf("measurement %d takes %v, want at most %v", n, waited, clockTimeout)
 			}
+
 			time.Sleep(clockInterval)
 			if age := clock.age(stream.now()); age != 0 {
 				t.Errorf("after measurement %d, a new message is %v old, want 0", n, age)
@@ -84,11 +88,13 @@ func (s *stored) Metadata() (*jetstream.MsgMetadata, error) {
 // offline returns a consumer without a connection, and the message of a heartbeat of an age.
 func offline(t *testing.T, handler core.Handler, age time.Duration) (*Consumer, *stored) {
 	t.Helper()
+
 	batch := core.Batch{Source: "runtime-1", Epoch: "epoch", Heartbeat: &core.Heartbeat{ID: "beat", Number: 1}}
 	encoded, err := contract.V3.Encode(&batch)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	opts := Options{Hooks: Hooks{
 		Redelivered: func(hook.Redelivery) { t.Error("the first delivery is counted as another one") },
 	}}.withDefaults()
@@ -97,6 +103,7 @@ func offline(t *testing.T, handler core.Handler, age time.Duration) (*Consumer, 
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return &Consumer{opts: opts, intake: in, paced: opts.Logger}, &stored{body: encoded.Body, age: age}
 }
 
@@ -116,6 +123,7 @@ func TestStaleHeartbeatIsLeftOut(t *testing.T) {
 					return result{}
 				}
 				c.process(t.Context(), "runtime-1", "my-operator", newJob(msg, clock))
+
 				if got != want {
 					t.Errorf("a heartbeat of age %v is delivered: %v, want %v; the clocks differ by %v", age, got, want, differs)
 				}
@@ -132,11 +140,13 @@ func (standby) Ready() error { return core.ErrNotReady }
 // A replica that stops gives its messages back immediately, whatever their events failed with.
 func TestReplicaThatStopsGivesMessagesBack(t *testing.T) {
 	t.Parallel()
+
 	c, msg := offline(t, standby{func(context.Context, core.Delivery) error { return nil }}, 0)
 	c.receive = func(ctx context.Context, _ *intake.Request) result { return result{err: ctx.Err()} }
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	c.process(ctx, "runtime-1", "my-operator", newJob(msg, newClock(time.Now)))
+
 	if msg.returned != 1 {
 		t.Errorf("the message is given back %d times, want once", msg.returned)
 	}

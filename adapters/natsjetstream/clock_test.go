@@ -25,6 +25,7 @@ func TestClockOfTheOperatorMayDiffer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			watched := must(fleet.New(fleet.Options{}))
 			s := &scene{broker: newBroker(t), handler: &coretest.Recorder{}, fates: &fates{}}
 			consumer := s.consumer(refuse("bad", core.ErrForbidden), s.handler,
@@ -37,11 +38,14 @@ func TestClockOfTheOperatorMayDiffer(t *testing.T) {
 			s.awaitStream(manager)
 			step.Store(int64(clock.step))
 			mustForward(t, s.forwarder("runtime-1", natsjetstream.ForwarderOptions{}), beat(1, "a"))
+
 			if got := watched.Get("runtime-1", manager).State; got != fleet.Fresh {
 				t.Errorf("the runtime is %s after its heartbeat, want fresh", got)
 			}
+
 			mustForward(t, s.forwarder("runtime-1", noAnswer), numbered(2, "bad"))
 			s.awaitFate("delayed forbidden", 1)
+
 			if n := s.fates.of("terminated forbidden"); n > 0 {
 				t.Errorf("%d new messages were given up, want none", n)
 			}
@@ -53,11 +57,13 @@ func TestClockOfTheOperatorMayDiffer(t *testing.T) {
 // whole seconds. The first field of a [time.Time] with monotonic reading has the seconds from bit 30 on.
 func stepped(t *testing.T, now time.Time, step time.Duration) time.Time {
 	t.Helper()
+
 	after := now
 	*(*uint64)(unsafe.Pointer(&after)) += uint64(step/time.Second) << 30
 	if wall, passed := after.Round(0).Sub(now.Round(0)), after.Sub(now); wall != step || passed != 0 {
 		t.Errorf("the wall clock is set by %v and the monotonic one by %v, want %v and 0", wall, passed, step)
 	}
+
 	return after
 }
 
@@ -90,6 +96,7 @@ func (l *led) CachedInfo() *jetstream.StreamInfo {
 // heartbeats are an hour old.
 func TestEachStreamHasItsOwnClock(t *testing.T) {
 	t.Parallel()
+
 	const second core.Manager = "second-operator"
 	b := newBroker(t)
 	watched := must(fleet.New(fleet.Options{}))
@@ -99,13 +106,16 @@ func TestEachStreamHasItsOwnClock(t *testing.T) {
 		map[core.Manager]core.Handler{manager: handler, second: handler}, natsjetstream.Options{Fleet: watched}))
 	streams := must(jetstream.New(conn))
 	consumer.SetStreams(servers{streams, map[string]time.Duration{"watch-" + string(second): time.Hour}})
+
 	for _, m := range []core.Manager{manager, second} {
 		must(streams.CreateStream(t.Context(), natsjetstream.StreamConfig(m)))
 	}
+
 	run(t, consumer)
 	b.awaitStream(manager)
 	b.awaitStream(second)
 	runtime := b.forwarder("runtime-1", natsjetstream.ForwarderOptions{})
+
 	for m, want := range map[core.Manager]fleet.State{manager: fleet.Fresh, second: fleet.Unknown} {
 		check(t, runtime.Forward(t.Context(), m, beat(1, "a")))
 		if got := watched.Get("runtime-1", m).State; got != want {

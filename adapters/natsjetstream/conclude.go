@@ -62,26 +62,32 @@ func (c *Consumer) process(ctx context.Context, runtime core.RuntimeID, manager 
 	if j.attempts > 1 {
 		c.opts.Hooks.Redelivered(hook.Redelivery{Manager: manager})
 	}
+
 	j.peer = c.opts.Peer(runtime)
 	if err := c.intake.Admit(j.peer); intake.IsRevoked(err) {
 		c.refuseRevoked(ctx, runtime, manager, j, err)
 		return
 	}
+
 	account := intake.Account{Name: string(runtime)}
 	if tooFast := c.intake.Enter(account, int64(sizeOf(j.msg))); tooFast != nil {
 		c.conclude(runtime, manager, j, resultOf(tooFast), c.handBack(ctx, runtime, j, tooFast))
 		return
 	}
+
 	defer c.intake.Leave(account)
+
 	batch, err := contract.V3.Decode(j.msg.Data())
 	if err != nil {
 		c.handBack(ctx, runtime, j, err)
 		c.terminate(j, manager, reasons.Malformed, err)
 		return
 	}
+
 	if j.age > staleHeartbeat {
 		batch.Heartbeat = nil
 	}
+
 	c.receiveFrom(ctx, runtime, manager, j, batch)
 }
 
@@ -111,11 +117,14 @@ func (c *Consumer) receiveFrom(
 			},
 			Taken: c.partial.taken(j.key),
 		})
+
 		c.partial.note(j.key, r.err)
 	}
+
 	if r.err != nil && ctx.Err() != nil {
 		r.fault = intake.FaultOfReplica
 	}
+
 	c.conclude(runtime, manager, j, r, handed)
 }
 
@@ -140,6 +149,7 @@ const maxPartial = 1 << 10
 func (p *partial) taken(message messageKey) func(index int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	failed, known := p.failed[message]
 	return func(index int) bool { return known && !slices.Contains(failed, index) }
 }
@@ -149,11 +159,14 @@ func (p *partial) note(message messageKey, err error) {
 	if !ok || message == (messageKey{}) {
 		return
 	}
+
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	if p.failed == nil || len(p.failed) >= maxPartial {
 		p.failed = map[messageKey][]int{}
 	}
+
 	p.failed[message] = slices.Collect(maps.Keys(some))
 }
 
@@ -162,6 +175,7 @@ func (c *Consumer) conclude(runtime core.RuntimeID, manager core.Manager, j *job
 	if r.err != nil {
 		reason = core.ReasonOf(errorsOf(r.err)[0])
 	}
+
 	switch {
 	case r.err == nil:
 		c.settled(j, manager, hook.FateEnqueued, "", j.msg.Ack())
@@ -193,6 +207,7 @@ func (c *Consumer) handBack(ctx context.Context, runtime core.RuntimeID, j *job,
 		_ = c.conn.PublishMsg(answerTo(subject, refusal))
 		return false
 	}
+
 	return c.returns.offer(runtime, func() error { return c.offer(ctx, runtime, answerTo(subject, refusal)) })
 }
 
@@ -201,6 +216,7 @@ func (c *Consumer) handBack(ctx context.Context, runtime core.RuntimeID, j *job,
 func (c *Consumer) offer(ctx context.Context, runtime core.RuntimeID, refusal *nats.Msg) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
+
 	inbox := cmp.Or(c.conn.Opts.InboxPrefix, InboxPrefix(reservedRuntime))
 	refusal.Reply = confirmations(inbox, runtime) + "." + rand.Text()
 	confirmed := make(chan *nats.Msg, 1)
@@ -209,10 +225,12 @@ func (c *Consumer) offer(ctx context.Context, runtime core.RuntimeID, refusal *n
 		return err
 	}
 	defer subscription.Unsubscribe() //nolint:errcheck // It fails when the connection is gone.
+
 	// The server sends one confirmation. nats.go would report further ones on stderr.
 	if err := cmp.Or(subscription.AutoUnsubscribe(1), c.conn.PublishMsg(refusal)); err != nil {
 		return err
 	}
+
 	select {
 	case answer := <-confirmed:
 		if answer.Header.Get("Status") != "" {
@@ -272,6 +290,7 @@ func (c *Consumer) settled(j *job, manager core.Manager, fate hook.Fate, reason 
 	if err != nil {
 		fate, reason = hook.FateDelayed, ReasonConnection
 	}
+
 	c.opts.Hooks.Concluded(hook.Conclusion{
 		Manager: manager, Fate: fate, Reason: reason, Took: time.Since(j.began),
 	})
@@ -336,24 +355,29 @@ func (r *returns) offer(runtime core.RuntimeID, ask func() error) bool {
 	if silent {
 		return false
 	}
+
 	select {
 	case r.slots <- struct{}{}:
 		defer func() { <-r.slots }()
 	default:
 		return false
 	}
+
 	err := ask()
 	if errors.Is(err, context.DeadlineExceeded) {
 		r.silence(runtime, time.Now())
 	}
+
 	return err == nil
 }
 
 func (r *returns) silence(runtime core.RuntimeID, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	if len(r.silent) >= maxSilent {
 		clear(r.silent)
 	}
+
 	r.silent[runtime] = now.Add(silentFor)
 }

@@ -77,6 +77,7 @@ func connectOptions(keys func() (*tls.Certificate, *x509.CertPool)) []nats.Optio
 func (c *Consumer) watchConnection(ctx context.Context) error {
 	changes := c.conn.StatusChanged(nats.CONNECTED, nats.RECONNECTING, nats.CLOSED)
 	defer c.conn.RemoveStatusListener(changes)
+
 	var lost time.Time
 	for !c.conn.IsClosed() { // The client drops a change while ten others wait.
 		select {
@@ -86,9 +87,11 @@ func (c *Consumer) watchConnection(ctx context.Context) error {
 			lost = c.logStatus(ctx, status, lost)
 		}
 	}
+
 	if cause := c.conn.LastError(); cause != nil {
 		return fmt.Errorf("natsjetstream: %w: %w", nats.ErrConnectionClosed, cause)
 	}
+
 	return fmt.Errorf("natsjetstream: %w", nats.ErrConnectionClosed)
 }
 

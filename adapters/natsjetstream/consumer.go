@@ -183,21 +183,25 @@ func NewConsumer(
 	opts = opts.withDefaults()
 	in, err := intake.New(verifier, handlers, opts.ofIntake())
 	err = errors.Join(err, option.NotNegative("Options.GiveUpAfter", opts.GiveUpAfter))
+
 	if conn == nil {
 		err = errors.Join(errNoConnection, err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("natsjetstream: %w", err)
 	}
+
 	stream, err := jetstream.New(conn)
 	if err != nil {
 		return nil, fmt.Errorf("natsjetstream: %w", err)
 	}
+
 	c := &Consumer{
 		conn: conn, stream: stream, intake: in, opts: opts, now: time.Now, ackWait: ackWait,
 		returns: newReturns(opts.MaxInFlight), managers: slices.Sorted(maps.Keys(handlers)),
 		paced: pacedlog.New(opts.Logger, time.Minute, "reason", "stream"),
 	}
+
 	c.receive = c.receiveBatch
 	return c, nil
 }
@@ -242,26 +246,35 @@ func (c *Consumer) Start(ctx context.Context) error {
 	if !c.started.CompareAndSwap(false, true) {
 		return errStarted
 	}
+
 	running, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
+
 	c.serving.Store(true)
 	defer c.serving.Store(false)
+
 	c.opts.Logger.InfoContext(ctx, "consumer started", slog.Int("managers", len(c.managers)))
 	keepIntake := context.AfterFunc(running, c.intake.Stop)
 	defer keepIntake()
+
 	var tasks sync.WaitGroup
 	tasks.Go(func() { stop(c.watchConnection(running)) })
 	tasks.Go(func() { c.intake.FollowRevocations(running, func(*intake.RevocationList) {}) })
+
 	for _, manager := range c.managers {
 		tasks.Go(func() { c.serve(running, manager) })
 	}
+
 	if c.opts.Fleet != nil && !c.opts.SharedFleet {
 		tasks.Go(func() { stop(c.intake.DeliverResyncs(running)) })
 	}
+
 	tasks.Wait()
 	c.opts.Logger.InfoContext(ctx, "consumer stopped")
+
 	if ctx.Err() == nil {
 		return context.Cause(running)
 	}
+
 	return nil
 }

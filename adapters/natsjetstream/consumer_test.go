@@ -70,10 +70,12 @@ type scene struct {
 
 func newScene(t *testing.T, verifier core.Verifier, opts natsjetstream.Options) *scene {
 	t.Helper()
+
 	s := &scene{broker: newBroker(t), handler: &coretest.Recorder{}, fates: &fates{}}
 	opts.Hooks.Concluded = s.fates.add
 	s.consume(verifier, s.handler, opts)
 	s.awaitStream(manager)
+
 	return s
 }
 
@@ -102,9 +104,11 @@ type fates struct {
 func (f *fates) add(c hook.Conclusion) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+
 	if f.counts == nil {
 		f.counts = map[string]int{}
 	}
+
 	f.counts[strings.TrimSuffix(string(c.Fate)+" "+string(c.Reason), " ")]++
 }
 
@@ -135,8 +139,10 @@ func numbered(from uint64, names ...string) core.Batch {
 
 func forward(t *testing.T, f core.Forwarder, batch core.Batch) error {
 	t.Helper()
+
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
+
 	return f.Forward(ctx, manager, batch)
 }
 
@@ -149,8 +155,10 @@ func mustForward(t *testing.T, f core.Forwarder, batch core.Batch) {
 
 func (s *scene) awaitHandled(n int) {
 	s.t.Helper()
+
 	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
 	defer cancel()
+
 	if err := s.handler.WaitAcknowledged(ctx, manager, n); err != nil {
 		s.t.Fatalf("%d events were handled, want %d", len(s.handler.Acknowledged(manager)), n)
 	}
@@ -169,6 +177,7 @@ func (s *scene) awaitEmpty() {
 // Without an operator the stream takes the events.
 func TestStreamKeepsEventsOfAnOperatorThatIsAway(t *testing.T) {
 	t.Parallel()
+
 	b := newBroker(t)
 	first := &coretest.Recorder{}
 	stop := b.consume(allowAll(), first, natsjetstream.Options{})
@@ -188,6 +197,7 @@ func TestStreamKeepsEventsOfAnOperatorThatIsAway(t *testing.T) {
 
 func TestUnknownManager(t *testing.T) {
 	t.Parallel()
+
 	s := newScene(t, allowAll(), natsjetstream.Options{})
 	err := s.forwarder("runtime-1", natsjetstream.ForwarderOptions{}).Forward(t.Context(), "other", numbered(1, "a"))
 	if !errors.Is(err, core.ErrUnknownManager) || core.ReasonOf(err) != "unknown_manager" {
@@ -198,21 +208,25 @@ func TestUnknownManager(t *testing.T) {
 // A stream with room for one message per runtime refuses the second, and that of no other runtime.
 func TestFullStream(t *testing.T) {
 	t.Parallel()
+
 	b := newBroker(t)
 	small := func(m core.Manager) jetstream.StreamConfig {
 		config := natsjetstream.StreamConfig(m)
 		config.MaxMsgsPerSubject = 1
 		return config
 	}
+
 	b.consume(allowAll(), &coretest.Recorder{}, natsjetstream.Options{Stream: small})()
 	b.consume(allowAll(), notReady{}, natsjetstream.Options{Stream: small})
 	must(must(jetstream.New(b.connect())).CreateOrUpdateStream(t.Context(), small(manager)))
 	loud := b.forwarder("runtime-1", noAnswer)
 	mustForward(t, loud, numbered(1, "a"))
+
 	err := forward(t, loud, numbered(2, "b"))
 	if !errors.Is(err, core.ErrNotReady) || core.ReasonOf(err) != "stream_full" || core.IsPermanent(err) {
 		t.Errorf("Forward to a full stream = %v (reason %q), want ErrNotReady", err, core.ReasonOf(err))
 	}
+
 	mustForward(t, b.forwarder("runtime-2", noAnswer), numbered(1, "c"))
 }
 
@@ -246,6 +260,7 @@ func (l *leader) Handle(ctx context.Context, d core.Delivery) error {
 // The messages of a replica that stops to lead go to the next leader immediately, and none is lost.
 func TestLeadershipMoves(t *testing.T) {
 	t.Parallel()
+
 	b := newBroker(t)
 	replicas := []*leader{{Recorder: &coretest.Recorder{}}, {Recorder: &coretest.Recorder{}}}
 	replicas[0].leads.Store(true)
@@ -254,6 +269,7 @@ func TestLeadershipMoves(t *testing.T) {
 		c.SetAckWait(time.Hour) // The stream gives up on no replica.
 		run(t, c)
 	}
+
 	b.awaitStream(manager)
 	runtime := b.forwarder("runtime-1", noAnswer)
 	const events = 200
@@ -264,6 +280,7 @@ func TestLeadershipMoves(t *testing.T) {
 		}
 		mustForward(t, runtime, numbered(uint64(i+1), fmt.Sprintf("object-%d", i)))
 	}
+
 	eventually(t, "all events are handled", func() bool {
 		return handled(replicas[0].Recorder, replicas[1].Recorder) == events
 	})
@@ -297,6 +314,7 @@ func (h *hesitant) Handle(ctx context.Context, d core.Delivery) error {
 // A forwarder does not notice that the lead moves: the stream keeps the message for the next leader.
 func TestLostLeadIsNoRefusal(t *testing.T) {
 	t.Parallel()
+
 	b := newBroker(t)
 	b.consume(allowAll(), &hesitant{Recorder: &coretest.Recorder{}}, natsjetstream.Options{})
 	b.awaitStream(manager)
@@ -306,6 +324,7 @@ func TestLostLeadIsNoRefusal(t *testing.T) {
 // A replica that does not lead asks the stream for nothing.
 func TestReplicaThatDoesNotLeadTakesNothing(t *testing.T) {
 	t.Parallel()
+
 	b := newBroker(t)
 	replica := &leader{Recorder: &coretest.Recorder{}}
 	replica.leads.Store(true)
@@ -339,11 +358,13 @@ func handled(recorders ...*coretest.Recorder) int {
 // Replicas that are all ready share the messages.
 func TestReplicasShareWork(t *testing.T) {
 	t.Parallel()
+
 	b := newBroker(t)
 	replicas := []*coretest.Recorder{{}, {}}
 	for _, replica := range replicas {
 		b.consume(allowAll(), replica, natsjetstream.Options{MaxInFlight: 2})
 	}
+
 	runtime := b.forwarder("runtime-1", noAnswer)
 	b.awaitStream(manager)
 	sent := uint64(0)
@@ -352,22 +373,27 @@ func TestReplicasShareWork(t *testing.T) {
 		mustForward(t, runtime, numbered(sent, fmt.Sprintf("object-%d", sent)))
 		return min(len(replicas[0].Acknowledged(manager)), len(replicas[1].Acknowledged(manager))) >= 10
 	})
+
 	eventually(t, "all events are handled", func() bool { return handled(replicas...) == int(sent) })
 }
 
 func TestRefusedEventGoesBackToItsForwarder(t *testing.T) {
 	t.Parallel()
+
 	s := newScene(t, refuse("bad", core.ErrForbidden), natsjetstream.Options{})
 	runtime := s.forwarder("runtime-1", natsjetstream.ForwarderOptions{})
+
 	for range 2 { // The stream must not take the second attempt for a duplicate.
 		some, _ := errors.AsType[core.EventErrors](forward(t, runtime, numbered(1, "good", "bad")))
 		if len(some) != 1 || !errors.Is(some[1], core.ErrForbidden) {
 			t.Fatalf("Forward = %v, want ErrForbidden for the second event", some)
 		}
 	}
+
 	for range 2 { // Nor the second one after a success.
 		mustForward(t, runtime, numbered(3, "good"))
 	}
+
 	s.awaitHandled(4)
 	s.awaitFate("handed_back forbidden", 2)
 	s.awaitEmpty()
@@ -377,6 +403,7 @@ func TestRefusedEventGoesBackToItsForwarder(t *testing.T) {
 // number and requests a resync.
 func TestRefusedEventWithoutForwarderLeadsToResync(t *testing.T) {
 	t.Parallel()
+
 	watched := must(fleet.New(fleet.Options{ResyncJitter: time.Millisecond}))
 	s := newScene(t, refuse("bad", core.ErrForbidden), natsjetstream.Options{Fleet: watched, GiveUpAfter: time.Millisecond})
 	runtime := s.forwarder("runtime-1", noAnswer)
@@ -392,9 +419,11 @@ func TestRefusedEventWithoutForwarderLeadsToResync(t *testing.T) {
 // The stream delivers a message again and again as one of its events fails. The others are handled once.
 func TestAnEventThatFailsRepeatsNoOther(t *testing.T) {
 	t.Parallel()
+
 	s := newScene(t, refuse("bad", core.ErrForbidden), natsjetstream.Options{})
 	mustForward(t, s.forwarder("runtime-1", noAnswer), numbered(1, "good", "bad", "other"))
 	s.awaitFate("delayed forbidden", 3)
+
 	if n := len(s.handler.Acknowledged(manager)); n != 2 {
 		t.Errorf("%d events were handled in three attempts, want 2", n)
 	}
@@ -416,6 +445,7 @@ func (s *scene) awaitResyncs(n int) {
 // A verifier or a handler that fails loses nothing, however long that takes.
 func TestFailuresLoseNothing(t *testing.T) {
 	t.Parallel()
+
 	var ready atomic.Bool
 	s := newScene(t, refuseUntil(&ready, core.ErrNotReady), natsjetstream.Options{GiveUpAfter: time.Millisecond})
 	mustForward(t, s.forwarder("runtime-1", noAnswer), numbered(1, "a"))
@@ -426,6 +456,7 @@ func TestFailuresLoseNothing(t *testing.T) {
 		},
 		func(context.Context, core.Batch) error { panic("broken") },
 	)
+
 	ready.Store(true)
 	s.awaitHandled(1)
 	s.awaitFate("delayed map_failed", 1)
@@ -436,9 +467,11 @@ func TestFailuresLoseNothing(t *testing.T) {
 // Malformed messages are terminated, and the others go on.
 func TestMalformedMessages(t *testing.T) {
 	t.Parallel()
+
 	logger, log := newLog()
 	s := newScene(t, allowAll(), natsjetstream.Options{Logger: logger})
 	publish := must(jetstream.New(s.connect()))
+
 	big := strings.Repeat(" ", contract.V3.MaxBody()+1)
 	for subject, body := range map[string]string{
 		"watch.my-operator.runtime-1": "no JSON",
@@ -449,9 +482,11 @@ func TestMalformedMessages(t *testing.T) {
 	} {
 		must(publish.Publish(t.Context(), subject, []byte(body)))
 	}
+
 	mustForward(t, s.forwarder("runtime-1", natsjetstream.ForwarderOptions{}), numbered(1, "a"))
 	s.awaitFate("terminated malformed", 5)
 	s.awaitEmpty()
+
 	if n := log.count("message terminated"); n != 1 {
 		t.Errorf("%d lines for one reason in a minute, want 1", n)
 	}
@@ -478,6 +513,7 @@ func (l *locked) count(text string) int {
 // Messages that wait for a later delivery hold up nothing, whatever their number.
 func TestRefusedMessagesHoldUpNothing(t *testing.T) {
 	t.Parallel()
+
 	s := newScene(t, forbid("removed"), natsjetstream.Options{})
 	const removed, messages = 25, 60 // More than the default bound of a server on unacknowledged messages.
 	for n := range removed {
@@ -486,9 +522,11 @@ func TestRefusedMessagesHoldUpNothing(t *testing.T) {
 			mustForward(t, runtime, numbered(uint64(i+1), fmt.Sprintf("object-%d", i)))
 		}
 	}
+
 	const runtimeInFlight = 16 // the default
 	s.awaitFate("delayed forbidden", removed*runtimeInFlight)
 	mustForward(t, s.forwarder("runtime-1", natsjetstream.ForwarderOptions{}), numbered(1, "a"))
+
 	if got := len(s.handler.Acknowledged(manager)); got != 1 {
 		t.Errorf("%d events were enqueued, want that of runtime-1", got)
 	}
@@ -497,6 +535,7 @@ func TestRefusedMessagesHoldUpNothing(t *testing.T) {
 // Slow events of one runtime delay no other runtime.
 func TestSlowRuntimeDelaysItselfOnly(t *testing.T) {
 	t.Parallel()
+
 	hang := make(chan struct{})
 	slow := core.VerifierFunc(func(ctx context.Context, peer core.Peer, _ *core.WatchEvent) error {
 		if peer.ID == "slow" {
@@ -507,15 +546,19 @@ func TestSlowRuntimeDelaysItselfOnly(t *testing.T) {
 		}
 		return nil
 	})
+
 	s := newScene(t, slow, natsjetstream.Options{MaxInFlight: 32, RuntimeInFlight: 4, HandleTimeout: patience})
 	runtime := s.forwarder("slow", noAnswer)
+
 	for i := range 40 {
 		mustForward(t, runtime, numbered(uint64(i+1), fmt.Sprintf("object-%d", i)))
 	}
+
 	mustForward(t, s.forwarder("runtime-1", natsjetstream.ForwarderOptions{}), numbered(1, "a"))
 	if got := s.handler.Calls()[0].Runtime; got != "runtime-1" {
 		t.Errorf("the first event handled is of %q, want runtime-1", got)
 	}
+
 	close(hang)
 	s.awaitHandled(41)
 }
@@ -523,18 +566,22 @@ func TestSlowRuntimeDelaysItselfOnly(t *testing.T) {
 // A runtime must not make the operator publish to a subject that the runtime may not use itself.
 func TestAnswersGoToTheirRuntimeOnly(t *testing.T) {
 	t.Parallel()
+
 	s := newScene(t, allowAll(), natsjetstream.Options{})
 	conn := s.connect()
 	all := must(conn.SubscribeSync(">"))
 	publish := must(jetstream.New(conn))
+
 	for _, subject := range []string{
 		"$JS.API.STREAM.DELETE.watch-my-operator", "_INBOX.runtime-2.x", "_INBOX.runtime-1", "_INBOX.runtime-1.",
 		"_INBOX.runtime-1.>", "watch.my-operator.runtime-2",
 	} {
 		publishFrom(t, publish, "runtime-1", numbered(1, "a"), subject)
 	}
+
 	s.awaitFate("enqueued", 6)
 	mustForward(t, s.forwarder("runtime-3", natsjetstream.ForwarderOptions{}), numbered(1, "last"))
+
 	for {
 		msg := must(all.NextMsg(patience))
 		if strings.HasPrefix(msg.Subject, "_INBOX.runtime-3.") && msg.Header.Get("Watch-Status") != "" {
@@ -550,19 +597,23 @@ func TestAnswersGoToTheirRuntimeOnly(t *testing.T) {
 // connects again. A runtime must not choose such a subject for its answer.
 func TestLongAnswerSubjectKeepsTheConnection(t *testing.T) {
 	t.Parallel()
+
 	s := &scene{broker: newBroker(t), handler: &coretest.Recorder{}, fates: &fates{}}
 	operator := s.connect()
 	run(t, newConsumer(operator, allowAll(), s.handler, natsjetstream.Options{Hooks: natsjetstream.Hooks{Concluded: s.fates.add}}))
 	s.awaitStream(manager)
 	conn := s.connect()
 	publish := must(jetstream.New(conn))
+
 	for n, name := range []string{strings.Repeat("x", 5000), "x..y", "x."} {
 		publishFrom(t, publish, "runtime-1", numbered(uint64(n+1), "a"), "_INBOX.runtime-1."+name)
 		s.awaitFate("enqueued", n+1)
+
 		if err := operator.FlushTimeout(patience); err != nil {
 			t.Fatalf("the connection of the operator after an answer to %.20q: %v", name, err)
 		}
 	}
+
 	const begin = "_INBOX.runtime-1."
 	longest := begin + strings.Repeat("x", 1024-len(begin))
 	answers := must(conn.SubscribeSync(longest))
@@ -576,24 +627,30 @@ func TestLongAnswerSubjectKeepsTheConnection(t *testing.T) {
 func TestClosedConnectionEndsStart(t *testing.T) {
 	t.Parallel()
 	b := newBroker(t)
+
 	for _, name := range []string{"leader", "follower", "closed before"} {
 		handler := core.Handler(notReady{})
 		if name == "leader" {
 			handler = &coretest.Recorder{}
 		}
+
 		conn := b.connect()
 		c := newConsumer(conn, allowAll(), handler, natsjetstream.Options{})
+
 		if name == "closed before" {
 			conn.Close()
 		}
+
 		ended := make(chan error, 1)
 		go func() { ended <- c.Start(t.Context()) }()
+
 		if name != "closed before" {
 			eventually(t, "the "+name+" is ready", func() bool { return c.Ready() == nil })
 		}
 		if name == "leader" {
 			b.awaitStream(manager)
 		}
+
 		conn.Close()
 		select {
 		case err := <-ended:
@@ -609,6 +666,7 @@ func TestClosedConnectionEndsStart(t *testing.T) {
 // A refusal that no forwarder confirms leaves the event with the stream.
 func TestUnconfirmedRefusalStaysInTheStream(t *testing.T) {
 	t.Parallel()
+
 	var allowed atomic.Bool
 	s := newScene(t, refuseUntil(&allowed, core.ErrForbidden), natsjetstream.Options{})
 	conn := s.connect()
@@ -617,10 +675,12 @@ func TestUnconfirmedRefusalStaysInTheStream(t *testing.T) {
 	for i, inbox := range []string{"_INBOX.runtime-1.gone", deaf.Subject} {
 		publishFrom(t, publish, "runtime-1", numbered(uint64(i+1), fmt.Sprintf("object-%d", i)), inbox)
 	}
+
 	s.awaitFate("delayed forbidden", 2)
 	if msg := must(deaf.NextMsg(patience)); msg.Header.Get("Watch-Status") != "403" {
 		t.Errorf("the answer has status %q, want 403", msg.Header.Get("Watch-Status"))
 	}
+
 	allowed.Store(true)
 	s.awaitHandled(2)
 	s.awaitEmpty()
@@ -629,10 +689,12 @@ func TestUnconfirmedRefusalStaysInTheStream(t *testing.T) {
 // A listener, or another consumer, for the same manager may deliver the resyncs of the fleet.
 func TestSharedFleet(t *testing.T) {
 	t.Parallel()
+
 	watched := must(fleet.New(fleet.Options{ResyncJitter: time.Millisecond}))
 	s := newScene(t, allowAll(), natsjetstream.Options{Fleet: watched})
 	mustForward(t, s.forwarder("runtime-1", natsjetstream.ForwarderOptions{}), numbered(1, "a"))
 	s.awaitResyncs(1) // So the first consumer delivers them.
+
 	second := s.consumer(allowAll(), &coretest.Recorder{}, natsjetstream.Options{Fleet: watched})
 	if err := second.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "delivered elsewhere") {
 		t.Errorf("Start beside another one for the fleet = %v, want that resyncs are delivered elsewhere", err)
@@ -640,10 +702,12 @@ func TestSharedFleet(t *testing.T) {
 	if err := second.Start(t.Context()); err == nil {
 		t.Error("the second Start returns nil")
 	}
+
 	shared := s.consumer(allowAll(), &coretest.Recorder{}, natsjetstream.Options{Fleet: watched, SharedFleet: true})
 	if err := shared.Ready(); !errors.Is(err, core.ErrNotReady) {
 		t.Errorf("Ready before Start = %v, want ErrNotReady", err)
 	}
+
 	run(t, shared)
 	eventually(t, "the consumer is ready", func() bool { return shared.Ready() == nil })
 }
@@ -651,6 +715,7 @@ func TestSharedFleet(t *testing.T) {
 // The consumer reports the batches that wait in the stream. For an outbox, they are delivered.
 func TestBacklogIsReported(t *testing.T) {
 	t.Parallel()
+
 	b := newBroker(t)
 	config := natsjetstream.StreamConfig(manager)
 	config.MaxBytes = 1 << 20
@@ -665,6 +730,7 @@ func TestBacklogIsReported(t *testing.T) {
 		age      time.Duration
 		again    atomic.Int32
 	)
+
 	handler := &coretest.Recorder{}
 	handler.Next(func(context.Context, core.Batch) error { return core.ErrNotReady })
 	stop := b.consume(allowAll(), handler, natsjetstream.Options{Hooks: natsjetstream.Hooks{
@@ -675,10 +741,12 @@ func TestBacklogIsReported(t *testing.T) {
 		},
 		Redelivered: func(hook.Redelivery) { again.Add(1) },
 	}})
+
 	eventually(t, "a message is delivered again", func() bool { return again.Load() > 0 })
 	stop()
 	mu.Lock()
 	defer mu.Unlock()
+
 	if len(messages) < 2 || messages[0] != 2 || messages[len(messages)-1] != 0 {
 		t.Errorf("the backlog is %v, want 2 first, and 0 after the stop", messages)
 	}

@@ -63,6 +63,7 @@ func (e *publishError) RetryAfter() time.Duration { return e.retryAfter }
 func classify(subject string, err error) *publishError {
 	failed := &publishError{Subject: subject, Err: reasons.Plain(err), reason: ReasonConnection}
 	var api *jetstream.APIError
+
 	switch {
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		failed.reason = core.ReasonOf(err)
@@ -80,6 +81,7 @@ func classify(subject string, err error) *publishError {
 	case errors.As(err, &api):
 		failed.reason, failed.Err = reasonOfStream(api), both(core.ErrNotReady, err)
 	}
+
 	return failed
 }
 
@@ -123,6 +125,7 @@ func refused(subject string, r contract.Refusal, slow time.Duration) *publishErr
 	if failed.Err == nil && r.Status != http.StatusBadRequest {
 		failed.Err = fmt.Errorf("status %d", r.Status)
 	}
+
 	switch {
 	case meaning.Permanent:
 	case meaning.Slow && r.RetryAfter == 0:
@@ -130,5 +133,6 @@ func refused(subject string, r contract.Refusal, slow time.Duration) *publishErr
 	default:
 		failed.retryAfter = r.RetryAfter
 	}
+
 	return failed
 }

@@ -21,6 +21,7 @@ func connectRuntime(
 	if err != nil {
 		return nil, nil, err
 	}
+
 	forwarder, err := natsjetstream.NewForwarder(conn, runtime, natsjetstream.ForwarderOptions{})
 	return forwarder, conn, err
 }
@@ -34,6 +35,7 @@ func serveOperator(ctx context.Context, conn *nats.Conn, verifier core.Verifier,
 	if err != nil {
 		return err
 	}
+
 	consumer, err := natsjetstream.NewConsumer(conn, verifier, map[core.Manager]core.Handler{"my-operator": handler},
 		natsjetstream.Options{
 			Fleet: watched,
@@ -44,6 +46,7 @@ func serveOperator(ctx context.Context, conn *nats.Conn, verifier core.Verifier,
 	if err != nil {
 		return err
 	}
+
 	return consumer.Start(ctx)
 }
 

@@ -20,12 +20,15 @@ import (
 // publishFrom stores a batch of a runtime. Its answers go to the inbox.
 func publishFrom(t *testing.T, to jetstream.JetStream, runtime core.RuntimeID, batch core.Batch, inbox string) {
 	t.Helper()
+
 	batch.Source = runtime
 	msg := nats.NewMsg(natsjetstream.Subject(manager, runtime))
 	msg.Data = must(contract.V3.Encode(&batch)).Body
+
 	if inbox != "" {
 		msg.Header.Set("Watch-Answer", inbox)
 	}
+
 	must(to.PublishMsg(t.Context(), msg))
 }
 
@@ -33,22 +36,26 @@ func publishFrom(t *testing.T, to jetstream.JetStream, runtime core.RuntimeID, b
 // second.
 func TestUnconfirmedRefusalsStopNoManager(t *testing.T) {
 	t.Parallel()
+
 	s := newScene(t, forbid("hostile"), natsjetstream.Options{})
 	const hostile, messages = 16, 40
 	conn := s.connect()
 	stream := must(jetstream.New(conn))
 	deaf := must(conn.SubscribeSync("_INBOX.*.deaf")) // It gets the refusals, and confirms none.
 	began := time.Now()
+
 	for n := range hostile {
 		runtime := core.RuntimeID(fmt.Sprintf("hostile-%d", n))
 		for i := range messages {
 			publishFrom(t, stream, runtime, numbered(uint64(i+1), "object"), natsjetstream.InboxPrefix(runtime)+".deaf")
 		}
 	}
+
 	mustForward(t, s.forwarder("runtime-1", natsjetstream.ForwarderOptions{}), numbered(1, "a"))
 	if len(s.handler.Acknowledged(manager)) != 1 {
 		t.Errorf("the event of runtime-1 was not handled within %v", patience)
 	}
+
 	offers, _, err := deaf.Pending()
 	// Messages of one runtime that come before its first offer has timed out, after a second, are offered as well. A slow
 	// machine takes several seconds until all runtimes are known to be silent.
@@ -62,6 +69,7 @@ func TestUnconfirmedRefusalsStopNoManager(t *testing.T) {
 // room, as one that is carried in vain delays those of others. However old, it is never given up.
 func TestLoudRuntimeWaits(t *testing.T) {
 	t.Parallel()
+
 	s := newScene(t, allowAll(), natsjetstream.Options{RuntimeRate: 50, RuntimeBurst: 100, GiveUpAfter: time.Millisecond})
 	stream := must(jetstream.New(s.connect()))
 	const messages, events = 5, 100 // A slow machine still handles one in the 2 s of its share.
@@ -69,10 +77,12 @@ func TestLoudRuntimeWaits(t *testing.T) {
 	for i := range messages {
 		publishFrom(t, stream, "loud", numbered(uint64(i*events+1), names...), "")
 	}
+
 	s.awaitFate("delayed too_fast", 1)
 	mustForward(t, s.forwarder("runtime-1", natsjetstream.ForwarderOptions{}), numbered(1, "a"))
 	s.awaitEmpty()
 	s.awaitFate("enqueued", messages+1) // The fate is counted after the acknowledgement.
+
 	refused, enqueued := s.fates.of("delayed too_fast"), s.fates.of("enqueued")
 	if refused == 0 || refused > 2*messages || enqueued != messages+1 {
 		t.Errorf("%d of %d messages were enqueued after %d refusals, want at most two each", enqueued, messages+1, refused)
@@ -86,8 +96,10 @@ func TestHeadersCountInTheShare(t *testing.T) {
 	for name, size := range map[string]int{"control: small": 0, "large": large} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			s := newScene(t, allowAll(), natsjetstream.Options{RuntimeRate: 1, RuntimeBurst: 15})
 			stream := must(jetstream.New(s.connect()))
+
 			for n := range uint64(messages) {
 				batch := numbered(n+1, "object")
 				batch.Source = "loud"
@@ -96,10 +108,12 @@ func TestHeadersCountInTheShare(t *testing.T) {
 				msg.Header.Set("Padding", strings.Repeat("a", size))
 				must(stream.PublishMsg(t.Context(), msg))
 			}
+
 			if size == large {
 				s.awaitFate("delayed too_fast", 1)
 				return
 			}
+
 			s.awaitFate("enqueued", messages)
 			if refused := s.fates.of("delayed too_fast"); refused > 0 {
 				t.Errorf("%d small messages are beyond the share, want none", refused)
@@ -111,6 +125,7 @@ func TestHeadersCountInTheShare(t *testing.T) {
 // A handler that takes its time gets each message once.
 func TestSlowHandlerGetsEachEventOnce(t *testing.T) {
 	t.Parallel()
+
 	b := newBroker(t)
 	const messages, wait = 30, 10 * time.Second // A message is extended four times within wait.
 	var calls atomic.Int32
@@ -119,20 +134,25 @@ func TestSlowHandlerGetsEachEventOnce(t *testing.T) {
 		<-stored
 		<-time.After(6 * wait / 5 / messages)
 		calls.Add(1)
+
 		return nil
 	})
+
 	c := b.consumer(allowAll(), slow, natsjetstream.Options{RuntimeInFlight: messages, HandleTimeout: patience})
 	c.SetAckWait(wait)
 	stop := run(t, c)
 	b.awaitStream(manager)
 	publish := must(jetstream.New(b.connect()))
+
 	for i := range messages {
 		publishFrom(t, publish, "runtime-1", numbered(uint64(i+1), "a"), "")
 	}
+
 	close(stored)
 	stream := must(publish.Stream(t.Context(), "watch-"+string(manager)))
 	eventually(t, "the stream is empty", func() bool { return must(stream.Info(t.Context())).State.Msgs == 0 })
 	stop() // It waits for the messages in memory.
+
 	if got := calls.Load(); got != messages {
 		t.Errorf("the handler is called %d times for %d messages", got, messages)
 	}
@@ -141,6 +161,7 @@ func TestSlowHandlerGetsEachEventOnce(t *testing.T) {
 // An operator may start before the NATS server, and finds a frozen one soon.
 func TestOperatorStartsBeforeTheServer(t *testing.T) {
 	t.Parallel()
+
 	b := newBroker(t)
 	b.kill()
 	plain := func(o *nats.Options) error {
@@ -148,9 +169,11 @@ func TestOperatorStartsBeforeTheServer(t *testing.T) {
 			t.Errorf("pings each %v, %d attempts, ignores errors of authorization: %v; want 15s, all, true",
 				o.PingInterval, o.MaxReconnect, o.IgnoreAuthErrorAbort)
 		}
+
 		o.Secure, o.TLSConfig, o.RootCAsCB = false, nil, nil
 		return nil
 	}
+
 	conn := must(nats.Connect(b.addr, append(natsjetstream.OperatorConnectOptions(manager, noKeys), plain)...))
 	t.Cleanup(conn.Close)
 	run(t, newConsumer(conn, allowAll(), &coretest.Recorder{}, natsjetstream.Options{}))
@@ -162,6 +185,7 @@ func TestOperatorStartsBeforeTheServer(t *testing.T) {
 // A runtime that confirms each refusal many times makes the operator's connection report nothing.
 func TestRefusalsThatAreConfirmedManyTimes(t *testing.T) {
 	t.Parallel()
+
 	b, counted := newBroker(t), &fates{}
 	var reported atomic.Int32 // The default of nats.go is a line on stderr.
 	conn := b.connect(nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) { reported.Add(1) }))
@@ -175,10 +199,12 @@ func TestRefusalsThatAreConfirmedManyTimes(t *testing.T) {
 			_ = refusal.Respond(nil)
 		}
 	}))
+
 	const messages = 20
 	for n := range uint64(messages) {
 		publishFrom(t, must(jetstream.New(hostile)), "hostile", numbered(n+1, "a"), "_INBOX.hostile.eager")
 	}
+
 	eventually(t, "all messages are handed back", func() bool { return counted.of("handed_back forbidden") == messages })
 	if n := reported.Load(); n > 0 {
 		t.Errorf("%d errors are reported for %d refusals, want none", n, messages)

@@ -83,13 +83,16 @@ func NewForwarder(conn *nats.Conn, runtime core.RuntimeID, opts ForwarderOptions
 	case conn.Opts.InboxPrefix != InboxPrefix(runtime):
 		return nil, fmt.Errorf("%w: %q", errInbox, InboxPrefix(runtime))
 	}
+
 	if err := option.NotNegative("ForwarderOptions.Timeout", opts.Timeout); err != nil {
 		return nil, fmt.Errorf("natsjetstream: %w", err)
 	}
+
 	stream, err := jetstream.New(conn)
 	if err != nil {
 		return nil, fmt.Errorf("natsjetstream: %w", err)
 	}
+
 	f := &Forwarder{conn: conn, stream: stream, runtime: runtime, opts: opts.withDefaults(), secret: rand.Text()}
 	f.endDenied()
 	return f, nil
@@ -104,24 +107,29 @@ func (f *Forwarder) Forward(ctx context.Context, manager core.Manager, batch cor
 	if batch.IsEmpty() {
 		return nil
 	}
+
 	manager, err := core.ParseManager(string(manager)) // It becomes part of a subject.
 	if err != nil {
 		return err
 	}
+
 	subject := Subject(manager, f.runtime)
 	batch = contract.Claim(batch, f.runtime)
 	encoded, err := contract.V3.Encode(&batch)
 	if err != nil {
 		return &publishError{Subject: subject, Err: err, reason: ReasonMaterial} // The fault is the claim.
 	}
+
 	encoded.Unsendable(func(err error) error {
 		return &publishError{Subject: subject, Err: err, reason: ReasonUnsendable, permanent: true}
 	})
 	if encoded.Body == nil {
 		return encoded.Failed
 	}
+
 	ctx, cancel := context.WithTimeout(ctx, f.opts.Timeout)
 	defer cancel()
+
 	m := &message{
 		subject: subject, stream: streamName(manager), request: &encoded, events: len(batch.Events),
 	}
@@ -131,6 +139,7 @@ func (f *Forwarder) Forward(ctx context.Context, manager core.Manager, batch cor
 	if err = f.exchange(ctx, m); err == nil {
 		f.results.Store(subject, m.id)
 	}
+
 	return encoded.Result(err)
 }
 
@@ -144,6 +153,7 @@ func (f *Forwarder) endDenied() {
 				deny(err)
 			}
 		}
+
 		if before != nil {
 			before(conn, sub, err)
 		}
@@ -157,6 +167,7 @@ func (f *Forwarder) watch(ctx context.Context, subject string) (watched context.
 			end(err)
 		}
 	}
+
 	f.attempts.Store(&deny, deny)
 	return watched, func() {
 		f.attempts.Delete(&deny)

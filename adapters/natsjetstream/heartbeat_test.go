@@ -19,6 +19,7 @@ import (
 // of replicas of the agents. It delays no event, and the operator that is back knows its runtimes.
 func TestHeartbeatsDoNotFillTheStream(t *testing.T) {
 	t.Parallel()
+
 	b := newBroker(t)
 	publish := must(jetstream.New(b.connect()))
 	stream := must(publish.CreateStream(t.Context(), natsjetstream.StreamConfig(manager)))
@@ -29,6 +30,7 @@ func TestHeartbeatsDoNotFillTheStream(t *testing.T) {
 			replicas[n][r] = b.forwarder(core.RuntimeID(fmt.Sprintf("runtime-%d", n)), noAnswer)
 		}
 	}
+
 	for number := range hour {
 		for n := range runtimes {
 			for _, f := range replicas[n] {
@@ -36,6 +38,7 @@ func TestHeartbeatsDoNotFillTheStream(t *testing.T) {
 			}
 		}
 	}
+
 	// An agent that waits for answers drops a heartbeat soon, and has no error.
 	patient := natsjetstream.ForwarderOptions{AnswerWait: 2 * time.Second, Timeout: 10 * time.Second}
 	mustForward(t, b.forwarder("runtime-0", patient), heartbeat(hour))
@@ -46,13 +49,16 @@ func TestHeartbeatsDoNotFillTheStream(t *testing.T) {
 	if all := state.Bytes / runtimes * 10_000; all > 16<<20 {
 		t.Errorf("heartbeats of 10,000 runtimes take %d bytes in an hour, want at most 16 MiB", all)
 	}
+
 	mustForward(t, replicas[0][0], numbered(1, "a"))
 	last := heartbeat(hour + 1)
 	last.Heartbeat.Leaving = true
 	mustForward(t, replicas[0][1], last)
+
 	if got := must(stream.Info(t.Context())).State.Msgs; got != runtimes+2 {
 		t.Errorf("the stream has %d messages, want an event and the last heartbeat more", got)
 	}
+
 	watched := must(fleet.New(fleet.Options{}))
 	b.consume(allowAll(), &coretest.Recorder{}, natsjetstream.Options{Fleet: watched})
 	runtime := b.forwarder("runtime-1", natsjetstream.ForwarderOptions{AnswerWait: time.Second})
@@ -64,6 +70,7 @@ func TestHeartbeatsDoNotFillTheStream(t *testing.T) {
 // While the operator answers, a message that it does not take holds up no heartbeat.
 func TestHeartbeatBesideAnEventThatWaits(t *testing.T) {
 	t.Parallel()
+
 	watched := must(fleet.New(fleet.Options{}))
 	s := newScene(t, refuse("bad", core.ErrNotReady), natsjetstream.Options{Fleet: watched})
 	runtime := s.forwarder("runtime-1", natsjetstream.ForwarderOptions{})
@@ -79,6 +86,7 @@ func TestHeartbeatBesideAnEventThatWaits(t *testing.T) {
 // refusal from its sender.
 func TestHeartbeatBesideAnEventThatIsRefusedLate(t *testing.T) {
 	t.Parallel()
+
 	s := &scene{broker: newBroker(t), fates: &fates{}}
 	stream := must(must(jetstream.New(s.connect())).CreateStream(t.Context(), natsjetstream.StreamConfig(manager)))
 	runtime := s.forwarder("runtime-1", natsjetstream.ForwarderOptions{AnswerWait: 30 * time.Millisecond})
@@ -93,10 +101,12 @@ func TestHeartbeatBesideAnEventThatIsRefusedLate(t *testing.T) {
 		Fleet: watched, Hooks: natsjetstream.Hooks{Concluded: s.fates.add},
 	})
 	s.awaitFate("delayed forbidden", 1)
+
 	err := forward(t, s.forwarder("runtime-1", natsjetstream.ForwarderOptions{AnswerWait: 10 * time.Second}), numbered(3, "bad"))
 	if _, refused := errors.AsType[core.EventErrors](err); !refused {
 		t.Errorf("a refusal beside an event that waits in the stream: %v, want the event back", err)
 	}
+
 	number := uint64(0)
 	eventually(t, "the operator knows the runtime", func() bool {
 		number++
@@ -108,6 +118,7 @@ func TestHeartbeatBesideAnEventThatIsRefusedLate(t *testing.T) {
 // The forwarder declines a refusal that comes just after its wait. So the next refusal is handed back immediately.
 func TestARefusalJustTooLateSilencesNoRuntime(t *testing.T) {
 	t.Parallel()
+
 	late := make(chan struct{})
 	s := newScene(t, core.VerifierFunc(func(_ context.Context, _ core.Peer, event *core.WatchEvent) error {
 		if event.Watched.Name == "late" {
@@ -115,13 +126,16 @@ func TestARefusalJustTooLateSilencesNoRuntime(t *testing.T) {
 		}
 		return core.ErrForbidden
 	}), natsjetstream.Options{})
+
 	mustForward(t, s.forwarder("runtime-1", natsjetstream.ForwarderOptions{AnswerWait: 30 * time.Millisecond}), numbered(1, "late"))
 	close(late)
 	s.awaitFate("delayed forbidden", 1)
+
 	err := forward(t, s.forwarder("runtime-1", natsjetstream.ForwarderOptions{AnswerWait: 10 * time.Second}), numbered(2, "bad"))
 	if !errors.Is(err, core.ErrForbidden) {
 		t.Errorf("the next refusal: %v, want the event back", err)
 	}
+
 	s.awaitFate("handed_back forbidden", 1)
 }
 
@@ -129,6 +143,7 @@ func TestARefusalJustTooLateSilencesNoRuntime(t *testing.T) {
 // runtime of that subject.
 func TestAcknowledgementsTakeNoPlace(t *testing.T) {
 	t.Parallel()
+
 	held := make(chan struct{})
 	s := newScene(t, core.VerifierFunc(func(_ context.Context, _ core.Peer, event *core.WatchEvent) error {
 		if event.Watched.Name == "slow" {
@@ -136,16 +151,20 @@ func TestAcknowledgementsTakeNoPlace(t *testing.T) {
 		}
 		return nil
 	}), natsjetstream.Options{RuntimeInFlight: 1})
+
 	conn := s.connect()
 	publish := must(jetstream.New(conn))
 	publishFrom(t, publish, "runtime-1", numbered(1, "slow"), "")
+
 	for range 20 {
 		check(t, conn.Publish(natsjetstream.Subject(manager, "runtime-1"), []byte(`{"stream":"watch-my-operator","seq":1}`)))
 	}
+
 	s.awaitFate("terminated malformed", 20)
 	publishFrom(t, publish, "runtime-1", numbered(2, "a"), "")
 	close(held)
 	s.awaitHandled(2)
+
 	if got := s.fates.of("delayed too_fast"); got > 0 {
 		t.Errorf("%d messages are delayed, want none", got)
 	}

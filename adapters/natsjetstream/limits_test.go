@@ -27,10 +27,12 @@ type limited struct{ lines, js string }
 // newLimitedBroker starts the server of this repository, or the program of a path.
 func newLimitedBroker(t *testing.T, program string, with limited) *broker {
 	t.Helper()
+
 	b := &broker{t: t, addr: reservedAddr(t), dir: t.TempDir(), program: program}
 	b.limit(with)
 	b.start()
 	t.Cleanup(b.kill)
+
 	return b
 }
 
@@ -44,6 +46,7 @@ func (b *broker) limit(with limited) {
 // installed.
 func onEachServer(t *testing.T, test func(t *testing.T, program string)) {
 	t.Helper()
+
 	t.Run("embedded", func(t *testing.T) {
 		t.Parallel()
 		test(t, "")
@@ -52,11 +55,13 @@ func onEachServer(t *testing.T, test func(t *testing.T, program string)) {
 	if err != nil {
 		path, err = exec.LookPath("/usr/sbin/nats-server")
 	}
+
 	t.Run("installed", func(t *testing.T) {
 		t.Parallel()
 		if err != nil {
 			t.Skip("needs a second NATS server (Debian: nats-server):", err)
 		}
+
 		test(t, filepath.Clean(path))
 	})
 }
@@ -88,6 +93,7 @@ func (g *gauges) hooks() natsjetstream.Hooks {
 func (g *gauges) last(manager core.Manager) (reason string, backlogs int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+
 	if all := g.unavailable[manager]; len(all) > 0 {
 		reason = all[len(all)-1]
 	}
@@ -99,11 +105,13 @@ func consumeTwo(t *testing.T, b *broker, stream func(core.Manager) jetstream.Str
 	c *natsjetstream.Consumer, handler *coretest.Recorder, reported *gauges,
 ) {
 	t.Helper()
+
 	handler, reported = &coretest.Recorder{}, &gauges{}
 	c = must(natsjetstream.NewConsumer(b.connect(), allowAll(),
 		map[core.Manager]core.Handler{manager: handler, "other-operator": handler},
 		natsjetstream.Options{Stream: stream, Hooks: reported.hooks()}))
 	run(t, c)
+
 	return c, handler, reported
 }
 
@@ -117,14 +125,17 @@ func TestSmallPulls(t *testing.T) {
 		for _, limit := range []int{1, 2, 100} {
 			t.Run(strconv.Itoa(limit), func(t *testing.T) {
 				t.Parallel()
+
 				b := newLimitedBroker(t, program, limited{js: fmt.Sprintf("limits { max_request_batch: %d }", limit)})
 				c, handler, _ := consumeTwo(t, b, nil)
 				b.awaitStream(manager)
 				b.awaitStream("other-operator")
 				f := b.forwarder("runtime-1", natsjetstream.ForwarderOptions{})
+
 				for n := range uint64(5) {
 					mustForward(t, f, numbered(n+1, fmt.Sprint("object-", n)))
 				}
+
 				check(t, f.Forward(t.Context(), "other-operator", numbered(1, "a")))
 				if got := len(handler.Acknowledged(manager)); got != 5 {
 					t.Errorf("%d of 5 events are handled", got)
@@ -155,6 +166,7 @@ func TestPullsShrinkLater(t *testing.T) {
 		must(stream.UpdateConsumer(t.Context(), config))
 		mustForward(t, f, numbered(2, "b"))
 		mustForward(t, f, numbered(3, "c"))
+
 		if got := len(handler.Acknowledged(manager)); got != 3 {
 			t.Errorf("%d of 3 events are handled", got)
 		}
@@ -171,6 +183,7 @@ func TestPullsShrinkLater(t *testing.T) {
 // it allows the stream. The backlog is unknown, and not 0.
 func TestStreamThatIsRefused(t *testing.T) {
 	t.Parallel()
+
 	type test struct {
 		limited
 
@@ -179,16 +192,19 @@ func TestStreamThatIsRefused(t *testing.T) {
 		// beside is whether the stream of the other manager is there before.
 		beside bool
 	}
+
 	only := func(change func(*jetstream.StreamConfig)) func(core.Manager) jetstream.StreamConfig {
 		return func(m core.Manager) jetstream.StreamConfig {
 			config := natsjetstream.StreamConfig(m)
 			config.MaxBytes = 1 << 20
+
 			if m == manager {
 				change(&config)
 			}
 			return config
 		}
 	}
+
 	account := func(limits string) limited {
 		return limited{lines: "accounts { A { jetstream { " + limits + " }, users: [ { user: a, password: a } ] } }\nno_auth_user: a"}
 	}
@@ -221,6 +237,7 @@ func TestStreamThatIsRefused(t *testing.T) {
 					config := natsjetstream.StreamConfig("other-operator")
 					must(must(jetstream.New(b.connect())).CreateStream(t.Context(), config))
 				}
+
 				c, _, reported := consumeTwo(t, b, test.stream)
 				var err error
 				eventually(t, "Ready names the refusal", func() bool {
@@ -228,6 +245,7 @@ func TestStreamThatIsRefused(t *testing.T) {
 					return err != nil && strings.Contains(err.Error(), test.words)
 				})
 				refused := manager
+
 				if !strings.Contains(err.Error(), string(manager)+":") {
 					refused = "other-operator"
 				}
@@ -255,6 +273,7 @@ func TestRefusedStreamIsGrantedLater(t *testing.T) {
 		b.limit(limited{})
 		b.start()
 		eventually(t, "Ready is nil", func() bool { return c.Ready() == nil })
+
 		for _, m := range []core.Manager{manager, "other-operator"} {
 			if reason, backlogs := reported.last(m); reason != "" || backlogs == 0 {
 				t.Errorf("%s: reported as %q, with %d backlogs, want none of the one and some of the other", m, reason, backlogs)
@@ -284,6 +303,7 @@ func TestSmallMessages(t *testing.T) {
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
+
 				b := newLimitedBroker(t, program, test.limited)
 				_, handler, _ := consumeTwo(t, b, test.stream)
 				b.awaitStream(manager)
@@ -291,16 +311,19 @@ func TestSmallMessages(t *testing.T) {
 				box := must(outbox.New(f, outbox.Options{
 					MaxBatch: 500, Epoch: "e1", Resend: []time.Duration{}, ResendResync: -1, DrainTimeout: -1, Settle: -1,
 				}))
+
 				const events = 200
 				for i := range events {
 					box.Accept(manager, named(fmt.Sprintf("object-%03d", i)))
 				}
+
 				ctx, cancel := context.WithCancel(context.Background())
 				done := make(chan error, 1)
 				go func() { done <- box.Start(ctx) }()
 				eventually(t, "all events are delivered", func() bool { return box.Counts()[manager].Delivered == events })
 				cancel()
 				check(t, <-done)
+
 				if got := len(handler.Acknowledged(manager)); got < events {
 					t.Errorf("%d of %d events are handled", got, events)
 				}

@@ -37,9 +37,11 @@ func (f *Forwarder) exchange(ctx context.Context, m *message) error {
 		_, err := f.store(ctx, m, "")
 		return err
 	}
+
 	// The answer is either taken in time, or declined.
 	answers, over, came := make(chan *nats.Msg), make(chan struct{}), new(atomic.Bool)
 	defer close(over)
+
 	subscription, err := f.conn.Subscribe(f.conn.NewInbox(), func(msg *nats.Msg) {
 		came.Store(true)
 		select {
@@ -51,6 +53,7 @@ func (f *Forwarder) exchange(ctx context.Context, m *message) error {
 	if err != nil {
 		return classify(m.subject, err)
 	}
+
 	answered, err := f.store(ctx, m, subscription.Subject)
 	if err == nil && answered {
 		if answered, err = f.await(ctx, m, answers); !answered {
@@ -59,6 +62,7 @@ func (f *Forwarder) exchange(ctx context.Context, m *message) error {
 			return nil
 		}
 	}
+
 	_ = subscription.Unsubscribe() // It fails when the connection is gone.
 	return err
 }
@@ -108,18 +112,22 @@ func isOccupied(err error) bool {
 func (f *Forwarder) store(ctx context.Context, m *message, answers string) (answered bool, err error) {
 	ctx, stop := f.watch(ctx, m.subject)
 	defer stop()
+
 	m.id = f.id(m)
 	msg := nats.NewMsg(m.subject)
 	msg.Data = m.request.Body
+
 	if answers != "" {
 		msg.Header.Set(headerAnswer, answers)
 	}
+
 	opts := []jetstream.PublishOpt{
 		jetstream.WithMsgID(m.id), jetstream.WithExpectStream(m.stream), jetstream.WithRetryAttempts(0),
 	}
 	if m.replaceable {
 		opts = append(opts, jetstream.WithExpectLastSequencePerSubject(0))
 	}
+
 	ack, err := f.stream.PublishMsg(ctx, msg, opts...)
 	switch cause := context.Cause(ctx); {
 	case err == nil:
@@ -148,6 +156,7 @@ func (f *Forwarder) id(m *message) string {
 func (f *Forwarder) await(ctx context.Context, m *message, answers <-chan *nats.Msg) (answered bool, err error) {
 	late := time.NewTimer(f.opts.AnswerWait)
 	defer late.Stop()
+
 	select {
 	case <-ctx.Done():
 		return true, classify(m.subject, ctx.Err())
@@ -167,13 +176,16 @@ func (f *Forwarder) await(ctx context.Context, m *message, answers <-chan *nats.
 func (f *Forwarder) takeBack(m *message, msg *nats.Msg, answer *contract.Answer) error {
 	f.results.Store(m.subject, m.id) // Before the confirmation: the next attempt must be stored.
 	_ = msg.Respond(nil)             // Without it, the stream delivers the events, too.
+
 	if len(answer.Failed) == 0 {
 		return refused(m.subject, answer.Refusal, f.opts.RefusedRetryAfter)
 	}
+
 	failed := make(core.EventErrors, len(answer.Failed))
 	for element, r := range answer.Failed {
 		failed[m.request.Index(element, m.events)] = refused(m.subject, r, f.opts.RefusedRetryAfter)
 	}
+
 	return failed
 }
 
@@ -190,12 +202,14 @@ func answerTo(subject string, err error) *nats.Msg {
 	answer := contract.V3.AnswerTo(err)
 	msg := nats.NewMsg(subject)
 	msg.Header.Set(headerStatus, strconv.Itoa(answer.Status))
+
 	if err == nil {
 		return msg
 	}
 	if answer.RetryAfter > 0 {
 		msg.Header.Set(headerRetryAfter, strconv.FormatInt(contract.Seconds(answer.RetryAfter), 10))
 	}
+
 	msg.Data, _ = answer.Body() // Strings and numbers always have a JSON form.
 	return msg
 }
@@ -203,6 +217,7 @@ func answerTo(subject string, err error) *nats.Msg {
 func readAnswer(msg *nats.Msg, elements int) contract.Answer {
 	status, _ := strconv.Atoi(msg.Header.Get(headerStatus))
 	answer := contract.DecodeAnswer(status, msg.Data, elements)
+
 	if seconds, err := strconv.ParseUint(msg.Header.Get(headerRetryAfter), 10, 31); err == nil {
 		answer.RetryAfter = min(time.Duration(seconds)*time.Second, maxRetryAfter)
 	}

@@ -35,6 +35,7 @@ type outage struct {
 func (o *outage) began(ctx context.Context, err error) {
 	reason := core.ReasonOf(classify("", err))
 	o.failures++
+
 	if o.failures >= standing && o.problems.set(o.manager, err) {
 		o.opts.Hooks.Unavailable(hook.Unavailability{Manager: o.manager, Reason: reason})
 	}
@@ -52,6 +53,7 @@ func (o *outage) ended(ctx context.Context) {
 	if o.reason == "" {
 		return
 	}
+
 	o.forget()
 	o.opts.Logger.InfoContext(ctx, "messages from the stream again", slog.String("manager", string(o.manager)))
 }
@@ -76,14 +78,17 @@ type problems struct {
 func (p *problems) set(manager core.Manager, err error) (changed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	before, had := p.of[manager]
 	if err == nil {
 		delete(p.of, manager)
 		return had
 	}
+
 	if p.of == nil {
 		p.of = map[core.Manager]error{}
 	}
+
 	p.of[manager] = err
 	return !had || core.ReasonOf(classify("", before)) != core.ReasonOf(classify("", err))
 }
@@ -92,10 +97,12 @@ func (p *problems) set(manager core.Manager, err error) (changed bool) {
 func (p *problems) err() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	var all []error
 	for _, manager := range slices.Sorted(maps.Keys(p.of)) {
 		all = append(all, fmt.Errorf("no messages for %s: %w", manager, p.of[manager]))
 	}
+
 	return errors.Join(all...)
 }
 
@@ -109,6 +116,7 @@ func checkSubjects(config *jetstream.StreamConfig, manager core.Manager) error {
 	if config.Mirror != nil || len(config.Sources) > 0 {
 		return nil
 	}
+
 	want := subjects(manager)
 	for _, subject := range config.Subjects {
 		if covers(subject, want) {

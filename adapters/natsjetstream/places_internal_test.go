@@ -64,11 +64,13 @@ func (p *pulled) Fetch(n int, _ ...jetstream.FetchOpt) (jetstream.MessageBatch, 
 	if p.err != nil {
 		return nil, p.err
 	}
+
 	n = min(n, len(p.messages))
 	batch := &fetched{messages: make(chan jetstream.Msg, n), err: p.batchErr}
 	for _, msg := range p.messages[:n] {
 		batch.messages <- msg
 	}
+
 	close(batch.messages)
 	p.messages = p.messages[n:]
 	return batch, nil
@@ -86,6 +88,7 @@ func (f *fetched) Error() error                   { return f.err }
 // many messages of that kind as there are places, here one or two.
 func TestEachMessageGivesItsPlaceBack(t *testing.T) {
 	t.Parallel()
+
 	const own, other = "watch.my-operator.runtime-1", "watch.my-operator.runtime-2"
 	_, good := offline(t, standby{nil}, 0)
 	for name, kind := range map[string]func(subject string) *arriving{
@@ -116,13 +119,16 @@ func TestEachMessageGivesItsPlaceBack(t *testing.T) {
 						}
 						return result{}
 					}
+
 					from, all := &pulled{}, []*arriving{}
 					for n := range 3 * places {
 						msg := kind([]string{own, own, other}[n%3])
 						all, from.messages = append(all, msg), append(from.messages, msg)
 					}
+
 					ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 					defer cancel()
+
 					q := c.newQueues(ctx, "my-operator", newClock(time.Now))
 					for len(from.messages) > 0 {
 						room, err := q.reserve(ctx)
@@ -133,10 +139,12 @@ func TestEachMessageGivesItsPlaceBack(t *testing.T) {
 							t.Fatal(err)
 						}
 					}
+
 					q.running.Wait()
 					if n := len(q.slots); n != 0 {
 						t.Errorf("%d of %d places are taken at the end, want none", n, places)
 					}
+
 					for _, msg := range all {
 						if msg.settled != 1 {
 							t.Errorf("message %v has %d fates, want one", msg, msg.settled)
@@ -166,12 +174,14 @@ func TestPullsGiveTheirPlacesBack(t *testing.T) {
 				c.opts.MaxInFlight = places
 				ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 				defer stop()
+
 				q := c.newQueues(ctx, "my-operator", newClock(time.Now))
 				for range places + 1 {
 					room, err := q.reserve(ctx)
 					if err != nil || room != places {
 						t.Fatalf("%s: %d of %d places are free, want all: %v", name, room, places, err)
 					}
+
 					_ = pull(q, room)
 				}
 			})
@@ -184,6 +194,7 @@ func TestPullsGiveTheirPlacesBack(t *testing.T) {
 func TestEachDeferredMessageGivesItsPlaceBack(t *testing.T) {
 	t.Parallel()
 	const places, atATime, rounds = 6, 5, 4
+
 	for _, loud := range []int{1, 2} {
 		synctest.Test(t, func(t *testing.T) {
 			c, good := offline(t, core.HandlerFunc(func(context.Context, core.Delivery) error { return nil }), 0)
@@ -196,6 +207,7 @@ func TestEachDeferredMessageGivesItsPlaceBack(t *testing.T) {
 
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
+
 			q := c.newQueues(ctx, "my-operator", newClock(time.Now))
 			finish := sync.OnceFunc(func() {
 				close(released)
@@ -209,6 +221,7 @@ func TestEachDeferredMessageGivesItsPlaceBack(t *testing.T) {
 					msg := &arriving{stored: *good, subject: fmt.Sprint("watch.my-operator.runtime-", n%loud)}
 					all, from.messages = append(all, msg), append(from.messages, msg)
 				}
+
 				for len(from.messages) > 0 {
 					room, err := q.reserve(ctx)
 					if err != nil {
@@ -218,6 +231,7 @@ func TestEachDeferredMessageGivesItsPlaceBack(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
+
 				if taken := len(q.slots); taken != 2*loud {
 					t.Errorf("%d loud runtimes take %d places, want %d", loud, taken, 2*loud)
 				}
@@ -227,6 +241,7 @@ func TestEachDeferredMessageGivesItsPlaceBack(t *testing.T) {
 			for _, msg := range all {
 				deferred += msg.settled
 			}
+
 			if want := len(all) - 2*loud; deferred != want {
 				t.Errorf("control: %d messages are deferred, want %d", deferred, want)
 			}
@@ -235,6 +250,7 @@ func TestEachDeferredMessageGivesItsPlaceBack(t *testing.T) {
 			if n := len(q.slots); n != 0 {
 				t.Errorf("%d of %d places are taken at the end, want none", n, places)
 			}
+
 			for _, msg := range all {
 				if msg.settled != 1 {
 					t.Errorf("message %v has %d fates, want one", msg, msg.settled)
@@ -249,6 +265,7 @@ func TestEachDeferredMessageGivesItsPlaceBack(t *testing.T) {
 func TestEachMessageLeavesTheShareOfItsRuntime(t *testing.T) {
 	t.Parallel()
 	handler := core.HandlerFunc(func(context.Context, core.Delivery) error { return nil })
+
 	for name, r := range map[string]result{
 		"good": {}, "malformed": {}, "failing": {err: core.ErrForbidden}, "replica": {err: core.ErrNotReady, fault: intake.FaultOfReplica},
 		"share": {err: core.ErrNotReady, fault: intake.FaultOfShare},
@@ -262,6 +279,7 @@ func TestEachMessageLeavesTheShareOfItsRuntime(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			c.intake = in
 
 			for n := range 3 {
@@ -269,8 +287,10 @@ func TestEachMessageLeavesTheShareOfItsRuntime(t *testing.T) {
 				if name == "malformed" && n < 2 {
 					msg.body = []byte(`[{}]`)
 				}
+
 				c.process(t.Context(), "runtime-1", "my-operator", newJob(msg, newClock(time.Now)))
 			}
+
 			want := 3
 			if name == "malformed" {
 				want = 1
@@ -285,6 +305,7 @@ func TestEachMessageLeavesTheShareOfItsRuntime(t *testing.T) {
 // A pull is as large as the server allows, from its first answer on.
 func TestPullsShrinkAsTheServerSays(t *testing.T) {
 	t.Parallel()
+
 	for text, want := range map[string][]int{
 		"nats: Exceeded MaxRequestBatch of 100":   {100, 50, 25},
 		"nats: Exceeded MaxRequestBatch of 1":     {1},
@@ -300,12 +321,15 @@ func TestPullsShrinkAsTheServerSays(t *testing.T) {
 			}
 		}
 	}
+
 	one := &queues{most: 1}
 	if one.shrinkPulls(errors.New("nats: Exceeded MaxRequestBatch of 1")) || one.shrinkPulls(nats.ErrTimeout) {
 		t.Error("a failure that no smaller pull can mend is taken for one")
 	}
+
 	one.pullAtMost(0)
 	one.pullAtMost(7)
+
 	if one.most != 1 {
 		t.Errorf("pulls of %d, want no more than there are places", one.most)
 	}
@@ -326,6 +350,7 @@ func TestEachOfferGivesItsPlaceBack(t *testing.T) {
 				}
 			}
 		}
+
 		if len(r.slots) != 0 || cap(r.slots) != places {
 			t.Errorf("%d of %d places are taken at the end, want none of %d", len(r.slots), cap(r.slots), places)
 		}
@@ -337,6 +362,7 @@ func TestEachOfferGivesItsPlaceBack(t *testing.T) {
 			return r.offer(core.RuntimeID(fmt.Sprint("nested-", depth)), func() error { full++; nest(depth + 1); return nil })
 		}
 		nest(0)
+
 		if full != places || len(r.slots) != 0 {
 			t.Errorf("%d offers at the same time, want %d; %d places are left taken", full, places, len(r.slots))
 		}

@@ -33,12 +33,14 @@ const (
 func (c *Consumer) serve(ctx context.Context, manager core.Manager) {
 	out := &outage{Consumer: c, manager: manager}
 	defer out.forget()
+
 	for ctx.Err() == nil {
 		if c.intake.Ready(manager) != nil {
 			out.forget()
 			periodic.Pause(ctx, readyInterval)
 			continue
 		}
+
 		switch err := c.serveWhileReady(ctx, out); {
 		case err == nil || ctx.Err() != nil:
 		case c.conn.IsClosed():
@@ -55,17 +57,20 @@ func (c *Consumer) serveWhileReady(ctx context.Context, out *outage) error {
 	var watching sync.WaitGroup
 	defer watching.Wait()
 	defer stop()
+
 	watching.Go(func() {
 		for pulling.Err() == nil && c.intake.Ready(out.manager) == nil {
 			periodic.Pause(pulling, readyInterval)
 		}
 		stop()
 	})
+
 	err := c.pull(pulling, out)
 	if pulling.Err() != nil {
 		c.opts.Hooks.Backlog(hook.Backlog{Manager: out.manager}) // Another replica takes the messages.
 		return nil
 	}
+
 	return err
 }
 
@@ -75,12 +80,15 @@ func (c *Consumer) pull(ctx context.Context, out *outage) error {
 	if err != nil {
 		return err
 	}
+
 	c.reportBacklog(out.manager, clock, stream.CachedInfo())
 	queues := c.newQueues(ctx, out.manager, clock)
 	queues.pullAtMost(durable.CachedInfo().Config.MaxRequestBatch)
 	defer queues.running.Wait()
+
 	working, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
+
 	queues.running.Go(func() { periodic.Call(working, c.ackWait/extensions, queues.extend) })
 	queues.running.Go(func() {
 		periodic.Call(working, clockInterval, func() {
@@ -89,6 +97,7 @@ func (c *Consumer) pull(ctx context.Context, out *outage) error {
 			}
 		})
 	})
+
 	for {
 		room, err := queues.reserve(working)
 		if err != nil {
@@ -97,6 +106,7 @@ func (c *Consumer) pull(ctx context.Context, out *outage) error {
 		if err := queues.fetch(working, durable, room); err != nil {
 			return fmt.Errorf("natsjetstream: messages for %s: %w", out.manager, err)
 		}
+
 		out.ended(ctx)
 	}
 }
@@ -111,6 +121,7 @@ func (c *Consumer) measure(
 	began := clock.now()
 	asking, cancel := context.WithTimeout(ctx, clockTimeout)
 	defer cancel()
+
 	switch info, err := stream.Info(asking); {
 	case err == nil:
 		clock.learn(began, info)
@@ -120,6 +131,7 @@ func (c *Consumer) measure(
 		c.paced.WarnContext(ctx, "cannot read the clock of the stream leader, so the reported message ages may drift",
 			slog.Any("error", err))
 	}
+
 	return nil
 }
 
@@ -141,10 +153,12 @@ func (c *Consumer) reportBacklog(manager core.Manager, clock *clock, info *jetst
 	if info.State.Msgs > 0 {
 		oldest = max(clock.age(info.State.FirstTime), 0)
 	}
+
 	filled := 0.0
 	if limit := info.Config.MaxBytes; limit > 0 {
 		filled = float64(info.State.Bytes) / float64(limit)
 	}
+
 	c.opts.Hooks.Backlog(hook.Backlog{
 		Manager: manager, Messages: info.State.Msgs, Filled: filled, Oldest: oldest,
 	})
@@ -155,9 +169,11 @@ func (c *Consumer) open(
 ) (stream jetstream.Stream, durable jetstream.Consumer, err error) {
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
+
 	if stream, err = c.openStream(ctx, manager, clock); err != nil {
 		return nil, nil, fmt.Errorf("natsjetstream: stream %s: %w", streamName(manager), err)
 	}
+
 	config := stream.CachedInfo().Config
 	if err := c.checkStream(ctx, manager, &config); err != nil {
 		return nil, nil, err
@@ -167,9 +183,11 @@ func (c *Consumer) open(
 			"runtimes can move the leader of the stream: use NATS servers with strict JSON",
 			slog.String("stream", config.Name))
 	}
+
 	if durable, err = stream.CreateOrUpdateConsumer(ctx, consumerConfig(manager, c.ackWait)); err != nil {
 		return nil, nil, fmt.Errorf("natsjetstream: consumer of stream %s: %w", streamName(manager), err)
 	}
+
 	return stream, durable, nil
 }
 
@@ -191,9 +209,11 @@ func (c *Consumer) openStream(
 		began = clock.now()
 		stream, err = c.stream.CreateStream(ctx, c.opts.Stream(manager))
 	}
+
 	if err == nil {
 		clock.learn(began, stream.CachedInfo())
 	}
+
 	return stream, err
 }
 
@@ -243,12 +263,14 @@ func (q *queues) shrinkPulls(err error) bool {
 	if !refused || q.most <= 1 {
 		return false
 	}
+
 	const half = 2
 	limit := 0
 	_, _ = fmt.Sscanf(text, " of %d", &limit) // Another text leaves 0.
 	if limit < 1 || limit >= q.most {
 		limit = q.most / half
 	}
+
 	q.most = limit
 	return true
 }
@@ -263,6 +285,7 @@ func (q *queues) reserve(ctx context.Context) (room int, err error) {
 	case <-ctx.Done():
 		return 0, ctx.Err()
 	}
+
 	for room = 1; ; room++ {
 		select {
 		case q.slots <- struct{}{}:
@@ -280,21 +303,26 @@ func (q *queues) fetch(ctx context.Context, from jetstream.Consumer, room int) e
 			<-q.slots
 		}
 	}()
+
 	batch, err := from.Fetch(min(room, q.most), jetstream.FetchMaxWait(fetchWait))
 	if err != nil {
 		return err
 	}
+
 	for msg := range batch.Messages() {
 		if ctx.Err() != nil {
 			_ = msg.Nak() // Without it, ackWait passes.
 			continue
 		}
+
 		room--
 		q.add(msg)
 	}
+
 	if err := batch.Error(); err != nil && !q.shrinkPulls(err) {
 		return err
 	}
+
 	return nil
 }
 
@@ -309,6 +337,7 @@ func (q *queues) add(msg jetstream.Msg) {
 		<-q.slots
 		return
 	}
+
 	switch first, ok := q.enqueue(runtime, msg); {
 	case !ok:
 		q.deferred(runtime, &job{msg: msg, began: time.Now()}, q.manager)
@@ -330,6 +359,7 @@ func isAcknowledgement(msg jetstream.Msg) bool {
 func (q *queues) enqueue(runtime core.RuntimeID, msg jetstream.Msg) (first, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+
 	own := q.queues[runtime]
 	switch {
 	case own == nil:
@@ -359,11 +389,13 @@ func (q *queues) work(runtime core.RuntimeID, msg jetstream.Msg) {
 func (q *queues) following(runtime core.RuntimeID) (msg jetstream.Msg, more bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+
 	own := q.queues[runtime]
 	if len(own.waiting) == 0 {
 		delete(q.queues, runtime)
 		return nil, false
 	}
+
 	own.handled, own.began, own.waiting = own.waiting[0], time.Now(), own.waiting[1:]
 	return own.handled, true
 }
@@ -381,6 +413,7 @@ func (q *queues) extend() {
 func (q *queues) held() (held []jetstream.Msg) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+
 	for _, own := range q.queues {
 		if time.Since(own.began) < q.opts.HandleTimeout+q.ackWait {
 			held = append(append(held, own.handled), own.waiting...)

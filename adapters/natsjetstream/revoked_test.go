@@ -15,6 +15,7 @@ import (
 // gets the refusal, and the stream keeps nothing of it. Others go on.
 func TestRevokedRuntimes(t *testing.T) {
 	t.Parallel()
+
 	watched := must(fleet.New(fleet.Options{}))
 	live := intake.NewLiveRevocations(intake.RevocationOptions{})
 	check(t, live.Replace([]byte("name:runtime-3")))
@@ -24,6 +25,7 @@ func TestRevokedRuntimes(t *testing.T) {
 			return core.Peer{ID: runtime, CommonName: string(runtime), DNSNames: []string{string(runtime) + ".example.com"}}
 		},
 	})
+
 	stolen, other := s.forwarder("runtime-1", natsjetstream.ForwarderOptions{}), s.forwarder("runtime-2", natsjetstream.ForwarderOptions{})
 	mustForward(t, stolen, beat(1, "before"))
 	mustForward(t, other, beat(1, "before"))
@@ -34,9 +36,11 @@ func TestRevokedRuntimes(t *testing.T) {
 		status := watched.Get("runtime-1", manager)
 		return status.State == fleet.Stale && status.Reason == "revoked"
 	})
+
 	if err := forward(t, stolen, numbered(2, "after")); !errors.Is(err, core.ErrForbidden) {
 		t.Errorf("Forward = %v, want ErrForbidden", err)
 	}
+
 	s.awaitFate("handed_back revoked", 1)
 	mustForward(t, s.forwarder("runtime-1", noAnswer), numbered(2, "unawaited"))
 	s.awaitFate("terminated revoked", 1)
@@ -47,6 +51,7 @@ func TestRevokedRuntimes(t *testing.T) {
 	check(t, live.Replace(nil))
 	mustForward(t, stolen, numbered(2, "after"))
 	s.awaitHandled(4)
+
 	if err := s.consumer(allowAll(), &coretest.Recorder{}, natsjetstream.Options{
 		Revocations: intake.NewLiveRevocations(intake.RevocationOptions{}),
 	}).Ready(); err == nil {

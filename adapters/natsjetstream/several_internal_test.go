@@ -31,20 +31,25 @@ func TestTheTimeOfTheFollowingMessage(t *testing.T) {
 		const timeout, wait = time.Minute, time.Second
 		q := (&Consumer{opts: Options{MaxInFlight: 64, RuntimeInFlight: 16, HandleTimeout: timeout}, ackWait: wait}).
 			newQueues(t.Context(), "m", nil)
+
 		for n := range 3 {
 			q.enqueue("runtime-1", &arriving{subject: strconv.Itoa(n)})
 		}
+
 		if n := len(q.held()); n != 3 {
 			t.Errorf("%d of 3 messages are held, want all", n)
 		}
+
 		time.Sleep(timeout)
 		if msg, more := q.following("runtime-1"); !more || msg.Subject() != "1" {
 			t.Fatalf("the following message is %v, want the second one", msg)
 		}
+
 		time.Sleep(timeout)
 		if n := len(q.held()); n != 2 {
 			t.Errorf("%d messages are held in the time of the second one, want it and the third one", n)
 		}
+
 		time.Sleep(wait)
 		if n := len(q.held()); n != 0 {
 			t.Errorf("%d messages are held after the time of the second one, want none", n)
@@ -65,6 +70,7 @@ func TestOnlySilenceSilencesARuntime(t *testing.T) {
 				r.offer(runtime, func() error { asked = true; return result })
 				return asked
 			}
+
 			for range 2 {
 				if !isAsked("runtime-1") {
 					t.Errorf("%v: no offer at first, or after %v", result, silentFor)
@@ -72,12 +78,15 @@ func TestOnlySilenceSilencesARuntime(t *testing.T) {
 				if asked := isAsked("runtime-1"); asked == silences {
 					t.Errorf("%v: a second offer: %t, want %t", result, asked, !silences)
 				}
+
 				time.Sleep(silentFor - time.Nanosecond)
 				if asked := isAsked("runtime-1"); asked == silences {
 					t.Errorf("%v: an offer just before the end of the silence: %t, want %t", result, asked, !silences)
 				}
+
 				time.Sleep(time.Nanosecond)
 			}
+
 			if !isAsked("runtime-2") {
 				t.Errorf("%v: another runtime is not asked", result)
 			}
@@ -88,12 +97,14 @@ func TestOnlySilenceSilencesARuntime(t *testing.T) {
 // Of a message with several events, those that failed are handled again. Each message has its own.
 func TestFailedEventsOfTwoMessages(t *testing.T) {
 	t.Parallel()
+
 	var p partial
 	first, second := messageKey{stream: "a", sequence: 1}, messageKey{stream: "a", sequence: 2}
 	p.note(first, core.EventErrors{0: core.ErrForbidden, 2: core.ErrNotReady})
 	p.note(second, core.EventErrors{1: core.ErrForbidden})
 	p.note(second, core.ErrNotReady) // All of it, and no event.
 	p.note(messageKey{}, core.EventErrors{0: core.ErrForbidden})
+
 	for key, want := range map[messageKey][]bool{
 		first: {false, true, false}, second: {true, false, true}, {stream: "b", sequence: 1}: {false, false, false}, {}: {false, false, false},
 	} {
@@ -102,6 +113,7 @@ func TestFailedEventsOfTwoMessages(t *testing.T) {
 			t.Errorf("of %+v, the events %v are taken, want %v", key, have, want)
 		}
 	}
+
 	p.note(first, core.EventErrors{2: core.ErrNotReady})
 	if taken := p.taken(first); !taken(0) || taken(2) {
 		t.Error("the second attempt says nothing about the events that failed")
@@ -110,6 +122,7 @@ func TestFailedEventsOfTwoMessages(t *testing.T) {
 	for n := range maxPartial + 10 {
 		p.note(messageKey{stream: "a", sequence: uint64(n + 10)}, core.EventErrors{0: core.ErrForbidden})
 	}
+
 	if n := len(p.failed); n > maxPartial {
 		t.Errorf("%d messages are remembered, want at most %d", n, maxPartial)
 	}
@@ -119,6 +132,7 @@ func TestFailedEventsOfTwoMessages(t *testing.T) {
 // when it stands, when its reason changes, and when it ends.
 func TestOutagesOfTwoManagers(t *testing.T) {
 	t.Parallel()
+
 	var reported []string
 	c := &Consumer{opts: Options{Hooks: Hooks{Unavailable: func(u hook.Unavailability) {
 		reported = append(reported, strings.TrimSpace(fmt.Sprint(u.Manager, " ", u.Reason)))
@@ -130,22 +144,28 @@ func TestOutagesOfTwoManagers(t *testing.T) {
 	a.began(ctx, nats.ErrTimeout)
 	a.ended(ctx)
 	a.began(ctx, nats.ErrTimeout)
+
 	if len(reported) > 0 {
 		t.Errorf("reported are %q of failures that are not two in a row", reported)
 	}
+
 	a.began(ctx, nats.ErrTimeout)
 	b.began(ctx, nats.ErrPermissionViolation)
 	b.began(ctx, nats.ErrPermissionViolation)
+
 	if err := fmt.Sprint(c.problems.err()); !strings.Contains(err, "no messages for a: nats: timeout") ||
 		!strings.Contains(err, "no messages for b: nats: permissions violation") {
 		t.Errorf("the problems are %s, want those of both managers", err)
 	}
+
 	b.began(ctx, full)
 	a.ended(ctx)
 	a.ended(ctx)
+
 	if err := fmt.Sprint(c.problems.err()); strings.Contains(err, "for a") || !strings.Contains(err, "for b") {
 		t.Errorf("the problems are %s, want that of b", err)
 	}
+
 	b.forget()
 	if err := c.problems.err(); err != nil {
 		t.Errorf("the problems are %v after all ended", err)
@@ -160,10 +180,12 @@ func TestOutagesOfTwoManagers(t *testing.T) {
 // A stream may have several subjects, with wildcards. One of them must cover those of the manager.
 func TestSubjectsOfAStream(t *testing.T) {
 	t.Parallel()
+
 	const want = "watch.m.*"
 	if subjects("m") != want {
 		t.Fatalf("the subjects of a manager are %q", subjects("m"))
 	}
+
 	for text, ok := range map[string]bool{
 		"": false, "other": false, want: true, "other " + want: true, want + " other": true, "other another": false,
 		">": true, "watch.>": true, "watch.m.>": true, "watch.m.*.>": false, "watch.*.*": true, "*.m.*": true, "watch.*": false,
@@ -174,6 +196,7 @@ func TestSubjectsOfAStream(t *testing.T) {
 			t.Errorf("subjects %q: %v, want them taken: %t", text, err, ok)
 		}
 	}
+
 	for _, fed := range []jetstream.StreamConfig{
 		{Mirror: &jetstream.StreamSource{}}, {Sources: []*jetstream.StreamSource{{}}},
 	} {
@@ -190,11 +213,13 @@ func TestRefusalsOfSeveralEvents(t *testing.T) {
 	wait := func(after time.Duration) error {
 		return coretest.Refusal{Label: "busy", After: after, Cause: core.ErrNotReady}.Err()
 	}
+
 	for range 50 {
 		mixed := core.EventErrors{0: core.ErrForbidden, 1: core.ErrForbidden, 2: core.ErrNotReady, 3: core.ErrForbidden}
 		if isFinal(mixed) || !isFinal(core.EventErrors{0: core.ErrForbidden, 1: core.ErrUnauthenticated}) {
 			t.Fatal("one event that is not refused for ever must keep its message")
 		}
+
 		waits := core.EventErrors{0: wait(time.Second), 1: wait(time.Minute), 2: core.ErrForbidden, 3: wait(3 * time.Second)}
 		if have := longestWait(waits); have != time.Minute {
 			t.Fatalf("the wait is %v, want the longest one", have)
@@ -208,6 +233,7 @@ func TestRefusalsOfSeveralEvents(t *testing.T) {
 // The exact bound of the subject of an answer, and the inbox of another runtime.
 func TestSubjectsOfAnswers(t *testing.T) {
 	t.Parallel()
+
 	own := InboxPrefix("runtime-1") + "."
 	long := own + strings.Repeat("a", maxAnswerSubject-len(own))
 	for subject, want := range map[string]bool{
@@ -225,14 +251,17 @@ func TestSubjectsOfAnswers(t *testing.T) {
 // The operator answered one subject, and not the other one.
 func TestAnswersOfTwoSubjects(t *testing.T) {
 	t.Parallel()
+
 	f := &Forwarder{}
 	late := new(atomic.Bool)
 	f.note("answered", lastAnswer{})
 	f.note("late", lastAnswer{&nats.Subscription{}, late})
+
 	have := func() []bool { return []bool{f.isAnswered("answered"), f.isAnswered("late"), f.isAnswered("new")} }
 	if want := []bool{true, false, false}; !slices.Equal(have(), want) {
 		t.Errorf("answered are %v, want %v", have(), want)
 	}
+
 	late.Store(true)
 	if want := []bool{true, true, false}; !slices.Equal(have(), want) {
 		t.Errorf("after the late answer: answered are %v, want %v", have(), want)
@@ -243,6 +272,7 @@ func TestAnswersOfTwoSubjects(t *testing.T) {
 // are forgotten, and the error handler of the connection is called as before.
 func TestADeniedSubjectEndsItsAttempt(t *testing.T) {
 	t.Parallel()
+
 	conn := &nats.Conn{}
 	var before []error
 	conn.SetErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { before = append(before, err) })
@@ -255,6 +285,7 @@ func TestADeniedSubjectEndsItsAttempt(t *testing.T) {
 	denial := fmt.Errorf("%w: Publish to %q", nats.ErrPermissionViolation, "watch.m.runtime-1")
 	report(errors.New(`slow consumer on "watch.n.runtime-1"`))
 	report(denial)
+
 	if !errors.Is(context.Cause(denied), nats.ErrPermissionViolation) || other.Err() != nil {
 		t.Errorf("the denied attempt ends with %v, and the other one with %v", context.Cause(denied), other.Err())
 	}
@@ -288,6 +319,7 @@ func TestTheErrorAtTheEndOfAPull(t *testing.T) {
 		c.opts.MaxInFlight = 8
 		q := c.newQueues(t.Context(), "my-operator", newClock(time.Now))
 		from := &pulled{batchErr: tt.err}
+
 		for range 2 {
 			room, err := q.reserve(t.Context())
 			if err != nil {
@@ -296,9 +328,11 @@ func TestTheErrorAtTheEndOfAPull(t *testing.T) {
 			if err := q.fetch(t.Context(), from, room); (err != nil) != tt.failed {
 				t.Errorf("%v: the pull ends with %v, want a failure: %t", tt.err, err, tt.failed)
 			}
+
 			from.batchErr = nil
 			tt.failed = false
 		}
+
 		if !slices.Equal(from.asked, tt.asked) {
 			t.Errorf("%v: the pulls are of %v messages, want %v", tt.err, from.asked, tt.asked)
 		}
@@ -309,6 +343,7 @@ func TestTheErrorAtTheEndOfAPull(t *testing.T) {
 // row says otherwise.
 func TestTheFateOfEachResult(t *testing.T) {
 	t.Parallel()
+
 	busy := coretest.Refusal{Label: "busy", After: time.Minute, Cause: core.ErrNotReady}.Err()
 	const old = time.Hour
 	for name, tt := range map[string]struct {
@@ -356,6 +391,7 @@ func TestTheFateOfEachResult(t *testing.T) {
 			if tt.standby {
 				handler = standby{nil}
 			}
+
 			c, good := offline(t, handler, 0)
 			var have []hook.Conclusion
 			c.opts.Hooks.Concluded = func(h hook.Conclusion) { have = append(have, h) }
@@ -405,6 +441,7 @@ func TestUsersOfTheServer(t *testing.T) {
 		if want := strings.Join(tt.user.Publish, `", "`); err == nil && !strings.Contains(string(text), want) {
 			t.Errorf("%s: the user may not publish to its own subjects %s", name, want)
 		}
+
 		for _, manager := range managers {
 			if !strings.Contains(string(text), Subject(manager, "runtime-2")) {
 				t.Errorf("%s: the user beside may not send to %s", name, manager)

@@ -66,6 +66,7 @@ func EnsureStream(ctx context.Context, conn *nats.Conn, config jetstream.StreamC
 	if !losesNothing(config) {
 		return fmt.Errorf("%w: %s", errLoses, config.Name)
 	}
+
 	streams, err := jetstream.New(conn)
 	if err == nil {
 		err = ensure(ctx, streams, config)
@@ -73,6 +74,7 @@ func EnsureStream(ctx context.Context, conn *nats.Conn, config jetstream.StreamC
 	if err != nil {
 		return fmt.Errorf("natsjetstream: stream %s: %w", config.Name, err)
 	}
+
 	return nil
 }
 
@@ -150,6 +152,7 @@ func (c *clock) learn(began time.Time, info *jetstream.StreamInfo) {
 	middle := began.Add(c.now().Sub(began) / 2)
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	c.server, c.measured = info.TimeStamp, middle
 	if info.TimeStamp.IsZero() {
 		c.server = middle

@@ -39,6 +39,7 @@ func parseSubject(subject string) (core.RuntimeID, error) {
 	if len(parts) != tokens || parts[0] != subjectRoot {
 		return "", fmt.Errorf("subject is %.80q, want %s.<manager>.<runtime>", subject, subjectRoot)
 	}
+
 	id, err := url.PathUnescape(parts[2])
 	// Two spellings of one name must not be two senders.
 	if err != nil || token(core.RuntimeID(id)) != parts[2] {
@@ -50,6 +51,7 @@ func parseSubject(subject string) (core.RuntimeID, error) {
 	if core.RuntimeID(id) == reservedRuntime {
 		return "", errReserved
 	}
+
 	return core.RuntimeID(id), nil
 }
 
@@ -83,9 +85,11 @@ func (u *User) subjects() (publish, subscribe []string) {
 	if u.Runtime != "" {
 		subscribe = append(subscribe, InboxPrefix(u.Runtime)+".>")
 	}
+
 	for _, manager := range u.Managers {
 		publish = append(publish, Subject(manager, u.Runtime), confirmations(operatorInbox(manager), u.Runtime)+".*")
 	}
+
 	if u.Operator != "" {
 		stream := streamName(u.Operator)
 		publish = append(publish,
@@ -94,6 +98,7 @@ func (u *User) subjects() (publish, subscribe []string) {
 			"$JS.ACK."+stream+".>", inboxRoot+".>")
 		subscribe = append(subscribe, operatorInbox(u.Operator)+".>")
 	}
+
 	return publish, subscribe
 }
 
@@ -113,16 +118,19 @@ func Authorization(users ...User) ([]byte, error) {
 	var text strings.Builder
 	text.WriteString("authorization {\n  users: [\n")
 	seen, wrong := map[string]bool{}, []error(nil)
+
 	for _, u := range users {
 		if err := u.validate(seen[u.Name]); err != nil {
 			wrong = append(wrong, fmt.Errorf("%w: %.253q", err, u.Name))
 		}
+
 		seen[u.Name] = true
 		publish, subscribe := u.subjects()
 		fmt.Fprintf(&text, "    { user: %q, permissions: {\n      publish: { allow: [\n        %s\n      ] }\n"+
 			"      subscribe: { allow: [%s] }\n    } }\n",
 			u.Name, quoted(publish, ",\n        "), quoted(subscribe, ", "))
 	}
+
 	text.WriteString("  ]\n}\n")
 	return []byte(text.String()), errors.Join(wrong...)
 }

@@ -13,6 +13,7 @@ import (
 // Every name is one token, and no two names share one.
 func TestSubject(t *testing.T) {
 	t.Parallel()
+
 	seen := map[string]core.RuntimeID{}
 	for _, runtime := range []core.RuntimeID{
 		"runtime-1", "runtime.1", "runtime%2E1", "a b", "*", ">", "ä", "a/b", "%", "%2e",
@@ -25,11 +26,13 @@ func TestSubject(t *testing.T) {
 		if other, taken := seen[subject]; taken {
 			t.Errorf("%q and %q share the subject %q", runtime, other, subject)
 		}
+
 		seen[subject] = runtime
 		if got, err := natsjetstream.ParseSubject(subject); err != nil || got != runtime {
 			t.Errorf("the subject of %q names %q, %v", runtime, got, err)
 		}
 	}
+
 	for _, subject := range []string{
 		"", "watch.m", "watch.m.", "watch.m.r.x", "other.m.r", "watch.m.%zz", "watch.m.%2e", "watch.m.%00", "watch.m.a%0A",
 		"watch.m.%20", "watch.m." + strings.Repeat("a", 2049),
@@ -42,6 +45,7 @@ func TestSubject(t *testing.T) {
 
 func TestNewRefusesWhatIsMissing(t *testing.T) {
 	t.Parallel()
+
 	b := newBroker(t)
 	if _, err := natsjetstream.NewForwarder(nil, "runtime-1", natsjetstream.ForwarderOptions{}); err == nil {
 		t.Error("NewForwarder accepts a nil connection")
@@ -50,14 +54,17 @@ func TestNewRefusesWhatIsMissing(t *testing.T) {
 		!strings.Contains(err.Error(), "printed") {
 		t.Errorf("NewForwarder = %v, want a refusal of a name that cannot be printed", err)
 	}
+
 	if _, err := natsjetstream.NewForwarder(b.connect(), "runtime-1", natsjetstream.ForwarderOptions{}); err == nil {
 		t.Error("NewForwarder accepts a connection with the inbox prefix of all clients")
 	}
+
 	_, err := natsjetstream.NewConsumer(nil, nil, map[core.Manager]core.Handler{"Not a label": nil},
 		natsjetstream.Options{MaxInFlight: -1})
 	if core.ReasonOf(err) != "invalid_manager" {
 		t.Errorf("NewConsumer = %v, want the reason invalid_manager", err)
 	}
+
 	for _, want := range []string{"connection", "verifier", "handler", "MaxInFlight"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("NewConsumer = %v, want all faults, also of %s", err, want)
@@ -68,6 +75,7 @@ func TestNewRefusesWhatIsMissing(t *testing.T) {
 // The code of docs/platforms/nats.md runs. The server here has no TLS, so that the runtime cannot connect.
 func TestDocumentedSetUp(t *testing.T) {
 	t.Parallel()
+
 	b := newBroker(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	served := make(chan error, 1)
@@ -76,9 +84,11 @@ func TestDocumentedSetUp(t *testing.T) {
 	runtime, conn, err := connectRuntime(b.addr, "runtime-1", noKeys)
 	check(t, err)
 	defer conn.Close()
+
 	if err := runtime.Forward(t.Context(), manager, numbered(1, "a")); core.ReasonOf(err) != "disconnected" {
 		t.Errorf("Forward without a connection = %v (reason %q), want disconnected", err, core.ReasonOf(err))
 	}
+
 	cancel()
 	if err := <-served; err != nil {
 		t.Errorf("Start = %v, want nil", err)

@@ -82,6 +82,7 @@ func end(span trace.Span, err error, attrs ...attribute.KeyValue) {
 		span.SetStatus(codes.Error, string(core.ReasonOf(err)))
 		span.RecordError(err)
 	}
+
 	span.SetAttributes(attrs...)
 	span.End()
 }
@@ -114,11 +115,14 @@ func (t *Tracing) Webhook(next http.Handler) http.Handler {
 		ctx := propagation.TraceContext{}.Extract(r.Context(), carrier)
 		ctx, span := t.tracer.Start(ctx, "review", trace.WithSpanKind(trace.SpanKindServer))
 		defer span.End()
+
 		r = r.Clone(ctx)
 		r.Header.Del(headerTraceParent)
+
 		if span.IsRecording() {
 			propagation.TraceContext{}.Inject(ctx, propagation.HeaderCarrier(r.Header))
 		}
+
 		next.ServeHTTP(w, r)
 	})
 }
@@ -132,11 +136,13 @@ func (t *Tracing) Acceptor(next core.Acceptor) core.Acceptor {
 		if event.TraceParent == "" {
 			return next.Accept(manager, event)
 		}
+
 		ctx, span := t.child(context.Background(), event.TraceParent, "accept", trace.SpanKindProducer,
 			describe(manager, &event)...)
 		if span != nil {
 			event.TraceParent = format(ctx)
 		}
+
 		outcome := next.Accept(manager, event)
 		end(span, nil, keyOutcome.String(string(outcome)))
 		return outcome
@@ -153,10 +159,12 @@ func (t *Tracing) Forwarder(next core.Forwarder) core.Forwarder {
 		if !slices.ContainsFunc(batch.Events, func(e core.Numbered) bool { return e.TraceParent != "" }) {
 			return next.Forward(ctx, manager, batch)
 		}
+
 		batch.Events = slices.Clone(batch.Events)
 		spans := t.startSends(ctx, manager, batch.Events)
 		err := next.Forward(ctx, manager, batch)
 		endSends(spans, err)
+
 		return err
 	})
 }
@@ -172,6 +180,7 @@ func (t *Tracing) startSends(ctx context.Context, manager core.Manager, events [
 		if span != nil {
 			event.TraceParent = format(within)
 		}
+
 		spans[i] = span
 	}
 	return spans
@@ -181,6 +190,7 @@ func (t *Tracing) startSends(ctx context.Context, manager core.Manager, events [
 func endSends(spans []trace.Span, err error) {
 	var failed core.EventErrors
 	single := errors.As(err, &failed)
+
 	for i, span := range spans {
 		if single {
 			end(span, failed[i])
@@ -223,10 +233,12 @@ func (v *verifier) Verify(ctx context.Context, peer core.Peer, event *core.Watch
 	if event.TraceParent == "" {
 		return v.next.Verify(ctx, peer, event)
 	}
+
 	ctx, span := v.tracing.child(ctx, event.TraceParent, "verify", trace.SpanKindInternal,
 		keyRuntime.String(string(peer.ID)))
 	err := v.next.Verify(ctx, peer, event)
 	end(span, err)
+
 	return err
 }
 
@@ -236,13 +248,16 @@ func (t *Tracing) Handler(next core.Handler) core.Handler {
 	if t == nil || option.IsNil(next) {
 		return next
 	}
+
 	traced := core.HandlerFunc(func(ctx context.Context, d core.Delivery) error {
 		if d.Event.TraceParent == "" {
 			return next.Handle(ctx, d)
 		}
+
 		ctx, d, span := t.consume(ctx, "handle", d)
 		err := next.Handle(ctx, d)
 		end(span, err)
+
 		return err
 	})
 	if next, ok := next.(core.Readier); ok {
@@ -302,27 +317,33 @@ func Queue[R comparable, Result any](
 	if tracing == nil {
 		return requests, reconcile
 	}
+
 	q := &queue[R]{parents: make(map[R]string)}
 	enqueue := func(ctx context.Context, d core.Delivery) ([]R, error) {
 		if d.Event.TraceParent == "" {
 			return requests(ctx, d)
 		}
+
 		ctx, d, span := tracing.consume(ctx, "enqueue", d)
 		found, err := requests(ctx, d)
 		if span != nil {
 			q.remember(found, d.Event.TraceParent)
 		}
+
 		end(span, err)
 		return found, err
 	}
+
 	return enqueue, func(ctx context.Context, r R) (Result, error) {
 		parent := q.take(r)
 		if parent == "" {
 			return reconcile(ctx, r)
 		}
+
 		ctx, span := tracing.child(ctx, parent, "reconcile", trace.SpanKindConsumer)
 		result, err := reconcile(ctx, r)
 		end(span, err)
+
 		return result, err
 	}
 }
@@ -330,6 +351,7 @@ func Queue[R comparable, Result any](
 func (q *queue[R]) remember(requests []R, parent string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+
 	for _, r := range requests {
 		delete(q.parents, r)
 		for other := range q.parents {
@@ -338,6 +360,7 @@ func (q *queue[R]) remember(requests []R, parent string) {
 			}
 			delete(q.parents, other)
 		}
+
 		q.parents[r] = parent
 	}
 }
@@ -345,6 +368,7 @@ func (q *queue[R]) remember(requests []R, parent string) {
 func (q *queue[R]) take(r R) string {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+
 	parent := q.parents[r]
 	delete(q.parents, r)
 	return parent

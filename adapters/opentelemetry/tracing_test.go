@@ -43,6 +43,7 @@ func chain(agent, operator *opentelemetry.Tracing, reconciled func(context.Conte
 		reconciled(ctx)
 		return struct{}{}, nil
 	})
+
 	verifier := operator.Verifier(core.VerifierFunc(func(context.Context, core.Peer, *core.WatchEvent) error { return nil }))
 	handler := operator.Handler(core.HandlerFunc(func(ctx context.Context, d core.Delivery) error {
 		_, err := enqueue(ctx, d)
@@ -58,11 +59,13 @@ func chain(agent, operator *opentelemetry.Tracing, reconciled func(context.Conte
 				return err
 			}
 		}
+
 		for _, request := range waiting {
 			_, _ = reconcile(ctx, request)
 		}
 		return nil
 	}))
+
 	acceptor := agent.Acceptor(core.AcceptorFunc(func(manager core.Manager, event core.WatchEvent) core.Outcome {
 		_ = forwarder.Forward(context.Background(), manager, core.NewBatch(event))
 		return core.Accepted
@@ -79,6 +82,7 @@ func call(handler http.Handler, traceParent string) {
 	if traceParent != "" {
 		r.Header.Set("Traceparent", traceParent)
 	}
+
 	handler.ServeHTTP(httptest.NewRecorder(), r)
 }
 
@@ -100,12 +104,14 @@ func TestOneTraceFromTheWriteToTheReconcile(t *testing.T) {
 	agent, exporter := newTracing()
 	operator, atOperator := newTracing()
 	call(chain(agent, operator, func(context.Context) {}), written)
+
 	spans := append(exporter.GetSpans(), atOperator.GetSpans()...)
 	for _, span := range spans {
 		if id := span.SpanContext.TraceID().String(); id != traceID {
 			t.Errorf("%s is of trace %s, want that of the API server, %s", span.Name, id, traceID)
 		}
 	}
+
 	// Verify and handle are siblings: the verifier does not alter the event.
 	if diff := cmp.Diff("review > accept > send > handle > enqueue > reconcile", path(without(spans, "verify"), "b7ad6b7169203331")); diff != "" {
 		t.Errorf("path (-want +have):\n%s", diff)
@@ -155,14 +161,17 @@ func TestForwarderKeepsErrorsApart(t *testing.T) {
 		}
 		return core.EventErrors{1: errBroken}
 	})).Forward(t.Context(), manager, batch)
+
 	var failed core.EventErrors
 	if !errors.As(err, &failed) || !errors.Is(failed[1], errBroken) || batch.Events[0].TraceParent != written {
 		t.Errorf("error %v, parent %q, want both untouched", err, batch.Events[0].TraceParent)
 	}
+
 	have := []codes.Code{}
 	for _, span := range exporter.GetSpans() {
 		have = append(have, span.Status.Code)
 	}
+
 	if diff := cmp.Diff([]codes.Code{codes.Unset, codes.Error}, have); diff != "" {
 		t.Errorf("status of the spans (-want +have):\n%s", diff)
 	}
@@ -174,14 +183,17 @@ func TestQueueMerges(t *testing.T) {
 	enqueue, reconcile := opentelemetry.Queue(tracing,
 		func(context.Context, core.Delivery) ([]string, error) { return []string{"skr"}, nil },
 		func(context.Context, string) (int, error) { return 0, errBroken })
+
 	for range 3 {
 		_, _ = enqueue(t.Context(), core.Delivery{Event: core.WatchEvent{TraceParent: written}})
 	}
+
 	for range 2 { // The second has no trace any more.
 		if _, err := reconcile(t.Context(), "skr"); !errors.Is(err, errBroken) {
 			t.Errorf("error %v, want %v", err, errBroken)
 		}
 	}
+
 	spans := exporter.GetSpans()
 	if len(spans) != 4 || spans[3].Parent.SpanID() != spans[2].SpanContext.SpanID() {
 		t.Errorf("spans %+v, want three deliveries and one reconcile of the newest", spans)
@@ -199,6 +211,7 @@ func TestHandlerKeepsReady(t *testing.T) {
 	if _, ok := tracing.Handler(plain).(interface{ Ready() error }); ok {
 		t.Error("a handler without Ready has one")
 	}
+
 	handler, ok := tracing.Handler(ready{plain}).(interface{ Ready() error })
 	if !ok || !errors.Is(handler.Ready(), errBroken) {
 		t.Error("a handler with Ready has lost it")
@@ -248,6 +261,7 @@ func TestVerifierKeepsForRequest(t *testing.T) {
 func TestVerifierKeepsValidate(t *testing.T) {
 	tracing, _ := newTracing()
 	handler := core.HandlerFunc(func(context.Context, core.Delivery) error { return nil })
+
 	for _, verifier := range []core.Verifier{listener.SANPinning(nil), listener.AllOf(listener.InsecureAllowAll(), nil)} {
 		_, err := intake.New(tracing.Verifier(verifier), map[core.Manager]core.Handler{manager: handler}, intake.Options{})
 		if err == nil || !strings.Contains(err.Error(), "nil") {
@@ -282,6 +296,7 @@ func TestNoAllocations(t *testing.T) {
 			t.Errorf("%s: %.0f allocations for each event, want 0", name, allocated)
 		}
 	}
+
 	next := http.NewServeMux()
 	var off *opentelemetry.Tracing
 	if off.Webhook(next) != http.Handler(next) || opentelemetry.New(nil) != nil {
@@ -296,11 +311,13 @@ func TestQueueMakesRoom(t *testing.T) {
 	enqueue, reconcile := opentelemetry.Queue(tracing,
 		func(context.Context, core.Delivery) ([]int, error) { next++; return []int{next}, nil },
 		func(context.Context, int) (struct{}, error) { return struct{}{}, nil })
+
 	for range 10_001 {
 		if _, err := enqueue(t.Context(), core.Delivery{Event: core.WatchEvent{TraceParent: written}}); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	exporter.Reset()
 	if _, err := reconcile(t.Context(), next); err != nil {
 		t.Fatal(err)

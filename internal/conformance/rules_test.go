@@ -15,24 +15,29 @@ const specification, extending = "reference/contract-v3.md", "guide/extending.md
 // sections returns the text of each section of a document, by its anchor.
 func sections(t *testing.T, document string) map[string]string {
 	t.Helper()
+
 	text, err := os.ReadFile("../../docs/" + document)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	found := make(map[string]string)
 	for _, part := range regexp.MustCompile(`(?m)^##+ `).Split(string(text), -1)[1:] {
 		heading, body, _ := strings.Cut(part, "\n")
 		found[strings.ReplaceAll(strings.ToLower(heading), " ", "-")] = body
 	}
+
 	return found
 }
 
 func TestEachRuleHasASection(t *testing.T) {
 	t.Parallel()
+
 	wire, seen := sections(t, specification), make(map[string]bool)
 	documented := map[conformance.End]map[string]string{
 		conformance.Sender: wire, conformance.Receiver: wire, conformance.Forwarder: sections(t, extending),
 	}
+
 	for _, rule := range conformance.Rules() {
 		if _, ok := documented[rule.End][rule.Section]; !ok {
 			t.Errorf("%s/%s: its document has no section #%s", rule.End, rule.ID, rule.Section)

@@ -36,6 +36,7 @@ func causeOf(err error, certified bool) string {
 	if cause := networkCause(err); cause != "" {
 		return cause
 	}
+
 	switch {
 	// VerifyPeerCertificate and VerifyConnection return errors of any type.
 	case certified:
@@ -56,10 +57,12 @@ func networkCause(err error) string {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return causeClosed
 	}
+
 	op, ok := errors.AsType[*net.OpError](err)
 	if !ok {
 		return ""
 	}
+
 	switch {
 	case op.Op == "remote error" && isRefusal(op.Err):
 		return causeBadCertificate

@@ -62,6 +62,7 @@ func (c *conn) Read(b []byte) (int, error) {
 	if h := c.handshake.Load(); h != nil {
 		return c.readInSlot(h, b)
 	}
+
 	n, err := c.Conn.Read(b)
 	if err == nil {
 		c.awaitPause()
@@ -76,8 +77,10 @@ func (c *conn) readInSlot(h *handshake, b []byte) (int, error) {
 	if err != nil {
 		return n, err
 	}
+
 	c.received.Store(true)
 	err = h.acquire(c.Conn, c.closed, c.deadline.Load())
+
 	// A Close meanwhile has released no slot, and no later call would.
 	if c.handshake.Load() == nil {
 		h.release()
@@ -86,6 +89,7 @@ func (c *conn) readInSlot(h *handshake, b []byte) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+
 	return n, nil
 }
 
@@ -94,11 +98,13 @@ func (c *conn) inSlot(compute func()) error {
 	if h == nil {
 		return net.ErrClosed
 	}
+
 	h.release()
 	if err := h.acquire(c.Conn, c.closed, c.deadline.Load()); err != nil {
 		return err
 	}
 	defer h.release()
+
 	compute()
 	return nil
 }
@@ -109,8 +115,10 @@ func (c *conn) awaitPause() {
 	if wait <= 0 {
 		return
 	}
+
 	over := time.NewTimer(wait)
 	defer over.Stop()
+
 	select {
 	case <-over.C:
 	case <-c.closed:
@@ -123,6 +131,7 @@ func (c *conn) Write(b []byte) (int, error) {
 		h.answered.Store(true)
 		h.release()
 	}
+
 	if !c.bounded.Load() {
 		_ = c.Conn.SetWriteDeadline(time.Now().Add(c.writeTimeout)) // Write returns its error.
 	}
@@ -244,10 +253,12 @@ func Origin(remote string) string {
 	if err != nil {
 		return remote
 	}
+
 	addr := port.Addr().Unmap()
 	if addr.Is4() {
 		return addr.String()
 	}
+
 	prefix, _ := addr.WithZone("").Prefix(network) // An IPv6 address has more bits.
 	return prefix.String()
 }

@@ -24,6 +24,7 @@ func pipes(t *testing.T, text string) (*Server, func() *conn) {
 		t.Cleanup(func() { _ = near.Close(); _ = c.Close() })
 		go func() { _, _ = io.WriteString(near, text) }()
 		go func() { _, _ = io.Copy(io.Discard, near) }()
+
 		return c
 	}
 }
@@ -58,6 +59,7 @@ func TestHandshakeReleasesItsSlot(t *testing.T) {
 				synctest.Wait()
 				closed := reads(third)
 				synctest.Wait()
+
 				// A write beside the wait, as in HTTP/2, ends nothing.
 				if _, err := second.Write([]byte("a")); err != nil {
 					t.Fatal(err)
@@ -65,13 +67,16 @@ func TestHandshakeReleasesItsSlot(t *testing.T) {
 				if len(read) > 0 {
 					t.Fatal("a second connection has read while the first computes")
 				}
+
 				_ = third.Close()
 				if err := <-closed; !errors.Is(err, net.ErrClosed) {
 					t.Errorf("a connection that was closed while it waited returned %v, want %v", err, net.ErrClosed)
 				}
+
 				release(s, first)
 				check(t, <-read)
 				second.endHandshake()
+
 				if err := readByte(open()); err != nil {
 					t.Errorf("the slot was lost: %v", err)
 				}
@@ -88,10 +93,12 @@ func TestDeadlineBoundsTheWaitForASlot(t *testing.T) {
 		first, second := open(), open()
 		check(t, readByte(first))
 		check(t, second.SetDeadline(time.Now().Add(patience)))
+
 		began := time.Now()
 		if err := readByte(second); !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(began) != patience {
 			t.Errorf("error %v after %v, want %v after %v", err, time.Since(began), os.ErrDeadlineExceeded, patience)
 		}
+
 		first.endHandshake()
 		if err := readByte(open()); err != nil {
 			t.Errorf("the slot was lost: %v", err)
@@ -113,10 +120,12 @@ func (c *closing) Read(b []byte) (int, error) {
 
 func TestCloseDuringReadTakesNoSlot(t *testing.T) {
 	t.Parallel()
+
 	_, open := pipes(t, "a")
 	c := open()
 	c.Conn = &closing{c.Conn, func() { _ = c.Close() }}
 	_ = readByte(c) // Its result does not matter.
+
 	if err := readByte(open()); err != nil {
 		t.Errorf("the slot was lost: %v", err)
 	}
@@ -130,15 +139,18 @@ func TestPause(t *testing.T) {
 		s.connState(c, http.StateActive)
 		ctx := withConn(t.Context(), c)
 		PauseReads(ctx, time.Minute)
+
 		began := time.Now()
 		if err := readByte(c); err != nil || time.Since(began) != time.Minute {
 			t.Errorf("read after %v (%v), want 1m", time.Since(began), err)
 		}
+
 		PauseReads(ctx, time.Hour)
 		read := reads(c)
 		synctest.Wait()
 		_ = c.Close()
 		check(t, <-read)
+
 		if took := time.Since(began); took != time.Minute {
 			t.Errorf("a closed connection was paused until %v, want no longer", took)
 		}
@@ -151,6 +163,7 @@ func TestWriteEndsWithoutADeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()
 		defer near.Close()
+
 		s, _ := pipes(t, "")
 		c := s.admit(far)
 		check(t, c.SetDeadline(time.Time{}))
@@ -178,6 +191,7 @@ func TestRequestOfAnotherServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()
 		defer near.Close()
+
 		s, _ := pipes(t, "")
 		c := s.admit(far)
 		defer c.Close()

@@ -28,6 +28,7 @@ func (s *Server) admit(inner net.Conn) *conn {
 	if c.slot != nil {
 		return c
 	}
+
 	_ = inner.Close() // There is no slot to free.
 	s.opts.ConnectionClosed(reasonNoSlot)
 	return nil
@@ -53,6 +54,7 @@ func (s *Server) connState(outer net.Conn, state http.ConnState) {
 	if state != http.StateClosed { // Another visit may have begun.
 		c.slot.setBusy(state == http.StateActive)
 	}
+
 	switch state {
 	case http.StateNew:
 		s.open.Add(1)
@@ -75,16 +77,19 @@ func (s *Server) reportHandshake(outer net.Conn, c *conn) {
 	if !ok {
 		return
 	}
+
 	// It returns the result of the handshake that has ended.
 	err := encrypted.HandshakeContext(context.Background())
 	// An error of a close by this end is left out: in a shutdown, or for the limiter.
 	if err == nil || errors.Is(err, net.ErrClosed) || errors.Is(err, io.ErrClosedPipe) {
 		return
 	}
+
 	cause := causeOf(err, len(encrypted.ConnectionState().PeerCertificates) > 0)
 	if !c.received.Load() && cause == causeClosed {
 		return
 	}
+
 	s.handshakeFailed(c, cause, err)
 }
 

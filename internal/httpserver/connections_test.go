@@ -45,6 +45,7 @@ func TestHandshakesAreFair(t *testing.T) {
 
 func testFairness(t *testing.T, set func(opts *Options, verify func())) {
 	t.Helper()
+
 	const clients, slots, work = 19, 2, time.Second
 	var (
 		inside, most atomic.Int64
@@ -52,6 +53,7 @@ func testFairness(t *testing.T, set func(opts *Options, verify func())) {
 		ca, incoming = newAuthority(t), newNetwork()
 		began        = time.Now()
 	)
+
 	opts := Options{
 		Listener: incoming, MaxHandshakes: slots, ReadHeaderTimeout: time.Minute,
 		TLS: &tls.Config{Certificates: []tls.Certificate{ca.issue(t)}, ClientAuth: tls.RequestClientCert},
@@ -61,6 +63,7 @@ func testFairness(t *testing.T, set func(opts *Options, verify func())) {
 		<-time.After(work)
 		inside.Add(-1)
 	})
+
 	r := run(t, noContent, opts)
 	exchange := func(near, far net.Conn) {
 		incoming.accepted <- far
@@ -68,25 +71,31 @@ func testFairness(t *testing.T, set func(opts *Options, verify func())) {
 		if err := client.HandshakeContext(t.Context()); err != nil {
 			t.Error(err)
 		}
+
 		_, _ = io.WriteString(client, "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
 		_, _ = io.Copy(io.Discard, client)
 	}
+
 	for range clients {
 		group.Go(func() { exchange(net.Pipe()) })
 	}
+
 	synctest.Wait() // They have begun.
 	near, far := net.Pipe()
 	exchange(near, addressed{far})
+
 	// The client needs a slot to begin, to be verified, and for its header. Each is among the next
 	// four slots, because kinds of work alternate, and origins. Four slots take twice the time of
 	// work. Without fairness the client is the last, after ten times.
 	if waited, want := time.Since(began), 7*work; waited > want {
 		t.Errorf("a client of another address is answered after %v, want at most %v", waited, want)
 	}
+
 	group.Wait()
 	if all := (clients + 1) / slots * work; most.Load() != slots || time.Since(began) != all {
 		t.Errorf("%d callbacks at once, and all took %v, want %d and %v", most.Load(), time.Since(began), slots, all)
 	}
+
 	check(t, r.stop())
 }
 
@@ -94,6 +103,7 @@ func testFairness(t *testing.T, set func(opts *Options, verify func())) {
 // would delay the others until they give up, too.
 func TestNoHandshakeForAClientThatLeft(t *testing.T) {
 	t.Parallel()
+
 	ca, begun, proceed := newAuthority(t), make(chan string, 3), make(chan struct{})
 	leaf := ca.issue(t)
 	r := run(t, noContent, Options{MaxHandshakes: 1, TLS: &tls.Config{
@@ -103,6 +113,7 @@ func TestNoHandshakeForAClientThatLeft(t *testing.T) {
 			return &leaf, nil
 		},
 	}})
+
 	var group sync.WaitGroup
 	t.Cleanup(group.Wait)
 	// connect begins a handshake, and waits until that many handshakes wait for a slot.
@@ -111,20 +122,24 @@ func TestNoHandshakeForAClientThatLeft(t *testing.T) {
 		group.Go(func() {
 			_ = tls.Client(conn, &tls.Config{RootCAs: ca.Pool(), ServerName: name}).HandshakeContext(t.Context())
 		})
+
 		for r.queue.waiting() < waiters {
 			runtime.Gosched()
 		}
 		return conn
 	}
+
 	connect("first.example", 0)
 	if got := <-begun; got != "first.example" {
 		t.Fatal(got)
 	}
+
 	left := connect("left.example", 1)
 	connect("last.example", 2)
 	// It tells the server at once, where Close waits for the reader.
 	check(t, left.CloseWrite())
 	close(proceed)
+
 	if got := <-begun; got != "last.example" {
 		t.Errorf("the server began the handshake of %s, want last.example", got)
 	}
@@ -134,10 +149,12 @@ func TestNoHandshakeForAClientThatLeft(t *testing.T) {
 func (q *fairQueue) waiting() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+
 	n := 0
 	for _, waiters := range q.rings[fresh].waiters {
 		n += len(waiters)
 	}
+
 	return n
 }
 
@@ -152,18 +169,21 @@ func (e *exhausted) Accept() (net.Conn, error) {
 	if e.failures == 0 {
 		return e.Listener.Accept()
 	}
+
 	e.failures--
 	return nil, &net.OpError{Op: "accept", Err: syscall.EMFILE}
 }
 
 func TestErrorsOfAcceptingAreLogged(t *testing.T) {
 	t.Parallel()
+
 	var lines log
 	bound := must(new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	r := run(t, noContent, Options{Listener: &exhausted{bound, 3}, Logger: newLogger(&lines)})
 	if status, err := r.get(t, newClient(t, nil)); err != nil || status != http.StatusNoContent {
 		t.Errorf("answer %d (%v), want 204 when the server can accept again", status, err)
 	}
+
 	have := lines.lines()
 	if len(have) != 1 || !strings.Contains(have[0], "level=WARN") || !strings.Contains(have[0], "too many open files") {
 		t.Errorf("log %v, want one warning with the error", have)
@@ -185,6 +205,7 @@ func (h *hoarder) Accept() (net.Conn, error) {
 
 func TestMaxConnections(t *testing.T) {
 	t.Parallel()
+
 	closed := make(chan string, 10)
 	inside, free := make(chan struct{}), make(chan struct{})
 	handler := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { inside <- struct{}{}; <-free })
@@ -197,12 +218,14 @@ func TestMaxConnections(t *testing.T) {
 	_, _ = io.WriteString(busy[0], "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
 	<-inside
 	busy[1] = r.dial(t)
+
 	if reason := <-closed; reason != reasonDisplaced {
 		t.Errorf("an idle connection was closed as %q, want %q", reason, reasonDisplaced)
 	}
 	if n, err := idle.Read(make([]byte, 1)); err == nil {
 		t.Errorf("%d bytes from a connection that was displaced, want its end", n)
 	}
+
 	_, _ = io.WriteString(busy[1], "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
 	<-inside
 	third := r.dial(t)
@@ -213,6 +236,7 @@ func TestMaxConnections(t *testing.T) {
 	if reason := <-closed; reason != reasonNoSlot {
 		t.Errorf("a new connection was closed as %q, want %q", reason, reasonNoSlot)
 	}
+
 	close(free)
 }
 
@@ -243,6 +267,7 @@ func (f *from) RemoteAddr() net.Addr { return f.remote }
 // the most connections of one address. Clients that prove themselves do, which is the control.
 func TestStrangersDisplaceNoProvedClient(t *testing.T) {
 	t.Parallel()
+
 	ca := newAuthority(t)
 	good := ca.issue(t)
 	for name, test := range map[string]struct {
@@ -255,6 +280,7 @@ func TestStrangersDisplaceNoProvedClient(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			const limit, own, strangers = 8, 3, 40
 			bound := must(new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 			addresses := make(chan string, own+strangers)
@@ -267,6 +293,7 @@ func TestStrangersDisplaceNoProvedClient(t *testing.T) {
 				}
 				w.WriteHeader(http.StatusNoContent)
 			})
+
 			r := run(t, handler, Options{
 				Listener: &distant{bound, addresses}, MaxConnections: limit,
 				ConnectionClosed: func(reason string) { closed <- reason },
@@ -283,10 +310,12 @@ func TestStrangersDisplaceNoProvedClient(t *testing.T) {
 				})
 				_ = client.SetDeadline(time.Now().Add(time.Minute))
 				clients = append(clients, client)
+
 				if err := asks(client, "/"); err != nil {
 					t.Fatal(err)
 				}
 			}
+
 			slow := make(chan error, 1)
 			go func() { slow <- asks(clients[0], "/slow") }()
 			<-inside
@@ -295,11 +324,13 @@ func TestStrangersDisplaceNoProvedClient(t *testing.T) {
 				addresses <- "10.0.1." + strconv.Itoa(n+1)
 				test.client(t, r.dial(t))
 			}
+
 			for range own + strangers - limit { // Each of them has taken a slot.
 				if reason := <-closed; reason != reasonDisplaced {
 					t.Errorf("a connection was closed as %q, want %q", reason, reasonDisplaced)
 				}
 			}
+
 			close(free)
 			errs := []error{<-slow, asks(clients[1], "/"), asks(clients[2], "/")}
 			if err := errors.Join(errs...); (err != nil) != test.displaces {
@@ -314,6 +345,7 @@ func asks(conn net.Conn, path string) error {
 	if _, err := io.WriteString(conn, "GET "+path+" HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
 		return err
 	}
+
 	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
 		return err
@@ -324,18 +356,22 @@ func asks(conn net.Conn, path string) error {
 // A connection counts to the first origin that is set, and no more to its address.
 func TestSetOrigin(t *testing.T) {
 	t.Parallel()
+
 	handler := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		SetOrigin(r.Context(), "runtime a")
 		SetOrigin(r.Context(), "runtime b")
 	})
 	r := run(t, handler, Options{})
+
 	for range 2 {
 		if _, err := r.get(t, newClient(t, nil)); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	r.limiter.mu.Lock()
 	defer r.limiter.mu.Unlock()
+
 	if o := r.limiter.settled.origins["runtime a"]; len(r.limiter.settled.origins) != 1 || o == nil || o.size() != 2 {
 		t.Errorf("origins %v, want the two connections of runtime a", r.limiter.settled.origins)
 	}

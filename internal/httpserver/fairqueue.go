@@ -59,6 +59,7 @@ func newFairQueue(slots int) *fairQueue {
 func (q *fairQueue) request(origin string, continues bool) *waiter {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+
 	w := &waiter{queue: q, origin: origin, granted: make(chan struct{})}
 	switch {
 	case q.free > 0:
@@ -70,9 +71,11 @@ func (q *fairQueue) request(origin string, continues bool) *waiter {
 	default:
 		w.ring = &q.rings[fresh]
 	}
+
 	if _, listed := w.ring.waiters[origin]; !listed {
 		w.ring.order = append(w.ring.order, origin)
 	}
+
 	w.ring.waiters[origin] = append(w.ring.waiters[origin], w)
 	return w
 }
@@ -80,6 +83,7 @@ func (q *fairQueue) request(origin string, continues bool) *waiter {
 func (w *waiter) done() {
 	w.queue.mu.Lock()
 	defer w.queue.mu.Unlock()
+
 	select {
 	case <-w.granted:
 		w.queue.grantNext()
@@ -106,6 +110,7 @@ func (r *ring) next() *waiter {
 	if len(r.order) == 0 {
 		return nil
 	}
+
 	origin := r.order[0]
 	waiting := r.waiters[origin]
 	r.order = r.order[1:]
@@ -128,6 +133,7 @@ func (r *ring) drop(w *waiter) {
 		r.waiters[w.origin] = slices.Delete(waiting, i, i+1)
 		return
 	}
+
 	delete(r.waiters, w.origin)
 	i := slices.Index(r.order, w.origin)
 	r.order = slices.Delete(r.order, i, i+1)
@@ -157,11 +163,13 @@ func (h *handshake) read(from net.Conn, b []byte) (int, error) {
 	if h.rest <= 0 {
 		return 0, errHandshakeSize
 	}
+
 	n, err := from.Read(b[:min(len(b), h.rest, maxRead)])
 	h.rest -= n
 	if alert := plainRefusal(b[:n]); alert != nil {
 		return 0, alert
 	}
+
 	return n, err
 }
 
@@ -186,6 +194,7 @@ func (h *handshake) acquire(from net.Conn, closed <-chan struct{}, deadline *tim
 		w.done()
 		return err
 	}
+
 	// It is stored only now, because a concurrent Write (HTTP/2) must not release a slot that was
 	// not granted.
 	h.slot.Store(w)
@@ -206,6 +215,7 @@ func (w *waiter) wait(closed <-chan struct{}, deadline *time.Time) error {
 		defer timer.Stop()
 		late = timer.C
 	}
+
 	select {
 	case <-w.granted:
 		return nil

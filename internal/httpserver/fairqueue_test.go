@@ -38,6 +38,7 @@ func (q *namedQueue) granted() (names []string) {
 		default:
 		}
 	}
+
 	slices.Sort(names)
 	return names
 }
@@ -79,20 +80,25 @@ func TestOrderOfGrants(t *testing.T) {
 
 func TestAbandonedRequestTakesNoSlot(t *testing.T) {
 	t.Parallel()
+
 	q := newNamedQueue(2, "a1 b1 a2 a3 c1")
 	q.waiters["a2"].done()
 	q.done("c1")
 	q.waiters["c2"] = q.request("c", false)
 	q.done("a1")
 	q.done("b1")
+
 	if diff := cmp.Diff([]string{"a3", "c2"}, q.granted()); diff != "" {
 		t.Errorf("granted (-want +have):\n%s", diff)
 	}
+
 	q.waiters["a3"].done()
 	q.done("c2")
+
 	for _, name := range []string{"d1", "d2", "d3"} {
 		q.waiters[name] = q.request("d", false)
 	}
+
 	delete(q.waiters, "a3")
 	if diff := cmp.Diff([]string{"d1", "d2"}, q.granted()); diff != "" {
 		t.Errorf("granted, of two slots (-want +have):\n%s", diff)
@@ -118,6 +124,7 @@ func TestFairQueueConcurrently(t *testing.T) {
 						w.done() // Granted or not.
 						continue
 					}
+
 					select {
 					case <-w.granted:
 					case <-time.After(time.Hour):
@@ -128,6 +135,7 @@ func TestFairQueueConcurrently(t *testing.T) {
 					if n := inside.Add(1); n > slots {
 						t.Errorf("%d grants, want at most %d", n, slots)
 					}
+
 					time.Sleep(time.Millisecond) // So that others wait, and some of them give up.
 					came.Add(1)
 					inside.Add(-1)
@@ -135,6 +143,7 @@ func TestFairQueueConcurrently(t *testing.T) {
 				}
 			})
 		}
+
 		group.Wait()
 
 		if want := int64(origins * requests * 4 / 5); came.Load() != want {

@@ -40,11 +40,13 @@ type running struct {
 
 func run(t testing.TB, handler http.Handler, opts Options) *running {
 	t.Helper()
+
 	ctx, cancel := context.WithCancel(context.Background())
 	server := must(Bind(t.Context(), "127.0.0.1:0", handler, opts))(t)
 	r := &running{Server: server, cancel: cancel, ended: make(chan error, 1)}
 	go func() { r.ended <- r.Serve(ctx); close(r.ended) }()
 	t.Cleanup(func() { _ = r.stop() })
+
 	return r
 }
 
@@ -55,6 +57,7 @@ func (r *running) stop() error {
 
 func (r *running) dial(t testing.TB) net.Conn {
 	t.Helper()
+
 	conn := must(new(net.Dialer).DialContext(t.Context(), "tcp", r.Addr().String()))(t)
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn
@@ -63,21 +66,25 @@ func (r *running) dial(t testing.TB) net.Conn {
 // get returns the status of an answer.
 func (r *running) get(t testing.TB, client *http.Client) (int, error) {
 	t.Helper()
+
 	scheme := "http://"
 	if r.opts.TLS != nil {
 		scheme = "https://"
 	}
+
 	request := must(http.NewRequestWithContext(t.Context(), http.MethodGet, scheme+r.Addr().String(), http.NoBody))(t)
 	response, err := client.Do(request)
 	if err != nil {
 		return 0, err
 	}
 	defer response.Body.Close()
+
 	return response.StatusCode, nil
 }
 
 func newClient(t testing.TB, config *tls.Config) *http.Client {
 	t.Helper()
+
 	transport := &http.Transport{TLSClientConfig: config, ForceAttemptHTTP2: true}
 	t.Cleanup(transport.CloseIdleConnections)
 	return &http.Client{Transport: transport}

@@ -107,6 +107,7 @@ func (l *limiter) awaitEvicted(done <-chan struct{}) {
 
 	late := time.NewTimer(evictedPatience)
 	defer late.Stop()
+
 	for ; ended != nil; ended = l.tooManyEnding() {
 		select {
 		case <-ended:
@@ -123,12 +124,14 @@ func (l *limiter) awaitEvicted(done <-chan struct{}) {
 func (l *limiter) tooManyEnding() (ended <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	if l.ending < l.mostEnding {
 		return nil
 	}
 	if l.ended == nil {
 		l.ended = make(chan struct{})
 	}
+
 	return l.ended
 }
 
@@ -155,20 +158,24 @@ func (l *limiter) acquire(c claim) (*slot, bool) {
 func (l *limiter) exchange(c claim) (acquired, evicted *slot) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	if l.size() >= l.limit {
 		if evicted = l.victim(c.origin); evicted == nil {
 			return nil, nil
 		}
+
 		evicted.ranking.remove(evicted)
 		evicted.ending = true
 		l.ending++
 	}
+
 	acquired = &slot{limiter: l, evict: c.evict, kept: c.kept}
 	if c.shakes {
 		l.shaking.add(acquired, c.origin)
 	} else {
 		l.settled.add(acquired, c.origin)
 	}
+
 	return acquired, evicted
 }
 
@@ -189,6 +196,7 @@ func (r *ranking) victim(origin string) *slot {
 	if own != nil && own.size() == largest.size() {
 		largest = own
 	}
+
 	switch {
 	case largest.idle.Len() > 0:
 		return oldest(largest.idle)
@@ -235,6 +243,7 @@ func (r *ranking) appendSlots(all []*slot) []*slot {
 func (s *slot) update(change func(l *limiter)) {
 	s.limiter.mu.Lock()
 	defer s.limiter.mu.Unlock()
+
 	if s.place != nil {
 		change(s.limiter)
 	}
@@ -279,11 +288,14 @@ func (s *slot) release() {
 func (l *limiter) noteEnded(s *slot) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	if !s.ending {
 		return
 	}
+
 	s.ending = false
 	l.ending--
+
 	if l.ended != nil {
 		close(l.ended)
 		l.ended = nil
@@ -304,6 +316,7 @@ func (r *ranking) add(s *slot, origin string) {
 		o = &originSlots{name: origin, idle: list.New(), busy: list.New()}
 		r.origins[origin] = o
 	}
+
 	r.unrank(o)
 	s.ranking = r
 	s.origin = o
@@ -330,9 +343,11 @@ func (r *ranking) rank(o *originSlots) {
 		if r.bySize[size] == nil {
 			r.bySize[size] = list.New()
 		}
+
 		o.rank = r.bySize[size].PushBack(o)
 		r.largest = max(r.largest, size)
 	}
+
 	// A size changes by one, so this loop runs at most once.
 	for r.largest > 0 && r.bySize[r.largest] == nil {
 		r.largest--
@@ -344,6 +359,7 @@ func (r *ranking) unrank(o *originSlots) {
 	if size == 0 {
 		return
 	}
+
 	alike := r.bySize[size]
 	alike.Remove(o.rank)
 	if alike.Len() == 0 {

@@ -47,10 +47,12 @@ func (n *named) change(text string) {
 		n.slots[name].settle()
 		return
 	}
+
 	if name, origin, moved := strings.Cut(text, ">"); moved {
 		n.slots[name].move(origin)
 		return
 	}
+
 	name, idle := strings.CutPrefix(text, "-")
 	n.slots[name].setBusy(!idle)
 }
@@ -85,13 +87,16 @@ func TestEviction(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
+
 			n, gets := newNamed(4, strings.Fields(test.slots)...), false
 			for text := range strings.FieldsSeq(test.changes) {
 				n.change(text)
 			}
+
 			for name := range strings.FieldsSeq(test.opens) {
 				gets = n.open(name)
 			}
+
 			if gets != test.gets {
 				t.Errorf("new connection gets a slot: %v, want %v", gets, test.gets)
 			}
@@ -104,19 +109,24 @@ func TestEviction(t *testing.T) {
 
 func TestReleasedSlotDoesNotComeBack(t *testing.T) {
 	t.Parallel()
+
 	n := newNamed(2, "a1", "a2")
 	released := n.slots["a1"]
+
 	for range 2 {
 		released.release()
 		released.setBusy(true)
 		released.move("z")
 	}
+
 	if n.len() != 1 {
 		t.Errorf("%d slots in use, want 1", n.len())
 	}
+
 	n.open("a3")
 	n.open("a4") // evicts a2
 	n.slots["a2"].release()
+
 	if n.len() != 2 || !slices.Equal(n.evicted, []string{"a2"}) {
 		t.Errorf("%d slots in use, evicted %v, want 2 and a2", n.len(), n.evicted)
 	}
@@ -130,6 +140,7 @@ func TestLimiterProperties(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 0))
 		limit := 1 + r.IntN(12)
 		m := &model{limiter: newLimiter(limit), t: t, limit: limit, open: make(map[*modelled]bool)}
+
 		for range 200 {
 			open := slices.Collect(maps.Keys(m.open))
 			switch step, origin := r.IntN(10), strconv.Itoa(r.IntN(5)); {
@@ -138,6 +149,7 @@ func TestLimiterProperties(t *testing.T) {
 			default:
 				m.acquireOne(claim{origin: origin, shakes: step%2 == 0})
 			}
+
 			if m.len() != len(m.open) || m.len() > limit {
 				t.Fatalf("seed %d: %d slots in use, want %d, and at most %d", seed, m.len(), len(m.open), limit)
 			}
@@ -194,6 +206,7 @@ func (m *model) acquireOne(c claim) {
 			shaking++
 		}
 	}
+
 	m.fromShaking = shaking > max(m.limit/4, 1) || shaking == len(m.open)
 
 	m.sizes, m.idle = make(map[string]int), make(map[string]int)
@@ -201,14 +214,17 @@ func (m *model) acquireOne(c claim) {
 		if s.shakes != m.fromShaking {
 			continue
 		}
+
 		m.sizes[s.origin]++
 		if !s.busy {
 			m.idle[s.origin]++
 		}
 	}
+
 	s := &modelled{origin: c.origin, shakes: c.shakes}
 	c.evict = func() { m.checkEvicted(s) }
 	s.slot, _ = m.acquire(c)
+
 	switch {
 	case s.slot != nil:
 		m.open[s] = true
@@ -226,14 +242,17 @@ func (m *model) checkEvicted(s *modelled) {
 	if s.busy && (s.origin == m.origin || m.idle[s.origin] > 0) {
 		m.t.Fatalf("a busy slot of origin %s is evicted for origin %s; idle %v", s.origin, m.origin, m.idle)
 	}
+
 	delete(m.open, s)
 }
 
 func TestLimiterConcurrently(t *testing.T) {
 	t.Parallel()
+
 	const limit = 8
 	l := newLimiter(limit)
 	var all sync.WaitGroup
+
 	for i := range 8 {
 		all.Go(func() {
 			for j := range 500 {
@@ -241,16 +260,20 @@ func TestLimiterConcurrently(t *testing.T) {
 				if s == nil {
 					continue
 				}
+
 				s.setBusy(j%2 == 0)
 				s.move(strconv.Itoa(j % 5))
 				s.settle()
+
 				if n := l.len(); n > limit {
 					t.Errorf("%d slots in use, want at most %d", n, limit)
 				}
+
 				s.release()
 			}
 		})
 	}
+
 	all.Wait()
 	if l.len() != 0 {
 		t.Errorf("%d slots in use, want none", l.len())

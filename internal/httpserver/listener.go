@@ -43,6 +43,7 @@ func (s *Server) listen() *listener {
 		timeout: min(s.opts.ReadHeaderTimeout, s.opts.ReadTimeout, s.opts.WriteTimeout),
 		ready:   make(chan net.Conn), failed: make(chan error), ctx: ctx, stop: stop,
 	}
+
 	l.parking = &parking{
 		resume: func(v *visit) { l.handOver(v) }, work: &s.open, parked: map[*tls.Conn]struct{}{},
 	}
@@ -63,9 +64,11 @@ func (l *listener) acceptAll() {
 			}
 			continue
 		}
+
 		if !errors.Is(err, net.ErrClosed) {
 			l.server.log.LogAttrs(l.ctx, slog.LevelWarn, "cannot accept connections", slog.Any("error", err))
 		}
+
 		select {
 		case l.failed <- err:
 		case <-l.ctx.Done():
@@ -82,6 +85,7 @@ func (l *listener) open(c *conn) {
 		l.handOver(c)
 		return
 	}
+
 	encrypted := tls.Server(c, l.server.http.TLSConfig)
 	_ = c.SetDeadline(time.Now().Add(l.timeout)) // It fails for a closed connection.
 	err := l.shake(encrypted, c)                 // The connection keeps its error.
@@ -92,11 +96,13 @@ func (l *listener) open(c *conn) {
 	if c.received.Load() && time.Since(c.accepted) >= slowHandshake {
 		l.server.opts.HandshakeSlow()
 	}
+
 	socket := socketOf(c.Conn)
 	if err == nil && socket != nil && encrypted.ConnectionState().NegotiatedProtocol != protoHTTP2 {
 		l.handOver(&visit{Conn: encrypted, socket: socket, parking: l.parking})
 		return
 	}
+
 	l.handOver(encrypted)
 }
 
@@ -112,9 +118,11 @@ func (l *listener) shake(encrypted *tls.Conn, c *conn) (err error) {
 			_ = c.cut() // Nothing else is reported then.
 		}
 	}()
+
 	if err := encrypted.HandshakeContext(l.ctx); err != nil || l.server.opts.Handshaken == nil {
 		return err
 	}
+
 	state := encrypted.ConnectionState()
 	err = c.inSlot(func() { l.server.opts.Handshaken(&state, &c.kept) })
 	if err != nil {
@@ -123,6 +131,7 @@ func (l *listener) shake(encrypted *tls.Conn, c *conn) (err error) {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		l.server.handshakeFailed(c, causeTimeout, err)
 	}
+
 	return err
 }
 
@@ -186,10 +195,12 @@ func (v *visit) Read(b []byte) (int, error) {
 		_ = v.SetReadDeadline(v.until) // Read returns its error.
 		waiting = false
 	}
+
 	n, err := v.Conn.Read(b)
 	if waiting && n == 0 && errors.Is(err, os.ErrDeadlineExceeded) {
 		v.over.Store(true)
 	}
+
 	return n, err
 }
 
@@ -200,6 +211,7 @@ func (v *visit) SetReadDeadline(t time.Time) error {
 	if !v.rarely {
 		soon = soon.Add(parkAfter)
 	}
+
 	waiting := v.idle.Swap(false) && soon.Before(t)
 	v.waiting.Store(waiting)
 	if waiting {
@@ -207,6 +219,7 @@ func (v *visit) SetReadDeadline(t time.Time) error {
 		v.rarely = false
 		t = soon
 	}
+
 	return v.Conn.SetReadDeadline(t)
 }
 
@@ -232,12 +245,15 @@ type parking struct {
 func (p *parking) add(v *visit) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	if p.closed {
 		return false
 	}
+
 	p.parked[v.Conn] = struct{}{}
 	_ = v.Conn.SetReadDeadline(v.until) // The wait returns its error.
 	p.work.Go(func() { p.wait(v) })
+
 	return true
 }
 
@@ -248,16 +264,19 @@ func (p *parking) wait(v *visit) {
 	p.mu.Lock()
 	delete(p.parked, v.Conn)
 	p.mu.Unlock()
+
 	if err != nil {
 		_ = v.Conn.Close() // The timeout, or the end of the server, is the reason.
 		return
 	}
+
 	p.resume(v)
 }
 
 func (p *parking) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	p.closed = true
 	for c := range p.parked {
 		_ = c.SetReadDeadline(time.Now()) // Its goroutine closes it.

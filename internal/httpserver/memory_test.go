@@ -18,6 +18,7 @@ import (
 func TestHandshakesLeaveSmallStacks(t *testing.T) {
 	const connections, most = 100, 12 << 10
 	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // A collection shrinks stacks.
+
 	ca := newAuthority(t)
 	r := run(t, noContent, Options{TLS: &tls.Config{
 		Certificates: []tls.Certificate{ca.issue(t)}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: ca.Pool(),
@@ -27,9 +28,11 @@ func TestHandshakesLeaveSmallStacks(t *testing.T) {
 	request()
 	runtime.GC() // Stacks of earlier tests would be reused, and their end would look like less memory.
 	before := stacks()
+
 	for range connections {
 		request()
 	}
+
 	if each := (stacks() - before) / connections; each > most {
 		t.Errorf("%d bytes of stacks for each connection, want %d at most", each, most)
 	}
@@ -45,11 +48,13 @@ func TestParkedConnectionsLeaveNetHTTP(t *testing.T) {
 		send(t, conn, getRequest)
 		answered("1")
 	}
+
 	text := make([]byte, 4<<20)
 	for serving, parked, deadline := 1, 0, time.Now().Add(time.Minute); serving > 0 || parked < connections; {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d connections are parked, and %d with net/http, want %d and none", parked, serving, connections)
 		}
+
 		<-time.After(parkAfter)
 		all := string(text[:runtime.Stack(text, true)])
 		serving, parked = strings.Count(all, "\nnet/http.(*conn).serve("), strings.Count(all, ".(*parking).wait(")
@@ -66,9 +71,11 @@ func stacks() int {
 // exchangeHTTP1 sends a request and reads its answer. The connection stays open.
 func exchangeHTTP1(t *testing.T, conn *tls.Conn) {
 	t.Helper()
+
 	if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
+
 	answer := must(http.ReadResponse(bufio.NewReader(conn), nil))(t)
 	_ = answer.Body.Close() // It is empty.
 }
@@ -77,6 +84,7 @@ func exchangeHTTP1(t *testing.T, conn *tls.Conn) {
 // with an update of the table to 1 byte.
 func TestAnswersNeedNoHeaderTable(t *testing.T) {
 	t.Parallel()
+
 	ca := newAuthority(t)
 	r := run(t, noContent, Options{TLS: &tls.Config{Certificates: []tls.Certificate{ca.issue(t)}}})
 	conn := tls.Client(r.dial(t), &tls.Config{RootCAs: ca.Pool(), ServerName: "127.0.0.1", NextProtos: []string{"h2"}})
@@ -85,6 +93,7 @@ func TestAnswersNeedNoHeaderTable(t *testing.T) {
 	if _, err := io.WriteString(conn, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"+settings+headers); err != nil {
 		t.Fatal(err)
 	}
+
 	const sizeUpdate = 0x20 | 1
 	if block := headerBlock(t, conn); block[0] != sizeUpdate {
 		t.Errorf("the header block begins with %#x, want %#x", block[0], sizeUpdate)
@@ -95,11 +104,13 @@ func TestAnswersNeedNoHeaderTable(t *testing.T) {
 func headerBlock(t *testing.T, from io.Reader) []byte {
 	t.Helper()
 	const headersType = 1
+
 	for {
 		var head [9]byte
 		if _, err := io.ReadFull(from, head[:]); err != nil {
 			t.Fatal(err)
 		}
+
 		payload := make([]byte, binary.BigEndian.Uint32(append([]byte{0}, head[:3]...)))
 		if _, err := io.ReadFull(from, payload); err != nil {
 			t.Fatal(err)

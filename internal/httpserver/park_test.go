@@ -25,6 +25,7 @@ type parkingLot struct {
 
 func newParkingLot(t *testing.T, opts Options) *parkingLot {
 	t.Helper()
+
 	ca := newAuthority(t)
 	opts.TLS = &tls.Config{Certificates: []tls.Certificate{ca.issue(t)}}
 	closed := make(chan (<-chan struct{}), 10)
@@ -33,23 +34,28 @@ func newParkingLot(t *testing.T, opts Options) *parkingLot {
 		case closed <- SetOrigin(r.Context(), "runtime a"):
 		default:
 		}
+
 		kept := Kept(r.Context())
 		number, _ := kept.Load().(int)
 		kept.Store(number + 1)
+
 		if r.TLS == nil || !r.TLS.HandshakeComplete {
 			t.Error("a request has no state of TLS")
 		}
 		if _, err := io.Copy(io.Discard, r.Body); err != nil {
 			t.Errorf("body: %v", err)
 		}
+
 		w.Header().Set("Number", strconv.Itoa(number+1))
 	})
+
 	return &parkingLot{run(t, handler, opts), &tls.Config{RootCAs: ca.Pool(), ServerName: "127.0.0.1"}, closed}
 }
 
 // connect returns a connection, and a function that wants its next answer to have that number.
 func (p *parkingLot) connect(t *testing.T) (conn *tls.Conn, answered func(number string)) {
 	t.Helper()
+
 	conn = tls.Client(p.dial(t), p.client)
 	reader := bufio.NewReader(conn)
 	return conn, func(number string) {
@@ -82,11 +88,13 @@ func TestRequestsAroundAPause(t *testing.T) {
 		for _, pause := range []time.Duration{2 * parkAfter / 3, 3 * parkAfter / 2, rare + 3*parkAfter/2} {
 			t.Run(name+" "+pause.String(), func(t *testing.T) {
 				t.Parallel()
+
 				conn, answered := newParkingLot(t, Options{}).connect(t)
 				for _, piece := range pieces {
 					send(t, conn, piece)
 					<-time.After(pause)
 				}
+
 				answered("1")
 				answered("2")
 			})
@@ -113,12 +121,16 @@ func TestRareRequests(t *testing.T) {
 	for _, rest := range []time.Duration{parkAfter, rare + parkAfter} {
 		t.Run(rest.String(), func(t *testing.T) {
 			t.Parallel()
+
 			bound := must(net.Listen("tcp", "127.0.0.1:0"))(t)
 			defer bound.Close()
+
 			other := must(net.Dial("tcp", bound.Addr().String()))(t)
 			defer other.Close()
+
 			end := must(bound.Accept())(t)
 			defer end.Close()
+
 			resumed, kept := make(chan *visit, 1), &deadlineConn{Conn: end}
 			var work sync.WaitGroup
 			p := &parking{resume: func(v *visit) { resumed <- v }, work: &work, parked: map[*tls.Conn]struct{}{}}
@@ -126,9 +138,11 @@ func TestRareRequests(t *testing.T) {
 			<-time.After(rest)
 			send(t, other, "a")
 			v := <-resumed
+
 			for round, soon := range []bool{rest > rare, false} {
 				v.idle.Store(true)
 				check(t, v.SetReadDeadline(time.Now().Add(time.Hour)))
+
 				if got := time.Until(kept.deadline) <= 0; got != soon {
 					t.Errorf("request %d: parked at once is %t, want %t", round, got, soon)
 				}
@@ -148,6 +162,7 @@ func TestParkedConnectionsEnd(t *testing.T) {
 		"shutdown":     {Options{}, func(_ *testing.T, lot *parkingLot, _ *tls.Conn) { lot.cancel() }},
 		"displacement": {Options{MaxConnections: 1}, func(t *testing.T, lot *parkingLot, _ *tls.Conn) {
 			t.Helper()
+
 			another, _ := lot.connect(t)
 			t.Cleanup(func() { _ = another.Close() })
 			go func() { _ = another.Handshake() }()
@@ -156,19 +171,23 @@ func TestParkedConnectionsEnd(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			lot := newParkingLot(t, test.opts)
 			conn, answered := lot.connect(t)
 			send(t, conn, getRequest)
 			answered("1")
 			<-time.After(3 * parkAfter / 2)
+
 			closed := <-lot.closed
 			if test.opts.IdleTimeout == 0 && isClosed(closed) {
 				t.Error("a parked connection is reported as closed")
 			}
+
 			test.end(t, lot, conn)
 			if _, err := conn.Read(make([]byte, 1)); err == nil {
 				t.Error("the server has sent a byte, want it to close the connection")
 			}
+
 			check(t, lot.stop())
 			if open := lot.limiter.len(); open != 0 {
 				t.Errorf("%d slots are taken, want none", open)

@@ -9,6 +9,7 @@ import (
 // TCP finds out that the path to a known client is cut, also while an answer is under way.
 func TestProbes(t *testing.T) {
 	t.Parallel()
+
 	var before, after [4]int
 	read := func(r *http.Request) (have [4]int) {
 		_ = socketOf(connFrom(r.Context()).Conn).Control(func(fd uintptr) {
@@ -16,8 +17,10 @@ func TestProbes(t *testing.T) {
 				have[i], _ = syscall.GetsockoptInt(int(fd), syscall.IPPROTO_TCP, option)
 			}
 		})
+
 		return have
 	}
+
 	r := run(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		before = read(r)
 		SetOrigin(r.Context(), "runtime a")

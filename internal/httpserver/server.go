@@ -63,6 +63,7 @@ func Bind(ctx context.Context, address string, handler http.Handler, opts Option
 	if err := option.NoneNegative(opts); err != nil {
 		return nil, err
 	}
+
 	listener := opts.Listener
 	if listener == nil {
 		var err error
@@ -70,6 +71,7 @@ func Bind(ctx context.Context, address string, handler http.Handler, opts Option
 			return nil, fmt.Errorf("cannot bind: %w", err)
 		}
 	}
+
 	return newServer(listener, handler, opts.withDefaults()), nil
 }
 
@@ -82,6 +84,7 @@ func newServer(listener net.Listener, handler http.Handler, opts Options) *Serve
 	if opts.TLS != nil {
 		s.queue = newFairQueue(opts.MaxHandshakes)
 	}
+
 	s.http = &http.Server{
 		Handler:                      s.logPanics(handler),
 		DisableGeneralOptionsHandler: true,
@@ -102,6 +105,7 @@ func newServer(listener net.Listener, handler http.Handler, opts Options) *Serve
 			PingTimeout:               pingTimeout,
 		},
 	}
+
 	return s
 }
 
@@ -111,15 +115,18 @@ func serverTLS(opts Options) *tls.Config {
 	if opts.TLS == nil {
 		return nil
 	}
+
 	config := opts.TLS.Clone()
 	// A name may be there twice.
 	config.NextProtos = slices.Concat(config.NextProtos, []string{protoHTTP2, protoHTTP1})
+
 	if opts.HTTP1Only {
 		config.NextProtos = slices.DeleteFunc(config.NextProtos, func(name string) bool { return name == protoHTTP2 })
 	}
 	if config.MinVersion == 0 {
 		config.MinVersion = tls.VersionTLS13
 	}
+
 	return config
 }
 
@@ -129,6 +136,7 @@ func protocols(opts Options) *http.Protocols {
 	p.SetHTTP1(true)
 	p.SetHTTP2(opts.TLS != nil && !opts.HTTP1Only)
 	p.SetUnencryptedHTTP2(opts.TLS == nil && !opts.HTTP1Only)
+
 	return &p
 }
 
@@ -152,22 +160,27 @@ func (s *Server) Serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	base, abort := context.WithCancel(context.WithoutCancel(ctx))
 	defer abort()
+
 	s.http.BaseContext = func(net.Listener) context.Context { return base }
 	served := make(chan error, 1)
 	go func() { served <- s.http.Serve(accepting) }()
+
 	select {
 	case err := <-served:
 		_ = s.http.Close() // The error of serving counts.
 		return fmt.Errorf("%w: %w", errEnded, err)
 	case <-ctx.Done():
 	}
+
 	err = s.shutdown(base, abort)
 	// Shutdown makes Serve of net/http return ErrServerClosed.
 	if ended := <-served; !errors.Is(ended, http.ErrServerClosed) {
 		err = errors.Join(err, ended)
 	}
+
 	return err
 }
 
@@ -185,13 +198,16 @@ func (s *Server) accepting() (net.Listener, error) {
 func (s *Server) shutdown(ctx context.Context, abort context.CancelFunc) error {
 	// Shutdown of net/http waits for TLS, and that for clients that read nothing.
 	defer time.AfterFunc(s.opts.ShutdownTimeout+abortGrace, s.limiter.evictAll).Stop()
+
 	if s.drain(ctx, s.opts.ShutdownTimeout) {
 		return nil
 	}
+
 	abort()
 	if s.drain(ctx, abortGrace) {
 		return nil
 	}
+
 	_ = s.http.Close() // Its error is that of the listener, which is closed.
 	return errAborted
 }
@@ -209,6 +225,7 @@ func (s *Server) awaitCallbacks(ctx context.Context) bool {
 		s.open.Wait()
 		close(done)
 	}()
+
 	select {
 	case <-done:
 		return true
@@ -229,11 +246,13 @@ func (s *Server) logPanics(handler http.Handler) http.Handler {
 				s.opts.Logger.ErrorContext(r.Context(), "panic while answering a request",
 					slog.Any("error", cause), slog.String("stack", string(debug.Stack())))
 			}
+
 			panic(http.ErrAbortHandler)
 		}()
 		if r.ProtoMajor > 1 {
 			growStack(r.ContentLength)
 		}
+
 		handler.ServeHTTP(w, r)
 	})
 }

@@ -15,10 +15,12 @@ import (
 
 func TestBindReturnsErrors(t *testing.T) {
 	t.Parallel()
+
 	r := run(t, noContent, Options{})
 	if _, err := Bind(t.Context(), r.Addr().String(), noContent, Options{}); err == nil {
 		t.Error("an address was bound twice")
 	}
+
 	_, err := Bind(t.Context(), "127.0.0.1:0", noContent, Options{MaxConnections: -1, IdleTimeout: -1})
 	if err == nil || !strings.Contains(err.Error(), "MaxConnections") || !strings.Contains(err.Error(), "IdleTimeout") {
 		t.Errorf("error %v, want one that names both negative options", err)
@@ -27,6 +29,7 @@ func TestBindReturnsErrors(t *testing.T) {
 
 func TestCloseReleasesTheAddress(t *testing.T) {
 	t.Parallel()
+
 	s := must(Bind(t.Context(), "127.0.0.1:0", noContent, Options{}))(t)
 	check(t, s.Close())
 	if err := s.Serve(t.Context()); !errors.Is(err, errEnded) {
@@ -37,15 +40,18 @@ func TestCloseReleasesTheAddress(t *testing.T) {
 // A program may get its signal before the server accepts. The race detector judges.
 func TestServeAfterTheEnd(t *testing.T) {
 	t.Parallel()
+
 	config := &tls.Config{Certificates: []tls.Certificate{newAuthority(t).issue(t)}}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
+
 	for range 200 {
 		for _, opts := range []Options{{}, {TLS: config}} {
 			s := must(Bind(t.Context(), "127.0.0.1:0", noContent, opts))(t)
 			check(t, s.Serve(ended))
 		}
 	}
+
 	if config.MinVersion != 0 || config.NextProtos != nil {
 		t.Error("the configuration of the caller was changed")
 	}
@@ -54,9 +60,11 @@ func TestServeAfterTheEnd(t *testing.T) {
 func TestProtocols(t *testing.T) {
 	t.Parallel()
 	ca := newAuthority(t)
+
 	for http1Only, want := range map[bool]int{false: 2, true: 1} {
 		t.Run(fmt.Sprint("HTTP1Only ", http1Only), func(t *testing.T) {
 			t.Parallel()
+
 			versions := make(chan int, 1)
 			handler := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { versions <- r.ProtoMajor })
 			config := &tls.Config{Certificates: []tls.Certificate{ca.issue(t)}}
@@ -92,6 +100,7 @@ func TestEnd(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
+
 			inside, free, status := make(chan struct{}), make(chan struct{}), make(chan int, 1)
 			handler := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 				close(inside)
@@ -104,6 +113,7 @@ func TestEnd(t *testing.T) {
 			}()
 			<-inside
 			r.cancel()
+
 			if test.timeout == time.Minute {
 				close(free)
 			}
@@ -142,16 +152,19 @@ func TestEndWithADeafClient(t *testing.T) {
 
 func TestPanicIsLogged(t *testing.T) {
 	t.Parallel()
+
 	var lines log
 	handler := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/" {
 			panic("broken")
 		}
 	})
+
 	r := run(t, handler, Options{Logger: newLogger(&lines)})
 	if _, err := r.get(t, newClient(t, nil)); err == nil {
 		t.Error("a panic was answered")
 	}
+
 	check(t, r.stop())
 	have := lines.lines()
 	if len(have) != 1 || !strings.Contains(have[0], "level=ERROR") || !strings.Contains(have[0], "error=broken") {

@@ -32,6 +32,7 @@ func departed(c net.Conn) bool {
 	if socket == nil {
 		return false
 	}
+
 	var (
 		n       int
 		peekErr error
@@ -56,6 +57,7 @@ func boundSilence(c net.Conn, most time.Duration) {
 	if socket == nil || runtime.GOOS != "linux" {
 		return
 	}
+
 	_ = socket.Control(func(fd uintptr) { // It fails for a closed connection.
 		_ = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, tcpUserTimeout, int(most.Milliseconds()))
 	})

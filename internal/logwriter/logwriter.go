@@ -41,6 +41,7 @@ func (w *Writer) Write(line []byte) (int, error) {
 		default:
 		}
 	}
+
 	w.bytes.Add(-size)
 	w.dropped.Add(1)
 	return len(line), nil
@@ -58,10 +59,12 @@ func (w *Writer) Start(ctx context.Context) error {
 		w.write(ctx)
 	}()
 	<-ctx.Done()
+
 	select {
 	case <-ended:
 	case <-time.After(flushTimeout):
 	}
+
 	return nil
 }
 
@@ -69,11 +72,13 @@ func (w *Writer) Start(ctx context.Context) error {
 func (w *Writer) write(ctx context.Context) {
 	const report = `{"time":%q,"level":"WARN","msg":"log lines were dropped: the sink was stalled","lines":%d}` + "\n"
 	reported := int64(0)
+
 	for {
 		if lost := w.dropped.Load() - reported; lost > 0 && len(w.lines) == 0 {
 			reported += lost
 			_, _ = fmt.Fprintf(w.sink, report, time.Now().Format(time.RFC3339Nano), lost)
 		}
+
 		select {
 		case line := <-w.lines:
 			w.bytes.Add(-int64(len(line)))

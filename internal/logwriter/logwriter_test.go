@@ -29,18 +29,22 @@ func TestWriterDropsAndReports(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() { ended <- w.Start(ctx) }()
+
 		const lines, length = 1000, 1 << 10
 		for i := range lines {
 			line := fmt.Sprintf("%-*d\n", length-1, i)
 			if n, err := w.Write([]byte(line)); n != length || err != nil {
 				t.Fatalf("wrote %d, %v", n, err)
 			}
+
 			synctest.Wait()
 		}
+
 		kept := maxLogBytes/length + 1 // One more is with the sink.
 		if got := w.Dropped(); got != int64(lines-kept) {
 			t.Errorf("%d lines dropped, want %d", got, lines-kept)
 		}
+
 		close(s.taken)
 		synctest.Wait()
 		text := s.out.String()
@@ -50,6 +54,7 @@ func TestWriterDropsAndReports(t *testing.T) {
 		if _, err := w.Write([]byte("last\n")); err != nil {
 			t.Error(err)
 		}
+
 		stop()
 		if err := <-ended; err != nil || !strings.HasSuffix(s.out.String(), "last\n") {
 			t.Errorf("%v, and the last line is missing", err)
@@ -66,10 +71,12 @@ func TestWriterEndsWithAStalledSink(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		stop()
 		_, _ = w.Write([]byte("line\n"))
+
 		began := time.Now()
 		if err := w.Start(ctx); err != nil || time.Since(began) != flushTimeout {
 			t.Errorf("%v after %v, want the end after %v", err, time.Since(began), flushTimeout)
 		}
+
 		close(s.taken) // The test must not leave a goroutine behind.
 	})
 }

@@ -82,6 +82,7 @@ func notNegative(name string, value reflect.Value) error {
 	if isNegativeInt || isNoShare {
 		return fmt.Errorf("option is negative: %s is %v, want more than 0, or 0 for the default", name, value)
 	}
+
 	return nil
 }
 
@@ -96,6 +97,7 @@ func NoneNegative(options any) error {
 			problems = append(problems, notNegative(name+"."+field.Name, v.Field(i)))
 		}
 	}
+
 	return errors.Join(problems...)
 }
 

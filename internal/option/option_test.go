@@ -20,6 +20,7 @@ type Options struct {
 
 func TestWithDefaultsKeepsWhatIsSet(t *testing.T) {
 	t.Parallel()
+
 	all := Options{time.Second, 2, 3, []int{4}, struct{ Called, Retried string }{"called", "retried"}}
 	some := Options{Wait: -1, Delays: []int{}}
 	some.Hooks.Retried = "own"

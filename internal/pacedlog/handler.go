@@ -42,10 +42,12 @@ func (h *handler) Handle(ctx context.Context, record slog.Record) error {
 	if record.Level < slog.LevelInfo {
 		return h.Handler.Handle(ctx, record)
 	}
+
 	suppressed, due := h.pace.Take(h.kind(&record), cmp.Or(record.Time, time.Now()))
 	if !due {
 		return nil
 	}
+
 	record = record.Clone()
 	record.AddAttrs(slog.Int("suppressed", suppressed))
 	return h.Handler.Handle(ctx, record)
@@ -58,6 +60,7 @@ func (h *handler) kind(record *slog.Record) string {
 		kind.WriteString(h.part(attr))
 		return true
 	})
+
 	return kind.String()
 }
 
@@ -73,6 +76,7 @@ func (h *handler) part(attr slog.Attr) string {
 func (h *handler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	with := *h
 	with.Handler = h.Handler.WithAttrs(attrs)
+
 	for _, attr := range attrs {
 		with.prefix += h.part(attr) + "\x00"
 	}
@@ -106,6 +110,7 @@ type kind struct {
 func (p *Pace) Take(name string, now time.Time) (suppressed int, due bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	k := p.of(name, now)
 	if now.Before(k.next) {
 		k.suppressed++
@@ -115,6 +120,7 @@ func (p *Pace) Take(name string, now time.Time) (suppressed int, due bool) {
 	suppressed = k.suppressed
 	k.suppressed = 0
 	k.next = now.Add(p.every)
+
 	return suppressed, true
 }
 
@@ -127,6 +133,7 @@ func (p *Pace) of(name string, now time.Time) *kind {
 			name = "" // No line has this kind.
 		}
 	}
+
 	if p.kinds[name] == nil {
 		p.kinds[name] = new(kind)
 	}

@@ -24,10 +24,12 @@ func newLog(keys ...string) (*slog.Logger, *bytes.Buffer) {
 
 func wantLines(t *testing.T, out *bytes.Buffer, want ...string) {
 	t.Helper()
+
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 	if len(lines) != len(want) {
 		t.Fatalf("%d lines, want %d:\n%s", len(lines), len(want), out)
 	}
+
 	for i, text := range want {
 		if _, line, _ := strings.Cut(lines[i], "msg="); line != text {
 			t.Errorf("line %d is %q, want %q", i, line, text)
@@ -41,6 +43,7 @@ func TestAStateThatLastsIsLoggedOnceInEvery(t *testing.T) {
 		for range 3 {
 			log.Warn("failed", "reason", "a", "n", 1)
 		}
+
 		time.Sleep(every - 1)
 		log.Warn("failed", "reason", "a", "n", 2)
 		time.Sleep(time.Nanosecond)
@@ -54,6 +57,7 @@ func TestAStateThatLastsIsLoggedOnceInEvery(t *testing.T) {
 
 func TestAnotherReasonMessageOrManagerIsLoggedAtOnce(t *testing.T) {
 	t.Parallel()
+
 	log, out := newLog("reason", "manager")
 	for range 2 {
 		log.Warn("failed", "reason", "a", "attempt", 1)
@@ -61,12 +65,14 @@ func TestAnotherReasonMessageOrManagerIsLoggedAtOnce(t *testing.T) {
 		log.Warn("ended", "reason", "a")
 		log.With("manager", "kyma").Warn("failed", "reason", "a")
 	}
+
 	wantLines(t, out, "failed reason=a attempt=1 suppressed=0", "failed reason=b attempt=2 suppressed=0",
 		"ended reason=a suppressed=0", "failed manager=kyma reason=a suppressed=0")
 }
 
 func TestDebugIsNotBounded(t *testing.T) {
 	t.Parallel()
+
 	log, out := newLog()
 	log.Debug("took")
 	log.WithGroup("g").Debug("took", "n", 1)
@@ -84,6 +90,7 @@ func TestKindsAreBounded(t *testing.T) {
 			}
 			return strings.Count(out.String(), "\n")
 		}
+
 		const most = 101
 		if n := invent(0); n != most {
 			t.Errorf("%d lines about 1000 reasons, want %d", n, most)
@@ -91,6 +98,7 @@ func TestKindsAreBounded(t *testing.T) {
 		if n := invent(1000); n != 0 {
 			t.Errorf("%d more lines at once, want none", n)
 		}
+
 		time.Sleep(every)
 		if n := invent(2000); n != most {
 			t.Errorf("%d lines after a while, want %d", n, most)
@@ -101,6 +109,7 @@ func TestKindsAreBounded(t *testing.T) {
 // A clock that is set back by an hour must not silence lines for an hour.
 func TestWallClockDoesNotCount(t *testing.T) {
 	t.Parallel()
+
 	log, out := newLog()
 	start := time.Now()
 	for _, at := range []time.Time{
@@ -110,6 +119,7 @@ func TestWallClockDoesNotCount(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	wantLines(t, out, "failed suppressed=0", "failed suppressed=1", "failed suppressed=1")
 }
 
@@ -123,9 +133,11 @@ func setBack(t time.Time) time.Time {
 
 func TestNoLoggerDiscards(t *testing.T) {
 	t.Parallel()
+
 	log := pacedlog.New(nil, every)
 	if log.Enabled(t.Context(), slog.LevelError) {
 		t.Error("a logger without a target is enabled")
 	}
+
 	log.Warn("failed")
 }

@@ -10,14 +10,17 @@ import (
 func Call(ctx context.Context, period time.Duration, f func()) {
 	ticker := time.NewTicker(period)
 	defer ticker.Stop()
+
 	for {
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
 		}
+
 		if ctx.Err() != nil {
 			return
 		}
+
 		f()
 	}
 }

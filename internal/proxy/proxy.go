@@ -82,6 +82,7 @@ func (e *Error) Reason() string {
 	case http.StatusProxyAuthRequired, http.StatusUnauthorized: // tinyproxy answers 401 to wrong ones.
 		return ReasonUnauthorized
 	}
+
 	if e.Status >= http.StatusInternalServerError {
 		return ReasonUpstream
 	}
@@ -123,10 +124,12 @@ func New(opts Options) (*Dialer, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	timeout := longest
 	if opts.Timeout > 0 {
 		timeout = min(timeout, opts.Timeout)
 	}
+
 	const idle, interval, probes = 15 * time.Second, 5 * time.Second, 3
 	direct := &net.Dialer{
 		// The tunnel has no probes of its own, and a proxy may be gone without a word.
@@ -141,6 +144,7 @@ func Parse(address string) (*url.URL, error) {
 	if strings.Contains(address, "@") {
 		shown = "(with credentials)"
 	}
+
 	wrong := fmt.Errorf("%.128q: want http://host:port", shown)
 	proxy, err := url.Parse(address)
 	if err != nil || proxy.Scheme != "http" || proxy.Hostname() == "" {
@@ -157,6 +161,7 @@ func Parse(address string) (*url.URL, error) {
 	if number, err := strconv.ParseUint(port, 10, 16); err != nil || number == 0 {
 		return nil, wrong
 	}
+
 	return &url.URL{Scheme: proxy.Scheme, User: proxy.User, Host: net.JoinHostPort(proxy.Hostname(), port)}, nil
 }
 
@@ -167,6 +172,7 @@ func ParseEnvironment(value string) (*url.URL, error) {
 	if !strings.Contains(value, "://") {
 		value = "http://" + value
 	}
+
 	proxy, err := Parse(value)
 	if err != nil {
 		return nil, err
@@ -174,6 +180,7 @@ func ParseEnvironment(value string) (*url.URL, error) {
 	if given, err := url.Parse(value); err == nil && given.Port() == "" {
 		proxy.Host = net.JoinHostPort(proxy.Hostname(), environmentPort)
 	}
+
 	return proxy, nil
 }
 
@@ -203,10 +210,12 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.
 		d.failure.Store(nil)
 		return conn, nil
 	}
+
 	failed, ok := errors.AsType[*Error](err)
 	if !ok {
 		failed = &Error{Proxy: d.proxy.Host, Err: err}
 	}
+
 	d.failure.Store(&failure{failed, time.Now()})
 	return nil, failed
 }
@@ -216,8 +225,10 @@ func (d *Dialer) tunnel(ctx context.Context, network, address string) (net.Conn,
 	if err != nil {
 		return nil, err
 	}
+
 	ctx, cancel := context.WithTimeout(ctx, d.timeout)
 	defer cancel()
+
 	conn, err := d.dial(ctx, network, d.proxy.Host)
 	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return nil, fmt.Errorf("%w (%w)", ctx.Err(), err) // Such as the look-up of the name.
@@ -234,10 +245,12 @@ func (d *Dialer) tunnel(ctx context.Context, network, address string) (net.Conn,
 	if err == nil {
 		return tunnel, nil
 	}
+
 	_ = conn.Close() // Nothing was sent on it.
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
+
 	return nil, err
 }
 
@@ -249,6 +262,7 @@ func (d *Dialer) connect(conn net.Conn, address string, header http.Header) (net
 	if err := request.Write(conn); err != nil {
 		return nil, err
 	}
+
 	// Nothing but the proxy may write before the first bytes of TLS, except a NATS server.
 	limited := &limitedReader{conn: conn, left: maxAnswer}
 	reader := bufio.NewReader(limited)
@@ -256,14 +270,17 @@ func (d *Dialer) connect(conn net.Conn, address string, header http.Header) (net
 	if err != nil {
 		return nil, err
 	}
+
 	const class = 100
 	if answer.StatusCode/class != http.StatusOK/class {
 		_ = answer.Body.Close() // The connection is closed as well.
 		return nil, &Error{Proxy: d.proxy.Host, Status: answer.StatusCode}
 	}
+
 	if reader.Buffered() == 0 {
 		return conn, nil
 	}
+
 	early, _ := reader.Peek(reader.Buffered()) // It returns the buffered bytes.
 	return &tunnelConn{Conn: conn, early: append([]byte(nil), early...)}, nil
 }
@@ -272,20 +289,25 @@ func (d *Dialer) connect(conn net.Conn, address string, header http.Header) (net
 func (d *Dialer) header() (http.Header, error) {
 	header := http.Header{"User-Agent": {"runtime-watcher"}}
 	credentials := ""
+
 	if user := d.proxy.User; user != nil {
 		password, _ := user.Password()
 		credentials = user.Username() + ":" + password
 	}
+
 	if d.credentials != "" {
 		text, err := ReadCredentials(d.credentials)
 		if err != nil {
 			return nil, err
 		}
+
 		credentials = text
 	}
+
 	if credentials != "" {
 		header.Set("Proxy-Authorization", "Basic "+base64.StdEncoding.EncodeToString([]byte(credentials)))
 	}
+
 	return header, nil
 }
 
@@ -295,11 +317,13 @@ func ReadCredentials(path string) (string, error) {
 	if err != nil {
 		return "", &credentialsError{err}
 	}
+
 	credentials := strings.TrimRight(string(text), "\r\n")
 	user, _, found := strings.Cut(credentials, ":")
 	if !found || user == "" || len(credentials) > maxCredentials || strings.ContainsAny(credentials, "\r\n\x00") {
 		return "", &credentialsError{fmt.Errorf("%s: want one line, user:password", path)}
 	}
+
 	return credentials, nil
 }
 
@@ -320,6 +344,7 @@ func (c *tunnelConn) Read(b []byte) (int, error) {
 	if len(c.early) == 0 {
 		return c.Conn.Read(b)
 	}
+
 	n := copy(b, c.early)
 	c.early = c.early[n:]
 	return n, nil
@@ -336,6 +361,7 @@ func (l *limitedReader) Read(b []byte) (int, error) {
 	if l.left <= 0 {
 		return 0, errLongAnswer
 	}
+
 	n, err := l.conn.Read(b[:min(len(b), l.left)])
 	l.left -= n
 	return n, err

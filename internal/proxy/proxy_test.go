@@ -87,10 +87,12 @@ type fake struct {
 
 func newFake(t *testing.T, answer func(conn net.Conn, request *http.Request)) *fake {
 	t.Helper()
+
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	f := &fake{Listener: l}
 	f.serving.Go(func() {
 		for {
@@ -98,12 +100,15 @@ func newFake(t *testing.T, answer func(conn net.Conn, request *http.Request)) *f
 			if err != nil {
 				return
 			}
+
 			f.serving.Go(func() {
 				defer conn.Close()
+
 				request, err := http.ReadRequest(bufio.NewReader(conn))
 				if err != nil {
 					return
 				}
+
 				f.mu.Lock()
 				f.requests = append(f.requests, request)
 				f.mu.Unlock()
@@ -111,6 +116,7 @@ func newFake(t *testing.T, answer func(conn net.Conn, request *http.Request)) *f
 			})
 		}
 	})
+
 	t.Cleanup(func() {
 		_ = l.Close()
 		f.serving.Wait()
@@ -130,13 +136,16 @@ func says(text string) func(net.Conn, *http.Request) {
 
 func (f *fake) dialer(t *testing.T, opts proxy.Options) *proxy.Dialer {
 	t.Helper()
+
 	if opts.Address == "" {
 		opts.Address = "http://" + f.Addr().String()
 	}
+
 	d, err := proxy.New(opts)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return d
 }
 
@@ -150,6 +159,7 @@ func TestTunnel(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			f := newFake(t, func(conn net.Conn, _ *http.Request) {
 				_, _ = io.WriteString(conn, answer)
 				_, _ = io.Copy(conn, conn) // It ends with the connection.
@@ -160,10 +170,12 @@ func TestTunnel(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer conn.Close()
+
 			if got := f.last(); got.Method != http.MethodConnect || got.Host != "control-plane.example.com:443" ||
 				got.Header.Get("Proxy-Authorization") != "" {
 				t.Errorf("request %s %s %v", got.Method, got.Host, got.Header)
 			}
+
 			_, _ = io.WriteString(conn, "echo")
 			text := make([]byte, len("INFO first\necho"))
 			if _, err := io.ReadFull(conn, text); err != nil || string(text) != "INFO first\necho" {
@@ -179,6 +191,7 @@ func TestTunnel(t *testing.T) {
 // The credentials are those of the file at that moment, before those in the address.
 func TestCredentials(t *testing.T) {
 	t.Parallel()
+
 	f := newFake(t, says("HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n"))
 	path := filepath.Join(t.TempDir(), "credentials")
 	inAddress := "http://user:pass%20word@" + f.Addr().String()
@@ -202,8 +215,10 @@ func TestCredentials(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+
 		_, err := f.dialer(t, opts).DialContext(t.Context(), "tcp", "a:443")
 		failed, ok := errors.AsType[*proxy.Error](err)
+
 		switch {
 		case !ok, failed.Reason() != proxy.ReasonUnauthorized, strings.Contains(err.Error(), "secret"):
 			t.Errorf("%q: %v, want an error of the proxy, without the content", test.file, err)
@@ -215,6 +230,7 @@ func TestCredentials(t *testing.T) {
 			t.Errorf("%q: %q, want %q", test.file, f.last().Header.Get("Proxy-Authorization"), test.want)
 		}
 	}
+
 	missing := f.dialer(t, proxy.Options{Credentials: path + "-missing"})
 	if _, err := missing.DialContext(t.Context(), "tcp", "a:443"); err == nil || missing.Failure() == nil {
 		t.Error("no error without the file of the credentials")
@@ -224,6 +240,7 @@ func TestCredentials(t *testing.T) {
 // A proxy that answers otherwise, or not at all, is named, and its connection is closed.
 func TestFailures(t *testing.T) {
 	t.Parallel()
+
 	long := "HTTP/1.1 200 OK\r\nA: " + strings.Repeat("a", 1<<20) + "\r\n\r\n"
 	for text, want := range map[string]string{
 		"HTTP/1.1 403 Forbidden\r\nContent-Length: 3\r\n\r\nno\n": proxy.ReasonRefused,
@@ -243,6 +260,7 @@ func TestFailures(t *testing.T) {
 			t.Errorf("%.40q: %v, want %s with the address of the proxy", text, err, want)
 		}
 	}
+
 	closed := newFake(t, says(""))
 	d := closed.dialer(t, proxy.Options{})
 	_ = closed.Close()
@@ -255,11 +273,13 @@ func TestFailures(t *testing.T) {
 // then do not hang one by one.
 func TestSilentProxy(t *testing.T) {
 	t.Parallel()
+
 	over := make(chan struct{}, 1)
 	f := newFake(t, func(conn net.Conn, _ *http.Request) {
 		_, _ = conn.Read(make([]byte, 1)) // Until the other end closes the connection.
 		over <- struct{}{}
 	})
+
 	for name, test := range map[string]struct{ whole, one time.Duration }{
 		"by its own":     {patience, 50 * time.Millisecond},
 		"by the context": {50 * time.Millisecond, patience},
@@ -270,11 +290,13 @@ func TestSilentProxy(t *testing.T) {
 		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "no answer in time") {
 			t.Errorf("%s: %v, want no answer in plain words", name, err)
 		}
+
 		<-over
 		_, again := d.DialContext(ctx, "tcp", "a:443")
 		if !errors.Is(again, context.DeadlineExceeded) {
 			t.Errorf("%s: %v, want the same failure", name, again)
 		}
+
 		cancel()
 	}
 }
@@ -282,10 +304,12 @@ func TestSilentProxy(t *testing.T) {
 // A name that does not resolve is named.
 func TestProxyWithoutAnAddress(t *testing.T) {
 	t.Parallel()
+
 	d, err := proxy.New(proxy.Options{Address: "http://proxy.invalid:3128"})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	_, err = d.DialContext(t.Context(), "tcp", "a:443")
 	failed, ok := errors.AsType[*proxy.Error](err)
 	if !ok || failed.Reason() != proxy.ReasonUnreachable || !strings.Contains(err.Error(), "proxy proxy.invalid:3128: ") {
@@ -299,17 +323,21 @@ func FuzzAnswer(f *testing.F) {
 	f.Fuzz(func(t *testing.T, answer []byte) {
 		here, there := net.Pipe()
 		defer here.Close()
+
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
 			defer there.Close()
+
 			_, _ = http.ReadRequest(bufio.NewReader(there))
 			_, _ = io.Copy(there, bytes.NewReader(answer))
 		}()
+
 		conn, err := proxy.Over(here).DialContext(t.Context(), "tcp", "a:443")
 		if err == nil {
 			_ = conn.Close()
 		}
+
 		_ = here.Close()
 		<-done
 		_ = fmt.Sprint(err)

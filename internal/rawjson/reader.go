@@ -44,6 +44,7 @@ func NewReader(data []byte) *Reader { return &Reader{data: data} }
 func (r *Reader) Skip() ([]byte, error) {
 	r.space()
 	start := r.pos
+
 	if err := r.value(); err != nil {
 		return nil, err
 	}
@@ -91,14 +92,17 @@ func (r *Reader) TextLike(like string) (string, error) {
 	if r.Null() {
 		return "", nil
 	}
+
 	raw, err := r.rawString()
 	if err != nil {
 		return "", err
 	}
+
 	text, err := unquote(raw)
 	if string(text) == like {
 		return like, err
 	}
+
 	return string(text), err
 }
 
@@ -135,6 +139,7 @@ func (r *Reader) Decode(decode func(rest []byte) (size int, err error)) error {
 	if r.err != nil {
 		return r.err
 	}
+
 	size, err := decode(r.data[r.pos:])
 	r.pos += size
 	return err
@@ -149,21 +154,27 @@ func (r *Reader) members(opening, closing byte, each func() error) error {
 	case r.depth > maxDepth:
 		return r.fail(tooDeep)
 	}
+
 	r.pos++
 	r.space()
+
 	for first := true; r.peek() != closing; first = false {
 		if !first {
 			if r.peek() != ',' {
 				return r.fail(orComma(closing))
 			}
+
 			r.pos++
 			r.space()
 		}
+
 		if err := each(); err != nil {
 			return err
 		}
+
 		r.space()
 	}
+
 	r.pos++
 	r.depth--
 	return nil
@@ -174,10 +185,12 @@ func (r *Reader) name() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	r.space()
 	if r.peek() != ':' {
 		return nil, r.fail("':'")
 	}
+
 	r.pos++
 	return unquote(raw)
 }
@@ -199,6 +212,7 @@ func (r *Reader) rawString() ([]byte, error) {
 	if r.peek() != '"' {
 		return nil, r.fail("a string")
 	}
+
 	start := r.pos
 	if err := r.step(skipString(r.data, r.pos+1)); err != nil {
 		return nil, err
@@ -206,6 +220,7 @@ func (r *Reader) rawString() ([]byte, error) {
 	if r.pos-start > maxText {
 		return nil, r.fail("a string of at most 4 KiB")
 	}
+
 	return r.data[start:r.pos], nil
 }
 
@@ -224,10 +239,12 @@ func (r *Reader) fail(want string) error {
 	if r.err != nil {
 		return r.err
 	}
+
 	r.err = fmt.Errorf("%w: want %s at byte %d", ErrSyntax, want, r.pos)
 	if r.pos >= len(r.data) {
 		r.err = fmt.Errorf("%w: want %s, but the text ends at byte %d", ErrSyntax, want, len(r.data))
 	}
+
 	r.data = nil
 	return r.err
 }
@@ -238,10 +255,12 @@ func unquote(raw []byte) ([]byte, error) {
 	if bytes.IndexByte(body, '\\') < 0 && utf8.Valid(body) {
 		return body, nil
 	}
+
 	var text string
 	if err := json.Unmarshal(raw, &text); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrSyntax, err)
 	}
+
 	return []byte(text), nil
 }
 

@@ -60,6 +60,7 @@ func FuzzReader(f *testing.F) {
 	for _, text := range texts() {
 		f.Add([]byte(text))
 	}
+
 	f.Fuzz(func(t *testing.T, text []byte) {
 		checkSkip(t, text)
 		checkTree(t, text)
@@ -71,6 +72,7 @@ func FuzzReader(f *testing.F) {
 // the text valid.
 func checkSkip(t *testing.T, text []byte) {
 	t.Helper()
+
 	r := rawjson.NewReader(text)
 	raw, err := r.Skip()
 	if err == nil {
@@ -85,6 +87,7 @@ func checkSkip(t *testing.T, text []byte) {
 		}
 		return
 	}
+
 	if want := bytes.Trim(text, " \t\r\n"); !bytes.Equal(raw, want) {
 		t.Fatalf("Skip of %.100q = %.100q, want %.100q", text, raw, want)
 	}
@@ -93,10 +96,12 @@ func checkSkip(t *testing.T, text []byte) {
 // checkTree fails t unless Object, Text and Bool read the same values as encoding/json.
 func checkTree(t *testing.T, text []byte) {
 	t.Helper()
+
 	var want any
 	if len(text) > 4096 || json.Unmarshal(text, &want) != nil { // tree reads each level again.
 		return
 	}
+
 	got, err := tree(text)
 	if err != nil {
 		t.Fatalf("%.100q: %v", text, err)
@@ -116,9 +121,11 @@ func tree(text []byte) (value any, err error) {
 			if err != nil {
 				return err
 			}
+
 			members[string(name)], err = tree(raw)
 			return err
 		})
+
 		value = members
 	case '"':
 		value, err = r.Text()
@@ -142,11 +149,13 @@ func checkErrorsStay(t *testing.T, text []byte) {
 		if first == nil {
 			continue
 		}
+
 		for again, read := range methods() {
 			if err := read(r); !errors.Is(err, first) {
 				t.Fatalf("%.100q: %s = %v after %s = %v", text, again, err, name, first)
 			}
 		}
+
 		if r.Null() {
 			t.Fatalf("%.100q: Null after %s = %v", text, name, first)
 		}
@@ -169,6 +178,7 @@ func second[T any](_ T, err error) error { return err }
 
 func TestReaderReadsOneValueAfterTheOther(t *testing.T) {
 	t.Parallel()
+
 	r := rawjson.NewReader([]byte(`{"text":"\u00e4","yes":true,"no":false,"gone":null,"rest":[1, 2]} `))
 	got := map[string]any{}
 	err := r.Object(func(member []byte) (err error) {
@@ -189,6 +199,7 @@ func TestReaderReadsOneValueAfterTheOther(t *testing.T) {
 	if err := errors.Join(err, r.End()); err != nil {
 		t.Fatal(err)
 	}
+
 	want := map[string]any{"text": "ä", "yes": true, "no": false, "gone": nil, "rest": "[1, 2]"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -201,6 +212,7 @@ func TestNullStandsForTheZeroValue(t *testing.T) {
 		if name == "End" {
 			continue
 		}
+
 		r := rawjson.NewReader([]byte(" null "))
 		if err := errors.Join(read(r), r.End()); err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -210,6 +222,7 @@ func TestNullStandsForTheZeroValue(t *testing.T) {
 
 func TestObjectReturnsTheErrorOfItsMember(t *testing.T) {
 	t.Parallel()
+
 	mine := errors.New("mine")
 	r := rawjson.NewReader([]byte(`{"a":1}`))
 	if err := r.Object(func([]byte) error { return mine }); err != mine { //nolint:errorlint // It must be unwrapped.
@@ -241,10 +254,12 @@ func TestStringsAreBounded(t *testing.T) {
 		if _, err := rawjson.NewReader([]byte(text)).Text(); (err == nil) != want {
 			t.Errorf("Text of %d bytes = %v", size, err)
 		}
+
 		object := rawjson.NewReader([]byte("{" + text + ":0}"))
 		if err := object.Object(func([]byte) error { return second(object.Skip()) }); (err == nil) != want {
 			t.Errorf("Object with a name of %d bytes = %v", size, err)
 		}
+
 		checkSkip(t, []byte(text))
 	}
 }

@@ -25,6 +25,7 @@ func skipValue(d []byte, p, depth int) (pos int, want string) {
 			if depth+len(around) == maxDepth {
 				return p, tooDeep
 			}
+
 			closing := d[p] + 2 // In ASCII.
 			around = append(around, closing)
 			p = skipSpace(d, p+1)
@@ -32,6 +33,7 @@ func skipValue(d []byte, p, depth int) (pos int, want string) {
 		} else if p, want = skipScalar(d, p); want != "" {
 			return p, want
 		}
+
 		for ends && len(around) > 0 {
 			closing := around[len(around)-1]
 			switch p = skipSpace(d, p); {
@@ -45,6 +47,7 @@ func skipValue(d []byte, p, depth int) (pos int, want string) {
 				return p, orComma(closing)
 			}
 		}
+
 		if len(around) == 0 {
 			return p, ""
 		}
@@ -60,6 +63,7 @@ func skipScalar(d []byte, p int) (pos int, want string) {
 	if p >= len(d) {
 		return p, "a value"
 	}
+
 	switch d[p] {
 	case '"':
 		return skipString(d, p+1)
@@ -98,9 +102,11 @@ func skipString(d []byte, p int) (pos int, want string) {
 			}
 			p += 8
 		}
+
 		for p < len(d) && d[p] >= ' ' && d[p] != '"' && d[p] != '\\' {
 			p++
 		}
+
 		switch {
 		case p == len(d):
 			return p, "the end of a string"
@@ -111,6 +117,7 @@ func skipString(d []byte, p int) (pos int, want string) {
 		case d[p] != '\\' || p+1 == len(d) || strings.IndexByte(`"\/bfnrtu`, d[p+1]) < 0:
 			return p, "a valid character or escape"
 		}
+
 		codes = codes || d[p+1] == 'u'
 		p += 2
 	}
@@ -123,6 +130,7 @@ func special(d []byte) uint64 {
 	const each = 0x0101010101010101
 	word := binary.LittleEndian.Uint64(d)
 	quote, backslash := word^each*'"', word^each*'\\'
+
 	// The high bits of all three words are those of word.
 	return ((quote - each) | (backslash - each) | (word - each*' ')) &^ word & (each << 7)
 }
@@ -141,15 +149,19 @@ func skipNumber(d []byte, p int) (pos int, want string) {
 	for p < len(d) && d[p] >= '0' && d[p] <= '9' {
 		p++
 	}
+
 	if p > start && (d[start] != '0' || p == start+1) && (p == len(d) || d[p] != '.' && d[p]|0x20 != 'e') {
 		return p, ""
 	}
+
 	for p < len(d) && (d[p] >= '0' && d[p] <= '9' || d[p] == '-' || d[p] == '+' || d[p] == '.' || d[p]|0x20 == 'e') {
 		p++
 	}
+
 	if !json.Valid(d[start:p]) {
 		return start, "a value"
 	}
+
 	return p, ""
 }
 

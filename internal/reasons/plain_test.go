@@ -19,6 +19,7 @@ func TestPlain(t *testing.T) {
 	if !errors.Is(plain, context.DeadlineExceeded) || !errors.Is(plain, late) {
 		t.Error("the error does not wrap the first one")
 	}
+
 	for _, other := range []error{nil, io.EOF} {
 		if got := reasons.Plain(other); got != other { //nolint:errorlint // The same one is wanted.
 			t.Errorf("%v became %v", other, got)

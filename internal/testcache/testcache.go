@@ -33,6 +33,7 @@ func Path(path string) string {
 	if err != nil {
 		return path
 	}
+
 	return module + string(filepath.Separator) + relative
 }
 
@@ -91,6 +92,7 @@ func moduleFolder() (string, error) {
 		if parent == folder {
 			return "", errors.New("no go.mod in the working directory or above")
 		}
+
 		folder = parent
 	}
 }

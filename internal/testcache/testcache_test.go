@@ -119,5 +119,6 @@ func goTest(t *testing.T, root string) bool {
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
+
 	return strings.Contains(string(out), "(cached)")
 }

@@ -75,10 +75,12 @@ func (ca *CA) Intermediate(commonName string, opts Options) (*CA, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	issued := &CA{Certificate: own.TLS.Leaf, PEM: encode(pemCertificate, own.TLS.Leaf.Raw), self: own}
 	if ca != nil {
 		issued.chain = own.TLS.Certificate
 	}
+
 	return issued, nil
 }
 
@@ -115,23 +117,28 @@ func (ca *CA) issue(commonName string, opts Options, usages ...x509.ExtKeyUsage)
 		ExtKeyUsage:           usages,
 		BasicConstraintsValid: true,
 	}
+
 	for _, raw := range opts.URIs {
 		uri, err := url.Parse(raw)
 		if err != nil {
 			return nil, fmt.Errorf("URI of certificate %q: %w", commonName, err)
 		}
+
 		template.URIs = append(template.URIs, uri)
 	}
+
 	if opts.Usages != nil {
 		template.ExtKeyUsage = opts.Usages
 	}
 	if opts.Edit != nil {
 		opts.Edit(template)
 	}
+
 	leaf, err := ca.sign(template)
 	if err != nil {
 		return nil, fmt.Errorf("certificate %q: %w", commonName, err)
 	}
+
 	return leaf, nil
 }
 
@@ -141,27 +148,33 @@ func (ca *CA) sign(template *x509.Certificate) (*Leaf, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	issuer, signer, chain := template, crypto.PrivateKey(key), [][]byte(nil)
 	if ca != nil {
 		issuer, signer, chain = ca.Certificate, ca.self.TLS.PrivateKey, ca.chain
 	}
+
 	der, err := x509.CreateCertificate(rand.Reader, template, issuer, key.Public(), signer)
 	if err != nil {
 		return nil, err
 	}
+
 	certificate, err := x509.ParseCertificate(der)
 	if err != nil {
 		return nil, err
 	}
+
 	private, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
 		return nil, err
 	}
+
 	leaf := &Leaf{KeyPEM: encode(pemPrivateKey, private)}
 	leaf.TLS = tls.Certificate{Certificate: append([][]byte{der}, chain...), PrivateKey: key, Leaf: certificate}
 	for _, der := range leaf.TLS.Certificate {
 		leaf.CertPEM = append(leaf.CertPEM, encode(pemCertificate, der)...)
 	}
+
 	return leaf, nil
 }
 

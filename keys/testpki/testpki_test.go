@@ -33,11 +33,13 @@ func verify(root *testpki.CA, leaf *testpki.Leaf, usage x509.ExtKeyUsage) error 
 	if err != nil {
 		return fmt.Errorf("verify: %w", err)
 	}
+
 	return nil
 }
 
 func TestIssued(t *testing.T) {
 	t.Parallel()
+
 	root := must(testpki.NewCA("root", testpki.Options{}))
 	intermediate := must(root.Intermediate("intermediate", testpki.Options{}))
 	past, future := time.Now().Add(-time.Minute), time.Now().Add(time.Minute)
@@ -69,6 +71,7 @@ func TestIssued(t *testing.T) {
 // A heartbeat reports a certificate that expires soon. A new one must not be reported.
 func TestLeavesLiveLong(t *testing.T) {
 	t.Parallel()
+
 	const month = 30 * 24 * time.Hour
 	root := must(testpki.NewCA("root", testpki.Options{}))
 	for _, leaf := range []*testpki.Leaf{
@@ -84,6 +87,7 @@ func TestLeavesLiveLong(t *testing.T) {
 
 func TestSubjectAlternativeNames(t *testing.T) {
 	t.Parallel()
+
 	root := must(testpki.NewCA("root", testpki.Options{}))
 	leaf := must(root.Client("skr-1", testpki.Options{
 		DNSNames: []string{"skr-1.example.com"}, IPs: []net.IP{net.IPv4(192, 0, 2, 1)},
@@ -100,14 +104,17 @@ func TestSubjectAlternativeNames(t *testing.T) {
 
 func TestVolume(t *testing.T) {
 	t.Parallel()
+
 	dir := t.TempDir()
 	volume := testpki.NewVolume(dir)
 	root := must(testpki.NewCA("root", testpki.Options{}))
+
 	for range 3 {
 		leaf := must(root.Client("skr-1", testpki.Options{}))
 		if err := volume.Write(testpki.Files(leaf, root)); err != nil {
 			t.Fatal(err)
 		}
+
 		_, cert, key := volume.Paths()
 		pair, err := tls.LoadX509KeyPair(cert, key)
 		if err != nil {
@@ -117,6 +124,7 @@ func TestVolume(t *testing.T) {
 			t.Error("the files are not those of the newest leaf")
 		}
 	}
+
 	if old := must(filepath.Glob(filepath.Join(dir, "..generation_*"))); len(old) != 1 {
 		t.Errorf("generations left: %v, want one", old)
 	}
@@ -133,10 +141,12 @@ func ExampleCA_Client() {
 	if err != nil {
 		panic(err)
 	}
+
 	leaf, err := root.Client("skr-1", testpki.Options{DNSNames: []string{"skr-1.example.com"}})
 	if err != nil {
 		panic(err)
 	}
+
 	fmt.Println(leaf.TLS.Leaf.Subject, "by", leaf.TLS.Leaf.Issuer)
 	// Output: CN=skr-1 by CN=runtime-watcher
 }

@@ -45,16 +45,19 @@ func (v *Volume) Paths() (ca, cert, key string) {
 func (v *Volume) Write(files map[string][]byte) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+
 	old, _ := os.Readlink(v.Path(dataLink)) // None before the first generation.
 	dir, err := os.MkdirTemp(v.dir, "..generation_")
 	if err != nil {
 		return err
 	}
+
 	for name, content := range files {
 		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
 			return err
 		}
 	}
+
 	next := v.Path(dataLink + "_tmp")
 	if err := os.Symlink(filepath.Base(dir), next); err != nil {
 		return err
@@ -62,13 +65,16 @@ func (v *Volume) Write(files map[string][]byte) error {
 	if err := os.Rename(next, v.Path(dataLink)); err != nil {
 		return err
 	}
+
 	for name := range files {
 		if err := os.Symlink(filepath.Join(dataLink, name), v.Path(name)); err != nil && !os.IsExist(err) {
 			return err
 		}
 	}
+
 	if old == "" {
 		return nil
 	}
+
 	return os.RemoveAll(v.Path(old))
 }

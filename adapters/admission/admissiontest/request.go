@@ -27,12 +27,14 @@ import (
 func Request(ctx context.Context, manager core.Manager, before, after map[string]any) *http.Request {
 	newest := after
 	operation := admissionv1.Update
+
 	switch {
 	case before == nil:
 		operation = admissionv1.Create
 	case after == nil:
 		newest, operation = before, admissionv1.Delete
 	}
+
 	object := unstructured.Unstructured{Object: newest}
 	review := admissionv1.AdmissionReview{Request: about(object, operation)}
 	review.SetGroupVersionKind(admissionv1.SchemeGroupVersion.WithKind("AdmissionReview"))
@@ -41,6 +43,7 @@ func Request(ctx context.Context, manager core.Manager, before, after map[string
 	body := bytes.NewReader(marshal(review))
 	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/validate/"+string(manager), body)
 	r.Header.Set("Content-Type", runtime.ContentTypeJSON)
+
 	return r
 }
 
@@ -49,6 +52,7 @@ func about(object unstructured.Unstructured, operation admissionv1.Operation) *a
 	if kind.Kind == "" || object.GetName() == "" {
 		panic("admissiontest: an object needs a kind and a name")
 	}
+
 	dryRun, plural := false, strings.ToLower(kind.Kind)+"s"
 	return &admissionv1.AdmissionRequest{
 		UID:       cmp.Or(object.GetUID(), "00000000-0000-4000-8000-000000000000"),

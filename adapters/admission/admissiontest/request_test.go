@@ -35,11 +35,13 @@ func send(request *http.Request) (events []string) {
 	if err != nil {
 		panic(err)
 	}
+
 	answer := httptest.NewRecorder()
 	webhook.ServeHTTP(answer, request)
 	if answer.Code != http.StatusOK {
 		panic(answer.Body)
 	}
+
 	return events
 }
 
@@ -70,6 +72,7 @@ func TestRequestNeedsAnObject(t *testing.T) {
 					t.Errorf("%s: no panic", name)
 				}
 			}()
+
 			admissiontest.Request(t.Context(), "kyma", nil, object)
 		}()
 	}
@@ -81,6 +84,7 @@ func ExampleRequest() {
 			"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"name": "demo"}, "spec": map[string]any{"image": image},
 		}
 	}
+
 	acceptor := core.AcceptorFunc(func(manager core.Manager, event core.WatchEvent) core.Outcome {
 		fmt.Println(manager, event.Operation, event.WatchedGVK.Kind, event.Watched.Name)
 		return core.Accepted
@@ -89,6 +93,7 @@ func ExampleRequest() {
 	if err != nil {
 		panic(err)
 	}
+
 	webhook.ServeHTTP(httptest.NewRecorder(),
 		admissiontest.Request(context.Background(), "my-operator", object("v1"), object("v2")))
 	// Output: my-operator UPDATE Pod demo

@@ -31,17 +31,21 @@ func meaningOf(selector *metav1.LabelSelector) (meaning, bool) {
 	if selector == nil {
 		return wanted, true
 	}
+
 	for key, value := range selector.MatchLabels {
 		wanted.add(key, metav1.LabelSelectorOpIn, []string{value})
 	}
+
 	for _, requirement := range selector.MatchExpressions {
 		if !wanted.add(requirement.Key, requirement.Operator, requirement.Values) {
 			return nil, false
 		}
 	}
+
 	for key, c := range wanted {
 		wanted[key] = c.reduced()
 	}
+
 	return wanted, true
 }
 
@@ -53,6 +57,7 @@ func (m meaning) add(key string, operator metav1.LabelSelectorOperator, values [
 		if c.in != nil {
 			allowed = allowed.Intersection(c.in)
 		}
+
 		c.in = allowed
 	case metav1.LabelSelectorOpNotIn:
 		c.notIn = c.notIn.Union(sets.New(values...))
@@ -63,6 +68,7 @@ func (m meaning) add(key string, operator metav1.LabelSelectorOperator, values [
 	default:
 		return false
 	}
+
 	m[key] = c
 	return true
 }
@@ -164,6 +170,7 @@ func With(selector *metav1.LabelSelector, more []metav1.LabelSelectorRequirement
 	if selector == nil {
 		selector = &metav1.LabelSelector{}
 	}
+
 	whole := selector.DeepCopy()
 	whole.MatchExpressions = append(whole.MatchExpressions, more...)
 	return whole

@@ -113,6 +113,7 @@ func (a *Agent) measureProcess(f *factory) {
 func choose(gauges *prom.GaugeVec, words *vocabulary, word string, labels ...string) {
 	word = words.value(word)
 	gauges.WithLabelValues(append(labels, word)...).Set(1)
+
 	for _, other := range words.values() {
 		if other != word {
 			gauges.WithLabelValues(append(labels, other)...).Set(0)
@@ -140,6 +141,7 @@ func (a *Agent) measureForwarding(f *factory) {
 		if r.Status != 0 {
 			after = code(r.Status)
 		}
+
 		retries.WithLabelValues(after).Inc()
 	}
 
@@ -152,9 +154,11 @@ func (a *Agent) measureForwarding(f *factory) {
 
 	unknown := f.counters("contract_unknown_total",
 		"Attempts to forward that the control plane answered as if it did not support the contract.", labelManager)
+
 	for _, manager := range f.managers.values() {
 		unknown.WithLabelValues(manager)
 	}
+
 	a.ContractUnknown = func(u hook.UnknownContract) { unknown.WithLabelValues(f.managers.value(u.Manager)).Inc() }
 }
 
@@ -170,9 +174,11 @@ func (a *Agent) measureAttempts(f *factory, results *vocabulary) {
 	a.Attempted = func(attempt hook.Attempt) {
 		label := f.managers.value(attempt.Manager)
 		durations.WithLabelValues(results.value(result(attempt.Err))).Observe(attempt.Took.Seconds())
+
 		for result, n := range split(attempt.Events, attempt.Err, results) {
 			byResult.WithLabelValues(label, result).Add(float64(n))
 		}
+
 		if attempt.Err == nil {
 			success.begin(label)
 		}
@@ -187,6 +193,7 @@ func split(events int, err error, results *vocabulary) map[string]int {
 	case !partial:
 		return map[string]int{results.value(result(err)): events}
 	}
+
 	split := map[string]int{resultOK: events}
 	for i, cause := range failed {
 		if i < events { // The next index stands for the heartbeat.
@@ -194,6 +201,7 @@ func split(events int, err error, results *vocabulary) map[string]int {
 			split[resultOK]--
 		}
 	}
+
 	return split
 }
 
@@ -234,6 +242,7 @@ func (a *Agent) measureOutbox(f *factory) {
 			metrics <- coalesced(float64(s.Coalesced), manager)
 			metrics <- pending(float64(s.Pending), manager)
 			metrics <- oldest(s.oldest, manager)
+
 			for reason, n := range s.Dropped {
 				metrics <- dropped(float64(n), manager, string(reason))
 			}
@@ -260,23 +269,29 @@ func stocksOf(box *outbox.Outbox, managers *managers, reasons *vocabulary) map[s
 		}
 		return all[label]
 	}
+
 	for _, manager := range managers.values() {
 		of(manager)
 	}
+
 	if box == nil {
 		return all
 	}
+
 	for manager, counts := range box.Counts() {
 		s := of(managers.value(manager))
 		s.Accepted += counts.Accepted
 		s.Delivered += counts.Delivered
 		s.Coalesced += counts.Coalesced
 		s.Pending += counts.Pending
+
 		for reason, n := range counts.Dropped {
 			s.Dropped[core.Reason(reasons.value(string(reason)))] += n
 		}
+
 		s.oldest = max(s.oldest, box.OldestPending(manager).Seconds())
 	}
+
 	return all
 }
 
@@ -300,12 +315,14 @@ func NewInformer(opts Options) (*Informer, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	last := f.ages("informer_last_proof_age_seconds",
 		"Time since the API server last showed that a watch works, by the clock of the agent.")
 	changes := f.countBy("informer_changes_total",
 		"Changes to watched objects that the informer observed, by decision.", labelDecision)
 	failures := f.countBy("informer_failures_total",
 		"Failed attempts by the informer to establish a watch.", labelReason)
+
 	return &Informer{
 		Observed:  func(o hook.Observation) { changes(o.Manager, string(o.Decision)) },
 		Proved:    func(p hook.Proof) { last.begin(f.managers.value(p.Manager)) },

@@ -21,6 +21,7 @@ func newCertificates(f *factory) certificates {
 		"Expiry of the certificate in use, in Unix time.", labelUse)
 	lifetime := f.gauges("certificate_lifetime_seconds",
 		"Total lifetime of the certificate in use. Bundles of CAs have no such series.", labelUse)
+
 	return func(use string) KeyMaterial {
 		use = uses.value(use)
 		reloads.WithLabelValues(use)
@@ -33,6 +34,7 @@ func newCertificates(f *factory) certificates {
 			expires(g)
 		}
 		refused := func(r keys.Refusal) { failures.WithLabelValues(use, problems.value(string(r.Problem))).Inc() }
+
 		return KeyMaterial{FilesHooks: keys.FilesHooks{Reloaded: reloaded, Refused: refused}, Expires: expires}
 	}
 }

@@ -27,6 +27,7 @@ func RegisterFleet(reg prom.Registerer, watched *fleet.Fleet, opts Options) erro
 			for _, manager := range f.opts.named(summaries) {
 				ofManager(metrics, string(manager), cmp.Or(summaries[manager], &fleet.Summary{}))
 			}
+
 			if f.opts.PerRuntime > 0 {
 				for _, s := range worst(watched, f.opts.PerRuntime) {
 					ofRuntime(metrics, &s)
@@ -67,20 +68,25 @@ func sampleManagers(f *factory) func(metrics chan<- prom.Metric, manager string,
 		labelManager, labelVersion)
 	skew := f.sampledGauge("largest_clock_skew_seconds",
 		"Largest difference between the clocks of an agent and the operator, in either direction.", labelManager)
+
 	return func(metrics chan<- prom.Metric, manager string, s *fleet.Summary) {
 		for _, condition := range fleet.Conditions() {
 			metrics <- runtimes(float64(s.Runtimes[condition]), manager, string(condition.State), string(condition.Reason))
 		}
+
 		for _, cause := range fleet.Causes() {
 			metrics <- resyncs(float64(s.Resyncs[cause]), manager, string(cause))
 		}
+
 		metrics <- pending(float64(s.Pending), manager)
 		metrics <- oldest(s.OldestPending.Seconds(), manager)
 		metrics <- resyncsToCome(float64(s.ResyncsToCome), manager)
 		metrics <- untracked(float64(s.Untracked), manager)
+
 		for version, runtimes := range s.Versions {
 			metrics <- versions(float64(runtimes), manager, version)
 		}
+
 		metrics <- skew(s.ClockSkew.Seconds(), manager)
 		if !s.FirstExpiry.IsZero() {
 			metrics <- expiry(float64(s.FirstExpiry.Unix()), manager)
@@ -95,6 +101,7 @@ func sampleRuntimes(f *factory) func(metrics chan<- prom.Metric, s *fleet.Status
 		"Time of the last request from a runtime, in Unix time.", labelRuntime, labelManager)
 	oldest := f.sampledGauge("runtime_oldest_event_pending_seconds",
 		"Age of the oldest event that waits in a runtime, as last reported.", labelRuntime, labelManager)
+
 	return func(metrics chan<- prom.Metric, s *fleet.Status) {
 		var seconds float64
 		for _, p := range s.Replicas {
@@ -102,6 +109,7 @@ func sampleRuntimes(f *factory) func(metrics chan<- prom.Metric, s *fleet.Status
 				seconds = max(seconds, p.Heartbeat.OldestPending.Seconds())
 			}
 		}
+
 		labels := []string{string(s.Runtime), string(s.Manager)}
 		metrics <- state(1, append(labels, string(s.State), string(s.Reason))...)
 		metrics <- heard(float64(s.LastSeen.UnixMilli())/1e3, labels...)
@@ -119,5 +127,6 @@ func worst(watched *fleet.Fleet, most int) (all []fleet.Status) {
 		return cmp.Or(cmp.Compare(freshLast[a.State], freshLast[b.State]),
 			cmp.Compare(a.Runtime, b.Runtime), cmp.Compare(a.Manager, b.Manager))
 	})
+
 	return all[:min(len(all), most)]
 }

@@ -24,6 +24,7 @@ func newFleet(t testing.TB, opts fleet.Options) *fleet.Fleet {
 // useFleet has runtimes in several states, and one too many.
 func useFleet(t *testing.T) *fleet.Fleet {
 	t.Helper()
+
 	f := newFleet(t, fleet.Options{MaxStatuses: 3})
 	expiry := time.Unix(4_000_000_000, 0)
 	f.Receiver().Observe(peer("fresh", expiry), "kyma", core.Batch{
@@ -33,6 +34,7 @@ func useFleet(t *testing.T) *fleet.Fleet {
 			Sequence: 1, Pending: 2, OldestPending: 3 * time.Second, Canary: core.CanaryAlive, Version: "v1.2.3",
 		}),
 	}, nil)
+
 	f.Receiver().Observe(peer("loses", expiry.Add(time.Hour)), "kyma", core.Batch{Epoch: "e", Heartbeat: beat(core.Heartbeat{
 		Canary: core.CanaryLost, Pending: 1, OldestPending: time.Second,
 	})}, nil)
@@ -41,6 +43,7 @@ func useFleet(t *testing.T) *fleet.Fleet {
 		Events:    []core.Numbered{{Sequence: 1}},
 		Heartbeat: beat(core.Heartbeat{Leaving: true, Sequence: 1}),
 	}, nil)
+
 	f.Receiver().Observe(peer("beyond", time.Time{}), "kyma", core.NewBatch(core.WatchEvent{}), nil)
 	return f
 }
@@ -54,6 +57,7 @@ func beat(b core.Heartbeat) *core.Heartbeat {
 
 func fleetRegistry(t testing.TB, f *fleet.Fleet, opts watchermetrics.Options) *prom.Registry {
 	t.Helper()
+
 	reg := prom.NewPedanticRegistry()
 	check(t, watchermetrics.RegisterFleet(reg, f, opts))
 	return reg
@@ -109,12 +113,14 @@ func TestFleetPerRuntime(t *testing.T) {
 		`runtime_state{manager="kyma",reason="canary_lost",runtime="loses",state="degraded"} 1`,
 		`runtime_state{manager="kyma",reason="stopped",runtime="silent",state="stale"} 1`,
 	}
+
 	var got []string
 	for _, line := range regexp.MustCompile(`(?m)^runtime_watcher_fleet_(runtime_.*)$`).FindAllStringSubmatch(text, -1) {
 		if !strings.Contains(line[1], "heard") {
 			got = append(got, line[1])
 		}
 	}
+
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("series of single runtimes (-want +got):\n%s", diff)
 	}
@@ -126,6 +132,7 @@ func TestFleetManagersAreBounded(t *testing.T) {
 		f.Receiver().Observe(peer("runtime", time.Time{}), core.Manager(fmt.Sprintf("manager-%d", n)),
 			core.NewBatch(core.WatchEvent{}), nil)
 	}
+
 	f.Receiver().Observe(peer("runtime", time.Time{}), "Not A Label\xff", core.NewBatch(core.WatchEvent{}), nil)
 	opts := watchermetrics.Options{Managers: []core.Manager{"zz"}, MaxManagers: 3}
 	text := scrape(t, fleetRegistry(t, f, opts))
@@ -141,10 +148,12 @@ func ExampleRegisterFleet() {
 	if err != nil {
 		panic(err)
 	}
+
 	reg := prom.NewRegistry()
 	if err := watchermetrics.RegisterFleet(reg, watched, watchermetrics.Options{}); err != nil {
 		panic(err)
 	}
+
 	// A listener with listener.Options{Fleet: watched} does this.
 	watched.Receiver().Observe(core.Peer{ID: "runtime-1"}, "kyma", core.Batch{Epoch: "e", Heartbeat: &core.Heartbeat{
 		Number: 1, Interval: 30 * time.Second, Pending: 7, OldestPending: 90 * time.Second,
@@ -168,9 +177,11 @@ func installed() installations.All {
 
 func TestInstallations(t *testing.T) {
 	t.Parallel()
+
 	reg := prom.NewPedanticRegistry()
 	check(t, watchermetrics.RegisterInstallations(reg, installed, watchermetrics.Options{PerRuntime: 1}))
 	text := scrape(t, reg)
+
 	want := []string{
 		`ca_phase{phase="Confirming"} 1`,
 		`ca_waiting_runtimes 2`,
@@ -186,5 +197,6 @@ func TestInstallations(t *testing.T) {
 	if diff := cmp.Diff(want, values(text)); diff != "" {
 		t.Errorf("exposed, without zeros (-want +got):\n%s", diff)
 	}
+
 	wantLines(t, text, `never_heard_runtimes{manager="other"} 0`)
 }

@@ -45,21 +45,26 @@ func sampleInstallations(f *factory, read func() installations.All) {
 		for state, number := range all.Runtimes {
 			metrics <- runtimes(float64(number), string(state.State), string(state.Reason))
 		}
+
 		silent := make(map[core.RuntimeID]struct{})
 		for i, manager := range slices.Sorted(maps.Keys(all.NeverHeard)) {
 			if i < f.opts.MaxManagers {
 				metrics <- neverHeard(float64(len(all.NeverHeard[manager])), string(manager))
 			}
+
 			for _, id := range all.NeverHeard[manager] {
 				silent[id] = struct{}{}
 			}
 		}
+
 		if all.Phase != "" {
 			metrics <- phase(1, string(all.Phase))
 		}
+
 		metrics <- waiting(float64(len(all.Waiting)))
 		metrics <- overdue(float64(len(all.Overdue)))
 		metrics <- repairs(float64(all.Repairs))
+
 		for name, ids := range map[string][]core.RuntimeID{
 			problemNeverHeard: slices.Sorted(maps.Keys(silent)),
 			problemWaiting:    all.Waiting,

@@ -41,6 +41,7 @@ func (l *Listener) measure(f *factory) {
 		durations.WithLabelValues(contract, status).Observe(a.Took.Seconds())
 		answers.WithLabelValues(contract, f.managers.value(a.Manager), status, reasons.value(string(a.Reason))).Inc()
 	}
+
 	inFlight := f.gauge("requests_in_flight", "Requests that the verifier or the handler is processing.")
 	l.Hooks.InFlight = func(delta int) { inFlight.Add(float64(delta)) }
 	handshakes := f.count("tls_handshake_failures_total",
@@ -49,6 +50,7 @@ func (l *Listener) measure(f *factory) {
 	drops := f.count("connections_dropped_total",
 		"Connections that were closed because of the limit, by reason.", labelReason)
 	l.Hooks.ConnectionDropped = func(d hook.ConnectionDrop) { drops(string(d.Reason)) }
+
 	if f.opts.Aliases {
 		l.measureAliases(f)
 	}
@@ -61,6 +63,7 @@ func (l *Listener) measureAliases(f *factory) {
 			Name: "watcher_listener_" + name, Help: "Alias: " + help, ConstLabels: prom.Labels{"server_name": "listener"},
 		}
 	}
+
 	counter := func(name, help string) prom.Counter { return alias(f, prom.NewCounter(opts(name, help))) }
 	gauge := func(name, help string) prom.Gauge { return alias(f, prom.NewGauge(prom.GaugeOpts(opts(name, help)))) }
 	requests := counter("requests_total", "requests answered.")
@@ -77,9 +80,11 @@ func (l *Listener) measureAliases(f *factory) {
 		hooks.Answered(a)
 		requests.Inc()
 		duration.Set(a.Took.Seconds())
+
 		if a.Status >= http.StatusBadRequest {
 			errors.Inc()
 		}
+
 		switch a.Status {
 		case http.StatusRequestEntityTooLarge:
 			tooLarge.Inc()
@@ -88,6 +93,7 @@ func (l *Listener) measureAliases(f *factory) {
 			unverified.WithLabelValues(uri).Inc()
 		}
 	}
+
 	l.Hooks.InFlight = func(delta int) {
 		hooks.InFlight(delta)
 		inFlight.Add(float64(delta))
@@ -157,6 +163,7 @@ func (c *Consumer) measure(f *factory) {
 			unavailable.WithLabelValues(name).Set(0)
 			return
 		}
+
 		unavailable.WithLabelValues(name).Set(1)
 		backlog.DeleteLabelValues(name)
 		filled.DeleteLabelValues(name)

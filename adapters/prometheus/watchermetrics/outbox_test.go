@@ -29,9 +29,11 @@ var discard = core.ForwarderFunc(func(context.Context, core.Manager, core.Batch)
 // newOutbox returns an outbox that agent reads.
 func newOutbox(t *testing.T, agent *watchermetrics.Agent, forwarder core.Forwarder, opts outbox.Options) *outbox.Outbox {
 	t.Helper()
+
 	opts.Hooks.Attempted = agent.Attempted
 	box := must(outbox.New(forwarder, opts))(t)
 	agent.ReadOutbox(box)
+
 	return box
 }
 
@@ -48,24 +50,29 @@ func (f fates) add(fate string, n float64) {
 // gatherFates scrapes once. The result is by manager.
 func gatherFates(t *testing.T, reg prom.Gatherer) map[string]fates {
 	t.Helper()
+
 	families, err := reg.Gather()
 	if err != nil {
 		t.Error(err)
 	}
+
 	all := make(map[string]fates)
 	for _, family := range families {
 		fate, ok := strings.CutPrefix(family.GetName(), "runtime_watcher_agent_events_")
 		if !ok {
 			continue
 		}
+
 		for _, metric := range family.GetMetric() {
 			manager := labelOf(metric, "manager")
 			if all[manager] == nil {
 				all[manager] = fates{}
 			}
+
 			all[manager].add(strings.TrimSuffix(fate, "_total"), metric.GetCounter().GetValue()+metric.GetGauge().GetValue())
 		}
 	}
+
 	return all
 }
 
@@ -97,6 +104,7 @@ func TestEveryScrapeOfAnOutboxIsBalanced(t *testing.T) {
 			t.Error(err)
 		}
 	})
+
 	others.Go(func() { scrapeUntil(t, reg, done) })
 	for i := range managers {
 		sources.Go(func() {
@@ -105,15 +113,18 @@ func TestEveryScrapeOfAnOutboxIsBalanced(t *testing.T) {
 			}
 		})
 	}
+
 	sources.Wait()
 	stop()
 	others.Wait()
 	got := fates{}
+
 	for _, f := range gatherFates(t, reg) {
 		for fate, n := range f {
 			got.add(fate, n)
 		}
 	}
+
 	if got["accepted"] < managers*events || got["delivered"] == 0 || got["coalesced"] == 0 || got["dropped"] == 0 {
 		t.Errorf("got %+v, want %d events or more, and some of each fate", got, managers*events)
 	}
@@ -132,6 +143,7 @@ func scrapeUntil(t *testing.T, reg prom.Gatherer, done <-chan struct{}) {
 				return
 			}
 		}
+
 		select {
 		case <-done:
 			return
@@ -162,6 +174,7 @@ func sumOf(counts map[core.Manager]outbox.Counts) fates {
 		sum.add("delivered", float64(c.Delivered))
 		sum.add("coalesced", float64(c.Coalesced))
 		sum.add("pending", float64(c.Pending))
+
 		for _, n := range c.Dropped {
 			sum.add("dropped", float64(n))
 		}
@@ -178,6 +191,7 @@ func TestHeartbeatsAreNoEvents(t *testing.T) {
 		})
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
+
 		go func() { _ = box.Start(ctx) }()
 		box.Accept("kyma", core.WatchEvent{Watched: types.NamespacedName{Name: "object"}})
 		time.Sleep(time.Minute)
@@ -195,15 +209,18 @@ func TestHeartbeatsAreNoEvents(t *testing.T) {
 // lastSuccess returns the age of the last success in seconds.
 func lastSuccess(t *testing.T, reg *prom.Registry) float64 {
 	t.Helper()
+
 	_, value, found := strings.Cut(scrape(t, reg), `runtime_watcher_agent_forward_last_success_age_seconds{manager="kyma"} `)
 	if !found {
 		t.Fatal("there is no age of the last success")
 	}
+
 	value, _, _ = strings.Cut(value, "\n")
 	age, err := strconv.ParseFloat(value, 64)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return age
 }
 

@@ -47,17 +47,21 @@ func register(reg prom.Registerer, word string, opts Options, measure func(f *fa
 	if reg == nil {
 		return fmt.Errorf("%w: the registerer is nil, want one such as prometheus.NewRegistry()", errOptions)
 	}
+
 	f, err := newFactory(word, opts)
 	if err != nil {
 		return err
 	}
+
 	measure(f)
 	if err := reg.Register(f); err != nil {
 		return fmt.Errorf("register metrics: %w", err)
 	}
+
 	for _, alias := range f.aliases {
 		_ = reg.Register(alias) // A name that is registered stays with its owner.
 	}
+
 	return nil
 }
 
@@ -65,6 +69,7 @@ func (f *factory) Describe(descs chan<- *prom.Desc) {
 	for _, collector := range f.made {
 		collector.Describe(descs)
 	}
+
 	for _, desc := range f.descs {
 		descs <- desc
 	}
@@ -151,6 +156,7 @@ func (a *ages) Describe(descs chan<- *prom.Desc) { descs <- a.desc }
 func (a *ages) Collect(metrics chan<- prom.Metric) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+
 	for manager, began := range a.began {
 		metrics <- prom.MustNewConstMetric(a.desc, prom.GaugeValue, time.Since(began).Seconds(), manager)
 	}
@@ -221,6 +227,7 @@ func (v *vocabulary) value(word string) string {
 func (v *vocabulary) take(word string, most int, isValid func() bool) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+
 	if _, known := v.seen[word]; known {
 		return true
 	}
@@ -230,6 +237,7 @@ func (v *vocabulary) take(word string, most int, isValid func() bool) bool {
 	if v.seen == nil {
 		v.seen = make(map[string]struct{})
 	}
+
 	v.seen[word] = struct{}{}
 	return true
 }
@@ -300,18 +308,23 @@ func (o Options) validate() error {
 	} else if len(o.Managers) > o.MaxManagers {
 		wrong = append(wrong, fmt.Errorf("%d Managers, want at most MaxManagers, %d", len(o.Managers), o.MaxManagers))
 	}
+
 	if o.PerRuntime < 0 {
 		wrong = append(wrong, fmt.Errorf("PerRuntime is %d, want at least 0", o.PerRuntime))
 	}
+
 	for i, manager := range o.Managers {
 		_, err := core.ParseManager(string(manager))
 		wrong = append(wrong, err)
+
 		if slices.Contains(o.Managers[:i], manager) {
 			wrong = append(wrong, fmt.Errorf("manager %q is named twice in Managers", manager))
 		}
 	}
+
 	if err := errors.Join(wrong...); err != nil {
 		return fmt.Errorf("%w: %w", errOptions, err)
 	}
+
 	return nil
 }

@@ -18,9 +18,11 @@ func NewRevocations(reg prom.Registerer, opts Options) (changed func(entries int
 				broken.Set(1)
 				return
 			}
+
 			entries.Set(float64(count))
 			broken.Set(0)
 		}
 	})
+
 	return changed, err
 }

@@ -56,10 +56,12 @@ func newAgent(t *testing.T, opts watchermetrics.Options) (*watchermetrics.Agent,
 // useAgent touches every metric of an agent.
 func useAgent(t *testing.T, agent *watchermetrics.Agent) {
 	t.Helper()
+
 	box := newOutbox(t, agent, discard, outbox.Options{MaxKeys: 2})
 	for _, object := range []string{"a", "a", "b", "c"} {
 		box.Accept("kyma", core.WatchEvent{Watched: types.NamespacedName{Name: object}})
 	}
+
 	agent.InFlight(+1)
 	agent.Reviewed(hook.Review{Manager: "kyma", Decision: "accepted", Took: 40 * time.Microsecond})
 	agent.Reviewed(hook.Review{Manager: "kyma", Decision: "unchanged", Took: 300 * time.Microsecond})
@@ -123,12 +125,14 @@ func TestExposition(t *testing.T) {
 	for name, exposed := range map[string]func(*testing.T) *prom.Registry{
 		"agent.prom": func(t *testing.T) *prom.Registry {
 			t.Helper()
+
 			agent, reg := newAgent(t, watchermetrics.Options{Managers: []core.Manager{"lifecycle"}})
 			useAgent(t, agent)
 			return reg
 		},
 		"listener.prom": func(t *testing.T) *prom.Registry {
 			t.Helper()
+
 			listener, reg := registered(t, watchermetrics.NewListener, watchermetrics.Options{})
 			useListener(listener)
 			return reg
@@ -143,10 +147,12 @@ func TestExposition(t *testing.T) {
 
 func compareGolden(t *testing.T, name, got string) {
 	t.Helper()
+
 	golden := filepath.Join("testdata", name)
 	if *update {
 		check(t, os.WriteFile(golden, []byte(got), 0o600))
 	}
+
 	want := must(os.ReadFile(golden))(t)
 	if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(got, "\n")); diff != "" {
 		t.Errorf("exposition differs (-want +got), run with -update to accept:\n%s", diff)
@@ -166,12 +172,15 @@ func wantLines(t *testing.T, text string, parts ...string) {
 // scrape returns what a Prometheus server would get.
 func scrape(t *testing.T, reg *prom.Registry) string {
 	t.Helper()
+
 	response := httptest.NewRecorder()
 	request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", http.NoBody)
 	promhttp.HandlerFor(reg, promhttp.HandlerOpts{}).ServeHTTP(response, request)
+
 	if response.Code != http.StatusOK {
 		t.Fatalf("scrape answered %d: %s", response.Code, response.Body)
 	}
+
 	return response.Body.String()
 }
 
@@ -228,6 +237,7 @@ func TestConstructorsRefuse(t *testing.T) {
 			}
 		}
 	}
+
 	if watchermetrics.RegisterFleet(prom.NewRegistry(), nil, watchermetrics.Options{}) == nil ||
 		watchermetrics.RegisterInstallations(prom.NewRegistry(), nil, watchermetrics.Options{}) == nil {
 		t.Error("nothing to read is accepted")
@@ -241,11 +251,13 @@ func TestRegisteringTwiceFailsAndLeavesTheFirst(t *testing.T) {
 		if err := construct(reg, watchermetrics.Options{}); name != "agent" && err != nil {
 			t.Errorf("%s does not fit the registry: %v", name, err)
 		}
+
 		var duplicate prom.AlreadyRegisteredError
 		if err := construct(reg, watchermetrics.Options{}); !errors.As(err, &duplicate) {
 			t.Errorf("second %s: got %v, want AlreadyRegisteredError", name, err)
 		}
 	}
+
 	agent.InFlight(+1)
 	wantLines(t, scrape(t, reg), "runtime_watcher_agent_admission_in_flight 1\n")
 }
@@ -285,13 +297,16 @@ func TestABrokenListOfRevokedSendersShows(t *testing.T) {
 		wantLines(t, scrape(t, reg), fmt.Sprintf("\nruntime_watcher_revocations_entries %d\n", entries),
 			fmt.Sprintf("\nruntime_watcher_revocations_broken %d\n", broken))
 	}
+
 	want(0, 1)
 	live := intake.NewLiveRevocations(intake.RevocationOptions{Changed: changed})
 	check(t, live.Replace([]byte("name:a\nname:b")))
 	want(2, 0)
+
 	if live.Replace([]byte("a")) == nil {
 		t.Error("a malformed list is accepted")
 	}
+
 	want(2, 1)
 	check(t, live.Replace([]byte("name:a\nname:b")))
 	want(2, 0)
@@ -304,12 +319,14 @@ func TestABrokenListOfRevokedSendersShows(t *testing.T) {
 func TestListenerBoundsManagers(t *testing.T) {
 	listener, reg := registered(t, watchermetrics.NewListener, watchermetrics.Options{MaxManagers: 2, Managers: []core.Manager{"known"}})
 	listener.Hooks.Answered(hook.Answer{Status: http.StatusNotFound, Reason: "unknown_path", Took: time.Microsecond})
+
 	for i := range 100 {
 		manager := core.Manager(fmt.Sprintf("guess-%d", i))
 		listener.Hooks.Answered(hook.Answer{
 			Contract: "v2", Manager: manager, Status: http.StatusNotFound, Reason: "unknown_manager", Took: time.Microsecond,
 		})
 	}
+
 	listener.Hooks.Answered(hook.Answer{
 		Contract: "v2", Manager: "known", Status: http.StatusServiceUnavailable, Reason: "not_ready", Took: time.Microsecond,
 	})
@@ -329,13 +346,16 @@ func TestListenerBoundsManagers(t *testing.T) {
 func TestListenerAliases(t *testing.T) {
 	const former = "watcher_listener_"
 	listener, reg := registered(t, watchermetrics.NewListener, watchermetrics.Options{Aliases: true})
+
 	for _, status := range []int{
 		http.StatusOK, http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnauthorized, http.StatusForbidden,
 	} {
 		listener.Hooks.Answered(hook.Answer{Contract: "v2", Manager: "known", Status: status, Took: time.Second})
 	}
+
 	listener.Hooks.InFlight(2)
 	text := "\n" + scrape(t, reg)
+
 	for _, want := range []string{
 		`requests_total{server_name="listener"} 5`, `request_errors_total{server_name="listener"} 4`,
 		`exceeding_size_limit_requests_total{server_name="listener"} 1`,
@@ -346,6 +366,7 @@ func TestListenerAliases(t *testing.T) {
 			t.Errorf("no %s%s in\n%s", former, want, text)
 		}
 	}
+
 	_, reg = registered(t, watchermetrics.NewListener, watchermetrics.Options{})
 	if text := "\n" + scrape(t, reg); strings.Contains(text, "\n"+former) {
 		t.Errorf("aliases that were not asked for in\n%s", text)
@@ -363,8 +384,10 @@ func TestAliasesTolerateRegisteredNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	listener.Hooks.Answered(hook.Answer{Contract: "v2", Manager: "known", Status: http.StatusForbidden})
 	text := "\n" + scrape(t, reg)
+
 	for _, want := range []string{
 		`requests_total{server_name="theirs"} 7`, `request_errors_total{server_name="listener"} 1`,
 	} {
@@ -372,6 +395,7 @@ func TestAliasesTolerateRegisteredNames(t *testing.T) {
 			t.Errorf("no %s in\n%s", want, text)
 		}
 	}
+
 	if _, err := watchermetrics.NewListener(reg, watchermetrics.Options{Aliases: true}); err == nil {
 		t.Error("a second listener in one registry is accepted")
 	}
@@ -389,11 +413,13 @@ func TestConsumerCountsMessages(t *testing.T) {
 	consumer.Concluded(hook.Conclusion{
 		Manager: "another", Fate: "delayed", Reason: "not_ready", Took: time.Millisecond,
 	})
+
 	for i := range 100 {
 		consumer.Concluded(hook.Conclusion{
 			Manager: "kyma", Fate: "delayed", Reason: core.Reason(fmt.Sprintf("reason-%d", i)), Took: time.Millisecond,
 		})
 	}
+
 	consumer.Backlog(hook.Backlog{Manager: "kyma", Messages: 12, Filled: 0.5, Oldest: time.Minute})
 	consumer.Redelivered(hook.Redelivery{Manager: "kyma"})
 	wantLines(t, scrape(t, reg),
@@ -416,6 +442,7 @@ func TestConsumerCountsMessages(t *testing.T) {
 	if strings.Contains(text, "consumer_backlog") {
 		t.Errorf("there is a backlog of a stream that cannot be read:\n%s", text)
 	}
+
 	consumer.Unavailable(hook.Unavailability{Manager: "kyma"})
 	consumer.Backlog(hook.Backlog{Manager: "kyma", Messages: 3, Filled: 0.5, Oldest: time.Minute})
 	wantLines(t, scrape(t, reg),
@@ -429,12 +456,15 @@ func TestManagersBeyondTheLimitShareSeries(t *testing.T) {
 	box := newOutbox(t, agent, discard, outbox.Options{})
 	box.Accept("guess-0", core.WatchEvent{})
 	gatherFates(t, reg)
+
 	for i := range 10 {
 		box.Accept(core.Manager(fmt.Sprintf("guess-%d", i+1)), core.WatchEvent{})
 	}
+
 	box.Accept("known", core.WatchEvent{})
 	box.Accept("Not A Label\xff", core.WatchEvent{})
 	agent.Reviewed(hook.Review{Manager: "guess-7", Decision: "accepted", Took: time.Microsecond})
+
 	want := map[string]fates{
 		"known":   {"accepted": 1, "pending": 1},
 		"guess-0": {"accepted": 1, "pending": 1},
@@ -460,10 +490,12 @@ func TestForeignWordsAreBounded(t *testing.T) {
 		agent.KeyMaterial(word).Reloaded(keys.Generation{NotBefore: time.Unix(1, 0), NotAfter: time.Unix(2, 0)})
 		agent.KeyMaterial("client").Refused(keys.Refusal{Problem: keys.Problem(word)})
 	}
+
 	agent.Refused(hook.Refusal{Status: http.StatusBadRequest, Reason: "\xff", Took: time.Microsecond})
 	agent.Refused(hook.Refusal{Status: http.StatusBadRequest, Reason: core.Reason(strings.Repeat("a", 65)), Took: time.Microsecond})
 	// 64 words, "other", and those that exist from the start.
 	const want = 64 + 1 + 2
+
 	families := must(reg.Gather())(t)
 	for _, family := range families {
 		if n := len(family.GetMetric()); n > want {
@@ -500,6 +532,7 @@ func TestExpiresIsRemovedByTheZeroTime(t *testing.T) {
 	wantLines(t, scrape(t, reg), `agent_certificate_expiry_timestamp_seconds{use="client"} 5`,
 		`agent_certificate_lifetime_seconds{use="client"} 3`)
 	material.Reloaded(keys.Generation{})
+
 	if text := scrape(t, reg); strings.Contains(text, "certificate_expiry") || strings.Contains(text, "certificate_lifetime") {
 		t.Error("expiry or lifetime is still exposed")
 	}

@@ -96,6 +96,7 @@ func New(write Write, opts Options) (*Canary, error) {
 	if err := option.NotNegative("Interval", opts.Interval); err != nil {
 		return nil, fmt.Errorf("canary: %w", err)
 	}
+
 	c := &Canary{write: write, opts: opts.withDefaults()}
 	c.found.Store(&result{state: core.CanaryOff})
 	return c, nil
@@ -116,6 +117,7 @@ func (c *Canary) Start(ctx context.Context) error {
 	c.probe(ctx)
 	c.awaitFirstCall(ctx)
 	periodic.Call(ctx, c.opts.Interval, func() { c.probe(ctx) })
+
 	return nil
 }
 
@@ -147,6 +149,7 @@ func (c *Canary) probe(ctx context.Context) {
 	if missed && c.missed && state != core.CanaryLost {
 		state, err = core.CanaryLost, nil
 	}
+
 	c.missed = missed
 	c.opts.Probed(hook.CanaryProbe{State: state, Took: took})
 	c.enter(state, err)
@@ -155,14 +158,17 @@ func (c *Canary) probe(ctx context.Context) {
 func (c *Canary) attempt(ctx context.Context) (state core.CanaryState, took time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, min(writeTimeout, c.opts.Interval))
 	defer cancel()
+
 	nonce := newNonce()
 	started := time.Now()
 	answer, err := c.write(ctx, nonce)
 	took = time.Since(started)
+
 	_, isUncalled := errors.AsType[*uncalled](err)
 	if err == nil || isUncalled {
 		c.noteVersion(answer.Version)
 	}
+
 	switch {
 	case isUncalled:
 		return core.CanaryLost, took, err
@@ -190,6 +196,7 @@ func (c *Canary) noteVersion(text string) {
 	if err != nil {
 		return
 	}
+
 	before := c.version
 	c.version = version
 	isRaised := before > 0 && version < ofClock && version > before && version-before >= mostWrites
@@ -209,9 +216,11 @@ func (c *Canary) enter(state core.CanaryState, err error) {
 		c.early = true
 		return
 	}
+
 	c.called = c.called || state == core.CanaryAlive
 
 	now := result{state: state}
+
 	if err != nil {
 		now.fault = err.Error()
 	}
@@ -222,6 +231,7 @@ func (c *Canary) enter(state core.CanaryState, err error) {
 		c.loggedAt = time.Now()
 		c.log(before, state, err)
 	}
+
 	if state != core.CanaryAlive {
 		return
 	}
@@ -238,6 +248,7 @@ func (c *Canary) log(before, state core.CanaryState, err error) {
 	if err != nil {
 		problem = append(problem, slog.Any("error", err))
 	}
+
 	switch {
 	case state == core.CanaryAlive:
 		c.opts.Logger.Info("the API server calls the agent", slog.String("before", string(before)))

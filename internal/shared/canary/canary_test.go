@@ -43,6 +43,7 @@ type cluster struct {
 func (c *cluster) write(_ context.Context, nonce string) (canary.Answer, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	c.writes++
 	switch {
 	case c.err != nil:
@@ -72,13 +73,16 @@ const always = 1 << 30
 // start runs a canary, and returns it with what ends it.
 func start(t *testing.T, write canary.Write, opts canary.Options) (*canary.Canary, func()) {
 	t.Helper()
+
 	c := must(canary.New(write, opts))(t)
 	if got := c.State(); got != core.CanaryOff {
 		t.Errorf("before the first write: %q, want off", got)
 	}
+
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- c.Start(ctx) }()
+
 	return c, func() {
 		cancel()
 		check(t, <-ended)
@@ -110,6 +114,7 @@ func TestStates(t *testing.T) {
 			api.set(step.bypassed, step.err)
 			time.Sleep(10 * time.Second)
 			synctest.Wait()
+
 			if problem := c.Problem(); (problem == "") != (step.err == nil) {
 				t.Errorf("%s: problem %q, want that of %v", step.name, problem, step.err)
 			}
@@ -118,6 +123,7 @@ func TestStates(t *testing.T) {
 					step.recovered)
 			}
 		}
+
 		stop()
 	})
 }
@@ -132,6 +138,7 @@ func TestARestoredAPIServerIsNoticed(t *testing.T) {
 			Interval: 10 * time.Second, Restored: func() { restored++ }, Logger: slog.New(slog.NewTextHandler(&log, nil)),
 		})
 		synctest.Wait()
+
 		for _, step := range []struct {
 			version string
 			want    int
@@ -156,10 +163,12 @@ func TestARestoredAPIServerIsNoticed(t *testing.T) {
 			api.mu.Unlock()
 			time.Sleep(10 * time.Second)
 			synctest.Wait()
+
 			if restored != step.want || strings.Count(log.String(), "restored backup") != step.want {
 				t.Errorf("version %q: %d restores, want %d; log:\n%s", step.version, restored, step.want, &log)
 			}
 		}
+
 		stop()
 	})
 }
@@ -181,21 +190,27 @@ func TestTheWebhookComesAfterTheAgent(t *testing.T) {
 				c, stop := start(t, api.write, canary.Options{Interval: 30 * time.Second, Recovered: func() { recovered++ }})
 				time.Sleep(test.after)
 				synctest.Wait()
+
 				if got := c.State(); got != test.before {
 					t.Errorf("without a webhook: %q, want %q", got, test.before)
 				}
+
 				api.set(0, nil)
 				time.Sleep(2 * time.Second)
 				synctest.Wait()
+
 				if got := c.State(); got != core.CanaryAlive || recovered != 1 {
 					t.Errorf("2 s after the webhook: %q, recovered %d times, want alive and once", got, recovered)
 				}
+
 				writes := api.count()
 				time.Sleep(5 * time.Minute)
 				synctest.Wait()
+
 				if n := api.count() - writes; n > 11 || recovered != 1 {
 					t.Errorf("%d writes in 5 min after the first call, and %d recoveries, want one in 30 s, and one", n, recovered)
 				}
+
 				stop()
 			})
 		})
@@ -215,11 +230,13 @@ func TestLastingFaultsAreLoggedAgain(t *testing.T) {
 			synctest.Wait()
 			api.set(bypassed, err)
 		}
+
 		wait(11*time.Minute+5*time.Second, 0, errors.New("403 Forbidden"))
 		wait(time.Minute, 0, errors.New("deadline exceeded"))
 		wait(6*time.Minute, 0, nil)
 		wait(11*time.Minute, 0, nil)
 		stop()
+
 		for message, want := range map[string]int{
 			"level=INFO msg=\"the API server does not call the agent yet": 1,
 			"level=ERROR msg=\"the API server does not call the agent":    2,
@@ -243,6 +260,7 @@ func TestNewNamesWrongOptions(t *testing.T) {
 
 func post(t *testing.T, method string, body []byte) *httptest.ResponseRecorder {
 	t.Helper()
+
 	w := httptest.NewRecorder()
 	canary.Handler{}.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), method, canary.Path,
 		bytes.NewReader(body)))
@@ -298,6 +316,7 @@ func TestHandlerRefusesOtherRequests(t *testing.T) {
 // apiServer answers patches of one Lease.
 func apiServer(t *testing.T, handler http.HandlerFunc) canary.LeaseOptions {
 	t.Helper()
+
 	server := httptest.NewTLSServer(handler)
 	t.Cleanup(server.Close)
 	dir := t.TempDir()
@@ -305,10 +324,12 @@ func apiServer(t *testing.T, handler http.HandlerFunc) canary.LeaseOptions {
 		Server: server.URL, TokenFile: filepath.Join(dir, "token"),
 		CAFile: filepath.Join(dir, "ca.crt"),
 	}
+
 	bundle := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 	for file, content := range map[string][]byte{opts.TokenFile: []byte("secret\n"), opts.CAFile: bundle} {
 		check(t, os.WriteFile(file, content, 0o600))
 	}
+
 	return opts
 }
 
@@ -322,10 +343,12 @@ func TestLeaseIsPatched(t *testing.T) {
 			r.Header.Get("Content-Type") != "application/merge-patch+json" {
 			t.Errorf("request %s %s %v", r.Method, r.URL, r.Header)
 		}
+
 		w.Header().Add("Warning", `299 - "first"`)
 		w.Header().Add("Warning", `299 - "runtime-watcher canary 00ff"`)
 		_, _ = io.WriteString(w, `{"metadata":{"resourceVersion":"17"}}`)
 	})
+
 	got := must(must(canary.NewLease(name(), opts))(t).Write(t.Context(), "00ff"))(t)
 	want := canary.Answer{Warnings: []string{"first", "runtime-watcher canary 00ff"}, Version: "17"}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -341,6 +364,7 @@ func TestEachWriteMayReachAnotherAPIServer(t *testing.T) {
 	for range writes {
 		_ = must(lease.Write(t.Context(), "00ff"))(t)
 	}
+
 	if len(from) != writes {
 		t.Errorf("%d writes on %d connections, want one each", writes, len(from))
 	}
@@ -359,8 +383,10 @@ func TestOneOfSeveralAPIServersIsNamed(t *testing.T) {
 		if _, on := refused.Load(r.Host); on {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
+
 		_, _ = io.WriteString(w, `{}`)
 	}
+
 	first, second := apiServer(t, handler), httptest.NewTLSServer(http.HandlerFunc(handler)) // They have one certificate.
 	t.Cleanup(second.Close)
 	hosts := []string{strings.TrimPrefix(first.Server, "https://"), strings.TrimPrefix(second.URL, "https://")}
@@ -382,10 +408,12 @@ func TestOneOfSeveralAPIServersIsNamed(t *testing.T) {
 			if (err == nil) != (step.says == "") || err != nil && !strings.Contains(err.Error(), step.says) {
 				t.Errorf("server %d: error %v, want %q", i, err, step.says)
 			}
+
 			called, err := lease.Check(t.Context())
 			if called != step.called || (err != nil) != step.failed {
 				t.Errorf("server %d: the check has %t and %v, want %t and a failure %t", i, called, err, step.called, step.failed)
 			}
+
 			step.broken.Delete(host)
 		}
 	}
@@ -400,6 +428,7 @@ func severalServers(t *testing.T, handlers ...http.HandlerFunc) (opts canary.Lea
 			hosts = append(hosts, strings.TrimPrefix(opts.Server, "https://"))
 			continue
 		}
+
 		server := httptest.NewTLSServer(handler)
 		t.Cleanup(server.Close)
 		opts.Server += "," + server.URL
@@ -438,12 +467,15 @@ func TestAFailedAPIServerHidesNoOther(t *testing.T) {
 	} {
 		t.Run(title, func(t *testing.T) {
 			t.Parallel()
+
 			opts, hosts := severalServers(t, test.servers...)
 			_, err := must(canary.NewLease(name(), opts))(t).Write(t.Context(), "00ff")
+
 			if test.says == "" {
 				check(t, err)
 				return
 			}
+
 			if want := fmt.Sprintf(test.says, hosts[test.of]); err == nil || !strings.HasPrefix(err.Error(), want) {
 				t.Errorf("error %v, want %q", err, want)
 			}
@@ -454,6 +486,7 @@ func TestAFailedAPIServerHidesNoOther(t *testing.T) {
 // The time of a write is for all API servers, and one of them may take all of it.
 func TestAStalledAPIServerHidesNoOther(t *testing.T) {
 	t.Parallel()
+
 	ctx, cancel := context.WithCancel(t.Context())
 	stalls := func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.ReadAll(r.Body)
@@ -464,8 +497,10 @@ func TestAStalledAPIServerHidesNoOther(t *testing.T) {
 		callsNot(w, r)
 		_ = http.NewResponseController(w).Flush()
 	})
+
 	ends, stop := context.WithTimeout(ctx, time.Minute)
 	defer stop()
+
 	_, err := must(canary.NewLease(name(), opts))(t).Write(ends, "00ff")
 	if ctx.Err() == nil {
 		t.Errorf("the second API server %s was not written to: %v", hosts[1], err)
@@ -488,6 +523,7 @@ func TestAnUncalledServerIsNoFailedWrite(t *testing.T) {
 			Interval: 10 * time.Second, Recovered: func() { recovered++ }, Restored: func() { restored++ },
 			Logger: slog.New(slog.NewTextHandler(&log, nil)),
 		})
+
 		synctest.Wait()
 		for _, step := range []struct {
 			bypassed            int
@@ -506,10 +542,12 @@ func TestAnUncalledServerIsNoFailedWrite(t *testing.T) {
 			api.mu.Unlock()
 			time.Sleep(10 * time.Second)
 			synctest.Wait()
+
 			if c.State() != step.state || c.Problem() != step.problem || recovered != step.recovered || restored != step.restored {
 				t.Errorf("%s, problem %q, %d recoveries, %d restores, want %+v", c.State(), c.Problem(), recovered, restored, step)
 			}
 		}
+
 		stop()
 		if n := strings.Count(log.String(), "10.0.0.2:6443"); n != 1 {
 			t.Errorf("the server is in %d lines, want 1:\n%s", n, &log)
@@ -546,9 +584,11 @@ func TestConfigurationIsRead(t *testing.T) {
 				if r.Method != http.MethodGet || r.URL.Path != path || !strings.HasPrefix(r.Header.Get("Authorization"), "Bearer ") {
 					t.Errorf("request %s %s, want one GET with a token", r.Method, r.URL)
 				}
+
 				w.WriteHeader(test.status)
 				_, _ = io.WriteString(w, test.body)
 			})
+
 			text, err := must(canary.NewConfiguration("watcher", opts))(t).Read(t.Context())
 			if string(text) != test.want || (err != nil) != (test.fails != "") || err != nil && !strings.Contains(err.Error(), test.fails) {
 				t.Errorf("text %q and error %v, want %q and %q", text, err, test.want, test.fails)
@@ -579,11 +619,14 @@ func TestCheckIsADryRun(t *testing.T) {
 				if err := json.NewDecoder(r.Body).Decode(&lease); err != nil || r.URL.Query().Get("dryRun") != "All" {
 					t.Errorf("request %s (%v), want a dry run", r.URL, err)
 				}
+
 				for _, nonce := range lease.Metadata.Annotations {
 					w.Header().Add("Warning", `299 - "runtime-watcher canary `+test.warn(nonce)+`"`)
 				}
+
 				w.WriteHeader(test.status)
 			})
+
 			called, err := must(canary.NewLease(name(), opts))(t).Check(t.Context())
 			if called != test.called || (err != nil) != test.failed {
 				t.Errorf("called %t, error %v, want %t and a failure %t", called, err, test.called, test.failed)
@@ -596,6 +639,7 @@ func TestLeaseFollowsItsCABundle(t *testing.T) {
 	opts := apiServer(t, func(http.ResponseWriter, *http.Request) {})
 	lease := must(canary.NewLease(name(), opts))(t)
 	good := must(os.ReadFile(opts.CAFile))(t)
+
 	stranger := must(testpki.NewCA("stranger", testpki.Options{}))(t)
 	for _, step := range []struct {
 		bundle []byte
@@ -614,20 +658,25 @@ func TestLeaseFollowsItsCABundle(t *testing.T) {
 // The connection of a server that froze in the handshake is given up, so that a later write succeeds.
 func TestStalledHandshakeEnds(t *testing.T) {
 	t.Parallel()
+
 	opts := apiServer(t, func(http.ResponseWriter, *http.Request) {})
 	frozen := must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer frozen.Close()
+
 	target := strings.TrimPrefix(opts.Server, "https://")
 	var relay, connections sync.WaitGroup
 	defer connections.Wait()
+
 	relay.Go(func() { serveAllButTheFirst(frozen, target, &connections) })
 	defer relay.Wait()
 	defer frozen.Close()
+
 	opts.Server = "https://" + frozen.Addr().String()
 	lease := must(canary.NewLease(name(), opts))(t)
 	write := func(within time.Duration) error {
 		ctx, cancel := context.WithTimeout(t.Context(), within)
 		defer cancel()
+
 		_, err := lease.Write(ctx, "00ff")
 		return err
 	}
@@ -646,17 +695,21 @@ func serveAllButTheFirst(from net.Listener, target string, connections *sync.Wai
 		if err != nil {
 			return
 		}
+
 		connections.Go(func() {
 			defer conn.Close()
+
 			if n == 0 {
 				_, _ = io.Copy(io.Discard, conn)
 				return
 			}
+
 			to, err := net.Dial("tcp", target)
 			if err != nil {
 				return
 			}
 			defer to.Close()
+
 			go func() { _, _ = io.Copy(to, conn); _ = to.Close() }()
 			_, _ = io.Copy(conn, to)
 		})
@@ -666,6 +719,7 @@ func serveAllButTheFirst(from net.Listener, target string, connections *sync.Wai
 func TestNewLeaseRefuses(t *testing.T) {
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
 	good := apiServer(t, func(http.ResponseWriter, *http.Request) {})
+
 	for want, change := range map[string]func(*canary.LeaseOptions, *types.NamespacedName){
 		"https://host:port":   func(o *canary.LeaseOptions, _ *types.NamespacedName) { o.Server = "http://x" },
 		"<namespace>/<name>":  func(_ *canary.LeaseOptions, n *types.NamespacedName) { n.Name = "" },
@@ -686,6 +740,7 @@ func TestNewLeaseFindsTheAPIServerOfThePod(t *testing.T) {
 	opts.Server = ""
 	t.Setenv("KUBERNETES_SERVICE_HOST", "::1")
 	t.Setenv("KUBERNETES_SERVICE_PORT", "443")
+
 	if _, err := canary.NewLease(name(), opts); err != nil {
 		t.Errorf("error %v, want an API server", err)
 	}

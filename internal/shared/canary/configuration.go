@@ -48,11 +48,14 @@ func NewConfiguration(name string, opts LeaseOptions) (*Configuration, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	c := &Configuration{requests: server, watches: server, name: name}
 	c.watches.client = c.watches.newClient()
+
 	for _, address := range addresses {
 		c.all = append(c.all, address.JoinPath("apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"))
 	}
+
 	return c, nil
 }
 
@@ -73,6 +76,7 @@ func (c *Configuration) send(ctx context.Context, once func(ctx context.Context,
 			return err
 		}
 	}
+
 	return err
 }
 
@@ -99,6 +103,7 @@ func (c *Configuration) do(ctx context.Context, of call, query string, most int6
 		text, _, err = c.requests.do(ctx, of, most)
 		return err
 	})
+
 	return text, err
 }
 
@@ -148,10 +153,12 @@ func (c *Configuration) Delete(ctx context.Context, uid string) error {
 	if err != nil {
 		return fmt.Errorf("canary: %w", err)
 	}
+
 	_, err = c.do(ctx, call{method: http.MethodDelete, media: typeJSON, body: body}, "", maxAnswer)
 	if isNotFound(err) {
 		return nil
 	}
+
 	return err
 }
 
@@ -161,6 +168,7 @@ func (c *Configuration) Delete(ctx context.Context, uid string) error {
 func (c *Configuration) Watch(ctx context.Context, changed func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+
 	events, err := c.beginWatch(ctx)
 	if err != nil {
 		return err
@@ -203,8 +211,10 @@ func (c *Configuration) beginWatch(ctx context.Context) (events io.ReadCloser, e
 		if err != nil {
 			return err
 		}
+
 		events = answer.Body
 		return nil
 	})
+
 	return events, err
 }

@@ -21,21 +21,26 @@ func TestRequestsForAConfiguration(t *testing.T) {
 	opts := apiServer(t, func(w http.ResponseWriter, r *http.Request) {
 		body := must(io.ReadAll(r.Body))(t)
 		have = append(have, strings.Join([]string{r.Method, r.URL.String(), r.Header.Get("Content-Type"), string(body)}, " "))
+
 		if r.Method == http.MethodPatch {
 			w.WriteHeader(http.StatusCreated)
 		}
+
 		_, _ = io.WriteString(w, "{}\n")
 	})
+
 	c := must(canary.NewConfiguration("mine", opts))(t)
 	for _, apply := range []canary.ApplyOptions{{}, {Force: true, DryRun: true}} {
 		if text := must(c.Apply(t.Context(), []byte("{}"), apply))(t); string(text) != "{}\n" {
 			t.Errorf("answer %q", text)
 		}
 	}
+
 	_ = must(c.Read(t.Context()))(t)
 	check(t, c.Delete(t.Context(), "17"))
 	calls := 0
 	check(t, c.Watch(t.Context(), func() { calls++ }))
+
 	want := []string{
 		"PATCH " + configurations + "/mine?fieldManager=runtime-watcher-agent application/apply-patch+yaml {}",
 		"PATCH " + configurations + "/mine?fieldManager=runtime-watcher-agent&force=true&dryRun=All application/apply-patch+yaml {}",
@@ -58,23 +63,28 @@ func TestAWatchReportsEachChange(t *testing.T) {
 		if !r.URL.Query().Has("watch") {
 			return
 		}
+
 		w.WriteHeader(http.StatusOK)
 		_ = http.NewResponseController(w).Flush()
+
 		for text := range events {
 			_, _ = io.WriteString(w, text)
 			_ = http.NewResponseController(w).Flush()
 		}
 	})
+
 	c := must(canary.NewConfiguration("mine", opts))(t)
 	changed := make(chan struct{}, 1)
 	ended := make(chan error, 1)
 	go func() { ended <- c.Watch(t.Context(), func() { changed <- struct{}{} }) }()
+
 	for range 3 {
 		events <- `{"type":"MODIFIED",` + strings.Repeat(" ", 10_000)
 		events <- "}\n"
 		<-changed
 		_ = must(c.Read(t.Context()))(t)
 	}
+
 	close(events)
 	check(t, <-ended)
 }
@@ -85,6 +95,7 @@ func TestAMissingConfigurationIsNoError(t *testing.T) {
 	if text := must(c.Read(t.Context()))(t); text != nil {
 		t.Errorf("configuration %q, want none", text)
 	}
+
 	check(t, c.Delete(t.Context(), "17"))
 	if err := c.Watch(t.Context(), func() {}); err == nil || !strings.Contains(err.Error(), "404") {
 		t.Errorf("watch: %v, want the status", err)
@@ -101,6 +112,7 @@ func TestTheEndOfTheContextEndsAWatch(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- c.Watch(ctx, func() {}) }()
 	cancel()
+
 	if err := <-ended; err == nil {
 		t.Error("want the end of the context")
 	}
@@ -109,6 +121,7 @@ func TestTheEndOfTheContextEndsAWatch(t *testing.T) {
 // Any API server of a cluster has the configuration. An answer such as a missing right is final.
 func TestAnyOfSeveralAPIServersHasTheConfiguration(t *testing.T) {
 	t.Parallel()
+
 	works := func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "{}\n") }
 	forbids := func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) }
 	breaks := func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
@@ -126,6 +139,7 @@ func TestAnyOfSeveralAPIServersHasTheConfiguration(t *testing.T) {
 	} {
 		t.Run(title, func(t *testing.T) {
 			t.Parallel()
+
 			opts, _ := severalServers(t, test.first, test.second)
 			c := must(canary.NewConfiguration("mine", opts))(t)
 			for method, call := range map[string]func() error{
@@ -146,6 +160,7 @@ func TestAnyOfSeveralAPIServersHasTheConfiguration(t *testing.T) {
 // An API server that takes requests and never answers leaves a part of the time for the next one.
 func TestAStalledAPIServerLeavesTime(t *testing.T) {
 	t.Parallel()
+
 	stalls := func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.ReadAll(r.Body)
 		<-r.Context().Done()
@@ -155,6 +170,7 @@ func TestAStalledAPIServerLeavesTime(t *testing.T) {
 	c := must(canary.NewConfiguration("mine", opts))(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
 	defer cancel()
+
 	_ = must(c.Read(ctx))(t)
 	_ = must(c.Read(ctx))(t) // It begins with the one that has answered.
 	check(t, c.Watch(ctx, func() {}))

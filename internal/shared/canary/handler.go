@@ -52,10 +52,12 @@ func review(body []byte) ([]byte, error) {
 	if in.Request == nil || in.Request.UID == "" || in.APIVersion != "admission.k8s.io/v1" {
 		return nil, errNoReview
 	}
+
 	in.Response = &admissionResponse{UID: in.Request.UID, Allowed: true}
 	if nonce := nonceOf(in.Request.Object); nonce != "" {
 		in.Response.Warnings = []string{warningPrefix + nonce}
 	}
+
 	in.Request = nil
 	return json.Marshal(in)
 }
@@ -92,9 +94,11 @@ func nonceOf(lease []byte) string {
 	if json.Unmarshal(lease, &object) != nil {
 		return ""
 	}
+
 	nonce := object.Metadata.Annotations[nonceAnnotation]
 	if len(nonce) > maxNonce || strings.Trim(nonce, "0123456789abcdef") != "" {
 		return ""
 	}
+
 	return nonce
 }

@@ -56,12 +56,14 @@ func NewLease(name types.NamespacedName, opts LeaseOptions) (*Lease, error) {
 	if name.Name == "" || name.Namespace == "" {
 		return nil, fmt.Errorf("canary: lease is %q, want <namespace>/<name>", name)
 	}
+
 	lease := &Lease{apiServer: server}
 	for _, address := range addresses {
 		path := address.JoinPath("apis/coordination.k8s.io/v1/namespaces", url.PathEscape(name.Namespace),
 			"leases", url.PathEscape(name.Name))
 		lease.urls = append(lease.urls, path.String()+"?fieldManager=runtime-watcher-canary")
 	}
+
 	return lease, nil
 }
 
@@ -87,17 +89,21 @@ func (l *Lease) writeAll(ctx context.Context, nonce, query string) (Answer, erro
 
 	results := make([]written, len(l.urls))
 	var all sync.WaitGroup
+
 	for n, target := range l.urls {
 		all.Go(func() { results[n] = l.writeNamed(ctx, target, query, nonce) })
 	}
+
 	all.Wait()
 
 	decides := results[0]
+
 	for _, r := range results[1:] {
 		if r.rank() > decides.rank() {
 			decides = r
 		}
 	}
+
 	return decides.answer, decides.err
 }
 
@@ -111,12 +117,14 @@ type written struct {
 func (l *Lease) writeNamed(ctx context.Context, target, query, nonce string) written {
 	answer, err := l.write(ctx, target+query, nonce)
 	isCalled := slices.Contains(answer.Warnings, warningPrefix+nonce)
+
 	switch {
 	case err != nil:
 		err = fmt.Errorf("API server %s: %w", hostOf(target), err)
 	case !isCalled:
 		err = &uncalled{hostOf(target)}
 	}
+
 	return written{answer, err}
 }
 
@@ -155,6 +163,7 @@ func (l *Lease) write(ctx context.Context, target, nonce string) (Answer, error)
 			ResourceVersion string `json:"resourceVersion"`
 		} `json:"metadata"`
 	}
+
 	_ = json.Unmarshal(text, &lease)
 	return Answer{warnings(header), lease.Metadata.ResourceVersion}, nil
 }

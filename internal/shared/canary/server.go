@@ -32,12 +32,14 @@ func newServer(opts LeaseOptions) (apiServer, []*url.URL, error) {
 	if err != nil {
 		return apiServer{}, nil, err
 	}
+
 	server := apiServer{
 		token: cmp.Or(opts.TokenFile, DefaultTokenFile),
 		ca:    cmp.Or(opts.CAFile, DefaultCAFile),
 	}
 	server.client = server.newClient()
 	_, err = server.roots()
+
 	return server, addresses, err
 }
 
@@ -46,10 +48,12 @@ func (s *apiServer) roots() (*x509.CertPool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("canary: CA bundle of the API server: %w", err)
 	}
+
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(bundle) {
 		return nil, fmt.Errorf("canary: CA bundle of the API server: %s holds no certificate in PEM", s.ca)
 	}
+
 	return roots, nil
 }
 
@@ -61,13 +65,16 @@ func (s *apiServer) newClient() *http.Client {
 		if err != nil {
 			return nil, err
 		}
+
 		dialer := tls.Dialer{
 			// A write that gives up leaves its dial behind, for which the next ones wait.
 			NetDialer: &net.Dialer{Timeout: writeTimeout},
 			Config:    &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
 		}
+
 		return dialer.DialContext(ctx, network, address)
 	}
+
 	return &http.Client{Transport: &http.Transport{DialTLSContext: dial, DisableKeepAlives: true, MaxConnsPerHost: 1}}
 }
 
@@ -77,6 +84,7 @@ func serverURLs(opts LeaseOptions) (all []*url.URL, err error) {
 		if err != nil {
 			return nil, err
 		}
+
 		all = append(all, parsed)
 	}
 	return all, nil
@@ -97,10 +105,12 @@ func serverURL(server string) (*url.URL, error) {
 	if err != nil || parsed.Scheme != "https" || parsed.Host == "" {
 		return nil, fmt.Errorf("canary: API server is %q, want https://host:port", server)
 	}
+
 	host, err := connect.ParseHost(parsed.Hostname())
 	if err != nil {
 		return nil, fmt.Errorf("canary: API server: %w", err)
 	}
+
 	parsed.Host = net.JoinHostPort(host, cmp.Or(parsed.Port(), "443"))
 	return parsed, nil
 }
@@ -129,10 +139,12 @@ func (s *apiServer) do(ctx context.Context, c call, most int64) ([]byte, http.He
 		return nil, nil, err
 	}
 	defer answer.Body.Close() // Its error does not change the answer.
+
 	text, err := io.ReadAll(io.LimitReader(answer.Body, most))
 	if err != nil {
 		return nil, answer.Header, fmt.Errorf("canary: the answer is cut off: %w", reasons.Plain(err))
 	}
+
 	return text, answer.Header, nil
 }
 
@@ -142,10 +154,12 @@ func (s *apiServer) send(ctx context.Context, c call) (*http.Response, error) {
 	if err != nil {
 		return nil, fmt.Errorf("canary: token: %w", err)
 	}
+
 	request, err := http.NewRequestWithContext(ctx, c.method, c.target, bytes.NewReader(c.body))
 	if err != nil {
 		return nil, fmt.Errorf("canary: %w", err)
 	}
+
 	request.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
 	if c.body != nil {
 		request.Header.Set("Content-Type", c.media)
@@ -158,6 +172,7 @@ func (s *apiServer) send(ctx context.Context, c call) (*http.Response, error) {
 	if answer.StatusCode == http.StatusOK || answer.StatusCode == http.StatusCreated {
 		return answer, nil
 	}
+
 	defer answer.Body.Close() // Its error does not change the answer.
 
 	// The body of an error is a metav1.Status. Without one, the message is empty.

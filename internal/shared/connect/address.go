@@ -29,6 +29,7 @@ func ParseAddress(address string) (*url.URL, error) {
 	if !strings.Contains(full, "://") {
 		full = scheme + "://" + full
 	}
+
 	parsed, err := url.Parse(full)
 	if err != nil {
 		return nil, addressError(address)
@@ -45,6 +46,7 @@ func ParseAddress(address string) (*url.URL, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	bare.Host = joined(host, parsed.Port())
 	return &bare, nil
 }
@@ -65,6 +67,7 @@ func validPort(address *url.URL) bool {
 	if address.Port() == "" {
 		return !strings.HasSuffix(address.Host, ":")
 	}
+
 	port, err := strconv.ParseUint(address.Port(), 10, 16)
 	return err == nil && port > 0
 }
@@ -96,6 +99,7 @@ func ParseHost(host string) (string, error) {
 
 	name = strings.ToLower(strings.TrimSuffix(toASCII(name), "."))
 	last := name[strings.LastIndexByte(name, '.')+1:]
+
 	switch {
 	case !isASCII(name):
 		return "", fmt.Errorf("host %.128q: want it in ASCII, a name with other letters in Punycode (xn--…)", host)
@@ -131,10 +135,12 @@ func toASCII(name string) string {
 		}
 		return nil, errNotDialled
 	}}
+
 	target := &url.URL{Scheme: "http", Host: name}
 	answer, err := client.RoundTrip(&http.Request{Method: http.MethodGet, URL: target, Header: http.Header{}})
 	if err == nil {
 		_ = answer.Body.Close() // There is no connection, and so no answer.
 	}
+
 	return ascii
 }

@@ -73,11 +73,13 @@ func FuzzParseAddress(f *testing.F) {
 	} {
 		f.Add(seed)
 	}
+
 	f.Fuzz(func(t *testing.T, address string) {
 		parsed, err := connect.ParseAddress(address)
 		if err != nil {
 			return
 		}
+
 		again, err := connect.ParseAddress(parsed.String())
 		if err != nil || again.String() != parsed.String() {
 			t.Errorf("%q is %q, and that is %v, %v", address, parsed, again, err)

@@ -56,6 +56,7 @@ func (t Target) split() (address, name string, err error) {
 	if err != nil {
 		return "", "", fmt.Errorf("server name: %w", err)
 	}
+
 	return address, name, nil
 }
 
@@ -64,10 +65,12 @@ func (t Target) split() (address, name string, err error) {
 func Dial(ctx context.Context, material keys.Source, to Target) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
+
 	conn, err := TCP(ctx, to)
 	if err != nil {
 		return err
 	}
+
 	return TLS(ctx, conn, material, to)
 }
 
@@ -77,12 +80,15 @@ func TCP(ctx context.Context, to Target) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
+
 	dial := to.Dial
 	if dial == nil {
 		dial = new(net.Dialer).DialContext
 	}
+
 	conn, err := dial(ctx, "tcp", address)
 	return conn, reasons.Plain(err)
 }
@@ -91,21 +97,26 @@ func TCP(ctx context.Context, to Target) (net.Conn, error) {
 // for the refusal of the certificate, and takes at most 10 s in all.
 func TLS(ctx context.Context, conn net.Conn, material keys.Source, to Target) error {
 	defer conn.Close() // The result is known.
+
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
+
 	_, name, err := to.split()
 	if err != nil {
 		return err
 	}
+
 	config, err := keys.ClientTLSConfig(material, name)
 	if err != nil {
 		return err
 	}
+
 	config.NextProtos = []string{"h2", "http/1.1"}
 	secured := tls.Client(conn, config)
 	if err := secured.HandshakeContext(ctx); err != nil {
 		return reasons.Plain(err)
 	}
+
 	return awaitRefusal(ctx, secured)
 }
 
@@ -121,6 +132,7 @@ func ClockSkew(ctx context.Context, material keys.Source, to Target) (time.Durat
 	if err != nil {
 		return 0, err
 	}
+
 	config, err := keys.ClientTLSConfig(material, name)
 	if err != nil {
 		return 0, err
@@ -131,16 +143,19 @@ func ClockSkew(ctx context.Context, material keys.Source, to Target) (time.Durat
 	if err != nil {
 		return 0, err
 	}
+
 	answer, err := transport.RoundTrip(request)
 	if err != nil {
 		return 0, reasons.Plain(err)
 	}
+
 	_ = answer.Body.Close() // A HEAD request has none.
 
 	date, err := http.ParseTime(answer.Header.Get("Date"))
 	if err != nil {
 		return 0, err
 	}
+
 	return time.Since(date).Truncate(time.Second), nil // The header has no fractions.
 }
 
@@ -149,11 +164,13 @@ func ClockSkew(ctx context.Context, material keys.Source, to Target) (time.Durat
 func awaitRefusal(ctx context.Context, conn net.Conn) error {
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
+
 	_ = conn.SetReadDeadline(time.Now().Add(refusalTimeout)) // It fails on a closed connection only.
 	_, err := conn.Read(make([]byte, 1))
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return nil
 	}
+
 	return err
 }
 

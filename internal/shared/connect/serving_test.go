@@ -31,10 +31,12 @@ func TestServingFaults(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			faults := ServingFaults(&test.leaf)
 			if len(faults) != len(test.want) {
 				t.Fatalf("faults %q, want %q", faults, test.want)
 			}
+
 			for i, want := range test.want {
 				if !strings.Contains(faults[i], want) {
 					t.Errorf("fault %q, want %q in it", faults[i], want)

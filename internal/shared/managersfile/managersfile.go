@@ -26,13 +26,16 @@ func Others(known []core.Manager, path string) ([]core.Manager, error) {
 	if len(text) > maxBytes {
 		return nil, fmt.Errorf("%s has %d bytes, want at most %d", path, len(text), maxBytes)
 	}
+
 	var managers []core.Manager
 	var wrong []error
+
 	for line := range strings.Lines(string(text)) {
 		name := strings.TrimSpace(line)
 		if name == "" || strings.HasPrefix(name, "#") {
 			continue
 		}
+
 		manager, err := core.ParseManager(name)
 		if err != nil {
 			wrong = append(wrong, err)
@@ -40,9 +43,11 @@ func Others(known []core.Manager, path string) ([]core.Manager, error) {
 			managers = append(managers, manager)
 		}
 	}
+
 	if err := errors.Join(wrong...); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
+
 	n := len(known) + len(managers)
 	return managers, option.Unless(n <= defaults.MaxManagers,
 		"%s: %d managers in all, want at most %d", path, n, defaults.MaxManagers)

@@ -40,10 +40,12 @@ func fill(v reflect.Value, path, other string) (paths []string) {
 	if own, ok := variants()[path]; ok {
 		value = own
 	}
+
 	text := value[0]
 	if path == other {
 		text = value[1]
 	}
+
 	switch v.Kind() {
 	case reflect.Struct:
 		for i := range v.NumField() {
@@ -60,5 +62,6 @@ func fill(v reflect.Value, path, other string) (paths []string) {
 	default:
 		panic("watchtest: fill cannot set a " + v.Kind().String())
 	}
+
 	return []string{path}
 }
