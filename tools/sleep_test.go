@@ -24,13 +24,16 @@ func TestNoTestSleeps(t *testing.T) {
 			}
 			return err
 		}
+
 		if !strings.HasSuffix(name, "_test.go") {
 			return nil
 		}
+
 		source, err := fs.ReadFile(root, name)
 		if err != nil {
 			return err
 		}
+
 		file, err := parser.ParseFile(fset, name, source, parser.SkipObjectResolution)
 		folders[path.Dir(name)] = append(folders[path.Dir(name)], file)
 		return err
@@ -38,6 +41,7 @@ func TestNoTestSleeps(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for _, files := range folders {
 		for _, pos := range sleeps(files) {
 			t.Errorf("%s: time.Sleep in real time: use testing/synctest, or wait for the condition", fset.Position(pos))
@@ -51,11 +55,13 @@ func TestNoTestSleeps(t *testing.T) {
 func sleeps(files []*ast.File) []token.Pos {
 	makers := bubbleMakers(files)
 	var found []token.Pos
+
 	for _, file := range files {
 		for _, decl := range file.Decls {
 			if f, ok := decl.(*ast.FuncDecl); ok && len(makers) > 0 && !entry(f) {
 				continue
 			}
+
 			ast.Inspect(decl, func(n ast.Node) bool {
 				call, ok := n.(*ast.CallExpr)
 				if !ok {
@@ -68,6 +74,7 @@ func sleeps(files []*ast.File) []token.Pos {
 			})
 		}
 	}
+
 	return found
 }
 
@@ -75,12 +82,14 @@ func sleeps(files []*ast.File) []token.Pos {
 func bubbleMakers(files []*ast.File) map[string]bool {
 	const synctest = "synctest.Test"
 	makers := map[string]bool{}
+
 	for _, file := range files {
 		for _, decl := range file.Decls {
 			f, ok := decl.(*ast.FuncDecl)
 			if !ok {
 				continue
 			}
+
 			ast.Inspect(f, func(n ast.Node) bool {
 				if call, ok := n.(*ast.CallExpr); ok && called(call) == synctest {
 					makers[synctest] = true
@@ -90,6 +99,7 @@ func bubbleMakers(files []*ast.File) map[string]bool {
 			})
 		}
 	}
+
 	return makers
 }
 
@@ -98,10 +108,12 @@ func entry(f *ast.FuncDecl) bool {
 	if f.Recv != nil || len(f.Type.Params.List) != 1 {
 		return false
 	}
+
 	pointer, ok := f.Type.Params.List[0].Type.(*ast.StarExpr)
 	if !ok || !f.Name.IsExported() {
 		return false
 	}
+
 	argument, ok := pointer.X.(*ast.SelectorExpr)
 	return ok && nameOf(argument.X) == "testing"
 }

@@ -18,6 +18,7 @@ const (
 // house returns the files of a small repository in which every check of verify.sh passes.
 func house(t *testing.T) map[string]string {
 	t.Helper()
+
 	files := map[string]string{
 		"go.work":        "go 1.26.0\n\nuse (\n\t.\n\t./agent\n)\n",
 		"go.mod":         rootMod,
@@ -31,8 +32,10 @@ func house(t *testing.T) map[string]string {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		files["tools/"+script] = string(text)
 	}
+
 	return files
 }
 
@@ -63,6 +66,7 @@ func TestVerifyFails(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			dir := checkout(t, house(t))
 			write(t, dir, test.spoil)
 			out, err := verify(t, dir, test.check)
@@ -77,14 +81,17 @@ func TestVerifyFails(t *testing.T) {
 func TestTidyRequiresHead(t *testing.T) {
 	t.Parallel()
 	dir := checkout(t, house(t))
+
 	for _, want := range []string{"v0.0.0-[0-9]{14}-[0-9a-f]{12}", "v0.1.10-0.[0-9]{14}-[0-9a-f]{12}"} {
 		cmd := exec.CommandContext(t.Context(), "tools/tidy.sh", ".", "agent")
 		cmd.Dir, cmd.Env = dir, append(os.Environ(), "VERSION=HEAD", "GOFLAGS=")
 		out, err := cmd.CombinedOutput()
+
 		mod, _ := os.ReadFile(filepath.Join(dir, "agent", "go.mod")) // It is there.
 		if err != nil || !regexp.MustCompile("require example.org/x "+want+"\n").Match(mod) {
 			t.Errorf("%v: want %s\n%s%s", err, want, out, mod)
 		}
+
 		git(t, dir, "tag", "--force", "v0.1.9")
 		git(t, dir, "tag", "--force", "v0.2.0-rc.1")
 	}
@@ -105,26 +112,31 @@ func TestDownloadedAssets(t *testing.T) {
 // verify runs some checks as CI does.
 func verify(t *testing.T, dir, only string) (string, error) {
 	t.Helper()
+
 	cmd := exec.CommandContext(t.Context(), "bash", "tools/verify.sh", ".", "agent")
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "CI=true", "ONLY="+only, "GOWORK=", "GOFLAGS=")
 	out, err := cmd.CombinedOutput()
+
 	return string(out), err
 }
 
 // checkout returns a folder under git in which the files are committed.
 func checkout(t *testing.T, files map[string]string) string {
 	t.Helper()
+
 	dir := t.TempDir()
 	write(t, dir, maps.Clone(files))
 	git(t, dir, "init", "-q")
 	git(t, dir, "add", "-A")
 	git(t, dir, "-c", "user.name=test", "-c", "user.email=test@example.com", "-c", "commit.gpgsign=false", "commit", "-q", "-m", "all")
+
 	return dir
 }
 
 func git(t *testing.T, dir string, args ...string) {
 	t.Helper()
+
 	cmd := exec.CommandContext(t.Context(), "git", args...)
 	cmd.Dir = dir
 	if out, err := cmd.CombinedOutput(); err != nil {

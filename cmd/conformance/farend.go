@@ -80,6 +80,7 @@ func (f *farEnd) serve(ca *testpki.CA, opts testpki.Options) {
 			return nil, nil
 		},
 	}
+
 	go func() { _ = s.ServeTLS(l, "", "") }()
 	context.AfterFunc(f.ctx, func() { _ = s.Close() })
 }
@@ -89,6 +90,7 @@ func (f *farEnd) startSender() {
 	f.must(err)
 	f.lock.Lock() // The first request waits for the sender: its answer may need the input.
 	defer f.lock.Unlock()
+
 	f.sender, err = f.start(f.ctx, leaf, func([]byte) {})
 	f.must(err)
 }
@@ -128,6 +130,7 @@ func (f *farEnd) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if f.answer != nil {
 		a.response = f.answer(a)
 	}
+
 	f.lock.Lock()
 	a.done = time.Now()
 	f.open--
@@ -141,6 +144,7 @@ func (r *response) write(w http.ResponseWriter, version contract.Version) {
 	if r.cut {
 		panic(http.ErrAbortHandler)
 	}
+
 	for name, value := range map[string]string{
 		"Retry-After": r.retryAfter, "Location": r.location, contract.RecheckAfterHeader: r.recheck,
 	} {
@@ -148,15 +152,18 @@ func (r *response) write(w http.ResponseWriter, version contract.Version) {
 			w.Header().Set(name, value)
 		}
 	}
+
 	if r.reason+r.body != "" {
 		w.Header().Set("Content-Type", cmp.Or(r.media, plain))
 	}
+
 	w.WriteHeader(cmp.Or(r.status, version.Status()))
 	if r.reason != "" {
 		answer := contract.Answer{Refusal: contract.Refusal{Reason: core.Reason(r.reason)}, Failed: r.failed}
 		body, _ := answer.Body()
 		_, _ = w.Write(body)
 	}
+
 	_, _ = io.WriteString(w, r.body)
 }
 
@@ -182,6 +189,7 @@ func (f *farEnd) awaitFor(most time.Duration, what string, enough func(all []*ar
 		if all := f.seen(); enough(all) {
 			return all
 		}
+
 		select {
 		case <-f.news:
 		case <-late:

@@ -95,16 +95,19 @@ func parse(end conformance.End, args []string, stderr io.Writer) (settings, erro
 	if err == nil {
 		err = s.parseOwner(*ownerText)
 	}
+
 	switch s.command = flags.Args(); {
 	case err != nil || len(s.command) > 0:
 		return s, err
 	case end != conformance.Receiver || s.address == "" || files.Certificate == "":
 		return s, errors.New("want a command that starts the end under test, or -address and -cert for a receiver")
 	}
+
 	source, err := keys.NewFiles(files, keys.FilesOptions{})
 	if err == nil {
 		s.script, s.given = false, source.Status().Material
 	}
+
 	return s, err
 }
 
@@ -113,10 +116,12 @@ func (s *settings) parseOwner(text string) error {
 	if text == "" {
 		return nil
 	}
+
 	namespace, name, _ := strings.Cut(text, "/")
 	if namespace == "" || name == "" || strings.Contains(name, "/") {
 		return fmt.Errorf("-owner is %.253q, want <namespace>/<name>", text)
 	}
+
 	s.owner = types.NamespacedName{Namespace: namespace, Name: name}
 	return nil
 }
@@ -128,6 +133,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if len(args) == 0 || judges[conformance.End(args[0])] == nil {
 		return errors.New("want sender or receiver, flags, and a command")
 	}
+
 	end := conformance.End(args[0])
 	s, err := parse(end, args[1:], stderr)
 	if err != nil {
@@ -140,12 +146,14 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(s.dir) }() //nolint:gosec // It was made above.
+
 	to := newReport(end, &s.only)
 	err = judges[end](ctx, s, to)
 	s.running.Wait()
 	if err != nil {
 		return err
 	}
+
 	return to.write(stdout, s.junit)
 }
 
@@ -160,6 +168,7 @@ func (s *settings) start(ctx context.Context, leaf *testpki.Leaf, line func([]by
 	if err != nil {
 		return nil, err
 	}
+
 	p := &process{volume: testpki.NewVolume(dir), ended: make(chan struct{})}
 	ca, cert, key := p.volume.Paths()
 	cmd := exec.CommandContext(ctx, s.command[0], s.command[1:]...) //nolint:gosec // The user names it.
@@ -171,13 +180,16 @@ func (s *settings) start(ctx context.Context, leaf *testpki.Leaf, line func([]by
 	if err := errors.Join(p.volume.Write(testpki.Files(leaf, s.ca)), inErr, outErr, cmd.Start()); err != nil {
 		return nil, err
 	}
+
 	p.stdin = stdin
 	s.running.Go(func() {
 		defer close(p.ended)
 		for lines := bufio.NewScanner(stdout); lines.Scan(); {
 			line(lines.Bytes())
 		}
+
 		_ = cmd.Wait()
 	})
+
 	return p, nil
 }

@@ -87,13 +87,16 @@ func (p *player) post(r request) *reply {
 	case r.certificate == nil:
 		r.certificate = p.certificate(p.ca, p.id, testpki.Options{})
 	}
+
 	ctx, cancel := context.WithTimeout(p.ctx, p.patience)
 	defer cancel()
+
 	out, err := http.NewRequestWithContext(ctx, http.MethodPost,
 		"https://"+p.address+cmp.Or(r.path, contract.V3.Path(p.manager)), strings.NewReader(r.body))
 	if err != nil {
 		return &reply{err: err}
 	}
+
 	out.ContentLength = cmp.Or(r.length, out.ContentLength)
 	out.Header.Set("Content-Type", cmp.Or(r.media, contract.V3.ContentType()))
 	out.Header.Set("Expect", "100-continue") // So that a refusal is read before the body is written.
@@ -102,10 +105,12 @@ func (p *player) post(r request) *reply {
 		return &reply{err: err}
 	}
 	defer func() { _ = answer.Body.Close() }()
+
 	text, err := io.ReadAll(io.LimitReader(answer.Body, int64(contract.V3.MaxBody())))
 	if err != nil {
 		return &reply{err: err}
 	}
+
 	return &reply{
 		Answer: contract.DecodeAnswer(answer.StatusCode, text, contract.V3.MaxEvents()),
 		header: answer.Header, body: text,
@@ -116,6 +121,7 @@ func (p *player) forwarder(runtime core.RuntimeID) core.Forwarder {
 	if p.given != nil {
 		p.skip("needs a certificate of another runtime")
 	}
+
 	relay := func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		got := p.post(request{body: string(body), certificate: p.certificate(p.ca, runtime, testpki.Options{})})
@@ -123,6 +129,7 @@ func (p *player) forwarder(runtime core.RuntimeID) core.Forwarder {
 		w.WriteHeader(cmp.Or(got.Status, http.StatusBadGateway))
 		_, _ = w.Write(got.body)
 	}
+
 	return listenertest.Forwarder(http.HandlerFunc(relay), core.Peer{ID: runtime})
 }
 
@@ -132,12 +139,15 @@ func (p *player) try(t *trial) {
 	for n := 1; n < t.most && got.Status == accepted; n++ {
 		got = p.post(t.request)
 	}
+
 	for n := 0; p.given != nil && got.Status == tooFast && t.most == 0 && n < 10; n++ {
 		<-time.After(time.Second) // All rules have the share of one runtime.
 		got = p.post(t.request)
 	}
+
 	matches, _ := path.Match(t.reason, string(got.Reason))
 	seconds, _ := strconv.Atoi(got.header.Get("Retry-After"))
+
 	switch {
 	case !slices.Contains(t.want, got.Status) && !slices.Contains(t.want, got.Status/class):
 		p.Errorf("%s: answered %v, want %d", t.what, got, t.want)
@@ -153,6 +163,7 @@ func (p *player) try(t *trial) {
 	case t.rule == "accepted" && len(got.body) > 0:
 		p.Errorf("%s: the acknowledgement has a body: %v", t.what, got)
 	}
+
 	p.observe(t)
 }
 

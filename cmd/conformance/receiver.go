@@ -20,12 +20,14 @@ import (
 func judgeReceiver(ctx context.Context, s settings, to *report) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+
 	operator := &coretest.Recorder{}
 	if s.given == nil {
 		if err := s.startReceiver(ctx, operator); err != nil {
 			return err
 		}
 	}
+
 	for _, of := range to.Results {
 		to.run(ctx, of, func(v *verdict) {
 			p := &player{settings: s, verdict: v, id: core.RuntimeID("judge-" + of.rule.ID)}
@@ -35,9 +37,11 @@ func judgeReceiver(ctx context.Context, s settings, to *report) error {
 			if s.script {
 				p.operator = operator
 			}
+
 			p.check(of.rule)
 		})
 	}
+
 	return nil
 }
 
@@ -47,17 +51,21 @@ func (s *settings) startReceiver(ctx context.Context, operator *coretest.Recorde
 		if err != nil {
 			return err
 		}
+
 		s.address = l.Addr().String()
 		_ = l.Close()
 	}
+
 	leaf, err := s.ca.Server("receiver", testpki.Options{})
 	if err != nil {
 		return err
 	}
+
 	receiver, err := s.start(ctx, leaf, func(line []byte) { record(operator, line) })
 	if err != nil {
 		return err
 	}
+
 	return s.await(ctx, receiver.ended)
 }
 
@@ -68,6 +76,7 @@ func (s *settings) await(ctx context.Context, ended <-chan struct{}) error {
 		if err == nil {
 			return conn.Close()
 		}
+
 		select {
 		case <-late:
 			return fmt.Errorf("no receiver at %s: %w", s.address, err)
@@ -83,6 +92,7 @@ func record(operator *coretest.Recorder, line []byte) {
 	if json.Unmarshal(line, &d) != nil || d.Event == "" { //nolint:musttag // Names match in lower case, too.
 		return
 	}
+
 	_ = operator.Handle(context.Background(), core.Delivery{
 		Runtime: core.RuntimeID(d.Runtime), Manager: core.Manager(d.Manager),
 		Event: core.WatchEvent{
@@ -95,11 +105,13 @@ func (p *player) check(rule conformance.Rule) {
 	if rule.Needs == conformance.Script && !p.script {
 		p.skip("needs a receiver that follows the script, and prints its deliveries")
 	}
+
 	for _, t := range p.trials() {
 		if t.rule == rule.ID && !p.lacksOwner(&t) {
 			p.try(&t)
 		}
 	}
+
 	remote := coretest.RemoteReceiver{Sender: p.forwarder, Operator: p.operator}
 	opts := coretest.ReceiverOptions{Patience: p.patience}
 	coretest.CheckReceiver(remote, opts, func(of string, check func(coretest.T)) {
@@ -136,8 +148,10 @@ func (p *player) observe(t *trial) {
 	if t.calm {
 		<-time.After(calm)
 	}
+
 	ctx, cancel := context.WithTimeout(p.ctx, p.patience)
 	defer cancel()
+
 	for n := len(p.operator.Calls()); p.operator.WaitCalls(ctx, n) == nil; n++ {
 		resyncs, names := p.deliveries()
 		enough := resyncs == t.resyncs || resyncs > t.resyncs && !t.calm
@@ -145,6 +159,7 @@ func (p *player) observe(t *trial) {
 			return
 		}
 	}
+
 	resyncs, names := p.deliveries()
 	p.Fatalf("%s: the operator got %d resyncs and %v", t.what, resyncs, names)
 }

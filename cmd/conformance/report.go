@@ -34,6 +34,7 @@ func (v *verdict) Errorf(format string, args ...any) {
 	const longest = 400
 	v.mu.Lock()
 	defer v.mu.Unlock()
+
 	v.faults = append(v.faults, fmt.Sprintf("%.*s", longest, fmt.Sprintf(format, args...)))
 }
 
@@ -102,6 +103,7 @@ func (r *report) run(ctx context.Context, of *result, check func(v *verdict)) {
 	<-ended
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	of.Time += time.Since(started).Seconds()
 	if of.faults = append(of.faults, v.faults...); v.skipped != "" {
 		of.Skipped = &message{v.skipped}
@@ -120,26 +122,32 @@ func (r *report) write(out io.Writer, junit string) error {
 			r.Skips++
 			word, lines = "skip", []string{of.Skipped.Text}
 		}
+
 		_, _ = fmt.Fprintf(out, "%-4s  %-19s %-20s %s\n", word, of.rule.ID, "#"+of.rule.Section, of.rule.Says)
 		for _, line := range lines {
 			_, _ = fmt.Fprintf(out, "      %s\n", strings.ReplaceAll(line, "\n", "\n      "))
 		}
 	}
+
 	kept := r.Tests - r.Failures - r.Skips
 	_, _ = fmt.Fprintf(out, "%s: %d rules kept, %d broken, %d skipped\n", r.Name, kept, r.Failures, r.Skips)
+
 	if junit != "" {
 		text, err := xml.MarshalIndent(r, "", "  ")
 		if err != nil {
 			return err
 		}
+
 		const mode = 0o644
 		text = append([]byte(xml.Header), text...)
 		if err := os.WriteFile(junit, text, mode); err != nil { //nolint:gosec // The user names the file.
 			return err
 		}
 	}
+
 	if r.Failures > 0 || kept == 0 {
 		return fmt.Errorf("%d rules are broken, %d kept", r.Failures, kept)
 	}
+
 	return nil
 }

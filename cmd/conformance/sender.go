@@ -22,20 +22,24 @@ func judgeSender(ctx context.Context, s settings, to *report) error {
 	const atOnce = 8
 	var group sync.WaitGroup
 	defer group.Wait()
+
 	slots := make(chan struct{}, atOnce)
 	for _, of := range to.Results {
 		for _, check := range senderChecks()[of.rule.ID] {
 			slots <- struct{}{}
 			group.Go(func() {
 				defer func() { <-slots }()
+
 				ctx, cancel := context.WithCancel(ctx)
 				defer cancel()
+
 				to.run(ctx, of, func(v *verdict) {
 					check(&farEnd{settings: s, verdict: v, news: make(chan struct{}, 1)})
 				})
 			})
 		}
 	}
+
 	return nil
 }
 
@@ -103,6 +107,7 @@ func senderChecks() map[string][]check {
 		},
 		"index-outside": {retries(wrongIndex(99), 1, 0), retries(wrongIndex(-1), 1, 0)},
 	}
+
 	for _, version := range []contract.Version{contract.V1, contract.V2} {
 		singles := []check{
 			(*farEnd).checkRequest, (*farEnd).checkContent, asksToWait(notReady, "not_ready"),
@@ -112,16 +117,19 @@ func senderChecks() map[string][]check {
 		if version == contract.V2 {
 			singles = append(singles, (*farEnd).checkResyncFirst, drops(400, "malformed"))
 		}
+
 		for _, check := range singles {
 			checks["single"] = append(checks["single"], func(f *farEnd) {
 				if !f.single {
 					f.skip("needs a sender that speaks contracts v1 and v2, and -single")
 				}
+
 				f.contract = version
 				check(f)
 			})
 		}
 	}
+
 	return checks
 }
 
@@ -199,6 +207,7 @@ func untrusted(serve func(*farEnd)) check {
 		f.startSender()
 		f.changed("a")
 		f.await("two attempts", func([]*arrival) bool { return f.hellos.Load() > 1 })
+
 		if n := len(f.seen()); n > 0 {
 			f.Errorf("sent %d requests to a server with a wrong certificate", n)
 		}
@@ -223,6 +232,7 @@ func (f *farEnd) checkClaim() {
 		if a.batch.Source != runtimeID {
 			f.Errorf("the source is %q, want the escaped id of the certificate", a.batch.Source)
 		}
+
 		for _, e := range a.batch.Events {
 			if ids[e.ID] {
 				f.Errorf("the id %q is that of two events", e.ID)
@@ -252,6 +262,7 @@ func (f *farEnd) checkResyncFirst() {
 		f.await("a resync of the runtime", func(all []*arrival) bool { return resyncs(all) > 0 })
 		return
 	}
+
 	first := slices.IndexFunc(all, func(a *arrival) bool { return len(a.batch.Events) > 0 })
 	ofRuntime := func(e core.Numbered) bool { return e.Resync && e.Owner.Name == "" }
 	if !slices.ContainsFunc(all[first].batch.Events, ofRuntime) {
@@ -265,6 +276,7 @@ func (f *farEnd) checkEpoch() {
 	f.stopSender()
 	before := len(f.seen())
 	f.startSender()
+
 	all := f.await("a request of the second process", func(all []*arrival) bool { return len(all) > before })
 	if second := all[before].batch.Epoch; first == "" || first == second {
 		f.Errorf("the epochs of two processes are %q and %q", first, second)
@@ -278,6 +290,7 @@ func (f *farEnd) checkSequence() {
 		f.changed(name)
 		f.await("the event", took(name))
 	}
+
 	padded, last := regexp.MustCompile(`"sequence"\s*:\s*"(\d*)"`), uint64(0)
 	for _, a := range f.seen() {
 		for _, match := range padded.FindAllStringSubmatch(string(a.raw), -1) {
@@ -286,6 +299,7 @@ func (f *farEnd) checkSequence() {
 			}
 			last++
 		}
+
 		if a.overlaps {
 			f.Errorf("two requests are in flight")
 		}
@@ -301,6 +315,7 @@ func (f *farEnd) checkMerge() {
 		}
 		return r
 	})
+
 	f.changed("a")
 	f.await("the newer event with another id", func(all []*arrival) bool {
 		some := with(all, "a")
@@ -321,9 +336,11 @@ func (f *farEnd) checkHeartbeat() {
 		for i := range a.batch.Events {
 			highest = max(highest, a.batch.Events[i].Sequence)
 		}
+
 		if a.batch.Heartbeat == nil {
 			continue
 		}
+
 		beats++
 		if b := a.batch.Heartbeat; b.Number != beats || b.Interval <= 0 || b.Sequence != highest {
 			f.Errorf("heartbeat %d states number %d, interval %v and sequence %d, and %d arrived",
@@ -341,10 +358,12 @@ func (f *farEnd) checkLast() {
 	f.await("the resync", func(all []*arrival) bool { return resyncs(all) > 0 })
 	f.changed("a")
 	f.stopSender()
+
 	all := f.seen()
 	if !took("a")(all) {
 		f.Errorf("the event is not delivered at the end of the sender, want it delivered")
 	}
+
 	f.checkLastHeartbeat(all[len(all)-1].batch.Heartbeat, deliveries(all))
 }
 
@@ -353,6 +372,7 @@ func (f *farEnd) checkLast() {
 func (f *farEnd) checkLastHeartbeat(last *core.Heartbeat, delivered int) {
 	const resends = 2
 	most := int64(resends * delivered)
+
 	switch {
 	case last == nil:
 		f.Errorf("the last request has no heartbeat, want one with leaving: true")
@@ -381,6 +401,7 @@ func (f *farEnd) checkSilentEnd() {
 	f.changed("a")
 	f.await("the event", func(all []*arrival) bool { return len(with(all, "a")) > 0 })
 	f.stopSender()
+
 	for _, a := range beatsOf(f.seen()) {
 		if a.batch.Heartbeat.Leaving {
 			f.Errorf("sends a last heartbeat, and keeps an event")
@@ -392,6 +413,7 @@ func (f *farEnd) checkAcknowledged() {
 	f.deliver("a")
 	f.changed("b")
 	seen := map[uint64]bool{}
+
 	for _, a := range f.await("another event", took("b")) {
 		for _, e := range a.batch.Events {
 			if seen[e.Sequence] {
@@ -409,6 +431,7 @@ func acknowledges(recheck string) check {
 		f.changed("a")
 		f.await("an event", took("a"))
 		f.changed("b")
+
 		all := f.await("another event", took("b"))
 		if n := len(with(all, "a")); n != 1 {
 			f.Errorf("sends an event %d times after 202 with a check after %q", n, recheck)
@@ -426,6 +449,7 @@ func (f *farEnd) checkRotation() {
 	renewed, err := f.ca.Client(runtimeID, testpki.Options{})
 	f.must(err)
 	f.must(f.sender.volume.Write(testpki.Files(renewed, f.ca)))
+
 	all := with(f.awaitFor(f.patience+noticed, "the event with the new certificate", took("a")), "a")
 	if last := all[len(all)-1].TLS.PeerCertificates[0]; last.Equal(old.TLS.PeerCertificates[0]) {
 		f.Errorf("came again with the old certificate")
@@ -440,6 +464,7 @@ func drops(status int, reason string) check {
 			}
 			return response{status: status, reason: reason}
 		})
+
 		all := f.await("the other events, and a resync that stands in", func(all []*arrival) bool {
 			return took("a", "c")(all) && resyncs(all) > 1
 		})
@@ -462,16 +487,19 @@ func (f *farEnd) checkPartial() {
 			at: {Status: notReady, Reason: "other", RetryAfter: time.Second},
 		}}
 	})
+
 	f.await("the refused event", func(all []*arrival) bool { return len(with(all, "refused")) > 0 })
 	f.changed("d")
 	f.await("the other events beside a refused one", took("a", "c", "d"))
 	others.Store(true)
 	all := f.await("the refused event", took("refused"))
+
 	for _, name := range []string{"a", "c"} {
 		if len(with(all, name)) != 1 {
 			f.Errorf("%s is sent again, and only another event was refused", name)
 		}
 	}
+
 	some := with(all, "refused")
 	for i := range some[1:] {
 		if wait := some[i+1].at.Sub(some[i].done); wait < time.Second {

@@ -25,6 +25,7 @@ func TestLastHeartbeat(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			f := &farEnd{verdict: &verdict{}}
 			f.checkLastHeartbeat(test.last, test.delivered)
 			have := strings.Join(f.faults, "\n")

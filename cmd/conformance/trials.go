@@ -80,6 +80,7 @@ func (p *player) requestTrials() []trial {
 	padded := func(size int) func(*trial) {
 		return func(t *trial) { t.request.body += strings.Repeat(" ", size-len(t.request.body)) }
 	}
+
 	return []trial{
 		good("accepted", "an event", event),
 		good("recheck", "an event", event),
@@ -117,6 +118,7 @@ func (p *player) eventTrials() []trial {
 	with := func(member string) string { return event(strings.Replace(dataOf("a"), "{", "{"+member+",", 1)) }
 	resync, long, data := p.element("resync", "1"), strings.Repeat("x", 513), strings.TrimPrefix(dataOf("a"), `"data":`)
 	one := p.numbered("changed", 1, dataOf("a"))
+
 	return []trial{
 		good("unknown-members", "unknown members", strings.Replace(with(`"new":[null]`), "{", `{"new":{"a":[1]},`, 1)),
 		bad("attributes", "an id of 513 bytes", p.element("changed", long, dataOf("a"))),
@@ -155,6 +157,7 @@ func (p *player) sequenceTrials() []trial {
 	}
 	resyncs := func(n int) func(*trial) { return func(t *trial) { t.resyncs = n } }
 	began, another := p.numbered("resync", 1), strings.Replace(change(4), "epoch-1-4", "epoch-1-4-1", 1)
+
 	return []trial{
 		good("new-epoch", "a new epoch without a resync", change(7)).with(resyncs(1)),
 		good("gap", "1", began, change(2)),
@@ -230,11 +233,13 @@ func (p *player) singleTrials() (all []trial) {
 		resync = `{"watched":{"Namespace":"","Name":"resync"},` +
 			`"watchedGvk":{"group":"operator.kyma-project.io","version":"v1beta2","kind":"Watcher"}}`
 	)
+
 	on := func(version contract.Version, what string, status int, reason, body, media string) {
 		r := request{path: version.Path(p.manager), body: body, media: media}
 		all = append(all, answered("single", string(version)+": "+what, status, reason).
 			with(func(t *trial) { t.request, t.owned = r, version == contract.V1 && status == http.StatusOK }))
 	}
+
 	o := p.ownerOf()
 	for version, body := range map[contract.Version]string{
 		contract.V1: fmt.Sprintf(`{"owner":{"Namespace":%q,"Name":%q},%s`, o.Namespace, o.Name, event),
@@ -245,6 +250,7 @@ func (p *player) singleTrials() (all []trial) {
 		on(version, "another type", wrongMedia, "unsupported_media_type", body, "text/plain")
 		on(version, "16385 bytes", tooLarge, "too_large", body+strings.Repeat(" ", 16385-len(body)), plain)
 	}
+
 	on(contract.V2, "a resync", http.StatusOK, "", resync, plain)
 	return all
 }

@@ -28,12 +28,14 @@ func (c *Certificates) wantedListener(o *observed) *corev1.Secret {
 	if server == nil {
 		return nil
 	}
+
 	bundle, since := compose(o.bundle, slices.Concat(o.issued, o.additional), o.now), o.published.since
 	for _, ca := range bundle {
 		if !slices.ContainsFunc(o.bundle, ca.Equal) {
 			since = o.now
 		}
 	}
+
 	secret := &corev1.Secret{
 		TypeMeta: secretType(), ObjectMeta: c.meta(""), Type: corev1.SecretTypeTLS,
 		Data: map[string][]byte{
@@ -42,15 +44,18 @@ func (c *Certificates) wantedListener(o *observed) *corev1.Secret {
 			corev1.TLSPrivateKeyKey: server.Data[corev1.TLSPrivateKeyKey],
 		},
 	}
+
 	key := c.ListenerSecret()
 	secret.Namespace, secret.Name = key.Namespace, key.Name
 	secret.Annotations = map[string]string{
 		c.names.key(annotationBundleSince): since.UTC().Format(time.RFC3339Nano),
 		c.names.key(annotationAdditional):  strings.Join(fingerprints(o.additional), ","),
 	}
+
 	if o.listener != nil {
 		secret.Type = o.listener.Type // It cannot be changed, and another program may have made the Secret.
 	}
+
 	return secret
 }
 
@@ -60,11 +65,13 @@ func (o *observed) isPublished() bool {
 	if o.listener == nil || o.wanted == nil || !o.names.has(o.listener) {
 		return false
 	}
+
 	for key, value := range o.wanted.Data {
 		if !bytes.Equal(value, o.listener.Data[key]) {
 			return false
 		}
 	}
+
 	for key, value := range o.wanted.Annotations {
 		if value != o.listener.Annotations[key] {
 			return false
@@ -85,6 +92,7 @@ func (c *Certificates) importAuthority(ctx context.Context, seen *observed, gene
 	if err := importable(source, seen); err != nil {
 		return fmt.Errorf("import of Secret %s: %w", c.opts.ImportCA, err)
 	}
+
 	// It has no Certificate: cert-manager would issue the CA anew.
 	meta := c.meta(c.names.authority(generation))
 	meta.Labels[c.names.key(labelRole)] = roleCA
@@ -92,6 +100,7 @@ func (c *Certificates) importAuthority(ctx context.Context, seen *observed, gene
 	meta.Annotations = map[string]string{
 		c.names.key(annotationImported): c.opts.ImportCA.String(), c.names.key(annotationRequest): seen.request,
 	}
+
 	return c.apply(ctx, &corev1.Secret{
 		TypeMeta: secretType(), ObjectMeta: meta, Type: corev1.SecretTypeTLS,
 		Data: map[string][]byte{
@@ -143,6 +152,7 @@ func (c *Certificates) reissue(ctx context.Context, name string) error {
 		if err != nil || certificate == nil || !c.names.has(certificate) || isIssuing(certificate) {
 			return err
 		}
+
 		setIssuing(certificate, metav1.NewTime(time.Now()))
 		return c.client.Status().Update(ctx, certificate)
 	})
@@ -173,6 +183,7 @@ func (c *Certificates) sweep(ctx context.Context, seen *observed) error {
 	if len(seen.authorities) == 0 {
 		return nil
 	}
+
 	for name, meta := range seen.orphans {
 		if err := c.sweepKey(ctx, &corev1.Secret{ObjectMeta: meta}); err != nil {
 			return fmt.Errorf("delete Secret %s of a former Certificate: %w", name, err)
@@ -188,9 +199,11 @@ func (c *Certificates) sweepKey(ctx context.Context, secret *corev1.Secret) erro
 	if err != nil || certificate != nil {
 		return err
 	}
+
 	err = c.remove(ctx, secret)
 	if apierrors.IsConflict(err) {
 		return nil
 	}
+
 	return err
 }

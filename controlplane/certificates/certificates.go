@@ -82,6 +82,7 @@ func New(c client.Client, parts Parts, opts Options) (*Certificates, error) {
 	); err != nil {
 		return nil, err
 	}
+
 	return &Certificates{
 		client: c, namespace: parts.Name.Namespace, names: names,
 		dnsNames: canonicals(parts.DNSNames), confirmed: parts.Unconfirmed, opts: opts,
@@ -158,6 +159,7 @@ func (c *Certificates) reconcileOnce(ctx context.Context) (status Status, again 
 	if err := c.checkListener(seen); err != nil {
 		return Status{}, false, err
 	}
+
 	s := plan(seen.view)
 	status = c.status(seen.view, s)
 	// Reading all runtimes takes at most a tenth of the time: a rotation of thousands may wait for
@@ -171,12 +173,14 @@ func (c *Certificates) reconcileOnce(ctx context.Context) (status Status, again 
 		c.announce(ctx, seen, status)
 		return status, false, nil
 	}
+
 	c.opts.Logger.InfoContext(ctx, "step of the certificates",
 		slog.String("phase", string(s.phase)), slog.String("action", string(s.action)),
 		slog.Int("generation", status.Generation), slog.Int("waiting", len(s.waiting)))
 	if err := c.act(ctx, seen, s); err != nil {
 		return status, false, fmt.Errorf("certificates: %s: %w", s.action, err)
 	}
+
 	// A new certificate is never issued immediately.
 	return status, s.action != actionReissue && s.action != actionReissueServer, nil
 }
@@ -188,6 +192,7 @@ func (c *Certificates) status(v view, s step) Status {
 		Generation: newest.generation, CAFingerprint: newest.fingerprint,
 		Waiting: s.waiting, Overdue: overdue(v, c.opts.RenewBefore), RequeueAfter: max(s.after, pollInterval/2),
 	}
+
 	status.Message = message(status)
 	return status
 }
@@ -245,12 +250,14 @@ func (c *Certificates) maintain(ctx context.Context, seen *observed, status Stat
 			return err
 		}
 	}
+
 	if err := c.sweep(ctx, seen); err != nil {
 		return err
 	}
 	if seen.serverSigner == 0 || seen.clientSigner == 0 {
 		return nil
 	}
+
 	clients := c.signing(c.names.clients(), seen.clientSigner)
 	clients.Annotations = map[string]string{c.names.key(annotationRotation): status.Message}
 	servers := c.signing(c.names.servers(), seen.serverSigner)
@@ -259,6 +266,7 @@ func (c *Certificates) maintain(ctx context.Context, seen *observed, status Stat
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -277,6 +285,7 @@ func message(s Status) string {
 		PhaseRetiring:  "the server certificate switches to CA N",
 		PhaseStable:    "CA N signs everything",
 	}[s.Phase]
+
 	text = strings.ReplaceAll(text, "CA N", fmt.Sprintf("CA %d", s.Generation))
 	if len(s.Waiting) > 0 {
 		text += "; runtimes without it: " + list(s.Waiting)
@@ -289,6 +298,7 @@ const issuance = 10 * time.Minute
 func overdue(v view, renewBefore time.Duration) (runtimes []core.RuntimeID) {
 	const part = 10
 	renewal := renewBefore - renewBefore/part
+
 	for _, r := range v.runtimes {
 		late := v.now.Sub(r.created) > issuance
 		if r.present {
@@ -298,6 +308,7 @@ func overdue(v view, renewBefore time.Duration) (runtimes []core.RuntimeID) {
 			runtimes = append(runtimes, r.runtime)
 		}
 	}
+
 	return slices.Compact(runtimes)
 }
 
@@ -318,6 +329,7 @@ func (c *Certificates) announce(ctx context.Context, seen *observed, status Stat
 	if _, due := c.notices.Take(status.Message, time.Now()); !due {
 		return
 	}
+
 	c.opts.Logger.WarnContext(ctx, "rotation of the CA waits for runtimes",
 		slog.String("phase", string(status.Phase)), slog.Int("generation", status.Generation),
 		slog.Int("waiting", len(status.Waiting)), slog.String("runtimes", list(status.Waiting)))
@@ -347,12 +359,15 @@ func FromFleet(f *fleet.Fleet, warmUp time.Duration) func(ca string, runtimes []
 			}
 			return true
 		})
+
 		for _, id := range f.WithoutCA(fingerprint) {
 			steady[id] = false
 		}
+
 		for _, id := range f.Revoked() {
 			steady[id] = true
 		}
+
 		return slices.DeleteFunc(slices.Clone(runtimes), func(id core.RuntimeID) bool { return steady[id] })
 	}
 }
@@ -372,6 +387,7 @@ func (c *Certificates) Follow(
 			changed(types.NamespacedName{})
 		}
 	}
+
 	issuers := follow.New(certv1.SchemeGroupVersion.WithKind(certv1.IssuerKind), c.names.requestVersion)
 	var tasks sync.WaitGroup
 	tasks.Go(func() { c.certificates.Run(ctx, watching, ofCertificate, c.inSet()...) })
@@ -398,18 +414,22 @@ func (c *Certificates) Version(r Runtime) string {
 	if bundle == "" {
 		return ""
 	}
+
 	parts := []string{bundle, string(r.ID), canonical(r.Domain)}
 	if r.Owner != nil {
 		parts = append(parts, ownerName(r.Owner), string(r.Owner.GetUID()))
 	}
+
 	for _, suffix := range []string{clientSuffix, webhookSuffix} {
 		name := objectName(r.ID, suffix)
 		certificate, secret := c.certificates.Version(name), c.secrets.Version(name)
 		if certificate == "" || secret == "" {
 			return ""
 		}
+
 		parts = append(parts, certificate, secret)
 	}
+
 	sum := sha256.Sum256([]byte(strings.Join(parts, "\n")))
 	return string(sum[:])
 }

@@ -26,6 +26,7 @@ func TestFromFleet(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		f.Receiver().Observe(core.Peer{ID: "trusts"}, "m", beat("1", "old", "new"), nil)
 		f.Receiver().Observe(core.Peer{ID: "lags"}, "m", beat("2", "old", "new"), nil)
 		f.Receiver().Observe(core.Peer{ID: "lags"}, "m", beat("3", "old"), nil)
@@ -33,10 +34,12 @@ func TestFromFleet(t *testing.T) {
 		f.Receiver().Observe(core.Peer{ID: "two-managers"}, "n", beat("4", "old"), nil)
 		f.Receiver().Observe(core.Peer{ID: "no-heartbeat"}, "m", core.NewBatch(core.WatchEvent{}), nil)
 		all := []core.RuntimeID{"trusts", "lags", "two-managers", "no-heartbeat", "never-heard"}
+
 		confirmed := certificates.FromFleet(f, time.Minute)
 		if diff := cmp.Diff(all, confirmed("new", all)); diff != "" {
 			t.Errorf("of a fleet that has just started (-want +have):\n%s", diff)
 		}
+
 		time.Sleep(time.Minute)
 		if diff := cmp.Diff(all[1:], confirmed("new", all)); diff != "" {
 			t.Errorf("unconfirmed (-want +have):\n%s", diff)
@@ -53,13 +56,16 @@ func TestFromFleetOfAStandby(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		confirmed := certificates.FromFleet(f, 0)
 		one := []core.RuntimeID{"one"}
 		time.Sleep(time.Hour)
 		f.Receiver().Observe(core.Peer{ID: "one"}, "m", beat("1", "new"), nil)
+
 		if diff := cmp.Diff(one, confirmed("new", one)); diff != "" {
 			t.Errorf("at once (-want +have):\n%s", diff)
 		}
+
 		time.Sleep(90 * time.Second)
 		if have := confirmed("new", one); len(have) > 0 {
 			t.Errorf("after the warm-up: %v, want none", have)
@@ -76,6 +82,7 @@ func TestFromFleetWithoutRevokedRuntimes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		f.Receiver().Observe(core.Peer{ID: "stolen", Fingerprint: "1"}, "m", beat("1", "old"), nil)
 		f.Receiver().Observe(core.Peer{ID: "other", Fingerprint: "2"}, "m", beat("2", "old", "new"), nil)
 		all := []core.RuntimeID{"stolen", "other"}
@@ -89,6 +96,7 @@ func TestFromFleetWithoutRevokedRuntimes(t *testing.T) {
 		if have := confirmed("new", all); len(have) > 0 {
 			t.Errorf("unconfirmed after the revocation: %v, want none", have)
 		}
+
 		f.Receiver().Observe(core.Peer{ID: "stolen", Fingerprint: "3"}, "m", beat("3", "old"), nil)
 		if have := confirmed("new", all); len(have) != 1 || have[0] != "stolen" {
 			t.Errorf("unconfirmed with a new certificate: %v, want stolen", have)
@@ -97,6 +105,7 @@ func TestFromFleetWithoutRevokedRuntimes(t *testing.T) {
 		// The stolen key is refused meanwhile, also while the runtime is silent.
 		time.Sleep(time.Hour)
 		f.Receiver().Refuse("stolen", "m", core.ReasonRevoked)
+
 		if have := confirmed("new", all[:1]); len(have) != 1 {
 			t.Errorf("unconfirmed while the runtime is silent: %v, want stolen", have)
 		}

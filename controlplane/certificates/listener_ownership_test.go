@@ -22,20 +22,24 @@ import (
 // further objects.
 func issuedFor(t *testing.T, ca *testpki.CA, r Runtime, beside ...client.Object) *Certificates {
 	t.Helper()
+
 	set := newSet(t, newPlane(t, new([]types.UID), beside...), "watcher")
 	status, err := set.EnsureRuntime(t.Context(), r)
 	if status.Ready || err != nil && !errors.Is(err, errForeign) {
 		t.Fatalf("status %+v, error %v, want certificates that are not issued yet", status, err)
 	}
+
 	for _, wanted := range []*certv1.Certificate{set.clientCertificate(r), set.webhookCertificate(r)} {
 		issue := ca.Server
 		if wanted.Spec.Usages[1] == certv1.UsageClientAuth {
 			issue = ca.Client
 		}
+
 		leaf, err := issue(wanted.Spec.CommonName, testpki.Options{DNSNames: wanted.Spec.DNSNames})
 		check(t, err)
 		check(t, set.client.Create(t.Context(), &corev1.Secret{ObjectMeta: wanted.ObjectMeta, Data: testpki.Files(leaf, ca)}))
 	}
+
 	return set
 }
 
@@ -44,11 +48,13 @@ func issuedFor(t *testing.T, ca *testpki.CA, r Runtime, beside ...client.Object)
 // be the control plane for them.
 func TestTheBundleOfAnotherClientReachesNoAgent(t *testing.T) {
 	t.Parallel()
+
 	ca, err := testpki.NewCA("watcher-ca-1", testpki.Options{})
 	check(t, err)
 	stranger, err := testpki.NewCA("stranger", testpki.Options{})
 	check(t, err)
 	r := Runtime{ID: shared, Domain: "prod.example.com"}
+
 	for name, row := range map[string]struct {
 		labels  map[string]string
 		imports bool
@@ -61,9 +67,11 @@ func TestTheBundleOfAnotherClientReachesNoAgent(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			listener := &corev1.Secret{Data: map[string][]byte{"ca.crt": testpki.Bundle(ca, stranger)}}
 			listener.Namespace, listener.Name, listener.Labels = "kcp", objectNames{set: "watcher"}.listener(), row.labels
 			set := issuedFor(t, ca, r, listener)
+
 			if row.imports {
 				set.opts.ImportCA = types.NamespacedName{Namespace: "kcp", Name: "former-ca"}
 			}
@@ -72,6 +80,7 @@ func TestTheBundleOfAnotherClientReachesNoAgent(t *testing.T) {
 			if status.Ready != row.ready || !row.ready && bytes.Contains(status.Secret["ca.crt"], stranger.PEM) {
 				t.Errorf("ready: %t, want %t, and no CA of a stranger", status.Ready, row.ready)
 			}
+
 			isRefused := !row.ready && !row.imports
 			isNamed := err != nil && strings.Contains(err.Error(), "Secret kcp/watcher-listener")
 			if isNamed != isRefused || !isRefused && err != nil {
@@ -127,6 +136,7 @@ func TestACertificateOfOthersIsNotReissued(t *testing.T) {
 				return nil
 			},
 		})
+
 		check(t, newSet(t, c, "watcher").reissue(t.Context(), certificate.GetName()))
 		if isReissued != want {
 			t.Errorf("a Certificate of %s is issued anew: %t, want %t", set, isReissued, want)
@@ -138,13 +148,16 @@ func TestACertificateOfOthersIsNotReissued(t *testing.T) {
 // the Secret counts as not published, and is written again with the label.
 func TestAnImportedSecretGetsItsLabelBack(t *testing.T) {
 	t.Parallel()
+
 	ca, err := testpki.NewCA("watcher-ca-1", testpki.Options{})
 	check(t, err)
 	leaf, err := ca.Server("listener.example.com", testpki.Options{})
 	check(t, err)
+
 	for name, strip := range map[string]bool{"control: with its label": false, "without": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			listener := &corev1.Secret{Data: testpki.Files(leaf, ca), Type: corev1.SecretTypeTLS}
 			listener.Namespace, listener.Name = "kcp", objectNames{set: "watcher"}.listener()
 			set := issuedFor(t, ca, Runtime{ID: shared, Domain: "prod.example.com"}, listener)
@@ -154,8 +167,10 @@ func TestAnImportedSecretGetsItsLabelBack(t *testing.T) {
 				check(t, set.readListener(t.Context(), seen))
 				check(t, set.checkListener(seen))
 				seen.wanted = set.wantedListener(seen)
+
 				return seen
 			}
+
 			check(t, set.publish(t.Context(), observe()))
 			if strip {
 				taken := observe().listener
@@ -167,6 +182,7 @@ func TestAnImportedSecretGetsItsLabelBack(t *testing.T) {
 			if seen.isPublished() == strip {
 				t.Fatalf("published: %t, want %t", strip, !strip)
 			}
+
 			check(t, set.publish(t.Context(), seen))
 			status, err := set.EnsureRuntime(t.Context(), Runtime{ID: shared, Domain: "prod.example.com"})
 			if err != nil || !status.Ready {
@@ -186,11 +202,13 @@ func TestACertificateThatIsGoneIsNotReissued(t *testing.T) {
 // CAs in each rotation.
 func TestACAIsReplacedByItsNamesakeOnly(t *testing.T) {
 	t.Parallel()
+
 	certificateOf := func(name string) *x509.Certificate {
 		ca, err := testpki.NewCA(name, testpki.Options{})
 		check(t, err)
 		return ca.Certificate
 	}
+
 	issued, namesake, other := certificateOf("ca-2"), certificateOf("ca-2"), certificateOf("ca-1")
 	for name, tt := range map[string]struct {
 		bundle []*x509.Certificate
@@ -205,6 +223,7 @@ func TestACAIsReplacedByItsNamesakeOnly(t *testing.T) {
 			t.Errorf("%s: replaced %t, want %t", name, have, tt.want)
 		}
 	}
+
 	if (&observed{bundle: []*x509.Certificate{namesake}}).replaces(issued, "ca-3") {
 		t.Error("a CA replaces one of another generation")
 	}

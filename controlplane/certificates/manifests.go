@@ -131,6 +131,7 @@ func objectName(id core.RuntimeID, suffix string) string {
 	if readable == string(id) {
 		return readable + suffix
 	}
+
 	sum := sha256.Sum256([]byte(id))
 	return strings.TrimLeft(readable+"-", "-") + hex.EncodeToString(sum[:])[:hashDigits] + suffix
 }
@@ -213,9 +214,11 @@ func (c *Certificates) authority(generation int, request string) *certv1.Certifi
 	certificate.Spec.PrivateKey.RotationPolicy = certv1.RotationPolicyNever
 	certificate.Spec.Usages = []certv1.KeyUsage{certv1.UsageCertSign, certv1.UsageCRLSign, certv1.UsageDigitalSignature}
 	certificate.Spec.IssuerRef = c.opts.CAIssuer
+
 	if c.opts.CAIssuer.Name == "" {
 		certificate.Spec.IssuerRef = issuerRef(c.names.selfSigned())
 	}
+
 	return certificate
 }
 
@@ -224,9 +227,11 @@ func (c *Certificates) serverCertificate() *certv1.Certificate {
 	if len(c.dnsNames[0]) <= maxCommonName {
 		certificate.Spec.CommonName = c.dnsNames[0]
 	}
+
 	certificate.Spec.DNSNames = c.dnsNames
 	certificate.Spec.Usages = []certv1.KeyUsage{certv1.UsageDigitalSignature, certv1.UsageServerAuth}
 	certificate.Spec.IssuerRef = issuerRef(c.names.servers())
+
 	return certificate
 }
 
@@ -236,6 +241,7 @@ func (c *Certificates) clientCertificate(r Runtime) *certv1.Certificate {
 	certificate.Spec.CommonName = string(r.ID)
 	certificate.Spec.DNSNames = []string{canonical(r.Domain)}
 	certificate.Spec.Usages = []certv1.KeyUsage{certv1.UsageDigitalSignature, certv1.UsageClientAuth}
+
 	return certificate
 }
 
@@ -247,6 +253,7 @@ func (c *Certificates) webhookCertificate(r Runtime) *certv1.Certificate {
 	if c.bothUsages() {
 		certificate.Spec.CommonName = string(r.ID)
 	}
+
 	certificate.Spec.DNSNames = c.opts.serviceNames()
 	certificate.Spec.Usages = []certv1.KeyUsage{certv1.UsageDigitalSignature, certv1.UsageServerAuth}
 	return certificate
@@ -256,10 +263,12 @@ func (c *Certificates) runtimeCertificate(r Runtime, name, role string) *certv1.
 	certificate := c.certificate(name, role)
 	certificate.Spec.IssuerRef = issuerRef(c.names.clients())
 	certificate.Annotations = map[string]string{c.names.key(annotationRuntime): string(r.ID)}
+
 	if r.Owner != nil {
 		certificate.Annotations[c.names.key(annotationOwner)] = ownerName(r.Owner)
 		certificate.Annotations[c.names.key(annotationOwnerUID)] = string(r.Owner.GetUID())
 	}
+
 	return certificate
 }
 

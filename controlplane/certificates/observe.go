@@ -55,6 +55,7 @@ func (c *Certificates) observe(ctx context.Context) (*observed, error) {
 		certificates: make(map[string]*certv1.Certificate), secrets: make(map[string]*corev1.Secret),
 		leaves: make(map[string]leaf), orphans: make(map[string]metav1.ObjectMeta), objects: make(map[int]client.Object),
 	}
+
 	// The Secret of the listener comes first, so that it is never younger than the others. Secrets
 	// come before Certificates, so that a Secret without Certificate is an orphan.
 	reads := []func(context.Context, *observed) error{
@@ -65,10 +66,12 @@ func (c *Certificates) observe(ctx context.Context) (*observed, error) {
 			return nil, fmt.Errorf("certificates: observe: %w", err)
 		}
 	}
+
 	o.readAuthorities()
 	o.wanted = c.wantedListener(o)
 	o.published.current = o.isPublished()
 	o.unconfirmed = c.unconfirmed(o)
+
 	return o, nil
 }
 
@@ -78,19 +81,23 @@ func (c *Certificates) readListener(ctx context.Context, o *observed) error {
 		c.bundle.Store("")
 		return err
 	}
+
 	o.listener = secret
 	c.bundle.Store(string(secret.Data[cmmeta.TLSCAKey]))
 	if o.bundle, err = c.parseBundle(ctx, secret); err != nil {
 		return err
 	}
+
 	since, _ := time.Parse(time.RFC3339Nano, c.names.annotation(secret, annotationBundleSince)) // Without it: now.
 	o.published = published{present: true, since: since}
 	for _, ca := range o.bundle {
 		o.published.newest = max(o.published.newest, c.names.generationOf(ca.Subject.CommonName))
 	}
+
 	if since.IsZero() || since.After(o.now) { // A clock was ahead.
 		o.published.since = o.now
 	}
+
 	return nil
 }
 
@@ -102,16 +109,20 @@ func (c *Certificates) readAdditional(ctx context.Context, o *observed) error {
 		if err := c.client.Get(ctx, key, secret); err != nil && !serverside.IsAbsent(err) {
 			return err
 		}
+
 		all, err := c.parseBundle(ctx, secret)
 		if err != nil {
 			return fmt.Errorf("additional CAs: %w", err)
 		}
+
 		cas := slices.DeleteFunc(all, func(ca *x509.Certificate) bool { return !ca.IsCA })
 		if len(cas) == 0 { // It may be the wrong Secret.
 			return fmt.Errorf("additional CAs: Secret %s has no CA in ca.crt", key)
 		}
+
 		o.additional = append(o.additional, cas...)
 	}
+
 	o.additional = compose(nil, o.additional, o.now)
 	if o.listener != nil {
 		former := strings.Split(c.names.annotation(o.listener, annotationAdditional), ",")
@@ -119,6 +130,7 @@ func (c *Certificates) readAdditional(ctx context.Context, o *observed) error {
 			return slices.Contains(former, fingerprint(ca)) && !slices.ContainsFunc(o.additional, ca.Equal)
 		})
 	}
+
 	return nil
 }
 
@@ -151,10 +163,12 @@ func (c *Certificates) readIssuers(ctx context.Context, o *observed) error {
 	servers, serversErr := serverside.Get(ctx, c.client, c.key(c.names.servers()), &certv1.Issuer{})
 	o.clientsIssuer = clients
 	o.clientSigner, o.serverSigner = c.signer(clients), c.signer(servers)
+
 	if clients != nil {
 		o.request = c.names.annotation(clients, annotationRotate)
 		o.switchAnyway, _ = strconv.Atoi(c.names.annotation(clients, annotationSwitchAnyway)) // Anything else names no CA.
 	}
+
 	return errors.Join(clientsErr, serversErr)
 }
 
@@ -182,6 +196,7 @@ func (c *Certificates) readSecrets(ctx context.Context, o *observed) error {
 					present: true, notAfter: issued.NotAfter, issuer: string(issued.RawIssuer), signer: string(issued.AuthorityKeyId),
 				}
 			}
+
 			role := c.names.label(secret, labelRole)
 			if role != roleClient && role != roleWebhook {
 				o.secrets[secret.Name] = secret.DeepCopy() // Else the whole page stays in memory.
@@ -203,10 +218,12 @@ func (c *Certificates) readCertificates(ctx context.Context, o *observed) error 
 			if certificate.DeletionTimestamp != nil {
 				continue
 			}
+
 			delete(o.orphans, certificate.Spec.SecretName) // Also a Secret that a foreign Certificate uses.
 			if !c.names.isOwnCertificate(certificate) {
 				continue
 			}
+
 			switch role := c.names.label(certificate, labelRole); {
 			case role == roleCA:
 				o.certificates[certificate.Name] = certificate.DeepCopy()
@@ -217,6 +234,7 @@ func (c *Certificates) readCertificates(ctx context.Context, o *observed) error 
 			}
 		}
 	})
+
 	slices.SortFunc(o.runtimes, func(a, b leaf) int {
 		return cmp.Or(cmp.Compare(a.runtime, b.runtime), cmp.Compare(a.name, b.name))
 	})
@@ -228,6 +246,7 @@ func (o *observed) readAuthorities() {
 	for _, certificate := range o.certificates {
 		o.readAuthority(certificate, o.issuedIn(certificate.Spec.SecretName))
 	}
+
 	for name, secret := range o.secrets {
 		issued := o.issuedIn(name)
 		isImported := o.names.standsAlone(secret) && o.names.isAuthority(secret)
@@ -235,6 +254,7 @@ func (o *observed) readAuthorities() {
 			o.readAuthority(secret, issued)
 		}
 	}
+
 	slices.SortFunc(o.authorities, func(a, b authority) int { return cmp.Compare(a.generation, b.generation) })
 	slices.SortFunc(o.issued, func(a, b *x509.Certificate) int { return a.NotBefore.Compare(b.NotBefore) })
 }
@@ -244,6 +264,7 @@ func (o *observed) readAuthority(object client.Object, issued *x509.Certificate)
 	if generation <= 0 {
 		return
 	}
+
 	a := authority{generation: generation, request: o.names.annotation(object, annotationRequest)}
 	if issued != nil && issued.IsCA {
 		a.fingerprint, a.name, a.key = fingerprint(issued), string(issued.RawSubject), string(issued.SubjectKeyId)
@@ -252,6 +273,7 @@ func (o *observed) readAuthority(object client.Object, issued *x509.Certificate)
 		a.replaced = !o.names.imported(object) && o.replaces(issued, o.names.authority(generation))
 		o.issued = append(o.issued, issued)
 	}
+
 	o.authorities, o.objects[generation] = append(o.authorities, a), object
 }
 
@@ -275,12 +297,14 @@ func (o *observed) leafOf(certificate *certv1.Certificate) leaf {
 	l, role := o.leaves[certificate.Spec.SecretName], o.names.label(certificate, labelRole)
 	l.name, l.serving, l.issuing = certificate.Name, role == roleWebhook, isIssuing(certificate)
 	l.created = certificate.CreationTimestamp.Time
+
 	if role != roleServer {
 		l.runtime = o.names.runtimeOf(certificate)
 	}
 	if certificate.Status.LastFailureTime != nil {
 		l.failed = certificate.Status.LastFailureTime.Time
 	}
+
 	return l
 }
 
@@ -301,12 +325,14 @@ func (c *Certificates) unconfirmed(o *observed) []core.RuntimeID {
 	if newest.fingerprint == "" || len(o.authorities) == 1 && !o.serverLags() {
 		return nil
 	}
+
 	var ask []core.RuntimeID
 	for _, r := range o.runtimes {
 		if !r.serving && !r.created.After(o.published.since.Add(c.opts.Propagation)) {
 			ask = append(ask, r.runtime)
 		}
 	}
+
 	return c.confirmed(newest.fingerprint, ask)
 }
 
@@ -327,6 +353,7 @@ func eachPage[L any, P interface {
 			next, limit = "", 0
 			continue
 		}
+
 		visit(page)
 		if next = page.GetContinue(); next == "" || limit == 0 {
 			return nil
@@ -348,6 +375,7 @@ func (c *Certificates) parseBundle(ctx context.Context, secret *corev1.Secret) (
 	if err != nil {
 		return nil, fmt.Errorf("%s of Secret %s: %w", cmmeta.TLSCAKey, key, err)
 	}
+
 	c.logSkipped(ctx, key, bundle.Skipped)
 	return bundle.Certificates, nil
 }

@@ -127,16 +127,20 @@ func (o Options) validate(server []string) error {
 	check(o.Propagation >= time.Millisecond, "Propagation %v: want at least 1ms, or 0 for the default", o.Propagation)
 	check(slices.Contains(keySizes()[o.KeyAlgorithm], o.KeySize),
 		"KeyAlgorithm %.40q, KeySize %d: want one of %v", o.KeyAlgorithm, o.KeySize, keySizes())
+
 	for option, key := range map[string]types.NamespacedName{"ImportCA": o.ImportCA, "ListenerSecret": o.ListenerSecret} {
 		check((key.Name == "") == (key.Namespace == ""), "%s %q: want a namespace and a name", option, key)
 	}
+
 	for _, key := range o.AdditionalCAs {
 		check(key.Name != "" && key.Namespace != "", "AdditionalCAs %q: want a namespace and a name", key)
 	}
+
 	for _, name := range o.serviceNames() {
 		err := checkDNSName(name)
 		check(err == nil, "Service and RuntimeNamespace: %v", err)
 	}
+
 	for _, name := range server {
 		err := checkDNSName(name)
 		wrong = append(wrong, option.Unless(err == nil, "certificates: DNS name of the server: %w", err))
@@ -144,6 +148,7 @@ func (o Options) validate(server []string) error {
 		check(!slices.Contains(o.serviceNames(), canonical(name)),
 			"Service and RuntimeNamespace: want another name than %s of the server", name)
 	}
+
 	return errors.Join(wrong...)
 }
 

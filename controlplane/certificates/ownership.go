@@ -51,14 +51,17 @@ func (c *Certificates) readOwn(ctx context.Context, wanted client.Object) (clien
 	default:
 		live = &corev1.Secret{}
 	}
+
 	live, err := serverside.Get(ctx, c.client, client.ObjectKeyFromObject(wanted), live)
 	if err != nil || live == nil {
 		return nil, err
 	}
+
 	kind := wanted.GetObjectKind().GroupVersionKind().Kind
 	if err := c.checkMark(live, kind); err != nil {
 		return nil, err
 	}
+
 	return live, c.checkRole(live, wanted.GetLabels(), kind)
 }
 
@@ -171,6 +174,7 @@ func isMadeFor(secret *corev1.Secret, isNamed func(commonName string) bool) bool
 	if made := secret.Annotations[certv1.CertificateNameKey]; made != "" {
 		return made == secret.Name
 	}
+
 	issued := first(secret.Data[corev1.TLSCertKey])
 	return issued != nil && isNamed(issued.Subject.CommonName)
 }

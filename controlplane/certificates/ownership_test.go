@@ -21,6 +21,7 @@ import (
 // callsOf returns the two calls that may meet an object of others.
 func callsOf(t *testing.T) (ensure, reconcile func(*Certificates) error) {
 	t.Helper()
+
 	ensure = func(set *Certificates) error {
 		_, err := set.EnsureRuntime(t.Context(), Runtime{ID: "prod", Domain: "prod.example.com"})
 		return err
@@ -36,6 +37,7 @@ func callsOf(t *testing.T) (ensure, reconcile func(*Certificates) error) {
 // error has its kind and name.
 func TestObjectsOfOthersStayAsTheyAre(t *testing.T) {
 	t.Parallel()
+
 	names := objectNames{set: "watcher"}
 	meta := func(name string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Namespace: "kcp", Name: name, Labels: map[string]string{"app": "shop"}}
@@ -45,6 +47,7 @@ func TestObjectsOfOthersStayAsTheyAre(t *testing.T) {
 			CA: &certv1.CAIssuer{SecretName: "shop"},
 		}}}
 	}
+
 	secret := func(name string) client.Object {
 		return &corev1.Secret{ObjectMeta: meta(name), Data: map[string][]byte{"password": []byte("p")}}
 	}
@@ -66,6 +69,7 @@ func TestObjectsOfOthersStayAsTheyAre(t *testing.T) {
 	} {
 		t.Run(want, func(t *testing.T) {
 			t.Parallel()
+
 			scheme := runtime.NewScheme()
 			check(t, corev1.AddToScheme(scheme))
 			check(t, certv1.AddToScheme(scheme))
@@ -75,12 +79,15 @@ func TestObjectsOfOthersStayAsTheyAre(t *testing.T) {
 				DNSNames:    []string{"listener.example.com"},
 				Unconfirmed: func(string, []core.RuntimeID) []core.RuntimeID { return nil },
 			}, Options{})
+
 			check(t, err)
 			key := client.ObjectKeyFromObject(row.foreign)
 			before := readAgain(t, c, row.foreign, key)
+
 			if err := row.call(set); err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("error %v, want one with %s", err, want)
 			}
+
 			check(t, set.RemoveRuntime(t.Context(), Runtime{ID: "prod"}))
 			if diff := cmp.Diff(before, readAgain(t, c, row.foreign, key)); diff != "" {
 				t.Errorf("the object of others (-before +after):\n%s", diff)
@@ -92,6 +99,7 @@ func TestObjectsOfOthersStayAsTheyAre(t *testing.T) {
 // readAgain reads an object of the same type again.
 func readAgain(t *testing.T, c client.Client, of client.Object, key client.ObjectKey) client.Object {
 	t.Helper()
+
 	live, _ := of.DeepCopyObject().(client.Object)
 	check(t, c.Get(t.Context(), key, live))
 	return live
@@ -102,6 +110,7 @@ func readAgain(t *testing.T, c client.Client, of client.Object, key client.Objec
 // lost its Certificate.
 func TestCopiesStayAsTheyAre(t *testing.T) {
 	t.Parallel()
+
 	names := objectNames{set: "watcher"}
 	meta := func(name, role, generation string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{
@@ -111,22 +120,28 @@ func TestCopiesStayAsTheyAre(t *testing.T) {
 			},
 		}
 	}
+
 	// A Secret is of a Certificate with the name original, which "" leaves out.
 	secret := func(name, role, original, commonName string) client.Object {
 		ca, err := testpki.NewCA(commonName, testpki.Options{})
 		check(t, err)
 		object := &corev1.Secret{ObjectMeta: meta(name, role, "1"), Data: map[string][]byte{"tls.crt": ca.PEM}}
+
 		if original != "" {
 			object.Annotations[certv1.CertificateNameKey] = original
 		}
+
 		return object
 	}
+
 	imported := func(name, generation string) client.Object {
 		object := secret(name, roleCA, "", "of the customer")
 		object.GetLabels()[stored(labelGeneration)] = generation
 		object.GetAnnotations()[stored(annotationRequest)] = ""
+
 		return object
 	}
+
 	certificate := func(name, role, id string) client.Object {
 		object := &certv1.Certificate{ObjectMeta: meta(name, role, "1"), Spec: certv1.CertificateSpec{SecretName: name}}
 		if id != "" {
@@ -134,6 +149,7 @@ func TestCopiesStayAsTheyAre(t *testing.T) {
 		}
 		return object
 	}
+
 	const sign, former = "watcher-ca-1", "gone-watcher-tls"
 	for name, foreign := range map[string]client.Object{
 		"Secret of a CA":                           secret("backup", roleCA, sign, sign),
@@ -159,6 +175,7 @@ func TestCopiesStayAsTheyAre(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			copied, _ := foreign.DeepCopyObject().(client.Object)
 			c := newPlane(t, new([]types.UID), copied, imported(sign, "1"), secret(former, roleClient, former, "gone"))
 			set := newSet(t, c, names.set)
@@ -185,6 +202,7 @@ func TestCopiesStayAsTheyAre(t *testing.T) {
 // A copy has a name that the set needs. It is an object of others there, as one without labels.
 func TestACopyWithANameOfTheSetIsRefused(t *testing.T) {
 	t.Parallel()
+
 	label := func(role, generation string) map[string]string {
 		return map[string]string{stored(labelSet): "watcher", stored(labelRole): role, stored(labelGeneration): generation}
 	}
@@ -193,6 +211,7 @@ func TestACopyWithANameOfTheSetIsRefused(t *testing.T) {
 	}
 	annotated := meta("prod-watcher-tls", roleClient, "")
 	annotated.Annotations = map[string]string{certv1.CertificateNameKey: "test-watcher-tls"}
+
 	ensure, reconcile := callsOf(t)
 	for name, row := range map[string]struct {
 		foreign client.Object
@@ -205,6 +224,7 @@ func TestACopyWithANameOfTheSetIsRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			c := newPlane(t, new([]types.UID), row.foreign)
 			set := newSet(t, c, "watcher")
 			key := client.ObjectKeyFromObject(row.foreign)
@@ -222,8 +242,10 @@ func TestACopyWithANameOfTheSetIsRefused(t *testing.T) {
 // Another client takes over a Secret, by its labels, between the read and the deletion.
 func TestASecretThatChangesOwnerIsNotSwept(t *testing.T) {
 	t.Parallel()
+
 	former := keyOf("watcher")
 	former.SetAnnotations(map[string]string{certv1.CertificateNameKey: former.GetName()})
+
 	for name, isTaken := range map[string]bool{"taken over": true, "the control": false} {
 		object, _ := former.DeepCopyObject().(client.Object)
 		c := newPlane(t, new([]types.UID), object)
@@ -231,6 +253,7 @@ func TestASecretThatChangesOwnerIsNotSwept(t *testing.T) {
 		seen, err := set.observe(t.Context())
 		check(t, err)
 		seen.authorities = make([]authority, 1)
+
 		if isTaken {
 			taken := readAgain(t, c, former, client.ObjectKeyFromObject(former))
 			taken.SetLabels(map[string]string{"app": "shop"})

@@ -29,16 +29,19 @@ func paged(all []certv1.Certificate, fails func(next string) error) interceptor.
 		if !ok {
 			return c.List(ctx, list, opts...)
 		}
+
 		asked := (&client.ListOptions{}).ApplyOptions(opts)
 		if err := fails(asked.Continue); err != nil {
 			return err
 		}
+
 		first, _ := strconv.Atoi(asked.Continue)
 		last := len(all)
 		if asked.Limit > 0 && first+int(asked.Limit) < last {
 			last = first + int(asked.Limit)
 			list.SetContinue(strconv.Itoa(last))
 		}
+
 		certificates.Items = all[first:last]
 		return nil
 	}}
@@ -46,6 +49,7 @@ func paged(all []certv1.Certificate, fails func(next string) error) interceptor.
 
 func TestALookReadsPages(t *testing.T) {
 	t.Parallel()
+
 	all := make([]certv1.Certificate, 3*pageSize+1)
 	for n := range all {
 		id := core.RuntimeID(fmt.Sprintf("runtime-%d", n))
@@ -53,6 +57,7 @@ func TestALookReadsPages(t *testing.T) {
 		all[n].Name = objectName(id, clientSuffix)
 		all[n].Spec.CommonName = string(id)
 	}
+
 	for name, fails := range map[string]func(next string) error{
 		"all":     func(string) error { return nil },
 		"expired": func(next string) error { return errorIf(next == "1000") },
@@ -60,6 +65,7 @@ func TestALookReadsPages(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			var none []types.UID
 			set := newSet(t, interceptor.NewClient(newPlane(t, &none), paged(all, fails)), "watcher")
 			seen, err := set.observe(t.Context())
@@ -73,6 +79,7 @@ func TestALookReadsPages(t *testing.T) {
 // A certificate with the subject of its CA has no identifier of the CA's key.
 func TestAServerMayHaveTheNameOfItsCA(t *testing.T) {
 	t.Parallel()
+
 	const name = "listener.example.com"
 	ca, err := testpki.NewCA(name, testpki.Options{})
 	check(t, err)
@@ -83,10 +90,12 @@ func TestAServerMayHaveTheNameOfItsCA(t *testing.T) {
 	key.Labels[stored(labelRole)], key.Labels[stored(labelGeneration)] = roleCA, "1"
 	key.Annotations = map[string]string{stored(annotationImported): "default/today", stored(annotationRequest): ""}
 	key.Data, server.Data = map[string][]byte{"tls.crt": ca.PEM}, testpki.Files(issued)
+
 	signers := []client.Object{set.signing(set.names.clients(), 1), set.signing(set.names.servers(), 1)}
 	for _, object := range append(signers, key, server, set.serverCertificate()) {
 		check(t, set.client.Create(t.Context(), object))
 	}
+
 	if status, err := set.Reconcile(t.Context()); err != nil || status.Phase != PhaseStable {
 		t.Errorf("%s, %v, want that nothing is issued anew", status.Phase, err)
 	}
@@ -102,14 +111,17 @@ func errorIf(condition bool) error {
 // A key ends with its Certificate, also that of a retired CA. It stays while there is no CA.
 func TestKeysWithoutCertificateAreSwept(t *testing.T) {
 	t.Parallel()
+
 	secret := func(name, set, role, annotation string) client.Object {
 		object := keyOf(set)
 		object.SetName(name)
 		object.SetUID(types.UID(name))
 		object.SetLabels(map[string]string{stored(labelSet): set, stored(labelRole): role, stored(labelGeneration): "1"})
 		object.SetAnnotations(map[string]string{annotation: name})
+
 		return object
 	}
+
 	issued := func(name, set, role string) client.Object {
 		return secret(name, set, role, certv1.CertificateNameKey)
 	}
@@ -134,15 +146,19 @@ func TestKeysWithoutCertificateAreSwept(t *testing.T) {
 		issued("left-webhook-tls", "watcher", roleWebhook),
 		taken, issued("taken-watcher-tls", "watcher", roleClient), // Its Certificate has lost our labels.
 	}
+
 	for name, want := range map[string][]types.UID{"no CA": nil, "a CA": {"left-watcher-tls", "left-webhook-tls", "watcher-ca-1"}} {
 		var deleted []types.UID
 		set := newSet(t, newPlane(t, &deleted, there...), "watcher")
+
 		if want != nil {
 			check(t, set.client.Create(t.Context(), ca.DeepCopy()))
 		}
+
 		seen, err := set.observe(t.Context())
 		check(t, errors.Join(err, set.sweep(t.Context(), seen)))
 		slices.Sort(deleted)
+
 		if !slices.Equal(deleted, want) {
 			t.Errorf("with %s: deleted %q, want %q", name, deleted, want)
 		}
@@ -152,6 +168,7 @@ func TestKeysWithoutCertificateAreSwept(t *testing.T) {
 // An unchanged runtime costs reads alone.
 func TestAnUnchangedCertificateIsNotWritten(t *testing.T) {
 	t.Parallel()
+
 	var (
 		none   []types.UID
 		writes int
@@ -162,6 +179,7 @@ func TestAnUnchangedCertificateIsNotWritten(t *testing.T) {
 		writes++
 		return c.Apply(ctx, object, opts...)
 	}})
+
 	set := newSet(t, c, "watcher")
 	r := Runtime{ID: shared, Domain: "a.example.com", Owner: kyma("kcp", "owner")}
 	ensure := func() int {
@@ -171,10 +189,12 @@ func TestAnUnchangedCertificateIsNotWritten(t *testing.T) {
 		}
 		return writes
 	}
+
 	ensure()
 	if n := ensure(); n != 0 {
 		t.Errorf("%d writes of what is unchanged", n)
 	}
+
 	edited := &certv1.Certificate{}
 	for name, edit := range map[string]func(){
 		"Common Name": func() { edited.Spec.CommonName = "another" },
@@ -189,10 +209,12 @@ func TestAnUnchangedCertificateIsNotWritten(t *testing.T) {
 		edited.Labels["of another"], edited.Status.Revision = "kept", new(2)
 		edited.Generation++ // As an API server does.
 		check(t, c.Update(t.Context(), edited))
+
 		if first, second := ensure(), ensure(); first != 1 || second != 0 {
 			t.Errorf("%d and %d writes after another has changed its %s, want 1 and none", first, second, name)
 		}
 	}
+
 	r.Domain = "b.example.com"
 	if n := ensure(); n != 1 {
 		t.Errorf("%d writes for another domain, want 1", n)

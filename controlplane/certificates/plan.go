@@ -144,6 +144,7 @@ func plan(v view) step {
 			return s
 		}
 	}
+
 	rotation := v.newest().rotatesAt().Sub(v.now)
 	return step{phase: PhaseStable, after: min(max(rotation, pollInterval), longestRequeue)}
 }
@@ -263,6 +264,7 @@ func reissue(v view) (step, bool) {
 		if v.newest().signed(r) {
 			continue
 		}
+
 		s.waiting = append(s.waiting, r.runtime)
 		switch {
 		case r.issuing, !r.present && r.failed.IsZero():
@@ -272,12 +274,14 @@ func reissue(v view) (step, bool) {
 			s.reissue = append(s.reissue, r)
 		}
 	}
+
 	s.waiting = slices.Compact(s.waiting)
 	s.reissue = s.reissue[:min(len(s.reissue), max(issuingAtOnce-issuing, 0))]
 	if len(s.reissue) > 0 {
 		s.action = actionReissue
 		return s, true
 	}
+
 	return s, len(s.waiting) > 0 && v.serverLags() && !v.anyway()
 }
 
@@ -290,12 +294,14 @@ func (v view) anyway() bool {
 	if v.switchAnyway == v.newest().generation {
 		return true
 	}
+
 	old := authority{notAfter: v.server.notAfter} // while its CA is lost
 	for _, a := range v.authorities {
 		if a.signed(v.server) {
 			old = a
 		}
 	}
+
 	_, switching := old.margins()
 	return !v.now.Before(old.notAfter.Add(-switching))
 }

@@ -78,12 +78,15 @@ func (w *world) view() view {
 	}
 	v.published.current = w.secret.present && w.material.signer == w.publishable() &&
 		slices.Equal(w.bundle(), w.material.bundle)
+
 	for _, f := range w.material.bundle {
 		v.published.newest = max(v.published.newest, generationIn(f))
 	}
+
 	for i := range v.authorities {
 		v.authorities[i].replaced, v.authorities[i].key = w.replaced(v.authorities[i]), v.authorities[i].fingerprint
 	}
+
 	newest := v.newest().fingerprint
 	for _, m := range w.members {
 		v.runtimes = append(v.runtimes, m.issued)
@@ -92,6 +95,7 @@ func (w *world) view() view {
 			v.unconfirmed = append(v.unconfirmed, m.issued.runtime)
 		}
 	}
+
 	return v
 }
 
@@ -125,10 +129,12 @@ func (w *world) loseKey(pick int) {
 	if len(w.authorities) == 0 {
 		return
 	}
+
 	a := &w.authorities[pick%len(w.authorities)]
 	if !w.secret.present || !slices.Contains(w.material.bundle, a.fingerprint) {
 		return
 	}
+
 	w.serials++
 	a.fingerprint, a.notAfter = fmt.Sprintf("ca-%d-%d", a.generation, w.serials), w.now.Add(caLife)
 	w.expiries[a.fingerprint] = a.notAfter
@@ -164,6 +170,7 @@ func (w *world) step() step {
 		w.cut(v)
 	case actionNone:
 	}
+
 	return s
 }
 
@@ -172,6 +179,7 @@ func (w *world) cut(v view) {
 	if !w.mayCut() {
 		return
 	}
+
 	for _, id := range v.unconfirmed {
 		w.cutOff[id] = true
 	}
@@ -186,6 +194,7 @@ func (w *world) mayCut() bool {
 		if a.fingerprint == "" {
 			continue
 		}
+
 		youngest = max(youngest, a.generation)
 		if a.fingerprint == w.server.signer {
 			ends = a.notAfter
@@ -210,6 +219,7 @@ func (w *world) publish() {
 	if slices.ContainsFunc(bundle, func(f string) bool { return !slices.Contains(w.material.bundle, f) }) {
 		w.secret.since = w.now
 	}
+
 	w.material = loaded{bundle, w.publishable()}
 	w.secret.present = true
 	for i := range w.listeners {
@@ -226,18 +236,22 @@ func (w *world) issue(pick int) {
 			w.serials++
 			a.fingerprint, a.notAfter = fmt.Sprintf("ca-%d-%d", a.generation, w.serials), w.now.Add(caLife)
 			w.expiries[a.fingerprint] = a.notAfter
+
 			return
 		}
 	}
+
 	leaves := []*leaf{&w.server}
 	for _, m := range w.members {
 		leaves = append(leaves, &m.issued)
 	}
+
 	l := leaves[pick%len(leaves)]
 	signer := w.signers[0]
 	if l == &w.server {
 		signer = w.signers[1]
 	}
+
 	// One that is issued already is renewed, as cert-manager does when it likes.
 	for _, a := range w.authorities {
 		if a.generation == signer && a.fingerprint != "" {
@@ -251,6 +265,7 @@ func (w *world) load(m *member) {
 	if !m.issued.present || !w.secret.present || m.frozen || !slices.Contains(w.material.bundle, m.issued.signer) {
 		return
 	}
+
 	m.loaded = loaded{slices.Clone(w.material.bundle), m.issued.signer}
 	delete(w.cutOff, m.issued.runtime)
 }
@@ -279,16 +294,19 @@ func (w *world) check(t *rapid.T) {
 	if len(w.authorities) > maxAuthorities {
 		t.Fatalf("%d CAs at once", len(w.authorities))
 	}
+
 	for i, l := range w.listeners {
 		for _, m := range w.members {
 			if l.signer == "" || m.loaded.signer == "" || w.now.After(w.expiries[m.loaded.signer]) ||
 				w.now.After(w.expiries[l.signer]) {
 				continue // A missing renewal is no fault of the order.
 			}
+
 			if !w.trusts(l.bundle, m.loaded.signer) {
 				t.Fatalf("listener %d trusts %v, and not runtime %s with its certificate of %s", i, l.bundle, m.issued.runtime,
 					m.loaded.signer)
 			}
+
 			if !w.trusts(m.loaded.bundle, l.signer) && !w.cutOff[m.issued.runtime] {
 				t.Fatalf("runtime %s trusts %v, and not listener %d with its certificate of %s", m.issued.runtime,
 					m.loaded.bundle, i, l.signer)
@@ -329,10 +347,12 @@ func (w *world) settle(t *rapid.T) {
 		if s.phase == PhaseStable && s.action == actionNone && w.done() {
 			return
 		}
+
 		for i := range len(w.members) + 4 {
 			w.issue(i)
 			w.check(t)
 		}
+
 		for _, m := range w.members {
 			// Runtimes take their time.
 			if round%20 == 19 {
@@ -340,6 +360,7 @@ func (w *world) settle(t *rapid.T) {
 				w.check(t)
 			}
 		}
+
 		w.pass(time.Minute)
 		w.check(t)
 	}
@@ -355,6 +376,7 @@ func TestOrderOfRotation(t *testing.T) {
 		for range rapid.IntRange(0, 4).Draw(t, "runtimes") {
 			w.add()
 		}
+
 		w.settle(t)
 		pick := rapid.IntRange(0, 1000)
 		anyone := func() *member {
@@ -363,6 +385,7 @@ func TestOrderOfRotation(t *testing.T) {
 			}
 			return w.members[pick.Draw(t, "runtime")%len(w.members)]
 		}
+
 		t.Repeat(map[string]func(*rapid.T){
 			"step":   func(*rapid.T) { w.step() },
 			"issue":  func(t *rapid.T) { w.issue(pick.Draw(t, "certificate")) },
@@ -402,6 +425,7 @@ func TestOrderOfRotation(t *testing.T) {
 		for _, m := range w.members {
 			m.frozen, m.beating = false, true
 		}
+
 		w.settle(t)
 	})
 }
@@ -422,9 +446,11 @@ func TestSwitchBeforeEndsTheWait(t *testing.T) {
 					break
 				}
 			}
+
 			w.issueAsked()
 			w.load(w.members[0])
 		}
+
 		if newest := w.view().newest().fingerprint; w.server.signer != newest {
 			t.Fatalf("an hour before the old CA ends, the server has a certificate of %s, want one of %s: %+v",
 				w.server.signer, newest, last)
@@ -437,9 +463,11 @@ func (w *world) issueAsked() {
 	for slices.ContainsFunc(w.authorities, func(a authority) bool { return a.fingerprint == "" }) {
 		w.issue(0)
 	}
+
 	if w.server.issuing {
 		w.issue(0)
 	}
+
 	for i, m := range w.members {
 		if m.issued.issuing {
 			w.issue(i + 1)
@@ -486,6 +514,7 @@ func adopted(now time.Time, known bool) view {
 
 func TestPlan(t *testing.T) {
 	t.Parallel()
+
 	now := time.Unix(1e9, 0)
 	aged := func(life, rest time.Duration) func(*view) {
 		return func(v *view) { *v = steady(now, life, rest) }
@@ -497,6 +526,7 @@ func TestPlan(t *testing.T) {
 		"certificates that cannot be issued take no places": {func(v *view) {
 			*v = rotating(now)
 			v.runtimes = []leaf{{runtime: "good", name: "good", present: true, signer: "a"}}
+
 			for i := range issuingAtOnce {
 				id := core.RuntimeID("denied" + strconv.Itoa(i))
 				v.runtimes = append(v.runtimes, leaf{runtime: id, name: string(id), failed: now.Add(-time.Hour)})
@@ -541,6 +571,7 @@ func TestPlan(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			v := steady(now, 365*day, 300*day)
 			tt.change(&v)
 			if s := plan(v); s.action != tt.want {
@@ -555,6 +586,7 @@ func TestPlan(t *testing.T) {
 func TestAnOldRequestToSwitchDoesNotCount(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1e9, 0)
+
 	for requested, want := range map[int]action{0: actionNone, 1: actionNone, 3: actionNone, 2: actionSignServer} {
 		v := rotating(now)
 		v.unconfirmed = []core.RuntimeID{"silent", "offline"}
@@ -593,6 +625,7 @@ func TestObjectNames(t *testing.T) {
 		if checkID(a) != nil || checkID(b) != nil {
 			return
 		}
+
 		nameA, nameB := objectName(a, clientSuffix), objectName(b, clientSuffix)
 		if errs := validation.IsDNS1123Subdomain(nameA); len(errs) > 0 || nameA == nameB ||
 			nameA == objectName(b, webhookSuffix) {
@@ -603,6 +636,7 @@ func TestObjectNames(t *testing.T) {
 
 func TestInvalidRuntimes(t *testing.T) {
 	t.Parallel()
+
 	set := &Certificates{
 		names: objectNames{set: "watcher"}, namespace: "default", dnsNames: []string{"Listener.example"}, opts: Options{}.withDefaults(),
 	}
@@ -623,11 +657,13 @@ func TestInvalidRuntimes(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, err, errInvalidRuntime)
 		}
 	}
+
 	check(t, set.validateRuntime(Runtime{ID: core.RuntimeID(strings.Repeat("x", 64)), Domain: "A.example."}))
 }
 
 func TestNewNamesWhatIsWrong(t *testing.T) {
 	t.Parallel()
+
 	_, err := New(nil, Parts{
 		Name:        types.NamespacedName{Name: "Upper"},
 		DNSNames:    []string{"*"},
@@ -640,6 +676,7 @@ func TestNewNamesWhatIsWrong(t *testing.T) {
 	if err == nil {
 		t.Fatal("no error")
 	}
+
 	for _, want := range []string{
 		`"Upper"`, "want a client", "a namespace", "confirmations", `"*"`,
 		"Duration", "RenewBefore", "CADuration", "Propagation", "Service",
@@ -649,6 +686,7 @@ func TestNewNamesWhatIsWrong(t *testing.T) {
 			t.Errorf("error does not name %s: %v", want, err)
 		}
 	}
+
 	_, err = New(nil, Parts{
 		Name:        types.NamespacedName{},
 		DNSNames:    []string{"Runtime-Watcher.runtime-watcher.svc."},

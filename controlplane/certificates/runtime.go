@@ -82,14 +82,17 @@ func (c *Certificates) EnsureRuntime(ctx context.Context, r Runtime) (RuntimeSta
 	if err := c.validateRuntime(r); err != nil {
 		return RuntimeStatus{}, err
 	}
+
 	c.locks.LockKey(string(r.ID))
 	defer c.unlock(r.ID)
+
 	pairs := []*pair{{wanted: c.clientCertificate(r)}, {wanted: c.webhookCertificate(r)}}
 	for _, p := range pairs { // All are checked before any is written.
 		if err := c.prepare(ctx, p, r); err != nil {
 			return RuntimeStatus{}, fmt.Errorf("certificates: runtime %q: %w", r.ID, err)
 		}
 	}
+
 	for _, p := range pairs {
 		if c.isApplied(p) {
 			continue
@@ -98,6 +101,7 @@ func (c *Certificates) EnsureRuntime(ctx context.Context, r Runtime) (RuntimeSta
 			return RuntimeStatus{}, fmt.Errorf("certificates: runtime %q: %w", r.ID, err)
 		}
 	}
+
 	return c.runtimeStatus(ctx, r, pairs[0], pairs[1])
 }
 
@@ -116,6 +120,7 @@ func (c *Certificates) prepare(ctx context.Context, p *pair, r Runtime) (err err
 			return fmt.Errorf("%w: %w", errRuntimeTaken, err)
 		}
 	}
+
 	return errors.Join(c.checkOwner(p.existing, r), c.setOwner(p.wanted, r))
 }
 
@@ -139,10 +144,12 @@ func (c *Certificates) validateRuntime(r Runtime) error {
 		return fmt.Errorf("%w: domain of runtime %q (annotation %s): %w",
 			errInvalidRuntime, r.ID, c.opts.Names.DomainAnnotation, err)
 	}
+
 	isServer := func(name string) bool { return canonical(name) == canonical(r.Domain) }
 	if slices.ContainsFunc(c.dnsNames, isServer) {
 		return fmt.Errorf("%w: domain of runtime %q: %s is a name of the listener", errInvalidRuntime, r.ID, r.Domain)
 	}
+
 	return nil
 }
 
@@ -153,15 +160,18 @@ func (c *Certificates) runtimeStatus(
 	if err != nil {
 		return RuntimeStatus{}, fmt.Errorf("certificates: bundle for runtime %q: %w", r.ID, err)
 	}
+
 	bundle, err := c.bundleOf(ctx, listener)
 	if err != nil {
 		return RuntimeStatus{}, fmt.Errorf("certificates: bundle for runtime %q: %w", r.ID, err)
 	}
+
 	for _, p := range []*pair{forClient, forWebhook} {
 		if status, ready := c.pairStatus(p, bundle); !ready {
 			return status, nil
 		}
 	}
+
 	return RuntimeStatus{Ready: true, Message: "issued", Secret: map[string][]byte{
 		material.CA:                 encode(bundle),
 		material.ClientCertificate:  forClient.secret.Data[corev1.TLSCertKey],
@@ -192,6 +202,7 @@ func (c *Certificates) OwnsRuntime(ctx context.Context, r Runtime) (bool, error)
 	if err := checkID(r.ID); err != nil {
 		return true, nil //nolint:nilerr // No certificate can have such an ID.
 	}
+
 	existing, err := serverside.Get(ctx, c.client, c.key(objectName(r.ID, clientSuffix)), &certv1.Certificate{})
 	if err != nil {
 		return false, fmt.Errorf("certificates: runtime %q: %w", r.ID, err)
@@ -206,8 +217,10 @@ func (c *Certificates) RemoveRuntime(ctx context.Context, r Runtime) error {
 	if checkID(r.ID) != nil {
 		return nil // No certificate can have such an ID.
 	}
+
 	c.locks.LockKey(string(r.ID))
 	defer c.unlock(r.ID)
+
 	for _, suffix := range []string{webhookSuffix, clientSuffix} {
 		key := c.key(objectName(r.ID, suffix))
 		// cert-manager writes the status of a Certificate. Each attempt decides anew.
@@ -216,6 +229,7 @@ func (c *Certificates) RemoveRuntime(ctx context.Context, r Runtime) error {
 			return fmt.Errorf("certificates: remove runtime %q: %w", r.ID, err)
 		}
 	}
+
 	return nil
 }
 
@@ -233,10 +247,12 @@ func (c *Certificates) removePair(ctx context.Context, r Runtime, key client.Obj
 			return err
 		}
 	}
+
 	secret, err := serverside.Get(ctx, c.client, key, &corev1.Secret{})
 	if err != nil || secret == nil || !c.names.has(secret) || isCopied(secret) {
 		return err
 	}
+
 	return c.remove(ctx, secret)
 }
 
@@ -260,6 +276,7 @@ func (c *Certificates) checkOwner(existing *certv1.Certificate, r Runtime) error
 		return fmt.Errorf("%w: Certificate %s/%s is of %q in the set %q: delete it if that set is gone",
 			errRuntimeTaken, existing.Namespace, existing.Name, c.names.runtimeOf(existing), c.names.label(existing, labelSet))
 	}
+
 	// An owner takes the place of a recorded one with its name, which is gone then.
 	if c.names.owns(existing, r.Owner) || r.Owner != nil && c.names.annotation(existing, annotationOwner) == ownerName(r.Owner) {
 		return nil
@@ -320,6 +337,7 @@ func (c *Certificates) isApplied(p *pair) bool {
 		!c.bothUsages() && !slices.Equal(p.wanted.Spec.Usages, p.existing.Spec.Usages) {
 		return false // A list with more elements would pass below.
 	}
+
 	wanted, derives := p.wanted.Spec, equality.Semantic.DeepDerivative
 	if key := wanted.PrivateKey; c.bothUsages() { // Such an issuer has no other fields.
 		wanted = certv1.CertificateSpec{
@@ -328,6 +346,7 @@ func (c *Certificates) isApplied(p *pair) bool {
 			PrivateKey: &certv1.CertificatePrivateKey{Algorithm: key.Algorithm, Size: key.Size},
 		}
 	}
+
 	return derives(wanted, p.existing.Spec) && derives(p.wanted.Labels, p.existing.Labels) &&
 		derives(p.wanted.Annotations, p.existing.Annotations) &&
 		derives(p.wanted.OwnerReferences, p.existing.OwnerReferences)
@@ -337,6 +356,7 @@ func (c *Certificates) pairStatus(p *pair, bundle []*x509.Certificate) (status R
 	if p.secret == nil {
 		return missing(p.existing), false
 	}
+
 	loaded, err := keys.ParsePair(p.secret.Data[corev1.TLSCertKey], p.secret.Data[corev1.TLSPrivateKeyKey])
 	if err != nil { // cert-manager repairs its Secret.
 		return missing(p.existing), false
@@ -347,6 +367,7 @@ func (c *Certificates) pairStatus(p *pair, bundle []*x509.Certificate) (status R
 	if !trusted(loaded.Leaf, bundle) {
 		return RuntimeStatus{Reason: ReasonNoBundle, Message: "waiting for a bundle with the CA of the certificate"}, false
 	}
+
 	return RuntimeStatus{}, true
 }
 
@@ -355,12 +376,14 @@ func missing(certificate *certv1.Certificate) RuntimeStatus {
 	if certificate == nil || certificate.Status.LastFailureTime == nil {
 		return status
 	}
+
 	status.Reason = ReasonFailed
 	for _, condition := range certificate.Status.Conditions {
 		if condition.Type == certv1.CertificateConditionIssuing && condition.Message != "" {
 			status.Message = condition.Message
 		}
 	}
+
 	return status
 }
 
@@ -369,6 +392,7 @@ func (c *Certificates) misfit(wanted *certv1.Certificate, issued *x509.Certifica
 	if slices.Contains(wanted.Spec.Usages, certv1.UsageClientAuth) {
 		usage = x509.ExtKeyUsageClientAuth
 	}
+
 	switch {
 	case issued.Subject.CommonName != wanted.Spec.CommonName:
 		return fmt.Sprintf("the certificate is for %q", issued.Subject.CommonName)

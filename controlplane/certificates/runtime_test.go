@@ -74,9 +74,11 @@ func TestRemoveRuntimeLeavesAloneWhatIsNotItsOwn(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			var deleted []types.UID
 			c := newPlane(t, &deleted, test.there...)
 			check(t, newSet(t, c, mine).RemoveRuntime(t.Context(), Runtime{ID: shared}))
+
 			for _, object := range test.there {
 				left := slices.ContainsFunc(test.left, func(l client.Object) bool {
 					return l.GetUID() == object.GetUID() &&
@@ -87,6 +89,7 @@ func TestRemoveRuntimeLeavesAloneWhatIsNotItsOwn(t *testing.T) {
 					t.Errorf("%T %s: %v, want it left: %t", object, object.GetUID(), err, left)
 				}
 			}
+
 			if want := len(test.there) - len(test.left); len(deleted) != want || slices.Contains(deleted, "") {
 				t.Errorf("deleted by UID: %q, want %d", deleted, want)
 			}
@@ -97,6 +100,7 @@ func TestRemoveRuntimeLeavesAloneWhatIsNotItsOwn(t *testing.T) {
 // A runtime with an invalid ID never had a certificate.
 func TestRemoveRuntimeThatCouldNeverHaveACertificate(t *testing.T) {
 	t.Parallel()
+
 	set := newSet(t, interceptor.NewClient(newPlane(t, new([]types.UID)), interceptor.Funcs{
 		Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
 			return errors.New("want no look")
@@ -107,6 +111,7 @@ func TestRemoveRuntimeThatCouldNeverHaveACertificate(t *testing.T) {
 			t.Errorf("%.8q: %v", id, err)
 		}
 	}
+
 	if err := set.RemoveRuntime(t.Context(), Runtime{ID: shared}); err == nil {
 		t.Error("a runtime that could not be looked for is said to be removed")
 	}
@@ -115,6 +120,7 @@ func TestRemoveRuntimeThatCouldNeverHaveACertificate(t *testing.T) {
 // What the client's scheme does not know says its kind itself.
 func TestACertificateGoesWithItsOwnerWhereItCan(t *testing.T) {
 	t.Parallel()
+
 	stub := func(namespace string) client.Object {
 		owner := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "kyma", UID: "u"}}
 		owner.SetGroupVersionKind(schema.GroupVersionKind{
@@ -123,6 +129,7 @@ func TestACertificateGoesWithItsOwnerWhereItCan(t *testing.T) {
 		})
 		return owner
 	}
+
 	kyma := []metav1.OwnerReference{{APIVersion: "operator.kyma-project.io/v1beta2", Kind: "Kyma", Name: "kyma", UID: "u"}}
 	tests := map[string]struct {
 		owner client.Object
@@ -145,6 +152,7 @@ func TestACertificateGoesWithItsOwnerWhereItCan(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
+
 		if diff := cmp.Diff(test.want, certificate.OwnerReferences); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
@@ -154,6 +162,7 @@ func TestACertificateGoesWithItsOwnerWhereItCan(t *testing.T) {
 // newPlane is a control plane that notes by which UID something is deleted there, empty for none.
 func newPlane(t *testing.T, deleted *[]types.UID, objects ...client.Object) client.WithWatch {
 	t.Helper()
+
 	scheme := runtime.NewScheme()
 	check(t, errors.Join(corev1.AddToScheme(scheme), certv1.AddToScheme(scheme)))
 	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithInterceptorFuncs(interceptor.Funcs{
@@ -163,6 +172,7 @@ func newPlane(t *testing.T, deleted *[]types.UID, objects ...client.Object) clie
 			if p := options.Preconditions; p != nil && p.UID != nil {
 				uid = *p.UID
 			}
+
 			*deleted = append(*deleted, uid)
 			return c.Delete(ctx, object, opts...)
 		},
@@ -171,11 +181,13 @@ func newPlane(t *testing.T, deleted *[]types.UID, objects ...client.Object) clie
 
 func newSet(t *testing.T, c client.Client, name string) *Certificates {
 	t.Helper()
+
 	set, err := New(c, Parts{
 		Name:        types.NamespacedName{Namespace: "kcp", Name: name},
 		DNSNames:    []string{"listener.example.com"},
 		Unconfirmed: func(string, []core.RuntimeID) []core.RuntimeID { return nil },
 	}, Options{})
+
 	check(t, err)
 	return set
 }
@@ -188,6 +200,7 @@ func kyma(namespace string, uid types.UID) client.Object {
 // none.
 func TestARuntimeBelongsToOneObject(t *testing.T) {
 	t.Parallel()
+
 	var deleted []types.UID
 	c := newPlane(t, &deleted)
 	set := newSet(t, c, "watcher")
@@ -203,11 +216,14 @@ func TestARuntimeBelongsToOneObject(t *testing.T) {
 		errRuntimeTaken) {
 		t.Errorf("without owner: %v, want %v", err, errRuntimeTaken)
 	}
+
 	wantOwner(t, set, first, true)
 	wantOwner(t, set, second, false)
+
 	if err := set.RemoveRuntime(t.Context(), second); err != nil || len(deleted) > 0 {
 		t.Errorf("the second object has deleted %v: %v", deleted, err)
 	}
+
 	certificate := &certv1.Certificate{}
 	check(t, c.Get(t.Context(), set.key(objectName(shared, clientSuffix)), certificate))
 	if have := certificate.Spec.DNSNames; len(have) != 1 || have[0] != first.Domain {
@@ -216,6 +232,7 @@ func TestARuntimeBelongsToOneObject(t *testing.T) {
 	if err := set.RemoveRuntime(t.Context(), first); err != nil || len(deleted) != 2 {
 		t.Errorf("the first object has deleted %v, want both certificates: %v", deleted, err)
 	}
+
 	wantOwner(t, set, second, true)
 	if _, err := set.EnsureRuntime(t.Context(), second); err != nil {
 		t.Errorf("the second object after the first one: %v", err)
@@ -225,6 +242,7 @@ func TestARuntimeBelongsToOneObject(t *testing.T) {
 // An object that was created again, without a finalizer in between, must not be refused for ever.
 func TestANamesakeTakesOver(t *testing.T) {
 	t.Parallel()
+
 	set := newSet(t, newPlane(t, new([]types.UID)), "watcher")
 	former := Runtime{ID: shared, Domain: "a.example.com", Owner: kyma("one", "former")}
 	next := Runtime{ID: shared, Domain: "a.example.com", Owner: kyma("one", "next")}
@@ -233,6 +251,7 @@ func TestANamesakeTakesOver(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	wantOwner(t, set, next, true)
 	wantOwner(t, set, former, false)
 }
@@ -254,6 +273,7 @@ func check(t *testing.T, err error) {
 // An API server refuses a bundle with anything but certificates, and so do agents.
 func TestOnlyCertificatesOfABundleArePublished(t *testing.T) {
 	t.Parallel()
+
 	ca, err := testpki.NewCA("ca", testpki.Options{})
 	check(t, err)
 	leaf, err := ca.Client(string(shared), testpki.Options{})
@@ -261,6 +281,7 @@ func TestOnlyCertificatesOfABundleArePublished(t *testing.T) {
 	old, err := testpki.NewCA("old", testpki.Options{NotAfter: time.Now().Add(-time.Minute)})
 	check(t, err)
 	sound := testpki.Bundle(ca)
+
 	for name, added := range map[string]string{
 		"nothing":        "",
 		"a key":          "-----BEGIN PRIVATE KEY-----\n-----END PRIVATE KEY-----\n",
@@ -283,11 +304,13 @@ func TestOnlyCertificatesOfABundleArePublished(t *testing.T) {
 		if have := status.Secret["ca.crt"]; err != nil || !bytes.Equal(bytes.TrimSuffix(have, old.PEM), sound) {
 			t.Errorf("%s: a runtime gets the bundle\n%s\n%v, want the certificate alone", name, have, err)
 		}
+
 		seen, err := set.observe(t.Context())
 		check(t, err)
 		if seen.published.current != (added == "") || !bytes.Equal(seen.wanted.Data["ca.crt"], sound) {
 			t.Errorf("%s: the bundle is current: %t, and is to be\n%s", name, seen.published.current, seen.wanted.Data["ca.crt"])
 		}
+
 		seen.listener.Annotations[stored(annotationBundleSince)] = time.Now().Add(day).Format(time.RFC3339Nano)
 		check(t, set.client.Update(t.Context(), seen.listener))
 		if seen, err := set.observe(t.Context()); err != nil || seen.published.current || seen.published.since.After(seen.now) {
@@ -303,17 +326,21 @@ func TestARotationThatWaitsIsLoggedAtABoundedPace(t *testing.T) {
 
 func testPace(t *testing.T) {
 	t.Helper()
+
 	var log bytes.Buffer
 	set := newSet(t, newPlane(t, new([]types.UID)), "watcher")
 	set.opts.Logger = slog.New(slog.NewTextHandler(&log, nil))
 	status := Status{Phase: PhaseConfirming, Generation: 2}
+
 	for i := range 1000 {
 		status.Waiting = append(status.Waiting, core.RuntimeID("runtime-"+strconv.Itoa(i)))
 	}
+
 	for end := time.Now().Add(24 * time.Hour); time.Now().Before(end); time.Sleep(pollInterval) {
 		status.Message = message(status)
 		set.announce(t.Context(), &observed{}, status)
 	}
+
 	lines := strings.Split(strings.TrimSpace(log.String()), "\n")
 	if len(lines) != 24 {
 		t.Errorf("%d lines a day, want one an hour", len(lines))
@@ -321,6 +348,7 @@ func testPace(t *testing.T) {
 	if len(lines[0]) > 1000 || !strings.Contains(lines[0], "waiting=1000") || !strings.Contains(lines[0], "runtime-9") {
 		t.Errorf("want the number and some of the runtimes: %.2000s", lines[0])
 	}
+
 	// A change is logged immediately, and not thousands of them.
 	log.Reset()
 	for n := range 900 {
@@ -328,6 +356,7 @@ func testPace(t *testing.T) {
 		status.Message = message(status)
 		set.announce(t.Context(), &observed{}, status)
 		time.Sleep(pollInterval)
+
 		if lines := strings.Count(log.String(), "\n"); lines < min(n, 100) || lines > 101 {
 			t.Fatalf("%d lines after %d changes, want one each, and at most about 100 an hour", lines, n+1)
 		}
@@ -338,6 +367,7 @@ func testPace(t *testing.T) {
 func TestTheListOfRuntimesIsCut(t *testing.T) {
 	t.Parallel()
 	var runtimes []core.RuntimeID
+
 	for n := range named + 2 {
 		if isCut := strings.Contains(list(runtimes), "…"); isCut != (n > named) {
 			t.Errorf("a list of %d runtimes is cut: %t", n, isCut)
@@ -363,11 +393,14 @@ func TestARotationThatWaitsIsAnEvent(t *testing.T) {
 		recorder := events.NewFakeRecorder(2)
 		set := newSet(t, newPlane(t, new([]types.UID)), "watcher")
 		set.opts.Logger = slog.New(slog.DiscardHandler)
+
 		if tt.recorder {
 			set.opts.Recorder = recorder
 		}
+
 		status := Status{Phase: PhaseConfirming, Waiting: []core.RuntimeID{"a"}, Message: "it waits"}
 		set.announce(t.Context(), &observed{clientsIssuer: tt.issuer}, status)
+
 		if have := len(recorder.Events); have != tt.want {
 			t.Errorf("%s: %d events, want %d", name, have, tt.want)
 		}
@@ -416,6 +449,7 @@ func TestALookTakesATenthOfTheTimeAtMost(t *testing.T) {
 				DNSNames:    []string{"c"},
 				Unconfirmed: func(string, []core.RuntimeID) []core.RuntimeID { return nil },
 			}, Options{})
+
 			check(t, err)
 			if status, err := set.Reconcile(t.Context()); err != nil || status.RequeueAfter != want {
 				t.Errorf("two lists of %v each: again in %v, want %v: %v", list, status.RequeueAfter, want, err)

@@ -12,13 +12,16 @@ import (
 func TestARotationBesideOthers(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1e9, 0)
+
 	for _, count := range []int{1, 2, maxAuthorities, maxAuthorities + 1} {
 		v := steady(now, 365*day, 300*day)
 		v.authorities = nil
+
 		for n := range count {
 			name := strconv.Itoa(n + 1)
 			v.authorities = append(v.authorities, authority{generation: n + 1, fingerprint: name, key: name, notAfter: now})
 		}
+
 		v.clientSigner = count
 		if _, begins := renew(v); begins != (count < maxAuthorities) {
 			t.Errorf("with %d CAs, another one is created: %t", count, begins)
@@ -35,6 +38,7 @@ func TestIssuingCertificatesTakePlaces(t *testing.T) {
 			id := core.RuntimeID(strconv.Itoa(n))
 			v.runtimes = append(v.runtimes, leaf{runtime: id, present: true, signer: "a", issuing: n < issuing})
 		}
+
 		if s, _ := reissue(v); len(s.reissue) != want {
 			t.Errorf("beside %d, %d certificates are issued, want %d", issuing, len(s.reissue), want)
 		}
@@ -44,10 +48,12 @@ func TestIssuingCertificatesTakePlaces(t *testing.T) {
 // One certificate has failed a moment ago, and another one a minute ago.
 func TestAFailedIssuanceWaits(t *testing.T) {
 	t.Parallel()
+
 	v := rotating(time.Unix(1e9, 0))
 	for id, ago := range map[core.RuntimeID]time.Duration{"late": failedIssuanceInterval - 1, "long ago": failedIssuanceInterval} {
 		v.runtimes = append(v.runtimes, leaf{runtime: id, present: true, signer: "a", failed: v.now.Add(-ago)})
 	}
+
 	if s, _ := reissue(v); len(s.reissue) != 1 || s.reissue[0].runtime != "long ago" || len(s.waiting) != 2 {
 		t.Errorf("reissued are %+v, want the one that failed a minute ago", s.reissue)
 	}
@@ -58,6 +64,7 @@ func TestAFailedIssuanceWaits(t *testing.T) {
 func TestTheSwitchFollowsTheFormerCA(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1e9, 0)
+
 	for rest, want := range map[time.Duration]bool{5 * day: false, day + 1: false, day: true} {
 		v := rotating(now)
 		v.authorities[0].life = 9 * day
@@ -72,6 +79,7 @@ func TestTheSwitchFollowsTheFormerCA(t *testing.T) {
 // The next CA is not issued yet. It stays, and the CA in use, too.
 func TestANextCAThatIsNotIssuedStays(t *testing.T) {
 	t.Parallel()
+
 	v := steady(time.Unix(1e9, 0), 365*day, 300*day)
 	v.authorities = append(v.authorities, authority{generation: 2})
 	if s := plan(v); s.action != actionNone || s.phase != PhaseCreating || len(s.remove) > 0 {
@@ -82,6 +90,7 @@ func TestANextCAThatIsNotIssuedStays(t *testing.T) {
 // A certificate is of a CA with its subject and its key. Two CAs may have one of both in common.
 func TestACertificateOfTwoSimilarCAs(t *testing.T) {
 	t.Parallel()
+
 	ca := authority{fingerprint: "f", name: "subject", key: "key"}
 	for name, tt := range map[string]struct {
 		leaf leaf
@@ -99,6 +108,7 @@ func TestACertificateOfTwoSimilarCAs(t *testing.T) {
 			t.Errorf("%s: %t, want %t", name, have, tt.want)
 		}
 	}
+
 	if (authority{name: "subject", key: "key"}).signed(leaf{present: true, issuer: "subject", signer: "key"}) {
 		t.Error("a CA that is not issued yet has signed a certificate")
 	}
@@ -108,14 +118,17 @@ func TestACertificateOfTwoSimilarCAs(t *testing.T) {
 // A runtime with two certificates is named once.
 func TestCertificatesThatAreNotThereYet(t *testing.T) {
 	t.Parallel()
+
 	v := rotating(time.Unix(1e9, 0))
 	for n := range issuingAtOnce - 1 {
 		v.runtimes = append(v.runtimes, leaf{runtime: core.RuntimeID(strconv.Itoa(n))})
 	}
+
 	v.runtimes = append(v.runtimes, leaf{runtime: "refused", failed: v.now.Add(-time.Hour)})
 	for range 3 {
 		v.runtimes = append(v.runtimes, leaf{runtime: "old", present: true, signer: "a"})
 	}
+
 	s, _ := reissue(v)
 	if len(s.reissue) != 1 || s.reissue[0].runtime != "old" {
 		t.Errorf("reissued are %+v, want one, as %d are requested", s.reissue, issuingAtOnce-1)
@@ -129,6 +142,7 @@ func TestCertificatesThatAreNotThereYet(t *testing.T) {
 func TestALongPropagationIsCheckedMeanwhile(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1e9, 0)
+
 	for rest, want := range map[time.Duration]time.Duration{
 		time.Second: time.Second, longestRequeue: longestRequeue, longestRequeue + time.Second: longestRequeue, 99 * longestRequeue: longestRequeue,
 	} {
@@ -145,11 +159,14 @@ func TestALongPropagationIsCheckedMeanwhile(t *testing.T) {
 // All CAs before the newest one lose their keys in one step.
 func TestAllFormerCAsRetire(t *testing.T) {
 	t.Parallel()
+
 	v := rotating(time.Unix(1e9, 0))
 	v.authorities = nil
+
 	for n := range maxAuthorities {
 		v.authorities = append(v.authorities, authority{generation: n + 1, fingerprint: strconv.Itoa(n)})
 	}
+
 	if s, retires := retire(v); !retires || len(s.remove) != maxAuthorities-1 || s.remove[0] != 1 || s.remove[1] != 2 {
 		t.Errorf("removed are %v, want all but the newest", s.remove)
 	}
@@ -173,6 +190,7 @@ func TestARotationBeginsAfterTheLastOneWasTrusted(t *testing.T) {
 // retires too early would cut off each agent that still meets the old certificate.
 func TestTheSwitchWaitsForTheCertificateOfTheServer(t *testing.T) {
 	t.Parallel()
+
 	v := rotating(time.Unix(1e9, 0))
 	v.serverSigner = 2
 	v.server.issuing = true

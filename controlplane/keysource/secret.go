@@ -64,11 +64,13 @@ func NewSecret(reader client.Reader, name types.NamespacedName, opts keys.FilesO
 	if err := errors.Join(option.NoneNegative(opts), complete); err != nil {
 		return nil, fmt.Errorf("keysource: %w", err)
 	}
+
 	opts = option.WithDefaults(opts, keys.FilesOptions{
 		Poll:   5 * time.Second,
 		Hooks:  keys.FilesHooks{Reloaded: func(keys.Generation) {}, Refused: func(keys.Refusal) {}},
 		Logger: slog.New(logr.ToSlogHandler(log.Log)),
 	})
+
 	s := &Secret{reader: reader, name: name, opts: opts}
 	s.current.Store(&generation{err: fmt.Errorf("keysource: Secret %s was not read yet", name)})
 	return s, nil
@@ -91,9 +93,11 @@ func (s *Secret) Start(ctx context.Context) error {
 	for {
 		s.refresh(ctx)
 		pause := s.opts.Poll
+
 		if s.current.Load().material == nil {
 			pause = min(pause, firstPoll)
 		}
+
 		select {
 		case <-ctx.Done():
 			return nil
@@ -105,6 +109,7 @@ func (s *Secret) Start(ctx context.Context) error {
 func (s *Secret) refresh(ctx context.Context) {
 	old := s.current.Load()
 	next, err := s.read(ctx, old)
+
 	switch {
 	case ctx.Err() != nil:
 	case err != nil:
@@ -115,10 +120,12 @@ func (s *Secret) refresh(ctx context.Context) {
 			slog.String("secret", s.name.String()),
 			slog.String("fingerprint", next.material.Fingerprint),
 			slog.Time("not_after", next.material.NotAfter))
+
 		if len(next.material.Skipped) > 0 {
 			s.opts.Logger.WarnContext(ctx, "the key material contains unused PEM blocks",
 				slog.String("secret", s.name.String()), slog.Any("skipped", next.material.Skipped))
 		}
+
 		s.opts.Hooks.Reloaded(keys.Generation{NotBefore: next.material.NotBefore, NotAfter: next.material.NotAfter})
 	default:
 		s.current.Store(next)
@@ -129,10 +136,12 @@ func (s *Secret) refresh(ctx context.Context) {
 func (s *Secret) read(ctx context.Context, old *generation) (*generation, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
+
 	var secret corev1.Secret
 	if err := s.reader.Get(ctx, s.name, &secret); err != nil {
 		return nil, fmt.Errorf("keysource: read Secret %s: %w", s.name, err)
 	}
+
 	found := [3]string{ // Empty text for a key that is missing, which is refused as such.
 		string(secret.Data[corev1.ServiceAccountRootCAKey]), string(secret.Data[corev1.TLSCertKey]),
 		string(secret.Data[corev1.TLSPrivateKeyKey]),
@@ -140,10 +149,12 @@ func (s *Secret) read(ctx context.Context, old *generation) (*generation, error)
 	if old.material != nil && found == old.content {
 		return &generation{material: old.material, content: old.content}, nil
 	}
+
 	material, err := keys.NewMaterial([]byte(found[0]), []byte(found[1]), []byte(found[2]))
 	if err != nil {
 		return nil, fmt.Errorf("keysource: Secret %s: %w", s.name, err)
 	}
+
 	return &generation{material: material, content: found}, nil
 }
 
@@ -156,6 +167,7 @@ func (s *Secret) refuse(old *generation, err error) {
 		s.opts.Logger.Info("wait for the Secret with key material", slog.String("secret", s.name.String()))
 		return
 	}
+
 	s.opts.Logger.Warn("key material in the Secret is broken or unreadable: the last good key material stays in use",
 		slog.Any("error", err), slog.Bool("has_good_one", old.material != nil))
 	s.opts.Hooks.Refused(keys.Refusal{Problem: keys.ProblemOf(err)})

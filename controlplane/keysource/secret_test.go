@@ -43,6 +43,7 @@ type secrets struct {
 func (s *secrets) Get(_ context.Context, name client.ObjectKey, object client.Object, _ ...client.GetOption) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	s.reads++
 	switch {
 	case s.err != nil:
@@ -50,6 +51,7 @@ func (s *secrets) Get(_ context.Context, name client.ObjectKey, object client.Ob
 	case s.data == nil:
 		return apierrors.NewNotFound(schema.GroupResource{Resource: "secrets"}, name.Name)
 	}
+
 	secret, _ := object.(*corev1.Secret)
 	secret.Data, secret.Labels = maps.Clone(s.data), map[string]string{"label": s.label}
 	return nil
@@ -81,6 +83,7 @@ type fixture struct {
 // start runs the source in the bubble until the test ends.
 func start(t *testing.T) *fixture {
 	t.Helper()
+
 	f := &fixture{secrets: &secrets{}, ca: must(testpki.NewCA("ca", testpki.Options{}))}
 	name := types.NamespacedName{Namespace: "kcp", Name: "listener"}
 	f.Secret = must(keysource.NewSecret(f.secrets, name, keys.FilesOptions{Hooks: keys.FilesHooks{
@@ -96,6 +99,7 @@ func start(t *testing.T) *fixture {
 			t.Errorf("Start = %v, want nil", err)
 		}
 	})
+
 	synctest.Wait()
 	return f
 }
@@ -108,6 +112,7 @@ func pass(d time.Duration) {
 
 func (f *fixture) expect(t *testing.T, leaf *testpki.Leaf, ca *testpki.CA) {
 	t.Helper()
+
 	material, err := f.Material()
 	if err != nil {
 		t.Fatal(err)
@@ -125,6 +130,7 @@ func TestFirstMaterialIsInUseSoon(t *testing.T) {
 		if _, err := f.Material(); !apierrors.IsNotFound(err) || !strings.Contains(err.Error(), "kcp/listener") {
 			t.Errorf("Material = %v, want that kcp/listener is not found", err)
 		}
+
 		pass(time.Minute)
 		leaf := f.secrets.issue(f.ca)
 		pass(time.Second)
@@ -133,6 +139,7 @@ func TestFirstMaterialIsInUseSoon(t *testing.T) {
 		leaf = f.secrets.issue(another)
 		pass(10 * time.Second)
 		f.expect(t, leaf, another)
+
 		if len(f.refused) != 0 || f.reloaded != 2 {
 			t.Errorf("refused %v, reloaded %d times; want no refusal and two reloads", f.refused, f.reloaded)
 		}
@@ -147,6 +154,7 @@ func TestAnotherLabelIsNoNewMaterial(t *testing.T) {
 		before := must(f.Material())
 		f.secrets.set(func(s *secrets) { s.label = "another" })
 		pass(time.Minute)
+
 		if must(f.Material()) != before || f.reloaded != 1 {
 			t.Errorf("reloaded %d times, want once", f.reloaded)
 		}
@@ -178,9 +186,11 @@ func TestBrokenSecretKeepsTheLastGoodMaterial(t *testing.T) {
 				f.secrets.set(tc.spoil)
 				pass(time.Hour)
 				f.expect(t, leaf, f.ca)
+
 				if len(f.refused) != 1 || f.refused[0] != tc.problem {
 					t.Errorf("refused %v, want %s once", f.refused, tc.problem)
 				}
+
 				next := f.secrets.issue(f.ca)
 				pass(10 * time.Second)
 				f.expect(t, next, f.ca)
@@ -196,10 +206,12 @@ func TestDistinctFailuresAreReported(t *testing.T) {
 		leaf := f.secrets.issue(f.ca)
 		sound := testpki.Files(leaf, f.ca)
 		f.refused = nil
+
 		for _, err := range []error{errors.New("one"), errors.New("two"), nil, errors.New("two")} {
 			f.secrets.set(func(s *secrets) { s.data, s.err = sound, err })
 			pass(time.Minute)
 		}
+
 		if len(f.refused) != 3 || f.reloaded > 1 {
 			t.Errorf("refused %v, reloaded %d times; want 3 refusals and no reload after the first", f.refused, f.reloaded)
 		}
@@ -214,6 +226,7 @@ func TestReadsPerMinute(t *testing.T) {
 		pass(time.Minute)
 		f.secrets.set(func(s *secrets) { s.reads = 0 })
 		pass(time.Minute)
+
 		if reads := f.secrets.reads; reads == 0 || reads > 12 {
 			t.Errorf("%d reads in a minute, want 1 to 12", reads)
 		}

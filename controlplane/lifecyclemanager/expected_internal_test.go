@@ -22,6 +22,7 @@ func TestTheNamespaceOfModulesIsNotOfTheAgent(t *testing.T) {
 	namespace, adjusted := &unstructured.Unstructured{}, false
 	namespace.SetGroupVersionKind(schema.GroupVersionKind{Version: "v1", Kind: "Namespace"})
 	namespace.SetAnnotations(map[string]string{"operator.kyma-project.io/created-by": "runtime-watcher-installation"})
+
 	own := installation.Options{Adjust: func(*unstructured.Unstructured) { adjusted = true }}
 	if adjust := (Options{Agent: own}).agent().Adjust; adjust != nil {
 		adjust(namespace)
@@ -39,6 +40,7 @@ func TestExpectedRuntimes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		object := func(id string, finalizers ...string) *metav1.PartialObjectMetadata {
 			o := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
 				Name: id, Namespace: plane, Labels: map[string]string{runtimeID: id}, Finalizers: finalizers,
@@ -46,6 +48,7 @@ func TestExpectedRuntimes(t *testing.T) {
 			o.SetGroupVersionKind(kyma)
 			return o
 		}
+
 		objects := controllerruntimetest.NewCache(object("ours", ours), object("former", "other"), object("installed"))
 		kymas, err := newKymas(objects, 5)
 		if err != nil {
@@ -54,6 +57,7 @@ func TestExpectedRuntimes(t *testing.T) {
 		if err := kymas.Track(watched, operator); err != nil {
 			t.Fatal(err)
 		}
+
 		objects.Set(object("installed", "other", ours))
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error)
@@ -68,6 +72,7 @@ func TestExpectedRuntimes(t *testing.T) {
 		if want := (map[core.RuntimeID]fleet.State{"ours": fleet.Stale, "installed": fleet.Stale}); !maps.Equal(states, want) {
 			t.Errorf("the fleet knows %v, want %v", states, want)
 		}
+
 		stop()
 		if err := <-ended; err != nil {
 			t.Error(err)

@@ -99,6 +99,7 @@ func (o Options) withDefaults() Options {
 	if o.GatewaySecret == (types.NamespacedName{}) {
 		o.GatewaySecret = types.NamespacedName{Namespace: istio, Name: "klm-istio-gateway"}
 	}
+
 	o.Agent.Name = cmp.Or(o.Agent.Name, agentName)
 	o.Agent.ConfigurationName = cmp.Or(o.Agent.ConfigurationName, agentName)
 	return o
@@ -117,6 +118,7 @@ func (o Options) validate() error {
 	case o.Step >= 5 && o.Image == "":
 		return errors.New("lifecyclemanager: Image is empty, want that of the agent from step 5 on")
 	}
+
 	if err := o.names().Validate(); err != nil {
 		return fmt.Errorf("lifecyclemanager: WatcherKind: %w", err)
 	}
@@ -132,11 +134,13 @@ func SetUp(mgr ctrl.Manager, addr string, opts Options) (*controllerruntime.Sour
 	if err := opts.validate(); err != nil {
 		return nil, err
 	}
+
 	opts = opts.withDefaults()
 	watched, err := fleet.New(fleet.Options{Logger: controllerruntime.Logger(mgr.GetLogger())})
 	if err != nil {
 		return nil, err
 	}
+
 	opts.Listener.Fleet = cmp.Or(opts.Listener.Fleet, watched)
 	received, err := listen(mgr, addr, opts)
 	if err == nil && opts.Step >= 3 {
@@ -145,6 +149,7 @@ func SetUp(mgr ctrl.Manager, addr string, opts Options) (*controllerruntime.Sour
 	if err == nil && opts.Step >= 4 {
 		err = install(mgr, opts)
 	}
+
 	return received, err
 }
 
@@ -171,6 +176,7 @@ func listen(mgr ctrl.Manager, addr string, opts Options) (*controllerruntime.Sou
 	if opts.Listener.Options.Hooks.Answered == nil {
 		opts.Listener.Options.Hooks = measured.Hooks
 	}
+
 	verify, from := listener.SANPinning(kymas), listener.PeerOptions{GatewayNames: opts.GatewayNames}
 	if len(from.GatewayNames) == 0 {
 		from.GatewayNames = []string{gatewaySAN}
@@ -189,6 +195,7 @@ func listen(mgr ctrl.Manager, addr string, opts Options) (*controllerruntime.Sou
 	if err != nil {
 		return nil, err
 	}
+
 	received, err := controllerruntime.SourceFor(
 		events, operator, controllerruntime.EnqueueByRuntime(kymas), opts.Source)
 	return received, errors.Join(err, mgr.Add(material),
@@ -205,6 +212,7 @@ func install(mgr ctrl.Manager, opts Options) error {
 		opts.Certificates.ImportCA = opts.CA
 		opts.Certificates.AdditionalCAs = append(slices.Clone(opts.Certificates.AdditionalCAs), opts.CA)
 	}
+
 	opts.Certificates.Names = opts.names()
 	opts.Certificates.ListenerSecret = opts.GatewaySecret
 	opts.Certificates.Service = opts.Agent.Name
@@ -214,6 +222,7 @@ func install(mgr ctrl.Manager, opts Options) error {
 	if err != nil {
 		return fmt.Errorf("lifecyclemanager: Address: %w", err)
 	}
+
 	set, err := certificates.New(direct, certificates.Parts{
 		Name:        types.NamespacedName{Namespace: plane, Name: "watcher"},
 		DNSNames:    []string{address.Hostname()},
@@ -225,15 +234,18 @@ func install(mgr ctrl.Manager, opts Options) error {
 	if opts.Step == 4 {
 		return mgr.Add(runtimes.KeepCertificates(set))
 	}
+
 	installer, err := installation.New(installation.Parts{Image: opts.Image, ControlPlane: opts.Address}, opts.agent())
 	if err != nil {
 		return err
 	}
+
 	secrets := runtimes.KubeconfigSecrets{Namespace: plane, Label: "operator.kyma-project.io/kyma-name"}
 	opts.Runtimes.Fleet, opts.Runtimes.Kubeconfigs = watched, secrets
 	object := &metav1.PartialObjectMetadata{}
 	object.SetGroupVersionKind(kyma)
 	kubeconfigs := runtimes.NewKubeconfigsByLabel(mgr.GetAPIReader(), "config", secrets, runtimes.KubeconfigOptions{})
+
 	return runtimes.SetUp(mgr, runtimes.Parts{
 		Object: object, Identify: opts.identify, Connect: kubeconfigs, Certificates: set, Installer: installer,
 	}, opts.Runtimes)
@@ -251,8 +263,10 @@ func (o Options) agent() installation.Options {
 			adjust(object)
 		}
 	}
+
 	agent.Namespace = there
 	agent.Names = o.names()
+
 	if o.Step < 6 {
 		return agent
 	}
@@ -265,6 +279,7 @@ func (o Options) agent() installation.Options {
 			return o.Listener.Fleet.Get(id, operator).State == fleet.Fresh
 		}
 	}
+
 	return agent
 }
 

@@ -80,6 +80,7 @@ func (n Names) WithDefaults() Names {
 	if n.DomainAnnotation == "" && n.Group == defaultGroup {
 		n.DomainAnnotation = defaultDomainAnnotation
 	}
+
 	n.DomainAnnotation = cmp.Or(n.DomainAnnotation, n.Prefix+"/domain")
 	return n
 }
@@ -106,6 +107,7 @@ func (n Names) Validate() error {
 		key("DomainAnnotation", n.DomainAnnotation),
 		key("OwnerAnnotation", n.OwnerAnnotation),
 	}
+
 	problem := func(format string, args ...any) {
 		problems = append(problems, fmt.Errorf(format, args...))
 	}
@@ -123,6 +125,7 @@ func (n Names) Validate() error {
 		problem("Plural and Group: the name of the definition has %d characters, want at most %d",
 			len(name), validation.DNS1123SubdomainMaxLength)
 	}
+
 	if !strings.Contains(n.Finalizer, "/") {
 		problem("Finalizer: want <domain>/<name>, have %.80q", n.Finalizer)
 	}
@@ -132,6 +135,7 @@ func (n Names) Validate() error {
 	if n.Finalizer == n.formerFinalizer() {
 		problem("Finalizer: want another one than %q, which is that of a former controller", n.Finalizer)
 	}
+
 	return errors.Join(problems...)
 }
 
@@ -141,11 +145,13 @@ func subdomain(field, domain string) error {
 	if wrong := validation.IsDNS1123Subdomain(domain); wrong != nil {
 		return fmt.Errorf("%s: %s, have %.80q", field, strings.Join(wrong, ", "), domain)
 	}
+
 	reserved := []string{"k8s.io", "kubernetes.io"}
 	isReserved := func(r string) bool { return domain == r || strings.HasSuffix(domain, "."+r) }
 	if slices.ContainsFunc(reserved, isReserved) {
 		return fmt.Errorf("%s: want a domain of your own, have %.80q, which belongs to Kubernetes", field, domain)
 	}
+
 	return nil
 }
 

@@ -16,6 +16,7 @@ import (
 
 func TestDefaultsAreThoseOfLifecycleManager(t *testing.T) {
 	t.Parallel()
+
 	want := names.Names{
 		Group: "operator.kyma-project.io", Kind: "Watcher", Plural: "watchers",
 		Prefix: "operator.kyma-project.io", Finalizer: "operator.kyma-project.io/runtime-watcher",
@@ -28,6 +29,7 @@ func TestDefaultsAreThoseOfLifecycleManager(t *testing.T) {
 	if err := (names.Names{}).Validate(); err != nil {
 		t.Errorf("the defaults are refused: %v", err)
 	}
+
 	const managedBy, installedBy = "operator.kyma-project.io/managed-by", "operator.kyma-project.io/installed-by"
 	if got := (names.Names{}).ManagedBy(); got != managedBy {
 		t.Errorf("ManagedBy is %s, want %s", got, managedBy)
@@ -43,6 +45,7 @@ func TestDefaultsAreThoseOfLifecycleManager(t *testing.T) {
 // The agent and the listener have defaults of their own, as they do not know this package.
 func TestDefaultsOfTheOtherEnds(t *testing.T) {
 	t.Parallel()
+
 	defaults := names.Names{}.WithDefaults()
 	if defaults.OwnerAnnotation != core.OwnerAnnotation {
 		t.Errorf("agents read the owner in %s, not in %s", core.OwnerAnnotation, defaults.OwnerAnnotation)
@@ -50,6 +53,7 @@ func TestDefaultsOfTheOtherEnds(t *testing.T) {
 	if defaults.DomainAnnotation != controllerruntime.DomainAnnotation {
 		t.Errorf("listeners read the domain in %s, not in %s", controllerruntime.DomainAnnotation, defaults.DomainAnnotation)
 	}
+
 	endpoint := admission.Endpoint{URL: "https://agent", CABundle: bundle(t)}
 	lease := types.NamespacedName{Namespace: "default", Name: "canary"}
 	configuration, err := admission.WebhookConfiguration("watcher", endpoint, nil, admission.ConfigurationOptions{Canary: lease})
@@ -63,6 +67,7 @@ func TestDefaultsOfTheOtherEnds(t *testing.T) {
 
 func bundle(t *testing.T) []byte {
 	t.Helper()
+
 	ca, err := testpki.NewCA("ca", testpki.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -91,6 +96,7 @@ func TestGroupDecidesAllOthers(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			if diff := cmp.Diff(test.want, test.have.WithDefaults()); diff != "" {
 				t.Errorf("names (-want +got):\n%s", diff)
 			}
@@ -114,6 +120,7 @@ func every() names.Names {
 
 func TestValidateNamesEachMistake(t *testing.T) {
 	t.Parallel()
+
 	long := strings.Repeat("a", 60) + "."
 	tests := map[string]struct {
 		have names.Names
@@ -141,10 +148,12 @@ func TestValidateNamesEachMistake(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			err := test.have.Validate()
 			if err == nil {
 				t.Fatal("accepted")
 			}
+
 			for _, text := range test.want {
 				if !strings.Contains(err.Error(), text) {
 					t.Errorf("%v does not say %q", err, text)

@@ -33,6 +33,7 @@ func GatewayAddress(
 			plain = append(plain, address)
 		}
 	}
+
 	var unread error
 	switch kind {
 	case VirtualService:
@@ -57,6 +58,7 @@ func GatewayAddress(
 		}
 	case NoRouting: // It has no gateways.
 	}
+
 	all := slices.Concat(withTLS, plain)
 	if unread == nil && len(all) == 0 {
 		unread = fmt.Errorf("%w: want a server for HTTP with a host that is no wildcard", errNoAddress)
@@ -64,5 +66,6 @@ func GatewayAddress(
 	if unread != nil {
 		return "", fmt.Errorf("read Gateway %s: %w", gateway, unread)
 	}
+
 	return all[0], nil
 }

@@ -44,6 +44,7 @@ func TestGatewayAddress(t *testing.T) {
 			if err := watcher.AddToScheme(scheme); err != nil {
 				t.Fatal(err)
 			}
+
 			var object client.Object = &networkingv1beta1.Gateway{}
 			if test.kind == watcher.HTTPRoute {
 				object, text = &gatewayv1.Gateway{}, text+"\nstatus: {addresses: [{value: 192.0.2.1}]}"
@@ -54,6 +55,7 @@ func TestGatewayAddress(t *testing.T) {
 			if err := yaml.Unmarshal([]byte(text), object); err != nil {
 				t.Fatal(err)
 			}
+
 			reader := fake.NewClientBuilder().WithScheme(scheme).WithObjects(object).Build()
 			have, err := watcher.GatewayAddress(t.Context(), reader, test.kind,
 				client.ObjectKey{Namespace: "istio-system", Name: "gateway"})

@@ -50,23 +50,28 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		}
 		return reconcile.Result{}, err
 	}
+
 	if err := r.replace(ctx, w); err != nil {
 		return reconcile.Result{}, err
 	}
+
 	ends := !w.DeletionTimestamp.IsZero() // Finalizers of others may still hold it.
 	if ends {
 		if err := r.remove(ctx, identityOf(w), ""); err != nil {
 			return reconcile.Result{}, err
 		}
 	}
+
 	if err := r.removeFinalizer(ctx, w); err != nil || ends {
 		return reconcile.Result{}, err
 	}
+
 	result, err := r.establish(ctx, w)
 	var again error
 	if err != nil {
 		result, again = failed(err)
 	}
+
 	err = r.report(ctx, w, result)
 	if apierrors.IsConflict(err) { // The cache has not seen the last write of the status yet.
 		return reconcile.Result{RequeueAfter: conflictPause}, again
@@ -77,6 +82,7 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if r.opts.Installed == nil {
 		return reconcile.Result{}, nil
 	}
+
 	return reconcile.Result{RequeueAfter: countInterval}, nil
 }
 
@@ -90,6 +96,7 @@ func (r *reconciler) removeFinalizer(ctx context.Context, w *v1beta2.Watcher) er
 	if !controllerutil.RemoveFinalizer(w, former) {
 		return nil
 	}
+
 	// A patch replaces the whole list, so it must not overwrite a concurrent change.
 	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 	err := client.IgnoreNotFound(r.client.Patch(ctx, w, patch))
@@ -102,6 +109,7 @@ func (r *reconciler) establish(ctx context.Context, w *v1beta2.Watcher) (outcome
 	if err != nil {
 		return outcome{}, err
 	}
+
 	_, dropped, err := watchOf(w, r.opts.Names)
 	if err != nil {
 		return outcome{}, problem(v1beta2.ReasonWatchInvalid, "%v", err)
@@ -109,6 +117,7 @@ func (r *reconciler) establish(ctx context.Context, w *v1beta2.Watcher) (outcome
 	if err := r.remove(ctx, identityOf(w), r.kind()); err != nil {
 		return outcome{}, err
 	}
+
 	result, err := r.route(ctx, w, manager)
 	if err != nil {
 		return outcome{}, err
@@ -117,6 +126,7 @@ func (r *reconciler) establish(ctx context.Context, w *v1beta2.Watcher) (outcome
 	if dropped != nil {
 		result.state, result.reason, result.message = v1beta2.StateWarning, v1beta2.ReasonConditionInvalid, dropped.Error()
 	}
+
 	return result, nil
 }
 
@@ -125,6 +135,7 @@ func incomplete(w *v1beta2.Watcher) error {
 	if w.Spec.ServiceInfo == (v1beta2.Service{}) {
 		return problem(v1beta2.ReasonServiceMissing, "routes are turned on: want spec.serviceInfo, have none")
 	}
+
 	selector := &w.Spec.Gateway.LabelSelector
 	if len(selector.MatchLabels) == 0 && len(selector.MatchExpressions) == 0 {
 		return problem(v1beta2.ReasonGatewayMissing,
@@ -147,10 +158,12 @@ func (r *reconciler) route(ctx context.Context, w *v1beta2.Watcher, manager core
 	if err := r.yield(ctx, w, manager); err != nil {
 		return outcome{}, err
 	}
+
 	selector, err := selectorOf(&w.Spec.Gateway.LabelSelector)
 	if err != nil {
 		return outcome{}, err
 	}
+
 	route, where, err := r.routing.build(ctx, r.gateways, selector, w, manager)
 	if err != nil {
 		return outcome{}, err
@@ -162,6 +175,7 @@ func (r *reconciler) route(ctx context.Context, w *v1beta2.Watcher, manager core
 	if err := r.routing.check(ctx, r.fresh, client.ObjectKeyFromObject(w)); err != nil {
 		return outcome{}, err
 	}
+
 	return outcome{
 		v1beta2.StateReady, metav1.ConditionTrue, v1beta2.ReasonRouteApplied,
 		fmt.Sprintf("%s leads %s from %s", r.routing.kind(), strings.Join(prefixes(manager), ", "), where),
@@ -190,6 +204,7 @@ type outcome struct {
 func failed(err error) (o outcome, again error) {
 	o = outcome{state: v1beta2.StateError, status: metav1.ConditionFalse, reason: v1beta2.ReasonRouteRefused, message: err.Error()}
 	var known *routeProblem
+
 	switch {
 	case errors.As(err, &known) && known.reason == v1beta2.ReasonRoutePending:
 		o.state, o.status, o.reason = v1beta2.StateProcessing, metav1.ConditionUnknown, known.reason
@@ -198,6 +213,7 @@ func failed(err error) (o outcome, again error) {
 	default:
 		again = err
 	}
+
 	return o, again
 }
 
@@ -213,6 +229,7 @@ func (r *reconciler) report(ctx context.Context, w *v1beta2.Watcher, o outcome) 
 	meta.RemoveStatusCondition(&w.Status.Conditions, formerCondition)
 	meta.SetStatusCondition(&w.Status.Conditions, route)
 	meta.SetStatusCondition(&w.Status.Conditions, r.readyOf(before, route))
+
 	if equality.Semantic.DeepEqual(before.Status, w.Status) {
 		return nil
 	}
@@ -223,10 +240,12 @@ func (r *reconciler) report(ctx context.Context, w *v1beta2.Watcher, o outcome) 
 	if old != nil && old.Reason == route.Reason && old.Message == route.Message {
 		return nil
 	}
+
 	kind := corev1.EventTypeNormal
 	if o.state == v1beta2.StateError || o.state == v1beta2.StateWarning {
 		kind = corev1.EventTypeWarning
 	}
+
 	r.events.Eventf(w, nil, kind, route.Reason, "Route", "%s", route.Message)
 	return nil
 }
@@ -239,6 +258,7 @@ func (r *reconciler) readyOf(w *v1beta2.Watcher, ready metav1.Condition) metav1.
 	if ready.Status != metav1.ConditionTrue || r.opts.Installed == nil {
 		return ready
 	}
+
 	installed, all := r.opts.Installed(client.ObjectKeyFromObject(w), w.Generation)
 	ready.Message = fmt.Sprintf("installed in %d of %d runtimes; %s", installed, all, ready.Message)
 	last := meta.FindStatusCondition(w.Status.Conditions, v1beta2.ConditionReady)
@@ -246,5 +266,6 @@ func (r *reconciler) readyOf(w *v1beta2.Watcher, ready metav1.Condition) metav1.
 	if all > 0 && installed == 0 && !wasReady {
 		ready.Status, ready.Reason = metav1.ConditionFalse, v1beta2.ReasonNotInstalled
 	}
+
 	return ready
 }

@@ -37,19 +37,23 @@ func (h httpRoutes) build(
 		return nil, "", problem(v1beta2.ReasonGatewayNotFound,
 			"no Gateway of the Gateway API, %s, is selected by %s", h.where, selector)
 	}
+
 	parents, names := parentsOf(gateways.Items)
 	if len(parents) == 0 {
 		return nil, "", problem(v1beta2.ReasonGatewayWithoutHosts,
 			"the gateways %s, selected by %s, have no listener for HTTP or HTTPS", strings.Join(names, ", "), selector)
 	}
+
 	route := &gatewayv1.HTTPRoute{TypeMeta: metav1.TypeMeta{APIVersion: gatewayv1.GroupVersion.String(), Kind: h.kind()}}
 	service := w.Spec.ServiceInfo
 	rule := gatewayv1.HTTPRouteRule{BackendRefs: []gatewayv1.HTTPBackendRef{backend(service)}}
+
 	for _, prefix := range prefixes(m) {
 		rule.Matches = append(rule.Matches, gatewayv1.HTTPRouteMatch{
 			Path: &gatewayv1.HTTPPathMatch{Type: new(gatewayv1.PathMatchPathPrefix), Value: &prefix},
 		})
 	}
+
 	route.Spec.ParentRefs, route.Spec.Rules = parents, []gatewayv1.HTTPRouteRule{rule}
 	return route, fmt.Sprintf("%s to %s/%s:%d",
 		strings.Join(names, ", "), service.Namespace, service.Name, service.Port), nil
@@ -79,6 +83,7 @@ func parentsOf(gateways []gatewayv1.Gateway) (parents []gatewayv1.ParentReferenc
 		if !slices.ContainsFunc(gateways[i].Spec.Listeners, isHTTP) {
 			continue
 		}
+
 		parents = append(parents, gatewayv1.ParentReference{
 			Group:     new(gatewayv1.Group(gatewayv1.GroupName)),
 			Kind:      new(gatewayv1.Kind("Gateway")),
@@ -98,6 +103,7 @@ func (h httpRoutes) check(ctx context.Context, reader client.Reader, key client.
 	if err := reader.Get(ctx, key, route); err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("read %s: %w", h.kind(), err)
 	}
+
 	accepted := make(map[string]bool)
 	for i := range route.Status.Parents {
 		name := nameOf(route.Status.Parents[i].ParentRef, route)
@@ -113,6 +119,7 @@ func (h httpRoutes) check(ctx context.Context, reader client.Reader, key client.
 			}
 		}
 	}
+
 	// A route that was just deleted is pending, too.
 	var missing []string
 	for _, parent := range route.Spec.ParentRefs {
@@ -120,10 +127,12 @@ func (h httpRoutes) check(ctx context.Context, reader client.Reader, key client.
 			missing = append(missing, name)
 		}
 	}
+
 	if len(missing) > 0 || len(route.Spec.ParentRefs) == 0 {
 		return problem(v1beta2.ReasonRoutePending,
 			"the route is applied; waiting for acceptance by the gateways %s", strings.Join(missing, ", "))
 	}
+
 	return nil
 }
 

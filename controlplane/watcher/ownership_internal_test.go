@@ -25,12 +25,14 @@ func routedWatcher(uid types.UID) *v1beta2.Watcher {
 	w.UID = uid
 	w.Spec.ServiceInfo = v1beta2.Service{Name: "operator", Namespace: "kcp-system", Port: 443}
 	w.Spec.Gateway.LabelSelector.MatchLabels = map[string]v1beta2.LabelValue{"a": "b"}
+
 	return w
 }
 
 // newRouteWorld has a gateway of each kind, and the objects.
 func newRouteWorld(t *testing.T, routes Routing, owner string, objects ...client.Object) *reconciler {
 	t.Helper()
+
 	scheme := runtime.NewScheme()
 	check(t, AddToScheme(scheme))
 	gateway := &gatewayv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: "kcp", Name: "g", Labels: map[string]string{"a": "b"}}}
@@ -38,6 +40,7 @@ func newRouteWorld(t *testing.T, routes Routing, owner string, objects ...client
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(append(objects, gateway)...).
 		WithStatusSubresource(newWatcher()).Build()
 	opts := Options{Routing: routes, Owner: owner}.withDefaults()
+
 	return &reconciler{
 		client: c, fresh: c, gateways: c, events: events.NewFakeRecorder(100), routing: opts.routing(), opts: opts,
 	}
@@ -59,9 +62,11 @@ func ownedRoute(route client.Object, uid types.UID, mark string) client.Object {
 	owner := newWatcher()
 	owner.UID = uid
 	route.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(owner, names.Names{}.GroupVersionKind())})
+
 	if mark != "" {
 		route.SetAnnotations(map[string]string{names.Names{}.InstalledBy(): mark})
 	}
+
 	return route
 }
 
@@ -87,6 +92,7 @@ func TestRoutesOfAnotherControlPlaneStay(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			r := newRouteWorld(t, row.routes, row.owner, routedWatcher("ours"), row.route)
 			read := func() map[string]any {
 				live, _ := row.route.DeepCopyObject().(client.Object)
@@ -94,17 +100,21 @@ func TestRoutesOfAnotherControlPlaneStay(t *testing.T) {
 				if apierrors.IsNotFound(err) {
 					return nil
 				}
+
 				check(t, err)
 				content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(live)
 				check(t, err)
+
 				return content
 			}
+
 			before := read()
 			_, isSameKind := row.route.(*gatewayv1.HTTPRoute)
 			reason := r.reasonOf(t)
 			if isConflict := reason == v1beta2.ReasonRouteConflict; isConflict != (!row.wantTaken && isSameKind && row.routes != NoRouting) {
 				t.Errorf("the reason is %s", reason)
 			}
+
 			check(t, r.client.Delete(t.Context(), routedWatcher("ours")))
 			_, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(newWatcher())})
 			check(t, err)
@@ -115,6 +125,7 @@ func TestRoutesOfAnotherControlPlaneStay(t *testing.T) {
 				}
 				return
 			}
+
 			if diff := cmp.Diff(before, read()); diff != "" {
 				t.Errorf("the route of others (-before +after):\n%s", diff)
 			}
@@ -129,15 +140,19 @@ func TestARouteOfAFormerWatcher(t *testing.T) {
 	for name, hasSeen := range map[string]bool{"seen": true, "another process": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			r := newRouteWorld(t, HTTPRoute, "", routedWatcher("first"))
 			if reason := r.reasonOf(t); reason != v1beta2.ReasonRoutePending {
 				t.Fatalf("the reason is %s, want that the route is applied", reason)
 			}
+
 			check(t, r.client.Delete(t.Context(), routedWatcher("first")))
 			check(t, r.client.Create(t.Context(), routedWatcher("second")))
+
 			if !hasSeen {
 				r.seen.Clear()
 			}
+
 			want := v1beta2.ReasonRouteConflict
 			if hasSeen {
 				want = v1beta2.ReasonRoutePending

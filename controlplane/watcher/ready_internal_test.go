@@ -39,20 +39,24 @@ func newWatcher() *v1beta2.Watcher {
 // newReadyWorld has a Watcher without route.
 func newReadyWorld(t *testing.T, w *v1beta2.Watcher, funcs interceptor.Funcs) *reconciler {
 	t.Helper()
+
 	scheme := runtime.NewScheme()
 	check(t, AddToScheme(scheme))
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(w).WithStatusSubresource(w).
 		WithInterceptorFuncs(funcs).Build()
+
 	return &reconciler{client: c, fresh: c, gateways: c, events: events.NewFakeRecorder(100)}
 }
 
 func reconcileOnce(t *testing.T, r *reconciler) (reconcile.Result, *metav1.Condition) {
 	t.Helper()
+
 	key := client.ObjectKeyFromObject(newWatcher())
 	result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: key})
 	check(t, err)
 	stored := &v1beta2.Watcher{}
 	check(t, r.client.Get(t.Context(), key, stored))
+
 	ready := meta.FindStatusCondition(stored.Status.Conditions, v1beta2.ConditionReady)
 	if ready == nil {
 		t.Fatal("no condition Ready")
@@ -60,6 +64,7 @@ func reconcileOnce(t *testing.T, r *reconciler) (reconcile.Result, *metav1.Condi
 	if ready.ObservedGeneration != 3 {
 		t.Errorf("Ready is of generation %d, want 3", ready.ObservedGeneration)
 	}
+
 	return result, ready
 }
 
@@ -73,6 +78,7 @@ func TestReadyTellsOfTheRuntimes(t *testing.T) {
 		}
 		return installed, all
 	}
+
 	steps := []struct {
 		installed, all int
 		want           metav1.ConditionStatus
@@ -97,6 +103,7 @@ func TestReadyTellsOfTheRoute(t *testing.T) {
 	if _, ready := reconcileOnce(t, newReadyWorld(t, broken, interceptor.Funcs{})); ready.Status != metav1.ConditionFalse {
 		t.Errorf("a broken Watcher is %+v", ready)
 	}
+
 	result, ready := reconcileOnce(t, newReadyWorld(t, newWatcher(), interceptor.Funcs{}))
 	if ready.Status != metav1.ConditionTrue || strings.Contains(ready.Message, "watch it") || result.RequeueAfter != 0 {
 		t.Errorf("without runtimes: %+v, again in %v", ready, result.RequeueAfter)
@@ -139,6 +146,7 @@ func TestAWatcherWithoutRouteIsNoElder(t *testing.T) {
 	if found := r.elderOf(w, "m", []v1beta2.Watcher{*elder, *w}); found != nil {
 		t.Errorf("the route yields to %s", found.Name)
 	}
+
 	elder.Spec.ServiceInfo = v1beta2.Service{Name: "another", Namespace: "kcp-system", Port: 443}
 	elder.Spec.Gateway.LabelSelector.MatchLabels = map[string]v1beta2.LabelValue{"a": "b"}
 	if found := r.elderOf(w, "m", []v1beta2.Watcher{*elder, *w}); found == nil {
@@ -153,6 +161,7 @@ func TestAConflictIsNoError(t *testing.T) {
 	) error {
 		return apierrors.NewConflict(schema.GroupResource{Resource: "watchers"}, "kyma", nil)
 	}}
+
 	r := newReadyWorld(t, newWatcher(), conflicts)
 	request := reconcile.Request{NamespacedName: client.ObjectKeyFromObject(newWatcher())}
 	if result, err := r.Reconcile(t.Context(), request); err != nil || result.RequeueAfter <= 0 {
@@ -181,6 +190,7 @@ func (f failing) Get(context.Context, client.ObjectKey, client.Object, ...client
 // A control plane may have, or allow, one kind of routes only.
 func TestRoutesOfAnotherKindNeedNotBeReadable(t *testing.T) {
 	t.Parallel()
+
 	resource := schema.GroupResource{Group: "gateway.networking.k8s.io", Resource: "httproutes"}
 	away := errors.New("the API server is away")
 	for name, test := range map[string]struct{ answer, want error }{
@@ -220,6 +230,7 @@ func TestARouteIsAppliedAgainForItsOwnFieldsOnly(t *testing.T) {
 			}
 		}
 	}
+
 	accepted := &gatewayv1.HTTPRoute{}
 	accepted.Status.Parents = []gatewayv1.RouteParentStatus{{}}
 	if !ownFields(names.Names{}).Update(event.UpdateEvent{ObjectOld: &gatewayv1.HTTPRoute{}, ObjectNew: accepted}) {

@@ -52,13 +52,16 @@ func (r *reconciler) apply(ctx context.Context, w *v1beta2.Watcher, route client
 	route.SetNamespace(w.Namespace)
 	route.SetLabels(map[string]string{r.opts.Names.ManagedBy(): fieldOwner})
 	route.SetOwnerReferences([]metav1.OwnerReference{*owner})
+
 	if r.opts.Owner != "" {
 		route.SetAnnotations(map[string]string{r.opts.Names.InstalledBy(): r.opts.Owner})
 	}
+
 	current, err := r.readOwn(ctx, w)
 	if err != nil {
 		return err
 	}
+
 	return ownership.ApplyTyped(ctx, r.client, route, route.GetObjectKind().GroupVersionKind(), current, fieldOwner)
 }
 
@@ -79,6 +82,7 @@ func (r *reconciler) readOwn(ctx context.Context, w *v1beta2.Watcher) (client.Ob
 				"garbage collector deletes the route, or delete it",
 			r.routing.kind(), w.Namespace, w.Name, former.UID)
 	}
+
 	return nil, problem(v1beta2.ReasonRouteConflict,
 		"%s %s/%s exists and does not belong to this Watcher: delete or rename one of them",
 		r.routing.kind(), w.Namespace, w.Name)
@@ -111,6 +115,7 @@ func (r *reconciler) nameOwner(route client.Object, name string) (owner metav1.O
 	if n < 0 {
 		return metav1.OwnerReference{}, false
 	}
+
 	return references[n], true
 }
 
@@ -123,6 +128,7 @@ func (r *reconciler) owns(route client.Object, of identity) bool {
 	if !found {
 		return false
 	}
+
 	mark := route.GetAnnotations()[r.opts.Names.InstalledBy()]
 	if mark != "" && mark != r.opts.Owner {
 		return false
@@ -130,6 +136,7 @@ func (r *reconciler) owns(route client.Object, of identity) bool {
 	if of.uid == "" {
 		return route.GetLabels()[r.opts.Names.ManagedBy()] == fieldOwner
 	}
+
 	return owner.UID == of.uid
 }
 
@@ -141,6 +148,7 @@ func (r *reconciler) replace(ctx context.Context, w *v1beta2.Watcher) error {
 			return err
 		}
 	}
+
 	r.seen.Store(client.ObjectKeyFromObject(w), w.UID)
 	return nil
 }
@@ -157,6 +165,7 @@ func (r *reconciler) removeAll(ctx context.Context, name types.NamespacedName) e
 	if err := r.remove(ctx, identity{name, r.lastSeen(name)}, ""); err != nil {
 		return err
 	}
+
 	r.seen.Delete(name)
 	return nil
 }
@@ -169,11 +178,13 @@ func (r *reconciler) remove(ctx context.Context, of identity, except string) err
 		if routes.kind() == except {
 			continue
 		}
+
 		current, err := r.stored(ctx, routes, of.name)
 		if err == nil && current != nil && r.owns(current, of) {
 			// The route may have another owner by now: then the next reconcile decides.
 			err = ownership.DeleteUnchanged(ctx, r.client, current)
 		}
+
 		isSkipped := routes.kind() != r.kind() && (meta.IsNoMatchError(err) || apierrors.IsForbidden(err))
 		if err != nil && !isSkipped {
 			return fmt.Errorf("delete %s: %w", routes.kind(), err)
@@ -197,10 +208,12 @@ func selectorOf(s *v1beta2.GatewaySelector) (labels.Selector, error) {
 	if err == nil {
 		err = json.Unmarshal(text, &converted)
 	}
+
 	selector, invalid := metav1.LabelSelectorAsSelector(&converted)
 	if err := errors.Join(err, invalid); err != nil {
 		return nil, problem(v1beta2.ReasonInvalidSelector, "spec.gateway.selector: %v", err)
 	}
+
 	return selector, nil
 }
 
@@ -211,6 +224,7 @@ func (r *reconciler) yield(ctx context.Context, w *v1beta2.Watcher, m core.Manag
 	if err := r.client.List(ctx, watchers); err != nil {
 		return fmt.Errorf("list Watchers: %w", err)
 	}
+
 	elder := r.elderOf(w, m, watchers.Items)
 	if elder == nil {
 		return nil
@@ -218,6 +232,7 @@ func (r *reconciler) yield(ctx context.Context, w *v1beta2.Watcher, m core.Manag
 	if err := r.remove(ctx, identityOf(w), ""); err != nil {
 		return err
 	}
+
 	return problem(v1beta2.ReasonManagerShared, "the older Watcher %s/%s leads manager %s to the service %s/%s: use the same "+
 		"service or another manager", elder.Namespace, elder.Name, m,
 		elder.Spec.ServiceInfo.Namespace, elder.Spec.ServiceInfo.Name)
@@ -233,6 +248,7 @@ func (r *reconciler) elderOf(w *v1beta2.Watcher, m core.Manager, watchers []v1be
 			eldest = other
 		}
 	}
+
 	if eldest.Spec.ServiceInfo == w.Spec.ServiceInfo {
 		return nil
 	}

@@ -75,6 +75,7 @@ func (o Options) withDefaults() Options {
 	o.Routing = cmp.Or(o.Routing, VirtualService)
 	o.Name = cmp.Or(o.Name, "watcher")
 	o.ClusterDomain = cmp.Or(o.ClusterDomain, "cluster.local")
+
 	return o
 }
 
@@ -86,6 +87,7 @@ func (o Options) validate() error {
 			"Routing: want %q, %q or %q, have %.40q", VirtualService, HTTPRoute, NoRouting, o.Routing),
 		option.Unless(wrong == nil, "ClusterDomain: %s, have %.80q", strings.Join(wrong, ", "), o.ClusterDomain),
 	}
+
 	for _, namespace := range o.GatewayNamespaces {
 		wrong := validation.IsDNS1123Label(namespace)
 		problems = append(problems, option.Unless(wrong == nil,
@@ -135,22 +137,27 @@ func AddNamed(n names.Names) func(scheme *runtime.Scheme) error {
 // Then the controller has a client and a cache of its own.
 func SetUp(mgr ctrl.Manager, opts Options) (failed error) {
 	defer func() { failed = option.Unless(failed == nil, "watcher controller: %w", failed) }()
+
 	opts = opts.withDefaults()
 	if err := opts.validate(); err != nil {
 		return err
 	}
+
 	routes, kinds := opts.routing(), []client.Object{&v1beta2.Watcher{}}
 	if routes != nil {
 		kinds = append(kinds, routes.route(), routes.gateway())
 	}
+
 	plane, err := ownscheme.Cluster(mgr, AddNamed(opts.Names), kinds...)
 	if err != nil {
 		return err
 	}
+
 	gateways, err := opts.gatewayCache(mgr, plane)
 	if err != nil {
 		return err
 	}
+
 	r := &reconciler{
 		client: plane.GetClient(), fresh: plane.GetAPIReader(), gateways: gateways, events: plane.GetEventRecorder(opts.Name),
 		routing: routes, opts: opts,
@@ -161,6 +168,7 @@ func SetUp(mgr ctrl.Manager, opts Options) (failed error) {
 	}
 	controller := ctrl.NewControllerManagedBy(mgr).Named(opts.Name).
 		WatchesRawSource(watches(&v1beta2.Watcher{}, &handler.EnqueueRequestForObject{}, changed))
+
 	if routes != nil {
 		// A route has the name of its Watcher. Its owner may be another object or missing.
 		controller = controller.
@@ -168,6 +176,7 @@ func SetUp(mgr ctrl.Manager, opts Options) (failed error) {
 			WatchesRawSource(watches(&v1beta2.Watcher{}, handler.EnqueueRequestsFromMapFunc(r.all), changed)).
 			WatchesRawSource(source.Kind(gateways, routes.gateway(), handler.EnqueueRequestsFromMapFunc(r.all), changed))
 	}
+
 	return controller.Complete(r)
 }
 
@@ -175,16 +184,19 @@ func (o Options) gatewayCache(mgr ctrl.Manager, plane cluster.Cluster) (cache.Ca
 	if len(o.GatewayNamespaces) == 0 {
 		return plane.GetCache(), nil
 	}
+
 	namespaces := make(map[string]cache.Config, len(o.GatewayNamespaces))
 	for _, namespace := range o.GatewayNamespaces {
 		namespaces[namespace] = cache.Config{}
 	}
+
 	own, err := cache.New(plane.GetConfig(), cache.Options{
 		HTTPClient: plane.GetHTTPClient(), Scheme: plane.GetScheme(), Mapper: plane.GetRESTMapper(), DefaultNamespaces: namespaces,
 	})
 	if err != nil {
 		return nil, err
 	}
+
 	return own, mgr.Add(own)
 }
 
@@ -212,6 +224,7 @@ func ownFields(n names.Names) predicate.Predicate {
 		}
 		return fields
 	}
+
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		return !equality.Semantic.DeepEqual(own(e.ObjectOld), own(e.ObjectNew))
 	}}
@@ -225,9 +238,11 @@ func (r *reconciler) all(ctx context.Context, _ client.Object) []reconcile.Reque
 		ctrl.LoggerFrom(ctx).Error(err, "cannot list the Watchers")
 		return nil
 	}
+
 	requests := make([]reconcile.Request, len(watchers.Items))
 	for i := range watchers.Items {
 		requests[i].NamespacedName = client.ObjectKeyFromObject(&watchers.Items[i])
 	}
+
 	return requests
 }

@@ -34,6 +34,7 @@ func (v virtualServices) build(
 	if err := reader.List(ctx, gateways, client.MatchingLabelsSelector{Selector: selector}); err != nil {
 		return nil, "", fmt.Errorf("list Gateways: %w", err)
 	}
+
 	names, hosts := namesAndHosts(gateways.Items)
 	if len(names) == 0 {
 		return nil, "", problem(v1beta2.ReasonGatewayNotFound, "no Gateway of Istio, %s, is selected by %s", v.where, selector)
@@ -42,16 +43,19 @@ func (v virtualServices) build(
 		return nil, "", problem(v1beta2.ReasonGatewayWithoutHosts,
 			"the gateways %s, selected by %s, have no server for HTTP with hosts", strings.Join(names, ", "), selector)
 	}
+
 	destination := v.destination(w.Spec.ServiceInfo)
 	rule := &apinetworkingv1beta1.HTTPRoute{
 		Route:   []*apinetworkingv1beta1.HTTPRouteDestination{{Destination: destination}},
 		Retries: &apinetworkingv1beta1.HTTPRetry{Attempts: retryAttempts, RetryOn: retryOn},
 	}
+
 	for _, prefix := range prefixes(m) {
 		rule.Match = append(rule.Match, &apinetworkingv1beta1.HTTPMatchRequest{
 			Uri: &apinetworkingv1beta1.StringMatch{MatchType: &apinetworkingv1beta1.StringMatch_Prefix{Prefix: prefix}},
 		})
 	}
+
 	route := &networkingv1beta1.VirtualService{
 		TypeMeta: metav1.TypeMeta{APIVersion: networkingv1beta1.SchemeGroupVersion.String(), Kind: v.kind()},
 	}
@@ -59,6 +63,7 @@ func (v virtualServices) build(
 	route.Spec.Hosts = hosts
 	route.Spec.Http = []*apinetworkingv1beta1.HTTPRoute{rule}
 	where := fmt.Sprintf("%s to %s:%d", strings.Join(hosts, ", "), destination.GetHost(), w.Spec.ServiceInfo.Port)
+
 	return route, where, nil
 }
 
@@ -88,6 +93,7 @@ func namesAndHosts(gateways []*networkingv1beta1.Gateway) (names, hosts []string
 			hosts = append(hosts, hostsOf(server)...)
 		}
 	}
+
 	slices.Sort(names)
 	slices.Sort(hosts)
 	return names, slices.Compact(hosts)
@@ -101,12 +107,15 @@ func hostsOf(server *apinetworkingv1beta1.Server) (hosts []string) {
 		noHTTP = noHTTP || tls.GetMode() == apinetworkingv1beta1.ServerTLSSettings_PASSTHROUGH ||
 			tls.GetMode() == apinetworkingv1beta1.ServerTLSSettings_AUTO_PASSTHROUGH
 	}
+
 	if noHTTP {
 		return nil
 	}
+
 	for _, host := range server.GetHosts() {
 		// A prefix <namespace>/ limits the namespaces that may bind to the host.
 		hosts = append(hosts, host[strings.LastIndex(host, "/")+1:])
 	}
+
 	return hosts
 }

@@ -25,11 +25,13 @@ func managerOf(w *v1beta2.Watcher, n names.Names) (core.Manager, error) {
 	if name == "" {
 		return "", problem(v1beta2.ReasonManagerMissing, "want spec.manager, or the label %s, have neither", n.ManagedBy())
 	}
+
 	manager, err := core.ParseManager(name)
 	if err != nil {
 		return "", problem(v1beta2.ReasonManagerInvalid, "want a DNS-1123 label as manager, have %.80q in spec.manager or the label %s",
 			name, n.ManagedBy())
 	}
+
 	return manager, nil
 }
 
@@ -48,9 +50,11 @@ func watchOf(w *v1beta2.Watcher, n names.Names) (found watch.Watch, dropped, err
 		found.Conditions, dropped = conditionsOf(w)
 		err = errors.Join(found.Validate(), fits(w, n)) // An older definition refused less.
 	}
+
 	if err != nil {
 		return watch.Watch{}, nil, fmt.Errorf("watcher %s/%s: %w", w.Namespace, w.Name, err)
 	}
+
 	return found, dropped, nil
 }
 
@@ -68,11 +72,13 @@ func read(w *v1beta2.Watcher) (watch.Watch, error) {
 	if err == nil {
 		err = json.Unmarshal(text, &document)
 	}
+
 	document.Kind = documentKind // A client may leave it out, and an operator may have another kind.
 	watches, mismatch := document.Watches()
 	if err := errors.Join(err, mismatch); err != nil {
 		return watch.Watch{}, err
 	}
+
 	return watches[0], nil
 }
 
@@ -85,6 +91,7 @@ func conditionsOf(w *v1beta2.Watcher) (conditions []watch.Condition, err error) 
 				w.Namespace, w.Name, watch.ErrInvalid, written.Name, invalid))
 			continue
 		}
+
 		conditions = append(conditions, watch.Condition{Name: written.Name, Expression: total})
 	}
 	return conditions, err
@@ -105,17 +112,20 @@ func Watches(watchers []v1beta2.Watcher, n names.Names) ([]watch.Watch, error) {
 		if !watchers[i].DeletionTimestamp.IsZero() {
 			continue
 		}
+
 		// Without the invalid condition, a watch reports too much, and loses nothing.
 		found, dropped, err := watchOf(&watchers[i], n)
 		problems = append(problems, err, dropped)
 		if err != nil {
 			continue
 		}
+
 		watches = append(watches, found)
 		if known := first[found.Manager]; known == nil || byAge(&watchers[i], known) < 0 {
 			first[found.Manager] = &watchers[i]
 		}
 	}
+
 	if beyond := beyondMost(first); len(beyond) > 0 {
 		problems = append(problems,
 			fmt.Errorf("managers %v are left out: an agent knows at most %d", beyond, defaults.MaxManagers))

@@ -37,18 +37,22 @@ func someWatcher(name string) v1beta2.Watcher {
 // An agent with more managers than it can know does not start. The youngest one is left out.
 func TestWatchesAreOfNoMoreManagersThanAnAgentKnows(t *testing.T) {
 	t.Parallel()
+
 	begun := time.Unix(1e9, 0)
 	var watchers []v1beta2.Watcher
+
 	for n := range defaults.MaxManagers + 1 {
 		w := someWatcher("watcher-" + strconv.Itoa(n))
 		w.Spec.Manager = "manager-" + strconv.Itoa(n)
 		w.CreationTimestamp = metav1.NewTime(begun.Add(-time.Duration(n) * time.Hour)) // The first is the youngest.
 		watchers = append(watchers, w)
 	}
+
 	got, err := Watches(watchers, names.Names{})
 	if len(got) != defaults.MaxManagers || err == nil || !strings.Contains(err.Error(), "[manager-0]") {
 		t.Fatalf("%d watches, %v, want all but that of manager-0", len(got), err)
 	}
+
 	for _, w := range got {
 		if w.Manager == "manager-0" {
 			t.Error("the youngest manager has a watch")
@@ -58,6 +62,7 @@ func TestWatchesAreOfNoMoreManagersThanAnAgentKnows(t *testing.T) {
 
 func TestWatches(t *testing.T) {
 	t.Parallel()
+
 	kyma, byLabel, unmanaged := someWatcher("kyma"), someWatcher("by-label"), someWatcher("unmanaged")
 	wrong, going := someWatcher("wrong"), someWatcher("going")
 	byLabel.Labels = map[string]string{names.Names{}.ManagedBy(): "btp-manager"}
@@ -76,6 +81,7 @@ func TestWatches(t *testing.T) {
 		!errors.Is(err, watch.ErrInvalid) {
 		t.Errorf("error %v, want those of all wrong Watchers", err)
 	}
+
 	for _, name := range []string{
 		"kcp-system/unmanaged", "kcp-system/wrong", "kcp-system/stored",
 		names.Names{}.ManagedBy(),
@@ -84,6 +90,7 @@ func TestWatches(t *testing.T) {
 			t.Errorf("error %q does not name %s", err, name)
 		}
 	}
+
 	want := []watch.Watch{
 		{
 			Name: types.NamespacedName{Namespace: "kcp-system", Name: "kyma"}, Manager: "lifecycle-manager", Field: "status",
@@ -102,6 +109,7 @@ func TestWatches(t *testing.T) {
 
 func TestWrongConditionsAreLeftOut(t *testing.T) {
 	t.Parallel()
+
 	w := someWatcher("kyma")
 	w.Spec.MatchConditions = []v1beta2.MatchCondition{
 		{Name: "good", Expression: "true"}, {Name: "bad", Expression: "object.spec.size > limit"},
@@ -111,6 +119,7 @@ func TestWrongConditionsAreLeftOut(t *testing.T) {
 		!strings.Contains(err.Error(), "spec.matchConditions[bad].expression: invalid expression: line 1, column 20") {
 		t.Errorf("error %v, want one with the position", err)
 	}
+
 	want := []watch.Condition{{Name: "good", Expression: "!(type(dyn(true)) == bool) || dyn(true)"}}
 	if diff := cmp.Diff(want, got[0].Conditions); diff != "" {
 		t.Errorf("conditions (-want +got):\n%s", diff)
@@ -130,6 +139,7 @@ func TestEachFieldOfAWatchIsOneOfAWatcher(t *testing.T) {
 		check(t, decoder.Decode(&list))
 		want.Conditions[0].Expression, err = condition.Total(want.Conditions[0].Expression)
 		check(t, err)
+
 		got, err := Watches(list.Items, names.Names{})
 		if diff := cmp.Diff([]watch.Watch{want}, got); diff != "" || err != nil {
 			t.Errorf("%s: error %v, watches (-want +got):\n%s", path, err, diff)
@@ -146,6 +156,7 @@ func TestTheLongestNameOfAWatcher(t *testing.T) {
 		if got, err := Watches([]v1beta2.Watcher{*w}, n); err != nil || len(got) != 1 {
 			t.Errorf("group %q: %d watches, %v, want one", group, len(got), err)
 		}
+
 		w.Name += "a"
 		if got, err := Watches([]v1beta2.Watcher{*w}, n); !errors.Is(err, watch.ErrInvalid) || len(got) != 0 {
 			t.Errorf("group %q: %d watches, %v, want none", group, len(got), err)
@@ -168,6 +179,7 @@ func TestSelector(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			selector, err := selectorOf(&tt.selector)
 			var text string
 			if err != nil {
@@ -175,6 +187,7 @@ func TestSelector(t *testing.T) {
 			} else {
 				text = selector.String()
 			}
+
 			if !strings.Contains(text, tt.want) {
 				t.Errorf("%q, want it to say %q", text, tt.want)
 			}
@@ -184,9 +197,11 @@ func TestSelector(t *testing.T) {
 
 func TestOptionsAreChecked(t *testing.T) {
 	t.Parallel()
+
 	if err := (Options{}).withDefaults().validate(); err != nil {
 		t.Errorf("the defaults: %v", err)
 	}
+
 	err := Options{Routing: "Ingress", ClusterDomain: "Cluster/Local"}.withDefaults().validate()
 	if err == nil || !strings.Contains(err.Error(), "Ingress") || !strings.Contains(err.Error(), "Cluster/Local") {
 		t.Errorf("error %v, want it to name both", err)

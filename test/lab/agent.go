@@ -32,6 +32,7 @@ const patience = 3 * time.Minute
 // binary.
 func Build(t testing.TB, command string) string {
 	t.Helper()
+
 	test.NoticeSources(t)
 
 	stored, _ := builds.LoadOrStore(command, sync.OnceValues(func() (string, error) {
@@ -41,9 +42,11 @@ func Build(t testing.TB, command string) string {
 		}
 		return machine.Build(ctx, command, "test", scratch)
 	}))
+
 	build, _ := stored.(func() (string, error)) // Nothing else is stored.
 	path, err := build()
 	NoError(t, err)
+
 	return path
 }
 
@@ -71,10 +74,12 @@ type AgentOptions struct {
 // ends it.
 func StartAgent(t testing.TB, volume *testpki.Volume, controlPlane string, opts AgentOptions) *Agent {
 	t.Helper()
+
 	webhook, metrics := FreePort(t), opts.MetricsPort
 	if metrics == 0 {
 		metrics = FreePort(t)
 	}
+
 	env := VolumeEnv(volume)
 	env["WEBHOOK_PORT"], env["METRICS_PORT"], env["CONTROL_PLANE_ADDRESS"] = strconv.Itoa(webhook), strconv.Itoa(metrics), controlPlane
 	env["RESEND_AFTER"] = "0s" // Tests count events: nothing is sent twice unless a test asks for it.
@@ -85,6 +90,7 @@ func StartAgent(t testing.TB, volume *testpki.Volume, controlPlane string, opts 
 	}
 	a.Restart()
 	a.keepsSecrets(t, opts.Env["CANARY_TOKEN_FILE"])
+
 	return a
 }
 
@@ -102,6 +108,7 @@ func (a *Agent) AwaitReady() {
 		if !a.Running() {
 			a.t.Fatalf("the agent ended: %s\n%s", a.State(), a.Log())
 		}
+
 		_, err := a.get("/readyz")
 		return err == nil
 	})
@@ -117,6 +124,7 @@ func (a *Agent) Metric(name string, labels ...string) float64 {
 // Scrape returns the agent's metrics.
 func (a *Agent) Scrape() []byte {
 	a.t.Helper()
+
 	text, err := a.get("/metrics")
 	NoError(a.t, err)
 	return text
@@ -126,18 +134,22 @@ func (a *Agent) Scrape() []byte {
 // events by their fate.
 func (a *Agent) CheckAccounts() map[string]float64 {
 	a.t.Helper()
+
 	const prefix = "runtime_watcher_agent_events_"
 	a.AwaitDelivered()
 	text, fates, sum := a.Scrape(), map[string]float64{}, 0.0
+
 	for _, fate := range []string{"delivered_total", "coalesced_total", "dropped_total", "pending"} {
 		fates[fate] = Sum(text, prefix+fate)
 		sum += fates[fate]
 	}
+
 	accepted := Sum(text, prefix+"accepted_total")
 	a.t.Logf("%v events accepted, %v", accepted, fates)
 	if accepted == 0 || accepted != sum {
 		a.t.Errorf("%v events accepted, and the sum of the fates is %v", accepted, sum)
 	}
+
 	return fates
 }
 
@@ -176,19 +188,23 @@ func Get(ctx context.Context, url string) ([]byte, error) {
 func GetWith(ctx context.Context, client *http.Client, url string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
+
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return nil, err
 	}
+
 	answer, err := client.Do(request)
 	if err != nil {
 		return nil, err
 	}
 	defer answer.Body.Close() // The body is read.
+
 	body, err := io.ReadAll(answer.Body)
 	if err == nil && answer.StatusCode != http.StatusOK {
 		err = fmt.Errorf("GET %s: %s: %s", url, answer.Status, body)
 	}
+
 	return body, err
 }
 
@@ -196,8 +212,10 @@ func GetWith(ctx context.Context, client *http.Client, url string) ([]byte, erro
 // 10 ms first, and at least five times a second.
 func Eventually(t testing.TB, timeout time.Duration, what string, condition func() bool) {
 	t.Helper()
+
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
+
 	if machine.Poll(ctx, func() bool {
 		if demo := demoOf(t); demo != nil {
 			demo.proceed()
@@ -211,15 +229,19 @@ func Eventually(t testing.TB, timeout time.Duration, what string, condition func
 // Check runs "agent check", and returns its output and exit code. It must end.
 func Check(t testing.TB, env map[string]string) (string, int) {
 	t.Helper()
+
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
+
 	cmd := exec.CommandContext(ctx, Build(t, "cmd/agent"), "check")
 	cmd.Env = environ(env)
 	out, err := cmd.Output()
+
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
 		t.Fatal(err)
 	}
+
 	return string(out), cmd.ProcessState.ExitCode()
 }
 
@@ -242,6 +264,7 @@ func Telling(out string, code int) string {
 	if code == 0 {
 		prefix = "ok    heartbeat"
 	}
+
 	for line := range strings.Lines(out) {
 		if strings.HasPrefix(line, prefix) {
 			return line
@@ -254,17 +277,20 @@ func Telling(out string, code int) string {
 // Base64, bytes in hexadecimal digits. A log may have fingerprints, which are hashes.
 func KeepsSecrets(t testing.TB, log string, secrets ...[]byte) {
 	t.Helper()
+
 	if log == "" {
 		t.Error("the log is empty: this check cannot fail")
 	}
 	if strings.Contains(log, "-----BEGIN ") {
 		t.Error("PEM in the log")
 	}
+
 	lower := strings.ToLower(log)
 	for _, secret := range secrets {
 		if tellsText(log, secret) {
 			t.Error("a part of a secret is in the log, in Base64 or as it is")
 		}
+
 		for block, rest := pem.Decode(secret); block != nil; block, rest = pem.Decode(rest) {
 			if tellsBytes(lower, block.Bytes) {
 				t.Errorf("a part of a %s is in the log in hexadecimal digits", block.Type)
@@ -310,6 +336,7 @@ func Secrets(volume *testpki.Volume) (secrets [][]byte) {
 // its volume at that time and at its start.
 func (a *Agent) keepsSecrets(t testing.TB, tokenFile string) {
 	t.Helper()
+
 	secrets := Secrets(a.Volume)
 	if token, err := os.ReadFile(tokenFile); err == nil {
 		// The beginning of a token is its header, which many have in common: the signature is the
@@ -317,5 +344,6 @@ func (a *Agent) keepsSecrets(t testing.TB, tokenFile string) {
 		parts := strings.Split(string(token), ".")
 		secrets = append(secrets, []byte(parts[len(parts)-1]))
 	}
+
 	t.Cleanup(func() { KeepsSecrets(t, a.FullLog(), append(secrets, Secrets(a.Volume)...)...) })
 }

@@ -25,6 +25,7 @@ import (
 // one that is installed. Without the latter it is left out, or the test fails under CI=true.
 func NATSServers(t testing.TB) map[string]string {
 	t.Helper()
+
 	servers := map[string]string{"embedded": Build(t, "test/lab/natsserver")}
 	path, err := exec.LookPath("nats-server")
 	if err == nil {
@@ -32,6 +33,7 @@ func NATSServers(t testing.TB) map[string]string {
 	} else if os.Getenv("CI") == "true" {
 		Missing(t, "needs a second NATS server (Debian: nats-server)")
 	}
+
 	return servers
 }
 
@@ -115,24 +117,30 @@ leafnodes { listen: "{{.Node.Leaf}}", {{template "tls" .Node}} }
 // StartBroker runs NATS servers until the test ends.
 func StartBroker(t testing.TB, opts BrokerOptions, users ...natsjetstream.User) *Broker {
 	t.Helper()
+
 	b := &Broker{T: t, CA: opts.CA, opts: opts}
 	if b.CA == nil {
 		b.CA = NewPKI(t).CA
 	}
+
 	for i := range max(opts.Nodes, 1) {
 		b.Nodes = append(b.Nodes, NewBrokerNode(t, fmt.Sprintf("n%d", i), opts.Program))
 	}
+
 	server := Must(b.CA.Server("nats", testpki.Options{}))
 	for _, n := range b.Nodes {
 		NoError(t, testpki.NewVolume(n.Dir).Write(testpki.Files(server, b.CA)))
 	}
+
 	b.configure(users)
 	for _, n := range b.Nodes {
 		n.Launch()
 	}
+
 	for _, n := range b.Nodes {
 		n.Await()
 	}
+
 	return b
 }
 
@@ -154,6 +162,7 @@ func (b *Broker) configure(users []natsjetstream.User) {
 func (b *Broker) Reload(users ...natsjetstream.User) {
 	b.T.Helper()
 	b.configure(users)
+
 	for _, n := range b.Nodes {
 		n.signal(syscall.SIGHUP)
 	}
@@ -163,9 +172,11 @@ func (b *Broker) Reload(users ...natsjetstream.User) {
 // default program is the embedded one.
 func NewBrokerNode(t testing.TB, name, program string) *BrokerNode {
 	t.Helper()
+
 	if program == "" {
 		program = Build(t, "test/lab/natsserver")
 	}
+
 	dir := t.TempDir()
 	n := &BrokerNode{
 		Process: NewProcess(t, "NATS server "+name, program, nil, "-c", filepath.Join(dir, "nats.conf")),
@@ -183,6 +194,7 @@ func (n *BrokerNode) Write(name string, content []byte) {
 // Restart kills the server, starts it again, and returns when it accepts connections.
 func (n *BrokerNode) Restart() {
 	n.t.Helper()
+
 	n.Kill()
 	n.Launch()
 	n.Await()
@@ -237,10 +249,12 @@ func (b *Broker) Forwarder(
 	runtime core.RuntimeID, opts natsjetstream.ForwarderOptions, connect ...nats.Option,
 ) *natsjetstream.Forwarder {
 	b.T.Helper()
+
 	leaf, roots := b.Certificate(runtime).TLS, b.CA.Pool()
 	keys := func() (*tls.Certificate, *x509.CertPool) { return &leaf, roots }
 	conn := Must(nats.Connect(b.URLs(), slices.Concat(natsjetstream.ConnectOptions(runtime, keys), Prompt, connect)...))
 	b.T.Cleanup(conn.Close)
+
 	return Must(natsjetstream.NewForwarder(conn, runtime, opts))
 }
 
@@ -250,11 +264,13 @@ var Prompt = []nats.Option{nats.ReconnectWait(100 * time.Millisecond), nats.Reco
 // Operator connects the operator of a manager as the guide does. Options of the caller win.
 func (b *Broker) Operator(manager core.Manager, opts ...nats.Option) *nats.Conn {
 	b.T.Helper()
+
 	leaf, roots := Must(b.CA.Client("operator", testpki.Options{DNSNames: []string{OperatorDomain(manager)}})).TLS, b.CA.Pool()
 	keys := func() (*tls.Certificate, *x509.CertPool) { return &leaf, roots }
 	opts = slices.Concat(natsjetstream.OperatorConnectOptions(manager, keys), Prompt, opts)
 	conn := Must(nats.Connect(b.URLs(), opts...))
 	b.T.Cleanup(conn.Close)
+
 	return conn
 }
 

@@ -39,15 +39,18 @@ var shared struct {
 // their own. TestMain must call [StopSharedAPIServer].
 func SharedAPIServer(t testing.TB, opts apiserver.Options) *apiserver.ControlPlane {
 	t.Helper()
+
 	SkipShort(t)
 	shared.Lock()
 	defer shared.Unlock()
+
 	if shared.plane == nil {
 		log.SetLogger(logr.Discard()) // The first call counts. Without any, controller-runtime logs a stack trace.
 		plane, err := apiserver.Start(context.WithoutCancel(t.Context()), opts)
 		NoError(t, err)
 		shared.plane = plane
 	}
+
 	return shared.plane
 }
 
@@ -55,10 +58,13 @@ func SharedAPIServer(t testing.TB, opts apiserver.Options) *apiserver.ControlPla
 func StopSharedAPIServer() error {
 	shared.Lock()
 	defer shared.Unlock()
+
 	if shared.plane == nil {
 		return nil
 	}
+
 	defer func() { shared.plane = nil }()
+
 	return shared.plane.Stop()
 }
 
@@ -78,6 +84,7 @@ const Namespace = "default"
 // that its certificate carries.
 func AddRuntime(t testing.TB, plane *apiserver.ControlPlane, name, domain string) types.NamespacedName {
 	t.Helper()
+
 	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
 		Name: name, Namespace: Namespace,
 		Annotations: map[string]string{controllerruntime.DomainAnnotation: domain},
@@ -89,6 +96,7 @@ func AddRuntime(t testing.TB, plane *apiserver.ControlPlane, name, domain string
 // NewManager returns a controller manager that serves no metrics. Default scheme: client-go's.
 func NewManager(t testing.TB, at *rest.Config, scheme *runtime.Scheme) ctrl.Manager {
 	t.Helper()
+
 	mgr, err := ctrl.NewManager(at, ctrl.Options{
 		Scheme: scheme, Metrics: metricsserver.Options{BindAddress: "0"},
 		Controller: config.Controller{SkipNameValidation: new(true)},
@@ -109,6 +117,7 @@ func NewAPI(t testing.TB, plane *apiserver.ControlPlane) *API {
 // Do sends one request, and returns the status and the body of the answer.
 func (a *API) Do(t testing.TB, method, path, contentType, body string) (status int, answer []byte) {
 	t.Helper()
+
 	answer, err := a.client.Verb(method).RequestURI(path).SetHeader("Content-Type", contentType).Body([]byte(body)).
 		Do(t.Context()).StatusCode(&status).Raw()
 	if status == 0 {
@@ -120,6 +129,7 @@ func (a *API) Do(t testing.TB, method, path, contentType, body string) (status i
 // ScrapeAPIServer returns the metrics of an API server, in the exposition format.
 func ScrapeAPIServer(t testing.TB, plane *apiserver.ControlPlane) []byte {
 	t.Helper()
+
 	status, text := NewAPI(t, plane).Do(t, http.MethodGet, "/metrics", "", "")
 	if status != http.StatusOK {
 		t.Fatalf("metrics: %d: %s", status, text)
@@ -150,34 +160,41 @@ func Left(t testing.TB, plane *apiserver.ControlPlane, condition func(*metav1.Pa
 // Kubectl runs kubectl at the root of the repository, and returns its output.
 func Kubectl(t testing.TB, args ...string) string {
 	t.Helper()
+
 	assets, err := apiserver.Assets(t.Context(), apiserver.AssetsOptions{Kubectl: true})
 	if err != nil {
 		Missing(t, "needs kubectl, which test/lab/cmd/assets builds: %v", err)
 	}
+
 	out, err := atRoot(t, filepath.Join(assets, "kubectl"), nil, args)
 	if err != nil {
 		t.Fatalf("kubectl %v: %v\n%s", args, err, out)
 	}
+
 	return out
 }
 
 // Helm runs helm at the root of the repository, and returns its output.
 func Helm(t testing.TB, args ...string) (string, error) {
 	t.Helper()
+
 	path := filepath.Join(test.Root(), "bin", "tools", goruntime.Version(), "helm")
 	if _, err := os.Stat(path); err != nil {
 		Missing(t, "needs %s, which make test builds", path)
 	}
+
 	home := t.TempDir()
 	return atRoot(t, path, []string{"HELM_CACHE_HOME=" + home, "HELM_CONFIG_HOME=" + home, "HELM_DATA_HOME=" + home}, args)
 }
 
 func atRoot(t testing.TB, path string, env, args []string) (string, error) {
 	t.Helper()
+
 	test.NoticeDocuments(t)
 
 	cmd := exec.CommandContext(t.Context(), path, args...)
 	cmd.Dir, cmd.Env = test.Root(), append(os.Environ(), env...)
 	out, err := cmd.CombinedOutput()
+
 	return string(out), err
 }

@@ -45,23 +45,27 @@ func Play(ctx context.Context, name string, play func(*Demo)) error {
 	if err != nil {
 		return fmt.Errorf("make a folder for this run: %w; TMPDIR may name another one", err)
 	}
+
 	d := &Demo{Dir: dir}
 	file, err := d.openLog(name)
 	if err != nil {
 		return errors.Join(err, os.RemoveAll(dir))
 	}
 	defer file.Close()
+
 	d.ctx, d.cancel = context.WithCancelCause(ctx)
 	d.play(ctx, play)
 	if d.failure == nil || errors.Is(d.failure, machine.ErrInterrupted) {
 		return errors.Join(d.failure, os.RemoveAll(dir))
 	}
+
 	entries, err := os.ReadDir(dir)
 	for _, entry := range entries {
 		if path := filepath.Join(dir, entry.Name()); path != d.LogFile("") {
 			err = errors.Join(err, os.RemoveAll(path)) // Key material, for example.
 		}
 	}
+
 	return errors.Join(d.failure, err, errors.New("  logs: "+d.LogFile("")))
 }
 
@@ -70,10 +74,12 @@ func (d *Demo) openLog(name string) (*os.File, error) {
 	if err := os.Mkdir(d.LogFile(""), 0o700); err != nil {
 		return nil, err
 	}
+
 	file, err := os.Create(d.LogFile(name + ".log"))
 	d.Logger = slog.New(slog.NewTextHandler(file, nil))
 	log.SetLogger(logr.FromSlogHandler(d.Logger.Handler()))
 	klog.SetSlogLogger(d.Logger)
+
 	return file, err
 }
 
@@ -87,9 +93,11 @@ func (d *Demo) play(ctx context.Context, play func(*Demo)) {
 	if !finished && ctx.Err() != nil {
 		d.failure = machine.ErrInterrupted
 	}
+
 	d.ending = true
 	d.mu.Unlock()
 	d.cancel(nil)
+
 	for end := d.next(); end != nil; end = d.next() {
 		d.call(end)
 	}
@@ -103,6 +111,7 @@ func (d *Demo) call(f func()) bool {
 		f()
 		ended <- true
 	}()
+
 	return <-ended
 }
 
@@ -110,6 +119,7 @@ func (d *Demo) call(f func()) bool {
 func (d *Demo) next() (end func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+
 	if last := len(d.ends) - 1; last >= 0 {
 		end, d.ends = d.ends[last], d.ends[:last]
 	}
@@ -120,6 +130,7 @@ func (d *Demo) next() (end func()) {
 func (d *Demo) fail(text string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+
 	if d.ending || d.ctx.Err() == nil {
 		failure := errors.New(text)
 		d.failure = errors.Join(d.failure, failure)

@@ -40,6 +40,7 @@ func (a *Arrivals) Delivered(h hook.Handled) {
 func (a *Arrivals) Note(arrival Arrival, resync bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+
 	if a.counts == nil {
 		a.counts, a.resyncs = map[Arrival]int{}, map[Arrival]time.Time{}
 	}
@@ -48,6 +49,7 @@ func (a *Arrivals) Note(arrival Arrival, resync bool) {
 		a.resyncs[arrival] = time.Now()
 		return
 	}
+
 	a.counts[arrival]++
 }
 
@@ -62,6 +64,7 @@ func (a *Arrivals) Count(arrival Arrival) int {
 func (a *Arrivals) Total() (n int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+
 	for _, count := range a.counts {
 		n += count
 	}
@@ -72,6 +75,7 @@ func (a *Arrivals) Total() (n int) {
 func (a *Arrivals) Of(object string) (all []Arrival) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+
 	for arrival := range a.counts {
 		if arrival.Object == object {
 			all = append(all, arrival)
@@ -83,6 +87,7 @@ func (a *Arrivals) Of(object string) (all []Arrival) {
 func (a *Arrivals) lastResync(of Arrival) time.Time {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+
 	of.Object = ""
 	return a.resyncs[of]
 }
@@ -128,10 +133,12 @@ func StartFlow(
 	create func(ctx context.Context, object string) error,
 ) *Flow {
 	t.Helper()
+
 	f := &Flow{t: t, arrivals: arrivals, of: Arrival{Runtime: runtime, Manager: manager}, begun: time.Now()}
 	f.stop = Run(t, "writes in "+string(runtime), func(ctx context.Context) error {
 		var writes sync.WaitGroup
 		defer writes.Wait()
+
 		slots := make(chan struct{}, mostWrites)
 		for due := f.begun.Add(every); ; due = due.Add(every) {
 			select {
@@ -152,6 +159,7 @@ func StartFlow(
 			}
 		}
 	})
+
 	return f
 }
 
@@ -159,6 +167,7 @@ func StartFlow(
 func (f *Flow) begin() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+
 	f.commits, f.last = append(f.commits, time.Time{}), time.Now()
 	return len(f.commits) - 1
 }
@@ -174,9 +183,11 @@ func (f *Flow) write(ctx context.Context, n int, create func(ctx context.Context
 	err := create(ctx, flowObject(n))
 	f.mu.Lock()
 	defer f.mu.Unlock()
+
 	if err != nil {
 		f.failed = append(f.failed, err)
 	}
+
 	f.commits[n] = time.Now()
 	f.slowest = max(f.slowest, time.Since(begun))
 }
@@ -194,6 +205,7 @@ func (f *Flow) Count() int {
 func (f *Flow) Committed() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+
 	if n := slices.IndexFunc(f.commits, time.Time.IsZero); n >= 0 {
 		return n
 	}
@@ -205,6 +217,7 @@ func (f *Flow) Committed() int {
 func (f *Flow) Rates() (written, due float64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+
 	seconds := f.last.Sub(f.begun).Seconds()
 	return float64(len(f.commits)) / seconds, float64(len(f.commits)+f.skipped) / seconds
 }
@@ -213,10 +226,12 @@ func (f *Flow) Rates() (written, due float64) {
 func (f *Flow) lost(windows []Window) (lost []int, resyncs int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+
 	for n, committed := range f.commits {
 		arrival := f.of
 		arrival.Object = flowObject(n)
 		excused := slices.ContainsFunc(windows, func(w Window) bool { return w.From <= n && n < w.To })
+
 		switch {
 		case f.arrivals.Count(arrival) > 0:
 		case excused && f.arrivals.lastResync(f.of).After(committed):
@@ -225,6 +240,7 @@ func (f *Flow) lost(windows []Window) (lost []int, resyncs int) {
 			lost = append(lost, n)
 		}
 	}
+
 	return lost, resyncs
 }
 
@@ -260,12 +276,14 @@ func (f *Flow) excused(lost []int, failedOpen int) (all []int) {
 			all = append(all, n)
 		}
 	}
+
 	return all[:min(len(all), len(f.commits)/20)]
 }
 
 // Settle stops the writes and waits until each has arrived. No write may have failed.
 func (f *Flow) Settle(within time.Duration, windows ...Window) {
 	f.t.Helper()
+
 	f.stop()
 	failedOpen := 0
 	if f.failedOpen != nil {
@@ -278,6 +296,7 @@ func (f *Flow) Settle(within time.Duration, windows ...Window) {
 		if time.Since(changed) > longestWait && len(f.excused(lost, failedOpen)) == len(lost) {
 			break // None of these is on its way any more.
 		}
+
 		<-time.After(10 * time.Millisecond)
 		before := len(lost)
 		lost, resyncs = f.lost(windows)
@@ -291,13 +310,16 @@ func (f *Flow) Settle(within time.Duration, windows ...Window) {
 		f.t.Logf("%s: the machine stalled, and the writes %s have no event. The API server admitted %d without an answer",
 			f.of.Runtime, f.when(excused), failedOpen)
 	}
+
 	if len(lost) > len(excused) {
 		f.t.Errorf("%s: of the writes %s nothing has arrived, with the windows %v; the API server admitted %d without an answer",
 			f.of.Runtime, f.when(lost), windows, failedOpen)
 	}
+
 	if len(f.failed) > 0 {
 		f.t.Errorf("%s: %d of %d writes failed, the first with %v", f.of.Runtime, len(f.failed), len(f.commits), f.failed[0])
 	}
+
 	written, _ := f.Rates()
 	f.t.Logf("%s: %d writes, %.1f a second, %d of which a resync replaces; the slowest took %v",
 		f.of.Runtime, len(f.commits), written, resyncs, f.slowest.Round(time.Millisecond))
@@ -307,9 +329,11 @@ func (f *Flow) Settle(within time.Duration, windows ...Window) {
 func (f *Flow) when(writes []int) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+
 	var all []string
 	for _, n := range writes {
 		all = append(all, fmt.Sprintf("%d (%s)", n, f.commits[n].Format(time.TimeOnly)))
 	}
+
 	return strings.Join(all, " ")
 }

@@ -65,18 +65,22 @@ func findNginx(ctx context.Context) (binary, modules string, err error) {
 			return "", "", err
 		}
 	}
+
 	built, err := exec.CommandContext(ctx, binary, "-V").CombinedOutput()
 	if err != nil {
 		return "", "", fmt.Errorf("%s -V: %w", binary, err)
 	}
+
 	for argument := range strings.FieldsSeq(string(built)) {
 		if path, ok := strings.CutPrefix(argument, "--modules-path="); ok {
 			modules = path
 		}
 	}
+
 	if _, err := os.Stat(filepath.Join(modules, "ngx_http_js_module.so")); err != nil {
 		return "", "", err
 	}
+
 	return binary, modules, nil
 }
 
@@ -84,14 +88,17 @@ func findNginx(ctx context.Context) (binary, modules string, err error) {
 // calls [Missing].
 func StartGateway(t testing.TB, opts GatewayOptions) *Nginx {
 	t.Helper()
+
 	binary, modules, err := findNginx(t.Context())
 	if err != nil {
 		Missing(t, "needs nginx with its njs module (Debian: nginx-light and libnginx-mod-http-js): %v", err)
 	}
+
 	prefix := t.TempDir()
 	if opts.Addr == "" {
 		opts.Addr = Address(FreePort(t))
 	}
+
 	n := &Nginx{Addr: opts.Addr, t: t, log: filepath.Join(prefix, "error.log")}
 	config := filepath.Join(prefix, "nginx.conf")
 	var text strings.Builder
@@ -101,6 +108,7 @@ func StartGateway(t testing.TB, opts GatewayOptions) *Nginx {
 	out, err := os.Create(n.log)
 	NoError(t, err)
 	defer out.Close() // The child has its own descriptor.
+
 	cmd := exec.Command(binary, "-p", prefix, "-c", config, "-e", "stderr")
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.SysProcAttr = machine.OwnGroupEnding(syscall.SIGTERM) // Its workers would outlive a kill.
@@ -113,6 +121,7 @@ func StartGateway(t testing.TB, opts GatewayOptions) *Nginx {
 		}
 		return Accepts(n.Addr)
 	})
+
 	return n
 }
 
@@ -134,6 +143,7 @@ func AwaitCertificate(t testing.TB, addr string, leaf *testpki.Leaf) {
 			return false
 		}
 		defer conn.Close()
+
 		return conn.ConnectionState().PeerCertificates[0].Equal(leaf.TLS.Leaf)
 	})
 }
@@ -142,6 +152,7 @@ func AwaitCertificate(t testing.TB, addr string, leaf *testpki.Leaf) {
 func (n *Nginx) end() {
 	n.Stop()
 	_ = syscall.Kill(-n.Pid(), syscall.SIGKILL) // Workers that have not ended: the group was made for it.
+
 	if n.t.Failed() {
 		n.t.Logf("log of nginx:\n%s", machine.TailOf(n.log, 200))
 	}

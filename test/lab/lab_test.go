@@ -13,6 +13,7 @@ import (
 // The oracle must be able to fail.
 func TestAFlowLosesWhatNeverArrives(t *testing.T) {
 	t.Parallel()
+
 	var arrivals Arrivals
 	of := Arrival{Runtime: "runtime-1", Manager: "manager"}
 	now := time.Now()
@@ -23,6 +24,7 @@ func TestAFlowLosesWhatNeverArrives(t *testing.T) {
 			t.Errorf("%s: %v lost, %d by a resync, want %v and %d", what, l, r, lost, resyncs)
 		}
 	}
+
 	wants("nothing arrives", 0, 3, 0, 0, 1, 2)
 	arrivals.Note(Arrival{"runtime-2", "manager", flowObject(0)}, false)
 	wants("of another runtime", 0, 3, 0, 0, 1, 2)
@@ -36,6 +38,7 @@ func TestAFlowLosesWhatNeverArrives(t *testing.T) {
 
 func TestAFlowExcusesOnlyWhatAStallExplains(t *testing.T) {
 	t.Parallel()
+
 	const many = 100
 	of := Arrival{Runtime: "runtime-1", Manager: "manager"}
 	now := time.Now()
@@ -62,10 +65,12 @@ func TestAFlowExcusesOnlyWhatAStallExplains(t *testing.T) {
 		for range many {
 			f.commits = append(f.commits, now)
 		}
+
 		if got := f.excused(test.lost, test.failedOpen); !slices.Equal(got, test.want) {
 			t.Errorf("%s: %v are excused, want %v", name, got, test.want)
 		}
 	}
+
 	if got := new(Flow).excused([]int{1}, 1); len(got) > 0 {
 		t.Errorf("a flow that excuses no stall excuses %v", got)
 	}
@@ -84,6 +89,7 @@ func TestJudge(t *testing.T) {
 		}
 		return record.Look{Object: of, Started: started, Versions: versions}
 	}
+
 	looks := func(all ...record.Look) []record.Look { return all }
 	written := []Write{{object, 7, 10, 20}, {object, 9, 30, 40}}
 	deleted := slices.Concat(written, []Write{{object, 0, 50, 60}})
@@ -114,6 +120,7 @@ func TestJudge(t *testing.T) {
 			for _, w := range test.writes {
 				ledger.Add(w)
 			}
+
 			got := ledger.Judge(test.looks)[object]
 			if got.Seen != test.seen || got.Early != test.early {
 				t.Errorf("seen %t, early %t, want %t and %t: %+v", got.Seen, got.Early, test.seen, test.early, got)
@@ -129,6 +136,7 @@ func TestFreePortsAreDistinctAndStayFree(t *testing.T) {
 		if seen[port] {
 			t.Fatalf("port %d was given twice", port)
 		}
+
 		seen[port] = true
 		// Twice, on one address and on all, because a process may close its port and open it again.
 		for _, host := range []string{"127.0.0.1", ""} {

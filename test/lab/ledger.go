@@ -35,6 +35,7 @@ func NewLedger() *Ledger { return &Ledger{writes: make(map[string][]Write)} }
 func (l *Ledger) Add(w Write) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	l.writes[w.Object] = append(l.writes[w.Object], w)
 	l.count++
 }
@@ -92,23 +93,28 @@ func (l *Ledger) Judge(looks []record.Look) map[string]Verdict {
 func judge(writes []Write, looks []record.Look) Verdict {
 	v := Verdict{Last: writes[len(writes)-1]}
 	var before time.Duration // when the last write but one was done
+
 	if len(writes) > 1 {
 		before = writes[len(writes)-2].Returned
 	}
+
 	for i := range looks {
 		look := &looks[i]
 		if look.Object != "" && look.Object != v.Last.Object {
 			continue
 		}
+
 		v.Looks++
 		v.Stale = v.Stale || look.Started >= v.Last.Sent
 		// A look that saw an earlier state proves nothing, nor does one that may have.
 		if look.Started < before || !saw(look, v.Last) || v.Seen && look.Started >= v.At {
 			continue
 		}
+
 		v.Seen, v.At, v.Resync = true, look.Started, look.Object == ""
 		v.Early = look.Started < v.Last.Returned
 	}
+
 	v.Stale = v.Stale && !v.Seen
 	return v
 }
@@ -120,6 +126,7 @@ func saw(look *record.Look, w Write) bool {
 	if w.Version == 0 || !found {
 		return w.Version == 0 && !found
 	}
+
 	version, err := strconv.ParseUint(text, 10, 64) // Comparable: KEP-5504.
 	return err == nil && version >= w.Version
 }

@@ -38,6 +38,7 @@ func RuntimeLeaf(ca *testpki.CA, runtime, domain string) (*testpki.Leaf, error) 
 // Volume returns a volume with a leaf and the CA.
 func (p *PKI) Volume(leaf *testpki.Leaf) *testpki.Volume {
 	p.t.Helper()
+
 	volume := testpki.NewVolume(p.t.TempDir())
 	NoError(p.t, volume.Write(testpki.Files(leaf, p.CA)))
 	return volume

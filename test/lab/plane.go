@@ -77,24 +77,29 @@ func Pinning() core.Verifier {
 // StartPlane runs a plane for managers with certificates of pki. The test ends it.
 func StartPlane(t testing.TB, pki *PKI, opts PlaneOptions, managers ...core.Manager) *Plane {
 	t.Helper()
+
 	p := &Plane{t: t, Addr: Address(FreePort(t)), started: make(map[Look][]time.Time)}
 	handler := opts.Handler
 	if handler == nil {
 		handler = p.startController(opts)
 	}
+
 	handlers := make(map[core.Manager]core.Handler, len(managers))
 	for _, manager := range managers {
 		handlers[manager] = handler
 	}
+
 	verifier := opts.Verifier
 	if verifier == nil {
 		verifier = listener.InsecureAllowAll()
 	}
+
 	pool := pki.CA.Pool()
 	peers := listener.FromTLS(func() *x509.CertPool { return pool }, listener.PeerOptions{})
 	p.front = StartFront(t, pki, Must(listener.New(peers, verifier, handlers, opts.Listener)))
 	p.relay = Must(NewRelay(p.Addr, 0, p.front.Addr))
 	t.Cleanup(p.relay.Close)
+
 	return p
 }
 
@@ -102,12 +107,14 @@ func StartPlane(t testing.TB, pki *PKI, opts PlaneOptions, managers ...core.Mana
 // controller.
 func (p *Plane) startController(opts PlaneOptions) core.Handler {
 	p.t.Helper()
+
 	p.source = controllerruntime.NewSource(func(_ context.Context, d core.Delivery) ([]Look, error) {
 		if opts.Delivered != nil {
 			opts.Delivered(d)
 		}
 		return []Look{{d.Runtime, d.Event.Watched}}, nil
 	}, controllerruntime.SourceOptions{Handled: opts.Handled})
+
 	looks, err := controller.NewTypedUnmanaged("plane", controller.TypedOptions[Look]{
 		SkipNameValidation:      new(true),
 		MaxConcurrentReconciles: 4,
@@ -122,6 +129,7 @@ func (p *Plane) startController(opts PlaneOptions) core.Handler {
 	if err == nil {
 		err = looks.Watch(p.source)
 	}
+
 	NoError(p.t, err)
 	Run(p.t, "controller of the plane", looks.Start)
 	return p.source
@@ -151,6 +159,7 @@ func (p *Plane) Set(fault Fault) {
 	p.front.Set(fault, 0)
 	p.relay.Hold(fault == NoHandshake)
 	p.relay.FreezeNew(fault == HalfOpen)
+
 	switch {
 	case fault == HalfOpen:
 		p.relay.Freeze()
@@ -160,6 +169,7 @@ func (p *Plane) Set(fault Fault) {
 	case fault == NoHandshake, fault == OtherCA, fault == OtherName, before == NoHandshake:
 		p.relay.Cut()
 	}
+
 	if err := p.relay.Open(); err != nil {
 		p.t.Errorf("plane: %v", err)
 	}
@@ -209,6 +219,7 @@ type Front struct {
 // StartFront serves a handler with certificates of pki. The test ends it.
 func StartFront(t testing.TB, pki *PKI, handler http.Handler) *Front {
 	t.Helper()
+
 	inner := Must(new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0"))
 	f := &Front{Addr: inner.Addr().String(), handler: handler, serving: faultCertificates(t, pki)}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -229,12 +240,14 @@ func StartFront(t testing.TB, pki *PKI, handler http.Handler) *Front {
 			},
 		},
 	}
+
 	Run(t, "front", func(context.Context) error {
 		if err := server.ServeTLS(inner, "", ""); !errors.Is(err, http.ErrServerClosed) {
 			return err
 		}
 		return nil
 	})
+
 	t.Cleanup(func() {
 		cancel()           // Requests that hang end with it.
 		_ = server.Close() // The reason of its end counts.
@@ -264,10 +277,12 @@ func serverConfig(clients, issuer *testpki.CA, opts testpki.Options) *tls.Config
 		if err != nil {
 			return nil, err
 		}
+
 		chosen = chosen.Clone()
 		chosen.SessionTicketsDisabled = true
 		return chosen, nil
 	}
+
 	return config
 }
 
@@ -290,6 +305,7 @@ func (f *Front) answer(w http.ResponseWriter, r *http.Request) {
 	status := map[Fault]int{
 		Unavailable: http.StatusServiceUnavailable, TooFast: http.StatusTooManyRequests, Forbidden: http.StatusForbidden,
 	}[fault]
+
 	switch {
 	case fault == Hanging:
 		<-r.Context().Done() // The sender gives up, or the test ends.

@@ -25,12 +25,14 @@ type Process struct {
 // the arguments. It is not running yet.
 func NewProcess(t testing.TB, name, path string, env []string, args ...string) *Process {
 	t.Helper()
+
 	p := &Process{t: t, name: name, path: path, env: env, args: args}
 	if demo := demoOf(t); demo != nil {
 		p.log = demo.LogFile(name + ".log")
 	} else {
 		p.log = filepath.Join(t.TempDir(), name+".log")
 	}
+
 	t.Cleanup(p.cleanup)
 	return p
 }
@@ -38,9 +40,11 @@ func NewProcess(t testing.TB, name, path string, env []string, args ...string) *
 // Launch starts the program and does not wait until it is ready. One that runs goes on.
 func (p *Process) Launch() {
 	p.t.Helper()
+
 	if p.Running() {
 		return
 	}
+
 	var err error
 	if p.Process, err = machine.Launch(p.log, p.path, p.env, p.args); err != nil {
 		p.t.Fatal(err)

@@ -20,10 +20,12 @@ type Proxy struct {
 // configuration.
 func StartProxy(t testing.TB, port string, more ...string) *Proxy {
 	t.Helper()
+
 	path, err := exec.LookPath("tinyproxy")
 	if err != nil {
 		Missing(t, "needs an HTTP proxy (Debian: tinyproxy): %v", err)
 	}
+
 	own := FreePort(t)
 	config := filepath.Join(t.TempDir(), "tinyproxy.conf")
 	text := fmt.Sprintf("Listen 127.0.0.1\nPort %d\nAllow 127.0.0.1\nMaxClients 50\nTimeout 600\nConnectPort %s\nLogLevel Error\n",
@@ -33,6 +35,7 @@ func StartProxy(t testing.TB, port string, more ...string) *Proxy {
 	p := &Proxy{Process: NewProcess(t, "proxy", path, nil, "-d", "-c", config), Addr: Address(own)}
 	p.Launch()
 	p.Await()
+
 	return p
 }
 

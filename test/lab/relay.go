@@ -53,6 +53,7 @@ func NewRelayOn(l net.Listener, grace time.Duration, backends ...string) (*Relay
 		}
 		return listenHere(addr)
 	}
+
 	return newRelay(listen, l.Addr().String(), grace, backends)
 }
 
@@ -63,6 +64,7 @@ func newRelay(
 	for _, b := range backends {
 		r.backends = append(r.backends, &backend{addr: b})
 	}
+
 	err := r.Open()
 	return r, err
 }
@@ -99,13 +101,16 @@ func listenHere(addr string) (net.Listener, error) {
 func (r *Relay) Open() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	if r.listener != nil {
 		return nil
 	}
+
 	l, err := r.listen(r.addr)
 	if err != nil {
 		return err
 	}
+
 	r.listener, r.addr = l, l.Addr().String()
 	r.work.Go(func() {
 		for {
@@ -113,9 +118,11 @@ func (r *Relay) Open() error {
 			if err != nil {
 				return
 			}
+
 			r.work.Go(func() { r.serve(l, conn) })
 		}
 	})
+
 	return nil
 }
 
@@ -133,6 +140,7 @@ func (r *Relay) Refuse() {
 		_ = r.listener.Close() // It is gone either way.
 		r.listener = nil
 	}
+
 	r.mu.Unlock()
 	r.Cut()
 }
@@ -158,6 +166,7 @@ func (r *Relay) Close() {
 func (r *Relay) each(do func(*link)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	for l := range r.links {
 		do(l)
 	}
@@ -203,15 +212,18 @@ func sever(conn net.Conn) error {
 	if !ok {
 		return errors.ErrUnsupported
 	}
+
 	socket, err := tcp.SyscallConn()
 	if err != nil {
 		return err
 	}
+
 	var failed error
 	takeNothing := []syscall.SockFilter{{Code: syscall.BPF_RET | syscall.BPF_K}}
 	err = socket.Control(func(fd uintptr) {
 		failed = syscall.AttachLsf(int(fd), takeNothing) //nolint:staticcheck // One instruction earns no module.
 	})
+
 	return errors.Join(err, failed)
 }
 
@@ -222,19 +234,24 @@ func (r *Relay) serve(listener net.Listener, front net.Conn) {
 		r.refused = append(r.refused, record.Now())
 		r.mu.Unlock()
 		_ = front.Close() // It has to do without.
+
 		return
 	}
+
 	l := &link{front: front, back: back}
 	defer l.close()
+
 	if !r.add(listener, l) {
 		return
 	}
+
 	var copies sync.WaitGroup
 	copies.Go(func() { l.copy(back, front) })
 	copies.Go(func() { l.copy(front, back) })
 	copies.Wait()
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	delete(r.links, l)
 }
 
@@ -242,12 +259,14 @@ func (r *Relay) serve(listener net.Listener, front net.Conn) {
 func (r *Relay) add(listener net.Listener, l *link) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	if r.listener != listener {
 		return false
 	}
 	if r.links == nil {
 		r.links = make(map[*link]struct{})
 	}
+
 	r.links[l] = struct{}{}
 	l.frozen.Store(r.freezing)
 	return true
@@ -260,6 +279,7 @@ func (r *Relay) dial() (net.Conn, error) {
 	r.mu.Lock()
 	holding, inTurn := r.holding, len(r.backends)
 	r.mu.Unlock()
+
 	switch {
 	case holding:
 		nowhere, _ := net.Pipe() // Reads and writes block until it is closed.
@@ -267,6 +287,7 @@ func (r *Relay) dial() (net.Conn, error) {
 	case r.target != nil:
 		return r.target()
 	}
+
 	for range inTurn {
 		b := r.pick()
 		conn, err := dialHere(b.addr)
@@ -274,6 +295,7 @@ func (r *Relay) dial() (net.Conn, error) {
 			return conn, err
 		}
 	}
+
 	return nil, errNoBackend
 }
 
@@ -281,6 +303,7 @@ func (r *Relay) dial() (net.Conn, error) {
 func (r *Relay) pick() *backend {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	r.backends = append(r.backends[1:], r.backends[0])
 	return r.backends[0]
 }
@@ -289,12 +312,14 @@ func (r *Relay) pick() *backend {
 func (r *Relay) leftOut(b *backend, err error) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	switch {
 	case err == nil:
 		b.failing = time.Time{}
 	case b.failing.IsZero():
 		b.failing = time.Now()
 	}
+
 	return err != nil && time.Since(b.failing) > r.grace
 }
 
@@ -321,6 +346,7 @@ func (l *link) copy(to, from net.Conn) {
 				err = failed
 			}
 		}
+
 		if err != nil {
 			if !frozen {
 				l.close()

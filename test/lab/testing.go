@@ -59,6 +59,7 @@ func Missing(t testing.TB, format string, args ...any) {
 	if os.Getenv("CI") == "true" {
 		t.Fatalf(format, args...)
 	}
+
 	t.Skipf(format, args...)
 }
 
@@ -74,6 +75,7 @@ func SkipShort(t testing.TB) {
 // error. stop waits for the end of start, and may be called again.
 func Run(t testing.TB, name string, start func(context.Context) error) (stop func()) {
 	t.Helper()
+
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() {
@@ -82,6 +84,7 @@ func Run(t testing.TB, name string, start func(context.Context) error) (stop fun
 			t.Errorf("%s: %v", name, err)
 		}
 	}()
+
 	stop = sync.OnceFunc(func() {
 		cancel()
 		<-ended
@@ -102,9 +105,11 @@ func BothUsages() []x509.ExtKeyUsage {
 // machine gets until the test ends. So a process of the test may close it and open it again.
 func FreePort(t testing.TB) int {
 	t.Helper()
+
 	holder, port, err := machine.ReservePort()
 	NoError(t, err)
 	t.Cleanup(func() { _ = syscall.Close(holder) }) // It was bound only.
+
 	return port
 }
 
@@ -144,10 +149,12 @@ func (s *Steps) Len() int { return len(s.table) }
 // Log logs the table.
 func (s *Steps) Log(t testing.TB) {
 	t.Helper()
+
 	var table strings.Builder
 	for n, step := range s.table {
 		fmt.Fprintf(&table, "  %2d  %s\n", n+1, step)
 	}
+
 	t.Logf("steps:\n%s", table.String())
 }
 
@@ -179,6 +186,7 @@ func Fails(t testing.TB, what string, err error, parts ...string) {
 		t.Errorf("%s: no error, want one with %q", what, parts)
 		return
 	}
+
 	Says(t, what, err.Error(), parts...)
 }
 

@@ -13,8 +13,10 @@ func IndexVariables(value any, each func(variable map[string]any)) {
 				byName[name] = variable
 				each(variable)
 			}
+
 			value["env"] = byName
 		}
+
 		for _, inner := range value {
 			IndexVariables(inner, each)
 		}

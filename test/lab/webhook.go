@@ -39,6 +39,7 @@ func Watch(t testing.TB, runtime *apiserver.ControlPlane, agent *Agent, caBundle
 	watches ...watch.Watch,
 ) {
 	t.Helper()
+
 	// With the default, writes could pass unreviewed on a busy machine. The delete of an object is then lost.
 	opts := admission.ConfigurationOptions{Timeout: 30 * time.Second}
 	Register(t, runtime, "runtime-watcher", agent.WebhookPort, caBundle, opts, watches...)
@@ -52,6 +53,7 @@ func Register(
 	opts admission.ConfigurationOptions, watches ...watch.Watch,
 ) {
 	t.Helper()
+
 	opts.NoMatchConditions = true
 	configuration, err := admission.WebhookConfiguration(name, admission.Endpoint{
 		URL: "https://" + Address(port), CABundle: caBundle,
@@ -92,6 +94,7 @@ func AwaitReviews(t testing.TB, runtime *apiserver.ControlPlane, agent *Agent, l
 // --admission-control-config-file. Users have the names by which it chooses one: <host>:<port>, or "*" for every webhook.
 func AdmissionConfiguration(t testing.TB, users map[string]*clientcmdapi.AuthInfo) string {
 	t.Helper()
+
 	dir := t.TempDir()
 	kubeconfig, file := filepath.Join(dir, "webhooks.kubeconfig"), filepath.Join(dir, "admission.yaml")
 	config := clientcmdapi.NewConfig()
@@ -105,6 +108,7 @@ plugins:
       apiVersion: apiserver.config.k8s.io/v1
       kind: WebhookAdmissionConfiguration
       kubeConfigFile: `+kubeconfig+"\n"), 0o600))
+
 	return file
 }
 
@@ -124,6 +128,7 @@ func Post(ctx context.Context, caller *http.Client, url, body string) (*http.Res
 	if err != nil {
 		return nil, err
 	}
+
 	request.Header.Set("Content-Type", "application/json")
 	return caller.Do(request)
 }
@@ -135,16 +140,19 @@ func Ask(ctx context.Context, caller *http.Client, url, review string) error {
 		return err
 	}
 	defer answer.Body.Close()
+
 	var reply struct {
 		Response struct {
 			UID     string `json:"uid"`
 			Allowed bool   `json:"allowed"`
 		} `json:"response"`
 	}
+
 	err = json.NewDecoder(answer.Body).Decode(&reply)
 	if err != nil || answer.StatusCode != http.StatusOK || reply.Response.UID != "uid-1" || !reply.Response.Allowed {
 		return fmt.Errorf("answer %s, %+v (%w), want it allowed", answer.Status, reply.Response, err)
 	}
+
 	return nil
 }
 
@@ -152,6 +160,7 @@ func Ask(ctx context.Context, caller *http.Client, url, review string) error {
 // delay. It waits until the API server calls the webhook.
 func RegisterSlowWebhook(t testing.TB, runtime *apiserver.ControlPlane, pki *PKI, delay time.Duration) {
 	t.Helper()
+
 	labels := map[string]string{"delay": delay.String()}
 	port, called := startSlowWebhook(t, pki, delay)
 	Register(t, runtime, "slow-"+delay.String(), port, pki.CA.PEM,
@@ -161,6 +170,7 @@ func RegisterSlowWebhook(t testing.TB, runtime *apiserver.ControlPlane, pki *PKI
 			Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"},
 			Selector: watch.Selector{Labels: labels},
 		})
+
 	probe := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
 		Namespace: metav1.NamespaceDefault, GenerateName: "probe-", Labels: labels,
 	}}
@@ -168,6 +178,7 @@ func RegisterSlowWebhook(t testing.TB, runtime *apiserver.ControlPlane, pki *PKI
 	Eventually(t, patience, "the slow webhook is called", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), min(delay, time.Second)/2)
 		defer cancel()
+
 		_ = runtime.Client.Create(ctx, probe.DeepCopy(), client.DryRunAll) // It need not end.
 		return called.Load()
 	})
@@ -175,6 +186,7 @@ func RegisterSlowWebhook(t testing.TB, runtime *apiserver.ControlPlane, pki *PKI
 
 func startSlowWebhook(t testing.TB, pki *PKI, delay time.Duration) (port int, called *atomic.Bool) {
 	t.Helper()
+
 	called = new(atomic.Bool)
 	server := httptest.NewUnstartedServer(&webhook.Admission{Handler: ctrladmission.HandlerFunc(
 		func(ctx context.Context, _ webhook.AdmissionRequest) webhook.AdmissionResponse {
@@ -182,6 +194,7 @@ func startSlowWebhook(t testing.TB, pki *PKI, delay time.Duration) (port int, ca
 			periodic.Pause(ctx, delay)
 			return webhook.Allowed("")
 		})})
+
 	server.TLS = keys.WebhookTLSConfig(pki.ServerMaterial(), nil)
 	server.StartTLS()
 	t.Cleanup(func() {
@@ -189,6 +202,7 @@ func startSlowWebhook(t testing.TB, pki *PKI, delay time.Duration) (port int, ca
 		server.Close()
 	})
 	address, _ := server.Listener.Addr().(*net.TCPAddr)
+
 	return address.Port, called
 }
 
@@ -202,6 +216,7 @@ type Canary struct {
 // NewCanary creates the Lease and the service account in a runtime, both of that name.
 func NewCanary(t testing.TB, runtime *apiserver.ControlPlane, name string) *Canary {
 	t.Helper()
+
 	c := &Canary{Lease: types.NamespacedName{Namespace: Namespace, Name: name}, Env: map[string]string{}}
 	c.Env["CANARY_LEASE"] = c.Lease.String()
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: name}}
@@ -209,6 +224,7 @@ func NewCanary(t testing.TB, runtime *apiserver.ControlPlane, name string) *Cana
 		APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"}, ResourceNames: []string{name},
 		Verbs: []string{"patch"},
 	}}, lease)
+
 	return c
 }
 
@@ -223,6 +239,7 @@ func Account(
 			return nil, err
 		}
 	}
+
 	request := &authenticationv1.TokenRequest{}
 	err = cluster.SubResource("token").Create(ctx, account, request)
 	return []byte(request.Status.Token), err
@@ -233,6 +250,7 @@ func UseAccount(
 	t testing.TB, runtime *apiserver.ControlPlane, name types.NamespacedName, prefix string, env map[string]string,
 ) {
 	t.Helper()
+
 	token, err := Account(t.Context(), runtime.Client, name)
 	NoError(t, err)
 	signIn(t, runtime, token, prefix, env)
@@ -240,6 +258,7 @@ func UseAccount(
 
 func signIn(t testing.TB, runtime *apiserver.ControlPlane, token []byte, prefix string, env map[string]string) {
 	t.Helper()
+
 	env[prefix+"_API_SERVER"] = runtime.Config.Host
 	env[prefix+"_TOKEN_FILE"] = write(t, "token", token)
 	env[prefix+"_CA_CERT"] = write(t, "ca.crt", runtime.Config.CAData)
@@ -247,6 +266,7 @@ func signIn(t testing.TB, runtime *apiserver.ControlPlane, token []byte, prefix 
 
 func write(t testing.TB, name string, text []byte) string {
 	t.Helper()
+
 	path := filepath.Join(t.TempDir(), name)
 	NoError(t, os.WriteFile(path, text, 0o600))
 	return path
@@ -255,13 +275,16 @@ func write(t testing.TB, name string, text []byte) string {
 // Inform creates a service account that may watch, and adds the settings of an agent that watches with it.
 func Inform(t testing.TB, runtime *apiserver.ControlPlane, name string, env map[string]string, watches ...watch.Watch) {
 	t.Helper()
+
 	env["SOURCE"], env["WATCHERS"] = "informer", string(Must(json.Marshal(watch.DocumentOf(watches))))
 	var rules []rbacv1.PolicyRule
+
 	for _, w := range watches {
 		rules = append(rules, rbacv1.PolicyRule{
 			APIGroups: []string{w.Resource.Group}, Resources: []string{w.Resource.Resource}, Verbs: []string{"list", "watch"},
 		})
 	}
+
 	grant(t, runtime, "INFORMER", name, env, rules)
 }
 
@@ -270,6 +293,7 @@ func grant(t testing.TB, runtime *apiserver.ControlPlane, prefix, name string, e
 	others ...client.Object,
 ) {
 	t.Helper()
+
 	token, err := Account(t.Context(), runtime.Client, types.NamespacedName{Namespace: Namespace, Name: name}, append(others,
 		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: rules},
 		&rbacv1.ClusterRoleBinding{
@@ -277,6 +301,7 @@ func grant(t testing.TB, runtime *apiserver.ControlPlane, prefix, name string, e
 			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
 			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: Namespace, Name: name}},
 		})...)
+
 	NoError(t, err)
 	signIn(t, runtime, token, prefix, env)
 }

@@ -54,5 +54,6 @@ func Widget(namespace, name string, labels map[string]string, n int64) *unstruct
 	w.SetNamespace(namespace)
 	w.SetName(name)
 	w.SetLabels(labels)
+
 	return w
 }

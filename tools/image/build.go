@@ -32,6 +32,7 @@ func build(binary string, of release, platform v1.Platform, parts []part) (v1.Im
 	if err != nil {
 		return nil, err
 	}
+
 	name := filepath.Base(binary)
 	img := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 	for _, content := range []map[string][]byte{notices(parts), {name: content}} {
@@ -40,6 +41,7 @@ func build(binary string, of release, platform v1.Platform, parts []part) (v1.Im
 		if err != nil {
 			return nil, fmt.Errorf("layer: %w", err)
 		}
+
 		img, err = mutate.Append(img, mutate.Addendum{
 			Layer: layer,
 			History: v1.History{
@@ -50,10 +52,12 @@ func build(binary string, of release, platform v1.Platform, parts []part) (v1.Im
 			return nil, fmt.Errorf("append layer: %w", err)
 		}
 	}
+
 	file, err := img.ConfigFile()
 	if err != nil {
 		return nil, fmt.Errorf("config: %w", err)
 	}
+
 	file = file.DeepCopy()
 	file.Created = v1.Time{Time: of.created}
 	file.OS, file.Architecture, file.Variant = platform.OS, platform.Architecture, platform.Variant
@@ -64,6 +68,7 @@ func build(binary string, of release, platform v1.Platform, parts []part) (v1.Im
 		Labels:     of.labels(name),
 		Env:        of.env,
 	}
+
 	return mutate.ConfigFile(img, file)
 }
 
@@ -77,6 +82,7 @@ func (r release) labels(title string) map[string]string {
 		prefix + "licenses": r.licenses,
 		prefix + "created":  r.created.Format(time.RFC3339),
 	}
+
 	if r.revision != "" {
 		labels[prefix+"revision"] = r.revision
 	}
@@ -88,11 +94,13 @@ func (r release) labels(title string) map[string]string {
 func archive(content map[string][]byte) (io.ReadCloser, error) {
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)
+
 	for _, name := range slices.Sorted(maps.Keys(content)) {
 		mode := int64(0o444)
 		if !strings.Contains(name, "/") {
 			mode = 0o555
 		}
+
 		err := w.WriteHeader(&tar.Header{
 			Typeflag: tar.TypeReg, Name: name, Size: int64(len(content[name])), Mode: mode,
 			ModTime: time.Unix(0, 0), Format: tar.FormatPAX,
@@ -104,6 +112,7 @@ func archive(content map[string][]byte) (io.ReadCloser, error) {
 			return nil, err
 		}
 	}
+
 	return io.NopCloser(&buf), w.Close()
 }
 
@@ -113,9 +122,11 @@ func packedSize(img v1.Image) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
+
 	size := manifest.Config.Size
 	for _, layer := range manifest.Layers {
 		size += layer.Size
 	}
+
 	return size, nil
 }

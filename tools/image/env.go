@@ -12,10 +12,12 @@ func readEnv(path string) (env []string, err error) {
 	if path == "" {
 		return nil, nil
 	}
+
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
 	}
+
 	for line := range strings.Lines(string(text)) {
 		if line = strings.TrimSpace(line); line == "" || strings.HasPrefix(line, "#") {
 			continue
@@ -23,7 +25,9 @@ func readEnv(path string) (env []string, err error) {
 		if name, _, ok := strings.Cut(line, "="); !ok || name == "" {
 			return nil, fmt.Errorf("%s: want NAME=value, have %q", path, line)
 		}
+
 		env = append(env, line)
 	}
+
 	return env, nil
 }

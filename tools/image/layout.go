@@ -27,26 +27,31 @@ func writeLayout(dir string, images []builtImage, of release) error {
 	if err := os.RemoveAll(dir); err != nil {
 		return err
 	}
+
 	path, err := layout.Write(dir, empty.Index)
 	if err != nil {
 		return err
 	}
+
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, img := range images {
 		index = mutate.AppendManifests(index, mutate.IndexAddendum{
 			Add: img.Image, Descriptor: v1.Descriptor{Platform: &img.platform},
 		})
 	}
+
 	annotated, _ := mutate.Annotations(index, of.labels(filepath.Base(images[0].binary))).(v1.ImageIndex)
 	ref := map[string]string{"org.opencontainers.image.ref.name": of.version}
 	if err := path.AppendIndex(annotated, layout.WithAnnotations(ref)); err != nil {
 		return fmt.Errorf("write OCI layout: %w", err)
 	}
+
 	for _, img := range images {
 		if err := appendSBOM(path, img, of); err != nil {
 			return fmt.Errorf("SBOM for %s: %w", &img.platform, err)
 		}
 	}
+
 	return nil
 }
 
@@ -55,20 +60,24 @@ func appendSBOM(path layout.Path, img builtImage, of release) error {
 	if err != nil {
 		return err
 	}
+
 	text, err := sbom(img.info, img.binary, digest.String(), of, img.parts)
 	if err != nil {
 		return err
 	}
+
 	// The media type of the configuration is that of the SBOM.
 	attachment := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), spdx)
 	attachment, err = mutate.AppendLayers(attachment, static.NewLayer(text, spdx))
 	if err != nil {
 		return err
 	}
+
 	subject, err := partial.Descriptor(img.Image)
 	if err != nil {
 		return err
 	}
+
 	attached, _ := mutate.Subject(attachment, *subject).(v1.Image)
 	return path.AppendImage(attached)
 }
@@ -79,10 +88,12 @@ func readIndex(dir string) (v1.Hash, error) {
 	if err != nil {
 		return v1.Hash{}, err
 	}
+
 	manifest, err := index.IndexManifest()
 	if err != nil {
 		return v1.Hash{}, err
 	}
+
 	return manifest.Manifests[0].Digest, nil
 }
 
@@ -94,16 +105,19 @@ func writeArchives(dir string, images []builtImage, of release) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
+
 	for _, img := range images {
 		title := filepath.Base(img.binary)
 		tag, err := name.NewTag("runtime-watcher/"+title+":"+of.version, name.WeakValidation)
 		if err != nil {
 			return err
 		}
+
 		file := title + "-" + strings.ReplaceAll(img.platform.String(), "/", "-") + ".tar"
 		if err := tarball.WriteToFile(filepath.Join(dir, file), tag, img.Image); err != nil {
 			return fmt.Errorf("write %s: %w", file, err)
 		}
 	}
+
 	return nil
 }

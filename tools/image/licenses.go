@@ -45,28 +45,34 @@ func newPart(pkg, version, dir string) (part, error) {
 	if err != nil {
 		return p, err
 	}
+
 	var ids []string
 	for _, entry := range entries {
 		if entry.IsDir() || !licenseFile.MatchString(entry.Name()) {
 			continue
 		}
+
 		text, err := os.ReadFile(filepath.Join(dir, entry.Name()))
 		if err != nil {
 			return p, err
 		}
+
 		p.texts[entry.Name()] = text
 		for _, match := range licensecheck.Scan(text).Match {
 			ids = append(ids, match.ID)
 		}
 	}
+
 	slices.Sort(ids)
 	// A grant of patents is no license of its own.
 	ids = slices.DeleteFunc(slices.Compact(ids), func(id string) bool { return strings.HasPrefix(id, "GooglePatent") })
 	p.license = strings.Join(ids, " AND ")
+
 	forbidden := slices.ContainsFunc(ids, func(id string) bool { return !slices.Contains(allowed, id) })
 	if len(ids) == 0 || forbidden {
 		return p, fmt.Errorf("%s@%s has the license %q, allowed are %v", pkg, version, p.license, allowed)
 	}
+
 	return p, nil
 }
 
@@ -76,14 +82,17 @@ func partsOf(ctx context.Context, info *debug.BuildInfo) ([]part, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	library, err := newPart("stdlib", strings.TrimPrefix(info.GoVersion, "go"), goroot)
 	parts, errs := []part{library}, []error{err}
+
 	for _, dependency := range info.Deps {
 		if dependency.Replace == nil && !strings.HasPrefix(dependency.Path+"/", root) {
 			p, err := modulePart(ctx, dependency.Path, dependency.Version)
 			parts, errs = append(parts, p), append(errs, err)
 		}
 	}
+
 	return parts, errors.Join(errs...)
 }
 
@@ -93,10 +102,12 @@ func modulePart(ctx context.Context, pkg, version string) (part, error) {
 	if err != nil {
 		return part{}, err
 	}
+
 	escaped, err := module.EscapePath(pkg)
 	if err != nil {
 		return part{}, err
 	}
+
 	return newPart(pkg, version, filepath.Join(cache, filepath.FromSlash(escaped)+"@"+version))
 }
 
@@ -111,6 +122,7 @@ func expression(parts []part) string {
 	for _, p := range parts {
 		ids = append(ids, strings.Split(p.license, " AND ")...)
 	}
+
 	slices.Sort(ids)
 	return strings.Join(slices.Compact(ids), " AND ")
 }
@@ -136,10 +148,12 @@ func printLicenses(ctx context.Context, stdout io.Writer, dir string) error {
 	if err != nil {
 		return err
 	}
+
 	goversion, err := goEnv(ctx, "GOVERSION")
 	if err != nil {
 		return err
 	}
+
 	info := &debug.BuildInfo{GoVersion: goversion}
 	lines := strings.Split(strings.TrimSpace(linked), "\n")
 	slices.Sort(lines)
@@ -147,18 +161,22 @@ func printLicenses(ctx context.Context, stdout io.Writer, dir string) error {
 		pkg, version, _ := strings.Cut(line, " ")
 		info.Deps = append(info.Deps, &debug.Module{Path: pkg, Version: version})
 	}
+
 	parts, err := partsOf(ctx, info)
 	for _, p := range parts {
 		fmt.Fprintf(stdout, "%-26s %s %s\n", p.license, p.path, p.version)
 	}
+
 	if err != nil || dir == "" {
 		return err
 	}
+
 	for name, text := range notices(parts) {
 		file := filepath.Join(dir, strings.TrimPrefix(name, "licenses/"))
 		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, text, 0o644)); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }

@@ -46,6 +46,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	archives := flags.String("archives", "", "`directory` for an archive per platform, for docker load (default none)")
 	licenses := flags.Bool("licenses", false,
 		"print the licenses of the agent's parts, write their texts into -out, and make no image")
+
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -55,11 +56,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if flags.NArg() == 0 || *out == "" {
 		return errors.New("usage: image -out <directory> [flags] <os/architecture>=<binary>, once or more")
 	}
+
 	of.created = time.Unix(*created, 0).UTC()
 	var err error
 	if of.env, err = readEnv(*env); err != nil {
 		return err
 	}
+
 	images, err := buildAll(ctx, flags.Args(), &of)
 	if err != nil {
 		return err
@@ -67,6 +70,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err := errors.Join(writeLayout(*out, images, of), writeArchives(*archives, images, of)); err != nil {
 		return err
 	}
+
 	return report(stdout, *out, images)
 }
 
@@ -88,19 +92,23 @@ func buildAll(ctx context.Context, args []string, of *release) (images []builtIm
 		if err != nil {
 			return nil, fmt.Errorf("platform %q: %w", platform, err)
 		}
+
 		info, err := buildinfo.ReadFile(binary)
 		if err != nil {
 			return nil, err
 		}
+
 		parts, err := partsOf(ctx, info)
 		if err != nil {
 			return nil, err
 		}
+
 		of.licenses = expression(parts)
 		img, err := build(binary, *of, *target, parts)
 		if err != nil {
 			return nil, err
 		}
+
 		size, err := packedSize(img)
 		if err != nil {
 			return nil, err
@@ -109,6 +117,7 @@ func buildAll(ctx context.Context, args []string, of *release) (images []builtIm
 			return nil, fmt.Errorf("the image for %s has %.1f MB, and may have %.0f MB",
 				target, float64(size)/1e6, maxSize/1e6)
 		}
+
 		images = append(images, builtImage{img, *target, binary, info, parts, size})
 	}
 	return images, nil
@@ -120,13 +129,16 @@ func report(stdout io.Writer, dir string, images []builtImage) error {
 	if err != nil {
 		return err
 	}
+
 	fmt.Fprintf(stdout, "%s  index  %s\n", dir, index)
 	for _, img := range images {
 		digest, err := img.Digest()
 		if err != nil {
 			return err
 		}
+
 		fmt.Fprintf(stdout, "%s  %s  %s  %.1f MB\n", dir, &img.platform, digest, float64(img.size)/1e6)
 	}
+
 	return nil
 }

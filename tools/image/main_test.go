@@ -33,6 +33,7 @@ func TestImageIsOneProgramWithoutRights(t *testing.T) {
 	if err := validate.Image(img); err != nil || !strings.Contains(printed, digest(t, img).String()) {
 		t.Errorf("not a valid image, or printed %q without the digest %s: %v", printed, digest(t, img), err)
 	}
+
 	config := must(img.ConfigFile())
 	if config.OS != "linux" || config.Architecture != "arm64" {
 		t.Errorf("platform is %s/%s, want linux/arm64", config.OS, config.Architecture)
@@ -40,6 +41,7 @@ func TestImageIsOneProgramWithoutRights(t *testing.T) {
 	if c := config.Config; c.User != "65532:65532" || !slices.Equal(c.Entrypoint, []string{"/agent"}) {
 		t.Errorf("user is %q, entrypoint is %q", c.User, c.Entrypoint)
 	}
+
 	for label, want := range map[string]string{
 		"version": "v1.2.3", "licenses": "Apache-2.0 AND BSD-3-Clause", "revision": "abc123",
 	} {
@@ -47,15 +49,18 @@ func TestImageIsOneProgramWithoutRights(t *testing.T) {
 			t.Errorf("%s is %q, want %q", label, got, want)
 		}
 	}
+
 	got := files(t, img)
 	if !strings.HasSuffix(got["agent"], "content") || !strings.Contains(got["licenses/stdlib/LICENSE"], "The Go Authors") {
 		t.Errorf("no agent, or no license of the standard library in %v", slices.Collect(maps.Keys(got)))
 	}
+
 	for name := range got {
 		if name != "agent" && !strings.HasPrefix(name, "licenses/") {
 			t.Errorf("%s is neither the agent nor a license", name)
 		}
 	}
+
 	if got := config.Created.Unix(); got != 1795319521 {
 		t.Errorf("created at %d, want the time of the commit", got)
 	}
@@ -118,6 +123,7 @@ func TestWrongUse(t *testing.T) {
 // binary returns the path of a small Go binary named agent, with content at its end.
 func binary(t *testing.T, content string) string {
 	t.Helper()
+
 	file := filepath.Join(t.TempDir(), "agent")
 	check(t, os.WriteFile(file, append(bytes.Clone(must(program())), content...), 0o700))
 	return file
@@ -130,15 +136,18 @@ var program = sync.OnceValues(func() ([]byte, error) {
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
+
 	source, built := filepath.Join(dir, "main.go"), filepath.Join(dir, "agent")
 	if err := os.WriteFile(source, []byte("package main\n\nfunc main() {}\n"), 0o600); err != nil {
 		return nil, err
 	}
+
 	build := exec.Command("go", "build", "-ldflags", "-s -w", "-o", built, source)
 	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
 	if out, err := build.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("%w: %s", err, out)
 	}
+
 	return os.ReadFile(built)
 })
 
@@ -152,17 +161,20 @@ func TestSBOMHasAllModules(t *testing.T) {
 	var doc document
 	check(t, json.Unmarshal(must(sbom(info, self, "sha256:abc", release{version: "v1.2.3"}, parts)), &doc))
 	found := map[string]string{}
+
 	for _, p := range doc.Packages {
 		found[p.Name] = p.Version
 		if p.License == "" || p.License == noAssertion {
 			t.Errorf("%s has no license", p.Name)
 		}
 	}
+
 	for _, module := range info.Deps {
 		if want := module.Version; found[module.Path] != want && found[module.Path] != "v1.2.3" {
 			t.Errorf("%s is %q, want %s", module.Path, found[module.Path], want)
 		}
 	}
+
 	if found[root+"x"] != "v1.2.3" || len(found) != len(info.Deps)+2 {
 		t.Errorf("%d packages for %d modules, want the program and the standard library, too", len(found), len(info.Deps))
 	}
@@ -187,6 +199,7 @@ func TestLicenses(t *testing.T) {
 		"DIRECT, INDIRECT, OR CONSEQUENTIAL DAMAGES OR ANY DAMAGES WHATSOEVER RESULTING FROM LOSS OF USE, DATA OR PROFITS, " +
 		"WHETHER IN AN ACTION OF CONTRACT, NEGLIGENCE OR OTHER TORTIOUS ACTION, ARISING OUT OF OR IN CONNECTION WITH THE " +
 		"USE OR PERFORMANCE OF THIS SOFTWARE.\n"
+
 	bsd := string(must(os.ReadFile(filepath.Join(must(goEnv(t.Context(), "GOROOT")), "LICENSE"))))
 	for name, test := range map[string]struct {
 		files map[string]string
@@ -202,6 +215,7 @@ func TestLicenses(t *testing.T) {
 			for file, text := range test.files {
 				check(t, os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600))
 			}
+
 			p, err := newPart("x", "v1.0.0", dir)
 			if (err == nil) != (test.want != "") || err == nil && p.license != test.want {
 				t.Errorf("%q and %v, want %q", p.license, err, test.want)
@@ -211,6 +225,7 @@ func TestLicenses(t *testing.T) {
 			}
 		})
 	}
+
 	if _, err := modulePart(t.Context(), digests, digestsVersion(t)); err == nil || !strings.Contains(err.Error(), "CC-BY-SA") {
 		t.Errorf("%v, want a refusal of a license that is not allowed", err)
 	}
@@ -221,11 +236,13 @@ const digests = "github.com/opencontainers/go-digest"
 
 func digestsVersion(t *testing.T) string {
 	t.Helper()
+
 	for _, m := range must(buildinfo.ReadFile(must(os.Executable()))).Deps {
 		if m.Path == digests {
 			return m.Version
 		}
 	}
+
 	t.Fatal(digests, "is not in this test")
 	return ""
 }
@@ -233,6 +250,7 @@ func digestsVersion(t *testing.T) string {
 // makeImage runs the command, and returns the image for arm64 and the output.
 func makeImage(t *testing.T, file string, more ...string) (v1.Image, string) {
 	t.Helper()
+
 	dir := filepath.Join(t.TempDir(), "image")
 	var printed strings.Builder
 	leftover := filepath.Join(dir, "blobs", "sha256", "of-another-image")
@@ -242,9 +260,11 @@ func makeImage(t *testing.T, file string, more ...string) (v1.Image, string) {
 		"-created", "1795319521", "linux/amd64=" + file, "linux/arm64=" + file,
 	})
 	check(t, run(t.Context(), args, &printed, io.Discard))
+
 	if _, err := os.Stat(leftover); err == nil {
 		t.Error("a blob of an earlier image is still there")
 	}
+
 	return checkLayout(t, dir), printed.String()
 }
 
@@ -252,20 +272,24 @@ func makeImage(t *testing.T, file string, more ...string) (v1.Image, string) {
 // image for arm64.
 func checkLayout(t *testing.T, dir string) v1.Image {
 	t.Helper()
+
 	root := must(layout.ImageIndexFromPath(dir))
 	all := must(root.IndexManifest()).Manifests
 	if len(all) != 3 || all[0].MediaType != types.OCIImageIndex || all[0].Annotations["org.opencontainers.image.ref.name"] != "v1.2.3" {
 		t.Fatalf("the layout has %+v, want an index with the version and two SBOMs", all)
 	}
+
 	index := must(root.ImageIndex(all[0].Digest))
 	if err := validate.Index(index); err != nil {
 		t.Errorf("not a valid index: %v", err)
 	}
+
 	images := must(index.IndexManifest()).Manifests
 	for i, platform := range []string{"linux/amd64", "linux/arm64"} {
 		if images[i].Platform.String() != platform {
 			t.Errorf("image %d is for %s, want %s", i, images[i].Platform, platform)
 		}
+
 		checkSBOM(t, must(root.Image(all[i+1].Digest)), images[i].Digest)
 		archive := filepath.Join(dir, "..", "archives", "agent-"+strings.ReplaceAll(platform, "/", "-")+".tar")
 		loaded := must(tarball.ImageFromPath(archive, nil))
@@ -273,23 +297,29 @@ func checkLayout(t *testing.T, dir string) v1.Image {
 			t.Errorf("%s has another image than the layout", archive)
 		}
 	}
+
 	return must(index.Image(images[1].Digest))
 }
 
 func checkSBOM(t *testing.T, attached v1.Image, image v1.Hash) {
 	t.Helper()
+
 	manifest := must(attached.Manifest())
 	if manifest.Subject == nil || manifest.Subject.Digest != image || manifest.Config.MediaType != spdx {
 		t.Errorf("the SBOM is %+v, want it to refer to %s", manifest, image)
 	}
+
 	content := must(must(attached.Layers())[0].Uncompressed())
 	defer content.Close()
+
 	var doc document
 	check(t, json.NewDecoder(content).Decode(&doc))
 	names := map[string]string{}
+
 	for _, p := range doc.Packages {
 		names[p.Name] = p.Version
 	}
+
 	if names["stdlib"] != strings.TrimPrefix(runtime.Version(), "go") ||
 		doc.Creation.Created != "2026-11-22T03:52:01Z" || len(doc.Relationships) != len(doc.Packages) {
 		t.Errorf("the SBOM has %v of %s, want the modules of this test", names, doc.Creation.Created)
@@ -317,25 +347,31 @@ func digest(t *testing.T, img v1.Image) v1.Hash {
 
 func files(t *testing.T, img v1.Image) map[string]string {
 	t.Helper()
+
 	layers := must(img.Layers())
 	found := map[string]string{}
 	for _, layer := range layers {
 		maps.Copy(found, filesOf(t, layer))
 	}
+
 	return found
 }
 
 func filesOf(t *testing.T, layer v1.Layer) map[string]string {
 	t.Helper()
+
 	content := must(layer.Uncompressed())
 	defer content.Close()
+
 	found := map[string]string{}
 	r := tar.NewReader(content)
+
 	for {
 		header, err := r.Next()
 		if errors.Is(err, io.EOF) {
 			return found
 		}
+
 		check(t, err)
 		body := must(io.ReadAll(r))
 		found[header.Name] = string(body)
@@ -356,6 +392,7 @@ func TestDockerfileBuildsAsMake(t *testing.T) {
 	if have, want := flags(docker), flags(makefile); have != want {
 		t.Errorf("the Dockerfile builds with %q, make with %q", have, want)
 	}
+
 	for _, want := range []string{
 		"USER " + nonRoot, source, `ENTRYPOINT ["/agent"]`, "FROM scratch", "/image -licenses -out /licenses", "=build /licenses /licenses",
 	} {

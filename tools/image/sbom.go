@@ -19,11 +19,13 @@ func sbom(info *debug.BuildInfo, binary, digest string, of release, parts []part
 	program := newPackage(info.Main.Path, of.version, own)
 	packages := []object{program}
 	relationships := []object{relate("SPDXRef-DOCUMENT", "DESCRIBES", program)}
+
 	for _, p := range append(siblings(info, of), parts...) {
 		dependency := newPackage(p.path, p.version, p.license)
 		packages = append(packages, dependency)
 		relationships = append(relationships, relate(program["SPDXID"], "DEPENDS_ON", dependency))
 	}
+
 	return json.MarshalIndent(object{
 		"spdxVersion": "SPDX-2.3", "dataLicense": "CC0-1.0", "SPDXID": "SPDXRef-DOCUMENT",
 		"name":              filepath.Base(binary) + " " + of.version,

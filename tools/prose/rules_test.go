@@ -19,10 +19,12 @@ func TestRules(t *testing.T) {
 	if *realVale == "" {
 		t.Skip("without -vale: make prose runs this test")
 	}
+
 	root, err := filepath.Abs("../..")
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for name, rules := range map[string][]struct{ rule, text string }{
 		"a.md": {
 			{"Plain.Persons", "It closes the connection of whoever has the most."},
@@ -74,25 +76,31 @@ func TestRules(t *testing.T) {
 // rulesIn returns the rules that a file with this text breaks.
 func rulesIn(t *testing.T, root, name, text string) []string {
 	t.Helper()
+
 	t.Chdir(root)
 	if strings.HasSuffix(name, ".go") {
 		text = "package a\n\n" + text + "\nvar a int"
 	}
+
 	file := filepath.Join(t.TempDir(), name)
 	if err := os.WriteFile(file, []byte(text+"\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
+
 	out, err := exec.Command(*realVale, "--no-global", "--config=.vale.ini", "--no-exit", "--output=JSON", file).Output()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var found map[string][]struct{ Check string }
 	if err := json.Unmarshal(out, &found); err != nil {
 		t.Fatal(err)
 	}
+
 	var rules []string
 	for _, alert := range found[file] {
 		rules = append(rules, alert.Check)
 	}
+
 	return rules
 }

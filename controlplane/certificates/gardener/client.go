@@ -71,6 +71,7 @@ func (t *translator) Get(
 	found := &unstructured.Unstructured{}
 	var kind string
 	var translate func() error
+
 	switch object := object.(type) {
 	case *certv1.Certificate:
 		kind, translate = "Certificate", func() error { return t.certificateFrom(found, object) }
@@ -79,10 +80,12 @@ func (t *translator) Get(
 	default:
 		return t.Client.Get(ctx, key, object, opts...)
 	}
+
 	found.SetGroupVersionKind(groupVersion().WithKind(kind))
 	if err := t.Client.Get(ctx, key, found, opts...); err != nil {
 		return err
 	}
+
 	return translate()
 }
 
@@ -92,17 +95,20 @@ func (t *translator) List(ctx context.Context, list client.ObjectList, opts ...c
 	if !ok {
 		return t.Client.List(ctx, list, opts...)
 	}
+
 	found := &unstructured.UnstructuredList{}
 	found.SetGroupVersionKind(groupVersion().WithKind("CertificateList"))
 	if err := t.Client.List(ctx, found, opts...); err != nil {
 		return err
 	}
+
 	into.Items = make([]certv1.Certificate, len(found.Items))
 	for i := range found.Items {
 		if err := t.certificateFrom(&found.Items[i], &into.Items[i]); err != nil {
 			return err
 		}
 	}
+
 	into.SetContinue(found.GetContinue())
 	return nil
 }
@@ -116,6 +122,7 @@ func (t *translator) Apply(
 	if !ok {
 		return t.Client.Apply(ctx, object, opts...)
 	}
+
 	content := &unstructured.Unstructured{Object: runtime.DeepCopyJSON(applied.UnstructuredContent())}
 	switch content.GroupVersionKind() {
 	case certv1.SchemeGroupVersion.WithKind(certv1.CertificateKind):
@@ -126,17 +133,20 @@ func (t *translator) Apply(
 		if wanted.Spec.IsCA {
 			return t.ensureAuthority(ctx, &wanted)
 		}
+
 		content.Object["spec"] = t.specOf(content)
 	case certv1.SchemeGroupVersion.WithKind(certv1.IssuerKind):
 		ca, _, _ := unstructured.NestedString(content.Object, "spec", "ca", "secretName")
 		if ca == "" {
 			return nil
 		}
+
 		reference := map[string]any{"name": ca, "namespace": content.GetNamespace()}
 		content.Object["spec"] = map[string]any{"ca": map[string]any{"privateKeySecretRef": reference}}
 	default:
 		return t.Client.Apply(ctx, object, opts...)
 	}
+
 	content.SetAPIVersion(groupVersion().String())
 	return t.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(content), opts...)
 }
@@ -149,9 +159,11 @@ func (t *translator) specOf(certificate *unstructured.Unstructured) map[string]a
 	}
 	issuer := map[string]any{"name": field("issuerRef", "name")}
 	key := map[string]any{"algorithm": field("privateKey", "algorithm"), "size": field("privateKey", "size")}
+
 	if t.issuerNamespace != "" {
 		issuer["namespace"] = t.issuerNamespace
 	}
+
 	spec := map[string]any{
 		"commonName": field("commonName"), "dnsNames": field("dnsNames"), "issuerRef": issuer, "privateKey": key,
 		"secretName": field("secretName"), "secretLabels": field("secretTemplate", "labels"),
@@ -184,6 +196,7 @@ func (w statusWriter) Update(ctx context.Context, object client.Object, opts ...
 	if !ok {
 		return w.SubResourceWriter.Update(ctx, object, opts...)
 	}
+
 	patch := fmt.Sprintf(`{"metadata":{"resourceVersion":%q},"spec":{"ensureRenewedAfter":%q}}`,
 		certificate.ResourceVersion, time.Now().UTC().Format(time.RFC3339))
 	return w.translator.Patch(ctx, named(certificate), client.RawPatch(types.MergePatchType, []byte(patch)))
@@ -194,6 +207,7 @@ func named(certificate *certv1.Certificate) *unstructured.Unstructured {
 	object.SetGroupVersionKind(groupVersion().WithKind("Certificate"))
 	object.SetNamespace(certificate.Namespace)
 	object.SetName(certificate.Name)
+
 	return object
 }
 
@@ -211,12 +225,14 @@ func (t *translator) certificateFrom(found *unstructured.Unstructured, into *cer
 	if err := convert(found, into); err != nil {
 		return err
 	}
+
 	labels, _, _ := unstructured.NestedStringMap(found.Object, "spec", "secretLabels")
 	into.Spec.SecretTemplate = &certv1.CertificateSecretTemplate{Labels: labels}
 	namespace, _, _ := unstructured.NestedString(found.Object, "spec", "issuerRef", "namespace")
 	if namespace != t.issuerNamespace {
 		into.Spec.IssuerRef = cmmeta.IssuerReference{} // That of another namespace is another Issuer.
 	}
+
 	field := func(name string) string {
 		value, _, _ := unstructured.NestedString(found.Object, "status", name)
 		return value
@@ -226,6 +242,7 @@ func (t *translator) certificateFrom(found *unstructured.Unstructured, into *cer
 	if field("state") == "Pending" || observed < found.GetGeneration() {
 		status = cmmeta.ConditionTrue
 	}
+
 	into.Status = certv1.CertificateStatus{Conditions: []certv1.CertificateCondition{{
 		Type: certv1.CertificateConditionIssuing, Status: status, Message: field("message"),
 	}}}
@@ -236,6 +253,7 @@ func (t *translator) certificateFrom(found *unstructured.Unstructured, into *cer
 			into.Status.LastFailureTime = new(metav1.NewTime(at))
 		}
 	}
+
 	return nil
 }
 
@@ -256,6 +274,7 @@ func (t *translator) ensureAuthority(ctx context.Context, wanted *certv1.Certifi
 	if !strings.HasSuffix(wanted.Spec.IssuerRef.Name, "selfsigned") {
 		return errors.New("gardener: want no CAIssuer: cert-management signs no CAs")
 	}
+
 	secret := &corev1.Secret{ObjectMeta: wanted.ObjectMeta, Type: corev1.SecretTypeTLS}
 	err := t.Client.Get(ctx, client.ObjectKeyFromObject(secret), &corev1.Secret{})
 	if !apierrors.IsNotFound(err) {
@@ -267,6 +286,7 @@ func (t *translator) ensureAuthority(ctx context.Context, wanted *certv1.Certifi
 	if err = t.Create(ctx, secret); apierrors.IsAlreadyExists(err) { // Of another replica.
 		return nil
 	}
+
 	return err
 }
 
@@ -277,10 +297,12 @@ func selfSigned(ca *certv1.Certificate) (map[string][]byte, error) {
 	if key := ca.Spec.PrivateKey; key != nil && key.Size == strong {
 		curve = elliptic.P384()
 	}
+
 	key, err := ecdsa.GenerateKey(curve, rand.Reader)
 	if err != nil {
 		return nil, err
 	}
+
 	now := time.Now()
 	template := &x509.Certificate{
 		Subject:   pkix.Name{CommonName: ca.Spec.CommonName},
@@ -288,14 +310,17 @@ func selfSigned(ca *certv1.Certificate) (map[string][]byte, error) {
 		IsCA: true, BasicConstraintsValid: true,
 		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign | x509.KeyUsageDigitalSignature,
 	}
+
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
 		return nil, err
 	}
+
 	text, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
 		return nil, err
 	}
+
 	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 	return map[string][]byte{
 		corev1.ServiceAccountRootCAKey: certificate, corev1.TLSCertKey: certificate,

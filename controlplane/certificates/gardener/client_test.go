@@ -25,6 +25,7 @@ import (
 // newClient returns a client, and the objects that it applies.
 func newClient(t *testing.T, issuerNamespace string, objects ...client.Object) (client.Client, *[]map[string]any) {
 	t.Helper()
+
 	var applied []map[string]any
 	scheme := runtime.NewScheme() // The client adds kinds to it.
 	check(t, corev1.AddToScheme(scheme))
@@ -34,18 +35,22 @@ func newClient(t *testing.T, issuerNamespace string, objects ...client.Object) (
 			return nil
 		},
 	}).Build()
+
 	return gardener.NewClient(under, issuerNamespace), &applied
 }
 
 func apply(t *testing.T, c client.Client, kind string, object any) error {
 	t.Helper()
+
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 	check(t, err)
 	delete(content, "status")
 	u := &unstructured.Unstructured{Object: content}
+
 	if kind != "" {
 		u.SetGroupVersionKind(certv1.SchemeGroupVersion.WithKind(kind))
 	}
+
 	return c.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(u))
 }
 
@@ -55,6 +60,7 @@ func meta(name string) metav1.ObjectMeta {
 
 func TestCertificatesAreTranslated(t *testing.T) {
 	t.Parallel()
+
 	c, applied := newClient(t, "issuers")
 	certificate := &certv1.Certificate{ObjectMeta: meta("a"), Spec: certv1.CertificateSpec{
 		CommonName: "runtime-a", DNSNames: []string{"a.example.com"}, SecretName: "a-tls",
@@ -63,6 +69,7 @@ func TestCertificatesAreTranslated(t *testing.T) {
 		PrivateKey:     &certv1.CertificatePrivateKey{Algorithm: certv1.ECDSAKeyAlgorithm, Size: 256},
 		Duration:       &metav1.Duration{Duration: time.Hour}, Usages: []certv1.KeyUsage{certv1.UsageClientAuth},
 	}}
+
 	check(t, apply(t, c, certv1.CertificateKind, certificate))
 	want := []map[string]any{{
 		"apiVersion": "cert.gardener.cloud/v1alpha1", "kind": "Certificate",
@@ -77,6 +84,7 @@ func TestCertificatesAreTranslated(t *testing.T) {
 	if diff := cmp.Diff(want, *applied); diff != "" {
 		t.Errorf("applied (-want +got):\n%s", diff)
 	}
+
 	for namespace, issuer := range map[string]string{"issuers": "watcher-clients", "another": ""} {
 		c, _ := newClient(t, namespace, &unstructured.Unstructured{Object: (*applied)[0]})
 		var found certv1.Certificate
@@ -97,17 +105,20 @@ func newAuthority(life time.Duration, issuer string) *certv1.Certificate {
 
 func TestAuthoritiesAreMadeOnce(t *testing.T) {
 	t.Parallel()
+
 	c, applied := newClient(t, "")
 	ca := newAuthority(time.Hour, "corporate")
 	if err := apply(t, c, certv1.CertificateKind, ca); err == nil {
 		t.Error("an Issuer that would have to sign the CA is ignored")
 	}
+
 	ca.Spec.IssuerRef.Name = "watcher-selfsigned"
 	var made [2]corev1.Secret
 	for n := range made {
 		check(t, apply(t, c, certv1.CertificateKind, ca))
 		check(t, c.Get(t.Context(), client.ObjectKeyFromObject(ca), &made[n]))
 	}
+
 	if len(*applied) > 0 || made[0].Data["tls.key"] == nil || !cmp.Equal(made[0].Data, made[1].Data) {
 		t.Errorf("a second apply changes the CA, or it is applied elsewhere: %v", *applied)
 	}
@@ -116,6 +127,7 @@ func TestAuthoritiesAreMadeOnce(t *testing.T) {
 // A runtime with a clock that is slow must accept a new CA immediately.
 func TestAuthoritiesAreBackdated(t *testing.T) {
 	t.Parallel()
+
 	const duration = 48 * time.Hour
 	c, _ := newClient(t, "")
 	ca := newAuthority(duration, "watcher-selfsigned")
@@ -137,6 +149,7 @@ func TestAuthoritiesAreBackdated(t *testing.T) {
 
 func TestSelfSignedIssuersAreLeftOut(t *testing.T) {
 	t.Parallel()
+
 	c, applied := newClient(t, "")
 	selfSigned := &certv1.Issuer{ObjectMeta: meta("watcher-selfsigned")}
 	selfSigned.Spec.SelfSigned = &certv1.SelfSignedIssuer{}
@@ -145,6 +158,7 @@ func TestSelfSignedIssuersAreLeftOut(t *testing.T) {
 	for _, issuer := range []*certv1.Issuer{selfSigned, signing} {
 		check(t, apply(t, c, certv1.IssuerKind, issuer))
 	}
+
 	want := map[string]any{"ca": map[string]any{
 		"privateKeySecretRef": map[string]any{"name": "watcher-ca-1", "namespace": "kcp"},
 	}}
@@ -167,6 +181,7 @@ func TestARenewalIsOfTheCertificateThatWasRead(t *testing.T) {
 		read := &certv1.Certificate{}
 		check(t, c.Get(t.Context(), client.ObjectKey{Namespace: "kcp", Name: "a"}, read))
 		check(t, c.Get(t.Context(), client.ObjectKeyFromObject(read), stored))
+
 		if isTaken {
 			stored.SetLabels(map[string]string{"app": "shop"})
 			check(t, c.Update(t.Context(), stored))

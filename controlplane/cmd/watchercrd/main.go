@@ -35,6 +35,7 @@ func run(args []string, stdout, stderr io.Writer) error {
 	flags.StringVar(&n.Prefix, "prefix", "", "`domain` of labels and annotations (default: the group)")
 	flags.StringVar(&n.WebhookDomain, "webhook-domain", "",
 		"`domain` of the names of webhooks (default: that of the group)")
+
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -46,6 +47,7 @@ func run(args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
+
 	_, err = stdout.Write(definition)
 	return err
 }

@@ -11,6 +11,7 @@ import (
 
 func TestRun(t *testing.T) {
 	t.Parallel()
+
 	var out bytes.Buffer
 	if err := run([]string{"-group=fleet.example.com"}, &out, io.Discard); err != nil {
 		t.Fatal(err)
@@ -18,11 +19,13 @@ func TestRun(t *testing.T) {
 	if !strings.Contains(out.String(), "name: watchers.fleet.example.com\n") {
 		t.Errorf("printed\n%.500s", &out)
 	}
+
 	for _, args := range [][]string{{"fleet.example.com"}, {"-group=fleet"}, {"-unknown"}} {
 		if err := run(args, io.Discard, io.Discard); err == nil {
 			t.Errorf("%q is accepted", args)
 		}
 	}
+
 	if err := run([]string{"-h"}, io.Discard, io.Discard); !errors.Is(err, flag.ErrHelp) {
 		t.Errorf("-h: %v", err)
 	}

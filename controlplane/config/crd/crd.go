@@ -27,6 +27,7 @@ func Watchers(n names.Names) ([]byte, error) {
 	if err := n.Validate(); err != nil {
 		return nil, fmt.Errorf("custom resource definition: %w", err)
 	}
+
 	n, defaults := n.WithDefaults(), names.Names{}.WithDefaults()
 	if n == defaults {
 		return slices.Clone(watchers), nil
@@ -44,6 +45,7 @@ func Watchers(n names.Names) ([]byte, error) {
 	if err := rename(definition, n); err != nil {
 		return nil, fmt.Errorf("custom resource definition of this build: %w", err)
 	}
+
 	return yaml.Marshal(definition.Object)
 }
 
@@ -57,6 +59,7 @@ func rename(definition *unstructured.Unstructured, n names.Names) error {
 	if err != nil {
 		return err
 	}
+
 	err = unstructured.SetNestedStringMap(definition.Object, map[string]string{
 		"kind": n.Kind, "listKind": n.Kind + "List", "plural": n.Plural, "singular": strings.ToLower(n.Kind),
 	}, "spec", "names")
@@ -68,6 +71,7 @@ func rename(definition *unstructured.Unstructured, n names.Names) error {
 	if err != nil {
 		return err
 	}
+
 	versions = slices.DeleteFunc(versions, func(version any) bool {
 		fields, isMap := version.(map[string]any)
 		return !isMap || fields["name"] != kind.Version

@@ -116,6 +116,7 @@ func (t *translator) list(e ast.Expr) term {
 		}
 		return t.literal(e)
 	})
+
 	texts := make([]string, len(elements))
 	for i, element := range elements {
 		texts[i] = element.text
@@ -155,6 +156,7 @@ func (t *translator) index(e ast.Expr) term {
 			return parent.element(int64(key))
 		}
 	}
+
 	return t.refuse(args[1], "want a literal string or integer as index")
 }
 
@@ -200,18 +202,22 @@ func (t *translator) logic(e ast.Expr, name string) term {
 	sides := t.operands(e.AsCall().Args(), t.boolean)
 	symbol, _ := operators.FindReverse(name)
 	joined := sides[0]
+
 	for _, side := range sides[1:] {
 		decided := joined.text
 		if name == operators.LogicalAnd {
 			decided = "!" + joined.text
 		}
+
 		text := "(" + joined.text + " " + symbol + " " + side.text + ")"
 		if facts := without(side.guard, joined.guard); len(facts) > 0 {
 			joined = with(text, []term{joined}, "("+decided+" || "+conjunction(facts)+")")
 			continue
 		}
+
 		joined = with(text, []term{joined})
 	}
+
 	return joined.asBool()
 }
 
@@ -224,6 +230,7 @@ func (t *translator) conditional(e ast.Expr) term {
 		"("+condition.text+" ? "+conjunction(without(yes.guard, condition.guard))+" : "+
 			conjunction(without(no.guard, condition.guard))+")")
 	chosen.boolean = yes.boolean && no.boolean
+
 	return chosen
 }
 
@@ -231,6 +238,7 @@ func (t *translator) conditional(e ast.Expr) term {
 func (t *translator) comparison(e ast.Expr, name string, fact func(a, b term) string) term {
 	sides := t.operands(e.AsCall().Args(), t.expression)
 	var facts []string
+
 	if fact != nil {
 		facts = append(facts, fact(sides[0], sides[1]))
 	}
@@ -240,6 +248,7 @@ func (t *translator) comparison(e ast.Expr, name string, fact func(a, b term) st
 		}
 		facts = append(facts, sides[0].cheap(), sides[1].cheap())
 	}
+
 	symbol, _ := operators.FindReverse(name)
 	return with("("+sides[0].text+" "+symbol+" "+sides[1].text+")", sides, facts...).asBool()
 }
@@ -264,6 +273,7 @@ func (t *translator) function(e ast.Expr, name string) term {
 	member, arguments := call.IsMemberFunction(), len(call.Args())
 	isMacro := name == operators.All || name == operators.Exists
 	isText := slices.Contains([]string{"startsWith", "endsWith", "contains", "matches"}, name)
+
 	switch {
 	case name == operators.Has && !member && arguments == 1:
 		return t.has(e)
@@ -286,9 +296,11 @@ func (t *translator) has(e ast.Expr) term {
 	if argument.Kind() != ast.SelectKind {
 		return t.refuse(e, "want has(<value>.<field>)")
 	}
+
 	parent := t.expression(argument.AsSelect().Operand())
 	present := parent.member(argument.AsSelect().FieldName()).guard
 	last := len(present) - 1
+
 	return term{text: "(" + present[last] + ")", guard: present[:last], boolean: true}
 }
 
@@ -302,15 +314,19 @@ func (t *translator) text(e ast.Expr, name string) term {
 	if argument.Kind() != ast.LiteralKind || argument.AsLiteral().Type() != types.StringType {
 		return t.refuse(argument, "want a literal string for %s", name)
 	}
+
 	value, _ := argument.AsLiteral().Value().(string)
 	if _, err := regexp.Compile(value); name == "matches" && err != nil {
 		return t.refuse(argument, "%v", err)
 	}
+
 	of := t.expression(e.AsCall().Target())
 	most := maxText
+
 	if t.item != "" {
 		most = maxItemText
 	}
+
 	called := "(" + of.text + "." + name + "(" + strconv.Quote(value) + "))"
 	return with(called, []term{of}, of.is("string"), of.short(most)).asBool()
 }
@@ -321,10 +337,12 @@ func (t *translator) macro(e ast.Expr, name string) term {
 	if t.item != "" {
 		return t.refuse(e, "want no macro within a macro")
 	}
+
 	variable := call.Args()[0]
 	if variable.Kind() != ast.IdentKind || isVariable(variable.AsIdent()) {
 		return t.refuse(variable, "want a new name of a variable")
 	}
+
 	list := t.expression(call.Target())
 	t.item = variable.AsIdent()
 	condition := t.boolean(call.Args()[1])
@@ -332,6 +350,7 @@ func (t *translator) macro(e ast.Expr, name string) term {
 	each := func(macro, condition string) string {
 		return list.text + "." + macro + "(" + itemVariable + ", " + condition + ")"
 	}
+
 	return with("("+each(name, condition.text)+")", []term{list}, list.is("list"), list.short(maxItems),
 		each("all", conjunction(without(condition.guard, list.guard)))).asBool()
 }

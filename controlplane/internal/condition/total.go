@@ -29,15 +29,18 @@ func Total(expression string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("parser of CEL: %w", err)
 	}
+
 	tree, problems := p.Parse(source)
 	if found := problems.GetErrors(); len(found) > 0 {
 		return "", invalidAt(found[0].Location, "%s", found[0].Message)
 	}
+
 	t := translator{info: tree.SourceInfo()}
 	term := t.boolean(tree.Expr())
 	if t.err != nil {
 		return "", t.err
 	}
+
 	total := term.text
 	if len(term.guard) > 0 {
 		total = "!" + conjunction(term.guard) + " || " + term.text
@@ -46,6 +49,7 @@ func Total(expression string) (string, error) {
 		return "", fmt.Errorf("%w: too complex: with its guard it has %d bytes, want at most %d",
 			ErrInvalid, len(total), maxTotal)
 	}
+
 	return total, nil
 }
 

@@ -17,6 +17,7 @@ import (
 // program compiles an expression with the settings of an API server that matter here.
 func program(t testing.TB, expression string) cel.Program {
 	t.Helper()
+
 	env, err := cel.NewEnv(
 		cel.Variable("object", cel.DynType), cel.Variable("oldObject", cel.DynType), cel.Variable("request", cel.DynType),
 		cel.CrossTypeNumericComparisons(true), cel.HomogeneousAggregateLiterals(), cel.EagerlyValidateDeclarations(true),
@@ -24,14 +25,17 @@ func program(t testing.TB, expression string) cel.Program {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	compiled, problems := env.Compile(expression)
 	if problems.Err() != nil {
 		t.Fatalf("%s does not compile: %v", expression, problems.Err())
 	}
+
 	p, err := env.Program(compiled, cel.EvalOptions(cel.OptOptimize))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return p
 }
 
@@ -54,6 +58,7 @@ func outcome(p cel.Program, object, oldObject any) string {
 
 func total(t testing.TB, expression string) string {
 	t.Helper()
+
 	text, err := condition.Total(expression)
 	if err != nil {
 		t.Fatalf("%s: %v", expression, err)
@@ -63,12 +68,14 @@ func total(t testing.TB, expression string) string {
 
 func TestTotal(t *testing.T) {
 	t.Parallel()
+
 	object := `{"metadata":{"name":"web","labels":{"a/b":"c"},"finalizers":["x","y"]},"spec":{"replicas":3,"f":1.5,` +
 		`"on":true,"off":false,"none":null,"list":[{"n":"a"},{"n":"b"}],"odd":[{"n":"a"},7]}}`
 	var decoded map[string]any // Its integers are int64, as in an API server.
 	if err := utiljson.Unmarshal([]byte(object), &decoded); err != nil {
 		t.Fatal(err)
 	}
+
 	for expression, want := range map[string]string{
 		`object.spec.replicas > 2`:                                        "true",
 		`object.spec.replicas > 3.0`:                                      "false",
@@ -160,6 +167,7 @@ func manyFields() string {
 // TestNoExpressionFails compares random expressions with their total form, over random objects.
 func TestNoExpressionFails(t *testing.T) {
 	t.Parallel()
+
 	failed, wrapped, superfluous := 0, 0, 0
 	for seed := range uint64(600) {
 		g := generator{rand.New(rand.NewPCG(seed, 0)), ""}
@@ -168,12 +176,15 @@ func TestNoExpressionFails(t *testing.T) {
 		if len(text) > 12<<10 {
 			t.Fatalf("%d bytes for %s", len(text), expression)
 		}
+
 		// An API server would refuse to compare literals of these types, unless they are hidden.
 		hidden := strings.NewReplacer(`2.5`, `dyn(2.5)`, `'a'`, `dyn('a')`, ` 1`, ` dyn(1)`, `true`, `dyn(true)`, `null`, `dyn(null)`)
 		plain, guarded := program(t, hidden.Replace(expression)), program(t, text)
+
 		for range 8 {
 			object, oldObject := g.value(3), g.value(3)
 			before, after := outcome(plain, object, oldObject), outcome(guarded, object, oldObject)
+
 			switch {
 			case strings.HasPrefix(after, "error"):
 				t.Fatalf("%s fails for %v, %v: %s\n%s", expression, object, oldObject, after, text)
@@ -188,6 +199,7 @@ func TestNoExpressionFails(t *testing.T) {
 			}
 		}
 	}
+
 	t.Logf("%d evaluations failed before and none after, %d are equal, %d are true instead of false", failed, wrapped, superfluous)
 	if failed < 100 || wrapped < 100 {
 		t.Errorf("%d failed and %d are equal: the generator proves nothing", failed, wrapped)
@@ -207,6 +219,7 @@ func (g *generator) boolean(depth int) string {
 	if depth == 0 {
 		return g.of(g.operand(0), g.has())
 	}
+
 	switch g.IntN(10) {
 	case 0, 1:
 		return "(" + g.boolean(depth-1) + " && " + g.boolean(depth-1) + ")"
@@ -236,9 +249,11 @@ func (g *generator) macro(depth int) string {
 	if g.item != "" {
 		return g.has()
 	}
+
 	list := g.operand(1)
 	g.item = "x"
 	defer func() { g.item = "" }()
+
 	return list + g.of(".all", ".exists") + "(x, " + g.boolean(depth-1) + ")"
 }
 
@@ -247,10 +262,12 @@ func (g *generator) operand(depth int) string {
 	if g.item != "" {
 		text = g.of(g.item, text)
 	}
+
 	path := make([]string, g.IntN(depth+1))
 	for i := range path {
 		path[i] = g.of(".a", ".b", "['a']", "[0]", "[1]")
 	}
+
 	return text + strings.Join(path, "")
 }
 

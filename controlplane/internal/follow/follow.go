@@ -47,6 +47,7 @@ func (o *Objects) Version(name string) string {
 	if store == nil {
 		return ""
 	}
+
 	found, _, _ := (*store).GetByKey(name)
 	known, _ := found.(versioned)
 	return known.version
@@ -70,6 +71,7 @@ func (o *Objects) Run(
 				page := &client.ListOptions{Raw: &raw, Limit: raw.Limit, Continue: raw.Continue}
 				err := c.List(ctx, found, append(slices.Clone(opts), page)...)
 				o.note(ctx, err)
+
 				return found, err
 			},
 			WatchFuncWithContext: func(ctx context.Context, raw metav1.ListOptions) (watch.Interface, error) {
@@ -79,6 +81,7 @@ func (o *Objects) Run(
 			},
 		},
 	})
+
 	o.store.Store(&store)
 	informer.RunWithContext(logr.NewContext(ctx, quiet))
 }
@@ -100,6 +103,7 @@ func handler(changed func(name, version string)) cache.ResourceEventHandler {
 			changed(known.name, known.version)
 		}
 	}
+
 	return cache.ResourceEventHandlerDetailedFuncs{
 		AddFunc: func(object any, first bool) {
 			if !first {

@@ -40,6 +40,7 @@ func newServer(objects ...*metav1.PartialObjectMetadata) *server {
 			for _, object := range s.objects {
 				list.Items = append(list.Items, *object)
 			}
+
 			list.ResourceVersion = "1"
 			return nil
 		},
@@ -49,10 +50,12 @@ func newServer(objects ...*metav1.PartialObjectMetadata) *server {
 			if asked.Raw.SendInitialEvents != nil { // As an older API server.
 				return nil, apierrors.NewInvalid(schema.GroupKind{}, "", nil)
 			}
+
 			s.events = watch.NewFake()
 			return s.events, nil
 		},
 	})
+
 	return s
 }
 
@@ -72,6 +75,7 @@ func TestChangesAreReportedOnce(t *testing.T) {
 		if have := objects.Version("same"); have != "" {
 			t.Errorf("before Run, the version is %q", have)
 		}
+
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() {
@@ -80,13 +84,17 @@ func TestChangesAreReportedOnce(t *testing.T) {
 		}()
 		want := func(names ...string) {
 			t.Helper()
+
 			synctest.Wait()
 			slices.Sort(changes)
+
 			if diff := cmp.Diff(names, changes); diff != "" {
 				t.Errorf("changes (-want +got):\n%s", diff)
 			}
+
 			changes = nil
 		}
+
 		want()
 		s.relist(named("same", "1"), named("changes", "2"), named("comes", "3"))
 		want("changes", "comes", "goes")
@@ -96,11 +104,13 @@ func TestChangesAreReportedOnce(t *testing.T) {
 		s.events.Add(named("new", "3"))
 		s.events.Delete(named("comes", "4"))
 		want("comes", "new", "same")
+
 		for name, version := range map[string]string{"comes": "", "same": "a/b x/2"} {
 			if have := objects.Version(name); have != version {
 				t.Errorf("%s has the version %q, want %q", name, have, version)
 			}
 		}
+
 		stop()
 		<-ended
 	})
@@ -109,9 +119,11 @@ func TestChangesAreReportedOnce(t *testing.T) {
 func TestTheOwnerOfAVersion(t *testing.T) {
 	var owners []types.NamespacedName
 	owned := Owned(func(owner types.NamespacedName) { owners = append(owners, owner) })
+
 	for _, version := range []string{"a/b x/3", "", "a/ x"} {
 		owned("name", version)
 	}
+
 	if want := []types.NamespacedName{{Namespace: "a", Name: "b"}}; !slices.Equal(owners, want) {
 		t.Errorf("owners %v, want %v", owners, want)
 	}

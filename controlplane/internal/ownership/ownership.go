@@ -66,6 +66,7 @@ func ApplyTyped(
 	applied := &unstructured.Unstructured{Object: content}
 	applied.SetGroupVersionKind(kind)
 	_, err = Apply(ctx, c, applied, live, manager)
+
 	return err
 }
 
@@ -93,6 +94,7 @@ func create(
 	nothing.SetName(object.GetName())
 	nothing.SetUID(created.GetUID())
 	err = c.Apply(ctx, client.ApplyConfigurationFromUnstructured(nothing), client.FieldOwner(manager))
+
 	return nil, errors.Join(
 		fmt.Errorf("create %s %s: %w", object.GetKind(), object.GetName(), errAppeared), err)
 }

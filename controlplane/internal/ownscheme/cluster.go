@@ -25,6 +25,7 @@ func Cluster(
 	if err := add(scheme); err != nil {
 		return nil, err
 	}
+
 	differs := func(object client.Object) bool {
 		have, _, err := mgr.GetScheme().ObjectKinds(object)
 		want, _, ownErr := scheme.ObjectKinds(object)
@@ -41,5 +42,6 @@ func Cluster(
 	if err != nil {
 		return nil, err
 	}
+
 	return beside, mgr.Add(beside)
 }

@@ -39,6 +39,7 @@ func Managers(names iter.Seq[string]) (managers []core.Manager) {
 		if len(managers) == defaults.MaxManagers {
 			break
 		}
+
 		known[manager] = true
 		managers = append(managers, core.Manager(strings.Clone(name)))
 	}

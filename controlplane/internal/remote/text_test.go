@@ -16,6 +16,7 @@ func TestManagersAreValidAndFew(t *testing.T) {
 	if have, want := remote.Managers(slices.Values(names)), []core.Manager{"b", "a"}; !slices.Equal(have, want) {
 		t.Errorf("got %q, want %q", have, want)
 	}
+
 	many := func(yield func(string) bool) {
 		for n := range 1000 {
 			if !yield(strconv.Itoa(n)) {
@@ -32,6 +33,7 @@ func TestTextsAreCut(t *testing.T) {
 	if have := remote.Text(strings.Repeat("\u00e4", 4000)); len(have) > 4010 || !strings.HasSuffix(have, "\u00e4…") {
 		t.Errorf("%d bytes", len(have))
 	}
+
 	cause := errors.New(strings.Repeat("a", 5000))
 	if err := remote.Error(cause); len(err.Error()) > 4010 || !errors.Is(err, cause) {
 		t.Errorf("an error of %d bytes", len(err.Error()))

@@ -18,6 +18,7 @@ func Content(object any) (map[string]any, error) {
 	if err != nil {
 		return nil, fmt.Errorf("convert %T: %w", object, err)
 	}
+
 	delete(content, "status")
 	return content, nil
 }
@@ -30,9 +31,11 @@ func ApplyTyped(
 	if err != nil {
 		return err
 	}
+
 	applied := &unstructured.Unstructured{Object: content}
 	applied.SetGroupVersionKind(kind)
 	_, err = Apply(ctx, c, applied, owner)
+
 	return err
 }
 
@@ -57,10 +60,12 @@ func Get[O client.Object](ctx context.Context, reader client.Reader, key client.
 	if err == nil {
 		return into, nil
 	}
+
 	var none O
 	if IsAbsent(err) {
 		err = nil
 	}
+
 	return none, err
 }
 

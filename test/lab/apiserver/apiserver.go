@@ -120,14 +120,17 @@ func Start(ctx context.Context, opts Options) (*ControlPlane, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start control plane: %w", err)
 	}
+
 	guard, err := newGuard(assets)
 	if err != nil {
 		return nil, fmt.Errorf("start control plane: %w", err)
 	}
+
 	c := &ControlPlane{guard: guard, logger: cmp.Or(opts.Logger, slog.New(slog.DiscardHandler))}
 	if err := c.start(ctx, opts); err != nil {
 		return nil, errors.Join(fmt.Errorf("start control plane: %w", err), c.Stop())
 	}
+
 	return c, nil
 }
 
@@ -135,13 +138,16 @@ func (c *ControlPlane) start(ctx context.Context, opts Options) error {
 	begin := time.Now()
 	logs, err := openLogs(opts.LogDir, c.guard.dir)
 	defer logs.close() // the processes have their own handles
+
 	if err != nil {
 		return fmt.Errorf("log: %w", err)
 	}
+
 	c.plane = newPlane(c.guard, logs, opts)
 	if err := errors.Join(c.reserve(), c.startPlane(ctx, opts)); err != nil {
 		return fmt.Errorf("%w%s", err, logs.tail())
 	}
+
 	c.logger.InfoContext(ctx, "control plane started", "url", c.Config.Host, "kubeconfig", c.Kubeconfig, "duration",
 		time.Since(begin))
 	return nil
@@ -158,6 +164,7 @@ func newPlane(g *guard, logs logs, opts Options) *envtest.ControlPlane {
 			StartTimeout: startTimeout, StopTimeout: stopGrace,
 		},
 	}
+
 	args := plane.APIServer.Configure()
 	for name, values := range opts.APIServerArgs {
 		args.Set(name, values...)
@@ -174,12 +181,15 @@ func (c *ControlPlane) reserve() error {
 		if err != nil {
 			return err
 		}
+
 		c.holders, ports[i] = append(c.holders, holder), strconv.Itoa(port)
 	}
+
 	const host = "127.0.0.1"
 	c.plane.APIServer.ListenAddr = envtest.ListenAddr{Address: host, Port: ports[0]}
 	c.plane.Etcd.URL = &url.URL{Scheme: "http", Host: net.JoinHostPort(host, ports[1])}
 	c.plane.Etcd.Configure().Set("listen-peer-urls", "http://"+net.JoinHostPort(host, ports[2]))
+
 	return nil
 }
 
@@ -188,6 +198,7 @@ func (c *ControlPlane) reserve() error {
 func (c *ControlPlane) startPlane(ctx context.Context, opts Options) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("not ready after %s", startTimeout))
 	defer cancel()
+
 	shut := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(shut)
@@ -201,6 +212,7 @@ func (c *ControlPlane) startPlane(ctx context.Context, opts Options) error {
 		<-shut
 		return errors.Join(context.Cause(ctx), err)
 	}
+
 	return err
 }
 
@@ -212,6 +224,7 @@ func (c *ControlPlane) prepare(ctx context.Context, opts Options) error {
 	if err != nil {
 		return fmt.Errorf("add administrator: %w", err)
 	}
+
 	c.Config = admin.Config()
 	if c.Client, err = client.New(c.Config, client.Options{Scheme: opts.Scheme}); err != nil {
 		return err
@@ -222,15 +235,18 @@ func (c *ControlPlane) prepare(ctx context.Context, opts Options) error {
 	if err := c.writeKubeconfig(opts.KubeconfigPath, admin); err != nil {
 		return err
 	}
+
 	install := envtest.CRDInstallOptions{
 		Scheme: opts.Scheme, Paths: opts.CRDPaths, ErrorIfPathMissing: true, MaxTime: startTimeout,
 	}
 	for _, crd := range opts.CRDs {
 		install.CRDs = append(install.CRDs, crd.DeepCopy())
 	}
+
 	if len(install.Paths)+len(install.CRDs) == 0 {
 		return nil
 	}
+
 	_, err = envtest.InstallCRDs(c.Config, install)
 	return err
 }
@@ -240,6 +256,7 @@ func (c *ControlPlane) awaitDefaultNamespace(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	var missing error
 	if wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, func(ctx context.Context) (bool, error) {
 		missing = namespaces.Get(ctx, client.ObjectKey{Name: metav1.NamespaceDefault}, new(corev1.Namespace))
@@ -247,6 +264,7 @@ func (c *ControlPlane) awaitDefaultNamespace(ctx context.Context) error {
 	}) != nil {
 		return fmt.Errorf("default namespace: %w", missing)
 	}
+
 	return nil
 }
 
@@ -261,6 +279,7 @@ func (c *ControlPlane) writeKubeconfig(path string, admin *envtest.Authenticated
 	if err != nil {
 		return fmt.Errorf("kubeconfig: %w", err)
 	}
+
 	return nil
 }
 
@@ -269,11 +288,13 @@ func (c *ControlPlane) writeKubeconfig(path string, admin *envtest.Authenticated
 func (c *ControlPlane) AddUser(name string, groups ...string) (*rest.Config, error) {
 	c.users.Lock()
 	defer c.users.Unlock()
+
 	user, err := c.plane.AddUser(envtest.User{Name: name, Groups: groups},
 		&rest.Config{QPS: c.Config.QPS, Burst: c.Config.Burst})
 	if err != nil {
 		return nil, fmt.Errorf("add user %q: %w", name, err)
 	}
+
 	return user.Config(), nil
 }
 
@@ -287,11 +308,13 @@ func (c *ControlPlane) Restart(meanwhile func()) error {
 	if err := awaitExit(pids[len(pids)-1:]); err != nil {
 		return fmt.Errorf("restart API server: %w", err)
 	}
+
 	meanwhile()
 	server.Out, server.Err = nil, nil // The files are closed.
 	if err := server.Start(); err != nil {
 		return fmt.Errorf("restart API server: %w", err)
 	}
+
 	return nil
 }
 
@@ -317,6 +340,7 @@ func (c *ControlPlane) withoutEtcd(meanwhile func(data string) error) error {
 		etcd.Out, etcd.Err = nil, nil
 		failed = errors.Join(failed, etcd.Start())
 	})
+
 	return errors.Join(err, failed)
 }
 
@@ -328,6 +352,7 @@ func (c *ControlPlane) Another(ctx context.Context, more ...string) (host string
 	if err != nil {
 		return "", err
 	}
+
 	c.holders = append(c.holders, holder)
 
 	pids := c.guard.pids()
@@ -335,6 +360,7 @@ func (c *ControlPlane) Another(ctx context.Context, more ...string) (host string
 	if err != nil {
 		return "", fmt.Errorf("another API server: %w", err)
 	}
+
 	flags := slices.DeleteFunc(strings.Split(strings.TrimRight(string(line), "\x00"), "\x00")[1:], func(flag string) bool {
 		return strings.HasPrefix(flag, "--secure-port=")
 	})
@@ -344,6 +370,7 @@ func (c *ControlPlane) Another(ctx context.Context, more ...string) (host string
 	if err := server.Start(); err != nil {
 		return "", fmt.Errorf("another API server: %w", err)
 	}
+
 	go func() { _ = server.Wait() }() // The guard waits until the process is gone.
 
 	config := rest.CopyConfig(c.Config)
@@ -352,12 +379,14 @@ func (c *ControlPlane) Another(ctx context.Context, more ...string) (host string
 	if err != nil {
 		return "", err
 	}
+
 	missing := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, startTimeout, true, func(ctx context.Context) (bool, error) {
 		return asked.Get(ctx, client.ObjectKey{Name: metav1.NamespaceDefault}, new(corev1.Namespace)) == nil, nil
 	})
 	if missing != nil {
 		return "", fmt.Errorf("another API server: %w", missing)
 	}
+
 	return config.Host, nil
 }
 
@@ -375,18 +404,22 @@ func (c *ControlPlane) Stop() error {
 				c.logger.Debug("control plane was slow to stop", "error", err)
 			}
 		}
+
 		c.stopErr = c.guard.close()
 		for _, holder := range c.holders {
 			_ = syscall.Close(holder) // It was bound only.
 		}
+
 		if err := os.Remove(c.Kubeconfig); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			c.stopErr = errors.Join(c.stopErr, err)
 		}
 		if c.stopErr != nil {
 			c.stopErr = fmt.Errorf("stop control plane: %w", c.stopErr)
 		}
+
 		c.logger.Info("control plane stopped", "duration", time.Since(begin))
 	})
+
 	return c.stopErr
 }
 
@@ -425,30 +458,36 @@ func (c *ControlPlane) Objects(ctx context.Context, each func(kind string, objec
 	if err != nil {
 		return err
 	}
+
 	groups, err := asked.ServerPreferredResources()
 	if err != nil {
 		return err
 	}
+
 	kinds := 0
 	for _, group := range groups {
 		for _, resource := range group.APIResources {
 			if !slices.Contains(resource.Verbs, "list") || resource.Kind == "Event" {
 				continue
 			}
+
 			kinds++
 			list := &metav1.PartialObjectMetadataList{}
 			list.SetGroupVersionKind(schema.FromAPIVersionAndKind(group.GroupVersion, resource.Kind+"List"))
 			if err := client.IgnoreNotFound(c.Client.List(ctx, list)); err != nil { // A definition may go.
 				return err
 			}
+
 			for i := range list.Items {
 				each(resource.Kind, &list.Items[i])
 			}
 		}
 	}
+
 	if kinds < 20 {
 		return fmt.Errorf("only %d kinds were read", kinds)
 	}
+
 	return nil
 }
 
@@ -463,6 +502,7 @@ func StartT(t testing.TB, opts Options) *ControlPlane {
 // StartAllT is [StartAll] for a test.
 func StartAllT(t testing.TB, all ...Options) []*ControlPlane {
 	t.Helper()
+
 	// The first call counts. Without any, controller-runtime logs a stack trace.
 	log.SetLogger(logr.Discard())
 	planes, stop, err := StartAll(t.Context(), all)
@@ -474,6 +514,7 @@ func StartAllT(t testing.TB, all ...Options) []*ControlPlane {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return planes
 }
 
@@ -486,12 +527,14 @@ func StartAll(ctx context.Context, all []Options) (planes []*ControlPlane, stop 
 	planes = make([]*ControlPlane, len(all))
 	var starts errgroup.Group
 	starts.SetLimit(atOnce)
+
 	for i := range all {
 		starts.Go(func() (err error) {
 			planes[i], err = Start(ctx, all[i])
 			return err
 		})
 	}
+
 	return planes, func() error {
 		var stops errgroup.Group
 		for _, plane := range planes {

@@ -28,11 +28,13 @@ func TestStartFails(t *testing.T) {
 		t.Setenv(AssetsEnv, assets)
 		executable(t, filepath.Join(assets, "etcd"), "echo the disk is on fire; exit 3")
 		executable(t, filepath.Join(assets, "kube-apiserver"), "")
+
 		_, err := Start(t.Context(), Options{})
 		if err == nil || !strings.Contains(err.Error(), "the disk is on fire") {
 			t.Errorf("got %v, want the end of the log", err)
 		}
 	})
+
 	t.Run("missing definitions", func(t *testing.T) {
 		t.Setenv("TMPDIR", t.TempDir()) // Tests of other packages start control planes, too.
 		before := privateDirs(t)
@@ -48,6 +50,7 @@ func TestStartFails(t *testing.T) {
 
 func privateDirs(t *testing.T) []string {
 	t.Helper()
+
 	dirs, err := filepath.Glob(filepath.Join(os.TempDir(), "runtime-watcher-controlplane-*"))
 	if err != nil {
 		t.Fatal(err)
@@ -63,11 +66,13 @@ func dieWithoutStop() bool {
 	if os.Getenv(dieEnv) == "" {
 		return false
 	}
+
 	c, err := Start(context.Background(), Options{})
 	if err != nil {
 		fmt.Println("error", err)
 		return true
 	}
+
 	fmt.Println(c.guard.dir, c.guard.pids()[0], c.guard.pids()[1])
 	_, _ = io.Copy(io.Discard, os.Stdin)
 	return true
@@ -83,6 +88,7 @@ func TestNothingOutlivesTheOwner(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = stdin.Close() }()
+
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -90,19 +96,23 @@ func TestNothingOutlivesTheOwner(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+
 	line, err := bufio.NewReader(stdout).ReadString('\n')
 	// To the whole group, as a terminal does.
 	if killErr := syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL); err != nil || killErr != nil {
 		t.Fatal(err, killErr)
 	}
+
 	_ = cmd.Wait()
 	var dir string
 	pids := make([]int, 2)
 	if _, err := fmt.Sscan(line, &dir, &pids[0], &pids[1]); err != nil {
 		t.Fatalf("child said %q: %v", line, err)
 	}
+
 	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()
+
 	if err := machine.Poll(ctx, func() bool { return !running(pids[0]) && !running(pids[1]) && !exists(dir) }); err != nil {
 		t.Errorf("processes %v and directory %s are left: %v", pids, dir, err)
 	}
@@ -119,10 +129,12 @@ func TestAssetsGiven(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv(AssetsEnv, dir)
 	executable(t, filepath.Join(dir, "etcd"), "")
+
 	_, err := Assets(t.Context(), AssetsOptions{})
 	if err == nil || !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "file kube-apiserver") {
 		t.Errorf("got %v, want an error that names the directory and kube-apiserver", err)
 	}
+
 	executable(t, filepath.Join(dir, "kube-apiserver"), "")
 	got, err := Assets(t.Context(), AssetsOptions{})
 	if err != nil || got != dir {

@@ -41,14 +41,17 @@ func Assets(ctx context.Context, opts AssetsOptions) (string, error) {
 	if given := os.Getenv(AssetsEnv); given != "" {
 		return givenAssets(given, names)
 	}
+
 	repository, err := machine.Repository()
 	if err != nil {
 		return "", err
 	}
+
 	wanted, err := programs(filepath.Join(repository, "test", "lab", "apiserver", "build"), names)
 	if err != nil {
 		return "", err
 	}
+
 	// A repository may be mounted into a container, which has another platform.
 	dir := filepath.Join(repository, "bin", "controlplane",
 		fmt.Sprintf("kubernetes-%s_etcd-%s_%s-%s", wanted[1].Version, wanted[0].Version, runtime.GOOS, runtime.GOARCH))
@@ -57,6 +60,7 @@ func Assets(ctx context.Context, opts AssetsOptions) (string, error) {
 		return "", fmt.Errorf("control plane binaries in %s: %w (or set %s to a directory that has them)", dir, err,
 			AssetsEnv)
 	}
+
 	return dir, nil
 }
 
@@ -65,12 +69,14 @@ func givenAssets(dir string, wanted []string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", AssetsEnv, err)
 	}
+
 	for _, name := range wanted {
 		if !machine.Executable(filepath.Join(dir, name)) {
 			return "", fmt.Errorf("%s is %s, which has no executable file %s: correct it, or unset it to have the "+
 				"binaries built", AssetsEnv, dir, name)
 		}
 	}
+
 	return dir, nil
 }
 
@@ -81,6 +87,7 @@ func programs(folder string, names []string) (all []machine.Program, err error) 
 		if name == "etcd" {
 			file, module, path = "etcd.mod", "go.etcd.io/etcd/server/v3", ""
 		}
+
 		p := machine.Program{Name: name, Mod: filepath.Join(folder, file), Package: module + path, LDFlags: "-s -w"}
 		if p.Version, err = machine.Required(p.Mod, module); err != nil {
 			return nil, err
@@ -88,6 +95,7 @@ func programs(folder string, names []string) (all []machine.Program, err error) 
 		if name != "etcd" {
 			p.LDFlags = kubernetesLDFlags(p.Version)
 		}
+
 		all = append(all, p)
 	}
 	return all, nil

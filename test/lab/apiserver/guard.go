@@ -45,10 +45,12 @@ func newGuard(assets string) (*guard, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	g := &guard{dir: dir}
 	if err := errors.Join(g.fill(assets), g.watch()); err != nil {
 		return nil, errors.Join(fmt.Errorf("prepare %s: %w", dir, err), g.close())
 	}
+
 	return g, nil
 }
 
@@ -80,6 +82,7 @@ func (g *guard) watch() error {
 		_ = pipe.Close()
 		return err
 	}
+
 	g.pipe, g.watchdog = pipe, cmd
 	return nil
 }
@@ -111,13 +114,16 @@ func (g *guard) pids() []int {
 func (g *guard) close() error {
 	g.shut()
 	err := awaitExit(g.pids())
+
 	if g.watchdog != nil {
 		_ = g.pipe.Close()
 		_ = g.watchdog.Wait()
 	}
+
 	if rmErr := os.RemoveAll(g.dir); !errors.Is(rmErr, fs.ErrNotExist) {
 		err = errors.Join(err, rmErr)
 	}
+
 	return err
 }
 

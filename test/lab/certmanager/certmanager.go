@@ -51,19 +51,24 @@ func Start(ctx context.Context, kubeconfig string, opts Options) (*Process, erro
 	if err != nil {
 		return nil, err
 	}
+
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("not ready after %s", startTimeout))
 	defer cancel()
+
 	if err := install(ctx, kubeconfig); err != nil {
 		return nil, fmt.Errorf("cert-manager's definitions: %w", err)
 	}
+
 	p, err := launch(binary, kubeconfig, opts)
 	if err != nil {
 		return nil, fmt.Errorf("start cert-manager: %w", err)
 	}
+
 	err = machine.Poll(ctx, func() bool { return p.Said("ready\n") || !p.Running() })
 	if err == nil && p.Running() {
 		return p, nil
 	}
+
 	text := p.Log() // It goes with Stop.
 	p.Stop()
 	return nil, fmt.Errorf("start cert-manager: %w\n%s", err, text)
@@ -75,10 +80,12 @@ func install(ctx context.Context, kubeconfig string) error {
 	if err != nil {
 		return err
 	}
+
 	files, err := Definitions(ctx)
 	if err != nil {
 		return err
 	}
+
 	_, err = envtest.InstallCRDs(config, envtest.CRDInstallOptions{Paths: files, ErrorIfPathMissing: true, MaxTime: startTimeout})
 	return err
 }
@@ -90,9 +97,11 @@ func launch(binary, kubeconfig string, opts Options) (p *Process, err error) {
 		if err != nil {
 			return nil, err
 		}
+
 		_ = file.Close() // It is empty.
 		p.log, p.temporary = file.Name(), true
 	}
+
 	args := []string{"-kubeconfig=" + kubeconfig, fmt.Sprintf("-v=%t", opts.Verbose)}
 	p.Process, err = machine.Launch(p.log, binary, os.Environ(), args)
 	return p, err
@@ -114,10 +123,12 @@ func (p *Process) Stop() {
 // their API server does.
 func StartT(t testing.TB, kubeconfig string, opts Options) *Process {
 	t.Helper()
+
 	p, err := Start(t.Context(), kubeconfig, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() {
 		p.report(t)
 		p.Stop()
@@ -159,6 +170,7 @@ func Assets(ctx context.Context, opts AssetsOptions) (string, error) {
 	if err != nil {
 		return "", err
 	}
+
 	folder := filepath.Join(repository, sources)
 	// The file by its name: its build constraint keeps it from the packages of this repository.
 	controllers := machine.Program{
@@ -167,20 +179,24 @@ func Assets(ctx context.Context, opts AssetsOptions) (string, error) {
 	if controllers.Version, err = machine.Required(controllers.Mod, module); err != nil {
 		return "", err
 	}
+
 	sum := sha256.New()
 	for _, name := range []string{"certmanager.mod", "certmanager.sum", "main.go"} {
 		content, err := os.ReadFile(filepath.Join(folder, name))
 		if err != nil {
 			return "", err
 		}
+
 		sum.Write(content)
 	}
+
 	dir := filepath.Join(repository, "bin", "certmanager",
 		fmt.Sprintf("%s_%s-%s_%x", controllers.Version, runtime.GOOS, runtime.GOARCH, sum.Sum(nil)[:4]))
 	build := machine.Builder{Dir: dir, Progress: opts.Progress, Takes: "two to three minutes"}
 	if err := build.Ensure(ctx, controllers); err != nil {
 		return "", fmt.Errorf("cert-manager's controllers: %w", err)
 	}
+
 	return filepath.Join(dir, controllers.Name), nil
 }
 
@@ -190,10 +206,12 @@ func Definitions(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	folder := filepath.Join(repository, sources)
 	dir, err := machine.Module(ctx, folder, module, "-modfile="+filepath.Join(folder, "certmanager.mod"))
 	if err != nil {
 		return nil, err
 	}
+
 	return filepath.Glob(filepath.Join(dir, "deploy", "crds", "cert-manager.io_*.yaml"))
 }

@@ -30,6 +30,7 @@ func Repository() (string, error) {
 			}
 		}
 	}
+
 	return "", errors.New("no source of the agent: run this in a clone of the repository")
 }
 
@@ -41,10 +42,12 @@ func Build(ctx context.Context, folder, bin, scratch string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+
 	path := filepath.Join(root, "bin", bin, filepath.Base(folder))
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return "", err
 	}
+
 	// The go command writes a program anew only if that is out of date. Two at a time would both write it, the second one
 	// while the first program runs.
 	unlock, err := Lock(ctx, path+".lock", func() {})
@@ -52,10 +55,12 @@ func Build(ctx context.Context, folder, bin, scratch string) (string, error) {
 		return "", err
 	}
 	defer unlock()
+
 	env := []string{"CGO_ENABLED=0", "GOTMPDIR=" + scratch}
 	if _, err := Go(ctx, filepath.Join(root, filepath.FromSlash(folder)), env, "build", "-buildvcs=false", "-o", path, "."); err != nil {
 		return "", fmt.Errorf("build %s: %w", folder, err)
 	}
+
 	return path, nil
 }
 
@@ -71,12 +76,14 @@ func Go(ctx context.Context, folder string, env []string, args ...string) (strin
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
+
 	if ctx.Err() != nil {
 		return "", context.Cause(ctx)
 	}
 	if err != nil {
 		return "", fmt.Errorf("%s: %w\n%s", cmd, err, Tail(stderr.String(), 20))
 	}
+
 	return strings.TrimSpace(string(out)), nil
 }
 
@@ -91,6 +98,7 @@ func Module(ctx context.Context, folder, module string, flags ...string) (dir st
 	if err == nil {
 		err = json.Unmarshal([]byte(out), &found)
 	}
+
 	return found.Dir, err
 }
 
@@ -131,6 +139,7 @@ func Lock(ctx context.Context, path string, waiting func()) (unlock func(), err 
 	if err != nil {
 		return nil, err
 	}
+
 	for reported := false; ; reported = true {
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		if err == nil {
@@ -140,9 +149,11 @@ func Lock(ctx context.Context, path string, waiting func()) (unlock func(), err 
 			_ = f.Close()
 			return nil, fmt.Errorf("lock %s: %w", path, err)
 		}
+
 		if !reported {
 			waiting()
 		}
+
 		select {
 		case <-ctx.Done():
 			_ = f.Close()
@@ -179,6 +190,7 @@ func (b Builder) Ensure(ctx context.Context, programs ...Program) error {
 	if b.Progress == nil {
 		b.Progress = os.Stderr
 	}
+
 	missing := func(p Program) bool { return !Executable(filepath.Join(b.Dir, p.Name)) }
 	if !slices.ContainsFunc(programs, missing) {
 		return nil
@@ -186,6 +198,7 @@ func (b Builder) Ensure(ctx context.Context, programs ...Program) error {
 	if err := os.MkdirAll(b.Dir, 0o755); err != nil {
 		return err
 	}
+
 	unlock, err := Lock(ctx, filepath.Join(b.Dir, ".lock"), func() {
 		b.printf("waiting for another process that is building the same")
 	})
@@ -193,6 +206,7 @@ func (b Builder) Ensure(ctx context.Context, programs ...Program) error {
 		return err
 	}
 	defer unlock()
+
 	for _, p := range programs {
 		if !missing(p) {
 			continue
@@ -201,6 +215,7 @@ func (b Builder) Ensure(ctx context.Context, programs ...Program) error {
 			return fmt.Errorf("build %s %s: %w", p.Name, p.Version, err)
 		}
 	}
+
 	return nil
 }
 
@@ -219,6 +234,7 @@ func (b Builder) build(ctx context.Context, p Program) error {
 	go func() { done <- p.compile(ctx, unfinished) }()
 	tick := time.NewTicker(15 * time.Second)
 	defer tick.Stop()
+
 	for {
 		select {
 		case <-tick.C:

@@ -28,12 +28,14 @@ func Launch(log, path string, env, args []string) (*Process, error) {
 	}
 	// The process has its own handle.
 	defer file.Close()
+
 	cmd := exec.Command(path, args...) // Stop ends it.
 	cmd.Env, cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = env, file, file, OwnGroup()
 	p, err := Follow(cmd)
 	if err != nil {
 		return nil, err
 	}
+
 	p.log = log
 	return p, nil
 }
@@ -44,6 +46,7 @@ func Follow(cmd *exec.Cmd) (*Process, error) {
 	if err := p.cmd.Start(); err != nil {
 		return nil, err
 	}
+
 	go func() {
 		defer close(p.done)
 		_ = p.cmd.Wait() // ProcessState has the result.
@@ -81,6 +84,7 @@ func (p *Process) Stop() {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM) // It may have ended.
 	late := time.NewTimer(grace)
 	defer late.Stop()
+
 	select {
 	case <-p.done:
 	case <-late.C:

@@ -17,6 +17,7 @@ func UntilInterrupted(out io.Writer) (ctx context.Context, until io.Writer, stop
 	signal.Ignore(syscall.SIGPIPE)
 	ctx, restore := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	ctx, cancel := context.WithCancel(ctx)
+
 	return ctx, &untilClosed{out, cancel}, func() { cancel(); restore() }
 }
 

@@ -28,10 +28,12 @@ func ReservePort() (holder, port int, err error) {
 	if err := syscall.SetsockoptInt(holder, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1); err != nil {
 		return 0, 0, fmt.Errorf("SO_REUSEADDR: %w", err)
 	}
+
 	address, err := syscall.Getsockname(holder)
 	if err != nil {
 		return 0, 0, fmt.Errorf("getsockname: %w", err)
 	}
+
 	own, _ := address.(*syscall.SockaddrInet4) // It was bound to one.
 	return holder, own.Port, nil
 }

@@ -20,6 +20,7 @@ func ReservePort() (holder, port int, err error) {
 	if err != nil {
 		return -1, 0, err
 	}
+
 	own, _ := socket.Addr().(*net.TCPAddr) // It listens on one.
 	return -1, own.Port, socket.Close()
 }

@@ -27,14 +27,17 @@ func Watchers(t testing.TB) *apiextensionsv1.CustomResourceDefinition {
 // WatchersOf is [Watchers] for an operator with names of its own.
 func WatchersOf(t testing.TB, n names.Names) *apiextensionsv1.CustomResourceDefinition {
 	t.Helper()
+
 	text, err := crd.Watchers(n)
 	if err != nil {
 		t.Fatalf("custom resource definition: %v", err)
 	}
+
 	definition := &apiextensionsv1.CustomResourceDefinition{}
 	if err := yaml.UnmarshalStrict(text, definition); err != nil {
 		t.Fatalf("custom resource definition: %v", err)
 	}
+
 	return definition
 }
 
@@ -42,6 +45,7 @@ func WatchersOf(t testing.TB, n names.Names) *apiextensionsv1.CustomResourceDefi
 // the typed APIs.
 func Routes(t testing.TB, kind watcher.Routing) []string {
 	t.Helper()
+
 	switch kind {
 	case watcher.NoRouting:
 		return nil
@@ -49,6 +53,7 @@ func Routes(t testing.TB, kind watcher.Routing) []string {
 		return []string{filepath.Join(moduleDir(t, ".", "istio.io/api"), "kubernetes", "customresourcedefinitions.gen.yaml")}
 	case watcher.HTTPRoute:
 	}
+
 	standard := filepath.Join(moduleDir(t, ".", "sigs.k8s.io/gateway-api"), "config", "crd", "standard")
 	return []string{
 		filepath.Join(standard, "gateway.networking.k8s.io_gateways.yaml"),
@@ -69,6 +74,7 @@ func Gardener(t testing.TB) []string {
 
 func moduleDir(t testing.TB, folder, module string) string {
 	t.Helper()
+
 	dir, err := machine.Module(t.Context(), folder, module)
 	if err != nil {
 		t.Fatalf("module %s: %v", module, err)
@@ -79,6 +85,7 @@ func moduleDir(t testing.TB, folder, module string) string {
 // Object reads one object in YAML.
 func Object(t testing.TB, text string) *unstructured.Unstructured {
 	t.Helper()
+
 	var content map[string]any
 	if err := yaml.UnmarshalStrict([]byte(strings.TrimSpace(text)), &content); err != nil {
 		t.Fatalf("YAML: %v\n%s", err, text)

@@ -29,12 +29,15 @@ func run(file string) error {
 	if err != nil {
 		return err
 	}
+
 	broker, err := server.NewServer(opts)
 	if err != nil {
 		return err
 	}
+
 	broker.ConfigureLogger()
 	broker.Start()
 	broker.WaitForShutdown()
+
 	return nil
 }

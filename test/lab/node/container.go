@@ -31,6 +31,7 @@ const (
 func unknown(spec *corev1.PodSpec) string {
 	container := &spec.Containers[0]
 	probes := []*corev1.Probe{container.ReadinessProbe, container.LivenessProbe}
+
 	switch {
 	case len(spec.Containers) != 1 || len(spec.InitContainers) > 0:
 		return "pods with more than one container"
@@ -70,21 +71,25 @@ func (p *pod) prepare() error {
 	if p.net == nil {
 		return errors.Join(os.MkdirAll(p.dir, 0o700), p.mountAll())
 	}
+
 	names, err := p.openWays()
 	if err != nil {
 		return err
 	}
+
 	names["localhost"] = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	names[p.state.Name] = p.ip
 	var hosts strings.Builder
 	for name, address := range names {
 		fmt.Fprintf(&hosts, "%s %s\n", address, name)
 	}
+
 	err = errors.Join(
 		os.MkdirAll(p.path("/etc"), 0o755),
 		os.Link(p.node.imagePath(p.container().Image), p.path(binary)),
 		os.WriteFile(p.path("/etc/hosts"), []byte(hosts.String()), 0o644),
 	)
+
 	return errors.Join(err, p.mountAll())
 }
 
@@ -105,8 +110,10 @@ func (p *pod) mount(mount *corev1.VolumeMount) error {
 		v, err := newVolume(p.path(mount.MountPath), os.FileMode(corev1.ConfigMapVolumeSourceDefaultMode), -1)
 		v.read = func() (map[string][]byte, error) { return p.readConfig(config.Name) }
 		p.volumes = append(p.volumes, v)
+
 		return err
 	}
+
 	source := p.spec.Volumes[at].Secret
 	mode, group := corev1.SecretVolumeSourceDefaultMode, int64(-1)
 	if source.DefaultMode != nil {
@@ -115,9 +122,11 @@ func (p *pod) mount(mount *corev1.VolumeMount) error {
 	if security := p.spec.SecurityContext; security != nil && security.FSGroup != nil && p.net != nil {
 		group, mode = *security.FSGroup, mode|0o440 // As kubelets do for fsGroup.
 	}
+
 	v, err := newVolume(p.path(mount.MountPath), os.FileMode(mode), int(group))
 	v.secret, v.read = true, func() (map[string][]byte, error) { return p.readSecret(source) }
 	p.volumes = append(p.volumes, v)
+
 	return err
 }
 
@@ -125,9 +134,11 @@ func (p *pod) readConfig(name string) (map[string][]byte, error) {
 	var config corev1.ConfigMap
 	err := p.node.plane.Client.Get(context.Background(), types.NamespacedName{Namespace: p.owner.Namespace, Name: name}, &config)
 	files := map[string][]byte{}
+
 	for name, text := range config.Data {
 		files[name] = []byte(text)
 	}
+
 	return files, err
 }
 
@@ -138,14 +149,17 @@ func (p *pod) readSecret(source *corev1.SecretVolumeSource) (map[string][]byte, 
 	if err := p.node.plane.Client.Get(context.Background(), key, &secret); err != nil || len(source.Items) == 0 {
 		return secret.Data, err
 	}
+
 	files := map[string][]byte{}
 	for _, item := range source.Items {
 		content, ok := secret.Data[item.Key]
 		if !ok {
 			return nil, fmt.Errorf("volume: the Secret has no key %s", item.Key)
 		}
+
 		files[item.Path] = content
 	}
+
 	return files, nil
 }
 
@@ -155,6 +169,7 @@ func (p *pod) mountAccount() error {
 	if wanted := p.spec.AutomountServiceAccountToken; wanted != nil && !*wanted {
 		return nil
 	}
+
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{
 		Namespace: p.owner.Namespace,
 		Name:      cmp.Or(p.spec.ServiceAccountName, "default"),
@@ -165,10 +180,12 @@ func (p *pod) mountAccount() error {
 			return fmt.Errorf("account: %w", err)
 		}
 	}
+
 	request := &authenticationv1.TokenRequest{}
 	if err := p.node.plane.Client.SubResource("token").Create(context.Background(), account, request); err != nil {
 		return fmt.Errorf("token: %w", err)
 	}
+
 	token := []byte(request.Status.Token)
 	p.secrets = append(p.secrets, token)
 	v, err := newVolume(p.path(accountPath), 0o644, -1)
@@ -177,6 +194,7 @@ func (p *pod) mountAccount() error {
 			"token": token, "ca.crt": p.node.plane.Config.CAData, "namespace": []byte(p.owner.Namespace),
 		})
 	}
+
 	p.account = true
 	return err
 }
@@ -188,16 +206,19 @@ func (p *pod) environment() error {
 	if err != nil {
 		return err
 	}
+
 	fields := map[string]string{
 		"metadata.name": p.state.Name, "metadata.namespace": p.owner.Namespace, "status.podIP": p.ip.String(),
 	}
 	values := map[string]string{
 		"PATH": "/", "HOSTNAME": p.state.Name, "KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port,
 	}
+
 	for _, pair := range p.node.opts.ImageEnv[p.container().Image] {
 		name, value, _ := strings.Cut(pair, "=")
 		values[name] = value
 	}
+
 	for _, variable := range p.container().Env {
 		value := expand(variable.Value, values)
 		if from := variable.ValueFrom; from != nil {
@@ -206,17 +227,22 @@ func (p *pod) environment() error {
 			}
 			value = fields[from.FieldRef.FieldPath]
 		}
+
 		values[variable.Name] = value
 	}
+
 	if p.net == nil {
 		err = p.toHost(values)
 	}
+
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		p.env = append(p.env, name+"="+values[name])
 	}
+
 	for _, arg := range p.container().Args {
 		p.args = append(p.args, expand(arg, values))
 	}
+
 	return err
 }
 
@@ -232,15 +258,18 @@ func expand(text string, values map[string]string) string {
 func (p *pod) credential() *syscall.Credential {
 	user, group := int64(0), int64(0)
 	credential := &syscall.Credential{}
+
 	if s := p.spec.SecurityContext; s != nil {
 		user, group = value(s.RunAsUser, user), value(s.RunAsGroup, group)
 		if s.FSGroup != nil {
 			credential.Groups = append(credential.Groups, uint32(*s.FSGroup))
 		}
 	}
+
 	if s := p.container().SecurityContext; s != nil {
 		user, group = value(s.RunAsUser, user), value(s.RunAsGroup, group)
 	}
+
 	credential.Uid, credential.Gid = uint32(user), uint32(group)
 	return credential
 }

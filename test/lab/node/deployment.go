@@ -22,10 +22,12 @@ func (n *Node) roll(ctx context.Context, deployment *appsv1.Deployment) error {
 	if deployment.DeletionTimestamp != nil {
 		return nil
 	}
+
 	hash, wanted := templateHash(&deployment.Spec.Template), int(*deployment.Spec.Replicas)
 	if n.program(deployment.Spec.Template.Spec.Containers[0].Image) == "" {
 		return n.report(ctx, deployment, wanted, wanted, wanted)
 	}
+
 	current, old := n.podsOf(deployment, hash)
 	switch {
 	case n.isBroken(deployment):
@@ -42,12 +44,14 @@ func (n *Node) roll(ctx context.Context, deployment *appsv1.Deployment) error {
 			n.errorf("Deployment %s: %v", deployment.Name, err)
 			return nil
 		}
+
 		n.add(p)
 	case len(current) > wanted:
 		current[0].end()
 	case len(old) > 0 && len(old)+ready(current) > wanted && (!old[0].now().Ready || ready(current)+ready(old) > wanted):
 		old[0].end()
 	}
+
 	current, old = n.podsOf(deployment, hash)
 	return n.report(ctx, deployment, len(current)+len(old), len(current), ready(current)+ready(old))
 }
@@ -107,6 +111,7 @@ func (n *Node) report(ctx context.Context, deployment *appsv1.Deployment, replic
 	if equality.Semantic.DeepEqual(deployment.Status, status) {
 		return nil
 	}
+
 	updated := deployment.DeepCopy()
 	updated.Status = status
 	return ignoreRaces(n.plane.Client.Status().Update(ctx, updated))

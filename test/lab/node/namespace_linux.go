@@ -21,10 +21,12 @@ func enterNamespace(addresses []netip.Addr) (leave func() error, err error) {
 	if err != nil {
 		return func() error { return nil }, fmt.Errorf("network namespace: %w", err)
 	}
+
 	leave = func() error { return errors.Join(unix.Setns(int(before.Fd()), unix.CLONE_NEWNET), before.Close()) }
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		return leave, fmt.Errorf("network namespace: %w", err)
 	}
+
 	return leave, furnish(addresses)
 }
 
@@ -35,12 +37,14 @@ func furnish(addresses []netip.Addr) error {
 		return fmt.Errorf("network namespace: %w", err)
 	}
 	defer unix.Close(socket) // It carried nothing.
+
 	if err := configure(socket, "lo", unix.SIOCSIFFLAGS, func(r *unix.Ifreq) error {
 		r.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
 		return nil
 	}); err != nil {
 		return err
 	}
+
 	for n, address := range addresses {
 		alias := fmt.Sprintf("lo:%d", n)
 		err := configure(socket, alias, unix.SIOCSIFADDR,
@@ -49,10 +53,12 @@ func furnish(addresses []netip.Addr) error {
 			err = configure(socket, alias, unix.SIOCSIFNETMASK,
 				func(r *unix.Ifreq) error { return r.SetInet4Addr([]byte{255, 255, 255, 255}) })
 		}
+
 		if err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -67,5 +73,6 @@ func configure(socket int, name string, request uint, fill func(*unix.Ifreq) err
 	if err != nil {
 		return fmt.Errorf("network namespace: interface %s: %w", name, err)
 	}
+
 	return nil
 }

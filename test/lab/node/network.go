@@ -27,10 +27,12 @@ func newNetwork(addresses ...netip.Addr) (*network, error) {
 	ready := make(chan error, 1)
 	go func() {
 		defer close(n.ended)
+
 		runtime.LockOSThread()
 		leave, err := enterNamespace(addresses)
 		ready <- err
 		n.serve()
+
 		if leave() == nil { // Else the thread must end, as it is in the wrong namespace.
 			runtime.UnlockOSThread()
 		}
@@ -39,6 +41,7 @@ func newNetwork(addresses ...netip.Addr) (*network, error) {
 		n.close()
 		return nil, err
 	}
+
 	return n, nil
 }
 

@@ -87,21 +87,25 @@ type Node struct {
 // and fails it in CI.
 func New(t testing.TB, opts Options) *Node {
 	t.Helper()
+
 	trial, err := newNetwork()
 	if err != nil {
 		rig.Missing(t, "pods need network namespaces: run as root, and a container with "+
 			"--cap-add=SYS_ADMIN --cap-add=NET_ADMIN --security-opt=seccomp=unconfined: %v", err)
 	}
+
 	trial.close()
 	n := &Node{t: t, opts: opts, logf: t.Logf, errorf: t.Errorf}
 	n.settle()
 	rig.NoError(t, errors.Join(os.Chmod(n.dir, 0o755), n.pull()))
+
 	return n
 }
 
 // settle makes the folder of the node. The path of a socket must be short.
 func (n *Node) settle() {
 	n.t.Helper()
+
 	var err error
 	n.dir, err = os.MkdirTemp("", "node-")
 	rig.NoError(n.t, err)
@@ -112,6 +116,7 @@ func (n *Node) settle() {
 			"proxyProtocol": "HTTPConnect", "transport": map[string]any{"uds": map[string]any{"udsName": n.socket()}},
 		}}},
 	})
+
 	rig.NoError(n.t, errors.Join(err, os.WriteFile(n.egress(), text, 0o600)))
 }
 
@@ -147,6 +152,7 @@ func (n *Node) APIServerArgs() map[string][]string {
 // the API server.
 func (n *Node) Start(plane *apiserver.ControlPlane) {
 	n.t.Helper()
+
 	n.plane = plane
 	n.ctx, n.stop = context.WithCancel(context.Background())
 	n.t.Cleanup(n.end)
@@ -157,15 +163,18 @@ func (n *Node) Start(plane *apiserver.ControlPlane) {
 		BaseContext: func(net.Listener) context.Context { return n.ctx },
 	}
 	n.work.Go(func() { _ = server.Serve(egress) })
+
 	for port, address := range n.opts.NodePorts {
 		n.openNodePort(port, address)
 	}
+
 	n.work.Go(func() {
 		wait.UntilWithContext(n.ctx, func(ctx context.Context) {
 			if err := n.sync(ctx); err != nil && ctx.Err() == nil {
 				n.logf("node: %v", err)
 			}
 		}, interval)
+
 		_ = server.Close()
 	})
 }
@@ -174,6 +183,7 @@ func (n *Node) Start(plane *apiserver.ControlPlane) {
 func (n *Node) end() {
 	n.stop()
 	n.work.Wait()
+
 	for _, p := range n.pods {
 		<-p.done
 		if !n.host && n.t.Failed() {
@@ -191,6 +201,7 @@ func worst(text string) string {
 		return !strings.Contains(line, `"level":"WARN"`) && !strings.Contains(line, `"level":"ERROR"`)
 	})
 	serious = serious[max(0, len(serious)-mostSerious):]
+
 	return strings.Join(slices.Concat(serious, lines[max(0, len(lines)-mostLast):]), "\n")
 }
 
@@ -205,15 +216,18 @@ func (n *Node) sync(ctx context.Context) error {
 		n.plane.Client.List(ctx, &namespaces)); err != nil {
 		return err
 	}
+
 	n.reap(deployments.Items)
 	for i := range deployments.Items {
 		if err := n.roll(ctx, &deployments.Items[i]); err != nil {
 			return err
 		}
 	}
+
 	if err := n.lead(ctx, services.Items); err != nil {
 		return err
 	}
+
 	return n.release(ctx, namespaces.Items)
 }
 
@@ -244,6 +258,7 @@ func (n *Node) release(ctx context.Context, namespaces []corev1.Namespace) error
 		if err := n.deleteLeases(ctx, namespace.Name); err != nil {
 			return err
 		}
+
 		namespace.Spec.Finalizers = nil
 		err := n.plane.Client.SubResource("finalize").Update(ctx, namespace) //nolint:misspell // Its name in the API.
 		if err := ignoreRaces(err); err != nil {
@@ -314,9 +329,11 @@ type HostOptions struct {
 // Leases go with their namespace. Errors are notes, and fail nothing.
 func NewHost(t testing.TB, opts Options) *Node {
 	t.Helper()
+
 	note := func(format string, args ...any) { opts.Host.Note(fmt.Sprintf(format, args...)) }
 	n := &Node{t: t, host: true, opts: opts, logf: note, errorf: note}
 	n.settle()
+
 	return n
 }
 
@@ -339,6 +356,7 @@ func (n *Node) program(image string) string {
 	if !n.host {
 		return n.imagePath(image)
 	}
+
 	for prefix, path := range n.opts.Images {
 		if strings.HasPrefix(image, prefix) {
 			return path
@@ -361,6 +379,7 @@ func (p *pod) openNetwork() (err error) {
 		p.net, err = newNetwork(p.ip)
 		return err
 	}
+
 	p.ports = make(map[uint16]string)
 	for _, port := range p.container().Ports {
 		_, free, portErr := machine.ReservePort()
@@ -386,18 +405,22 @@ func (p *pod) toHost(values map[string]string) error {
 				values[name] = p.path(value)
 			}
 		}
+
 		number, err := strconv.ParseUint(value, 10, 16)
 		if prefix, ok := strings.CutSuffix(name, "_PORT"); ok && err == nil && p.ports[uint16(number)] != "" {
 			values[prefix+"_BIND"], values[name], _ = strings.Cut(p.ports[uint16(number)], ":")
 		}
 	}
+
 	for _, pair := range p.node.opts.Host.Env {
 		name, value, _ := strings.Cut(pair, "=")
 		values[name] = value
 	}
+
 	if !p.account {
 		return nil
 	}
+
 	server, ca, token := p.node.plane.Config.Host, p.path(accountPath+"/ca.crt"), p.path(accountPath+"/token")
 	values["CANARY_API_SERVER"], values["CANARY_CA_CERT"], values["CANARY_TOKEN_FILE"] = server, ca, token
 	config := clientcmdapi.NewConfig()
@@ -406,5 +429,6 @@ func (p *pod) toHost(values map[string]string) error {
 	config.Contexts["pod"] = &clientcmdapi.Context{Cluster: "runtime", AuthInfo: "account"}
 	config.CurrentContext = "pod"
 	values["KUBECONFIG"] = p.path("/kubeconfig")
+
 	return clientcmd.WriteToFile(*config, values["KUBECONFIG"])
 }

@@ -70,6 +70,7 @@ func (n *Node) newPod(owner types.NamespacedName, name, hash string, template *c
 	if problem := unknown(&template.Spec); problem != "" {
 		return nil, fmt.Errorf("pod %s: the node does not know %s", name, problem)
 	}
+
 	n.made++
 	dir := filepath.Join(n.dir, name)
 	p := &pod{
@@ -80,11 +81,13 @@ func (n *Node) newPod(owner types.NamespacedName, name, hash string, template *c
 	if err := p.openNetwork(); err != nil {
 		return nil, err
 	}
+
 	p.ctx, p.end = context.WithCancel(n.ctx)
 	if err := p.prepare(); err != nil {
 		p.close()
 		return nil, fmt.Errorf("pod %s: %w", name, err)
 	}
+
 	go p.run()
 	return p, nil
 }
@@ -92,11 +95,13 @@ func (n *Node) newPod(owner types.NamespacedName, name, hash string, template *c
 // run runs the pod until it is deleted.
 func (p *pod) run() {
 	defer p.close()
+
 	var (
 		current *process
 		next    time.Time
 		pause   = minRestart
 	)
+
 	wait.UntilWithContext(p.ctx, func(context.Context) {
 		complete := p.refresh()
 		switch {
@@ -110,6 +115,7 @@ func (p *pod) run() {
 			current.probe()
 		}
 	}, interval)
+
 	current.stop(p.grace())
 }
 
@@ -123,6 +129,7 @@ func (p *pod) refresh() bool {
 			complete = complete && v.written != nil // A running container keeps its files.
 			continue
 		}
+
 		changed, err := v.write(files)
 		if err != nil {
 			p.node.errorf("pod %s: %v", p.state.Name, err)
@@ -145,12 +152,14 @@ func (p *pod) close() {
 	for _, way := range p.ways {
 		way.Close()
 	}
+
 	if p.net != nil {
 		p.net.close()
 	}
 	if said, err := os.ReadFile(p.logPath()); err == nil && len(said) > 0 && !p.node.host {
 		rig.KeepsSecrets(p.node.t, string(said), p.secrets...)
 	}
+
 	close(p.done)
 }
 
@@ -168,6 +177,7 @@ func (p *pod) gone() bool {
 func (p *pod) now() Pod {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	state := p.state
 	state.Ending = p.ctx.Err() != nil
 	return state
@@ -199,6 +209,7 @@ func (p *pod) port(name string) (uint16, error) {
 			return uint16(port.ContainerPort), nil
 		}
 	}
+
 	number, err := strconv.ParseUint(name, 10, 16)
 	return uint16(number), err
 }
@@ -218,6 +229,7 @@ func (p *pod) start() *process {
 		return nil
 	}
 	defer log.Close() // The child has its own descriptor.
+
 	cmd := exec.Command(binary, p.args...)
 	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = p.env, "/", log, log
 	r := &process{
@@ -227,6 +239,7 @@ func (p *pod) start() *process {
 		r.Process, err = machine.Follow(cmd)
 		return err
 	}
+
 	if p.net == nil {
 		cmd.Path, cmd.SysProcAttr = p.node.program(p.container().Image), machine.OwnGroup()
 		err = follow()
@@ -235,10 +248,12 @@ func (p *pod) start() *process {
 		// A process inherits the network of the thread that starts it.
 		err = p.net.inside(follow)
 	}
+
 	if err != nil {
 		p.node.errorf("pod %s: %v", p.state.Name, err)
 		return nil
 	}
+
 	p.set(func(s *Pod) { s.Pid = r.Pid() })
 	return r
 }
@@ -248,6 +263,7 @@ func (r *process) probe() {
 	r.readiness.run(r.pod)
 	r.liveness.run(r.pod)
 	r.pod.set(func(s *Pod) { s.Ready = r.readiness.passes })
+
 	if !r.liveness.passes {
 		r.pod.node.logf("pod %s: killed by its liveness probe", r.pod.state.Name)
 		_ = r.Signal(syscall.SIGKILL) // It may have ended.
@@ -259,14 +275,17 @@ func (r *process) stop(grace time.Duration) {
 	if r == nil {
 		return
 	}
+
 	r.pod.set(func(s *Pod) { s.Ready = false })
 	_ = r.Signal(syscall.SIGTERM) // It may have ended.
+
 	select {
 	case <-r.Exited():
 	case <-time.After(grace):
 		r.pod.node.logf("pod %s: killed, as it did not end within %s", r.pod.state.Name, grace)
 	case <-r.pod.node.ctx.Done():
 	}
+
 	r.Kill()
 }
 
@@ -288,10 +307,12 @@ func (c *check) run(p *pod) {
 	if c.spec == nil || time.Now().Before(c.next) {
 		return
 	}
+
 	c.failures++
 	if err := p.probe(c.spec); err == nil {
 		c.failures, c.passes = 0, true
 	}
+
 	c.passes = c.passes && c.failures < c.spec.FailureThreshold
 	if c.passes {
 		c.next = time.Now().Add(time.Duration(c.spec.PeriodSeconds) * time.Second)
@@ -304,8 +325,10 @@ func (p *pod) probe(spec *corev1.Probe) error {
 	if err != nil {
 		return err
 	}
+
 	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(spec.TimeoutSeconds)*time.Second)
 	defer cancel()
+
 	_, err = p.get(ctx, strings.ToLower(string(spec.HTTPGet.Scheme)), number, spec.HTTPGet.Path)
 	return err
 }
@@ -317,6 +340,7 @@ func (p *pod) get(ctx context.Context, scheme string, port uint16, path string) 
 		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true},
 		DisableKeepAlives: true,
 	}
+
 	return rig.GetWith(ctx, &http.Client{Transport: transport}, scheme+"://"+netip.AddrPortFrom(p.ip, port).String()+path)
 }
 
@@ -327,6 +351,7 @@ func (n *Node) Get(ctx context.Context, deployment types.NamespacedName, port, p
 		if p.owner != deployment || p.now().Ending || p.now().Pid == 0 {
 			continue
 		}
+
 		number, err := p.port(port)
 		if err != nil {
 			return nil, err

@@ -38,6 +38,7 @@ func (n *Node) lead(ctx context.Context, services []corev1.Service) error {
 		if len(service.Spec.Selector) == 0 {
 			continue
 		}
+
 		pods := n.selected(service)
 		for _, port := range service.Spec.Ports {
 			address := net.JoinHostPort(service.Spec.ClusterIP, strconv.Itoa(int(port.Port)))
@@ -46,19 +47,23 @@ func (n *Node) lead(ctx context.Context, services []corev1.Service) error {
 				if err != nil || !p.serves() {
 					continue
 				}
+
 				routes[address] = append(routes[address], target{p, number})
 				if port.NodePort != 0 {
 					routes[nodePort(port.NodePort)] = append(routes[nodePort(port.NodePort)], target{p, number})
 				}
 			}
 		}
+
 		if err := ignoreRaces(n.publish(ctx, service, pods)); err != nil {
 			return err
 		}
 	}
+
 	n.mu.Lock()
 	n.routes = routes
 	n.mu.Unlock()
+
 	return n.prune(ctx, services)
 }
 
@@ -79,13 +84,16 @@ func (n *Node) publish(ctx context.Context, service *corev1.Service, pods []*pod
 		}
 		slice.AddressType = discoveryv1.AddressTypeIPv4
 		slice.Endpoints = nil
+
 		for _, p := range pods {
 			slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
 				Addresses: []string{p.ip.String()}, Conditions: discoveryv1.EndpointConditions{Ready: new(p.serves())},
 			})
 		}
+
 		return nil
 	})
+
 	return err
 }
 
@@ -96,16 +104,19 @@ func (n *Node) prune(ctx context.Context, services []corev1.Service) error {
 		client.MatchingLabels{discoveryv1.LabelManagedBy: sliceOwner}); err != nil {
 		return err
 	}
+
 	for i := range published.Items {
 		slice := &published.Items[i]
 		if slices.ContainsFunc(services,
 			func(s corev1.Service) bool { return s.Namespace == slice.Namespace && s.Name == slice.Name }) {
 			continue
 		}
+
 		if err := ignoreRaces(n.plane.Client.Delete(ctx, slice)); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -119,20 +130,24 @@ func (n *Node) connect(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer inside.Close()
+
 	outside, _, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		return
 	}
 	defer outside.Close()
+
 	_, _ = io.WriteString(outside, "HTTP/1.1 200 OK\r\n\r\n") // Else the copies end immediately.
 	ctx, stop := context.WithCancel(r.Context())
 	defer stop()
+
 	for to, from := range map[net.Conn]net.Conn{inside: outside, outside: inside} {
 		go func() {
 			defer stop()
 			_, _ = io.Copy(to, from) // Any end is one.
 		}()
 	}
+
 	<-ctx.Done()
 }
 
@@ -144,6 +159,7 @@ func (n *Node) dial(ctx context.Context, route string) (net.Conn, error) {
 	if len(targets) == 0 {
 		return nil, errors.New("no ready pod for " + route)
 	}
+
 	chosen := targets[rand.IntN(len(targets))]
 	return chosen.pod.dial(ctx, chosen.port)
 }
@@ -155,6 +171,7 @@ func nodePort(port int32) string { return "node:" + strconv.Itoa(int(port)) }
 // connection without a ready pod is closed.
 func (n *Node) openNodePort(port int32, address string) {
 	n.t.Helper()
+
 	relay, err := rig.NewRelayInto(address, func() (net.Conn, error) { return n.dial(n.ctx, nodePort(port)) })
 	rig.NoError(n.t, err)
 	n.work.Go(func() {
@@ -168,6 +185,7 @@ func (n *Node) openNodePort(port int32, address string) {
 func (p *pod) openWays() (map[string]netip.Addr, error) {
 	names := map[string]netip.Addr{}
 	next := netip.AddrFrom4([4]byte{127, 1, 0, 0})
+
 	for name, outside := range p.node.opts.Hosts {
 		host, port, err := net.SplitHostPort(name)
 		if err != nil {
@@ -177,10 +195,12 @@ func (p *pod) openWays() (map[string]netip.Addr, error) {
 			next = next.Next()
 			names[host] = next
 		}
+
 		if err := p.openWay(net.JoinHostPort(names[host].String(), port), outside); err != nil {
 			return nil, err
 		}
 	}
+
 	return names, p.openWay(p.node.apiServer(), p.node.apiServer())
 }
 

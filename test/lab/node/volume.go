@@ -54,21 +54,25 @@ func (v *volume) replace(files map[string][]byte) error {
 	if err != nil {
 		return err
 	}
+
 	err = errors.Join(os.Symlink(generation, v.path(dataTmpLink)), os.Rename(v.path(dataTmpLink), v.path(dataLink)))
 	for name := range files {
 		if linked := os.Symlink(filepath.Join(dataLink, name), v.path(name)); !os.IsExist(linked) {
 			err = errors.Join(err, linked)
 		}
 	}
+
 	for name := range v.written {
 		if _, kept := files[name]; !kept {
 			err = errors.Join(err, os.Remove(v.path(name)))
 		}
 	}
+
 	v.generation, v.written = generation, maps.Clone(files)
 	if err != nil || before == "" {
 		return err
 	}
+
 	return os.RemoveAll(v.path(before))
 }
 
@@ -79,11 +83,13 @@ func (v *volume) fill(files map[string][]byte) (generation string, err error) {
 	if err != nil {
 		return "", err
 	}
+
 	err = v.own(dir, 0o755)
 	for name, content := range files {
 		path := filepath.Join(dir, name)
 		err = errors.Join(err, os.WriteFile(path, content, 0o600), v.own(path, v.mode))
 	}
+
 	return filepath.Base(dir), err
 }
 

@@ -107,12 +107,14 @@ func run(ctx context.Context) error {
 	if o.Fleet {
 		level = slog.LevelWarn
 	}
+
 	o.log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
 	ctrl.SetLogger(logr.FromSlogHandler(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})))
 	kubeconfig, err := clientcmd.BuildConfigFromFlags("", o.Kubeconfig)
 	if err != nil {
 		return err
 	}
+
 	kubeconfig.QPS = -1
 	// The cluster of the operator is also the runtime, because a test machine runs one of them. The
 	// reader has no cache, so that a reconcile sees the committed state.
@@ -128,6 +130,7 @@ func run(ctx context.Context) error {
 	if err := o.setUp(ctx); err != nil {
 		return err
 	}
+
 	return o.mgr.Start(ctx)
 }
 
@@ -169,6 +172,7 @@ func (o *operator) managerOptions() ctrl.Options {
 			}},
 		}}
 	}
+
 	return opts
 }
 
@@ -184,18 +188,22 @@ func (o *operator) setUp(ctx context.Context) (err error) {
 	if o.files, err = keys.NewFiles(o.Keys, keys.FilesOptions{Poll: o.Poll}); err != nil {
 		return err
 	}
+
 	receive := o.listen
 	if o.NATS != "" {
 		receive = o.consume
 	}
+
 	events, source, err := receive(ctx)
 	if err != nil {
 		return err
 	}
+
 	o.source = source
 	if o.Fleet {
 		go o.report()
 	}
+
 	const workers = 4
 	return errors.Join(o.mgr.Add(o.files), o.mgr.Add(events), o.lead(),
 		builder.TypedControllerManagedBy[request](o.mgr).Named(o.Manager).
@@ -212,13 +220,16 @@ func (o *operator) requests(ctx context.Context, d core.Delivery) (requests []re
 	if err != nil {
 		return nil, err
 	}
+
 	for _, name := range names {
 		r := request{runtime: name}
 		if !d.Event.Resync && !o.Fleet {
 			r.object = d.Event.Watched
 		}
+
 		requests = append(requests, r)
 	}
+
 	return requests, nil
 }
 
@@ -239,14 +250,17 @@ func (o *operator) Reconcile(ctx context.Context, r request) (reconcile.Result, 
 		o.write(record.Entry{Look: &look})
 		return reconcile.Result{}, nil
 	}
+
 	there := o.source.Client(r, core.RuntimeID(r.runtime.Name), o.reader)
 	read := o.readObject
+
 	if look.Object == "" {
 		read = o.readAll
 	}
 	if err := read(ctx, there, r, look.Versions); err != nil {
 		return reconcile.Result{}, fmt.Errorf("reading %q of %s: %w", r.object, o.Namespace, err)
 	}
+
 	o.write(record.Entry{Look: &look})
 	return reconcile.Result{}, nil
 }
@@ -261,6 +275,7 @@ func (o *operator) readObject(ctx context.Context, there client.Reader, r reques
 	if apierrors.IsNotFound(err) {
 		return nil // The record says that the object is absent.
 	}
+
 	return err
 }
 
@@ -268,9 +283,11 @@ func (o *operator) readAll(ctx context.Context, there client.Reader, _ request, 
 	var list metav1.PartialObjectMetadataList
 	list.SetGroupVersionKind(lab.WidgetKind())
 	err := there.List(ctx, &list, client.InNamespace(o.Namespace))
+
 	for i := range list.Items {
 		versions[list.Items[i].Name] = list.Items[i].ResourceVersion
 	}
+
 	return err
 }
 
@@ -282,10 +299,12 @@ func (o *operator) handled(h hook.Handled) {
 		}
 		return
 	}
+
 	entry := record.Delivery{Kind: d.Event.KindWord(), Object: d.Event.Watched.Name, At: record.Now()}
 	if err != nil {
 		entry.Refused = err.Error()
 	}
+
 	o.write(record.Entry{Delivery: &entry})
 }
 
@@ -311,21 +330,25 @@ func (o *operator) status() *record.Status {
 		Runtimes: map[fleet.State]int{}, Resyncs: map[string]int64{"agent": o.resyncs.Load()},
 		Heap: memory.HeapAlloc, Stack: memory.StackInuse,
 	}
+
 	select {
 	case <-o.mgr.Elected():
 		s.Leading = true
 	default:
 	}
+
 	if summary := o.fleet.Summaries()[core.Manager(o.Manager)]; summary != nil {
 		for condition, n := range summary.Runtimes {
 			s.Runtimes[condition.State] += n
 		}
+
 		s.ToCome = summary.ResyncsToCome
 		for cause, n := range summary.Resyncs {
 			s.Resyncs[string(cause)] = n
 			s.Resyncs["agent"] -= n
 		}
 	}
+
 	return s
 }
 
@@ -358,6 +381,7 @@ func (o *operator) sourceOptions() controllerruntime.SourceOptions {
 func (o *operator) listen(context.Context) (manager.Runnable, *controllerruntime.Source[request], error) {
 	roots := keys.Roots(o.files)
 	peers := listener.FromTLS(roots, listener.PeerOptions{})
+
 	if o.Gateway != "" {
 		peers = listener.FromXFCC(listener.ProxyCertificate(roots, o.Gateway), roots, listener.PeerOptions{})
 	}
@@ -376,6 +400,7 @@ func (o *operator) lead() error {
 	if o.Replica == nil {
 		return nil
 	}
+
 	ports := map[string]int32{PortEvents: int32(netip.MustParseAddrPort(o.Listen).Port())}
 	leader, err := controllerruntime.NewLeaderEndpoint(o.mgr.GetClient(), o.service(),
 		controllerruntime.ReplicaEndpoint{
@@ -385,6 +410,7 @@ func (o *operator) lead() error {
 	if err != nil {
 		return err
 	}
+
 	return o.mgr.Add(leader)
 }
 
@@ -394,6 +420,7 @@ func (o *operator) consume(context.Context) (manager.Runnable, *controllerruntim
 	if err != nil {
 		return nil, nil, err
 	}
+
 	// It connects now, or when the server is there. The connection is closed with the process.
 	conn, err := nats.Connect(o.NATS, nats.Secure(&tls.Config{
 		MinVersion: tls.VersionTLS13, RootCAs: material.Roots, Certificates: []tls.Certificate{*material.Certificate},
@@ -401,12 +428,14 @@ func (o *operator) consume(context.Context) (manager.Runnable, *controllerruntim
 	if err != nil {
 		return nil, nil, err
 	}
+
 	source := controllerruntime.NewSource(o.requests, o.sourceOptions())
 	name := core.Manager(o.Manager)
 	source.Follow(o.fleet, name)
 	consumer, err := natsjetstream.NewConsumer(conn, listener.SANPinning(o.runtimes),
 		map[core.Manager]core.Handler{name: source},
 		natsjetstream.Options{Peer: lab.MappedPeer, Fleet: o.fleet, Logger: o.log, Stream: o.stream})
+
 	return consumer, source, err
 }
 

@@ -94,8 +94,10 @@ func (w *Writer) Write(entry Entry) error {
 	if err != nil {
 		return fmt.Errorf("record: %w", err)
 	}
+
 	w.mu.Lock()
 	defer w.mu.Unlock()
+
 	_, err = w.file.Write(append(line, '\n'))
 	return err
 }
@@ -121,9 +123,11 @@ func (r *Reader) Next() ([]Entry, error) {
 		return nil, fmt.Errorf("record: %w", err)
 	}
 	defer file.Close() // It was only read.
+
 	if _, err := file.Seek(r.offset, io.SeekStart); err != nil {
 		return nil, fmt.Errorf("record: %w", err)
 	}
+
 	return r.read(bufio.NewReader(file))
 }
 
@@ -133,6 +137,7 @@ func (r *Reader) read(from *bufio.Reader) (entries []Entry, err error) {
 		if err != nil {
 			return entries, nil //nolint:nilerr // The end, for now.
 		}
+
 		r.offset += int64(len(line))
 		var entry Entry
 		if json.Unmarshal(bytes.TrimSpace(line), &entry) == nil {

@@ -78,6 +78,7 @@ func (i *Ingress) Run(ctx context.Context, addr string) error {
 	if err != nil {
 		return err
 	}
+
 	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 6)}}
 	proxy := &httputil.ReverseProxy{
 		Transport:    &http.Transport{DialContext: dialer.DialContext},
@@ -85,25 +86,30 @@ func (i *Ingress) Run(ctx context.Context, addr string) error {
 		ErrorLog:     log.New(io.Discard, "", 0),
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusServiceUnavailable) },
 	}
+
 	server := &http.Server{
 		Handler:           http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { i.forward(proxy, w, r) }),
 		ReadHeaderTimeout: time.Minute, ErrorLog: log.New(io.Discard, "", 0),
 		TLSConfig: &tls.Config{GetConfigForClient: i.tlsConfig, NextProtos: []string{"h2", "http/1.1"}},
 	}
+
 	go i.follow(ctx)
 	go func() {
 		<-ctx.Done()
 		_ = server.Close()
 	}()
+
 	if err := server.ServeTLS(inner, "", ""); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
+
 	return nil
 }
 
 func (i *Ingress) tlsConfig(*tls.ClientHelloInfo) (*tls.Config, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
+
 	if i.config == nil {
 		return nil, errors.New("no certificate")
 	}
@@ -118,10 +124,12 @@ func (i *Ingress) forward(proxy http.Handler, w http.ResponseWriter, r *http.Req
 	if at >= 0 {
 		addr = i.services[i.routes[at].service]
 	}
+
 	allowed := i.allowed == nil || slices.ContainsFunc(i.allowed, func(p string) bool { return matches(p, r.URL.Path) })
 	if i.refused != "" && strings.HasPrefix(r.URL.Path, i.refused) {
 		allowed = false
 	}
+
 	i.mu.Unlock()
 	switch {
 	case at < 0:
@@ -194,10 +202,12 @@ func (i *Ingress) list(ctx context.Context, group, kind string) ([]istioSpec, er
 	list.SetGroupVersionKind(schema.GroupVersionKind{Group: group, Version: "v1beta1", Kind: kind + "List"})
 	err := i.plane.List(ctx, list)
 	specs := make([]istioSpec, len(list.Items))
+
 	for n, item := range list.Items {
 		text, _ := json.Marshal(item.Object["spec"])
 		err = errors.Join(err, json.Unmarshal(text, &specs[n])) //nolint:musttag // Cases of names do not matter.
 	}
+
 	return specs, err
 }
 
@@ -208,6 +218,7 @@ func (i *Ingress) readConfig(ctx context.Context) (*tls.Config, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	key := types.NamespacedName{Namespace: GatewayNamespace}
 	for _, gateway := range gateways {
 		for _, server := range gateway.Servers {
@@ -216,13 +227,16 @@ func (i *Ingress) readConfig(ctx context.Context) (*tls.Config, error) {
 			}
 		}
 	}
+
 	var secret corev1.Secret
 	if err := i.plane.Get(ctx, key, &secret); err != nil {
 		return nil, err
 	}
+
 	pair, err := tls.X509KeyPair(secret.Data["tls.crt"], secret.Data["tls.key"])
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(secret.Data["ca.crt"])
+
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
 		Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: roots,
@@ -292,6 +306,7 @@ func (l *Listener) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
+
 	event.Runtime, event.Path, event.Body = runtimeOf(r), r.URL.Path, string(body)
 	l.mu.Lock()
 	l.all = append(l.all, event)
@@ -299,6 +314,7 @@ func (l *Listener) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if l.Arrived != nil {
 		l.Arrived(event)
 	}
+
 	w.WriteHeader(http.StatusOK)
 }
 
@@ -314,14 +330,17 @@ func runtimeOf(r *http.Request) string {
 	if match == nil {
 		return ""
 	}
+
 	text, _ := url.QueryUnescape(match[1])
 	block, _ := pem.Decode([]byte(text))
 	if block == nil {
 		return ""
 	}
+
 	certificate, err := x509.ParseCertificate(block.Bytes)
 	if err != nil {
 		return ""
 	}
+
 	return certificate.Subject.CommonName
 }

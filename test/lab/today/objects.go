@@ -69,6 +69,7 @@ func RuntimeWatchers() *unstructured.Unstructured {
 	definition := Next.objects("watchers", false, false, true)[0]
 	versions, _, _ := unstructured.NestedSlice(definition.Object, "spec", "versions")
 	_ = unstructured.SetNestedSlice(definition.Object, versions[1:], "spec", "versions")
+
 	return definition
 }
 
@@ -89,6 +90,7 @@ func WatchedKyma(owner, name string) *unstructured.Unstructured {
 	object := Today.objects("kyma", name, Namespace)[0]
 	object.SetLabels(map[string]string{"operator.kyma-project.io/watched-by": "kyma"})
 	object.SetAnnotations(map[string]string{"operator.kyma-project.io/owned-by": PlaneNamespace + "/" + owner})
+
 	return object
 }
 
@@ -97,6 +99,7 @@ func RuntimeKyma(name, id string) *unstructured.Unstructured {
 	object := Today.objects("kyma", name, PlaneNamespace)[0]
 	object.SetLabels(map[string]string{RuntimeIDLabel: id, KymaNameLabel: name})
 	object.SetAnnotations(map[string]string{"skr-domain": id + ".kyma.example.com"})
+
 	return object
 }
 
@@ -117,17 +120,21 @@ func (s Shape) objects(name string, args ...any) (all []*unstructured.Unstructur
 	if err != nil {
 		panic(err)
 	}
+
 	text := s.named(string(file))
 	if len(args) > 0 {
 		text = fmt.Sprintf(text, args...)
 	}
+
 	for document := range strings.SplitSeq(text, "\n---\n") {
 		object := &unstructured.Unstructured{}
 		if err := yaml.UnmarshalStrict([]byte(document), &object.Object); err != nil {
 			panic(fmt.Sprintf("%s: %v\n%s", name, err, document))
 		}
+
 		all = append(all, object)
 	}
+
 	return all
 }
 
@@ -143,6 +150,7 @@ func encoded(data map[string][]byte) map[string]any {
 // ImageEnv returns the variables of the image that takes the place of today's.
 func ImageEnv(t testing.TB) (env []string) {
 	t.Helper()
+
 	text := test.Read(t, "deploy/dropin/agent.env")
 
 	for line := range strings.Lines(string(text)) {
@@ -156,6 +164,7 @@ func ImageEnv(t testing.TB) (env []string) {
 // Serve serves a handler in plain HTTP, and returns its address. The test ends it.
 func Serve(t testing.TB, handler http.Handler) string {
 	t.Helper()
+
 	server := httptest.NewServer(handler)
 	t.Cleanup(server.Close)
 	return server.Listener.Addr().String()

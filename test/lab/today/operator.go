@@ -76,6 +76,7 @@ func (o *Operator) Run(ctx context.Context, report func(error)) {
 func (o *Operator) round(ctx context.Context) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+
 	var failed []error
 	d := o.duties
 	if !d.Gateway {
@@ -83,12 +84,14 @@ func (o *Operator) round(ctx context.Context) error {
 	} else {
 		failed = append(failed, o.keepGateway(ctx))
 	}
+
 	if d.Watchers {
 		failed = append(failed, o.keepWatchers(ctx))
 	}
 	if d.Image != "" {
 		failed = append(failed, o.keepAgents(ctx, d.Image))
 	}
+
 	return errors.Join(failed...)
 }
 
@@ -98,6 +101,7 @@ func (o *Operator) keepGateway(ctx context.Context) error {
 	if err := o.Plane.Get(ctx, o.Shape.CA(), &root); err != nil || root.ResourceVersion == o.rootSeen {
 		return client.IgnoreNotFound(err) // It is not issued yet, or has no event.
 	}
+
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
 		Namespace: o.Shape.GatewaySecret().Namespace, Name: o.Shape.GatewaySecret().Name,
 	}}
@@ -109,15 +113,18 @@ func (o *Operator) keepGateway(ctx context.Context) error {
 			secret.Data["ca.crt"] = append(bytes.Clone(root.Data["tls.crt"]), secret.Data["ca.crt"]...)
 			metav1.SetMetaDataAnnotation(&secret.ObjectMeta, addedAt, time.Now().UTC().Format(time.RFC3339))
 		}
+
 		added, err := time.Parse(time.RFC3339, secret.Annotations[addedAt])
 		if len(secret.Data["tls.crt"]) == 0 || err == nil && time.Since(added) > grace {
 			maps.Copy(secret.Data, map[string][]byte{"tls.crt": root.Data["tls.crt"], "tls.key": root.Data["tls.key"]})
 		}
+
 		return err
 	})
 	if err == nil {
 		o.rootSeen = root.ResourceVersion
 	}
+
 	return err
 }
 
@@ -132,11 +139,13 @@ func (o *Operator) keepWatchers(ctx context.Context) error {
 	if err := o.Plane.List(ctx, list); err != nil {
 		return err
 	}
+
 	for i := range list.Items {
 		if err := o.keepWatcher(ctx, &list.Items[i]); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -146,10 +155,12 @@ func (o *Operator) keepWatcher(ctx context.Context, w *unstructured.Unstructured
 			return err
 		}
 	}
+
 	route := &unstructured.Unstructured{}
 	route.SetGroupVersionKind(RouteKind())
 	route.SetNamespace(w.GetNamespace())
 	route.SetName(w.GetName())
+
 	if _, err := controllerutil.CreateOrUpdate(ctx, o.Plane, route, func() error {
 		route.SetOwnerReferences([]metav1.OwnerReference{{
 			APIVersion: w.GetAPIVersion(), Kind: w.GetKind(), Name: w.GetName(), UID: w.GetUID(),
@@ -159,6 +170,7 @@ func (o *Operator) keepWatcher(ctx context.Context, w *unstructured.Unstructured
 	}); err != nil {
 		return err
 	}
+
 	return o.keepCondition(ctx, w)
 }
 
@@ -171,6 +183,7 @@ func (o *Operator) keepCondition(ctx context.Context, w *unstructured.Unstructur
 			return nil
 		}
 	}
+
 	applied := &unstructured.Unstructured{Object: map[string]any{"status": map[string]any{
 		"state": "Ready", "observedGeneration": w.GetGeneration(),
 		"conditions": []any{map[string]any{
@@ -178,9 +191,11 @@ func (o *Operator) keepCondition(ctx context.Context, w *unstructured.Unstructur
 			"lastTransitionTime": metav1.Now().UTC().Format(time.RFC3339),
 		}},
 	}}}
+
 	applied.SetGroupVersionKind(w.GroupVersionKind())
 	applied.SetNamespace(w.GetNamespace())
 	applied.SetName(w.GetName())
+
 	return o.Plane.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(applied),
 		client.FieldOwner("lifecycle-manager"), client.ForceOwnership)
 }
@@ -191,6 +206,7 @@ func (o *Operator) keepAgents(ctx context.Context, image string) error {
 	if err := o.Plane.List(ctx, list, client.InNamespace(PlaneNamespace)); err != nil {
 		return err
 	}
+
 	var failed []error
 	for i := range list.Items {
 		name, labels := list.Items[i].GetName(), list.Items[i].GetLabels()
@@ -199,6 +215,7 @@ func (o *Operator) keepAgents(ctx context.Context, image string) error {
 			failed = append(failed, o.keepAgent(ctx, there, name, id, image))
 		}
 	}
+
 	return errors.Join(failed...)
 }
 
@@ -207,11 +224,13 @@ func (o *Operator) keepAgent(ctx context.Context, there client.Client, kyma, id,
 	if err := apply(ctx, o.Plane, o.Shape.RuntimeCertificate(kyma, id)); err != nil {
 		return err
 	}
+
 	var issued, gateway corev1.Secret
 	err := errors.Join(o.Plane.Get(ctx, o.Shape.RuntimeSecret(kyma), &issued), o.Plane.Get(ctx, o.Shape.GatewaySecret(), &gateway))
 	if apierrors.IsNotFound(err) || len(issued.Data["tls.crt"]) == 0 {
 		return client.IgnoreNotFound(err)
 	}
+
 	secret := map[string][]byte{
 		"ca.crt": gateway.Data["ca.crt"], "tls.crt": issued.Data["tls.crt"], "tls.key": issued.Data["tls.key"],
 	}
@@ -221,6 +240,7 @@ func (o *Operator) keepAgent(ctx context.Context, there client.Client, kyma, id,
 			return err
 		}
 	}
+
 	return nil
 }
 

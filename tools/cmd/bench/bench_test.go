@@ -42,11 +42,13 @@ func TestWorse(t *testing.T) {
 		if test.before != "" {
 			after = parse(strings.ReplaceAll(output, test.before, test.after))
 		}
+
 		got := fmt.Sprint(worse(parse(output), after, single))
 		if test.want == "" && got != "<nil>" || !strings.Contains(got, test.want) {
 			t.Errorf("%s: got %s, want %q", title, got, test.want)
 		}
 	}
+
 	if err := worse(parse(output), measured{}, everything); !strings.Contains(err.Error(), "BenchmarkServer/x: gone") {
 		t.Errorf("%v, want all that are gone", err)
 	}

@@ -60,12 +60,14 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	memory := flags.Bool("memory", false, "run them 2000 times, print no table, and judge those with one client only")
 	count := flags.Int("count", 6, "run each benchmark so many times")
 	duration := flags.String("benchtime", "0.5s", "run each benchmark for so long, as go test -benchtime")
+
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	if *memory {
 		return checkMemory(ctx)
 	}
+
 	text, err := runSuites(ctx, stderr, suites, "-count", strconv.Itoa(*count), "-benchtime", *duration)
 	if err != nil {
 		return err
@@ -76,9 +78,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err := os.WriteFile(results, []byte(text), 0o644); err != nil {
 		return err
 	}
+
 	table := exec.CommandContext(ctx, "benchstat", "baseline="+baseline, "now="+results)
 	table.Stdout, table.Stderr = stdout, stderr
 	now := parse(text)
+
 	return errors.Join(table.Run(), compare(now, everything), beyond(now))
 }
 

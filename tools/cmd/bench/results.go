@@ -43,6 +43,7 @@ func runSuites(ctx context.Context, progress io.Writer, suites []suite, args ...
 func parse(text string) measured {
 	results := measured{}
 	pkg := ""
+
 	for line := range strings.Lines(text) {
 		fields := strings.Fields(line)
 		switch {
@@ -52,6 +53,7 @@ func parse(text string) measured {
 			results.add(name{pkg, processors.ReplaceAllString(fields[0], "")}, fields[2:])
 		}
 	}
+
 	return results
 }
 
@@ -63,6 +65,7 @@ func (m measured) add(n name, values []string) {
 	if m[n] == nil {
 		m[n] = map[string][]float64{}
 	}
+
 	for pair := range slices.Chunk(values, 2) {
 		if value, err := strconv.ParseFloat(pair[0], 64); err == nil && len(pair) == 2 {
 			m[n][pair[1]] = append(m[n][pair[1]], value)
@@ -97,6 +100,7 @@ func worse(before, after measured, counts func(name) bool) error {
 		if after[n] == nil {
 			errs = append(errs, fmt.Errorf("%s: gone", n))
 		}
+
 		for unit, allowed := range tolerances() {
 			old, now := median(before[n][unit]), median(after[n][unit])
 			enough := min(len(before[n][unit]), len(after[n][unit])) >= allowed.samples
@@ -105,6 +109,7 @@ func worse(before, after measured, counts func(name) bool) error {
 			}
 		}
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -141,6 +146,7 @@ func beyond(now measured) error {
 			}
 		}
 	}
+
 	return errors.Join(errs...)
 }
 

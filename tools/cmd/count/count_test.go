@@ -14,14 +14,17 @@ const prefix = "github.com/runtime-watcher/runtime-watcher"
 
 func parsed(t *testing.T, files map[string]string) *tree {
 	t.Helper()
+
 	root := fstest.MapFS{}
 	for name, content := range files {
 		root[name] = &fstest.MapFile{Data: []byte(content)}
 	}
+
 	tree, err := load(root, []string{".", "nested", "test"})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return tree
 }
 
@@ -104,21 +107,25 @@ func TestCheck(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	count := func(args ...string) error {
 		return run(context.Background(), append(args, ".", "tools"), io.Discard, io.Discard)
 	}
 	write("core/core.go", "package core\n\n// One is 1.\nconst One = 1\n")
 	write("tools/keep.go", "package tools\n\nconst Two = 2\n")
+
 	if err := count("-update"); err != nil {
 		t.Fatal(err)
 	}
 	if err := count("-check"); err != nil {
 		t.Error(err)
 	}
+
 	write("core/new.go", "package core\n\n// New is new.\ntype New int\n")
 	if err := count("-check"); err == nil || err.Error() != "counted: 2 .\nagreed: 1 ." {
 		t.Errorf("a new name: %v", err)
 	}
+
 	write(agreedFile, "   2 .\n   3 adapters/old\n")
 	if err := count("-check"); err == nil || err.Error() != "agreed: 3 adapters/old" {
 		t.Errorf("a module that is gone: %v", err)

@@ -30,16 +30,19 @@ func run(_ context.Context, args []string, stdout, stderr io.Writer) error {
 	update := flags.Bool("update", false, "write the numbers to "+agreedFile)
 	check := flags.Bool("check", false, "compare the numbers with "+agreedFile)
 	names := flags.Bool("names", false, "list exported names without a user outside their package instead")
+
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	if flags.NArg() == 0 {
 		return errors.New("no modules given: run it with make count")
 	}
+
 	tree, err := load(os.DirFS("."), flags.Args())
 	if err != nil {
 		return err
 	}
+
 	switch counts := tree.counts(); {
 	case *names:
 		return tree.printUnused(stdout)
@@ -76,6 +79,7 @@ func compare(counts string) error {
 func missing(text, other, word string) error {
 	var errs []error
 	lines := slices.Collect(strings.Lines(other))
+
 	for line := range strings.Lines(text) {
 		if !slices.Contains(lines, line) {
 			errs = append(errs, fmt.Errorf("%s: %s", word, strings.TrimSpace(line)))

@@ -16,12 +16,14 @@ func (t *tree) exported(module string) []string {
 		if f.module != module || f.test || !importable {
 			continue
 		}
+
 		for _, decl := range f.Decls {
 			for _, name := range declared(decl) {
 				names = append(names, f.dir+"."+name)
 			}
 		}
 	}
+
 	slices.Sort(names)
 	return names
 }
@@ -62,6 +64,7 @@ func receiver(f *ast.FuncDecl) string {
 	if f.Recv == nil {
 		return ""
 	}
+
 	expr := f.Recv.List[0].Type
 	for {
 		switch e := expr.(type) {

@@ -54,10 +54,12 @@ func (t *tree) parse(root fs.FS, name string) error {
 	if err != nil {
 		return err
 	}
+
 	syntax, err := parser.ParseFile(token.NewFileSet(), name, source, parser.ParseComments|parser.SkipObjectResolution)
 	if err != nil {
 		return err
 	}
+
 	f := file{File: syntax, dir: path.Dir(name), module: t.moduleOf(name), test: strings.HasSuffix(name, "_test.go")}
 	if !f.test {
 		t.packages[f.dir] = syntax.Name.Name
@@ -65,6 +67,7 @@ func (t *tree) parse(root fs.FS, name string) error {
 	if !ast.IsGenerated(syntax) {
 		t.files = append(t.files, f)
 	}
+
 	return nil
 }
 

@@ -26,6 +26,7 @@ func (t *tree) use(f file) {
 	if f.test || !modules.Released(f.module) && f.module != "examples" {
 		by = tests
 	}
+
 	imports := t.imports(f)
 	ast.Inspect(f.File, func(n ast.Node) bool {
 		if selector, ok := n.(*ast.SelectorExpr); ok {

@@ -58,11 +58,13 @@ func combine(packageFolder, work string, faults []fault) (*combined, error) {
 	for i := range faults {
 		byFile[faults[i].file] = append(byFile[faults[i].file], i)
 	}
+
 	for file, indexes := range byFile {
 		if err := write(filepath.Base(file), c.text(file, indexes)); err != nil {
 			return nil, err
 		}
 	}
+
 	if err := write("zz_mutant.go", fmt.Sprintf(helper, packageName(faults[0].source))); err != nil {
 		return nil, err
 	}
@@ -83,6 +85,7 @@ func (c *combined) text(file string, indexes []int) string {
 		source = c.faults[indexes[0]].source
 		done   int
 	)
+
 	for _, i := range indexes {
 		f := &c.faults[i]
 		text.Write(source[done:f.in.from])
@@ -90,12 +93,15 @@ func (c *combined) text(file string, indexes []int) string {
 
 		first := strings.Count(text.String(), "\n") + 1
 		fmt.Fprintf(&text, "\nif mutantIsOn(%d) {\n%s\n", i+1, f.body())
+
 		if !f.in.results {
 			text.WriteString("return\n")
 		}
+
 		text.WriteString("}\n")
 		c.segments = append(c.segments, segment{filepath.Base(file), first, strings.Count(text.String(), "\n"), i})
 	}
+
 	text.Write(source[done:])
 	return text.String()
 }

@@ -63,16 +63,20 @@ func faultsOf(folder string) ([]fault, error) {
 		if strings.HasSuffix(name, "_test.go") {
 			continue
 		}
+
 		source, err := os.ReadFile(name)
 		if err != nil {
 			return nil, err
 		}
+
 		some, err := faultsIn(name, source)
 		if err != nil {
 			return nil, err
 		}
+
 		all = append(all, some...)
 	}
+
 	return all, nil
 }
 
@@ -95,6 +99,7 @@ func faultsIn(name string, source []byte) ([]fault, error) {
 			ast.Inspect(decl.Body, f.visit)
 		}
 	}
+
 	return f.all, nil
 }
 
@@ -105,6 +110,7 @@ func hasLabel(decl *ast.FuncDecl) (found bool) {
 		found = found || is
 		return !found
 	})
+
 	return found
 }
 
@@ -207,10 +213,12 @@ func (f *finder) dropAssignment(n *ast.AssignStmt) {
 	if n.Tok == token.DEFINE || len(n.Lhs) != len(n.Rhs) {
 		return
 	}
+
 	values := make([]string, len(n.Rhs))
 	for i := range n.Rhs {
 		values[i] = f.code(n.Rhs[i])
 	}
+
 	blanks := strings.TrimSuffix(strings.Repeat("_, ", len(values)), ", ")
 	if f.code(n.Lhs[0]) != "_" {
 		f.replace(n, "dropped", blanks+" = "+strings.Join(values, ", "))
@@ -223,6 +231,7 @@ func (f *finder) changeReturn(n *ast.ReturnStmt) {
 		f.replace(n, "dropped", "")
 		return
 	}
+
 	last := n.Results[len(n.Results)-1]
 	if f.code(last) != "nil" {
 		f.replace(last, "nil", "nil")
@@ -246,6 +255,7 @@ func isText(call *ast.CallExpr) bool {
 	if !ok {
 		return false
 	}
+
 	switch name := selector.Sel.Name; name {
 	case "Debug", "Info", "Warn", "Errorf", "DebugContext", "InfoContext", "WarnContext", "ErrorContext":
 		return true

@@ -29,6 +29,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	n := flags.Int("n", 20, "run the tests with so many faults")
 	only := flags.String("run", ".", "run the tests that match")
 	through := flags.String("through", "", "a command that runs go and the tests, such as 'nice'")
+
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -47,6 +48,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
+
 	t := trial{folder: folder, work: work, only: *only, through: strings.Fields(*through)}
 	if err := t.control(ctx); err != nil {
 		return err
@@ -60,6 +62,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
+
 	return t.sample(ctx, drawn, stdout)
 }
 
@@ -71,6 +74,7 @@ func (t *trial) sample(ctx context.Context, drawn []fault, stdout io.Writer) err
 		if err != nil {
 			return err
 		}
+
 		counts[verdict]++
 		fmt.Fprintf(stdout, "%-11s %s\n", verdict, &drawn[i])
 	}

@@ -34,9 +34,11 @@ func TestFaults(t *testing.T) {
 	check(t, err)
 
 	have := make([]string, len(all))
+
 	for i := range all {
 		have[i] = all[i].String()
 	}
+
 	want := []string{
 		`f.go:8: dropped: defer log.Info("dropped as a whole", "text", 1) -> `,
 		"f.go:10: negated: a < b && a > 0 -> !(a < b && a > 0)",
@@ -108,10 +110,12 @@ func TestBound(t *testing.T) {
 		check(t, os.MkdirAll(filepath.Dir(name), 0o700))
 		check(t, os.WriteFile(name, []byte(text), 0o600))
 	}
+
 	t.Setenv("GOWORK", "off")
 
 	var first, again strings.Builder
 	check(t, run(t.Context(), []string{"-n", "100", "./p"}, &first, os.Stderr))
+
 	for _, want := range []string{
 		"found       p/p.go:4: negated: n > 5 -> !(n > 5)\n",
 		"missed      p/p.go:4: operator: n > 5 -> n >= 5\n",

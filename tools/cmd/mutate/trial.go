@@ -66,6 +66,7 @@ func (t *trial) control(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	t.blocks = blocksOf(string(text))
 	return nil
 }
@@ -77,6 +78,7 @@ func (t *trial) compile(ctx context.Context, all []fault, n int) ([]fault, error
 		if n == 0 {
 			return nil, errors.New("no place for a fault")
 		}
+
 		drawn, err := combine(t.folder, t.work, all[:n])
 		if err != nil {
 			return nil, err
@@ -96,12 +98,14 @@ func (t *trial) compile(ctx context.Context, all []fault, n int) ([]fault, error
 		if len(rejected) == 0 || ctx.Err() != nil {
 			return nil, fmt.Errorf("no fault is to blame: %w: %s", err, out)
 		}
+
 		kept := make([]fault, 0, len(all))
 		for i := range all {
 			if !rejected[i] {
 				kept = append(kept, all[i])
 			}
 		}
+
 		all = kept
 	}
 }
@@ -114,9 +118,11 @@ func (t *trial) try(ctx context.Context, f *fault, number int) (verdict, error) 
 
 	limit := max(patience*t.took, leastPatience)
 	out, err := t.play(ctx, number, "-test.failfast", "-test.timeout="+limit.String())
+
 	if ctx.Err() != nil {
 		return "", ctx.Err()
 	}
+
 	return judge(out, err)
 }
 
@@ -150,6 +156,7 @@ func (t *trial) play(ctx context.Context, number int, flags ...string) ([]byte, 
 	cmd := t.command(ctx, append([]string{t.binary(), "-test.short", "-test.run=" + t.only}, flags...))
 	cmd.Dir = t.folder
 	cmd.Env = append(os.Environ(), variable+"="+strconv.Itoa(number))
+
 	return cmd.CombinedOutput()
 }
 
@@ -166,6 +173,7 @@ func blocksOf(profile string) (blocks []block) {
 		for i := range n {
 			n[i], _ = strconv.Atoi(match[2+i]) // The expression takes digits only.
 		}
+
 		blocks = append(blocks, block{filepath.Base(match[1]), [2]int{n[0], n[1]}, [2]int{n[2], n[3]}, match[6] != "0"})
 	}
 	return blocks
@@ -182,6 +190,7 @@ func (t *trial) covers(f *fault) bool {
 		if b.covered {
 			return true
 		}
+
 		reached = false
 	}
 	return reached

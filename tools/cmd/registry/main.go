@@ -49,16 +49,19 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags.StringVar(&of.version, "version", "", "`version` of the release, such as v0.1.0")
 	flags.StringVar(&of.helm, "helm", "helm", "`path` of the program helm")
 	serve := flags.Bool("serve", false, "print the address of the registry, and serve it until an interrupt")
+
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	if *serve {
 		of.serving = stdout
 	}
+
 	found, err := of.check(ctx)
 	if err != nil {
 		return err
 	}
+
 	_, err = fmt.Fprintln(stdout, found)
 	return err
 }
@@ -69,6 +72,7 @@ func (d *dist) check(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
+
 	server := &http.Server{
 		Handler:           registry.New(registry.Logger(log.New(io.Discard, "", 0))),
 		ReadHeaderTimeout: time.Minute,
@@ -81,15 +85,18 @@ func (d *dist) check(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("image: %w", err)
 	}
+
 	charts, err := filepath.Glob(filepath.Join(d.charts, "*.tgz"))
 	if err != nil || len(charts) == 0 {
 		return "", errors.Join(err, fmt.Errorf("no charts in %s", d.charts))
 	}
+
 	for _, chart := range charts {
 		if _, err := d.run(ctx, "push", chart, "oci://"+host+"/charts", "--plain-http"); err != nil {
 			return "", err
 		}
 	}
+
 	platforms, err := d.install(ctx, host, pushed)
 	if err != nil {
 		return "", err
@@ -98,6 +105,7 @@ func (d *dist) check(ctx context.Context) (string, error) {
 		fmt.Fprintln(d.serving, host)
 		<-ctx.Done()
 	}
+
 	said := fmt.Sprintf("ok    registry: %d charts, and the image for %s", len(charts), strings.Join(platforms, ", "))
 	return said, nil
 }
@@ -108,10 +116,12 @@ func (d *dist) pushImage(ctx context.Context, host string) (v1.Hash, error) {
 	if err != nil {
 		return v1.Hash{}, err
 	}
+
 	index, err = d.tagged(index)
 	if err != nil {
 		return v1.Hash{}, err
 	}
+
 	to, err := name.ParseReference(host + "/agent:" + d.version)
 	if err != nil {
 		return v1.Hash{}, err
@@ -119,6 +129,7 @@ func (d *dist) pushImage(ctx context.Context, host string) (v1.Hash, error) {
 	if err := remote.WriteIndex(to, index, remote.WithContext(ctx)); err != nil {
 		return v1.Hash{}, err
 	}
+
 	return index.Digest()
 }
 
@@ -128,12 +139,14 @@ func (d *dist) tagged(index v1.ImageIndex) (v1.ImageIndex, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	for n := range manifest.Manifests {
 		found := &manifest.Manifests[n]
 		if found.Annotations["org.opencontainers.image.ref.name"] == d.version {
 			return index.ImageIndex(found.Digest)
 		}
 	}
+
 	return nil, fmt.Errorf("%s has no %s", d.layout, d.version)
 }
 
@@ -147,14 +160,17 @@ func (d *dist) install(ctx context.Context, host string, pushed v1.Hash) (platfo
 	if err != nil {
 		return nil, err
 	}
+
 	found := imageOf.FindStringSubmatch(text)
 	if found == nil {
 		return nil, errors.New("the chart names no image")
 	}
+
 	from, err := name.ParseReference(found[1])
 	if err != nil {
 		return nil, err
 	}
+
 	index, err := remote.Index(from, remote.WithContext(ctx))
 	if err != nil {
 		return nil, fmt.Errorf("pull %s: %w", found[1], err)
@@ -162,10 +178,12 @@ func (d *dist) install(ctx context.Context, host string, pushed v1.Hash) (platfo
 	if digest, err := index.Digest(); err != nil || digest != pushed {
 		return nil, errors.Join(err, fmt.Errorf("%s has the digest %s, want %s", found[1], digest, pushed))
 	}
+
 	manifest, err := index.IndexManifest()
 	if err != nil {
 		return nil, err
 	}
+
 	for n := range manifest.Manifests {
 		platform := manifest.Manifests[n].Platform
 		if platform == nil || platform.OS == "unknown" { // An SBOM.
@@ -174,11 +192,14 @@ func (d *dist) install(ctx context.Context, host string, pushed v1.Hash) (platfo
 		if err := pull(ctx, from, *platform); err != nil {
 			return nil, fmt.Errorf("pull %s for %s: %w", found[1], platform, err)
 		}
+
 		platforms = append(platforms, platform.String())
 	}
+
 	if len(platforms) == 0 {
 		return nil, fmt.Errorf("%s is for no platform", found[1])
 	}
+
 	return platforms, nil
 }
 
@@ -188,20 +209,24 @@ func pull(ctx context.Context, from name.Reference, platform v1.Platform) error 
 	if err != nil {
 		return err
 	}
+
 	layers, err := image.Layers()
 	if err != nil {
 		return err
 	}
+
 	for _, layer := range layers {
 		text, err := layer.Compressed()
 		if err != nil {
 			return err
 		}
+
 		_, err = io.Copy(io.Discard, text) // It is verified by its digest.
 		if err := errors.Join(err, text.Close()); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 

@@ -21,6 +21,7 @@ const version = "v1.2.3"
 // The image and the charts of a release install from a registry.
 func TestAReleaseInstallsFromARegistry(t *testing.T) {
 	t.Parallel()
+
 	of := newDist(t, version)
 	found, err := of.check(t.Context())
 	if err != nil {
@@ -34,6 +35,7 @@ func TestAReleaseInstallsFromARegistry(t *testing.T) {
 // The chart names the image of its own version. Another one is not there.
 func TestAChartWithAnotherImageIsFound(t *testing.T) {
 	t.Parallel()
+
 	of := newDist(t, "v1.2.4")
 	of.version = version
 	if _, err := of.check(t.Context()); err == nil || !strings.Contains(err.Error(), version) {
@@ -44,6 +46,7 @@ func TestAChartWithAnotherImageIsFound(t *testing.T) {
 // newDist makes an image of a version, and the charts of [version].
 func newDist(t *testing.T, image string) *dist {
 	t.Helper()
+
 	root, err := filepath.Abs("../../..")
 	check(t, err)
 	of := &dist{
@@ -56,6 +59,7 @@ func newDist(t *testing.T, image string) *dist {
 		}
 		t.Fatal(err)
 	}
+
 	for _, chart := range []string{"runtime-watcher-agent", "runtime-watcher-controlplane"} {
 		pack := exec.CommandContext(context.WithoutCancel(t.Context()), of.helm, "package",
 			filepath.Join(root, "deploy", "charts", chart), "--version", strings.TrimPrefix(version, "v"),
@@ -73,9 +77,11 @@ func newDist(t *testing.T, image string) *dist {
 			Add: image, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: architecture}},
 		})
 	}
+
 	to, err := layout.Write(of.layout, empty.Index)
 	check(t, err)
 	check(t, to.AppendIndex(index, layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": image})))
+
 	return of
 }
 

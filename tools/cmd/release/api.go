@@ -41,6 +41,7 @@ func (r *release) compare(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+
 		r.printReport(m, report)
 
 		if strings.Contains(report, "Incompatible changes:") {
@@ -54,9 +55,11 @@ func (r *release) compare(ctx context.Context) error {
 			return err
 		}
 	}
+
 	if isContribBroken {
 		return r.allowIncompatible(r.versions.Contrib, r.last.Contrib, headingContrib)
 	}
+
 	return nil
 }
 
@@ -97,6 +100,7 @@ func (r *release) api(ctx context.Context, checkout string, m modules.Module, ar
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", m.Dir, err)
 	}
+
 	return report, nil
 }
 
@@ -108,6 +112,7 @@ func (r *release) workspace(checkout string, m modules.Module) (string, error) {
 	if err != nil {
 		return "", err
 	}
+
 	work, err := modfile.ParseWork("go.work", text, nil)
 	if err != nil {
 		return "", err
@@ -119,6 +124,7 @@ func (r *release) workspace(checkout string, m modules.Module) (string, error) {
 		own.AddGoStmt(work.Go.Version),
 		own.AddUse(filepath.Join(checkout, filepath.FromSlash(m.Dir)), ""),
 	}
+
 	for _, sibling := range r.all {
 		if sibling.Dir != m.Dir {
 			folder := filepath.Join(checkout, filepath.FromSlash(sibling.Dir))
@@ -156,5 +162,6 @@ func (r *release) allowIncompatible(version, last, heading string) error {
 	if !slices.Contains(strings.Split(changes, "\n"), heading) {
 		return fmt.Errorf("%w: want the heading %q in CHANGELOG.md", errIncompatible, heading)
 	}
+
 	return nil
 }

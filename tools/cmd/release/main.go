@@ -25,16 +25,20 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	contrib := flags.String("contrib", "", "`version` of the modules of the group contrib, by default that of the stable ones while it is v0")
 	apidiff := flags.String("apidiff", "", "`path` of the program apidiff")
 	dry := flags.Bool("dry-run", false, "check all, and do not fetch the tags into this repository")
+
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
+
 	scratch, err := os.MkdirTemp("", "release-")
 	if err != nil {
 		return err
 	}
+
 	r := &release{out: stdout, versions: modules.Versions{Stable: *version, Contrib: *contrib}, apidiff: *apidiff, scratch: scratch}
 	if r.root, err = filepath.Abs(*root); err == nil {
 		err = r.run(ctx, *dry)
 	}
+
 	return errors.Join(err, r.forget(context.WithoutCancel(ctx)), os.RemoveAll(scratch))
 }

@@ -42,20 +42,25 @@ func (r *release) run(ctx context.Context, dry bool) error {
 	if !dry {
 		steps = append(steps, step{"tags, fetched from there", r.fetch})
 	}
+
 	for _, s := range steps {
 		started := time.Now()
 		if err := s.run(ctx); err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
+
 		fmt.Fprintf(r.out, "ok    %-25s %s\n", s.name, time.Since(started).Round(100*time.Millisecond))
 	}
+
 	if dry {
 		fmt.Fprintf(r.out, "\nNothing is changed. Without -dry-run, the tags are in this repository.\n")
 		return nil
 	}
+
 	fmt.Fprintf(r.out, "\nPublish, in this order:\n  git push <remote> %s\n", strings.Join(r.tags(), " "))
 	fmt.Fprintf(r.out, "  git merge -s ours -m 'Merge release %s' %[1]s\n", r.versions.Stable)
 	fmt.Fprintf(r.out, "  make tidy VERSION=%s CONTRIB=%s\n", r.versions.Stable, r.versions.Contrib)
+
 	return nil
 }
 
@@ -73,6 +78,7 @@ func (r *release) makeClone(ctx context.Context) (err error) {
 	if r.clone, err = modules.NewClone(ctx, r.root, filepath.Join(r.scratch, "clone"), "HEAD"); err != nil {
 		return err
 	}
+
 	r.all, err = modules.Load(r.clone.Dir)
 	if err != nil {
 		return err
@@ -93,6 +99,7 @@ func (r *release) build(ctx context.Context) error {
 			return fmt.Errorf("%s: %w", m.Dir, err)
 		}
 	}
+
 	changed, err := modules.Git(ctx, r.clone.Dir, "status", "--porcelain")
 	if err == nil && changed != "" {
 		err = fmt.Errorf("the build changes files:\n%s", changed)
@@ -111,6 +118,7 @@ func (r *release) fetch(ctx context.Context) error {
 	for _, tag := range r.tags() {
 		args = append(args, "refs/tags/"+tag+":refs/tags/"+tag)
 	}
+
 	_, err := modules.Git(ctx, r.root, args...)
 	return err
 }

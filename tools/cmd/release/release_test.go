@@ -21,6 +21,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
+
 	for name, value := range map[string]string{
 		"GIT_AUTHOR_NAME": "t", "GIT_AUTHOR_EMAIL": "t@example.com",
 		"GIT_COMMITTER_NAME": "t", "GIT_COMMITTER_EMAIL": "t@example.com",
@@ -28,6 +29,7 @@ func newWorld(t *testing.T) *world {
 	} {
 		t.Setenv(name, value)
 	}
+
 	w := &world{T: t, root: t.TempDir(), remote: filepath.Join(t.TempDir(), "remote.git")}
 	w.git("init", "--quiet", "--initial-branch=main")
 	w.write("LICENSE", "the license\n")
@@ -47,12 +49,14 @@ func newWorld(t *testing.T) *world {
 	w.git("init", "--quiet", "--bare", w.remote)
 	w.git("remote", "add", "origin", w.remote)
 	w.git("push", "--quiet", "origin", "main")
+
 	return w
 }
 
 func mod(dir string, siblings ...string) string {
 	var text strings.Builder
 	text.WriteString("module " + modules.Path(dir) + "\n\ngo 1.26.0\n")
+
 	for _, sibling := range siblings {
 		path := modules.Path(sibling)
 		folder := strings.Repeat("../", strings.Count(dir, "/")+1) + sibling
@@ -63,6 +67,7 @@ func mod(dir string, siblings ...string) string {
 
 func (w *world) write(name, content string) {
 	w.Helper()
+
 	path := filepath.Join(w.root, name)
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		w.Fatal(err)
@@ -75,6 +80,7 @@ func (w *world) write(name, content string) {
 // change replaces a text in a file and commits.
 func (w *world) change(name, old, replacement string) {
 	w.Helper()
+
 	text, err := os.ReadFile(filepath.Join(w.root, name))
 	if err != nil {
 		w.Fatal(err)
@@ -82,6 +88,7 @@ func (w *world) change(name, old, replacement string) {
 	if !strings.Contains(string(text), old) {
 		w.Fatalf("%s has no %q", name, old)
 	}
+
 	w.write(name, strings.ReplaceAll(string(text), old, replacement))
 	w.commit()
 }
@@ -94,6 +101,7 @@ func (w *world) announce(version, text string) {
 
 func (w *world) git(args ...string) string {
 	w.Helper()
+
 	out, err := modules.Git(w.Context(), w.root, args...)
 	if err != nil {
 		w.Fatal(err)
@@ -109,6 +117,7 @@ func (w *world) commit() {
 
 func (w *world) release(version string, flags ...string) (string, error) {
 	w.Helper()
+
 	var out bytes.Buffer
 	err := run(w.Context(), append(flags, "-C="+w.root, "-version="+version, "-apidiff="+apidiff(w.T)), &out, &out)
 	return out.String(), err
@@ -116,6 +125,7 @@ func (w *world) release(version string, flags ...string) (string, error) {
 
 func (w *world) mustRelease(version string, flags ...string) string {
 	w.Helper()
+
 	out, err := w.release(version, flags...)
 	if err != nil {
 		w.Fatalf("%v\n%s", err, out)
@@ -125,6 +135,7 @@ func (w *world) mustRelease(version string, flags ...string) string {
 
 func (w *world) mustRefuse(version, want string, flags ...string) {
 	w.Helper()
+
 	before := w.git("for-each-ref")
 	if out, err := w.release(version, flags...); err == nil || !strings.Contains(err.Error(), want) {
 		w.Errorf("%s: error %v, want one about %q\n%s", version, err, want, out)
@@ -139,6 +150,7 @@ var buildApidiff = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
+
 	program := filepath.Join(dir, "apidiff")
 	cmd := exec.Command("go", "build", "-modfile=apidiff.mod", "-o", program, "tool") // Shared by all tests.
 	cmd.Dir = "../.."
@@ -147,11 +159,13 @@ var buildApidiff = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", &os.PathError{Op: string(out), Path: program, Err: err}
 	}
+
 	return program, nil
 })
 
 func apidiff(t *testing.T) string {
 	t.Helper()
+
 	program, err := buildApidiff()
 	if err != nil {
 		t.Fatal(err)
@@ -164,6 +178,7 @@ func TestMain(m *testing.M) {
 	if err != nil {
 		panic(err)
 	}
+
 	code := m.Run()
 	_ = os.RemoveAll(filepath.Dir(program))
 	os.Exit(code)
@@ -180,6 +195,7 @@ func TestRelease(t *testing.T) {
 	if after := w.git("for-each-ref"); after != before {
 		t.Errorf("references changed:\n%s", after)
 	}
+
 	// Nothing may remember the content of a version before it is final.
 	w.write("core/late.go", "package core\n\n// Late is new.\nconst Late = 3\n")
 	w.change("cmd/agent/main.go", "core.One", "core.Late")
@@ -191,22 +207,26 @@ func TestRelease(t *testing.T) {
 // first makes v0.1.0.
 func (w *world) first() {
 	w.Helper()
+
 	head := w.git("rev-parse", "HEAD")
 	published := w.git("ls-remote", w.remote)
 	out := w.mustRelease("v0.1.0")
 	commits := map[string]bool{}
+
 	for _, tag := range []string{"v0.1.0", "cmd/agent/v0.1.0", "adapters/extra/v0.1.0"} {
 		commits[w.git("rev-parse", tag+"^{commit}")] = true
 		if !strings.Contains(out, tag) {
 			w.Errorf("the output does not name %s:\n%s", tag, out)
 		}
 	}
+
 	if len(commits) != 1 || strings.Contains(w.git("tag"), "test/") {
 		w.Errorf("want one commit with the tags of released modules, have %v and %s", commits, w.git("tag"))
 	}
 	if parent := w.git("rev-parse", "v0.1.0^"); parent != head || w.git("rev-parse", "HEAD") != head {
 		w.Errorf("want one commit on top of %s beside the branch, its parent is %s", head, parent)
 	}
+
 	agent := w.git("show", "v0.1.0:cmd/agent/go.mod")
 	if !strings.Contains(agent, "runtime-watcher v0.1.0") || strings.Contains(agent, "replace") {
 		w.Errorf("the tagged agent cannot be installed:\n%s", agent)
@@ -220,13 +240,16 @@ func (w *world) first() {
 	if w.git("status", "--porcelain") != "" || w.git("ls-remote", w.remote) != published {
 		w.Error("the working tree or the remote changed")
 	}
+
 	w.mustRefuse("v0.1.0", "not later than the last release")
 }
 
 func (w *world) compatible() {
 	w.Helper()
+
 	w.change("core/core.go", "const One", "const Three = 3\n\n// One is 1.\nconst One")
 	w.announce("v0.1.1", "More.")
+
 	if out := w.mustRelease("v0.1.1"); !strings.Contains(out, "Three: added") {
 		w.Errorf("the output does not name the new constant:\n%s", out)
 	}
@@ -234,12 +257,14 @@ func (w *world) compatible() {
 
 func (w *world) incompatible() {
 	w.Helper()
+
 	w.change("core/core.go", "Two", "Zwei")
 	w.announce("v0.1.2", "### Incompatible\n\nTwo is Zwei.")
 	w.mustRefuse("v0.1.2", "want a later version than v0.1.x")
 	w.announce("v0.2.0", "Two is Zwei.")
 	w.mustRefuse("v0.2.0", `want the heading "### Incompatible"`)
 	w.change("CHANGELOG.md", "\n\nTwo is Zwei.", "\n\n### Incompatible\n\nTwo is Zwei.")
+
 	if out := w.mustRelease("v0.2.0"); !strings.Contains(out, "Two: removed") {
 		w.Errorf("the output does not name the removed constant:\n%s", out)
 	}
@@ -257,6 +282,7 @@ func TestRefusals(t *testing.T) {
 	} {
 		w.mustRefuse(version, want)
 	}
+
 	w.change("CHANGELOG.md", "(2026-11-22)", "(unreleased)")
 	w.mustRefuse("v0.1.0", "want a section")
 	w.change("CHANGELOG.md", "(unreleased)", "(2026-11-22)")
@@ -279,6 +305,7 @@ func TestGroups(t *testing.T) {
 	w.mustRefuse("v0.1.1", `want the heading "### Incompatible in contrib"`, "-contrib=v0.2.0")
 
 	w.change("CHANGELOG.md", "\n\nThree is Drei.", "\n\n### Incompatible in contrib\n\nThree is Drei.")
+
 	out := w.mustRelease("v0.1.1", "-contrib=v0.2.0")
 	if !strings.Contains(out, "make tidy VERSION=v0.1.1 CONTRIB=v0.2.0") {
 		t.Errorf("the output does not name both versions:\n%s", out)
@@ -289,6 +316,7 @@ func TestGroups(t *testing.T) {
 	if tags := w.git("tag", "--list", "adapters/extra/v0.1.1", "cmd/agent/v0.2.0"); tags != "" {
 		t.Errorf("a module has the version of the other group: %s", tags)
 	}
+
 	extra := w.git("show", "adapters/extra/v0.2.0:adapters/extra/go.mod")
 	if !strings.Contains(extra, "runtime-watcher v0.1.1") || !strings.Contains(extra, "// contrib:") {
 		t.Errorf("want the stable version and the group in go.mod:\n%s", extra)

@@ -42,6 +42,7 @@ func (r *release) checkVersion(ctx context.Context) error {
 	if changed != "" {
 		return fmt.Errorf("files are not committed:\n%s", changed)
 	}
+
 	return r.checkLast(ctx)
 }
 
@@ -77,6 +78,7 @@ func (r *release) checkLast(ctx context.Context) error {
 	if semver.Compare(r.versions.Contrib, r.last.Contrib) <= 0 {
 		return fmt.Errorf("%s is not later than the last release of the group contrib, %s: set CONTRIB", r.versions.Contrib, r.last.Contrib)
 	}
+
 	return nil
 }
 
@@ -93,6 +95,7 @@ func (r *release) lastVersion(ctx context.Context, m modules.Module) (last strin
 			last = version
 		}
 	}
+
 	return last, nil
 }
 
@@ -115,6 +118,7 @@ func (r *release) changes() (string, error) {
 	if err != nil {
 		return "", err
 	}
+
 	for section := range strings.SplitSeq("\n"+string(text), "\n## ") {
 		heading, body, _ := strings.Cut(section, "\n")
 		version, date, _ := strings.Cut(heading, " ")
@@ -122,5 +126,6 @@ func (r *release) changes() (string, error) {
 			return strings.TrimSpace(body), nil
 		}
 	}
+
 	return "", nil
 }

@@ -19,10 +19,12 @@ import (
 func Run(name string, run func(ctx context.Context, args []string, stdout, stderr io.Writer) error) (code int) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
+
 	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	if err == nil || errors.Is(err, flag.ErrHelp) {
 		return 0
 	}
+
 	fmt.Fprintln(os.Stderr, name+":", err)
 	return 1
 }
@@ -48,11 +50,13 @@ func Files(ctx context.Context, root string, patterns ...string) ([]string, erro
 	if err != nil {
 		return nil, err
 	}
+
 	var files []string
 	for file := range strings.SplitSeq(out, "\x00") {
 		if _, err := os.Lstat(filepath.Join(root, filepath.FromSlash(file))); file != "" && err == nil {
 			files = append(files, file)
 		}
 	}
+
 	return files, nil
 }

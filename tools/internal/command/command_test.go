@@ -16,6 +16,7 @@ func TestOutputKeepsStandardErrorForTheError(t *testing.T) {
 	if out != "out\n" || err != nil {
 		t.Errorf("%q and %v, want the standard output", out, err)
 	}
+
 	_, err = command.Output(exec.Command("sh", "-c", "echo out; echo err >&2; exit 3"))
 	if err == nil || !strings.HasSuffix(err.Error(), "exit status 3\nout\n\nerr") {
 		t.Errorf("%v, want an error with all output", err)
@@ -27,11 +28,13 @@ func TestFilesAreThoseOfTheWorkingTree(t *testing.T) {
 	for _, name := range []string{"tracked.go", "deleted.go", "new.go", "new.md", "ignored.go"} {
 		check(t, os.WriteFile(filepath.Join(root, name), nil, 0o600))
 	}
+
 	check(t, os.WriteFile(filepath.Join(root, ".gitignore"), []byte("ignored.go\n"), 0o600))
 	for _, args := range [][]string{{"init", "--quiet"}, {"add", "tracked.go", "deleted.go"}} {
 		_, err := command.Output(exec.Command("git", append([]string{"-C", root}, args...)...))
 		check(t, err)
 	}
+
 	check(t, os.Remove(filepath.Join(root, "deleted.go")))
 	files, err := command.Files(t.Context(), root, "*.go")
 	slices.Sort(files)

@@ -25,10 +25,12 @@ const timeout = 30 * time.Minute
 func Check(ctx context.Context, root string, out io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
+
 	scratch, err := os.MkdirTemp("", "consumer-")
 	if err != nil {
 		return err
 	}
+
 	w := &world{dir: scratch}
 	if err = w.prepare(ctx, root); err == nil {
 		err = w.runAll(ctx, out)
@@ -36,6 +38,7 @@ func Check(ctx context.Context, root string, out io.Writer) error {
 	if w.Clone != nil {
 		err = errors.Join(err, w.Forget(context.WithoutCancel(ctx), w.released, w.versions()))
 	}
+
 	return errors.Join(err, os.RemoveAll(scratch))
 }
 
@@ -64,6 +67,7 @@ func (w *world) prepare(ctx context.Context, root string) error {
 	if err != nil {
 		return err
 	}
+
 	// Without a fresh index, git fails for files with a new time and the same content. The exit
 	// code reports a changed file, which is no failure here.
 	_, _ = modules.Git(ctx, root, "update-index", "-q", "--refresh")
@@ -71,20 +75,24 @@ func (w *world) prepare(ctx context.Context, root string) error {
 	if err != nil {
 		return err
 	}
+
 	w.Clone, err = modules.NewClone(ctx, root, filepath.Join(w.dir, "clone"), cmp.Or(stash, "HEAD"))
 	if err != nil {
 		return err
 	}
+
 	for _, setting := range identity {
 		if name, value, ok := strings.Cut(setting, "="); ok {
 			_, gitErr := modules.Git(ctx, w.Dir, "config", name, value)
 			err = errors.Join(err, gitErr)
 		}
 	}
+
 	tree, treeErr := modules.Git(ctx, w.Dir, "rev-parse", "--short=12", "HEAD^{tree}")
 	w.version = "v0.0.0-h" + tree
 	all, loadErr := modules.Load(w.Dir)
 	w.all, w.released = all, modules.OnlyReleased(all)
+
 	return errors.Join(err, treeErr, loadErr)
 }
 
@@ -105,6 +113,7 @@ func (w *world) runAll(ctx context.Context, out io.Writer) error {
 			errs = append(errs, fmt.Errorf("%s: %w", c.name, err))
 			result = "FAILED"
 		}
+
 		fmt.Fprintf(out, "      %-10s %6s  %s\n", c.name, time.Since(started).Round(100*time.Millisecond), result)
 	}
 	return errors.Join(errs...)

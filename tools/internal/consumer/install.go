@@ -17,11 +17,13 @@ func (w *world) checkCommit(ctx context.Context) (string, error) {
 	if err != nil || shallow == "true" {
 		return "not checked: the history is not here, git fetch --unshallow", err
 	}
+
 	for _, m := range w.released {
 		if len(m.Siblings) > 0 {
 			err = errors.Join(err, w.vetAlone(ctx, m))
 		}
 	}
+
 	_, restored := modules.Git(ctx, w.Dir, "checkout", "--quiet", ".")
 	return "each module builds with the siblings that it requires", errors.Join(err, restored)
 }
@@ -31,6 +33,7 @@ func (w *world) checkCommit(ctx context.Context) (string, error) {
 func (w *world) vetAlone(ctx context.Context, m modules.Module) error {
 	edit := []string{"mod", "edit"}
 	var err error
+
 	for _, sibling := range m.Siblings {
 		path, version := modules.Path(sibling), m.Required[sibling]
 		edit = append(edit, "-replace="+path+"="+path+"@"+version)
@@ -38,14 +41,17 @@ func (w *world) vetAlone(ctx context.Context, m modules.Module) error {
 		_, missing := modules.Git(ctx, w.Dir, "merge-base", "--is-ancestor", modules.Revision(sibling, version), "HEAD")
 		err = errors.Join(err, missing)
 	}
+
 	for _, args := range [][]string{edit, {"vet", "./..."}} {
 		if err == nil {
 			_, err = w.Run(ctx, filepath.Join(w.Dir, filepath.FromSlash(m.Dir)), "go", args...)
 		}
 	}
+
 	if err != nil {
 		err = fmt.Errorf("%s requires %v. To repair: commit, make tidy VERSION=HEAD, commit: %w", m.Dir, m.Required, err)
 	}
+
 	return err
 }
 
@@ -60,6 +66,7 @@ func (w *world) checkInstall(ctx context.Context) (string, error) {
 	if err := w.Install(ctx, bin, modules.Path("cmd/agent")+"@"+w.version); err != nil {
 		return "", err
 	}
+
 	said, err := w.Run(ctx, w.dir, filepath.Join(bin, "agent"), "-version")
 	if err != nil {
 		return "", err
@@ -67,5 +74,6 @@ func (w *world) checkInstall(ctx context.Context) (string, error) {
 	if !strings.Contains(said, w.version) {
 		return "", fmt.Errorf("agent -version prints %q, want %s", said, w.version)
 	}
+
 	return "go install .../cmd/agent@" + w.version, nil
 }

@@ -21,15 +21,18 @@ var examples = []string{"minimal", "multicluster", "source", "transport"}
 func (w *world) checkOperator(ctx context.Context) (string, error) {
 	dir := filepath.Join(w.dir, "operator")
 	err := os.CopyFS(dir, os.DirFS(filepath.Join(w.Dir, filepath.FromSlash(operatorSources))))
+
 	for _, example := range examples {
 		err = errors.Join(err, w.copyExample(example, filepath.Join(dir, example)))
 	}
+
 	if err == nil {
 		err = w.init(ctx, dir)
 	}
 	if err == nil {
 		_, err = w.Run(ctx, dir, "go", "test", "./...")
 	}
+
 	return "an operator, a transport and a change source build and pass their tests", err
 }
 
@@ -52,6 +55,7 @@ func rehome(file string) error {
 	if bytes.Contains(text, []byte(modules.Path("test")+"/")) {
 		return os.Remove(file)
 	}
+
 	text = bytes.ReplaceAll(text, []byte(modules.Path("examples")+"/"), []byte(modulePath+"/"))
 	return os.WriteFile(file, text, 0o600)
 }
@@ -64,17 +68,20 @@ func (w *world) init(ctx context.Context, dir string) error {
 	mod, err := os.ReadFile(filepath.Join(w.Dir, "examples", "go.mod"))
 	err = errors.Join(err, os.WriteFile(filepath.Join(dir, "go.mod"), mod, 0o600), w.writeSums(dir))
 	edit := []string{"mod", "edit", "-module=" + modulePath}
+
 	for _, m := range w.all {
 		edit = append(edit, "-dropreplace="+m.Path, "-droprequire="+m.Path)
 		if m.Released() {
 			edit = append(edit, "-require="+m.Path+"@"+w.version)
 		}
 	}
+
 	for _, args := range [][]string{edit, {"mod", "tidy"}} {
 		if err == nil {
 			_, err = w.Run(ctx, dir, "go", args...)
 		}
 	}
+
 	return err
 }
 
@@ -86,6 +93,7 @@ func (w *world) writeSums(dir string) error {
 		if err != nil {
 			return err
 		}
+
 		for line := range strings.Lines(string(text)) {
 			if !strings.HasPrefix(line, modules.Root) {
 				all = append(all, line)

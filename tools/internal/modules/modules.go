@@ -57,6 +57,7 @@ func Load(root string) ([]Module, error) {
 		case entry.Name() != "go.mod":
 			return nil
 		}
+
 		m, err := read(root, path.Dir(name))
 		found[m.Dir] = m
 		return err
@@ -67,6 +68,7 @@ func Load(root string) ([]Module, error) {
 	if len(found) == 0 {
 		return nil, fmt.Errorf("no module in %s", root)
 	}
+
 	return sorted(found)
 }
 
@@ -75,6 +77,7 @@ func read(root, dir string) (Module, error) {
 	if err != nil {
 		return Module{}, err
 	}
+
 	m := Module{Dir: dir, Path: file.Module.Mod.Path, Required: map[string]string{}, Contrib: isContrib(file)}
 	for _, required := range file.Require {
 		if sibling, ok := Folder(required.Mod.Path); ok {
@@ -82,6 +85,7 @@ func read(root, dir string) (Module, error) {
 			m.Required[sibling] = required.Mod.Version
 		}
 	}
+
 	return m, nil
 }
 
@@ -126,15 +130,18 @@ func sorted(found map[string]Module) (order []Module, err error) {
 					return err
 				}
 			}
+
 			state[dir] = visited
 			order = append(order, m)
 			return nil
 		}
 	}
+
 	for _, dir := range sortedKeys(found) {
 		if err := visit(dir); err != nil {
 			return nil, err
 		}
 	}
+
 	return order, nil
 }

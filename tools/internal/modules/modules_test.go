@@ -14,6 +14,7 @@ import (
 // house returns a repository of three modules: the agent needs core, and a test needs both.
 func house(t *testing.T) (root string) {
 	t.Helper()
+
 	root = t.TempDir()
 	write(t, root, map[string]string{
 		"LICENSE":              "the license",
@@ -25,6 +26,7 @@ func house(t *testing.T) (root string) {
 		"core/testdata/go.mod": "module not.read\n",
 		"bin/go.mod":           "module not.read\n",
 	})
+
 	return root
 }
 
@@ -33,10 +35,12 @@ func mod(dir string, siblings ...string) string {
 	var text strings.Builder
 	text.WriteString("module " + modules.Path(dir) + "\n\ngo 1.26.0\n")
 	up := strings.Repeat("../", strings.Count(dir, "/")+1)
+
 	for _, sibling := range siblings {
 		path := modules.Path(sibling)
 		text.WriteString("\nrequire " + path + " v0.0.0\n\nreplace " + path + " => " + up + sibling + "\n")
 	}
+
 	return text.String()
 }
 
@@ -58,6 +62,7 @@ func check(t *testing.T, err error) {
 
 func load(t *testing.T, root string) []modules.Module {
 	t.Helper()
+
 	all, err := modules.Load(root)
 	check(t, err)
 	return all
@@ -68,6 +73,7 @@ func TestLoadPutsSiblingsFirst(t *testing.T) {
 	for _, m := range load(t, house(t)) {
 		order = append(order, m.Dir)
 	}
+
 	if want := []string{"core", "cmd/agent", "test"}; !slices.Equal(order, want) {
 		t.Errorf("order %v, want %v", order, want)
 	}
@@ -87,6 +93,7 @@ func TestLoadRefuses(t *testing.T) {
 			}
 		})
 	}
+
 	if _, err := modules.Load(t.TempDir()); err == nil {
 		t.Error("a folder without modules is loaded")
 	}
@@ -101,11 +108,13 @@ func TestPin(t *testing.T) {
 	} {
 		t.Setenv(name, value)
 	}
+
 	root := house(t)
 	for _, args := range [][]string{{"init", "--quiet"}, {"add", "--all"}, {"commit", "--quiet", "--message", "all"}} {
 		_, err := modules.Git(t.Context(), root, args...)
 		check(t, err)
 	}
+
 	clone, err := modules.NewClone(t.Context(), root, filepath.Join(t.TempDir(), "clone"), "HEAD")
 	check(t, err)
 	const version = "v0.0.0-test.of.a.clone"
@@ -113,6 +122,7 @@ func TestPin(t *testing.T) {
 	all := load(t, clone.Dir)
 	t.Cleanup(func() { check(t, clone.Forget(context.WithoutCancel(t.Context()), all, versions)) })
 	check(t, clone.Pin(t.Context(), all, versions))
+
 	for _, m := range all {
 		text, err := os.ReadFile(filepath.Join(clone.Dir, m.Dir, "go.mod"))
 		check(t, err)
@@ -123,6 +133,7 @@ func TestPin(t *testing.T) {
 			t.Errorf("%s: replaced %v, released %v:\n%s", m.Dir, replaced, m.Released(), text)
 		}
 	}
+
 	agent := modules.Path("cmd/agent")
 	consumer := t.TempDir()
 	write(t, consumer, map[string]string{
@@ -137,9 +148,11 @@ func TestPin(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(strings.TrimSpace(license), "LICENSE")); err != nil {
 		t.Errorf("the fetched module has no license: %v", err)
 	}
+
 	sums, err := os.ReadFile(filepath.Join(clone.Dir, "cmd", "agent", "go.sum"))
 	check(t, err)
 	write(t, consumer, map[string]string{"go.sum": strings.ReplaceAll(string(sums), "h1:", "h1:A")})
+
 	if _, err := clone.Run(t.Context(), consumer, "go", "build", "./..."); err == nil || len(sums) == 0 {
 		t.Errorf("wrong sums are accepted, right ones are %q", sums)
 	}

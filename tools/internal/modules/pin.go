@@ -29,10 +29,12 @@ func (c *Clone) Pin(ctx context.Context, all []Module, versions Versions) error 
 			}
 			tags = append(tags, m.Tag(versions.Of(m)))
 		}
+
 		if err := c.Commit(ctx, "release: "+versions.Stable, i > 0, tags...); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -41,18 +43,22 @@ func pin(root string, m Module, required map[string]string) error {
 	if err != nil {
 		return err
 	}
+
 	for _, sibling := range m.Siblings {
 		if err := file.AddRequire(Path(sibling), required[sibling]); err != nil {
 			return err
 		}
 	}
+
 	if err := dropReplaced(file, m); err != nil {
 		return err
 	}
+
 	text, err := file.Format()
 	if err != nil {
 		return err
 	}
+
 	return os.WriteFile(goMod(root, m.Dir), text, 0o600)
 }
 
@@ -64,6 +70,7 @@ func dropReplaced(file *modfile.File, m Module) error {
 			}
 		}
 	}
+
 	file.Cleanup()
 	return nil
 }

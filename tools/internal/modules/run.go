@@ -21,6 +21,7 @@ func Git(ctx context.Context, dir string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, "git", args...)
 	cmd.Dir = dir
 	text, err := command.Output(cmd)
+
 	return strings.TrimSpace(text), err
 }
 
@@ -50,11 +51,13 @@ func (c *Clone) Commit(ctx context.Context, title string, amend bool, tags ...st
 	if amend {
 		args = append(args, "--amend")
 	}
+
 	_, err := Git(ctx, c.Dir, args...)
 	for _, tag := range tags {
 		_, tagErr := Git(ctx, c.Dir, "tag", "--force", "--annotate", "--message", tag, tag)
 		err = errors.Join(err, tagErr)
 	}
+
 	return err
 }
 
@@ -89,23 +92,28 @@ func (c *Clone) Forget(ctx context.Context, all []Module, versions Versions) err
 	if err != nil || versions == (Versions{}) {
 		return err
 	}
+
 	cache = strings.TrimSpace(cache)
 	var patterns []string
+
 	for _, m := range all {
 		escaped, err := module.EscapePath(m.Path)
 		if err != nil {
 			return err
 		}
+
 		version := versions.Of(m)
 		patterns = append(patterns, filepath.Join(cache, escaped+"@"+version),
 			filepath.Join(cache, "cache", "download", escaped, "@v", version+".*"))
 	}
+
 	fetched, err := filepath.Glob(filepath.Join(cache, "cache", "vcs", "*.info"))
 	for _, info := range fetched {
 		if text, _ := os.ReadFile(info); strings.Contains(string(text), Root) {
 			patterns = append(patterns, strings.TrimSuffix(info, ".info")+"*")
 		}
 	}
+
 	for _, pattern := range patterns {
 		found, _ := filepath.Glob(pattern) // Well-formed.
 		for _, name := range found {
@@ -113,6 +121,7 @@ func (c *Clone) Forget(ctx context.Context, all []Module, versions Versions) err
 			err = errors.Join(err, os.RemoveAll(name))
 		}
 	}
+
 	return err
 }
 
@@ -123,6 +132,7 @@ func makeWritable(name string) {
 		return // It is a file.
 	}
 	defer root.Close()
+
 	_ = fs.WalkDir(root.FS(), ".", func(name string, entry fs.DirEntry, _ error) error {
 		if entry != nil && entry.IsDir() {
 			_ = root.Chmod(name, 0o700)

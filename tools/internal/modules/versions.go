@@ -33,12 +33,14 @@ func CheckGroups(all []Module) error {
 		if m.Contrib || !m.Library() {
 			continue
 		}
+
 		for _, sibling := range m.Siblings {
 			if isContrib[sibling] {
 				errs = append(errs, fmt.Errorf("%s is stable and requires %s, which is contrib", m.Dir, sibling))
 			}
 		}
 	}
+
 	return errors.Join(errs...)
 }
 

@@ -27,6 +27,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "assets:", err)
 		os.Exit(1)
 	}
+
 	fmt.Fprintln(os.Stdout, path)
 }
 

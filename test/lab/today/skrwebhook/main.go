@@ -33,6 +33,7 @@ func validate(w http.ResponseWriter, r *http.Request) {
 	if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
 		return
 	}
+
 	subject, before := decode(review.Request.Object), decode(review.Request.OldObject)
 	if review.Request.Operation != admissionv1.Update || !reflect.DeepEqual(subject.Object["spec"], before.Object["spec"]) {
 		if review.Request.Operation == admissionv1.Delete {
@@ -42,6 +43,7 @@ func validate(w http.ResponseWriter, r *http.Request) {
 			fmt.Fprintln(os.Stderr, err)
 		}
 	}
+
 	review.Response = &admissionv1.AdmissionResponse{UID: review.Request.UID, Allowed: true}
 	_ = json.NewEncoder(w).Encode(review)
 }
@@ -58,6 +60,7 @@ func send(manager string, watched unstructured.Unstructured) (err error) {
 		"watched":    map[string]string{"Namespace": watched.GetNamespace(), "Name": watched.GetName()},
 		"watchedGvk": map[string]string{"group": kind.Group, "version": kind.Version, "kind": kind.Kind},
 	})
+
 	for range 3 {
 		if err = post(manager, body); err == nil {
 			return nil
@@ -71,14 +74,17 @@ func post(manager string, body []byte) error {
 	if err != nil {
 		return err
 	}
+
 	bundle, err := os.ReadFile(os.Getenv("CA_CERT"))
 	if err != nil {
 		return err
 	}
+
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(bundle)
 	transport := &http.Transport{TLSClientConfig: &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: roots}}
 	defer transport.CloseIdleConnections()
+
 	client := &http.Client{Transport: transport, Timeout: 10 * time.Second}
 	url := fmt.Sprintf("https://%s/%s/%s/event", os.Getenv("KCP_ADDR"), os.Getenv("KCP_CONTRACT"), manager)
 	answer, err := client.Post(url, "application/json", bytes.NewReader(body))
@@ -86,8 +92,10 @@ func post(manager string, body []byte) error {
 		return err
 	}
 	defer answer.Body.Close()
+
 	if text, _ := io.ReadAll(answer.Body); answer.StatusCode != http.StatusOK {
 		return fmt.Errorf("%s: %s", answer.Status, text)
 	}
+
 	return nil
 }
