@@ -86,6 +86,13 @@ func TestRunbookOfAClock(t *testing.T) {
 	if want := "behind -3m0s\n"; !strings.HasPrefix(have, want) {
 		t.Errorf("the output begins with %.100q, want %q", have, want)
 	}
+	s.write("watchers.json", `{"items": [{"metadata": {"namespace": "a", "name": "new"}},
+		{"metadata": {"namespace": "a", "name": "valid"}, "status": {"notBefore": "2026-01-01T00:00:00Z"}},
+		{"metadata": {"namespace": "a", "name": "early"}, "status": {"notBefore": "2199-01-01T00:00:00Z"}}]}`)
+	have = s.run(commandsOf(section(t, runbooks, "### The clock of a node is wrong")))
+	if strings.Count(have, "a early\n") != 1 || strings.Contains(have, "a valid\n") || strings.Contains(have, "a new\n") {
+		t.Errorf("the certificates that begin in the future are %q, want one", have)
+	}
 }
 
 // commandsOf returns the commands to copy.
