@@ -26,8 +26,12 @@ func (l *lane) conclude(ctx context.Context, c *call) {
 		l.concludeEntry(&a, i)
 	}
 
-	signal(l.wake)
-	signal(l.emptied)
+	if l.isConcurrent() { // Otherwise the dispatcher has made the call.
+		signal(l.wake)
+	}
+	if l.drains {
+		signal(l.emptied)
+	}
 }
 
 // concludeCall pauses the lane when its manager cannot be reached, and resumes it. A failure of a

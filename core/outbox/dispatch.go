@@ -12,6 +12,11 @@ import (
 // dispatch calls the forwarder until ctx ends or the lane is evicted. It returns after the last
 // call has.
 func (l *lane) dispatch(ctx context.Context) {
+	if !l.isConcurrent() {
+		l.dispatchInTurn(ctx)
+		return
+	}
+
 	var calls sync.WaitGroup
 	defer calls.Wait()
 
@@ -29,6 +34,21 @@ func (l *lane) dispatch(ctx context.Context) {
 		})
 	}
 }
+
+// dispatchInTurn makes one call after the other. A goroutine for each would cost a stack, and two
+// changes of the running thread.
+func (l *lane) dispatchInTurn(ctx context.Context) {
+	for {
+		c, ok := l.awaitCall(ctx)
+		if !ok {
+			return
+		}
+		l.send(ctx, &c)
+	}
+}
+
+// isConcurrent reports whether calls may overlap.
+func (l *lane) isConcurrent() bool { return l.opts.InFlight > 1 }
 
 // awaitCall waits for something to send. It reports false when the lane ends.
 func (l *lane) awaitCall(ctx context.Context) (c call, ok bool) {
@@ -79,6 +99,7 @@ func (l *lane) nextCall() (c call, wait time.Duration) {
 	now := time.Now()
 	l.resendDue(now)
 	entries, withHeartbeat, wait := l.takeBatch(l.opts.MaxBatch, now)
+	l.plan.sleep(now, wait)
 
 	c = call{entries: entries, batch: core.Batch{Epoch: l.opts.Epoch}, probe: l.pause.probing, started: now}
 	for _, e := range entries {

@@ -1,6 +1,9 @@
 package outbox
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 const (
 	// vainGathers is the number of waits in a row that gathered nothing, after which events do not
@@ -19,40 +22,39 @@ const (
 // it under the lock of the lane.
 type gather struct {
 	called time.Time // when the last call began.
-	waited bool      // an event waits since then.
 	vain   int       // waits in a row that gathered nothing.
 	skips  int       // calls that do not wait, still to come.
 	last   int       // changes that the last wait has gathered.
 }
 
-// left returns for how long a due event waits for others, at most 0 if it does not.
-func (g *gather) left(window time.Duration, now time.Time) time.Duration {
+// end returns until when due events wait for others, zero if they do not.
+func (g *gather) end(window time.Duration) (end time.Time) {
 	if g.skips > 0 {
-		return 0
+		return end
 	}
-	if g.last >= manyGathered {
+	if g.hasMany() {
 		window *= 2
 	}
-	return g.called.Add(window).Sub(now)
+	return g.called.Add(window)
 }
 
-func (g *gather) noteWaiting() { g.waited = true }
+func (g *gather) hasMany() bool { return g.last >= manyGathered }
 
 // noteCall learns from the batch of a call whether waiting gathers events, beside which settling
-// ones follow soon. Resends do not count, because they are due together anyway.
-func (g *gather) noteCall(batch []*entry, settling int, window time.Duration, now time.Time) {
+// ones follow soon. Events that became due before held have waited until then. Resends do not count,
+// because they are due together anyway.
+func (g *gather) noteCall(batch []*entry, settling int, window time.Duration, held, now time.Time) {
 	isSoon := now.Sub(g.called) < window
+	hasWaited := slices.ContainsFunc(batch, func(e *entry) bool { return e.due.Before(held) })
 	g.called = now
 	g.last = 0
 
-	if !g.waited {
+	if !hasWaited {
 		if isSoon && g.skips > 0 {
 			g.skips--
 		}
 		return
 	}
-
-	g.waited = false
 
 	for _, e := range batch {
 		if !e.newest.Before(e.accepted) {

@@ -111,6 +111,22 @@ func TestAFullBatchDoesNotWait(t *testing.T) {
 	})
 }
 
+// TestABatchThatFillsUpDoesNotWait accepts a batch of events while an event waits for others.
+func TestABatchThatFillsUpDoesNotWait(t *testing.T) {
+	opts := batching(10 * ms)
+	opts.MaxBatch = 4
+	opts.Resend = []time.Duration{}
+	inBubble(t, scene{opts: opts}, func(w *world) {
+		w.write("a")
+		time.Sleep(15 * ms) // It is sent after 10 ms.
+		w.write("b")
+		time.Sleep(5 * ms)
+		w.write("c", "d", "e", "f")
+		time.Sleep(second)
+		w.wantCalls(at(10*ms, "a"), at(25*ms, "b"), at(30*ms, "c", "d", "e", "f"))
+	})
+}
+
 // TestResendsTravelTogether accepts an event each 100 ms. Their resends are due half a second after
 // a whole one.
 func TestResendsTravelTogether(t *testing.T) {

@@ -17,6 +17,7 @@ type shared struct {
 
 	mu     sync.Mutex // guards the lanes, too.
 	totals totals
+	drains bool // Start waits until nothing is pending.
 }
 
 // lane has the events of one manager, with its own pause, so that one manager delays no other.

@@ -161,10 +161,17 @@ func (o *Outbox) dispatchAll(ctx, sending context.Context, all *sync.WaitGroup) 
 			if o.opts.DrainTimeout < 0 {
 				return
 			}
+			o.drain()
 			ended = nil
 			deadline = time.After(o.opts.DrainTimeout)
 		}
 	}
+}
+
+func (o *Outbox) drain() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.drains = true
 }
 
 func (o *Outbox) dispatchNew(ctx context.Context, all *sync.WaitGroup) {

@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"cmp"
+	"math"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -28,7 +29,31 @@ type store struct {
 	total *totals
 
 	wake chan struct{} // holds a token when there may be something to do.
+	plan plan
 }
+
+// plan is what the dispatcher does until its next look at the lane. A dispatcher that sleeps costs
+// less than one that wakes for each event, so only an event that cannot wait for that look wakes it.
+type plan struct {
+	look time.Time // at the latest, zero: after the present call.
+	held time.Time // until then, due events wait for others, unless they fill a batch.
+	full int       // events that fill a batch.
+}
+
+// sleep notes that the dispatcher waits, negative without end. It does not wait if it has a call.
+func (p *plan) sleep(now time.Time, wait time.Duration) {
+	switch {
+	case wait == 0:
+		p.look = time.Time{}
+	case wait < 0:
+		p.look = now.Add(math.MaxInt64)
+	default:
+		p.look = now.Add(wait)
+	}
+}
+
+// misses reports whether an event is to be sent before the dispatcher looks.
+func (p *plan) misses(due time.Time) bool { return latest(due, p.held).Before(p.look) }
 
 func newStore(total *totals) store {
 	return store{entries: newIndex(), total: total, wake: make(chan struct{}, 1)}
@@ -100,7 +125,9 @@ func (s *store) enqueue(e *entry) {
 
 func (s *store) await(q *queue, e *entry) {
 	q.add(e)
-	if e.position == 0 {
+	isFirst := e.position == 0
+	isFull := len(s.ready)+len(s.refused) == s.plan.full
+	if isFull || isFirst && s.plan.misses(e.due) {
 		signal(s.wake)
 	}
 }
@@ -208,7 +235,7 @@ func (s *store) lastWaiting() *entry { return cmp.Or(s.refused.lastChange(), s.r
 func (s *store) hasDue(now time.Time) bool { return s.ready.isDue(now) || s.refused.isDue(now) }
 
 // fillsBatch reports whether the events that wait fill a batch.
-func (s *store) fillsBatch(limit int) bool { return len(s.ready)+len(s.refused) >= limit }
+func (s *store) fillsBatch() bool { return len(s.ready)+len(s.refused) >= s.plan.full }
 
 // untilDue returns how long until the first entry is due, negative when none will be. A resend is
 // overdue only when the outbox has stopped: nothing is waited for then.

@@ -10,13 +10,14 @@ const maxRefused = 50
 // Numbers that did not arrive are among the events, as those are the first. When there is nothing
 // it returns how long to wait, negative for as long as nothing else happens.
 func (l *lane) takeBatch(limit int, now time.Time) (batch []*entry, withHeartbeat bool, wait time.Duration) {
+	limit = min(limit, l.size.limit)
+	l.plan.full = limit
+	l.plan.held = l.heldUntil(now)
 	if wait := l.pause.left(now); wait != 0 {
 		return nil, false, wait
 	}
 
-	limit = min(limit, l.size.limit)
-	if wait := l.gatherLeft(limit, now); wait > 0 {
-		l.gather.noteWaiting()
+	if wait := l.plan.held.Sub(now); wait > 0 && l.hasDue(now) {
 		return nil, false, wait
 	}
 
@@ -30,23 +31,36 @@ func (l *lane) takeBatch(limit int, now time.Time) (batch []*entry, withHeartbea
 	}
 
 	if len(batch) == 0 && !withHeartbeat {
-		return nil, false, soonest(l.schedule.left(now), l.untilDue(now))
+		return nil, false, soonest(l.schedule.left(now), l.untilSent(now))
 	}
 
 	l.inFlight++
 	l.pause.beginCall()
-	l.gather.noteCall(batch, len(l.ready), l.opts.Gather, now)
+	l.gather.noteCall(batch, len(l.ready), l.opts.Gather, l.plan.held, now)
 	return batch, withHeartbeat, 0
 }
 
-// gatherLeft returns for how long the events that are due wait for others. A heartbeat that is due,
-// a batch that is full, and a manager that is back do not wait.
-func (l *lane) gatherLeft(limit int, now time.Time) time.Duration {
-	isUrgent := l.pause.isOn() || l.schedule.isDue(now) || l.fillsBatch(limit)
-	if isUrgent || !l.hasDue(now) {
-		return 0
+// heldUntil returns until when due events wait for others. A heartbeat that is due, a batch that is
+// full, and a manager that is back do not wait.
+func (l *lane) heldUntil(now time.Time) (end time.Time) {
+	isUrgent := l.pause.isOn() || l.schedule.isDue(now) || l.fillsBatch()
+	if isUrgent {
+		return end
 	}
-	return l.gather.left(l.opts.Gather, now)
+	return l.gather.end(l.opts.Gather)
+}
+
+// untilSent returns how long until the first entry is due, and no longer held, negative when none
+// will be. If the last wait has gathered many events, more are expected, and they need not wake the
+// dispatcher.
+func (l *lane) untilSent(now time.Time) time.Duration {
+	wait := l.untilDue(now)
+	held := l.plan.held.Sub(now)
+	isExpected := wait >= 0 || l.gather.hasMany()
+	if isExpected && held > 0 {
+		return max(wait, held)
+	}
+	return wait
 }
 
 // takeEvents takes a refused event that travels alone at every other call only, so that neither it
