@@ -209,6 +209,9 @@ func (o *Object) Label(key string) (value string, ok bool) {
 
 // lookup returns false for a value that is no map, and for a member that is no string.
 func lookup(raw []byte, key string) (value string, ok bool) {
+	if raw == nil { // Most objects have no annotations or no labels, and an error costs more than a search.
+		return "", false
+	}
 	r := rawjson.NewReader(raw)
 	_ = r.Object(func(name []byte) error {
 		v, err := r.Skip()
