@@ -3,7 +3,10 @@ package core
 // Changed is the default filter of an agent. It passes persisted writes that changed the watched
 // part: the status when the status subresource was written, and the spec otherwise.
 func Changed(c *Change) bool {
-	return !c.DryRun && (specChanged(c) || statusChanged(c))
+	if c.DryRun {
+		return false
+	}
+	return specChanged(c) || statusChanged(c)
 }
 
 // specChanged passes an UPDATE of the resource itself when its spec differs. Absent equals null.
@@ -23,7 +26,13 @@ func specChanged(c *Change) bool {
 	if c.Subresource != "" {
 		return subresourceChanged(c)
 	}
-	return lifecycle(c) || updates(c) && (!sameSpec(c) || !c.sameSelection())
+	if lifecycle(c) {
+		return true
+	}
+	if !updates(c) {
+		return false
+	}
+	return !sameSpec(c) || !c.sameSelection()
 }
 
 // statusChanged passes an UPDATE of the status subresource when the status differs.
@@ -34,7 +43,8 @@ func statusChanged(c *Change) bool {
 	case "":
 		return lifecycle(c)
 	case string(FieldStatus):
-		return c.Operation == OperationUpdate && (!updates(c) || !c.sameField("status"))
+		isSame := updates(c) && c.sameField("status")
+		return c.Operation == OperationUpdate && !isSame
 	default:
 		return false
 	}
@@ -68,11 +78,16 @@ func lifecycle(c *Change) bool {
 	case OperationCreate, OperationDelete:
 		return true
 	case OperationUpdate:
-		return !updates(c) || c.New.Deleting && !c.Old.Deleting || c.New.Finalizers == 0 && c.Old.Finalizers > 0
+		return !updates(c) || beginsDeletion(c) || losesFinalizers(c)
 	default:
 		return false
 	}
 }
+
+func beginsDeletion(c *Change) bool { return c.New.Deleting && !c.Old.Deleting }
+
+// losesFinalizers reports whether nothing holds the object any more.
+func losesFinalizers(c *Change) bool { return c.New.Finalizers == 0 && c.Old.Finalizers > 0 }
 
 func sameSpec(c *Change) bool {
 	if c.Old.Field("spec") == nil && c.New.Field("spec") == nil {

@@ -62,10 +62,10 @@ func NewObject(content map[string]any) (*Object, error) {
 func DecodeObject(raw []byte) (*Object, error) {
 	r := rawjson.NewReader(raw)
 	o, err := readObject(r)
-	if err == nil {
-		err = r.End()
-	}
 	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errInvalidObject, err)
+	}
+	if err := r.End(); err != nil {
 		return nil, fmt.Errorf("%w: %w", errInvalidObject, err)
 	}
 	return o, nil

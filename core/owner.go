@@ -8,7 +8,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/internal/dns1123"
-	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 // OwnerAnnotation on a watched object names the object in the control plane that represents the
@@ -21,8 +20,11 @@ func (c *Change) ownerAnnotation() string { return cmp.Or(c.OwnerAnnotation, Own
 // ValidateOwnerAnnotation refuses a text that cannot be the name of an annotation. Empty is the
 // default.
 func ValidateOwnerAnnotation(name string) error {
-	return option.Unless(name == "" || dns1123.IsQualifiedName(name),
-		"option OwnerAnnotation: want the name of an annotation, [<DNS-1123 subdomain>/]<name>, have %.320q", name)
+	if name == "" || dns1123.IsQualifiedName(name) {
+		return nil
+	}
+	return fmt.Errorf("option OwnerAnnotation: want the name of an annotation, "+
+		"[<DNS-1123 subdomain>/]<name>, have %.320q", name)
 }
 
 // Owner returns the owner that the newest state of the object names in its owner annotation, and

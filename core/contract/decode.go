@@ -34,24 +34,20 @@ type received struct {
 	data        []byte
 }
 
+// decoder reads one body. Elements of a batch share most of their texts.
 type decoder struct {
 	r     *rawjson.Reader
-	size  int
+	size  int // of the body.
 	batch core.Batch
-	// n is the number of elements before the present one, and last the newest of them. Elements of
-	// one batch share most of their texts.
-	n    int
-	last received
+	n     int      // elements before the present one.
+	last  received // the newest of them.
 }
 
 func decodeBatch(body []byte) (core.Batch, error) {
 	d := &decoder{r: rawjson.NewReader(body), size: len(body)}
 	d.last.event.Operation = core.OperationUpdate
 	d.last.event.Field = core.FieldSpec // Of most first events.
-	err := d.r.Array(d.readElement)
-	if err == nil {
-		err = d.r.End()
-	}
+	err := d.readAll()
 	switch {
 	case !utf8.Valid(body):
 		return core.Batch{}, fmt.Errorf("%w: the body is not UTF-8", errMalformed)
@@ -62,6 +58,13 @@ func decodeBatch(body []byte) (core.Batch, error) {
 	default:
 		return d.batch, nil
 	}
+}
+
+func (d *decoder) readAll() error {
+	if err := d.r.Array(d.readElement); err != nil {
+		return err
+	}
+	return d.r.End()
 }
 
 func (d *decoder) readElement() error {
@@ -214,11 +217,7 @@ func (c *received) readData(last *core.WatchEvent) error {
 	d := dataReader{rawjson.NewReader(c.data), &c.event.WatchEvent, last}
 	switch c.kind {
 	case typeHeartbeat:
-		c.heartbeat, err = readHeartbeat(c.data)
-		if err == nil {
-			c.heartbeat.ID = c.event.ID
-			c.heartbeat.Time = c.event.Time
-		}
+		err = c.readHeartbeat()
 	case typeResync:
 		c.event.Resync = true
 		err = d.read(c.data, d.readOwner)
@@ -376,7 +375,19 @@ func parseSequence(text string) (uint64, error) {
 	return n, nil
 }
 
-func readHeartbeat(data []byte) (*core.Heartbeat, error) {
+func (c *received) readHeartbeat() error {
+	heartbeat, err := decodeHeartbeat(c.data)
+	if err != nil {
+		return err
+	}
+
+	heartbeat.ID = c.event.ID
+	heartbeat.Time = c.event.Time
+	c.heartbeat = heartbeat
+	return nil
+}
+
+func decodeHeartbeat(data []byte) (*core.Heartbeat, error) {
 	beat := &core.Heartbeat{}
 	if len(data) > 0 {
 		if err := json.Unmarshal(data, (*heartbeatData)(beat)); err != nil {

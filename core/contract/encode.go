@@ -96,12 +96,7 @@ func encodeBatch(batch *core.Batch) (Request, error) {
 
 func (r *Request) appendEvents(shared element, events []core.Numbered) {
 	for i := range events {
-		err := checkEvent(&events[i])
-		if err == nil {
-			shared.setEvent(&events[i])
-			err = r.append(&shared, func(b []byte) []byte { return appendData(b, &events[i].WatchEvent) })
-		}
-
+		err := r.appendEvent(&shared, &events[i])
 		switch {
 		case errors.Is(err, core.ErrNotSent):
 			r.failFrom(i, len(events))
@@ -115,6 +110,14 @@ func (r *Request) appendEvents(shared element, events []core.Numbered) {
 			}
 		}
 	}
+}
+
+func (r *Request) appendEvent(shared *element, event *core.Numbered) error {
+	if err := checkEvent(event); err != nil {
+		return err
+	}
+	shared.setEvent(event)
+	return r.append(shared, func(b []byte) []byte { return appendData(b, &event.WatchEvent) })
 }
 
 func (r *Request) append(e *element, data func(body []byte) []byte) error {
@@ -361,7 +364,8 @@ func cutFingerprints(fingerprints []string) []string {
 func cutReasons(dropped map[core.Reason]int64) map[core.Reason]int64 {
 	kept := make(map[core.Reason]int64, maxReasons)
 	for _, reason := range slices.Sorted(maps.Keys(dropped)) {
-		if isAttribute(string(reason)) && (len(dropped) <= maxReasons || len(kept) < maxReasons-1) {
+		hasRoom := len(dropped) <= maxReasons || len(kept) < maxReasons-1
+		if hasRoom && isAttribute(string(reason)) {
 			kept[reason] += dropped[reason]
 		} else {
 			kept[reasonOther] += dropped[reason]

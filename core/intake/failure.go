@@ -152,7 +152,8 @@ func (v *verdict) all(match func(*Failure) bool) bool {
 func (v *verdict) settle() {
 	first := -1
 	for index, f := range v.Failed {
-		if f.Fault != faultOfEvent && (first < 0 || index < first) {
+		isFirst := first < 0 || index < first
+		if isFirst && f.Fault != faultOfEvent {
 			first = index
 			v.Whole = f
 		}

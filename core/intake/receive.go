@@ -192,7 +192,8 @@ func (t *task) handled(ctx context.Context, call func() error) (f *Failure) {
 
 func (t *task) handlerFailure(err error) *Failure {
 	f := newFailure(err)
-	if t.stopping.Load() || errors.Is(err, core.ErrNotReady) && !t.isReady() {
+	isFollower := errors.Is(err, core.ErrNotReady) && !t.isReady()
+	if isFollower || t.stopping.Load() {
 		f.Fault = FaultOfReplica
 		f.class = core.ErrNotReady
 	}
@@ -210,7 +211,8 @@ func (t *task) isReady() bool {
 // After a panic of the verifier it only notes whether the sender is verified.
 func (t *task) judgeSender(ctx context.Context, o *outcome) {
 	refused := o.all(func(f *Failure) bool { return f.refused })
-	if t.Contract.NeedsOwner() || o.verified && !refused {
+	isKnown := o.verified && !refused
+	if t.Contract.NeedsOwner() || isKnown {
 		return
 	}
 	sender := t.verifySender(ctx)
@@ -219,7 +221,8 @@ func (t *task) judgeSender(ctx context.Context, o *outcome) {
 		o.verified = true
 		return
 	}
-	if !refused || !sender.refused || sender.isUnknown() && !o.all((*Failure).isUnknown) {
+	saysLess := sender.isUnknown() && !o.all((*Failure).isUnknown)
+	if !refused || !sender.refused || saysLess {
 		return
 	}
 

@@ -144,12 +144,20 @@ func (l *RevocationList) addName(value string) error {
 	if err := option.RuntimeName(value); err != nil {
 		return fmt.Errorf("%w: %w", errRevocation, err)
 	}
-	if addr, err := netip.ParseAddr(value); err == nil {
-		value = addr.Unmap().String()
-	}
-	l.names[value] = struct{}{}
-	l.dnsNames[strings.ToLower(value)] = struct{}{}
+
+	name := shortestForm(value)
+	l.names[name] = struct{}{}
+	l.dnsNames[strings.ToLower(name)] = struct{}{}
 	return nil
+}
+
+// shortestForm returns an address in its shortest form, and any other name as it is.
+func shortestForm(name string) string {
+	addr, err := netip.ParseAddr(name)
+	if err != nil {
+		return name
+	}
+	return addr.Unmap().String()
 }
 
 func (l *RevocationList) entries() int { return len(l.fingerprints) + len(l.names) }

@@ -75,7 +75,10 @@ func (c *call) isUnsent(events core.EventErrors) bool {
 // none.
 func (a *answer) isTaken() bool {
 	isLoneHeartbeat := len(a.entries) == 0
-	return a.whole == nil && (!isLoneHeartbeat || a.err == nil)
+	if isLoneHeartbeat {
+		return a.err == nil
+	}
+	return a.whole == nil
 }
 
 // ofHeartbeat returns the error for the heartbeat of the batch alone.

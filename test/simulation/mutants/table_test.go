@@ -175,7 +175,7 @@ var table = map[string][]mutant{
 		{"intake: a replica that does not lead takes heartbeats", "f = t.askReady(ctx)\n\t}", "f = nil\n\t}"},
 		{"intake: a panic costs the whole batch", "f = newFailure(err) })\n\tif f", "panic(err) })\n\tif f"},
 		{"intake: a replica that does not lead refuses events", "!o.verified || o.isOfReplica() || len(o.Failed) == 0", "t.opts.Fleet != nil"},
-		{"intake: a panic of the verifier hides a number", "o.verified && !refused {", "!refused {"},
+		{"intake: a panic of the verifier hides a number", "isKnown := o.verified && !refused", "isKnown := !refused"},
 	},
 	"core/outbox/accept.go": {{"outbox: renewed key material ends no wait", "l.endWaits(now)", "_, _ = l, now"}},
 	"core/outbox/backoff.go": {
