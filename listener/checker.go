@@ -18,6 +18,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
+// verdict is the result of the check of one certificate. A cache shares it, so it does not change.
 type verdict struct {
 	peer core.Peer
 	err  error
@@ -26,10 +27,14 @@ type verdict struct {
 	roots               *x509.CertPool
 }
 
+// holds reports whether the verdict counts for these roots at that time.
 func (v *verdict) holds(now time.Time, roots *x509.CertPool) bool {
-	return !now.Before(v.notBefore) && !now.After(v.notAfter) && (v.roots == roots || roots.Equal(v.roots))
+	isOfRoots := v.roots == roots || roots.Equal(v.roots)
+	return isOfRoots && !now.Before(v.notBefore) && !now.After(v.notAfter)
 }
 
+// checker verifies client certificates, and remembers the verdicts. Its methods may be called
+// concurrently: the caches have their locks, and the other fields do not change.
 type checker struct {
 	identity func(*x509.Certificate) (core.RuntimeID, error)
 	now      func() time.Time
@@ -127,19 +132,21 @@ func (c *checker) check(
 	now := c.now()
 	v := &verdict{roots: roots, notBefore: now, notAfter: now.Add(badFor)}
 	chains, err := verify(leaf, others, roots, now)
-	if err == nil {
-		signer := chains[0][min(1, len(chains[0])-1)] // A root may be its own leaf.
-		v.peer, err = c.peer(leaf, signer)
-		v.peer.CAFingerprints = casOf(chains)
-	}
-
-	v.err = err
 	if err != nil {
+		v.err = err
 		c.bad.put(key, v)
 		return v
 	}
 
 	chain := chains[0]
+	signer := chain[min(1, len(chain)-1)] // A root may be its own leaf.
+	v.peer, v.err = c.peer(leaf, signer)
+	v.peer.CAFingerprints = casOf(chains)
+	if v.err != nil {
+		c.bad.put(key, v)
+		return v
+	}
+
 	v.notBefore = slices.MaxFunc(chain, func(a, b *x509.Certificate) int {
 		return a.NotBefore.Compare(b.NotBefore)
 	}).NotBefore

@@ -50,10 +50,10 @@ func PeersFunc(identify func(r *http.Request) (core.Peer, error)) Peers {
 	}
 	return Peers{identify: func(r *http.Request) (core.Peer, error) {
 		peer, err := identify(r)
-		if err == nil {
-			err = checkIdentity(peer.ID)
-		}
 		if err != nil {
+			return core.Peer{}, err
+		}
+		if err := checkIdentity(peer.ID); err != nil {
 			return core.Peer{}, err
 		}
 		return peer, nil
@@ -70,10 +70,15 @@ func (p Peers) validate(config *tls.Config) error {
 	if p.identify == nil {
 		return errPeersMissing
 	}
-	fixed := p.ownsConnection && config != nil && config.GetConfigForClient == nil
-	return errors.Join(p.invalid, option.Unless(!fixed || config.ClientAuth != tls.NoClientCert,
-		"Options.TLS asks for no client certificate, so that every sender would be refused: want a ClientAuth"))
+	isFixed := p.ownsConnection && config != nil && config.GetConfigForClient == nil
+	if isFixed && config.ClientAuth == tls.NoClientCert {
+		return errors.Join(p.invalid, errNoClientAuth)
+	}
+	return p.invalid
 }
+
+var errNoClientAuth = errors.New(
+	"Options.TLS asks for no client certificate, so that every sender would be refused: want a ClientAuth")
 
 var errNoRoots = fmt.Errorf("%w: there is no CA bundle", core.ErrNotReady)
 
@@ -144,6 +149,7 @@ func FromTLS(roots func() *x509.CertPool, opts PeerOptions) Peers {
 var (
 	errNoCertificate = unauthenticated(ReasonNoCertificate, "want a client certificate on a TLS connection")
 	errRootsMissing  = errors.New("function for the CA bundle is nil")
+	errProxyMissing  = errors.New("proxy is nil: want ProxyCertificate, ProxyAddresses or InsecureAnyProxy")
 )
 
 func commonName(cert *x509.Certificate) (core.RuntimeID, error) {
@@ -188,8 +194,10 @@ const headerXFCC = "X-Forwarded-Client-Cert"
 // appending to it. A header with several elements is refused unless [PeerOptions].GatewayNames is
 // set.
 func FromXFCC(proxy func(*http.Request) error, roots func() *x509.CertPool, opts PeerOptions) Peers {
-	invalid := errors.Join(option.NotNegative("PeerOptions.CacheSize", opts.CacheSize), option.Unless(proxy != nil,
-		"proxy is nil: want ProxyCertificate, ProxyAddresses or InsecureAnyProxy"))
+	invalid := option.NotNegative("PeerOptions.CacheSize", opts.CacheSize)
+	if proxy == nil {
+		invalid = errors.Join(invalid, errProxyMissing)
+	}
 	if roots == nil {
 		invalid = errors.Join(invalid, errRootsMissing)
 	}

@@ -128,11 +128,17 @@ func (p *sanPinning) Verify(ctx context.Context, peer core.Peer, event *core.Wat
 // hasSAN reports whether one of the peer's SANs equals name. A wildcard in the certificate matches
 // nothing but itself. A URI has a scheme: without one, it would pass for a domain.
 func hasSAN(peer *core.Peer, name string) bool {
-	if addr, err := netip.ParseAddr(name); err == nil {
+	addr, err := netip.ParseAddr(name)
+	isAddress := err == nil
+	if isAddress {
 		return slices.Contains(peer.IPs, addr.Unmap())
 	}
-	return strings.Contains(name, ":") && slices.Contains(peer.URIs, name) ||
-		slices.ContainsFunc(peer.DNSNames, func(dns string) bool { return sameDNSName(dns, name) })
+
+	hasScheme := strings.Contains(name, ":")
+	if hasScheme && slices.Contains(peer.URIs, name) {
+		return true
+	}
+	return slices.ContainsFunc(peer.DNSNames, func(dns string) bool { return sameDNSName(dns, name) })
 }
 
 // sameDNSName compares as DNS does (RFC 4343): without regard to the case of ASCII letters, and to

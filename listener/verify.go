@@ -137,7 +137,9 @@ type observed struct{ reason core.Reason }
 type observedKey struct{}
 
 func (l *Listener) observing(r *http.Request) *http.Request {
-	if v, ok := l.verifier.(*combined); !l.peers.observeOnly && (!ok || !v.observeOnly) {
+	v, ok := l.verifier.(*combined)
+	isObserving := ok && v.observeOnly
+	if !isObserving && !l.peers.observeOnly {
 		return r
 	}
 	return r.WithContext(context.WithValue(r.Context(), observedKey{}, &observed{}))

@@ -98,9 +98,13 @@ func part[T any](s *selection, all []T) []T {
 }
 
 func (s *selection) matches(status *fleet.Status) bool {
-	return s.is("state", string(status.State)) && s.has(string(status.Reason), status.Manager, status.Runtime) &&
-		(!s.query.Has("version") || slices.Contains(status.Versions(), s.query.Get("version"))) &&
-		(s.expires.IsZero() || slices.ContainsFunc(status.Replicas, s.endsSoon))
+	if s.query.Has("version") && !slices.Contains(status.Versions(), s.query.Get("version")) {
+		return false
+	}
+	if !s.expires.IsZero() && !slices.ContainsFunc(status.Replicas, s.endsSoon) {
+		return false
+	}
+	return s.is("state", string(status.State)) && s.has(string(status.Reason), status.Manager, status.Runtime)
 }
 
 func (s *selection) endsSoon(p fleet.Replica) bool {

@@ -94,7 +94,7 @@ func parseLine(elements []Element, line string) ([]Element, error) {
 		switch { // Keys that are not known are ignored: the format can grow.
 		case seen[key]:
 			return nil, fmt.Errorf("%w: %s twice in one element", ErrMalformed, key)
-		case open && (field != nil || key == "by"):
+		case open && isField(field, key):
 			return nil, fmt.Errorf("%w: %s behind a SAN without quotes, of which it may be a part", ErrMalformed, key)
 		case open && list == nil:
 			e.Trailing = true
@@ -126,6 +126,9 @@ func parseLine(elements []Element, line string) ([]Element, error) {
 		clear(seen)
 	}
 }
+
+// isField reports whether a key is that of a field, and no SAN.
+func isField(field *string, key string) bool { return field != nil || key == "by" }
 
 // isQuoted reports whether the value of the first pair is in quotes.
 func isQuoted(text string) bool {
@@ -176,10 +179,17 @@ func cutQuoted(text string) (value, behind string, ok bool) {
 }
 
 func notInKey(c rune) bool {
-	return (c|0x20 < 'a' || 'z' < c|0x20) && (c < '0' || '9' < c) && c != '-' && c != '_'
+	lower := c | 0x20
+	isLetter := 'a' <= lower && lower <= 'z'
+	isDigit := '0' <= c && c <= '9'
+	return !isLetter && !isDigit && c != '-' && c != '_'
 }
 
-func isControl(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }
+func isControl(c rune) bool {
+	const del = 0x7f
+	isLow := c < ' ' && c != '\t'
+	return isLow || c == del
+}
 
 // Element is the description of a client by one proxy. Fields that the proxy did not send are
 // empty.
