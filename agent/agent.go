@@ -338,11 +338,7 @@ func (c component) run(ctx context.Context, ended chan<- struct{}) (stop func() 
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	result := make(chan error, 1)
 	go func() {
-		err := c.start(ctx)
-		if err == nil && ctx.Err() == nil {
-			err = errEnded
-		}
-		result <- option.Unless(err == nil, "%s: %w", c.name, err)
+		result <- c.startUntil(ctx)
 		ended <- struct{}{}
 	}()
 	return func() error {
@@ -351,10 +347,24 @@ func (c component) run(ctx context.Context, ended chan<- struct{}) (stop func() 
 	}
 }
 
+// startUntil runs a component, which must not end before ctx does.
+func (c component) startUntil(ctx context.Context) error {
+	err := c.start(ctx)
+	if err == nil && ctx.Err() == nil {
+		err = errEnded
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", c.name, err)
+	}
+	return nil
+}
+
 func closer(name string, closeIt func() error) component {
 	return component{name, func(ctx context.Context) error {
 		<-ctx.Done()
-		err := closeIt()
-		return option.Unless(err == nil, "close: %w", err)
+		if err := closeIt(); err != nil {
+			return fmt.Errorf("close: %w", err)
+		}
+		return nil
 	}}
 }

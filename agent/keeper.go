@@ -426,9 +426,7 @@ func (k *webhookKeeper) apply(ctx context.Context, live, want *webhookConfigurat
 
 func (k *webhookKeeper) write(ctx context.Context, live, next *webhookConfiguration) (*webhookConfiguration, error) {
 	result := live
-	isContested := k.changes >= keepContest
-	mustGo := live != nil && (len(guestsOf(live, next)) > 0 || isContested && hasForeignMetadata(live, next))
-	if !mustGo {
+	if live == nil || !k.mustReplace(live, next) {
 		var err error
 		result, err = k.store.Apply(ctx, next, live)
 		if err != nil {
@@ -445,10 +443,21 @@ func (k *webhookKeeper) write(ctx context.Context, live, next *webhookConfigurat
 	}
 
 	result, err := k.store.Apply(ctx, next, nil)
-	if err == nil {
-		k.want.learn(result, next)
+	if err != nil {
+		return nil, err
 	}
-	return result, err
+	k.want.learn(result, next)
+	return result, nil
+}
+
+// mustReplace reports whether an apply would leave fields that must go. In a contest, other
+// programs may find the configuration by its labels and annotations.
+func (k *webhookKeeper) mustReplace(live, next *webhookConfiguration) bool {
+	if len(guestsOf(live, next)) > 0 {
+		return true
+	}
+	isContested := k.changes >= keepContest
+	return isContested && hasForeignMetadata(live, next)
 }
 
 // hasForeignMetadata reports whether a configuration has labels or annotations that this agent does
@@ -491,7 +500,10 @@ func changerOf(live *webhookConfiguration) string {
 	for n := range live.ManagedFields {
 		entry := &live.ManagedFields[n]
 		isOurs := entry.Manager == canary.FieldManager
-		if isOurs || entry.Time == nil || last != nil && entry.Time.Time.Before(*last) {
+		if isOurs || entry.Time == nil {
+			continue
+		}
+		if last != nil && entry.Time.Time.Before(*last) {
 			continue
 		}
 

@@ -52,9 +52,14 @@ func (m *managerList) judge(fault string) (changed bool) {
 
 func (b *builder) addManagers() error {
 	opts := b.opts
+	isListed := len(opts.Managers) > 0 || opts.ManagersFile != ""
 	b.managers = &managerList{
-		fixed: opts.Managers, path: opts.ManagersFile, now: b.parts.Now, log: b.log, broken: func(bool) {},
-		open: opts.OtherManagers || len(opts.Managers) == 0 && opts.ManagersFile == "",
+		fixed:  opts.Managers,
+		path:   opts.ManagersFile,
+		open:   opts.OtherManagers || !isListed,
+		now:    b.parts.Now,
+		log:    b.log,
+		broken: func(bool) {},
 	}
 	b.managers.added.Store(&[]core.Manager{})
 	if b.managers.path == "" {

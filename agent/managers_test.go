@@ -111,7 +111,7 @@ func TestManagersWithoutAPlaceAreNamed(t *testing.T) {
 	if got := b.managers.problem(); !strings.Contains(got, "newer-40") || strings.Contains(got, "newer-39") {
 		t.Errorf("problem %q, want the managers without a place", got)
 	}
-	if n := strings.Count(out.String(), "limit of managers is reached"); n != 1 {
+	if n := strings.Count(out.String(), "limit on managers is reached"); n != 1 {
 		t.Errorf("managers without a place are logged %d times, want once:\n%s", n, &out)
 	}
 }

@@ -3,6 +3,7 @@ package agent
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"time"
@@ -162,9 +163,11 @@ func (o Options) validate(to Connection, parts Parts) error {
 	_, unknown := contract.ParseVersion(string(o.Contract))
 	hasKeys := parts.ClientKeys != nil || to.Keys != (keys.Paths{})
 	hasCanary := parts.Canary != nil || !o.Canary.off()
+	hasConfiguration := parts.Configuration != nil || o.Webhook.Configuration != ""
+	needsNoKeys := parts.Source != nil && parts.Transport != nil
 	err := errors.Join(
 		option.Unless(unknown == nil, "option Contract: %w", unknown),
-		option.Unless(hasKeys || parts.Source != nil && parts.Transport != nil,
+		option.Unless(hasKeys || needsNoKeys,
 			"Connection.Keys is empty, want it, or both a source and a transport"),
 		option.Unless(to.Address != "" || parts.Transport != nil,
 			"Connection.Address is empty, want it, or a transport"),
@@ -176,7 +179,7 @@ func (o Options) validate(to Connection, parts Parts) error {
 			"option Webhook.ClientNames: want it only with Webhook.ClientCAs"),
 		option.Unless(!hasCanary || parts.Source == nil,
 			"option Canary: want it only with the default source, which it proves"),
-		option.Unless(parts.Configuration == nil && o.Webhook.Configuration == "" || parts.Source == nil,
+		option.Unless(!hasConfiguration || parts.Source == nil,
 			"option Webhook.Configuration: want it only with the default source, which it configures"),
 		o.validateOwn(to, parts),
 		validateManagers(o.Managers),
@@ -187,14 +190,19 @@ func (o Options) validate(to Connection, parts Parts) error {
 		option.NotNegative("Webhook.Own.ServicePort", int(o.Webhook.Own.ServicePort)),
 		option.NotNegative("Canary.Interval", o.Canary.Interval),
 	)
-	return option.Unless(err == nil, "agent: %w", err)
+	if err != nil {
+		return fmt.Errorf("agent: %w", err)
+	}
+	return nil
 }
 
 func (o Options) validateOwn(to Connection, parts Parts) error {
 	own := o.Webhook.Own
+	if !own.isOn() && parts.OwnConfiguration != nil {
+		return errors.New("Parts.OwnConfiguration: want it only with option Webhook.Own")
+	}
 	if !own.isOn() {
-		return option.Unless(parts.OwnConfiguration == nil,
-			"Parts.OwnConfiguration: want it only with option Webhook.Own")
+		return nil
 	}
 
 	hasService := own.Service != types.NamespacedName{}
@@ -212,9 +220,12 @@ func validateManagers(managers []core.Manager) error {
 	most := defaults.MaxManagers
 	problems := []error{option.Unless(n <= most, "option Managers: %d, want at most %d", n, most)}
 	for i, manager := range managers {
-		_, err := core.ParseManager(string(manager))
-		problems = append(problems, option.Unless(err == nil, "option Managers: %w", err),
-			option.Unless(!slices.Contains(managers[:i], manager), "option Managers: twice %q", manager))
+		if _, err := core.ParseManager(string(manager)); err != nil {
+			problems = append(problems, fmt.Errorf("option Managers: %w", err))
+		}
+		if slices.Contains(managers[:i], manager) {
+			problems = append(problems, fmt.Errorf("option Managers: twice %q", manager))
+		}
 	}
 	return errors.Join(problems...)
 }

@@ -358,7 +358,11 @@ func (w *intended) isOurs(live *webhookConfiguration) bool {
 	}
 
 	mark := live.Annotations[w.mark]
-	return mark == w.owner || isApplied && (mark == "" || !isMarked)
+	if mark == w.owner {
+		return true
+	}
+	hasLostMark := mark == "" || !isMarked
+	return isApplied && hasLostMark
 }
 
 // manages reports whether the entry of a field manager has an annotation.

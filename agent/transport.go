@@ -12,7 +12,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/hook"
-	"github.com/runtime-watcher/runtime-watcher/internal/option"
 	"github.com/runtime-watcher/runtime-watcher/internal/pacedlog"
 	"github.com/runtime-watcher/runtime-watcher/internal/proxy"
 	"github.com/runtime-watcher/runtime-watcher/internal/shared/connect"
@@ -74,7 +73,10 @@ func (b *builder) newTransport() (core.Forwarder, error) {
 	forwarder, err := httpmtls.NewFallback(newest, older, httpmtls.FallbackOptions{
 		RetryNewest: b.opts.ControlPlane.RetryNewest, Unknown: b.contractUnknown(), InUse: b.contractInUse,
 	})
-	return forwarder, option.Unless(err == nil, "agent: %w", err)
+	if err != nil {
+		return nil, fmt.Errorf("agent: %w", err)
+	}
+	return forwarder, nil
 }
 
 func (b *builder) newForwarder(version contract.Version) (core.Forwarder, error) {

@@ -160,8 +160,14 @@ func (l *lineLimiter) take(line string, now time.Time) bool {
 	maps.DeleteFunc(l.logged, func(_ string, at time.Time) bool { return now.Sub(at) >= webhooksLogEvery })
 	l.restore(now)
 	_, isLogged := l.logged[line]
-	isRepeated := isLogged && (line == l.last || l.used >= maxLines/2)
-	if isRepeated || l.used >= maxLines {
+	isScarce := l.used >= maxLines/2
+	if l.used >= maxLines {
+		return false
+	}
+	if isLogged && isScarce {
+		return false
+	}
+	if isLogged && line == l.last {
 		return false
 	}
 
