@@ -29,31 +29,35 @@ type ownWeight struct {
 	weight  int64
 }
 
-func newBudgets() budgets { return budgets{remote.NewBudgets(), &atomic.Pointer[ownWeight]{}} }
+func newBudgets() budgets {
+	return budgets{Budgets: remote.NewBudgets(), last: &atomic.Pointer[ownWeight]{}}
+}
 
 // beginCall returns a context with a budget for one call. Call end after it.
-func (i *Installer) beginCall(ctx context.Context, r *Runtime) (call context.Context, end func()) {
-	call, end = i.budgets.Begin(ctx, remote.Use{Cluster: string(r.ID)})
-	remote.Allow(call, largeAnswers*i.ownWeight(r))
+func (b *budgets) beginCall(ctx context.Context, r *renderer) (call context.Context, end func()) {
+	call, end = b.Begin(ctx, remote.Use{Cluster: string(r.runtime.ID)})
+	remote.Allow(call, largeAnswers*b.weighOwn(r))
 	return call, end
 }
 
-// ownWeight builds a configuration for new watches only.
-func (i *Installer) ownWeight(r *Runtime) int64 {
-	watches := sumOf(watch.DocumentOf(r.Watches))
-	last := i.budgets.last.Load()
+// weighOwn builds a configuration for new watches only, and keeps its weight.
+func (b *budgets) weighOwn(r *renderer) int64 {
+	watches := sumOf(watch.DocumentOf(r.runtime.Watches))
+	last := b.last.Load()
 	if last != nil && last.watches == watches {
 		return last.weight
 	}
-	if i.opts.Informer || len(r.Secret[material.CA]) == 0 {
+	if r.opts.Informer || len(r.runtime.Secret[material.CA]) == 0 {
 		return 0 // No configuration, or a call that needs none.
 	}
 
-	configuration, err := i.configuration(r, true)
+	heaviest := *r
+	heaviest.ownNamespace = true
+	configuration, err := heaviest.renderWebhooks()
 	if err != nil {
 		return 0 // The call reports it.
 	}
-	next := &ownWeight{watches, remote.Weigh(configuration)}
-	i.budgets.last.Store(next)
+	next := &ownWeight{watches: watches, weight: remote.Weigh(configuration)}
+	b.last.Store(next)
 	return next.weight
 }

@@ -52,15 +52,6 @@ func agentOf(namespace, name, inPolicies string) []*unstructured.Unstructured {
 	}
 }
 
-func named(version, kind, namespace, name string) *unstructured.Unstructured {
-	object := &unstructured.Unstructured{}
-	object.SetAPIVersion(version)
-	object.SetKind(kind)
-	object.SetNamespace(namespace)
-	object.SetName(name)
-	return object
-}
-
 // replaceFormer removes the objects of former agents, if one with the kind of the first or of the
 // last one is there. The first one is most often a webhook configuration, and the last one shows
 // that a removal was interrupted. The list may have several agents, each in that order. The API
@@ -84,6 +75,7 @@ func (v *visit) replaceFormer(ctx context.Context, status Status) (Status, error
 	return awaitingEndOf(held), nil
 }
 
+// hasFormer reads the objects with the kinds of the first and of the last one.
 func (v *visit) hasFormer(ctx context.Context) (bool, error) {
 	former := v.opts.Replaces
 	if len(former) == 0 {
@@ -91,18 +83,19 @@ func (v *visit) hasFormer(ctx context.Context) (bool, error) {
 	}
 
 	deciding := []string{former[0].GetKind(), former[len(former)-1].GetKind()}
-	found := make([]*unstructured.Unstructured, len(former))
+	live := make([]*unstructured.Unstructured, len(former))
 	var reads []func() error
 	for n, object := range former {
 		if slices.Contains(deciding, object.GetKind()) {
-			reads = append(reads, v.getInto(ctx, object, &found[n]))
+			reads = append(reads, v.readingObject(ctx, object, &live[n]))
 		}
 	}
 	if err := together(reads...); err != nil {
 		return false, err
 	}
-	isFormer := func(live *unstructured.Unstructured) bool { return live != nil && isUnmarked(live) }
-	return slices.ContainsFunc(found, isFormer), nil
+
+	isFormer := func(object *unstructured.Unstructured) bool { return object != nil && isUnmarked(object) }
+	return slices.ContainsFunc(live, isFormer), nil
 }
 
 // isUnmarked reports whether no installer of this package has made an object, with any

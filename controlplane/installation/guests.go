@@ -36,13 +36,6 @@ type documentReader interface {
 var errNoDocuments = errors.New("client of the runtime cannot list the kinds of the API server: " +
 	"want one of runtimes.NewKubeconfigs or remote.NewClient")
 
-// guest returns kind and name of an object in the namespace after all objects of this installation
-// were removed, "" if there is none. An object of another installation with our owner is a guest,
-// too. It fails if a kind that may have objects there cannot be listed.
-func (v *visit) guest(ctx context.Context) (string, error) {
-	return FindGuest(ctx, v.Client, v.opts.Namespace, nil)
-}
-
 // FindGuest returns kind and name of an object in a namespace that would end with the namespace, ""
 // if there is none. Objects that Kubernetes makes in each namespace, and those that end with their
 // controller, do not count. Skip leaves out further objects, and may be nil.
@@ -66,7 +59,8 @@ func FindGuest(
 	}
 	inNamespace := ownersIn(kinds)
 	leaves := func(kind string, object *metav1.PartialObjectMetadata) bool {
-		return endsItself(object, inNamespace) || skip != nil && skip(kind, object)
+		isSkipped := skip != nil && skip(kind, object)
+		return isSkipped || endsItself(object, inNamespace)
 	}
 	for _, kind := range kinds {
 		guest, err := guestOf(ctx, reader, kind, namespace, leaves)
@@ -78,6 +72,7 @@ func FindGuest(
 			return guest, err
 		}
 	}
+
 	return "", nil
 }
 
@@ -110,6 +105,7 @@ func guestKinds(ctx context.Context, reader documentReader) ([]guestKind, error)
 			}
 		}
 	}
+
 	if len(kinds) > mostKinds {
 		return nil, fmt.Errorf("the API server has %d kinds, and at most %d are checked", len(kinds), mostKinds)
 	}
@@ -133,7 +129,8 @@ func versionPaths(ctx context.Context, reader documentReader) ([]string, error) 
 		}
 	}
 	if len(paths) > mostVersions {
-		return nil, fmt.Errorf("the API server has %d versions of groups, and at most %d are checked", len(paths), mostVersions)
+		return nil, fmt.Errorf("the API server has %d versions of groups, and at most %d are checked",
+			len(paths), mostVersions)
 	}
 	return paths, nil
 }
@@ -147,6 +144,7 @@ func kindsAt(ctx context.Context, reader documentReader, path string) ([]metav1.
 		if ctx.Err() == nil && pathsErr == nil && !slices.Contains(paths, path) {
 			return nil, nil // The version has ended.
 		}
+
 		return nil, fmt.Errorf("list the kinds of %.200s: %w", path, err)
 	}
 	if resources.Kind != "APIResourceList" {
@@ -172,9 +170,22 @@ func groupOf(path string) string { return path[:strings.LastIndex(path, "/")] }
 // computed, such as the metrics of pods, which cannot be deleted.
 func mayHaveGuests(path string, resource metav1.APIResource) bool {
 	isSubresource := strings.Contains(resource.Name, "/")
-	isDerived := resource.Name == "events" && (path == "/api/v1" || groupOf(path) == "/apis/events.k8s.io") ||
-		resource.Name == "endpoints" && path == "/api/v1"
-	return resource.Namespaced && !isSubresource && !isDerived && slices.Contains(resource.Verbs, "delete")
+	if isSubresource || isDerived(path, resource.Name) {
+		return false
+	}
+	return resource.Namespaced && slices.Contains(resource.Verbs, "delete")
+}
+
+// isDerived is true for objects that Kubernetes makes from other objects.
+func isDerived(path, resource string) bool {
+	switch resource {
+	case "events":
+		return path == "/api/v1" || groupOf(path) == "/apis/events.k8s.io"
+	case "endpoints":
+		return path == "/api/v1"
+	default:
+		return false
+	}
 }
 
 // ownersIn returns the kinds of the objects in a namespace, with their groups.
@@ -203,12 +214,14 @@ func guestOf(
 	if !strings.HasSuffix(list.Kind, "List") {
 		return "", fmt.Errorf("list objects of kind %.200s: want a list, have %.80q", kind.Kind, list.Kind)
 	}
+
 	for n := range list.Items {
 		item := &list.Items[n]
 		if !skip(kind.Kind, item) && !isOfPlatform(kind.Kind, item) {
 			return remote.TextOf(kind.Kind+" "+item.Name, remote.MaxNote), nil
 		}
 	}
+
 	if list.Continue != "" {
 		return remote.TextOf("more than a page of "+kind.Kind, remote.MaxNote), nil
 	}
@@ -222,17 +235,24 @@ func endsItself(object *metav1.PartialObjectMetadata, inNamespace map[schema.Gro
 	if object.DeletionTimestamp != nil {
 		return true
 	}
+
 	controller := metav1.GetControllerOf(object)
-	return controller != nil && inNamespace[schema.FromAPIVersionAndKind(controller.APIVersion, controller.Kind).GroupKind()]
+	if controller == nil {
+		return false
+	}
+	kind := schema.FromAPIVersionAndKind(controller.APIVersion, controller.Kind)
+	return inNamespace[kind.GroupKind()]
 }
 
 // isOfPlatform reports whether Kubernetes, OpenShift or Istio adds such an object to each
 // namespace.
 func isOfPlatform(kind string, object *metav1.PartialObjectMetadata) bool {
 	accounts := []string{"default", "builder", "deployer"}
+	bundles := []string{"kube-root-ca.crt", "openshift-service-ca.crt", "istio-ca-root-cert"}
+
 	switch kind {
 	case "ConfigMap":
-		return slices.Contains([]string{"kube-root-ca.crt", "openshift-service-ca.crt", "istio-ca-root-cert"}, object.Name)
+		return slices.Contains(bundles, object.Name)
 	case "ServiceAccount":
 		return slices.Contains(accounts, object.Name)
 	case "Secret":

@@ -116,7 +116,7 @@ func TestEachKindMayHaveGuests(t *testing.T) {
 			var log bytes.Buffer
 			i.opts.Logger = slog.New(slog.NewTextHandler(&log, nil))
 			v := i.visit(&Runtime{ID: "prod", Client: documents{texts: texts}})
-			guest, err := v.guest(t.Context())
+			guest, err := v.findGuest(t.Context())
 			if row.want == "" {
 				if guest != "" || err != nil {
 					t.Errorf("%s: %q, %v, want no guest", name, guest, err)
@@ -127,7 +127,7 @@ func TestEachKindMayHaveGuests(t *testing.T) {
 				t.Errorf("%s: %s, want %q", name, said, row.want)
 			}
 
-			v.found.namespace = v.namespace()
+			v.found.namespace = v.renderNamespace()
 			status, err := v.removeNamespace(t.Context())
 			if err != nil || status.State != Removed || !strings.Contains(log.String(), row.want) {
 				t.Errorf("%s: %+v, %v: the log is %s, want that the namespace stays, and %q", name, status, err, &log, row.want)
@@ -214,7 +214,7 @@ func TestANamespaceStaysWithoutDiscovery(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := i.visit(&Runtime{ID: "prod", Client: struct{ client.Client }{}}).guest(t.Context()); !errors.Is(err, errNoDocuments) {
+	if _, err := i.visit(&Runtime{ID: "prod", Client: struct{ client.Client }{}}).findGuest(t.Context()); !errors.Is(err, errNoDocuments) {
 		t.Errorf("error %v, want %v", err, errNoDocuments)
 	}
 }

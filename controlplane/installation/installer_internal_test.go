@@ -71,9 +71,9 @@ func TestLinesGoToTheLoggerOfTheOperator(t *testing.T) {
 // The object of a runtime may vanish without an end.
 func TestARuntimeThatIsGoneIsForgotten(t *testing.T) {
 	i := must(New(Parts{Image: "image", ControlPlane: "a:443"}, Options{}))
-	i.records.Store(core.RuntimeID("prod"), record{})
+	i.memory.records.store("prod", record{})
 	status, err := i.Uninstall(t.Context(), Runtime{ID: "prod"})
-	if _, known := i.records.Load(core.RuntimeID("prod")); known || err != nil || status.State != Removed {
+	if _, known := i.memory.records.load("prod"); known || err != nil || status.State != Removed {
 		t.Errorf("known: %t, %+v, %v", known, status, err)
 	}
 }
@@ -105,7 +105,9 @@ func TestAddressOfTheRuntimeComesFirst(t *testing.T) {
 func TestAgentsGetEachFieldOfAWatch(t *testing.T) {
 	whole, changed := watchtest.Watches()
 	setting := func(w watch.Watch) string { return watchersSetting([]watch.Watch{w}) }
-	parameters := func(w watch.Watch) [32]byte { return (&Installer{}).parametersOf(&Runtime{Watches: []watch.Watch{w}}) }
+	parameters := func(w watch.Watch) [32]byte {
+		return (&Installer{}).rendererOf(&Runtime{Watches: []watch.Watch{w}}).sumParameters()
+	}
 	for path, w := range changed {
 		if parameters(w) == parameters(whole) {
 			t.Errorf("%s: a change is not noticed", path)
@@ -210,7 +212,7 @@ func TestWayOut(t *testing.T) {
 		"the same port":        {map[string]string{settingHTTPSProxy: "http://proxy:443"}, []int32{443}},
 		"unusable":             {map[string]string{settingHTTPSProxy: "socks5://proxy:1080"}, []int32{443}},
 	} {
-		got := Options{Settings: test.settings}.wayOut("kcp.example.com:443")
+		got := settings(test.settings).wayOut("kcp.example.com:443")
 		if !slices.Equal(got, test.want) {
 			t.Errorf("%s: ports %v, want %v", name, got, test.want)
 		}
@@ -218,7 +220,7 @@ func TestWayOut(t *testing.T) {
 	for text, valid := range map[string]bool{
 		"": true, proxyDirect: true, "http://proxy": true, "https://proxy:1": false, "http://user:secret@proxy:1": false, "none": false,
 	} {
-		err := Options{Settings: map[string]string{settingProxy: text}}.validateProxy()
+		err := settings{settingProxy: text}.validateProxy()
 		if (err == nil) != valid || err != nil && strings.Contains(err.Error(), "secret") {
 			t.Errorf("%q: %v, want it valid: %t, and no password", text, err, valid)
 		}

@@ -3,41 +3,32 @@ package installation
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
-	"net/url"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
-	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/material"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/names"
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
-	"github.com/runtime-watcher/runtime-watcher/internal/proxy"
-	"github.com/runtime-watcher/runtime-watcher/internal/shared/connect"
 )
 
-// Name is the default name of Deployment, Service and ServiceAccount, and of their namespace.
-const Name = material.Name
+// verifyAfter bounds the time until changes by others are corrected.
+const verifyAfter = time.Hour
 
-const (
-	fieldOwner = "runtime-watcher-installation"
-	// verifyAfter bounds the time until changes by others are corrected.
-	verifyAfter = time.Hour
-	maxName     = 40 // leaves room for suffixes and the names of pods
-)
+// maxName leaves room for suffixes and the names of pods.
+const maxName = 40
 
 // Options are the optional settings of an [Installer]. The zero value is the documented default.
 type Options struct {
@@ -131,12 +122,14 @@ func (o Options) withDefaults() Options {
 		o.NoCanary = true
 		o.Replicas = cmp.Or(o.Replicas, 1)
 	}
+
 	o.Webhooks.Canary = o.lease()
 	o.Webhooks.WebhookDomain = o.Names.WebhookDomain
 	o.Webhooks.OwnerAnnotation = o.Names.OwnerAnnotation
-	defaults := o.labels()
-	maps.Copy(defaults, o.Webhooks.Labels)
-	o.Webhooks.Labels = defaults
+	labels := o.labels()
+	maps.Copy(labels, o.Webhooks.Labels)
+	o.Webhooks.Labels = labels
+
 	return option.WithDefaults(o, Options{
 		Replicas:   2,
 		MayReplace: func(core.RuntimeID) bool { return true },
@@ -156,6 +149,66 @@ func validateWebhooks(w admission.ConfigurationOptions) error {
 	)
 }
 
+// validate needs the defaults.
+func (o Options) validate() error {
+	return errors.Join(o.validateNames(), o.validateObjects(), o.settings().validate(settingsInManifests()))
+}
+
+func (o Options) validateNames() error {
+	wrongNames := o.Names.Validate()
+	namespace := validation.IsDNS1123Label(o.Namespace)
+	configuration := validation.IsDNS1123Subdomain(o.ConfigurationName)
+	isName := validation.IsDNS1035Label(o.Name) == nil && len(o.Name) <= maxName
+
+	return errors.Join(
+		option.Unless(wrongNames == nil, "Names: %w", wrongNames),
+		option.Unless(namespace == nil, "Namespace: %s, have %.80q", strings.Join(namespace, ", "), o.Namespace),
+		option.Unless(configuration == nil, "ConfigurationName: %s, have %.80q",
+			strings.Join(configuration, ", "), o.ConfigurationName),
+		option.Unless(isName, "Name: want a name of a Service with at most %d characters, have %.80q", maxName, o.Name),
+		option.Unless(o.Replicas >= 1, "Replicas: want at least 1, have %d", o.Replicas),
+	)
+}
+
+// validateObjects checks the objects that an installation takes over or removes.
+func (o Options) validateObjects() error {
+	var problems []error
+	for n, object := range o.Adopt {
+		kind, name, _ := strings.Cut(object, "/")
+		isComplete := kind != "" && name != "" && !strings.Contains(name, "/")
+		problems = append(problems, option.Unless(isComplete,
+			"option Adopt[%d]: want <Kind>/<name>, have %.80q", n, object))
+	}
+
+	for n, object := range o.Replaces {
+		isComplete := object != nil && object.GetKind() != "" && object.GetName() != ""
+		problems = append(problems, option.Unless(isComplete,
+			"option Replaces[%d]: want a kind and a name", n))
+	}
+	return errors.Join(problems...)
+}
+
+func (o Options) settings() settings { return o.Settings }
+
+// managersOf returns the managers that agents with these watches send to, sorted.
+func (o Options) managersOf(watches []watch.Watch) []core.Manager {
+	managers := o.settings().managers()
+	for n := range watches {
+		managers = append(managers, watches[n].Manager)
+	}
+
+	slices.Sort(managers)
+	return slices.Compact(managers)
+}
+
+// key returns the label or annotation of a word, in the names of the operator.
+func (o Options) key(word string) string { return o.Names.Key(word) }
+
+func (o Options) labels() map[string]string {
+	return map[string]string{"app.kubernetes.io/name": o.Name}
+}
+
+// lease is the object of the canary, the zero value if there is none.
 func (o Options) lease() types.NamespacedName {
 	if o.NoCanary {
 		return types.NamespacedName{}
@@ -163,138 +216,36 @@ func (o Options) lease() types.NamespacedName {
 	return types.NamespacedName{Namespace: o.Namespace, Name: o.Name + "-canary"}
 }
 
+// service is called by the API server, the zero value if the agents watch.
+func (o Options) service() types.NamespacedName {
+	if o.Informer {
+		return types.NamespacedName{}
+	}
+	return types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
+}
+
+// host is the name in the serving certificate of the agents.
+func (o Options) host() string { return o.Name + "." + o.Namespace + ".svc" }
+
 func (o Options) secretName() string { return o.Name + "-tls" }
+
+func (o Options) pullSecretName() string { return o.Name + "-pull" }
 
 func (o Options) managersName() string { return o.Name + "-" + managersKey }
 
-func (o Options) validate() error {
-	namespace, configuration := validation.IsDNS1123Label(o.Namespace), validation.IsDNS1123Subdomain(o.ConfigurationName)
-	wrongNames := o.Names.Validate()
-	problems := []error{
-		option.Unless(wrongNames == nil, "Names: %w", wrongNames),
-		option.Unless(namespace == nil, "Namespace: %s, have %.80q", strings.Join(namespace, ", "), o.Namespace),
-		option.Unless(configuration == nil, "ConfigurationName: %s, have %.80q",
-			strings.Join(configuration, ", "), o.ConfigurationName),
-		option.Unless(validation.IsDNS1035Label(o.Name) == nil && len(o.Name) <= maxName,
-			"Name: want a name of a Service with at most %d characters, have %.80q", maxName, o.Name),
-		option.Unless(o.Replicas >= 1, "Replicas: want at least 1, have %d", o.Replicas),
-	}
-	for n, object := range o.Adopt {
-		kind, name, _ := strings.Cut(object, "/")
-		problems = append(problems, option.Unless(kind != "" && name != "" && !strings.Contains(name, "/"),
-			"option Adopt[%d]: want <Kind>/<name>, have %.80q", n, object))
-	}
-	for n, object := range o.Replaces {
-		problems = append(problems, option.Unless(object != nil && object.GetKind() != "" && object.GetName() != "",
-			"option Replaces[%d]: want a kind and a name", n))
-	}
-	name, reserved := regexp.MustCompile(`^[A-Z][A-Z0-9_]*$`), reservedSettings()
-	for _, setting := range slices.Sorted(maps.Keys(o.Settings)) {
-		problems = append(problems, option.Unless(name.MatchString(setting) && !reserved[setting],
-			"Settings: want settings of the agent that the manifests do not set, have %.80q", setting))
-		now := formerSettings[setting]
-		if other, isTwice := o.Settings[now]; isTwice {
-			problems = append(problems, option.Unless(other == o.Settings[setting],
-				"Settings: %s is %.80q and %s is %.80q: want one of them", now, other, setting, o.Settings[setting]))
-		}
-	}
-	problems = append(append(problems, o.validateTransport()...), o.validateProxy())
-	for _, manager := range o.managers() { // With an invalid one, an agent keeps its last list.
-		_, err := core.ParseManager(string(manager))
-		problems = append(problems, option.Unless(err == nil, "%s in Settings: %w", settingManagers, err))
-	}
-	return errors.Join(problems...)
+// bareConfiguration is the webhook configuration without content.
+func (o Options) bareConfiguration() *unstructured.Unstructured {
+	return named("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration", "", o.ConfigurationName)
 }
 
-func parsePort(address string) (int32, error) {
-	_, port, err := parseAddress(address)
-	return port, err
-}
-
-// parseAddress returns <host>:<port> in the form that the agent has, and the port.
-func parseAddress(address string) (string, int32, error) {
-	parsed, err := connect.ParseAddress(address)
-	if err != nil {
-		return "", 0, fmt.Errorf("address of the control plane: want <host>:<port>, have %w", err)
+// excludedNamespaces are those in which nothing is watched. A namespace that this package has not
+// made may hold objects to watch, so it is not excluded.
+func (o Options) excludedNamespaces(ownNamespace bool) []string {
+	if o.Webhooks.ExcludedNamespaces != nil {
+		return o.Webhooks.ExcludedNamespaces
 	}
-	port, err := strconv.ParseInt(parsed.Port(), 10, 32)
-	if err != nil || strings.Contains(address, "://") {
-		return "", 0, fmt.Errorf("address of the control plane: want <host>:<port>, have %.200q", address)
+	if ownNamespace {
+		return []string{metav1.NamespaceSystem, o.Namespace}
 	}
-	return parsed.Host, int32(port), nil
-}
-
-const (
-	transportHTTPS = "https"
-	transportNATS  = "nats"
-	// reservedID would get the answers to operators at a NATS server.
-	reservedID = "operator"
-)
-
-// proxyDirect is the value of settingProxy for none.
-const proxyDirect = "direct"
-
-func (o Options) validateProxy() error {
-	text := o.Settings[settingProxy]
-	if text == "" || text == proxyDirect {
-		return nil
-	}
-	parsed, err := proxy.Parse(text)
-	if err != nil {
-		return fmt.Errorf("%s in Settings: %w, or %s", settingProxy, err, proxyDirect)
-	}
-	return option.Unless(parsed.User == nil, "%s in Settings: want no user, because each reader of the Deployment sees it",
-		settingProxy)
-}
-
-// wayOut returns the ports on the way to the control plane: that of the proxy, or that of the
-// address, which was validated. With HTTPS_PROXY there are both, because NO_PROXY decides.
-func (o Options) wayOut(address string) []int32 {
-	own, _ := parsePort(address)
-	if text := o.Settings[settingProxy]; text != "" {
-		if port, ok := portOf(proxy.Parse(text)); ok {
-			return []int32{port}
-		}
-		return []int32{own}
-	}
-	if port, ok := portOf(proxy.ParseEnvironment(o.Settings[settingHTTPSProxy])); ok && port != own {
-		return []int32{own, port}
-	}
-	return []int32{own}
-}
-
-func portOf(proxy *url.URL, err error) (port int32, ok bool) {
-	if err != nil {
-		return 0, false
-	}
-	number, err := strconv.ParseInt(proxy.Port(), 10, 32)
-	return int32(number), err == nil
-}
-
-// contract returns the contract in the Settings, which may have its former name.
-func (o Options) contract() (contract string, isSet bool) {
-	for _, setting := range []string{settingContract, formerContract} {
-		if contract, isSet = o.Settings[setting]; isSet {
-			return contract, true
-		}
-	}
-	return "", false
-}
-
-func (o Options) overNATS() bool { return o.Settings[settingTransport] == transportNATS }
-
-// validateTransport refuses settings with which an agent does not start.
-func (o Options) validateTransport() []error {
-	transport, set := o.Settings[settingTransport]
-	contract, _ := o.contract()
-	fallback := o.Settings[settingFallback]
-	nats := o.overNATS()
-	return []error{
-		option.Unless(!set || transport == transportHTTPS || nats, "%s in Settings: want %s or %s, have %.80q",
-			settingTransport, transportHTTPS, transportNATS, transport),
-		option.Unless(!nats || contract == "" || contract == "v3", "%s in Settings: want v3 with %s=%s, have %.80q",
-			settingContract, settingTransport, transportNATS, contract),
-		option.Unless(!nats || fallback == "", "%s in Settings: want none with %s=%s, have %.80q",
-			settingFallback, settingTransport, transportNATS, fallback),
-	}
+	return []string{metav1.NamespaceSystem}
 }

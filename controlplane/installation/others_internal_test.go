@@ -104,7 +104,7 @@ func TestAnExclusionIsRemovedOnce(t *testing.T) {
 func TestACanaryThatIsTurnedOffGoes(t *testing.T) {
 	p := newPlace(t, Options{})
 	present := func() (n int) {
-		for _, object := range p.installer.removable(partCanary) {
+		for _, object := range p.installer.manifests.removable(partCanary) {
 			err := p.client.Get(t.Context(), client.ObjectKeyFromObject(object), object)
 			if client.IgnoreNotFound(err) != nil {
 				t.Fatal(err)
@@ -119,7 +119,7 @@ func TestACanaryThatIsTurnedOffGoes(t *testing.T) {
 	p.opts.NoCanary = false
 	p.renew()
 	p.settle()
-	if n, all := present(), len(p.installer.removable(partCanary)); n == 0 || n != all {
+	if n, all := present(), len(p.installer.manifests.removable(partCanary)); n == 0 || n != all {
 		t.Errorf("%d of %d objects of the canary are there, want all", n, all)
 	}
 	p.opts.NoCanary = true
@@ -144,7 +144,7 @@ func TestTheCanaryOfTheAgents(t *testing.T) {
 	} {
 		i := must(New(Parts{Image: "image", ControlPlane: "a:443"}, tt.opts))
 		have := map[string]string{}
-		for _, variable := range i.environment(&Runtime{ID: "prod"}, "/tls", true) {
+		for _, variable := range i.rendererOf(&Runtime{ID: "prod"}).renderEnvironment("/tls") {
 			have[variable.Name] = variable.Value
 		}
 		if have[settingCanary] != tt.lease || have[settingConfiguration] != tt.configuration {
@@ -214,7 +214,7 @@ func TestARemovalThatFailsIsAnError(t *testing.T) {
 		if !errors.Is(err, errUndeletable) || status.State != "" {
 			t.Errorf("%s stays: %+v, %v, want an error without a state", kind, status, err)
 		}
-		configuration := p.installer.bareConfiguration()
+		configuration := p.installer.opts.bareConfiguration()
 		gone := apierrors.IsNotFound(p.client.Get(t.Context(), client.ObjectKeyFromObject(configuration), configuration))
 		if gone == (kind == "ValidatingWebhookConfiguration") {
 			t.Errorf("%s stays: the webhook configuration is gone: %t", kind, gone)

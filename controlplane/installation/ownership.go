@@ -1,8 +1,6 @@
 package installation
 
 import (
-	"cmp"
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,12 +9,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/ownership"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/names"
+	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
-// Labels and annotations are words here, which [Installer.key] completes. The mark is the
-// annotation of [names.Names.InstalledBy]: it has the owner's identity, on each object that an
-// installer makes. An object without our mark is not ours.
+// Labels and annotations are words here, which [Options.key] completes. The mark is the annotation
+// of [names.Names.InstalledBy]: it has the owner's identity, on each object that an installer
+// makes. An object without our mark is not ours.
 
 // annotationRuntime has the ID of a runtime, on each object there. An agent with the keys of
 // another runtime would speak for it, also after the ConfigMap was deleted.
@@ -33,143 +33,127 @@ const (
 var errOwned error = &reasons.Error{Text: "another installer has installed the agent in runtime", Label: "owned"}
 
 // errForeign has the same label: an object with a name of ours has no mark.
-var errForeign error = &reasons.Error{Text: "objects without the mark of an installer are in the way in runtime", Label: "owned"}
+var errForeign error = &reasons.Error{
+	Text: "objects without the mark of an installer are in the way in runtime", Label: "owned",
+}
 
 // errTaken has the same label: two runtimes have kubeconfigs of one cluster.
 var errTaken error = &reasons.Error{Text: "another runtime has its agent in the cluster of runtime", Label: "owned"}
 
-func (i *Installer) owner() string { return cmp.Or(i.opts.Owner, i.controlPlane) }
+// marks are the annotations of one installer.
+type marks struct {
+	names  names.Names
+	owner  string   // the value of the mark of this installer
+	former []string // values that this installer takes over
+	adopt  []string // objects without a mark that it takes over, as <Kind>/<name>
+}
 
-func (i *Installer) ownerOf(object client.Object) string {
-	return object.GetAnnotations()[i.opts.Names.InstalledBy()]
+func (m marks) markOf(object client.Object) string {
+	return object.GetAnnotations()[m.names.InstalledBy()]
+}
+
+func (m marks) addMark(object *unstructured.Unstructured) {
+	annotate(object, m.names.InstalledBy(), m.owner)
+}
+
+// haveMark reports whether the objects have the mark of this installer. The generation of an
+// object stays the same when only its mark changes.
+func (m marks) haveMark(objects ...*unstructured.Unstructured) bool {
+	return !slices.ContainsFunc(objects, func(object *unstructured.Unstructured) bool {
+		return object != nil && m.markOf(object) != m.owner
+	})
 }
 
 // isOwner reports whether a mark is of this installer, or of a former owner.
-func (i *Installer) isOwner(mark string) bool {
-	return mark != "" && (mark == i.owner() || slices.Contains(i.opts.FormerOwners, mark))
+func (m marks) isOwner(mark string) bool {
+	if mark == "" {
+		return false
+	}
+	return mark == m.owner || slices.Contains(m.former, mark)
+}
+
+// isAdopted reports whether [Options.Adopt] names an object without a mark.
+func (m marks) isAdopted(object client.Object) bool {
+	return m.markOf(object) == "" && slices.Contains(m.adopt, kindOf(object)+"/"+object.GetName())
+}
+
+// isCreated reports whether an installer has created a namespace. [Options.Adjust] may remove the
+// annotation, so that a namespace that this installer creates is left to others.
+func (m marks) isCreated(namespace *unstructured.Unstructured) bool {
+	return namespace.GetAnnotations()[m.names.Key(annotationCreatedBy)] == createdBy
+}
+
+// rights decide which objects in a runtime this installation may change or remove.
+type rights struct {
+	marks
+
+	id    core.RuntimeID
+	found *found
 }
 
 // isOurs reports whether an object has our mark. An earlier version of this package, or another
 // client that has removed the mark, leaves objects that were applied by our field manager. They
 // are ours if the mark of this installer is on an object that decides about the runtime.
-func (v *visit) isOurs(object client.Object) bool {
-	mark := v.ownerOf(object)
+func (r *rights) isOurs(object client.Object) bool {
+	mark := r.markOf(object)
 	if mark != "" {
-		return v.isOwner(mark)
+		return r.isOwner(mark)
 	}
-	return ownership.WrittenBy(object, fieldOwner) && v.hasDecidingMark()
+	return ownership.WrittenBy(object, fieldOwner) && r.hasDecidingMark()
 }
 
-func (v *visit) hasDecidingMark() bool {
-	return slices.ContainsFunc(v.found.deciding(), func(object client.Object) bool { return v.isOwner(v.ownerOf(object)) })
-}
-
-// isAdopted reports whether [Options.Adopt] names an object without a mark.
-func (v *visit) isAdopted(object client.Object) bool {
-	id := identityOf(object)
-	return v.ownerOf(object) == "" && slices.Contains(v.opts.Adopt, id.kind+"/"+id.name)
+func (r *rights) hasDecidingMark() bool {
+	return slices.ContainsFunc(r.found.decidingObjects(), func(object client.Object) bool {
+		return r.isOwner(r.markOf(object))
+	})
 }
 
 // isOfThisRuntime reports whether an object has our mark, and is of no other runtime.
-func (v *visit) isOfThisRuntime(object client.Object) bool {
-	return v.isOurs(object) && v.checkRuntime(object) == nil
+func (r *rights) isOfThisRuntime(object client.Object) bool {
+	return r.isOurs(object) && r.checkRuntime(object) == nil
 }
 
 // mayWrite reports whether an installation may change or remove an object.
-func (v *visit) mayWrite(object client.Object) bool { return v.isOurs(object) || v.isAdopted(object) }
+func (r *rights) mayWrite(object client.Object) bool { return r.isOurs(object) || r.isAdopted(object) }
+
+// ownsNamespace reports whether this installer has created the existing namespace. The namespace
+// of an earlier version has no owner.
+func (r *rights) ownsNamespace() bool {
+	namespace := r.found.namespace
+	return namespace != nil && r.isCreated(namespace) && r.isOurs(namespace)
+}
 
 // checkRuntime fails if the agent of another runtime is in the cluster.
-func (v *visit) checkRuntime(object client.Object) error {
-	id := object.GetAnnotations()[v.key(annotationRuntime)]
-	if id == "" || id == string(v.id) {
+func (r *rights) checkRuntime(object client.Object) error {
+	id := object.GetAnnotations()[r.names.Key(annotationRuntime)]
+	if id == "" || id == string(r.id) {
 		return nil
 	}
 	return fmt.Errorf("%w %q: correct the kubeconfig, or delete %s %s/%s if runtime %.80q is gone",
-		errTaken, v.id, object.GetObjectKind().GroupVersionKind().Kind, object.GetNamespace(), object.GetName(), id)
+		errTaken, r.id, kindOf(object), object.GetNamespace(), object.GetName(), id)
 }
 
 // checkOwners fails unless this installation may change the objects. It names those of others.
-func (v *visit) checkOwners(objects []client.Object) error {
+func (r *rights) checkOwners(objects []client.Object) error {
 	var foreign []string
 	for _, object := range objects {
-		kind := object.GetObjectKind().GroupVersionKind().Kind
-		if mark := v.ownerOf(object); mark != "" && !v.isOwner(mark) {
+		mark := r.markOf(object)
+		if mark != "" && !r.isOwner(mark) {
 			return fmt.Errorf("%w %q: %s %s is of %.200q, and this is %.200q",
-				errOwned, v.id, kind, object.GetName(), mark, v.owner())
+				errOwned, r.id, kindOf(object), object.GetName(), mark, r.owner)
 		}
-		if err := v.checkRuntime(object); err != nil {
+		if err := r.checkRuntime(object); err != nil {
 			return err
 		}
-		if !v.mayWrite(object) {
-			foreign = append(foreign, kind+"/"+object.GetName())
+		if !r.mayWrite(object) {
+			foreign = append(foreign, kindOf(object)+"/"+object.GetName())
 		}
 	}
+
 	if len(foreign) == 0 {
 		return nil
 	}
 	return fmt.Errorf("%w %q: want no %s there, or the annotation %s: %s on each: "+
 		"delete them, use other names (options Name and ConfigurationName), or name them in Options.Adopt",
-		errForeign, v.id, strings.Join(foreign, ", "), v.opts.Names.InstalledBy(), v.owner())
-}
-
-// claim makes the ConfigMap with the managers one of this installer, before any other object is
-// written. It fails if the ConfigMap is not as it was read: an API server lets only one of two
-// installers create it, or change the same version of it.
-func (v *visit) claim(ctx context.Context) error {
-	wanted, live := v.want.managers, v.found.managers
-	if live == nil {
-		err := v.Create(ctx, wanted.DeepCopy(), client.FieldOwner(fieldOwner))
-		return v.wrap(err, "claim ConfigMap", wanted.GetName())
-	}
-	if v.ownerOf(live) == v.owner() {
-		return nil
-	}
-
-	claimed := live.DeepCopy()
-	annotate(claimed, v.opts.Names.InstalledBy(), v.owner())
-	unchanged := client.MergeFromWithOptions(live, client.MergeFromWithOptimisticLock{})
-	err := v.Patch(ctx, claimed, unchanged, client.FieldOwner(fieldOwner))
-	return v.wrap(err, "claim ConfigMap", wanted.GetName())
-}
-
-// claimRole creates the ClusterRole of an informer without rules, unless it is there. Its name
-// comes from ConfigurationName, so the ConfigMap does not decide between two installers with
-// different names. All installers have one field manager, so an apply would take over the role that
-// the other installer has just made. The ClusterRoleBinding has the same name, and follows the
-// role.
-func (v *visit) claimRole(ctx context.Context) error {
-	if !v.opts.Informer || v.found.role != nil {
-		return nil
-	}
-	role := named("rbac.authorization.k8s.io/v1", "ClusterRole", "", v.object(roleFile).GetName())
-	annotate(role, v.opts.Names.InstalledBy(), v.owner())
-	annotate(role, v.key(annotationRuntime), string(v.id))
-
-	err := v.Create(ctx, role, client.FieldOwner(fieldOwner))
-	if err != nil {
-		return v.wrap(err, "claim ClusterRole", role.GetName())
-	}
-	v.found.role = role
-	return nil
-}
-
-// ours reports whether an installer has created a namespace. [Options.Adjust] may remove the mark,
-// so that a namespace that this installer creates is left to others.
-func (i *Installer) ours(namespace *unstructured.Unstructured) bool {
-	return namespace.GetAnnotations()[i.key(annotationCreatedBy)] == createdBy
-}
-
-// ownsNamespace reports whether this installer has created the existing namespace. The namespace
-// of an earlier version has no owner.
-func (v *visit) ownsNamespace() bool {
-	return v.found.namespace != nil && v.ours(v.found.namespace) && v.isOurs(v.found.namespace)
-}
-
-func annotate(object *unstructured.Unstructured, name, value string) {
-	annotations := object.GetAnnotations()
-	if annotations == nil {
-		annotations = make(map[string]string)
-	}
-	annotations[name] = value
-	object.SetAnnotations(annotations)
+		errForeign, r.id, strings.Join(foreign, ", "), r.names.InstalledBy(), r.owner)
 }

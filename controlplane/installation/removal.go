@@ -3,7 +3,6 @@ package installation
 import (
 	"context"
 	"log/slog"
-	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
@@ -24,57 +23,59 @@ import (
 // Missing objects are no error, and neither is a runtime that is gone, which has no client. A
 // runtime that cannot be reached is an error.
 func (i *Installer) Uninstall(ctx context.Context, r Runtime) (Status, error) {
-	i.records.Delete(r.ID)
-	i.restarts.Delete(r.ID)
-	i.contests.Delete(r.ID)
+	i.memory.forget(r.ID)
 	if r.Client == nil {
 		return Status{State: Removed}, nil
 	}
-	ctx, end := i.beginCall(ctx, &r)
+
+	v := i.visit(&r)
+	ctx, end := i.budgets.beginCall(ctx, v.renderer)
 	defer end()
-	return bounded(i.visit(&r).uninstall(ctx))
+	return bounded(v.uninstall(ctx))
 }
 
 func (v *visit) uninstall(ctx context.Context) (Status, error) {
 	if err := v.read(ctx); err != nil {
 		return Status{}, err
 	}
-	for _, object := range v.found.deciding() {
-		if v.checkRuntime(object) != nil {
+	for _, object := range v.found.decidingObjects() {
+		if v.rights.checkRuntime(object) != nil {
 			return Status{State: Removed}, nil //nolint:nilerr // Nothing there is of this runtime.
 		}
 	}
 
-	// An object that the options adopt has no mark before an installation.
-	held, err := v.removeIf(ctx, v.isOfThisRuntime, v.bareConfiguration())
-	if err == nil && len(held) == 0 {
-		held, err = v.removeIf(ctx, v.isOfThisRuntime, v.installed()...)
-	}
+	held, err := v.removeInstalled(ctx)
 	if err != nil {
 		return Status{}, err
 	}
-	if len(held) > 0 || !v.ownsNamespace() {
+	if len(held) > 0 || !v.rights.ownsNamespace() {
 		return awaitingEndOf(held), nil
 	}
 	return v.removeNamespace(ctx)
 }
 
-func (i *Installer) bareConfiguration() *unstructured.Unstructured {
-	return named("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration", "", i.opts.ConfigurationName)
+// removeInstalled removes the webhook configuration, and all other objects when it is gone. An
+// object that the options adopt has no mark before an installation, and stays.
+func (v *visit) removeInstalled(ctx context.Context) (held []*unstructured.Unstructured, err error) {
+	held, err = v.removeIf(ctx, v.rights.isOfThisRuntime, v.opts.bareConfiguration())
+	if err != nil || len(held) > 0 {
+		return held, err
+	}
+	return v.removeIf(ctx, v.rights.isOfThisRuntime, v.installedObjects()...)
 }
 
-// installed has the ConfigMap last, which marks the runtime. An interrupted removal is continued
-// while the ConfigMap is there.
-func (v *visit) installed() (objects []*unstructured.Unstructured) {
+// installedObjects has the ConfigMap last, which marks the runtime. An interrupted removal is
+// continued while the ConfigMap is there.
+func (v *visit) installedObjects() (objects []*unstructured.Unstructured) {
 	if v.opts.Informer || v.found.role != nil {
-		objects = v.removable(partInformer)
+		objects = v.manifests.removable(partInformer)
 	}
-	objects = append(objects, v.object(deploymentFile), v.secret(&Runtime{}))
-	objects = append(objects, v.formerPullSecret(v.found.managers)...)
+	objects = append(objects, v.manifests.copyOf(deploymentFile), v.bareSecret())
+	objects = append(objects, v.formerPullSecret()...)
 	for _, part := range []int{partService, partCanary, partBase} {
-		objects = append(objects, v.removable(part)...)
+		objects = append(objects, v.manifests.removable(part)...)
 	}
-	return append(objects, v.managersMap(&Runtime{}, ""))
+	return append(objects, v.bareManagers())
 }
 
 // removeNamespace leaves a namespace with objects of others, which would end with it.
@@ -82,7 +83,8 @@ func (v *visit) removeNamespace(ctx context.Context) (Status, error) {
 	if v.found.namespaceEnds() {
 		return awaitingEndOf([]*unstructured.Unstructured{v.found.namespace}), nil
 	}
-	guest, err := v.guest(ctx)
+
+	guest, err := v.findGuest(ctx)
 	if err != nil && ctx.Err() != nil {
 		return Status{}, err // The next call checks again.
 	}
@@ -98,22 +100,18 @@ func (v *visit) removeNamespace(ctx context.Context) (Status, error) {
 	}
 
 	if err := ownership.DeleteUnchanged(ctx, v, v.found.namespace); err != nil {
-		return Status{}, v.wrap(err, "delete Namespace", v.opts.Namespace)
+		return Status{}, v.wrapRequest(err, "delete Namespace", v.opts.Namespace)
 	}
-	left, err := v.get(ctx, v.namespace())
+	left, err := v.readObject(ctx, v.renderNamespace())
 	if err != nil || left == nil {
 		return Status{State: Removed}, err
 	}
 	return awaitingEndOf([]*unstructured.Unstructured{left}), nil
 }
 
-func awaitingEndOf(held []*unstructured.Unstructured) Status {
-	if len(held) == 0 {
-		return Status{State: Removed}
-	}
-	names := make([]string, len(held))
-	for n, object := range held {
-		names[n] = object.GetKind() + " " + object.GetName()
-	}
-	return progressing(ReasonObjectsEnding, "waiting for the end of "+strings.Join(names, ", "))
+// findGuest returns kind and name of an object in the namespace after all objects of this
+// installation were removed, "" if there is none. An object of another installation with our owner
+// is a guest, too. It fails if a kind that may have objects there cannot be listed.
+func (v *visit) findGuest(ctx context.Context) (string, error) {
+	return FindGuest(ctx, v.Client, v.opts.Namespace, nil)
 }

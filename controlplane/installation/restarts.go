@@ -15,45 +15,69 @@ import (
 // resync, which replaces the events of the writes that a webhook has missed.
 const annotationRestart = "managers-removed"
 
-// restart returns the value of annotationRestart. live is the ConfigMap as it was read, nil if
-// there is none. The agents restart for the managers.
-func (i *Installer) restart(live *unstructured.Unstructured, managers []core.Manager) (last string) {
-	if live != nil {
-		last = remote.Token(live.GetAnnotations()[i.key(annotationRestart)])
+// lastRestart returns the value of annotationRestart on the ConfigMap of a runtime, "" without a
+// ConfigMap. key is the annotation in the names of the operator.
+func lastRestart(live *unstructured.Unstructured, key string) string {
+	if live == nil {
+		return ""
 	}
+	return remote.Token(live.GetAnnotations()[key])
+}
+
+// nextRestart returns the value of annotationRestart after last. The agents restart for the
+// managers, so without one the value stays.
+func nextRestart(last string, managers []core.Manager) string {
 	if len(managers) == 0 {
 		return last
 	}
 	return shortSum(sumOf(last, managers))
 }
 
-// restarted is the last restart of the agents of a runtime after a correction.
-type restarted struct {
-	restart string
-	until   time.Time // the end of the pause
-	pause   time.Duration
+// restarts have the last restart of the agents of each runtime after a correction. After a new
+// start of this process, the agents restart once without a pause.
+type restarts struct {
+	perRuntime[restarted]
 }
 
-// pace returns the value of annotationRestart for the pods, and records a restart. The value is
-// the one that is due, unless the agents have restarted not long ago, as others undo each
-// correction. The pauses grow to an hour. After a new start of this process, the agents restart
-// once without a pause.
-func (i *Installer) pace(id core.RuntimeID, due string, former, missed bool) string {
-	found, known := i.restarts.Load(id)
-	last, _ := found.(restarted)
-	now := i.opts.Now()
-	if now.Before(last.until) && !former {
+// restarted is a restart of the agents of a runtime.
+type restarted struct {
+	restart string        // the value of annotationRestart
+	until   time.Time     // the end of the pause
+	pause   time.Duration // before the next restart
+}
+
+// cause is why the agents of a runtime restart.
+type cause struct {
+	former bool // They serve a manager that no watch names now.
+	missed bool // Others have changed webhooks, so that the agents missed writes.
+}
+
+// scheduleRestart returns the value of annotationRestart for the pods, and records a restart. The
+// value is the one that is due, unless the agents have restarted not long ago, because others undo
+// each correction. The pauses grow to an hour. A manager that was removed does not wait.
+func (r *restarts) scheduleRestart(id core.RuntimeID, due string, why cause, now time.Time) (pods string) {
+	last, known := r.load(id)
+	isPaused := now.Before(last.until)
+	if isPaused && !why.former {
 		return last.restart
 	}
 
-	isRestart := due != last.restart && (known || missed)
-	if !isRestart {
+	mayRestart := known || why.missed
+	if due == last.restart || !mayRestart {
 		return due
 	}
-	pause := time.Minute
-	if now.Sub(last.until) < verifyAfter {
-		pause = min(2*last.pause+pause, verifyAfter)
-	}
-	i.restarts.Store(id, restarted{due, now.Add(pause), pause})
+
+	pause := last.nextPause(now)
+	r.store(id, restarted{restart: due, until: now.Add(pause), pause: pause})
 	return due
+}
+
+// nextPause is a minute after an hour without a restart, and about twice the last pause before
+// that.
+func (r restarted) nextPause(now time.Time) time.Duration {
+	const first = time.Minute
+	if now.Sub(r.until) >= verifyAfter {
+		return first
+	}
+	return min(2*r.pause+first, verifyAfter)
 }

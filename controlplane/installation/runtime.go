@@ -7,15 +7,11 @@ import (
 	"errors"
 	"fmt"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/material"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
-	"github.com/runtime-watcher/runtime-watcher/internal/option"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
@@ -25,8 +21,12 @@ var errInvalidRuntime error = &reasons.Error{
 	Text: "agent cannot be installed in runtime", Label: "invalid_runtime", Permanent: true,
 }
 
-// maxPullSecret is in bytes.
-const maxPullSecret = 64 << 10
+const (
+	// maxPullSecret is in bytes.
+	maxPullSecret = 64 << 10
+	// reservedID would get the answers to operators at a NATS server.
+	reservedID = "operator"
+)
 
 // Runtime is a cluster that gets the agent, and the agent's material.
 type Runtime struct {
@@ -59,17 +59,24 @@ func (r *Runtime) hasServingPair() bool {
 	return r.Secret[material.ServingCertificate] != nil || r.Secret[material.ServingKey] != nil
 }
 
+// purposes are those of the agent's certificates.
+type purposes struct {
+	host string // of the webhook, empty for an agent that watches
+	nats bool   // The client certificate has a user of a NATS server.
+}
+
 // validate checks the material as the peers of the agent will: a mistake found there is a silent
 // failure. Only an agent that serves a webhook needs a serving certificate, and only one over NATS
 // a user.
-func (r *Runtime) validate(host string, serves, user bool) error {
+func (r *Runtime) validate(needs purposes) error {
 	if r.Client == nil {
 		return errors.New("want a client, have none")
 	}
-	if len(r.PullSecret) > maxPullSecret || r.PullSecret != nil && !json.Valid(r.PullSecret) {
+	if r.PullSecret != nil && !isPullSecret(r.PullSecret) {
 		return fmt.Errorf("PullSecret: want JSON of at most %d bytes", maxPullSecret)
 	}
-	pair, err := r.pair(material.ClientCertificate, material.ClientKey)
+
+	pair, err := r.parsePair(material.ClientCertificate, material.ClientKey)
 	if err != nil {
 		return err
 	}
@@ -78,30 +85,37 @@ func (r *Runtime) validate(host string, serves, user bool) error {
 		return fmt.Errorf("%s of its Secret: %w", material.CA, err)
 	}
 
-	switch have := pair.Leaf.Subject.CommonName; {
-	case have != string(r.ID) || r.ID == "":
-		return fmt.Errorf("its Secret has the certificate of %.80q", have)
-	case user && r.ID == reservedID:
+	subject := pair.Leaf.Subject.CommonName
+	if subject != string(r.ID) || r.ID == "" {
+		return fmt.Errorf("its Secret has the certificate of %.80q", subject)
+	}
+	if needs.nats && r.ID == reservedID {
 		return fmt.Errorf("want another ID with %s=%s, which reserves this one", settingTransport, transportNATS)
-	case user && len(pair.Leaf.DNSNames) == 0:
+	}
+	if needs.nats && len(pair.Leaf.DNSNames) == 0 {
 		return errors.New("the certificate in its Secret has no DNS name, want the one of its user at the NATS server")
-	case serves:
-		return r.validateServing(host, bundle)
-	default:
+	}
+	if needs.host == "" {
 		return nil
 	}
+	return r.validateServing(needs.host, bundle)
 }
+
+func isPullSecret(text []byte) bool { return len(text) <= maxPullSecret && json.Valid(text) }
 
 // validateServing verifies the serving certificate as the API server does.
 func (r *Runtime) validateServing(host string, bundle keys.Bundle) error {
-	certificate, key := material.ClientCertificate, material.ClientKey
+	certificate := material.ClientCertificate
+	key := material.ClientKey
 	if r.hasServingPair() {
-		certificate, key = material.ServingCertificate, material.ServingKey
+		certificate = material.ServingCertificate
+		key = material.ServingKey
 	}
-	pair, err := r.pair(certificate, key)
+	pair, err := r.parsePair(certificate, key)
 	if err != nil {
 		return err
 	}
+
 	opts := x509.VerifyOptions{
 		DNSName: host, Roots: x509.NewCertPool(), Intermediates: x509.NewCertPool(),
 		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
@@ -110,71 +124,38 @@ func (r *Runtime) validateServing(host string, bundle keys.Bundle) error {
 		opts.Roots.AddCert(ca)
 	}
 	for _, der := range pair.Certificate[1:] {
-		if intermediate, err := x509.ParseCertificate(der); err == nil {
-			opts.Intermediates.AddCert(intermediate)
+		intermediate, err := x509.ParseCertificate(der)
+		if err != nil {
+			continue
 		}
+		opts.Intermediates.AddCert(intermediate)
 	}
+
 	if _, err := pair.Leaf.Verify(opts); err != nil {
 		return fmt.Errorf("API server would not trust %s of its Secret as %s: %w", certificate, host, err)
 	}
 	return nil
 }
 
-// bundle returns the CAs of the Secret for the webhook configuration, without the blocks that an
-// API server cannot use. The agent logs these blocks, which stay in its Secret.
-func (r *Runtime) bundle() ([]byte, error) {
+// usableBundle returns the CAs of the Secret for the webhook configuration, without the blocks that
+// an API server cannot use. The agent logs these blocks, which stay in its Secret.
+func (r *Runtime) usableBundle() ([]byte, error) {
 	text := r.Secret[material.CA]
 	bundle, err := keys.ParseBundle(text)
 	if err != nil {
 		return nil, fmt.Errorf("%s of its Secret: %w", material.CA, err)
 	}
+
 	if len(bundle.Skipped) > 0 {
 		return bundle.PEM(), nil
 	}
 	return text, nil
 }
 
-func (r *Runtime) pair(certificate, key string) (tls.Certificate, error) {
+func (r *Runtime) parsePair(certificate, key string) (tls.Certificate, error) {
 	pair, err := keys.ParsePair(r.Secret[certificate], r.Secret[key])
-	return pair, option.Unless(err == nil, "%s and %s of its Secret: %w", certificate, key, err)
-}
-
-// secret has the keys that the agent reads. The serving pair is optional.
-func (i *Installer) secret(r *Runtime) *unstructured.Unstructured {
-	data := make(map[string][]byte)
-	for _, key := range []string{
-		material.CA, material.ClientCertificate, material.ClientKey, material.ServingCertificate, material.ServingKey,
-	} {
-		if value, has := r.Secret[key]; has {
-			data[key] = value
-		}
+	if err != nil {
+		return tls.Certificate{}, fmt.Errorf("%s and %s of its Secret: %w", certificate, key, err)
 	}
-	return i.secretOf(i.opts.secretName(), corev1.SecretTypeTLS, data)
-}
-
-func (i *Installer) pullSecret(r *Runtime) *unstructured.Unstructured {
-	return i.secretOf(i.pullSecretName(), corev1.SecretTypeDockerConfigJson,
-		map[string][]byte{corev1.DockerConfigJsonKey: r.PullSecret})
-}
-
-// annotationPullSecret is on the ConfigMap of a runtime with a copy of a pull secret.
-const annotationPullSecret = "pull-secret"
-
-// formerPullSecret takes the ConfigMap of a runtime, nil if there is none.
-func (i *Installer) formerPullSecret(live *unstructured.Unstructured) []*unstructured.Unstructured {
-	if live == nil || live.GetAnnotations()[i.key(annotationPullSecret)] == "" {
-		return nil
-	}
-	return []*unstructured.Unstructured{i.pullSecret(&Runtime{})}
-}
-
-func (i *Installer) pullSecretName() string { return i.opts.Name + "-pull" }
-
-func (i *Installer) secretOf(name string, kind corev1.SecretType, data map[string][]byte) *unstructured.Unstructured {
-	return i.finishedOf(&corev1.Secret{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
-		ObjectMeta: metav1.ObjectMeta{Namespace: i.opts.Namespace, Name: name, Labels: i.opts.labels()},
-		Type:       kind,
-		Data:       data,
-	})
+	return pair, nil
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -20,18 +21,18 @@ func TestUninstallForgetsItsRuntimeOnly(t *testing.T) {
 	p := newPlace(t, Options{})
 	i := p.installer
 	for _, id := range []core.RuntimeID{"prod", "beside"} {
-		i.records.Store(id, record{})
-		i.restarts.Store(id, restarted{})
-		i.contests.Store(id, "text")
+		i.memory.records.store(id, record{})
+		i.memory.restarts.store(id, restarted{})
+		i.memory.contests.store(id, "text")
 	}
 	if _, err := i.Uninstall(t.Context(), Runtime{ID: "prod"}); err != nil {
 		t.Fatal(err)
 	}
-	for name, load := range map[string]func(any) (any, bool){
-		"records": i.records.Load, "restarts": i.restarts.Load, "contests": i.contests.Load,
+	for name, values := range map[string]*sync.Map{
+		"records": &i.memory.records.values, "restarts": &i.memory.restarts.values, "contests": &i.memory.contests.values,
 	} {
-		_, prod := load(core.RuntimeID("prod"))
-		_, beside := load(core.RuntimeID("beside"))
+		_, prod := values.Load(core.RuntimeID("prod"))
+		_, beside := values.Load(core.RuntimeID("beside"))
 		if prod || !beside {
 			t.Errorf("%s: the runtime is remembered: %t, and another one: %t, want that one only", name, prod, beside)
 		}
@@ -43,7 +44,7 @@ func TestUninstallLeavesTheAgentOfAnotherRuntime(t *testing.T) {
 	p := newPlace(t, Options{})
 	p.settle()
 	live := p.configMap()
-	live.Annotations[p.installer.key(annotationRuntime)] = "another"
+	live.Annotations[p.installer.opts.key(annotationRuntime)] = "another"
 	if err := p.client.Update(t.Context(), live); err != nil {
 		t.Fatal(err)
 	}
@@ -57,13 +58,14 @@ func TestUninstallLeavesTheAgentOfAnotherRuntime(t *testing.T) {
 // The weight of what a call may read follows the watches.
 func TestTheWeightFollowsTheWatches(t *testing.T) {
 	p := newPlace(t, Options{})
-	few := p.installer.ownWeight(&p.runtime)
+	weigh := func() int64 { return p.installer.budgets.weighOwn(p.installer.rendererOf(&p.runtime)) }
+	few := weigh()
 	for n := range 20 {
 		p.runtime.Watches = append(p.runtime.Watches, watchOf(core.Manager(fmt.Sprintf("more-%d", n))))
 	}
-	many := p.installer.ownWeight(&p.runtime)
+	many := weigh()
 	p.runtime.Watches = p.runtime.Watches[:2]
-	if again := p.installer.ownWeight(&p.runtime); few <= 0 || many < 2*few || again != few {
+	if again := weigh(); few <= 0 || many < 2*few || again != few {
 		t.Errorf("weights %d, %d and %d, want a larger one for more watches", few, many, again)
 	}
 }
@@ -114,11 +116,13 @@ func TestAdditionsOfTwoWebhooks(t *testing.T) {
 		namespaceOf("excluded", map[string]string{"a": "1", "ours": "yes"}), namespaceOf("kube-system", map[string]string{"a": "1"}),
 	}
 	e := exclusions{by: make(map[string][]string)}
+	var additions []addition
 	for _, more := range []metav1.LabelSelectorRequirement{notIn("a", "1"), notIn("b", "2"), notIn("a", "1")} {
-		a := &addition{webhook: map[string]any{"name": "w"}, ours: ours, more: []metav1.LabelSelectorRequirement{more}}
-		e.note(a, &unstructured.Unstructured{}, namespaces)
+		additions = append(additions, addition{
+			webhook: map[string]any{"name": "w"}, ours: ours, more: []metav1.LabelSelectorRequirement{more},
+		})
 	}
-	e.sort()
+	e.addAll(additions, &unstructured.Unstructured{}, namespaces)
 	if lost := strings.Join(e.lost, " "); lost != "first second" {
 		t.Errorf("lost are %q, want first and second", lost)
 	}
@@ -134,7 +138,7 @@ func TestTheBoundOfNamedNamespaces(t *testing.T) {
 		for number := range n {
 			e.lost = append(e.lost, fmt.Sprintf("namespace-%d-", number))
 		}
-		status := e.judge(Status{State: Ready})
+		status := e.judgeReady(Status{State: Ready})
 		named := strings.Count(status.Message, "namespace-")
 		if named != mostNamed || strings.Contains(status.Message, "…") != (n > mostNamed) || status.State != Failed {
 			t.Errorf("%d lost namespaces give %+v", n, status)
@@ -145,7 +149,7 @@ func TestTheBoundOfNamedNamespaces(t *testing.T) {
 // A contested text does not make other texts, or other runtimes, contested.
 func TestAContestIsOfOneText(t *testing.T) {
 	p := newPlace(t, Options{})
-	p.installer.contests.Store(core.RuntimeID("prod"), "first")
+	p.installer.memory.contests.store("prod", "first")
 	for id, texts := range map[core.RuntimeID]map[string]bool{
 		"prod": {"first": true, "second": false}, "beside": {"first": false},
 	} {
@@ -159,18 +163,15 @@ func TestAContestIsOfOneText(t *testing.T) {
 
 // Others may shorten the timeout of a webhook, and may not lengthen it.
 func TestTheTimeoutOfOthers(t *testing.T) {
-	p := newPlace(t, Options{})
 	configuration := func(timeout int64) *unstructured.Unstructured {
 		return &unstructured.Unstructured{Object: map[string]any{
 			"webhooks": []any{map[string]any{"name": "w", "timeoutSeconds": timeout}},
 		}}
 	}
 	for live, want := range map[int64]int64{3: 3, 10: 10, 30: 10, 0: 10} {
-		v := p.installer.visit(&Runtime{ID: "prod"})
-		v.found.configuration = configuration(live)
-		v.want = &wanted{configuration: configuration(10)}
-		v.findAdditions()
-		fields, _ := webhooksOf(v.want.configuration)[0].(map[string]any)
+		ours := configuration(10)
+		keepShorterTimeouts(configuration(live), ours)
+		fields, _ := webhooksOf(ours)[0].(map[string]any)
 		if have := fields["timeoutSeconds"]; have != want {
 			t.Errorf("a timeout of others of %d s makes ours %v, want %d", live, have, want)
 		}
@@ -201,7 +202,7 @@ func TestAnyOfTwoEndpointSlicesAnswers(t *testing.T) {
 	v := p.installer.visit(&Runtime{ID: "prod"})
 	for _, tt := range [][]bool{{true, false}, {false, true}, {false, false}} {
 		list := &unstructured.UnstructuredList{Items: []unstructured.Unstructured{slice(tt[0]), slice(tt[1])}}
-		have, err := v.reached(list)
+		have, err := v.hasEndpoint(list)
 		if err != nil || have != (tt[0] || tt[1]) {
 			t.Errorf("slices that are ready %v: %t, %v", tt, have, err)
 		}

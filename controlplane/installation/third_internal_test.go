@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 )
@@ -126,5 +127,25 @@ func TestLabelsOfTheConfiguration(t *testing.T) {
 			t.Fatal(err)
 		}
 		check("after others removed " + key)
+	}
+}
+
+// A runtime chooses the JSON of its webhooks. One with another name than a text is an unknown webhook.
+func TestANameThatIsNoText(t *testing.T) {
+	t.Parallel()
+	configuration := func(name any) *unstructured.Unstructured {
+		return &unstructured.Unstructured{Object: map[string]any{
+			"webhooks": []any{map[string]any{"name": name, "timeoutSeconds": int64(3)}},
+		}}
+	}
+
+	live := configuration(map[string]any{"w": "w"})
+	ours := configuration("w")
+	keepShorterTimeouts(live, ours)
+	if additions := findAdditions(live, ours); len(additions) > 0 {
+		t.Errorf("additions %v of an unknown webhook, want none", additions)
+	}
+	if present := presentIn(live, webhooksOf(ours)); len(present) > 0 {
+		t.Errorf("the webhooks %v are present, want none", present)
 	}
 }

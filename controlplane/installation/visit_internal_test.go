@@ -202,7 +202,7 @@ func get[O client.Object](p *place, name string, object O) O {
 
 func (p *place) configuration() *unstructured.Unstructured {
 	p.t.Helper()
-	live := p.installer.bareConfiguration()
+	live := p.installer.opts.bareConfiguration()
 	if err := p.client.Get(p.t.Context(), client.ObjectKeyFromObject(live), live); err != nil {
 		p.t.Fatal(err)
 	}
@@ -296,7 +296,7 @@ func TestANamespaceOfOthersIsNotApplied(t *testing.T) {
 		"of another installer": {func(p *place) {
 			namespace := foreign()
 			namespace.Annotations = map[string]string{
-				p.installer.key(annotationCreatedBy): createdBy, p.installer.opts.Names.InstalledBy(): "another",
+				p.installer.opts.key(annotationCreatedBy): createdBy, p.installer.opts.Names.InstalledBy(): "another",
 			}
 			p.create(namespace)
 		}, false},
@@ -327,15 +327,17 @@ func TestANamespaceOfOthersIsNotApplied(t *testing.T) {
 // begin anew after an hour of peace.
 func TestPausesBetweenRestartsGrow(t *testing.T) {
 	p := newPlace(t, Options{})
-	i := p.installer
+	schedule := func(id core.RuntimeID, due string, why cause) string {
+		return p.installer.memory.restarts.scheduleRestart(id, due, why, p.now)
+	}
 	var restarts []time.Duration
 	begun, last := p.now, ""
 	for n := range 200 {
 		due := strings.Repeat("x", n%9+1)
-		if have := i.pace("prod", due, false, true); have == due && have != last {
+		if have := schedule("prod", due, cause{missed: true}); have == due && have != last {
 			restarts, last = append(restarts, p.now.Sub(begun)), have
 		}
-		i.pace("other", "always", false, true) // Another runtime has pauses of its own.
+		schedule("other", "always", cause{missed: true}) // Another runtime has pauses of its own.
 		p.now = p.now.Add(time.Minute)
 	}
 	var pauses []time.Duration
@@ -349,12 +351,12 @@ func TestPausesBetweenRestartsGrow(t *testing.T) {
 	}
 
 	p.now = p.now.Add(3 * time.Hour)
-	first := i.pace("prod", "after", false, true)
+	first := schedule("prod", "after", cause{missed: true})
 	p.now = p.now.Add(time.Minute)
-	if second := i.pace("prod", "peace", false, true); first != "after" || second != "peace" {
+	if second := schedule("prod", "peace", cause{missed: true}); first != "after" || second != "peace" {
 		t.Errorf("after hours of peace: %q and %q, want short pauses again", first, second)
 	}
-	if have := i.pace("prod", "manager", true, false); have != "manager" {
+	if have := schedule("prod", "manager", cause{former: true}); have != "manager" {
 		t.Errorf("a manager that is gone waits: %q", have)
 	}
 }
@@ -364,7 +366,7 @@ func TestPausesBetweenRestartsGrow(t *testing.T) {
 func TestADueRestartIsRecordedBeforeTheCorrection(t *testing.T) {
 	p := newPlace(t, Options{})
 	p.settle()
-	before := p.configMap().Annotations[p.installer.key(annotationRestart)]
+	before := p.configMap().Annotations[p.installer.opts.key(annotationRestart)]
 	p.spoil()
 	if _, err := p.install(); err != nil {
 		t.Fatal(err)
@@ -373,8 +375,8 @@ func TestADueRestartIsRecordedBeforeTheCorrection(t *testing.T) {
 	if recorded < 0 || corrected < recorded {
 		t.Errorf("writes %v, want the ConfigMap before the webhooks", p.writes)
 	}
-	due := p.configMap().Annotations[p.installer.key(annotationRestart)]
-	pods := p.deployment().Spec.Template.Annotations[p.installer.key(annotationRestart)]
+	due := p.configMap().Annotations[p.installer.opts.key(annotationRestart)]
+	pods := p.deployment().Spec.Template.Annotations[p.installer.opts.key(annotationRestart)]
 	if due == before || pods != due {
 		t.Errorf("due %q after %q, and pods have %q", due, before, pods)
 	}
@@ -383,8 +385,8 @@ func TestADueRestartIsRecordedBeforeTheCorrection(t *testing.T) {
 	p.roll()
 	p.spoil()
 	status := p.settle()
-	second := p.configMap().Annotations[p.installer.key(annotationRestart)]
-	if pods = p.deployment().Spec.Template.Annotations[p.installer.key(annotationRestart)]; second == due || pods != due {
+	second := p.configMap().Annotations[p.installer.opts.key(annotationRestart)]
+	if pods = p.deployment().Spec.Template.Annotations[p.installer.opts.key(annotationRestart)]; second == due || pods != due {
 		t.Errorf("due %q after %q, and pods have %q", second, due, pods)
 	}
 	if status.State != Failed || status.Reason != ReasonWebhooksContested {
@@ -394,7 +396,7 @@ func TestADueRestartIsRecordedBeforeTheCorrection(t *testing.T) {
 	if status = p.settle(); status.State != Ready {
 		t.Errorf("got %+v after the pause", status)
 	}
-	if pods = p.deployment().Spec.Template.Annotations[p.installer.key(annotationRestart)]; pods != second {
+	if pods = p.deployment().Spec.Template.Annotations[p.installer.opts.key(annotationRestart)]; pods != second {
 		t.Errorf("pods have %q after the pause, want the recorded %q", pods, second)
 	}
 }

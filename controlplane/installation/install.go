@@ -1,0 +1,168 @@
+package installation
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/remote"
+)
+
+// Install does the next steps of an installation, without waiting, and corrects changes by others.
+// Call it again while the state is not [Ready], and from time to time after that.
+//
+// The webhook configuration comes last, when the agent answers. When a rollout is stalled, a former
+// replica that answers is enough. An existing configuration gets a new bundle before the agent gets
+// a new certificate. A new Secret restarts nothing, and neither does a new manager. With
+// [Options.Informer], an existing configuration is removed first.
+//
+// A call that has nothing new reads three objects: the webhook configuration, the Deployment and
+// the endpoints of the Service. With [Options.Informer] it reads two: the ClusterRole and the
+// Deployment. It corrects the first two immediately, and all others after 1 h.
+//
+// Install changes only objects with its mark, which is the annotation with [Options.Owner]. If an
+// object of its names exists without the mark, Install changes nothing, and the error names the
+// object. [Options.FormerOwners] and [Options.Adopt] take such objects over.
+//
+// Beside an error only [Status.Former] is set. A permanent error, by core.IsPermanent, needs
+// another Runtime: its reason is invalid_runtime, invalid_watch or invalid_configuration. An error
+// with the reason owned needs the end of the other installation, or an adoption. Retry all other
+// errors.
+//
+// With a client of runtimes.NewKubeconfigs, a call takes at most 64 MiB for any answers of the
+// runtime. Texts from the runtime are cut.
+func (i *Installer) Install(ctx context.Context, r Runtime) (Status, error) {
+	v := i.visit(&r)
+	ctx, end := i.budgets.beginCall(ctx, v.renderer)
+	defer end()
+	return bounded(v.install(ctx))
+}
+
+// Unchanged reports whether a call of Install with the Secret of the last one would change nothing.
+// The status is that of such a call. It needs no Secret, and reads the same objects as a call of
+// Install that has nothing new. If it returns false, call Install.
+func (i *Installer) Unchanged(ctx context.Context, r Runtime) (status Status, unchanged bool, err error) {
+	if r.Client == nil || r.Verify {
+		return Status{}, false, nil
+	}
+
+	r.Secret = nil
+	v := i.visit(&r)
+	ctx, end := i.budgets.beginCall(ctx, v.renderer)
+	defer end()
+	status, unchanged, err = v.checkUnchanged(ctx)
+	status, err = bounded(status, err)
+	return status, unchanged, err
+}
+
+// bounded cuts texts from the runtime.
+func bounded(status Status, err error) (Status, error) {
+	status.Message = remote.Text(status.Message)
+	status.Notice = remote.Text(status.Notice)
+	return status, remote.Error(err)
+}
+
+func (v *visit) install(ctx context.Context) (Status, error) {
+	if v.runtime.Verify {
+		v.memory.records.outdate(v.id) // Even if this call fails.
+	}
+	if err := v.validateRuntime(); err != nil {
+		return Status{}, fmt.Errorf("%w %q: %w", errInvalidRuntime, v.id, err)
+	}
+
+	status, unchanged, err := v.checkUnchanged(ctx)
+	if unchanged || err != nil {
+		return status, err
+	}
+
+	v.last = v.memory.records.outdate(v.id)
+	return v.correct(ctx)
+}
+
+func (v *visit) validateRuntime() error {
+	needs := purposes{nats: v.opts.settings().overNATS()}
+	if !v.opts.Informer {
+		needs.host = v.opts.host()
+	}
+	if err := v.runtime.validate(needs); err != nil {
+		return err
+	}
+	_, err := parsePort(v.address)
+	return err
+}
+
+// correct applies all objects, in an order in which no write of the runtime waits for an agent.
+// Nothing is written before each object was found to be of this installer.
+func (v *visit) correct(ctx context.Context) (Status, error) {
+	if err := v.read(ctx); err != nil {
+		return Status{}, err
+	}
+	if err := v.rights.checkOwners(v.found.decidingObjects()); err != nil {
+		return Status{}, err
+	}
+
+	if err := v.render(ctx); err != nil {
+		return Status{}, err
+	}
+	if err := v.readOthers(ctx); err != nil {
+		return Status{}, err
+	}
+	if err := v.rights.checkOwners(v.found.otherObjects()); err != nil {
+		return Status{}, err
+	}
+
+	status, err := v.carryOut(ctx)
+	if err != nil { // A write may have been done nevertheless.
+		status = Status{}
+	}
+	status.Former = v.former
+	return status, err
+}
+
+// render makes the objects to apply. If others have changed webhooks, the agents restart.
+func (v *visit) render(ctx context.Context) error {
+	v.ownNamespace = v.ownsOrMakesNamespace()
+	v.former = v.formerManagers()
+	want, err := v.renderConfiguration()
+	if err != nil {
+		return err
+	}
+	v.want = want
+
+	if err := v.compareConfiguration(ctx); err != nil {
+		return err
+	}
+	stale := v.former
+	if want.missed {
+		v.log.WarnContext(ctx, "another program changed the webhooks, so the agents restart after the correction")
+		stale = v.opts.managersOf(v.runtime.Watches)
+	}
+
+	due := nextRestart(lastRestart(v.found.managers, v.opts.key(annotationRestart)), stale)
+	why := cause{former: len(v.former) > 0, missed: want.missed}
+	pods := v.memory.restarts.scheduleRestart(v.id, due, why, v.opts.Now())
+	v.renderObjects(want, due, pods)
+	return nil
+}
+
+// carryOut writes. The copy of a pull secret is removed before the ConfigMap loses its annotation.
+func (v *visit) carryOut(ctx context.Context) (Status, error) {
+	if v.runtime.PullSecret == nil {
+		if err := v.removeAll(ctx, v.formerPullSecret()); err != nil {
+			return Status{}, err
+		}
+	}
+	if err := v.claimRuntime(ctx); err != nil {
+		return Status{}, err
+	}
+	if v.want.missed {
+		// After the correction, nothing else shows that the restart is due.
+		if _, err := v.apply(ctx, v.want.managers); err != nil {
+			return Status{}, err
+		}
+	}
+
+	if v.opts.Informer {
+		return v.installInformer(ctx)
+	}
+	return v.installWebhook(ctx)
+}
