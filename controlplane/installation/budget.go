@@ -40,7 +40,7 @@ func (b *budgets) beginCall(ctx context.Context, r *renderer) (call context.Cont
 	return call, end
 }
 
-// weighOwn builds a configuration for new watches only, and keeps its weight.
+// weighOwn builds a configuration for new watches only. It stores the weight of the configuration.
 func (b *budgets) weighOwn(r *renderer) int64 {
 	watches := sumOf(watch.DocumentOf(r.runtime.Watches))
 	last := b.last.Load()
@@ -48,7 +48,7 @@ func (b *budgets) weighOwn(r *renderer) int64 {
 		return last.weight
 	}
 	if r.opts.Informer || len(r.runtime.Secret[material.CA]) == 0 {
-		return 0 // No configuration, or a call that needs none.
+		return 0 // The call writes no configuration.
 	}
 
 	heaviest := *r

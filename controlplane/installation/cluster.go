@@ -39,7 +39,7 @@ func (c *cluster) wrapRuntime(err error) error {
 	return nil
 }
 
-// readObject returns nil when there is no such object.
+// readObject returns nil for a missing object.
 func (c *cluster) readObject(
 	ctx context.Context, object *unstructured.Unstructured,
 ) (*unstructured.Unstructured, error) {
@@ -50,7 +50,7 @@ func (c *cluster) readObject(
 		return nil, c.wrapRequest(err, "get "+object.GetKind(), object.GetName())
 	}
 
-	live.SetGroupVersionKind(object.GroupVersionKind()) // A hostile API server may answer another one.
+	live.SetGroupVersionKind(object.GroupVersionKind()) // A hostile API server may answer another kind.
 	return live, nil
 }
 
@@ -64,7 +64,7 @@ func (c *cluster) readingObject(
 	}
 }
 
-// readMetadata returns nil when there is no such object.
+// readMetadata returns nil for a missing object.
 func (c *cluster) readMetadata(
 	ctx context.Context, object *unstructured.Unstructured,
 ) (*metav1.PartialObjectMetadata, error) {

@@ -110,8 +110,8 @@ func (v *visit) listNamespaces(ctx context.Context) (all []metav1.PartialObjectM
 	return all, nil
 }
 
-// renewConfiguration updates the webhooks that the API server has already, and removes the others.
-// New webhooks wait until the agent answers. It returns nil if there is no configuration.
+// renewConfiguration updates the webhooks that the API server has already. It removes unknown
+// webhooks. New webhooks wait until the agent answers. Without a configuration, it returns nil.
 func (v *visit) renewConfiguration(ctx context.Context) (*unstructured.Unstructured, error) {
 	live := v.found.configuration
 	if live == nil || v.want.unchanged {
@@ -150,7 +150,7 @@ func (v *visit) partOf(configuration *unstructured.Unstructured, webhooks []any)
 
 // putConfiguration creates a webhook configuration, or replaces its webhooks. Those that others
 // have added, and fields that others have added to ours, are removed: the API server may call no
-// agent because of them. live is nil if there is no configuration.
+// agent because of them. live is nil without a configuration.
 func (v *visit) putConfiguration(
 	ctx context.Context, live, wanted *unstructured.Unstructured, opts ...client.PatchOption,
 ) (*unstructured.Unstructured, error) {

@@ -121,7 +121,7 @@ func (e *exclusions) addOne(a *addition, live *unstructured.Unstructured, namesp
 	}
 }
 
-// text names the requirements and their managers, "" if there are none.
+// text names the requirements and their managers. Without requirements, it is empty.
 func (e *exclusions) text() string {
 	var parts []string
 	for _, manager := range slices.Sorted(maps.Keys(e.by)) {

@@ -75,7 +75,7 @@ func (v *visit) replaceFormer(ctx context.Context, status Status) (Status, error
 	return awaitingEndOf(held), nil
 }
 
-// hasFormer reads the objects with the kinds of the first and of the last one.
+// hasFormer reads the objects with the kinds of the first object and of the last object.
 func (v *visit) hasFormer(ctx context.Context) (bool, error) {
 	former := v.opts.Replaces
 	if len(former) == 0 {

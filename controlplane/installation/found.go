@@ -9,9 +9,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// found are the objects in the runtime, as this visit has read them, nil where there is none.
+// found are the objects in the runtime, as this visit has read them. A missing object is nil.
 type found struct {
-	// The first four decide about the others: which installer owns it, and which parts it lacks.
+	// These four decide which installer owns the runtime, and which parts the runtime lacks.
 	namespace, configuration, managers, role *unstructured.Unstructured
 	// others has the metadata of the objects that this visit applies, beside the four.
 	others map[identity]*metav1.PartialObjectMetadata
@@ -28,7 +28,7 @@ func (f *found) wholeOf(object client.Object) *unstructured.Unstructured {
 	return nil
 }
 
-// liveOf returns the object with that name as this visit has read it, nil if there was none.
+// liveOf returns the object with that name as this visit has read it, nil for a missing object.
 func (f *found) liveOf(object client.Object) client.Object {
 	whole := f.wholeOf(object)
 	if whole != nil {

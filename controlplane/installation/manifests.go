@@ -117,7 +117,7 @@ func removeMark(object *unstructured.Unstructured) {
 func nameClusterRole(role, binding *unstructured.Unstructured, name string) {
 	role.SetName(name)
 	binding.SetName(name)
-	binding.Object["roleRef"].(map[string]any)["name"] = name //nolint:errcheck // It is one.
+	binding.Object["roleRef"].(map[string]any)["name"] = name //nolint:errcheck // It is a map.
 }
 
 // copyOf returns an object that may be changed.

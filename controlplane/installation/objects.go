@@ -16,7 +16,8 @@ import (
 // fieldOwner is the field manager of all installers of this package.
 const fieldOwner = "runtime-watcher-installation"
 
-// identity distinguishes the objects of one installation: all are in one namespace, or in none.
+// identity distinguishes the objects of one installation. They are in one namespace, or they are
+// cluster-scoped.
 type identity struct{ kind, name string }
 
 func identityOf(object client.Object) identity {

@@ -208,7 +208,7 @@ func (o Options) labels() map[string]string {
 	return map[string]string{"app.kubernetes.io/name": o.Name}
 }
 
-// lease is the object of the canary, the zero value if there is none.
+// lease is the object of the canary. Without a canary, it is the zero value.
 func (o Options) lease() types.NamespacedName {
 	if o.NoCanary {
 		return types.NamespacedName{}

@@ -133,7 +133,8 @@ func (r *rights) checkRuntime(object client.Object) error {
 		errTaken, r.id, kindOf(object), object.GetNamespace(), object.GetName(), id)
 }
 
-// checkOwners fails unless this installation may change the objects. It names those of others.
+// checkOwners fails unless this installation may change the objects. The error names foreign
+// objects.
 func (r *rights) checkOwners(objects []client.Object) error {
 	var foreign []string
 	for _, object := range objects {

@@ -93,8 +93,8 @@ func (v *visit) applyObjects(ctx context.Context) (live agents, err error) {
 	return live, err
 }
 
-// applyNamespace corrects a namespace of ours. It is never replaced, as it may hold objects of
-// others.
+// applyNamespace corrects a namespace of ours. The namespace is never replaced, because it may hold
+// foreign objects.
 func (v *visit) applyNamespace(ctx context.Context) error {
 	if !v.rights.ownsNamespace() {
 		return nil

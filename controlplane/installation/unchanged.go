@@ -41,8 +41,8 @@ func (v *visit) isRecent(last record) bool {
 	return isSameSecret && last.parameters == v.sumParameters()
 }
 
-// readAgain reads the marker and the agents. One request is first: it opens the connection that the
-// others share.
+// readAgain reads the marker and the agents. The first request opens the connection that the
+// further requests share.
 func (v *visit) readAgain(ctx context.Context) (marker *unstructured.Unstructured, live agents, err error) {
 	if err := v.readingObject(ctx, v.marker(), &marker)(); err != nil {
 		return nil, agents{}, err

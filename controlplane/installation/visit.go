@@ -37,8 +37,8 @@ func (i *Installer) visit(r *Runtime) *visit {
 	return v
 }
 
-// read reads the four objects that decide about the others. One request is first: it opens the
-// connection that all further requests share.
+// read reads the four objects that decide about the runtime. The first request opens the connection
+// that all further requests share.
 func (v *visit) read(ctx context.Context) error {
 	if err := v.readingObject(ctx, v.opts.bareConfiguration(), &v.found.configuration)(); err != nil {
 		return err

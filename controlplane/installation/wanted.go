@@ -18,11 +18,11 @@ import (
 // annotationWhole is on a configuration with all webhooks, and changes with them.
 const annotationWhole = "whole"
 
-// wanted has the objects to apply, and facts about those that are there. A visit makes it in
+// The struct has the objects to apply, and facts about those that are there. A visit makes it in
 // render, and only renewConfiguration changes whole after that.
 type wanted struct {
 	// The objects, in the order of their application: early, then late and the deployment, which
-	// need early ones. The managers are among the early ones.
+	// need the early objects. The managers are among the early objects.
 	managers    *unstructured.Unstructured
 	early, late []*unstructured.Unstructured
 	deployment  *unstructured.Unstructured

@@ -31,7 +31,7 @@ func nameOf(webhook any) string {
 	return name
 }
 
-// selectorOf returns nil for a value that is no selector.
+// selectorOf returns nil for any other value.
 func selectorOf(fields any) *metav1.LabelSelector {
 	parsed := &metav1.LabelSelector{}
 	object, _ := fields.(map[string]any)
@@ -53,7 +53,7 @@ func recordOf(configuration *unstructured.Unstructured) string {
 
 // presentIn returns the webhooks that a configuration has, too, by their names.
 func presentIn(live *unstructured.Unstructured, webhooks []any) []any {
-	present := make([]any, 0, len(webhooks)) // Not null, which is no list.
+	present := make([]any, 0, len(webhooks)) // An empty list removes all webhooks.
 	for _, webhook := range webhooks {
 		hasName := func(other any) bool { return nameOf(other) == nameOf(webhook) }
 		if slices.ContainsFunc(webhooksOf(live), hasName) {

@@ -57,7 +57,7 @@ func (w *writer) applyingObject(
 	}
 }
 
-// applyAll applies objects in parallel, so none of them may need another one.
+// applyAll applies objects in parallel, so no object may need another object of the list.
 func (w *writer) applyAll(ctx context.Context, objects []*unstructured.Unstructured) error {
 	return forEach(objects, func(object *unstructured.Unstructured) error {
 		_, err := w.apply(ctx, object)
@@ -84,7 +84,7 @@ func (w *writer) removeRead(ctx context.Context, object *unstructured.Unstructur
 	return w.wrapRequest(ownership.DeleteUnchanged(ctx, w, live), "replace "+object.GetKind(), object.GetName())
 }
 
-// remove deletes the objects that this installer may change, one after the other, and returns those
+// remove deletes the objects that this installer may change, in their order. It returns the objects
 // that a finalizer still holds.
 func (w *writer) remove(
 	ctx context.Context, objects ...*unstructured.Unstructured,
@@ -92,7 +92,7 @@ func (w *writer) remove(
 	return w.removeIf(ctx, w.rights.mayWrite, objects...)
 }
 
-// removeAll is like remove, in parallel, and does not tell which objects are held.
+// removeAll is like remove, in parallel. Objects that a finalizer holds are ignored.
 func (w *writer) removeAll(ctx context.Context, objects []*unstructured.Unstructured) error {
 	return forEach(objects, func(object *unstructured.Unstructured) error {
 		_, err := w.remove(ctx, object)

@@ -135,7 +135,7 @@ func TestPullSecretIsReadAgain(t *testing.T) {
 		r.opts.PullSecret = client.ObjectKeyFromObject(secret)
 		want := func(content string) {
 			t.Helper()
-			if have, err := r.pullSecret(t.Context()); string(have) != content || (err == nil) != (content != "") {
+			if have, err := r.readPullSecret(t.Context()); string(have) != content || (err == nil) != (content != "") {
 				t.Errorf("%q, error %v, want %q", have, err, content)
 			}
 		}

@@ -2,13 +2,7 @@ package runtimes
 
 import (
 	"cmp"
-	"context"
 	"errors"
-	"fmt"
-
-	corev1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/remote"
@@ -69,15 +63,18 @@ func isFailure(err error) bool {
 	return known
 }
 
+// because returns nil for no error.
 func because(reason installation.Reason, err error) error {
-	if err == nil {
-		return nil
+	if err != nil {
+		return failure{error: remote.Error(err), reason: reason}
 	}
-	return failure{remote.Error(err), reason}
+	return nil
 }
 
 func certificateReason(err error) installation.Reason {
-	known := map[core.Reason]installation.Reason{"runtime_taken": ReasonRuntimeTaken, "invalid_runtime": ReasonInvalidRuntime}
+	known := map[core.Reason]installation.Reason{
+		"runtime_taken": ReasonRuntimeTaken, "invalid_runtime": ReasonInvalidRuntime,
+	}
 	return cmp.Or(known[core.ReasonOf(err)], ReasonCertificateFailed)
 }
 
@@ -89,67 +86,15 @@ func installReason(err error) installation.Reason {
 	return cmp.Or(known[core.ReasonOf(err)], ReasonInstallationFailed)
 }
 
-// fail returns when to try again. An invalid runtime waits for a change of it or of a Watcher.
-func (r *reconciler) fail(
-	ctx context.Context, object client.Object, id core.RuntimeID, err error,
-) (reconcile.Result, error) {
-	known, ok := errors.AsType[failure](err)
-	if !ok {
-		return reconcile.Result{}, err // Such as a conflict.
-	}
-	status := installation.Status{State: installation.Failed, Reason: known.reason, Message: err.Error()}
-	if reportErr := r.report(ctx, object, id, status, contents{}); reportErr != nil {
-		return reconcile.Result{}, errors.Join(err, reportErr)
-	}
-	switch known.reason {
-	case ReasonInvalidRuntime, ReasonInvalidWatches:
-		return reconcile.Result{}, reconcile.TerminalError(err)
-	case ReasonRuntimeTaken, ReasonInstallerRefused:
-		return reconcile.Result{RequeueAfter: spread(r.opts.Interval)}, nil
-	default:
-		return reconcile.Result{}, err
-	}
+// pending is the error of a step that waits, such as for a certificate. It is not a failure: the
+// status is reported, and the runtime is reconciled again.
+type pending struct {
+	status installation.Status
 }
 
-// report emits an Event for a new reason, and when a runtime is ready after that.
-func (r *reconciler) report(
-	ctx context.Context, object client.Object, id core.RuntimeID, status installation.Status, has contents,
-) error {
-	key := client.ObjectKeyFromObject(object)
-	status.Message = remote.Text(status.Message)
-	if changed, ended := r.book.note(key, id, status, has); changed {
-		r.emit(object, status)
-	} else if ended && status.State == installation.Ready {
-		r.emit(object, installed(status))
-	}
-	return r.opts.Report(ctx, object, status)
-}
+func (p pending) Error() string { return p.status.Message }
 
-// textOf is empty for a status that needs no Event. Messages of progress have numbers.
-func textOf(status installation.Status) string {
-	switch status.State {
-	case installation.Failed:
-		return string(status.Reason) + ": " + status.Message
-	case installation.Progressing:
-		return string(status.Reason)
-	default:
-		return ""
-	}
-}
-
-func installed(status installation.Status) installation.Status {
-	status.Reason = ReasonInstalled
-	status.Message = fmt.Sprintf("the agent answers, with %d of %d replicas", status.Available, status.Replicas)
-	if status.Notice != "" {
-		status.Message += "; " + status.Notice
-	}
-	return status
-}
-
-func (r *reconciler) emit(object client.Object, status installation.Status) {
-	kind := corev1.EventTypeNormal
-	if status.State == installation.Failed {
-		kind = corev1.EventTypeWarning
-	}
-	r.events.Eventf(object, nil, kind, string(status.Reason), "Reconcile", "%s", remote.TextOf(status.Message, remote.MaxNote))
+// awaiting is the status of a runtime that waits.
+func awaiting(reason installation.Reason, message string) installation.Status {
+	return installation.Status{State: installation.Progressing, Reason: reason, Message: message}
 }

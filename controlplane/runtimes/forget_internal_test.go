@@ -137,7 +137,7 @@ func TestARuntimeDecidesAboutItselfOnly(t *testing.T) {
 		time.Sleep(time.Hour)
 		r.forgetFormer(prodKey, prod, nil)
 		f.wantKnown("by hand")
-		if n := len(r.book.objects[hostile].former); n != 100 {
+		if n := len(r.book.objects[hostile].former.left); n != 100 {
 			t.Errorf("%d managers of the hostile runtime are kept", n)
 		}
 	})
@@ -175,5 +175,5 @@ func TestWithoutAFleetNothingIsLookedAtSooner(t *testing.T) {
 	if again := r.forgetFormer(prodKey, prod, nil); again != r.opts.Interval {
 		t.Errorf("reconciled again in %v, want %v", again, r.opts.Interval)
 	}
-	r.forget(prod)
+	r.forgetRuntime(prod)
 }

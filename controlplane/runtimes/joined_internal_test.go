@@ -74,7 +74,7 @@ func TestARuntimeThatJoinsIsJudgedByItsHeartbeats(t *testing.T) {
 			if step.manager != "" {
 				fleettest.Set(all, "runtime-1", step.manager, step.set)
 			}
-			have, err := r.joined(object, "runtime-1", managers)
+			have, err := judge(r, object, managers)
 			check(t, err)
 			have.Available, have.Replicas = 0, 0
 			if diff := cmp.Diff(step.want, have); diff != "" {
@@ -112,20 +112,20 @@ func TestAManagerThatTheAgentDoesNotServeIsNamed(t *testing.T) {
 		all.Expect("runtime-1", "second")
 		time.Sleep(2 * time.Minute)
 		managers := []core.Manager{"first", "second"}
-		have, err := r.joined(object, "runtime-1", managers)
+		have, err := judge(r, object, managers)
 		check(t, err)
 		if have.State != installation.Failed || have.Message != "first is stale; second is stale" {
 			t.Errorf("without any heartbeat: %+v", have)
 		}
 
 		fleettest.Set(all, "runtime-1", "first", fleet.Condition{State: fleet.Fresh})
-		have, err = r.joined(object, "runtime-1", managers)
+		have, err = judge(r, object, managers)
 		check(t, err)
 		if have.State != installation.Ready || !strings.Contains(have.Notice, "no heartbeat ever came for second") {
 			t.Errorf("with heartbeats to one manager: %+v", have)
 		}
 		fleettest.Set(all, "runtime-1", "first", fleet.Condition{State: fleet.Degraded, Reason: fleet.ReasonWebhookChanged})
-		have, err = r.joined(object, "runtime-1", managers)
+		have, err = judge(r, object, managers)
 		check(t, err)
 		if have.State != installation.Failed || !strings.Contains(have.Message, "webhook_changed; no heartbeat ever came for second") {
 			t.Errorf("with a fault: %+v", have)
@@ -187,4 +187,10 @@ func TestAnInstalledAgentIsRemovedBeforeItsRuntimeJoins(t *testing.T) {
 	if last.State != installation.Failed || last.Reason != ReasonInstallerRefused {
 		t.Errorf("with an installed agent: %+v", last)
 	}
+}
+
+func judge(r *reconciler, object client.Object, managers []core.Manager) (installation.Status, error) {
+	a := attemptOf(r, object, "runtime-1")
+	a.has.managers = managers
+	return a.judgeJoined()
 }

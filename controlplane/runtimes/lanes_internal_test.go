@@ -111,7 +111,7 @@ func TestAChangedWatcherReachesARuntimeThatIsNew(t *testing.T) {
 	r.certificates = &asked{}
 	r.watchers = interceptor.NewClient(plane, interceptor.Funcs{
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
-			if have := r.book.requests(); !slices.Equal(have, []reconcile.Request{requestOf(object)}) {
+			if have := r.book.allRequests(); !slices.Equal(have, []reconcile.Request{requestOf(object)}) {
 				t.Errorf("a change would reach %v, want the runtime", have)
 			}
 			return c.List(ctx, list, opts...)
@@ -145,7 +145,7 @@ func TestPausesGrowFromRetryToInterval(t *testing.T) {
 		r.book.begin(prodKey, prod)
 		attempts := 0
 		for begun := time.Now(); time.Since(begun) < 24*time.Hour; attempts++ {
-			after, _ := r.waits(prodKey)
+			after := r.retryAfter(r.book.beginWait(prodKey))
 			if after < 3*time.Second || after > 10*time.Minute {
 				t.Fatalf("pause of %v", after)
 			}
@@ -155,8 +155,8 @@ func TestPausesGrowFromRetryToInterval(t *testing.T) {
 		if attempts < 144 || attempts > 200 {
 			t.Errorf("%d attempts in a day", attempts)
 		}
-		r.book.note(prodKey, prod, installation.Status{State: installation.Ready}, contents{})
-		if after, _ := r.waits(prodKey); after != 3*time.Second {
+		r.book.noteStatus(prodKey, prod, installation.Status{State: installation.Ready}, contents{})
+		if after := r.retryAfter(r.book.beginWait(prodKey)); after != 3*time.Second {
 			t.Errorf("pause of %v after it was ready", after)
 		}
 	})

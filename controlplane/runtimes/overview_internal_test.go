@@ -33,9 +33,9 @@ func TestOverviewNamesRuntimesThatAreNeverHeard(t *testing.T) {
 		b.status, another.status = f.Get, f.Get
 		ready := installation.Status{State: installation.Ready}
 		note := func() {
-			b.note(client.ObjectKey{Name: "a"}, prod, ready, contents{managers: []core.Manager{"kyma"}})
-			b.note(client.ObjectKey{Name: "b"}, "silent", ready, contents{managers: []core.Manager{"kyma", "other"}})
-			another.note(client.ObjectKey{Name: "b"}, "waits", installation.Status{
+			b.noteStatus(client.ObjectKey{Name: "a"}, prod, ready, contents{managers: []core.Manager{"kyma"}})
+			b.noteStatus(client.ObjectKey{Name: "b"}, "silent", ready, contents{managers: []core.Manager{"kyma", "other"}})
+			another.noteStatus(client.ObjectKey{Name: "b"}, "waits", installation.Status{
 				State: installation.Failed, Reason: ReasonUnreachable,
 			}, contents{})
 		}
@@ -99,7 +99,7 @@ func TestEventsTellOfEachStep(t *testing.T) {
 	recorder := events.NewFakeRecorder(100)
 	r := newReconciler(t, newPlane(t), nil)
 	r.events = recorder
-	object := newObject(string(prod))
+	a := attemptOf(r, newObject(string(prod)), prod)
 	waiting := awaiting("RolloutProgressing", "waiting for the rollout: 1 of 2 replicas are updated")
 	for _, status := range []installation.Status{
 		{State: installation.Ready},
@@ -109,7 +109,7 @@ func TestEventsTellOfEachStep(t *testing.T) {
 		{State: installation.Failed, Reason: "Unreachable", Message: "no route"},
 		{State: installation.Ready},
 	} {
-		check(t, r.report(t.Context(), object, prod, status, contents{}))
+		check(t, a.reportStatus(t.Context(), status))
 	}
 	var have []string
 	for len(recorder.Events) > 0 {
@@ -129,7 +129,7 @@ func TestARuntimeOfAnotherInstallerIsRefused(t *testing.T) {
 	object := newObject(string(prod))
 	r := newReconciler(t, newPlane(t, object), nil)
 	reports := observeReports(r)
-	result, err := r.fail(t.Context(), object, prod,
+	result, err := attemptOf(r, object, prod).reportFailure(t.Context(),
 		because(installReason(coretest.Refusal{Label: "owned"}.Err()), errors.New("of another")))
 	if err != nil || result.RequeueAfter < r.opts.Interval || reports.last().Reason != "InstallerRefused" {
 		t.Errorf("got %+v, %v, %+v", result, err, reports.last())

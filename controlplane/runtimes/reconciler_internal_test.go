@@ -190,7 +190,7 @@ func TestADeletionDoesNotWaitForAReport(t *testing.T) {
 // A runtime may be made after its object, and so may its kubeconfig.
 func TestARuntimeWithoutAWayIsAFailureInTheEnd(t *testing.T) {
 	t.Parallel()
-	for age, want := range map[time.Duration]int{time.Minute: 0, 2 * wayAwaited: 1} {
+	for age, want := range map[time.Duration]int{time.Minute: 0, 2 * connectionAwaited: 1} {
 		object := newObject(string(prod))
 		object.CreationTimestamp = metav1.NewTime(time.Now().Add(-age))
 		r := newReconciler(t, newPlane(t, object), func(context.Context, client.Object) (client.Client, error) { return nil, ErrGone })
@@ -370,7 +370,7 @@ func TestTextsOfARuntimeAreBounded(t *testing.T) {
 		t.Errorf("the message has %d bytes: %.40s", len(have), have)
 	}
 	stalled := installation.Status{State: installation.Failed, Reason: "Any", Message: strings.Repeat("a", 1<<20)}
-	check(t, r.report(t.Context(), object, prod, stalled, contents{}))
+	check(t, attemptOf(r, object, prod).reportStatus(t.Context(), stalled))
 	if have := reports.last().Message; len(have) > 5000 {
 		t.Errorf("the message of a Deployment has %d bytes", len(have))
 	}
@@ -490,6 +490,11 @@ func newReconciler(t *testing.T, c client.Client, connect func(context.Context, 
 	}
 	r.lanes = r.newLanes()
 	return r
+}
+
+// attemptOf is a reconcile that has identified the runtime of an object.
+func attemptOf(r *reconciler, object client.Object, id core.RuntimeID) *attempt {
+	return &attempt{reconciler: r, object: object, key: client.ObjectKeyFromObject(object), id: id}
 }
 
 func reconcileOnce(t *testing.T, r *reconciler, object client.Object) error {

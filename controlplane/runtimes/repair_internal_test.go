@@ -47,7 +47,7 @@ func (w *repairWorld) ready(id core.RuntimeID) {
 }
 
 func (w *repairWorld) serves(object client.ObjectKey, id core.RuntimeID, managers ...core.Manager) {
-	w.book.note(object, id, installation.Status{State: installation.Ready}, contents{managers: managers})
+	w.book.noteStatus(object, id, installation.Status{State: installation.Ready}, contents{managers: managers})
 }
 
 // start lets the fleet find silent runtimes.
@@ -118,7 +118,7 @@ func TestABrokenWatchPathIsLookedAtOnce(t *testing.T) {
 		w.wantLooks(1)
 		w.wantVerified(true)
 		// A webhook was removed beside a living canary.
-		time.Sleep(w.pause())
+		time.Sleep(w.repairPause())
 		w.beat("a", core.Heartbeat{Canary: core.CanaryAlive, WebhookError: "one is missing"})
 		w.wantLooks(1)
 		w.wantVerified(true)
@@ -182,7 +182,7 @@ func (w *repairWorld) testFlapping(beats []core.Heartbeat) {
 		request, _ := w.queue.Get()
 		least := time.Duration(0)
 		if w.book.beginRepair(prodKey) {
-			least = w.pause()
+			least = w.repairPause()
 		}
 		time.Sleep(took)
 		w.book.endRepair(prodKey, took, least)

@@ -102,7 +102,7 @@ func newRoomWorld(t *testing.T, ca *testpki.CA, hostile []string, watchers int) 
 	var err error
 	r.installer, err = installation.New(installation.Parts{Image: "image", ControlPlane: "control-plane.example.com:443"}, installation.Options{})
 	check(t, err)
-	has, err := r.contents(t.Context())
+	has, err := r.readContents(t.Context())
 	check(t, err)
 	if len(has.watches) != watchers {
 		t.Fatalf("%d watches, want %d", len(has.watches), watchers)

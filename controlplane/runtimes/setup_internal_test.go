@@ -47,7 +47,7 @@ func TestRelevantLeavesOutTheStatusOnly(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			update := event.UpdateEvent{ObjectOld: kyma(func(*metav1.ObjectMeta) {}), ObjectNew: kyma(test.change)}
-			if got := (&reconciler{}).relevant().Update(update); got != test.want {
+			if got := (&reconciler{}).relevantChanges().Update(update); got != test.want {
 				t.Errorf("relevant: got %t, want %t", got, test.want)
 			}
 		})

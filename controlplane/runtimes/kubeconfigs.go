@@ -2,15 +2,11 @@ package runtimes
 
 import (
 	"context"
-	"fmt"
 	"net/http"
-	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -33,6 +29,7 @@ func withInstalledKinds(opts KubeconfigOptions) KubeconfigOptions {
 		known := installedKinds()
 		opts.Mapper = func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return known, nil }
 	}
+
 	configure := opts.Configure
 	opts.Configure = func(config *rest.Config) {
 		config.UserAgent = rest.DefaultKubernetesUserAgent() + "/" + userAgent
@@ -51,9 +48,11 @@ func installedKinds() meta.RESTMapper {
 			mapper.Add(schema.FromAPIVersionAndKind(version, kind), scope)
 		}
 	}
+
 	add(meta.RESTScopeRoot, "v1", "Namespace")
 	add(meta.RESTScopeNamespace, "v1", "ConfigMap", "Secret", "Service", "ServiceAccount")
 	add(meta.RESTScopeNamespace, "apps/v1", "Deployment")
+
 	// Those that others may have in the namespace of the agent, which then stays.
 	add(meta.RESTScopeNamespace, "v1", "Pod", "PersistentVolumeClaim")
 	add(meta.RESTScopeNamespace, "apps/v1", "DaemonSet", "StatefulSet")
@@ -67,6 +66,7 @@ func installedKinds() meta.RESTMapper {
 	add(meta.RESTScopeRoot, "rbac.authorization.k8s.io/v1", "ClusterRole", "ClusterRoleBinding")
 	add(meta.RESTScopeRoot, "scheduling.k8s.io/v1", "PriorityClass")
 	add(meta.RESTScopeRoot, "admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration")
+
 	return mapper
 }
 
@@ -90,28 +90,4 @@ func versionIn(where KubeconfigSecrets) func(secret *metav1.PartialObjectMetadat
 	return func(secret *metav1.PartialObjectMetadata) string {
 		return where.Namespace + "/" + secret.GetLabels()[where.Label] + " " + follow.ResourceVersion(secret)
 	}
-}
-
-const pullSecretAge = time.Minute
-
-// pullSecret reads about once a minute. It returns nil without a name.
-func (r *reconciler) pullSecret(ctx context.Context) ([]byte, error) {
-	name := r.opts.PullSecret
-	if name == (types.NamespacedName{}) {
-		return nil, nil
-	}
-	if kept, ok := r.pulled.Get(name); ok {
-		content, _ := kept.([]byte)
-		return content, nil
-	}
-	secret := &corev1.Secret{}
-	if err := r.secrets.Get(ctx, name, secret); err != nil {
-		return nil, fmt.Errorf("pull secret %s: %w", name, err)
-	}
-	content := secret.Data[corev1.DockerConfigJsonKey]
-	if len(content) == 0 {
-		return nil, fmt.Errorf("pull secret %s: want a %s, have none", name, corev1.DockerConfigJsonKey)
-	}
-	r.pulled.Set(name, content, pullSecretAge)
-	return content, nil
 }
