@@ -13,18 +13,11 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/remote"
 )
 
-// compareConfiguration keeps the additions of a platform to the webhooks, and finds out whether
-// others have changed them otherwise.
-func (v *visit) compareConfiguration(ctx context.Context) error {
-	want := v.want
-	live := v.found.configuration
-	// If the last complete installation had the same configuration, and the present one differs,
-	// then others have replaced it, as by an older copy with the annotation of its time.
-	isIntact := v.last.whole == want.record.whole
-	if !isIntact {
-		v.memory.records.delete(v.id)
-	}
-	if live == nil || v.opts.Informer {
+// prepareConfiguration keeps the additions of a platform to the webhooks to apply. It notes whether
+// others have changed the webhooks in the runtime otherwise.
+func (v *visit) prepareConfiguration(ctx context.Context) error {
+	isIntact := v.forgetOtherRecord()
+	if v.found.configuration == nil || v.opts.Informer {
 		return nil
 	}
 
@@ -32,16 +25,36 @@ func (v *visit) compareConfiguration(ctx context.Context) error {
 		return err
 	}
 
-	want.whole = isIntact || live.GetAnnotations()[v.opts.key(annotationWhole)] == want.record.whole
-	if !want.whole {
+	inRuntime := v.found.configuration.GetAnnotations()[v.opts.key(annotationWhole)]
+	v.want.whole = isIntact || inRuntime == v.want.record.whole
+	if !v.want.whole {
 		return nil
 	}
-	corrected, err := v.putConfiguration(ctx, live, want.configuration, client.DryRunAll)
+	return v.noteChanges(ctx)
+}
+
+// forgetOtherRecord reports whether the last complete installation had the same configuration, and
+// forgets it otherwise. If it had, and the present configuration differs, then others have replaced
+// the configuration, as by an older copy with the annotation of its time.
+func (v *visit) forgetOtherRecord() (isIntact bool) {
+	isIntact = v.last.whole == v.want.record.whole
+	if !isIntact {
+		v.memory.records.delete(v.id)
+	}
+	return isIntact
+}
+
+// noteChanges compares the webhooks in the runtime with those that a dry run would make of them.
+func (v *visit) noteChanges(ctx context.Context) error {
+	live := v.found.configuration
+	ours := v.want.configuration
+	corrected, err := v.putConfiguration(ctx, live, ours, client.DryRunAll)
 	if err != nil {
 		return err
 	}
-	want.missed = missedCalls(live, corrected, want.configuration)
-	want.unchanged = !want.missed && hasMetadata(live, want.configuration) && sameWebhooks(live, corrected)
+
+	v.want.missed = missedCalls(live, corrected, ours)
+	v.want.unchanged = !v.want.missed && hasMetadata(live, ours) && sameWebhooks(live, corrected)
 	return nil
 }
 

@@ -128,7 +128,7 @@ func (v *visit) render(ctx context.Context) error {
 	}
 	v.want = want
 
-	if err := v.compareConfiguration(ctx); err != nil {
+	if err := v.prepareConfiguration(ctx); err != nil {
 		return err
 	}
 	stale := v.former

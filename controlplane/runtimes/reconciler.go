@@ -69,8 +69,8 @@ func reconcilerOf(mgr ctrl.Manager, parts Parts, opts Options) *reconciler {
 	return r
 }
 
-// attempt is one reconcile of one object. It belongs to the goroutine of that reconcile. Its steps
-// fill it from the top.
+// attempt is one reconcile of one object. It belongs to the goroutine of that reconcile. The first
+// steps set its fields, and the later steps only read them.
 type attempt struct {
 	*reconciler
 
