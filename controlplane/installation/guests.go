@@ -36,9 +36,10 @@ type documentReader interface {
 var errNoDocuments = errors.New("client of the runtime cannot list the kinds of the API server: " +
 	"want one of runtimes.NewKubeconfigs or remote.NewClient")
 
-// FindGuest returns kind and name of an object in a namespace that would end with the namespace, ""
-// if there is none. Objects that Kubernetes makes in each namespace, and those that end with their
-// controller, do not count. Skip leaves out further objects, and may be nil.
+// FindGuest returns kind and name of an object that would be deleted with its namespace. It returns
+// "" for a namespace without such an object. Objects that Kubernetes creates in each namespace do
+// not count, and neither do objects that end with their controller. Skip leaves out further
+// objects. It may be nil.
 //
 // The client must be one of package runtimes or remote, which can read kinds that their mapper does
 // not know. FindGuest fails if a kind that may have objects there cannot be listed.

@@ -12,24 +12,24 @@ import (
 //
 // The webhook configuration comes last, when the agent answers. When a rollout is stalled, a former
 // replica that answers is enough. An existing configuration gets a new bundle before the agent gets
-// a new certificate. A new Secret restarts nothing, and neither does a new manager. With
+// a new certificate. Neither a new Secret nor a new manager restarts an agent. With
 // [Options.Informer], an existing configuration is removed first.
 //
-// A call that has nothing new reads three objects: the webhook configuration, the Deployment and
+// A call with nothing to change reads three objects: the webhook configuration, the Deployment and
 // the endpoints of the Service. With [Options.Informer] it reads two: the ClusterRole and the
-// Deployment. It corrects the first two immediately, and all others after 1 h.
+// Deployment. It corrects the first two objects immediately, and all other objects after 1 h.
 //
 // Install changes only objects with its mark, which is the annotation with [Options.Owner]. If an
 // object of its names exists without the mark, Install changes nothing, and the error names the
 // object. [Options.FormerOwners] and [Options.Adopt] take such objects over.
 //
-// Beside an error only [Status.Former] is set. A permanent error, by core.IsPermanent, needs
+// With an error, Install sets only [Status.Former]. A permanent error (core.IsPermanent) needs
 // another Runtime: its reason is invalid_runtime, invalid_watch or invalid_configuration. An error
-// with the reason owned needs the end of the other installation, or an adoption. Retry all other
+// with the reason owned ends when the other installation is removed or adopted. Retry all other
 // errors.
 //
-// With a client of runtimes.NewKubeconfigs, a call takes at most 64 MiB for any answers of the
-// runtime. Texts from the runtime are cut.
+// With a client of runtimes.NewKubeconfigs, a call uses at most 64 MiB for the answers of the
+// runtime. Install truncates texts from the runtime.
 func (i *Installer) Install(ctx context.Context, r Runtime) (Status, error) {
 	v := i.visit(&r)
 	ctx, end := i.budgets.beginCall(ctx, v.renderer)
@@ -37,9 +37,9 @@ func (i *Installer) Install(ctx context.Context, r Runtime) (Status, error) {
 	return bounded(v.install(ctx))
 }
 
-// Unchanged reports whether a call of Install with the Secret of the last one would change nothing.
-// The status is that of such a call. It needs no Secret, and reads the same objects as a call of
-// Install that has nothing new. If it returns false, call Install.
+// Unchanged reports whether a call of Install with the last Secret would change nothing. The status
+// is the status of such a call. Unchanged needs no Secret, and reads the same objects as a call of
+// Install with nothing to change. If it returns false, call Install.
 func (i *Installer) Unchanged(ctx context.Context, r Runtime) (status Status, unchanged bool, err error) {
 	if r.Client == nil || r.Verify {
 		return Status{}, false, nil

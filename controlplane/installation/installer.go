@@ -13,8 +13,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
-// Installer installs the agent. Create it with [New]. Its methods may be called concurrently,
-// except for one runtime.
+// Installer installs the agent. Create it with [New]. Calls for different runtimes may run
+// concurrently. Calls for the same runtime must not.
 type Installer struct {
 	// New sets these, and nothing changes them.
 	image        string

@@ -47,18 +47,18 @@ type Options struct {
 	// and the annotation of owners that agents read. Default: those of [names.Names].
 	Names names.Names
 	// Owner identifies this installer in the runtimes, in the annotation of
-	// [names.Names.InstalledBy] on each object. A runtime with objects of another owner is left as
-	// it is, with an error with the reason owned. Owner must differ between operators, and must
-	// not change. Default: the address of the control plane.
+	// [names.Names.InstalledBy] on each object. Install changes nothing in a runtime with objects
+	// of another owner, and returns an error with the reason owned. Owner must differ between
+	// operators, and must not change. Default: the address of the control plane.
 	Owner string
-	// FormerOwners are owners that this installer takes runtimes over from. They must not run any
-	// more. The owner of the manifests is "manifests", and that of the chart "helm". Default:
-	// none.
+	// FormerOwners are owners from which this installer takes over runtimes. Their installers must
+	// have ended. The owner of the manifests is "manifests", and the owner of the chart is "helm".
+	// Default: none.
 	FormerOwners []string
 	// Adopt names objects without the annotation of an owner that Install takes over, each as
 	// <Kind>/<name>, such as "Deployment/runtime-watcher". Install replaces an object that cannot
-	// be changed. By default Install refuses a runtime with such an object, and names it in the
-	// error.
+	// be changed. By default, Install rejects a runtime with such an object, and the error names
+	// the object.
 	Adopt []string
 	// Replicas is the number of agents. Default: 2, and 1 with Informer, as each replica would
 	// send each event.
@@ -70,19 +70,19 @@ type Options struct {
 	// Resources are the requests and limits of each agent. Default: those of config/agent, and a
 	// memory limit of 128Mi with Informer.
 	Resources *corev1.ResourceRequirements
-	// Informer makes the agents watch the API server of the runtime, after the commit, and there
-	// is no webhook configuration. The agents get the rights to list and watch exactly the watched
-	// resources. Conditions of a watch are left out: more changes count. A new watch restarts the
-	// agents. Default: a webhook, which is called before each commit.
+	// Informer makes the agents watch the API server of the runtime, after the commit, and there is
+	// no webhook configuration. The agents get the rights to list and watch exactly the watched
+	// resources. The agents ignore the conditions of a watch, so more changes count. A new watch
+	// restarts the agents. Default: a webhook, which is called before each commit.
 	Informer bool
 	// NoCanary turns the canary off: the agent then has no rights in the runtime, and cannot prove
-	// that the API server calls it. By default the agent writes a Lease to find out. With
-	// Informer there is no canary.
+	// that the API server calls it. By default, the agent writes a Lease as a proof. With Informer,
+	// the agent has no canary.
 	NoCanary bool
 	// Settings are environment variables of the agent, beside those of the manifests. A new value
 	// restarts the agents. With TRANSPORT=nats, the address of the control plane is that of a NATS
-	// server, CONTROL_PLANE_CONTRACT is v3, and each client certificate has a DNS name. The
-	// managers in MANAGERS, separated by commas, are no variable. They are added to those of the
+	// server, CONTROL_PLANE_CONTRACT is v3, and each client certificate has a DNS name. MANAGERS, a
+	// list with commas, is not a variable of the agents: its managers join the managers of the
 	// watches, in a file that the agents read again. Default: none.
 	Settings map[string]string
 	// Webhooks are the options of the webhook configuration. Its Canary, WebhookDomain and
@@ -92,18 +92,18 @@ type Options struct {
 	Webhooks admission.ConfigurationOptions
 	// Replaces are objects of a former agent, such as those of [SKRWebhook]. Install removes them
 	// in this order after the webhook configuration is applied, so that the API server calls an
-	// agent at every moment. With Informer it removes them when the agents watch. If all with the
-	// kinds of the first and of the last one are missing, all count as removed. An object with the
-	// mark of an installer stays. A client of runtimes.NewKubeconfigs knows the kinds of SKRWebhook
-	// and of the manifests only. Default: none.
+	// agent at every moment. With Informer it removes them when the agents watch. If no object with
+	// the kind of the first or of the last object exists, all objects count as removed. An object
+	// with the mark of an installer stays. A client of runtimes.NewKubeconfigs supports only the
+	// kinds of SKRWebhook and of the manifests. Default: none.
 	Replaces []*unstructured.Unstructured
 	// MayReplace reports whether the objects of Replaces may be removed from a runtime, such as
-	// when its agent is fresh. Until then the status has the reason FormerNeeded. It must not
-	// block. Concurrent calls of Install call it concurrently. Default: always.
+	// when its agent is fresh. Until then, the status has the reason FormerNeeded. MayReplace must
+	// not block, and may be called concurrently. Default: always.
 	MayReplace func(id core.RuntimeID) bool
 	// Adjust may change each object before it is applied, to add tolerations, pull secrets or
-	// labels. It must not rename an object and must not block. Concurrent calls of Install call it
-	// concurrently. A result that changes is applied after 1 h. Default: none.
+	// labels. Adjust must not rename an object, must not block, and may be called concurrently. A
+	// changed result is applied after 1 h. Default: none.
 	Adjust func(object *unstructured.Unstructured)
 	// Now is the clock. Default: [time.Now].
 	Now func() time.Time

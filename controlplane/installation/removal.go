@@ -11,17 +11,17 @@ import (
 )
 
 // Uninstall removes the objects that Install has made, in reverse order. The webhook configuration
-// comes first, and the agent when no API server can call it any more. Call it again until the
-// state is [Removed]. Of r only ID and Client matter.
+// comes first, and the agent when no API server can call it any more. Call Uninstall again until
+// the state is [Removed]. It uses only ID and Client of r.
 //
 // Uninstall removes only objects with the mark of this installer, each only if it is the object
-// that was read. It removes the namespace if Install has created it and nothing of others is in
-// it, of any kind that the API server serves. If the kinds or the objects cannot be listed, the
+// that was read. It removes the namespace if Install has created it and no foreign object is in it,
+// of any kind that the API server serves. If the kinds or the objects cannot be listed, the
 // namespace stays, and the log says why. To list them, Client must be of runtimes.NewKubeconfigs or
 // of remote.NewClient.
 //
-// Missing objects are no error, and neither is a runtime that is gone, which has no client. A
-// runtime that cannot be reached is an error.
+// Missing objects are not an error. A runtime that no longer exists has no client, which is not an
+// error either. A runtime that cannot be reached is an error.
 func (i *Installer) Uninstall(ctx context.Context, r Runtime) (Status, error) {
 	i.memory.forget(r.ID)
 	if r.Client == nil {

@@ -34,24 +34,24 @@ type Runtime struct {
 	// speak for another runtime.
 	ID core.RuntimeID
 	// Client needs the rights of a cluster administrator and no cache, as client.New makes it. Its
-	// scheme does not matter. Nil means that the runtime is gone, so there is nothing to
-	// uninstall.
+	// scheme does not matter. Nil means that the runtime no longer exists, so Uninstall has nothing
+	// to remove.
 	Client client.Client
 	// Secret has ca.crt, tls.crt and tls.key, and webhook.crt and webhook.key for the webhook, as
-	// certificates.RuntimeStatus has them. Without the last two the webhook serves tls.crt. The
-	// API server of the runtime trusts the CAs in ca.crt, too.
+	// certificates.RuntimeStatus has them. Without webhook.crt and webhook.key, the webhook serves
+	// tls.crt. The API server of the runtime also trusts the CAs in ca.crt.
 	Secret map[string][]byte
 	// PullSecret is a .dockerconfigjson of at most 64 KiB, with which the pods pull the image,
 	// beside [Options.ImagePullSecrets]. Install copies it to a Secret named Name with the suffix
-	// "-pull", which the administrator of the runtime can read. Uninstall removes the copy,
-	// and so does Install when there is no PullSecret any more. Default: none.
+	// "-pull", which the administrator of the runtime can read. Uninstall removes the copy, and so
+	// does Install without a PullSecret. Default: none.
 	PullSecret []byte
 	// Watches are the changes that the API server sends to the agent.
 	Watches []watch.Watch
-	// ControlPlane is the address that the agent sends to, <host>:<port>. A new one restarts the
-	// agents. Default: that of the installer.
+	// ControlPlane is the address that the agent sends to, <host>:<port>. A new address restarts
+	// the agents. Default: the address of the installer.
 	ControlPlane string
-	// Verify makes this call of Install apply all objects, as one after an hour does.
+	// Verify makes this call of Install apply all objects, as Install does once an hour.
 	Verify bool
 }
 

@@ -13,7 +13,7 @@ import (
 type State = installations.Progress
 
 const (
-	// Progressing means that a step is awaited.
+	// Progressing means that the installation waits for a step.
 	Progressing State = "Progressing"
 	// Ready means that every replica is of the newest Deployment, at least one answers, and the
 	// API server calls it. With [Options.Informer], at least one watches.
@@ -31,8 +31,8 @@ type Status struct {
 	// Removed.
 	Reason  Reason
 	Message string
-	// Notice is a sentence about harmless additions of others to the webhooks, and which field
-	// manager has done so, most often the platform. It may be set beside Ready. Default: none.
+	// Notice is a sentence about harmless additions to the webhooks and their field manager, which
+	// is most often the platform. It may be set together with Ready. Default: none.
 	Notice string
 	// Available is the number of replicas that answer, Replicas the number in the Deployment.
 	Available, Replicas int32

@@ -24,8 +24,8 @@ type Certificates interface {
 	// EnsureRuntime returns the material of a runtime. An error has the reason
 	// runtime_taken when the runtime has another owner.
 	EnsureRuntime(ctx context.Context, r certificates.Runtime) (certificates.RuntimeStatus, error)
-	// OwnsRuntime reports whether the certificates of a runtime belong to its owner. It is true if
-	// there are none.
+	// OwnsRuntime reports whether the certificates of a runtime belong to its owner. It returns
+	// true for a runtime without certificates.
 	OwnsRuntime(ctx context.Context, r certificates.Runtime) (bool, error)
 	// RemoveRuntime removes the certificates of a runtime, unless they belong to another owner.
 	RemoveRuntime(ctx context.Context, r certificates.Runtime) error
@@ -59,12 +59,12 @@ const defaultRetry = 3 * time.Second
 const longestBackoff = 5 * time.Minute
 
 // KeepCertificates returns a part of a manager that reconciles the CA and the certificate of the
-// listener, as often as their status demands. After errors it waits for 3 s to 5 min, twice as long
-// each time. It has the metrics of a controller named "certificates", needs leader election, and
-// ends with its context.
+// listener, as often as their status demands. After errors, it waits for 3 s to 5 min, with a
+// backoff that doubles. It has the metrics of a controller named "certificates", needs leader
+// election, and ends with its context.
 //
-// It is for an operator that publishes certificates and installs no agents yet. [SetUp] includes
-// it.
+// KeepCertificates is for an operator that publishes certificates and does not install agents yet.
+// [SetUp] includes it.
 func KeepCertificates(issuer Certificates) manager.Runnable {
 	return keepReconciled("certificates", issuer, defaultRetry, func(certificates.Status) {}, &wakeup{})
 }

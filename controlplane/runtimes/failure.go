@@ -9,19 +9,19 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// The reasons of [Options.Report] and of conditions, beside those of package installation. A
-// runtime without certificates has "Certificate" before a reason of package certificates.
+// The reasons of [Options.Report] and of conditions. Package installation has further reasons. A
+// runtime without certificates has the prefix "Certificate" and a reason of package certificates.
 const (
-	// ReasonIdentityUnknown means that identify has failed.
+	// ReasonIdentityUnknown means that [Parts].Identify has failed.
 	ReasonIdentityUnknown installation.Reason = "IdentityUnknown"
 	// ReasonInvalidRuntime means that the ID or the domain is missing or invalid.
 	ReasonInvalidRuntime installation.Reason = "InvalidRuntime"
 	// ReasonRuntimeTaken means that another object has the same runtime ID.
 	ReasonRuntimeTaken installation.Reason = "RuntimeTaken"
-	// ReasonCertificateFailed means that cert-manager has refused a certificate, or cannot be asked
-	// for one.
+	// ReasonCertificateFailed means that cert-manager has refused a certificate, or that a request
+	// for a certificate has failed.
 	ReasonCertificateFailed installation.Reason = "CertificateFailed"
-	// ReasonInvalidKubeconfig means that the kubeconfig of the runtime is refused.
+	// ReasonInvalidKubeconfig means that the kubeconfig of the runtime is rejected.
 	ReasonInvalidKubeconfig installation.Reason = "InvalidKubeconfig"
 	// ReasonUnreachable means that the runtime cannot be reached.
 	ReasonUnreachable installation.Reason = "Unreachable"
@@ -36,13 +36,14 @@ const (
 	ReasonInstallerRefused installation.Reason = "InstallerRefused"
 	// ReasonNoAddress means that the address of the control plane cannot be read.
 	ReasonNoAddress installation.Reason = "NoAddress"
-	// ReasonSkipped means that the object opts out.
+	// ReasonSkipped means that the object has the label skip-reconciliation.
 	ReasonSkipped installation.Reason = "Skipped"
 	// ReasonHeartbeatAwaited means that a runtime that joins by itself has sent no heartbeat yet.
 	ReasonHeartbeatAwaited installation.Reason = "HeartbeatAwaited"
-	// ReasonAgentUnproved means that nothing proves yet that the API server calls its agent.
+	// ReasonAgentUnproved means that nothing yet proves that the API server calls the agent of such
+	// a runtime.
 	ReasonAgentUnproved installation.Reason = "AgentUnproved"
-	// ReasonAgentUnhealthy means that its watch path is stale or degraded.
+	// ReasonAgentUnhealthy means that the watch path of such a runtime is stale or degraded.
 	ReasonAgentUnhealthy installation.Reason = "AgentUnhealthy"
 )
 

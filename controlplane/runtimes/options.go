@@ -26,7 +26,7 @@ type Parts struct {
 	// Connect returns a client for the runtime of an object, without cache. It is called
 	// concurrently, for each reconcile, so it should keep its clients, as that of [NewKubeconfigs]
 	// does. It must not change the object. An error is reported and retried. If the error wraps
-	// [ErrGone], a deleted object is let go. Such an error must not mean that a runtime cannot be
+	// [ErrGone], a deleted object is released. Do not return ErrGone for a runtime that cannot be
 	// reached at the moment.
 	Connect func(ctx context.Context, object client.Object) (client.Client, error)
 	// Certificates issues the certificates of agents and listener.
@@ -59,7 +59,7 @@ func checkService(issuer Certificates, installer *installation.Installer) error 
 	return checked.CheckService(service)
 }
 
-// ErrGone means that there is no way to a runtime: it does not exist yet, or no longer.
+// ErrGone means that a runtime does not exist yet, or no longer exists.
 var ErrGone = remote.ErrGone
 
 // Identity identifies a runtime.

@@ -27,13 +27,13 @@ import (
 // +kubebuilder:rbac:groups=operator.kyma-project.io,resources=watchers,verbs=get;list;watch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// SetUp adds controllers to a manager: for the objects of the kind of [Parts].Object, for those of
-// them that fail, and for the CA. Each object represents a runtime. The controllers run on the
+// SetUp adds three controllers to a manager: for the objects of the kind of [Parts].Object, for the
+// objects that fail, and for the CA. Each object represents a runtime. The controllers run on the
 // replica that leads. An error names every invalid parameter.
 //
 // The scheme of the manager must have the kind, unless object is metadata or unstructured with its
-// kind set. It needs no Watchers, and may have another Go type for them: Watchers then have a cache
-// of their own. The operator needs the rights to get, list, watch and patch the kind.
+// kind set. The scheme does not need Watchers. If it has another Go type for Watchers, SetUp adds a
+// separate cache for them. The operator needs the rights to get, list, watch and patch the kind.
 //
 // Each part is required.
 func SetUp(mgr ctrl.Manager, parts Parts, opts Options) error {
