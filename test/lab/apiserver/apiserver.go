@@ -71,6 +71,9 @@ type Options struct {
 	// Scheme is that of ControlPlane.Client. Default: client-go's scheme.
 	Scheme *runtime.Scheme
 
+	// Host is the address that the API server listens on, such as ::1. Default: 127.0.0.1.
+	Host string
+
 	// APIServerArgs are flags of kube-apiserver: the name without dashes, and its values, which
 	// replace the default.
 	APIServerArgs map[string][]string
@@ -144,7 +147,7 @@ func (c *ControlPlane) start(ctx context.Context, opts Options) error {
 	}
 
 	c.plane = newPlane(c.guard, logs, opts)
-	if err := errors.Join(c.reserve(), c.startPlane(ctx, opts)); err != nil {
+	if err := errors.Join(c.reserve(cmp.Or(opts.Host, localHost)), c.startPlane(ctx, opts)); err != nil {
 		return fmt.Errorf("%w%s", err, logs.tail())
 	}
 
@@ -172,9 +175,11 @@ func newPlane(g *guard, logs logs, opts Options) *envtest.ControlPlane {
 	return plane
 }
 
+const localHost = "127.0.0.1"
+
 // reserve holds the ports until Stop. Without that, envtest finds free ones and releases them, and another process may
 // get them in the seconds until the programs listen.
-func (c *ControlPlane) reserve() error {
+func (c *ControlPlane) reserve(host string) error {
 	var ports [3]string
 	for i := range ports {
 		holder, port, err := machine.ReservePort()
@@ -184,12 +189,9 @@ func (c *ControlPlane) reserve() error {
 
 		c.holders, ports[i] = append(c.holders, holder), strconv.Itoa(port)
 	}
-
-	const host = "127.0.0.1"
 	c.plane.APIServer.ListenAddr = envtest.ListenAddr{Address: host, Port: ports[0]}
-	c.plane.Etcd.URL = &url.URL{Scheme: "http", Host: net.JoinHostPort(host, ports[1])}
-	c.plane.Etcd.Configure().Set("listen-peer-urls", "http://"+net.JoinHostPort(host, ports[2]))
-
+	c.plane.Etcd.URL = &url.URL{Scheme: "http", Host: net.JoinHostPort(localHost, ports[1])}
+	c.plane.Etcd.Configure().Set("listen-peer-urls", "http://"+net.JoinHostPort(localHost, ports[2]))
 	return nil
 }
 

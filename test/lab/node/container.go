@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"net"
-	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -41,8 +40,8 @@ func unknown(spec *corev1.PodSpec) string {
 		return "lifecycle and startupProbe"
 	case slices.ContainsFunc(probes, func(p *corev1.Probe) bool { return p != nil && p.HTTPGet == nil }):
 		return "probes other than httpGet"
-	case spec.HostNetwork || len(spec.HostAliases) > 0:
-		return "hostNetwork and hostAliases"
+	case len(spec.HostAliases) > 0:
+		return "hostAliases"
 	case slices.ContainsFunc(spec.Volumes, func(v corev1.Volume) bool { return v.ConfigMap == nil && v.Secret == nil }):
 		return "volumes other than Secrets and ConfigMaps"
 	case slices.ContainsFunc(container.VolumeMounts, func(m corev1.VolumeMount) bool { return m.SubPath != "" }):
@@ -77,7 +76,7 @@ func (p *pod) prepare() error {
 		return err
 	}
 
-	names["localhost"] = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	names["localhost"] = p.node.opts.Platform.loopback()
 	names[p.state.Name] = p.ip
 	var hosts strings.Builder
 	for name, address := range names {
@@ -254,9 +253,13 @@ func expand(text string, values map[string]string) string {
 	return text
 }
 
-// credential returns the user of the security contexts. That of the container wins.
+// imageUser is the user and the group of images, see tools/image.
+const imageUser = 65532
+
+// credential returns the user of the security contexts. That of the container wins, and without
+// any, that of the image.
 func (p *pod) credential() *syscall.Credential {
-	user, group := int64(0), int64(0)
+	user, group := int64(imageUser), int64(imageUser)
 	credential := &syscall.Credential{}
 
 	if s := p.spec.SecurityContext; s != nil {

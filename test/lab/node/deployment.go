@@ -17,7 +17,8 @@ import (
 )
 
 // roll brings the pods of a Deployment one step nearer to its template, and writes its status.
-// There is at most one surplus pod, and never one ready pod fewer than wanted.
+// There is at most one surplus pod, and never one ready pod fewer than wanted. With maxSurge 0
+// there is no surplus pod, and one ready pod fewer.
 func (n *Node) roll(ctx context.Context, deployment *appsv1.Deployment) error {
 	if deployment.DeletionTimestamp != nil {
 		return nil
@@ -29,14 +30,21 @@ func (n *Node) roll(ctx context.Context, deployment *appsv1.Deployment) error {
 	}
 
 	current, old := n.podsOf(deployment, hash)
+	surplus, fewer := 1, 0
+	if rolling := deployment.Spec.Strategy.RollingUpdate; rolling != nil && rolling.MaxSurge.String() == "0" {
+		surplus, fewer = 0, 1
+	}
 	switch {
 	case n.isBroken(deployment):
 		for _, p := range slices.Concat(current, old) {
 			p.end()
 		}
-	case len(current) < wanted && len(current)+len(old) <= wanted:
+	case len(current) < wanted && len(current)+len(old) < wanted+surplus && n.hasRoom(&deployment.Spec.Template.Spec):
 		name := fmt.Sprintf("%s-%s-%s", deployment.Name, hash, rand.String(5))
 		p, err := n.newPod(client.ObjectKeyFromObject(deployment), name, hash, &deployment.Spec.Template)
+		if n.noteRefusal(err) {
+			return nil // It is tried again.
+		}
 		if apierrors.ReasonForError(err) != metav1.StatusReasonUnknown {
 			return err // Its account is missing, say: it is tried again.
 		}
@@ -48,7 +56,8 @@ func (n *Node) roll(ctx context.Context, deployment *appsv1.Deployment) error {
 		n.add(p)
 	case len(current) > wanted:
 		current[0].end()
-	case len(old) > 0 && len(old)+ready(current) > wanted && (!old[0].now().Ready || ready(current)+ready(old) > wanted):
+	case len(old) > 0 && len(old)+ready(current)+fewer > wanted &&
+		(!old[0].now().Ready || ready(current)+ready(old)+fewer > wanted):
 		old[0].end()
 	}
 

@@ -4,11 +4,11 @@
 // A container is a real process. It has the root of its image and its mounts, the network namespace
 // of its pod, and the user, groups, environment, arguments, ports and HTTP probes of the
 // Deployment. Images are programs on this machine. The node refuses pod fields that it does not
-// know. A rollout is always that of maxSurge 1 and maxUnavailable 0. [NewHost] needs no rights and
-// gives containers neither a root nor a network.
+// know. A rollout has maxSurge 1 and maxUnavailable 0, or the other way round if maxSurge is 0.
+// [NewHost] needs no rights and gives containers neither a root nor a network.
 //
-// The node has no objects for pods and replica sets, no limits of resources, no seccomp, and no
-// network policies.
+// The node has no objects for replica sets, no limits of resources, no seccomp, and no network
+// policies. It has objects for pods if [Options].Objects is set.
 package node
 
 import (
@@ -59,6 +59,11 @@ type Options struct {
 	// NodePorts maps the node port of a Service to the address on this machine that leads there. It is
 	// for [New] only.
 	NodePorts map[int32]string
+	// Platform is how a platform differs from a cluster of one's own. It is for [New] only.
+	Platform Platform
+	// Objects means that pods and the endpoints of Services are objects of the API server, as its
+	// proxy to Services needs.
+	Objects bool
 	// Host is for [NewHost] only.
 	Host HostOptions
 }
@@ -81,6 +86,8 @@ type Node struct {
 	pods   []*pod
 	routes map[string][]target
 	broken string // prefix of images
+	// refusals are the errors of pods that the platform does not admit.
+	refusals []error
 }
 
 // New returns a node that is not started yet. Without the rights of a superuser it skips the test,
@@ -145,7 +152,13 @@ func (n *Node) egress() string { return filepath.Join(n.dir, "egress.json") }
 
 // APIServerArgs returns the flags by which an API server reaches the pods of this node.
 func (n *Node) APIServerArgs() map[string][]string {
-	return map[string][]string{"egress-selector-config-file": {n.egress()}}
+	args := map[string][]string{"egress-selector-config-file": {n.egress()}}
+	if n.opts.Platform.IPv6 {
+		args["service-cluster-ip-range"] = []string{"fd00:10:96::/112"}
+		args["advertise-address"] = []string{netip.IPv6Loopback().String()}
+		args["bind-address"] = args["advertise-address"]
+	}
+	return args
 }
 
 // Start starts the node for an API server that has [Node.APIServerArgs]. The test stops it, before
@@ -376,7 +389,7 @@ func (n *Node) deleteLeases(ctx context.Context, namespace string) error {
 // openNetwork gives the pod a network of its own, or free ports of this machine.
 func (p *pod) openNetwork() (err error) {
 	if !p.node.host {
-		p.net, err = newNetwork(p.ip)
+		p.net, err = newNetwork(append(p.outside(), p.ip)...)
 		return err
 	}
 

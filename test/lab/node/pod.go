@@ -75,8 +75,11 @@ func (n *Node) newPod(owner types.NamespacedName, name, hash string, template *c
 	dir := filepath.Join(n.dir, name)
 	p := &pod{
 		node: n, hash: hash, owner: owner, labels: maps.Clone(template.Labels), spec: *template.Spec.DeepCopy(),
-		ip: netip.AddrFrom4([4]byte{10, 244, byte(n.made >> 8), byte(n.made)}), dir: dir,
-		done: make(chan struct{}), state: Pod{Name: name},
+		dir: dir, done: make(chan struct{}), state: Pod{Name: name},
+	}
+	p.ip = n.addressFor(&p.spec)
+	if err := n.admit(p); err != nil {
+		return nil, err
 	}
 	if err := p.openNetwork(); err != nil {
 		return nil, err
@@ -86,6 +89,10 @@ func (n *Node) newPod(owner types.NamespacedName, name, hash string, template *c
 	if err := p.prepare(); err != nil {
 		p.close()
 		return nil, fmt.Errorf("pod %s: %w", name, err)
+	}
+	if err := p.store(); err != nil {
+		p.close()
+		return nil, err
 	}
 
 	go p.run()
@@ -149,6 +156,7 @@ func (p *pod) grace() time.Duration {
 // close frees the resources of the pod. Its log must not have the content of a mounted Secret.
 func (p *pod) close() {
 	p.end()
+	p.unstore()
 	for _, way := range p.ways {
 		way.Close()
 	}

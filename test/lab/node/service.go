@@ -4,13 +4,16 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/netip"
 	"slices"
 	"strconv"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -83,6 +86,9 @@ func (n *Node) publish(ctx context.Context, service *corev1.Service, pods []*pod
 			discoveryv1.LabelManagedBy:   sliceOwner,
 		}
 		slice.AddressType = discoveryv1.AddressTypeIPv4
+		if n.opts.Platform.IPv6 {
+			slice.AddressType = discoveryv1.AddressTypeIPv6
+		}
 		slice.Endpoints = nil
 
 		for _, p := range pods {
@@ -93,8 +99,11 @@ func (n *Node) publish(ctx context.Context, service *corev1.Service, pods []*pod
 
 		return nil
 	})
+	if err != nil || !n.opts.Objects {
+		return err
+	}
 
-	return err
+	return n.storeEndpoints(ctx, service, pods)
 }
 
 // prune removes the EndpointSlices of Services that are gone.
@@ -124,7 +133,7 @@ func (n *Node) prune(ctx context.Context, services []corev1.Service) error {
 // sends CONNECT with the ClusterIP of a Service, and gets one of the ready pods at random, as by
 // kube-proxy.
 func (n *Node) connect(w http.ResponseWriter, r *http.Request) {
-	inside, err := n.dial(r.Context(), r.Host)
+	inside, err := n.dialFromAPIServer(r.Context(), r.Host)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadGateway)
 		return
@@ -164,6 +173,46 @@ func (n *Node) dial(ctx context.Context, route string) (net.Conn, error) {
 	return chosen.pod.dial(ctx, chosen.port)
 }
 
+// dialFromAPIServer connects to the pod of a Service, or to that with the address. A firewall of the
+// platform drops the packets.
+func (n *Node) dialFromAPIServer(ctx context.Context, address string) (net.Conn, error) {
+	n.mu.Lock()
+	targets := n.routes[address]
+	n.mu.Unlock()
+	if len(targets) == 0 {
+		targets = n.targetsAt(address)
+	}
+	if len(targets) == 0 {
+		return nil, errors.New("no ready pod for " + address)
+	}
+	chosen := targets[rand.IntN(len(targets))]
+	if n.opts.Platform.lets(chosen) {
+		return chosen.pod.dial(ctx, chosen.port)
+	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(dropped):
+	}
+	return nil, fmt.Errorf("dial tcp %s: i/o timeout", address)
+}
+
+// dropped is the time after which a connection without an answer is given up, as in Linux.
+const dropped = 30 * time.Second
+
+// targetsAt returns the pod with an address.
+func (n *Node) targetsAt(address string) (targets []target) {
+	wanted, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return nil
+	}
+	for _, p := range n.running() {
+		if p.ip == wanted.Addr() && p.serves() {
+			targets = append(targets, target{p, wanted.Port()})
+		}
+	}
+	return targets
+}
+
 // nodePort is the route of a node port.
 func nodePort(port int32) string { return "node:" + strconv.Itoa(int(port)) }
 
@@ -183,25 +232,54 @@ func (n *Node) openNodePort(port int32, address string) {
 // openWays lets the pod reach Options.Hosts and the API server. It returns the addresses of the
 // names.
 func (p *pod) openWays() (map[string]netip.Addr, error) {
-	names := map[string]netip.Addr{}
-	next := netip.AddrFrom4([4]byte{127, 1, 0, 0})
+	names := p.node.hosts()
 
 	for name, outside := range p.node.opts.Hosts {
 		host, port, err := net.SplitHostPort(name)
 		if err != nil {
 			return nil, err
 		}
-		if !names[host].IsValid() {
-			next = next.Next()
-			names[host] = next
-		}
-
 		if err := p.openWay(net.JoinHostPort(names[host].String(), port), outside); err != nil {
 			return nil, err
 		}
 	}
 
+	maps.DeleteFunc(names, func(host string, _ netip.Addr) bool { return isAddress(host) })
 	return names, p.openWay(p.node.apiServer(), p.node.apiServer())
+}
+
+func isAddress(host string) bool {
+	_, err := netip.ParseAddr(host)
+	return err == nil
+}
+
+// hosts returns the addresses of the hosts in Options.Hosts, as pods see them.
+func (n *Node) hosts() map[string]netip.Addr {
+	hosts := map[string]netip.Addr{}
+	next := n.opts.Platform.firstHost()
+	for _, name := range slices.Sorted(maps.Keys(n.opts.Hosts)) {
+		host, _, _ := net.SplitHostPort(name)
+		if address, err := netip.ParseAddr(host); err == nil {
+			hosts[host] = address
+			continue
+		}
+		if !hosts[host].IsValid() {
+			hosts[host] = next
+			next = next.Next()
+		}
+	}
+	return hosts
+}
+
+// outside returns the addresses of hosts that the loopback interface of the pod does not have from
+// the start.
+func (p *pod) outside() (addresses []netip.Addr) {
+	for _, address := range p.node.hosts() {
+		if !address.IsLoopback() {
+			addresses = append(addresses, address)
+		}
+	}
+	return addresses
 }
 
 func (p *pod) openWay(inside, outside string) error {
