@@ -70,6 +70,17 @@ type Options struct {
 	// Resources are the requests and limits of each agent. Default: those of config/agent, and a
 	// memory limit of 128Mi with Informer.
 	Resources *corev1.ResourceRequirements
+	// WebhookPort is the port of the agents that the API server connects to. An API server that
+	// reaches only some ports of pods needs another one, such as 10250 in a private cluster of GKE.
+	// A new one restarts the agents. Default: 8443.
+	WebhookPort int32
+	// MetricsPort is the port of the agents' metrics. A new one restarts the agents. Default: 2112.
+	MetricsPort int32
+	// HostNetwork gives the agents the network of their nodes, for an API server that reaches no
+	// pod. Both ports must be free on each node, and each replica needs a node. Network policies do
+	// not apply then, and a namespace of this package allows privileged pods. Default: the network
+	// of pods.
+	HostNetwork bool
 	// Informer makes the agents watch the API server of the runtime, after the commit, and there is
 	// no webhook configuration. The agents get the rights to list and watch exactly the watched
 	// resources. The agents ignore the conditions of a watch, so more changes count. A new watch
@@ -131,11 +142,13 @@ func (o Options) withDefaults() Options {
 	o.Webhooks.Labels = labels
 
 	return option.WithDefaults(o, Options{
-		Replicas:   2,
-		MayReplace: func(core.RuntimeID) bool { return true },
-		Adjust:     func(*unstructured.Unstructured) {},
-		Now:        time.Now,
-		Logger:     slog.New(logr.ToSlogHandler(log.Log)),
+		Replicas:    2,
+		WebhookPort: 8443,
+		MetricsPort: 2112,
+		MayReplace:  func(core.RuntimeID) bool { return true },
+		Adjust:      func(*unstructured.Unstructured) {},
+		Now:         time.Now,
+		Logger:      slog.New(logr.ToSlogHandler(log.Log)),
 	})
 }
 
@@ -167,7 +180,16 @@ func (o Options) validateNames() error {
 			strings.Join(configuration, ", "), o.ConfigurationName),
 		option.Unless(isName, "Name: want a name of a Service with at most %d characters, have %.80q", maxName, o.Name),
 		option.Unless(o.Replicas >= 1, "Replicas: want at least 1, have %d", o.Replicas),
+		validatePort("WebhookPort", o.WebhookPort),
+		validatePort("MetricsPort", o.MetricsPort),
+		option.Unless(o.WebhookPort != o.MetricsPort, "WebhookPort and MetricsPort: want two ports, have %d", o.WebhookPort),
 	)
+}
+
+// validatePort refuses ports that only a superuser may open: an agent is none.
+func validatePort(name string, port int32) error {
+	const least, most = 1024, 65535
+	return option.Unless(port >= least && port <= most, "%s: want %d to %d, have %d", name, least, most, port)
 }
 
 // validateObjects checks the objects that an installation takes over or removes.

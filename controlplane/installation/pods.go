@@ -6,12 +6,14 @@ import (
 	"maps"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/material"
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -27,6 +29,10 @@ func (r *renderer) renderDeployment(restart string) *unstructured.Unstructured {
 	var deployment appsv1.Deployment
 	editAs(object, &deployment, func() {
 		deployment.Spec.Replicas = new(r.opts.Replicas)
+		if r.opts.HostNetwork { // A second pod on the same node would find the ports taken.
+			deployment.Spec.Strategy.RollingUpdate.MaxSurge = new(intstr.FromInt32(0))
+			deployment.Spec.Strategy.RollingUpdate.MaxUnavailable = new(intstr.FromInt32(1))
+		}
 		if restart != "" {
 			deployment.Spec.Template.Annotations = map[string]string{r.opts.key(annotationRestart): restart}
 		}
@@ -38,11 +44,16 @@ func (r *renderer) renderDeployment(restart string) *unstructured.Unstructured {
 func (r *renderer) fillPod(pod *corev1.PodSpec) {
 	pod.PriorityClassName = r.opts.PriorityClassName
 	pod.AutomountServiceAccountToken = new(!r.opts.NoCanary || r.opts.Informer)
+	if r.opts.HostNetwork {
+		pod.HostNetwork = true
+		pod.DNSPolicy = corev1.DNSClusterFirstWithHostNet
+	}
 	pod.Volumes[0].Secret.SecretName = r.opts.secretName()
 	pod.ImagePullSecrets = append(pod.ImagePullSecrets, r.imagePullSecrets()...)
 
 	container := &pod.Containers[0]
 	container.Image = r.image
+	r.opts.setPorts(container)
 	container.Env = append(container.Env, r.renderEnvironment(container.VolumeMounts[0].MountPath)...)
 	if r.opts.Informer {
 		container.Resources.Limits[corev1.ResourceMemory] = resource.MustParse(informerMemory)
@@ -52,6 +63,22 @@ func (r *renderer) fillPod(pod *corev1.PodSpec) {
 	}
 
 	r.mountManagers(pod)
+}
+
+// setPorts changes the ports of the manifests, and the settings of the agent with them.
+func (o Options) setPorts(container *corev1.Container) {
+	numbers := map[string]int32{"webhook": o.WebhookPort, "metrics": o.MetricsPort}
+	for n := range container.Ports {
+		port := &container.Ports[n]
+		port.ContainerPort = numbers[port.Name]
+		setting := strings.ToUpper(port.Name) + "_PORT"
+
+		for n := range container.Env {
+			if container.Env[n].Name == setting {
+				container.Env[n].Value = strconv.Itoa(int(port.ContainerPort))
+			}
+		}
+	}
 }
 
 func (r *renderer) imagePullSecrets() (references []corev1.LocalObjectReference) {

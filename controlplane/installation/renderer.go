@@ -46,6 +46,11 @@ func (r *renderer) finishObject(object *unstructured.Unstructured) *unstructured
 // The marks come before Adjust, which may remove them.
 func (r *renderer) renderNamespace() *unstructured.Unstructured {
 	namespace := r.manifests.copyOf(namespaceFile)
+	if r.opts.HostNetwork { // Each stricter standard forbids it.
+		labels := namespace.GetLabels()
+		labels["pod-security.kubernetes.io/enforce"] = "privileged"
+		namespace.SetLabels(labels)
+	}
 	namespace.SetAnnotations(map[string]string{
 		r.opts.key(annotationCreatedBy): createdBy, r.names.InstalledBy(): r.owner,
 	})

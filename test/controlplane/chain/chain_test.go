@@ -427,7 +427,7 @@ func confined(t *testing.T, pod node.Pod) {
 	proc := fmt.Sprintf("/proc/%d/", pod.Pid)
 	status, err := os.ReadFile(proc + "status")
 	for _, want := range []string{
-		"\nUid:\t65532\t65532", "\nGid:\t65532\t65532", "\nGroups:\t65532",
+		"\nUid:\t65532\t65532", "\nGid:\t65532\t65532",
 		"\nCapEff:\t0000000000000000",
 	} {
 		if !bytes.Contains(status, []byte(want)) {

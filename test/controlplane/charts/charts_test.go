@@ -294,6 +294,10 @@ func TestValues(t *testing.T) {
 		"tls.secretName=other":                      "secretName: other",
 		"replicas=3":                                "replicas: 3",
 		"resources.limits.memory=96Mi":              "memory: 96Mi",
+		"ports.webhook=10250":                       `{name: WEBHOOK_PORT, value: "10250"}`,
+		"ports.metrics=9090":                        "- name: metrics\n              containerPort: 9090\n              protocol: TCP",
+		"hostNetwork=true":                          "rollingUpdate: {maxSurge: 0, maxUnavailable: 1}",
+		"podSecurityContext.fsGroup=10001":          "        fsGroup: 10001\n        runAsNonRoot: true",
 		"nodeSelector.disk=ssd":                     "disk: ssd",
 		"tolerations[0].key=infra":                  "- key: infra",
 		"affinity.nodeAffinity.a=b":                 "affinity:\n        nodeAffinity:\n          a: b",
@@ -322,6 +326,10 @@ func TestValues(t *testing.T) {
 		"informer.watchers[0].spec.namespaceSelector.matchLabels.c=b$(c)": "b$$(c)",
 	})
 	shows(t, informerValues(t), map[string]string{"informer.watchers[0].spec.resourceToWatch.resource=pods/scale": "rules: []"})
+	rig.Same(t, "limits of a VerticalPodAutoscaler alone", false, strings.Contains(render(t, agent, append(exampleValues(), "resources=null")...), "limits:"))
+	for _, fixed := range []string{"runAsUser", "runAsGroup", "fsGroup", "hostNetwork"} {
+		rig.Same(t, "there is a "+fixed, false, strings.Contains(without, fixed+":"))
+	}
 	rig.Same(t, "the canary is off, and here", false, strings.Contains(without, "canary"))
 	rule := objects(t, render(t, controlPlane, "rules.install=true", "rules.labels.release=mine"))["PrometheusRule runtime-watcher"]
 	rig.Same(t, "labels of the values and of the chart", map[string]string{"release": "mine", "app.kubernetes.io/name": "runtime-watcher"}, rule.GetLabels())
@@ -386,7 +394,7 @@ func TestSchemaRefusesMistakes(t *testing.T) {
 		"controlPlane.address=fd00::1", "controlPlane.address=::1:8443", "controlPlane.address=[fd00::1]", "controlPlane.address=[kcp]:443",
 		"controlPlane.address=localhost:1:2", "controlPlane.address=a b:443",
 		"controlPlane.address=", "controlPlane.address=https://kcp.example.com", "controlPlane.host=kcp:443", "source=informer", "managers={Not-A-Label}",
-		"image.digest=latest", "replicas=0", "canary=true", "unknown=1", "env.TRANSPORT=NATS", "env.TRANSPORT=nats,env.CONTROL_PLANE_CONTRACT=v2",
+		"image.digest=latest", "replicas=0", "canary=true", "ports.webhook=443", "ports.webhook=a", "ports.other=8080", "hostNetwork=1", "podSecurityContext.runAsNonRoot=false", "unknown=1", "env.TRANSPORT=NATS", "env.TRANSPORT=nats,env.CONTROL_PLANE_CONTRACT=v2",
 		"env.TRANSPORT=nats,env.CONTRACT_FALLBACK=v2")
 	refused(informerValues(t),
 		"source=webhook", "informer.watchers[0].kind=Deployment", "informer.replicas=0",

@@ -137,6 +137,9 @@ func installAppliesTheSame(
 		rig.Same(t, "rights of the canary", []rbacv1.PolicyRule{{
 			APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"},
 			ResourceNames: []string{"runtime-watcher-canary"}, Verbs: []string{"patch"},
+		}, {
+			APIGroups: []string{""}, Resources: []string{"services/proxy"},
+			ResourceNames: []string{"https:runtime-watcher:webhook"}, Verbs: []string{"get"},
 		}}, rig.Stored(t, runtime.Client, key("runtime-watcher-canary"), &rbacv1.Role{}).Rules)
 	}
 	delete(installed, "Secret/"+secretName)

@@ -39,8 +39,9 @@ func TestInstallation(t *testing.T) {
 		"removed":        aRemovedManagerRestarts,
 		"two-installers": theSecondInstallerIsRefused, "names": allNamesAreSet,
 		"order": inOrder, "secret": aNewSecretRestartsNothing, "settings": newSettingsRestart, "watches": newWatchesWait,
-		"room":  aStalledRolloutServesNewWatches,
-		"drift": driftIsCorrected, "exclusion": fieldsThatExcludeOursAreRemoved,
+		"room":         aStalledRolloutServesNewWatches,
+		"host-network": theNodesHaveTheirPorts,
+		"drift":        driftIsCorrected, "exclusion": fieldsThatExcludeOursAreRemoved,
 		"two-runtimes": aClusterHasOneRuntime, "canary": theCanaryComesAndGoes, "killed": killedAnywhere,
 		"kyma-system": todaysNamespaceIsWatched, "one-pair": oneSecretWithTheKnownKeys,
 		"uninstall": nothingIsLeft, "held": theWebhookGoesFirst, "invalid": wrongRuntimesAreRefused,
@@ -113,6 +114,36 @@ func newSettingsRestart(w *world) {
 	if cmp.Equal(before, after) || env["SETTLE"] != "2s" || w.managers() != "by-hand\nfirst\n" ||
 		env["LOG_LEVEL"] != "$$(POD_NAME)" {
 		w.t.Errorf("the pods have the environment %v", env)
+	}
+}
+
+// With the network of nodes, a rollout needs no surplus pod, and the namespace of the installer allows the pods.
+func theNodesHaveTheirPorts(w *world) {
+	w.opts.HostNetwork = true
+	w.opts.WebhookPort = 10260
+	w.opts.MetricsPort = 10261
+	w.installed()
+	pod, container := w.pod()
+	rig.Same(w.t, "network", []any{true, corev1.DNSClusterFirstWithHostNet}, []any{pod.HostNetwork, pod.DNSPolicy})
+	ports := map[string]int32{}
+	for _, port := range container.Ports {
+		ports[port.Name] = port.ContainerPort
+	}
+	rig.Same(w.t, "ports", map[string]int32{"webhook": 10260, "metrics": 10261}, ports)
+	rig.Same(w.t, "ports of the agent", []string{"10260", "10261"}, []string{w.environment()["WEBHOOK_PORT"], w.environment()["METRICS_PORT"]})
+	rolling := w.deployment().Spec.Strategy.RollingUpdate
+	rig.Same(w.t, "maxSurge and maxUnavailable", "0 1", rolling.MaxSurge.String()+" "+rolling.MaxUnavailable.String())
+	judged := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "judged"}, Spec: pod}
+	rig.NoError(w.t, w.plane.Client.Create(w.t.Context(), judged, client.DryRunAll))
+
+	w.opts.HostNetwork = false
+	w.opts.WebhookPort = 0
+	w.install()
+	pod, container = w.pod()
+	rig.Same(w.t, "the network of pods again", false, pod.HostNetwork)
+	rig.Same(w.t, "port", "8443", w.environment()["WEBHOOK_PORT"])
+	for _, port := range container.Ports {
+		rig.Same(w.t, "port of the node for "+port.Name, 0, int(port.HostPort))
 	}
 }
 
