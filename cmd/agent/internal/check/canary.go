@@ -46,44 +46,48 @@ func (c *checker) canary(ctx context.Context) {
 		return
 	}
 
-	ctx, cancel := context.WithTimeout(ctx, canaryTimeout)
+	asking, cancel := context.WithTimeout(ctx, canaryTimeout)
 	defer cancel()
-	before, _ := failuresBeside(ctx, c.opts.MetricsAddress)
-	called, err := lease.Check(ctx)
+	before, _ := failuresBeside(asking, c.opts.MetricsAddress)
+	called, err := lease.Check(asking)
 	if err != nil {
 		c.failFor("canary", err, unwritten(opts.Lease.String()))
 		return
 	}
 
 	c.ok("canary", "may patch the Lease %s", opts.Lease)
-	c.webhook(ctx, called, before)
+	if !c.webhook(asking, called, before) {
+		c.reach(ctx)
+	}
 }
 
 // webhook reports whether the API server called an agent for the dry run of the canary. Without an
 // agent beside this check, as in an init container, no call is expected yet. before is the number
-// of failed calls of that agent before the dry run.
-func (c *checker) webhook(ctx context.Context, called bool, before int64) {
+// of failed calls of that agent before the dry run. It returns true if the API server has connected
+// to an agent.
+func (c *checker) webhook(ctx context.Context, called bool, before int64) (connects bool) {
 	if called {
 		c.ok("webhook", "the API server calls an agent")
-		return
+		return true
 	}
 
 	failures, runs := failuresBeside(ctx, c.opts.MetricsAddress)
 	if runs && failures > before {
 		c.fail("webhook", "the API server rejects the certificate of the agent",
 			"a caBundle with the CA of that certificate", "correct the caBundle of the webhook configuration")
-		return
+		return true
 	}
 	reason, action := c.uncalled(ctx)
 	if !runs {
 		c.warn("webhook", "the API server calls no agent"+reason, "a call, unless no agent runs yet", action)
-		return
+		return false
 	}
 	c.fail("webhook", "the API server calls no agent, and one runs here"+reason, "a call", action)
+	return false
 }
 
-// uncalled tells an agent that the API server cannot reach from a configuration that names no agent.
-// It returns an empty reason if the agent may not read the configuration.
+// uncalled distinguishes an agent that the API server cannot reach from a configuration that names
+// no agent. It returns an empty reason if the agent may not read the configuration.
 func (c *checker) uncalled(ctx context.Context) (reason, action string) {
 	const apply = "apply the webhook configuration with --canary"
 	name := c.opts.Webhook.Configuration
