@@ -147,6 +147,7 @@ require (
 	github.com/runtime-watcher/runtime-watcher/controlplane v0.0.0-20261129105609-143cae6cca82
 	github.com/runtime-watcher/runtime-watcher/controlplane/certificates/gardener v0.0.0-20261129105609-143cae6cca82
 	github.com/runtime-watcher/runtime-watcher/controlplane/lifecyclemanager v0.0.0-20261129105609-143cae6cca82
+	github.com/yuin/gopher-lua v1.1.2
 )
 
 replace (

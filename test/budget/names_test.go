@@ -36,6 +36,7 @@ var places = map[string]string{
 	"deploy/controlplane/role.yaml":                     "generated with the default names: the chart takes others",
 	"deploy/charts/runtime-watcher-controlplane/":       "the defaults of the values, and the generated files",
 	"deploy/charts/runtime-watcher-agent/":              "the default of rules.webhookDomain",
+	"deploy/argocd/argocd-cm.patch.yaml":                "the key has the default names: watcher.md says how to change it",
 	"deploy/dropin/":                                    "for lifecycle-manager only",
 	"deploy/migration/":                                 "for lifecycle-manager only",
 	"deploy/observability/":                             "rules of the default domain of webhooks: the chart takes another one",
