@@ -1,8 +1,9 @@
 // Command registry checks that the files of a release install from a registry: make dist-check. It
 // serves a registry on this machine, and pushes the image and the charts of bin/dist to it as a
 // release does. The chart that is rendered from there must name an image that the registry has, for
-// each platform. With -serve, it prints the address of the registry, and serves it until an
-// interrupt.
+// each platform. A second registry mirrors the first one, as docs/platforms/airgapped.md does, and
+// the chart is rendered from there while the first one is gone. With -serve, it prints the address
+// of the registry, and serves it until an interrupt.
 package main
 
 import (
@@ -68,19 +69,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 
 // check returns a line about the installation.
 func (d *dist) check(ctx context.Context) (string, error) {
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+	host, end, err := serve(ctx)
 	if err != nil {
 		return "", err
 	}
 
-	server := &http.Server{
-		Handler:           registry.New(registry.Logger(log.New(io.Discard, "", 0))),
-		ReadHeaderTimeout: time.Minute,
-	}
-	go func() { _ = server.Serve(listener) }() // It returns when the server is closed.
-	defer server.Close()
+	defer end()
 
-	host := listener.Addr().String()
 	pushed, err := d.pushImage(ctx, host)
 	if err != nil {
 		return "", fmt.Errorf("image: %w", err)
@@ -101,13 +96,83 @@ func (d *dist) check(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
+
+	found := fmt.Sprintf("ok    registry: %d charts, and the image for %s", len(charts), strings.Join(platforms, ", "))
 	if d.serving != nil {
 		fmt.Fprintln(d.serving, host)
 		<-ctx.Done()
+		return found, nil
 	}
 
-	said := fmt.Sprintf("ok    registry: %d charts, and the image for %s", len(charts), strings.Join(platforms, ", "))
-	return said, nil
+	mirror, endMirror, err := serve(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer endMirror()
+
+	if err := d.mirror(ctx, host, mirror, pushed); err != nil {
+		return "", fmt.Errorf("mirror: %w", err)
+	}
+	end() // Else the chart could still name it.
+	if _, err := d.install(ctx, mirror, pushed, "--set", "image.digest="+pushed.String()); err != nil {
+		return "", fmt.Errorf("mirror: %w", err)
+	}
+	return found + ", also from a mirror", nil
+}
+
+// serve runs an empty registry until end.
+func serve(ctx context.Context) (host string, end func(), err error) {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", nil, err
+	}
+	server := &http.Server{
+		Handler:           registry.New(registry.Logger(log.New(io.Discard, "", 0))),
+		ReadHeaderTimeout: time.Minute,
+	}
+	go func() { _ = server.Serve(listener) }()                          // It returns when the server is closed.
+	return listener.Addr().String(), func() { _ = server.Close() }, nil // Its connections end with it.
+}
+
+// mirror copies the image with all platforms, as "crane copy" does, and the chart of the agent. The
+// copy has the same digest.
+func (d *dist) mirror(ctx context.Context, from, to string, pushed v1.Hash) error {
+	source, err := name.ParseReference(from + "/agent:" + d.version)
+	if err != nil {
+		return err
+	}
+	target, err := name.ParseReference(to + "/agent:" + d.version)
+	if err != nil {
+		return err
+	}
+	index, err := remote.Index(source, remote.WithContext(ctx))
+	if err != nil {
+		return err
+	}
+	if err := remote.WriteIndex(target, index, remote.WithContext(ctx)); err != nil {
+		return err
+	}
+	copied, err := remote.Head(target, remote.WithContext(ctx))
+	if err != nil {
+		return err
+	}
+	if copied.Digest != pushed {
+		return fmt.Errorf("the copy has the digest %s, want %s", copied.Digest, pushed)
+	}
+
+	folder, err := os.MkdirTemp("", "charts-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(folder) // It is in the folder for temporary files.
+	const chart = "runtime-watcher-agent"
+	version := strings.TrimPrefix(d.version, "v")
+	_, err = d.run(ctx, "pull", "oci://"+from+"/charts/"+chart, "--version", version, "--plain-http", "--destination", folder)
+	if err != nil {
+		return err
+	}
+	_, err = d.run(ctx, "push", filepath.Join(folder, chart+"-"+version+".tgz"), "oci://"+to+"/charts", "--plain-http")
+	return err
 }
 
 // pushImage returns the digest of the index.
@@ -152,11 +217,17 @@ func (d *dist) tagged(index v1.ImageIndex) (v1.ImageIndex, error) {
 
 var imageOf = regexp.MustCompile(`(?m)^\s*image: "?([^"\s]+)"?$`)
 
-// install renders the chart of the agent from the registry, and pulls the image that it names.
-func (d *dist) install(ctx context.Context, host string, pushed v1.Hash) (platforms []string, err error) {
-	text, err := d.run(ctx, "template", "agent", "oci://"+host+"/charts/runtime-watcher-agent", "--plain-http",
+// install renders the chart of the agent from the registry, with more arguments of helm, and pulls
+// the image that it names.
+func (d *dist) install(
+	ctx context.Context, host string, pushed v1.Hash, more ...string,
+) (platforms []string, err error) {
+	args := []string{
+		"template", "agent", "oci://" + host + "/charts/runtime-watcher-agent", "--plain-http",
 		"--version", strings.TrimPrefix(d.version, "v"),
-		"--set", "image.repository="+host+"/agent,controlPlane.address=kcp.example.com:443")
+		"--set", "image.repository=" + host + "/agent,controlPlane.address=kcp.example.com:443",
+	}
+	text, err := d.run(ctx, append(args, more...)...)
 	if err != nil {
 		return nil, err
 	}
