@@ -352,7 +352,10 @@ func (s *splitter) read(text, line []byte, offset int) error {
 	case isBegin && s.isOpen:
 		return fmt.Errorf("block %s of line %d has no END line before the next one begins", typeName(s.kind), s.begin)
 	case isBegin:
-		s.isOpen, s.begin, s.offset, s.kind = true, s.line, offset, kind
+		s.isOpen = true
+		s.begin = s.line
+		s.offset = offset
+		s.kind = kind
 		return nil
 	case isEnd && !s.isOpen:
 		return fmt.Errorf("block %s has no BEGIN line: the text is cut off", typeName(endOf))

@@ -249,7 +249,8 @@ func (e *Endpoint) base() (string, error) {
 }
 
 func (e *Endpoint) validate() error {
-	hasURL, hasService := e.URL != "", e.Service != types.NamespacedName{}
+	hasURL := e.URL != ""
+	hasService := e.Service != types.NamespacedName{}
 	_, urlErr := e.base()
 	return errors.Join(
 		option.Unless(hasURL || hasService, "endpoint: want a URL or a service, have neither"),

@@ -41,7 +41,8 @@ func decisionOf(outcome core.Outcome) hook.Decision {
 // objects, and gives it to the acceptor. It panics if the acceptor or a hook panics. It leaves its
 // log line in answer.warn, because the API server waits.
 func (h *handler) decide(ctx context.Context, answer *reply, q *request, now time.Time) hook.Decision {
-	c, manager := q.change(answer.parent), answer.manager
+	c := q.change(answer.parent)
+	manager := answer.manager
 	c.OwnerAnnotation = h.opts.OwnerAnnotation
 	if c.DryRun {
 		return hook.DecisionDryRun

@@ -151,7 +151,8 @@ func Unrecorded(live *admissionregistrationv1.ValidatingWebhookConfiguration) (n
 // changes returns the parts of a webhook that are not as they were applied. Without the match
 // conditions, as an old API server stores it, the agent only gets more calls.
 func (r *record) changes(live *admissionregistrationv1.ValidatingWebhook) (changed []string) {
-	want, have := r.Webhooks[live.Name], recordedOf(live)
+	want := r.Webhooks[live.Name]
+	have := recordedOf(live)
 	note := func(isChanged bool, part string) {
 		if isChanged {
 			changed = append(changed, part)

@@ -160,7 +160,8 @@ func (p *reply) writeTo(w http.ResponseWriter) {
 	if p.refusal == nil {
 		body = p.body()
 	} else {
-		code, body = p.refusal.code, p.refusal.body()
+		code = p.refusal.code
+		body = p.refusal.body()
 	}
 
 	if code == http.StatusMethodNotAllowed {

@@ -193,7 +193,8 @@ func (f *Forwarder) identity() core.RuntimeID {
 func (f *Forwarder) Close() error {
 	f.mu.Lock()
 	old := f.pool
-	f.pool, f.closed = nil, true
+	f.pool = nil
+	f.closed = true
 	f.mu.Unlock()
 	if old != nil {
 		old.retire()
@@ -229,7 +230,8 @@ func (f *Forwarder) use(material *keys.Material) (used, old *pool, err error) {
 		if err != nil {
 			return nil, nil, err
 		}
-		old, f.pool = f.pool, next
+		old = f.pool
+		f.pool = next
 	}
 	f.pool.use()
 	return f.pool, old, nil

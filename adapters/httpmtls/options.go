@@ -151,7 +151,8 @@ func (o Options) dialer() *net.Dialer {
 
 // validate names all problems. Defaults must be set.
 func (o Options) validate() error {
-	o.Retries, o.RefusedRetryAfter = 0, 0 // A negative one means none.
+	o.Retries = 0
+	o.RefusedRetryAfter = 0 // A negative one means none.
 	err := errors.Join(option.Unless(o.Protocol == http2 || o.Protocol == http1,
 		"option Protocol is %.16q, want %q or %q", o.Protocol, http2, http1), option.NoneNegative(o))
 	return option.Unless(err == nil, "httpmtls: %w", err)

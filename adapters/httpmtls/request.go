@@ -123,7 +123,8 @@ func (f *Forwarder) readSuccess(target *url.URL, answer *http.Response) error {
 		return nil
 	}
 	failed := failure(target, reason, errForeignSuccess)
-	failed.Status, failed.retryAfter = answer.StatusCode, max(f.opts.RefusedRetryAfter, 0)
+	failed.Status = answer.StatusCode
+	failed.retryAfter = max(f.opts.RefusedRetryAfter, 0)
 	return failed
 }
 
@@ -159,7 +160,8 @@ func (f *Forwarder) eventErrors(target *url.URL, refused map[int]contract.Refusa
 func (f *Forwarder) refusal(target *url.URL, r contract.Refusal, page bool) *requestError {
 	meaning := f.version.Interpret(r, page)
 	failed := failure(target, meaning.Reason, meaning.Cause)
-	failed.Status, failed.permanent = r.Status, meaning.Permanent
+	failed.Status = r.Status
+	failed.permanent = meaning.Permanent
 	switch {
 	case meaning.Permanent:
 	// The contract asks for a long wait, but the answer has none.

@@ -203,7 +203,8 @@ func (o *objects) listPart(
 	o.mu.Lock()
 	l := o.listOf(name)
 	room := mostNames - len(l.waiting)
-	active, ended := l.active, l.ended
+	active := l.active
+	ended := l.ended
 	o.mu.Unlock()
 	if !active {
 		return reconcile.Result{}, nil
@@ -260,7 +261,8 @@ func (o *objects) listPage(
 	ctx context.Context, name multicluster.ClusterName, reader client.Reader, l *list, room *int,
 ) (more bool, err error) {
 	o.mu.Lock()
-	at, size := l.position, l.page
+	at := l.position
+	size := l.page
 	l.pages++
 	o.mu.Unlock()
 

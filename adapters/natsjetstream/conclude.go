@@ -51,10 +51,15 @@ type job struct {
 
 func newJob(msg jetstream.Msg, clock *clock) *job {
 	j := &job{msg: msg, began: time.Now(), attempts: 1}
-	if info, err := msg.Metadata(); err == nil {
-		j.age, j.attempts = clock.age(info.Timestamp), info.NumDelivered
-		j.key = messageKey{info.Stream, info.Sequence.Stream, info.Timestamp.UnixNano()}
+
+	info, err := msg.Metadata()
+	if err != nil {
+		return j // No message of a stream: its age and its attempts are unknown.
 	}
+
+	j.age = clock.age(info.Timestamp)
+	j.attempts = info.NumDelivered
+	j.key = messageKey{info.Stream, info.Sequence.Stream, info.Timestamp.UnixNano()}
 	return j
 }
 
@@ -107,7 +112,8 @@ func (c *Consumer) refuseRevoked(
 func (c *Consumer) receiveFrom(
 	ctx context.Context, runtime core.RuntimeID, manager core.Manager, j *job, batch core.Batch,
 ) {
-	handed, r := false, result{}
+	handed := false
+	r := result{}
 	if !batch.IsEmpty() {
 		r = c.receive(ctx, &intake.Request{
 			Peer: j.peer, Manager: manager, Batch: batch, Contract: contract.V3, Wait: true,
@@ -199,8 +205,12 @@ func (c *Consumer) conclude(runtime core.RuntimeID, manager core.Manager, j *job
 // Another replica handles an event that this one cannot handle.
 func (c *Consumer) handBack(ctx context.Context, runtime core.RuntimeID, j *job, refusal error) bool {
 	subject, ok := answerSubject(runtime, j.msg)
-	whole, _ := errors.AsType[*intake.Failure](refusal)
-	if !ok || ctx.Err() != nil || whole != nil && whole.Fault == intake.FaultOfReplica {
+	if !ok || ctx.Err() != nil {
+		return false
+	}
+
+	whole, isWhole := errors.AsType[*intake.Failure](refusal)
+	if isWhole && whole.Fault == intake.FaultOfReplica {
 		return false
 	}
 	if j.age+time.Since(j.began) > unawaited { // The refusal shows the forwarder that the operator is back.
@@ -288,7 +298,8 @@ func sizeOf(msg jetstream.Msg) int {
 
 func (c *Consumer) settled(j *job, manager core.Manager, fate hook.Fate, reason core.Reason, err error) {
 	if err != nil {
-		fate, reason = hook.FateDelayed, ReasonConnection
+		fate = hook.FateDelayed
+		reason = ReasonConnection
 	}
 
 	c.opts.Hooks.Concluded(hook.Conclusion{

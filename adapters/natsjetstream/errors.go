@@ -68,18 +68,23 @@ func classify(subject string, err error) *publishError {
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		failed.reason = core.ReasonOf(err)
 	case errors.Is(err, nats.ErrPermissionViolation):
-		failed.reason, failed.Err = reasons.Forbidden, both(core.ErrForbidden, err)
+		failed.reason = reasons.Forbidden
+		failed.Err = both(core.ErrForbidden, err)
 	case errors.Is(err, jetstream.ErrNoStreamResponse), errors.Is(err, nats.ErrNoResponders):
-		failed.reason, failed.Err = reasons.UnknownManager, both(core.ErrUnknownManager, err)
+		failed.reason = reasons.UnknownManager
+		failed.Err = both(core.ErrUnknownManager, err)
 	case errors.Is(err, nats.ErrMaxPayload), errors.Is(err, jetstream.ErrStreamMessageExceedsMaximum):
-		failed.reason, failed.permanent, failed.Err = reasons.TooLarge, true, both(core.ErrTooLarge, err)
+		failed.reason = reasons.TooLarge
+		failed.permanent = true
+		failed.Err = both(core.ErrTooLarge, err)
 	case errors.Is(err, nats.ErrConnectionClosed), errors.Is(err, nats.ErrReconnectBufExceeded),
 		errors.Is(err, nats.ErrDisconnected), errors.Is(err, nats.ErrConnectionReconnecting):
 		failed.reason = ReasonDisconnected
 	case errors.Is(err, errSubject):
 		failed.reason = ReasonStream
 	case errors.As(err, &api):
-		failed.reason, failed.Err = reasonOfStream(api), both(core.ErrNotReady, err)
+		failed.reason = reasonOfStream(api)
+		failed.Err = both(core.ErrNotReady, err)
 	}
 
 	return failed
@@ -109,7 +114,8 @@ func disconnected(subject string, last error) *publishError {
 	failed := &publishError{Subject: subject, Err: last, reason: ReasonDisconnected}
 	switch {
 	case errors.Is(last, nats.ErrAuthorization), errors.Is(last, nats.ErrAuthExpired):
-		failed.reason, failed.Err = reasons.Unauthenticated, both(core.ErrUnauthenticated, last)
+		failed.reason = reasons.Unauthenticated
+		failed.Err = both(core.ErrUnauthenticated, last)
 	case errors.Is(last, nats.ErrTLS):
 		failed.reason = ReasonTLS
 	}

@@ -136,11 +136,13 @@ func (f *Forwarder) Forward(ctx context.Context, manager core.Manager, batch cor
 	if len(batch.Events) == 0 && !batch.Heartbeat.Leaving {
 		m.replaceable = !f.isAnswered(subject)
 	}
-	if err = f.exchange(ctx, m); err == nil {
-		f.results.Store(subject, m.id)
+
+	if err := f.exchange(ctx, m); err != nil {
+		return encoded.Result(err)
 	}
 
-	return encoded.Result(err)
+	f.results.Store(subject, m.id)
+	return encoded.Result(nil)
 }
 
 // endDenied ends attempts that the NATS server denies. It does not answer a publish that is denied,

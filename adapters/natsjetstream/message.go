@@ -16,16 +16,21 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 )
 
+// message is a batch on its way to the stream. Only the call of Forward that made it uses it.
 type message struct {
-	subject, stream, id string
+	subject, stream string
+	// id is set by store. It stays the same while the result of an attempt is unknown.
+	id string
 
 	request *contract.Request
-	events  int
+	// events is the number of events of the batch.
+	events int
 	// replaceable means that the batch is a heartbeat, another one follows, and the operator did
 	// not answer the last message.
 	replaceable bool
 }
 
+// exchange stores a message, and waits for its answer if the operator is likely to send one.
 func (f *Forwarder) exchange(ctx context.Context, m *message) error {
 	if err := ctx.Err(); err != nil {
 		return classify(m.subject, err)
@@ -39,7 +44,9 @@ func (f *Forwarder) exchange(ctx context.Context, m *message) error {
 	}
 
 	// The answer is either taken in time, or declined.
-	answers, over, came := make(chan *nats.Msg), make(chan struct{}), new(atomic.Bool)
+	answers := make(chan *nats.Msg)
+	over := make(chan struct{})
+	came := new(atomic.Bool)
 	defer close(over)
 
 	subscription, err := f.conn.Subscribe(f.conn.NewInbox(), func(msg *nats.Msg) {
@@ -54,13 +61,17 @@ func (f *Forwarder) exchange(ctx context.Context, m *message) error {
 		return classify(m.subject, err)
 	}
 
-	answered, err := f.store(ctx, m, subscription.Subject)
-	if err == nil && answered {
-		if answered, err = f.await(ctx, m, answers); !answered {
-			_ = subscription.AutoUnsubscribe(1) // It fails when the connection is gone.
-			f.note(m.subject, lastAnswer{subscription, came})
-			return nil
-		}
+	willAnswer, err := f.store(ctx, m, subscription.Subject)
+	if err != nil || !willAnswer {
+		_ = subscription.Unsubscribe() // It fails when the connection is gone.
+		return err
+	}
+
+	isAnswered, err := f.await(ctx, m, answers)
+	if !isAnswered {
+		_ = subscription.AutoUnsubscribe(1) // It fails when the connection is gone.
+		f.setLastAnswer(m.subject, lastAnswer{subscription, came})
+		return nil
 	}
 
 	_ = subscription.Unsubscribe() // It fails when the connection is gone.
@@ -83,7 +94,8 @@ type lastAnswer struct {
 	came         *atomic.Bool
 }
 
-func (f *Forwarder) note(subject string, last lastAnswer) {
+// setLastAnswer replaces the last answer on a subject, and ends the wait for the one before.
+func (f *Forwarder) setLastAnswer(subject string, last lastAnswer) {
 	former, _ := f.last.Swap(subject, last)
 	if former, ok := former.(lastAnswer); ok {
 		_ = former.subscription.Unsubscribe() // It fails without a wait, or when the connection is gone.
@@ -95,15 +107,22 @@ func (f *Forwarder) note(subject string, last lastAnswer) {
 func (f *Forwarder) isAnswered(subject string) bool {
 	known, _ := f.last.Load(subject)
 	last, ok := known.(lastAnswer)
-	return ok && (last.subscription == nil || last.came.Load())
+	if !ok {
+		return false
+	}
+	return last.subscription == nil || last.came.Load()
 }
 
 // isOccupied reports whether the stream refused a message because another one has its subject.
 // Replicated streams of newer servers have a code of their own.
 func isOccupied(err error) bool {
 	var api *jetstream.APIError
-	return errors.As(err, &api) && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence ||
-		api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant)
+	if !errors.As(err, &api) {
+		return false
+	}
+
+	return api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence ||
+		api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant
 }
 
 // store stores a message, and reports whether the operator will answer it. Nothing answers a
@@ -129,7 +148,9 @@ func (f *Forwarder) store(ctx context.Context, m *message, answers string) (answ
 	}
 
 	ack, err := f.stream.PublishMsg(ctx, msg, opts...)
-	switch cause := context.Cause(ctx); {
+	cause := context.Cause(ctx)
+
+	switch {
 	case err == nil:
 		return !ack.Duplicate, nil
 	case isOccupied(err):
@@ -163,7 +184,7 @@ func (f *Forwarder) await(ctx context.Context, m *message, answers <-chan *nats.
 	case <-late.C:
 		return false, nil
 	case msg := <-answers:
-		f.note(m.subject, lastAnswer{})
+		f.setLastAnswer(m.subject, lastAnswer{})
 		answer := readAnswer(msg, m.request.Elements())
 		if answer.Status == contract.V3.Status() {
 			return true, nil
@@ -218,9 +239,12 @@ func readAnswer(msg *nats.Msg, elements int) contract.Answer {
 	status, _ := strconv.Atoi(msg.Header.Get(headerStatus))
 	answer := contract.DecodeAnswer(status, msg.Data, elements)
 
-	if seconds, err := strconv.ParseUint(msg.Header.Get(headerRetryAfter), 10, 31); err == nil {
-		answer.RetryAfter = min(time.Duration(seconds)*time.Second, maxRetryAfter)
+	seconds, err := strconv.ParseUint(msg.Header.Get(headerRetryAfter), 10, 31)
+	if err != nil {
+		return answer // Without a wait.
 	}
+
+	answer.RetryAfter = min(time.Duration(seconds)*time.Second, maxRetryAfter)
 	return answer
 }
 

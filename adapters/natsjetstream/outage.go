@@ -128,7 +128,8 @@ func checkSubjects(config *jetstream.StreamConfig, manager core.Manager) error {
 
 // covers reports whether a subject with wildcards includes another one.
 func covers(subject, other string) bool {
-	wide, narrow := strings.Split(subject, "."), strings.Split(other, ".")
+	wide := strings.Split(subject, ".")
+	narrow := strings.Split(other, ".")
 	for i, token := range wide {
 		switch {
 		case token == ">":

@@ -41,14 +41,16 @@ func (c *Consumer) serve(ctx context.Context, manager core.Manager) {
 			continue
 		}
 
-		switch err := c.serveWhileReady(ctx, out); {
-		case err == nil || ctx.Err() != nil:
-		case c.conn.IsClosed():
-			return
-		default:
-			out.began(ctx, err)
-			periodic.Pause(ctx, reopenWait)
+		err := c.serveWhileReady(ctx, out)
+		if err == nil || ctx.Err() != nil {
+			continue
 		}
+		if c.conn.IsClosed() {
+			return
+		}
+
+		out.began(ctx, err)
+		periodic.Pause(ctx, reopenWait)
 	}
 }
 
@@ -122,17 +124,18 @@ func (c *Consumer) measure(
 	asking, cancel := context.WithTimeout(ctx, clockTimeout)
 	defer cancel()
 
-	switch info, err := stream.Info(asking); {
-	case err == nil:
-		clock.learn(began, info)
-		c.reportBacklog(manager, clock, info)
-		return c.checkStream(ctx, manager, &info.Config)
-	case ctx.Err() == nil:
-		c.paced.WarnContext(ctx, "cannot read the clock of the stream leader, so the reported message ages may drift",
-			slog.Any("error", err))
+	info, err := stream.Info(asking)
+	if err != nil {
+		if ctx.Err() == nil {
+			c.paced.WarnContext(ctx, "cannot read the clock of the stream leader, so the reported message ages may drift",
+				slog.Any("error", err))
+		}
+		return nil
 	}
 
-	return nil
+	clock.learn(began, info)
+	c.reportBacklog(manager, clock, info)
+	return c.checkStream(ctx, manager, &info.Config)
 }
 
 // checkStream warns of a stream that may lose messages. Its error is of a stream that takes none.
@@ -170,7 +173,8 @@ func (c *Consumer) open(
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
 
-	if stream, err = c.openStream(ctx, manager, clock); err != nil {
+	stream, err = c.openStream(ctx, manager, clock)
+	if err != nil {
 		return nil, nil, fmt.Errorf("natsjetstream: stream %s: %w", streamName(manager), err)
 	}
 
@@ -184,7 +188,8 @@ func (c *Consumer) open(
 			slog.String("stream", config.Name))
 	}
 
-	if durable, err = stream.CreateOrUpdateConsumer(ctx, consumerConfig(manager, c.ackWait)); err != nil {
+	durable, err = stream.CreateOrUpdateConsumer(ctx, consumerConfig(manager, c.ackWait))
+	if err != nil {
 		return nil, nil, fmt.Errorf("natsjetstream: consumer of stream %s: %w", streamName(manager), err)
 	}
 
@@ -210,11 +215,12 @@ func (c *Consumer) openStream(
 		stream, err = c.stream.CreateStream(ctx, c.opts.Stream(manager))
 	}
 
-	if err == nil {
-		clock.learn(began, stream.CachedInfo())
+	if err != nil {
+		return nil, err
 	}
 
-	return stream, err
+	clock.learn(began, stream.CachedInfo())
+	return stream, nil
 }
 
 // queues handle the messages of one manager: those of a runtime one after the other, those of
@@ -338,11 +344,14 @@ func (q *queues) add(msg jetstream.Msg) {
 		return
 	}
 
-	switch first, ok := q.enqueue(runtime, msg); {
-	case !ok:
+	first, hasRoom := q.enqueue(runtime, msg)
+	if !hasRoom {
 		q.deferred(runtime, &job{msg: msg, began: time.Now()}, q.manager)
 		<-q.slots
-	case first:
+		return
+	}
+
+	if first {
 		q.running.Go(func() { q.work(runtime, msg) })
 	}
 }
@@ -396,7 +405,9 @@ func (q *queues) following(runtime core.RuntimeID) (msg jetstream.Msg, more bool
 		return nil, false
 	}
 
-	own.handled, own.began, own.waiting = own.waiting[0], time.Now(), own.waiting[1:]
+	own.handled = own.waiting[0]
+	own.began = time.Now()
+	own.waiting = own.waiting[1:]
 	return own.handled, true
 }
 

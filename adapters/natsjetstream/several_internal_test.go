@@ -254,8 +254,8 @@ func TestAnswersOfTwoSubjects(t *testing.T) {
 
 	f := &Forwarder{}
 	late := new(atomic.Bool)
-	f.note("answered", lastAnswer{})
-	f.note("late", lastAnswer{&nats.Subscription{}, late})
+	f.setLastAnswer("answered", lastAnswer{})
+	f.setLastAnswer("late", lastAnswer{&nats.Subscription{}, late})
 
 	have := func() []bool { return []bool{f.isAnswered("answered"), f.isAnswered("late"), f.isAnswered("new")} }
 	if want := []bool{true, false, false}; !slices.Equal(have(), want) {

@@ -68,13 +68,12 @@ func EnsureStream(ctx context.Context, conn *nats.Conn, config jetstream.StreamC
 	}
 
 	streams, err := jetstream.New(conn)
-	if err == nil {
-		err = ensure(ctx, streams, config)
-	}
 	if err != nil {
 		return fmt.Errorf("natsjetstream: stream %s: %w", config.Name, err)
 	}
-
+	if err := ensure(ctx, streams, config); err != nil {
+		return fmt.Errorf("natsjetstream: stream %s: %w", config.Name, err)
+	}
 	return nil
 }
 
@@ -95,8 +94,12 @@ func ensure(ctx context.Context, streams jetstream.JetStream, config jetstream.S
 // removes takes limits of 0 and less as none.
 func removes(config jetstream.StreamConfig, from *jetstream.StreamInfo) bool {
 	before := from.Config.MaxMsgsPerSubject
-	fewer := config.MaxMsgsPerSubject > 0 && (before <= 0 || config.MaxMsgsPerSubject < before)
-	return fewer || config.MaxBytes > 0 && uint64(config.MaxBytes) < from.State.Bytes
+	hadMore := before <= 0 || config.MaxMsgsPerSubject < before
+	if config.MaxMsgsPerSubject > 0 && hadMore {
+		return true
+	}
+
+	return config.MaxBytes > 0 && uint64(config.MaxBytes) < from.State.Bytes
 }
 
 // losesNothing reports whether a stream keeps each message until it is acknowledged, against any
@@ -153,7 +156,8 @@ func (c *clock) learn(began time.Time, info *jetstream.StreamInfo) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	c.server, c.measured = info.TimeStamp, middle
+	c.server = info.TimeStamp
+	c.measured = middle
 	if info.TimeStamp.IsZero() {
 		c.server = middle
 	}

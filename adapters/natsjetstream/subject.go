@@ -81,7 +81,8 @@ var (
 )
 
 func (u *User) subjects() (publish, subscribe []string) {
-	publish, subscribe = slices.Clone(u.Publish), slices.Clone(u.Subscribe)
+	publish = slices.Clone(u.Publish)
+	subscribe = slices.Clone(u.Subscribe)
 	if u.Runtime != "" {
 		subscribe = append(subscribe, InboxPrefix(u.Runtime)+".>")
 	}
@@ -117,7 +118,8 @@ func confirmations(inbox string, runtime core.RuntimeID) string {
 func Authorization(users ...User) ([]byte, error) {
 	var text strings.Builder
 	text.WriteString("authorization {\n  users: [\n")
-	seen, wrong := map[string]bool{}, []error(nil)
+	seen := map[string]bool{}
+	var wrong []error
 
 	for _, u := range users {
 		if err := u.validate(seen[u.Name]); err != nil {
@@ -136,6 +138,8 @@ func Authorization(users ...User) ([]byte, error) {
 }
 
 func (u *User) validate(twice bool) error {
+	isRuntimeOnly := u.Runtime != "" && u.Operator == ""
+
 	switch {
 	case twice:
 		return errTwice
@@ -143,7 +147,7 @@ func (u *User) validate(twice bool) error {
 		return errName
 	case u.Runtime == reservedRuntime, slices.Contains(u.Subscribe, InboxPrefix(reservedRuntime)+".>"):
 		return errReserved
-	case len(u.Managers) > 0 && (u.Runtime == "" || u.Operator != ""):
+	case len(u.Managers) > 0 && !isRuntimeOnly:
 		return errRights
 	default:
 		return nil

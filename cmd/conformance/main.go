@@ -105,7 +105,8 @@ func parse(end conformance.End, args []string, stderr io.Writer) (settings, erro
 
 	source, err := keys.NewFiles(files, keys.FilesOptions{})
 	if err == nil {
-		s.script, s.given = false, source.Status().Material
+		s.script = false
+		s.given = source.Status().Material
 	}
 
 	return s, err

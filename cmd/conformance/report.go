@@ -95,7 +95,9 @@ func newReport(end conformance.End, only *regexp.Regexp) *report {
 
 // run calls a check in a goroutine of its own, and waits for its end.
 func (r *report) run(ctx context.Context, of *result, check func(v *verdict)) {
-	v, started, ended := &verdict{ctx: ctx}, time.Now(), make(chan struct{})
+	v := &verdict{ctx: ctx}
+	started := time.Now()
+	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		check(v)
@@ -113,14 +115,18 @@ func (r *report) run(ctx context.Context, of *result, check func(v *verdict)) {
 func (r *report) write(out io.Writer, junit string) error {
 	r.Tests = len(r.Results)
 	for _, of := range r.Results {
-		word, lines := "ok", of.faults
+		word := "ok"
+		lines := of.faults
 		switch {
 		case len(of.faults) > 0:
 			r.Failures++
-			word, of.Failure, of.Skipped = "FAIL", &message{strings.Join(of.faults, "\n")}, nil
+			word = "FAIL"
+			of.Failure = &message{strings.Join(of.faults, "\n")}
+			of.Skipped = nil
 		case of.Skipped != nil:
 			r.Skips++
-			word, lines = "skip", []string{of.Skipped.Text}
+			word = "skip"
+			lines = []string{of.Skipped.Text}
 		}
 
 		_, _ = fmt.Fprintf(out, "%-4s  %-19s %-20s %s\n", word, of.rule.ID, "#"+of.rule.Section, of.rule.Says)

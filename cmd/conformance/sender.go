@@ -291,7 +291,8 @@ func (f *farEnd) checkSequence() {
 		f.await("the event", took(name))
 	}
 
-	padded, last := regexp.MustCompile(`"sequence"\s*:\s*"(\d*)"`), uint64(0)
+	padded := regexp.MustCompile(`"sequence"\s*:\s*"(\d*)"`)
+	last := uint64(0)
 	for _, a := range f.seen() {
 		for _, match := range padded.FindAllStringSubmatch(string(a.raw), -1) {
 			if n, _ := strconv.ParseUint(match[1], 10, 64); len(match[1]) != 20 || n != last+1 {

@@ -71,7 +71,8 @@ func (p *player) requestTrials() []trial {
 	const limit, unauthenticated = 262144, http.StatusUnauthorized
 	stranger, err := testpki.NewCA("stranger", testpki.Options{})
 	p.must(err)
-	event, body := p.changed("a"), list(p.changed("a"))
+	event := p.changed("a")
+	body := list(p.changed("a"))
 	shown := func(ca *testpki.CA, opts testpki.Options) request {
 		return request{body: body, certificate: p.certificate(ca, p.id, opts)}
 	}
@@ -116,7 +117,9 @@ func (p *player) requestTrials() []trial {
 func (p *player) eventTrials() []trial {
 	event := func(more ...string) string { return p.element("changed", "1", more...) }
 	with := func(member string) string { return event(strings.Replace(dataOf("a"), "{", "{"+member+",", 1)) }
-	resync, long, data := p.element("resync", "1"), strings.Repeat("x", 513), strings.TrimPrefix(dataOf("a"), `"data":`)
+	resync := p.element("resync", "1")
+	long := strings.Repeat("x", 513)
+	data := strings.TrimPrefix(dataOf("a"), `"data":`)
 	one := p.numbered("changed", 1, dataOf("a"))
 
 	return []trial{
@@ -156,7 +159,8 @@ func (p *player) sequenceTrials() []trial {
 		return p.numbered("changed", sequence, dataOf(fmt.Sprint("object-", sequence)))
 	}
 	resyncs := func(n int) func(*trial) { return func(t *trial) { t.resyncs = n } }
-	began, another := p.numbered("resync", 1), strings.Replace(change(4), "epoch-1-4", "epoch-1-4-1", 1)
+	began := p.numbered("resync", 1)
+	another := strings.Replace(change(4), "epoch-1-4", "epoch-1-4-1", 1)
 
 	return []trial{
 		good("new-epoch", "a new epoch without a resync", change(7)).with(resyncs(1)),
@@ -176,7 +180,8 @@ func (p *player) sequenceTrials() []trial {
 }
 
 func (p *player) invalidTrials() []trial {
-	event, a := p.changed("of-invalid-batch"), p.changed("a")
+	event := p.changed("of-invalid-batch")
+	a := p.changed("a")
 	raw := func(what, body string) trial {
 		return bad("hostile", what).with(func(t *trial) { t.request.body = body })
 	}

@@ -29,7 +29,8 @@ func (c *Certificates) wantedListener(o *observed) *corev1.Secret {
 		return nil
 	}
 
-	bundle, since := compose(o.bundle, slices.Concat(o.issued, o.additional), o.now), o.published.since
+	bundle := compose(o.bundle, slices.Concat(o.issued, o.additional), o.now)
+	since := o.published.since
 	for _, ca := range bundle {
 		if !slices.ContainsFunc(o.bundle, ca.Equal) {
 			since = o.now
@@ -46,7 +47,8 @@ func (c *Certificates) wantedListener(o *observed) *corev1.Secret {
 	}
 
 	key := c.ListenerSecret()
-	secret.Namespace, secret.Name = key.Namespace, key.Name
+	secret.Namespace = key.Namespace
+	secret.Name = key.Name
 	secret.Annotations = map[string]string{
 		c.names.key(annotationBundleSince): since.UTC().Format(time.RFC3339Nano),
 		c.names.key(annotationAdditional):  strings.Join(fingerprints(o.additional), ","),

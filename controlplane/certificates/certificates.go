@@ -352,7 +352,8 @@ const defaultWarmUp = 90 * time.Second
 func FromFleet(f *fleet.Fleet, warmUp time.Duration) func(ca string, runtimes []core.RuntimeID) []core.RuntimeID {
 	warmUp = cmp.Or(warmUp, defaultWarmUp)
 	return func(fingerprint string, runtimes []core.RuntimeID) []core.RuntimeID {
-		steady, since := make(map[core.RuntimeID]bool), time.Now().Add(-warmUp)
+		steady := make(map[core.RuntimeID]bool)
+		since := time.Now().Add(-warmUp)
 		f.Range(func(s fleet.Status) bool {
 			if len(s.Replicas) > 0 && !s.Since.After(since) {
 				steady[s.Runtime] = true
@@ -422,7 +423,8 @@ func (c *Certificates) Version(r Runtime) string {
 
 	for _, suffix := range []string{clientSuffix, webhookSuffix} {
 		name := objectName(r.ID, suffix)
-		certificate, secret := c.certificates.Version(name), c.secrets.Version(name)
+		certificate := c.certificates.Version(name)
+		secret := c.secrets.Version(name)
 		if certificate == "" || secret == "" {
 			return ""
 		}

@@ -162,7 +162,8 @@ func (c *Certificates) readIssuers(ctx context.Context, o *observed) error {
 	clients, clientsErr := serverside.Get(ctx, c.client, c.key(c.names.clients()), &certv1.Issuer{})
 	servers, serversErr := serverside.Get(ctx, c.client, c.key(c.names.servers()), &certv1.Issuer{})
 	o.clientsIssuer = clients
-	o.clientSigner, o.serverSigner = c.signer(clients), c.signer(servers)
+	o.clientSigner = c.signer(clients)
+	o.serverSigner = c.signer(servers)
 
 	if clients != nil {
 		o.request = c.names.annotation(clients, annotationRotate)
@@ -267,14 +268,18 @@ func (o *observed) readAuthority(object client.Object, issued *x509.Certificate)
 
 	a := authority{generation: generation, request: o.names.annotation(object, annotationRequest)}
 	if issued != nil && issued.IsCA {
-		a.fingerprint, a.name, a.key = fingerprint(issued), string(issued.RawSubject), string(issued.SubjectKeyId)
-		a.notAfter, a.life = issued.NotAfter, issued.NotAfter.Sub(issued.NotBefore)
+		a.fingerprint = fingerprint(issued)
+		a.name = string(issued.RawSubject)
+		a.key = string(issued.SubjectKeyId)
+		a.notAfter = issued.NotAfter
+		a.life = issued.NotAfter.Sub(issued.NotBefore)
 		a.known = o.names.imported(object) && slices.ContainsFunc(o.bundle, issued.Equal)
 		a.replaced = !o.names.imported(object) && o.replaces(issued, o.names.authority(generation))
 		o.issued = append(o.issued, issued)
 	}
 
-	o.authorities, o.objects[generation] = append(o.authorities, a), object
+	o.authorities = append(o.authorities, a)
+	o.objects[generation] = object
 }
 
 // replaces reports whether the bundle has another key for a CA of that name: its Secret was lost,
@@ -294,8 +299,11 @@ func (o *observed) issuedIn(secret string) *x509.Certificate {
 
 // leafOf returns no runtime for the server.
 func (o *observed) leafOf(certificate *certv1.Certificate) leaf {
-	l, role := o.leaves[certificate.Spec.SecretName], o.names.label(certificate, labelRole)
-	l.name, l.serving, l.issuing = certificate.Name, role == roleWebhook, isIssuing(certificate)
+	l := o.leaves[certificate.Spec.SecretName]
+	role := o.names.label(certificate, labelRole)
+	l.name = certificate.Name
+	l.serving = role == roleWebhook
+	l.issuing = isIssuing(certificate)
 	l.created = certificate.CreationTimestamp.Time
 
 	if role != roleServer {
@@ -350,7 +358,8 @@ func eachPage[L any, P interface {
 			return err
 		}
 		if err != nil {
-			next, limit = "", 0
+			next = ""
+			limit = 0
 			continue
 		}
 

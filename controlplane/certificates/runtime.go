@@ -338,7 +338,8 @@ func (c *Certificates) isApplied(p *pair) bool {
 		return false // A list with more elements would pass below.
 	}
 
-	wanted, derives := p.wanted.Spec, equality.Semantic.DeepDerivative
+	wanted := p.wanted.Spec
+	derives := equality.Semantic.DeepDerivative
 	if key := wanted.PrivateKey; c.bothUsages() { // Such an issuer has no other fields.
 		wanted = certv1.CertificateSpec{
 			CommonName: wanted.CommonName, DNSNames: wanted.DNSNames, SecretName: wanted.SecretName,

@@ -177,7 +177,8 @@ func listen(mgr ctrl.Manager, addr string, opts Options) (*controllerruntime.Sou
 		opts.Listener.Options.Hooks = measured.Hooks
 	}
 
-	verify, from := listener.SANPinning(kymas), listener.PeerOptions{GatewayNames: opts.GatewayNames}
+	verify := listener.SANPinning(kymas)
+	from := listener.PeerOptions{GatewayNames: opts.GatewayNames}
 	if len(from.GatewayNames) == 0 {
 		from.GatewayNames = []string{gatewaySAN}
 	}
@@ -241,7 +242,8 @@ func install(mgr ctrl.Manager, opts Options) error {
 	}
 
 	secrets := runtimes.KubeconfigSecrets{Namespace: plane, Label: "operator.kyma-project.io/kyma-name"}
-	opts.Runtimes.Fleet, opts.Runtimes.Kubeconfigs = watched, secrets
+	opts.Runtimes.Fleet = watched
+	opts.Runtimes.Kubeconfigs = secrets
 	object := &metav1.PartialObjectMetadata{}
 	object.SetGroupVersionKind(kyma)
 	kubeconfigs := runtimes.NewKubeconfigsByLabel(mgr.GetAPIReader(), "config", secrets, runtimes.KubeconfigOptions{})
@@ -254,7 +256,8 @@ func install(mgr ctrl.Manager, opts Options) error {
 // agent returns the options of the installer. The namespace is that of all modules: the agent may
 // come first and create it, but must not leave it unwatched, or remove it.
 func (o Options) agent() installation.Options {
-	agent, adjust := o.Agent, o.Agent.Adjust
+	agent := o.Agent
+	adjust := o.Agent.Adjust
 	agent.Adjust = func(object *unstructured.Unstructured) {
 		if object.GetKind() == "Namespace" {
 			object.SetAnnotations(nil)

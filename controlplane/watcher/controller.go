@@ -92,7 +92,8 @@ const formerFinalizer = "watcher"
 
 // removeFinalizer is safe, as routes have an owner reference.
 func (r *reconciler) removeFinalizer(ctx context.Context, w *v1beta2.Watcher) error {
-	before, former := w.DeepCopy(), r.opts.Names.Key(formerFinalizer)
+	before := w.DeepCopy()
+	former := r.opts.Names.Key(formerFinalizer)
 	if !controllerutil.RemoveFinalizer(w, former) {
 		return nil
 	}
@@ -124,7 +125,9 @@ func (r *reconciler) establish(ctx context.Context, w *v1beta2.Watcher) (outcome
 	}
 	// The runtimes watch without the invalid condition, so events arrive, and too many.
 	if dropped != nil {
-		result.state, result.reason, result.message = v1beta2.StateWarning, v1beta2.ReasonConditionInvalid, dropped.Error()
+		result.state = v1beta2.StateWarning
+		result.reason = v1beta2.ReasonConditionInvalid
+		result.message = dropped.Error()
 	}
 
 	return result, nil
@@ -207,7 +210,9 @@ func failed(err error) (o outcome, again error) {
 
 	switch {
 	case errors.As(err, &known) && known.reason == v1beta2.ReasonRoutePending:
-		o.state, o.status, o.reason = v1beta2.StateProcessing, metav1.ConditionUnknown, known.reason
+		o.state = v1beta2.StateProcessing
+		o.status = metav1.ConditionUnknown
+		o.reason = known.reason
 	case errors.As(err, &known):
 		o.reason = known.reason
 	default:
@@ -264,7 +269,8 @@ func (r *reconciler) readyOf(w *v1beta2.Watcher, ready metav1.Condition) metav1.
 	last := meta.FindStatusCondition(w.Status.Conditions, v1beta2.ConditionReady)
 	wasReady := last != nil && last.Status == metav1.ConditionTrue && last.ObservedGeneration == w.Generation
 	if all > 0 && installed == 0 && !wasReady {
-		ready.Status, ready.Reason = metav1.ConditionFalse, v1beta2.ReasonNotInstalled
+		ready.Status = metav1.ConditionFalse
+		ready.Reason = v1beta2.ReasonNotInstalled
 	}
 
 	return ready

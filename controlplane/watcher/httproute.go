@@ -54,7 +54,8 @@ func (h httpRoutes) build(
 		})
 	}
 
-	route.Spec.ParentRefs, route.Spec.Rules = parents, []gatewayv1.HTTPRouteRule{rule}
+	route.Spec.ParentRefs = parents
+	route.Spec.Rules = []gatewayv1.HTTPRouteRule{rule}
 	return route, fmt.Sprintf("%s to %s/%s:%d",
 		strings.Join(names, ", "), service.Namespace, service.Name, service.Port), nil
 }

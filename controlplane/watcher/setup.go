@@ -143,7 +143,8 @@ func SetUp(mgr ctrl.Manager, opts Options) (failed error) {
 		return err
 	}
 
-	routes, kinds := opts.routing(), []client.Object{&v1beta2.Watcher{}}
+	routes := opts.routing()
+	kinds := []client.Object{&v1beta2.Watcher{}}
 	if routes != nil {
 		kinds = append(kinds, routes.route(), routes.gateway())
 	}

@@ -61,7 +61,8 @@ func watchOf(w *v1beta2.Watcher, n names.Names) (found watch.Watch, dropped, err
 // fits refuses names that are too long for a webhook, which would be refused with all others of a
 // runtime.
 func fits(w *v1beta2.Watcher, n names.Names) error {
-	have, most := len(w.Namespace)+len(w.Name), n.MaxName()
+	have := len(w.Namespace) + len(w.Name)
+	most := n.MaxName()
 	return option.Unless(have <= most, "%w: namespace and name have %d characters, want at most %d", watch.ErrInvalid, have, most)
 }
 

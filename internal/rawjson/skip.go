@@ -93,7 +93,8 @@ func skipName(d []byte, p int) (pos int, want string) {
 
 // skipString steps over a string from behind its opening quote. Escapes with a code point are rare.
 func skipString(d []byte, p int) (pos int, want string) {
-	start, codes := p-1, false
+	start := p - 1
+	codes := false
 	for {
 		for p+8 <= len(d) {
 			if found := special(d[p:]); found != 0 {
@@ -129,7 +130,8 @@ func skipString(d []byte, p int) (pos int, want string) {
 func special(d []byte) uint64 {
 	const each = 0x0101010101010101
 	word := binary.LittleEndian.Uint64(d)
-	quote, backslash := word^each*'"', word^each*'\\'
+	quote := word ^ each*'"'
+	backslash := word ^ each*'\\'
 
 	// The high bits of all three words are those of word.
 	return ((quote - each) | (backslash - each) | (word - each*' ')) &^ word & (each << 7)

@@ -69,7 +69,8 @@ func NewCA(commonName string, opts Options) (*CA, error) {
 func (ca *CA) Intermediate(commonName string, opts Options) (*CA, error) {
 	validity := Options{NotBefore: opts.NotBefore, NotAfter: opts.NotAfter}
 	validity.Edit = func(template *x509.Certificate) {
-		template.IsCA, template.KeyUsage = true, x509.KeyUsageCertSign|x509.KeyUsageCRLSign
+		template.IsCA = true
+		template.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign
 	}
 	own, err := ca.issue(commonName, validity)
 	if err != nil {
@@ -149,9 +150,13 @@ func (ca *CA) sign(template *x509.Certificate) (*Leaf, error) {
 		return nil, err
 	}
 
-	issuer, signer, chain := template, crypto.PrivateKey(key), [][]byte(nil)
+	issuer := template
+	signer := crypto.PrivateKey(key)
+	chain := [][]byte(nil)
 	if ca != nil {
-		issuer, signer, chain = ca.Certificate, ca.self.TLS.PrivateKey, ca.chain
+		issuer = ca.Certificate
+		signer = ca.self.TLS.PrivateKey
+		chain = ca.chain
 	}
 
 	der, err := x509.CreateCertificate(rand.Reader, template, issuer, key.Public(), signer)

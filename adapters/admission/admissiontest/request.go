@@ -32,13 +32,15 @@ func Request(ctx context.Context, manager core.Manager, before, after map[string
 	case before == nil:
 		operation = admissionv1.Create
 	case after == nil:
-		newest, operation = before, admissionv1.Delete
+		newest = before
+		operation = admissionv1.Delete
 	}
 
 	object := unstructured.Unstructured{Object: newest}
 	review := admissionv1.AdmissionReview{Request: about(object, operation)}
 	review.SetGroupVersionKind(admissionv1.SchemeGroupVersion.WithKind("AdmissionReview"))
-	review.Request.OldObject.Raw, review.Request.Object.Raw = raw(before), raw(after)
+	review.Request.OldObject.Raw = raw(before)
+	review.Request.Object.Raw = raw(after)
 
 	body := bytes.NewReader(marshal(review))
 	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/validate/"+string(manager), body)
@@ -53,7 +55,8 @@ func about(object unstructured.Unstructured, operation admissionv1.Operation) *a
 		panic("admissiontest: an object needs a kind and a name")
 	}
 
-	dryRun, plural := false, strings.ToLower(kind.Kind)+"s"
+	dryRun := false
+	plural := strings.ToLower(kind.Kind) + "s"
 	return &admissionv1.AdmissionRequest{
 		UID:       cmp.Or(object.GetUID(), "00000000-0000-4000-8000-000000000000"),
 		Kind:      metav1.GroupVersionKind(kind),

@@ -233,7 +233,8 @@ func (a *Agent) measureOutbox(f *factory) {
 	pending := f.sampledGauge("events_pending", "Events that wait to be sent or acknowledged.", labelManager)
 	oldest := f.sampledGauge("oldest_event_pending_seconds",
 		"Age of the oldest pending event, 0 if no event is pending.", labelManager)
-	box, reasons := new(atomic.Pointer[outbox.Outbox]), new(vocabulary)
+	box := new(atomic.Pointer[outbox.Outbox])
+	reasons := new(vocabulary)
 	a.ReadOutbox = box.Store
 	f.scrape = func(metrics chan<- prom.Metric) {
 		for manager, s := range stocksOf(box.Load(), f.managers, reasons) {

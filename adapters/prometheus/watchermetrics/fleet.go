@@ -21,7 +21,8 @@ func RegisterFleet(reg prom.Registerer, watched *fleet.Fleet, opts Options) erro
 		return fmt.Errorf("%w: the fleet is nil, want one", errOptions)
 	}
 	return register(reg, "fleet", opts, func(f *factory) {
-		ofManager, ofRuntime := sampleManagers(f), sampleRuntimes(f)
+		ofManager := sampleManagers(f)
+		ofRuntime := sampleRuntimes(f)
 		f.scrape = func(metrics chan<- prom.Metric) {
 			summaries := watched.Summaries()
 			for _, manager := range f.opts.named(summaries) {

@@ -115,12 +115,14 @@ func (f *factory) histograms(name, help string, buckets []float64, labels ...str
 }
 
 func (f *factory) count(name, help, label string) func(word string) {
-	counters, words := f.counters(name, help, label), new(vocabulary)
+	counters := f.counters(name, help, label)
+	words := new(vocabulary)
 	return func(word string) { counters.WithLabelValues(words.value(word)).Inc() }
 }
 
 func (f *factory) countBy(name, help, label string) func(manager core.Manager, word string) {
-	counters, words := f.counters(name, help, labelManager, label), new(vocabulary)
+	counters := f.counters(name, help, labelManager, label)
+	words := new(vocabulary)
 	return func(manager core.Manager, word string) {
 		counters.WithLabelValues(f.managers.value(manager), words.value(word)).Inc()
 	}

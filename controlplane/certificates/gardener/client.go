@@ -74,9 +74,11 @@ func (t *translator) Get(
 
 	switch object := object.(type) {
 	case *certv1.Certificate:
-		kind, translate = "Certificate", func() error { return t.certificateFrom(found, object) }
+		kind = "Certificate"
+		translate = func() error { return t.certificateFrom(found, object) }
 	case *certv1.Issuer:
-		kind, translate = "Issuer", func() error { return issuerFrom(found, object) }
+		kind = "Issuer"
+		translate = func() error { return issuerFrom(found, object) }
 	default:
 		return t.Client.Get(ctx, key, object, opts...)
 	}

@@ -28,7 +28,8 @@ func Watchers(n names.Names) ([]byte, error) {
 		return nil, fmt.Errorf("custom resource definition: %w", err)
 	}
 
-	n, defaults := n.WithDefaults(), names.Names{}.WithDefaults()
+	n = n.WithDefaults()
+	defaults := names.Names{}.WithDefaults()
 	if n == defaults {
 		return slices.Clone(watchers), nil
 	}

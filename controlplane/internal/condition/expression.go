@@ -225,7 +225,8 @@ func (t *translator) conditional(e ast.Expr) term {
 	args := e.AsCall().Args()
 	condition := t.boolean(args[0])
 	branches := t.operands(args[1:], t.expression)
-	yes, no := branches[0], branches[1]
+	yes := branches[0]
+	no := branches[1]
 	chosen := with("("+condition.text+" ? "+yes.text+" : "+no.text+")", []term{condition},
 		"("+condition.text+" ? "+conjunction(without(yes.guard, condition.guard))+" : "+
 			conjunction(without(no.guard, condition.guard))+")")
@@ -259,7 +260,8 @@ func ordered(a, b term) string {
 
 func (t *translator) contained(e ast.Expr) term {
 	sides := t.operands(e.AsCall().Args(), t.expression)
-	value, container := sides[0], sides[1]
+	value := sides[0]
+	container := sides[1]
 	if t.item != "" && !container.constant {
 		return t.refuse(e, "want a list of literals after in within a macro")
 	}
@@ -270,7 +272,8 @@ func (t *translator) contained(e ast.Expr) term {
 
 func (t *translator) function(e ast.Expr, name string) term {
 	call := e.AsCall()
-	member, arguments := call.IsMemberFunction(), len(call.Args())
+	member := call.IsMemberFunction()
+	arguments := len(call.Args())
 	isMacro := name == operators.All || name == operators.Exists
 	isText := slices.Contains([]string{"startsWith", "endsWith", "contains", "matches"}, name)
 

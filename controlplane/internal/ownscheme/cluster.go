@@ -36,7 +36,9 @@ func Cluster(
 	}
 
 	beside, err := cluster.New(mgr.GetConfig(), func(o *cluster.Options) {
-		o.Scheme, o.HTTPClient, o.Logger = scheme, mgr.GetHTTPClient(), mgr.GetLogger()
+		o.Scheme = scheme
+		o.HTTPClient = mgr.GetHTTPClient()
+		o.Logger = mgr.GetLogger()
 		o.MapperProvider = func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return mgr.GetRESTMapper(), nil }
 	})
 	if err != nil {

@@ -147,7 +147,8 @@ func (c *Canary) probe(ctx context.Context) {
 		return
 	}
 	if missed && c.missed && state != core.CanaryLost {
-		state, err = core.CanaryLost, nil
+		state = core.CanaryLost
+		err = nil
 	}
 
 	c.missed = missed

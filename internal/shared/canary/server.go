@@ -92,7 +92,8 @@ func serverURLs(opts LeaseOptions) (all []*url.URL, err error) {
 
 func serverURL(server string) (*url.URL, error) {
 	if server == "" {
-		host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
+		host := os.Getenv("KUBERNETES_SERVICE_HOST")
+		port := os.Getenv("KUBERNETES_SERVICE_PORT")
 		if host == "" || port == "" {
 			return nil, errors.New("canary: no API server: " +
 				"KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set, as they are in a pod")
