@@ -321,15 +321,19 @@ func settled(read func() (snapshot, error)) (snapshot, error) {
 
 // readOnce reads each file once. The result may mix two generations.
 func (p Paths) readOnce() (files snapshot, err error) {
-	if files.ca, err = readFile(p.CA); err != nil {
+	files.ca, err = readFile(p.CA)
+	if err != nil {
 		return snapshot{}, err
 	}
-	if files.cert, err = readFile(p.Certificate); err != nil {
+	files.cert, err = readFile(p.Certificate)
+	if err != nil {
 		return snapshot{}, err
 	}
-	if files.key, err = readFile(p.Key); err != nil {
+	files.key, err = readFile(p.Key)
+	if err != nil {
 		return snapshot{}, err
 	}
+
 	return files, nil
 }
 

@@ -216,8 +216,8 @@ func parseChain(file string, text []byte) (chain []*x509.Certificate, skipped []
 		}
 
 		certificate, err := parseCertificate(b.Bytes)
-		isLeaf := len(chain) == 0
-		if errors.Is(err, errCut) || err != nil && isLeaf {
+		isNeeded := len(chain) == 0 || errors.Is(err, errCut) // The leaf, and each block that is cut.
+		if err != nil && isNeeded {
 			return nil, nil, malformed(file, fmt.Errorf("line %d: %w", b.line, err))
 		}
 		if err != nil {

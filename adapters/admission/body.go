@@ -97,7 +97,8 @@ func (b *body) grow(r *http.Request, deadline time.Time) bool {
 // nextSize exceeds the limit at last, so that a body that is too large is detected.
 func nextSize(size int, announced, limit int64) int {
 	for _, step := range steps {
-		if step > size && (step < believedFrom || int64(step) > announced) {
+		isBelieved := step < believedFrom || int64(step) > announced
+		if step > size && isBelieved {
 			return min(step, int(limit)+bytes.MinRead)
 		}
 	}
@@ -124,7 +125,8 @@ func (b *body) skim(rest io.Reader) (uid string) {
 	if err == nil {
 		_, err = io.Copy(io.Discard, rest)
 	}
-	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
+	isEnd := errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF)
+	if err != nil && !isEnd {
 		return ""
 	}
 

@@ -44,8 +44,9 @@ func ManagerOf(path string) (core.Manager, bool) {
 	name, found := strings.CutPrefix(path, pathPrefix)
 	name, kind, hasKind := strings.Cut(name, "/")
 	manager, err := core.ParseManager(name)
+	isKnown := !hasKind || kindOf(kind) != ""
 
-	return manager, found && err == nil && (!hasKind || kindOf(kind) != "")
+	return manager, found && err == nil && isKnown
 }
 
 // ConfigurationOptions are the optional settings of [WebhookConfiguration]. The zero value is the

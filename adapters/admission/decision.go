@@ -51,10 +51,10 @@ func (h *handler) decide(ctx context.Context, answer *reply, q *request, now tim
 		return decisionOf(h.acceptor.Accept(manager, core.WatchEvent{Resync: true, Time: now}))
 	}
 
-	switch matters := h.matters(c); {
-	case !matters && c.Operation == core.OperationUpdate:
-		return hook.DecisionUnchanged
-	case !matters:
+	if !h.matters(c) {
+		if c.Operation == core.OperationUpdate {
+			return hook.DecisionUnchanged
+		}
 		return hook.DecisionIrrelevant
 	}
 
@@ -93,13 +93,14 @@ func (h *handler) ownerOf(
 	ctx context.Context, answer *reply, c *core.Change, event *core.WatchEvent,
 ) types.NamespacedName {
 	owner, err := c.Owner()
-	if err == nil && (owner != types.NamespacedName{} || !h.opts.RequireOwner) {
+	isMissing := owner == types.NamespacedName{} && h.opts.RequireOwner
+	if err == nil && !isMissing {
 		return owner
 	}
 
-	problem := hook.OwnerMalformed
-	if err == nil {
-		problem = hook.OwnerMissing
+	problem := hook.OwnerMissing
+	if err != nil {
+		problem = hook.OwnerMalformed
 	}
 
 	h.opts.Hooks.OwnerProblem(hook.OwnerProblem{Manager: answer.manager, Problem: problem})

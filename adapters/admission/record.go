@@ -229,8 +229,10 @@ func mentionsBy(
 		return false
 	}
 
-	_, has := own.MatchLabels[key]
-	return has || slices.ContainsFunc(own.MatchExpressions, func(r metav1.LabelSelectorRequirement) bool {
+	if _, has := own.MatchLabels[key]; has {
+		return true
+	}
+	return slices.ContainsFunc(own.MatchExpressions, func(r metav1.LabelSelectorRequirement) bool {
 		return r.Key == key && counts(r.Operator)
 	})
 }

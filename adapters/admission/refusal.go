@@ -83,7 +83,9 @@ func badReview(err error) *refusal {
 // managerOf returns the manager in the path. It refuses another path, method or manager.
 func (h *handler) managerOf(r *http.Request) (core.Manager, *refusal) {
 	unknownPath := &refusal{http.StatusNotFound, ReasonUnknownPath, "want POST " + pathPrefix + "{manager}"}
-	switch kind := r.PathValue("kind"); {
+	kind := r.PathValue("kind")
+
+	switch {
 	case r.PathValue("manager") == "":
 		return "", unknownPath
 	case r.Method != http.MethodPost:

@@ -53,11 +53,10 @@ type request struct {
 func readReview(body []byte) (*request, error) {
 	var v review
 	r := rawjson.NewReader(body)
-	err := r.Object(func(name []byte) error { return v.readField(r, name) })
-	if err == nil {
-		err = r.End()
+	if err := r.Object(func(name []byte) error { return v.readField(r, name) }); err != nil {
+		return nil, fmt.Errorf("%w: %w", errMalformedReview, err)
 	}
-	if err != nil {
+	if err := r.End(); err != nil {
 		return nil, fmt.Errorf("%w: %w", errMalformedReview, err)
 	}
 

@@ -21,6 +21,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
+// arrival is a request of the sender under test. The goroutine that answers it sets all fields, and
+// nothing changes them after the arrival is in the list of [farEnd].
 type arrival struct {
 	*http.Request
 
@@ -44,14 +46,17 @@ type response struct {
 	cut bool
 }
 
+// farEnd is the receiver that a sender under test sends to. Each check has one of its own.
 type farEnd struct {
 	settings
 	*verdict
 
+	// sender is the process under test.
 	sender *process
+	// hellos counts TLS handshakes that began.
 	hellos atomic.Int64
 
-	lock     sync.Mutex
+	lock     sync.Mutex // It guards arrivals and open.
 	arrivals []*arrival
 	open     int
 	news     chan struct{}
@@ -118,7 +123,9 @@ func (f *farEnd) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.lock.Unlock()
 	raw, err := io.ReadAll(io.LimitReader(r.Body, 1<<20))
 	a.raw = raw
-	if err == nil && (r.Method != http.MethodPost || r.URL.EscapedPath() != f.contract.Path(f.manager)) {
+
+	isExpected := r.Method == http.MethodPost && r.URL.EscapedPath() == f.contract.Path(f.manager)
+	if err == nil && !isExpected {
 		err = fmt.Errorf("%s %s", r.Method, r.URL)
 	}
 	if err == nil {
@@ -222,8 +229,15 @@ func took(names ...string) func(all []*arrival) bool {
 
 func (r *response) takes(index int) bool {
 	_, refused := r.failed[index]
-	acknowledged := r.status == 0 || r.status == http.StatusAccepted && r.body == ""
-	return !r.cut && (acknowledged || len(r.failed) > 0 && !refused)
+	if r.cut {
+		return false
+	}
+	if len(r.failed) > 0 && !refused {
+		return true
+	}
+
+	isAccepted := r.status == http.StatusAccepted && r.body == ""
+	return r.status == 0 || isAccepted
 }
 
 func resyncs(all []*arrival) (n int) {

@@ -54,6 +54,7 @@ func main() {
 	}
 }
 
+// settings are the flags of one run, and what all its checks share. Only parse and run write them.
 type settings struct {
 	address, junit string
 	manager        core.Manager
@@ -91,25 +92,29 @@ func parse(end conformance.End, args []string, stderr io.Writer) (settings, erro
 	flags.BoolVar(&s.script, "script", true, "the receiver follows the script, and prints deliveries")
 	flags.BoolVar(&s.single, "single", false, "the sender speaks contracts v1 and v2, too, by RW_CONTRACT and RW_OWNER")
 	flags.DurationVar(&s.patience, "patience", patience, "longest `time` of a prompt step")
-	err := flags.Parse(args)
-	if err == nil {
-		err = s.parseOwner(*ownerText)
+	if err := flags.Parse(args); err != nil {
+		return s, err
+	}
+	if err := s.parseOwner(*ownerText); err != nil {
+		return s, err
 	}
 
-	switch s.command = flags.Args(); {
-	case err != nil || len(s.command) > 0:
-		return s, err
-	case end != conformance.Receiver || s.address == "" || files.Certificate == "":
+	s.command = flags.Args()
+	if len(s.command) > 0 {
+		return s, nil
+	}
+	if end != conformance.Receiver || s.address == "" || files.Certificate == "" {
 		return s, errors.New("want a command that starts the end under test, or -address and -cert for a receiver")
 	}
 
 	source, err := keys.NewFiles(files, keys.FilesOptions{})
-	if err == nil {
-		s.script = false
-		s.given = source.Status().Material
+	if err != nil {
+		return s, err
 	}
 
-	return s, err
+	s.script = false
+	s.given = source.Status().Material
+	return s, nil
 }
 
 // parseOwner reads the flag owner.
@@ -140,10 +145,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if s.ca, err = testpki.NewCA("runtime-watcher-conformance", testpki.Options{}); err != nil {
+
+	s.ca, err = testpki.NewCA("runtime-watcher-conformance", testpki.Options{})
+	if err != nil {
 		return err
 	}
-	if s.dir, err = os.MkdirTemp("", "conformance"); err != nil {
+	s.dir, err = os.MkdirTemp("", "conformance")
+	if err != nil {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(s.dir) }() //nolint:gosec // It was made above.

@@ -29,6 +29,7 @@ type player struct {
 	id       core.RuntimeID
 }
 
+// request is a request of a trial. An empty field means a correct request.
 type request struct {
 	path        string // default: that of contract v3
 	media       string // default: that of contract v3

@@ -154,8 +154,10 @@ func (p *player) observe(t *trial) {
 
 	for n := len(p.operator.Calls()); p.operator.WaitCalls(ctx, n) == nil; n++ {
 		resyncs, names := p.deliveries()
-		enough := resyncs == t.resyncs || resyncs > t.resyncs && !t.calm
-		if enough && (t.objects == nil || slices.Equal(names, t.objects)) {
+		mayBeMore := resyncs > t.resyncs && !t.calm
+		isEnough := resyncs == t.resyncs || mayBeMore
+		isComplete := t.objects == nil || slices.Equal(names, t.objects)
+		if isEnough && isComplete {
 			return
 		}
 	}

@@ -66,6 +66,7 @@ type report struct {
 	mu sync.Mutex
 }
 
+// result is the verdict on one rule, and a test case of JUnit. The lock of [report] guards it.
 type result struct {
 	Class   string   `xml:"classname,attr"`
 	Name    string   `xml:"name,attr"`
@@ -107,7 +108,8 @@ func (r *report) run(ctx context.Context, of *result, check func(v *verdict)) {
 	defer r.mu.Unlock()
 
 	of.Time += time.Since(started).Seconds()
-	if of.faults = append(of.faults, v.faults...); v.skipped != "" {
+	of.faults = append(of.faults, v.faults...)
+	if v.skipped != "" {
 		of.Skipped = &message{v.skipped}
 	}
 }

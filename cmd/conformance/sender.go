@@ -471,7 +471,9 @@ func drops(status int, reason string) check {
 		})
 		before := len(with(all, "bad"))
 		f.changed("d")
-		if all = f.await("a later event", took("d")); len(with(all, "bad")) > before {
+
+		all = f.await("a later event", took("d"))
+		if len(with(all, "bad")) > before {
 			f.Errorf("sends the event again that got %d alone", status)
 		}
 	}

@@ -16,6 +16,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
+// trial is one request to a receiver under test, with the answer and the deliveries that the rule
+// demands.
 type trial struct {
 	rule, what string
 	want       []int  // one of these statuses; a number below 10 is a class, and 0 a failed connection

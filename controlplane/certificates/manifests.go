@@ -137,7 +137,9 @@ func objectName(id core.RuntimeID, suffix string) string {
 }
 
 func nameRune(r rune) rune {
-	if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
+	isLetter := r >= 'a' && r <= 'z'
+	isDigit := r >= '0' && r <= '9'
+	if isLetter || isDigit {
 		return r
 	}
 	return '-'

@@ -84,7 +84,9 @@ func (c *Certificates) readListener(ctx context.Context, o *observed) error {
 
 	o.listener = secret
 	c.bundle.Store(string(secret.Data[cmmeta.TLSCAKey]))
-	if o.bundle, err = c.parseBundle(ctx, secret); err != nil {
+
+	o.bundle, err = c.parseBundle(ctx, secret)
+	if err != nil {
 		return err
 	}
 
@@ -225,7 +227,8 @@ func (c *Certificates) readCertificates(ctx context.Context, o *observed) error 
 				continue
 			}
 
-			switch role := c.names.label(certificate, labelRole); {
+			role := c.names.label(certificate, labelRole)
+			switch {
 			case role == roleCA:
 				o.certificates[certificate.Name] = certificate.DeepCopy()
 			case role == roleClient, role == roleWebhook:
@@ -330,7 +333,12 @@ func (o *observed) serverSecret() *corev1.Secret {
 // in it.
 func (c *Certificates) unconfirmed(o *observed) []core.RuntimeID {
 	newest := o.newest()
-	if newest.fingerprint == "" || len(o.authorities) == 1 && !o.serverLags() {
+	if newest.fingerprint == "" {
+		return nil
+	}
+
+	isOnly := len(o.authorities) == 1
+	if isOnly && !o.serverLags() {
 		return nil
 	}
 
@@ -351,7 +359,10 @@ func eachPage[L any, P interface {
 	*L
 	client.ObjectList
 }](ctx context.Context, c *Certificates, visit func(P)) error {
-	for next, limit := "", int64(pageSize); ; {
+	next := ""
+	limit := int64(pageSize) // 0 means one piece.
+
+	for {
 		page := P(new(L))
 		err := c.client.List(ctx, page, append(c.inSet(), client.Limit(limit), client.Continue(next))...)
 		if err != nil && next == "" {
@@ -364,7 +375,9 @@ func eachPage[L any, P interface {
 		}
 
 		visit(page)
-		if next = page.GetContinue(); next == "" || limit == 0 {
+
+		next = page.GetContinue()
+		if next == "" || limit == 0 {
 			return nil
 		}
 	}

@@ -78,7 +78,8 @@ func (a authority) rotatesAt() time.Time {
 // signed reports whether a certificate is of this CA. A certificate has no identifier of the CA's
 // key if it has the same subject, or if the CA has none.
 func (a authority) signed(l leaf) bool {
-	return a.fingerprint != "" && l.present && l.issuer == a.name && (l.signer == a.key || l.signer == "")
+	hasKey := l.signer == a.key || l.signer == ""
+	return a.fingerprint != "" && l.present && l.issuer == a.name && hasKey
 }
 
 // leaf is one certificate of the server or of a runtime, as the plan sees it.
@@ -228,8 +229,11 @@ func publish(v view) (step, bool) {
 func renew(v view) (step, bool) {
 	last := v.authorities[len(v.authorities)-1]
 	expires := !v.now.Before(last.rotatesAt())
-	if last.fingerprint == "" || v.clientSigner != last.generation || len(v.authorities) >= maxAuthorities ||
-		last.request == v.request && !expires {
+	isRequested := last.request != v.request
+	if !isRequested && !expires {
+		return step{}, false
+	}
+	if last.fingerprint == "" || v.clientSigner != last.generation || len(v.authorities) >= maxAuthorities {
 		return step{}, false
 	}
 	return step{phase: PhaseCreating, action: actionCreate, generation: v.next()}, true

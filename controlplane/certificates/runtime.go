@@ -109,12 +109,16 @@ func (c *Certificates) unlock(id core.RuntimeID) { _ = c.locks.UnlockKey(string(
 
 func (c *Certificates) prepare(ctx context.Context, p *pair, r Runtime) (err error) {
 	key := client.ObjectKeyFromObject(p.wanted)
-	if p.existing, err = serverside.Get(ctx, c.client, key, &certv1.Certificate{}); err != nil {
+
+	p.existing, err = serverside.Get(ctx, c.client, key, &certv1.Certificate{})
+	if err != nil {
 		return err
 	}
-	if p.secret, err = serverside.Get(ctx, c.client, key, &corev1.Secret{}); err != nil {
+	p.secret, err = serverside.Get(ctx, c.client, key, &corev1.Secret{})
+	if err != nil {
 		return err
 	}
+
 	if p.existing == nil && p.secret != nil { // cert-manager would write into it.
 		if err := c.checkKey(p.secret, p.wanted); err != nil {
 			return fmt.Errorf("%w: %w", errRuntimeTaken, err)
@@ -207,7 +211,10 @@ func (c *Certificates) OwnsRuntime(ctx context.Context, r Runtime) (bool, error)
 	if err != nil {
 		return false, fmt.Errorf("certificates: runtime %q: %w", r.ID, err)
 	}
-	return existing == nil || c.isOf(existing, r.ID) && c.names.owns(existing, r.Owner), nil
+	if existing == nil {
+		return true, nil
+	}
+	return c.isOf(existing, r.ID) && c.names.owns(existing, r.Owner), nil
 }
 
 // RemoveRuntime deletes the certificates of a runtime and their keys, unless they belong to
@@ -277,20 +284,28 @@ func (c *Certificates) checkOwner(existing *certv1.Certificate, r Runtime) error
 			errRuntimeTaken, existing.Namespace, existing.Name, c.names.runtimeOf(existing), c.names.label(existing, labelSet))
 	}
 
+	if c.names.owns(existing, r.Owner) {
+		return nil
+	}
+
 	// An owner takes the place of a recorded one with its name, which is gone then.
-	if c.names.owns(existing, r.Owner) || r.Owner != nil && c.names.annotation(existing, annotationOwner) == ownerName(r.Owner) {
+	recorded := c.names.annotation(existing, annotationOwner)
+	if r.Owner != nil && recorded == ownerName(r.Owner) {
 		return nil
 	}
 	return fmt.Errorf("%w: Certificate %s/%s belongs to %s with the UID %s: "+
 		"give this object another ID, or delete that Certificate if its object is gone",
 		errRuntimeTaken, existing.Namespace, existing.Name,
-		c.names.annotation(existing, annotationOwner), c.names.annotation(existing, annotationOwnerUID))
+		recorded, c.names.annotation(existing, annotationOwnerUID))
 }
 
 // owns is true for a Certificate without owner, which belongs to every owner.
 func (n objectNames) owns(certificate *certv1.Certificate, owner client.Object) bool {
 	uid := n.annotation(certificate, annotationOwnerUID)
-	return uid == "" || owner != nil && uid == string(owner.GetUID())
+	if uid == "" {
+		return true
+	}
+	return owner != nil && uid == string(owner.GetUID())
 }
 
 func ownerName(owner client.Object) string { return owner.GetNamespace() + "/" + owner.GetName() }
@@ -309,7 +324,12 @@ func (n objectNames) runtimeOf(certificate *certv1.Certificate) core.RuntimeID {
 
 // setOwner adds an owner reference where Kubernetes allows one.
 func (c *Certificates) setOwner(certificate *certv1.Certificate, r Runtime) error {
-	if r.Owner == nil || r.Owner.GetNamespace() != "" && r.Owner.GetNamespace() != c.namespace {
+	if r.Owner == nil {
+		return nil
+	}
+
+	isClusterWide := r.Owner.GetNamespace() == ""
+	if !isClusterWide && r.Owner.GetNamespace() != c.namespace {
 		return nil
 	}
 	if err := controllerutil.SetOwnerReference(r.Owner, certificate, c.client.Scheme()); err != nil {
@@ -333,14 +353,22 @@ func (p *pair) live() client.Object {
 }
 
 func (c *Certificates) isApplied(p *pair) bool {
-	if p.existing == nil || !slices.Equal(p.wanted.Spec.DNSNames, p.existing.Spec.DNSNames) ||
-		!c.bothUsages() && !slices.Equal(p.wanted.Spec.Usages, p.existing.Spec.Usages) {
-		return false // A list with more elements would pass below.
+	if p.existing == nil {
+		return false
+	}
+
+	// A list with more elements would pass below.
+	if !slices.Equal(p.wanted.Spec.DNSNames, p.existing.Spec.DNSNames) {
+		return false
+	}
+	if !c.bothUsages() && !slices.Equal(p.wanted.Spec.Usages, p.existing.Spec.Usages) {
+		return false
 	}
 
 	wanted := p.wanted.Spec
 	derives := equality.Semantic.DeepDerivative
-	if key := wanted.PrivateKey; c.bothUsages() { // Such an issuer has no other fields.
+	if c.bothUsages() { // Such an issuer has no other fields.
+		key := wanted.PrivateKey
 		wanted = certv1.CertificateSpec{
 			CommonName: wanted.CommonName, DNSNames: wanted.DNSNames, SecretName: wanted.SecretName,
 			SecretTemplate: wanted.SecretTemplate, IssuerRef: cmmeta.IssuerReference{Name: wanted.IssuerRef.Name},

@@ -110,10 +110,12 @@ func (o Options) names() names.Names { return names.Names{Kind: o.WatcherKind} }
 
 func (o Options) validate() error {
 	parsed, err := connect.ParseAddress(o.Address)
+	hasAddress := err == nil && parsed.Port() != ""
+
 	switch {
 	case o.Step < 2 || o.Step > 8:
 		return fmt.Errorf("lifecyclemanager: Step is %d, want 2 to 8", o.Step)
-	case o.Step >= 4 && (err != nil || parsed.Port() == ""):
+	case o.Step >= 4 && !hasAddress:
 		return fmt.Errorf("lifecyclemanager: Address is %q, want <host>:<port> from step 4 on", o.Address)
 	case o.Step >= 5 && o.Image == "":
 		return errors.New("lifecyclemanager: Image is empty, want that of the agent from step 5 on")

@@ -25,7 +25,8 @@ func GatewayAddress(
 ) (string, error) {
 	var withTLS, plain []string
 	add := func(hasTLS bool, host string, port int) {
-		switch address := net.JoinHostPort(host, strconv.Itoa(port)); {
+		address := net.JoinHostPort(host, strconv.Itoa(port))
+		switch {
 		case host == "" || strings.Contains(host, "*"):
 		case hasTLS:
 			withTLS = append(withTLS, address)
@@ -48,7 +49,8 @@ func GatewayAddress(
 		found := &gatewayv1.Gateway{}
 		unread = reader.Get(ctx, gateway, found)
 		for _, l := range found.Spec.Listeners {
-			switch hasTLS := l.Protocol == gatewayv1.HTTPSProtocolType; {
+			hasTLS := l.Protocol == gatewayv1.HTTPSProtocolType
+			switch {
 			case !isHTTP(l):
 			case l.Hostname != nil:
 				add(hasTLS, string(*l.Hostname), int(l.Port))

@@ -185,8 +185,12 @@ func (r *reconciler) remove(ctx context.Context, of identity, except string) err
 			err = ownership.DeleteUnchanged(ctx, r.client, current)
 		}
 
-		isSkipped := routes.kind() != r.kind() && (meta.IsNoMatchError(err) || apierrors.IsForbidden(err))
-		if err != nil && !isSkipped {
+		isForeignKind := routes.kind() != r.kind()
+		isUnavailable := meta.IsNoMatchError(err) || apierrors.IsForbidden(err)
+		if isForeignKind && isUnavailable {
+			continue
+		}
+		if err != nil {
 			return fmt.Errorf("delete %s: %w", routes.kind(), err)
 		}
 	}
@@ -203,12 +207,13 @@ func (r *reconciler) kind() string {
 // selectorOf returns the selector of the gateways, which has the JSON of a [metav1.LabelSelector].
 // An older definition accepted invalid selectors.
 func selectorOf(s *v1beta2.GatewaySelector) (labels.Selector, error) {
-	var converted metav1.LabelSelector
 	text, err := json.Marshal(s)
-	if err == nil {
-		err = json.Unmarshal(text, &converted)
+	if err != nil {
+		return nil, problem(v1beta2.ReasonInvalidSelector, "spec.gateway.selector: %v", err)
 	}
 
+	var converted metav1.LabelSelector
+	err = json.Unmarshal(text, &converted)
 	selector, invalid := metav1.LabelSelectorAsSelector(&converted)
 	if err := errors.Join(err, invalid); err != nil {
 		return nil, problem(v1beta2.ReasonInvalidSelector, "spec.gateway.selector: %v", err)

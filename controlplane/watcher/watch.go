@@ -14,7 +14,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 	"github.com/runtime-watcher/runtime-watcher/internal/defaults"
-	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 // documentKind is that of the text form of a watch, for each kind of the custom resource.
@@ -45,13 +44,15 @@ func watchOf(w *v1beta2.Watcher, n names.Names) (found watch.Watch, dropped, err
 	if err != nil {
 		return watch.Watch{}, nil, fmt.Errorf("watcher %s/%s: %w", w.Namespace, w.Name, err)
 	}
-	if found, err = read(w); err == nil {
-		found.Manager = manager
-		found.Conditions, dropped = conditionsOf(w)
-		err = errors.Join(found.Validate(), fits(w, n)) // An older definition refused less.
+
+	found, err = read(w)
+	if err != nil {
+		return watch.Watch{}, nil, fmt.Errorf("watcher %s/%s: %w", w.Namespace, w.Name, err)
 	}
 
-	if err != nil {
+	found.Manager = manager
+	found.Conditions, dropped = conditionsOf(w)
+	if err := errors.Join(found.Validate(), fits(w, n)); err != nil { // An older definition refused less.
 		return watch.Watch{}, nil, fmt.Errorf("watcher %s/%s: %w", w.Namespace, w.Name, err)
 	}
 
@@ -63,17 +64,21 @@ func watchOf(w *v1beta2.Watcher, n names.Names) (found watch.Watch, dropped, err
 func fits(w *v1beta2.Watcher, n names.Names) error {
 	have := len(w.Namespace) + len(w.Name)
 	most := n.MaxName()
-	return option.Unless(have <= most, "%w: namespace and name have %d characters, want at most %d", watch.ErrInvalid, have, most)
+	if have > most {
+		return fmt.Errorf("%w: namespace and name have %d characters, want at most %d", watch.ErrInvalid, have, most)
+	}
+	return nil
 }
 
 // read converts a Watcher by its JSON, which is the text form of a watch.
 func read(w *v1beta2.Watcher) (watch.Watch, error) {
-	var document watch.Document
 	text, err := json.Marshal(w)
-	if err == nil {
-		err = json.Unmarshal(text, &document)
+	if err != nil {
+		return watch.Watch{}, err
 	}
 
+	var document watch.Document
+	err = json.Unmarshal(text, &document)
 	document.Kind = documentKind // A client may leave it out, and an operator may have another kind.
 	watches, mismatch := document.Watches()
 	if err := errors.Join(err, mismatch); err != nil {

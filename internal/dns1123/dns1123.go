@@ -32,7 +32,9 @@ func isPart(text string) bool {
 }
 
 func isForeign(r rune) bool {
-	return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-'
+	isLetter := r >= 'a' && r <= 'z'
+	isDigit := r >= '0' && r <= '9'
+	return !isLetter && !isDigit && r != '-'
 }
 
 var namePattern = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$`)

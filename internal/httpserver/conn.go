@@ -64,10 +64,12 @@ func (c *conn) Read(b []byte) (int, error) {
 	}
 
 	n, err := c.Conn.Read(b)
-	if err == nil {
-		c.awaitPause()
+	if err != nil {
+		return n, err
 	}
-	return n, err
+
+	c.awaitPause()
+	return n, nil
 }
 
 // readInSlot reads without a slot, and acquires one before it returns data.

@@ -160,7 +160,8 @@ func (l *limiter) exchange(c claim) (acquired, evicted *slot) {
 	defer l.mu.Unlock()
 
 	if l.size() >= l.limit {
-		if evicted = l.victim(c.origin); evicted == nil {
+		evicted = l.victim(c.origin)
+		if evicted == nil {
 			return nil, nil
 		}
 

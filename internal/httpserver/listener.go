@@ -58,21 +58,27 @@ func (l *listener) acceptAll() {
 		l.server.limiter.awaitEvicted(l.ctx.Done())
 
 		inner, err := l.Listener.Accept()
-		if err == nil {
-			if c := l.server.admit(inner); c != nil {
-				l.server.open.Go(func() { l.open(c) })
-			}
+		if err != nil {
+			l.handOverError(err)
 			continue
 		}
 
-		if !errors.Is(err, net.ErrClosed) {
-			l.server.log.LogAttrs(l.ctx, slog.LevelWarn, "cannot accept connections", slog.Any("error", err))
+		c := l.server.admit(inner)
+		if c != nil {
+			l.server.open.Go(func() { l.open(c) })
 		}
+	}
+}
 
-		select {
-		case l.failed <- err:
-		case <-l.ctx.Done():
-		}
+// handOverError logs the error of a listener, and waits until Accept has returned it.
+func (l *listener) handOverError(err error) {
+	if !errors.Is(err, net.ErrClosed) {
+		l.server.log.LogAttrs(l.ctx, slog.LevelWarn, "cannot accept connections", slog.Any("error", err))
+	}
+
+	select {
+	case l.failed <- err:
+	case <-l.ctx.Done():
 	}
 }
 

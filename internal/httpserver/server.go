@@ -66,10 +66,12 @@ func Bind(ctx context.Context, address string, handler http.Handler, opts Option
 
 	listener := opts.Listener
 	if listener == nil {
-		var err error
-		if listener, err = new(net.ListenConfig).Listen(ctx, "tcp", address); err != nil {
+		bound, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
+		if err != nil {
 			return nil, fmt.Errorf("cannot bind: %w", err)
 		}
+
+		listener = bound
 	}
 
 	return newServer(listener, handler, opts.withDefaults()), nil

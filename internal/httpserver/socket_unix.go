@@ -11,12 +11,16 @@ import (
 )
 
 func socketOf(c net.Conn) syscall.RawConn {
-	if c, ok := c.(syscall.Conn); ok {
-		if socket, err := c.SyscallConn(); err == nil {
-			return socket
-		}
+	withSocket, ok := c.(syscall.Conn)
+	if !ok {
+		return nil
 	}
-	return nil
+
+	socket, err := withSocket.SyscallConn()
+	if err != nil {
+		return nil
+	}
+	return socket
 }
 
 // peek reads a byte that stays, and does not block.
@@ -38,7 +42,12 @@ func departed(c net.Conn) bool {
 		peekErr error
 	)
 	err := socket.Control(func(fd uintptr) { n, peekErr = peek(fd) })
-	return err == nil && (errors.Is(peekErr, syscall.ECONNRESET) || peekErr == nil && n == 0)
+	if err != nil {
+		return false
+	}
+
+	isClosed := peekErr == nil && n == 0
+	return isClosed || errors.Is(peekErr, syscall.ECONNRESET)
 }
 
 // awaitData blocks until a read of the socket would not, or until the deadline of its connection.

@@ -78,8 +78,9 @@ func notNegative(name string, value reflect.Value) error {
 	}
 
 	isNegativeInt := value.CanInt() && value.Int() < 0
-	isNoShare := value.CanFloat() && (value.Float() < 0 || math.IsNaN(value.Float()))
-	if isNegativeInt || isNoShare {
+	isNegativeShare := value.CanFloat() && value.Float() < 0
+	isNoNumber := value.CanFloat() && math.IsNaN(value.Float())
+	if isNegativeInt || isNegativeShare || isNoNumber {
 		return fmt.Errorf("option is negative: %s is %v, want more than 0, or 0 for the default", name, value)
 	}
 

@@ -206,18 +206,18 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.
 	}
 
 	conn, err := d.tunnel(ctx, network, address)
-	if err == nil {
-		d.failure.Store(nil)
-		return conn, nil
+	if err != nil {
+		failed, ok := errors.AsType[*Error](err)
+		if !ok {
+			failed = &Error{Proxy: d.proxy.Host, Err: err}
+		}
+
+		d.failure.Store(&failure{failed, time.Now()})
+		return nil, failed
 	}
 
-	failed, ok := errors.AsType[*Error](err)
-	if !ok {
-		failed = &Error{Proxy: d.proxy.Host, Err: err}
-	}
-
-	d.failure.Store(&failure{failed, time.Now()})
-	return nil, failed
+	d.failure.Store(nil)
+	return conn, nil
 }
 
 func (d *Dialer) tunnel(ctx context.Context, network, address string) (net.Conn, error) {
@@ -242,16 +242,15 @@ func (d *Dialer) tunnel(ctx context.Context, network, address string) (net.Conn,
 	if !stop() && err == nil {
 		err = ctx.Err() // The deadline of the connection is over, or soon will be.
 	}
-	if err == nil {
-		return tunnel, nil
+	if err != nil {
+		_ = conn.Close() // Nothing was sent on it.
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		return nil, err
 	}
 
-	_ = conn.Close() // Nothing was sent on it.
-	if ctx.Err() != nil {
-		return nil, ctx.Err()
-	}
-
-	return nil, err
+	return tunnel, nil
 }
 
 // connect sends the request, and returns the connection behind the answer.

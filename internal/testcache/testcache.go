@@ -58,7 +58,8 @@ func notice(paths []string, matters func(path string) bool) error {
 			if err != nil {
 				return err
 			}
-			if entry.IsDir() && (entry.Name() == "bin" || entry.Name() == "testdata") {
+			isSkipped := entry.Name() == "bin" || entry.Name() == "testdata"
+			if entry.IsDir() && isSkipped {
 				return fs.SkipDir
 			}
 			if !matters(path) {

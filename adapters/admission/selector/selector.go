@@ -76,8 +76,10 @@ func (m meaning) add(key string, operator metav1.LabelSelectorOperator, values [
 // reduced leaves out requirements that follow from the rest, so that equal constraints have equal
 // fields. A constraint that nothing satisfies has no value in its list.
 func (c constraint) reduced() constraint {
+	mustExist := c.present || c.in != nil
+
 	switch {
-	case c.absent && (c.present || c.in != nil):
+	case c.absent && mustExist:
 		return constraint{in: sets.New[string]()}
 	case c.absent:
 		return constraint{absent: true}

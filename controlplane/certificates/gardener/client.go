@@ -249,14 +249,20 @@ func (t *translator) certificateFrom(found *unstructured.Unstructured, into *cer
 		Type: certv1.CertificateConditionIssuing, Status: status, Message: field("message"),
 	}}}
 	if field("state") == "Error" {
-		// It must not be nil for an error. Unless the state names a time, the creation replaces it.
-		into.Status.LastFailureTime = &into.CreationTimestamp
-		if at, err := time.Parse(time.RFC3339, field("lastPendingTimestamp")); err == nil {
-			into.Status.LastFailureTime = new(metav1.NewTime(at))
-		}
+		into.Status.LastFailureTime = failureTime(field("lastPendingTimestamp"), into)
 	}
 
 	return nil
+}
+
+// failureTime is never nil, because cert-manager's status has a time for each failure. Unless the
+// state names a time, it is that of the creation.
+func failureTime(text string, of *certv1.Certificate) *metav1.Time {
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return &of.CreationTimestamp
+	}
+	return new(metav1.NewTime(at))
 }
 
 func issuerFrom(found *unstructured.Unstructured, into *certv1.Issuer) error {
@@ -282,13 +288,16 @@ func (t *translator) ensureAuthority(ctx context.Context, wanted *certv1.Certifi
 	if !apierrors.IsNotFound(err) {
 		return err
 	}
-	if secret.Data, err = selfSigned(wanted); err != nil {
+
+	secret.Data, err = selfSigned(wanted)
+	if err != nil {
 		return fmt.Errorf("gardener: make CA %s: %w", wanted.Name, err)
 	}
-	if err = t.Create(ctx, secret); apierrors.IsAlreadyExists(err) { // Of another replica.
+
+	err = t.Create(ctx, secret)
+	if apierrors.IsAlreadyExists(err) { // Of another replica.
 		return nil
 	}
-
 	return err
 }
 

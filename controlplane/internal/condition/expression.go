@@ -125,7 +125,9 @@ func (t *translator) list(e ast.Expr) term {
 }
 
 func (t *translator) variable(e ast.Expr) term {
-	switch name := e.AsIdent(); {
+	name := e.AsIdent()
+
+	switch {
 	case isVariable(name):
 		return term{text: "dyn(" + name + ")"}
 	case name == t.item:

@@ -130,7 +130,9 @@ func (o *Objects) note(ctx context.Context, err error) {
 	if ctx.Err() != nil || text == o.problem {
 		return
 	}
-	if o.problem = text; err != nil {
+
+	o.problem = text
+	if err != nil {
 		ctrl.Log.WithName("follow").Info("cannot watch metadata, so changes wait for the next reconcile",
 			"kind", o.kind.Kind, "problem", text)
 	}

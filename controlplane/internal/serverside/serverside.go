@@ -56,17 +56,18 @@ func Apply(
 // Get reads an object into the given one, and returns that. It returns nil when there is no such
 // object.
 func Get[O client.Object](ctx context.Context, reader client.Reader, key client.ObjectKey, into O) (O, error) {
-	err := reader.Get(ctx, key, into)
-	if err == nil {
-		return into, nil
+	if err := reader.Get(ctx, key, into); err != nil {
+		var none O
+		return none, ignoreAbsent(err)
 	}
+	return into, nil
+}
 
-	var none O
+func ignoreAbsent(err error) error {
 	if IsAbsent(err) {
-		err = nil
+		return nil
 	}
-
-	return none, err
+	return err
 }
 
 // IsAbsent reports whether an API server knows no such object. A proxy answers 404 with a page of

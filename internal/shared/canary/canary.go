@@ -221,14 +221,15 @@ func (c *Canary) enter(state core.CanaryState, err error) {
 	c.called = c.called || state == core.CanaryAlive
 
 	now := result{state: state}
-
 	if err != nil {
 		now.fault = err.Error()
 	}
 
 	former := *c.found.Swap(&now)
 	before := former.state
-	if now != former || state != core.CanaryAlive && time.Since(c.loggedAt) >= logEvery {
+
+	isDue := state != core.CanaryAlive && time.Since(c.loggedAt) >= logEvery
+	if now != former || isDue {
 		c.loggedAt = time.Now()
 		c.log(before, state, err)
 	}
@@ -239,7 +240,9 @@ func (c *Canary) enter(state core.CanaryState, err error) {
 
 	missed := c.missed || c.early
 	c.early = false
-	if missed || before != core.CanaryAlive && before != core.CanaryOff {
+
+	wasLost := before != core.CanaryAlive && before != core.CanaryOff
+	if missed || wasLost {
 		c.opts.Recovered()
 	}
 }
