@@ -35,7 +35,7 @@ func (a *attempt) identifyRuntime(ctx context.Context) error {
 
 // issueSecret returns the certificates of the runtime, or a pending error.
 func (a *attempt) issueSecret(ctx context.Context) (map[string][]byte, error) {
-	issued, err := a.certificates.EnsureRuntime(ctx, a.certificatesOf(a.object, a.identity))
+	issued, err := a.certificates.EnsureRuntime(ctx, a.certificatesRuntime())
 	if err != nil {
 		return nil, because(certificateReason(err), fmt.Errorf("issue certificates: %w", err))
 	}
@@ -56,7 +56,7 @@ func (a *attempt) issuedVersion() string {
 	if !isFollowed {
 		return ""
 	}
-	return followed.Version(a.certificatesOf(a.object, a.identity))
+	return followed.Version(a.certificatesRuntime())
 }
 
 // connectionAwaited is how long a new runtime may have no kubeconfig before that is a failure.

@@ -56,11 +56,11 @@ func (a *attempt) keepRuntime(ctx context.Context) (reconcile.Result, error) {
 		return reconcile.Result{}, nil
 	}
 
-	isSkipped := a.isSkipped(a.object)
+	isSkipped := a.isSkipped()
 	if a.identity.Remove && !isSkipped {
 		return a.removeRuntime(ctx)
 	}
-	if err := a.editObject(ctx, a.object, func() { a.setRemoval(a.object, "") }); err != nil {
+	if err := a.editObject(ctx, func() { a.setRemoval("") }); err != nil {
 		return reconcile.Result{}, err
 	}
 	if isSkipped {
@@ -133,5 +133,5 @@ func (a *attempt) installAgent(ctx context.Context) (installation.Status, error)
 }
 
 func (a *attempt) addFinalizer(ctx context.Context) error {
-	return a.editObject(ctx, a.object, func() { controllerutil.AddFinalizer(a.object, a.names.Finalizer) })
+	return a.editObject(ctx, func() { controllerutil.AddFinalizer(a.object, a.names.Finalizer) })
 }

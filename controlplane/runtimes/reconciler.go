@@ -5,10 +5,8 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"slices"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/client-go/tools/events"
@@ -19,7 +17,6 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime/remote"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
-	"github.com/runtime-watcher/runtime-watcher/controlplane/certificates"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/names"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/watcher"
@@ -67,18 +64,6 @@ func reconcilerOf(mgr ctrl.Manager, parts Parts, opts Options) *reconciler {
 		r.book.status = opts.Fleet.Get
 	}
 	return r
-}
-
-// attempt is one reconcile of one object. It belongs to the goroutine of that reconcile. The first
-// steps set its fields, and the later steps only read them.
-type attempt struct {
-	*reconciler
-
-	object   client.Object
-	key      client.ObjectKey
-	id       core.RuntimeID // of this object's runtime, empty if it is unknown, or of another object
-	identity Identity
-	has      contents
 }
 
 // reconcileAll enqueues all runtimes after a change that concerns all, behind those that changed
@@ -133,33 +118,6 @@ func (r *reconciler) forgetFormer(
 	return r.opts.Interval
 }
 
-// certificatesOf names the owner with its kind, so that the schemes of others need not know it. The
-// garbage collector removes the certificates with the owner, even without the finalizer.
-func (r *reconciler) certificatesOf(object client.Object, identity Identity) certificates.Runtime {
-	owner := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
-		Namespace: object.GetNamespace(), Name: object.GetName(), UID: object.GetUID(),
-	}}
-	owner.SetGroupVersionKind(r.gvk)
-	return certificates.Runtime{ID: identity.ID, Domain: identity.Domain, Owner: owner}
-}
-
-// editObject conflicts with concurrent changes, as it replaces the whole list of finalizers.
-func (r *reconciler) editObject(ctx context.Context, object client.Object, change func()) error {
-	before, _ := object.DeepCopyObject().(client.Object) // A copy has the same type.
-	change()
-	isSame := slices.Equal(before.GetFinalizers(), object.GetFinalizers()) &&
-		maps.Equal(before.GetAnnotations(), object.GetAnnotations())
-	if isSame {
-		return nil
-	}
-
-	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
-	if err := r.client.Patch(ctx, object, patch); err != nil {
-		return fmt.Errorf("patch the object: %w", err)
-	}
-	return nil
-}
-
 // readContents returns the watches of all valid Watchers, without their invalid conditions. The
 // status of a Watcher reports both.
 func (r *reconciler) readContents(ctx context.Context) (contents, error) {
@@ -195,26 +153,9 @@ func generations(items []v1beta2.Watcher, watches []watch.Watch) watchers {
 	return all
 }
 
-// labelSkip is the word of the label of objects with runtimes that are left as they are, with the
-// value "true". The deletion of such an object still removes the agent.
-const labelSkip = "skip-reconciliation"
-
-func (r *reconciler) isSkipped(object client.Object) bool {
-	return object.GetLabels()[r.names.Key(labelSkip)] == "true"
-}
-
 // annotationRemoval is the time of the first failed removal, on an object that is held. It outlives
 // this process, so that an operator that restarts often gives up, too.
 const annotationRemoval = "removal-failing-since"
-
-// setRemoval removes the time if first is empty.
-func (r *reconciler) setRemoval(object client.Object, first string) {
-	annotations := r.othersOf(object)
-	if first != "" {
-		annotations[r.names.Key(annotationRemoval)] = first
-	}
-	object.SetAnnotations(annotations)
-}
 
 // othersOf returns the annotations without that of the removal.
 func (r *reconciler) othersOf(object client.Object) map[string]string {

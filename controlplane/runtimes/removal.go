@@ -67,7 +67,7 @@ func (a *attempt) uninstallAgent(ctx context.Context) (installation.Status, erro
 		return installation.Status{}, err
 	}
 
-	isOwned, err := a.certificates.OwnsRuntime(ctx, a.certificatesOf(a.object, a.identity))
+	isOwned, err := a.certificates.OwnsRuntime(ctx, a.certificatesRuntime())
 	if err != nil {
 		return installation.Status{}, because(ReasonCertificateFailed, err)
 	}
@@ -90,7 +90,7 @@ func (a *attempt) removeCertificates(ctx context.Context) error {
 	if a.id == "" {
 		return nil
 	}
-	return because(ReasonCertificateFailed, a.certificates.RemoveRuntime(ctx, a.certificatesOf(a.object, a.identity)))
+	return because(ReasonCertificateFailed, a.certificates.RemoveRuntime(ctx, a.certificatesRuntime()))
 }
 
 // noteRemoval returns for how long the removal has failed, and writes the time of its first
@@ -103,14 +103,14 @@ func (a *attempt) noteRemoval(ctx context.Context) (time.Duration, error) {
 	}
 
 	now := time.Now().UTC().Format(time.RFC3339)
-	return 0, a.editObject(ctx, a.object, func() { a.setRemoval(a.object, now) })
+	return 0, a.editObject(ctx, func() { a.setRemoval(now) })
 }
 
 // release removes the finalizer, and all that is known of the object.
 func (a *attempt) release(ctx context.Context) (reconcile.Result, error) {
-	err := a.editObject(ctx, a.object, func() {
+	err := a.editObject(ctx, func() {
 		controllerutil.RemoveFinalizer(a.object, a.names.Finalizer)
-		a.setRemoval(a.object, "")
+		a.setRemoval("")
 	})
 	if client.IgnoreNotFound(err) != nil {
 		return reconcile.Result{}, err

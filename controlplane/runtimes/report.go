@@ -5,7 +5,6 @@ import (
 	"errors"
 
 	corev1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -18,20 +17,20 @@ func (a *attempt) reportStatus(ctx context.Context, status installation.Status) 
 	status.Message = remote.Text(status.Message)
 	isNew, ended := a.book.noteStatus(a.key, a.id, status, a.has)
 	if isNew {
-		a.emitEvent(a.object, status)
+		a.emitEvent(status)
 	} else if ended && status.State == installation.Ready {
-		a.emitEvent(a.object, installed(status))
+		a.emitEvent(installed(status))
 	}
 	return a.opts.Report(ctx, a.object, status)
 }
 
-func (r *reconciler) emitEvent(object client.Object, status installation.Status) {
+func (a *attempt) emitEvent(status installation.Status) {
 	kind := corev1.EventTypeNormal
 	if status.State == installation.Failed {
 		kind = corev1.EventTypeWarning
 	}
 	note := remote.TextOf(status.Message, remote.MaxNote)
-	r.events.Eventf(object, nil, kind, string(status.Reason), "Reconcile", "%s", note)
+	a.events.Eventf(a.object, nil, kind, string(status.Reason), "Reconcile", "%s", note)
 }
 
 // reportFailure returns when to try again. An invalid runtime waits for a change of it or of a
