@@ -32,7 +32,7 @@ var table = map[string][]mutant{
 		{"source: a read counts for nothing", "a.version = version\n\t\t\ta.read = now", "_, _ = version, now"},
 		{"source: absence before a creation counts", "a.absent = read.absent && existed && a.sinceOrder <= r.began", "a.absent = read.absent || existed"},
 		{"source: earlier reads count after a resync", "a.version = 0\n", "_ = a.version\n"},
-		{"source: an absent object has no later writes", "return a.absent && (deleted || ended)", "return a.absent || deleted && ended"},
+		{"source: an absent object has no later writes", "return deleted || ended", "return deleted && ended"},
 	},
 	"adapters/controllerruntime/recheck.go": {
 		{"source: an early read is not repeated", "return !a.hasReadLately(&event, now)", "return a.hasRead(&event) && now.IsZero()"},
@@ -282,7 +282,7 @@ var table = map[string][]mutant{
 			"last.serving != serving || last.clients != clients", "last.serving != serving",
 		},
 	},
-	"listener/checker.go": {{"listener: a certificate that expires stays valid on its connection", "!now.After(v.notAfter) && ", ""}},
+	"listener/checker.go": {{"listener: a certificate that expires stays valid on its connection", "&& !now.After(v.notAfter)", ""}},
 	"listener/exchange.go": {
 		{
 			"listener: wrong paths are free (row 16)",
