@@ -64,7 +64,8 @@ func (a bindAddress) String() string { return net.JoinHostPort(a.host, strconv.I
 
 // check returns the mistakes in the combination of settings. Its errors are one line each.
 func (c *config) check() error {
-	watches := c.informer.Watches != nil // An empty list is one.
+	hasWatches := c.informer.Watches != nil // An empty list is one.
+	isNewest := c.Contract == contract.V3 && c.ControlPlane.Fallback == ""
 	return errors.Join(
 		option.Unless((c.Webhook.Keys.Certificate == "") == (c.Webhook.Keys.Key == ""),
 			"WEBHOOK_TLS_CERT and WEBHOOK_TLS_KEY: one is missing, want both or none"),
@@ -77,8 +78,8 @@ func (c *config) check() error {
 		option.Unless(c.source != sourceInformer || c.Webhook.Configuration == "",
 			"WEBHOOK_CONFIGURATION: want it only with SOURCE=%s: an informer has no webhooks", sourceAdmission),
 		c.checkOwn(),
-		option.Unless(c.source != sourceInformer || watches, "WATCHERS: missing, want it with SOURCE=%s", sourceInformer),
-		option.Unless(c.transport != transportNATS || c.Contract == contract.V3 && c.ControlPlane.Fallback == "",
+		option.Unless(c.source != sourceInformer || hasWatches, "WATCHERS: missing, want it with SOURCE=%s", sourceInformer),
+		option.Unless(c.transport != transportNATS || isNewest,
 			"TRANSPORT=nats: want CONTROL_PLANE_CONTRACT=v3 and no CONTRACT_FALLBACK"),
 		option.Unless(c.transport == transportNATS || !c.natsFirst,
 			"NATS_HANDSHAKE_FIRST: want it only with TRANSPORT=%s", transportNATS),

@@ -11,8 +11,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-
-	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 // errSettings means that settings are wrong. An error that wraps it names all of them.
@@ -170,8 +168,10 @@ func (r *resolution) set(s setting) error {
 		if err != nil {
 			return err
 		}
-		err = r.apply(s, text)
-		return option.Unless(err == nil, "%s: %w", name, err)
+		if err := r.apply(s, text); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		return nil
 	}
 
 	name, text, err := given(s.names(), r.env.get)
@@ -185,8 +185,11 @@ func (r *resolution) set(s setting) error {
 	}
 
 	err = r.apply(s, text)
-	err = option.Unless(err == nil, "%s: %w", name, err)
-	if err == nil || text == "" || !s.lenient {
+	if err == nil {
+		return nil
+	}
+	err = fmt.Errorf("%s: %w", name, err)
+	if text == "" || !s.lenient {
 		return err
 	}
 
@@ -207,11 +210,11 @@ func (r *resolution) apply(s setting, text string) error {
 		return nil
 	}
 
-	err := s.set(text)
-	if err == nil {
-		r.effective = append(r.effective, entry{s.env, text})
+	if err := s.set(text); err != nil {
+		return err
 	}
-	return err
+	r.effective = append(r.effective, entry{s.env, text})
+	return nil
 }
 
 var errHelp, errVersion = errors.New("help requested"), errors.New("version requested")
@@ -319,7 +322,10 @@ var ownPrefix = regexp.MustCompile(`(?i)^(KCP|CONTROL_PLANE|OWNER|WEBHOOK|METRIC
 var serviceLink = regexp.MustCompile(`_SERVICE_(HOST|PORT(_.*)?)$|_PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?$`)
 
 func isServiceLink(name, text string) bool {
-	return serviceLink.MatchString(name) || strings.HasSuffix(name, "_PORT") && strings.Contains(text, "://")
+	if serviceLink.MatchString(name) {
+		return true
+	}
+	return strings.HasSuffix(name, "_PORT") && strings.Contains(text, "://")
 }
 
 func (e environment) suspicious(all []setting) []string {

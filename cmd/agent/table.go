@@ -213,10 +213,11 @@ const off = -1
 func into[T any](kind string, field *T, parse func(string) (T, error)) value {
 	return value{kind, func(text string) error {
 		v, err := parse(text)
-		if err == nil {
-			*field = v
+		if err != nil {
+			return err
 		}
-		return err
+		*field = v
+		return nil
 	}}
 }
 

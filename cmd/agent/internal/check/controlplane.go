@@ -197,8 +197,12 @@ func isNotValidNow(err error) bool {
 // NATS that writes at that moment meets the closed connection before it has read the alert.
 func isRemote(err error) bool {
 	op, ok := errors.AsType[*net.OpError](err)
-	closed := errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF)
-	return ok && op.Op == "remote error" || errors.Is(err, nats.ErrTLS) && closed
+	isAlert := ok && op.Op == "remote error"
+	if isAlert {
+		return true
+	}
+	isClosed := errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF)
+	return isClosed && errors.Is(err, nats.ErrTLS)
 }
 
 func (c *checker) heartbeats(ctx context.Context, over core.Forwarder) {

@@ -47,14 +47,17 @@ func (c *checker) bundle(name, path string) *keys.Material {
 
 func (c *checker) read(name string, paths keys.Paths) *keys.Material {
 	files, err := keys.NewFiles(paths, keys.FilesOptions{})
-	if err == nil {
-		err = files.Status().Err
-	}
 	if err != nil {
 		c.failFor(name, err, broken())
 		return nil
 	}
-	return files.Status().Material
+
+	status := files.Status()
+	if status.Err != nil {
+		c.failFor(name, status.Err, broken())
+		return nil
+	}
+	return status.Material
 }
 
 func broken() []advice {

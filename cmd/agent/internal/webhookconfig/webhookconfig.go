@@ -75,6 +75,8 @@ func Run(args []string, stdin io.Reader, stdout io.Writer) error {
 	return err
 }
 
+// command is one run of the program. newCommand makes its flags, whose values fill the other
+// fields.
 type command struct {
 	flags    *flag.FlagSet
 	problems []error // of the values of flags
