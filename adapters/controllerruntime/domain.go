@@ -92,7 +92,9 @@ func (r *Runtimes) owner(name types.NamespacedName, runtime core.RuntimeID, know
 	}
 
 	object := objects[0]
-	if id := r.identify(object); id != runtime && (id != "" || known) {
+	id := r.identify(object)
+	isNamed := id != "" || known
+	if isNamed && id != runtime {
 		cause := fmt.Errorf("owner %s %q represents runtime %q, not for %q", r.kind, name, id, runtime)
 		return nil, listener.Forbidden(ReasonOwnerMismatch, cause)
 	}

@@ -28,6 +28,7 @@ type begun[request comparable] struct {
 	checking bool
 }
 
+// begunRequest is a request whose reconcile has begun, and may fail once more.
 type begunRequest[request comparable] struct {
 	request request
 	at      time.Time

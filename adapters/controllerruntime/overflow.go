@@ -54,7 +54,8 @@ func (t *target[request]) makeRoom(runtime core.RuntimeID, r request) bool {
 	defer t.mu.Unlock()
 
 	o := &t.open
-	if isEmpty && o.size > 0 || o.of == nil {
+	isPast := isEmpty && o.size > 0
+	if isPast || o.of == nil {
 		o.of = make(map[core.RuntimeID]map[request]struct{})
 		o.size = 0
 	}
@@ -64,8 +65,8 @@ func (t *target[request]) makeRoom(runtime core.RuntimeID, r request) bool {
 	if known {
 		return true
 	}
-	isFull := len(own) >= mostOpen || o.size >= mostOpenOfAll && len(own) >= fewOpen
-	if isFull {
+	isCrowded := o.size >= mostOpenOfAll && len(own) >= fewOpen
+	if isCrowded || len(own) >= mostOpen {
 		return false
 	}
 

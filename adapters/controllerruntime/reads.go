@@ -179,9 +179,12 @@ func (a *awaited) hasRead(event *core.WatchEvent) bool {
 	if a.version > event.Base {
 		return true
 	}
+	if !a.absent {
+		return false
+	}
 	deleted := event.Operation == core.OperationDelete
 	ended := a.version > 0 && a.version == event.Base
-	return a.absent && (deleted || ended)
+	return deleted || ended
 }
 
 // addPlace returns nil without room. In a full table, the runtime with the most objects gives way.
@@ -448,7 +451,8 @@ func (r *reading[request]) noteAnswer(read answer) {
 
 		if !found {
 			r.known[a] = true
-			existed := a.version > 0 || a.deletionOrder > 0 && a.deletionOrder <= r.began
+			wasDeleted := a.deletionOrder > 0 && a.deletionOrder <= r.began
+			existed := a.version > 0 || wasDeleted
 			a.absent = read.absent && existed && a.sinceOrder <= r.began
 			if a.absent {
 				a.read = now

@@ -117,7 +117,8 @@ func (s *Source[request]) Start(ctx context.Context, queue workqueue.TypedRateLi
 	}
 
 	old := s.target.Load()
-	if old != nil && !old.stopped() || !s.target.CompareAndSwap(old, newTarget(ctx.Done(), queue)) {
+	isTaken := old != nil && !old.stopped()
+	if isTaken || !s.target.CompareAndSwap(old, newTarget(ctx.Done(), queue)) {
 		return fmt.Errorf("%s: %w", s, errTaken)
 	}
 
@@ -282,7 +283,8 @@ func (s *Source[request]) Ready() error {
 // warnWithoutController reports, once, a source that a receiver has asked for 30 s, and that no
 // controller has started on a replica that leads. A Listener reports its sources itself.
 func (s *Source[request]) warnWithoutController() {
-	if s.target.Load() != nil || s.attached.Load() != nil || s.opts.Elected != nil && !closed(s.opts.Elected) {
+	isFollower := s.opts.Elected != nil && !closed(s.opts.Elected)
+	if isFollower || s.target.Load() != nil || s.attached.Load() != nil {
 		return
 	}
 

@@ -253,7 +253,11 @@ func acceptJSON(request *http.Request) *http.Request {
 func checkType(response *http.Response) error {
 	kind := response.Header.Get("Content-Type")
 	media, _, err := mime.ParseMediaType(kind)
-	if kind == "" || err == nil && (media == jsonType || strings.HasPrefix(media, "text/")) {
+	if kind == "" {
+		return nil
+	}
+	isAllowed := media == jsonType || strings.HasPrefix(media, "text/")
+	if isAllowed && err == nil {
 		return nil
 	}
 	return fmt.Errorf("want an answer of type %s, have %.80q", jsonType, kind)
@@ -264,6 +268,9 @@ type scale struct {
 	text    bool // inside a string
 	escaped bool // by a backslash
 }
+
+// beginsValue reports whether a value of an object or a list follows.
+func beginsValue(c byte) bool { return c == ',' || c == '{' || c == '[' }
 
 // weigh counts the values of objects and lists that begin in part, too.
 func (s *scale) weigh(part []byte) (weight int64) {
@@ -279,7 +286,7 @@ func (s *scale) weigh(part []byte) (weight int64) {
 			s.escaped = true
 		case c == '"':
 			s.text = !s.text
-		case !s.text && (c == ',' || c == '{' || c == '['):
+		case !s.text && beginsValue(c):
 			weight += valueWeight
 		}
 	}

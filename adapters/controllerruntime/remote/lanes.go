@@ -279,7 +279,8 @@ func (l *Lanes[request]) begin(in *Lane[request], r request) (begins bool, resul
 		return false, reconcile.Result{}
 	}
 
-	mayBegin := t.used < l.opts.Share && len(t.parked) == 0 && (alone || !t.hadTurn(round))
+	isTurn := alone || !t.hadTurn(round)
+	mayBegin := isTurn && t.used < l.opts.Share && len(t.parked) == 0
 	switch {
 	case t.granted[r]:
 		delete(t.granted, r)
