@@ -131,6 +131,9 @@ func (r *renderer) renderEnvironment(mount string) []corev1.EnvVar {
 		variables[settingServingCertificate] = path.Join(mount, material.ServingCertificate)
 		variables[settingServingKey] = path.Join(mount, material.ServingKey)
 	}
+	if r.runtime.ProxyCredentials != nil {
+		variables[settingProxyCredentials] = path.Join(mount, proxyCredentialsKey)
+	}
 
 	sorted := make([]corev1.EnvVar, 0, len(variables))
 	for _, name := range slices.Sorted(maps.Keys(variables)) {

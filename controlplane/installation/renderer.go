@@ -32,7 +32,7 @@ type renderer struct {
 
 // sumParameters have all that the objects are made of, except the options and the Secret.
 func (r *renderer) sumParameters() [sha256.Size]byte {
-	return sumOf(watch.DocumentOf(r.runtime.Watches), r.address, r.runtime.PullSecret)
+	return sumOf(watch.DocumentOf(r.runtime.Watches), r.address, r.runtime.PullSecret, r.runtime.ProxyCredentials)
 }
 
 // finishObject adjusts and marks an object.
@@ -91,7 +91,11 @@ func (r *renderer) bareSecret() *unstructured.Unstructured {
 	return named("v1", "Secret", r.opts.Namespace, r.opts.secretName())
 }
 
-// renderSecret has the keys that the agent reads. The serving pair is optional.
+// proxyCredentialsKey is the key of the Secret of the agent with [Runtime.ProxyCredentials].
+const proxyCredentialsKey = "proxy-credentials"
+
+// renderSecret has the keys that the agent reads. The serving pair and the credentials are
+// optional.
 func (r *renderer) renderSecret() *unstructured.Unstructured {
 	data := make(map[string][]byte)
 	for _, key := range []string{
@@ -101,6 +105,9 @@ func (r *renderer) renderSecret() *unstructured.Unstructured {
 		if isSet {
 			data[key] = value
 		}
+	}
+	if r.runtime.ProxyCredentials != nil {
+		data[proxyCredentialsKey] = r.runtime.ProxyCredentials
 	}
 	return r.secretOf(r.opts.secretName(), corev1.SecretTypeTLS, data)
 }

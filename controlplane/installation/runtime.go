@@ -12,6 +12,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/material"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
+	"github.com/runtime-watcher/runtime-watcher/internal/proxy"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
@@ -46,6 +47,11 @@ type Runtime struct {
 	// "-pull", which the administrator of the runtime can read. Uninstall removes the copy, and so
 	// does Install without a PullSecret. Default: none.
 	PullSecret []byte
+	// ProxyCredentials are user:password for the proxy on the way to the control plane, which
+	// CONTROL_PLANE_PROXY in [Options.Settings] names. They are a key of the Secret of the agent,
+	// which the administrator of the runtime can read. A new value restarts nothing. Default:
+	// none.
+	ProxyCredentials []byte
 	// Watches are the changes that the API server sends to the agent.
 	Watches []watch.Watch
 	// ControlPlane is the address that the agent sends to, <host>:<port>. A new address restarts
@@ -74,6 +80,11 @@ func (r *Runtime) validate(needs purposes) error {
 	}
 	if r.PullSecret != nil && !isPullSecret(r.PullSecret) {
 		return fmt.Errorf("PullSecret: want JSON of at most %d bytes", maxPullSecret)
+	}
+	if r.ProxyCredentials != nil {
+		if _, err := proxy.ParseCredentials(r.ProxyCredentials); err != nil {
+			return fmt.Errorf("ProxyCredentials: %w", err)
+		}
 	}
 
 	pair, err := r.parsePair(material.ClientCertificate, material.ClientKey)

@@ -24,6 +24,8 @@ const (
 	settingFallback     = "CONTRACT_FALLBACK"
 	settingTransport    = "TRANSPORT"
 	settingProxy        = "CONTROL_PLANE_PROXY"
+	// settingProxyCredentials is a file.
+	settingProxyCredentials = "CONTROL_PLANE_PROXY_CREDENTIALS"
 	// settingHTTPSProxy is of the environment, as each program reads it.
 	settingHTTPSProxy         = "HTTPS_PROXY"
 	settingManagers           = "MANAGERS"

@@ -126,18 +126,22 @@ func TestARotationLooksAtAllRuntimesOnce(t *testing.T) {
 	}
 }
 
-// A pull secret is read once a minute for all runtimes, so that a rotation reaches them.
-func TestPullSecretIsReadAgain(t *testing.T) {
+// A Secret for all runtimes is read once a minute, so that a rotation reaches them.
+func TestASharedSecretIsReadAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		plane := newPlane(t)
 		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "kcp", Name: "registry"}}
 		r := newReconciler(t, plane, nil)
-		r.opts.PullSecret = client.ObjectKeyFromObject(secret)
+		where := sharedKey{client.ObjectKeyFromObject(secret), corev1.DockerConfigJsonKey}
 		want := func(content string) {
 			t.Helper()
-			if have, err := r.readPullSecret(t.Context()); string(have) != content || (err == nil) != (content != "") {
+			if have, err := r.readSharedSecret(t.Context(), where); string(have) != content || (err == nil) != (content != "") {
 				t.Errorf("%q, error %v, want %q", have, err, content)
 			}
+		}
+		none, err := r.readSharedSecret(t.Context(), sharedKey{key: "any"})
+		if none != nil || err != nil {
+			t.Errorf("%q, error %v without a name, want neither", none, err)
 		}
 		want("") // There is none.
 		check(t, plane.Create(t.Context(), secret))
@@ -145,12 +149,12 @@ func TestPullSecretIsReadAgain(t *testing.T) {
 		for _, content := range []string{"{}", `{"auths":{}}`} {
 			secret.Data = map[string][]byte{corev1.DockerConfigJsonKey: []byte(content)}
 			check(t, plane.Update(t.Context(), secret))
-			<-time.After(pullSecretAge)
+			<-time.After(sharedSecretAge)
 			want(content)
 		}
 		check(t, plane.Delete(t.Context(), secret))
 		want(`{"auths":{}}`)
-		<-time.After(pullSecretAge)
+		<-time.After(sharedSecretAge)
 		want("")
 	})
 }

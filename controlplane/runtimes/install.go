@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -76,12 +77,17 @@ func (a *attempt) connectRuntime(ctx context.Context) (installation.Runtime, err
 	if err != nil {
 		return installation.Runtime{}, because(ReasonNoAddress, fmt.Errorf("address of the control plane: %w", err))
 	}
-	pullSecret, err := a.readPullSecret(ctx)
+	pullSecret, err := a.readSharedSecret(ctx, sharedKey{a.opts.PullSecret, corev1.DockerConfigJsonKey})
+	if err != nil {
+		return installation.Runtime{}, because(ReasonInvalidSecret, err)
+	}
+	credentials, err := a.readSharedSecret(ctx, sharedKey{a.opts.ProxyCredentials, proxyCredentialsKey})
 	if err != nil {
 		return installation.Runtime{}, because(ReasonInvalidSecret, err)
 	}
 	return installation.Runtime{
-		ID: a.id, Client: there, ControlPlane: controlPlane, PullSecret: pullSecret, Watches: a.has.watches,
+		ID: a.id, Client: there, ControlPlane: controlPlane,
+		PullSecret: pullSecret, ProxyCredentials: credentials, Watches: a.has.watches,
 	}, nil
 }
 

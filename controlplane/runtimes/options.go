@@ -117,6 +117,11 @@ type Options struct {
 	// plane, which each runtime gets a copy of to pull the image. A new content reaches a runtime
 	// within Interval and 1 min. Default: none.
 	PullSecret types.NamespacedName
+	// ProxyCredentials is the name of a Secret in the control plane. Its key credentials has
+	// user:password for the proxy on the way from the runtimes to the control plane, which each
+	// runtime gets a copy of. A new content reaches a runtime within Interval and 1 min. Default:
+	// none.
+	ProxyCredentials types.NamespacedName
 	// Fleet is the fleet of the listener in this process. Runtimes that were removed are removed
 	// there, and managers that no Watcher names any more once no agent sends heartbeats for them. A
 	// runtime that becomes stale, or degraded for a reason that a reconcile can end, is reconciled

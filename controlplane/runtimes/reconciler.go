@@ -31,7 +31,7 @@ type reconciler struct {
 	client    client.Client
 	watchers  client.Reader // It knows the Go type of Watchers.
 	secrets   client.Reader
-	pulled    *cache.Expiring // the content of the pull secret, by its name
+	shared    *cache.Expiring // the content of Secrets for all runtimes, by sharedKey
 	prototype client.Object
 	gvk       schema.GroupVersionKind
 	events    events.EventRecorder // gets an Event about an object when its runtime fails, waits, or is ready again
@@ -52,7 +52,7 @@ type reconciler struct {
 // reconcilerOf lacks the kind, the reader of Watchers and the lanes.
 func reconcilerOf(mgr ctrl.Manager, parts Parts, opts Options) *reconciler {
 	r := &reconciler{
-		client: mgr.GetClient(), secrets: mgr.GetAPIReader(), pulled: cache.NewExpiring(),
+		client: mgr.GetClient(), secrets: mgr.GetAPIReader(), shared: cache.NewExpiring(),
 		prototype: parts.Object, events: mgr.GetEventRecorder(opts.Name),
 		identify: parts.Identify, connect: parts.Connect, certificates: parts.Certificates,
 		installer: parts.Installer, opts: opts, names: parts.Installer.Names(),

@@ -482,7 +482,7 @@ func newReconciler(t *testing.T, c client.Client, connect func(context.Context, 
 	r := &reconciler{
 		names:  names.Names{}.WithDefaults(),
 		events: &events.FakeRecorder{}, book: opts.Overview.newBook(),
-		client: c, watchers: c, secrets: c, pulled: cache.NewExpiring(), prototype: &corev1.ConfigMap{}, gvk: corev1.SchemeGroupVersion.WithKind("ConfigMap"),
+		client: c, watchers: c, secrets: c, shared: cache.NewExpiring(), prototype: &corev1.ConfigMap{}, gvk: corev1.SchemeGroupVersion.WithKind("ConfigMap"),
 		identify: func(_ context.Context, object client.Object) (Identity, error) {
 			return Identity{ID: core.RuntimeID(object.GetName()), Domain: "a.example.com"}, nil
 		},

@@ -317,10 +317,23 @@ func ReadCredentials(path string) (string, error) {
 		return "", &credentialsError{err}
 	}
 
+	credentials, err := ParseCredentials(text)
+	if err != nil {
+		return "", &credentialsError{fmt.Errorf("%s: %w", path, err)}
+	}
+
+	return credentials, nil
+}
+
+var errCredentials = errors.New("want one line, user:password")
+
+// ParseCredentials returns user:password of the content of a file. Its error does not repeat the
+// content.
+func ParseCredentials(text []byte) (string, error) {
 	credentials := strings.TrimRight(string(text), "\r\n")
 	user, _, found := strings.Cut(credentials, ":")
 	if !found || user == "" || len(credentials) > maxCredentials || strings.ContainsAny(credentials, "\r\n\x00") {
-		return "", &credentialsError{fmt.Errorf("%s: want one line, user:password", path)}
+		return "", errCredentials
 	}
 
 	return credentials, nil

@@ -38,6 +38,7 @@ func TestInstallation(t *testing.T) {
 		"unchanged": whatIsUnchangedCostsThreeReads, "managers": aNewManagerRestartsNothing,
 		"removed":        aRemovedManagerRestarts,
 		"two-installers": theSecondInstallerIsRefused, "names": allNamesAreSet,
+		"proxy": theCredentialsOfAProxyComeAndGo,
 		"order": inOrder, "secret": aNewSecretRestartsNothing, "settings": newSettingsRestart, "watches": newWatchesWait,
 		"room":         aStalledRolloutServesNewWatches,
 		"host-network": theNodesHaveTheirPorts,
@@ -344,6 +345,36 @@ func aRemovedManagerRestarts(w *world) {
 	if again := w.deployment(); again.Generation == second.Generation {
 		w.t.Error("they are not restarted a second time")
 	}
+}
+
+// theCredentialsOfAProxyComeAndGo with the Secret of the agent. Only their coming and going restarts it.
+func theCredentialsOfAProxyComeAndGo(w *world) {
+	w.opts.Settings = map[string]string{"CONTROL_PLANE_PROXY": "http://proxy.example:3128"}
+	w.keep()
+	const setting, file = "CONTROL_PLANE_PROXY_CREDENTIALS", "/etc/runtime-watcher/tls/proxy-credentials"
+	rig.Same(w.t, "setting without credentials", "", w.environment()[setting])
+	var generation int64
+	for _, credentials := range []string{"agent:one", "agent:two"} {
+		w.runtime.ProxyCredentials = []byte(credentials)
+		w.install()
+		rig.Same(w.t, "setting", file, w.environment()[setting])
+		secret := get(w, installation.Name+"-tls", &corev1.Secret{}).Data
+		rig.Same(w.t, "credentials", credentials, string(secret["proxy-credentials"]))
+		now := w.deployment().Generation
+		if generation != 0 {
+			rig.Same(w.t, "generation after a rotation", generation, now)
+		}
+		generation = now
+	}
+	broken := w.runtime
+	broken.ProxyCredentials = []byte("secret")
+	refused(w.t, "malformed credentials", w.kept, broken, "invalid_runtime", "ProxyCredentials: want one line, user:password")
+
+	w.runtime.ProxyCredentials = nil
+	w.install()
+	rig.Same(w.t, "setting afterwards", "", w.environment()[setting])
+	_, has := get(w, installation.Name+"-tls", &corev1.Secret{}).Data["proxy-credentials"]
+	rig.Same(w.t, "the Secret has credentials afterwards", false, has)
 }
 
 // allNamesAreSet installs twice into one namespace, with all names and settings of a pod.
