@@ -1,9 +1,13 @@
 package nats_test
 
 import (
+	"crypto/tls"
+	"fmt"
 	"maps"
 	"net"
+	"net/http"
 	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/nats-io/nats.go"
@@ -74,6 +78,58 @@ func TestServerBehindAProxy(t *testing.T) {
 		w.wants(t, through, `ok    heartbeat`)
 		closed := lab.StartProxy(t, "1")
 		w.wants(t, map[string]string{"CONTROL_PLANE_PROXY": "http://" + closed.Addr}, `FAIL  proxy .*403.*allow CONNECT`)
+	})
+}
+
+// No change is lost while the proxy is killed and started again, and the log names the proxy.
+func TestNoChangeIsLostBehindAProxy(t *testing.T) {
+	onEach(t, func(t *testing.T, _, p string) {
+		t.Helper()
+		pki, arrivals := lab.NewPKI(t), new(lab.Arrivals)
+		b := lab.StartBroker(t, lab.BrokerOptions{Program: p, CA: pki.CA}, users()...)
+		stop := consume(t, b.Operator(manager), arrivals, natsjetstream.Options{})
+		t.Cleanup(stop)
+		proxy := lab.StartProxy(t, port(b.Nodes[0].Addr))
+		agent := lab.StartAgent(t, pki.RuntimeVolume(string(sender), lab.RuntimeDomain(sender)), b.Nodes[0].Addr, lab.AgentOptions{
+			Env: map[string]string{
+				"TRANSPORT": "nats", "MANAGERS": string(manager), "CONTROL_PLANE_PROXY": "http://" + proxy.Addr,
+				"FORWARD_TIMEOUT": "2s", "MAX_BACKOFF": "1s", "SETTLE": "10ms",
+			},
+		})
+		transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pki.CA.Pool(), MinVersion: tls.VersionTLS13}}
+		defer transport.CloseIdleConnections()
+		client, n := &http.Client{Transport: transport, Timeout: lab.Patience}, 0
+		change := func() {
+			for range 10 {
+				n++
+				review := fmt.Sprintf(`{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"uid-1","operation":"CREATE",`+
+					`"kind":{"group":"apps","version":"v1","kind":"Deployment"},"resource":{"group":"apps","version":"v1","resource":"deployments"},`+
+					`"namespace":"default","name":"object-%d","object":{"apiVersion":"apps/v1","kind":"Deployment",`+
+					`"metadata":{"namespace":"default","name":"object-%d","uid":"u-%d","generation":1}}}}`, n, n, n)
+				lab.NoError(t, lab.Ask(t.Context(), client, "https://"+lab.Address(agent.WebhookPort)+"/validate/"+string(manager), review))
+			}
+		}
+		change()
+		for range 2 {
+			proxy.Kill()
+			change()
+			lab.Eventually(t, lab.Patience, "the log names the proxy", func() bool {
+				return strings.Contains(agent.FullLog(), `"reason":"proxy_unreachable"`)
+			})
+			change()
+			proxy.Launch()
+			proxy.Await()
+			agent.AwaitDelivered()
+		}
+		lab.Eventually(t, lab.Patience, "all changes arrive", func() bool {
+			for i := range n {
+				if arrivals.Count(of(sender, fmt.Sprintf("object-%d", i+1))) == 0 {
+					return false
+				}
+			}
+			return true
+		})
+		t.Logf("%d changes, 0 lost", n)
 	})
 }
 

@@ -22,6 +22,7 @@ import (
 	"testing"
 
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
+	"github.com/runtime-watcher/runtime-watcher/internal/testcache"
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 	"github.com/runtime-watcher/runtime-watcher/test"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
@@ -47,6 +48,7 @@ func newRelease(t *testing.T) release {
 	}
 	of := release{t.TempDir(), filepath.Join(t.TempDir(), "image"), "v0.0.0-installed"}
 	test.NoticeSources(t)
+	rig.NoError(t, testcache.NoticeSources(filepath.Join(test.Root(), "tools", "image"), filepath.Join(test.Root(), "tools", "cmd", "registry")))
 	binary := filepath.Join(t.TempDir(), "agent")
 	_, err := machine.Go(t.Context(), filepath.Join(test.Root(), "cmd", "agent"), []string{"CGO_ENABLED=0"},
 		"build", "-buildvcs=false", "-ldflags", "-s -w -X main.version="+of.version, "-o", binary, ".")
