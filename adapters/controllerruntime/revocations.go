@@ -8,6 +8,7 @@ import (
 	"log/slog"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -47,8 +48,8 @@ var (
 // watch needs the rights to list and watch it: a Role with its name in resourceNames.
 //
 // Before the ConfigMap was read, the listener is not ready, and takes no events. Later, a ConfigMap
-// that is malformed or deleted is logged, and the last good list stays. To end all revocations,
-// empty the key. The default of the Logger is mgr.GetLogger().
+// that is malformed, deleted or forbidden is logged, and the last good list stays. To end all
+// revocations, empty the key. The default of the Logger is mgr.GetLogger().
 func RevocationsFromConfigMap(
 	mgr manager.Manager, name types.NamespacedName, opts intake.RevocationOptions,
 ) (intake.Revocations, error) {
@@ -122,13 +123,18 @@ func (r *revocations) follow(ctx context.Context) error {
 	return nil
 }
 
-// noteFailure reports a watch that is not established. One that ends later is established again,
-// and the list stays.
+// noteFailure reports a watch that is not established. A watch that ends is established again, and
+// the list stays, unless the API server refuses that: new entries would have no effect.
 func (r *revocations) noteFailure(ctx context.Context, reflector *toolscache.Reflector, err error) {
-	if r.RevocationList() == nil {
+	if r.RevocationList() == nil || isRefusal(err) {
 		r.Fail(err)
 	}
 	toolscache.DefaultWatchErrorHandler(ctx, reflector, err)
+}
+
+// isRefusal reports whether an API server answers each attempt with the error, as without rights.
+func isRefusal(err error) bool {
+	return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || apierrors.IsNotFound(err)
 }
 
 func (r *revocations) isMissing(ctx context.Context) bool {

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -77,13 +78,27 @@ func (c *configMaps) serve(w http.ResponseWriter, r *http.Request) {
 	_ = controller.Flush()
 	for {
 		select {
-		case event := <-events:
+		case event, goesOn := <-events:
+			if !goesOn {
+				return
+			}
 			_ = json.NewEncoder(w).Encode(event)
 			_ = controller.Flush()
 		case <-r.Context().Done():
 			return
 		}
 	}
+}
+
+// forbid takes the right of the operator, or gives it, and ends all watches.
+func (c *configMaps) forbid(forbidden bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.forbidden = forbidden
+	for _, watch := range c.watches {
+		close(watch)
+	}
+	c.watches = nil
 }
 
 // put replaces the ConfigMap; nil deletes it.
@@ -127,7 +142,10 @@ func TestRevocationsFromConfigMap(t *testing.T) {
 		Logger: funcr.New(log.add, funcr.Options{}), Metrics: metricsserver.Options{BindAddress: "0"},
 	}))
 	name := types.NamespacedName{Namespace: "kcp-system", Name: "revoked"}
-	revoked := must(controllerruntime.RevocationsFromConfigMap(mgr, name, intake.RevocationOptions{}))
+	var broken atomic.Bool
+	revoked := must(controllerruntime.RevocationsFromConfigMap(mgr, name, intake.RevocationOptions{
+		Changed: func(_ int, err error) { broken.Store(err != nil) },
+	}))
 	runnable, _ := revoked.(manager.LeaderElectionRunnable)
 	if runnable == nil || runnable.NeedLeaderElection() {
 		t.Error("the list is read by the leader only")
@@ -154,9 +172,7 @@ func TestRevocationsFromConfigMap(t *testing.T) {
 		return revoked.RevocationList().Revokes(core.Peer{ID: runtime})
 	}
 	within("no right", func() bool { return log.has("no sender is admitted until the list is valid") })
-	api.mu.Lock()
-	api.forbidden = false
-	api.mu.Unlock()
+	api.forbid(false)
 	within("no ConfigMap", func() bool { return log.has("ConfigMap does not exist") })
 	if revoked.RevocationList() != nil {
 		t.Error("a missing ConfigMap is an empty list")
@@ -176,6 +192,14 @@ func TestRevocationsFromConfigMap(t *testing.T) {
 	within("the next list", func() bool { return revokes("runtime-b") && !revokes("runtime-a") })
 	api.put(map[string]string{"revoked": ""})
 	within("the empty list", func() bool { return !revokes("runtime-b") })
+
+	if broken.Load() {
+		t.Error("a list that is read is broken")
+	}
+	api.forbid(true)
+	within("the right is gone", broken.Load)
+	api.forbid(false)
+	within("the right is back, for the same list", func() bool { return !broken.Load() })
 
 	api.mu.Lock()
 	defer api.mu.Unlock()
