@@ -98,7 +98,8 @@ func parseManifest(file, namespace, name string) (*unstructured.Unstructured, er
 
 	const inNamespace = `"namespace":"`
 	const proxied = `"https:`
-	rename := strings.NewReplacer(inNamespace+Name, inNamespace+namespace, `"`+Name, `"`+name, proxied+Name, proxied+name)
+	rename := strings.NewReplacer(
+		inNamespace+Name, inNamespace+namespace, `"`+Name, `"`+name, proxied+Name, proxied+name)
 	object := &unstructured.Unstructured{}
 	if err := object.UnmarshalJSON([]byte(rename.Replace(string(text)))); err != nil {
 		return nil, err

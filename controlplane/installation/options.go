@@ -182,7 +182,8 @@ func (o Options) validateNames() error {
 		option.Unless(o.Replicas >= 1, "Replicas: want at least 1, have %d", o.Replicas),
 		validatePort("WebhookPort", o.WebhookPort),
 		validatePort("MetricsPort", o.MetricsPort),
-		option.Unless(o.WebhookPort != o.MetricsPort, "WebhookPort and MetricsPort: want two ports, have %d", o.WebhookPort),
+		option.Unless(o.WebhookPort != o.MetricsPort,
+			"WebhookPort and MetricsPort: want two ports, have %d", o.WebhookPort),
 	)
 }
 

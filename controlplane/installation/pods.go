@@ -23,7 +23,7 @@ import (
 // informerMemory is the limit of config/agent/informer.
 const informerMemory = "128Mi"
 
-// renderDeployment has the value of annotationRestart on its pods.
+// renderDeployment makes the Deployment. restart is the value of annotationRestart on its pods.
 func (r *renderer) renderDeployment(restart string) *unstructured.Unstructured {
 	object := r.manifests.copyOf(deploymentFile)
 	var deployment appsv1.Deployment
@@ -104,8 +104,8 @@ func (r *renderer) mountManagers(pod *corev1.PodSpec) {
 	}})
 }
 
-// renderEnvironment is sorted: another order would restart the agents. mount is the folder of the
-// keys.
+// renderEnvironment returns sorted variables, because another order would restart the agents. mount
+// is the folder of the keys.
 func (r *renderer) renderEnvironment(mount string) []corev1.EnvVar {
 	variables := maps.Clone(r.opts.Settings)
 	if variables == nil {

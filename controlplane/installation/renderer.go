@@ -30,7 +30,8 @@ type renderer struct {
 	ownNamespace bool
 }
 
-// sumParameters have all that the objects are made of, except the options and the Secret.
+// sumParameters changes with each parameter of the objects, except the options and the keys in the
+// Secret.
 func (r *renderer) sumParameters() [sha256.Size]byte {
 	return sumOf(watch.DocumentOf(r.runtime.Watches), r.address, r.runtime.PullSecret, r.runtime.ProxyCredentials)
 }
@@ -42,8 +43,8 @@ func (r *renderer) finishObject(object *unstructured.Unstructured) *unstructured
 	return object
 }
 
-// renderNamespace has annotations that mark it as made by this installer. Only then is it removed.
-// The marks come before Adjust, which may remove them.
+// renderNamespace marks the namespace as made by this installer. Only a namespace with these marks
+// is removed. The marks come before Adjust, which may remove them.
 func (r *renderer) renderNamespace() *unstructured.Unstructured {
 	namespace := r.manifests.copyOf(namespaceFile)
 	if r.opts.HostNetwork { // Each stricter standard forbids it.
@@ -66,7 +67,8 @@ func (r *renderer) bareManagers() *unstructured.Unstructured {
 	return named("v1", "ConfigMap", r.opts.Namespace, r.opts.managersName())
 }
 
-// renderManagers has one manager per line. Agents read it again, so a new one restarts nothing.
+// renderManagers makes the ConfigMap with one manager per line. Agents read it again, so a new
+// manager restarts nothing.
 func (r *renderer) renderManagers(restart string) *unstructured.Unstructured {
 	var lines strings.Builder
 	for _, manager := range r.opts.managersOf(r.runtime.Watches) {
@@ -94,8 +96,8 @@ func (r *renderer) bareSecret() *unstructured.Unstructured {
 // proxyCredentialsKey is the key of the Secret of the agent with [Runtime.ProxyCredentials].
 const proxyCredentialsKey = "proxy-credentials"
 
-// renderSecret has the keys that the agent reads. The serving pair and the credentials are
-// optional.
+// renderSecret makes the Secret with the keys that the agent reads. The serving pair and the
+// credentials are optional.
 func (r *renderer) renderSecret() *unstructured.Unstructured {
 	data := make(map[string][]byte)
 	for _, key := range []string{
@@ -130,7 +132,8 @@ func (r *renderer) secretOf(name string, kind corev1.SecretType, data map[string
 	})})
 }
 
-// renderWebhooks returns the webhooks of the watches. It fails if the runtime cannot have them.
+// renderWebhooks makes the configuration with the webhooks of the watches. It fails for invalid
+// watches, and for a Secret without a usable CA.
 func (r *renderer) renderWebhooks() (*admissionregistrationv1.ValidatingWebhookConfiguration, error) {
 	bundle, err := r.runtime.usableBundle()
 	if err != nil {
