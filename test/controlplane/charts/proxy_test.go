@@ -135,6 +135,26 @@ func TestThePolicyOpensTheWayThroughAProxy(t *testing.T) {
 	}
 }
 
+// TestThePageOnJoining renders the chart with the values of the page, without and with a proxy.
+func TestThePageOnJoining(t *testing.T) {
+	blocks := regexp.MustCompile("(?s)\n```yaml\n(.*?)```\n").FindAllStringSubmatch(string(test.Read(t, "docs/guide/joining.md")), -1)
+	rig.Same(t, "blocks with values", 2, len(blocks))
+	args := []string{"template", "agent", agent, "--namespace", namespace, "--kube-version", "1.36.0"}
+	for n, wants := range [][]string{
+		{"{name: CONTROL_PLANE_ADDRESS, value: \"listener.example:443\"}", "{name: WATCHERS,", "{protocol: TCP, port: 443}"},
+		{"{name: CONTROL_PLANE_PROXY, value: \"http://proxy.example:3128\"}", "secretName: proxy", "{protocol: TCP, port: 3128}"},
+	} {
+		file := filepath.Join(t.TempDir(), "values.yaml")
+		rig.NoError(t, os.WriteFile(file, []byte(strings.ReplaceAll(blocks[n][1], "…", strings.Repeat("ab", 32))), 0o600))
+		args = append(args, "--values", file)
+		out, err := rig.Helm(t, args...)
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		rig.Says(t, "objects", out, wants...)
+	}
+}
+
 // TestTheManifestsGoThroughAProxy adds the component for a proxy to both examples, as their comments say.
 func TestTheManifestsGoThroughAProxy(t *testing.T) {
 	for folder, values := range map[string][]string{"example": exampleValues(), "example-informer": informerValues(t)} {
