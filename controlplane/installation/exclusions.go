@@ -60,6 +60,7 @@ func keepShorterTimeouts(live, want *unstructured.Unstructured) {
 	for _, webhook := range webhooksOf(want) {
 		fields, _ := webhook.(map[string]any)
 		ours, _ := fields["timeoutSeconds"].(int64)
+
 		others, isNumber := present[nameOf(webhook)]["timeoutSeconds"].(int64)
 		if isNumber && others > 0 && others < ours {
 			fields["timeoutSeconds"] = others

@@ -83,6 +83,7 @@ func (v *visit) validateRuntime() error {
 	if !v.opts.Informer {
 		needs.host = v.opts.host()
 	}
+
 	if err := v.runtime.validate(needs); err != nil {
 		return err
 	}

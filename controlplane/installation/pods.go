@@ -26,6 +26,7 @@ const informerMemory = "128Mi"
 // renderDeployment makes the Deployment. restart is the value of annotationRestart on its pods.
 func (r *renderer) renderDeployment(restart string) *unstructured.Unstructured {
 	object := r.manifests.copyOf(deploymentFile)
+
 	var deployment appsv1.Deployment
 	editAs(object, &deployment, func() {
 		deployment.Spec.Replicas = new(r.opts.Replicas)
@@ -38,6 +39,7 @@ func (r *renderer) renderDeployment(restart string) *unstructured.Unstructured {
 		}
 		r.fillPod(&deployment.Spec.Template.Spec)
 	})
+
 	return r.finishObject(object)
 }
 
@@ -97,6 +99,7 @@ func (r *renderer) mountManagers(pod *corev1.PodSpec) {
 	container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{
 		Name: managersKey, MountPath: managersMount, ReadOnly: true,
 	})
+
 	pod.Volumes = append(pod.Volumes, corev1.Volume{Name: managersKey, VolumeSource: corev1.VolumeSource{
 		ConfigMap: &corev1.ConfigMapVolumeSource{
 			LocalObjectReference: corev1.LocalObjectReference{Name: r.opts.managersName()},

@@ -72,6 +72,7 @@ func (v *visit) installedObjects() (objects []*unstructured.Unstructured) {
 	}
 	objects = append(objects, v.manifests.copyOf(deploymentFile), v.bareSecret())
 	objects = append(objects, v.formerPullSecret()...)
+
 	for _, part := range []int{partService, partCanary, partBase} {
 		objects = append(objects, v.manifests.removable(part)...)
 	}

@@ -108,6 +108,7 @@ func (r *renderer) renderSecret() *unstructured.Unstructured {
 			data[key] = value
 		}
 	}
+
 	if r.runtime.ProxyCredentials != nil {
 		data[proxyCredentialsKey] = r.runtime.ProxyCredentials
 	}

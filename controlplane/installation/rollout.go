@@ -84,6 +84,7 @@ func (v *visit) applyObjects(ctx context.Context) (live agents, err error) {
 	if err := v.applyAll(ctx, v.want.early); err != nil {
 		return agents{}, err
 	}
+
 	err = together(
 		func() error { return v.applyAll(ctx, v.want.late) },
 		v.applyingObject(ctx, v.want.deployment, &live.deployment),

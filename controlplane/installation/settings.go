@@ -71,6 +71,7 @@ func reservedSettings(inManifests []string) map[string]bool {
 		settingSource: true, settingWatchers: true, settingExcluded: true, settingOwner: true,
 		settingServingCertificate: true, settingServingKey: true,
 	}
+
 	for former, setting := range formerSettings {
 		reserved[former] = reserved[setting]
 	}

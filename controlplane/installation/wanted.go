@@ -114,6 +114,7 @@ func (r *renderer) hasPart(part int) bool {
 // fillManifest adds the parameters of the runtime to a manifest that has some.
 func (r *renderer) fillManifest(file string) *unstructured.Unstructured {
 	object := r.manifests.copyOf(file)
+
 	switch file {
 	case roleFile:
 		var role rbacv1.ClusterRole

@@ -75,6 +75,7 @@ func (w *writer) removeRead(ctx context.Context, object *unstructured.Unstructur
 	if err != nil || live == nil {
 		return err
 	}
+
 	if live.GetUID() != read.GetUID() {
 		return w.wrapRequest(errSuccessor, "replace "+object.GetKind(), object.GetName())
 	}

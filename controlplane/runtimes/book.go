@@ -195,6 +195,7 @@ func (b *book) noteStatus(
 func (b *book) noteReady(e *entry, has contents) {
 	e.managers = has.managers
 	e.watchers = has.watchers
+
 	e.keepManagers(has.managers)
 	b.noteStale(e)
 	e.endWait()

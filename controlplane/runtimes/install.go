@@ -97,6 +97,7 @@ func (a *attempt) openClient(ctx context.Context) (client.Client, error) {
 	if errors.Is(err, ErrGone) {
 		return nil, nil
 	}
+
 	if errors.Is(err, remote.ErrInvalidKubeconfig) {
 		return nil, because(ReasonInvalidKubeconfig, fmt.Errorf("connect to runtime %q: %w", a.identity.ID, err))
 	}

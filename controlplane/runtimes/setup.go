@@ -111,6 +111,7 @@ func (r *reconciler) relevantChanges() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before := e.ObjectOld
 		after := e.ObjectNew
+
 		if after.GetGeneration() == 0 || before.GetGeneration() != after.GetGeneration() {
 			return true
 		}
