@@ -14,8 +14,8 @@ const maxArrivals = 256
 // one that was observed, in rising order.
 type arrivals []uint64
 
-// note adds the numbers of a batch that are above the last one.
-func (a *arrivals) note(batch *core.Batch, last uint64) {
+// noteNumbers adds the numbers of a batch that are above the last one.
+func (a *arrivals) noteNumbers(batch *core.Batch, last uint64) {
 	for i := range batch.Events {
 		sequence := batch.Events[i].Sequence
 		at, known := slices.BinarySearch(*a, sequence)
@@ -24,7 +24,7 @@ func (a *arrivals) note(batch *core.Batch, last uint64) {
 		}
 	}
 
-	a.forget(len(*a) - maxArrivals)
+	a.forgetFirst(len(*a) - maxArrivals)
 }
 
 // haveAll reports whether each number from the first one to the last one came here. It is true if
@@ -44,10 +44,10 @@ func (a *arrivals) endAt(last uint64) {
 	if known {
 		at++
 	}
-	a.forget(at)
+	a.forgetFirst(at)
 }
 
-// forget removes the first n numbers.
-func (a *arrivals) forget(n int) {
+// forgetFirst removes the first n numbers.
+func (a *arrivals) forgetFirst(n int) {
 	*a = slices.Delete(*a, 0, max(n, 0))
 }

@@ -9,8 +9,8 @@ type clock struct {
 	known        bool
 }
 
-// observe takes the time at which a heartbeat was made. It is zero if the heartbeat has none.
-func (c *clock) observe(made, now time.Time) {
+// noteTime takes the time at which a heartbeat was made. It is zero if the heartbeat has none.
+func (c *clock) noteTime(made, now time.Time) {
 	if made.IsZero() {
 		return
 	}

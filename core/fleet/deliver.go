@@ -35,7 +35,7 @@ func (f *Fleet) deliverTo(ctx context.Context, manager core.Manager, handler cor
 		slots <- struct{}{} // The end of ctx ends the calls, and so frees a slot.
 		calls.Go(func() {
 			defer func() { <-slots }()
-			f.deliver(ctx, handler, k)
+			f.deliverResync(ctx, handler, k)
 		})
 	}
 
@@ -70,8 +70,8 @@ func (f *Fleet) collectDue(manager core.Manager, now time.Time) []dueResync {
 	return f.resyncs.collectDue(manager, now)
 }
 
-func (f *Fleet) deliver(ctx context.Context, handler core.Handler, k key) {
-	claimed := f.claim(k)
+func (f *Fleet) deliverResync(ctx context.Context, handler core.Handler, k key) {
+	claimed := f.claimResync(k)
 	if claimed == nil {
 		return
 	}
@@ -96,7 +96,7 @@ func (f *Fleet) deliver(ctx context.Context, handler core.Handler, k key) {
 	f.noteDelivered(k.manager, claimed.cause)
 }
 
-func (f *Fleet) claim(k key) *resync {
+func (f *Fleet) claimResync(k key) *resync {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.resyncs.claim(k)

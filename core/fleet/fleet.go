@@ -72,8 +72,9 @@ func New(opts Options) (*Fleet, error) {
 	}, nil
 }
 
-// observe takes in a request. It reports whether the freshness of the runtime may have changed.
-func (f *Fleet) observe(
+// observeRequest takes in a request. It reports whether the freshness of the runtime may have
+// changed.
+func (f *Fleet) observeRequest(
 	peer core.Peer, manager core.Manager, batch *core.Batch, refused core.EventErrors, now time.Time,
 ) bool {
 	f.mu.Lock()
@@ -90,16 +91,16 @@ func (f *Fleet) observe(
 	}
 
 	f.tallies.of(r.manager).events += int64(len(batch.Events))
-	cause := r.observe(peer, batch, refused, &f.opts, now)
+	cause := r.observeRequest(peer, batch, refused, &f.opts, now)
 
 	switch {
 	case hasResync(batch, refused):
 		f.resyncs.cancel(r.key) // The runtime asks for it itself.
 	case cause != "":
-		f.schedule(r.key, cause, now)
+		f.scheduleResync(r.key, cause, now)
 	}
 
-	f.review(r, now)
+	f.reviewRecord(r, now)
 
 	return true
 }
@@ -116,7 +117,7 @@ func (f *Fleet) isProbe(k key, batch *core.Batch) bool {
 	}
 
 	r := f.records[k]
-	return r == nil || r.find(batch.Epoch) == nil
+	return r == nil || r.replicaOf(batch.Epoch) == nil
 }
 
 // ensureRecord returns the record of a runtime, a new one if there is none. It returns nil if there
@@ -154,20 +155,20 @@ func (f *Fleet) removeRecord(k key) {
 	f.managers[k.runtime] = managers
 }
 
-// review lets a record take in the time that has passed, and keeps its decisions for the observers
-// and for deliver.go.
-func (f *Fleet) review(r *record, now time.Time) {
+// reviewRecord lets a record take in the time that has passed, and keeps its decisions for the
+// observers and for deliver.go.
+func (f *Fleet) reviewRecord(r *record, now time.Time) {
 	cause, change, changed := r.review(&f.opts, now)
 	if cause != "" {
-		f.schedule(r.key, cause, now)
+		f.scheduleResync(r.key, cause, now)
 	}
 	if changed {
 		f.changes = append(f.changes, change)
 	}
 }
 
-// schedule requests a resync, unless there is one to come.
-func (f *Fleet) schedule(k key, cause hook.ResyncCause, now time.Time) {
+// scheduleResync requests a resync, unless there is one to come.
+func (f *Fleet) scheduleResync(k key, cause hook.ResyncCause, now time.Time) {
 	if f.resyncs.isScheduled(k) {
 		return
 	}

@@ -86,7 +86,7 @@ func TestArrivals(t *testing.T) {
 		return batch
 	}
 	var a arrivals
-	a.note(of(9, 6, 7, 6, 4), 4)
+	a.noteNumbers(of(9, 6, 7, 6, 4), 4)
 	for _, tt := range []struct {
 		first, last uint64
 		want        bool
@@ -113,7 +113,7 @@ func TestArrivals(t *testing.T) {
 	}
 
 	for n := range uint64(2 * maxArrivals) {
-		a.note(of(100+n), 9)
+		a.noteNumbers(of(100+n), 9)
 	}
 	if len(a) != maxArrivals || !a.haveAll(100+maxArrivals, 99+2*maxArrivals) {
 		t.Errorf("%d numbers are noted, want the last %d", len(a), maxArrivals)

@@ -9,9 +9,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/hook"
 )
 
-// observe takes in a request of the runtime. It returns the cause for a resync, "" if there is
-// none.
-func (r *record) observe(
+// observeRequest takes in a request of the runtime. It returns the cause for a resync, "" if there
+// is none.
+func (r *record) observeRequest(
 	peer core.Peer, batch *core.Batch, refused core.EventErrors, opts *Options, now time.Time,
 ) (cause hook.ResyncCause) {
 	r.refused = refusal{}
@@ -54,7 +54,7 @@ func (r *record) observe(
 // has kept an event of it. So it is no sign of life: the process that sent it may have ended long
 // ago. It returns nil for any other batch.
 func (r *record) observed(batch *core.Batch, refused core.EventErrors) *replica {
-	p := r.find(batch.Epoch)
+	p := r.replicaOf(batch.Epoch)
 	if batch.Heartbeat != nil || p == nil {
 		return nil
 	}
@@ -87,7 +87,7 @@ func (r *record) observeReplica(
 ) (cause hook.ResyncCause) {
 	p, isNew := r.ensureReplica(batch, now)
 	p.sender = r.sender
-	cause = p.observe(peer, batch, refused, now)
+	cause = p.observeRequest(peer, batch, refused, now)
 
 	if batch.Heartbeat != nil {
 		r.heartbeats = true
@@ -102,7 +102,7 @@ func (r *record) observeReplica(
 
 // ensureReplica returns the replica of the epoch, a new one if there is none.
 func (r *record) ensureReplica(batch *core.Batch, now time.Time) (p *replica, isNew bool) {
-	if p := r.find(batch.Epoch); p != nil {
+	if p := r.replicaOf(batch.Epoch); p != nil {
 		return p, false
 	}
 	if len(r.replicas) >= maxReplicas {
@@ -166,7 +166,7 @@ func (r *record) dismiss(again resync, isGone func(*replica) bool) (dismissed bo
 // and the change of freshness since the last review, if there is one.
 func (r *record) review(opts *Options, now time.Time) (cause hook.ResyncCause, change Transition, changed bool) {
 	for _, p := range r.replicas {
-		p.paths.review(now)
+		p.paths.dropEnded(now)
 	}
 
 	if r.dismissLost(now) {
@@ -233,9 +233,9 @@ func (r *record) removeReplica(p *replica) {
 	r.replicas = slices.DeleteFunc(r.replicas, func(other *replica) bool { return other == p })
 }
 
-// revoke notes the senders that are revoked. It reports whether it found one that it did not know
-// as revoked.
-func (r *record) revoke(isRevoked func(core.Peer) bool, now time.Time) (found bool) {
+// revokeSenders notes the senders that are revoked. It reports whether it found one that it did not
+// know as revoked.
+func (r *record) revokeSenders(isRevoked func(core.Peer) bool, now time.Time) (found bool) {
 	senders := []*sender{r.sender}
 	for _, p := range r.replicas {
 		senders = append(senders, p.sender)

@@ -20,9 +20,9 @@ func (f *Fleet) OnChange(observe func(Transition)) {
 	f.observers = append(slices.Clone(f.observers), observe)
 }
 
-// notify calls the observers. It leaves changes that come meanwhile to the call that runs, to keep
-// their order.
-func (f *Fleet) notify() {
+// notifyObservers calls the observers. It leaves changes that come meanwhile to the call that runs,
+// to keep their order.
+func (f *Fleet) notifyObservers() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 

@@ -22,8 +22,8 @@ type paths struct {
 	lost time.Time
 }
 
-// observe takes in the path of a request. The path is nil if its end is not noticed.
-func (p *paths) observe(path <-chan struct{}, interval time.Duration) {
+// notePath takes in the path of a request. The path is nil if its end is not noticed.
+func (p *paths) notePath(path <-chan struct{}, interval time.Duration) {
 	p.lost = time.Time{}
 	if interval <= defaultInterval {
 		p.open = nil
@@ -38,7 +38,7 @@ func (p *paths) observe(path <-chan struct{}, interval time.Duration) {
 	p.open = slices.Delete(p.open, 0, max(len(p.open)-maxPaths, 0))
 }
 
-func (p *paths) review(now time.Time) {
+func (p *paths) dropEnded(now time.Time) {
 	hadPath := len(p.open) > 0
 	p.open = slices.DeleteFunc(p.open, hasEnded)
 	if hadPath && len(p.open) == 0 {

@@ -15,8 +15,8 @@ func TestThePathsOfAReplicaAreBounded(t *testing.T) {
 	all := make([]chan struct{}, maxPaths+2)
 	for n := range all {
 		all[n] = make(chan struct{})
-		p.observe(all[n], interval)
-		p.observe(all[n], interval) // The same path counts once.
+		p.notePath(all[n], interval)
+		p.notePath(all[n], interval) // The same path counts once.
 		if want := min(n+1, maxPaths); len(p.open) != want {
 			t.Errorf("%d paths are kept of %d, want %d", len(p.open), n+1, want)
 		}
@@ -27,14 +27,14 @@ func TestThePathsOfAReplicaAreBounded(t *testing.T) {
 
 	now := time.Unix(1e9, 0)
 	for _, path := range all[2:] {
-		p.review(now)
+		p.dropEnded(now)
 		if !p.lost.IsZero() {
 			t.Error("the last path is lost while one is open")
 		}
 		close(path)
 	}
-	p.review(now)
-	p.review(now.Add(time.Second)) // The first review noted the time.
+	p.dropEnded(now)
+	p.dropEnded(now.Add(time.Second)) // The first review noted the time.
 	for after, over := range map[time.Duration]bool{0: false, reconnectWithin: false, reconnectWithin + 1: true} {
 		if have := p.areOver(now.Add(after)); have != over {
 			t.Errorf("%v after the last path: over is %t, want %t", after, have, over)

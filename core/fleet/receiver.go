@@ -27,8 +27,8 @@ func (r Receiver) NoteArrival(runtime core.RuntimeID, manager core.Manager, batc
 	if known == nil {
 		return
 	}
-	if p := known.find(batch.Epoch); p != nil {
-		p.arrivals.note(&batch, p.sequence)
+	if p := known.replicaOf(batch.Epoch); p != nil {
+		p.arrivals.noteNumbers(&batch, p.sequence)
 	}
 }
 
@@ -39,8 +39,8 @@ func (r Receiver) NoteArrival(runtime core.RuntimeID, manager core.Manager, batc
 // [Fleet.OnChange] when the freshness changes.
 func (r Receiver) Observe(peer core.Peer, manager core.Manager, batch core.Batch, refused core.EventErrors) {
 	now := time.Now()
-	if r.fleet.observe(peer, manager, &batch, refused, now) {
-		r.fleet.notify()
+	if r.fleet.observeRequest(peer, manager, &batch, refused, now) {
+		r.fleet.notifyObservers()
 	}
 }
 
@@ -64,19 +64,19 @@ func (r Receiver) Refuse(runtime core.RuntimeID, manager core.Manager, reason co
 // The last sender counts, so that a thief with an old certificate does not make a runtime stale
 // that has a new one.
 func (r Receiver) Revoke(isRevoked func(core.Peer) bool) {
-	if r.fleet.revoke(isRevoked, time.Now()) {
-		r.fleet.notify()
+	if r.fleet.revokeSenders(isRevoked, time.Now()) {
+		r.fleet.notifyObservers()
 	}
 }
 
-func (f *Fleet) revoke(isRevoked func(core.Peer) bool, now time.Time) (changed bool) {
+func (f *Fleet) revokeSenders(isRevoked func(core.Peer) bool, now time.Time) (changed bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 
 	for _, known := range f.records {
-		if known.revoke(isRevoked, now) {
+		if known.revokeSenders(isRevoked, now) {
 			changed = true
-			f.review(known, now)
+			f.reviewRecord(known, now)
 		}
 	}
 	return changed

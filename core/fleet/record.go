@@ -47,7 +47,7 @@ type refusal struct {
 	at     time.Time
 }
 
-func (r *record) find(epoch string) *replica {
+func (r *record) replicaOf(epoch string) *replica {
 	for _, p := range r.replicas {
 		if p.epoch == epoch {
 			return p

@@ -62,9 +62,9 @@ func begins(batch *core.Batch) bool {
 	return slices.ContainsFunc(batch.Events, isFirst)
 }
 
-// observe takes in a request of the replica. It returns the cause for a resync, "" if there is
-// none.
-func (p *replica) observe(
+// observeRequest takes in a request of the replica. It returns the cause for a resync, "" if there
+// is none.
+func (p *replica) observeRequest(
 	peer core.Peer, batch *core.Batch, refused core.EventErrors, now time.Time,
 ) (cause hook.ResyncCause) {
 	if p.gone { // It has its events still.
@@ -77,14 +77,14 @@ func (p *replica) observe(
 
 	before := p.sequence
 	cause, cameHere := p.observeNumbers(batch, now)
-	p.paths.observe(peer.Lost, interval(p.heartbeat))
+	p.paths.notePath(peer.Lost, interval(p.heartbeat))
 
 	hasNews := p.sequence > before
 	isProbed := p.sharing.on && batch.Heartbeat != nil
 	isExplained := cause == CauseGap && hasNews && cameHere
 	isEvidence := hasNews || isProbed
 	if isEvidence && !isExplained {
-		cause = p.sharing.observe(cause)
+		cause = p.sharing.noteEvidence(cause)
 	}
 
 	if p.noteKept(batch, refused) {
@@ -157,8 +157,8 @@ func (p *replica) observeHeartbeat(heartbeat *core.Heartbeat, now time.Time) (ca
 		return ""
 	}
 
-	p.prove(heartbeat, now)
-	p.clock.observe(heartbeat.Time, now)
+	p.noteProofs(heartbeat, now)
+	p.clock.noteTime(heartbeat.Time, now)
 	if p.sharing.on && p.heartbeat != nil && heartbeat.Number-p.heartbeat.Number > 1 {
 		cause = CauseGap
 	}
@@ -185,8 +185,9 @@ func (p *replica) isOvertaken(heartbeat *core.Heartbeat, now time.Time) bool {
 	return p.heartbeat != nil && heartbeat.Number <= p.heartbeat.Number && now.Sub(p.heartbeatAt) < straggler
 }
 
-// prove takes in the calls of the API server, the drops and the failed handshakes of a heartbeat.
-func (p *replica) prove(heartbeat *core.Heartbeat, now time.Time) {
+// noteProofs takes in the calls of the API server, the drops and the failed handshakes of a
+// heartbeat.
+func (p *replica) noteProofs(heartbeat *core.Heartbeat, now time.Time) {
 	if heartbeat.Canary == core.CanaryAlive {
 		p.proved = now
 	}

@@ -38,7 +38,7 @@ func (f *Fleet) reviewAll() {
 	for some := range slices.Chunk(f.keys(), slice) {
 		f.reviewSome(some)
 	}
-	f.notify()
+	f.notifyObservers()
 }
 
 func (f *Fleet) keys() []key {
@@ -58,7 +58,7 @@ func (f *Fleet) reviewSome(keys []key) {
 			continue
 		}
 
-		f.review(r, now)
+		f.reviewRecord(r, now)
 		if r.isForgettable(f.opts.ForgetAfter, now) {
 			f.removeRecord(k)
 		}

@@ -24,10 +24,10 @@ type sharing struct {
 	on    bool
 }
 
-// observe takes in a request with new numbers, and returns the cause for a resync. While the
+// noteEvidence takes in a request with new numbers, and returns the cause for a resync. While the
 // replica is shared, a gap is none. The end leads to one resync, for batches that were lost
 // meanwhile.
-func (s *sharing) observe(cause hook.ResyncCause) hook.ResyncCause {
+func (s *sharing) noteEvidence(cause hook.ResyncCause) hook.ResyncCause {
 	if cause == CauseGap {
 		s.score = min(s.score+perGap, mostShared)
 	} else {

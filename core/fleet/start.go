@@ -19,10 +19,10 @@ import (
 // when another Start has a handler for one of the managers, or a handler is nil.
 func (r Receiver) Start(ctx context.Context, handlers map[core.Manager]core.Handler) error {
 	f := r.fleet
-	if err := f.serve(handlers); err != nil {
+	if err := f.addHandlers(handlers); err != nil {
 		return err
 	}
-	defer f.leave(handlers)
+	defer f.removeHandlers(handlers)
 
 	var tasks sync.WaitGroup
 	defer tasks.Wait()
@@ -36,8 +36,8 @@ func (r Receiver) Start(ctx context.Context, handlers map[core.Manager]core.Hand
 	return nil
 }
 
-// serve takes the handlers of a call of Start, unless one of their managers is taken.
-func (f *Fleet) serve(handlers map[core.Manager]core.Handler) error {
+// addHandlers takes the handlers of a call of Start, unless one of their managers is taken.
+func (f *Fleet) addHandlers(handlers map[core.Manager]core.Handler) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 
@@ -56,8 +56,8 @@ func (f *Fleet) serve(handlers map[core.Manager]core.Handler) error {
 	return nil
 }
 
-// leave ends a call of Start.
-func (f *Fleet) leave(handlers map[core.Manager]core.Handler) {
+// removeHandlers ends a call of Start.
+func (f *Fleet) removeHandlers(handlers map[core.Manager]core.Handler) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 

@@ -18,19 +18,19 @@ func (o *Outbox) Accept(manager core.Manager, event core.WatchEvent) core.Outcom
 
 	if o.stopped {
 		if l := o.byManager[manager]; l != nil {
-			return l.counts.refuse(ReasonShutdown)
+			return l.counts.refuseEvent(ReasonShutdown)
 		}
-		return o.others.refuse(ReasonShutdown)
+		return o.others.refuseEvent(ReasonShutdown)
 	}
 
 	now := time.Now() // Under the lock, so that events are due in the order in which they are kept.
 
 	l, added := o.ensureLane(manager, now)
 	if l == nil {
-		return o.others.refuse(ReasonTooManyManagers)
+		return o.others.refuseEvent(ReasonTooManyManagers)
 	}
 	if l.schedule.leaving != stays {
-		return l.counts.refuse(ReasonShutdown)
+		return l.counts.refuseEvent(ReasonShutdown)
 	}
 
 	l.newest = now
@@ -44,10 +44,10 @@ func (o *Outbox) Accept(manager core.Manager, event core.WatchEvent) core.Outcom
 
 	if !room {
 		l.noteOverflow(now)
-		return l.counts.refuse(ReasonOverflow)
+		return l.counts.refuseEvent(ReasonOverflow)
 	}
 
-	return l.keep(event, now)
+	return l.keepEvent(event, now)
 }
 
 // Resync asks every known manager to reconcile the whole runtime, because changes may have passed
@@ -60,7 +60,7 @@ func (o *Outbox) Resync() {
 	now := time.Now()
 	for _, l := range o.byManager {
 		if o.stopped {
-			l.counts.refuse(ReasonShutdown)
+			l.counts.refuseEvent(ReasonShutdown)
 		} else {
 			l.resyncAll(now)
 		}

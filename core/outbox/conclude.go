@@ -10,9 +10,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// conclude brings the answer to a call home: to the pause and the size of batches, to the schedule
-// of heartbeats, and to each event.
-func (l *lane) conclude(ctx context.Context, c *call) {
+// concludeAnswer brings the answer to a call home: to the pause and the size of batches, to the
+// schedule of heartbeats, and to each event.
+func (l *lane) concludeAnswer(ctx context.Context, c *call) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
@@ -54,9 +54,9 @@ func (l *lane) concludeCall(ctx context.Context, a *answer) {
 		return
 	}
 
-	wait := l.pause.fail(&l.opts, a.whole, a.started, a.now)
+	wait := l.pause.noteFailure(&l.opts, a.whole, a.started, a.now)
 	l.notePaused(a.whole, wait, a.now)
-	l.size.fail(a.elements(), l.pause.failures, a.now)
+	l.size.noteFailure(a.elements(), l.pause.failures, a.now)
 }
 
 // concludeSize learns from a call how large a batch may be. Its failures are counted by pause.
@@ -69,7 +69,7 @@ func (l *lane) concludeSize(a *answer) {
 	case errors.Is(a.err, core.ErrTooLarge):
 		l.size.forgive() // One event alone: newAnswer has made the error that of the event.
 	default:
-		l.size.grow(a.elements(), a.now)
+		l.size.noteArrival(a.elements(), a.now)
 	}
 }
 
@@ -82,7 +82,7 @@ func (l *lane) resume(a *answer) {
 	}
 
 	l.noteResumed()
-	l.pause.succeed(a.now)
+	l.pause.noteSuccess(a.now)
 	if !l.schedule.next.IsZero() && len(a.entries) > 0 {
 		l.schedule.next = a.now
 	}
@@ -108,7 +108,7 @@ func (l *lane) concludeHeartbeat(a *answer) {
 	case errors.Is(refusal, core.ErrNotSent), hasFailed:
 		l.schedule.next = a.now
 	default:
-		l.warn(a.now, "heartbeat refused", core.ReasonOf(err), slog.Any("error", err))
+		l.warnPaced(a.now, "heartbeat refused", core.ReasonOf(err), slog.Any("error", err))
 	}
 }
 
@@ -141,7 +141,7 @@ func (l *lane) concludeEntry(a *answer, i int) {
 	case hopeless:
 		l.giveUp(e, a, a.events[i])
 		if !l.followNewer(e) {
-			l.free(e)
+			l.freeEntry(e)
 		}
 	}
 }
@@ -161,7 +161,7 @@ func (l *lane) noteDelivered(e *entry, a *answer) {
 	l.counts.Delivered++
 	l.noteOwner(e, a.now)
 	if e.Resync {
-		l.resynced.note(e.Owner, a.started)
+		l.resynced.noteSent(e.Owner, a.started)
 	}
 }
 
@@ -169,7 +169,7 @@ func (l *lane) noteDelivered(e *entry, a *answer) {
 func (l *lane) rest(e *entry, a *answer) {
 	from, due, again := l.resendOf(e, a.started, a.checked)
 	if !again {
-		l.free(e)
+		l.freeEntry(e)
 		return
 	}
 	l.scheduleResend(e, from, due)
@@ -180,10 +180,10 @@ func (l *lane) rest(e *entry, a *answer) {
 func (l *lane) giveUp(e *entry, a *answer, refusal error) {
 	isReplaced := !e.Resync && len(l.resyncOwners()) > 0
 	l.noteDropped(e, refusal, isReplaced, a.now)
-	l.counts.giveUp(1, core.ReasonOf(refusal))
+	l.counts.giveUpEvents(1, core.ReasonOf(refusal))
 
 	if e.Resync {
-		l.owners.remove(e.Owner)
+		l.owners.removeOwner(e.Owner)
 		delete(l.resynced, e.Owner)
 		return
 	}

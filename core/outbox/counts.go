@@ -47,8 +47,8 @@ func (c *Counts) clone() Counts {
 	return copied
 }
 
-// add sums up.
-func (c *Counts) add(other Counts) {
+// addAll sums up.
+func (c *Counts) addAll(other Counts) {
 	c.Accepted += other.Accepted
 	c.Delivered += other.Delivered
 	c.Coalesced += other.Coalesced
@@ -58,15 +58,15 @@ func (c *Counts) add(other Counts) {
 	}
 }
 
-// refuse counts an offered event that is dropped.
-func (c *Counts) refuse(reason core.Reason) core.Outcome {
+// refuseEvent counts an offered event that is dropped.
+func (c *Counts) refuseEvent(reason core.Reason) core.Outcome {
 	c.Accepted++
 	c.Dropped[reason]++
 	return core.Dropped
 }
 
-// giveUp counts pending events that are dropped.
-func (c *Counts) giveUp(n int64, reason core.Reason) {
+// giveUpEvents counts pending events that are dropped.
+func (c *Counts) giveUpEvents(n int64, reason core.Reason) {
 	c.Pending -= n
 	c.Dropped[reason] += n
 }

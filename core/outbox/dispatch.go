@@ -9,9 +9,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/hook"
 )
 
-// dispatch calls the forwarder until ctx ends or the lane is evicted. It returns after the last
-// call has.
-func (l *lane) dispatch(ctx context.Context) {
+// dispatchCalls calls the forwarder until ctx ends or the lane is evicted. It returns after the
+// last call has.
+func (l *lane) dispatchCalls(ctx context.Context) {
 	if !l.isConcurrent() {
 		l.dispatchInTurn(ctx)
 		return
@@ -30,7 +30,7 @@ func (l *lane) dispatch(ctx context.Context) {
 
 		calls.Go(func() {
 			defer func() { <-slots }()
-			l.send(ctx, &c)
+			l.makeCall(ctx, &c)
 		})
 	}
 }
@@ -43,12 +43,9 @@ func (l *lane) dispatchInTurn(ctx context.Context) {
 		if !ok {
 			return
 		}
-		l.send(ctx, &c)
+		l.makeCall(ctx, &c)
 	}
 }
-
-// isConcurrent reports whether calls may overlap.
-func (l *lane) isConcurrent() bool { return l.opts.InFlight > 1 }
 
 // awaitCall waits for something to send. It reports false when the lane ends.
 func (l *lane) awaitCall(ctx context.Context) (c call, ok bool) {
@@ -99,7 +96,7 @@ func (l *lane) nextCall() (c call, wait time.Duration) {
 	now := time.Now()
 	l.resendDue(now)
 	entries, withHeartbeat, wait := l.takeBatch(l.opts.MaxBatch, now)
-	l.plan.sleep(now, wait)
+	l.plan.noteSleep(now, wait)
 
 	c = call{entries: entries, batch: core.Batch{Epoch: l.opts.Epoch}, probe: l.pause.probing, started: now}
 	for _, e := range entries {
@@ -132,17 +129,17 @@ func (l *lane) prepare(e *entry, now time.Time) core.Numbered {
 	return e.Numbered
 }
 
-func (l *lane) send(ctx context.Context, c *call) {
+func (l *lane) makeCall(ctx context.Context, c *call) {
 	began := time.Now()
-	c.err = l.forward(ctx, c.batch)
+	c.err = l.forwardBatch(ctx, c.batch)
 	took := time.Since(began)
 
 	c.checked = l.opts.RecheckAfter(l.manager) >= max(l.opts.Settle, 1)
-	l.conclude(ctx, c)
+	l.concludeAnswer(ctx, c)
 	l.opts.Hooks.Attempted(hook.Attempt{Manager: l.manager, Events: len(c.batch.Events), Took: took, Err: c.err})
 }
 
-func (l *lane) forward(ctx context.Context, batch core.Batch) error {
+func (l *lane) forwardBatch(ctx context.Context, batch core.Batch) error {
 	ctx, cancel := context.WithTimeout(ctx, l.opts.ForwardTimeout)
 	defer cancel()
 	return l.forwarder.Forward(ctx, l.manager, batch)

@@ -187,9 +187,9 @@ func (q *queue) Pop() any {
 	return e
 }
 
-func (q *queue) add(e *entry) { heap.Push(q, e) }
+func (q *queue) addEntry(e *entry) { heap.Push(q, e) }
 
-func (q *queue) remove(e *entry) { heap.Remove(q, e.position) }
+func (q *queue) removeEntry(e *entry) { heap.Remove(q, e.position) }
 
 func (q *queue) lastChange() *entry {
 	for _, e := range slices.Backward(*q) {
@@ -226,8 +226,8 @@ func (q *queue) takeDue(batch []*entry, limit int, now time.Time) []*entry {
 	return batch
 }
 
-// retry makes all entries due now at the latest.
-func (q *queue) retry(now time.Time) {
+// makeDue makes all entries due now at the latest.
+func (q *queue) makeDue(now time.Time) {
 	for _, e := range *q {
 		if e.due.After(now) {
 			e.due = now
@@ -242,3 +242,5 @@ func latest(a, b time.Time) time.Time {
 	}
 	return a
 }
+
+func isAlone(batch []*entry) bool { return len(batch) > 0 && batch[0].alone }

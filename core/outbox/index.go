@@ -38,16 +38,16 @@ func (x *index) find(key core.EventKey) *entry {
 	return nil
 }
 
-// add takes an entry with a key that no other entry has.
-func (x *index) add(e *entry) {
+// addEntry takes an entry with a key that no other entry has.
+func (x *index) addEntry(e *entry) {
 	hash := x.hash(e.Key())
 	e.collided = x.byHash[hash]
 	x.byHash[hash] = e
 	x.count++
 }
 
-// remove takes an entry out that add has taken in.
-func (x *index) remove(e *entry) {
+// removeEntry takes an entry out that add has taken in.
+func (x *index) removeEntry(e *entry) {
 	hash := x.hash(e.Key())
 	x.count--
 

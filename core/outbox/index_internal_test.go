@@ -33,10 +33,10 @@ func TestIndexIsAMapOfKeys(t *testing.T) {
 				}
 				if known == nil {
 					known = &entry{Numbered: core.Numbered{WatchEvent: event}}
-					x.add(known)
+					x.addEntry(known)
 					model[event.Key()] = known
 				} else if random.IntN(2) == 0 {
-					x.remove(known)
+					x.removeEntry(known)
 					delete(model, event.Key())
 				}
 				if step%100 == 0 {

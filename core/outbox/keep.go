@@ -6,13 +6,13 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// keep puts an event for which there is room into the store, and counts it.
-func (l *lane) keep(event core.WatchEvent, now time.Time) core.Outcome {
+// keepEvent puts an event for which there is room into the store, and counts it.
+func (l *lane) keepEvent(event core.WatchEvent, now time.Time) core.Outcome {
 	if e := l.entries.find(event.Key()); e != nil {
 		e.extend(&event)
 	}
 
-	outcome := l.put(event, now, l.dueTime(&event, now))
+	outcome := l.putEvent(event, now, l.dueTime(&event, now))
 	l.counts.Accepted++
 	if outcome == core.Coalesced {
 		l.counts.Coalesced++
@@ -24,19 +24,19 @@ func (l *lane) keep(event core.WatchEvent, now time.Time) core.Outcome {
 
 // dueTime is when a new event is due. Resyncs have a pace, because foreign input can cause them.
 func (l *lane) dueTime(event *core.WatchEvent, now time.Time) time.Time {
-	due := now.Add(l.settle(event))
+	due := now.Add(l.settleTime(event))
 	if event.Resync {
 		due = l.resynced.dueTime(event.Owner, due)
 	}
 	return due
 }
 
-// settle returns how long an event waits before it is sent.
+// settleTime returns how long an event waits before it is sent.
 //
 // A change source may see a write before its commit, and a reconcile that reads too early learns
 // nothing. A receiver that checks the reads of its reconciles finds that out itself. It needs the
 // UID for that.
-func (l *lane) settle(event *core.WatchEvent) time.Duration {
+func (l *lane) settleTime(event *core.WatchEvent) time.Duration {
 	usual := max(l.opts.Settle, 0)
 	if !l.checked || event.Resync || event.UID == "" {
 		return usual

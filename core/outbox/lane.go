@@ -89,17 +89,20 @@ func (l *lane) isUnproved() bool {
 // isIdle reports whether the lane has no events, and no resends that wait.
 func (l *lane) isIdle() bool { return l.entries.len() == 0 }
 
-// drop gives up all events, and ends the heartbeats.
-func (l *lane) drop(reason core.Reason) {
+// dropAll gives up all events, and ends the heartbeats.
+func (l *lane) dropAll(reason core.Reason) {
 	if n := l.counts.Pending; n > 0 {
-		l.counts.giveUp(n, reason)
+		l.counts.giveUpEvents(n, reason)
 	}
-	l.clear()
+	l.removeAll()
 	l.schedule.next = time.Time{}
 }
 
 // endWaits ends all waits after failures and refusals.
 func (l *lane) endWaits(now time.Time) {
-	l.pause.retry(now)
+	l.pause.endWait(now)
 	l.retryRefused(now)
 }
+
+// isConcurrent reports whether calls may overlap.
+func (l *lane) isConcurrent() bool { return l.opts.InFlight > 1 }

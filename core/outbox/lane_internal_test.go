@@ -49,7 +49,7 @@ func TestEventsOfAKeyShareItsTexts(t *testing.T) {
 	var event core.WatchEvent
 	for range 2 {
 		event.Watched.Name = strings.Repeat("n", 100)
-		l.put(event, now, now)
+		l.putEvent(event, now, now)
 	}
 	e := l.entries.find(event.Key())
 	if unsafe.StringData(e.next.event.Watched.Name) != unsafe.StringData(e.Watched.Name) {
@@ -64,7 +64,7 @@ func TestTimesOfResyncsAreBounded(t *testing.T) {
 	l := newLane(all, "kyma")
 	start := time.Now()
 	for i := range 100 * maxOwners {
-		l.resynced.note(types.NamespacedName{Name: strconv.Itoa(i)}, start.Add(time.Duration(i)*time.Second))
+		l.resynced.noteSent(types.NamespacedName{Name: strconv.Itoa(i)}, start.Add(time.Duration(i)*time.Second))
 		if n := len(l.resynced); n > maxOwners {
 			t.Fatalf("%d owners after %d resyncs, want at most %d", n, i+1, maxOwners)
 		}

@@ -54,7 +54,7 @@ func (s *lanes) evictOne(now time.Time) bool {
 		switch {
 		case l.configured || l.inFlight > 0:
 		case l.isUnproved():
-			s.evict(l, now)
+			s.evictLane(l, now)
 			return true
 		case l.isIdle() && isOldest:
 			idle = l
@@ -65,11 +65,11 @@ func (s *lanes) evictOne(now time.Time) bool {
 		return false
 	}
 
-	s.evict(idle, now)
+	s.evictLane(idle, now)
 	return true
 }
 
-func (s *lanes) evict(l *lane, now time.Time) {
+func (s *lanes) evictLane(l *lane, now time.Time) {
 	s.evicted++
 	delete(s.byManager, l.manager)
 
@@ -79,9 +79,9 @@ func (s *lanes) evict(l *lane, now time.Time) {
 			l.manager, s.opts.MaxManagers)
 	}
 
-	l.drop(core.ReasonUnknownManager)
+	l.dropAll(core.ReasonUnknownManager)
 	close(l.closed)
-	s.others.add(l.counts)
+	s.others.addAll(l.counts)
 }
 
 // largest returns the lane with the largest share of those that match, nil if none does.

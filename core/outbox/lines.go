@@ -7,8 +7,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// warn notes a line about the lane when it is due, and reports whether it is.
-func (l *lane) warn(now time.Time, text string, reason core.Reason, attrs ...slog.Attr) (due bool) {
+// warnPaced notes a line about the lane when it is due, and reports whether it is.
+func (l *lane) warnPaced(now time.Time, text string, reason core.Reason, attrs ...slog.Attr) (due bool) {
 	pace := l.pace
 	isStranger := !l.configured && !l.reached
 	if isStranger {
@@ -18,15 +18,17 @@ func (l *lane) warn(now time.Time, text string, reason core.Reason, attrs ...slo
 
 	suppressed, due := pace.Take(text+" "+string(reason), now)
 	if due {
-		l.log.note(slog.LevelWarn, text, append([]slog.Attr{
-			slog.String("manager", string(l.manager)), slog.String("reason", string(reason)), slog.Int("suppressed", suppressed),
+		l.log.noteLine(slog.LevelWarn, text, append([]slog.Attr{
+			slog.String("manager", string(l.manager)),
+			slog.String("reason", string(reason)),
+			slog.Int("suppressed", suppressed),
 		}, attrs...)...)
 	}
 	return due
 }
 
 func (l *lane) notePaused(err error, wait time.Duration, now time.Time) {
-	due := l.warn(now, "manager does not accept events: the agent keeps them and retries", core.ReasonOf(err),
+	due := l.warnPaced(now, "manager does not accept events: the agent keeps them and retries", core.ReasonOf(err),
 		slog.Int("attempts", l.pause.failures), slog.Int64("pending", l.counts.Pending), slog.Duration("wait", wait),
 		slog.Any("error", err))
 	l.pause.noted = l.pause.noted || due
@@ -39,7 +41,7 @@ func (l *lane) noteResumed() {
 		return
 	}
 	l.pause.noted = false
-	l.log.note(slog.LevelInfo, "manager accepts events again",
+	l.log.noteLine(slog.LevelInfo, "manager accepts events again",
 		slog.String("manager", string(l.manager)), slog.Int("attempts", l.pause.failures))
 }
 
@@ -48,18 +50,18 @@ func (l *lane) noteDropped(e *entry, err error, isReplaced bool, now time.Time) 
 	if isReplaced {
 		text += ": a resync replaces it"
 	}
-	l.warn(now, text, core.ReasonOf(err), slog.String("kind", e.KindWord()), slog.Any("error", err))
+	l.warnPaced(now, text, core.ReasonOf(err), slog.String("kind", e.KindWord()), slog.Any("error", err))
 }
 
 func (l *lane) noteOverflow(now time.Time) {
-	l.warn(now, "outbox is full: the agent drops events, and a resync replaces them", ReasonOverflow,
+	l.warnPaced(now, "outbox is full: the agent drops events, and a resync replaces them", ReasonOverflow,
 		slog.Int("max_keys", l.opts.MaxKeys), slog.Int("max_bytes", l.opts.MaxBytes))
 }
 
 // noteLeft counts the events that a lane has when the outbox ends.
 func (l *lane) noteLeft() {
 	if n := l.counts.Pending; n > 0 {
-		l.log.note(slog.LevelWarn, "events were not delivered before the shutdown",
+		l.log.noteLine(slog.LevelWarn, "events were not delivered before the shutdown",
 			slog.String("manager", string(l.manager)), slog.Int64("events", n))
 	}
 }

@@ -34,8 +34,8 @@ func newLog(logger *slog.Logger) log {
 	}
 }
 
-// note keeps a line. It never blocks. The caller may hold the lock.
-func (g *log) note(level slog.Level, text string, attrs ...slog.Attr) {
+// noteLine keeps a line. It never blocks. The caller may hold the lock.
+func (g *log) noteLine(level slog.Level, text string, attrs ...slog.Attr) {
 	record := slog.NewRecord(time.Now(), level, text, 0)
 	record.AddAttrs(attrs...)
 
@@ -45,12 +45,12 @@ func (g *log) note(level slog.Level, text string, attrs ...slog.Attr) {
 	}
 }
 
-func (g *log) start() (end func()) {
+func (g *log) startWriter() (end func()) {
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		g.write(ctx)
+		g.writeLines(ctx)
 	}()
 
 	return func() {
@@ -62,7 +62,7 @@ func (g *log) start() (end func()) {
 	}
 }
 
-func (g *log) write(ctx context.Context) {
+func (g *log) writeLines(ctx context.Context) {
 	handler := g.logger.Handler()
 	for ctx.Err() == nil || len(g.notes) > 0 {
 		select {
@@ -79,7 +79,7 @@ func (g *log) write(ctx context.Context) {
 func (g *log) warnLimit(now time.Time, text string, manager core.Manager, limit int) {
 	suppressed, isDue := g.strangers.Take(text, now)
 	if isDue {
-		g.note(slog.LevelWarn, text, slog.String("manager", string(manager)), slog.Int("limit", limit),
+		g.noteLine(slog.LevelWarn, text, slog.String("manager", string(manager)), slog.Int("limit", limit),
 			slog.Int("suppressed", suppressed))
 	}
 }

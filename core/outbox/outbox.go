@@ -99,11 +99,11 @@ func (o *Outbox) OldestPending(manager core.Manager) time.Duration {
 // dropped and counted. Start blocks, waits for its goroutines, and fails when it was called
 // before. It does not wait for a logger that hangs.
 func (o *Outbox) Start(ctx context.Context) error {
-	if err := o.start(); err != nil {
+	if err := o.markStarted(); err != nil {
 		return err
 	}
 
-	endLog := o.log.start()
+	endLog := o.log.startWriter()
 	defer endLog()
 
 	// Deliveries outlive ctx, for the drain.
@@ -113,11 +113,11 @@ func (o *Outbox) Start(ctx context.Context) error {
 
 	abort()
 	dispatchers.Wait()
-	o.stop()
+	o.dropAll()
 	return nil
 }
 
-func (o *Outbox) start() error {
+func (o *Outbox) markStarted() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 
@@ -181,7 +181,7 @@ func (o *Outbox) dispatchNew(ctx context.Context, all *sync.WaitGroup) {
 	for _, l := range o.byManager {
 		if !l.dispatched {
 			l.dispatched = true
-			all.Go(func() { l.dispatch(ctx) })
+			all.Go(func() { l.dispatchCalls(ctx) })
 		}
 	}
 }
@@ -201,13 +201,13 @@ func (o *Outbox) leaveManagers() (done bool) {
 	return done
 }
 
-func (o *Outbox) stop() {
+func (o *Outbox) dropAll() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 
 	o.stopped = true
 	for _, l := range o.byManager {
 		l.noteLeft()
-		l.drop(ReasonShutdown)
+		l.dropAll(ReasonShutdown)
 	}
 }

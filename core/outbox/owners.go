@@ -42,7 +42,7 @@ func (o *owners) noteTaken(owner types.NamespacedName) (admitted bool) {
 	return admitted
 }
 
-func (o *owners) remove(owner types.NamespacedName) {
+func (o *owners) removeOwner(owner types.NamespacedName) {
 	o.taken = without(o.taken, owner)
 	o.named = without(o.named, owner)
 }
@@ -63,8 +63,8 @@ type resyncPace map[types.NamespacedName]time.Time
 // resync that is requested earlier waits.
 const resyncInterval = 5 * time.Second
 
-// note keeps the owners of the last interval only: owners are foreign input.
-func (p resyncPace) note(owner types.NamespacedName, sent time.Time) {
+// noteSent keeps the owners of the last interval only: owners are foreign input.
+func (p resyncPace) noteSent(owner types.NamespacedName, sent time.Time) {
 	if len(p) >= maxOwners {
 		maps.DeleteFunc(p, func(_ types.NamespacedName, last time.Time) bool {
 			return sent.Sub(last) >= resyncInterval

@@ -60,9 +60,9 @@ func (p *pause) endProbe() { p.probing = false }
 // of the pause, so it does not count again.
 func (p *pause) isSince(started time.Time) bool { return started.Before(p.began) }
 
-// fail begins the wait after a failed call that began at started, and returns how long it is. The
-// failures before the last call of Retry do not count, because their cause may be gone.
-func (p *pause) fail(opts *Options, err error, started, now time.Time) (wait time.Duration) {
+// noteFailure begins the wait after a failed call that began at started, and returns how long it
+// is. The failures before the last call of Retry do not count, because their cause may be gone.
+func (p *pause) noteFailure(opts *Options, err error, started, now time.Time) (wait time.Duration) {
 	isFirst := !p.isOn() || !p.began.After(p.retried)
 	if isFirst {
 		p.failing = now
@@ -82,15 +82,17 @@ func (p *pause) fail(opts *Options, err error, started, now time.Time) (wait tim
 // waitAfter returns how long to wait after so many failures in a row, of a lane or of one event. It
 // is 0 if the call began before Retry was called, because its answer is about replaced key
 // material.
-func (p *pause) waitAfter(opts *Options, failures int, longest time.Duration, err error, started time.Time) time.Duration {
+func (p *pause) waitAfter(
+	opts *Options, failures int, longest time.Duration, err error, started time.Time,
+) time.Duration {
 	if p.retried.After(started) {
 		return 0
 	}
 	return opts.backoff(failures, longest, err)
 }
 
-// succeed switches the pause off.
-func (p *pause) succeed(now time.Time) {
+// noteSuccess switches the pause off.
+func (p *pause) noteSuccess(now time.Time) {
 	if length := now.Sub(p.failing); p.isOn() && length >= leastInterruption {
 		p.noteInterruption(length, now)
 	}
@@ -111,8 +113,8 @@ func (p *pause) noteInterruption(length time.Duration, now time.Time) {
 	}
 }
 
-// retry ends the wait now, and that after each call that has begun before.
-func (p *pause) retry(now time.Time) {
+// endWait ends the wait now, and that after each call that has begun before.
+func (p *pause) endWait(now time.Time) {
 	p.ends = now
 	p.retried = now
 }

@@ -21,7 +21,7 @@ func (l *lane) resyncOwners() []types.NamespacedName {
 func (l *lane) resyncAll(now time.Time) core.Outcome {
 	all := l.resyncOwners()
 	if len(all) == 0 {
-		return l.counts.refuse(ReasonNoOwner)
+		return l.counts.refuseEvent(ReasonNoOwner)
 	}
 
 	for _, owner := range all {
@@ -36,7 +36,7 @@ func (l *lane) keepResync(owner types.NamespacedName, now time.Time) (kept bool)
 	l.nameOwner(owner)
 	resync, hasRoom := l.resyncOf(owner, now)
 	if hasRoom {
-		l.keep(resync, now)
+		l.keepEvent(resync, now)
 	}
 	return hasRoom
 }
@@ -81,7 +81,7 @@ func (l *lane) resyncBeside(added, room bool, event *core.WatchEvent, now time.T
 
 	kept := l.keepResync(event.Owner, now)
 	if news && !kept {
-		l.owners.remove(event.Owner) // The owner gets its resync once one of its events is taken.
+		l.owners.removeOwner(event.Owner) // The owner gets its resync once one of its events is taken.
 	}
 }
 
@@ -111,7 +111,7 @@ func (l *lane) replaceByResync(newest time.Time, isPermanent bool, now time.Time
 	at := l.replacementTime(isPermanent, now)
 	all := l.resyncOwners()
 	if len(all) == 0 {
-		l.counts.refuse(ReasonNoOwner)
+		l.counts.refuseEvent(ReasonNoOwner)
 	}
 
 	for _, owner := range all {

@@ -47,7 +47,7 @@ func (s *lanes) giveUpResend(l *lane, most share, now time.Time) bool {
 	}
 
 	e := hog.resends.lastChange()
-	hog.forget(e)
+	hog.forgetEntry(e)
 	hog.replaceResends(e.Owner, now)
 	return true
 }
@@ -63,8 +63,8 @@ func (s *lanes) giveUpEvent(l *lane, most share, now time.Time) bool {
 	}
 
 	e := hog.lastWaiting()
-	hog.forget(e)
-	hog.counts.giveUp(e.events(), ReasonOverflow)
+	hog.forgetEntry(e)
+	hog.counts.giveUpEvents(e.events(), ReasonOverflow)
 	hog.noteOverflow(now)
 	hog.keepResync(e.Owner, now)
 	return true

@@ -52,8 +52,8 @@ func (s *size) shrink(elements int, now time.Time, memory time.Duration) {
 // forgive notes that one event alone was too large: it was the cause, and no other event was.
 func (s *size) forgive() { s.refused = 0 }
 
-// fail notes a failure of any cause, after which there are so many in a row.
-func (s *size) fail(elements, failures int, now time.Time) {
+// noteFailure notes a failure of any cause, after which there are so many in a row.
+func (s *size) noteFailure(elements, failures int, now time.Time) {
 	switch {
 	case failures >= leastAfter:
 		s.limit = 1
@@ -64,9 +64,9 @@ func (s *size) fail(elements, failures int, now time.Time) {
 	}
 }
 
-// grow notes that a batch of so many elements arrived. A smaller batch than the limit allows shows
-// nothing.
-func (s *size) grow(elements int, now time.Time) {
+// noteArrival notes that a batch of so many elements arrived. A smaller batch than the limit allows
+// shows nothing.
+func (s *size) noteArrival(elements int, now time.Time) {
 	if !s.isNarrow() || elements < s.limit {
 		return
 	}

@@ -2,7 +2,6 @@ package outbox
 
 import (
 	"cmp"
-	"math"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -32,36 +31,13 @@ type store struct {
 	plan plan
 }
 
-// plan is what the dispatcher does until its next look at the lane. A dispatcher that sleeps costs
-// less than one that wakes for each event, so only an event that cannot wait for that look wakes it.
-type plan struct {
-	look time.Time // at the latest, zero: after the present call.
-	held time.Time // until then, due events wait for others, unless they fill a batch.
-	full int       // events that fill a batch.
-}
-
-// sleep notes that the dispatcher waits, negative without end. It does not wait if it has a call.
-func (p *plan) sleep(now time.Time, wait time.Duration) {
-	switch {
-	case wait == 0:
-		p.look = time.Time{}
-	case wait < 0:
-		p.look = now.Add(math.MaxInt64)
-	default:
-		p.look = now.Add(wait)
-	}
-}
-
-// misses reports whether an event is to be sent before the dispatcher looks.
-func (p *plan) misses(due time.Time) bool { return latest(due, p.held).Before(p.look) }
-
 func newStore(total *totals) store {
 	return store{entries: newIndex(), total: total, wake: make(chan struct{}, 1)}
 }
 
-// put keeps an event. It becomes the event of its key's resend, waits beside an entry of its key,
-// replaces one that waits there, or gets an entry.
-func (s *store) put(event core.WatchEvent, now, due time.Time) core.Outcome {
+// putEvent keeps an event. It becomes the event of its key's resend, waits beside an entry of its
+// key, replaces one that waits there, or gets an entry.
+func (s *store) putEvent(event core.WatchEvent, now, due time.Time) core.Outcome {
 	e := s.entries.find(event.Key())
 	if e == nil {
 		s.addEntry(&entry{Numbered: core.Numbered{WatchEvent: event}, accepted: now, newest: now, due: due})
@@ -95,7 +71,7 @@ func (s *store) put(event core.WatchEvent, now, due time.Time) core.Outcome {
 func (s *store) addEntry(e *entry) {
 	s.order++
 	e.order = s.order
-	s.entries.add(e)
+	s.entries.addEntry(e)
 	s.noteSize(e, e.size())
 
 	if !e.Resync {
@@ -108,7 +84,7 @@ func (s *store) addEntry(e *entry) {
 // addResting keeps a resync that is no event before its time has come.
 func (s *store) addResting(resync core.WatchEvent, at time.Time) *entry {
 	e := &entry{Numbered: core.Numbered{WatchEvent: resync}}
-	s.entries.add(e)
+	s.entries.addEntry(e)
 	s.noteSize(e, e.size())
 	s.scheduleResend(e, at, at)
 	return e
@@ -124,7 +100,7 @@ func (s *store) enqueue(e *entry) {
 }
 
 func (s *store) await(q *queue, e *entry) {
-	q.add(e)
+	q.addEntry(e)
 	isFirst := e.position == 0
 	isFull := len(s.ready)+len(s.refused) == s.plan.full
 	if isFull || isFirst && s.plan.misses(e.due) {
@@ -134,7 +110,7 @@ func (s *store) await(q *queue, e *entry) {
 
 // resend makes an entry an event again, with a new number: it is due after all that was sent.
 func (s *store) resend(e *entry, now, due time.Time) {
-	s.resends.remove(e)
+	s.resends.removeEntry(e)
 	s.order++
 	e.order = s.order
 	e.accepted = now
@@ -165,7 +141,7 @@ func (s *store) sendAfter(e *entry, newest, at time.Time) (changed bool) {
 	mayBeTooEarly := e.queue == nil || e.ID != "" // It may have been sent.
 	switch {
 	case e.queue == &s.resends && !e.due.Before(at):
-		s.resends.remove(e)
+		s.resends.removeEntry(e)
 		e.due = at
 		e.early = 0
 		s.await(&s.resends, e)
@@ -188,15 +164,15 @@ func (s *store) followNewer(e *entry) (follows bool) {
 	return true
 }
 
-// forget frees an entry that waits.
-func (s *store) forget(e *entry) {
-	e.queue.remove(e)
-	s.free(e)
+// forgetEntry frees an entry that waits.
+func (s *store) forgetEntry(e *entry) {
+	e.queue.removeEntry(e)
+	s.freeEntry(e)
 }
 
-// free removes an entry that is in no queue.
-func (s *store) free(e *entry) {
-	s.entries.remove(e)
+// freeEntry removes an entry that is in no queue.
+func (s *store) freeEntry(e *entry) {
+	s.entries.removeEntry(e)
 	s.noteSize(e, 0)
 	if !e.Resync {
 		s.keys--
@@ -211,8 +187,8 @@ func (s *store) noteSize(e *entry, size int) {
 	e.bytes = size
 }
 
-// clear removes all entries.
-func (s *store) clear() {
+// removeAll removes all entries.
+func (s *store) removeAll() {
 	s.total.keys -= s.keys
 	s.total.bytes -= s.bytes
 	s.keys = 0
@@ -226,7 +202,7 @@ func (s *store) clear() {
 
 // retryRefused ends the waits of refused events.
 func (s *store) retryRefused(now time.Time) {
-	s.refused.retry(now)
+	s.refused.makeDue(now)
 	signal(s.wake)
 }
 

@@ -78,8 +78,6 @@ func (l *lane) takeEvents(limit int, now time.Time) []*entry {
 	return l.refused.takeDue(batch, min(limit, len(batch)+maxRefused), now)
 }
 
-func isAlone(batch []*entry) bool { return len(batch) > 0 && batch[0].alone }
-
 // travelsAlone reports whether a heartbeat that is due travels before the events, because batches
 // are small. It names numbers that have arrived.
 func (l *lane) travelsAlone() bool {
