@@ -9,8 +9,8 @@
 //  2. A [core.Verifier] decides for each event whether that sender may trigger it.
 //  3. The [core.Handler] of the manager takes the event. Its nil is the acknowledgement.
 //
-// The answer to a failure classifies it: for one event, for the sender, for the manager, or for
-// now.
+// The answer to a failure classifies it: it applies to one event, to the sender, to the manager, or
+// only to this attempt.
 //
 // # Usage
 //
@@ -19,27 +19,27 @@
 //   - Peers: [FromTLS] if runtimes connect to the listener itself, [FromXFCC] behind a
 //     gateway.
 //   - Verifier: [SANPinning] with the registered domain of each runtime. [AllOf] and [AnyOf]
-//     combine verifiers. [Forbidden] makes the error of one's own.
+//     combine verifiers. A verifier that you write returns errors made by [Forbidden].
 //   - Options: TLS, limits, hooks for metrics. [Options].Fleet observes the freshness of each
 //     runtime.
 //
-// An operator with controller-runtime uses AddListener and SourceFor of package
-// adapters/controllerruntime, which make the handler and end TLS. Unit tests connect to a listener
-// in memory with package listenertest.
+// An operator built on controller-runtime uses AddListener and SourceFor of package
+// adapters/controllerruntime, which make the handler and terminate TLS. Unit tests connect to a
+// listener in memory with package listenertest.
 //
 // # Rationale
 //
 // Peers and verifier have no default, because a wrong one would admit every sender.
 //
-// A certificate names the runtime, but any CA mistake could issue it for another one. So SAN
-// pinning compares it with a domain that the runtime cannot change.
+// A certificate names the runtime, but a CA could issue it for another runtime by mistake.
+// Therefore SAN pinning compares the certificate with a domain that the runtime cannot change.
 //
-// An acknowledgement is final, because the sender then forgets the event. So a handler returns nil
-// once the event is enqueued. A replica that does not lead answers 503, and the sender tries
-// another one.
+// An acknowledgement is final, because the sender then forgets the event. Therefore a handler
+// returns nil only once the event is enqueued. A replica that does not lead answers 503, and the
+// sender tries another replica.
 //
-// Each runtime has a share of requests, events and memory, so that one cannot starve the others. A
-// sender without a certificate costs a bounded connection, and no more.
+// Each runtime has a share of requests, events and memory, so that one runtime cannot starve the
+// other runtimes. A sender without a certificate costs at most one bounded connection.
 //
 // Zero, negative and empty options follow the rule in docs/guide/embedding.md.
 package listener

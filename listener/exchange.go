@@ -292,7 +292,8 @@ func spread(pause time.Duration) time.Duration {
 // answer is the result of one request, until it is counted, logged and written. Only the goroutine
 // of the request uses it.
 type answer struct {
-	// Answer has the reason for metrics and logs. It is empty when everything was taken.
+	// Answer contains the reason for metrics and logs. The reason is empty if every event was
+	// accepted.
 	contract.Answer
 
 	// runtime is the identified sender, manager the operator if it is one of this listener's.

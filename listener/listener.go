@@ -23,9 +23,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/pacedlog"
 )
 
-// Listener receives events from runtimes for one or several managers. It is an [http.Handler] for
-// all contracts. With Start it is also a server, and a Runnable of controller-runtime. Its methods
-// may be called concurrently.
+// Listener receives events from runtimes for one or more managers. It is an [http.Handler] for all
+// contracts. With Start, it is also a server and a Runnable of controller-runtime. Its methods may
+// be called concurrently.
 type Listener struct {
 	peers    Peers
 	verifier core.Verifier
@@ -46,11 +46,12 @@ const (
 	stopping
 )
 
-// New returns a listener that has copied the handlers. It fails if something required is missing, a
-// manager's name is invalid, or an option is out of its range. The error names all faults.
+// New returns a listener with a copy of handlers. It fails if a required argument is missing, a
+// manager's name is invalid, or an option is out of range. The error names every fault.
 //
-// The verifier may be a [core.RequestVerifier]: so [SANPinning] looks up one domain for a batch. It
-// may be a [core.Validator]: New returns its error. A verifier that wraps another should be both.
+// The verifier may be a [core.RequestVerifier]: [SANPinning], for example, then looks up one domain
+// for a batch. If the verifier is a [core.Validator], New returns the error of its validation. A
+// verifier that wraps another verifier should implement both.
 func New(peers Peers, verifier core.Verifier, handlers map[core.Manager]core.Handler, opts Options) (*Listener, error) {
 	opts = opts.withDefaults()
 	in, err := intake.New(verifier, handlers, opts.ofIntake())
@@ -64,9 +65,9 @@ func New(peers Peers, verifier core.Verifier, handlers map[core.Manager]core.Han
 	return l, nil
 }
 
-// ServeHTTP answers one request. It mounts the listener in another server, which needs timeouts,
-// and room for headers of 64 KiB. With [FromTLS], chains are then verified in the first
-// request of a certificate rather than in the handshake.
+// ServeHTTP answers one request. Use it to mount the listener in another server, which needs
+// timeouts and must accept headers of 64 KiB. With [FromTLS], such a server verifies a chain in the
+// first request of a certificate rather than in the handshake.
 func (l *Listener) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !isClean(r) {
 		l.nowhere.ServeHTTP(w, r)
@@ -75,14 +76,15 @@ func (l *Listener) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	l.mux.ServeHTTP(w, r)
 }
 
-// NeedLeaderElection returns false: controller-runtime then starts the listener on every replica. A
-// replica that does not lead answers 503 and closes the connection, so that the sender connects to
-// another one. A closed port would look like an outage.
+// NeedLeaderElection returns false, so that controller-runtime starts the listener on every
+// replica. A replica that does not lead answers 503 and closes the connection, so that the sender
+// connects to another replica. A closed port would look like an outage.
 func (l *Listener) NeedLeaderElection() bool { return false }
 
-// Ready returns nil while Start serves and the list of revoked senders is there, and otherwise an
-// error that wraps [core.ErrNotReady]. It is for a readiness probe. It does not ask the handlers: a
-// rollout waits until the new replica is ready, while the old one still leads.
+// Ready returns nil while Start serves and the list of revoked senders is available, and otherwise
+// an error that wraps [core.ErrNotReady]. Use it for a readiness probe. Ready does not ask the
+// handlers, because a rollout waits until the new replica is ready, while the old replica still
+// leads.
 func (l *Listener) Ready() error {
 	switch l.state.Load() {
 	case serving:
@@ -94,7 +96,7 @@ func (l *Listener) Ready() error {
 	}
 }
 
-// Addr returns the bound address, and nil before Start has bound it.
+// Addr returns the bound address, or nil before Start has bound it.
 func (l *Listener) Addr() net.Addr {
 	if bound := l.bound.Load(); bound != nil {
 		return *bound
@@ -146,70 +148,71 @@ type Options struct {
 	// Addr is the TCP address that Start binds, as host:port. It is ignored if Listener is set.
 	// Default: ":8082".
 	Addr string
-	// Listener is an open socket that Start serves on, and closes, instead of binding Addr. It is
-	// for tests and for sockets that another process has opened. Default: nil, Addr is bound.
+	// Listener is an open socket that Start serves on and closes, instead of binding Addr. Use it
+	// in tests and for sockets that another process has opened. Default: nil, Addr is bound.
 	Listener net.Listener
-	// TLS is the configuration to serve with. It is cloned. The minimum version is TLS 1.3 unless
-	// it names another. A configuration that its GetConfigForClient returns must offer "h2" in
-	// NextProtos itself. Default: plain HTTP, for a gateway that terminates TLS.
+	// TLS is the configuration to serve with. New clones it. The minimum version is TLS 1.3 unless
+	// MinVersion is set. A configuration that GetConfigForClient returns must itself offer "h2" in
+	// NextProtos. Default: plain HTTP, for a gateway that terminates TLS.
 	TLS *tls.Config
 
-	// MaxInFlight bounds the requests that the verifier and the handler have at the same time.
-	// Further requests are answered with 503 immediately. With a Fleet, an eighth more may be with
-	// the verifier only. So heartbeats are observed while all events are refused. Default: 256.
+	// MaxInFlight bounds the requests that the verifier and the handlers process at the same time.
+	// Further requests are answered with 503 immediately. With a Fleet, the verifier alone may
+	// process an eighth more, so that heartbeats are observed even while all events are refused.
+	// Default: 256.
 	MaxInFlight int
-	// MaxConnections bounds open connections. When it is reached, a new connection closes the
-	// oldest idle one of the origin that has the most. An origin is the runtime of a certificate
-	// that this listener has checked, or else an address (IPv6: a /64 network). So neither a
-	// gateway nor a fleet needs a limit of its own. Default: 16,384.
+	// MaxConnections bounds the open connections. When the bound is reached, a new connection
+	// closes the oldest idle connection of the origin with the most connections. An origin is the
+	// runtime of a certificate that this listener has checked, or else an address (IPv6: a /64
+	// network). Therefore neither a gateway nor a fleet needs a separate limit. Default: 16,384.
 	MaxConnections int
 	// MaxHandshakes bounds the TLS handshakes that compute at the same time. Slots are granted
 	// round-robin by address (IPv6: a /64 network), so that one address cannot delay the others. A
-	// handshake that waits for its client has no slot; one that runs a callback of TLS has one.
-	// Default: half of GOMAXPROCS, at least 1.
+	// handshake occupies no slot while it waits for its client, but it does while it runs a
+	// callback of TLS. Default: half of GOMAXPROCS, at least 1.
 	MaxHandshakes int
 
-	// RuntimeRate bounds the average number of events of each runtime in a second, and RuntimeBurst
-	// the number in one burst. A request without events counts as one event, and so does each 16
-	// KiB of a body. A sender without identity has such a share for its address (IPv6: a /64
-	// network).
+	// RuntimeRate bounds the average number of events per second from each runtime, and
+	// RuntimeBurst the number in one burst. A request without events counts as one event, and so
+	// does each 16 KiB of a body. Senders without an identity share these limits by address (IPv6:
+	// by /64 network).
 	//
-	// Requests beyond the share are answered 429, on contracts v1 and v2 503. A batch that is
-	// larger than the rest of the share is taken, and the next one waits. Defaults: 200 and 1,000,
-	// so that 10,000 events take less than a minute.
+	// Requests beyond the share are answered 429, or 503 with contracts v1 and v2. A batch that is
+	// larger than the rest of the share is accepted, and the next batch has to wait. Defaults: 200
+	// and 1,000, so that 10,000 events take less than a minute.
 	RuntimeRate  float64
 	RuntimeBurst int
-	// RuntimeInFlight bounds the requests of one runtime in flight. Further ones are answered as
-	// those beyond RuntimeRate. Default: 16.
+	// RuntimeInFlight bounds the requests in flight from one runtime. Further requests get the same
+	// answer as requests beyond RuntimeRate. Default: 16.
 	RuntimeInFlight int
 
-	// Fleet observes each request that is verified. Its resyncs are delivered to the handlers while
-	// Start runs. Listeners for different managers may share one. Default: none.
+	// Fleet observes each verified request. While Start runs, the listener delivers the resyncs of
+	// the fleet to the handlers. Listeners for different managers may share a fleet. Default: none.
 	Fleet *fleet.Fleet
 
-	// Revocations has the senders that are refused although their certificates are good. Each of
-	// their requests is answered 403 with the reason "revoked". With [FromTLS], Start ends their
-	// open connections within a second. [RevocationsFromFile] reads a list live, and so does
-	// RevocationsFromConfigMap of adapters/controllerruntime. Default: none.
+	// Revocations lists senders that are refused although their certificates are valid. The
+	// listener answers each of their requests 403 with the reason "revoked". With [FromTLS], Start
+	// closes their open connections within a second. [RevocationsFromFile] reads a list live, and
+	// so does RevocationsFromConfigMap of adapters/controllerruntime. Default: none.
 	Revocations intake.Revocations
 
-	// HandleTimeout bounds the calls of verifier and handler for one request, with their context.
-	// Default: 5 s.
+	// HandleTimeout bounds the calls to the verifier and the handlers for one request, through
+	// their context. Default: 5 s.
 	HandleTimeout time.Duration
-	// ReadTimeout bounds the TLS handshake, and the reading of a request. Default: 10 s.
+	// ReadTimeout bounds the TLS handshake and the reading of a request. Default: 10 s.
 	ReadTimeout time.Duration
-	// IdleTimeout bounds the time between two requests of a connection. Default: 11 min, which is
+	// IdleTimeout bounds the time between two requests on a connection. Default: 11 min, which is
 	// longer than two heartbeats of 5 min.
 	IdleTimeout time.Duration
-	// ShutdownTimeout is the time for which Start waits for requests in flight at its end.
+	// ShutdownTimeout bounds the time that Start waits for requests in flight before it returns.
 	// Default: 10 s.
 	ShutdownTimeout time.Duration
 
 	// Now is the clock. Default: [time.Now].
 	Now func() time.Time
-	// Logger gets starts and ends, failed handshakes at warn, at most one a minute for each cause,
-	// and panics. A refused request is a line at warn with its cause, at most one in 10 min for
-	// each runtime and reason, and otherwise at debug. Default: discard.
+	// Logger gets starts, stops and panics. Failed handshakes are logged at warn, at most once a
+	// minute for each cause. A refused request is logged with its cause: at warn at most once in 10
+	// min for each runtime and reason, and otherwise at debug. Default: discard.
 	Logger *slog.Logger
 	// Hooks are called for metrics. Default: none.
 	Hooks Hooks
@@ -253,7 +256,8 @@ func (o Options) validate() error {
 	)
 }
 
-// Hooks are optional callbacks. They are called concurrently and must not block. All strings are
-// from small fixed sets and may be metric labels, provided that the reasons of errors of verifiers
-// and handlers are. Metrics of adapters/prometheus have such hooks.
+// Hooks are optional callbacks. They are called concurrently and must not block. All strings come
+// from small fixed sets and may be metric labels, provided that verifiers and handlers also return
+// errors with reasons from a small fixed set. The metrics of adapters/prometheus provide such
+// hooks.
 type Hooks = hook.Listener

@@ -20,8 +20,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/listener/internal/xfcc"
 )
 
-// Peers identifies the senders of requests. It is made by [FromTLS], [FromXFCC] or
-// [PeersFunc]. The zero value is none.
+// Peers identifies the senders of requests. [FromTLS], [FromXFCC] and [PeersFunc] make it. The zero
+// value is not valid.
 type Peers struct {
 	identify func(r *http.Request) (core.Peer, error)
 	// ownsConnection means that the connection of a request is that of its runtime. It needs TLS.
@@ -38,12 +38,13 @@ type Peers struct {
 	invalid error
 }
 
-// PeersFunc returns peers that identify calls.
+// PeersFunc returns Peers that call identify.
 //
-// It returns a peer with an ID, or an error. One that wraps [core.ErrUnauthenticated] is answered
-// 401. Any other means that the sender is not known yet, and is answered 503. Its text goes to the
-// log, never to the sender. It is called concurrently and must not block. An ID is refused as a
-// name of [PeerOptions].Identity is.
+// The function identify returns a peer with an ID, or an error. An error that wraps
+// [core.ErrUnauthenticated] is answered 401. Any other error means that the sender is not known
+// yet, and is answered 503. The text of an error goes to the log, never to the sender. identify is
+// called concurrently and must not block. An ID is refused under the same conditions as a name that
+// [PeerOptions].Identity returns.
 func PeersFunc(identify func(r *http.Request) (core.Peer, error)) Peers {
 	if identify == nil {
 		return Peers{}
@@ -85,24 +86,25 @@ var errNoRoots = fmt.Errorf("%w: there is no CA bundle", core.ErrNotReady)
 // PeerOptions are the optional settings of [Peers]. The zero value is the documented default.
 type PeerOptions struct {
 	// Identity names the runtime of a verified certificate. It returns an error if the certificate
-	// names none. A name is refused in the same way if it is blank, longer than 2048 bytes, or has
-	// characters that cannot be printed. Default: the Common Name of its subject.
+	// names no runtime. A name is also refused if it is blank, is longer than 2048 bytes, or
+	// contains unprintable characters. Default: the Common Name of the subject.
 	Identity func(*x509.Certificate) (core.RuntimeID, error)
-	// CacheSize bounds the verified certificates that are remembered, at about 1 KiB each.
-	// Default: 16,384.
+	// CacheSize bounds the number of verified certificates in the cache, which take about 1 KiB
+	// each. Default: 16,384.
 	CacheSize int
 	// Now is the clock for validity. Default: [time.Now].
 	Now func() time.Time
 
-	// GatewayNames is for [FromXFCC] behind a sidecar, such as Istio's, which appends an element
-	// about its client, the gateway. The header must then have two elements, of which the first is
-	// the runtime's. The second must have one of these names as its only URI, or, without a URI, as
-	// one of its DNS names. Proxy must prove that the sender is the sidecar. Default: none, the
-	// header must have one element.
+	// GatewayNames is for [FromXFCC] behind a sidecar, such as the sidecar of Istio, which appends
+	// an element about its client, the gateway. The header must then have two elements. The first
+	// element describes the runtime. The second element must have one of these names as its only
+	// URI or, without a URI, as one of its DNS names. The function proxy must prove that the sender
+	// is the sidecar. Default: none, so the header must have one element.
 	GatewayNames []string
-	// ObserveOnly makes [FromXFCC] take the last certificate of a header that does not come from
-	// the gateway, with a line to this logger and a reason, as function [ObserveOnly] does. It is
-	// for a dry run: a process that has seen a certificate can pass for its runtime. Default: none.
+	// ObserveOnly makes [FromXFCC] accept the last certificate of a header that does not come from
+	// the gateway. This logger gets a line with the reason, as with the function [ObserveOnly]. Use
+	// it for a dry run only, because any process that has seen a certificate can impersonate its
+	// runtime. Default: none.
 	ObserveOnly *slog.Logger
 }
 
@@ -110,20 +112,21 @@ func (o PeerOptions) withDefaults() PeerOptions {
 	return option.WithDefaults(o, PeerOptions{Identity: commonName, CacheSize: 16 << 10, Now: time.Now})
 }
 
-// FromTLS takes the peer from the client certificate of the TLS connection, and verifies
-// its chain against the current CA bundle. Options.TLS must request a client certificate. A
-// connection of a CA that is removed from the bundle is refused from its next request on.
+// FromTLS takes the peer from the client certificate of the TLS connection and verifies its chain
+// against the current CA bundle. Options.TLS must request a client certificate. Once a CA is
+// removed from the bundle, each further request with a certificate of that CA is refused, also on
+// an open connection.
 //
 // roots returns the current CA bundle. It is called for every request and must not block. It must
-// return a new pool rather than change one that it has returned. Nil means that there is no bundle
-// yet: requests are then answered 503. The roots of the system are never used.
+// return a new pool rather than change a pool that it has returned. Nil means that there is no
+// bundle yet: requests are then answered 503. The system roots are never used.
 //
 // With [tls.RequestClientCert], each refusal is answered 401 and counted with its reason. With
-// [tls.RequireAndVerifyClientCert], as keys.ServerTLSConfig sets it, most strangers fail in the
-// handshake. Hooks.HandshakeFailed then gets the cause.
+// [tls.RequireAndVerifyClientCert], which keys.ServerTLSConfig sets, the handshake fails for most
+// unknown senders, and Hooks.HandshakeFailed gets the cause.
 //
-// Start verifies a chain once, in the handshake, where slots bound the cost. A request needs a
-// comparison only. A chain of more than 10 certificates is refused unverified.
+// Start verifies a chain once, in the handshake, where slots bound the cost. Each request then
+// needs only a comparison. A chain of more than 10 certificates is refused without verification.
 func FromTLS(roots func() *x509.CertPool, opts PeerOptions) Peers {
 	invalid := option.NotNegative("PeerOptions.CacheSize", opts.CacheSize)
 	if roots == nil {
@@ -158,8 +161,8 @@ func commonName(cert *x509.Certificate) (core.RuntimeID, error) {
 
 var errNoSPIFFE = errors.New("want exactly one URI SAN, of the form spiffe://<trust domain>/<path>")
 
-// SPIFFE is an Identity of [PeerOptions]. It returns the whole SPIFFE ID, with scheme and trust
-// domain: the one URI SAN of the certificate (X509-SVID, section 2).
+// SPIFFE can be used as Identity of [PeerOptions]. It returns the whole SPIFFE ID, with scheme and
+// trust domain: the one URI SAN of the certificate (X509-SVID, section 2).
 func SPIFFE(cert *x509.Certificate) (core.RuntimeID, error) {
 	if len(cert.URIs) != 1 {
 		return "", fmt.Errorf("%w, have %d", errNoSPIFFE, len(cert.URIs))
@@ -183,14 +186,14 @@ func checkIdentity(id core.RuntimeID) error {
 const headerXFCC = "X-Forwarded-Client-Cert"
 
 // FromXFCC takes the peer from the X-Forwarded-Client-Cert header of a gateway, in the format of
-// Envoy. The runtime's certificate is checked as with [FromTLS], with the intermediate
-// certificates of the element's Chain.
+// Envoy. The runtime's certificate is verified as with [FromTLS], with the intermediate
+// certificates from Chain of the element.
 //
 // The function proxy returns nil if a request comes from the gateway, as [ProxyCertificate] and
-// [ProxyAddresses] do. An error that wraps [core.ErrNotReady] is answered 503, any other 401. It is
-// called concurrently and must not block.
+// [ProxyAddresses] do. An error that wraps [core.ErrNotReady] is answered 503, and any other error
+// 401. proxy is called concurrently and must not block.
 //
-// The gateway must demand a client certificate, and must set the header in every request instead of
+// The gateway must require a client certificate and must set the header in every request instead of
 // appending to it. A header with several elements is refused unless [PeerOptions].GatewayNames is
 // set.
 func FromXFCC(proxy func(*http.Request) error, roots func() *x509.CertPool, opts PeerOptions) Peers {
@@ -373,11 +376,12 @@ var (
 // have few.
 const maxGateways = 256
 
-// ProxyCertificate accepts a gateway by the client certificate of its TLS connection. Its chain
-// must lead to roots. One of its SANs (DNS name, URI, IP address) must equal one of names. Without
-// names it accepts none.
+// ProxyCertificate accepts a gateway by the client certificate of its TLS connection. The chain of
+// the certificate must lead to roots. One of its SANs (DNS name, URI, IP address) must equal one of
+// names. Without names, ProxyCertificate accepts no gateway.
 //
-// With [crypto/tls.RequireAndVerifyClientCert] in Options.TLS, strangers fail in the handshake.
+// With [crypto/tls.RequireAndVerifyClientCert] in Options.TLS, the handshake fails for unknown
+// senders.
 func ProxyCertificate(roots func() *x509.CertPool, names ...string) func(*http.Request) error {
 	// A gateway is identified by its names: it need not have the identity of a runtime.
 	identity := func(*x509.Certificate) (core.RuntimeID, error) { return "gateway", nil }
@@ -397,8 +401,8 @@ func ProxyCertificate(roots func() *x509.CertPool, names ...string) func(*http.R
 }
 
 // ProxyAddresses accepts a gateway that connects from one of the address ranges. Use it only in a
-// network in which others cannot send from such an address. Without ranges it accepts none. Behind
-// a sidecar of Istio, requests come from 127.0.0.6.
+// network in which no other process can send from such an address. Without ranges, ProxyAddresses
+// accepts no gateway. Behind a sidecar of Istio, requests come from 127.0.0.6.
 func ProxyAddresses(ranges ...netip.Prefix) func(*http.Request) error {
 	ranges = slices.Clone(ranges)
 	return func(r *http.Request) error {
@@ -414,9 +418,9 @@ func ProxyAddresses(ranges ...netip.Prefix) func(*http.Request) error {
 	}
 }
 
-// InsecureAnyProxy accepts every sender. A certificate is no secret: each sender that has seen one
-// can then pass for its runtime. Use it in tests only, or if nothing but the gateway can reach the
-// listener.
+// InsecureAnyProxy accepts every sender. A certificate is not a secret: each sender that has seen a
+// certificate can then impersonate its runtime. Use it only in tests, or if nothing but the gateway
+// can reach the listener.
 func InsecureAnyProxy() func(*http.Request) error {
 	return func(*http.Request) error { return nil }
 }

@@ -12,20 +12,20 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
-// Domains has the registered domain of each runtime.
+// Domains looks up the registered domain of each runtime.
 //
 // Domain returns the domain of the event's owner if the event has one (contract v1), and otherwise
-// that of the runtime. It refuses with [Forbidden] and the reason owner_missing, domain_missing or
-// domain_ambiguous. Any other error, such as [core.ErrNotReady], means that the domain is not known
-// yet. Domain is called concurrently and must not block.
+// the domain of the runtime. To refuse, it returns [Forbidden] with the reason owner_missing,
+// domain_missing or domain_ambiguous. Any other error, such as [core.ErrNotReady], means that the
+// domain is not known yet. Domain is called concurrently and must not block.
 //
-// The answer must depend on the runtime and the owner alone. Events of one request with the same
-// owner share one answer.
+// The result must depend only on the runtime and the owner. Events of one request with the same
+// owner share one result.
 type Domains interface {
 	Domain(ctx context.Context, runtime core.RuntimeID, event *core.WatchEvent) (string, error)
 }
 
-// DomainsFunc makes a function [Domains].
+// DomainsFunc adapts a function to [Domains].
 type DomainsFunc func(ctx context.Context, runtime core.RuntimeID, event *core.WatchEvent) (string, error)
 
 // Domain calls f.
@@ -36,19 +36,20 @@ func (f DomainsFunc) Domain(ctx context.Context, runtime core.RuntimeID, event *
 // SANPinning lets an event pass if a SAN of the sender's certificate (DNS name, URI or IP address)
 // equals the registered domain. A URI counts only with a scheme. DNS names are compared without
 // regard to case and to one trailing dot (RFC 4343). A wildcard in the certificate matches nothing.
-// An empty domain, or one with a wildcard, is refused.
+// A domain that is empty or contains a wildcard is refused.
 func SANPinning(domains Domains) core.Verifier { return &sanPinning{domains: domains} }
 
 // CAPinning lets an event pass if mayName returns true for each CA certificate of the sender's
-// verified chain. ca is the SHA-256 of a certificate's DER bytes, in lower case hex.
+// verified chain. The argument ca is the SHA-256 of the DER bytes of such a certificate, in
+// lower-case hex.
 //
 // Without CAPinning, each CA of the bundle may name every runtime. For a CA that is not yours, such
-// as the one of a runtime that joined by itself, return true with its own runtime only. Combine
-// CAPinning with [SANPinning] by [AllOf].
+// as the CA of a runtime that joined by itself, return true only with that runtime. Use [AllOf] to
+// combine CAPinning with [SANPinning].
 //
 // A sender without [core.Peer].CAFingerprints is refused, so CAPinning does not fit NATS. Behind a
 // gateway it works, because the listener verifies the certificate in the header itself. The reason
-// of a refusal is "ca_mismatch". CAPinning calls mayName concurrently. mayName must not block.
+// of a refusal is "ca_mismatch". mayName is called concurrently and must not block.
 func CAPinning(mayName func(ca string, runtime core.RuntimeID) bool) core.Verifier {
 	return caPinning(mayName)
 }

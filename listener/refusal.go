@@ -19,28 +19,30 @@ const (
 	ReasonSeveralElements core.Reason = "several_elements"
 	// ReasonHeaderTooLarge means that the header is larger than 32 KiB.
 	ReasonHeaderTooLarge core.Reason = "header_too_large"
-	// ReasonMalformedCertificate means that the header has a certificate that cannot be parsed.
+	// ReasonMalformedCertificate means that the header contains a certificate that cannot be
+	// parsed.
 	ReasonMalformedCertificate core.Reason = "malformed_certificate"
-	// ReasonHashMismatch means that the header's Hash is not that of its Cert.
+	// ReasonHashMismatch means that Hash in the header is not the hash of Cert.
 	ReasonHashMismatch core.Reason = "hash_mismatch"
 	// ReasonExpired means that the certificate has expired.
 	ReasonExpired core.Reason = "expired"
 	// ReasonNotYetValid means that the certificate is not valid yet.
 	ReasonNotYetValid core.Reason = "not_yet_valid"
-	// ReasonUntrustedChain means that no chain leads to the CA bundle, or that it is too long.
+	// ReasonUntrustedChain means that no chain leads to the CA bundle, or that the chain is too
+	// long.
 	ReasonUntrustedChain core.Reason = "untrusted_chain"
 	// ReasonWrongKeyUsage means that the certificate is not meant for client authentication.
 	ReasonWrongKeyUsage core.Reason = "wrong_key_usage"
 )
 
-// Unauthenticated returns an error that wraps [core.ErrUnauthenticated] and cause. It has reason as
-// its metric label.
+// Unauthenticated returns an error that wraps [core.ErrUnauthenticated] and cause. Metrics count it
+// with the label reason.
 func Unauthenticated(reason core.Reason, cause error) error {
 	return &refusal{class: core.ErrUnauthenticated, reason: reason, cause: cause}
 }
 
-// Forbidden returns an error that wraps [core.ErrForbidden] and cause. It has reason as its metric
-// label.
+// Forbidden returns an error that wraps [core.ErrForbidden] and cause. Metrics count it with the
+// label reason.
 func Forbidden(reason core.Reason, cause error) error {
 	return &refusal{class: core.ErrForbidden, reason: reason, cause: cause}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/intake"
 )
 
-// RevocationFile is the list of revoked senders in a file. Make one with [RevocationsFromFile]. Its
+// RevocationFile is the list of revoked senders in a file. [RevocationsFromFile] makes it. Its
 // methods may be called concurrently.
 type RevocationFile struct {
 	*intake.LiveRevocations
@@ -26,13 +26,13 @@ var (
 )
 
 // RevocationsFromFile returns the list of revoked senders in a file, in the format of
-// [intake.ParseRevocations]. A listener or a consumer that runs reads the file ten times a second.
-// Replace the file by renaming another one, as a kubelet does, so that no half of it is read. A
-// kubelet updates a volume about once a minute: RevocationsFromConfigMap of
+// [intake.ParseRevocations]. A running listener or consumer reads the file ten times a second.
+// Replace the file by renaming another file, as a kubelet does, so that the listener never reads a
+// partial list. A kubelet updates a volume about once a minute; RevocationsFromConfigMap of
 // adapters/controllerruntime takes less than a second.
 //
-// It fails if the file is missing or malformed. Later, such a file is logged, and the last good
-// list stays. To end all revocations, empty the file.
+// It fails if the file is missing or malformed. If the file later becomes missing or malformed, the
+// problem is logged and the last valid list stays in use. To end all revocations, empty the file.
 func RevocationsFromFile(path string, opts intake.RevocationOptions) (*RevocationFile, error) {
 	r := &RevocationFile{LiveRevocations: intake.NewLiveRevocations(opts), path: path}
 	if err := r.read(); err != nil {
@@ -41,7 +41,8 @@ func RevocationsFromFile(path string, opts intake.RevocationOptions) (*Revocatio
 	return r, nil
 }
 
-// RefreshRevocations implements [intake.RevocationRefresher]. It reads a file that has changed.
+// RefreshRevocations implements [intake.RevocationRefresher]. It reads the file again if it has
+// changed.
 func (r *RevocationFile) RefreshRevocations() {
 	_ = r.read() // It is logged, and the last good list stays.
 }

@@ -24,7 +24,7 @@ var (
 )
 
 // Start binds the address and serves until ctx ends. Then it answers new requests with 503 and
-// waits for requests in flight, at most Options.ShutdownTimeout. It can be called once.
+// waits at most Options.ShutdownTimeout for requests in flight. Start can be called only once.
 //
 // It returns an error if the address cannot be bound, if serving fails, or if requests were cut
 // off. It also fails if another listener delivers the resyncs of one of its managers.

@@ -36,9 +36,9 @@ func allOf(ctx context.Context, verifiers []core.Verifier, peer core.Peer, event
 	return nil
 }
 
-// AnyOf lets an event pass if one verifier does. Otherwise it returns the first error that is no
-// refusal, as the answer may become a pass, or else the first refusal. Without verifiers it refuses
-// every event.
+// AnyOf lets an event pass if one verifier does. Otherwise it returns the first error that is not a
+// refusal, because that verifier may pass the event later, or else the first refusal. Without
+// verifiers it refuses every event.
 func AnyOf(verifiers ...core.Verifier) core.Verifier {
 	return &combined{slices.Clone(verifiers), anyOf, false}
 }
@@ -94,17 +94,18 @@ func (c *combined) ForRequest() core.Verifier {
 	return &combined{all, c.verify, c.observeOnly}
 }
 
-// InsecureAllowAll lets every event of every identified peer pass: each runtime can trigger all
-// others.
+// InsecureAllowAll lets every event of every identified peer pass: each runtime can send events for
+// every other runtime.
 func InsecureAllowAll() core.Verifier {
 	return core.VerifierFunc(func(context.Context, core.Peer, *core.WatchEvent) error { return nil })
 }
 
-// ObserveOnly lets each event pass. It is for a fleet that gets a verifier for the first time. For
-// each runtime and reason that verifier would refuse, logger gets a line at warn, and one more each
-// minute while that lasts. A nil logger discards. As the verifier of a listener it also passes the
-// reason to Hooks.Answered. The sender must still prove its identity. Until verifier is in its
-// place, a runtime can trigger others, as with [InsecureAllowAll].
+// ObserveOnly lets each event pass. Use it in a fleet that gets a verifier for the first time. For
+// each runtime and reason that verifier would refuse, logger gets a line at warn, which repeats
+// every minute while the verifier would still refuse. A nil logger discards. As the verifier of a
+// listener, ObserveOnly also passes the reason to Hooks.Answered. The sender must still prove its
+// identity. Until verifier replaces ObserveOnly, a runtime can send events for other runtimes, as
+// with [InsecureAllowAll].
 func ObserveOnly(verifier core.Verifier, logger *slog.Logger) core.Verifier {
 	log := newObservedLog(logger)
 	observe := func(ctx context.Context, only []core.Verifier, peer core.Peer, event *core.WatchEvent) error {

@@ -1,8 +1,9 @@
 // Package listenertest sends batches to a listener in the same process, without sockets and
-// certificates. Verifier, handlers and fleet of the listener are those of production.
+// certificates. The verifier, the handlers and the fleet of the listener are the same as in
+// production.
 //
-// Create the listener with [Peers], and send with [Forwarder]. Neither needs Start of the listener.
-// An outbox with such a forwarder is the agent of a runtime.
+// Create the listener with [Peers], and send with [Forwarder]. Neither needs the listener to be
+// started. An outbox with such a forwarder plays the agent of a runtime.
 package listenertest
 
 import (
@@ -24,10 +25,10 @@ import (
 
 type peerKey struct{}
 
-var errNoPeer = errors.New("the request is not of a forwarder of listenertest")
+var errNoPeer = errors.New("the request does not come from a forwarder of listenertest")
 
-// Peers identifies the sender of a request as the peer of its [Forwarder]. Other requests have no
-// identity.
+// Peers identifies the sender of a request as the peer of its [Forwarder]. All other requests have
+// no identity.
 func Peers() listener.Peers {
 	return listener.PeersFunc(func(r *http.Request) (core.Peer, error) {
 		if peer, ok := r.Context().Value(peerKey{}).(core.Peer); ok {
@@ -38,8 +39,8 @@ func Peers() listener.Peers {
 }
 
 // Forwarder returns a forwarder of a runtime to a handler, such as a listener with [Peers]. It
-// speaks contract v3. Source and IDs that a batch lacks are added. Forward returns when the handler
-// has answered.
+// speaks contract v3 and adds the source and the IDs that a batch lacks. Forward returns when the
+// handler has answered.
 func Forwarder(to http.Handler, peer core.Peer) core.Forwarder { return &forwarder{to, peer} }
 
 type forwarder struct {

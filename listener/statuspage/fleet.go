@@ -1,6 +1,6 @@
-// Package statuspage serves the state of a fleet to people and programs: [FleetHandler] has a page
-// for browsers and JSON, [InstallationsHandler] the agents that an operator installs. Both answer
-// 403 unless [RequireToken] or [Authenticated] is in front of them.
+// Package statuspage serves the state of a fleet to people and programs: [FleetHandler] serves the
+// freshness of the runtimes, and [InstallationsHandler] the agents that an operator installs. Both
+// answer 403 unless [RequireToken] or [Authenticated] is in front of them.
 package statuspage
 
 import (
@@ -21,14 +21,15 @@ import (
 
 // FleetHandler returns a handler that answers GET with the freshness of the runtimes: a page for
 // browsers, and JSON for all other clients. It answers 403 unless [RequireToken] or [Authenticated]
-// is in front of it. The JSON has the number of runtimes in each state, and a status for each
+// is in front of it. The JSON contains the number of runtimes in each state and a status for each
 // runtime.
 //
-// The query parameters state, reason, manager and runtime select statuses by value, version those
-// with an agent of that version, and search those with a part of the runtime's id. expires=4h
-// selects those with a client certificate that ends by then. Offset and limit select a part of the
-// answer, then total is the number without them. brief=true leaves out replicas. order=attention
-// sorts the worst first. An unknown parameter or value is answered 400.
+// The query parameters state, reason, manager and runtime select statuses by value. The parameter
+// version selects runtimes with an agent of that version, and search selects runtimes by a part of
+// the ID. expires=4h selects runtimes with a client certificate that expires within 4 h. The
+// parameters offset and limit select a part of the answer; total is then the number without them.
+// brief=true leaves out replicas. order=attention sorts the worst first. An unknown parameter or
+// value is answered 400.
 //
 // As [http.ServeMux.Handle] does, the constructors of this package panic if an argument is nil.
 func FleetHandler(f *fleet.Fleet) http.Handler {

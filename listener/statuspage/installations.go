@@ -11,14 +11,16 @@ import (
 )
 
 // InstallationsHandler returns a handler that answers GET with the installations of a control plane
-// in JSON. These are the number of runtimes in each state, the phase of the CA's rotation, and the
-// runtimes with a problem. Each request calls read, such as the method Installations of a
-// runtimes.Overview. It answers 403 unless [RequireToken] or [Authenticated] is in front of it. It
-// answers 503 while nothing is known, as on a replica that does not lead.
+// in JSON. The JSON contains the number of runtimes in each state, the phase of the rotation of the
+// CA, and the runtimes with a problem. Each request calls read, such as the method Installations of
+// a runtimes.Overview. The handler answers 403 unless [RequireToken] or [Authenticated] is in front
+// of it. It answers 503 while no installation is known, for example on a replica that does not
+// lead.
 //
 // The query parameter problem selects failed, never_heard, ca_waiting or certificate_overdue.
-// Manager, reason and runtime select by value, search by a part of the runtime's id. Offset and
-// limit select a part, by default the first 100. Total is the number without them.
+// The parameters manager, reason and runtime select by value, and search by a part of the runtime's
+// ID. The parameters offset and limit select a part of the answer, by default the first 100
+// runtimes. In the answer, total is the number without them.
 func InstallationsHandler(read func() installations.All) http.Handler {
 	refuseNil("read", read)
 	accepted := parameters{

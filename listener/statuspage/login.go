@@ -11,7 +11,7 @@ import (
 type authenticated struct{}
 
 // Authenticated marks each request as authenticated, for [FleetHandler] and [InstallationsHandler].
-// It must be behind a filter that refuses other requests.
+// Put it behind a filter that refuses all other requests.
 func Authenticated(next http.Handler) http.Handler {
 	refuseNil("next", next)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -23,8 +23,9 @@ func Authenticated(next http.Handler) http.Handler {
 }
 
 // RequireToken passes requests with the bearer token (RFC 6750, section 2.1) to next, marked as
-// [Authenticated]. A browser asks for a password, which is the token. Token is called for each
-// request, so that it may change. An empty token refuses all requests. Serve it with TLS.
+// [Authenticated]. A browser asks for a password: enter the token. The function token is called for
+// each request, so the token may change. An empty token refuses all requests. Serve the handler
+// with TLS.
 func RequireToken(token func() string, next http.Handler) http.Handler {
 	refuseNil("token", token)
 	marked := Authenticated(next)
@@ -45,8 +46,8 @@ func hasToken(r *http.Request, token string) bool {
 	return token != "" && subtle.ConstantTimeCompare(a[:], b[:]) == 1
 }
 
-// BrowserLogin lets a browser log in at a filter that checks bearer tokens. It hands the password
-// of HTTP Basic authentication (RFC 7617) on as bearer token, and ignores the user name. It adds
+// BrowserLogin lets a browser log in at a filter that checks bearer tokens. It passes the password
+// of HTTP Basic authentication (RFC 7617) on as the bearer token and ignores the user name. It adds
 // the challenge of that scheme to answers with 401.
 //
 // The filter of controller-runtime answers 500 to a wrong token: with [Authenticated] behind such a

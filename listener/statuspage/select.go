@@ -68,7 +68,7 @@ func (p parameters) check(name string, values []string) error {
 	case !ok:
 		return fmt.Errorf("parameter %q is unknown, want one of %q", name, slices.Sorted(maps.Keys(p)))
 	case len(values) > 1:
-		return fmt.Errorf("parameter %q is there %d times, want it once", name, len(values))
+		return fmt.Errorf("parameter %q occurs %d times, want it once", name, len(values))
 	case known != nil && !slices.Contains(known, values[0]):
 		return fmt.Errorf("%s is %q, want one of %q", name, values[0], known)
 	default:

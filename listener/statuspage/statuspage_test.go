@@ -143,7 +143,7 @@ func TestWrongQueriesAreNamed(t *testing.T) {
 			"state=stael":             `state is "stael", want one of ["fresh" "unproved" "unknown" "stale" "degraded"]`,
 			"reason=canary_lst":       `"canary_lost"`,
 			"order=random":            `order is "random", want one of ["attention"]`,
-			"state=fresh&state=stale": `parameter "state" is there 2 times, want it once`,
+			"state=fresh&state=stale": `parameter "state" occurs 2 times, want it once`,
 			"state=stale&limit=%zz":   `invalid URL escape "%zz"`,
 			"limit=-1":                `limit is "-1", want a number from 0`,
 			"offset=1.5":              `offset is "1.5", want a number from 0`,

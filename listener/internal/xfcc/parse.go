@@ -2,15 +2,15 @@
 // describes its client.
 //
 // The format is Envoy's ("HTTP header manipulation", section x-forwarded-client-cert). Elements are
-// separated by commas, one for each proxy on the way. An element has key=value pairs, separated by
-// semicolons. A value with a separator is in double quotes, in which a backslash escapes the next
-// character. Cert and Chain are PEM in percent-encoding.
+// separated by commas, one for each proxy on the path. An element contains key=value pairs,
+// separated by semicolons. A value with a separator is in double quotes, in which a backslash
+// escapes the next character. Cert and Chain are PEM in percent-encoding.
 //
 // Envoy does not quote URI and DNS, and writes them behind all other keys. Their text comes from
-// the client's certificate. Any text behind such a value may be a part of it.
+// the client's certificate. Any text behind such a value may be part of the value.
 //
 // The package only reads. The caller decides which proxy may write the header, which element
-// counts, and whether a certificate is good.
+// counts, and whether a certificate is valid.
 package xfcc
 
 import (
@@ -49,7 +49,7 @@ var (
 )
 
 // Parse returns the elements of a header in the order in which proxies added them. A quoted value
-// ends on its line. Errors wrap [ErrTooLarge] or [ErrMalformed]. They name the position, and never
+// ends on its line. Errors wrap [ErrTooLarge] or [ErrMalformed]. Errors name the position and never
 // quote the header. Parse refuses a header that two readers might read in two ways.
 func Parse(lines []string) ([]Element, error) {
 	size := 0
@@ -196,22 +196,22 @@ func isControl(c rune) bool {
 type Element struct {
 	// Hash is the SHA-256 of the client certificate in hex, as written.
 	Hash string
-	// Cert is the client certificate, Chain the same with the others of its chain, in
-	// percent-encoded PEM.
+	// Cert is the client certificate, and Chain is that certificate with the other certificates of
+	// its chain, both in percent-encoded PEM.
 	Cert, Chain string
 	// Subject is the subject of the client certificate (RFC 4514), in which only \" and \\ are
-	// unescaped. Its text is the client's choice.
+	// unescaped. The client chooses its text.
 	Subject string
-	// URIs and DNS are SANs of the client certificate. Without quotes, a semicolon in one of them
-	// makes it two, or a key.
+	// URIs and DNS are SANs of the client certificate. Without quotes, a semicolon in a SAN splits
+	// it into two SANs, or into a SAN and a key.
 	URIs, DNS []string
-	// Trailing means that a key which is not known stands behind a SAN without quotes.
+	// Trailing means that an unknown key follows a SAN without quotes.
 	Trailing bool
 }
 
-// Certificates returns the client certificate and the others of its chain. The client certificate
-// is Cert, or the first of Chain if there is no Cert. A Hash is compared with the certificate.
-// Certificates checks nothing else.
+// Certificates returns the client certificate and the other certificates of its chain. The client
+// certificate is Cert, or the first of Chain if Cert is empty. If Hash is set, Certificates
+// compares it with the certificate, and checks nothing else.
 func (e *Element) Certificates() (leaf *x509.Certificate, chain []*x509.Certificate, err error) {
 	chain, err = decode("Chain", e.Chain, maxChain)
 	if err != nil {
