@@ -16,20 +16,23 @@ import (
 
 // Change is one write to one object, as a change source saw it, before or after its commit.
 type Change struct {
-	// Operation is the kind of the write.
+	// Operation is the kind of write.
 	Operation Operation
 	// Subresource is the part of the resource that was written, such as "status". It is empty for
 	// the resource itself.
 	Subresource string
 	// DryRun means that the write is not persisted.
 	DryRun bool
-	// Old is the object before the write, nil on CREATE. New is the object after, nil on DELETE.
+	// Old is the object before the write, or nil on CREATE. New is the object after the write, or
+	// nil on DELETE.
 	Old, New *Object
 
-	// Name identifies the object where Old and New do not, as in a CREATE with generateName. Of a
-	// subresource it wins over them, because they may be of another kind, such as Scale.
+	// Name identifies the object if Old and New do not, as in a CREATE with generateName. For a
+	// subresource, Name takes precedence, because Old and New may be of another kind, such as
+	// Scale.
 	Name types.NamespacedName
-	// GVK wins over the kind that the object states: an API server may have converted the object.
+	// GVK takes precedence over the kind in the object, because an API server may have converted
+	// the object.
 	GVK schema.GroupVersionKind
 
 	// OwnerAnnotation is the annotation that names the owner. Default: [OwnerAnnotation].
@@ -67,9 +70,9 @@ func text(raw []byte) string {
 	return value
 }
 
-// Event returns the event for the object of c, without owner; at is its Time. It fails for good,
-// with the reason invalid_object, when the object has no name, or one that is longer than
-// Kubernetes allows.
+// Event returns the event for the object of c, without an owner and with at as its Time. The error
+// is permanent, with the reason invalid_object, if the object has no name or a name that is longer
+// than Kubernetes allows.
 func (c *Change) Event(at time.Time) (WatchEvent, error) {
 	e := WatchEvent{
 		Watched: c.Name, WatchedGVK: c.GVK,

@@ -14,54 +14,53 @@ type Delivery struct {
 	Runtime RuntimeID
 	// Manager is the operator that the event is for.
 	Manager Manager
-	// Event says where to look.
+	// Event names the object or the runtime to reconcile.
 	Event WatchEvent
-	// Received is the time at which the listener had read the event.
+	// Received is the time at which the listener finished reading the event.
 	Received time.Time
 }
 
-// Peer is the sender of a request, as its certificate states. A listener builds it after
-// it has checked the chain, the validity and the key usage of the certificate (RFC 5280).
+// Peer is the sender of a request, as described by its certificate. A listener builds it after it
+// has checked the chain, the validity and the key usage of the certificate (RFC 5280).
 type Peer struct {
 	// ID names the runtime.
 	ID RuntimeID
-	// CommonName is that of the certificate's subject.
+	// CommonName is the Common Name of the certificate's subject.
 	CommonName string
 	// DNSNames, URIs and IPs are the certificate's Subject Alternative Names (RFC 5280, section
 	// 4.2.1.6), as written.
 	DNSNames []string
 	URIs     []string
 	IPs      []netip.Addr
-	// Fingerprint is the SHA-256 of the certificate's DER bytes, in lower case hex.
+	// Fingerprint is the SHA-256 of the certificate's DER bytes, in lower-case hex.
 	Fingerprint string
-	// OtherFingerprints are the fingerprints of other forms of the certificate that are as valid,
-	// and that the holder can present instead. An ECDSA signature has two forms (SEC 1, section
-	// 4.1.4).
+	// OtherFingerprints are the fingerprints of equally valid forms of the certificate that the
+	// holder can present instead. An ECDSA signature has two forms (SEC 1, section 4.1.4).
 	OtherFingerprints []string
-	// CAFingerprints are the SHA-256 of the CA certificates that verify the certificate, with those
-	// between, in lower case hex and sorted. It is empty if the receiver has verified no chain, as
-	// over NATS.
+	// CAFingerprints are the SHA-256 of the root and intermediate CA certificates that verify the
+	// certificate, in lower-case hex and sorted. It is empty if the receiver has verified no chain,
+	// as over NATS.
 	CAFingerprints []string
 	// NotBefore and NotAfter bound the validity of the certificate.
 	NotBefore, NotAfter time.Time
 
-	// Lost is closed when the path on which the peer sends has ended. It is nil if the receiver
-	// does not notice that, as behind a gateway.
+	// Lost is closed when the connection on which the peer sends has ended. It is nil if the
+	// receiver cannot observe that connection, as behind a gateway.
 	Lost <-chan struct{}
 }
 
 // RuntimeID identifies one remote cluster. By default it is the Common Name of the cluster's client
-// certificate. It is opaque: compare it, never parse it.
+// certificate. It is opaque: compare it, but never parse it.
 type RuntimeID string
 
 // Manager names the operator that gets the events of a watch. It is one URL segment and a DNS-1123
-// label (RFC 1123, section 2.1, as Kubernetes narrows it). Build one from foreign input with
-// [ParseManager] only.
+// label (RFC 1123, section 2.1, as Kubernetes narrows it). Use only [ParseManager] to build a
+// Manager from untrusted input.
 type Manager string
 
 // ParseManager returns name as a [Manager]. The error is permanent, with the reason
-// invalid_manager, when name is not a DNS-1123 label: 1 to 63 of the characters a-z, 0-9 and '-',
-// neither end a '-'.
+// invalid_manager, if name is not a DNS-1123 label: 1 to 63 of the characters a-z, 0-9 and '-',
+// without a '-' at either end.
 func ParseManager(name string) (Manager, error) {
 	if dns1123.IsLabel(name) {
 		return Manager(name), nil

@@ -27,8 +27,8 @@ const (
 	FieldStatus Field = "status"
 )
 
-// WatchEvent says where to look: at one object or, as a resync, at the whole runtime. It is a hint
-// and never the truth: a receiver reads the object again. Events may merge, but must not vanish.
+// WatchEvent names the object to reconcile or, for a resync, the whole runtime. It is a hint and
+// never the truth: a receiver reads the object again. Events may merge, but must not vanish.
 type WatchEvent struct {
 	// Resync asks to reconcile the whole runtime. A resync replaces everything that may have been
 	// missed; it has no Watched.
@@ -42,7 +42,7 @@ type WatchEvent struct {
 	WatchedGVK schema.GroupVersionKind
 
 	// Operation, Field, Generation and Time describe the newest change behind the event. They are
-	// informative, no part of the [EventKey], and travel with contract v3 only.
+	// informative, are not part of the [EventKey], and travel only with contract v3.
 	Operation  Operation
 	Field      Field
 	Generation int64
@@ -52,9 +52,10 @@ type WatchEvent struct {
 	TraceParent string
 
 	// UID is metadata.uid of Watched. Base is the resourceVersion of the state on which the write
-	// is based, 0 for a CREATE: an API server commits the write on that state only. Therefore an
-	// object of that UID with a higher resourceVersion has the write, or never will. A merged event
-	// has the highest Base. UID is empty if they are unknown. Contract v3 carries both.
+	// is based, 0 for a CREATE: an API server commits the write only on that state. Therefore an
+	// object of that UID with a higher resourceVersion contains the write, or never will. A merged
+	// event has the highest Base. UID is empty if UID and Base are unknown. Contract v3 carries
+	// both.
 	UID  types.UID
 	Base int64
 }
@@ -81,18 +82,18 @@ func (e *WatchEvent) KindWord() string {
 	return "changed"
 }
 
-// Batch is one message from a runtime to a manager: numbered events, at most one heartbeat, and the
-// sender that both claim.
+// Batch is one message from a runtime to a manager. It contains numbered events, at most one
+// heartbeat, and the sender that the message claims.
 type Batch struct {
 	// Source is the runtime that the sender claims to be. It is empty when the contract carries no
 	// claim (v1, v2). A listener compares it with the certificate.
 	Source RuntimeID
-	// Epoch is one life of one agent process. It is empty when the events are not numbered (v1,
-	// v2).
+	// Epoch identifies one run of one agent process. It is empty when the events are not numbered
+	// (v1, v2).
 	Epoch string
-	// Events are in the order of their sequence, unless one is sent again.
+	// Events are in the order of their sequence, unless an event is sent again.
 	Events []Numbered
-	// Heartbeat follows the events: its Sequence includes theirs. Nil: none.
+	// Heartbeat follows the events: its Sequence includes the events of this batch. Nil: none.
 	Heartbeat *Heartbeat
 }
 
@@ -100,11 +101,11 @@ type Batch struct {
 type Numbered struct {
 	WatchEvent
 
-	// Sequence counts, from 1, the events of an epoch to one manager, so that a receiver sees a
-	// gap. An event keeps its number when it is sent again. It is 0 without an epoch.
+	// Sequence counts, from 1, the events of an epoch to one manager, so that a receiver can detect
+	// a gap. An event keeps its number when it is sent again. It is 0 without an epoch.
 	Sequence uint64
-	// ID differs for all events of a source that say something different. An event keeps its ID
-	// when it is sent again, unless a newer event or its resend was merged into it. It may be empty
+	// ID is different for all events of a source with different content. An event keeps its ID when
+	// it is sent again, unless a newer event or its resend was merged into it. It may be empty
 	// without an epoch.
 	ID string
 }

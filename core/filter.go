@@ -1,7 +1,7 @@
 package core
 
 // Changed is the default filter of an agent. It passes persisted writes that changed the watched
-// part: the status when the status subresource was written, and the spec otherwise.
+// part: the status if the status subresource was written, and the spec otherwise.
 func Changed(c *Change) bool {
 	if c.DryRun {
 		return false

@@ -13,18 +13,18 @@ import (
 )
 
 // Object is one state of a Kubernetes object. Only the parts that filters need are parsed; the rest
-// stays raw JSON. An Object is immutable, safe for concurrent use, and retains the bytes that it
-// was parsed from.
+// stays raw JSON. An Object is immutable and safe for concurrent use. It retains the bytes from
+// which it was parsed.
 type Object struct {
-	// GVK is the kind of the object, as its apiVersion and kind say.
+	// GVK is the kind of the object, from its apiVersion and kind.
 	GVK schema.GroupVersionKind
-	// Name identifies the object; Namespace is empty for a cluster-scoped one.
+	// Name identifies the object. Namespace is empty for a cluster-scoped object.
 	Name types.NamespacedName
-	// Generation is the sequence of the desired state, 0 for kinds that do not count it.
+	// Generation is metadata.generation, or 0 for kinds without it.
 	Generation int64
-	// Deleting is whether metadata.deletionTimestamp is set.
+	// Deleting reports whether metadata.deletionTimestamp is set.
 	Deleting bool
-	// Finalizers is the number of finalizers that hold the object.
+	// Finalizers is the number of finalizers of the object.
 	Finalizers int
 
 	apiVersion, kind string
@@ -45,8 +45,8 @@ type rawField struct {
 const maxMembers = 256
 
 // NewObject makes an object from decoded JSON, such as the content of an unstructured object. The
-// object keeps nothing of content. Nil gives a nil object. The error is permanent, with the reason
-// invalid_object.
+// object keeps no reference to content. If content is nil, NewObject returns a nil object. The
+// error is permanent, with the reason invalid_object.
 func NewObject(content map[string]any) (*Object, error) {
 	raw, err := json.Marshal(content)
 	if err != nil {
@@ -55,10 +55,10 @@ func NewObject(content map[string]any) (*Object, error) {
 	return DecodeObject(raw)
 }
 
-// DecodeObject reads one object from JSON, in one pass. A JSON null gives a nil object: CREATE has
-// no old object, DELETE no new one. The object keeps raw, which must not be changed afterwards. The
-// error is permanent, has the reason invalid_object and names the place. More than 256 members at
-// the top level or in metadata are an error.
+// DecodeObject reads one object from JSON, in one pass. For a JSON null it returns a nil object,
+// because CREATE has no old object and DELETE no new object. The object keeps raw, which must not
+// be changed afterwards. The error is permanent, has the reason invalid_object and names the
+// position. It is an error if the top level or metadata has more than 256 members.
 func DecodeObject(raw []byte) (*Object, error) {
 	r := rawjson.NewReader(raw)
 	o, err := readObject(r)
@@ -71,8 +71,8 @@ func DecodeObject(raw []byte) (*Object, error) {
 	return o, nil
 }
 
-// DecodeObjectPrefix decodes the object at the beginning of raw, like [DecodeObject], and returns
-// the number of bytes that it read. Use it for an object inside a longer text, such as an admission
+// DecodeObjectPrefix decodes the object at the beginning of raw, like [DecodeObject], and also
+// returns the number of bytes read. Use it for an object inside a longer text, such as an admission
 // review.
 func DecodeObjectPrefix(raw []byte) (o *Object, size int, err error) {
 	r := rawjson.NewReader(raw)
@@ -182,8 +182,9 @@ func readGeneration(r *rawjson.Reader, into *int64) error {
 	return nil
 }
 
-// Field returns the raw JSON of a top-level field such as spec or status, and nil when it is absent
-// or null. It does not know apiVersion, kind and metadata. The caller must not change the bytes.
+// Field returns the raw JSON of a top-level field such as spec or status, or nil if the field is
+// absent or null. It does not return apiVersion, kind or metadata. The caller must not change the
+// bytes.
 func (o *Object) Field(name string) []byte {
 	if o == nil {
 		return nil
@@ -191,7 +192,7 @@ func (o *Object) Field(name string) []byte {
 	return find(o.fields, name)
 }
 
-// Annotation returns the value of one annotation, and whether there is one.
+// Annotation returns the value of an annotation and whether the annotation is set.
 func (o *Object) Annotation(key string) (value string, ok bool) {
 	if o == nil {
 		return "", false
@@ -199,7 +200,7 @@ func (o *Object) Annotation(key string) (value string, ok bool) {
 	return lookup(o.annotations, key)
 }
 
-// Label returns the value of one label, and whether there is one.
+// Label returns the value of a label and whether the label is set.
 func (o *Object) Label(key string) (value string, ok bool) {
 	if o == nil {
 		return "", false

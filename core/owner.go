@@ -11,14 +11,14 @@ import (
 )
 
 // OwnerAnnotation on a watched object names the object in the control plane that represents the
-// runtime, as "<namespace>/<name>". It is the default of all change sources. An operator with names
-// of its own has another one.
+// runtime, as "<namespace>/<name>". It is the default of all change sources. An operator with its
+// own names uses its own annotation.
 const OwnerAnnotation = "operator.kyma-project.io/owned-by"
 
 func (c *Change) ownerAnnotation() string { return cmp.Or(c.OwnerAnnotation, OwnerAnnotation) }
 
-// ValidateOwnerAnnotation refuses a text that cannot be the name of an annotation. Empty is the
-// default.
+// ValidateOwnerAnnotation returns an error if name cannot be the name of an annotation. An empty
+// name is valid and selects the default.
 func ValidateOwnerAnnotation(name string) error {
 	if name == "" || dns1123.IsQualifiedName(name) {
 		return nil
@@ -27,9 +27,9 @@ func ValidateOwnerAnnotation(name string) error {
 		"[<DNS-1123 subdomain>/]<name>, have %.320q", name)
 }
 
-// Owner returns the owner that the newest state of the object names in its owner annotation, and
-// the zero value without the annotation. The error has the [Reason] "invalid_owner" and is
-// permanent.
+// Owner returns the owner that the newest state of the object names in its owner annotation, or the
+// zero value if the object has no such annotation. The error has the [Reason] "invalid_owner" and
+// is permanent.
 func (c *Change) Owner() (types.NamespacedName, error) {
 	value, found := c.New.Annotation(c.ownerAnnotation())
 	if !found {

@@ -13,11 +13,12 @@ const (
 	Accepted Outcome = "accepted"
 	// Coalesced means that a waiting event with an equal key also covers this event.
 	Coalesced Outcome = "coalesced"
-	// Dropped means that the event is not kept. A resync replaces it where there is room for one.
+	// Dropped means that the event is not kept. A resync replaces it, if there is room for a
+	// resync.
 	Dropped Outcome = "dropped"
 )
 
-// Acceptor takes events from a change source. An outbox is an Acceptor.
+// Acceptor receives events from a change source. An outbox is an Acceptor.
 //
 // Accept must return immediately in every state of the control plane, because an API server may be
 // waiting for it. Calls may run concurrently. The event shares no memory with the change from which
@@ -26,7 +27,7 @@ type Acceptor interface {
 	Accept(manager Manager, event WatchEvent) Outcome
 }
 
-// AcceptorFunc makes a function an [Acceptor].
+// AcceptorFunc adapts a function to an [Acceptor].
 type AcceptorFunc func(manager Manager, event WatchEvent) Outcome
 
 // Accept calls f.
@@ -41,7 +42,7 @@ func (f AcceptorFunc) Accept(manager Manager, event WatchEvent) Outcome { return
 // omits them.
 //
 // The forwarder classifies errors, and the caller retries. [IsPermanent] reports that no retry can
-// deliver an event. [RetryAfter] returns the delay that the receiver requests, and [Reason] the
+// deliver an event. [RetryAfter] returns the delay that the receiver requests, and [ReasonOf] the
 // cause. If the sender is refused, the error wraps [ErrUnauthenticated] or [ErrForbidden]. The
 // error wraps [ErrNotReady] if the receiver cannot take events now, and [ErrUnknownManager] if the
 // receiver does not serve the manager.
@@ -54,7 +55,7 @@ type Forwarder interface {
 	Forward(ctx context.Context, manager Manager, batch Batch) error
 }
 
-// ForwarderFunc makes a function a [Forwarder].
+// ForwarderFunc adapts a function to a [Forwarder].
 type ForwarderFunc func(ctx context.Context, manager Manager, batch Batch) error
 
 // Forward calls f.
@@ -66,17 +67,17 @@ func (f ForwarderFunc) Forward(ctx context.Context, manager Manager, batch Batch
 //
 // Verify returns nil to let the event pass. If the error wraps [ErrUnauthenticated] or
 // [ErrForbidden], the event is refused. Any other error, such as [ErrNotReady], means that the
-// answer is not known yet: the sender retries, so a broken verifier loses no event. [Reason] names
-// the cause.
+// verdict is not known yet: the sender retries, so a broken verifier loses no event. [ReasonOf]
+// returns the cause.
 //
 // Verify must return promptly instead of waiting for a cold cache. Calls may run concurrently.
 // Verify must not change the event, and must reject a peer without an identity. For a heartbeat,
-// event is a resync without owner.
+// event is a resync without an owner.
 type Verifier interface {
 	Verify(ctx context.Context, peer Peer, event *WatchEvent) error
 }
 
-// VerifierFunc makes a function a [Verifier].
+// VerifierFunc adapts a function to a [Verifier].
 type VerifierFunc func(ctx context.Context, peer Peer, event *WatchEvent) error
 
 // Verify calls f.
@@ -98,16 +99,16 @@ type Validator interface {
 	Validate() error
 }
 
-// Handler takes verified events on the side of the operator.
+// Handler receives verified events on the side of the operator.
 //
 // Handle returns nil once the event is enqueued. The acknowledgement that the sender then gets is
 // final: a handler must not return nil for an event that it can still lose. It must not wait for
 // the work that the event causes. Handle is called concurrently. ctx ends when the sender
 // disconnects or the listener stops.
 //
-// The sender retries after any error. An error that wraps [ErrNotReady] belongs to the whole
-// replica, such as one that does not lead. If the handler has a Ready method that returns nil, such
-// an error belongs to the event alone, as any other error does.
+// The sender retries after any error. An error that wraps [ErrNotReady] concerns the whole replica,
+// for example because it does not lead. If the handler has a Ready method that returns nil, such an
+// error concerns only the event, as any other error does.
 type Handler interface {
 	Handle(ctx context.Context, d Delivery) error
 }
@@ -132,7 +133,7 @@ type Rechecker interface {
 	RecheckAfter() time.Duration
 }
 
-// HandlerFunc makes a function a [Handler].
+// HandlerFunc adapts a function to a [Handler].
 type HandlerFunc func(ctx context.Context, d Delivery) error
 
 // Handle calls f.

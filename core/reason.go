@@ -7,21 +7,21 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
-// Reason is why an event, a request or a batch was not taken: lower-case words joined by '_'. It is
-// a metric label, and the "reason" in the answers of a listener. The packages that refuse have
-// constants for reasons that only they give.
+// Reason says why an event, a request or a batch was not accepted. It consists of lower-case words
+// joined by '_'. It is a metric label and the "reason" in the answers of a listener. Reasons that
+// only one package gives are constants of that package.
 type Reason string
 
 // The reasons of a receiver for a whole request or for one event.
 const (
-	// ReasonNotFound means that the path is that of no contract (404).
+	// ReasonNotFound means that the path belongs to no contract (404).
 	ReasonNotFound Reason = reasons.NotFound
 	// ReasonMethod means that the method is not POST (405).
 	ReasonMethod Reason = reasons.Method
-	// ReasonUnknownManager means that the receiver does not serve the manager, or not yet (404). It
-	// is the reason of [ErrUnknownManager].
+	// ReasonUnknownManager means that the receiver does not serve the manager, or does not serve it
+	// yet (404). It is the reason of [ErrUnknownManager].
 	ReasonUnknownManager Reason = reasons.UnknownManager
-	// ReasonMediaType means that the body is not of the contract's media type (415).
+	// ReasonMediaType means that the body does not have the contract's media type (415).
 	ReasonMediaType Reason = reasons.MediaType
 	// ReasonTooLarge means that the body is larger than the contract allows (413). It is the reason
 	// of [ErrTooLarge].
@@ -36,8 +36,8 @@ const (
 	// ReasonForbidden means that the sender may not trigger the event (403). It is the reason of
 	// [ErrForbidden].
 	ReasonForbidden Reason = reasons.Forbidden
-	// ReasonSourceMismatch means that the sender claims to be another runtime than that of its
-	// certificate (403).
+	// ReasonSourceMismatch means that the sender claims to be a different runtime than its
+	// certificate says (403).
 	ReasonSourceMismatch Reason = reasons.SourceMismatch
 	// ReasonNotReady means that the receiver, the verifier or the handler cannot take events yet
 	// (503). It is the reason of [ErrNotReady].
@@ -46,7 +46,8 @@ const (
 	ReasonBusy Reason = reasons.Busy
 	// ReasonShuttingDown means that the receiver is about to stop (503).
 	ReasonShuttingDown Reason = reasons.ShuttingDown
-	// ReasonTooFast means that the runtime has used up its share (429; 503 on contracts v1 and v2).
+	// ReasonTooFast means that the runtime has used up its share (429; 503 with contracts v1 and
+	// v2).
 	ReasonTooFast Reason = reasons.TooFast
 	// ReasonPartial means that individual elements of a request were refused (422).
 	ReasonPartial Reason = reasons.Partial
@@ -67,7 +68,7 @@ const (
 	// ReasonDomainWildcard means that the registered domain is a wildcard.
 	ReasonDomainWildcard Reason = reasons.DomainWildcard
 	// ReasonDomainAmbiguous means that a domain is registered for several runtimes, or that a
-	// runtime has several.
+	// runtime has several domains.
 	ReasonDomainAmbiguous Reason = reasons.DomainAmbiguous
 	// ReasonSANMismatch means that no SAN of the certificate equals the registered domain.
 	ReasonSANMismatch Reason = reasons.SANMismatch
@@ -80,30 +81,30 @@ const (
 
 // The reasons of a sender.
 const (
-	// ReasonGatewayRefused means that a gateway refused: in a web page (400 in HTML), as nginx does
-	// when it does not trust the client certificate, or with 403, as the policy of a mesh does. The
-	// event may be taken later.
+	// ReasonGatewayRefused means that a gateway refused the request. Examples are nginx, which
+	// answers 400 in HTML if it does not trust the client certificate, and a mesh with a policy
+	// that answers 403. The event may be accepted later.
 	ReasonGatewayRefused Reason = reasons.GatewayRefused
-	// ReasonUnknownContract means that the other end does not know the contract.
+	// ReasonUnknownContract means that the other side does not support the contract.
 	ReasonUnknownContract Reason = reasons.UnknownContract
 	// ReasonNotSent is the reason of [ErrNotSent].
 	ReasonNotSent Reason = "not_sent"
 	// ReasonInvalidManager means that a manager is not a DNS-1123 label.
 	ReasonInvalidManager Reason = "invalid_manager"
-	// ReasonInvalidObject means that a change has no Kubernetes object in JSON.
+	// ReasonInvalidObject means that a change does not contain a Kubernetes object in JSON.
 	ReasonInvalidObject Reason = "invalid_object"
-	// ReasonInvalidOwner means that the annotation of the owner is not <namespace>/<name>.
+	// ReasonInvalidOwner means that the owner annotation is not <namespace>/<name>.
 	ReasonInvalidOwner Reason = "invalid_owner"
-	// ReasonTimeout means that a context ended by its deadline.
+	// ReasonTimeout means that the deadline of a context was exceeded.
 	ReasonTimeout Reason = "timeout"
 	// ReasonCanceled means that a context was canceled.
 	ReasonCanceled Reason = "canceled"
-	// ReasonOther is the reason of every error without another one.
+	// ReasonOther is the reason of every error that has no other reason.
 	ReasonOther Reason = "other"
 )
 
 // ReasonOf returns the reason of err: the result of its method Reason() string, from a small fixed
-// set. Without that method, it is [ReasonTimeout] or [ReasonCanceled] for the end of a context, and
+// set. Without that method, it is [ReasonTimeout] or [ReasonCanceled] if a context ended, and
 // [ReasonOther] for every other error.
 func ReasonOf(err error) Reason {
 	var r interface{ Reason() string }

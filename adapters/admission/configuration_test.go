@@ -469,7 +469,7 @@ func TestWebhookConfigurationRefuses(t *testing.T) {
 			e.CABundle = slices.Concat(bundle, bundle[:len(bundle)/2])
 		})},
 		{`invalid watch "kcp-system/kyma": resource "*"`, func(in *input) { in.watches[0].Resource.Resource = "*" }},
-		{"have it twice", func(in *input) { in.watches = append(in.watches, in.watches[0]) }},
+		{"duplicate name", func(in *input) { in.watches = append(in.watches, in.watches[0]) }},
 		{`have neither | CA bundle | watch "kcp-system/kyma": manager | "data"`, func(in *input) {
 			in.endpoint = admission.Endpoint{}
 			in.watches[0].Manager, in.watches[0].Field = "", "data"

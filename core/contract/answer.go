@@ -12,9 +12,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
-// Refusal says why a request, or one event of it, was not taken.
+// Refusal says why a request, or one event in it, was not accepted.
 type Refusal struct {
-	// Status is the HTTP status that a request with this event alone would get.
+	// Status is the HTTP status of the answer to a request with only this event.
 	Status int
 	// Reason is the metric label of the cause.
 	Reason core.Reason
@@ -22,13 +22,13 @@ type Refusal struct {
 	RetryAfter time.Duration
 }
 
-// Answer is the answer to a request. The zero Refusal with the status of [Version.Status]
-// acknowledges all of it.
+// Answer is the answer to a request. A zero Refusal with the status of [Version.Status]
+// acknowledges the whole request.
 type Answer struct {
 	Refusal
 
-	// Failed names the elements of the request that were refused for themselves, by their place in
-	// the request. All others were taken.
+	// Failed maps each element of the request that was refused individually, by its index in the
+	// request. All other elements were accepted.
 	Failed map[int]Refusal
 }
 
@@ -44,13 +44,13 @@ type failureBody struct {
 	RetryAfter int64       `json:"retryAfter,omitempty"`
 }
 
-// AnswerTo returns the answer of a receiver that has the result of a [core.Forwarder]: nil, an
-// error for the whole request, or [core.EventErrors].
+// AnswerTo returns the answer of a receiver to a request with the result err, as a [core.Forwarder]
+// returns it: nil, an error for the whole request, or [core.EventErrors].
 //
-// Contracts v1 and v2 have one event, and their deployed agents read the status only: they retry
-// 500, and gateways do not. A gateway that retried it would end with the answer of a replica that
-// does not lead. A verifier that is not ready is no failure at the event, and another replica may
-// have one that is.
+// A request of contracts v1 and v2 has one event, and deployed agents read only the status: the
+// agents retry 500, but gateways do not. A gateway that retried the request would return the answer
+// of a replica that does not lead. A verifier that is not ready is not a failure of the event, and
+// the verifier of another replica may be ready.
 func (v Version) AnswerTo(err error) Answer {
 	some, partial := errors.AsType[core.EventErrors](err)
 	switch {
@@ -101,7 +101,7 @@ func statusOf(err error) int {
 }
 
 // Body returns the body of the answer, in JSON. The status and the wait of the whole answer travel
-// beside it, as in Retry-After.
+// outside the body, the wait for example in Retry-After.
 func (a *Answer) Body() ([]byte, error) {
 	body := answerBody{Reason: a.Reason}
 	for _, index := range slices.Sorted(maps.Keys(a.Failed)) {
@@ -125,9 +125,10 @@ func Seconds(wait time.Duration) int64 { return int64((wait + time.Second - 1) /
 // maxAsked bounds the wait that an answer can ask for one event, in seconds.
 const maxAsked = 60 * 60
 
-// DecodeAnswer reads the answer to a request with that many elements, the heartbeat included. Its
-// Reason is empty when the body is not that of a listener. It has no Failed when the body names no
-// elements, or one that the request does not have: the answer is for all.
+// DecodeAnswer decodes the answer to a request with that number of elements, including the
+// heartbeat. Reason is empty if the body does not come from a listener. Failed is empty if the body
+// names no element, or names an element that is not in the request: the answer then applies to all
+// elements.
 func DecodeAnswer(status int, body []byte, elements int) Answer {
 	a := Answer{Refusal: Refusal{Status: status}}
 	var decoded answerBody

@@ -76,7 +76,7 @@ func TestMalformedBatches(t *testing.T) {
 		"watchedGvk.kind is empty":    func(_, d map[string]any) { delete(d, "watchedGvk") },
 		"owner.namespace is empty":    func(_, d map[string]any) { d["owner"] = map[string]any{"name": "a"} },
 		"operation has 600 bytes":     func(_, d map[string]any) { d["operation"] = long },
-		"a heartbeat has a text of 600 bytes": func(e, _ map[string]any) {
+		"a text field of the heartbeat has 600 bytes": func(e, _ map[string]any) {
 			e["type"] = "com.github.runtime-watcher.heartbeat"
 			e["data"] = map[string]any{"version": long}
 		},

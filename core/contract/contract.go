@@ -1,5 +1,5 @@
-// Package contract holds the wire contracts that an agent and a listener share. It has paths, media
-// types, limits, and the encoding of requests and answers, for both ends. It does no I/O.
+// Package contract defines the wire contracts that an agent and a listener share: paths, media
+// types, limits, and the encoding of requests and answers, for both sides. It does no I/O.
 package contract
 
 import (
@@ -25,7 +25,7 @@ type Version string
 const (
 	// V1 carries one event with its owner.
 	V1 Version = "v1"
-	// V2 carries one event without owner. The sender is the Common Name of its certificate.
+	// V2 carries one event without an owner. The sender is the Common Name of its certificate.
 	V2 Version = "v2"
 	// V3 carries batches of CloudEvents 1.0 in JSON (batched content mode), with numbers that show
 	// gaps, and heartbeats.
@@ -64,7 +64,7 @@ func (v Version) traits() traits {
 // Versions returns all contracts, oldest first.
 func Versions() []Version { return []Version{V1, V2, V3} }
 
-// ParseVersion returns the contract of that name. The error lists the known ones.
+// ParseVersion returns the contract with that name. The error lists the known contracts.
 func ParseVersion(name string) (Version, error) {
 	if v := Version(name); slices.Contains(Versions(), v) {
 		return v, nil
@@ -77,7 +77,7 @@ func unknown(name string) error {
 }
 
 // Path returns the escaped URL path to which a manager's events are sent with POST. The manager
-// must come from [core.ParseManager]: escaping does not disarm "..".
+// must come from [core.ParseManager]: escaping does not neutralize "..".
 func (v Version) Path(manager core.Manager) string {
 	return "/" + string(v) + "/" + url.PathEscape(string(manager)) + "/" + v.traits().path
 }
@@ -85,13 +85,14 @@ func (v Version) Path(manager core.Manager) string {
 // ContentType returns the media type of a request's body (RFC 9110, section 8.3).
 func (v Version) ContentType() string { return v.traits().contentType }
 
-// MaxEvents returns how many events one request can carry.
+// MaxEvents returns the largest number of events in one request.
 func (v Version) MaxEvents() int { return v.traits().maxEvents }
 
-// MaxBody returns the size in bytes beyond which the body of a request is refused unread.
+// MaxBody returns the largest size in bytes of the body of a request. A larger body is refused
+// unread.
 func (v Version) MaxBody() int { return v.traits().maxBody }
 
-// Status returns the HTTP status of an answer that acknowledges all events of a request.
+// Status returns the HTTP status of the answer that acknowledges all events of a request.
 func (v Version) Status() int { return v.traits().accepted }
 
 // NeedsOwner reports whether an event cannot be sent without its owner.
@@ -102,14 +103,14 @@ func (v Version) NeedsOwner() bool { return v.traits().needsOwner }
 func (v Version) Numbered() bool { return v.traits().numbered }
 
 // RecheckAfterHeader is the header of an answer that acknowledges a request of contract v3. Its
-// value is a [core.Rechecker]'s time in whole milliseconds.
+// value is the delay of a [core.Rechecker] in whole milliseconds.
 const RecheckAfterHeader = "Runtime-Watcher-Recheck-After"
 
 // maxRecheckAfter bounds the time that a sender accepts.
 const maxRecheckAfter = time.Minute
 
-// ParseRecheckAfter returns the time of a [RecheckAfterHeader], 0 for any value that is no whole
-// number of milliseconds from 1 to a minute.
+// ParseRecheckAfter returns the delay in the value of a [RecheckAfterHeader]. It returns 0 if the
+// value is not a whole number of milliseconds from 1 ms to 1 min.
 func ParseRecheckAfter(value string) time.Duration {
 	n, err := strconv.ParseUint(value, 10, 31)
 	after := time.Duration(n) * time.Millisecond

@@ -109,7 +109,7 @@ func (c *received) addTo(batch *core.Batch, n int) error {
 	}
 	switch {
 	case batch.Source != c.runtime || batch.Epoch != c.epoch:
-		return fmt.Errorf("%w: source and epoch differ from those of the first event", errMalformed)
+		return fmt.Errorf("%w: source or epoch differs from the first event", errMalformed)
 	case c.heartbeat != nil:
 		batch.Heartbeat = c.heartbeat
 		return nil
@@ -334,9 +334,9 @@ func (d *dataReader) readGVK(name []byte) (err error) {
 	return err
 }
 
-// Decode returns the batch that a body carries. Unknown fields are ignored, so that a contract can
-// grow. The error is permanent, has the reason malformed, and names the fault and the
-// expectation.
+// Decode returns the batch that body carries. Unknown fields are ignored, so that a contract can be
+// extended. The error is permanent, has the reason malformed, and names the fault and the expected
+// form.
 func (v Version) Decode(body []byte) (core.Batch, error) {
 	most := v.MaxBody()
 	switch {
@@ -422,7 +422,7 @@ func checkHeartbeat(beat *core.Heartbeat) error {
 
 	for _, text := range texts {
 		if len(text) > maxAttribute {
-			return fmt.Errorf("%w: a heartbeat has a text of %d bytes, want at most %d",
+			return fmt.Errorf("%w: a text field of the heartbeat has %d bytes, want at most %d",
 				errMalformed, len(text), maxAttribute)
 		}
 	}

@@ -21,23 +21,24 @@ import (
 
 // Request is an encoded batch, and the part of the batch that it carries.
 type Request struct {
-	// Body is nil when no event of the batch can be sent.
+	// Body is the encoded request. It is nil if no event of the batch can be sent.
 	Body []byte
-	// Sent has the index in the batch of each event in Body, in their order.
+	// Sent maps each event in Body, in order, to its index in the batch.
 	Sent []int
-	// Heartbeat is whether Body ends with the heartbeat.
+	// Heartbeat reports whether Body ends with the heartbeat.
 	Heartbeat bool
-	// Failed names the events that Body does not carry. An event that the contract cannot express
-	// has a permanent error with the reason malformed, an event without room [core.ErrNotSent]. The
-	// heartbeat has the index len(batch.Events). It is sent with all events of the batch only. A
-	// contract that carries no heartbeats does not name it.
+	// Failed contains the events that Body does not carry. An event that the contract cannot
+	// express has a permanent error with the reason malformed. An event that does not fit has the
+	// error [core.ErrNotSent]. The heartbeat has the index len(batch.Events). It is sent only
+	// together with all events of the batch. With a contract without heartbeats, Failed does not
+	// contain the heartbeat.
 	Failed core.EventErrors
 }
 
 // Encode returns the request that carries batch, cut at [Version.MaxEvents] and [Version.MaxBody].
 // A heartbeat is cut to the bounds of the contract. [Version.Decode] accepts every body. Encode
-// fails on an unknown contract, and with the reason malformed on an empty batch and on a source or
-// an epoch that the contract cannot express.
+// fails if the contract is unknown. It fails with the reason malformed if the batch is empty, or if
+// the contract cannot express its source or epoch.
 func (v Version) Encode(batch *core.Batch) (Request, error) {
 	switch {
 	case v.MaxEvents() == 0:
@@ -387,9 +388,9 @@ func checkName(field, name string, required bool) error {
 	}
 }
 
-// Claim returns the batch as a runtime sends it: with its name, unless the batch has one, and with
-// IDs for events without one, as CloudEvents require. An outbox with an epoch gives an ID to each
-// event. The batch of the caller is not changed.
+// Claim returns the batch as a runtime sends it: with runtime as Source, unless Source is set, and
+// with an ID for each event without an ID, as CloudEvents require. An outbox with an epoch assigns
+// an ID to each event. The batch of the caller is not changed.
 func Claim(batch core.Batch, runtime core.RuntimeID) core.Batch {
 	batch.Source = cmp.Or(batch.Source, runtime)
 	if slices.ContainsFunc(batch.Events, func(e core.Numbered) bool { return e.ID == "" }) {
@@ -401,7 +402,7 @@ func Claim(batch core.Batch, runtime core.RuntimeID) core.Batch {
 	return batch
 }
 
-// Elements returns the number of elements in the body, which is that of the events and heartbeats.
+// Elements returns the number of elements in the body: events and heartbeats.
 func (r *Request) Elements() int {
 	if r.Heartbeat {
 		return len(r.Sent) + 1
@@ -409,7 +410,7 @@ func (r *Request) Elements() int {
 	return len(r.Sent)
 }
 
-// Index returns the index in a batch with that many events of an element of the body.
+// Index returns the index, in a batch with that number of events, of an element of the body.
 func (r *Request) Index(element, events int) int {
 	if element < len(r.Sent) {
 		return r.Sent[element]
@@ -417,8 +418,8 @@ func (r *Request) Index(element, events int) int {
 	return events
 }
 
-// Unsendable replaces the errors of the events that the contract cannot express. An event without
-// room keeps [core.ErrNotSent]: it is sent with the next batch.
+// Unsendable replaces the errors of the events that the contract cannot express. An event that did
+// not fit keeps [core.ErrNotSent] and is sent with the next batch.
 func (r *Request) Unsendable(permanent func(err error) error) {
 	for i, err := range r.Failed {
 		if !errors.Is(err, core.ErrNotSent) {
@@ -427,7 +428,8 @@ func (r *Request) Unsendable(permanent func(err error) error) {
 	}
 }
 
-// Result joins the events that were not sent with the result of the others.
+// Result adds the errors of the events that were not sent (Failed) to err, the result of the events
+// that were sent.
 func (r *Request) Result(err error) error {
 	refused, partial := errors.AsType[core.EventErrors](err)
 	switch {

@@ -7,11 +7,11 @@ import (
 
 // The reasons of a sender for answers without a reason of their own: metric labels.
 const (
-	// ReasonRedirect is every answer of 3xx: redirects are not followed.
+	// ReasonRedirect is the reason of every answer with a 3xx status: redirects are not followed.
 	ReasonRedirect core.Reason = "redirect"
-	// ReasonClientError is any other answer of 4xx.
+	// ReasonClientError is the reason of any other answer with a 4xx status.
 	ReasonClientError core.Reason = "client_error"
-	// ReasonServerError is any other answer of 5xx, or below 200.
+	// ReasonServerError is the reason of any other answer with a 5xx status or a status below 200.
 	ReasonServerError core.Reason = "server_error"
 )
 
@@ -19,17 +19,17 @@ const (
 type Meaning struct {
 	// Reason is the metric label.
 	Reason core.Reason
-	// Cause is the sentinel of core that the refusal stands for; nil: none.
+	// Cause is the sentinel error of core that corresponds to the refusal, or nil.
 	Cause error
-	// Permanent is whether no later attempt can succeed.
+	// Permanent reports that no later attempt can succeed.
 	Permanent bool
-	// Slow is whether to wait long when the receiver does not ask for a wait: it refuses the
-	// sender.
+	// Slow reports that the sender should wait long if the receiver requests no wait, because the
+	// receiver refuses the sender.
 	Slow bool
 }
 
-// Interpret classifies a refusal of a request of contract v. Page is whether it came as a web page,
-// which a listener never writes.
+// Interpret classifies a refusal of a request of contract v. The argument page says whether the
+// refusal came as a web page, which a listener never writes.
 func (v Version) Interpret(r Refusal, page bool) Meaning {
 	foreign := r.Reason == ""
 	switch {

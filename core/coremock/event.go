@@ -10,7 +10,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// Event matches a [core.WatchEvent], or a pointer to one, that equals want except for its time and
+// Event matches a [core.WatchEvent] or *[core.WatchEvent] that equals want except for its time and
 // its trace. A failed expectation prints the fields that differ.
 func Event(want core.WatchEvent) gomock.Matcher {
 	want = foreseen(want)

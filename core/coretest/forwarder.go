@@ -11,47 +11,48 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// ForwarderHarness is a forwarder under test and its path to the far end.
+// ForwarderHarness is a forwarder under test and its connection to the far end.
 type ForwarderHarness struct {
-	// Forwarder is under test.
+	// Forwarder is the forwarder under test.
 	Forwarder core.Forwarder
 	// Disconnect makes the far end unreachable, for example by closing its listener and its
 	// connections.
 	Disconnect func()
 }
 
-// ForwarderOptions name the things that a transport cannot carry. The zero value means that it
-// carries everything.
+// ForwarderOptions name the parts of a batch that a transport cannot carry. The zero value means
+// that it carries everything.
 type ForwarderOptions struct {
 	// WithoutOwner means that events arrive without their owner, as with contract v2.
 	WithoutOwner bool
 	// WithoutNumbers means that only resyncs, and objects with their kind and owner, arrive, as
-	// with contracts v1 and v2. Batches with a heartbeat are sent all the same: the transport
-	// leaves it out.
+	// with contracts v1 and v2. The suite still sends batches with a heartbeat, which the transport
+	// omits.
 	WithoutNumbers bool
-	// Unsendable is an event that the transport cannot carry, such as one without owner in contract
-	// v1. Nil: none.
+	// Unsendable is an event that the transport cannot carry, such as an event without an owner in
+	// contract v1. Nil: none.
 	Unsendable *core.WatchEvent
 	// Patience is the longest time that a prompt step may take on a busy machine. Default: 1 min.
 	Patience time.Duration
 }
 
-// TestForwarder checks the contract of [core.Forwarder]. Each check gets a harness of its own. The
+// TestForwarder checks the contract of [core.Forwarder]. Each check gets its own harness. The
 // batches claim the runtime "runtime-1". A forwarder may cut a batch ([core.ErrNotSent]): the suite
-// sends the rest again. When Forward ignores the end of its context, the other checks are left out.
+// sends the rest again. If Forward ignores the end of its context, the suite skips the other
+// checks.
 //
-// newForwarder makes a forwarder with a new and real far end. The far end decodes each request and
+// newForwarder makes a forwarder with a new, real far end. The far end decodes each request and
 // calls farEnd.Forward with the context of the request, the manager and the batch that arrived. It
-// answers in the words of its transport:
+// translates the result into answers of its transport:
 //
 //   - nil acknowledges the request,
-//   - [core.ErrTooLarge] refuses it for its size (413 in HTTP),
-//   - any other error that is [core.IsPermanent] refuses it for good (400),
+//   - [core.ErrTooLarge] refuses the request because of its size (413 in HTTP),
+//   - any other error that is [core.IsPermanent] refuses the request permanently (400),
 //   - [core.ErrUnauthenticated] and [core.ErrForbidden] refuse the sender (401, 403),
 //   - [core.ErrUnknownManager] means that the manager is not served here (404),
-//   - [core.ErrNotReady] refuses for now (503),
-//   - [core.EventErrors] names the events that failed, when a request carries several,
-//   - [core.RetryAfter] of an error is the wait that the far end asks for.
+//   - [core.ErrNotReady] refuses the request temporarily (503),
+//   - [core.EventErrors] names the events that failed, if a request carries several,
+//   - [core.RetryAfter] of an error is the wait that the far end requests.
 //
 // newForwarder stops everything that it starts with t.Cleanup.
 func TestForwarder(
@@ -71,7 +72,7 @@ func TestForwarder(
 		})
 
 		if hangs {
-			t.Fatal("Forward ignores the end of its context: the other checks are left out")
+			t.Fatal("Forward ignores the end of its context: the other checks are skipped")
 		}
 	}
 }

@@ -65,7 +65,7 @@ func (s *forwarderSuite) roundTrip(sent core.Batch) {
 	}
 
 	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
-		s.t.Errorf("Forward reports a batch as delivered, and another one arrived (-sent +arrived):\n%s", diff)
+		s.t.Errorf("Forward reports a batch as delivered, but another batch arrived (-sent +arrived):\n%s", diff)
 	}
 }
 
@@ -95,7 +95,7 @@ func (s *forwarderSuite) testBatch() {
 	s.mustSend(managerA, numbered(sampleEvents(8, 3)...))
 	for _, got := range s.farEnd.Acknowledged(managerA) {
 		if got.Watched.Name == poison {
-			s.t.Fatal("Forward keeps the batch after it returned: an event that was written into it later arrived")
+			s.t.Fatal("Forward keeps the batch after it has returned: an event that was written into it later arrived")
 		}
 	}
 }
@@ -112,7 +112,7 @@ func (s *forwarderSuite) arrived(manager core.Manager, sent ...core.WatchEvent) 
 	}
 
 	if diff := cmp.Diff(keys(sent), keys(s.farEnd.Acknowledged(manager))); diff != "" {
-		s.t.Errorf("other events arrived for %s than were sent (-sent +arrived):\n%s", manager, diff)
+		s.t.Errorf("the events that arrived for %s differ from the events that were sent (-sent +arrived):\n%s", manager, diff)
 	}
 }
 

@@ -168,6 +168,6 @@ func (s *forwarderSuite) testRecovers() {
 
 	isLater := func(e core.WatchEvent) bool { return e.Watched == sampleEvent(1).Watched }
 	if !slices.ContainsFunc(s.farEnd.Acknowledged(managerA), isLater) {
-		s.t.Error("Forward reports an event as delivered after a failure, and the event did not arrive")
+		s.t.Error("Forward reports an event as delivered after a failure, but the event did not arrive")
 	}
 }

@@ -102,7 +102,7 @@ func sampleHeartbeat() *core.Heartbeat {
 	}
 }
 
-// Changed returns an event about an update of the spec of an object. The group of its kind is
+// Changed returns an event for an update of the spec of an object. The group of its kind is
 // "example.com". It has no owner, time or trace.
 func Changed(kind, namespace, name string) core.WatchEvent {
 	return core.WatchEvent{

@@ -93,11 +93,11 @@ func forwarderMutants() map[string]mutant {
 		"ignores ctx":             {"Forward ignores ctx", ignoresContext},
 		"hides the error of ctx":  {"lost the error of ctx", mapsErrors(plainly)},
 		"calls for nothing":       {"empty batch reached the far end", callsForNothing},
-		"serves one manager only": {"other events arrived for manager-b", oneManager},
-		"keeps the batch":         {"Forward keeps the batch after it returned", keepsTheBatch},
+		"serves one manager only": {"events that arrived for manager-b differ", oneManager},
+		"keeps the batch":         {"Forward keeps the batch after it has returned", keepsTheBatch},
 		"changes the events":      {"Forward changes the batch", after(changesEvents)},
 		"changes the heartbeat":   {"Forward changes the batch", changesHeartbeat},
-		"acknowledges at once":    {"and another one arrived", acknowledgesAtOnce},
+		"acknowledges at once":    {"but another batch arrived", acknowledgesAtOnce},
 		"never sends the rest":    {"Forward sends nothing", neverSendsTheRest},
 		"breaks for ever":         {"though the far end accepts everything", breaksForEver()},
 		"retries":                 {"Forward retries", again(func(err error) bool { return err != nil && !core.IsPermanent(err) })},
@@ -112,7 +112,7 @@ func forwarderMutants() map[string]mutant {
 // losingMutants lose a part of each batch.
 func losingMutants() map[string]mutant {
 	return map[string]mutant{
-		"loses resyncs":       {"and another one arrived", keepsEvents(func(e *core.Numbered) bool { return !e.Resync })},
+		"loses resyncs":       {"but another batch arrived", keepsEvents(func(e *core.Numbered) bool { return !e.Resync })},
 		"turns resyncs":       {"Resync", eachEvent(func(e *core.Numbered) { e.Resync = false })},
 		"loses owners":        {"Owner", eachEvent(func(e *core.Numbered) { e.Owner.Name = "" })},
 		"loses the trace":     {"TraceParent", eachEvent(func(e *core.Numbered) { e.TraceParent = "" })},
@@ -128,9 +128,9 @@ func losingMutants() map[string]mutant {
 		"loses the epoch":     {"Epoch", eachBatch(func(b *core.Batch) { b.Epoch = "" })},
 		"loses heartbeats":    {"Heartbeat", eachBatch(func(b *core.Batch) { b.Heartbeat = nil })},
 		"loses drop counts":   {"Dropped", losesDropCounts},
-		"loses one of many":   {"and another one arrived", eachBatch(losesOneOfMany)},
+		"loses one of many":   {"but another batch arrived", eachBatch(losesOneOfMany)},
 		"loses all beyond":    {"behind one that is not sent", losesAllBeyond},
-		"swaps the order":     {"and another one arrived", eachBatch(func(b *core.Batch) { slices.Reverse(b.Events) })},
+		"swaps the order":     {"but another batch arrived", eachBatch(func(b *core.Batch) { slices.Reverse(b.Events) })},
 		"loses lone beats":    {"Heartbeat", losesLoneHeartbeats},
 		"loses all but beats": {"Events", eachBatch(losesEventsBesideHeartbeats)},
 	}

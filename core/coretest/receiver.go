@@ -27,13 +27,14 @@ type ReceiverOptions struct {
 	Patience time.Duration
 }
 
-// TestReceiver checks the rules for every receiver of batches, with any transport. It checks the
-// side that each failure belongs to, and the events that reach handlers and fleet. It also checks
-// that a loud runtime has a share only. A forwarder may also return nil for a batch that its
-// transport keeps, and delivers again.
+// TestReceiver checks the rules for every receiver of batches, with any transport. It checks to
+// which side each failure is attributed, and which events reach the handlers and the fleet. It also
+// checks that a loud runtime gets only its share. A forwarder may also return nil for a batch that
+// its transport keeps and delivers again.
 //
-// newReceiver starts a receiver until the test ends, with the default shares. Its result returns a
-// forwarder of a runtime to it. The receiver verifies that the runtime is the sender.
+// newReceiver starts a receiver until the test ends, with the default shares. The function that it
+// returns makes forwarders from a runtime to the receiver. The receiver verifies that the runtime
+// is the sender.
 func TestReceiver(
 	t *testing.T, newReceiver func(t *testing.T, parts ReceiverParts) func(runtime core.RuntimeID) core.Forwarder,
 	opts ReceiverOptions,
@@ -52,7 +53,8 @@ func TestReceiver(
 	}
 }
 
-// T judges a check: it is a [testing.T], or part of a program. Fatalf ends the goroutine.
+// T receives the result of a check. It is a [testing.T] or part of a program. Fatalf ends the
+// goroutine.
 type T interface {
 	Context() context.Context
 	Helper()
@@ -60,18 +62,19 @@ type T interface {
 	Fatalf(format string, args ...any)
 }
 
-// RemoteReceiver is a receiver that follows the script of [ScriptedParts], in any process.
+// RemoteReceiver is a receiver in any process that follows the script of [ScriptedParts].
 type RemoteReceiver struct {
-	// Sender returns a forwarder of a runtime.
+	// Sender returns a forwarder for a runtime.
 	Sender func(runtime core.RuntimeID) core.Forwarder
-	// Operator records the deliveries that the operator enqueued. Nil: they cannot be seen.
+	// Operator records the deliveries that the operator enqueued. Nil: the suite cannot see the
+	// deliveries.
 	Operator *Recorder
 
 	fleet *fleet.Fleet
 }
 
-// CheckReceiver calls run with each check of [TestReceiver], and the rule of
-// internal/conformance that it checks.
+// CheckReceiver calls run with each check of [TestReceiver] and the rule of internal/conformance
+// that the check covers.
 func CheckReceiver(remote RemoteReceiver, opts ReceiverOptions, run func(rule string, check func(t T))) {
 	for _, c := range receiverChecks() {
 		run(c.rule, func(t T) { c.run(t, remote, opts) })

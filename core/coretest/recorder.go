@@ -1,8 +1,8 @@
-// Package coretest holds the conformance suites for adapters of the ports in core, and fakes for
+// Package coretest provides the conformance suites for adapters of the ports in core, and fakes for
 // tests.
 //
-// [TestForwarder], [TestReceiver] and [TestVerifier] are the suites: an adapter calls them from one
-// of its own tests. [Recorder] is a far end: it records each batch and delivery, and answers as its
+// [TestForwarder], [TestReceiver] and [TestVerifier] are the suites: an adapter calls a suite from
+// one of its tests. [Recorder] is a far end: it records each batch and delivery and answers as its
 // script says.
 package coretest
 
@@ -20,7 +20,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
 
-// Call is one call of a [Recorder].
+// Call is one call to a [Recorder].
 type Call struct {
 	// Runtime is the sender of a delivery. It is empty for a forwarded batch.
 	Runtime core.RuntimeID
@@ -28,7 +28,7 @@ type Call struct {
 	Manager core.Manager
 	// Batch is a copy of the batch that arrived. A delivery is a batch of one event.
 	Batch core.Batch
-	// Returned is whether the call was answered, and Err the answer.
+	// Returned reports whether the call was answered. Err is the answer.
 	Returned bool
 	Err      error
 }
@@ -49,7 +49,7 @@ func (c *Call) acknowledged() []core.WatchEvent {
 
 // Recorder is a [core.Forwarder] and a [core.Handler] that records its calls. It acknowledges
 // everything unless its script says otherwise. The zero value is ready for use. It is safe for
-// concurrent use, also in a bubble of testing/synctest.
+// concurrent use, including in a bubble of testing/synctest.
 type Recorder struct {
 	mu      sync.Mutex
 	calls   []Call
@@ -58,8 +58,8 @@ type Recorder struct {
 	changed chan struct{} // closed at the next change, nil without a waiting call
 }
 
-// Always sets the function that answers all further calls. It may block until ctx ends. Nil
-// acknowledges them.
+// Always sets the function that answers all further calls. The function may block until ctx ends.
+// Nil acknowledges all calls.
 func (r *Recorder) Always(answer func(ctx context.Context, batch core.Batch) error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -201,10 +201,11 @@ const (
 	lateName                        = "late"
 )
 
-// ScriptedParts returns the parts of a receiver that follows a script, with a fleet. The
-// operator gets each event that they accept. The verifier is not ready for cold-runtime, refuses
-// all of forbidden-runtime, and the objects forbidden and forbidden-too. It panics at unverifiable.
-// The handler panics at unhandled, fails at failing, and is not ready at the first event of late.
+// ScriptedParts returns the parts of a receiver that follows a script, with a fleet. The operator
+// gets each event that the parts accept. The verifier is not ready for cold-runtime. It refuses
+// every event of forbidden-runtime, and the objects forbidden and forbidden-too. It panics at the
+// object unverifiable. The handler panics at the object unhandled, fails at failing, and is not
+// ready at the first event of late.
 func ScriptedParts(operator core.Handler) (ReceiverParts, error) {
 	verify := func(_ context.Context, peer core.Peer, event *core.WatchEvent) error {
 		switch {
@@ -244,13 +245,13 @@ func ScriptedParts(operator core.Handler) (ReceiverParts, error) {
 
 // Refusal is a refusal with every classification that core knows, for scripts.
 type Refusal struct {
-	// Permanent is whether no later attempt can succeed.
+	// Permanent reports that no later attempt can succeed.
 	Permanent bool
-	// After is the wait that the receiver asks for; 0: none.
+	// After is the wait that the receiver requests; 0: none.
 	After time.Duration
 	// Label is the metric label.
 	Label string
-	// Cause is the error that it wraps; nil: none.
+	// Cause is the error that the refusal wraps; nil: none.
 	Cause error
 }
 

@@ -12,11 +12,11 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// VerifierCase is a question to a verifier and its right answer.
+// VerifierCase is a question to a verifier and the expected answer.
 type VerifierCase struct {
 	// Name names the case.
 	Name string
-	// Peer asks to trigger Event.
+	// Peer is the sender of Event.
 	Peer  core.Peer
 	Event core.WatchEvent
 	// Want is nil when the event may pass, and otherwise one of [core.ErrUnauthenticated],
@@ -24,13 +24,13 @@ type VerifierCase struct {
 	Want error
 }
 
-// TestVerifier checks the contract of [core.Verifier]. Each case gets verifiers of its own. One
-// case must pass and one must be refused, unless all want [core.ErrNotReady], as for a verifier
-// with a cold cache.
+// TestVerifier checks the contract of [core.Verifier]. Each case gets its own verifiers. At least
+// one case must pass and one must be refused, unless all cases want [core.ErrNotReady], as for a
+// verifier with a cold cache.
 func TestVerifier(t *testing.T, newVerifier func(t *testing.T) core.Verifier, cases ...VerifierCase) {
 	t.Helper()
 	if !proves(cases) {
-		t.Fatal("want a case that passes and one that is refused, or ErrNotReady in all cases")
+		t.Fatal("want a case that passes and a case that is refused, or ErrNotReady in all cases")
 	}
 	for _, c := range cases {
 		t.Run(c.Name, func(t *testing.T) {

@@ -9,11 +9,11 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// Expect makes a runtime known for a manager before its first request. While Start has a handler
-// for the manager that is ready, the runtime is unknown for two intervals of
-// 30 s, and then stale. It stays known until Forget or ForgetManager. An agent without epoch makes
-// it unknown. With an epoch it must send a heartbeat, because a stream may deliver the events of a
-// dead agent. Call it at each start for all runtimes that have an agent.
+// Expect makes a runtime known for a manager before its first request. While Start has a ready
+// handler for the manager, the runtime is unknown for two intervals of 30 s and then stale. It
+// stays known until Forget or ForgetManager. An event from an agent without an epoch makes the
+// runtime unknown again. An agent with an epoch must send a heartbeat, because a stream may deliver
+// the events of a dead agent. Call Expect at each start for all runtimes that have an agent.
 func (f *Fleet) Expect(runtime core.RuntimeID, manager core.Manager) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -34,9 +34,10 @@ func (f *Fleet) warnUnserved(manager core.Manager) {
 		slog.String("manager", string(manager)))
 }
 
-// Forget removes a runtime with its resyncs to come. Call it when the runtime is gone. It does not
-// call the observers of [Fleet.OnChange]. For a minute, or until Expect is called for the runtime,
-// its requests are not observed: one that is under way does not bring it back.
+// Forget removes a runtime and its pending resyncs. Call it when the runtime no longer exists. It
+// does not call the observers of [Fleet.OnChange]. For a minute, or until Expect is called for the
+// runtime, its requests are not observed, so that a request under way does not add the runtime
+// again.
 func (f *Fleet) Forget(runtime core.RuntimeID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -54,10 +55,10 @@ func (f *Fleet) Forget(runtime core.RuntimeID) {
 	maps.DeleteFunc(f.expected, func(k key, _ time.Time) bool { return k.runtime == runtime })
 }
 
-// ForgetManager removes a runtime for one manager, unless it still sends requests to it, and
-// reports whether it is removed now. Call it when the runtime has no watch for the manager any
-// more, and again while it returns false. Otherwise the runtime is stale for that manager until
-// [Options].ForgetAfter.
+// ForgetManager removes a runtime for one manager, unless the runtime still sends requests to the
+// manager. It reports whether the runtime is removed now. Call it when the runtime no longer has a
+// watch for the manager, and again while it returns false. Otherwise the runtime is stale for that
+// manager until [Options].ForgetAfter.
 func (f *Fleet) ForgetManager(runtime core.RuntimeID, manager core.Manager) (forgotten bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -1,13 +1,14 @@
-// Package fleet keeps the freshness of the watch path of each runtime: whether a change there would
-// reach the control plane, and if not, why. It asks for a resync where a change may be missed.
+// Package fleet tracks the freshness of the watch path of each runtime: whether a change there
+// would reach the control plane, and if not, why. It requests a resync when a change may have been
+// missed.
 //
-// A listener feeds it. It knows no transport. Queries are exact at the time of the call; callbacks
-// and resyncs need [Receiver.Start].
+// A listener reports requests to it. The package depends on no transport. Queries are exact at the
+// time of the call. Callbacks and resyncs require [Receiver.Start].
 //
-// A [Fleet] locks and delivers, its records decide. An observation passes receiver.go and fleet.go.
-// The record takes it in (observe.go), with the replica that sent it (replica.go), and decides on
-// the state (judge.go). The fleet then schedules a resync (resyncs.go, deliver.go) and calls the
-// observers (observers.go).
+// A [Fleet] locks and delivers; its records decide. An observation passes receiver.go and fleet.go.
+// The record notes the observation (observe.go) with the replica that sent it (replica.go) and
+// decides on the state (judge.go). The fleet then schedules a resync (resyncs.go, deliver.go) and
+// calls the observers (observers.go).
 package fleet
 
 import (
@@ -22,7 +23,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/pacedlog"
 )
 
-// Fleet is the freshness of all runtimes. Create one with [New]. Its methods may be called
+// Fleet holds the freshness of all runtimes. Create one with [New]. Its methods may be called
 // concurrently.
 type Fleet struct {
 	opts  Options
@@ -50,7 +51,7 @@ type Fleet struct {
 	notifying bool
 }
 
-// New returns a fleet that knows no runtime yet. It fails on invalid options and names them.
+// New returns a fleet without runtimes. If options are invalid, the error names them.
 func New(opts Options) (*Fleet, error) {
 	if err := opts.validate(); err != nil {
 		return nil, err

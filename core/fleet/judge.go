@@ -67,7 +67,7 @@ func (r *record) current(opts *Options, now time.Time) Status {
 	return s
 }
 
-// Conditions returns every state with every reason that it can have, worst last.
+// Conditions returns every state with each of its possible reasons, the worst last.
 func Conditions() []Condition {
 	all := []Condition{
 		{State: Fresh},

@@ -6,10 +6,10 @@ import (
 	"slices"
 )
 
-// OnChange calls observe for every later change of freshness, one after the other and in their
-// order. observe must return immediately, because the request of a runtime may wait for it. It may
-// query the fleet. A silent runtime is found within a second, while Start runs. Forget does not
-// call observe. OnChange panics if observe is nil.
+// OnChange calls observe for every later change of freshness, one call at a time and in order.
+// observe must return immediately, because the request of a runtime may wait for it. It may query
+// the fleet. While Start runs, a silent runtime is detected within a second. Forget does not call
+// observe. OnChange panics if observe is nil.
 func (f *Fleet) OnChange(observe func(Transition)) {
 	if observe == nil {
 		panic("fleet: observe is nil")

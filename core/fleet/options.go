@@ -14,16 +14,16 @@ import (
 
 // Options are the optional settings of a [Fleet]. The zero value is the documented default.
 type Options struct {
-	// ForgetAfter is the silence after which a stale or unknown runtime is forgotten, unless
-	// [Fleet.Expect] was called for it. Default: 7 days.
+	// ForgetAfter is the duration of silence after which a stale or unknown runtime is forgotten,
+	// unless [Fleet.Expect] was called for the runtime. Default: 7 days.
 	ForgetAfter time.Duration
-	// MaxStatuses bounds the pairs of runtime and manager. Further ones stay unknown. Default:
-	// 100,000.
+	// MaxStatuses bounds the number of pairs of runtime and manager. Further pairs stay unknown.
+	// Default: 100,000.
 	MaxStatuses int
 
 	// PollFresh, PollUnproved and PollOtherwise are the intervals of [Fleet.RequeueAfter].
-	// None may be longer than the one before. Defaults: 30 min, 5 min and 1 min, or the one before
-	// if that is shorter.
+	// None may be longer than the interval above. Defaults: 30 min, 5 min and 1 min, or the
+	// interval above if it is shorter.
 	PollFresh     time.Duration
 	PollUnproved  time.Duration
 	PollOtherwise time.Duration
@@ -32,19 +32,20 @@ type Options struct {
 	// Default: 1 min.
 	PendingTooLong time.Duration
 
-	// ResyncJitter spreads the resyncs of the fleet, each at random within it. Default: 2 s.
+	// ResyncJitter spreads the resyncs of the fleet: each resync is delayed by a random time within
+	// it. Default: 2 s.
 	ResyncJitter time.Duration
 	// ResyncsPerSecond bounds the resyncs of the fleet for each manager. Default: 100.
 	ResyncsPerSecond int
 
-	// Random returns numbers in [0, 1), concurrently. Default: [rand.Float64].
+	// Random returns a random number in [0, 1). It is called concurrently. Default: [rand.Float64].
 	Random func() float64
-	// Resynced is called when a resync of the fleet was delivered. It is called concurrently, and
+	// Resynced is called after a resync of the fleet was delivered. It is called concurrently and
 	// must return immediately. Default: none.
 	Resynced func(hook.Resync)
-	// Logger gets a line when the freshness of a runtime changes: in 10 s one for each change that
-	// it repeats, and about 100 in all. The level is warn for stale and degraded, and info for the
-	// others. Each resync is a line at debug. Nil discards.
+	// Logger gets a line when the freshness of a runtime changes. In 10 s, it gets at most one line
+	// for each repeated change and about 100 lines in total. The level is warn for stale and
+	// degraded, and info for all other states. Each resync is logged at debug. Nil discards.
 	Logger *slog.Logger
 }
 

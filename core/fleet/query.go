@@ -7,7 +7,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// Get returns the freshness of a runtime for a manager. A runtime without a request is [Unknown].
+// Get returns the freshness of a runtime for a manager. A runtime that has sent no request is
+// [Unknown].
 func (f *Fleet) Get(runtime core.RuntimeID, manager core.Manager) Status {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -21,15 +22,16 @@ func (f *Fleet) Get(runtime core.RuntimeID, manager core.Manager) Status {
 
 // LeadsSince returns the time since which a handler of [Receiver.Start] is ready. With leader
 // election, it is the time since which this replica leads. It is zero while no handler is ready,
-// and exact to a second.
+// and is accurate to a second.
 func (f *Fleet) LeadsSince() time.Time {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.leads
 }
 
-// Range calls visit with the status of every known runtime for each of its managers, in no order,
-// until visit returns false. It works on a snapshot: visit may block and may query the fleet.
+// Range calls visit with the status of every known runtime for each of its managers, in no
+// particular order, until visit returns false. It works on a snapshot: visit may block and may
+// query the fleet.
 func (f *Fleet) Range(visit func(Status) bool) {
 	for _, s := range f.snapshot() {
 		if !visit(s) {
@@ -50,10 +52,10 @@ func (f *Fleet) snapshot() []Status {
 	return all
 }
 
-// RequeueAfter returns the polling interval of a runtime. It is [Options].PollFresh when it is
-// fresh for all its managers, PollUnproved when it is fresh or unproved, and PollOtherwise in all
-// other states. Up to a tenth is added or taken off at random, so that runtimes are not polled
-// together.
+// RequeueAfter returns the polling interval of a runtime. The interval is [Options].PollFresh if
+// the runtime is fresh for all its managers. It is PollUnproved if the runtime is fresh or unproved
+// for all its managers, and PollOtherwise in all other cases. Up to a tenth is added or subtracted
+// at random, so that runtimes are not polled together.
 func (f *Fleet) RequeueAfter(runtime core.RuntimeID) time.Duration {
 	if f.noteUnfed(time.Now()) {
 		f.warnUnserved("")
@@ -99,10 +101,10 @@ func (f *Fleet) pollInterval(runtime core.RuntimeID) time.Duration {
 	return wait
 }
 
-// WithoutCA returns the runtimes that may not trust the certificate authority with that
-// fingerprint. These are silent runtimes, and those with a replica that has not reported it. A
-// server certificate of that authority would cut them off. Former managers of a runtime do not
-// count.
+// WithoutCA returns the runtimes that possibly do not trust the certificate authority with the
+// given fingerprint. These are silent runtimes and runtimes with a replica that has not reported
+// this authority. A server certificate of the authority would cut these runtimes off. Former
+// managers of a runtime do not count.
 func (f *Fleet) WithoutCA(fingerprint string) []core.RuntimeID {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -118,9 +120,9 @@ func (f *Fleet) WithoutCA(fingerprint string) []core.RuntimeID {
 	return missing
 }
 
-// Revoked returns the runtimes of which the last senders are revoked, for each of their managers. A
-// sender that is refused does not count as the last one, so a stolen certificate does not make a
-// runtime with a new one revoked.
+// Revoked returns the runtimes with a revoked last sender, for each of their managers. A refused
+// sender does not count as the last sender, so a stolen certificate does not mark a runtime with a
+// new certificate as revoked.
 func (f *Fleet) Revoked() []core.RuntimeID {
 	f.mu.Lock()
 	defer f.mu.Unlock()

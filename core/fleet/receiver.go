@@ -6,18 +6,19 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// Receiver is the side of a [Fleet] that receivers feed, such as a listener or a consumer. An
-// operator holds the Fleet, and hands it to its receivers. Only a transport of its own needs a
-// Receiver, and package intake has it for that. The methods may be called concurrently.
+// Receiver is the side of a [Fleet] to which receivers, such as a listener or a consumer, report
+// requests. An operator creates the Fleet and passes it to its receivers. Only a custom transport
+// needs a Receiver, and package intake uses it for that purpose. The methods may be called
+// concurrently.
 type Receiver struct{ fleet *Fleet }
 
-// Receiver returns the side of the fleet that receivers feed.
+// Receiver returns the side of the fleet to which receivers report requests.
 func (f *Fleet) Receiver() Receiver { return Receiver{f} }
 
-// NoteArrival takes in the numbers of a request before it is verified. Its Observe may come late,
-// or never: a verifier panics, or a handler hangs. Such a gap in the numbers shows no other replica
-// of the operator. NoteArrival is no sign of life, and notes nothing of a process that was not
-// observed before.
+// NoteArrival notes the numbers of a request before the request is verified. The call of Observe
+// may follow late or never, because a verifier panics or a handler hangs. Such a gap in the numbers
+// does not mean that another replica of the operator received requests. NoteArrival does not count
+// as a sign of life. It ignores a process that was not observed before.
 func (r Receiver) NoteArrival(runtime core.RuntimeID, manager core.Manager, batch core.Batch) {
 	f := r.fleet
 	f.mu.Lock()
@@ -32,11 +33,11 @@ func (r Receiver) NoteArrival(runtime core.RuntimeID, manager core.Manager, batc
 	}
 }
 
-// Observe takes in one request that peer sent to a manager. The caller has verified the peer.
-// Refused has the events that the handler did not take: they are signs of life, too. An error that
-// is a [core.KeptError] means that the transport keeps the event, and the sender does not. The
-// fleet then requests a resync. Observe keeps nothing of the batch, and calls the observers of
-// [Fleet.OnChange] when the freshness changes.
+// Observe notes one request that peer sent to a manager. The caller must have verified the peer.
+// The argument refused contains the events that the handler did not accept: they are also signs of
+// life. An error that is a [core.KeptError] means that the transport keeps the event and the sender
+// does not. The fleet then requests a resync. Observe keeps no reference to the batch. If the
+// freshness changes, Observe calls the observers of [Fleet.OnChange].
 func (r Receiver) Observe(peer core.Peer, manager core.Manager, batch core.Batch, refused core.EventErrors) {
 	now := time.Now()
 	if r.fleet.observeRequest(peer, manager, &batch, refused, now) {
@@ -45,8 +46,8 @@ func (r Receiver) Observe(peer core.Peer, manager core.Manager, batch core.Batch
 }
 
 // Refuse notes that the verifier refused the whole request of an identified runtime, and why. The
-// reason is from a small fixed set. A runtime without a verified request is not noted, unless
-// [Fleet.Expect] was called for it.
+// reason must come from a small fixed set. Refuse ignores a runtime without a verified request,
+// unless [Fleet.Expect] was called for the runtime.
 func (r Receiver) Refuse(runtime core.RuntimeID, manager core.Manager, reason core.Reason) {
 	f := r.fleet
 	f.mu.Lock()
@@ -61,8 +62,8 @@ func (r Receiver) Refuse(runtime core.RuntimeID, manager core.Manager, reason co
 // another sender is observed. An intake calls it for each new list of revoked senders. It may
 // be called again with the same list.
 //
-// The last sender counts, so that a thief with an old certificate does not make a runtime stale
-// that has a new one.
+// The last sender counts, so that a thief with an old certificate cannot make a runtime stale that
+// has a new certificate.
 func (r Receiver) Revoke(isRevoked func(core.Peer) bool) {
 	if r.fleet.revokeSenders(isRevoked, time.Now()) {
 		r.fleet.notifyObservers()

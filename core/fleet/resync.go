@@ -13,9 +13,9 @@ import (
 const (
 	// CauseNewEpoch means that an agent process sent its first request: earlier events may be lost.
 	CauseNewEpoch hook.ResyncCause = "new_epoch"
-	// CauseGap means that a number of the sequence did not arrive.
+	// CauseGap means that a sequence number did not arrive.
 	CauseGap hook.ResyncCause = "gap"
-	// CauseWentBack means that the sequence is lower than it was.
+	// CauseWentBack means that the sequence is lower than before.
 	CauseWentBack hook.ResyncCause = "went_back"
 	// CauseReturned means that a silent runtime sends requests again.
 	CauseReturned hook.ResyncCause = "returned"

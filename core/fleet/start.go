@@ -13,10 +13,11 @@ import (
 
 // Start reviews the runtimes every second and delivers resyncs to the handlers of their managers,
 // until ctx ends. A review calls the observers and forgets runtimes that are silent for too long. A
-// delivery that fails is tried again. Start blocks and waits for its goroutines.
+// delivery that fails is retried. Start blocks and waits for its goroutines.
 //
-// It may run several times with handlers for different managers, as for two listeners. It fails
-// when another Start has a handler for one of the managers, or a handler is nil.
+// Several calls of Start may run with handlers for different managers, for example for two
+// listeners. Start fails if another call of Start has a handler for one of the managers, or if a
+// handler is nil.
 func (r Receiver) Start(ctx context.Context, handlers map[core.Manager]core.Handler) error {
 	f := r.fleet
 	if err := f.addHandlers(handlers); err != nil {
@@ -46,7 +47,7 @@ func (f *Fleet) addHandlers(handlers map[core.Manager]core.Handler) error {
 			return fmt.Errorf("fleet: the handler of manager %q is nil", manager)
 		}
 		if _, taken := f.served[manager]; taken {
-			return fmt.Errorf("fleet: resyncs of the manager are delivered elsewhere already: "+
+			return fmt.Errorf("fleet: resyncs of the manager are already delivered elsewhere: "+
 				"want one handler for each manager: %q", manager)
 		}
 		f.settled[manager] = true

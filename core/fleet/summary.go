@@ -8,32 +8,34 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/hook"
 )
 
-// Summary sums up the runtimes of one manager. Metrics are made of it.
+// Summary sums up the runtimes of one manager. It is the source of metrics.
 type Summary struct {
 	// Runtimes is the number of runtimes in each state, for each reason.
 	Runtimes map[Condition]int
 	// Pending is the number of events that wait in the runtimes, and OldestPending the age of the
-	// oldest, as of the last heartbeats.
+	// oldest event, both from the last heartbeats.
 	Pending       int64
 	OldestPending time.Duration
-	// FirstExpiry is the earliest expiry of a verified client certificate, zero if none is known. A
-	// silent runtime counts if its certificate expired when it became silent.
+	// FirstExpiry is the earliest expiry of a verified client certificate, or zero if no expiry is
+	// known. A silent runtime counts if its certificate had expired when the runtime became silent.
 	FirstExpiry time.Time
 	// Versions is the number of runtimes with each version of the agent, without silent agents and
-	// those that name no version. A runtime with two versions counts for each of them. At most
-	// eight versions have a key, those with the most runtimes. [OtherVersions] counts the others.
+	// agents that report no version. A runtime with two versions counts for each of them. At most
+	// eight versions have a key: the versions with the most runtimes. [OtherVersions] counts all
+	// other versions.
 	Versions map[string]int
 	// ClockSkew is the largest difference between the clock of an agent and the clock of this
 	// process, whichever is ahead.
 	ClockSkew time.Duration
 
-	// Resyncs counts the delivered resyncs that the fleet asked for, by cause. ResyncsToCome are
-	// not delivered yet.
+	// Resyncs counts the delivered resyncs that the fleet requested, by cause. ResyncsToCome counts
+	// the requested resyncs that are not delivered yet.
 	Resyncs       map[hook.ResyncCause]int64
 	ResyncsToCome int
 	// Untracked counts the requests of runtimes beyond [Options].MaxStatuses.
 	Untracked int64
-	// Events counts the events of all other requests, with those that were refused or sent again.
+	// Events counts the events of all other requests, including events that were refused or sent
+	// again.
 	Events int64
 }
 
@@ -88,8 +90,9 @@ func (s *Summary) addTally(t *tally) {
 	s.Events = t.events
 }
 
-// Summaries returns the summary of each manager, all at one moment: those with runtimes, and
-// those that Start serves while a handler is ready. The cost grows with the runtimes.
+// Summaries returns a consistent snapshot of the summaries of all managers: managers with runtimes,
+// and managers that Start serves while a handler is ready. The cost grows with the number of
+// runtimes.
 func (f *Fleet) Summaries() map[core.Manager]*Summary {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// OtherVersions is the key in [Summary.Versions] for all versions without a key: those beyond
-// the first eight, and texts that do not look like a version.
+// OtherVersions is the key in [Summary].Versions for all versions without their own key: versions
+// beyond the first eight, and texts that do not look like a version.
 const OtherVersions = "other"
 
 // The version is foreign input, and a label of a metric.
@@ -18,7 +18,8 @@ const (
 	maxVersionLength = 64
 )
 
-// Versions returns the versions of the agents, sorted and each once. A stale runtime has none.
+// Versions returns the versions of the agents, sorted and without duplicates. For a stale runtime
+// it returns no versions.
 func (s *Status) Versions() []string {
 	if s.State == Stale {
 		return nil

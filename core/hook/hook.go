@@ -1,13 +1,13 @@
-// Package hook has the reports of the parts of Runtime Watcher to their hooks: one struct for each
-// kind of report. A later version may add fields, which breaks no hook.
+// Package hook defines the reports of the parts of Runtime Watcher to their hooks: one struct for
+// each kind of report. Later versions may add fields, which breaks no hook.
 //
-// A hook returns immediately, because an API server, a runtime or a lane of events waits for it. It
-// may be called concurrently. A part skips a hook that is nil.
+// A hook must return immediately, because an API server, a runtime or a queue of events waits for
+// it. A hook may be called concurrently. A nil hook is skipped.
 //
-// Strings are metric labels: each has a small set of values. Durations are wall time.
+// Strings are metric labels with a small set of values. Durations are wall time.
 //
 // Two kinds of hook have no struct. A gauge gets a change (1 or -1), and a switch gets its state.
-// Both are complete with this one value.
+// This single value is all that they need.
 package hook
 
 import (
@@ -19,28 +19,28 @@ import (
 
 // Answer is the answer to a request of a runtime.
 type Answer struct {
-	// Contract and Manager are empty when the request names none that is known.
+	// Contract and Manager are empty if the request does not name a known contract or manager.
 	Contract contract.Version
 	Manager  core.Manager
-	// Status is that of HTTP.
+	// Status is the HTTP status.
 	Status int
-	// Reason is empty when the event was taken, unless an observing verifier took it.
+	// Reason is empty if every event was accepted, unless an observing verifier accepted it.
 	Reason core.Reason
 	// Took is the time from the header of the request to the answer.
 	Took time.Duration
 }
 
-// HandshakeCause is why a TLS handshake failed.
+// HandshakeCause says why a TLS handshake failed.
 type HandshakeCause string
 
 const (
 	// HandshakeNoCertificate means that the client has sent no certificate.
 	HandshakeNoCertificate HandshakeCause = "no_certificate"
-	// HandshakeUntrusted means that this end refused the certificate of the client.
+	// HandshakeUntrusted means that this side refused the certificate of the client.
 	HandshakeUntrusted HandshakeCause = "untrusted"
-	// HandshakeBadCertificate means that the client refused the certificate of this end.
+	// HandshakeBadCertificate means that the client refused the certificate of this side.
 	HandshakeBadCertificate HandshakeCause = "bad_certificate"
-	// HandshakeProtocol means that the client does not speak TLS 1.3, or no TLS.
+	// HandshakeProtocol means that the client does not speak TLS 1.3 or does not speak TLS at all.
 	HandshakeProtocol HandshakeCause = "protocol"
 	// HandshakeTimeout means that the client was too slow.
 	HandshakeTimeout HandshakeCause = "timeout"
@@ -63,7 +63,7 @@ const (
 	ReasonNoSlot core.Reason = "no_slot"
 )
 
-// ConnectionDrop is a connection that a server closed for its limit of connections.
+// ConnectionDrop is a connection that a server closed because of its limit on connections.
 type ConnectionDrop struct {
 	// Server is the server of an agent: "webhook" or "metrics". A listener leaves it empty.
 	Server string
@@ -71,19 +71,20 @@ type ConnectionDrop struct {
 	Reason core.Reason
 }
 
-// Listener has the optional hooks of a listener.
+// Listener contains the optional hooks of a listener.
 type Listener struct {
-	// Managers are the managers that the hooks expect, such as those with metrics from the start.
-	// The log of the listener names each that it does not serve. Default: none.
+	// Managers are the managers that the hooks expect, such as managers with metrics from the
+	// start. The listener logs each of these managers that it does not serve. Default: none.
 	Managers []core.Manager
 	// Answered is called after each request.
 	Answered func(Answer)
 	// InFlight is called with 1 before the verifier and the handler are called for a request, and
-	// with -1 after.
+	// with -1 afterwards.
 	InFlight func(delta int)
 	// HandshakeFailed is called for each failed TLS handshake.
 	HandshakeFailed func(HandshakeFailure)
-	// ConnectionDropped is called for each connection that was closed for Options.MaxConnections.
+	// ConnectionDropped is called for each connection that was closed because of
+	// Options.MaxConnections.
 	ConnectionDropped func(ConnectionDrop)
 }
 
@@ -92,32 +93,33 @@ type Decision string
 
 // The decisions of the acceptor, for a change that matters.
 const (
-	// DecisionAccepted is [core.Accepted].
+	// DecisionAccepted has the meaning of [core.Accepted].
 	DecisionAccepted = Decision(core.Accepted)
-	// DecisionCoalesced is [core.Coalesced].
+	// DecisionCoalesced has the meaning of [core.Coalesced].
 	DecisionCoalesced = Decision(core.Coalesced)
-	// DecisionDropped is [core.Dropped].
+	// DecisionDropped has the meaning of [core.Dropped].
 	DecisionDropped = Decision(core.Dropped)
 )
 
 // The decisions of a source, for a change that causes no event.
 const (
 	// DecisionUnchanged means that an update did not change the watched part of the object. The
-	// informer also decides so for an update that its filter refuses.
+	// informer also uses it for an update that its filter refuses.
 	DecisionUnchanged Decision = "unchanged"
-	// DecisionIrrelevant means that the filter refuses a change that is no update.
+	// DecisionIrrelevant means that the filter refuses a change that is not an update.
 	DecisionIrrelevant Decision = "irrelevant"
-	// DecisionDryRun means that the write is not persisted. Only the webhook decides so.
+	// DecisionDryRun means that the write is not persisted. Only the webhook uses it.
 	DecisionDryRun Decision = "dry_run"
 	// DecisionNoOwner means that the object has no valid owner, but an owner is required.
 	DecisionNoOwner Decision = "no_owner"
-	// DecisionNoName means that the object has no name, or one that is too long for an event. The
-	// webhook accepts an update or a deletion that names no object at all as a resync instead.
+	// DecisionNoName means that the object has no name, or a name that is too long for an event.
+	// For an update or a deletion that names no object at all, the webhook accepts a resync
+	// instead.
 	DecisionNoName Decision = "no_name"
 	// DecisionUnread means that there was no memory to read the review; a resync is accepted
 	// instead.
 	DecisionUnread Decision = "unread"
-	// DecisionFailed means that something panicked, see the log; a resync is accepted instead.
+	// DecisionFailed means that code panicked, as the log shows; a resync is accepted instead.
 	DecisionFailed Decision = "failed"
 )
 
@@ -126,20 +128,20 @@ type Review struct {
 	Manager core.Manager
 	// Decision is the fate of the change.
 	Decision Decision
-	// Took is the time from the beginning of the request, before its body is read, to the answer.
+	// Took is the time from the start of the request, before its body is read, to the answer.
 	Took time.Duration
 }
 
-// Refusal is a request to the webhook that is answered with another status than 200.
+// Refusal is a request to the webhook that is answered with a status other than 200.
 type Refusal struct {
-	// Status is that of HTTP.
+	// Status is the HTTP status.
 	Status int
 	// Reason is one of the constants of package admission.
 	Reason core.Reason
 	Took   time.Duration
 }
 
-// OwnerFault is a fault of the owner that an object names.
+// OwnerFault is the kind of fault in the owner of an object.
 type OwnerFault string
 
 const (
@@ -155,11 +157,11 @@ type OwnerProblem struct {
 	Problem OwnerFault
 }
 
-// Place is where the webhook panicked.
+// Place is the place at which the webhook panicked.
 type Place string
 
 const (
-	// PlaceFilter is a filter. The change matters.
+	// PlaceFilter is a filter. The change is treated as relevant.
 	PlaceFilter Place = "filter"
 	// PlaceAcceptor is the acceptor, or a hook before it. A resync is accepted.
 	PlaceAcceptor Place = "acceptor"
@@ -177,52 +179,54 @@ type Panic struct {
 // Attempt is one call of a forwarder by an outbox.
 type Attempt struct {
 	Manager core.Manager
-	// Events is the number of events in the batch, 0 for a heartbeat alone.
+	// Events is the number of events in the batch, or 0 for a lone heartbeat.
 	Events int
 	Took   time.Duration
-	// Err is nil if the receiver took the whole batch, and otherwise as [core.Forwarder] documents.
+	// Err is nil if the receiver accepted the whole batch, and otherwise the error that
+	// [core.Forwarder] documents.
 	Err error
 }
 
-// Connection is an attempt to make a TCP connection to the control plane.
+// Connection is an attempt to open a TCP connection to the control plane.
 type Connection struct {
-	// Err is nil for a connection. Otherwise its [core.ReasonOf] is a metric label such as "dns".
+	// Err is nil if the connection was opened. Otherwise [core.ReasonOf] returns its metric label,
+	// such as "dns".
 	Err error
 }
 
-// Disconnection is the end of a connection to the control plane that still took requests.
+// Disconnection is the end of a connection to the control plane that was still in use.
 type Disconnection struct {
-	// Lasted is the time since the connection was made.
+	// Lasted is the time since the connection was opened.
 	Lasted time.Duration
 }
 
-// Retry is a short retry of a forwarder, within one attempt.
+// Retry describes a short retry by a forwarder within one attempt.
 type Retry struct {
-	// Status is the HTTP status of the answer before, 0 when there was no answer.
+	// Status is the HTTP status of the previous answer, or 0 if there was no answer.
 	Status int
 }
 
-// UnknownContract is an answer as of a control plane that does not know the contract.
+// UnknownContract is an answer that a control plane gives if it does not support the contract.
 type UnknownContract struct {
 	Manager core.Manager
-	// Err is that of the forwarder.
+	// Err is the error of the forwarder.
 	Err error
 }
 
-// Fallback is a change of the forwarder that a fallback uses.
+// Fallback is a change between the forwarders of a fallback.
 type Fallback struct {
 	Manager core.Manager
 	// Older means that the older forwarder is in use.
 	Older bool
 }
 
-// ContractInUse is the contract with which the events to a manager travel from now on.
+// ContractInUse is the contract that carries the events to a manager from now on.
 type ContractInUse struct {
 	Manager  core.Manager
 	Contract contract.Version
 }
 
-// Stall is a time for which an agent did not run.
+// Stall is a period in which an agent did not run.
 type Stall struct {
 	Took time.Duration
 }
@@ -231,16 +235,16 @@ type Stall struct {
 type CanaryProbe struct {
 	// State is the result of the write.
 	State core.CanaryState
-	// Took is the time of the write.
+	// Took is the duration of the write.
 	Took time.Duration
 }
 
-// WebhookCheck is a comparison of the webhooks that the API server has with those that were
-// applied, or a repair of them.
+// WebhookCheck is a comparison of the webhooks in the API server with the webhooks that were
+// applied, or a repair of the webhooks.
 type WebhookCheck struct {
-	// Result is "same" or "changed", and "failed" if the webhooks could not be read. An agent that
-	// keeps them also has "restored", "contested" if others change them again and again, and
-	// "failed" if it could not write them.
+	// Result is "same", "changed", or "failed" if the webhooks could not be read. An agent that
+	// maintains the webhooks also reports "restored", "contested" if another client keeps changing
+	// them, and "failed" if it could not write them.
 	Result string
 }
 
@@ -251,7 +255,7 @@ type Observation struct {
 	Decision Decision
 }
 
-// Proof is a sign of the API server that a watch works.
+// Proof is a sign from the API server that a watch works.
 type Proof struct {
 	Manager core.Manager
 }
@@ -269,13 +273,13 @@ type WatchFailure struct {
 type Fate string
 
 const (
-	// FateEnqueued means that the events of the message are in the queues of controllers.
+	// FateEnqueued means that the events of the message are in the queues of the controllers.
 	FateEnqueued Fate = "enqueued"
 	// FateHandedBack means that the message went back to the runtime.
 	FateHandedBack Fate = "handed_back"
 	// FateDelayed means that the stream delivers the message again later.
 	FateDelayed Fate = "delayed"
-	// FateTerminated means that the message is given up.
+	// FateTerminated means that the consumer gave the message up.
 	FateTerminated Fate = "terminated"
 )
 
@@ -283,29 +287,29 @@ const (
 type Conclusion struct {
 	Manager core.Manager
 	Fate    Fate
-	// Reason is empty when every event is enqueued. It is a metric label, provided that the reasons
-	// of verifiers and handlers are.
+	// Reason is empty if every event is enqueued. It is a metric label, provided that verifiers and
+	// handlers return errors with reasons from a small fixed set.
 	Reason core.Reason
 	Took   time.Duration
 }
 
-// Backlog is the content of the stream of a manager. It is zero at a replica that takes no messages
+// Backlog is the content of the stream of a manager. It is zero on a replica that takes no messages
 // of the manager.
 type Backlog struct {
 	Manager core.Manager
-	// Messages is their number in the stream.
+	// Messages is the number of messages in the stream.
 	Messages uint64
-	// Filled is the part of the bytes of the stream that is in use, from 0 to 1.
+	// Filled is the used fraction of the stream's byte limit, from 0 to 1.
 	Filled float64
 	// Oldest is the age of the oldest message.
 	Oldest time.Duration
 }
 
-// Unavailability is a change of whether the messages of a manager can be taken.
+// Unavailability is a change in whether the messages of a manager can be taken.
 type Unavailability struct {
 	Manager core.Manager
-	// Reason is why the stream or its consumer is refused, or does not answer: one of those of a
-	// forwarder. The backlog is then unknown. It is empty when this replica takes messages again,
+	// Reason says why the stream or its consumer is refused or does not answer, with a reason of a
+	// forwarder. The backlog is then unknown. Reason is empty if this replica takes messages again,
 	// or another replica does.
 	Reason core.Reason
 }
@@ -315,7 +319,7 @@ type Redelivery struct {
 	Manager core.Manager
 }
 
-// ResyncCause is why a fleet asked for a resync. Package fleet has the constants.
+// ResyncCause says why a fleet requested a resync. Package fleet defines the constants.
 type ResyncCause string
 
 // Resync is a resync of a fleet that was delivered to the handler of a manager.
@@ -328,8 +332,8 @@ type Resync struct {
 // Handled is a delivery that a source of a controller has handled.
 type Handled struct {
 	Delivery core.Delivery
-	// Requests is how many requests the map function made of the delivery.
+	// Requests is the number of requests that the map function returned for the delivery.
 	Requests int
-	// Err is nil if all requests are in the queue.
+	// Err is nil if all requests were added to the queue.
 	Err error
 }

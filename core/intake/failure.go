@@ -9,32 +9,33 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
-// Fault is the side that a failure belongs to.
+// Fault is the side to which a failure belongs.
 type Fault int
 
 const (
-	// faultOfEvent is of one element: all others go on.
+	// faultOfEvent is a failure of one element: all other elements continue.
 	faultOfEvent Fault = iota
-	// faultOfSender is of the runtime: the verifier refuses it, or does not know it yet.
+	// faultOfSender is a failure of the runtime: the verifier refuses it or does not know it yet.
 	faultOfSender
-	// FaultOfReplica is of this replica, which takes no events: another one may.
+	// FaultOfReplica is a failure of this replica, which takes no events: another replica may.
 	FaultOfReplica
-	// FaultOfShare is of a sender that has used its share.
+	// FaultOfShare is a failure of a sender that has used up its share.
 	FaultOfShare
-	// faultOfIntake is of a receiver that is busy, or does not serve the manager.
+	// faultOfIntake is a failure of a receiver that is busy or does not serve the manager.
 	faultOfIntake
 )
 
-// Failure is why an element, or a whole batch, was not taken. The methods of an [Intake] return it
-// as an error: [errors.As] finds it. It wraps [core.ErrForbidden] and
-// [core.ErrUnauthenticated] when the verifier refused, [core.ErrUnknownManager], and
-// [core.ErrNotReady] when the verifier or the replica is not ready or has no room for the sender.
-// It hides the class of a handler's error: the same event may be taken later.
+// Failure says why an element, or a whole batch, was not accepted. The methods of an [Intake]
+// return it as an error that [errors.As] finds. It wraps [core.ErrForbidden] or
+// [core.ErrUnauthenticated] if the verifier refused, and [core.ErrUnknownManager] if the manager is
+// not served. It wraps [core.ErrNotReady] if the verifier or the replica is not ready or has no
+// room for the sender. It hides the class of a handler's error, because the same event may be
+// accepted later.
 type Failure struct {
-	// Fault is the side that the failure belongs to.
+	// Fault is the side to which the failure belongs.
 	Fault Fault
-	// Pause is how long the sender is to be left alone, so that refusals cost little. It is 0
-	// unless the fault is that of the share.
+	// Pause is how long a transport should not read from the sender, so that refusals cost little.
+	// It is 0 unless Fault is FaultOfShare.
 	Pause time.Duration
 
 	cause  error
@@ -53,13 +54,13 @@ func (f *Failure) Error() string {
 	return f.cause.Error()
 }
 
-// Unwrap returns the sentinel of core that the failure stands for, nil if there is none.
+// Unwrap returns the sentinel error of core that corresponds to the failure, or nil.
 func (f *Failure) Unwrap() error { return f.class }
 
 // Reason returns the metric label of the cause.
 func (f *Failure) Reason() string { return string(f.reason) }
 
-// RetryAfter returns the wait that the sender is asked for, at most 5 min; 0: none.
+// RetryAfter returns how long the sender should wait, at most 5 min; 0: not at all.
 func (f *Failure) RetryAfter() time.Duration { return f.wait }
 
 // maxWait bounds the wait that a verifier or a handler can ask for.
@@ -109,10 +110,10 @@ func unknownManager(manager core.Manager) *Failure {
 
 // verdict is the fate of a batch. The zero value means that all of it was taken.
 type verdict struct {
-	// Whole is the failure of the whole batch, nil if its elements were decided one by one.
+	// Whole is the failure of the whole batch, or nil if its elements were decided individually.
 	Whole *Failure
-	// Failed has the elements that were not taken, by their index. That of the heartbeat is the
-	// number of events.
+	// Failed maps the index of each element that was not accepted to its failure. The index of the
+	// heartbeat is the number of events.
 	Failed map[int]*Failure
 }
 

@@ -1,17 +1,17 @@
-// Package intake is the receiver's half of the transport, as package outbox is the sender's. Every
-// transport goes through it.
+// Package intake is the receiver's half of the transport, as package outbox is the sender's half.
+// Every transport uses it.
 //
-// A transport turns a message into a [Request] with the [core.Peer] that it has identified, and the
-// error of [Intake.Receive] into its answer. Receive does everything between:
+// A transport turns a message into a [Request] with the [core.Peer] that it has identified, and
+// turns the error of [Intake.Receive] into its answer. Receive does everything in between:
 //
-//  1. It refuses a revoked peer, and compares the claim of the batch with the peer.
-//  2. It charges the share of the runtime, and takes a slot.
-//  3. It verifies each event, and hands it to the handler of its manager.
-//  4. It decides which side each failure belongs to: one event, the sender, or this replica.
-//  5. It hands the batch to the fleet.
+//  1. It refuses a revoked peer and compares the claim of the batch with the peer.
+//  2. It charges the share of the runtime and takes a slot.
+//  3. It verifies each event and passes it to the handler of its manager.
+//  4. It decides to which side each failure belongs: one event, the sender, or this replica.
+//  5. It reports the batch to the fleet.
 //
-// The package knows no transport: nothing here may depend on requests of HTTP, on connections or on
-// subjects.
+// The package is independent of the transport: nothing here may depend on HTTP requests,
+// connections or subjects.
 package intake
 
 import (
@@ -29,8 +29,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
-// Intake receives the batches of all runtimes for one or several managers. Create one with [New].
-// Its methods may be called concurrently, and start no goroutine.
+// Intake receives the batches of all runtimes for one or more managers. Create it with [New]. Its
+// methods may be called concurrently and start no goroutine.
 type Intake struct {
 	verifier core.Verifier
 	handlers map[core.Manager]core.Handler
@@ -47,7 +47,7 @@ var (
 	errNoHandler  = errors.New("handler is nil")
 )
 
-// New returns an intake that has copied the handlers. The error names everything that is missing,
+// New returns an intake with a copy of handlers. The error names everything that is missing,
 // invalid or negative.
 //
 // The verifier may be a [core.RequestVerifier] and a [core.Validator].
@@ -107,8 +107,8 @@ func (in *Intake) Serves(manager core.Manager) bool {
 	return known
 }
 
-// Ready returns why the handler of a manager takes no events, nil if it is a [core.Readier] that
-// takes them, or if it is none.
+// Ready returns the error of the handler's method Ready, or nil if the handler of the manager is
+// not a [core.Readier].
 func (in *Intake) Ready(manager core.Manager) error {
 	if r, ok := in.handlers[manager].(core.Readier); ok {
 		return r.Ready()
@@ -116,8 +116,8 @@ func (in *Intake) Ready(manager core.Manager) error {
 	return nil
 }
 
-// RecheckAfter returns the time after which the handler of a manager requests a reconcile again, 0
-// if it is no [core.Rechecker]. Call it before [Intake.Receive].
+// RecheckAfter returns the delay after which the handler of a manager requests a reconcile again,
+// or 0 if the handler is not a [core.Rechecker]. Call it before [Intake.Receive].
 func (in *Intake) RecheckAfter(ctx context.Context, manager core.Manager) (after time.Duration) {
 	r, ok := in.handlers[manager].(core.Rechecker)
 	if ok {
@@ -126,12 +126,12 @@ func (in *Intake) RecheckAfter(ctx context.Context, manager core.Manager) (after
 	return after
 }
 
-// Stop makes every later failure of a handler one of this replica. A receiver that stops ends the
-// calls of its handlers, which is no failure of their events.
+// Stop attributes every later failure of a handler to this replica. A receiver that stops cancels
+// the calls to its handlers, which is not a failure of their events.
 func (in *Intake) Stop() { in.stopping.Store(true) }
 
-// DeliverResyncs hands the resyncs of the fleet to the handlers until ctx ends. Without a fleet it
-// returns immediately. It fails as [fleet.Receiver.Start] does.
+// DeliverResyncs delivers the resyncs of the fleet to the handlers until ctx ends. Without a fleet
+// it returns immediately. It fails for the reasons for which [fleet.Receiver.Start] fails.
 func (in *Intake) DeliverResyncs(ctx context.Context) error {
 	if in.opts.Fleet == nil {
 		return nil
@@ -160,8 +160,9 @@ func (p protected) Ready() (err error) {
 	return err
 }
 
-// ForRequest returns the verifier for the events of one batch, one after the other: that of a
-// [core.RequestVerifier], and otherwise the same verifier.
+// ForRequest returns the verifier for the events of one batch, which it verifies one at a time. For
+// a [core.RequestVerifier], that is the result of its method ForRequest, and otherwise verifier
+// itself.
 func ForRequest(verifier core.Verifier) core.Verifier {
 	if v, ok := verifier.(core.RequestVerifier); ok {
 		return v.ForRequest()
@@ -171,33 +172,34 @@ func ForRequest(verifier core.Verifier) core.Verifier {
 
 // Options are the optional settings of an [Intake]. The zero value is the documented default.
 type Options struct {
-	// MaxInFlight bounds the batches that the verifier and the handlers have at the same time. With
-	// a Fleet, an eighth more may be with the verifier only, so that heartbeats are observed while
-	// all events are refused. Default: 256.
+	// MaxInFlight bounds the batches that the verifier and the handlers process at the same time.
+	// With a Fleet, the verifier alone may process an eighth more, so that heartbeats are observed
+	// even while all events are refused. Default: 256.
 	MaxInFlight int
-	// RuntimeRate bounds the events of each runtime in a second on average, RuntimeBurst at once. A
-	// batch without events counts as one event, and so does each 16 KiB of a body. A batch that is
-	// larger than the rest of the share is taken, and the next one waits. Defaults: 200 and 1,000.
+	// RuntimeRate bounds the average number of events per second from each runtime, and
+	// RuntimeBurst the number in one burst. A batch without events counts as one event, and so does
+	// each 16 KiB of a body. A batch that is larger than the rest of the share is accepted, and the
+	// next batch has to wait. Defaults: 200 and 1,000.
 	RuntimeRate  float64
 	RuntimeBurst int
-	// RuntimeInFlight bounds the batches of one runtime in flight. Default: 16.
+	// RuntimeInFlight bounds the batches in flight from one runtime. Default: 16.
 	RuntimeInFlight int
-	// HandleTimeout bounds the calls of verifier and handler for one batch. Default: 5 s.
+	// HandleTimeout bounds the calls to the verifier and the handler for one batch. Default: 5 s.
 	HandleTimeout time.Duration
-	// Fleet observes each batch that is verified. Default: none.
+	// Fleet observes each verified batch. Default: none.
 	Fleet *fleet.Fleet
-	// Revocations has the senders that are refused although their certificates are good. Default:
+	// Revocations lists senders that are refused although their certificates are valid. Default:
 	// none.
 	Revocations Revocations
 	// Now is the clock. Default: [time.Now].
 	Now func() time.Time
-	// Measured are the managers that the hooks for metrics expect. The log names each of them that
-	// has no handler. Default: none.
+	// Measured are the managers that the hooks for metrics expect. The intake logs each of these
+	// managers that has no handler. Default: none.
 	Measured []core.Manager
-	// Logger gets panics, and managers that are measured but not served. Default: discard.
+	// Logger gets panics and managers that are measured but not served. Default: discard.
 	Logger *slog.Logger
 	// InFlight is called with 1 before the verifier and the handler are called for a batch, and
-	// with -1 after. Default: none.
+	// with -1 afterwards. Default: none.
 	InFlight func(delta int)
 }
 

@@ -15,22 +15,25 @@ import (
 
 // Request is one batch of an identified sender.
 type Request struct {
-	// Peer is the sender. It has an ID.
+	// Peer is the sender. Its ID is set.
 	Peer core.Peer
 	// Manager is the operator that the batch is for.
 	Manager core.Manager
-	// Batch has the claims of the sender.
+	// Batch contains the claims of the sender.
 	Batch core.Batch
-	// Contract is that of the batch. With contract v1 the owner of an event names the runtime.
+	// Contract is the contract of the batch. With contract v1 the owner of an event names the
+	// runtime.
 	Contract contract.Version
-	// Wait makes the batch wait for a slot until the context ends, instead of refusing it at once.
+	// Wait makes the batch wait for a slot until the context ends. Otherwise a batch without a free
+	// slot is refused immediately.
 	Wait bool
-	// Return offers the failures to the sender, as [Intake.Receive] returns them, and reports
-	// whether the sender owns them again. Otherwise another attempt of the transport delivers them,
-	// and the fleet requests a resync. Nil: the answer is the return, and always arrives.
+	// Return offers the failed elements to the sender, with the error that [Intake.Receive]
+	// returns, and reports whether the sender owns these elements again. If not, another attempt of
+	// the transport delivers them, and the fleet requests a resync. Nil: the answer returns them
+	// and always arrives.
 	Return func(err error) bool
-	// Taken reports whether the handler took an event in an earlier attempt of the transport, which
-	// then needs no other one. Nil: none.
+	// Taken reports whether the handler accepted an event in an earlier attempt of the transport,
+	// so that no other attempt is needed. Nil: none.
 	Taken func(index int) bool
 }
 
@@ -41,12 +44,14 @@ func (r *Request) elements() int {
 	return len(r.Batch.Events) + 1
 }
 
-// Receive verifies a batch, hands its events to the handler, and the batch to the fleet. Between
-// [Intake.Enter] and [Intake.Leave] of its runtime, it blocks as long as verifier and handler do,
-// at most Options.HandleTimeout if they follow their context.
+// Receive verifies a batch, passes its events to the handler, and reports the batch to the fleet.
+// Call it between [Intake.Enter] and [Intake.Leave] for its runtime. It blocks as long as the
+// verifier and the handler do, which is at most Options.HandleTimeout if they respect their
+// context.
 //
-// The error is as that of a [core.Forwarder]. It is nil if all of the batch was taken, a [*Failure]
-// if none of it was, and otherwise [core.EventErrors] with a [*Failure] for each such element.
+// The error follows the rules of [core.Forwarder]. It is nil if the whole batch was accepted, and a
+// [*Failure] if nothing was accepted. Otherwise it is [core.EventErrors] with a [*Failure] for each
+// element that was not accepted.
 func (in *Intake) Receive(ctx context.Context, r *Request) error {
 	var v verdict
 	in.protect(ctx, func() { v = in.receive(ctx, r) }, func(err error) {

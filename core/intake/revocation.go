@@ -19,30 +19,31 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
-// Revocations has the list of revoked senders that holds now.
+// Revocations provides the current list of revoked senders.
 //
 // RevocationList returns the same pointer until the list changes, and nil before the list was read
-// for the first time. An intake with such a list refuses every sender as not ready, because a
-// revoked one may be among them. It is called concurrently, for each batch and ten times a second,
-// and must not block.
+// for the first time. While the list is nil, an intake refuses every sender as not ready, because
+// the sender may be revoked. RevocationList is called concurrently, for each batch and ten times a
+// second, and must not block.
 type Revocations interface {
 	RevocationList() *RevocationList
 }
 
-// RevocationRefresher is an optional method of [Revocations] with a source that is read repeatedly.
-// Each transport that runs calls RefreshRevocations ten times a second. It may block.
+// RevocationRefresher is an optional interface for [Revocations] with a source that is read
+// repeatedly. Each running transport calls RefreshRevocations ten times a second.
+// RefreshRevocations may block.
 type RevocationRefresher interface {
 	RefreshRevocations()
 }
 
-// RevocationsFunc makes a function a [Revocations].
+// RevocationsFunc adapts a function to [Revocations].
 type RevocationsFunc func() *RevocationList
 
 // RevocationList calls f.
 func (f RevocationsFunc) RevocationList() *RevocationList { return f() }
 
-// RevocationList is a list of revoked certificates and names. It does not change. Make one with
-// [ParseRevocations].
+// RevocationList is an immutable list of revoked certificates and names. [ParseRevocations] makes
+// it.
 type RevocationList struct {
 	fingerprints map[string]struct{}
 	names        map[string]struct{} // as written, and addresses in their shortest form
@@ -62,16 +63,17 @@ var errRevocation = errors.New("want sha256:<64 hex digits> or name:<name>")
 
 // ParseRevocations reads a list with one entry per line:
 //
-//   - "sha256:" and the SHA-256 of a certificate's DER bytes, in hex of any case, with or without
-//     colons. A line of "openssl x509 -noout -fingerprint -sha256" is an entry, too. An entry also
-//     covers the other valid forms of the certificate, see OtherFingerprints of [core.Peer].
+//   - "sha256:" and the SHA-256 of a certificate's DER bytes, in hex of either case, with or
+//     without colons. A line that "openssl x509 -noout -fingerprint -sha256" prints is also an
+//     entry. An entry also covers the other valid forms of the certificate: see OtherFingerprints
+//     of [core.Peer].
 //   - "name:" and a DNS name, URI, IP address or Common Name of certificates, the name of a
-//     runtime, or that of a NATS user. DNS names match in any case, other names exactly. There are
-//     no wildcards.
+//     runtime, or the name of a NATS user. DNS names are compared without regard to case, and all
+//     other names exactly. There are no wildcards.
 //
-// Empty lines and the rest of a line behind " #" are skipped. The error names each malformed line
-// by its number. There is no list then, because a list without such an entry would admit the sender
-// that the entry was meant for.
+// Empty lines and the rest of a line after " #" are skipped. The error names each malformed line by
+// its number. ParseRevocations then returns no list, because a list without the malformed entry
+// would admit the sender for which the entry was meant.
 func ParseRevocations(text []byte) (*RevocationList, error) {
 	if len(text) > maxRevocations {
 		return nil, fmt.Errorf("list of revocations has %d bytes, want at most %d", len(text), maxRevocations)
@@ -184,11 +186,11 @@ func (l *RevocationList) revokesName(peer core.Peer) bool {
 }
 
 // Admit returns nil for a sender that is not revoked, and otherwise a [*Failure]. Receive calls it
-// for each batch. A transport calls it before, so that a revoked sender learns nothing else, costs
+// for each batch. A transport calls it earlier, so that a revoked sender learns nothing else, uses
 // nothing of the share of its runtime, and loses its connection.
 //
-// The failure of a revoked sender wraps [core.ErrForbidden], with the reason "revoked". It wraps
-// [core.ErrNotReady] while the list was not read yet.
+// The failure of a revoked sender wraps [core.ErrForbidden], with the reason "revoked". While the
+// list has not been read yet, the failure wraps [core.ErrNotReady].
 func (in *Intake) Admit(peer core.Peer) error {
 	f := in.admit(&peer)
 	if f == nil {
@@ -234,14 +236,14 @@ func revoked() *Failure {
 	}
 }
 
-// IsRevoked reports whether an error of an intake is the refusal of a revoked sender.
+// IsRevoked reports whether err, from an intake, is the refusal of a revoked sender.
 func IsRevoked(err error) bool {
 	f, ok := errors.AsType[*Failure](err)
 	return ok && f.reason == reasons.Revoked
 }
 
 // RevocationsReady returns an error that wraps [core.ErrNotReady] while the list of revoked senders
-// was not read yet.
+// has not been read yet.
 func (in *Intake) RevocationsReady() error {
 	if in.opts.Revocations == nil || in.opts.Revocations.RevocationList() != nil {
 		return nil
@@ -255,10 +257,11 @@ var errNoList = fmt.Errorf("%w: the list of revoked senders was not read yet", c
 // of a revoked sender ends within a second.
 const revocationsEvery = 100 * time.Millisecond
 
-// FollowRevocations shows each new list of revoked senders to the fleet, and calls changed with it,
-// until ctx ends. A transport that has connections of senders ends those of revoked ones there. It
-// is called once more after 100 ms, because a request that began before the change can identify its
-// connection after it. Without [Options].Revocations, FollowRevocations returns immediately.
+// FollowRevocations passes each new list of revoked senders to the fleet and calls changed with it,
+// until ctx ends. A transport that sees connections closes the connections of revoked senders in
+// changed. For each list, changed is called once more after 100 ms, because a request that began
+// before the change can identify its connection after the change. Without [Options].Revocations,
+// FollowRevocations returns immediately.
 func (in *Intake) FollowRevocations(ctx context.Context, changed func(*RevocationList)) {
 	if in.opts.Revocations == nil {
 		return
@@ -292,8 +295,8 @@ func (in *Intake) FollowRevocations(ctx context.Context, changed func(*Revocatio
 	periodic.Call(ctx, revocationsEvery, showChange)
 }
 
-// LiveRevocations is a [Revocations] with a list that is replaced when its source changes. A text
-// that is malformed never replaces a list. All methods are safe for concurrent use.
+// LiveRevocations is a [Revocations] with a list that is replaced when its source changes. A
+// malformed text never replaces a list. All methods are safe for concurrent use.
 type LiveRevocations struct {
 	log     *slog.Logger
 	changed func(entries int, err error)
@@ -308,15 +311,15 @@ type LiveRevocations struct {
 // RevocationOptions are the optional settings of [LiveRevocations]. The zero value is the
 // documented default.
 type RevocationOptions struct {
-	// Logger gets a line for each new list, with its entries, and for each distinct failure.
-	// Default: discard.
+	// Logger gets a line for each new list, with the number of its entries, and for each distinct
+	// failure. Default: discard.
 	Logger *slog.Logger
-	// Changed is called for each new list, with its entries, and for each distinct failure. It must
-	// return immediately. Default: none.
+	// Changed is called for each new list, with the number of its entries, and for each distinct
+	// failure. It must return immediately. Default: none.
 	Changed func(entries int, err error)
 }
 
-// NewLiveRevocations returns revocations without a list: see [Revocations].
+// NewLiveRevocations returns revocations that have no list yet: see [Revocations].
 func NewLiveRevocations(opts RevocationOptions) *LiveRevocations {
 	opts = option.WithDefaults(opts, RevocationOptions{
 		Logger: slog.New(slog.DiscardHandler), Changed: func(int, error) {},
@@ -324,11 +327,11 @@ func NewLiveRevocations(opts RevocationOptions) *LiveRevocations {
 	return &LiveRevocations{log: opts.Logger, changed: opts.Changed}
 }
 
-// RevocationList implements [Revocations]: the last good list.
+// RevocationList implements [Revocations]. It returns the last valid list.
 func (r *LiveRevocations) RevocationList() *RevocationList { return r.current.Load() }
 
-// Replace parses a text and puts its list in place of the last one. If the text is malformed, the
-// last good list stays, and the error names each malformed line.
+// Replace parses text and replaces the current list. If text is malformed, the last valid list
+// stays in use, and the error names each malformed line.
 func (r *LiveRevocations) Replace(text []byte) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -351,7 +354,7 @@ func (r *LiveRevocations) Replace(text []byte) error {
 	return nil
 }
 
-// Fail reports a source that cannot be read. The last good list stays.
+// Fail reports that the source cannot be read. The last valid list stays in use.
 func (r *LiveRevocations) Fail(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

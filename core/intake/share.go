@@ -11,8 +11,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
-// Account is the sender that a cost is charged to: an identified runtime, or the origin of a
-// stranger.
+// Account is the sender to which a cost is charged: an identified runtime, or the origin of an
+// unidentified sender.
 type Account struct {
 	Name     string
 	Stranger bool
@@ -202,9 +202,9 @@ func (in *Intake) releaseSlot() {
 	<-in.slots
 }
 
-// Enter charges an account for a message of that many bytes, which includes its first event, and
-// counts it in flight. If it returns nil, [Intake.Leave] must follow. Otherwise the account has
-// used its share, and the error is a [*Failure].
+// Enter charges an account for a message of size bytes, which includes its first event, and counts
+// the message as in flight. If it returns nil, call [Intake.Leave] afterwards. Otherwise the
+// account has used up its share, and the error is a [*Failure].
 func (in *Intake) Enter(a Account, size int64) error {
 	if wait, ok := in.shares.enter(a, 1+float64(size)/defaults.BytesPerToken, in.opts.Now()); !ok {
 		return in.tooFast(a, wait)
@@ -212,18 +212,18 @@ func (in *Intake) Enter(a Account, size int64) error {
 	return nil
 }
 
-// Defer returns when a transport that keeps a message beyond the share of its account is to
-// deliver it again. There is room then for it and for all that were deferred before it. The wait is
-// from 1 s to 5 min.
+// Defer returns the time after which a transport that keeps a message beyond the share of its
+// account should deliver the message again. By then the share has room for this message and every
+// message deferred before it. The wait is from 1 s to 5 min.
 func (in *Intake) Defer(a Account, events, size int) time.Duration {
 	return in.shares.deferred(a, float64(events)+float64(size)/defaults.BytesPerToken, in.opts.Now())
 }
 
-// Leave ends a message in flight.
+// Leave notes that a message is no longer in flight.
 func (in *Intake) Leave(a Account) { in.shares.leave(a, in.opts.Now()) }
 
-// Charge charges an account for a message that is refused, such as that of a sender that is not
-// identified. It returns nil unless the account has used its share. Then the error is a [*Failure].
+// Charge charges an account for a refused message, such as a message from an unidentified sender.
+// It returns nil unless the account has used up its share. The error is then a [*Failure].
 func (in *Intake) Charge(a Account) error {
 	tooFast := in.charge(a, 1)
 	if tooFast == nil {

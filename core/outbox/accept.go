@@ -10,8 +10,8 @@ import (
 
 var _ core.Acceptor = (*Outbox)(nil)
 
-// Accept implements [core.Acceptor]. It never blocks, calls nothing and logs nothing, and its cost
-// does not depend on the number of pending events. Events are accepted before Start, too.
+// Accept implements [core.Acceptor]. It never blocks, calls no hook and logs nothing. Its cost does
+// not depend on the number of pending events. Events are also accepted before Start.
 func (o *Outbox) Accept(manager core.Manager, event core.WatchEvent) core.Outcome {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -50,9 +50,10 @@ func (o *Outbox) Accept(manager core.Manager, event core.WatchEvent) core.Outcom
 	return l.keepEvent(event, now)
 }
 
-// Resync asks every known manager to reconcile the whole runtime, because changes may have passed
-// unseen. With [Options].ResyncOwners, it asks for each known owner. A resync that waits already
-// replaces this one, too. Resync never blocks, and its resyncs are counted like events.
+// Resync asks every known manager to reconcile the whole runtime, because changes may have been
+// missed. With [Options].ResyncOwners, it requests a resync for each known owner. A resync that
+// already waits also replaces this resync. Resync never blocks, and its resyncs are counted like
+// events.
 func (o *Outbox) Resync() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -67,9 +68,9 @@ func (o *Outbox) Resync() {
 	}
 }
 
-// Retry ends all waits after failures, also those that a receiver asked for, so that due events are
-// sent immediately. Call it when the cause of a refusal is gone, as after a renewed certificate. It
-// never blocks. Its cost grows with the number of refused events.
+// Retry ends all waits after failures, including waits that a receiver requested, so that due
+// events are sent immediately. Call it when the cause of a refusal is gone, for example after the
+// certificate was renewed. It never blocks. Its cost grows with the number of refused events.
 func (o *Outbox) Retry() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -90,15 +90,15 @@ type fate uint8
 const (
 	// unread means that the batch was too large. The receiver has seen nothing of it.
 	unread fate = iota
-	// rejected means that the batch was refused as a whole, and would be again.
+	// rejected means that the batch was refused as a whole and would be refused again.
 	rejected
 	// failed means that the call failed. The receiver may have seen the event.
 	failed
 	// unsent means that the batch was cut before the event. Later numbers may have arrived.
 	unsent
-	// delivered means that the receiver took the event.
+	// delivered means that the receiver accepted the event.
 	delivered
-	// refused means that the receiver refused the event for itself, and may take it later.
+	// refused means that the receiver refused this event individually and may accept it later.
 	refused
 	// hopeless means that the event is given up.
 	hopeless

@@ -16,23 +16,23 @@ const (
 	// ReasonTooManyManagers means that [Options].MaxManagers was reached. Nothing replaces the
 	// events.
 	ReasonTooManyManagers core.Reason = "too_many_managers"
-	// ReasonNoOwner means that a resync needs an owner, and that no event has named one yet.
+	// ReasonNoOwner means that a resync needs an owner, but no event has named an owner yet.
 	ReasonNoOwner core.Reason = "no_owner"
-	// ReasonShutdown means that the outbox ended, or that an event came after its end.
+	// ReasonShutdown means that the outbox ended, or that the event arrived after its end.
 	ReasonShutdown core.Reason = "shutdown"
 )
 
-// Counts are the fates of events. At all times,
-// Accepted = Delivered + Coalesced + the sum of Dropped + Pending.
+// Counts counts the fates of events. At all times, Accepted = Delivered + Coalesced + the sum of
+// Dropped + Pending.
 type Counts struct {
 	// Accepted counts all events that were offered, and the resyncs and resends that the outbox
-	// added. A resend counts from the time at which it is due.
+	// added. A resend counts once it is due.
 	Accepted int64
 	// Delivered counts the events that the control plane acknowledged.
 	Delivered int64
-	// Coalesced counts the events that another event with the same key replaces.
+	// Coalesced counts the events that another event with the same key replaced.
 	Coalesced int64
-	// Dropped counts the events that were given up, by reason: those of this package, and those of
+	// Dropped counts the events that were given up, by reason: a reason of this package or of
 	// [core.ReasonOf].
 	Dropped map[core.Reason]int64
 	// Pending is the number of events that wait to be sent or acknowledged.

@@ -1,15 +1,15 @@
 // Package outbox keeps events between a change source, which must not wait, and a [core.Forwarder],
-// which may have to.
+// which may have to wait.
 //
-// [Outbox.Accept] never blocks. Events with equal keys coalesce: memory is bounded by the number of
-// distinct keys and by their bytes, not by the length of an outage. An event is sent until it is
-// acknowledged or given up, and has exactly one counted fate.
+// [Outbox.Accept] never blocks. Events with equal keys coalesce, so memory is bounded by the number
+// of distinct keys and their bytes, not by the length of an outage. An event is retried until it is
+// acknowledged or given up, and it has exactly one counted fate.
 //
-// An event passes accept.go, room.go and keep.go, and waits in store.go as an entry. Then it passes
+// An event passes accept.go, room.go and keep.go and waits in store.go as an entry. Then it passes
 // take.go, dispatch.go, call.go (which sorts the answer), conclude.go and resend.go. Heartbeats
 // join in heartbeat.go.
 //
-// A lane combines parts that know nothing of it: its store, its pause, its schedule of heartbeats,
+// A lane combines parts that do not depend on it: its store, its pause, its schedule of heartbeats,
 // the size of its batches, and the owners of its resyncs.
 package outbox
 
@@ -25,7 +25,7 @@ import (
 
 var errStarted = errors.New("outbox was started already")
 
-// Outbox holds the events that are not acknowledged yet. Create one with [New]. Its methods may be
+// Outbox holds the events that are not acknowledged yet. Create it with [New]. Its methods may be
 // called concurrently.
 type Outbox struct {
 	lanes
@@ -35,8 +35,8 @@ type Outbox struct {
 	stopped bool // Start has ended, or has left all managers.
 }
 
-// New returns an outbox that sends through forwarder once it is started. It fails on invalid
-// options and names them.
+// New returns an outbox that sends through forwarder once it is started. If options are invalid,
+// the error names them.
 func New(forwarder core.Forwarder, opts Options) (*Outbox, error) {
 	if option.IsNil(forwarder) {
 		return nil, errors.New("outbox: forwarder is nil, want one")
@@ -64,8 +64,8 @@ func New(forwarder core.Forwarder, opts Options) (*Outbox, error) {
 // others is the key of the managers without a lane.
 const others core.Manager = ""
 
-// Counts returns the fates of the events of each manager, as of one moment. The manager ""
-// has the counts of managers beyond [Options].MaxManagers, and of those that were removed for a
+// Counts returns a consistent snapshot of the fates of the events of each manager. The manager ""
+// has the counts of managers beyond [Options].MaxManagers and of managers that were evicted for a
 // new manager. The cost does not depend on the number of pending events.
 func (o *Outbox) Counts() map[core.Manager]Counts {
 	o.mu.Lock()
@@ -82,8 +82,8 @@ func (o *Outbox) Counts() map[core.Manager]Counts {
 	return all
 }
 
-// OldestPending returns the age of the oldest event of manager that waits for an acknowledgement, 0
-// when none does. Its cost grows with the number of pending events.
+// OldestPending returns the age of the oldest event of manager that waits for an acknowledgement,
+// or 0 if no event waits. Its cost grows with the number of pending events.
 func (o *Outbox) OldestPending(manager core.Manager) time.Duration {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -94,10 +94,10 @@ func (o *Outbox) OldestPending(manager core.Manager) time.Duration {
 	return 0
 }
 
-// Start sends events until ctx ends, and then goes on until nothing is pending, at most for
-// [Options].DrainTimeout. Events that are pending then, and those that are offered later, are
-// dropped and counted. Start blocks, waits for its goroutines, and fails when it was called
-// before. It does not wait for a logger that hangs.
+// Start sends events until ctx ends and then continues until nothing is pending, for at most
+// [Options].DrainTimeout. Events that are still pending, and events that are offered later, are
+// dropped and counted. Start blocks and waits for its goroutines, but not for a logger that hangs.
+// It fails if it was called before.
 func (o *Outbox) Start(ctx context.Context) error {
 	if err := o.markStarted(); err != nil {
 		return err

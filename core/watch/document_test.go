@@ -235,7 +235,7 @@ func TestValidateNamesAllProblems(t *testing.T) {
 	}
 	for _, want := range []string{
 		`watch "kcp-system/wrong": manager`, `watch "kcp-system/wrong": field`,
-		`watch "kcp-system/kyma": want a unique name, have it twice`,
+		`watch "kcp-system/kyma": duplicate name`,
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want it to say %q", err, want)

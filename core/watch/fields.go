@@ -9,12 +9,12 @@ import (
 	"strings"
 )
 
-// ParseDocument reads the JSON of a [Document]. It refuses a field that a Watcher does not have,
-// because a selector with a misspelt name would watch every object. The error names each such
-// field, and the nearest one. Names are compared in their case, as an API server does. A status,
-// and each other addition of an API server, is allowed.
+// ParseDocument decodes the JSON of a [Document]. It refuses a field that a Watcher does not have,
+// because a watch with a misspelt selector would select every object. The error names each such
+// field and the most similar known field. Field names are case-sensitive, as in an API server. A
+// status and the other fields that an API server adds are allowed.
 //
-// For an object of an API server use [json.Unmarshal], because its definition may be newer.
+// For an object from an API server, use [json.Unmarshal], because its definition may be newer.
 func ParseDocument(text []byte) (Document, error) {
 	var content any
 	if err := json.Unmarshal(text, &content); err != nil {

@@ -20,7 +20,7 @@ import (
 var ErrInvalid error = &reasons.Error{Text: "invalid watch", Label: "invalid_watch", Permanent: true}
 
 // Validate returns nil, or an error that joins all problems of all watches and wraps [ErrInvalid].
-// A name that occurs twice is a problem, too.
+// A duplicate name is also a problem.
 func Validate(watches []Watch) error {
 	var problems []error
 	seen := make(map[types.NamespacedName]bool, len(watches))
@@ -28,7 +28,7 @@ func Validate(watches []Watch) error {
 		w := &watches[n]
 		problems = append(problems, w.Validate())
 		if seen[w.Name] {
-			problems = append(problems, w.named(errors.New("want a unique name, have it twice")))
+			problems = append(problems, w.named(errors.New("duplicate name")))
 		}
 		seen[w.Name] = true
 	}

@@ -1,6 +1,6 @@
-// Package watch has the one form of a watch in a runtime. [Document] is its text form, and
-// [Validate] its validation. The sources of changes are made from it: the webhook configuration of
-// adapters/admission, and the source of adapters/informer.
+// Package watch defines the common form of a watch in a runtime. [Document] is its text form, and
+// [Validate] validates it. The change sources are derived from it: the webhook configuration of
+// adapters/admission and the source of adapters/informer.
 package watch
 
 import (
@@ -15,35 +15,35 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// AnyVersion stands for each version of a resource.
+// AnyVersion matches each version of a resource.
 const AnyVersion = "*"
 
 // Watch is a set of objects to watch in a runtime for one manager.
 type Watch struct {
-	// Name identifies the watch, and must be unique. The webhook of the watch is named after it.
+	// Name identifies the watch and must be unique. The webhook of the watch is named after it.
 	Name types.NamespacedName
 	// Manager gets the events.
 	Manager core.Manager
 	// Resource is the resource to watch. Its Group is "" for the core API, and its Version may be
 	// [AnyVersion]. Its Resource may have a subresource, such as "pods/eviction", but not the
-	// status. A webhook alone sees a subresource.
+	// status. Only a webhook sees writes to a subresource.
 	Resource schema.GroupVersionResource
 	// Kind is the kind of the resource without its subresource. Events of subresources name it,
-	// because a review has the kind of the subresource, such as Scale. Default: that of a resource
-	// of Kubernetes, and none for any other.
+	// because a review contains the kind of the subresource, such as Scale. Default: the kind of a
+	// resource that is built into Kubernetes, and empty for any other resource.
 	Kind string
-	// Selector selects objects by their labels, before or after the change. Most subresources show
-	// no labels, so a watch of them must have none. Scale never has them: each write to it counts.
-	// Default: every object.
+	// Selector selects objects by their labels, before or after the change. Reviews of most
+	// subresources show no labels, so a watch of such a subresource must not select labels. Scale
+	// never has labels: each write to it counts. Default: every object.
 	Selector Selector
 	// NamespaceSelector selects the namespaces of objects by their labels. Objects without a
 	// namespace are watched, except Namespaces that it does not select. Default: all namespaces.
 	NamespaceSelector Selector
-	// Conditions must all be true for a write. The API server evaluates them, so a webhook alone
-	// has them. Default: none.
+	// Conditions must all be true for a write. The API server evaluates them, so they apply only to
+	// a webhook. Default: none.
 	Conditions []Condition
 	// Field is the watched part of the object: [core.FieldSpec] or [core.FieldStatus]. With
-	// [core.FieldSpec], changes through the scale subresource count, too. Default:
+	// [core.FieldSpec], changes through the scale subresource also count. Default:
 	// [core.FieldSpec].
 	Field core.Field
 }
@@ -57,22 +57,22 @@ type Condition struct {
 	Expression string `json:"expression"`
 }
 
-// Selector selects objects by their labels. The zero value selects every object. Its JSON is that
-// of a metav1.LabelSelector.
+// Selector selects objects by their labels. The zero value selects every object. Its JSON form is
+// the form of a metav1.LabelSelector.
 type Selector struct {
-	// Labels must all be there. Default: none.
+	// Labels must all be set on the object. Default: none.
 	Labels map[string]string `json:"matchLabels,omitempty"`
 	// Requirements must all be met. Default: none.
 	Requirements []Requirement `json:"matchExpressions,omitempty"`
 }
 
-// Requirement is one that the labels of an object must meet.
+// Requirement is a requirement that the labels of an object must meet.
 type Requirement struct {
-	// Key is that of the label.
+	// Key is the key of the label.
 	Key string `json:"key"`
 	// Operator is "In", "NotIn", "Exists" or "DoesNotExist".
 	Operator string `json:"operator"`
-	// Values are for "In" and "NotIn" only.
+	// Values are only for "In" and "NotIn".
 	Values []string `json:"values,omitempty"`
 }
 
@@ -124,7 +124,7 @@ const (
 	defaultNamespace = "default"
 )
 
-// DocumentOf returns a list of Watchers, sorted by name. It refers to the watches.
+// DocumentOf returns a list of Watchers, sorted by name. It shares memory with watches.
 func DocumentOf(watches []Watch) Document {
 	list := Document{Kind: kindWatcher + kindList}
 	for n := range watches {
@@ -148,8 +148,8 @@ func DocumentOf(watches []Watch) Document {
 	return list
 }
 
-// Watches returns the watches, which may be invalid. An operator may have another kind than Watcher
-// for them. It refuses a document that is neither a Watcher, nor a list, nor has
+// Watches returns the watches, which may be invalid. An operator may use a kind other than Watcher
+// for them. Watches returns an error for a document that is neither a Watcher nor a list and has no
 // spec.resourceToWatch.
 func (d *Document) Watches() (all []Watch, err error) {
 	isList := strings.HasSuffix(d.Kind, kindList)

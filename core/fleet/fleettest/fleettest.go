@@ -1,8 +1,8 @@
-// Package fleettest puts runtimes of a fleet into a state, for unit tests of an operator that polls
-// by freshness.
+// Package fleettest puts runtimes of a fleet into a given state, for unit tests of an operator that
+// polls by freshness.
 //
-// The clock of a fleet is that of the process. In a bubble of testing/synctest, time.Sleep moves
-// it, and a fresh runtime becomes stale after two hours: a test sleeps two hours and a second.
+// A fleet uses the clock of the process. In a bubble of testing/synctest, time.Sleep advances that
+// clock, and a fresh runtime becomes stale after two hours: a test sleeps two hours and a second.
 //
 // Observers and hooks of the fleet are called as for real heartbeats.
 package fleettest
@@ -18,9 +18,9 @@ import (
 // interval is that of the heartbeats: the longest one that a fleet accepts.
 const interval = time.Hour
 
-// Set sends the heartbeats that lead to a condition of a runtime for a manager. A stale runtime has
-// the reason "stopped": its agent leaves. Set panics if no heartbeat leads to the condition, such
-// as one with an unknown reason.
+// Set sends the heartbeats that lead to a condition of a runtime for a manager. A stale runtime
+// gets the reason "stopped", because its agent sends a last heartbeat. Set panics if no heartbeat
+// leads to the condition, for example because its reason is unknown.
 func Set(f *fleet.Fleet, runtime core.RuntimeID, manager core.Manager, want fleet.Condition) {
 	if want.State == fleet.Stale {
 		want.Reason = fleet.ReasonStopped
