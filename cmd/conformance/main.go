@@ -54,7 +54,8 @@ func main() {
 	}
 }
 
-// settings are the flags of one run, and what all its checks share. Only parse and run write them.
+// settings are the flags of one run, and the parts that all its checks share. Only parse and run
+// write them.
 type settings struct {
 	address, junit string
 	manager        core.Manager
