@@ -100,7 +100,7 @@ func NewFiles(paths Paths, opts FilesOptions) (*Files, error) {
 		return nil, err
 	}
 
-	files, err := paths.read(snapshot{})
+	files, err := paths.readStable(snapshot{})
 	if err != nil {
 		return nil, err
 	}
@@ -181,27 +181,27 @@ func (f *Files) Reload() error {
 
 	old := f.current.Load()
 
-	files, err := f.paths.read(old.files)
+	files, err := f.paths.readStable(old.files)
 	if err != nil {
-		return f.refuse(files, err)
+		return f.refuseFiles(files, err)
 	}
 	if files.equal(old.files) {
-		return f.keep(old)
+		return f.confirmUsed(old)
 	}
 
 	next, err := newGeneration(f.paths, files, time.Now())
 	if err != nil {
-		return f.refuse(files, err)
+		return f.refuseFiles(files, err)
 	}
 
 	f.accept(next)
 	return nil
 }
 
-// keep confirms the generation in use, which equals the files, unless it is not valid.
-func (f *Files) keep(old *generation) error {
+// confirmUsed confirms the generation in use, which equals the files, unless it is not valid.
+func (f *Files) confirmUsed(old *generation) error {
 	if err := old.Material.checkValidity(f.paths, time.Now()); err != nil {
-		return f.refuse(old.files, err)
+		return f.refuseFiles(old.files, err)
 	}
 	if old.Err == nil {
 		return nil
@@ -233,8 +233,9 @@ func (f *Files) logSkipped(next *generation) {
 	}
 }
 
-// refuse stores the error for Status, and reports it unless the same files failed in the same way.
-func (f *Files) refuse(files snapshot, err error) error {
+// refuseFiles stores the error for Status, and reports it unless the same files failed in the same
+// way.
+func (f *Files) refuseFiles(files snapshot, err error) error {
 	old := *f.current.Load()
 	old.Err = err
 	f.current.Store(&old)
@@ -294,8 +295,8 @@ const (
 // errChanging means that no two readings in a row were equal. Its [Problem] is "unreadable".
 var errChanging = errors.New("keys: the files change while they are read, want two equal readings")
 
-// read reads the files once if they equal known, else until they are stable.
-func (p Paths) read(known snapshot) (snapshot, error) {
+// readStable reads the files once if they equal known, else until they are stable.
+func (p Paths) readStable(known snapshot) (snapshot, error) {
 	if files, err := p.readOnce(); err == nil && files.equal(known) {
 		return files, nil
 	}

@@ -313,7 +313,7 @@ func splitBlocks(file string, text []byte) ([]block, error) {
 	)
 	for line := range bytes.Lines(text) {
 		s.line++
-		if err := s.read(text, line, offset); err != nil {
+		if err := s.readLine(text, line, offset); err != nil {
 			return nil, malformed(file, fmt.Errorf("line %d: %w", s.line, err))
 		}
 
@@ -343,7 +343,7 @@ type splitter struct {
 	kind   string
 }
 
-func (s *splitter) read(text, line []byte, offset int) error {
+func (s *splitter) readLine(text, line []byte, offset int) error {
 	trimmed := string(bytes.TrimRight(line, " \t\r\n"))
 	kind, isBegin := cutMark(trimmed, markBegin)
 	endOf, isEnd := cutMark(trimmed, markEnd)
@@ -360,7 +360,7 @@ func (s *splitter) read(text, line []byte, offset int) error {
 	case isEnd && !s.isOpen:
 		return fmt.Errorf("block %s has no BEGIN line: the text is cut off", typeName(endOf))
 	case isEnd:
-		return s.end(text[s.offset:offset+len(line)], endOf)
+		return s.endBlock(text[s.offset:offset+len(line)], endOf)
 	default:
 		return checkNoMark(trimmed)
 	}
@@ -377,7 +377,7 @@ func cutMark(line, mark string) (kind string, isMark bool) {
 	return kind, isMark && !strings.Contains(kind, markTail)
 }
 
-func (s *splitter) end(text []byte, kind string) error {
+func (s *splitter) endBlock(text []byte, kind string) error {
 	if kind != s.kind {
 		return fmt.Errorf("END line of %s, want that of %s, which begins in line %d",
 			typeName(kind), typeName(s.kind), s.begin)

@@ -53,9 +53,9 @@ type body struct {
 	data   []byte
 }
 
-// read returns the body, also with an error. The error is an [http.MaxBytesError] for too many
+// readBody returns the body, also with an error. The error is an [http.MaxBytesError] for too many
 // bytes, errNoRoom without memory, or an error of the connection.
-func (b *bodies) read(w http.ResponseWriter, r *http.Request) (*body, error) {
+func (b *bodies) readBody(w http.ResponseWriter, r *http.Request) (*body, error) {
 	read := &body{bodies: b, origin: originOf(r)}
 
 	// An announced length above the limit is refused before anything is read.

@@ -139,7 +139,7 @@ func (h *handler) review(w http.ResponseWriter, r *http.Request, started time.Ti
 
 func (h *handler) reviewFor(manager core.Manager, w http.ResponseWriter, r *http.Request, started time.Time) reply {
 	// The decision refers to the body, so the body is released last.
-	body, err := h.bodies.read(w, r)
+	body, err := h.bodies.readBody(w, r)
 	defer body.release()
 
 	if err != nil {

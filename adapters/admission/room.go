@@ -78,7 +78,7 @@ func (r *room) replace(
 	ctx context.Context, origin netip.Prefix, former []byte, size int, deadline time.Time,
 ) ([]byte, bool) {
 	need := demand{origin: origin, more: int64(size - cap(former)), size: int64(size), idle: r.idleSize(former)}
-	larger, ok := r.take(ctx, need, deadline)
+	larger, ok := r.reserveBuffer(ctx, need, deadline)
 	if !ok {
 		return former, false
 	}
@@ -101,9 +101,9 @@ type demand struct {
 	idle int64
 }
 
-// take charges for a buffer, and returns an idle one if there is one. It blocks until there is
-// room. It reports false when ctx ends or the deadline passes.
-func (r *room) take(ctx context.Context, need demand, deadline time.Time) (idle []byte, ok bool) {
+// reserveBuffer charges for a buffer, and returns an idle one if there is one. It blocks until
+// there is room. It reports false when ctx ends or the deadline passes.
+func (r *room) reserveBuffer(ctx context.Context, need demand, deadline time.Time) (idle []byte, ok bool) {
 	for {
 		idle, freed := r.tryTake(need)
 		if freed != nil && r.collect() {

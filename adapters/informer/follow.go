@@ -34,15 +34,15 @@ type follower struct {
 	conditions []*condition
 }
 
-func (f *follower) works() {
+func (f *follower) noteSuccess() {
 	for _, c := range f.conditions {
-		f.health.works(c)
+		f.health.noteSuccess(c)
 	}
 }
 
-func (f *follower) fails(err error) {
+func (f *follower) noteFailure(err error) {
 	for _, c := range f.conditions {
-		f.health.fails(c, err)
+		f.health.noteFailure(c, err)
 	}
 }
 
@@ -79,7 +79,7 @@ func (f *follower) follow(ctx context.Context) {
 
 // lost handles a resource that cannot be looked up. If it is gone, its objects are, too.
 func (f *follower) lost(err error) {
-	f.fails(err)
+	f.noteFailure(err)
 	if apierrors.IsNotFound(err) && f.objects != nil && len(f.objects.known) > 0 {
 		f.objects.resync()
 		f.objects.reset()

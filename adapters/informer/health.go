@@ -48,7 +48,7 @@ type condition struct {
 
 const notYet = "not established yet"
 
-func (h *health) add(w *watched) *condition {
+func (h *health) addWatch(w *watched) *condition {
 	c := &condition{watch: w, problem: notYet, log: h.newLog()}
 	h.watches = append(h.watches, c)
 	return c
@@ -56,19 +56,19 @@ func (h *health) add(w *watched) *condition {
 
 func (h *health) newLog() *slog.Logger { return pacedlog.New(h.opts.Logger, logEvery, "error") }
 
-func (h *health) works(c *condition) {
+func (h *health) noteSuccess(c *condition) {
 	manager := c.watch.Manager
 	h.opts.Hooks.Proved(hook.Proof{Manager: manager})
 
-	before, _ := h.enter(c, "")
+	before, _ := h.setProblem(c, "")
 	if before != "" {
 		h.opts.Logger.Info("watch is established", slog.String("watch", c.watch.name),
 			slog.String("manager", string(manager)), slog.String("before", before))
 	}
 }
 
-// enter returns the problem before, and the log of failures.
-func (h *health) enter(c *condition, problem string) (before string, log *slog.Logger) {
+// setProblem returns the problem before, and the log of failures.
+func (h *health) setProblem(c *condition, problem string) (before string, log *slog.Logger) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
@@ -81,7 +81,7 @@ func (h *health) enter(c *condition, problem string) (before string, log *slog.L
 	return before, c.log
 }
 
-func (h *health) fails(c *condition, err error) {
+func (h *health) noteFailure(c *condition, err error) {
 	manager := c.watch.Manager
 	h.opts.Hooks.Failed(hook.WatchFailure{Manager: manager, Reason: reasonOf(err)})
 
@@ -89,7 +89,7 @@ func (h *health) fails(c *condition, err error) {
 		err = request.Err // The URL has another timeout each time, so that each line would be a new one.
 	}
 
-	_, log := h.enter(c, err.Error())
+	_, log := h.setProblem(c, err.Error())
 	log.Warn("cannot establish a watch, so changes are missed: "+
 		"check the error, the rights of the agent and the definition of the resource",
 		slog.String("watch", c.watch.name), slog.String("manager", string(manager)),

@@ -46,7 +46,7 @@ func TestLabelsOfNamespacesAreBounded(t *testing.T) {
 	}
 
 	finalizers := strings.Repeat("x", mostKept/2)
-	read, err := p.read(fmt.Appendf(nil,
+	read, err := p.parseObject(fmt.Appendf(nil,
 		`{"metadata":{"name":"n","resourceVersion":"7","labels":{%s"team":"a","stage":"prod"},"finalizers":[%q]}}`,
 		many.String(), finalizers))
 	if err != nil {

@@ -37,30 +37,31 @@ func (q *requests) listWatch() *cache.ListWatch {
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
 			page, err := q.list(ctx, opts)
-			q.note(ctx, err)
+			q.reportFailure(ctx, err)
 			return page, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
-			events, err := q.open(ctx, opts)
+			events, err := q.openWatch(ctx, opts)
 			switch {
 			case opts.SendInitialEvents != nil && !isRetried(err): // If it fails, a list follows.
 			case err == nil:
-				q.works()
+				q.noteSuccess()
 			default:
-				q.note(ctx, err)
+				q.reportFailure(ctx, err)
 			}
 			return events, err
 		},
 	}
 }
 
-// note reports a failure, if err is one. An expired version is none: the objects are listed again.
-func (q *requests) note(ctx context.Context, err error) {
+// reportFailure reports a failure, if err is one. An expired version is none: the objects are
+// listed again.
+func (q *requests) reportFailure(ctx context.Context, err error) {
 	if err == nil || ctx.Err() != nil || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
 		return
 	}
 
-	q.fails(err)
+	q.noteFailure(err)
 	if apierrors.IsNotFound(err) {
 		q.gone()
 	}
@@ -84,7 +85,7 @@ func (q *requests) list(ctx context.Context, opts metav1.ListOptions) (runtime.O
 	return page, nil
 }
 
-func (q *requests) open(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+func (q *requests) openWatch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
 	lists := opts.SendInitialEvents != nil
 	if lists && q.unended.Load() >= mostUnended {
 		return nil, errEndless
@@ -105,7 +106,7 @@ func (q *requests) open(ctx context.Context, opts metav1.ListOptions) (watch.Int
 	// After a broken event, the objects are listed again.
 	broken := apierrors.NewClientErrorReporter(http.StatusInternalServerError, "watch", "")
 	f := &frames{
-		body: body, json: json.NewDecoder(body), parts: q.parts, lists: lists, works: q.works,
+		body: body, json: json.NewDecoder(body), parts: q.parts, lists: lists, works: q.noteSuccess,
 		limit: limit, unended: q.noteUnended, listed: func() { q.unended.Store(0) },
 	}
 	return watch.NewStreamWatcher(f, broken), nil
@@ -120,7 +121,7 @@ const mostUnended = 2
 func (q *requests) noteUnended(endless bool) {
 	if q.unended.Add(1) >= mostUnended || endless {
 		q.unended.Store(mostUnended)
-		q.fails(errEndless)
+		q.noteFailure(errEndless)
 	}
 }
 
@@ -184,7 +185,7 @@ func readList(body io.Reader, p parts) (*list, error) {
 			return err
 		}
 
-		item, err := p.read(raw)
+		item, err := p.parseObject(raw)
 		l.Items = append(l.Items, item)
 		return err
 	}
@@ -267,7 +268,7 @@ func (f *frames) Decode() (watch.EventType, runtime.Object, error) {
 		return watch.Error, &status, err
 	}
 
-	object, err := f.parts.read(f.frame.Object)
+	object, err := f.parts.parseObject(f.frame.Object)
 	if err != nil {
 		return "", nil, err
 	}

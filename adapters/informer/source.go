@@ -67,17 +67,18 @@ func New(config *rest.Config, acceptor core.Acceptor, watches []watch.Watch, opt
 
 	opts = opts.withDefaults()
 	s := &Source{client: client, health: &health{opts: &opts}}
-	s.add(acceptor, watches, &opts)
+	s.addFollowers(acceptor, watches, &opts)
 
 	return s, nil
 }
 
-// add adds a follower for each watch, and one for the labels of namespaces if a watch needs them.
-func (s *Source) add(acceptor core.Acceptor, watches []watch.Watch, opts *Options) {
+// addFollowers adds a follower for each watch, and one for the labels of namespaces if a watch
+// needs them.
+func (s *Source) addFollowers(acceptor core.Acceptor, watches []watch.Watch, opts *Options) {
 	namespaces := cache.NewStore(cache.MetaNamespaceKeyFunc)
 	for _, w := range watches {
 		w := newWatched(w, opts)
-		c := s.health.add(w)
+		c := s.health.addWatch(w)
 		f := &follower{client: s.client, watch: w, conditions: []*condition{c}, health: s.health}
 		f.objects = &objects{watch: w, acceptor: acceptor, opts: opts, namespaces: namespaces}
 		f.store = f.objects
@@ -106,7 +107,7 @@ func (s *Source) addNamespaces(store cache.Store) {
 			continue
 		}
 
-		f.conditions = append(f.conditions, s.health.add(of(w.name+", labels of namespaces", w.Manager)))
+		f.conditions = append(f.conditions, s.health.addWatch(of(w.name+", labels of namespaces", w.Manager)))
 
 		needed, _ := w.namespaces.Requirements()
 		for _, requirement := range needed {

@@ -60,8 +60,8 @@ type parts struct {
 	owner string
 }
 
-// read makes a state of the JSON of an object. It keeps nothing of raw.
-func (p parts) read(raw []byte) (*state, error) {
+// parseObject makes a state of the JSON of an object. It keeps nothing of raw.
+func (p parts) parseObject(raw []byte) (*state, error) {
 	d := digester{parts: p, state: state{digest: &digest{}}}
 	r := rawjson.NewReader(raw)
 	if err := r.Object(func(name []byte) error { return d.field(r, string(name)) }); err != nil {
@@ -131,7 +131,7 @@ func (d *digester) metadataField(r *rawjson.Reader, name string) error {
 		d.state.digest.generation, err = strconv.ParseInt(string(raw), 10, 64)
 	case "labels", "deletionTimestamp", "finalizers":
 		if d.labels == nil {
-			d.keep(name, raw)
+			d.storePart(name, raw)
 		} else if name == "labels" {
 			err = d.keepLabels(raw)
 		}
@@ -187,7 +187,7 @@ func (d *digester) annotations(raw []byte) error {
 // agent. A hash replaces a larger part, so that two digests still differ.
 const mostKept = 4 << 10
 
-func (d *digester) keep(name string, raw []byte) {
+func (d *digester) storePart(name string, raw []byte) {
 	switch {
 	case len(raw) <= mostKept:
 	case name == "labels":

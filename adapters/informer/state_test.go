@@ -96,7 +96,7 @@ func TestGenerationStandsForTheSpec(t *testing.T) {
 func TestDigestIsSmall(t *testing.T) {
 	raw := fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"o","uid":"1","labels":{"a":"b"},`+
 		`"annotations":{"a":%q}},"data":{"a":%q}}`, strings.Repeat("a", 5_000), strings.Repeat("b", 5_000))
-	s, err := parts{field: core.FieldSpec}.read([]byte(raw))
+	s, err := parts{field: core.FieldSpec}.parseObject([]byte(raw))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -188,7 +188,7 @@ func FuzzRead(f *testing.F) {
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		for _, p := range []parts{{field: core.FieldSpec}, {field: core.FieldStatus}, {field: core.FieldSpec, generation: true}} {
 			_, _ = readList(bytes.NewReader(raw), p)
-			s, err := p.read(raw)
+			s, err := p.parseObject(raw)
 			if err != nil {
 				continue
 			}
@@ -196,7 +196,7 @@ func FuzzRead(f *testing.F) {
 				t.Errorf("digest %s of %s is not JSON", s.digest.json(), raw)
 			}
 
-			same, _ := p.read(raw)
+			same, _ := p.parseObject(raw)
 			if *same.digest != *s.digest {
 				t.Errorf("two digests of %s: %s and %s", raw, s.digest.json(), same.digest.json())
 			}
@@ -217,7 +217,7 @@ func object(t *testing.T, raw string) *core.Object {
 func digestOf(t *testing.T, p parts, raw string) *digest {
 	t.Helper()
 
-	s, err := p.read([]byte(raw))
+	s, err := p.parseObject([]byte(raw))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -62,7 +62,7 @@ func (o *objects) Replace(all []any, _ string) error {
 			continue
 		}
 		if !o.listed {
-			o.keep(s)
+			o.storeState(s)
 			continue
 		}
 
@@ -108,7 +108,7 @@ func (o *objects) reset() {
 	o.listed = false
 }
 
-func (o *objects) keep(s *state) {
+func (o *objects) storeState(s *state) {
 	o.known[s.name] = s.digest
 	if s.digest.generation == 0 {
 		o.uncounted()
@@ -117,14 +117,14 @@ func (o *objects) keep(s *state) {
 
 // observe takes the present state of an object, and the last one, nil if there was none.
 func (o *objects) observe(s *state, last *digest) {
-	o.keep(s)
+	o.storeState(s)
 	switch {
 	case last == nil || last.uid != s.digest.uid:
-		o.offer(s.name, o.appeared(s))
+		o.acceptChange(s.name, o.appeared(s))
 	case *last == *s.digest:
 		o.opts.Hooks.Observed(hook.Observation{Manager: o.watch.Manager, Decision: hook.DecisionUnchanged})
 	default:
-		o.offer(s.name, o.change(s.name, core.OperationUpdate, decode(last), decode(s.digest)))
+		o.acceptChange(s.name, o.change(s.name, core.OperationUpdate, decode(last), decode(s.digest)))
 	}
 }
 
@@ -140,7 +140,7 @@ func (o *objects) appeared(s *state) *core.Change {
 
 func (o *objects) removed(name types.NamespacedName, last *digest) {
 	delete(o.known, name)
-	o.offer(name, o.change(name, core.OperationDelete, decode(last), nil))
+	o.acceptChange(name, o.change(name, core.OperationDelete, decode(last), nil))
 }
 
 func (o *objects) change(
@@ -156,7 +156,7 @@ func (o *objects) change(
 	return c
 }
 
-func (o *objects) offer(name types.NamespacedName, c *core.Change) {
+func (o *objects) acceptChange(name types.NamespacedName, c *core.Change) {
 	decision := o.decide(name, c)
 	o.opts.Hooks.Observed(hook.Observation{Manager: o.watch.Manager, Decision: decision})
 	o.opts.Logger.LogAttrs(context.Background(), slog.LevelDebug, "change observed",

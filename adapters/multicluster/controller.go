@@ -156,7 +156,7 @@ type reconciled struct{ multicluster.ClusterName }
 func (o *objects) reconcile(ctx context.Context, r mcreconcile.Request) (reconcile.Result, error) {
 	of, err := o.cluster(ctx, r.ClusterName)
 	if errors.Is(err, multicluster.ErrClusterNotFound) {
-		o.forget(r.ClusterName)
+		o.forgetCluster(r.ClusterName)
 		return reconcile.Result{}, nil
 	}
 

@@ -26,8 +26,8 @@ func newKnown() known {
 	return known{numbers: make(map[types.NamespacedName]uint32), guessed: make(map[types.NamespacedName]struct{})}
 }
 
-// remember keeps a name with the number of a list, and reports false if there are too many.
-func (k *known) remember(name types.NamespacedName, number uint32, seen bool, most int) bool {
+// keepName keeps a name with the number of a list, and reports false if there are too many.
+func (k *known) keepName(name types.NamespacedName, number uint32, seen bool, most int) bool {
 	_, is := k.numbers[name]
 	if !is && len(k.numbers) >= most && (!seen || !k.evictGuess()) {
 		return false
@@ -46,13 +46,13 @@ func (k *known) remember(name types.NamespacedName, number uint32, seen bool, mo
 
 func (k *known) evictGuess() bool {
 	for name := range k.guessed {
-		k.forget(name)
+		k.forgetName(name)
 		return true
 	}
 	return false
 }
 
-func (k *known) forget(name types.NamespacedName) {
+func (k *known) forgetName(name types.NamespacedName) {
 	delete(k.numbers, name)
 	delete(k.guessed, name)
 }
@@ -73,9 +73,9 @@ func (o *objects) noteBegin(ctx context.Context, r mcreconcile.Request) (number 
 
 	switch {
 	case gone:
-		l.known.forget(r.NamespacedName) // Once is enough.
+		l.known.forgetName(r.NamespacedName) // Once is enough.
 	case is || listed:
-		o.remember(ctx, r, number, listed)
+		o.keepName(ctx, r, number, listed)
 	}
 
 	return number, gone
@@ -90,24 +90,24 @@ func (o *objects) noteRead(ctx context.Context, r mcreconcile.Request, number ui
 	_, isGuess := o.listOf(r.ClusterName).known.guessed[r.NamespacedName]
 	switch {
 	case read.found.Load():
-		o.remember(ctx, r, number, true)
+		o.keepName(ctx, r, number, true)
 	case gone:
 	case !read.missed.Load(): // The reconcile may have read the object elsewhere.
-		o.remember(ctx, r, number, false)
+		o.keepName(ctx, r, number, false)
 	case isGuess:
-		o.listOf(r.ClusterName).known.forget(r.NamespacedName)
+		o.listOf(r.ClusterName).known.forgetName(r.NamespacedName)
 	}
 }
 
-// remember logs the first name of a cluster that is not remembered. The caller holds the lock.
-func (o *objects) remember(ctx context.Context, r mcreconcile.Request, number uint32, seen bool) {
+// keepName logs the first name of a cluster that is not remembered. The caller holds the lock.
+func (o *objects) keepName(ctx context.Context, r mcreconcile.Request, number uint32, seen bool) {
 	l := o.listOf(r.ClusterName)
 	if !isName(r.NamespacedName) {
 		return
 	}
 
 	number = max(number, l.known.numbers[r.NamespacedName]) // A list may have had it since.
-	if l.known.remember(r.NamespacedName, number, seen, o.Remembered) || l.full {
+	if l.known.keepName(r.NamespacedName, number, seen, o.Remembered) || l.full {
 		return
 	}
 

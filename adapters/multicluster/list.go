@@ -98,7 +98,7 @@ func (o *objects) listOf(name multicluster.ClusterName) *list {
 	return l
 }
 
-func (o *objects) forget(name multicluster.ClusterName) {
+func (o *objects) forgetCluster(name multicluster.ClusterName) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	delete(o.lists, name)

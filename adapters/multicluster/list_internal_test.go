@@ -428,7 +428,7 @@ func TestAttacksOnAClusterWithoutCache(t *testing.T) {
 		object.Namespace, object.Name = "default", "x"
 
 		return func(ctx context.Context) error {
-			w.forget("a")
+			w.forgetCluster("a")
 			w.listed = time.Time{}
 			w.beginList("a")
 			_, listed := w.part(ctx)

@@ -124,7 +124,7 @@ func (c *Consumer) receiveFrom(
 			Taken: c.partial.taken(j.key),
 		})
 
-		c.partial.note(j.key, r.err)
+		c.partial.noteError(j.key, r.err)
 	}
 
 	if r.err != nil && ctx.Err() != nil {
@@ -160,7 +160,7 @@ func (p *partial) taken(message messageKey) func(index int) bool {
 	return func(index int) bool { return known && !slices.Contains(failed, index) }
 }
 
-func (p *partial) note(message messageKey, err error) {
+func (p *partial) noteError(message messageKey, err error) {
 	some, ok := errors.AsType[core.EventErrors](err)
 	if !ok || message == (messageKey{}) {
 		return
@@ -218,12 +218,12 @@ func (c *Consumer) handBack(ctx context.Context, runtime core.RuntimeID, j *job,
 		return false
 	}
 
-	return c.returns.offer(runtime, func() error { return c.offer(ctx, runtime, answerTo(subject, refusal)) })
+	return c.returns.offerOnce(runtime, func() error { return c.offerRefusal(ctx, runtime, answerTo(subject, refusal)) })
 }
 
-// offer sends a refusal, and waits for its confirmation on a subject that the runtime alone may
-// use. The server answers immediately if nothing waits for the refusal.
-func (c *Consumer) offer(ctx context.Context, runtime core.RuntimeID, refusal *nats.Msg) error {
+// offerRefusal sends a refusal, and waits for its confirmation on a subject that the runtime alone
+// may use. The server answers immediately if nothing waits for the refusal.
+func (c *Consumer) offerRefusal(ctx context.Context, runtime core.RuntimeID, refusal *nats.Msg) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 
@@ -356,10 +356,10 @@ func newReturns(maxInFlight int) returns {
 	return returns{slots: make(chan struct{}, max(maxInFlight/perReturn, 1)), silent: map[core.RuntimeID]time.Time{}}
 }
 
-// offer calls ask, unless too many offers wait or a recent offer to the runtime timed out. It
+// offerOnce calls ask, unless too many offers wait or a recent offer to the runtime timed out. It
 // reports whether the runtime confirmed. An answer for which no forwarder waits any more costs no
 // time.
-func (r *returns) offer(runtime core.RuntimeID, ask func() error) bool {
+func (r *returns) offerOnce(runtime core.RuntimeID, ask func() error) bool {
 	r.mu.Lock()
 	silent := time.Now().Before(r.silent[runtime])
 	r.mu.Unlock()

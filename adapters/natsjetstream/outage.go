@@ -36,7 +36,7 @@ func (o *outage) began(ctx context.Context, err error) {
 	reason := core.ReasonOf(classify("", err))
 	o.failures++
 
-	if o.failures >= standing && o.problems.set(o.manager, err) {
+	if o.failures >= standing && o.problems.setProblem(o.manager, err) {
 		o.opts.Hooks.Unavailable(hook.Unavailability{Manager: o.manager, Reason: reason})
 	}
 	if reason == o.reason {
@@ -54,15 +54,15 @@ func (o *outage) ended(ctx context.Context) {
 		return
 	}
 
-	o.forget()
+	o.clearFailures()
 	o.opts.Logger.InfoContext(ctx, "messages from the stream again", slog.String("manager", string(o.manager)))
 }
 
-// forget clears the failures, also when the messages are those of another replica.
-func (o *outage) forget() {
+// clearFailures clears the failures, also when the messages are those of another replica.
+func (o *outage) clearFailures() {
 	o.reason = ""
 	o.failures = 0
-	if o.problems.set(o.manager, nil) {
+	if o.problems.setProblem(o.manager, nil) {
 		o.opts.Hooks.Unavailable(hook.Unavailability{Manager: o.manager})
 	}
 }
@@ -74,8 +74,8 @@ type problems struct {
 	of map[core.Manager]error
 }
 
-// set reports whether a problem began or ended, or has another reason.
-func (p *problems) set(manager core.Manager, err error) (changed bool) {
+// setProblem reports whether a problem began or ended, or has another reason.
+func (p *problems) setProblem(manager core.Manager, err error) (changed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 

@@ -344,7 +344,7 @@ func TestEachOfferGivesItsPlaceBack(t *testing.T) {
 			for i, result := range []error{nil, nats.ErrNoResponders, context.DeadlineExceeded, errors.New("closed")} {
 				asked := false
 				runtime := core.RuntimeID(fmt.Sprint(n, i))
-				confirmed := r.offer(runtime, func() error { asked = true; return result })
+				confirmed := r.offerOnce(runtime, func() error { asked = true; return result })
 				if !asked || confirmed != (result == nil) {
 					t.Errorf("%d places: offer %d is made: %t, and confirmed: %t, want it made", places, n, asked, confirmed)
 				}
@@ -359,7 +359,7 @@ func TestEachOfferGivesItsPlaceBack(t *testing.T) {
 		full := 0
 		var nest func(depth int) bool
 		nest = func(depth int) bool {
-			return r.offer(core.RuntimeID(fmt.Sprint("nested-", depth)), func() error { full++; nest(depth + 1); return nil })
+			return r.offerOnce(core.RuntimeID(fmt.Sprint("nested-", depth)), func() error { full++; nest(depth + 1); return nil })
 		}
 		nest(0)
 

@@ -32,11 +32,11 @@ const (
 // serve also ends when the connection is closed, which watchConnection reports.
 func (c *Consumer) serve(ctx context.Context, manager core.Manager) {
 	out := &outage{Consumer: c, manager: manager}
-	defer out.forget()
+	defer out.clearFailures()
 
 	for ctx.Err() == nil {
 		if c.intake.Ready(manager) != nil {
-			out.forget()
+			out.clearFailures()
 			periodic.Pause(ctx, readyInterval)
 			continue
 		}
@@ -78,7 +78,7 @@ func (c *Consumer) serveWhileReady(ctx context.Context, out *outage) error {
 
 func (c *Consumer) pull(ctx context.Context, out *outage) error {
 	clock := newClock(c.now)
-	stream, durable, err := c.open(ctx, out.manager, clock)
+	stream, durable, err := c.openManager(ctx, out.manager, clock)
 	if err != nil {
 		return err
 	}
@@ -167,7 +167,7 @@ func (c *Consumer) reportBacklog(manager core.Manager, clock *clock, info *jetst
 	})
 }
 
-func (c *Consumer) open(
+func (c *Consumer) openManager(
 	ctx context.Context, manager core.Manager, clock *clock,
 ) (stream jetstream.Stream, durable jetstream.Consumer, err error) {
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
@@ -322,7 +322,7 @@ func (q *queues) fetch(ctx context.Context, from jetstream.Consumer, room int) e
 		}
 
 		room--
-		q.add(msg)
+		q.queueMessage(msg)
 	}
 
 	if err := batch.Error(); err != nil && !q.shrinkPulls(err) {
@@ -332,8 +332,8 @@ func (q *queues) fetch(ctx context.Context, from jetstream.Consumer, room int) e
 	return nil
 }
 
-// add lets the further messages of a loud runtime come later.
-func (q *queues) add(msg jetstream.Msg) {
+// queueMessage lets the further messages of a loud runtime come later.
+func (q *queues) queueMessage(msg jetstream.Msg) {
 	runtime, err := parseSubject(msg.Subject())
 	if err == nil && isAcknowledgement(msg) {
 		err = errAcknowledgement

@@ -67,7 +67,7 @@ func TestOnlySilenceSilencesARuntime(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			r := newReturns(64)
 			isAsked := func(runtime core.RuntimeID) (asked bool) {
-				r.offer(runtime, func() error { asked = true; return result })
+				r.offerOnce(runtime, func() error { asked = true; return result })
 				return asked
 			}
 
@@ -100,10 +100,10 @@ func TestFailedEventsOfTwoMessages(t *testing.T) {
 
 	var p partial
 	first, second := messageKey{stream: "a", sequence: 1}, messageKey{stream: "a", sequence: 2}
-	p.note(first, core.EventErrors{0: core.ErrForbidden, 2: core.ErrNotReady})
-	p.note(second, core.EventErrors{1: core.ErrForbidden})
-	p.note(second, core.ErrNotReady) // All of it, and no event.
-	p.note(messageKey{}, core.EventErrors{0: core.ErrForbidden})
+	p.noteError(first, core.EventErrors{0: core.ErrForbidden, 2: core.ErrNotReady})
+	p.noteError(second, core.EventErrors{1: core.ErrForbidden})
+	p.noteError(second, core.ErrNotReady) // All of it, and no event.
+	p.noteError(messageKey{}, core.EventErrors{0: core.ErrForbidden})
 
 	for key, want := range map[messageKey][]bool{
 		first: {false, true, false}, second: {true, false, true}, {stream: "b", sequence: 1}: {false, false, false}, {}: {false, false, false},
@@ -114,13 +114,13 @@ func TestFailedEventsOfTwoMessages(t *testing.T) {
 		}
 	}
 
-	p.note(first, core.EventErrors{2: core.ErrNotReady})
+	p.noteError(first, core.EventErrors{2: core.ErrNotReady})
 	if taken := p.taken(first); !taken(0) || taken(2) {
 		t.Error("the second attempt says nothing about the events that failed")
 	}
 
 	for n := range maxPartial + 10 {
-		p.note(messageKey{stream: "a", sequence: uint64(n + 10)}, core.EventErrors{0: core.ErrForbidden})
+		p.noteError(messageKey{stream: "a", sequence: uint64(n + 10)}, core.EventErrors{0: core.ErrForbidden})
 	}
 
 	if n := len(p.failed); n > maxPartial {
@@ -166,7 +166,7 @@ func TestOutagesOfTwoManagers(t *testing.T) {
 		t.Errorf("the problems are %s, want that of b", err)
 	}
 
-	b.forget()
+	b.clearFailures()
 	if err := c.problems.err(); err != nil {
 		t.Errorf("the problems are %v after all ended", err)
 	}

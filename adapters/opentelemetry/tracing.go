@@ -327,7 +327,7 @@ func Queue[R comparable, Result any](
 		ctx, d, span := tracing.consume(ctx, "enqueue", d)
 		found, err := requests(ctx, d)
 		if span != nil {
-			q.remember(found, d.Event.TraceParent)
+			q.keepTraces(found, d.Event.TraceParent)
 		}
 
 		end(span, err)
@@ -335,7 +335,7 @@ func Queue[R comparable, Result any](
 	}
 
 	return enqueue, func(ctx context.Context, r R) (Result, error) {
-		parent := q.take(r)
+		parent := q.takeTrace(r)
 		if parent == "" {
 			return reconcile(ctx, r)
 		}
@@ -348,7 +348,7 @@ func Queue[R comparable, Result any](
 	}
 }
 
-func (q *queue[R]) remember(requests []R, parent string) {
+func (q *queue[R]) keepTraces(requests []R, parent string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 
@@ -365,7 +365,7 @@ func (q *queue[R]) remember(requests []R, parent string) {
 	}
 }
 
-func (q *queue[R]) take(r R) string {
+func (q *queue[R]) takeTrace(r R) string {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 

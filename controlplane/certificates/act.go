@@ -202,7 +202,7 @@ func (c *Certificates) sweepKey(ctx context.Context, secret *corev1.Secret) erro
 		return err
 	}
 
-	err = c.remove(ctx, secret)
+	err = c.deleteUnchanged(ctx, secret)
 	if apierrors.IsConflict(err) {
 		return nil
 	}

@@ -203,7 +203,7 @@ func (c *Certificates) act(ctx context.Context, seen *observed, s step) error {
 		// The key of a CA with a Certificate goes in the next sweep: cert-manager would make a new
 		// one.
 		for _, generation := range s.remove {
-			if err := c.remove(ctx, seen.objects[generation]); err != nil {
+			if err := c.deleteUnchanged(ctx, seen.objects[generation]); err != nil {
 				return err
 			}
 		}
@@ -238,9 +238,9 @@ func (c *Certificates) publish(ctx context.Context, seen *observed) error {
 		return nil
 	}
 	if seen.listener == nil {
-		return c.write(ctx, seen.wanted, nil)
+		return c.applyOver(ctx, seen.wanted, nil)
 	}
-	return c.write(ctx, seen.wanted, seen.listener)
+	return c.applyOver(ctx, seen.wanted, seen.listener)
 }
 
 func (c *Certificates) maintain(ctx context.Context, seen *observed, status Status) error {

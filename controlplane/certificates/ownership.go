@@ -30,12 +30,12 @@ func (c *Certificates) apply(ctx context.Context, object client.Object) error {
 			return err
 		}
 	}
-	return c.write(ctx, object, live)
+	return c.applyOver(ctx, object, live)
 }
 
-// write applies an object over the one that was read and found to be of this set, nil if there was
-// none. It needs no scheme: that of the client may not have the types of cert-manager.
-func (c *Certificates) write(ctx context.Context, object, live client.Object) error {
+// applyOver applies an object over the one that was read and found to be of this set, nil if there
+// was none. It needs no scheme: that of the client may not have the types of cert-manager.
+func (c *Certificates) applyOver(ctx context.Context, object, live client.Object) error {
 	return ownership.ApplyTyped(ctx, c.client, object, object.GetObjectKind().GroupVersionKind(), live, fieldOwner)
 }
 

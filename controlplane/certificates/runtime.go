@@ -97,7 +97,7 @@ func (c *Certificates) EnsureRuntime(ctx context.Context, r Runtime) (RuntimeSta
 		if c.isApplied(p) {
 			continue
 		}
-		if err := c.write(ctx, p.wanted, p.live()); err != nil {
+		if err := c.applyOver(ctx, p.wanted, p.live()); err != nil {
 			return RuntimeStatus{}, fmt.Errorf("certificates: runtime %q: %w", r.ID, err)
 		}
 	}
@@ -250,7 +250,7 @@ func (c *Certificates) removePair(ctx context.Context, r Runtime, key client.Obj
 			return nil
 		}
 		// cert-manager would make a new Secret while the Certificate exists.
-		if err := c.remove(ctx, certificate); err != nil {
+		if err := c.deleteUnchanged(ctx, certificate); err != nil {
 			return err
 		}
 	}
@@ -260,12 +260,12 @@ func (c *Certificates) removePair(ctx context.Context, r Runtime, key client.Obj
 		return err
 	}
 
-	return c.remove(ctx, secret)
+	return c.deleteUnchanged(ctx, secret)
 }
 
-// remove deletes the object that was read, and no successor of it. It fails with a conflict if the
-// object has changed since the read: another client may have taken it over.
-func (c *Certificates) remove(ctx context.Context, object client.Object) error {
+// deleteUnchanged deletes the object that was read, and no successor of it. It fails with a
+// conflict if the object has changed since the read: another client may have taken it over.
+func (c *Certificates) deleteUnchanged(ctx context.Context, object client.Object) error {
 	unchanged := client.Preconditions{UID: new(object.GetUID()), ResourceVersion: new(object.GetResourceVersion())}
 	return client.IgnoreNotFound(c.client.Delete(ctx, object, unchanged))
 }

@@ -108,12 +108,12 @@ func (s *Secret) Start(ctx context.Context) error {
 
 func (s *Secret) refresh(ctx context.Context) {
 	old := s.current.Load()
-	next, err := s.read(ctx, old)
+	next, err := s.readSecret(ctx, old)
 
 	switch {
 	case ctx.Err() != nil:
 	case err != nil:
-		s.refuse(old, err)
+		s.reportFailure(old, err)
 	case next.material != old.material:
 		s.current.Store(next)
 		s.opts.Logger.InfoContext(ctx, "key material reloaded",
@@ -132,8 +132,8 @@ func (s *Secret) refresh(ctx context.Context) {
 	}
 }
 
-// read returns the material of old for a Secret with unchanged keys.
-func (s *Secret) read(ctx context.Context, old *generation) (*generation, error) {
+// readSecret returns the material of old for a Secret with unchanged keys.
+func (s *Secret) readSecret(ctx context.Context, old *generation) (*generation, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 
@@ -158,7 +158,7 @@ func (s *Secret) read(ctx context.Context, old *generation) (*generation, error)
 	return &generation{material: material, content: found}, nil
 }
 
-func (s *Secret) refuse(old *generation, err error) {
+func (s *Secret) reportFailure(old *generation, err error) {
 	s.current.Store(&generation{material: old.material, content: old.content, err: err})
 	if old.err != nil && old.err.Error() == err.Error() {
 		return

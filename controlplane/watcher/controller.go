@@ -57,7 +57,7 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 
 	ends := !w.DeletionTimestamp.IsZero() // Finalizers of others may still hold it.
 	if ends {
-		if err := r.remove(ctx, identityOf(w), ""); err != nil {
+		if err := r.removeRoutes(ctx, identityOf(w), ""); err != nil {
 			return reconcile.Result{}, err
 		}
 	}
@@ -115,7 +115,7 @@ func (r *reconciler) establish(ctx context.Context, w *v1beta2.Watcher) (outcome
 	if err != nil {
 		return outcome{}, problem(v1beta2.ReasonWatchInvalid, "%v", err)
 	}
-	if err := r.remove(ctx, identityOf(w), r.kind()); err != nil {
+	if err := r.removeRoutes(ctx, identityOf(w), r.kind()); err != nil {
 		return outcome{}, err
 	}
 

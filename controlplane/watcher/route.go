@@ -144,7 +144,7 @@ func (r *reconciler) owns(route client.Object, of identity) bool {
 func (r *reconciler) replace(ctx context.Context, w *v1beta2.Watcher) error {
 	former := r.lastSeen(client.ObjectKeyFromObject(w))
 	if former != "" && former != w.UID {
-		if err := r.remove(ctx, identity{client.ObjectKeyFromObject(w), former}, ""); err != nil {
+		if err := r.removeRoutes(ctx, identity{client.ObjectKeyFromObject(w), former}, ""); err != nil {
 			return err
 		}
 	}
@@ -162,7 +162,7 @@ func (r *reconciler) lastSeen(name types.NamespacedName) types.UID {
 
 // removeAll deletes the routes of a Watcher that is gone.
 func (r *reconciler) removeAll(ctx context.Context, name types.NamespacedName) error {
-	if err := r.remove(ctx, identity{name, r.lastSeen(name)}, ""); err != nil {
+	if err := r.removeRoutes(ctx, identity{name, r.lastSeen(name)}, ""); err != nil {
 		return err
 	}
 
@@ -170,10 +170,10 @@ func (r *reconciler) removeAll(ctx context.Context, name types.NamespacedName) e
 	return nil
 }
 
-// remove deletes the routes of a Watcher, of every kind except one. An earlier setting may have
-// made routes of another kind. It skips such kinds if they are not installed or not allowed. The
-// garbage collector would do the same for a Watcher that is gone, later.
-func (r *reconciler) remove(ctx context.Context, of identity, except string) error {
+// removeRoutes deletes the routes of a Watcher, of every kind except one. An earlier setting may
+// have made routes of another kind. It skips such kinds if they are not installed or not allowed.
+// The garbage collector would do the same for a Watcher that is gone, later.
+func (r *reconciler) removeRoutes(ctx context.Context, of identity, except string) error {
 	for _, routes := range []routing{virtualServices{}, httpRoutes{}} {
 		if routes.kind() == except {
 			continue
@@ -234,7 +234,7 @@ func (r *reconciler) yield(ctx context.Context, w *v1beta2.Watcher, m core.Manag
 	if elder == nil {
 		return nil
 	}
-	if err := r.remove(ctx, identityOf(w), ""); err != nil {
+	if err := r.removeRoutes(ctx, identityOf(w), ""); err != nil {
 		return err
 	}
 

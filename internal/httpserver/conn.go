@@ -75,7 +75,7 @@ func (c *conn) Read(b []byte) (int, error) {
 // readInSlot reads without a slot, and acquires one before it returns data.
 func (c *conn) readInSlot(h *handshake, b []byte) (int, error) {
 	h.release()
-	n, err := h.read(c.Conn, b)
+	n, err := h.readWaiting(c.Conn, b)
 	if err != nil {
 		return n, err
 	}

@@ -159,7 +159,7 @@ const maxRead = 4 << 10
 
 var errHandshakeSize = errors.New("TLS handshake and first header are too large")
 
-func (h *handshake) read(from net.Conn, b []byte) (int, error) {
+func (h *handshake) readWaiting(from net.Conn, b []byte) (int, error) {
 	if h.rest <= 0 {
 		return 0, errHandshakeSize
 	}

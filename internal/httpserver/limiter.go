@@ -165,16 +165,16 @@ func (l *limiter) exchange(c claim) (acquired, evicted *slot) {
 			return nil, nil
 		}
 
-		evicted.ranking.remove(evicted)
+		evicted.ranking.removeSlot(evicted)
 		evicted.ending = true
 		l.ending++
 	}
 
 	acquired = &slot{limiter: l, evict: c.evict, kept: c.kept}
 	if c.shakes {
-		l.shaking.add(acquired, c.origin)
+		l.shaking.addSlot(acquired, c.origin)
 	} else {
-		l.settled.add(acquired, c.origin)
+		l.settled.addSlot(acquired, c.origin)
 	}
 
 	return acquired, evicted
@@ -263,8 +263,8 @@ func (s *slot) setBusy(busy bool) {
 func (s *slot) move(origin string) {
 	s.update(func(*limiter) {
 		if s.origin.name != origin {
-			s.ranking.remove(s)
-			s.ranking.add(s, origin)
+			s.ranking.removeSlot(s)
+			s.ranking.addSlot(s, origin)
 		}
 	})
 }
@@ -273,15 +273,15 @@ func (s *slot) move(origin string) {
 func (s *slot) settle() {
 	s.update(func(l *limiter) {
 		if s.ranking == l.shaking {
-			l.shaking.remove(s)
-			l.settled.add(s, s.origin.name)
+			l.shaking.removeSlot(s)
+			l.settled.addSlot(s, s.origin.name)
 		}
 	})
 }
 
 // release is called when the connection has ended, also that of an evicted slot.
 func (s *slot) release() {
-	s.update(func(*limiter) { s.ranking.remove(s) })
+	s.update(func(*limiter) { s.ranking.removeSlot(s) })
 	s.limiter.noteEnded(s)
 }
 
@@ -311,7 +311,7 @@ func (s *slot) list() *list.List {
 	return s.origin.idle
 }
 
-func (r *ranking) add(s *slot, origin string) {
+func (r *ranking) addSlot(s *slot, origin string) {
 	o := r.origins[origin]
 	if o == nil {
 		o = &originSlots{name: origin, idle: list.New(), busy: list.New()}
@@ -326,7 +326,7 @@ func (r *ranking) add(s *slot, origin string) {
 	r.rank(o)
 }
 
-func (r *ranking) remove(s *slot) {
+func (r *ranking) removeSlot(s *slot) {
 	o := s.origin
 	r.unrank(o)
 	s.list().Remove(s.place)

@@ -65,7 +65,7 @@ func (l *listener) acceptAll() {
 
 		c := l.server.admit(inner)
 		if c != nil {
-			l.server.open.Go(func() { l.open(c) })
+			l.server.open.Go(func() { l.openConn(c) })
 		}
 	}
 }
@@ -85,8 +85,9 @@ func (l *listener) handOverError(err error) {
 // slowHandshake is the shortest timeout that a client of a webhook can have.
 const slowHandshake = time.Second
 
-// open does the TLS handshake of a connection, if there is one, and hands the connection to Accept.
-func (l *listener) open(c *conn) {
+// openConn does the TLS handshake of a connection, if there is one, and hands the connection to
+// Accept.
+func (l *listener) openConn(c *conn) {
 	if l.server.opts.TLS == nil {
 		l.handOver(c)
 		return
@@ -230,7 +231,7 @@ func (v *visit) SetReadDeadline(t time.Time) error {
 }
 
 func (v *visit) Close() error {
-	if v.over.Swap(false) && v.parking.add(v) {
+	if v.over.Swap(false) && v.parking.park(v) {
 		return nil
 	}
 	return v.Conn.Close()
@@ -247,8 +248,8 @@ type parking struct {
 	closed bool
 }
 
-// add parks the connection of a visit, and returns false after close.
-func (p *parking) add(v *visit) bool {
+// park parks the connection of a visit, and returns false after close.
+func (p *parking) park(v *visit) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 

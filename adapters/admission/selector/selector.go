@@ -33,11 +33,11 @@ func meaningOf(selector *metav1.LabelSelector) (meaning, bool) {
 	}
 
 	for key, value := range selector.MatchLabels {
-		wanted.add(key, metav1.LabelSelectorOpIn, []string{value})
+		wanted.addRequirement(key, metav1.LabelSelectorOpIn, []string{value})
 	}
 
 	for _, requirement := range selector.MatchExpressions {
-		if !wanted.add(requirement.Key, requirement.Operator, requirement.Values) {
+		if !wanted.addRequirement(requirement.Key, requirement.Operator, requirement.Values) {
 			return nil, false
 		}
 	}
@@ -49,7 +49,7 @@ func meaningOf(selector *metav1.LabelSelector) (meaning, bool) {
 	return wanted, true
 }
 
-func (m meaning) add(key string, operator metav1.LabelSelectorOperator, values []string) (known bool) {
+func (m meaning) addRequirement(key string, operator metav1.LabelSelectorOperator, values []string) (known bool) {
 	c := m[key]
 	switch operator {
 	case metav1.LabelSelectorOpIn:

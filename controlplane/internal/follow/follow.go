@@ -70,13 +70,13 @@ func (o *Objects) Run(
 				found := o.newList()
 				page := &client.ListOptions{Raw: &raw, Limit: raw.Limit, Continue: raw.Continue}
 				err := c.List(ctx, found, append(slices.Clone(opts), page)...)
-				o.note(ctx, err)
+				o.noteProblem(ctx, err)
 
 				return found, err
 			},
 			WatchFuncWithContext: func(ctx context.Context, raw metav1.ListOptions) (watch.Interface, error) {
 				events, err := c.Watch(ctx, o.newList(), append(slices.Clone(opts), &client.ListOptions{Raw: &raw})...)
-				o.note(ctx, err)
+				o.noteProblem(ctx, err)
 				return events, err
 			},
 		},
@@ -125,7 +125,7 @@ func (o *Objects) newList() *metav1.PartialObjectMetadataList {
 	return list
 }
 
-func (o *Objects) note(ctx context.Context, err error) {
+func (o *Objects) noteProblem(ctx context.Context, err error) {
 	text := fmt.Sprint(err)
 	if ctx.Err() != nil || text == o.problem {
 		return

@@ -153,7 +153,7 @@ func (c *Canary) probe(ctx context.Context) {
 
 	c.missed = missed
 	c.opts.Probed(hook.CanaryProbe{State: state, Took: took})
-	c.enter(state, err)
+	c.setState(state, err)
 }
 
 func (c *Canary) attempt(ctx context.Context) (state core.CanaryState, took time.Duration, err error) {
@@ -211,8 +211,8 @@ func (c *Canary) noteVersion(text string) {
 
 const logEvery = 5 * time.Minute
 
-// enter logs a new state or error, and every logEvery while it is not alive.
-func (c *Canary) enter(state core.CanaryState, err error) {
+// setState logs a new state or error, and every logEvery while it is not alive.
+func (c *Canary) setState(state core.CanaryState, err error) {
 	if state == core.CanaryLost && !c.called && time.Since(c.started) < c.opts.Interval {
 		c.early = true
 		return

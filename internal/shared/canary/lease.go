@@ -84,7 +84,7 @@ func (u *uncalled) Error() string { return "the API server " + u.server + " does
 // of the others. A server that calls no agent decides: changes pass it without the agent.
 func (l *Lease) writeAll(ctx context.Context, nonce, query string) (Answer, error) {
 	if len(l.urls) == 1 {
-		return l.write(ctx, l.urls[0]+query, nonce)
+		return l.writeNonce(ctx, l.urls[0]+query, nonce)
 	}
 
 	results := make([]written, len(l.urls))
@@ -115,7 +115,7 @@ type written struct {
 
 // writeNamed names the API server in the error.
 func (l *Lease) writeNamed(ctx context.Context, target, query, nonce string) written {
-	answer, err := l.write(ctx, target+query, nonce)
+	answer, err := l.writeNonce(ctx, target+query, nonce)
 	isCalled := slices.Contains(answer.Warnings, warningPrefix+nonce)
 
 	switch {
@@ -149,7 +149,7 @@ func hostOf(target string) string {
 	return parsed.Host
 }
 
-func (l *Lease) write(ctx context.Context, target, nonce string) (Answer, error) {
+func (l *Lease) writeNonce(ctx context.Context, target, nonce string) (Answer, error) {
 	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}},"spec":{"renewTime":%q}}`,
 		nonceAnnotation, nonce, time.Now().UTC().Format("2006-01-02T15:04:05.000000Z07:00"))
 	text, header, err := l.do(ctx, call{http.MethodPatch, target, typeMergePatch, patch}, maxAnswer)
