@@ -163,13 +163,13 @@ type builder struct {
 	opts  Options
 	log   *slog.Logger
 
-	registry  *prom.Registry
-	metrics   *watchermetrics.Agent
-	keys      keySet
-	managers  *managerList
-	pulse     *pulse
-	transport core.Forwarder
-	closers   []io.Closer // of the transport
+	registry   *prom.Registry
+	metrics    *watchermetrics.Agent
+	keys       keySet
+	managers   *managerList
+	heartbeats *heartbeats
+	transport  core.Forwarder
+	closers    []io.Closer // of the transport
 	// disconnects counts the connections of the transport that have ended.
 	disconnects atomic.Int64
 	outbox      *outbox.Outbox
@@ -204,7 +204,7 @@ func (b *builder) release() (err error) {
 
 func (b *builder) addOutbox() error {
 	proof := &proof{last: map[core.Manager]time.Time{}}
-	b.pulse = &pulse{
+	b.heartbeats = &heartbeats{
 		opts: b.opts, keys: b.keys, proof: proof, canary: func() core.CanaryState { return core.CanaryOff },
 		canaryProblem: func() string { return "" }, webhooks: func() string { return "" },
 	}
@@ -216,11 +216,11 @@ func (b *builder) addOutbox() error {
 	b.outbox = box
 	b.metrics.ReadOutbox(box)
 	// Before the first heartbeat, as the outbox has not started.
-	b.pulse.problem = func(manager core.Manager) string {
+	b.heartbeats.problem = func(manager core.Manager) string {
 		return cmp.Or(b.managers.problem(), b.parts.Problem(manager))
 	}
 	b.missed = &missedWatch{stalled: b.metrics.Stalled, resync: box.Resync, now: b.parts.Now, log: b.log}
-	b.watchdog = newWatchdog(&b.pulse.calls, b.opts.Outbox)
+	b.watchdog = newWatchdog(&b.heartbeats.calls, b.opts.Outbox)
 	if b.keys.client != nil {
 		b.keys.client.renewed = box.Retry // The control plane may accept the new certificate.
 	}
@@ -245,7 +245,7 @@ func (b *builder) outboxOptions() outbox.Options {
 	opts.Logger = withoutDebug(b.log) // The webhook has a debug line for each event.
 	if b.opts.Contract.Numbered() {
 		opts.Epoch = newEpoch()
-		opts.Heartbeat = b.pulse.heartbeat
+		opts.Heartbeat = b.heartbeats.heartbeat
 		opts.Disconnects = b.disconnects.Load
 	}
 	return opts
@@ -261,7 +261,7 @@ func (b *builder) addSource() error {
 }
 
 func (b *builder) inbox() *Inbox {
-	return &Inbox{outbox: b.outbox, missed: b.missed, proof: b.pulse.proof, now: b.parts.Now}
+	return &Inbox{outbox: b.outbox, missed: b.missed, proof: b.heartbeats.proof, now: b.parts.Now}
 }
 
 func (b *builder) agent() *Agent {
@@ -318,7 +318,7 @@ func runAll(ctx context.Context, components []component) error {
 	ended := make(chan struct{}, len(components))
 	var stops []func() error
 	for _, c := range components {
-		stops = append(stops, c.run(ctx, ended))
+		stops = append(stops, c.runInBackground(ctx, ended))
 	}
 
 	select {
@@ -333,8 +333,9 @@ func runAll(ctx context.Context, components []component) error {
 	return err
 }
 
-// run starts a component. The caller must call stop, which returns after the component has ended.
-func (c component) run(ctx context.Context, ended chan<- struct{}) (stop func() error) {
+// runInBackground starts a component. The caller must call stop, which returns after the component
+// has ended.
+func (c component) runInBackground(ctx context.Context, ended chan<- struct{}) (stop func() error) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	result := make(chan error, 1)
 	go func() {

@@ -154,12 +154,12 @@ func TestHeartbeat(t *testing.T) {
 		t.Errorf("%d forwarders are closed at the end, error %v, want 2", len(b.closers), err)
 	}
 	proof := &proof{last: map[core.Manager]time.Time{}}
-	p := &pulse{opts: b.opts, keys: b.keys, proof: proof, canary: func() core.CanaryState { return core.CanaryOff }}
+	p := &heartbeats{opts: b.opts, keys: b.keys, proof: proof, canary: func() core.CanaryState { return core.CanaryOff }}
 	p.problem = func(core.Manager) string { return "managers: broken" }
 	p.canaryProblem = func() string { return "403 Forbidden" }
 	p.webhooks = func() string { return "one is missing" }
 	reviewed := time.Now()
-	proof.proved("widgets", reviewed)
+	proof.noteProof("widgets", reviewed)
 	proof.failures.Add(3)
 	material := b.keys.client.Status().Material
 	want := core.Heartbeat{
@@ -228,9 +228,9 @@ func TestProofIsBounded(t *testing.T) {
 	p := &proof{last: map[core.Manager]time.Time{}}
 	now := time.Now()
 	for i := range 10 * defaults.MaxManagers {
-		p.proved(core.Manager("guess-"+string(rune('a'+i%26))+strings.Repeat("x", i/26)), now.Add(time.Duration(i)))
+		p.noteProof(core.Manager("guess-"+string(rune('a'+i%26))+strings.Repeat("x", i/26)), now.Add(time.Duration(i)))
 	}
-	p.proved("widgets", now.Add(time.Hour))
+	p.noteProof("widgets", now.Add(time.Hour))
 	if n := len(p.last); n != defaults.MaxManagers || p.of("widgets").IsZero() {
 		t.Errorf("%d managers, and widgets at %v; want %d with it", n, p.of("widgets"), defaults.MaxManagers)
 	}

@@ -14,9 +14,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
 
-// pulse makes the content of heartbeats. The steps of a builder set its functions before the outbox
-// starts. Afterwards the lanes of the outbox call heartbeat concurrently.
-type pulse struct {
+// heartbeats makes the content of heartbeats. The steps of a builder set its functions before the
+// outbox starts. Afterwards the lanes of the outbox call heartbeat concurrently.
+type heartbeats struct {
 	opts Options
 	keys keySet
 	// problem returns why changes are not seen, or the configuration is not in use, "" for neither.
@@ -33,10 +33,10 @@ type pulse struct {
 }
 
 // heartbeat only reads memory, because forwarding to the manager waits for it.
-func (p *pulse) heartbeat(manager core.Manager) core.Heartbeat {
+func (p *heartbeats) heartbeat(manager core.Manager) core.Heartbeat {
 	defer p.calls.Add(1)
 
-	beat := core.Heartbeat{
+	heartbeat := core.Heartbeat{
 		Instance:        p.opts.Instance,
 		Version:         p.opts.Version,
 		ConfigHash:      p.opts.ConfigHash,
@@ -50,19 +50,19 @@ func (p *pulse) heartbeat(manager core.Manager) core.Heartbeat {
 
 	if p.keys.client != nil {
 		material := p.keys.client.Status().Material
-		beat.CertificateFingerprint = material.Fingerprint
-		beat.CertificateExpiry = material.NotAfter
-		beat.CAFingerprints = material.RootFingerprints
+		heartbeat.CertificateFingerprint = material.Fingerprint
+		heartbeat.CertificateExpiry = material.NotAfter
+		heartbeat.CAFingerprints = material.RootFingerprints
 	}
 
 	// The first is that of the client, with which the agent connects to the control plane.
 	for _, set := range p.keys.all() {
 		if err := set.Status().Err; err != nil {
-			beat.KeyMaterialError = set.name() + ": " + err.Error()
+			heartbeat.KeyMaterialError = set.name() + ": " + err.Error()
 			break
 		}
 	}
-	return beat
+	return heartbeat
 }
 
 func newEpoch() string {
@@ -75,7 +75,7 @@ func newEpoch() string {
 // connection of such an agent would keep it fresh. It counts ticks and not time, so that a pause of
 // the whole process is none of the outbox.
 type watchdog struct {
-	calls *atomic.Int64 // of [pulse.heartbeat]
+	calls *atomic.Int64 // of [heartbeats.heartbeat]
 	most  int           // ticks without a call
 	hangs chan struct{}
 }

@@ -32,11 +32,11 @@ func (i *Inbox) Accept(manager core.Manager, event core.WatchEvent) core.Outcome
 }
 
 // resyncAll requests at most one resync of every manager in 30 s.
-func (i *Inbox) resyncAll() { i.missed.report() }
+func (i *Inbox) resyncAll() { i.missed.reportMissed() }
 
 // Proved records that the API server calls, or serves, the source for a manager now. Heartbeats
 // report the last time.
-func (i *Inbox) Proved(manager core.Manager) { i.proof.proved(manager, i.now()) }
+func (i *Inbox) Proved(manager core.Manager) { i.proof.noteProof(manager, i.now()) }
 
 // Failed counts a failed call of the API server, such as one that rejects the certificate.
 // Heartbeats report the number.
@@ -49,7 +49,7 @@ type proof struct {
 	last map[core.Manager]time.Time // at most defaults.MaxManagers
 }
 
-func (p *proof) proved(manager core.Manager, now time.Time) {
+func (p *proof) noteProof(manager core.Manager, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
@@ -105,21 +105,21 @@ type missed struct {
 	reports int64
 }
 
-// report may be called concurrently, and does not block.
-func (w *missedWatch) report() { w.reported.Add(1) }
+// reportMissed may be called concurrently, and does not block.
+func (w *missedWatch) reportMissed() { w.reported.Add(1) }
 
 func (w *missedWatch) start(ctx context.Context) error {
 	w.last = w.now()
 	periodic.Call(ctx, missedTick, func() {
-		w.look(ctx, w.now())
+		w.requestDue(ctx, w.now())
 		w.last = w.now() // The time that look took is no stall.
 	})
 	w.next = time.Time{} // There is no later tick.
-	w.look(ctx, w.now())
+	w.requestDue(ctx, w.now())
 	return nil
 }
 
-func (w *missedWatch) look(ctx context.Context, now time.Time) {
+func (w *missedWatch) requestDue(ctx context.Context, now time.Time) {
 	w.missed.reports += w.reported.Swap(0)
 	w.noteStall(now)
 	if w.missed == (missed{}) || now.Before(w.next) {

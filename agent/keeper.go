@@ -125,7 +125,7 @@ func (k *webhookKeeper) start(ctx context.Context) error {
 	changed := make(chan struct{}, 1)
 	var watching sync.WaitGroup
 	watching.Go(func() {
-		k.follow(ctx, func() {
+		k.followChanges(ctx, func() {
 			select {
 			case changed <- struct{}{}:
 			default: // One is enough.
@@ -146,7 +146,7 @@ func (k *webhookKeeper) start(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		next.Reset(k.keep(ctx))
+		next.Reset(k.keepConfiguration(ctx))
 	}
 }
 
@@ -159,8 +159,8 @@ func (k *webhookKeeper) awaitAnswers(ctx context.Context) {
 	}
 }
 
-// follow watches until ctx ends. Without a watch, the comparisons at intervals remain.
-func (k *webhookKeeper) follow(ctx context.Context, changed func()) {
+// followChanges watches until ctx ends. Without a watch, the comparisons at intervals remain.
+func (k *webhookKeeper) followChanges(ctx context.Context, changed func()) {
 	for wait := keepPause; ctx.Err() == nil; wait = min(2*wait, k.every) {
 		watching, cancel := context.WithTimeout(ctx, keepWatch)
 		began := time.Now()
@@ -179,8 +179,9 @@ func (k *webhookKeeper) follow(ctx context.Context, changed func()) {
 	}
 }
 
-// keep compares once, repairs if that is due, and returns the time until the next comparison.
-func (k *webhookKeeper) keep(ctx context.Context) time.Duration {
+// keepConfiguration compares once, repairs if that is due, and returns the time until the next
+// comparison.
+func (k *webhookKeeper) keepConfiguration(ctx context.Context) time.Duration {
 	asking, cancel := context.WithTimeout(ctx, webhooksTimeout)
 	defer cancel()
 	live, err := k.store.Read(asking)
@@ -190,7 +191,7 @@ func (k *webhookKeeper) keep(ctx context.Context) time.Duration {
 
 	if err != nil {
 		k.checked(hook.WebhookCheck{Result: webhooksNotRead})
-		k.log.warn(ctx, "cannot read the webhook configuration, so the agent cannot restore it: "+
+		k.log.warnPaced(ctx, "cannot read the webhook configuration, so the agent cannot restore it: "+
 			"check the error, the ClusterRole and WEBHOOK_CONFIGURATION", err.Error())
 		k.unread++
 		return k.pauseAfter(k.unread)
@@ -198,8 +199,8 @@ func (k *webhookKeeper) keep(ctx context.Context) time.Duration {
 
 	want, err := k.want.configuration()
 	if err != nil {
-		k.report(err.Error())
-		k.log.warn(ctx, "cannot build the webhook configuration: check the error", err.Error())
+		k.reportProblem(err.Error())
+		k.log.warnPaced(ctx, "cannot build the webhook configuration: check the error", err.Error())
 		k.unread++
 		return k.pauseAfter(k.unread)
 	}
@@ -212,20 +213,21 @@ func (k *webhookKeeper) keep(ctx context.Context) time.Duration {
 	}
 	switch state {
 	case standsAsIntended:
-		return k.rest(ctx, live, want)
+		return k.noteIntended(ctx, live, want)
 	case standsWithMoreCAs:
 		return k.overlap(ctx, live, want)
 	case standsForeign:
-		k.report(problem)
+		k.reportProblem(problem)
 		if problem != "" {
-			k.log.warn(ctx, "the webhook configuration belongs to another program, so the agent does not restore it: "+
+			k.log.warnPaced(ctx, "the webhook configuration belongs to another program, "+
+				"so the agent does not restore it: "+
 				"remove the configuration, or set WEBHOOK_CONFIGURATION to another name", problem)
 		}
 		return k.every
 	case standsOfPeer:
-		return k.yield(ctx, live, want)
+		return k.yieldToPeer(ctx, live, want)
 	default:
-		return k.repair(ctx, live, want, problem)
+		return k.repairConfiguration(ctx, live, want, problem)
 	}
 }
 
@@ -239,8 +241,8 @@ func (k *webhookKeeper) pauseAfter(failures int) time.Duration {
 	return pause
 }
 
-// rest ends a repair, of this replica or of another one.
-func (k *webhookKeeper) rest(ctx context.Context, live, want *webhookConfiguration) time.Duration {
+// noteIntended ends a repair, of this replica or of another one.
+func (k *webhookKeeper) noteIntended(ctx context.Context, live, want *webhookConfiguration) time.Duration {
 	k.want.learn(live, want)
 	k.checked(hook.WebhookCheck{Result: webhooksSame})
 	k.applied = identityOf(want)
@@ -269,7 +271,7 @@ func (k *webhookKeeper) rest(ctx context.Context, live, want *webhookConfigurati
 		return min(left, k.every)
 	}
 
-	k.report("")
+	k.reportProblem("")
 	k.log.reset()
 	return k.every
 }
@@ -281,16 +283,16 @@ func (k *webhookKeeper) overlap(ctx context.Context, live, want *webhookConfigur
 	}
 	left := keepOverlap - time.Since(k.overlapSince)
 	if left <= 0 {
-		return k.apply(ctx, live, want)
+		return k.applyConfiguration(ctx, live, want)
 	}
-	return min(k.rest(ctx, live, want), left)
+	return min(k.noteIntended(ctx, live, want), left)
 }
 
-// yield leaves the settings of another replica in place, if this one has had its own in place
+// yieldToPeer leaves the settings of another replica in place, if this one has had its own in place
 // before: in a rollout, the other replica has newer ones.
-func (k *webhookKeeper) yield(ctx context.Context, live, want *webhookConfiguration) time.Duration {
+func (k *webhookKeeper) yieldToPeer(ctx context.Context, live, want *webhookConfiguration) time.Duration {
 	if k.applied != identityOf(want) {
-		return k.apply(ctx, live, want)
+		return k.applyConfiguration(ctx, live, want)
 	}
 	if k.peerSince.IsZero() {
 		k.peerSince = time.Now()
@@ -306,12 +308,12 @@ func (k *webhookKeeper) yield(ctx context.Context, live, want *webhookConfigurat
 	}
 	elapsed := time.Since(since)
 	if elapsed >= keepPeer {
-		return k.repair(ctx, live, want, problem)
+		return k.repairConfiguration(ctx, live, want, problem)
 	}
 
 	next := keepPeer - elapsed
 	if missing != "" && elapsed >= keepLess {
-		k.report(problem)
+		k.reportProblem(problem)
 	} else if missing != "" {
 		next = keepLess - elapsed
 	}
@@ -337,10 +339,12 @@ func lessThan(live, want *webhookConfiguration) string {
 	return strings.Join(admission.Differences(judged), "; ")
 }
 
-// repair puts the configuration back after a pause, which grows in a contest.
-func (k *webhookKeeper) repair(ctx context.Context, live, want *webhookConfiguration, problem string) time.Duration {
+// repairConfiguration puts the configuration back after a pause, which grows in a contest.
+func (k *webhookKeeper) repairConfiguration(
+	ctx context.Context, live, want *webhookConfiguration, problem string,
+) time.Duration {
 	if live == nil && k.applied == "" {
-		return k.apply(ctx, live, want) // The first one.
+		return k.applyConfiguration(ctx, live, want) // The first one.
 	}
 
 	now := time.Now()
@@ -353,14 +357,14 @@ func (k *webhookKeeper) repair(ctx context.Context, live, want *webhookConfigura
 	if k.changes >= keepContest {
 		problem = fmt.Sprintf("contested by %s, %d changes: %s", changerOf(live), k.changes, problem)
 	}
-	k.report(problem)
+	k.reportProblem(problem)
 	if k.changes < keepContest {
 		k.checked(hook.WebhookCheck{Result: webhooksChanged})
-		k.log.note(ctx, slog.LevelError, "webhooks differ from the intended configuration, so changes are missed: "+
+		k.log.noteLine(ctx, slog.LevelError, "webhooks differ from the intended configuration, so changes are missed: "+
 			"the agent restores them", problem)
 	} else {
 		k.checked(hook.WebhookCheck{Result: webhooksContested})
-		k.log.note(ctx, slog.LevelError, "another program repeatedly changes the webhooks, so changes are missed: "+
+		k.log.noteLine(ctx, slog.LevelError, "another program repeatedly changes the webhooks, so changes are missed: "+
 			"find the program in managedFields of the webhook configuration, and exclude the configuration "+
 			"from it", problem)
 	}
@@ -368,7 +372,7 @@ func (k *webhookKeeper) repair(ctx context.Context, live, want *webhookConfigura
 	if left := k.repairAt.Sub(now); left > 0 {
 		return left
 	}
-	return k.apply(ctx, live, want)
+	return k.applyConfiguration(ctx, live, want)
 }
 
 // noteChange sets the time of the next repair: after about 1 s twice, and then after twice as long
@@ -386,11 +390,12 @@ func (k *webhookKeeper) noteChange(now time.Time) {
 	k.repairAt = now.Add(pause/2 + rand.N(pause)) //nolint:gosec // It is no secret.
 }
 
-// apply writes the configuration. Additions of others survive an apply, so a configuration that is
-// still wrong is made again. In a contest, it is made again without the labels and annotations of
-// others, because such an annotation may cause the changes. If API servers cannot verify this
-// replica by the CAs there, these may be those of another replica, and stay beside ours.
-func (k *webhookKeeper) apply(ctx context.Context, live, want *webhookConfiguration) time.Duration {
+// applyConfiguration writes the configuration. Additions of others survive an apply, so a
+// configuration that is still wrong is made again. In a contest, it is made again without the
+// labels and annotations of others, because such an annotation may cause the changes. If API
+// servers cannot verify this replica by the CAs there, these may be those of another replica, and
+// stay beside ours.
+func (k *webhookKeeper) applyConfiguration(ctx context.Context, live, want *webhookConfiguration) time.Duration {
 	writing, cancel := context.WithTimeout(ctx, webhooksTimeout)
 	defer cancel()
 	k.needsResync = true
@@ -398,15 +403,15 @@ func (k *webhookKeeper) apply(ctx context.Context, live, want *webhookConfigurat
 	if k.failures == 0 { // An API server may refuse many CAs.
 		next = k.want.withCAsOf(live, want)
 	}
-	result, err := k.write(writing, live, next)
+	result, err := k.writeConfiguration(writing, live, next)
 	if ctx.Err() != nil {
 		return k.every
 	}
 
 	if err != nil {
 		k.checked(hook.WebhookCheck{Result: webhooksNotRead})
-		k.report(cmp.Or(k.problem(), "the webhook configuration cannot be written: "+err.Error()))
-		k.log.warn(ctx, "cannot write the webhook configuration, so changes are missed: "+
+		k.reportProblem(cmp.Or(k.problem(), "the webhook configuration cannot be written: "+err.Error()))
+		k.log.warnPaced(ctx, "cannot write the webhook configuration, so changes are missed: "+
 			"check the error, the ClusterRole and the policy of the webhooks", err.Error())
 		k.failures++
 		pause := k.pauseAfter(k.failures)
@@ -424,7 +429,9 @@ func (k *webhookKeeper) apply(ctx context.Context, live, want *webhookConfigurat
 	return keepSettle
 }
 
-func (k *webhookKeeper) write(ctx context.Context, live, next *webhookConfiguration) (*webhookConfiguration, error) {
+func (k *webhookKeeper) writeConfiguration(
+	ctx context.Context, live, next *webhookConfiguration,
+) (*webhookConfiguration, error) {
 	result := live
 	if live == nil || !k.mustReplace(live, next) {
 		var err error
@@ -480,13 +487,13 @@ func (k *webhookKeeper) isAsIntended(live, want *webhookConfiguration) bool {
 	return state == standsAsIntended
 }
 
-// report is for heartbeats. A problem is shown for keepShown at least.
-func (k *webhookKeeper) report(problem string) {
+// reportProblem is for heartbeats. A problem is shown for keepShown at least.
+func (k *webhookKeeper) reportProblem(problem string) {
 	problem = bounded(problem)
 	if problem != "" && k.problem() == "" {
 		k.shownSince = time.Now()
 	}
-	k.found.set(problem)
+	k.found.setText(problem)
 }
 
 // changerOf names the field manager that changed a configuration last, beside this agent.

@@ -42,8 +42,8 @@ func (m *managerList) problem() string {
 	return ""
 }
 
-// judge remembers the fault of a reading, "" for none. It reports whether the fault is new.
-func (m *managerList) judge(fault string) (changed bool) {
+// noteFault remembers the fault of a reading, "" for none. It reports whether the fault is new.
+func (m *managerList) noteFault(fault string) (changed bool) {
 	changed = m.problem() != fault
 	m.fault.Store(&fault)
 	m.broken(fault != "")
@@ -98,7 +98,7 @@ func (m *managerList) component(acceptor core.Acceptor, version contract.Version
 func (m *managerList) reload(acceptor core.Acceptor, version contract.Version) {
 	managers, err := managersfile.Others(m.fixed, m.path)
 	if err != nil {
-		if m.judge(err.Error()) {
+		if m.noteFault(err.Error()) {
 			m.log.Warn("the file with managers is broken: the last good list stays in use", slog.Any("error", err))
 		}
 		return
@@ -113,7 +113,7 @@ func (m *managerList) reload(acceptor core.Acceptor, version contract.Version) {
 			slog.Any("managers", removed))
 	}
 
-	m.add(added[:free], acceptor, version)
+	m.addManagers(added[:free], acceptor, version)
 	m.listed = managers
 }
 
@@ -125,7 +125,7 @@ func (m *managerList) noteRest(rest []core.Manager) {
 			m.path, rest, defaults.MaxManagers)
 	}
 
-	changed := m.judge(problem)
+	changed := m.noteFault(problem)
 	switch {
 	case !changed:
 	case problem == "":
@@ -136,7 +136,7 @@ func (m *managerList) noteRest(rest []core.Manager) {
 	}
 }
 
-func (m *managerList) add(managers []core.Manager, acceptor core.Acceptor, version contract.Version) {
+func (m *managerList) addManagers(managers []core.Manager, acceptor core.Acceptor, version contract.Version) {
 	if len(managers) == 0 {
 		return
 	}

@@ -66,7 +66,7 @@ func TestStalls(t *testing.T) {
 			}
 			for _, after := range test.ticks {
 				now = now.Add(after)
-				w.look(t.Context(), now)
+				w.requestDue(t.Context(), now)
 			}
 			if diff := cmp.Diff(test.resyncs, resyncs); diff != "" || stalls != test.stalls {
 				t.Errorf("%d stalls, want %d; resyncs (-want +have):\n%s", stalls, test.stalls, diff)
@@ -88,7 +88,7 @@ func TestASuspendedMachineIsAStall(t *testing.T) {
 			ext  int64
 		})(unsafe.Pointer(&now))
 		parts.ext -= int64(after)
-		w.look(t.Context(), now)
+		w.requestDue(t.Context(), now)
 	}
 	if stalls != 1 {
 		t.Errorf("%d stalls, want 1", stalls)
@@ -103,7 +103,7 @@ func TestAgentThatRunsDoesNotStall(t *testing.T) {
 			now:     time.Now,
 			stalled: func(hook.Stall) { t.Error("a stall") }, resync: func() { t.Error("a resync") }, log: slog.New(slog.DiscardHandler),
 		}
-		stop := component{"stalls", w.start}.run(t.Context(), make(chan struct{}, 1))
+		stop := component{"stalls", w.start}.runInBackground(t.Context(), make(chan struct{}, 1))
 		time.Sleep(time.Hour) // It costs no time.
 		check(t, stop())
 	})
@@ -137,9 +137,9 @@ func TestClosedConnectionsArePaced(t *testing.T) {
 			stalled: func(hook.Stall) { t.Error("a stall") }, resync: func() { resyncs = append(resyncs, time.Since(began)) },
 			log: slog.New(slog.DiscardHandler),
 		}
-		stop := component{"missed", w.start}.run(t.Context(), make(chan struct{}, 1))
+		stop := component{"missed", w.start}.runInBackground(t.Context(), make(chan struct{}, 1))
 		for range 100 {
-			w.report()
+			w.reportMissed()
 			time.Sleep(missedPace / 60)
 		}
 		time.Sleep(time.Hour)

@@ -62,7 +62,7 @@ func (b *builder) gatherer() prom.Gatherer {
 
 func (b *builder) addObserving() (err error) {
 	b.ready = &readiness{
-		keys: b.keys, proof: b.pulse.proof, delay: b.opts.StopDelay, source: b.parts.Ready, log: b.log,
+		keys: b.keys, proof: b.heartbeats.proof, delay: b.opts.StopDelay, source: b.parts.Ready, log: b.log,
 	}
 
 	scrapes := promhttp.HandlerFor(b.gatherer(), promhttp.HandlerOpts{

@@ -453,7 +453,7 @@ func (b *builder) addWebhookKeeper() error {
 		log: lineLimiter{to: b.log},
 	}
 
-	b.pulse.webhooks = keeper.problem
+	b.heartbeats.webhooks = keeper.problem
 	b.webhooks = []component{{"webhook configuration", keeper.start}}
 	return nil
 }

@@ -139,8 +139,8 @@ func (b *builder) addCanary() error {
 		return fmt.Errorf("agent: %w", err)
 	}
 
-	b.pulse.canary = writer.State
-	b.pulse.canaryProblem = writer.Problem
+	b.heartbeats.canary = writer.State
+	b.heartbeats.canaryProblem = writer.Problem
 	b.canary = []component{{"canary", writer.Start}}
 	return nil
 }

@@ -57,16 +57,16 @@ func (f *finding) text() string {
 	return ""
 }
 
-func (f *finding) set(problem string) { f.current.Store(&problem) }
+func (f *finding) setText(problem string) { f.current.Store(&problem) }
 
 func (w *webhookWatch) start(ctx context.Context) error {
-	w.compare(ctx)
-	periodic.Call(ctx, w.every, func() { w.compare(ctx) })
+	w.compareWebhooks(ctx)
+	periodic.Call(ctx, w.every, func() { w.compareWebhooks(ctx) })
 	return nil
 }
 
-// compare keeps the last result when the configuration cannot be read: that proves nothing.
-func (w *webhookWatch) compare(ctx context.Context) {
+// compareWebhooks keeps the last result when the configuration cannot be read: that proves nothing.
+func (w *webhookWatch) compareWebhooks(ctx context.Context) {
 	reading, cancel := context.WithTimeout(ctx, min(webhooksTimeout, w.every))
 	defer cancel()
 	live, err := w.read(reading)
@@ -76,17 +76,17 @@ func (w *webhookWatch) compare(ctx context.Context) {
 
 	if err != nil {
 		w.checked(hook.WebhookCheck{Result: webhooksNotRead})
-		w.log.warn(ctx, "cannot read the webhook configuration, so changed webhooks go unnoticed: "+
+		w.log.warnPaced(ctx, "cannot read the webhook configuration, so changed webhooks go unnoticed: "+
 			"check the error, the ClusterRole and WEBHOOK_CONFIGURATION", err.Error())
 		return
 	}
 
 	problem := webhookProblem(live)
 	former := w.problem()
-	w.found.set(problem)
+	w.found.setText(problem)
 	if problem != "" {
 		w.checked(hook.WebhookCheck{Result: webhooksChanged})
-		w.log.note(ctx, slog.LevelError, "webhooks differ from the applied configuration, so changes are missed: "+
+		w.log.noteLine(ctx, slog.LevelError, "webhooks differ from the applied configuration, so changes are missed: "+
 			"apply the webhook configuration again, and find the program that changes it", problem)
 		return
 	}
@@ -135,28 +135,28 @@ const (
 	linesPace = 2 * time.Minute
 )
 
-func (l *lineLimiter) warn(ctx context.Context, message, problem string) {
-	l.note(ctx, slog.LevelWarn, message, problem)
+func (l *lineLimiter) warnPaced(ctx context.Context, message, problem string) {
+	l.noteLine(ctx, slog.LevelWarn, message, problem)
 }
 
-func (l *lineLimiter) note(ctx context.Context, level slog.Level, message, problem string) {
-	l.write(ctx, level, message, "problem", problem)
+func (l *lineLimiter) noteLine(ctx context.Context, level slog.Level, message, problem string) {
+	l.writeLine(ctx, level, message, "problem", problem)
 }
 
 // ended logs that a problem has ended.
 func (l *lineLimiter) ended(ctx context.Context, message, before string) {
 	l.reset()
-	l.write(ctx, slog.LevelInfo, message, "before", before)
+	l.writeLine(ctx, slog.LevelInfo, message, "before", before)
 }
 
-func (l *lineLimiter) write(ctx context.Context, level slog.Level, message, name, text string) {
-	if l.take(message+text, time.Now()) {
+func (l *lineLimiter) writeLine(ctx context.Context, level slog.Level, message, name, text string) {
+	if l.takeLine(message+text, time.Now()) {
 		l.to.Log(ctx, level, message, slog.String(name, text)) //nolint:sloglint // Each caller has constants.
 	}
 }
 
-// take reports whether a line is due.
-func (l *lineLimiter) take(line string, now time.Time) bool {
+// takeLine reports whether a line is due.
+func (l *lineLimiter) takeLine(line string, now time.Time) bool {
 	maps.DeleteFunc(l.logged, func(_ string, at time.Time) bool { return now.Sub(at) >= webhooksLogEvery })
 	l.restore(now)
 	_, isLogged := l.logged[line]
@@ -218,7 +218,7 @@ func (b *builder) addWebhookWatch() error {
 		read: read, every: b.opts.canaryInterval(), checked: b.metrics.WebhooksChecked, restored: b.outbox.Resync,
 		log: lineLimiter{to: b.log},
 	}
-	b.pulse.webhooks = watch.problem
+	b.heartbeats.webhooks = watch.problem
 	b.webhooks = []component{{"comparison of webhooks", watch.start}}
 	return nil
 }

@@ -161,13 +161,13 @@ func TestAWebhookProblemIsBounded(t *testing.T) {
 // However often problems alternate, come and go, the lines are bounded, and a new problem still has one.
 func TestLinesAboutWebhooksAreBounded(t *testing.T) {
 	for name, repeat := range map[string]func(l *lineLimiter){
-		"one problem": func(l *lineLimiter) { l.warn(t.Context(), "cannot be read", "a") },
+		"one problem": func(l *lineLimiter) { l.warnPaced(t.Context(), "cannot be read", "a") },
 		"two that alternate": func(l *lineLimiter) {
-			l.warn(t.Context(), "not as intended", "a")
-			l.warn(t.Context(), "cannot be written", "b")
+			l.warnPaced(t.Context(), "not as intended", "a")
+			l.warnPaced(t.Context(), "cannot be written", "b")
 		},
 		"one that comes and goes": func(l *lineLimiter) {
-			l.warn(t.Context(), "not as intended", "a")
+			l.warnPaced(t.Context(), "not as intended", "a")
 			l.ended(t.Context(), "as intended again", "a")
 		},
 	} {
@@ -181,7 +181,7 @@ func TestLinesAboutWebhooksAreBounded(t *testing.T) {
 				if lines := strings.Count(log.String(), "\n"); lines < 12 || lines > 50 {
 					t.Errorf("%d lines within an hour, want 12 to 50", lines)
 				}
-				l.warn(t.Context(), "not as intended", "new")
+				l.warnPaced(t.Context(), "not as intended", "new")
 				if !strings.Contains(log.String(), "problem=new") {
 					t.Error("no line for a new problem")
 				}

@@ -10,11 +10,11 @@ func TestBadCertificatesPushOutNoGoodOne(t *testing.T) {
 	t.Parallel()
 	c := newChecker(PeerOptions{CacheSize: 1})
 	good := &verdict{}
-	c.good.put(cacheKey{}, good)
-	if v := c.check(cacheKey{1}, &x509.Certificate{}, nil, x509.NewCertPool()); v.err == nil {
+	c.good.putVerdict(cacheKey{}, good)
+	if v := c.verifyOnce(cacheKey{1}, &x509.Certificate{}, nil, x509.NewCertPool()); v.err == nil {
 		t.Error("an empty certificate is good")
 	}
-	if c.good.get(cacheKey{}) != good {
+	if c.good.verdictOf(cacheKey{}) != good {
 		t.Error("the good verdict is gone")
 	}
 }
@@ -25,9 +25,9 @@ func TestCacheIsBounded(t *testing.T) {
 	c := newCache(3)
 	for n := range 1000 {
 		v := &verdict{}
-		c.put(key(n), v)
-		if c.get(key(n)) != v || len(c.verdicts) > 3 {
-			t.Fatalf("%d: %v in %d entries, want it in at most 3", n, c.get(key(n)), len(c.verdicts))
+		c.putVerdict(key(n), v)
+		if c.verdictOf(key(n)) != v || len(c.verdicts) > 3 {
+			t.Fatalf("%d: %v in %d entries, want it in at most 3", n, c.verdictOf(key(n)), len(c.verdicts))
 		}
 	}
 }

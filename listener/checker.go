@@ -76,11 +76,11 @@ func (c *checker) fromRequest(r *http.Request, roots *x509.CertPool) *verdict {
 	}
 
 	v := c.fromConnection(r.TLS, roots)
-	c.keep(kept, v)
+	c.keepVerdict(kept, v)
 	return v
 }
 
-func (c *checker) keep(kept *atomic.Value, v *verdict) {
+func (c *checker) keepVerdict(kept *atomic.Value, v *verdict) {
 	if v.err == nil {
 		kept.Store(keptVerdict{c, v})
 	}
@@ -102,30 +102,30 @@ func (c *checker) fromConnection(state *tls.ConnectionState, roots *x509.CertPoo
 	}
 
 	key := cacheKey(hash.Sum(nil))
-	if v := c.known(key, roots); v != nil {
+	if v := c.rememberedVerdict(key, roots); v != nil {
 		return v
 	}
-	return c.check(key, state.PeerCertificates[0], state.PeerCertificates[1:], roots)
+	return c.verifyOnce(key, state.PeerCertificates[0], state.PeerCertificates[1:], roots)
 }
 
-func (c *checker) known(key cacheKey, roots *x509.CertPool) *verdict {
+func (c *checker) rememberedVerdict(key cacheKey, roots *x509.CertPool) *verdict {
 	now := c.now()
 	for _, remembered := range []*cache{c.good, c.bad} {
-		if v := remembered.get(key); v != nil && v.holds(now, roots) {
+		if v := remembered.verdictOf(key); v != nil && v.holds(now, roots) {
 			return v
 		}
 	}
 	return nil
 }
 
-// check verifies a certificate and remembers the verdict under key. It waits for a slot, and then
-// for no verification that another call has done meanwhile.
-func (c *checker) check(
+// verifyOnce verifies a certificate and remembers the verdict under key. It waits for a slot, and
+// then for no verification that another call has done meanwhile.
+func (c *checker) verifyOnce(
 	key cacheKey, leaf *x509.Certificate, others []*x509.Certificate, roots *x509.CertPool,
 ) *verdict {
 	c.verifying <- struct{}{}
 	defer func() { <-c.verifying }()
-	if v := c.known(key, roots); v != nil {
+	if v := c.rememberedVerdict(key, roots); v != nil {
 		return v
 	}
 
@@ -134,7 +134,7 @@ func (c *checker) check(
 	chains, err := verify(leaf, others, roots, now)
 	if err != nil {
 		v.err = err
-		c.bad.put(key, v)
+		c.bad.putVerdict(key, v)
 		return v
 	}
 
@@ -143,7 +143,7 @@ func (c *checker) check(
 	v.peer, v.err = c.peer(leaf, signer)
 	v.peer.CAFingerprints = casOf(chains)
 	if v.err != nil {
-		c.bad.put(key, v)
+		c.bad.putVerdict(key, v)
 		return v
 	}
 
@@ -153,7 +153,7 @@ func (c *checker) check(
 	v.notAfter = slices.MinFunc(chain, func(a, b *x509.Certificate) int {
 		return a.NotAfter.Compare(b.NotAfter)
 	}).NotAfter
-	c.good.put(key, v)
+	c.good.putVerdict(key, v)
 	return v
 }
 
@@ -253,13 +253,13 @@ type cache struct {
 
 func newCache(size int) *cache { return &cache{size: size, verdicts: make(map[cacheKey]*verdict)} }
 
-func (c *cache) get(key cacheKey) *verdict {
+func (c *cache) verdictOf(key cacheKey) *verdict {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.verdicts[key]
 }
 
-func (c *cache) put(key cacheKey, v *verdict) {
+func (c *cache) putVerdict(key cacheKey, v *verdict) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 

@@ -30,7 +30,7 @@ type exchange struct {
 
 // answer charges the sender before anything else, so that a stranger learns nothing.
 func (x *exchange) answer() (a answer) {
-	defer x.recover(&a, reasons.NotReady)
+	defer x.recoverPanic(&a, reasons.NotReady)
 	if x.state.Load() >= stopping {
 		return refuseAndClose(http.StatusServiceUnavailable, reasons.ShuttingDown)
 	}
@@ -53,13 +53,13 @@ func (x *exchange) answer() (a answer) {
 }
 
 func (x *exchange) answerPeer(peer *core.Peer) (a answer) {
-	defer x.recover(&a, "")
+	defer x.recoverPanic(&a, "")
 	account := intake.Account{Name: string(peer.ID)}
 	if tooFast := x.intake.Enter(account, x.size()); tooFast != nil {
 		return x.tooFast(tooFast)
 	}
 	defer x.intake.Leave(account)
-	return x.route(peer)
+	return x.routeRequest(peer)
 }
 
 // answerStranger answers a sender that is not identified. It loses its connection, unless that is a
@@ -95,8 +95,8 @@ func (x *exchange) answerRevoked(peer *core.Peer, err error) answer {
 	return a
 }
 
-// recover answers a panic with 503: the same events may be taken later.
-func (x *exchange) recover(a *answer, public core.Reason) {
+// recoverPanic answers a panic with 503: the same events may be taken later.
+func (x *exchange) recoverPanic(a *answer, public core.Reason) {
 	cause := recover()
 	if cause == nil {
 		return
@@ -112,7 +112,7 @@ func (x *exchange) recover(a *answer, public core.Reason) {
 
 var errPanic = errors.New("panic")
 
-func (x *exchange) route(peer *core.Peer) answer {
+func (x *exchange) routeRequest(peer *core.Peer) answer {
 	manager := core.Manager(x.request.PathValue(wildcard))
 	switch {
 	case x.version == "":
@@ -122,15 +122,15 @@ func (x *exchange) route(peer *core.Peer) answer {
 	case !x.intake.Serves(manager):
 		return x.answerBatch(x.intake.Receive(x.request.Context(), &intake.Request{Peer: *peer, Manager: manager}))
 	}
-	return x.receive(peer, manager)
+	return x.receiveBatch(peer, manager)
 }
 
-func (x *exchange) receive(peer *core.Peer, manager core.Manager) answer {
+func (x *exchange) receiveBatch(peer *core.Peer, manager core.Manager) answer {
 	if !isMediaType(x.request.Header.Get("Content-Type"), x.version.ContentType()) {
 		return refuse(http.StatusUnsupportedMediaType, reasons.MediaType)
 	}
 
-	batch, refused := x.read()
+	batch, refused := x.readBatch()
 	if refused.Status != 0 {
 		return refused
 	}
@@ -160,14 +160,14 @@ func isMediaType(header, want string) bool {
 	return err == nil && have == want
 }
 
-func (x *exchange) read() (core.Batch, answer) {
+func (x *exchange) readBatch() (core.Batch, answer) {
 	limit := int64(x.version.MaxBody())
 	if x.request.ContentLength > limit {
 		return core.Batch{}, refuseAndClose(http.StatusRequestEntityTooLarge, reasons.TooLarge)
 	}
 
 	buffer, _ := x.bodies.Get().(*bytes.Buffer)
-	defer x.keep(buffer)
+	defer x.keepBuffer(buffer)
 	size, err := buffer.ReadFrom(io.LimitReader(x.request.Body, limit+1))
 	var batch core.Batch
 	var refused answer
@@ -205,7 +205,7 @@ func (x *exchange) answerBatch(err error) answer {
 	return a
 }
 
-func (x *exchange) report(a *answer, took time.Duration) {
+func (x *exchange) reportAnswer(a *answer, took time.Duration) {
 	x.opts.Hooks.Answered(hook.Answer{
 		Contract: x.version, Manager: a.manager, Status: a.Status, Reason: cmp.Or(a.Reason, observedIn(x.request)),
 		Took: took,
@@ -214,7 +214,7 @@ func (x *exchange) report(a *answer, took time.Duration) {
 		return
 	}
 
-	level, suppressed := x.level(a)
+	level, suppressed := x.takeLevel(a)
 	x.opts.Logger.LogAttrs(x.request.Context(), level, "request refused", slog.Int("suppressed", suppressed),
 		slog.String("contract", string(x.version)), slog.String("manager", string(a.manager)),
 		slog.String("runtime", string(a.runtime)), slog.String("remote", x.request.RemoteAddr),
@@ -224,8 +224,9 @@ func (x *exchange) report(a *answer, took time.Duration) {
 
 const refusalEvery = 10 * time.Minute
 
-// level is warn for a refusal that needs an administrator, if it is due for its runtime and reason.
-func (x *exchange) level(a *answer) (level slog.Level, suppressed int) {
+// takeLevel returns warn for a refusal that needs an administrator, if a line is due for its
+// runtime and reason. It counts the lines that were not due.
+func (x *exchange) takeLevel(a *answer) (level slog.Level, suppressed int) {
 	switch a.Status {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusServiceUnavailable:
 		suppressed, due := x.refusals.Take(string(a.runtime)+" "+string(a.Reason), x.opts.Now())
@@ -325,7 +326,7 @@ func answerTo(version contract.Version, err error) answer {
 	return answer{Answer: version.AnswerTo(err), err: err}
 }
 
-func (a *answer) write(w http.ResponseWriter) {
+func (a *answer) writeTo(w http.ResponseWriter) {
 	header := w.Header()
 	if a.closes {
 		header.Set("Connection", "close")
@@ -369,7 +370,7 @@ func (a *answer) wait() string {
 // body, after it grew. The garbage collector frees buffers that no request takes.
 const maxKept = 512 << 10
 
-func (e *endpoint) keep(buffer *bytes.Buffer) {
+func (e *endpoint) keepBuffer(buffer *bytes.Buffer) {
 	if buffer.Cap() <= maxKept {
 		buffer.Reset()
 		e.bodies.Put(buffer)

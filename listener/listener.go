@@ -115,10 +115,10 @@ type endpoint struct {
 
 func (e *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	started := e.opts.Now()
-	x := exchange{endpoint: e, request: e.observing(r)}
+	x := exchange{endpoint: e, request: e.withObserved(r)}
 	a := x.answer()
-	a.write(w)
-	x.report(&a, e.opts.Now().Sub(started))
+	a.writeTo(w)
+	x.reportAnswer(&a, e.opts.Now().Sub(started))
 }
 
 const wildcard = "manager"

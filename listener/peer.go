@@ -142,7 +142,7 @@ func FromTLS(roots func() *x509.CertPool, opts PeerOptions) Peers {
 		// first request, too, which is answered 503.
 		checkHandshake: func(state *tls.ConnectionState, kept *atomic.Value) {
 			defer func() { _ = recover() }()
-			check.keep(kept, check.fromConnection(state, roots()))
+			check.keepVerdict(kept, check.fromConnection(state, roots()))
 		},
 		ownsConnection: true,
 		invalid:        invalid,
@@ -221,7 +221,7 @@ func FromXFCC(proxy func(*http.Request) error, roots func() *x509.CertPool, opts
 
 		peer, failed := dry.identify(r)
 		if failed == nil {
-			log.taken(r.Context(), peer.ID, err)
+			log.logTaken(r.Context(), peer.ID, err)
 		}
 		return peer, failed
 	}
@@ -262,13 +262,13 @@ func (p *headerPeers) identify(r *http.Request) (core.Peer, error) {
 
 	// A line has no line break, so that two headers do not share one key.
 	key := sha256.Sum256([]byte(strings.Join(lines, "\n")))
-	v := p.known(key, roots)
+	v := p.rememberedVerdict(key, roots)
 	if v == nil {
 		leaf, chain, err := p.certificates(lines)
 		if err != nil {
 			return core.Peer{}, err
 		}
-		v = p.check(key, leaf, chain, roots)
+		v = p.verifyOnce(key, leaf, chain, roots)
 	}
 	return v.peer, v.err
 }

@@ -35,7 +35,7 @@ var (
 // problem is logged and the last valid list stays in use. To end all revocations, empty the file.
 func RevocationsFromFile(path string, opts intake.RevocationOptions) (*RevocationFile, error) {
 	r := &RevocationFile{LiveRevocations: intake.NewLiveRevocations(opts), path: path}
-	if err := r.read(); err != nil {
+	if err := r.readFile(); err != nil {
 		return nil, fmt.Errorf("revocations: %w", err)
 	}
 	return r, nil
@@ -44,10 +44,10 @@ func RevocationsFromFile(path string, opts intake.RevocationOptions) (*Revocatio
 // RefreshRevocations implements [intake.RevocationRefresher]. It reads the file again if it has
 // changed.
 func (r *RevocationFile) RefreshRevocations() {
-	_ = r.read() // It is logged, and the last good list stays.
+	_ = r.readFile() // It is logged, and the last good list stays.
 }
 
-func (r *RevocationFile) read() error {
+func (r *RevocationFile) readFile() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 

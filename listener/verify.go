@@ -110,7 +110,7 @@ func ObserveOnly(verifier core.Verifier, logger *slog.Logger) core.Verifier {
 	log := newObservedLog(logger)
 	observe := func(ctx context.Context, only []core.Verifier, peer core.Peer, event *core.WatchEvent) error {
 		if err := only[0].Verify(ctx, peer, event); err != nil {
-			log.taken(ctx, peer.ID, err)
+			log.logTaken(ctx, peer.ID, err)
 		}
 		return nil
 	}
@@ -123,7 +123,7 @@ func newObservedLog(logger *slog.Logger) observedLog {
 	return observedLog{pacedlog.New(logger, time.Minute, "runtime", "reason")}
 }
 
-func (o observedLog) taken(ctx context.Context, runtime core.RuntimeID, err error) {
+func (o observedLog) logTaken(ctx context.Context, runtime core.RuntimeID, err error) {
 	if seen, ok := ctx.Value(observedKey{}).(*observed); ok && seen.reason == "" {
 		seen.reason = core.ReasonOf(err)
 	}
@@ -137,7 +137,7 @@ type observed struct{ reason core.Reason }
 
 type observedKey struct{}
 
-func (l *Listener) observing(r *http.Request) *http.Request {
+func (l *Listener) withObserved(r *http.Request) *http.Request {
 	v, ok := l.verifier.(*combined)
 	isObserving := ok && v.observeOnly
 	if !isObserving && !l.peers.observeOnly {

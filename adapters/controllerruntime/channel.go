@@ -131,7 +131,7 @@ func (c *toChannel) handle(ctx context.Context, d core.Delivery) (int, error) {
 	}
 
 	for i, r := range requests {
-		if err := c.send(ctx, r); err != nil {
+		if err := c.sendEvent(ctx, r); err != nil {
 			c.lines.WarnContext(ctx, "the channel is full, so the sender keeps the event: "+
 				"pass the channel to source.Channel of a controller, or make the channel larger",
 				slog.String("manager", string(d.Manager)), slog.Int("size", cap(c.events)))
@@ -141,8 +141,8 @@ func (c *toChannel) handle(ctx context.Context, d core.Delivery) (int, error) {
 	return len(requests), nil
 }
 
-// send waits for room, unless another call has just waited in vain.
-func (c *toChannel) send(ctx context.Context, r reconcile.Request) error {
+// sendEvent waits for room, unless another call has just waited in vain.
+func (c *toChannel) sendEvent(ctx context.Context, r reconcile.Request) error {
 	object := &metav1.PartialObjectMetadata{}
 	object.SetNamespace(r.Namespace)
 	object.SetName(r.Name)

@@ -49,7 +49,7 @@ func (r *Runtimes) Domain(_ context.Context, runtime core.RuntimeID, event *core
 		return "", err
 	}
 
-	same, err := r.find(indexDomain, canonical(domain))
+	same, err := r.findObjects(indexDomain, canonical(domain))
 	if err != nil {
 		return "", err
 	}
@@ -61,12 +61,12 @@ func (r *Runtimes) Domain(_ context.Context, runtime core.RuntimeID, event *core
 }
 
 func (r *Runtimes) triggered(runtime core.RuntimeID, event *core.WatchEvent) (client.Object, error) {
-	owned, err := r.find(indexRuntime, string(runtime))
+	owned, err := r.findObjects(indexRuntime, string(runtime))
 	if err != nil {
 		return nil, err
 	}
 	if event.Owner != (types.NamespacedName{}) {
-		return r.owner(event.Owner, runtime, len(owned) > 0)
+		return r.ownerOf(event.Owner, runtime, len(owned) > 0)
 	}
 
 	switch len(owned) {
@@ -80,10 +80,10 @@ func (r *Runtimes) triggered(runtime core.RuntimeID, event *core.WatchEvent) (cl
 	}
 }
 
-// owner returns the owner that an event names. It refuses an owner that represents another runtime.
-// An owner without an identity is refused if the sender has an object of its own (known).
-func (r *Runtimes) owner(name types.NamespacedName, runtime core.RuntimeID, known bool) (client.Object, error) {
-	objects, err := r.find(indexOwner, name.String())
+// ownerOf returns the owner that an event names. It refuses an owner that represents another
+// runtime. An owner without an identity is refused if the sender has an object of its own (known).
+func (r *Runtimes) ownerOf(name types.NamespacedName, runtime core.RuntimeID, known bool) (client.Object, error) {
+	objects, err := r.findObjects(indexOwner, name.String())
 	if err != nil {
 		return nil, err
 	}

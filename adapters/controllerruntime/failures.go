@@ -28,7 +28,7 @@ type begun[request comparable] struct {
 	checking bool
 }
 
-// begunRequest is a request whose reconcile has begun, and may fail once more.
+// begunRequest is a request of a reconcile that has begun, and may fail once more.
 type begunRequest[request comparable] struct {
 	request request
 	at      time.Time

@@ -25,8 +25,8 @@ type listeners struct {
 	of map[<-chan struct{}][]*Listener
 }
 
-// add refuses a listener that could not start beside the others of its controller manager.
-func (k *listeners) add(l *Listener) error {
+// addListener refuses a listener that could not start beside the others of its controller manager.
+func (k *listeners) addListener(l *Listener) error {
 	if l.elected == nil {
 		return nil
 	}
@@ -51,8 +51,8 @@ func (k *listeners) add(l *Listener) error {
 	return nil
 }
 
-// remove forgets a listener that has stopped, or was not added.
-func (k *listeners) remove(l *Listener) {
+// removeListener forgets a listener that has stopped, or was not added.
+func (k *listeners) removeListener(l *Listener) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 

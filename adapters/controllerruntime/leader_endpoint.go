@@ -157,7 +157,7 @@ func (e *leaderEndpoint) Start(ctx context.Context) error {
 	version := ""
 	for {
 		wait := e.opts.RefreshInterval
-		applied, err := e.publish(ctx)
+		applied, err := e.publishAddress(ctx)
 
 		isLasting := apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsNotFound(err) ||
 			errors.Is(err, errForeignSlice)
@@ -174,34 +174,34 @@ func (e *leaderEndpoint) Start(ctx context.Context) error {
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
-			e.withdraw(ctx, version)
+			e.withdrawAddress(ctx, version)
 			return nil
 		}
 	}
 }
 
-// withdraw removes this replica from the slice, and leaves the slice to the next leader. The
+// withdrawAddress removes this replica from the slice, and leaves the slice to the next leader. The
 // version is that of the last own write: a conflict means that another replica has replaced it.
-func (e *leaderEndpoint) withdraw(ctx context.Context, version string) {
+func (e *leaderEndpoint) withdrawAddress(ctx context.Context, version string) {
 	if version == "" {
 		return
 	}
-	_, err := e.apply(ctx, e.slice(false).WithResourceVersion(version), client.ForceOwnership)
+	_, err := e.applySlice(ctx, e.slice(false).WithResourceVersion(version), client.ForceOwnership)
 	if err != nil && !apierrors.IsConflict(err) {
 		e.opts.Logger.WarnContext(ctx, "cannot remove the endpoint of the leader", "error", err)
 	}
 }
 
-// publish makes this replica the endpoint, unless the slice is of another client, and returns the
-// version of the slice.
-func (e *leaderEndpoint) publish(ctx context.Context) (version string, err error) {
+// publishAddress makes this replica the endpoint, unless the slice is of another client, and
+// returns the version of the slice.
+func (e *leaderEndpoint) publishAddress(ctx context.Context) (version string, err error) {
 	if e.uid == "" {
 		return e.takeOver(ctx)
 	}
 
 	// Without force, the apply fails if another client has changed a field, such as the mark. The
 	// API server also refuses another UID than that of the present slice.
-	version, err = e.apply(ctx, e.slice(true).WithUID(e.uid))
+	version, err = e.applySlice(ctx, e.slice(true).WithUID(e.uid))
 	if apierrors.IsConflict(err) || apierrors.IsInvalid(err) {
 		return e.takeOver(ctx)
 	}
@@ -229,7 +229,7 @@ func (e *leaderEndpoint) takeOver(ctx context.Context) (version string, err erro
 		opts = append(opts, client.ForceOwnership)
 	}
 
-	version, err = e.apply(ctx, slice, opts...)
+	version, err = e.applySlice(ctx, slice, opts...)
 	if apierrors.IsConflict(err) || apierrors.IsInvalid(err) {
 		e.uid = "" // The slice is gone, or another one has its name.
 		return "", err
@@ -292,10 +292,10 @@ func (e *leaderEndpoint) fieldOwner() client.FieldOwner {
 	return client.FieldOwner(leaderOwner + "-" + hex.EncodeToString(sum[:8]))
 }
 
-// apply writes the slice and returns its version, which withdraw needs. The end of ctx does not
-// cancel it: withdraw runs after that end, and a write that was cut off would leave its version
+// applySlice writes the slice and returns its version, which withdraw needs. The end of ctx does
+// not cancel it: withdraw runs after that end, and a write that was cut off would leave its version
 // unknown.
-func (e *leaderEndpoint) apply(
+func (e *leaderEndpoint) applySlice(
 	ctx context.Context, slice *discoveryv1ac.EndpointSliceApplyConfiguration, opts ...client.ApplyOption,
 ) (string, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaderCallTimeout)

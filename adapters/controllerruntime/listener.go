@@ -118,14 +118,14 @@ func AddListener(mgr manager.Manager, config ListenerConfig) (*Listener, error) 
 	if err != nil {
 		return nil, err
 	}
-	if err := known.add(l); err != nil {
+	if err := known.addListener(l); err != nil {
 		return nil, fmt.Errorf("listener %q: %w", l.config.Name, err)
 	}
 
 	ready := func(*http.Request) error { return l.Ready() }
 	err = errors.Join(mgr.Add(l), mgr.AddReadyzCheck(l.config.Name, ready))
 	if err != nil {
-		known.remove(l)
+		known.removeListener(l)
 		return nil, fmt.Errorf("listener %q: %w", l.config.Name, err)
 	}
 	return l, nil
@@ -254,7 +254,7 @@ func (l *Listener) endSetUp() (*listener.Listener, error) {
 // Start serves until ctx ends. A controller manager calls it. It fails if no controller has a
 // source, and as Start of [listener.Listener] does.
 func (l *Listener) Start(ctx context.Context) error {
-	defer known.remove(l)
+	defer known.removeListener(l)
 	served, err := l.endSetUp()
 	if err != nil {
 		return err

@@ -97,7 +97,7 @@ func EnqueueFor(runtimes *Runtimes, mapFunc handler.MapFunc) MapFunc[reconcile.R
 		return nil
 	}
 	return func(ctx context.Context, d core.Delivery) ([]reconcile.Request, error) {
-		objects, err := runtimes.find(indexRuntime, string(d.Runtime))
+		objects, err := runtimes.findObjects(indexRuntime, string(d.Runtime))
 		if err != nil {
 			return nil, fmt.Errorf("look for the object of runtime %q: %w", d.Runtime, err)
 		}

@@ -80,8 +80,8 @@ func (t *target[request]) makeRoom(runtime core.RuntimeID, r request) bool {
 	return true
 }
 
-// remove removes a request that a reconcile has begun with.
-func (o *open[request]) remove(runtime core.RuntimeID, r request) {
+// removeRequest removes a request that a reconcile has begun with.
+func (o *open[request]) removeRequest(runtime core.RuntimeID, r request) {
 	own := o.of[runtime]
 	if _, known := own[r]; !known {
 		return

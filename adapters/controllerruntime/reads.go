@@ -273,13 +273,13 @@ func (s *Source[request]) Client(r request, id core.RuntimeID, c client.Client) 
 	to.strays.noteReconciled(r)
 	to.noteBegin(id, r)
 	return &reading[request]{
-		Client: c, reads: &to.reads, request: r, runtime: id, began: to.reads.begin(),
+		Client: c, reads: &to.reads, request: r, runtime: id, began: to.reads.beginReconcile(),
 		known: make(map[*awaited]bool),
 	}
 }
 
-// begin returns the order of the last event before a reconcile.
-func (r *reads[request]) begin() uint64 {
+// beginReconcile returns the order of the last event before a reconcile.
+func (r *reads[request]) beginReconcile() uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.used = true

@@ -184,7 +184,7 @@ func (r *reads[request]) endRecheck(runtime core.RuntimeID, where place[request]
 // addLater enqueues a request after the time of a check. The queue waits instead of a timer, so
 // that an earlier request of the same object may take its place. The resends remain.
 func (t *target[request]) addLater(runtime core.RuntimeID, r request) (hasRoom bool) {
-	if t.ranked != nil && t.isLoud(runtime) {
+	if t.ranked != nil && t.countChange(runtime) {
 		return t.addListed(runtime, r)
 	}
 	t.queue.AddAfter(r, recheckAfter)

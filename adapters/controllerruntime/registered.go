@@ -33,7 +33,7 @@ func (r registered) Validate() error {
 
 // Verify implements [core.Verifier].
 func (r registered) Verify(_ context.Context, peer core.Peer, event *core.WatchEvent) error {
-	owned, err := r.runtimes.find(indexRuntime, string(peer.ID))
+	owned, err := r.runtimes.findObjects(indexRuntime, string(peer.ID))
 	if err != nil {
 		return err
 	}
@@ -45,6 +45,6 @@ func (r registered) Verify(_ context.Context, peer core.Peer, event *core.WatchE
 		return nil
 	}
 
-	_, err = r.runtimes.owner(event.Owner, peer.ID, true)
+	_, err = r.runtimes.ownerOf(event.Owner, peer.ID, true)
 	return err
 }

@@ -94,7 +94,7 @@ func (r *revocations) Start(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- r.cache.Start(ctx) }()
-	err := r.follow(ctx)
+	err := r.followConfigMap(ctx)
 	if err != nil {
 		stop()
 	}
@@ -103,15 +103,15 @@ func (r *revocations) Start(ctx context.Context) error {
 	return cmp.Or(err, failed)
 }
 
-// follow returns when the ConfigMap was read, and its handler gets each change.
-func (r *revocations) follow(ctx context.Context) error {
+// followConfigMap returns when the ConfigMap was read, and its handler gets each change.
+func (r *revocations) followConfigMap(ctx context.Context) error {
 	informer, err := r.cache.GetInformer(ctx, &corev1.ConfigMap{}, cache.BlockUntilSynced(false))
 	if err != nil {
 		return fmt.Errorf("revocations: %w", err)
 	}
 	registered, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    r.take,
-		UpdateFunc: func(_, now any) { r.take(now) },
+		AddFunc:    r.takeConfigMap,
+		UpdateFunc: func(_, now any) { r.takeConfigMap(now) },
 		DeleteFunc: func(any) { r.Fail(errNoConfigMap) },
 	})
 	if err != nil {
@@ -141,7 +141,7 @@ func (r *revocations) isMissing(ctx context.Context) bool {
 	return r.cache.Get(ctx, r.name, &corev1.ConfigMap{}) != nil
 }
 
-func (r *revocations) take(object any) {
+func (r *revocations) takeConfigMap(object any) {
 	found, ok := object.(*corev1.ConfigMap)
 	if !ok {
 		return

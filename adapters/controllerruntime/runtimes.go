@@ -197,21 +197,21 @@ func (r *Runtimes) Track(watched *fleet.Fleet, managers ...core.Manager) error {
 // the indexes again, because an object may come and go in between.
 func (r *Runtimes) tellFleets() toolscache.ResourceEventHandlerFuncs {
 	return toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    r.expect,
-		DeleteFunc: r.forget,
+		AddFunc:    r.expectRuntime,
+		DeleteFunc: r.forgetRuntime,
 		UpdateFunc: func(before, after any) {
 			moved := r.idOf(before) != r.idOf(after)
 			if moved {
-				r.forget(before)
+				r.forgetRuntime(before)
 			}
 			if moved || r.opts.Expected != nil {
-				r.expect(after)
+				r.expectRuntime(after)
 			}
 		},
 	}
 }
 
-func (r *Runtimes) expect(object any) {
+func (r *Runtimes) expectRuntime(object any) {
 	stored, ok := object.(client.Object)
 	if !ok {
 		return
@@ -239,7 +239,7 @@ func (r *Runtimes) expectLocked(object client.Object, watched *fleet.Fleet, mana
 	}
 }
 
-func (r *Runtimes) forget(object any) {
+func (r *Runtimes) forgetRuntime(object any) {
 	id := r.idOf(object)
 	if id == "" {
 		return
@@ -289,7 +289,7 @@ func canonical(domain string) string {
 // Objects returns the names of the objects that represent a runtime, in no order. None is not an
 // error.
 func (r *Runtimes) Objects(_ context.Context, runtime core.RuntimeID) ([]types.NamespacedName, error) {
-	objects, err := r.find(indexRuntime, string(runtime))
+	objects, err := r.findObjects(indexRuntime, string(runtime))
 	if err != nil {
 		return nil, err
 	}
@@ -305,16 +305,16 @@ func (r *Runtimes) Objects(_ context.Context, runtime core.RuntimeID) ([]types.N
 // returns "" if there is no such object, or if the object has no identity. A reconciler needs it to
 // query a fleet.
 func (r *Runtimes) ID(_ context.Context, object types.NamespacedName) (core.RuntimeID, error) {
-	found, err := r.find(indexOwner, object.String())
+	found, err := r.findObjects(indexOwner, object.String())
 	if err != nil || len(found) == 0 {
 		return "", err
 	}
 	return r.identify(found[0]), nil
 }
 
-// find returns the objects with a value in an index. They belong to the cache and must not be
-// changed.
-func (r *Runtimes) find(index, value string) ([]client.Object, error) {
+// findObjects returns the objects with a value in an index. They belong to the cache and must not
+// be changed.
+func (r *Runtimes) findObjects(index, value string) ([]client.Object, error) {
 	if !r.synced() || r.informer.IsStopped() {
 		return nil, fmt.Errorf("%w: the cache of %s is not synced", core.ErrNotReady, r.kind)
 	}

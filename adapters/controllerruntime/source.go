@@ -185,7 +185,7 @@ func (s *Source[request]) Handle(ctx context.Context, d core.Delivery) error {
 }
 
 func (s *Source[request]) handle(ctx context.Context, d core.Delivery) (int, error) {
-	to, err := s.open()
+	to, err := s.openTarget()
 	if err != nil {
 		return 0, err
 	}
@@ -248,7 +248,7 @@ func (s *Source[request]) handle(ctx context.Context, d core.Delivery) (int, err
 // second get that of a change, so neither waits for ever. It does not block. Its error wraps
 // [core.ErrNotReady], as that of Handle does.
 func (s *Source[request]) Resync(requests ...request) error {
-	to, err := s.open()
+	to, err := s.openTarget()
 	if err != nil {
 		return err
 	}
@@ -256,7 +256,7 @@ func (s *Source[request]) Resync(requests ...request) error {
 	return nil
 }
 
-func (s *Source[request]) open() (*target[request], error) {
+func (s *Source[request]) openTarget() (*target[request], error) {
 	to := s.target.Load()
 	switch {
 	case to == nil:
@@ -276,7 +276,7 @@ func (s *Source[request]) open() (*target[request], error) {
 func (s *Source[request]) Ready() error {
 	s.asked.Store(true)
 	s.warnWithoutController()
-	_, err := s.open()
+	_, err := s.openTarget()
 	return err
 }
 
@@ -312,7 +312,7 @@ func (s *Source[request]) warnWithoutController() {
 // send an event 10 ms after a review instead of 100 ms. If no reconcile has read the write 100 ms
 // after its event, Handle has its request enqueued once more. It does not block.
 func (s *Source[request]) RecheckAfter() time.Duration {
-	to, err := s.open()
+	to, err := s.openTarget()
 	if err != nil || !to.reads.isMatched() {
 		return 0
 	}
@@ -354,7 +354,7 @@ func (s *Source[request]) Follow(watched *fleet.Fleet, manager core.Manager) {
 
 // poll enqueues the requests of a resync of the runtime, each at a random time within a duration.
 func (s *Source[request]) poll(runtime core.RuntimeID, manager core.Manager, within time.Duration) {
-	to, err := s.open()
+	to, err := s.openTarget()
 	if err != nil {
 		return
 	}

@@ -90,7 +90,7 @@ func newTarget[request comparable](
 // wait as requests of a list do. They may be of many objects, and those of others come first.
 // AddChange returns false if too many of them wait, so that this one keeps its low priority.
 func (t *target[request]) addChange(runtime core.RuntimeID, r request) (hasRoom bool) {
-	if t.ranked != nil && t.isLoud(runtime) {
+	if t.ranked != nil && t.countChange(runtime) {
 		return t.addListed(runtime, r)
 	}
 	t.queue.Add(r)
@@ -102,7 +102,8 @@ func (t *target[request]) addLow(wait time.Duration, requests ...request) {
 	t.ranked.AddWithOpts(priorityqueue.AddOpts{Priority: new(handler.LowPriority), After: wait}, requests...)
 }
 
-func (t *target[request]) isLoud(runtime core.RuntimeID) bool {
+// countChange counts a change of this second, and reports whether the runtime is loud.
+func (t *target[request]) countChange(runtime core.RuntimeID) (isLoud bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
@@ -240,7 +241,7 @@ func (t *target[request]) noteBegin(runtime core.RuntimeID, r request) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
-	t.open.remove(runtime, r)
+	t.open.removeRequest(runtime, r)
 	if at := t.raised[r]; at != nil && time.Since(at.newest) >= listedPace {
 		t.endRaise(r)
 		t.followFailure(r, at, t.ranked.NumRequeues(r))

@@ -23,13 +23,13 @@ func TestTwoRuntimesAreLoudForThemselves(t *testing.T) {
 	inRaising(t, func(r *raising) {
 		for _, runtime := range []core.RuntimeID{"first", "second"} {
 			for n := range perSecond + 1 {
-				if loud := r.isLoud(runtime); loud != (n == perSecond) {
+				if loud := r.countChange(runtime); loud != (n == perSecond) {
 					r.t.Errorf("%s is loud with %d changes: %t", runtime, n+1, loud)
 				}
 			}
 		}
 		time.Sleep(time.Second)
-		if r.isLoud("first") || r.isLoud("second") {
+		if r.countChange("first") || r.countChange("second") {
 			r.t.Error("a runtime is loud in the second after its changes")
 		}
 	})

@@ -62,8 +62,9 @@ type bindAddress struct {
 
 func (a bindAddress) String() string { return net.JoinHostPort(a.host, strconv.Itoa(a.port)) }
 
-// check returns the mistakes in the combination of settings. Its errors are one line each.
-func (c *config) check() error {
+// checkCombination returns the mistakes in the combination of settings. Its errors are one line
+// each.
+func (c *config) checkCombination() error {
 	hasWatches := c.informer.Watches != nil // An empty list is one.
 	isNewest := c.Contract == contract.V3 && c.ControlPlane.Fallback == ""
 	return errors.Join(

@@ -104,7 +104,7 @@ func readSettings(args []string, env environment) (config, error) {
 	if errors.Is(err, errHelp) || errors.Is(err, errVersion) {
 		return config{}, err
 	}
-	if err := errors.Join(err, c.check()); err != nil {
+	if err := errors.Join(err, c.checkCombination()); err != nil {
 		return config{}, &wrongSettings{textsOf(err), c.warnings}
 	}
 
@@ -157,18 +157,18 @@ func (r *resolution) resolve(all []setting, args []string) (err error) {
 
 	wrong := []error{err}
 	for _, s := range all {
-		wrong = append(wrong, r.set(s))
+		wrong = append(wrong, r.setValue(s))
 	}
 	return errors.Join(wrong...)
 }
 
-func (r *resolution) set(s setting) error {
+func (r *resolution) setValue(s setting) error {
 	if r.isFlagged(s) {
 		name, text, err := given(s.flags(), func(name string) string { return r.given[strings.TrimPrefix(name, "--")] })
 		if err != nil {
 			return err
 		}
-		if err := r.apply(s, text); err != nil {
+		if err := r.applyValue(s, text); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 		return nil
@@ -184,7 +184,7 @@ func (r *resolution) set(s setting) error {
 		text = cmp.Or(r.env["POD_NAME"], r.env["HOSTNAME"], host)
 	}
 
-	err = r.apply(s, text)
+	err = r.applyValue(s, text)
 	if err == nil {
 		return nil
 	}
@@ -194,14 +194,14 @@ func (r *resolution) set(s setting) error {
 	}
 
 	r.warnings = append(r.warnings, fmt.Sprintf("%v; the default %s is used", err, s.fallback))
-	return r.apply(s, s.fallback)
+	return r.applyValue(s, s.fallback)
 }
 
 func (r *resolution) isFlagged(s setting) bool {
 	return slices.ContainsFunc(s.flags(), func(name string) bool { return r.given.has(strings.TrimPrefix(name, "--")) })
 }
 
-func (r *resolution) apply(s setting, text string) error {
+func (r *resolution) applyValue(s setting, text string) error {
 	text = cmp.Or(text, s.fallback)
 	switch {
 	case text == "" && s.required:
@@ -234,7 +234,7 @@ var formerFlags = map[string]bool{
 // is errHelp or errVersion, or it names each wrong argument.
 func readFlags(all []setting, args []string) (flags, error) {
 	given := flags{}
-	known := given.set(all)
+	known := given.setFlag(all)
 	var wrong []error
 	for len(args) > 0 {
 		err := known.Parse(args)
@@ -259,7 +259,7 @@ func readFlags(all []setting, args []string) (flags, error) {
 	return given, errors.Join(wrong...)
 }
 
-func (f flags) set(all []setting) *flag.FlagSet {
+func (f flags) setFlag(all []setting) *flag.FlagSet {
 	known := flag.NewFlagSet("agent", flag.ContinueOnError)
 	known.SetOutput(io.Discard)
 	known.Usage = func() {}

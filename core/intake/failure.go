@@ -130,7 +130,7 @@ func (v *verdict) err() error {
 	}
 }
 
-func (v *verdict) add(index int, f *Failure) {
+func (v *verdict) addFailure(index int, f *Failure) {
 	if f == nil {
 		return
 	}
@@ -149,8 +149,9 @@ func (v *verdict) all(match func(*Failure) bool) bool {
 	return true
 }
 
-// settle makes the first failure that belongs to the sender or to this replica that of the batch.
-func (v *verdict) settle() {
+// settleWhole makes the first failure that belongs to the sender or to this replica that of the
+// batch.
+func (v *verdict) settleWhole() {
 	first := -1
 	for index, f := range v.Failed {
 		isFirst := first < 0 || index < first

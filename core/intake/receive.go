@@ -84,7 +84,7 @@ func (in *Intake) receive(ctx context.Context, r *Request) verdict {
 	if tooFast != nil {
 		return r.refuse(tooFast)
 	}
-	return t.conclude(o)
+	return t.concludeBatch(o)
 }
 
 func (r *Request) refuse(f *Failure) verdict {
@@ -111,9 +111,9 @@ type outcome struct {
 	speaks bool
 }
 
-func (o *outcome) note(index int, f *Failure) {
+func (o *outcome) noteResult(index int, f *Failure) {
 	o.verified = o.verified || f == nil || f.passed
-	o.add(index, f)
+	o.addFailure(index, f)
 }
 
 func (t *task) takeInSlot(ctx context.Context) (o outcome, tooFast *Failure) {
@@ -124,14 +124,14 @@ func (t *task) takeInSlot(ctx context.Context) (o outcome, tooFast *Failure) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, t.opts.HandleTimeout)
 	defer cancel()
-	return t.take(ctx), nil
+	return t.takeBatch(ctx), nil
 }
 
-func (t *task) take(ctx context.Context) (o outcome) {
+func (t *task) takeBatch(ctx context.Context) (o outcome) {
 	received := t.opts.Now()
 	for i := range t.Batch.Events {
 		if t.Taken == nil || !t.Taken(i) {
-			o.note(i, t.takeEvent(ctx, &t.Batch.Events[i].WatchEvent, received))
+			o.noteResult(i, t.takeEvent(ctx, &t.Batch.Events[i].WatchEvent, received))
 		}
 	}
 
@@ -143,16 +143,16 @@ func (t *task) take(ctx context.Context) (o outcome) {
 		t.judgeReplica(ctx, &o)
 	}
 
-	o.settle()
+	o.settleWhole()
 	return o
 }
 
 func (t *task) takeEvent(ctx context.Context, event *core.WatchEvent, received time.Time) *Failure {
-	if f := t.verify(ctx, event); f != nil {
+	if f := t.verifyEvent(ctx, event); f != nil {
 		return f
 	}
 	d := core.Delivery{Runtime: t.Peer.ID, Manager: t.Manager, Event: *event, Received: received}
-	return t.handled(ctx, func() error { return t.handler.Handle(ctx, d) })
+	return t.callHandler(ctx, func() error { return t.handler.Handle(ctx, d) })
 }
 
 func (t *task) takeHeartbeat(ctx context.Context, o *outcome) {
@@ -161,15 +161,15 @@ func (t *task) takeHeartbeat(ctx context.Context, o *outcome) {
 		o.speaks = true
 		f = t.askReady(ctx)
 	}
-	o.note(len(t.Batch.Events), f)
+	o.noteResult(len(t.Batch.Events), f)
 }
 
 func (t *task) verifySender(ctx context.Context) *Failure {
-	return t.verify(ctx, &core.WatchEvent{Resync: true})
+	return t.verifyEvent(ctx, &core.WatchEvent{Resync: true})
 }
 
-// verify and handled keep a panic from holding up the other elements for ever.
-func (t *task) verify(ctx context.Context, event *core.WatchEvent) (f *Failure) {
+// verifyEvent and handled keep a panic from holding up the other elements for ever.
+func (t *task) verifyEvent(ctx context.Context, event *core.WatchEvent) (f *Failure) {
 	t.protect(ctx, func() {
 		if err := t.verifier.Verify(ctx, t.Peer, event); err != nil {
 			f = unverified(err)
@@ -179,10 +179,10 @@ func (t *task) verify(ctx context.Context, event *core.WatchEvent) (f *Failure) 
 }
 
 func (t *task) askReady(ctx context.Context) *Failure {
-	return t.handled(ctx, func() error { return t.Ready(t.Manager) })
+	return t.callHandler(ctx, func() error { return t.Ready(t.Manager) })
 }
 
-func (t *task) handled(ctx context.Context, call func() error) (f *Failure) {
+func (t *task) callHandler(ctx context.Context, call func() error) (f *Failure) {
 	t.protect(ctx, func() {
 		if err := call(); err != nil {
 			f = t.handlerFailure(err)
@@ -253,12 +253,12 @@ func (o *outcome) isOfReplica() bool {
 	return !o.all(func(f *Failure) bool { return f.Fault != FaultOfReplica })
 }
 
-func (t *task) conclude(o outcome) verdict {
+func (t *task) concludeBatch(o outcome) verdict {
 	returned := true
 	if len(o.Failed) > 0 && t.Return != nil {
 		returned = t.Return(o.err())
 	}
-	t.observe(&o, returned)
+	t.observeBatch(&o, returned)
 	return o.verdict
 }
 
@@ -284,12 +284,12 @@ type panicked struct{ cause any }
 func (p *panicked) Error() string  { return fmt.Sprintf("panic: %v", p.cause) }
 func (p *panicked) Reason() string { return reasons.Panic }
 
-// observe hands a batch to the fleet, unless the verifier refused all of it or this replica is not
-// ready: another replica then observes it. A heartbeat that the verifier did not let pass is left
-// out.
+// observeBatch hands a batch to the fleet, unless the verifier refused all of it or this replica is
+// not ready: another replica then observes it. A heartbeat that the verifier did not let pass is
+// left out.
 //
 // The fleet also learns of a runtime that the verifier refuses as a whole.
-func (t *task) observe(o *outcome, returned bool) {
+func (t *task) observeBatch(o *outcome, returned bool) {
 	switch {
 	case t.opts.Fleet == nil || o.isOfReplica():
 		return
@@ -332,18 +332,18 @@ func (t *task) observeOnly(ctx context.Context) verdict {
 	}
 	o := t.verifyOnly(ctx)
 	<-t.observeSlots // Offering the failures may take a while.
-	return t.conclude(o)
+	return t.concludeBatch(o)
 }
 
 func (t *task) verifyOnly(ctx context.Context) (o outcome) {
 	ctx, cancel := context.WithTimeout(ctx, t.opts.HandleTimeout)
 	defer cancel()
 	if len(t.Batch.Events) == 0 {
-		return t.take(ctx)
+		return t.takeBatch(ctx)
 	}
 
 	for i := range t.Batch.Events {
-		o.add(i, busy())
+		o.addFailure(i, busy())
 	}
 
 	t.takeHeartbeat(ctx, &o)

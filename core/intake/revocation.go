@@ -342,7 +342,7 @@ func (r *LiveRevocations) Replace(text []byte) error {
 	}
 	list, err := ParseRevocations(text)
 	if err != nil {
-		r.fail(err)
+		r.noteFailure(err)
 		return err
 	}
 
@@ -358,10 +358,10 @@ func (r *LiveRevocations) Replace(text []byte) error {
 func (r *LiveRevocations) Fail(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.fail(err)
+	r.noteFailure(err)
 }
 
-func (r *LiveRevocations) fail(err error) {
+func (r *LiveRevocations) noteFailure(err error) {
 	if r.problem == err.Error() {
 		return
 	}

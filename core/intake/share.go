@@ -60,7 +60,7 @@ func (s *shares) enter(a Account, cost float64, now time.Time) (wait time.Durati
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	held := s.fill(a, now)
+	held := s.fillBucket(a, now)
 	cost = min(cost, s.burst)
 	switch {
 	case held.inFlight >= s.inFlight:
@@ -80,7 +80,7 @@ func (s *shares) charge(a Account, cost float64, now time.Time) (wait time.Durat
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	held := s.fill(a, now)
+	held := s.fillBucket(a, now)
 	if held.tokens < 0 && cost > 0 {
 		return s.until(1 - held.tokens), false
 	}
@@ -92,13 +92,13 @@ func (s *shares) charge(a Account, cost float64, now time.Time) (wait time.Durat
 // early: it is carried in vain, and delays the messages of others.
 const slack = 1.1
 
-// deferred returns the wait of a message until the share has room for it and for those that were
-// deferred before it, from 1 s to maxWait.
-func (s *shares) deferred(a Account, cost float64, now time.Time) time.Duration {
+// deferMessage returns the wait of a message until the share has room for it and for those that
+// were deferred before it, from 1 s to maxWait.
+func (s *shares) deferMessage(a Account, cost float64, now time.Time) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	held := s.fill(a, now)
+	held := s.fillBucket(a, now)
 	wait := min(max(held.next.Sub(now), s.until(1-held.tokens), time.Second), maxWait)
 	held.next = now.Add(wait + s.until(slack*cost))
 	return wait
@@ -107,7 +107,7 @@ func (s *shares) deferred(a Account, cost float64, now time.Time) time.Duration 
 func (s *shares) leave(a Account, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.find(a, now).inFlight--
+	s.ensureShare(a, now).inFlight--
 }
 
 const (
@@ -117,12 +117,13 @@ const (
 	longestPause = 5 * time.Second
 )
 
-// pause returns how long to read nothing. Pauses of an account follow each other.
-func (s *shares) pause(a Account, now time.Time) time.Duration {
+// addPause adds a pause to those of an account, which follow each other. It returns how long to
+// read nothing.
+func (s *shares) addPause(a Account, now time.Time) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	held := s.find(a, now)
+	held := s.ensureShare(a, now)
 	if held.quiet.Before(now) {
 		held.quiet = now
 	}
@@ -135,15 +136,15 @@ func (s *shares) until(tokens float64) time.Duration {
 	return time.Duration(tokens / s.rate * float64(time.Second))
 }
 
-func (s *shares) fill(a Account, now time.Time) *share {
-	held := s.find(a, now)
+func (s *shares) fillBucket(a Account, now time.Time) *share {
+	held := s.ensureShare(a, now)
 	held.tokens = min(s.burst, held.tokens+now.Sub(held.filled).Seconds()*s.rate)
 	held.filled = now
 	return held
 }
 
-func (s *shares) find(a Account, now time.Time) *share {
-	s.forget(now)
+func (s *shares) ensureShare(a Account, now time.Time) *share {
+	s.forgetIdle(now)
 	held := s.all[a]
 	if held == nil {
 		held = &share{tokens: s.burst, filled: now}
@@ -152,8 +153,8 @@ func (s *shares) find(a Account, now time.Time) *share {
 	return held
 }
 
-// forget removes the accounts that were idle for a life, unless a request of them is in flight.
-func (s *shares) forget(now time.Time) {
+// forgetIdle removes the accounts that were idle for a life, unless a request of them is in flight.
+func (s *shares) forgetIdle(now time.Time) {
 	if now.Sub(s.cleared) < s.life {
 		return
 	}
@@ -216,7 +217,7 @@ func (in *Intake) Enter(a Account, size int64) error {
 // account should deliver the message again. By then the share has room for this message and every
 // message deferred before it. The wait is from 1 s to 5 min.
 func (in *Intake) Defer(a Account, events, size int) time.Duration {
-	return in.shares.deferred(a, float64(events)+float64(size)/defaults.BytesPerToken, in.opts.Now())
+	return in.shares.deferMessage(a, float64(events)+float64(size)/defaults.BytesPerToken, in.opts.Now())
 }
 
 // Leave notes that a message is no longer in flight.
@@ -242,7 +243,7 @@ func (in *Intake) charge(a Account, cost float64) *Failure {
 // tooFast refuses a message beyond the share of its account. Pauses of an account follow each
 // other. The pause ends before the wait that the sender is asked for.
 func (in *Intake) tooFast(a Account, wait time.Duration) *Failure {
-	pause := in.shares.pause(a, in.opts.Now())
+	pause := in.shares.addPause(a, in.opts.Now())
 	return &Failure{
 		Fault: FaultOfShare, Pause: pause, class: core.ErrNotReady, reason: reasons.TooFast,
 		wait: max(wait, pause, time.Second),

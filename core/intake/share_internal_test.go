@@ -57,7 +57,7 @@ func TestSharesSpreadDeferredMessages(t *testing.T) {
 	s, now := newShares(50, 1, 1), time.Unix(1000, 0)
 	var due [messages]time.Time
 	for n := range due {
-		due[n] = now.Add(s.deferred(prod, cost, now))
+		due[n] = now.Add(s.deferMessage(prod, cost, now))
 	}
 	last := now
 	for n, at := range due {
@@ -68,7 +68,7 @@ func TestSharesSpreadDeferredMessages(t *testing.T) {
 	}
 	var wait time.Duration
 	for range 1000 {
-		wait = s.deferred(prod, cost, last)
+		wait = s.deferMessage(prod, cost, last)
 	}
 	if wait != maxWait {
 		t.Errorf("the wait behind a thousand messages is %v, want %v", wait, maxWait)

@@ -113,7 +113,7 @@ func verdictOf(err error) (v verdict) {
 	v.Whole, _ = errors.AsType[*Failure](err)
 	failed, _ := errors.AsType[core.EventErrors](err)
 	for i, err := range failed {
-		v.add(i, failureOf(err))
+		v.addFailure(i, failureOf(err))
 	}
 	return v
 }

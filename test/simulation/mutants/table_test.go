@@ -95,7 +95,7 @@ var table = map[string][]mutant{
 		{"agent: its webhooks are put back late", "keepPause = time.Second", "keepPause = 20 * time.Second"},
 	},
 	"agent/webhooks.go": {
-		{"agent: a changed webhook is not reported", "w.found.set(problem)", "_ = problem"},
+		{"agent: a changed webhook is not reported", "w.found.setText(problem)", "_ = problem"},
 		{"agent: no resync when the webhooks are right again", "w.restored()", "_ = former"},
 	},
 	"agent/webhook.go":        {{"agent: the review of a stranger is a proof", "if b.keys.callers != nil {\n inbox.Proved(review.Manager)", "if b.opts.Logger != nil {\n inbox.Proved(review.Manager)"}},

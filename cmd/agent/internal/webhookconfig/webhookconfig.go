@@ -75,7 +75,7 @@ func Run(args []string, stdin io.Reader, stdout io.Writer) error {
 	return err
 }
 
-// command is one run of the program. newCommand makes its flags, whose values fill the other
+// command is one run of the program. newCommand makes its flags. Their values fill the other
 // fields.
 type command struct {
 	flags    *flag.FlagSet
