@@ -123,7 +123,8 @@ func (c *config) connectNATS(options natsjetstream.ForwarderOptions, opts ...nat
 	}
 	if c.ControlPlane.Proxy != "" {
 		t.through, err = proxy.New(proxy.Options{
-			Address: c.ControlPlane.Proxy, Credentials: c.ControlPlane.ProxyCredentials, Timeout: c.Outbox.ForwardTimeout / 2,
+			Address: c.ControlPlane.Proxy, Credentials: c.ControlPlane.ProxyCredentials,
+			Timeout: c.Outbox.ForwardTimeout / 2,
 		})
 		if err != nil {
 			return nil, err

@@ -41,7 +41,8 @@ func TestOnlyConnectionsToTheControlPlaneUseTheProxy(t *testing.T) {
 	token := filepath.Join(t.TempDir(), "token")
 	rig.NoError(t, os.WriteFile(token, []byte("token"), 0o600))
 	watches := []watch.Watch{{
-		Name: types.NamespacedName{Namespace: "kcp-system", Name: "widgets"}, Manager: "widgets", Resource: schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"},
+		Name: types.NamespacedName{Namespace: "kcp-system", Name: "widgets"}, Manager: "widgets",
+		Resource: schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"},
 	}}
 	for name, row := range map[string]struct {
 		env  map[string]string
