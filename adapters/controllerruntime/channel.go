@@ -27,9 +27,9 @@ const (
 )
 
 // ToChannel returns a handler that sends a generic event to a channel for each request that mapFunc
-// makes of a delivery. It is for an operator that has a source.Channel today, and keeps it for now.
-// Pass the handler to Handle of a [Listener]. The object of an event has a namespace and a name
-// only.
+// returns for a delivery. Use it in an operator that has a source.Channel today and keeps it for
+// now. Pass the handler to [Listener.Handle]. The object of an event has only a namespace and a
+// name.
 //
 // The channel should have a buffer. While it is full, a sender waits at most 100 ms. The error then
 // wraps [core.ErrNotReady], so that the sender keeps the event and sends it again.
@@ -38,13 +38,16 @@ const (
 //
 //   - An event is acknowledged before it is in the workqueue. If the operator dies in between, the
 //     change is lost until the next poll.
-//   - Equal events do not collapse in the channel, and a loud runtime fills it for all others.
-//   - A resync has the priority of a change, and a resend of a write that was read is reconciled.
-//   - The fleet enqueues no runtime that stops being fresh.
+//   - Equal events do not coalesce in the channel, and a loud runtime can fill the channel for all
+//     other runtimes.
+//   - A resync has the priority of a change, and a resend of a write that was already read is
+//     reconciled again.
+//   - A runtime that is no longer fresh is not enqueued.
 //
 // A replica that does not lead would acknowledge events that no controller reads, so the handler
-// takes none there. A listener of [AddListener] sets Elected of opts. For any other listener, set
-// it to that of the controller manager: without it, the handler is never ready.
+// accepts no events there. A listener of [AddListener] sets Elected of opts. For any other
+// listener, set it to the Elected channel of the controller manager: without it, the handler is
+// never ready.
 func ToChannel(
 	events chan<- event.GenericEvent, mapFunc MapFunc[reconcile.Request], opts SourceOptions,
 ) core.Handler {

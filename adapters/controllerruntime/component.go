@@ -9,19 +9,19 @@ import (
 )
 
 // RegisterListenerComponent returns a listener with one source, for an operator that adds both to
-// its controller manager itself. Pass the listener to mgr.Add, its Ready to AddReadyzCheck, and the
-// source to WatchesRawSource. Nothing runs until the controller manager starts. [AddListener] and
-// [SourceFor] need fewer steps.
+// its controller manager by itself. Pass the listener to mgr.Add, its Ready to AddReadyzCheck, and
+// the source to WatchesRawSource. Nothing runs until the controller manager starts. [AddListener]
+// and [SourceFor] need fewer steps.
 //
-// component is the name of the operator, which is also the [core.Manager] of its watches. mapFunc
-// maps an event to requests. RegisterListenerComponent fails in the same cases as AddListener and
-// SourceFor. Set opts.Elected to mgr.Elected(). Otherwise the log cannot distinguish a source that
-// no controller has started from a replica that does not lead.
+// component is the name of the operator, which is also the [core.Manager] of its watches. The
+// function mapFunc maps an event to requests. RegisterListenerComponent fails for the reasons for
+// which [AddListener] and [SourceFor] fail. Set opts.Elected to mgr.Elected(). Otherwise the log
+// cannot distinguish a source that no controller has started from a replica that does not lead.
 //
-// The function of that name in Kyma's listener differs in two points. Here the senders have no
-// default, because a wrong default would accept every sender. mapFunc is a parameter here instead
-// of an event handler, because its error decides whether the event is acknowledged. [ToChannel] is
-// for an operator that keeps its channel.
+// The function with the same name in Kyma's listener differs in two points. Here the senders have
+// no default, because a wrong default would accept every sender. mapFunc is a parameter here
+// instead of an event handler, because its error decides whether the event is acknowledged.
+// Use [ToChannel] in an operator that keeps its channel.
 func RegisterListenerComponent[request comparable](
 	config ListenerConfig, component core.Manager, mapFunc MapFunc[request], opts SourceOptions,
 ) (*Listener, *Source[request], error) {

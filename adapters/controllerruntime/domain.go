@@ -17,23 +17,22 @@ import (
 const (
 	// ReasonRuntimeUnknown means that no object represents the runtime.
 	ReasonRuntimeUnknown core.Reason = "runtime_unknown"
-	// ReasonOwnerMismatch means that the owner of the event represents another runtime, or no
-	// runtime although the sender has an object.
+	// ReasonOwnerMismatch means that the owner of the event represents another runtime, or
+	// represents no runtime although the sender has an object.
 	ReasonOwnerMismatch core.Reason = "owner_mismatch"
 )
 
 var _ listener.Domains = (*Runtimes)(nil)
 
-// Domain returns the registered domain of the object that an event is about. That is the owner of
-// the event, or without an owner the object that represents the runtime. It implements
-// [listener.Domains] for [listener.SANPinning].
+// Domain returns the registered domain of the owner of an event or, if the event has no owner, of
+// the object that represents the runtime. It implements [listener.Domains] for
+// [listener.SANPinning].
 //
 // It refuses an event for one of these reasons, with a metric label for each:
 //
-//   - the owner does not exist ("owner_missing"), or represents another runtime
-//     ("owner_mismatch")
+//   - the owner does not exist ("owner_missing") or represents another runtime ("owner_mismatch")
 //   - no object represents the runtime ("runtime_unknown"), or several objects do
-//   - the domain is missing, empty, or has a wildcard
+//   - the domain is missing or empty, or contains a wildcard
 //   - two objects have the same domain, so it proves nothing
 //
 // Domains are equal if they differ only in case, in a trailing dot, or in the spelling of an IP
@@ -95,7 +94,7 @@ func (r *Runtimes) ownerOf(name types.NamespacedName, runtime core.RuntimeID, kn
 	id := r.identify(object)
 	isNamed := id != "" || known
 	if isNamed && id != runtime {
-		cause := fmt.Errorf("owner %s %q represents runtime %q, not for %q", r.kind, name, id, runtime)
+		cause := fmt.Errorf("owner %s %q represents runtime %q, not %q", r.kind, name, id, runtime)
 		return nil, listener.Forbidden(ReasonOwnerMismatch, cause)
 	}
 	return object, nil

@@ -44,25 +44,25 @@ const (
 // LeaderEndpointOptions are the optional settings of [NewLeaderEndpoint]. The zero value is the
 // documented default.
 type LeaderEndpointOptions struct {
-	// RefreshInterval is the time after which the endpoint is written again, because another
+	// RefreshInterval is the interval at which the endpoint is written again, because another
 	// client may have changed it. Default: 10 s.
 	RefreshInterval time.Duration
 	// Logger gets failed writes. Default: ctrl.Log.
 	Logger *slog.Logger
 }
 
-// ReplicaEndpoint is where this replica of the operator takes events.
+// ReplicaEndpoint is the endpoint at which this replica of the operator receives events.
 type ReplicaEndpoint struct {
-	// Operator is the identity of the operator in the namespace of the Service. It is equal for all
-	// replicas, and after each upgrade: use the LeaderElectionID of the manager. Required.
+	// Operator is the identity of the operator in the namespace of the Service. It must be the same
+	// for all replicas and after each upgrade: use the LeaderElectionID of the manager. Required.
 	Operator string
 	// Address is the IP address of the pod.
 	Address string
-	// Ports has the ports of the pod by their names in the Service. A single one may have the
-	// name "".
+	// Ports maps the names of ports in the Service to the ports of the pod. A single port may have
+	// the name "".
 	Ports map[string]int32
-	// Pod is the name of the pod, in the namespace of the Service. A mesh finds the workload of an
-	// endpoint by it. Default: none.
+	// Pod is the name of the pod, in the namespace of the Service. A mesh uses it to find the
+	// workload of the endpoint. Default: none.
 	Pod string
 }
 
@@ -82,27 +82,27 @@ type leaderEndpoint struct {
 	isAdded atomic.Bool
 }
 
-// NewLeaderEndpoint returns a Runnable that makes the replica that leads the only endpoint of a
-// Service without selector. A controller manager starts it on the leader only. It fails if one of
-// the arguments is missing.
+// NewLeaderEndpoint returns a Runnable that makes the leading replica the only endpoint of a
+// Service without a selector. A controller manager starts it only on the leader. NewLeaderEndpoint
+// fails if an argument is missing.
 //
 // The Runnable applies one EndpointSlice, named as the Service with the suffix "-leader". The next
 // leader replaces it in one write, so that two replicas are never endpoints at the same time.
-// Until then, a killed leader remains the endpoint. All replicas must have addresses of one
-// family. The operator needs the rights to create and patch that EndpointSlice.
+// Until then, a killed leader remains the endpoint. The addresses of all replicas must belong to
+// the same address family. The operator needs the rights to create and patch that EndpointSlice.
 //
-// An EndpointSlice with that name that another operator or another program has made stays as it is,
-// and Start fails. To hand it over, give it the label endpointslice.kubernetes.io/managed-by:
-// runtime-watcher-leader, and the annotation runtime-watcher-leader/operator with the value of
-// [ReplicaEndpoint].Operator.
-// An EndpointSlice of an earlier version of this package has no such annotation, and is taken over.
+// If another operator or program has created an EndpointSlice with that name, the EndpointSlice
+// stays unchanged and Start fails. To hand it over, give it the label
+// endpointslice.kubernetes.io/managed-by: runtime-watcher-leader and the annotation
+// runtime-watcher-leader/operator with the value of [ReplicaEndpoint].Operator. An EndpointSlice of
+// an earlier version of this package has no such annotation and is taken over.
 //
-// It publishes the endpoint until its context ends, and then removes it unless another replica has
-// replaced it. That takes at most 10 s. It fails if the first write is forbidden, or if the API
-// server finds it invalid. After other errors, and later, it tries again: an API server that has
-// just started may forbid each write.
+// The Runnable publishes the endpoint until the context of Start ends and then removes it, unless
+// another replica has replaced it. The removal takes at most 10 s. Start fails if the first write
+// is forbidden or invalid. After any other error, and after later errors, Start retries, because an
+// API server that has just started may forbid each write.
 //
-// An endpoint that no controller manager has a minute after this call gets a line in the log.
+// If the Runnable was not added to a controller manager within a minute, a line is logged.
 func NewLeaderEndpoint(
 	writer client.Writer, service types.NamespacedName, replica ReplicaEndpoint, opts LeaderEndpointOptions,
 ) (manager.Runnable, error) {
@@ -132,7 +132,7 @@ func NewLeaderEndpoint(
 }
 
 // NeedLeaderElection implements [manager.LeaderElectionRunnable]. A controller manager calls it
-// when it gets the endpoint, also on a replica that never leads and never calls Start.
+// when the endpoint is added, even on a replica that never leads and never calls Start.
 func (e *leaderEndpoint) NeedLeaderElection() bool {
 	e.isAdded.Store(true)
 	return true
@@ -279,7 +279,7 @@ func (e *leaderEndpoint) probe(ctx context.Context) (uid types.UID, version stri
 			marked.GetNamespace(), marked.GetName(), discoveryv1.LabelManagedBy, leaderOwner)
 	}
 	if operator := marked.GetAnnotations()[leaderOperator]; operator != "" && operator != e.operator {
-		return "", "", fmt.Errorf("%w: %s/%s is of operator %.80q, and this is %.80q: use another Service",
+		return "", "", fmt.Errorf("%w: %s/%s belongs to operator %.80q, and this operator is %.80q: use another Service",
 			errForeignSlice, marked.GetNamespace(), marked.GetName(), operator, e.operator)
 	}
 	return marked.GetUID(), marked.GetResourceVersion(), nil

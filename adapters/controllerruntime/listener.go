@@ -29,32 +29,33 @@ var (
 	errTwoTLS = errors.New("MutualTLS and Options.TLS are both set: want one of them")
 )
 
-// ListenerConfig has all that a listener of an operator needs. Senders and Verifier are required,
-// and the zero value of each other field is its documented default.
+// ListenerConfig contains everything that a listener of an operator needs. Senders and Verifier are
+// required. The zero value of each other field is its documented default.
 type ListenerConfig struct {
-	// Name is the name of the readiness check, and in errors and the log. A second listener of the
-	// same controller manager needs a name of its own. Default: "runtime-watcher".
+	// Name is the name of the readiness check and identifies the listener in errors and in the log.
+	// A second listener of the same controller manager needs a different name. Default:
+	// "runtime-watcher".
 	Name string
 	// Addr is the TCP address, as host:port. Default: ":8082".
 	Addr string
 	// Senders decides how runtimes prove their identity. There is no default, because a wrong one
 	// would admit every sender.
 	Senders Senders
-	// Verifier decides whether a runtime may trigger an event. There is no default either.
+	// Verifier decides whether a runtime may trigger an event. There is no default.
 	Verifier core.Verifier
-	// Fleet observes the freshness of each runtime. Each source follows it, as [Source.Follow]
-	// does. A Fleet has a Logger of its own, which discards by default. Default: none.
+	// Fleet observes the freshness of each runtime. Each source follows the Fleet, as
+	// [Source.Follow] does. A Fleet has its own Logger, which discards by default. Default: none.
 	Fleet *fleet.Fleet
-	// Runtimes has the objects of the runtimes. Fleet then expects each of them, for each manager
-	// of the listener, and forgets it when its object is deleted, as [Runtimes.Track] does. It
-	// needs a Fleet. Without it, the operator must call Expect and Forget of the Fleet. Default:
-	// none.
+	// Runtimes finds the objects of the runtimes. Fleet then expects each of these runtimes, for
+	// each manager of the listener, and forgets a runtime when its object is deleted, as
+	// [Runtimes.Track] does. Runtimes requires a Fleet. Without Runtimes, the operator must call
+	// Expect and Forget of the Fleet. Default: none.
 	Runtimes *Runtimes
-	// Logger gets the lines of the listener and of its sources. Default: mgr.GetLogger(), and
+	// Logger gets the lines of the listener and of its sources. Default: mgr.GetLogger(), or
 	// ctrl.Log for [RegisterListenerComponent].
 	Logger *slog.Logger
-	// Options are the further settings of the listener. Its Addr, Fleet and Logger must be empty,
-	// because they are above.
+	// Options are further settings of the listener. Its Addr, Fleet and Logger must be empty: use
+	// the fields above.
 	Options listener.Options
 }
 
@@ -102,11 +103,11 @@ var (
 )
 
 // AddListener adds a listener to a controller manager: the server, a readiness check, the key files
-// of [MutualTLS], and the log. Then call [SourceFor] for each controller that takes its events,
+// of [MutualTLS], and the log. Then call [SourceFor] for each controller that receives its events,
 // before the controller manager starts.
 //
-// Its error names the field that config lacks. It also fails for a second listener with the same
-// name or address on this controller manager.
+// The error names the field that is missing in config. AddListener also fails if this controller
+// manager already has a listener with the same name or address.
 func AddListener(mgr manager.Manager, config ListenerConfig) (*Listener, error) {
 	if option.IsNil(mgr) {
 		return nil, fmt.Errorf("listener: %w", errNoManager)
@@ -150,7 +151,7 @@ func newListener(config ListenerConfig, elected <-chan struct{}) (*Listener, err
 
 	if config.Fleet != nil && config.Runtimes == nil {
 		config.Logger.Info("the fleet of this listener expects no runtime and forgets none: "+
-			"set Runtimes beside Fleet, "+
+			"set Runtimes together with Fleet, "+
 			"or call Expect and Forget of the fleet", slog.String("listener", config.Name))
 	}
 	return &Listener{config: config, elected: elected, handlers: make(map[core.Manager]severalHandlers)}, nil
@@ -159,14 +160,14 @@ func newListener(config ListenerConfig, elected <-chan struct{}) (*Listener, err
 // nothing is a handler for the check of a configuration.
 func nothing(context.Context, core.Delivery) error { return nil }
 
-// Handle gives the events of a manager to a handler. Most operators call [SourceFor] instead, which
-// does the same for a new source.
+// Handle passes the events of a manager to a handler. Most operators call [SourceFor] instead,
+// which does the same for a new source.
 //
-// Several handlers may take the events of one manager. Each gets every event. The event is
-// acknowledged when all of them have taken it, and otherwise sent again, which does no harm to
-// the ones that took it.
+// Several handlers may receive the events of one manager. Each handler gets every event. The event
+// is acknowledged when all handlers have accepted it. Otherwise it is sent again, which is harmless
+// for the handlers that have accepted it.
 //
-// A source, or a handler that embeds one, gets the Elected, the Fleet and the name of the manager
+// A source, or a handler that embeds a source, gets Elected, the Fleet and the name of the manager
 // from the listener. Handle fails if the name is not a DNS-1123 label, or the handler is nil or a
 // source of another manager. It also fails after the listener has started.
 func (l *Listener) Handle(name core.Manager, handler core.Handler) error {
@@ -252,7 +253,7 @@ func (l *Listener) endSetUp() (*listener.Listener, error) {
 }
 
 // Start serves until ctx ends. A controller manager calls it. It fails if no controller has a
-// source, and as Start of [listener.Listener] does.
+// source, and for the reasons for which [listener.Listener.Start] fails.
 func (l *Listener) Start(ctx context.Context) error {
 	defer known.removeListener(l)
 	served, err := l.endSetUp()
@@ -304,14 +305,15 @@ func (l *Listener) warnUntilStarted(ctx context.Context, beside *sync.WaitGroup)
 	}
 }
 
-// NeedLeaderElection returns false: a controller manager then starts the listener on every replica.
-// A replica that does not lead answers 503 and closes the connection, so that the sender connects
-// to another one.
+// NeedLeaderElection returns false, so that a controller manager starts the listener on every
+// replica. A replica that does not lead answers 503 and closes the connection, so that the sender
+// connects to another replica.
 func (l *Listener) NeedLeaderElection() bool { return false }
 
 // Ready returns nil while Start serves with a certificate, and otherwise an error that wraps
 // [core.ErrNotReady]. It is the readiness check that [AddListener] adds. It does not ask the
-// controllers: a rollout waits until the new replica is ready, while the old one still leads.
+// controllers, because a rollout waits until the new replica is ready, while the old replica still
+// leads.
 func (l *Listener) Ready() error {
 	served := l.served.Load()
 	if served == nil {
@@ -326,7 +328,7 @@ func (l *Listener) Ready() error {
 	return served.Ready()
 }
 
-// Addr returns the bound address, and nil before Start has bound it.
+// Addr returns the bound address, or nil before Start has bound it.
 func (l *Listener) Addr() net.Addr {
 	if served := l.served.Load(); served != nil {
 		return served.Addr()
@@ -334,8 +336,8 @@ func (l *Listener) Addr() net.Addr {
 	return nil
 }
 
-// ServeHTTP answers one request, as ServeHTTP of [listener.Listener] does. It mounts the listener
-// in another server. The first request ends the set-up, as Start does.
+// ServeHTTP answers one request, as [listener.Listener.ServeHTTP] does. Use it to mount the
+// listener in another server. The first request ends the set-up, as Start does.
 func (l *Listener) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	served, err := l.endSetUp()
 	if err != nil {

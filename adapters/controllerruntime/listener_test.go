@@ -405,7 +405,7 @@ func logFaults() map[string]struct {
 				<-ctx.Done()
 			}, 1,
 		},
-		`the fleet of this listener expects no runtime and forgets none: set Runtimes beside Fleet`: {
+		`the fleet of this listener expects no runtime and forgets none: set Runtimes together with Fleet`: {
 			func(t *testing.T, _ context.Context, logger *slog.Logger) {
 				t.Helper()
 
@@ -496,7 +496,7 @@ func logFaults() map[string]struct {
 				reconcileTwice(t, ctx, logger, regular)
 			}, 1,
 		},
-		`clusters have no share of the workers: the lane is not a source of its controller, so pass it to WatchesRawSource, too`: {
+		`clusters have no share of the workers: the lane is not a source of its controller, so also pass it to WatchesRawSource`: {
 			func(t *testing.T, ctx context.Context, logger *slog.Logger) {
 				t.Helper()
 

@@ -16,15 +16,16 @@ import (
 // is also the default of its controller manager.
 func defaultLogger() *slog.Logger { return Logger(log.Log) }
 
-// Logger returns a logger that writes to that of an operator, such as mgr.GetLogger() or ctrl.Log.
-// Debug lines need verbosity 4 there (see [logr.ToSlogHandler]).
+// Logger returns a slog logger that writes to the logr logger of an operator, such as
+// mgr.GetLogger() or ctrl.Log. Debug lines need verbosity 4 in that logger (see
+// [logr.ToSlogHandler]).
 func Logger(logger logr.Logger) *slog.Logger { return slog.New(logr.ToSlogHandler(logger)) }
 
 // BrowserFilter lets a browser log in at a FilterProvider of [server.Options] that checks bearer
 // tokens, such as filters.WithAuthenticationAndAuthorization of controller-runtime. The browser
-// asks for a password, which is the token, for example of `kubectl create token`. Requests that
-// pass are authenticated for [statuspage.FleetHandler] among the extra handlers. BrowserFilter
-// panics if provider is nil.
+// asks for a password: enter the token, for example from `kubectl create token`. Requests that pass
+// the filter count as authenticated for a [statuspage.FleetHandler] among the extra handlers.
+// BrowserFilter panics if provider is nil.
 func BrowserFilter(
 	provider func(*rest.Config, *http.Client) (server.Filter, error),
 ) func(*rest.Config, *http.Client) (server.Filter, error) {

@@ -31,22 +31,22 @@ var (
 	}
 )
 
-// MapFunc makes the requests of a controller from a delivery.
+// MapFunc maps a delivery to the requests of a controller.
 //
-// No request and no error means that the controller does not need the event, which is then
-// acknowledged. An error leaves the event with its sender, which sends it again. If the function
-// cannot answer yet, such as from a cache that is not synced, it must return an error that wraps
-// [core.ErrNotReady]. An empty result would lose the event.
+// If the function returns no requests and no error, the controller does not need the event, which
+// is then acknowledged. If it returns an error, the sender keeps the event and sends it again. If
+// the function cannot answer yet, for example because a cache is not synced, it must return an
+// error that wraps [core.ErrNotReady]. An empty result would lose the event.
 //
 // It is called concurrently while the sender waits, so it should answer from memory. A panic counts
 // as an error.
 type MapFunc[request comparable] func(ctx context.Context, d core.Delivery) ([]request, error)
 
-// EnqueueOwner requests the owner of an event that names one, as with contract v1, and calls
-// otherwise for other events. If otherwise is nil, an event without owner is an error.
+// EnqueueOwner requests the owner of an event that names an owner, as with contract v1, and calls
+// otherwise for all other events. If otherwise is nil, an event without an owner is an error.
 //
 // The sender states the owner. Without a verifier that compares it with the certificate, such as
-// SAN pinning, one runtime can trigger another.
+// SAN pinning, one runtime can send events for another runtime.
 func EnqueueOwner(otherwise MapFunc[reconcile.Request]) MapFunc[reconcile.Request] {
 	return func(ctx context.Context, d core.Delivery) ([]reconcile.Request, error) {
 		switch {
@@ -60,12 +60,12 @@ func EnqueueOwner(otherwise MapFunc[reconcile.Request]) MapFunc[reconcile.Reques
 	}
 }
 
-// EnqueueByRuntime requests the object that represents the runtime that sent the event. It suits
-// every contract.
+// EnqueueByRuntime requests the object that represents the runtime that sent the event. It works
+// with every contract.
 //
-// If several objects represent one runtime, each is requested. If there is none, the event is
-// acknowledged without a request: a controller that watches the kind reconciles a new object
-// anyway. Without runtimes there is no function, which [SourceFor] refuses.
+// If several objects represent one runtime, each object is requested. If no object does, the event
+// is acknowledged without a request, because a controller that watches the kind reconciles a new
+// object anyway. If runtimes is nil, EnqueueByRuntime returns nil, which [SourceFor] refuses.
 func EnqueueByRuntime(runtimes *Runtimes) MapFunc[reconcile.Request] {
 	if runtimes == nil {
 		return nil
@@ -73,7 +73,7 @@ func EnqueueByRuntime(runtimes *Runtimes) MapFunc[reconcile.Request] {
 	return func(ctx context.Context, d core.Delivery) ([]reconcile.Request, error) {
 		names, err := runtimes.Objects(ctx, d.Runtime)
 		if err != nil {
-			return nil, fmt.Errorf("look for the object of runtime %q: %w", d.Runtime, err)
+			return nil, fmt.Errorf("find the object of runtime %q: %w", d.Runtime, err)
 		}
 
 		requests := make([]reconcile.Request, len(names))
@@ -84,14 +84,14 @@ func EnqueueByRuntime(runtimes *Runtimes) MapFunc[reconcile.Request] {
 	}
 }
 
-// EnqueueFor makes the requests of a controller for other objects than those of the runtimes, such
-// as the modules of a cluster. mapFunc gets each object that represents the runtime that sent the
-// event, and returns its requests. It is a map function as for Watches of a controller.
+// EnqueueFor requests objects other than the objects that represent runtimes, such as the modules
+// of a cluster. mapFunc gets each object that represents the runtime that sent the event and
+// returns the requests. It is a map function as for Watches of a controller.
 //
-// The object is typed if that of [NewRuntimes] is, and otherwise has metadata only. It must not be
-// changed. mapFunc is called concurrently, while the sender waits. It should read a cache, and
-// cannot report an error: an event with no requests is acknowledged. Without runtimes or mapFunc
-// there is no function, which [SourceFor] refuses.
+// The object is typed if the object passed to [NewRuntimes] is typed, and otherwise has only
+// metadata. It must not be changed. mapFunc is called concurrently, while the sender waits. It
+// should read from a cache. It cannot report an error: an event without requests is acknowledged.
+// If runtimes or mapFunc is nil, EnqueueFor returns nil, which [SourceFor] refuses.
 func EnqueueFor(runtimes *Runtimes, mapFunc handler.MapFunc) MapFunc[reconcile.Request] {
 	if runtimes == nil || mapFunc == nil {
 		return nil
@@ -99,7 +99,7 @@ func EnqueueFor(runtimes *Runtimes, mapFunc handler.MapFunc) MapFunc[reconcile.R
 	return func(ctx context.Context, d core.Delivery) ([]reconcile.Request, error) {
 		objects, err := runtimes.findObjects(indexRuntime, string(d.Runtime))
 		if err != nil {
-			return nil, fmt.Errorf("look for the object of runtime %q: %w", d.Runtime, err)
+			return nil, fmt.Errorf("find the object of runtime %q: %w", d.Runtime, err)
 		}
 
 		var requests []reconcile.Request

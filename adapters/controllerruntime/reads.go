@@ -255,15 +255,15 @@ func (r *reads[request]) sweep(now time.Time) {
 }
 
 // Client wraps c so that the source learns which objects one reconcile reads. Call Client at the
-// beginning of each reconcile, with its request and the runtime that c is connected to. The source
-// then acknowledges an event without a reconcile if the last one has read the object after the
-// write. Two of three events of a write are such resends.
+// beginning of each reconcile, with its request and the runtime to which c is connected. The source
+// then acknowledges an event without a reconcile if the last reconcile has read the object after
+// the write. Two of three events of a write are such resends.
 //
-// The first read of an object counts, by Get or List, in a reconcile that began after an event of
-// the object. Uid, group, kind and name of the object must be those of the event. A NotFound counts
-// if Get has no options, and if it is the error of c itself. That error must be a status of an API
-// server that names the object, its group and its resource. It must not come from a cache. An event
-// of contracts v1 and v2 is always reconciled, because it does not name its write.
+// Only the first read of an object counts, by Get or List, in a reconcile that began after an event
+// of the object. The UID, group, kind and name of the object must match the event. A NotFound error
+// counts if Get has no options and c itself returns the error. That error must be a status of an
+// API server that names the object, its group and its resource. It must not come from a cache. An
+// event of contracts v1 and v2 is always reconciled, because it does not name its write.
 func (s *Source[request]) Client(r request, id core.RuntimeID, c client.Client) client.Client {
 	to := s.target.Load()
 	if to == nil {

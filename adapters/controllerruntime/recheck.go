@@ -24,9 +24,9 @@ const (
 	dueNow due = iota
 	// dueNever is for an event with a write that a reconcile has read.
 	dueNever
-	// dueLater is for an event without room in the table. A timer enqueues its request.
+	// dueLater is for an event that does not fit in the table. A timer enqueues its request.
 	dueLater
-	// dueInQueue is for an event without room for a timer. The queue waits.
+	// dueInQueue is for an event without a free timer. The queue waits.
 	dueInQueue
 )
 

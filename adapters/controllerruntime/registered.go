@@ -14,8 +14,8 @@ import (
 // Registered lets an event pass if an object represents the runtime that the certificate names. If
 // the event names an owner, the owner must be that object. Registered is weaker than
 // [listener.SANPinning], because it compares no domain: if the CA issues a certificate for a wrong
-// name, one runtime can trigger another. Registered is stronger than [listener.InsecureAllowAll],
-// which accepts any owner and events of deleted runtimes.
+// name, one runtime can send events for another runtime. Registered is stronger than
+// [listener.InsecureAllowAll], which accepts any owner and events of deleted runtimes.
 //
 // The reason of a refusal is "runtime_unknown", "owner_missing" or "owner_mismatch". Registered
 // does not block. Until the cache is synced, its error wraps [core.ErrNotReady].
@@ -23,10 +23,10 @@ func Registered(runtimes *Runtimes) core.Verifier { return registered{runtimes} 
 
 type registered struct{ runtimes *Runtimes }
 
-// Validate makes a listener refuse a verifier without runtimes.
+// Validate returns an error if the verifier has no runtimes, so that a listener refuses it.
 func (r registered) Validate() error {
 	if r.runtimes == nil {
-		return errors.New("runtimes of the verifier Registered are nil: want those of NewRuntimes")
+		return errors.New("runtimes of the verifier Registered are nil: want the result of NewRuntimes")
 	}
 	return nil
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
-// RevocationsKey is the key of the ConfigMap of [RevocationsFromConfigMap].
+// RevocationsKey is the key that [RevocationsFromConfigMap] reads.
 const RevocationsKey = "revoked"
 
 var (
@@ -44,12 +44,14 @@ var (
 
 // RevocationsFromConfigMap returns the list of revoked senders in the key "revoked" of a ConfigMap,
 // in the format of [intake.ParseRevocations]. Set it as Options.Revocations of the listener. It
-// adds a watch of this one ConfigMap to the controller manager, which runs on every replica. The
-// watch needs the rights to list and watch it: a Role with its name in resourceNames.
+// adds a watch of this ConfigMap to the controller manager, and the watch runs on every replica.
+// The operator needs the rights to list and watch the ConfigMap: a Role with its name in
+// resourceNames.
 //
-// Before the ConfigMap was read, the listener is not ready, and takes no events. Later, a ConfigMap
-// that is malformed, deleted or forbidden is logged, and the last good list stays. To end all
-// revocations, empty the key. The default of the Logger is mgr.GetLogger().
+// Until the ConfigMap has been read, the listener is not ready and takes no events. If the
+// ConfigMap later becomes malformed, deleted or forbidden, the problem is logged and the last valid
+// list stays in use. To end all revocations, empty the key. The default of the Logger is
+// mgr.GetLogger().
 func RevocationsFromConfigMap(
 	mgr manager.Manager, name types.NamespacedName, opts intake.RevocationOptions,
 ) (intake.Revocations, error) {
@@ -86,7 +88,7 @@ func RevocationsFromConfigMap(
 	return r, nil
 }
 
-// NeedLeaderElection returns false: all replicas listen, so that each needs the list.
+// NeedLeaderElection returns false, because every replica listens and needs the list.
 func (*revocations) NeedLeaderElection() bool { return false }
 
 // Start follows the ConfigMap until ctx ends.

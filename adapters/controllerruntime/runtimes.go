@@ -20,7 +20,7 @@ import (
 )
 
 // DomainAnnotation is the default annotation with the domain of a runtime, on the object that
-// stands for the runtime.
+// represents the runtime.
 const DomainAnnotation = "skr-domain"
 
 const (
@@ -29,13 +29,13 @@ const (
 	indexDomain  = "runtime-watcher/domain"
 )
 
-// ByName identifies a runtime by the name of its object. If objects of two namespaces may have the
+// ByName identifies a runtime by the name of its object. If objects in two namespaces may have the
 // same name, use [ByNamespacedName].
 func ByName(object client.Object) core.RuntimeID { return core.RuntimeID(object.GetName()) }
 
 // ByNamespacedName identifies a runtime by the namespace and the name of its object, such as
-// "team-a/cluster-1". That is then the Common Name of its client certificate. An object without
-// namespace has its name only.
+// "team-a/cluster-1". The Common Name of the client certificate must then be that text. An object
+// without a namespace is identified by its name alone.
 func ByNamespacedName(object client.Object) core.RuntimeID {
 	if object.GetNamespace() == "" {
 		return ByName(object)
@@ -43,7 +43,8 @@ func ByNamespacedName(object client.Object) core.RuntimeID {
 	return core.RuntimeID(object.GetNamespace() + "/" + object.GetName())
 }
 
-// ByLabel identifies a runtime by the value of that label. An object without it has no identity.
+// ByLabel identifies a runtime by the value of a label of its object. An object without the label
+// has no identity.
 func ByLabel(label string) func(object client.Object) core.RuntimeID {
 	return func(object client.Object) core.RuntimeID { return core.RuntimeID(object.GetLabels()[label]) }
 }
@@ -54,18 +55,18 @@ type RuntimesOptions struct {
 	// DomainAnnotation is the annotation with the domain of a runtime. It must be empty if Domain
 	// is set. Default: [DomainAnnotation].
 	DomainAnnotation string
-	// Domain returns the registered domain of a runtime from its object, as from a field of its
-	// spec. "" means that there is none. It is called concurrently and must not change the object.
-	// Default: the value of the annotation.
+	// Domain returns the registered domain of a runtime from its object, for example from a field
+	// of the spec. "" means that no domain is registered. It is called concurrently and must not
+	// change the object. Default: the value of the annotation.
 	Domain func(object client.Object) string
 	// Expected reports whether the runtime of an object has an agent that sends heartbeats to a
 	// manager, so that a fleet expects it. It is called concurrently and must not change the
-	// object. Default: each runtime has one.
+	// object. Default: each runtime has an agent.
 	Expected func(object client.Object, manager core.Manager) bool
 }
 
-// Runtimes finds the objects that represent runtimes, by indexes of a cache. Runtimes answers from
-// memory, and is safe for concurrent use. Its errors wrap [core.ErrNotReady] until the cache is
+// Runtimes finds the objects that represent runtimes through indexes of a cache. Runtimes answers
+// from memory and is safe for concurrent use. Its errors wrap [core.ErrNotReady] until the cache is
 // synced, and after the cache has stopped.
 type Runtimes struct {
 	// informer reports the objects, and lookup finds them.
@@ -165,13 +166,15 @@ func (r *Runtimes) watch(objects cache.Cache, object client.Object) error {
 }
 
 // Track makes a fleet expect the runtimes of all objects, for some managers, as
-// [fleet.Fleet.Expect] does. A runtime that is dead is then stale after a restart of the operator,
-// too. The fleet forgets a runtime when the last object of this kind that represents it is deleted,
-// or gets another identity. Objects of another kind do not count: use one Runtimes for each fleet.
+// [fleet.Fleet.Expect] does. Therefore a dead runtime also becomes stale after a restart of the
+// operator. The fleet forgets a runtime when the last object of this kind that represents it is
+// deleted or gets another identity. Objects of another kind do not count: use one Runtimes for each
+// fleet.
 //
-// A listener with a Fleet and Runtimes calls it for each of its managers. It is for a consumer of
-// NATS, and for listeners that are made otherwise. Without managers, the fleet only forgets. It
-// fails for an invalid name of a manager, and without a fleet. It does not block.
+// A listener with a Fleet and Runtimes calls Track for each of its managers. Call it for a consumer
+// of NATS and for a listener that AddListener did not make. Without managers, the fleet only
+// forgets runtimes. Track fails if the name of a manager is invalid or if the fleet is nil. It does
+// not block.
 func (r *Runtimes) Track(watched *fleet.Fleet, managers ...core.Manager) error {
 	if r == nil || watched == nil {
 		return errors.New("track runtimes: want runtimes and a fleet, have nil")
@@ -286,8 +289,8 @@ func canonical(domain string) string {
 	return strings.ToLower(strings.TrimSuffix(domain, "."))
 }
 
-// Objects returns the names of the objects that represent a runtime, in no order. None is not an
-// error.
+// Objects returns the names of the objects that represent a runtime, in no particular order. An
+// empty result is not an error.
 func (r *Runtimes) Objects(_ context.Context, runtime core.RuntimeID) ([]types.NamespacedName, error) {
 	objects, err := r.findObjects(indexRuntime, string(runtime))
 	if err != nil {

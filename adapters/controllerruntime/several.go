@@ -26,9 +26,9 @@ func (s severalHandlers) handler() core.Handler {
 	return s
 }
 
-// Handle returns nil if all handlers took the event. While one of them is not ready, none of the
-// others gets the event, because it would get each resend of it, too. A handler that fails does not
-// keep the event from the others.
+// Handle returns nil if all handlers accepted the event. While any handler is not ready, no handler
+// gets the event, because the ready handlers would also get each resend. A handler that fails does
+// not keep the event from the other handlers.
 func (s severalHandlers) Handle(ctx context.Context, d core.Delivery) error {
 	if err := s.Ready(); err != nil {
 		return err
@@ -66,7 +66,7 @@ func (s severalHandlers) Ready() error {
 	return nil
 }
 
-// RecheckAfter returns the longest time of the handlers, and 0 if one of them does not check.
+// RecheckAfter returns the longest delay of the handlers, or 0 if a handler does not check.
 func (s severalHandlers) RecheckAfter() (longest time.Duration) {
 	for _, handler := range s {
 		rechecker, ok := handler.(core.Rechecker)

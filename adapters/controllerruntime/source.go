@@ -31,34 +31,34 @@ var (
 // documented default.
 type SourceOptions struct {
 	// Elected is closed when this replica leads, like Elected() of a controller manager. It is
-	// needed for a controller that warms up (EnableWarmup). Without it, a replica that does not
-	// lead would accept events, and the leader would miss them. Default: that of the controller
-	// manager of [AddListener], and otherwise nil: the source is ready when its controller starts
-	// it.
+	// required for a controller that warms up (EnableWarmup). Without it, a replica that does not
+	// lead would accept events, and the leader would miss them. Default: the channel of the
+	// controller manager of [AddListener], and otherwise nil: the source is ready when its
+	// controller starts it.
 	Elected <-chan struct{}
-	// Logger gets panics of map functions, and each delivery at debug level. Default: that of the
-	// listener, and otherwise ctrl.Log.
+	// Logger gets panics of map functions, and each delivery at debug level. Default: the Logger of
+	// the listener, and otherwise ctrl.Log.
 	Logger *slog.Logger
-	// Handled is called after each delivery with the number of its requests, and the error for the
+	// Handled is called after each delivery with the number of its requests and the error for the
 	// listener. No request and no error means that the map function did not need the event, or that
-	// a reconcile had read its write, see [Source.Client]. It is called concurrently and must not
-	// block. Default: none.
+	// a reconcile had already read the write: see [Source.Client]. It is called concurrently and
+	// must not block. Default: none.
 	Handled func(hook.Handled)
 }
 
-// Source hands deliveries to one controller. It is a [core.Handler] for a listener, and a
-// [source.TypedSource] for the controller's WatchesRawSource. It is safe for concurrent use, and
+// Source passes deliveries to one controller. It is a [core.Handler] for a listener and a
+// [source.TypedSource] for the controller's WatchesRawSource. It is safe for concurrent use and
 // serves one controller at a time.
 //
-// A delivery goes through the map function straight into the controller's workqueue, in the
-// goroutine of the caller. No events accumulate in between, and equal requests collapse in the
+// A delivery passes through the map function directly into the controller's workqueue, in the
+// goroutine of the caller. No events accumulate in between, and equal requests coalesce in the
 // queue. An acknowledgement means "enqueued". The queue may be lost with its process, because a
 // controller reconciles all its objects when it starts.
 //
-// controller-runtime uses a priority queue by default. There, a change has the priority of the
-// changes that the controller watches itself. The resync of a runtime has the low priority of the
-// initial list, so that many of them do not delay a change. After 5 s it gets the priority of a
-// change, because that queue does not age.
+// controller-runtime uses a priority queue by default. In that queue, a change has the same
+// priority as the changes that the controller watches itself. The resync of a runtime has the low
+// priority of the initial list, so that many resyncs do not delay a change. After 5 s a resync gets
+// the priority of a change, because the queue itself does not raise priorities over time.
 type Source[request comparable] struct {
 	mapFunc MapFunc[request]
 	opts    SourceOptions
@@ -90,9 +90,9 @@ var (
 	_ attachable                 = (*Source[string])(nil)
 )
 
-// NewSource returns a source of the requests that mapFunc makes of deliveries, for a consumer of
-// NATS or a listener that is made otherwise. [SourceFor] makes one for a listener of [AddListener].
-// mapFunc is required: without one, Start fails.
+// NewSource returns a source of the requests that mapFunc returns for deliveries. Use it for a
+// consumer of NATS or for a listener that [AddListener] did not make; for a listener of
+// AddListener, use [SourceFor]. mapFunc is required: without it, Start fails.
 func NewSource[request comparable](mapFunc MapFunc[request], opts SourceOptions) *Source[request] {
 	return &Source[request]{
 		mapFunc: mapFunc, overflows: pacedlog.NewPace(overflowPace),
@@ -109,7 +109,7 @@ func (s *Source[request]) String() string {
 }
 
 // Start opens the source. Only a controller calls it. It does not block. It fails if the source
-// serves another controller that still runs. If nothing has given events to the source 30 s later,
+// serves another controller that still runs. If nothing has passed events to the source 30 s later,
 // the log names the missing part.
 func (s *Source[request]) Start(ctx context.Context, queue workqueue.TypedRateLimitingInterface[request]) error {
 	if s == nil || s.mapFunc == nil {
@@ -166,13 +166,13 @@ func (s *Source[request]) hasStarted() bool { return s.target.Load() != nil }
 // leads implements [attachable].
 func (s *Source[request]) leads() <-chan struct{} { return s.opts.Elected }
 
-// Handle returns nil if all requests that the map function made of d are in the queue. Otherwise
-// the sender must send the event again. Requests that are in the queue nevertheless do no harm. It
-// blocks as long as the map function.
+// Handle returns nil if all requests that the map function returned for d are in the queue.
+// Otherwise the sender must send the event again. Requests that are already in the queue do no
+// harm. Handle blocks as long as the map function does.
 //
-// The error wraps [core.ErrNotReady] before the controller has started, and when it stops. If the
-// map function fails, the error has the reason of its error, or "map_failed", or after a panic
-// "map_panicked".
+// The error wraps [core.ErrNotReady] before the controller has started and after it has stopped. If
+// the map function fails, the reason is the reason of its error or otherwise "map_failed". If the
+// map function panics, the reason is "map_panicked".
 func (s *Source[request]) Handle(ctx context.Context, d core.Delivery) error {
 	s.asked.Store(true)
 	requests, err := s.handle(ctx, d)
@@ -205,7 +205,7 @@ func (s *Source[request]) handle(ctx context.Context, d core.Delivery) (int, err
 	for _, r := range requests {
 		at, unused := to.reads.observe(d.Runtime, r, &d.Event)
 		if unused {
-			s.opts.Logger.InfoContext(ctx, "no reconcile calls Source.Client, so resends are reconciled, too")
+			s.opts.Logger.InfoContext(ctx, "no reconcile calls Source.Client, so resends are also reconciled")
 		}
 		if at == dueNever {
 			continue
@@ -245,8 +245,8 @@ func (s *Source[request]) handle(ctx context.Context, d core.Delivery) (int, err
 }
 
 // Resync enqueues requests with the low priority of an initial list. After 5 s, ten of them a
-// second get that of a change, so neither waits for ever. It does not block. Its error wraps
-// [core.ErrNotReady], as that of Handle does.
+// second get the priority of a change, so neither changes nor resyncs wait for ever. Resync does
+// not block. Its error wraps [core.ErrNotReady], as the error of Handle does.
 func (s *Source[request]) Resync(requests ...request) error {
 	to, err := s.openTarget()
 	if err != nil {
@@ -307,10 +307,10 @@ func (s *Source[request]) warnWithoutController() {
 		"pass the source to WatchesRawSource")
 }
 
-// RecheckAfter implements [core.Rechecker]. It returns 100 ms once a reconcile has read an object
-// that an event names, by a client of [Source.Client], and 0 before. Senders of contract v3 then
+// RecheckAfter implements [core.Rechecker]. It returns 100 ms once a reconcile has used a client of
+// [Source.Client] to read an object that an event names, and 0 before. Senders of contract v3 then
 // send an event 10 ms after a review instead of 100 ms. If no reconcile has read the write 100 ms
-// after its event, Handle has its request enqueued once more. It does not block.
+// after its event, the source enqueues the request once more. It does not block.
 func (s *Source[request]) RecheckAfter() time.Duration {
 	to, err := s.openTarget()
 	if err != nil || !to.reads.isMatched() {
@@ -337,9 +337,9 @@ func (s *Source[request]) requests(ctx context.Context, d core.Delivery) (reques
 	return requests, nil
 }
 
-// Follow enqueues a runtime that is not fresh any more. Its last reconcile may have asked for a
-// long requeue, because it relied on events. The time is random within [fleet.Fleet.RequeueAfter],
-// so that a whole fleet that is cut off is spread over that time.
+// Follow enqueues each runtime that is no longer fresh, because its last reconcile may have relied
+// on events and requested a long requeue. The delay is random within [fleet.Fleet.RequeueAfter], so
+// that the reconciles of a fleet that is cut off are spread over that time.
 //
 // Only changes of manager are followed, and only while the controller runs on this replica. Follow
 // does not block, and may be called before the controller starts.

@@ -155,8 +155,8 @@ func TestKubeconfigsAreSelfContained(t *testing.T) {
 		"in a user not used":  {"users: [", "users: [{name: other, user: {tokenFile: /etc/passwd}}, ", none, "file"},
 		"nothing":             {kubeconfig, "", none, "is empty"},
 		"no current context":  {"current-context: runtime", "", none, `want a current-context, have none; the contexts are "runtime"`},
-		"an unknown cluster":  {"{cluster: runtime,", "{cluster: other,", none, `of cluster "other"; the clusters are "runtime"`},
-		"an unknown user":     {"user: operator}", "user: other}", none, `of user "other"; the users are "operator"`},
+		"an unknown cluster":  {"{cluster: runtime,", "{cluster: other,", none, `refers to cluster "other"; the clusters are "runtime"`},
+		"an unknown user":     {"user: operator}", "user: other}", none, `refers to user "other"; the users are "operator"`},
 		"no YAML":             {kubeconfig, "{", none, "Secret"},
 		"another context":     {"current-context: runtime", "current-context: other", none, "other"},
 		"plain text and a proxy, with others allowed": {

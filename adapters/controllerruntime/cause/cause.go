@@ -18,7 +18,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
 
-// Cause is why a reconcile starts. Of several causes, an event counts, or else the last one.
+// Cause says why a reconcile starts. Of several causes, an event wins, and otherwise the last
+// cause.
 type Cause string
 
 // The causes. Event is a change in the runtime, and Resync is one that may have been missed.
@@ -34,7 +35,7 @@ const (
 )
 
 // Source is a source of events of one controller. It notes the cause of each request that it
-// enqueues, and reports the cause when the reconcile starts. It enqueues nothing for a resend of a
+// enqueues and reports the cause when the reconcile starts. It enqueues nothing for a resend of a
 // write that a reconcile has read. It may be used concurrently.
 type Source struct {
 	*controllerruntime.Source[ctrl.Request]
@@ -52,9 +53,9 @@ type next struct {
 	poll  time.Time
 }
 
-// NewSource returns the source of the controller that is a manager in the runtimes. The listener
-// that gets the source makes it follow the fleet, so that a runtime that is not fresh any more is
-// enqueued. Each reconcile calls started before it begins. Calls may be concurrent.
+// NewSource returns the source for the controller of a manager. The listener to which you pass the
+// source makes it follow the fleet, so that a runtime that is no longer fresh is enqueued. The
+// function started is called before each reconcile begins, possibly concurrently.
 func NewSource(
 	manager core.Manager, toRequests controllerruntime.MapFunc[ctrl.Request], watched *fleet.Fleet,
 	started func(Cause),
@@ -115,7 +116,7 @@ func (s *Source) note(requests []ctrl.Request, cause Cause) {
 	}
 }
 
-// Count returns a reconciler that calls r, and reports the cause of each call.
+// Count returns a reconciler that calls r and reports the cause of each call.
 func (s *Source) Count(r reconcile.Reconciler) reconcile.Reconciler {
 	return reconcile.Func(func(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 		s.started(s.begin(request))

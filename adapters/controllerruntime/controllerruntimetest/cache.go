@@ -1,5 +1,5 @@
-// Package controllerruntimetest has a cache in memory, so that unit tests of an operator need no
-// API server.
+// Package controllerruntimetest provides a cache in memory, so that unit tests of an operator need
+// no API server.
 package controllerruntimetest
 
 import (
@@ -21,9 +21,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Cache is a [cache.Cache] of one kind. It is for NewRuntimes of package controllerruntime, and for
-// the option NewCache of a controller manager. It has typed objects for a caller that asks for
-// their type, and otherwise their metadata. It is in sync also before a manager starts it. It is
+// Cache is a [cache.Cache] of one kind. Use it for NewRuntimes of package controllerruntime and for
+// the option NewCache of a controller manager. It returns typed objects to a caller that requests
+// their type, and otherwise their metadata. It is in sync even before a manager starts it. It is
 // safe for concurrent use.
 type Cache struct{ *memory }
 
@@ -96,7 +96,8 @@ func (c *Cache) Delete(name types.NamespacedName) {
 	}
 }
 
-// SetSynced changes whether the cache is in sync, as that of an operator that has just started.
+// SetSynced changes whether the cache is in sync. The cache of an operator that has just started is
+// not.
 func (c *Cache) SetSynced(synced bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -152,8 +153,8 @@ func (c *memory) HasSynced() bool {
 	return !c.unsynced
 }
 
-// GetInformer implements [cache.Cache]. Like an API server, it fails for another kind than that of
-// the objects, if they name one.
+// GetInformer implements [cache.Cache]. Like an API server, it fails for a kind other than the kind
+// of the objects, if the objects name a kind.
 func (c *memory) GetInformer(
 	_ context.Context, object client.Object, _ ...cache.InformerGetOption,
 ) (cache.Informer, error) {
@@ -219,7 +220,7 @@ func (c *memory) List(_ context.Context, list client.ObjectList, opts ...client.
 	}
 
 	if err := meta.SetList(list, items); err != nil {
-		return fmt.Errorf("controllerruntimetest: list of %T, want one of metadata or of the objects: %w", list, err)
+		return fmt.Errorf("controllerruntimetest: list of %T, want a list of metadata or of the objects: %w", list, err)
 	}
 	return nil
 }
@@ -233,7 +234,7 @@ type informer struct {
 	onlyMetadata bool
 }
 
-// AddEventHandler calls the handler for each object that is there.
+// AddEventHandler calls the handler for each object that exists.
 func (i *informer) AddEventHandler(
 	handler toolscache.ResourceEventHandler,
 ) (toolscache.ResourceEventHandlerRegistration, error) {
@@ -275,7 +276,8 @@ func (i *informer) RemoveEventHandler(added toolscache.ResourceEventHandlerRegis
 // change.
 type registration struct {
 	toolscache.ResourceEventHandler
-	// Controller has the methods of a registration, also those of newer versions of client-go.
+	// Controller provides the methods of a registration, including methods that newer versions of
+	// client-go add.
 	toolscache.Controller
 
 	of *informer

@@ -109,8 +109,8 @@ type bounded struct {
 // WrappedRoundTripper returns the transport with the connections (package util/net).
 func (b *bounded) WrappedRoundTripper() http.RoundTripper { return b.RoundTripper }
 
-// RoundTrip returns after the whole answer has arrived. So an answer that arrives late or never
-// takes no room from others while it is on its way.
+// RoundTrip returns after the whole answer has arrived. Therefore an answer that arrives late or
+// never uses no memory that other answers could use.
 func (b *bounded) RoundTrip(request *http.Request) (*http.Response, error) {
 	ctx := request.Context()
 	own := budgetOf(ctx)

@@ -28,10 +28,11 @@ const (
 // Budgets bound the memory for the answers of all clusters in a process. The zero value is not
 // usable: call [NewBudgets]. It is safe for concurrent use.
 //
-// The first 4 MiB of the answers of a reconcile are free. Beyond these, answers share a room of 64
-// MiB until their reconcile ends. An answer takes its part after it has arrived, so a late answer
-// takes none. If the room is full, the reconcile that holds the most for its cluster is cancelled:
-// first one of the slow lane, and after 2 s any. So no cluster can keep the room from the others.
+// The first 4 MiB of the answers of a reconcile are free. Beyond these, answers share a pool of 64
+// MiB until their reconcile ends. An answer takes its part after it has arrived, so an answer that
+// is still on its way takes nothing. If the pool is full, the reconcile of the cluster that holds
+// the most is cancelled: at first only in the slow lane, and after 2 s in any lane. Therefore no
+// cluster can keep the pool from other clusters.
 type Budgets struct {
 	mu      sync.Mutex
 	used    int64             // of roomWeight
@@ -61,17 +62,18 @@ func NewBudgets() *Budgets { return &Budgets{holders: make(map[string]holder)} }
 
 // Use describes a reconcile for [Budgets.Begin].
 type Use struct {
-	// Cluster is the name of the cluster. Reconciles of one cluster are one to the others.
+	// Cluster is the name of the cluster. The reconciles of one cluster count together.
 	Cluster string
-	// Slow means that the reconcile makes room for those of other clusters, as after a failure.
+	// Slow means that the reconcile makes room for the reconciles of other clusters, for example
+	// after a failure.
 	Slow bool
 }
 
-var errDisplaced = errors.New("large answers give way to those of other clusters: the reconcile is tried again later")
+var errDisplaced = errors.New("the memory for large answers is needed by other clusters: the reconcile is retried later")
 
 // Begin returns a context for the requests of one reconcile. Their answers share one budget of 32
-// MiB, which is about the memory that decoding takes. Call end after the reconcile. Within a
-// reconcile that has a budget, Begin returns ctx, and end does nothing.
+// MiB, which is about the memory that decoding takes. Call end after the reconcile. If ctx already
+// has a budget, Begin returns ctx, and end does nothing.
 func (b *Budgets) Begin(ctx context.Context, use Use) (reconcile context.Context, end func()) {
 	if _, begun := ctx.Value(budgetKey{}).(*budget); begun {
 		return ctx, func() {}
@@ -97,8 +99,8 @@ func Allow(ctx context.Context, weight int64) {
 	own.left = max(own.left, own.free)
 }
 
-// Weigh returns the weight of an object in an answer, without its managed fields. It is about the
-// memory, in bytes, that takes to decode its JSON.
+// Weigh returns the weight of an object in an answer, without its managed fields. The weight is
+// approximately the memory, in bytes, that decoding its JSON takes.
 func Weigh(object any) int64 {
 	text, err := json.Marshal(object)
 	if err != nil {

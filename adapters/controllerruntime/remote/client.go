@@ -28,11 +28,13 @@ const (
 )
 
 // NewClient returns a client for a cluster with an administrator that may run a program in place of
-// the API server. It is for configurations that come from no kubeconfig, such as that of a cloud. A
-// configuration without Timeout gets 15 s for a request, and without Dial 3 s to connect. A call
-// fails after 30 s, with all its attempts. [NewKubeconfigs] lists the other bounds.
+// the API server. Use it for configurations that do not come from a kubeconfig, such as the
+// configuration from a cloud provider. Without Timeout in the configuration, a request may take 15
+// s, and without Dial, a connection attempt 3 s. A call fails after 30 s, including all attempts.
+// [NewKubeconfigs] lists the other bounds.
 //
-// The configuration is not changed. An HTTPClient in opts would evade the bounds, and is an error.
+// NewClient does not change the configuration. An HTTPClient in opts is an error, because it would
+// evade the bounds.
 func NewClient(config *rest.Config, opts client.Options) (client.Client, error) {
 	if opts.HTTPClient != nil {
 		return nil, errors.New("client of a cluster: want no HTTPClient, have one")
@@ -184,10 +186,10 @@ func asker(config *rest.Config, connected *http.Client) func(ctx context.Context
 	}
 }
 
-// ReadJSON reads a document of the API server into a value. path is one such as
-// "/apis/apps/v1/namespaces/a/deployments", with a query or without one. It is for kinds that the
-// mapper of the client does not know. An answer other than 200 is an error with its status. The
-// call has the bounds of all other calls.
+// ReadJSON decodes a document from the API server into a value. The argument path is a path such as
+// "/apis/apps/v1/namespaces/a/deployments", optionally with a query. Use ReadJSON for kinds that
+// the mapper of the client does not know. An answer other than 200 is an error that names the
+// status. The call has the same bounds as all other calls.
 func (g *guarded) ReadJSON(ctx context.Context, path string, into any) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, callTimeout, errSlowCall)
 	defer cancel()
@@ -197,7 +199,7 @@ func (g *guarded) ReadJSON(ctx context.Context, path string, into any) error {
 // strange is an error without the methods of an API status.
 type strange struct{ cause error }
 
-func (s strange) Error() string { return "answer of no API server: " + s.cause.Error() }
+func (s strange) Error() string { return "not an answer of an API server: " + s.cause.Error() }
 
 func (g *guarded) Get(ctx context.Context, key client.ObjectKey, object client.Object, opts ...client.GetOption) error {
 	return g.guard(ctx, object, func(ctx context.Context) error { return g.Client.Get(ctx, key, object, opts...) })

@@ -26,10 +26,11 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
-// ErrGone means that there is no way to a cluster: it does not exist yet, or no longer.
+// ErrGone means that a cluster cannot be reached, because it does not exist yet or no longer
+// exists.
 var ErrGone = errors.New("runtime is gone, or not there yet")
 
-// ErrInvalidKubeconfig means that a Secret has no kubeconfig, or one that is refused.
+// ErrInvalidKubeconfig means that a Secret contains no kubeconfig, or a kubeconfig that is refused.
 var ErrInvalidKubeconfig = errors.New("invalid kubeconfig")
 
 // defaultUserAgent is a part of the User-Agent of each request.
@@ -57,27 +58,28 @@ type connection struct {
 // KubeconfigOptions are the optional settings of [NewKubeconfigs]. The zero value is the documented
 // default.
 type KubeconfigOptions struct {
-	// AllowInsecure accepts servers without TLS, and skips the verification of their certificates.
-	// The keys of a cluster go over that connection. Default: false.
+	// AllowInsecure accepts servers without TLS and skips the verification of their certificates.
+	// The keys of a cluster are sent over that connection. Default: false.
 	AllowInsecure bool
 	// AllowProxy accepts the proxy-url of a kubeconfig. Default: false.
 	AllowProxy bool
-	// AllowExternal accepts programs (exec), auth providers and files in place of credentials. A
-	// writer of a Secret can then run programs and read files as the operator. Default: false.
+	// AllowExternal accepts programs (exec), auth providers and files in place of credentials.
+	// Anyone with write access to a Secret can then run programs and read files as the operator.
+	// Default: false.
 	AllowExternal bool
-	// Clients is the number of clients to keep. Each takes about 40 KiB, and as much for an open
-	// connection. Default: 64.
+	// Clients is the number of clients to keep. Each takes about 40 KiB, and another 40 KiB for an
+	// open connection. Default: 64.
 	Clients int
-	// Scheme has the kinds of typed requests. Default: none, which is enough for unstructured
+	// Scheme contains the kinds of typed requests. Default: none, which is enough for unstructured
 	// objects and for metadata.
 	Scheme *runtime.Scheme
-	// Mapper returns the mapper of a cluster. That of the controller manager is enough for kinds
-	// that the control plane has, too. It costs no request, and no memory for answers of a cluster.
-	// Default: apiutil.NewDynamicRESTMapper, which asks the cluster.
+	// Mapper returns the mapper of a cluster. The mapper of the controller manager is enough for
+	// kinds that the control plane also has. It needs no request and no memory for answers of a
+	// cluster. Default: apiutil.NewDynamicRESTMapper, which asks the cluster.
 	Mapper func(config *rest.Config, client *http.Client) (meta.RESTMapper, error)
 	// Configure may change the configuration of a client, such as its user agent and its timeouts,
 	// but not its content types. Dial must not become nil.
-	// Default: 15 s for a request, 3 s to connect, no limit of the rate.
+	// Default: 15 s for a request, 3 s to connect, no rate limit.
 	Configure func(config *rest.Config)
 }
 
@@ -90,24 +92,25 @@ func (o KubeconfigOptions) withDefaults() KubeconfigOptions {
 	})
 }
 
-// NewKubeconfigs returns a function that connects to clusters with kubeconfigs. It reads them from
-// one key, such as "config", of the Secrets that where returns. The reader should not cache all
-// Secrets of the control plane. The reader of mgr.GetAPIReader does not.
+// NewKubeconfigs returns a function that connects to clusters with kubeconfigs. It reads each
+// kubeconfig from the given key, such as "config", of the Secret that where returns. The reader
+// should not cache all Secrets of the control plane: mgr.GetAPIReader returns a suitable reader.
 //
-// The function may be called concurrently. It keeps the clients that were used last. A Secret with
-// another kubeconfig, such as one with a new token, gets another client at the next call. A missing
-// Secret means [ErrGone], and an error about its content wraps [ErrInvalidKubeconfig]. If object is
-// the Secret itself, or its metadata, the Secret is not read again for a client that is kept for
-// that version.
+// The function may be called concurrently. It keeps the most recently used clients. If the
+// kubeconfig in a Secret changes, for example because of a new token, the next call makes a new
+// client. If the Secret is missing, the error wraps [ErrGone]. If its content is invalid, the error
+// wraps [ErrInvalidKubeconfig]. If object is the Secret itself, or its metadata, the Secret is not
+// read again while a client is kept for that version.
 //
 // The bounds of a client, for each possible answer of the API server:
 //
 //   - Answers are JSON without compression and without redirects. Headers have at most 64 KiB, and
-//     the texts of errors 4,000 bytes.
+//     the texts of errors at most 4,000 bytes.
 //   - All answers of one reconcile have a budget: see [Budgets]. An answer outside of a reconcile
 //     may weigh half of that, which is 4 MiB of text or 65,536 values of JSON. The managed fields
-//     of the items of a list are dropped before.
-//   - The connections deliver at most 6 MiB in one reconcile, and until the next one.
+//     of the items of a list are dropped first.
+//   - The connections deliver at most 6 MiB from the start of a reconcile until the start of the
+//     next reconcile.
 //   - An attempt ends after 15 s, and a call after 30 s.
 func NewKubeconfigs(
 	secrets client.Reader, key string, where func(object client.Object) client.ObjectKey, opts KubeconfigOptions,
@@ -123,23 +126,23 @@ func NewKubeconfigs(
 	}).connect
 }
 
-// NewKubeconfigsByLabel is like [NewKubeconfigs], for Secrets with a label. More than one for an
-// object is an error, and so is an object of another namespace.
+// NewKubeconfigsByLabel is like [NewKubeconfigs], for Secrets with a label. It is an error if
+// several Secrets match an object, or if the object is in another namespace.
 func NewKubeconfigsByLabel(
 	secrets client.Reader, key string, all KubeconfigSecrets, opts KubeconfigOptions,
 ) func(ctx context.Context, object client.Object) (client.Client, error) {
 	return newKubeconfigs(key, opts, func(ctx context.Context, object client.Object) (*corev1.Secret, string, error) {
 		if namespace := object.GetNamespace(); namespace != "" && namespace != all.Namespace {
-			return nil, "", fmt.Errorf("%w: those in %s are for objects of that namespace, have one of %s",
+			return nil, "", fmt.Errorf("%w: Secrets in %s are for objects of that namespace, have an object of %s",
 				ErrInvalidKubeconfig, all.Namespace, namespace)
 		}
 		return all.find(ctx, secrets, object.GetName())
 	}).connect
 }
 
-// KubeconfigSecrets are the Secrets with kubeconfigs: those in Namespace with Label. The value of
-// the label is the name of the object that represents the cluster, in the same namespace. The
-// operator needs the right to list and watch Secrets there.
+// KubeconfigSecrets selects the Secrets with kubeconfigs: the Secrets in Namespace with Label. The
+// value of the label is the name of the object that represents the cluster, in the same namespace.
+// The operator needs the right to list and watch Secrets in that namespace.
 type KubeconfigSecrets struct{ Namespace, Label string }
 
 func (s KubeconfigSecrets) find(
@@ -346,11 +349,11 @@ func validateContext(loaded *clientcmdapi.Config) error {
 		return fmt.Errorf("current-context is %.80q; the contexts are %s", name, namesOf(loaded.Contexts))
 	}
 	if loaded.Clusters[used.Cluster] == nil {
-		return fmt.Errorf("context %.80q is of cluster %.80q; the clusters are %s",
+		return fmt.Errorf("context %.80q refers to cluster %.80q; the clusters are %s",
 			name, used.Cluster, namesOf(loaded.Clusters))
 	}
 	if used.AuthInfo != "" && loaded.AuthInfos[used.AuthInfo] == nil {
-		return fmt.Errorf("context %.80q is of user %.80q; the users are %s",
+		return fmt.Errorf("context %.80q refers to user %.80q; the users are %s",
 			name, used.AuthInfo, namesOf(loaded.AuthInfos))
 	}
 	return nil
@@ -393,7 +396,7 @@ func (o KubeconfigOptions) validateCluster(cluster *clientcmdapi.Cluster) error 
 	case cluster.InsecureSkipTLSVerify && !o.AllowInsecure:
 		return errors.New("want a verified certificate, have insecure-skip-tls-verify")
 	case !strings.HasPrefix(strings.ToLower(cluster.Server), "https://") && !o.AllowInsecure:
-		return errors.New("want a server with https://, have another")
+		return errors.New("want a server with https://, have another scheme")
 	case cluster.ProxyURL != "" && !o.AllowProxy:
 		return errors.New("want no proxy-url, have one")
 	default:

@@ -24,24 +24,25 @@ import (
 type LanesOptions[request comparable] struct {
 	// Share is the number of concurrent reconciles of one cluster in each lane. Default: 2.
 	Share int
-	// SlowAfter is the time that a reconcile may take in the regular lane. Then it is cancelled,
-	// and its cluster belongs to the slow lane until a reconcile takes less than that. Default: 3
-	// s.
+	// SlowAfter is the longest time that a reconcile may take in the regular lane. Then the
+	// reconcile is cancelled, and its cluster belongs to the slow lane until a reconcile takes less
+	// than SlowAfter. Default: 3 s.
 	SlowAfter time.Duration
 	// Timeout bounds a reconcile in the slow lane. Default: 1 min.
 	Timeout time.Duration
 	// Waiting is the number of requests of one cluster that may wait for its share. Default: 1,000
-	// if Replace is set, and no limit without.
+	// if Replace is set, and otherwise no limit.
 	Waiting int
-	// Replace returns the request that replaces a request beyond Waiting, such as one for a list of
-	// the cluster. It must be of the same cluster. Default: none.
+	// Replace returns the request that replaces a request beyond Waiting, such as a request to list
+	// the cluster. It must be for the same cluster. Default: none.
 	Replace func(r request) request
-	// Judge decides after each reconcile which lane the cluster belongs to. Err is its error, and
-	// slow the lane that the cluster belonged to. Default: the slow lane after a reconcile that
-	// took longer than SlowAfter. If Judge is set, no reconcile is cancelled after SlowAfter.
+	// Judge decides after each reconcile to which lane the cluster belongs. The argument err is the
+	// error of the reconcile, and slow reports whether the cluster belonged to the slow lane.
+	// Default: the slow lane after a reconcile that took longer than SlowAfter. If Judge is set, no
+	// reconcile is cancelled after SlowAfter.
 	Judge func(r request, took time.Duration, err error, slow bool) Verdict
 	// Budgets bound the answers of all clusters. Share them among the controllers of a process.
-	// Default: budgets of their own.
+	// Default: separate budgets.
 	Budgets *Budgets
 	// SlowWorkers is the number of workers that [Lanes.SetUpSlow] starts. Default: 5.
 	SlowWorkers int
@@ -49,29 +50,29 @@ type LanesOptions[request comparable] struct {
 
 // Verdict is the result of [LanesOptions.Judge].
 type Verdict struct {
-	// Slow means that the cluster belongs to the slow lane.
+	// Slow says that the cluster belongs to the slow lane.
 	Slow bool
-	// Retry means that the slow lane tries the request again, After a time and with a Priority. The
-	// controller does not enqueue it, and counts its error as a terminal one.
+	// Retry says that the slow lane retries the request, after the time After and with Priority.
+	// The controller does not enqueue the request and counts its error as terminal.
 	Retry    bool
 	After    time.Duration
 	Priority int
 }
 
 // Lanes share the workers of an operator among clusters, so that a cluster that is slow, hostile or
-// loud takes none from the others. Use it for reconcilers that read from clusters or write to them.
-// It is safe for concurrent use. Make it with [NewLanes].
+// loud takes no workers from the other clusters. Use it for reconcilers that read from or write to
+// clusters. It is safe for concurrent use. Create it with [NewLanes].
 //
-// There are two lanes, each with the workers of a controller of its own:
+// There are two lanes, each with the workers of its own controller:
 //
-//   - Regular has all clusters at first. A cluster has at most its share of the workers. After
-//     100 ms of work, its next request comes behind all requests that are ready, so one worker is
+//   - At first, every cluster is in Regular. A cluster gets at most its share of the workers. After
+//     100 ms of work, its next request goes behind all requests that are ready, so one worker is
 //     enough.
-//   - Slow has the clusters that took too long. They wait for one another only.
+//   - Slow contains the clusters that took too long. They wait only for one another.
 //
 // Requests beyond the share stay in the workqueue with their priority, delayed until their turn.
 // controller-runtime counts such a delay as a reconcile with the result "requeue_after". One
-// request is never reconciled in both lanes at the same time. Each reconcile has a budget of
+// request is never reconciled in both lanes at the same time. Each reconcile gets a budget from
 // [Budgets].
 type Lanes[request comparable] struct {
 	Regular, Slow *Lane[request]
@@ -88,8 +89,8 @@ type Lanes[request comparable] struct {
 	missing  sync.Once // logs that there is no slow lane
 }
 
-// Lane is a reconciler for the requests of a controller, and a source of it: pass it to Complete
-// and to WatchesRawSource. See [Lanes].
+// Lane is the reconciler for the requests of a controller and also a source of the controller: pass
+// it to Complete and to WatchesRawSource. See [Lanes].
 type Lane[request comparable] struct {
 	lanes *Lanes[request]
 	slow  bool
@@ -123,9 +124,9 @@ var (
 // parkedFor is how long a queue keeps a request that waits, unless its turn comes earlier.
 const parkedFor = time.Hour
 
-// NewLanes returns lanes for the requests of a reconciler. cluster returns the name of the cluster
-// of a request. Both controllers must be started: [Lanes.SetUpSlow] adds the slow lane, and Regular
-// is a source and the reconciler of the controller that you build.
+// NewLanes returns lanes for the requests of a reconciler. The function cluster returns the name of
+// the cluster of a request. Both controllers must be started: [Lanes.SetUpSlow] adds the slow lane,
+// and Regular is a source and the reconciler of the controller that you build.
 func NewLanes[request comparable](
 	cluster func(r request) string, reconciler reconcile.TypedReconciler[request], opts LanesOptions[request],
 ) *Lanes[request] {
@@ -146,8 +147,9 @@ func NewLanes[request comparable](
 	return l
 }
 
-// SetUpSlow adds the controller of the slow lane to a controller manager, with the name of the
-// controller of the regular lane and "-slow". Leader election and metrics are as for any other.
+// SetUpSlow adds the controller of the slow lane to a controller manager. Its name is the name of
+// the controller of the regular lane, followed by "-slow". Leader election and metrics work as for
+// any other controller.
 func (l *Lanes[request]) SetUpSlow(mgr manager.Manager, name string) error {
 	if l.invalid != nil {
 		return l.invalid
@@ -168,7 +170,7 @@ func (l *Lanes[request]) SetUpSlow(mgr manager.Manager, name string) error {
 	return mgr.Add(slow)
 }
 
-// Start gives the lane the queue of its controller. Only the controller calls it.
+// Start passes the queue of its controller to the lane. Only the controller calls it.
 func (l *Lane[request]) Start(_ context.Context, queue workqueue.TypedRateLimitingInterface[request]) error {
 	if l.lanes.invalid != nil {
 		return l.lanes.invalid
@@ -195,8 +197,8 @@ func (l *Lane[request]) running() workqueue.TypedRateLimitingInterface[request] 
 }
 
 // Add enqueues requests after a time with a priority, such as handler.LowPriority. Without a
-// priority queue the priority has no effect. Add reports whether the controller runs. It does not
-// block.
+// priority queue the priority has no effect. Add returns false if the controller does not run. It
+// does not block.
 func (l *Lane[request]) Add(after time.Duration, priority int, requests ...request) bool {
 	queue := l.running()
 	if queue == nil {
@@ -238,13 +240,13 @@ func (l *Lane[request]) currentRound() uint64 {
 	return l.round
 }
 
-// Reconcile reconciles a request, or lets it wait, or leaves it to the other lane.
+// Reconcile reconciles a request, delays it, or leaves it to the other lane.
 func (l *Lane[request]) Reconcile(ctx context.Context, r request) (reconcile.Result, error) {
 	if l.running() == nil {
 		l.lanes.unwired.Do(func() {
 			ctrl.LoggerFrom(ctx).Info("clusters have no share of the workers: " +
 				"the lane is not a source of its controller, " +
-				"so pass it to WatchesRawSource, too")
+				"so also pass it to WatchesRawSource")
 		})
 	}
 
@@ -369,7 +371,7 @@ func (l *Lanes[request]) run(ctx context.Context, in *Lane[request], r request) 
 	case err != nil && verdict.Retry && l.Slow.Add(verdict.After, verdict.Priority, r):
 		return reconcile.Result{}, reconcile.TerminalError(err) // Logged and counted, and not enqueued here.
 	case err != nil && errors.Is(context.Cause(within), errSlow) && ctx.Err() == nil:
-		ctrl.LoggerFrom(ctx).V(1).Info("reconcile of a slow cluster goes on in the slow lane", "cluster", name)
+		ctrl.LoggerFrom(ctx).V(1).Info("reconcile of a slow cluster continues in the slow lane", "cluster", name)
 		l.Slow.Add(0, 0, r)
 		return reconcile.Result{}, nil
 	case err == nil && in.slow && !verdict.Slow && result.RequeueAfter > 0:

@@ -9,17 +9,18 @@ import (
 	"time"
 )
 
-// Attack is a possible answer of the administrator of a cluster.
+// Attack is a hostile answer that the administrator of a cluster can send.
 type Attack struct {
 	Name  string
 	Spoil Spoil
-	// Slow attacks take as long as the bounds allow. The others end within seconds.
+	// Slow attacks take as long as the bounds allow. All other attacks end within seconds.
 	Slow bool
 }
 
 const mega = 1 << 20
 
-// Attacks returns attacks on any program that reads from a cluster. Each spoils all answers.
+// Attacks returns attacks on any program that reads from a cluster. Each attack spoils every
+// answer.
 func Attacks() []Attack {
 	return []Attack{
 		{Name: "a list of empty objects", Spoil: Repeat(http.StatusOK, `{"x":[{}`, `,{}`, `]}`, 8*mega)},
@@ -80,8 +81,8 @@ func Attacks() []Attack {
 	}
 }
 
-// Endless answers lists with pages of a number of new names, and promises another page each time.
-// Requests for objects get honest answers.
+// Endless answers each list with a page of new names and always promises another page. Requests for
+// single objects get the honest answer.
 func Endless(names int) Spoil {
 	var last, pages atomic.Int64
 	return func(w http.ResponseWriter, request *http.Request, _ []byte) bool {

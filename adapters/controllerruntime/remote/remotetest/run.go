@@ -26,7 +26,7 @@ const (
 	mostKept   = mega
 )
 
-// Cost has the costs of one reconcile.
+// Cost is the cost of one reconcile.
 type Cost struct {
 	Memory uint64        // bytes of the heap, at most at a time
 	Time   time.Duration // of a processor
@@ -34,7 +34,7 @@ type Cost struct {
 	Log    int // bytes of log lines of the logger in the context
 }
 
-// Measure calls reconcile with a context that has a logger, and returns its costs.
+// Measure calls reconcile with a context that has a logger and returns the cost.
 func Measure(ctx context.Context, reconcile func(ctx context.Context) error) (took Cost, err error) {
 	var logged bytes.Buffer
 	logger := logr.FromSlogHandler(slog.NewTextHandler(&logged, nil))
@@ -56,7 +56,7 @@ func Measure(ctx context.Context, reconcile func(ctx context.Context) error) (to
 	}, err
 }
 
-// Check fails a test if one reconcile cost more than the bounds.
+// Check fails a test if the reconcile cost more than the bounds.
 func (c Cost) Check(t testing.TB) {
 	t.Helper()
 	if c.Memory > MostMemory || c.Time > MostTime || c.Log > MostLog || c.Took > MostWait {
@@ -64,10 +64,10 @@ func (c Cost) Check(t testing.TB) {
 	}
 }
 
-// Run starts a server for each attack, and an operator with its kubeconfig. reconcile is one
-// reconcile of the operator that reads from the cluster at least once. Its error is that of the
-// reconcile. Run fails if the honest server is not reconciled, before and after the attack, and if
-// a reconcile costs more than the bounds. Slow attacks are left out with -short.
+// Run starts a server for each attack, and an operator with its kubeconfig. The function reconcile
+// runs one reconcile of the operator, which must read from the cluster at least once, and returns
+// its error. Run fails if the reconcile of the honest server fails before or after the attack, or
+// if a reconcile costs more than the bounds. With -short, slow attacks are skipped.
 func Run(t *testing.T, start func(t *testing.T, server *Server) (reconcile func(ctx context.Context) error)) {
 	t.Helper()
 	for _, attack := range Attacks() {
@@ -107,7 +107,7 @@ func Run(t *testing.T, start func(t *testing.T, server *Server) (reconcile func(
 	}
 }
 
-// CheckKept fails a test if more memory is in use than before, apart from connections that end.
+// CheckKept fails a test if more memory is in use than before, apart from closing connections.
 func CheckKept(t testing.TB, before uint64) {
 	t.Helper()
 	after := Heap()
@@ -119,7 +119,7 @@ func CheckKept(t testing.TB, before uint64) {
 	}
 }
 
-// Heap returns the bytes of live objects.
+// Heap returns the size of live objects in bytes.
 func Heap() uint64 {
 	runtime.GC()
 	runtime.GC() // Pools are emptied by the second one.

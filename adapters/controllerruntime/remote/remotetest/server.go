@@ -1,5 +1,5 @@
 // Package remotetest tests operators that read from clusters of other people. [Run] puts one
-// hostile API server after the other behind a kubeconfig, and measures the costs of a reconcile.
+// hostile API server after another behind a kubeconfig and measures the cost of a reconcile.
 package remotetest
 
 import (
@@ -49,7 +49,7 @@ func NewServer(t testing.TB) *Server {
 	return s
 }
 
-// SetSpoil makes the server hostile from the next request on, or honest with nil.
+// SetSpoil makes the server hostile from the next request on, or honest if spoil is nil.
 func (s *Server) SetSpoil(spoil Spoil) {
 	if spoil == nil {
 		s.spoil.Store(nil)
@@ -61,7 +61,7 @@ func (s *Server) SetSpoil(spoil Spoil) {
 // Arrived returns the number of requests that were answered with a hostile answer.
 func (s *Server) Arrived() int64 { return s.arrived.Load() }
 
-// URL is that of the server.
+// URL returns the URL of the server.
 func (s *Server) URL() string { return s.server.URL }
 
 // Kubeconfig returns a kubeconfig with the address and the CA of the server.
