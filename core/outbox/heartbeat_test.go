@@ -312,6 +312,27 @@ func TestHeartbeatsReportAnInterruption(t *testing.T) {
 	})
 }
 
+// A call of Retry begins the waits again. The interruption is as long as it was, also if the manager is
+// back after one more failure.
+func TestRetryShortensNoInterruption(t *testing.T) {
+	opts := known()
+	opts.Settle, opts.MaxBackoff, opts.Random = -1, 2*second, random(0)
+	inBubble(t, scene{opts: opts, answer: func(_ context.Context, _ int, _ core.Batch) error {
+		if at := elapsed(); at >= 40*second && at < 95*second {
+			return errDown
+		}
+		return nil
+	}}, func(w *world) {
+		time.Sleep(40 * second)
+		w.write("a")
+		time.Sleep(54*second + 900*ms)
+		w.Retry()
+		time.Sleep(40 * second)
+		got := w.lastBeat().Interruption
+		w.wantBetween(54, int(got.Until.Sub(got.Since)/second), 57, "seconds of the interruption")
+	})
+}
+
 type reasonError string
 
 func (e reasonError) Error() string  { return string(e) }

@@ -17,7 +17,8 @@ type pause struct {
 	// failures of whole calls, in a row. The pause is on if there are any.
 	failures int
 	failing  time.Time // when the first of them ended.
-	problem  error     // of the last of them, nil while the pause is off.
+	since    time.Time // when the pause began. A call of Retry does not change it.
+	problem  error     // of the last failure, nil while the pause is off.
 
 	began   time.Time // the present wait.
 	ends    time.Time
@@ -63,6 +64,9 @@ func (p *pause) isSince(started time.Time) bool { return started.Before(p.began)
 // noteFailure begins the wait after a failed call that began at started, and returns how long it
 // is. The failures before the last call of Retry do not count, because their cause may be gone.
 func (p *pause) noteFailure(opts *Options, err error, started, now time.Time) (wait time.Duration) {
+	if !p.isOn() {
+		p.since = now
+	}
 	isFirst := !p.isOn() || !p.began.After(p.retried)
 	if isFirst {
 		p.failing = now
@@ -93,7 +97,7 @@ func (p *pause) waitAfter(
 
 // noteSuccess switches the pause off.
 func (p *pause) noteSuccess(now time.Time) {
-	if length := now.Sub(p.failing); p.isOn() && length >= leastInterruption {
+	if length := now.Sub(p.since); p.isOn() && length >= leastInterruption {
 		p.noteInterruption(length, now)
 	}
 	p.failures = 0
