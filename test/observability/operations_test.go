@@ -248,9 +248,9 @@ func isWarning(call *ast.CallExpr) bool {
 	case "Error": // Errors have such a method without arguments, and http has such a function.
 		library, named := method.X.(*ast.Ident)
 		return len(call.Args) > 0 && (!named || library.Name != "http")
-	case "warn":
+	case "warn", "warnPaced":
 		return len(call.Args) > 1
-	case "LogAttrs", "note":
+	case "LogAttrs", "note", "noteLine":
 		return slices.ContainsFunc(call.Args, isLevel)
 	default:
 		return false
