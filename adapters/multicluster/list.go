@@ -108,16 +108,16 @@ func (o *objects) forgetCluster(name multicluster.ClusterName) {
 func (o *objects) noteEnd(r mcreconcile.Request, err error) error {
 	o.mu.Lock()
 	l := o.listOf(r.ClusterName)
-	_, known := l.failing[r.NamespacedName]
 
 	if err == nil {
 		delete(l.failing, r.NamespacedName)
+		o.mu.Unlock()
+		return nil
 	}
-	if err == nil || known || len(l.failing) < mostFailing {
-		if err != nil {
-			l.failing[r.NamespacedName] = struct{}{}
-		}
 
+	_, isKnown := l.failing[r.NamespacedName]
+	if isKnown || len(l.failing) < mostFailing {
+		l.failing[r.NamespacedName] = struct{}{}
 		o.mu.Unlock()
 		return err
 	}

@@ -121,17 +121,8 @@ func (f *farEnd) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.open++
 	a.overlaps = f.open > 1
 	f.lock.Unlock()
-	raw, err := io.ReadAll(io.LimitReader(r.Body, 1<<20))
-	a.raw = raw
 
-	isExpected := r.Method == http.MethodPost && r.URL.EscapedPath() == f.contract.Path(f.manager)
-	if err == nil && !isExpected {
-		err = fmt.Errorf("%s %s", r.Method, r.URL)
-	}
-	if err == nil {
-		a.batch, err = f.contract.Decode(raw)
-	}
-	if err != nil {
+	if err := f.readArrival(a); err != nil {
 		f.Errorf("the request is invalid: %v", err)
 	}
 	if f.answer != nil {
@@ -145,6 +136,20 @@ func (f *farEnd) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.lock.Unlock()
 	a.response.write(w, f.contract)
 	f.wake()
+}
+
+// readArrival reads the body of a request, and decodes it if the request is of the contract.
+func (f *farEnd) readArrival(a *arrival) (err error) {
+	a.raw, err = io.ReadAll(io.LimitReader(a.Body, 1<<20))
+	if err != nil {
+		return err
+	}
+	if a.Method != http.MethodPost || a.URL.EscapedPath() != f.contract.Path(f.manager) {
+		return fmt.Errorf("%s %s", a.Method, a.URL)
+	}
+
+	a.batch, err = f.contract.Decode(a.raw)
+	return err
 }
 
 func (r *response) write(w http.ResponseWriter, version contract.Version) {
