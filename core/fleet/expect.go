@@ -30,7 +30,8 @@ func (f *Fleet) Expect(runtime core.RuntimeID, manager core.Manager) {
 
 // warnUnserved names no manager if none is served.
 func (f *Fleet) warnUnserved(manager core.Manager) {
-	f.opts.Logger.Warn("no listener with this fleet runs for the manager: correct its name, set Options.Fleet, or call Start",
+	f.opts.Logger.Warn("no listener with this fleet runs for the manager: "+
+		"correct its name, set Options.Fleet, or call Start",
 		slog.String("manager", string(manager)))
 }
 

@@ -124,6 +124,7 @@ func (o *Outbox) markStarted() error {
 	if o.started {
 		return errStarted
 	}
+
 	o.started = true
 	o.resyncConfigured()
 	return nil

@@ -99,11 +99,13 @@ func (s *store) enqueue(e *entry) {
 	s.await(q, e)
 }
 
+// await puts an entry into a queue. It wakes the dispatcher if the plan comes too late for the
+// entry, or if the entry fills a batch.
 func (s *store) await(q *queue, e *entry) {
 	q.addEntry(e)
-	isFirst := e.position == 0
+	isMissed := e.position == 0 && s.plan.misses(e.due)
 	isFull := len(s.ready)+len(s.refused) == s.plan.full
-	if isFull || isFirst && s.plan.misses(e.due) {
+	if isMissed || isFull {
 		signal(s.wake)
 	}
 }
