@@ -15,7 +15,6 @@
 package intake
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -116,49 +115,9 @@ func (in *Intake) Ready(manager core.Manager) error {
 	return nil
 }
 
-// RecheckAfter returns the delay after which the handler of a manager requests a reconcile again,
-// or 0 if the handler is not a [core.Rechecker]. Call it before [Intake.Receive].
-func (in *Intake) RecheckAfter(ctx context.Context, manager core.Manager) (after time.Duration) {
-	r, ok := in.handlers[manager].(core.Rechecker)
-	if ok {
-		in.protect(ctx, func() { after = r.RecheckAfter() }, func(error) { after = 0 })
-	}
-	return after
-}
-
 // Stop attributes every later failure of a handler to this replica. A receiver that stops cancels
 // the calls to its handlers, which is not a failure of their events.
 func (in *Intake) Stop() { in.stopping.Store(true) }
-
-// DeliverResyncs delivers the resyncs of the fleet to the handlers until ctx ends. Without a fleet
-// it returns immediately. It fails for the reasons for which [fleet.Receiver.Start] fails.
-func (in *Intake) DeliverResyncs(ctx context.Context) error {
-	if in.opts.Fleet == nil {
-		return nil
-	}
-	handlers := make(map[core.Manager]core.Handler, len(in.handlers))
-	for manager := range in.handlers {
-		handlers[manager] = protected{in, manager}
-	}
-	return in.opts.Fleet.Receiver().Start(ctx, handlers)
-}
-
-// protected is the handler of a manager for the fleet. A panic costs one attempt.
-type protected struct {
-	in      *Intake
-	manager core.Manager
-}
-
-func (p protected) Handle(ctx context.Context, d core.Delivery) (err error) {
-	p.in.protect(ctx, func() { err = p.in.handlers[p.manager].Handle(ctx, d) }, func(cause error) { err = cause })
-	return err
-}
-
-// Ready implements [core.Readier]: a replica that does not lead expects no runtime.
-func (p protected) Ready() (err error) {
-	p.in.protect(context.Background(), func() { err = p.in.Ready(p.manager) }, func(cause error) { err = cause })
-	return err
-}
 
 // ForRequest returns the verifier for the events of one batch, which it verifies one at a time. For
 // a [core.RequestVerifier], that is the result of its method ForRequest, and otherwise verifier
@@ -215,3 +174,6 @@ func (o Options) withDefaults() Options {
 		InFlight:        func(int) {},
 	})
 }
+
+// perObserveSlot is the number of slots for each slot that only observes.
+const perObserveSlot = 8

@@ -3,14 +3,10 @@ package intake
 import (
 	"context"
 	"errors"
-	"fmt"
-	"log/slog"
-	"runtime/debug"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
-	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
 // Request is one batch of an identified sender.
@@ -261,28 +257,6 @@ func (t *task) concludeBatch(o outcome) verdict {
 	t.observeBatch(&o, returned)
 	return o.verdict
 }
-
-func (in *Intake) protect(ctx context.Context, call func(), failed func(error)) {
-	defer func() {
-		cause := recover()
-		if cause == nil {
-			return
-		}
-
-		err := &panicked{cause}
-		failed(err)
-		in.opts.Logger.LogAttrs(ctx, slog.LevelError, "panic while receiving a batch",
-			slog.Any("error", err), slog.String("stack", string(debug.Stack())))
-	}()
-
-	call()
-}
-
-// panicked is the error of a panic: the same event may be taken later.
-type panicked struct{ cause any }
-
-func (p *panicked) Error() string  { return fmt.Sprintf("panic: %v", p.cause) }
-func (p *panicked) Reason() string { return reasons.Panic }
 
 // observeBatch hands a batch to the fleet, unless the verifier refused all of it or this replica is
 // not ready: another replica then observes it. A heartbeat that the verifier did not let pass is
