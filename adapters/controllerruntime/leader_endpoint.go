@@ -279,7 +279,8 @@ func (e *leaderEndpoint) probe(ctx context.Context) (uid types.UID, version stri
 			marked.GetNamespace(), marked.GetName(), discoveryv1.LabelManagedBy, leaderOwner)
 	}
 	if operator := marked.GetAnnotations()[leaderOperator]; operator != "" && operator != e.operator {
-		return "", "", fmt.Errorf("%w: %s/%s belongs to operator %.80q, and this operator is %.80q: use another Service",
+		return "", "", fmt.Errorf(
+			"%w: %s/%s belongs to operator %.80q, and this operator is %.80q: use another Service",
 			errForeignSlice, marked.GetNamespace(), marked.GetName(), operator, e.operator)
 	}
 	return marked.GetUID(), marked.GetResourceVersion(), nil

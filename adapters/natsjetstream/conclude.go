@@ -218,7 +218,9 @@ func (c *Consumer) handBack(ctx context.Context, runtime core.RuntimeID, j *job,
 		return false
 	}
 
-	return c.returns.offerOnce(runtime, func() error { return c.offerRefusal(ctx, runtime, answerTo(subject, refusal)) })
+	return c.returns.offerOnce(runtime, func() error {
+		return c.offerRefusal(ctx, runtime, answerTo(subject, refusal))
+	})
 }
 
 // offerRefusal sends a refusal, and waits for its confirmation on a subject that the runtime alone

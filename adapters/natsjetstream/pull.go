@@ -127,7 +127,8 @@ func (c *Consumer) measure(
 	info, err := stream.Info(asking)
 	if err != nil {
 		if ctx.Err() == nil {
-			c.paced.WarnContext(ctx, "cannot read the clock of the stream leader, so the reported message ages may drift",
+			c.paced.WarnContext(ctx,
+				"cannot read the clock of the stream leader, so the reported message ages may drift",
 				slog.Any("error", err))
 		}
 		return nil

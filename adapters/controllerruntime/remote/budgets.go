@@ -69,7 +69,8 @@ type Use struct {
 	Slow bool
 }
 
-var errDisplaced = errors.New("the memory for large answers is needed by other clusters: the reconcile is retried later")
+var errDisplaced = errors.New(
+	"the memory for large answers is needed by other clusters: the reconcile is retried later")
 
 // Begin returns a context for the requests of one reconcile. Their answers share one budget of 32
 // MiB, which is about the memory that decoding takes. Call end after the reconcile. If ctx already
