@@ -1,9 +1,9 @@
-// Package agent composes an agent: a change source, an outbox and a transport. With them
-// come heartbeats, metrics, health, key material, a canary and a watch for missed changes. [New]
-// builds all parts, and [Agent.Start] runs them.
+// Package agent composes an agent: a change source, an outbox and a transport. It adds heartbeats,
+// metrics, health checks, key material, a canary and the detection of missed changes. [New] builds
+// all parts, and [Agent.Start] runs them.
 //
-// The default source is a webhook for admission reviews, the default transport is HTTPS with client
-// certificates. [Parts] replaces them.
+// The default source is a webhook for admission reviews, and the default transport is HTTPS with
+// client certificates. [Parts] replaces them.
 //
 // Zero, negative and empty options follow the rule in docs/guide/embedding.md.
 package agent
@@ -33,22 +33,23 @@ import (
 
 // Parts are the replaceable parts of an [Agent].
 type Parts struct {
-	// Source sees the changes. It offers events to inbox until ctx ends, and returns after it has
-	// stopped. It must not end before, except with an error. Default: the webhook.
+	// Source observes the changes. It offers events to inbox until ctx ends and returns after it
+	// has stopped. It must not return earlier, except with an error. Default: the webhook.
 	Source func(ctx context.Context, inbox *Inbox) error
-	// Problem returns why Source does not see the changes for a manager, "" if it does. Heartbeats
-	// report it as [core.Heartbeat].ConfigError. It is called concurrently, and must return at
-	// once. Default: none.
+	// Problem returns why Source does not observe the changes for a manager, or "" if it observes
+	// them. Heartbeats report the text as [core.Heartbeat].ConfigError. Problem is called
+	// concurrently and must return immediately. Default: none.
 	Problem func(core.Manager) string
-	// Ready returns why Source does not see all changes, or does not yet, nil if it does. The agent
-	// is ready when Source is. It is called concurrently. Default: always.
+	// Ready returns nil if Source observes all changes, and otherwise an error that says why it
+	// does not observe them yet. The agent is ready when Source is ready. Ready is called
+	// concurrently. Default: always ready.
 	Ready func() error
 	// Transport carries the batches to the control plane. If it is an [io.Closer], it is closed
-	// after the last batch. It may have the method RecheckAfter of an httpmtls.Forwarder. Default:
-	// HTTPS.
+	// after the last batch. It may have a method RecheckAfter like the method of
+	// httpmtls.Forwarder. Default: HTTPS.
 	Transport core.Forwarder
-	// Tracing wraps the webhook, the inbox of the webhook, and the transport. That of
-	// adapters/opentelemetry fits. Default: none.
+	// Tracing wraps the webhook, the inbox of the webhook, and the transport. Package
+	// adapters/opentelemetry provides an implementation. Default: none.
 	Tracing interface {
 		Webhook(next http.Handler) http.Handler
 		Acceptor(next core.Acceptor) core.Acceptor
@@ -57,33 +58,34 @@ type Parts struct {
 
 	// Listen binds the ports of the webhook and of the metrics. Default: TCP.
 	Listen func(ctx context.Context, network, address string) (net.Listener, error)
-	// Dial connects the default transport. Default: TCP.
+	// Dial opens the connections of the default transport. Default: TCP.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-	// ClientKeys and ServingKeys replace the files of [Connection].Keys and [Webhook].Keys. Each is
-	// read every 5 s. Its last good material stays in use when it fails. Default: those files.
+	// ClientKeys and ServingKeys replace the files of [Connection].Keys and [Webhook].Keys. Each
+	// source is read every 5 s. If a source fails, its last valid material stays in use. Default:
+	// these files.
 	ClientKeys, ServingKeys keys.Source
 	// Canary writes a nonce to an object that the webhook watches, and returns the answer of the
-	// API server. An error means that nothing was written. It is called by one goroutine, and may
-	// block until ctx ends. Default: it writes [Canary].Lease.
+	// API server. An error means that nothing was written. It is called by one goroutine and may
+	// block until ctx ends. Default: a function that writes [Canary].Lease.
 	Canary func(ctx context.Context, nonce string) (CanaryAnswer, error)
-	// Configuration returns the webhook configuration that the API server has, nil if there is
-	// none. An error means that it could not be read. It is called by one goroutine, and may block
-	// until ctx ends. Default: it reads [Webhook].Configuration.
+	// Configuration returns the webhook configuration of the API server, or nil if it does not
+	// exist. An error means that the configuration could not be read. It is called by one goroutine
+	// and may block until ctx ends. Default: a function that reads [Webhook].Configuration.
 	Configuration func(ctx context.Context) (*admissionregistrationv1.ValidatingWebhookConfiguration, error)
-	// OwnConfiguration is the webhook configuration of an agent that keeps it. Default: the object
-	// [Webhook].Configuration of the cluster.
+	// OwnConfiguration stores the webhook configuration of an agent that maintains its
+	// configuration. Default: the object [Webhook].Configuration of the cluster.
 	OwnConfiguration ConfigurationStore
-	// Now is the clock. After a call that returns much later than the last one, changes may have
+	// Now is the clock. If two consecutive calls return times that are far apart, changes may have
 	// been missed, and the agent requests a resync. Default: [time.Now].
 	Now func() time.Time
 }
 
 // CanaryAnswer is the answer of an API server to a write of the canary.
 type CanaryAnswer struct {
-	// Warnings are the texts of its Warning headers.
+	// Warnings are the texts of the Warning headers.
 	Warnings []string
-	// Version is the resourceVersion of the written object. A lower one than before leads to a
-	// resync, because the API server was restored from a backup. Empty: it is not known.
+	// Version is the resourceVersion of the written object. If it is lower than before, the API
+	// server was restored from a backup, and the agent requests a resync. Empty: unknown.
 	Version string
 }
 
@@ -103,7 +105,7 @@ func (noTracing) Webhook(next http.Handler) http.Handler       { return next }
 func (noTracing) Acceptor(next core.Acceptor) core.Acceptor    { return next }
 func (noTracing) Forwarder(next core.Forwarder) core.Forwarder { return next }
 
-// Agent is a composition: source → outbox → transport. Create one with [New].
+// Agent is a composition: source → outbox → transport. Create it with [New].
 type Agent struct {
 	outbox *outbox.Outbox
 	log    *slog.Logger
@@ -112,11 +114,12 @@ type Agent struct {
 	watchdog   *watchdog
 }
 
-// New builds all parts and binds the ports, but starts none. It fails on wrong options, broken key
-// material and ports in use. The caller must call [Agent.Start], which releases the ports.
+// New builds all parts and binds the ports, but starts no part. It fails if an option is invalid,
+// key material is broken, or a port is in use. The caller must call [Agent.Start], which releases
+// the ports.
 //
-// to serves the default source and transport. An agent with a source and a transport of its
-// own has an empty one.
+// The argument to configures the default source and the default transport. It is empty for an agent
+// with its own source and its own transport.
 func New(ctx context.Context, to Connection, parts Parts, opts Options) (*Agent, error) {
 	opts = opts.withDefaults()
 	if err := opts.validate(to, parts); err != nil {
@@ -129,13 +132,12 @@ func New(ctx context.Context, to Connection, parts Parts, opts Options) (*Agent,
 	return b.agent(), nil
 }
 
-// Start runs the agent until ctx ends or a part fails, and then stops the parts one after the
-// other, so that pending events are sent. Start returns the errors of all parts. Call Start only
-// once.
+// Start runs the agent until ctx ends or a part fails, and then stops the parts one after another,
+// so that pending events are sent. Start returns the errors of all parts. Call Start only once.
 //
 // With heartbeats at intervals above 30 s, Start also returns an error if the outbox makes no
-// progress for 20 s, or longer with a longer ForwardTimeout. Parts may still run then: end the
-// process.
+// progress for 20 s, or longer with a longer ForwardTimeout. Some parts may then still run, so end
+// the process.
 func (a *Agent) Start(ctx context.Context) error {
 	ended := make(chan error, 1)
 	go func() { ended <- runAll(ctx, a.components) }()
@@ -292,7 +294,7 @@ func withoutDebug(log *slog.Logger) *slog.Logger { return slog.New(noDebug{log.H
 
 type noDebug struct{ slog.Handler }
 
-// Enabled is false for debug, and otherwise as in the wrapped handler.
+// Enabled returns false for debug, and otherwise the result of the wrapped handler.
 func (h noDebug) Enabled(ctx context.Context, level slog.Level) bool {
 	return level > slog.LevelDebug && h.Handler.Enabled(ctx, level)
 }

@@ -196,22 +196,22 @@ func TestNewNamesWrongOptions(t *testing.T) {
 		parts Parts
 		opts  Options
 	}{
-		"Contract":           {to, own, Options{Contract: "v9"}},
-		"Connection.Keys":    {Connection{Address: to.Address}, Parts{Source: source}, Options{}},
-		"Connection.Address": {Connection{Keys: to.Keys}, Parts{Source: source}, Options{}},
-		"ClientNames":        {to, own, Options{Webhook: Webhook{ClientNames: []string{"a"}}}},
-		"Canary":             {to, own, Options{Canary: Canary{Lease: types.NamespacedName{Name: "x"}}}},
-		"managers: open":     {to, own, Options{ManagersFile: "does-not-exist"}},
-		"Managers: manager":  {to, own, Options{Managers: []core.Manager{"Kyma"}}},
-		"Managers: twice":    {to, own, Options{Managers: []core.Manager{"kyma", "kyma"}}},
-		"Managers: 101":      {to, own, Options{Managers: make([]core.Manager, 101)}},
-		"metrics: cannot":    {to, own, Options{MetricsAddress: "192.0.2.1:1"}},
-		"no such file":       {withKeys(keys.Paths{CA: "x", Certificate: "y", Key: "z"}), Parts{}, Options{}},
-		"StopDelay":          {to, own, Options{StopDelay: -1}},
-		"ShutdownTimeout":    {to, own, Options{ShutdownTimeout: -1}},
-		"a certificate":      {withKeys(keys.Paths{CA: bundle}), Parts{Transport: transport}, Options{}},
-		"webhook: cannot":    {to, Parts{}, Options{Webhook: Webhook{Address: "192.0.2.1:1"}}},
-		"httpmtls: address":  {Connection{Address: "http://plain", Keys: to.Keys}, Parts{}, Options{}},
+		"Contract":                    {to, own, Options{Contract: "v9"}},
+		"Connection.Keys":             {Connection{Address: to.Address}, Parts{Source: source}, Options{}},
+		"Connection.Address":          {Connection{Keys: to.Keys}, Parts{Source: source}, Options{}},
+		"ClientNames":                 {to, own, Options{Webhook: Webhook{ClientNames: []string{"a"}}}},
+		"Canary":                      {to, own, Options{Canary: Canary{Lease: types.NamespacedName{Name: "x"}}}},
+		"managers: open":              {to, own, Options{ManagersFile: "does-not-exist"}},
+		"Managers: manager":           {to, own, Options{Managers: []core.Manager{"Kyma"}}},
+		"Managers: duplicate manager": {to, own, Options{Managers: []core.Manager{"kyma", "kyma"}}},
+		"Managers: 101":               {to, own, Options{Managers: make([]core.Manager, 101)}},
+		"metrics: cannot":             {to, own, Options{MetricsAddress: "192.0.2.1:1"}},
+		"no such file":                {withKeys(keys.Paths{CA: "x", Certificate: "y", Key: "z"}), Parts{}, Options{}},
+		"StopDelay":                   {to, own, Options{StopDelay: -1}},
+		"ShutdownTimeout":             {to, own, Options{ShutdownTimeout: -1}},
+		"a certificate":               {withKeys(keys.Paths{CA: bundle}), Parts{Transport: transport}, Options{}},
+		"webhook: cannot":             {to, Parts{}, Options{Webhook: Webhook{Address: "192.0.2.1:1"}}},
+		"httpmtls: address":           {Connection{Address: "http://plain", Keys: to.Keys}, Parts{}, Options{}},
 	} {
 		if test.opts.MetricsAddress == "" {
 			test.opts.MetricsAddress = "127.0.0.1:0"

@@ -16,7 +16,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/periodic"
 )
 
-// Inbox takes the events of a [Source]. Its methods return at once and may be called concurrently.
+// Inbox receives the events of a source: see [Parts]. Its methods return immediately and may be
+// called concurrently.
 type Inbox struct {
 	outbox *outbox.Outbox
 	missed *missedWatch
@@ -34,12 +35,12 @@ func (i *Inbox) Accept(manager core.Manager, event core.WatchEvent) core.Outcome
 // resyncAll requests at most one resync of every manager in 30 s.
 func (i *Inbox) resyncAll() { i.missed.reportMissed() }
 
-// Proved records that the API server calls, or serves, the source for a manager now. Heartbeats
-// report the last time.
+// Proved notes that the API server currently calls, or serves, the source for a manager. Heartbeats
+// report the time of the last call of Proved.
 func (i *Inbox) Proved(manager core.Manager) { i.proof.noteProof(manager, i.now()) }
 
-// Failed counts a failed call of the API server, such as one that rejects the certificate.
-// Heartbeats report the number.
+// Failed counts a failed call from the API server, such as a call in which the API server rejects
+// the certificate. Heartbeats report the number.
 func (i *Inbox) Failed() { i.proof.failures.Add(1) }
 
 type proof struct {

@@ -172,7 +172,7 @@ func follow(source keys.Source, hooks keys.FilesHooks) (*followed, error) {
 	return f, nil
 }
 
-// Material returns the last good material. It never fails.
+// Material returns the last valid material. It never fails.
 func (f *followed) Material() (*keys.Material, error) { return f.Status().Material, nil }
 
 func (f *followed) Status() keys.Status { return *f.status.Load() }

@@ -98,7 +98,7 @@ const durationStep = 1e-4
 
 func (a aliases) Describe(descs chan<- *prom.Desc) { prom.DescribeByCollect(a, descs) }
 
-// Collect leaves out requests outside of /validate/, as the metrics that these stand for do.
+// Collect omits requests outside /validate/, as the aliased metrics do.
 func (a aliases) Collect(metrics chan<- prom.Metric) {
 	alias := func(kind prom.ValueType, name, help string, value float64) {
 		metrics <- prom.MustNewConstMetric(prom.NewDesc("watcher_"+name, "Alias: "+help, nil, nil), kind, value)
@@ -194,9 +194,9 @@ type health struct {
 	Ready       bool             `json:"ready"`
 	Serving     bool             `json:"serving"`
 	KeyMaterial []materialHealth `json:"keyMaterial"`
-	// Source is why the source is not ready.
+	// Source says why the source is not ready.
 	Source string `json:"source,omitempty"`
-	// WebhookFailures are the calls of the API server that failed since the start.
+	// WebhookFailures is the number of calls from the API server that have failed since the start.
 	WebhookFailures int64 `json:"webhookFailures"`
 }
 
@@ -206,7 +206,7 @@ type materialHealth struct {
 	Fingerprint string    `json:"fingerprint,omitempty"`
 	NotAfter    time.Time `json:"notAfter"`
 	Loaded      time.Time `json:"loaded"`
-	// Problem is why the present files are not in use. The agent stays ready.
+	// Problem says why the current files are not in use. The agent stays ready.
 	Problem string `json:"problem,omitempty"`
 }
 

@@ -23,90 +23,96 @@ type Options struct {
 	// Contract is the wire contract. It decides whether events are numbered, whether heartbeats are
 	// sent, and the size of a batch. Default: v3.
 	Contract contract.Version
-	// Managers get a resync at start. The webhook answers 404 for all others, unless there are none
-	// here and no ManagersFile. At most 100 are allowed, with those of the file. Default: none; a
-	// manager gets a resync with its first event.
+	// Managers get a resync at start. The webhook answers 404 for all other managers, unless
+	// Managers is empty and ManagersFile is not set. At most 100 managers are allowed, including
+	// the managers in the file. Default: none, so a manager gets a resync with its first event.
 	Managers []core.Manager
-	// OtherManagers makes the webhook take reviews for managers that are not listed, too, as it
+	// OtherManagers makes the webhook accept reviews also for managers that are not listed, as it
 	// does without any list. Default: false.
 	OtherManagers bool
-	// ManagersFile has more managers, one per line. It is read every 10 s. A new manager gets a
-	// resync. Default: none.
+	// ManagersFile is the path of a file with further managers, one per line. It is read every 10
+	// s. A new manager gets a resync. Default: none.
 	ManagersFile string
 	// Instance is the name of this replica. Default: none.
 	Instance string
-	// Version is that of the program. Default: none.
+	// Version is the version of the program. Default: none.
 	Version string
-	// ConfigHash changes with the configuration. Default: none.
+	// ConfigHash is a text that changes whenever the configuration changes. Default: none.
 	ConfigHash string
 
-	// ControlPlane has the settings of the default transport, beside those of [Connection].
+	// ControlPlane contains the settings of the default transport, in addition to [Connection].
 	ControlPlane ControlPlane
-	// Webhook has the optional settings of the default source.
+	// Webhook contains the optional settings of the default source.
 	Webhook Webhook
-	// Canary has the settings of the canary, which proves the webhook. Default: no canary.
+	// Canary contains the settings of the canary, which proves that the API server calls the
+	// webhook. Default: no canary.
 	Canary Canary
 	// OwnerAnnotation is the annotation that names the owner of an object, for the default source.
 	// Default: [core.OwnerAnnotation].
 	OwnerAnnotation string
-	// Outbox has the settings of the outbox. The agent decides the others, such as its managers.
+	// Outbox contains settings of the outbox. The agent decides all other options of the outbox,
+	// such as its managers.
 	Outbox Outbox
 
 	// MetricsAddress is the host:port of /metrics, /healthz and /readyz. Default: ":2112".
 	MetricsAddress string
-	// Collectors are more metrics to expose. Default: none.
+	// Collectors are further metrics to expose. Default: none.
 	Collectors []prom.Collector
-	// MetricAliases exposes the metrics of kyma-project/runtime-watcher, too, by their names.
-	// Default: false.
+	// MetricAliases also exposes the metrics of kyma-project/runtime-watcher under their original
+	// names. Default: false.
 	MetricAliases bool
-	// StopDelay is the time to serve as not ready before the shutdown begins. Default: 0.
+	// StopDelay is how long the agent still serves, but is not ready, before the shutdown begins.
+	// Default: 0.
 	StopDelay time.Duration
 	// ShutdownTimeout bounds the shutdown after StopDelay. Default: 20 s.
 	ShutdownTimeout time.Duration
-	// Logger gets the log. Reviews wait while a line is written, so it must not block. Nil
+	// Logger gets the log. Reviews wait while a line is written, so the Logger must not block. Nil
 	// discards.
 	Logger *slog.Logger
 }
 
-// Connection is how an agent reaches the control plane. It has no defaults. A field may be empty
-// only if [Parts] replaces each part that needs it.
+// Connection says how an agent reaches the control plane. Its fields have no defaults. A field may
+// be empty only if [Parts] replaces each part that needs it.
 type Connection struct {
 	// Address is the address of the control plane: host, host:port or https://host:port. The
 	// default transport needs it.
 	Address string
-	// Keys are the files with the CAs of the control plane, and with the certificate to connect to
-	// it with. They are read again every 5 s. The default transport needs them, unless Parts has
-	// ClientKeys. The default source also serves this certificate, unless [Webhook].Keys are set.
+	// Keys are the files with the CAs of the control plane and the client certificate for the
+	// control plane. They are read again every 5 s. The default transport needs them, unless
+	// [Parts].ClientKeys is set. The default source also serves this certificate, unless
+	// [Webhook].Keys is set.
 	Keys keys.Paths
 }
 
-// ControlPlane has the optional settings of the default transport.
+// ControlPlane contains the optional settings of the default transport.
 type ControlPlane struct {
-	// Proxy is the HTTP proxy to connect through: http://host:port, or with user and password in
-	// it. The tunnel (CONNECT) carries TLS that the control plane ends. Default: none, and the
-	// environment is not read.
+	// Proxy is the HTTP proxy to connect through: http://host:port, optionally with user and
+	// password. The tunnel (CONNECT) carries TLS, which the control plane terminates. Default:
+	// none, and the environment is not read.
 	Proxy string
 	// ProxyCredentials is a file with user:password for the proxy, which is read for each
-	// connection. Default: those in Proxy, or none.
+	// connection. Default: the credentials in Proxy, if any.
 	ProxyCredentials string
 	// ServerName is expected in the server certificate. Default: the host of [Connection].Address.
 	ServerName string
 	// Protocol is the version of HTTP, as in httpmtls.Options. Default: "http/1.1" with contract v3
-	// and at most one manager, for one connection; else "h2", as several requests are in flight.
+	// and at most one manager, so that one connection is enough. Otherwise "h2", because several
+	// requests are in flight.
 	Protocol string
-	// Fallback is the contract for a control plane that does not know Contract. Default: none.
+	// Fallback is the contract to use if the control plane does not support Contract. Default:
+	// none.
 	Fallback contract.Version
-	// RetryNewest is the time between two attempts with Contract while Fallback is in use. Default:
+	// RetryNewest is the interval between attempts with Contract while Fallback is in use. Default:
 	// 5 min.
 	RetryNewest time.Duration
 }
 
-// Webhook has the optional settings of the default source.
+// Webhook contains the optional settings of the default source.
 type Webhook struct {
 	// Address is the host:port to listen on. Default: ":8443".
 	Address string
 	// Keys are the files with the certificate of the webhook. They are read again every 5 s.
-	// Default: those of [Connection].
+	// Default: the Keys of [Connection].
 	Keys keys.Paths
 	// ClientCAs is the file with the bundle that client certificates must chain to. It is read
 	// again every 5 s. Default: none, and the webhook requests no client certificate.
@@ -115,27 +121,27 @@ type Webhook struct {
 	// any.
 	ClientNames []string
 	// Configuration is the name of the ValidatingWebhookConfiguration that makes the API server
-	// call the agent. The agent reads it by the credentials of [Canary], at the interval of the
-	// canary, and reports webhooks that are not as they were applied. Default: none, and no
-	// comparison.
+	// call the agent. The agent reads it with the credentials of [Canary], at the interval of the
+	// canary, and reports webhooks that differ from the webhooks that were applied. Default: none,
+	// so the agent does not compare them.
 	Configuration string
-	// Own makes the agent keep Configuration itself. Default: another program applies it.
+	// Own makes the agent maintain Configuration itself. Default: another program applies it.
 	Own OwnConfiguration
-	// MaxConnections bounds open connections. Default: 192.
+	// MaxConnections bounds the open connections. Default: 192.
 	MaxConnections int
-	// MaxHandshakes bounds concurrent TLS handshakes. Default: half of GOMAXPROCS, at least 1.
+	// MaxHandshakes bounds the concurrent TLS handshakes. Default: half of GOMAXPROCS, at least 1.
 	MaxHandshakes int
 }
 
-// Canary has the settings of the canary.
+// Canary contains the settings of the canary.
 type Canary struct {
-	// Lease is the Lease that the canary writes. Default: none, and no canary.
+	// Lease is the Lease that the canary writes. Default: none, so there is no canary.
 	Lease types.NamespacedName
 	// Interval is the time between two writes. Default: 30 s.
 	Interval time.Duration
-	// Server is the https URL of the API server, or several URLs with commas between them. Each
-	// write then goes to all of them, because a load balancer may hide that one of them calls no
-	// agent. Default: the cluster of the process, from KUBERNETES_SERVICE_HOST and
+	// Server is the https URL of the API server, or several URLs separated by commas. Each write
+	// then goes to all of these servers, because a load balancer may hide that one API server does
+	// not call the agent. Default: the cluster of the process, from KUBERNETES_SERVICE_HOST and
 	// KUBERNETES_SERVICE_PORT.
 	Server string
 	// TokenFile and CAFile are the credentials. Both are read before each write, because they
@@ -168,11 +174,11 @@ func (o Options) validate(to Connection, parts Parts) error {
 	err := errors.Join(
 		option.Unless(unknown == nil, "option Contract: %w", unknown),
 		option.Unless(hasKeys || needsNoKeys,
-			"Connection.Keys is empty, want it, or both a source and a transport"),
+			"Connection.Keys is empty: want Keys, or both a source and a transport"),
 		option.Unless(to.Address != "" || parts.Transport != nil,
-			"Connection.Address is empty, want it, or a transport"),
+			"Connection.Address is empty: want an Address or a transport"),
 		option.Unless(o.ControlPlane.Proxy == "" || parts.Dial == nil,
-			"option ControlPlane.Proxy: want it only without a Dial of your own"),
+			"option ControlPlane.Proxy: want it only without Parts.Dial"),
 		option.Unless(o.ControlPlane.Proxy != "" || o.ControlPlane.ProxyCredentials == "",
 			"option ControlPlane.ProxyCredentials: want it only with ControlPlane.Proxy"),
 		option.Unless(len(o.Webhook.ClientNames) == 0 || o.Webhook.ClientCAs != "",
@@ -208,9 +214,9 @@ func (o Options) validateOwn(to Connection, parts Parts) error {
 	hasService := own.Service != types.NamespacedName{}
 	return errors.Join(
 		option.Unless(o.Webhook.Configuration != "", "option Webhook.Own: want it only with Webhook.Configuration"),
-		option.Unless(parts.Configuration == nil, "option Webhook.Own: want no Parts.Configuration beside it"),
+		option.Unless(parts.Configuration == nil, "option Webhook.Own: want no Parts.Configuration with it"),
 		option.Unless(parts.Source == nil, "option Webhook.Own: want it only with the default source"),
-		option.Unless(hasService != (own.URL != ""), "option Webhook.Own: want a Service or a URL, and one of them"),
+		option.Unless(hasService != (own.URL != ""), "option Webhook.Own: want either a Service or a URL"),
 		option.Unless(own.CA != "" || to.Keys.CA != "", "option Webhook.Own.CA: want it without Connection.Keys"),
 	)
 }
@@ -224,7 +230,7 @@ func validateManagers(managers []core.Manager) error {
 			problems = append(problems, fmt.Errorf("option Managers: %w", err))
 		}
 		if slices.Contains(managers[:i], manager) {
-			problems = append(problems, fmt.Errorf("option Managers: twice %q", manager))
+			problems = append(problems, fmt.Errorf("option Managers: duplicate manager %q", manager))
 		}
 	}
 	return errors.Join(problems...)

@@ -6,30 +6,30 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
 
-// Outbox has the optional settings of the outbox of an [Agent]. Each field means the same as in
-// [outbox.Options], which describes it in full. The agent decides all other options of its outbox.
+// Outbox contains the optional settings of the outbox of an [Agent]. Each field has the same
+// meaning as in [outbox.Options], which describes it in full. The agent decides all other options
+// of its outbox.
 type Outbox struct {
-	// Settle is the time that an event waits before it is sent. Default: 100 ms. Negative: none.
+	// Settle is how long an event waits before it is sent. Default: 100 ms. Negative: none.
 	Settle time.Duration
-	// SettleChecked is the time that an event waits instead if the receiver checks soon afterwards
-	// that a reconcile has read the change. Default: 10 ms. Negative: none.
+	// SettleChecked is how long an event waits instead of Settle if the receiver checks soon
+	// afterwards whether a reconcile has read the change. Default: 10 ms. Negative: none.
 	SettleChecked time.Duration
-	// Resend has the rising delays after which a delivered event is sent once more. Default: 3 s
-	// and 35 s. Empty and not nil: never.
+	// Resend contains the increasing delays after which a delivered event is sent once more.
+	// Default: 3 s and 35 s. Empty but not nil: never.
 	Resend []time.Duration
 	// ResendResync is the delay after which a delivered resync is sent once more. Default: 35 s.
 	// Negative: never.
 	ResendResync time.Duration
-	// ResendEvery is the step at which resends are sent, unless another call carries them earlier.
-	// Default: 1 s. Negative: each resend is sent when it is due.
+	// ResendEvery is the interval at which resends are sent, unless another call carries them
+	// earlier. Default: 1 s. Negative: each resend is sent when it is due.
 	ResendEvery time.Duration
-	// Gather is the time for which events wait after the start of a call, so that they travel
-	// together. Default: 50 ms. Negative: none.
+	// Gather is how long events wait after the start of a call, so that they are sent together.
+	// Default: 50 ms. Negative: none.
 	Gather time.Duration
-	// GiveUpAfter is the time for which the outbox retries an event that the manager refuses.
-	// Default: 5 min.
+	// GiveUpAfter is how long the outbox retries an event that the manager refuses. Default: 5 min.
 	GiveUpAfter time.Duration
-	// MaxKeys bounds the distinct events over all managers. Default: 10,000.
+	// MaxKeys bounds the distinct events of all managers. Default: 10,000.
 	MaxKeys int
 	// MaxBytes bounds the memory of these events, in bytes. Default: 7 MiB.
 	MaxBytes int
@@ -37,17 +37,17 @@ type Outbox struct {
 	// is higher.
 	MaxManagers int
 	// InFlight bounds the concurrent calls of the transport for one manager. With contract v3 it
-	// must be 0 or 1. Default: 8, and 1 with contract v3.
+	// must be 0 or 1. Default: 8, or 1 with contract v3.
 	InFlight int
 	// ForwardTimeout bounds one call of the transport. Default: 10 s.
 	ForwardTimeout time.Duration
-	// MinBackoff and MaxBackoff bound the wait after failures in a row. Defaults: 200 ms, 20 s.
+	// MinBackoff and MaxBackoff bound the wait after consecutive failures. Defaults: 200 ms, 20 s.
 	MinBackoff time.Duration
 	MaxBackoff time.Duration
 	// HeartbeatInterval is the longest time between two heartbeats to a manager, with contract v3.
 	// Default: 30 s. Negative: none.
 	HeartbeatInterval time.Duration
-	// Random returns numbers in [0, 1), concurrently. Default: rand.Float64.
+	// Random returns a random number in [0, 1). It is called concurrently. Default: rand.Float64.
 	Random func() float64
 }
 

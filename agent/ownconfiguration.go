@@ -25,31 +25,33 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
-// OwnConfiguration makes an agent keep its own webhook configuration. The configuration is created
-// when the agent answers, and stays when the agent ends. It is put back when others change or
-// delete it. Replicas with the same settings agree.
+// OwnConfiguration makes an agent maintain its own webhook configuration. The agent creates the
+// configuration once the agent answers, and restores it if another program changes or deletes it.
+// The configuration stays when the agent ends. Replicas with the same settings agree.
 //
 // The agent needs the rights to get, watch, create, patch and delete the configuration of this
-// name, by the credentials of [Canary].
+// name, with the credentials of [Canary].
 type OwnConfiguration struct {
-	// Watches are the watches that webhooks are made for. They may have no conditions. Default:
-	// none, and the agent does not keep the configuration.
+	// Watches are the watches for which webhooks are made. They must have no conditions. Default:
+	// none, so the agent does not maintain the configuration.
 	Watches []watch.Watch
-	// Service is how the API server reaches this agent, a Service of its cluster. It or URL is
-	// required.
+	// Service is the Service in the cluster through which the API server reaches this agent. Either
+	// Service or URL is required.
 	Service types.NamespacedName
 	// ServicePort is the port of Service. Default: 443.
 	ServicePort int32
-	// URL is how the API server reaches this agent without a Service.
+	// URL is the URL at which the API server reaches this agent without a Service.
 	URL string
 	// CA is the file with the CAs of the certificate of the webhook. It is read for each
-	// comparison. Default: that of [Connection].
+	// comparison. Default: the CA file of [Connection].
 	CA string
-	// WebhookDomain and ExcludedNamespaces are as in admission.ConfigurationOptions.
+	// WebhookDomain and ExcludedNamespaces have the same meaning as in
+	// admission.ConfigurationOptions.
 	WebhookDomain      string
 	ExcludedNamespaces []string
-	// Mark is the annotation of the configuration with its owner. A configuration of another owner
-	// is left alone and reported. Default: installed-by, with the domain of [core.OwnerAnnotation].
+	// Mark is the annotation that names the owner of the configuration. A configuration of another
+	// owner is not changed but reported. Default: installed-by, with the domain of
+	// [core.OwnerAnnotation].
 	Mark string
 }
 
@@ -93,7 +95,7 @@ type conditionsOfServer int
 const (
 	conditionsUnknown conditionsOfServer = iota
 	conditionsKept
-	// conditionsDropped is an API server before Kubernetes 1.28.
+	// conditionsDropped means that the API server is older than Kubernetes 1.28.
 	conditionsDropped
 )
 
@@ -209,13 +211,16 @@ type standing int
 
 const (
 	standsAsIntended standing = iota
-	// standsChanged is missing, or one of ours that others have changed.
+	// standsChanged means that the configuration is missing, or is ours and was changed by another
+	// program.
 	standsChanged
-	// standsOfPeer is whole, and was written by a replica with other settings.
+	// standsOfPeer means that the configuration is complete and was written by a replica with other
+	// settings.
 	standsOfPeer
-	// standsWithMoreCAs is as intended, with CAs of another replica beside ours.
+	// standsWithMoreCAs means that the configuration is as intended, with CAs of another replica in
+	// addition to ours.
 	standsWithMoreCAs
-	// standsForeign belongs to another owner.
+	// standsForeign means that the configuration belongs to another owner.
 	standsForeign
 )
 
@@ -233,7 +238,7 @@ func (w *intended) judge(live, want *webhookConfiguration) (state standing, prob
 			return standsForeign, ""
 		}
 		return standsForeign, fmt.Sprintf(
-			"the webhook configuration is not as intended, and has the owner %.100q, not %q",
+			"the webhook configuration is not as intended and belongs to owner %.100q, not %q",
 			live.Annotations[w.mark], w.owner)
 	}
 	differences = append(differences, w.additions(live, want)...)

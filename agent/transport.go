@@ -143,7 +143,7 @@ func (b *builder) contractInUse(f hook.Fallback) {
 	}
 
 	b.metrics.ContractInUse(hook.ContractInUse{Manager: f.Manager, Contract: b.opts.Contract})
-	log.Info("control plane knows the contract")
+	log.Info("control plane supports the contract")
 }
 
 // controlPlaneCheck connects to the control plane once, and logs the result. Without pending

@@ -223,9 +223,9 @@ func (b *builder) addWebhookWatch() error {
 	return nil
 }
 
-// WebhookProblem reads a webhook configuration by the settings of an agent, and returns how its
-// webhooks differ from those that were applied, "" if they do not. With [Webhook].Own they are
-// compared with those of its watches, and an apply is tried as a dry run.
+// WebhookProblem reads a webhook configuration with the settings of an agent. It returns how the
+// webhooks differ from the webhooks that were applied, or "" if they do not differ. With
+// [Webhook].Own, it compares them with the webhooks of its watches and tries an apply as a dry run.
 func WebhookProblem(ctx context.Context, to Connection, opts Options) (string, error) {
 	store, err := newStoredConfiguration(opts)
 	if err != nil {

@@ -25,33 +25,32 @@ const followedAfter = time.Minute
 
 // FilesOptions are the optional settings of [Files]. The zero value is the documented default.
 type FilesOptions struct {
-	// Poll is the time between two readings of the files while [Files.Start] runs. Default: 5 s.
+	// Poll is the interval at which [Files.Start] reads the files. Default: 5 s.
 	Poll time.Duration
 	// Hooks are called on changes.
 	Hooks FilesHooks
-	// Logger gets a line for each new generation, each distinct failure, and the PEM blocks of a
-	// generation that are not used. Default: discarded.
+	// Logger gets a line for each new generation, for each distinct failure, and for the PEM blocks
+	// of a generation that are not used. Default: discarded.
 	Logger *slog.Logger
 }
 
-// FilesHooks are optional callbacks. They must return immediately, and must not call
-// [Files.Reload].
+// FilesHooks are optional callbacks. They must return immediately and must not call [Files.Reload].
 type FilesHooks struct {
 	// Reloaded is called when a new generation is in use.
 	Reloaded func(Generation)
-	// Refused is called once per distinct failure. The last good generation stays in use. The
-	// problems [ProblemExpired] and [ProblemNotYetValid] may also be that of the generation in use.
+	// Refused is called once for each distinct failure. The last valid generation stays in use. The
+	// problems [ProblemExpired] and [ProblemNotYetValid] may also concern the generation in use.
 	Refused func(Refusal)
 }
 
-// Generation is a generation of key material, as hooks get it. A later version may add fields.
+// Generation describes loaded key material. Hooks receive it. A later version may add fields.
 type Generation struct {
-	// NotBefore and NotAfter are the validity of the certificate. They are zero without one.
+	// NotBefore and NotAfter are the validity of the certificate. They are zero without a
+	// certificate.
 	NotBefore, NotAfter time.Time
 }
 
-// Refusal is key material that is not taken into use, as hooks get it. A later version may add
-// fields.
+// Refusal describes rejected key material. Hooks receive it. A later version may add fields.
 type Refusal struct {
 	// Problem is the result of [ProblemOf] for the error.
 	Problem Problem
@@ -66,8 +65,8 @@ func (o FilesOptions) withDefaults() FilesOptions {
 }
 
 // Files is a [Source] that reads its files repeatedly while [Files.Start] runs. New key material is
-// in use one [FilesOptions.Poll] after its files changed, at the latest. Broken files never replace
-// valid material. All methods are safe for concurrent use.
+// in use at most one [FilesOptions].Poll after its files changed. Broken files never replace valid
+// material. All methods are safe for concurrent use.
 type Files struct {
 	paths Paths
 	opts  FilesOptions
@@ -91,9 +90,9 @@ type generation struct {
 	files snapshot
 }
 
-// NewFiles reads the files once. At this point broken files are an error with the file and the
-// [Problem]. Certificates that are not valid yet are in use nevertheless, and [Files.Status] has
-// the problem: the clock of this machine may be wrong, and there is no better one.
+// NewFiles reads the files once. If a file is broken, the error names the file and has a [Problem].
+// Certificates that are not valid yet are used nevertheless, and [Files.Status] returns the
+// problem, because the clock of this machine may be wrong and there is no better clock.
 func NewFiles(paths Paths, opts FilesOptions) (*Files, error) {
 	opts = opts.withDefaults()
 	if err := errors.Join(paths.validate(), option.NoneNegative(opts)); err != nil {
@@ -132,9 +131,9 @@ func newGeneration(paths Paths, files snapshot, now time.Time) (*generation, err
 	return &generation{Status{Material: material, Loaded: time.Now()}, files}, nil
 }
 
-// Material implements [Source]: the last good generation. Its error is always nil, because
-// [NewFiles] fails without valid material. A minute after NewFiles, a line of the log says that
-// neither Start nor Reload was called.
+// Material implements [Source]. It returns the last valid generation. The error is always nil,
+// because [NewFiles] fails without valid material. If neither Start nor Reload is called within a
+// minute after NewFiles, a line is logged.
 func (f *Files) Material() (*Material, error) {
 	if !f.followed.Load() && time.Since(f.made) > followedAfter && f.followed.CompareAndSwap(false, true) {
 		f.opts.Logger.Warn("the key files are in use but are not read again, so a renewed certificate is never used: "+
@@ -147,23 +146,24 @@ func (f *Files) Material() (*Material, error) {
 type Status struct {
 	// Material is the generation in use.
 	Material *Material
-	// Loaded is the time at which it was read.
+	// Loaded is the time at which the generation was read.
 	Loaded time.Time
-	// Err is the reason for which the present files are not in use, or that they are not valid in
-	// use. It is nil when the files are in use and valid.
+	// Err says why the current files are not in use, or that they are in use although they are not
+	// valid. It is nil if the files are in use and valid.
 	Err error
 }
 
-// Status returns the material in use and the fault of the present files.
+// Status returns the material in use and the problem of the current files.
 func (f *Files) Status() Status { return f.current.Load().Status }
 
-// NeedLeaderElection returns false. A manager of controller-runtime then calls Start on every
-// replica, so that a standby never serves an old certificate.
+// NeedLeaderElection returns false, so that a manager of controller-runtime calls Start on every
+// replica and a standby never serves an old certificate.
 func (*Files) NeedLeaderElection() bool { return false }
 
-// Start reads the files every [FilesOptions.Poll] until ctx ends, and then returns nil. Without it
-// the material is read again only by Reload. AddListener of package adapters/controllerruntime
-// runs Start for the Files that it gets. A second Start only reads the files more often.
+// Start reads the files at the interval [FilesOptions].Poll until ctx ends, and then returns nil.
+// Without Start, only Reload reads the material again. AddListener of package
+// adapters/controllerruntime runs Start for the Files that it gets. A second call of Start only
+// reads the files more often.
 func (f *Files) Start(ctx context.Context) error {
 	reload := func() { _ = f.Reload() } // It reports its error itself, and Status has it.
 	reload()
@@ -172,8 +172,8 @@ func (f *Files) Start(ctx context.Context) error {
 	return nil
 }
 
-// Reload reads the files now. It returns the error for which it kept the last good generation, or
-// that the generation in use is not valid.
+// Reload reads the files now. It returns an error if it kept the last valid generation, or if the
+// generation in use is not valid.
 func (f *Files) Reload() error {
 	f.followed.Store(true)
 	f.mu.Lock()
@@ -261,9 +261,10 @@ func (f *Files) refuseFiles(files snapshot, err error) error {
 
 // Paths are the paths of the files with key material. They may be in different directories.
 type Paths struct {
-	// CA is the bundle of trusted CAs. Empty: no bundle.
+	// CA is the path of the bundle of trusted CAs. Empty: no bundle.
 	CA string
-	// Certificate is the chain, leaf first, and Key is its private key. Both empty: no certificate.
+	// Certificate is the path of the chain, leaf first, and Key is the path of its private key.
+	// Both empty: no certificate.
 	Certificate, Key string
 }
 
@@ -293,7 +294,7 @@ const (
 )
 
 // errChanging means that no two readings in a row were equal. Its [Problem] is "unreadable".
-var errChanging = errors.New("keys: the files change while they are read, want two equal readings")
+var errChanging = errors.New("keys: the files changed while they were being read: want two identical reads in a row")
 
 // readStable reads the files once if they equal known, else until they are stable.
 func (p Paths) readStable(known snapshot) (snapshot, error) {

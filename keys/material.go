@@ -1,9 +1,9 @@
-// Package keys holds the key material of both ends of a connection: certificates, private keys and
-// trusted CAs, their reloading from files, and the TLS configurations that use them.
+// Package keys provides the key material of both sides of a connection: certificates, private keys
+// and trusted CAs. It reloads them from files and makes the TLS configurations that use them.
 //
-// A [Source] is the port. [*Material] is one fixed generation, [*Files] reads a mounted Secret
-// again and again. The functions that return a [tls.Config] ask the source at each handshake, so
-// that new key material counts immediately and old connections stay open.
+// A [Source] is the port. [*Material] is one fixed generation, and [*Files] reads a mounted Secret
+// repeatedly. The functions that return a [tls.Config] query the source at each handshake, so that
+// new key material takes effect immediately and old connections stay open.
 //
 // Zero, negative and empty options follow the rule in docs/guide/embedding.md.
 package keys
@@ -20,16 +20,16 @@ import (
 
 // Source is the port for key material.
 type Source interface {
-	// Material returns the present generation, in which certificate and CA bundle belong together.
-	// The same pointer means that nothing has changed.
+	// Material returns the current generation, in which the certificate and the CA bundle belong
+	// together. The same pointer means that nothing has changed.
 	//
-	// It is called concurrently and for each request, and must return immediately. It fails only if
-	// there never was valid material.
+	// Material is called concurrently and for each request, and must return immediately. It fails
+	// only if there was never valid material.
 	Material() (*Material, error)
 }
 
-// Material is one generation of key material. It is immutable, with all that it points to. It is a
-// [Source] of itself, for certificates that never rotate.
+// Material is one generation of key material. It is immutable, including everything to which it
+// points. It is also a [Source] that returns itself, for certificates that never rotate.
 type Material struct {
 	// Certificate is the chain, leaf first, with its private key and the parsed Leaf. It may be nil
 	// if there is a CA bundle.
@@ -37,10 +37,10 @@ type Material struct {
 	// Roots are the trusted CAs. They may be nil if there is a certificate.
 	Roots *x509.CertPool
 
-	// Fingerprint is the SHA-256 of the leaf's DER bytes in lower case hex. It is empty without a
+	// Fingerprint is the SHA-256 of the leaf's DER bytes in lower-case hex. It is empty without a
 	// certificate.
 	Fingerprint string
-	// RootFingerprints are those of the CAs, in the order of the bundle.
+	// RootFingerprints are the fingerprints of the CAs, in the order of the bundle.
 	RootFingerprints []string
 	// NotBefore and NotAfter bound the validity of the leaf; zero without a certificate.
 	NotBefore, NotAfter time.Time
@@ -67,8 +67,8 @@ func (m *Material) Material() (*Material, error) {
 var errNoMaterial = errors.New("keys: no key material")
 
 // NewMaterial parses PEM text, as in the keys ca.crt, tls.crt and tls.key of a Kubernetes Secret.
-// It needs a CA bundle, a certificate with its key, or both, valid at this moment. The
-// error for PEM text that it refuses has a [Problem].
+// It needs a CA bundle, a certificate with its key, or both, which must be valid now. If it refuses
+// a PEM text, the error has a [Problem].
 func NewMaterial(caPEM, certPEM, keyPEM []byte) (*Material, error) {
 	paths := Paths{CA: fileOf(caPEM, "ca.crt"), Certificate: fileOf(certPEM, "tls.crt"), Key: fileOf(keyPEM, "tls.key")}
 	if err := paths.validate(); err != nil {
@@ -84,17 +84,18 @@ func fileOf(content []byte, name string) string {
 	return name
 }
 
-// Problem is why key material is not used. It is a metric label.
+// Problem says why key material is not used. It is a metric label.
 type Problem string
 
 const (
-	// ProblemUnreadable means that a file cannot be read, or any error without another problem.
+	// ProblemUnreadable means that a file cannot be read. It is also the problem of every error
+	// that has no other problem.
 	ProblemUnreadable Problem = "unreadable"
-	// ProblemEmpty means that a file has no PEM blocks.
+	// ProblemEmpty means that a file contains no PEM blocks.
 	ProblemEmpty Problem = "empty"
-	// ProblemMalformed means that a file has other PEM blocks than its kind of material.
+	// ProblemMalformed means that a file does not contain the expected kind of PEM blocks.
 	ProblemMalformed Problem = "malformed"
-	// ProblemMismatch means that the key is of another certificate.
+	// ProblemMismatch means that the key belongs to another certificate.
 	ProblemMismatch Problem = "mismatch"
 	// ProblemExpired means that the certificate, or each CA of the bundle, has expired.
 	ProblemExpired Problem = "expired"
@@ -102,9 +103,9 @@ const (
 	ProblemNotYetValid Problem = "not_yet_valid"
 )
 
-// ProblemOf returns the problem of key material, for the error of a [Source]. A source of your own
-// names another problem by a method Reason() string of its error. Without that method, it is
-// [ProblemUnreadable].
+// ProblemOf returns the problem of key material for the error of a [Source]. If the error of your
+// own source has a method Reason() string, ProblemOf returns the result of that method. Otherwise
+// it returns [ProblemUnreadable].
 func ProblemOf(err error) Problem {
 	var named interface{ Reason() string }
 	if errors.As(err, &named) {

@@ -15,25 +15,27 @@ import (
 
 // Bundle is the content of a PEM text with certificates, such as a CA bundle.
 type Bundle struct {
-	// Certificates are in the order of the text. There is at least one.
+	// Certificates are in the order of the text. There is at least one certificate.
 	Certificates []*x509.Certificate
-	// Skipped has a line for each complete block that is no certificate for this program: its place
-	// in the text, and the reason. Log them: the author of the file expects these blocks to count.
+	// Skipped contains a line for each complete block that this program cannot use as a
+	// certificate, with its line in the text and the reason. Log these lines, because the author of
+	// the file expects the blocks to be used.
 	Skipped []string
 }
 
 // ParseBundle parses the certificates of a PEM text (RFC 7468). Text between the blocks is allowed.
 //
 // A complete block that cannot be used is skipped and named in [Bundle.Skipped]: a CRL, a private
-// key, or a certificate that package [crypto/x509] refuses. A block that is incomplete is an error
-// with its line, because the text may be half written. So is a block that other programs would pass
-// over in silence: one that is indented, behind a byte order mark, or not separated by a line end.
-// A text without a certificate is an error. [Problem] returns "empty" or "malformed" for it.
+// key, or a certificate that package [crypto/x509] refuses. An incomplete block is an error that
+// names its line, because the text may be only partly written. A block that other programs would
+// silently ignore is also an error: a block that is indented, follows a byte order mark, or is not
+// separated by a line end. A text without a certificate is an error, for which [ProblemOf] returns
+// "empty" or "malformed".
 func ParseBundle(text []byte) (Bundle, error) {
 	return parseBundle("certificates", text)
 }
 
-// PEM returns the certificates as every reader of PEM takes them.
+// PEM returns the certificates in a form that every reader of PEM accepts.
 func (b Bundle) PEM() []byte {
 	var text []byte
 	for _, certificate := range b.Certificates {
@@ -44,7 +46,8 @@ func (b Bundle) PEM() []byte {
 }
 
 // ParsePair parses a chain, leaf first, and its private key, as [tls.X509KeyPair] does. Its errors
-// name the place and have a [Problem]. The validity of the certificates is not checked.
+// name the faulty line or block and have a [Problem]. ParsePair does not check the validity of the
+// certificates.
 func ParsePair(certPEM, keyPEM []byte) (tls.Certificate, error) {
 	pair, _, err := parsePair("certificate", certPEM, "private key", keyPEM)
 	return pair, err
@@ -96,7 +99,7 @@ func (b *block) certificate() (*x509.Certificate, error) {
 	case b.isKey():
 		return nil, errors.New("a private key does not belong here, and may have to be revoked")
 	case b.Type == "TRUSTED "+typeCertificate:
-		return nil, errors.New("it has rules of OpenSSL behind the certificate: " +
+		return nil, errors.New("it contains trust settings of OpenSSL after the certificate: " +
 			"openssl x509 without -trustout writes it without them")
 	case b.Type == "PKCS7":
 		return nil, errors.New("openssl pkcs7 -print_certs writes its certificates in PEM")
@@ -246,7 +249,7 @@ func parseKey(file string, text []byte) (key crypto.PrivateKey, skipped []string
 	for _, b := range blocks {
 		switch {
 		case !b.isKey():
-			skipped = append(skipped, b.skipped(errors.New("it is no private key")))
+			skipped = append(skipped, b.skipped(errors.New("it is not a private key")))
 		case chosen != nil:
 			skipped = append(skipped, b.skipped(fmt.Errorf("the key in line %d comes first", chosen.line)))
 		default:
@@ -270,7 +273,7 @@ func parseKey(file string, text []byte) (key crypto.PrivateKey, skipped []string
 func (b *block) key() (crypto.PrivateKey, error) {
 	isEncrypted := strings.HasPrefix(b.Type, "ENCRYPTED ") || strings.Contains(b.Headers["Proc-Type"], "ENCRYPTED")
 	if isEncrypted {
-		return nil, errors.New("the key is encrypted, want it without a password: openssl pkey writes it so")
+		return nil, errors.New("the key is encrypted, want it without a password: openssl pkey removes the password")
 	}
 
 	if b.Type == "OPENSSH PRIVATE KEY" {
@@ -350,7 +353,7 @@ func (s *splitter) readLine(text, line []byte, offset int) error {
 
 	switch {
 	case isBegin && s.isOpen:
-		return fmt.Errorf("block %s of line %d has no END line before the next one begins", typeName(s.kind), s.begin)
+		return fmt.Errorf("block %s of line %d has no END line before the next block begins", typeName(s.kind), s.begin)
 	case isBegin:
 		s.isOpen = true
 		s.begin = s.line
@@ -379,13 +382,13 @@ func cutMark(line, mark string) (kind string, isMark bool) {
 
 func (s *splitter) endBlock(text []byte, kind string) error {
 	if kind != s.kind {
-		return fmt.Errorf("END line of %s, want that of %s, which begins in line %d",
+		return fmt.Errorf("END line of %s, want the END line of %s, which begins in line %d",
 			typeName(kind), typeName(s.kind), s.begin)
 	}
 
 	decoded, rest := pem.Decode(text)
 	if decoded == nil || len(rest) > 0 {
-		return fmt.Errorf("block %s of line %d is no valid Base64: a part of it is missing or changed",
+		return fmt.Errorf("block %s of line %d is not valid Base64: a part of it is missing or changed",
 			typeName(kind), s.begin)
 	}
 
@@ -409,7 +412,7 @@ func checkNoMark(line string) error {
 
 	switch {
 	case before == "\ufeff":
-		return errors.New("a byte order mark is in front of the block: save the text without one")
+		return errors.New("a byte order mark precedes the block: save the text without a byte order mark")
 	case strings.Contains(line, `\n`):
 		return errors.New(`line ends are written as \n: want real ones`)
 	case strings.Contains(line, "\r"):
@@ -417,11 +420,11 @@ func checkNoMark(line string) error {
 	case marks > 1 && strings.Contains(line, markTail+markBegin):
 		return errors.New("a line end is missing between two blocks")
 	case marks > 1:
-		return errors.New("the block is in one line: want the BEGIN and END lines alone")
+		return errors.New("the block is on one line: want the BEGIN and END markers alone on their lines")
 	case before != "" && strings.TrimSpace(before) == "":
-		return errors.New("the block is indented: want its BEGIN and END lines without spaces in front")
+		return errors.New("the block is indented: want its BEGIN and END lines without leading spaces")
 	default:
-		return errors.New("want a BEGIN or END line alone, with five hyphens on each side")
+		return errors.New("want a BEGIN or END marker alone on its line, with five hyphens on each side")
 	}
 }
 

@@ -17,8 +17,9 @@ import (
 const sessionCache = 8
 
 // ClientTLSConfig returns the configuration of a client with a certificate, for a server named
-// serverName. It keeps the present generation of source for good: after a rotation, make another
-// one with a new transport, as a forwarder does. It fails without a certificate or without CAs.
+// serverName. It uses the current generation of source permanently: after a rotation, make another
+// configuration with a new transport, as a forwarder does. It fails without a certificate or
+// without CAs.
 func ClientTLSConfig(source Source, serverName string) (*tls.Config, error) {
 	if option.IsNil(source) {
 		return nil, errNoMaterial
@@ -45,23 +46,24 @@ func ClientTLSConfig(source Source, serverName string) (*tls.Config, error) {
 	}, nil
 }
 
-// ServerTLSConfig returns the configuration of a server that demands a client certificate of one of
-// the CAs of source. Each handshake uses the generation of that moment, and fails without one. Open
-// connections stay, so a listener should check each request against the present CAs: see [Roots].
+// ServerTLSConfig returns the configuration of a server that requires a client certificate from one
+// of the CAs of source. Each handshake uses the current generation and fails if there is no
+// generation. Open connections stay open, so a listener should check each request against the
+// current CAs: see [Roots].
 func ServerTLSConfig(source Source) *tls.Config {
 	return WebhookTLSConfig(source, source)
 }
 
-// WebhookTLSConfig returns the configuration of a server with the certificate of serving. It
-// demands a client certificate of one of the CAs of clients, or none if clients is nil. Each
-// handshake uses the present generations.
+// WebhookTLSConfig returns the configuration of a server with the certificate of serving. The
+// server requires a client certificate from one of the CAs of clients, or no client certificate if
+// clients is nil. Each handshake uses the current generations.
 //
 // With clientNames, the Common Name or a DNS or URI SAN of the client certificate must equal one of
-// them. Use them if the CA has other clients, too: the CA of a cluster also issues the certificates
-// of its kubelets.
+// these names. Set clientNames if the CA also has other clients: the CA of a cluster also issues
+// the certificates of its kubelets.
 //
-// It offers HTTP/2 and HTTP/1.1. For a [net/http.Server] with only one of them, set NextProtos,
-// too, before the first use.
+// It offers HTTP/2 and HTTP/1.1. For a [net/http.Server] with only one of these protocols, also set
+// NextProtos before the first use.
 func WebhookTLSConfig(serving, clients Source, clientNames ...string) *tls.Config {
 	server := &server{serving: serving, clients: clients, names: clientNames}
 	server.base = &tls.Config{
@@ -73,9 +75,9 @@ func WebhookTLSConfig(serving, clients Source, clientNames ...string) *tls.Confi
 	return server.base
 }
 
-// Roots returns a function that returns the present CAs of source, nil without any. A listener
-// checks each request with it, so that a removed CA also loses its open connections. Without a
-// source there is no function.
+// Roots returns a function that returns the current CAs of source, or nil if there are no CAs. A
+// listener checks each request against these CAs, so that requests on open connections are also
+// refused after a CA was removed. If source is nil, Roots returns nil.
 func Roots(source Source) func() *x509.CertPool {
 	if option.IsNil(source) {
 		return nil // A listener refuses it at its set-up.

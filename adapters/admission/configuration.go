@@ -52,32 +52,34 @@ func ManagerOf(path string) (core.Manager, bool) {
 // ConfigurationOptions are the optional settings of [WebhookConfiguration]. The zero value is the
 // documented default.
 type ConfigurationOptions struct {
-	// Labels of the configuration object, beside admissions.enforcer/disabled: "true". With that
-	// label AKS does not add exclusions to the webhooks. Labels may set it to another value.
-	// Default: none.
+	// Labels are labels of the configuration object, in addition to admissions.enforcer/disabled:
+	// "true". With that label, AKS does not add exclusions to the webhooks. Labels may set that
+	// label to another value. Default: none.
 	Labels map[string]string
 	// Timeout is how long an API server waits for an answer before it continues without one: 1 s to
 	// 30 s, in whole seconds. Default: 2 s.
 	Timeout time.Duration
-	// Canary is the Lease in the runtime that package canary writes. Default: none, no canary.
+	// Canary is the Lease in the runtime that the canary of the agent writes. Default: none, so
+	// there is no canary.
 	Canary types.NamespacedName
 	// NoMatchConditions makes an API server call the handler for every write. Set it if the filter
 	// of the handler accepts more than [core.Changed]. By default the API server itself skips dry
-	// runs, and updates that leave the watched field unchanged. That needs Kubernetes 1.28.
+	// runs and updates that leave the watched field unchanged, which requires Kubernetes 1.28.
 	// Conditions of a [watch.Watch] are always used.
 	NoMatchConditions bool
 	// WebhookDomain ends the names of all webhooks: <namespace>.<name>.operator.<WebhookDomain> for
-	// a watch, with scale in place of operator for its scale subresource. The names are stored:
-	// with another domain, all webhooks are other ones. Default: "kyma-project.io".
+	// a watch, with scale in place of operator for its scale subresource. API servers store the
+	// names: with another domain, all webhooks get new names. Default: "kyma-project.io".
 	WebhookDomain string
-	// OwnerAnnotation is the annotation that names the owner of an object. A change of it counts.
-	// It must equal that of the handler's [Options]. Default: [core.OwnerAnnotation].
+	// OwnerAnnotation is the annotation that names the owner of an object. A change of that
+	// annotation counts. It must equal OwnerAnnotation of the handler's [Options]. Default:
+	// [core.OwnerAnnotation].
 	OwnerAnnotation string
 	// ExcludedNamespaces are namespaces in which nothing is watched. Objects without a namespace
-	// are watched, except the Namespace objects of these names. An empty list that is not nil
-	// excludes none. Set it if watched objects are in the namespace of the agent. Default:
-	// kube-system and the namespace of the service, so that the agent's own objects cause no
-	// events.
+	// are watched, except the Namespace objects with these names. An empty list that is not nil
+	// excludes no namespace. Set such a list if watched objects are in the namespace of the agent.
+	// Default: kube-system and the namespace of the service, so that the agent's own objects cause
+	// no events.
 	ExcludedNamespaces []string
 }
 
@@ -118,14 +120,14 @@ func (o ConfigurationOptions) namespaceSelector() *metav1.LabelSelector {
 }
 
 // WebhookConfiguration returns the configuration with which an API server sends its reviews to
-// endpoint. It has one webhook per watch, one more for scale, and one per manager for the deletion
-// of the definitions of the watched custom resources, sorted by name. A failure of the endpoint
-// never blocks a write, because the failure policy is Ignore. [RecordAnnotation] has a record of
-// the webhooks.
+// endpoint. It has one webhook for each watch, one more for its scale subresource, and one for each
+// manager for the deletion of the definitions of the watched custom resources. The webhooks are
+// sorted by name. A failure of the endpoint never blocks a write, because the failure policy is
+// Ignore. The annotation [RecordAnnotation] contains a record of the webhooks.
 //
-// It does no I/O and keeps no reference to its arguments. The error is permanent, has
-// the reason invalid_configuration, and names all problems, except the names and addresses that an
-// API server refuses.
+// WebhookConfiguration does no I/O and keeps no reference to its arguments. The error is permanent,
+// has the reason invalid_configuration, and names all problems. It does not detect names and
+// addresses that only an API server refuses.
 func WebhookConfiguration(
 	name string, endpoint Endpoint, watches []watch.Watch, opts ConfigurationOptions,
 ) (*admissionregistrationv1.ValidatingWebhookConfiguration, error) {
@@ -191,8 +193,8 @@ func (b *builder) webhooks(watches []watch.Watch) (all []admissionregistrationv1
 	return all
 }
 
-// Endpoint is the address at which an API server calls a handler: a URL or a service of its
-// cluster, and exactly one of them.
+// Endpoint is the address at which an API server calls a handler: either a URL or a service of its
+// cluster.
 type Endpoint struct {
 	// URL is an https URL without user, query and fragment. The paths of the handler are appended.
 	URL string
@@ -200,7 +202,7 @@ type Endpoint struct {
 	Service types.NamespacedName
 	// ServicePort is the port of the service. Default: 443.
 	ServicePort int32
-	// CABundle has the CAs of the endpoint's certificate: at least one, in PEM. A block that
+	// CABundle contains the CAs of the endpoint's certificate in PEM, at least one. A block that
 	// [keys.ParseBundle] skips is refused: use the PEM of its result.
 	CABundle []byte
 }

@@ -1,9 +1,9 @@
 // Package admission is a change source for the webhook of a runtime. The API server sends each
 // write as an AdmissionReview (admission.k8s.io/v1) before it commits the write.
 //
-// The handler of [New] answers every review with allowed, and never waits for the control plane. A
-// [core.Filter] decides whether the change matters. An event for it goes to a [core.Acceptor],
-// which must not block.
+// The handler of [New] allows the write in every review and never waits for the control plane. A
+// [core.Filter] decides whether the change matters. If it does, the handler offers an event to a
+// [core.Acceptor], which must not block.
 //
 // [WebhookConfiguration] builds the object that makes an API server call the handler.
 //
@@ -38,28 +38,28 @@ type handler struct {
 	paced    *slog.Logger // for lines that others can cause
 }
 
-// New returns a handler that gives its events to acceptor. The acceptor is called concurrently and
+// New returns a handler that offers its events to acceptor. The acceptor is called concurrently and
 // must not block. New fails if acceptor is nil or an option is invalid. The error names all invalid
 // options.
 //
 // The handler answers the AdmissionReviews of an API server at POST /validate/<manager>, and at
 // POST /validate/<manager>/<kind> for subresources, always with allowed: true.
 //
-// A review is answered 200 with an AdmissionReview of the same uid. Its response.status.message
+// A review is answered 200 with an AdmissionReview with the same uid. Its response.status.message
 // begins with the decision ([Hooks].Reviewed). Any other request gets a metav1.Status:
 //
 //   - 400 if the body is not an admission.k8s.io/v1 review, or the manager is invalid
 //   - 404 for an unknown path or manager
 //   - 405, 413 and 415 for the method, the size and the media type
-//   - 503 without memory for the body, if the uid of the review is not found either
+//   - 503 if there is no memory for the body and the uid of the review cannot be found either
 //
 // When a review cannot be read or decided, the handler accepts a resync of the manager after its
-// answer. The deletion of the definition of a watched custom resource becomes a resync, too,
-// because an API server deletes its objects without a review.
+// answer. The deletion of the definition of a watched custom resource also becomes a resync,
+// because an API server deletes the objects of that resource without a review.
 //
-// It is safe for concurrent use and starts no goroutine. It blocks until the body of a review has
-// arrived, and waits at most 250 ms for memory. The server around it must bound the time and the
-// number of requests.
+// The handler is safe for concurrent use and starts no goroutine. It blocks until the body of a
+// review has arrived, and waits at most 250 ms for memory. The server must bound the duration and
+// the number of requests.
 func New(acceptor core.Acceptor, opts Options) (http.Handler, error) {
 	if option.IsNil(acceptor) {
 		return nil, errors.New("admission handler: want an acceptor, have nil")

@@ -12,15 +12,16 @@ import (
 // Options are the optional settings of a handler. The zero value is the documented default.
 type Options struct {
 	// Filter decides which changes matter. It is called concurrently. It must not keep the change,
-	// because the bytes behind it are reused. A change on which it panics matters. Dry-run writes
-	// are never filtered, because they are never persisted. Default: [core.Changed].
+	// because the underlying bytes are reused. If Filter panics, the change counts as relevant.
+	// Filter is not called for dry-run writes, because they are never persisted. Default:
+	// [core.Changed].
 	Filter core.Filter
-	// Serves reports whether reviews of a manager are taken. Others are answered 404. It is called
-	// for each review, concurrently, and must return at once. Managers that it serves also bound
-	// the label values of the hooks. Default: every valid name.
+	// Serves reports whether the handler accepts reviews for a manager. Reviews for any other
+	// manager are answered 404. Serves is called for each review, concurrently, and must return
+	// immediately. It also bounds the label values of the hooks. Default: every valid name.
 	Serves func(core.Manager) bool
-	// OwnerAnnotation is the annotation that names the owner of an object. It must equal that of
-	// the [ConfigurationOptions]. Default: [core.OwnerAnnotation].
+	// OwnerAnnotation is the annotation that names the owner of an object. It must equal
+	// OwnerAnnotation of the [ConfigurationOptions]. Default: [core.OwnerAnnotation].
 	OwnerAnnotation string
 	// RequireOwner sends no event for an object without a valid owner annotation. Contract v1
 	// cannot carry such an event. Default: false, the event has no owner.
@@ -28,18 +29,19 @@ type Options struct {
 	// MaxBody is the largest size of a body in bytes. A larger body is answered 413. Default: 8
 	// MiB.
 	MaxBody int64
-	// MaxBodies bounds the memory of all bodies in bytes, with the buffers that are kept for the
-	// next ones. Less than 5/4 of MaxBody counts as that. An origin is an IPv4 address or an IPv6
-	// /64 network. It gets at most four fifths of the bytes that others leave.
+	// MaxBodies bounds the memory of all bodies in bytes, including buffers that are kept for later
+	// bodies. A value below 5/4 of MaxBody is raised to 5/4 of MaxBody. An origin is an IPv4
+	// address or an IPv6 /64 network. Each origin gets at most four fifths of the bytes that other
+	// origins leave.
 	//
-	// A body waits at most 250 ms for memory. After that it is not read: the write is allowed, and
-	// a resync of the manager is accepted. Default: 64 MiB.
+	// A body waits at most 250 ms for memory. After that the body is not read: the handler allows
+	// the write and accepts a resync of the manager. Default: 64 MiB.
 	MaxBodies int64
 	// Now is the clock. It is called concurrently. Default: [time.Now].
 	Now func() time.Time
-	// Logger gets one debug line per review, warnings, and panics as errors. Each kind of warning
-	// is logged at most once a minute. Names of objects are logged, their content never. Default:
-	// discarded.
+	// Logger gets one debug line for each review, warnings, and panics as errors. Each kind of
+	// warning is logged at most once a minute. The names of objects are logged, but never their
+	// content. Default: discarded.
 	Logger *slog.Logger
 	// Hooks are callbacks for metrics. Default: none.
 	Hooks Hooks

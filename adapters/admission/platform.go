@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// IsPlatformNamespace reports whether a namespace belongs to Kubernetes or to a platform by its
-// name: those of AKS, GKE, OpenShift and Rancher, and of Calico and Gatekeeper, which AKS adds.
+// IsPlatformNamespace reports whether, by its name, a namespace belongs to Kubernetes, to AKS, GKE,
+// OpenShift or Rancher, or to Calico or Gatekeeper, which AKS adds.
 func IsPlatformNamespace(name string) bool {
 	for _, prefix := range []string{"kube-", "aks-", "azure-", "gke-", "gmp-", "openshift-", "cattle-"} {
 		if strings.HasPrefix(name, prefix) {

@@ -17,8 +17,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/shared/canary"
 )
 
-// RecordAnnotation is the annotation of a webhook configuration with the record of its webhooks.
-// [WebhookConfiguration] sets it, and [Differences] compares the webhooks with it.
+// RecordAnnotation is the annotation of a webhook configuration that contains the record of its
+// webhooks. [WebhookConfiguration] sets it, and [Differences] compares the webhooks with it.
 const RecordAnnotation = "runtime-watcher/applied-webhooks"
 
 // record describes the applied webhooks. The webhooks of one configuration share a few namespace
@@ -83,13 +83,14 @@ func recordedOf(webhook *admissionregistrationv1.ValidatingWebhook) recorded {
 	return own
 }
 
-// Differences compares the webhooks of a configuration, as an API server has it, with those that
-// were applied. Each text names a webhook and its difference. Additions of platforms are none: a
-// shorter timeout, and an exclusion by a label that the watch does not select by, unless it names a
-// namespace of the user. The exclusions of AKS are none for any watch. A configuration that is nil,
-// or has no record, is a difference.
+// Differences compares the webhooks of a configuration in an API server with the webhooks that were
+// applied. Each text names a webhook and its difference. Additions by a platform are not
+// differences. Such an addition is a shorter timeout, or an exclusion by a label that the watch
+// does not select by. An exclusion that names a namespace of the user is a difference. The
+// exclusions that AKS adds are never differences. A configuration that is nil or has no record is a
+// difference.
 //
-// The texts come from the runtime, and are not bounded.
+// The texts come from the runtime and are not bounded.
 func Differences(live *admissionregistrationv1.ValidatingWebhookConfiguration) []string {
 	if live == nil {
 		return []string{"the webhook configuration is missing"}
@@ -121,7 +122,7 @@ func Differences(live *admissionregistrationv1.ValidatingWebhookConfiguration) [
 
 		changed := applied.changes(webhook)
 		if proved != nil && !bytes.Equal(proved, webhook.ClientConfig.CABundle) {
-			changed = append(changed, "caBundle differs from that of the canary")
+			changed = append(changed, "caBundle differs from the caBundle of the canary")
 		}
 		if len(changed) > 0 {
 			differences = append(differences, name+": "+strings.Join(changed, ", "))
@@ -131,8 +132,8 @@ func Differences(live *admissionregistrationv1.ValidatingWebhookConfiguration) [
 	return differences
 }
 
-// Unrecorded returns the names of the webhooks of a configuration that its record does not have, in
-// their order. Without a valid record it returns all.
+// Unrecorded returns, in order, the names of the webhooks of a configuration that are missing in
+// its record. Without a valid record it returns all names.
 func Unrecorded(live *admissionregistrationv1.ValidatingWebhookConfiguration) (names []string) {
 	var applied record
 	// Differences names a record that is wrong.

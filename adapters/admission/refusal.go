@@ -23,13 +23,13 @@ const (
 	ReasonUnknownPath core.Reason = "unknown_path"
 	// ReasonMethod means that the method is not POST.
 	ReasonMethod core.Reason = "method"
-	// ReasonManager means an invalid manager, or one that [Options].Serves refuses.
+	// ReasonManager means that the manager is invalid or [Options].Serves refuses it.
 	ReasonManager core.Reason = "manager"
 	// ReasonMediaType means that the body is not plain application/json.
 	ReasonMediaType core.Reason = "media_type"
-	// ReasonMalformedReview means that the body is no review of admission.k8s.io.
+	// ReasonMalformedReview means that the body is not a review of admission.k8s.io.
 	ReasonMalformedReview core.Reason = "malformed_review"
-	// ReasonUnsupportedVersion means that the body is a review of another version than v1.
+	// ReasonUnsupportedVersion means that the body is a review of a version other than v1.
 	ReasonUnsupportedVersion core.Reason = "unsupported_version"
 	// ReasonInternal means that the webhook panicked.
 	ReasonInternal core.Reason = "internal"

@@ -19,22 +19,23 @@ import (
 const (
 	// ReasonUnsendable means that the contract cannot carry the event.
 	ReasonUnsendable core.Reason = "unsendable"
-	// ReasonDNS means that the name of the control plane has no address.
+	// ReasonDNS means that the name of the control plane does not resolve to an address.
 	ReasonDNS core.Reason = "dns"
-	// ReasonDial means that no connection was made.
+	// ReasonDial means that no connection could be opened.
 	ReasonDial core.Reason = "dial"
-	// ReasonTLSVerify means that this end refused the server's certificate: not trusted, not valid,
-	// or another name.
+	// ReasonTLSVerify means that this side refused the server's certificate, because it is not
+	// trusted, is not valid, or has another name.
 	ReasonTLSVerify core.Reason = "tls_verify"
 	// ReasonTLSRefused means that the server refused the handshake. An untrusted client certificate
 	// is the usual cause.
 	ReasonTLSRefused core.Reason = "tls_refused"
-	// ReasonTLS means that the handshake failed otherwise, as with a server without TLS 1.3.
+	// ReasonTLS means that the handshake failed for another reason, for example because the server
+	// does not support TLS 1.3.
 	ReasonTLS core.Reason = "tls"
 	// ReasonConnection means that the connection broke before the answer.
 	ReasonConnection core.Reason = "connection"
-	// ReasonMaterial means that there is no key material, or that it names no runtime for a
-	// contract that claims one.
+	// ReasonMaterial means that there is no key material, or that the key material names no runtime
+	// although the contract requires a runtime.
 	ReasonMaterial core.Reason = "material"
 	// ReasonClosed means that the forwarder was closed.
 	ReasonClosed core.Reason = "closed"
@@ -45,12 +46,12 @@ const (
 //
 // Callers use these sentinels and the interfaces of core, so the type is not exported.
 type requestError struct {
-	// URL is that of the request, without credentials and query.
+	// URL is the URL of the request, without credentials and query.
 	URL string
-	// Status is the HTTP status of the answer, 0 without an answer.
+	// Status is the HTTP status of the answer, or 0 without an answer.
 	Status int
-	// Body is the reason that a listener gives, or else the beginning of the answer, at most 1 KiB.
-	// It is foreign text and must be quoted.
+	// Body is the reason that a listener gives, or otherwise the beginning of the answer, at most 1
+	// KiB. It is text from the remote side and must be quoted.
 	Body string
 	// Err is the cause. It is nil for a status without a sentinel in core.
 	Err error
@@ -82,18 +83,18 @@ func (e *requestError) Error() string {
 
 func (e *requestError) Unwrap() error { return e.Err }
 
-// Retryable reports whether another attempt can succeed. It is false only if the answer proves that
-// none can.
+// Retryable reports whether another attempt can succeed. It returns false only if the answer proves
+// that no attempt can succeed.
 func (e *requestError) Retryable() bool { return !e.permanent }
 
-// RetryAfter returns the wait that the receiver asks for, at most 5 min, 0 without one.
+// RetryAfter returns the wait that the receiver requests, at most 5 min, or 0 if it requests none.
 func (e *requestError) RetryAfter() time.Duration { return e.retryAfter }
 
-// Reason returns one of the reasons above, or one of the contract.
+// Reason returns one of the reasons above or a reason of the contract.
 func (e *requestError) Reason() string { return string(e.reason) }
 
-// Answer returns the reason that a listener gives, or else the beginning of the answer. It is
-// foreign text.
+// Answer returns the reason that a listener gives, or otherwise the beginning of the answer. It is
+// text from the remote side.
 func (e *requestError) Answer() string { return e.Body }
 
 // reasonOf has its cases in order, because an error can match several of them.

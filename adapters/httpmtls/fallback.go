@@ -19,18 +19,18 @@ import (
 // FallbackOptions are the optional settings of [NewFallback]. The zero value is the documented
 // default.
 type FallbackOptions struct {
-	// RetryNewest is the time after which the newest contract is tried again. Up to a quarter of it
-	// is added at random. Default: 5 min.
+	// RetryNewest is the time after which the newest contract is tried again. Up to a quarter of
+	// that time is added at random. Default: 5 min.
 	RetryNewest time.Duration
 	// InFlight bounds the concurrent calls of the older forwarder within one call of Forward.
 	// Default: 8.
 	InFlight int
-	// Unknown is called for each answer that means that the newest contract is not known, and when
-	// a gateway denies the newest contract and lets the older one pass. It may be called
-	// concurrently and must not block. Default: none.
+	// Unknown is called for each answer that means that the control plane does not support the
+	// newest contract. It is also called if a gateway denies the newest contract but lets the older
+	// contract pass. It may be called concurrently and must not block. Default: none.
 	Unknown func(hook.UnknownContract)
-	// InUse is called when the contract of a manager is known for the first time, and when it
-	// changes. It may be called concurrently and must not block. Default: none.
+	// InUse is called when the contract of a manager becomes known and whenever it changes. It may
+	// be called concurrently and must not block. Default: none.
 	InUse func(hook.Fallback)
 }
 
@@ -60,14 +60,14 @@ type course struct {
 	retry time.Time
 }
 
-// NewFallback returns a forwarder for a control plane that may not know the newest contract. It
-// prefers newest. After an answer with [reasons.UnknownContract], it sends the events of
-// that manager with older, and tries newest again from time to time. A 403 of a gateway may be
-// about the sender or about the path, so older is tried as well and decides.
+// NewFallback returns a forwarder for a control plane that may not support the newest contract. It
+// prefers newest. After an answer with [reasons.UnknownContract], it sends the events of that
+// manager with older, and tries newest again from time to time. A 403 from a gateway may concern
+// the sender or the path, so older is tried as well and decides.
 //
-// A missing manager is not such a reason: then older is refused, too, and nothing changes. The
-// older contract has no heartbeats, so they are left out. older may be nil: then only
-// [FallbackOptions.Unknown] is called. It fails if newest is nil or an option is negative.
+// A missing manager is not a reason to fall back: older would also be refused, and nothing changes.
+// The older contract has no heartbeats, so heartbeats are omitted. If older is nil, only
+// [FallbackOptions].Unknown is called. NewFallback fails if newest is nil or an option is negative.
 func NewFallback(newest, older core.Forwarder, opts FallbackOptions) (core.Forwarder, error) {
 	opts = opts.withDefaults()
 	if option.IsNil(newest) || older != nil && option.IsNil(older) {
@@ -126,8 +126,8 @@ func (f *fallback) Forward(ctx context.Context, manager core.Manager, batch core
 	}
 }
 
-// RecheckAfter returns that of newest while newest is in use, as [Forwarder.RecheckAfter] does. The
-// events of an older contract do not name their writes.
+// RecheckAfter returns the delay of newest while newest is in use, as [Forwarder.RecheckAfter]
+// does. Otherwise it returns 0, because the events of an older contract do not name their writes.
 func (f *fallback) RecheckAfter(manager core.Manager) time.Duration {
 	newest, ok := f.newest.(interface {
 		RecheckAfter(manager core.Manager) time.Duration

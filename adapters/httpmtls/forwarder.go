@@ -1,12 +1,12 @@
 // Package httpmtls sends events to the control plane over HTTPS with a client certificate.
 //
-// [Forwarder] is the [core.Forwarder]. It has one pool of reused connections, uses TLS 1.3 only,
-// and makes a few short retries. Its errors classify themselves for the outbox. [NewFallback]
-// combines two of them, for a control plane that may not know the newest contract. Package keys has
-// the key material.
+// [Forwarder] implements [core.Forwarder]. It has one pool of reused connections, uses only TLS
+// 1.3, and makes a few short retries. Its errors carry their classification for the outbox.
+// [NewFallback] combines two forwarders for a control plane that may not support the newest
+// contract. Package keys provides the key material.
 //
 // Nothing here restricts curves or cipher suites beyond TLS 1.3. The standard library chooses them,
-// also in FIPS mode.
+// including in FIPS mode.
 //
 // Zero, negative and empty options follow the rule in docs/guide/embedding.md.
 package httpmtls
@@ -30,15 +30,16 @@ import (
 )
 
 // Forwarder is a [core.Forwarder] over HTTPS with a client certificate. Create one per control
-// plane with [NewForwarder]. It is safe for concurrent use, and all callers share its connections.
+// plane with [NewForwarder]. It is safe for concurrent use. All callers share its connections.
 //
-// A new generation of key material gets new connections. Requests in flight end on the old ones.
+// A new generation of key material gets new connections. Requests in flight finish on the old
+// connections.
 //
-// Each call of Forward makes one request. Its errors answer [core.IsPermanent], [core.RetryAfter]
-// and [core.Reason]. Events that do not fit into the request are returned as [core.ErrNotSent] in
-// [core.EventErrors]. Events that the receiver refuses, or that the contract cannot carry, have
-// errors of their own there. Any other error is of the whole batch: of the sender, the manager or
-// the path.
+// Each call of Forward makes one request. Its errors support [core.IsPermanent], [core.RetryAfter]
+// and [core.ReasonOf]. The returned [core.EventErrors] contain [core.ErrNotSent] for each event
+// that did not fit into the request. They contain a separate error for each event that the receiver
+// refused or the contract cannot carry. Any other error concerns the whole batch, because of the
+// sender, the manager or the path.
 type Forwarder struct {
 	// source is asked for each request, so that new material is used immediately.
 	source  keys.Source
@@ -61,10 +62,10 @@ var _ core.Forwarder = (*Forwarder)(nil)
 var errClosed = errors.New("the forwarder is closed")
 
 // NewForwarder returns a forwarder to the control plane at address, which is host, host:port or
-// https://host:port. The host is a DNS name, in Unicode or Punycode, or an IP address. Spellings of
-// one address are one address: upper case, a dot at the end of the name and the default port, 443,
-// change nothing. It does not use the network. It fails on a wrong address, contract or option,
-// and if source has no certificate or no CA bundle.
+// https://host:port. The host is a DNS name, in Unicode or Punycode, or an IP address. Upper case,
+// a trailing dot of the name and the default port, 443, make no difference. NewForwarder does not
+// use the network. It fails if the address, the contract or an option is invalid, and if source has
+// no certificate or no CA bundle.
 func NewForwarder(source keys.Source, address string, version contract.Version, opts Options) (*Forwarder, error) {
 	target, err := connect.ParseAddress(address)
 	if err != nil {
@@ -128,9 +129,9 @@ func (f *Forwarder) Forward(ctx context.Context, manager core.Manager, batch cor
 	return encoded.Result(err)
 }
 
-// RecheckAfter returns the time after which the receiver requests a reconcile again unless one has
-// read the write, as its last answer for the manager says. It is 0 if the last call failed, if the
-// answer says nothing, and before the first answer.
+// RecheckAfter returns the delay after which the receiver requests another reconcile unless a
+// reconcile has read the write, according to its last answer for the manager. It returns 0 if the
+// last call failed, if the answer does not contain a delay, and before the first answer.
 func (f *Forwarder) RecheckAfter(manager core.Manager) time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -188,8 +189,8 @@ func (f *Forwarder) identity() core.RuntimeID {
 	return core.RuntimeID(material.Certificate.Leaf.Subject.CommonName)
 }
 
-// Close closes all connections, and those with requests in flight when they end. It does not wait
-// for them. Later requests fail. It returns nil.
+// Close closes all idle connections, and closes every other connection when its requests in flight
+// end. It does not wait for these requests. Later requests fail. Close always returns nil.
 func (f *Forwarder) Close() error {
 	f.mu.Lock()
 	old := f.pool

@@ -36,32 +36,34 @@ type Options struct {
 	//
 	// "h2" carries all requests over one connection: each runtime costs the control plane one
 	// handshake after an outage, however many requests it has in flight. Pings detect a dead
-	// connection. With a server that does not know HTTP/2, HTTP/1.1 is used.
+	// connection. If the server does not support HTTP/2, HTTP/1.1 is used.
 	//
-	// "http/1.1" has reused connections, one request at a time on each. It takes a third less
-	// processor time per request, and a third less memory of the listener for a connection that
-	// waits. TCP probes and the timeout of a request detect a dead connection.
+	// "http/1.1" reuses connections, with one request at a time on each. It takes a third less
+	// processor time per request, and the listener needs a third less memory for an idle
+	// connection. TCP probes and the timeout of a request detect a dead connection.
 	Protocol string
 	// Timeout bounds one request with its short retries, from the dial to the last byte of the
 	// answer. The caller's context may end it earlier. Default: 10 s.
 	Timeout time.Duration
-	// DialTimeout bounds the TCP connection, and once more the TLS handshake. Default: 5 s.
+	// DialTimeout bounds the TCP connection attempt and, separately, the TLS handshake. Default: 5
+	// s.
 	DialTimeout time.Duration
 	// IdleTimeout is the time after which an unused connection is closed. Default: 90 s.
 	IdleTimeout time.Duration
-	// PingTimeout bounds the wait for the answer to a ping, and is the time between TCP probes.
-	// Default: 5 s.
+	// PingTimeout bounds the wait for the answer to a ping. It is also the interval between TCP
+	// probes. Default: 5 s.
 	PingTimeout time.Duration
-	// InFlight bounds the requests in flight; others wait. It also bounds the connections of
-	// HTTP/1.1. HTTP/2 needs one connection, unless the server allows fewer streams. Default: 16
-	// with HTTP/2, as a receiver grants to one runtime, and 8 with HTTP/1.1.
+	// InFlight bounds the requests in flight; further requests wait. It also bounds the number of
+	// HTTP/1.1 connections. HTTP/2 needs one connection, unless the server allows fewer streams.
+	// Default: 16 with HTTP/2, which is the number that a receiver grants to one runtime, and 8
+	// with HTTP/1.1.
 	InFlight int
 	// Retries bounds the short retries of one request. A request is retried after a failed
-	// connection, 502, or 503 without Retry-After, unless its deadline is too near. Default: 2. A
-	// negative number means none.
+	// connection, a 502, or a 503 without Retry-After, unless its deadline is too close. Default:
+	// 2. Negative: none.
 	Retries int
-	// RefusedRetryAfter is the wait after 401 or 403 without Retry-After, because certificates may
-	// be rotating. Default: 30 s. A negative time means none.
+	// RefusedRetryAfter is the wait after 401 or 403 without Retry-After, because a rotation of
+	// certificates may be in progress. Default: 30 s. Negative: none.
 	RefusedRetryAfter time.Duration
 	// UserAgent is sent with each request (RFC 9110, section 10.1.5). Default:
 	// "runtime-watcher".
@@ -69,7 +71,7 @@ type Options struct {
 	// Proxy chooses a proxy, for example [http.ProxyFromEnvironment]. Default: none, and the
 	// environment is not read.
 	Proxy func(*http.Request) (*url.URL, error)
-	// DialContext makes the TCP connection. Default: a [net.Dialer] with keep-alive probes. After a
+	// DialContext opens the TCP connection. Default: a [net.Dialer] with keep-alive probes. After a
 	// failed TLS handshake, the default dials the other addresses of the name first.
 	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
 	// Hooks are called for connections and retries.
@@ -94,14 +96,14 @@ type Options struct {
 	handshakeLog *slog.Logger
 }
 
-// Hooks are optional callbacks of a [Forwarder]. They are called concurrently, and must return
+// Hooks are optional callbacks of a [Forwarder]. They are called concurrently and must return
 // immediately.
 type Hooks struct {
-	// Connected is called for each attempt to make a TCP connection.
+	// Connected is called for each attempt to open a TCP connection.
 	Connected func(hook.Connection)
-	// Disconnected is called after a connection has ended that takes requests, for example when the
-	// server closes it, or when it is given up after a timeout. A forwarder that is closed, or has
-	// new key material, closes its own without a call.
+	// Disconnected is called after a connection that was in use has ended, for example because the
+	// server closed it or a request timed out. It is not called for connections that the forwarder
+	// closes itself because of Close or new key material.
 	Disconnected func(hook.Disconnection)
 	// Retried is called before each short retry.
 	Retried func(hook.Retry)

@@ -251,7 +251,7 @@ const maxDrained = 64 << 10
 // connection.
 type drainedBody struct{ io.ReadCloser }
 
-// Close reads at most maxDrained bytes, and closes the body.
+// Close reads at most maxDrained bytes and closes the body.
 func (b drainedBody) Close() error {
 	_, _ = io.CopyN(io.Discard, b.ReadCloser, maxDrained) // If it fails, the connection is not reused.
 	return b.ReadCloser.Close()

@@ -20,10 +20,10 @@ import (
 // server: [core.ReasonUnauthenticated], [core.ReasonForbidden], [core.ReasonNotFound],
 // [core.ReasonBusy] and [core.ReasonOther].
 const (
-	// ReasonEndlessList means that the API server takes a streaming watch for an ordinary one, and
-	// never marks the end of its list. The objects are then listed the other way.
+	// ReasonEndlessList means that the API server treats a streaming watch as an ordinary watch and
+	// never marks the end of its list. The objects are then listed without streaming.
 	ReasonEndlessList core.Reason = "endless_list"
-	// ReasonUnreachable means that there is no answer, or one that stops.
+	// ReasonUnreachable means that there is no answer, or that the answer stops.
 	ReasonUnreachable core.Reason = "unreachable"
 )
 

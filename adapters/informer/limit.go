@@ -27,8 +27,8 @@ var (
 	// errEndless is of a streaming watch (KEP-3157) without the bookmark that marks the end of its
 	// list. An API server that does not know the parameter takes the request for an ordinary watch.
 	errEndless = errors.New("the API server does not end the first list of a streaming watch: " +
-		"the objects are listed the other way")
-	errNoProgress = fmt.Errorf("no answer, or none that goes on, within %v", progressWait)
+		"the objects are listed without streaming")
+	errNoProgress = fmt.Errorf("no answer, or no further part of it, within %v", progressWait)
 )
 
 // limit ends one request that makes no progress. Its methods may be called concurrently.

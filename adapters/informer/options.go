@@ -16,39 +16,39 @@ import (
 // Options are the optional settings of a [Source]. The zero value is the documented default.
 type Options struct {
 	// Namespace is the only namespace to watch, so that a Role is enough. Default: all namespaces,
-	// and objects without namespace.
+	// and objects without a namespace.
 	Namespace string
 	// ExcludedNamespaces are not watched. The API server leaves them out. Default: none.
 	ExcludedNamespaces []string
 	// Filter decides which changes matter. It gets digests: both states of a [core.Change] have
-	// labels, finalizers, generation, deletion timestamp and the owner annotation. A watched
-	// field is replaced by a text that differs if the field does, and so are labels or finalizers
-	// of more than 4 KiB. It must not panic. Default: [core.Changed].
+	// labels, finalizers, generation, deletion timestamp and the owner annotation. A watched field
+	// is replaced by a text that differs whenever the field differs. Labels and finalizers of more
+	// than 4 KiB are replaced in the same way. It must not panic. Default: [core.Changed].
 	Filter core.Filter
 	// OwnerAnnotation is the annotation that names the owner of an object. Default:
 	// [core.OwnerAnnotation].
 	OwnerAnnotation string
-	// RequireOwner sends no event for an object without a valid owner annotation, as contract
-	// v1 cannot carry it. A resync after the first list is then one for each owner in it. Default:
-	// false, the event has no owner.
+	// RequireOwner sends no event for an object without a valid owner annotation, because contract
+	// v1 cannot carry such an event. After the first list, there is then one resync for each owner
+	// in the list. Default: false, so the event has no owner.
 	RequireOwner bool
 	// Now is the clock of events. Default: [time.Now].
 	Now func() time.Time
 	// Logger gets a line when a watch fails, every 5 min while it fails, and when it is established
-	// again. Events are lines at debug. Names of objects are logged, their content never. Default:
-	// discarded.
+	// again. Events are logged at debug. The names of objects are logged, but never their content.
+	// Default: discarded.
 	Logger *slog.Logger
 	// Hooks are callbacks for metrics and health. Default: none.
 	Hooks Hooks
 }
 
-// Hooks are optional callbacks of a [Source]. They are called concurrently, and must return
+// Hooks are optional callbacks of a [Source]. They are called concurrently and must return
 // immediately.
 type Hooks struct {
 	// Observed is called for each change of an object.
 	Observed func(hook.Observation)
 	// Proved is called when the API server shows that a watch works: it is established, or an
-	// object or a bookmark arrived. A healthy watch has a bookmark about every minute.
+	// object or a bookmark arrived. A healthy watch receives a bookmark about every minute.
 	Proved func(hook.Proof)
 	// Failed is called for each failed attempt to establish a watch.
 	Failed func(hook.WatchFailure)

@@ -312,7 +312,7 @@ func (f *frames) ended(err error) error {
 	}
 }
 
-// Close may be called more than once, and while Decode reads.
+// Close may be called more than once and while Decode reads.
 func (f *frames) Close() {
 	f.limit.end()
 	_ = f.body.Close()

@@ -94,8 +94,9 @@ func (r *resource) countsGenerations() bool {
 	return custom && r.hasStatus
 }
 
-// Validate returns all problems of a watch, joined: those of [watch.Watch.Validate], and parts that
-// only a webhook can watch. The error wraps [watch.ErrInvalid].
+// Validate returns all problems of a watch as a joined error: the problems that
+// [watch.Watch.Validate] finds, and parts that only a webhook can watch. The error wraps
+// [watch.ErrInvalid].
 func Validate(w *watch.Watch) error { return errors.Join(w.Validate(), unsupported(w)) }
 
 func unsupported(w *watch.Watch) error {

@@ -1,15 +1,15 @@
 // Package informer is a change source that watches objects through the Kubernetes API of a runtime,
-// after the commit. It needs the rights to list and watch the objects, and no webhook.
+// after the commit. It needs the rights to list and watch the objects, but no webhook.
 //
-// A [Source] keeps a digest of each object: enough to see whether the watched part changed, and not
-// the object. A [core.Filter] decides whether a change matters, as in adapters/admission. An event
-// for it goes to a [core.Acceptor], which must not block. A change is committed when it is seen, so
-// the outbox needs no settle time and no resends.
+// A [Source] does not keep the objects, but a digest of each object that shows whether the watched
+// part has changed. A [core.Filter] decides whether a change matters, as in adapters/admission. If
+// it does, the source offers an event to a [core.Acceptor], which must not block. A change is
+// already committed when it is observed, so the outbox needs no settle time and no resends.
 //
-// The first list of a watch makes no events for its objects, but one resync for the manager:
-// changes before it are unknown. Every later list is compared with the digests, so that changes and
-// deletions during an outage become events. A resync follows, for objects that came and went in
-// between.
+// The first list of a watch leads to one resync for the manager instead of events for its objects,
+// because earlier changes are unknown. Every later list is compared with the digests, so that
+// changes and deletions during an outage become events. A resync follows, for objects that were
+// created and deleted in between.
 //
 // Zero, negative and empty options follow the rule in docs/guide/embedding.md.
 package informer
@@ -43,9 +43,9 @@ type Source struct {
 	followers []*follower
 }
 
-// New returns a source for the API server of a runtime. It connects in [Source.Start] only. A proxy
-// is used if the config names one; that of the environment is not. The error names all problems of
-// all watches and options, and wraps [watch.ErrInvalid] for a watch.
+// New returns a source for the API server of a runtime. It connects only in [Source.Start]. A proxy
+// is used if the config names a proxy; the proxy of the environment is not used. The error names
+// all problems of all watches and options. It wraps [watch.ErrInvalid] if a watch is invalid.
 func New(config *rest.Config, acceptor core.Acceptor, watches []watch.Watch, opts Options) (*Source, error) {
 	if config == nil || option.IsNil(acceptor) {
 		return nil, errors.New("informer: want a config of the API server and an acceptor, have nil")
@@ -120,8 +120,8 @@ func (s *Source) addNamespaces(store cache.Store) {
 	}
 }
 
-// Start watches until ctx ends, and then returns nil. A watch that cannot be established is
-// retried, and costs no other watch. Start must be called once.
+// Start watches until ctx ends, and then returns nil. A watch that cannot be established is retried
+// and does not affect other watches. Start must be called only once.
 func (s *Source) Start(ctx context.Context) error {
 	ctx = logr.NewContext(ctx, logr.Discard()) // The source has lines of its own.
 	var all sync.WaitGroup
@@ -137,8 +137,8 @@ func (s *Source) Start(ctx context.Context) error {
 	return nil
 }
 
-// Ready returns nil if every watch is established. Otherwise the error names those
-// that are not, with the cause. It may be called concurrently.
+// Ready returns nil if every watch is established. Otherwise the error names the other watches with
+// the cause. It may be called concurrently.
 func (s *Source) Ready() error {
 	if problems := s.health.problems(func(*condition) bool { return true }); problems != "" {
 		return errors.New("watches are not established: " + problems)
@@ -146,8 +146,9 @@ func (s *Source) Ready() error {
 	return nil
 }
 
-// Problem returns why watches of a manager cannot be established, "" if all are. A watch before its
-// first attempt has no problem yet. It is for heartbeats, and may be called concurrently.
+// Problem returns why watches of a manager cannot be established, or "" if all watches are
+// established. A watch before its first attempt has no problem yet. Problem is for heartbeats and
+// may be called concurrently.
 func (s *Source) Problem(manager core.Manager) string {
 	return s.health.problems(func(c *condition) bool { return c.watch.Manager == manager && c.problem != notYet })
 }

@@ -534,7 +534,7 @@ func TestNewNamesAllProblems(t *testing.T) {
 
 	for _, part := range []string{
 		"manager is not a DNS-1123 label",
-		`"default/w": want a unique name`, `name ""`, `have "data"`, `have "pods/exec"`, `group "a/b"`, `version ""`,
+		`"default/w": duplicate name`, `name ""`, `have "data"`, `have "pods/exec"`, `group "a/b"`, `version ""`,
 		`label ""`, `namespace selector: label ""`, "want no conditions", `namespace "c/d"`,
 	} {
 		if !strings.Contains(err.Error(), part) {

@@ -28,7 +28,7 @@ type objects struct {
 	listed bool
 }
 
-// Add takes the present state of an object.
+// Add notes the current state of an object.
 func (o *objects) Add(object any) error {
 	if s, ok := object.(*state); ok {
 		o.observe(s, o.known[s.name])
@@ -38,7 +38,7 @@ func (o *objects) Add(object any) error {
 
 func (o *objects) Update(object any) error { return o.Add(object) }
 
-// Delete takes the last state of an object that is gone.
+// Delete notes the last state of a deleted object.
 func (o *objects) Delete(object any) error {
 	if s, ok := object.(*state); ok {
 		o.removed(s.name, s.digest)
@@ -48,10 +48,10 @@ func (o *objects) Delete(object any) error {
 
 func (*objects) Resync() error { return nil }
 
-// Replace makes a resync of the first list, because nothing is known of the time before. Each later
-// one is compared with the known objects: an object that is missing was deleted. A resync follows
-// the comparison, for objects that were created and deleted between two lists. The operator may
-// know them from a reconcile in that time.
+// Replace turns the first list into a resync, because nothing is known about earlier changes. Each
+// later list is compared with the known objects: an object that is missing was deleted. A resync
+// follows the comparison, for objects that were created and deleted between two lists. The operator
+// may know these objects from a reconcile in that time.
 func (o *objects) Replace(all []any, _ string) error {
 	before := o.known
 	o.known = make(map[types.NamespacedName]*digest, len(all))

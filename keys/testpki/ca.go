@@ -1,8 +1,8 @@
 // Package testpki makes throw-away certificates for tests and demonstrations: certificate
 // authorities, leaves with any flaw, and files as a Kubernetes secret volume presents them.
 //
-// It imports the standard library only and works in FIPS mode (ECDSA P-256, SHA-256). It is not for
-// production: every caller can read the private keys.
+// It imports only the standard library and works in FIPS mode (ECDSA P-256, SHA-256). It is not for
+// production, because every caller can read the private keys.
 package testpki
 
 import (
@@ -41,9 +41,9 @@ type Options struct {
 	URIs     []string
 	// NotBefore is the time from which the certificate is valid. Default: an hour ago.
 	NotBefore time.Time
-	// NotAfter is the time at which it expires. Default: 90 days from now.
+	// NotAfter is the time at which the certificate expires. Default: 90 days from now.
 	NotAfter time.Time
-	// Usages are the extended key usages. Nil: those of the function that issues. Empty: none.
+	// Usages are the extended key usages. Nil: the usages of the issuing function. Empty: none.
 	Usages []x509.ExtKeyUsage
 	// Edit changes the certificate last, before it is signed. Default: no change.
 	Edit func(template *x509.Certificate)
@@ -51,7 +51,7 @@ type Options struct {
 
 // CA is a certificate authority. It is safe for concurrent use. Do not change it.
 type CA struct {
-	// Certificate is that of the CA, and PEM its text, as in a ca.crt file.
+	// Certificate is the certificate of the CA, and PEM its text, as in a ca.crt file.
 	Certificate *x509.Certificate
 	PEM         []byte
 
@@ -65,7 +65,8 @@ func NewCA(commonName string, opts Options) (*CA, error) {
 	return (*CA)(nil).Intermediate(commonName, opts)
 }
 
-// Intermediate returns a CA signed by ca. Its leaves carry the chain up to, and without, the root.
+// Intermediate returns a CA signed by ca. Its leaves carry the chain up to, but not including, the
+// root.
 func (ca *CA) Intermediate(commonName string, opts Options) (*CA, error) {
 	validity := Options{NotBefore: opts.NotBefore, NotAfter: opts.NotAfter}
 	validity.Edit = func(template *x509.Certificate) {
@@ -91,7 +92,7 @@ func (ca *CA) Client(commonName string, opts Options) (*Leaf, error) {
 	return ca.issue(commonName, opts, x509.ExtKeyUsageClientAuth)
 }
 
-// Server returns a leaf for TLS server authentication, by default for this machine only.
+// Server returns a leaf for TLS server authentication, by default only for this machine.
 func (ca *CA) Server(commonName string, opts Options) (*Leaf, error) {
 	if len(opts.DNSNames)+len(opts.IPs)+len(opts.URIs) == 0 {
 		opts.DNSNames = []string{"localhost"}
@@ -183,7 +184,7 @@ func (ca *CA) sign(template *x509.Certificate) (*Leaf, error) {
 	return leaf, nil
 }
 
-// Pool returns a pool that trusts this CA only.
+// Pool returns a pool that trusts only this CA.
 func (ca *CA) Pool() *x509.CertPool {
 	pool := x509.NewCertPool()
 	pool.AddCert(ca.Certificate)
@@ -207,8 +208,8 @@ func encode(blockType string, der []byte) []byte {
 type Leaf struct {
 	// TLS is for a [tls.Config]. Its Leaf is the certificate itself, without its chain.
 	TLS tls.Certificate
-	// CertPEM has the certificate and its intermediates, leaf first, as in a tls.crt file.
+	// CertPEM contains the certificate and its intermediates, leaf first, as in a tls.crt file.
 	CertPEM []byte
-	// KeyPEM has the private key in PKCS #8 (RFC 5958), as in a tls.key file.
+	// KeyPEM contains the private key in PKCS #8 (RFC 5958), as in a tls.key file.
 	KeyPEM []byte
 }

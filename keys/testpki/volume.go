@@ -21,8 +21,8 @@ func Files(leaf *Leaf, cas ...*CA) map[string][]byte {
 }
 
 // Volume is a directory with files as a kubelet presents a Secret. Each file is a symbolic link
-// through ..data to the directory of one generation. A new generation replaces that one link, so
-// that all files change at the same instant.
+// through ..data to the directory of one generation. A new generation replaces that link, so that
+// all files change at the same instant.
 type Volume struct {
 	dir string
 
@@ -32,7 +32,7 @@ type Volume struct {
 // NewVolume returns the volume in dir, which must exist.
 func NewVolume(dir string) *Volume { return &Volume{dir: dir} }
 
-// Path returns the path of the file of that name, which need not exist.
+// Path returns the path of the file with that name, which need not exist.
 func (v *Volume) Path(name string) string { return filepath.Join(v.dir, name) }
 
 // Paths returns the paths of the three files of [Files].
@@ -40,8 +40,8 @@ func (v *Volume) Paths() (ca, cert, key string) {
 	return v.Path(fileCA), v.Path(fileCert), v.Path(fileKey)
 }
 
-// Write replaces the whole content of the volume. The name of a file that is gone leads nowhere. It
-// is safe for concurrent use.
+// Write replaces the whole content of the volume. The path of a file that was removed becomes a
+// dangling link. Write is safe for concurrent use.
 func (v *Volume) Write(files map[string][]byte) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -1,4 +1,4 @@
-// Package admissiontest makes the requests of an API server, for unit tests of filters and of
+// Package admissiontest makes requests like an API server, for unit tests of filters and of
 // programs with a webhook.
 package admissiontest
 
@@ -22,8 +22,8 @@ import (
 
 // Request returns the review of a write, as an API server sends it to the webhook of a manager. The
 // objects are the content of unstructured objects, with apiVersion, kind and metadata.name. Without
-// before it is a CREATE, without after a DELETE, and with both an UPDATE. It panics without both,
-// and on content that is not JSON.
+// before, the write is a CREATE, without after a DELETE, and with both an UPDATE. Request panics if
+// both are missing or if the content is not JSON.
 func Request(ctx context.Context, manager core.Manager, before, after map[string]any) *http.Request {
 	newest := after
 	operation := admissionv1.Update

@@ -1,5 +1,5 @@
-// Package selector compares label selectors by their meaning. A platform may write a selector of a
-// webhook in another order, and may add further requirements.
+// Package selector compares label selectors by their meaning. A platform may reorder the selector
+// of a webhook and may add requirements.
 package selector
 
 import (

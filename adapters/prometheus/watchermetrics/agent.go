@@ -11,8 +11,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
 
-// Agent has the metrics of an agent. Its functions are hooks for the parts of an agent. They return
-// immediately and may be called concurrently.
+// Agent contains the metrics of an agent. Its functions are hooks for the parts of an agent. They
+// return immediately and may be called concurrently.
 type Agent struct {
 	// Reviewed counts an answered review.
 	Reviewed func(hook.Review)
@@ -22,7 +22,7 @@ type Agent struct {
 	OwnerProblem func(hook.OwnerProblem)
 	// Panicked counts a panic that was caught.
 	Panicked func(hook.Panic)
-	// InFlight adds 1 before a request is read, and -1 after it was answered.
+	// InFlight adds 1 before a request is read and -1 after it is answered.
 	InFlight func(delta int)
 	// HandshakeFailed counts a connection to the webhook with a failed TLS handshake.
 	HandshakeFailed func(hook.HandshakeFailure)
@@ -32,29 +32,30 @@ type Agent struct {
 	Connected func(hook.Connection)
 	// Retried counts a short retry.
 	Retried func(hook.Retry)
-	// ContractInUse sets the contract that events to a manager travel with.
+	// ContractInUse sets the contract that is in use for a manager.
 	ContractInUse func(hook.ContractInUse)
-	// ContractUnknown counts an attempt that is answered as if the contract is not known.
+	// ContractUnknown counts an attempt that the control plane answers as if it did not support the
+	// contract.
 	ContractUnknown func(hook.UnknownContract)
-	// ConnectionDropped counts a connection that a server closed for its limit.
+	// ConnectionDropped counts a connection that a server closed because of its limit.
 	ConnectionDropped func(hook.ConnectionDrop)
-	// Stalled counts a time for which the agent did not run.
+	// Stalled counts a period in which the agent did not run.
 	Stalled func(hook.Stall)
-	// ManagersFileBroken sets whether the file with managers is broken.
+	// ManagersFileBroken sets whether the file of managers is broken.
 	ManagersFileBroken func(broken bool)
 	// CanaryProbed counts a write of the canary and sets the state that it showed.
 	CanaryProbed func(hook.CanaryProbe)
 	// WebhooksChecked counts a comparison of webhooks.
 	WebhooksChecked func(hook.WebhookCheck)
-	// ReadOutbox makes each scrape read box. The last call counts.
+	// ReadOutbox makes each scrape read box. The last call takes effect.
 	ReadOutbox func(box *outbox.Outbox)
 
 	certificates
 }
 
-// NewAgent returns the metrics of an agent, registered with reg. It fails when reg is nil or an
-// option is wrong. It fails with a [prom.AlreadyRegisteredError] and registers nothing when reg has
-// such metrics.
+// NewAgent returns the metrics of an agent, registered with reg. It fails if reg is nil or an
+// option is invalid. If reg already has such metrics, it fails with a [prom.AlreadyRegisteredError]
+// and registers nothing.
 func NewAgent(reg prom.Registerer, opts Options) (*Agent, error) {
 	a := &Agent{}
 	if err := register(reg, "agent", opts, a.measure); err != nil {
@@ -296,13 +297,13 @@ func stocksOf(box *outbox.Outbox, managers *managers, reasons *vocabulary) map[s
 	return all
 }
 
-// Informer has the metrics of a source that watches, such as adapters/informer: its functions
-// are hooks of that. Register it as a collector. Create it with [NewInformer]. It is safe for
-// concurrent use.
+// Informer contains the metrics of a source that watches, such as adapters/informer. Its functions
+// are hooks for that source. Create it with [NewInformer] and register it as a collector. It is
+// safe for concurrent use.
 type Informer struct {
 	// Observed counts a change of an object, by its decision.
 	Observed func(hook.Observation)
-	// Proved records that the API server showed that a watch works.
+	// Proved notes that the API server showed that a watch works.
 	Proved func(hook.Proof)
 	// Failed counts a failed attempt to establish a watch.
 	Failed func(hook.WatchFailure)
@@ -310,7 +311,7 @@ type Informer struct {
 	prom.Collector
 }
 
-// NewInformer returns metrics that are not registered yet. The error names each wrong option.
+// NewInformer returns metrics that are not registered yet. The error names each invalid option.
 func NewInformer(opts Options) (*Informer, error) {
 	f, err := newFactory("agent", opts)
 	if err != nil {

@@ -42,13 +42,13 @@ func newCertificates(f *factory) certificates {
 // KeyMaterial returns the metrics of key material for a use: "client", "server" or "ca".
 func (of certificates) KeyMaterial(use string) KeyMaterial { return of(use) }
 
-// KeyMaterial has the metrics of one set of key material. Its functions return immediately and may
-// be called concurrently.
+// KeyMaterial contains the metrics of one set of key material. Its functions return immediately and
+// may be called concurrently.
 type KeyMaterial struct {
 	keys.FilesHooks
-	// Expires sets expiry and lifetime of the certificate in use. A zero time removes its series:
-	// NotAfter the expiry, NotBefore the lifetime. Call it for the first generation, for which no
-	// hook is called.
+	// Expires sets the expiry and the lifetime of the certificate in use. A zero NotAfter removes
+	// the series of the expiry, and a zero NotBefore the series of the lifetime. Call Expires for
+	// the first generation, because no hook is called for it.
 	Expires func(keys.Generation)
 }
 

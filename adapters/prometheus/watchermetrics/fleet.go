@@ -13,12 +13,13 @@ import (
 )
 
 // RegisterFleet registers the metrics of a fleet with reg. Each scrape reads the fleet, which takes
-// about 5 ms for 10,000 runtimes. A manager that the fleet serves has series from the election on,
-// also if Managers lacks it. It fails when reg or watched is nil or an option is wrong. It fails
-// with a [prom.AlreadyRegisteredError] when reg has such metrics.
+// about 5 ms for 10,000 runtimes. A manager that the fleet serves has series once this replica
+// leads, even if Managers does not contain it. RegisterFleet fails if reg or watched is nil or an
+// option is invalid. If reg already has such metrics, it fails with a
+// [prom.AlreadyRegisteredError].
 func RegisterFleet(reg prom.Registerer, watched *fleet.Fleet, opts Options) error {
 	if watched == nil {
-		return fmt.Errorf("%w: the fleet is nil, want one", errOptions)
+		return fmt.Errorf("%w: the fleet is nil", errOptions)
 	}
 	return register(reg, "fleet", opts, func(f *factory) {
 		ofManager := sampleManagers(f)

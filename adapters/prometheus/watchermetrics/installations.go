@@ -17,13 +17,13 @@ const (
 	problemOverdue    = "certificate_overdue"
 )
 
-// RegisterInstallations registers the metrics of the agents that a control plane installs with reg.
-// Each scrape calls read, such as the method Installations of a runtimes.Overview. It fails when
-// reg or read is nil or an option is wrong. It fails with a [prom.AlreadyRegisteredError] when reg
-// has such metrics.
+// RegisterInstallations registers with reg the metrics of the agents that a control plane installs.
+// Each scrape calls read, such as the method Installations of a runtimes.Overview.
+// RegisterInstallations fails if reg or read is nil or an option is invalid. If reg already has
+// such metrics, it fails with a [prom.AlreadyRegisteredError].
 func RegisterInstallations(reg prom.Registerer, read func() installations.All, opts Options) error {
 	if read == nil {
-		return fmt.Errorf("%w: the function that reads is nil, want one", errOptions)
+		return fmt.Errorf("%w: the function read is nil", errOptions)
 	}
 	return register(reg, "installation", opts, func(f *factory) { sampleInstallations(f, read) })
 }

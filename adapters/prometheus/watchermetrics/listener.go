@@ -10,7 +10,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/hook"
 )
 
-// Listener has the metrics of a listener: the hooks for its options. They return immediately and
+// Listener contains the metrics of a listener as hooks for its options. They return immediately and
 // may be called concurrently.
 type Listener struct {
 	// Hooks fits the field Hooks of the options of a listener.
@@ -18,7 +18,8 @@ type Listener struct {
 	certificates
 }
 
-// NewListener returns the metrics of a listener, registered with reg. It fails as [NewAgent] does.
+// NewListener returns the metrics of a listener, registered with reg. It fails for the reasons for
+// which [NewAgent] fails.
 func NewListener(reg prom.Registerer, opts Options) (*Listener, error) {
 	l := &Listener{}
 	if err := register(reg, "listener", opts, l.measure); err != nil {
@@ -105,23 +106,25 @@ func requestBuckets() []float64 {
 	return []float64{50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 50e-3, 250e-3, 1, 5, 10}
 }
 
-// Consumer has the metrics of a consumer of messages. It converts to the hooks of
+// Consumer contains the metrics of a consumer of messages. It can be converted to the hooks of
 // adapters/natsjetstream. Its functions return immediately and may be called concurrently.
 type Consumer struct {
-	// Managers are those of the options. The consumer logs each that it does not serve.
+	// Managers are the Managers of the options. The consumer logs each of these managers that it
+	// does not serve.
 	Managers []core.Manager
 	// Concluded counts a message by its fate and its reason.
 	Concluded func(hook.Conclusion)
 	// Backlog sets the backlog in the stream of a manager.
 	Backlog func(hook.Backlog)
-	// Unavailable sets whether the messages of a manager can be taken. The backlog is unknown while
-	// they cannot, so its series are removed.
+	// Unavailable sets whether the messages of a manager can be taken. While they cannot be taken,
+	// the backlog is unknown and its series are removed.
 	Unavailable func(hook.Unavailability)
 	// Redelivered counts a message that the stream delivers again.
 	Redelivered func(hook.Redelivery)
 }
 
-// NewConsumer returns the metrics of a consumer, registered with reg. It fails as [NewAgent] does.
+// NewConsumer returns the metrics of a consumer, registered with reg. It fails for the reasons for
+// which [NewAgent] fails.
 func NewConsumer(reg prom.Registerer, opts Options) (c Consumer, err error) {
 	err = register(reg, "consumer", opts, c.measure)
 	return c, err

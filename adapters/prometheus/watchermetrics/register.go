@@ -285,21 +285,21 @@ var errOptions = errors.New("invalid metrics options")
 
 // Options are the optional settings of metrics. The zero value is the documented default.
 type Options struct {
-	// Managers always have series of their own. Those of an agent exist from the start, at zero, so
-	// that alerts can compare. Other managers get series with their first event. A listener or a
-	// consumer logs each of Managers that it does not serve. Default: none.
+	// Managers always have separate series. For an agent, these series exist from the start, with
+	// the value zero, so that alerts can compare them. Other managers get series with their first
+	// event. A listener or a consumer logs each of Managers that it does not serve. Default: none.
 	Managers []core.Manager
-	// MaxManagers bounds the managers with series of their own, Managers included. All others share
-	// the label value "_other". Default: 100.
+	// MaxManagers bounds the managers with separate series, including Managers. All other managers
+	// share the label value "_other". Default: 100.
 	MaxManagers int
-	// Aliases adds the six metrics watcher_listener_* of kyma-project/runtime-watcher to those of a
-	// listener. A name that is registered already is left out, without an error.
-	// docs/platforms/migration.md has the differences. Default: false.
+	// Aliases adds the six metrics watcher_listener_* of kyma-project/runtime-watcher to the
+	// metrics of a listener. A name that is already registered is skipped without an error.
+	// docs/platforms/migration.md lists the differences. Default: false.
 	Aliases bool
-	// PerRuntime bounds the series of single runtimes. [RegisterFleet] has three for each pair of
-	// runtime and manager: pairs that are not fresh come first, and a scrape sorts all that are
-	// known. [RegisterInstallations] has one for each runtime with a problem, and bounds each
-	// problem alone. Default: 0, none.
+	// PerRuntime bounds the series of single runtimes. [RegisterFleet] has three series for each
+	// pair of runtime and manager. Pairs that are not fresh come first, for which each scrape sorts
+	// all known pairs. [RegisterInstallations] has one series for each runtime with a problem and
+	// applies the bound to each problem separately. Default: 0, so there are no such series.
 	PerRuntime int
 }
 

@@ -5,7 +5,7 @@ import prom "github.com/prometheus/client_golang/prometheus"
 // NewRevocations returns the metrics of a list of revoked senders, registered with reg, as a
 // function that fits the field Changed of intake.RevocationOptions. It returns immediately and may
 // be called concurrently. Until it is called for a first list, the list counts as broken.
-// NewRevocations fails as [NewAgent] does.
+// NewRevocations fails for the reasons for which [NewAgent] fails.
 func NewRevocations(reg prom.Registerer, opts Options) (changed func(entries int, err error), err error) {
 	err = register(reg, "revocations", opts, func(f *factory) {
 		entries := f.gauge("entries", "Entries in the list of revoked senders that is in use.")
