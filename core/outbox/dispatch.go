@@ -119,9 +119,8 @@ func (l *lane) prepare(e *entry, now time.Time) core.Numbered {
 		l.counts.Pending--
 	}
 
-	at, again := l.opts.resendAt(e, e.sent)
-	if again && !at.After(now) {
-		e.renew() // Its resend, too. It may have arrived before.
+	if l.opts.isResendDue(e, now) {
+		e.renew() // It may have arrived before, and this attempt is also its resend.
 	}
 	if l.opts.Epoch != "" && e.ID == "" {
 		l.number(e, now)

@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
@@ -49,6 +51,7 @@ type model struct {
 	receiver *receiver
 	writes   int64
 	required map[address]time.Time // when the last look must have started
+	checks   map[core.Manager]bool // the last answer names a check, nil if no answer does
 }
 
 const (
@@ -112,6 +115,15 @@ func (m *model) drawOptions() {
 		m.opts.ResendEvery = -1
 		m.opts.Gather = -1
 	}
+	if m.chance(2) {
+		m.opts.ResendEvery = ms + m.upTo(1500*ms)
+		m.opts.Gather = ms + m.upTo(300*ms)
+	}
+	if m.opts.InFlight == 1 && m.chance(2) {
+		m.checks = make(map[core.Manager]bool)
+		m.opts.SettleChecked = ms + m.upTo(50*ms)
+		m.opts.RecheckAfter = m.recheckAfter
+	}
 	if m.chance(3) {
 		m.opts.MaxBytes = 5000 + m.random.IntN(40_000)
 	}
@@ -165,6 +177,7 @@ func (m *model) event() core.WatchEvent {
 	m.writes++
 	event := named(fmt.Sprint("object-", m.random.IntN(40)))
 	event.Generation = m.writes
+	event.UID = []types.UID{"", "first", "second"}[m.random.IntN(3)]
 	return event
 }
 
@@ -213,7 +226,35 @@ func (m *model) forward(ctx context.Context, manager core.Manager, batch core.Ba
 	if !isServed(manager) {
 		return core.ErrUnknownManager
 	}
-	return m.receiver.Forward(ctx, manager, batch)
+	began := time.Now()
+	err := m.receiver.Forward(ctx, manager, batch)
+	if m.checks != nil {
+		m.checkReads(manager, batch, began)
+	}
+	return err
+}
+
+// checkReads lets the receiver check about half of its reads, and look again after the settle time.
+func (m *model) checkReads(manager core.Manager, batch core.Batch, began time.Time) {
+	m.receiver.mu.Lock()
+	defer m.receiver.mu.Unlock()
+	m.checks[manager] = m.receiver.random.IntN(2) == 0
+	for i := range batch.Events {
+		a := address{manager, batch.Events[i].Key()}
+		look := m.receiver.looks[a]
+		if m.checks[manager] && batch.Events[i].UID != "" && !look.Before(began) {
+			m.receiver.looks[a] = look.Add(m.opts.Settle)
+		}
+	}
+}
+
+func (m *model) recheckAfter(manager core.Manager) time.Duration {
+	m.receiver.mu.Lock()
+	defer m.receiver.mu.Unlock()
+	if m.checks[manager] {
+		return m.opts.Settle
+	}
+	return 0
 }
 
 // checkCounts checks that each event has one fate, and that the number of events is bounded.

@@ -17,6 +17,21 @@ func (o Options) resendAt(e *entry, sent time.Time) (at time.Time, again bool) {
 	return e.again, e.again.After(sent)
 }
 
+// isEarly reports whether an entry was sent before it had settled.
+func (o Options) isEarly(e *entry, sent time.Time) bool {
+	return e.newest.Add(o.Settle).After(sent) && !e.Resync
+}
+
+// isResendDue reports whether an entry that was sent, and not acknowledged, would be sent again now
+// if it had been.
+func (o Options) isResendDue(e *entry, now time.Time) bool {
+	if o.isEarly(e, e.sent) && !o.isEarly(e, now) {
+		return true
+	}
+	at, again := o.resendAt(e, e.sent)
+	return again && !at.After(now)
+}
+
 // lastResend is when an event that is accepted now is sent for the last time at the latest.
 func (o Options) lastResend(now time.Time) time.Time {
 	delay := max(o.Settle, 0)
@@ -30,9 +45,8 @@ func (o Options) lastResend(now time.Time) time.Time {
 // call, and otherwise when it is due. An event that was sent before it had settled is sent after
 // that, unless the receiver checks the read itself.
 func (l *lane) resendOf(e *entry, sent time.Time, isChecked bool) (from, due time.Time, again bool) {
-	settled := e.newest.Add(l.opts.Settle)
-	isEarly := settled.After(sent) && !e.Resync
-	if isEarly && !isChecked {
+	if l.opts.isEarly(e, sent) && !isChecked {
+		settled := e.newest.Add(l.opts.Settle)
 		return settled, settled, true
 	}
 

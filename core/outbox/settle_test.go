@@ -2,6 +2,7 @@ package outbox_test
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -100,6 +101,44 @@ func TestAnEarlyEventToAnotherReplicaIsSentAgain(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestAnEarlyEventWithoutAnswerGetsAnotherID loses the answers of a replica that does not check. The
+// reconcile of the early attempt may be too early, so a receiver that drops duplicates must take the
+// attempt after the settle time.
+func TestAnEarlyEventWithoutAnswerGetsAnotherID(t *testing.T) {
+	t.Parallel()
+	var after atomic.Int64
+	var down atomic.Bool
+	opts := checking(&after)
+	opts.MinBackoff = 60 * ms
+	var ids []string // One call follows the other.
+	inBubble(t, scene{opts: opts, answer: func(_ context.Context, _ int, batch core.Batch) error {
+		for _, event := range batch.Events {
+			ids = append(ids, event.ID)
+		}
+		if down.Load() {
+			return errDown
+		}
+		return nil
+	}}, func(w *world) {
+		after.Store(int64(100 * ms))
+		w.Accept(kyma, written("a"))
+		time.Sleep(second)
+
+		after.Store(0)
+		down.Store(true)
+		w.Accept(kyma, written("b"))
+		time.Sleep(90 * ms)
+		down.Store(false)
+		time.Sleep(second)
+
+		w.stop()
+		want := []string{"e-kyma-1", "e-kyma-2", "e-kyma-2", "e-kyma-2-1"} // The last one after 100 ms.
+		if !slices.Equal(ids, want) {
+			t.Errorf("IDs %q, want %q", ids, want)
+		}
+	})
 }
 
 // TestEventsOfTwoObjectsOfANameSettle accepts the events of an object and of its successor. Merged,
