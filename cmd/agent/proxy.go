@@ -31,6 +31,21 @@ func parseProxy(text string) (string, error) {
 	return text, nil
 }
 
+var errCredentials = errors.New("cannot open the file: want the path of a file with user:password")
+
+// credentialsFile is a file. Its error does not repeat a text with a colon, which may be the
+// credentials.
+func credentialsFile(field *string) value {
+	return value{"file", func(text string) error {
+		*field = text
+		err := canOpen(text)
+		if err != nil && strings.Contains(text, ":") {
+			return errCredentials
+		}
+		return err
+	}}
+}
+
 // resolveProxy is the rule for the connection to the control plane, for each transport and for the
 // check. The setting decides if there is one, and otherwise HTTPS_PROXY and NO_PROXY of the
 // environment. The way to the API server never has a proxy: adapters/informer and the canary ignore

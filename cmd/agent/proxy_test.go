@@ -253,7 +253,8 @@ func TestProxyOfTheSettings(t *testing.T) {
 		"CONTROL_PLANE_PROXY=https://proxy:1":          "want http://host:port, or direct",
 		"CONTROL_PLANE_PROXY=socks5://proxy:1":         "want http://host:port, or direct",
 		"CONTROL_PLANE_PROXY=none":                     "want http://host:port, or direct",
-		"CONTROL_PLANE_PROXY_CREDENTIALS=/missing":     "CONTROL_PLANE_PROXY_CREDENTIALS",
+		"CONTROL_PLANE_PROXY_CREDENTIALS=/missing":     "/missing",
+		"CONTROL_PLANE_PROXY_CREDENTIALS=user:secret":  "want the path of a file",
 		"NATS_HANDSHAKE_FIRST=true":                    "TRANSPORT=nats",
 	} {
 		_, err := readSettings(nil, lookup(env(p, kcp, text)))

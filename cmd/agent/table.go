@@ -66,7 +66,7 @@ func groups(c *config) []group {
 			optional("CONTROL_PLANE_PROXY", into("http://host:port, "+proxyDirect, &c.proxy, parseProxy), "",
 				"HTTP proxy for connections to the control plane (CONNECT), or `"+proxyDirect+"` for no proxy. "+
 					"If empty, `HTTPS_PROXY` and `NO_PROXY` apply. Connections to the API server never use a proxy."),
-			optional("CONTROL_PLANE_PROXY_CREDENTIALS", file(&c.ControlPlane.ProxyCredentials), "",
+			optional("CONTROL_PLANE_PROXY_CREDENTIALS", credentialsFile(&c.ControlPlane.ProxyCredentials), "",
 				"File with `user:password` for the proxy, such as a key of a mounted Secret. The agent reads the "+
 					"file for each connection."),
 			optional("NATS_HANDSHAKE_FIRST", choice(&c.natsFirst, []string{"true", "false"}, true, false), "false",
