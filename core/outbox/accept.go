@@ -60,7 +60,7 @@ func (o *Outbox) Resync() {
 
 	now := time.Now()
 	for _, l := range o.byManager {
-		if o.stopped {
+		if o.stopped || l.schedule.leaving != stays {
 			l.counts.refuseEvent(ReasonShutdown)
 		} else {
 			l.resyncAll(now)

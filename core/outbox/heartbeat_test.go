@@ -312,6 +312,44 @@ func TestHeartbeatsReportAnInterruption(t *testing.T) {
 	})
 }
 
+// Nothing follows the last heartbeat to a manager, also while the events for another manager are sent.
+// A fleet would take the process for a new one.
+func TestNoResyncFollowsTheLastHeartbeat(t *testing.T) {
+	const slow core.Manager = "slow"
+	synctest.Test(t, func(t *testing.T) {
+		var after []core.Batch // the last heartbeat. One call follows the other.
+		hasLeft := false
+		opts := known()
+		opts.Managers = append(opts.Managers, slow)
+		o := newOutbox(t, core.ForwarderFunc(func(_ context.Context, manager core.Manager, batch core.Batch) error {
+			switch {
+			case manager == slow && len(batch.Events) > 0:
+				time.Sleep(5 * second)
+			case manager == kyma && hasLeft:
+				after = append(after, batch)
+			case manager == kyma:
+				hasLeft = batch.Heartbeat != nil && batch.Heartbeat.Leaving
+			}
+			return nil
+		}), opts)
+		stop := startOutbox(t, o)
+		time.Sleep(second)
+		o.Accept(slow, named("a"))
+		time.Sleep(200 * ms)
+		go func() {
+			time.Sleep(second)
+			o.Resync()
+		}()
+		stop()
+		if !hasLeft || len(after) > 0 {
+			t.Errorf("last heartbeat sent: %v, followed by %+v", hasLeft, after)
+		}
+		if got := o.Counts()[kyma].Dropped[outbox.ReasonShutdown]; got != 1 {
+			t.Errorf("%d events dropped for the shutdown, want the resync", got)
+		}
+	})
+}
+
 // A call of Retry begins the waits again. The interruption is as long as it was, also if the manager is
 // back after one more failure.
 func TestRetryShortensNoInterruption(t *testing.T) {
