@@ -87,6 +87,10 @@ func (v *visit) validateRuntime() error {
 	if err := v.runtime.validate(needs); err != nil {
 		return err
 	}
+	isDirect := v.opts.Settings[settingProxy] == proxyDirect
+	if isDirect && v.runtime.ProxyCredentials != nil { // The agent would end with it.
+		return fmt.Errorf("ProxyCredentials: want none with %s=%s", settingProxy, proxyDirect)
+	}
 	_, err := parsePort(v.address)
 	return err
 }

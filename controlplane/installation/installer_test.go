@@ -31,7 +31,17 @@ func TestNewNamesAllThatIsWrong(t *testing.T) {
 		"a name":             {"agent:v1", "a:443", installation.Options{Name: `a"b`}, []string{"Name"}},
 		"a configuration":    {"agent:v1", "a:443", installation.Options{ConfigurationName: "A"}, []string{"ConfigurationName"}},
 		"replicas":           {"agent:v1", "a:443", installation.Options{Replicas: -1}, []string{"Replicas"}},
-		"ports":              {"agent:v1", "a:443", installation.Options{WebhookPort: 10250, MetricsPort: 8443, HostNetwork: true}, nil},
+		"ports":              {"agent:v1", "a:443", installation.Options{WebhookPort: 10250, MetricsPort: 8443}, nil},
+		"ports of nodes":     {"agent:v1", "a:443", installation.Options{WebhookPort: 10260, HostNetwork: true}, nil},
+		"the port of the kubelet": {
+			"agent:v1", "a:443", installation.Options{WebhookPort: 10250, HostNetwork: true},
+			[]string{"HostNetwork: want ports that are free on each node, have 10250 of the kubelet"},
+		},
+		"credentials for no proxy": {
+			"agent:v1", "a:443",
+			installation.Options{Settings: map[string]string{"CONTROL_PLANE_PROXY": "direct", "CONTROL_PLANE_PROXY_CREDENTIALS": "/etc/proxy"}},
+			[]string{"CONTROL_PLANE_PROXY_CREDENTIALS in Settings: want it only with a proxy"},
+		},
 		"a port of the superuser, and one twice": {
 			"agent:v1", "a:443", installation.Options{WebhookPort: 443, MetricsPort: 443},
 			[]string{"WebhookPort: want 1024 to 65535, have 443", "MetricsPort: want 1024", "two ports"},

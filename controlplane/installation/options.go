@@ -77,9 +77,9 @@ type Options struct {
 	// MetricsPort is the port of the agents' metrics. A new one restarts the agents. Default: 2112.
 	MetricsPort int32
 	// HostNetwork gives the agents the network of their nodes, for an API server that reaches no
-	// pod. Both ports must be free on each node, and each replica needs a node. Network policies do
-	// not apply then, and a namespace of this package allows privileged pods. Default: the network
-	// of pods.
+	// pod. Both ports must be free on each node, so neither may be port 10250 of the kubelet, and
+	// each replica needs a node. Network policies do not apply then, and a namespace of this
+	// package allows privileged pods. Default: the network of pods.
 	HostNetwork bool
 	// Informer makes the agents watch the API server of the runtime, after the commit, and there is
 	// no webhook configuration. The agents get the rights to list and watch exactly the watched
@@ -184,8 +184,13 @@ func (o Options) validateNames() error {
 		validatePort("MetricsPort", o.MetricsPort),
 		option.Unless(o.WebhookPort != o.MetricsPort,
 			"WebhookPort and MetricsPort: want two ports, have %d", o.WebhookPort),
+		option.Unless(!o.HostNetwork || o.WebhookPort != kubeletPort && o.MetricsPort != kubeletPort,
+			"HostNetwork: want ports that are free on each node, have %d of the kubelet", kubeletPort),
 	)
 }
+
+// kubeletPort is taken on each node.
+const kubeletPort = 10250
 
 // validatePort refuses ports that only a superuser may open: an agent is none.
 func validatePort(name string, port int32) error {

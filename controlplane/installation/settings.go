@@ -126,8 +126,12 @@ func (s settings) validateTransport() error {
 
 func (s settings) validateProxy() error {
 	text := s[settingProxy]
-	if text == "" || text == proxyDirect {
+	if text == "" {
 		return nil
+	}
+	if text == proxyDirect {
+		return option.Unless(s[settingProxyCredentials] == "",
+			"%s in Settings: want it only with a proxy", settingProxyCredentials)
 	}
 
 	parsed, err := proxy.Parse(text)

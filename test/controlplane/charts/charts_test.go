@@ -294,7 +294,7 @@ func TestValues(t *testing.T) {
 		"tls.secretName=other":                      "secretName: other",
 		"replicas=3":                                "replicas: 3",
 		"resources.limits.memory=96Mi":              "memory: 96Mi",
-		"ports.webhook=10250":                       `{name: WEBHOOK_PORT, value: "10250"}`,
+		"ports.webhook=10260":                       `{name: WEBHOOK_PORT, value: "10260"}`,
 		"ports.metrics=9090":                        "- name: metrics\n              containerPort: 9090\n              protocol: TCP",
 		"hostNetwork=true":                          "rollingUpdate: {maxSurge: 0, maxUnavailable: 1}",
 		"podSecurityContext.fsGroup=10001":          "        fsGroup: 10001\n        runAsNonRoot: true",
@@ -336,6 +336,13 @@ func TestValues(t *testing.T) {
 	bound := objects(t, render(t, controlPlane, "serviceAccount.name=operator", "crd.install=false"))
 	rig.Same(t, "there is a binding", true, bound["ClusterRoleBinding runtime-watcher-controlplane"] != nil)
 	rig.Same(t, "role and binding", 2, len(bound))
+}
+
+// With --reuse-values, Helm gives the chart the values of the former one, which lack the newest ones.
+func TestTheValuesOfTheFormerChartAreEnough(t *testing.T) {
+	now := render(t, agent, exampleValues()...)
+	former := render(t, agent, append(exampleValues(), "ports=null", "hostNetwork=null", "podSecurityContext=null")...)
+	rig.Same(t, "objects with the values of the former chart", objects(t, now), objects(t, former))
 }
 
 // joiningValues are those of a runtime that joins by itself.
@@ -394,7 +401,10 @@ func TestSchemaRefusesMistakes(t *testing.T) {
 		"controlPlane.address=fd00::1", "controlPlane.address=::1:8443", "controlPlane.address=[fd00::1]", "controlPlane.address=[kcp]:443",
 		"controlPlane.address=localhost:1:2", "controlPlane.address=a b:443",
 		"controlPlane.address=", "controlPlane.address=https://kcp.example.com", "controlPlane.host=kcp:443", "source=informer", "managers={Not-A-Label}",
-		"image.digest=latest", "replicas=0", "canary=true", "ports.webhook=443", "ports.webhook=a", "ports.other=8080", "hostNetwork=1", "podSecurityContext.runAsNonRoot=false", "unknown=1", "env.TRANSPORT=NATS", "env.TRANSPORT=nats,env.CONTROL_PLANE_CONTRACT=v2",
+		"image.digest=latest", "replicas=0", "canary=true", "ports.webhook=443", "ports.webhook=a", "ports.other=8080", "hostNetwork=1",
+		"ports.webhook=2112", "ports.metrics=8443", "hostNetwork=true,ports.webhook=10250", "hostNetwork=true,ports.metrics=10250",
+		"controlPlane.proxy=direct,controlPlane.proxyCredentials.secretName=proxy",
+		"podSecurityContext.runAsNonRoot=false", "unknown=1", "env.TRANSPORT=NATS", "env.TRANSPORT=nats,env.CONTROL_PLANE_CONTRACT=v2",
 		"env.TRANSPORT=nats,env.CONTRACT_FALLBACK=v2")
 	refused(informerValues(t),
 		"source=webhook", "informer.watchers[0].kind=Deployment", "informer.replicas=0",

@@ -375,6 +375,11 @@ func theCredentialsOfAProxyComeAndGo(w *world) {
 	rig.Same(w.t, "setting afterwards", "", w.environment()[setting])
 	_, has := get(w, installation.Name+"-tls", &corev1.Secret{}).Data["proxy-credentials"]
 	rig.Same(w.t, "the Secret has credentials afterwards", false, has)
+
+	w.opts.Settings = map[string]string{"CONTROL_PLANE_PROXY": "direct"}
+	useless := w.runtime
+	useless.ProxyCredentials = []byte("agent:one") // With them, an agent does not start.
+	refused(w.t, "credentials for no proxy", w.installer(), useless, "invalid_runtime", "ProxyCredentials: want none with CONTROL_PLANE_PROXY=direct")
 }
 
 // allNamesAreSet installs twice into one namespace, with all names and settings of a pod.

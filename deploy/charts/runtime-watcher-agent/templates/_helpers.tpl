@@ -66,6 +66,16 @@ runtime-watcher.{{ .Release.Namespace }}.svc
 {{- dict "kind" "WatcherList" "items" $items | toYaml | replace "$" "$$" }}
 {{- end }}
 
+{{/* The ports of the pods. With --reuse-values, those of a chart that had none are missing. */}}
+{{- define "agent.ports" -}}
+{{- $ports := merge (dict) (.Values.ports | default dict) (dict "webhook" 8443 "metrics" 2112) -}}
+{{- if eq (int $ports.webhook) (int $ports.metrics) -}}
+{{- fail (printf "ports: webhook and metrics are both %d, want two ports" (int $ports.webhook)) -}}
+{{- end -}}
+webhook: {{ int $ports.webhook }}
+metrics: {{ int $ports.metrics }}
+{{- end }}
+
 {{- define "agent.image" -}}
 {{- if .Values.image.digest -}}
 {{ .Values.image.repository }}@{{ .Values.image.digest }}
