@@ -41,7 +41,8 @@ func (c *cluster) listingSlices(
 	}
 }
 
-// judgeAgents needs a complete rollout, and an endpoint if the agents have a Service.
+// judgeAgents returns Ready for a complete rollout, and an endpoint if the agents have a Service.
+// With an error, the status is empty. The steps of Install and of Unchanged call it.
 func (c *cluster) judgeAgents(live agents, service types.NamespacedName) (Status, error) {
 	if live.deployment == nil { // It was deleted a moment ago.
 		return progressing(ReasonRolloutProgressing, "waiting for the Deployment"), nil
@@ -58,7 +59,7 @@ func (c *cluster) judgeAgents(live agents, service types.NamespacedName) (Status
 
 	hasEndpoint, err := c.hasEndpoint(live.slices)
 	if err != nil {
-		return status, err
+		return Status{}, err
 	}
 	if !hasEndpoint {
 		status.State = Progressing
@@ -68,7 +69,8 @@ func (c *cluster) judgeAgents(live agents, service types.NamespacedName) (Status
 	return status, nil
 }
 
-// rollout is that of kubectl, except that one available replica is enough if all are updated.
+// rollout judges a Deployment like kubectl rollout status, except that one available replica is
+// enough if all replicas are updated.
 func rollout(d *appsv1.Deployment) Status {
 	s := Status{Available: d.Status.AvailableReplicas, Replicas: 1}
 	if d.Spec.Replicas != nil {

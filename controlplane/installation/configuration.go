@@ -13,10 +13,13 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/remote"
 )
 
-// prepareConfiguration keeps the additions of a platform to the webhooks to apply. It notes whether
-// others have changed the webhooks in the runtime otherwise.
-func (v *visit) prepareConfiguration(ctx context.Context) error {
-	isIntact := v.forgetOtherRecord()
+// planConfiguration keeps the additions of a platform to the webhooks to apply, and finds other
+// changes by a dry run in the runtime. Only planObjects calls it.
+func (v *visit) planConfiguration(ctx context.Context) error {
+	isIntact := v.isSameRecord()
+	if !isIntact {
+		v.memory.records.delete(v.id)
+	}
 	if v.found.configuration == nil || v.opts.Informer {
 		return nil
 	}
@@ -30,22 +33,17 @@ func (v *visit) prepareConfiguration(ctx context.Context) error {
 	if !v.want.whole {
 		return nil
 	}
-	return v.noteChanges(ctx)
+	return v.compareByDryRun(ctx)
 }
 
-// forgetOtherRecord reports whether the last complete installation had the same configuration, and
-// forgets it otherwise. If it had, and the present configuration differs, then others have replaced
-// the configuration, as by an older copy with the annotation of its time.
-func (v *visit) forgetOtherRecord() (isIntact bool) {
-	isIntact = v.last.whole == v.want.record.whole
-	if !isIntact {
-		v.memory.records.delete(v.id)
-	}
-	return isIntact
-}
+// isSameRecord reports whether the last complete installation had the same configuration. If so, and
+// the present configuration differs, then others have replaced the configuration, for example by an
+// older copy with the annotation of its time.
+func (v *visit) isSameRecord() bool { return v.last.whole == v.want.record.whole }
 
-// noteChanges compares the webhooks in the runtime with those that a dry run would make of them.
-func (v *visit) noteChanges(ctx context.Context) error {
+// compareByDryRun compares the webhooks in the runtime with the webhooks that a correction would
+// make of them. It notes in v.want whether calls were missed, and whether nothing would change.
+func (v *visit) compareByDryRun(ctx context.Context) error {
 	live := v.found.configuration
 	ours := v.want.configuration
 	corrected, err := v.putConfiguration(ctx, live, ours, client.DryRunAll)

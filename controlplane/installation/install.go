@@ -61,6 +61,8 @@ func bounded(status Status, err error) (Status, error) {
 	return status, remote.Error(err)
 }
 
+// install does one call of Install. The visit belongs to that call, and the memory has its own lock.
+// Calls for the same runtime must not run concurrently.
 func (v *visit) install(ctx context.Context) (Status, error) {
 	if v.runtime.Verify {
 		v.memory.records.outdate(v.id) // Even if this call fails.
@@ -74,7 +76,8 @@ func (v *visit) install(ctx context.Context) (Status, error) {
 		return status, err
 	}
 
-	v.last = v.memory.records.outdate(v.id)
+	v.memory.records.outdate(v.id)
+	v.last, _ = v.memory.records.load(v.id)
 	return v.correct(ctx)
 }
 
@@ -95,7 +98,8 @@ func (v *visit) validateRuntime() error {
 	return err
 }
 
-// correct applies all objects, in an order in which no write of the runtime waits for an agent.
+// correct applies all objects, in an order in which the API server never calls an agent that cannot
+// answer.
 // Nothing is written before each object was found to be of this installer.
 func (v *visit) correct(ctx context.Context) (Status, error) {
 	if err := v.read(ctx); err != nil {
@@ -105,7 +109,7 @@ func (v *visit) correct(ctx context.Context) (Status, error) {
 		return Status{}, err
 	}
 
-	if err := v.render(ctx); err != nil {
+	if err := v.planObjects(ctx); err != nil {
 		return Status{}, err
 	}
 	if err := v.readOthers(ctx); err != nil {
@@ -123,8 +127,9 @@ func (v *visit) correct(ctx context.Context) (Status, error) {
 	return status, err
 }
 
-// render makes the objects to apply. If others have changed webhooks, the agents restart.
-func (v *visit) render(ctx context.Context) error {
+// planObjects plans the objects to apply. It asks the runtime by a dry run for the changes of others,
+// and books the next restart of the agents, which is due if others have changed webhooks.
+func (v *visit) planObjects(ctx context.Context) error {
 	v.ownNamespace = v.ownsOrMakesNamespace()
 	v.former = v.formerManagers()
 	want, err := v.renderConfiguration()
@@ -133,19 +138,19 @@ func (v *visit) render(ctx context.Context) error {
 	}
 	v.want = want
 
-	if err := v.prepareConfiguration(ctx); err != nil {
+	if err := v.planConfiguration(ctx); err != nil {
 		return err
 	}
 	stale := v.former
-	if want.missed {
+	if v.want.missed {
 		v.log.WarnContext(ctx, "another program changed the webhooks, so the agents restart after the correction")
 		stale = v.opts.managersOf(v.runtime.Watches)
 	}
 
 	due := nextRestart(lastRestart(v.found.managers, v.opts.key(annotationRestart)), stale)
-	why := cause{former: len(v.former) > 0, missed: want.missed}
+	why := cause{former: len(v.former) > 0, missed: v.want.missed}
 	pods := v.memory.restarts.scheduleRestart(v.id, due, why, v.opts.Now())
-	v.renderObjects(want, due, pods)
+	v.renderObjects(v.want, due, pods)
 	return nil
 }
 

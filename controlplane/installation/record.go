@@ -44,16 +44,14 @@ type records struct {
 	perRuntime[record]
 }
 
-// outdate makes the next call of Install apply all objects. It returns the record of the last
-// complete installation, which is kept: if this call fails, the next one can still detect that
-// others have replaced the configuration.
-func (r *records) outdate(id core.RuntimeID) record {
+// outdate makes the next call of Install apply all objects. The rest of the record is kept: if this
+// call fails, the next call can still detect that others have replaced the configuration.
+func (r *records) outdate(id core.RuntimeID) {
 	last, known := r.load(id)
 	if !known {
-		return record{}
+		return
 	}
 
 	last.at = time.Time{}
 	r.store(id, last)
-	return last
 }
