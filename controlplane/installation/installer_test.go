@@ -43,7 +43,8 @@ func TestNewNamesAllThatIsWrong(t *testing.T) {
 			[]string{"CONTROL_PLANE_PROXY_CREDENTIALS in Settings: want it only with a proxy"},
 		},
 		"a port of the superuser, and one twice": {
-			"agent:v1", "a:443", installation.Options{WebhookPort: 443, MetricsPort: 443},
+			"agent:v1", "a:443",
+			installation.Options{WebhookPort: 443, MetricsPort: 443},
 			[]string{"WebhookPort: want 1024 to 65535, have 443", "MetricsPort: want 1024", "two ports"},
 		},
 		"negative ports": {

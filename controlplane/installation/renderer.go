@@ -94,7 +94,7 @@ func (r *renderer) bareSecret() *unstructured.Unstructured {
 }
 
 // proxyCredentialsKey is the key of the Secret of the agent with [Runtime.ProxyCredentials].
-const proxyCredentialsKey = "proxy-credentials"
+const proxyCredentialsKey = "proxy-credentials" //nolint:gosec // A name is no secret.
 
 // renderSecret makes the Secret with the keys that the agent reads. The serving pair and the
 // credentials are optional.

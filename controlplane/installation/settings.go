@@ -199,11 +199,11 @@ func (s settings) wayOut(address string) []int32 {
 	return []int32{own}
 }
 
-func portOf(proxy *url.URL, err error) (port int32, isProxy bool) {
+func portOf(parsed *url.URL, err error) (port int32, isProxy bool) {
 	if err != nil {
 		return 0, false
 	}
-	number, err := strconv.ParseInt(proxy.Port(), 10, 32)
+	number, err := strconv.ParseInt(parsed.Port(), 10, 32)
 	return int32(number), err == nil
 }
 

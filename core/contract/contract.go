@@ -77,7 +77,7 @@ func unknown(name string) error {
 }
 
 // Path returns the escaped URL path to which a manager's events are sent with POST. The manager
-// must come from [core.ParseManager]: escaping does not neutralize "..".
+// must come from [core.ParseManager]: escaping leaves ".." as it is.
 func (v Version) Path(manager core.Manager) string {
 	return "/" + string(v) + "/" + url.PathEscape(string(manager)) + "/" + v.traits().path
 }

@@ -112,7 +112,8 @@ func (s *forwarderSuite) arrived(manager core.Manager, sent ...core.WatchEvent) 
 	}
 
 	if diff := cmp.Diff(keys(sent), keys(s.farEnd.Acknowledged(manager))); diff != "" {
-		s.t.Errorf("the events that arrived for %s differ from the events that were sent (-sent +arrived):\n%s", manager, diff)
+		s.t.Errorf("the events that arrived for %s differ from the events that were sent (-sent +arrived):\n%s",
+			manager, diff)
 	}
 }
 

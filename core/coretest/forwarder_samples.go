@@ -97,7 +97,8 @@ func sampleHeartbeat() *core.Heartbeat {
 		WebhookFailures:        7,
 		ConfigHash:             "dd",
 		Interruption: core.Interruption{
-			Reason: "proxy_unreachable", Error: "connection refused", Since: at.Add(-time.Hour), Until: at.Add(-time.Minute),
+			Reason: "proxy_unreachable", Error: "connection refused",
+			Since: at.Add(-time.Hour), Until: at.Add(-time.Minute),
 		},
 	}
 }

@@ -282,7 +282,7 @@ func TestHeartbeatsReportAnInterruption(t *testing.T) {
 	long := fmt.Errorf("proxy is down: %w", reasonError("proxy_unreachable"))
 	opts := known()
 	opts.Settle, opts.MaxBackoff, opts.Random = -1, 2*second, random(0)
-	inBubble(t, scene{opts: opts, answer: func(_ context.Context, n int, _ core.Batch) error {
+	inBubble(t, scene{opts: opts, answer: func(context.Context, int, core.Batch) error {
 		switch at := elapsed(); {
 		case at >= 40*second && at < 95*second:
 			return long

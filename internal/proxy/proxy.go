@@ -27,7 +27,7 @@ const (
 	ReasonUnreachable = "proxy_unreachable"
 	// ReasonUnauthorized means that the proxy refuses the credentials (407, or 401), or that their
 	// file cannot be used.
-	ReasonUnauthorized = "proxy_unauthorized" //nolint:misspell // HTTP spells it so (RFC 9110, section 15.5.2).
+	ReasonUnauthorized = "proxy_unauthorized"
 	// ReasonRefused means that the proxy does not allow the address: it answers with another status
 	// than 2xx and 5xx.
 	ReasonRefused = "proxy_refused"

@@ -189,7 +189,7 @@ func TestRunbookCommands(t *testing.T) {
 // TestRunbooksQuoteTheCheck fails when the runbooks quote a text that "agent check" does not print.
 func TestRunbooksQuoteTheCheck(t *testing.T) {
 	var printed strings.Builder
-	for _, file := range lab.Must(filepath.Glob(filepath.Join(test.Root(), "cmd/agent/internal/check/*.go"))) {
+	for _, file := range lab.Must(filepath.Glob(filepath.Join(test.Root(), "cmd", "agent", "internal", "check", "*.go"))) {
 		printed.Write(lab.Must(os.ReadFile(file)))
 	}
 	quoted := regexp.MustCompile("want \"([^\"]+)\"|`check` says[^`]*`([^`]+)`").FindAllStringSubmatch(read(t, runbooks), -1)

@@ -164,7 +164,7 @@ func TestTheManifestsGoThroughAProxy(t *testing.T) {
 		}
 		path := filepath.Join(root, "deploy", folder, "kustomization.yaml")
 		text := strings.Replace(string(rig.Must(os.ReadFile(path))), "  # - ../agent/proxy", "  - ../agent/proxy", 1)
-		text = regexp.MustCompile(`(?m)^  - target: \{kind: NetworkPolicy,.*\n.*\n.*\n`).ReplaceAllString(text, "")
+		text = regexp.MustCompile(`(?m)^ {2}- target: \{kind: NetworkPolicy,.*\n.*\n.*\n`).ReplaceAllString(text, "")
 		rig.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 
 		base := objects(t, rig.Kubectl(t, "kustomize", filepath.Dir(path)))

@@ -132,11 +132,13 @@ func TestAReleaseIsInstalled(t *testing.T) {
 // distribution API over plain HTTP, with each digest verified.
 func pull(t *testing.T, host, repository, tag string) (program string) {
 	t.Helper()
+	client := &http.Client{Timeout: rig.Patience}
 	read := func(kind, reference string) []byte {
-		request := rig.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+host+"/v2/"+repository+"/"+kind+"/"+reference, nil))
+		request := rig.Must(http.NewRequestWithContext(t.Context(), http.MethodGet,
+			"http://"+host+"/v2/"+repository+"/"+kind+"/"+reference, http.NoBody))
 		request.Header.Set("Accept", "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json, "+
 			"application/vnd.docker.distribution.manifest.v2+json")
-		answer := rig.Must(http.DefaultClient.Do(request))
+		answer := rig.Must(client.Do(request))
 		defer answer.Body.Close()
 		text := rig.Must(io.ReadAll(answer.Body))
 		sum := sha256.Sum256(text)
@@ -146,10 +148,15 @@ func pull(t *testing.T, host, repository, tag string) (program string) {
 		return text
 	}
 	type descriptor struct {
-		Digest   string
-		Platform struct{ OS, Architecture string }
+		Digest   string `json:"digest"`
+		Platform struct {
+			OS           string `json:"os"`
+			Architecture string `json:"architecture"`
+		} `json:"platform"`
 	}
-	var index struct{ Manifests []descriptor }
+	var index struct {
+		Manifests []descriptor `json:"manifests"`
+	}
 	rig.NoError(t, json.Unmarshal(read("manifests", tag), &index))
 	at := slices.IndexFunc(index.Manifests, func(d descriptor) bool {
 		return d.Platform.OS == goruntime.GOOS && d.Platform.Architecture == goruntime.GOARCH
@@ -158,12 +165,15 @@ func pull(t *testing.T, host, repository, tag string) (program string) {
 		t.Fatalf("the index has no image for this machine: %+v", index)
 	}
 	var image struct {
-		Config descriptor
-		Layers []descriptor
+		Config descriptor   `json:"config"`
+		Layers []descriptor `json:"layers"`
 	}
 	rig.NoError(t, json.Unmarshal(read("manifests", index.Manifests[at].Digest), &image))
 	var config struct {
-		Config struct{ Entrypoint, Cmd []string }
+		Config struct {
+			Entrypoint []string `json:"Entrypoint"`
+			Cmd        []string `json:"Cmd"`
+		} `json:"config"`
 	}
 	rig.NoError(t, json.Unmarshal(read("blobs", image.Config.Digest), &config))
 	command := slices.Concat(config.Config.Entrypoint, config.Config.Cmd)

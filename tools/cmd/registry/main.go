@@ -167,7 +167,8 @@ func (d *dist) mirror(ctx context.Context, from, to string, pushed v1.Hash) erro
 	defer os.RemoveAll(folder) // It is in the folder for temporary files.
 	const chart = "runtime-watcher-agent"
 	version := strings.TrimPrefix(d.version, "v")
-	_, err = d.run(ctx, "pull", "oci://"+from+"/charts/"+chart, "--version", version, "--plain-http", "--destination", folder)
+	_, err = d.run(ctx, "pull", "oci://"+from+"/charts/"+chart,
+		"--version", version, "--plain-http", "--destination", folder)
 	if err != nil {
 		return err
 	}

@@ -22,7 +22,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags.SetOutput(stderr)
 	root := flags.String("C", ".", "`folder` of the repository")
 	version := flags.String("version", "", "`version` of the stable modules, such as v0.1.0")
-	contrib := flags.String("contrib", "", "`version` of the modules of the group contrib, by default that of the stable ones while it is v0")
+	contrib := flags.String("contrib", "",
+		"`version` of the modules of the group contrib, by default that of the stable ones while it is v0")
 	apidiff := flags.String("apidiff", "", "`path` of the program apidiff")
 	dry := flags.Bool("dry-run", false, "check all, and do not fetch the tags into this repository")
 
@@ -35,7 +36,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 
-	r := &release{out: stdout, versions: modules.Versions{Stable: *version, Contrib: *contrib}, apidiff: *apidiff, scratch: scratch}
+	r := &release{
+		out: stdout, versions: modules.Versions{Stable: *version, Contrib: *contrib},
+		apidiff: *apidiff, scratch: scratch,
+	}
 	if r.root, err = filepath.Abs(*root); err == nil {
 		err = r.run(ctx, *dry)
 	}

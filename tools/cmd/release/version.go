@@ -76,7 +76,8 @@ func (r *release) checkLast(ctx context.Context) error {
 		return fmt.Errorf("%s is not later than the last release, %s", r.versions.Stable, r.last.Stable)
 	}
 	if semver.Compare(r.versions.Contrib, r.last.Contrib) <= 0 {
-		return fmt.Errorf("%s is not later than the last release of the group contrib, %s: set CONTRIB", r.versions.Contrib, r.last.Contrib)
+		return fmt.Errorf("%s is not later than the last release of the group contrib, %s: set CONTRIB",
+			r.versions.Contrib, r.last.Contrib)
 	}
 
 	return nil

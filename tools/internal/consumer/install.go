@@ -49,7 +49,8 @@ func (w *world) vetAlone(ctx context.Context, m modules.Module) error {
 	}
 
 	if err != nil {
-		err = fmt.Errorf("%s requires %v. To repair: commit, make tidy VERSION=HEAD, commit: %w", m.Dir, m.Required, err)
+		err = fmt.Errorf("%s requires %v. To repair: commit, make tidy VERSION=HEAD, commit: %w",
+			m.Dir, m.Required, err)
 	}
 
 	return err
