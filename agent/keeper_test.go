@@ -445,9 +445,9 @@ func TestWebhooksOfOthersStay(t *testing.T) {
 		live    *webhookConfiguration
 		problem string
 	}{
-		"of another release": {release, `has the owner "agent/elsewhere/runtime-watcher"`},
+		"of another release": {release, `belongs to owner "agent/elsewhere/runtime-watcher"`},
 		"applied by hand":    {same, ""},
-		"of an operator":     {other, `has the owner "an operator"`},
+		"of an operator":     {other, `belongs to owner "an operator"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

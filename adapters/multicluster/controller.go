@@ -24,8 +24,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
-// Enqueue requests the object that an event names, in the cluster with the name of the runtime. It
-// requests the cluster itself, without the name of an object, for a resync. It is a
+// Enqueue requests the object that an event names, in the cluster with the name of the runtime. For
+// a resync, it requests the cluster itself, without the name of an object. Use it as the
 // [controllerruntime.MapFunc] of a source for [Complete].
 func Enqueue(_ context.Context, d core.Delivery) ([]mcreconcile.Request, error) {
 	return []mcreconcile.Request{{
@@ -35,26 +35,26 @@ func Enqueue(_ context.Context, d core.Delivery) ([]mcreconcile.Request, error) 
 }
 
 // Objects are the objects that [Complete] reconciles. Source, Kind and Reconciler are required. The
-// zero values of all others are the documented defaults.
+// zero value of each other field is its documented default.
 type Objects struct {
-	// Source has the events of the clusters. Its map function is [Enqueue].
+	// Source delivers the events of the clusters. Its map function must be [Enqueue].
 	Source *controllerruntime.Source[mcreconcile.Request]
-	// Kind is that of the objects.
+	// Kind is the kind of the objects.
 	Kind schema.GroupVersionKind
-	// Reconciler gets requests for objects. The client of [Provider.Get] within a reconcile is that
-	// of [controllerruntime.Source.Client].
+	// Reconciler gets requests for objects. Within a reconcile, the cluster from [Provider.Get]
+	// uses the client of [controllerruntime.Source.Client].
 	Reconciler mcreconcile.Reconciler
 	// Select are options of each list, such as a namespace. Default: all objects of the kind.
 	Select []client.ListOption
-	// Lanes share the workers among clusters. Replace is set by Complete. Default: see
+	// Lanes share the workers among clusters. Complete sets Replace. Default: see
 	// [remote.LanesOptions].
 	Lanes remote.LanesOptions[mcreconcile.Request]
 	// Remembered is the number of names of each cluster that are remembered, so that a list shows
-	// which of these objects are gone. A name that only an event has gives way to that of an
-	// object that a list had, or that a reconcile has read with the client of [Provider.Get]. Each
-	// takes about 100 bytes. Default: 1,000.
+	// which of these objects no longer exist. A name known only from an event is forgotten before a
+	// name known from a list or from a read with the client of [Provider.Get]. Each name takes
+	// about 100 bytes. Default: 1,000.
 	Remembered int
-	// MostListed is the number of objects of one list. Default: 100,000.
+	// MostListed is the largest number of objects in one list. Default: 100,000.
 	MostListed int
 }
 
@@ -75,20 +75,21 @@ func (o Objects) validate() error {
 // Complete builds a controller that the events of a source trigger, in place of For and Complete of
 // the builder. It fails if an argument is missing.
 //
-// A request for a cluster requests each of its objects. There is one when the cluster is engaged,
-// as after a restart of the operator, and for each resync. The list has only the metadata of
-// objects, in pages of at most 250. A page with an answer that is too large is read again in
-// smaller pages. At most 500 names of a list wait in the queue. The list goes on when half of these
-// are reconciled. A list ends after MostListed objects, 10,000 pages or 1 h, and a log line says
-// so. While more than 1,000 requests are ready, one list is read in a second.
+// A request for a cluster requests each of its objects. Such a request follows when the cluster is
+// engaged, for example after a restart of the operator, and for each resync. The list has only the
+// metadata of objects, in pages of at most 250. A page with an answer that is too large is read
+// again in smaller pages. At most 500 names of a list wait in the queue. The list continues when
+// half of these names are reconciled. A list ends after MostListed objects, 10,000 pages or 1 h,
+// and a log line says so. While more than 1,000 requests are ready, one list is read in a second.
 //
-// A list also requests the objects that are gone since their last reconcile, as their deletions may
-// have been missed. A log line says once for each cluster when more than Remembered names would
-// have to be remembered.
+// A list also requests the objects that were deleted since their last reconcile, because their
+// deletions may have been missed. If a cluster has more names than Remembered, a line is logged
+// once for the cluster.
 //
-// No cluster takes more than its share of the workers, and slow ones have a lane of their own: see
-// [remote.Lanes]. Beyond 1,000 changes of a cluster that wait for its share, a list replaces the
-// rest. Beyond 1,000 objects of a cluster that fail, a list after 10 min replaces their retries.
+// No cluster takes more than its share of the workers, and slow clusters use a separate lane: see
+// [remote.Lanes]. If more than 1,000 changes of a cluster wait for its share, a list replaces the
+// rest. If more than 1,000 objects of a cluster fail, a list after 10 min replaces the retries of
+// the rest.
 func Complete(mgr mcmanager.Manager, controller *mcbuilder.Builder, of Objects) error {
 	if mgr == nil || controller == nil {
 		return errors.New("multicluster: want a controller manager and a builder")

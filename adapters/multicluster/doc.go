@@ -9,21 +9,22 @@
 //  2. Call controllerruntime.AddListener with the local controller manager, and
 //     controllerruntime.SourceFor with [Enqueue].
 //  3. Pass its source to [Complete], in place of For and Complete of a builder. The reconciler
-//     stays as it is.
+//     stays unchanged.
 //
 // # Differences from caches
 //
-// A cluster costs no watch, and a connection only while it is used. Each read of a reconcile is a
-// request, so set MaxConcurrentReconciles of the controller, such as 10. A resync finds objects
-// that were deleted since their last reconcile. Deletions while the operator does not run are not
-// seen, so use finalizers. The agents must watch each kind that a controller depends on.
+// A cluster needs no watch, and needs a connection only while it is used. Each read of a reconcile
+// is a request, so set MaxConcurrentReconciles of the controller, such as 10. A resync finds
+// objects that were deleted since their last reconcile. Deletions while the operator does not run
+// are missed, so use finalizers. The agents must watch each kind that a controller depends on.
 //
 // # Bounds
 //
-// Make the clients by remote.NewKubeconfigs, which bounds the answers of an API server. No cluster
-// takes the workers of the others, fills the queue or keeps a list without end: see [Complete].
+// Make the clients with remote.NewKubeconfigs, which bounds the answers of an API server. No
+// cluster can take the workers of other clusters, fill the queue, or keep a list running for ever:
+// see [Complete].
 //
-// Clusters of other providers work with [Enqueue] and [Complete], too.
+// [Enqueue] and [Complete] also work with clusters of other providers.
 //
 // Zero, negative and empty options follow the rule in docs/guide/embedding.md.
 package multicluster

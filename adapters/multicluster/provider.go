@@ -29,23 +29,24 @@ import (
 )
 
 // ProviderOptions are the optional settings of [NewProvider]. The zero value is the documented
-// default, which is also that of the provider kubeconfig of multicluster-runtime.
+// default, which is also the default of the provider kubeconfig of multicluster-runtime.
 type ProviderOptions struct {
-	// Namespace has the Secrets. Default: "default".
+	// Namespace is the namespace of the Secrets. Default: "default".
 	Namespace string
-	// Label has the value "true" at each Secret that represents a cluster. Default:
-	// "sigs.k8s.io/multicluster-runtime-kubeconfig".
+	// Label is the label that has the value "true" on each Secret that represents a cluster.
+	// Default: "sigs.k8s.io/multicluster-runtime-kubeconfig".
 	Label string
-	// Name is that of the controller of the Secrets. Default: "kubeconfig-provider".
+	// Name is the name of the controller of the Secrets. Default: "kubeconfig-provider".
 	Name string
 }
 
-// Provider engages a cluster for each Secret with a kubeconfig. The name of the Secret is that of
-// the cluster, and must be the [core.RuntimeID] of its agent. A cluster has no cache: a read
-// through its client is a request. Make it with [NewProvider]. It is safe for concurrent use.
+// Provider engages a cluster for each Secret with a kubeconfig. The Secret has the name of the
+// cluster, which must be the [core.RuntimeID] of its agent. A cluster has no cache: each read
+// through its client is a request. Create a Provider with [NewProvider]. It is safe for concurrent
+// use.
 //
-// The scheme and the mapper of a cluster are those of the local controller manager. A configuration
-// or an informer of a cluster is an error. Its events go to the control plane.
+// A cluster uses the scheme and the mapper of the local controller manager. Its configuration and
+// its informers return errors. Its events are recorded in the control plane.
 type Provider struct {
 	connect func(ctx context.Context, secret client.Object) (client.Client, error)
 	opts    ProviderOptions
@@ -63,9 +64,10 @@ type engagement struct {
 	end    context.CancelFunc
 }
 
-// NewProvider returns a provider of clusters that connect connects to. connect gets the metadata of
-// a Secret. It is called for each request, concurrently, so it should keep its clients, as
-// that of [remote.NewKubeconfigs] does. SetupWithManager fails without one.
+// NewProvider returns a provider of the clusters to which the function connect connects. The
+// function gets the metadata of a Secret. It is called concurrently and for each request, so it
+// should keep its clients, as the function of [remote.NewKubeconfigs] does. If connect is nil,
+// SetupWithManager fails.
 func NewProvider(
 	connect func(ctx context.Context, secret client.Object) (client.Client, error), opts ProviderOptions,
 ) *Provider {
@@ -76,10 +78,11 @@ func NewProvider(
 	return &Provider{connect: connect, opts: opts, clusters: make(map[multicluster.ClusterName]engagement)}
 }
 
-// SetupWithManager adds a controller of the Secrets to the local controller manager. Its cache gets
-// their metadata only. Clusters stay engaged until ctx ends, their Secret is deleted or loses the
-// label. A Secret that changes, as by a new token, changes the client of its cluster. Only a Secret
-// with another UID engages its cluster again, and lists its objects.
+// SetupWithManager adds a controller of the Secrets to the local controller manager. Its cache
+// holds only the metadata of the Secrets. A cluster stays engaged until ctx ends, or its Secret is
+// deleted or loses the label. If a Secret changes, for example because of a new token, the client
+// of its cluster changes. Only a Secret with another UID engages its cluster again and lists its
+// objects.
 func (p *Provider) SetupWithManager(ctx context.Context, mgr mcmanager.Manager) error {
 	if p.connect == nil {
 		return errors.New("provider has no connect function")
@@ -163,8 +166,8 @@ func (p *Provider) disengage(name multicluster.ClusterName) {
 }
 
 // Get returns an engaged cluster, or an error that wraps [multicluster.ErrClusterNotFound]. Within
-// a reconcile of [Complete], its client is that of controllerruntime.Source.Client. Get does not
-// block.
+// a reconcile of [Complete], the cluster uses the client of controllerruntime.Source.Client. Get
+// does not block.
 func (p *Provider) Get(ctx context.Context, name multicluster.ClusterName) (cluster.Cluster, error) {
 	if own, ok := ctx.Value(reconciled{name}).(cluster.Cluster); ok {
 		return own, nil
@@ -190,8 +193,8 @@ var errNoCache = errors.New("cluster has no cache: watch it with Complete, not w
 
 // live is a cluster without cache, informers and goroutines. All its reads are requests.
 type live struct {
-	// Provider is that of the control plane. The types of its methods depend on the version of
-	// controller-runtime.
+	// Provider is the recorder provider of the control plane. The types of its methods depend on
+	// the version of controller-runtime.
 	recorder.Provider
 	idle
 

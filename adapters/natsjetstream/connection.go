@@ -22,12 +22,12 @@ const (
 )
 
 // ConnectOptions returns the options for the connection of a runtime's [Forwarder]. The connection
-// never gives up, buffers nothing without a server, and gets answers under [InboxPrefix]. After a
-// rotation, [nats.Conn.ForceReconnect] presents the new certificate. Options of the caller may
-// follow.
+// never gives up, buffers nothing while it has no server, and receives answers under [InboxPrefix].
+// After a rotation, [nats.Conn.ForceReconnect] presents the new certificate. You can append further
+// options.
 //
-// The function keys returns the present client certificate, and the CAs that may sign the server's.
-// It is called for each new connection, concurrently, and must return immediately.
+// The function keys returns the current client certificate and the CAs that may sign the server's
+// certificate. It is called concurrently, for each new connection, and must return immediately.
 func ConnectOptions(runtime core.RuntimeID, keys func() (*tls.Certificate, *x509.CertPool)) []nats.Option {
 	return append(connectOptions(keys),
 		nats.Name("runtime-watcher agent"),
@@ -38,9 +38,9 @@ func ConnectOptions(runtime core.RuntimeID, keys func() (*tls.Certificate, *x509
 }
 
 // OperatorConnectOptions returns the options for the connection of the [Consumer] of a manager. The
-// connection never gives up, also if no server answers at the start, and finds a frozen server
-// within 45 s. It gets answers of the API under "_INBOX.operator.<manager>". Keys are those of
-// [ConnectOptions]. Options of the caller may follow.
+// connection never gives up, even if no server answers at the start, and detects a frozen server
+// within 45 s. It receives answers of the API under "_INBOX.operator.<manager>". The function keys
+// has the same meaning as in [ConnectOptions]. You can append further options.
 func OperatorConnectOptions(manager core.Manager, keys func() (*tls.Certificate, *x509.CertPool)) []nats.Option {
 	return append(connectOptions(keys),
 		nats.Name("runtime-watcher operator"),

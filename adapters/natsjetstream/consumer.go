@@ -5,20 +5,20 @@
 //	NATS server    stream     watch-<manager> stores the batch until it is handled
 //	control plane  Consumer   verifies the batch, enqueues its events and acknowledges it
 //
-// The payload is that of contract v3. The NATS server checks the certificate of a runtime, and lets
-// it publish under its own name only. The operator trusts the subject; see docs/security.md.
+// The payload follows contract v3. The NATS server checks the certificate of a runtime and lets the
+// runtime publish only under its own name. The operator trusts the subject; see docs/security.md.
 //
 // # Acknowledgement
 //
 // [Forwarder].Forward returns nil when the operator has enqueued every event. It also returns nil
-// when the stream has stored the batch and no answer of the operator came in time. From then on the
-// stream owns the batch, and delivers it until the operator takes it.
+// if the stream has stored the batch but the operator has not answered in time. From then on the
+// stream owns the batch and delivers it until the operator accepts it.
 //
 // A [Consumer] acknowledges a message to the stream when all its events are enqueued. It offers
-// refused events to the forwarder that waits for the answer. If that confirms, its outbox owns them
-// again. Otherwise the stream keeps the message, and delivers it again after a while. An event that
-// is refused for longer than [Options.GiveUpAfter] is terminated and counted. The fleet misses its
-// number, and requests a resync of that runtime.
+// refused events to the forwarder that waits for the answer. If the forwarder confirms, its outbox
+// owns the events again. Otherwise the stream keeps the message and delivers it again later. A
+// message with events that are refused for longer than [Options].GiveUpAfter is terminated and
+// counted. The fleet then misses the numbers of these events and requests a resync of that runtime.
 //
 // Zero, negative and empty options follow the rule in docs/guide/embedding.md.
 package natsjetstream
@@ -47,49 +47,50 @@ import (
 
 // Options are the optional settings of a [Consumer]. The zero value is the documented default.
 type Options struct {
-	// Stream returns the configuration for the stream of a manager that has none yet. An existing
-	// stream is not changed. Default: [StreamConfig].
+	// Stream returns the configuration for the stream of a manager that has no stream yet. An
+	// existing stream is not changed. Default: [StreamConfig].
 	Stream func(core.Manager) jetstream.StreamConfig
-	// Peer returns the facts that the NATS server has checked in the certificate of a runtime. It
-	// is called concurrently. Default: ID and CommonName are the runtime of the subject, and there
-	// are no SANs. SAN pinning needs the SAN by which the server knows the runtime.
+	// Peer returns the parts of a runtime's certificate that the NATS server has checked. It is
+	// called concurrently. Default: ID and CommonName are the runtime of the subject, and there are
+	// no SANs. SAN pinning needs the SAN by which the server identifies the runtime.
 	Peer func(core.RuntimeID) core.Peer
 
-	// Fleet observes each batch that is verified, on the replica that handles it. Its resyncs are
-	// delivered to the handlers while Start runs. Without a fleet, events that are given up are
-	// only counted. Default: none.
+	// Fleet observes each verified batch, on the replica that handles the batch. While Start runs,
+	// the consumer delivers the resyncs of the fleet to the handlers. Without a fleet, events that
+	// are given up are only counted. Default: none.
 	Fleet *fleet.Fleet
 	// SharedFleet means that a listener for the same managers delivers the resyncs of Fleet.
 	SharedFleet bool
 
-	// Revocations has the runtimes that are refused, as in package listener. An entry matches the
-	// runtime of the subject, or a name or fingerprint that Peer returns. Their messages are
-	// terminated. The connection of a revoked user is that of the NATS server: remove the user
-	// there, too. Default: none.
+	// Revocations lists the runtimes that are refused, as in package listener. An entry matches the
+	// runtime of the subject, or a name or fingerprint that Peer returns. The messages of these
+	// runtimes are terminated. The NATS server owns the connection of a revoked user, so remove the
+	// user there as well. Default: none.
 	Revocations intake.Revocations
 
-	// MaxInFlight bounds the messages of each manager in the memory of this replica, and those of
-	// all managers that the verifier and the handlers have at the same time. Default: 256.
+	// MaxInFlight bounds the messages of each manager in the memory of this replica. It also bounds
+	// the messages of all managers that the verifier and the handlers process at the same time.
+	// Default: 256.
 	MaxInFlight int
 	// RuntimeInFlight bounds the messages of one runtime that wait in memory. The bound is lower
-	// while many runtimes have messages there, so that half of the memory is free for others. The
-	// stream delivers further messages later. Default: 16.
+	// while many runtimes have messages in memory, so that half of the memory is free for other
+	// runtimes. The stream delivers further messages later. Default: 16.
 	RuntimeInFlight int
-	// RuntimeRate bounds the events of each runtime in a second on average, RuntimeBurst at once,
-	// as in package listener. A message beyond them goes back to its forwarder, or the stream
-	// delivers it later. Defaults: 200 and 1,000.
+	// RuntimeRate bounds the average number of events per second from each runtime, and
+	// RuntimeBurst the number in one burst, as in package listener. A message beyond these bounds
+	// goes back to its forwarder, or the stream delivers it later. Defaults: 200 and 1,000.
 	RuntimeRate  float64
 	RuntimeBurst int
-	// HandleTimeout bounds the calls of verifier and handler for one message, with their context.
-	// Default: 5 s.
+	// HandleTimeout bounds the calls to the verifier and the handler for one message, through their
+	// context. Default: 5 s.
 	HandleTimeout time.Duration
 	// GiveUpAfter is the age at which a message with refused events is terminated. Events that
 	// fail for other reasons are never given up. Default: 10 min.
 	GiveUpAfter time.Duration
 
-	// Logger gets starts and ends, panics, and each loss of the connection with its return. It gets
+	// Logger gets starts, stops, panics, and each loss and each return of the connection. It gets
 	// failures to reach the stream when their reason changes and when they end. It also gets
-	// terminated messages at warn, at most one a minute for each reason. Default: discard.
+	// terminated messages at warn, at most once a minute for each reason. Default: discard.
 	Logger *slog.Logger
 	// Hooks are called for metrics. Default: none.
 	Hooks Hooks
@@ -97,16 +98,16 @@ type Options struct {
 
 // Hooks are optional callbacks of a [Consumer]. They are called concurrently and must not block.
 type Hooks struct {
-	// Managers are the managers that the hooks expect, such as those with metrics from the start.
-	// The log of the consumer names each that it does not serve. Default: none.
+	// Managers are the managers that the hooks expect, such as managers with metrics from the
+	// start. The consumer logs each of these managers that it does not serve. Default: none.
 	Managers []core.Manager
 	// Concluded is called at the end of each delivery of a message.
 	Concluded func(hook.Conclusion)
-	// Backlog is called each minute by the replica that takes the messages of a manager, and when
-	// that replica stops to take messages.
+	// Backlog is called every minute by the replica that takes the messages of a manager, and when
+	// that replica stops taking messages.
 	Backlog func(hook.Backlog)
-	// Unavailable is called when this replica cannot take the messages of a manager in two
-	// attempts, a second apart, and when messages are taken again.
+	// Unavailable is called when this replica fails to take the messages of a manager in two
+	// attempts, a second apart, and when messages can be taken again.
 	Unavailable func(hook.Unavailability)
 	// Redelivered is called for each message that the stream delivers again.
 	Redelivered func(hook.Redelivery)
@@ -141,13 +142,13 @@ func (o Options) ofIntake() intake.Options {
 	}
 }
 
-// Consumer takes the batches of one or several managers from their streams. It hands the events to
-// the handlers. Create one with [NewConsumer] and run Start. All replicas of an operator share the
+// Consumer takes the batches of one or more managers from their streams and passes the events to
+// the handlers. Create it with [NewConsumer] and run Start. All replicas of an operator share the
 // work: each message goes to one of them.
 //
-// A handler may be a [core.Readier]. A replica takes messages only while its Ready returns nil.
-// With leader election, the leader therefore takes all messages. Without leader election, each
-// replica takes a part of them, and [Options].Fleet must be nil.
+// A handler may be a [core.Readier]. A replica takes messages only while Ready of that handler
+// returns nil. With leader election, the leader therefore takes all messages. Without leader
+// election, each replica takes a part of them, and [Options].Fleet must be nil.
 type Consumer struct {
 	conn     *nats.Conn
 	stream   jetstream.JetStream
@@ -175,7 +176,7 @@ type result struct {
 
 var errStarted = errors.New("natsjetstream: the consumer was started before: want one Start for each NewConsumer")
 
-// NewConsumer returns a consumer that has copied the handlers. It does not use the network, and the
+// NewConsumer returns a consumer with a copy of handlers. It does not use the network, and the
 // caller closes the connection. The error names everything that is missing or invalid.
 func NewConsumer(
 	conn *nats.Conn, verifier core.Verifier, handlers map[core.Manager]core.Handler, opts Options,
@@ -219,12 +220,13 @@ func resultOf(err error) result {
 	return r
 }
 
-// NeedLeaderElection returns false: controller-runtime then starts the consumer on every replica.
+// NeedLeaderElection returns false, so that controller-runtime starts the consumer on every
+// replica.
 func (c *Consumer) NeedLeaderElection() bool { return false }
 
 // Ready returns nil while Start runs, the connection is open and each stream lets this replica take
-// messages. Otherwise it returns an error that wraps [core.ErrNotReady], with the words of the
-// server. It is for a readiness probe, and does not ask the handlers.
+// messages. Otherwise it returns an error that wraps [core.ErrNotReady], with the text of the
+// server's error. It is for a readiness probe and does not ask the handlers.
 func (c *Consumer) Ready() error {
 	if !c.serving.Load() || !c.conn.IsConnected() {
 		return fmt.Errorf("%w: there is no connection to a NATS server, or Start does not run", core.ErrNotReady)
@@ -238,9 +240,9 @@ func (c *Consumer) Ready() error {
 	return nil
 }
 
-// Start takes messages until ctx ends, and then waits until those that it took are handled. It
-// creates a stream or a durable consumer that is missing, and retries while no NATS server answers.
-// It can be called once. It fails when the connection is closed, which NATS clients do after some
+// Start takes messages until ctx ends, and then waits until the messages that it took are handled.
+// It creates a missing stream or durable consumer and retries while no NATS server answers. Start
+// can be called only once. It fails if the connection is closed, which NATS clients do after some
 // errors. It also fails if another Start delivers the resyncs of the fleet for one of the managers.
 func (c *Consumer) Start(ctx context.Context) error {
 	if !c.started.CompareAndSwap(false, true) {

@@ -22,15 +22,15 @@ const (
 	ReasonUnsendable core.Reason = "unsendable"
 	// ReasonMaterial means that the claim of the batch cannot be expressed.
 	ReasonMaterial core.Reason = "material"
-	// ReasonDisconnected means that there is no connection to a server of NATS.
+	// ReasonDisconnected means that there is no connection to a NATS server.
 	ReasonDisconnected core.Reason = "disconnected"
 	// ReasonTLS means that the TLS handshake with the server failed.
 	ReasonTLS core.Reason = "tls"
-	// ReasonStreamFull means that the stream has no room for this runtime, or none at all.
+	// ReasonStreamFull means that the stream is full, or has no more room for this runtime.
 	ReasonStreamFull core.Reason = "stream_full"
 	// ReasonStream means that the stream refused the message for another reason.
 	ReasonStream core.Reason = "stream"
-	// ReasonConnection is anything else between this end and the stream.
+	// ReasonConnection means any other failure between this side and the stream.
 	ReasonConnection core.Reason = "connection"
 )
 
@@ -39,7 +39,7 @@ const (
 // Callers use the sentinels and the interfaces of core, so the type is not exported.
 type publishError struct {
 	Subject string
-	// Err is the cause; nil: the answer names none.
+	// Err is the cause, or nil if the answer names no cause.
 	Err error
 
 	reason     core.Reason

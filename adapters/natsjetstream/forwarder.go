@@ -24,12 +24,12 @@ type ForwarderOptions struct {
 	// Timeout bounds one call of Forward. The context of the caller may end it earlier. Default: 10
 	// s.
 	Timeout time.Duration
-	// AnswerWait is the time that Forward waits for the answer of the operator after the stream has
-	// stored the batch. Without an answer it returns nil. Default: 2 s. Negative: it does not wait,
-	// and the operator cannot hand refused events back.
+	// AnswerWait is how long Forward waits for the answer of the operator after the stream has
+	// stored the batch. Without an answer, Forward returns nil. Default: 2 s. Negative: Forward
+	// does not wait, and the operator cannot hand refused events back.
 	AnswerWait time.Duration
-	// RefusedRetryAfter is the wait after a refusal of the sender that asks for none, because
-	// certificates may be rotating. Default: 30 s. Negative: none.
+	// RefusedRetryAfter is the wait after a refusal of the sender that requests no wait, because a
+	// rotation of certificates may be in progress. Default: 30 s. Negative: none.
 	RefusedRetryAfter time.Duration
 }
 
@@ -40,11 +40,12 @@ func (o ForwarderOptions) withDefaults() ForwarderOptions {
 }
 
 // Forwarder is a [core.Forwarder] that publishes each batch to the stream of its manager. Create
-// one per connection with [NewForwarder]. It is safe for concurrent use. Only the connection has
-// goroutines: one for each answer that may come.
+// one Forwarder for each connection with [NewForwarder]. It is safe for concurrent use. Only the
+// connection starts goroutines: one for each expected answer.
 //
-// Errors classify as those of HTTP do. A manager without a stream is [core.ErrUnknownManager]. A
-// full stream is [core.ErrNotReady]. A subject that the runtime may not use is [core.ErrForbidden].
+// Errors are classified as with HTTP. For a manager without a stream, the error wraps
+// [core.ErrUnknownManager], and for a full stream [core.ErrNotReady]. For a subject that the
+// runtime may not use, the error wraps [core.ErrForbidden].
 type Forwarder struct {
 	conn    *nats.Conn
 	stream  jetstream.JetStream
@@ -65,12 +66,12 @@ var _ core.Forwarder = (*Forwarder)(nil)
 
 var (
 	errNoConnection = errors.New("natsjetstream: connection is nil")
-	errInbox        = errors.New("natsjetstream: the connection has another inbox prefix, want that of ConnectOptions")
+	errInbox        = errors.New("natsjetstream: the connection has another inbox prefix: want the prefix of ConnectOptions")
 )
 
-// NewForwarder returns a forwarder for a runtime, as the NATS server knows it by its certificate.
-// It does not use the network. The connection has [ConnectOptions], and the caller closes it. Its
-// error handler is called as before.
+// NewForwarder returns a forwarder for a runtime, which the NATS server must identify by its
+// certificate. It does not use the network. The connection must have [ConnectOptions], and the
+// caller closes it. The error handler of the connection is still called.
 func NewForwarder(conn *nats.Conn, runtime core.RuntimeID, opts ForwarderOptions) (*Forwarder, error) {
 	invalid := option.RuntimeName(string(runtime))
 	switch {
@@ -98,10 +99,10 @@ func NewForwarder(conn *nats.Conn, runtime core.RuntimeID, opts ForwarderOptions
 	return f, nil
 }
 
-// Forward implements [core.Forwarder]. It blocks until the operator has answered, or has not
-// answered within [ForwarderOptions.AnswerWait] after the stream stored the batch. The end of ctx
-// or [ForwarderOptions.Timeout] ends it with an error; the batch may be stored nevertheless.
-// While the operator is away, Forward drops a heartbeat if a message of the runtime waits in the
+// Forward implements [core.Forwarder]. It blocks until the operator has answered, or until
+// AnswerWait of [ForwarderOptions] has passed after the stream stored the batch. If ctx ends or
+// Timeout passes, Forward returns an error, although the batch may have been stored. While the
+// operator does not answer, Forward drops a heartbeat if a message of the runtime waits in the
 // stream.
 func (f *Forwarder) Forward(ctx context.Context, manager core.Manager, batch core.Batch) error {
 	if batch.IsEmpty() {

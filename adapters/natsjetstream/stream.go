@@ -28,11 +28,11 @@ func streamName(manager core.Manager) string { return subjectRoot + "-" + string
 // subjects are those of all runtimes.
 func subjects(manager core.Manager) string { return subjectRoot + "." + string(manager) + ".*" }
 
-// StreamConfig returns the stream of a manager: a work queue on disk of at most 1 GiB, and at most
-// 256 batches of one runtime. A full stream refuses new messages and removes none, so that the
-// outbox of the runtime keeps its events. It denies to be purged: a server without strict JSON
-// takes an acknowledgement that a runtime directs to the API for such a request. Replicas is 1; set
-// it to 3 in a cluster.
+// StreamConfig returns the stream of a manager: a work queue on disk with at most 1 GiB, and at
+// most 256 batches from one runtime. A full stream refuses new messages and removes no message, so
+// that the outbox of the runtime keeps its events. The stream cannot be purged, because a server
+// without strict JSON accepts an acknowledgement that a runtime sends to the API as a purge
+// request. Replicas is 1; set it to 3 in a cluster.
 func StreamConfig(manager core.Manager) jetstream.StreamConfig {
 	return jetstream.StreamConfig{
 		Name:                 streamName(manager),
@@ -58,10 +58,10 @@ var (
 		"and no MaxBytes below the stored bytes")
 )
 
-// EnsureStream creates a stream, or changes the limits and the replicas of the existing one. Its
-// messages stay: EnsureStream refuses a config with which messages may be lost, a lower
-// MaxMsgsPerSubject, and a MaxBytes below the bytes that are stored. Call it before
-// [Consumer].Start, such as on each release.
+// EnsureStream creates a stream, or changes the limits and the replicas of the existing one. The
+// messages of the stream stay: EnsureStream refuses a config that may lose messages, a lower
+// MaxMsgsPerSubject, and a MaxBytes below the number of stored bytes. Call it before
+// [Consumer].Start, for example in each release.
 func EnsureStream(ctx context.Context, conn *nats.Conn, config jetstream.StreamConfig) error {
 	if !losesNothing(config) {
 		return fmt.Errorf("%w: %s", errLoses, config.Name)

@@ -17,14 +17,14 @@ const (
 )
 
 // Subject returns the subject under which a runtime publishes to a manager. A NATS server must
-// allow a runtime to publish to its own subjects only. The manager must come from
-// [core.ParseManager]; "*" stands for all managers in a permission.
+// allow a runtime to publish only to its own subjects. The manager must come from
+// [core.ParseManager]. In a permission, "*" means all managers.
 func Subject(manager core.Manager, runtime core.RuntimeID) string {
 	return subjectRoot + "." + string(manager) + "." + token(runtime)
 }
 
-// InboxPrefix returns the prefix of the subjects on which a runtime gets answers. A NATS server
-// must allow a runtime to subscribe to its own ones only, as InboxPrefix(runtime) + ".>".
+// InboxPrefix returns the prefix of the subjects on which a runtime receives answers. A NATS server
+// must allow a runtime to subscribe only to its own subjects, with InboxPrefix(runtime) + ".>".
 func InboxPrefix(runtime core.RuntimeID) string { return inboxRoot + "." + token(runtime) }
 
 // token returns the runtime as one token of a subject. A '%' starts an escaped byte, as in a URL.
@@ -59,14 +59,14 @@ func parseSubject(subject string) (core.RuntimeID, error) {
 type User struct {
 	// Name is a SAN of the client's certificate: the registered domain of a runtime.
 	Name string
-	// Runtime is the runtime of an agent. It may send to Managers under its own name, and confirm
-	// refusals of its own batches, also through a leaf node. Default: no agent.
+	// Runtime is the runtime of an agent. The agent may send to Managers under its own name and
+	// confirm refusals of its own batches, including through a leaf node. Default: no agent.
 	Runtime  core.RuntimeID
 	Managers []core.Manager
-	// Operator is the manager of an operator. It may create and change the stream of the manager,
-	// and read nothing of others. Default: no operator.
+	// Operator is the manager of an operator. The operator may create and change the stream of the
+	// manager, but cannot read other streams. Default: no operator.
 	Operator core.Manager
-	// Publish and Subscribe are more subjects that the client may use. Default: none.
+	// Publish and Subscribe are further subjects that the client may use. Default: none.
 	Publish, Subscribe []string
 }
 
@@ -75,8 +75,8 @@ const reservedRuntime core.RuntimeID = "operator"
 
 var (
 	errReserved = errors.New("natsjetstream: the name \"operator\" is reserved")
-	errName     = errors.New("natsjetstream: the name of a user is no SAN")
-	errRights   = errors.New("natsjetstream: want Managers with Runtime only")
+	errName     = errors.New("natsjetstream: the name of a user is not a SAN")
+	errRights   = errors.New("natsjetstream: want Managers only with Runtime")
 	errTwice    = errors.New("natsjetstream: two users have one name")
 )
 
@@ -112,9 +112,9 @@ func confirmations(inbox string, runtime core.RuntimeID) string {
 	return inbox + ".refused." + token(runtime)
 }
 
-// Authorization returns the block "authorization" of the configuration of a NATS server, to be
-// included there. It refuses wrong and repeated names, the subjects of a reserved name, and
-// Managers without Runtime. The error names each such user.
+// Authorization returns the block "authorization" for the configuration of a NATS server. It
+// refuses invalid and duplicate names, the subjects of a reserved name, and Managers without
+// Runtime. The error names each such user.
 func Authorization(users ...User) ([]byte, error) {
 	var text strings.Builder
 	text.WriteString("authorization {\n  users: [\n")

@@ -1,4 +1,4 @@
-// Package opentelemetry makes one trace of a change: from the request to the API server of a
+// Package opentelemetry makes one trace for each change, from the request to the API server of a
 // runtime to the reconcile in the control plane.
 //
 // Create a [Tracing] on each side, and wrap the ports with it:
@@ -7,14 +7,14 @@
 //	agent          Webhook, Acceptor, Forwarder
 //	control plane  Verifier, Handler, Queue
 //
-// The trace travels in [core.WatchEvent].TraceParent, and so with contract v3 only. It is a W3C
-// trace context (https://www.w3.org/TR/trace-context/, section 3.2). Events that merge have the
-// trace of the newest. Resyncs of an agent or a fleet, and heartbeats, have none.
+// The trace travels in [core.WatchEvent].TraceParent, and therefore only with contract v3. It is a
+// W3C trace context (https://www.w3.org/TR/trace-context/, section 3.2). Merged events have the
+// trace of the newest event. Heartbeats and the resyncs of an agent or a fleet have no trace.
 //
-// A span ends while an API server or a runtime waits for its answer. So the span processor must not
-// block: it must collect spans, and drop those for which it has no room.
+// A span ends while an API server or a runtime waits for its answer. Therefore the span processor
+// must not block: it must collect spans and drop the spans for which it has no room.
 //
-// The package needs the API of OpenTelemetry only. The program chooses SDK and exporter.
+// The package needs only the API of OpenTelemetry. The program chooses the SDK and the exporter.
 package opentelemetry
 
 import (
@@ -48,12 +48,12 @@ const (
 	keyOperation = attribute.Key("runtime_watcher.operation")
 )
 
-// Tracing wraps ports with spans. Create one with [New]. A nil Tracing is off: it returns each port
+// Tracing wraps ports with spans. Create it with [New]. A nil Tracing is off and returns each port
 // unchanged. It is safe for concurrent use.
 type Tracing struct{ tracer trace.Tracer }
 
-// New returns a tracing that sends its spans to provider. Without provider it returns nil, which is
-// off.
+// New returns a Tracing that sends its spans to provider. If provider is nil, New returns nil,
+// which is off.
 func New(provider trace.TracerProvider) *Tracing {
 	if provider == nil {
 		return nil
@@ -103,9 +103,9 @@ func describe(manager core.Manager, event *core.WatchEvent) []attribute.KeyValue
 	}
 }
 
-// Webhook makes a span of each request. The span belongs to the trace of the API server, if its
-// request has one. If not, the sampler of the provider decides. The request that next gets has the
-// span in its traceparent header, which package admission reads.
+// Webhook makes a span for each request. If the request of the API server has a trace, the span
+// belongs to it. Otherwise the sampler of the provider decides. The request that next gets contains
+// the span in its traceparent header, which package admission reads.
 func (t *Tracing) Webhook(next http.Handler) http.Handler {
 	if t == nil {
 		return next
@@ -127,7 +127,7 @@ func (t *Tracing) Webhook(next http.Handler) http.Handler {
 	})
 }
 
-// Acceptor makes a span of each event with a trace, for the time until it is in the outbox.
+// Acceptor makes a span for each event with a trace, for the time until it is in the outbox.
 func (t *Tracing) Acceptor(next core.Acceptor) core.Acceptor {
 	if t == nil || option.IsNil(next) {
 		return next
@@ -149,7 +149,7 @@ func (t *Tracing) Acceptor(next core.Acceptor) core.Acceptor {
 	})
 }
 
-// Forwarder makes a span of each event with a trace in each batch, for the time until the batch is
+// Forwarder makes a span for each event with a trace in each batch, for the time until the batch is
 // answered. The batch that next gets is a copy if one of its events has a trace.
 func (t *Tracing) Forwarder(next core.Forwarder) core.Forwarder {
 	if t == nil || option.IsNil(next) {
@@ -200,7 +200,7 @@ func endSends(spans []trace.Span, err error) {
 	}
 }
 
-// Verifier makes a span of each event with a trace that is verified.
+// Verifier makes a span for each verified event with a trace.
 func (t *Tracing) Verifier(next core.Verifier) core.Verifier {
 	if t == nil || option.IsNil(next) {
 		return next
@@ -218,7 +218,8 @@ type verifier struct {
 	next    core.Verifier
 }
 
-// ForRequest keeps the memory of a verifier that has one for each request, as SANPinning has.
+// ForRequest calls ForRequest of the wrapped verifier, so that a verifier that remembers something
+// for each request, such as SANPinning, still does so.
 func (v *verifier) ForRequest() core.Verifier {
 	if next, ok := v.next.(core.RequestVerifier); ok {
 		return &verifier{tracing: v.tracing, next: next.ForRequest()}
@@ -226,7 +227,8 @@ func (v *verifier) ForRequest() core.Verifier {
 	return v
 }
 
-// Validate refuses a verifier that is not usable, as SANPinning without domains.
+// Validate returns an error if the wrapped verifier is not usable, such as SANPinning without
+// domains.
 func (v *verifier) Validate() error { return option.Verifier(v.next) }
 
 func (v *verifier) Verify(ctx context.Context, peer core.Peer, event *core.WatchEvent) error {
@@ -242,8 +244,9 @@ func (v *verifier) Verify(ctx context.Context, peer core.Peer, event *core.Watch
 	return err
 }
 
-// Handler makes a span of each delivery with a trace, which next gets as trace parent. The result
-// has the method Ready if next has. With Ready, it has RecheckAfter, too, which is that of next.
+// Handler makes a span for each delivery with a trace, and next gets the span as the trace parent.
+// If next has the method Ready, the result also has Ready. The result then also has RecheckAfter,
+// which returns the value of next.
 func (t *Tracing) Handler(next core.Handler) core.Handler {
 	if t == nil || option.IsNil(next) {
 		return next
@@ -284,7 +287,7 @@ type readyHandler struct {
 
 var _ core.Rechecker = readyHandler{}
 
-// RecheckAfter returns that of the handler within, 0 if it has none.
+// RecheckAfter returns the value of the wrapped handler, or 0 if it has no such method.
 func (h readyHandler) RecheckAfter() time.Duration {
 	next, ok := h.Readier.(core.Rechecker)
 	if !ok {
@@ -302,14 +305,14 @@ type queue[R comparable] struct {
 	parents map[R]string
 }
 
-// Queue carries traces through the workqueue of a controller, which keeps requests only. It wraps
+// Queue carries traces through the workqueue of a controller, which keeps only requests. It wraps
 // the map function of a source, and the function of the reconciler. Call it once for each
 // controller. The results are safe for concurrent use.
 //
 // Each delivery with a trace that becomes requests makes a span, and so does each reconcile of such
-// a request. The request's newest delivery decides on the trace. The traces of up to 10,000
-// requests are remembered. A further one takes the place of any other, because some requests are
-// never reconciled. If tracing is nil, Queue returns its arguments.
+// a request. The newest delivery of a request determines the trace. The traces of up to 10,000
+// requests are remembered. A further trace replaces an arbitrary other trace, because some requests
+// are never reconciled. If tracing is nil, Queue returns its arguments.
 func Queue[R comparable, Result any](
 	tracing *Tracing,
 	requests func(context.Context, core.Delivery) ([]R, error), reconcile func(context.Context, R) (Result, error),

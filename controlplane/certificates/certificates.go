@@ -29,7 +29,7 @@ import (
 )
 
 // Certificates are a CA and the certificates that it signs. Create it with [New]. Its methods may
-// be called concurrently, also by several replicas.
+// be called concurrently, even by several replicas.
 type Certificates struct {
 	client    client.Client
 	namespace string
@@ -49,26 +49,26 @@ type Certificates struct {
 	skipped sync.Map
 }
 
-// Parts are the required arguments of [New] beside the client.
+// Parts are the required arguments of [New] in addition to the client.
 type Parts struct {
-	// Name is the namespace of all objects in the control plane, and the beginning of their names.
+	// Name is the namespace of all objects in the control plane and the beginning of their names.
 	Name types.NamespacedName
 	// DNSNames are the names by which agents reach the listener or gateway. The server certificate
-	// is for them.
+	// is valid for these names.
 	DNSNames []string
-	// Unconfirmed returns those of the runtimes that have not confirmed that they trust the CA with
-	// that fingerprint (SHA-256 of its DER bytes in lower case hex), as [FromFleet] does. If in
-	// doubt it must return a runtime: a server certificate of a CA that the runtime does not trust
-	// cuts it off. It must return immediately and not change its arguments.
+	// Unconfirmed returns the runtimes that have not confirmed that they trust the CA with the
+	// given fingerprint (SHA-256 of its DER bytes in lower-case hex), as [FromFleet] does. If in
+	// doubt, it must return a runtime, because a server certificate of a CA that the runtime does
+	// not trust cuts the runtime off. It must return immediately and must not change its arguments.
 	Unconfirmed func(ca string, runtimes []core.RuntimeID) []core.RuntimeID
 }
 
-// New returns the certificates of a name in the control plane. New creates nothing. An error names
-// every invalid parameter.
+// New returns the certificates for a name in the control plane. New creates no objects. An error
+// names every invalid parameter.
 //
 // The client should read from the API server, as client.New does, or from a cache of the Secrets of
 // the namespace. The cache of a manager holds the Secrets of all namespaces.
-// docs/platforms/certificates.md lists the rights that it needs.
+// docs/platforms/certificates.md lists the rights that the client needs.
 func New(c client.Client, parts Parts, opts Options) (*Certificates, error) {
 	opts = opts.withDefaults()
 	names := objectNames{parts.Name.Name, opts.Names}
@@ -105,14 +105,15 @@ type Status struct {
 	Ready bool
 	// Generation is the number of the youngest CA, from 1.
 	Generation int
-	// CAFingerprint is the SHA-256 of its DER bytes in lower case hex, empty until it is issued.
+	// CAFingerprint is the SHA-256 of the DER bytes of that CA in lower-case hex. It is empty until
+	// the CA is issued.
 	CAFingerprint string
 	// Waiting are the runtimes that delay the rotation: their certificates are not issued yet, or
-	// they have not confirmed the CA. After a switch that did not wait for them, they are the
-	// runtimes that are cut off.
+	// they have not confirmed the CA. After a switch that did not wait for these runtimes, Waiting
+	// contains the runtimes that are cut off.
 	Waiting []core.RuntimeID
-	// Overdue are the runtimes with a certificate that was not issued within 10 minutes, or that
-	// was not renewed within a tenth of RenewBefore.
+	// Overdue are the runtimes with a certificate that was not issued within 10 minutes or not
+	// renewed within a tenth of RenewBefore.
 	Overdue []core.RuntimeID
 	// Message describes the status in a sentence.
 	Message string
@@ -120,9 +121,9 @@ type Status struct {
 	RequeueAfter time.Duration
 }
 
-// ListenerSecret returns the name of the Secret for listeners and gateways. In it, ca.crt is the
-// bundle that verifies clients, and tls.crt and tls.key are the server certificate. They always fit
-// each other.
+// ListenerSecret returns the name of the Secret for listeners and gateways. In that Secret, ca.crt
+// is the bundle that verifies clients, and tls.crt and tls.key are the server certificate and its
+// key. The three keys always match.
 func (c *Certificates) ListenerSecret() types.NamespacedName {
 	if c.opts.ListenerSecret.Name != "" {
 		return c.opts.ListenerSecret
@@ -139,7 +140,7 @@ const maxSteps = 8
 
 // Reconcile does the next steps for the CA and the server certificate, from the first Issuer to the
 // end of a rotation, without waiting. Call it again after [Status.RequeueAfter], and when a Secret
-// or a Certificate changes. It may be interrupted anywhere.
+// or a Certificate changes. It may be interrupted at any point.
 func (c *Certificates) Reconcile(ctx context.Context) (Status, error) {
 	for range maxSteps {
 		status, again, err := c.reconcileOnce(ctx)
@@ -342,13 +343,14 @@ func (c *Certificates) announce(ctx context.Context, seen *observed, status Stat
 // defaultWarmUp is longer than two default heartbeats of an agent.
 const defaultWarmUp = 90 * time.Second
 
-// FromFleet makes heartbeats confirm, for [New]. A runtime has confirmed a CA when each replica of
-// its agent that sends heartbeats trusts the CA. A runtime without heartbeats has not. No rotation
-// waits for a runtime with a revoked sender: it gets new key material and the bundle together.
+// FromFleet returns a function for [Parts].Unconfirmed that treats heartbeats as confirmations. A
+// runtime has confirmed a CA when each replica of its agent that sends heartbeats trusts the CA. A
+// runtime without heartbeats has not confirmed the CA. No rotation waits for a runtime with a
+// revoked sender, because such a runtime gets the new key material and the bundle together.
 //
-// The heartbeats of a runtime count warmUp after the first one, because they may come from one
-// replica of its agent only. That time begins again when this process starts or takes the lead. 0
-// means 90 s.
+// The heartbeats of a runtime count only after warmUp has passed since the first heartbeat, because
+// the first heartbeats may come from only one replica of its agent. This time begins again when
+// this process starts or becomes the leader. If warmUp is 0, it is 90 s.
 func FromFleet(f *fleet.Fleet, warmUp time.Duration) func(ca string, runtimes []core.RuntimeID) []core.RuntimeID {
 	warmUp = cmp.Or(warmUp, defaultWarmUp)
 	return func(fingerprint string, runtimes []core.RuntimeID) []core.RuntimeID {
@@ -375,9 +377,11 @@ func FromFleet(f *fleet.Fleet, warmUp time.Duration) func(ca string, runtimes []
 
 // Follow watches the metadata of the set's objects until ctx ends. For a changed Certificate or
 // Secret of a runtime it calls changed with the Owner. When an annotation of the clients' Issuer
-// asks for a rotation or a switch, it calls changed with the zero name. changed must not block.
+// requests a rotation or a switch, it calls changed with the zero name. The function changed must
+// not block.
 //
-// While Follow runs, [Certificates.Version] knows the versions. It retries without cert-manager.
+// While Follow runs, [Certificates.Version] returns the versions. If cert-manager is missing,
+// Follow retries.
 func (c *Certificates) Follow(
 	ctx context.Context, watching client.WithWatch, changed func(owner types.NamespacedName),
 ) {
@@ -407,9 +411,9 @@ func (n objectNames) requestVersion(meta *metav1.PartialObjectMetadata) string {
 	return n.annotation(meta, annotationRotate) + "\n" + n.annotation(meta, annotationSwitchAnyway)
 }
 
-// Version returns a text that changes with the objects that [Certificates.EnsureRuntime] reads for
-// a runtime, and with the runtime. It is empty if one of them does not exist or is not known. It
-// reads nothing from the API server.
+// Version returns a text that changes whenever r or an object that [Certificates.EnsureRuntime]
+// reads for the runtime changes. The text is empty if such an object does not exist or is not
+// known. Version reads nothing from the API server.
 func (c *Certificates) Version(r Runtime) string {
 	bundle, _ := c.bundle.Load().(string)
 	if bundle == "" {

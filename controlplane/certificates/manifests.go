@@ -156,8 +156,8 @@ func checkID(id core.RuntimeID) error {
 	return nil
 }
 
-// CheckService fails if the certificates of webhooks are not for a Service of that name in the
-// runtimes.
+// CheckService fails if the certificates of webhooks are not valid for a Service with that name in
+// the runtimes.
 func (c *Certificates) CheckService(service types.NamespacedName) error {
 	if host := service.Name + "." + service.Namespace + ".svc"; !slices.Contains(c.opts.serviceNames(), host) {
 		return fmt.Errorf("certificates: options Service %q and RuntimeNamespace %q: want those of the agent, %s",

@@ -39,8 +39,8 @@ const (
 
 // Options are the optional settings of [Certificates]. The zero value is the documented default.
 type Options struct {
-	// Names are those of the operator: labels and annotations of all objects. They must equal those
-	// of the installer. Default: those of [names.Names].
+	// Names are the names of the operator, which determine the labels and annotations of all
+	// objects. They must equal the Names of the installer. Default: the defaults of [names.Names].
 	Names names.Names
 
 	// CAIssuer signs the CAs, which are then intermediate CAs of its PKI. Default: a self-signed
@@ -48,25 +48,27 @@ type Options struct {
 	CAIssuer cmmeta.IssuerReference
 
 	// ImportCA is a Secret with an existing CA in tls.crt and its key in tls.key. The first CA is a
-	// copy of it, and is rotated as any other. So no peer has to trust another CA. Default: a new
-	// CA.
+	// copy of that CA and is rotated like any other CA, so that no peer has to trust a new CA
+	// first. Default: a new CA.
 	ImportCA types.NamespacedName
-	// AdditionalCAs are Secrets with more CAs for the bundle, in ca.crt. Both ends trust them, and
-	// they sign nothing here. Those of a Secret that is no longer listed leave the bundle.
-	// Reconcile fails while one of the Secrets has no CA. Default: none.
+	// AdditionalCAs are Secrets with further CAs for the bundle, in ca.crt. Both sides trust these
+	// CAs, which sign nothing here. If a Secret is no longer listed, its CAs are removed from the
+	// bundle. Reconcile fails while a listed Secret has no CA. Default: none.
 	AdditionalCAs []types.NamespacedName
 	// ListenerSecret is the Secret for listeners and gateways. A gateway of Istio reads it in its
 	// own namespace. A Secret of another program is taken over if it has the CA of ImportCA in
-	// ca.crt, until the first rotation. Default: <name>-listener in the namespace of the others.
+	// ca.crt, until the first rotation. Default: <name>-listener in the namespace of the other
+	// objects.
 	ListenerSecret types.NamespacedName
 
-	// CADuration is the life of a CA. Its rotation begins 120 days before its end, or in its last
-	// third if it lives for 120 days or less. Default: 365 days.
+	// CADuration is the lifetime of a CA. The rotation begins 120 days before the CA expires, or in
+	// the last third of its lifetime if the lifetime is 120 days or less. Default: 365 days.
 	CADuration time.Duration
-	// Duration is the life of all other certificates. No certificate may outlive its CA, so it is
-	// at most the time that a rotation of the CA has. Default: 90 days.
+	// Duration is the lifetime of all other certificates. No certificate may outlive its CA, so
+	// Duration must not be longer than the time between the beginning of a rotation and the expiry
+	// of the CA. Default: 90 days.
 	Duration time.Duration
-	// RenewBefore is how long before its end cert-manager renews a certificate, with a new key.
+	// RenewBefore is how long before a certificate expires cert-manager renews it, with a new key.
 	// Default: 30 days.
 	RenewBefore time.Duration
 
@@ -75,18 +77,18 @@ type Options struct {
 	Propagation time.Duration
 
 	// Service and RuntimeNamespace name the Service of the agent in the runtimes. The webhook's
-	// certificate is for its DNS names. RuntimeNamespace must equal the Namespace of the installer.
-	// Both default to "runtime-watcher".
+	// certificate is valid for the DNS names of that Service. RuntimeNamespace must equal the
+	// Namespace of the installer. Both default to "runtime-watcher".
 	Service          string
 	RuntimeNamespace string
 
-	// KeyAlgorithm and KeySize are those of new keys: RSA with 2048, 3072 or 4096 bits, ECDSA with
-	// 256 or 384, or Ed25519. The keys of existing CAs stay until they rotate. Default: ECDSA, and
-	// the smallest size.
+	// KeyAlgorithm and KeySize apply to new keys: RSA with 2048, 3072 or 4096 bits, ECDSA with 256
+	// or 384 bits, or Ed25519. The keys of existing CAs stay until the CAs are rotated. Default:
+	// ECDSA with the smallest size.
 	KeyAlgorithm certv1.PrivateKeyAlgorithm
 	KeySize      int
 
-	// Recorder gets an Event about the clients' Issuer when a rotation waits for runtimes. Default:
+	// Recorder gets an Event for the clients' Issuer when a rotation waits for runtimes. Default:
 	// none.
 	Recorder events.EventRecorder
 	// Logger gets a line for each step of a rotation. Default: ctrl.Log.
@@ -146,7 +148,7 @@ func (o Options) validate(server []string) error {
 		wrong = append(wrong, option.Unless(err == nil, "certificates: DNS name of the server: %w", err))
 		// Otherwise, the webhooks could act as the server.
 		check(!slices.Contains(o.serviceNames(), canonical(name)),
-			"Service and RuntimeNamespace: want another name than %s of the server", name)
+			"Service and RuntimeNamespace: want a name other than %s of the server", name)
 	}
 
 	return errors.Join(wrong...)

@@ -17,7 +17,7 @@ import (
 )
 
 // errForeign means that a foreign object has a name of this set. Nothing was changed.
-var errForeign = errors.New("want no object of others with a name of this set")
+var errForeign = errors.New("an object of another owner has a name of this set")
 
 // apply creates or corrects an object of this set. The mark of the set is the label with its name.
 func (c *Certificates) apply(ctx context.Context, object client.Object) error {

@@ -692,7 +692,7 @@ func TestNewNamesWhatIsWrong(t *testing.T) {
 		DNSNames:    []string{"Runtime-Watcher.runtime-watcher.svc."},
 		Unconfirmed: nil,
 	}, Options{})
-	if !strings.Contains(err.Error(), "another name than") {
+	if !strings.Contains(err.Error(), "a name other than") {
 		t.Errorf("every webhook could act as the server: %v", err)
 	}
 	if err := (Options{}).withDefaults().validate(nil); err != nil {

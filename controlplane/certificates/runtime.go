@@ -35,15 +35,16 @@ type Runtime struct {
 	// ID becomes the Common Name of the client certificate: 1 to 64 bytes.
 	ID core.RuntimeID
 	// Domain is the registered domain of the runtime, in the annotation of [names.Names]: a DNS
-	// name without wildcard, and no name of the listener.
+	// name without a wildcard that is not a name of the listener.
 	Domain string
 	// Owner is the object that represents the runtime. No other object gets its certificates.
-	// They are deleted with it if it is in the same namespace, or cluster-scoped. Otherwise, and
-	// without Owner, they stay until [Certificates.RemoveRuntime].
+	// The certificates are deleted with the object if it is in the same namespace or
+	// cluster-scoped. Otherwise, and without Owner, they stay until [Certificates.RemoveRuntime] is
+	// called.
 	Owner client.Object
 }
 
-// Reason is why the certificates of a runtime are not ready.
+// Reason says why the certificates of a runtime are not ready.
 type Reason string
 
 const (
@@ -51,33 +52,34 @@ const (
 	ReasonIssuing Reason = "Issuing"
 	// ReasonFailed means that cert-manager has refused a certificate. cert-manager retries it.
 	ReasonFailed Reason = "Failed"
-	// ReasonOutdated means that a certificate does not fit the runtime, as after a change of its
-	// domain. The certificate is being replaced.
+	// ReasonOutdated means that a certificate does not match the runtime, for example after a
+	// change of its domain. The certificate is being replaced.
 	ReasonOutdated Reason = "Outdated"
-	// ReasonNoBundle means that the bundle does not have the CA of the certificate yet.
+	// ReasonNoBundle means that the bundle does not contain the CA of the certificate yet.
 	ReasonNoBundle Reason = "NoBundle"
 )
 
 // RuntimeStatus is the state of the certificates of a runtime.
 type RuntimeStatus struct {
-	// Ready means that Secret is complete. Otherwise Reason says why not, and Message is a
-	// sentence.
+	// Ready means that Secret is complete. Otherwise Reason says why Secret is not complete, and
+	// Message is a sentence.
 	Ready   bool
 	Reason  Reason
 	Message string
-	// Secret is the content of the agent's Secret, nil unless ready. It has the bundle in ca.crt,
-	// the client certificate in tls.crt and tls.key, and the serving certificate in webhook.crt
-	// and webhook.key. The webhook configuration must get a new bundle before the agent gets the
-	// Secret. Otherwise the API server does not trust the agent for a moment.
+	// Secret is the content of the agent's Secret, or nil unless Ready. It contains the bundle in
+	// ca.crt, the client certificate in tls.crt and tls.key, and the serving certificate in
+	// webhook.crt and webhook.key. The webhook configuration must get a new bundle before the agent
+	// gets the Secret. Otherwise the API server temporarily does not trust the agent.
 	Secret map[string][]byte
 }
 
 // EnsureRuntime applies the Certificates of a runtime and returns the material that has been
-// issued. It does not wait: call it in each reconcile of the runtime, and again soon while it is
-// not ready. While a certificate is renewed, the status stays ready with the last one.
+// issued. It does not wait: call it in each reconcile of the runtime, and again soon while the
+// status is not ready. While a certificate is renewed, the status stays ready with the last
+// certificate.
 //
-// An error is permanent, with the reason invalid_runtime, when the runtime needs another ID or
-// domain. It has the reason runtime_taken when another object has its ID.
+// An error is permanent, with the reason invalid_runtime, if the runtime needs another ID or
+// domain. It has the reason runtime_taken if another object has the same ID.
 func (c *Certificates) EnsureRuntime(ctx context.Context, r Runtime) (RuntimeStatus, error) {
 	if err := c.validateRuntime(r); err != nil {
 		return RuntimeStatus{}, err
@@ -129,8 +131,9 @@ func (c *Certificates) prepare(ctx context.Context, p *pair, r Runtime) (err err
 }
 
 // BothUsagesIssuer is an optional method of the client of [New]. If IssuesBothUsages returns true,
-// each certificate that is issued is for clients and for servers, and its usages are not compared.
-// The client of package gardener has the method. A client that wraps it must have it, too.
+// each issued certificate is valid for clients and for servers, and its usages are not compared.
+// The client of package gardener has the method. A client that wraps that client must also have the
+// method.
 type BothUsagesIssuer interface {
 	IssuesBothUsages() bool
 }
@@ -200,8 +203,8 @@ func (c *Certificates) bundleOf(ctx context.Context, listener *corev1.Secret) ([
 	return c.parseBundle(ctx, listener)
 }
 
-// OwnsRuntime reports whether the certificates of a runtime belong to r.Owner. It is true if
-// there are none.
+// OwnsRuntime reports whether the certificates of a runtime belong to r.Owner. It returns true if
+// there are no certificates.
 func (c *Certificates) OwnsRuntime(ctx context.Context, r Runtime) (bool, error) {
 	if err := checkID(r.ID); err != nil {
 		return true, nil //nolint:nilerr // No certificate can have such an ID.
@@ -218,8 +221,8 @@ func (c *Certificates) OwnsRuntime(ctx context.Context, r Runtime) (bool, error)
 }
 
 // RemoveRuntime deletes the certificates of a runtime and their keys, unless they belong to
-// another owner or another set. It is no error if there are none. The domain of r does not
-// matter.
+// another owner or another set. It is not an error if there are no certificates. The domain of r
+// does not matter.
 func (c *Certificates) RemoveRuntime(ctx context.Context, r Runtime) error {
 	if checkID(r.ID) != nil {
 		return nil // No certificate can have such an ID.
@@ -280,7 +283,7 @@ func (c *Certificates) checkOwner(existing *certv1.Certificate, r Runtime) error
 		return nil
 	}
 	if !c.isOf(existing, r.ID) {
-		return fmt.Errorf("%w: Certificate %s/%s is of %q in the set %q: delete it if that set is gone",
+		return fmt.Errorf("%w: Certificate %s/%s belongs to runtime %q of set %q: delete it if that set no longer exists",
 			errRuntimeTaken, existing.Namespace, existing.Name, c.names.runtimeOf(existing), c.names.label(existing, labelSet))
 	}
 

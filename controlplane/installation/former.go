@@ -15,8 +15,8 @@ const (
 )
 
 // SKRWebhook returns the objects that kyma-project/lifecycle-manager installs for its agent in a
-// runtime, for [Options.Replaces]. They have names and kinds only. The webhook configuration is the
-// first. The namespace is that of the agent, usually kyma-system.
+// runtime, for [Options.Replaces]. The objects have only names and kinds. The webhook configuration
+// is the first object. The argument is the namespace of the agent, usually kyma-system.
 func SKRWebhook(namespace string) []*unstructured.Unstructured {
 	const rbac = "rbac.authorization.k8s.io/v1"
 	return append(agentOf(namespace, formerName, "watcher"),

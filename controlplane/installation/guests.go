@@ -36,13 +36,14 @@ type documentReader interface {
 var errNoDocuments = errors.New("client of the runtime cannot list the kinds of the API server: " +
 	"want one of runtimes.NewKubeconfigs or remote.NewClient")
 
-// FindGuest returns kind and name of an object that would be deleted with its namespace. It returns
-// "" for a namespace without such an object. Objects that Kubernetes creates in each namespace do
-// not count, and neither do objects that end with their controller. Skip leaves out further
-// objects. It may be nil.
+// FindGuest returns the kind and the name of an object that would be deleted with its namespace. It
+// returns "" for a namespace without such an object. Objects that Kubernetes creates in each
+// namespace do not count, and neither do objects that are deleted with their controller. If skip is
+// not nil, it excludes further objects.
 //
-// The client must be one of package runtimes or remote, which can read kinds that their mapper does
-// not know. FindGuest fails if a kind that may have objects there cannot be listed.
+// The client must come from package runtimes or remote, because these clients can read kinds that
+// their mapper does not know. FindGuest fails if a kind that may have objects there cannot be
+// listed.
 func FindGuest(
 	ctx context.Context, c client.Client, namespace string,
 	skip func(kind string, object *metav1.PartialObjectMetadata) bool,

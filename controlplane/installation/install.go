@@ -7,26 +7,27 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/remote"
 )
 
-// Install does the next steps of an installation, without waiting, and corrects changes by others.
-// Call it again while the state is not [Ready], and from time to time after that.
+// Install does the next steps of an installation without waiting, and corrects changes by other
+// clients. Call it again while the state is not [Ready], and from time to time after that.
 //
-// The webhook configuration comes last, when the agent answers. When a rollout is stalled, a former
-// replica that answers is enough. An existing configuration gets a new bundle before the agent gets
+// The webhook configuration comes last, when the agent answers. If a rollout is stalled, an answer
+// from an old replica is enough. An existing configuration gets a new bundle before the agent gets
 // a new certificate. Neither a new Secret nor a new manager restarts an agent. With
-// [Options.Informer], an existing configuration is removed first.
+// [Options].Informer, an existing configuration is removed first.
 //
 // A call with nothing to change reads three objects: the webhook configuration, the Deployment and
-// the endpoints of the Service. With [Options.Informer] it reads two: the ClusterRole and the
+// the endpoints of the Service. With [Options].Informer it reads two: the ClusterRole and the
 // Deployment. It corrects the first two objects immediately, and all other objects after 1 h.
 //
-// Install changes only objects with its mark, which is the annotation with [Options.Owner]. If an
-// object of its names exists without the mark, Install changes nothing, and the error names the
-// object. [Options.FormerOwners] and [Options.Adopt] take such objects over.
+// Install changes only objects with its mark, which is the annotation with [Options].Owner. If an
+// object with one of its names exists without the mark, Install changes nothing, and the error
+// names the object. [Options].FormerOwners and [Options].Adopt allow Install to take such objects
+// over.
 //
-// With an error, Install sets only [Status.Former]. A permanent error (core.IsPermanent) needs
-// another Runtime: its reason is invalid_runtime, invalid_watch or invalid_configuration. An error
-// with the reason owned ends when the other installation is removed or adopted. Retry all other
-// errors.
+// If Install returns an error, only Former of the [Status] is set. A permanent error
+// (core.IsPermanent) needs another Runtime: its reason is invalid_runtime, invalid_watch or
+// invalid_configuration. An error with the reason owned ends when the other installation is removed
+// or adopted. Retry all other errors.
 //
 // With a client of runtimes.NewKubeconfigs, a call uses at most 64 MiB for the answers of the
 // runtime. Install truncates texts from the runtime.
@@ -38,7 +39,7 @@ func (i *Installer) Install(ctx context.Context, r Runtime) (Status, error) {
 }
 
 // Unchanged reports whether a call of Install with the last Secret would change nothing. The status
-// is the status of such a call. Unchanged needs no Secret, and reads the same objects as a call of
+// is the status of such a call. Unchanged needs no Secret and reads the same objects as a call of
 // Install with nothing to change. If it returns false, call Install.
 func (i *Installer) Unchanged(ctx context.Context, r Runtime) (status Status, unchanged bool, err error) {
 	if r.Client == nil || r.Verify {

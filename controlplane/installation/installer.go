@@ -31,8 +31,8 @@ type Installer struct {
 type Parts struct {
 	// Image is the image of the agent. Required.
 	Image string
-	// ControlPlane is <host>:<port>, which the agents send to. It may be empty if each [Runtime]
-	// has an address, and [Options].Owner is set.
+	// ControlPlane is the address <host>:<port> to which the agents send. It may be empty if each
+	// [Runtime] has an address and [Options].Owner is set.
 	ControlPlane string
 }
 
@@ -63,16 +63,16 @@ func (p Parts) validate(owner string) error {
 	return errors.Join(noImage, noAddress)
 }
 
-// Names returns the names of [Options], with their defaults.
+// Names returns [Options].Names with the defaults filled in.
 func (i *Installer) Names() names.Names { return i.opts.Names }
 
-// Managers returns the managers that the agents of a runtime send to, sorted: those of the watches,
-// and those of MANAGERS in [Options.Settings].
+// Managers returns the sorted managers to which the agents of a runtime send: the managers of the
+// watches, and the managers in the setting MANAGERS of [Options].Settings.
 func (i *Installer) Managers(watches []watch.Watch) []core.Manager { return i.opts.managersOf(watches) }
 
-// Agents returns the Service of the agents, which is a name in their serving certificates, and
-// whether they send heartbeats, which needs contract v3. The Service is empty with
-// [Options.Informer].
+// Agents returns the Service of the agents, for which their serving certificates must be valid, and
+// whether the agents send heartbeats, which requires contract v3. With [Options].Informer, the
+// Service is empty.
 func (i *Installer) Agents() (service types.NamespacedName, heartbeats bool) {
 	contract, isSet := i.opts.settings().contract()
 	return i.opts.service(), !isSet || contract == contractV3

@@ -16,7 +16,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/names"
 )
 
-// Name is the default name of Deployment, Service and ServiceAccount, and of their namespace.
+// Name is the default name of the Deployment, the Service and the ServiceAccount, and of their
+// namespace.
 const Name = material.Name
 
 // The parts of the manifests, in the reverse order of their removal.

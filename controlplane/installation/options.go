@@ -33,93 +33,98 @@ const maxName = 40
 // Options are the optional settings of an [Installer]. The zero value is the documented default.
 type Options struct {
 	// Namespace is the namespace of the agent. An existing namespace is neither changed nor
-	// removed, and objects in it are watched. The serving certificate must be valid for the
-	// Service there. After a change, the objects in the former namespace stay. Default: [Name].
+	// removed, and objects in it are watched. The serving certificate must be valid for the Service
+	// in that namespace. After a change, the objects in the former namespace stay. Default: [Name].
 	Namespace string
-	// Name is the name of Deployment, Service and ServiceAccount, and begins all other names in
-	// the namespace. The serving certificate must be valid for the Service. After a change, the
-	// objects with the former name stay. Default: [Name].
+	// Name is the name of the Deployment, the Service and the ServiceAccount. All other names in
+	// the namespace begin with it. The serving certificate must be valid for the Service. After a
+	// change, the objects with the former name stay. Default: [Name].
 	Name string
 	// ConfigurationName is the name of the ValidatingWebhookConfiguration. It must be unique in
-	// the runtime. Webhooks that others add to it are removed. Default: "runtime-watcher".
+	// the runtime. Webhooks that other programs add to it are removed. Default: "runtime-watcher".
 	ConfigurationName string
-	// Names are those of the operator: labels, annotations and names of webhooks in the runtimes,
-	// and the annotation of owners that agents read. Default: those of [names.Names].
+	// Names are the names of the operator: labels, annotations and names of webhooks in the
+	// runtimes, and the annotation of owners that agents read. Default: the defaults of
+	// [names.Names].
 	Names names.Names
 	// Owner identifies this installer in the runtimes, in the annotation of
 	// [names.Names.InstalledBy] on each object. Install changes nothing in a runtime with objects
 	// of another owner, and returns an error with the reason owned. Owner must differ between
-	// operators, and must not change. Default: the address of the control plane.
+	// operators and must not change. Default: the address of the control plane.
 	Owner string
 	// FormerOwners are owners from which this installer takes over runtimes. Their installers must
-	// have ended. The owner of the manifests is "manifests", and the owner of the chart is "helm".
-	// Default: none.
+	// no longer be running. The owner of the manifests is "manifests", and the owner of the chart
+	// is "helm". Default: none.
 	FormerOwners []string
 	// Adopt names objects without the annotation of an owner that Install takes over, each as
 	// <Kind>/<name>, such as "Deployment/runtime-watcher". Install replaces an object that cannot
 	// be changed. By default, Install rejects a runtime with such an object, and the error names
 	// the object.
 	Adopt []string
-	// Replicas is the number of agents. Default: 2, and 1 with Informer, as each replica would
+	// Replicas is the number of agents. Default: 2, or 1 with Informer, because each replica would
 	// send each event.
 	Replicas int32
 	// PriorityClassName is the priority class of the agents. Default: none.
 	PriorityClassName string
 	// ImagePullSecrets are names of Secrets in the namespace of the agent. Default: none.
 	ImagePullSecrets []string
-	// Resources are the requests and limits of each agent. Default: those of config/agent, and a
-	// memory limit of 128Mi with Informer.
+	// Resources are the requests and limits of each agent. Default: the values in config/agent,
+	// with a memory limit of 128Mi if Informer is set.
 	Resources *corev1.ResourceRequirements
-	// WebhookPort is the port of the agents that the API server connects to. An API server that
-	// reaches only some ports of pods needs another one, such as 10250 in a private cluster of GKE.
-	// A new one restarts the agents. Default: 8443.
+	// WebhookPort is the port of the agents to which the API server connects. An API server that
+	// reaches only some ports of pods needs another port, such as 10250 in a private cluster of
+	// GKE. A new port restarts the agents. Default: 8443.
 	WebhookPort int32
-	// MetricsPort is the port of the agents' metrics. A new one restarts the agents. Default: 2112.
+	// MetricsPort is the port of the agents' metrics. A new port restarts the agents. Default:
+	// 2112.
 	MetricsPort int32
-	// HostNetwork gives the agents the network of their nodes, for an API server that reaches no
-	// pod. Both ports must be free on each node, so neither may be port 10250 of the kubelet, and
-	// each replica needs a node. Network policies do not apply then, and a namespace of this
-	// package allows privileged pods. Default: the network of pods.
+	// HostNetwork gives the agents the network of their nodes, for an API server that cannot reach
+	// pods. Both ports must be free on each node, so neither may be port 10250 of the kubelet, and
+	// each replica needs a node. Network policies then do not apply, and a namespace that this
+	// package makes allows privileged pods. Default: the network of pods.
 	HostNetwork bool
-	// Informer makes the agents watch the API server of the runtime, after the commit, and there is
-	// no webhook configuration. The agents get the rights to list and watch exactly the watched
-	// resources. The agents ignore the conditions of a watch, so more changes count. A new watch
-	// restarts the agents. Default: a webhook, which is called before each commit.
+	// Informer makes the agents watch the API server of the runtime, so that they observe each
+	// change after the commit. There is no webhook configuration. The agents get the rights to list
+	// and watch exactly the watched resources. The agents ignore the conditions of a watch, so more
+	// changes count. A new watch restarts the agents. Default: a webhook, which is called before
+	// each commit.
 	Informer bool
-	// NoCanary turns the canary off: the agent then has no rights in the runtime, and cannot prove
-	// that the API server calls it. By default, the agent writes a Lease as a proof. With Informer,
+	// NoCanary turns the canary off: the agent then has no rights in the runtime and cannot prove
+	// that the API server calls it. By default, the agent writes a Lease as proof. With Informer,
 	// the agent has no canary.
 	NoCanary bool
-	// Settings are environment variables of the agent, beside those of the manifests. A new value
-	// restarts the agents. With TRANSPORT=nats, the address of the control plane is that of a NATS
-	// server, CONTROL_PLANE_CONTRACT is v3, and each client certificate has a DNS name. MANAGERS, a
-	// list with commas, is not a variable of the agents: its managers join the managers of the
-	// watches, in a file that the agents read again. Default: none.
+	// Settings are environment variables of the agent, in addition to the variables in the
+	// manifests. A new value restarts the agents. With TRANSPORT=nats, the address of the control
+	// plane is the address of a NATS server, CONTROL_PLANE_CONTRACT is v3, and each client
+	// certificate has a DNS name. MANAGERS, a comma-separated list, is not a variable of the
+	// agents: its managers join the managers of the watches, in a file that the agents read again.
+	// Default: none.
 	Settings map[string]string
 	// Webhooks are the options of the webhook configuration. Its Canary, WebhookDomain and
 	// OwnerAnnotation must be empty, because NoCanary and Names decide them. Its Labels are added
-	// to the default ones. By default ExcludedNamespaces are kube-system and, if this package has
-	// made it, the namespace of the agent.
+	// to the default labels. By default ExcludedNamespaces are kube-system and, if this package
+	// created it, the namespace of the agent.
 	Webhooks admission.ConfigurationOptions
-	// Replaces are objects of a former agent, such as those of [SKRWebhook]. Install removes them
-	// in this order after the webhook configuration is applied, so that the API server calls an
-	// agent at every moment. With Informer it removes them when the agents watch. If no object with
-	// the kind of the first or of the last object exists, all objects count as removed. An object
-	// with the mark of an installer stays. A client of runtimes.NewKubeconfigs supports only the
-	// kinds of SKRWebhook and of the manifests. Default: none.
+	// Replaces are objects of a former agent, such as the objects that [SKRWebhook] returns.
+	// Install removes them in this order after the webhook configuration is applied, so that the
+	// API server calls an agent at every moment. With Informer it removes them when the agents
+	// watch. If no object with the kind of the first or of the last object exists, all objects
+	// count as removed. An object with the mark of an installer stays. A client of
+	// runtimes.NewKubeconfigs supports only the kinds of SKRWebhook and of the manifests. Default:
+	// none.
 	Replaces []*unstructured.Unstructured
-	// MayReplace reports whether the objects of Replaces may be removed from a runtime, such as
-	// when its agent is fresh. Until then, the status has the reason FormerNeeded. MayReplace must
-	// not block, and may be called concurrently. Default: always.
+	// MayReplace reports whether the objects of Replaces may be removed from a runtime, for example
+	// because the runtime is fresh. Until then, the status has the reason FormerNeeded. MayReplace
+	// must not block and may be called concurrently. Default: always.
 	MayReplace func(id core.RuntimeID) bool
 	// Adjust may change each object before it is applied, to add tolerations, pull secrets or
-	// labels. Adjust must not rename an object, must not block, and may be called concurrently. A
-	// changed result is applied after 1 h. Default: none.
+	// labels. Adjust must not rename an object and must not block. It may be called concurrently.
+	// If its result changes, the new result is applied after 1 h. Default: none.
 	Adjust func(object *unstructured.Unstructured)
 	// Now is the clock. Default: [time.Now].
 	Now func() time.Time
-	// Logger gets a line when an object had to be replaced, and when agents restart as others have
-	// changed webhooks. Default: ctrl.Log.
+	// Logger gets a line when an object had to be replaced, and when agents restart because another
+	// program has changed the webhooks. Default: ctrl.Log.
 	Logger *slog.Logger
 }
 

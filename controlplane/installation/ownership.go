@@ -129,7 +129,7 @@ func (r *rights) checkRuntime(object client.Object) error {
 	if id == "" || id == string(r.id) {
 		return nil
 	}
-	return fmt.Errorf("%w %q: correct the kubeconfig, or delete %s %s/%s if runtime %.80q is gone",
+	return fmt.Errorf("%w %q: correct the kubeconfig, or delete %s %s/%s if runtime %.80q no longer exists",
 		errTaken, r.id, kindOf(object), object.GetNamespace(), object.GetName(), id)
 }
 
@@ -140,7 +140,7 @@ func (r *rights) checkOwners(objects []client.Object) error {
 	for _, object := range objects {
 		mark := r.markOf(object)
 		if mark != "" && !r.isOwner(mark) {
-			return fmt.Errorf("%w %q: %s %s is of %.200q, and this is %.200q",
+			return fmt.Errorf("%w %q: %s %s belongs to %.200q, and this is %.200q",
 				errOwned, r.id, kindOf(object), object.GetName(), mark, r.owner)
 		}
 		if err := r.checkRuntime(object); err != nil {

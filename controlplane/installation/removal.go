@@ -11,14 +11,14 @@ import (
 )
 
 // Uninstall removes the objects that Install has made, in reverse order. The webhook configuration
-// comes first, and the agent when no API server can call it any more. Call Uninstall again until
-// the state is [Removed]. It uses only ID and Client of r.
+// is removed first, and the agent when API servers can no longer call it. Call Uninstall again
+// until the state is [Removed]. Uninstall uses only ID and Client of r.
 //
-// Uninstall removes only objects with the mark of this installer, each only if it is the object
-// that was read. It removes the namespace if Install has created it and no foreign object is in it,
-// of any kind that the API server serves. If the kinds or the objects cannot be listed, the
-// namespace stays, and the log says why. To list them, Client must be of runtimes.NewKubeconfigs or
-// of remote.NewClient.
+// Uninstall removes only objects with the mark of this installer, and each object only if it is the
+// object that was read. Uninstall removes the namespace if Install has created it and it contains
+// no other objects, of any kind that the API server serves. If the kinds or the objects cannot be
+// listed, the namespace stays, and a line is logged. To list them, Client must come from
+// runtimes.NewKubeconfigs or remote.NewClient.
 //
 // Missing objects are not an error. A runtime that no longer exists has no client, which is not an
 // error either. A runtime that cannot be reached is an error.

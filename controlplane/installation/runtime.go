@@ -29,32 +29,32 @@ const (
 	reservedID = "operator"
 )
 
-// Runtime is a cluster that gets the agent, and the agent's material.
+// Runtime is a cluster that gets the agent, with the agent's material.
 type Runtime struct {
-	// ID must be the Common Name of the client certificate. The agent of another certificate would
-	// speak for another runtime.
+	// ID must be the Common Name of the client certificate. An agent with another certificate would
+	// send events for another runtime.
 	ID core.RuntimeID
-	// Client needs the rights of a cluster administrator and no cache, as client.New makes it. Its
-	// scheme does not matter. Nil means that the runtime no longer exists, so Uninstall has nothing
-	// to remove.
+	// Client needs the rights of a cluster administrator and must not use a cache, like the clients
+	// of client.New. Its scheme does not matter. Nil means that the runtime no longer exists, so
+	// Uninstall has nothing to remove.
 	Client client.Client
-	// Secret has ca.crt, tls.crt and tls.key, and webhook.crt and webhook.key for the webhook, as
-	// certificates.RuntimeStatus has them. Without webhook.crt and webhook.key, the webhook serves
-	// tls.crt. The API server of the runtime also trusts the CAs in ca.crt.
+	// Secret contains ca.crt, tls.crt and tls.key, and webhook.crt and webhook.key for the webhook,
+	// like Secret of certificates.RuntimeStatus. Without webhook.crt and webhook.key, the webhook
+	// serves tls.crt. The API server of the runtime also trusts the CAs in ca.crt.
 	Secret map[string][]byte
-	// PullSecret is a .dockerconfigjson of at most 64 KiB, with which the pods pull the image,
-	// beside [Options.ImagePullSecrets]. Install copies it to a Secret named Name with the suffix
-	// "-pull", which the administrator of the runtime can read. Uninstall removes the copy, and so
-	// does Install without a PullSecret. Default: none.
+	// PullSecret is a .dockerconfigjson of at most 64 KiB, with which the pods pull the image, in
+	// addition to [Options].ImagePullSecrets. Install copies it to a Secret named Name with the
+	// suffix "-pull", which the administrator of the runtime can read. Uninstall removes the copy,
+	// and so does Install when PullSecret is no longer set. Default: none.
 	PullSecret []byte
-	// ProxyCredentials are user:password for the proxy on the way to the control plane, which
-	// CONTROL_PLANE_PROXY in [Options.Settings] names. They are a key of the Secret of the agent,
-	// which the administrator of the runtime can read. A new value restarts nothing. Default:
-	// none.
+	// ProxyCredentials are user:password for the proxy on the path to the control plane, which the
+	// setting CONTROL_PLANE_PROXY in [Options].Settings names. They are a key in the Secret of the
+	// agent, which the administrator of the runtime can read. A new value restarts nothing.
+	// Default: none.
 	ProxyCredentials []byte
 	// Watches are the changes that the API server sends to the agent.
 	Watches []watch.Watch
-	// ControlPlane is the address that the agent sends to, <host>:<port>. A new address restarts
+	// ControlPlane is the address <host>:<port> to which the agent sends. A new address restarts
 	// the agents. Default: the address of the installer.
 	ControlPlane string
 	// Verify makes this call of Install apply all objects, as Install does once an hour.
@@ -104,7 +104,7 @@ func (r *Runtime) validate(needs purposes) error {
 		return fmt.Errorf("want another ID with %s=%s, which reserves this one", settingTransport, transportNATS)
 	}
 	if needs.nats && len(pair.Leaf.DNSNames) == 0 {
-		return errors.New("the certificate in its Secret has no DNS name, want the one of its user at the NATS server")
+		return errors.New("the certificate in its Secret has no DNS name: want the DNS name of its user in the NATS server")
 	}
 	if needs.host == "" {
 		return nil

@@ -15,10 +15,10 @@ type State = installations.Progress
 const (
 	// Progressing means that the installation waits for a step.
 	Progressing State = "Progressing"
-	// Ready means that every replica is of the newest Deployment, at least one answers, and the
-	// API server calls it. With [Options.Informer], at least one watches.
+	// Ready means that every replica belongs to the newest Deployment, at least one replica
+	// answers, and the API server calls it. With [Options].Informer, at least one replica watches.
 	Ready State = "Ready"
-	// Failed means that the installation needs a change. It is still retried.
+	// Failed means that something must be changed. The installation is still retried.
 	Failed State = "Failed"
 	// Removed means that nothing is left.
 	Removed State = "Removed"
@@ -31,22 +31,23 @@ type Status struct {
 	// Removed.
 	Reason  Reason
 	Message string
-	// Notice is a sentence about harmless additions to the webhooks and their field manager, which
-	// is most often the platform. It may be set together with Ready. Default: none.
+	// Notice is a sentence about harmless additions to the webhooks and their field manager,
+	// usually the platform. It may be set together with Ready. Default: none.
 	Notice string
-	// Available is the number of replicas that answer, Replicas the number in the Deployment.
+	// Available is the number of replicas that answer, and Replicas the number in the Deployment.
 	Available, Replicas int32
-	// Former are the managers that this call of Install has removed and that no watch names now.
-	// A call after an error may report them once more.
+	// Former are the managers that this call of Install has removed because no watch names them any
+	// longer. A call after an error may report them again.
 	Former []core.Manager
 }
 
-// Reason is why an installation has its state, in CamelCase for a condition. Package runtimes has
+// Reason says why an installation has its state, in CamelCase for a condition. Package runtimes has
 // further reasons.
 type Reason = installations.Reason
 
 const (
-	// ReasonFormerNeeded means that the agent of the former installer stays until ours is proved.
+	// ReasonFormerNeeded means that the agent of the former installer stays until the new agent is
+	// proved to work.
 	ReasonFormerNeeded Reason = "FormerNeeded"
 	// ReasonNamespaceEnding means that the namespace of the agent is being deleted.
 	ReasonNamespaceEnding Reason = "NamespaceEnding"
@@ -58,7 +59,7 @@ const (
 	ReasonRolloutStalled Reason = "RolloutStalled"
 	// ReasonServiceWithoutPods means that the Service of the agent has no endpoint yet.
 	ReasonServiceWithoutPods Reason = "ServiceWithoutPods"
-	// ReasonWebhooksContested means that another program undoes changes of the webhooks.
+	// ReasonWebhooksContested means that another program keeps undoing changes to the webhooks.
 	ReasonWebhooksContested Reason = "WebhooksContested"
 )
 

@@ -1,8 +1,9 @@
 // Package keysource reads the key material of an operator's listener from a Secret.
 //
 // A mounted Secret and [keys.Files] do the same, except for an operator that issues its own
-// certificate: its pod cannot start before the Secret exists. It is a package of this module, and
-// not of adapters/controllerruntime, as only operators that also issue certificates need it.
+// certificate: its pod cannot start before the Secret exists. The package belongs to this module
+// rather than to adapters/controllerruntime, because only operators that also issue certificates
+// need it.
 package keysource
 
 import (
@@ -55,10 +56,10 @@ type generation struct {
 	err      error
 }
 
-// NewSecret returns a source that reads the Secret of that name. With the API reader of a manager
-// it needs only the right to get this one Secret, and no cache. Without any key material the poll
-// is at most 1 s. A Secret that does not exist yet is not reported as refused. The default of the
-// Logger is ctrl.Log.
+// NewSecret returns a source that reads the Secret with that name. With the API reader of a
+// manager, the source needs no cache and only the right to get this Secret. Until there is key
+// material, the Secret is read at least every second. A Secret that does not exist yet is not
+// reported as refused. The default of the Logger is ctrl.Log.
 func NewSecret(reader client.Reader, name types.NamespacedName, opts keys.FilesOptions) (*Secret, error) {
 	complete := option.Unless(reader != nil && name.Name != "", "no reader or no name of a Secret, want both")
 	if err := errors.Join(option.NoneNegative(opts), complete); err != nil {
@@ -76,7 +77,8 @@ func NewSecret(reader client.Reader, name types.NamespacedName, opts keys.FilesO
 	return s, nil
 }
 
-// Material returns the last sound key material. It fails until there was any, with the reason.
+// Material returns the last valid key material. Until there is valid key material, Material returns
+// an error with the reason.
 func (s *Secret) Material() (*keys.Material, error) {
 	g := s.current.Load()
 	if g.material == nil {
@@ -85,7 +87,8 @@ func (s *Secret) Material() (*keys.Material, error) {
 	return g.material, nil
 }
 
-// NeedLeaderElection returns false: a manager starts it on every replica, as all of them listen.
+// NeedLeaderElection returns false, so that a manager starts the source on every replica, because
+// every replica listens.
 func (*Secret) NeedLeaderElection() bool { return false }
 
 // Start reads the Secret every [keys.FilesOptions].Poll until ctx ends, and then returns nil.

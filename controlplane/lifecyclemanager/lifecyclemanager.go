@@ -1,6 +1,6 @@
 // Package lifecyclemanager puts the parts of this project into the operator of
-// kyma-project/lifecycle-manager, in the steps of docs/platforms/migration.md. Names are those of
-// its commit c5b83f1. No other package of this module knows a listener or metrics.
+// kyma-project/lifecycle-manager, in the steps of docs/platforms/migration.md. Names come from its
+// commit c5b83f1. No other package of this module depends on a listener or on metrics.
 package lifecyclemanager
 
 import (
@@ -55,12 +55,13 @@ var (
 // Options are the settings of [SetUp].
 type Options struct {
 	// Step is the step of docs/platforms/migration.md that a release of the operator takes, 2 to 8,
-	// with all before it. The way back is a lower one, with Leave before 4. Required.
+	// including all earlier steps. To go back, set a lower step; below step 4, set Leave first.
+	// Required.
 	Step int
-	// DryRun accepts events that SAN pinning refuses, and those that do not come from the gateway,
-	// with a line of log and the reason in the metrics. Default: false.
+	// DryRun accepts events that SAN pinning refuses and events that do not come from the gateway.
+	// For such events, a line is logged and the metrics show the reason. Default: false.
 	DryRun bool
-	// GatewayNames are the SANs of the ingress gateway in the mesh. Default: that of Istio's
+	// GatewayNames are the SANs of the ingress gateway in the mesh. Default: the SAN of Istio's
 	// ingress gateway in the trust domain cluster.local.
 	GatewayNames []string
 	// Address is <host>:<port> of the ingress gateway. Required from step 4 on.
@@ -74,20 +75,21 @@ type Options struct {
 	// gateway. After the renaming they are klm-runtime-watcher-ca and klm-runtime-watcher-server.
 	// Default: klm-watcher and klm-istio-gateway in istio-system.
 	CA, GatewaySecret types.NamespacedName
-	// Leave reports whether the agent of a Kyma is removed, or not installed. It is called
-	// concurrently, and must not change the object. Default: none is.
+	// Leave reports whether the agent of a Kyma is removed or not installed. It is called
+	// concurrently and must not change the object. Default: no agent is removed.
 	Leave func(kyma client.Object) bool
-	// The parts have these options. SetUp sets Addr, Senders, Verifier and Runtimes of Listener,
-	// its hooks and its fleet unless it has its own, and the names of lifecycle-manager in the
-	// others. Name and ConfigurationName of Agent default to "watcher-agent". SetUp adds the
-	// objects of former agents, with their names before and after the renaming, to Replaces.
+	// The following fields are the options of the parts. SetUp sets Addr, Senders, Verifier and
+	// Runtimes of Listener. It also sets the hooks and the fleet of Listener, unless they are set,
+	// and the names of lifecycle-manager in the other options. Name and ConfigurationName of Agent
+	// default to "watcher-agent". SetUp adds the objects of former agents, with their names before
+	// and after the renaming, to Replaces.
 	Listener     controllerruntime.ListenerConfig
 	Source       controllerruntime.SourceOptions
 	Keys         keys.FilesOptions
 	Certificates certificates.Options
 	Agent        installation.Options
 	Runtimes     runtimes.Options
-	// WarmUp is that of [certificates.FromFleet]. Default: 90 s.
+	// WarmUp is the argument warmUp of [certificates.FromFleet]. Default: 90 s.
 	WarmUp time.Duration
 }
 
@@ -128,10 +130,10 @@ func (o Options) validate() error {
 }
 
 // SetUp adds the parts of a step to mgr. addr is the address of the listener, such as ":8082". Pass
-// the source to WatchesRawSource in the controller of Kymas, in each step. It has metrics of the
-// listener, with the former names as aliases, and of the fleet, in the registry of
-// controller-runtime, so a process can call it once. The scheme of mgr must have the kinds of
-// cert-manager from step 4 on. SetUp asks the API server for the kinds that it needs.
+// the source to WatchesRawSource in the controller of Kymas, in each step. SetUp registers the
+// metrics of the listener, with the former names as aliases, and of the fleet in the registry of
+// controller-runtime, so a process can call SetUp only once. The scheme of mgr must have the kinds
+// of cert-manager from step 4 on. SetUp queries the API server for the kinds that it needs.
 func SetUp(mgr ctrl.Manager, addr string, opts Options) (*controllerruntime.Source[ctrl.Request], error) {
 	if err := opts.validate(); err != nil {
 		return nil, err

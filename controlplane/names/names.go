@@ -1,9 +1,8 @@
-// Package names has the one value with the names that an operator gives to stored objects. These
-// are the API group and kind of its custom resource, and the labels, annotations and finalizers on
-// objects in the control plane and in the runtimes. No other package of this module has such a
-// name.
+// Package names defines the names that an operator gives to stored objects. These are the API group
+// and the kind of its custom resource, and the labels, annotations and finalizers on objects in the
+// control plane and in the runtimes. No other package of this module defines such a name.
 //
-// The package depends on k8s.io/apimachinery only.
+// The package depends only on k8s.io/apimachinery.
 package names
 
 import (
@@ -19,13 +18,14 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// Names are the names of one operator. The zero value has the names of
-// kyma-project/lifecycle-manager. An operator of its own sets Group, from which all others follow.
+// Names are the names of one operator. The zero value means the names of
+// kyma-project/lifecycle-manager. Any other operator sets Group, from which all other names are
+// derived.
 //
-// Names are stored. They must be valid for the life of an installation: another value finds neither
-// the custom resources, nor the agents, the certificates and the finalizers of the former one. All
-// parts of one operator must have the same value, and two operators of one control plane must
-// differ in Group.
+// Names are stored, so they must not change during the life of an installation. With a new value,
+// an operator finds none of the custom resources, agents, certificates and finalizers that were
+// installed under the former value. All parts of one operator must use the same value, and two
+// operators of one control plane must differ in Group.
 type Names struct {
 	// Group is the API group of the custom resource that defines a watch: a DNS-1123 subdomain with
 	// a dot, such as "fleet.example.com". Default: "operator.kyma-project.io".
@@ -36,18 +36,18 @@ type Names struct {
 	// Kubernetes guesses from Kind, such as "watchers".
 	Plural string
 
-	// Prefix is that of all labels and annotations, without the '/': a DNS-1123 subdomain. Default:
-	// Group.
+	// Prefix is the prefix of all labels and annotations, without the '/': a DNS-1123 subdomain.
+	// Default: Group.
 	Prefix string
 	// Finalizer is on each object in the control plane that represents a runtime with an agent.
 	// Default: "<Prefix>/runtime-watcher".
 	Finalizer string
-	// DomainAnnotation has the domain of a runtime, on the object that represents the runtime. Pass
-	// it to controllerruntime.RuntimesOptions, too. Default: "skr-domain" with the default Group,
-	// and "<Prefix>/domain" with any other.
+	// DomainAnnotation names the annotation that contains the domain of a runtime, on the object
+	// that represents the runtime. Also pass it to controllerruntime.RuntimesOptions. Default:
+	// "skr-domain" with the default Group, and "<Prefix>/domain" with any other.
 	DomainAnnotation string
-	// OwnerAnnotation has <namespace>/<name> of the object that represents the runtime, on a
-	// watched object in a runtime. Default: "<Prefix>/owned-by".
+	// OwnerAnnotation names the annotation that contains <namespace>/<name> of the object that
+	// represents the runtime, on a watched object in a runtime. Default: "<Prefix>/owned-by".
 	OwnerAnnotation string
 	// WebhookDomain ends the names of all webhooks in the runtimes, which are
 	// <namespace>.<name>.operator.<WebhookDomain> and similar: a DNS-1123 subdomain of at most 116
@@ -62,8 +62,8 @@ const (
 	version = "v1beta2"
 )
 
-// WithDefaults returns n with each empty field set to its default. The result is valid only if n
-// is.
+// WithDefaults returns n with each empty field set to its default. The result is valid only if n is
+// valid.
 func (n Names) WithDefaults() Names {
 	n.Group = cmp.Or(n.Group, defaultGroup)
 	n.Kind = cmp.Or(n.Kind, "Watcher")
@@ -95,8 +95,8 @@ const (
 
 var kindPattern = regexp.MustCompile(`^[A-Z][A-Za-z0-9]{0,62}$`)
 
-// Validate returns all problems of n with its defaults, joined. Each names the field, its rule and
-// its value.
+// Validate returns a joined error with all problems of n with its defaults. Each problem names the
+// field, its rule and its value.
 func (n Names) Validate() error {
 	n = n.WithDefaults()
 	problems := []error{
@@ -133,7 +133,7 @@ func (n Names) Validate() error {
 		problem("WebhookDomain: want at most %d characters, have %d", maxWebhookDomain, len(n.WebhookDomain))
 	}
 	if n.Finalizer == n.formerFinalizer() {
-		problem("Finalizer: want another one than %q, which is that of a former controller", n.Finalizer)
+		problem("Finalizer: want a finalizer other than %q, which belongs to a former controller", n.Finalizer)
 	}
 
 	return errors.Join(problems...)
@@ -162,13 +162,14 @@ func key(field, name string) error {
 	return nil
 }
 
-// GroupVersionKind returns that of the custom resource. The version is v1beta2 in each group.
+// GroupVersionKind returns the group, version and kind of the custom resource. The version is
+// v1beta2 in each group.
 func (n Names) GroupVersionKind() schema.GroupVersionKind {
 	n = n.WithDefaults()
 	return schema.GroupVersionKind{Group: n.Group, Version: version, Kind: n.Kind}
 }
 
-// Key returns the label or annotation of that word, "<Prefix>/<word>".
+// Key returns the label or annotation "<Prefix>/<word>".
 func (n Names) Key(word string) string { return n.WithDefaults().Prefix + "/" + word }
 
 // ManagedBy returns the label "<Prefix>/managed-by". On a custom resource without spec.manager it
@@ -176,11 +177,13 @@ func (n Names) Key(word string) string { return n.WithDefaults().Prefix + "/" + 
 func (n Names) ManagedBy() string { return n.Key("managed-by") }
 
 // InstalledBy returns the annotation "<Prefix>/installed-by": the mark with the owner's identity on
-// each object that an installer makes in a runtime. An object without it is not ours.
+// each object that an installer makes in a runtime. An object without this annotation does not
+// belong to an installer.
 func (n Names) InstalledBy() string { return n.Key("installed-by") }
 
-// MaxName returns the most characters of the names of a custom resource and of its namespace
-// together: both become part of the name of a webhook, <namespace>.<name>.operator.<WebhookDomain>.
+// MaxName returns the largest total number of characters in the names of a custom resource and its
+// namespace, because both become part of the name of a webhook,
+// <namespace>.<name>.operator.<WebhookDomain>.
 func (n Names) MaxName() int {
 	return validation.DNS1123SubdomainMaxLength - len(".") - len("."+watchLabel+"."+n.WithDefaults().WebhookDomain)
 }

@@ -137,7 +137,7 @@ func TestValidateNamesEachMistake(t *testing.T) {
 		"definition too long":     {names.Names{Group: long + long + long + long + "io"}, []string{"Plural and Group: "}},
 		"finalizer without slash": {names.Names{Finalizer: "runtime-watcher"}, []string{"Finalizer: want <domain>/<name>"}},
 		"former finalizer": {
-			names.Names{Finalizer: "operator.kyma-project.io/watcher"}, []string{"Finalizer: want another one"},
+			names.Names{Finalizer: "operator.kyma-project.io/watcher"}, []string{"Finalizer: want a finalizer other than"},
 		},
 		"two slashes": {
 			names.Names{DomainAnnotation: "a/b/c", OwnerAnnotation: "it's/owner"},

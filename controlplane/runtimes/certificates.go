@@ -17,12 +17,12 @@ import (
 )
 
 // Certificates is the port to the issuer. Its methods may be called concurrently and do not wait
-// for certificates. They may be a [ServiceChecker].
+// for certificates. A Certificates may also be a [ServiceChecker].
 type Certificates interface {
-	// Reconcile keeps the CA and the certificate of the listener.
+	// Reconcile maintains the CA and the certificate of the listener.
 	Reconcile(ctx context.Context) (certificates.Status, error)
-	// EnsureRuntime returns the material of a runtime. An error has the reason
-	// runtime_taken when the runtime has another owner.
+	// EnsureRuntime returns the material of a runtime. An error has the reason runtime_taken if the
+	// runtime has another owner.
 	EnsureRuntime(ctx context.Context, r certificates.Runtime) (certificates.RuntimeStatus, error)
 	// OwnsRuntime reports whether the certificates of a runtime belong to its owner. It returns
 	// true for a runtime without certificates.
@@ -31,8 +31,8 @@ type Certificates interface {
 	RemoveRuntime(ctx context.Context, r certificates.Runtime) error
 }
 
-// ServiceChecker is an optional method of [Certificates]. [SetUp] fails with its error if the
-// certificates are not for the Service of the agent.
+// ServiceChecker is an optional interface of [Certificates]. If the certificates are not valid for
+// the Service of the agent, [SetUp] fails with its error.
 type ServiceChecker interface {
 	CheckService(service types.NamespacedName) error
 }
@@ -58,8 +58,8 @@ const defaultRetry = 3 * time.Second
 // longestBackoff is for a CA that cannot be reconciled, as without cert-manager.
 const longestBackoff = 5 * time.Minute
 
-// KeepCertificates returns a part of a manager that reconciles the CA and the certificate of the
-// listener, as often as their status demands. After errors, it waits for 3 s to 5 min, with a
+// KeepCertificates returns a Runnable for a manager that reconciles the CA and the certificate of
+// the listener as often as their status requires. After errors, it waits for 3 s to 5 min, with a
 // backoff that doubles. It has the metrics of a controller named "certificates", needs leader
 // election, and ends with its context.
 //

@@ -21,13 +21,13 @@ import (
 // ReasonInstalled is the reason of the condition of an agent that answers.
 const ReasonInstalled installation.Reason = "Installed"
 
-// ReportCondition returns a function for [Options.Report]. It keeps a condition of that type in
-// status.conditions of the objects: True with the reason Installed, or False with the reason of the
-// status. The kind must have a status subresource, and conditions in the form of metav1.Condition.
-// The operator needs the right to patch it.
+// ReportCondition returns a function for [Options.Report]. The function maintains a condition with
+// the given type in status.conditions of the objects: True with the reason Installed, or False with
+// the reason of the status. The kind must have a status subresource and conditions in the form of
+// metav1.Condition. The operator needs the right to patch the status subresource.
 //
-// The client should not be a cache of the kind, such as client.New makes it. A condition is read
-// and written only when it changes, and read again after an hour.
+// The client should not read the kind from a cache: use a client from client.New. A condition is
+// read and written only when it changes. It is read again after an hour.
 func ReportCondition(
 	c client.Client, conditionType string,
 ) func(ctx context.Context, object client.Object, status installation.Status) error {

@@ -40,10 +40,11 @@ const (
 	ReasonSkipped installation.Reason = "Skipped"
 	// ReasonHeartbeatAwaited means that a runtime that joins by itself has sent no heartbeat yet.
 	ReasonHeartbeatAwaited installation.Reason = "HeartbeatAwaited"
-	// ReasonAgentUnproved means that nothing yet proves that the API server calls the agent of such
-	// a runtime.
+	// ReasonAgentUnproved means that nothing yet proves that the API server calls the agent of a
+	// runtime that joins by itself.
 	ReasonAgentUnproved installation.Reason = "AgentUnproved"
-	// ReasonAgentUnhealthy means that the watch path of such a runtime is stale or degraded.
+	// ReasonAgentUnhealthy means that the watch path of a runtime that joins by itself is stale or
+	// degraded.
 	ReasonAgentUnhealthy installation.Reason = "AgentUnhealthy"
 )
 

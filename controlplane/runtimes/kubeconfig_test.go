@@ -206,7 +206,7 @@ func TestKubeconfigsAreFoundByLabel(t *testing.T) {
 		"kcp/kyma-2": {want: "kubeconfig-2-copy"},
 		"kcp/kyma-3": {gone: true, want: "kyma-3"},
 		// A namesake must not get into the runtime.
-		"tenant/kyma-1": {want: "have one of tenant"},
+		"tenant/kyma-1": {want: "have an object of tenant"},
 	} {
 		object := &corev1.ConfigMap{}
 		object.Namespace, object.Name, _ = strings.Cut(name, "/")

@@ -17,11 +17,11 @@ import (
 // userAgent is a part of the User-Agent of requests for the installation.
 const userAgent = "runtime-watcher-installation"
 
-// KubeconfigOptions are those of package remote. Here, the default of Mapper has the kinds of the
-// installation, without discovery in the runtime.
+// KubeconfigOptions are the options of package remote. In this package, the default Mapper contains
+// the kinds of the installation and needs no discovery in the runtime.
 type KubeconfigOptions = remote.KubeconfigOptions
 
-// KubeconfigSecrets are the Secrets with kubeconfigs that have a label.
+// KubeconfigSecrets selects the Secrets with kubeconfigs by a label.
 type KubeconfigSecrets = remote.KubeconfigSecrets
 
 func withInstalledKinds(opts KubeconfigOptions) KubeconfigOptions {
@@ -71,7 +71,7 @@ func installedKinds() meta.RESTMapper {
 }
 
 // NewKubeconfigs returns a function for [SetUp] that connects to runtimes with kubeconfigs, as
-// remote.NewKubeconfigs does. A missing Secret means [ErrGone].
+// remote.NewKubeconfigs does. If the Secret is missing, the error wraps [ErrGone].
 func NewKubeconfigs(
 	secrets client.Reader, key string, where func(object client.Object) client.ObjectKey, opts KubeconfigOptions,
 ) func(ctx context.Context, object client.Object) (client.Client, error) {

@@ -19,8 +19,8 @@ import (
 const neverHeardAfter = 5 * time.Minute
 
 type (
-	// Installations has the states of the agents that a control plane installs in runtimes. It is a
-	// copy. Package statuspage serves it, and adapters/prometheus measures it.
+	// Installations contains the states of the agents that a control plane installs in runtimes. It
+	// is a copy. Package statuspage serves it, and adapters/prometheus exposes metrics of it.
 	Installations = installations.All
 	// FailedInstallation is an object that represents a runtime, with the reason of its failure.
 	FailedInstallation = installations.Failed
@@ -28,9 +28,9 @@ type (
 	InstallationState = installations.State
 )
 
-// Overview has the states of all runtimes, as the controllers of this process have seen them. The
-// zero value is ready, for [Options.Overview]. It may be used concurrently. Its Installations are
-// for metrics, and for statuspage.InstallationsHandler.
+// Overview contains the states of all runtimes that the controllers of this process have observed.
+// The zero value is ready for use as [Options].Overview. It may be used concurrently. The result of
+// its method Installations is for metrics and for statuspage.InstallationsHandler.
 type Overview struct {
 	mu        sync.Mutex
 	books     []*book // one for each SetUp
@@ -53,8 +53,8 @@ func (o *Overview) noteAuthority(status certificates.Status) {
 	o.authority = status
 }
 
-// Installed returns in how many of all runtimes a generation of a Watcher is installed, for
-// watcher.Options.
+// Installed returns the number of runtimes in which a generation of a Watcher is installed and the
+// number of all runtimes. It is for watcher.Options.
 func (o *Overview) Installed(watcher types.NamespacedName, generation int64) (installed, all int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

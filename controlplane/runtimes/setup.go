@@ -29,11 +29,12 @@ import (
 
 // SetUp adds three controllers to a manager: for the objects of the kind of [Parts].Object, for the
 // objects that fail, and for the CA. Each object represents a runtime. The controllers run on the
-// replica that leads. An error names every invalid parameter.
+// leading replica. An error names every invalid parameter.
 //
-// The scheme of the manager must have the kind, unless object is metadata or unstructured with its
-// kind set. The scheme does not need Watchers. If it has another Go type for Watchers, SetUp adds a
-// separate cache for them. The operator needs the rights to get, list, watch and patch the kind.
+// The scheme of the manager must contain the kind, unless Object is a metadata-only or unstructured
+// object with its kind set. The scheme does not need Watchers. If the scheme contains another Go
+// type for Watchers, SetUp adds a separate cache for them. The operator needs the rights to get,
+// list, watch and patch the kind.
 //
 // Each part is required.
 func SetUp(mgr ctrl.Manager, parts Parts, opts Options) error {

@@ -49,24 +49,26 @@ type Options struct {
 	// Routing is the kind of the routes. Its custom resource definitions must be installed. Routes
 	// of the other kinds that an earlier setting made are removed. Default: [VirtualService].
 	Routing Routing
-	// Names are those of the operator: group and kind of the Watchers, and the label of the routes.
-	// They must equal those of the installer. Default: those of [names.Names].
+	// Names are the names of the operator: the group and the kind of the Watchers, and the label of
+	// the routes. They must equal the Names of the installer. Default: the defaults of
+	// [names.Names].
 	Names names.Names
 	// Name is the name of the controller in logs, metrics and events. Default: "watcher".
 	Name string
-	// Owner is the identity of this control plane, as in installation.Options. It becomes an
-	// annotation of each route, by [names.Names.InstalledBy]. A route with another value stays
-	// as it is. Default: none, so the UID of the Watcher alone decides.
+	// Owner is the identity of this control plane, as in installation.Options. It becomes the
+	// annotation [names.Names.InstalledBy] of each route. A route with another value stays
+	// unchanged. Default: none, so only the UID of the Watcher decides.
 	Owner string
-	// GatewayNamespaces are the namespaces in which gateways count. The controller then needs the
-	// rights on gateways in these namespaces only. Default: all namespaces.
+	// GatewayNamespaces are the namespaces in which gateways are selected. The controller then
+	// needs the rights on gateways only in these namespaces. Default: all namespaces.
 	GatewayNamespaces []string
 	// ClusterDomain is the DNS domain of the services in the control plane. Default:
 	// "cluster.local".
 	ClusterDomain string
-	// Installed returns in how many of all runtimes a generation of a Watcher is installed, as
-	// runtimes.Overview does, for the condition Ready. It is called every 30 s for each Watcher,
-	// and must not block. Default: the condition reports the route only.
+	// Installed returns the number of runtimes in which a generation of a Watcher is installed and
+	// the number of all runtimes, as runtimes.Overview does, for the condition Ready. It is called
+	// every 30 s for each Watcher and must not block. Default: the condition reports only the
+	// route.
 	Installed func(watcher types.NamespacedName, generation int64) (installed, all int)
 }
 
@@ -123,18 +125,18 @@ func AddToScheme(scheme *runtime.Scheme) error {
 	return AddNamed(names.Names{})(scheme)
 }
 
-// AddNamed is [AddToScheme] for Watchers with the group and the kind of an operator, as
+// AddNamed is [AddToScheme] for Watchers with the group and the kind of an operator, like
 // [v1beta2.AddNamed].
 func AddNamed(n names.Names) func(scheme *runtime.Scheme) error {
 	kinds := runtime.NewSchemeBuilder(v1beta2.AddNamed(n), networkingv1beta1.AddToScheme, gatewayv1.Install)
 	return kinds.AddToScheme
 }
 
-// SetUp adds the controller to a manager. The controller runs on the replica that leads and needs
-// the rights of deploy/controlplane. An error names every invalid option.
+// SetUp adds the controller to a manager. The controller runs on the leading replica and needs the
+// rights in deploy/controlplane. An error names every invalid option.
 //
-// The scheme of the manager needs no kind of [AddToScheme], and may have other Go types for them.
-// Then the controller has a client and a cache of its own.
+// The scheme of the manager does not need the kinds of [AddToScheme] and may contain other Go types
+// for them. The controller then uses a separate client and cache.
 func SetUp(mgr ctrl.Manager, opts Options) (failed error) {
 	defer func() { failed = option.Unless(failed == nil, "watcher controller: %w", failed) }()
 

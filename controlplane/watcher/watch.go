@@ -103,11 +103,10 @@ func conditionsOf(w *v1beta2.Watcher) (conditions []watch.Condition, err error) 
 	return conditions, err
 }
 
-// Watches returns the watches of all Watchers that are not being deleted. Invalid Watchers are left
-// out, and so are invalid conditions of valid ones, and the youngest managers beyond those that an
-// agent can know. The error joins the reasons. Each reason that is about a watch wraps
-// [watch.ErrInvalid]. n has the label of a
-// manager.
+// Watches returns the watches of all Watchers that are not being deleted. It omits invalid
+// Watchers, invalid conditions of valid Watchers, and the youngest managers beyond the limit of an
+// agent. The error joins the reasons. Each reason that concerns a watch wraps [watch.ErrInvalid].
+// The argument n determines the label of a manager.
 func Watches(watchers []v1beta2.Watcher, n names.Names) ([]watch.Watch, error) {
 	var (
 		watches  []watch.Watch

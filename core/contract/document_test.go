@@ -108,7 +108,7 @@ func wantFaults() map[string]string {
 	return map[string]string{
 		"empty":             "no events",
 		"no-kind":           "watchedGvk.kind is empty",
-		"two-sources":       "source and epoch differ",
+		"two-sources":       "source or epoch differs",
 		"heartbeat-first":   "heartbeat as the last element",
 		"unknown-type":      "type is",
 		"other-source":      "source is",

@@ -161,7 +161,7 @@ func TestAuthorizationRefusesNames(t *testing.T) {
 		lab.Fails(t, "a user named "+name, err)
 	}
 	_, err := natsjetstream.Authorization(good, lab.RuntimeUser("", manager))
-	lab.Fails(t, "a user with managers and without a runtime", err, "with Runtime only")
+	lab.Fails(t, "a user with managers and without a runtime", err, "only with Runtime")
 	lab.Must(natsjetstream.Authorization(good, lab.RuntimeUser(victim, manager)))
 }
 

@@ -1,26 +1,27 @@
 package v1beta2
 
-// State is the summary of a Watcher in one word. Other controllers may have stored Deleting and
+// State is the summary of a Watcher in one word. Earlier controllers may have stored Deleting and
 // Unmanaged.
 type State string
 
 const (
-	// StateProcessing means that a step is awaited.
+	// StateProcessing means that the controller waits for a step.
 	StateProcessing State = "Processing"
-	// StateReady means that the route is as it should be, or is not needed.
+	// StateReady means that the route is correct or is not needed.
 	StateReady State = "Ready"
-	// StateWarning means that the Watcher works in part.
+	// StateWarning means that the Watcher works only partly.
 	StateWarning State = "Warning"
-	// StateError means that the Watcher needs a change.
+	// StateError means that the Watcher must be changed.
 	StateError State = "Error"
 )
 
 // The types of the conditions of a Watcher.
 const (
-	// ConditionRouteReady reports whether the route of the Watcher is as it should be.
+	// ConditionRouteReady reports whether the route of the Watcher is correct.
 	ConditionRouteReady = "RouteReady"
 	// ConditionReady reports whether a Watcher works, for kubectl wait, Flux and Argo CD: the route
-	// is ready, and a runtime watches, as far as the runtimes are known. Its message counts them.
+	// is ready and, if the runtimes are known, at least one runtime watches. Its message counts
+	// these runtimes.
 	ConditionReady = "Ready"
 )
 
@@ -34,19 +35,20 @@ const (
 	ReasonRoutePending = "RoutePending"
 	// ReasonRouteRejected means that a gateway rejects the route.
 	ReasonRouteRejected = "RouteRejected"
-	// ReasonServiceMissing means that the Watcher has no spec.serviceInfo, and the operator makes
-	// routes.
+	// ReasonServiceMissing means that the Watcher has no spec.serviceInfo although the operator
+	// makes routes.
 	ReasonServiceMissing = "ServiceMissing"
-	// ReasonGatewayMissing means that the Watcher has no spec.gateway, and the operator makes
+	// ReasonGatewayMissing means that the Watcher has no spec.gateway although the operator makes
 	// routes.
 	ReasonGatewayMissing = "GatewayMissing"
-	// ReasonManagerShared means that another Watcher has the manager with another route.
+	// ReasonManagerShared means that another Watcher uses the same manager with another route.
 	ReasonManagerShared = "ManagerShared"
 	// ReasonManagerMissing means that the Watcher names no manager.
 	ReasonManagerMissing = "ManagerMissing"
 	// ReasonManagerInvalid means that the manager is not a DNS-1123 label.
 	ReasonManagerInvalid = "ManagerInvalid"
-	// ReasonWatchInvalid means that the Watcher was stored before its definition had its rules.
+	// ReasonWatchInvalid means that the Watcher is invalid, because it was stored before its
+	// definition contained the current rules.
 	ReasonWatchInvalid = "WatchInvalid"
 	// ReasonConditionInvalid means that a condition of spec.matchConditions is not used.
 	ReasonConditionInvalid = "ConditionInvalid"

@@ -1,8 +1,8 @@
 // Package v1beta2 is the custom resource Watcher. The reference for its users is
 // docs/reference/watcher.md.
 //
-// Group and kind are those of [names.Names], with the version v1beta2. The package depends on
-// k8s.io/apimachinery only and registers nothing by itself: see [AddToScheme].
+// The group and the kind come from [names.Names], and the version is v1beta2. The package depends
+// only on k8s.io/apimachinery and registers nothing by itself: see [AddToScheme].
 //
 // +kubebuilder:object:generate=true
 // +groupName=operator.kyma-project.io
@@ -19,8 +19,8 @@ import (
 func AddToScheme(scheme *runtime.Scheme) error { return AddNamed(names.Names{})(scheme) }
 
 // AddNamed returns a function that adds [Watcher] and [WatcherList] to a scheme with the group and
-// the kind of an operator. It fails if the names are invalid. A scheme must have the types once
-// only: a client cannot distinguish two kinds of one type.
+// the kind of an operator. It fails if the names are invalid. Add the types only once to a scheme,
+// because a client cannot distinguish two kinds of one type.
 func AddNamed(n names.Names) func(scheme *runtime.Scheme) error {
 	return func(scheme *runtime.Scheme) error {
 		if err := n.Validate(); err != nil {

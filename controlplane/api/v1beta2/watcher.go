@@ -68,7 +68,7 @@ type WatcherSpec struct {
 	LabelsToWatch map[string]LabelValue `json:"labelsToWatch,omitempty"`
 
 	// Requirements that the labels of an object must all meet to be watched, before or after a
-	// change, beside labelsToWatch.
+	// change, in addition to labelsToWatch.
 	//
 	// +optional
 	// +listType=atomic
@@ -76,7 +76,7 @@ type WatcherSpec struct {
 	LabelExpressionsToWatch []LabelRequirement `json:"labelExpressionsToWatch,omitempty"`
 
 	// The namespaces in which objects are watched, by their labels. Objects without a namespace are
-	// watched, except Namespaces that it does not select. Default: all namespaces.
+	// watched, except Namespaces that the selector does not select. Default: all namespaces.
 	//
 	// +optional
 	// +structType=atomic
@@ -84,7 +84,7 @@ type WatcherSpec struct {
 
 	// CEL expressions that must all be true for a change to count, as in a webhook configuration.
 	// The API server of the runtime evaluates them. An expression counts as true when it cannot be
-	// evaluated. docs/reference/watcher.md has the part of CEL that is allowed.
+	// evaluated. docs/reference/watcher.md describes the allowed part of CEL.
 	//
 	// +optional
 	// +listType=map
@@ -164,7 +164,8 @@ type MatchCondition struct {
 	Expression string `json:"expression"`
 }
 
-// NamespaceSelector selects namespaces by their labels. Its JSON is that of a metav1.LabelSelector.
+// NamespaceSelector selects namespaces by their labels. Its JSON form is the form of a
+// metav1.LabelSelector.
 type NamespaceSelector struct {
 	// Labels that a namespace must all have.
 	//
@@ -181,7 +182,7 @@ type NamespaceSelector struct {
 	MatchExpressions []LabelRequirement `json:"matchExpressions,omitempty"`
 }
 
-// Service is a port of a service in the control plane.
+// Service is a service in the control plane and its port.
 type Service struct {
 	// The port of the service, 1 to 65535.
 	//
@@ -208,8 +209,8 @@ type GatewayConfig struct {
 	LabelSelector GatewaySelector `json:"selector"`
 }
 
-// GatewaySelector selects gateways by their labels. Its JSON is that of a metav1.LabelSelector. The
-// bounds allow an API server to validate its content.
+// GatewaySelector selects gateways by their labels. Its JSON form is the form of a
+// metav1.LabelSelector. The bounds allow an API server to validate its content.
 //
 // +structType=atomic
 // +kubebuilder:validation:XValidation:rule="(has(self.matchLabels) && self.matchLabels.size() > 0) || (has(self.matchExpressions) && self.matchExpressions.size() > 0)",message="must have at least one label or expression: an empty selector would select every gateway"

@@ -1,17 +1,18 @@
 // Package gardener issues certificates with cert-management of Gardener, for control planes without
 // cert-manager.
 //
-// [NewClient] translates between the two: package certificates writes and reads Certificates and
-// Issuers of cert-manager, and the API server gets those of cert.gardener.cloud/v1alpha1. All other
-// objects pass unchanged.
+// [NewClient] translates between the two APIs. Package certificates reads and writes Certificates
+// and Issuers of cert-manager. The API server gets Certificates and Issuers of
+// cert.gardener.cloud/v1alpha1. All other objects pass unchanged.
 //
 // cert-management differs in these points:
 //
-//   - It has no self-signed CAs. The client makes the key and the certificate of a CA itself, and
+//   - It has no self-signed CAs. The client makes the key and the certificate of a CA itself and
 //     stores them in the Secret of the CA. CAIssuer of the options is refused.
-//   - All certificates are for clients and for servers. They are valid for 90 days and are renewed
-//     30 days before the end, so Duration and RenewBefore should keep their defaults.
-//   - Issuers are in the namespace that is set in cert-management, unless the options name one.
+//   - All certificates are valid for clients and for servers. They are valid for 90 days and are
+//     renewed 30 days before they expire, so Duration and RenewBefore should keep their defaults.
+//   - Issuers are in the namespace that is set in cert-management, unless the options name another
+//     namespace.
 package gardener
 
 import (
@@ -115,8 +116,8 @@ func (t *translator) List(ctx context.Context, list client.ObjectList, opts ...c
 	return nil
 }
 
-// Apply translates Certificates and Issuers. Self-signed Issuers are left out, and a CA is made
-// here.
+// Apply translates Certificates and Issuers. Self-signed Issuers are omitted, because the client
+// itself makes each CA.
 func (t *translator) Apply(
 	ctx context.Context, object runtime.ApplyConfiguration, opts ...client.ApplyOption,
 ) error {
@@ -182,7 +183,7 @@ func (t *translator) Delete(ctx context.Context, object client.Object, opts ...c
 	return t.Client.Delete(ctx, object, opts...)
 }
 
-// Status writes one status: that a Certificate is to be issued anew.
+// Status supports only one change of the status: that a Certificate is to be issued again.
 func (t *translator) Status() client.SubResourceWriter { return statusWriter{t.Client.Status(), t} }
 
 type statusWriter struct {
@@ -191,8 +192,9 @@ type statusWriter struct {
 	translator *translator
 }
 
-// Update makes cert-management issue a certificate anew. As an update, it fails with a conflict if
-// the Certificate has changed since it was read, such as when another client has taken it over.
+// Update makes cert-management issue a certificate again. Like any update, it fails with a conflict
+// if the Certificate has changed since it was read, for example because another client has taken it
+// over.
 func (w statusWriter) Update(ctx context.Context, object client.Object, opts ...client.SubResourceUpdateOption) error {
 	certificate, ok := object.(*certv1.Certificate)
 	if !ok {

@@ -1,6 +1,6 @@
 // Package agent embeds the manifests of the agent. The folder is a kustomize base, and its folders
 // canary, informer and proxy are components of it. deploy/agent refers to all of them. Installers
-// make the way through a proxy by their options, so the component proxy is not embedded.
+// configure a proxy through their options, so the component proxy is not embedded.
 package agent
 
 import (
@@ -11,5 +11,5 @@ import (
 //go:embed *.yaml canary/*.yaml informer/*.yaml
 var manifests embed.FS
 
-// Manifests returns the YAML files of this folder and of its folders, with one object each.
+// Manifests returns the YAML files of this folder and its subfolders, with one object each.
 func Manifests() fs.FS { return manifests }

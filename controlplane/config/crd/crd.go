@@ -1,5 +1,5 @@
-// Package crd has the custom resource definition of Watcher, for each operator. The file is
-// generated from api/v1beta2, with the default names. The folder is a kustomize base of it, too.
+// Package crd provides the custom resource definition of Watcher for any operator. The file is
+// generated from api/v1beta2 with the default names. The folder is also a kustomize base.
 package crd
 
 import (
@@ -21,8 +21,9 @@ var watchers []byte
 // Watchers returns the custom resource definition with the names of an operator, in YAML. It fails
 // if the names are invalid.
 //
-// With the default group, the definition has the version v1beta1, too, which is not served: a
-// cluster that has ever stored it accepts no definition without it. Another group never had it.
+// With the default group, the definition also has the version v1beta1, which is not served. A
+// cluster that has ever stored that version accepts no definition without it. Other groups never
+// had that version.
 func Watchers(n names.Names) ([]byte, error) {
 	if err := n.Validate(); err != nil {
 		return nil, fmt.Errorf("custom resource definition: %w", err)
