@@ -141,6 +141,15 @@ func TestAnAPIServerThatReachesOnePort(t *testing.T) {
 	j.reaches("port")
 	j.checks("ok    webhook ")
 	rig.Eventually(t, rig.Patience, "the runtime is fresh", func() bool { return j.fleet.Get(joins, joiner).State == fleet.Fresh })
+
+	// Without the right to write the configuration, the agent does not restore it. The check then still finds the connection.
+	off := rig.Runbook(t, "#### An agent that keeps its configuration")[0]
+	off, _, _ = strings.Cut(off, "skr scale ")
+	rig.Shell(t, rig.ShortKubectl(t, "skr", j.runtime.Kubeconfig, joining), off)
+	j.checks("FAIL  webhook ", "ok    reach ")
+	if j.configuration() != nil {
+		t.Error("there is a webhook configuration, although the agent lost the right to write it")
+	}
 }
 
 // An API server that reaches nodes and no pod needs the network of the nodes, or the informer. On as many nodes as replicas,
