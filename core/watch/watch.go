@@ -37,7 +37,8 @@ type Watch struct {
 	// never has labels: each write to it counts. Default: every object.
 	Selector Selector
 	// NamespaceSelector selects the namespaces of objects by their labels. Objects without a
-	// namespace are watched, except Namespaces that it does not select. Default: all namespaces.
+	// namespace are watched, except Namespaces that the selector does not select. Default: all
+	// namespaces.
 	NamespaceSelector Selector
 	// Conditions must all be true for a write. The API server evaluates them, so they apply only to
 	// a webhook. Default: none.

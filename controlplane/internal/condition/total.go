@@ -9,8 +9,8 @@ import (
 	"github.com/google/cel-go/parser"
 )
 
-// ErrInvalid means that an expression is no CEL, or not in the part of CEL that is allowed. The
-// text of the error has the line and the column.
+// ErrInvalid means that an expression is not valid CEL or not in the allowed part of CEL. The error
+// names the line and the column.
 var ErrInvalid = errors.New("invalid expression")
 
 const (
@@ -20,8 +20,9 @@ const (
 	maxTotal = 12 << 10
 )
 
-// Total returns an expression with the value of the given one, but true where that fails. It has
-// the variables object, oldObject and request. The error wraps [ErrInvalid].
+// Total returns an expression with the same value as the given expression, but true if the given
+// expression fails. It may use the variables object, oldObject and request. The error wraps
+// [ErrInvalid].
 func Total(expression string) (string, error) {
 	source := common.NewTextSource(expression)
 	// Without macros, has() and all() are calls like any other.

@@ -1,5 +1,5 @@
-// Package follow watches the metadata of objects. It keeps a version of each object, and never its
-// content, so that a follower of Secrets holds no key.
+// Package follow watches the metadata of objects. It keeps a version of each object but never its
+// content, so that a follower of Secrets holds no keys.
 package follow
 
 import (
@@ -40,8 +40,8 @@ func New(kind schema.GroupVersionKind, version func(*metav1.PartialObjectMetadat
 	return &Objects{kind: kind, version: version}
 }
 
-// Version returns the version of an object. It is empty if there is no such object, or while the
-// objects were not listed, as before Run.
+// Version returns the version of an object. It is empty if the object does not exist, or if the
+// objects have not been listed yet, as before Run.
 func (o *Objects) Version(name string) string {
 	store := o.store.Load()
 	if store == nil {
@@ -53,9 +53,9 @@ func (o *Objects) Version(name string) string {
 	return known.version
 }
 
-// Run follows until ctx ends. It retries within 60 s while the kind or a right is missing. changed
-// gets each new version, and the last version of an object that is gone. It gets none of the first
-// list.
+// Run follows until ctx ends. It retries within 60 s while the kind or a right is missing. The
+// function changed gets each new version and the last version of a deleted object. It gets no
+// version from the first list.
 func (o *Objects) Run(
 	ctx context.Context, c client.WithWatch, changed func(name, version string), opts ...client.ListOption,
 ) {

@@ -27,8 +27,8 @@ import (
 // absent. The next attempt reads the object, and decides about it.
 var errAppeared = errors.New("another client has created an object with this name")
 
-// Metadata reads the metadata of an object, nil if there is no such object. The content of others'
-// objects, such as keys in a Secret, is not read.
+// Metadata reads the metadata of an object, or returns nil if the object does not exist. It does
+// not read the content of the object, such as keys in a Secret.
 func Metadata(
 	ctx context.Context, reader client.Reader, kind schema.GroupVersionKind, key client.ObjectKey,
 ) (*metav1.PartialObjectMetadata, error) {
@@ -37,9 +37,9 @@ func Metadata(
 	return serverside.Get(ctx, reader, key, live)
 }
 
-// Apply creates or corrects an object by server-side apply, as [serverside.Apply] does. live is the
-// object as the caller has read it and found to be its own, nil if there was none. Apply fails
-// without a change if another object has the name by now.
+// Apply creates or corrects an object by server-side apply, as [serverside.Apply] does. The
+// argument live is the object that the caller has read and found to be its own, or nil if there was
+// no object. Apply fails without a change if another object now has the name.
 func Apply(
 	ctx context.Context, c client.Client, object *unstructured.Unstructured, live metav1.Object, manager string,
 ) (*unstructured.Unstructured, error) {
@@ -109,8 +109,8 @@ func onlyBy(object metav1.Object, manager string) bool {
 	return true
 }
 
-// WrittenBy reports whether a manager has written fields of an object. It is no proof of ownership:
-// all installers of this module have one field manager.
+// WrittenBy reports whether a manager has written fields of an object. The result is not proof of
+// ownership, because all installers of this module use the same field manager.
 func WrittenBy(object metav1.Object, manager string) bool {
 	for _, entry := range object.GetManagedFields() {
 		if entry.Manager == manager {
@@ -120,14 +120,14 @@ func WrittenBy(object metav1.Object, manager string) bool {
 	return false
 }
 
-// Delete deletes the object that was read, and no successor of it with its name. Objects that it
-// owns are deleted later, by the garbage collector. A missing object is no error.
+// Delete deletes the object that was read, but never a later object with the same name. The garbage
+// collector later deletes the objects that it owns. A missing object is not an error.
 func Delete(ctx context.Context, c client.Client, live client.Object) error {
 	return deleteIf(ctx, c, live, client.Preconditions{UID: new(live.GetUID())})
 }
 
-// DeleteUnchanged is [Delete], and fails with a conflict if the object has changed since the read,
-// such as when it has lost its mark.
+// DeleteUnchanged is like [Delete], but fails with a conflict if the object has changed since it
+// was read, for example because it has lost its mark.
 func DeleteUnchanged(ctx context.Context, c client.Client, live client.Object) error {
 	return deleteIf(ctx, c, live, client.Preconditions{
 		UID: new(live.GetUID()), ResourceVersion: new(live.GetResourceVersion()),

@@ -14,10 +14,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 )
 
-// Cluster returns mgr, if its scheme has the types of objects with the same kinds as the scheme
-// that add makes, and with no other kind. A client cannot distinguish two kinds of one type.
-// Otherwise it adds a cluster with that scheme to mgr, and returns it. That cluster has a cache of
-// its own, of all namespaces.
+// Cluster returns mgr if its scheme has the types of objects with the same kinds as the scheme that
+// add makes, and with no other kind. A client cannot distinguish two kinds of one type. Otherwise
+// Cluster adds a cluster with that scheme to mgr and returns the cluster, which has its own cache
+// of all namespaces.
 func Cluster(
 	mgr manager.Manager, add func(*runtime.Scheme) error, objects ...client.Object,
 ) (cluster.Cluster, error) {

@@ -17,18 +17,18 @@ const (
 	maxToken = 64
 )
 
-// Text cuts a text at 4,000 bytes.
+// Text cuts a text after 4,000 bytes.
 func Text(text string) string { return shorttext.Cut(text, shorttext.Most) }
 
-// TextOf cuts a text at that many bytes, and replaces the rest by an ellipsis. The result does not
+// TextOf cuts a text after most bytes and replaces the rest with an ellipsis. The result does not
 // keep the text in memory.
 func TextOf(text string, most int) string { return shorttext.Cut(text, most) }
 
 // Error returns err, or an error with a bounded text that wraps err.
 func Error(err error) error { return shorttext.Error(err) }
 
-// Managers returns those of the names that are valid, each once. It returns at most 100, which is
-// the most that an agent accepts.
+// Managers returns the valid names without duplicates. It returns at most 100 names, which is the
+// limit of an agent.
 func Managers(names iter.Seq[string]) (managers []core.Manager) {
 	known := make(map[core.Manager]bool)
 	for name := range names {

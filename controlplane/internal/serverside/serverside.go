@@ -1,4 +1,4 @@
-// Package serverside applies objects by server-side apply, and reads them.
+// Package serverside applies objects by server-side apply and reads them.
 package serverside
 
 import (
@@ -40,8 +40,9 @@ func ApplyTyped(
 }
 
 // Apply creates an object, or corrects the fields that owner has applied. Fields of other owners
-// stay. Fields that owner has applied before, and that the object does not have, are removed. The
-// object must name its kind, and is not changed. Apply returns it as the API server has it then.
+// stay. Fields that owner has applied before but that the object does not contain are removed. The
+// object must name its kind and is not changed. Apply returns the resulting object from the API
+// server.
 func Apply(
 	ctx context.Context, c client.Client, object *unstructured.Unstructured, owner string,
 ) (*unstructured.Unstructured, error) {
@@ -53,8 +54,8 @@ func Apply(
 	return live, nil
 }
 
-// Get reads an object into the given one, and returns that. It returns nil when there is no such
-// object.
+// Get reads an object into the given object and returns it. It returns nil if the object does not
+// exist.
 func Get[O client.Object](ctx context.Context, reader client.Reader, key client.ObjectKey, into O) (O, error) {
 	if err := reader.Get(ctx, key, into); err != nil {
 		var none O
@@ -70,8 +71,8 @@ func ignoreAbsent(err error) error {
 	return err
 }
 
-// IsAbsent reports whether an API server knows no such object. A proxy answers 404 with a page of
-// its own.
+// IsAbsent reports whether an API server has no such object. A 404 with a page from a proxy does
+// not count.
 func IsAbsent(err error) bool {
 	return apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err)
 }
