@@ -210,6 +210,9 @@ func TestWayOut(t *testing.T) {
 		"its default port":     {map[string]string{settingHTTPSProxy: "http://proxy"}, []int32{443, 80}},
 		"without a scheme":     {map[string]string{settingHTTPSProxy: "proxy:3129"}, []int32{443, 3129}},
 		"the same port":        {map[string]string{settingHTTPSProxy: "http://proxy:443"}, []int32{443}},
+		"in upper case":        {map[string]string{settingHTTPSProxy: "HTTP://proxy:3129"}, []int32{443, 3129}},
+		"with a path":          {map[string]string{settingHTTPSProxy: "http://proxy:3129/path"}, []int32{443}},
+		"no port of TCP":       {map[string]string{settingHTTPSProxy: "http://proxy:99999"}, []int32{443}},
 		"unusable":             {map[string]string{settingHTTPSProxy: "socks5://proxy:1080"}, []int32{443}},
 	} {
 		got := settings(test.settings).wayOut("kcp.example.com:443")

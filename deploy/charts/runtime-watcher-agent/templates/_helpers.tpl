@@ -88,14 +88,14 @@ metrics: {{ int $ports.metrics }}
 {{- define "agent.wayOut" -}}
 {{- $own := splitList ":" .Values.controlPlane.address | last -}}
 {{- $proxy := .Values.controlPlane.proxy -}}
-{{- $environment := .Values.env.HTTPS_PROXY | default "" | trimPrefix "http://" -}}
+{{- $environment := .Values.env.HTTPS_PROXY | default "" | lower | trimPrefix "http://" | trimSuffix "/" -}}
 {{- if and $proxy (ne $proxy "direct") -}}
 - {{ include "agent.portOf" $proxy | default "3128" }}
 {{- else -}}
 - {{ $own }}
-{{- if and $environment (not $proxy) (not (contains "://" $environment)) }}
+{{- if and $environment (not $proxy) (not (contains "/" $environment)) }}
 {{- $port := include "agent.portOf" $environment | default "80" }}
-{{- if ne $port $own }}
+{{- if and (ne $port $own) (le (int $port) 65535) }}
 - {{ $port }}
 {{- end }}
 {{- end }}
