@@ -92,7 +92,8 @@ func newWorld(t *testing.T, settings map[string]string) *world {
 	w.broker = rig.NewBrokerNode(t, "broker", "")
 	// First of all, as it may skip the test.
 	w.node = node.New(t, node.Options{
-		Images: map[string]string{image: rig.Build(t, "cmd/agent")}, Hosts: map[string]string{host + ":443": w.broker.Addr},
+		Objects: true, // The proxy of the API server finds the pods in them.
+		Images:  map[string]string{image: rig.Build(t, "cmd/agent")}, Hosts: map[string]string{host + ":443": w.broker.Addr},
 	})
 	w.plane = apiserver.StartT(t, apiserver.Options{
 		Scheme: w.scheme, CRDs: []*apiextensionsv1.CustomResourceDefinition{manifests.Watchers(t)},

@@ -4,6 +4,10 @@ import (
 	"strings"
 	"time"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
@@ -37,6 +41,7 @@ func (w *world) switchesOffAndOn() {
 	if after := rig.FailedOpen(w.t, w.runtime); after != before {
 		w.t.Errorf("%v writes waited for an agent", after-before)
 	}
+	w.checksWhileOff(functions)
 
 	began := time.Now()
 	if out := rig.Shell(w.t, functions, blocks[1]); !strings.Contains(out, "condition met") {
@@ -45,4 +50,31 @@ func (w *world) switchesOffAndOn() {
 	w.eventually("the runtime is fresh", func() bool { return w.fleet.Get(stays, steady).State == fleet.Fresh })
 	w.reaches("first")
 	w.t.Logf("on again after %.1f s", time.Since(began).Seconds())
+}
+
+// checksWhileOff starts the pods as the runbook of a managed API server does. The check then proves
+// that the API server connects to the pods, although the label keeps the installer from restoring
+// the webhooks, so no write waits.
+func (w *world) checksWhileOff(functions string) {
+	w.t.Helper()
+	start := rig.Runbook(w.t, "#### Check without webhooks")[0]
+	rig.Shell(w.t, functions+"check() { :; }\n", start) // The node runs the check below.
+	w.settled()
+
+	var out string
+	defer func() {
+		if w.t.Failed() {
+			w.t.Logf("agent check:\n%s", out)
+		}
+	}()
+	w.eventually("the API server connects to the pods, and calls none", func() bool {
+		out, _ = w.node.Exec(w.t.Context(), deployment(), "check") // The code follows from the lines.
+		return strings.Contains(out, "FAIL  webhook ") && strings.Contains(out, "ok    reach ")
+	})
+
+	err := w.runtime.Client.Get(w.t.Context(), types.NamespacedName{Name: installation.Name},
+		&admissionregistrationv1.ValidatingWebhookConfiguration{})
+	if !apierrors.IsNotFound(err) {
+		w.t.Errorf("the webhook configuration: %v, want none while the watcher is off", err)
+	}
 }

@@ -142,7 +142,8 @@ func TestAnAPIServerThatReachesOnePort(t *testing.T) {
 	j.checks("ok    webhook ")
 	rig.Eventually(t, rig.Patience, "the runtime is fresh", func() bool { return j.fleet.Get(joins, joiner).State == fleet.Fresh })
 
-	// Without the right to write the configuration, the agent does not restore it. The check then still finds the connection.
+	// Without the right to write the configuration, the agent does not restore it. The check then
+	// still finds the connection.
 	off := rig.Runbook(t, "#### An agent that keeps its configuration")[0]
 	off, _, _ = strings.Cut(off, "skr scale ")
 	rig.Shell(t, rig.ShortKubectl(t, "skr", j.runtime.Kubeconfig, joining), off)
