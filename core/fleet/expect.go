@@ -22,7 +22,7 @@ func (f *Fleet) Expect(runtime core.RuntimeID, manager core.Manager) {
 
 	k := key{runtime, manager}
 	if r := f.records[k]; r != nil {
-		r.expected = cmp.Or(r.expected, time.Now())
+		r.expectedSince = cmp.Or(r.expectedSince, time.Now())
 		return
 	}
 	f.expected[k] = cmp.Or(f.expected[k], time.Now())

@@ -135,7 +135,7 @@ func (f *Fleet) ensureRecord(k key, now time.Time) *record {
 	r := &record{key: k, state: Unknown, since: now}
 	if _, expected := f.expected[k]; expected {
 		delete(f.expected, k)
-		r.expected = now
+		r.expectedSince = now
 	}
 
 	f.records[k] = r

@@ -29,6 +29,9 @@ func interval(heartbeat *core.Heartbeat) time.Duration {
 // patience is the silence after which a sender is silent.
 func patience(heartbeat *core.Heartbeat) time.Duration { return 2 * interval(heartbeat) }
 
+// defaultPatience is the patience with a runtime before its first heartbeat.
+func defaultPatience() time.Duration { return patience(nil) }
+
 func drops(heartbeat *core.Heartbeat) (n int64) {
 	for _, dropped := range heartbeat.Dropped {
 		n += dropped

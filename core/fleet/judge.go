@@ -26,7 +26,7 @@ func (r *record) judge(opts *Options, now time.Time) (state State, reason Reason
 		return Stale, ReasonRevoked
 	case r.isMissing(now):
 		return Stale, r.silence(now)
-	case !r.heartbeats:
+	case !r.hadHeartbeat:
 		return Unknown, ""
 	case !alive:
 		return Stale, r.silence(now)
@@ -42,11 +42,11 @@ func (r *record) judge(opts *Options, now time.Time) (state State, reason Reason
 // silence returns the reason for which a runtime is stale, "" if that is not known.
 func (r *record) silence(now time.Time) Reason {
 	switch {
-	case r.refusal(now) == core.ReasonRevoked:
+	case r.recentRefusal(now) == core.ReasonRevoked:
 		return ReasonRevoked
-	case r.refusal(now) != "":
+	case r.recentRefusal(now) != "":
 		return ReasonRefused
-	case r.heartbeats && !r.hasReplica():
+	case r.hadHeartbeat && !r.hasReplica():
 		return ReasonStopped
 	default:
 		return ""
@@ -56,7 +56,7 @@ func (r *record) silence(now time.Time) Reason {
 // current is the status as of now, also when no review has found it yet.
 func (r *record) current(opts *Options, now time.Time) Status {
 	s := r.status()
-	s.Refused = r.refusal(now)
+	s.Refused = r.recentRefusal(now)
 
 	state, reason := r.judge(opts, now)
 	if state != s.State || reason != s.Reason {

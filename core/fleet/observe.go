@@ -14,15 +14,16 @@ import (
 func (r *record) observeRequest(
 	peer core.Peer, batch *core.Batch, refused core.EventErrors, opts *Options, now time.Time,
 ) (cause hook.ResyncCause) {
-	r.refused = refusal{}
-	if p := r.observed(batch, refused); p != nil {
+	r.lastRefusal = refusal{}
+	if p := r.replicaSeenBefore(batch, refused); p != nil {
 		if p.noteKept(batch, refused) {
 			return CauseGap
 		}
 		return ""
 	}
 
-	// A new epoch may send events before its first heartbeat: the runtime is stale, but not silent.
+	// The review comes before lastSeen changes. A new epoch may send events before its first
+	// heartbeat: the runtime is stale, but not silent.
 	state, _ := r.judge(opts, now)
 	hasReturned := state == Stale && !r.isSpeaking(now)
 	if hasReturned {
@@ -30,7 +31,7 @@ func (r *record) observeRequest(
 		r.disprove()
 	}
 
-	r.first = cmp.Or(r.first, now)
+	r.firstRequest = cmp.Or(r.firstRequest, now)
 	r.lastSeen = now
 	r.sender = newSender(peer, r.sender)
 
@@ -39,7 +40,7 @@ func (r *record) observeRequest(
 		cause = cmp.Or(r.observeReplica(peer, batch, refused, now), cause)
 	case hasReturned:
 		// An agent without heartbeats took over from one with: it speaks an older contract.
-		r.heartbeats = false
+		r.hadHeartbeat = false
 		r.dismiss(resendOfLoss(now), func(*replica) bool { return true })
 	}
 
@@ -50,10 +51,10 @@ func (r *record) observeRequest(
 	return cause
 }
 
-// observed returns the replica of a batch that was observed before, if the transport keeps it, or
-// has kept an event of it. So it is no sign of life: the process that sent it may have ended long
-// ago. It returns nil for any other batch.
-func (r *record) observed(batch *core.Batch, refused core.EventErrors) *replica {
+// replicaSeenBefore returns the replica of a batch that was observed before, if the transport keeps
+// the batch, or has kept an event of it. Such a batch is no sign of life: the process that sent it
+// may have ended long ago. The result is nil for any other batch.
+func (r *record) replicaSeenBefore(batch *core.Batch, refused core.EventErrors) *replica {
 	p := r.replicaOf(batch.Epoch)
 	if batch.Heartbeat != nil || p == nil {
 		return nil
@@ -90,7 +91,7 @@ func (r *record) observeReplica(
 	cause = p.observeRequest(peer, batch, refused, now)
 
 	if batch.Heartbeat != nil {
-		r.heartbeats = true
+		r.hadHeartbeat = true
 		r.succeed(p, batch.Heartbeat, now)
 	}
 
@@ -110,7 +111,7 @@ func (r *record) ensureReplica(batch *core.Batch, now time.Time) (p *replica, is
 	}
 
 	p = newReplica(batch, now)
-	if p.begins || now.Sub(r.first) > straggler {
+	if p.begins || now.Sub(r.firstRequest) > straggler {
 		p.resend = resync{CauseNewEpoch, now.Add(longestCommit)} // The former life may have reviewed a write.
 	} else { // The fleet is new. It does not know which replicas there were.
 		r.resend.postpone(CauseNewEpoch, resendOfLoss(now).due)
@@ -245,7 +246,7 @@ func (r *record) revokeSenders(isRevoked func(core.Peer) bool, now time.Time) (f
 		if s != nil && !s.revoked && isRevoked(s.peer) {
 			found = true
 			s.revoked = true
-			r.refused = refusal{core.ReasonRevoked, now}
+			r.lastRefusal = refusal{core.ReasonRevoked, now}
 		}
 	}
 	return found

@@ -70,7 +70,7 @@ func (f *Fleet) noteUnfed(now time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 
-	if len(f.settled) > 0 || now.Sub(f.made) <= patience(nil) {
+	if len(f.settled) > 0 || now.Sub(f.made) <= defaultPatience() {
 		return false
 	}
 	f.settled[""] = true

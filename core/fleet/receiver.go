@@ -54,7 +54,7 @@ func (r Receiver) Refuse(runtime core.RuntimeID, manager core.Manager, reason co
 	defer f.mu.Unlock()
 
 	if known := f.records[key{runtime, manager}]; known != nil {
-		known.refused = refusal{core.Reason(boundText(string(reason))), time.Now()}
+		known.lastRefusal = refusal{core.Reason(boundText(string(reason))), time.Now()}
 	}
 }
 

@@ -28,16 +28,16 @@ type record struct {
 	since  time.Time
 
 	// The requests of the runtime.
-	expected   time.Time // since when, zero if it is not.
-	first      time.Time // request.
-	lastSeen   time.Time
-	heartbeats bool // ever had one.
-	refused    refusal
-	sender     *sender // the last one that was not revoked when it sent.
-	replicas   []*replica
+	expectedSince time.Time // zero if the runtime is not expected.
+	firstRequest  time.Time
+	lastSeen      time.Time
+	hadHeartbeat  bool // at any time.
+	lastRefusal   refusal
+	sender        *sender // the last one that was not revoked when it sent.
+	replicas      []*replica
 
-	// resend is the last one for replicas that a new fleet does not know, that left, or that were
-	// removed before theirs was due.
+	// resend is a resend that no replica in replicas holds: of replicas that left or were removed
+	// before their resend was due, or that a new fleet does not know.
 	resend resync
 }
 
@@ -67,24 +67,24 @@ func (r *record) isSpeaking(now time.Time) bool {
 	}
 
 	// A sender without heartbeats cannot announce that it leaves.
-	return !r.heartbeats && !r.sender.isRevoked() && now.Sub(r.lastSeen) <= patience(nil)
+	return !r.hadHeartbeat && !r.sender.isRevoked() && now.Sub(r.lastSeen) <= defaultPatience()
 }
 
 // isMissing reports whether the runtime is expected, and silent for too long before its first
 // heartbeat. A sender without epoch has no heartbeats.
 func (r *record) isMissing(now time.Time) bool {
-	if r.expected.IsZero() || r.heartbeats {
+	if r.expectedSince.IsZero() || r.hadHeartbeat {
 		return false
 	}
 	mustHaveHeartbeats := r.lastSeen.IsZero() || r.hasReplica()
-	return mustHaveHeartbeats && now.Sub(latest(r.expected, r.lastSeen)) > patience(nil)
+	return mustHaveHeartbeats && now.Sub(latest(r.expectedSince, r.lastSeen)) > defaultPatience()
 }
 
-// isForgettable reports whether the runtime is silent for so long, and not expected. A runtime with
-// heartbeats at longer intervals is neither stale nor unknown.
+// isForgettable reports whether the runtime is silent for longer than after, and not expected. A
+// runtime with heartbeats at longer intervals is neither stale nor unknown.
 func (r *record) isForgettable(after time.Duration, now time.Time) bool {
 	isSilent := r.state == Stale || r.state == Unknown
-	return isSilent && r.expected.IsZero() && now.Sub(r.lastSeen) > after
+	return isSilent && r.expectedSince.IsZero() && now.Sub(r.lastSeen) > after
 }
 
 // isRevoked reports whether each replica that is not gone has a revoked sender.
@@ -97,12 +97,12 @@ func (r *record) isRevoked() bool {
 	return r.sender.isRevoked()
 }
 
-// refusal returns "" if the last one is so old that the runtime would have tried again.
-func (r *record) refusal(now time.Time) core.Reason {
-	if now.Sub(r.refused.at) > longestPause+patience(nil) {
+// recentRefusal returns "" if the last refusal is so old that the runtime would have tried again.
+func (r *record) recentRefusal(now time.Time) core.Reason {
+	if now.Sub(r.lastRefusal.at) > longestPause+defaultPatience() {
 		return ""
 	}
-	return r.refused.reason
+	return r.lastRefusal.reason
 }
 
 // status is the result of the last review, with the replicas.

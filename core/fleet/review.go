@@ -75,7 +75,7 @@ func (f *Fleet) adoptExpected(ready map[core.Manager]bool, now time.Time) (unser
 		switch {
 		case ready[k.manager]:
 			f.ensureRecord(k, now)
-		case !f.settled[k.manager] && now.Sub(since) > patience(nil):
+		case !f.settled[k.manager] && now.Sub(since) > defaultPatience():
 			f.settled[k.manager] = true
 			unserved = append(unserved, k.manager)
 		}

@@ -8,7 +8,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/hook"
 )
 
-// Summary sums up the runtimes of one manager. It is the source of metrics.
+// Summary sums up the runtimes of one manager. Metrics and the status page show it.
 type Summary struct {
 	// Runtimes is the number of runtimes in each state, for each reason.
 	Runtimes map[Condition]int
@@ -34,7 +34,7 @@ type Summary struct {
 	ResyncsToCome int
 	// Untracked counts the requests of runtimes beyond [Options].MaxStatuses.
 	Untracked int64
-	// Events counts the events of all other requests, including events that were refused or sent
+	// Events counts the events of the tracked requests, including events that were refused or sent
 	// again.
 	Events int64
 }
@@ -83,8 +83,8 @@ func (s *Summary) addExpiry(expiry time.Time) {
 	}
 }
 
-// addTally adds the counters of the manager.
-func (s *Summary) addTally(t *tally) {
+// setTally sets the counters of the manager.
+func (s *Summary) setTally(t *tally) {
 	s.Resyncs = maps.Clone(t.resyncs)
 	s.Untracked = t.untracked
 	s.Events = t.events
@@ -100,7 +100,7 @@ func (f *Fleet) Summaries() map[core.Manager]*Summary {
 	now := time.Now()
 	all := make(map[core.Manager]*Summary)
 
-	of := func(manager core.Manager) *Summary {
+	ensure := func(manager core.Manager) *Summary {
 		if all[manager] == nil {
 			all[manager] = newSummary()
 		}
@@ -108,20 +108,20 @@ func (f *Fleet) Summaries() map[core.Manager]*Summary {
 	}
 
 	for k, r := range f.records {
-		of(k.manager).addRecord(r, &f.opts, now)
+		ensure(k.manager).addRecord(r, &f.opts, now)
 	}
 
 	for k := range f.resyncs.toCome {
-		of(k.manager).ResyncsToCome++
+		ensure(k.manager).ResyncsToCome++
 	}
 
 	for manager, t := range f.tallies {
-		of(manager).addTally(t)
+		ensure(manager).setTally(t)
 	}
 
 	if !f.leads.IsZero() { // Otherwise no runtime sends to this replica.
 		for manager := range f.served {
-			of(manager)
+			ensure(manager)
 		}
 	}
 

@@ -135,7 +135,7 @@ func (t *task) takeBatch(ctx context.Context) (o outcome) {
 		t.takeHeartbeat(ctx, &o)
 	}
 	if len(o.Failed) == t.elements() {
-		t.judgeSender(ctx, &o)
+		t.refuseSender(ctx, &o)
 		t.judgeReplica(ctx, &o)
 	}
 
@@ -164,7 +164,7 @@ func (t *task) verifySender(ctx context.Context) *Failure {
 	return t.verifyEvent(ctx, &core.WatchEvent{Resync: true})
 }
 
-// verifyEvent and handled keep a panic from holding up the other elements for ever.
+// verifyEvent and callHandler turn a panic into a Failure, so that the other elements go on.
 func (t *task) verifyEvent(ctx context.Context, event *core.WatchEvent) (f *Failure) {
 	t.protect(ctx, func() {
 		if err := t.verifier.Verify(ctx, t.Peer, event); err != nil {
@@ -207,10 +207,10 @@ func (t *task) isReady() bool {
 	return ok && r.Ready() == nil
 }
 
-// judgeSender makes the refusal of all elements that of the sender, if the verifier also refuses a
-// resync of its runtime. An unknown answer to the resync does not replace the refusal of an event.
-// After a panic of the verifier it only notes whether the sender is verified.
-func (t *task) judgeSender(ctx context.Context, o *outcome) {
+// refuseSender asks the verifier for a resync of the runtime. If the verifier refuses the resync as
+// well, all elements of o fail with that refusal of the sender. A less certain refusal replaces
+// nothing. After a panic of the verifier, refuseSender only notes whether the sender is verified.
+func (t *task) refuseSender(ctx context.Context, o *outcome) {
 	refused := o.all(func(f *Failure) bool { return f.refused })
 	isKnown := o.verified && !refused
 	if t.Contract.NeedsOwner() || isKnown {
@@ -222,8 +222,8 @@ func (t *task) judgeSender(ctx context.Context, o *outcome) {
 		o.verified = true
 		return
 	}
-	saysLess := sender.isUnknown() && !o.all((*Failure).isUnknown)
-	if !refused || !sender.refused || saysLess {
+	isLessCertain := sender.isUnknown() && !o.all((*Failure).isUnknown)
+	if !refused || !sender.refused || isLessCertain {
 		return
 	}
 

@@ -30,7 +30,7 @@ func (l *lane) concludeAnswer(ctx context.Context, c *call) {
 		signal(l.wake)
 	}
 	if l.drains {
-		signal(l.emptied)
+		signal(l.callEnded)
 	}
 }
 

@@ -8,12 +8,13 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/pacedlog"
 )
 
-// shared is the part of an outbox that all lanes use. It is made once, except for totals.
+// shared is what all lanes of an outbox have in common. The lock mu guards totals and drains. New sets
+// all other fields.
 type shared struct {
 	forwarder core.Forwarder
 	opts      Options
 	log       log
-	emptied   chan struct{} // holds a token when nothing may be pending any more.
+	callEnded chan struct{} // has a token after a call that ended while the outbox drains.
 
 	mu     sync.Mutex // guards the lanes, too.
 	totals totals
@@ -22,7 +23,8 @@ type shared struct {
 
 // lane has the events of one manager, with its own pause, so that one manager delays no other.
 // [Outbox.Accept] adds events to it, its dispatcher takes them, and the goroutines of its calls
-// bring the answers home. shared.mu guards all fields that change.
+// bring the answers home. shared.mu guards all fields that change. A lane promotes the fields of
+// shared (mu, opts, log, totals, drains), and the entries, wake and removeAll of store.
 type lane struct {
 	*shared
 
@@ -45,7 +47,7 @@ type lane struct {
 
 	// Its resyncs.
 	owners   owners     // named by events, where resyncs are for owners.
-	resynced resyncPace // by the owners of delivered resyncs.
+	resynced resyncPace // the pace of delivered resyncs, per owner.
 	replaced time.Time  // when the last resync that replaces refused events is due.
 
 	// The time of the next call, and its size.
@@ -54,7 +56,7 @@ type lane struct {
 	size      size
 	schedule  schedule // of heartbeats.
 	inFlight  int      // calls of the forwarder.
-	tookAlone bool     // the last call took a refused event that travels alone.
+	tookAlone bool     // the last call took a refused event that travels alone, so the next takes others.
 
 	// Knowledge of the manager, from its answers.
 	reached bool // it has taken a batch.
@@ -98,7 +100,7 @@ func (l *lane) dropAll(reason core.Reason) {
 	l.schedule.next = time.Time{}
 }
 
-// endWaits ends all waits after failures and refusals.
+// endWaits ends all waits after failures and refusals. [Outbox.Retry] calls it.
 func (l *lane) endWaits(now time.Time) {
 	l.pause.endWait(now)
 	l.retryRefused(now)

@@ -48,7 +48,7 @@ func New(forwarder core.Forwarder, opts Options) (*Outbox, error) {
 	}
 
 	o := &Outbox{lanes: lanes{
-		shared:    shared{forwarder: forwarder, opts: opts, log: newLog(opts.Logger), emptied: make(chan struct{}, 1)},
+		shared:    shared{forwarder: forwarder, opts: opts, log: newLog(opts.Logger), callEnded: make(chan struct{}, 1)},
 		byManager: make(map[core.Manager]*lane),
 		others:    newCounts(),
 		added:     make(chan struct{}, 1),
@@ -155,7 +155,7 @@ func (o *Outbox) dispatchAll(ctx, sending context.Context, all *sync.WaitGroup) 
 
 		select {
 		case <-o.added:
-		case <-o.emptied:
+		case <-o.callEnded:
 		case <-deadline:
 			return
 		case <-ended:

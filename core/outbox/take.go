@@ -50,9 +50,9 @@ func (l *lane) heldUntil(now time.Time) (end time.Time) {
 	return l.gather.end(l.opts.Gather)
 }
 
-// untilSent returns how long until the first entry is due, and no longer held, negative when none
-// will be. If the last wait has gathered many events, more are expected, and they need not wake the
-// dispatcher.
+// untilSent returns the time until the first entry is due and not held. It is negative if no entry
+// will be due. If the last wait has gathered many events, more are expected, and they need not wake
+// the dispatcher.
 func (l *lane) untilSent(now time.Time) time.Duration {
 	wait := l.untilDue(now)
 	held := l.plan.held.Sub(now)
@@ -63,8 +63,8 @@ func (l *lane) untilSent(now time.Time) time.Duration {
 	return wait
 }
 
-// takeEvents takes a refused event that travels alone at every other call only, so that neither it
-// nor the others are held up.
+// takeEvents alternates: one call takes a refused event that must travel alone, the next call takes
+// the other events. So neither holds up the other.
 func (l *lane) takeEvents(limit int, now time.Time) []*entry {
 	l.tookAlone = !l.tookAlone && l.refused.isAlone(now)
 	if l.tookAlone {
