@@ -34,8 +34,9 @@ func (a *attempt) certificatesRuntime() certificates.Runtime {
 	return certificates.Runtime{ID: a.identity.ID, Domain: a.identity.Domain, Owner: owner}
 }
 
-// editObject conflicts with concurrent changes, as it replaces the whole list of finalizers.
-func (a *attempt) editObject(ctx context.Context, change func()) error {
+// patchIfChanged patches the object if change has changed its finalizers or annotations. The patch
+// conflicts with concurrent changes, because it replaces the whole list of finalizers.
+func (a *attempt) patchIfChanged(ctx context.Context, change func()) error {
 	before, _ := a.object.DeepCopyObject().(client.Object) // A copy has the same type.
 	change()
 	isSame := slices.Equal(before.GetFinalizers(), a.object.GetFinalizers()) &&
@@ -59,11 +60,11 @@ func (a *attempt) isSkipped() bool {
 	return a.object.GetLabels()[a.names.Key(labelSkip)] == "true"
 }
 
-// setRemoval removes the time if first is empty.
+// setRemoval notes the time of the first attempt to remove the agent.
 func (a *attempt) setRemoval(first string) {
 	annotations := a.othersOf(a.object)
-	if first != "" {
-		annotations[a.names.Key(annotationRemoval)] = first
-	}
+	annotations[a.names.Key(annotationRemoval)] = first
 	a.object.SetAnnotations(annotations)
 }
+
+func (a *attempt) clearRemoval() { a.object.SetAnnotations(a.othersOf(a.object)) }

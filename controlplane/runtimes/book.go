@@ -217,9 +217,14 @@ func textOf(status installation.Status) string {
 	}
 }
 
-// beginWait returns for how long a runtime has not been ready, and begins that time.
-func (b *book) beginWait(object client.ObjectKey) (age time.Duration) {
-	b.edit(object, func(e *entry) { age = e.beginWait() })
+// noteWaiting notes that a runtime is not ready.
+func (b *book) noteWaiting(object client.ObjectKey) {
+	b.edit(object, func(e *entry) { e.noteWaiting() })
+}
+
+// ageOf returns for how long a runtime has not been ready, 0 if it is.
+func (b *book) ageOf(object client.ObjectKey) (age time.Duration) {
+	b.edit(object, func(e *entry) { age = e.age() })
 	return age
 }
 
@@ -230,7 +235,7 @@ func (b *book) setFails(object client.ObjectKey, fails bool) {
 
 // noteFormer adds managers that the agents of a runtime may not serve any more.
 func (b *book) noteFormer(object client.ObjectKey, current, named []core.Manager) {
-	b.edit(object, func(e *entry) { e.former.noteLeft(current, named) })
+	b.edit(object, func(e *entry) { e.former.replaceTried(current, named) })
 }
 
 // noteJoins lets the status of a runtime that joins by itself follow its heartbeats, from the first

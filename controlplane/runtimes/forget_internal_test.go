@@ -71,7 +71,7 @@ func TestFormerManagersAreForgottenWhenTheirAgentsHaveEnded(t *testing.T) {
 		look := func(again time.Duration, managers ...core.Manager) {
 			t.Helper()
 			r.book.noteFormer(prodKey, managers, nil)
-			if got := r.forgetFormer(prodKey, prod, managers); got != again {
+			if got := r.pauseOfReady(r.forgetFormer(prodKey, prod, managers)); got != again {
 				t.Errorf("reconciled again in %v, want %v", got, again)
 			}
 		}
@@ -112,7 +112,7 @@ func TestAgentsThatGoOnDoNotKeepTheReconcilerBusy(t *testing.T) {
 		soon := 0
 		for range 60 {
 			f.beat("e", "old")
-			if r.forgetFormer(prodKey, prod, nil) < r.opts.Interval {
+			if r.forgetFormer(prodKey, prod, nil) {
 				soon++
 			}
 			time.Sleep(time.Minute)
@@ -172,7 +172,7 @@ func TestWithoutAFleetNothingIsLookedAtSooner(t *testing.T) {
 	r := &reconciler{opts: Options{}.withDefaults(), book: (&Overview{}).newBook()}
 	r.book.begin(prodKey, prod)
 	r.book.noteFormer(prodKey, nil, []core.Manager{"old"})
-	if again := r.forgetFormer(prodKey, prod, nil); again != r.opts.Interval {
+	if again := r.pauseOfReady(r.forgetFormer(prodKey, prod, nil)); again != r.opts.Interval {
 		t.Errorf("reconciled again in %v, want %v", again, r.opts.Interval)
 	}
 	r.forgetRuntime(prod)

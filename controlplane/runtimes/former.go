@@ -24,9 +24,10 @@ type former struct {
 	left  map[core.Manager]time.Time // since when no Watcher names them
 }
 
-// noteLeft adds managers that the agents have served until now: those of the reconcile before, and
-// those that the runtime has named. It decides about that runtime alone.
-func (f *former) noteLeft(current, named []core.Manager) {
+// replaceTried replaces the managers of the reconcile before by current, the managers of this
+// reconcile. It notes the managers that have left: of the reconcile before, and named, which the
+// runtime has named. A name of the runtime affects that runtime alone.
+func (f *former) replaceTried(current, named []core.Manager) {
 	for _, manager := range slices.Concat(f.tried, named) {
 		if slices.Contains(current, manager) || len(f.left) == maxFormer {
 			continue

@@ -19,7 +19,7 @@ import (
 // label. The agent would get no new certificates.
 var errNoID = errors.New("want the ID of a runtime with an agent, have none")
 
-// identifyRuntime leaves the identity empty for an object without a runtime.
+// identifyRuntime sets identity and id. They stay empty for an object without a runtime.
 func (a *attempt) identifyRuntime(ctx context.Context) error {
 	identity, err := a.identify(ctx, a.object)
 	if err != nil {

@@ -8,10 +8,17 @@ type lane struct {
 	fails   bool      // The failing lane tries it again.
 }
 
-// beginWait returns for how long the runtime has not been ready. The first call begins that time.
-func (l *lane) beginWait() (age time.Duration) {
+// noteWaiting begins the time for which the runtime is not ready, unless that time has begun.
+func (l *lane) noteWaiting() {
 	if l.waiting.IsZero() {
 		l.waiting = time.Now()
+	}
+}
+
+// age is for how long the runtime has not been ready, 0 if it is.
+func (l *lane) age() time.Duration {
+	if l.waiting.IsZero() {
+		return 0
 	}
 	return time.Since(l.waiting)
 }

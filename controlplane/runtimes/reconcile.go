@@ -52,7 +52,7 @@ func (a *attempt) keepRuntime(ctx context.Context) (reconcile.Result, error) {
 	if err := a.identifyRuntime(ctx); err != nil {
 		return a.reportFailure(ctx, err)
 	}
-	if a.id == "" {
+	if a.id == "" { // The object has no runtime.
 		return reconcile.Result{}, nil
 	}
 
@@ -60,7 +60,7 @@ func (a *attempt) keepRuntime(ctx context.Context) (reconcile.Result, error) {
 	if a.identity.Remove && !isSkipped {
 		return a.removeRuntime(ctx)
 	}
-	if err := a.editObject(ctx, func() { a.setRemoval("") }); err != nil {
+	if err := a.patchIfChanged(ctx, a.clearRemoval); err != nil {
 		return reconcile.Result{}, err
 	}
 	if isSkipped {
@@ -86,7 +86,8 @@ func (a *attempt) keepRuntime(ctx context.Context) (reconcile.Result, error) {
 	return a.requeue(status), nil
 }
 
-// installOrJudge installs nothing in a runtime that joins by itself.
+// installOrJudge installs the agent. For a runtime that joins by itself, it installs nothing and
+// derives the status from the fleet.
 func (a *attempt) installOrJudge(ctx context.Context) (installation.Status, error) {
 	if a.identity.Joins {
 		a.has.watchers = nil // Nothing was installed from here.
@@ -94,7 +95,7 @@ func (a *attempt) installOrJudge(ctx context.Context) (installation.Status, erro
 	}
 
 	status, err := a.installAgent(ctx)
-	a.book.noteFormer(a.key, a.has.managers, status.Former)
+	a.book.noteFormer(a.key, a.has.managers, status.Former) // Former is set even with an error.
 	waiting, isPending := errors.AsType[pending](err)
 	if isPending {
 		return waiting.status, nil
@@ -133,5 +134,5 @@ func (a *attempt) installAgent(ctx context.Context) (installation.Status, error)
 }
 
 func (a *attempt) addFinalizer(ctx context.Context) error {
-	return a.editObject(ctx, func() { controllerutil.AddFinalizer(a.object, a.names.Finalizer) })
+	return a.patchIfChanged(ctx, func() { controllerutil.AddFinalizer(a.object, a.names.Finalizer) })
 }

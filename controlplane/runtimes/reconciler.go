@@ -93,9 +93,15 @@ func (r *reconciler) repairPause() time.Duration { return 20 * r.opts.Retry }
 func (r *reconciler) forgetObject(ctx context.Context, object client.ObjectKey) core.RuntimeID {
 	id := r.book.forget(object)
 	if id != "" {
-		_, _ = r.installer.Uninstall(ctx, installation.Runtime{ID: id}) // Without client, nothing can fail.
+		r.forgetInstallation(ctx, id)
 	}
 	return id
+}
+
+// forgetInstallation makes the installer forget a runtime. Without a client, Uninstall removes
+// nothing in the runtime, makes no request, and cannot fail.
+func (r *reconciler) forgetInstallation(ctx context.Context, id core.RuntimeID) {
+	_, _ = r.installer.Uninstall(ctx, installation.Runtime{ID: id})
 }
 
 // forgetRuntime removes a runtime from the fleet, which drops late heartbeats of its agents.
@@ -105,13 +111,16 @@ func (r *reconciler) forgetRuntime(id core.RuntimeID) {
 	}
 }
 
-// forgetFormer keeps a manager while former agents send heartbeats for it. It returns the time to
-// the next reconcile, which is short for such a manager.
-func (r *reconciler) forgetFormer(
-	object client.ObjectKey, id core.RuntimeID, current []core.Manager,
-) (after time.Duration) {
-	soon := false
+// forgetFormer removes former managers from the fleet. It reports whether to call it again soon,
+// because former agents still send heartbeats for a manager.
+func (r *reconciler) forgetFormer(object client.ObjectKey, id core.RuntimeID, current []core.Manager) (soon bool) {
 	r.book.edit(object, func(e *entry) { soon = e.former.forgetLeft(r.opts.Fleet, id, current) })
+	return soon
+}
+
+// pauseOfReady is the time to the next reconcile of a runtime that is ready. It is short while former
+// agents may end.
+func (r *reconciler) pauseOfReady(soon bool) time.Duration {
 	if soon {
 		return min(r.opts.Interval, drain)
 	}

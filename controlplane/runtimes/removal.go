@@ -103,14 +103,14 @@ func (a *attempt) noteRemoval(ctx context.Context) (time.Duration, error) {
 	}
 
 	now := time.Now().UTC().Format(time.RFC3339)
-	return 0, a.editObject(ctx, func() { a.setRemoval(now) })
+	return 0, a.patchIfChanged(ctx, func() { a.setRemoval(now) })
 }
 
 // release removes the finalizer, and all that is known of the object.
 func (a *attempt) release(ctx context.Context) (reconcile.Result, error) {
-	err := a.editObject(ctx, func() {
+	err := a.patchIfChanged(ctx, func() {
 		controllerutil.RemoveFinalizer(a.object, a.names.Finalizer)
-		a.setRemoval("")
+		a.clearRemoval()
 	})
 	if client.IgnoreNotFound(err) != nil {
 		return reconcile.Result{}, err

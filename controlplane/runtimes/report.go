@@ -60,10 +60,11 @@ func (a *attempt) reportFailure(ctx context.Context, err error) (reconcile.Resul
 // wait.
 func (a *attempt) requeue(status installation.Status) reconcile.Result {
 	if status.State != installation.Ready {
-		age := a.book.beginWait(a.key)
+		a.book.noteWaiting(a.key)
+		age := a.book.ageOf(a.key)
 		return reconcile.Result{RequeueAfter: a.retryAfter(age)}
 	}
 
-	after := a.forgetFormer(a.key, a.id, a.has.managers)
-	return reconcile.Result{RequeueAfter: spread(after), Priority: new(handler.LowPriority)}
+	soon := a.forgetFormer(a.key, a.id, a.has.managers)
+	return reconcile.Result{RequeueAfter: spread(a.pauseOfReady(soon)), Priority: new(handler.LowPriority)}
 }
