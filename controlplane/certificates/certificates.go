@@ -31,14 +31,14 @@ import (
 // Certificates are a CA and the certificates that it signs. Create it with [New]. Its methods may
 // be called concurrently, even by several replicas.
 type Certificates struct {
-	client    client.Client
-	namespace string
-	names     objectNames
-	dnsNames  []string
-	confirmed func(ca string, runtimes []core.RuntimeID) []core.RuntimeID
-	opts      Options
-	locks     keymutex.KeyMutex // of runtimes, as two objects may have the same ID
-	notices   *pacedlog.Pace    // about a rotation that waits
+	client          client.Client
+	namespace       string
+	names           objectNames
+	dnsNames        []string
+	findUnconfirmed func(ca string, runtimes []core.RuntimeID) []core.RuntimeID
+	opts            Options
+	locks           keymutex.KeyMutex // of runtimes, as two objects may have the same ID
+	notices         *pacedlog.Pace    // about a rotation that waits
 
 	// certificates and secrets have the versions of the objects of runtimes while Follow runs. They
 	// have no keys.
@@ -85,7 +85,7 @@ func New(c client.Client, parts Parts, opts Options) (*Certificates, error) {
 
 	return &Certificates{
 		client: c, namespace: parts.Name.Namespace, names: names,
-		dnsNames: canonicals(parts.DNSNames), confirmed: parts.Unconfirmed, opts: opts,
+		dnsNames: canonicals(parts.DNSNames), findUnconfirmed: parts.Unconfirmed, opts: opts,
 		locks: keymutex.NewHashed(concurrency), notices: pacedlog.NewPace(noticeReminder),
 		certificates: follow.New(certv1.SchemeGroupVersion.WithKind(certv1.CertificateKind), names.certificateVersion),
 		secrets:      follow.New(corev1.SchemeGroupVersion.WithKind("Secret"), follow.ResourceVersion),

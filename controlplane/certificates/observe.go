@@ -349,7 +349,7 @@ func (c *Certificates) unconfirmed(o *observed) []core.RuntimeID {
 		}
 	}
 
-	return c.confirmed(newest.fingerprint, ask)
+	return c.findUnconfirmed(newest.fingerprint, ask)
 }
 
 const pageSize = 500

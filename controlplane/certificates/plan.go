@@ -38,7 +38,7 @@ type view struct {
 	clientSigner, serverSigner int
 
 	server   leaf
-	runtimes []leaf
+	runtimes []leaf // sorted by runtime, so that reissue and overdue find equal IDs next to each other
 
 	published   published
 	unconfirmed []core.RuntimeID
@@ -75,11 +75,12 @@ func (a authority) rotatesAt() time.Time {
 	return a.notAfter.Add(-rotation)
 }
 
-// signed reports whether a certificate is of this CA. A certificate has no identifier of the CA's
-// key if it has the same subject, or if the CA has none.
+// signed reports whether a certificate is of this CA. crypto/x509 leaves out the identifier of the
+// CA's key if issuer and subject are equal, or if the CA has no identifier. signed then compares the
+// names only.
 func (a authority) signed(l leaf) bool {
-	hasKey := l.signer == a.key || l.signer == ""
-	return a.fingerprint != "" && l.present && l.issuer == a.name && hasKey
+	isSameKey := l.signer == a.key || l.signer == ""
+	return a.fingerprint != "" && l.present && l.issuer == a.name && isSameKey
 }
 
 // leaf is one certificate of the server or of a runtime, as the plan sees it.
@@ -130,7 +131,8 @@ type step struct {
 	after      time.Duration
 }
 
-// plan returns the next step. It is the whole order of a rotation:
+// plan returns the next step, which [Certificates.Reconcile] asks for and carries out. The order of
+// the rules is the whole order of a rotation:
 //
 //	a CA signs nothing before it is in the bundle of every peer that would verify the signature.
 //
@@ -138,7 +140,7 @@ type step struct {
 // propagation. The server is verified by the runtimes: each of them confirms the CA.
 func plan(v view) step {
 	rules := []func(view) (step, bool){
-		discard, begin, publish, renew, switchClients, reissue, switchServer, retire, create,
+		discard, begin, publish, renew, switchClients, reissue, switchServer, retire, awaitIssue,
 	}
 	for _, rule := range rules {
 		if s, ok := rule(v); ok {
@@ -239,7 +241,8 @@ func renew(v view) (step, bool) {
 	return step{phase: PhaseCreating, action: actionCreate, generation: v.next()}, true
 }
 
-func create(v view) (step, bool) {
+// awaitIssue waits until cert-manager has issued the CA that renew has created.
+func awaitIssue(v view) (step, bool) {
 	if v.authorities[len(v.authorities)-1].fingerprint == "" {
 		return waitIn(PhaseCreating)
 	}
@@ -286,15 +289,15 @@ func reissue(v view) (step, bool) {
 		return s, true
 	}
 
-	return s, len(s.waiting) > 0 && v.serverLags() && !v.anyway()
+	return s, len(s.waiting) > 0 && v.serverLags() && !v.mayNotWait()
 }
 
 func (v view) serverLags() bool {
 	return v.serverSigner != v.newest().generation || !v.newest().signed(v.server)
 }
 
-// anyway means that the switch is requested, or that the old CA is about to expire.
-func (v view) anyway() bool {
+// mayNotWait means that the switch is requested, or that the old CA is about to expire.
+func (v view) mayNotWait() bool {
 	if v.switchAnyway == v.newest().generation {
 		return true
 	}
@@ -316,7 +319,7 @@ func switchServer(v view) (step, bool) {
 	switch {
 	case !v.serverLags():
 		return step{}, false
-	case len(v.unconfirmed) > 0 && !v.anyway():
+	case len(v.unconfirmed) > 0 && !v.mayNotWait():
 		return step{phase: PhaseConfirming, waiting: v.unconfirmed, after: pollInterval}, true
 	case v.serverSigner != newest.generation:
 		return step{

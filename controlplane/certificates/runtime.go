@@ -30,6 +30,19 @@ var errInvalidRuntime error = &reasons.Error{
 	Text: "runtime cannot have certificates", Label: "invalid_runtime", Permanent: true,
 }
 
+// errRuntimeTaken means that two objects have the same runtime ID.
+var errRuntimeTaken error = &reasons.Error{
+	Text: "certificates of the runtime belong to another object", Label: "runtime_taken",
+}
+
+// BothUsagesIssuer is an optional method of the client of [New]. If IssuesBothUsages returns true,
+// each issued certificate is valid for clients and for servers, and its usages are not compared.
+// The client of package gardener has the method. A client that wraps that client must also have the
+// method.
+type BothUsagesIssuer interface {
+	IssuesBothUsages() bool
+}
+
 // Runtime is a runtime that gets certificates.
 type Runtime struct {
 	// ID becomes the Common Name of the client certificate: 1 to 64 bytes.
@@ -90,7 +103,7 @@ func (c *Certificates) EnsureRuntime(ctx context.Context, r Runtime) (RuntimeSta
 
 	pairs := []*pair{{wanted: c.clientCertificate(r)}, {wanted: c.webhookCertificate(r)}}
 	for _, p := range pairs { // All are checked before any is written.
-		if err := c.prepare(ctx, p, r); err != nil {
+		if err := c.readPair(ctx, p, r); err != nil {
 			return RuntimeStatus{}, fmt.Errorf("certificates: runtime %q: %w", r.ID, err)
 		}
 	}
@@ -109,7 +122,25 @@ func (c *Certificates) EnsureRuntime(ctx context.Context, r Runtime) (RuntimeSta
 
 func (c *Certificates) unlock(id core.RuntimeID) { _ = c.locks.UnlockKey(string(id)) } // It never fails.
 
-func (c *Certificates) prepare(ctx context.Context, p *pair, r Runtime) (err error) {
+// pair is one Certificate of a runtime, with its Secret.
+type pair struct {
+	wanted   *certv1.Certificate
+	existing *certv1.Certificate // nil if there is none
+	secret   *corev1.Secret      // nil if there is none
+}
+
+// live returns the existing Certificate. It returns a nil interface if there is none, because a nil
+// pointer in an interface would count as an object.
+func (p *pair) live() client.Object {
+	if p.existing == nil {
+		return nil
+	}
+	return p.existing
+}
+
+// readPair reads the Certificate and the Secret of a pair. It fails if one of them belongs to another
+// owner. EnsureRuntime calls it with the lock of the runtime.
+func (c *Certificates) readPair(ctx context.Context, p *pair, r Runtime) (err error) {
 	key := client.ObjectKeyFromObject(p.wanted)
 
 	p.existing, err = serverside.Get(ctx, c.client, key, &certv1.Certificate{})
@@ -127,15 +158,9 @@ func (c *Certificates) prepare(ctx context.Context, p *pair, r Runtime) (err err
 		}
 	}
 
-	return errors.Join(c.checkOwner(p.existing, r), c.setOwner(p.wanted, r))
-}
-
-// BothUsagesIssuer is an optional method of the client of [New]. If IssuesBothUsages returns true,
-// each issued certificate is valid for clients and for servers, and its usages are not compared.
-// The client of package gardener has the method. A client that wraps that client must also have the
-// method.
-type BothUsagesIssuer interface {
-	IssuesBothUsages() bool
+	taken := c.checkOwner(p.existing, r)
+	invalid := c.setOwner(p.wanted, r)
+	return errors.Join(taken, invalid)
 }
 
 func (c *Certificates) bothUsages() bool {
@@ -210,6 +235,7 @@ func (c *Certificates) OwnsRuntime(ctx context.Context, r Runtime) (bool, error)
 		return true, nil //nolint:nilerr // No certificate can have such an ID.
 	}
 
+	// No lock: the answer is a hint, and RemoveRuntime decides again under the lock of the runtime.
 	existing, err := serverside.Get(ctx, c.client, c.key(objectName(r.ID, clientSuffix)), &certv1.Certificate{})
 	if err != nil {
 		return false, fmt.Errorf("certificates: runtime %q: %w", r.ID, err)
@@ -273,11 +299,6 @@ func (c *Certificates) deleteUnchanged(ctx context.Context, object client.Object
 	return client.IgnoreNotFound(c.client.Delete(ctx, object, unchanged))
 }
 
-// errRuntimeTaken means that two objects have the same runtime ID.
-var errRuntimeTaken error = &reasons.Error{
-	Text: "certificates of the runtime belong to another object", Label: "runtime_taken",
-}
-
 func (c *Certificates) checkOwner(existing *certv1.Certificate, r Runtime) error {
 	if existing == nil {
 		return nil
@@ -291,7 +312,8 @@ func (c *Certificates) checkOwner(existing *certv1.Certificate, r Runtime) error
 		return nil
 	}
 
-	// An owner takes the place of a recorded one with its name, which is gone then.
+	// An object with the recorded name but another UID replaces the recorded owner, which has been
+	// deleted.
 	recorded := c.names.annotation(existing, annotationOwner)
 	if r.Owner != nil && recorded == ownerName(r.Owner) {
 		return nil
@@ -341,20 +363,6 @@ func (c *Certificates) setOwner(certificate *certv1.Certificate, r Runtime) erro
 	return nil
 }
 
-type pair struct {
-	wanted   *certv1.Certificate
-	existing *certv1.Certificate // nil if there is none
-	secret   *corev1.Secret      // nil if there is none
-}
-
-// live returns the existing Certificate, nil if there is none.
-func (p *pair) live() client.Object {
-	if p.existing == nil {
-		return nil
-	}
-	return p.existing
-}
-
 func (c *Certificates) isApplied(p *pair) bool {
 	if p.existing == nil {
 		return false
@@ -386,14 +394,14 @@ func (c *Certificates) isApplied(p *pair) bool {
 
 func (c *Certificates) pairStatus(p *pair, bundle []*x509.Certificate) (status RuntimeStatus, ready bool) {
 	if p.secret == nil {
-		return missing(p.existing), false
+		return missingStatus(p.existing), false
 	}
 
 	loaded, err := keys.ParsePair(p.secret.Data[corev1.TLSCertKey], p.secret.Data[corev1.TLSPrivateKeyKey])
 	if err != nil { // cert-manager repairs its Secret.
-		return missing(p.existing), false
+		return missingStatus(p.existing), false
 	}
-	if problem := c.misfit(p.wanted, loaded.Leaf); problem != "" {
+	if problem := c.misfitOf(p.wanted, loaded.Leaf); problem != "" {
 		return RuntimeStatus{Reason: ReasonOutdated, Message: problem + ", and is being replaced"}, false
 	}
 	if !trusted(loaded.Leaf, bundle) {
@@ -403,7 +411,7 @@ func (c *Certificates) pairStatus(p *pair, bundle []*x509.Certificate) (status R
 	return RuntimeStatus{}, true
 }
 
-func missing(certificate *certv1.Certificate) RuntimeStatus {
+func missingStatus(certificate *certv1.Certificate) RuntimeStatus {
 	status := RuntimeStatus{Reason: ReasonIssuing, Message: "waiting for cert-manager to issue the certificate"}
 	if certificate == nil || certificate.Status.LastFailureTime == nil {
 		return status
@@ -419,7 +427,7 @@ func missing(certificate *certv1.Certificate) RuntimeStatus {
 	return status
 }
 
-func (c *Certificates) misfit(wanted *certv1.Certificate, issued *x509.Certificate) string {
+func (c *Certificates) misfitOf(wanted *certv1.Certificate, issued *x509.Certificate) string {
 	usage := x509.ExtKeyUsageServerAuth
 	if slices.Contains(wanted.Spec.Usages, certv1.UsageClientAuth) {
 		usage = x509.ExtKeyUsageClientAuth

@@ -70,7 +70,7 @@ func TestTheSwitchFollowsTheFormerCA(t *testing.T) {
 		v.authorities[0].life = 9 * day
 		v.authorities[0].notAfter = now.Add(rest)
 		v.authorities[1].life = 365 * day
-		if have := v.anyway(); have != want {
+		if have := v.mayNotWait(); have != want {
 			t.Errorf("with %v left, the switch is made anyway: %t, want %t", rest, have, want)
 		}
 	}
