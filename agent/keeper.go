@@ -243,7 +243,7 @@ func (k *webhookKeeper) pauseAfter(failures int) time.Duration {
 
 // noteIntended ends a repair, of this replica or of another one.
 func (k *webhookKeeper) noteIntended(ctx context.Context, live, want *webhookConfiguration) time.Duration {
-	k.want.learn(live, want)
+	k.want.noteConditions(live, want)
 	k.checked(hook.WebhookCheck{Result: webhooksSame})
 	k.applied = identityOf(want)
 	k.peerSince = time.Time{}
@@ -439,7 +439,7 @@ func (k *webhookKeeper) writeConfiguration(
 		if err != nil {
 			return nil, err
 		}
-		k.want.learn(result, next)
+		k.want.noteConditions(result, next)
 		if k.isAsIntended(result, next) {
 			return result, nil
 		}
@@ -453,7 +453,7 @@ func (k *webhookKeeper) writeConfiguration(
 	if err != nil {
 		return nil, err
 	}
-	k.want.learn(result, next)
+	k.want.noteConditions(result, next)
 	return result, nil
 }
 
@@ -518,4 +518,34 @@ func changerOf(live *webhookConfiguration) string {
 		name = fmt.Sprintf("the field manager %.64q", entry.Manager)
 	}
 	return name
+}
+
+func (b *builder) addWebhookKeeper() error {
+	store, err := b.configurationStore()
+	if err != nil {
+		return err
+	}
+
+	want := newIntended(b.opts, b.keys.serving, b.to.Keys.CA)
+	if _, err := want.configuration(); err != nil {
+		b.log.Warn("cannot build the webhook configuration yet", slog.String("problem", err.Error()))
+	}
+
+	keeper := &webhookKeeper{
+		store: store, want: want,
+		answers: func() bool { return b.ready.probed.Load() },
+		every:   b.opts.canaryInterval(), checked: b.metrics.WebhooksChecked, restored: b.outbox.Resync,
+		log: lineLimiter{to: b.log},
+	}
+
+	b.heartbeats.webhooks = keeper.problem
+	b.webhooks = []component{{"webhook configuration", keeper.start}}
+	return nil
+}
+
+func (b *builder) configurationStore() (ConfigurationStore, error) {
+	if b.parts.OwnConfiguration != nil {
+		return b.parts.OwnConfiguration, nil
+	}
+	return newStoredConfiguration(b.opts)
 }

@@ -3,11 +3,9 @@ package agent
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"crypto/x509"
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"net/url"
 	"os"
 	"slices"
@@ -75,7 +73,8 @@ func (o *OwnConfiguration) host() string {
 	return o.Service.Name + "." + o.Service.Namespace + ".svc"
 }
 
-// intended is the webhook configuration that an agent is to have.
+// intended is the webhook configuration that an agent is to have. The keeper of the configuration has
+// one in its goroutine. [WebhookProblem] makes another one for a dry run.
 type intended struct {
 	// build returns the configuration for a CA bundle.
 	build func(bundle []byte) (*webhookConfiguration, error)
@@ -85,7 +84,7 @@ type intended struct {
 	host    string
 	// mark is the annotation with the owner.
 	mark, owner string
-	// conditions is the finding of [intended.learn].
+	// conditions is the finding of [intended.noteConditions].
 	conditions conditionsOfServer
 }
 
@@ -124,7 +123,7 @@ func newIntended(opts Options, serving keys.Source, ca string) intended {
 }
 
 // configuration reads the CA bundle. It fails if API servers would refuse the certificate of the
-// webhook by that.
+// webhook with that bundle.
 func (w *intended) configuration() (*webhookConfiguration, error) {
 	text, err := os.ReadFile(w.ca)
 	if err != nil {
@@ -140,8 +139,8 @@ func (w *intended) configuration() (*webhookConfiguration, error) {
 	return w.build(bundle.PEM())
 }
 
-// withCAsOf returns want with the CAs of live added, by which API servers verify replicas with
-// other CAs. It returns want if live has the CAs of want, or none beside them.
+// withCAsOf returns want with the CAs of live added, so that replicas with other CAs stay verified. It
+// returns want if the CAs of live verify this replica, or add none.
 func (w *intended) withCAsOf(live, want *webhookConfiguration) *webhookConfiguration {
 	if live == nil || w.verify(bundleOf(live)) == nil {
 		return want
@@ -175,8 +174,8 @@ func casOf(text []byte) []*x509.Certificate {
 	return bundle.Certificates
 }
 
-// hasMoreCAs reports whether a bundle has all CAs of ours.
-func hasMoreCAs(bundle, ours []byte) bool {
+// hasAllCAs reports whether a bundle has all CAs of ours.
+func hasAllCAs(bundle, ours []byte) bool {
 	all := casOf(bundle)
 	return !slices.ContainsFunc(casOf(ours), func(ca *x509.Certificate) bool {
 		return !slices.ContainsFunc(all, ca.Equal)
@@ -247,22 +246,23 @@ func (w *intended) judge(live, want *webhookConfiguration) (state standing, prob
 	}
 
 	hasMore := false
+	isPeer := !isSame
 	for n := range live.Webhooks {
 		bundle := live.Webhooks[n].ClientConfig.CABundle
 		switch {
 		case bytes.Equal(bundle, bundleOf(want)):
 		case w.verify(bundle) != nil:
 			return standsChanged, "caBundle changed"
-		case hasMoreCAs(bundle, bundleOf(want)):
+		case hasAllCAs(bundle, bundleOf(want)):
 			hasMore = true
 		default:
-			isSame = false // A replica has read newer CAs.
+			isPeer = true // A replica has read newer CAs.
 		}
 	}
 
 	isUnknown := w.conditions == conditionsUnknown && len(withoutConditions(live, want)) > 0
 	switch {
-	case !isSame || isUnknown:
+	case isPeer || isUnknown:
 		return standsOfPeer, ""
 	case hasMore:
 		return standsWithMoreCAs, ""
@@ -271,8 +271,8 @@ func (w *intended) judge(live, want *webhookConfiguration) (state standing, prob
 	}
 }
 
-// additions are the changes that [admission.Differences] accepts of an administrator, and that are
-// not those of a platform. A webhook in the record may be that of a replica with other settings.
+// additions are the changes that [admission.Differences] accepts from an administrator, except for the
+// changes of a platform. A webhook in the record may belong to a replica with other settings.
 func (w *intended) additions(live, want *webhookConfiguration) (found []string) {
 	for _, name := range guestsOf(live, want) {
 		found = append(found, name+" is no webhook of this agent")
@@ -280,11 +280,11 @@ func (w *intended) additions(live, want *webhookConfiguration) (found []string) 
 
 	for n := range live.Webhooks {
 		webhook := &live.Webhooks[n]
-		intended := webhookOf(want, webhook.Name)
-		if intended == nil || intended.TimeoutSeconds == nil || webhook.TimeoutSeconds == nil {
+		wanted := webhookOf(want, webhook.Name)
+		if wanted == nil || wanted.TimeoutSeconds == nil || webhook.TimeoutSeconds == nil {
 			continue
 		}
-		if *webhook.TimeoutSeconds > *intended.TimeoutSeconds {
+		if *webhook.TimeoutSeconds > *wanted.TimeoutSeconds {
 			found = append(found, webhook.Name+": timeoutSeconds changed")
 		}
 	}
@@ -307,8 +307,9 @@ func guestsOf(live, want *webhookConfiguration) []string {
 	return slices.DeleteFunc(admission.Unrecorded(live), func(name string) bool { return webhookOf(want, name) != nil })
 }
 
-// learn notes whether the API server keeps match conditions, which older ones drop.
-func (w *intended) learn(live, want *webhookConfiguration) {
+// noteConditions notes whether the API server keeps match conditions, which older API servers drop. The
+// keeper calls it after each read or apply, in its goroutine.
+func (w *intended) noteConditions(live, want *webhookConfiguration) {
 	missing := len(withoutConditions(live, want))
 	having := 0
 	for n := range live.Webhooks {
@@ -329,8 +330,8 @@ func (w *intended) learn(live, want *webhookConfiguration) {
 func withoutConditions(live, want *webhookConfiguration) (names []string) {
 	for n := range live.Webhooks {
 		webhook := &live.Webhooks[n]
-		intended := webhookOf(want, webhook.Name)
-		if intended != nil && len(intended.MatchConditions) > 0 && len(webhook.MatchConditions) == 0 {
+		wanted := webhookOf(want, webhook.Name)
+		if wanted != nil && len(wanted.MatchConditions) > 0 && len(webhook.MatchConditions) == 0 {
 			names = append(names, webhook.Name)
 		}
 	}
@@ -395,77 +396,4 @@ func bundleOf(configuration *webhookConfiguration) []byte {
 // identityOf is the same for two configurations with the same webhooks and CAs.
 func identityOf(configuration *webhookConfiguration) string {
 	return configuration.Annotations[admission.RecordAnnotation] + string(bundleOf(configuration))
-}
-
-// storedConfiguration is the configuration at the API server of the runtime.
-type storedConfiguration struct {
-	*canary.Configuration
-
-	dryRun bool
-}
-
-func newStoredConfiguration(opts Options) (storedConfiguration, error) {
-	stored, err := canary.NewConfiguration(opts.Webhook.Configuration, canary.LeaseOptions{
-		Server: opts.Canary.Server, TokenFile: opts.Canary.TokenFile, CAFile: opts.Canary.CAFile,
-	})
-	if err != nil {
-		return storedConfiguration{}, fmt.Errorf("agent: %w", err)
-	}
-	return storedConfiguration{Configuration: stored}, nil
-}
-
-func (s storedConfiguration) Read(ctx context.Context) (*webhookConfiguration, error) {
-	return readerOf(s.Configuration.Read)(ctx)
-}
-
-func (s storedConfiguration) Apply(
-	ctx context.Context, want, live *webhookConfiguration,
-) (*webhookConfiguration, error) {
-	next := want.DeepCopy()
-	if live != nil {
-		next.UID = live.UID // An API server refuses another UID.
-	}
-	text, err := json.Marshal(next)
-	if err != nil {
-		return nil, fmt.Errorf("agent: webhook configuration: %w", err)
-	}
-
-	opts := canary.ApplyOptions{Force: live != nil, DryRun: s.dryRun}
-	return readerOf(func(ctx context.Context) ([]byte, error) {
-		return s.Configuration.Apply(ctx, text, opts)
-	})(ctx)
-}
-
-func (s storedConfiguration) Delete(ctx context.Context, live *webhookConfiguration) error {
-	return s.Configuration.Delete(ctx, string(live.UID))
-}
-
-func (b *builder) addWebhookKeeper() error {
-	store, err := b.configurationStore()
-	if err != nil {
-		return err
-	}
-
-	want := newIntended(b.opts, b.keys.serving, b.to.Keys.CA)
-	if _, err := want.configuration(); err != nil {
-		b.log.Warn("cannot build the webhook configuration yet", slog.String("problem", err.Error()))
-	}
-
-	keeper := &webhookKeeper{
-		store: store, want: want,
-		answers: func() bool { return b.ready.probed.Load() },
-		every:   b.opts.canaryInterval(), checked: b.metrics.WebhooksChecked, restored: b.outbox.Resync,
-		log: lineLimiter{to: b.log},
-	}
-
-	b.heartbeats.webhooks = keeper.problem
-	b.webhooks = []component{{"webhook configuration", keeper.start}}
-	return nil
-}
-
-func (b *builder) configurationStore() (ConfigurationStore, error) {
-	if b.parts.OwnConfiguration != nil {
-		return b.parts.OwnConfiguration, nil
-	}
-	return newStoredConfiguration(b.opts)
 }
