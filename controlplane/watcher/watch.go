@@ -16,7 +16,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/defaults"
 )
 
-// documentKind is that of the text form of a watch, for each kind of the custom resource.
+// documentKind is the kind that the text form requires, regardless of the kind of the custom resource.
 const documentKind = "Watcher"
 
 func managerOf(w *v1beta2.Watcher, n names.Names) (core.Manager, error) {
@@ -38,30 +38,33 @@ func managerName(w *v1beta2.Watcher, n names.Names) string {
 	return cmp.Or(w.Spec.Manager, w.Labels[n.ManagedBy()])
 }
 
-// watchOf returns the watch without its invalid conditions, which dropped names.
-func watchOf(w *v1beta2.Watcher, n names.Names) (found watch.Watch, dropped, err error) {
+// watchOf returns the watch without its invalid conditions. The warnings name these conditions. The
+// reconciler of Watchers and Watches call it.
+func watchOf(w *v1beta2.Watcher, n names.Names) (found watch.Watch, warnings, err error) {
 	manager, err := managerOf(w, n)
 	if err != nil {
 		return watch.Watch{}, nil, fmt.Errorf("watcher %s/%s: %w", w.Namespace, w.Name, err)
 	}
 
-	found, err = read(w)
+	found, err = decodeWatch(w)
 	if err != nil {
 		return watch.Watch{}, nil, fmt.Errorf("watcher %s/%s: %w", w.Namespace, w.Name, err)
 	}
 
 	found.Manager = manager
-	found.Conditions, dropped = conditionsOf(w)
-	if err := errors.Join(found.Validate(), fits(w, n)); err != nil { // An older definition refused less.
+	found.Conditions, warnings = conditionsOf(w)
+	invalid := found.Validate() // An older CRD may have admitted it.
+	tooLong := checkNameLength(w, n)
+	if err := errors.Join(invalid, tooLong); err != nil {
 		return watch.Watch{}, nil, fmt.Errorf("watcher %s/%s: %w", w.Namespace, w.Name, err)
 	}
 
-	return found, dropped, nil
+	return found, warnings, nil
 }
 
-// fits refuses names that are too long for a webhook, which would be refused with all others of a
-// runtime.
-func fits(w *v1beta2.Watcher, n names.Names) error {
+// checkNameLength refuses names that are too long for a webhook. An API server would refuse such a
+// webhook together with all other webhooks of a runtime.
+func checkNameLength(w *v1beta2.Watcher, n names.Names) error {
 	have := len(w.Namespace) + len(w.Name)
 	most := n.MaxName()
 	if have > most {
@@ -70,8 +73,8 @@ func fits(w *v1beta2.Watcher, n names.Names) error {
 	return nil
 }
 
-// read converts a Watcher by its JSON, which is the text form of a watch.
-func read(w *v1beta2.Watcher) (watch.Watch, error) {
+// decodeWatch converts a Watcher by its JSON, which is the text form of a watch.
+func decodeWatch(w *v1beta2.Watcher) (watch.Watch, error) {
 	text, err := json.Marshal(w)
 	if err != nil {
 		return watch.Watch{}, err
@@ -85,7 +88,7 @@ func read(w *v1beta2.Watcher) (watch.Watch, error) {
 		return watch.Watch{}, err
 	}
 
-	return watches[0], nil
+	return watches[0], nil // One document gives one watch.
 }
 
 // conditionsOf leaves out invalid conditions, and joins the reasons.
@@ -119,8 +122,8 @@ func Watches(watchers []v1beta2.Watcher, n names.Names) ([]watch.Watch, error) {
 		}
 
 		// Without the invalid condition, a watch reports too much, and loses nothing.
-		found, dropped, err := watchOf(&watchers[i], n)
-		problems = append(problems, err, dropped)
+		found, warnings, err := watchOf(&watchers[i], n)
+		problems = append(problems, err, warnings)
 		if err != nil {
 			continue
 		}
