@@ -44,7 +44,8 @@ const (
 // requestError is the error of a request to the control plane. It wraps [core.ErrUnauthenticated]
 // (401), [core.ErrForbidden] (403) or [core.ErrNotReady] (429, 502, 503, 504).
 //
-// Callers use these sentinels and the interfaces of core, so the type is not exported.
+// The forwarder makes it. The outbox uses these sentinels and the interfaces of core. The fallback to
+// v1 reads named, and the pool reads permanent. The type is not exported.
 type requestError struct {
 	// URL is the URL of the request, without credentials and query.
 	URL string
@@ -97,7 +98,8 @@ func (e *requestError) Reason() string { return string(e.reason) }
 // text from the remote side.
 func (e *requestError) Answer() string { return e.Body }
 
-// reasonOf has its cases in order, because an error can match several of them.
+// reasonOf returns the reason of an error of the transport. The order of the cases matters, because
+// an error can match several of them.
 func reasonOf(err error) core.Reason {
 	switch {
 	case errors.Is(err, context.Canceled):
@@ -113,8 +115,7 @@ func reasonOf(err error) core.Reason {
 		return ReasonTLSRefused
 	case errors.Is(err, http.ErrSchemeMismatch), isA[tls.RecordHeaderError](err), isA[tls.AlertError](err):
 		return ReasonTLS
-	// A failed dial is one even if it timed out.
-	case isOperation(err, "dial"):
+	case isOperation(err, "dial"): // A failed dial counts as such even if it timed out.
 		return ReasonDial
 	case isTimeout(err):
 		return core.ReasonTimeout

@@ -217,7 +217,8 @@ func judge(answers []error) (known bool, err error) {
 		}
 	}
 	taken := len(answers) - len(failed)
-	switch known = known || taken > 0; {
+	known = known || taken > 0
+	switch {
 	case whole != nil && taken == 0:
 		return known, whole
 	case len(failed) == 0:

@@ -193,11 +193,14 @@ func (p *pool) change(state func()) {
 func (p *pool) noteAnswer(err error) (refused time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	switch failed, ok := errors.AsType[*requestError](err); {
-	case !ok || failed.permanent || failed.reason == reasons.TooFast:
+
+	failed, isRefusal := errors.AsType[*requestError](err)
+	if !isRefusal || failed.permanent || failed.reason == reasons.TooFast {
 		p.refused = time.Time{}
 		return 0
-	case p.refused.IsZero():
+	}
+
+	if p.refused.IsZero() {
 		p.refused = time.Now()
 	}
 	return time.Since(p.refused)

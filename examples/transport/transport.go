@@ -40,12 +40,14 @@ func (dial Forwarder) Forward(ctx context.Context, manager core.Manager, batch c
 		_ = gob.NewEncoder(conn).Encode(message{manager, batch}) // After an error, no answer comes.
 		err = gob.NewDecoder(conn).Decode(&answer)
 	}
-	switch whole, ok := answer[wholeBatch]; {
+
+	whole, isWhole := answer[wholeBatch]
+	switch {
 	case ctx.Err() != nil:
 		return fmt.Errorf("forward to %s: %w", manager, ctx.Err())
 	case err != nil: // It belongs to the path. No event is known to be delivered.
 		return refusal{Text: fmt.Sprintf("forward to %s: %v", manager, err), Label: "connection"}
-	case ok:
+	case isWhole:
 		return whole
 	case len(answer) == 0:
 		return nil

@@ -36,7 +36,8 @@ func skipValue(d []byte, p, depth int) (pos int, want string) {
 
 		for ends && len(around) > 0 {
 			closing := around[len(around)-1]
-			switch p = skipSpace(d, p); {
+			p = skipSpace(d, p)
+			switch {
 			case p < len(d) && d[p] == closing:
 				p++
 				around = around[:len(around)-1]

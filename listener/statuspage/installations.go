@@ -83,7 +83,7 @@ func newInstallationsView(all *installations.All, selected *selection) installat
 	})
 
 	view.Problems = slices.DeleteFunc(view.Problems, func(p runtimeProblem) bool {
-		return !selected.is("problem", p.Problem) || !selected.has(p.Reason, p.Manager, p.Runtime)
+		return !selected.isValue("problem", p.Problem) || !selected.matchesCommon(p.Reason, p.Manager, p.Runtime)
 	})
 	view.Total = len(view.Problems)
 	selected.limit = cmp.Or(selected.limit, defaultProblems)

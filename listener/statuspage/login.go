@@ -50,8 +50,8 @@ func hasToken(r *http.Request, token string) bool {
 // of HTTP Basic authentication (RFC 7617) on as the bearer token and ignores the user name. It adds
 // the challenge of that scheme to answers with 401.
 //
-// The filter of controller-runtime answers 500 to a wrong token: with [Authenticated] behind such a
-// filter, the browser gets 401.
+// The filter of controller-runtime answers 500 to a wrong token. With [Authenticated] behind it,
+// BrowserLogin turns that 500 into 401. Package controllerruntime puts both around its metrics server.
 func BrowserLogin(filter http.Handler) http.Handler {
 	refuseNil("filter", filter)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -71,7 +71,7 @@ type challengerKey struct{}
 type challenger struct {
 	http.ResponseWriter
 
-	passed bool // the filter, as Authenticated notes
+	passed bool // set by Authenticated: the filter has let the request through
 }
 
 func (c *challenger) WriteHeader(status int) {

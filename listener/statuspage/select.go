@@ -14,10 +14,11 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
 
-// parameters are those of a handler, each with its values, nil for any.
+// parameters maps each query parameter of a handler to its allowed values; nil allows any value.
 type parameters map[string][]string
 
-// selection is the part of a fleet or of installations that a request asks for.
+// selection is the part of a fleet or of installations that a request asks for. The handlers of both
+// pages make one for each request.
 type selection struct {
 	query         url.Values
 	search        string    // in lower case
@@ -39,14 +40,13 @@ func newSelection(query string, accepted parameters) (s selection, err error) {
 	}
 
 	s.search = strings.ToLower(s.query.Get("search"))
-	for name, number := range map[string]*int{"offset": &s.offset, "limit": &s.limit} {
-		if !s.query.Has(name) {
-			continue
-		}
-		*number, err = strconv.Atoi(s.query.Get(name))
-		if err != nil || *number < 0 {
-			return s, fmt.Errorf("%s is %q, want a number from 0", name, s.query.Get(name))
-		}
+	s.offset, err = numberOf(s.query, "offset")
+	if err != nil {
+		return s, err
+	}
+	s.limit, err = numberOf(s.query, "limit")
+	if err != nil {
+		return s, err
 	}
 
 	if !s.query.Has("expires") {
@@ -60,6 +60,19 @@ func newSelection(query string, accepted parameters) (s selection, err error) {
 
 	s.expires = time.Now().Add(within)
 	return s, nil
+}
+
+// numberOf returns 0 without the parameter.
+func numberOf(query url.Values, name string) (int, error) {
+	if !query.Has(name) {
+		return 0, nil
+	}
+
+	number, err := strconv.Atoi(query.Get(name))
+	if err != nil || number < 0 {
+		return 0, fmt.Errorf("%s is %q, want a number from 0", name, query.Get(name))
+	}
+	return number, nil
 }
 
 func (p parameters) check(name string, values []string) error {
@@ -76,7 +89,7 @@ func (p parameters) check(name string, values []string) error {
 	}
 }
 
-// page also returns how many there are without offset and limit.
+// page returns one page of the matching statuses, and the number of all matches.
 func (s *selection) page(f *fleet.Fleet) (statuses []fleet.Status, total int) {
 	f.Range(func(status fleet.Status) bool {
 		if s.matches(&status) {
@@ -104,21 +117,21 @@ func (s *selection) matches(status *fleet.Status) bool {
 	if !s.expires.IsZero() && !slices.ContainsFunc(status.Replicas, s.endsSoon) {
 		return false
 	}
-	return s.is("state", string(status.State)) && s.has(string(status.Reason), status.Manager, status.Runtime)
+	return s.isValue("state", string(status.State)) && s.matchesCommon(string(status.Reason), status.Manager, status.Runtime)
 }
 
 func (s *selection) endsSoon(p fleet.Replica) bool {
 	return !p.CertificateExpiry.IsZero() && p.CertificateExpiry.Before(s.expires)
 }
 
-// has compares the parameters that both handlers have. The search is in upper or lower case.
-func (s *selection) has(reason string, manager core.Manager, id core.RuntimeID) bool {
-	return s.is("reason", reason) && s.is("manager", string(manager)) && s.is("runtime", string(id)) &&
+// matchesCommon compares the parameters that both handlers have. The search ignores case.
+func (s *selection) matchesCommon(reason string, manager core.Manager, id core.RuntimeID) bool {
+	return s.isValue("reason", reason) && s.isValue("manager", string(manager)) && s.isValue("runtime", string(id)) &&
 		strings.Contains(strings.ToLower(string(id)), s.search)
 }
 
-// is reports whether the query has no such parameter, or one with that value.
-func (s *selection) is(name, value string) bool {
+// isValue reports whether the query has no such parameter, or one with that value.
+func (s *selection) isValue(name, value string) bool {
 	return !s.query.Has(name) || s.query.Get(name) == value
 }
 

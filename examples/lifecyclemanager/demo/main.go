@@ -33,13 +33,16 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags.BoolVar(&d.faults, "faults", false, "play a story of faults, in which the operator is killed in each line")
 	flags.BoolVar(&d.serve, "serve", false, "play no story: print kubeconfigs, and run until Ctrl-C")
 	flags.BoolVar(&d.all, "all", false, "play one story after the other, and then do as -serve")
-	switch err := flags.Parse(args); {
-	case errors.Is(err, flag.ErrHelp):
+
+	err := flags.Parse(args)
+	if errors.Is(err, flag.ErrHelp) {
 		return err
-	case err != nil:
+	}
+	if err != nil {
 		return fmt.Errorf("%w: %w", machine.ErrUsage, err)
 	}
-	err := rig.Play(ctx, "lifecycle", d.play)
+
+	err = rig.Play(ctx, "lifecycle", d.play)
 	if err != nil {
 		fmt.Fprintf(stderr, "\ndemo: %v\n", err)
 	}
