@@ -4,12 +4,8 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"sync"
-	"time"
 
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/util/workqueue"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/cluster"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
@@ -18,10 +14,8 @@ import (
 	"sigs.k8s.io/multicluster-runtime/pkg/multicluster"
 	mcreconcile "sigs.k8s.io/multicluster-runtime/pkg/reconcile"
 
-	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime"
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime/remote"
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 // Enqueue requests the object that an event names, in the cluster with the name of the runtime. For
@@ -32,44 +26,6 @@ func Enqueue(_ context.Context, d core.Delivery) ([]mcreconcile.Request, error) 
 		Request:     reconcile.Request{NamespacedName: d.Event.Watched},
 		ClusterName: multicluster.ClusterName(d.Runtime),
 	}}, nil
-}
-
-// Objects are the objects that [Complete] reconciles. Source, Kind and Reconciler are required. The
-// zero value of each other field is its documented default.
-type Objects struct {
-	// Source delivers the events of the clusters. Its map function must be [Enqueue].
-	Source *controllerruntime.Source[mcreconcile.Request]
-	// Kind is the kind of the objects.
-	Kind schema.GroupVersionKind
-	// Reconciler gets requests for objects. Within a reconcile, the cluster from [Provider.Get]
-	// uses the client of [controllerruntime.Source.Client].
-	Reconciler mcreconcile.Reconciler
-	// Select are options of each list, such as a namespace. Default: all objects of the kind.
-	Select []client.ListOption
-	// Lanes share the workers among clusters. Complete sets Replace. Default: see
-	// [remote.LanesOptions].
-	Lanes remote.LanesOptions[mcreconcile.Request]
-	// Remembered is the number of names of each cluster that are remembered, so that a list shows
-	// which of these objects no longer exist. A name known only from an event is forgotten before a
-	// name known from a list or from a read with the client of [Provider.Get]. Each name takes
-	// about 100 bytes. Default: 1,000.
-	Remembered int
-	// MostListed is the largest number of objects in one list. Default: 100,000.
-	MostListed int
-}
-
-func (o Objects) withDefaults() Objects {
-	const remembered, listed = 1000, 100_000
-	return option.WithDefaults(o, Objects{Remembered: remembered, MostListed: listed})
-}
-
-func (o Objects) validate() error {
-	return errors.Join(
-		option.Unless(o.Source != nil, "multicluster: want Objects.Source, have none"),
-		option.Unless(!o.Kind.Empty(), "multicluster: want Objects.Kind, have none"),
-		option.Unless(!option.IsNil(o.Reconciler), "multicluster: want Objects.Reconciler, have none"),
-		option.NotNegative("multicluster: Objects.Remembered", o.Remembered),
-		option.NotNegative("multicluster: Objects.MostListed", o.MostListed))
 }
 
 // Complete builds a controller that the events of a source trigger, in place of For and Complete of
@@ -110,20 +66,6 @@ func Complete(mgr mcmanager.Manager, controller *mcbuilder.Builder, of Objects) 
 	return built.MultiClusterWatch(o)
 }
 
-// objects reconciles objects, and requests those of a cluster for a request without a name.
-type objects struct {
-	Objects
-
-	cluster func(ctx context.Context, name multicluster.ClusterName) (cluster.Cluster, error)
-	lanes   *remote.Lanes[mcreconcile.Request]
-
-	mu    sync.Mutex
-	queue workqueue.TypedRateLimitingInterface[mcreconcile.Request] // nil before the first cluster
-	// listed is the time of the last list.
-	listed time.Time
-	lists  map[multicluster.ClusterName]*list
-}
-
 func newObjects(
 	of Objects, get func(ctx context.Context, name multicluster.ClusterName) (cluster.Cluster, error),
 ) *objects {
@@ -151,8 +93,6 @@ func (o *objects) ForCluster(
 		}), true, nil
 }
 
-type reconciled struct{ multicluster.ClusterName }
-
 // reconcile reconciles an object, or reads a part of a list.
 func (o *objects) reconcile(ctx context.Context, r mcreconcile.Request) (reconcile.Result, error) {
 	of, err := o.cluster(ctx, r.ClusterName)
@@ -173,7 +113,7 @@ func (o *objects) reconcile(ctx context.Context, r mcreconcile.Request) (reconci
 		return reconcile.Result{}, nil
 	}
 
-	number, gone := o.noteBegin(ctx, r)
+	number, gone := o.takeRequest(ctx, r)
 	reads := &objectRead{kind: o.Kind, name: r.NamespacedName}
 
 	// Only a cluster without cache reads the newest version.

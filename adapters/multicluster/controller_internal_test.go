@@ -17,7 +17,7 @@ func TestListsWaitForALongQueue(t *testing.T) {
 		defer o.queue.ShutDown()
 
 		for name := range 1001 {
-			if !o.hasTurn() {
+			if !o.takeTurn() {
 				t.Fatalf("with %d requests in the queue, a list waits", name)
 			}
 
@@ -27,12 +27,12 @@ func TestListsWaitForALongQueue(t *testing.T) {
 		}
 
 		for range 3 {
-			if o.hasTurn() {
+			if o.takeTurn() {
 				t.Error("a list does not wait for 1,001 requests")
 			}
 
 			time.Sleep(time.Second)
-			if !o.hasTurn() {
+			if !o.takeTurn() {
 				t.Error("no list in a second")
 			}
 		}

@@ -1,24 +1,21 @@
 package multicluster
 
 import (
-	"context"
-	"sync/atomic"
-
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-	mcreconcile "sigs.k8s.io/multicluster-runtime/pkg/reconcile"
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// known are the names of a cluster that are missed when a list lacks them. A sender of an event
-// chooses its name, so a name of an event alone gives way to that of an object that a list or a
-// reconcile has seen. The lock of objects guards it.
+// absent is the number of no list.
+const absent = 0
+
+// known holds the names whose absence from a list counts as a deletion. A sender of an event chooses
+// its name, so a name of an event alone gives way to the name of an object that a list or a reconcile
+// has seen. Each list has one. Lists and reconciles use it, and the lock of objects guards it.
 type known struct {
-	// numbers has the number of the list that had a name last. It is absent if the next reconcile
-	// is about an object that a list lacks.
+	// numbers maps a name to the number of the last list that had it. The value is [absent] from
+	// the end of a list that lacks the object until the reconcile that this list has requested.
 	numbers map[types.NamespacedName]uint32
-	// guessed has those names that only an event has named.
+	// guessed has the names that only an event has named.
 	guessed map[types.NamespacedName]struct{}
 }
 
@@ -28,8 +25,8 @@ func newKnown() known {
 
 // keepName keeps a name with the number of a list, and reports false if there are too many.
 func (k *known) keepName(name types.NamespacedName, number uint32, seen bool, most int) bool {
-	_, is := k.numbers[name]
-	if !is && len(k.numbers) >= most && (!seen || !k.evictGuess()) {
+	_, isKnown := k.numbers[name]
+	if !isKnown && len(k.numbers) >= most && (!seen || !k.evictGuess()) {
 		return false
 	}
 
@@ -37,13 +34,34 @@ func (k *known) keepName(name types.NamespacedName, number uint32, seen bool, mo
 	switch {
 	case seen:
 		delete(k.guessed, name)
-	case !is:
+	case !isKnown:
 		k.guessed[name] = struct{}{}
 	}
 
 	return true
 }
 
+// markListed notes that a list has a name. It adds no name.
+func (k *known) markListed(name types.NamespacedName, number uint32) {
+	if _, isKnown := k.numbers[name]; isKnown {
+		k.numbers[name] = number
+	}
+}
+
+// markAbsent notes that a list lacks a name, and has requested the object.
+func (k *known) markAbsent(name types.NamespacedName) { k.numbers[name] = absent }
+
+// missing returns at most that many names that a list lacks.
+func (k *known) missing(number uint32, most int) (names []types.NamespacedName) {
+	for name, last := range k.numbers {
+		if last != absent && last < number && len(names) < most {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// evictGuess makes room for a name.
 func (k *known) evictGuess() bool {
 	for name := range k.guessed {
 		k.forgetName(name)
@@ -57,95 +75,8 @@ func (k *known) forgetName(name types.NamespacedName) {
 	delete(k.guessed, name)
 }
 
-// noteBegin notes that an object is about to be reconciled. It returns the number of the newest
-// list, and whether that list lacks the object.
-func (o *objects) noteBegin(ctx context.Context, r mcreconcile.Request) (number uint32, gone bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-
-	l := o.listOf(r.ClusterName)
-	_, listed := l.waiting[r.NamespacedName]
-	delete(l.waiting, r.NamespacedName)
-	number = max(l.number, absent+1)
-
-	last, is := l.known.numbers[r.NamespacedName]
-	gone = is && last == absent
-
-	switch {
-	case gone:
-		l.known.forgetName(r.NamespacedName) // Once is enough.
-	case is || listed:
-		o.keepName(ctx, r, number, listed)
-	}
-
-	return number, gone
-}
-
-// noteRead notes whether a reconcile has read its object. If the last list lacks the object, only a
-// read of it counts.
-func (o *objects) noteRead(ctx context.Context, r mcreconcile.Request, number uint32, gone bool, read *objectRead) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-
-	_, isGuess := o.listOf(r.ClusterName).known.guessed[r.NamespacedName]
-	switch {
-	case read.found.Load():
-		o.keepName(ctx, r, number, true)
-	case gone:
-	case !read.missed.Load(): // The reconcile may have read the object elsewhere.
-		o.keepName(ctx, r, number, false)
-	case isGuess:
-		o.listOf(r.ClusterName).known.forgetName(r.NamespacedName)
-	}
-}
-
-// keepName logs the first name of a cluster that is not remembered. The caller holds the lock.
-func (o *objects) keepName(ctx context.Context, r mcreconcile.Request, number uint32, seen bool) {
-	l := o.listOf(r.ClusterName)
-	if !isName(r.NamespacedName) {
-		return
-	}
-
-	number = max(number, l.known.numbers[r.NamespacedName]) // A list may have had it since.
-	if l.known.keepName(r.NamespacedName, number, seen, o.Remembered) || l.full {
-		return
-	}
-
-	l.full = true
-	ctrl.LoggerFrom(ctx).Info("more objects than are remembered: "+
-		"a missed deletion of an object that is not remembered goes unnoticed",
-		"cluster", r.ClusterName, "kind", o.Kind.Kind, "remembered", o.Remembered)
-}
-
-// objectRead is a client that notes whether reads of one object have found it.
-type objectRead struct {
-	client.Client
-
-	kind schema.GroupVersionKind
-	name types.NamespacedName
-	// found means that a read has found the object, and missed that one has not.
-	found, missed atomic.Bool
-}
-
-func (o *objectRead) Get(
-	ctx context.Context, name client.ObjectKey, object client.Object, opts ...client.GetOption,
-) error {
-	err := o.Client.Get(ctx, name, object, opts...)
-	if name != o.name {
-		return err // As it is.
-	}
-
-	kind, unknown := o.GroupVersionKindFor(object)
-	if unknown != nil || kind.GroupKind() != o.kind.GroupKind() {
-		return err // As it is.
-	}
-
-	switch {
-	case err == nil:
-		o.found.Store(true)
-	case client.IgnoreNotFound(err) == nil:
-		o.missed.Store(true)
-	}
-
-	return err // As it is.
+// isName reports whether an object can have that name. Events and lists have other names, too.
+func isName(key types.NamespacedName) bool {
+	const most = validation.DNS1123SubdomainMaxLength
+	return key.Name != "" && len(key.Name) <= most && len(key.Namespace) <= most
 }

@@ -168,7 +168,7 @@ func TestAResyncFindsDeletedObjects(t *testing.T) {
 		if names := append(w.listAll(), w.drain()...); len(names) != 1 {
 			t.Errorf("%d remembered: the next one reconciles %v, want a", remembered, names)
 		}
-		if full := w.listOf("a").full; full != (want < 2) {
+		if full := w.listOf("a").isFullLogged; full != (want < 2) {
 			t.Errorf("%d remembered: logged that they are too many: %t", remembered, full)
 		}
 	}
@@ -223,7 +223,7 @@ func TestForgedNamesPushNothingOut(t *testing.T) {
 			if n := len(w.listOf("a").known.numbers); n > 3 {
 				t.Errorf("%d names are remembered, want at most 3", n)
 			}
-			if full := w.listOf("a").full; full == reads {
+			if full := w.listOf("a").isFullLogged; full == reads {
 				t.Errorf("logged that they are too many: %t", full)
 			}
 		})

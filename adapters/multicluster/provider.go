@@ -191,6 +191,9 @@ func (*Provider) IndexField(context.Context, client.Object, string, client.Index
 
 var errNoCache = errors.New("cluster has no cache: watch it with Complete, not with For or Watches")
 
+// reconciled is the key of the cluster that a reconcile uses, in its context.
+type reconciled struct{ multicluster.ClusterName }
+
 // live is a cluster without cache, informers and goroutines. All its reads are requests.
 type live struct {
 	// Provider is the recorder provider of the control plane. The types of its methods depend on
