@@ -50,6 +50,9 @@ const (
 
 // Tracing wraps ports with spans. Create it with [New]. A nil Tracing is off and returns each port
 // unchanged. It is safe for concurrent use.
+//
+// An agent gets one as a part, and a control plane wraps its verifier and handler. No program of this
+// repository makes one: a program that wants traces does.
 type Tracing struct{ tracer trace.Tracer }
 
 // New returns a Tracing that sends its spans to provider. If provider is nil, New returns nil,
@@ -74,7 +77,7 @@ func (t *Tracing) child(
 		trace.WithSpanKind(kind), trace.WithAttributes(attrs...))
 }
 
-func end(span trace.Span, err error, attrs ...attribute.KeyValue) {
+func endSpan(span trace.Span, err error, attrs ...attribute.KeyValue) {
 	if span == nil {
 		return
 	}
@@ -87,7 +90,8 @@ func end(span trace.Span, err error, attrs ...attribute.KeyValue) {
 	span.End()
 }
 
-func format(ctx context.Context) string {
+// traceParentOf returns the span of ctx as the text of a traceparent header.
+func traceParentOf(ctx context.Context) string {
 	carrier := propagation.MapCarrier{}
 	propagation.TraceContext{}.Inject(ctx, carrier)
 	return carrier[headerTraceParent]
@@ -140,11 +144,11 @@ func (t *Tracing) Acceptor(next core.Acceptor) core.Acceptor {
 		ctx, span := t.child(context.Background(), event.TraceParent, "accept", trace.SpanKindProducer,
 			describe(manager, &event)...)
 		if span != nil {
-			event.TraceParent = format(ctx)
+			event.TraceParent = traceParentOf(ctx)
 		}
 
 		outcome := next.Accept(manager, event)
-		end(span, nil, keyOutcome.String(string(outcome)))
+		endSpan(span, nil, keyOutcome.String(string(outcome)))
 		return outcome
 	})
 }
@@ -178,7 +182,7 @@ func (t *Tracing) startSends(ctx context.Context, manager core.Manager, events [
 		attrs := append(describe(manager, event), keyBatch.Int(len(events)))
 		within, span := t.child(ctx, event.TraceParent, "send", trace.SpanKindClient, attrs...)
 		if span != nil {
-			event.TraceParent = format(within)
+			event.TraceParent = traceParentOf(within)
 		}
 
 		spans[i] = span
@@ -193,9 +197,9 @@ func endSends(spans []trace.Span, err error) {
 
 	for i, span := range spans {
 		if single {
-			end(span, failed[i])
+			endSpan(span, failed[i])
 		} else {
-			end(span, err)
+			endSpan(span, err)
 		}
 	}
 }
@@ -239,7 +243,7 @@ func (v *verifier) Verify(ctx context.Context, peer core.Peer, event *core.Watch
 	ctx, span := v.tracing.child(ctx, event.TraceParent, "verify", trace.SpanKindInternal,
 		keyRuntime.String(string(peer.ID)))
 	err := v.next.Verify(ctx, peer, event)
-	end(span, err)
+	endSpan(span, err)
 
 	return err
 }
@@ -257,9 +261,9 @@ func (t *Tracing) Handler(next core.Handler) core.Handler {
 			return next.Handle(ctx, d)
 		}
 
-		ctx, d, span := t.consume(ctx, "handle", d)
+		ctx, d, span := t.startDelivery(ctx, "handle", d)
 		err := next.Handle(ctx, d)
-		end(span, err)
+		endSpan(span, err)
 
 		return err
 	})
@@ -269,13 +273,15 @@ func (t *Tracing) Handler(next core.Handler) core.Handler {
 	return traced
 }
 
-func (t *Tracing) consume(
+// startDelivery starts the span of a delivery, and makes it the trace parent of the event. Handler and
+// Queue call it.
+func (t *Tracing) startDelivery(
 	ctx context.Context, name string, d core.Delivery,
 ) (context.Context, core.Delivery, trace.Span) {
 	attrs := append(describe(d.Manager, &d.Event), keyRuntime.String(string(d.Runtime)))
 	ctx, span := t.child(ctx, d.Event.TraceParent, name, trace.SpanKindConsumer, attrs...)
 	if span != nil {
-		d.Event.TraceParent = format(ctx)
+		d.Event.TraceParent = traceParentOf(ctx)
 	}
 	return ctx, d, span
 }
@@ -327,13 +333,13 @@ func Queue[R comparable, Result any](
 			return requests(ctx, d)
 		}
 
-		ctx, d, span := tracing.consume(ctx, "enqueue", d)
+		ctx, d, span := tracing.startDelivery(ctx, "enqueue", d)
 		found, err := requests(ctx, d)
 		if span != nil {
 			q.keepTraces(found, d.Event.TraceParent)
 		}
 
-		end(span, err)
+		endSpan(span, err)
 		return found, err
 	}
 
@@ -345,7 +351,7 @@ func Queue[R comparable, Result any](
 
 		ctx, span := tracing.child(ctx, parent, "reconcile", trace.SpanKindConsumer)
 		result, err := reconcile(ctx, r)
-		end(span, err)
+		endSpan(span, err)
 
 		return result, err
 	}
@@ -357,14 +363,18 @@ func (q *queue[R]) keepTraces(requests []R, parent string) {
 
 	for _, r := range requests {
 		delete(q.parents, r)
-		for other := range q.parents {
-			if len(q.parents) < maxRemembered {
-				break
-			}
-			delete(q.parents, other)
-		}
-
+		q.makeRoom()
 		q.parents[r] = parent
+	}
+}
+
+// makeRoom forgets traces until there is room for one. The caller holds the lock.
+func (q *queue[R]) makeRoom() {
+	for other := range q.parents {
+		if len(q.parents) < maxRemembered {
+			return
+		}
+		delete(q.parents, other)
 	}
 }
 
