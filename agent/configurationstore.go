@@ -8,7 +8,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/shared/canary"
 )
 
-// storedConfiguration is the configuration at the API server of the runtime.
+// storedConfiguration is the configuration at the API server of the runtime. The keeper reads and
+// applies it, the check of the webhooks reads it, and [WebhookProblem] applies it as a dry run.
 type storedConfiguration struct {
 	*canary.Configuration
 

@@ -16,8 +16,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/periodic"
 )
 
-// Inbox receives the events of a source: see [Parts]. Its methods return immediately and may be
-// called concurrently.
+// Inbox receives the events of a source: see [Parts]. The webhook or the informer calls it. Its
+// methods return immediately and may be called concurrently.
 type Inbox struct {
 	outbox *outbox.Outbox
 	missed *missedWatch

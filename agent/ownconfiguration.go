@@ -73,8 +73,8 @@ func (o *OwnConfiguration) host() string {
 	return o.Service.Name + "." + o.Service.Namespace + ".svc"
 }
 
-// intended is the webhook configuration that an agent is to have. The keeper of the configuration has
-// one in its goroutine. [WebhookProblem] makes another one for a dry run.
+// intended is the webhook configuration that an agent is to have. The keeper of the configuration
+// has one in its goroutine. [WebhookProblem] makes another one for a dry run.
 type intended struct {
 	// build returns the configuration for a CA bundle.
 	build func(bundle []byte) (*webhookConfiguration, error)
@@ -139,8 +139,8 @@ func (w *intended) configuration() (*webhookConfiguration, error) {
 	return w.build(bundle.PEM())
 }
 
-// withCAsOf returns want with the CAs of live added, so that replicas with other CAs stay verified. It
-// returns want if the CAs of live verify this replica, or add none.
+// withCAsOf returns want with the CAs of live added, so that replicas with other CAs stay verified.
+// It returns want if the CAs of live verify this replica, or add none.
 func (w *intended) withCAsOf(live, want *webhookConfiguration) *webhookConfiguration {
 	if live == nil || w.verify(bundleOf(live)) == nil {
 		return want
@@ -271,8 +271,8 @@ func (w *intended) judge(live, want *webhookConfiguration) (state standing, prob
 	}
 }
 
-// additions are the changes that [admission.Differences] accepts from an administrator, except for the
-// changes of a platform. A webhook in the record may belong to a replica with other settings.
+// additions are the changes that [admission.Differences] accepts from an administrator, except for
+// the changes of a platform. A webhook in the record may belong to a replica with other settings.
 func (w *intended) additions(live, want *webhookConfiguration) (found []string) {
 	for _, name := range guestsOf(live, want) {
 		found = append(found, name+" is no webhook of this agent")
@@ -307,8 +307,8 @@ func guestsOf(live, want *webhookConfiguration) []string {
 	return slices.DeleteFunc(admission.Unrecorded(live), func(name string) bool { return webhookOf(want, name) != nil })
 }
 
-// noteConditions notes whether the API server keeps match conditions, which older API servers drop. The
-// keeper calls it after each read or apply, in its goroutine.
+// noteConditions notes whether the API server keeps match conditions, which older API servers drop.
+// The keeper calls it after each read or apply, in its goroutine.
 func (w *intended) noteConditions(live, want *webhookConfiguration) {
 	missing := len(withoutConditions(live, want))
 	having := 0

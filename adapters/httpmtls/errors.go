@@ -44,8 +44,8 @@ const (
 // requestError is the error of a request to the control plane. It wraps [core.ErrUnauthenticated]
 // (401), [core.ErrForbidden] (403) or [core.ErrNotReady] (429, 502, 503, 504).
 //
-// The forwarder makes it. The outbox uses these sentinels and the interfaces of core. The fallback to
-// v1 reads named, and the pool reads permanent. The type is not exported.
+// The forwarder makes it. The outbox uses these sentinels and the interfaces of core. The fallback
+// to v1 reads named, and the pool reads permanent. The type is not exported.
 type requestError struct {
 	// URL is the URL of the request, without credentials and query.
 	URL string

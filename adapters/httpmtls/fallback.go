@@ -43,6 +43,8 @@ func (o FallbackOptions) withDefaults() FallbackOptions {
 	})
 }
 
+// fallback is the forwarder of [NewFallback]. The lanes of an outbox call it concurrently, and mu
+// guards the courses.
 type fallback struct {
 	newest, older core.Forwarder
 	opts          FallbackOptions
@@ -53,6 +55,7 @@ type fallback struct {
 
 var _ core.Forwarder = (*fallback)(nil)
 
+// course is the contract in use for one manager.
 type course struct {
 	// newest and older are never both true.
 	newest, older bool

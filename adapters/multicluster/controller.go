@@ -93,7 +93,7 @@ func (o *objects) ForCluster(
 		}), true, nil
 }
 
-// reconcile reconciles an object, or reads a part of a list.
+// reconcile reconciles an object, or reads a part of a list. The workers of both lanes call it.
 func (o *objects) reconcile(ctx context.Context, r mcreconcile.Request) (reconcile.Result, error) {
 	of, err := o.cluster(ctx, r.ClusterName)
 	if errors.Is(err, multicluster.ErrClusterNotFound) {

@@ -28,8 +28,8 @@ const (
 )
 
 // list is the list of the objects of one cluster, with the names that are remembered. The lock of
-// objects guards it. Only one part is read at a time: [objects.reconcile] begins a list, and reads a
-// part for each continuation.
+// objects guards it. Only one part is read at a time: a reconcile begins a list, and reads a part
+// for each continuation.
 type list struct {
 	// The list that is read. number is that of the newest one, and page its largest page, which
 	// stays small for the next list after large answers.

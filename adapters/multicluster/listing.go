@@ -18,7 +18,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime/remote"
 )
 
-// replace returns a resync in place of a change beyond those that may wait.
+// replace returns a resync in place of a change beyond those that may wait. The lanes call it.
 func (o *objects) replace(r mcreconcile.Request) mcreconcile.Request {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -50,8 +50,8 @@ func (o *objects) beginList(name multicluster.ClusterName) {
 }
 
 // takeTurn takes the turn of a list, and reports false if there is none. There is none while many
-// requests are ready, unless there was no list for a pause: a loud cluster could keep the queue long
-// for ever.
+// requests are ready, unless there was no list for a pause: a loud cluster could keep the queue
+// long for ever.
 func (o *objects) takeTurn() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -64,7 +64,8 @@ func (o *objects) takeTurn() bool {
 	return true
 }
 
-// listPart reads pages until enough names wait in the queue.
+// listPart reads pages until enough names wait in the queue. [objects.reconcile] calls it for each
+// continuation.
 func (o *objects) listPart(
 	ctx context.Context, name multicluster.ClusterName, reader client.Reader,
 ) (reconcile.Result, error) {
@@ -111,8 +112,8 @@ func (o *objects) listPart(
 	}
 }
 
-// endIfSpent reports whether a list must end before its last page. If so, it logs that, and the list is
-// not whole.
+// endIfSpent reports whether a list must end before its last page. If so, it logs that, and the
+// list is not whole.
 func (o *objects) endIfSpent(ctx context.Context, name multicluster.ClusterName, l *list) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -14,8 +14,8 @@ import (
 )
 
 // takeRequest takes the request of an object that is about to be reconciled: the list may request
-// another object in its place. It returns the number of the newest list, and whether that list lacks
-// the object. If so, the name is forgotten.
+// another object in its place. It returns the number of the newest list, and whether that list
+// lacks the object. If so, the name is forgotten.
 func (o *objects) takeRequest(ctx context.Context, r mcreconcile.Request) (number uint32, gone bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -38,8 +38,8 @@ func (o *objects) takeRequest(ctx context.Context, r mcreconcile.Request) (numbe
 	return number, gone
 }
 
-// noteRead notes whether a reconcile has read its object. If the last list lacks the object, the name
-// stays forgotten unless the reconcile has read the object.
+// noteRead notes whether a reconcile has read its object. If the last list lacks the object, the
+// name stays forgotten unless the reconcile has read the object.
 func (o *objects) noteRead(ctx context.Context, r mcreconcile.Request, number uint32, gone bool, read *objectRead) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

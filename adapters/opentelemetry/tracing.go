@@ -51,8 +51,8 @@ const (
 // Tracing wraps ports with spans. Create it with [New]. A nil Tracing is off and returns each port
 // unchanged. It is safe for concurrent use.
 //
-// An agent gets one as a part, and a control plane wraps its verifier and handler. No program of this
-// repository makes one: a program that wants traces does.
+// An agent gets one as a part, and a control plane wraps its verifier and handler. No program of
+// this repository makes one: a program that wants traces does.
 type Tracing struct{ tracer trace.Tracer }
 
 // New returns a Tracing that sends its spans to provider. If provider is nil, New returns nil,
@@ -273,8 +273,8 @@ func (t *Tracing) Handler(next core.Handler) core.Handler {
 	return traced
 }
 
-// startDelivery starts the span of a delivery, and makes it the trace parent of the event. Handler and
-// Queue call it.
+// startDelivery starts the span of a delivery, and makes it the trace parent of the event. Handler
+// and Queue call it.
 func (t *Tracing) startDelivery(
 	ctx context.Context, name string, d core.Delivery,
 ) (context.Context, core.Delivery, trace.Span) {

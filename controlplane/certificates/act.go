@@ -23,6 +23,7 @@ import (
 )
 
 // wantedListener has bundle and certificate in one Secret, so that they never mix generations.
+// observe calls it.
 func (c *Certificates) wantedListener(o *observed) *corev1.Secret {
 	server := o.serverSecret()
 	if server == nil {

@@ -76,7 +76,8 @@ const (
 	webhookSuffix = "-webhook-tls"
 )
 
-// objectNames are those of the objects of one set, and of their labels and annotations.
+// objectNames makes the names of the objects of one set, and of their labels and annotations. All
+// files of this package use them.
 type objectNames struct {
 	set    string
 	stored names.Names

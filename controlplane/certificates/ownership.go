@@ -20,6 +20,7 @@ import (
 var errForeign = errors.New("an object of another owner has a name of this set")
 
 // apply creates or corrects an object of this set. The mark of the set is the label with its name.
+// [Certificates.Reconcile] calls it for each object of its steps.
 func (c *Certificates) apply(ctx context.Context, object client.Object) error {
 	live, err := c.readOwn(ctx, object)
 	if err != nil {

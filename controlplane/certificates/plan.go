@@ -76,8 +76,8 @@ func (a authority) rotatesAt() time.Time {
 }
 
 // signed reports whether a certificate is of this CA. crypto/x509 leaves out the identifier of the
-// CA's key if issuer and subject are equal, or if the CA has no identifier. signed then compares the
-// names only.
+// CA's key if issuer and subject are equal, or if the CA has no identifier. signed then compares
+// the names only.
 func (a authority) signed(l leaf) bool {
 	isSameKey := l.signer == a.key || l.signer == ""
 	return a.fingerprint != "" && l.present && l.issuer == a.name && isSameKey

@@ -138,8 +138,8 @@ func (p *pair) live() client.Object {
 	return p.existing
 }
 
-// readPair reads the Certificate and the Secret of a pair. It fails if one of them belongs to another
-// owner. EnsureRuntime calls it with the lock of the runtime.
+// readPair reads the Certificate and the Secret of a pair. It fails if one of them belongs to
+// another owner. EnsureRuntime calls it with the lock of the runtime.
 func (c *Certificates) readPair(ctx context.Context, p *pair, r Runtime) (err error) {
 	key := client.ObjectKeyFromObject(p.wanted)
 

@@ -36,9 +36,9 @@ func (v *visit) planConfiguration(ctx context.Context) error {
 	return v.compareByDryRun(ctx)
 }
 
-// isSameRecord reports whether the last complete installation had the same configuration. If so, and
-// the present configuration differs, then others have replaced the configuration, for example by an
-// older copy with the annotation of its time.
+// isSameRecord reports whether the last complete installation had the same configuration. If so,
+// and the present configuration differs, then others have replaced the configuration, for example
+// by an older copy with the annotation of its time.
 func (v *visit) isSameRecord() bool { return v.last.whole == v.want.record.whole }
 
 // compareByDryRun compares the webhooks in the runtime with the webhooks that a correction would

@@ -62,8 +62,8 @@ func bounded(status Status, err error) (Status, error) {
 	return status, remote.Error(err)
 }
 
-// install does one call of Install. The visit belongs to that call, and the memory has its own lock.
-// Calls for the same runtime must not run concurrently.
+// install does one call of Install. The visit belongs to that call, and the memory has its own
+// lock. Calls for the same runtime must not run concurrently.
 func (v *visit) install(ctx context.Context) (Status, error) {
 	if v.runtime.Verify {
 		v.memory.records.outdate(v.id) // Even if this call fails.
@@ -128,8 +128,8 @@ func (v *visit) correct(ctx context.Context) (Status, error) {
 	return status, err
 }
 
-// planObjects plans the objects to apply. It asks the runtime by a dry run for the changes of others,
-// and books the next restart of the agents, which is due if others have changed webhooks.
+// planObjects plans the objects to apply. It asks the runtime by a dry run for the changes of
+// others, and books the next restart of the agents, which is due if others have changed webhooks.
 func (v *visit) planObjects(ctx context.Context) error {
 	v.ownNamespace = v.ownsOrMakesNamespace()
 	v.former = v.formerManagers()

@@ -118,8 +118,8 @@ func (r *reconciler) forgetFormer(object client.ObjectKey, id core.RuntimeID, cu
 	return soon
 }
 
-// pauseOfReady is the time to the next reconcile of a runtime that is ready. It is short while former
-// agents may end.
+// pauseOfReady is the time to the next reconcile of a runtime that is ready. It is short while
+// former agents may end.
 func (r *reconciler) pauseOfReady(soon bool) time.Duration {
 	if soon {
 		return min(r.opts.Interval, drain)

@@ -30,7 +30,8 @@ const (
 	maxPort       = 65535
 )
 
-// reconciler keeps the route and the status of each Watcher. Only seen changes after set-up.
+// reconciler keeps the route and the status of each Watcher. The workers of its controller call it,
+// and only seen changes after set-up.
 type reconciler struct {
 	client   client.Client
 	fresh    client.Reader // without cache

@@ -16,6 +16,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
+// httpRoutes is the routing by HTTPRoutes of the Gateway API. The reconciler calls it.
 type httpRoutes struct {
 	where string // the namespaces of the gateways, for messages
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 )
 
+// routing makes and checks the routes of one kind. The reconciler has one, or none without routes.
 type routing interface {
 	kind() string
 	gateway() client.Object

@@ -16,6 +16,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
+// virtualServices is the routing by VirtualServices of Istio. The reconciler calls it.
 type virtualServices struct {
 	clusterDomain string
 	where         string // the namespaces of the gateways, for messages

@@ -16,7 +16,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/defaults"
 )
 
-// documentKind is the kind that the text form requires, regardless of the kind of the custom resource.
+// documentKind is the kind that the text form requires, regardless of the kind of the custom
+// resource.
 const documentKind = "Watcher"
 
 func managerOf(w *v1beta2.Watcher, n names.Names) (core.Manager, error) {

@@ -40,9 +40,9 @@ func (g *gather) end(window time.Duration) (end time.Time) {
 
 func (g *gather) hasMany() bool { return g.last >= manyGathered }
 
-// noteCall learns from the batch of a call whether waiting pays. The argument settling is the number
-// of events that become due soon. Events that became due before held have waited until then. Resends
-// do not count, because they are due together anyway.
+// noteCall learns from the batch of a call whether waiting pays. The argument settling is the
+// number of events that become due soon. Events that became due before held have waited until then.
+// Resends do not count, because they are due together anyway.
 func (g *gather) noteCall(batch []*entry, settling int, window time.Duration, held, now time.Time) {
 	isSoon := now.Sub(g.called) < window
 	hasWaited := slices.ContainsFunc(batch, func(e *entry) bool { return e.due.Before(held) })

@@ -8,13 +8,13 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/pacedlog"
 )
 
-// shared is what all lanes of an outbox have in common. The lock mu guards totals and drains. New sets
-// all other fields.
+// shared is what all lanes of an outbox have in common. The lock mu guards totals and drains. New
+// sets all other fields.
 type shared struct {
 	forwarder core.Forwarder
 	opts      Options
 	log       log
-	callEnded chan struct{} // has a token after a call that ended while the outbox drains.
+	callEnded chan struct{} // has a token after a call that ended while the outbox drains, for Start to check again.
 
 	mu     sync.Mutex // guards the lanes, too.
 	totals totals

@@ -62,7 +62,8 @@ func fleetParameters() parameters {
 	}
 }
 
-// newHandler refuses requests without authentication, and those with a wrong query.
+// newHandler refuses requests without authentication or with a wrong query. Both handlers of this
+// package are made by it.
 func newHandler(accepted parameters, answer func(http.ResponseWriter, *http.Request, *selection)) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /", func(w http.ResponseWriter, r *http.Request) {

@@ -51,7 +51,8 @@ func hasToken(r *http.Request, token string) bool {
 // the challenge of that scheme to answers with 401.
 //
 // The filter of controller-runtime answers 500 to a wrong token. With [Authenticated] behind it,
-// BrowserLogin turns that 500 into 401. Package controllerruntime puts both around its metrics server.
+// BrowserLogin turns that 500 into 401. Package controllerruntime puts both around its metrics
+// server.
 func BrowserLogin(filter http.Handler) http.Handler {
 	refuseNil("filter", filter)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

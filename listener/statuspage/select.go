@@ -17,8 +17,8 @@ import (
 // parameters maps each query parameter of a handler to its allowed values; nil allows any value.
 type parameters map[string][]string
 
-// selection is the part of a fleet or of installations that a request asks for. The handlers of both
-// pages make one for each request.
+// selection is the part of a fleet or of installations that a request asks for. The handlers of
+// both pages make one for each request.
 type selection struct {
 	query         url.Values
 	search        string    // in lower case
@@ -117,7 +117,8 @@ func (s *selection) matches(status *fleet.Status) bool {
 	if !s.expires.IsZero() && !slices.ContainsFunc(status.Replicas, s.endsSoon) {
 		return false
 	}
-	return s.isValue("state", string(status.State)) && s.matchesCommon(string(status.Reason), status.Manager, status.Runtime)
+	return s.isValue("state", string(status.State)) &&
+		s.matchesCommon(string(status.Reason), status.Manager, status.Runtime)
 }
 
 func (s *selection) endsSoon(p fleet.Replica) bool {
