@@ -8,10 +8,9 @@ import (
 // absent is the number of no list.
 const absent = 0
 
-// known holds the names whose absence from a list counts as a deletion. A sender of an event
-// chooses its name, so a name of an event alone gives way to the name of an object that a list or a
-// reconcile has seen. Each list has one. Lists and reconciles use it, and the lock of objects
-// guards it.
+// known holds names: if a list lacks such a name, the object was deleted. A sender of an event
+// chooses its name. A name that only an event has gives way to the name of an object that a list or
+// a reconcile has seen. Lists and reconciles use it, and the lock of objects guards it.
 type known struct {
 	// numbers maps a name to the number of the last list that had it. The value is [absent] from
 	// the end of a list that lacks the object until the reconcile that this list has requested.

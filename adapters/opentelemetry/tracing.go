@@ -52,7 +52,7 @@ const (
 // unchanged. It is safe for concurrent use.
 //
 // An agent gets one as a part, and a control plane wraps its verifier and handler. No program of
-// this repository makes one: a program that wants traces does.
+// this repository makes one: the program that imports this package does.
 type Tracing struct{ tracer trace.Tracer }
 
 // New returns a Tracing that sends its spans to provider. If provider is nil, New returns nil,

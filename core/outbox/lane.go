@@ -8,8 +8,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/pacedlog"
 )
 
-// shared is what all lanes of an outbox have in common. The lock mu guards totals and drains. New
-// sets all other fields.
+// shared is the state that all lanes of an outbox have in common. The lock mu guards totals and
+// drains. New sets all other fields.
 type shared struct {
 	forwarder core.Forwarder
 	opts      Options
