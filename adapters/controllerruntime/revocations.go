@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -34,7 +36,14 @@ type revocations struct {
 
 	cache cache.Cache
 	name  types.NamespacedName
+	// outage is of the API server. Only the watch of the cache reports failures.
+	outage outage
+	// patience is how long an outage lasts until the list counts as broken. Only tests change it.
+	patience atomic.Int64
 }
+
+// longOutage is longer than a restart of an API server.
+const longOutage = time.Minute
 
 var (
 	_ intake.Revocations             = (*revocations)(nil)
@@ -49,8 +58,8 @@ var (
 // resourceNames.
 //
 // Until the ConfigMap has been read, the listener is not ready and takes no events. If the
-// ConfigMap later becomes malformed, deleted or forbidden, the problem is logged and the last valid
-// list stays in use. To end all revocations, empty the key. The default of the Logger is
+// ConfigMap later becomes malformed, deleted or forbidden, or cannot be read for a minute, the
+// problem is logged and the last valid list stays in use. To end all revocations, empty the key. The default of the Logger is
 // mgr.GetLogger().
 func RevocationsFromConfigMap(
 	mgr manager.Manager, name types.NamespacedName, opts intake.RevocationOptions,
@@ -68,6 +77,7 @@ func RevocationsFromConfigMap(
 	}
 
 	r := &revocations{name: name}
+	r.patience.Store(int64(longOutage))
 	one, err := cache.New(mgr.GetConfig(), cache.Options{
 		HTTPClient: mgr.GetHTTPClient(), Scheme: scheme, Mapper: mgr.GetRESTMapper(),
 		DefaultNamespaces: map[string]cache.Config{
@@ -126,9 +136,12 @@ func (r *revocations) followConfigMap(ctx context.Context) error {
 }
 
 // noteFailure reports a watch that is not established. A watch that ends is established again, and
-// the list stays, unless the API server refuses that: new entries would have no effect.
+// the list stays. The list counts as broken if the API server refuses the watch, or fails for long,
+// because new entries would have no effect.
 func (r *revocations) noteFailure(ctx context.Context, reflector *toolscache.Reflector, err error) {
-	if r.RevocationList() == nil || isRefusal(err) {
+	length := r.outage.noteFailure(time.Now())
+	isUnread := r.RevocationList() == nil
+	if isUnread || isRefusal(err) || length >= time.Duration(r.patience.Load()) {
 		r.Fail(err)
 	}
 	toolscache.DefaultWatchErrorHandler(ctx, reflector, err)
@@ -137,6 +150,25 @@ func (r *revocations) noteFailure(ctx context.Context, reflector *toolscache.Ref
 // isRefusal reports whether an API server answers each attempt with the error, as without rights.
 func isRefusal(err error) bool {
 	return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || apierrors.IsNotFound(err)
+}
+
+// outage is a series of failures. The goroutine of a watch uses it alone.
+type outage struct {
+	first time.Time
+	last  time.Time
+}
+
+// calm is a time without failures that ends a series. It is longer than the longest pause between
+// two attempts of a watch, which is 30 s.
+const calm = 2 * time.Minute
+
+// noteFailure returns how long the series has lasted that the failure belongs to.
+func (o *outage) noteFailure(now time.Time) time.Duration {
+	if now.Sub(o.last) > calm {
+		o.first = now
+	}
+	o.last = now
+	return now.Sub(o.first)
 }
 
 func (r *revocations) isMissing(ctx context.Context) bool {

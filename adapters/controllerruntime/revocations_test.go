@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -26,8 +27,8 @@ import (
 type configMaps struct {
 	mu      sync.Mutex
 	current *corev1.ConfigMap
-	// forbidden means that the operator lacks the right.
-	forbidden bool
+	// refusal answers each request for the ConfigMap, unless it is empty.
+	refusal   metav1.Status
 	selectors map[string]bool
 	version   int
 	watches   []chan metav1.WatchEvent
@@ -54,20 +55,23 @@ func (c *configMaps) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (c *configMaps) serve(w http.ResponseWriter, r *http.Request) {
 	c.mu.Lock()
 	c.selectors[r.URL.Query().Get("fieldSelector")] = true
-	forbidden := c.forbidden
+	refusal := c.refusal
 	list := corev1.ConfigMapList{ListMeta: metav1.ListMeta{ResourceVersion: "1"}}
 	if c.current != nil {
 		list.Items = append(list.Items, *c.current)
 	}
 	events := make(chan metav1.WatchEvent, 16)
-	if r.URL.Query().Get("watch") != "" && !forbidden {
+	if r.URL.Query().Get("watch") != "" && refusal.Code == 0 {
 		c.watches = append(c.watches, events)
 	}
 	c.mu.Unlock()
 
-	if forbidden || r.URL.Query().Get("sendInitialEvents") != "" { // An old server: the client lists then.
-		w.WriteHeader(http.StatusForbidden)
-		_ = json.NewEncoder(w).Encode(metav1.Status{Status: "Failure", Reason: metav1.StatusReasonForbidden, Code: http.StatusForbidden})
+	if r.URL.Query().Get("sendInitialEvents") != "" { // An old server: the client lists then.
+		refusal = forbidden
+	}
+	if refusal.Code != 0 {
+		w.WriteHeader(int(refusal.Code))
+		_ = json.NewEncoder(w).Encode(refusal)
 		return
 	}
 	if r.URL.Query().Get("watch") == "" {
@@ -90,11 +94,19 @@ func (c *configMaps) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// forbid takes the right of the operator, or gives it, and ends all watches.
-func (c *configMaps) forbid(forbidden bool) {
+var (
+	allowed   = metav1.Status{}
+	forbidden = metav1.Status{Status: "Failure", Reason: metav1.StatusReasonForbidden, Code: http.StatusForbidden}
+	down      = metav1.Status{
+		Status: "Failure", Reason: metav1.StatusReasonServiceUnavailable, Code: http.StatusServiceUnavailable,
+	}
+)
+
+// refuse answers the operator with the refusal from now on, and ends all watches.
+func (c *configMaps) refuse(refusal metav1.Status) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.forbidden = forbidden
+	c.refusal = refusal
 	for _, watch := range c.watches {
 		close(watch)
 	}
@@ -134,7 +146,7 @@ func (c *configMaps) put(data map[string]string) {
 // is any, no sender is admitted.
 func TestRevocationsFromConfigMap(t *testing.T) {
 	t.Parallel()
-	api := &configMaps{selectors: map[string]bool{}, forbidden: true}
+	api := &configMaps{selectors: map[string]bool{}, refusal: forbidden}
 	server := httptest.NewServer(api)
 	t.Cleanup(server.Close)
 	var log records
@@ -172,7 +184,7 @@ func TestRevocationsFromConfigMap(t *testing.T) {
 		return revoked.RevocationList().Revokes(core.Peer{ID: runtime})
 	}
 	within("no right", func() bool { return log.has("no sender is admitted until the list is valid") })
-	api.forbid(false)
+	api.refuse(allowed)
 	within("no ConfigMap", func() bool { return log.has("ConfigMap does not exist") })
 	if revoked.RevocationList() != nil {
 		t.Error("a missing ConfigMap is an empty list")
@@ -196,10 +208,16 @@ func TestRevocationsFromConfigMap(t *testing.T) {
 	if broken.Load() {
 		t.Error("a list that is read is broken")
 	}
-	api.forbid(true)
+	api.refuse(forbidden)
 	within("the right is gone", broken.Load)
-	api.forbid(false)
+	api.refuse(allowed)
 	within("the right is back, for the same list", func() bool { return !broken.Load() })
+
+	controllerruntime.EndPatience(revoked)
+	api.refuse(down)
+	within("a long outage", broken.Load)
+	api.refuse(allowed)
+	within("the end of the outage, for the same list", func() bool { return !broken.Load() })
 
 	api.mu.Lock()
 	defer api.mu.Unlock()
@@ -218,5 +236,21 @@ func TestRevocationsFromConfigMapRefuses(t *testing.T) {
 		if _, err := controllerruntime.RevocationsFromConfigMap(mgr, name, intake.RevocationOptions{}); err == nil {
 			t.Errorf("the name %q is enough", name)
 		}
+	}
+}
+
+// Failures far from each other are several outages: each attempt that works in between is silent.
+func TestLengthOfAnOutage(t *testing.T) {
+	t.Parallel()
+	start := time.Now()
+	var failures []time.Time
+	for _, after := range []time.Duration{0, 30 * time.Second, 90 * time.Second, time.Hour, time.Hour + time.Second} {
+		failures = append(failures, start.Add(after))
+	}
+
+	got := controllerruntime.Outage(failures...)
+	want := []time.Duration{0, 30 * time.Second, 90 * time.Second, 0, time.Second}
+	if !slices.Equal(got, want) {
+		t.Errorf("have %v, want %v", got, want)
 	}
 }
