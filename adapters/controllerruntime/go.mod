@@ -16,7 +16,7 @@ require (
 )
 
 require (
-	github.com/runtime-watcher/runtime-watcher v0.0.0-20261129105609-143cae6cca82
+	github.com/runtime-watcher/runtime-watcher v0.0.0-20261129135218-fe7dfcf98948
 	k8s.io/utils v0.0.0-20251002143259-bc988d571ff4
 )
 
