@@ -72,7 +72,7 @@ func TestSize(t *testing.T) {
 func TestLimits(t *testing.T) {
 	document := string(rig.Must(os.ReadFile("README.md")))
 	for _, row := range []string{
-		fmt.Sprintf("| one visit of a runtime | %.0f s.", skr.VisitTime.Seconds()),
+		fmt.Sprintf("| one visit to a runtime | %.0f s.", skr.VisitTime.Seconds()),
 		fmt.Sprintf("| a runtime that takes more than %.0f s |", slowAfter.Seconds()),
 		fmt.Sprintf("%d other workers", workers),
 		fmt.Sprintf("| connections that are kept | %d |", skr.MaxClients),
