@@ -136,7 +136,7 @@ func New(ctx context.Context, to Connection, parts Parts, opts Options) (*Agent,
 // so that pending events are sent. Start returns the errors of all parts. Call Start only once.
 //
 // With heartbeats at intervals above 30 s, Start also returns an error if the outbox makes no
-// progress for 20 s, or longer with a longer ForwardTimeout. Some parts may then still run, so end
+// progress for ForwardTimeout plus 10 s. Some parts may then still run, so end
 // the process.
 func (a *Agent) Start(ctx context.Context) error {
 	ended := make(chan error, 1)

@@ -77,7 +77,7 @@ func WebhookTLSConfig(serving, clients Source, clientNames ...string) *tls.Confi
 
 // Roots returns a function that returns the current CAs of source, or nil if there are no CAs. A
 // listener checks each request against these CAs, so that requests on open connections are also
-// refused after a CA was removed. If source is nil, Roots returns nil.
+// refused after a CA has been removed. If source is nil, Roots returns nil.
 func Roots(source Source) func() *x509.CertPool {
 	if option.IsNil(source) {
 		return nil // A listener refuses it at its set-up.

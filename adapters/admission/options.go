@@ -18,7 +18,8 @@ type Options struct {
 	Filter core.Filter
 	// Serves reports whether the handler accepts reviews for a manager. Reviews for any other
 	// manager are answered 404. Serves is called for each review, concurrently, and must return
-	// immediately. It also bounds the label values of the hooks. Default: every valid name.
+	// immediately. Hooks receive only managers that Serves accepts, so Serves also limits the
+	// label values of metrics. Default: every valid name.
 	Serves func(core.Manager) bool
 	// OwnerAnnotation is the annotation that names the owner of an object. It must equal
 	// OwnerAnnotation of the [ConfigurationOptions]. Default: [core.OwnerAnnotation].

@@ -62,8 +62,8 @@ type Options struct {
 	// connection, a 502, or a 503 without Retry-After, unless its deadline is too close. Default:
 	// 2. Negative: none.
 	Retries int
-	// RefusedRetryAfter is the wait after 401 or 403 without Retry-After, because a rotation of
-	// certificates may be in progress. Default: 30 s. Negative: none.
+	// RefusedRetryAfter is the wait after 401 or 403 without Retry-After. The wait gives a
+	// rotation of certificates time to finish. Default: 30 s. Negative: none.
 	RefusedRetryAfter time.Duration
 	// UserAgent is sent with each request (RFC 9110, section 10.1.5). Default:
 	// "runtime-watcher".

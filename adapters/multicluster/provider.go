@@ -29,14 +29,14 @@ import (
 )
 
 // ProviderOptions are the optional settings of [NewProvider]. The zero value is the documented
-// default, which is also the default of the provider kubeconfig of multicluster-runtime.
+// default, as in the kubeconfig provider of multicluster-runtime.
 type ProviderOptions struct {
 	// Namespace is the namespace of the Secrets. Default: "default".
 	Namespace string
 	// Label is the label that has the value "true" on each Secret that represents a cluster.
 	// Default: "sigs.k8s.io/multicluster-runtime-kubeconfig".
 	Label string
-	// Name is the name of the controller of the Secrets. Default: "kubeconfig-provider".
+	// Name is the name of the controller for the Secrets. Default: "kubeconfig-provider".
 	Name string
 }
 
@@ -78,7 +78,7 @@ func NewProvider(
 	return &Provider{connect: connect, opts: opts, clusters: make(map[multicluster.ClusterName]engagement)}
 }
 
-// SetupWithManager adds a controller of the Secrets to the local controller manager. Its cache
+// SetupWithManager adds a controller for the Secrets to the local controller manager. Its cache
 // holds only the metadata of the Secrets. A cluster stays engaged until ctx ends, or its Secret is
 // deleted or loses the label. If a Secret changes, for example because of a new token, the client
 // of its cluster changes. Only a Secret with another UID engages its cluster again and lists its

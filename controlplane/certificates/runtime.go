@@ -88,8 +88,8 @@ type RuntimeStatus struct {
 
 // EnsureRuntime applies the Certificates of a runtime and returns the material that has been
 // issued. It does not wait: call it in each reconcile of the runtime, and again soon while the
-// status is not ready. While a certificate is renewed, the status stays ready with the last
-// certificate.
+// status is not ready. While a certificate is renewed, the status stays ready and contains
+// the previous certificate.
 //
 // An error is permanent, with the reason invalid_runtime, if the runtime needs another ID or
 // domain. It has the reason runtime_taken if another object has the same ID.

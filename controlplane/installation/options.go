@@ -56,10 +56,10 @@ type Options struct {
 	// no longer be running. The owner of the manifests is "manifests", and the owner of the chart
 	// is "helm". Default: none.
 	FormerOwners []string
-	// Adopt names objects without the annotation of an owner that Install takes over, each as
-	// <Kind>/<name>, such as "Deployment/runtime-watcher". Install replaces an object that cannot
-	// be changed. By default, Install rejects a runtime with such an object, and the error names
-	// the object.
+	// Adopt lists objects, each as <Kind>/<name>, that Install takes over although they have no
+	// owner annotation, such as "Deployment/runtime-watcher". Install replaces an object that
+	// cannot be changed. By default, Install rejects a runtime with such an object, and the error
+	// names the object.
 	Adopt []string
 	// Replicas is the number of agents. Default: 2, or 1 with Informer, because each replica would
 	// send each event.

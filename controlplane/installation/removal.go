@@ -20,8 +20,8 @@ import (
 // listed, the namespace stays, and a line is logged. To list them, Client must come from
 // runtimes.NewKubeconfigs or remote.NewClient.
 //
-// Missing objects are not an error. A runtime that no longer exists has no client, which is not an
-// error either. A runtime that cannot be reached is an error.
+// Missing objects are not an error. If the runtime no longer exists, leave its Client nil:
+// then Uninstall returns [Removed] without an error. A runtime that cannot be reached is an error.
 func (i *Installer) Uninstall(ctx context.Context, r Runtime) (Status, error) {
 	i.memory.forget(r.ID)
 	if r.Client == nil {

@@ -132,8 +132,8 @@ func (o Options) validate() error {
 // SetUp adds the parts of a step to mgr. addr is the address of the listener, such as ":8082". Pass
 // the source to WatchesRawSource in the controller of Kymas, in each step. SetUp registers the
 // metrics of the listener, with the former names as aliases, and of the fleet in the registry of
-// controller-runtime, so a process can call SetUp only once. The scheme of mgr must have the kinds
-// of cert-manager from step 4 on. SetUp queries the API server for the kinds that it needs.
+// controller-runtime, so a process can call SetUp only once. From step 4 on, register the types of
+// cert-manager in the scheme of mgr. SetUp queries the API server for the kinds that it needs.
 func SetUp(mgr ctrl.Manager, addr string, opts Options) (*controllerruntime.Source[ctrl.Request], error) {
 	if err := opts.validate(); err != nil {
 		return nil, err

@@ -49,8 +49,8 @@ type Names struct {
 	// OwnerAnnotation names the annotation that contains <namespace>/<name> of the object that
 	// represents the runtime, on a watched object in a runtime. Default: "<Prefix>/owned-by".
 	OwnerAnnotation string
-	// WebhookDomain ends the names of all webhooks in the runtimes, which are
-	// <namespace>.<name>.operator.<WebhookDomain> and similar: a DNS-1123 subdomain of at most 116
+	// WebhookDomain is the last part of the names of all webhooks in the runtimes, such as
+	// <namespace>.<name>.operator.<WebhookDomain>. It is a DNS-1123 subdomain of at most 116
 	// characters. Default: Group, without "operator." at its start.
 	WebhookDomain string
 }
@@ -169,7 +169,7 @@ func (n Names) GroupVersionKind() schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: n.Group, Version: version, Kind: n.Kind}
 }
 
-// Key returns the label or annotation "<Prefix>/<word>".
+// Key returns the key of a label or an annotation, "<Prefix>/<word>".
 func (n Names) Key(word string) string { return n.WithDefaults().Prefix + "/" + word }
 
 // ManagedBy returns the label "<Prefix>/managed-by". On a custom resource without spec.manager it

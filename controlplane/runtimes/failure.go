@@ -23,7 +23,9 @@ const (
 	ReasonCertificateFailed installation.Reason = "CertificateFailed"
 	// ReasonInvalidKubeconfig means that the kubeconfig of the runtime is rejected.
 	ReasonInvalidKubeconfig installation.Reason = "InvalidKubeconfig"
-	// ReasonUnreachable means that the runtime cannot be reached.
+	// ReasonUnreachable means that Parts.Connect returned an error, such as a kubeconfig that does
+	// not exist. An API server that does not answer later calls leads to a reason of package
+	// installation.
 	ReasonUnreachable installation.Reason = "Unreachable"
 	// ReasonInvalidWatches means that no webhook configuration can be built from the Watchers.
 	ReasonInvalidWatches installation.Reason = "InvalidWatches"

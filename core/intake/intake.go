@@ -155,7 +155,8 @@ type Options struct {
 	// Measured are the managers that the hooks for metrics expect. The intake logs each of these
 	// managers that has no handler. Default: none.
 	Measured []core.Manager
-	// Logger gets panics and managers that are measured but not served. Default: discard.
+	// Logger receives a line for each recovered panic, and for each manager in Measured without a
+	// handler. Default: discard.
 	Logger *slog.Logger
 	// InFlight is called with 1 before the verifier and the handler are called for a batch, and
 	// with -1 afterwards. Default: none.

@@ -301,7 +301,7 @@ func stocksOf(box *outbox.Outbox, managers *managers, reasons *vocabulary) map[s
 // are hooks for that source. Create it with [NewInformer] and register it as a collector. It is
 // safe for concurrent use.
 type Informer struct {
-	// Observed counts a change of an object, by its decision.
+	// Observed counts a change to an object, by the decision of the filter.
 	Observed func(hook.Observation)
 	// Proved notes that the API server showed that a watch works.
 	Proved func(hook.Proof)
