@@ -2,12 +2,12 @@ package installation
 
 import (
 	"crypto/sha256"
+	"maps"
 	"strconv"
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/remote"
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
@@ -23,7 +23,8 @@ type record struct {
 	exclusions         exclusions
 }
 
-// objectVersion changes with each change of the spec of an object.
+// objectVersion changes with each change to the content of an object. The generation alone is not
+// enough: after the restore of a backup, the next change gives an older object the same generation.
 type objectVersion [sha256.Size]byte
 
 func versionOf(object *unstructured.Unstructured) objectVersion {
@@ -36,7 +37,15 @@ func versionOf(object *unstructured.Unstructured) objectVersion {
 	if generation != 0 {
 		version = strconv.FormatInt(generation, 10)
 	}
-	return remote.Sum(string(object.GetUID()), version)
+	return sumOf(object.GetUID(), version, bareContent(object))
+}
+
+// bareContent returns an object without its metadata and its status, which others change.
+func bareContent(object *unstructured.Unstructured) map[string]any {
+	content := maps.Clone(object.Object)
+	delete(content, "metadata")
+	delete(content, "status")
+	return content
 }
 
 // records have the last complete installation of each runtime.
