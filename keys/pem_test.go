@@ -24,7 +24,7 @@ func negativeSerial(ca *testpki.CA) []byte {
 	der := bytes.Clone(ca.Certificate.Raw)
 	// Version 3, and then the tag and the length of the serial number.
 	at := bytes.Index(der, []byte{0xa0, 3, 2, 1, 2, 2})
-	der[at+7] |= 0x80
+	der[at+7] = 0x80 // With the sign bit alone, 0x7f would become 0xff, which is malformed before 0x80.
 
 	return pemBlock("CERTIFICATE", der)
 }

@@ -418,5 +418,5 @@ func TestAConfigurationOfAnotherOwnerStopsTheInstallation(t *testing.T) {
 	out, err := rig.Helm(t, "install", "agent", agent, "--namespace", "stopped", "--create-namespace", "--kubeconfig", plane.Kubeconfig,
 		"--set", strings.Join(exampleValues(), ","), "--set", "canary.configuration=of-another", "--set-json", joiningWatchers("configmaps"))
 	rig.Fails(t, "install", err)
-	rig.Says(t, "message", out, `belongs to owner "an operator"`, "agent/stopped/runtime-watcher", "canary.configuration")
+	rig.Says(t, "message", out, `has the owner "an operator"`, "agent/stopped/runtime-watcher", "canary.configuration")
 }
