@@ -121,7 +121,8 @@ func (m *managerList) reload(acceptor core.Acceptor, version contract.Version) {
 func (m *managerList) noteRest(rest []core.Manager) {
 	problem := ""
 	if len(rest) > 0 {
-		problem = fmt.Sprintf("%s: no room for %v: at most %d managers are allowed, including managers that it no longer lists",
+		problem = fmt.Sprintf(
+			"%s: no room for %v: at most %d managers are allowed, including managers that it no longer lists",
 			m.path, rest, defaults.MaxManagers)
 	}
 

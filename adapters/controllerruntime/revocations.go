@@ -59,8 +59,8 @@ var (
 //
 // Until the ConfigMap has been read, the listener is not ready and takes no events. If the
 // ConfigMap later becomes malformed, deleted or forbidden, or cannot be read for a minute, the
-// problem is logged and the last valid list stays in use. To end all revocations, empty the key. The
-// default of the Logger is mgr.GetLogger().
+// problem is logged and the last valid list stays in use. To end all revocations, empty the key.
+// The default of the Logger is mgr.GetLogger().
 func RevocationsFromConfigMap(
 	mgr manager.Manager, name types.NamespacedName, opts intake.RevocationOptions,
 ) (intake.Revocations, error) {

@@ -356,7 +356,6 @@ func answer(code int, body string) *http.Response {
 }
 
 func status(code int) *http.Response {
-	//nolint:misspell // A reason of Kubernetes.
 	reason := map[int]string{
 		http.StatusForbidden: "Forbidden", http.StatusUnauthorized: "Unauthorized", http.StatusTooManyRequests: "TooManyRequests",
 		http.StatusInternalServerError: "InternalError", http.StatusNotFound: "NotFound", http.StatusGone: "Expired",

@@ -66,7 +66,9 @@ var _ core.Forwarder = (*Forwarder)(nil)
 
 var (
 	errNoConnection = errors.New("natsjetstream: connection is nil")
-	errInbox        = errors.New("natsjetstream: the connection has another inbox prefix: want the prefix of ConnectOptions")
+	errInbox        = errors.New(
+		"natsjetstream: the connection has another inbox prefix: want the prefix of ConnectOptions",
+	)
 )
 
 // NewForwarder returns a forwarder for a runtime, which the NATS server must identify by its

@@ -34,7 +34,8 @@ func TestNewNamesAllThatIsWrong(t *testing.T) {
 		"ports":              {"agent:v1", "a:443", installation.Options{WebhookPort: 10250, MetricsPort: 8443}, nil},
 		"ports of nodes":     {"agent:v1", "a:443", installation.Options{WebhookPort: 10260, HostNetwork: true}, nil},
 		"the port of the kubelet": {
-			"agent:v1", "a:443", installation.Options{WebhookPort: 10250, HostNetwork: true},
+			"agent:v1", "a:443",
+			installation.Options{WebhookPort: 10250, HostNetwork: true},
 			[]string{"HostNetwork: want ports that are free on each node, have 10250 of the kubelet"},
 		},
 		"credentials for no proxy": {

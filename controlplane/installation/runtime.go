@@ -104,7 +104,8 @@ func (r *Runtime) validate(needs purposes) error {
 		return fmt.Errorf("want another ID with %s=%s, which reserves this one", settingTransport, transportNATS)
 	}
 	if needs.nats && len(pair.Leaf.DNSNames) == 0 {
-		return errors.New("the certificate in its Secret has no DNS name: want the DNS name of its user in the NATS server")
+		return errors.New(
+			"the certificate in its Secret has no DNS name: want the DNS name of its user in the NATS server")
 	}
 	if needs.host == "" {
 		return nil

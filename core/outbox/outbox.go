@@ -48,7 +48,12 @@ func New(forwarder core.Forwarder, opts Options) (*Outbox, error) {
 	}
 
 	o := &Outbox{lanes: lanes{
-		shared:    shared{forwarder: forwarder, opts: opts, log: newLog(opts.Logger), callEnded: make(chan struct{}, 1)},
+		shared: shared{
+			forwarder: forwarder,
+			opts:      opts,
+			log:       newLog(opts.Logger),
+			callEnded: make(chan struct{}, 1),
+		},
 		byManager: make(map[core.Manager]*lane),
 		others:    newCounts(),
 		added:     make(chan struct{}, 1),

@@ -32,8 +32,9 @@ import (
 )
 
 const (
-	manager      core.Manager = "kyma"
-	listenerRole              = "listener"
+	manager = core.Manager("kyma")
+
+	listenerRole = "listener"
 	// atOnce is the number of runtimes that connect at the same time.
 	atOnce = 16
 	// parked is a time after which an idle connection is parked.
@@ -171,6 +172,7 @@ type sender struct {
 }
 
 func newSender(t *testing.T, pki *lab.PKI, address string, number int) *sender {
+	t.Helper()
 	name := kit.RuntimeName(number)
 	s := &sender{t: t, name: core.RuntimeID(name), leaf: lab.Must(pki.CA.Client(name, testpki.Options{}))}
 	host, _, err := net.SplitHostPort(address)
