@@ -47,7 +47,7 @@ func (f *follower) noteFailure(err error) {
 }
 
 // backoff is between two attempts: 200 ms to 5 s, and up to half as much at random. It starts
-// again after 2 min without failure.
+// again after a minute without failure.
 func backoff() wait.Backoff {
 	const steps, jitter = 20, 0.5
 	return wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Cap: 5 * time.Second, Steps: steps, Jitter: jitter}
