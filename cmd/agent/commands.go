@@ -78,6 +78,7 @@ func sendDebug(args []string, stderr io.Writer) error {
 	flags.SetOutput(stderr)
 	flags.Usage = func() { _, _ = io.WriteString(stderr, debugUsage) }
 	pid := flags.Int("pid", 1, "process of the agent")
+
 	if err := flags.Parse(args); err != nil {
 		return fmt.Errorf("%w: %w", errSettings, err)
 	}
@@ -95,6 +96,7 @@ func debugOnSignal(ctx context.Context, level *slog.LevelVar, log *slog.Logger, 
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGUSR1)
 	defer signal.Stop(signals)
+
 	end := time.NewTimer(lasts)
 	end.Stop()
 
@@ -122,6 +124,7 @@ func printWebhookConfiguration(args []string, stdout, stderr io.Writer) error {
 	if errors.Is(err, webhookconfig.ErrUsage) {
 		err = fmt.Errorf("%w: %w", errSettings, err)
 	}
+
 	return errors.Join(err, printed)
 }
 
@@ -142,6 +145,7 @@ const helpWidth = 100
 func help() string {
 	var out strings.Builder
 	out.WriteString(usage)
+
 	for _, g := range groups(new(config)) {
 		fmt.Fprintf(&out, "\n%s:\n", g.title)
 		for _, s := range g.settings {

@@ -108,6 +108,7 @@ func (c *config) checkOwn() error {
 	if err := watch.Validate(c.informer.Watches); err != nil {
 		invalid = fmt.Errorf("WATCHERS: %s", strings.Join(textsOf(err), "; "))
 	}
+
 	return errors.Join(
 		option.Unless(hasEndpoint, missing, "WEBHOOK_ENDPOINT"),
 		option.Unless(c.Webhook.Configuration != "", missing, "WEBHOOK_CONFIGURATION"),
@@ -127,6 +128,7 @@ func (c *config) ownConfiguration() agent.OwnConfiguration {
 	own.ExcludedNamespaces = c.informer.ExcludedNamespaces
 	own.CA = c.webhookCA
 	own.WebhookDomain = c.webhookDomain
+
 	if prefix, _, found := strings.Cut(c.OwnerAnnotation, "/"); found {
 		own.Mark = prefix + "/installed-by"
 	}
@@ -137,6 +139,7 @@ func (c *config) doubts() (doubts []string) {
 	if c.Webhook.ClientCAs != "" && len(c.Webhook.ClientNames) == 0 {
 		doubts = append(doubts, "WEBHOOK_CLIENT_CA without WEBHOOK_CLIENT_NAMES: any certificate of these CAs is accepted")
 	}
+
 	// An image may have a fallback as its default, and its Deployment an older contract.
 	if c.ControlPlane.Fallback != "" && c.Contract.NeedsOwner() {
 		doubts = append(doubts, "CONTRACT_FALLBACK is without effect, as CONTROL_PLANE_CONTRACT=v1 has none")
@@ -147,6 +150,7 @@ func (c *config) doubts() (doubts []string) {
 // hash changes with the settings. It is the same for all replicas.
 func (c *config) hash() string {
 	const length = 16
+
 	var text strings.Builder
 	for _, e := range c.effective {
 		if e.env != envInstance {
@@ -183,6 +187,7 @@ func (c *config) options(log *slog.Logger, collectors ...prom.Collector) agent.O
 	opts.Outbox = c.outbox()
 	opts.Collectors = collectors
 	opts.Logger = log
+
 	return opts
 }
 
@@ -192,6 +197,7 @@ func (c *config) outbox() agent.Outbox {
 	opts.MinBackoff = min(outbox.Defaults().MinBackoff, opts.MaxBackoff)
 	isSettling := func(delay time.Duration) bool { return delay <= opts.Settle }
 	opts.Resend = slices.DeleteFunc(slices.Clone(opts.Resend), isSettling)
+
 	if c.source == sourceInformer {
 		opts.Settle = off
 		opts.Resend = []time.Duration{}

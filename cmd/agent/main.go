@@ -103,10 +103,12 @@ func runAgent(ctx context.Context, c config, stderr io.Writer) error {
 	log := newLogger(lines, level)
 	writing.Go(func() { debugOnSignal(logging, level, log, debugTime) })
 	writing.Go(func() { warnOfMemory(logging, log, containerLimit(cgroup()), residentMemory) })
+
 	err := serve(ctx, c, log, lines)
 	if err != nil {
 		log.ErrorContext(ctx, "agent failed", slog.Any("error", err))
 	}
+
 	stop()
 	writing.Wait()
 	return err
@@ -124,10 +126,12 @@ func (c *config) parts(log *slog.Logger) (agent.Parts, []prom.Collector, error) 
 	if c.source != sourceInformer {
 		return agent.Parts{}, nil, nil
 	}
+
 	source, err := watching.New(c.informerSettings(), log)
 	if err != nil {
 		return agent.Parts{}, nil, err
 	}
+
 	return source.Parts(), []prom.Collector{source.Metrics}, nil
 }
 
@@ -141,11 +145,13 @@ func serve(ctx context.Context, c config, log *slog.Logger, lines *logwriter.Wri
 	if err != nil {
 		return err
 	}
+
 	stop, err := c.addTransport(&parts)
 	if err != nil {
 		return err
 	}
 	defer stop()
+
 	collectors = append(collectors, c.buildInfo(), droppedLines(lines))
 	running, err := agent.New(ctx, c.to, parts, c.options(log, collectors...))
 	if err != nil {

@@ -63,6 +63,7 @@ const memoryReview = 10 * time.Second
 // ends. Both are in bytes. It returns immediately without a limit.
 func warnOfMemory(ctx context.Context, log *slog.Logger, limit int64, resident func() int64) {
 	const percent, mebi = 85, 1 << 20
+
 	if limit == 0 {
 		return
 	}
@@ -83,6 +84,7 @@ func residentMemory() int64 {
 	if len(fields) < 2 { // The second one is the resident part.
 		return 0
 	}
+
 	pages, _ := strconv.ParseInt(string(fields[1]), 10, 64)
 	return pages * int64(os.Getpagesize())
 }

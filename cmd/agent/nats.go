@@ -42,6 +42,7 @@ func (t *natsTransport) Forward(ctx context.Context, manager core.Manager, batch
 	if err == nil || t.through == nil || t.conn.IsConnected() {
 		return err
 	}
+
 	if failure := t.through.Failure(); failure != nil {
 		return failure
 	}
@@ -63,6 +64,7 @@ func (c *config) addTransport(parts *agent.Parts) (stop func(), err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var following sync.WaitGroup
 	following.Go(func() { _ = to.files.Start(ctx) }) // It returns nil.
+
 	return func() {
 		cancel()
 		following.Wait()
@@ -82,6 +84,7 @@ func (c *config) tryNATS() check.Link {
 		if err != nil {
 			return nil, nil, err
 		}
+
 		return t, t.conn.Close, nil
 	}
 }
@@ -90,6 +93,7 @@ func (c *config) tryNATS() check.Link {
 func (c *config) connectNATS(options natsjetstream.ForwarderOptions, opts ...nats.Option) (*natsTransport, error) {
 	t := &natsTransport{}
 	var err error
+
 	t.files, err = keys.NewFiles(c.to.Keys, keys.FilesOptions{Hooks: keys.FilesHooks{
 		Reloaded: func(keys.Generation) { _ = t.conn.ForceReconnect() }, // It fails while it reconnects anyway.
 	}})
@@ -117,10 +121,12 @@ func (c *config) connectNATS(options natsjetstream.ForwarderOptions, opts ...nat
 		o.TLSConfig.ServerName = serverName
 		return nil
 	}
+
 	base := append(natsjetstream.ConnectOptions(runtime, t.material), expectServer)
 	if c.natsFirst {
 		base = append(base, nats.TLSHandshakeFirst())
 	}
+
 	if c.ControlPlane.Proxy != "" {
 		t.through, err = proxy.New(proxy.Options{
 			Address: c.ControlPlane.Proxy, Credentials: c.ControlPlane.ProxyCredentials,
@@ -129,6 +135,7 @@ func (c *config) connectNATS(options natsjetstream.ForwarderOptions, opts ...nat
 		if err != nil {
 			return nil, err
 		}
+
 		// The proxy resolves the name, as the runtime may be unable to.
 		base = append(base, nats.SetCustomDialer(natsDialer{t.through}), nats.SkipHostLookup())
 	}
@@ -138,6 +145,7 @@ func (c *config) connectNATS(options natsjetstream.ForwarderOptions, opts ...nat
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", server, err)
 	}
+
 	t.Forwarder, err = natsjetstream.NewForwarder(t.conn, runtime, options)
 	if err != nil {
 		t.conn.Close()

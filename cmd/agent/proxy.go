@@ -72,12 +72,14 @@ func (c *config) proxyOfEnvironment() string {
 	if value == "" || c.isExcluded() {
 		return ""
 	}
+
 	chosen, err := proxy.ParseEnvironment(value)
 	if err != nil {
 		c.warnings = append(c.warnings, fmt.Sprintf(
 			"HTTPS_PROXY: %v: no proxy is used, set CONTROL_PLANE_PROXY to one or to %s", err, proxyDirect))
 		return ""
 	}
+
 	return chosen.String()
 }
 
@@ -87,9 +89,11 @@ func (c *config) isExcluded() bool {
 	if err != nil {
 		return true // The setting was parsed before.
 	}
+
 	if c.transport == transportNATS && address.Port() == "" {
 		address.Host = net.JoinHostPort(address.Hostname(), defaultPortNATS)
 	}
+
 	anyProxy := httpproxy.Config{HTTPSProxy: "http://proxy", NoProxy: c.env.either("NO_PROXY")}
 	chosen, err := anyProxy.ProxyFunc()(address)
 	return err == nil && chosen == nil

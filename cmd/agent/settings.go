@@ -91,6 +91,7 @@ func given(names []string, find func(name string) string) (name, text string, er
 			return "", "", fmt.Errorf("%s is %.64q and %s is %.64q: want one of them, or the same value in both",
 				name, text, candidate, found)
 		}
+
 		name = candidate
 		text = found
 	}
@@ -104,6 +105,7 @@ func readSettings(args []string, env environment) (config, error) {
 	if errors.Is(err, errHelp) || errors.Is(err, errVersion) {
 		return config{}, err
 	}
+
 	if err := errors.Join(err, c.checkCombination()); err != nil {
 		return config{}, &wrongSettings{textsOf(err), c.warnings}
 	}
@@ -159,6 +161,7 @@ func (r *resolution) resolve(all []setting, args []string) (err error) {
 	for _, s := range all {
 		wrong = append(wrong, r.setValue(s))
 	}
+
 	return errors.Join(wrong...)
 }
 
@@ -168,6 +171,7 @@ func (r *resolution) setValue(s setting) error {
 		if err != nil {
 			return err
 		}
+
 		if err := r.applyValue(s, text); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
@@ -188,6 +192,7 @@ func (r *resolution) setValue(s setting) error {
 	if err == nil {
 		return nil
 	}
+
 	err = fmt.Errorf("%s: %w", name, err)
 	if text == "" || !s.lenient {
 		return err
@@ -213,6 +218,7 @@ func (r *resolution) applyValue(s setting, text string) error {
 	if err := s.set(text); err != nil {
 		return err
 	}
+
 	r.effective = append(r.effective, entry{s.env, text})
 	return nil
 }
@@ -235,6 +241,7 @@ var formerFlags = map[string]bool{
 func readFlags(all []setting, args []string) (flags, error) {
 	given := flags{}
 	known := given.setFlag(all)
+
 	var wrong []error
 	for len(args) > 0 {
 		err := known.Parse(args)
@@ -256,6 +263,7 @@ func readFlags(all []setting, args []string) (flags, error) {
 	if given.has(flagVersion) {
 		return nil, errVersion
 	}
+
 	return given, errors.Join(wrong...)
 }
 
@@ -349,10 +357,12 @@ func (e environment) suspicious(all []setting) []string {
 
 func didYouMean(name string, names []string) string {
 	const shortName = 6
+
 	most := 2
 	if len(name) < shortName {
 		most = 1
 	}
+
 	for edits := range most + 1 {
 		for _, candidate := range names {
 			if isNear(name, candidate, edits) {
@@ -372,5 +382,6 @@ func isNear(a, b string, edits int) bool {
 	if edits == 0 || a == "" || b == "" {
 		return len(a)+len(b) <= edits
 	}
+
 	return isNear(a[1:], b[1:], edits-1) || isNear(a[1:], b, edits-1) || isNear(a, b[1:], edits-1)
 }

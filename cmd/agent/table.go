@@ -216,6 +216,7 @@ func into[T any](kind string, field *T, parse func(string) (T, error)) value {
 		if err != nil {
 			return err
 		}
+
 		*field = v
 		return nil
 	}}
@@ -264,6 +265,7 @@ func canOpen(path string) error {
 		return err
 	}
 	defer file.Close()
+
 	if info, err := file.Stat(); err != nil || info.IsDir() {
 		return unwanted(path, "a file")
 	}
@@ -319,6 +321,7 @@ func parseManagers(list string) (listed []core.Manager, others bool, err error) 
 	if n := len(listed); err == nil && n > defaults.MaxManagers {
 		err = fmt.Errorf("%d managers, want at most %d", n, defaults.MaxManagers)
 	}
+
 	return listed, len(listed) < len(names), err
 }
 

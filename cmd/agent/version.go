@@ -26,6 +26,7 @@ func thisBuild() build {
 	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "(devel)" {
 		b.version = cmp.Or(b.version, info.Main.Version)
 	}
+
 	b.version = cmp.Or(b.version, "dev")
 	if fips140.Enabled() {
 		b.fips = fips140.Version()

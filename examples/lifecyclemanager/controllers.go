@@ -36,6 +36,7 @@ func addControllers(w *watching) error {
 			Connect: w.connections.For(events.Source), RequeueAfter: w.fleet.RequeueAfter,
 		}
 	}
+
 	kymas := &kyma.Reconciler{Clusters: clusters(w.kymas), Events: w.mgr.GetEventRecorder(string(kymaManager))}
 	manifests := &manifest.Reconciler{Clusters: clusters(w.modules)}
 	changed := builder.WithPredicates(
@@ -145,6 +146,7 @@ func allKymas(kymas client.Reader, spread time.Duration) handler.EventHandler {
 		if err := kymas.List(ctx, list, client.InNamespace(template.GetNamespace())); err != nil {
 			ctrl.LoggerFrom(ctx).Error(err, "the new catalog waits for the next reconcile of each runtime")
 		}
+
 		for i := range list.Items {
 			request := ctrl.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])}
 			requests.AddAfter(request, rand.N(spread+1)) //nolint:gosec // Jitter is not a secret.

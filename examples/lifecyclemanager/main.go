@@ -53,13 +53,16 @@ func run(ctx context.Context, args []string, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
+
 	overview := &runtimes.Overview{}
 	poll := fleet.Options{PollFresh: s.pollFresh, PollUnproved: s.pollOtherwise, PollOtherwise: s.pollOtherwise}
 	poll.Logger = controllerruntime.Logger(ctrl.Log)
+
 	watched, err := fleet.New(poll)
 	if err != nil {
 		return err
 	}
+
 	mgr, err := newManager(s, map[string]http.Handler{
 		"/fleet":         statuspage.FleetHandler(watched),
 		"/installations": statuspage.InstallationsHandler(overview.Installations),
@@ -67,14 +70,17 @@ func run(ctx context.Context, args []string, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
+
 	watching, err := newWatching(s, mgr, watched, overview)
 	if err != nil {
 		return err
 	}
+
 	err = errors.Join(watching.setUp(), addControllers(watching), mgr.AddHealthzCheck("alive", healthz.Ping))
 	if err != nil {
 		return err
 	}
+
 	return mgr.Start(ctx)
 }
 
@@ -85,10 +91,12 @@ func newManager(s settings, pages map[string]http.Handler) (ctrl.Manager, error)
 	if err != nil {
 		return nil, err
 	}
+
 	config, err := ctrl.GetConfig()
 	if err != nil {
 		return nil, err
 	}
+
 	// Where the control plane is its own runtime, it also has the Kyma and the catalog of a user.
 	own := cache.ByObject{Namespaces: map[string]cache.Config{s.namespace: {}}}
 	return ctrl.NewManager(config, ctrl.Options{

@@ -58,9 +58,11 @@ func parse(args []string, stderr io.Writer) (s settings, err error) {
 	})
 	flags.Func("listener-secret", "`namespace/name` of the Secret with the key material of the listener or gateway; "+
 		"empty: watcher-listener in the namespace of this operator", s.setListenerSecret)
+
 	if err := flags.Parse(args); err != nil {
 		return s, err
 	}
+
 	err = s.validate(flags.Args())
 	return s, err
 }
@@ -70,6 +72,7 @@ func (s *settings) addAgentSetting(text string) error {
 	if !ok {
 		return errors.New("want NAME=value")
 	}
+
 	s.agentSettings[name] = value
 	return nil
 }
@@ -90,6 +93,7 @@ func (s *settings) setListenerSecret(text string) error {
 	if namespace == "" || name == "" || strings.Contains(name, "/") {
 		return errors.New("want namespace/name")
 	}
+
 	s.listenerSecret = types.NamespacedName{Namespace: namespace, Name: name}
 	return nil
 }
@@ -99,21 +103,27 @@ func (s *settings) validate(rest []string) error {
 	if len(rest) > 0 {
 		wrong = append(wrong, fmt.Errorf("arguments %q are no flags", rest))
 	}
+
 	if s.image == "" {
 		wrong = append(wrong, errors.New("-agent-image is empty, want the image of the agent"))
 	}
+
 	if s.catalogSpread < 0 {
 		wrong = append(wrong, fmt.Errorf("-catalog-spread is %s, want 0 or more", s.catalogSpread))
 	}
+
 	if s.host() == "" {
 		wrong = append(wrong, fmt.Errorf("-events-address is %q, want host:port", s.address))
 	}
+
 	if s.podIP != "" && s.port() == 0 {
 		wrong = append(wrong, fmt.Errorf("-pod-ip needs a port in -events-bind-address, have %q", s.listenAddress))
 	}
+
 	if len(s.gateways) > 0 && !s.behindGateway() {
 		wrong = append(wrong, errors.New("-gateway-names needs -proxy-addresses"))
 	}
+
 	return errors.Join(wrong...)
 }
 

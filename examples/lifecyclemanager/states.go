@@ -44,8 +44,10 @@ func (states) Describe(descriptions chan<- *prom.Desc) {
 // Collect implements [prom.Collector].
 func (s states) Collect(metrics chan<- prom.Metric) {
 	const timeout = 5 * time.Second
+
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
+
 	kymas, templates := &v1beta2.KymaList{}, &v1beta2.ModuleTemplateList{}
 	for _, list := range []client.ObjectList{kymas, templates} {
 		if err := s.cache.List(ctx, list); err != nil {
@@ -53,10 +55,12 @@ func (s states) Collect(metrics chan<- prom.Metric) {
 			return
 		}
 	}
+
 	ofKymas, ofModules := count(kymas, templates)
 	for _, state := range []v1beta2.State{v1beta2.Ready, v1beta2.Processing, v1beta2.Error, v1beta2.Deleting} {
 		metrics <- prom.MustNewConstMetric(kymaState, prom.GaugeValue, ofKymas[state], string(state))
 	}
+
 	for key, n := range ofModules {
 		metrics <- prom.MustNewConstMetric(moduleState, prom.GaugeValue, n, string(key.module), string(key.state))
 	}
@@ -75,6 +79,7 @@ func count(
 	for i := range templates.Items {
 		known[templates.Items[i].Spec.Module] = true
 	}
+
 	for i := range kymas.Items {
 		ofKymas[kymas.Items[i].Status.State]++
 		for _, module := range kymas.Items[i].Status.Modules {

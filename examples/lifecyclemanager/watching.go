@@ -73,15 +73,18 @@ func newWatching(
 ) (*watching, error) {
 	object := &metav1.PartialObjectMetadata{}
 	object.SetGroupVersionKind(newKyma().GroupVersionKind())
+
 	known, err := controllerruntime.NewRuntimes(mgr.GetCache(), object, controllerruntime.ByName,
 		controllerruntime.RuntimesOptions{})
 	if err != nil {
 		return nil, err
 	}
+
 	started, err := newReconciles(metrics.Registry)
 	if err != nil {
 		return nil, err
 	}
+
 	affected := manifest.Affected(mgr.GetClient(), known)
 	return &watching{
 		settings: s, mgr: mgr, fleet: watched, known: known,
@@ -98,6 +101,7 @@ func (w *watching) setUp() error {
 	if err != nil {
 		return err
 	}
+
 	set, err := certificates.New(direct, certificates.Parts{
 		Name:        types.NamespacedName{Namespace: w.namespace, Name: certificatesName},
 		DNSNames:    []string{w.host()},
@@ -106,10 +110,12 @@ func (w *watching) setUp() error {
 	if err != nil {
 		return err
 	}
+
 	routing := watcher.NoRouting
 	if w.behindGateway() {
 		routing = watcher.VirtualService
 	}
+
 	return errors.Join(watcher.SetUp(w.mgr, watcher.Options{Routing: routing}), w.install(direct, set),
 		w.listen(set.ListenerSecret()), w.lead())
 }
@@ -122,6 +128,7 @@ func (w *watching) install(direct client.Client, set *certificates.Certificates)
 	if err != nil {
 		return err
 	}
+
 	parts := runtimes.Parts{
 		Object: newKyma(), Identify: identify, Connect: w.connections.Connect, Certificates: set, Installer: installer,
 	}
@@ -138,12 +145,14 @@ func (w *watching) listen(secret types.NamespacedName) error {
 	if err != nil {
 		return err
 	}
+
 	material, err := keysource.NewSecret(w.mgr.GetAPIReader(), secret, keys.FilesOptions{
 		Hooks: measured.KeyMaterial("server").FilesHooks, Logger: controllerruntime.Logger(w.mgr.GetLogger()),
 	})
 	if err != nil {
 		return err
 	}
+
 	// A certificate identifies a runtime, to the listener or to a gateway in front of it.
 	senders := controllerruntime.MutualTLS(material)
 	if w.behindGateway() {
@@ -162,6 +171,7 @@ func (w *watching) listen(secret types.NamespacedName) error {
 	if err != nil {
 		return err
 	}
+
 	return errors.Join(events.Handle(kymaManager, w.kymas), events.Handle(moduleManager, w.modules),
 		w.addReadiness(material))
 }
@@ -193,14 +203,17 @@ func (w *watching) lead() error {
 	if w.podIP == "" {
 		return nil
 	}
+
 	service := types.NamespacedName{Namespace: w.namespace, Name: w.service}
 	replica := controllerruntime.ReplicaEndpoint{
 		Operator: leaderElectionID, Address: w.podIP, Ports: map[string]int32{"events": w.port()}, Pod: w.podName,
 	}
+
 	endpoint, err := controllerruntime.NewLeaderEndpoint(w.mgr.GetClient(), service, replica,
 		controllerruntime.LeaderEndpointOptions{Logger: controllerruntime.Logger(w.mgr.GetLogger())})
 	if err != nil {
 		return err
 	}
+
 	return w.mgr.Add(endpoint)
 }

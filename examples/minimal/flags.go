@@ -34,6 +34,7 @@ func parse(args []string, stderr io.Writer) (s settings, err error) {
 		s.gateways = strings.Split(list, ",")
 		return nil
 	})
+
 	if err := flags.Parse(args); err != nil {
 		return s, err
 	}

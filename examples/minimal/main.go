@@ -36,20 +36,24 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
+
 	log := slog.New(slog.NewTextHandler(stderr, nil))
 	files, err := keys.NewFiles(s.files, keys.FilesOptions{Logger: log})
 	if err != nil {
 		return err
 	}
+
 	server, err := newListener(s, files, newPrinter(stdout), listener.Options{Addr: s.addr, Logger: log})
 	if err != nil {
 		return err
 	}
+
 	ctx, cancel := context.WithCancel(ctx)
 	following := make(chan error)
 	go func() { following <- files.Start(ctx) }()
 	err = server.Start(ctx)
 	cancel()
+
 	return errors.Join(err, <-following)
 }
 
@@ -61,6 +65,7 @@ func newListener(s settings, files keys.Source, h core.Handler, opts listener.Op
 		peers = listener.FromTLS(keys.Roots(files), listener.PeerOptions{})
 		opts.TLS = keys.ServerTLSConfig(files)
 	}
+
 	// Every runtime may send every event here. An operator uses listener.SANPinning.
 	return listener.New(peers, listener.InsecureAllowAll(), map[core.Manager]core.Handler{s.manager: h}, opts)
 }

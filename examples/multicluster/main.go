@@ -43,6 +43,7 @@ func main() {
 	flag.StringVar(&files.Key, "key", "tls.key", "`file` with its private key")
 	flag.Parse() // It has -kubeconfig, too.
 	log.SetLogger(logr.FromSlogHandler(slog.NewTextHandler(os.Stderr, nil)))
+
 	if err := run(ctrl.SetupSignalHandler(), ctrl.GetConfigOrDie(), *addr, *namespace, files, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "multicluster:", err)
 		os.Exit(1)
@@ -60,42 +61,51 @@ func run(
 	if err != nil {
 		return err
 	}
+
 	material, err := keys.NewFiles(files, keys.FilesOptions{})
 	if err != nil {
 		return err
 	}
+
 	own := func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return local.GetRESTMapper(), nil }
 	kubeconfigs := remote.NewKubeconfigs(local.GetAPIReader(), "kubeconfig", client.ObjectKeyFromObject,
 		remote.KubeconfigOptions{Scheme: local.GetScheme(), Mapper: own})
 	provider := multicluster.NewProvider(kubeconfigs, multicluster.ProviderOptions{Namespace: namespace})
+
 	mgr, err := mcmanager.WithMultiCluster(local, provider)
 	if err != nil {
 		return err
 	}
+
 	// The annotation skr-domain of a Secret registers the domain of the agent.
 	secret := &metav1.PartialObjectMetadata{}
 	secret.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
+
 	secrets, err := controllerruntime.NewRuntimes(local.GetCache(), secret, controllerruntime.ByName,
 		controllerruntime.RuntimesOptions{})
 	if err != nil {
 		return err
 	}
+
 	events, err := controllerruntime.AddListener(local, controllerruntime.ListenerConfig{
 		Addr: addr, Senders: controllerruntime.MutualTLS(material), Verifier: listener.SANPinning(secrets),
 	})
 	if err != nil {
 		return err
 	}
+
 	source, err := controllerruntime.SourceFor(
 		events, "configmaps", multicluster.Enqueue, controllerruntime.SourceOptions{})
 	if err != nil {
 		return err
 	}
+
 	reconciler := mcreconcile.Func(func(ctx context.Context, r mcreconcile.Request) (reconcile.Result, error) {
 		cluster, err := mgr.GetCluster(ctx, r.ClusterName)
 		if err != nil {
 			return reconcile.Result{}, err
 		}
+
 		object := &corev1.ConfigMap{}
 		err = cluster.GetClient().Get(ctx, r.NamespacedName, object)
 		fmt.Fprintln(out, r, object.Data["text"])

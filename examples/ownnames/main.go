@@ -85,17 +85,21 @@ func run(ctx context.Context, s settings, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+
 	config, err := ctrl.GetConfig()
 	if err != nil {
 		return err
 	}
+
 	mgr, err := ctrl.NewManager(config, ctrl.Options{Scheme: scheme, HealthProbeBindAddress: ":8081"})
 	if err != nil {
 		return err
 	}
+
 	if err := setUp(mgr, s, out); err != nil {
 		return err
 	}
+
 	return mgr.Start(ctx)
 }
 
@@ -119,14 +123,17 @@ func setUp(mgr ctrl.Manager, s settings, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+
 	watched, err := fleet.New(fleet.Options{})
 	if err != nil {
 		return err
 	}
+
 	direct, err := client.New(mgr.GetConfig(), client.Options{Scheme: mgr.GetScheme()})
 	if err != nil {
 		return err
 	}
+
 	set, err := certificates.New(direct, certificates.Parts{
 		Name:        types.NamespacedName{Namespace: s.namespace, Name: "fleet"},
 		DNSNames:    []string{host},
@@ -135,6 +142,7 @@ func setUp(mgr ctrl.Manager, s settings, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+
 	agent := installation.Parts{Image: s.image, ControlPlane: s.address}
 	installer, err := installation.New(agent, installation.Options{
 		Names: fleetNames, Owner: fleetNames.Group,
@@ -162,11 +170,13 @@ func setUp(mgr ctrl.Manager, s settings, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+
 	o := &operator{watched: watched, out: out}
 	senders, err := agentSenders(mgr, set)
 	if err != nil {
 		return err
 	}
+
 	return o.listen(mgr, s.addr, senders)
 }
 
@@ -187,6 +197,7 @@ func (o *operator) listen(mgr ctrl.Manager, addr string, senders controllerrunti
 	if err != nil {
 		return err
 	}
+
 	events, err := controllerruntime.AddListener(mgr, controllerruntime.ListenerConfig{
 		Addr:     addr,
 		Senders:  senders,
@@ -197,11 +208,13 @@ func (o *operator) listen(mgr ctrl.Manager, addr string, senders controllerrunti
 	if err != nil {
 		return err
 	}
+
 	o.source, err = controllerruntime.SourceFor(events, manager, controllerruntime.EnqueueByRuntime(clusters),
 		controllerruntime.SourceOptions{})
 	if err != nil {
 		return err
 	}
+
 	return ctrl.NewControllerManagedBy(mgr).
 		For(newCluster(), builder.OnlyMetadata).WatchesRawSource(o.source).Complete(o)
 }

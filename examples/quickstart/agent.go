@@ -42,21 +42,25 @@ func (r *remote) startAgent() string {
 	if r.settings.serve && r.settings.contract == contract.V3 {
 		r.canary = *lab.NewCanary(r, r.cluster, "canary")
 	}
+
 	opts := lab.AgentOptions{Env: r.agentSettings(), Name: r.prefixed("agent"), MetricsPort: r.metricsPort()}
 	r.agent = lab.StartAgent(r, r.secret, r.operator.addr, opts)
 	r.writePID()
 	log, err := os.Open(r.LogFile(r.prefixed("agent.log")))
 	lab.NoError(r, err)
 	go r.readLog(log)
+
 	if r.settings.serve {
 		r.keepRunning()
 	} else {
 		r.failsWith(r.agent.Process, "the agent", "agent.log")
 	}
+
 	text := fmt.Sprintf("in the runtime: process %d, speaks contract %s", r.agent.Pid(), r.settings.contract)
 	if r.settings.contract.NeedsOwner() {
 		return text // The first object names the owner, so there is no resync before it.
 	}
+
 	// Earlier changes are unknown.
 	r.await("the resync at the start of the agent, and its reconcile", func() bool {
 		resyncs := slices.ContainsFunc(r.journal.since(0, listenerAccepts), func(e entry) bool {
@@ -90,11 +94,13 @@ func (r *remote) keepRunning() {
 			case <-r.Context().Done():
 				return
 			}
+
 			select {
 			case <-time.After(restartAfter):
 			case <-r.Context().Done():
 				return
 			}
+
 			r.agent.Launch()
 			r.writePID()
 		}
@@ -114,11 +120,13 @@ func (r *remote) agentSettings() map[string]string {
 	if r.broker != nil {
 		settings["TRANSPORT"], settings["CONTROL_PLANE_ADDRESS"] = "nats", r.broker.Nodes[0].Addr
 	}
+
 	for _, name := range []string{"RESEND_AFTER", "RESEND_RESYNC"} { // For a test on a busy machine.
 		if value, set := os.LookupEnv(name); set {
 			settings[name] = value
 		}
 	}
+
 	for name, value := range r.canary.Env {
 		settings[name], settings["CANARY_INTERVAL"], settings["HEARTBEAT_INTERVAL"] = value, "5s", "5s"
 	}
@@ -138,15 +146,18 @@ var reviewed = regexp.MustCompile(`"msg":"reviewed".*"decision":"(\w+)"`)
 // readLog takes the decisions from the log of the agent, until the demo ends.
 func (r *remote) readLog(log io.ReadCloser) {
 	defer log.Close()
+
 	const often = 20 * time.Millisecond
 	var rest []byte
 	for r.Context().Err() == nil {
 		added, _ := io.ReadAll(log) // The file grows.
 		rest = append(rest, added...)
+
 		end := bytes.LastIndexByte(rest, '\n') + 1
 		for _, found := range reviewed.FindAllSubmatch(rest[:end], -1) {
 			r.journal.enter(entry{where: agentDecides, about: string(found[1])}, "decides: %s", found[1])
 		}
+
 		rest = rest[end:]
 		<-time.After(often)
 	}

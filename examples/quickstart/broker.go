@@ -31,6 +31,7 @@ func (d *demo) startBroker() string {
 	d.failsWith(server.Nodes[0].Process, "the NATS server", "NATS server n0.log")
 	d.broker = &broker{server, server.Operator(component)}
 	d.await("the operator's connection to NATS", d.broker.conn.IsConnected)
+
 	return fmt.Sprintf("at %s, one user for %s and one for the operator", server.URLs(), runtimeName)
 }
 
@@ -45,10 +46,12 @@ func (o *operator) embedConsumer(
 	if err != nil {
 		return err
 	}
+
 	o.source.Follow(o.fleet, component)
 	if err := runtimes.Track(o.fleet, component); err != nil {
 		return err
 	}
+
 	ready := func(*http.Request) error { return events.Ready() }
 	return errors.Join(mgr.Add(events), mgr.AddReadyzCheck("events", ready),
 		builder.ControllerManagedBy(mgr).For(object).WatchesRawSource(o.source).Complete(o))

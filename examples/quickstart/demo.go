@@ -51,23 +51,28 @@ type stage struct {
 func (d *demo) play(run *lab.Demo) {
 	d.Demo, d.pki = run, lab.NewPKI(run)
 	d.remotes = []*remote{{demo: d, name: runtimeName}}
+
 	how := "contract " + string(d.settings.contract)
 	if d.settings.nats {
 		how += ", through NATS"
 	}
+
 	if d.settings.serve {
 		d.remotes = append(d.remotes, &remote{demo: d, name: neighbour})
 	}
+
 	d.report.printf("Runtime Watcher: a change in a runtime starts a reconcile in the control plane (%s)\n\n", how)
 	for _, d.stage = range d.stages() {
 		began := time.Now()
 		d.report.printf(stageFormat, d.stage.name, d.stage.prepare(), seconds(time.Since(began)))
 	}
+
 	d.playSteps()
 	if d.settings.serve {
 		d.serve()
 		return
 	}
+
 	d.report.printf("Try it by hand: make demo ARGS=--serve\n")
 }
 
@@ -100,6 +105,7 @@ func (d *demo) build() string {
 	version, err := exec.CommandContext(d.Context(), filepath.Join(d.assets, "kube-apiserver"), "--version").Output()
 	lab.NoError(d, err)
 	name := strings.TrimPrefix(strings.TrimSpace(string(version)), "Kubernetes ")
+
 	return fmt.Sprintf("kube-apiserver %s and its etcd, agent: built from source", name)
 }
 
@@ -109,17 +115,22 @@ func (d *demo) startAPIServers() string {
 	lab.NoError(d, err)
 	all := []apiserver.Options{d.cluster("control-plane")}
 	all[0].CRDPaths = []string{filepath.Join(root, "examples", "quickstart", "runtimes.yaml")}
+
 	for _, r := range d.remotes {
 		all = append(all, d.cluster(r.name))
 	}
+
 	clusters := apiserver.StartAllT(d, all...)
 	d.controlPlane = clusters[0]
+
 	for i, r := range d.remotes {
 		r.cluster = clusters[1+i]
 	}
+
 	for _, name := range registered() {
 		lab.NoError(d, d.controlPlane.Client.Create(d.Context(), newRuntime(name)))
 	}
+
 	return "control plane at " + host(d.controlPlane) + ", runtime at " + host(d.remotes[0].cluster)
 }
 
@@ -140,10 +151,12 @@ func host(cluster *apiserver.ControlPlane) string {
 func (d *demo) issueCertificates() string {
 	folder := filepath.Join(d.Dir, "keys")
 	lab.NoError(d, os.Mkdir(folder, 0o700))
+
 	for _, r := range d.remotes {
 		r.secret = d.pki.RuntimeVolume(r.name, domainOf(r.name))
 		lab.NoError(d, os.Symlink(r.secret.Path(""), filepath.Join(folder, r.name)))
 	}
+
 	return fmt.Sprintf("of a throw-away CA, for %s with the domain %s", runtimeName, domainOf(runtimeName))
 }
 

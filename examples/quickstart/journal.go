@@ -37,6 +37,7 @@ func (j *journal) enter(e entry, format string, args ...any) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.entries = append(j.entries, e)
+
 	if j.live != nil {
 		j.live(e.where, fmt.Sprintf(format, args...))
 	}

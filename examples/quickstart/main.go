@@ -38,13 +38,16 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 		fmt.Fprintf(stderr, "quickstart: %v\n", err)
 		return err
 	}
+
 	d := &demo{settings: settings, report: &report{out: stdout}, started: time.Now()}
 	done := context.AfterFunc(ctx, func() { d.report.printf("\nStopping ...\n") })
 	defer done()
+
 	err = lab.Play(ctx, "quickstart", d.play)
 	if err != nil && !errors.Is(err, machine.ErrInterrupted) {
 		err = fmt.Errorf("%s: %w\n  next: %s", d.stage.name, err, d.stage.next)
 	}
+
 	if err != nil {
 		fmt.Fprintf(stderr, "\nquickstart: %v\n", err)
 	}
@@ -88,6 +91,7 @@ func parse(args []string, getenv func(string) string, stdout io.Writer) (s setti
 			}
 			return nil
 		})
+
 	err = flags.Parse(args)
 	if errors.Is(err, flag.ErrHelp) {
 		fmt.Fprint(stdout, usage)
@@ -95,12 +99,15 @@ func parse(args []string, getenv func(string) string, stdout io.Writer) (s setti
 		flags.PrintDefaults()
 		return s, flag.ErrHelp
 	}
+
 	if err == nil && flags.NArg() > 0 {
 		err = fmt.Errorf("argument %q: want flags only", flags.Arg(0))
 	}
+
 	if err == nil {
 		s.contract, err = contract.ParseVersion(*name)
 	}
+
 	if err == nil && s.nats && s.contract != contract.V3 {
 		err = fmt.Errorf("transport nats with contract %s: want %s", s.contract, contract.V3)
 	}

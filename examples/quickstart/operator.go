@@ -45,6 +45,7 @@ type operator struct {
 func (o *operator) embed(mgr manager.Manager, material keys.Source) error {
 	object := &metav1.PartialObjectMetadata{}
 	object.SetGroupVersionKind(runtimeKind())
+
 	runtimes, err := controllerruntime.NewRuntimes(mgr.GetCache(), object, controllerruntime.ByName,
 		controllerruntime.RuntimesOptions{})
 	if err != nil {
@@ -53,6 +54,7 @@ func (o *operator) embed(mgr manager.Manager, material keys.Source) error {
 	if o.broker != nil {
 		return o.embedConsumer(mgr, object, runtimes)
 	}
+
 	events, err := controllerruntime.AddListener(mgr, controllerruntime.ListenerConfig{
 		Addr: o.addr, Senders: controllerruntime.MutualTLS(material), Verifier: listener.SANPinning(runtimes),
 		Fleet: o.fleet, Runtimes: runtimes, Logger: o.log,
@@ -60,11 +62,13 @@ func (o *operator) embed(mgr manager.Manager, material keys.Source) error {
 	if err != nil {
 		return err
 	}
+
 	o.source, err = controllerruntime.SourceFor(events, component, controllerruntime.EnqueueByRuntime(runtimes),
 		o.sourceOptions())
 	if err != nil {
 		return err
 	}
+
 	return builder.ControllerManagedBy(mgr).For(object).WatchesRawSource(o.source).Complete(o)
 }
 
@@ -79,6 +83,7 @@ func (o *operator) Reconcile(ctx context.Context, request reconcile.Request) (re
 			return reconcile.Result{}, err
 		}
 	}
+
 	o.journal.enter(entry{operatorReconciles, core.RuntimeID(request.Name), sees, started},
 		"reconciles %s, sees %s", request.Name, sees)
 	return reconcile.Result{}, nil
@@ -92,6 +97,7 @@ func (o *operator) sourceOptions() controllerruntime.SourceOptions {
 		if !d.Event.Resync {
 			object = fmt.Sprintf("%s %s", d.Event.WatchedGVK.Kind, d.Event.Watched)
 		}
+
 		if h.Err == nil {
 			o.journal.enter(entry{where: listenerAccepts, runtime: d.Runtime, about: object},
 				"accepts an event of %s: %s", d.Runtime, object)
@@ -111,18 +117,22 @@ func (d *demo) startOperator() string {
 		addr: lab.Address(lab.FreePort(d)), clusters: make(map[string]client.Client),
 		journal: &d.journal, broker: d.broker, log: d.Logger, fleet: watched,
 	}
+
 	for _, r := range d.remotes {
 		d.operator.clusters[r.name] = r.cluster.Client
 	}
+
 	lab.NoError(d, d.operator.embed(mgr, d.pki.ServerMaterial()))
 	lab.Run(d, "the operator ended", mgr.Start)
 	d.await("the first reconcile of each runtime", func() bool {
 		return len(d.journal.since(0, operatorReconciles)) >= len(registered())
 	})
+
 	from := "listens at " + d.operator.addr
 	if d.broker != nil {
 		from = "takes events from NATS"
 	}
+
 	return "in the control plane: reconciles Runtimes, " + from
 }
 

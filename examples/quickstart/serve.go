@@ -64,10 +64,12 @@ func (d *demo) page(watched *fleet.Fleet) metricsserver.Options {
 	if !d.settings.serve {
 		return metricsserver.Options{BindAddress: "0"}
 	}
+
 	d.pageAddr = lab.Address(d.settings.port)
 	if d.settings.port == 0 {
 		d.pageAddr = lab.Address(lab.FreePort(d))
 	}
+
 	handler := statuspage.RequireToken(func() string { return "drill" }, statuspage.FleetHandler(watched))
 	served := map[string]http.Handler{"/fleet": handler}
 	return metricsserver.Options{BindAddress: d.pageAddr, ExtraHandlers: served}

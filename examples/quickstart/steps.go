@@ -26,6 +26,7 @@ type step struct {
 // steps returns writes to one Deployment.
 func steps(runtime client.Client) []step {
 	const image = "app:v1"
+
 	deployment := newDeployment(1)
 	update := func(change func(*appsv1.Deployment), opts ...client.UpdateOption) func(context.Context) error {
 		return func(ctx context.Context) error {
@@ -33,12 +34,14 @@ func steps(runtime client.Client) []step {
 			return runtime.Update(ctx, deployment, opts...)
 		}
 	}
+
 	replicas := func(n int32) func(*appsv1.Deployment) {
 		return func(d *appsv1.Deployment) { d.Spec.Replicas = new(n) }
 	}
 	note := func(d *appsv1.Deployment) { d.Annotations["note"] = "hello" }
 	create := func(ctx context.Context) error { return runtime.Create(ctx, deployment) }
 	remove := func(ctx context.Context) error { return runtime.Delete(ctx, deployment) }
+
 	return []step{
 		{"create", create, "accepted", describe(1, image)},
 		{"change the spec: replicas 1 to 2", update(replicas(2)), "accepted", describe(2, image)},
@@ -54,6 +57,7 @@ func (d *demo) playSteps() {
 	d.report.printf("\nWrites to Deployment %s/%s in the runtime, and their effects:\n\n", namespace, deploymentName)
 	d.report.printf(rowFormat, "WRITE", "TOOK", "AGENT DECIDES", "RECONCILE IN THE CONTROL PLANE")
 	var waits []time.Duration
+
 	all := steps(d.remotes[0].cluster.Client)
 	for _, step := range all {
 		d.stage = stage{name: fmt.Sprintf("step %q", step.does), next: "see agent.log and quickstart.log"}
@@ -61,6 +65,7 @@ func (d *demo) playSteps() {
 			waits = append(waits, wait)
 		}
 	}
+
 	d.summary(begin, len(all), waits)
 }
 
@@ -74,6 +79,7 @@ func (d *demo) playStep(step step) time.Duration {
 		return slices.Contains(d.journal.since(before, agentDecides), entry{where: agentDecides, about: step.decision})
 	})
 	var wait time.Duration
+
 	effect := "none, as expected"
 	if step.sees == "" {
 		d.checkNoEvent(before)
@@ -82,6 +88,7 @@ func (d *demo) playStep(step step) time.Duration {
 		wait = max(0, d.awaitReconcile(before, step.sees).Sub(committed))
 		effect = fmt.Sprintf("started %4s after the commit, sees %s", millis(wait), step.sees)
 	}
+
 	d.report.printf(rowFormat, step.does, millis(committed.Sub(began)), step.decision, effect)
 	return wait
 }
@@ -116,6 +123,7 @@ func (d *demo) summary(begin, writes int, waits []time.Duration) {
 			d.Fatalf("%s was reconciled without a change", r.runtime)
 		}
 	}
+
 	d.report.printf("\nAll effects are as expected, after %s. %d of %d writes mattered. "+
 		"%d reconciles started: all of %s, none of runtime-2.\n",
 		seconds(time.Since(d.started)), len(waits), writes, len(reconciles), runtimeName)
@@ -135,6 +143,7 @@ func (d *demo) settled() (accepted, delivered, coalesced float64) {
 		metrics = d.remotes[0].agent.Scrape()
 		return count("pending") == 0
 	})
+
 	accepted, delivered, coalesced = count("accepted_total"), count("delivered_total"), count("coalesced_total")
 	if dropped := count("dropped_total"); dropped != 0 || accepted != delivered+coalesced {
 		d.Fatalf("%v events are accepted, %v delivered, %v coalesced and %v dropped, want all delivered or coalesced",

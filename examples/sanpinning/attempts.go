@@ -44,6 +44,7 @@ type pki struct {
 // attempts returns the attempts of runtime-a, of senders that impersonate runtime-b, and of others.
 func (p *pki) attempts() []attempt {
 	const v1, v3, a, b = contract.V1, contract.V3, "runtime-a", "runtime-b"
+
 	byA, byB := p.sender(a, "a.example.com"), p.sender(b, "b.example.com")
 	noSAN := sender{title: "runtime-b, no SAN", name: b, ca: p.ours}
 	noName, moved := p.sender("", "b.example.com"), p.sender("runtime-c", "c.example.org")
@@ -51,6 +52,7 @@ func (p *pki) attempts() []attempt {
 	other, expired := byB, byB
 	other.title, other.ca = "runtime-b, of another CA", p.another
 	expired.title, expired.opts.NotAfter = "runtime-b, expired", time.Now().Add(-time.Minute)
+
 	return []attempt{
 		{byA, v3, a, 202, ""},
 		{byB, v3, b, 202, ""},
@@ -113,6 +115,7 @@ func (a attempt) batch() core.Batch {
 	if a.asks == contract.V1 {
 		event.Owner = ownerOf(a.runtime)
 	}
+
 	return core.Batch{Source: a.runtime, Events: []core.Numbered{{WatchEvent: event, ID: "1"}}}
 }
 

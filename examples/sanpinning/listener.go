@@ -35,6 +35,7 @@ func newListener(
 	if err != nil {
 		return nil, err
 	}
+
 	opts.TLS = keys.ServerTLSConfig(material)
 	return listener.New(listener.FromTLS(keys.Roots(material), listener.PeerOptions{}), verify(runtimes),
 		map[core.Manager]core.Handler{myOperator: handler}, opts)

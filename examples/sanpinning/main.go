@@ -39,31 +39,39 @@ func run(ctx context.Context, out io.Writer, verify verifierFor) error {
 	if err != nil {
 		return err
 	}
+
 	attempts := pki.attempts()
 	fmt.Fprintf(out, title, len(attempts))
 	fmt.Fprintf(out, rowFormat, "CERTIFICATE", "ASKS FOR", "ANSWER", "REASON", "TRIGGERED")
+
 	var wrong []error
 	for _, a := range attempts {
 		want := outcome{status: a.status, reason: a.reason}
 		if a.status >= 200 && a.status < 300 {
 			want.triggered = a.runtime
 		}
+
 		got, err := s.play(ctx, a)
 		if err == nil && got != want {
 			err = fmt.Errorf("have %+v, want %+v", got, want)
 		}
+
 		if err != nil {
 			wrong = append(wrong, fmt.Errorf("%s, asking for %s: %w", a.sender.title, a.text(), err))
 		}
+
 		answer := "no connection"
 		if got.status != 0 {
 			answer = strconv.Itoa(got.status)
 		}
+
 		fmt.Fprintf(out, rowFormat,
 			a.sender.title, a.text(), answer, cmp.Or(got.reason, "-"), cmp.Or(got.triggered, "-"))
 	}
+
 	if wrong == nil {
 		fmt.Fprintf(out, "\nAll %d answers are as expected.\n", len(attempts))
 	}
+
 	return errors.Join(append(wrong, s.stop())...)
 }

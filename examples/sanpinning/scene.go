@@ -38,6 +38,7 @@ type scene struct {
 // startScene starts a listener, which stop ends.
 func startScene(ctx context.Context, pki *pki, material keys.Source, verify verifierFor) (*scene, error) {
 	const room = 100 // More than there are answers, so that the listener never waits.
+
 	s := &scene{pki: pki, answered: make(chan outcome, room)}
 	// In a cluster, adapters/prometheus counts the answers.
 	hooks := listener.Hooks{
@@ -47,10 +48,12 @@ func startScene(ctx context.Context, pki *pki, material keys.Source, verify veri
 		},
 		HandshakeFailed: func(hook.HandshakeFailure) { s.answered <- outcome{reason: noHandshake} },
 	}
+
 	var err error
 	if s.port, err = new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0"); err != nil {
 		return nil, err
 	}
+
 	listening, err := newListener(material, verify, func(_ context.Context, d core.Delivery) error {
 		s.triggered = d.Runtime
 		return nil
@@ -58,6 +61,7 @@ func startScene(ctx context.Context, pki *pki, material keys.Source, verify veri
 	if err != nil {
 		return nil, errors.Join(err, s.port.Close())
 	}
+
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- listening.Start(ctx) }()
@@ -73,6 +77,7 @@ func startScene(ctx context.Context, pki *pki, material keys.Source, verify veri
 func (s *scene) play(ctx context.Context, a attempt) (outcome, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
+
 	status, err := s.send(ctx, &http.Transport{TLSClientConfig: s.pki.client(a.sender), DisableKeepAlives: true}, a)
 	var recorded outcome
 	select {
@@ -91,14 +96,17 @@ func (s *scene) send(ctx context.Context, transport *http.Transport, a attempt) 
 	batch := a.batch()
 	body := must(a.asks.Encode(&batch))
 	url := "https://" + s.port.Addr().String() + a.asks.Path(myOperator)
+
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body.Body))
 	if err != nil {
 		return 0, err
 	}
+
 	request.Header.Set("Content-Type", a.asks.ContentType())
 	response, err := (&http.Client{Transport: transport}).Do(request)
 	if err != nil {
 		return 0, err
 	}
+
 	return response.StatusCode, response.Body.Close()
 }

@@ -38,13 +38,16 @@ func run(ctx context.Context, args []string, watch io.Reader, stdout io.Writer) 
 	flags.StringVar(&files.CA, "ca", "ca.crt", "`file` with the CA of the listener")
 	flags.StringVar(&files.Certificate, "cert", "tls.crt", "`file` with the certificate of this runtime")
 	flags.StringVar(&files.Key, "key", "tls.key", "`file` with its private key")
+
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
+
 	to, err := newForwarder(*addr, files, stdout)
 	if err != nil {
 		return err
 	}
+
 	// A watch sees committed writes, so events need neither a settle time nor resends.
 	events, err := outbox.New(to, outbox.Options{
 		Settle: -1, Resend: []time.Duration{}, ResendResync: -1, MaxBatch: 100, InFlight: 1,
@@ -52,11 +55,13 @@ func run(ctx context.Context, args []string, watch io.Reader, stdout io.Writer) 
 	if err != nil {
 		return err
 	}
+
 	ctx, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- events.Start(ctx) }()
 	err = newSource(core.Manager(*manager), events).read(watch)
 	stop()
+
 	return errors.Join(err, <-ended)
 }
 
@@ -64,10 +69,12 @@ func newForwarder(addr string, files keys.Paths, stdout io.Writer) (core.Forward
 	if addr == "" {
 		return printer(stdout), nil
 	}
+
 	material, err := keys.NewFiles(files, keys.FilesOptions{})
 	if err != nil {
 		return nil, err
 	}
+
 	return httpmtls.NewForwarder(material, addr, contract.V3, httpmtls.Options{})
 }
 

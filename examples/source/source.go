@@ -40,6 +40,7 @@ func (s *source) read(watch io.Reader) error {
 		} else if err != nil {
 			return err
 		}
+
 		if err := s.observe(line); err != nil {
 			return err
 		}
@@ -52,6 +53,7 @@ func (s *source) observe(line watched) error {
 	if err != nil {
 		return err
 	}
+
 	key := core.EventKey{Watched: state.Name, WatchedGVK: state.GVK}
 	change := core.Change{Operation: core.OperationUpdate, Old: s.known[key], New: state}
 	switch line.Type {
@@ -63,9 +65,11 @@ func (s *source) observe(line watched) error {
 	default: // After an ERROR, changes may be missed until a new watch begins.
 		return fmt.Errorf("the watch ended with %s: %s", line.Type, line.Object)
 	}
+
 	if s.known[key] = change.New; change.New == nil {
 		delete(s.known, key)
 	}
+
 	return s.offer(&change)
 }
 
@@ -74,6 +78,7 @@ func (s *source) offer(change *core.Change) error {
 	if !s.filter(change) {
 		return nil
 	}
+
 	event, err := change.Event(time.Now())
 	if err == nil {
 		s.outbox.Accept(s.manager, event)

@@ -31,6 +31,7 @@ func (dial Forwarder) Forward(ctx context.Context, manager core.Manager, batch c
 	if batch.IsEmpty() {
 		return nil
 	}
+
 	var answer map[int]refusal
 	conn, err := dial(ctx)
 	if err == nil {
@@ -52,6 +53,7 @@ func (dial Forwarder) Forward(ctx context.Context, manager core.Manager, batch c
 	case len(answer) == 0:
 		return nil
 	}
+
 	failed := core.EventErrors{}
 	for i, r := range answer {
 		failed[i] = r
@@ -67,6 +69,7 @@ func Serve(ctx context.Context, conn net.Conn, handle core.ForwarderFunc) error 
 	if err := gob.NewDecoder(io.LimitReader(conn, maxMessage)).Decode(&m); err != nil {
 		return err
 	}
+
 	return gob.NewEncoder(conn).Encode(answerTo(handle(ctx, m.Manager, m.Batch)))
 }
 
@@ -78,6 +81,7 @@ func answerTo(err error) map[int]refusal {
 	if !ok && err != nil {
 		failed = core.EventErrors{wholeBatch: err}
 	}
+
 	answer := map[int]refusal{}
 	for i, err := range failed {
 		answer[i] = refusal{err.Error(), string(core.ReasonOf(err)), core.IsPermanent(err), core.RetryAfter(err)}

@@ -40,6 +40,7 @@ func run(ctx context.Context, args []string) error {
 	if err := fleetv1.AddToScheme(opts.Scheme); err != nil {
 		return err
 	}
+
 	flags := flag.NewFlagSet("kubebuilder", flag.ContinueOnError)
 	events := flags.String("events-bind-address", ":8082", "`address` for the events of agents")
 	secret := keys.Paths{}
@@ -50,22 +51,27 @@ func run(ctx context.Context, args []string) error {
 	flags.StringVar(&opts.LeaderElectionNamespace, "namespace", "", "`namespace` of the lease")
 	flags.StringVar(&opts.HealthProbeBindAddress, "health-probe-bind-address", ":8081", "`address` of the probes")
 	flags.StringVar(&opts.Metrics.BindAddress, "metrics-bind-address", "0", "`address` of the metrics")
+
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
+
 	config, err := ctrl.GetConfig()
 	if err != nil {
 		return err
 	}
+
 	mgr, err := ctrl.NewManager(config, opts)
 	if err != nil {
 		return err
 	}
+
 	err = errors.Join(setUp(mgr, *events, secret, logs{}), mgr.AddHealthzCheck("healthz", healthz.Ping),
 		mgr.AddReadyzCheck("readyz", healthz.Ping))
 	if err != nil {
 		return err
 	}
+
 	return mgr.Start(ctx)
 }
 
@@ -93,6 +99,7 @@ func setUp(mgr ctrl.Manager, addr string, secret keys.Paths, does work) error {
 	logger := controllerruntime.Logger(mgr.GetLogger())
 	watched, fleetErr := fleet.New(fleet.Options{Logger: logger})
 	files, filesErr := keys.NewFiles(secret, keys.FilesOptions{Logger: logger})
+
 	clusters, err := controllerruntime.NewRuntimes(mgr.GetCache(), &fleetv1.Cluster{}, idOf,
 		controllerruntime.RuntimesOptions{Domain: domainOf})
 	if err := errors.Join(fleetErr, filesErr, err); err != nil {
@@ -109,6 +116,7 @@ func setUp(mgr ctrl.Manager, addr string, secret keys.Paths, does work) error {
 	if err != nil {
 		return err
 	}
+
 	cluster := &controller.ClusterReconciler{Client: mgr.GetClient(), Fleet: watched, Work: does.Cluster}
 	addon := &controller.AddonReconciler{
 		Client: mgr.GetClient(), Fleet: watched, Clusters: clusters, Work: does.Addon,

@@ -49,9 +49,11 @@ func (d *demo) play(run *rig.Demo) {
 	})
 	d.printf("Lifecycle manager: a meta operator that runs on events, with two runtimes\n\n")
 	d.prepare()
+
 	if d.all || !d.faults && !d.serve {
 		d.playLines(d.story(), began)
 	}
+
 	if d.all || d.faults {
 		// Another replica would wait for the end of the lease of a killed one.
 		d.faults = true
@@ -59,9 +61,11 @@ func (d *demo) play(run *rig.Demo) {
 		d.renew()
 		d.playLines(d.storyOfFaults(), began)
 	}
+
 	if d.all {
 		d.renew()
 	}
+
 	if d.all || d.serve {
 		d.wait()
 	}
@@ -94,13 +98,16 @@ func (d *demo) playLines(lines []line, began time.Time) {
 		l.do()
 		changed := time.Now()
 		d.crash()
+
 		limit := l.within * time.Duration(d.slack)
 		if d.faults {
 			limit += prompt // The operator starts.
 		}
+
 		rig.Eventually(d.TB, limit, l.happens+": "+l.effect, l.holds)
 		d.printf(effectFormat, l.effect, fmt.Sprintf("%.2f s", time.Since(changed).Seconds()))
 	}
+
 	d.summary(time.Since(began))
 }
 
@@ -112,6 +119,7 @@ func (d *demo) wait() {
 	for name, id := range map[string]string{"KCP": lab.ControlPlane, "SKR": first} {
 		d.printf("  export %s=%s\n", name, d.Runtimes[id].Server.Kubeconfig)
 	}
+
 	d.printf("  # Continue with examples/lifecyclemanager/GUIDE.md. Ctrl-C ends all.\n")
 	<-d.Context().Done()
 }
@@ -171,14 +179,17 @@ func (d *demo) summary(took time.Duration) {
 	d.printf("\nAll effects are as expected, after %s. The reconciles by cause:\n\n", seconds(took))
 	causes := []string{"local", "event", "resync", "freshness", "poll", "retry"}
 	d.printf("  %-18s", "")
+
 	for _, cause := range causes {
 		d.printf(" %10s", cause)
 	}
+
 	for _, controller := range []string{"lifecycle-manager", "module-manager"} {
 		d.printf("\n  %-18s", controller)
 		for _, cause := range causes {
 			d.printf(" %10d", d.Reconciles(d.Context(), controller, cause))
 		}
 	}
+
 	d.printf("\n")
 }

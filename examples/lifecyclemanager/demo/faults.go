@@ -44,11 +44,13 @@ func (d *demo) crash() {
 	if !d.faults {
 		return
 	}
+
 	const most = 400 * time.Millisecond
 	select {
 	case <-time.After(rand.N(most)): //nolint:gosec // Jitter is not a secret.
 	case <-d.Context().Done():
 	}
+
 	d.KillOperator()
 	d.StartOperator()
 }
@@ -77,6 +79,7 @@ func (d *demo) rotate() {
 		err := d.Plane.Get(d.Context(), identity, now)
 		return err == nil && !bytes.Equal(now.Data[corev1.TLSCertKey], before.Data[corev1.TLSCertKey])
 	})
+
 	// The operator reconciles the installation immediately, instead of after 10 minutes.
 	d.patchKyma(`{"metadata": {"annotations": {"repaired": %q}}}`, time.Now().Format(time.RFC3339))
 }
@@ -87,6 +90,7 @@ func (d *demo) hasRotated() bool {
 	if err := d.Plane.Get(d.Context(), identity, certificate); err != nil || certificate.Status.NotAfter == nil {
 		return false
 	}
+
 	known, err := d.Fleet(d.Context(), second)
 	return err == nil && len(known) == 2 && !slices.ContainsFunc(known, func(s fleet.Status) bool {
 		return len(s.Replicas) != 2 || slices.ContainsFunc(s.Replicas, func(r fleet.Replica) bool {

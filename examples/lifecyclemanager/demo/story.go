@@ -46,6 +46,7 @@ func (d *demo) story() []line {
 	processing := d.userReads(second, v1beta2.Processing, "2.0.0", "keda-manager")
 	broken := d.breaks(lab.ManagerImage)
 	refused := d.userReads(second, v1beta2.Error, "2.0.0", "older")
+
 	return slices.Concat(d.installation(), []line{
 		{"its manager cannot start", "the user reads: keda is Processing", broken, processing, prompt},
 		{"its manager is back", "the user reads: keda 2.0.0 Ready", d.breaks(""), ready, prompt},
@@ -100,6 +101,7 @@ func (d *demo) ownership() []line {
 	logger := v1beta2.Module{Name: "logger", Channel: "fast"}
 	collector := v1beta2.Module{Name: "collector", Channel: "fast"}
 	ready := d.userReads(second, v1beta2.Ready, "2.0.0", "")
+
 	return []line{
 		{
 			"a user's ConfigMap has a name of logger", "logger is refused, by kind and name",
@@ -187,6 +189,7 @@ func (d *demo) userReads(id string, state v1beta2.State, version v1beta2.Version
 		if err != nil || kyma.Status.State != state || len(kyma.Status.Modules) != 1 {
 			return false
 		}
+
 		module := kyma.Status.Modules[0]
 		return module.State == state && module.Version == version && strings.Contains(module.Message, text)
 	}

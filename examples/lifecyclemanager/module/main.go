@@ -40,6 +40,7 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		LeaderElection: true, LeaderElectionID: "keda-manager", LeaderElectionNamespace: namespace,
 		LeaderElectionReleaseOnCancel: true, Metrics: metricsserver.Options{BindAddress: "0"},
@@ -47,9 +48,11 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	if err := ctrl.NewControllerManagedBy(mgr).For(newKeda()).Complete(&reconciler{mgr.GetClient()}); err != nil {
 		return err
 	}
+
 	return mgr.Start(ctx)
 }
 
@@ -68,6 +71,7 @@ func (r *reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if err := r.Get(ctx, request.NamespacedName, keda); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
+
 	settings := &corev1.ConfigMap{}
 	settings.Namespace, settings.Name = keda.GetNamespace(), keda.GetName()
 	if keda.GetDeletionTimestamp() != nil {
@@ -80,6 +84,7 @@ func (r *reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if controllerutil.AddFinalizer(keda, finalizer) {
 		return ctrl.Result{}, r.Update(ctx, keda) // The update starts the next reconcile.
 	}
+
 	level, _, _ := unstructured.NestedString(keda.Object, "spec", "logLevel")
 	_, err := controllerutil.CreateOrUpdate(ctx, r.Client, settings, func() error {
 		settings.Data = map[string]string{"logLevel": level}
@@ -88,6 +93,7 @@ func (r *reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if err != nil {
 		return ctrl.Result{}, err
 	}
+
 	return ctrl.Result{}, r.report(ctx, keda)
 }
 
@@ -97,6 +103,7 @@ func (r *reconciler) report(ctx context.Context, keda *unstructured.Unstructured
 	if observed == keda.GetGeneration() {
 		return nil
 	}
+
 	keda.Object["status"] = map[string]any{
 		"observedGeneration": keda.GetGeneration(), "state": "Ready",
 		"conditions": []any{map[string]any{

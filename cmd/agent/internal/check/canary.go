@@ -48,6 +48,7 @@ func (c *checker) canary(ctx context.Context) {
 
 	asking, cancel := context.WithTimeout(ctx, canaryTimeout)
 	defer cancel()
+
 	before, _ := failuresBeside(asking, c.opts.MetricsAddress)
 	called, err := lease.Check(asking)
 	if err != nil {
@@ -77,11 +78,13 @@ func (c *checker) webhook(ctx context.Context, called bool, before int64) (conne
 			"a caBundle with the CA of that certificate", "correct the caBundle of the webhook configuration")
 		return true
 	}
+
 	reason, action := c.uncalled(ctx)
 	if !runs {
 		c.warn("webhook", "the API server calls no agent"+reason, "a call, unless no agent runs yet", action)
 		return false
 	}
+
 	c.fail("webhook", "the API server calls no agent, and one runs here"+reason, "a call", action)
 	return false
 }
@@ -90,6 +93,7 @@ func (c *checker) webhook(ctx context.Context, called bool, before int64) (conne
 // no agent. It returns an empty reason if the agent may not read the configuration.
 func (c *checker) uncalled(ctx context.Context) (reason, action string) {
 	const apply = "apply the webhook configuration with --canary"
+
 	name := c.opts.Webhook.Configuration
 	stored, err := c.storedConfiguration(ctx, name)
 	switch {
@@ -152,15 +156,18 @@ func isCanary(webhook admissionregistrationv1.ValidatingWebhook) bool {
 func failuresBeside(ctx context.Context, address string) (failures int64, runs bool) {
 	host, port, _ := net.SplitHostPort(address)
 	target := "http://" + net.JoinHostPort(cmp.Or(host, "localhost"), port) + "/readyz"
+
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target, http.NoBody)
 	if err != nil {
 		return 0, false
 	}
+
 	answer, err := (&http.Client{Timeout: canaryTimeout}).Do(request)
 	if err != nil {
 		return 0, false
 	}
 	defer answer.Body.Close() // Its error does not change the answer.
+
 	var ready struct {
 		WebhookFailures *int64 `json:"webhookFailures"`
 	}
@@ -168,6 +175,7 @@ func failuresBeside(ctx context.Context, address string) (failures int64, runs b
 	if err != nil || ready.WebhookFailures == nil {
 		return 0, false
 	}
+
 	return *ready.WebhookFailures, true
 }
 

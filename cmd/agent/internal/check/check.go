@@ -43,6 +43,7 @@ func Run(
 ) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
+
 	c := &checker{report: &report{out: out}, opts: opts}
 	c.settings(nil, warnings)
 	c.ok("settings", "contract %s, control plane %s", opts.Contract, opts.To.Address)
@@ -57,12 +58,14 @@ func Run(
 
 	c.managers()
 	c.controlPlane(ctx, link)
+
 	if informer == nil {
 		c.canary(ctx)
 		c.webhooks(ctx)
 	} else {
 		c.informer(informer(ctx))
 	}
+
 	return c.end()
 }
 
@@ -116,6 +119,7 @@ func (c *checker) managers() {
 			"without them no start leads to a resync, and any name is accepted")
 		return
 	}
+
 	c.ok("managers", "%s", strings.Trim(fmt.Sprint(c.known), "[]"))
 }
 
@@ -158,6 +162,7 @@ func (r *report) failFor(name string, err error, known []advice) {
 	if end := io.EOF.Error(); found == end || strings.HasSuffix(found, ": "+end) {
 		found = strings.TrimSuffix(found, end) + "the other end closed the connection without an answer"
 	}
+
 	r.fail(name, found, a.want, a.action)
 }
 

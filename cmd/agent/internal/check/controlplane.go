@@ -126,6 +126,7 @@ func lapsed() []advice {
 	const behind = "check CONTROL_PLANE_ADDRESS, and that the proxy resolves and reaches it"
 	const name = "check CONTROL_PLANE_PROXY or HTTPS_PROXY, and the DNS of this cluster"
 	const down = "check that the proxy runs, CONTROL_PLANE_PROXY or HTTPS_PROXY, and the network policy"
+
 	return []advice{
 		{isA[*fs.PathError], "a file with user:password", "mount it, or correct CONTROL_PLANE_PROXY_CREDENTIALS"},
 		{because(proxy.ReasonUnauthorized), way, user},
@@ -144,6 +145,7 @@ func (c *checker) server(ctx context.Context, link Link) {
 		return
 	}
 	defer stop()
+
 	c.ok("TLS", "the certificate of the NATS server is trusted, and it has a user for TLS_CERT")
 	c.heartbeats(ctx, over)
 }
@@ -167,6 +169,7 @@ func untrusted() []advice {
 	const name = "correct CONTROL_PLANE_ADDRESS, or set CONTROL_PLANE_SERVER_NAME"
 	const clock = "correct the clock of this node if date -u is wrong there, otherwise renew the certificate"
 	const otherCA = "correct CA_CERT, or CONTROL_PLANE_ADDRESS if it names another host"
+
 	return []advice{
 		{is(nats.ErrAuthorization), "a user with a SAN of TLS_CERT as its name", user},
 		{isA[x509.HostnameError], "a certificate for the name of the control plane", name},
@@ -201,6 +204,7 @@ func isRemote(err error) bool {
 	if isAlert {
 		return true
 	}
+
 	isClosed := errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF)
 	return isClosed && errors.Is(err, nats.ErrTLS)
 }
@@ -242,6 +246,7 @@ func (c *checker) send(ctx context.Context, over core.Forwarder, manager core.Ma
 		if err == nil || core.ReasonOf(err) != reasons.NotReady {
 			return err
 		}
+
 		periodic.Pause(ctx, pause)
 	}
 	return err
@@ -257,6 +262,7 @@ func (c *checker) sendOnce(ctx context.Context, manager core.Manager, batch core
 		return err
 	}
 	defer forwarder.Close() // It returns nil.
+
 	return forwarder.Forward(ctx, manager, batch)
 }
 
@@ -291,6 +297,7 @@ func (c *checker) answer(ctx context.Context, manager core.Manager, err error) {
 
 func refused() []advice {
 	const want = "202 Accepted"
+
 	violation := is(nats.ErrPermissionViolation)
 	noStream := is(jetstream.ErrNoStreamResponse)
 	return []advice{

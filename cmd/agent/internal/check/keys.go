@@ -16,6 +16,7 @@ func (c *checker) clientKeys() {
 	paths := c.opts.To.Keys
 	ca := c.bundle("CA_CERT", paths.CA)
 	c.pair = c.read("TLS_CERT", keys.Paths{Certificate: paths.Certificate, Key: paths.Key})
+
 	if c.pair != nil {
 		c.ok("TLS_CERT", "%s and its key %s", paths.Certificate, paths.Key)
 		c.clientUsage(c.pair.Certificate.Leaf)
@@ -32,6 +33,7 @@ func (c *checker) clientKeys() {
 		c.failFor("key material", err, broken())
 		return
 	}
+
 	c.client = files
 }
 
@@ -57,6 +59,7 @@ func (c *checker) read(name string, paths keys.Paths) *keys.Material {
 		c.failFor(name, status.Err, broken())
 		return nil
 	}
+
 	return status.Material
 }
 
@@ -132,10 +135,12 @@ func (c *checker) expiry(name string, m *keys.Material) {
 
 func until(t time.Time) string {
 	const day = 24 * time.Hour
+
 	left := time.Until(t)
 	if left > 2*day {
 		return fmt.Sprintf("%s, in %d days", t.UTC().Format(time.RFC3339), left/day)
 	}
+
 	return fmt.Sprintf("%s, in %s", t.UTC().Format(time.RFC3339), left.Round(time.Minute))
 }
 

@@ -20,6 +20,7 @@ func (c *checker) service() (service types.NamespacedName, isKnown bool) {
 	if own := c.opts.Webhook.Own; len(own.Watches) > 0 {
 		return own.Service, own.URL == ""
 	}
+
 	lease := c.opts.Canary.Lease
 	name, isKnown := strings.CutSuffix(lease.Name, suffixOfLease)
 	return types.NamespacedName{Namespace: lease.Namespace, Name: name}, isKnown && name != ""
@@ -29,11 +30,13 @@ func (c *checker) service() (service types.NamespacedName, isKnown bool) {
 // precede the installation of one.
 func (c *checker) reach(ctx context.Context) {
 	const name = "reach"
+
 	service, isKnown := c.service()
 	if !isKnown {
 		c.skip("the Service of the webhook is not known", name)
 		return
 	}
+
 	opts := c.opts.Canary
 	question, err := canary.NewReach(service, canary.LeaseOptions{
 		Server: opts.Server, TokenFile: opts.TokenFile, CAFile: opts.CAFile,
@@ -45,6 +48,7 @@ func (c *checker) reach(ctx context.Context) {
 
 	ctx, cancel := context.WithTimeout(ctx, canaryTimeout)
 	defer cancel()
+
 	err = question.Ask(ctx)
 	switch {
 	case err == nil:

@@ -24,6 +24,7 @@ func (c *checker) webhooks(ctx context.Context) {
 
 	ctx, cancel := context.WithTimeout(ctx, canaryTimeout)
 	defer cancel()
+
 	problem, err := agent.WebhookProblem(ctx, c.opts.To, c.opts.Options)
 
 	isOwn := len(c.opts.Webhook.Own.Watches) > 0

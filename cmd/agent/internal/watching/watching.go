@@ -53,6 +53,7 @@ func Watches(text string) ([]watch.Watch, error) {
 		_, invalid := core.ParseManager(string(w.Manager))
 		problems = append(problems, invalid)
 	}
+
 	return append([]watch.Watch{}, watches...), errors.Join(problems...)
 }
 
@@ -84,6 +85,7 @@ func New(settings Settings, log *slog.Logger) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	metrics, err := watchermetrics.NewInformer(watchermetrics.Options{Managers: settings.Managers(nil)})
 	if err != nil {
 		return nil, err
@@ -109,6 +111,7 @@ func (s *Settings) config() (*rest.Config, error) {
 	if config.Host != "" {
 		return config, nil
 	}
+
 	host := s.Getenv("KUBERNETES_SERVICE_HOST")
 	port := s.Getenv("KUBERNETES_SERVICE_PORT")
 	if host == "" || port == "" {
@@ -186,6 +189,7 @@ const tryTimeout = 10 * time.Second
 func (s *Source) Try(ctx context.Context) (problems []error) {
 	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
 	defer cancel()
+
 	ended := make(chan error, 1)
 	go func() { ended <- s.Start(ctx) }()
 	const pause = 20 * time.Millisecond
@@ -194,5 +198,6 @@ func (s *Source) Try(ctx context.Context) (problems []error) {
 	problems = []error{s.Source.Ready()}
 	cancel()
 	problems = append(append(problems, <-ended), s.refusals()...)
+
 	return slices.DeleteFunc(problems, func(err error) bool { return err == nil })
 }

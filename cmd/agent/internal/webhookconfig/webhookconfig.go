@@ -56,10 +56,12 @@ func Run(args []string, stdin io.Reader, stdout io.Writer) error {
 		}
 		return fmt.Errorf("%w: %w", ErrUsage, err)
 	}
+
 	configuration, err := c.configuration()
 	if err != nil {
 		return fmt.Errorf("%w:\n%w", ErrUsage, err)
 	}
+
 	text, err := yaml.Marshal(configuration)
 	if err != nil {
 		return fmt.Errorf("write the configuration as YAML: %w", err)
@@ -106,6 +108,7 @@ func newCommand(stdin io.Reader, help io.Writer) *command {
 			if text == "" {
 				return nil
 			}
+
 			if err := value(text); err != nil {
 				c.problems = append(c.problems, fmt.Errorf("--%s: %w", name, err))
 			}
@@ -170,6 +173,7 @@ func (c *command) configuration() (*admissionregistrationv1.ValidatingWebhookCon
 	if c.endpoint.URL == "" && c.endpoint.Service.Name == "" {
 		c.problems = append(c.problems, c.readService(defaultService))
 	}
+
 	c.opts.NoMatchConditions = !c.matchConditions
 	err := errors.Join(append(c.problems,
 		option.Unless(c.flags.NArg() == 0, "%.64q: want flags only", c.flags.Arg(0)),
@@ -178,6 +182,7 @@ func (c *command) configuration() (*admissionregistrationv1.ValidatingWebhookCon
 	if err != nil {
 		return nil, err
 	}
+
 	return admission.WebhookConfiguration(c.name, c.endpoint, c.watches, c.opts)
 }
 
@@ -200,6 +205,7 @@ func (c *command) readBundle(path string) error {
 	if err != nil {
 		return err
 	}
+
 	bundle, err := keys.ParseBundle(text)
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
@@ -209,6 +215,7 @@ func (c *command) readBundle(path string) error {
 	if len(bundle.Skipped) > 0 {
 		c.endpoint.CABundle = bundle.PEM()
 	}
+
 	for _, skipped := range bundle.Skipped {
 		c.notices = append(c.notices, fmt.Sprintf("--ca-cert: %s: %s", path, skipped))
 	}
@@ -219,10 +226,12 @@ func readFile(path string, stdin io.Reader) ([]watch.Watch, error) {
 	if path == "-" {
 		return ReadWatchers(stdin)
 	}
+
 	text, err := os.ReadFile(path) //nolint:gosec // The user names the file.
 	if err != nil {
 		return nil, err
 	}
+
 	return ReadWatchers(bytes.NewReader(text))
 }
 
@@ -248,6 +257,7 @@ func parseResource(text string) (schema.GroupVersionResource, error) {
 			"version/resource of the core group, without a subresource: "+
 			"a Watcher of -f may have one, or the field status", text)
 	}
+
 	return schema.GroupVersionResource{Group: parts[0], Version: parts[1], Resource: parts[2]}, nil
 }
 
@@ -277,10 +287,12 @@ func ReadWatchers(from io.Reader) (watches []watch.Watch, err error) {
 		if err != nil {
 			return nil, err
 		}
+
 		found, err := document.Watches()
 		if err != nil {
 			return nil, err
 		}
+
 		watches = append(watches, found...)
 	}
 }

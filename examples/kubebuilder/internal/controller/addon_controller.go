@@ -31,6 +31,7 @@ func (r *AddonReconciler) Reconcile(ctx context.Context, request ctrl.Request) (
 	if err := r.Get(ctx, request.NamespacedName, addon); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
+
 	if err := r.Work(ctx, addon); err != nil {
 		return ctrl.Result{}, err
 	}
@@ -40,6 +41,7 @@ func (r *AddonReconciler) Reconcile(ctx context.Context, request ctrl.Request) (
 	if err != nil {
 		return ctrl.Result{}, err
 	}
+
 	// The poll also replaces an event that came while the add-ons could not be listed.
 	return ctrl.Result{RequeueAfter: r.Fleet.RequeueAfter(id)}, nil
 }

@@ -30,9 +30,11 @@ func (r *ClusterReconciler) Reconcile(ctx context.Context, request ctrl.Request)
 	if err := r.Get(ctx, request.NamespacedName, cluster); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err) // An object that is gone is not polled.
 	}
+
 	if err := r.Work(ctx, cluster); err != nil {
 		return ctrl.Result{}, err
 	}
+
 	return ctrl.Result{RequeueAfter: r.Fleet.RequeueAfter(core.RuntimeID(cluster.Spec.ID))}, nil
 }
 

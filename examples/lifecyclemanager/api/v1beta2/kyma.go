@@ -180,6 +180,7 @@ func SetReady(conditions []metav1.Condition, state State, message string, genera
 	if state == Ready {
 		ready.Status = metav1.ConditionTrue
 	}
+
 	conditions = append([]metav1.Condition(nil), conditions...)
 	meta.SetStatusCondition(&conditions, ready)
 	return conditions

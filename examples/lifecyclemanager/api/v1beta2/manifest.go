@@ -68,6 +68,7 @@ func ManifestsOf(ctx context.Context, stored client.Reader, kyma client.ObjectKe
 	if len(kyma.Name) > validation.LabelValueMaxLength {
 		return nil, nil
 	}
+
 	err := stored.List(ctx, list, client.InNamespace(kyma.Namespace), client.MatchingLabels{KymaLabel: kyma.Name})
 	return list.Items, err
 }

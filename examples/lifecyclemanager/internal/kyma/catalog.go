@@ -19,6 +19,7 @@ func (r *Reconciler) visible(ctx context.Context, kyma *v1beta2.Kyma) (map[strin
 	if err := r.Client.List(ctx, list, client.InNamespace(kyma.Namespace)); err != nil {
 		return nil, err
 	}
+
 	templates := make(map[string]*v1beta2.ModuleTemplate)
 	for i := range list.Items {
 		if mayShow(&list.Items[i], kyma) {
@@ -42,11 +43,13 @@ func syncCatalog(ctx context.Context, there *skr.Runtime, templates map[string]*
 	if err := there.List(ctx, list, client.InNamespace(skr.Namespace)); err != nil {
 		return err
 	}
+
 	missing := maps.Clone(templates)
 	var errs []error
 	for i := range list.Items {
 		stored := &list.Items[i]
 		delete(missing, stored.Name)
+
 		template := templates[stored.Name]
 		switch {
 		case template == nil:
@@ -56,11 +59,13 @@ func syncCatalog(ctx context.Context, there *skr.Runtime, templates map[string]*
 			errs = append(errs, there.Update(ctx, stored))
 		}
 	}
+
 	for name, template := range missing {
 		copied := &v1beta2.ModuleTemplate{Spec: entry(template)}
 		copied.Namespace, copied.Name = skr.Namespace, name
 		errs = append(errs, there.Create(ctx, copied))
 	}
+
 	return errors.Join(errs...)
 }
 

@@ -31,18 +31,22 @@ func (r *Reconciler) claim(ctx context.Context, there *skr.Runtime, kyma *v1beta
 	if err != nil || kyma.Status.Cluster == cluster {
 		return err
 	}
+
 	former := kyma.Status.Cluster
 	if err := r.checkFree(ctx, kyma, cluster); err != nil {
 		return err
 	}
+
 	if err := r.setCluster(ctx, kyma, cluster); err != nil {
 		return err
 	}
+
 	there.PrepareAgain()
 	err = r.checkFree(ctx, kyma, cluster)
 	if err == nil {
 		return nil
 	}
+
 	if withdrawn := r.setCluster(ctx, kyma, former); withdrawn != nil {
 		return withdrawn
 	}
@@ -58,10 +62,12 @@ func (r *Reconciler) claimToRemove(
 	if kyma.Status.Cluster == "" {
 		return false, r.claim(ctx, there, kyma)
 	}
+
 	cluster, err := there.Cluster(ctx)
 	if err != nil || cluster == kyma.Status.Cluster {
 		return false, err
 	}
+
 	return true, r.checkFree(ctx, kyma, cluster)
 }
 

@@ -32,6 +32,7 @@ func (r *Reconciler) syncManifests(
 		}
 		modules = append(modules, status)
 	}
+
 	disabled, err := r.disableManifests(ctx, kyma)
 	return append(modules, disabled...), err
 }
@@ -53,8 +54,10 @@ func (r *Reconciler) syncManifest(
 	if err != nil {
 		return v1beta2.ModuleStatus{}, err
 	}
+
 	installed, template := manifest.Spec.Version, find(templates, module)
 	problem := refuse(module, template, installed)
+
 	refused := v1beta2.ModuleStatus{Name: module.Name, Version: installed, State: v1beta2.Error, Message: problem}
 	if problem != "" {
 		template, err = r.installed(ctx, manifest)
@@ -65,10 +68,12 @@ func (r *Reconciler) syncManifest(
 	if err := r.holdTemplate(ctx, template); err != nil {
 		return v1beta2.ModuleStatus{}, err
 	}
+
 	_, err = controllerutil.CreateOrPatch(ctx, r.Client, manifest, func() error {
 		if manifest.ResourceVersion == "" {
 			controllerutil.AddFinalizer(manifest, v1beta2.ManifestFinalizer)
 		}
+
 		manifest.Labels = map[string]string{v1beta2.KymaLabel: kyma.Name}
 		manifest.Spec = specOf(template)
 		return controllerutil.SetControllerReference(kyma, manifest, r.Client.Scheme())
@@ -76,6 +81,7 @@ func (r *Reconciler) syncManifest(
 	if problem != "" {
 		return refused, err
 	}
+
 	return moduleStatus(manifest), err
 }
 
@@ -89,14 +95,17 @@ func (r *Reconciler) manifestOf(
 ) (*v1beta2.Manifest, error) {
 	manifest := &v1beta2.Manifest{}
 	manifest.Namespace, manifest.Name = kyma.Namespace, v1beta2.ManifestName(kyma.Name, module)
+
 	err := r.Direct.Get(ctx, client.ObjectKeyFromObject(manifest), manifest)
 	if !apierrors.IsNotFound(err) {
 		return manifest, err
 	}
+
 	stored, err := v1beta2.ManifestsOf(ctx, r.Direct, client.ObjectKeyFromObject(kyma))
 	if err != nil {
 		return nil, err
 	}
+
 	for i := range stored {
 		if stored[i].Spec.Module == module {
 			return &stored[i], nil
@@ -115,6 +124,7 @@ func (r *Reconciler) installed(ctx context.Context, manifest *v1beta2.Manifest) 
 	if ref.Name == "" {
 		return nil, nil
 	}
+
 	err := r.Client.Get(ctx, client.ObjectKey{Namespace: manifest.Namespace, Name: ref.Name}, template)
 	isOther := template.UID != ref.UID || template.Spec.Module != manifest.Spec.Module
 	if err != nil || isOther || len(template.Spec.Resources) == 0 {
@@ -129,6 +139,7 @@ func (r *Reconciler) holdTemplate(ctx context.Context, template *v1beta2.ModuleT
 	if !template.DeletionTimestamp.IsZero() {
 		return nil
 	}
+
 	err := skr.Hold(ctx, r.Client, template.DeepCopy(), v1beta2.TemplateFinalizer)
 	if errors.Is(err, skr.ErrEnded) {
 		return nil // Its deletion starts the next reconcile.
@@ -146,6 +157,7 @@ func find(templates map[string]*v1beta2.ModuleTemplate, module v1beta2.Module) *
 		}
 		return template
 	}
+
 	var newest *v1beta2.ModuleTemplate
 	for _, name := range slices.Sorted(maps.Keys(templates)) {
 		template := templates[name]
@@ -207,19 +219,23 @@ func (r *Reconciler) disableManifests(
 	if err != nil {
 		return nil, err
 	}
+
 	for i := range manifests {
 		manifest := &manifests[i]
 		if enabled(kyma, manifest) {
 			continue
 		}
+
 		if manifest.Spec.DisabledSince == nil && manifest.DeletionTimestamp.IsZero() {
 			before := manifest.DeepCopy()
 			manifest.Spec.DisabledSince = new(metav1.Now())
+
 			err := r.Client.Patch(ctx, manifest, skr.After(before))
 			if client.IgnoreNotFound(err) != nil {
 				return nil, err
 			}
 		}
+
 		ending = append(ending, endingStatus(manifest))
 	}
 	return ending, nil
@@ -234,6 +250,7 @@ func (r *Reconciler) deleteManifests(
 	if err != nil {
 		return nil, err
 	}
+
 	for i := range manifests {
 		if err := client.IgnoreNotFound(r.Client.Delete(ctx, &manifests[i])); err != nil {
 			return nil, err
@@ -274,9 +291,11 @@ func statusOf(kyma *v1beta2.Kyma, modules []v1beta2.ModuleStatus) v1beta2.KymaSt
 	if watcher == nil || watcher.Status != metav1.ConditionTrue {
 		status.State, status.Message = v1beta2.Processing, "the agent is not installed"
 	}
+
 	if watcher != nil && watcher.Status != metav1.ConditionTrue {
 		status.Message += ": " + watcher.Reason + ": " + watcher.Message
 	}
+
 	for _, worse := range []v1beta2.State{v1beta2.Deleting, v1beta2.Processing, v1beta2.Error} {
 		if slices.ContainsFunc(modules, func(m v1beta2.ModuleStatus) bool { return m.State == worse }) {
 			status.State = worse
@@ -300,9 +319,11 @@ func reportThere(ctx context.Context, there *skr.Runtime, remote *v1beta2.Kyma, 
 func write(ctx context.Context, c client.Client, kyma *v1beta2.Kyma, status v1beta2.KymaStatus) error {
 	status.Message, status.ObservedGeneration = skr.Short(status.Message), kyma.Generation
 	status.Conditions = v1beta2.SetReady(status.Conditions, status.State, status.Message, kyma.Generation)
+
 	if equality.Semantic.DeepEqual(kyma.Status, status) {
 		return nil
 	}
+
 	before := kyma.DeepCopy()
 	kyma.Status = status
 	return c.Status().Patch(ctx, kyma, skr.After(before))

@@ -39,6 +39,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if v1beta2.Skipped(kyma) {
 		return ctrl.Result{}, nil
 	}
+
 	return skr.Reconcile(ctx, kyma, r.keep, r.remove, func(state v1beta2.State, problem error) error {
 		status := kyma.Status
 		status.State, status.Message = state, problem.Error()
@@ -51,29 +52,36 @@ func (r *Reconciler) keep(ctx context.Context, kyma *v1beta2.Kyma) (ctrl.Result,
 	if err := skr.Hold(ctx, r.Client, kyma, Finalizer); err != nil {
 		return ctrl.Result{}, err
 	}
+
 	there, err := r.connect(ctx, kyma)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
+
 	if err := r.claim(ctx, there, kyma); err != nil {
 		return ctrl.Result{}, err
 	}
+
 	templates, err := r.visible(ctx, kyma)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
+
 	remote, err := r.syncRuntime(ctx, there, kyma, templates)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
+
 	modules, err := r.syncManifests(ctx, kyma, templates)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
+
 	status := statusOf(kyma, modules)
 	if err := errors.Join(r.report(ctx, kyma, status), reportThere(ctx, there, remote, status)); err != nil {
 		return ctrl.Result{}, err
 	}
+
 	return ctrl.Result{RequeueAfter: r.RequeueAfter(core.RuntimeID(kyma.Name))}, nil
 }
 
@@ -89,10 +97,12 @@ func (r *Reconciler) syncRuntime(
 	if err := there.Prepare(ctx); err != nil {
 		return nil, err
 	}
+
 	err = syncCatalog(ctx, there, templates)
 	if err == nil {
 		remote, err = r.syncSpec(ctx, there, kyma)
 	}
+
 	if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
 		there.PrepareAgain() // A definition or the namespace was deleted in the runtime.
 	}
@@ -105,11 +115,13 @@ func (r *Reconciler) remove(ctx context.Context, kyma *v1beta2.Kyma) (ctrl.Resul
 	if !controllerutil.ContainsFinalizer(kyma, Finalizer) {
 		return ctrl.Result{}, nil
 	}
+
 	there, claimErr := r.connect(ctx, kyma)
 	isElsewhere := false
 	if claimErr == nil {
 		isElsewhere, claimErr = r.claimToRemove(ctx, there, kyma)
 	}
+
 	// This Kyma has never had the cluster of another one, so it has nothing there to remove.
 	var taken takenError
 	isOther := errors.As(claimErr, &taken) && kyma.Status.Cluster == ""
@@ -123,10 +135,12 @@ func (r *Reconciler) remove(ctx context.Context, kyma *v1beta2.Kyma) (ctrl.Resul
 		status.Message = "waiting for the end of the modules"
 		return ctrl.Result{RequeueAfter: skr.Backoff(*kyma.DeletionTimestamp)}, r.report(ctx, kyma, status)
 	}
+
 	clean, err := isOther || isElsewhere, claimErr
 	if claimErr == nil && !isElsewhere {
 		clean, err = there.Clean(ctx)
 	}
+
 	// A runtime that is gone itself, or does not answer for too long, counts as clean.
 	gaveUp := skr.GaveUp(kyma, r.GiveUp, err) && (there == nil || !there.Answers(ctx))
 	if isOther || errors.Is(err, runtimes.ErrGone) || gaveUp {
@@ -135,5 +149,6 @@ func (r *Reconciler) remove(ctx context.Context, kyma *v1beta2.Kyma) (ctrl.Resul
 	if err != nil || !clean {
 		return ctrl.Result{RequeueAfter: skr.Backoff(*kyma.DeletionTimestamp)}, err
 	}
+
 	return ctrl.Result{}, skr.Release(ctx, r.Client, kyma, Finalizer)
 }

@@ -34,17 +34,20 @@ func (r *Reconciler) syncSpec(ctx context.Context, there *skr.Runtime, kyma *v1b
 	if err != nil {
 		return nil, err
 	}
+
 	if err := watch(ctx, there, remote); err != nil {
 		return nil, err
 	}
 	if equality.Semantic.DeepEqual(kyma.Spec, remote.Spec) {
 		return remote, nil
 	}
+
 	before := kyma.DeepCopy()
 	kyma.Spec = remote.Spec
 	if err := r.Client.Patch(ctx, kyma, skr.After(before)); err != nil {
 		return nil, err
 	}
+
 	if remote.Generation == remote.Status.ObservedGeneration {
 		r.Events.Eventf(kyma, nil, corev1.EventTypeWarning, "EditUndone", "SyncSpec",
 			"the spec is that of Kyma %s/%s in the runtime: edit it there", remote.Namespace, remote.Name)
@@ -64,6 +67,7 @@ func watch(ctx context.Context, there *skr.Runtime, remote *v1beta2.Kyma) error 
 	if remote.Labels[WatchedByLabel] == watchedBy {
 		return nil
 	}
+
 	before := remote.DeepCopy()
 	metav1.SetMetaDataLabel(&remote.ObjectMeta, WatchedByLabel, watchedBy)
 	return there.Patch(ctx, remote, client.MergeFrom(before))

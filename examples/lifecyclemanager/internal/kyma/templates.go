@@ -29,6 +29,7 @@ func (t *Templates) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.R
 	if template.DeletionTimestamp.IsZero() || !controllerutil.ContainsFinalizer(template, v1beta2.TemplateFinalizer) {
 		return ctrl.Result{}, nil
 	}
+
 	manifests := &v1beta2.ManifestList{}
 	if err := t.Direct.List(ctx, manifests, client.InNamespace(template.Namespace)); err != nil {
 		return ctrl.Result{}, err
@@ -38,5 +39,6 @@ func (t *Templates) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.R
 	if slices.ContainsFunc(manifests.Items, isUser) {
 		return ctrl.Result{}, nil
 	}
+
 	return ctrl.Result{}, skr.Release(ctx, t.Client, template, v1beta2.TemplateFinalizer)
 }

@@ -17,21 +17,25 @@ import (
 // kustomize returns the objects of a folder below config/, as `kubectl kustomize` does.
 func (l *Lab) kustomize(folder string) []*unstructured.Unstructured {
 	l.Helper()
+
 	built, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), config(folder))
 	rig.NoError(l.TB, err)
 	text, err := built.AsYaml()
 	rig.NoError(l.TB, err)
 	objects, err := utils.ReadObjects(bytes.NewReader(text))
 	rig.NoError(l.TB, err)
+
 	return objects
 }
 
 // ApplyFile applies a file below config/, with one object, to the control plane.
 func (l *Lab) ApplyFile(file string) {
 	l.Helper()
+
 	text, err := os.Open(config(file))
 	rig.NoError(l.TB, err)
 	defer text.Close()
+
 	object, err := utils.ReadObject(text)
 	rig.NoError(l.TB, err)
 	l.Apply(object)

@@ -101,10 +101,12 @@ const (
 // New returns a lab in which nothing runs.
 func New(t testing.TB, opts Options) *Lab {
 	t.Helper()
+
 	opts.Replicas = max(1, opts.Replicas)
 	if opts.Progress == nil {
 		opts.Progress = io.Discard
 	}
+
 	if opts.Dir == "" {
 		var err error
 		opts.Dir, err = os.MkdirTemp("", "lifecycle-") //nolint:usetesting // It may stay.
@@ -115,6 +117,7 @@ func New(t testing.TB, opts Options) *Lab {
 			}
 		})
 	}
+
 	l := &Lab{TB: t, Options: opts, Runtimes: make(map[string]*Runtime), scheme: runtime.NewScheme()}
 	rig.NoError(l.TB, errors.Join(clientgoscheme.AddToScheme(l.scheme), apiextensionsv1.AddToScheme(l.scheme),
 		certv1.AddToScheme(l.scheme), watcher.AddToScheme(l.scheme), v1beta2.AddToScheme(l.scheme)))
@@ -141,12 +144,14 @@ func (l *Lab) Eventually(what string, condition func() bool) {
 // Build builds missing or outdated programs. The first build of the API server takes minutes.
 func (l *Lab) Build() {
 	l.Helper()
+
 	_, err := apiserver.Assets(l.Context(), apiserver.AssetsOptions{Progress: l.Progress})
 	rig.NoError(l.TB, err)
 	build := func(folder string) string {
 		_, _ = fmt.Fprintln(l.Progress, "building", folder) // It cannot fail.
 		return rig.Build(l.TB, folder)
 	}
+
 	l.images = map[string]string{agentImage: build("cmd/agent")}
 	l.operator = build("examples/lifecyclemanager")
 	l.images[ManagerImage] = build("examples/lifecyclemanager/module")
@@ -157,6 +162,7 @@ func (l *Lab) Build() {
 // StartAPIServers starts the API servers of the control plane and of the runtimes, with nodes.
 func (l *Lab) StartAPIServers() {
 	l.Helper()
+
 	ids := append([]string{ControlPlane}, l.Options.Runtimes...)
 	all := make([]apiserver.Options, len(ids))
 	for i, id := range ids {
@@ -167,9 +173,11 @@ func (l *Lab) StartAPIServers() {
 		}
 		rig.NoError(l.TB, os.Mkdir(all[i].LogDir, 0o700))
 	}
+
 	all[0].CRDPaths = l.CRDPaths
 	planes := apiserver.StartAllT(l.TB, all...)
 	l.plane, l.Plane = planes[0], planes[0].Client
+
 	for i, id := range ids {
 		r, plane := l.Runtimes[id], planes[i]
 		r.Server, r.Client = plane, plane.Client
@@ -206,6 +214,7 @@ func (l *Lab) StartCertManager() {
 // The kubeconfig goes by the relay.
 func (l *Lab) Register(id string, labels map[string]string) {
 	l.Helper()
+
 	there := l.Runtimes[id]
 	kubeconfig, err := clientcmd.Write(*l.kubeconfig(there.Server, func(config *clientcmdapi.Config) {
 		for _, cluster := range config.Clusters {
@@ -217,6 +226,7 @@ func (l *Lab) Register(id string, labels map[string]string) {
 	kyma := &v1beta2.Kyma{ObjectMeta: meta, Spec: v1beta2.KymaSpec{Channel: "regular"}}
 	kyma.Labels = labels
 	kyma.Annotations = map[string]string{controllerruntime.DomainAnnotation: id + ".example.com"}
+
 	secret := &corev1.Secret{ObjectMeta: meta, Data: map[string][]byte{skr.KubeconfigKey: kubeconfig}}
 	for _, object := range []client.Object{secret, kyma} {
 		rig.NoError(l.TB, client.IgnoreAlreadyExists(l.Plane.Create(l.Context(), object)))

@@ -44,10 +44,12 @@ type Operator struct {
 // others. They replace those of another Deploy.
 func (l *Lab) Deploy(folder string) {
 	l.Helper()
+
 	l.KillOperator()
 	for _, object := range l.kustomize(folder) {
 		l.Apply(object)
 	}
+
 	key, deployment := client.ObjectKey{Namespace: namespace, Name: "lifecycle-manager"}, &appsv1.Deployment{}
 	rig.NoError(l.TB, l.Plane.Get(l.Context(), key, deployment))
 	pod := deployment.Spec.Template.Spec
@@ -84,12 +86,15 @@ func (l *Lab) startService() (address string) {
 // last value of a flag wins.
 func (l *Lab) Reconfigure(replicas int, args ...string) {
 	l.Helper()
+
 	l.KillOperator()
 	l.OperatorArgs = append(l.OperatorArgs, args...)
+
 	started := make([]*Operator, replicas)
 	for i := range started {
 		started[i] = l.newOperator(i)
 	}
+
 	l.mu.Lock()
 	l.replicas = started
 	l.mu.Unlock()
@@ -101,10 +106,12 @@ func (l *Lab) newOperator(number int) *Operator {
 	free := func() string { return rig.Address(rig.FreePort(l.TB)) }
 	o := &Operator{Events: free(), podIP: fmt.Sprintf("10.0.0.%d", number+1), metrics: free()}
 	var args []string
+
 	pod := strings.NewReplacer("$(POD_IP)", o.podIP, "$(POD_NAME)", fmt.Sprint("lifecycle-manager-", number))
 	for _, arg := range l.args {
 		args = append(args, pod.Replace(arg))
 	}
+
 	args = append(args, "-events-bind-address="+o.Events, "-metrics-bind-address="+o.metrics,
 		"-health-probe-bind-address="+free())
 	o.Process = rig.NewProcess(l.TB, fmt.Sprint("operator-", number+1), l.operator,
@@ -118,6 +125,7 @@ func (l *Lab) StartOperator() {
 	for _, o := range l.replicas {
 		o.Launch()
 	}
+
 	l.Eventually("a replica leads", func() bool {
 		_, err := l.Leader(l.Context())
 		return err == nil
@@ -138,8 +146,10 @@ func (l *Lab) Leader(ctx context.Context) (*Operator, error) {
 	if err := l.Plane.Get(ctx, key, slice); err != nil {
 		return nil, err
 	}
+
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	for _, endpoint := range slice.Endpoints {
 		for _, replica := range l.replicas {
 			if strings.Join(endpoint.Addresses, "") == replica.podIP {
@@ -147,6 +157,7 @@ func (l *Lab) Leader(ctx context.Context) (*Operator, error) {
 			}
 		}
 	}
+
 	return nil, errors.New("no replica leads")
 }
 
@@ -154,6 +165,7 @@ func (l *Lab) Leader(ctx context.Context) (*Operator, error) {
 // errors. Apply waits while the API server does not serve a definition that it has just stored.
 func (l *Lab) Apply(object *unstructured.Unstructured) {
 	l.Helper()
+
 	strict := client.WithFieldValidation(l.Plane, metav1.FieldValidationStrict)
 	var err error
 	rig.Eventually(l.TB, 3*time.Minute, "the API server serves "+object.GetKind(), func() bool {
@@ -170,6 +182,7 @@ func (l *Lab) Fleet(ctx context.Context, id string) ([]fleet.Status, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	var answer struct {
 		Runtimes []fleet.Status `json:"runtimes"`
 	}
@@ -193,11 +206,13 @@ func (l *Lab) ask(ctx context.Context, path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	if l.reader == "" {
 		if l.reader, err = l.newReader(ctx); err != nil {
 			return nil, err
 		}
 	}
+
 	reader := &http.Client{Timeout: 5 * time.Second, Transport: transport.NewBearerAuthRoundTripper(l.reader,
 		&http.Transport{
 			TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // See above.

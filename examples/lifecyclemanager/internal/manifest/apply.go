@@ -29,16 +29,20 @@ func (r *Reconciler) apply(
 	if now.ObservedGeneration != manifest.Generation {
 		now.State, now.Message = v1beta2.Processing, "the objects are being applied"
 	}
+
 	if err := r.report(ctx, manifest, now); err != nil {
 		return "", err
 	}
+
 	if err := there.ApplyAll(ctx, r.owner(manifest), missing(manifest, wanted)); err != nil {
 		return "", err
 	}
+
 	left, awaited, err := r.removeAll(ctx, there, manifest, former)
 	if err != nil {
 		return "", err
 	}
+
 	state := v1beta2.Processing
 	if awaited == "" {
 		state, awaited, err = stateOf(ctx, there, wanted, left)
@@ -51,6 +55,7 @@ func (r *Reconciler) apply(
 	now.Inventory = slices.Concat(inventory, inventoryOf(left))
 	now.CustomResourceCreated = now.CustomResourceCreated || len(wanted.data) > 0
 	now.Version, now.State, now.Message = manifest.Spec.Version, state, awaited
+
 	return state, r.report(ctx, manifest, now)
 }
 
@@ -81,11 +86,13 @@ func stateOf(
 		mayMiss := i >= len(wanted.objects) // The user may have deleted the custom resource.
 		conditions[i], errs[i] = conditionOf(ctx, there, objects[i], mayMiss)
 	})
+
 	for _, err := range errs {
 		if err != nil {
 			return "", "", err
 		}
 	}
+
 	for _, worse := range []v1beta2.State{v1beta2.Error, v1beta2.Processing} {
 		for _, c := range conditions {
 			if c.state == worse {
@@ -93,15 +100,18 @@ func stateOf(
 			}
 		}
 	}
+
 	if len(left) > 0 {
 		return v1beta2.Processing, ending(left[0]), nil
 	}
+
 	return v1beta2.Ready, "", nil
 }
 
 // inParallel calls do with each number below n, ten at a time.
 func inParallel(n int, do func(int)) {
 	const concurrent = 10
+
 	var running sync.WaitGroup
 	for first := range min(n, concurrent) {
 		running.Go(func() {
@@ -110,6 +120,7 @@ func inParallel(n int, do func(int)) {
 			}
 		})
 	}
+
 	running.Wait()
 }
 
@@ -120,6 +131,7 @@ func conditionOf(
 ) (condition, error) {
 	live := &unstructured.Unstructured{}
 	live.SetGroupVersionKind(object.GroupVersionKind())
+
 	err := there.Get(ctx, client.ObjectKeyFromObject(object), live)
 	if apierrors.IsNotFound(err) && mayMiss {
 		return condition{state: v1beta2.Ready}, nil
@@ -127,10 +139,12 @@ func conditionOf(
 	if err != nil {
 		return condition{}, err
 	}
+
 	result, err := status.Compute(live)
 	if err != nil {
 		return condition{}, err
 	}
+
 	name := object.GetKind() + " " + object.GetName()
 	if result.Status == status.FailedStatus {
 		return condition{v1beta2.Error, name + ": " + result.Message}, nil
@@ -138,6 +152,7 @@ func conditionOf(
 	if result.Status != status.CurrentStatus {
 		return condition{v1beta2.Processing, name + ": " + result.Message}, nil
 	}
+
 	own, _, _ := unstructured.NestedString(live.Object, "status", "state")
 	switch v1beta2.State(own) {
 	case v1beta2.Error:

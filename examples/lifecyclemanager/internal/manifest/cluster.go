@@ -21,15 +21,18 @@ func (r *Reconciler) connect(ctx context.Context, manifest *v1beta2.Manifest) (*
 	if err != nil {
 		return nil, "", err
 	}
+
 	cluster, err := there.Cluster(ctx)
 	if err != nil {
 		return there, "", err
 	}
+
 	kyma := &v1beta2.Kyma{}
 	err = r.Client.Get(ctx, kymaOf(manifest), kyma)
 	if err == nil && kyma.Status.Cluster == cluster {
 		return there, cluster, nil
 	}
+
 	err = r.Direct.Get(ctx, kymaOf(manifest), kyma) // The cache may be late.
 	if apierrors.IsNotFound(err) {
 		return there, cluster, r.checkOrphan(ctx, manifest, cluster)
@@ -37,11 +40,13 @@ func (r *Reconciler) connect(ctx context.Context, manifest *v1beta2.Manifest) (*
 	if err != nil || kyma.Status.Cluster == cluster {
 		return there, cluster, err
 	}
+
 	other, err := skr.KymaOf(ctx, r.Direct, cluster, kymaOf(manifest))
 	isMadeAnew := other == "" && isElsewhere(manifest, cluster)
 	if err != nil || isMadeAnew && !kyma.DeletionTimestamp.IsZero() {
 		return there, cluster, err // A Kyma that is deleted does not claim the new cluster.
 	}
+
 	return there, cluster, fmt.Errorf("the kubeconfig leads to cluster %q, and Kyma %s has cluster %q",
 		cluster, kyma.Name, kyma.Status.Cluster)
 }
@@ -62,12 +67,14 @@ func (r *Reconciler) enter(ctx context.Context, manifest *v1beta2.Manifest, clus
 	if manifest.Status.Cluster == cluster {
 		return nil
 	}
+
 	status := manifest.Status
 	if isElsewhere(manifest, cluster) {
 		ctrl.LoggerFrom(ctx).Info("the cluster is another one: the module is installed anew", "cluster", cluster,
 			"former", manifest.Status.Cluster)
 		status = v1beta2.ManifestStatus{Conditions: manifest.Status.Conditions}
 	}
+
 	status.Cluster = cluster
 	return r.report(ctx, manifest, status)
 }

@@ -48,6 +48,7 @@ func contentOf(template *v1beta2.ModuleTemplate) (wanted *content, err error) {
 	if wanted.objects, err = decode(template.Spec.Resources); err != nil || template.Spec.Data == nil {
 		return wanted, err
 	}
+
 	wanted.data, err = decode([]v1beta2.Resource{*template.Spec.Data})
 	if template.Spec.CustomResourcePolicy == v1beta2.Ignore {
 		wanted.data, wanted.ignored = nil, wanted.data
@@ -110,11 +111,13 @@ func Affected(manifests client.Reader, known *controllerruntime.Runtimes) contro
 		if err != nil {
 			return nil, err
 		}
+
 		for _, kyma := range kymas {
 			all, err := v1beta2.ManifestsOf(ctx, manifests, kyma)
 			if err != nil {
 				return nil, err
 			}
+
 			for i := range all {
 				if d.Event.Resync || slices.ContainsFunc(all[i].Status.Inventory, is(&d.Event)) {
 					requests = append(requests, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(&all[i])})

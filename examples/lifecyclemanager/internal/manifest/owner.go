@@ -30,20 +30,24 @@ func (r *Reconciler) shares(
 	if err != nil {
 		return false, false, err
 	}
+
 	wanted := inventoryOf([]*unstructured.Unstructured{object})
 	for i := range manifests {
 		owner := &manifests[i]
 		if owner.Spec.Module != other || len(without(wanted, owner.Status.Inventory)) > 0 {
 			continue
 		}
+
 		template, err := r.template(ctx, owner)
 		if err != nil || template == nil {
 			return true, false, err
 		}
+
 		theirs, err := contentOf(template)
 		if err != nil {
 			return true, false, err
 		}
+
 		same = slices.ContainsFunc(slices.Concat(theirs.objects, theirs.data), func(o *unstructured.Unstructured) bool {
 			return equality.Semantic.DeepEqual(o.Object, object.Object)
 		})

@@ -31,13 +31,16 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if err := r.Client.Get(ctx, request.NamespacedName, manifest); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
+
 	if wait, err := r.setAside(ctx, manifest); err != nil || wait > 0 {
 		return ctrl.Result{RequeueAfter: wait}, err
 	}
+
 	keep := r.install
 	if manifest.Spec.DisabledSince != nil {
 		keep = r.disable
 	}
+
 	return skr.Reconcile(ctx, manifest, keep, r.remove, func(state v1beta2.State, problem error) error {
 		status := manifest.Status
 		status.State, status.Message = state, problem.Error()
@@ -56,6 +59,7 @@ func (r *Reconciler) setAside(ctx context.Context, manifest *v1beta2.Manifest) (
 	if apierrors.IsNotFound(err) {
 		err = r.Direct.Get(ctx, kymaOf(manifest), kyma)
 	}
+
 	switch {
 	case apierrors.IsNotFound(err) && manifest.DeletionTimestamp.IsZero():
 		ctrl.LoggerFrom(ctx).Info("deleting a Manifest without a Kyma", "kyma", kymaOf(manifest).Name)
@@ -77,13 +81,16 @@ func (r *Reconciler) install(ctx context.Context, manifest *v1beta2.Manifest) (c
 	if err := skr.Hold(ctx, r.Client, manifest, v1beta2.ManifestFinalizer); err != nil {
 		return ctrl.Result{}, err
 	}
+
 	there, cluster, err := r.connect(ctx, manifest)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
+
 	if err := r.enter(ctx, manifest, cluster); err != nil {
 		return ctrl.Result{}, err
 	}
+
 	wanted, err := r.content(ctx, manifest)
 	if err != nil {
 		return ctrl.Result{}, err
@@ -94,9 +101,11 @@ func (r *Reconciler) install(ctx context.Context, manifest *v1beta2.Manifest) (c
 		status.Message = "ModuleTemplate " + manifest.Spec.Template.Name + " has changed or is gone"
 		return r.later(manifest), r.report(ctx, manifest, status)
 	}
+
 	if err := there.Check(slices.Concat(wanted.objects, wanted.data)); err != nil {
 		return ctrl.Result{}, err
 	}
+
 	state, err := r.apply(ctx, there, manifest, wanted)
 	if err != nil {
 		return ctrl.Result{}, err
@@ -105,6 +114,7 @@ func (r *Reconciler) install(ctx context.Context, manifest *v1beta2.Manifest) (c
 		ready := meta.FindStatusCondition(manifest.Status.Conditions, v1beta2.ReadyCondition)
 		return ctrl.Result{RequeueAfter: skr.Backoff(ready.LastTransitionTime)}, nil
 	}
+
 	return r.later(manifest), nil
 }
 
@@ -119,14 +129,18 @@ func (r *Reconciler) report(ctx context.Context, manifest *v1beta2.Manifest, sta
 	status.State = cmp.Or(status.State, v1beta2.Processing)
 	status.Message, status.ObservedGeneration = skr.Short(status.Message), manifest.Generation
 	status.Conditions = v1beta2.SetReady(status.Conditions, status.State, status.Message, manifest.Generation)
+
 	if equality.Semantic.DeepEqual(manifest.Status, status) {
 		return nil
 	}
+
 	before := manifest.DeepCopy()
 	manifest.Status = status
+
 	patch := client.MergeFrom(before)
 	if !slices.Equal(before.Status.Inventory, status.Inventory) {
 		patch = skr.After(before)
 	}
+
 	return skr.Ended(r.Client.Status().Patch(ctx, manifest, patch))
 }

@@ -24,6 +24,7 @@ func (r *Reconciler) disable(ctx context.Context, manifest *v1beta2.Manifest) (c
 	if err := skr.Hold(ctx, r.Client, manifest, v1beta2.ManifestFinalizer); err != nil {
 		return ctrl.Result{}, err
 	}
+
 	awaited, err := r.removeFirst(ctx, manifest)
 	if err != nil && !errors.Is(err, runtimes.ErrGone) {
 		return ctrl.Result{}, err
@@ -34,6 +35,7 @@ func (r *Reconciler) disable(ctx context.Context, manifest *v1beta2.Manifest) (c
 		err := skr.Ended(r.Client.Delete(ctx, manifest, unchanged))
 		return ctrl.Result{RequeueAfter: skr.Backoff(metav1.Now())}, err
 	}
+
 	status := manifest.Status
 	status.State, status.Message = v1beta2.Deleting, awaited
 	return ctrl.Result{RequeueAfter: skr.Backoff(*manifest.Spec.DisabledSince)}, r.report(ctx, manifest, status)
@@ -44,10 +46,12 @@ func (r *Reconciler) removeFirst(ctx context.Context, manifest *v1beta2.Manifest
 	if len(manifest.Status.Inventory) == 0 {
 		return "", nil
 	}
+
 	there, cluster, err := r.connect(ctx, manifest)
 	if err != nil || isElsewhere(manifest, cluster) {
 		return "", err
 	}
+
 	if manifest.Status.CustomResourceCreated {
 		status := manifest.Status
 		status.State, status.CustomResourceCreated = v1beta2.Deleting, false // Enabled again, it is created again.
@@ -55,10 +59,12 @@ func (r *Reconciler) removeFirst(ctx context.Context, manifest *v1beta2.Manifest
 			return "", err
 		}
 	}
+
 	plan, err := r.plan(ctx, there, manifest, manifest.Status.Inventory)
 	if err != nil {
 		return "", err
 	}
+
 	left, awaited, err := plan.removeCustoms(ctx, there)
 	if err == nil && awaited == "" && len(left) > 0 {
 		awaited = ending(left[0])
@@ -77,6 +83,7 @@ func (r *Reconciler) remove(ctx context.Context, manifest *v1beta2.Manifest) (ct
 	if err != nil {
 		return ctrl.Result{}, err
 	}
+
 	status := manifest.Status
 	status.State, status.Message = v1beta2.Deleting, awaited
 	return ctrl.Result{RequeueAfter: skr.Backoff(*manifest.DeletionTimestamp)}, r.report(ctx, manifest, status)
@@ -90,10 +97,12 @@ func (r *Reconciler) removeObjects(
 	if len(manifest.Status.Inventory) == 0 {
 		return nil, "", nil
 	}
+
 	there, cluster, err := r.connect(ctx, manifest)
 	if err != nil || isElsewhere(manifest, cluster) {
 		return there, "", err
 	}
+
 	left, awaited, err := r.removeAll(ctx, there, manifest, manifest.Status.Inventory)
 	if err == nil && awaited == "" && len(left) > 0 {
 		awaited = ending(left[0])
@@ -111,18 +120,22 @@ func (r *Reconciler) removeAll(
 	if len(inventory) == 0 {
 		return nil, "", nil
 	}
+
 	plan, err := r.plan(ctx, there, manifest, inventory)
 	if err != nil {
 		return nil, "", err
 	}
+
 	left, awaited, err = plan.removeCustoms(ctx, there)
 	if err != nil {
 		return nil, "", err
 	}
+
 	phases := [][]v1beta2.Object{plan.others, plan.namespaces, plan.definitions}
 	if awaited != "" {
 		return append(objectsOf(plan.customs), objectsOf(slices.Concat(phases...))...), awaited, nil
 	}
+
 	for _, phase := range phases {
 		if len(left) > 0 {
 			left = append(left, objectsOf(phase)...)
@@ -154,21 +167,25 @@ func (r *Reconciler) plan(
 	if err != nil {
 		return nil, err
 	}
+
 	all := inventoryOf(possible)
 	mine, theirs, err := r.withoutShared(ctx, manifest, all)
 	if err != nil {
 		return nil, err
 	}
+
 	p := &plan{theirs: theirs}
 	definitions, rest := split(mine, isDefinition)
 	p.definitions = definitions
 	if isEnding := manifest.Spec.DisabledSince != nil || !manifest.DeletionTimestamp.IsZero(); isEnding {
 		definitions, _ = split(all, isDefinition)
 	}
+
 	p.kinds, err = kindsOf(ctx, there, definitions)
 	if err != nil {
 		return nil, err
 	}
+
 	p.customs, rest = split(rest, func(o v1beta2.Object) bool {
 		return slices.ContainsFunc(p.kinds, func(kind schema.GroupVersionKind) bool {
 			return kind.Group == o.Group && kind.Kind == o.Kind
@@ -187,6 +204,7 @@ func (p *plan) removeCustoms(
 	if err != nil {
 		return nil, "", err
 	}
+
 	awaited, err = p.instance(ctx, there)
 	return left, awaited, err
 }
@@ -202,6 +220,7 @@ func (r *Reconciler) withoutShared(
 	if err != nil {
 		return nil, nil, err
 	}
+
 	mine = inventory
 	definitions, _ := split(inventory, isDefinition)
 	for i := range manifests {
@@ -209,9 +228,11 @@ func (r *Reconciler) withoutShared(
 		if other.Name == manifest.Name {
 			continue
 		}
+
 		if len(without(definitions, other.Status.Inventory)) < len(definitions) {
 			theirs = append(theirs, other.Status.Inventory...)
 		}
+
 		later := !other.DeletionTimestamp.IsZero() && !manifest.DeletionTimestamp.IsZero() && other.Name > manifest.Name
 		if !later {
 			mine = without(mine, other.Status.Inventory)
@@ -247,6 +268,7 @@ func kindsOf(
 		if err != nil || definition.GetLabels()[skr.ManagedByLabel] != skr.FieldOwner {
 			continue // It stays, and so do its objects.
 		}
+
 		kind, err := there.RESTMapper().KindFor(schema.ParseGroupResource(definition.GetName()).WithVersion(""))
 		if meta.IsNoMatchError(err) {
 			continue // It is not served.
@@ -254,6 +276,7 @@ func kindsOf(
 		if err != nil {
 			return nil, err
 		}
+
 		kinds = append(kinds, kind)
 	}
 	return kinds, nil
@@ -267,6 +290,7 @@ func (p *plan) instance(ctx context.Context, there *skr.Runtime) (string, error)
 	for _, kind := range p.kinds {
 		list := &metav1.PartialObjectMetadataList{}
 		list.SetGroupVersionKind(kind)
+
 		err := there.List(ctx, list, client.Limit(page))
 		if meta.IsNoMatchError(err) {
 			continue
@@ -274,6 +298,7 @@ func (p *plan) instance(ctx context.Context, there *skr.Runtime) (string, error)
 		if err != nil {
 			return "", err
 		}
+
 		for i := range list.Items {
 			key := client.ObjectKeyFromObject(&list.Items[i])
 			entry := v1beta2.Object{Group: kind.Group, Kind: kind.Kind, Namespace: key.Namespace, Name: key.Name}

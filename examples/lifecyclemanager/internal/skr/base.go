@@ -20,20 +20,25 @@ func (r *Runtime) Prepare(ctx context.Context) error {
 	if r.state.prepared.Load() {
 		return nil
 	}
+
 	objects, err := base()
 	if err != nil {
 		return err
 	}
+
 	local, err := r.Local(ctx)
 	if err != nil {
 		return err
 	}
+
 	if local {
 		objects = objects[len(objects)-1:] // The definitions are there, and the administrator's.
 	}
+
 	if err := r.ApplyAll(ctx, operatorItself, objects); err != nil {
 		return err
 	}
+
 	r.state.prepared.Store(true)
 	return nil
 }
@@ -53,10 +58,12 @@ func (r *Runtime) Clean(ctx context.Context) (clean bool, err error) {
 	if local {
 		return r.cleanLocal(ctx)
 	}
+
 	objects, err := base()
 	if err != nil {
 		return false, err
 	}
+
 	// The namespace comes last: an object that is still there would keep it.
 	for _, object := range objects {
 		gone, err := r.delete(ctx, object)
@@ -82,5 +89,6 @@ func base() ([]*unstructured.Unstructured, error) {
 	namespace.SetName(Namespace)
 	namespace.SetAnnotations(map[string]string{OnlyCreate: "true"})
 	crds, err := crd.ForRuntimes()
+
 	return append(crds, namespace), err
 }

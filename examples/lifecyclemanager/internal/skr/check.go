@@ -15,22 +15,27 @@ import (
 func (r *Runtime) Check(objects []*unstructured.Unstructured) error {
 	defined := definedBy(objects)
 	known := make(map[string]bool)
+
 	var problems []error
 	for _, object := range objects {
 		problem, err := r.problemOf(object, defined)
 		if err != nil {
 			return err
 		}
+
 		id := fmt.Sprint(object.GroupVersionKind().GroupKind(), " ", nameOf(object))
 		if problem == "" && known[id] {
 			problem = "is there twice"
 		}
+
 		if problem != "" {
 			problems = append(problems,
 				fmt.Errorf("the ModuleTemplate is wrong: %s %q %s", object.GetKind(), nameOf(object), problem))
 		}
+
 		known[id] = true
 	}
+
 	return errors.Join(problems...)
 }
 
@@ -42,6 +47,7 @@ func definedBy(objects []*unstructured.Unstructured) map[schema.GroupKind]bool {
 		if !utils.IsCRD(object) {
 			continue
 		}
+
 		group, _, _ := unstructured.NestedString(object.Object, "spec", "group")
 		kind, _, _ := unstructured.NestedString(object.Object, "spec", "names", "kind")
 		scope, _, _ := unstructured.NestedString(object.Object, "spec", "scope")
@@ -56,6 +62,7 @@ func (r *Runtime) problemOf(object *unstructured.Unstructured, defined map[schem
 	if object.GetName() == "" {
 		return "has no name", nil
 	}
+
 	namespaced, found := defined[kind.GroupKind()]
 	if !found {
 		mapping, err := r.mappingOf(kind.GroupKind(), kind.Version)
@@ -64,6 +71,7 @@ func (r *Runtime) problemOf(object *unstructured.Unstructured, defined map[schem
 		}
 		namespaced, found = isNamespaced(mapping), mapping != nil
 	}
+
 	switch {
 	case !found:
 		missing := kind.GroupVersion().WithKind(kind.Kind)
@@ -106,14 +114,17 @@ func (r *Runtime) Possible(inventory []*unstructured.Unstructured) (possible []*
 		if err != nil {
 			return nil, err
 		}
+
 		isMissing := mapping == nil || object.GetName() == ""
 		if isMissing || isNamespaced(mapping) && object.GetNamespace() == "" {
 			continue
 		}
+
 		object.SetGroupVersionKind(mapping.GroupVersionKind)
 		if !isNamespaced(mapping) {
 			object.SetNamespace("")
 		}
+
 		possible = append(possible, object)
 	}
 	return possible, nil

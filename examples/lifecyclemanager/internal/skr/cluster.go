@@ -16,6 +16,7 @@ func KymaOf(ctx context.Context, kymas client.Reader, cluster types.UID, except 
 	if err := kymas.List(ctx, list, client.InNamespace(except.Namespace)); err != nil {
 		return "", err
 	}
+
 	for i := range list.Items {
 		if other := &list.Items[i]; other.Name != except.Name && other.Status.Cluster == cluster {
 			return other.Name, nil

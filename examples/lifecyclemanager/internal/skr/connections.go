@@ -107,18 +107,22 @@ func (c *Connections) Get(ctx context.Context, name client.ObjectKey) (*Runtime,
 	connected, err := c.Connect(ctx, kyma)
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	if errors.Is(err, runtimes.ErrGone) {
 		delete(c.known, name)
 	}
+
 	if err != nil {
 		return nil, err
 	}
+
 	if known := c.known[name]; known == nil || known.Client != connected {
 		if len(c.known) >= MaxClients {
 			clear(c.known) // Else they would hold clients that are not kept. Each is prepared again.
 		}
 		c.known[name] = &Runtime{Client: connected, direct: connected, controlPlane: c.controlPlane, state: &state{}}
 	}
+
 	return c.known[name], nil
 }
 
@@ -155,10 +159,12 @@ func GaveUp(object client.Object, after time.Duration, err error) bool {
 // while a runtime is slow, or has many objects.
 func (r *Runtime) Answers(ctx context.Context) bool {
 	const patience = 5 * time.Second
+
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
 	_, err := r.Cluster(ctx)
 	var answer apierrors.APIStatus
+
 	return err == nil || errors.As(err, &answer)
 }
 

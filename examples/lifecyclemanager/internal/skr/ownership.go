@@ -49,6 +49,7 @@ func (r *Runtime) claimAll(ctx context.Context, owner Owner, objects []*unstruct
 func (r *Runtime) claim(ctx context.Context, owner Owner, object *unstructured.Unstructured) error {
 	live := &metav1.PartialObjectMetadata{}
 	live.SetGroupVersionKind(object.GroupVersionKind())
+
 	err := r.Get(ctx, client.ObjectKeyFromObject(object), live)
 	if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
 		mark(object, owner.Name)
@@ -60,6 +61,7 @@ func (r *Runtime) claim(ctx context.Context, owner Owner, object *unstructured.U
 	if !isOurs(live, owner) {
 		return leave(object, owner)
 	}
+
 	return r.share(ctx, owner, object, live.Annotations[ModuleMark])
 }
 
@@ -69,6 +71,7 @@ func isOurs(live *metav1.PartialObjectMetadata, owner Owner) bool {
 	if live.Labels[ManagedByLabel] == FieldOwner || live.Annotations[AdoptBy] == owner.Name {
 		return true
 	}
+
 	for _, entry := range live.ManagedFields {
 		if entry.Manager == FieldOwner && entry.Operation == metav1.ManagedFieldsOperationApply {
 			return true
@@ -86,6 +89,7 @@ func leave(object *unstructured.Unstructured, owner Owner) error {
 	if object.GetAnnotations()[OnlyCreate] == "true" {
 		return nil
 	}
+
 	return fmt.Errorf("%s %s exists and is not of a module: want another name, or its annotation %s: %s",
 		object.GetKind(), nameOf(object), AdoptBy, owner.Name)
 }
@@ -97,6 +101,7 @@ func (r *Runtime) share(ctx context.Context, owner Owner, object *unstructured.U
 		mark(object, owner.Name)
 		return nil
 	}
+
 	has, same := other == operatorItself.Name, false
 	if !has && owner.Shares != nil {
 		var err error
@@ -118,6 +123,7 @@ func (r *Runtime) share(ctx context.Context, owner Owner, object *unstructured.U
 		mark(object, other)
 		return nil
 	}
+
 	return fmt.Errorf("%s %s is of module %s, with other content: want another name",
 		object.GetKind(), nameOf(object), other)
 }
@@ -142,6 +148,7 @@ func onlyCreate(object *unstructured.Unstructured) {
 func each(objects []*unstructured.Unstructured, do func(*unstructured.Unstructured) error) error {
 	errs := make([]error, len(objects))
 	slots := make(chan struct{}, concurrent)
+
 	var running sync.WaitGroup
 	for i, object := range objects {
 		slots <- struct{}{}
@@ -150,6 +157,7 @@ func each(objects []*unstructured.Unstructured, do func(*unstructured.Unstructur
 			<-slots
 		})
 	}
+
 	running.Wait()
 	return errors.Join(errs...)
 }

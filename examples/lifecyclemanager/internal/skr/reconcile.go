@@ -51,8 +51,10 @@ func Reconcile[T client.Object](
 	if object.GetDeletionTimestamp() != nil {
 		do, state = remove, v1beta2.Deleting
 	}
+
 	bounded, cancel := context.WithTimeout(ctx, VisitTime)
 	defer cancel()
+
 	result, err := do(bounded, object)
 	var unfinished Unfinished
 	switch {

@@ -31,15 +31,18 @@ func (r *Runtime) DeleteAll(
 	if err != nil {
 		return nil, err
 	}
+
 	objects = slices.DeleteFunc(slices.Clone(objects), func(o *unstructured.Unstructured) bool {
 		return protects(o, local)
 	})
 	sort.Sort(sort.Reverse(ssa.SortableUnstructureds(objects)))
+
 	for part := range slices.Chunk(objects, batch) {
 		gone := make(map[*unstructured.Unstructured]*bool, len(part))
 		for _, object := range part {
 			gone[object] = new(bool)
 		}
+
 		err := each(part, func(object *unstructured.Unstructured) (err error) {
 			*gone[object], err = r.delete(ctx, object)
 			return err
@@ -47,6 +50,7 @@ func (r *Runtime) DeleteAll(
 		if err != nil {
 			return nil, err
 		}
+
 		for _, object := range part {
 			if !*gone[object] {
 				left = append(left, object)
@@ -68,10 +72,12 @@ func (r *Runtime) delete(ctx context.Context, object *unstructured.Unstructured)
 	if utils.IsNamespace(object) {
 		return r.DeleteNamespace(ctx, object)
 	}
+
 	live, err := r.live(ctx, object)
 	if err != nil || live == nil || live.Labels[ManagedByLabel] != FieldOwner {
 		return err == nil, err
 	}
+
 	return r.deleteLive(ctx, live)
 }
 
@@ -86,6 +92,7 @@ func (r *Runtime) DeleteNamespace(ctx context.Context, object *unstructured.Unst
 	if live.DeletionTimestamp != nil {
 		return false, nil
 	}
+
 	guest, err := installation.FindGuest(ctx, r.direct, object.GetName(), isLock)
 	if err != nil {
 		return false, err
@@ -93,6 +100,7 @@ func (r *Runtime) DeleteNamespace(ctx context.Context, object *unstructured.Unst
 	if guest != "" {
 		return true, r.keepNamespace(ctx, live, guest)
 	}
+
 	return r.deleteLive(ctx, live)
 }
 
@@ -102,12 +110,14 @@ func (r *Runtime) deleteLive(ctx context.Context, live *metav1.PartialObjectMeta
 	object.SetGroupVersionKind(live.GroupVersionKind())
 	object.SetNamespace(live.Namespace)
 	object.SetName(live.Name)
+
 	// The client decodes the answer, which may be an object of any kind.
 	err = r.Delete(ctx, object, client.Preconditions{UID: new(live.UID)},
 		client.PropagationPolicy(metav1.DeletePropagationBackground))
 	if client.IgnoreNotFound(err) != nil {
 		return false, err
 	}
+
 	left, err := r.live(ctx, object)
 	return err == nil && left == nil, err
 }
@@ -117,6 +127,7 @@ func (r *Runtime) deleteLive(ctx context.Context, live *metav1.PartialObjectMeta
 func (r *Runtime) live(ctx context.Context, object *unstructured.Unstructured) (*metav1.PartialObjectMetadata, error) {
 	live := &metav1.PartialObjectMetadata{}
 	live.SetGroupVersionKind(object.GroupVersionKind())
+
 	err := r.Get(ctx, client.ObjectKeyFromObject(object), live)
 	if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
 		return nil, nil
@@ -135,5 +146,6 @@ func (r *Runtime) keepNamespace(ctx context.Context, live *metav1.PartialObjectM
 	delete(live.Labels, ManagedByLabel)
 	delete(live.Annotations, ModuleMark)
 	metav1.SetMetaDataAnnotation(&live.ObjectMeta, KeptFor, guest)
+
 	return r.Patch(ctx, live, After(before))
 }

@@ -72,11 +72,13 @@ func (r *Runtime) Local(ctx context.Context) (bool, error) {
 	if known := r.state.local.Load(); known != nil {
 		return *known, nil
 	}
+
 	here, hereErr := clusterOf(ctx, r.controlPlane)
 	there, thereErr := clusterOf(ctx, r)
 	if err := errors.Join(hereErr, thereErr); err != nil {
 		return false, err
 	}
+
 	same := here == there
 	r.state.local.Store(&same)
 	return same, nil
@@ -103,9 +105,11 @@ func (r *Runtime) ApplyAll(ctx context.Context, owner Owner, objects []*unstruct
 	for _, object := range objects {
 		remote.Allow(ctx, reads*remote.Weigh(object))
 	}
+
 	if err := r.claimAll(ctx, owner, objects); err != nil {
 		return err
 	}
+
 	utils.SetCommonMetadata(objects, map[string]string{ManagedByLabel: FieldOwner}, nil)
 	opts := ssa.DefaultApplyOptions()
 	opts.ForceSelector = map[string]string{Replace: "true"}
