@@ -23,26 +23,35 @@ func main() { run(context.Background(), os.Stdout) }
 func run(ctx context.Context, out io.Writer) {
 	ca := must(testpki.NewCA("ca", testpki.Options{}))
 	port := must(new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0"))
-	operator := newOperator(material(ca, must(ca.Server("operator", testpki.Options{}))), port, out)
+	server := must(ca.Server("operator", testpki.Options{}))
+	operator := newOperator(material(ca, server), port, out)
+
 	client := must(ca.Client("runtime-1", testpki.Options{DNSNames: []string{"runtime-1.example.com"}}))
 	address := port.Addr().String()
 	forwarder := must(httpmtls.NewForwarder(material(ca, client), address, contract.V3, httpmtls.Options{}))
 	agent := must(outbox.New(forwarder, outbox.Options{Epoch: "epoch-1"}))
+
 	offer(agent, out, "new image        ", core.Change{Old: pod("v1"), New: pod("v2")})
 	offer(agent, out, "same image       ", core.Change{Old: pod("v2"), New: pod("v2")})
 	offer(agent, out, "new image dry-run", core.Change{Old: pod("v2"), New: pod("v3"), DryRun: true})
+
 	listening, stop := context.WithCancel(ctx)
 	sending, drain := context.WithCancel(ctx)
 	drain() // The agent delivers all accepted events before it ends.
-	go func() { defer stop(); must(0, agent.Start(sending)) }()
+	go func() {
+		defer stop()
+		must(0, agent.Start(sending))
+	}()
 	must(0, operator.Start(listening))
+
 	fmt.Fprintf(out, "runtime        counts             %+v\n", agent.Counts()["my-operator"])
 }
 
 // offer is a change source. It makes an event of a change that passes the filter.
 func offer(agent core.Acceptor, out io.Writer, name string, change core.Change) {
+	change.Operation = core.OperationUpdate
 	outcome := core.Outcome("filtered")
-	if change.Operation = core.OperationUpdate; core.Changed(&change) {
+	if core.Changed(&change) {
 		outcome = agent.Accept("my-operator", must(change.Event(time.Now())))
 	}
 	fmt.Fprintf(out, "runtime        %s  %s\n", name, outcome)
@@ -66,8 +75,12 @@ func newOperator(material *keys.Material, port net.Listener, out io.Writer) *lis
 }
 
 func pod(image string) *core.Object {
-	metadata, spec := map[string]any{"namespace": "default", "name": "demo"}, map[string]any{"image": image}
-	return must(core.NewObject(map[string]any{"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}))
+	return must(core.NewObject(map[string]any{
+		"apiVersion": "v1",
+		"kind":       "Pod",
+		"metadata":   map[string]any{"namespace": "default", "name": "demo"},
+		"spec":       map[string]any{"image": image},
+	}))
 }
 
 func material(ca *testpki.CA, leaf *testpki.Leaf) *keys.Material {

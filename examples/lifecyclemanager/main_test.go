@@ -50,8 +50,8 @@ const (
 // TestSize holds the budget of the operator: its code without tests and generated code, without the laboratory, the demo
 // and the sample module. README.md states it.
 func TestSize(t *testing.T) {
-	const most = 4000
-	lines := 0
+	const most = 3700
+	lines := 0 // Blank lines do not count.
 	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
 		if err == nil && entry.IsDir() && slices.Contains([]string{"internal/lab", "demo", "module"}, filepath.ToSlash(path)) {
 			return filepath.SkipDir
@@ -60,7 +60,11 @@ func TestSize(t *testing.T) {
 			return err
 		}
 		text, err := os.ReadFile(path)
-		lines += bytes.Count(text, []byte("\n"))
+		for line := range bytes.Lines(text) {
+			if len(bytes.TrimSpace(line)) > 0 {
+				lines++
+			}
+		}
 		return err
 	})
 	if err != nil || lines > most || lines < most/2 {

@@ -16,40 +16,61 @@ import (
 
 // settings are the values of the flags.
 type settings struct {
-	image, address                 string
-	agentSettings                  map[string]string
+	// image and agentSettings are of the agents in the runtimes, and they send events to address.
+	image, address string
+	agentSettings  map[string]string
+
+	// namespace has this operator, the Kymas and all certificates.
 	namespace                      string
 	listenAddress, probes, metrics string
 	leaderElect                    bool
-	service, podIP, podName        string
-	pollFresh, pollOtherwise       time.Duration
-	catalogSpread                  time.Duration
-	proxies                        []netip.Prefix
-	gateways                       []string
-	listenerSecret                 types.NamespacedName
+
+	// service leads events to the replica that leads, which is podName at podIP. Empty podIP: none.
+	service, podIP, podName string
+
+	// The operator polls a runtime after one of these times, if no event comes before.
+	pollFresh, pollOtherwise time.Duration
+	// catalogSpread spreads the reconciles after a change of the catalog.
+	catalogSpread time.Duration
+
+	// proxies and gateways are the addresses and names of a gateway that ends TLS, and
+	// listenerSecret has the key material of the listener or gateway.
+	proxies        []netip.Prefix
+	gateways       []string
+	listenerSecret types.NamespacedName
 }
 
 func parse(args []string, stderr io.Writer) (s settings, err error) {
 	flags := flag.NewFlagSet("lifecyclemanager", flag.ContinueOnError)
 	flags.SetOutput(stderr)
+
+	// The agents in the runtimes, and where they send events to.
 	s.agentSettings = make(map[string]string)
 	flags.StringVar(&s.image, "agent-image", "", "image of the agent (required)")
 	flags.Func("agent-setting", "environment variable `NAME=value` of the agents; may be repeated", s.addAgentSetting)
 	flags.StringVar(&s.address, "events-address", "", "`host:port` of the listener or gateway, for runtimes (required)")
+
+	// This operator.
 	flags.StringVar(&s.listenAddress, "events-bind-address", ":8082", "`address` of the listener")
 	flags.StringVar(&s.namespace, "namespace", "kcp-system", "`namespace` of this operator and of all certificates")
 	flags.StringVar(&s.metrics, "metrics-bind-address", ":8443", "`address` of /metrics and /fleet (HTTPS)")
 	flags.StringVar(&s.probes, "health-probe-bind-address", ":8081", "`address` of /healthz and /readyz")
 	flags.BoolVar(&s.leaderElect, "leader-elect", true, "elect one replica that reconciles")
+
+	// The Service that leads events to the replica that leads.
 	flags.StringVar(&s.service, "events-service", "lifecycle-manager-events",
 		"`name` of the Service that leads events to the replica that reconciles")
 	flags.StringVar(&s.podIP, "pod-ip", "", "`address` of this replica for that Service; empty: there is none")
 	flags.StringVar(&s.podName, "pod-name", "", "`name` of the pod of this replica")
+
+	// How often each runtime is reconciled without an event.
 	flags.DurationVar(&s.pollFresh, "poll-fresh", time.Hour, "`time` between two reconciles of a fresh runtime")
 	flags.DurationVar(&s.pollOtherwise, "poll-otherwise", time.Minute,
 		"`time` between two reconciles of any other runtime")
 	flags.DurationVar(&s.catalogSpread, "catalog-spread", time.Minute,
 		"`time` over which the reconciles of all Kymas are spread when a ModuleTemplate changes")
+
+	// TLS ends in this operator, or in a gateway in front of it.
 	flags.Func("proxy-addresses", "address `ranges` of the gateway, or of its sidecar, that ends TLS and sends "+
 		"X-Forwarded-Client-Cert; empty for direct connections", s.addProxies)
 	flags.Func("gateway-names", "SAN `names` of the gateway, behind a sidecar (Istio)", func(list string) error {

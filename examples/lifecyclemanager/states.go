@@ -48,7 +48,8 @@ func (s states) Collect(metrics chan<- prom.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 
-	kymas, templates := &v1beta2.KymaList{}, &v1beta2.ModuleTemplateList{}
+	kymas := &v1beta2.KymaList{}
+	templates := &v1beta2.ModuleTemplateList{}
 	for _, list := range []client.ObjectList{kymas, templates} {
 		if err := s.cache.List(ctx, list); err != nil {
 			metrics <- prom.NewInvalidMetric(kymaState, err)
@@ -74,7 +75,8 @@ type moduleKey struct {
 func count(
 	kymas *v1beta2.KymaList, templates *v1beta2.ModuleTemplateList,
 ) (ofKymas map[v1beta2.State]float64, ofModules map[moduleKey]float64) {
-	ofKymas, ofModules = make(map[v1beta2.State]float64), make(map[moduleKey]float64)
+	ofKymas = make(map[v1beta2.State]float64)
+	ofModules = make(map[moduleKey]float64)
 	known := make(map[v1beta2.ModuleName]bool)
 	for i := range templates.Items {
 		known[templates.Items[i].Spec.Module] = true

@@ -118,7 +118,8 @@ func (r *remote) agentSettings() map[string]string {
 		"RESEND_AFTER": "20s", // For a slow machine, which commits after the settle time.
 	}
 	if r.broker != nil {
-		settings["TRANSPORT"], settings["CONTROL_PLANE_ADDRESS"] = "nats", r.broker.Nodes[0].Addr
+		settings["TRANSPORT"] = "nats"
+		settings["CONTROL_PLANE_ADDRESS"] = r.broker.Nodes[0].Addr
 	}
 
 	for _, name := range []string{"RESEND_AFTER", "RESEND_RESYNC"} { // For a test on a busy machine.
@@ -128,7 +129,9 @@ func (r *remote) agentSettings() map[string]string {
 	}
 
 	for name, value := range r.canary.Env {
-		settings[name], settings["CANARY_INTERVAL"], settings["HEARTBEAT_INTERVAL"] = value, "5s", "5s"
+		settings[name] = value
+		settings["CANARY_INTERVAL"] = "5s"
+		settings["HEARTBEAT_INTERVAL"] = "5s"
 	}
 	return settings
 }

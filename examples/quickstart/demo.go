@@ -49,7 +49,8 @@ type stage struct {
 
 // play makes all stages and steps.
 func (d *demo) play(run *lab.Demo) {
-	d.Demo, d.pki = run, lab.NewPKI(run)
+	d.Demo = run
+	d.pki = lab.NewPKI(run)
 	d.remotes = []*remote{{demo: d, name: runtimeName}}
 
 	how := "contract " + string(d.settings.contract)
@@ -97,15 +98,17 @@ func (d *demo) stages() []stage {
 func (d *demo) build() string {
 	_, missing := exec.LookPath("kubectl")
 	builds := d.settings.serve && missing != nil && os.Getenv(apiserver.AssetsEnv) == ""
+
 	var err error
 	d.assets, err = apiserver.Assets(d.Context(), apiserver.AssetsOptions{Kubectl: builds, Progress: d.report})
 	lab.NoError(d, err)
+
 	fmt.Fprintln(d.report, "building cmd/agent")
 	lab.Build(d, "cmd/agent")
+
 	version, err := exec.CommandContext(d.Context(), filepath.Join(d.assets, "kube-apiserver"), "--version").Output()
 	lab.NoError(d, err)
 	name := strings.TrimPrefix(strings.TrimSpace(string(version)), "Kubernetes ")
-
 	return fmt.Sprintf("kube-apiserver %s and its etcd, agent: built from source", name)
 }
 
@@ -113,16 +116,15 @@ func (d *demo) build() string {
 func (d *demo) startAPIServers() string {
 	root, err := machine.Repository()
 	lab.NoError(d, err)
+
 	all := []apiserver.Options{d.cluster("control-plane")}
 	all[0].CRDPaths = []string{filepath.Join(root, "examples", "quickstart", "runtimes.yaml")}
-
 	for _, r := range d.remotes {
 		all = append(all, d.cluster(r.name))
 	}
 
 	clusters := apiserver.StartAllT(d, all...)
 	d.controlPlane = clusters[0]
-
 	for i, r := range d.remotes {
 		r.cluster = clusters[1+i]
 	}

@@ -76,17 +76,19 @@ usage: make demo [ARGS='--flag ...']   or   go run ./examples/quickstart [--flag
 // printed the help, or wraps [machine.ErrUsage].
 func parse(args []string, getenv func(string) string, stdout io.Writer) (s settings, err error) {
 	flags := flag.NewFlagSet("quickstart", flag.ContinueOnError)
-	flags.SetOutput(io.Discard)
+	flags.SetOutput(io.Discard) // run prints the error.
 	flags.BoolVar(&s.serve, "serve", false,
 		"continue to run afterwards, for kubectl and drills, with a page; Ctrl-C ends it")
 	flags.IntVar(&s.port, "port", 7400,
 		"with -serve: `port` of the page, the next two of the agents' metrics; 0: free ones")
+
 	name := flags.String("contract", cmp.Or(getenv("CONTROL_PLANE_CONTRACT"), string(contract.V3)),
 		fmt.Sprintf("`name` of the wire contract to the control plane, also as CONTROL_PLANE_CONTRACT: %v",
 			contract.Versions()))
 	flags.Func("transport", "`name`: http (default), or nats: through a NATS server, with contract v3",
 		func(name string) error {
-			if s.nats = name == "nats"; !s.nats && name != "http" {
+			s.nats = name == "nats"
+			if !s.nats && name != "http" {
 				return fmt.Errorf("%q: want http or nats", name)
 			}
 			return nil
@@ -100,19 +102,28 @@ func parse(args []string, getenv func(string) string, stdout io.Writer) (s setti
 		return s, flag.ErrHelp
 	}
 
-	if err == nil && flags.NArg() > 0 {
-		err = fmt.Errorf("argument %q: want flags only", flags.Arg(0))
-	}
-
-	if err == nil {
-		s.contract, err = contract.ParseVersion(*name)
-	}
-
-	if err == nil && s.nats && s.contract != contract.V3 {
-		err = fmt.Errorf("transport nats with contract %s: want %s", s.contract, contract.V3)
-	}
 	if err != nil {
 		return s, fmt.Errorf("%w: %w", machine.ErrUsage, err)
 	}
+
+	if err := s.complete(*name, flags.Args()); err != nil {
+		return s, fmt.Errorf("%w: %w", machine.ErrUsage, err)
+	}
 	return s, nil
+}
+
+// complete sets the contract, and checks the combination of flags and the rest of the arguments.
+func (s *settings) complete(contractName string, rest []string) (err error) {
+	if len(rest) > 0 {
+		return fmt.Errorf("argument %q: want flags only", rest[0])
+	}
+
+	s.contract, err = contract.ParseVersion(contractName)
+	if err != nil {
+		return err
+	}
+	if s.nats && s.contract != contract.V3 {
+		return fmt.Errorf("transport nats with contract %s: want %s", s.contract, contract.V3)
+	}
+	return nil
 }

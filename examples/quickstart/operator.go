@@ -79,7 +79,8 @@ func (o *operator) Reconcile(ctx context.Context, request reconcile.Request) (re
 	if cluster, reachable := o.clusters[request.Name]; reachable {
 		there := o.source.Client(request, core.RuntimeID(request.Name), cluster)
 		var err error
-		if sees, err = look(ctx, there); err != nil {
+		sees, err = look(ctx, there)
+		if err != nil {
 			return reconcile.Result{}, err
 		}
 	}

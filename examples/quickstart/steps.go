@@ -72,7 +72,8 @@ func (d *demo) playSteps() {
 // playStep makes a write, waits for its effect and prints it. It returns the time from the commit
 // to the reconcile.
 func (d *demo) playStep(step step) time.Duration {
-	before, began := d.journal.now(), time.Now()
+	before := d.journal.now()
+	began := time.Now()
 	lab.NoError(d, step.write(d.Context()))
 	committed := time.Now() // The API server answers after the commit.
 	d.await("the decision "+step.decision, func() bool {
@@ -144,8 +145,11 @@ func (d *demo) settled() (accepted, delivered, coalesced float64) {
 		return count("pending") == 0
 	})
 
-	accepted, delivered, coalesced = count("accepted_total"), count("delivered_total"), count("coalesced_total")
-	if dropped := count("dropped_total"); dropped != 0 || accepted != delivered+coalesced {
+	accepted = count("accepted_total")
+	delivered = count("delivered_total")
+	coalesced = count("coalesced_total")
+	dropped := count("dropped_total")
+	if dropped != 0 || accepted != delivered+coalesced {
 		d.Fatalf("%v events are accepted, %v delivered, %v coalesced and %v dropped, want all delivered or coalesced",
 			accepted, delivered, coalesced, dropped)
 	}

@@ -43,15 +43,31 @@ type pki struct {
 
 // attempts returns the attempts of runtime-a, of senders that impersonate runtime-b, and of others.
 func (p *pki) attempts() []attempt {
-	const v1, v3, a, b = contract.V1, contract.V3, "runtime-a", "runtime-b"
+	const (
+		v1 = contract.V1
+		v3 = contract.V3
+		a  = "runtime-a"
+		b  = "runtime-b"
+	)
 
-	byA, byB := p.sender(a, "a.example.com"), p.sender(b, "b.example.com")
+	byA := p.sender(a, "a.example.com")
+	byB := p.sender(b, "b.example.com")
+
 	noSAN := sender{title: "runtime-b, no SAN", name: b, ca: p.ours}
-	noName, moved := p.sender("", "b.example.com"), p.sender("runtime-c", "c.example.org")
-	noName.title, moved.title = "no name, b.example.com", moved.title+" (before)"
-	other, expired := byB, byB
-	other.title, other.ca = "runtime-b, of another CA", p.another
-	expired.title, expired.opts.NotAfter = "runtime-b, expired", time.Now().Add(-time.Minute)
+	noName := p.sender("", "b.example.com")
+	noName.title = "no name, b.example.com"
+
+	other := byB
+	other.title = "runtime-b, of another CA"
+	other.ca = p.another
+
+	expired := byB
+	expired.title = "runtime-b, expired"
+	expired.opts.NotAfter = time.Now().Add(-time.Minute)
+
+	// The certificate has the domain that runtime-c had before it moved.
+	moved := p.sender("runtime-c", "c.example.org")
+	moved.title += " (before)"
 
 	return []attempt{
 		{byA, v3, a, 202, ""},

@@ -51,7 +51,8 @@ func kyma(runtime core.RuntimeID, domain string) *metav1.PartialObjectMetadata {
 	object := &metav1.PartialObjectMetadata{}
 	object.SetGroupVersionKind(kymas())
 	name := ownerOf(runtime)
-	object.Namespace, object.Name = name.Namespace, name.Name
+	object.Namespace = name.Namespace
+	object.Name = name.Name
 	object.Annotations = map[string]string{controllerruntime.DomainAnnotation: domain}
 	return object
 }
@@ -82,7 +83,8 @@ func before() moved { return moved{"runtime-c": "c.example.org"} }
 // the event. So the owner in the event is compared with the runtime.
 func (m moved) Domain(_ context.Context, runtime core.RuntimeID, event *core.WatchEvent) (string, error) {
 	domain, ok := m[runtime]
-	if !ok || event.Owner != (types.NamespacedName{}) && event.Owner != ownerOf(runtime) {
+	namesAnother := event.Owner != (types.NamespacedName{}) && event.Owner != ownerOf(runtime)
+	if !ok || namesAnother {
 		return "", listener.Forbidden("domain_missing", fmt.Errorf("runtime %q did not move", runtime))
 	}
 	return domain, nil

@@ -50,7 +50,8 @@ func startScene(ctx context.Context, pki *pki, material keys.Source, verify veri
 	}
 
 	var err error
-	if s.port, err = new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0"); err != nil {
+	s.port, err = new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
 		return nil, err
 	}
 

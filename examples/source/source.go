@@ -33,11 +33,14 @@ type watched struct {
 
 // read offers all changes of a watch until it ends.
 func (s *source) read(watch io.Reader) error {
-	for lines := json.NewDecoder(watch); ; {
+	lines := json.NewDecoder(watch)
+	for {
 		var line watched
-		if err := lines.Decode(&line); errors.Is(err, io.EOF) {
+		err := lines.Decode(&line)
+		if errors.Is(err, io.EOF) {
 			return nil
-		} else if err != nil {
+		}
+		if err != nil {
 			return err
 		}
 
@@ -66,7 +69,8 @@ func (s *source) observe(line watched) error {
 		return fmt.Errorf("the watch ended with %s: %s", line.Type, line.Object)
 	}
 
-	if s.known[key] = change.New; change.New == nil {
+	s.known[key] = change.New
+	if change.New == nil {
 		delete(s.known, key)
 	}
 
@@ -80,8 +84,10 @@ func (s *source) offer(change *core.Change) error {
 	}
 
 	event, err := change.Event(time.Now())
-	if err == nil {
-		s.outbox.Accept(s.manager, event)
+	if err != nil {
+		return err
 	}
-	return err
+
+	s.outbox.Accept(s.manager, event)
+	return nil
 }

@@ -32,26 +32,19 @@ func (dial Forwarder) Forward(ctx context.Context, manager core.Manager, batch c
 		return nil
 	}
 
-	var answer map[int]refusal
-	conn, err := dial(ctx)
-	if err == nil {
-		defer conn.Close()
-		stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-		defer stop()
-		_ = gob.NewEncoder(conn).Encode(message{manager, batch}) // After an error, no answer comes.
-		err = gob.NewDecoder(conn).Decode(&answer)
+	answer, err := dial.exchange(ctx, message{manager, batch})
+	if ctx.Err() != nil {
+		return fmt.Errorf("forward to %s: %w", manager, ctx.Err())
+	}
+	if err != nil { // It belongs to the path. No event is known to be delivered.
+		return refusal{Text: fmt.Sprintf("forward to %s: %v", manager, err), Label: "connection"}
 	}
 
-	whole, isWhole := answer[wholeBatch]
-	switch {
-	case ctx.Err() != nil:
-		return fmt.Errorf("forward to %s: %w", manager, ctx.Err())
-	case err != nil: // It belongs to the path. No event is known to be delivered.
-		return refusal{Text: fmt.Sprintf("forward to %s: %v", manager, err), Label: "connection"}
-	case isWhole:
+	if whole, ok := answer[wholeBatch]; ok {
 		return whole
-	case len(answer) == 0:
-		return nil
+	}
+	if len(answer) == 0 {
+		return nil // An empty EventErrors would be an error.
 	}
 
 	failed := core.EventErrors{}
@@ -61,10 +54,27 @@ func (dial Forwarder) Forward(ctx context.Context, manager core.Manager, batch c
 	return failed
 }
 
+// exchange sends a message and returns the answer. The end of ctx closes the connection, because a
+// read or a write does not end with ctx.
+func (dial Forwarder) exchange(ctx context.Context, m message) (answer map[int]refusal, err error) {
+	conn, err := dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer stop()
+
+	_ = gob.NewEncoder(conn).Encode(m) // After an error, no answer comes.
+	err = gob.NewDecoder(conn).Decode(&answer)
+	return answer, err
+}
+
 // Serve reads one batch from conn and answers with the result of handle. It closes conn. A control
 // plane that ends TLS takes the sender from the certificate of conn, and asks a [core.Verifier].
 func Serve(ctx context.Context, conn net.Conn, handle core.ForwarderFunc) error {
 	defer conn.Close()
+
 	var m message
 	if err := gob.NewDecoder(io.LimitReader(conn, maxMessage)).Decode(&m); err != nil {
 		return err

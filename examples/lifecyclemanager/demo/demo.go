@@ -50,7 +50,8 @@ func (d *demo) play(run *rig.Demo) {
 	d.printf("Lifecycle manager: a meta operator that runs on events, with two runtimes\n\n")
 	d.prepare()
 
-	if d.all || !d.faults && !d.serve {
+	isDefault := !d.faults && !d.serve
+	if d.all || isDefault {
 		d.playLines(d.story(), began)
 	}
 
@@ -166,10 +167,18 @@ func (d *demo) renew() {
 	d.registerBoth()
 }
 
+// controllers is the number of controllers of the operator that take events. The fleet has a status
+// of each runtime for each of them.
+const controllers = 2
+
 // is reports whether the fleet has a runtime in a state for both controllers, for a reason or none.
 func (d *demo) is(id string, state fleet.State, reason string) bool {
 	known, err := d.Fleet(d.Context(), id)
-	return err == nil && len(known) == 2 && !slices.ContainsFunc(known, func(s fleet.Status) bool {
+	if err != nil || len(known) != controllers {
+		return false
+	}
+
+	return !slices.ContainsFunc(known, func(s fleet.Status) bool {
 		return s.State != state || string(s.Reason) != reason
 	})
 }
@@ -178,8 +187,8 @@ func (d *demo) is(id string, state fleet.State, reason string) bool {
 func (d *demo) summary(took time.Duration) {
 	d.printf("\nAll effects are as expected, after %s. The reconciles by cause:\n\n", seconds(took))
 	causes := []string{"local", "event", "resync", "freshness", "poll", "retry"}
-	d.printf("  %-18s", "")
 
+	d.printf("  %-18s", "")
 	for _, cause := range causes {
 		d.printf(" %10s", cause)
 	}

@@ -67,14 +67,18 @@ var identity = client.ObjectKey{Namespace: "kcp-system", Name: second + "-watche
 
 // rotate makes cert-manager issue the certificate again, and the operator install it immediately.
 func (d *demo) rotate() {
-	before, now, certificate := &corev1.Secret{}, &corev1.Secret{}, &certv1.Certificate{}
+	before := &corev1.Secret{}
 	rig.NoError(d, d.Plane.Get(d.Context(), identity, before))
+
+	certificate := &certv1.Certificate{}
 	d.Eventually("a new certificate is asked for", func() bool { // Others write the Certificate, too.
 		_ = d.Plane.Get(d.Context(), identity, certificate)
 		apiutil.SetCertificateCondition(certificate, certificate.Generation, certv1.CertificateConditionIssuing,
 			cmmeta.ConditionTrue, "Demo", "a new certificate is asked for")
 		return d.Plane.Status().Update(d.Context(), certificate) == nil
 	})
+
+	now := &corev1.Secret{}
 	d.Eventually("the certificate is new", func() bool {
 		err := d.Plane.Get(d.Context(), identity, now)
 		return err == nil && !bytes.Equal(now.Data[corev1.TLSCertKey], before.Data[corev1.TLSCertKey])
@@ -92,10 +96,13 @@ func (d *demo) hasRotated() bool {
 	}
 
 	known, err := d.Fleet(d.Context(), second)
-	return err == nil && len(known) == 2 && !slices.ContainsFunc(known, func(s fleet.Status) bool {
-		return len(s.Replicas) != 2 || slices.ContainsFunc(s.Replicas, func(r fleet.Replica) bool {
-			return r.CertificateExpiry.Before(certificate.Status.NotAfter.Time)
-		})
+	if err != nil || len(known) != controllers {
+		return false
+	}
+
+	isOld := func(r fleet.Replica) bool { return r.CertificateExpiry.Before(certificate.Status.NotAfter.Time) }
+	return !slices.ContainsFunc(known, func(s fleet.Status) bool {
+		return len(s.Replicas) != 2 || slices.ContainsFunc(s.Replicas, isOld)
 	})
 }
 

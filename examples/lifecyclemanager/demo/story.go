@@ -40,8 +40,11 @@ const (
 
 // story returns the lines in their order. Each needs those before it.
 func (d *demo) story() []line {
-	keda, local := v1beta2.Module{Name: "keda"}, lab.ControlPlane
-	enabled, pinned := d.modules(second, keda), d.modules(second, v1beta2.Module{Name: "keda", Version: "1.0.0"})
+	const local = lab.ControlPlane
+
+	keda := v1beta2.Module{Name: "keda"}
+	enabled := d.modules(second, keda)
+	pinned := d.modules(second, v1beta2.Module{Name: "keda", Version: "1.0.0"})
 	ready := d.userReads(second, v1beta2.Ready, "2.0.0", "")
 	processing := d.userReads(second, v1beta2.Processing, "2.0.0", "keda-manager")
 	broken := d.breaks(lab.ManagerImage)
@@ -82,7 +85,9 @@ func (d *demo) story() []line {
 // installation is the first part of the story.
 func (d *demo) installation() []line {
 	enabled := d.modules(second, v1beta2.Module{Name: "keda"})
-	added, upgraded := d.adds("keda-1.0.0", "logger-0.1.0"), d.adds("keda-2.0.0")
+	added := d.adds("keda-1.0.0", "logger-0.1.0")
+	upgraded := d.adds("keda-2.0.0")
+
 	return []line{
 		{"an administrator adds two modules", "each runtime lists those it may see", added, d.hasCatalog, soon},
 		{"a user enables keda in runtime-2", "its objects are there", enabled, d.runs(second, "1.0.0"), soon},

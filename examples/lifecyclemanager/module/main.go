@@ -73,7 +73,8 @@ func (r *reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	}
 
 	settings := &corev1.ConfigMap{}
-	settings.Namespace, settings.Name = keda.GetNamespace(), keda.GetName()
+	settings.Namespace = keda.GetNamespace()
+	settings.Name = keda.GetName()
 	if keda.GetDeletionTimestamp() != nil {
 		if err := client.IgnoreNotFound(r.Delete(ctx, settings)); err != nil {
 			return ctrl.Result{}, err

@@ -48,9 +48,9 @@ func syncCatalog(ctx context.Context, there *skr.Runtime, templates map[string]*
 	var errs []error
 	for i := range list.Items {
 		stored := &list.Items[i]
+		template := templates[stored.Name]
 		delete(missing, stored.Name)
 
-		template := templates[stored.Name]
 		switch {
 		case template == nil:
 			errs = append(errs, client.IgnoreNotFound(there.Delete(ctx, stored)))
@@ -62,7 +62,8 @@ func syncCatalog(ctx context.Context, there *skr.Runtime, templates map[string]*
 
 	for name, template := range missing {
 		copied := &v1beta2.ModuleTemplate{Spec: entry(template)}
-		copied.Namespace, copied.Name = skr.Namespace, name
+		copied.Namespace = skr.Namespace
+		copied.Name = name
 		errs = append(errs, there.Create(ctx, copied))
 	}
 

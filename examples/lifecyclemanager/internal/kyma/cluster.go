@@ -42,15 +42,16 @@ func (r *Reconciler) claim(ctx context.Context, there *skr.Runtime, kyma *v1beta
 	}
 
 	there.PrepareAgain()
-	err = r.checkFree(ctx, kyma, cluster)
-	if err == nil {
+	taken := r.checkFree(ctx, kyma, cluster)
+	if taken == nil {
 		return nil
 	}
 
-	if withdrawn := r.setCluster(ctx, kyma, former); withdrawn != nil {
-		return withdrawn
+	// Another Kyma has claimed the cluster meanwhile, so this one withdraws.
+	if err := r.setCluster(ctx, kyma, former); err != nil {
+		return err
 	}
-	return err
+	return taken
 }
 
 // claimToRemove is claim for a Kyma that is deleted. It reports whether the kubeconfig leads to

@@ -55,7 +55,8 @@ func (r *Reconciler) syncManifest(
 		return v1beta2.ModuleStatus{}, err
 	}
 
-	installed, template := manifest.Spec.Version, find(templates, module)
+	installed := manifest.Spec.Version
+	template := find(templates, module)
 	problem := refuse(module, template, installed)
 
 	refused := v1beta2.ModuleStatus{Name: module.Name, Version: installed, State: v1beta2.Error, Message: problem}
@@ -94,7 +95,8 @@ func (r *Reconciler) manifestOf(
 	ctx context.Context, kyma *v1beta2.Kyma, module v1beta2.ModuleName,
 ) (*v1beta2.Manifest, error) {
 	manifest := &v1beta2.Manifest{}
-	manifest.Namespace, manifest.Name = kyma.Namespace, v1beta2.ManifestName(kyma.Name, module)
+	manifest.Namespace = kyma.Namespace
+	manifest.Name = v1beta2.ManifestName(kyma.Name, module)
 
 	err := r.Direct.Get(ctx, client.ObjectKeyFromObject(manifest), manifest)
 	if !apierrors.IsNotFound(err) {
@@ -120,11 +122,12 @@ func (r *Reconciler) manifestOf(
 // A changed ModuleTemplate may have become one of another module: version pro-1.0.0 of keda and
 // version 1.0.0 of keda-pro have templates of one name.
 func (r *Reconciler) installed(ctx context.Context, manifest *v1beta2.Manifest) (*v1beta2.ModuleTemplate, error) {
-	ref, template := manifest.Spec.Template, &v1beta2.ModuleTemplate{}
+	ref := manifest.Spec.Template
 	if ref.Name == "" {
 		return nil, nil
 	}
 
+	template := &v1beta2.ModuleTemplate{}
 	err := r.Client.Get(ctx, client.ObjectKey{Namespace: manifest.Namespace, Name: ref.Name}, template)
 	isOther := template.UID != ref.UID || template.Spec.Module != manifest.Spec.Module
 	if err != nil || isOther || len(template.Spec.Resources) == 0 {
@@ -196,10 +199,11 @@ func older(version, installed v1beta2.Version) bool {
 }
 
 func parse(version v1beta2.Version) (*utilversion.Version, error) {
-	if semantic, err := utilversion.ParseSemantic(string(version)); err == nil {
-		return semantic, nil
+	semantic, err := utilversion.ParseSemantic(string(version))
+	if err != nil {
+		return utilversion.ParseGeneric(string(version) + ".0")
 	}
-	return utilversion.ParseGeneric(string(version) + ".0")
+	return semantic, nil
 }
 
 func specOf(template *v1beta2.ModuleTemplate) v1beta2.ManifestSpec {
@@ -289,7 +293,8 @@ func statusOf(kyma *v1beta2.Kyma, modules []v1beta2.ModuleStatus) v1beta2.KymaSt
 	}
 	watcher := meta.FindStatusCondition(kyma.Status.Conditions, v1beta2.WatcherInstalled)
 	if watcher == nil || watcher.Status != metav1.ConditionTrue {
-		status.State, status.Message = v1beta2.Processing, "the agent is not installed"
+		status.State = v1beta2.Processing
+		status.Message = "the agent is not installed"
 	}
 
 	if watcher != nil && watcher.Status != metav1.ConditionTrue {
@@ -317,7 +322,8 @@ func reportThere(ctx context.Context, there *skr.Runtime, remote *v1beta2.Kyma, 
 }
 
 func write(ctx context.Context, c client.Client, kyma *v1beta2.Kyma, status v1beta2.KymaStatus) error {
-	status.Message, status.ObservedGeneration = skr.Short(status.Message), kyma.Generation
+	status.Message = skr.Short(status.Message)
+	status.ObservedGeneration = kyma.Generation
 	status.Conditions = v1beta2.SetReady(status.Conditions, status.State, status.Message, kyma.Generation)
 
 	if equality.Semantic.DeepEqual(kyma.Status, status) {

@@ -42,7 +42,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 
 	return skr.Reconcile(ctx, kyma, r.keep, r.remove, func(state v1beta2.State, problem error) error {
 		status := kyma.Status
-		status.State, status.Message = state, problem.Error()
+		status.State = state
+		status.Message = problem.Error()
 		return r.report(ctx, kyma, status)
 	})
 }
@@ -98,15 +99,21 @@ func (r *Reconciler) syncRuntime(
 		return nil, err
 	}
 
-	err = syncCatalog(ctx, there, templates)
-	if err == nil {
-		remote, err = r.syncSpec(ctx, there, kyma)
-	}
+	remote, err = r.syncCatalogAndSpec(ctx, there, kyma, templates)
 
 	if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
 		there.PrepareAgain() // A definition or the namespace was deleted in the runtime.
 	}
 	return remote, err
+}
+
+func (r *Reconciler) syncCatalogAndSpec(
+	ctx context.Context, there *skr.Runtime, kyma *v1beta2.Kyma, templates map[string]*v1beta2.ModuleTemplate,
+) (*v1beta2.Kyma, error) {
+	if err := syncCatalog(ctx, there, templates); err != nil {
+		return nil, err
+	}
+	return r.syncSpec(ctx, there, kyma)
 }
 
 // remove removes first the modules from the runtime, then the Kyma and the catalog there, and at
@@ -116,12 +123,7 @@ func (r *Reconciler) remove(ctx context.Context, kyma *v1beta2.Kyma) (ctrl.Resul
 		return ctrl.Result{}, nil
 	}
 
-	there, claimErr := r.connect(ctx, kyma)
-	isElsewhere := false
-	if claimErr == nil {
-		isElsewhere, claimErr = r.claimToRemove(ctx, there, kyma)
-	}
-
+	there, isElsewhere, claimErr := r.connectToRemove(ctx, kyma)
 	// This Kyma has never had the cluster of another one, so it has nothing there to remove.
 	var taken takenError
 	isOther := errors.As(claimErr, &taken) && kyma.Status.Cluster == ""
@@ -136,19 +138,34 @@ func (r *Reconciler) remove(ctx context.Context, kyma *v1beta2.Kyma) (ctrl.Resul
 		return ctrl.Result{RequeueAfter: skr.Backoff(*kyma.DeletionTimestamp)}, r.report(ctx, kyma, status)
 	}
 
-	clean, err := isOther || isElsewhere, claimErr
+	clean := isOther || isElsewhere
+	err = claimErr
 	if claimErr == nil && !isElsewhere {
 		clean, err = there.Clean(ctx)
 	}
 
 	// A runtime that is gone itself, or does not answer for too long, counts as clean.
-	gaveUp := skr.GaveUp(kyma, r.GiveUp, err) && (there == nil || !there.Answers(ctx))
+	gaveUp := skr.GaveUp(kyma, r.GiveUp, err) && skr.IsSilent(ctx, there)
 	if isOther || errors.Is(err, runtimes.ErrGone) || gaveUp {
-		clean, err = true, nil
+		clean = true
+		err = nil
 	}
 	if err != nil || !clean {
 		return ctrl.Result{RequeueAfter: skr.Backoff(*kyma.DeletionTimestamp)}, err
 	}
 
 	return ctrl.Result{}, skr.Release(ctx, r.Client, kyma, Finalizer)
+}
+
+// connectToRemove connects to the runtime of a Kyma that is deleted, see claimToRemove.
+func (r *Reconciler) connectToRemove(
+	ctx context.Context, kyma *v1beta2.Kyma,
+) (there *skr.Runtime, isElsewhere bool, err error) {
+	there, err = r.connect(ctx, kyma)
+	if err != nil {
+		return there, false, err
+	}
+
+	isElsewhere, err = r.claimToRemove(ctx, there, kyma)
+	return there, isElsewhere, err
 }

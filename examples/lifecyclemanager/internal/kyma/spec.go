@@ -57,7 +57,8 @@ func (r *Reconciler) syncSpec(ctx context.Context, there *skr.Runtime, kyma *v1b
 
 func remoteOf(kyma *v1beta2.Kyma) *v1beta2.Kyma {
 	remote := &v1beta2.Kyma{Spec: kyma.Spec}
-	remote.Namespace, remote.Name = skr.Namespace, RemoteName
+	remote.Namespace = skr.Namespace
+	remote.Name = RemoteName
 	remote.Labels = map[string]string{WatchedByLabel: watchedBy}
 	return remote
 }

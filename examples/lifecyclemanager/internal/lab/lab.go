@@ -176,12 +176,16 @@ func (l *Lab) StartAPIServers() {
 
 	all[0].CRDPaths = l.CRDPaths
 	planes := apiserver.StartAllT(l.TB, all...)
-	l.plane, l.Plane = planes[0], planes[0].Client
+	l.plane = planes[0]
+	l.Plane = planes[0].Client
 
 	for i, id := range ids {
-		r, plane := l.Runtimes[id], planes[i]
-		r.Server, r.Client = plane, plane.Client
+		plane := planes[i]
+		r := l.Runtimes[id]
+		r.Server = plane
+		r.Client = plane.Client
 		r.Node.Start(plane)
+
 		_, server, _ := strings.Cut(strings.TrimSuffix(plane.Config.Host, "/"), "//")
 		way, err := rig.NewRelay(rig.Address(rig.FreePort(l.TB)), 0, server)
 		rig.NoError(l.TB, err)

@@ -50,9 +50,11 @@ func (l *Lab) Deploy(folder string) {
 		l.Apply(object)
 	}
 
-	key, deployment := client.ObjectKey{Namespace: namespace, Name: "lifecycle-manager"}, &appsv1.Deployment{}
+	key := client.ObjectKey{Namespace: namespace, Name: "lifecycle-manager"}
+	deployment := &appsv1.Deployment{}
 	rig.NoError(l.TB, l.Plane.Get(l.Context(), key, deployment))
 	pod := deployment.Spec.Template.Spec
+
 	rights := l.kubeconfig(l.plane, func(config *clientcmdapi.Config) {
 		for _, user := range config.AuthInfos {
 			user.Impersonate = fmt.Sprintf("system:serviceaccount:%s:%s", namespace, pod.ServiceAccountName)
@@ -60,6 +62,7 @@ func (l *Lab) Deploy(folder string) {
 		}
 	})
 	rig.NoError(l.TB, clientcmd.WriteToFile(*rights, l.operatorKubeconfig()))
+
 	l.args = slices.Clone(pod.Containers[0].Args)
 	l.args = append(l.args, "-events-address="+l.startService(), "-catalog-spread=0s")
 	l.Reconfigure(l.Replicas)
@@ -208,7 +211,8 @@ func (l *Lab) ask(ctx context.Context, path string) ([]byte, error) {
 	}
 
 	if l.reader == "" {
-		if l.reader, err = l.newReader(ctx); err != nil {
+		l.reader, err = l.newReader(ctx)
+		if err != nil {
 			return nil, err
 		}
 	}

@@ -27,7 +27,8 @@ func (r *Reconciler) apply(
 	now := manifest.Status
 	now.Inventory = slices.Concat(inventory, former)
 	if now.ObservedGeneration != manifest.Generation {
-		now.State, now.Message = v1beta2.Processing, "the objects are being applied"
+		now.State = v1beta2.Processing
+		now.Message = "the objects are being applied"
 	}
 
 	if err := r.report(ctx, manifest, now); err != nil {
@@ -54,7 +55,9 @@ func (r *Reconciler) apply(
 	now = manifest.Status
 	now.Inventory = slices.Concat(inventory, inventoryOf(left))
 	now.CustomResourceCreated = now.CustomResourceCreated || len(wanted.data) > 0
-	now.Version, now.State, now.Message = manifest.Spec.Version, state, awaited
+	now.Version = manifest.Spec.Version
+	now.State = state
+	now.Message = awaited
 
 	return state, r.report(ctx, manifest, now)
 }

@@ -42,9 +42,13 @@ func (r *Reconciler) connect(ctx context.Context, manifest *v1beta2.Manifest) (*
 	}
 
 	other, err := skr.KymaOf(ctx, r.Direct, cluster, kymaOf(manifest))
+	if err != nil {
+		return there, cluster, err
+	}
+
 	isMadeAnew := other == "" && isElsewhere(manifest, cluster)
-	if err != nil || isMadeAnew && !kyma.DeletionTimestamp.IsZero() {
-		return there, cluster, err // A Kyma that is deleted does not claim the new cluster.
+	if isMadeAnew && !kyma.DeletionTimestamp.IsZero() {
+		return there, cluster, nil // A Kyma that is deleted does not claim the new cluster.
 	}
 
 	return there, cluster, fmt.Errorf("the kubeconfig leads to cluster %q, and Kyma %s has cluster %q",

@@ -35,7 +35,8 @@ func (r *Reconciler) content(ctx context.Context, manifest *v1beta2.Manifest) (*
 
 // template returns the ModuleTemplate of a Manifest in any generation, nil if it is gone.
 func (r *Reconciler) template(ctx context.Context, manifest *v1beta2.Manifest) (*v1beta2.ModuleTemplate, error) {
-	ref, template := manifest.Spec.Template, &v1beta2.ModuleTemplate{}
+	ref := manifest.Spec.Template
+	template := &v1beta2.ModuleTemplate{}
 	err := r.Client.Get(ctx, client.ObjectKey{Namespace: manifest.Namespace, Name: ref.Name}, template)
 	if err != nil || template.UID != ref.UID {
 		return nil, client.IgnoreNotFound(err)
@@ -45,13 +46,15 @@ func (r *Reconciler) template(ctx context.Context, manifest *v1beta2.Manifest) (
 
 func contentOf(template *v1beta2.ModuleTemplate) (wanted *content, err error) {
 	wanted = &content{}
-	if wanted.objects, err = decode(template.Spec.Resources); err != nil || template.Spec.Data == nil {
+	wanted.objects, err = decode(template.Spec.Resources)
+	if err != nil || template.Spec.Data == nil {
 		return wanted, err
 	}
 
 	wanted.data, err = decode([]v1beta2.Resource{*template.Spec.Data})
 	if template.Spec.CustomResourcePolicy == v1beta2.Ignore {
-		wanted.data, wanted.ignored = nil, wanted.data
+		wanted.ignored = wanted.data
+		wanted.data = nil
 	}
 	return wanted, err
 }

@@ -43,7 +43,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 
 	return skr.Reconcile(ctx, manifest, keep, r.remove, func(state v1beta2.State, problem error) error {
 		status := manifest.Status
-		status.State, status.Message = state, problem.Error()
+		status.State = state
+		status.Message = problem.Error()
 		if err := r.report(ctx, manifest, status); !errors.Is(err, skr.ErrEnded) {
 			return err
 		}
@@ -127,7 +128,8 @@ func (r *Reconciler) later(manifest *v1beta2.Manifest) ctrl.Result {
 // Manifest is gone: without an inventory, nothing may be applied.
 func (r *Reconciler) report(ctx context.Context, manifest *v1beta2.Manifest, status v1beta2.ManifestStatus) error {
 	status.State = cmp.Or(status.State, v1beta2.Processing)
-	status.Message, status.ObservedGeneration = skr.Short(status.Message), manifest.Generation
+	status.Message = skr.Short(status.Message)
+	status.ObservedGeneration = manifest.Generation
 	status.Conditions = v1beta2.SetReady(status.Conditions, status.State, status.Message, manifest.Generation)
 
 	if equality.Semantic.DeepEqual(manifest.Status, status) {

@@ -37,7 +37,8 @@ func (r *Reconciler) disable(ctx context.Context, manifest *v1beta2.Manifest) (c
 	}
 
 	status := manifest.Status
-	status.State, status.Message = v1beta2.Deleting, awaited
+	status.State = v1beta2.Deleting
+	status.Message = awaited
 	return ctrl.Result{RequeueAfter: skr.Backoff(*manifest.Spec.DisabledSince)}, r.report(ctx, manifest, status)
 }
 
@@ -54,7 +55,8 @@ func (r *Reconciler) removeFirst(ctx context.Context, manifest *v1beta2.Manifest
 
 	if manifest.Status.CustomResourceCreated {
 		status := manifest.Status
-		status.State, status.CustomResourceCreated = v1beta2.Deleting, false // Enabled again, it is created again.
+		status.State = v1beta2.Deleting
+		status.CustomResourceCreated = false // Enabled again, it is created again.
 		if err := r.report(ctx, manifest, status); err != nil {
 			return "", err
 		}
@@ -76,8 +78,9 @@ func (r *Reconciler) removeFirst(ctx context.Context, manifest *v1beta2.Manifest
 // and a runtime that does not answer for GiveUp counts as gone.
 func (r *Reconciler) remove(ctx context.Context, manifest *v1beta2.Manifest) (ctrl.Result, error) {
 	there, awaited, err := r.removeObjects(ctx, manifest)
-	gaveUp := skr.GaveUp(manifest, r.GiveUp, err) && (there == nil || !there.Answers(ctx))
-	if errors.Is(err, runtimes.ErrGone) || gaveUp || err == nil && awaited == "" {
+	isDone := err == nil && awaited == ""
+	gaveUp := skr.GaveUp(manifest, r.GiveUp, err) && skr.IsSilent(ctx, there)
+	if isDone || errors.Is(err, runtimes.ErrGone) || gaveUp {
 		return ctrl.Result{}, skr.Release(ctx, r.Client, manifest, v1beta2.ManifestFinalizer)
 	}
 	if err != nil {
@@ -85,7 +88,8 @@ func (r *Reconciler) remove(ctx context.Context, manifest *v1beta2.Manifest) (ct
 	}
 
 	status := manifest.Status
-	status.State, status.Message = v1beta2.Deleting, awaited
+	status.State = v1beta2.Deleting
+	status.Message = awaited
 	return ctrl.Result{RequeueAfter: skr.Backoff(*manifest.DeletionTimestamp)}, r.report(ctx, manifest, status)
 }
 
@@ -141,7 +145,9 @@ func (r *Reconciler) removeAll(
 			left = append(left, objectsOf(phase)...)
 			continue
 		}
-		if left, err = there.DeleteAll(ctx, objectsOf(phase)); err != nil {
+
+		left, err = there.DeleteAll(ctx, objectsOf(phase))
+		if err != nil {
 			return nil, "", err
 		}
 	}
@@ -177,7 +183,8 @@ func (r *Reconciler) plan(
 	p := &plan{theirs: theirs}
 	definitions, rest := split(mine, isDefinition)
 	p.definitions = definitions
-	if isEnding := manifest.Spec.DisabledSince != nil || !manifest.DeletionTimestamp.IsZero(); isEnding {
+	isEnding := manifest.Spec.DisabledSince != nil || !manifest.DeletionTimestamp.IsZero()
+	if isEnding {
 		definitions, _ = split(all, isDefinition)
 	}
 

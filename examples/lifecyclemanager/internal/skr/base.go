@@ -76,7 +76,10 @@ func (r *Runtime) Clean(ctx context.Context) (clean bool, err error) {
 
 // cleanLocal deletes the Kyma that users edit, and the catalog beside it.
 func (r *Runtime) cleanLocal(ctx context.Context) (clean bool, err error) {
-	kymas, templates, here := &v1beta2.KymaList{}, &v1beta2.ModuleTemplateList{}, client.InNamespace(Namespace)
+	kymas := &v1beta2.KymaList{}
+	templates := &v1beta2.ModuleTemplateList{}
+	here := client.InNamespace(Namespace)
+
 	err = errors.Join(r.List(ctx, kymas, here), r.List(ctx, templates, here),
 		r.DeleteAllOf(ctx, &v1beta2.Kyma{}, here), r.DeleteAllOf(ctx, &v1beta2.ModuleTemplate{}, here))
 	return len(kymas.Items)+len(templates.Items) == 0, err

@@ -69,7 +69,8 @@ func (r *Runtime) problemOf(object *unstructured.Unstructured, defined map[schem
 		if err != nil {
 			return "", err
 		}
-		namespaced, found = isNamespaced(mapping), mapping != nil
+		namespaced = isNamespaced(mapping)
+		found = mapping != nil
 	}
 
 	switch {
@@ -116,7 +117,8 @@ func (r *Runtime) Possible(inventory []*unstructured.Unstructured) (possible []*
 		}
 
 		isMissing := mapping == nil || object.GetName() == ""
-		if isMissing || isNamespaced(mapping) && object.GetNamespace() == "" {
+		lacksNamespace := isNamespaced(mapping) && object.GetNamespace() == ""
+		if isMissing || lacksNamespace {
 			continue
 		}
 

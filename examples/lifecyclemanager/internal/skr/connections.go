@@ -168,6 +168,9 @@ func (r *Runtime) Answers(ctx context.Context) bool {
 	return err == nil || errors.As(err, &answer)
 }
 
+// IsSilent reports whether there is no connection to a runtime, or it does not answer.
+func IsSilent(ctx context.Context, there *Runtime) bool { return there == nil || !there.Answers(ctx) }
+
 // maxText bounds the texts of a runtime in status, logs and Events, in bytes.
 const maxText = 1024
 

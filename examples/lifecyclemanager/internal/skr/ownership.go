@@ -102,7 +102,8 @@ func (r *Runtime) share(ctx context.Context, owner Owner, object *unstructured.U
 		return nil
 	}
 
-	has, same := other == operatorItself.Name, false
+	has := other == operatorItself.Name
+	same := false
 	if !has && owner.Shares != nil {
 		var err error
 		has, same, err = owner.Shares(ctx, object, other)

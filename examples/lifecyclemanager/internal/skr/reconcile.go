@@ -47,9 +47,11 @@ type step[T client.Object] func(ctx context.Context, object T) (ctrl.Result, err
 func Reconcile[T client.Object](
 	ctx context.Context, object T, keep, remove step[T], report func(state v1beta2.State, problem error) error,
 ) (ctrl.Result, error) {
-	do, state := keep, v1beta2.Error
+	do := keep
+	state := v1beta2.Error // The state after an error.
 	if object.GetDeletionTimestamp() != nil {
-		do, state = remove, v1beta2.Deleting
+		do = remove
+		state = v1beta2.Deleting
 	}
 
 	bounded, cancel := context.WithTimeout(ctx, VisitTime)

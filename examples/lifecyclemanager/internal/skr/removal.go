@@ -63,8 +63,10 @@ func (r *Runtime) DeleteAll(
 // protects reports whether no module may delete an object, because the Kyma or the operator needs
 // it.
 func protects(object *unstructured.Unstructured, local bool) bool {
-	return utils.IsNamespace(object) && (local || object.GetName() == Namespace) ||
-		utils.IsCRD(object) && strings.HasSuffix(object.GetName(), "."+v1beta2.GroupVersion().Group)
+	if utils.IsNamespace(object) {
+		return local || object.GetName() == Namespace
+	}
+	return utils.IsCRD(object) && strings.HasSuffix(object.GetName(), "."+v1beta2.GroupVersion().Group)
 }
 
 // delete reports whether the object is gone, or is not one of the operator.

@@ -114,7 +114,8 @@ func (r *Runtime) ApplyAll(ctx context.Context, owner Owner, objects []*unstruct
 	opts := ssa.DefaultApplyOptions()
 	opts.ForceSelector = map[string]string{Replace: "true"}
 	opts.IfNotPresentSelector = map[string]string{OnlyCreate: "true"}
-	opts.WaitInterval, opts.WaitTimeout = 100*time.Millisecond, timeout
+	opts.WaitInterval = 100 * time.Millisecond
+	opts.WaitTimeout = timeout
 
 	sort.Sort(ssa.SortableUnstructureds(objects))
 	for done := 0; done < len(objects); done += batch {
