@@ -54,7 +54,7 @@ func addControllers(w *watching) error {
 		WatchesRawSource(w.modules)
 	forTemplates := ctrl.NewControllerManagedBy(w.mgr).For(&v1beta2.ModuleTemplate{}).
 		Watches(&v1beta2.Manifest{}, handler.EnqueueRequestsFromMapFunc(templateOf))
-	return errors.Join(w.complete(forKymas, "kyma", ofKymas), w.complete(forManifests, "manifest", ofManifests),
+	return errors.Join(w.addLanes(forKymas, "kyma", ofKymas), w.addLanes(forManifests, "manifest", ofManifests),
 		forTemplates.Complete(&kyma.Templates{Client: w.mgr.GetClient(), Direct: w.mgr.GetAPIReader()}))
 }
 
@@ -79,9 +79,9 @@ func runtimeOf(request ctrl.Request) string {
 	return request.String()
 }
 
-// complete adds the controllers of both lanes. A runtime in the slow lane is tried as often as one
+// addLanes adds the controllers of both lanes. A runtime in the slow lane is tried as often as one
 // in the regular lane.
-func (w *watching) complete(regular *builder.Builder, name string, of *lanes) error {
+func (w *watching) addLanes(regular *builder.Builder, name string, of *lanes) error {
 	slow := ctrl.NewControllerManagedBy(w.mgr).Named(name + "-slow").
 		WatchesRawSource(of.Slow).WithOptions(options(w.pollOtherwise))
 	return errors.Join(slow.Complete(of.Slow),

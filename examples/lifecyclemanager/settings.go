@@ -133,11 +133,11 @@ func (s *settings) validate(rest []string) error {
 		wrong = append(wrong, fmt.Errorf("-catalog-spread is %s, want 0 or more", s.catalogSpread))
 	}
 
-	if s.host() == "" {
+	if s.listenerHost() == "" {
 		wrong = append(wrong, fmt.Errorf("-events-address is %q, want host:port", s.address))
 	}
 
-	if s.podIP != "" && s.port() == 0 {
+	if s.podIP != "" && s.listenerPort() == 0 {
 		wrong = append(wrong, fmt.Errorf("-pod-ip needs a port in -events-bind-address, have %q", s.listenAddress))
 	}
 
@@ -151,15 +151,15 @@ func (s *settings) validate(rest []string) error {
 // behindGateway reports whether a gateway ends TLS.
 func (s *settings) behindGateway() bool { return len(s.proxies) > 0 }
 
-// host returns the name of the listener or gateway in its certificate, empty if the address is
-// wrong.
-func (s *settings) host() string {
+// listenerHost returns the name of the listener or gateway in its certificate, empty if the address
+// is wrong.
+func (s *settings) listenerHost() string {
 	host, _, _ := net.SplitHostPort(s.address) // A wrong address has no host.
 	return host
 }
 
-// port returns the port of the listener, 0 if the address has none.
-func (s *settings) port() int32 {
+// listenerPort returns the port of the listener, 0 if the address has none.
+func (s *settings) listenerPort() int32 {
 	_, text, _ := net.SplitHostPort(s.listenAddress)
 	port, _ := strconv.ParseUint(text, 10, 16)
 	return int32(port)

@@ -104,7 +104,7 @@ func (w *watching) setUp() error {
 
 	set, err := certificates.New(direct, certificates.Parts{
 		Name:        types.NamespacedName{Namespace: w.namespace, Name: certificatesName},
-		DNSNames:    []string{w.host()},
+		DNSNames:    []string{w.listenerHost()},
 		Unconfirmed: certificates.FromFleet(w.fleet, 0),
 	}, certificates.Options{ListenerSecret: w.listenerSecret, Logger: controllerruntime.Logger(w.mgr.GetLogger())})
 	if err != nil {
@@ -116,13 +116,13 @@ func (w *watching) setUp() error {
 		routing = watcher.VirtualService
 	}
 
-	return errors.Join(watcher.SetUp(w.mgr, watcher.Options{Routing: routing}), w.install(direct, set),
-		w.listen(set.ListenerSecret()), w.lead())
+	return errors.Join(watcher.SetUp(w.mgr, watcher.Options{Routing: routing}), w.addInstaller(direct, set),
+		w.addListener(set.ListenerSecret()), w.addLeaderEndpoint())
 }
 
-// install keeps the agent in every runtime, with a webhook for the resources of the Watchers. A
-// condition of each Kyma, and metrics, show the result.
-func (w *watching) install(direct client.Client, set *certificates.Certificates) error {
+// addInstaller keeps the agent in every runtime, with a webhook for the resources of the Watchers.
+// A condition of each Kyma, and metrics, show the result.
+func (w *watching) addInstaller(direct client.Client, set *certificates.Certificates) error {
 	agent := installation.Parts{Image: w.image, ControlPlane: w.address}
 	installer, err := installation.New(agent, installation.Options{Settings: w.agentSettings})
 	if err != nil {
@@ -138,10 +138,10 @@ func (w *watching) install(direct client.Client, set *certificates.Certificates)
 	})
 }
 
-// listen takes the events of both controllers, with the key material that this operator issues for
-// its own listener.
-func (w *watching) listen(secret types.NamespacedName) error {
-	measured, err := w.measure()
+// addListener takes the events of both controllers, with the key material that this operator issues
+// for its own listener.
+func (w *watching) addListener(secret types.NamespacedName) error {
+	measured, err := w.registerMetrics()
 	if err != nil {
 		return err
 	}
@@ -176,9 +176,9 @@ func (w *watching) listen(secret types.NamespacedName) error {
 		w.addReadiness(material))
 }
 
-// measure adds the metrics of the listener, of the fleet, of the installations and of the Kymas to
-// those of the operator.
-func (w *watching) measure() (*watchermetrics.Listener, error) {
+// registerMetrics adds the metrics of the listener, of the fleet, of the installations and of the
+// Kymas to those of the operator.
+func (w *watching) registerMetrics() (*watchermetrics.Listener, error) {
 	opts := watchermetrics.Options{
 		Managers:   []core.Manager{kymaManager, moduleManager},
 		PerRuntime: 100, // For the dashboards.
@@ -197,16 +197,19 @@ func (w *watching) addReadiness(material keys.Source) error {
 	})
 }
 
-// lead makes the replica that leads the only endpoint of the Service for events, because only that
-// one can enqueue them. Outside of a cluster there is no such Service.
-func (w *watching) lead() error {
+// addLeaderEndpoint makes the replica that leads the only endpoint of the Service for events,
+// because only that one can enqueue them. Outside of a cluster there is no such Service.
+func (w *watching) addLeaderEndpoint() error {
 	if w.podIP == "" {
 		return nil
 	}
 
 	service := types.NamespacedName{Namespace: w.namespace, Name: w.service}
 	replica := controllerruntime.ReplicaEndpoint{
-		Operator: leaderElectionID, Address: w.podIP, Ports: map[string]int32{"events": w.port()}, Pod: w.podName,
+		Operator: leaderElectionID,
+		Pod:      w.podName,
+		Address:  w.podIP,
+		Ports:    map[string]int32{"events": w.listenerPort()},
 	}
 
 	endpoint, err := controllerruntime.NewLeaderEndpoint(w.mgr.GetClient(), service, replica,

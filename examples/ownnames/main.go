@@ -177,7 +177,7 @@ func setUp(mgr ctrl.Manager, s settings, out io.Writer) error {
 		return err
 	}
 
-	return o.listen(mgr, s.addr, senders)
+	return o.addListener(mgr, s.addr, senders)
 }
 
 // agentSenders reads the certificate of the listener from the Secret that this operator itself
@@ -190,8 +190,8 @@ func agentSenders(mgr ctrl.Manager, set *certificates.Certificates) (controllerr
 	return controllerruntime.MutualTLS(material), nil
 }
 
-// listen adds the listener and the controller of Clusters.
-func (o *operator) listen(mgr ctrl.Manager, addr string, senders controllerruntime.Senders) error {
+// addListener adds the listener and the controller of Clusters.
+func (o *operator) addListener(mgr ctrl.Manager, addr string, senders controllerruntime.Senders) error {
 	clusters, err := controllerruntime.NewRuntimes(mgr.GetCache(), newCluster(), controllerruntime.ByName,
 		controllerruntime.RuntimesOptions{DomainAnnotation: fleetNames.DomainAnnotation})
 	if err != nil {

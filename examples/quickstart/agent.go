@@ -43,10 +43,10 @@ func (r *remote) startAgent() string {
 		r.canary = *lab.NewCanary(r, r.cluster, "canary")
 	}
 
-	opts := lab.AgentOptions{Env: r.agentSettings(), Name: r.prefixed("agent"), MetricsPort: r.metricsPort()}
+	opts := lab.AgentOptions{Env: r.agentSettings(), Name: r.withPrefix("agent"), MetricsPort: r.metricsPort()}
 	r.agent = lab.StartAgent(r, r.secret, r.operator.addr, opts)
 	r.writePID()
-	log, err := os.Open(r.LogFile(r.prefixed("agent.log")))
+	log, err := os.Open(r.LogFile(r.withPrefix("agent.log")))
 	lab.NoError(r, err)
 	go r.readLog(log)
 
@@ -71,8 +71,8 @@ func (r *remote) startAgent() string {
 	return text + ", requests a resync"
 }
 
-// prefixed returns the name of a file. The first runtime has no prefix.
-func (r *remote) prefixed(name string) string {
+// withPrefix returns the name of a file. The first runtime has no prefix.
+func (r *remote) withPrefix(name string) string {
 	if r.name != runtimeName {
 		return r.name + "-" + name
 	}
@@ -80,7 +80,7 @@ func (r *remote) prefixed(name string) string {
 }
 
 func (r *remote) writePID() {
-	r.write(r.prefixed("agent.pid"), []byte(strconv.Itoa(r.agent.Pid())))
+	r.writeFile(r.withPrefix("agent.pid"), []byte(strconv.Itoa(r.agent.Pid())))
 }
 
 // keepRunning starts the agent again when it has ended, until the demo ends.

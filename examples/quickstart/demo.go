@@ -70,7 +70,7 @@ func (d *demo) play(run *lab.Demo) {
 
 	d.playSteps()
 	if d.settings.serve {
-		d.serve()
+		d.serveUntilDone()
 		return
 	}
 
@@ -80,12 +80,12 @@ func (d *demo) play(run *lab.Demo) {
 // stages returns the stages in their order. Each needs those before it.
 func (d *demo) stages() []stage {
 	all := []stage{
-		{"programs", d.build, "see README.md, and run it again"},
+		{"programs", d.buildPrograms, "see README.md, and run it again"},
 		{"API servers", d.startAPIServers, "see the logs; they need 1 GB of memory together"},
 		{"certificates", d.issueCertificates, "see whether the disk is full"},
 		{"operator", d.startOperator, "see quickstart.log"},
 		{"agent", d.remotes[0].startAgent, "see agent.log"},
-		{"webhook", d.remotes[0].watch, "see agent.log and runtime-1/kube-apiserver.log"},
+		{"webhook", d.remotes[0].registerWebhook, "see agent.log and runtime-1/kube-apiserver.log"},
 	}
 	if d.settings.nats {
 		const beforeOperator = 3
@@ -94,8 +94,8 @@ func (d *demo) stages() []stage {
 	return all
 }
 
-// build builds missing or outdated programs. The first build takes minutes.
-func (d *demo) build() string {
+// buildPrograms builds missing or outdated programs. The first build takes minutes.
+func (d *demo) buildPrograms() string {
 	_, missing := exec.LookPath("kubectl")
 	builds := d.settings.serve && missing != nil && os.Getenv(apiserver.AssetsEnv) == ""
 
@@ -117,10 +117,10 @@ func (d *demo) startAPIServers() string {
 	root, err := machine.Repository()
 	lab.NoError(d, err)
 
-	all := []apiserver.Options{d.cluster("control-plane")}
+	all := []apiserver.Options{d.clusterOptions("control-plane")}
 	all[0].CRDPaths = []string{filepath.Join(root, "examples", "quickstart", "runtimes.yaml")}
 	for _, r := range d.remotes {
-		all = append(all, d.cluster(r.name))
+		all = append(all, d.clusterOptions(r.name))
 	}
 
 	clusters := apiserver.StartAllT(d, all...)
@@ -136,7 +136,7 @@ func (d *demo) startAPIServers() string {
 	return "control plane at " + host(d.controlPlane) + ", runtime at " + host(d.remotes[0].cluster)
 }
 
-func (d *demo) cluster(name string) apiserver.Options {
+func (d *demo) clusterOptions(name string) apiserver.Options {
 	logs := d.LogFile(name)
 	lab.NoError(d, os.Mkdir(logs, 0o700))
 	return apiserver.Options{

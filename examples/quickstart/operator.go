@@ -40,9 +40,9 @@ type operator struct {
 	fleet *fleet.Fleet
 }
 
-// embed adds a listener to an operator. A change in a runtime reconciles the Runtime of that name,
-// and no other.
-func (o *operator) embed(mgr manager.Manager, material keys.Source) error {
+// embedListener adds a listener to an operator. A change in a runtime reconciles the Runtime of
+// that name, and no other.
+func (o *operator) embedListener(mgr manager.Manager, material keys.Source) error {
 	object := &metav1.PartialObjectMetadata{}
 	object.SetGroupVersionKind(runtimeKind())
 
@@ -112,7 +112,7 @@ func (d *demo) startOperator() string {
 	watched, err := fleet.New(fleet.Options{Logger: d.Logger})
 	lab.NoError(d, err)
 	mgr, err := manager.New(d.controlPlane.Config,
-		manager.Options{Metrics: d.page(watched), Scheme: d.controlPlane.Client.Scheme()})
+		manager.Options{Metrics: d.metricsOptions(watched), Scheme: d.controlPlane.Client.Scheme()})
 	lab.NoError(d, err)
 	d.operator = &operator{
 		addr: lab.Address(lab.FreePort(d)), clusters: make(map[string]client.Client),
@@ -123,7 +123,7 @@ func (d *demo) startOperator() string {
 		d.operator.clusters[r.name] = r.cluster.Client
 	}
 
-	lab.NoError(d, d.operator.embed(mgr, d.pki.ServerMaterial()))
+	lab.NoError(d, d.operator.embedListener(mgr, d.pki.ServerMaterial()))
 	lab.Run(d, "the operator ended", mgr.Start)
 	d.await("the first reconcile of each runtime", func() bool {
 		return len(d.journal.since(0, operatorReconciles)) >= len(registered())

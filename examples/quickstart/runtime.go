@@ -28,8 +28,9 @@ const deploymentName = "demo"
 // watched returns the label of watched objects in the runtime.
 func watched() map[string]string { return map[string]string{"watched": "true"} }
 
-// watch registers the webhook for Deployments with the label, and returns when it is in effect.
-func (r *remote) watch() string {
+// registerWebhook registers the webhook for Deployments with the label, and returns when it is in
+// effect.
+func (r *remote) registerWebhook() string {
 	configuration, err := admission.WebhookConfiguration("runtime-watcher",
 		admission.Endpoint{URL: "https://" + lab.Address(r.agent.WebhookPort), CABundle: r.pki.CA.PEM},
 		[]watch.Watch{{
@@ -43,7 +44,7 @@ func (r *remote) watch() string {
 			NoMatchConditions: true, Canary: r.canary.Lease, Timeout: 10 * time.Second,
 		})
 	lab.NoError(r, err)
-	r.writeManifest(r.prefixed("webhook.yaml"), configuration)
+	r.writeManifest(r.withPrefix("webhook.yaml"), configuration)
 	lab.NoError(r, r.cluster.Client.Create(r.Context(), configuration))
 	r.awaitReviews()
 	return "in the runtime: the agent reviews Deployments with the label watched=true"

@@ -44,12 +44,12 @@ kcp() { kubectl --kubeconfig=$D/control-plane.kubeconfig "$@"; }
 fleet() { curl -s -u any:drill "http://%[3]s/${1:-fleet?brief=true}"; }
 `
 
-// serve starts the agent of the second runtime, prints commands to try, and then each entry of the
-// journal until ctx ends.
-func (d *demo) serve() {
+// serveUntilDone starts the agent of the second runtime, prints commands to try, and then each
+// entry of the journal until ctx ends.
+func (d *demo) serveUntilDone() {
 	d.stage = stage{name: neighbour, next: "see runtime-2-agent.log"}
 	d.remotes[1].startAgent()
-	d.remotes[1].watch()
+	d.remotes[1].registerWebhook()
 	d.writeGround()
 	d.report.printf(byHand, d.Dir, d.pageAddr, lab.Address(d.remotes[0].agent.MetricsPort))
 	d.journal.follow(func(where, text string) {
@@ -58,9 +58,9 @@ func (d *demo) serve() {
 	<-d.Context().Done()
 }
 
-// page returns the settings of the metrics server of the operator. With --serve it has the page of
-// the fleet. Elsewhere, serve it with TLS and the rights of Kubernetes.
-func (d *demo) page(watched *fleet.Fleet) metricsserver.Options {
+// metricsOptions returns the settings of the metrics server of the operator. With --serve it has
+// the page of the fleet. Elsewhere, serve it with TLS and the rights of Kubernetes.
+func (d *demo) metricsOptions(watched *fleet.Fleet) metricsserver.Options {
 	if !d.settings.serve {
 		return metricsserver.Options{BindAddress: "0"}
 	}
@@ -77,18 +77,18 @@ func (d *demo) page(watched *fleet.Fleet) metricsserver.Options {
 
 // writeGround writes the files that the commands of the drills need.
 func (d *demo) writeGround() {
-	d.write("env", fmt.Appendf(nil, env, d.Dir, d.assets, d.pageAddr))
-	d.write("keys/api-server.crt", d.remotes[0].cluster.Config.CAData)
+	d.writeFile("env", fmt.Appendf(nil, env, d.Dir, d.assets, d.pageAddr))
+	d.writeFile("keys/api-server.crt", d.remotes[0].cluster.Config.CAData)
 	d.writeManifest("demo.yaml", newDeployment(1))
 }
 
 func (d *demo) writeManifest(name string, object client.Object) {
 	text, err := yaml.Marshal(object)
 	lab.NoError(d, err)
-	d.write(name, text)
+	d.writeFile(name, text)
 }
 
-// write writes a file of the demo.
-func (d *demo) write(name string, text []byte) {
+// writeFile writes a file of the demo.
+func (d *demo) writeFile(name string, text []byte) {
 	lab.NoError(d, os.WriteFile(filepath.Join(d.Dir, name), text, 0o600))
 }

@@ -66,7 +66,7 @@ func (d *demo) playSteps() {
 		}
 	}
 
-	d.summary(begin, len(all), waits)
+	d.printSummary(begin, len(all), waits)
 }
 
 // playStep makes a write, waits for its effect and prints it. It returns the time from the commit
@@ -115,9 +115,10 @@ func (d *demo) awaitReconcile(after int, sees string) (started time.Time) {
 	return started
 }
 
-// summary checks that no other runtime was reconciled, and that the counts of the agent balance.
-func (d *demo) summary(begin, writes int, waits []time.Duration) {
-	accepted, delivered, coalesced := d.settled()
+// printSummary checks that no other runtime was reconciled, and that the counts of the agent
+// balance.
+func (d *demo) printSummary(begin, writes int, waits []time.Duration) {
+	accepted, delivered, coalesced := d.awaitSettled()
 	reconciles := d.journal.since(begin, operatorReconciles)
 	for _, r := range reconciles {
 		if r.runtime != runtimeName {
@@ -135,9 +136,9 @@ func (d *demo) summary(begin, writes int, waits []time.Duration) {
 		"%.0f accepted = %.0f delivered + %.0f coalesced, 0 dropped.\n", accepted, delivered, coalesced)
 }
 
-// settled returns the fates of all events when none is pending. It fails if an event was dropped,
-// or if the counts do not balance.
-func (d *demo) settled() (accepted, delivered, coalesced float64) {
+// awaitSettled returns the fates of all events when none is pending. It fails if an event was
+// dropped, or if the counts do not balance.
+func (d *demo) awaitSettled() (accepted, delivered, coalesced float64) {
 	var metrics []byte
 	count := func(fate string) float64 { return lab.Sum(metrics, "runtime_watcher_agent_events_"+fate) }
 	d.await("no event is pending", func() bool {

@@ -50,11 +50,11 @@ func (p *pki) attempts() []attempt {
 		b  = "runtime-b"
 	)
 
-	byA := p.sender(a, "a.example.com")
-	byB := p.sender(b, "b.example.com")
+	byA := p.newSender(a, "a.example.com")
+	byB := p.newSender(b, "b.example.com")
 
 	noSAN := sender{title: "runtime-b, no SAN", name: b, ca: p.ours}
-	noName := p.sender("", "b.example.com")
+	noName := p.newSender("", "b.example.com")
 	noName.title = "no name, b.example.com"
 
 	other := byB
@@ -66,7 +66,7 @@ func (p *pki) attempts() []attempt {
 	expired.opts.NotAfter = time.Now().Add(-time.Minute)
 
 	// The certificate has the domain that runtime-c had before it moved.
-	moved := p.sender("runtime-c", "c.example.org")
+	moved := p.newSender("runtime-c", "c.example.org")
 	moved.title += " (before)"
 
 	return []attempt{
@@ -76,17 +76,17 @@ func (p *pki) attempts() []attempt {
 
 		{byA, v1, b, 403, "owner_mismatch"},
 		{byA, v3, b, 403, "source_mismatch"},
-		{p.sender(b, "a.example.com"), v3, b, 403, "san_mismatch"},
-		{p.sender(b, "*.example.com"), v3, b, 403, "san_mismatch"},
+		{p.newSender(b, "a.example.com"), v3, b, 403, "san_mismatch"},
+		{p.newSender(b, "*.example.com"), v3, b, 403, "san_mismatch"},
 		{noSAN, v3, b, 403, "san_mismatch"},
 		{noName, v3, b, 401, "no_identity"},
 		{other, v3, b, 0, noHandshake},
 		{expired, v3, b, 0, noHandshake},
 		{sender{title: "no certificate"}, v3, b, 0, noHandshake},
 
-		{p.sender("runtime-x", "x.example.com"), v3, "runtime-x", 403, "runtime_unknown"},
+		{p.newSender("runtime-x", "x.example.com"), v3, "runtime-x", 403, "runtime_unknown"},
 		{moved, v3, "runtime-c", 202, ""},
-		{p.sender("runtime-d", "d.example.com"), v3, "runtime-d", 403, "suspended"},
+		{p.newSender("runtime-d", "d.example.com"), v3, "runtime-d", 403, "suspended"},
 	}
 }
 
@@ -107,14 +107,14 @@ func must[T any](value T, err error) T {
 	return value
 }
 
-// sender returns one with a certificate of the trusted CA.
-func (p *pki) sender(name, domain string) sender {
+// newSender returns one with a certificate of the trusted CA.
+func (p *pki) newSender(name, domain string) sender {
 	opts := testpki.Options{DNSNames: []string{domain}}
 	return sender{title: name + ", " + domain, name: name, ca: p.ours, opts: opts}
 }
 
-// client returns the TLS configuration of a sender.
-func (p *pki) client(s sender) *tls.Config {
+// clientConfig returns the TLS configuration of a sender.
+func (p *pki) clientConfig(s sender) *tls.Config {
 	leaf := &testpki.Leaf{}
 	if s.ca != nil {
 		leaf = must(s.ca.Client(s.name, s.opts))

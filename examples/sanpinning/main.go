@@ -51,7 +51,7 @@ func run(ctx context.Context, out io.Writer, verify verifierFor) error {
 			want.triggered = a.runtime
 		}
 
-		got, err := s.play(ctx, a)
+		got, err := s.playAttempt(ctx, a)
 		if err == nil && got != want {
 			err = fmt.Errorf("have %+v, want %+v", got, want)
 		}

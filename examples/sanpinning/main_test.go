@@ -107,7 +107,7 @@ func TestRemovedCALosesItsConnection(t *testing.T) {
 	material.Store(pki.material)
 	s := must(startScene(t.Context(), pki, material, verifier))
 	attempt := pki.attempts()[0]
-	transport := &http.Transport{TLSClientConfig: pki.client(attempt.sender), MaxConnsPerHost: 1}
+	transport := &http.Transport{TLSClientConfig: pki.clientConfig(attempt.sender), MaxConnsPerHost: 1}
 	dials := 0
 	transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
 		dials++
@@ -116,13 +116,13 @@ func TestRemovedCALosesItsConnection(t *testing.T) {
 	kept := false
 	ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{PutIdleConn: func(err error) { kept = err == nil }})
 	for tries := 0; !kept && tries < 100; tries++ { // One, unless net/http closes the connection on a busy machine.
-		if status, err := s.send(ctx, transport, attempt); err != nil || status != http.StatusAccepted {
+		if status, err := s.sendEvent(ctx, transport, attempt); err != nil || status != http.StatusAccepted {
 			t.Fatalf("status %d, want %d: %v", status, http.StatusAccepted, err)
 		}
 	}
 	before := dials
 	material.Store(&keys.Material{Certificate: pki.material.Certificate, Roots: pki.another.Pool()})
-	if status, err := s.send(t.Context(), transport, attempt); err != nil || status != http.StatusUnauthorized || dials != before {
+	if status, err := s.sendEvent(t.Context(), transport, attempt); err != nil || status != http.StatusUnauthorized || dials != before {
 		t.Errorf("status %d on connection %d, want %d on the last one, %d: %v", status, dials, http.StatusUnauthorized, before, err)
 	}
 	transport.CloseIdleConnections()

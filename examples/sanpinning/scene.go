@@ -73,13 +73,15 @@ func startScene(ctx context.Context, pki *pki, material keys.Source, verify veri
 	return s, nil
 }
 
-// play sends the event of an attempt on a connection of its own, and returns the recorded answer.
-// It fails if the sender got another status.
-func (s *scene) play(ctx context.Context, a attempt) (outcome, error) {
+// playAttempt sends the event of an attempt on a connection of its own, and returns the recorded
+// answer. It fails if the sender got another status.
+func (s *scene) playAttempt(ctx context.Context, a attempt) (outcome, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 
-	status, err := s.send(ctx, &http.Transport{TLSClientConfig: s.pki.client(a.sender), DisableKeepAlives: true}, a)
+	transport := &http.Transport{TLSClientConfig: s.pki.clientConfig(a.sender), DisableKeepAlives: true}
+	status, err := s.sendEvent(ctx, transport, a)
+
 	var recorded outcome
 	select {
 	case recorded = <-s.answered:
@@ -92,8 +94,8 @@ func (s *scene) play(ctx context.Context, a attempt) (outcome, error) {
 	return recorded, nil
 }
 
-// send returns the status of the answer. Without an answer it returns 0 and an error.
-func (s *scene) send(ctx context.Context, transport *http.Transport, a attempt) (int, error) {
+// sendEvent returns the status of the answer. Without an answer it returns 0 and an error.
+func (s *scene) sendEvent(ctx context.Context, transport *http.Transport, a attempt) (int, error) {
 	batch := a.batch()
 	body := must(a.asks.Encode(&batch))
 	url := "https://" + s.port.Addr().String() + a.asks.Path(myOperator)

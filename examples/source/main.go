@@ -59,7 +59,7 @@ func run(ctx context.Context, args []string, watch io.Reader, stdout io.Writer) 
 	ctx, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- events.Start(ctx) }()
-	err = newSource(core.Manager(*manager), events).read(watch)
+	err = newSource(core.Manager(*manager), events).readChanges(watch)
 	stop()
 
 	return errors.Join(err, <-ended)

@@ -51,7 +51,7 @@ func TestComparesWithTheLastState(t *testing.T) {
 	const line = `{"type":"MODIFIED","object":{"apiVersion":"v1","kind":"Pod",` +
 		`"metadata":{"name":"p","generation":GEN},"spec":{"image":"vGEN"}}}`
 	watch := strings.ReplaceAll(line+line, "GEN", "1") + strings.ReplaceAll(line, "GEN", "2")
-	if err := newSource("my-operator", outbox).read(strings.NewReader(watch)); err != nil {
+	if err := newSource("my-operator", outbox).readChanges(strings.NewReader(watch)); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -31,8 +31,8 @@ type watched struct {
 	Object json.RawMessage `json:"object"`
 }
 
-// read offers all changes of a watch until it ends.
-func (s *source) read(watch io.Reader) error {
+// readChanges offers all changes of a watch until it ends.
+func (s *source) readChanges(watch io.Reader) error {
 	lines := json.NewDecoder(watch)
 	for {
 		var line watched

@@ -59,16 +59,16 @@ func (d *demo) play(run *rig.Demo) {
 		// Another replica would wait for the end of the lease of a killed one.
 		d.faults = true
 		d.Reconfigure(1, "-leader-elect=false")
-		d.renew()
+		d.renewRuntimes()
 		d.playLines(d.storyOfFaults(), began)
 	}
 
 	if d.all {
-		d.renew()
+		d.renewRuntimes()
 	}
 
 	if d.all || d.serve {
-		d.wait()
+		d.printAndWait()
 	}
 }
 
@@ -81,8 +81,8 @@ func (d *demo) prepare() {
 		{"programs", "API server, cert-manager, agent and operator: built from source", d.Build},
 		{"API servers", "control plane, " + first + " and " + second, d.StartAPIServers},
 		{"cert-manager", "its controllers, in the control plane", d.StartCertManager},
-		{"operator", "config/native: certificates, listener, leader", d.deploy},
-		{"runtimes", "registered; agents and webhooks are there, and both are fresh", d.register},
+		{"operator", "config/native: certificates, listener, leader", d.deployOperator},
+		{"runtimes", "registered; agents and webhooks are there, and both are fresh", d.registerAll},
 	} {
 		began := time.Now()
 		d.printf("  %-13s ", stage.name)
@@ -98,7 +98,7 @@ func (d *demo) playLines(lines []line, began time.Time) {
 		d.printf(happensFormat, l.happens)
 		l.do()
 		changed := time.Now()
-		d.crash()
+		d.crashOperator()
 
 		limit := l.within * time.Duration(d.slack)
 		if d.faults {
@@ -109,13 +109,13 @@ func (d *demo) playLines(lines []line, began time.Time) {
 		d.printf(effectFormat, l.effect, fmt.Sprintf("%.2f s", time.Since(changed).Seconds()))
 	}
 
-	d.summary(time.Since(began))
+	d.printSummary(time.Since(began))
 }
 
 const happensFormat, effectFormat = "  %-39s ", "%-41s %6s\n"
 
-// wait prints the paths of kubeconfigs, and waits for the end.
-func (d *demo) wait() {
+// printAndWait prints the paths of kubeconfigs, and waits for the end.
+func (d *demo) printAndWait() {
 	d.printf("\n")
 	for name, id := range map[string]string{"KCP": lab.ControlPlane, "SKR": first} {
 		d.printf("  export %s=%s\n", name, d.Runtimes[id].Server.Kubeconfig)
@@ -135,14 +135,14 @@ func (d *demo) Write(line []byte) (int, error) {
 
 func seconds(t time.Duration) string { return fmt.Sprintf("%.1f s", t.Seconds()) }
 
-// deploy applies config/native and the Watcher of the module, as `kubectl apply -k` does.
-func (d *demo) deploy() {
+// deployOperator applies config/native and the Watcher of the module, as `kubectl apply -k` does.
+func (d *demo) deployOperator() {
 	d.Deploy("native")
 	d.ApplyFile("samples/keda-watcher.yaml")
 }
 
-// register notes the objects of the second runtime, and registers both.
-func (d *demo) register() {
+// registerAll notes the objects of the second runtime, and registers both.
+func (d *demo) registerAll() {
 	var err error
 	d.before, err = d.Runtimes[second].Inventory(d.Context())
 	rig.NoError(d, err)
@@ -154,12 +154,12 @@ func (d *demo) register() {
 func (d *demo) registerBoth() {
 	d.Register(first, nil)
 	d.Register(second, map[string]string{v1beta2.BetaLabel: "true"})
-	d.Eventually("both runtimes are fresh", func() bool { return d.is(first, fleet.Fresh, "") && d.isFresh() })
+	d.Eventually("both runtimes are fresh", func() bool { return d.hasState(first, fleet.Fresh, "") && d.isFresh() })
 }
 
-// renew makes both runtimes as they were before a story. It plays the garbage collector, which the
-// lab does not have: cert-manager would find the requests of former certificates.
-func (d *demo) renew() {
+// renewRuntimes makes both runtimes as they were before a story. It plays the garbage collector,
+// which the lab does not have: cert-manager would find the requests of former certificates.
+func (d *demo) renewRuntimes() {
 	d.Runtimes[first].Refuse() // It may be cut already.
 	inNamespace := client.InNamespace("kcp-system")
 	rig.NoError(d, errors.Join(d.Plane.DeleteAllOf(d.Context(), &v1beta2.ModuleTemplate{}, inNamespace),
@@ -171,8 +171,9 @@ func (d *demo) renew() {
 // of each runtime for each of them.
 const controllers = 2
 
-// is reports whether the fleet has a runtime in a state for both controllers, for a reason or none.
-func (d *demo) is(id string, state fleet.State, reason string) bool {
+// hasState reports whether the fleet has a runtime in a state for both controllers, for a reason or
+// none.
+func (d *demo) hasState(id string, state fleet.State, reason string) bool {
 	known, err := d.Fleet(d.Context(), id)
 	if err != nil || len(known) != controllers {
 		return false
@@ -183,8 +184,8 @@ func (d *demo) is(id string, state fleet.State, reason string) bool {
 	})
 }
 
-// summary prints why the operator has reconciled.
-func (d *demo) summary(took time.Duration) {
+// printSummary prints why the operator has reconciled.
+func (d *demo) printSummary(took time.Duration) {
 	d.printf("\nAll effects are as expected, after %s. The reconciles by cause:\n\n", seconds(took))
 	causes := []string{"local", "event", "resync", "freshness", "poll", "retry"}
 

@@ -27,20 +27,23 @@ func (d *demo) storyOfFaults() []line {
 			"runtime-2 is cut, keda is 3.0.0", "its Kyma says so",
 			d.cutAndRelease, d.planeReads(second, v1beta2.Error, ""), later,
 		},
-		{"runtime-2 is back", "rolled out", d.restore, d.runs(second, "3.0.0"), later},
-		{"the certificate of runtime-2 rotates", "its agents use the new one", d.rotate, d.hasRotated, later},
-		{"a user edits the Deployment", "corrected", d.edits(second), d.runs(second, "3.0.0"), soon},
+		{"runtime-2 is back", "rolled out", d.restoreRuntime, d.runsVersion(second, "3.0.0"), later},
+		{
+			"the certificate of runtime-2 rotates", "its agents use the new one",
+			d.rotateCertificate, d.hasRotated, later,
+		},
+		{"a user edits the Deployment", "corrected", d.editsDeployment(second), d.runsVersion(second, "3.0.0"), soon},
 		{"two users enable a module at once", "both are there", d.enableByTwo, d.runsBoth, soon},
 		{
 			"runtime-2 is cut off, its Kyma deleted", "the Kyma waits",
 			d.cutAndDelete(second), d.planeReads(second, v1beta2.Deleting, ""), later,
 		},
-		{"runtime-2 is back", "runtime-2 is as clean as before", d.restore, d.isClean, later},
+		{"runtime-2 is back", "runtime-2 is as clean as before", d.restoreRuntime, d.isClean, later},
 	})
 }
 
-// crash kills the operator at a random moment of its work, and starts it again.
-func (d *demo) crash() {
+// crashOperator kills the operator at a random moment of its work, and starts it again.
+func (d *demo) crashOperator() {
 	if !d.faults {
 		return
 	}
@@ -57,16 +60,17 @@ func (d *demo) crash() {
 
 func (d *demo) cutAndRelease() {
 	d.Runtimes[second].Refuse()
-	d.adds("keda-3.0.0")()
+	d.addsModules("keda-3.0.0")()
 }
 
-func (d *demo) restore() { rig.NoError(d, d.Runtimes[second].Open()) }
+func (d *demo) restoreRuntime() { rig.NoError(d, d.Runtimes[second].Open()) }
 
 // identity is the client certificate of the second runtime, and its Secret.
 var identity = client.ObjectKey{Namespace: "kcp-system", Name: second + "-watcher-tls"}
 
-// rotate makes cert-manager issue the certificate again, and the operator install it immediately.
-func (d *demo) rotate() {
+// rotateCertificate makes cert-manager issue the certificate again, and the operator install it
+// immediately.
+func (d *demo) rotateCertificate() {
 	before := &corev1.Secret{}
 	rig.NoError(d, d.Plane.Get(d.Context(), identity, before))
 
@@ -124,5 +128,5 @@ func (d *demo) applyModule(user string, module map[string]any) {
 
 func (d *demo) runsBoth() bool {
 	key := client.ObjectKey{Namespace: "logger", Name: "logger"}
-	return d.runs(second, "3.0.0")() && d.Runtimes[second].Get(d.Context(), key, &appsv1.Deployment{}) == nil
+	return d.runsVersion(second, "3.0.0")() && d.Runtimes[second].Get(d.Context(), key, &appsv1.Deployment{}) == nil
 }

@@ -82,7 +82,7 @@ func newMeasurement(t *testing.T) *measurement {
 		"-agent-setting=RESEND_RESYNC=" + scaled(35*time.Second).String(),
 	}})
 	for _, stage := range []func(){
-		d.Build, d.StartAPIServers, d.StartCertManager, d.deploy, d.adds("keda-1.0.0", "logger-0.1.0"), d.registerAll,
+		d.Build, d.StartAPIServers, d.StartCertManager, d.deployOperator, d.addsModules("keda-1.0.0", "logger-0.1.0"), d.registerAll,
 	} {
 		stage()
 	}
@@ -99,10 +99,10 @@ func (d *measurement) registerAll() {
 			_, err := d.userKyma(id)
 			return err == nil
 		})
-		d.modules(id, lm.Module{Name: "keda"})()
+		d.enablesModules(id, lm.Module{Name: "keda"})()
 	}
 	d.Eventually("all runtimes have the module", func() bool {
-		return !slices.ContainsFunc(d.ids, func(id string) bool { return !d.runs(id, "1.0.0")() || !d.is(id, fleet.Fresh, "") })
+		return !slices.ContainsFunc(d.ids, func(id string) bool { return !d.runsVersion(id, "1.0.0")() || !d.hasState(id, fleet.Fresh, "") })
 	})
 }
 
@@ -222,9 +222,9 @@ func (d *measurement) change(t *testing.T) (delays []time.Duration) {
 
 // untilCorrect edits a Deployment and waits for the correction.
 func (d *measurement) untilCorrect(id string) time.Duration {
-	d.edits(id)()
+	d.editsDeployment(id)()
 	began := time.Now()
-	d.Eventually("the edit is corrected", d.runs(id, "1.0.0"))
+	d.Eventually("the edit is corrected", d.runsVersion(id, "1.0.0"))
 	return time.Since(began)
 }
 

@@ -43,36 +43,39 @@ func (d *demo) story() []line {
 	const local = lab.ControlPlane
 
 	keda := v1beta2.Module{Name: "keda"}
-	enabled := d.modules(second, keda)
-	pinned := d.modules(second, v1beta2.Module{Name: "keda", Version: "1.0.0"})
+	enabled := d.enablesModules(second, keda)
+	pinned := d.enablesModules(second, v1beta2.Module{Name: "keda", Version: "1.0.0"})
 	ready := d.userReads(second, v1beta2.Ready, "2.0.0", "")
 	processing := d.userReads(second, v1beta2.Processing, "2.0.0", "keda-manager")
-	broken := d.breaks(lab.ManagerImage)
+	broken := d.breaksImage(lab.ManagerImage)
 	refused := d.userReads(second, v1beta2.Error, "2.0.0", "older")
 
 	return slices.Concat(d.installation(), []line{
 		{"its manager cannot start", "the user reads: keda is Processing", broken, processing, prompt},
-		{"its manager is back", "the user reads: keda 2.0.0 Ready", d.breaks(""), ready, prompt},
+		{"its manager is back", "the user reads: keda 2.0.0 Ready", d.breaksImage(""), ready, prompt},
 		{"a user pins keda 1.0.0", "refused, and the user reads the reason", pinned, refused, soon},
 		{"the user takes that back", "the user reads: keda 2.0.0 Ready", enabled, ready, soon},
 		{"a user deletes the webhook", "there again, and runtime-2 is fresh", d.deleteWebhook, d.isRepaired, later},
 		{"the same, after an opt-out of repairs", "runtime-2 is degraded (canary_lost)", d.optOut, d.isDegraded, later},
-		{"the opt-out ends", "runtime-2 is fresh", d.label("false"), d.isFresh, later},
-		{"a user edits the Deployment", "corrected", d.edits(second), d.runs(second, "2.0.0"), soon},
+		{"the opt-out ends", "runtime-2 is fresh", d.setLabel("false"), d.isFresh, later},
+		{"a user edits the Deployment", "corrected", d.editsDeployment(second), d.runsVersion(second, "2.0.0"), soon},
 	}, d.ownership(), []line{
-		{"a user disables keda", "its objects are gone, the Keda first", d.modules(second), d.isGone, later},
-		{"the Kyma of runtime-2 is deleted", "runtime-2 is as clean as before", d.deletes(second), d.isClean, later},
+		{"a user disables keda", "its objects are gone, the Keda first", d.enablesModules(second), d.isGone, later},
+		{
+			"the Kyma of runtime-2 is deleted", "runtime-2 is as clean as before",
+			d.deletesKyma(second), d.isClean, later,
+		},
 		{
 			"the control plane is its own runtime", "it lists the modules",
-			func() { d.Register(local, nil) }, d.lists(local, "keda-1.0.0", "keda-2.0.0"), later,
+			func() { d.Register(local, nil) }, d.listsTemplates(local, "keda-1.0.0", "keda-2.0.0"), later,
 		},
 		{
 			"a user enables keda there", "keda is Ready there",
-			d.modules(local, keda), d.userReads(local, v1beta2.Ready, "2.0.0", ""), later,
+			d.enablesModules(local, keda), d.userReads(local, v1beta2.Ready, "2.0.0", ""), later,
 		},
 		{
 			"the Kyma of that runtime is deleted", "keda is gone, other Kymas stay",
-			d.deletes(local), d.localIsGone, later,
+			d.deletesKyma(local), d.localIsGone, later,
 		},
 		{
 			"runtime-1 dies, its Kyma is deleted", "the Kyma names the cause",
@@ -84,17 +87,17 @@ func (d *demo) story() []line {
 
 // installation is the first part of the story.
 func (d *demo) installation() []line {
-	enabled := d.modules(second, v1beta2.Module{Name: "keda"})
-	added := d.adds("keda-1.0.0", "logger-0.1.0")
-	upgraded := d.adds("keda-2.0.0")
+	enabled := d.enablesModules(second, v1beta2.Module{Name: "keda"})
+	added := d.addsModules("keda-1.0.0", "logger-0.1.0")
+	upgraded := d.addsModules("keda-2.0.0")
 
 	return []line{
 		{"an administrator adds two modules", "each runtime lists those it may see", added, d.hasCatalog, soon},
-		{"a user enables keda in runtime-2", "its objects are there", enabled, d.runs(second, "1.0.0"), soon},
+		{"a user enables keda in runtime-2", "its objects are there", enabled, d.runsVersion(second, "1.0.0"), soon},
 		{"", "the user reads: keda 1.0.0 Ready", nothing, d.userReads(second, v1beta2.Ready, "1.0.0", ""), later},
 		{"a user sets the log level in its Keda", "its manager applies it", d.setLevel, d.hasLevel, soon},
-		{"a user edits its Deployment", "corrected", d.edits(second), d.runs(second, "1.0.0"), soon},
-		{"a user deletes its Deployment", "there again", d.deleteDeployment, d.runs(second, "1.0.0"), soon},
+		{"a user edits its Deployment", "corrected", d.editsDeployment(second), d.runsVersion(second, "1.0.0"), soon},
+		{"a user deletes its Deployment", "there again", d.deleteDeployment, d.runsVersion(second, "1.0.0"), soon},
 		{"the channel gets keda 2.0.0", "rolled out, and a ConfigMap is pruned", upgraded, d.isUpgraded, prompt},
 		{"", "the user's log level is kept", nothing, d.hasLevel, soon},
 	}
@@ -111,41 +114,41 @@ func (d *demo) ownership() []line {
 		{
 			"a user's ConfigMap has a name of logger", "logger is refused, by kind and name",
 			func() {
-				d.make(logSettings())
-				d.modules(second, keda, logger)()
+				d.makeObject(logSettings())
+				d.enablesModules(second, keda, logger)()
 			},
 			d.moduleReads("logger", v1beta2.Error, "ConfigMap default/log-settings"), later,
 		},
 		{
 			"the user gives it to logger", "logger is Ready",
-			d.adopt, d.moduleReads("logger", v1beta2.Ready, ""), later,
+			d.adoptSettings, d.moduleReads("logger", v1beta2.Ready, ""), later,
 		},
 		{
 			"collector has a Deployment of logger", "collector is refused, and logger is named",
 			func() {
-				d.adds("collector-0.1.0")()
-				d.modules(second, keda, logger, collector)()
+				d.addsModules("collector-0.1.0")()
+				d.enablesModules(second, keda, logger, collector)()
 			},
 			d.moduleReads("collector", v1beta2.Error, "Deployment logger/logger is of module logger"), later,
 		},
-		{"the user disables both", "their objects are gone", d.modules(second, keda), d.loggerIsGone, later},
+		{"the user disables both", "their objects are gone", d.enablesModules(second, keda), d.loggerIsGone, later},
 		{
 			"a user with a second Keda disables keda", "keda waits, and names that Keda",
 			func() {
-				d.make(secondKeda())
-				d.modules(second)()
+				d.makeObject(secondKeda())
+				d.enablesModules(second)()
 			},
 			d.userReads(second, v1beta2.Deleting, "2.0.0", "Keda default/mine"), later,
 		},
-		{"the user takes that back", "keda is Ready, with its own Keda", d.modules(second, keda), ready, later},
+		{"the user takes that back", "keda is Ready, with its own Keda", d.enablesModules(second, keda), ready, later},
 		{"the user deletes the second Keda", "its settings are gone", d.deleteSecondKeda, d.secondKedaIsGone, later},
 	}
 }
 
 func nothing() {}
 
-// adds returns a function that adds versions of modules to the catalog.
-func (d *demo) adds(versions ...string) func() {
+// addsModules returns a function that adds versions of modules to the catalog.
+func (d *demo) addsModules(versions ...string) func() {
 	return func() {
 		for _, version := range versions {
 			d.ApplyFile("samples/" + version + ".yaml")
@@ -154,12 +157,12 @@ func (d *demo) adds(versions ...string) func() {
 }
 
 func (d *demo) hasCatalog() bool {
-	return d.lists(first, "keda-1.0.0")() && d.lists(second, "keda-1.0.0", "logger-0.1.0")()
+	return d.listsTemplates(first, "keda-1.0.0")() && d.listsTemplates(second, "keda-1.0.0", "logger-0.1.0")()
 }
 
-// lists returns a function that reports whether a runtime has these ModuleTemplates, and the Kyma
-// of its users. An operator that is killed may not have made that Kyma yet.
-func (d *demo) lists(id string, names ...string) func() bool {
+// listsTemplates returns a function that reports whether a runtime has these ModuleTemplates, and
+// the Kyma of its users. An operator that is killed may not have made that Kyma yet.
+func (d *demo) listsTemplates(id string, names ...string) func() bool {
 	return func() bool {
 		list := &v1beta2.ModuleTemplateList{}
 		err := d.Runtimes[id].List(d.Context(), list, client.InNamespace("kyma-system"))
@@ -175,8 +178,8 @@ func (d *demo) userKyma(id string) (*v1beta2.Kyma, error) {
 	return kyma, d.Runtimes[id].Get(d.Context(), client.ObjectKey{Namespace: "kyma-system", Name: "default"}, kyma)
 }
 
-// modules returns a function that enables these modules in a runtime, and disables others.
-func (d *demo) modules(id string, modules ...v1beta2.Module) func() {
+// enablesModules returns a function that enables these modules in a runtime, and disables others.
+func (d *demo) enablesModules(id string, modules ...v1beta2.Module) func() {
 	return func() {
 		kyma, err := d.userKyma(id)
 		rig.NoError(d, err)
@@ -211,8 +214,8 @@ func (d *demo) moduleReads(name v1beta2.ModuleName, state v1beta2.State, text st
 	}
 }
 
-// make creates an object of a user in the second runtime.
-func (d *demo) make(object client.Object) {
+// makeObject creates an object of a user in the second runtime.
+func (d *demo) makeObject(object client.Object) {
 	rig.NoError(d, d.Runtimes[second].Create(d.Context(), object))
 }
 
@@ -221,8 +224,8 @@ func logSettings() *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "log-settings"}}
 }
 
-// adopt gives the ConfigMap of the user to the module.
-func (d *demo) adopt() {
+// adoptSettings gives the ConfigMap of the user to the module.
+func (d *demo) adoptSettings() {
 	patch := fmt.Appendf(nil, `{"metadata": {"annotations": {%q: "logger"}}}`, skr.AdoptBy)
 	rig.NoError(d, d.Runtimes[second].Patch(d.Context(), logSettings(), client.RawPatch(types.MergePatchType, patch)))
 }
@@ -253,9 +256,9 @@ func (d *demo) secondKedaIsGone() bool {
 	return apierrors.IsNotFound(d.Runtimes[second].Get(d.Context(), client.ObjectKeyFromObject(custom), custom))
 }
 
-// breaks returns a function that ends the programs of an image in the second runtime, and starts
-// none until the next call.
-func (d *demo) breaks(image string) func() {
+// breaksImage returns a function that ends the programs of an image in the second runtime, and
+// starts none until the next call.
+func (d *demo) breaksImage(image string) func() {
 	return func() { d.Runtimes[second].Node.Break(image) }
 }
 
@@ -286,16 +289,17 @@ func (d *demo) deployment(id string) (*appsv1.Deployment, error) {
 	return deployment, d.Runtimes[id].Get(d.Context(), manager, deployment)
 }
 
-// runs returns a function that reports whether the Deployment in a runtime is that of a version.
-func (d *demo) runs(id, version string) func() bool {
+// runsVersion returns a function that reports whether the Deployment in a runtime is that of a
+// version.
+func (d *demo) runsVersion(id, version string) func() bool {
 	return func() bool {
 		deployment, err := d.deployment(id)
 		return err == nil && deployment.Spec.Template.Spec.Containers[0].Image == lab.ManagerImage+version
 	}
 }
 
-// edits returns a function that edits the Deployment of the module in a runtime.
-func (d *demo) edits(id string) func() {
+// editsDeployment returns a function that edits the Deployment of the module in a runtime.
+func (d *demo) editsDeployment(id string) func() {
 	return func() {
 		deployment, err := d.deployment(id)
 		rig.NoError(d, err)
@@ -314,7 +318,7 @@ func (d *demo) deleteDeployment() {
 func (d *demo) isUpgraded() bool {
 	pruned := client.ObjectKey{Namespace: "keda", Name: "keda-defaults"}
 	err := d.Runtimes[second].Get(d.Context(), pruned, &corev1.ConfigMap{})
-	return apierrors.IsNotFound(err) && d.runs(second, "2.0.0")()
+	return apierrors.IsNotFound(err) && d.runsVersion(second, "2.0.0")()
 }
 
 func webhook() *admissionregistrationv1.ValidatingWebhookConfiguration {
@@ -333,20 +337,20 @@ func (d *demo) isRepaired() bool {
 
 // optOut deletes the webhook of a runtime that the operator leaves as it is.
 func (d *demo) optOut() {
-	d.label("true")()
+	d.setLabel("true")()
 	d.deleteWebhook()
 }
 
-// label returns a function that sets the label that opts out.
-func (d *demo) label(value string) func() {
+// setLabel returns a function that sets the label that opts out.
+func (d *demo) setLabel(value string) func() {
 	return func() {
 		d.patchKyma(`{"metadata": {"labels": {%q: %q}}}`, v1beta2.SkipLabel, value)
 	}
 }
 
-func (d *demo) isDegraded() bool { return d.is(second, fleet.Degraded, "canary_lost") }
+func (d *demo) isDegraded() bool { return d.hasState(second, fleet.Degraded, "canary_lost") }
 
-func (d *demo) isFresh() bool { return d.is(second, fleet.Fresh, "") }
+func (d *demo) isFresh() bool { return d.hasState(second, fleet.Fresh, "") }
 
 // patchKyma patches the Kyma of the second runtime in the control plane.
 func (d *demo) patchKyma(patch string, values ...any) {
@@ -360,8 +364,8 @@ func (d *demo) isGone() bool {
 	return apierrors.IsNotFound(err) && kymaErr == nil && len(kyma.Status.Modules) == 0
 }
 
-// deletes returns a function that deletes the Kyma of a runtime.
-func (d *demo) deletes(id string) func() {
+// deletesKyma returns a function that deletes the Kyma of a runtime.
+func (d *demo) deletesKyma(id string) func() {
 	return func() { rig.NoError(d, d.Plane.Delete(d.Context(), kymaOf(id))) }
 }
 
@@ -407,7 +411,7 @@ func (d *demo) localIsGone() bool {
 func (d *demo) cutAndDelete(id string) func() {
 	return func() {
 		d.Runtimes[id].Refuse()
-		d.deletes(id)()
+		d.deletesKyma(id)()
 	}
 }
 

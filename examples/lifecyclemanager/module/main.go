@@ -95,11 +95,11 @@ func (r *reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		return ctrl.Result{}, err
 	}
 
-	return ctrl.Result{}, r.report(ctx, keda)
+	return ctrl.Result{}, r.reportReady(ctx, keda)
 }
 
-// report writes the condition Ready, if the status is about another generation.
-func (r *reconciler) report(ctx context.Context, keda *unstructured.Unstructured) error {
+// reportReady writes the condition Ready, if the status is about another generation.
+func (r *reconciler) reportReady(ctx context.Context, keda *unstructured.Unstructured) error {
 	observed, _, _ := unstructured.NestedInt64(keda.Object, "status", "observedGeneration")
 	if observed == keda.GetGeneration() {
 		return nil

@@ -13,8 +13,11 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/skr"
 )
 
-// visible returns the ModuleTemplates of the control plane that a runtime may see, by name.
-func (r *Reconciler) visible(ctx context.Context, kyma *v1beta2.Kyma) (map[string]*v1beta2.ModuleTemplate, error) {
+// visibleTemplates returns the ModuleTemplates of the control plane that a runtime may see, by
+// name.
+func (r *Reconciler) visibleTemplates(
+	ctx context.Context, kyma *v1beta2.Kyma,
+) (map[string]*v1beta2.ModuleTemplate, error) {
 	list := &v1beta2.ModuleTemplateList{}
 	if err := r.Client.List(ctx, list, client.InNamespace(kyma.Namespace)); err != nil {
 		return nil, err

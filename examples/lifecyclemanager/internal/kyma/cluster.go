@@ -23,10 +23,10 @@ func (e takenError) Error() string {
 		"Kyma that should not have it", e.cluster, e.other)
 }
 
-// claim makes the cluster that the kubeconfig leads to the one of the Kyma, before anything is
-// applied, reported or removed there. If two Kymas claim a cluster at the same time, both
+// claimCluster makes the cluster that the kubeconfig leads to the one of the Kyma, before anything
+// is applied, reported or removed there. If two Kymas claim a cluster at the same time, both
 // withdraw, or one of them has the cluster. Each writes its claim first, and then reads the others.
-func (r *Reconciler) claim(ctx context.Context, there *skr.Runtime, kyma *v1beta2.Kyma) error {
+func (r *Reconciler) claimCluster(ctx context.Context, there *skr.Runtime, kyma *v1beta2.Kyma) error {
 	cluster, err := there.Cluster(ctx)
 	if err != nil || kyma.Status.Cluster == cluster {
 		return err
@@ -54,14 +54,14 @@ func (r *Reconciler) claim(ctx context.Context, there *skr.Runtime, kyma *v1beta
 	return taken
 }
 
-// claimToRemove is claim for a Kyma that is deleted. It reports whether the kubeconfig leads to
-// another cluster than the one that the Kyma had. Nothing is removed there: the cluster was made
+// claimToRemove is claimCluster for a Kyma that is deleted. It reports whether the kubeconfig leads
+// to another cluster than the one that the Kyma had. Nothing is removed there: the cluster was made
 // anew, or the kubeconfig is wrong.
 func (r *Reconciler) claimToRemove(
 	ctx context.Context, there *skr.Runtime, kyma *v1beta2.Kyma,
 ) (isElsewhere bool, err error) {
 	if kyma.Status.Cluster == "" {
-		return false, r.claim(ctx, there, kyma)
+		return false, r.claimCluster(ctx, there, kyma)
 	}
 
 	cluster, err := there.Cluster(ctx)

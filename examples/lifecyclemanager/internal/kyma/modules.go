@@ -61,7 +61,7 @@ func (r *Reconciler) syncManifest(
 
 	refused := v1beta2.ModuleStatus{Name: module.Name, Version: installed, State: v1beta2.Error, Message: problem}
 	if problem != "" {
-		template, err = r.installed(ctx, manifest)
+		template, err = r.installedTemplate(ctx, manifest)
 		if err != nil || template == nil {
 			return refused, err
 		}
@@ -116,12 +116,15 @@ func (r *Reconciler) manifestOf(
 	return manifest, nil
 }
 
-// installed returns the ModuleTemplate of a Manifest in its present generation, nil if there is
-// none with objects. A module that cannot get another version is still corrected by its own.
+// installedTemplate returns the ModuleTemplate of a Manifest in its present generation, nil if
+// there is none with objects. A module that cannot get another version is still corrected by its
+// own.
 //
 // A changed ModuleTemplate may have become one of another module: version pro-1.0.0 of keda and
 // version 1.0.0 of keda-pro have templates of one name.
-func (r *Reconciler) installed(ctx context.Context, manifest *v1beta2.Manifest) (*v1beta2.ModuleTemplate, error) {
+func (r *Reconciler) installedTemplate(
+	ctx context.Context, manifest *v1beta2.Manifest,
+) (*v1beta2.ModuleTemplate, error) {
 	ref := manifest.Spec.Template
 	if ref.Name == "" {
 		return nil, nil
@@ -309,9 +312,9 @@ func statusOf(kyma *v1beta2.Kyma, modules []v1beta2.ModuleStatus) v1beta2.KymaSt
 	return status
 }
 
-// report writes the status if it has changed. The patch replaces all conditions, and conflicts if
-// the installer of the agent has written its own meanwhile.
-func (r *Reconciler) report(ctx context.Context, kyma *v1beta2.Kyma, status v1beta2.KymaStatus) error {
+// reportStatus writes the status if it has changed. The patch replaces all conditions, and
+// conflicts if the installer of the agent has written its own meanwhile.
+func (r *Reconciler) reportStatus(ctx context.Context, kyma *v1beta2.Kyma, status v1beta2.KymaStatus) error {
 	return client.IgnoreNotFound(write(ctx, r.Client, kyma, status))
 }
 

@@ -40,30 +40,31 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		return ctrl.Result{}, nil
 	}
 
-	return skr.Reconcile(ctx, kyma, r.keep, r.remove, func(state v1beta2.State, problem error) error {
+	return skr.Reconcile(ctx, kyma, r.keepModules, r.remove, func(state v1beta2.State, problem error) error {
 		status := kyma.Status
 		status.State = state
 		status.Message = problem.Error()
-		return r.report(ctx, kyma, status)
+		return r.reportStatus(ctx, kyma, status)
 	})
 }
 
-// keep gives the runtime its catalog, and the control plane the Manifests that the user asks for.
-func (r *Reconciler) keep(ctx context.Context, kyma *v1beta2.Kyma) (ctrl.Result, error) {
+// keepModules gives the runtime its catalog, and the control plane the Manifests that the user asks
+// for.
+func (r *Reconciler) keepModules(ctx context.Context, kyma *v1beta2.Kyma) (ctrl.Result, error) {
 	if err := skr.Hold(ctx, r.Client, kyma, Finalizer); err != nil {
 		return ctrl.Result{}, err
 	}
 
-	there, err := r.connect(ctx, kyma)
+	there, err := r.connectRuntime(ctx, kyma)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
 
-	if err := r.claim(ctx, there, kyma); err != nil {
+	if err := r.claimCluster(ctx, there, kyma); err != nil {
 		return ctrl.Result{}, err
 	}
 
-	templates, err := r.visible(ctx, kyma)
+	templates, err := r.visibleTemplates(ctx, kyma)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
@@ -79,14 +80,14 @@ func (r *Reconciler) keep(ctx context.Context, kyma *v1beta2.Kyma) (ctrl.Result,
 	}
 
 	status := statusOf(kyma, modules)
-	if err := errors.Join(r.report(ctx, kyma, status), reportThere(ctx, there, remote, status)); err != nil {
+	if err := errors.Join(r.reportStatus(ctx, kyma, status), reportThere(ctx, there, remote, status)); err != nil {
 		return ctrl.Result{}, err
 	}
 
 	return ctrl.Result{RequeueAfter: r.RequeueAfter(core.RuntimeID(kyma.Name))}, nil
 }
 
-func (r *Reconciler) connect(ctx context.Context, kyma *v1beta2.Kyma) (*skr.Runtime, error) {
+func (r *Reconciler) connectRuntime(ctx context.Context, kyma *v1beta2.Kyma) (*skr.Runtime, error) {
 	name := client.ObjectKeyFromObject(kyma)
 	return r.Connect(ctx, name, name)
 }
@@ -135,7 +136,7 @@ func (r *Reconciler) remove(ctx context.Context, kyma *v1beta2.Kyma) (ctrl.Resul
 	if len(ending) > 0 {
 		status := statusOf(kyma, ending)
 		status.Message = "waiting for the end of the modules"
-		return ctrl.Result{RequeueAfter: skr.Backoff(*kyma.DeletionTimestamp)}, r.report(ctx, kyma, status)
+		return ctrl.Result{RequeueAfter: skr.Backoff(*kyma.DeletionTimestamp)}, r.reportStatus(ctx, kyma, status)
 	}
 
 	clean := isOther || isElsewhere
@@ -161,7 +162,7 @@ func (r *Reconciler) remove(ctx context.Context, kyma *v1beta2.Kyma) (ctrl.Resul
 func (r *Reconciler) connectToRemove(
 	ctx context.Context, kyma *v1beta2.Kyma,
 ) (there *skr.Runtime, isElsewhere bool, err error) {
-	there, err = r.connect(ctx, kyma)
+	there, err = r.connectRuntime(ctx, kyma)
 	if err != nil {
 		return there, false, err
 	}

@@ -121,7 +121,7 @@ func New(t testing.TB, opts Options) *Lab {
 	l := &Lab{TB: t, Options: opts, Runtimes: make(map[string]*Runtime), scheme: runtime.NewScheme()}
 	rig.NoError(l.TB, errors.Join(clientgoscheme.AddToScheme(l.scheme), apiextensionsv1.AddToScheme(l.scheme),
 		certv1.AddToScheme(l.scheme), watcher.AddToScheme(l.scheme), v1beta2.AddToScheme(l.scheme)))
-	rig.NoError(l.TB, os.MkdirAll(l.log(""), 0o700))
+	rig.NoError(l.TB, os.MkdirAll(l.logPath(""), 0o700))
 	return l
 }
 
@@ -133,7 +133,7 @@ func (r *Runtime) Inventory(ctx context.Context) (objects []string, err error) {
 	return objects, err
 }
 
-func (l *Lab) log(name string) string { return filepath.Join(l.Dir, "logs", name) }
+func (l *Lab) logPath(name string) string { return filepath.Join(l.Dir, "logs", name) }
 
 // Eventually waits until a condition holds.
 func (l *Lab) Eventually(what string, condition func() bool) {
@@ -168,7 +168,7 @@ func (l *Lab) StartAPIServers() {
 	for i, id := range ids {
 		l.Runtimes[id] = &Runtime{Node: l.newNode(id)}
 		all[i] = apiserver.Options{
-			Scheme: l.scheme, APIServerArgs: l.Runtimes[id].Node.APIServerArgs(), LogDir: l.log(id),
+			Scheme: l.scheme, APIServerArgs: l.Runtimes[id].Node.APIServerArgs(), LogDir: l.logPath(id),
 			KubeconfigPath: filepath.Join(l.Dir, id+".kubeconfig"),
 		}
 		rig.NoError(l.TB, os.Mkdir(all[i].LogDir, 0o700))
@@ -199,7 +199,7 @@ func (l *Lab) newNode(id string) *node.Node {
 		Images: l.images,
 		Host: node.HostOptions{
 			Env:  []string{"STOP_DELAY=0s", "SHUTDOWN_TIMEOUT=1s"}, // The demo ends soon.
-			Log:  func(d types.NamespacedName) string { return l.log(id + "-" + d.Name + ".log") },
+			Log:  func(d types.NamespacedName) string { return l.logPath(id + "-" + d.Name + ".log") },
 			Note: func(line string) { l.Logf("node of %s: %s", id, line) },
 		},
 	})
@@ -208,7 +208,7 @@ func (l *Lab) newNode(id string) *node.Node {
 // StartCertManager starts the controllers of cert-manager.
 func (l *Lab) StartCertManager() {
 	l.Helper()
-	opts := certmanager.Options{Verbose: true, LogFile: l.log("cert-manager.log")}
+	opts := certmanager.Options{Verbose: true, LogFile: l.logPath("cert-manager.log")}
 	p, err := certmanager.Start(l.Context(), l.plane.Kubeconfig, opts)
 	rig.NoError(l.TB, err)
 	l.Cleanup(p.Stop)

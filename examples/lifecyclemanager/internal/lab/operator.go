@@ -181,7 +181,7 @@ func (l *Lab) Apply(object *unstructured.Unstructured) {
 
 // Fleet returns the freshness of a runtime for each controller.
 func (l *Lab) Fleet(ctx context.Context, id string) ([]fleet.Status, error) {
-	text, err := l.ask(ctx, "/fleet?runtime="+id)
+	text, err := l.askLeader(ctx, "/fleet?runtime="+id)
 	if err != nil {
 		return nil, err
 	}
@@ -194,7 +194,7 @@ func (l *Lab) Fleet(ctx context.Context, id string) ([]fleet.Status, error) {
 }
 
 // Metrics returns the metrics of the replica that leads, in the text format of Prometheus.
-func (l *Lab) Metrics(ctx context.Context) ([]byte, error) { return l.ask(ctx, "/metrics") }
+func (l *Lab) Metrics(ctx context.Context) ([]byte, error) { return l.askLeader(ctx, "/metrics") }
 
 // Reconciles returns the number of reconciles of a controller by cause, 0 without an answer.
 func (l *Lab) Reconciles(ctx context.Context, controller, cause string) int {
@@ -202,9 +202,9 @@ func (l *Lab) Reconciles(ctx context.Context, controller, cause string) int {
 	return int(rig.Sum(text, "lifecycle_manager_reconciles_total", `controller="`+controller+`"`, `cause="`+cause+`"`))
 }
 
-// ask sends a request to the replica that leads, as a reader with a token. It does not verify the
-// certificate, which the operator makes for itself when it starts.
-func (l *Lab) ask(ctx context.Context, path string) ([]byte, error) {
+// askLeader sends a request to the replica that leads, as a reader with a token. It does not verify
+// the certificate, which the operator makes for itself when it starts.
+func (l *Lab) askLeader(ctx context.Context, path string) ([]byte, error) {
 	leader, err := l.Leader(ctx)
 	if err != nil {
 		return nil, err

@@ -16,9 +16,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/skr"
 )
 
-// apply makes the runtime have the content and no other objects of the inventory. The custom
+// applyContent makes the runtime have the content and no other objects of the inventory. The custom
 // resource is created once. It returns the state of the module, which is also in the status.
-func (r *Reconciler) apply(
+func (r *Reconciler) applyContent(
 	ctx context.Context, there *skr.Runtime, manifest *v1beta2.Manifest, wanted *content,
 ) (v1beta2.State, error) {
 	inventory := inventoryOf(slices.Concat(wanted.objects, wanted.data))
@@ -31,11 +31,11 @@ func (r *Reconciler) apply(
 		now.Message = "the objects are being applied"
 	}
 
-	if err := r.report(ctx, manifest, now); err != nil {
+	if err := r.reportStatus(ctx, manifest, now); err != nil {
 		return "", err
 	}
 
-	if err := there.ApplyAll(ctx, r.owner(manifest), missing(manifest, wanted)); err != nil {
+	if err := there.ApplyAll(ctx, r.ownerOf(manifest), missing(manifest, wanted)); err != nil {
 		return "", err
 	}
 
@@ -59,7 +59,7 @@ func (r *Reconciler) apply(
 	now.State = state
 	now.Message = awaited
 
-	return state, r.report(ctx, manifest, now)
+	return state, r.reportStatus(ctx, manifest, now)
 }
 
 // missing returns the objects to apply: the custom resource only if it was never created.

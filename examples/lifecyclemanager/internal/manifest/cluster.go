@@ -14,9 +14,10 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/skr"
 )
 
-// connect returns the runtime of a Manifest and its cluster, if it is the one that the Kyma has. A
-// wrong kubeconfig leads to the cluster of another Kyma, where nothing may be written or removed.
-func (r *Reconciler) connect(ctx context.Context, manifest *v1beta2.Manifest) (*skr.Runtime, types.UID, error) {
+// connectRuntime returns the runtime of a Manifest and its cluster, if it is the one that the Kyma
+// has. A wrong kubeconfig leads to the cluster of another Kyma, where nothing may be written or
+// removed.
+func (r *Reconciler) connectRuntime(ctx context.Context, manifest *v1beta2.Manifest) (*skr.Runtime, types.UID, error) {
 	there, err := r.Connect(ctx, client.ObjectKeyFromObject(manifest), kymaOf(manifest))
 	if err != nil {
 		return nil, "", err
@@ -65,9 +66,9 @@ func (r *Reconciler) checkOrphan(ctx context.Context, manifest *v1beta2.Manifest
 	return fmt.Errorf("%w: its cluster belongs to Kyma %s", runtimes.ErrGone, other)
 }
 
-// enter notes the cluster. One that was made anew has no object of the inventory, and no custom
-// resource.
-func (r *Reconciler) enter(ctx context.Context, manifest *v1beta2.Manifest, cluster types.UID) error {
+// enterCluster notes the cluster. One that was made anew has no object of the inventory, and no
+// custom resource.
+func (r *Reconciler) enterCluster(ctx context.Context, manifest *v1beta2.Manifest, cluster types.UID) error {
 	if manifest.Status.Cluster == cluster {
 		return nil
 	}
@@ -80,7 +81,7 @@ func (r *Reconciler) enter(ctx context.Context, manifest *v1beta2.Manifest, clus
 	}
 
 	status.Cluster = cluster
-	return r.report(ctx, manifest, status)
+	return r.reportStatus(ctx, manifest, status)
 }
 
 // isElsewhere reports whether the objects of a Manifest are in another cluster, which the

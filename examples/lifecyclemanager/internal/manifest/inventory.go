@@ -23,18 +23,18 @@ type content struct {
 	data, ignored []*unstructured.Unstructured
 }
 
-// content returns that of the ModuleTemplate, nil if it is no longer the one that the Manifest
-// names. Then the Kyma controller names another one, or reports why not.
-func (r *Reconciler) content(ctx context.Context, manifest *v1beta2.Manifest) (*content, error) {
-	template, err := r.template(ctx, manifest)
+// wantedContent returns that of the ModuleTemplate, nil if it is no longer the one that the
+// Manifest names. Then the Kyma controller names another one, or reports why not.
+func (r *Reconciler) wantedContent(ctx context.Context, manifest *v1beta2.Manifest) (*content, error) {
+	template, err := r.storedTemplate(ctx, manifest)
 	if err != nil || template == nil || template.Generation != manifest.Spec.Template.Generation {
 		return nil, err
 	}
 	return contentOf(template)
 }
 
-// template returns the ModuleTemplate of a Manifest in any generation, nil if it is gone.
-func (r *Reconciler) template(ctx context.Context, manifest *v1beta2.Manifest) (*v1beta2.ModuleTemplate, error) {
+// storedTemplate returns the ModuleTemplate of a Manifest in any generation, nil if it is gone.
+func (r *Reconciler) storedTemplate(ctx context.Context, manifest *v1beta2.Manifest) (*v1beta2.ModuleTemplate, error) {
 	ref := manifest.Spec.Template
 	template := &v1beta2.ModuleTemplate{}
 	err := r.Client.Get(ctx, client.ObjectKey{Namespace: manifest.Namespace, Name: ref.Name}, template)

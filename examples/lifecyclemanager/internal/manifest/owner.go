@@ -11,19 +11,19 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/skr"
 )
 
-// owner returns the module of a Manifest as the owner of its objects.
-func (r *Reconciler) owner(manifest *v1beta2.Manifest) skr.Owner {
+// ownerOf returns the module of a Manifest as the owner of its objects.
+func (r *Reconciler) ownerOf(manifest *v1beta2.Manifest) skr.Owner {
 	return skr.Owner{
 		Name: string(manifest.Spec.Module),
 		Shares: func(ctx context.Context, object *unstructured.Unstructured, other string) (has, same bool, err error) {
-			return r.shares(ctx, manifest, object, v1beta2.ModuleName(other))
+			return r.sharesObject(ctx, manifest, object, v1beta2.ModuleName(other))
 		},
 	}
 }
 
-// shares reports whether another module of the runtime has an object in its inventory, and whether
-// its ModuleTemplate has the object with the same content.
-func (r *Reconciler) shares(
+// sharesObject reports whether another module of the runtime has an object in its inventory, and
+// whether its ModuleTemplate has the object with the same content.
+func (r *Reconciler) sharesObject(
 	ctx context.Context, manifest *v1beta2.Manifest, object *unstructured.Unstructured, other v1beta2.ModuleName,
 ) (has, same bool, err error) {
 	manifests, err := v1beta2.ManifestsOf(ctx, r.Direct, kymaOf(manifest))
@@ -38,7 +38,7 @@ func (r *Reconciler) shares(
 			continue
 		}
 
-		template, err := r.template(ctx, owner)
+		template, err := r.storedTemplate(ctx, owner)
 		if err != nil || template == nil {
 			return true, false, err
 		}

@@ -36,16 +36,16 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		return ctrl.Result{RequeueAfter: wait}, err
 	}
 
-	keep := r.install
+	keep := r.installModule
 	if manifest.Spec.DisabledSince != nil {
-		keep = r.disable
+		keep = r.disableModule
 	}
 
 	return skr.Reconcile(ctx, manifest, keep, r.remove, func(state v1beta2.State, problem error) error {
 		status := manifest.Status
 		status.State = state
 		status.Message = problem.Error()
-		if err := r.report(ctx, manifest, status); !errors.Is(err, skr.ErrEnded) {
+		if err := r.reportStatus(ctx, manifest, status); !errors.Is(err, skr.ErrEnded) {
 			return err
 		}
 		return nil
@@ -77,22 +77,23 @@ func kymaOf(manifest *v1beta2.Manifest) client.ObjectKey {
 	return client.ObjectKey{Namespace: manifest.Namespace, Name: manifest.Labels[v1beta2.KymaLabel]}
 }
 
-// install applies the objects, deletes those of a former version, and reports whether all is ready.
-func (r *Reconciler) install(ctx context.Context, manifest *v1beta2.Manifest) (ctrl.Result, error) {
+// installModule applies the objects, deletes those of a former version, and reports whether all is
+// ready.
+func (r *Reconciler) installModule(ctx context.Context, manifest *v1beta2.Manifest) (ctrl.Result, error) {
 	if err := skr.Hold(ctx, r.Client, manifest, v1beta2.ManifestFinalizer); err != nil {
 		return ctrl.Result{}, err
 	}
 
-	there, cluster, err := r.connect(ctx, manifest)
+	there, cluster, err := r.connectRuntime(ctx, manifest)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
 
-	if err := r.enter(ctx, manifest, cluster); err != nil {
+	if err := r.enterCluster(ctx, manifest, cluster); err != nil {
 		return ctrl.Result{}, err
 	}
 
-	wanted, err := r.content(ctx, manifest)
+	wanted, err := r.wantedContent(ctx, manifest)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
@@ -100,14 +101,14 @@ func (r *Reconciler) install(ctx context.Context, manifest *v1beta2.Manifest) (c
 		status := manifest.Status
 		status.State = v1beta2.Processing
 		status.Message = "ModuleTemplate " + manifest.Spec.Template.Name + " has changed or is gone"
-		return r.later(manifest), r.report(ctx, manifest, status)
+		return r.pollLater(manifest), r.reportStatus(ctx, manifest, status)
 	}
 
 	if err := there.Check(slices.Concat(wanted.objects, wanted.data)); err != nil {
 		return ctrl.Result{}, err
 	}
 
-	state, err := r.apply(ctx, there, manifest, wanted)
+	state, err := r.applyContent(ctx, there, manifest, wanted)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
@@ -116,17 +117,19 @@ func (r *Reconciler) install(ctx context.Context, manifest *v1beta2.Manifest) (c
 		return ctrl.Result{RequeueAfter: skr.Backoff(ready.LastTransitionTime)}, nil
 	}
 
-	return r.later(manifest), nil
+	return r.pollLater(manifest), nil
 }
 
-// later is the result of a reconcile after which nothing is awaited.
-func (r *Reconciler) later(manifest *v1beta2.Manifest) ctrl.Result {
+// pollLater is the result of a reconcile after which nothing is awaited.
+func (r *Reconciler) pollLater(manifest *v1beta2.Manifest) ctrl.Result {
 	return ctrl.Result{RequeueAfter: r.RequeueAfter(core.RuntimeID(kymaOf(manifest).Name))}
 }
 
-// report writes the status if it has changed, with its summary. The error is [skr.ErrEnded] if the
-// Manifest is gone: without an inventory, nothing may be applied.
-func (r *Reconciler) report(ctx context.Context, manifest *v1beta2.Manifest, status v1beta2.ManifestStatus) error {
+// reportStatus writes the status if it has changed, with its summary. The error is [skr.ErrEnded]
+// if the Manifest is gone: without an inventory, nothing may be applied.
+func (r *Reconciler) reportStatus(
+	ctx context.Context, manifest *v1beta2.Manifest, status v1beta2.ManifestStatus,
+) error {
 	status.State = cmp.Or(status.State, v1beta2.Processing)
 	status.Message = skr.Short(status.Message)
 	status.ObservedGeneration = manifest.Generation

@@ -18,9 +18,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/skr"
 )
 
-// disable is the first phase of the removal of a module: its custom resources end. The user may
-// take it back until they are gone. Then the Manifest is deleted.
-func (r *Reconciler) disable(ctx context.Context, manifest *v1beta2.Manifest) (ctrl.Result, error) {
+// disableModule is the first phase of the removal of a module: its custom resources end. The user
+// may take it back until they are gone. Then the Manifest is deleted.
+func (r *Reconciler) disableModule(ctx context.Context, manifest *v1beta2.Manifest) (ctrl.Result, error) {
 	if err := skr.Hold(ctx, r.Client, manifest, v1beta2.ManifestFinalizer); err != nil {
 		return ctrl.Result{}, err
 	}
@@ -39,7 +39,7 @@ func (r *Reconciler) disable(ctx context.Context, manifest *v1beta2.Manifest) (c
 	status := manifest.Status
 	status.State = v1beta2.Deleting
 	status.Message = awaited
-	return ctrl.Result{RequeueAfter: skr.Backoff(*manifest.Spec.DisabledSince)}, r.report(ctx, manifest, status)
+	return ctrl.Result{RequeueAfter: skr.Backoff(*manifest.Spec.DisabledSince)}, r.reportStatus(ctx, manifest, status)
 }
 
 // removeFirst removes the custom resources of a module, and returns the first that is not gone.
@@ -48,7 +48,7 @@ func (r *Reconciler) removeFirst(ctx context.Context, manifest *v1beta2.Manifest
 		return "", nil
 	}
 
-	there, cluster, err := r.connect(ctx, manifest)
+	there, cluster, err := r.connectRuntime(ctx, manifest)
 	if err != nil || isElsewhere(manifest, cluster) {
 		return "", err
 	}
@@ -57,12 +57,12 @@ func (r *Reconciler) removeFirst(ctx context.Context, manifest *v1beta2.Manifest
 		status := manifest.Status
 		status.State = v1beta2.Deleting
 		status.CustomResourceCreated = false // Enabled again, it is created again.
-		if err := r.report(ctx, manifest, status); err != nil {
+		if err := r.reportStatus(ctx, manifest, status); err != nil {
 			return "", err
 		}
 	}
 
-	plan, err := r.plan(ctx, there, manifest, manifest.Status.Inventory)
+	plan, err := r.planRemoval(ctx, there, manifest, manifest.Status.Inventory)
 	if err != nil {
 		return "", err
 	}
@@ -90,7 +90,7 @@ func (r *Reconciler) remove(ctx context.Context, manifest *v1beta2.Manifest) (ct
 	status := manifest.Status
 	status.State = v1beta2.Deleting
 	status.Message = awaited
-	return ctrl.Result{RequeueAfter: skr.Backoff(*manifest.DeletionTimestamp)}, r.report(ctx, manifest, status)
+	return ctrl.Result{RequeueAfter: skr.Backoff(*manifest.DeletionTimestamp)}, r.reportStatus(ctx, manifest, status)
 }
 
 // removeObjects does not connect to the runtime of a Manifest that has never applied an object. In
@@ -102,7 +102,7 @@ func (r *Reconciler) removeObjects(
 		return nil, "", nil
 	}
 
-	there, cluster, err := r.connect(ctx, manifest)
+	there, cluster, err := r.connectRuntime(ctx, manifest)
 	if err != nil || isElsewhere(manifest, cluster) {
 		return there, "", err
 	}
@@ -125,7 +125,7 @@ func (r *Reconciler) removeAll(
 		return nil, "", nil
 	}
 
-	plan, err := r.plan(ctx, there, manifest, inventory)
+	plan, err := r.planRemoval(ctx, there, manifest, inventory)
 	if err != nil {
 		return nil, "", err
 	}
@@ -164,9 +164,9 @@ type plan struct {
 	theirs []v1beta2.Object
 }
 
-// plan leaves out the objects of other Manifests. A module that ends needs its manager for as long
-// as there are objects of its kinds, also if a definition stays for another module.
-func (r *Reconciler) plan(
+// planRemoval leaves out the objects of other Manifests. A module that ends needs its manager for
+// as long as there are objects of its kinds, also if a definition stays for another module.
+func (r *Reconciler) planRemoval(
 	ctx context.Context, there *skr.Runtime, manifest *v1beta2.Manifest, inventory []v1beta2.Object,
 ) (*plan, error) {
 	possible, err := there.Possible(objectsOf(inventory))
@@ -212,7 +212,7 @@ func (p *plan) removeCustoms(
 		return nil, "", err
 	}
 
-	awaited, err = p.instance(ctx, there)
+	awaited, err = p.findInstance(ctx, there)
 	return left, awaited, err
 }
 
@@ -289,10 +289,10 @@ func kindsOf(
 	return kinds, nil
 }
 
-// instance names an object of the kinds, empty if there is none. A user's object is the user's to
-// delete: the module ends when it is gone. The same holds for an object of another module, unless
-// that module has the definition, too.
-func (p *plan) instance(ctx context.Context, there *skr.Runtime) (string, error) {
+// findInstance names an object of the kinds, empty if there is none. A user's object is the user's
+// to delete: the module ends when it is gone. The same holds for an object of another module,
+// unless that module has the definition, too.
+func (p *plan) findInstance(ctx context.Context, there *skr.Runtime) (string, error) {
 	const page = 500
 	for _, kind := range p.kinds {
 		list := &metav1.PartialObjectMetadataList{}

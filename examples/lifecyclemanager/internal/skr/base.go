@@ -66,7 +66,7 @@ func (r *Runtime) Clean(ctx context.Context) (clean bool, err error) {
 
 	// The namespace comes last: an object that is still there would keep it.
 	for _, object := range objects {
-		gone, err := r.delete(ctx, object)
+		gone, err := r.deleteObject(ctx, object)
 		if err != nil || !gone {
 			return false, err
 		}

@@ -43,10 +43,10 @@ var operatorItself = Owner{Name: "(" + FieldOwner + ")"}
 // claimAll decides about each object whether the owner may write it, and marks it. The error names
 // all objects of others.
 func (r *Runtime) claimAll(ctx context.Context, owner Owner, objects []*unstructured.Unstructured) error {
-	return each(objects, func(object *unstructured.Unstructured) error { return r.claim(ctx, owner, object) })
+	return each(objects, func(object *unstructured.Unstructured) error { return r.claimObject(ctx, owner, object) })
 }
 
-func (r *Runtime) claim(ctx context.Context, owner Owner, object *unstructured.Unstructured) error {
+func (r *Runtime) claimObject(ctx context.Context, owner Owner, object *unstructured.Unstructured) error {
 	live := &metav1.PartialObjectMetadata{}
 	live.SetGroupVersionKind(object.GroupVersionKind())
 
@@ -62,7 +62,7 @@ func (r *Runtime) claim(ctx context.Context, owner Owner, object *unstructured.U
 		return leave(object, owner)
 	}
 
-	return r.share(ctx, owner, object, live.Annotations[ModuleMark])
+	return r.shareObject(ctx, owner, object, live.Annotations[ModuleMark])
 }
 
 // isOurs reports whether the operator has made an object, or was given it. A user may have removed
@@ -94,9 +94,9 @@ func leave(object *unstructured.Unstructured, owner Owner) error {
 		object.GetKind(), nameOf(object), AdoptBy, owner.Name)
 }
 
-// share decides about an object with the mark of another owner. Two modules may have the same
+// shareObject decides about an object with the mark of another owner. Two modules may have the same
 // object with the same content. It keeps the mark of the first until that one no longer has it.
-func (r *Runtime) share(ctx context.Context, owner Owner, object *unstructured.Unstructured, other string) error {
+func (r *Runtime) shareObject(ctx context.Context, owner Owner, object *unstructured.Unstructured, other string) error {
 	if other == "" || other == owner.Name {
 		mark(object, owner.Name)
 		return nil

@@ -44,7 +44,7 @@ func (r *Runtime) DeleteAll(
 		}
 
 		err := each(part, func(object *unstructured.Unstructured) (err error) {
-			*gone[object], err = r.delete(ctx, object)
+			*gone[object], err = r.deleteObject(ctx, object)
 			return err
 		})
 		if err != nil {
@@ -69,13 +69,13 @@ func protects(object *unstructured.Unstructured, local bool) bool {
 	return utils.IsCRD(object) && strings.HasSuffix(object.GetName(), "."+v1beta2.GroupVersion().Group)
 }
 
-// delete reports whether the object is gone, or is not one of the operator.
-func (r *Runtime) delete(ctx context.Context, object *unstructured.Unstructured) (gone bool, err error) {
+// deleteObject reports whether the object is gone, or is not one of the operator.
+func (r *Runtime) deleteObject(ctx context.Context, object *unstructured.Unstructured) (gone bool, err error) {
 	if utils.IsNamespace(object) {
 		return r.DeleteNamespace(ctx, object)
 	}
 
-	live, err := r.live(ctx, object)
+	live, err := r.readLive(ctx, object)
 	if err != nil || live == nil || live.Labels[ManagedByLabel] != FieldOwner {
 		return err == nil, err
 	}
@@ -87,7 +87,7 @@ func (r *Runtime) delete(ctx context.Context, object *unstructured.Unstructured)
 // it loses the label, and an annotation names the object. DeleteNamespace reports whether the
 // operator no longer has it.
 func (r *Runtime) DeleteNamespace(ctx context.Context, object *unstructured.Unstructured) (gone bool, err error) {
-	live, err := r.live(ctx, object)
+	live, err := r.readLive(ctx, object)
 	if err != nil || live == nil || live.Labels[ManagedByLabel] != FieldOwner {
 		return err == nil, err
 	}
@@ -120,13 +120,15 @@ func (r *Runtime) deleteLive(ctx context.Context, live *metav1.PartialObjectMeta
 		return false, err
 	}
 
-	left, err := r.live(ctx, object)
+	left, err := r.readLive(ctx, object)
 	return err == nil && left == nil, err
 }
 
-// live returns the metadata of an object, nil if there is none. Without its definition it is gone,
-// too.
-func (r *Runtime) live(ctx context.Context, object *unstructured.Unstructured) (*metav1.PartialObjectMetadata, error) {
+// readLive returns the metadata of an object, nil if there is none. Without its definition it is
+// gone, too.
+func (r *Runtime) readLive(
+	ctx context.Context, object *unstructured.Unstructured,
+) (*metav1.PartialObjectMetadata, error) {
 	live := &metav1.PartialObjectMetadata{}
 	live.SetGroupVersionKind(object.GroupVersionKind())
 

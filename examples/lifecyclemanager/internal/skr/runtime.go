@@ -120,7 +120,7 @@ func (r *Runtime) ApplyAll(ctx context.Context, owner Owner, objects []*unstruct
 	sort.Sort(ssa.SortableUnstructureds(objects))
 	for done := 0; done < len(objects); done += batch {
 		next := objects[done:min(done+batch, len(objects))]
-		_, err := r.resources().ApplyAllStaged(ctx, next, opts)
+		_, err := r.newResourceManager().ApplyAllStaged(ctx, next, opts)
 		if err != nil && ctx.Err() != nil && done > 0 {
 			return Unfinished{Done: done, Of: len(objects)}
 		}
@@ -131,7 +131,7 @@ func (r *Runtime) ApplyAll(ctx context.Context, owner Owner, objects []*unstruct
 	return nil
 }
 
-func (r *Runtime) resources() *ssa.ResourceManager {
+func (r *Runtime) newResourceManager() *ssa.ResourceManager {
 	poller := polling.NewStatusPoller(r, r.RESTMapper(), polling.Options{})
 	manager := ssa.NewResourceManager(r, poller, ssa.Owner{Field: FieldOwner})
 	manager.SetConcurrency(concurrent)
