@@ -47,7 +47,7 @@ func checkSetUp(ctx context.Context, args []string, env environment, stdout io.W
 		wrong, _ := errors.AsType[*wrongSettings](err)
 		return errors.Join(err, check.Refuse(wrong.mistakes, wrong.warnings, stdout))
 	default:
-		setup := check.Setup{Options: c.options(slog.New(slog.DiscardHandler)), To: c.to}
+		setup := check.Setup{Options: c.agentOptions(slog.New(slog.DiscardHandler)), To: c.to}
 		return check.Run(ctx, setup, c.tryNATS(), c.tryInformer(), c.warnings, stdout)
 	}
 }

@@ -176,7 +176,7 @@ func (all entries) LogValue() slog.Value {
 	return slog.GroupValue(attrs...)
 }
 
-func (c *config) options(log *slog.Logger, collectors ...prom.Collector) agent.Options {
+func (c *config) agentOptions(log *slog.Logger, collectors ...prom.Collector) agent.Options {
 	opts := c.Options
 	opts.Managers = c.informer.Managers(c.Managers)
 	opts.Version = thisBuild().version
@@ -184,15 +184,15 @@ func (c *config) options(log *slog.Logger, collectors ...prom.Collector) agent.O
 	opts.Webhook.Address = c.webhook.String()
 	opts.MetricsAddress = c.metrics.String()
 	opts.Webhook.Own = c.ownConfiguration()
-	opts.Outbox = c.outbox()
+	opts.Outbox = c.outboxOptions()
 	opts.Collectors = collectors
 	opts.Logger = log
 
 	return opts
 }
 
-// outbox waits for nothing and repeats nothing behind the commit.
-func (c *config) outbox() agent.Outbox {
+// outboxOptions settles and resends only for a webhook: an informer sees objects after the commit.
+func (c *config) outboxOptions() agent.Outbox {
 	opts := c.Outbox
 	opts.MinBackoff = min(outbox.Defaults().MinBackoff, opts.MaxBackoff)
 	isSettling := func(delay time.Duration) bool { return delay <= opts.Settle }

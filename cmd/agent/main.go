@@ -122,7 +122,7 @@ func (c *config) informerSettings() watching.Settings {
 	return settings
 }
 
-func (c *config) parts(log *slog.Logger) (agent.Parts, []prom.Collector, error) {
+func (c *config) newParts(log *slog.Logger) (agent.Parts, []prom.Collector, error) {
 	if c.source != sourceInformer {
 		return agent.Parts{}, nil, nil
 	}
@@ -141,7 +141,7 @@ func serve(ctx context.Context, c config, log *slog.Logger, lines *logwriter.Wri
 		log.WarnContext(ctx, "suspicious setting", slog.String("warning", warning))
 	}
 
-	parts, collectors, err := c.parts(log)
+	parts, collectors, err := c.newParts(log)
 	if err != nil {
 		return err
 	}
@@ -153,7 +153,7 @@ func serve(ctx context.Context, c config, log *slog.Logger, lines *logwriter.Wri
 	defer stop()
 
 	collectors = append(collectors, c.buildInfo(), droppedLines(lines))
-	running, err := agent.New(ctx, c.to, parts, c.options(log, collectors...))
+	running, err := agent.New(ctx, c.to, parts, c.agentOptions(log, collectors...))
 	if err != nil {
 		return err
 	}

@@ -92,8 +92,8 @@ func (c *config) tryNATS() check.Link {
 // connectNATS connects again with each new certificate, and does not wait for the server.
 func (c *config) connectNATS(options natsjetstream.ForwarderOptions, opts ...nats.Option) (*natsTransport, error) {
 	t := &natsTransport{}
-	var err error
 
+	var err error
 	t.files, err = keys.NewFiles(c.to.Keys, keys.FilesOptions{Hooks: keys.FilesHooks{
 		Reloaded: func(keys.Generation) { _ = t.conn.ForceReconnect() }, // It fails while it reconnects anyway.
 	}})

@@ -101,7 +101,7 @@ func given(names []string, find func(name string) string) (name, text string, er
 // readSettings fails with errHelp, errVersion, or with all mistakes in one error.
 func readSettings(args []string, env environment) (config, error) {
 	c := config{resolution: resolution{env: env}}
-	err := c.resolve(settings(&c), args)
+	err := c.resolveAll(settings(&c), args)
 	if errors.Is(err, errHelp) || errors.Is(err, errVersion) {
 		return config{}, err
 	}
@@ -148,11 +148,12 @@ type resolution struct {
 	warnings []string
 }
 
-// resolve takes each setting from its flag, else from its variable, else from its default. An empty
-// variable counts as unset. The error is errHelp, errVersion, or names all mistakes, one per line.
-func (r *resolution) resolve(all []setting, args []string) (err error) {
+// resolveAll takes each setting from its flag, else from its variable, else from its default. An
+// empty variable counts as unset. The error is errHelp, errVersion, or names all mistakes, one per
+// line.
+func (r *resolution) resolveAll(all []setting, args []string) (err error) {
 	r.given, err = readFlags(all, args)
-	r.warnings = append(r.given.withoutEffect(), r.env.suspicious(all)...)
+	r.warnings = append(r.given.withoutEffect(), r.env.unknownSettings(all)...)
 	if errors.Is(err, errHelp) || errors.Is(err, errVersion) {
 		return err
 	}
@@ -336,7 +337,7 @@ func isServiceLink(name, text string) bool {
 	return strings.HasSuffix(name, "_PORT") && strings.Contains(text, "://")
 }
 
-func (e environment) suspicious(all []setting) []string {
+func (e environment) unknownSettings(all []setting) []string {
 	names := make([]string, 0, len(all))
 	for _, s := range all {
 		names = append(names, s.names()...)

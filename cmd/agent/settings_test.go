@@ -743,7 +743,7 @@ func TestOwnWebhookConfiguration(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	have := c.options(slog.New(slog.DiscardHandler))
+	have := c.agentOptions(slog.New(slog.DiscardHandler))
 	want := agent.OwnConfiguration{
 		Watches: watchesOf(t, watcherText), Service: types.NamespacedName{Namespace: "b", Name: "c"},
 		CA: "main.go", WebhookDomain: "e.io", ExcludedNamespaces: []string{"d"}, Mark: "fleet.example.com/installed-by",

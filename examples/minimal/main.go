@@ -48,6 +48,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 
+	// The files are read again when they change, so that a new certificate needs no restart.
 	ctx, cancel := context.WithCancel(ctx)
 	following := make(chan error)
 	go func() { following <- files.Start(ctx) }()

@@ -67,6 +67,7 @@ func run(
 		return err
 	}
 
+	// Each cluster serves ConfigMaps, so the mapper of this cluster saves the discovery of others.
 	own := func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return local.GetRESTMapper(), nil }
 	kubeconfigs := remote.NewKubeconfigs(local.GetAPIReader(), "kubeconfig", client.ObjectKeyFromObject,
 		remote.KubeconfigOptions{Scheme: local.GetScheme(), Mapper: own})

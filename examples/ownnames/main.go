@@ -129,6 +129,7 @@ func setUp(mgr ctrl.Manager, s settings, out io.Writer) error {
 		return err
 	}
 
+	// The cache of the manager's own client would keep every Secret that it reads.
 	direct, err := client.New(mgr.GetConfig(), client.Options{Scheme: mgr.GetScheme()})
 	if err != nil {
 		return err

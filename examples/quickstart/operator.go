@@ -77,6 +77,8 @@ func (o *operator) Reconcile(ctx context.Context, request reconcile.Request) (re
 	started := time.Now()
 	sees := "nothing"
 	if cluster, reachable := o.clusters[request.Name]; reachable {
+		// The source notes the reads of this client, so that a resend of a write that was read
+		// starts no second reconcile.
 		there := o.source.Client(request, core.RuntimeID(request.Name), cluster)
 		var err error
 		sees, err = look(ctx, there)

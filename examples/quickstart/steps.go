@@ -56,9 +56,9 @@ func (d *demo) playSteps() {
 	begin := d.journal.now()
 	d.report.printf("\nWrites to Deployment %s/%s in the runtime, and their effects:\n\n", namespace, deploymentName)
 	d.report.printf(rowFormat, "WRITE", "TOOK", "AGENT DECIDES", "RECONCILE IN THE CONTROL PLANE")
-	var waits []time.Duration
 
 	all := steps(d.remotes[0].cluster.Client)
+	var waits []time.Duration
 	for _, step := range all {
 		d.stage = stage{name: fmt.Sprintf("step %q", step.does), next: "see agent.log and quickstart.log"}
 		if wait := d.playStep(step); step.sees != "" {
@@ -79,8 +79,8 @@ func (d *demo) playStep(step step) time.Duration {
 	d.await("the decision "+step.decision, func() bool {
 		return slices.Contains(d.journal.since(before, agentDecides), entry{where: agentDecides, about: step.decision})
 	})
-	var wait time.Duration
 
+	var wait time.Duration
 	effect := "none, as expected"
 	if step.sees == "" {
 		d.checkNoEvent(before)

@@ -56,6 +56,7 @@ func run(ctx context.Context, args []string, watch io.Reader, stdout io.Writer) 
 		return err
 	}
 
+	// The end of ctx makes the outbox deliver all events that it has accepted.
 	ctx, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- events.Start(ctx) }()

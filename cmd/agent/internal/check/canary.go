@@ -26,8 +26,8 @@ const (
 	maxReady = 16 << 10
 )
 
-// canary writes the Lease as a dry run. That needs the same rights as a write.
-func (c *checker) canary(ctx context.Context) {
+// checkCanary writes the Lease as a dry run. That needs the same rights as a write.
+func (c *checker) checkCanary(ctx context.Context) {
 	opts := c.opts.Canary
 	if opts.Lease == (types.NamespacedName{}) {
 		c.skip("CANARY_LEASE is not set, so nothing proves that the API server calls the agent", "canary")
@@ -57,16 +57,16 @@ func (c *checker) canary(ctx context.Context) {
 	}
 
 	c.ok("canary", "may patch the Lease %s", opts.Lease)
-	if !c.webhook(asking, called, before) {
-		c.reach(ctx)
+	if !c.checkCall(asking, called, before) {
+		c.checkReach(ctx)
 	}
 }
 
-// webhook reports whether the API server called an agent for the dry run of the canary. Without an
-// agent beside this check, as in an init container, no call is expected yet. before is the number
-// of failed calls of that agent before the dry run. It returns true if the API server has connected
-// to an agent.
-func (c *checker) webhook(ctx context.Context, called bool, before int64) (connects bool) {
+// checkCall reports whether the API server called an agent for the dry run of the canary. Without
+// an agent beside this check, as in an init container, no call is expected yet. before is the
+// number of failed calls of that agent before the dry run. It returns true if the API server has
+// connected to an agent.
+func (c *checker) checkCall(ctx context.Context, called bool, before int64) (connects bool) {
 	if called {
 		c.ok("webhook", "the API server calls an agent")
 		return true
@@ -79,7 +79,7 @@ func (c *checker) webhook(ctx context.Context, called bool, before int64) (conne
 		return true
 	}
 
-	reason, action := c.uncalled(ctx)
+	reason, action := c.adviseUncalled(ctx)
 	if !runs {
 		c.warn("webhook", "the API server calls no agent"+reason, "a call, unless no agent runs yet", action)
 		return false
@@ -89,9 +89,9 @@ func (c *checker) webhook(ctx context.Context, called bool, before int64) (conne
 	return false
 }
 
-// uncalled distinguishes an agent that the API server cannot reach from a configuration that names
-// no agent. It returns an empty reason if the agent may not read the configuration.
-func (c *checker) uncalled(ctx context.Context) (reason, action string) {
+// adviseUncalled distinguishes an agent that the API server cannot reach from a configuration that
+// names no agent. It returns an empty reason if the agent may not read the configuration.
+func (c *checker) adviseUncalled(ctx context.Context) (reason, action string) {
 	const apply = "apply the webhook configuration with --canary"
 
 	name := c.opts.Webhook.Configuration

@@ -70,7 +70,7 @@ func TestTheConfigurationTellsWhyNoAgentIsCalled(t *testing.T) {
 			checker.opts.Canary.CAFile = write("ca.crt",
 				pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: api.Certificate().Raw}))
 
-			checker.canary(t.Context())
+			checker.checkCanary(t.Context())
 			if !strings.Contains(out.String(), "FAIL  webhook ") || !strings.Contains(out.String(), c.want) {
 				t.Errorf("the check prints\n%s\nwant a failure of the webhook with %q", &out, c.want)
 			}

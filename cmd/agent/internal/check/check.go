@@ -45,28 +45,28 @@ func Run(
 	defer cancel()
 
 	c := &checker{report: &report{out: out}, opts: opts}
-	c.settings(nil, warnings)
+	c.reportSettings(nil, warnings)
 	c.ok("settings", "contract %s, control plane %s", opts.Contract, opts.To.Address)
-	c.clientKeys()
+	c.checkClientKeys()
 
 	if informer == nil {
-		c.servingKeys()
+		c.checkServingKeys()
 		if path := opts.Webhook.ClientCAs; path != "" {
-			c.bundle("WEBHOOK_CLIENT_CA", path)
+			c.readBundle("WEBHOOK_CLIENT_CA", path)
 		}
 	}
 
-	c.managers()
-	c.controlPlane(ctx, link)
+	c.checkManagers()
+	c.checkControlPlane(ctx, link)
 
 	if informer == nil {
-		c.canary(ctx)
-		c.webhooks(ctx)
+		c.checkCanary(ctx)
+		c.checkWebhooks(ctx)
 	} else {
-		c.informer(informer(ctx))
+		c.checkInformer(informer(ctx))
 	}
 
-	return c.end()
+	return c.endReport()
 }
 
 // Link connects to the NATS server, and returns a forwarder with its end. The forwarder fails
@@ -76,8 +76,8 @@ type Link func() (over core.Forwarder, stop func(), err error)
 // Refuse prints wrong settings, one line each. Warnings do not fail.
 func Refuse(mistakes, warnings []string, out io.Writer) error {
 	r := &report{out: out}
-	r.settings(mistakes, warnings)
-	return r.end()
+	r.reportSettings(mistakes, warnings)
+	return r.endReport()
 }
 
 // checker runs the steps of agent check, one after the other. Later steps use the fields that
@@ -93,7 +93,7 @@ type checker struct {
 	dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-func (c *checker) informer(problems []error) {
+func (c *checker) checkInformer(problems []error) {
 	for _, problem := range problems {
 		c.fail("informer", problem.Error(), "the right to list and watch, and a resource that is defined",
 			"apply the ClusterRole, or correct WATCHERS and INFORMER_API_SERVER")
@@ -103,7 +103,7 @@ func (c *checker) informer(problems []error) {
 	}
 }
 
-func (c *checker) managers() {
+func (c *checker) checkManagers() {
 	c.known = slices.Clone(c.opts.Managers)
 	if path := c.opts.ManagersFile; path != "" {
 		listed, err := managersfile.Others(c.known, path)
@@ -129,7 +129,7 @@ type report struct {
 	err            error // of the first line that could not be written
 }
 
-func (r *report) settings(mistakes, warnings []string) {
+func (r *report) reportSettings(mistakes, warnings []string) {
 	for _, mistake := range mistakes {
 		r.fail("settings", strings.TrimSuffix(mistake, ".")+"; correct it, agent --help lists all settings")
 	}
@@ -139,21 +139,21 @@ func (r *report) settings(mistakes, warnings []string) {
 }
 
 func (r *report) ok(name, format string, args ...any) {
-	r.line("ok", name, fmt.Sprintf(format, args...))
+	r.writeLine("ok", name, fmt.Sprintf(format, args...))
 }
 
 func (r *report) skip(reason string, names ...string) {
 	for _, name := range names {
-		r.line("skip", name, reason)
+		r.writeLine("skip", name, reason)
 	}
 }
 
 // warn prints a result. The expected one and an action may follow.
-func (r *report) warn(name string, found ...string) { r.line("warn", name, found...) }
+func (r *report) warn(name string, found ...string) { r.writeLine("warn", name, found...) }
 
 func (r *report) fail(name string, found ...string) {
 	r.failed++
-	r.line("FAIL", name, found...)
+	r.writeLine("FAIL", name, found...)
 }
 
 func (r *report) failFor(name string, err error, known []advice) {
@@ -184,8 +184,8 @@ func isA[T error](err error) bool {
 
 func is(target error) func(error) bool { return func(err error) bool { return errors.Is(err, target) } }
 
-// line writes one line. The text may have line breaks, as errors of other hosts do.
-func (r *report) line(result, name string, text ...string) {
+// writeLine writes one line. The text may have line breaks, as errors of other hosts do.
+func (r *report) writeLine(result, name string, text ...string) {
 	if len(text) > 1 {
 		text[1] = "want " + text[1]
 	}
@@ -198,7 +198,7 @@ func (r *report) printf(format string, args ...any) {
 	r.err = cmp.Or(r.err, err)
 }
 
-func (r *report) end() error {
+func (r *report) endReport() error {
 	r.printf("\n%d checks, %d failed\n", r.checks, r.failed)
 	if r.failed > 0 {
 		return ErrFailed

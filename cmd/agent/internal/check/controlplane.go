@@ -29,9 +29,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/shared/connect"
 )
 
-func (c *checker) controlPlane(ctx context.Context, link Link) {
+func (c *checker) checkControlPlane(ctx context.Context, link Link) {
 	to := connect.Target{Address: c.opts.To.Address, ServerName: c.opts.ControlPlane.ServerName}
-	through, ok := c.proxy()
+	through, ok := c.checkProxy()
 	if !ok {
 		c.skip("the proxy cannot be used", "connection", "TLS", "clock", "heartbeat")
 		return
@@ -68,7 +68,7 @@ func (c *checker) controlPlane(ctx context.Context, link Link) {
 
 	if link != nil {
 		_ = conn.Close() // NATS begins with a line of the server, before the handshake.
-		c.server(ctx, link)
+		c.checkServer(ctx, link)
 		return
 	}
 
@@ -79,14 +79,14 @@ func (c *checker) controlPlane(ctx context.Context, link Link) {
 	}
 
 	c.ok("TLS", "the certificate of %s is trusted, and it accepts TLS_CERT", to.Address)
-	c.clock(ctx, to)
-	c.heartbeats(ctx, core.ForwarderFunc(c.sendOnce))
+	c.compareClock(ctx, to)
+	c.checkHeartbeats(ctx, core.ForwarderFunc(c.sendOnce))
 }
 
 // mostSkew is less than the life of any certificate, and more than NTP leaves.
 const mostSkew = time.Minute
 
-func (c *checker) clock(ctx context.Context, to connect.Target) {
+func (c *checker) compareClock(ctx context.Context, to connect.Target) {
 	ahead, err := connect.ClockSkew(ctx, c.client, to)
 	switch {
 	case err != nil:
@@ -103,8 +103,8 @@ func (c *checker) clock(ctx context.Context, to connect.Target) {
 	}
 }
 
-// proxy returns the way through the proxy, nil without one.
-func (c *checker) proxy() (through *proxy.Dialer, ok bool) {
+// checkProxy returns the way through the proxy, nil without one.
+func (c *checker) checkProxy() (through *proxy.Dialer, ok bool) {
 	to := c.opts.ControlPlane
 	if to.Proxy == "" {
 		return nil, true
@@ -137,7 +137,7 @@ func lapsed() []advice {
 	}
 }
 
-func (c *checker) server(ctx context.Context, link Link) {
+func (c *checker) checkServer(ctx context.Context, link Link) {
 	over, stop, err := link()
 	if err != nil {
 		c.failFor("TLS", err, untrusted())
@@ -147,7 +147,7 @@ func (c *checker) server(ctx context.Context, link Link) {
 	defer stop()
 
 	c.ok("TLS", "the certificate of the NATS server is trusted, and it has a user for TLS_CERT")
-	c.heartbeats(ctx, over)
+	c.checkHeartbeats(ctx, over)
 }
 
 func unreachable() []advice {
@@ -209,7 +209,7 @@ func isRemote(err error) bool {
 	return isClosed && errors.Is(err, nats.ErrTLS)
 }
 
-func (c *checker) heartbeats(ctx context.Context, over core.Forwarder) {
+func (c *checker) checkHeartbeats(ctx context.Context, over core.Forwarder) {
 	switch {
 	case !c.opts.Contract.Numbered():
 		c.skip(fmt.Sprintf("contract %s has none: only an event shows an answer", c.opts.Contract), "heartbeat")
@@ -222,12 +222,12 @@ func (c *checker) heartbeats(ctx context.Context, over core.Forwarder) {
 	answers := make([]error, len(c.known))
 	var sending sync.WaitGroup
 	for i, manager := range c.known {
-		sending.Go(func() { answers[i] = c.send(ctx, over, manager) })
+		sending.Go(func() { answers[i] = c.sendHeartbeat(ctx, over, manager) })
 	}
 
 	sending.Wait()
 	for i, manager := range c.known {
-		c.answer(ctx, manager, answers[i])
+		c.reportAnswer(ctx, manager, answers[i])
 	}
 }
 
@@ -237,9 +237,9 @@ const (
 	pause    = time.Second
 )
 
-func (c *checker) send(ctx context.Context, over core.Forwarder, manager core.Manager) (err error) {
+func (c *checker) sendHeartbeat(ctx context.Context, over core.Forwarder, manager core.Manager) (err error) {
 	for range attempts {
-		err = over.Forward(ctx, manager, c.probe())
+		err = over.Forward(ctx, manager, c.newProbe())
 		if refused, ok := errors.AsType[core.EventErrors](err); ok {
 			err = refused[0] // That of the heartbeat, as there is no event.
 		}
@@ -266,8 +266,8 @@ func (c *checker) sendOnce(ctx context.Context, manager core.Manager, batch core
 	return forwarder.Forward(ctx, manager, batch)
 }
 
-// probe begins and ends an epoch without events, so that a fleet adds no replica.
-func (c *checker) probe() core.Batch {
+// newProbe begins and ends an epoch without events, so that a fleet adds no replica.
+func (c *checker) newProbe() core.Batch {
 	epoch := "check-" + rand.Text()
 	return core.Batch{Epoch: epoch, Heartbeat: &core.Heartbeat{
 		ID: epoch + "-heartbeat-1", Time: time.Now(), Number: 1, Leaving: true,
@@ -276,7 +276,7 @@ func (c *checker) probe() core.Batch {
 	}}
 }
 
-func (c *checker) answer(ctx context.Context, manager core.Manager, err error) {
+func (c *checker) reportAnswer(ctx context.Context, manager core.Manager, err error) {
 	const name = "heartbeat"
 	reason := core.ReasonOf(err)
 	switch {

@@ -12,16 +12,16 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
-func (c *checker) clientKeys() {
+func (c *checker) checkClientKeys() {
 	paths := c.opts.To.Keys
-	ca := c.bundle("CA_CERT", paths.CA)
-	c.pair = c.read("TLS_CERT", keys.Paths{Certificate: paths.Certificate, Key: paths.Key})
+	ca := c.readBundle("CA_CERT", paths.CA)
 
+	c.pair = c.readKeys("TLS_CERT", keys.Paths{Certificate: paths.Certificate, Key: paths.Key})
 	if c.pair != nil {
 		c.ok("TLS_CERT", "%s and its key %s", paths.Certificate, paths.Key)
-		c.clientUsage(c.pair.Certificate.Leaf)
-		c.identity(c.pair.Certificate.Leaf)
-		c.expiry("TLS_CERT expiry", c.pair)
+		c.checkClientUsage(c.pair.Certificate.Leaf)
+		c.checkIdentity(c.pair.Certificate.Leaf)
+		c.checkExpiry("TLS_CERT expiry", c.pair)
 	}
 
 	if ca == nil || c.pair == nil {
@@ -37,9 +37,9 @@ func (c *checker) clientKeys() {
 	c.client = files
 }
 
-// bundle checks a file with CAs, and returns nil if it is broken.
-func (c *checker) bundle(name, path string) *keys.Material {
-	m := c.read(name, keys.Paths{CA: path})
+// readBundle checks a file with CAs, and returns nil if it is broken.
+func (c *checker) readBundle(name, path string) *keys.Material {
+	m := c.readKeys(name, keys.Paths{CA: path})
 	if m != nil {
 		count := len(m.RootFingerprints)
 		c.ok(name, "%s: CA certificates: %d, the last expires %s", path, count, until(m.RootsNotAfter))
@@ -47,7 +47,7 @@ func (c *checker) bundle(name, path string) *keys.Material {
 	return m
 }
 
-func (c *checker) read(name string, paths keys.Paths) *keys.Material {
+func (c *checker) readKeys(name string, paths keys.Paths) *keys.Material {
 	files, err := keys.NewFiles(paths, keys.FilesOptions{})
 	if err != nil {
 		c.failFor(name, err, broken())
@@ -77,7 +77,7 @@ func broken() []advice {
 	}
 }
 
-func (c *checker) clientUsage(leaf *x509.Certificate) {
+func (c *checker) checkClientUsage(leaf *x509.Certificate) {
 	const name = "TLS_CERT usage"
 	if connect.Allows(leaf, x509.ExtKeyUsageClientAuth) {
 		c.ok(name, "the extended key usage allows clientAuth")
@@ -87,9 +87,9 @@ func (c *checker) clientUsage(leaf *x509.Certificate) {
 		`issue the certificate with the usage "client auth"`)
 }
 
-// identity checks the names. The registered domain is not known here, so the heartbeat shows
+// checkIdentity checks the names. The registered domain is not known here, so the heartbeat shows
 // whether a listener accepts them.
-func (c *checker) identity(leaf *x509.Certificate) {
+func (c *checker) checkIdentity(leaf *x509.Certificate) {
 	const name = "TLS_CERT names"
 	id := core.RuntimeID(leaf.Subject.CommonName)
 	switch {
@@ -124,7 +124,7 @@ const (
 	expiringPart   = 6
 )
 
-func (c *checker) expiry(name string, m *keys.Material) {
+func (c *checker) checkExpiry(name string, m *keys.Material) {
 	left := time.Until(m.NotAfter)
 	if left > min(expiringWithin, m.NotAfter.Sub(m.NotBefore)/expiringPart) {
 		c.ok(name, "expires %s", until(m.NotAfter))
@@ -144,23 +144,23 @@ func until(t time.Time) string {
 	return fmt.Sprintf("%s, in %s", t.UTC().Format(time.RFC3339), left.Round(time.Minute))
 }
 
-// servingKeys checks the certificate of the webhook, which is that of the client by default.
-func (c *checker) servingKeys() {
+// checkServingKeys checks the certificate of the webhook, which is that of the client by default.
+func (c *checker) checkServingKeys() {
 	const name, shared = "WEBHOOK_TLS_CERT", "TLS_CERT as server"
 	paths := c.opts.Webhook.Keys
 	switch {
 	case paths != keys.Paths{}:
-		if m := c.read(name, paths); m != nil {
-			c.serving(name, m)
+		if m := c.readKeys(name, paths); m != nil {
+			c.checkServing(name, m)
 		}
 	case c.pair == nil:
 		c.skip("the certificate cannot be read", shared)
 	default:
-		c.serving(shared, c.pair)
+		c.checkServing(shared, c.pair)
 	}
 }
 
-func (c *checker) serving(name string, m *keys.Material) {
+func (c *checker) checkServing(name string, m *keys.Material) {
 	leaf := m.Certificate.Leaf
 	if faults := connect.ServingFaults(leaf); len(faults) > 0 {
 		c.fail(name, strings.Join(faults, "; "), "a certificate that API servers accept",
@@ -170,6 +170,6 @@ func (c *checker) serving(name string, m *keys.Material) {
 
 	c.ok(name, "SAN %s: one of them must be <service>.<namespace>.svc of the agent", strings.Join(names(leaf), " "))
 	if name == "WEBHOOK_TLS_CERT" {
-		c.expiry(name+" expiry", m)
+		c.checkExpiry(name+" expiry", m)
 	}
 }

@@ -15,8 +15,8 @@ import (
 // Service.
 const suffixOfLease = "-canary"
 
-// service returns the Service of the webhook, if it is known.
-func (c *checker) service() (service types.NamespacedName, isKnown bool) {
+// agentService returns the Service of the webhook, if it is known.
+func (c *checker) agentService() (service types.NamespacedName, isKnown bool) {
 	if own := c.opts.Webhook.Own; len(own.Watches) > 0 {
 		return own.Service, own.URL == ""
 	}
@@ -26,12 +26,12 @@ func (c *checker) service() (service types.NamespacedName, isKnown bool) {
 	return types.NamespacedName{Namespace: lease.Namespace, Name: name}, isKnown && name != ""
 }
 
-// reach asks the API server to connect to the webhook. It needs no webhook configuration, so it can
-// precede the installation of one.
-func (c *checker) reach(ctx context.Context) {
+// checkReach asks the API server to connect to the webhook. It needs no webhook configuration, so
+// it can precede the installation of one.
+func (c *checker) checkReach(ctx context.Context) {
 	const name = "reach"
 
-	service, isKnown := c.service()
+	service, isKnown := c.agentService()
 	if !isKnown {
 		c.skip("the Service of the webhook is not known", name)
 		return

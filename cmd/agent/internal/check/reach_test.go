@@ -64,7 +64,7 @@ func TestReach(t *testing.T) {
 				}
 			}
 
-			checker.canary(t.Context())
+			checker.checkCanary(t.Context())
 			if !strings.Contains(out.String(), c.want) {
 				t.Errorf("the check prints\n%s\nwant %q", &out, c.want)
 			}

@@ -9,9 +9,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/agent"
 )
 
-// webhooks compares the webhooks that the API server has with those that were applied. A canary
-// proves its own webhook only.
-func (c *checker) webhooks(ctx context.Context) {
+// checkWebhooks compares the webhooks that the API server has with those that were applied. A
+// canary proves its own webhook only.
+func (c *checker) checkWebhooks(ctx context.Context) {
 	name := c.opts.Webhook.Configuration
 	if name == "" {
 		c.skip("WEBHOOK_CONFIGURATION is not set, so a changed webhook is not noticed", "webhooks")

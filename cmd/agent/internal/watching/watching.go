@@ -81,7 +81,7 @@ type Source struct {
 
 // New returns a source that has not started.
 func New(settings Settings, log *slog.Logger) (*Source, error) {
-	config, err := settings.config()
+	config, err := settings.restConfig()
 	if err != nil {
 		return nil, err
 	}
@@ -92,18 +92,19 @@ func New(settings Settings, log *slog.Logger) (*Source, error) {
 	}
 
 	s := &Source{Metrics: metrics, refused: make(map[core.Manager]error)}
-	s.Source, err = informer.New(config, core.AcceptorFunc(s.accept), s.valid(settings, log), informer.Options{
+	valid := s.validWatches(settings, log)
+	s.Source, err = informer.New(config, core.AcceptorFunc(s.acceptEvent), valid, informer.Options{
 		ExcludedNamespaces: settings.ExcludedNamespaces,
 		OwnerAnnotation:    settings.OwnerAnnotation,
 		RequireOwner:       settings.RequireOwner,
 		Logger:             log,
-		Hooks:              informer.Hooks{Observed: metrics.Observed, Proved: s.proved, Failed: metrics.Failed},
+		Hooks:              informer.Hooks{Observed: metrics.Observed, Proved: s.noteProof, Failed: metrics.Failed},
 	})
 	return s, err
 }
 
-// config returns how to connect to the API server. The files are read again when they change.
-func (s *Settings) config() (*rest.Config, error) {
+// restConfig returns how to connect to the API server. The files are read again when they change.
+func (s *Settings) restConfig() (*rest.Config, error) {
 	config := &rest.Config{
 		Host: s.Server, BearerTokenFile: cmp.Or(s.TokenFile, canary.DefaultTokenFile),
 		TLSClientConfig: rest.TLSClientConfig{CAFile: cmp.Or(s.CAFile, canary.DefaultCAFile)},
@@ -123,8 +124,9 @@ func (s *Settings) config() (*rest.Config, error) {
 	return config, nil
 }
 
-// valid returns the watches that can be watched. Each of the others costs its own manager only.
-func (s *Source) valid(settings Settings, log *slog.Logger) (valid []watch.Watch) {
+// validWatches returns the watches that can be watched. Each of the others costs its own manager
+// only.
+func (s *Source) validWatches(settings Settings, log *slog.Logger) (valid []watch.Watch) {
 	for _, w := range settings.Watches {
 		if err := informer.Validate(&w); err != nil {
 			log.Warn("cannot watch the resource of a Watcher, so its changes are missed", slog.Any("error", err))
@@ -138,10 +140,10 @@ func (s *Source) valid(settings Settings, log *slog.Logger) (valid []watch.Watch
 
 // Ready returns nil if every watch is established.
 func (s *Source) Ready() error {
-	return errors.Join(append([]error{s.Source.Ready()}, s.refusals()...)...)
+	return errors.Join(append([]error{s.Source.Ready()}, s.refusedWatches()...)...)
 }
 
-func (s *Source) refusals() (problems []error) {
+func (s *Source) refusedWatches() (problems []error) {
 	for _, manager := range slices.Sorted(maps.Keys(s.refused)) {
 		problems = append(problems, s.refused[manager])
 	}
@@ -159,23 +161,23 @@ func (s *Source) Problem(manager core.Manager) string {
 
 // Parts are the parts of an agent with this source.
 func (s *Source) Parts() agent.Parts {
-	return agent.Parts{Source: s.start, Problem: s.Problem, Ready: s.Ready}
+	return agent.Parts{Source: s.startWatches, Problem: s.Problem, Ready: s.Ready}
 }
 
-func (s *Source) start(ctx context.Context, inbox *agent.Inbox) error {
+func (s *Source) startWatches(ctx context.Context, inbox *agent.Inbox) error {
 	s.inbox.Store(inbox)
 	return s.Start(ctx)
 }
 
-// accept has no inbox while the watches are only tried.
-func (s *Source) accept(manager core.Manager, event core.WatchEvent) core.Outcome {
+// acceptEvent has no inbox while the watches are only tried.
+func (s *Source) acceptEvent(manager core.Manager, event core.WatchEvent) core.Outcome {
 	if inbox := s.inbox.Load(); inbox != nil {
 		return inbox.Accept(manager, event)
 	}
 	return core.Dropped
 }
 
-func (s *Source) proved(proof hook.Proof) {
+func (s *Source) noteProof(proof hook.Proof) {
 	s.Metrics.Proved(proof)
 	if inbox := s.inbox.Load(); inbox != nil {
 		inbox.Proved(proof.Manager)
@@ -187,17 +189,18 @@ const tryTimeout = 10 * time.Second
 // Try establishes the watches, and ends them. It returns the problems of those that cannot be
 // established within 10 s. It must be the only call.
 func (s *Source) Try(ctx context.Context) (problems []error) {
+	const pause = 20 * time.Millisecond
+
 	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
 	defer cancel()
-
 	ended := make(chan error, 1)
 	go func() { ended <- s.Start(ctx) }()
-	const pause = 20 * time.Millisecond
+
 	isReady := func(context.Context) (bool, error) { return s.Source.Ready() == nil, nil }
 	_ = wait.PollUntilContextCancel(ctx, pause, false, isReady) // Ready has the reason.
 	problems = []error{s.Source.Ready()}
-	cancel()
-	problems = append(append(problems, <-ended), s.refusals()...)
 
+	cancel()
+	problems = append(append(problems, <-ended), s.refusedWatches()...)
 	return slices.DeleteFunc(problems, func(err error) bool { return err == nil })
 }

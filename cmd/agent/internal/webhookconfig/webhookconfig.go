@@ -57,7 +57,7 @@ func Run(args []string, stdin io.Reader, stdout io.Writer) error {
 		return fmt.Errorf("%w: %w", ErrUsage, err)
 	}
 
-	configuration, err := c.configuration()
+	configuration, err := c.newConfiguration()
 	if err != nil {
 		return fmt.Errorf("%w:\n%w", ErrUsage, err)
 	}
@@ -164,7 +164,7 @@ func newCommand(stdin io.Reader, help io.Writer) *command {
 	return c
 }
 
-func (c *command) configuration() (*admissionregistrationv1.ValidatingWebhookConfiguration, error) {
+func (c *command) newConfiguration() (*admissionregistrationv1.ValidatingWebhookConfiguration, error) {
 	if c.one.Manager != "" || c.one.Resource.Resource != "" {
 		c.one.Name = types.NamespacedName{Namespace: metav1.NamespaceDefault, Name: string(c.one.Manager)}
 		c.watches = append(c.watches, c.one)

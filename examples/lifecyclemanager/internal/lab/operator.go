@@ -108,9 +108,10 @@ func (l *Lab) Reconfigure(replicas int, args ...string) {
 func (l *Lab) newOperator(number int) *Operator {
 	free := func() string { return rig.Address(rig.FreePort(l.TB)) }
 	o := &Operator{Events: free(), podIP: fmt.Sprintf("10.0.0.%d", number+1), metrics: free()}
-	var args []string
 
+	// The cluster would replace these references in the arguments of a Deployment.
 	pod := strings.NewReplacer("$(POD_IP)", o.podIP, "$(POD_NAME)", fmt.Sprint("lifecycle-manager-", number))
+	var args []string
 	for _, arg := range l.args {
 		args = append(args, pod.Replace(arg))
 	}

@@ -162,9 +162,9 @@ func (r *Runtime) Answers(ctx context.Context) bool {
 
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
-	_, err := r.Cluster(ctx)
-	var answer apierrors.APIStatus
 
+	_, err := r.Cluster(ctx)
+	var answer apierrors.APIStatus // A refusal is an answer, too.
 	return err == nil || errors.As(err, &answer)
 }
 
