@@ -54,6 +54,7 @@ func addControllers(w *watching) error {
 		WatchesRawSource(w.modules)
 	forTemplates := ctrl.NewControllerManagedBy(w.mgr).For(&v1beta2.ModuleTemplate{}).
 		Watches(&v1beta2.Manifest{}, handler.EnqueueRequestsFromMapFunc(templateOf))
+
 	return errors.Join(w.addLanes(forKymas, "kyma", ofKymas), w.addLanes(forManifests, "manifest", ofManifests),
 		forTemplates.Complete(&kyma.Templates{Client: w.mgr.GetClient(), Direct: w.mgr.GetAPIReader()}))
 }

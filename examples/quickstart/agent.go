@@ -46,6 +46,7 @@ func (r *remote) startAgent() string {
 	opts := lab.AgentOptions{Env: r.agentSettings(), Name: r.withPrefix("agent"), MetricsPort: r.metricsPort()}
 	r.agent = lab.StartAgent(r, r.secret, r.operator.addr, opts)
 	r.writePID()
+
 	log, err := os.Open(r.LogFile(r.withPrefix("agent.log")))
 	lab.NoError(r, err)
 	go r.readLog(log)

@@ -113,14 +113,15 @@ func (o *operator) sourceOptions() controllerruntime.SourceOptions {
 func (d *demo) startOperator() string {
 	watched, err := fleet.New(fleet.Options{Logger: d.Logger})
 	lab.NoError(d, err)
+
 	mgr, err := manager.New(d.controlPlane.Config,
 		manager.Options{Metrics: d.metricsOptions(watched), Scheme: d.controlPlane.Client.Scheme()})
 	lab.NoError(d, err)
+
 	d.operator = &operator{
 		addr: lab.Address(lab.FreePort(d)), clusters: make(map[string]client.Client),
 		journal: &d.journal, broker: d.broker, log: d.Logger, fleet: watched,
 	}
-
 	for _, r := range d.remotes {
 		d.operator.clusters[r.name] = r.cluster.Client
 	}

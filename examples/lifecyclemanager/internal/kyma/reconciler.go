@@ -124,7 +124,9 @@ func (r *Reconciler) remove(ctx context.Context, kyma *v1beta2.Kyma) (ctrl.Resul
 		return ctrl.Result{}, nil
 	}
 
+	// An error of the connection does not hold up the deletion of the Manifests, which is next.
 	there, isElsewhere, claimErr := r.connectToRemove(ctx, kyma)
+
 	// This Kyma has never had the cluster of another one, so it has nothing there to remove.
 	var taken takenError
 	isOther := errors.As(claimErr, &taken) && kyma.Status.Cluster == ""
@@ -151,6 +153,7 @@ func (r *Reconciler) remove(ctx context.Context, kyma *v1beta2.Kyma) (ctrl.Resul
 		clean = true
 		err = nil
 	}
+
 	if err != nil || !clean {
 		return ctrl.Result{RequeueAfter: skr.Backoff(*kyma.DeletionTimestamp)}, err
 	}

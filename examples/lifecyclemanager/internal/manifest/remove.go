@@ -183,6 +183,7 @@ func (r *Reconciler) planRemoval(
 	p := &plan{theirs: theirs}
 	definitions, rest := split(mine, isDefinition)
 	p.definitions = definitions
+
 	isEnding := manifest.Spec.DisabledSince != nil || !manifest.DeletionTimestamp.IsZero()
 	if isEnding {
 		definitions, _ = split(all, isDefinition)
