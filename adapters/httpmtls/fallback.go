@@ -91,8 +91,9 @@ func (f *fallback) Forward(ctx context.Context, manager core.Manager, batch core
 	}
 
 	err := f.newest.Forward(ctx, manager, batch)
-	unknown := core.ReasonOf(err) == reasons.UnknownContract
-	denied := core.ReasonOf(err) == reasons.GatewayRefused && errors.Is(err, core.ErrForbidden)
+	reason := core.ReasonOf(err)
+	unknown := reason == reasons.UnknownContract
+	denied := reason == reasons.GatewayRefused && errors.Is(err, core.ErrForbidden)
 	// The older contract is tried after an answer that newest is not known. It is also tried if an
 	// attempt to return to newest failed for another reason.
 	switch {
