@@ -1,4 +1,4 @@
-// contrib: the module has versions of its own below v1, and each minor version may change its API.
+// contrib: the module has separate versions below v1, and each minor version may change its API.
 module github.com/runtime-watcher/runtime-watcher/adapters/natsjetstream
 
 go 1.26.0
