@@ -8,10 +8,10 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// RegisterListenerComponent returns a listener with one source, for an operator that adds both to
-// its controller manager by itself. Pass the listener to mgr.Add, its Ready to AddReadyzCheck, and
-// the source to WatchesRawSource. Nothing runs until the controller manager starts. [AddListener]
-// and [SourceFor] need fewer steps.
+// RegisterListenerComponent returns a listener and its only source. The operator adds both to its
+// controller manager. Pass the listener to mgr.Add, its Ready to AddReadyzCheck, and the source to
+// WatchesRawSource. Nothing runs until the controller manager starts. [AddListener] and [SourceFor]
+// need fewer steps.
 //
 // component is the name of the operator, which is also the [core.Manager] of its watches. The
 // function mapFunc maps an event to requests. RegisterListenerComponent fails for the reasons for

@@ -23,9 +23,9 @@
 // An operator with several replicas adds [NewLeaderEndpoint], which makes the leader the only
 // endpoint of a Service.
 //
-// [RegisterListenerComponent] returns the parts for an operator with one controller, which adds
-// them by itself. [ToChannel] is for an operator that keeps a source.Channel. Package
-// controllerruntimetest provides a cache in memory, so that unit tests need no API server.
+// [RegisterListenerComponent] returns the parts for an operator that has one controller and adds
+// the parts to its controller manager. [ToChannel] is for an operator that keeps a source.Channel.
+// Package controllerruntimetest provides a cache in memory, so that unit tests need no API server.
 //
 // # Rationale
 //

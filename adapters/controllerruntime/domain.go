@@ -80,7 +80,7 @@ func (r *Runtimes) triggered(runtime core.RuntimeID, event *core.WatchEvent) (cl
 }
 
 // ownerOf returns the owner that an event names. It refuses an owner that represents another
-// runtime. An owner without an identity is refused if the sender has an object of its own (known).
+// runtime. An owner without an identity is refused if an object represents the sender (known).
 func (r *Runtimes) ownerOf(name types.NamespacedName, runtime core.RuntimeID, known bool) (client.Object, error) {
 	objects, err := r.findObjects(indexOwner, name.String())
 	if err != nil {

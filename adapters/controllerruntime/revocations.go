@@ -36,7 +36,7 @@ type revocations struct {
 
 	cache cache.Cache
 	name  types.NamespacedName
-	// outage is of the API server. Only the watch of the cache reports failures.
+	// outage contains the failures of the API server. Only the watch of the cache reports them.
 	outage outage
 	// patience is how long an outage lasts until the list counts as broken. Only tests change it.
 	patience atomic.Int64
@@ -147,7 +147,8 @@ func (r *revocations) noteFailure(ctx context.Context, reflector *toolscache.Ref
 	toolscache.DefaultWatchErrorHandler(ctx, reflector, err)
 }
 
-// isRefusal reports whether an API server answers each attempt with the error, as without rights.
+// isRefusal reports whether an API server gives the same answer to each attempt, for example
+// because a right is missing.
 func isRefusal(err error) bool {
 	return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || apierrors.IsNotFound(err)
 }
@@ -162,7 +163,8 @@ type outage struct {
 // two attempts of a watch, which is 30 s.
 const calm = 2 * time.Minute
 
-// noteFailure returns how long the series has lasted that the failure belongs to.
+// noteFailure adds a failure to the series, or begins a new series with it. It returns how long the
+// series has lasted.
 func (o *outage) noteFailure(now time.Time) time.Duration {
 	if now.Sub(o.last) > calm {
 		o.first = now

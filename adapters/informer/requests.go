@@ -54,8 +54,8 @@ func (q *requests) listWatch() *cache.ListWatch {
 	}
 }
 
-// reportFailure reports a failure, if err is one. An expired version is none: the objects are
-// listed again.
+// reportFailure reports err unless it is nil, ctx has ended or the version has expired. After an
+// expired version, the objects are listed again.
 func (q *requests) reportFailure(ctx context.Context, err error) {
 	if err == nil || ctx.Err() != nil || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
 		return

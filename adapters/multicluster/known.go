@@ -5,7 +5,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// absent is the number of no list.
+// absent is a number that no list has.
 const absent = 0
 
 // known holds names: if a list lacks such a name, the object was deleted. A sender of an event
@@ -48,10 +48,10 @@ func (k *known) markListed(name types.NamespacedName, number uint32) {
 	}
 }
 
-// markAbsent notes that a list lacks a name, and has requested the object.
+// markAbsent notes that a list lacks a name and has requested the object.
 func (k *known) markAbsent(name types.NamespacedName) { k.numbers[name] = absent }
 
-// missing returns at most that many names that a list lacks.
+// missing returns names that the list with that number lacks. The argument most bounds how many.
 func (k *known) missing(number uint32, most int) (names []types.NamespacedName) {
 	for name, last := range k.numbers {
 		if last != absent && last < number && len(names) < most {
@@ -75,7 +75,8 @@ func (k *known) forgetName(name types.NamespacedName) {
 	delete(k.guessed, name)
 }
 
-// isName reports whether an object can have that name. Events and lists have other names, too.
+// isName reports whether an object can have that name. Events and lists may also contain names that
+// no object can have.
 func isName(key types.NamespacedName) bool {
 	const most = validation.DNS1123SubdomainMaxLength
 	return key.Name != "" && len(key.Name) <= most && len(key.Namespace) <= most

@@ -31,8 +31,8 @@ func (o *objects) replace(r mcreconcile.Request) mcreconcile.Request {
 	return mcreconcile.Request{ClusterName: r.ClusterName}
 }
 
-// beginList begins a list, or another one after that which is read now: its first pages may be
-// older than the changes that the resync replaces.
+// beginList begins a list. If a list is active, another list follows it, because the first pages of
+// the active list may be older than the changes that the resync replaces.
 func (o *objects) beginList(name multicluster.ClusterName) {
 	o.mu.Lock()
 	l := o.listOf(name)
@@ -49,9 +49,9 @@ func (o *objects) beginList(name multicluster.ClusterName) {
 	}
 }
 
-// takeTurn takes the turn of a list, and reports false if there is none. There is none while many
-// requests are ready, unless there was no list for a pause: a loud cluster could keep the queue
-// long for ever.
+// takeTurn reports whether a list may continue now, and notes the time if it may. While many
+// requests are ready, lists wait. One list may continue after each pause, because a loud cluster
+// could keep the queue long for ever.
 func (o *objects) takeTurn() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -197,8 +197,8 @@ func (o *objects) request(name multicluster.ClusterName, l *list, names []types.
 	return o.Source.Resync(requests...)
 }
 
-// afterError goes on behind a token that has expired, without those objects that were written in
-// the meantime: their events request them. Other errors begin the page again.
+// afterError continues after a token that has expired. Objects that were written in the meantime
+// are left out, because their events request them. After any other error, the page is read again.
 func (o *objects) afterError(name multicluster.ClusterName, l *list, err error) error {
 	var status apierrors.APIStatus
 	if apierrors.IsResourceExpired(err) && errors.As(err, &status) {
@@ -210,8 +210,8 @@ func (o *objects) afterError(name multicluster.ClusterName, l *list, err error) 
 	return fmt.Errorf("list %s of cluster %s: %w", o.Kind.Kind, name, err)
 }
 
-// afterLargeAnswer reads on in the next reconcile, with a budget of its own. If the first page was
-// too large, the next one is smaller.
+// afterLargeAnswer continues the list in the next reconcile, which has its own budget. If the first
+// page was too large, the next page is smaller.
 func (o *objects) afterLargeAnswer(
 	name multicluster.ClusterName, l *list, first bool, err error,
 ) (reconcile.Result, error) {
@@ -228,7 +228,8 @@ func (o *objects) afterLargeAnswer(
 	return reconcile.Result{RequeueAfter: time.Millisecond}, nil
 }
 
-// endList requests the objects that the list lacks, and begins the next list if there is one to do.
+// endList requests the objects that the list lacks, and begins the next list if a resync waits for
+// it.
 func (o *objects) endList(name multicluster.ClusterName, l *list) (reconcile.Result, error) {
 	o.mu.Lock()
 	var gone []types.NamespacedName

@@ -58,7 +58,7 @@ func (o *outage) ended(ctx context.Context) {
 	o.opts.Logger.InfoContext(ctx, "messages from the stream again", slog.String("manager", string(o.manager)))
 }
 
-// clearFailures clears the failures, also when the messages are those of another replica.
+// clearFailures ends the outage. It is also called when another replica takes the messages.
 func (o *outage) clearFailures() {
 	o.reason = ""
 	o.failures = 0

@@ -333,7 +333,8 @@ func (q *queues) fetch(ctx context.Context, from jetstream.Consumer, room int) e
 	return nil
 }
 
-// queueMessage lets the further messages of a loud runtime come later.
+// queueMessage queues a message, unless its runtime already has many messages in memory. The stream
+// delivers further messages of such a runtime later.
 func (q *queues) queueMessage(msg jetstream.Msg) {
 	runtime, err := parseSubject(msg.Subject())
 	if err == nil && isAcknowledgement(msg) {

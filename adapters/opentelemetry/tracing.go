@@ -51,8 +51,8 @@ const (
 // Tracing wraps ports with spans. Create it with [New]. A nil Tracing is off and returns each port
 // unchanged. It is safe for concurrent use.
 //
-// An agent gets one as a part, and a control plane wraps its verifier and handler. No program of
-// this repository makes one: the program that imports this package does.
+// An agent takes a Tracing as a part, and a control plane wraps its verifier and handler with it.
+// No program in this repository creates a Tracing: the program that imports this package does.
 type Tracing struct{ tracer trace.Tracer }
 
 // New returns a Tracing that sends its spans to provider. If provider is nil, New returns nil,
