@@ -139,7 +139,10 @@ func New(opts Options) (*Dialer, error) {
 }
 
 // Parse returns the URL of a proxy with its port. Its error does not repeat a password.
-func Parse(address string) (*url.URL, error) {
+func Parse(address string) (*url.URL, error) { return parse(address, defaultPort) }
+
+// parse adds the port if the address has none.
+func parse(address, portIfNone string) (*url.URL, error) {
 	shown := address
 	if strings.Contains(address, "@") {
 		shown = "(with credentials)"
@@ -156,7 +159,7 @@ func Parse(address string) (*url.URL, error) {
 
 	port := proxy.Port()
 	if port == "" && !strings.HasSuffix(proxy.Host, ":") {
-		port = defaultPort
+		port = portIfNone
 	}
 	if number, err := strconv.ParseUint(port, 10, 16); err != nil || number == 0 {
 		return nil, wrong
@@ -172,16 +175,7 @@ func ParseEnvironment(value string) (*url.URL, error) {
 	if !strings.Contains(value, "://") {
 		value = "http://" + value
 	}
-
-	proxy, err := Parse(value)
-	if err != nil {
-		return nil, err
-	}
-	if given, err := url.Parse(value); err == nil && given.Port() == "" {
-		proxy.Host = net.JoinHostPort(proxy.Hostname(), environmentPort)
-	}
-
-	return proxy, nil
+	return parse(value, environmentPort)
 }
 
 // Address is host:port of the proxy.
