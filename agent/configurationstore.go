@@ -17,9 +17,7 @@ type storedConfiguration struct {
 }
 
 func newStoredConfiguration(opts Options) (storedConfiguration, error) {
-	stored, err := canary.NewConfiguration(opts.Webhook.Configuration, canary.LeaseOptions{
-		Server: opts.Canary.Server, TokenFile: opts.Canary.TokenFile, CAFile: opts.Canary.CAFile,
-	})
+	stored, err := canary.NewConfiguration(opts.Webhook.Configuration, opts.Canary.apiServer())
 	if err != nil {
 		return storedConfiguration{}, fmt.Errorf("agent: %w", err)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/internal/defaults"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
+	"github.com/runtime-watcher/runtime-watcher/internal/shared/canary"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
@@ -154,6 +155,11 @@ func (o Options) canaryInterval() time.Duration {
 }
 
 func (c Canary) off() bool { return c.Lease == types.NamespacedName{} }
+
+// apiServer is how the canary and the webhook configuration reach the API server.
+func (c Canary) apiServer() canary.LeaseOptions {
+	return canary.LeaseOptions{Server: c.Server, TokenFile: c.TokenFile, CAFile: c.CAFile}
+}
 
 func (o Options) withDefaults() Options {
 	return option.WithDefaults(o, Options{

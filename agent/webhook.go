@@ -121,10 +121,7 @@ func (b *builder) addCanary() error {
 			return canary.Answer(answer), err
 		}
 	} else {
-		opts := b.opts.Canary
-		lease, err := canary.NewLease(opts.Lease, canary.LeaseOptions{
-			Server: opts.Server, TokenFile: opts.TokenFile, CAFile: opts.CAFile,
-		})
+		lease, err := canary.NewLease(b.opts.Canary.Lease, b.opts.Canary.apiServer())
 		if err != nil {
 			return fmt.Errorf("agent: %w", err)
 		}

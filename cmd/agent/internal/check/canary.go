@@ -38,9 +38,7 @@ func (c *checker) checkCanary(ctx context.Context) {
 		return
 	}
 
-	lease, err := canary.NewLease(opts.Lease, canary.LeaseOptions{
-		Server: opts.Server, TokenFile: opts.TokenFile, CAFile: opts.CAFile,
-	})
+	lease, err := canary.NewLease(opts.Lease, c.apiServer())
 	if err != nil {
 		c.fail("canary", err.Error(), "an API server, and its CA bundle", "check CANARY_API_SERVER and CANARY_CA_CERT")
 		return
@@ -60,6 +58,12 @@ func (c *checker) checkCanary(ctx context.Context) {
 	if !c.checkCall(asking, called, before) {
 		c.checkReach(ctx)
 	}
+}
+
+// apiServer is how each check reaches the API server, as the agent does.
+func (c *checker) apiServer() canary.LeaseOptions {
+	opts := c.opts.Canary
+	return canary.LeaseOptions{Server: opts.Server, TokenFile: opts.TokenFile, CAFile: opts.CAFile}
 }
 
 // checkCall reports whether the API server called an agent for the dry run of the canary. Without
@@ -123,10 +127,7 @@ func (c *checker) storedConfiguration(
 		return nil, errNoConfiguration
 	}
 
-	opts := c.opts.Canary
-	api, err := canary.NewConfiguration(name, canary.LeaseOptions{
-		Server: opts.Server, TokenFile: opts.TokenFile, CAFile: opts.CAFile,
-	})
+	api, err := canary.NewConfiguration(name, c.apiServer())
 	if err != nil {
 		return nil, err
 	}

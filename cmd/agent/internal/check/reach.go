@@ -37,10 +37,7 @@ func (c *checker) checkReach(ctx context.Context) {
 		return
 	}
 
-	opts := c.opts.Canary
-	question, err := canary.NewReach(service, canary.LeaseOptions{
-		Server: opts.Server, TokenFile: opts.TokenFile, CAFile: opts.CAFile,
-	})
+	question, err := canary.NewReach(service, c.apiServer())
 	if err != nil {
 		c.fail(name, err.Error(), "an API server, and its CA bundle", "check CANARY_API_SERVER and CANARY_CA_CERT")
 		return
