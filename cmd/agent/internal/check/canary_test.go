@@ -38,42 +38,54 @@ func TestTheConfigurationTellsWhyNoAgentIsCalled(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			api := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if r.Method == http.MethodPatch { // The Lease of the canary, without a warning.
-					_, _ = w.Write([]byte(`{}`))
-					return
-				}
-				w.WriteHeader(c.status)
-				_, _ = w.Write([]byte(c.configuration))
-			}))
-			defer api.Close()
 			agent := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 				_, _ = w.Write([]byte(`{"webhookFailures": 0}`))
 			}))
 			defer agent.Close()
 
-			var out strings.Builder
-			checker := &checker{report: &report{out: &out}}
+			checker, out := newCanaryChecker(t, c.status, c.configuration)
 			checker.opts.MetricsAddress = strings.TrimPrefix(agent.URL, "http://")
 			checker.opts.Webhook.Configuration = c.setting
 			checker.opts.Canary.Lease = types.NamespacedName{Namespace: "watcher", Name: "canary"}
-			checker.opts.Canary.Server = api.URL
-			folder := t.TempDir()
-			write := func(name string, text []byte) string {
-				path := filepath.Join(folder, name)
-				if err := os.WriteFile(path, text, 0o600); err != nil {
-					t.Fatal(err)
-				}
-				return path
-			}
-			checker.opts.Canary.TokenFile = write("token", []byte("token"))
-			checker.opts.Canary.CAFile = write("ca.crt",
-				pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: api.Certificate().Raw}))
 
 			checker.checkCanary(t.Context())
 			if !strings.Contains(out.String(), "FAIL  webhook ") || !strings.Contains(out.String(), c.want) {
-				t.Errorf("the check prints\n%s\nwant a failure of the webhook with %q", &out, c.want)
+				t.Errorf("the check prints\n%s\nwant a failure of the webhook with %q", out, c.want)
 			}
 		})
 	}
+}
+
+// newCanaryChecker returns a checker with an API server that calls no agent, and its output. The API
+// server answers all requests with the status and the body, except the patch of the Lease.
+func newCanaryChecker(t *testing.T, status int, body string) (*checker, *strings.Builder) {
+	t.Helper()
+
+	api := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPatch { // The Lease of the canary, without a warning.
+			_, _ = w.Write([]byte(`{}`))
+			return
+		}
+		w.WriteHeader(status)
+		_, _ = w.Write([]byte(body))
+	}))
+	t.Cleanup(api.Close)
+
+	folder := t.TempDir()
+	write := func(name string, text []byte) string {
+		path := filepath.Join(folder, name)
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+
+	out := &strings.Builder{}
+	checker := &checker{report: &report{out: out}}
+	checker.opts.Canary.Server = api.URL
+	checker.opts.Canary.TokenFile = write("token", []byte("token"))
+	checker.opts.Canary.CAFile = write("ca.crt",
+		pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: api.Certificate().Raw}))
+
+	return checker, out
 }

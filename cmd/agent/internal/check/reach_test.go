@@ -1,12 +1,8 @@
 package check
 
 import (
-	"encoding/pem"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -39,34 +35,14 @@ func TestReach(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			api := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if r.Method == http.MethodPatch { // The Lease of the canary, without a warning.
-					_, _ = w.Write([]byte(`{}`))
-					return
-				}
-				w.WriteHeader(c.status)
-				_, _ = fmt.Fprintf(w, `{"kind":"Status","message":%q}`, c.message)
-			}))
-			defer api.Close()
-
-			var out strings.Builder
-			checker := &checker{report: &report{out: &out}}
+			checker, out := newCanaryChecker(t, c.status, fmt.Sprintf(`{"kind":"Status","message":%q}`, c.message))
 			checker.opts.MetricsAddress = "127.0.0.1:1" // No agent.
 			checker.opts.Webhook.Own = c.own
 			checker.opts.Canary.Lease = types.NamespacedName{Namespace: "watcher", Name: c.lease}
-			checker.opts.Canary.Server = api.URL
-			checker.opts.Canary.TokenFile = filepath.Join(t.TempDir(), "token")
-			checker.opts.Canary.CAFile = filepath.Join(t.TempDir(), "ca.crt")
-			bundle := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: api.Certificate().Raw})
-			for path, text := range map[string][]byte{checker.opts.Canary.TokenFile: []byte("token"), checker.opts.Canary.CAFile: bundle} {
-				if err := os.WriteFile(path, text, 0o600); err != nil {
-					t.Fatal(err)
-				}
-			}
 
 			checker.checkCanary(t.Context())
 			if !strings.Contains(out.String(), c.want) {
-				t.Errorf("the check prints\n%s\nwant %q", &out, c.want)
+				t.Errorf("the check prints\n%s\nwant %q", out, c.want)
 			}
 		})
 	}
