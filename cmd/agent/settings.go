@@ -241,7 +241,7 @@ var formerFlags = map[string]bool{
 // is errHelp or errVersion, or it names each wrong argument.
 func readFlags(all []setting, args []string) (flags, error) {
 	given := flags{}
-	known := given.setFlag(all)
+	known := given.newFlagSet(all)
 
 	var wrong []error
 	for len(args) > 0 {
@@ -268,7 +268,8 @@ func readFlags(all []setting, args []string) (flags, error) {
 	return given, errors.Join(wrong...)
 }
 
-func (f flags) setFlag(all []setting) *flag.FlagSet {
+// newFlagSet returns a set that stores each parsed flag in f.
+func (f flags) newFlagSet(all []setting) *flag.FlagSet {
 	known := flag.NewFlagSet("agent", flag.ContinueOnError)
 	known.SetOutput(io.Discard)
 	known.Usage = func() {}
