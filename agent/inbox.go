@@ -113,7 +113,7 @@ func (w *missedWatch) start(ctx context.Context) error {
 	w.last = w.now()
 	periodic.Call(ctx, missedTick, func() {
 		w.requestDue(ctx, w.now())
-		w.last = w.now() // The time that look took is no stall.
+		w.last = w.now() // The time that requestDue took is no stall.
 	})
 	w.next = time.Time{} // There is no later tick.
 	w.requestDue(ctx, w.now())

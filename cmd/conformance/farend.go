@@ -46,7 +46,7 @@ type response struct {
 	cut bool
 }
 
-// farEnd is the receiver that a sender under test sends to. Each check has one of its own.
+// farEnd is the receiver that a sender under test sends to. Each check gets a new one.
 type farEnd struct {
 	settings
 	*verdict

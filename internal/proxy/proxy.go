@@ -333,7 +333,7 @@ func ParseCredentials(text []byte) (string, error) {
 	return credentials, nil
 }
 
-// credentialsError is of their file.
+// credentialsError means that the file of the credentials cannot be used.
 type credentialsError struct{ cause error }
 
 func (e *credentialsError) Error() string { return "credentials of the proxy: " + e.cause.Error() }

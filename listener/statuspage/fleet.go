@@ -62,8 +62,8 @@ func fleetParameters() parameters {
 	}
 }
 
-// newHandler refuses requests without authentication or with a wrong query. Both handlers of this
-// package are made by it.
+// newHandler refuses requests without authentication or with a wrong query. It makes both
+// handlers of this package.
 func newHandler(accepted parameters, answer func(http.ResponseWriter, *http.Request, *selection)) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /", func(w http.ResponseWriter, r *http.Request) {

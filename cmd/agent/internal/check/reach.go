@@ -11,8 +11,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/shared/canary"
 )
 
-// suffixOfLease is that of the manifests, the chart and the installer. The rest is the name of the
-// Service.
+// suffixOfLease ends the name of the Lease in the manifests, the chart and the installer. The rest
+// is the name of the Service.
 const suffixOfLease = "-canary"
 
 // agentService returns the Service of the webhook, if it is known.
