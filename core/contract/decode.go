@@ -397,11 +397,9 @@ func decodeHeartbeat(data []byte) (*core.Heartbeat, error) {
 
 	beat.Interval = milliseconds(int64(beat.Interval))
 	beat.OldestPending = milliseconds(int64(beat.OldestPending))
-	beat.CertificateExpiry = wireTime(beat.CertificateExpiry)
-	beat.LastReview = wireTime(beat.LastReview)
-	interrupted := &beat.Interruption
-	interrupted.Since = wireTime(interrupted.Since)
-	interrupted.Until = wireTime(interrupted.Until)
+	for _, at := range timesOf(beat) {
+		*at = wireTime(*at)
+	}
 	return beat, checkHeartbeat(beat)
 }
 

@@ -334,10 +334,10 @@ func cut(beat *core.Heartbeat) core.Heartbeat {
 		*text = cutText(*text)
 	}
 
-	c.CertificateExpiry = wireTime(c.CertificateExpiry)
-	c.LastReview = wireTime(c.LastReview)
-	c.Interruption.Since = wireTime(c.Interruption.Since)
-	c.Interruption.Until = wireTime(c.Interruption.Until)
+	for _, at := range timesOf(&c) {
+		*at = wireTime(*at)
+	}
+
 	c.CAFingerprints = cutFingerprints(c.CAFingerprints)
 	c.Dropped = cutReasons(c.Dropped)
 	return c
@@ -348,6 +348,11 @@ func textsOf(b *core.Heartbeat) []*string {
 		&b.Instance, &b.Version, &b.CertificateFingerprint, &b.KeyMaterialError, (*string)(&b.Canary), &b.ConfigHash,
 		&b.ConfigError, &b.CanaryError, &b.WebhookError, (*string)(&b.Interruption.Reason), &b.Interruption.Error,
 	}
+}
+
+// timesOf returns the times in the data of a heartbeat. The time of the heartbeat is an attribute.
+func timesOf(b *core.Heartbeat) []*time.Time {
+	return []*time.Time{&b.CertificateExpiry, &b.LastReview, &b.Interruption.Since, &b.Interruption.Until}
 }
 
 func cutText(text string) string {
