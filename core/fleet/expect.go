@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"log/slog"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -47,12 +48,10 @@ func (f *Fleet) Forget(runtime core.RuntimeID) {
 	maps.DeleteFunc(f.forgotten, func(_ core.RuntimeID, at time.Time) bool { return now.Sub(at) >= straggler })
 	f.forgotten[runtime] = now
 
-	for _, manager := range f.managers[runtime] {
-		delete(f.records, key{runtime, manager})
-		f.resyncs.cancel(key{runtime, manager})
+	for _, manager := range slices.Clone(f.managers[runtime]) { // removeRecord changes it.
+		f.removeRecord(key{runtime, manager})
 	}
 
-	delete(f.managers, runtime)
 	maps.DeleteFunc(f.expected, func(k key, _ time.Time) bool { return k.runtime == runtime })
 }
 
