@@ -279,7 +279,7 @@ func TestAChangeIsReportedBeforeTheInterval(t *testing.T) {
 // No heartbeat arrives while the manager cannot be reached. The next ones say why, and for how long. A
 // short interruption replaces no long one.
 func TestHeartbeatsReportAnInterruption(t *testing.T) {
-	long := fmt.Errorf("proxy is down: %w", reasonError("proxy_unreachable"))
+	long := fmt.Errorf("proxy is down: %w", verdict{reason: "proxy_unreachable"})
 	opts := known()
 	opts.Settle, opts.MaxBackoff, opts.Random = -1, 2*second, random(0)
 	inBubble(t, scene{opts: opts, answer: func(context.Context, int, core.Batch) error {
@@ -370,11 +370,6 @@ func TestRetryShortensNoInterruption(t *testing.T) {
 		w.wantBetween(54, int(got.Until.Sub(got.Since)/second), 57, "seconds of the interruption")
 	})
 }
-
-type reasonError string
-
-func (e reasonError) Error() string  { return string(e) }
-func (e reasonError) Reason() string { return string(e) }
 
 // A heartbeat follows the end of a connection, for a receiver that sees connections. With a server
 // that closes each one, they come at the default interval.
