@@ -69,13 +69,13 @@ var kindPattern = regexp.MustCompile(`^([A-Z][a-z0-9]*)+$`)
 func (w *Watch) resourceProblems() []error {
 	r := w.Resource
 	resource, subresource, hasSubresource := strings.Cut(r.Resource, "/")
-	isSubresource := !hasSubresource || dns1123.IsLabel(subresource)
+	isSubresourceValid := !hasSubresource || dns1123.IsLabel(subresource)
 	return []error{
 		option.Unless(w.Field == "" || w.Field == core.FieldSpec || w.Field == core.FieldStatus,
 			"field: want %q or %q, have %.40q", core.FieldSpec, core.FieldStatus, w.Field),
 		option.Unless(w.Field != core.FieldStatus || !hasSubresource,
 			"field: want %q for a subresource, have %q", core.FieldSpec, w.Field),
-		option.Unless(dns1123.IsLabel(resource) && isSubresource,
+		option.Unless(dns1123.IsLabel(resource) && isSubresourceValid,
 			"resource %.80q: want one by its plural name, such as configmaps or pods/eviction", r.Resource),
 		option.Unless(subresource != string(core.FieldStatus),
 			"resource %.80q: want it without status, and field %q", r.Resource, core.FieldStatus),
