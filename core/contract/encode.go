@@ -176,7 +176,7 @@ func (e *element) setEvent(event *core.Numbered) {
 }
 
 // The functions below append JSON byte for byte as encoding/json writes it. They append to the body
-// itself, so that an event needs no memory of its own.
+// itself, so that an event needs no separate memory.
 
 // appendTo appends the attributes. The data must follow, and then a brace.
 func (e *element) appendTo(b []byte) []byte {

@@ -5,7 +5,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
-// The reasons of a sender for answers without a reason of their own: metric labels.
+// The reasons of a sender for answers that name no reason: metric labels.
 const (
 	// ReasonRedirect is the reason of every answer with a 3xx status: redirects are not followed.
 	ReasonRedirect core.Reason = "redirect"

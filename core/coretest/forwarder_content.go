@@ -82,7 +82,7 @@ func (s *forwarderSuite) testResyncOfRuntime() {
 func (s *forwarderSuite) testBatch() {
 	batch := beating(numbered(sampleEvents(0, 8)...))
 	before := clone(batch)
-	// Not send, which makes batches of its own. A cut batch is changed as well.
+	// Not send, which makes new batches. A cut batch is changed as well.
 	_ = s.forward(managerA, batch)
 	if diff := cmp.Diff(before, batch); diff != "" {
 		s.t.Errorf("Forward changes the batch (-before +after):\n%s", diff)

@@ -81,7 +81,7 @@ func CheckReceiver(remote RemoteReceiver, opts ReceiverOptions, run func(rule st
 	}
 }
 
-// receiverCheck has a runtime of its own, so that checks of one receiver do not meet.
+// receiverCheck has its own runtime, so that checks of one receiver do not affect each other.
 type receiverCheck struct {
 	rule    string
 	runtime core.RuntimeID

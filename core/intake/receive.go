@@ -298,8 +298,8 @@ func (kept) Kept() bool { return true }
 // silent while the intake is busy. A heartbeat alone is thereby done. Events are sent again with
 // their numbers.
 //
-// Batches that are only observed have a few slots of their own. Only the verifier can hold these
-// up.
+// A few slots are only for batches that are observed and not delivered. Only the verifier can hold
+// these up.
 func (t *task) observeOnly(ctx context.Context) verdict {
 	if t.opts.Fleet == nil || !try(t.observeSlots) {
 		return t.refuse(busy())

@@ -46,7 +46,7 @@ func (x *index) addEntry(e *entry) {
 	x.count++
 }
 
-// removeEntry takes an entry out that add has taken in.
+// removeEntry takes an entry out that addEntry has taken in.
 func (x *index) removeEntry(e *entry) {
 	hash := x.hash(e.Key())
 	x.count--

@@ -19,7 +19,7 @@ type totals struct {
 type store struct {
 	entries index
 	ready   queue // to be sent when due.
-	refused queue // refused for themselves: sent again when due, a few at a time.
+	refused queue // refused individually: sent again when due, a few at a time.
 	resends queue // delivered, and sent once more when due: no events until then.
 
 	keys  int    // entries that are no resyncs.
