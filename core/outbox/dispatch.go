@@ -57,9 +57,8 @@ func (l *lane) awaitCall(ctx context.Context) (c call, ok bool) {
 			return c, true
 		}
 
-		isEndless := wait < 0 || wait > checkEvery
-		if l.schedule.number > 0 && isEndless {
-			wait = checkEvery // Also in a pause: calls of Heartbeat show that the lane goes on.
+		if l.schedule.number > 0 { // Also in a pause: calls of Heartbeat show that the lane goes on.
+			wait = soonest(wait, checkEvery)
 		}
 		if !l.sleep(ctx, wait) {
 			return call{}, false

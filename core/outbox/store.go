@@ -225,9 +225,8 @@ func (s *store) untilDue(now time.Time) time.Duration {
 		}
 
 		next := q[0].due.Sub(now)
-		isSooner := wait < 0 || next < wait
-		if next > 0 && isSooner {
-			wait = next
+		if next > 0 {
+			wait = soonest(wait, next)
 		}
 	}
 	return wait
