@@ -10,8 +10,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// concludeAnswer brings the answer to a call home: to the pause and the size of batches, to the
-// schedule of heartbeats, and to each event.
+// concludeAnswer applies the answer to a call to the pause and the size of batches, to the schedule
+// of heartbeats, and to each event.
 func (l *lane) concludeAnswer(ctx context.Context, c *call) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -59,7 +59,7 @@ func (l *lane) concludeCall(ctx context.Context, a *answer) {
 	l.size.noteFailure(a.elements(), l.pause.failures, a.now)
 }
 
-// concludeSize learns from a call how large a batch may be. Its failures are counted by pause.
+// concludeSize learns from a call how large a batch may be. concludeCall notes calls that fail.
 func (l *lane) concludeSize(a *answer) {
 	switch {
 	case errors.Is(a.whole, core.ErrTooLarge):
@@ -112,7 +112,7 @@ func (l *lane) concludeHeartbeat(a *answer) {
 	}
 }
 
-// concludeEntry lets the event with index i meet its fate. Until it is delivered or given up, it
+// concludeEntry applies the fate of the event with index i. Until it is delivered or given up, it
 // keeps its key and its number. Then a newer event of the key follows. If there is no newer event,
 // a delivered one waits for its resend, and a hopeless one frees its key.
 func (l *lane) concludeEntry(a *answer, i int) {

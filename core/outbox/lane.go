@@ -23,7 +23,7 @@ type shared struct {
 
 // lane has the events of one manager, with its own pause, so that one manager delays no other.
 // [Outbox.Accept] adds events to it, its dispatcher takes them, and the goroutines of its calls
-// bring the answers home. shared.mu guards all fields that change. A lane promotes the fields of
+// apply the answers. shared.mu guards all fields that change. A lane promotes the fields of
 // shared (mu, opts, log, totals, drains), and the entries, wake and removeAll of store.
 type lane struct {
 	*shared
