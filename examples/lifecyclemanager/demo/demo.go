@@ -82,7 +82,7 @@ func (d *demo) prepare() {
 		{"API servers", "control plane, " + first + " and " + second, d.StartAPIServers},
 		{"cert-manager", "its controllers, in the control plane", d.StartCertManager},
 		{"operator", "config/native: certificates, listener, leader", d.deployOperator},
-		{"runtimes", "registered; agents and webhooks are there, and both are fresh", d.registerAll},
+		{"runtimes", "registered; agents and webhooks are there, and both are fresh", d.registerRuntimes},
 	} {
 		began := time.Now()
 		d.printf("  %-13s ", stage.name)
@@ -141,8 +141,8 @@ func (d *demo) deployOperator() {
 	d.ApplyFile("samples/keda-watcher.yaml")
 }
 
-// registerAll notes the objects of the second runtime, and registers both.
-func (d *demo) registerAll() {
+// registerRuntimes notes the objects of the second runtime, and registers both.
+func (d *demo) registerRuntimes() {
 	var err error
 	d.before, err = d.Runtimes[second].Inventory(d.Context())
 	rig.NoError(d, err)

@@ -82,7 +82,8 @@ func newMeasurement(t *testing.T) *measurement {
 		"-agent-setting=RESEND_RESYNC=" + scaled(35*time.Second).String(),
 	}})
 	for _, stage := range []func(){
-		d.Build, d.StartAPIServers, d.StartCertManager, d.deployOperator, d.addsModules("keda-1.0.0", "logger-0.1.0"), d.registerAll,
+		d.Build, d.StartAPIServers, d.StartCertManager, d.deployOperator,
+		d.addsModules("keda-1.0.0", "logger-0.1.0"), d.registerAll,
 	} {
 		stage()
 	}
