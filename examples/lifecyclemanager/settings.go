@@ -16,16 +16,17 @@ import (
 
 // settings are the values of the flags.
 type settings struct {
-	// image and agentSettings are of the agents in the runtimes, and they send events to address.
+	// image and agentSettings configure the agents in the runtimes, which send events to address.
 	image, address string
 	agentSettings  map[string]string
 
-	// namespace has this operator, the Kymas and all certificates.
+	// namespace contains this operator, the Kymas and all certificates.
 	namespace                      string
 	listenAddress, probes, metrics string
 	leaderElect                    bool
 
-	// service leads events to the replica that leads, which is podName at podIP. Empty podIP: none.
+	// service directs events to the leader. This replica is podName at podIP. An empty podIP means
+	// that there is no such Service.
 	service, podIP, podName string
 
 	// The operator polls a runtime after one of these times, if no event comes before.
@@ -34,7 +35,7 @@ type settings struct {
 	catalogSpread time.Duration
 
 	// proxies and gateways are the addresses and names of a gateway that ends TLS, and
-	// listenerSecret has the key material of the listener or gateway.
+	// listenerSecret contains the key material of the listener or gateway.
 	proxies        []netip.Prefix
 	gateways       []string
 	listenerSecret types.NamespacedName

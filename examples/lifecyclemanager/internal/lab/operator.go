@@ -204,7 +204,7 @@ func (l *Lab) Reconciles(ctx context.Context, controller, cause string) int {
 }
 
 // askLeader sends a request to the replica that leads, as a reader with a token. It does not verify
-// the certificate, which the operator makes for itself when it starts.
+// the certificate, which the operator creates when it starts.
 func (l *Lab) askLeader(ctx context.Context, path string) ([]byte, error) {
 	leader, err := l.Leader(ctx)
 	if err != nil {
