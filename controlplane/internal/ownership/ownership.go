@@ -136,10 +136,7 @@ func DeleteUnchanged(ctx context.Context, c client.Client, live client.Object) e
 
 func deleteIf(ctx context.Context, c client.Client, live client.Object, unchanged client.Preconditions) error {
 	err := c.Delete(ctx, live, unchanged, client.PropagationPolicy(metav1.DeletePropagationBackground))
-	if serverside.IsAbsent(err) {
-		return nil
-	}
-	return err
+	return serverside.IgnoreAbsent(err)
 }
 
 // uidOf returns no UID that is longer than any of an API server: a runtime chooses it.

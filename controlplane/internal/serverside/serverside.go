@@ -59,12 +59,13 @@ func Apply(
 func Get[O client.Object](ctx context.Context, reader client.Reader, key client.ObjectKey, into O) (O, error) {
 	if err := reader.Get(ctx, key, into); err != nil {
 		var none O
-		return none, ignoreAbsent(err)
+		return none, IgnoreAbsent(err)
 	}
 	return into, nil
 }
 
-func ignoreAbsent(err error) error {
+// IgnoreAbsent returns nil for an error of which [IsAbsent] is true, and any other error as it is.
+func IgnoreAbsent(err error) error {
 	if IsAbsent(err) {
 		return nil
 	}
