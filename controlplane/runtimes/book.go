@@ -217,14 +217,9 @@ func textOf(status installation.Status) string {
 	}
 }
 
-// noteWaiting notes that a runtime is not ready.
-func (b *book) noteWaiting(object client.ObjectKey) {
-	b.edit(object, func(e *entry) { e.noteWaiting() })
-}
-
-// ageOf returns for how long a runtime has not been ready, 0 if it is.
-func (b *book) ageOf(object client.ObjectKey) (age time.Duration) {
-	b.edit(object, func(e *entry) { age = e.age() })
+// noteWaiting notes that a runtime is not ready, and returns for how long it has not been ready.
+func (b *book) noteWaiting(object client.ObjectKey) (age time.Duration) {
+	b.edit(object, func(e *entry) { age = e.noteWaiting() })
 	return age
 }
 

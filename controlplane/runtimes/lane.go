@@ -8,17 +8,11 @@ type lane struct {
 	fails   bool      // The failing lane tries it again.
 }
 
-// noteWaiting begins the time for which the runtime is not ready, unless that time has begun.
-func (l *lane) noteWaiting() {
+// noteWaiting begins the time for which the runtime is not ready, unless that time has begun. It
+// returns how long ago that was.
+func (l *lane) noteWaiting() (age time.Duration) {
 	if l.waiting.IsZero() {
 		l.waiting = time.Now()
-	}
-}
-
-// age is for how long the runtime has not been ready, 0 if it is.
-func (l *lane) age() time.Duration {
-	if l.waiting.IsZero() {
-		return 0
 	}
 	return time.Since(l.waiting)
 }

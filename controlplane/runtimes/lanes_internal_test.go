@@ -145,8 +145,7 @@ func TestPausesGrowFromRetryToInterval(t *testing.T) {
 		r.book.begin(prodKey, prod)
 		attempts := 0
 		for begun := time.Now(); time.Since(begun) < 24*time.Hour; attempts++ {
-			r.book.noteWaiting(prodKey)
-			after := r.retryAfter(r.book.ageOf(prodKey))
+			after := r.retryAfter(r.book.noteWaiting(prodKey))
 			if after < 3*time.Second || after > 10*time.Minute {
 				t.Fatalf("pause of %v", after)
 			}
@@ -157,7 +156,7 @@ func TestPausesGrowFromRetryToInterval(t *testing.T) {
 			t.Errorf("%d attempts in a day", attempts)
 		}
 		r.book.noteStatus(prodKey, prod, installation.Status{State: installation.Ready}, contents{})
-		if after := r.retryAfter(r.book.ageOf(prodKey)); after != 3*time.Second {
+		if after := r.retryAfter(r.book.noteWaiting(prodKey)); after != 3*time.Second {
 			t.Errorf("pause of %v after it was ready", after)
 		}
 	})

@@ -60,8 +60,7 @@ func (a *attempt) reportFailure(ctx context.Context, err error) (reconcile.Resul
 // wait.
 func (a *attempt) requeue(status installation.Status) reconcile.Result {
 	if status.State != installation.Ready {
-		a.book.noteWaiting(a.key)
-		age := a.book.ageOf(a.key)
+		age := a.book.noteWaiting(a.key)
 		return reconcile.Result{RequeueAfter: a.retryAfter(age)}
 	}
 
