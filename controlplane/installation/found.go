@@ -13,7 +13,7 @@ import (
 type found struct {
 	// These four decide which installer owns the runtime, and which parts the runtime lacks.
 	namespace, configuration, managers, role *unstructured.Unstructured
-	// others has the metadata of the objects that this visit applies, beside the four.
+	// others has the metadata of the objects that this visit applies, except the four.
 	others map[identity]*metav1.PartialObjectMetadata
 }
 
@@ -53,7 +53,7 @@ func (f *found) decidingObjects() (objects []client.Object) {
 	return objects
 }
 
-// otherObjects are the objects beside the deciding ones, sorted by kind and name.
+// otherObjects are the objects in others, sorted by kind and name.
 func (f *found) otherObjects() (objects []client.Object) {
 	for _, live := range f.others {
 		objects = append(objects, live)

@@ -100,8 +100,7 @@ func (v *visit) validateRuntime() error {
 }
 
 // correct applies all objects, in an order in which the API server never calls an agent that cannot
-// answer.
-// Nothing is written before each object was found to be of this installer.
+// answer. Nothing is written before each object was found to be of this installer.
 func (v *visit) correct(ctx context.Context) (Status, error) {
 	if err := v.read(ctx); err != nil {
 		return Status{}, err

@@ -197,7 +197,7 @@ func (o Options) validateNames() error {
 // kubeletPort is taken on each node.
 const kubeletPort = 10250
 
-// validatePort refuses ports that only a superuser may open: an agent is none.
+// validatePort refuses ports that only a superuser may open, because no agent runs as a superuser.
 func validatePort(name string, port int32) error {
 	const least, most = 1024, 65535
 	return option.Unless(port >= least && port <= most, "%s: want %d to %d, have %d", name, least, most, port)

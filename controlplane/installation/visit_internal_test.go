@@ -337,7 +337,7 @@ func TestPausesBetweenRestartsGrow(t *testing.T) {
 		if have := schedule("prod", due, cause{missed: true}); have == due && have != last {
 			restarts, last = append(restarts, p.now.Sub(begun)), have
 		}
-		schedule("other", "always", cause{missed: true}) // Another runtime has pauses of its own.
+		schedule("other", "always", cause{missed: true}) // Another runtime has separate pauses.
 		p.now = p.now.Add(time.Minute)
 	}
 	var pauses []time.Duration

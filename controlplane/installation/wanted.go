@@ -18,8 +18,8 @@ import (
 // annotationWhole is on a configuration with all webhooks, and changes with them.
 const annotationWhole = "whole"
 
-// The struct has the objects to apply, and facts about those that are there. A visit makes it in
-// render, and only renewConfiguration changes whole after that.
+// The struct contains the objects to apply, and facts about the objects in the runtime. planObjects
+// makes it. After that, only renewConfiguration changes a field, whole.
 type wanted struct {
 	// The objects, in the order of their application: early, then late and the deployment, which
 	// need the early objects. The managers are among the early objects.

@@ -41,8 +41,8 @@ func selectorOf(fields any) *metav1.LabelSelector {
 	return parsed
 }
 
-// recordOf returns the record of the webhooks that a configuration has now, "" if they are none of
-// k8s.io/api.
+// recordOf returns the record of the webhooks that a configuration has now, "" if they do not fit
+// the type in k8s.io/api.
 func recordOf(configuration *unstructured.Unstructured) string {
 	var typed admissionregistrationv1.ValidatingWebhookConfiguration
 	if runtime.DefaultUnstructuredConverter.FromUnstructured(configuration.Object, &typed) != nil {
@@ -51,7 +51,7 @@ func recordOf(configuration *unstructured.Unstructured) string {
 	return admission.Record(typed.Webhooks)
 }
 
-// presentIn returns the webhooks that a configuration has, too, by their names.
+// presentIn returns the webhooks that a configuration also contains, by their names.
 func presentIn(live *unstructured.Unstructured, webhooks []any) []any {
 	present := make([]any, 0, len(webhooks)) // An empty list removes all webhooks.
 	for _, webhook := range webhooks {
@@ -162,7 +162,7 @@ func hasAll(have, want map[string]string) bool {
 }
 
 // managerOf returns the field manager that has set the namespace selector of a webhook last,
-// beside ours.
+// except ours.
 func managerOf(live *unstructured.Unstructured, webhook string) string {
 	name, _ := json.Marshal(map[string]string{"name": webhook}) //nolint:errchkjson // A text, as in managedFields.
 	key := "k:" + string(name)

@@ -314,7 +314,8 @@ func (b *book) noteStale(e *entry) {
 	}
 }
 
-// isOutage means that many runtimes are stale, as without a gateway. Reconciles do not help.
+// isOutage means that many runtimes are stale, for example without a gateway. Reconciles do not
+// help.
 func (b *book) isOutage() bool {
 	const least, part = 20, 10
 	return len(b.stale) > max(least, len(b.runtimes)/part)

@@ -55,7 +55,7 @@ type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 // defaultRetry is that of [Options.Retry].
 const defaultRetry = 3 * time.Second
 
-// longestBackoff is for a CA that cannot be reconciled, as without cert-manager.
+// longestBackoff is for a CA that cannot be reconciled, for example without cert-manager.
 const longestBackoff = 5 * time.Minute
 
 // KeepCertificates returns a Runnable for a manager that reconciles the CA and the certificate of

@@ -15,8 +15,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/installation"
 )
 
-// errNoID means that an object with an agent in its runtime has lost its ID, as by the removal of a
-// label. The agent would get no new certificates.
+// errNoID means that an object with an agent in its runtime has lost its ID, for example because a
+// label was removed. The agent would get no new certificates.
 var errNoID = errors.New("want the ID of a runtime with an agent, have none")
 
 // identifyRuntime sets identity and id. They stay empty for an object without a runtime.
