@@ -52,13 +52,13 @@ type joined struct {
 func join(t *testing.T, values ...string) *joined {
 	t.Helper()
 	pki := rig.NewPKI(t)
-	j := newJoined(t, pki, map[string]string{imageOf(agentImage): rig.Build(t, "cmd/agent")}, func(plane string) map[string]string {
+	j := newJoined(t, pki, map[string]string{agentImage: rig.Build(t, "cmd/agent")}, func(plane string) map[string]string {
 		return map[string]string{agentHost + ":443": plane}
 	})
 	certmanager.StartT(t, j.runtime.Kubeconfig, certmanager.Options{})
 	j.addIssuer(pki.CA)
 	j.helm(append([]string{
-		"install", "agent", agent, "--set", agentImage,
+		"install", "agent", agent, "--set", imageSettings,
 		"--set", "tls.issuerRef.name=runtimes,tls.runtime=" + string(joins) + ",tls.domain=" + rig.RuntimeDomain(joins),
 		"--set", joiningSettings, "--set-json", joiningWatchers("configmaps"),
 	}, values...)...)
@@ -66,15 +66,11 @@ func join(t *testing.T, values ...string) *joined {
 }
 
 const (
-	agentImage      = "image.repository=agent.example/agent,image.tag=test"
+	agentImage      = "agent.example/agent:test"
+	imageSettings   = "image.repository=agent.example/agent,image.tag=test"
 	joiningSettings = "controlPlane.address=" + agentHost + ":443,env.CONTROL_PLANE_SERVER_NAME=localhost,env.HEARTBEAT_INTERVAL=2s," +
 		"env.SETTLE=10ms,env.RESEND_AFTER=0s,env.CANARY_INTERVAL=5s"
 )
-
-// imageOf returns the name of the image that values set.
-func imageOf(values string) string {
-	return strings.NewReplacer("image.repository=", "", ",image.tag=", ":").Replace(values)
-}
 
 // newJoined starts a control plane, and a runtime with a namespace for the agent. Pods run these
 // images, and reach the hosts that are made from the address of the control plane.
@@ -135,7 +131,7 @@ func (j *joined) renews() {
 		now := j.fingerprints()
 		return len(now) == len(before) && !slices.ContainsFunc(now, func(one string) bool { return slices.Contains(before, one) })
 	})
-	rig.Eventually(j.t, rig.Patience, "the runtime is fresh", func() bool { return j.fleet.Get(joins, joiner).State == fleet.Fresh })
+	j.is(fleet.Fresh)
 	j.reaches("renewed")
 }
 
@@ -197,11 +193,19 @@ func (j *joined) reaches(prefix string) {
 	n := 0
 	rig.Eventually(j.t, rig.Patience, "a change of "+prefix+" arrives", func() bool {
 		n++
-		rig.NoError(j.t, j.runtime.Client.Create(j.t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-			Namespace: metav1.NamespaceDefault, Name: fmt.Sprintf("%s-%d", prefix, n), Labels: map[string]string{"watched": "true"},
-		}}))
+		j.createWatched(fmt.Sprintf("%s-%d", prefix, n))
 		return j.arrived(prefix, n)
 	})
+}
+
+// createWatched creates an object that the agent watches, and returns how long the write took.
+func (j *joined) createWatched(name string) time.Duration {
+	j.t.Helper()
+	begun := time.Now()
+	rig.NoError(j.t, j.runtime.Client.Create(j.t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+		Namespace: metav1.NamespaceDefault, Name: name, Labels: map[string]string{"watched": "true"},
+	}}))
+	return time.Since(begun)
 }
 
 func (j *joined) arrived(prefix string, most int) bool {
@@ -260,9 +264,7 @@ func TestARuntimeJoinsByItself(t *testing.T) {
 			return j.runtime.Client.Update(t.Context(), live)
 		}},
 	} {
-		rig.Eventually(t, rig.Patience, "the change before is over", func() bool {
-			return j.fleet.Get(joins, joiner).State == fleet.Fresh
-		})
+		j.is(fleet.Fresh) // The change before is over.
 		before := j.resyncs.Load()
 		rig.Eventually(t, rig.Patience, "the change is made: "+change.name, func() bool {
 			live := j.configuration()
@@ -283,7 +285,7 @@ func TestARuntimeJoinsByItself(t *testing.T) {
 		rig.Eventually(t, rig.Patience, "a resync follows: "+change.name, func() bool { return j.resyncs.Load() > before })
 		j.reaches(strings.Fields(change.name)[0])
 	}
-	for _, pod := range j.node.Pods(types.NamespacedName{Namespace: joining, Name: "runtime-watcher"}) {
+	for _, pod := range j.node.Pods(deployed) {
 		rig.Same(t, "restarts of "+pod.Name, 0, pod.Restarts)
 	}
 
@@ -352,8 +354,7 @@ func (j *joined) switchesOffAndOn() {
 	// A configuration that comes back within the wait fails the commands.
 	blocks := rig.Runbook(j.t, "#### An agent that keeps its configuration")
 	rig.Shell(j.t, functions, strings.Replace(blocks[0], "--timeout=30s", "--timeout=3s && exit 9 || true", 1))
-	deployment := types.NamespacedName{Namespace: joining, Name: "runtime-watcher"}
-	rig.Eventually(j.t, rig.Patience, "no pod is left", func() bool { return len(j.node.Pods(deployment)) == 0 })
+	rig.Eventually(j.t, rig.Patience, "no pod is left", func() bool { return len(j.node.Pods(deployed)) == 0 })
 	rig.Same(j.t, "configuration", nil, j.configuration())
 
 	upgrade, on, _ := strings.Cut(blocks[1], "\n")
@@ -361,7 +362,7 @@ func (j *joined) switchesOffAndOn() {
 	j.helm("upgrade", "agent", agent, "--reset-then-reuse-values")
 	rig.Says(j.t, "wait", rig.Shell(j.t, functions+"fleet() { :; }\n", on), "condition met")
 	rig.Eventually(j.t, rig.Patience, "the webhooks are back", j.isWhole)
-	rig.Eventually(j.t, rig.Patience, "the runtime is fresh", func() bool { return j.fleet.Get(joins, joiner).State == fleet.Fresh })
+	j.is(fleet.Fresh)
 	j.reaches("on")
 }
 
@@ -387,8 +388,7 @@ func (j *joined) leaves() {
 		return nil
 	})
 	j.helm("uninstall", "agent")
-	deployment := types.NamespacedName{Namespace: joining, Name: "runtime-watcher"}
-	rig.Eventually(j.t, rig.Patience, "all pods are gone", func() bool { return len(j.node.Pods(deployment)) == 0 })
+	rig.Eventually(j.t, rig.Patience, "all pods are gone", func() bool { return len(j.node.Pods(deployed)) == 0 })
 	stop()
 	unanswered := rig.FailedOpen(j.t, j.runtime) - before
 	j.t.Logf("%d writes during the uninstallation, the longest took %s; %d were admitted without an answer", written, longest, unanswered)

@@ -13,8 +13,6 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
@@ -25,11 +23,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 	"github.com/runtime-watcher/runtime-watcher/test/lab/node"
 )
-
-// agents is the Deployment of the chart.
-func agents() types.NamespacedName {
-	return types.NamespacedName{Namespace: joining, Name: "runtime-watcher"}
-}
 
 // installOn installs the chart in a runtime on a platform, with a Secret that is there before.
 func installOn(t *testing.T, platform node.Platform, values ...string) *joined {
@@ -43,7 +36,7 @@ func installOn(t *testing.T, platform node.Platform, values ...string) *joined {
 		inside, outside, host = "[fd00::1]:443", "[::1]:0", "::1"
 	}
 	j.node = node.New(t, node.Options{
-		Images:   map[string]string{"agent.example/agent:test": rig.Build(t, "cmd/agent")},
+		Images:   map[string]string{agentImage: rig.Build(t, "cmd/agent")},
 		Hosts:    map[string]string{inside: j.listen(pki, outside)},
 		Platform: platform, Objects: true,
 	})
@@ -54,11 +47,9 @@ func installOn(t *testing.T, platform node.Platform, values ...string) *joined {
 	leaf := rig.Must(pki.CA.Client(string(joins), testpki.Options{
 		DNSNames: []string{rig.RuntimeDomain(joins), "runtime-watcher." + joining + ".svc"}, Usages: rig.BothUsages(),
 	}))
-	rig.NoError(t, j.runtime.Client.Create(t.Context(), &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: joining, Name: "runtime-watcher-tls"}, Data: testpki.Files(leaf, pki.CA),
-	}))
+	j.addSecret("runtime-watcher-tls", testpki.Files(leaf, pki.CA))
 	j.helm(append([]string{
-		"install", "agent", agent, "--set", "image.repository=agent.example/agent,image.tag=test,managers={" + string(joiner) + "}",
+		"install", "agent", agent, "--set", imageSettings + ",managers={" + string(joiner) + "}",
 		"--set", "controlPlane.address=" + inside + ",env.HEARTBEAT_INTERVAL=2s",
 		"--set", "env.SETTLE=10ms,env.RESEND_AFTER=0s,env.CANARY_INTERVAL=5s",
 	}, values...)...)
@@ -97,7 +88,7 @@ func (j *joined) checks(parts ...string) {
 	j.t.Helper()
 	var out string
 	said := func() bool {
-		out, _ = j.node.Exec(j.t.Context(), agents(), "check") // The code follows from the lines.
+		out, _ = j.node.Exec(j.t.Context(), deployed, "check") // The code follows from the lines.
 		for _, part := range parts {
 			if !strings.Contains(out, part) {
 				return false
@@ -128,11 +119,7 @@ func TestAnAPIServerThatReachesOnePort(t *testing.T) {
 	n := 0
 	rig.Eventually(t, rig.Patience, "a write waits for 2 s", func() bool {
 		n++
-		begun := time.Now()
-		rig.NoError(t, j.runtime.Client.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-			Namespace: metav1.NamespaceDefault, Name: fmt.Sprintf("waits-%d", n), Labels: map[string]string{"watched": "true"},
-		}}))
-		took = time.Since(begun)
+		took = j.createWatched(fmt.Sprintf("waits-%d", n))
 		return took >= 2*time.Second
 	})
 	t.Logf("a write took %v while the API server did not reach the agent; %d were admitted without an answer", took, rig.FailedOpen(t, j.runtime))
@@ -140,7 +127,7 @@ func TestAnAPIServerThatReachesOnePort(t *testing.T) {
 	j.upgrade("--set", "ports.webhook=10250")
 	j.reaches("port")
 	j.checks("ok    webhook ")
-	rig.Eventually(t, rig.Patience, "the runtime is fresh", func() bool { return j.fleet.Get(joins, joiner).State == fleet.Fresh })
+	j.is(fleet.Fresh)
 
 	// Without the right to write the configuration, the agent does not restore it. The check then
 	// still finds the connection.
@@ -162,10 +149,10 @@ func TestAnAPIServerThatReachesNodesOnly(t *testing.T) {
 	j.upgrade("--set", "hostNetwork=true,ports.webhook=10260,ports.metrics=10261")
 	j.reaches("nodes")
 	j.checks("ok    webhook ")
-	before := j.node.Pods(agents())
+	before := j.node.Pods(deployed)
 	j.upgrade("--set", "annotations.rollout=second")
 	rig.Eventually(t, rig.Patience, "both pods are new and ready", func() bool {
-		now := j.node.Pods(agents())
+		now := j.node.Pods(deployed)
 		return len(now) == 2 && now[0].Ready && now[1].Ready && now[0].Name != before[0].Name && now[0].Name != before[1].Name &&
 			now[1].Name != before[0].Name && now[1].Name != before[1].Name
 	})
@@ -174,11 +161,11 @@ func TestAnAPIServerThatReachesNodesOnly(t *testing.T) {
 	j.upgrade("--set", "hostNetwork=false,source=informer", "--set-json", "webhooks.watchers=[]", "--set-json", "informer.watchers"+watchers)
 	rig.Kubectl(t, "--kubeconfig", j.runtime.Kubeconfig, "delete", "validatingwebhookconfiguration", "runtime-watcher", "--ignore-not-found")
 	rig.Eventually(t, rig.Patience, "only the informer runs", func() bool {
-		now := j.node.Pods(agents())
+		now := j.node.Pods(deployed)
 		return len(now) == 1 && now[0].Ready && !now[0].Ending
 	})
 	j.reaches("informer")
-	for _, port := range rig.Stored(t, j.runtime.Client, agents(), &appsv1.Deployment{}).Spec.Template.Spec.Containers[0].Ports {
+	for _, port := range rig.Stored(t, j.runtime.Client, deployed, &appsv1.Deployment{}).Spec.Template.Spec.Containers[0].Ports {
 		rig.Same(t, "port of the node for "+port.Name, 0, int(port.HostPort))
 	}
 }
@@ -189,21 +176,21 @@ func TestAPlatformThatAssignsUsers(t *testing.T) {
 	j := installOn(t, node.Platform{FirstUser: first}, "--set-json", joiningWatchers("configmaps"))
 	j.reaches("assigned")
 	j.checks("ok    webhook ")
-	for _, pod := range j.node.Pods(agents()) {
+	for _, pod := range j.node.Pods(deployed) {
 		status := string(rig.Must(os.ReadFile(fmt.Sprintf("/proc/%d/status", pod.Pid))))
 		rig.Says(t, "process of "+pod.Name, status, fmt.Sprintf("\nUid:\t%d\t", first), "\nGid:\t0\t", "\nCapEff:\t0000000000000000\n")
 	}
 	rig.Same(t, "refused pods", 0, len(j.node.Refusals()))
 
 	// The control: a fixed user is refused, and the former pods go on.
-	before := j.node.Pods(agents())
+	before := j.node.Pods(deployed)
 	j.upgrade("--set", "podSecurityContext.runAsUser=65532,podSecurityContext.fsGroup=65532")
 	rig.Eventually(t, rig.Patience, "a pod with a fixed user is refused", func() bool { return len(j.node.Refusals()) > 0 })
 	rig.Fails(t, "the platform", j.node.Refusals()[0], "runAsUser: want it in the ranges", "fsGroup: 65532")
-	rig.Same(t, "pods", len(before), len(j.node.Pods(agents())))
+	rig.Same(t, "pods", len(before), len(j.node.Pods(deployed)))
 	j.upgrade("--set", "podSecurityContext.runAsUser=1000660007,podSecurityContext.fsGroup=1000660007")
 	rig.Eventually(t, rig.Patience, "a user of the range is admitted", func() bool {
-		now := j.node.Pods(agents())
+		now := j.node.Pods(deployed)
 		return len(now) == 2 && now[0].Name != before[0].Name && now[1].Name != before[1].Name && now[0].Ready && now[1].Ready
 	})
 }
@@ -213,7 +200,7 @@ func TestIPv6Only(t *testing.T) {
 	j := installOn(t, node.Platform{IPv6: true}, "--set-json", joiningWatchers("configmaps"))
 	j.reaches("six")
 	j.checks("ok    connection            [fd00::1]:443", "ok    webhook ")
-	rig.Eventually(t, rig.Patience, "the runtime is fresh", func() bool { return j.fleet.Get(joins, joiner).State == fleet.Fresh })
-	service := rig.Stored(t, j.runtime.Client, agents(), &corev1.Service{})
+	j.is(fleet.Fresh)
+	service := rig.Stored(t, j.runtime.Client, deployed, &corev1.Service{})
 	rig.Same(t, "the Service has an IPv6 address", true, netip.MustParseAddr(service.Spec.ClusterIP).Is6())
 }

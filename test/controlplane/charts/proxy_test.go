@@ -43,13 +43,13 @@ const (
 func TestAProxyIsTheOnlyWay(t *testing.T) {
 	pki := rig.NewPKI(t)
 	var proxy *rig.Proxy
-	j := newJoined(t, pki, map[string]string{imageOf(agentImage): rig.Build(t, "cmd/agent")}, func(plane string) map[string]string {
+	j := newJoined(t, pki, map[string]string{agentImage: rig.Build(t, "cmd/agent")}, func(plane string) map[string]string {
 		proxy = rig.StartProxy(t, "443", "BasicAuth agent "+proxyPassword, "Upstream http "+newResolver(t, plane))
 		return map[string]string{proxyHost: proxy.Addr} // And none to the control plane.
 	})
 	j.addSecret("runtime-watcher-tls", testpki.Files(rig.Must(rig.RuntimeLeaf(pki.CA, string(joins), rig.RuntimeDomain(joins))), pki.CA))
 	j.addSecret(proxySecret, map[string][]byte{"credentials": []byte("agent:" + proxyPassword)})
-	j.helm("install", "agent", agent, "--set", agentImage, "--set", joiningSettings, "--set-json", joiningWatchers("configmaps"),
+	j.helm("install", "agent", agent, "--set", imageSettings, "--set", joiningSettings, "--set-json", joiningWatchers("configmaps"),
 		"--set", "tls.serving.generate=true,env.MAX_BACKOFF=1s",
 		"--set", "controlPlane.proxy=http://"+proxyHost+",controlPlane.proxyCredentials.secretName="+proxySecret)
 	j.reaches("first")
@@ -207,6 +207,7 @@ func sortMounts(t *testing.T, deployment *unstructured.Unstructured) {
 	}
 }
 
+// deployed is the Deployment of the chart.
 var deployed = types.NamespacedName{Namespace: joining, Name: "runtime-watcher"}
 
 // newResolver runs a proxy without a password that alone knows where the host of the control plane
@@ -338,11 +339,7 @@ func (w *writer) more(n int) {
 	w.of.t.Helper()
 	for range n {
 		w.n++
-		begun := time.Now()
-		rig.NoError(w.of.t, w.of.runtime.Client.Create(w.of.t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-			Namespace: metav1.NamespaceDefault, Name: fmt.Sprintf("%s-%d", w.prefix, w.n), Labels: map[string]string{"watched": "true"},
-		}}))
-		w.longest = max(w.longest, time.Since(begun))
+		w.longest = max(w.longest, w.of.createWatched(fmt.Sprintf("%s-%d", w.prefix, w.n)))
 	}
 }
 
