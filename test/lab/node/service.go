@@ -162,33 +162,44 @@ func (n *Node) connect(w http.ResponseWriter, r *http.Request) {
 
 // dial connects to a ready pod, at random, of the Service with that route.
 func (n *Node) dial(ctx context.Context, route string) (net.Conn, error) {
-	n.mu.Lock()
-	targets := n.routes[route]
-	n.mu.Unlock()
-	if len(targets) == 0 {
-		return nil, errors.New("no ready pod for " + route)
+	chosen, err := oneOf(n.targetsOf(route), route)
+	if err != nil {
+		return nil, err
 	}
-
-	chosen := targets[rand.IntN(len(targets))]
 	return chosen.pod.dial(ctx, chosen.port)
+}
+
+// targetsOf returns the ready pods of the Service with that route.
+func (n *Node) targetsOf(route string) []target {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.routes[route]
+}
+
+// oneOf returns a target at random.
+func oneOf(targets []target, address string) (target, error) {
+	if len(targets) == 0 {
+		return target{}, errors.New("no ready pod for " + address)
+	}
+	return targets[rand.IntN(len(targets))], nil
 }
 
 // dialFromAPIServer connects to the pod of a Service, or to that with the address. A firewall of the
 // platform drops the packets.
 func (n *Node) dialFromAPIServer(ctx context.Context, address string) (net.Conn, error) {
-	n.mu.Lock()
-	targets := n.routes[address]
-	n.mu.Unlock()
+	targets := n.targetsOf(address)
 	if len(targets) == 0 {
 		targets = n.targetsAt(address)
 	}
-	if len(targets) == 0 {
-		return nil, errors.New("no ready pod for " + address)
+	chosen, err := oneOf(targets, address)
+	if err != nil {
+		return nil, err
 	}
-	chosen := targets[rand.IntN(len(targets))]
+
 	if n.opts.Platform.lets(chosen) {
 		return chosen.pod.dial(ctx, chosen.port)
 	}
+
 	select {
 	case <-ctx.Done():
 	case <-time.After(dropped):
