@@ -3,7 +3,6 @@ package charts
 import (
 	"context"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"os"
@@ -11,7 +10,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -224,7 +222,12 @@ func newResolver(t *testing.T, plane string) (address string) {
 					http.Error(w, "unknown host", http.StatusBadGateway)
 					return
 				}
-				tunnel(ctx, w, plane)
+				inside, err := new(net.Dialer).DialContext(r.Context(), "tcp", plane)
+				if err != nil {
+					http.Error(w, err.Error(), http.StatusBadGateway)
+					return
+				}
+				rig.Tunnel(r.Context(), w, inside)
 			}),
 		}
 		stop := context.AfterFunc(ctx, func() { _ = server.Close() })
@@ -233,36 +236,6 @@ func newResolver(t *testing.T, plane string) (address string) {
 		return nil
 	})
 	return l.Addr().String()
-}
-
-// tunnel connects the client of a request to an address, until one end or ctx ends.
-func tunnel(ctx context.Context, w http.ResponseWriter, address string) {
-	ctx, end := context.WithCancel(ctx)
-	defer end()
-	inside, err := new(net.Dialer).DialContext(ctx, "tcp", address)
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusBadGateway)
-		return
-	}
-	defer inside.Close()
-	outside, _, err := http.NewResponseController(w).Hijack()
-	if err != nil {
-		return
-	}
-	defer outside.Close()
-
-	_, _ = io.WriteString(outside, "HTTP/1.1 200 OK\r\n\r\n") // Else the copies end immediately.
-	var copies sync.WaitGroup
-	for to, from := range map[net.Conn]net.Conn{inside: outside, outside: inside} {
-		copies.Go(func() {
-			defer end()
-			_, _ = io.Copy(to, from) // Any end is one.
-		})
-	}
-	<-ctx.Done()
-	_ = inside.Close() // This ends the copies.
-	_ = outside.Close()
-	copies.Wait()
 }
 
 // addSecret creates a Secret for the agent, or replaces its content.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"math/rand/v2"
 	"net"
@@ -138,26 +137,8 @@ func (n *Node) connect(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadGateway)
 		return
 	}
-	defer inside.Close()
 
-	outside, _, err := http.NewResponseController(w).Hijack()
-	if err != nil {
-		return
-	}
-	defer outside.Close()
-
-	_, _ = io.WriteString(outside, "HTTP/1.1 200 OK\r\n\r\n") // Else the copies end immediately.
-	ctx, stop := context.WithCancel(r.Context())
-	defer stop()
-
-	for to, from := range map[net.Conn]net.Conn{inside: outside, outside: inside} {
-		go func() {
-			defer stop()
-			_, _ = io.Copy(to, from) // Any end is one.
-		}()
-	}
-
-	<-ctx.Done()
+	rig.Tunnel(r.Context(), w, inside)
 }
 
 // dial connects to a ready pod, at random, of the Service with that route.
