@@ -124,6 +124,17 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+// serve runs a server with the certificate of the control plane, and returns its address.
+func (s *scene) serve(handler http.Handler) string {
+	s.t.Helper()
+	server := httptest.NewUnstartedServer(handler)
+	server.TLS = keys.ServerTLSConfig(s.pki.ServerMaterial())
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	s.t.Cleanup(server.Close)
+	return server.Listener.Addr().String()
+}
+
 func (s *scene) mistakes() map[string]mistake {
 	s.t.Helper()
 	otherKey := env{"TLS_KEY": lab.VolumeEnv(s.pki.RuntimeVolume(runtime, domain))["TLS_KEY"]}
@@ -135,16 +146,10 @@ func (s *scene) mistakes() map[string]mistake {
 	s.t.Cleanup(plain.Close)
 	silent := lab.Must(net.Listen("tcp", "127.0.0.1:0")) // It accepts connections, and sends nothing.
 	s.t.Cleanup(func() { _ = silent.Close() })
-	old := httptest.NewUnstartedServer(http.NotFoundHandler()) // It knows contract v2 only, as the deployed ones do.
-	old.TLS, old.EnableHTTP2 = keys.ServerTLSConfig(s.pki.ServerMaterial()), true
-	old.StartTLS()
-	s.t.Cleanup(old.Close)
-	denying := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	old := s.serve(http.NotFoundHandler()) // It knows contract v2 only, as the deployed ones do.
+	denying := s.serve(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, "RBAC: access denied", http.StatusForbidden) // As a policy of Istio does.
 	}))
-	denying.TLS, denying.EnableHTTP2 = keys.ServerTLSConfig(s.pki.ServerMaterial()), true
-	denying.StartTLS()
-	s.t.Cleanup(denying.Close)
 	names, both := []string{domain}, lab.BothUsages()
 	expired := testpki.Options{DNSNames: names, Usages: both, NotBefore: time.Now().AddDate(0, 0, -9), NotAfter: time.Now().AddDate(0, 0, -1)}
 	server := testpki.Options{DNSNames: names, Usages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
@@ -166,8 +171,8 @@ func (s *scene) mistakes() map[string]mistake {
 		"untrusted client": {otherClient, 1, `FAIL  TLS .*want a control plane that accepts TLS_CERT; check the CA bundle`},
 		"unknown manager":  {env{"MANAGERS": "nobody"}, 1, `FAIL  heartbeat +manager nobody: unknown_manager: .*correct MANAGERS`},
 		"other domain":     {s.leaf(stranger), 1, `FAIL  heartbeat +manager kyma: forbidden: .*: "san_mismatch"; want .*make the SAN of TLS_CERT equal`},
-		"old listener":     {at(old.Listener.Addr().String()), 1, `FAIL  heartbeat +manager kyma: unknown_contract: .*set CONTRACT_FALLBACK`},
-		"policy":           {at(denying.Listener.Addr().String()), 1, `FAIL  heartbeat +manager kyma: gateway_refused: .*let the policy of the gateway allow /v3/`},
+		"old listener":     {at(old), 1, `FAIL  heartbeat +manager kyma: unknown_contract: .*set CONTRACT_FALLBACK`},
+		"policy":           {at(denying), 1, `FAIL  heartbeat +manager kyma: gateway_refused: .*let the policy of the gateway allow /v3/`},
 		"no Lease":         {env{"CANARY_LEASE": "default/none"}, 1, `FAIL  canary .*403.*Role`},
 		"no token":         {env{"CANARY_TOKEN_FILE": s.file("none")}, 1, `FAIL  canary .*401 .*CANARY_TOKEN_FILE`},
 		"no API server":    {env{"CANARY_API_SERVER": "https://" + closed}, 1, `FAIL  canary .*refused; want an answer of the API server`},
