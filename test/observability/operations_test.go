@@ -188,6 +188,8 @@ func TestRunbookCommands(t *testing.T) {
 
 // TestRunbooksQuoteTheCheck fails when the runbooks quote a text that "agent check" does not print.
 func TestRunbooksQuoteTheCheck(t *testing.T) {
+	test.NoticeSources(t)
+
 	var printed strings.Builder
 	for _, file := range lab.Must(filepath.Glob(filepath.Join(test.Root(), "cmd", "agent", "internal", "check", "*.go"))) {
 		printed.Write(lab.Must(os.ReadFile(file)))
