@@ -274,7 +274,7 @@ dist-check: $(TOOLS)/helm ## Unpack, verify and start the files of make dist, an
 	@$(WITH_KUBECTL) KUBECTL="$$KUBEBUILDER_ASSETS/kubectl" HELM='$(TOOLS)/helm' SHA256='$(SHA256)' VERSION='$(VERSION)' tools/dist-check.sh
 	@$(GO) run ./tools/cmd/registry -helm '$(TOOLS)/helm' -image '$(IMAGE)' -charts bin/dist -version '$(VERSION)'
 
-# It needs root, as the pods get networks of their own. make test does the same with an image for this machine only.
+# It needs root, because each pod gets a network namespace. make test does the same with an image for this machine only.
 .PHONY: dist-install
 dist-install: $(TOOLS)/helm ## Install the files of make dist with helm, from a registry on this machine into a real API server: VERSION
 	@$(WITH_KUBECTL) $(GO) test ./test/controlplane/charts -count=1 -v -run '^TestAReleaseIsInstalled$$' -timeout $(TIMEOUT) $(TESTFLAGS) \

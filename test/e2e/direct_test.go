@@ -22,7 +22,7 @@ import (
 
 // TestOnlyConnectionsToTheControlPlaneUseTheProxy starts real agents with HTTPS_PROXY, and with hosts that no
 // one resolves. Only the control plane is asked for at the proxy: the canary, the comparison of the webhooks
-// and the informer look for the API server themselves.
+// and the informer connect to the API server directly.
 func TestOnlyConnectionsToTheControlPlaneUseTheProxy(t *testing.T) {
 	t.Parallel()
 	const controlPlane, apiServer = "control-plane.invalid:443", "https://runtime.invalid:6443"

@@ -59,7 +59,7 @@ type Options struct {
 	// NodePorts maps the node port of a Service to the address on this machine that leads there. It is
 	// for [New] only.
 	NodePorts map[int32]string
-	// Platform is how a platform differs from a cluster of one's own. It is for [New] only.
+	// Platform is how the cluster of a provider differs from a plain one. It is for [New] only.
 	Platform Platform
 	// Objects means that pods and the endpoints of Services are objects of the API server, as its
 	// proxy to Services needs.
