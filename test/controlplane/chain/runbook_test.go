@@ -61,16 +61,8 @@ func (w *world) checksWhileOff(functions string) {
 	rig.Shell(w.t, functions+"check() { :; }\n", start) // The node runs the check below.
 	w.settled()
 
-	var out string
-	defer func() {
-		if w.t.Failed() {
-			w.t.Logf("agent check:\n%s", out)
-		}
-	}()
-	w.eventually("the API server connects to the pods, and calls none", func() bool {
-		out, _ = w.node.Exec(w.t.Context(), deployment(), "check") // The code follows from the lines.
-		return strings.Contains(out, "FAIL  webhook ") && strings.Contains(out, "ok    reach ")
-	})
+	// The API server connects to the pods, and calls none.
+	w.node.AwaitCheck(w.t, deployment(), "FAIL  webhook ", "ok    reach ")
 
 	err := w.runtime.Client.Get(w.t.Context(), types.NamespacedName{Name: installation.Name},
 		&admissionregistrationv1.ValidatingWebhookConfiguration{})

@@ -86,22 +86,7 @@ func (j *joined) upgrade(values ...string) {
 // checks runs "agent check" in a pod until it prints each part.
 func (j *joined) checks(parts ...string) {
 	j.t.Helper()
-	var out string
-	said := func() bool {
-		out, _ = j.node.Exec(j.t.Context(), deployed, "check") // The code follows from the lines.
-		for _, part := range parts {
-			if !strings.Contains(out, part) {
-				return false
-			}
-		}
-		return true
-	}
-	defer func() {
-		if j.t.Failed() {
-			j.t.Logf("agent check:\n%s", out)
-		}
-	}()
-	rig.Eventually(j.t, rig.Patience, fmt.Sprintf("agent check prints %q", parts), said)
+	j.node.AwaitCheck(j.t, deployed, parts...)
 }
 
 // A firewall lets the API server reach the ports 443 and 10250 of pods. The check says so before a webhook makes writes

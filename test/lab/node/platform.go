@@ -8,12 +8,16 @@ import (
 	"net/netip"
 	"os/exec"
 	"slices"
+	"strings"
+	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
 // Platform plays how the clusters of a provider differ.
@@ -227,6 +231,24 @@ func (n *Node) storeEndpoints(ctx context.Context, service *corev1.Service, pods
 	return err
 }
 
+// AwaitCheck runs "agent check" in a pod of a Deployment until it prints each part. If the test
+// fails, it logs the last output.
+func (n *Node) AwaitCheck(t testing.TB, deployment types.NamespacedName, parts ...string) {
+	t.Helper()
+
+	var out string
+	defer func() {
+		if t.Failed() {
+			t.Logf("agent check:\n%s", out)
+		}
+	}()
+
+	rig.Eventually(t, rig.Patience, fmt.Sprintf("agent check prints %q", parts), func() bool {
+		out, _ = n.Exec(t.Context(), deployment, "check") // The code follows from the lines.
+		return !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(out, part) })
+	})
+}
+
 // Exec runs the program of a ready pod of a Deployment once more in it, as "kubectl exec" does, and
 // returns its output.
 func (n *Node) Exec(ctx context.Context, deployment types.NamespacedName, args ...string) (output string, err error) {
@@ -236,7 +258,8 @@ func (n *Node) Exec(ctx context.Context, deployment types.NamespacedName, args .
 		}
 		var out bytes.Buffer
 		cmd := exec.CommandContext(ctx, binary, args...)
-		cmd.Env, cmd.Dir, cmd.SysProcAttr, cmd.Stdout, cmd.Stderr = p.env, "/", p.attributes(), &out, &out
+		cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = p.env, "/", &out, &out
+		cmd.SysProcAttr = p.attributes()
 		if err := p.net.inside(cmd.Start); err != nil {
 			return "", err
 		}
