@@ -102,10 +102,7 @@ func TestNoChangeIsLostBehindAProxy(t *testing.T) {
 		change := func() {
 			for range 10 {
 				n++
-				review := fmt.Sprintf(`{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"uid-1","operation":"CREATE",`+
-					`"kind":{"group":"apps","version":"v1","kind":"Deployment"},"resource":{"group":"apps","version":"v1","resource":"deployments"},`+
-					`"namespace":"default","name":"object-%d","object":{"apiVersion":"apps/v1","kind":"Deployment",`+
-					`"metadata":{"namespace":"default","name":"object-%d","uid":"u-%d","generation":1}}}}`, n, n, n)
+				review := lab.Review(fmt.Sprintf("object-%d", n))
 				lab.NoError(t, lab.Ask(t.Context(), client, "https://"+lab.Address(agent.WebhookPort)+"/validate/"+string(manager), review))
 			}
 		}
