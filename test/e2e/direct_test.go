@@ -63,11 +63,7 @@ func TestOnlyConnectionsToTheControlPlaneUseTheProxy(t *testing.T) {
 		}
 		maps.Copy(env, volume)
 		maps.Copy(env, row.env)
-		var pairs []string
-		for name, value := range env {
-			pairs = append(pairs, name+"="+value)
-		}
-		agent := rig.NewProcess(t, name, rig.Build(t, "cmd/agent"), pairs)
+		agent := rig.NewProcess(t, name, rig.Build(t, "cmd/agent"), rig.Environ(env))
 		agent.Launch()
 		for _, line := range []string{row.line, `"reason":"proxy_upstream"`} {
 			rig.Eventually(t, rig.Patience, name+" logs "+line, func() bool { return strings.Contains(agent.FullLog(), line) })

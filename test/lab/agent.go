@@ -85,7 +85,7 @@ func StartAgent(t testing.TB, volume *testpki.Volume, controlPlane string, opts 
 	env["RESEND_AFTER"] = "0s" // Tests count events: nothing is sent twice unless a test asks for it.
 	maps.Copy(env, opts.Env)
 	a := &Agent{
-		Process:     NewProcess(t, cmp.Or(opts.Name, "agent"), Build(t, "cmd/agent"), environ(env)),
+		Process:     NewProcess(t, cmp.Or(opts.Name, "agent"), Build(t, "cmd/agent"), Environ(env)),
 		WebhookPort: webhook, MetricsPort: metrics, Volume: volume,
 	}
 	a.Restart()
@@ -234,7 +234,7 @@ func Check(t testing.TB, env map[string]string) (string, int) {
 	defer cancel()
 
 	cmd := exec.CommandContext(ctx, Build(t, "cmd/agent"), "check")
-	cmd.Env = environ(env)
+	cmd.Env = Environ(env)
 	out, err := cmd.Output()
 
 	var exit *exec.ExitError
@@ -245,7 +245,8 @@ func Check(t testing.TB, env map[string]string) (string, int) {
 	return string(out), cmd.ProcessState.ExitCode()
 }
 
-func environ(env map[string]string) (pairs []string) {
+// Environ returns the variables in the form of [os.Environ].
+func Environ(env map[string]string) (pairs []string) {
 	for name, value := range env {
 		pairs = append(pairs, name+"="+value)
 	}
