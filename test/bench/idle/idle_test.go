@@ -73,12 +73,16 @@ func serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	ready, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
 
 	ignore := core.HandlerFunc(func(context.Context, core.Delivery) error { return nil })
 	peers := listener.FromTLS(func() *x509.CertPool { return roots }, listener.PeerOptions{})
 	handlers := map[core.Manager]core.Handler{manager: ignore}
 	l, err := listener.New(peers, listener.InsecureAllowAll(), handlers, listener.Options{
-		Addr: "127.0.0.1:0", Fleet: known, Logger: slog.New(slog.DiscardHandler),
+		Listener: ready, Fleet: known, Logger: slog.New(slog.DiscardHandler),
 		TLS: &tls.Config{
 			MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAnyClientCert,
 		},
@@ -87,10 +91,7 @@ func serve(ctx context.Context) error {
 		return err
 	}
 	go func() { _ = l.Start(ctx) }() // The process is killed.
-	for l.Addr() == nil {
-		<-time.After(time.Millisecond)
-	}
-	fmt.Println(l.Addr())
+	fmt.Println(ready.Addr())
 
 	return kit.Answer(func(question string) any {
 		if question == "profile" {
