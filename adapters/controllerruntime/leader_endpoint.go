@@ -294,8 +294,8 @@ func (e *leaderEndpoint) fieldOwner() client.FieldOwner {
 }
 
 // applySlice writes the slice and returns its version, which withdrawAddress needs. The end of ctx
-// does not cancel the write: withdrawAddress runs after that end, and a write that was cut off would
-// leave its version unknown.
+// does not cancel the write: withdrawAddress runs after that end, and a write that was cut off
+// would leave its version unknown.
 func (e *leaderEndpoint) applySlice(
 	ctx context.Context, slice *discoveryv1ac.EndpointSliceApplyConfiguration, opts ...client.ApplyOption,
 ) (string, error) {

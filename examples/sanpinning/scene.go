@@ -73,8 +73,8 @@ func startScene(ctx context.Context, pki *pki, material keys.Source, verify veri
 	return s, nil
 }
 
-// playAttempt sends the event of an attempt on a new connection, and returns the recorded answer. It
-// fails if the sender got another status.
+// playAttempt sends the event of an attempt on a new connection, and returns the recorded answer.
+// It fails if the sender got another status.
 func (s *scene) playAttempt(ctx context.Context, a attempt) (outcome, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
