@@ -9,7 +9,7 @@ require (
 	k8s.io/apimachinery v0.35.0
 )
 
-require github.com/runtime-watcher/runtime-watcher v0.0.0-20261129143518-10908f84fd86
+require github.com/runtime-watcher/runtime-watcher v0.0.0-20261129150017-bd969b52c345
 
 require github.com/hashicorp/go-cleanhttp v0.5.2 // indirect
 
