@@ -42,7 +42,7 @@ func (v *visit) installWebhook(ctx context.Context) (Status, error) {
 	}
 	if v.want.waits {
 		return status.withFailure(ReasonWebhooksContested,
-			"another program repeatedly changes the webhooks, so the agents restart at most once an hour"), nil
+			"another program repeatedly changes the webhooks, so the next restart of the agents waits for up to an hour"), nil
 	}
 	return v.complete(ctx, status, configuration, live)
 }
