@@ -1,6 +1,7 @@
 package installation
 
 import (
+	"errors"
 	"log/slog"
 	"slices"
 	"strings"
@@ -72,9 +73,20 @@ func TestLinesGoToTheLoggerOfTheOperator(t *testing.T) {
 func TestARuntimeThatIsGoneIsForgotten(t *testing.T) {
 	i := must(New(Parts{Image: "image", ControlPlane: "a:443"}, Options{}))
 	i.memory.records.store("prod", record{})
+
+	i.Forget("prod")
+	if _, known := i.memory.records.load("prod"); known {
+		t.Error("Forget left the record of the runtime")
+	}
+}
+
+// A missing client is a mistake of the caller. It must not pass for a runtime without an agent.
+func TestUninstallWantsAClient(t *testing.T) {
+	i := must(New(Parts{Image: "image", ControlPlane: "a:443"}, Options{}))
+
 	status, err := i.Uninstall(t.Context(), Runtime{ID: "prod"})
-	if _, known := i.memory.records.load("prod"); known || err != nil || status.State != Removed {
-		t.Errorf("known: %t, %+v, %v", known, status, err)
+	if !errors.Is(err, errNoClient) || status.State == Removed {
+		t.Errorf("got %+v, %v, want an error", status, err)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/ownership"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/remote"
+	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
 // Uninstall removes the objects that Install has made, in reverse order. The webhook configuration
@@ -20,19 +21,24 @@ import (
 // listed, the namespace stays, and a line is logged. To list them, Client must come from
 // runtimes.NewKubeconfigs or remote.NewClient.
 //
-// Missing objects are not an error. If the runtime no longer exists, leave its Client nil:
-// then Uninstall returns [Removed] without an error. A runtime that cannot be reached is an error.
+// Missing objects are not an error. A runtime that cannot be reached is an error, and so is a
+// missing Client. If the runtime no longer exists, call [Installer.Forget] instead.
 func (i *Installer) Uninstall(ctx context.Context, r Runtime) (Status, error) {
-	i.memory.forget(r.ID)
 	if r.Client == nil {
-		return Status{State: Removed}, nil
+		return Status{}, errNoClient
 	}
 
+	i.memory.forget(r.ID)
 	v := i.visit(&r)
 	ctx, end := i.budgets.beginCall(ctx, v.renderer)
 	defer end()
 	return bounded(v.uninstall(ctx))
 }
+
+// Forget removes everything that the installer remembers of a runtime. Forget makes no request and
+// leaves the objects in the runtime. Call Forget for a runtime that no longer exists, or that
+// another installer serves from now on. Calls for the same runtime must not run concurrently.
+func (i *Installer) Forget(id core.RuntimeID) { i.memory.forget(id) }
 
 func (v *visit) uninstall(ctx context.Context) (Status, error) {
 	if err := v.read(ctx); err != nil {

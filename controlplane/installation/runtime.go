@@ -71,12 +71,14 @@ type purposes struct {
 	nats bool   // The client certificate has a user of a NATS server.
 }
 
+var errNoClient = errors.New("want a client, have none")
+
 // validate checks the material as the peers of the agent will: a mistake found there is a silent
 // failure. Only an agent that serves a webhook needs a serving certificate, and only one over NATS
 // a user.
 func (r *Runtime) validate(needs purposes) error {
 	if r.Client == nil {
-		return errors.New("want a client, have none")
+		return errNoClient
 	}
 	if r.PullSecret != nil && !isPullSecret(r.PullSecret) {
 		return fmt.Errorf("PullSecret: want JSON of at most %d bytes", maxPullSecret)

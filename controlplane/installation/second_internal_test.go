@@ -16,8 +16,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// Uninstall forgets all that the installer remembers of its runtime, and nothing of another one.
-func TestUninstallForgetsItsRuntimeOnly(t *testing.T) {
+func TestForgetKeepsOtherRuntimes(t *testing.T) {
 	p := newPlace(t, Options{})
 	i := p.installer
 	for _, id := range []core.RuntimeID{"prod", "beside"} {
@@ -25,9 +24,8 @@ func TestUninstallForgetsItsRuntimeOnly(t *testing.T) {
 		i.memory.restarts.store(id, restarted{})
 		i.memory.contests.store(id, "text")
 	}
-	if _, err := i.Uninstall(t.Context(), Runtime{ID: "prod"}); err != nil {
-		t.Fatal(err)
-	}
+
+	i.Forget("prod")
 	for name, values := range map[string]*sync.Map{
 		"records": &i.memory.records.values, "restarts": &i.memory.restarts.values, "contests": &i.memory.contests.values,
 	} {

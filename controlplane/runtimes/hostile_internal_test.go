@@ -227,7 +227,7 @@ func (w *hostileWorld) wantNothingKept(before uint64) {
 	w.t.Helper()
 	w.evict() // As for a client that others displace.
 	remotetest.CheckKept(w.t, before)
-	w.forgetObject(w.t.Context(), client.ObjectKeyFromObject(w.object))
+	w.forgetObject(client.ObjectKeyFromObject(w.object))
 	if n := len(w.book.objects) + len(w.book.runtimes) + len(w.book.stale); n > 0 {
 		w.t.Errorf("%d entries are left of a runtime that is gone", n)
 	}

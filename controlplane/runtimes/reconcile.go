@@ -32,7 +32,7 @@ func (r *reconciler) reconcileObject(ctx context.Context, request reconcile.Requ
 	object, _ := r.prototype.DeepCopyObject().(client.Object) // A copy has the same type.
 	err := r.client.Get(ctx, request.NamespacedName, object)
 	if apierrors.IsNotFound(err) {
-		id := r.forgetObject(ctx, request.NamespacedName)
+		id := r.forgetObject(request.NamespacedName)
 		r.forgetRuntime(id)
 		return reconcile.Result{}, nil
 	}

@@ -90,18 +90,12 @@ func (r *reconciler) retryAfter(age time.Duration) time.Duration {
 func (r *reconciler) repairPause() time.Duration { return 20 * r.opts.Retry }
 
 // forgetObject forgets an object. It returns its runtime, if that is known and has no other object.
-func (r *reconciler) forgetObject(ctx context.Context, object client.ObjectKey) core.RuntimeID {
+func (r *reconciler) forgetObject(object client.ObjectKey) core.RuntimeID {
 	id := r.book.forget(object)
 	if id != "" {
-		r.forgetInstallation(ctx, id)
+		r.installer.Forget(id)
 	}
 	return id
-}
-
-// forgetInstallation makes the installer forget a runtime. Without a client, Uninstall removes
-// nothing in the runtime, makes no request, and cannot fail.
-func (r *reconciler) forgetInstallation(ctx context.Context, id core.RuntimeID) {
-	_, _ = r.installer.Uninstall(ctx, installation.Runtime{ID: id})
 }
 
 // forgetRuntime removes a runtime from the fleet, which drops late heartbeats of its agents.

@@ -80,6 +80,11 @@ func (a *attempt) uninstallAgent(ctx context.Context) (installation.Status, erro
 	if err != nil {
 		return installation.Status{}, err
 	}
+	if there == nil { // A runtime that no longer exists contains nothing to remove.
+		a.installer.Forget(a.id)
+		return installation.Status{State: installation.Removed}, nil
+	}
+
 	status, err := a.installer.Uninstall(ctx, installation.Runtime{ID: a.id, Client: there})
 	return status, because(ReasonInstallationFailed, err)
 }
@@ -116,7 +121,7 @@ func (a *attempt) release(ctx context.Context) (reconcile.Result, error) {
 		return reconcile.Result{}, err
 	}
 
-	a.forgetObject(ctx, a.key)
+	a.forgetObject(a.key)
 	a.forgetRuntime(a.id)
 	return reconcile.Result{}, nil
 }
