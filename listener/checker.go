@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/netip"
 	"runtime"
@@ -188,7 +189,11 @@ func (c *checker) peer(cert, signer *x509.Certificate) (core.Peer, error) {
 	return peer, nil
 }
 
-var errLongChain = unauthenticated(ReasonUntrustedChain, "want a chain of at most %d certificates", maxChain)
+var (
+	errNoRoots       = fmt.Errorf("%w: there is no CA bundle", core.ErrNotReady)
+	errNoCertificate = unauthenticated(ReasonNoCertificate, "want a client certificate on a TLS connection")
+	errLongChain     = unauthenticated(ReasonUntrustedChain, "want a chain of at most %d certificates", maxChain)
+)
 
 // casOf returns the fingerprints of all certificates above the leaf, in all chains.
 func casOf(chains [][]*x509.Certificate) (fingerprints []string) {

@@ -3,6 +3,7 @@ package listener
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -10,8 +11,10 @@ import (
 	"math/rand/v2"
 	"mime"
 	"net/http"
+	"path"
 	"runtime/debug"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -26,6 +29,41 @@ type exchange struct {
 	*endpoint
 
 	request *http.Request
+}
+
+// ServeHTTP answers one request. Use it to mount the listener in another server, which needs
+// timeouts and must accept headers of 64 KiB. With [FromTLS], such a server verifies a chain in the
+// first request of a certificate rather than in the handshake.
+func (l *Listener) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !isClean(r) {
+		l.nowhere.ServeHTTP(w, r)
+		return
+	}
+	l.mux.ServeHTTP(w, r)
+}
+
+// isClean reports whether a mux takes the path as it is. It redirects others, which a sender of
+// events must not follow.
+func isClean(r *http.Request) bool {
+	escaped := r.URL.EscapedPath()
+	return strings.HasPrefix(escaped, "/") && path.Clean(escaped) == escaped && r.Method != http.MethodConnect
+}
+
+func (e *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	started := e.opts.Now()
+	x := exchange{endpoint: e, request: e.withObserved(r)}
+	a := x.answer()
+	a.writeTo(w)
+	x.reportAnswer(&a, e.opts.Now().Sub(started))
+}
+
+func (l *Listener) withObserved(r *http.Request) *http.Request {
+	v, ok := l.verifier.(*combined)
+	isObserving := ok && v.observeOnly
+	if !isObserving && !l.peers.observeOnly {
+		return r
+	}
+	return r.WithContext(context.WithValue(r.Context(), observedKey{}, &observed{}))
 }
 
 // answer charges the sender before anything else, so that a stranger learns nothing.
@@ -221,8 +259,6 @@ func (x *exchange) reportAnswer(a *answer, took time.Duration) {
 		slog.Int("status", a.Status), slog.String("reason", string(a.Reason)),
 		slog.Duration("took", took), slog.Any("error", a.err))
 }
-
-const refusalEvery = 10 * time.Minute
 
 // takeLevel returns warn for a refusal that needs an administrator, if a line is due for its
 // runtime and reason. It counts the lines that were not due.

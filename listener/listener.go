@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"path"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -46,6 +45,9 @@ const (
 	stopping
 )
 
+// refusalEvery is the time between two warnings for the same runtime and reason.
+const refusalEvery = 10 * time.Minute
+
 // New returns a listener with a copy of handlers. It fails if a required argument is missing, a
 // manager's name is invalid, or an option is out of range. The error names every fault.
 //
@@ -63,17 +65,6 @@ func New(peers Peers, verifier core.Verifier, handlers map[core.Manager]core.Han
 	l := &Listener{peers: peers, verifier: verifier, intake: in, opts: opts, refusals: pacedlog.NewPace(refusalEvery)}
 	l.routeAll()
 	return l, nil
-}
-
-// ServeHTTP answers one request. Use it to mount the listener in another server, which needs
-// timeouts and must accept headers of 64 KiB. With [FromTLS], such a server verifies a chain in the
-// first request of a certificate rather than in the handshake.
-func (l *Listener) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if !isClean(r) {
-		l.nowhere.ServeHTTP(w, r)
-		return
-	}
-	l.mux.ServeHTTP(w, r)
 }
 
 // NeedLeaderElection returns false, so that controller-runtime starts the listener on every
@@ -113,14 +104,6 @@ type endpoint struct {
 	bodies sync.Pool
 }
 
-func (e *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	started := e.opts.Now()
-	x := exchange{endpoint: e, request: e.withObserved(r)}
-	a := x.answer()
-	a.writeTo(w)
-	x.reportAnswer(&a, e.opts.Now().Sub(started))
-}
-
 const wildcard = "manager"
 
 // routeAll gives everything else to the endpoint without a version.
@@ -134,13 +117,6 @@ func (l *Listener) routeAll() {
 			Listener: l, version: version, bodies: sync.Pool{New: func() any { return new(bytes.Buffer) }},
 		})
 	}
-}
-
-// isClean reports whether a mux takes the path as it is. It redirects others, which a sender of
-// events must not follow.
-func isClean(r *http.Request) bool {
-	escaped := r.URL.EscapedPath()
-	return strings.HasPrefix(escaped, "/") && path.Clean(escaped) == escaped && r.Method != http.MethodConnect
 }
 
 // Options are the optional settings of a [Listener]. The zero value is the documented default.

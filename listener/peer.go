@@ -6,17 +6,14 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
 	"sync/atomic"
-	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
-	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 	"github.com/runtime-watcher/runtime-watcher/listener/internal/xfcc"
 )
 
@@ -81,37 +78,6 @@ func (p Peers) validate(config *tls.Config) error {
 var errNoClientAuth = errors.New(
 	"Options.TLS asks for no client certificate, so that every sender would be refused: want a ClientAuth")
 
-var errNoRoots = fmt.Errorf("%w: there is no CA bundle", core.ErrNotReady)
-
-// PeerOptions are the optional settings of [Peers]. The zero value is the documented default.
-type PeerOptions struct {
-	// Identity names the runtime of a verified certificate. It returns an error if the certificate
-	// names no runtime. A name is also refused if it is blank, is longer than 2048 bytes, or
-	// contains unprintable characters. Default: the Common Name of the subject.
-	Identity func(*x509.Certificate) (core.RuntimeID, error)
-	// CacheSize bounds the number of verified certificates in the cache, which take about 1 KiB
-	// each. Default: 16,384.
-	CacheSize int
-	// Now is the clock for validity. Default: [time.Now].
-	Now func() time.Time
-
-	// GatewayNames is for [FromXFCC] behind a sidecar, such as the sidecar of Istio, which appends
-	// an element about its client, the gateway. The header must then have two elements. The first
-	// element describes the runtime. The second element must have one of these names as its only
-	// URI or, without a URI, as one of its DNS names. The function proxy must prove that the sender
-	// is the sidecar. Default: none, so the header must have one element.
-	GatewayNames []string
-	// ObserveOnly makes [FromXFCC] accept the last certificate of a header that does not come from
-	// the gateway. This logger gets a line with the reason, as with the function [ObserveOnly]. Use
-	// it for a dry run only, because any process that has seen a certificate can impersonate its
-	// runtime. Default: none.
-	ObserveOnly *slog.Logger
-}
-
-func (o PeerOptions) withDefaults() PeerOptions {
-	return option.WithDefaults(o, PeerOptions{Identity: commonName, CacheSize: 16 << 10, Now: time.Now})
-}
-
 // FromTLS takes the peer from the client certificate of the TLS connection and verifies its chain
 // against the current CA bundle. Options.TLS must request a client certificate. Once a CA is
 // removed from the bundle, each further request with a certificate of that CA is refused, also on
@@ -150,38 +116,9 @@ func FromTLS(roots func() *x509.CertPool, opts PeerOptions) Peers {
 }
 
 var (
-	errNoCertificate = unauthenticated(ReasonNoCertificate, "want a client certificate on a TLS connection")
-	errRootsMissing  = errors.New("function for the CA bundle is nil")
-	errProxyMissing  = errors.New("proxy is nil: want ProxyCertificate, ProxyAddresses or InsecureAnyProxy")
+	errRootsMissing = errors.New("function for the CA bundle is nil")
+	errProxyMissing = errors.New("proxy is nil: want ProxyCertificate, ProxyAddresses or InsecureAnyProxy")
 )
-
-func commonName(cert *x509.Certificate) (core.RuntimeID, error) {
-	return core.RuntimeID(cert.Subject.CommonName), nil
-}
-
-var errNoSPIFFE = errors.New("want exactly one URI SAN, of the form spiffe://<trust domain>/<path>")
-
-// SPIFFE can be used as Identity of [PeerOptions]. It returns the whole SPIFFE ID, with scheme and
-// trust domain: the one URI SAN of the certificate (X509-SVID, section 2).
-func SPIFFE(cert *x509.Certificate) (core.RuntimeID, error) {
-	if len(cert.URIs) != 1 {
-		return "", fmt.Errorf("%w, have %d", errNoSPIFFE, len(cert.URIs))
-	}
-
-	id := cert.URIs[0]
-	if id.Scheme != "spiffe" || id.Host == "" || id.User != nil || id.Port() != "" ||
-		id.RawQuery != "" || id.Fragment != "" || len(id.Path) < 2 {
-		return "", errNoSPIFFE
-	}
-	return core.RuntimeID(id.String()), nil
-}
-
-func checkIdentity(id core.RuntimeID) error {
-	if err := option.RuntimeName(string(id)); err != nil {
-		return unauthenticated(reasons.NoIdentity, "%w", err)
-	}
-	return nil
-}
 
 const headerXFCC = "X-Forwarded-Client-Cert"
 

@@ -137,15 +137,6 @@ type observed struct{ reason core.Reason }
 
 type observedKey struct{}
 
-func (l *Listener) withObserved(r *http.Request) *http.Request {
-	v, ok := l.verifier.(*combined)
-	isObserving := ok && v.observeOnly
-	if !isObserving && !l.peers.observeOnly {
-		return r
-	}
-	return r.WithContext(context.WithValue(r.Context(), observedKey{}, &observed{}))
-}
-
 func observedIn(r *http.Request) core.Reason {
 	if seen, ok := r.Context().Value(observedKey{}).(*observed); ok {
 		return seen.reason

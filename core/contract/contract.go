@@ -126,6 +126,13 @@ const (
 	typeHeartbeat = "com.github.runtime-watcher.heartbeat"
 )
 
+// The members of the data of an event that are objects.
+const (
+	fieldOwner      = "owner"
+	fieldWatched    = "watched"
+	fieldWatchedGVK = "watchedGvk"
+)
+
 const (
 	specVersion    = "1.0"
 	sourcePrefix   = "/runtimes/"

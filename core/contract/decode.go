@@ -251,12 +251,6 @@ func (d *dataReader) read(data []byte, member func(name []byte) error) error {
 	return d.End()
 }
 
-const (
-	fieldOwner      = "owner"
-	fieldWatched    = "watched"
-	fieldWatchedGVK = "watchedGvk"
-)
-
 func (d *dataReader) readOwner(name []byte) error {
 	if string(name) == fieldOwner {
 		return d.readName(&d.event.Owner, &d.last.Owner)

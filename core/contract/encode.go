@@ -12,28 +12,11 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
-
-// Request is an encoded batch, and the part of the batch that it carries.
-type Request struct {
-	// Body is the encoded request. It is nil if no event of the batch can be sent.
-	Body []byte
-	// Sent maps each event in Body, in order, to its index in the batch.
-	Sent []int
-	// Heartbeat reports whether Body ends with the heartbeat.
-	Heartbeat bool
-	// Failed contains the events that Body does not carry. An event that the contract cannot
-	// express has a permanent error with the reason malformed. An event that does not fit has the
-	// error [core.ErrNotSent]. The heartbeat has the index len(batch.Events). It is sent only
-	// together with all events of the batch. With a contract without heartbeats, Failed does not
-	// contain the heartbeat.
-	Failed core.EventErrors
-}
 
 // Encode returns the request that carries batch, cut at [Version.MaxEvents] and [Version.MaxBody].
 // A heartbeat is cut to the bounds of the contract. [Version.Decode] accepts every body. Encode
@@ -49,19 +32,6 @@ func (v Version) Encode(batch *core.Batch) (Request, error) {
 		return encodeBatch(batch)
 	default:
 		return encodeSingle(v, batch), nil
-	}
-}
-
-func (r *Request) fail(index int, err error) {
-	if r.Failed == nil {
-		r.Failed = core.EventErrors{}
-	}
-	r.Failed[index] = err
-}
-
-func (r *Request) failFrom(first, end int) {
-	for i := first; i < end; i++ {
-		r.fail(i, core.ErrNotSent)
 	}
 }
 
@@ -259,61 +229,6 @@ func appendQuoted(b []byte, text string) []byte {
 	return append(append(append(b, '"'), text...), '"')
 }
 
-// wireTime returns t, and no time when RFC 3339 cannot express it: a time is informative.
-func wireTime(t time.Time) time.Time {
-	const lastYear = 9999
-	t = t.UTC()
-	if t.Year() < 0 || t.Year() > lastYear {
-		return time.Time{}
-	}
-	return t
-}
-
-func checkID(id string) error {
-	if id == "" {
-		return fmt.Errorf("%w: id is empty", errMalformed)
-	}
-	return checkAttribute("id", id)
-}
-
-func checkAttribute(name, value string) error {
-	if isAttribute(value) {
-		return nil
-	}
-	return fmt.Errorf("%w: attribute %s has %d bytes, want at most %d of UTF-8",
-		errMalformed, name, len(value), maxAttribute)
-}
-
-func isAttribute(value string) bool { return len(value) <= maxAttribute && utf8.ValidString(value) }
-
-func checkEvent(event *core.Numbered) error {
-	if err := checkID(event.ID); err != nil {
-		return err
-	}
-	if event.Resync {
-		return checkOwner(&event.WatchEvent)
-	}
-	return cmp.Or(checkOwner(&event.WatchEvent), checkWatched(&event.WatchEvent))
-}
-
-func checkOwner(event *core.WatchEvent) error {
-	return cmp.Or(
-		checkName("owner.namespace", event.Owner.Namespace, event.Owner.Name != ""),
-		checkName("owner.name", event.Owner.Name, event.Owner.Namespace != ""))
-}
-
-func checkWatched(event *core.WatchEvent) error {
-	return cmp.Or(
-		checkName("watched.namespace", event.Watched.Namespace, false),
-		checkName("watched.name", event.Watched.Name, true),
-		checkName("watchedGvk.group", event.WatchedGVK.Group, false),
-		checkName("watchedGvk.version", event.WatchedGVK.Version, false),
-		checkName("watchedGvk.kind", event.WatchedGVK.Kind, true),
-		checkName("operation", string(event.Operation), false),
-		checkName("field", string(event.Field), false),
-		checkName("uid", string(event.UID), false))
-}
-
 // setHeartbeat returns the data.
 func (e *element) setHeartbeat(sent *core.Heartbeat) ([]byte, error) {
 	beat := cut(sent)
@@ -343,18 +258,6 @@ func cut(beat *core.Heartbeat) core.Heartbeat {
 	return c
 }
 
-func textsOf(b *core.Heartbeat) []*string {
-	return []*string{
-		&b.Instance, &b.Version, &b.CertificateFingerprint, &b.KeyMaterialError, (*string)(&b.Canary), &b.ConfigHash,
-		&b.ConfigError, &b.CanaryError, &b.WebhookError, (*string)(&b.Interruption.Reason), &b.Interruption.Error,
-	}
-}
-
-// timesOf returns the times in the data of a heartbeat. The time of the heartbeat is an attribute.
-func timesOf(b *core.Heartbeat) []*time.Time {
-	return []*time.Time{&b.CertificateExpiry, &b.LastReview, &b.Interruption.Since, &b.Interruption.Until}
-}
-
 func cutText(text string) string {
 	return strings.ToValidUTF8(text[:min(len(text), maxAttribute)], "")
 }
@@ -380,19 +283,6 @@ func cutReasons(dropped map[core.Reason]int64) map[core.Reason]int64 {
 	return kept
 }
 
-func checkName(field, name string, required bool) error {
-	switch {
-	case required && name == "":
-		return fmt.Errorf("%w: %s is empty", errMalformed, field)
-	case len(name) > maxName:
-		return fmt.Errorf("%w: %s has %d bytes, want at most %d", errMalformed, field, len(name), maxName)
-	case !utf8.ValidString(name):
-		return fmt.Errorf("%w: %s is not UTF-8", errMalformed, field)
-	default:
-		return nil
-	}
-}
-
 // Claim returns the batch as a runtime sends it: with runtime as Source, unless Source is set, and
 // with an ID for each event without an ID, as CloudEvents require. An outbox with an epoch assigns
 // an ID to each event. The batch of the caller is not changed.
@@ -405,46 +295,4 @@ func Claim(batch core.Batch, runtime core.RuntimeID) core.Batch {
 		}
 	}
 	return batch
-}
-
-// Elements returns the number of elements in the body: events and heartbeats.
-func (r *Request) Elements() int {
-	if r.Heartbeat {
-		return len(r.Sent) + 1
-	}
-	return len(r.Sent)
-}
-
-// Index returns the index, in a batch with that number of events, of an element of the body.
-func (r *Request) Index(element, events int) int {
-	if element < len(r.Sent) {
-		return r.Sent[element]
-	}
-	return events
-}
-
-// Unsendable replaces the errors of the events that the contract cannot express. An event that did
-// not fit keeps [core.ErrNotSent] and is sent with the next batch.
-func (r *Request) Unsendable(permanent func(err error) error) {
-	for i, err := range r.Failed {
-		if !errors.Is(err, core.ErrNotSent) {
-			r.Failed[i] = permanent(err)
-		}
-	}
-}
-
-// Result adds the errors of the events that were not sent (Failed) to err, the result of the events
-// that were sent.
-func (r *Request) Result(err error) error {
-	refused, partial := errors.AsType[core.EventErrors](err)
-	switch {
-	case len(r.Failed) == 0, err != nil && !partial:
-		return err
-	case len(refused) == 0:
-		return r.Failed
-	}
-
-	all := maps.Clone(r.Failed)
-	maps.Copy(all, refused)
-	return all
 }

@@ -46,3 +46,11 @@ func (o Options) backoff(failures int, longest time.Duration, err error) time.Du
 func (o Options) jitter(d time.Duration) time.Duration {
 	return time.Duration(o.Random() * float64(d))
 }
+
+// soonest returns the shorter wait. A negative wait has no end.
+func soonest(a, b time.Duration) time.Duration {
+	if a < 0 || b < 0 {
+		return max(a, b)
+	}
+	return min(a, b)
+}

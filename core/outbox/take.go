@@ -103,11 +103,3 @@ func (l *lane) mayFollow(batch []*entry) bool {
 		return l.arrived() == l.sequence && len(batch) < l.size.limit
 	}
 }
-
-// soonest returns the shorter wait. A negative wait has no end.
-func soonest(a, b time.Duration) time.Duration {
-	if a < 0 || b < 0 {
-		return max(a, b)
-	}
-	return min(a, b)
-}

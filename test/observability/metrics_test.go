@@ -242,7 +242,7 @@ func newVocabulary(t testing.TB) vocabulary {
 		{"", "contract"}: {none, contracts}, // A request that names none.
 		{"", "cause"}:    {of("internal/httpserver/cause.go", "^cause")},
 		{"", "use"}:      {of("agent/material.go", "^use")},
-		{"", "problem"}:  {of("keys/material.go", "^[Pp]roblem")},
+		{"", "problem"}:  {of("keys/problem.go", "^[Pp]roblem")},
 		{"", "server"}:   {{"webhook", "metrics"}},
 		{agents + "connections_dropped_total", "reason"}:    {dropped},
 		{listeners + "connections_dropped_total", "reason"}: {dropped},
