@@ -110,13 +110,13 @@ func TestAnExpiredServingCertificateIsNotReady(t *testing.T) {
 		b := newBuilder(t, nil, Connection{Keys: tt.client}, Options{Webhook: Webhook{Keys: tt.serving}})
 		r := &readiness{keys: b.keys, proof: &proof{}, source: func() error { return nil }}
 
-		if r.health(time.Now()).Ready {
+		if r.healthAt(time.Now()).Ready {
 			t.Errorf("%s: ready before it serves", tt.name)
 		}
 
 		r.serving.Store(true)
 		for after, want := range tt.ready {
-			if got := r.health(time.Now().Add(after)).Ready; got != want {
+			if got := r.healthAt(time.Now().Add(after)).Ready; got != want {
 				t.Errorf("%s: ready is %t after %v, want %t", tt.name, got, after, want)
 			}
 		}
@@ -168,17 +168,17 @@ func TestHeartbeat(t *testing.T) {
 		LastReview: reviewed, WebhookFailures: 3, ConfigError: "managers: broken",
 		CanaryError: "403 Forbidden", WebhookError: "one is missing",
 	}
-	if diff := cmp.Diff(want, p.heartbeat("widgets")); diff != "" || len(want.CAFingerprints) != 1 {
+	if diff := cmp.Diff(want, p.makeHeartbeat("widgets")); diff != "" || len(want.CAFingerprints) != 1 {
 		t.Errorf("heartbeat (-want +got):\n%s", diff)
 	}
-	if got := p.heartbeat("gadgets").LastReview; !got.IsZero() {
+	if got := p.makeHeartbeat("gadgets").LastReview; !got.IsZero() {
 		t.Errorf("last review of another manager is %v, want none", got)
 	}
 	check(t, os.Remove(volume.Path("tls.key")))
 	if err := b.keys.client.material.(*keys.Files).Reload(); err == nil {
 		t.Fatal("want an error without a key")
 	}
-	if got := p.heartbeat("widgets").KeyMaterialError; !strings.Contains(got, "tls.key") {
+	if got := p.makeHeartbeat("widgets").KeyMaterialError; !strings.Contains(got, "tls.key") {
 		t.Errorf("key material error %q, want the file", got)
 	}
 }
@@ -231,8 +231,8 @@ func TestProofIsBounded(t *testing.T) {
 		p.noteProof(core.Manager("guess-"+string(rune('a'+i%26))+strings.Repeat("x", i/26)), now.Add(time.Duration(i)))
 	}
 	p.noteProof("widgets", now.Add(time.Hour))
-	if n := len(p.last); n != defaults.MaxManagers || p.of("widgets").IsZero() {
-		t.Errorf("%d managers, and widgets at %v; want %d with it", n, p.of("widgets"), defaults.MaxManagers)
+	if n := len(p.last); n != defaults.MaxManagers || p.lastProof("widgets").IsZero() {
+		t.Errorf("%d managers, and widgets at %v; want %d with it", n, p.lastProof("widgets"), defaults.MaxManagers)
 	}
 }
 
@@ -292,11 +292,11 @@ func TestProblemOfTheSource(t *testing.T) {
 	notReady := errors.New("watch widgets: forbidden")
 	r := &readiness{proof: &proof{}, source: func() error { return notReady }}
 	r.serving.Store(true)
-	if h := r.health(time.Now()); h.Ready || h.Source != notReady.Error() {
+	if h := r.healthAt(time.Now()); h.Ready || h.Source != notReady.Error() {
 		t.Errorf("health %+v, want that it is not ready because of its source", h)
 	}
 	notReady = nil
-	if h := r.health(time.Now()); !h.Ready {
+	if h := r.healthAt(time.Now()); !h.Ready {
 		t.Errorf("health %+v, want that it is ready", h)
 	}
 }

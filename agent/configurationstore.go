@@ -2,50 +2,22 @@ package agent
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 
-	"github.com/runtime-watcher/runtime-watcher/internal/shared/canary"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 )
 
-// storedConfiguration is the configuration at the API server of the runtime. The keeper reads and
-// applies it, the check of the webhooks reads it, and [WebhookProblem] applies it as a dry run.
-type storedConfiguration struct {
-	*canary.Configuration
+type webhookConfiguration = admissionregistrationv1.ValidatingWebhookConfiguration
 
-	dryRun bool
-}
-
-func newStoredConfiguration(opts Options) (storedConfiguration, error) {
-	stored, err := canary.NewConfiguration(opts.Webhook.Configuration, opts.Canary.apiServer())
-	if err != nil {
-		return storedConfiguration{}, fmt.Errorf("agent: %w", err)
-	}
-	return storedConfiguration{Configuration: stored}, nil
-}
-
-func (s storedConfiguration) Read(ctx context.Context) (*webhookConfiguration, error) {
-	return readerOf(s.Configuration.Read)(ctx)
-}
-
-func (s storedConfiguration) Apply(
-	ctx context.Context, want, live *webhookConfiguration,
-) (*webhookConfiguration, error) {
-	next := want.DeepCopy()
-	if live != nil {
-		next.UID = live.UID // An API server refuses another UID.
-	}
-	text, err := json.Marshal(next)
-	if err != nil {
-		return nil, fmt.Errorf("agent: webhook configuration: %w", err)
-	}
-
-	opts := canary.ApplyOptions{Force: live != nil, DryRun: s.dryRun}
-	return readerOf(func(ctx context.Context) ([]byte, error) {
-		return s.Configuration.Apply(ctx, text, opts)
-	})(ctx)
-}
-
-func (s storedConfiguration) Delete(ctx context.Context, live *webhookConfiguration) error {
-	return s.Configuration.Delete(ctx, string(live.UID))
+// ConfigurationStore stores one webhook configuration in an API server. Each method blocks until
+// the API server answers or ctx ends. The methods may be called concurrently.
+type ConfigurationStore interface {
+	// Read returns nil if there is no configuration.
+	Read(ctx context.Context) (*webhookConfiguration, error)
+	// Apply creates the configuration if live is nil, and otherwise replaces live. It returns the
+	// result. It fails if the stored object is not live.
+	Apply(ctx context.Context, want, live *webhookConfiguration) (*webhookConfiguration, error)
+	// Delete deletes only live and no other object.
+	Delete(ctx context.Context, live *webhookConfiguration) error
+	// Watch calls changed after each change. It returns when the API server ends the watch.
+	Watch(ctx context.Context, changed func()) error
 }

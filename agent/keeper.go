@@ -10,8 +10,6 @@ import (
 	"sync"
 	"time"
 
-	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/internal/periodic"
@@ -56,22 +54,6 @@ const (
 	webhooksContested = "contested"
 )
 
-type webhookConfiguration = admissionregistrationv1.ValidatingWebhookConfiguration
-
-// ConfigurationStore stores one webhook configuration in an API server. Each method blocks until
-// the API server answers or ctx ends. The methods may be called concurrently.
-type ConfigurationStore interface {
-	// Read returns nil if there is no configuration.
-	Read(ctx context.Context) (*webhookConfiguration, error)
-	// Apply creates the configuration if live is nil, and otherwise replaces live. It returns the
-	// result. It fails if the stored object is not live.
-	Apply(ctx context.Context, want, live *webhookConfiguration) (*webhookConfiguration, error)
-	// Delete deletes only live and no other object.
-	Delete(ctx context.Context, live *webhookConfiguration) error
-	// Watch calls changed after each change. It returns when the API server ends the watch.
-	Watch(ctx context.Context, changed func()) error
-}
-
 // webhookKeeper keeps the webhook configuration of a self-managing agent. Each replica does, and
 // all have the same intention. A replica that others have overtaken with newer settings waits.
 type webhookKeeper struct {
@@ -87,7 +69,7 @@ type webhookKeeper struct {
 
 	found finding
 
-	// Only start uses the following fields.
+	// Only keepWebhooks uses the following fields.
 
 	// applied identifies the configuration that was intended and in place last. New settings have
 	// another identity, and replace those of other replicas.
@@ -116,10 +98,10 @@ type webhookKeeper struct {
 	needsResync bool
 }
 
-// problem is for heartbeats, which only read memory.
-func (k *webhookKeeper) problem() string { return k.found.text() }
+// shownProblem is for heartbeats, which only read memory.
+func (k *webhookKeeper) shownProblem() string { return k.found.text() }
 
-func (k *webhookKeeper) start(ctx context.Context) error {
+func (k *webhookKeeper) keepWebhooks(ctx context.Context) error {
 	k.awaitAnswers(ctx)
 
 	changed := make(chan struct{}, 1)
@@ -184,6 +166,7 @@ func (k *webhookKeeper) followChanges(ctx context.Context, changed func()) {
 func (k *webhookKeeper) keepConfiguration(ctx context.Context) time.Duration {
 	asking, cancel := context.WithTimeout(ctx, webhooksTimeout)
 	defer cancel()
+
 	live, err := k.store.Read(asking)
 	if ctx.Err() != nil {
 		return k.every
@@ -197,7 +180,7 @@ func (k *webhookKeeper) keepConfiguration(ctx context.Context) time.Duration {
 		return k.pauseAfter(k.unread)
 	}
 
-	want, err := k.want.configuration()
+	want, err := k.want.buildConfiguration()
 	if err != nil {
 		k.reportProblem(err.Error())
 		k.log.warnPaced(ctx, "cannot build the webhook configuration: check the error", err.Error())
@@ -211,11 +194,12 @@ func (k *webhookKeeper) keepConfiguration(ctx context.Context) time.Duration {
 	if state != standsWithMoreCAs {
 		k.overlapSince = time.Time{}
 	}
+
 	switch state {
 	case standsAsIntended:
 		return k.noteIntended(ctx, live, want)
 	case standsWithMoreCAs:
-		return k.overlap(ctx, live, want)
+		return k.allowOtherCAs(ctx, live, want)
 	case standsForeign:
 		k.reportProblem(problem)
 		if problem != "" {
@@ -267,24 +251,26 @@ func (k *webhookKeeper) noteIntended(ctx context.Context, live, want *webhookCon
 	if calm := k.repairedAt.Add(keepCalm); k.changes >= keepContest && calm.After(shown) {
 		shown = calm
 	}
-	if left := time.Until(shown); k.problem() != "" && left > 0 {
+	if left := time.Until(shown); k.shownProblem() != "" && left > 0 {
 		return min(left, k.every)
 	}
 
 	k.reportProblem("")
-	k.log.reset()
+	k.log.forgetLast()
 	return k.every
 }
 
-// overlap leaves the CAs of another replica beside ours for keepOverlap.
-func (k *webhookKeeper) overlap(ctx context.Context, live, want *webhookConfiguration) time.Duration {
+// allowOtherCAs leaves the CAs of another replica beside ours for keepOverlap.
+func (k *webhookKeeper) allowOtherCAs(ctx context.Context, live, want *webhookConfiguration) time.Duration {
 	if k.overlapSince.IsZero() {
 		k.overlapSince = time.Now()
 	}
+
 	left := keepOverlap - time.Since(k.overlapSince)
 	if left <= 0 {
 		return k.applyConfiguration(ctx, live, want)
 	}
+
 	return min(k.noteIntended(ctx, live, want), left)
 }
 
@@ -297,15 +283,15 @@ func (k *webhookKeeper) yieldToPeer(ctx context.Context, live, want *webhookConf
 	if k.peerSince.IsZero() {
 		k.peerSince = time.Now()
 	}
+
 	since := k.peerSince
+	problem := "an agent with other settings writes the webhook configuration"
 	missing := lessThan(live, want)
 	if missing != "" {
 		since = k.noteLess()
-	}
-	problem := "an agent with other settings writes the webhook configuration"
-	if missing != "" {
 		problem += ": " + missing
 	}
+
 	elapsed := time.Since(since)
 	if elapsed >= keepPeer {
 		return k.repairConfiguration(ctx, live, want, problem)
@@ -327,6 +313,7 @@ func (k *webhookKeeper) noteLess() time.Time {
 	if now.Sub(k.lessAt) > keepForget {
 		k.lessSince = now
 	}
+
 	k.lessAt = now
 	k.needsResync = true
 	return k.lessSince
@@ -358,6 +345,7 @@ func (k *webhookKeeper) repairConfiguration(
 		problem = fmt.Sprintf("contested by %s, %d changes: %s", changerOf(live), k.changes, problem)
 	}
 	k.reportProblem(problem)
+
 	if k.changes < keepContest {
 		k.checked(hook.WebhookCheck{Result: webhooksChanged})
 		k.log.noteLine(ctx, slog.LevelError, "webhooks differ from the intended configuration, so changes are missed: "+
@@ -383,6 +371,7 @@ func (k *webhookKeeper) noteChange(now time.Time) {
 	}
 	k.changes++
 	k.changedAt = now
+
 	pause := keepPause
 	for range k.changes - (keepContest - 1) {
 		pause = min(2*pause, keepLongest)
@@ -398,11 +387,13 @@ func (k *webhookKeeper) noteChange(now time.Time) {
 func (k *webhookKeeper) applyConfiguration(ctx context.Context, live, want *webhookConfiguration) time.Duration {
 	writing, cancel := context.WithTimeout(ctx, webhooksTimeout)
 	defer cancel()
+
 	k.needsResync = true
 	next := want
 	if k.failures == 0 { // An API server may refuse many CAs.
 		next = k.want.withCAsOf(live, want)
 	}
+
 	result, err := k.writeConfiguration(writing, live, next)
 	if ctx.Err() != nil {
 		return k.every
@@ -410,7 +401,7 @@ func (k *webhookKeeper) applyConfiguration(ctx context.Context, live, want *webh
 
 	if err != nil {
 		k.checked(hook.WebhookCheck{Result: webhooksNotRead})
-		k.reportProblem(cmp.Or(k.problem(), "the webhook configuration cannot be written: "+err.Error()))
+		k.reportProblem(cmp.Or(k.shownProblem(), "the webhook configuration cannot be written: "+err.Error()))
 		k.log.warnPaced(ctx, "cannot write the webhook configuration, so changes are missed: "+
 			"check the error, the ClusterRole and the policy of the webhooks", err.Error())
 		k.failures++
@@ -439,6 +430,7 @@ func (k *webhookKeeper) writeConfiguration(
 		if err != nil {
 			return nil, err
 		}
+
 		k.want.noteConditions(result, next)
 		if k.isAsIntended(result, next) {
 			return result, nil
@@ -453,6 +445,7 @@ func (k *webhookKeeper) writeConfiguration(
 	if err != nil {
 		return nil, err
 	}
+
 	k.want.noteConditions(result, next)
 	return result, nil
 }
@@ -463,6 +456,7 @@ func (k *webhookKeeper) mustReplace(live, next *webhookConfiguration) bool {
 	if len(guestsOf(live, next)) > 0 {
 		return true
 	}
+
 	isContested := k.changes >= keepContest
 	return isContested && hasForeignMetadata(live, next)
 }
@@ -490,7 +484,7 @@ func (k *webhookKeeper) isAsIntended(live, want *webhookConfiguration) bool {
 // reportProblem is for heartbeats. A problem is shown for keepShown at least.
 func (k *webhookKeeper) reportProblem(problem string) {
 	problem = bounded(problem)
-	if problem != "" && k.problem() == "" {
+	if problem != "" && k.shownProblem() == "" {
 		k.shownSince = time.Now()
 	}
 	k.found.setText(problem)
@@ -518,34 +512,4 @@ func changerOf(live *webhookConfiguration) string {
 		name = fmt.Sprintf("the field manager %.64q", entry.Manager)
 	}
 	return name
-}
-
-func (b *builder) addWebhookKeeper() error {
-	store, err := b.configurationStore()
-	if err != nil {
-		return err
-	}
-
-	want := newIntended(b.opts, b.keys.serving, b.to.Keys.CA)
-	if _, err := want.configuration(); err != nil {
-		b.log.Warn("cannot build the webhook configuration yet", slog.String("problem", err.Error()))
-	}
-
-	keeper := &webhookKeeper{
-		store: store, want: want,
-		answers: func() bool { return b.ready.probed.Load() },
-		every:   b.opts.canaryInterval(), checked: b.metrics.WebhooksChecked, restored: b.outbox.Resync,
-		log: lineLimiter{to: b.log},
-	}
-
-	b.heartbeats.webhooks = keeper.problem
-	b.webhooks = []component{{"webhook configuration", keeper.start}}
-	return nil
-}
-
-func (b *builder) configurationStore() (ConfigurationStore, error) {
-	if b.parts.OwnConfiguration != nil {
-		return b.parts.OwnConfiguration, nil
-	}
-	return newStoredConfiguration(b.opts)
 }

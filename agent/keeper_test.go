@@ -259,7 +259,7 @@ func keepIn(t *testing.T, store ConfigurationStore, want intended) *keeping {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = k.start(ctx) // It returns nil.
+		_ = k.keepWebhooks(ctx) // It returns nil.
 	}()
 	k.stop = func() {
 		cancel()
@@ -335,8 +335,8 @@ func TestAnAgentKeepsItsWebhooks(t *testing.T) {
 				defer k.stop()
 				pass(time.Minute)
 				first, writes := store.now()
-				if first == nil || writes != 1 || k.resyncsSoFar() != 1 || k.problem() != "" {
-					t.Fatalf("%d writes, %d resyncs, problem %q, want one write and one resync", writes, k.resyncsSoFar(), k.problem())
+				if first == nil || writes != 1 || k.resyncsSoFar() != 1 || k.shownProblem() != "" {
+					t.Fatalf("%d writes, %d resyncs, problem %q, want one write and one resync", writes, k.resyncsSoFar(), k.shownProblem())
 				}
 				if owner := first.Annotations[new(OwnConfiguration).mark()]; owner != "agent/runtime-watcher/runtime-watcher" {
 					t.Errorf("owner %q", owner)
@@ -344,7 +344,7 @@ func TestAnAgentKeepsItsWebhooks(t *testing.T) {
 
 				store.change(test.edit)
 				synctest.Wait()
-				if have := k.problem(); !strings.Contains(have, test.problem) {
+				if have := k.shownProblem(); !strings.Contains(have, test.problem) {
 					t.Errorf("problem %q, want %q", have, test.problem)
 				}
 				pass(5 * time.Second)
@@ -355,12 +355,12 @@ func TestAnAgentKeepsItsWebhooks(t *testing.T) {
 				if !reflect.DeepEqual(live.Webhooks, first.Webhooks) || !maps.Equal(live.Annotations, first.Annotations) {
 					t.Errorf("after 5 s: %v, want %v", live, first)
 				}
-				if k.resyncsSoFar() != 2 || k.problem() == "" {
-					t.Errorf("%d resyncs, problem %q, want two, and the problem for a heartbeat", k.resyncsSoFar(), k.problem())
+				if k.resyncsSoFar() != 2 || k.shownProblem() == "" {
+					t.Errorf("%d resyncs, problem %q, want two, and the problem for a heartbeat", k.resyncsSoFar(), k.shownProblem())
 				}
 				pass(time.Minute)
-				if k.resyncsSoFar() != 2 || k.problem() != "" {
-					t.Errorf("%d resyncs, problem %q, want two and none", k.resyncsSoFar(), k.problem())
+				if k.resyncsSoFar() != 2 || k.shownProblem() != "" {
+					t.Errorf("%d resyncs, problem %q, want two and none", k.resyncsSoFar(), k.shownProblem())
 				}
 			})
 		})
@@ -429,7 +429,7 @@ func (unwatched) Watch(context.Context, func()) error { return errors.New("403 F
 func TestWebhooksOfOthersStay(t *testing.T) {
 	ca, serving := servingPair(t)
 	want := intendedFor(serving, bundleFile(t, ca.PEM), "configmaps")
-	same, err := want.configuration()
+	same, err := want.buildConfiguration()
 	check(t, err)
 	delete(same.Annotations, new(OwnConfiguration).mark())
 	other := same.DeepCopy()
@@ -458,7 +458,7 @@ func TestWebhooksOfOthersStay(t *testing.T) {
 				if _, writes := store.now(); writes != 0 {
 					t.Errorf("%d writes, want none", writes)
 				}
-				if have := k.problem(); (have == "") != (test.problem == "") || !strings.Contains(have, test.problem) {
+				if have := k.shownProblem(); (have == "") != (test.problem == "") || !strings.Contains(have, test.problem) {
 					t.Errorf("problem %q, want %q", have, test.problem)
 				}
 				if n := strings.Count(k.logged(), "\n"); n > 14 {
@@ -489,7 +489,7 @@ func TestAContestIsNamedAndSlow(t *testing.T) {
 		if writes < 10 || writes > 70 {
 			t.Errorf("%d writes within an hour, want a few that become rare", writes)
 		}
-		if have := k.problem(); !strings.Contains(have, `contested by the field manager "enforcer"`) {
+		if have := k.shownProblem(); !strings.Contains(have, `contested by the field manager "enforcer"`) {
 			t.Errorf("problem %q, want the program", have)
 		}
 		if k.resyncsSoFar() > 1 {
@@ -501,8 +501,8 @@ func TestAContestIsNamedAndSlow(t *testing.T) {
 		store.mu.Unlock()
 		pass(keepLongest*3/2 + 2*time.Minute)
 		live, _ := store.now()
-		if have := admission.Differences(live); len(have) > 0 || k.problem() != "" {
-			t.Errorf("after the contest: %v, problem %q", have, k.problem())
+		if have := admission.Differences(live); len(have) > 0 || k.shownProblem() != "" {
+			t.Errorf("after the contest: %v, problem %q", have, k.shownProblem())
 		}
 	})
 }
@@ -524,13 +524,13 @@ func TestAdditionsOfAPlatformAreNoContest(t *testing.T) {
 		k := keepIn(t, store, want)
 		defer k.stop()
 		pass(time.Hour)
-		if _, writes := store.now(); writes > 2 || k.problem() != "" {
-			t.Errorf("%d writes, problem %q, want the first ones, and none", writes, k.problem())
+		if _, writes := store.now(); writes > 2 || k.shownProblem() != "" {
+			t.Errorf("%d writes, problem %q, want the first ones, and none", writes, k.shownProblem())
 		}
 		store.change(func(*webhookConfiguration) *webhookConfiguration { return nil })
 		pass(time.Hour)
-		if live, _ := store.now(); live == nil || k.problem() != "" || k.resyncsSoFar() != 2 {
-			t.Errorf("after a deletion: problem %q, %d resyncs", k.problem(), k.resyncsSoFar())
+		if live, _ := store.now(); live == nil || k.shownProblem() != "" || k.resyncsSoFar() != 2 {
+			t.Errorf("after a deletion: problem %q, %d resyncs", k.shownProblem(), k.resyncsSoFar())
 		}
 	})
 }
@@ -553,8 +553,8 @@ func TestReplicasAgree(t *testing.T) {
 			t.Errorf("%d writes, and %d after a change, want at most one of each replica", before, after-before)
 		}
 		for _, k := range []*keeping{first, second} {
-			if k.problem() != "" || k.resyncsSoFar() == 0 {
-				t.Errorf("problem %q, %d resyncs", k.problem(), k.resyncsSoFar())
+			if k.shownProblem() != "" || k.resyncsSoFar() == 0 {
+				t.Errorf("problem %q, %d resyncs", k.shownProblem(), k.resyncsSoFar())
 			}
 		}
 	})
@@ -573,23 +573,23 @@ func TestANewReplicaReplacesTheSettings(t *testing.T) {
 		newer := keepIn(t, store, after)
 		defer newer.stop()
 		pass(keepLess - time.Second)
-		if older.problem() != "" {
-			t.Errorf("problem %q in a short rollout, want none", older.problem())
+		if older.shownProblem() != "" {
+			t.Errorf("problem %q in a short rollout, want none", older.shownProblem())
 		}
 		pass(time.Minute)
-		if !strings.Contains(older.problem(), "default.secrets") {
-			t.Errorf("problem %q in a slow rollout, want the webhook that is missing", older.problem())
+		if !strings.Contains(older.shownProblem(), "default.secrets") {
+			t.Errorf("problem %q in a slow rollout, want the webhook that is missing", older.shownProblem())
 		}
 		older.stop()
 		pass(time.Hour)
-		want, err := after.configuration()
+		want, err := after.buildConfiguration()
 		check(t, err)
 		live, writes := store.now()
 		if writes != 2 || identityOf(live) != identityOf(want) {
 			t.Errorf("%d writes, want those of two settings, and the newer ones", writes)
 		}
-		if newer.problem() != "" {
-			t.Errorf("problem %q, want none", newer.problem())
+		if newer.shownProblem() != "" {
+			t.Errorf("problem %q, want none", newer.shownProblem())
 		}
 	})
 }
@@ -661,8 +661,8 @@ func TestReplicasAgreeOnCAsWithoutOverlap(t *testing.T) {
 		pass(2 * time.Minute)
 		live, writes := store.now()
 		both := bytes.Join([][]byte{newCA.PEM, ca.PEM}, nil)
-		if writes != before+1 || !bytes.Equal(bundleOf(live), both) || prompt.problem() != "" || slow.problem() != "" {
-			t.Errorf("%d writes, problems %q and %q, want one write, of both CAs", writes-before, prompt.problem(), slow.problem())
+		if writes != before+1 || !bytes.Equal(bundleOf(live), both) || prompt.shownProblem() != "" || slow.shownProblem() != "" {
+			t.Errorf("%d writes, problems %q and %q, want one write, of both CAs", writes-before, prompt.shownProblem(), slow.shownProblem())
 		}
 		second.change(t, newServing, newCA.PEM)
 		pass(keepOverlap + time.Minute)
@@ -671,8 +671,8 @@ func TestReplicasAgreeOnCAsWithoutOverlap(t *testing.T) {
 			t.Errorf("%d writes, want at most one of each replica for the new CA alone", writes-before)
 		}
 		pass(time.Hour)
-		if _, after := store.now(); after != writes || prompt.problem() != "" || slow.problem() != "" {
-			t.Errorf("%d more writes, problems %q and %q", after-writes, prompt.problem(), slow.problem())
+		if _, after := store.now(); after != writes || prompt.shownProblem() != "" || slow.shownProblem() != "" {
+			t.Errorf("%d more writes, problems %q and %q", after-writes, prompt.shownProblem(), slow.shownProblem())
 		}
 	})
 }
@@ -686,8 +686,8 @@ func TestAnOldAPIServerDropsConditions(t *testing.T) {
 		for range 2 { // The second agent finds the configuration.
 			k := keepIn(t, store, want)
 			pass(time.Hour)
-			if _, writes := store.now(); writes > 2 || k.problem() != "" || k.results[webhooksChanged] > 0 {
-				t.Errorf("%d writes, problem %q, %v", writes, k.problem(), k.results)
+			if _, writes := store.now(); writes > 2 || k.shownProblem() != "" || k.results[webhooksChanged] > 0 {
+				t.Errorf("%d writes, problem %q, %v", writes, k.shownProblem(), k.results)
 			}
 			k.stop()
 		}
@@ -703,8 +703,8 @@ func TestWrongCAsAreNotWritten(t *testing.T) {
 		k := keepIn(t, store, intendedFor(serving, bundleFile(t, other.PEM), "configmaps"))
 		defer k.stop()
 		pass(time.Minute)
-		if _, writes := store.now(); writes != 0 || !strings.Contains(k.problem(), "refuse its certificate") {
-			t.Errorf("%d writes, problem %q", writes, k.problem())
+		if _, writes := store.now(); writes != 0 || !strings.Contains(k.shownProblem(), "refuse its certificate") {
+			t.Errorf("%d writes, problem %q", writes, k.shownProblem())
 		}
 	})
 }
@@ -718,8 +718,8 @@ func TestRefusedWritesAreReported(t *testing.T) {
 		k := keepIn(t, store, want)
 		defer k.stop()
 		pass(time.Hour)
-		if !strings.Contains(k.problem(), "403") || k.resyncsSoFar() != 0 {
-			t.Errorf("problem %q, %d resyncs", k.problem(), k.resyncsSoFar())
+		if !strings.Contains(k.shownProblem(), "403") || k.resyncsSoFar() != 0 {
+			t.Errorf("problem %q, %d resyncs", k.shownProblem(), k.resyncsSoFar())
 		}
 		k.mu.Lock()
 		tries := k.results[webhooksNotRead]
@@ -731,8 +731,8 @@ func TestRefusedWritesAreReported(t *testing.T) {
 		store.refused = nil
 		store.mu.Unlock()
 		pass(time.Minute)
-		if live, _ := store.now(); live == nil || k.resyncsSoFar() != 1 || k.problem() != "" {
-			t.Errorf("with the rights: %v, %d resyncs, problem %q", live != nil, k.resyncsSoFar(), k.problem())
+		if live, _ := store.now(); live == nil || k.resyncsSoFar() != 1 || k.shownProblem() != "" {
+			t.Errorf("with the rights: %v, %d resyncs, problem %q", live != nil, k.resyncsSoFar(), k.shownProblem())
 		}
 	})
 }
@@ -741,7 +741,7 @@ func TestRefusedWritesAreReported(t *testing.T) {
 func TestAppliedWebhooksAreComplete(t *testing.T) {
 	ca, serving := servingPair(t)
 	want := intendedFor(serving, bundleFile(t, ca.PEM), "configmaps")
-	made, err := want.configuration()
+	made, err := want.buildConfiguration()
 	check(t, err)
 	text, err := json.Marshal(made)
 	check(t, err)
@@ -758,7 +758,7 @@ func TestAForgedReplicaIsReportedAndEnds(t *testing.T) {
 	ca, serving := servingPair(t)
 	bundle := bundleFile(t, ca.PEM)
 	want, forged := intendedFor(serving, bundle, "configmaps", "secrets"), intendedFor(serving, bundle, "configmaps")
-	less, err := forged.configuration()
+	less, err := forged.buildConfiguration()
 	check(t, err)
 	synctest.Test(t, func(t *testing.T) {
 		store := &clusterStore{}
@@ -776,14 +776,14 @@ func TestAForgedReplicaIsReportedAndEnds(t *testing.T) {
 
 		as(less)
 		pass(35 * time.Second)
-		if have := k.problem(); !strings.Contains(have, "default.secrets") {
+		if have := k.shownProblem(); !strings.Contains(have, "default.secrets") {
 			t.Errorf("problem %q after 35 s, want the webhook that is missing", have)
 		}
 		pass(75 * time.Second)
 		as(first)
 		pass(10 * time.Second)
-		if k.resyncsSoFar() != 2 || k.problem() != "" {
-			t.Errorf("%d resyncs, problem %q, want two and none", k.resyncsSoFar(), k.problem())
+		if k.resyncsSoFar() != 2 || k.shownProblem() != "" {
+			t.Errorf("%d resyncs, problem %q, want two and none", k.resyncsSoFar(), k.shownProblem())
 		}
 
 		as(less)
@@ -807,8 +807,8 @@ func TestAReplicaThatCallsForMoreIsNoProblem(t *testing.T) {
 		newer := keepIn(t, store, intendedFor(serving, bundle, "configmaps", "secrets"))
 		defer newer.stop()
 		pass(keepPeer - time.Second)
-		if _, writes := store.now(); writes != 2 || older.problem() != "" || older.resyncsSoFar() != 1 {
-			t.Errorf("%d writes, problem %q, %d resyncs, want two, none and one", writes, older.problem(), older.resyncsSoFar())
+		if _, writes := store.now(); writes != 2 || older.shownProblem() != "" || older.resyncsSoFar() != 1 {
+			t.Errorf("%d writes, problem %q, %d resyncs, want two, none and one", writes, older.shownProblem(), older.resyncsSoFar())
 		}
 	})
 }

@@ -35,7 +35,7 @@ type managerList struct {
 	broken func(broken bool)
 }
 
-func (m *managerList) problem() string {
+func (m *managerList) fileProblem() string {
 	if fault := m.fault.Load(); fault != nil {
 		return *fault
 	}
@@ -44,58 +44,32 @@ func (m *managerList) problem() string {
 
 // noteFault remembers the fault of a reading, "" for none. It reports whether the fault is new.
 func (m *managerList) noteFault(fault string) (changed bool) {
-	changed = m.problem() != fault
+	changed = m.fileProblem() != fault
 	m.fault.Store(&fault)
 	m.broken(fault != "")
 	return changed
 }
 
-func (b *builder) addManagers() error {
-	opts := b.opts
-	isListed := len(opts.Managers) > 0 || opts.ManagersFile != ""
-	b.managers = &managerList{
-		fixed:  opts.Managers,
-		path:   opts.ManagersFile,
-		open:   opts.OtherManagers || !isListed,
-		now:    b.parts.Now,
-		log:    b.log,
-		broken: func(bool) {},
-	}
-	b.managers.added.Store(&[]core.Manager{})
-	if b.managers.path == "" {
-		return nil
-	}
-
-	managers, err := managersfile.Others(opts.Managers, opts.ManagersFile)
-	if err != nil {
-		return fmt.Errorf("agent: managers: %w", err)
-	}
-
-	b.managers.added.Store(&managers)
-	b.managers.listed = managers
-	return nil
-}
-
-func (m *managerList) all() []core.Manager { return slices.Concat(m.fixed, *m.added.Load()) }
+func (m *managerList) allManagers() []core.Manager { return slices.Concat(m.fixed, *m.added.Load()) }
 
 func (m *managerList) serves(manager core.Manager) bool {
 	return m.open || slices.Contains(m.fixed, manager) || slices.Contains(*m.added.Load(), manager)
 }
 
-func (m *managerList) component(acceptor core.Acceptor, version contract.Version) component {
+func (m *managerList) asComponent(acceptor core.Acceptor, version contract.Version) component {
 	return component{"managers", func(ctx context.Context) error {
 		if m.path == "" {
 			<-ctx.Done()
 			return nil
 		}
 
-		periodic.Call(ctx, managersPoll, func() { m.reload(acceptor, version) })
+		periodic.Call(ctx, managersPoll, func() { m.reloadFile(acceptor, version) })
 		return nil
 	}}
 }
 
-// reload reads the file. The last good list stays in use when the new one is broken.
-func (m *managerList) reload(acceptor core.Acceptor, version contract.Version) {
+// reloadFile reads the file. The last good list stays in use when the new one is broken.
+func (m *managerList) reloadFile(acceptor core.Acceptor, version contract.Version) {
 	managers, err := managersfile.Others(m.fixed, m.path)
 	if err != nil {
 		if m.noteFault(err.Error()) {
@@ -104,9 +78,9 @@ func (m *managerList) reload(acceptor core.Acceptor, version contract.Version) {
 		return
 	}
 
-	added := without(managers, m.all())
+	added := without(managers, m.allManagers())
 	// Managers that the file no longer lists keep their places of the outbox.
-	free := min(len(added), max(defaults.MaxManagers-len(m.all()), 0))
+	free := min(len(added), max(defaults.MaxManagers-len(m.allManagers()), 0))
 	m.noteRest(added[free:])
 	if removed := without(m.listed, managers); len(removed) > 0 {
 		m.log.Warn("the file no longer lists some managers: the agent keeps reporting to them until it restarts",
@@ -144,7 +118,7 @@ func (m *managerList) addManagers(managers []core.Manager, acceptor core.Accepto
 
 	added := slices.Concat(*m.added.Load(), managers)
 	m.added.Store(&added)
-	m.log.Info("managers changed", slog.Any("managers", m.all()))
+	m.log.Info("managers changed", slog.Any("managers", m.allManagers()))
 
 	// A resync of contract v1 needs an owner, and no event has named one yet.
 	if version.NeedsOwner() {

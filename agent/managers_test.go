@@ -45,7 +45,7 @@ func TestManagersOfAFileChange(t *testing.T) {
 		})
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error)
-		go func() { ended <- b.managers.component(acceptor, contract.V3).start(ctx) }()
+		go func() { ended <- b.managers.asComponent(acceptor, contract.V3).start(ctx) }()
 		for _, step := range []struct {
 			text    string
 			want    []core.Manager
@@ -62,15 +62,15 @@ func TestManagersOfAFileChange(t *testing.T) {
 			writeFile(t, path, step.text)
 			time.Sleep(2 * managersPoll)
 			synctest.Wait()
-			if diff := cmp.Diff(step.want, b.managers.all()); diff != "" {
+			if diff := cmp.Diff(step.want, b.managers.allManagers()); diff != "" {
 				t.Errorf("%q: managers (-want +got):\n%s", step.text, diff)
 			}
 			if !slices.Equal(step.resyncs, resyncs) {
 				t.Errorf("%q: resyncs for %v, want %v", step.text, resyncs, step.resyncs)
 			}
 			wrong := strings.HasPrefix(step.text, "Not")
-			if broken != wrong || strings.Contains(b.managers.problem(), "Not A Manager") != wrong {
-				t.Errorf("%q: broken is %t with problem %q, want %t", step.text, broken, b.managers.problem(), wrong)
+			if broken != wrong || strings.Contains(b.managers.fileProblem(), "Not A Manager") != wrong {
+				t.Errorf("%q: broken is %t with problem %q, want %t", step.text, broken, b.managers.fileProblem(), wrong)
 			}
 			for _, manager := range step.want {
 				if b.managers.serves("stranger") || !b.managers.serves(manager) {
@@ -103,12 +103,12 @@ func TestManagersWithoutAPlaceAreNamed(t *testing.T) {
 	check(t, b.addManagers())
 	acceptor := core.AcceptorFunc(func(core.Manager, core.WatchEvent) core.Outcome { return core.Accepted })
 	writeFile(t, path, manyManagers("newer", 60))
-	b.managers.reload(acceptor, contract.V3)
-	b.managers.reload(acceptor, contract.V3)
-	if n := len(b.managers.all()); n != defaults.MaxManagers || !b.managers.serves("newer-39") || b.managers.serves("newer-40") {
+	b.managers.reloadFile(acceptor, contract.V3)
+	b.managers.reloadFile(acceptor, contract.V3)
+	if n := len(b.managers.allManagers()); n != defaults.MaxManagers || !b.managers.serves("newer-39") || b.managers.serves("newer-40") {
 		t.Errorf("%d managers are known, want %d, with 40 of the new ones", n, defaults.MaxManagers)
 	}
-	if got := b.managers.problem(); !strings.Contains(got, "newer-40") || strings.Contains(got, "newer-39") {
+	if got := b.managers.fileProblem(); !strings.Contains(got, "newer-40") || strings.Contains(got, "newer-39") {
 		t.Errorf("problem %q, want the managers without a place", got)
 	}
 	if n := strings.Count(out.String(), "limit on managers is reached"); n != 1 {

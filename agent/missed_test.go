@@ -103,7 +103,7 @@ func TestAgentThatRunsDoesNotStall(t *testing.T) {
 			now:     time.Now,
 			stalled: func(hook.Stall) { t.Error("a stall") }, resync: func() { t.Error("a resync") }, log: slog.New(slog.DiscardHandler),
 		}
-		stop := component{"stalls", w.start}.runInBackground(t.Context(), make(chan struct{}, 1))
+		stop := component{"stalls", w.watchClock}.runInBackground(t.Context(), make(chan struct{}, 1))
 		time.Sleep(time.Hour) // It costs no time.
 		check(t, stop())
 	})
@@ -120,7 +120,7 @@ func TestMissedBeforeTheEndLeadsToAResync(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := w.start(ctx); err != nil || resyncs != 1 {
+	if err := w.watchClock(ctx); err != nil || resyncs != 1 {
 		t.Errorf("%d resyncs (%v), want 1", resyncs, err)
 	}
 }
@@ -137,7 +137,7 @@ func TestClosedConnectionsArePaced(t *testing.T) {
 			stalled: func(hook.Stall) { t.Error("a stall") }, resync: func() { resyncs = append(resyncs, time.Since(began)) },
 			log: slog.New(slog.DiscardHandler),
 		}
-		stop := component{"missed", w.start}.runInBackground(t.Context(), make(chan struct{}, 1))
+		stop := component{"missed", w.watchClock}.runInBackground(t.Context(), make(chan struct{}, 1))
 		for range 100 {
 			w.reportMissed()
 			time.Sleep(missedPace / 60)

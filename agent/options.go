@@ -154,7 +154,7 @@ func (o Options) canaryInterval() time.Duration {
 	return cmp.Or(o.Canary.Interval, defaults.CanaryInterval)
 }
 
-func (c Canary) off() bool { return c.Lease == types.NamespacedName{} }
+func (c Canary) isOff() bool { return c.Lease == types.NamespacedName{} }
 
 // apiServer is how the canary and the webhook configuration reach the API server.
 func (c Canary) apiServer() canary.LeaseOptions {
@@ -174,7 +174,7 @@ func (o Options) withDefaults() Options {
 func (o Options) validate(to Connection, parts Parts) error {
 	_, unknown := contract.ParseVersion(string(o.Contract))
 	hasKeys := parts.ClientKeys != nil || to.Keys != (keys.Paths{})
-	hasCanary := parts.Canary != nil || !o.Canary.off()
+	hasCanary := parts.Canary != nil || !o.Canary.isOff()
 	hasConfiguration := parts.Configuration != nil || o.Webhook.Configuration != ""
 	needsNoKeys := parts.Source != nil && parts.Transport != nil
 	err := errors.Join(

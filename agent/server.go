@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/internal/httpserver"
 )
 
@@ -22,12 +24,12 @@ const (
 	maxHeaderBytes    = 8 << 10
 )
 
-// bind binds address, and returns a component that serves until it is stopped, and then finishes
+// bindServer binds address, and returns a component that serves until it is stopped, and then finishes
 // the requests in flight. opts need no timeouts. The webhook and the port of metrics use it.
 //
 // It speaks HTTP/1.1 only. API servers speak nothing else to webhooks on other machines, so that
 // their requests reach all replicas (kubernetes/kubernetes#75791).
-func (b *builder) bind(name, address string, handler http.Handler, opts httpserver.Options) (_ component, err error) {
+func (b *builder) bindServer(name, address string, handler http.Handler, opts httpserver.Options) (_ component, err error) {
 	opts.Listener, err = b.parts.Listen(b.ctx, "tcp", address)
 	if err != nil {
 		return component{}, fmt.Errorf("%s: cannot bind: %w", name, err)
@@ -51,4 +53,8 @@ func (b *builder) bind(name, address string, handler http.Handler, opts httpserv
 			slog.String("address", bound.Addr().String()), slog.Bool("tls", opts.TLS != nil))
 		return bound.Serve(ctx)
 	}}, nil
+}
+
+func (b *builder) connectionDropped(server, reason string) {
+	b.metrics.ConnectionDropped(hook.ConnectionDrop{Server: server, Reason: core.Reason(reason)})
 }

@@ -110,7 +110,7 @@ func (b *builder) newForwarder(version contract.Version) (core.Forwarder, error)
 // protocolFor returns the version of HTTP that costs the control plane least. An idle connection of
 // HTTP/1.1 takes a third less memory, but several managers need several, and so do v1 and v2.
 func (b *builder) protocolFor(version contract.Version) string {
-	if version == contract.V3 && len(b.managers.all()) < 2 {
+	if version == contract.V3 && len(b.managers.allManagers()) < 2 {
 		return "http/1.1"
 	}
 	return "h2"

@@ -20,13 +20,13 @@ import (
 const maxBodies = 21 << 19
 
 func (b *builder) addWebhook() error {
-	inbox := b.inbox()
+	inbox := b.newInbox()
 	reviews, err := b.newReviews(inbox)
 	if err != nil {
 		return err
 	}
 	handler := b.withCanary(b.parts.Tracing.Webhook(reviews))
-	b.source, err = b.bind("webhook", b.opts.Webhook.Address, handler, b.webhookOptions(inbox))
+	b.source, err = b.bindServer("webhook", b.opts.Webhook.Address, handler, b.webhookOptions(inbox))
 	return err
 }
 
@@ -56,7 +56,7 @@ func (b *builder) newReviews(inbox *Inbox) (http.Handler, error) {
 	return handler, nil
 }
 
-// webhookOptions offers HTTP/1.1 only: see bind. The handshake takes the protocols of this config.
+// webhookOptions offers HTTP/1.1 only: see bindServer. The handshake takes the protocols of this config.
 func (b *builder) webhookOptions(inbox *Inbox) httpserver.Options {
 	var callers keys.Source // nil: the webhook demands no client certificate
 	if b.keys.callers != nil {
@@ -106,7 +106,7 @@ func (b *builder) withCanary(reviews http.Handler) http.Handler {
 	})
 }
 
-func (b *builder) hasNoCanary() bool { return b.parts.Canary == nil && b.opts.Canary.off() }
+func (b *builder) hasNoCanary() bool { return b.parts.Canary == nil && b.opts.Canary.isOff() }
 
 // addCanary requests a resync at each recovery, as changes may have been missed before.
 func (b *builder) addCanary() error {

@@ -68,7 +68,7 @@ func TestChangedWebhooksAreReported(t *testing.T) {
 			},
 			log: lineLimiter{to: slog.New(slog.NewTextHandler(&log, nil))},
 		}
-		go func() { _ = w.start(t.Context()) }()
+		go func() { _ = w.watchConfiguration(t.Context()) }()
 		synctest.Wait() // The first comparison.
 
 		for _, step := range []struct {
@@ -100,7 +100,7 @@ func TestChangedWebhooksAreReported(t *testing.T) {
 			time.Sleep(30 * time.Second)
 			synctest.Wait()
 
-			if have := w.problem(); (have == "") != (step.problem == "") || !strings.Contains(have, step.problem) {
+			if have := w.foundProblem(); (have == "") != (step.problem == "") || !strings.Contains(have, step.problem) {
 				t.Errorf("%s: problem %q, want %q", step.name, have, step.problem)
 			}
 			mu.Lock()
@@ -168,7 +168,7 @@ func TestLinesAboutWebhooksAreBounded(t *testing.T) {
 		},
 		"one that comes and goes": func(l *lineLimiter) {
 			l.warnPaced(t.Context(), "not as intended", "a")
-			l.ended(t.Context(), "as intended again", "a")
+			l.noteEnd(t.Context(), "as intended again", "a")
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -118,6 +118,20 @@ func (c *Configuration) Read(ctx context.Context) ([]byte, error) {
 	return text, err
 }
 
+// ReadInto reads the configuration as Read does and decodes it into object, a pointer. It returns
+// false if there is no configuration.
+func (c *Configuration) ReadInto(ctx context.Context, object any) (exists bool, err error) {
+	text, err := c.Read(ctx)
+	if err != nil || text == nil {
+		return false, err
+	}
+
+	if err := json.Unmarshal(text, object); err != nil {
+		return false, fmt.Errorf("agent: webhook configuration: %w", err)
+	}
+	return true, nil
+}
+
 func isNotFound(err error) bool {
 	refused, ok := errors.AsType[*refusal](err)
 	return ok && refused.StatusCode() == http.StatusNotFound

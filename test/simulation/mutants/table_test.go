@@ -94,7 +94,7 @@ var table = map[string][]mutant{
 		{"agent: no resync after its webhooks are put back", "k.restored()", "_ = k.restored"},
 		{"agent: its webhooks are put back late", "keepPause = time.Second", "keepPause = 20 * time.Second"},
 	},
-	"agent/webhooks.go": {
+	"agent/webhookwatch.go": {
 		{"agent: a changed webhook is not reported", "w.found.setText(problem)", "_ = problem"},
 		{"agent: no resync when the webhooks are right again", "w.restored()", "_ = former"},
 	},

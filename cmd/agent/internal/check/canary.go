@@ -132,13 +132,12 @@ func (c *checker) storedConfiguration(
 		return nil, err
 	}
 
-	text, err := api.Read(ctx)
-	if err != nil || text == nil {
+	stored := &admissionregistrationv1.ValidatingWebhookConfiguration{}
+	exists, err := api.ReadInto(ctx, stored)
+	if err != nil || !exists {
 		return nil, err
 	}
-
-	stored := &admissionregistrationv1.ValidatingWebhookConfiguration{}
-	return stored, json.Unmarshal(text, stored)
+	return stored, nil
 }
 
 func isCanary(webhook admissionregistrationv1.ValidatingWebhook) bool {
