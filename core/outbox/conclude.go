@@ -46,7 +46,7 @@ func (l *lane) concludeCall(ctx context.Context, a *answer) {
 	l.concludeSize(a)
 
 	if a.isTaken() || core.IsPermanent(a.whole) {
-		l.resume(a)
+		l.endPause(a)
 		return
 	}
 	isShutdown := ctx.Err() != nil
@@ -63,20 +63,20 @@ func (l *lane) concludeCall(ctx context.Context, a *answer) {
 func (l *lane) concludeSize(a *answer) {
 	switch {
 	case errors.Is(a.whole, core.ErrTooLarge):
-		l.size.shrink(a.elements(), a.now, refusalMemory)
+		l.size.shrinkLimit(a.elements(), a.now, refusalMemory)
 		l.size.large = true
 	case a.whole != nil:
 	case errors.Is(a.err, core.ErrTooLarge):
-		l.size.forgive() // One event alone: newAnswer has made the error that of the event.
+		l.size.forgetRefusal() // One event alone: newAnswer has made the error that of the event.
 	default:
 		l.size.noteArrival(a.elements(), a.now)
 	}
 }
 
-// resume ends the pause. A heartbeat follows immediately: the control plane may be a new
+// endPause ends the pause. A heartbeat follows immediately: the control plane may be a new
 // process, and a heartbeat of this call reports its events as pending. After a lone heartbeat none
 // follows, because each could fail immediately where connections break.
-func (l *lane) resume(a *answer) {
+func (l *lane) endPause(a *answer) {
 	if !l.pause.isOn() {
 		return
 	}
@@ -119,24 +119,24 @@ func (l *lane) concludeEntry(a *answer, i int) {
 	e := a.entries[i]
 	switch a.fateOf(i, l.opts.GiveUpAfter) {
 	case unread:
-		l.enqueue(e)
+		l.enqueueEntry(e)
 	case rejected:
 		e.alone = true
 		e.seen = true
-		l.enqueue(e)
+		l.enqueueEntry(e)
 	case failed:
 		e.seen = true
-		l.enqueue(e)
+		l.enqueueEntry(e)
 	case unsent:
 		e.seen = true
-		l.enqueue(e)
+		l.enqueueEntry(e)
 	case refused:
-		l.postpone(e, a, a.events[i])
-		l.enqueue(e)
+		l.postponeEvent(e, a, a.events[i])
+		l.enqueueEntry(e)
 	case delivered:
 		l.noteDelivered(e, a)
 		if !l.followNewer(e) {
-			l.rest(e, a)
+			l.awaitResend(e, a)
 		}
 	case hopeless:
 		l.giveUp(e, a, a.events[i])
@@ -146,8 +146,8 @@ func (l *lane) concludeEntry(a *answer, i int) {
 	}
 }
 
-// postpone makes a refused event due after its own backoff.
-func (l *lane) postpone(e *entry, a *answer, refusal error) {
+// postponeEvent makes a refused event due after its own backoff.
+func (l *lane) postponeEvent(e *entry, a *answer, refusal error) {
 	e.refusals++
 	if e.refusals == 1 {
 		e.refused = a.now
@@ -165,8 +165,8 @@ func (l *lane) noteDelivered(e *entry, a *answer) {
 	}
 }
 
-// rest makes a delivered entry wait for its resend, and frees its key after the last one.
-func (l *lane) rest(e *entry, a *answer) {
+// awaitResend makes a delivered entry wait for its resend, and frees its key after the last one.
+func (l *lane) awaitResend(e *entry, a *answer) {
 	from, due, again := l.resendOf(e, a.started, a.checked)
 	if !again {
 		l.freeEntry(e)

@@ -53,7 +53,7 @@ func (l *lane) awaitCall(ctx context.Context) (c call, ok bool) {
 		l.hastenIfChanged()
 		c, wait := l.nextCall()
 		if !c.batch.IsEmpty() {
-			l.fill(c.batch.Heartbeat)
+			l.fillHeartbeat(c.batch.Heartbeat)
 			return c, true
 		}
 
@@ -99,7 +99,7 @@ func (l *lane) nextCall() (c call, wait time.Duration) {
 
 	c = call{entries: entries, batch: core.Batch{Epoch: l.opts.Epoch}, probe: l.pause.probing, started: now}
 	for _, e := range entries {
-		c.batch.Events = append(c.batch.Events, l.prepare(e, now))
+		c.batch.Events = append(c.batch.Events, l.prepareEvent(e, now))
 	}
 
 	if withHeartbeat {
@@ -109,20 +109,20 @@ func (l *lane) nextCall() (c call, wait time.Duration) {
 	return c, wait
 }
 
-// prepare merges the newer event of an entry into it, and gives it the number and the ID with which
-// it travels.
-func (l *lane) prepare(e *entry, now time.Time) core.Numbered {
-	if e.merge(now) {
+// prepareEvent merges the newer event of an entry into it, and gives it the number and the ID with
+// which it travels.
+func (l *lane) prepareEvent(e *entry, now time.Time) core.Numbered {
+	if e.mergeNewer(now) {
 		l.noteSize(e, e.size())
 		l.counts.Coalesced++
 		l.counts.Pending--
 	}
 
 	if l.opts.isResendDue(e, now) {
-		e.renew() // It may have arrived before, and this attempt is also its resend.
+		e.renewID() // It may have arrived before, and this attempt is also its resend.
 	}
 	if l.opts.Epoch != "" && e.ID == "" {
-		l.number(e, now)
+		l.numberEvent(e, now)
 	}
 	return e.Numbered
 }

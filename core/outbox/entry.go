@@ -50,9 +50,9 @@ type waiting struct {
 	due      time.Time
 }
 
-// merge takes the newer event in when that has settled, and reports whether there was one. The
+// mergeNewer takes the newer event in when that has settled, and reports whether there was one. The
 // merged event keeps its number, so that the receiver sees no gap.
-func (e *entry) merge(now time.Time) bool {
+func (e *entry) mergeNewer(now time.Time) bool {
 	if e.next == nil || e.next.due.After(now) {
 		return false
 	}
@@ -60,21 +60,21 @@ func (e *entry) merge(now time.Time) bool {
 	e.WatchEvent = e.next.event
 	e.newest = e.next.newest
 	e.next = nil
-	e.renew()
+	e.renewID()
 	return true
 }
 
-// renew gives an event that says something new another ID, so that no transport drops it as a
+// renewID gives an event that says something new another ID, so that no transport drops it as a
 // duplicate.
-func (e *entry) renew() {
+func (e *entry) renewID() {
 	if e.ID != "" {
 		e.revision++
 		e.ID = ""
 	}
 }
 
-// replace makes the newer event the event of the entry.
-func (e *entry) replace() {
+// promoteNewer makes the newer event the event of the entry.
+func (e *entry) promoteNewer() {
 	n := e.next
 	*e = entry{
 		Numbered: core.Numbered{WatchEvent: n.event},
@@ -83,8 +83,8 @@ func (e *entry) replace() {
 	}
 }
 
-// extend makes UID and Base of the newer event of a key cover the newest one before it, too.
-func (e *entry) extend(newer *core.WatchEvent) {
+// coverOlder makes UID and Base of the newer event of a key cover the newest one before it, too.
+func (e *entry) coverOlder(newer *core.WatchEvent) {
 	older := &e.WatchEvent
 	if e.next != nil {
 		older = &e.next.event

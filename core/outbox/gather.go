@@ -27,8 +27,8 @@ type gather struct {
 	last   int       // changes that the last wait has gathered.
 }
 
-// end returns until when due events wait for others, zero if they do not.
-func (g *gather) end(window time.Duration) (end time.Time) {
+// windowEnd returns until when due events wait for others. It is zero if they do not wait.
+func (g *gather) windowEnd(window time.Duration) (end time.Time) {
 	if g.skips > 0 {
 		return end
 	}

@@ -24,14 +24,14 @@ func (l *lane) hastenIfChanged() {
 
 	if disconnects != l.schedule.disconnects {
 		l.schedule.disconnects = disconnects
-		l.schedule.reconnect(now.Add(l.opts.jitter(reconnectWithin)))
+		l.schedule.scheduleReconnect(now.Add(l.opts.jitter(reconnectWithin)))
 	}
 
 	last := &l.schedule.reported
 	isOutdated := last.isOutdated(stateOf(&present), losses(&present, l.counts.Dropped))
-	hasDelivered := last.oldest > oldBacklog && l.oldest(now) <= oldBacklog
+	hasDelivered := last.oldest > oldBacklog && l.oldestAge(now) <= oldBacklog
 	if isOutdated || hasDelivered {
-		l.schedule.hasten(now)
+		l.schedule.hastenHeartbeat(now)
 	}
 }
 
@@ -51,7 +51,7 @@ func (l *lane) nextHeartbeat(now time.Time) *core.Heartbeat {
 		Interval:      interval,
 		Sequence:      l.sequence,
 		Pending:       l.counts.Pending,
-		OldestPending: l.oldest(now),
+		OldestPending: l.oldestAge(now),
 		Dropped:       maps.Clone(l.counts.Dropped),
 		Interruption:  l.pause.interruption,
 	}
@@ -69,9 +69,9 @@ func (l *lane) nextHeartbeat(now time.Time) *core.Heartbeat {
 	return heartbeat
 }
 
-// fill adds the fields that the outbox does not know to the heartbeat of a batch, if it has one.
-// The caller is the dispatcher, without the lock.
-func (l *lane) fill(heartbeat *core.Heartbeat) {
+// fillHeartbeat adds the fields that the outbox does not know to the heartbeat of a batch, if it
+// has one. The caller is the dispatcher, without the lock.
+func (l *lane) fillHeartbeat(heartbeat *core.Heartbeat) {
 	if heartbeat == nil {
 		return
 	}

@@ -9,7 +9,7 @@ import (
 // keepEvent puts an event for which there is room into the store, and counts it.
 func (l *lane) keepEvent(event core.WatchEvent, now time.Time) core.Outcome {
 	if e := l.entries.find(event.Key()); e != nil {
-		e.extend(&event)
+		e.coverOlder(&event)
 	}
 
 	outcome := l.putEvent(event, now, l.dueTime(&event, now))

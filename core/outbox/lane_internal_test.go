@@ -35,7 +35,7 @@ func TestAgeOfTheLastReviewIgnoresTheWallClock(t *testing.T) {
 	*(*uint64)(unsafe.Pointer(&review)) += hourInWall
 	opts := Options{Heartbeat: func(core.Manager) core.Heartbeat { return core.Heartbeat{LastReview: review} }}
 	beat := core.Heartbeat{Time: now}
-	newLane(&shared{opts: opts}, "kyma").fill(&beat)
+	newLane(&shared{opts: opts}, "kyma").fillHeartbeat(&beat)
 	// On the wire, the times have no monotonic reading.
 	if age := beat.Time.Round(0).Sub(beat.LastReview.Round(0)); age != 10*time.Minute {
 		t.Errorf("the review is %v old, want 10 min", age)
@@ -57,7 +57,8 @@ func TestEventsOfAKeyShareItsTexts(t *testing.T) {
 	}
 }
 
-// Owners are foreign input: the times of their resyncs need bounded memory, and the pace of each is kept.
+// Owners are foreign input: the times of their resyncs need bounded memory, and the pace of each is
+// kept.
 func TestTimesOfResyncsAreBounded(t *testing.T) {
 	t.Parallel()
 	all := &shared{opts: Options{}.withDefaults()}

@@ -94,7 +94,7 @@ func (o *Outbox) OldestPending(manager core.Manager) time.Duration {
 	defer o.mu.Unlock()
 
 	if l := o.byManager[manager]; l != nil {
-		return l.oldest(time.Now())
+		return l.oldestAge(time.Now())
 	}
 	return 0
 }

@@ -16,8 +16,8 @@ const maxOwners = 100
 // owner that is only named gives way to one of which the receiver has taken an event.
 type owners struct{ taken, named []types.NamespacedName }
 
-// name reports whether the owner is new, and has room.
-func (o *owners) name(owner types.NamespacedName) (added bool) {
+// addNamed adds an owner that is only named, and reports whether it was new and had room.
+func (o *owners) addNamed(owner types.NamespacedName) (added bool) {
 	isKnown := o.hasTaken(owner) || slices.Contains(o.named, owner)
 	if owner == (types.NamespacedName{}) || isKnown || len(o.taken)+len(o.named) >= maxOwners {
 		return false

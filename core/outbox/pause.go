@@ -40,8 +40,9 @@ const (
 
 func (p *pause) isOn() bool { return p.failures > 0 }
 
-// left returns how long to wait before the next call. It is negative until the probe has ended.
-func (p *pause) left(now time.Time) time.Duration {
+// untilCall returns how long to wait before the next call. It is negative until the probe has
+// ended.
+func (p *pause) untilCall(now time.Time) time.Duration {
 	switch {
 	case !p.isOn():
 		return 0

@@ -76,7 +76,7 @@ func (l *lane) resendDue(now time.Time) {
 }
 
 func (l *lane) resendFirst(now time.Time) {
-	l.resend(l.resends[0], now, now)
+	l.resendEntry(l.resends[0], now, now)
 	l.counts.Accepted++
 	l.counts.Pending++
 }

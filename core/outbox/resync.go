@@ -43,7 +43,7 @@ func (l *lane) keepResync(owner types.NamespacedName, now time.Time) (kept bool)
 
 // nameOwner reports whether the owner is new, where resyncs are for owners.
 func (l *lane) nameOwner(owner types.NamespacedName) (added bool) {
-	return l.opts.ResyncOwners && l.owners.name(owner)
+	return l.opts.ResyncOwners && l.owners.addNamed(owner)
 }
 
 // resyncOf returns a resync for an owner, or for the runtime unless resyncs are for owners, and

@@ -52,17 +52,17 @@ const (
 
 func (s *schedule) isDue(now time.Time) bool { return !s.next.IsZero() && !s.next.After(now) }
 
-// left returns how long until a heartbeat is due, or may become due, negative when none is to come.
-// One that is due waits for events.
-func (s *schedule) left(now time.Time) time.Duration {
+// untilHeartbeat returns how long until a heartbeat is due, or may become due, negative when none
+// is to come. One that is due waits for events.
+func (s *schedule) untilHeartbeat(now time.Time) time.Duration {
 	if s.next.IsZero() || s.isDue(now) {
 		return -1
 	}
 	return min(s.next.Sub(now), checkEvery)
 }
 
-// hasten makes a heartbeat due before its time, at most one in extraEvery.
-func (s *schedule) hasten(now time.Time) {
+// hastenHeartbeat makes a heartbeat due before its time, at most one in extraEvery.
+func (s *schedule) hastenHeartbeat(now time.Time) {
 	at := latest(now, s.extra.Add(extraEvery))
 	if s.leaving == stays && at.Before(s.next) {
 		s.next = at
@@ -70,9 +70,9 @@ func (s *schedule) hasten(now time.Time) {
 	}
 }
 
-// reconnect makes a heartbeat due on a new connection when one has ended. With a server that
-// closes each, heartbeats are as frequent as by default.
-func (s *schedule) reconnect(due time.Time) {
+// scheduleReconnect makes a heartbeat due on a new connection when one has ended. With a server
+// that closes each, heartbeats are as frequent as by default.
+func (s *schedule) scheduleReconnect(due time.Time) {
 	due = latest(due, s.sent.Add(defaultHeartbeatInterval))
 	if s.leaving == stays && due.Before(s.next) {
 		s.next = due

@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// number gives an event an ID, and its place in the sequence when it is sent for the first time.
-func (l *lane) number(e *entry, now time.Time) {
+// numberEvent gives an event an ID, and its place in the sequence when it is sent for the first
+// time.
+func (l *lane) numberEvent(e *entry, now time.Time) {
 	if e.Sequence == 0 {
 		l.sequence++
 		e.Sequence = l.sequence

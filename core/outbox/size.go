@@ -41,16 +41,16 @@ func newSize(most int) size { return size{most: most, limit: most} }
 // shrink. If it was too large, a heartbeat has no room beside its event.
 func (s *size) isNarrow() bool { return s.limit < s.most || s.large }
 
-// shrink notes that a batch of so many elements was too large.
-func (s *size) shrink(elements int, now time.Time, memory time.Duration) {
+// shrinkLimit makes batches smaller: a batch of so many elements was too large.
+func (s *size) shrinkLimit(elements int, now time.Time, memory time.Duration) {
 	const half = 2
 	s.limit = max(min(s.limit, elements/half), 1)
 	s.refused = elements
 	s.expires = now.Add(memory)
 }
 
-// forgive notes that one event alone was too large: it was the cause, and no other event was.
-func (s *size) forgive() { s.refused = 0 }
+// forgetRefusal is for one event alone that was too large: no other event was the cause.
+func (s *size) forgetRefusal() { s.refused = 0 }
 
 // noteFailure notes a failure of any cause, after which there are so many in a row.
 func (s *size) noteFailure(elements, failures int, now time.Time) {
@@ -60,7 +60,7 @@ func (s *size) noteFailure(elements, failures int, now time.Time) {
 	case failures >= probeAfter:
 		s.limit = min(s.limit, probeSize)
 	case s.isNarrow() && failures == 1 && elements > 1:
-		s.shrink(elements, now, suspicionMemory)
+		s.shrinkLimit(elements, now, suspicionMemory)
 	}
 }
 

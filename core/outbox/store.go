@@ -54,7 +54,7 @@ func (s *store) putEvent(event core.WatchEvent, now, due time.Time) core.Outcome
 	case e.queue == &s.resends:
 		e.WatchEvent = event
 		e.newest = now
-		s.resend(e, now, due)
+		s.resendEntry(e, now, due)
 	case e.next == nil:
 		e.next = &waiting{event: event, accepted: now, newest: now, due: due}
 	default:
@@ -78,7 +78,7 @@ func (s *store) addEntry(e *entry) {
 		s.keys++
 		s.total.keys++
 	}
-	s.enqueue(e)
+	s.enqueueEntry(e)
 }
 
 // addResting keeps a resync that is no event before its time has come.
@@ -90,18 +90,18 @@ func (s *store) addResting(resync core.WatchEvent, at time.Time) *entry {
 	return e
 }
 
-// enqueue makes an entry wait to be sent.
-func (s *store) enqueue(e *entry) {
+// enqueueEntry makes an entry wait to be sent.
+func (s *store) enqueueEntry(e *entry) {
 	q := &s.ready
 	if e.refusals > 0 {
 		q = &s.refused
 	}
-	s.await(q, e)
+	s.putInQueue(q, e)
 }
 
-// await puts an entry into a queue. It wakes the dispatcher if the plan comes too late for the
+// putInQueue puts an entry into a queue. It wakes the dispatcher if the plan comes too late for the
 // entry, or if the entry fills a batch.
-func (s *store) await(q *queue, e *entry) {
+func (s *store) putInQueue(q *queue, e *entry) {
 	q.addEntry(e)
 	isMissed := e.position == 0 && s.plan.misses(e.due)
 	isFull := len(s.ready)+len(s.refused) == s.plan.full
@@ -110,15 +110,15 @@ func (s *store) await(q *queue, e *entry) {
 	}
 }
 
-// resend makes an entry an event again, with a new number: it is due after all that was sent.
-func (s *store) resend(e *entry, now, due time.Time) {
+// resendEntry makes an entry an event again, with a new number: it is due after all that was sent.
+func (s *store) resendEntry(e *entry, now, due time.Time) {
 	s.resends.removeEntry(e)
 	s.order++
 	e.order = s.order
 	e.accepted = now
 	e.due = due
 	e.early = 0
-	s.enqueue(e)
+	s.enqueueEntry(e)
 }
 
 // scheduleResend makes a delivered entry wait for its resend, which will be another event. From a
@@ -129,7 +129,7 @@ func (s *store) scheduleResend(e *entry, from, due time.Time) {
 		due: due, early: due.Sub(from), bytes: e.bytes, collided: e.collided,
 	}
 	s.noteSize(e, e.size())
-	s.await(&s.resends, e)
+	s.putInQueue(&s.resends, e)
 }
 
 // sendAfter makes sure that a resync is sent after now, at a time at the latest if it rests, and
@@ -146,7 +146,7 @@ func (s *store) sendAfter(e *entry, newest, at time.Time) (changed bool) {
 		s.resends.removeEntry(e)
 		e.due = at
 		e.early = 0
-		s.await(&s.resends, e)
+		s.putInQueue(&s.resends, e)
 	case e.next == nil && mayBeTooEarly:
 		e.again = latest(e.again, at)
 	default:
@@ -160,9 +160,9 @@ func (s *store) followNewer(e *entry) (follows bool) {
 	if e.next == nil {
 		return false
 	}
-	e.replace()
+	e.promoteNewer()
 	s.noteSize(e, e.size())
-	s.enqueue(e)
+	s.enqueueEntry(e)
 	return true
 }
 
@@ -232,9 +232,9 @@ func (s *store) untilDue(now time.Time) time.Duration {
 	return wait
 }
 
-// oldest returns the age of the oldest event, and leaves out refused ones. Its cost grows with the
-// number of pending events.
-func (s *store) oldest(now time.Time) (age time.Duration) {
+// oldestAge returns the age of the oldest event, and leaves out refused ones. Its cost grows with
+// the number of pending events.
+func (s *store) oldestAge(now time.Time) (age time.Duration) {
 	for e := range s.entries.all() {
 		if e.queue != &s.resends && e.refusals == 0 {
 			age = max(age, now.Sub(e.accepted))

@@ -13,7 +13,7 @@ func (l *lane) takeBatch(limit int, now time.Time) (batch []*entry, withHeartbea
 	limit = min(limit, l.size.limit)
 	l.plan.full = limit
 	l.plan.held = l.heldUntil(now)
-	if wait := l.pause.left(now); wait != 0 {
+	if wait := l.pause.untilCall(now); wait != 0 {
 		return nil, false, wait
 	}
 
@@ -31,7 +31,7 @@ func (l *lane) takeBatch(limit int, now time.Time) (batch []*entry, withHeartbea
 	}
 
 	if len(batch) == 0 && !withHeartbeat {
-		return nil, false, soonest(l.schedule.left(now), l.untilSent(now))
+		return nil, false, soonest(l.schedule.untilHeartbeat(now), l.untilSent(now))
 	}
 
 	l.inFlight++
@@ -47,7 +47,7 @@ func (l *lane) heldUntil(now time.Time) (end time.Time) {
 	if isUrgent {
 		return end
 	}
-	return l.gather.end(l.opts.Gather)
+	return l.gather.windowEnd(l.opts.Gather)
 }
 
 // untilSent returns the time until the first entry is due and not held. It is negative if no entry

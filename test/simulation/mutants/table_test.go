@@ -192,7 +192,7 @@ var table = map[string][]mutant{
 		{"outbox: no resync for an event that is given up", "l.replaceByResync(e.newest, core.IsPermanent(refusal), a.now)", "_ = refusal"},
 		{
 			"outbox: a failed batch loses its events",
-			"case failed:\n\t\te.seen = true\n\t\tl.enqueue(e)", "case failed:\n\t\tl.freeEntry(e)\n\t\tl.counts.Pending--\n\t\tl.counts.Delivered++",
+			"case failed:\n\t\te.seen = true\n\t\tl.enqueueEntry(e)", "case failed:\n\t\tl.freeEntry(e)\n\t\tl.counts.Pending--\n\t\tl.counts.Delivered++",
 		},
 		{
 			"outbox: a refusal pauses the lane (row 1)",
@@ -249,7 +249,7 @@ var table = map[string][]mutant{
 			"outbox: a newer event replaces one that travels",
 			"case e.next == nil:\n\t\te.next = ", "case e.queue == nil:\n\t\te.WatchEvent = event\n\n\t\treturn core.Coalesced\n\tcase e.next == nil:\n\t\te.next = ",
 		},
-		{"outbox: new events do not wake the dispatcher", "s.await(q, e)", "q.addEntry(e)"},
+		{"outbox: new events do not wake the dispatcher", "s.putInQueue(q, e)", "q.addEntry(e)"},
 	},
 	"core/outbox/take.go": {
 		{"outbox: a lone heartbeat names less than was seen", "&& !l.mayBeSeen()", ""},
