@@ -28,7 +28,8 @@ func IsSubdomain(name string) bool {
 }
 
 func isPart(text string) bool {
-	return text != "" && text[0] != '-' && text[len(text)-1] != '-' && strings.IndexFunc(text, isForeign) < 0
+	hasHyphenAtEnd := strings.HasPrefix(text, "-") || strings.HasSuffix(text, "-")
+	return text != "" && !hasHyphenAtEnd && strings.IndexFunc(text, isForeign) < 0
 }
 
 func isForeign(r rune) bool {

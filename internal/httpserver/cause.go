@@ -19,6 +19,9 @@ const (
 	causeOther          = "other"
 )
 
+// errHandshakeSize ends a connection that sends too much before its first request is complete.
+var errHandshakeSize = errors.New("TLS handshake and first header are too large")
+
 // errNoCertificate is the text of crypto/tls, which has no type for this error. A test compares it.
 const errNoCertificate = "tls: client didn't provide a certificate"
 

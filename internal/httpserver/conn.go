@@ -74,18 +74,18 @@ func (c *conn) Read(b []byte) (int, error) {
 
 // readInSlot reads without a slot, and acquires one before it returns data.
 func (c *conn) readInSlot(h *handshake, b []byte) (int, error) {
-	h.release()
+	h.releaseSlot()
 	n, err := h.readWaiting(c.Conn, b)
 	if err != nil {
 		return n, err
 	}
 
 	c.received.Store(true)
-	err = h.acquire(c.Conn, c.closed, c.deadline.Load())
+	err = h.acquireSlot(c.Conn, c.closed, c.deadline.Load())
 
 	// A Close meanwhile has released no slot, and no later call would.
 	if c.handshake.Load() == nil {
-		h.release()
+		h.releaseSlot()
 	}
 	// TLS ignores io.EOF beside data.
 	if err != nil {
@@ -101,11 +101,11 @@ func (c *conn) inSlot(compute func()) error {
 		return net.ErrClosed
 	}
 
-	h.release()
-	if err := h.acquire(c.Conn, c.closed, c.deadline.Load()); err != nil {
+	h.releaseSlot()
+	if err := h.acquireSlot(c.Conn, c.closed, c.deadline.Load()); err != nil {
 		return err
 	}
-	defer h.release()
+	defer h.releaseSlot()
 
 	compute()
 	return nil
@@ -131,7 +131,7 @@ func (c *conn) awaitPause() {
 func (c *conn) Write(b []byte) (int, error) {
 	if h := c.handshake.Load(); h != nil {
 		h.answered.Store(true)
-		h.release()
+		h.releaseSlot()
 	}
 
 	if !c.bounded.Load() {
@@ -160,7 +160,7 @@ func (c *conn) SetReadDeadline(t time.Time) error {
 
 func (c *conn) endHandshake() {
 	if h := c.handshake.Swap(nil); h != nil {
-		h.release()
+		h.releaseSlot()
 	}
 }
 
@@ -206,7 +206,7 @@ func SetOrigin(ctx context.Context, origin string) (closed <-chan struct{}) {
 		return nil
 	}
 	if c.assigned.CompareAndSwap(false, true) {
-		c.slot.move(origin)
+		c.slot.moveToOrigin(origin)
 		probe(c.Conn)
 	}
 	return c.closed
@@ -263,4 +263,12 @@ func Origin(remote string) string {
 
 	prefix, _ := addr.WithZone("").Prefix(network) // An IPv6 address has more bits.
 	return prefix.String()
+}
+
+// below returns the connection that TLS uses, or the given one.
+func below(outer net.Conn) net.Conn {
+	if encrypted, ok := outer.(interface{ NetConn() net.Conn }); ok {
+		return encrypted.NetConn()
+	}
+	return outer
 }

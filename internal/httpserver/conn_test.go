@@ -20,7 +20,7 @@ func pipes(t *testing.T, text string) (*Server, func() *conn) {
 	s := newServer(nil, http.NotFoundHandler(), Options{TLS: new(tls.Config), MaxHandshakes: 1}.withDefaults())
 	return s, func() *conn {
 		near, far := net.Pipe()
-		c := s.admit(far)
+		c := s.admitConn(far)
 		t.Cleanup(func() { _ = near.Close(); _ = c.Close() })
 		go func() { _, _ = io.WriteString(near, text) }()
 		go func() { _, _ = io.Copy(io.Discard, near) }()
@@ -165,7 +165,7 @@ func TestWriteEndsWithoutADeadline(t *testing.T) {
 		defer near.Close()
 
 		s, _ := pipes(t, "")
-		c := s.admit(far)
+		c := s.admitConn(far)
 		check(t, c.SetDeadline(time.Time{}))
 		if _, err := c.Write([]byte("a")); !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("error %v, want %v", err, os.ErrDeadlineExceeded)
@@ -193,7 +193,7 @@ func TestRequestOfAnotherServer(t *testing.T) {
 		defer near.Close()
 
 		s, _ := pipes(t, "")
-		c := s.admit(far)
+		c := s.admitConn(far)
 		defer c.Close()
 
 		if ours.assign(withConn(t.Context(), c)) == nil {

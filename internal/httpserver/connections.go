@@ -15,11 +15,13 @@ const (
 	reasonNoSlot    = "no_slot"
 )
 
-func (s *Server) admit(inner net.Conn) *conn {
+// admitConn gives a new connection a slot, for which it may cut another connection off. It closes
+// the new connection and returns nil if there is no slot.
+func (s *Server) admitConn(inner net.Conn) *conn {
 	c := newConn(inner, s.queue, s.opts)
 	var displaces bool
 	cut := func() { _ = c.cut() } // Its goroutine notices.
-	c.slot, displaces = s.limiter.acquire(claim{
+	c.slot, displaces = s.limiter.acquireSlot(claim{
 		origin: c.origin, shakes: s.opts.TLS != nil, evict: cut, kept: &c.kept,
 	})
 	if displaces {
@@ -38,7 +40,7 @@ func (s *Server) admit(inner net.Conn) *conn {
 // the requests in flight, and returns the number of closed connections. CutKept calls ends without
 // a lock. It may be called while the server is served.
 func (s *Server) CutKept(ends func(kept any) bool) (cut int) {
-	for _, slot := range s.limiter.all() {
+	for _, slot := range s.limiter.allSlots() {
 		kept := slot.kept.Load()
 		if kept != nil && ends(kept) {
 			slot.evict()

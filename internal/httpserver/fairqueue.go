@@ -1,13 +1,10 @@
 package httpserver
 
 import (
-	"errors"
-	"io"
 	"net"
 	"os"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -54,9 +51,9 @@ func newFairQueue(slots int) *fairQueue {
 	return q
 }
 
-// request asks for a slot without blocking. continues means that origin's work has had a slot
-// before. The caller must call done once, granted or not.
-func (q *fairQueue) request(origin string, continues bool) *waiter {
+// requestSlot asks for a slot without blocking. continues means that origin's work has had a slot
+// before. The caller must call leaveQueue once, granted or not.
+func (q *fairQueue) requestSlot(origin string, continues bool) *waiter {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 
@@ -80,7 +77,8 @@ func (q *fairQueue) request(origin string, continues bool) *waiter {
 	return w
 }
 
-func (w *waiter) done() {
+// leaveQueue returns the slot of the waiter, or ends its wait for one.
+func (w *waiter) leaveQueue() {
 	w.queue.mu.Lock()
 	defer w.queue.mu.Unlock()
 
@@ -88,14 +86,14 @@ func (w *waiter) done() {
 	case <-w.granted:
 		w.queue.grantNext()
 	default:
-		w.ring.drop(w)
+		w.ring.dropWaiter(w)
 	}
 }
 
 // grantNext alternates between the kinds of work. The caller must hold the lock.
 func (q *fairQueue) grantNext() {
 	for range kinds {
-		next := q.rings[q.turn].next()
+		next := q.rings[q.turn].takeNext()
 		q.turn = (q.turn + 1) % kinds
 		if next != nil {
 			close(next.granted)
@@ -105,8 +103,8 @@ func (q *fairQueue) grantNext() {
 	q.free++
 }
 
-// next moves the origin to the end. It returns nil without waiters.
-func (r *ring) next() *waiter {
+// takeNext removes the next waiter, and moves its origin to the end. It returns nil without waiters.
+func (r *ring) takeNext() *waiter {
 	if len(r.order) == 0 {
 		return nil
 	}
@@ -125,8 +123,8 @@ func (r *ring) next() *waiter {
 	return waiting[0]
 }
 
-// drop removes a waiter that gives up, and an origin without waiters.
-func (r *ring) drop(w *waiter) {
+// dropWaiter removes a waiter that gives up, and an origin without waiters.
+func (r *ring) dropWaiter(w *waiter) {
 	waiting := r.waiters[w.origin]
 	if len(waiting) > 1 {
 		i := slices.Index(waiting, w)
@@ -139,76 +137,8 @@ func (r *ring) drop(w *waiter) {
 	r.order = slices.Delete(r.order, i, i+1)
 }
 
-// handshake acquires slots of a fair queue for the work of one connection, and releases them while
-// it waits for the other end. So a slow client occupies no slot.
-//
-// acquire is called by one goroutine at a time, release by any.
-type handshake struct {
-	queue  *fairQueue
-	origin string
-	// begun means that the connection has had a slot before.
-	begun bool
-	// answered means that the server has written.
-	answered atomic.Bool
-	slot     atomic.Pointer[waiter]
-	rest     int // bytes that may still arrive, used by Read only
-}
-
-// maxRead bounds one read, so that little of a body is read before its header is complete.
-const maxRead = 4 << 10
-
-var errHandshakeSize = errors.New("TLS handshake and first header are too large")
-
-func (h *handshake) readWaiting(from net.Conn, b []byte) (int, error) {
-	if h.rest <= 0 {
-		return 0, errHandshakeSize
-	}
-
-	n, err := from.Read(b[:min(len(b), h.rest, maxRead)])
-	h.rest -= n
-	if alert := plainRefusal(b[:n]); alert != nil {
-		return 0, alert
-	}
-
-	return n, err
-}
-
-// acquire blocks until it has a slot, which it keeps until release. It fails with [net.ErrClosed]
-// when closed is closed first, and with [os.ErrDeadlineExceeded] when deadline passes; nil and zero
-// are none. It fails with [io.EOF] if the client closed the connection before the server answered.
-// So clients that give up and begin again, in large numbers, cost no signatures.
-func (h *handshake) acquire(from net.Conn, closed <-chan struct{}, deadline *time.Time) error {
-	select {
-	case <-closed: // A connection that was cut does not queue.
-		return net.ErrClosed
-	default:
-	}
-
-	w := h.queue.request(h.origin, h.begun)
-	h.begun = true
-	err := w.wait(closed, deadline)
-	if err == nil && !h.answered.Load() && departed(from) {
-		err = io.EOF
-	}
-	if err != nil {
-		w.done()
-		return err
-	}
-
-	// It is stored only now, because a concurrent Write (HTTP/2) must not release a slot that was
-	// not granted.
-	h.slot.Store(w)
-	return nil
-}
-
-func (h *handshake) release() {
-	if w := h.slot.Swap(nil); w != nil {
-		w.done()
-	}
-}
-
-// wait blocks until the waiter has a slot. Its errors are those of acquire.
-func (w *waiter) wait(closed <-chan struct{}, deadline *time.Time) error {
+// awaitSlot blocks until the waiter has a slot. Its errors are those of acquireSlot.
+func (w *waiter) awaitSlot(closed <-chan struct{}, deadline *time.Time) error {
 	var late <-chan time.Time
 	if deadline != nil && !deadline.IsZero() {
 		timer := time.NewTimer(time.Until(*deadline))

@@ -24,7 +24,7 @@ type namedQueue struct {
 func newNamedQueue(slots int, names string) *namedQueue {
 	q := &namedQueue{fairQueue: newFairQueue(slots), waiters: make(map[string]*waiter)}
 	for name := range strings.FieldsSeq(names) {
-		q.waiters[name] = q.request(name[:1], strings.HasSuffix(name, "!"))
+		q.waiters[name] = q.requestSlot(name[:1], strings.HasSuffix(name, "!"))
 	}
 	return q
 }
@@ -44,7 +44,7 @@ func (q *namedQueue) granted() (names []string) {
 }
 
 func (q *namedQueue) done(name string) {
-	q.waiters[name].done()
+	q.waiters[name].leaveQueue()
 	delete(q.waiters, name)
 }
 
@@ -82,9 +82,9 @@ func TestAbandonedRequestTakesNoSlot(t *testing.T) {
 	t.Parallel()
 
 	q := newNamedQueue(2, "a1 b1 a2 a3 c1")
-	q.waiters["a2"].done()
+	q.waiters["a2"].leaveQueue()
 	q.done("c1")
-	q.waiters["c2"] = q.request("c", false)
+	q.waiters["c2"] = q.requestSlot("c", false)
 	q.done("a1")
 	q.done("b1")
 
@@ -92,11 +92,11 @@ func TestAbandonedRequestTakesNoSlot(t *testing.T) {
 		t.Errorf("granted (-want +have):\n%s", diff)
 	}
 
-	q.waiters["a3"].done()
+	q.waiters["a3"].leaveQueue()
 	q.done("c2")
 
 	for _, name := range []string{"d1", "d2", "d3"} {
-		q.waiters[name] = q.request("d", false)
+		q.waiters[name] = q.requestSlot("d", false)
 	}
 
 	delete(q.waiters, "a3")
@@ -119,9 +119,9 @@ func TestFairQueueConcurrently(t *testing.T) {
 		for o := range origins {
 			group.Go(func() {
 				for i := range requests {
-					w := queue.request(strconv.Itoa(o%7), i%3 == 0)
+					w := queue.requestSlot(strconv.Itoa(o%7), i%3 == 0)
 					if i%5 == 0 {
-						w.done() // Granted or not.
+						w.leaveQueue() // Granted or not.
 						continue
 					}
 
@@ -139,7 +139,7 @@ func TestFairQueueConcurrently(t *testing.T) {
 					time.Sleep(time.Millisecond) // So that others wait, and some of them give up.
 					came.Add(1)
 					inside.Add(-1)
-					w.done()
+					w.leaveQueue()
 				}
 			})
 		}

@@ -145,22 +145,23 @@ type claim struct {
 	kept  *atomic.Value
 }
 
-// acquire returns an idle slot, or nil, and whether it has evicted another slot. It calls evict of
+// acquireSlot returns an idle slot, or nil, and whether it has evicted another slot. It calls evict of
 // that slot before it returns and without a lock.
-func (l *limiter) acquire(c claim) (*slot, bool) {
-	acquired, evicted := l.exchange(c)
+func (l *limiter) acquireSlot(c claim) (*slot, bool) {
+	acquired, evicted := l.exchangeSlot(c)
 	if evicted != nil {
 		evicted.evict()
 	}
 	return acquired, evicted != nil
 }
 
-func (l *limiter) exchange(c claim) (acquired, evicted *slot) {
+// exchangeSlot is acquireSlot with the lock, without the call of evict.
+func (l *limiter) exchangeSlot(c claim) (acquired, evicted *slot) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
 	if l.size() >= l.limit {
-		evicted = l.victim(c.origin)
+		evicted = l.findVictim(c.origin)
 		if evicted == nil {
 			return nil, nil
 		}
@@ -183,14 +184,15 @@ func (l *limiter) exchange(c claim) (acquired, evicted *slot) {
 // size is the number of slots in use. The caller must hold the lock.
 func (l *limiter) size() int { return l.shaking.size + l.settled.size }
 
-func (l *limiter) victim(origin string) *slot {
+// findVictim returns the slot that a new connection of an origin evicts, nil if it evicts none.
+func (l *limiter) findVictim(origin string) *slot {
 	if l.shaking.size > l.mostShaking || l.settled.size == 0 {
-		return l.shaking.victim(origin)
+		return l.shaking.findVictim(origin)
 	}
-	return l.settled.victim(origin)
+	return l.settled.findVictim(origin)
 }
 
-func (r *ranking) victim(origin string) *slot {
+func (r *ranking) findVictim(origin string) *slot {
 	largest, _ := r.bySize[r.largest].Front().Value.(*originSlots)
 	own := r.origins[origin]
 	// With equal numbers, the origin of the new connection loses one.
@@ -216,13 +218,13 @@ func oldest(slots *list.List) *slot {
 
 // evictAll calls evict of all slots, which stay in use until they are released.
 func (l *limiter) evictAll() {
-	for _, s := range l.all() {
+	for _, s := range l.allSlots() {
 		s.evict()
 	}
 }
 
-// all returns the slots in use.
-func (l *limiter) all() []*slot {
+// allSlots returns the slots in use.
+func (l *limiter) allSlots() []*slot {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.settled.appendSlots(l.shaking.appendSlots(make([]*slot, 0, l.size())))
@@ -240,8 +242,8 @@ func (r *ranking) appendSlots(all []*slot) []*slot {
 	return all
 }
 
-// update calls change with the lock, unless the slot was released or evicted.
-func (s *slot) update(change func(l *limiter)) {
+// updateIfHeld calls change with the lock, unless the slot was released or evicted.
+func (s *slot) updateIfHeld(change func(l *limiter)) {
 	s.limiter.mu.Lock()
 	defer s.limiter.mu.Unlock()
 
@@ -251,17 +253,18 @@ func (s *slot) update(change func(l *limiter)) {
 }
 
 func (s *slot) setBusy(busy bool) {
-	s.update(func(*limiter) {
+	s.updateIfHeld(func(*limiter) {
 		if s.busy != busy {
-			s.list().Remove(s.place)
+			s.originList().Remove(s.place)
 			s.busy = busy
-			s.place = s.list().PushBack(s)
+			s.place = s.originList().PushBack(s)
 		}
 	})
 }
 
-func (s *slot) move(origin string) {
-	s.update(func(*limiter) {
+// moveToOrigin counts the slot to another origin.
+func (s *slot) moveToOrigin(origin string) {
+	s.updateIfHeld(func(*limiter) {
 		if s.origin.name != origin {
 			s.ranking.removeSlot(s)
 			s.ranking.addSlot(s, origin)
@@ -269,9 +272,9 @@ func (s *slot) move(origin string) {
 	})
 }
 
-// settle notes that the handshake of the connection is complete.
-func (s *slot) settle() {
-	s.update(func(l *limiter) {
+// markSettled notes that the handshake of the connection is complete.
+func (s *slot) markSettled() {
+	s.updateIfHeld(func(l *limiter) {
 		if s.ranking == l.shaking {
 			l.shaking.removeSlot(s)
 			l.settled.addSlot(s, s.origin.name)
@@ -281,7 +284,7 @@ func (s *slot) settle() {
 
 // release is called when the connection has ended, also that of an evicted slot.
 func (s *slot) release() {
-	s.update(func(*limiter) { s.ranking.removeSlot(s) })
+	s.updateIfHeld(func(*limiter) { s.ranking.removeSlot(s) })
 	s.limiter.noteEnded(s)
 }
 
@@ -303,8 +306,9 @@ func (l *limiter) noteEnded(s *slot) {
 	}
 }
 
-// list is that of its origin. The caller must hold the lock, as for the functions below.
-func (s *slot) list() *list.List {
+// originList is the list of the slot in its origin. The caller must hold the lock, as for the
+// functions below.
+func (s *slot) originList() *list.List {
 	if s.busy {
 		return s.origin.busy
 	}
@@ -318,25 +322,25 @@ func (r *ranking) addSlot(s *slot, origin string) {
 		r.origins[origin] = o
 	}
 
-	r.unrank(o)
+	r.unrankOrigin(o)
 	s.ranking = r
 	s.origin = o
-	s.place = s.list().PushBack(s)
+	s.place = s.originList().PushBack(s)
 	r.size++
-	r.rank(o)
+	r.rankOrigin(o)
 }
 
 func (r *ranking) removeSlot(s *slot) {
 	o := s.origin
-	r.unrank(o)
-	s.list().Remove(s.place)
+	r.unrankOrigin(o)
+	s.originList().Remove(s.place)
 	s.place = nil
 	r.size--
-	r.rank(o)
+	r.rankOrigin(o)
 }
 
-// rank lists an origin under its size, and deletes one without slots.
-func (r *ranking) rank(o *originSlots) {
+// rankOrigin lists an origin under its size, and deletes one without slots.
+func (r *ranking) rankOrigin(o *originSlots) {
 	size := o.size()
 	if size == 0 {
 		delete(r.origins, o.name)
@@ -355,7 +359,8 @@ func (r *ranking) rank(o *originSlots) {
 	}
 }
 
-func (r *ranking) unrank(o *originSlots) {
+// unrankOrigin removes an origin from the list of its size, which is about to change.
+func (r *ranking) unrankOrigin(o *originSlots) {
 	size := o.size()
 	if size == 0 {
 		return

@@ -34,7 +34,7 @@ func newNamed(limit int, names ...string) *named {
 }
 
 func (n *named) open(name string) bool {
-	n.slots[name], _ = n.acquire(claim{
+	n.slots[name], _ = n.acquireSlot(claim{
 		origin: name[:1], shakes: strings.HasSuffix(name, "?"), evict: func() { n.evicted = append(n.evicted, name) },
 	})
 	return n.slots[name] != nil
@@ -44,12 +44,12 @@ func (n *named) open(name string) bool {
 // the handshake of one ("+a1?").
 func (n *named) change(text string) {
 	if name, settles := strings.CutPrefix(text, "+"); settles {
-		n.slots[name].settle()
+		n.slots[name].markSettled()
 		return
 	}
 
 	if name, origin, moved := strings.Cut(text, ">"); moved {
-		n.slots[name].move(origin)
+		n.slots[name].moveToOrigin(origin)
 		return
 	}
 
@@ -116,7 +116,7 @@ func TestReleasedSlotDoesNotComeBack(t *testing.T) {
 	for range 2 {
 		released.release()
 		released.setBusy(true)
-		released.move("z")
+		released.moveToOrigin("z")
 	}
 
 	if n.len() != 1 {
@@ -188,10 +188,10 @@ func (m *model) change(s *modelled, step int, origin string) {
 		delete(m.open, s)
 	case 1:
 		s.origin = origin
-		s.move(origin)
+		s.moveToOrigin(origin)
 	case 2:
 		s.shakes = false
-		s.settle()
+		s.markSettled()
 	default:
 		s.busy = step == 3
 		s.setBusy(s.busy)
@@ -223,7 +223,7 @@ func (m *model) acquireOne(c claim) {
 
 	s := &modelled{origin: c.origin, shakes: c.shakes}
 	c.evict = func() { m.checkEvicted(s) }
-	s.slot, _ = m.acquire(c)
+	s.slot, _ = m.acquireSlot(c)
 
 	switch {
 	case s.slot != nil:
@@ -256,14 +256,14 @@ func TestLimiterConcurrently(t *testing.T) {
 	for i := range 8 {
 		all.Go(func() {
 			for j := range 500 {
-				s, _ := l.acquire(claim{origin: strconv.Itoa((i + j) % 3), shakes: j%3 == 0, evict: func() {}})
+				s, _ := l.acquireSlot(claim{origin: strconv.Itoa((i + j) % 3), shakes: j%3 == 0, evict: func() {}})
 				if s == nil {
 					continue
 				}
 
 				s.setBusy(j%2 == 0)
-				s.move(strconv.Itoa(j % 5))
-				s.settle()
+				s.moveToOrigin(strconv.Itoa(j % 5))
+				s.markSettled()
 
 				if n := l.len(); n > limit {
 					t.Errorf("%d slots in use, want at most %d", n, limit)

@@ -9,9 +9,6 @@ import (
 	"net"
 	"os"
 	"runtime/debug"
-	"sync"
-	"sync/atomic"
-	"syscall"
 	"time"
 )
 
@@ -36,7 +33,8 @@ type listener struct {
 	stop context.CancelFunc
 }
 
-func (s *Server) listen() *listener {
+// startListener returns a listener that has begun to accept connections.
+func (s *Server) startListener() *listener {
 	ctx, stop := context.WithCancel(context.Background())
 	l := &listener{
 		Listener: s.listener, server: s,
@@ -63,7 +61,7 @@ func (l *listener) acceptAll() {
 			continue
 		}
 
-		c := l.server.admit(inner)
+		c := l.server.admitConn(inner)
 		if c != nil {
 			l.server.open.Go(func() { l.openConn(c) })
 		}
@@ -95,17 +93,25 @@ func (l *listener) openConn(c *conn) {
 
 	encrypted := tls.Server(c, l.server.http.TLSConfig)
 	_ = c.SetDeadline(time.Now().Add(l.timeout)) // It fails for a closed connection.
-	err := l.shake(encrypted, c)                 // The connection keeps its error.
+	err := l.doHandshake(encrypted, c)
 	_ = c.SetDeadline(time.Time{})
-	if err == nil {
-		c.slot.settle()
+
+	isComplete := err == nil
+	if isComplete {
+		c.slot.markSettled()
 	}
 	if c.received.Load() && time.Since(c.accepted) >= slowHandshake {
 		l.server.opts.HandshakeSlow()
 	}
 
+	if !isComplete { // The connection keeps the error.
+		l.handOver(encrypted)
+		return
+	}
+
 	socket := socketOf(c.Conn)
-	if err == nil && socket != nil && encrypted.ConnectionState().NegotiatedProtocol != protoHTTP2 {
+	canPark := socket != nil && encrypted.ConnectionState().NegotiatedProtocol != protoHTTP2
+	if canPark {
 		l.handOver(&visit{Conn: encrypted, socket: socket, parking: l.parking})
 		return
 	}
@@ -113,9 +119,9 @@ func (l *listener) openConn(c *conn) {
 	l.handOver(encrypted)
 }
 
-// shake does the handshake. A panic of a callback of the configuration costs this connection only,
+// doHandshake does the handshake. A panic of a callback of the configuration costs this connection only,
 // as in net/http: no client can end the process by it.
-func (l *listener) shake(encrypted *tls.Conn, c *conn) (err error) {
+func (l *listener) doHandshake(encrypted *tls.Conn, c *conn) (err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
 			err = fmt.Errorf("panic: %v", cause)
@@ -165,135 +171,6 @@ func (l *listener) Accept() (net.Conn, error) {
 // Close also ends the handshakes.
 func (l *listener) Close() error {
 	l.stop()
-	l.parking.close()
+	l.parking.closeParked()
 	return l.Listener.Close()
-}
-
-const (
-	// parkAfter is how long net/http keeps an idle connection of HTTP/1.1. A connection that was
-	// parked for longer than rare is parked again immediately: its requests are heartbeats.
-	parkAfter, rare = 250 * time.Millisecond, time.Second
-	readBuffer      = 4 << 10
-)
-
-// visit is a connection of HTTP/1.1 over TLS, as long as net/http serves it. net/http keeps buffers
-// of 8 KiB and a stack of 8 KiB for a connection that waits for its next request. So it gets a
-// timeout when the connection is idle for parkAfter. Its Close then parks the connection, and the
-// next byte begins another visit.
-type visit struct {
-	*tls.Conn
-
-	socket  syscall.RawConn
-	parking *parking
-	// idle means that the next deadline of net/http is that of its wait for a request.
-	idle atomic.Bool
-	// waiting means that net/http waits, until its next deadline. until is the end of the wait.
-	waiting atomic.Bool
-	until   time.Time
-	// rarely means that the connection was parked for longer than rare before its last request.
-	rarely bool
-	// over means that net/http has no byte of the next request, and TLS has no whole record of it.
-	over atomic.Bool
-}
-
-func (v *visit) Read(b []byte) (int, error) {
-	waiting := v.waiting.Load()
-	if waiting && len(b) < readBuffer { // The buffer has a byte of the next request.
-		_ = v.SetReadDeadline(v.until) // Read returns its error.
-		waiting = false
-	}
-
-	n, err := v.Conn.Read(b)
-	if waiting && n == 0 && errors.Is(err, os.ErrDeadlineExceeded) {
-		v.over.Store(true)
-	}
-
-	return n, err
-}
-
-// SetReadDeadline implements [net.Conn]. net/http calls it before it waits for the next request,
-// and again before it reads one, which may be in its buffer.
-func (v *visit) SetReadDeadline(t time.Time) error {
-	soon := time.Now()
-	if !v.rarely {
-		soon = soon.Add(parkAfter)
-	}
-
-	waiting := v.idle.Swap(false) && soon.Before(t)
-	v.waiting.Store(waiting)
-	if waiting {
-		v.until = t
-		v.rarely = false
-		t = soon
-	}
-
-	return v.Conn.SetReadDeadline(t)
-}
-
-func (v *visit) Close() error {
-	if v.over.Swap(false) && v.parking.park(v) {
-		return nil
-	}
-	return v.Conn.Close()
-}
-
-// parking has a goroutine for each connection, with the smallest stack there is.
-type parking struct {
-	// resume gives a connection back to net/http.
-	resume func(*visit)
-	work   *sync.WaitGroup
-
-	mu     sync.Mutex
-	parked map[*tls.Conn]struct{}
-	closed bool
-}
-
-// park parks the connection of a visit, and returns false after close.
-func (p *parking) park(v *visit) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-
-	if p.closed {
-		return false
-	}
-
-	p.parked[v.Conn] = struct{}{}
-	_ = v.Conn.SetReadDeadline(v.until) // The wait returns its error.
-	p.work.Go(func() { p.wait(v) })
-
-	return true
-}
-
-func (p *parking) wait(v *visit) {
-	began := time.Now()
-	err := awaitData(v.socket)
-	v.rarely = time.Since(began) > rare
-	p.mu.Lock()
-	delete(p.parked, v.Conn)
-	p.mu.Unlock()
-
-	if err != nil {
-		_ = v.Conn.Close() // The timeout, or the end of the server, is the reason.
-		return
-	}
-
-	p.resume(v)
-}
-
-func (p *parking) close() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-
-	p.closed = true
-	for c := range p.parked {
-		_ = c.SetReadDeadline(time.Now()) // Its goroutine closes it.
-	}
-}
-
-// below returns the connection that TLS uses, or the given one.
-func below(outer net.Conn) net.Conn {
-	if encrypted, ok := outer.(interface{ NetConn() net.Conn }); ok {
-		return encrypted.NetConn()
-	}
-	return outer
 }

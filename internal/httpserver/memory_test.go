@@ -57,7 +57,7 @@ func TestParkedConnectionsLeaveNetHTTP(t *testing.T) {
 
 		<-time.After(parkAfter)
 		all := string(text[:runtime.Stack(text, true)])
-		serving, parked = strings.Count(all, "\nnet/http.(*conn).serve("), strings.Count(all, ".(*parking).wait(")
+		serving, parked = strings.Count(all, "\nnet/http.(*conn).serve("), strings.Count(all, ".(*parking).awaitRequest(")
 	}
 }
 

@@ -134,7 +134,7 @@ func TestRareRequests(t *testing.T) {
 			resumed, kept := make(chan *visit, 1), &deadlineConn{Conn: end}
 			var work sync.WaitGroup
 			p := &parking{resume: func(v *visit) { resumed <- v }, work: &work, parked: map[*tls.Conn]struct{}{}}
-			p.park(&visit{Conn: tls.Server(kept, nil), socket: socketOf(end), parking: p})
+			p.parkVisit(&visit{Conn: tls.Server(kept, nil), socket: socketOf(end), parking: p})
 			<-time.After(rest)
 			send(t, other, "a")
 			v := <-resumed

@@ -56,7 +56,7 @@ func (w *Writer) Start(ctx context.Context) error {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		w.write(ctx)
+		w.writeLines(ctx)
 	}()
 	<-ctx.Done()
 
@@ -68,8 +68,8 @@ func (w *Writer) Start(ctx context.Context) error {
 	return nil
 }
 
-// write ignores errors of the sink: there is no other place to report to.
-func (w *Writer) write(ctx context.Context) {
+// writeLines ignores errors of the sink: there is no other place to report to.
+func (w *Writer) writeLines(ctx context.Context) {
 	const report = `{"time":%q,"level":"WARN","msg":"log lines were dropped: the sink was stalled","lines":%d}` + "\n"
 	reported := int64(0)
 

@@ -43,7 +43,7 @@ func (h *handler) Handle(ctx context.Context, record slog.Record) error {
 		return h.Handler.Handle(ctx, record)
 	}
 
-	suppressed, due := h.pace.Take(h.kind(&record), cmp.Or(record.Time, time.Now()))
+	suppressed, due := h.pace.Take(h.kindOf(&record), cmp.Or(record.Time, time.Now()))
 	if !due {
 		return nil
 	}
@@ -53,19 +53,20 @@ func (h *handler) Handle(ctx context.Context, record slog.Record) error {
 	return h.Handler.Handle(ctx, record)
 }
 
-func (h *handler) kind(record *slog.Record) string {
+// kindOf returns the text that is equal for lines that share a pace.
+func (h *handler) kindOf(record *slog.Record) string {
 	var kind strings.Builder
 	kind.WriteString(h.prefix + record.Message)
 	record.Attrs(func(attr slog.Attr) bool {
-		kind.WriteString(h.part(attr))
+		kind.WriteString(h.kindPart(attr))
 		return true
 	})
 
 	return kind.String()
 }
 
-// part returns the text that an attribute adds to the kind.
-func (h *handler) part(attr slog.Attr) string {
+// kindPart returns the text that an attribute adds to the kind.
+func (h *handler) kindPart(attr slog.Attr) string {
 	if !slices.Contains(h.keys, attr.Key) {
 		return ""
 	}
@@ -78,7 +79,7 @@ func (h *handler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	with.Handler = h.Handler.WithAttrs(attrs)
 
 	for _, attr := range attrs {
-		with.prefix += h.part(attr) + "\x00"
+		with.prefix += h.kindPart(attr) + "\x00"
 	}
 	return &with
 }
@@ -111,7 +112,7 @@ func (p *Pace) Take(name string, now time.Time) (suppressed int, due bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	k := p.of(name, now)
+	k := p.findOrAddKind(name, now)
 	if now.Before(k.next) {
 		k.suppressed++
 		return 0, false
@@ -124,8 +125,9 @@ func (p *Pace) Take(name string, now time.Time) (suppressed int, due bool) {
 	return suppressed, true
 }
 
-// of returns a kind, or the shared one when there are too many.
-func (p *Pace) of(name string, now time.Time) *kind {
+// findOrAddKind returns a kind, or the shared kind when there are too many. The caller must hold the
+// lock.
+func (p *Pace) findOrAddKind(name string, now time.Time) *kind {
 	if p.kinds[name] == nil && len(p.kinds) >= maxKinds {
 		// The counts of kinds without a line for so long that the next one is due are lost.
 		maps.DeleteFunc(p.kinds, func(_ string, k *kind) bool { return !now.Before(k.next) })

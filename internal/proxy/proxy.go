@@ -153,7 +153,10 @@ func parse(address, portIfNone string) (*url.URL, error) {
 	if err != nil || proxy.Scheme != "http" || proxy.Hostname() == "" {
 		return nil, wrong
 	}
-	if strings.Trim(proxy.Path, "/") != "" || proxy.RawQuery != "" || proxy.Fragment != "" || proxy.Opaque != "" {
+
+	// An address with anything else would differ from this one.
+	hasMore := strings.Trim(proxy.Path, "/")+proxy.RawQuery+proxy.Fragment+proxy.Opaque != ""
+	if hasMore {
 		return nil, wrong
 	}
 
@@ -199,7 +202,7 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.
 		return nil, last.Error
 	}
 
-	conn, err := d.tunnel(ctx, network, address)
+	conn, err := d.openTunnel(ctx, network, address)
 	if err != nil {
 		failed, ok := errors.AsType[*Error](err)
 		if !ok {
@@ -214,8 +217,9 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.
 	return conn, nil
 }
 
-func (d *Dialer) tunnel(ctx context.Context, network, address string) (net.Conn, error) {
-	header, err := d.header()
+// openTunnel connects to the proxy, and asks it for a connection to address.
+func (d *Dialer) openTunnel(ctx context.Context, network, address string) (net.Conn, error) {
+	header, err := d.connectHeader()
 	if err != nil {
 		return nil, err
 	}
@@ -232,7 +236,7 @@ func (d *Dialer) tunnel(ctx context.Context, network, address string) (net.Conn,
 	}
 
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-	tunnel, err := d.connect(conn, address, header)
+	tunnel, err := d.sendConnect(conn, address, header)
 	if !stop() && err == nil {
 		err = ctx.Err() // The deadline of the connection is over, or soon will be.
 	}
@@ -247,8 +251,8 @@ func (d *Dialer) tunnel(ctx context.Context, network, address string) (net.Conn,
 	return tunnel, nil
 }
 
-// connect sends the request, and returns the connection behind the answer.
-func (d *Dialer) connect(conn net.Conn, address string, header http.Header) (net.Conn, error) {
+// sendConnect sends the request, and returns the connection behind the answer.
+func (d *Dialer) sendConnect(conn net.Conn, address string, header http.Header) (net.Conn, error) {
 	request := &http.Request{
 		Method: http.MethodConnect, URL: &url.URL{Opaque: address}, Host: address, Header: header,
 	}
@@ -278,8 +282,9 @@ func (d *Dialer) connect(conn net.Conn, address string, header http.Header) (net
 	return &tunnelConn{Conn: conn, early: append([]byte(nil), early...)}, nil
 }
 
-// header has the credentials (RFC 9110, section 11.7.2), if there are some.
-func (d *Dialer) header() (http.Header, error) {
+// connectHeader has the credentials (RFC 9110, section 11.7.2), if there are some. It reads their
+// file.
+func (d *Dialer) connectHeader() (http.Header, error) {
 	header := http.Header{"User-Agent": {"runtime-watcher"}}
 	credentials := ""
 
@@ -326,7 +331,8 @@ var errCredentials = errors.New("want one line, user:password")
 func ParseCredentials(text []byte) (string, error) {
 	credentials := strings.TrimRight(string(text), "\r\n")
 	user, _, found := strings.Cut(credentials, ":")
-	if !found || user == "" || len(credentials) > maxCredentials || strings.ContainsAny(credentials, "\r\n\x00") {
+	isOneLine := len(credentials) <= maxCredentials && !strings.ContainsAny(credentials, "\r\n\x00")
+	if !found || user == "" || !isOneLine {
 		return "", errCredentials
 	}
 

@@ -20,9 +20,6 @@ import (
 // ErrSyntax means that a text is not JSON, or not of the shape that the caller reads.
 var ErrSyntax = errors.New("invalid JSON")
 
-// maxDepth is how deep arrays and objects may nest, the bound of encoding/json.
-const maxDepth = 10000
-
 // maxText bounds a string that is not skipped, in bytes. Names and kinds are shorter. One that is
 // not UTF-8 takes ten times its size.
 const maxText = 4 << 10
@@ -42,10 +39,10 @@ func NewReader(data []byte) *Reader { return &Reader{data: data} }
 
 // Skip reads one value of any type and returns its bytes, without the white space around them.
 func (r *Reader) Skip() ([]byte, error) {
-	r.space()
+	r.skipSpace()
 	start := r.pos
 
-	if err := r.value(); err != nil {
+	if err := r.readValue(); err != nil {
 		return nil, err
 	}
 	return r.data[start:r.pos], nil
@@ -53,8 +50,8 @@ func (r *Reader) Skip() ([]byte, error) {
 
 // Null reads a null, if that is the next value, and reports whether it was.
 func (r *Reader) Null() bool {
-	r.space()
-	return r.peek() == 'n' && r.literal("null") == nil
+	r.skipSpace()
+	return r.peek() == 'n' && r.readLiteral("null") == nil
 }
 
 // Object reads one object and calls member for each of its members, in the order of the text.
@@ -65,8 +62,8 @@ func (r *Reader) Object(member func(name []byte) error) error {
 	if r.Null() {
 		return nil
 	}
-	return r.members('{', '}', func() error {
-		name, err := r.name()
+	return r.readMembers('{', '}', func() error {
+		name, err := r.readName()
 		if err != nil {
 			return err
 		}
@@ -80,7 +77,7 @@ func (r *Reader) Array(element func() error) error {
 	if r.Null() {
 		return nil
 	}
-	return r.members('[', ']', element)
+	return r.readMembers('[', ']', element)
 }
 
 // Text reads one string and returns its meaning, unescaped. A null counts as the empty string.
@@ -108,14 +105,14 @@ func (r *Reader) TextLike(like string) (string, error) {
 
 // Bool reads one truth value. A null counts as false.
 func (r *Reader) Bool() (bool, error) {
-	r.space()
+	r.skipSpace()
 	switch r.peek() {
 	case 't':
-		return true, r.literal("true")
+		return true, r.readLiteral("true")
 	case 'f':
-		return false, r.literal("false")
+		return false, r.readLiteral("false")
 	case 'n':
-		return false, r.literal("null")
+		return false, r.readLiteral("null")
 	default:
 		return false, r.fail("true or false")
 	}
@@ -123,7 +120,7 @@ func (r *Reader) Bool() (bool, error) {
 
 // End returns an error when anything but white space is left.
 func (r *Reader) End() error {
-	r.space()
+	r.skipSpace()
 	if r.pos < len(r.data) {
 		return r.fail("the end of the text")
 	}
@@ -145,8 +142,8 @@ func (r *Reader) Decode(decode func(rest []byte) (size int, err error)) error {
 	return err
 }
 
-// members reads an array or an object, calling each at the start of each member.
-func (r *Reader) members(opening, closing byte, each func() error) error {
+// readMembers reads an array or an object, calling each at the start of each member.
+func (r *Reader) readMembers(opening, closing byte, each func() error) error {
 	r.depth++
 	switch {
 	case r.peek() != opening:
@@ -156,7 +153,7 @@ func (r *Reader) members(opening, closing byte, each func() error) error {
 	}
 
 	r.pos++
-	r.space()
+	r.skipSpace()
 
 	for first := true; r.peek() != closing; first = false {
 		if !first {
@@ -165,14 +162,14 @@ func (r *Reader) members(opening, closing byte, each func() error) error {
 			}
 
 			r.pos++
-			r.space()
+			r.skipSpace()
 		}
 
 		if err := each(); err != nil {
 			return err
 		}
 
-		r.space()
+		r.skipSpace()
 	}
 
 	r.pos++
@@ -180,13 +177,13 @@ func (r *Reader) members(opening, closing byte, each func() error) error {
 	return nil
 }
 
-func (r *Reader) name() ([]byte, error) {
+func (r *Reader) readName() ([]byte, error) {
 	raw, err := r.rawString()
 	if err != nil {
 		return nil, err
 	}
 
-	r.space()
+	r.skipSpace()
 	if r.peek() != ':' {
 		return nil, r.fail("':'")
 	}
@@ -195,11 +192,12 @@ func (r *Reader) name() ([]byte, error) {
 	return unquote(raw)
 }
 
-func (r *Reader) value() error { return r.step(skipValue(r.data, r.pos, r.depth)) }
+func (r *Reader) readValue() error { return r.moveTo(skipValue(r.data, r.pos, r.depth)) }
 
-func (r *Reader) literal(word string) error { return r.step(skipWord(r.data, r.pos, word)) }
+func (r *Reader) readLiteral(word string) error { return r.moveTo(skipWord(r.data, r.pos, word)) }
 
-func (r *Reader) step(pos int, want string) error {
+// moveTo takes the result of a skip function: the new position, and the expectation that failed.
+func (r *Reader) moveTo(pos int, want string) error {
 	r.pos = pos
 	if want != "" {
 		return r.fail(want)
@@ -214,7 +212,7 @@ func (r *Reader) rawString() ([]byte, error) {
 	}
 
 	start := r.pos
-	if err := r.step(skipString(r.data, r.pos+1)); err != nil {
+	if err := r.moveTo(skipString(r.data, r.pos+1)); err != nil {
 		return nil, err
 	}
 	if r.pos-start > maxText {
@@ -224,7 +222,7 @@ func (r *Reader) rawString() ([]byte, error) {
 	return r.data[start:r.pos], nil
 }
 
-func (r *Reader) space() { r.pos = skipSpace(r.data, r.pos) }
+func (r *Reader) skipSpace() { r.pos = skipSpace(r.data, r.pos) }
 
 // peek returns the next byte, and 0 at the end: no JSON token starts with it.
 func (r *Reader) peek() byte {
@@ -269,7 +267,7 @@ func Len(array []byte) (n int) {
 	r := NewReader(array)
 	err := r.Array(func() error {
 		n++
-		return r.value()
+		return r.readValue()
 	})
 	if err != nil {
 		return 0

@@ -11,6 +11,9 @@ import (
 // in a [Reader]. Each starts at p and returns the position behind the value, or the position and
 // the expectation (want) that failed. want is empty on success.
 
+// maxDepth is how deep arrays and objects may nest, the bound of encoding/json.
+const maxDepth = 10000
+
 const tooDeep = "at most 10000 nested values"
 
 func orComma(closing byte) string { return "',' or '" + string(rune(closing)) + "'" }
@@ -21,7 +24,7 @@ func skipValue(d []byte, p, depth int) (pos int, want string) {
 	around := make([]byte, 0, 64) // The closings. Few objects need more memory.
 	for {
 		ends := true
-		if p < len(d) && (d[p] == '{' || d[p] == '[') {
+		if p < len(d) && opensNested(d[p]) {
 			if depth+len(around) == maxDepth {
 				return p, tooDeep
 			}
@@ -60,6 +63,8 @@ func skipValue(d []byte, p, depth int) (pos int, want string) {
 	}
 }
 
+func opensNested(c byte) bool { return c == '{' || c == '[' }
+
 func skipScalar(d []byte, p int) (pos int, want string) {
 	if p >= len(d) {
 		return p, "a value"
@@ -86,7 +91,9 @@ func skipName(d []byte, p int) (pos int, want string) {
 	if p, want = skipString(d, p+1); want != "" {
 		return p, want
 	}
-	if p = skipSpace(d, p); p >= len(d) || d[p] != ':' {
+
+	p = skipSpace(d, p)
+	if p >= len(d) || d[p] != ':' {
 		return p, "':'"
 	}
 	return skipSpace(d, p+1), ""
@@ -105,7 +112,7 @@ func skipString(d []byte, p int) (pos int, want string) {
 			p += 8
 		}
 
-		for p < len(d) && d[p] >= ' ' && d[p] != '"' && d[p] != '\\' {
+		for p < len(d) && isPlain(d[p]) {
 			p++
 		}
 
@@ -124,6 +131,9 @@ func skipString(d []byte, p int) (pos int, want string) {
 		p += 2
 	}
 }
+
+// isPlain reports whether a byte of a string needs no further check.
+func isPlain(c byte) bool { return c >= ' ' && c != '"' && c != '\\' }
 
 // special marks the high bit of each of eight bytes that is a quote, a backslash or a control
 // character. A byte behind the first marked one may be marked without being one: a subtraction
@@ -149,15 +159,18 @@ func skipWord(d []byte, p int, word string) (pos int, want string) {
 // Most are integers, which need no further check.
 func skipNumber(d []byte, p int) (pos int, want string) {
 	start := p
-	for p < len(d) && d[p] >= '0' && d[p] <= '9' {
+	for p < len(d) && isDigit(d[p]) {
 		p++
 	}
 
-	if p > start && (d[start] != '0' || p == start+1) && (p == len(d) || d[p] != '.' && d[p]|0x20 != 'e') {
+	hasZeroInFront := p > start+1 && d[start] == '0'
+	continues := p < len(d) && isInFloat(d[p])
+	isInteger := p > start && !hasZeroInFront && !continues
+	if isInteger {
 		return p, ""
 	}
 
-	for p < len(d) && (d[p] >= '0' && d[p] <= '9' || d[p] == '-' || d[p] == '+' || d[p] == '.' || d[p]|0x20 == 'e') {
+	for p < len(d) && isInNumber(d[p]) {
 		p++
 	}
 
@@ -168,9 +181,27 @@ func skipNumber(d []byte, p int) (pos int, want string) {
 	return p, ""
 }
 
+func isDigit(c byte) bool { return c >= '0' && c <= '9' }
+
+// isInFloat reports whether a byte begins a fraction or an exponent.
+func isInFloat(c byte) bool { return c == '.' || c == 'e' || c == 'E' }
+
+func isInNumber(c byte) bool { return isDigit(c) || isInFloat(c) || isSign(c) }
+
+func isSign(c byte) bool { return c == '-' || c == '+' }
+
 func skipSpace(d []byte, p int) int {
-	for p < len(d) && d[p] <= ' ' && (d[p] == ' ' || d[p] == '\t' || d[p] == '\n' || d[p] == '\r') {
+	for p < len(d) && d[p] <= ' ' && isSpace(d[p]) {
 		p++
 	}
 	return p
+}
+
+func isSpace(c byte) bool {
+	switch c {
+	case ' ', '\t', '\n', '\r':
+		return true
+	default:
+		return false
+	}
 }

@@ -85,7 +85,7 @@ func moduleFolder() (string, error) {
 	}
 
 	for {
-		if _, err := os.Stat(filepath.Join(folder, "go.mod")); err == nil {
+		if exists(filepath.Join(folder, "go.mod")) {
 			return folder, nil
 		}
 
@@ -96,4 +96,9 @@ func moduleFolder() (string, error) {
 
 		folder = parent
 	}
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }

@@ -34,6 +34,11 @@ type Answer struct {
 	Version string
 }
 
+// uncalled means that one of several API servers was written to, and called no agent.
+type uncalled struct{ server string }
+
+func (u *uncalled) Error() string { return "the API server " + u.server + " does not call the agent" }
+
 // writeTimeout bounds one write, and no write takes longer than the interval.
 const writeTimeout = 5 * time.Second
 
@@ -138,10 +143,10 @@ func (c *Canary) awaitFirstCall(ctx context.Context) {
 // probe writes once, and again if the first write shows a new problem: one failure proves nothing.
 // A first write that is lost again and again means that one of several API servers calls no agent.
 func (c *Canary) probe(ctx context.Context) {
-	state, took, err := c.attempt(ctx)
+	state, took, err := c.attemptWrite(ctx)
 	missed := state == core.CanaryLost
 	if state != core.CanaryAlive && c.State() != state && ctx.Err() == nil {
-		state, took, err = c.attempt(ctx)
+		state, took, err = c.attemptWrite(ctx)
 	}
 	if ctx.Err() != nil {
 		return
@@ -156,7 +161,8 @@ func (c *Canary) probe(ctx context.Context) {
 	c.setState(state, err)
 }
 
-func (c *Canary) attempt(ctx context.Context) (state core.CanaryState, took time.Duration, err error) {
+// attemptWrite writes a new nonce, and compares the version of the object with the version before.
+func (c *Canary) attemptWrite(ctx context.Context) (state core.CanaryState, took time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, min(writeTimeout, c.opts.Interval))
 	defer cancel()
 
@@ -200,7 +206,8 @@ func (c *Canary) noteVersion(text string) {
 
 	before := c.version
 	c.version = version
-	isRaised := before > 0 && version < ofClock && version > before && version-before >= mostWrites
+	isCount := before > 0 && version < ofClock
+	isRaised := isCount && version > before && version-before >= mostWrites
 	if version < before || isRaised {
 		c.opts.Logger.Warn(
 			"the versions of the API server went back or far ahead, as after a restored backup: a resync is requested",
@@ -231,7 +238,7 @@ func (c *Canary) setState(state core.CanaryState, err error) {
 	isDue := state != core.CanaryAlive && time.Since(c.loggedAt) >= logEvery
 	if now != former || isDue {
 		c.loggedAt = time.Now()
-		c.log(before, state, err)
+		c.logState(before, state, err)
 	}
 
 	if state != core.CanaryAlive {
@@ -247,7 +254,7 @@ func (c *Canary) setState(state core.CanaryState, err error) {
 	}
 }
 
-func (c *Canary) log(before, state core.CanaryState, err error) {
+func (c *Canary) logState(before, state core.CanaryState, err error) {
 	var problem []any
 	if err != nil {
 		problem = append(problem, slog.Any("error", err))

@@ -59,9 +59,9 @@ func NewConfiguration(name string, opts LeaseOptions) (*Configuration, error) {
 	return c, nil
 }
 
-// send calls once with the URL of the configurations of an API server, and with the next ones while
-// these cannot answer. The first ones get a part of the time only.
-func (c *Configuration) send(ctx context.Context, once func(ctx context.Context, all *url.URL) error) error {
+// tryServers calls once with the URL of the configurations of an API server, and with the next URLs
+// while these servers cannot answer. Each server but the last one gets a part of the time only.
+func (c *Configuration) tryServers(ctx context.Context, once func(ctx context.Context, all *url.URL) error) error {
 	var err error
 	first := c.answered.Load()
 	count := int64(len(c.all))
@@ -96,11 +96,11 @@ func hasAnswered(err error) bool {
 		refused.StatusCode() != http.StatusTooManyRequests
 }
 
-// do sends a request about the configuration.
-func (c *Configuration) do(ctx context.Context, of call, query string, most int64) (text []byte, err error) {
-	err = c.send(ctx, func(ctx context.Context, all *url.URL) error {
+// callServers sends a request about the configuration, and returns the answer.
+func (c *Configuration) callServers(ctx context.Context, of call, query string, most int64) (text []byte, err error) {
+	err = c.tryServers(ctx, func(ctx context.Context, all *url.URL) error {
 		of.target = all.JoinPath(url.PathEscape(c.name)).String() + query
-		text, _, err = c.requests.do(ctx, of, most)
+		text, _, err = c.requests.doCall(ctx, of, most)
 		return err
 	})
 
@@ -111,7 +111,7 @@ func (c *Configuration) do(ctx context.Context, of call, query string, most int6
 // blocks until the API server answers or ctx ends. The error for another answer than 200 and 404
 // has a method StatusCode() int.
 func (c *Configuration) Read(ctx context.Context) ([]byte, error) {
-	text, err := c.do(ctx, call{method: http.MethodGet}, "", maxConfiguration)
+	text, err := c.callServers(ctx, call{method: http.MethodGet}, "", maxConfiguration)
 	if isNotFound(err) {
 		return nil, nil
 	}
@@ -155,7 +155,7 @@ func (c *Configuration) Apply(ctx context.Context, object []byte, opts ApplyOpti
 	if opts.DryRun {
 		query += "&dryRun=All"
 	}
-	return c.do(ctx, call{method: http.MethodPatch, media: typeApply, body: object}, query, maxConfiguration)
+	return c.callServers(ctx, call{method: http.MethodPatch, media: typeApply, body: object}, query, maxConfiguration)
 }
 
 // Delete deletes the configuration, unless it is another object than that of the UID (delete). It
@@ -168,7 +168,7 @@ func (c *Configuration) Delete(ctx context.Context, uid string) error {
 		return fmt.Errorf("canary: %w", err)
 	}
 
-	_, err = c.do(ctx, call{method: http.MethodDelete, media: typeJSON, body: body}, "", maxAnswer)
+	_, err = c.callServers(ctx, call{method: http.MethodDelete, media: typeJSON, body: body}, "", maxAnswer)
 	if isNotFound(err) {
 		return nil
 	}
@@ -214,14 +214,14 @@ func (c *Configuration) beginWatch(ctx context.Context) (events io.ReadCloser, e
 	query := url.Values{
 		"watch": {"true"}, "fieldSelector": {"metadata.name=" + c.name}, "timeoutSeconds": {watchSeconds},
 	}
-	err = c.send(ctx, func(_ context.Context, all *url.URL) error {
+	err = c.tryServers(ctx, func(_ context.Context, all *url.URL) error {
 		watching, cancel := context.WithCancel(ctx) // The body of the answer needs it. It ends with ctx.
 		late := time.AfterFunc(watchHeader, cancel)
 		defer late.Stop()
 
 		target := all.String() + "?" + query.Encode()
 		//nolint:bodyclose // The caller closes the events.
-		answer, err := c.watches.send(watching, call{method: http.MethodGet, target: target})
+		answer, err := c.watches.sendCall(watching, call{method: http.MethodGet, target: target})
 		if err != nil {
 			return err
 		}

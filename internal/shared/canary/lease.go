@@ -15,15 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// The files in which Kubernetes mounts the credentials of a service account.
-const (
-	DefaultTokenFile = "/var/run/secrets/kubernetes.io/serviceaccount/token" //nolint:gosec // A path, no secret.
-	DefaultCAFile    = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
-)
-
-// maxAnswer is in bytes. Only the message of an error is read from an answer.
-const maxAnswer = 64 << 10
-
 // Lease patches one existing Lease (coordination.k8s.io/v1). It needs the
 // permission to patch this object only. Create one with [NewLease]. It is not safe for concurrent
 // use.
@@ -32,18 +23,6 @@ type Lease struct {
 
 	// urls have the path of the Lease and the name of the field manager, one for each API server.
 	urls []string
-}
-
-// LeaseOptions are the optional settings of a [Lease]. The zero value is the documented default.
-type LeaseOptions struct {
-	// Server is the https URL of the API server, or several URLs with commas between them. Each
-	// write then goes to all of them, because a load balancer may lead each write to the same API
-	// server, and so hide that another one calls no agent. Default: the cluster of the process,
-	// from KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT.
-	Server string
-	// TokenFile and CAFile are the credentials. Both are read before each write, because they
-	// rotate. Default: the files of the pod's service account.
-	TokenFile, CAFile string
 }
 
 // NewLease returns a writer for the Lease of that name. It reads the CA bundle. It fails if that is
@@ -74,11 +53,6 @@ func NewLease(name types.NamespacedName, opts LeaseOptions) (*Lease, error) {
 func (l *Lease) Write(ctx context.Context, nonce string) (Answer, error) {
 	return l.writeAll(ctx, nonce, "")
 }
-
-// uncalled means that one of several API servers was written to, and called no agent.
-type uncalled struct{ server string }
-
-func (u *uncalled) Error() string { return "the API server " + u.server + " does not call the agent" }
 
 // writeAll writes through all API servers in parallel, so that one that fails or stalls hides none
 // of the others. A server that calls no agent decides: changes pass it without the agent.
@@ -152,7 +126,7 @@ func hostOf(target string) string {
 func (l *Lease) writeNonce(ctx context.Context, target, nonce string) (Answer, error) {
 	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}},"spec":{"renewTime":%q}}`,
 		nonceAnnotation, nonce, time.Now().UTC().Format("2006-01-02T15:04:05.000000Z07:00"))
-	text, header, err := l.do(ctx, call{http.MethodPatch, target, typeMergePatch, patch}, maxAnswer)
+	text, header, err := l.doCall(ctx, call{http.MethodPatch, target, typeMergePatch, patch}, maxAnswer)
 	if header == nil {
 		return Answer{}, err
 	}

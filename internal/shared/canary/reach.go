@@ -49,15 +49,15 @@ func NewReach(service types.NamespacedName, opts LeaseOptions) (*Reach, error) {
 // servers answer or ctx ends.
 func (r *Reach) Ask(ctx context.Context) error {
 	for _, target := range r.urls {
-		if err := r.ask(ctx, target); err != nil {
+		if err := r.askServer(ctx, target); err != nil {
 			return fmt.Errorf("API server %s: %w", hostOf(target), err)
 		}
 	}
 	return nil
 }
 
-func (r *Reach) ask(ctx context.Context, target string) error {
-	_, _, err := r.do(ctx, call{method: http.MethodGet, target: target}, maxAnswer)
+func (r *Reach) askServer(ctx context.Context, target string) error {
+	_, _, err := r.doCall(ctx, call{method: http.MethodGet, target: target}, maxAnswer)
 	refused, isRefusal := errors.AsType[*refusal](err)
 	if !isRefusal {
 		return err

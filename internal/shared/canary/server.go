@@ -20,6 +20,27 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/shared/connect"
 )
 
+// The files in which Kubernetes mounts the credentials of a service account.
+const (
+	DefaultTokenFile = "/var/run/secrets/kubernetes.io/serviceaccount/token" //nolint:gosec // A path, no secret.
+	DefaultCAFile    = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
+)
+
+// maxAnswer is in bytes. Only the message of an error is read from an answer.
+const maxAnswer = 64 << 10
+
+// LeaseOptions are the optional settings of a [Lease]. The zero value is the documented default.
+type LeaseOptions struct {
+	// Server is the https URL of the API server, or several URLs with commas between them. Each
+	// write then goes to all of them, because a load balancer may lead each write to the same API
+	// server, and so hide that another one calls no agent. Default: the cluster of the process,
+	// from KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT.
+	Server string
+	// TokenFile and CAFile are the credentials. Both are read before each write, because they
+	// rotate. Default: the files of the pod's service account.
+	TokenFile, CAFile string
+}
+
 // apiServer sends requests to the API server of the runtime, with the rights of the agent.
 type apiServer struct {
 	token, ca string // files
@@ -38,12 +59,13 @@ func newServer(opts LeaseOptions) (apiServer, []*url.URL, error) {
 		ca:    cmp.Or(opts.CAFile, DefaultCAFile),
 	}
 	server.client = server.newClient()
-	_, err = server.roots()
+	_, err = server.readRoots()
 
 	return server, addresses, err
 }
 
-func (s *apiServer) roots() (*x509.CertPool, error) {
+// readRoots reads the CA bundle.
+func (s *apiServer) readRoots() (*x509.CertPool, error) {
 	bundle, err := os.ReadFile(s.ca)
 	if err != nil {
 		return nil, fmt.Errorf("canary: CA bundle of the API server: %w", err)
@@ -61,7 +83,7 @@ func (s *apiServer) roots() (*x509.CertPool, error) {
 // of the cluster. On one connection, a canary would never notice that the others call no agent.
 func (s *apiServer) newClient() *http.Client {
 	dial := func(ctx context.Context, network, address string) (net.Conn, error) {
-		roots, err := s.roots()
+		roots, err := s.readRoots()
 		if err != nil {
 			return nil, err
 		}
@@ -130,12 +152,12 @@ type call struct {
 	body           []byte
 }
 
-// do sends a request with the token. It returns at most so many bytes of the answer, and its header
-// if the status is 200 or 201. It reads both files, and blocks until the API server answers or ctx
-// ends. The error for another status has a method StatusCode() int. The error for a file is an
-// [io/fs.PathError].
-func (s *apiServer) do(ctx context.Context, c call, most int64) ([]byte, http.Header, error) {
-	answer, err := s.send(ctx, c)
+// doCall sends a request with the token. It returns at most so many bytes of the answer, and its
+// header if the status is 200 or 201. It reads both files, and blocks until the API server answers
+// or ctx ends. The error for another status has a method StatusCode() int. The error for a file is
+// an [io/fs.PathError].
+func (s *apiServer) doCall(ctx context.Context, c call, most int64) ([]byte, http.Header, error) {
+	answer, err := s.sendCall(ctx, c)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -149,8 +171,8 @@ func (s *apiServer) do(ctx context.Context, c call, most int64) ([]byte, http.He
 	return text, answer.Header, nil
 }
 
-// send returns an answer of status 200 or 201. The caller must close its body.
-func (s *apiServer) send(ctx context.Context, c call) (*http.Response, error) {
+// sendCall sends a request with the token, and returns an answer of status 200 or 201. The caller must close its body.
+func (s *apiServer) sendCall(ctx context.Context, c call) (*http.Response, error) {
 	token, err := os.ReadFile(s.token)
 	if err != nil {
 		return nil, fmt.Errorf("canary: token: %w", err)

@@ -53,13 +53,15 @@ func ParseAddress(address string) (*url.URL, error) {
 
 // joined returns a host as a URL has it. A port loses its leading zeros.
 func joined(host, port string) string {
-	if number, err := strconv.Atoi(port); err == nil {
+	switch {
+	case port != "":
+		number, _ := strconv.Atoi(port) // validPort has checked it.
 		return net.JoinHostPort(host, strconv.Itoa(number))
-	}
-	if strings.Contains(host, ":") {
+	case strings.Contains(host, ":"):
 		return "[" + host + "]"
+	default:
+		return host
 	}
-	return host
 }
 
 // validPort reports whether the port is missing, or a number from 1 to 65535.
@@ -92,11 +94,16 @@ const hostLabel = `[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?`
 // shortest form, without brackets. TLS has no dot at the end of a name (RFC 6066, section 3), and
 // gateways have none in their routes.
 func ParseHost(host string) (string, error) {
-	name := strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
-	if address, err := netip.ParseAddr(name); err == nil {
-		return address.Unmap().String(), nil
+	bare := strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
+	address, notIP := netip.ParseAddr(bare)
+	if notIP != nil {
+		return parseName(host, bare)
 	}
+	return address.Unmap().String(), nil
+}
 
+// parseName returns the one form of a DNS name. Its error names the host as it was given.
+func parseName(host, name string) (string, error) {
 	name = strings.ToLower(strings.TrimSuffix(toASCII(name), "."))
 	last := name[strings.LastIndexByte(name, '.')+1:]
 
@@ -130,17 +137,21 @@ func toASCII(name string) string {
 
 	ascii := name
 	client := http.Transport{DialContext: func(_ context.Context, _, address string) (net.Conn, error) {
-		if host, _, err := net.SplitHostPort(address); err == nil {
-			ascii = host
+		host, _, err := net.SplitHostPort(address)
+		if err != nil {
+			return nil, err
 		}
+
+		ascii = host
 		return nil, errNotDialled
 	}}
 
 	target := &url.URL{Scheme: "http", Host: name}
 	answer, err := client.RoundTrip(&http.Request{Method: http.MethodGet, URL: target, Header: http.Header{}})
-	if err == nil {
-		_ = answer.Body.Close() // There is no connection, and so no answer.
+	if err != nil { // Always: there is no connection, and so no answer.
+		return ascii
 	}
 
+	_ = answer.Body.Close()
 	return ascii
 }

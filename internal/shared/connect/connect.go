@@ -34,8 +34,8 @@ type Target struct {
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// split returns host:port, and the name to expect in the certificate.
-func (t Target) split() (address, name string, err error) {
+// splitAddress returns host:port, and the name to expect in the certificate.
+func (t Target) splitAddress() (address, name string, err error) {
 	target, err := ParseAddress(t.Address)
 	if err != nil {
 		return "", "", fmt.Errorf("address: %w", err)
@@ -76,7 +76,7 @@ func Dial(ctx context.Context, material keys.Source, to Target) error {
 
 // TCP makes a TCP connection within 10 s.
 func TCP(ctx context.Context, to Target) (net.Conn, error) {
-	address, _, err := to.split()
+	address, _, err := to.splitAddress()
 	if err != nil {
 		return nil, err
 	}
@@ -101,7 +101,7 @@ func TLS(ctx context.Context, conn net.Conn, material keys.Source, to Target) er
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 
-	_, name, err := to.split()
+	_, name, err := to.splitAddress()
 	if err != nil {
 		return err
 	}
@@ -128,7 +128,7 @@ func ClockSkew(ctx context.Context, material keys.Source, to Target) (time.Durat
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 
-	address, name, err := to.split()
+	address, name, err := to.splitAddress()
 	if err != nil {
 		return 0, err
 	}
