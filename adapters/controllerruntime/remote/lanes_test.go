@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -133,7 +134,7 @@ func TestSlowClustersTakeNoWorkerFromTheOthers(t *testing.T) {
 		"one that never ends, a worker": {1, 1, time.Hour, 4 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			testInBubble(t, func(t *testing.T) {
 				f, stop := startFleet(t, test.workers, remote.LanesOptions[string]{})
 				defer stop()
 				for n := range test.hostile {
@@ -163,7 +164,7 @@ func TestSlowClustersTakeNoWorkerFromTheOthers(t *testing.T) {
 
 // After a slow time, a cluster reconciles all that it was sent, and goes back.
 func TestAClusterComesBackFromTheSlowLane(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testInBubble(t, func(t *testing.T) {
 		f, stop := startFleet(t, 2, remote.LanesOptions[string]{Share: 1})
 		defer stop()
 		f.takes["a"] = 14 * time.Second
@@ -195,7 +196,7 @@ func TestAClusterComesBackFromTheSlowLane(t *testing.T) {
 
 // Names beyond those that may wait are replaced by one request for the cluster.
 func TestNamesThatWaitAreBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testInBubble(t, func(t *testing.T) {
 		dropped := 0
 		f, stop := startFleet(t, 2, remote.LanesOptions[string]{
 			Share: 1, Waiting: 2,
@@ -222,7 +223,7 @@ func TestNamesThatWaitAreBounded(t *testing.T) {
 
 // A change arrives while the other lane reconciles the object: it is reconciled once more.
 func TestAChangeDuringAReconcileOfTheOtherLaneIsNotLost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testInBubble(t, func(t *testing.T) {
 		f, stop := startFleet(t, 2, remote.LanesOptions[string]{})
 		defer stop()
 		f.takes["a"] = 10 * time.Second
@@ -255,7 +256,7 @@ func TestALaneWithoutItsSourceReconciles(t *testing.T) {
 
 // A judge that finds a failure leaves the retry to the slow lane.
 func TestAJudgeDecides(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	testInBubble(t, func(t *testing.T) {
 		calls := make(map[string]int)
 		errFailed := errors.New("failed")
 		var mu sync.Mutex
@@ -297,6 +298,17 @@ func TestAJudgeDecides(t *testing.T) {
 		cancel()
 		running.Wait()
 	})
+}
+
+// testInBubble runs the test in a bubble of synctest with one processor. The timers of a bubble share
+// one context of the race detector, and with more processors two threads may use the context at the
+// same time. The race detector of Go 1.26 crashes then (golang/go#78156), in about one of ten runs
+// of the controllers with many workers.
+func testInBubble(t *testing.T, test func(*testing.T)) {
+	t.Helper()
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+
+	synctest.Test(t, test)
 }
 
 // pass lets virtual time pass, until everything in the bubble waits. What the others wrote may be
