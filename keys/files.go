@@ -189,7 +189,7 @@ func (f *Files) Reload() error {
 		return f.refuseFiles(files, err)
 	}
 
-	f.accept(next)
+	f.useGeneration(next)
 	return nil
 }
 
@@ -211,7 +211,7 @@ func (f *Files) confirmUsed(old *generation) error {
 	return nil
 }
 
-func (f *Files) accept(next *generation) {
+func (f *Files) useGeneration(next *generation) {
 	f.refused = nil
 	f.current.Store(next)
 	f.opts.Logger.Info("key material reloaded",

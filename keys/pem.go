@@ -70,12 +70,12 @@ func parseBundle(file string, text []byte) (Bundle, error) {
 
 	var bundle Bundle
 	for _, b := range blocks {
-		certificate, err := b.certificate()
+		certificate, err := b.bundleCertificate()
 		if errors.Is(err, errCut) {
 			return Bundle{}, malformed(file, fmt.Errorf("line %d: %w", b.line, err))
 		}
 		if err != nil {
-			bundle.Skipped = append(bundle.Skipped, b.skipped(err))
+			bundle.Skipped = append(bundle.Skipped, b.skippedLine(err))
 			continue
 		}
 
@@ -93,8 +93,8 @@ func parseBundle(file string, text []byte) (Bundle, error) {
 // errCut means that DER ends before its own length says so.
 var errCut = errors.New("certificate is cut off: lines of its Base64 are missing")
 
-// certificate returns the certificate that a CA bundle has in b, or why it has none there.
-func (b *block) certificate() (*x509.Certificate, error) {
+// bundleCertificate returns the certificate that a CA bundle has in b, or why it has none there.
+func (b *block) bundleCertificate() (*x509.Certificate, error) {
 	switch {
 	case b.isKey():
 		return nil, errors.New("a private key does not belong here, and may have to be revoked")
@@ -146,7 +146,7 @@ func typeName(kind string) string {
 	return fmt.Sprintf("%.40q", kind)
 }
 
-func (b *block) skipped(err error) string {
+func (b *block) skippedLine(err error) string {
 	return fmt.Sprintf("line %d: block %s is skipped: %v", b.line, typeName(b.Type), err)
 }
 
@@ -214,7 +214,7 @@ func parseChain(file string, text []byte) (chain []*x509.Certificate, skipped []
 
 	for _, b := range blocks {
 		if b.Type != typeCertificate {
-			skipped = append(skipped, b.skipped(errors.New("want "+typeCertificate)))
+			skipped = append(skipped, b.skippedLine(errors.New("want "+typeCertificate)))
 			continue
 		}
 
@@ -249,9 +249,9 @@ func parseKey(file string, text []byte) (key crypto.PrivateKey, skipped []string
 	for _, b := range blocks {
 		switch {
 		case !b.isKey():
-			skipped = append(skipped, b.skipped(errors.New("it is not a private key")))
+			skipped = append(skipped, b.skippedLine(errors.New("it is not a private key")))
 		case chosen != nil:
-			skipped = append(skipped, b.skipped(fmt.Errorf("the key in line %d comes first", chosen.line)))
+			skipped = append(skipped, b.skippedLine(fmt.Errorf("the key in line %d comes first", chosen.line)))
 		default:
 			chosen = &b
 		}
@@ -261,7 +261,7 @@ func parseKey(file string, text []byte) (key crypto.PrivateKey, skipped []string
 		return nil, nil, malformed(file, fmt.Errorf("no private key, but %s", strings.Join(skipped, ", ")))
 	}
 
-	key, err = chosen.key()
+	key, err = chosen.privateKey()
 	if err != nil {
 		return nil, nil, malformed(file, fmt.Errorf("line %d: %w", chosen.line, err))
 	}
@@ -269,8 +269,8 @@ func parseKey(file string, text []byte) (key crypto.PrivateKey, skipped []string
 	return key, skipped, nil
 }
 
-// key accepts the formats that crypto/tls accepts.
-func (b *block) key() (crypto.PrivateKey, error) {
+// privateKey accepts the formats that crypto/tls accepts.
+func (b *block) privateKey() (crypto.PrivateKey, error) {
 	isEncrypted := strings.HasPrefix(b.Type, "ENCRYPTED ") || strings.Contains(b.Headers["Proc-Type"], "ENCRYPTED")
 	if isEncrypted {
 		return nil, errors.New("the key is encrypted, want it without a password: openssl pkey removes the password")

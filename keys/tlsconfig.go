@@ -69,7 +69,7 @@ func WebhookTLSConfig(serving, clients Source, clientNames ...string) *tls.Confi
 	server.base = &tls.Config{
 		MinVersion:         tls.VersionTLS13,
 		NextProtos:         []string{"h2", "http/1.1"},
-		GetConfigForClient: server.config,
+		GetConfigForClient: server.configForClient,
 	}
 
 	return server.base
@@ -105,8 +105,9 @@ type serverGeneration struct {
 	config           *tls.Config
 }
 
-// config implements [tls.Config.GetConfigForClient]. Handshakes of one generation share the result.
-func (s *server) config(*tls.ClientHelloInfo) (*tls.Config, error) {
+// configForClient implements [tls.Config.GetConfigForClient]. Handshakes of one generation share
+// the result.
+func (s *server) configForClient(*tls.ClientHelloInfo) (*tls.Config, error) {
 	serving, err := s.servingMaterial()
 	if err != nil {
 		return nil, err
@@ -120,7 +121,7 @@ func (s *server) config(*tls.ClientHelloInfo) (*tls.Config, error) {
 	// Concurrent handshakes may make the same configuration twice, which does no harm.
 	last := s.last.Load()
 	if last == nil || last.serving != serving || last.clients != clients {
-		last = &serverGeneration{serving: serving, clients: clients, config: s.generation(serving, clients)}
+		last = &serverGeneration{serving: serving, clients: clients, config: s.configOf(serving, clients)}
 		s.last.Store(last)
 	}
 
@@ -156,7 +157,7 @@ func (s *server) clientMaterial() (*Material, error) {
 	return material, nil
 }
 
-func (s *server) generation(serving, clients *Material) *tls.Config {
+func (s *server) configOf(serving, clients *Material) *tls.Config {
 	config := &tls.Config{
 		MinVersion: tls.VersionTLS13,
 		// The caller may have changed NextProtos before the first use.
@@ -170,14 +171,14 @@ func (s *server) generation(serving, clients *Material) *tls.Config {
 	config.ClientAuth = tls.RequireAndVerifyClientCert
 	config.ClientCAs = clients.Roots
 	config.VerifyConnection = func(state tls.ConnectionState) error {
-		return s.verify(state, clients.Roots)
+		return s.verifyClient(state, clients.Roots)
 	}
 
 	return config
 }
 
-// verify runs after each handshake, including those that resume a session.
-func (s *server) verify(state tls.ConnectionState, roots *x509.CertPool) error {
+// verifyClient runs after each handshake, including those that resume a session.
+func (s *server) verifyClient(state tls.ConnectionState, roots *x509.CertPool) error {
 	if len(state.PeerCertificates) == 0 {
 		return errors.New("keys: no client certificate")
 	}

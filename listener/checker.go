@@ -141,7 +141,7 @@ func (c *checker) verifyOnce(
 
 	chain := chains[0]
 	signer := chain[min(1, len(chain)-1)] // A root may be its own leaf.
-	v.peer, v.err = c.peer(leaf, signer)
+	v.peer, v.err = c.peerOf(leaf, signer)
 	v.peer.CAFingerprints = casOf(chains)
 	if v.err != nil {
 		c.bad.putVerdict(key, v)
@@ -158,7 +158,7 @@ func (c *checker) verifyOnce(
 	return v
 }
 
-func (c *checker) peer(cert, signer *x509.Certificate) (core.Peer, error) {
+func (c *checker) peerOf(cert, signer *x509.Certificate) (core.Peer, error) {
 	id, err := c.identity(cert)
 	if err != nil {
 		return core.Peer{}, unauthenticated(reasons.NoIdentity, "certificate names no runtime: %w", err)

@@ -52,7 +52,7 @@ func isClean(r *http.Request) bool {
 func (e *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	started := e.opts.Now()
 	x := exchange{endpoint: e, request: e.withObserved(r)}
-	a := x.answer()
+	a := x.answerRequest()
 	a.writeTo(w)
 	x.reportAnswer(&a, e.opts.Now().Sub(started))
 }
@@ -66,8 +66,8 @@ func (l *Listener) withObserved(r *http.Request) *http.Request {
 	return r.WithContext(context.WithValue(r.Context(), observedKey{}, &observed{}))
 }
 
-// answer charges the sender before anything else, so that a stranger learns nothing.
-func (x *exchange) answer() (a answer) {
+// answerRequest charges the sender before anything else, so that a stranger learns nothing.
+func (x *exchange) answerRequest() (a answer) {
 	defer x.recoverPanic(&a, reasons.NotReady)
 	if x.state.Load() >= stopping {
 		return refuseAndClose(http.StatusServiceUnavailable, reasons.ShuttingDown)
@@ -93,7 +93,7 @@ func (x *exchange) answer() (a answer) {
 func (x *exchange) answerPeer(peer *core.Peer) (a answer) {
 	defer x.recoverPanic(&a, "")
 	account := intake.Account{Name: string(peer.ID)}
-	if tooFast := x.intake.Enter(account, x.size()); tooFast != nil {
+	if tooFast := x.intake.Enter(account, x.chargedSize()); tooFast != nil {
 		return x.tooFast(tooFast)
 	}
 	defer x.intake.Leave(account)
@@ -273,9 +273,9 @@ func (x *exchange) takeLevel(a *answer) (level slog.Level, suppressed int) {
 	return slog.LevelDebug, 0
 }
 
-// size returns the bytes that a request costs. It counts a body of unknown size as the largest. The
-// body of a wrong path counts, too, because net/http reads it to keep the connection.
-func (x *exchange) size() int64 {
+// chargedSize returns the bytes that a request costs. It counts a body of unknown size as the
+// largest. The body of a wrong path counts, too, because net/http reads it to keep the connection.
+func (x *exchange) chargedSize() int64 {
 	size := x.excessHeader()
 	if x.request.Body == nil || x.request.Body == http.NoBody {
 		return size
@@ -378,7 +378,7 @@ func (a *answer) writeTo(w http.ResponseWriter) {
 	switch a.Status {
 	case http.StatusServiceUnavailable, http.StatusTooManyRequests:
 		if !a.atOnce {
-			header.Set("Retry-After", a.wait())
+			header.Set("Retry-After", a.retryAfterValue())
 		}
 	case http.StatusMethodNotAllowed:
 		header.Set("Allow", http.MethodPost)
@@ -392,9 +392,10 @@ func (a *answer) writeTo(w http.ResponseWriter) {
 	_, _ = w.Write(body) // It fails when the sender is gone.
 }
 
-// wait returns the value of Retry-After, in whole seconds (RFC 9110, section 10.2.3). Without a
-// wait it is random, so that senders that were refused together do not come back together.
-func (a *answer) wait() string {
+// retryAfterValue returns the value of Retry-After, in whole seconds (RFC 9110, section 10.2.3).
+// Without a wait it is random, so that senders that were refused together do not come back
+// together.
+func (a *answer) retryAfterValue() string {
 	if a.RetryAfter > 0 {
 		return strconv.FormatInt(contract.Seconds(a.RetryAfter), 10)
 	}

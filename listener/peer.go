@@ -201,7 +201,7 @@ func (p *headerPeers) identify(r *http.Request) (core.Peer, error) {
 	key := sha256.Sum256([]byte(strings.Join(lines, "\n")))
 	v := p.rememberedVerdict(key, roots)
 	if v == nil {
-		leaf, chain, err := p.certificates(lines)
+		leaf, chain, err := p.parseCertificates(lines)
 		if err != nil {
 			return core.Peer{}, err
 		}
@@ -210,7 +210,7 @@ func (p *headerPeers) identify(r *http.Request) (core.Peer, error) {
 	return v.peer, v.err
 }
 
-func (p *headerPeers) certificates(lines []string) (*x509.Certificate, []*x509.Certificate, error) {
+func (p *headerPeers) parseCertificates(lines []string) (*x509.Certificate, []*x509.Certificate, error) {
 	elements, err := xfcc.Parse(lines)
 	if err != nil {
 		return nil, nil, p.headerError(err)

@@ -32,7 +32,7 @@ func (l *Listener) Start(ctx context.Context) error {
 	if !l.state.CompareAndSwap(idle, starting) {
 		return errStarted
 	}
-	defer l.stop()
+	defer l.beginStop()
 	if l.peers.ownsConnection && l.opts.TLS == nil {
 		return errPlain
 	}
@@ -77,10 +77,10 @@ func (l *Listener) serve(ctx context.Context, server *httpserver.Server) error {
 	if l.opts.Fleet != nil {
 		beside.Go(func() { stop(l.intake.DeliverResyncs(running)) })
 	}
-	cut := func(list *intake.RevocationList) { l.cut(running, server, list) }
+	cut := func(list *intake.RevocationList) { l.cutRevoked(running, server, list) }
 	beside.Go(func() { l.intake.FollowRevocations(running, cut) })
 	l.state.Store(serving)
-	refused := context.AfterFunc(running, l.stop) // New requests are refused from the end of ctx on.
+	refused := context.AfterFunc(running, l.beginStop) // New requests are refused from the end of ctx on.
 	defer refused()
 	l.opts.Logger.InfoContext(ctx, "listener started", "address", server.Addr().String(), "tls", l.opts.TLS != nil)
 	err := server.Serve(running)
@@ -91,9 +91,9 @@ func (l *Listener) serve(ctx context.Context, server *httpserver.Server) error {
 	return err
 }
 
-// cut ends the connections of revoked senders. Those of a gateway carry the requests of many
+// cutRevoked ends the connections of revoked senders. Those of a gateway carry the requests of many
 // runtimes, and stay: each request is refused.
-func (l *Listener) cut(ctx context.Context, server *httpserver.Server, list *intake.RevocationList) {
+func (l *Listener) cutRevoked(ctx context.Context, server *httpserver.Server, list *intake.RevocationList) {
 	cut := server.CutKept(func(kept any) bool {
 		k, ok := kept.(keptVerdict)
 		return ok && l.peers.ownsConnection && list.Revokes(k.peer)
@@ -103,7 +103,7 @@ func (l *Listener) cut(ctx context.Context, server *httpserver.Server, list *int
 	}
 }
 
-func (l *Listener) stop() {
+func (l *Listener) beginStop() {
 	l.state.Store(stopping)
 	l.intake.Stop()
 }

@@ -220,9 +220,9 @@ func (c *received) readData(last *core.WatchEvent) error {
 		err = c.readHeartbeat()
 	case typeResync:
 		c.event.Resync = true
-		err = d.read(c.data, d.readOwner)
+		err = d.readObject(c.data, d.readOwner)
 	case typeChanged:
-		err = d.read(c.data, d.readChanged)
+		err = d.readObject(c.data, d.readChanged)
 	default:
 		return fmt.Errorf("type is %.80q, want one of %v", c.kind, []string{typeChanged, typeResync, typeHeartbeat})
 	}
@@ -240,8 +240,8 @@ type dataReader struct {
 	event, last *core.WatchEvent
 }
 
-// read reads data, which may be absent.
-func (d *dataReader) read(data []byte, member func(name []byte) error) error {
+// readObject reads data, which may be absent.
+func (d *dataReader) readObject(data []byte, member func(name []byte) error) error {
 	if len(data) == 0 {
 		return nil
 	}

@@ -73,7 +73,7 @@ func (r *Request) appendEvents(shared element, events []core.Numbered) {
 			r.failFrom(i, len(events))
 			return
 		case err != nil:
-			r.fail(i, err)
+			r.failEvent(i, err)
 		default:
 			r.Sent = append(r.Sent, i)
 			if more := len(events) - i; len(r.Sent) == 1 && more > 1 { // Now the size of one is known.
@@ -88,10 +88,10 @@ func (r *Request) appendEvent(shared *element, event *core.Numbered) error {
 		return err
 	}
 	shared.setEvent(event)
-	return r.append(shared, func(b []byte) []byte { return appendData(b, &event.WatchEvent) })
+	return r.appendElement(shared, func(b []byte) []byte { return appendData(b, &event.WatchEvent) })
 }
 
-func (r *Request) append(e *element, data func(body []byte) []byte) error {
+func (r *Request) appendElement(e *element, data func(body []byte) []byte) error {
 	end := len(r.Body)
 	if end > 1 {
 		r.Body = append(r.Body, ',')
@@ -112,12 +112,12 @@ func (r *Request) appendHeartbeat(e element, batch *core.Batch) {
 	case len(r.Failed) > 0:
 		err = core.ErrNotSent
 	default:
-		err = r.append(&e, func(b []byte) []byte { return append(b, data...) })
+		err = r.appendElement(&e, func(b []byte) []byte { return append(b, data...) })
 	}
 
 	r.Heartbeat = err == nil
 	if !r.Heartbeat {
-		r.fail(len(batch.Events), err)
+		r.failEvent(len(batch.Events), err)
 	}
 }
 

@@ -23,7 +23,7 @@ type Request struct {
 	Failed core.EventErrors
 }
 
-func (r *Request) fail(index int, err error) {
+func (r *Request) failEvent(index int, err error) {
 	if r.Failed == nil {
 		r.Failed = core.EventErrors{}
 	}
@@ -32,7 +32,7 @@ func (r *Request) fail(index int, err error) {
 
 func (r *Request) failFrom(first, end int) {
 	for i := first; i < end; i++ {
-		r.fail(i, core.ErrNotSent)
+		r.failEvent(i, core.ErrNotSent)
 	}
 }
 

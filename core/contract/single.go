@@ -56,7 +56,7 @@ func decodeSingle(v Version, body []byte) (core.WatchEvent, error) {
 	if err := json.Unmarshal(body, decoded.part(v)); err != nil {
 		return core.WatchEvent{}, fmt.Errorf("%w: want an event of contract %s in JSON: %w", errMalformed, v, err)
 	}
-	if err := decoded.check(v); err != nil {
+	if err := decoded.checkNames(v); err != nil {
 		return core.WatchEvent{}, err
 	}
 
@@ -75,7 +75,7 @@ func encodeSingle(v Version, batch *core.Batch) (r Request) {
 	for i := range batch.Events {
 		body, err := encodeEvent(v, &batch.Events[i].WatchEvent)
 		if err != nil {
-			r.fail(i, err)
+			r.failEvent(i, err)
 			continue
 		}
 
@@ -92,13 +92,13 @@ func encodeEvent(v Version, event *core.WatchEvent) ([]byte, error) {
 	if event.Resync {
 		body.bodyV2 = resyncV2()
 	}
-	if err := body.check(v); err != nil {
+	if err := body.checkNames(v); err != nil {
 		return nil, err
 	}
 	return json.Marshal(body.part(v))
 }
 
-func (b *bodyV1) check(v Version) error {
+func (b *bodyV1) checkNames(v Version) error {
 	var errOwner error
 	if v.NeedsOwner() {
 		errOwner = cmp.Or(

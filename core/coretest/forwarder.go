@@ -86,8 +86,8 @@ func forwarderChecks() []forwarderCheck {
 	type suite = forwarderSuite
 	ends := func(after time.Duration) func(*suite) { return func(s *suite) { s.testDeadline(after) } }
 	sends := func(batch core.Batch) func(*suite) { return func(s *suite) { s.roundTrip(batch) } }
-	of := func(want Refusal) func(*suite) { return func(s *suite) { s.refused(want, false) } }
-	ofAll := func(want Refusal) func(*suite) { return func(s *suite) { s.refused(want, true) } }
+	of := func(want Refusal) func(*suite) { return func(s *suite) { s.wantRefusal(want, false) } }
+	ofAll := func(want Refusal) func(*suite) { return func(s *suite) { s.wantRefusal(want, true) } }
 	gap := numbered(sampleEvents(0, 3)...)
 	gap.Events[2].Sequence = 1 << 60 // A gap is for the receiver to see.
 	return []forwarderCheck{
@@ -128,9 +128,9 @@ type forwarderSuite struct {
 	hangs  atomic.Bool // Forward ignored the end of its context
 }
 
-// call calls Forward. It gives up, and fails the test, when Forward does not return within Patience
-// after the end of ctx.
-func (s *forwarderSuite) call(ctx context.Context, manager core.Manager, batch core.Batch) error {
+// callForward calls Forward. It gives up, and fails the test, when Forward does not return within
+// Patience after the end of ctx.
+func (s *forwarderSuite) callForward(ctx context.Context, manager core.Manager, batch core.Batch) error {
 	result := make(chan error, 1)
 	go func() { result <- s.Forwarder.Forward(ctx, manager, batch) }()
 	select {
@@ -149,21 +149,21 @@ func (s *forwarderSuite) call(ctx context.Context, manager core.Manager, batch c
 	}
 }
 
-func (s *forwarderSuite) forward(manager core.Manager, batch core.Batch) error {
+func (s *forwarderSuite) forwardInTime(manager core.Manager, batch core.Batch) error {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), s.opts.Patience)
 	defer cancel()
-	err := s.call(ctx, manager, batch)
+	err := s.callForward(ctx, manager, batch)
 	if ctx.Err() != nil {
 		s.t.Errorf("Forward took more than %v, and returned: %v", s.opts.Patience, err)
 	}
 	return err
 }
 
-// send forwards a batch, and again the rest that is not sent. It returns the errors of the elements
-// by their place in the batch; an error for all is the error of each. The heartbeat has the place
-// behind the events.
-func (s *forwarderSuite) send(manager core.Manager, batch core.Batch) core.EventErrors {
+// sendAll forwards a batch, and again the rest that is not sent. It returns the errors of the
+// elements by their place in the batch; an error for all is the error of each. The heartbeat has
+// the place behind the events.
+func (s *forwarderSuite) sendAll(manager core.Manager, batch core.Batch) core.EventErrors {
 	s.t.Helper()
 	failed := core.EventErrors{}
 	for place := 0; !batch.IsEmpty(); {
@@ -172,7 +172,7 @@ func (s *forwarderSuite) send(manager core.Manager, batch core.Batch) core.Event
 		if batch.Heartbeat != nil {
 			elements++
 		}
-		err := s.forward(manager, batch)
+		err := s.forwardInTime(manager, batch)
 		some, _ := errors.AsType[core.EventErrors](err)
 		for i, err := range some {
 			if i < 0 || i >= elements || err == nil {
@@ -209,7 +209,7 @@ func (s *forwarderSuite) send(manager core.Manager, batch core.Batch) core.Event
 
 func (s *forwarderSuite) mustSend(manager core.Manager, batch core.Batch) {
 	s.t.Helper()
-	for i, err := range s.send(manager, batch) {
+	for i, err := range s.sendAll(manager, batch) {
 		s.t.Errorf("Forward reports a failure, though the far end accepts everything: element %d: %v", i, err)
 	}
 }
@@ -218,7 +218,7 @@ func (s *forwarderSuite) testDeadline(after time.Duration) {
 	s.farEnd.Always(s.hang())
 	ctx, cancel := context.WithTimeout(s.t.Context(), after)
 	defer cancel()
-	s.endedBy(s.call(ctx, managerA, numbered(sampleEvent(0))), context.DeadlineExceeded)
+	s.endedBy(s.callForward(ctx, managerA, numbered(sampleEvent(0))), context.DeadlineExceeded)
 }
 
 // hang blocks until ctx or the test ends: a far end may not notice that the caller has

@@ -11,7 +11,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-func (s *forwarderSuite) carried(batch core.Batch) core.Batch {
+func (s *forwarderSuite) carriedPart(batch core.Batch) core.Batch {
 	batch = clone(batch)
 	for i := range batch.Events {
 		e := &batch.Events[i]
@@ -38,7 +38,7 @@ func (s *forwarderSuite) roundTrip(sent core.Batch) {
 	s.t.Helper()
 	before := len(s.farEnd.Calls())
 	s.mustSend(managerA, sent)
-	want := s.carried(sent)
+	want := s.carriedPart(sent)
 
 	got := core.Batch{Source: want.Source, Epoch: want.Epoch}
 	seen := map[core.EventKey]bool{}
@@ -47,7 +47,7 @@ func (s *forwarderSuite) roundTrip(sent core.Batch) {
 			continue
 		}
 
-		part := s.carried(call.Batch)
+		part := s.carriedPart(call.Batch)
 		if part.Source != want.Source || part.Epoch != want.Epoch {
 			got.Source = part.Source
 			got.Epoch = part.Epoch
@@ -72,7 +72,7 @@ func (s *forwarderSuite) roundTrip(sent core.Batch) {
 // testResyncOfRuntime sends a resync without owner. Contract v1 cannot carry it.
 func (s *forwarderSuite) testResyncOfRuntime() {
 	batch := numbered(core.WatchEvent{Resync: true})
-	if err := s.send(managerA, batch)[0]; !core.IsPermanent(err) {
+	if err := s.sendAll(managerA, batch)[0]; !core.IsPermanent(err) {
 		s.roundTrip(batch)
 	}
 }
@@ -82,8 +82,8 @@ func (s *forwarderSuite) testResyncOfRuntime() {
 func (s *forwarderSuite) testBatch() {
 	batch := beating(numbered(sampleEvents(0, 8)...))
 	before := clone(batch)
-	// Not send, which makes new batches. A cut batch is changed as well.
-	_ = s.forward(managerA, batch)
+	// Not sendAll, which makes new batches. A cut batch is changed as well.
+	_ = s.forwardInTime(managerA, batch)
 	if diff := cmp.Diff(before, batch); diff != "" {
 		s.t.Errorf("Forward changes the batch (-before +after):\n%s", diff)
 	}
@@ -100,11 +100,11 @@ func (s *forwarderSuite) testBatch() {
 	}
 }
 
-func (s *forwarderSuite) arrived(manager core.Manager, sent ...core.WatchEvent) {
+func (s *forwarderSuite) wantArrived(manager core.Manager, sent ...core.WatchEvent) {
 	s.t.Helper()
 	keys := func(events []core.WatchEvent) map[core.EventKey]bool {
 		set := map[core.EventKey]bool{}
-		batch := s.carried(core.NewBatch(events...))
+		batch := s.carriedPart(core.NewBatch(events...))
 		for i := range batch.Events {
 			set[batch.Events[i].Key()] = true
 		}
@@ -128,7 +128,7 @@ func (s *forwarderSuite) sentOnce(batches int, fault string) {
 
 func (s *forwarderSuite) testEmpty() {
 	for _, none := range []core.Batch{{}, {Events: []core.Numbered{}}, numbered()} {
-		if err := s.forward(managerA, none); err != nil {
+		if err := s.forwardInTime(managerA, none); err != nil {
 			s.t.Errorf("Forward of an empty batch = %v, want nil", err)
 		}
 	}
@@ -137,7 +137,7 @@ func (s *forwarderSuite) testEmpty() {
 		s.t.Errorf("Forward of an empty batch reached the far end %d times", len(calls))
 	}
 	s.Disconnect()
-	if err := s.forward(managerA, core.Batch{}); err != nil {
+	if err := s.forwardInTime(managerA, core.Batch{}); err != nil {
 		s.t.Errorf("Forward of an empty batch to an unreachable far end = %v, want nil", err)
 	}
 }
@@ -161,8 +161,8 @@ func (s *forwarderSuite) testConcurrent() {
 	}
 
 	group.Wait()
-	s.arrived(managerA, sent[managerA]...)
-	s.arrived(managerB, sent[managerB]...)
+	s.wantArrived(managerA, sent[managerA]...)
+	s.wantArrived(managerB, sent[managerB]...)
 }
 
 func (s *forwarderSuite) testSlowManager() {
@@ -172,7 +172,7 @@ func (s *forwarderSuite) testSlowManager() {
 	ctx, cancel := context.WithCancel(s.t.Context())
 	defer cancel()
 	result := make(chan error, 1)
-	go func() { result <- s.call(ctx, managerA, numbered(sampleEvent(0))) }()
+	go func() { result <- s.callForward(ctx, managerA, numbered(sampleEvent(0))) }()
 	if err := s.farEnd.WaitCalls(soon, 1); err != nil {
 		s.t.Fatalf("no call reached the far end: %v", err)
 	}

@@ -14,10 +14,10 @@ import (
 // Patience.
 const advice = 60 * time.Second
 
-// refused fails the test unless the classification of a refusal survives the way back. A refusal of
-// the sender, the manager or the receiver is of all: a batch of several events then fails with one
-// error, so that a sender pauses.
-func (s *forwarderSuite) refused(want Refusal, ofAll bool) {
+// wantRefusal fails the test unless the classification of a refusal survives the way back. A
+// refusal of the sender, the manager or the receiver is of all: a batch of several events then
+// fails with one error, so that a sender pauses.
+func (s *forwarderSuite) wantRefusal(want Refusal, ofAll bool) {
 	s.t.Helper()
 	s.farEnd.Always(refuse(want.Err()))
 	alone := []core.Batch{numbered(sampleEvent(0))}
@@ -25,13 +25,13 @@ func (s *forwarderSuite) refused(want Refusal, ofAll bool) {
 		alone = append(alone, beating(numbered()))
 	}
 	for _, batch := range alone {
-		s.classified(s.failure(batch, false), want)
+		s.wantClassified(s.firstError(batch, false), want)
 	}
 
 	s.sentOnce(len(alone), "Forward retries, but the caller does")
-	s.arrived(managerA)
+	s.wantArrived(managerA)
 	if ofAll {
-		s.classified(s.failure(numbered(sampleEvents(0, 3)...), true), want)
+		s.wantClassified(s.firstError(numbered(sampleEvents(0, 3)...), true), want)
 	}
 }
 
@@ -40,21 +40,22 @@ func (s *forwarderSuite) refused(want Refusal, ofAll bool) {
 // each event alone may name each.
 func (s *forwarderSuite) testTooLarge() {
 	want := Refusal{Permanent: true, Label: "too_large", Cause: core.ErrTooLarge}
-	s.refused(want, false)
+	s.wantRefusal(want, false)
 	before := len(s.farEnd.Calls())
 	const events = 3
-	err := s.failure(numbered(sampleEvents(0, events)...), false)
+	err := s.firstError(numbered(sampleEvents(0, events)...), false)
 	together := slices.ContainsFunc(s.farEnd.Calls()[before:], func(c Call) bool { return len(c.Batch.Events) > 1 })
-	s.classified(err, want)
+	s.wantClassified(err, want)
 	if together {
-		s.classified(s.failure(numbered(sampleEvents(0, events)...), true), want)
+		s.wantClassified(s.firstError(numbered(sampleEvents(0, events)...), true), want)
 	}
 }
 
-// failure returns the error of the first element of a batch. An error of all must not name events.
-func (s *forwarderSuite) failure(batch core.Batch, ofAll bool) error {
+// firstError returns the error of the first element of a batch. An error of all must not name
+// events.
+func (s *forwarderSuite) firstError(batch core.Batch, ofAll bool) error {
 	s.t.Helper()
-	err := s.forward(managerA, batch)
+	err := s.forwardInTime(managerA, batch)
 	if err == nil {
 		s.t.Fatalf("Forward reports success, though the far end did not take a batch of %d events", len(batch.Events))
 	}
@@ -64,7 +65,7 @@ func (s *forwarderSuite) failure(batch core.Batch, ofAll bool) error {
 	return eventError(err, 0)
 }
 
-func (s *forwarderSuite) classified(err error, want Refusal) {
+func (s *forwarderSuite) wantClassified(err error, want Refusal) {
 	s.t.Helper()
 	if got := core.IsPermanent(err); got != want.Permanent {
 		s.t.Errorf("lost the kind of a refusal: IsPermanent(%v) = %v, want %v", err, got, want.Permanent)
@@ -89,9 +90,9 @@ func hasReason(err error) bool {
 func (s *forwarderSuite) testUnreachable() {
 	s.mustSend(managerA, numbered(sampleEvent(0)))
 	s.Disconnect()
-	err := s.failure(numbered(sampleEvent(1)), true)
-	s.classified(err, Refusal{After: core.RetryAfter(err)}) // The far end may come back at any time.
-	s.arrived(managerA, sampleEvent(0))
+	err := s.firstError(numbered(sampleEvent(1)), true)
+	s.wantClassified(err, Refusal{After: core.RetryAfter(err)}) // The far end may come back at any time.
+	s.wantArrived(managerA, sampleEvent(0))
 }
 
 func (s *forwarderSuite) testRefusedEvents() {
@@ -116,7 +117,7 @@ func (s *forwarderSuite) testRefusedEvents() {
 		return failed
 	})
 
-	s.refusedOnly(s.send(managerA, numbered(events...)), events, refusals)
+	s.refusedOnly(s.sendAll(managerA, numbered(events...)), events, refusals)
 }
 
 func (s *forwarderSuite) refusedOnly(failed core.EventErrors, events []core.WatchEvent, refusals map[int]Refusal) {
@@ -128,7 +129,7 @@ func (s *forwarderSuite) refusedOnly(failed core.EventErrors, events []core.Watc
 		case refused && failed[i] == nil:
 			s.t.Errorf("lost the refusal of event %d (%v): Forward reports it as delivered", i, want.Err())
 		case refused:
-			s.classified(failed[i], want)
+			s.wantClassified(failed[i], want)
 		case failed[i] != nil:
 			s.t.Errorf("Forward reports a failure of event %d, though the far end took it: %v", i, failed[i])
 		}
@@ -138,27 +139,27 @@ func (s *forwarderSuite) refusedOnly(failed core.EventErrors, events []core.Watc
 		}
 	}
 
-	s.arrived(managerA, taken...)
+	s.wantArrived(managerA, taken...)
 }
 
 func (s *forwarderSuite) testUnsendable() {
 	if s.opts.Unsendable == nil {
 		s.t.Skip("the transport can carry every event")
 	}
-	alone := s.send(managerA, numbered(*s.opts.Unsendable))[0]
+	alone := s.sendAll(managerA, numbered(*s.opts.Unsendable))[0]
 	if !core.IsPermanent(alone) || !hasReason(alone) {
 		s.t.Errorf("Forward of an unsendable event = %v, want a permanent error with a reason", alone)
 	}
-	s.arrived(managerA)
+	s.wantArrived(managerA)
 	events := []core.WatchEvent{sampleEvent(0), *s.opts.Unsendable, sampleEvent(1)}
-	s.refusedOnly(s.send(managerA, numbered(events...)), events, map[int]Refusal{1: {Permanent: true}})
+	s.refusedOnly(s.sendAll(managerA, numbered(events...)), events, map[int]Refusal{1: {Permanent: true}})
 }
 
 func (s *forwarderSuite) testRecovers() {
 	for _, answer := range []answer{refuse(core.ErrNotReady), refuse(core.ErrForbidden), s.hang()} {
 		s.farEnd.Always(answer)
 		ctx, cancel := context.WithTimeout(s.t.Context(), 100*time.Millisecond)
-		if err := s.call(ctx, managerA, numbered(sampleEvent(0))); err == nil {
+		if err := s.callForward(ctx, managerA, numbered(sampleEvent(0))); err == nil {
 			s.t.Error("Forward reports success, though the far end does not accept")
 		}
 		cancel()

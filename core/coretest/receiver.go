@@ -155,7 +155,7 @@ func (c *receiverCheck) run(t T, remote RemoteReceiver, opts ReceiverOptions) {
 		}
 	}
 
-	err := s.send(s.runtime, batch)
+	err := s.sendBatch(s.runtime, batch)
 	s.wantRefused(err, c.class, c.failed...)
 	s.wantAccepted(s.runtime, c.again, c.accepted...)
 	if c.beat {
@@ -167,7 +167,7 @@ func (c *receiverCheck) run(t T, remote RemoteReceiver, opts ReceiverOptions) {
 	}
 }
 
-func (s *receiverSuite) send(runtime core.RuntimeID, batch core.Batch) error {
+func (s *receiverSuite) sendBatch(runtime core.RuntimeID, batch core.Batch) error {
 	ctx, cancel := context.WithTimeout(s.t.Context(), s.opts.Patience)
 	defer cancel()
 	return s.Sender(runtime).Forward(ctx, receiverManager, batch)
@@ -206,7 +206,7 @@ func (s *receiverSuite) wantAccepted(runtime core.RuntimeID, again bool, want ..
 	misses := func(got []string) bool {
 		return slices.ContainsFunc(want, func(name string) bool { return !slices.Contains(got, name) })
 	}
-	_ = s.Operator.wait(ctx, func(calls []Call) bool { return !misses(handled(calls, runtime)) })
+	_ = s.Operator.waitUntil(ctx, func(calls []Call) bool { return !misses(handled(calls, runtime)) })
 	got := handled(s.Operator.Calls(), runtime)
 	isOther := !again && !slices.Equal(got, want)
 	if misses(got) || isOther {
@@ -243,10 +243,10 @@ func (s *receiverSuite) wantKnown(runtime core.RuntimeID, want bool) {
 
 // testHandlerNotReady lets a handler refuse once. Nothing may be lost, and no event is named.
 func (s *receiverSuite) testHandlerNotReady() {
-	err := s.send(s.runtime, batchOf(lateName))
+	err := s.sendBatch(s.runtime, batchOf(lateName))
 	if err != nil {
 		s.wantRefused(err, core.ErrNotReady)
-		err = s.send(s.runtime, batchOf(lateName))
+		err = s.sendBatch(s.runtime, batchOf(lateName))
 	}
 
 	if err != nil {
@@ -264,17 +264,17 @@ func (s *receiverSuite) testLoudRuntime() {
 
 	var refused error
 	for n := 0; n < batches && refused == nil; n++ { // A later one might be taken, and begin a longer wait.
-		refused = s.send("loud", batchOf(names...))
+		refused = s.sendBatch("loud", batchOf(names...))
 	}
 
 	s.wantRefused(refused, core.ErrNotReady)
 	wait := core.RetryAfter(refused)
-	if err := s.send(s.runtime, batchOf("a")); err != nil {
+	if err := s.sendBatch(s.runtime, batchOf("a")); err != nil {
 		s.t.Errorf("another runtime is refused: %v", err)
 	}
 	s.wantAccepted(s.runtime, false, "a")
 	<-time.After(wait)
-	if err := s.send("loud", batchOf("later")); err != nil {
+	if err := s.sendBatch("loud", batchOf("later")); err != nil {
 		s.t.Errorf("refused after the wait of %v that was asked for: %v", wait, err)
 	}
 }

@@ -76,15 +76,15 @@ func (r *Recorder) Next(answers ...func(ctx context.Context, batch core.Batch) e
 
 // Forward records the batch and answers as the script says.
 func (r *Recorder) Forward(ctx context.Context, manager core.Manager, batch core.Batch) error {
-	return r.take(ctx, Call{Manager: manager, Batch: clone(batch)})
+	return r.recordCall(ctx, Call{Manager: manager, Batch: clone(batch)})
 }
 
 // Handle records the delivery and answers as the script says.
 func (r *Recorder) Handle(ctx context.Context, d core.Delivery) error {
-	return r.take(ctx, Call{Runtime: d.Runtime, Manager: d.Manager, Batch: core.NewBatch(d.Event)})
+	return r.recordCall(ctx, Call{Runtime: d.Runtime, Manager: d.Manager, Batch: core.NewBatch(d.Event)})
 }
 
-func (r *Recorder) take(ctx context.Context, call Call) error {
+func (r *Recorder) recordCall(ctx context.Context, call Call) error {
 	r.mu.Lock()
 	index := len(r.calls)
 	answer := r.always
@@ -93,7 +93,7 @@ func (r *Recorder) take(ctx context.Context, call Call) error {
 		r.next = r.next[1:]
 	}
 	r.calls = append(r.calls, call)
-	r.wake()
+	r.signalChange()
 	r.mu.Unlock()
 	var err error
 	if answer != nil {
@@ -104,11 +104,11 @@ func (r *Recorder) take(ctx context.Context, call Call) error {
 
 	r.calls[index].Returned = true
 	r.calls[index].Err = err
-	r.wake()
+	r.signalChange()
 	return err
 }
 
-func (r *Recorder) wake() {
+func (r *Recorder) signalChange() {
 	if r.changed != nil {
 		close(r.changed)
 		r.changed = nil
@@ -136,9 +136,10 @@ func acknowledged(calls []Call, manager core.Manager) (events []core.WatchEvent)
 	return events
 }
 
-// wait blocks until done returns true for the calls so far. It fails with the cause of ctx when ctx
-// ends before. done is called again after each change. It must not call r or change the calls.
-func (r *Recorder) wait(ctx context.Context, done func(calls []Call) bool) error {
+// waitUntil blocks until done returns true for the calls so far. It fails with the cause of ctx
+// when ctx ends before. done is called again after each change. It must not call r or change the
+// calls.
+func (r *Recorder) waitUntil(ctx context.Context, done func(calls []Call) bool) error {
 	for {
 		r.mu.Lock()
 		if r.changed == nil {
@@ -161,12 +162,12 @@ func (r *Recorder) wait(ctx context.Context, done func(calls []Call) bool) error
 
 // WaitCalls blocks until at least n calls have arrived, answered or not.
 func (r *Recorder) WaitCalls(ctx context.Context, n int) error {
-	return r.wait(ctx, func(calls []Call) bool { return len(calls) >= n })
+	return r.waitUntil(ctx, func(calls []Call) bool { return len(calls) >= n })
 }
 
 // WaitAcknowledged blocks until at least n events were accepted for a manager.
 func (r *Recorder) WaitAcknowledged(ctx context.Context, manager core.Manager, n int) error {
-	return r.wait(ctx, func(calls []Call) bool { return len(acknowledged(calls, manager)) >= n })
+	return r.waitUntil(ctx, func(calls []Call) bool { return len(acknowledged(calls, manager)) >= n })
 }
 
 type answer = func(ctx context.Context, batch core.Batch) error

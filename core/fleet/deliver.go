@@ -99,7 +99,7 @@ func (f *Fleet) deliverResync(ctx context.Context, handler core.Handler, k key) 
 func (f *Fleet) claimResync(k key) *resync {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.resyncs.claim(k)
+	return f.resyncs.claimResync(k)
 }
 
 func (f *Fleet) endDelivery(k key) {
@@ -119,7 +119,7 @@ func (f *Fleet) giveBack(k key, claimed *resync) {
 
 func (f *Fleet) noteDelivered(manager core.Manager, cause hook.ResyncCause) {
 	f.mu.Lock()
-	f.tallies.of(manager).resyncs[cause]++
+	f.tallies.ensureTally(manager).resyncs[cause]++
 	f.mu.Unlock()
 
 	if f.opts.Resynced != nil {

@@ -87,16 +87,16 @@ func (f *Fleet) observeRequest(
 
 	r := f.ensureRecord(key{peer.ID, manager}, now)
 	if r == nil {
-		f.tallies.of(manager).untracked++
+		f.tallies.ensureTally(manager).untracked++
 		return false
 	}
 
-	f.tallies.of(r.manager).events += int64(len(batch.Events))
+	f.tallies.ensureTally(r.manager).events += int64(len(batch.Events))
 	cause := r.observeRequest(peer, batch, refused, &f.opts, now)
 
 	switch {
 	case hasResync(batch, refused):
-		f.resyncs.cancel(r.key) // The runtime asks for it itself.
+		f.resyncs.cancelResync(r.key) // The runtime asks for it itself.
 	case cause != "":
 		f.scheduleResync(r.key, cause, now)
 	}
@@ -146,7 +146,7 @@ func (f *Fleet) ensureRecord(k key, now time.Time) *record {
 // removeRecord removes a runtime for one manager, with its resync to come.
 func (f *Fleet) removeRecord(k key) {
 	delete(f.records, k)
-	f.resyncs.cancel(k)
+	f.resyncs.cancelResync(k)
 
 	managers := slices.DeleteFunc(f.managers[k.runtime], func(m core.Manager) bool { return m == k.manager })
 	if len(managers) == 0 {
@@ -174,5 +174,5 @@ func (f *Fleet) scheduleResync(k key, cause hook.ResyncCause, now time.Time) {
 		return
 	}
 	wait := f.opts.Random() * float64(f.opts.ResyncJitter)
-	f.resyncs.schedule(k, cause, now.Add(time.Duration(wait)))
+	f.resyncs.scheduleResync(k, cause, now.Add(time.Duration(wait)))
 }

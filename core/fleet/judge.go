@@ -25,11 +25,11 @@ func (r *record) judge(opts *Options, now time.Time) (state State, reason Reason
 	case !alive && r.isRevoked():
 		return Stale, ReasonRevoked
 	case r.isMissing(now):
-		return Stale, r.silence(now)
+		return Stale, r.silenceReason(now)
 	case !r.hadHeartbeat:
 		return Unknown, ""
 	case !alive:
-		return Stale, r.silence(now)
+		return Stale, r.silenceReason(now)
 	case worst < len(troubles):
 		return Degraded, troubles[worst].reason
 	case !proved:
@@ -39,8 +39,8 @@ func (r *record) judge(opts *Options, now time.Time) (state State, reason Reason
 	}
 }
 
-// silence returns the reason for which a runtime is stale, "" if that is not known.
-func (r *record) silence(now time.Time) Reason {
+// silenceReason returns the reason for which a runtime is stale, "" if that is not known.
+func (r *record) silenceReason(now time.Time) Reason {
 	switch {
 	case r.recentRefusal(now) == core.ReasonRevoked:
 		return ReasonRevoked
@@ -53,8 +53,8 @@ func (r *record) silence(now time.Time) Reason {
 	}
 }
 
-// current is the status as of now, also when no review has found it yet.
-func (r *record) current(opts *Options, now time.Time) Status {
+// currentStatus is the status as of now, also when no review has found it yet.
+func (r *record) currentStatus(opts *Options, now time.Time) Status {
 	s := r.status()
 	s.Refused = r.recentRefusal(now)
 

@@ -10,8 +10,8 @@ import (
 )
 
 // Requests of runtimes wait for the lock. Nothing may hold it long, also when a whole fleet is due
-// immediately: sorting 10,000 resyncs under it took 257 ms on two busy cores, and this limit has room
-// for the race detector.
+// immediately: sorting 10,000 resyncs under it took 257 ms on two busy cores, and this limit has
+// room for the race detector.
 func TestNothingHoldsTheLockLong(t *testing.T) {
 	const limit, largeFleet = 60 * time.Millisecond, 10_000
 	f, err := New(Options{Random: func() float64 { return 0 }})
@@ -65,7 +65,7 @@ func TestALostReplicaTakesLittleMemory(t *testing.T) {
 		f.Receiver().Observe(core.Peer{ID: "prod"}, "kyma", core.Batch{Epoch: epoch, Heartbeat: beat}, nil)
 	}
 	r := f.records[key{"prod", "kyma"}]
-	r.dismiss(resync{}, func(p *replica) bool { return p.epoch == "lost" })
+	r.dismissReplicas(resync{}, func(p *replica) bool { return p.epoch == "lost" })
 
 	for _, p := range r.replicas {
 		small := p.heartbeat.CAFingerprints == nil && p.heartbeat.Version == ""

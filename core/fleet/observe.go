@@ -28,7 +28,7 @@ func (r *record) observeRequest(
 	hasReturned := state == Stale && !r.isSpeaking(now)
 	if hasReturned {
 		cause = CauseReturned
-		r.disprove()
+		r.endProofs()
 	}
 
 	r.firstRequest = cmp.Or(r.firstRequest, now)
@@ -41,12 +41,12 @@ func (r *record) observeRequest(
 	case hasReturned:
 		// An agent without heartbeats took over from one with: it speaks an older contract.
 		r.hadHeartbeat = false
-		r.dismiss(resendOfLoss(now), func(*replica) bool { return true })
+		r.dismissReplicas(resendOfLoss(now), func(*replica) bool { return true })
 	}
 
 	if cause != "" {
 		// The resync to come replaces the pending events of silent replicas, too.
-		r.dismiss(resendOfLoss(now), func(p *replica) bool { return p.isSilent(now) })
+		r.dismissReplicas(resendOfLoss(now), func(p *replica) bool { return p.isSilent(now) })
 	}
 	return cause
 }
@@ -75,9 +75,9 @@ func (r *record) replicaSeenBefore(batch *core.Batch, refused core.EventErrors) 
 	return p
 }
 
-// disprove ends all proofs. After a silence, events may come before the heartbeat that reports a
+// endProofs ends all proofs. After a silence, events may come before the heartbeat that reports a
 // lost canary.
-func (r *record) disprove() {
+func (r *record) endProofs() {
 	for _, p := range r.replicas {
 		p.proved = time.Time{}
 	}
@@ -92,7 +92,7 @@ func (r *record) observeReplica(
 
 	if batch.Heartbeat != nil {
 		r.hadHeartbeat = true
-		r.succeed(p, batch.Heartbeat, now)
+		r.replaceFormer(p, batch.Heartbeat, now)
 	}
 
 	if isNew {
@@ -121,9 +121,9 @@ func (r *record) ensureReplica(batch *core.Batch, now time.Time) (p *replica, is
 	return p, true
 }
 
-// succeed dismisses the former lives of the process that p is one of, and forgets p itself when it
-// leaves. A resync replaces the resends that it leaves.
-func (r *record) succeed(p *replica, heartbeat *core.Heartbeat, now time.Time) {
+// replaceFormer dismisses the former lives of the process that p is one of, and forgets p itself
+// when it leaves. A resync replaces the resends that it leaves.
+func (r *record) replaceFormer(p *replica, heartbeat *core.Heartbeat, now time.Time) {
 	if heartbeat.Leaving {
 		r.noteLeaving(p, heartbeat, now)
 		return
@@ -131,7 +131,7 @@ func (r *record) succeed(p *replica, heartbeat *core.Heartbeat, now time.Time) {
 
 	// A former life is silent since p began. Two processes with the same instance by mistake are
 	// not. The resync of the new epoch replaces its events, and has its own resend.
-	r.dismiss(resync{}, func(other *replica) bool {
+	r.dismissReplicas(resync{}, func(other *replica) bool {
 		return other != p && other.isInstance(p.heartbeat.Instance) && other.lastSeen.Before(p.first)
 	})
 }
@@ -149,15 +149,15 @@ func (r *record) noteLeaving(p *replica, heartbeat *core.Heartbeat, now time.Tim
 	}
 }
 
-// dismiss takes replicas for gone, and reports whether there were any. Again is the resend of the
-// resync that replaces their events.
-func (r *record) dismiss(again resync, isGone func(*replica) bool) (dismissed bool) {
+// dismissReplicas takes replicas for gone, and reports whether there were any. Again is the resend
+// of the resync that replaces their events.
+func (r *record) dismissReplicas(again resync, isGone func(*replica) bool) (dismissed bool) {
 	for _, p := range r.replicas {
 		if !p.gone && isGone(p) {
 			dismissed = true
 			p.gone = true
 			p.resend = again
-			p.shrink()
+			p.dropDetails()
 		}
 	}
 	return dismissed
@@ -195,7 +195,7 @@ func (r *record) dismissLost(now time.Time) bool {
 	if !slices.ContainsFunc(r.replicas, func(p *replica) bool { return p.isPunctual(now) }) {
 		return false
 	}
-	return r.dismiss(resendOfLoss(now), func(p *replica) bool { return p.isSilent(now) })
+	return r.dismissReplicas(resendOfLoss(now), func(p *replica) bool { return p.isSilent(now) })
 }
 
 // takeResend returns the cause of the resends when the last of them is due. It replaces all, and

@@ -17,7 +17,7 @@ func (f *Fleet) Get(runtime core.RuntimeID, manager core.Manager) Status {
 	if r == nil {
 		return Status{Runtime: runtime, Manager: manager, State: Unknown}
 	}
-	return r.current(&f.opts, time.Now())
+	return r.currentStatus(&f.opts, time.Now())
 }
 
 // LeadsSince returns the time since which a handler of [Receiver.Start] is ready. With leader
@@ -47,7 +47,7 @@ func (f *Fleet) snapshot() []Status {
 	now := time.Now()
 	all := make([]Status, 0, len(f.records))
 	for _, r := range f.records {
-		all = append(all, r.current(&f.opts, now))
+		all = append(all, r.currentStatus(&f.opts, now))
 	}
 	return all
 }

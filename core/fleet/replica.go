@@ -223,8 +223,8 @@ func (p *replica) knownDrops(present *core.Heartbeat) int64 {
 	}
 }
 
-// shrink keeps only the fields by which the replica is known again: a fleet remembers many.
-func (p *replica) shrink() {
+// dropDetails keeps only the fields by which the replica is known again: a fleet remembers many.
+func (p *replica) dropDetails() {
 	if p.heartbeat == nil {
 		return
 	}

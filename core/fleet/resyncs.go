@@ -22,11 +22,11 @@ func newResyncs() resyncs {
 
 func (s *resyncs) isScheduled(k key) bool { return s.toCome[k] != nil }
 
-func (s *resyncs) schedule(k key, cause hook.ResyncCause, due time.Time) {
+func (s *resyncs) scheduleResync(k key, cause hook.ResyncCause, due time.Time) {
 	s.toCome[k] = &resync{cause, due}
 }
 
-func (s *resyncs) cancel(k key) { delete(s.toCome, k) }
+func (s *resyncs) cancelResync(k key) { delete(s.toCome, k) }
 
 type dueResync struct {
 	key
@@ -44,8 +44,8 @@ func (s *resyncs) collectDue(manager core.Manager, now time.Time) (due []dueResy
 	return due
 }
 
-// claim removes a resync from those to come: a later cause needs another one.
-func (s *resyncs) claim(k key) *resync {
+// claimResync removes a resync from those to come: a later cause needs another one.
+func (s *resyncs) claimResync(k key) *resync {
 	claimed := s.toCome[k]
 	if claimed != nil {
 		delete(s.toCome, k)

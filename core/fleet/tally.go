@@ -15,8 +15,8 @@ type tally struct {
 // tallies has a tally for each manager with requests. The fleet's lock guards it.
 type tallies map[core.Manager]*tally
 
-// of makes a tally if there is none.
-func (t tallies) of(manager core.Manager) *tally {
+// ensureTally makes a tally if there is none.
+func (t tallies) ensureTally(manager core.Manager) *tally {
 	if t[manager] == nil {
 		t[manager] = &tally{resyncs: make(map[hook.ResyncCause]int64)}
 	}

@@ -126,7 +126,7 @@ func (v *verdict) err() error {
 	case len(v.Failed) == 0:
 		return nil
 	default:
-		return v.refused()
+		return v.eventErrors()
 	}
 }
 
@@ -140,7 +140,7 @@ func (v *verdict) addFailure(index int, f *Failure) {
 	v.Failed[index] = f
 }
 
-func (v *verdict) all(match func(*Failure) bool) bool {
+func (v *verdict) allMatch(match func(*Failure) bool) bool {
 	for _, f := range v.Failed {
 		if !match(f) {
 			return false
@@ -162,7 +162,7 @@ func (v *verdict) settleWhole() {
 	}
 }
 
-func (v *verdict) refused() core.EventErrors {
+func (v *verdict) eventErrors() core.EventErrors {
 	refused := make(core.EventErrors, len(v.Failed))
 	for i, f := range v.Failed {
 		refused[i] = f

@@ -246,16 +246,16 @@ func TestSharesForgetNoDebt(t *testing.T) {
 	const rate, step = 2, 10 * time.Second
 	debt := contract.V3.MaxEvents()
 	s, now := newShares(rate, 1, 1), time.Unix(1000, 0)
-	s.charge(prod, 1, now)
-	s.charge(prod, float64(debt), now)
+	s.chargeAccount(prod, 1, now)
+	s.chargeAccount(prod, float64(debt), now)
 	paid := now.Add(time.Duration(debt) * time.Second / rate)
 	for ; now.Before(paid); now = now.Add(step) {
-		if _, ok := s.charge(prod, 1e-9, now); ok {
+		if _, ok := s.chargeAccount(prod, 1e-9, now); ok {
 			t.Fatalf("charged again %v before the debt is paid", paid.Sub(now))
 		}
 		visit(s, Account{Name: "other"}, now) // It may let shares forget the first.
 	}
-	if _, ok := s.charge(prod, 1, now); !ok {
+	if _, ok := s.chargeAccount(prod, 1, now); !ok {
 		t.Error("refused when the debt is paid")
 	}
 }

@@ -50,15 +50,15 @@ func (r *Request) elements() int {
 // element that was not accepted.
 func (in *Intake) Receive(ctx context.Context, r *Request) error {
 	var v verdict
-	in.protect(ctx, func() { v = in.receive(ctx, r) }, func(err error) {
+	in.protect(ctx, func() { v = in.receiveBatch(ctx, r) }, func(err error) {
 		v = verdict{Whole: newFailure(err)}
 	})
 	return v.err()
 }
 
-func (in *Intake) receive(ctx context.Context, r *Request) verdict {
+func (in *Intake) receiveBatch(ctx context.Context, r *Request) verdict {
 	if f := in.admit(&r.Peer); f != nil {
-		return r.refuse(f)
+		return r.refuseBatch(f)
 	}
 
 	handler, known := in.handlers[r.Manager]
@@ -66,7 +66,7 @@ func (in *Intake) receive(ctx context.Context, r *Request) verdict {
 	case !known:
 		return verdict{Whole: unknownManager(r.Manager)}
 	case r.Batch.Source != "" && r.Batch.Source != r.Peer.ID:
-		return r.refuse(mismatch(r.Batch.Source))
+		return r.refuseBatch(mismatch(r.Batch.Source))
 	}
 
 	if in.opts.Fleet != nil {
@@ -78,12 +78,12 @@ func (in *Intake) receive(ctx context.Context, r *Request) verdict {
 	}
 	o, tooFast := t.takeInSlot(ctx)
 	if tooFast != nil {
-		return r.refuse(tooFast)
+		return r.refuseBatch(tooFast)
 	}
 	return t.concludeBatch(o)
 }
 
-func (r *Request) refuse(f *Failure) verdict {
+func (r *Request) refuseBatch(f *Failure) verdict {
 	if r.Return != nil {
 		r.Return(f)
 	}
@@ -115,7 +115,7 @@ func (o *outcome) noteResult(index int, f *Failure) {
 func (t *task) takeInSlot(ctx context.Context) (o outcome, tooFast *Failure) {
 	defer t.releaseSlot()
 	// The batch itself has paid for one element.
-	if tooFast := t.charge(Account{Name: string(t.Peer.ID)}, float64(t.elements()-1)); tooFast != nil {
+	if tooFast := t.chargeShare(Account{Name: string(t.Peer.ID)}, float64(t.elements()-1)); tooFast != nil {
 		return o, tooFast
 	}
 	ctx, cancel := context.WithTimeout(ctx, t.opts.HandleTimeout)
@@ -211,7 +211,7 @@ func (t *task) isReady() bool {
 // well, all elements of o fail with that refusal of the sender. A less certain refusal replaces
 // nothing. After a panic of the verifier, refuseSender only notes whether the sender is verified.
 func (t *task) refuseSender(ctx context.Context, o *outcome) {
-	refused := o.all(func(f *Failure) bool { return f.refused })
+	refused := o.allMatch(func(f *Failure) bool { return f.refused })
 	isKnown := o.verified && !refused
 	if t.Contract.NeedsOwner() || isKnown {
 		return
@@ -222,7 +222,7 @@ func (t *task) refuseSender(ctx context.Context, o *outcome) {
 		o.verified = true
 		return
 	}
-	isLessCertain := sender.isUnknown() && !o.all((*Failure).isUnknown)
+	isLessCertain := sender.isUnknown() && !o.allMatch((*Failure).isUnknown)
 	if !refused || !sender.refused || isLessCertain {
 		return
 	}
@@ -246,7 +246,7 @@ func (t *task) judgeReplica(ctx context.Context, o *outcome) {
 }
 
 func (o *outcome) isOfReplica() bool {
-	return !o.all(func(f *Failure) bool { return f.Fault != FaultOfReplica })
+	return !o.allMatch(func(f *Failure) bool { return f.Fault != FaultOfReplica })
 }
 
 func (t *task) concludeBatch(o outcome) verdict {
@@ -275,7 +275,7 @@ func (t *task) observeBatch(o *outcome, returned bool) {
 	}
 
 	observed := t.Batch
-	refused := o.refused()
+	refused := o.eventErrors()
 	if !o.speaks {
 		observed.Heartbeat = nil
 	}
@@ -302,7 +302,7 @@ func (kept) Kept() bool { return true }
 // these up.
 func (t *task) observeOnly(ctx context.Context) verdict {
 	if t.opts.Fleet == nil || !try(t.observeSlots) {
-		return t.refuse(busy())
+		return t.refuseBatch(busy())
 	}
 	o := t.verifyOnly(ctx)
 	<-t.observeSlots // Offering the failures may take a while.

@@ -50,9 +50,9 @@ func newShares(rate float64, burst, inFlight int) *shares {
 	}
 }
 
-// enter takes cost tokens and counts a request in flight. Without room for it, enter returns the
-// time to wait; leave must not follow then.
-func (s *shares) enter(a Account, cost float64, now time.Time) (wait time.Duration, ok bool) {
+// enterAccount takes cost tokens and counts a request in flight. Without room for it,
+// enterAccount returns the time to wait, and leaveAccount must not follow.
+func (s *shares) enterAccount(a Account, cost float64, now time.Time) (wait time.Duration, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -62,7 +62,7 @@ func (s *shares) enter(a Account, cost float64, now time.Time) (wait time.Durati
 	case held.inFlight >= s.inFlight:
 		return time.Second, false
 	case held.tokens < cost:
-		return s.until(cost - held.tokens), false
+		return s.timeFor(cost - held.tokens), false
 	}
 
 	held.tokens -= cost
@@ -70,15 +70,15 @@ func (s *shares) enter(a Account, cost float64, now time.Time) (wait time.Durati
 	return 0, true
 }
 
-// charge takes cost tokens unless the bucket is in debt, and may bring it into debt. Later requests
-// wait until that is paid. So a batch that is larger than the burst can be sent at all.
-func (s *shares) charge(a Account, cost float64, now time.Time) (wait time.Duration, ok bool) {
+// chargeAccount takes cost tokens unless the bucket is in debt, and may bring it into debt. Later
+// requests wait until that is paid. So a batch that is larger than the burst can be sent at all.
+func (s *shares) chargeAccount(a Account, cost float64, now time.Time) (wait time.Duration, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
 	held := s.fillBucket(a, now)
 	if held.tokens < 0 && cost > 0 {
-		return s.until(1 - held.tokens), false
+		return s.timeFor(1 - held.tokens), false
 	}
 	held.tokens -= cost
 	return 0, true
@@ -95,12 +95,12 @@ func (s *shares) deferMessage(a Account, cost float64, now time.Time) time.Durat
 	defer s.mu.Unlock()
 
 	held := s.fillBucket(a, now)
-	wait := min(max(held.next.Sub(now), s.until(1-held.tokens), time.Second), maxWait)
-	held.next = now.Add(wait + s.until(slack*cost))
+	wait := min(max(held.next.Sub(now), s.timeFor(1-held.tokens), time.Second), maxWait)
+	held.next = now.Add(wait + s.timeFor(slack*cost))
 	return wait
 }
 
-func (s *shares) leave(a Account, now time.Time) {
+func (s *shares) leaveAccount(a Account, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ensureShare(a, now).inFlight--
@@ -128,7 +128,7 @@ func (s *shares) addPause(a Account, now time.Time) time.Duration {
 	return quiet
 }
 
-func (s *shares) until(tokens float64) time.Duration {
+func (s *shares) timeFor(tokens float64) time.Duration {
 	return time.Duration(tokens / s.rate * float64(time.Second))
 }
 

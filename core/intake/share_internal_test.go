@@ -10,9 +10,9 @@ var prod = Account{Name: "prod"}
 
 // visit enters and leaves.
 func visit(s *shares, a Account, now time.Time) (time.Duration, bool) {
-	wait, ok := s.enter(a, 1, now)
+	wait, ok := s.enterAccount(a, 1, now)
 	if ok {
-		s.leave(a, now)
+		s.leaveAccount(a, now)
 	}
 	return wait, ok
 }
@@ -61,7 +61,7 @@ func TestSharesSpreadDeferredMessages(t *testing.T) {
 	}
 	last := now
 	for n, at := range due {
-		if _, ok := s.charge(prod, cost, at); !ok || at.Sub(last) > 3*time.Second {
+		if _, ok := s.chargeAccount(prod, cost, at); !ok || at.Sub(last) > 3*time.Second {
 			t.Errorf("message %d, worth 2s, comes %v after the last one: taken %v", n, at.Sub(last), ok)
 		}
 		last = at
@@ -79,15 +79,15 @@ func TestSharesBoundWhatIsInFlight(t *testing.T) {
 	t.Parallel()
 	s, now := newShares(100, 100, 2), time.Unix(1000, 0)
 	for range 2 {
-		if _, ok := s.enter(prod, 1, now); !ok {
+		if _, ok := s.enterAccount(prod, 1, now); !ok {
 			t.Fatal("refused although there is room")
 		}
 	}
-	if wait, ok := s.enter(prod, 1, now); ok || wait != time.Second {
+	if wait, ok := s.enterAccount(prod, 1, now); ok || wait != time.Second {
 		t.Errorf("third of 2: taken %v, wait %v, want to wait 1s", ok, wait)
 	}
-	s.leave(prod, now)
-	if _, ok := s.enter(prod, 1, now); !ok {
+	s.leaveAccount(prod, now)
+	if _, ok := s.enterAccount(prod, 1, now); !ok {
 		t.Error("refused although one has left")
 	}
 }
@@ -96,7 +96,7 @@ func TestSharesForgetTheIdle(t *testing.T) {
 	t.Parallel()
 	const each = 1000
 	s, now := newShares(1, 10, 1), time.Unix(1000, 0)
-	if _, ok := s.enter(prod, 1, now); !ok {
+	if _, ok := s.enterAccount(prod, 1, now); !ok {
 		t.Fatal("refused although there is room")
 	}
 	most := 0
@@ -110,10 +110,10 @@ func TestSharesForgetTheIdle(t *testing.T) {
 	if most > 2*(each+1) {
 		t.Errorf("%d runtimes were remembered, want at most those of two lives", most)
 	}
-	if _, ok := s.enter(prod, 1, now); ok {
+	if _, ok := s.enterAccount(prod, 1, now); ok {
 		t.Error("the runtime with a request in flight was forgotten")
 	}
-	s.leave(prod, now)
+	s.leaveAccount(prod, now)
 	if _, ok := visit(s, prod, now); !ok {
 		t.Error("refused although nothing is in flight")
 	}
@@ -132,10 +132,10 @@ func TestSharesTakeAMessageAboveTheBurst(t *testing.T) {
 	t.Parallel()
 	const burst, cost = 4, 100
 	s, now := newShares(1, burst, 2), time.Unix(1000, 0)
-	if wait, ok := s.enter(prod, cost, now); !ok {
+	if wait, ok := s.enterAccount(prod, cost, now); !ok {
 		t.Errorf("a full share refuses the message, and asks for a wait of %v", wait)
 	}
-	if wait, ok := s.enter(prod, cost, now); ok || wait != burst*time.Second {
+	if wait, ok := s.enterAccount(prod, cost, now); ok || wait != burst*time.Second {
 		t.Errorf("an empty share: taken %t, wait %v, want the time to fill it, %v", ok, wait, burst*time.Second)
 	}
 }

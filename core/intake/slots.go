@@ -44,7 +44,7 @@ func (in *Intake) releaseSlot() {
 // the message as in flight. If it returns nil, call [Intake.Leave] afterwards. Otherwise the
 // account has used up its share, and the error is a [*Failure].
 func (in *Intake) Enter(a Account, size int64) error {
-	if wait, ok := in.shares.enter(a, 1+float64(size)/defaults.BytesPerToken, in.opts.Now()); !ok {
+	if wait, ok := in.shares.enterAccount(a, 1+float64(size)/defaults.BytesPerToken, in.opts.Now()); !ok {
 		return in.tooFast(a, wait)
 	}
 	return nil
@@ -58,20 +58,20 @@ func (in *Intake) Defer(a Account, events, size int) time.Duration {
 }
 
 // Leave notes that a message is no longer in flight.
-func (in *Intake) Leave(a Account) { in.shares.leave(a, in.opts.Now()) }
+func (in *Intake) Leave(a Account) { in.shares.leaveAccount(a, in.opts.Now()) }
 
 // Charge charges an account for a refused message, such as a message from an unidentified sender.
 // It returns nil unless the account has used up its share. The error is then a [*Failure].
 func (in *Intake) Charge(a Account) error {
-	tooFast := in.charge(a, 1)
+	tooFast := in.chargeShare(a, 1)
 	if tooFast == nil {
 		return nil // And no error with a nil in it.
 	}
 	return tooFast
 }
 
-func (in *Intake) charge(a Account, cost float64) *Failure {
-	if wait, ok := in.shares.charge(a, cost, in.opts.Now()); !ok {
+func (in *Intake) chargeShare(a Account, cost float64) *Failure {
+	if wait, ok := in.shares.chargeAccount(a, cost, in.opts.Now()); !ok {
 		return in.tooFast(a, wait)
 	}
 	return nil

@@ -28,7 +28,7 @@ func Validate(watches []Watch) error {
 		w := &watches[n]
 		problems = append(problems, w.Validate())
 		if seen[w.Name] {
-			problems = append(problems, w.named(errors.New("duplicate name")))
+			problems = append(problems, w.joinProblems(errors.New("duplicate name")))
 		}
 		seen[w.Name] = true
 	}
@@ -38,12 +38,12 @@ func Validate(watches []Watch) error {
 // Validate returns nil, or an error that joins all problems of the watch and wraps [ErrInvalid].
 func (w *Watch) Validate() error {
 	_, invalidManager := core.ParseManager(string(w.Manager))
-	return w.named(append(slices.Concat(
+	return w.joinProblems(append(slices.Concat(
 		w.nameProblems(), []error{invalidManager}, w.resourceProblems(),
 		w.selectorProblems()), w.conditionProblems()...)...)
 }
 
-func (w *Watch) named(problems ...error) error {
+func (w *Watch) joinProblems(problems ...error) error {
 	var all []error
 	for _, problem := range problems {
 		if problem != nil {

@@ -73,7 +73,7 @@ func (ca *CA) Intermediate(commonName string, opts Options) (*CA, error) {
 		template.IsCA = true
 		template.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign
 	}
-	own, err := ca.issue(commonName, validity)
+	own, err := ca.issueLeaf(commonName, validity)
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +89,7 @@ func (ca *CA) Intermediate(commonName string, opts Options) (*CA, error) {
 // Client returns a leaf for TLS client authentication. Its Common Name is the default identity of a
 // runtime.
 func (ca *CA) Client(commonName string, opts Options) (*Leaf, error) {
-	return ca.issue(commonName, opts, x509.ExtKeyUsageClientAuth)
+	return ca.issueLeaf(commonName, opts, x509.ExtKeyUsageClientAuth)
 }
 
 // Server returns a leaf for TLS server authentication, by default only for this machine.
@@ -98,16 +98,16 @@ func (ca *CA) Server(commonName string, opts Options) (*Leaf, error) {
 		opts.DNSNames = []string{"localhost"}
 		opts.IPs = []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback}
 	}
-	return ca.issue(commonName, opts, x509.ExtKeyUsageServerAuth)
+	return ca.issueLeaf(commonName, opts, x509.ExtKeyUsageServerAuth)
 }
 
 // SelfSigned returns a leaf without a CA, for both usages by default.
 func SelfSigned(commonName string, opts Options) (*Leaf, error) {
-	return (*CA)(nil).issue(commonName, opts, x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth)
+	return (*CA)(nil).issueLeaf(commonName, opts, x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth)
 }
 
-// issue returns a leaf, self-signed if ca is nil. usages are the default of Options.Usages.
-func (ca *CA) issue(commonName string, opts Options, usages ...x509.ExtKeyUsage) (*Leaf, error) {
+// issueLeaf returns a leaf, self-signed if ca is nil. usages are the default of Options.Usages.
+func (ca *CA) issueLeaf(commonName string, opts Options, usages ...x509.ExtKeyUsage) (*Leaf, error) {
 	now := time.Now()
 	template := &x509.Certificate{
 		Subject:               pkix.Name{CommonName: commonName},
@@ -136,7 +136,7 @@ func (ca *CA) issue(commonName string, opts Options, usages ...x509.ExtKeyUsage)
 		opts.Edit(template)
 	}
 
-	leaf, err := ca.sign(template)
+	leaf, err := ca.signLeaf(template)
 	if err != nil {
 		return nil, fmt.Errorf("certificate %q: %w", commonName, err)
 	}
@@ -144,8 +144,8 @@ func (ca *CA) issue(commonName string, opts Options, usages ...x509.ExtKeyUsage)
 	return leaf, nil
 }
 
-// sign makes a key for template. The key of ca signs it, or without a CA the new key.
-func (ca *CA) sign(template *x509.Certificate) (*Leaf, error) {
+// signLeaf makes a key for template. The key of ca signs it, or without a CA the new key.
+func (ca *CA) signLeaf(template *x509.Certificate) (*Leaf, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err

@@ -67,12 +67,12 @@ func (f *forwarder) Forward(ctx context.Context, manager core.Manager, batch cor
 	if request.Body == nil {
 		return request.Failed
 	}
-	return f.send(ctx, manager, &request, len(batch.Events))
+	return f.sendRequest(ctx, manager, &request, len(batch.Events))
 }
 
-// send returns the errors of the events that failed, sent or not. An answer to the whole request is
-// the error.
-func (f *forwarder) send(ctx context.Context, to core.Manager, request *contract.Request, events int) error {
+// sendRequest returns the errors of the events that failed, sent or not. An answer to the whole
+// request is the error.
+func (f *forwarder) sendRequest(ctx context.Context, to core.Manager, request *contract.Request, events int) error {
 	answer := httptest.NewRecorder()
 	body := bytes.NewReader(request.Body)
 	of := context.WithValue(ctx, peerKey{}, f.peer)

@@ -217,7 +217,7 @@ func newFleetView(f *fleet.Fleet, selected *selection) fleetView {
 		return cmp.Or(cmp.Compare(a.Manager, b.Manager), cmp.Compare(a.Version, b.Version))
 	})
 	slices.SortFunc(view.Events, func(a, b eventCount) int { return cmp.Compare(a.Manager, b.Manager) })
-	statuses, total := selected.page(f)
+	statuses, total := selected.pageOf(f)
 	if selected.limit > 0 {
 		view.Total = total
 	}

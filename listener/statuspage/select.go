@@ -34,7 +34,7 @@ func newSelection(query string, accepted parameters) (s selection, err error) {
 	}
 
 	for _, name := range slices.Sorted(maps.Keys(s.query)) {
-		if err := accepted.check(name, s.query[name]); err != nil {
+		if err := accepted.checkValues(name, s.query[name]); err != nil {
 			return s, err
 		}
 	}
@@ -75,7 +75,7 @@ func numberOf(query url.Values, name string) (int, error) {
 	return number, nil
 }
 
-func (p parameters) check(name string, values []string) error {
+func (p parameters) checkValues(name string, values []string) error {
 	known, ok := p[name]
 	switch {
 	case !ok:
@@ -89,8 +89,8 @@ func (p parameters) check(name string, values []string) error {
 	}
 }
 
-// page returns one page of the matching statuses, and the number of all matches.
-func (s *selection) page(f *fleet.Fleet) (statuses []fleet.Status, total int) {
+// pageOf returns one page of the matching statuses, and the number of all matches.
+func (s *selection) pageOf(f *fleet.Fleet) (statuses []fleet.Status, total int) {
 	f.Range(func(status fleet.Status) bool {
 		if s.matches(&status) {
 			statuses = append(statuses, status)

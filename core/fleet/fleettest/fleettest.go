@@ -28,12 +28,12 @@ func Set(f *fleet.Fleet, runtime core.RuntimeID, manager core.Manager, want flee
 	// If the heartbeats of the current agent do not lead to it, a new agent sends them: drops of
 	// the current one count for a while.
 	for _, a := range []*agent{current(f, runtime, manager), next(f, runtime, manager)} {
-		a.send(f, want)
+		a.sendCondition(f, want)
 		got := f.Get(runtime, manager)
 		if got.State == want.State && got.Reason == want.Reason {
 			return
 		}
-		a.beat(f, func(b *core.Heartbeat) { b.Leaving = true })
+		a.sendHeartbeat(f, func(b *core.Heartbeat) { b.Leaving = true })
 	}
 
 	panic(fmt.Sprintf("fleettest: runtime %q of manager %q cannot be %s %s", runtime, manager, want.State, want.Reason))
@@ -70,23 +70,23 @@ const year = 365 * 24 * time.Hour
 // gaps are enough for the reason "shared_by_replicas".
 const gaps = 5
 
-func (a *agent) send(f *fleet.Fleet, want fleet.Condition) {
+func (a *agent) sendCondition(f *fleet.Fleet, want fleet.Condition) {
 	if want.State == fleet.Stale && a.last.Number == 0 { // The fleet ignores an agent that only leaves.
-		a.beat(f, func(*core.Heartbeat) {})
+		a.sendHeartbeat(f, func(*core.Heartbeat) {})
 	}
 	switch want.Reason {
 	case fleet.ReasonCertificateExpiring:
 		a.peer.NotAfter = time.Now().Add(time.Minute)
 	case fleet.ReasonDropping, fleet.ReasonWebhookUnreachable: // They count since the heartbeat before.
-		a.beat(f, func(b *core.Heartbeat) { b.Canary = core.CanaryOff })
+		a.sendHeartbeat(f, func(b *core.Heartbeat) { b.Canary = core.CanaryOff })
 	case fleet.ReasonSharedByReplicas:
 		for range gaps {
-			a.beat(f, func(b *core.Heartbeat) { b.Sequence += 2 })
+			a.sendHeartbeat(f, func(b *core.Heartbeat) { b.Sequence += 2 })
 		}
 	default: // The last heartbeat alone shows the others.
 	}
 
-	a.beat(f, func(b *core.Heartbeat) { show(b, want) })
+	a.sendHeartbeat(f, func(b *core.Heartbeat) { show(b, want) })
 }
 
 func show(b *core.Heartbeat, want fleet.Condition) {
@@ -118,7 +118,7 @@ func show(b *core.Heartbeat, want fleet.Condition) {
 	}
 }
 
-func (a *agent) beat(f *fleet.Fleet, change func(*core.Heartbeat)) {
+func (a *agent) sendHeartbeat(f *fleet.Fleet, change func(*core.Heartbeat)) {
 	now := time.Now()
 	a.last = core.Heartbeat{
 		ID: fmt.Sprint(a.epoch, "-", a.last.Number+1), Time: now, Number: a.last.Number + 1, Interval: interval,

@@ -119,7 +119,7 @@ var table = map[string][]mutant{
 		{"fleet: fresh without proof (row 26)", "case !proved:\n\t\treturn Unproved, \"\"\n", ""},
 	},
 	"core/fleet/observe.go": {
-		{"fleet: no resync for a lost replica", "return r.dismiss(resendOfLoss(now)", "return now.IsZero() && r.dismiss(resendOfLoss(now)"},
+		{"fleet: no resync for a lost replica", "return r.dismissReplicas(resendOfLoss(now)", "return now.IsZero() && r.dismiss(resendOfLoss(now)"},
 		{
 			"fleet: the resync for a lost replica is not resent",
 			"p.gone = true\n\t\t\tp.resend = again", "p.gone = true\n\t\t\tp.resend = resync{}\n\t\t\t_ = again",
@@ -128,7 +128,7 @@ var table = map[string][]mutant{
 		{"fleet: a replica is lost while all are cut off", "return p.isPunctual(now) })", "return p.isAlive(now) })"},
 		{"fleet: no resync for a new epoch", "return CauseNewEpoch", "p.resend, r.resend = resync{}, resync{}"},
 		{"fleet: a replica that leaves is lost", "if heartbeat.Leaving {", "if heartbeat.Leaving && p.gone {"},
-		{"fleet: each heartbeat is a return", "r.disprove()\n\t}", "r.disprove()\n\t} else {\n\t\tcause = CauseReturned\n\t}"},
+		{"fleet: each heartbeat is a return", "r.endProofs()\n\t}", "r.endProofs()\n\t} else {\n\t\tcause = CauseReturned\n\t}"},
 	},
 	"core/fleet/paths.go": {
 		{"fleet: the end of a connection does not count", "now.Sub(p.lost) > reconnectWithin", "now.Sub(p.lost) > maxInterval"},
@@ -286,8 +286,8 @@ var table = map[string][]mutant{
 	"listener/exchange.go": {
 		{
 			"listener: wrong paths are free (row 16)",
-			"if tooFast := x.intake.Enter(account, x.size()); tooFast != nil {",
-			"if tooFast := x.intake.Enter(account, x.size()); tooFast != nil && x.version != \"\" {",
+			"if tooFast := x.intake.Enter(account, x.chargedSize()); tooFast != nil {",
+			"if tooFast := x.intake.Enter(account, x.chargedSize()); tooFast != nil && x.version != \"\" {",
 		},
 	},
 	"listener/pinning.go": {{"listener: no SAN pinning", "case !hasSAN(&peer, domain):", "case !hasSAN(&peer, domain) && domain == \"\":"}},
