@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/ownership"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/serverside"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
@@ -203,7 +204,7 @@ func (c *Certificates) sweepKey(ctx context.Context, secret *corev1.Secret) erro
 		return err
 	}
 
-	err = c.deleteUnchanged(ctx, secret)
+	err = ownership.DeleteUnchanged(ctx, c.client, secret)
 	if apierrors.IsConflict(err) {
 		return nil
 	}

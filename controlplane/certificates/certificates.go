@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/follow"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/ownership"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
@@ -204,7 +205,7 @@ func (c *Certificates) act(ctx context.Context, seen *observed, s step) error {
 		// The key of a CA with a Certificate goes in the next sweep: cert-manager would make a new
 		// one.
 		for _, generation := range s.remove {
-			if err := c.deleteUnchanged(ctx, seen.objects[generation]); err != nil {
+			if err := ownership.DeleteUnchanged(ctx, c.client, seen.objects[generation]); err != nil {
 				return err
 			}
 		}

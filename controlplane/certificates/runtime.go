@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/material"
+	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/ownership"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/serverside"
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
@@ -243,7 +244,7 @@ func (c *Certificates) OwnsRuntime(ctx context.Context, r Runtime) (bool, error)
 	if existing == nil {
 		return true, nil
 	}
-	return c.isOf(existing, r.ID) && c.names.owns(existing, r.Owner), nil
+	return c.names.isOf(existing, r.ID) && c.names.owns(existing, r.Owner), nil
 }
 
 // RemoveRuntime deletes the certificates of a runtime and their keys, unless they belong to
@@ -275,11 +276,11 @@ func (c *Certificates) removePair(ctx context.Context, r Runtime, key client.Obj
 		return err
 	}
 	if certificate != nil {
-		if !c.isOf(certificate, r.ID) || !c.names.owns(certificate, r.Owner) {
+		if !c.names.isOf(certificate, r.ID) || !c.names.owns(certificate, r.Owner) {
 			return nil
 		}
 		// cert-manager would make a new Secret while the Certificate exists.
-		if err := c.deleteUnchanged(ctx, certificate); err != nil {
+		if err := ownership.DeleteUnchanged(ctx, c.client, certificate); err != nil {
 			return err
 		}
 	}
@@ -289,21 +290,14 @@ func (c *Certificates) removePair(ctx context.Context, r Runtime, key client.Obj
 		return err
 	}
 
-	return c.deleteUnchanged(ctx, secret)
-}
-
-// deleteUnchanged deletes the object that was read, and no successor of it. It fails with a
-// conflict if the object has changed since the read: another client may have taken it over.
-func (c *Certificates) deleteUnchanged(ctx context.Context, object client.Object) error {
-	unchanged := client.Preconditions{UID: new(object.GetUID()), ResourceVersion: new(object.GetResourceVersion())}
-	return client.IgnoreNotFound(c.client.Delete(ctx, object, unchanged))
+	return ownership.DeleteUnchanged(ctx, c.client, secret)
 }
 
 func (c *Certificates) checkOwner(existing *certv1.Certificate, r Runtime) error {
 	if existing == nil {
 		return nil
 	}
-	if !c.isOf(existing, r.ID) {
+	if !c.names.isOf(existing, r.ID) {
 		return fmt.Errorf("%w: Certificate %s/%s belongs to runtime %q of set %q: delete it if that set no longer exists",
 			errRuntimeTaken, existing.Namespace, existing.Name, c.names.runtimeOf(existing), c.names.label(existing, labelSet))
 	}
@@ -336,8 +330,8 @@ func (n objectNames) owns(certificate *certv1.Certificate, owner client.Object) 
 func ownerName(owner client.Object) string { return owner.GetNamespace() + "/" + owner.GetName() }
 
 // isOf is false for a Certificate of another set, which uses the same names.
-func (c *Certificates) isOf(certificate *certv1.Certificate, id core.RuntimeID) bool {
-	return c.names.runtimeOf(certificate) == id && c.names.has(certificate)
+func (n objectNames) isOf(certificate *certv1.Certificate, id core.RuntimeID) bool {
+	return n.runtimeOf(certificate) == id && n.has(certificate)
 }
 
 func (n objectNames) runtimeOf(certificate *certv1.Certificate) core.RuntimeID {
