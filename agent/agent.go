@@ -65,8 +65,8 @@ func (a *Agent) Start(ctx context.Context) error {
 	return err
 }
 
-// newAgent puts the parts in the order in which they start. The observing part starts first, so that
-// a kubelet and a scrape are answered until the end.
+// newAgent puts the parts in the order in which they start. The observing part starts first, so
+// that a kubelet and a scrape are answered until the end.
 func (b *builder) newAgent() *Agent {
 	components := []component{b.observing}
 	for _, set := range b.keys.allMaterials() {

@@ -260,8 +260,8 @@ func TestWithoutDebug(t *testing.T) {
 	}
 }
 
-// Heartbeats to a manager name why the source does not see its changes, and those to others do not. A
-// source that is not ready makes the agent not ready.
+// Heartbeats to a manager name why the source does not see its changes, and those to others do not.
+// A source that is not ready makes the agent not ready.
 func TestProblemOfTheSource(t *testing.T) {
 	t.Parallel()
 	problem := map[core.Manager]string{"widgets": "watch widgets: forbidden"}

@@ -15,7 +15,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
-// build runs the steps in their order. Each step needs the fields that the steps before it have set.
+// build runs the steps in their order. Each step needs the fields that the steps before it have
+// set.
 func (b *builder) build() error {
 	for _, step := range []func() error{
 		b.addManagers, b.addMetrics, b.addKeys, b.addTransport, b.addOutbox, b.addCanary, b.addWebhookWatch,

@@ -61,8 +61,8 @@ func newIntended(opts Options, serving keys.Source, ca string) intended {
 	}
 }
 
-// buildConfiguration reads the CA bundle. It fails if API servers would refuse the certificate of the
-// webhook with that bundle.
+// buildConfiguration reads the CA bundle. It fails if API servers would refuse the certificate of
+// the webhook with that bundle.
 func (w *intended) buildConfiguration() (*webhookConfiguration, error) {
 	text, err := os.ReadFile(w.ca)
 	if err != nil {

@@ -30,8 +30,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
-// clusterStore is the webhook configuration of a cluster. Its Apply is that of an API server, as far as
-// annotations, conditions and webhooks are concerned: those that others have added stay.
+// clusterStore is the webhook configuration of a cluster. Its Apply is that of an API server, as
+// far as annotations, conditions and webhooks are concerned: those that others have added stay.
 type clusterStore struct {
 	mu      sync.Mutex
 	live    *webhookConfiguration
@@ -273,7 +273,8 @@ func pass(d time.Duration) {
 	synctest.Wait()
 }
 
-// A configuration that others change is back within 5 s, a heartbeat may see why, and a resync follows.
+// A configuration that others change is back within 5 s, a heartbeat may see why, and a resync
+// follows.
 func TestAnAgentKeepsItsWebhooks(t *testing.T) {
 	ca, serving := servingPair(t)
 	want := intendedFor(serving, bundleFile(t, ca.PEM), "configmaps", "secrets")
@@ -469,8 +470,8 @@ func TestWebhooksOfOthersStay(t *testing.T) {
 	}
 }
 
-// A program that changes the webhooks after each repair is named, and each repair waits for longer. When it
-// ends, the webhooks are back, and the problem ends.
+// A program that changes the webhooks after each repair is named, and each repair waits for longer.
+// When it ends, the webhooks are back, and the problem ends.
 func TestAContestIsNamedAndSlow(t *testing.T) {
 	ca, serving := servingPair(t)
 	want := intendedFor(serving, bundleFile(t, ca.PEM), "configmaps")
@@ -507,7 +508,8 @@ func TestAContestIsNamedAndSlow(t *testing.T) {
 	})
 }
 
-// The admissions enforcer of AKS adds exclusions within a second, each time. They are no change, so nothing is repaired.
+// The admissions enforcer of AKS adds exclusions within a second, each time. They are no change, so
+// nothing is repaired.
 func TestAdditionsOfAPlatformAreNoContest(t *testing.T) {
 	ca, serving := servingPair(t)
 	want := intendedFor(serving, bundleFile(t, ca.PEM), "configmaps")
@@ -560,8 +562,8 @@ func TestReplicasAgree(t *testing.T) {
 	})
 }
 
-// In a rollout, the new replica has other settings, and the old one leaves them in place. It reports that they call for less if the
-// rollout is slow.
+// In a rollout, the new replica has other settings, and the old one leaves them in place. It
+// reports that they call for less if the rollout is slow.
 func TestANewReplicaReplacesTheSettings(t *testing.T) {
 	ca, serving := servingPair(t)
 	bundle := bundleFile(t, ca.PEM)
@@ -594,7 +596,8 @@ func TestANewReplicaReplacesTheSettings(t *testing.T) {
 	})
 }
 
-// Replicas read a new bundle at different times. A replica keeps a bundle that verifies its own certificate.
+// Replicas read a new bundle at different times. A replica keeps a bundle that verifies its own
+// certificate.
 func TestReplicasAgreeOnNewCAs(t *testing.T) {
 	ca, serving := servingPair(t)
 	other, _ := servingPair(t)
@@ -642,7 +645,8 @@ func (c *changing) change(t *testing.T, source keys.Source, bundle []byte) {
 	check(t, os.WriteFile(c.ca, bundle, 0o600))
 }
 
-// A rotation without a common CA reaches the replicas at different times. Until then, API servers verify both.
+// A rotation without a common CA reaches the replicas at different times. Until then, API servers
+// verify both.
 func TestReplicasAgreeOnCAsWithoutOverlap(t *testing.T) {
 	ca, serving := servingPair(t)
 	newCA, newServing := servingPair(t)
@@ -752,8 +756,9 @@ func TestAppliedWebhooksAreComplete(t *testing.T) {
 	}
 }
 
-// The token of an agent writes a whole configuration that calls for less, as a replica with other settings, and puts the first one back
-// before its time is over. Each time is followed by a resync, it is reported, and the second time ends soon.
+// The token of an agent writes a whole configuration that calls for less, as a replica with other
+// settings, and puts the first one back before its time is over. Each time is followed by a resync,
+// it is reported, and the second time ends soon.
 func TestAForgedReplicaIsReportedAndEnds(t *testing.T) {
 	ca, serving := servingPair(t)
 	bundle := bundleFile(t, ca.PEM)
@@ -813,8 +818,9 @@ func TestAReplicaThatCallsForMoreIsNoProblem(t *testing.T) {
 	})
 }
 
-// A foreign annotation makes another program change the webhooks after each repair, as cert-manager's does. The contest ends with
-// the annotation. Without a contest, annotations of others stay.
+// A foreign annotation makes another program change the webhooks after each repair, as
+// cert-manager's does. The contest ends with the annotation. Without a contest, annotations of
+// others stay.
 func TestAForeignAnnotationEndsWithItsContest(t *testing.T) {
 	const injects, of = "cert-manager.io/inject-apiserver-ca", "argocd.argoproj.io/tracking-id"
 	ca, serving := servingPair(t)

@@ -18,9 +18,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/shared/managersfile"
 )
 
-// A ConfigMap volume adds managers without a restart. A manager that the file does not list any more
-// stays known: the agent sends heartbeats to it, so a webhook that answers 404 would make it fresh by
-// mistake.
+// A ConfigMap volume adds managers without a restart. A manager that the file does not list any
+// more stays known: the agent sends heartbeats to it, so a webhook that answers 404 would make it
+// fresh by mistake.
 func TestManagersOfAFileChange(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "managers")
@@ -92,8 +92,8 @@ func TestManagersOfAFileChange(t *testing.T) {
 	})
 }
 
-// Managers that the file no longer lists keep their places. Those without a place are named, also to
-// the control plane.
+// Managers that the file no longer lists keep their places. Those without a place are named, also
+// to the control plane.
 func TestManagersWithoutAPlaceAreNamed(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "managers")

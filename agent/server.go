@@ -24,8 +24,9 @@ const (
 	maxHeaderBytes    = 8 << 10
 )
 
-// bindServer binds address, and returns a component that serves until it is stopped, and then finishes
-// the requests in flight. opts need no timeouts. The webhook and the port of metrics use it.
+// bindServer binds address, and returns a component that serves until it is stopped, and then
+// finishes the requests in flight. opts need no timeouts. The webhook and the port of metrics use
+// it.
 //
 // It speaks HTTP/1.1 only. API servers speak nothing else to webhooks on other machines, so that
 // their requests reach all replicas (kubernetes/kubernetes#75791).

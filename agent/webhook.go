@@ -56,7 +56,8 @@ func (b *builder) newReviews(inbox *Inbox) (http.Handler, error) {
 	return handler, nil
 }
 
-// webhookOptions offers HTTP/1.1 only: see bindServer. The handshake takes the protocols of this config.
+// webhookOptions offers HTTP/1.1 only: see bindServer. The handshake takes the protocols of this
+// config.
 func (b *builder) webhookOptions(inbox *Inbox) httpserver.Options {
 	var callers keys.Source // nil: the webhook demands no client certificate
 	if b.keys.callers != nil {

@@ -158,7 +158,8 @@ func TestAWebhookProblemIsBounded(t *testing.T) {
 	}
 }
 
-// However often problems alternate, come and go, the lines are bounded, and a new problem still has one.
+// However often problems alternate, come and go, the lines are bounded, and a new problem still has
+// one.
 func TestLinesAboutWebhooksAreBounded(t *testing.T) {
 	for name, repeat := range map[string]func(l *lineLimiter){
 		"one problem": func(l *lineLimiter) { l.warnPaced(t.Context(), "cannot be read", "a") },

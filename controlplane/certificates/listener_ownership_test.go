@@ -137,15 +137,16 @@ func TestACertificateOfOthersIsNotReissued(t *testing.T) {
 			},
 		})
 
-		check(t, newSet(t, c, "watcher").reissue(t.Context(), certificate.GetName()))
+		check(t, newSet(t, c, "watcher").markForIssue(t.Context(), certificate.GetName()))
 		if isReissued != want {
 			t.Errorf("a Certificate of %s is issued anew: %t, want %t", set, isReissued, want)
 		}
 	}
 }
 
-// Another client takes the label from the Secret that an import has taken over. Agents get no bundle without the label, so
-// the Secret counts as not published, and is written again with the label.
+// Another client takes the label from the Secret that an import has taken over. Agents get no
+// bundle without the label, so the Secret counts as not published, and is written again with the
+// label.
 func TestAnImportedSecretGetsItsLabelBack(t *testing.T) {
 	t.Parallel()
 
@@ -171,7 +172,7 @@ func TestAnImportedSecretGetsItsLabelBack(t *testing.T) {
 				return seen
 			}
 
-			check(t, set.publish(t.Context(), observe()))
+			check(t, set.publishListener(t.Context(), observe()))
 			if strip {
 				taken := observe().listener
 				delete(taken.Labels, stored(labelSet))
@@ -183,7 +184,7 @@ func TestAnImportedSecretGetsItsLabelBack(t *testing.T) {
 				t.Fatalf("published: %t, want %t", strip, !strip)
 			}
 
-			check(t, set.publish(t.Context(), seen))
+			check(t, set.publishListener(t.Context(), seen))
 			status, err := set.EnsureRuntime(t.Context(), Runtime{ID: shared, Domain: "prod.example.com"})
 			if err != nil || !status.Ready {
 				t.Errorf("status %s (%s), error %v, want a bundle for the agent", status.Reason, status.Message, err)
@@ -195,7 +196,7 @@ func TestAnImportedSecretGetsItsLabelBack(t *testing.T) {
 // A Certificate may be deleted between a reading and the request for a new one.
 func TestACertificateThatIsGoneIsNotReissued(t *testing.T) {
 	t.Parallel()
-	check(t, newSet(t, newPlane(t, new([]types.UID)), "watcher").reissue(t.Context(), "gone"))
+	check(t, newSet(t, newPlane(t, new([]types.UID)), "watcher").markForIssue(t.Context(), "gone"))
 }
 
 // Only another key for the same name means that the Secret of a CA was lost. The bundle has other

@@ -1,16 +1,11 @@
 package certificates
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"crypto/sha256"
 	"crypto/x509"
-	"encoding/hex"
-	"encoding/pem"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,29 +19,7 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/serverside"
 	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/keys"
 )
-
-// observed is all that one call of Reconcile has read: the view for the plan, and the objects for
-// the steps. One goroutine uses it, and throws it away afterwards.
-type observed struct {
-	view
-
-	names objectNames
-
-	clientsIssuer *certv1.Issuer
-	certificates  map[string]*certv1.Certificate // of CAs, by name
-	secrets       map[string]*corev1.Secret      // of CAs and the server, by name
-	leaves        map[string]leaf                // in all Secrets, by their names.
-	orphans       map[string]metav1.ObjectMeta   // Secrets of this set that have no Certificate, by name
-	objects       map[int]client.Object          // of the authorities, by generation
-
-	listener   *corev1.Secret      // nil while there is none
-	wanted     *corev1.Secret      // of the listener, nil without a server certificate.
-	issued     []*x509.Certificate // of the authorities
-	bundle     []*x509.Certificate // as published, without former additional CAs
-	additional []*x509.Certificate // of Options.AdditionalCAs
-}
 
 // observe reads all objects anew: nothing is remembered between two calls.
 func (c *Certificates) observe(ctx context.Context) (*observed, error) {
@@ -70,7 +43,7 @@ func (c *Certificates) observe(ctx context.Context) (*observed, error) {
 	o.readAuthorities()
 	o.wanted = c.wantedListener(o)
 	o.published.current = o.isPublished()
-	o.unconfirmed = c.unconfirmed(o)
+	o.unconfirmed = c.askUnconfirmed(o)
 
 	return o, nil
 }
@@ -136,36 +109,12 @@ func (c *Certificates) readAdditional(ctx context.Context, o *observed) error {
 	return nil
 }
 
-// checkListener refuses a Secret of another program, unless its CA is imported. Agents trust other
-// CAs, and a new server certificate would cut them off. After the first rotation, such a Secret is
-// no longer the one that the import took over, and its bundle may have a CA of a stranger.
-func (c *Certificates) checkListener(seen *observed) error {
-	if seen.listener == nil || c.names.has(seen.listener) {
-		return nil
-	}
-	if c.opts.ImportCA.Name != "" && !seen.hasRotated() {
-		return nil
-	}
-	return fmt.Errorf("certificates: existing Secret of the listener is not of this set: %s: "+
-		"want Options.ImportCA with its CA, or another name", c.ListenerSecret())
-}
-
-// hasRotated reports whether there is a CA that this set has made, and not imported.
-func (o *observed) hasRotated() bool {
-	for _, object := range o.objects {
-		if !o.names.imported(object) {
-			return true
-		}
-	}
-	return false
-}
-
 func (c *Certificates) readIssuers(ctx context.Context, o *observed) error {
-	clients, clientsErr := serverside.Get(ctx, c.client, c.key(c.names.clients()), &certv1.Issuer{})
-	servers, serversErr := serverside.Get(ctx, c.client, c.key(c.names.servers()), &certv1.Issuer{})
+	clients, clientsErr := serverside.Get(ctx, c.client, c.keyOf(c.names.clients()), &certv1.Issuer{})
+	servers, serversErr := serverside.Get(ctx, c.client, c.keyOf(c.names.servers()), &certv1.Issuer{})
 	o.clientsIssuer = clients
-	o.clientSigner = c.signer(clients)
-	o.serverSigner = c.signer(servers)
+	o.clientSigner = c.signerOf(clients)
+	o.serverSigner = c.signerOf(servers)
 
 	if clients != nil {
 		o.request = c.names.annotation(clients, annotationRotate)
@@ -175,15 +124,11 @@ func (c *Certificates) readIssuers(ctx context.Context, o *observed) error {
 	return errors.Join(clientsErr, serversErr)
 }
 
-func (c *Certificates) signer(issuer *certv1.Issuer) int {
+func (c *Certificates) signerOf(issuer *certv1.Issuer) int {
 	if issuer == nil || issuer.Spec.CA == nil {
 		return 0
 	}
 	return c.names.generationOf(issuer.Spec.CA.SecretName)
-}
-
-func (c *Certificates) inSet() []client.ListOption {
-	return []client.ListOption{client.InNamespace(c.namespace), client.MatchingLabels{c.names.key(labelSet): c.names.set}}
 }
 
 // readSecrets keeps the keys of the control plane alone.
@@ -246,92 +191,9 @@ func (c *Certificates) readCertificates(ctx context.Context, o *observed) error 
 	return err
 }
 
-func (o *observed) readAuthorities() {
-	for _, certificate := range o.certificates {
-		o.readAuthority(certificate, o.issuedIn(certificate.Spec.SecretName))
-	}
-
-	for name, secret := range o.secrets {
-		issued := o.issuedIn(name)
-		isImported := o.names.standsAlone(secret) && o.names.isAuthority(secret)
-		if isImported && issued != nil && issued.IsCA {
-			o.readAuthority(secret, issued)
-		}
-	}
-
-	slices.SortFunc(o.authorities, func(a, b authority) int { return cmp.Compare(a.generation, b.generation) })
-	slices.SortFunc(o.issued, func(a, b *x509.Certificate) int { return a.NotBefore.Compare(b.NotBefore) })
-}
-
-func (o *observed) readAuthority(object client.Object, issued *x509.Certificate) {
-	generation, _ := strconv.Atoi(o.names.label(object, labelGeneration))
-	if generation <= 0 {
-		return
-	}
-
-	a := authority{generation: generation, request: o.names.annotation(object, annotationRequest)}
-	if issued != nil && issued.IsCA {
-		a.fingerprint = fingerprint(issued)
-		a.name = string(issued.RawSubject)
-		a.key = string(issued.SubjectKeyId)
-		a.notAfter = issued.NotAfter
-		a.life = issued.NotAfter.Sub(issued.NotBefore)
-		a.known = o.names.imported(object) && slices.ContainsFunc(o.bundle, issued.Equal)
-		a.replaced = !o.names.imported(object) && o.replaces(issued, o.names.authority(generation))
-		o.issued = append(o.issued, issued)
-	}
-
-	o.authorities = append(o.authorities, a)
-	o.objects[generation] = object
-}
-
-// replaces reports whether the bundle has another key for a CA of that name: its Secret was lost,
-// and cert-manager has made a new one.
-func (o *observed) replaces(issued *x509.Certificate, name string) bool {
-	return issued.Subject.CommonName == name && slices.ContainsFunc(o.bundle, func(ca *x509.Certificate) bool {
-		return ca.Subject.CommonName == name && !bytes.Equal(ca.RawSubjectPublicKeyInfo, issued.RawSubjectPublicKeyInfo)
-	})
-}
-
-func (o *observed) issuedIn(secret string) *x509.Certificate {
-	if s := o.secrets[secret]; s != nil {
-		return first(s.Data[corev1.TLSCertKey])
-	}
-	return nil
-}
-
-// leafOf returns no runtime for the server.
-func (o *observed) leafOf(certificate *certv1.Certificate) leaf {
-	l := o.leaves[certificate.Spec.SecretName]
-	role := o.names.label(certificate, labelRole)
-	l.name = certificate.Name
-	l.serving = role == roleWebhook
-	l.issuing = isIssuing(certificate)
-	l.created = certificate.CreationTimestamp.Time
-
-	if role != roleServer {
-		l.runtime = o.names.runtimeOf(certificate)
-	}
-	if certificate.Status.LastFailureTime != nil {
-		l.failed = certificate.Status.LastFailureTime.Time
-	}
-
-	return l
-}
-
-// serverSecret returns the Secret with the server certificate to publish, nil if there is none. A
-// certificate of an unknown CA is never published: the runtimes would not trust it.
-func (o *observed) serverSecret() *corev1.Secret {
-	issued := o.secrets[o.names.server()]
-	if leaf := o.issuedIn(o.names.server()); leaf != nil && (trusted(leaf, o.bundle) || trusted(leaf, o.issued)) {
-		return issued
-	}
-	return o.listener
-}
-
-// unconfirmed asks for the runtimes that may have got their first Secret before the youngest CA was
-// in it.
-func (c *Certificates) unconfirmed(o *observed) []core.RuntimeID {
+// askUnconfirmed asks for the runtimes that may have got their first Secret before the youngest CA
+// was in it.
+func (c *Certificates) askUnconfirmed(o *observed) []core.RuntimeID {
 	newest := o.newest()
 	if newest.fingerprint == "" {
 		return nil
@@ -381,84 +243,4 @@ func eachPage[L any, P interface {
 			return nil
 		}
 	}
-}
-
-// parseBundle returns the certificates in ca.crt of a Secret, none if there is no text. A CA that
-// vanished from the bundle in silence would cut off its agents, so that a block is read, or named
-// in an error or in the log.
-func (c *Certificates) parseBundle(ctx context.Context, secret *corev1.Secret) ([]*x509.Certificate, error) {
-	text := secret.Data[cmmeta.TLSCAKey]
-	if len(bytes.TrimSpace(text)) == 0 {
-		return nil, nil
-	}
-
-	key := client.ObjectKeyFromObject(secret)
-	bundle, err := keys.ParseBundle(text)
-	if err != nil {
-		return nil, fmt.Errorf("%s of Secret %s: %w", cmmeta.TLSCAKey, key, err)
-	}
-
-	c.logSkipped(ctx, key, bundle.Skipped)
-	return bundle.Certificates, nil
-}
-
-// logSkipped logs a list once, and again when it changes: the Secrets are read again and again.
-func (c *Certificates) logSkipped(ctx context.Context, key client.ObjectKey, skipped []string) {
-	text := strings.Join(skipped, "\n")
-	former, _ := c.skipped.Swap(key, text)
-	if text != "" && former != text {
-		c.opts.Logger.WarnContext(ctx, "PEM blocks in ca.crt of a Secret are skipped",
-			slog.String("secret", key.String()), slog.Any("skipped", skipped))
-	}
-}
-
-// first returns the first certificate that can be read. cert-manager repairs the others.
-func first(text []byte) *x509.Certificate {
-	bundle, err := keys.ParseBundle(text)
-	if err != nil {
-		return nil
-	}
-	return bundle.Certificates[0]
-}
-
-func fingerprint(certificate *x509.Certificate) string {
-	sum := sha256.Sum256(certificate.Raw)
-	return hex.EncodeToString(sum[:])
-}
-
-func fingerprints(certificates []*x509.Certificate) []string {
-	all := make([]string, len(certificates))
-	for i, certificate := range certificates {
-		all[i] = fingerprint(certificate)
-	}
-	return all
-}
-
-// compose has a stable order, so that an unchanged bundle has the same bytes.
-func compose(published, authorities []*x509.Certificate, now time.Time) []*x509.Certificate {
-	var bundle []*x509.Certificate
-	for _, certificate := range slices.Concat(published, authorities) {
-		known := slices.ContainsFunc(bundle, certificate.Equal)
-		if !known && !now.After(certificate.NotAfter) {
-			bundle = append(bundle, certificate)
-		}
-	}
-	return bundle
-}
-
-func encode(certificates []*x509.Certificate) []byte {
-	var text bytes.Buffer
-	for _, certificate := range certificates {
-		_ = pem.Encode(&text, &pem.Block{Type: "CERTIFICATE", Bytes: certificate.Raw}) // Writes to memory do not fail.
-	}
-	return text.Bytes()
-}
-
-// signedBy compares key identifiers (RFC 5280, section 4.2.1.1), and verifies the signature where
-// one of them is missing.
-func signedBy(certificate, ca *x509.Certificate) bool {
-	if len(certificate.AuthorityKeyId) > 0 && len(ca.SubjectKeyId) > 0 {
-		return bytes.Equal(certificate.AuthorityKeyId, ca.SubjectKeyId)
-	}
-	return certificate.CheckSignatureFrom(ca) == nil
 }

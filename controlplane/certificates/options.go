@@ -19,22 +19,13 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
-const day = 24 * time.Hour
-
 const (
-	// rotateBefore and switchBefore are how long before the end of a CA these begin.
-	rotateBefore, switchBefore = 120 * day, 14 * day
-	// issuingAtOnce bounds the certificates that a rotation has issued at the same time.
-	issuingAtOnce = 50
 	// concurrency is the number of runtimes with calls that do not wait for each other.
 	concurrency = 64
 
-	clusterDomain          = "cluster.local"
-	shortest               = time.Hour       // that cert-manager accepts
-	shortestRenewal        = 5 * time.Minute // that cert-manager accepts
-	pollInterval           = 2 * time.Second
-	longestRequeue         = 5 * time.Minute // Annotations are read at each reconcile, and need no watch.
-	failedIssuanceInterval = time.Minute
+	clusterDomain   = "cluster.local"
+	shortest        = time.Hour       // that cert-manager accepts
+	shortestRenewal = 5 * time.Minute // that cert-manager accepts
 )
 
 // Options are the optional settings of [Certificates]. The zero value is the documented default.

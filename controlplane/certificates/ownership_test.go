@@ -33,8 +33,8 @@ func callsOf(t *testing.T) (ensure, reconcile func(*Certificates) error) {
 	return ensure, reconcile
 }
 
-// Others have an object with each name that a set uses, one at a time. Nothing of it changes, and the
-// error has its kind and name.
+// Others have an object with each name that a set uses, one at a time. Nothing of it changes, and
+// the error has its kind and name.
 func TestObjectsOfOthersStayAsTheyAre(t *testing.T) {
 	t.Parallel()
 
@@ -60,8 +60,8 @@ func TestObjectsOfOthersStayAsTheyAre(t *testing.T) {
 		call    func(*Certificates) error
 	}{
 		"Issuer kcp/watcher-selfsigned": {issuer(names.selfSigned()), reconcile},
-		"Certificate kcp/watcher-ca-1":  {certificate(names.authority(1)), reconcile},
-		"Secret kcp/watcher-ca-1":       {secret(names.authority(1)), reconcile},
+		"Certificate kcp/watcher-ca-1":  {certificate(names.authorityName(1)), reconcile},
+		"Secret kcp/watcher-ca-1":       {secret(names.authorityName(1)), reconcile},
 		"kcp/watcher-listener":          {secret(names.listener()), reconcile},
 		"Secret kcp/prod-watcher-tls":   {secret("prod-watcher-tls"), ensure},
 		"Secret kcp/prod-webhook-tls":   {secret("prod-webhook-tls"), ensure},
@@ -106,8 +106,8 @@ func readAgain(t *testing.T, c client.Client, of client.Object, key client.Objec
 }
 
 // Another client copies objects of a set to other names in the namespace, with all labels, as a
-// backup tool does. A copy is neither used nor counted nor deleted. The control is a Secret that has
-// lost its Certificate.
+// backup tool does. A copy is neither used nor counted nor deleted. The control is a Secret that
+// has lost its Certificate.
 func TestCopiesStayAsTheyAre(t *testing.T) {
 	t.Parallel()
 
@@ -187,9 +187,9 @@ func TestCopiesStayAsTheyAre(t *testing.T) {
 					len(seen.runtimes), len(seen.authorities), seen.objects[1].GetName(), seen.server.name, sign)
 			}
 
-			check(t, set.sweep(t.Context(), seen))
+			check(t, set.deleteOrphans(t.Context(), seen))
 			left := &corev1.Secret{}
-			if err := c.Get(t.Context(), set.key(former), left); !apierrors.IsNotFound(err) {
+			if err := c.Get(t.Context(), set.keyOf(former), left); !apierrors.IsNotFound(err) {
 				t.Errorf("the control: got %v, want that the Secret without Certificate is deleted", err)
 			}
 			if diff := cmp.Diff(before, readAgain(t, c, foreign, client.ObjectKeyFromObject(foreign))); diff != "" {
@@ -260,7 +260,7 @@ func TestASecretThatChangesOwnerIsNotSwept(t *testing.T) {
 			check(t, c.Update(t.Context(), taken))
 		}
 
-		check(t, set.sweep(t.Context(), seen))
+		check(t, set.deleteOrphans(t.Context(), seen))
 		err = c.Get(t.Context(), client.ObjectKeyFromObject(former), &corev1.Secret{})
 		if isKept := err == nil; isKept != isTaken {
 			t.Errorf("%s: %v, want it kept: %t", name, err, isTaken)

@@ -86,12 +86,12 @@ func TestAServerMayHaveTheNameOfItsCA(t *testing.T) {
 	issued, err := ca.Server(name, testpki.Options{})
 	check(t, err)
 	set := newSet(t, newPlane(t, new([]types.UID)), "watcher")
-	key, server := &corev1.Secret{ObjectMeta: set.meta("watcher-ca-1")}, &corev1.Secret{ObjectMeta: set.meta("watcher-server")}
+	key, server := &corev1.Secret{ObjectMeta: set.metaOf("watcher-ca-1")}, &corev1.Secret{ObjectMeta: set.metaOf("watcher-server")}
 	key.Labels[stored(labelRole)], key.Labels[stored(labelGeneration)] = roleCA, "1"
 	key.Annotations = map[string]string{stored(annotationImported): "default/today", stored(annotationRequest): ""}
 	key.Data, server.Data = map[string][]byte{"tls.crt": ca.PEM}, testpki.Files(issued)
 
-	signers := []client.Object{set.signing(set.names.clients(), 1), set.signing(set.names.servers(), 1)}
+	signers := []client.Object{set.signingIssuer(set.names.clients(), 1), set.signingIssuer(set.names.servers(), 1)}
 	for _, object := range append(signers, key, server, set.serverCertificate()) {
 		check(t, set.client.Create(t.Context(), object))
 	}
@@ -127,19 +127,19 @@ func TestKeysWithoutCertificateAreSwept(t *testing.T) {
 	}
 	const generation = "2"
 	names := objectNames{set: "watcher"}
-	ca := &certv1.Certificate{ObjectMeta: made("watcher"), Spec: certv1.CertificateSpec{SecretName: names.authority(2)}}
-	ca.Name = names.authority(2)
+	ca := &certv1.Certificate{ObjectMeta: made("watcher"), Spec: certv1.CertificateSpec{SecretName: names.authorityName(2)}}
+	ca.Name = names.authorityName(2)
 	ca.Labels = map[string]string{
 		stored(labelSet): "watcher", stored(labelRole): roleCA, stored(labelGeneration): generation,
 	}
-	ofCA := issued(names.authority(2), "watcher", roleCA)
+	ofCA := issued(names.authorityName(2), "watcher", roleCA)
 	ofCA.GetLabels()[stored(labelGeneration)] = generation
-	imported := secret(names.authority(3), "watcher", roleCA, stored(annotationRequest))
+	imported := secret(names.authorityName(3), "watcher", roleCA, stored(annotationRequest))
 	imported.GetLabels()[stored(labelGeneration)] = "3"
 	kept := &certv1.Certificate{ObjectMeta: made("watcher"), Spec: certv1.CertificateSpec{SecretName: made("watcher").Name}}
 	taken := &certv1.Certificate{ObjectMeta: metav1.ObjectMeta{Namespace: "kcp", Name: "taken-watcher-tls"}}
 	there := []client.Object{
-		ofCA, issued(names.authority(1), "watcher", roleCA), imported,
+		ofCA, issued(names.authorityName(1), "watcher", roleCA), imported,
 		issued(names.server(), "watcher", roleServer), secret(names.listener(), "watcher", "", ""),
 		issued("other-watcher-tls", "another", roleClient),
 		kept, keyOf("watcher"), issued("left-watcher-tls", "watcher", roleClient),
@@ -156,7 +156,7 @@ func TestKeysWithoutCertificateAreSwept(t *testing.T) {
 		}
 
 		seen, err := set.observe(t.Context())
-		check(t, errors.Join(err, set.sweep(t.Context(), seen)))
+		check(t, errors.Join(err, set.deleteOrphans(t.Context(), seen)))
 		slices.Sort(deleted)
 
 		if !slices.Equal(deleted, want) {
@@ -204,7 +204,7 @@ func TestAnUnchangedCertificateIsNotWritten(t *testing.T) {
 		"DNS names":   func() { edited.Spec.DNSNames = append(edited.Spec.DNSNames, "another.example.com") },
 		"usages":      func() { edited.Spec.Usages = append(edited.Spec.Usages, certv1.UsageServerAuth) },
 	} {
-		check(t, c.Get(t.Context(), set.key(objectName(shared, clientSuffix)), edited))
+		check(t, c.Get(t.Context(), set.keyOf(objectName(shared, clientSuffix)), edited))
 		edit()
 		edited.Labels["of another"], edited.Status.Revision = "kept", new(2)
 		edited.Generation++ // As an API server does.

@@ -25,6 +25,19 @@ const (
 	PhaseStable   Phase = "Stable"
 )
 
+const day = 24 * time.Hour
+
+const (
+	// rotateBefore and switchBefore are how long before the end of a CA these begin.
+	rotateBefore, switchBefore = 120 * day, 14 * day
+	// issuingAtOnce bounds the certificates that a rotation has issued at the same time.
+	issuingAtOnce = 50
+
+	pollInterval           = 2 * time.Second
+	longestRequeue         = 5 * time.Minute // Annotations are read at each reconcile, and need no watch.
+	failedIssuanceInterval = time.Minute
+)
+
 // maxAuthorities counts CAs with keys: of the server, of the clients, and the next one.
 const maxAuthorities = 3
 
@@ -75,10 +88,10 @@ func (a authority) rotatesAt() time.Time {
 	return a.notAfter.Add(-rotation)
 }
 
-// signed reports whether a certificate is of this CA. crypto/x509 leaves out the identifier of the
-// CA's key if issuer and subject are equal, or if the CA has no identifier. signed then compares
-// the names only.
-func (a authority) signed(l leaf) bool {
+// hasSigned reports whether a certificate is of this CA. crypto/x509 leaves out the identifier of
+// the CA's key if issuer and subject are equal, or if the CA has no identifier. signed then
+// compares the names only.
+func (a authority) hasSigned(l leaf) bool {
 	isSameKey := l.signer == a.key || l.signer == ""
 	return a.fingerprint != "" && l.present && l.issuer == a.name && isSameKey
 }
@@ -177,10 +190,10 @@ func discard(v view) (step, bool) {
 func begin(v view) (step, bool) {
 	switch {
 	case len(v.authorities) == 0:
-		return step{phase: PhaseBootstrap, action: actionCreate, generation: v.next()}, true
-	case !v.has(v.clientSigner) && v.oldestIsTrusted():
+		return step{phase: PhaseBootstrap, action: actionCreate, generation: v.nextGeneration()}, true
+	case !v.hasGeneration(v.clientSigner) && v.oldestIsTrusted():
 		return step{phase: PhaseBootstrap, action: actionSignClients, generation: v.authorities[0].generation}, true
-	case !v.has(v.serverSigner) && v.oldestIsTrusted():
+	case !v.hasGeneration(v.serverSigner) && v.oldestIsTrusted():
 		return step{phase: PhaseBootstrap, action: actionSignServer, generation: v.authorities[0].generation}, true
 	case !v.server.present || v.newest().generation == 0:
 		return waitIn(PhaseBootstrap)
@@ -194,7 +207,7 @@ func begin(v view) (step, bool) {
 }
 
 func (v view) isKnown(l leaf) bool {
-	return slices.ContainsFunc(v.authorities, func(a authority) bool { return a.signed(l) })
+	return slices.ContainsFunc(v.authorities, func(a authority) bool { return a.hasSigned(l) })
 }
 
 func (v view) mayReissueServer() bool {
@@ -204,11 +217,11 @@ func (v view) mayReissueServer() bool {
 // oldestIsTrusted means that all peers trust it, or that there are none.
 func (v view) oldestIsTrusted() bool {
 	oldest := v.authorities[0]
-	return !v.published.present || oldest.known || oldest.signed(v.server)
+	return !v.published.present || oldest.known || oldest.hasSigned(v.server)
 }
 
-// next is the generation of a new CA. No CA in the bundle has had it.
-func (v view) next() int {
+// nextGeneration is the generation of a new CA. No CA in the bundle has had it.
+func (v view) nextGeneration() int {
 	last := max(v.clientSigner, v.serverSigner, v.published.newest)
 	for _, a := range v.authorities {
 		last = max(last, a.generation)
@@ -216,7 +229,7 @@ func (v view) next() int {
 	return last + 1
 }
 
-func (v view) has(generation int) bool {
+func (v view) hasGeneration(generation int) bool {
 	return slices.ContainsFunc(v.authorities, func(a authority) bool { return a.generation == generation })
 }
 
@@ -238,7 +251,7 @@ func renew(v view) (step, bool) {
 	if last.fingerprint == "" || v.clientSigner != last.generation || len(v.authorities) >= maxAuthorities {
 		return step{}, false
 	}
-	return step{phase: PhaseCreating, action: actionCreate, generation: v.next()}, true
+	return step{phase: PhaseCreating, action: actionCreate, generation: v.nextGeneration()}, true
 }
 
 // awaitIssue waits until cert-manager has issued the CA that renew has created.
@@ -268,7 +281,7 @@ func reissue(v view) (step, bool) {
 		issuing int
 	)
 	for _, r := range v.runtimes {
-		if v.newest().signed(r) {
+		if v.newest().hasSigned(r) {
 			continue
 		}
 
@@ -293,7 +306,7 @@ func reissue(v view) (step, bool) {
 }
 
 func (v view) serverLags() bool {
-	return v.serverSigner != v.newest().generation || !v.newest().signed(v.server)
+	return v.serverSigner != v.newest().generation || !v.newest().hasSigned(v.server)
 }
 
 // mayNotWait means that the switch is requested, or that the old CA is about to expire.
@@ -304,7 +317,7 @@ func (v view) mayNotWait() bool {
 
 	old := authority{notAfter: v.server.notAfter} // while its CA is lost
 	for _, a := range v.authorities {
-		if a.signed(v.server) {
+		if a.hasSigned(v.server) {
 			old = a
 		}
 	}

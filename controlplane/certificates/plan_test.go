@@ -149,7 +149,7 @@ func (w *world) step() step {
 	case actionDiscard, actionRetire:
 		w.authorities = slices.DeleteFunc(w.authorities, func(a authority) bool { return slices.Contains(s.remove, a.generation) })
 	case actionCreate:
-		if !v.has(s.generation) {
+		if !v.hasGeneration(s.generation) {
 			w.authorities = append(w.authorities, authority{generation: s.generation, request: v.request})
 		}
 	case actionSignClients:
@@ -332,7 +332,8 @@ func (w *world) orphaned() bool {
 		slices.ContainsFunc(w.members, func(m *member) bool { return orphan(m.loaded.signer) })
 }
 
-// done reports whether the youngest CA signs everything, and every listener and runtime has loaded it.
+// done reports whether the youngest CA signs everything, and every listener and runtime has loaded
+// it.
 func (w *world) done() bool {
 	return len(w.authorities) == 1 && !slices.ContainsFunc(w.members, func(m *member) bool {
 		return m.loaded.signer != w.view().newest().fingerprint
@@ -367,8 +368,8 @@ func (w *world) settle(t *rapid.T) {
 	t.Fatalf("not stable: %+v", plan(w.view()))
 }
 
-// In any order of events, two peers can always verify each other, and each rotation ends. The plan has
-// no memory, so a crash between two steps is part of this.
+// In any order of events, two peers can always verify each other, and each rotation ends. The plan
+// has no memory, so a crash between two steps is part of this.
 func TestOrderOfRotation(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -581,8 +582,8 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// The annotation of a former rotation stays on the Issuer. It names another CA, older or younger than
-// the one of the present rotation.
+// The annotation of a former rotation stays on the Issuer. It names another CA, older or younger
+// than the one of the present rotation.
 func TestAnOldRequestToSwitchDoesNotCount(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1e9, 0)

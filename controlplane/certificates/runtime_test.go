@@ -225,7 +225,7 @@ func TestARuntimeBelongsToOneObject(t *testing.T) {
 	}
 
 	certificate := &certv1.Certificate{}
-	check(t, c.Get(t.Context(), set.key(objectName(shared, clientSuffix)), certificate))
+	check(t, c.Get(t.Context(), set.keyOf(objectName(shared, clientSuffix)), certificate))
 	if have := certificate.Spec.DNSNames; len(have) != 1 || have[0] != first.Domain {
 		t.Errorf("the certificate is for %v, want the domain of the first object", have)
 	}
@@ -296,7 +296,7 @@ func TestOnlyCertificatesOfABundleArePublished(t *testing.T) {
 		listener.Annotations = map[string]string{stored(annotationBundleSince): time.Unix(1e9, 0).UTC().Format(time.RFC3339Nano)}
 		var none []types.UID
 		set := newSet(t, newPlane(t, &none, listener), "watcher")
-		set.opts.ListenerSecret = set.key(listener.Name)
+		set.opts.ListenerSecret = set.keyOf(listener.Name)
 		p := &pair{secret: issued, wanted: &certv1.Certificate{Spec: certv1.CertificateSpec{
 			CommonName: string(shared), Usages: []certv1.KeyUsage{certv1.UsageClientAuth},
 		}}}
@@ -338,7 +338,7 @@ func testPace(t *testing.T) {
 
 	for end := time.Now().Add(24 * time.Hour); time.Now().Before(end); time.Sleep(pollInterval) {
 		status.Message = message(status)
-		set.announce(t.Context(), &observed{}, status)
+		set.announceWaiting(t.Context(), &observed{}, status)
 	}
 
 	lines := strings.Split(strings.TrimSpace(log.String()), "\n")
@@ -354,7 +354,7 @@ func testPace(t *testing.T) {
 	for n := range 900 {
 		status.Waiting = status.Waiting[1:]
 		status.Message = message(status)
-		set.announce(t.Context(), &observed{}, status)
+		set.announceWaiting(t.Context(), &observed{}, status)
 		time.Sleep(pollInterval)
 
 		if lines := strings.Count(log.String(), "\n"); lines < min(n, 100) || lines > 101 {
@@ -399,7 +399,7 @@ func TestARotationThatWaitsIsAnEvent(t *testing.T) {
 		}
 
 		status := Status{Phase: PhaseConfirming, Waiting: []core.RuntimeID{"a"}, Message: "it waits"}
-		set.announce(t.Context(), &observed{clientsIssuer: tt.issuer}, status)
+		set.announceWaiting(t.Context(), &observed{clientsIssuer: tt.issuer}, status)
 
 		if have := len(recorder.Events); have != tt.want {
 			t.Errorf("%s: %d events, want %d", name, have, tt.want)
@@ -417,7 +417,7 @@ type slow struct {
 func (s *slow) Get(_ context.Context, _ client.ObjectKey, object client.Object, _ ...client.GetOption) error {
 	if issuer, ok := object.(*certv1.Issuer); ok {
 		issuer.Labels = map[string]string{stored(labelSet): "b"}
-		issuer.Spec.CA = &certv1.CAIssuer{SecretName: objectNames{set: "b"}.authority(1)}
+		issuer.Spec.CA = &certv1.CAIssuer{SecretName: objectNames{set: "b"}.authorityName(1)}
 		return nil
 	}
 	return apierrors.NewNotFound(schema.GroupResource{}, "")
@@ -427,7 +427,7 @@ func (s *slow) List(_ context.Context, list client.ObjectList, _ ...client.ListO
 	time.Sleep(s.list)
 	if certificates, ok := list.(*certv1.CertificateList); ok {
 		ca := certv1.Certificate{}
-		ca.Name = objectNames{set: "b"}.authority(1)
+		ca.Name = objectNames{set: "b"}.authorityName(1)
 		ca.Labels = map[string]string{stored(labelRole): roleCA, stored(labelGeneration): "1"}
 		certificates.Items = append(certificates.Items, ca)
 	}

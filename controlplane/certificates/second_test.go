@@ -59,8 +59,8 @@ func TestAFailedIssuanceWaits(t *testing.T) {
 	}
 }
 
-// The former CA of the server has a short life, and the next one a long life. The former one decides
-// when the switch waits no longer.
+// The former CA of the server has a short life, and the next one a long life. The former one
+// decides when the switch waits no longer.
 func TestTheSwitchFollowsTheFormerCA(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1e9, 0)
@@ -104,18 +104,18 @@ func TestACertificateOfTwoSimilarCAs(t *testing.T) {
 		"not there":           {leaf{issuer: "subject", signer: "key"}, false},
 		"nothing but present": {leaf{present: true}, false},
 	} {
-		if have := ca.signed(tt.leaf); have != tt.want {
+		if have := ca.hasSigned(tt.leaf); have != tt.want {
 			t.Errorf("%s: %t, want %t", name, have, tt.want)
 		}
 	}
 
-	if (authority{name: "subject", key: "key"}).signed(leaf{present: true, issuer: "subject", signer: "key"}) {
+	if (authority{name: "subject", key: "key"}).hasSigned(leaf{present: true, issuer: "subject", signer: "key"}) {
 		t.Error("a CA that is not issued yet has signed a certificate")
 	}
 }
 
-// Certificates that are requested for the first time take places, too. One that was refused takes none.
-// A runtime with two certificates is named once.
+// Certificates that are requested for the first time take places, too. One that was refused takes
+// none. A runtime with two certificates is named once.
 func TestCertificatesThatAreNotThereYet(t *testing.T) {
 	t.Parallel()
 
@@ -172,8 +172,8 @@ func TestAllFormerCAsRetire(t *testing.T) {
 	}
 }
 
-// The youngest CA of a rotation does not sign for runtimes yet. Another request for a rotation waits
-// for that.
+// The youngest CA of a rotation does not sign for runtimes yet. Another request for a rotation
+// waits for that.
 func TestARotationBeginsAfterTheLastOneWasTrusted(t *testing.T) {
 	t.Parallel()
 	for signer, want := range map[int]bool{1: false, 2: true} {
@@ -186,8 +186,8 @@ func TestARotationBeginsAfterTheLastOneWasTrusted(t *testing.T) {
 	}
 }
 
-// The server waits for its certificate of the youngest CA. Nothing else is done meanwhile: a CA that
-// retires too early would cut off each agent that still meets the old certificate.
+// The server waits for its certificate of the youngest CA. Nothing else is done meanwhile: a CA
+// that retires too early would cut off each agent that still meets the old certificate.
 func TestTheSwitchWaitsForTheCertificateOfTheServer(t *testing.T) {
 	t.Parallel()
 
