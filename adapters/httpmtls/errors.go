@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/url"
 	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
@@ -40,6 +41,8 @@ const (
 	// ReasonClosed means that the forwarder was closed.
 	ReasonClosed core.Reason = "closed"
 )
+
+var errClosed = errors.New("the forwarder is closed")
 
 // requestError is the error of a request to the control plane. It wraps [core.ErrUnauthenticated]
 // (401), [core.ErrForbidden] (403) or [core.ErrNotReady] (429, 502, 503, 504).
@@ -135,6 +138,20 @@ func isOperation(err error, operation string) bool {
 }
 
 func isTimeout(err error) bool {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return true
+	}
+
 	timeout, ok := errors.AsType[net.Error](err)
-	return errors.Is(err, context.DeadlineExceeded) || ok && timeout.Timeout()
+	return ok && timeout.Timeout()
+}
+
+func permanent(target *url.URL, reason core.Reason, err error) error {
+	failed := failure(target, reason, err)
+	failed.permanent = true
+	return failed
+}
+
+func failure(target *url.URL, reason core.Reason, err error) *requestError {
+	return &requestError{URL: target.String(), Err: err, reason: reason}
 }

@@ -73,18 +73,20 @@ type course struct {
 // [FallbackOptions].Unknown is called. NewFallback fails if newest is nil or an option is negative.
 func NewFallback(newest, older core.Forwarder, opts FallbackOptions) (core.Forwarder, error) {
 	opts = opts.withDefaults()
-	if option.IsNil(newest) || older != nil && option.IsNil(older) {
+	isNilPointer := older != nil && option.IsNil(older)
+	if option.IsNil(newest) || isNilPointer {
 		return nil, errors.New("httpmtls: fallback: newest or older is a nil forwarder")
 	}
 	if err := option.NoneNegative(opts); err != nil {
 		return nil, fmt.Errorf("httpmtls: fallback: %w", err)
 	}
+
 	return &fallback{newest: newest, older: older, opts: opts, courses: make(map[core.Manager]course)}, nil
 }
 
 // Forward implements [core.Forwarder]. It blocks as long as the forwarders do.
 func (f *fallback) Forward(ctx context.Context, manager core.Manager, batch core.Batch) error {
-	now := f.course(manager)
+	now := f.courseOf(manager)
 	if now.older && time.Now().Before(now.retry) {
 		_, err := f.forwardOlder(ctx, manager, batch.Events)
 		return err
@@ -94,6 +96,7 @@ func (f *fallback) Forward(ctx context.Context, manager core.Manager, batch core
 	reason := core.ReasonOf(err)
 	unknown := reason == reasons.UnknownContract
 	denied := reason == reasons.GatewayRefused && errors.Is(err, core.ErrForbidden)
+
 	// The older contract is tried after an answer that newest is not known. It is also tried if an
 	// attempt to return to newest failed for another reason.
 	switch {
@@ -101,14 +104,16 @@ func (f *fallback) Forward(ctx context.Context, manager core.Manager, batch core
 		f.opts.Unknown(hook.UnknownContract{Manager: manager, Err: err})
 	case denied: // Perhaps only the path of newest.
 	case tookSome(err, &batch):
-		f.follow(manager, course{newest: true})
+		f.setCourse(manager, course{newest: true})
 		return err
 	case !now.older:
 		return err
 	}
+
 	if f.older == nil {
 		return err
 	}
+
 	// The older contract may take the next event. So only the heartbeat failed, not the manager.
 	if !now.older && len(batch.Events) == 0 {
 		return core.EventErrors{0: err}
@@ -119,9 +124,10 @@ func (f *fallback) Forward(ctx context.Context, manager core.Manager, batch core
 	if known && denied {
 		f.opts.Unknown(hook.UnknownContract{Manager: manager, Err: err})
 	}
+
 	switch {
 	case known || now.older:
-		f.follow(manager, course{older: true, retry: time.Now().Add(f.wait())})
+		f.setCourse(manager, course{older: true, retry: time.Now().Add(f.retryWait())})
 		return olderErr
 	case errors.Is(olderErr, core.ErrUnknownManager) && !errors.Is(err, core.ErrUnknownManager):
 		return olderErr // A gateway forbids newest, and the manager is missing.
@@ -136,37 +142,45 @@ func (f *fallback) RecheckAfter(manager core.Manager) time.Duration {
 	newest, ok := f.newest.(interface {
 		RecheckAfter(manager core.Manager) time.Duration
 	})
-	if !ok || f.course(manager).older {
+	if !ok || f.courseOf(manager).older {
 		return 0
 	}
 	return newest.RecheckAfter(manager)
 }
 
-// wait returns the time until newest is tried again. Its jitter spreads the attempts of a fleet.
-func (f *fallback) wait() time.Duration {
+// retryWait returns the time until newest is tried again. Its jitter spreads the attempts of a
+// fleet.
+func (f *fallback) retryWait() time.Duration {
 	jitter := rand.Float64() / 4 //nolint:gosec // Jitter is not a secret.
 	return f.opts.RetryNewest + time.Duration(jitter*float64(f.opts.RetryNewest))
 }
 
-func (f *fallback) course(manager core.Manager) course {
+func (f *fallback) courseOf(manager core.Manager) course {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.courses[manager]
 }
 
-func (f *fallback) follow(manager core.Manager, next course) {
+// setCourse stores the contract in use, and reports a change.
+func (f *fallback) setCourse(manager core.Manager, next course) {
 	f.mu.Lock()
 	before := f.courses[manager]
 	f.courses[manager] = next
 	f.mu.Unlock()
+
 	if before.newest != next.newest || before.older != next.older {
 		f.opts.InUse(hook.Fallback{Manager: manager, Older: next.older})
 	}
 }
 
+// tookSome reports whether the receiver has accepted at least one element of a batch.
 func tookSome(err error, batch *core.Batch) bool {
-	some, ok := errors.AsType[core.EventErrors](err)
-	return err == nil && !batch.IsEmpty() || ok && len(some) < len(batch.Events)
+	if err == nil {
+		return !batch.IsEmpty()
+	}
+
+	failed, ok := errors.AsType[core.EventErrors](err)
+	return ok && len(failed) < len(batch.Events)
 }
 
 // forwardOlder sends each event in its own request with the older contract, several in parallel. It
@@ -190,6 +204,7 @@ func (f *fallback) forwardOlder(
 					answers[i] = core.ErrNotSent
 					continue
 				}
+
 				answers[i] = f.older.Forward(ctx, manager, core.Batch{Events: events[i : i+1]})
 				if answers[i] != nil && !isA[core.EventErrors](answers[i]) {
 					failed.Store(true)
@@ -197,22 +212,23 @@ func (f *fallback) forwardOlder(
 			}
 		})
 	}
+
 	sending.Wait()
 	return judge(answers)
 }
 
-// judge returns the error of the manager for all events if none was accepted.
+// judge returns the error of the manager for all events if no event was accepted.
 func judge(answers []error) (known bool, err error) {
 	var whole error
 	failed := core.EventErrors{}
+
 	for i, answer := range answers {
 		some, named := errors.AsType[core.EventErrors](answer)
 		switch {
 		case answer == nil:
 		case named: // The answer names the only event.
 			failed[i] = some[0]
-			refusal, ok := errors.AsType[*requestError](some[0])
-			known = known || ok && refusal.named
+			known = known || isNamed(some[0])
 		default:
 			failed[i] = core.ErrNotSent
 			if !errors.Is(answer, core.ErrNotSent) {
@@ -220,8 +236,10 @@ func judge(answers []error) (known bool, err error) {
 			}
 		}
 	}
+
 	taken := len(answers) - len(failed)
 	known = known || taken > 0
+
 	switch {
 	case whole != nil && taken == 0:
 		return known, whole
@@ -230,4 +248,10 @@ func judge(answers []error) (known bool, err error) {
 	default:
 		return known, failed
 	}
+}
+
+// isNamed reports whether a receiver has refused an event by its index.
+func isNamed(err error) bool {
+	refusal, ok := errors.AsType[*requestError](err)
+	return ok && refusal.named
 }

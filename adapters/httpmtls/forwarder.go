@@ -12,8 +12,6 @@
 package httpmtls
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -24,7 +22,6 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
-	"github.com/runtime-watcher/runtime-watcher/internal/defaults"
 	"github.com/runtime-watcher/runtime-watcher/internal/shared/connect"
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
@@ -59,8 +56,6 @@ type Forwarder struct {
 
 var _ core.Forwarder = (*Forwarder)(nil)
 
-var errClosed = errors.New("the forwarder is closed")
-
 // NewForwarder returns a forwarder to the control plane at address, which is host, host:port or
 // https://host:port. The host is a DNS name, in Unicode or Punycode, or an IP address. Upper case,
 // a trailing dot of the name and the default port, 443, make no difference. NewForwarder does not
@@ -71,13 +66,16 @@ func NewForwarder(source keys.Source, address string, version contract.Version, 
 	if err != nil {
 		return nil, fmt.Errorf("httpmtls: address %w", err)
 	}
+
 	// Routes of gateways have no port, and the default port means the same (RFC 9110, section
 	// 4.2.3).
 	target.Host = strings.TrimSuffix(target.Host, ":443")
+
 	opts = opts.withDefaults(target.Hostname())
 	if err := opts.validate(); err != nil {
 		return nil, err
 	}
+
 	opts.ServerName, err = connect.ParseHost(opts.ServerName)
 	if err != nil {
 		return nil, fmt.Errorf("httpmtls: option ServerName: %w", err)
@@ -88,6 +86,7 @@ func NewForwarder(source keys.Source, address string, version contract.Version, 
 	if _, err := keys.ClientTLSConfig(source, opts.ServerName); err != nil {
 		return nil, err
 	}
+
 	return &Forwarder{
 		source: source, address: target, version: version, opts: opts, slots: make(chan struct{}, opts.InFlight),
 		header: http.Header{
@@ -100,93 +99,23 @@ func NewForwarder(source keys.Source, address string, version contract.Version, 
 	}, nil
 }
 
-// Forward implements [core.Forwarder]. It blocks until the answer arrives, ctx ends or
-// [Options.Timeout] has passed. An empty batch is not sent.
-func (f *Forwarder) Forward(ctx context.Context, manager core.Manager, batch core.Batch) error {
-	batch = f.prepare(batch)
-	if batch.IsEmpty() {
-		return nil
-	}
-
-	manager, err := core.ParseManager(string(manager)) // It becomes part of a URL.
-	if err != nil {
-		return permanent(f.address, core.ReasonInvalidManager, err)
-	}
-
-	target := &url.URL{Scheme: f.address.Scheme, Host: f.address.Host, Path: f.version.Path(manager)}
-	encoded, err := f.version.Encode(&batch)
-	if err != nil {
-		return failure(target, ReasonMaterial, err) // The fault is the claim, and not an event.
-	}
-	encoded.Unsendable(func(err error) error { return permanent(target, ReasonUnsendable, err) })
-	if encoded.Body == nil {
-		return encoded.Failed
-	}
-
-	m := &message{Request: &encoded, events: len(batch.Events)}
-	err = f.send(ctx, target, m)
-	f.noteRecheck(manager, m.recheckAfter)
-	return encoded.Result(err)
-}
-
-// RecheckAfter returns the delay after which the receiver requests another reconcile unless a
-// reconcile has read the write, according to its last answer for the manager. It returns 0 if the
-// last call failed, if the answer does not contain a delay, and before the first answer.
-func (f *Forwarder) RecheckAfter(manager core.Manager) time.Duration {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.rechecks[manager]
-}
-
-// noteRecheck keeps the times of at most [defaults.MaxManagers] managers. Strangers can invent
-// names of managers.
-func (f *Forwarder) noteRecheck(manager core.Manager, after time.Duration) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	delete(f.rechecks, manager)
-	if after <= 0 {
-		return
-	}
-
-	if len(f.rechecks) >= defaults.MaxManagers {
-		clear(f.rechecks) // Their next answers bring the times back.
-	}
-	if f.rechecks == nil {
-		f.rechecks = make(map[core.Manager]time.Duration)
-	}
-	f.rechecks[manager] = after
-}
-
-func (f *Forwarder) prepare(batch core.Batch) core.Batch {
-	if f.version.Numbered() {
-		return contract.Claim(batch, f.identity())
-	}
-	batch.Heartbeat = nil
-	return batch
-}
-
-type message struct {
-	*contract.Request
-
-	events int
-	// recheckAfter is that of an answer that acknowledges the request.
-	recheckAfter time.Duration
-}
-
-func (m *message) index(element int) int { return m.Index(element, m.events) }
-
-func permanent(target *url.URL, reason core.Reason, err error) error {
-	failed := failure(target, reason, err)
-	failed.permanent = true
-	return failed
-}
-
+// identity returns the runtime of the option or of the present certificate, "" if there is neither.
 func (f *Forwarder) identity() core.RuntimeID {
-	material, err := f.source.Material()
-	if f.opts.Identity != "" || err != nil || material.Certificate == nil || material.Certificate.Leaf == nil {
+	if f.opts.Identity != "" {
 		return f.opts.Identity
 	}
-	return core.RuntimeID(material.Certificate.Leaf.Subject.CommonName)
+
+	material, err := f.source.Material()
+	if err != nil {
+		return ""
+	}
+
+	certificate := material.Certificate
+	if certificate == nil || certificate.Leaf == nil {
+		return ""
+	}
+
+	return core.RuntimeID(certificate.Leaf.Subject.CommonName)
 }
 
 // Close closes all idle connections, and closes every other connection when its requests in flight
@@ -197,34 +126,40 @@ func (f *Forwarder) Close() error {
 	f.pool = nil
 	f.closed = true
 	f.mu.Unlock()
+
 	if old != nil {
-		old.retire()
+		old.retireConns()
 	}
 	return nil
 }
 
-func (f *Forwarder) acquire() (*pool, error) {
+// acquirePool returns the connections of the present key material, with one request more. The
+// caller must call endRequest of them.
+func (f *Forwarder) acquirePool() (*pool, error) {
 	material, err := f.source.Material()
 	if err != nil {
 		return nil, err // The caller wraps it.
 	}
-	used, old, err := f.use(material)
+
+	used, old, err := f.usePool(material)
 	if old != nil {
 		f.opts.Logger.Info("new key material, new connections to the control plane",
 			slog.String("fingerprint", material.Fingerprint))
-		old.retire()
+		old.retireConns()
 	}
 	return used, err
 }
 
-// use returns the connections for material, and the connections that they replace, nil if there are
-// none. The caller must release the former.
-func (f *Forwarder) use(material *keys.Material) (used, old *pool, err error) {
+// usePool returns the connections for material, with one request more, and the connections that
+// they replace, nil if they replace none.
+func (f *Forwarder) usePool(material *keys.Material) (used, old *pool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+
 	if f.closed {
 		return nil, nil, errClosed
 	}
+
 	// A source returns the same pointer for the same generation.
 	if f.pool == nil || f.pool.material != material {
 		next, err := newPool(material, f.header, f.opts)
@@ -234,17 +169,17 @@ func (f *Forwarder) use(material *keys.Material) (used, old *pool, err error) {
 		old = f.pool
 		f.pool = next
 	}
-	f.pool.use()
+	f.pool.addRequest()
 	return f.pool, old, nil
 }
 
-// leave gives up connections on which a request timed out, because they may be dead. Otherwise the
-// next request would wait for a ping. Other requests on them continue.
-func (f *Forwarder) leave(old *pool) {
+// leavePool gives up connections on which a request timed out, because they may be dead. Otherwise
+// the next request would wait for a ping. Other requests on them continue.
+func (f *Forwarder) leavePool(old *pool) {
 	f.mu.Lock()
 	if f.pool == old {
 		f.pool = nil
 	}
 	f.mu.Unlock()
-	old.leave()
+	old.abandonConns()
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -130,17 +131,23 @@ func (o Options) withDefaults(host string) Options {
 			Retried:      func(hook.Retry) {},
 		},
 	})
+
 	inFlight := 16
 	if o.Protocol == http1 {
 		inFlight = 8
 	}
+
 	o.suspects = &suspects{}
 	o.handshakeLog = pacedlog.New(o.Logger, time.Minute, "address")
-	return option.WithDefaults(o, Options{InFlight: inFlight, DialContext: o.dialOthersFirst})
+	dial := func(ctx context.Context, network, address string) (net.Conn, error) {
+		return o.suspects.dialOthersFirst(ctx, o.newDialer(), network, address)
+	}
+
+	return option.WithDefaults(o, Options{InFlight: inFlight, DialContext: dial})
 }
 
-// dialer probes idle connections, so that dead ones are closed before a request uses them.
-func (o Options) dialer() *net.Dialer {
+// newDialer probes idle connections, so that dead ones are closed before a request uses them.
+func (o Options) newDialer() *net.Dialer {
 	const probes = 3
 	return &net.Dialer{
 		Timeout:  o.DialTimeout,
@@ -155,7 +162,15 @@ func (o Options) dialer() *net.Dialer {
 func (o Options) validate() error {
 	o.Retries = 0
 	o.RefusedRetryAfter = 0 // A negative one means none.
-	err := errors.Join(option.Unless(o.Protocol == http2 || o.Protocol == http1,
-		"option Protocol is %.16q, want %q or %q", o.Protocol, http2, http1), option.NoneNegative(o))
-	return option.Unless(err == nil, "httpmtls: %w", err)
+
+	isKnown := o.Protocol == http2 || o.Protocol == http1
+	err := errors.Join(
+		option.Unless(isKnown, "option Protocol is %.16q, want %q or %q", o.Protocol, http2, http1),
+		option.NoneNegative(o),
+	)
+	if err != nil {
+		return fmt.Errorf("httpmtls: %w", err)
+	}
+
+	return nil
 }

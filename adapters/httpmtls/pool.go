@@ -4,14 +4,13 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"io"
 	"log/slog"
 	"maps"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-retryablehttp"
@@ -19,14 +18,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 	"github.com/runtime-watcher/runtime-watcher/keys"
-)
-
-const (
-	// maxHeader bounds the header of an answer, in bytes.
-	maxHeader = 64 << 10
-	// headerTable bounds the headers of earlier requests that the server has to remember (RFC 7541,
-	// section 4.2), in bytes. No header fits. It saves the server 4 KiB per connection.
-	headerTable = 1
 )
 
 // pool holds the connections of one generation of key material. It is safe for concurrent use.
@@ -47,58 +38,10 @@ type pool struct {
 	retired, left bool
 }
 
-// newPool fails if the material lacks a part.
-func newPool(material *keys.Material, header http.Header, opts Options) (*pool, error) {
-	config, err := keys.ClientTLSConfig(material, opts.ServerName)
-	if err != nil {
-		return nil, err
-	}
-	p := &pool{
-		material: material, conns: map[*trackedConn]struct{}{}, hooks: opts.Hooks,
-		suspects: opts.suspects, log: opts.handshakeLog,
-	}
-	p.transport = newTransport(config, p.dial(opts), opts)
-	p.client = newClient(p, header, opts)
-	return p, nil
-}
-
 type dialFunc func(ctx context.Context, network, address string) (net.Conn, error)
 
-// newTransport returns a transport with limits, which does not use the environment.
-func newTransport(config *tls.Config, dial dialFunc, opts Options) *http.Transport {
-	protocols := new(http.Protocols)
-	protocols.SetHTTP1(true)
-	protocols.SetHTTP2(opts.Protocol == http2)
-	return &http.Transport{
-		Proxy:               opts.Proxy,
-		DialContext:         dial,
-		TLSClientConfig:     config,
-		TLSHandshakeTimeout: opts.DialTimeout,
-		DisableCompression:  true,
-		// One host, so these are limits of the pool.
-		MaxConnsPerHost:        opts.connections(),
-		MaxIdleConnsPerHost:    opts.connections(),
-		IdleConnTimeout:        opts.IdleTimeout,
-		MaxResponseHeaderBytes: maxHeader,
-		Protocols:              protocols,
-		HTTP2: &http.HTTP2Config{
-			MaxEncoderHeaderTableSize: headerTable,
-			SendPingTimeout:           opts.pingAfter,
-			PingTimeout:               opts.PingTimeout,
-			WriteByteTimeout:          opts.Timeout,
-		},
-	}
-}
-
-// connections returns 1 with HTTP/2, so that concurrent first requests share one dial.
-func (o Options) connections() int {
-	if o.Protocol == http1 {
-		return o.InFlight
-	}
-	return 1
-}
-
-func (p *pool) dial(opts Options) dialFunc {
+// newDial returns a function that makes connections of the pool.
+func (p *pool) newDial(opts Options) dialFunc {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		// A dial belongs to no request: it may outlast the request that began it.
 		conn, err := opts.DialContext(ctx, network, address)
@@ -106,11 +49,13 @@ func (p *pool) dial(opts Options) dialFunc {
 			p.hooks.Connected(hook.Connection{Err: dialError{err}})
 			return nil, err
 		}
+
 		p.hooks.Connected(hook.Connection{})
-		tracked, err := p.track(conn)
+		tracked, err := p.trackConn(conn)
 		if err != nil {
 			return nil, err
 		}
+
 		beginHandshake(ctx, tracked)
 		return tracked, nil
 	}
@@ -121,70 +66,94 @@ type dialError struct{ error }
 func (e dialError) Unwrap() error  { return e.error }
 func (e dialError) Reason() string { return string(reasonOf(e.error)) }
 
-// track takes none in a retired pool without requests: a dial may outlast its request.
-func (p *pool) track(conn net.Conn) (*trackedConn, error) {
-	tracked := &trackedConn{Conn: conn, pool: p, made: time.Now()}
+// trackConn adds a connection. A retired pool without requests closes it: a dial may outlast its
+// request.
+func (p *pool) trackConn(conn net.Conn) (*trackedConn, error) {
+	tracked := &trackedConn{
+		Conn: conn, made: time.Now(), remove: p.removeConn, disconnected: p.hooks.Disconnected,
+	}
+
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	if p.retired && p.users == 0 {
 		_ = conn.Close() // No request used it.
 		return nil, errClosed
 	}
+
 	p.conns[tracked] = struct{}{}
 	return tracked, nil
 }
 
-type trackedConn struct {
-	net.Conn
-
-	pool *pool
-	made time.Time
-	// received means that the other end has sent something.
-	received atomic.Bool
-}
-
-func (c *trackedConn) Read(into []byte) (int, error) {
-	n, err := c.Conn.Read(into)
-	if n > 0 && !c.received.Load() {
-		c.received.Store(true)
-	}
-	return n, err
-}
-
-func (c *trackedConn) Close() error {
-	if c.pool.remove(c) {
-		defer func() { c.pool.hooks.Disconnected(hook.Disconnection{Lasted: time.Since(c.made)}) }()
-	}
-	return c.Conn.Close()
-}
-
-// remove is false for a connection that the pool closes for its own reasons.
-func (p *pool) remove(c *trackedConn) (lost bool) {
+// removeConn is false for a connection that the pool closes for its own reasons.
+func (p *pool) removeConn(c *trackedConn) (lost bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	_, had := p.conns[c]
 	delete(p.conns, c)
-	return had && (!p.retired || p.left)
+	return had && !p.isClosing()
 }
 
-// use adds a request. The caller must call release after it, once.
-func (p *pool) use() { p.change(func() { p.users++ }) }
+// isClosing means that the pool closes its connections itself: it has been replaced, or the
+// forwarder was closed. The caller must hold the lock.
+func (p *pool) isClosing() bool { return p.retired && !p.left }
 
-func (p *pool) release() { p.change(func() { p.users-- }) }
+// followHandshake returns the context of a request with a handshake that the pool observes.
+func (p *pool) followHandshake(ctx context.Context) (context.Context, *handshake) {
+	h := &handshake{}
+	trace := &httptrace.ClientTrace{TLSHandshakeDone: func(_ tls.ConnectionState, err error) {
+		if err != nil && !p.closesOnItsOwn() {
+			p.noteFailedHandshake(h, err)
+		}
+	}}
+	return httptrace.WithClientTrace(context.WithValue(ctx, handshakeKey{}, h), trace), h
+}
 
-func (p *pool) retire() { p.change(func() { p.retired = true }) }
+// noteFailedHandshake makes the address of the handshake suspect.
+func (p *pool) noteFailedHandshake(h *handshake, err error) {
+	address, failed := h.noteFailure(err)
+	if failed == nil {
+		return
+	}
 
-// leave retires the pool, because its connections may be dead.
-func (p *pool) leave() { p.change(func() { p.retired, p.left = true, true }) }
+	p.suspects.addAddress(address)
+	p.log.Warn("TLS handshake with the control plane failed: the next connection tries the other addresses first",
+		slog.String("address", address), slog.Any("error", failed))
+}
 
-// change also closes the connections of a retired pool when no request is in flight. If it closed
-// them earlier, net/http would leave requests waiting for a dial that another request began.
-func (p *pool) change(state func()) {
+// closesOnItsOwn means that the pool has new key material, or was closed.
+func (p *pool) closesOnItsOwn() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.isClosing()
+}
+
+// addRequest counts a request in flight. The caller must call endRequest after it, once.
+func (p *pool) addRequest() { p.changeState(func() { p.users++ }) }
+
+func (p *pool) endRequest() { p.changeState(func() { p.users-- }) }
+
+// retireConns ends the pool: its connections close when no request is in flight.
+func (p *pool) retireConns() { p.changeState(func() { p.retired = true }) }
+
+// abandonConns retires the pool, because its connections may be dead.
+func (p *pool) abandonConns() {
+	p.changeState(func() {
+		p.retired = true
+		p.left = true
+	})
+}
+
+// changeState also closes the connections of a retired pool when no request is in flight. If it
+// closed them earlier, net/http would leave requests waiting for a dial that another request began.
+func (p *pool) changeState(state func()) {
 	p.mu.Lock()
 	state()
-	last := p.retired && p.users == 0
+	isLast := p.retired && p.users == 0
 	p.mu.Unlock()
-	if last {
+
+	if isLast {
 		p.closeAll()
 	}
 }
@@ -195,7 +164,8 @@ func (p *pool) noteAnswer(err error) (refused time.Duration) {
 	defer p.mu.Unlock()
 
 	failed, isRefusal := errors.AsType[*requestError](err)
-	if !isRefusal || failed.permanent || failed.reason == reasons.TooFast {
+	concernsPath := isRefusal && !failed.permanent && failed.reason != reasons.TooFast
+	if !concernsPath {
 		p.refused = time.Time{}
 		return 0
 	}
@@ -210,52 +180,12 @@ func (p *pool) noteAnswer(err error) (refused time.Duration) {
 // does not know yet that they are idle.
 func (p *pool) closeAll() {
 	p.transport.CloseIdleConnections()
+
 	p.mu.Lock()
 	conns := slices.Collect(maps.Keys(p.conns))
 	p.mu.Unlock()
+
 	for _, conn := range conns {
 		_ = conn.Close() // No request uses it.
 	}
-}
-
-// keepAlive is a transport that keeps its connections after failures. It hides
-// CloseIdleConnections, which retryablehttp calls after the last attempt. Otherwise, each request
-// that ends in 503 would cost a handshake.
-//
-// It also sets the header, because [http.Client] clones that of each request, for redirects.
-type keepAlive struct {
-	pool   *pool
-	header http.Header
-}
-
-func (k keepAlive) RoundTrip(request *http.Request) (*http.Response, error) {
-	ctx, shake := k.pool.follow(request.Context())
-	request = request.WithContext(ctx) // The given one must not be changed.
-	request.Header = k.header
-	answer, err := k.pool.transport.RoundTrip(request)
-	if err != nil {
-		return nil, shake.explain(err)
-	}
-	if answer.StatusCode == http.StatusSwitchingProtocols {
-		_ = answer.Body.Close() // It is the connection, and no deadline ends its reads.
-		answer.Body = http.NoBody
-	}
-	if answer.ContentLength != 0 {
-		answer.Body = drainedBody{answer.Body}
-	}
-	return answer, nil
-}
-
-// maxDrained bounds the bytes read from an answer so that its connection can be reused. Beyond
-// that, a new connection is cheaper.
-const maxDrained = 64 << 10
-
-// drainedBody reads the rest of an answer when it is closed. Only then can HTTP/1.1 reuse the
-// connection.
-type drainedBody struct{ io.ReadCloser }
-
-// Close reads at most maxDrained bytes and closes the body.
-func (b drainedBody) Close() error {
-	_, _ = io.CopyN(io.Discard, b.ReadCloser, maxDrained) // If it fails, the connection is not reused.
-	return b.ReadCloser.Close()
 }

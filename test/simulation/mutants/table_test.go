@@ -61,7 +61,7 @@ var table = map[string][]mutant{
 	"adapters/httpmtls/forwarder.go": {
 		{"httpmtls: new key material is not used", "if f.pool == nil || f.pool.material != material {", "if f.pool == nil {"},
 	},
-	"adapters/httpmtls/request.go": {
+	"adapters/httpmtls/answer.go": {
 		{"httpmtls: failures are taken for success", "const firstSuccess, lastSuccess = 200, 299", "const firstSuccess, lastSuccess = 200, 503"},
 	},
 	"adapters/natsjetstream/conclude.go": {
