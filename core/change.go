@@ -46,8 +46,9 @@ const maxIdentity = 1 << 10
 
 // Base returns the values of [WatchEvent].UID and Base for a change that is not committed yet.
 func (c *Change) Base() (uid types.UID, base int64) {
+	isCreation := c.Operation == OperationCreate && c.Subresource == ""
 	switch {
-	case c.Operation == OperationCreate && c.Subresource == "" && c.Old == nil && c.New != nil:
+	case isCreation && c.Old == nil && c.New != nil:
 		return types.UID(text(find(c.New.metadata, "uid"))), 0
 	case c.Old == nil:
 	case c.Operation == OperationUpdate, c.Operation == OperationDelete && c.Subresource == "":

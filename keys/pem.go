@@ -169,20 +169,26 @@ func parsePair(certFile string, certPEM []byte, keyFile string, keyPEM []byte) (
 
 	// It also compares the public keys.
 	pair, err = tls.X509KeyPair(certPEM, keyPEM)
-	if err == nil {
-		pair.Leaf = chain[0]
-		return pair, skipped, nil
+	if err != nil {
+		return tls.Certificate{}, nil, mismatch(certFile, keyFile, chain, key, err)
 	}
 
+	pair.Leaf = chain[0]
+	return pair, skipped, nil
+}
+
+// mismatch returns the error for a key that does not belong to the leaf. It names the certificate
+// of the chain to which the key belongs, if there is one.
+func mismatch(certFile, keyFile string, chain []*x509.Certificate, key crypto.PrivateKey, err error) error {
 	for n, certificate := range chain[1:] {
 		if belongs(key, certificate) {
-			return tls.Certificate{}, nil, &materialError{file: certFile, problem: ProblemMismatch, err: fmt.Errorf(
+			return &materialError{file: certFile, problem: ProblemMismatch, err: fmt.Errorf(
 				"the key is that of certificate number %d, %.64q: want the leaf first, then the CA that issued it",
 				n+2, certificate.Subject.CommonName)}
 		}
 	}
 
-	return tls.Certificate{}, nil, &materialError{file: keyFile, problem: ProblemMismatch, err: err}
+	return &materialError{file: keyFile, problem: ProblemMismatch, err: err}
 }
 
 func inFile(file string, skipped []string) (named []string) {
@@ -285,9 +291,11 @@ func (b *block) privateKey() (crypto.PrivateKey, error) {
 		func(der []byte) (any, error) { return x509.ParseECPrivateKey(der) },
 		func(der []byte) (any, error) { return x509.ParsePKCS1PrivateKey(der) },
 	} {
-		if key, err := parse(b.Bytes); err == nil {
-			return key, nil
+		key, err := parse(b.Bytes)
+		if err != nil {
+			continue
 		}
+		return key, nil
 	}
 
 	return nil, errors.New("want a key in PKCS #8, PKCS #1 or SEC 1")

@@ -72,6 +72,7 @@ func (x *exchange) answerRequest() (a answer) {
 	if x.state.Load() >= stopping {
 		return refuseAndClose(http.StatusServiceUnavailable, reasons.ShuttingDown)
 	}
+
 	peer, err := x.peers.Peer(x.request)
 	if err != nil {
 		return x.answerStranger(err)
@@ -79,9 +80,11 @@ func (x *exchange) answerRequest() (a answer) {
 	if err := x.intake.Admit(peer); intake.IsRevoked(err) {
 		return x.answerRevoked(&peer, err)
 	}
+
 	if x.peers.ownsConnection { // The fleet then notices the end of the connection.
 		peer.Lost = httpserver.SetOrigin(x.request.Context(), "runtime "+string(peer.ID))
 	}
+
 	a = x.answerPeer(&peer)
 	a.runtime = peer.ID
 	if manager := core.Manager(x.request.PathValue(wildcard)); x.intake.Serves(manager) {
@@ -92,6 +95,7 @@ func (x *exchange) answerRequest() (a answer) {
 
 func (x *exchange) answerPeer(peer *core.Peer) (a answer) {
 	defer x.recoverPanic(&a, "")
+
 	account := intake.Account{Name: string(peer.ID)}
 	if tooFast := x.intake.Enter(account, x.chargedSize()); tooFast != nil {
 		return x.tooFast(tooFast)
@@ -309,6 +313,7 @@ func (x *exchange) tooFast(err error) answer {
 	if f, ok := errors.AsType[*intake.Failure](err); ok && x.peers.ownsConnection {
 		httpserver.PauseReads(x.request.Context(), spread(f.Pause))
 	}
+
 	a := answerTo(x.version, err)
 	a.Status = http.StatusTooManyRequests
 	if x.version != "" && !x.version.Numbered() {
@@ -367,6 +372,7 @@ func (a *answer) writeTo(w http.ResponseWriter) {
 	if a.closes {
 		header.Set("Connection", "close")
 	}
+
 	if a.Reason == "" {
 		if after := a.recheckAfter.Milliseconds(); after > 0 {
 			header.Set(contract.RecheckAfterHeader, strconv.FormatInt(after, 10))

@@ -55,10 +55,13 @@ func SPIFFE(cert *x509.Certificate) (core.RuntimeID, error) {
 	}
 
 	id := cert.URIs[0]
-	if id.Scheme != "spiffe" || id.Host == "" || id.User != nil || id.Port() != "" ||
-		id.RawQuery != "" || id.Fragment != "" || len(id.Path) < 2 {
+	hasTrustDomain := id.Scheme == "spiffe" && id.Host != "" && id.Port() == ""
+	hasPath := len(id.Path) > len("/")
+	hasNothingElse := id.User == nil && id.RawQuery == "" && id.Fragment == ""
+	if !hasTrustDomain || !hasPath || !hasNothingElse {
 		return "", errNoSPIFFE
 	}
+
 	return core.RuntimeID(id.String()), nil
 }
 

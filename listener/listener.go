@@ -56,6 +56,7 @@ const refusalEvery = 10 * time.Minute
 // verifier that wraps another verifier should implement both.
 func New(peers Peers, verifier core.Verifier, handlers map[core.Manager]core.Handler, opts Options) (*Listener, error) {
 	opts = opts.withDefaults()
+
 	in, err := intake.New(verifier, handlers, opts.ofIntake())
 	err = errors.Join(peers.validate(opts.TLS), err, opts.validate())
 	if err != nil {
@@ -64,6 +65,7 @@ func New(peers Peers, verifier core.Verifier, handlers map[core.Manager]core.Han
 
 	l := &Listener{peers: peers, verifier: verifier, intake: in, opts: opts, refusals: pacedlog.NewPace(refusalEvery)}
 	l.routeAll()
+
 	return l, nil
 }
 
@@ -111,6 +113,7 @@ func (l *Listener) routeAll() {
 	l.mux = http.NewServeMux()
 	l.nowhere = &endpoint{Listener: l}
 	l.mux.Handle("/", l.nowhere)
+
 	for _, version := range contract.Versions() {
 		pattern := strings.Replace(version.Path(wildcard), "/"+wildcard+"/", "/{"+wildcard+"}/", 1)
 		l.mux.Handle(pattern, &endpoint{

@@ -98,6 +98,7 @@ func FromTLS(roots func() *x509.CertPool, opts PeerOptions) Peers {
 	if roots == nil {
 		invalid = errors.Join(invalid, errRootsMissing)
 	}
+
 	check := newChecker(opts)
 	return Peers{
 		identify: func(r *http.Request) (core.Peer, error) {
@@ -141,6 +142,7 @@ func FromXFCC(proxy func(*http.Request) error, roots func() *x509.CertPool, opts
 	if roots == nil {
 		invalid = errors.Join(invalid, errRootsMissing)
 	}
+
 	p := &headerPeers{
 		checker: newChecker(opts), proxy: proxy, roots: roots, gatewayNames: slices.Clone(opts.GatewayNames),
 	}

@@ -78,6 +78,9 @@ func (r *RevocationFile) readFile() error {
 
 // isLast reports whether the file has not changed since it was read.
 func (r *RevocationFile) isLast(info fs.FileInfo) bool {
-	return r.last != nil && os.SameFile(r.last, info) && r.last.ModTime().Equal(info.ModTime()) &&
-		r.last.Size() == info.Size()
+	if r.last == nil {
+		return false
+	}
+	isSameContent := r.last.ModTime().Equal(info.ModTime()) && r.last.Size() == info.Size()
+	return os.SameFile(r.last, info) && isSameContent
 }

@@ -33,6 +33,7 @@ func (l *Listener) Start(ctx context.Context) error {
 		return errStarted
 	}
 	defer l.beginStop()
+
 	if l.peers.ownsConnection && l.opts.TLS == nil {
 		return errPlain
 	}
@@ -74,14 +75,17 @@ func (l *Listener) serve(ctx context.Context, server *httpserver.Server) error {
 	var beside sync.WaitGroup
 	defer beside.Wait()
 	defer stop(nil)
+
 	if l.opts.Fleet != nil {
 		beside.Go(func() { stop(l.intake.DeliverResyncs(running)) })
 	}
 	cut := func(list *intake.RevocationList) { l.cutRevoked(running, server, list) }
 	beside.Go(func() { l.intake.FollowRevocations(running, cut) })
+
 	l.state.Store(serving)
 	refused := context.AfterFunc(running, l.beginStop) // New requests are refused from the end of ctx on.
 	defer refused()
+
 	l.opts.Logger.InfoContext(ctx, "listener started", "address", server.Addr().String(), "tls", l.opts.TLS != nil)
 	err := server.Serve(running)
 	if cause := context.Cause(running); cause != nil && ctx.Err() == nil {

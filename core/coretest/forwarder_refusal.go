@@ -56,7 +56,8 @@ func (s *forwarderSuite) testTooLarge() {
 func (s *forwarderSuite) firstError(batch core.Batch, ofAll bool) error {
 	s.t.Helper()
 	err := s.forwardInTime(managerA, batch)
-	if err == nil {
+	isTaken := err == nil
+	if isTaken {
 		s.t.Fatalf("Forward reports success, though the far end did not take a batch of %d events", len(batch.Events))
 	}
 	if some, named := errors.AsType[core.EventErrors](err); named && ofAll {
@@ -159,10 +160,12 @@ func (s *forwarderSuite) testRecovers() {
 	for _, answer := range []answer{refuse(core.ErrNotReady), refuse(core.ErrForbidden), s.hang()} {
 		s.farEnd.Always(answer)
 		ctx, cancel := context.WithTimeout(s.t.Context(), 100*time.Millisecond)
-		if err := s.callForward(ctx, managerA, numbered(sampleEvent(0))); err == nil {
+		isTaken := s.callForward(ctx, managerA, numbered(sampleEvent(0))) == nil
+		cancel()
+		if isTaken {
 			s.t.Error("Forward reports success, though the far end does not accept")
 		}
-		cancel()
+
 		s.farEnd.Always(nil)
 		s.mustSend(managerA, numbered(sampleEvent(1)))
 	}

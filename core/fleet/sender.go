@@ -11,9 +11,11 @@ type sender struct {
 
 // newSender returns the last sender if it is the same and not revoked.
 func newSender(peer core.Peer, last *sender) *sender {
-	if last != nil && !last.revoked && peer.Fingerprint != "" && peer.Fingerprint == last.peer.Fingerprint {
+	isKnown := last != nil && peer.Fingerprint != "" && peer.Fingerprint == last.peer.Fingerprint
+	if isKnown && !last.revoked {
 		return last
 	}
+
 	peer.Lost = nil // The connection may be long gone.
 	return &sender{peer: peer}
 }

@@ -16,7 +16,6 @@ import (
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
-	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 // FleetHandler returns a handler that answers GET with the freshness of the runtimes: a page for
@@ -80,12 +79,6 @@ func newHandler(accepted parameters, answer func(http.ResponseWriter, *http.Requ
 		answer(w, r, &selected)
 	})
 	return mux
-}
-
-func refuseNil(name string, argument any) {
-	if option.IsNil(argument) {
-		panic("statuspage: " + name + " is nil")
-	}
 }
 
 // protect keeps answers out of caches, and out of the pages of other origins.
@@ -217,10 +210,12 @@ func newFleetView(f *fleet.Fleet, selected *selection) fleetView {
 		return cmp.Or(cmp.Compare(a.Manager, b.Manager), cmp.Compare(a.Version, b.Version))
 	})
 	slices.SortFunc(view.Events, func(a, b eventCount) int { return cmp.Compare(a.Manager, b.Manager) })
+
 	statuses, total := selected.pageOf(f)
 	if selected.limit > 0 {
 		view.Total = total
 	}
+
 	for _, status := range statuses {
 		if selected.query.Get("brief") == "true" {
 			status.Replicas = nil

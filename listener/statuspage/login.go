@@ -6,6 +6,8 @@ import (
 	"crypto/subtle"
 	"net/http"
 	"strings"
+
+	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
 type authenticated struct{}
@@ -87,3 +89,9 @@ func (c *challenger) WriteHeader(status int) {
 
 // Unwrap is for [http.ResponseController].
 func (c *challenger) Unwrap() http.ResponseWriter { return c.ResponseWriter }
+
+func refuseNil(name string, argument any) {
+	if option.IsNil(argument) {
+		panic("statuspage: " + name + " is nil")
+	}
+}

@@ -182,7 +182,8 @@ func notInKey(c rune) bool {
 	lower := c | 0x20
 	isLetter := 'a' <= lower && lower <= 'z'
 	isDigit := '0' <= c && c <= '9'
-	return !isLetter && !isDigit && c != '-' && c != '_'
+	isJoint := c == '-' || c == '_'
+	return !isLetter && !isDigit && !isJoint
 }
 
 func isControl(c rune) bool {
