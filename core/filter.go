@@ -1,5 +1,10 @@
 package core
 
+import (
+	"bytes"
+	"maps"
+)
+
 // Changed is the default filter of an agent. It passes persisted writes that changed the watched
 // part: the status if the status subresource was written, and the spec otherwise.
 func Changed(c *Change) bool {
@@ -94,4 +99,33 @@ func sameSpec(c *Change) bool {
 		return c.sameContent()
 	}
 	return c.sameField("spec")
+}
+
+// sameField compares bytes, as an API server writes both states in one way. Null is absent.
+func (c *Change) sameField(name string) bool {
+	return bytes.Equal(c.Old.Field(name), c.New.Field(name))
+}
+
+// sameContent compares everything but the bookkeeping of the API server.
+func (c *Change) sameContent() bool {
+	return maps.EqualFunc(present(c.Old.fields), present(c.New.fields), bytes.Equal) &&
+		maps.EqualFunc(present(c.Old.metadata), present(c.New.metadata), bytes.Equal)
+}
+
+// sameSelection compares the labels and the owner annotation.
+func (c *Change) sameSelection() bool {
+	oldOwner, hadOwner := c.Old.Annotation(c.ownerAnnotation())
+	newOwner, hasOwner := c.New.Annotation(c.ownerAnnotation())
+	return hadOwner == hasOwner && oldOwner == newOwner && bytes.Equal(orNil(c.Old.labels), orNil(c.New.labels))
+}
+
+func present(fields []rawField) map[string][]byte {
+	byName := make(map[string][]byte, len(fields))
+	for _, f := range fields {
+		byName[f.name] = f.raw
+		if isNull(f.raw) {
+			delete(byName, f.name)
+		}
+	}
+	return byName
 }

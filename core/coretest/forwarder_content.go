@@ -3,6 +3,7 @@ package coretest
 import (
 	"context"
 	"sync"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -124,6 +125,13 @@ func (s *forwarderSuite) sentOnce(batches int, fault string) {
 	if calls := len(s.farEnd.Calls()); calls >= 2*batches {
 		s.t.Errorf("%s: %d batches of one element reached the far end %d times", fault, batches, calls)
 	}
+}
+
+func (s *forwarderSuite) testDeadline(after time.Duration) {
+	s.farEnd.Always(s.hang())
+	ctx, cancel := context.WithTimeout(s.t.Context(), after)
+	defer cancel()
+	s.endedBy(s.callForward(ctx, managerA, numbered(sampleEvent(0))), context.DeadlineExceeded)
 }
 
 func (s *forwarderSuite) testEmpty() {

@@ -13,13 +13,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
 
-// ReceiverParts are the parts of a receiver under test.
-type ReceiverParts struct {
-	Verifier core.Verifier
-	Handlers map[core.Manager]core.Handler
-	Fleet    *fleet.Fleet
-}
-
 // ReceiverOptions are the optional settings of [TestReceiver].
 type ReceiverOptions struct {
 	// Patience bounds each call of Forward, and the wait for the batches that a transport keeps.
@@ -124,11 +117,8 @@ func receiverChecks() []receiverCheck {
 	}
 }
 
-const (
-	receiverManager core.Manager = "my-operator"
-	// defaultReceiverPatience is for a busy machine.
-	defaultReceiverPatience = 30 * time.Second
-)
+// defaultReceiverPatience is for a busy machine.
+const defaultReceiverPatience = 30 * time.Second
 
 type receiverSuite struct {
 	RemoteReceiver
