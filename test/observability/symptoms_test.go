@@ -95,6 +95,24 @@ func TestRunbookOfAClock(t *testing.T) {
 	}
 }
 
+// The JSON of the installations has no messages, so other commands print them.
+func TestRunbooksPrintTheMessageOfAnInstallation(t *testing.T) {
+	s := newShell(t)
+	s.write("watchers.json", `{"items": [{"metadata": {"name": "new"}}, {"metadata": {"name": "runtime-1"}, "status": {"conditions": [
+		{"status": "True", "reason": "Installed", "message": "the agent answers"},
+		{"status": "False", "reason": "InstallationFailed", "message": "the server has asked for credentials"}]}}]}`)
+	have := s.run(commandsOf(section(t, runbooks, "### RuntimeWatcherInstallationsFail")))
+	want := "runtime-1 InstallationFailed the server has asked for credentials\n"
+	if !strings.Contains(have, want) || strings.Contains(have, "the agent answers") {
+		t.Errorf("the output of the runbook of failed installations is %q, want the line %q", have, want)
+	}
+	for _, runbook := range []string{"### RuntimeWatcherInstallationsFail", "### A managed API server reaches no agent"} {
+		if have := s.run(commandsOf(section(t, runbooks, runbook))); !strings.Contains(have, failedInstallation) {
+			t.Errorf("%s: the output is %q, want the line %q of the log", runbook, have, failedInstallation)
+		}
+	}
+}
+
 // commandsOf returns the commands to copy.
 func commandsOf(text string) string {
 	var all strings.Builder
@@ -129,6 +147,8 @@ kill() { :; }
 kubectl() { skr "$@"; }
 `
 
+const failedInstallation = `Reconciler error {"name": "runtime-1", "error": "dial tcp 192.0.2.1:443: i/o timeout"}`
+
 // shell is a folder in which the commands of the runbooks run.
 type shell struct {
 	*testing.T
@@ -153,7 +173,7 @@ func newShell(t *testing.T) *shell {
 	s.write("watchers.json", `{"items": [{"spec": {"matchConditions": []}}]}`)
 	s.write("fleet.json", `{"runtimes": []}`)
 	pages := "Last State: Terminated\nWarning: request refused, too_fast, runtime_unknown, error\n/v3/\nResponse Body\n" +
-		"step of the certificates\ndeployment.apps/skr-webhook\n" +
+		"step of the certificates\ndeployment.apps/skr-webhook\n" + failedInstallation + "\n" +
 		"apiserver_admission_webhook_admission_duration_seconds_sum 7\n" +
 		"runtime_watcher_agent_admission_duration_seconds_sum 7\n" +
 		`apiserver_request_total{code="200",resource="deployments",verb="PUT",version="v1"} 7` + "\n"
