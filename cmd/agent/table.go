@@ -47,7 +47,7 @@ func groups(c *config) []group {
 		}},
 		{"Control plane", []setting{
 			optional("TRANSPORT", choice(&c.transport, transports, transports...), transportHTTPS,
-				"How events travel: by HTTPS to a listener or gateway, or through the NATS server at `CONTROL_PLANE_ADDRESS`. "+
+				"How events are sent: by HTTPS to a listener or gateway, or through the NATS server at `CONTROL_PLANE_ADDRESS`. "+
 					"With `nats`, the Common Name of `TLS_CERT` names the runtime, and `CONTROL_PLANE_PROTOCOL` has no effect."),
 			optional("CONTROL_PLANE_CONTRACT", into(versions(), &c.Contract, contract.ParseVersion), string(defaultContract),
 				"Wire contract to send events with.").alsoAs("KCP_CONTRACT"),
@@ -55,7 +55,7 @@ func groups(c *config) []group {
 				"Contract to use while the control plane does not support `CONTROL_PLANE_CONTRACT`. "+
 					"If empty, events wait until the control plane supports it."),
 			optional("CONTRACT_RETRY", duration(&c.ControlPlane.RetryNewest), defaults.RetryNewest.String(),
-				"Time between two attempts with `CONTROL_PLANE_CONTRACT` while the fallback is in use."),
+				"Time between two attempts with `CONTROL_PLANE_CONTRACT`, plus up to a quarter, while the fallback is in use."),
 			optional("CONTROL_PLANE_SERVER_NAME", text("name", &c.ControlPlane.ServerName), "",
 				"Server name to expect in the control plane's certificate. If empty, the host of `CONTROL_PLANE_ADDRESS`.").
 				alsoAs("KCP_SERVER_NAME"),
@@ -73,23 +73,23 @@ func groups(c *config) []group {
 				"Whether TLS begins before the first line of the NATS server. "+
 					"A server with `handshake_first: true` requires this setting."),
 			optional("MANAGERS", c.managers(), "",
-				"Managers to report to, separated by commas. "+
+				"Managers to report to, separated by commas, in addition to the managers in `MANAGERS_FILE` and `WATCHERS`. "+
 					"Each manager gets a resync when the agent starts. "+
-					"For any other manager, the webhook answers 404, unless the list contains `*`. "+
-					"If neither this list nor `MANAGERS_FILE` is set, the agent learns each manager from its first "+
-					"review."),
+					"For any other manager, the webhook answers 404, unless this list contains `*`. "+
+					"If none of the three settings is set, the agent learns each manager from its first review."),
 			optional("MANAGERS_FILE", file(&c.ManagersFile), "",
 				"File with more managers, one per line. The agent reads the file every 10 s. A new manager gets a "+
 					"resync."),
 			optional("FORWARD_TIMEOUT", duration(&c.Outbox.ForwardTimeout), outbox.Defaults().ForwardTimeout.String(),
 				"Timeout of one attempt to send events."),
 			optional("MAX_BACKOFF", duration(&c.Outbox.MaxBackoff), outbox.Defaults().MaxBackoff.String(),
-				"Longest delay between two attempts, unless the control plane requests a longer delay."),
+				"Longest delay between two attempts, unless the control plane requests a longer delay. "+
+					"After a 401 or 403, the delay is 30 to 38 s."),
 			optional("HEARTBEAT_INTERVAL", durationOrOff(&c.Outbox.HeartbeatInterval),
 				outbox.Defaults().HeartbeatInterval.String(),
 				"Longest time between two heartbeats, with contract v3. 0s turns heartbeats off. "+
-					"With 5m, a dead agent is noticed within 60s if it connects directly over mTLS, otherwise after "+
-					"10m."),
+					"With 5m, an agent that ends is noticed after about 35s if it connects directly over mTLS, "+
+					"otherwise within 10m."),
 		}},
 		{"Events", []setting{
 			optional("SETTLE", durationOrOff(&c.Outbox.Settle), outbox.Defaults().Settle.String(),
@@ -107,7 +107,8 @@ func groups(c *config) []group {
 				"Number of distinct events to keep while the control plane does not accept events. "+
 					"A resync replaces events beyond this limit."),
 			optional("OUTBOX_MAX_BYTES", into("number", &c.Outbox.MaxBytes, parseCount), strconv.Itoa(outbox.Defaults().MaxBytes),
-				"Memory for these events in bytes. An event needs about 1 kB. A resync replaces events beyond this limit."),
+				"Memory for these events in bytes. An event needs about 600 bytes and the length of its names. "+
+					"A resync replaces events beyond this limit."),
 		}},
 		{"Source", []setting{
 			optional("OWNER_ANNOTATION", into("annotation", &c.OwnerAnnotation, parseAnnotation), core.OwnerAnnotation,
@@ -162,7 +163,7 @@ func groups(c *config) []group {
 					"of the connections have not completed the TLS handshake, one of those connections is closed instead."),
 			optional("WEBHOOK_MAX_HANDSHAKES", into("number", &c.Webhook.MaxHandshakes, parseCount), "",
 				"Limit on concurrent TLS handshakes. Client addresses take turns. If empty, half of "+
-					"`GOMAXPROCS`."),
+					"`GOMAXPROCS`, but at least 1."),
 		}},
 		{"Metrics and health", []setting{
 			lenient(optional("METRICS_PORT", into("port", &c.metrics.port, parsePort), "2112",
