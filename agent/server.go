@@ -30,7 +30,9 @@ const (
 //
 // It speaks HTTP/1.1 only. API servers speak nothing else to webhooks on other machines, so that
 // their requests reach all replicas (kubernetes/kubernetes#75791).
-func (b *builder) bindServer(name, address string, handler http.Handler, opts httpserver.Options) (_ component, err error) {
+func (b *builder) bindServer(
+	name, address string, handler http.Handler, opts httpserver.Options,
+) (_ component, err error) {
 	opts.Listener, err = b.parts.Listen(b.ctx, "tcp", address)
 	if err != nil {
 		return component{}, fmt.Errorf("%s: cannot bind: %w", name, err)

@@ -115,7 +115,7 @@ func TestEachKindMayHaveGuests(t *testing.T) {
 			}
 			var log bytes.Buffer
 			i.opts.Logger = slog.New(slog.NewTextHandler(&log, nil))
-			v := i.visit(&Runtime{ID: "prod", Client: documents{texts: texts}})
+			v := i.newVisit(&Runtime{ID: "prod", Client: documents{texts: texts}})
 			guest, err := v.findGuest(t.Context())
 			if row.want == "" {
 				if guest != "" || err != nil {
@@ -214,7 +214,7 @@ func TestANamespaceStaysWithoutDiscovery(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := i.visit(&Runtime{ID: "prod", Client: struct{ client.Client }{}}).findGuest(t.Context()); !errors.Is(err, errNoDocuments) {
+	if _, err := i.newVisit(&Runtime{ID: "prod", Client: struct{ client.Client }{}}).findGuest(t.Context()); !errors.Is(err, errNoDocuments) {
 		t.Errorf("error %v, want %v", err, errNoDocuments)
 	}
 }

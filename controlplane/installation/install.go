@@ -32,7 +32,7 @@ import (
 // With a client of runtimes.NewKubeconfigs, a call uses at most 64 MiB for the answers of the
 // runtime. Install truncates texts from the runtime.
 func (i *Installer) Install(ctx context.Context, r Runtime) (Status, error) {
-	v := i.visit(&r)
+	v := i.newVisit(&r)
 	ctx, end := i.budgets.beginCall(ctx, v.renderer)
 	defer end()
 	return bounded(v.install(ctx))
@@ -47,7 +47,7 @@ func (i *Installer) Unchanged(ctx context.Context, r Runtime) (status Status, un
 	}
 
 	r.Secret = nil
-	v := i.visit(&r)
+	v := i.newVisit(&r)
 	ctx, end := i.budgets.beginCall(ctx, v.renderer)
 	defer end()
 	status, unchanged, err = v.checkUnchanged(ctx)
@@ -66,7 +66,7 @@ func bounded(status Status, err error) (Status, error) {
 // lock. Calls for the same runtime must not run concurrently.
 func (v *visit) install(ctx context.Context) (Status, error) {
 	if v.runtime.Verify {
-		v.memory.records.outdate(v.id) // Even if this call fails.
+		v.memory.records.outdateRecord(v.id) // Even if this call fails.
 	}
 	if err := v.validateRuntime(); err != nil {
 		return Status{}, fmt.Errorf("%w %q: %w", errInvalidRuntime, v.id, err)
@@ -77,9 +77,9 @@ func (v *visit) install(ctx context.Context) (Status, error) {
 		return status, err
 	}
 
-	v.memory.records.outdate(v.id)
+	v.memory.records.outdateRecord(v.id)
 	v.last, _ = v.memory.records.load(v.id)
-	return v.correct(ctx)
+	return v.correctObjects(ctx)
 }
 
 func (v *visit) validateRuntime() error {
@@ -99,10 +99,10 @@ func (v *visit) validateRuntime() error {
 	return err
 }
 
-// correct applies all objects, in an order in which the API server never calls an agent that cannot
-// answer. Nothing is written before each object was found to be of this installer.
-func (v *visit) correct(ctx context.Context) (Status, error) {
-	if err := v.read(ctx); err != nil {
+// correctObjects applies all objects, in an order in which the API server never calls an agent that
+// cannot answer. Nothing is written before each object was found to be of this installer.
+func (v *visit) correctObjects(ctx context.Context) (Status, error) {
+	if err := v.readFound(ctx); err != nil {
 		return Status{}, err
 	}
 	if err := v.rights.checkOwners(v.found.decidingObjects()); err != nil {
@@ -166,7 +166,7 @@ func (v *visit) carryOut(ctx context.Context) (Status, error) {
 	}
 	if v.want.missed {
 		// After the correction, nothing else shows that the restart is due.
-		if _, err := v.apply(ctx, v.want.managers); err != nil {
+		if _, err := v.applyOne(ctx, v.want.managers); err != nil {
 			return Status{}, err
 		}
 	}

@@ -137,7 +137,7 @@ func TestFormerObjectsAreRemovedWithoutTheLastOne(t *testing.T) {
 	finalizers := []string{"example.com/hold"}
 	first.SetFinalizers(finalizers)
 	i := &Installer{opts: Options{Replaces: former, Logger: slog.New(slog.DiscardHandler)}.withDefaults()}
-	in := i.visit(&Runtime{ID: "runtime", Client: fake.NewClientBuilder().WithObjects(first).Build()})
+	in := i.newVisit(&Runtime{ID: "runtime", Client: fake.NewClientBuilder().WithObjects(first).Build()})
 	for range 2 {
 		status, err := in.replaceFormer(t.Context(), Status{State: Ready})
 		if err != nil || status.State != Progressing {
@@ -183,7 +183,7 @@ func TestFormerObjectsOfTwoGenerations(t *testing.T) {
 				Replaces: both, MayReplace: func(id core.RuntimeID) bool { return id == "runtime" && test.may },
 				Logger: slog.New(slog.DiscardHandler),
 			}.withDefaults()}
-			in := i.visit(&Runtime{ID: "runtime", Client: fake.NewClientBuilder().WithObjects(live).Build()})
+			in := i.newVisit(&Runtime{ID: "runtime", Client: fake.NewClientBuilder().WithObjects(live).Build()})
 			status, err := in.replaceFormer(t.Context(), Status{State: Ready})
 			want := Ready
 			if !test.may {

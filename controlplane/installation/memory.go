@@ -10,8 +10,8 @@ type memory struct {
 	contests perRuntime[string] // texts of the exclusions that were removed once
 }
 
-// forget removes all facts about a runtime.
-func (m *memory) forget(id core.RuntimeID) {
+// forgetRuntime removes all facts about a runtime.
+func (m *memory) forgetRuntime(id core.RuntimeID) {
 	m.records.delete(id)
 	m.restarts.delete(id)
 	m.contests.delete(id)

@@ -177,6 +177,7 @@ func (o Options) validateNames() error {
 	namespace := validation.IsDNS1123Label(o.Namespace)
 	configuration := validation.IsDNS1123Subdomain(o.ConfigurationName)
 	isName := validation.IsDNS1035Label(o.Name) == nil && len(o.Name) <= maxName
+	usesFreePorts := o.WebhookPort != kubeletPort && o.MetricsPort != kubeletPort
 
 	return errors.Join(
 		option.Unless(wrongNames == nil, "Names: %w", wrongNames),
@@ -189,7 +190,7 @@ func (o Options) validateNames() error {
 		validatePort("MetricsPort", o.MetricsPort),
 		option.Unless(o.WebhookPort != o.MetricsPort,
 			"WebhookPort and MetricsPort: want two ports, have %d", o.WebhookPort),
-		option.Unless(!o.HostNetwork || o.WebhookPort != kubeletPort && o.MetricsPort != kubeletPort,
+		option.Unless(!o.HostNetwork || usesFreePorts,
 			"HostNetwork: want ports that are free on each node, have %d of the kubelet", kubeletPort),
 	)
 }

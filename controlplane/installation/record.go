@@ -53,9 +53,9 @@ type records struct {
 	perRuntime[record]
 }
 
-// outdate makes the next call of Install apply all objects. The rest of the record is kept: if this
-// call fails, the next call can still detect that others have replaced the configuration.
-func (r *records) outdate(id core.RuntimeID) {
+// outdateRecord makes the next call of Install apply all objects. The rest of the record is kept:
+// if this call fails, the next call can still detect that others have replaced the configuration.
+func (r *records) outdateRecord(id core.RuntimeID) {
 	last, known := r.load(id)
 	if !known {
 		return

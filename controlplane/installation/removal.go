@@ -28,8 +28,8 @@ func (i *Installer) Uninstall(ctx context.Context, r Runtime) (Status, error) {
 		return Status{}, errNoClient
 	}
 
-	i.memory.forget(r.ID)
-	v := i.visit(&r)
+	i.memory.forgetRuntime(r.ID)
+	v := i.newVisit(&r)
 	ctx, end := i.budgets.beginCall(ctx, v.renderer)
 	defer end()
 	return bounded(v.uninstall(ctx))
@@ -38,10 +38,10 @@ func (i *Installer) Uninstall(ctx context.Context, r Runtime) (Status, error) {
 // Forget removes everything that the installer remembers of a runtime. Forget makes no request and
 // leaves the objects in the runtime. Call Forget for a runtime that no longer exists, or that
 // another installer serves from now on. Calls for the same runtime must not run concurrently.
-func (i *Installer) Forget(id core.RuntimeID) { i.memory.forget(id) }
+func (i *Installer) Forget(id core.RuntimeID) { i.memory.forgetRuntime(id) }
 
 func (v *visit) uninstall(ctx context.Context) (Status, error) {
-	if err := v.read(ctx); err != nil {
+	if err := v.readFound(ctx); err != nil {
 		return Status{}, err
 	}
 	for _, object := range v.found.decidingObjects() {

@@ -42,9 +42,10 @@ func (v *visit) installWebhook(ctx context.Context) (Status, error) {
 	}
 	if v.want.waits {
 		return status.withFailure(ReasonWebhooksContested,
-			"another program repeatedly changes the webhooks, so the next restart of the agents waits for up to an hour"), nil
+			"another program repeatedly changes the webhooks, "+
+				"so the next restart of the agents waits for up to an hour"), nil
 	}
-	return v.complete(ctx, status, configuration, live)
+	return v.completeInstallation(ctx, status, configuration, live)
 }
 
 // installInformer installs agents that watch. The webhook configuration goes first, because these
@@ -61,7 +62,7 @@ func (v *visit) installInformer(ctx context.Context) (Status, error) {
 	if err != nil || status.State != Ready {
 		return status, err
 	}
-	return v.complete(ctx, status, v.found.role, live)
+	return v.completeInstallation(ctx, status, v.found.role, live)
 }
 
 // installAgent applies all objects except the webhook configuration, and judges the agents.
@@ -104,9 +105,9 @@ func (v *visit) applyNamespace(ctx context.Context) error {
 	return v.wrapRequest(err, "correct Namespace", v.opts.Namespace)
 }
 
-// complete removes the objects of the canary after it was turned off, and those of a former agent.
-// marker is the object that shows in the next visit that nothing has changed.
-func (v *visit) complete(
+// completeInstallation removes the objects of the canary after it was turned off, and those of a
+// former agent. marker is the object that shows in the next visit that nothing has changed.
+func (v *visit) completeInstallation(
 	ctx context.Context, status Status, marker *unstructured.Unstructured, live agents,
 ) (Status, error) {
 	if v.opts.NoCanary {

@@ -90,7 +90,7 @@ func (p *paged) List(_ context.Context, into client.ObjectList, opts ...client.L
 func TestEachPageOfNamespacesIsRead(t *testing.T) {
 	p := newPlace(t, Options{})
 	for pages, want := range map[int]int{1: 1, 3: 3, namespacePages + 5: namespacePages} {
-		v := p.installer.visit(&Runtime{ID: "prod", Client: &paged{pages: pages}})
+		v := p.installer.newVisit(&Runtime{ID: "prod", Client: &paged{pages: pages}})
 		all, err := v.listNamespaces(t.Context())
 		if err != nil || len(all) != want || all[want-1].Name != fmt.Sprint("namespace-", want-1) {
 			t.Errorf("%d namespaces of %d pages, %v, want %d", len(all), pages, err, want)
@@ -152,7 +152,7 @@ func TestAContestIsOfOneText(t *testing.T) {
 		"prod": {"first": true, "second": false}, "beside": {"first": false},
 	} {
 		for text, want := range texts {
-			if have := p.installer.visit(&Runtime{ID: id}).isContested(text); have != want {
+			if have := p.installer.newVisit(&Runtime{ID: id}).isContested(text); have != want {
 				t.Errorf("%s: %q is contested: %t, want %t", id, text, have, want)
 			}
 		}
@@ -197,7 +197,7 @@ func TestAnyOfTwoEndpointSlicesAnswers(t *testing.T) {
 			"endpoints": []any{map[string]any{"addresses": []any{"192.0.2.1"}, "conditions": map[string]any{"ready": ready}}},
 		}}
 	}
-	v := p.installer.visit(&Runtime{ID: "prod"})
+	v := p.installer.newVisit(&Runtime{ID: "prod"})
 	for _, tt := range [][]bool{{true, false}, {false, true}, {false, false}} {
 		list := &unstructured.UnstructuredList{Items: []unstructured.Unstructured{slice(tt[0]), slice(tt[1])}}
 		have, err := v.hasEndpoint(list)

@@ -28,7 +28,7 @@ type visit struct {
 	former []core.Manager
 }
 
-func (i *Installer) visit(r *Runtime) *visit {
+func (i *Installer) newVisit(r *Runtime) *visit {
 	v := &visit{memory: &i.memory, renderer: i.rendererOf(r)}
 	v.cluster = &cluster{
 		Client: r.Client, id: r.ID, log: i.opts.Logger.With(slog.String("runtime", string(r.ID))),
@@ -37,9 +37,9 @@ func (i *Installer) visit(r *Runtime) *visit {
 	return v
 }
 
-// read reads the four objects that decide about the runtime. The first request opens the connection
-// that all further requests share.
-func (v *visit) read(ctx context.Context) error {
+// readFound reads the four objects that decide about the runtime. The first request opens the
+// connection that all further requests share.
+func (v *visit) readFound(ctx context.Context) error {
 	if err := v.readingObject(ctx, v.opts.bareConfiguration(), &v.found.configuration)(); err != nil {
 		return err
 	}

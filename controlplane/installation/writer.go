@@ -22,9 +22,9 @@ type writer struct {
 	rights rights
 }
 
-// apply creates an object, or corrects the one that this visit has read. It returns the object as
-// it is then. Fields that others have added stay.
-func (w *writer) apply(ctx context.Context, object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+// applyOne creates an object, or corrects the one that this visit has read. It returns the object
+// as it is then. Fields that others have added stay.
+func (w *writer) applyOne(ctx context.Context, object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	live := w.rights.found.liveOf(object)
 	applied, err := ownership.Apply(ctx, w, object, live, fieldOwner)
 	if live == nil || !apierrors.IsInvalid(err) {
@@ -52,7 +52,7 @@ func (w *writer) applyingObject(
 	ctx context.Context, object *unstructured.Unstructured, into **unstructured.Unstructured,
 ) func() error {
 	return func() (err error) {
-		*into, err = w.apply(ctx, object)
+		*into, err = w.applyOne(ctx, object)
 		return err
 	}
 }
@@ -60,7 +60,7 @@ func (w *writer) applyingObject(
 // applyAll applies objects in parallel, so no object may need another object of the list.
 func (w *writer) applyAll(ctx context.Context, objects []*unstructured.Unstructured) error {
 	return forEach(objects, func(object *unstructured.Unstructured) error {
-		_, err := w.apply(ctx, object)
+		_, err := w.applyOne(ctx, object)
 		return err
 	})
 }

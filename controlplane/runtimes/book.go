@@ -68,9 +68,9 @@ func newBook() *book {
 	}
 }
 
-// edit changes the entry of an object. Without an entry, it does nothing.
-func (b *book) edit(object client.ObjectKey, change func(e *entry)) {
-	b.locked(func() {
+// editEntry changes the entry of an object. Without an entry, it does nothing.
+func (b *book) editEntry(object client.ObjectKey, change func(e *entry)) {
+	b.withLock(func() {
 		e := b.objects[object]
 		if e != nil {
 			change(e)
@@ -78,7 +78,7 @@ func (b *book) edit(object client.ObjectKey, change func(e *entry)) {
 	})
 }
 
-func (b *book) locked(change func()) {
+func (b *book) withLock(change func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
@@ -119,17 +119,17 @@ func (b *book) shareWatchers(now watchers) watchers {
 	return b.watchers
 }
 
-// begin makes an object known before its first report: a change of Watchers must reach it.
-func (b *book) begin(object client.ObjectKey, id core.RuntimeID) {
+// addObject makes an object known before its first report: a change of Watchers must reach it.
+func (b *book) addObject(object client.ObjectKey, id core.RuntimeID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
-	b.ensure(object, id)
+	b.ensureEntry(object, id)
 }
 
-// ensure adds the entry of an object, and sets its ID. An empty ID leaves the former ID. Another ID
-// ends all that the fleet has found.
-func (b *book) ensure(object client.ObjectKey, id core.RuntimeID) *entry {
+// ensureEntry adds the entry of an object, and sets its ID. An empty ID leaves the former ID.
+// Another ID ends all that the fleet has found.
+func (b *book) ensureEntry(object client.ObjectKey, id core.RuntimeID) *entry {
 	e := b.objects[object]
 	if e == nil {
 		e = &entry{object: object}
@@ -152,12 +152,13 @@ func (b *book) leaveRuntime(e *entry) {
 	}
 }
 
-// forget removes an object. It returns its runtime, empty if that is unknown or has another object.
-func (b *book) forget(object client.ObjectKey) core.RuntimeID {
+// forgetObject removes an object. It returns its runtime, empty if that is unknown or has another
+// object.
+func (b *book) forgetObject(object client.ObjectKey) core.RuntimeID {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
-	e := b.ensure(object, "")
+	e := b.ensureEntry(object, "")
 	b.leaveRuntime(e)
 	delete(b.objects, object)
 
@@ -177,7 +178,7 @@ func (b *book) noteStatus(
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
-	e := b.ensure(object, id)
+	e := b.ensureEntry(object, id)
 	e.state = installations.State{State: status.State, Reason: status.Reason}
 	if status.State == installation.Ready {
 		b.noteReady(e, has)
@@ -219,24 +220,24 @@ func textOf(status installation.Status) string {
 
 // noteWaiting notes that a runtime is not ready, and returns for how long it has not been ready.
 func (b *book) noteWaiting(object client.ObjectKey) (age time.Duration) {
-	b.edit(object, func(e *entry) { age = e.noteWaiting() })
+	b.editEntry(object, func(e *entry) { age = e.noteWaiting() })
 	return age
 }
 
 // setFails notes whether the failing lane tries a runtime again.
 func (b *book) setFails(object client.ObjectKey, fails bool) {
-	b.edit(object, func(e *entry) { e.fails = fails })
+	b.editEntry(object, func(e *entry) { e.fails = fails })
 }
 
 // noteFormer adds managers that the agents of a runtime may not serve any more.
 func (b *book) noteFormer(object client.ObjectKey, current, named []core.Manager) {
-	b.edit(object, func(e *entry) { e.former.replaceTried(current, named) })
+	b.editEntry(object, func(e *entry) { e.former.replaceTried(current, named) })
 }
 
 // noteJoins lets the status of a runtime that joins by itself follow its heartbeats, from the first
 // one on.
 func (b *book) noteJoins(object client.ObjectKey, joins bool) {
-	b.edit(object, func(e *entry) {
+	b.editEntry(object, func(e *entry) {
 		e.joins = joins
 		if joins {
 			b.runtimes[e.id] = e
@@ -246,17 +247,17 @@ func (b *book) noteJoins(object client.ObjectKey, joins bool) {
 
 // isInstalled is false for an empty version, and while something is to be verified.
 func (b *book) isInstalled(object client.ObjectKey, version string) (installed bool) {
-	b.edit(object, func(e *entry) { installed = version != "" && e.installed == version && !e.verify })
+	b.editEntry(object, func(e *entry) { installed = version != "" && e.installed == version && !e.verify })
 	return installed
 }
 
 func (b *book) noteInstalled(object client.ObjectKey, version string) {
-	b.edit(object, func(e *entry) { e.installed = version })
+	b.editEntry(object, func(e *entry) { e.installed = version })
 }
 
 // beginRepair reports whether the reconcile has to apply all objects, and counts it then.
 func (b *book) beginRepair(object client.ObjectKey) (verify bool) {
-	b.edit(object, func(e *entry) {
+	b.editEntry(object, func(e *entry) {
 		verify = e.takeVerify()
 		if verify {
 			b.repairs++
@@ -267,7 +268,7 @@ func (b *book) beginRepair(object client.ObjectKey) (verify bool) {
 
 // endRepair delays the next early reconcile.
 func (b *book) endRepair(object client.ObjectKey, took, least time.Duration) {
-	b.edit(object, func(e *entry) { e.delayNext(took, least) })
+	b.editEntry(object, func(e *entry) { e.delayNext(took, least) })
 }
 
 // early is a reconcile before the next regular reconcile.
@@ -276,10 +277,10 @@ type early struct {
 	after  time.Duration
 }
 
-// observe notes a change of freshness, and returns the early reconcile that is due then. A runtime
-// that fails gets no early reconcile, because its lane tries it again. The status of a runtime that
-// joins by itself follows each change.
-func (b *book) observe(now *fleet.Status, repairPause, joinPause time.Duration) (next early, isDue bool) {
+// observeFreshness notes a change of freshness, and returns the early reconcile that is due then. A
+// runtime that fails gets no early reconcile, because its lane tries it again. The status of a
+// runtime that joins by itself follows each change.
+func (b *book) observeFreshness(now *fleet.Status, repairPause, joinPause time.Duration) (next early, isDue bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 

@@ -20,7 +20,7 @@ func (r *reconciler) followFleet() {
 	}
 
 	r.opts.Fleet.OnChange(func(change fleet.Transition) {
-		next, isDue := r.book.observe(&change.To, r.repairPause(), r.opts.Retry)
+		next, isDue := r.book.observeFreshness(&change.To, r.repairPause(), r.opts.Retry)
 		if isDue {
 			r.lanes.Regular.Add(next.after, handler.LowPriority, reconcile.Request{NamespacedName: next.object})
 		}

@@ -39,7 +39,7 @@ func inTestFleet(t *testing.T, run func(f testFleet, r *reconciler)) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newTestFleet(t)
 		r := &reconciler{opts: Options{Fleet: f.Fleet}.withDefaults(), book: (&Overview{}).newBook()}
-		r.book.begin(prodKey, prod)
+		r.book.addObject(prodKey, prod)
 		run(f, r)
 	})
 }
@@ -129,7 +129,7 @@ func TestARuntimeDecidesAboutItselfOnly(t *testing.T) {
 	inTestFleet(t, func(f testFleet, r *reconciler) {
 		f.beat("e", "by hand")
 		hostile := client.ObjectKey{Name: "hostile"}
-		r.book.begin(hostile, "hostile")
+		r.book.addObject(hostile, "hostile")
 		r.book.noteFormer(hostile, nil, []core.Manager{"by hand"})
 		for n := range 10_000 {
 			r.book.noteFormer(hostile, nil, []core.Manager{core.Manager(fmt.Sprint("m", n))})
@@ -170,7 +170,7 @@ func TestARuntimeIsForgottenWithItsLastObject(t *testing.T) {
 
 func TestWithoutAFleetNothingIsLookedAtSooner(t *testing.T) {
 	r := &reconciler{opts: Options{}.withDefaults(), book: (&Overview{}).newBook()}
-	r.book.begin(prodKey, prod)
+	r.book.addObject(prodKey, prod)
 	r.book.noteFormer(prodKey, nil, []core.Manager{"old"})
 	if again := r.pauseOfReady(r.forgetFormer(prodKey, prod, nil)); again != r.opts.Interval {
 		t.Errorf("reconciled again in %v, want %v", again, r.opts.Interval)

@@ -157,8 +157,8 @@ func TestTheStatusOfAJoinedRuntimeFollowsItsHeartbeats(t *testing.T) {
 		w.wantVerified(false)
 	})
 	inRepairWorld(t, func(w *repairWorld) {
-		w.book.forget(prodKey)
-		w.book.begin(prodKey, "new")
+		w.book.forgetObject(prodKey)
+		w.book.addObject(prodKey, "new")
 		w.book.noteJoins(prodKey, true)
 		w.drain()
 		fleettest.Set(w.fleet, "new", "a", fleet.Condition{State: fleet.Unproved})

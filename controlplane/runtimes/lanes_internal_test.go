@@ -88,7 +88,7 @@ func TestAChangedWatcherPutsNobodyBeforeANewRuntime(t *testing.T) {
 	t.Parallel()
 	r := newReconciler(t, newPlane(t), nil)
 	for n := range 1000 {
-		r.book.begin(client.ObjectKey{Name: fmt.Sprint("old-", n)}, "old")
+		r.book.addObject(client.ObjectKey{Name: fmt.Sprint("old-", n)}, "old")
 	}
 	regular, newcomer := newQueue(t, r.lanes.Regular), requestOf(newObject("new"))
 	r.fanOut().Update(t.Context(), event.UpdateEvent{}, regular)
@@ -142,7 +142,7 @@ func TestARuntimeHasOneWorkerAtATime(t *testing.T) {
 func TestPausesGrowFromRetryToInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &reconciler{opts: Options{}.withDefaults(), book: (&Overview{}).newBook()}
-		r.book.begin(prodKey, prod)
+		r.book.addObject(prodKey, prod)
 		attempts := 0
 		for begun := time.Now(); time.Since(begun) < 24*time.Hour; attempts++ {
 			after := r.retryAfter(r.book.noteWaiting(prodKey))

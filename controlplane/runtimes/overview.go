@@ -85,7 +85,7 @@ func (o *Overview) Installations() Installations {
 	}
 	for _, b := range o.books {
 		b.eachReported(func(e *entry) { b.addTo(&all, e) })
-		b.locked(func() { all.Repairs += b.repairs })
+		b.withLock(func() { all.Repairs += b.repairs })
 	}
 
 	for _, runtimes := range all.NeverHeard {

@@ -63,7 +63,7 @@ func TestOverviewNamesRuntimesThatAreNeverHeard(t *testing.T) {
 		if diff := cmp.Diff(want, o.Installations()); diff != "" {
 			t.Errorf("overview (-want +got):\n%s", diff)
 		}
-		b.forget(client.ObjectKey{Name: "b"})
+		b.forgetObject(client.ObjectKey{Name: "b"})
 		all := o.Installations()
 		if len(all.NeverHeard["kyma"]) > 0 || all.Runtimes[InstallationState{State: "Ready"}] != 1 {
 			t.Errorf("after it was removed: %+v", all)

@@ -68,7 +68,7 @@ func (a *attempt) keepRuntime(ctx context.Context) (reconcile.Result, error) {
 		return reconcile.Result{}, a.reportStatus(ctx, waiting)
 	}
 
-	a.book.begin(a.key, a.id)
+	a.book.addObject(a.key, a.id)
 	a.book.noteJoins(a.key, a.identity.Joins)
 	has, err := a.readContents(ctx)
 	if err != nil {
@@ -83,7 +83,7 @@ func (a *attempt) keepRuntime(ctx context.Context) (reconcile.Result, error) {
 	if err := a.reportStatus(ctx, status); err != nil {
 		return reconcile.Result{}, err
 	}
-	return a.requeue(status), nil
+	return a.scheduleNext(status), nil
 }
 
 // installOrJudge installs the agent. For a runtime that joins by itself, it installs nothing and

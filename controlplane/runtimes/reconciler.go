@@ -91,7 +91,7 @@ func (r *reconciler) repairPause() time.Duration { return 20 * r.opts.Retry }
 
 // forgetObject forgets an object. It returns its runtime, if that is known and has no other object.
 func (r *reconciler) forgetObject(object client.ObjectKey) core.RuntimeID {
-	id := r.book.forget(object)
+	id := r.book.forgetObject(object)
 	if id != "" {
 		r.installer.Forget(id)
 	}
@@ -108,7 +108,7 @@ func (r *reconciler) forgetRuntime(id core.RuntimeID) {
 // forgetFormer removes former managers from the fleet. It reports whether to call it again soon,
 // because former agents still send heartbeats for a manager.
 func (r *reconciler) forgetFormer(object client.ObjectKey, id core.RuntimeID, current []core.Manager) (soon bool) {
-	r.book.edit(object, func(e *entry) { soon = e.former.forgetLeft(r.opts.Fleet, id, current) })
+	r.book.editEntry(object, func(e *entry) { soon = e.former.forgetLeft(r.opts.Fleet, id, current) })
 	return soon
 }
 

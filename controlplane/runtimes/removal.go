@@ -51,7 +51,7 @@ func (a *attempt) removeRuntime(ctx context.Context) (reconcile.Result, error) {
 			"removing the finalizer of a deleted object, although its last status was not written")
 	}
 	if status.State != installation.Removed {
-		return a.requeue(status), nil
+		return a.scheduleNext(status), nil
 	}
 	return a.release(ctx)
 }

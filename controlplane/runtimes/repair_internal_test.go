@@ -215,10 +215,10 @@ func TestARuntimeThatIsNotReachedIsLookedAtOnceAMinute(t *testing.T) {
 
 func TestAForgottenRuntimeIsNotLookedAt(t *testing.T) {
 	inRepairWorld(t, func(w *repairWorld) {
-		w.book.forget(client.ObjectKey{Name: "another object"})
+		w.book.forgetObject(client.ObjectKey{Name: "another object"})
 		w.beat("a", lost)
 		w.wantLooks(1)
-		w.book.forget(prodKey)
+		w.book.forgetObject(prodKey)
 		w.beat("a", alive)
 		time.Sleep(time.Hour)
 		w.beat("a", lost)
@@ -233,7 +233,7 @@ func TestAFormerIDOfAnObjectIsForgotten(t *testing.T) {
 		w.serves(prodKey, "corrected", "a")
 		w.beat("a", lost)
 		w.wantLooks(0)
-		w.book.forget(prodKey)
+		w.book.forgetObject(prodKey)
 		if n := len(w.book.objects) + len(w.book.runtimes); n != 0 {
 			t.Errorf("%d entries, want none", n)
 		}
@@ -242,7 +242,7 @@ func TestAFormerIDOfAnObjectIsForgotten(t *testing.T) {
 
 func TestARuntimeThatFailsIsLeftToItsLane(t *testing.T) {
 	inRepairWorld(t, func(w *repairWorld) {
-		w.book.edit(prodKey, func(e *entry) { e.fails = true })
+		w.book.editEntry(prodKey, func(e *entry) { e.fails = true })
 		w.beat("a", lost)
 		w.wantLooks(0)
 		w.wantVerified(true)

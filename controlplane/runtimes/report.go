@@ -56,9 +56,9 @@ func (a *attempt) reportFailure(ctx context.Context, err error) (reconcile.Resul
 	}
 }
 
-// requeue returns when to reconcile a runtime again. A runtime that is ready comes after those that
-// wait.
-func (a *attempt) requeue(status installation.Status) reconcile.Result {
+// scheduleNext returns when to reconcile a runtime again. A runtime that is ready comes after those
+// that wait.
+func (a *attempt) scheduleNext(status installation.Status) reconcile.Result {
 	if status.State != installation.Ready {
 		age := a.book.noteWaiting(a.key)
 		return reconcile.Result{RequeueAfter: a.retryAfter(age)}

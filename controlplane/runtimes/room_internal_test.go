@@ -121,7 +121,7 @@ func (r *reconciler) applyAll(ctx context.Context, t *testing.T, name string) ti
 	if err != nil || result.Priority == nil {
 		t.Errorf("%s: %+v, %v, want it ready", name, result, err)
 	}
-	r.book.edit(client.ObjectKeyFromObject(newObject(name)), func(e *entry) { e.verify = true })
+	r.book.editEntry(client.ObjectKeyFromObject(newObject(name)), func(e *entry) { e.verify = true })
 	return time.Since(begun)
 }
 

@@ -23,11 +23,11 @@ type httpRoutes struct {
 
 func (httpRoutes) kind() string { return "HTTPRoute" }
 
-func (httpRoutes) gateway() client.Object { return &gatewayv1.Gateway{} }
+func (httpRoutes) newGateway() client.Object { return &gatewayv1.Gateway{} }
 
-func (httpRoutes) route() client.Object { return &gatewayv1.HTTPRoute{} }
+func (httpRoutes) newRoute() client.Object { return &gatewayv1.HTTPRoute{} }
 
-func (h httpRoutes) build(
+func (h httpRoutes) buildRoute(
 	ctx context.Context, reader client.Reader, selector labels.Selector, w *v1beta2.Watcher, m core.Manager,
 ) (client.Object, string, error) {
 	gateways := &gatewayv1.GatewayList{}
@@ -100,7 +100,7 @@ func isHTTP(l gatewayv1.Listener) bool {
 	return l.Protocol == gatewayv1.HTTPProtocolType || l.Protocol == gatewayv1.HTTPSProtocolType
 }
 
-func (h httpRoutes) check(ctx context.Context, reader client.Reader, key client.ObjectKey) error {
+func (h httpRoutes) checkRoute(ctx context.Context, reader client.Reader, key client.ObjectKey) error {
 	route := &gatewayv1.HTTPRoute{}
 	if err := reader.Get(ctx, key, route); err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("read %s: %w", h.kind(), err)

@@ -42,7 +42,7 @@ func newRouteWorld(t *testing.T, routes Routing, owner string, objects ...client
 	opts := Options{Routing: routes, Owner: owner}.withDefaults()
 
 	return &reconciler{
-		client: c, fresh: c, gateways: c, events: events.NewFakeRecorder(100), routing: opts.routing(), opts: opts,
+		client: c, fresh: c, gateways: c, events: events.NewFakeRecorder(100), routing: opts.newRouting(), opts: opts,
 	}
 }
 

@@ -201,7 +201,7 @@ func TestRoutesOfAnotherKindNeedNotBeReadable(t *testing.T) {
 	} {
 		r := &reconciler{fresh: failing{err: test.answer}, routing: virtualServices{}}
 		of := identity{name: types.NamespacedName{Namespace: "kcp-system", Name: "kyma"}}
-		err := r.removeRoutes(t.Context(), of, r.kind())
+		err := r.removeRoutes(t.Context(), of, r.routeKind())
 		if !errors.Is(err, test.want) {
 			t.Errorf("%s: got %v, want %v", name, err, test.want)
 		}

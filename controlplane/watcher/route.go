@@ -1,13 +1,10 @@
 package watcher
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -19,35 +16,10 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/ownership"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/serverside"
-	"github.com/runtime-watcher/runtime-watcher/core"
-	"github.com/runtime-watcher/runtime-watcher/core/contract"
 )
 
-// routing makes and checks the routes of one kind. The reconciler has one, or none without routes.
-type routing interface {
-	kind() string
-	gateway() client.Object
-	route() client.Object
-	// build returns the route of a Watcher through all gateways that a selector finds, without
-	// owner, and its way for messages. When there can be none, the error is a [routeProblem].
-	build(
-		ctx context.Context, reader client.Reader, selector labels.Selector, w *v1beta2.Watcher, m core.Manager,
-	) (client.Object, string, error)
-	// check returns a [routeProblem] unless the gateways have accepted the stored route.
-	check(ctx context.Context, reader client.Reader, route client.ObjectKey) error
-}
-
-func prefixes(manager core.Manager) []string {
-	versions := []contract.Version{contract.V1, contract.V2, contract.V3}
-	paths := make([]string, len(versions))
-	for i, version := range versions {
-		paths[i] = "/" + string(version) + "/" + string(manager) + "/"
-	}
-	return paths
-}
-
-// apply creates or corrects the route. Fields that others have added stay.
-func (r *reconciler) apply(ctx context.Context, w *v1beta2.Watcher, route client.Object) error {
+// writeRoute creates or corrects the route. Fields that others have added stay.
+func (r *reconciler) writeRoute(ctx context.Context, w *v1beta2.Watcher, route client.Object) error {
 	owner := metav1.NewControllerRef(w, r.opts.Names.GroupVersionKind())
 	route.SetName(w.Name)
 	route.SetNamespace(w.Namespace)
@@ -68,11 +40,11 @@ func (r *reconciler) apply(ctx context.Context, w *v1beta2.Watcher, route client
 
 // readOwn returns the route of a Watcher, nil if there is none. It fails if the route is foreign.
 func (r *reconciler) readOwn(ctx context.Context, w *v1beta2.Watcher) (client.Object, error) {
-	current, err := r.stored(ctx, r.routing, client.ObjectKeyFromObject(w))
+	current, err := r.readStored(ctx, r.routing, client.ObjectKeyFromObject(w))
 	if err != nil || current == nil {
 		return nil, err
 	}
-	if r.owns(current, identityOf(w)) {
+	if r.ownsRoute(current, identityOf(w)) {
 		return current, nil
 	}
 
@@ -89,60 +61,18 @@ func (r *reconciler) readOwn(ctx context.Context, w *v1beta2.Watcher) (client.Ob
 		r.routing.kind(), w.Namespace, w.Name)
 }
 
-// stored reads without cache. A cache would wait for kinds that are not installed.
-func (r *reconciler) stored(ctx context.Context, of routing, key client.ObjectKey) (client.Object, error) {
-	route, err := serverside.Get(ctx, r.fresh, key, of.route())
+// readStored reads without cache. A cache would wait for kinds that are not installed.
+func (r *reconciler) readStored(ctx context.Context, of routing, key client.ObjectKey) (client.Object, error) {
+	route, err := serverside.Get(ctx, r.fresh, key, of.newRoute())
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", of.kind(), err)
 	}
 	return route, nil
 }
 
-// identity is that of a Watcher. An API server gives each UID once.
-type identity struct {
-	name types.NamespacedName
-	uid  types.UID // "" for a Watcher that is gone, and that this process has not seen.
-}
-
-func identityOf(w *v1beta2.Watcher) identity { return identity{client.ObjectKeyFromObject(w), w.UID} }
-
-// nameOwner returns the reference of a route to a Watcher of that name.
-func (r *reconciler) nameOwner(route client.Object, name string) (owner metav1.OwnerReference, found bool) {
-	kind := r.opts.Names.GroupVersionKind()
-	references := route.GetOwnerReferences()
-	n := slices.IndexFunc(references, func(owner metav1.OwnerReference) bool {
-		return owner.Kind == kind.Kind && owner.Name == name && strings.HasPrefix(owner.APIVersion, kind.Group+"/")
-	})
-	if n < 0 {
-		return metav1.OwnerReference{}, false
-	}
-
-	return references[n], true
-}
-
-// owns reports whether a route belongs to a Watcher, and to this operator. A route that was
-// restored from a backup, or of a Watcher that was created again, has another UID. The identity of
-// a Watcher that is gone has no UID, and then the label of this controller decides. Kubernetes
-// also deletes a route if the owner that it names does not exist.
-func (r *reconciler) owns(route client.Object, of identity) bool {
-	owner, found := r.nameOwner(route, of.name.Name)
-	if !found {
-		return false
-	}
-
-	mark := route.GetAnnotations()[r.opts.Names.InstalledBy()]
-	if mark != "" && mark != r.opts.Owner {
-		return false
-	}
-	if of.uid == "" {
-		return route.GetLabels()[r.opts.Names.ManagedBy()] == fieldOwner
-	}
-
-	return owner.UID == of.uid
-}
-
-// replace deletes the routes of a former Watcher with the name of w, which this process has seen.
-func (r *reconciler) replace(ctx context.Context, w *v1beta2.Watcher) error {
+// removeFormer deletes the routes of a former Watcher with the name of w, which this process has
+// seen.
+func (r *reconciler) removeFormer(ctx context.Context, w *v1beta2.Watcher) error {
 	former := r.lastSeen(client.ObjectKeyFromObject(w))
 	if former != "" && former != w.UID {
 		if err := r.removeRoutes(ctx, identity{client.ObjectKeyFromObject(w), former}, ""); err != nil {
@@ -152,13 +82,6 @@ func (r *reconciler) replace(ctx context.Context, w *v1beta2.Watcher) error {
 
 	r.seen.Store(client.ObjectKeyFromObject(w), w.UID)
 	return nil
-}
-
-// lastSeen returns "" for a Watcher that this process has not seen.
-func (r *reconciler) lastSeen(name types.NamespacedName) types.UID {
-	last, _ := r.seen.Load(name)
-	uid, _ := last.(types.UID)
-	return uid
 }
 
 // removeAll deletes the routes of a Watcher that is gone.
@@ -180,13 +103,13 @@ func (r *reconciler) removeRoutes(ctx context.Context, of identity, except strin
 			continue
 		}
 
-		current, err := r.stored(ctx, routes, of.name)
-		if err == nil && current != nil && r.owns(current, of) {
+		current, err := r.readStored(ctx, routes, of.name)
+		if err == nil && current != nil && r.ownsRoute(current, of) {
 			// The route may have another owner by now: then the next reconcile decides.
 			err = ownership.DeleteUnchanged(ctx, r.client, current)
 		}
 
-		isForeignKind := routes.kind() != r.kind()
+		isForeignKind := routes.kind() != r.routeKind()
 		isUnavailable := meta.IsNoMatchError(err) || apierrors.IsForbidden(err)
 		if isForeignKind && isUnavailable {
 			continue
@@ -196,13 +119,6 @@ func (r *reconciler) removeRoutes(ctx context.Context, of identity, except strin
 		}
 	}
 	return nil
-}
-
-func (r *reconciler) kind() string {
-	if r.routing == nil {
-		return ""
-	}
-	return r.routing.kind()
 }
 
 // selectorOf returns the selector of the gateways, which has the JSON of a [metav1.LabelSelector].
@@ -221,48 +137,4 @@ func selectorOf(s *v1beta2.GatewaySelector) (labels.Selector, error) {
 	}
 
 	return selector, nil
-}
-
-// yield removes the route of a Watcher, and returns a problem, when an older Watcher leads its
-// manager to another service. So a new Watcher cannot take over the events of a manager.
-func (r *reconciler) yield(ctx context.Context, w *v1beta2.Watcher, m core.Manager) error {
-	watchers := &v1beta2.WatcherList{}
-	if err := r.client.List(ctx, watchers); err != nil {
-		return fmt.Errorf("list Watchers: %w", err)
-	}
-
-	elder := r.elderOf(w, m, watchers.Items)
-	if elder == nil {
-		return nil
-	}
-	if err := r.removeRoutes(ctx, identityOf(w), ""); err != nil {
-		return err
-	}
-
-	return problem(v1beta2.ReasonManagerShared, "the older Watcher %s/%s leads manager %s to the service %s/%s: use the same "+
-		"service or another manager", elder.Namespace, elder.Name, m,
-		elder.Spec.ServiceInfo.Namespace, elder.Spec.ServiceInfo.Name)
-}
-
-// elderOf returns nil if no Watcher before w leads the manager to another service.
-func (r *reconciler) elderOf(w *v1beta2.Watcher, m core.Manager, watchers []v1beta2.Watcher) *v1beta2.Watcher {
-	eldest := w
-	for i := range watchers {
-		other := &watchers[i]
-		hasRoute := incomplete(other) == nil && other.DeletionTimestamp.IsZero()
-		if hasRoute && managerName(other, r.opts.Names) == string(m) && byAge(other, eldest) < 0 {
-			eldest = other
-		}
-	}
-
-	if eldest.Spec.ServiceInfo == w.Spec.ServiceInfo {
-		return nil
-	}
-	return eldest
-}
-
-// byAge compares names when both were created in the same second.
-func byAge(a, b *v1beta2.Watcher) int {
-	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
-		cmp.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name))
 }

@@ -24,11 +24,11 @@ type virtualServices struct {
 
 func (virtualServices) kind() string { return "VirtualService" }
 
-func (virtualServices) gateway() client.Object { return &networkingv1beta1.Gateway{} }
+func (virtualServices) newGateway() client.Object { return &networkingv1beta1.Gateway{} }
 
-func (virtualServices) route() client.Object { return &networkingv1beta1.VirtualService{} }
+func (virtualServices) newRoute() client.Object { return &networkingv1beta1.VirtualService{} }
 
-func (v virtualServices) build(
+func (v virtualServices) buildRoute(
 	ctx context.Context, reader client.Reader, selector labels.Selector, w *v1beta2.Watcher, m core.Manager,
 ) (client.Object, string, error) {
 	gateways := &networkingv1beta1.GatewayList{}
@@ -83,8 +83,8 @@ func (v virtualServices) destination(service v1beta2.Service) *apinetworkingv1be
 	}
 }
 
-// check accepts every route, as Istio reports nothing in its status by default.
-func (virtualServices) check(context.Context, client.Reader, client.ObjectKey) error { return nil }
+// checkRoute accepts every route, as Istio reports nothing in its status by default.
+func (virtualServices) checkRoute(context.Context, client.Reader, client.ObjectKey) error { return nil }
 
 // namesAndHosts returns sorted lists, so that the same gateways make the same route.
 func namesAndHosts(gateways []*networkingv1beta1.Gateway) (names, hosts []string) {
@@ -103,13 +103,7 @@ func namesAndHosts(gateways []*networkingv1beta1.Gateway) (names, hosts []string
 // hostsOf returns the hosts of a server of a gateway, none unless it looks at paths. A server
 // without tls serves plain text.
 func hostsOf(server *apinetworkingv1beta1.Server) (hosts []string) {
-	noHTTP := slices.Contains([]string{"TCP", "TLS", "MONGO"}, strings.ToUpper(server.GetPort().GetProtocol()))
-	if tls := server.GetTls(); tls != nil { // The zero value of a mode is PASSTHROUGH.
-		noHTTP = noHTTP || tls.GetMode() == apinetworkingv1beta1.ServerTLSSettings_PASSTHROUGH ||
-			tls.GetMode() == apinetworkingv1beta1.ServerTLSSettings_AUTO_PASSTHROUGH
-	}
-
-	if noHTTP {
+	if !servesHTTP(server) {
 		return nil
 	}
 
@@ -119,4 +113,20 @@ func hostsOf(server *apinetworkingv1beta1.Server) (hosts []string) {
 	}
 
 	return hosts
+}
+
+func servesHTTP(server *apinetworkingv1beta1.Server) bool {
+	if slices.Contains([]string{"TCP", "TLS", "MONGO"}, strings.ToUpper(server.GetPort().GetProtocol())) {
+		return false
+	}
+
+	tls := server.GetTls()
+	if tls == nil {
+		return true
+	}
+
+	// The zero value of a mode is PASSTHROUGH.
+	isPassedThrough := tls.GetMode() == apinetworkingv1beta1.ServerTLSSettings_PASSTHROUGH ||
+		tls.GetMode() == apinetworkingv1beta1.ServerTLSSettings_AUTO_PASSTHROUGH
+	return !isPassedThrough
 }

@@ -148,3 +148,9 @@ func beyondMost(first map[core.Manager]*v1beta2.Watcher) []core.Manager {
 	managers := slices.SortedFunc(maps.Keys(first), func(a, b core.Manager) int { return byAge(first[a], first[b]) })
 	return managers[min(len(managers), defaults.MaxManagers):]
 }
+
+// byAge compares names when both were created in the same second.
+func byAge(a, b *v1beta2.Watcher) int {
+	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
+		cmp.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name))
+}

@@ -1,7 +1,6 @@
 package condition
 
 import (
-	"fmt"
 	"regexp"
 	"slices"
 	"strconv"
@@ -13,87 +12,34 @@ import (
 	"github.com/google/cel-go/parser"
 )
 
-type term struct {
-	// text is of the type dyn, so that an API server finds no contradiction of types.
-	text string
-	// guard has expressions that must all be true. Each fails only if one before it is false.
-	guard []string
-	// constant is whether the value is in the expression itself.
-	constant bool
-	// boolean is whether the value is a bool if it is defined.
-	boolean bool
-}
-
-func conjunction(facts []string) string {
-	if len(facts) == 0 {
-		return "true"
-	}
-	return "(" + strings.Join(facts, " && ") + ")"
-}
-
-func with(text string, operands []term, facts ...string) term {
-	var guard []string
-	for _, operand := range operands {
-		guard = append(guard, without(operand.guard, guard)...)
-	}
-	return term{text: text, guard: append(guard, without(facts, guard)...)}
-}
-
-// without returns the facts that are not known. Repeated facts would make an expression so long
-// that an API server takes seconds to compile it.
-func without(facts, known []string) []string {
-	return slices.DeleteFunc(slices.Clone(facts), func(fact string) bool { return slices.Contains(known, fact) })
-}
-
-func (t term) asBool() term {
-	t.boolean = true
-	return t
-}
-
-func (t term) is(name string) string { return "type(" + t.text + ") == " + name }
-
-func (t term) isNumber() string {
-	return "(" + t.is("int") + " || " + t.is("double") + " || " + t.is("uint") + ")"
-}
-
-func (t term) short(most int) string { return fmt.Sprintf("size(%s) <= %d", t.text, most) }
-
-func (t term) cheap() string {
-	return "(" + t.isSized() + " ? " + t.short(maxCompared) + " : true)"
-}
-
-func (t term) isSized() string {
-	return "(" + t.is("string") + " || " + t.is("list") + " || " + t.is("map") + ")"
-}
-
 const itemVariable = "item_"
 
-func (t *translator) expression(e ast.Expr) term {
+func (t *translator) translate(e ast.Expr) term {
 	switch e.Kind() {
 	case ast.LiteralKind:
-		return t.literal(e)
+		return t.translateLiteral(e)
 	case ast.ListKind:
-		return t.list(e)
+		return t.translateList(e)
 	case ast.IdentKind:
-		return t.variable(e)
+		return t.translateVariable(e)
 	case ast.SelectKind:
-		return t.expression(e.AsSelect().Operand()).member(e.AsSelect().FieldName())
+		return t.translate(e.AsSelect().Operand()).member(e.AsSelect().FieldName())
 	case ast.CallKind:
-		return t.call(e)
+		return t.translateCall(e)
 	default:
 		return t.refuse(e, "maps and messages are not allowed")
 	}
 }
 
-func (t *translator) boolean(e ast.Expr) term {
-	found := t.expression(e)
+func (t *translator) translateBoolean(e ast.Expr) term {
+	found := t.translate(e)
 	if found.boolean {
 		return found
 	}
-	return with(found.text, []term{found}, found.is("bool")).asBool()
+	return with(found.text, []term{found}, found.isType("bool")).asBool()
 }
 
-func (t *translator) operands(nodes []ast.Expr, translate func(ast.Expr) term) []term {
+func (t *translator) translateAll(nodes []ast.Expr, translate func(ast.Expr) term) []term {
 	terms := make([]term, len(nodes))
 	for i, node := range nodes {
 		terms[i] = translate(node)
@@ -101,7 +47,7 @@ func (t *translator) operands(nodes []ast.Expr, translate func(ast.Expr) term) [
 	return terms
 }
 
-func (t *translator) literal(e ast.Expr) term {
+func (t *translator) translateLiteral(e ast.Expr) term {
 	text, err := parser.Unparse(e, t.info)
 	if _, isBytes := e.AsLiteral().(types.Bytes); isBytes || err != nil {
 		return t.refuse(e, "want a string, a number, true, false or null")
@@ -109,12 +55,12 @@ func (t *translator) literal(e ast.Expr) term {
 	return term{text: "dyn(" + text + ")", constant: true}
 }
 
-func (t *translator) list(e ast.Expr) term {
-	elements := t.operands(e.AsList().Elements(), func(e ast.Expr) term {
+func (t *translator) translateList(e ast.Expr) term {
+	elements := t.translateAll(e.AsList().Elements(), func(e ast.Expr) term {
 		if e.Kind() != ast.LiteralKind {
 			return t.refuse(e, "want a list of literals")
 		}
-		return t.literal(e)
+		return t.translateLiteral(e)
 	})
 
 	texts := make([]string, len(elements))
@@ -124,7 +70,7 @@ func (t *translator) list(e ast.Expr) term {
 	return term{text: "dyn([" + strings.Join(texts, ", ") + "])", constant: true}
 }
 
-func (t *translator) variable(e ast.Expr) term {
+func (t *translator) translateVariable(e ast.Expr) term {
 	name := e.AsIdent()
 
 	switch {
@@ -142,14 +88,9 @@ func isVariable(name string) bool {
 	return name == "object" || name == "oldObject" || name == "request"
 }
 
-func (t term) member(name string) term {
-	name = strconv.Quote(name)
-	return with(t.text+"["+name+"]", []term{t}, t.is("map"), name+" in "+t.text)
-}
-
-func (t *translator) index(e ast.Expr) term {
+func (t *translator) translateIndex(e ast.Expr) term {
 	args := e.AsCall().Args()
-	parent := t.expression(args[0])
+	parent := t.translate(args[0])
 	if args[1].Kind() == ast.LiteralKind {
 		switch key := args[1].AsLiteral().(type) {
 		case types.String:
@@ -162,46 +103,32 @@ func (t *translator) index(e ast.Expr) term {
 	return t.refuse(args[1], "want a literal string or integer as index")
 }
 
-func (t term) element(position int64) term {
-	return with(fmt.Sprintf("%s[%d]", t.text, position), []term{t},
-		t.is("list"), fmt.Sprintf("%d >= 0 && size(%s) > %d", position, t.text, position))
-}
-
-// The bounds of values, in elements of a list, members of a map, or code points of a string. Within
-// a macro they are smaller, because each element costs again.
-const (
-	maxCompared   = 16 << 10
-	maxText       = 4 << 10
-	maxItemText   = 128
-	maxItems      = 64
-	maxContainers = 1 << 10
-)
-
-func (t *translator) call(e ast.Expr) term {
+func (t *translator) translateCall(e ast.Expr) term {
 	switch name := e.AsCall().FunctionName(); name {
 	case operators.LogicalAnd, operators.LogicalOr:
-		return t.logic(e, name)
+		return t.translateLogic(e, name)
 	case operators.LogicalNot:
-		operand := t.boolean(e.AsCall().Args()[0])
+		operand := t.translateBoolean(e.AsCall().Args()[0])
 		return with("(!"+operand.text+")", []term{operand}).asBool()
 	case operators.Conditional:
-		return t.conditional(e)
+		return t.translateConditional(e)
 	case operators.Equals, operators.NotEquals:
-		return t.comparison(e, name, nil)
+		return t.translateComparison(e, name, nil)
 	case operators.Less, operators.LessEquals, operators.Greater, operators.GreaterEquals:
-		return t.comparison(e, name, ordered)
+		return t.translateComparison(e, name, ordered)
 	case operators.In:
-		return t.contained(e)
+		return t.translateIn(e)
 	case operators.Index:
-		return t.index(e)
+		return t.translateIndex(e)
 	default:
-		return t.function(e, name)
+		return t.translateFunction(e, name)
 	}
 }
 
-// logic evaluates from left to right. Where the left side decides, the right one may be undefined.
-func (t *translator) logic(e ast.Expr, name string) term {
-	sides := t.operands(e.AsCall().Args(), t.boolean)
+// translateLogic evaluates from left to right. Where the left side decides, the right one may be
+// undefined.
+func (t *translator) translateLogic(e ast.Expr, name string) term {
+	sides := t.translateAll(e.AsCall().Args(), t.translateBoolean)
 	symbol, _ := operators.FindReverse(name)
 	joined := sides[0]
 
@@ -223,10 +150,10 @@ func (t *translator) logic(e ast.Expr, name string) term {
 	return joined.asBool()
 }
 
-func (t *translator) conditional(e ast.Expr) term {
+func (t *translator) translateConditional(e ast.Expr) term {
 	args := e.AsCall().Args()
-	condition := t.boolean(args[0])
-	branches := t.operands(args[1:], t.expression)
+	condition := t.translateBoolean(args[0])
+	branches := t.translateAll(args[1:], t.translate)
 	yes := branches[0]
 	no := branches[1]
 	chosen := with("("+condition.text+" ? "+yes.text+" : "+no.text+")", []term{condition},
@@ -237,9 +164,9 @@ func (t *translator) conditional(e ast.Expr) term {
 	return chosen
 }
 
-// comparison needs cheap operands, unless one of them is a constant.
-func (t *translator) comparison(e ast.Expr, name string, fact func(a, b term) string) term {
-	sides := t.operands(e.AsCall().Args(), t.expression)
+// translateComparison needs cheap operands, unless one of them is a constant.
+func (t *translator) translateComparison(e ast.Expr, name string, fact func(a, b term) string) term {
+	sides := t.translateAll(e.AsCall().Args(), t.translate)
 	var facts []string
 
 	if fact != nil {
@@ -249,7 +176,7 @@ func (t *translator) comparison(e ast.Expr, name string, fact func(a, b term) st
 		if t.item != "" {
 			return t.refuse(e, "want a literal on one side of a comparison within a macro")
 		}
-		facts = append(facts, sides[0].cheap(), sides[1].cheap())
+		facts = append(facts, sides[0].isCheap(), sides[1].isCheap())
 	}
 
 	symbol, _ := operators.FindReverse(name)
@@ -257,22 +184,22 @@ func (t *translator) comparison(e ast.Expr, name string, fact func(a, b term) st
 }
 
 func ordered(a, b term) string {
-	return "(" + a.isNumber() + " && " + b.isNumber() + " || " + a.is("string") + " && " + b.is("string") + ")"
+	return "(" + a.isNumber() + " && " + b.isNumber() + " || " + a.isType("string") + " && " + b.isType("string") + ")"
 }
 
-func (t *translator) contained(e ast.Expr) term {
-	sides := t.operands(e.AsCall().Args(), t.expression)
+func (t *translator) translateIn(e ast.Expr) term {
+	sides := t.translateAll(e.AsCall().Args(), t.translate)
 	value := sides[0]
 	container := sides[1]
 	if t.item != "" && !container.constant {
 		return t.refuse(e, "want a list of literals after in within a macro")
 	}
 	return with("("+value.text+" in "+container.text+")", sides,
-		"("+container.is("list")+" && "+container.short(maxContainers)+" || "+
-			container.is("map")+" && "+value.is("string")+")").asBool()
+		"("+container.isType("list")+" && "+container.isShort(maxContainers)+" || "+
+			container.isType("map")+" && "+value.isType("string")+")").asBool()
 }
 
-func (t *translator) function(e ast.Expr, name string) term {
+func (t *translator) translateFunction(e ast.Expr, name string) term {
 	call := e.AsCall()
 	member := call.IsMemberFunction()
 	arguments := len(call.Args())
@@ -281,40 +208,40 @@ func (t *translator) function(e ast.Expr, name string) term {
 
 	switch {
 	case name == operators.Has && !member && arguments == 1:
-		return t.has(e)
+		return t.translateHas(e)
 	case name == "size" && member && arguments == 0:
-		return t.size(call.Target())
+		return t.translateSize(call.Target())
 	case name == "size" && !member && arguments == 1:
-		return t.size(call.Args()[0])
+		return t.translateSize(call.Args()[0])
 	case isMacro && member && arguments == 2: // Variable and condition.
-		return t.macro(e, name)
+		return t.translateMacro(e, name)
 	case isText && member && arguments == 1:
-		return t.text(e, name)
+		return t.translateText(e, name)
 	default:
 		return t.refuse(e, "%.40q is not allowed: want operators without arithmetic, has, size, startsWith, "+
 			"endsWith, contains, matches, all or exists", name)
 	}
 }
 
-func (t *translator) has(e ast.Expr) term {
+func (t *translator) translateHas(e ast.Expr) term {
 	argument := e.AsCall().Args()[0]
 	if argument.Kind() != ast.SelectKind {
 		return t.refuse(e, "want has(<value>.<field>)")
 	}
 
-	parent := t.expression(argument.AsSelect().Operand())
+	parent := t.translate(argument.AsSelect().Operand())
 	present := parent.member(argument.AsSelect().FieldName()).guard
 	last := len(present) - 1
 
 	return term{text: "(" + present[last] + ")", guard: present[:last], boolean: true}
 }
 
-func (t *translator) size(operand ast.Expr) term {
-	of := t.expression(operand)
+func (t *translator) translateSize(operand ast.Expr) term {
+	of := t.translate(operand)
 	return with("dyn(size("+of.text+"))", []term{of}, of.isSized())
 }
 
-func (t *translator) text(e ast.Expr, name string) term {
+func (t *translator) translateText(e ast.Expr, name string) term {
 	argument := e.AsCall().Args()[0]
 	if argument.Kind() != ast.LiteralKind || argument.AsLiteral().Type() != types.StringType {
 		return t.refuse(argument, "want a literal string for %s", name)
@@ -325,7 +252,7 @@ func (t *translator) text(e ast.Expr, name string) term {
 		return t.refuse(argument, "%v", err)
 	}
 
-	of := t.expression(e.AsCall().Target())
+	of := t.translate(e.AsCall().Target())
 	most := maxText
 
 	if t.item != "" {
@@ -333,11 +260,11 @@ func (t *translator) text(e ast.Expr, name string) term {
 	}
 
 	called := "(" + of.text + "." + name + "(" + strconv.Quote(value) + "))"
-	return with(called, []term{of}, of.is("string"), of.short(most)).asBool()
+	return with(called, []term{of}, of.isType("string"), of.isShort(most)).asBool()
 }
 
-// macro is all or exists, over a list. All elements must be defined.
-func (t *translator) macro(e ast.Expr, name string) term {
+// translateMacro is all or exists, over a list. All elements must be defined.
+func (t *translator) translateMacro(e ast.Expr, name string) term {
 	call := e.AsCall()
 	if t.item != "" {
 		return t.refuse(e, "want no macro within a macro")
@@ -348,14 +275,14 @@ func (t *translator) macro(e ast.Expr, name string) term {
 		return t.refuse(variable, "want a new name of a variable")
 	}
 
-	list := t.expression(call.Target())
+	list := t.translate(call.Target())
 	t.item = variable.AsIdent()
-	condition := t.boolean(call.Args()[1])
+	condition := t.translateBoolean(call.Args()[1])
 	t.item = ""
 	each := func(macro, condition string) string {
 		return list.text + "." + macro + "(" + itemVariable + ", " + condition + ")"
 	}
 
-	return with("("+each(name, condition.text)+")", []term{list}, list.is("list"), list.short(maxItems),
+	return with("("+each(name, condition.text)+")", []term{list}, list.isType("list"), list.isShort(maxItems),
 		each("all", conjunction(without(condition.guard, list.guard)))).asBool()
 }
