@@ -15,6 +15,7 @@ import (
 
 func TestChangeEvent(t *testing.T) {
 	t.Parallel()
+
 	at := time.Unix(1_700_000_000, 0)
 	scale := schema.GroupVersionKind{Group: "apps", Version: "v1beta1", Kind: "Deployment"}
 	web := types.NamespacedName{Namespace: "default", Name: "web"}
@@ -64,6 +65,7 @@ func TestChangeEvent(t *testing.T) {
 			core.WatchEvent{Operation: create, Field: core.FieldSpec, Generation: 7, Watched: web, WatchedGVK: scale},
 		},
 	}
+
 	for name, tt := range tests {
 		tt.want.Time = at
 		got, err := tt.change.Event(at)
@@ -75,6 +77,7 @@ func TestChangeEvent(t *testing.T) {
 
 func TestBase(t *testing.T) {
 	t.Parallel()
+
 	state := func(uid, version string) string {
 		return `{"metadata":{"name":"a","uid":` + uid + `,"resourceVersion":` + version + `}}`
 	}
@@ -123,6 +126,7 @@ func TestNamespacesAreClusterScoped(t *testing.T) {
 			Name: types.NamespacedName{Namespace: "foo", Name: "foo"},
 			New:  decode(t, `{"metadata":{"name":"foo"}}`),
 		}
+
 		event, err := c.Event(time.Time{})
 		if err != nil || event.Watched.String() != want {
 			t.Errorf("%v is reported as %s, %v, want %s", kind, event.Watched, err, want)
@@ -132,6 +136,7 @@ func TestNamespacesAreClusterScoped(t *testing.T) {
 
 func TestEventRefusesObjectsWithoutIdentity(t *testing.T) {
 	t.Parallel()
+
 	long := strings.Repeat("x", 1<<10+1)
 	for name, c := range map[string]core.Change{
 		"nothing":         {},

@@ -25,6 +25,7 @@ func (a *answer) Reason() string            { return "answered" }
 
 func TestClassification(t *testing.T) {
 	t.Parallel()
+
 	plain := errors.New("plain")
 	tests := []struct {
 		name      string
@@ -53,15 +54,18 @@ func TestClassification(t *testing.T) {
 		{"cancelled", fmt.Errorf("forward: %w", context.Canceled), false, 0, "canceled"},
 		{"events of which one is permanent", core.EventErrors{0: &answer{}}, false, 0, "other"},
 	}
+
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
+
 			if got := core.IsPermanent(tt.err); got != tt.permanent {
 				t.Errorf("IsPermanent = %v, want %v", got, tt.permanent)
 			}
 			if got := core.RetryAfter(tt.err); got != tt.after {
 				t.Errorf("RetryAfter = %v, want %v", got, tt.after)
 			}
+
 			if got := core.ReasonOf(tt.err); string(got) != tt.reason {
 				t.Errorf("Reason = %q, want %q", got, tt.reason)
 			}
@@ -71,11 +75,13 @@ func TestClassification(t *testing.T) {
 
 func TestEventErrors(t *testing.T) {
 	t.Parallel()
+
 	var err error = core.EventErrors{7: errors.New("seven"), 3: core.ErrForbidden}
 	want := "2 events of the batch failed, the first is number 3: sender may not trigger this"
 	if got := err.Error(); got != want {
 		t.Errorf("error is %q, want %q", got, want)
 	}
+
 	if errors.Is(err, core.ErrForbidden) {
 		t.Error("the error of one event is that of all")
 	}

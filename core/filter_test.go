@@ -97,7 +97,11 @@ type filterTest struct {
 
 func TestComparingFilters(t *testing.T) {
 	t.Parallel()
-	never, always, spec, status := verdicts{}, verdicts{true, true}, verdicts{spec: true}, verdicts{status: true}
+
+	never := verdicts{}
+	always := verdicts{true, true}
+	spec := verdicts{spec: true}
+	status := verdicts{status: true}
 	for _, tt := range []filterTest{
 		// The beginning and the end of an object.
 		{"create", create, "", absent, base, always},
@@ -185,11 +189,13 @@ func TestComparingFilters(t *testing.T) {
 
 func (tt *filterTest) check(t *testing.T) {
 	t.Helper()
+
 	c := change(t, tt.operation, tt.subresource, tt.before, tt.after)
 	got := verdicts{core.SpecChanged(c), core.StatusChanged(c)}
 	if got != tt.want {
 		t.Errorf("verdicts are %+v, want %+v", got, tt.want)
 	}
+
 	if got, want := core.Changed(c), tt.want.spec || tt.want.status; got != want {
 		t.Errorf("Changed = %v, want %v", got, want)
 	}
@@ -202,6 +208,7 @@ func (tt *filterTest) check(t *testing.T) {
 // Foreign objects must not make a decision slow: a quadratic comparison of these takes minutes.
 func TestDecisionsAreLinear(t *testing.T) {
 	t.Parallel()
+
 	wide := func(last string) string {
 		var b strings.Builder
 		for i := range 100_000 {
@@ -209,11 +216,13 @@ func TestDecisionsAreLinear(t *testing.T) {
 		}
 		return `{"metadata":{"labels":{` + b.String() + `"l":"1"}},"data":{` + b.String() + `"last":` + last + `}}`
 	}
+
 	start := time.Now()
 	c := change(t, update, "", wide("1"), wide("2"))
 	if !core.Changed(c) {
 		t.Error("the change does not count")
 	}
+
 	if took := time.Since(start); took > 3*time.Minute { // Seconds on an idle machine.
 		t.Errorf("took %v", took)
 	}
@@ -225,6 +234,7 @@ func FuzzFilters(f *testing.F) {
 	f.Add("UPDATE", "", []byte(config), []byte(configData))
 	f.Add("UPDATE", "", []byte(owned), []byte(otherLabels))
 	f.Add("DELETE", "", []byte(oneFinalizer), []byte(absent))
+
 	f.Fuzz(func(t *testing.T, operation, subresource string, before, after []byte) {
 		o, errOld := core.DecodeObject(before)
 		n, errNew := core.DecodeObject(after)
@@ -238,17 +248,22 @@ func FuzzFilters(f *testing.F) {
 
 func checkFilterLaws(t *testing.T, c *core.Change) {
 	t.Helper()
+
 	if core.Changed(c) && c.Subresource != "" && c.Subresource != "status" {
 		t.Errorf("%q of subresource %q counts", c.Operation, c.Subresource)
 	}
-	o, n := c.Old, c.New
+
+	o := c.Old
+	n := c.New
 	if o == nil || n == nil {
 		return
 	}
+
 	unchanged := core.Change{Operation: update, Subresource: c.Subresource, Old: n, New: n}
 	if core.Changed(&unchanged) {
 		t.Errorf("%+v counts as changed against itself", n)
 	}
+
 	// The opposite write changes the same, except at the ends of an object's life.
 	back := core.Change{Operation: update, Subresource: c.Subresource, Old: n, New: o}
 	lives := o.Deleting == n.Deleting && (o.Finalizers == 0) == (n.Finalizers == 0)

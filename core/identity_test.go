@@ -13,12 +13,14 @@ import (
 
 func TestParseManager(t *testing.T) {
 	t.Parallel()
+
 	for _, name := range []string{"a", "0", "kyma", "lifecycle-manager", "a--b", "0a9", strings.Repeat("a", 63)} {
 		got, err := core.ParseManager(name)
 		if err != nil || string(got) != name {
 			t.Errorf("ParseManager(%q) = %q, %v, want it as it is", name, got, err)
 		}
 	}
+
 	for _, name := range []string{
 		"", ".", "..", "a.b", "-", "-a", "a-", "A", "aB", "a_b", "a/b", "/a", "a/", "a%2Fb", "%2e%2e", "a b", " a",
 		"a\n", "a\x00", "ä", "a\u0301", "ａ", "١", "a\xff", "a?b", "a#b", "a\\b", "a:b", "*",
@@ -45,6 +47,7 @@ func TestParseManagerErrorsAreFitForLogs(t *testing.T) {
 		case strings.Contains(text, "\n") || len(text) > 400:
 			t.Errorf("error has several lines, or %d bytes", len(text))
 		}
+
 		if !core.IsPermanent(err) || core.ReasonOf(err) != "invalid_manager" {
 			t.Errorf("IsPermanent = %v, Reason = %s, want true, invalid_manager", core.IsPermanent(err), core.ReasonOf(err))
 		}
@@ -55,6 +58,7 @@ func FuzzParseManager(f *testing.F) {
 	for _, seed := range []string{"kyma", "", "..", "a-", "ä", strings.Repeat("a", 64)} {
 		f.Add(seed)
 	}
+
 	const (
 		ends   = "abcdefghijklmnopqrstuvwxyz0123456789"
 		inside = ends + "-"
@@ -70,6 +74,7 @@ func FuzzParseManager(f *testing.F) {
 
 func TestParseOwner(t *testing.T) {
 	t.Parallel()
+
 	for value, want := range map[string]types.NamespacedName{
 		"kcp-system/kyma-1":             {Namespace: "kcp-system", Name: "kyma-1"},
 		"a/b.c":                         {Namespace: "a", Name: "b.c"},
@@ -79,6 +84,7 @@ func TestParseOwner(t *testing.T) {
 			t.Errorf("ParseOwner(%.40q) = %v, %v, want %v", value, got, err, want)
 		}
 	}
+
 	for _, value := range []string{
 		"", "/", "kyma-1", "/kyma-1", "kcp-system/", "a/b/c", "kcp-system/Kyma", "kcp.system/kyma", "kcp system/kyma",
 		"a/b..c", "a/.b", "a/b.", "a/b.-c", "n/" + strings.Repeat("a", 254), strings.Repeat("n", 64) + "/a",
@@ -96,6 +102,7 @@ func TestParseOwner(t *testing.T) {
 
 func TestChangeOwner(t *testing.T) {
 	t.Parallel()
+
 	annotated := func(value string) string {
 		return fmt.Sprintf(`{"metadata":{"annotations":{"operator.kyma-project.io/owned-by":%s}}}`, value)
 	}
@@ -116,6 +123,7 @@ func TestChangeOwner(t *testing.T) {
 		"malformed":               {absent, annotated(`"kyma"`), types.NamespacedName{}, core.ErrInvalidOwner},
 		"empty":                   {absent, annotated(`""`), types.NamespacedName{}, core.ErrInvalidOwner},
 	}
+
 	for name, tt := range tests {
 		got, err := change(t, update, "", tt.before, tt.after).Owner()
 		if got != tt.want || !errors.Is(err, tt.err) {

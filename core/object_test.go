@@ -31,6 +31,7 @@ const deployment = `{
 
 func decode(t *testing.T, text string) *core.Object {
 	t.Helper()
+
 	o, err := core.DecodeObject([]byte(text))
 	if err != nil {
 		t.Fatalf("DecodeObject(%s) = %v", text, err)
@@ -40,6 +41,7 @@ func decode(t *testing.T, text string) *core.Object {
 
 func TestDecodeObject(t *testing.T) {
 	t.Parallel()
+
 	o := decode(t, deployment)
 	want := &core.Object{
 		GVK:        schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"},
@@ -51,6 +53,7 @@ func TestDecodeObject(t *testing.T) {
 	if diff := cmp.Diff(want, o, cmpopts.IgnoreUnexported(core.Object{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
+
 	for field, want := range map[string]string{
 		"spec": `{"replicas": 1}`, "more": `[1]`, "status": "", "absent": "", "kind": "", "metadata": "",
 	} {
@@ -58,6 +61,7 @@ func TestDecodeObject(t *testing.T) {
 			t.Errorf("Field(%s) = %q, want %q", field, got, want)
 		}
 	}
+
 	checkText(t, "label app", o.Label, "app", "web", true)
 	checkText(t, "label empty", o.Label, "empty", "", true)
 	checkText(t, "escaped label", o.Label, `quote"d`, "ä", true)
@@ -75,6 +79,7 @@ func checkText(t *testing.T, name string, get func(string) (string, bool), key, 
 
 func TestAbsentObject(t *testing.T) {
 	t.Parallel()
+
 	o, err := core.DecodeObject([]byte(" null "))
 	if o != nil || err != nil {
 		t.Errorf("DecodeObject(null) = %v, %v, want nil, nil", o, err)
@@ -82,6 +87,7 @@ func TestAbsentObject(t *testing.T) {
 	if o.Field("spec") != nil {
 		t.Error("a nil object has a spec")
 	}
+
 	checkText(t, "label", o.Label, "a", "", false)
 	checkText(t, "annotation", o.Annotation, "a", "", false)
 	if decode(t, "{}") == nil {
@@ -91,6 +97,7 @@ func TestAbsentObject(t *testing.T) {
 
 func TestDecodeObjectPrefix(t *testing.T) {
 	t.Parallel()
+
 	for text, rest := range map[string]string{
 		deployment + `,"oldObject":null`: `,"oldObject":null`,
 		` null , 1`:                      ` , 1`,
@@ -105,6 +112,7 @@ func TestDecodeObjectPrefix(t *testing.T) {
 			t.Errorf("DecodeObjectPrefix(%s) = %+v", text, o)
 		}
 	}
+
 	o, n, err := core.DecodeObjectPrefix([]byte(`{"kind":7}`))
 	if !errors.Is(err, core.ErrInvalidObject) || o != nil || n != 0 {
 		t.Errorf("DecodeObjectPrefix = %v, %d, %v, want ErrInvalidObject", o, n, err)
@@ -113,6 +121,7 @@ func TestDecodeObjectPrefix(t *testing.T) {
 
 func TestNewObject(t *testing.T) {
 	t.Parallel()
+
 	var content map[string]any
 	if err := json.Unmarshal([]byte(deployment), &content); err != nil {
 		t.Fatal(err)
@@ -121,15 +130,18 @@ func TestNewObject(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	clear(content["metadata"].(map[string]any)["labels"].(map[string]any))
 	if diff := cmp.Diff(decode(t, deployment), o, cmpopts.IgnoreUnexported(core.Object{})); diff != "" {
 		t.Errorf("from a map (-from bytes +from map):\n%s", diff)
 	}
+
 	checkText(t, "label app", o.Label, "app", "web", true)
 	wide := make(map[string]any)
 	for i := range 257 {
 		wide[fmt.Sprint("m", i)] = i
 	}
+
 	for name, content := range map[string]map[string]any{
 		"not JSON":      {"spec": func() {}},
 		"not an object": {"metadata": 7},
@@ -139,6 +151,7 @@ func TestNewObject(t *testing.T) {
 			t.Errorf("%s: NewObject = %v, %v, want ErrInvalidObject", name, o, err)
 		}
 	}
+
 	if o, err := core.NewObject(nil); err != nil || o != nil {
 		t.Errorf("NewObject(nil) = %v, %v, want no object", o, err)
 	}
@@ -146,6 +159,7 @@ func TestNewObject(t *testing.T) {
 
 func TestMembersAreBounded(t *testing.T) {
 	t.Parallel()
+
 	const most = 256
 	members := func(n int) string { return strings.Repeat(`"":0,`, n-1) + `"last":0` }
 	for name, text := range map[string]string{
@@ -156,6 +170,7 @@ func TestMembersAreBounded(t *testing.T) {
 			t.Errorf("%s: DecodeObject of 257 members = %v, want ErrInvalidObject", name, err)
 		}
 	}
+
 	for _, text := range []string{
 		`{` + members(most) + `,"metadata":{` + members(most) + `}}`,
 		`{"spec":{` + members(10*most) + `},"metadata":{"labels":{` + members(10*most) + `}}}`,
@@ -230,6 +245,7 @@ func TestDecodeObjectRefuses(t *testing.T) {
 
 func TestNullsAndRepeatedNames(t *testing.T) {
 	t.Parallel()
+
 	type object = core.Object
 	noLabel := func(o *object) bool {
 		_, found := o.Label("a")
@@ -238,6 +254,7 @@ func TestNullsAndRepeatedNames(t *testing.T) {
 	named := func(name string) func(o *object) bool {
 		return func(o *object) bool { return o.Name.String() == name }
 	}
+
 	tests := []struct {
 		name, text string
 		check      func(o *object) bool
@@ -267,6 +284,7 @@ func TestNullsAndRepeatedNames(t *testing.T) {
 		{"number as label", `{"metadata":{"labels":{"a":1}}}`, noLabel},
 		{"labels that are no map", `{"metadata":{"labels":["a"]}}`, noLabel},
 	}
+
 	for _, tt := range tests {
 		if o := decode(t, tt.text); !tt.check(o) {
 			t.Errorf("%s: %s is read as %+v", tt.name, tt.text, o)
@@ -310,6 +328,7 @@ func FuzzDecodeObject(f *testing.F) {
 		} else if !json.Valid(text) {
 			t.Fatalf("%q is no JSON, but decoded", text)
 		}
+
 		// encoding/json takes names in any case, Kubernetes does not. Its maps do not show repeated
 		// names.
 		var want reference
@@ -332,6 +351,7 @@ func oddNames(text []byte) (odd bool) {
 		seen[folded] = true
 		return err
 	})
+
 	return odd
 }
 
@@ -345,18 +365,21 @@ func known(name string) bool {
 
 func checkReference(t *testing.T, text []byte, o *core.Object, err error, want *reference) {
 	t.Helper()
+
 	if err != nil && strings.Contains(err.Error(), "more than 256 members") {
 		return
 	}
 	if err != nil {
 		t.Fatalf("%q: %v, but encoding/json reads it", text, err)
 	}
+
 	if o == nil {
 		if strings.TrimSpace(string(text)) != "null" {
 			t.Fatalf("%q is read as an absent object", text)
 		}
 		return
 	}
+
 	m := want.Metadata
 	expected := &core.Object{
 		GVK:        schema.FromAPIVersionAndKind(want.APIVersion, want.Kind),
@@ -368,12 +391,15 @@ func checkReference(t *testing.T, text []byte, o *core.Object, err error, want *
 	if diff := cmp.Diff(expected, o, cmpopts.IgnoreUnexported(core.Object{})); diff != "" {
 		t.Fatalf("%q is read otherwise than by encoding/json (-want +got):\n%s", text, diff)
 	}
+
 	if (o.Field("spec") != nil) != (want.Spec != nil) || (o.Field("status") != nil) != (want.Status != nil) {
 		t.Fatalf("%q has the spec %s and the status %s", text, o.Field("spec"), o.Field("status"))
 	}
+
 	for key, value := range m.Labels {
 		checkText(t, "label", o.Label, key, value, true)
 	}
+
 	for key, value := range m.Annotations {
 		checkText(t, "annotation", o.Annotation, key, value, true)
 	}
@@ -381,11 +407,13 @@ func checkReference(t *testing.T, text []byte, o *core.Object, err error, want *
 
 func TestKeyIdentifiesTheObjectToLookAt(t *testing.T) {
 	t.Parallel()
+
 	base := core.WatchEvent{
 		Owner:      types.NamespacedName{Namespace: "a", Name: "b"},
 		Watched:    types.NamespacedName{Namespace: "c", Name: "d"},
 		WatchedGVK: schema.GroupVersionKind{Group: "e", Version: "f", Kind: "g"},
 	}
+
 	tests := map[string]struct {
 		change func(e *core.WatchEvent)
 		same   bool
@@ -400,6 +428,7 @@ func TestKeyIdentifiesTheObjectToLookAt(t *testing.T) {
 		"time":       {func(e *core.WatchEvent) { e.Time = time.Unix(1, 0) }, true},
 		"trace":      {func(e *core.WatchEvent) { e.TraceParent = "x" }, true},
 	}
+
 	for name, tt := range tests {
 		other := base
 		tt.change(&other)
@@ -411,11 +440,13 @@ func TestKeyIdentifiesTheObjectToLookAt(t *testing.T) {
 
 func TestNewBatchHasNoNumbers(t *testing.T) {
 	t.Parallel()
+
 	batch := core.NewBatch(core.WatchEvent{Generation: 1}, core.WatchEvent{Resync: true})
 	want := core.Batch{Events: []core.Numbered{{WatchEvent: core.WatchEvent{Generation: 1}}, {WatchEvent: core.WatchEvent{Resync: true}}}}
 	if diff := cmp.Diff(want, batch); diff != "" {
 		t.Errorf("NewBatch (-want +got):\n%s", diff)
 	}
+
 	if words := batch.Events[0].KindWord() + " " + batch.Events[1].KindWord(); words != "changed resync" {
 		t.Errorf("KindWords %q", words)
 	}

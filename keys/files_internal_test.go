@@ -10,8 +10,11 @@ func TestGenerationsNeverMix(t *testing.T) {
 	t.Parallel()
 
 	of := func(ca, cert string) snapshot { return snapshot{ca: []byte(ca), cert: []byte(cert), key: []byte(cert)} }
-	old, mixed, next := of("old", "old"), of("old", "new"), of("new", "new")
+	old := of("old", "old")
+	mixed := of("old", "new")
+	next := of("new", "new")
 	gone := errors.New("gone")
+
 	for name, tc := range map[string]struct {
 		readings []any // the last of them for ever
 		want     snapshot

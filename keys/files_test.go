@@ -94,6 +94,7 @@ func start(t *testing.T, run func(context.Context) error) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- run(ctx) }()
+
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
@@ -264,6 +265,7 @@ func TestFilesStartBeforeTheyAreValid(t *testing.T) {
 			early.NotBefore = early.NotBefore.Add(after)
 			f := &fixture{volume: testpki.NewVolume(t.TempDir()), log: &syncBuffer{}}
 			f.write(t, testpki.Files(must(ca.Client(runtime1, early)), ca, expired))
+
 			files, err := keys.NewFiles(f.paths(), keys.FilesOptions{Logger: slog.New(slog.NewTextHandler(f.log, nil))})
 			if err != nil {
 				t.Fatal(err)
@@ -292,6 +294,7 @@ func TestFilesStartBeforeTheyAreValid(t *testing.T) {
 // to use, so it stays in use. The expiry is reported once, until new material is in use.
 func TestFilesReportMaterialThatExpiresInUse(t *testing.T) {
 	t.Parallel()
+
 	soon := func() testpki.Options { return testpki.Options{NotAfter: time.Now().Add(time.Hour)} }
 	for name, issue := range map[string]func(*fixture) map[string][]byte{
 		"certificate": func(f *fixture) map[string][]byte {
@@ -343,8 +346,10 @@ func TestFilesAreInUseWithin10Seconds(t *testing.T) {
 		for _, pause := range []time.Duration{0, time.Millisecond, 4999 * time.Millisecond, time.Minute} {
 			time.Sleep(pause)
 			synctest.Wait()
-			leaf, changed := f.rotate(t), time.Now()
+			leaf := f.rotate(t)
+			changed := time.Now()
 			receive(t, f.reloaded)
+
 			if took := time.Since(changed); took > bound ||
 				!must(f.Material()).Certificate.Leaf.Equal(leaf.TLS.Leaf) {
 				t.Errorf("in use after %v, want at most %v", took, bound)
@@ -405,6 +410,7 @@ func TestFilesFollow(t *testing.T) {
 		ca, cert, key := testpki.NewVolume(dir).Paths()
 		return keys.Paths{CA: ca, Certificate: cert, Key: key}
 	}
+
 	for name, mount := range map[string]func(dir string) (paths keys.Paths, write func(leaf *testpki.Leaf) error){
 		"one plain file after the other": func(dir string) (keys.Paths, func(leaf *testpki.Leaf) error) {
 			paths := keys.Paths{CA: filepath.Join(dir, "a.pem"), Certificate: filepath.Join(dir, "b.pem"), Key: filepath.Join(dir, "c.pem")}
@@ -414,7 +420,9 @@ func TestFilesFollow(t *testing.T) {
 			}
 		},
 		"a directory that is replaced": func(parent string) (keys.Paths, func(leaf *testpki.Leaf) error) {
-			dir, next, old := filepath.Join(parent, "tls"), filepath.Join(parent, "next"), filepath.Join(parent, "old")
+			dir := filepath.Join(parent, "tls")
+			next := filepath.Join(parent, "next")
+			old := filepath.Join(parent, "old")
 			return inVolume(dir), func(leaf *testpki.Leaf) error {
 				err := errors.Join(os.Mkdir(next, 0o700), testpki.NewVolume(next).Write(testpki.Files(leaf, ca)))
 				_ = os.Rename(dir, old) // Nothing is there at first.
@@ -435,7 +443,8 @@ func TestFilesFollow(t *testing.T) {
 			}
 
 			rotate()
-			reloaded, refused := make(chan time.Time, 10), make(chan string, 1000)
+			reloaded := make(chan time.Time, 10)
+			refused := make(chan string, 1000)
 			files := must(keys.NewFiles(paths, keys.FilesOptions{Poll: 10 * time.Millisecond, Hooks: keys.FilesHooks{
 				Reloaded: func(g keys.Generation) { reloaded <- g.NotAfter },
 				Refused:  func(r keys.Refusal) { refused <- string(r.Problem) },

@@ -14,9 +14,11 @@ import (
 func TestNewMaterial(t *testing.T) {
 	t.Parallel()
 
-	ca, other := must(testpki.NewCA("one", testpki.Options{})), must(testpki.NewCA("two", testpki.Options{}))
+	ca := must(testpki.NewCA("one", testpki.Options{}))
+	other := must(testpki.NewCA("two", testpki.Options{}))
 	intermediate := must(ca.Intermediate("intermediate", testpki.Options{}))
 	leaf := must(intermediate.Client(runtime1, testpki.Options{}))
+
 	got := material(t, leaf, ca, other)
 	if len(got.RootFingerprints) != 2 || got.RootFingerprints[0] == got.RootFingerprints[1] ||
 		len(got.Fingerprint) != 64 {
@@ -40,13 +42,17 @@ func TestNewMaterial(t *testing.T) {
 func TestNewMaterialRefuses(t *testing.T) {
 	t.Parallel()
 
-	past, future := time.Now().Add(-time.Minute), time.Now().Add(time.Hour)
+	past := time.Now().Add(-time.Minute)
+	future := time.Now().Add(time.Hour)
 	ca := must(testpki.NewCA("ca", testpki.Options{}))
 	oldCA := must(testpki.NewCA("old", testpki.Options{NotAfter: past}))
-	leaf, other := must(ca.Client(runtime1, testpki.Options{})), must(ca.Client("other", testpki.Options{}))
+	leaf := must(ca.Client(runtime1, testpki.Options{}))
+	other := must(ca.Client("other", testpki.Options{}))
 	old := must(ca.Client(runtime1, testpki.Options{NotAfter: past}))
 	early := must(ca.Client(runtime1, testpki.Options{NotBefore: future}))
-	cas, cert, key := ca.PEM, leaf.CertPEM, leaf.KeyPEM
+	cas := ca.PEM
+	cert := leaf.CertPEM
+	key := leaf.KeyPEM
 
 	garbage := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte("garbage")})
 	for name, tc := range map[string]struct {
@@ -71,6 +77,7 @@ func TestNewMaterialRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			_, err := keys.NewMaterial(tc.ca, tc.cert, tc.key)
 			if err == nil || string(keys.ProblemOf(err)) != tc.problem || !strings.Contains(err.Error(), tc.file) {
 				t.Errorf("have %v, want that %s is %s", err, tc.file, tc.problem)
@@ -107,6 +114,7 @@ func FuzzNewMaterial(f *testing.F) {
 	f.Add(ca.PEM, leaf.CertPEM, leaf.KeyPEM)
 	f.Add(ca.PEM, []byte(nil), []byte(nil))
 	f.Add([]byte("-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n"), []byte("-----BEGIN "), []byte("x"))
+
 	f.Fuzz(func(t *testing.T, ca, cert, key []byte) {
 		got, err := keys.NewMaterial(ca, cert, key)
 		if (got == nil) == (err == nil) {

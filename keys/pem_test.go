@@ -43,6 +43,7 @@ func eachLine(text []byte, change func(line string) string) []byte {
 			lines[i] = change(lines[i])
 		}
 	}
+
 	return []byte(strings.Join(lines, ""))
 }
 
@@ -64,10 +65,13 @@ func without(text []byte, line int) []byte {
 func TestBundlesOfOtherTools(t *testing.T) {
 	t.Parallel()
 
-	one, two, three := must(testpki.NewCA("one", testpki.Options{})), must(testpki.NewCA("two", testpki.Options{})),
-		must(testpki.NewCA("three", testpki.Options{}))
+	one := must(testpki.NewCA("one", testpki.Options{}))
+	two := must(testpki.NewCA("two", testpki.Options{}))
+	three := must(testpki.NewCA("three", testpki.Options{}))
 	leaf := must(one.Client(runtime1, testpki.Options{}))
-	a, b, c := one.PEM, two.PEM, three.PEM
+	a := one.PEM
+	b := two.PEM
+	c := three.PEM
 	all := slices.Concat(a, b, c)
 
 	for name, tc := range map[string]struct {
@@ -131,8 +135,10 @@ func TestBundlesOfOtherTools(t *testing.T) {
 func TestIncompleteBundles(t *testing.T) {
 	t.Parallel()
 
-	one, two := must(testpki.NewCA("one", testpki.Options{})), must(testpki.NewCA("two", testpki.Options{}))
-	a, b := one.PEM, two.PEM
+	one := must(testpki.NewCA("one", testpki.Options{}))
+	two := must(testpki.NewCA("two", testpki.Options{}))
+	a := one.PEM
+	b := two.PEM
 	indent := func(text []byte) []byte { return eachLine(text, func(l string) string { return "  " + l }) }
 	dashes := func(text []byte, dash string) []byte {
 		return bytes.ReplaceAll(text, []byte("-----"), []byte(dash))
@@ -195,8 +201,10 @@ func TestPairsOfOtherTools(t *testing.T) {
 
 	ca := must(testpki.NewCA("ca", testpki.Options{}))
 	intermediate := must(ca.Intermediate("intermediate", testpki.Options{}))
-	leaf, other := must(intermediate.Client(runtime1, testpki.Options{})), must(ca.Client("other", testpki.Options{}))
-	cert, key := leaf.CertPEM, leaf.KeyPEM
+	leaf := must(intermediate.Client(runtime1, testpki.Options{}))
+	other := must(ca.Client("other", testpki.Options{}))
+	cert := leaf.CertPEM
+	key := leaf.KeyPEM
 	first, rest := pem.Decode(cert)
 	top := pem.EncodeToMemory(first)
 	parameters := pemBlock("EC PARAMETERS", []byte{6, 8, 0x2a, 0x86, 0x48, 0xce, 0x3d, 3, 1, 7})
@@ -253,7 +261,8 @@ func TestPairsOfOtherTools(t *testing.T) {
 
 // Every text has one reading: what the parser takes, the standard library takes, block for block.
 func FuzzParseBundle(f *testing.F) {
-	one, two := must(testpki.NewCA("one", testpki.Options{})), must(testpki.NewCA("two", testpki.Options{}))
+	one := must(testpki.NewCA("one", testpki.Options{}))
+	two := must(testpki.NewCA("two", testpki.Options{}))
 	leaf := must(one.Client(runtime1, testpki.Options{}))
 	for _, seed := range [][]byte{
 		one.PEM, testpki.Bundle(one, two), glued(one.PEM, two.PEM), one.PEM[:200], leaf.KeyPEM, negativeSerial(one),
@@ -269,11 +278,13 @@ func FuzzParseBundle(f *testing.F) {
 		if (err == nil) != (len(got.Certificates) > 0) {
 			t.Fatalf("%d certificates and %v", len(got.Certificates), err)
 		}
+
 		if err != nil {
 			return
 		}
 
-		total, pool := 0, x509.NewCertPool()
+		total := 0
+		pool := x509.NewCertPool()
 		for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
 			total++
 		}

@@ -30,6 +30,7 @@ func TestAFailureIsReportedAgainAfterASuccess(t *testing.T) {
 				if n := len(f.refused); n != round+1 {
 					t.Errorf("round %d: %d failures are reported, want %d", round, n, round+1)
 				}
+
 				if renewed {
 					f.rotate(t)
 				} else {
@@ -55,6 +56,7 @@ func readAll(t *testing.T, f *fixture) map[string][]byte {
 	for _, path := range []string{f.paths().CA, f.paths().Certificate, f.paths().Key} {
 		content[filepath.Base(path)] = must(os.ReadFile(path))
 	}
+
 	return content
 }
 

@@ -28,6 +28,7 @@ func handshake(t *testing.T, server, client *tls.Config) (tls.ConnectionState, e
 		err   error
 	}
 	result := make(chan outcome, 1)
+
 	go func() {
 		raw, err := listener.Accept()
 		if err != nil {
@@ -67,8 +68,10 @@ func client(source keys.Source) *tls.Config {
 func TestHandshake(t *testing.T) {
 	t.Parallel()
 
-	ends, strangers := newPKI(t), newPKI(t)
+	ends := newPKI(t)
+	strangers := newPKI(t)
 	past := time.Now().Add(-time.Minute)
+
 	// NewMaterial would refuse this material.
 	withLeaf := func(leaf *testpki.Leaf) *keys.Material {
 		certificate := leaf.TLS
@@ -82,6 +85,7 @@ func TestHandshake(t *testing.T) {
 	strange := &keys.Material{Certificate: strangers.client.Certificate, Roots: ends.client.Roots}
 	selfSigned := withLeaf(must(testpki.SelfSigned("a", testpki.Options{})))
 	expiredServer := withLeaf(must(ends.ca.Server("a", testpki.Options{NotAfter: past})))
+
 	old := func(material *keys.Material) *tls.Config {
 		return &tls.Config{
 			RootCAs: material.Roots, ServerName: "localhost", MaxVersion: tls.VersionTLS12,
@@ -91,7 +95,8 @@ func TestHandshake(t *testing.T) {
 
 	bundle := must(keys.NewMaterial(ends.ca.PEM, nil, nil))
 	certificate := &keys.Material{Certificate: ends.server.Certificate}
-	server, webhook := keys.ServerTLSConfig, keys.WebhookTLSConfig
+	server := keys.ServerTLSConfig
+	webhook := keys.WebhookTLSConfig
 	for name, tc := range map[string]struct {
 		server, client *tls.Config
 		refused        bool
@@ -135,6 +140,7 @@ func TestHandshake(t *testing.T) {
 
 func TestClientTLSConfigNeedsBoth(t *testing.T) {
 	t.Parallel()
+
 	ends := newPKI(t)
 	for name, source := range map[string]*keys.Material{
 		"nothing": nil, "no certificate": {Roots: ends.client.Roots}, "no CA": {Certificate: ends.client.Certificate},
@@ -149,7 +155,8 @@ func TestClientTLSConfigNeedsBoth(t *testing.T) {
 func TestServerUsesNewMaterial(t *testing.T) {
 	t.Parallel()
 
-	first, second := newPKI(t), newPKI(t)
+	first := newPKI(t)
+	second := newPKI(t)
 	source := &switchSource{}
 	source.set(first.server)
 	server := keys.ServerTLSConfig(source)
@@ -179,8 +186,10 @@ func TestServerUsesNewMaterial(t *testing.T) {
 func TestServerFollowsBothSources(t *testing.T) {
 	t.Parallel()
 
-	first, second := newPKI(t), newPKI(t)
-	serving, clients := &switchSource{}, &switchSource{}
+	first := newPKI(t)
+	second := newPKI(t)
+	serving := &switchSource{}
+	clients := &switchSource{}
 	serving.set(first.server)
 	clients.set(first.server)
 	server := keys.WebhookTLSConfig(serving, clients)
@@ -215,6 +224,7 @@ func TestServerFollowsBothSources(t *testing.T) {
 
 func TestServerNegotiatesNextProtos(t *testing.T) {
 	t.Parallel()
+
 	ends := newPKI(t)
 
 	for _, protocols := range [][]string{{"h2", "http/1.1"}, {"http/1.1"}} {
@@ -222,6 +232,7 @@ func TestServerNegotiatesNextProtos(t *testing.T) {
 		server.NextProtos = protocols
 		config := client(ends.client)
 		config.NextProtos = []string{"h2", "http/1.1"}
+
 		state, err := handshake(t, server, config)
 		if err != nil || state.NegotiatedProtocol != protocols[0] {
 			t.Errorf("negotiated %q, want %q: %v", state.NegotiatedProtocol, protocols[0], err)
@@ -239,6 +250,7 @@ func TestWebhookAllowsNamedClients(t *testing.T) {
 		return material(t, must(ends.ca.Client(commonName, opts)), ends.ca)
 	}
 	kubelet := issue("system:node:worker-1", testpki.Options{DNSNames: []string{"worker-1"}})
+
 	for name, tc := range map[string]struct {
 		client  *keys.Material
 		names   []string
@@ -292,7 +304,8 @@ func TestResumedSessionIsCheckedForNames(t *testing.T) {
 func TestRootsArePresentOnes(t *testing.T) {
 	t.Parallel()
 
-	first, second := newPKI(t), newPKI(t)
+	first := newPKI(t)
+	second := newPKI(t)
 	source := &switchSource{}
 	source.set(first.server)
 
@@ -332,6 +345,7 @@ type pki struct {
 
 func newPKI(t testing.TB) pki {
 	t.Helper()
+
 	ca := must(testpki.NewCA("test", testpki.Options{}))
 	return pki{
 		ca:     ca,

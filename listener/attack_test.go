@@ -33,11 +33,13 @@ type pki struct {
 
 func newPKI(t *testing.T) *pki {
 	t.Helper()
+
 	p := &pki{clients: newAuthority(t, "runtimes"), other: newAuthority(t, "runtimes"), servers: newAuthority(t, "servers")}
 	p.good = p.clients.client(t, "runtime-a", dnsNames("a.example"))
 	p.expired = p.clients.client(t, "runtime-a", expired)
 	p.notYet = p.clients.client(t, "runtime-a", func(c *x509.Certificate) {
-		c.NotBefore, c.NotAfter = time.Now().Add(time.Hour), time.Now().Add(2*time.Hour)
+		c.NotBefore = time.Now().Add(time.Hour)
+		c.NotAfter = time.Now().Add(2 * time.Hour)
 	})
 	p.serverOnly = p.clients.client(t, "runtime-a", serverOnly)
 	p.anonymous = p.clients.client(t, "")
@@ -49,6 +51,7 @@ func newPKI(t *testing.T) *pki {
 // Native mTLS, where the listener verifies chains itself: every attack gets an answer and a reason.
 func TestAttacksOnTLS(t *testing.T) {
 	t.Parallel()
+
 	p := newPKI(t)
 	tests := []struct {
 		name   string
@@ -64,10 +67,12 @@ func TestAttacksOnTLS(t *testing.T) {
 		{"without identity", p.anonymous, reasons.NoIdentity},
 		{"the good one", p.good, ""},
 	}
+
 	for _, http2 := range []bool{false, true} {
 		for _, test := range tests {
 			t.Run(test.name, func(t *testing.T) {
 				t.Parallel()
+
 				var record recorder
 				run := start(t, listener.FromTLS(p.clients.roots(), listener.PeerOptions{}), listener.InsecureAllowAll(), &record,
 					listener.Options{TLS: serverConfig(t, p.servers, tls.RequestClientCert, p.clients), Hooks: record.hooks()})
@@ -75,6 +80,7 @@ func TestAttacksOnTLS(t *testing.T) {
 				if test.cert != nil {
 					certs = append(certs, test.cert.pair())
 				}
+
 				// A header that says otherwise is worth nothing here.
 				header := http.Header{headerXFCC: {p.good.header()}}
 				response, _ := mustSend(t, newClient(t, p.servers, http2, certs...), run.url+"/v2/lifecycle/event", bodyV2, header)
@@ -90,6 +96,7 @@ func TestAttacksOnTLS(t *testing.T) {
 // Native mTLS, where the handshake verifies: attackers do not get an answer at all.
 func TestAttacksOnHandshake(t *testing.T) {
 	t.Parallel()
+
 	p := newPKI(t)
 	var record recorder
 	attackers := []*leaf{p.self, p.expired, p.notYet, p.stranger, p.serverOnly}
@@ -98,27 +105,32 @@ func TestAttacksOnHandshake(t *testing.T) {
 	hooks.HandshakeFailed = func(h hook.HandshakeFailure) { failed <- string(h.Cause) }
 	run := start(t, listener.FromTLS(p.clients.roots(), listener.PeerOptions{}), listener.InsecureAllowAll(), &record,
 		listener.Options{TLS: serverConfig(t, p.servers, tls.RequireAndVerifyClientCert, p.clients), Hooks: hooks})
+
 	for i, attacker := range attackers {
 		response, _, err := send(t, newClient(t, p.servers, true, attacker.pair()), run.url+"/v2/lifecycle/event", bodyV2, nil)
 		if err == nil {
 			t.Errorf("attacker %d got answer %d, want none", i, response.StatusCode)
 		}
 	}
+
 	if _, _, err := send(t, newClient(t, p.servers, true), run.url+"/v2/lifecycle/event", bodyV2, nil); err == nil {
 		t.Error("got an answer without certificate")
 	}
+
 	response, _ := mustSend(t, newClient(t, p.servers, true, p.good.pair()), run.url+"/v2/lifecycle/event", bodyV2, nil)
 	checkAttack(t, &record, response.StatusCode, "")
 	causes := make(map[string]int)
 	for range len(attackers) + 1 {
 		causes[<-failed]++ // The server notices after the client: the test hangs if it does not.
 	}
+
 	if diff := cmp.Diff(map[string]int{"untrusted": len(attackers), "no_certificate": 1}, causes); diff != "" {
 		t.Errorf("causes of failed handshakes (-want +have):\n%s", diff)
 	}
 	if more := len(failed); more > 0 {
 		t.Errorf("%d failed handshakes too many were counted", more)
 	}
+
 	response, _ = mustSend(t, newClient(t, p.servers, true, p.anonymous.pair()), run.url+"/v2/lifecycle/event", bodyV2, nil)
 	checkAttack(t, &record, response.StatusCode, reasons.NoIdentity)
 }
@@ -126,6 +138,7 @@ func TestAttacksOnHandshake(t *testing.T) {
 // Attacks with the header, by a client at the address of the gateway.
 func TestAttacksOnHeader(t *testing.T) {
 	t.Parallel()
+
 	p := newPKI(t)
 	intermediate := p.clients.intermediate(t, "runtimes below")
 	below := intermediate.client(t, "runtime-a")
@@ -134,6 +147,7 @@ func TestAttacksOnHeader(t *testing.T) {
 	smuggled := `Hash=` + fingerprint(p.self.TLS.Leaf) + `;Cert="` + escapedPEM(p.self.TLS.Leaf) +
 		`";Subject="CN=x\",Cert=\"` + escapedPEM(p.good.TLS.Leaf) + `\"";URI=`
 	pem := escapedPEM(p.good.TLS.Leaf)
+
 	tests := []struct {
 		name   string
 		lines  []string
@@ -164,6 +178,7 @@ func TestAttacksOnHeader(t *testing.T) {
 		{"broken PEM", []string{`Cert="` + strings.Replace(pem, "END", "ENT", 1) + `"`}, "malformed_certificate"},
 		{"33 KiB", []string{`Subject="` + strings.Repeat("x", 33<<10) + `",` + good}, "header_too_large"},
 	}
+
 	var record recorder
 	run := start(t, listener.FromXFCC(listener.ProxyAddresses(netip.MustParsePrefix("127.0.0.0/8")), p.clients.roots(), listener.PeerOptions{}),
 		listener.InsecureAllowAll(), &record, listener.Options{Hooks: record.hooks()})
@@ -179,17 +194,20 @@ func TestAttacksOnHeader(t *testing.T) {
 // Past the gateway: the header is right, its sender is not.
 func TestAttacksPastGateway(t *testing.T) {
 	t.Parallel()
+
 	p := newPKI(t)
 	gateways := newAuthority(t, "control plane")
 	gateway := gateways.client(t, "gateway", dnsNames("gateway.istio-system.svc"))
 	pod := gateways.client(t, "pod", dnsNames("pod.default.svc"))
 	spiffe := gateways.client(t, "", uri(t, "spiffe://cluster/gateway"))
 	old := gateways.client(t, "gateway", dnsNames("gateway.istio-system.svc"), expired)
-	wildcard, unnamed := gateways.client(t, "pod", dnsNames("*.istio-system.svc")), gateways.client(t, "gateway.istio-system.svc")
+	wildcard := gateways.client(t, "pod", dnsNames("*.istio-system.svc"))
+	unnamed := gateways.client(t, "gateway.istio-system.svc")
 	elsewhereIssued := p.servers.client(t, "gateway", dnsNames("gateway.istio-system.svc"))
 	byCertificate := listener.ProxyCertificate(gateways.roots(), "Gateway.istio-system.svc.", "spiffe://cluster/gateway")
 	elsewhere := listener.ProxyAddresses(netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("::/0"))
 	here := listener.ProxyAddresses(netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("127.0.0.1/32"))
+
 	tests := []struct {
 		name   string
 		proxy  func(*http.Request) error
@@ -212,9 +230,11 @@ func TestAttacksPastGateway(t *testing.T) {
 		{"no address", listener.ProxyAddresses(), nil, "untrusted_proxy"},
 		{"everyone", listener.InsecureAnyProxy(), nil, ""},
 	}
+
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
+
 			var (
 				record recorder
 				certs  []tls.Certificate
@@ -237,6 +257,7 @@ func TestAttacksPastGateway(t *testing.T) {
 // checkAttack expects 401 where there is a reason. The attack must be counted, and enqueue nothing.
 func checkAttack(t *testing.T, record *recorder, status int, reason string) {
 	t.Helper()
+
 	want := http.StatusOK
 	if reason != "" {
 		want = http.StatusUnauthorized
@@ -244,6 +265,7 @@ func checkAttack(t *testing.T, record *recorder, status int, reason string) {
 	if status != want {
 		t.Errorf("status %d, want %d", status, want)
 	}
+
 	deliveries, answers := record.taken()
 	if len(answers) != 1 {
 		t.Fatalf("answers %+v were counted, want one", answers)
@@ -251,9 +273,11 @@ func checkAttack(t *testing.T, record *recorder, status int, reason string) {
 	if diff := cmp.Diff([]any{want, reason}, []any{answers[0].Status, answers[0].Reason}); diff != "" {
 		t.Errorf("status and reason that were counted (-want +have):\n%s", diff)
 	}
+
 	if taken := want == http.StatusOK; taken != (len(deliveries) == 1) {
 		t.Errorf("deliveries %+v with status %d", deliveries, status)
 	}
+
 	for _, delivery := range deliveries {
 		if delivery.Runtime != "runtime-a" {
 			t.Errorf("delivery of %q, want runtime-a", delivery.Runtime)
@@ -279,6 +303,7 @@ func largest(source core.RuntimeID, epoch int) core.Batch {
 		beat.CAFingerprints = append(beat.CAFingerprints, long(n))
 		beat.Dropped[core.Reason(fmt.Sprintf("%064d", n))] = 1
 	}
+
 	return core.Batch{Source: source, Epoch: long(epoch), Heartbeat: beat}
 }
 
@@ -289,6 +314,7 @@ func TestHostileRuntimeTakesLittleMemory(t *testing.T) {
 	watched := newFleet(t, fleet.Options{})
 	l := newListener(t, listener.PeersFunc(named), listener.InsecureAllowAll(), &recorder{}, listener.Options{Fleet: watched})
 	before := heap()
+
 	for n := range hostile {
 		id := core.RuntimeID(fmt.Sprintf("hostile-%d", n))
 		for epoch := range epochs {
@@ -300,11 +326,13 @@ func TestHostileRuntimeTakesLittleMemory(t *testing.T) {
 			}
 		}
 	}
+
 	each := (heap() - before) / hostile
 	t.Logf("%d bytes for each hostile runtime", each)
 	if each > most {
 		t.Errorf("a hostile runtime takes %d bytes, want at most %d", each, most)
 	}
+
 	runtime.KeepAlive(watched)
 	runtime.KeepAlive(l)
 }
@@ -321,7 +349,9 @@ func heap() int64 {
 // domain of that one. SAN pinning cannot refuse it, which is the control. CA pinning does.
 func TestACANamesItsOwnRuntimeOnly(t *testing.T) {
 	t.Parallel()
-	ours, joined := newAuthority(t, "control plane"), newAuthority(t, "joined runtime")
+
+	ours := newAuthority(t, "control plane")
+	joined := newAuthority(t, "joined runtime")
 	between := joined.intermediate(t, "between")
 	roots := x509.NewCertPool()
 	roots.AddCert(ours.Certificate)
@@ -333,6 +363,7 @@ func TestACANamesItsOwnRuntimeOnly(t *testing.T) {
 	})
 	pinning := listener.SANPinning(domains)
 	both := listener.AllOf(pinning, listener.CAPinning(mayName))
+
 	for name, test := range map[string]struct {
 		leaf     *leaf
 		id       core.RuntimeID
@@ -348,6 +379,7 @@ func TestACANamesItsOwnRuntimeOnly(t *testing.T) {
 		for _, door := range []string{"TLS", "header"} {
 			t.Run(name+", "+door, func(t *testing.T) {
 				t.Parallel()
+
 				peers := listener.FromTLS(func() *x509.CertPool { return roots }, listener.PeerOptions{})
 				request := post("/v3/"+string(manager)+"/events", string(encode(t, change(test.id, 1))))
 				if door == "TLS" {
@@ -356,6 +388,7 @@ func TestACANamesItsOwnRuntimeOnly(t *testing.T) {
 					peers = listener.FromXFCC(listener.InsecureAnyProxy(), func() *x509.CertPool { return roots }, listener.PeerOptions{})
 					request.Header.Set("X-Forwarded-Client-Cert", test.leaf.header()+";Chain=\""+escapedPEM(test.leaf.TLS.Leaf, between.Certificate)+"\"")
 				}
+
 				request.Header.Set("Content-Type", "application/cloudevents-batch+json")
 				l := newListener(t, peers, test.verifier, &recorder{}, listener.Options{})
 				response := serve(l, request)
@@ -366,6 +399,7 @@ func TestACANamesItsOwnRuntimeOnly(t *testing.T) {
 			})
 		}
 	}
+
 	if err := listener.CAPinning(mayName).Verify(t.Context(), core.Peer{ID: "runtime-a"}, &core.WatchEvent{}); err == nil {
 		t.Error("a sender without a verified chain passes")
 	}

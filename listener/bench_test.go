@@ -29,6 +29,7 @@ func BenchmarkServeHTTP(b *testing.B) {
 		{"connection", listener.FromTLS(ca.roots(), listener.PeerOptions{})},
 		{"header", listener.FromXFCC(listener.InsecureAnyProxy(), ca.roots(), listener.PeerOptions{})},
 	}
+
 	for _, source := range sources {
 		b.Run(source.name, func(b *testing.B) {
 			l := newListener(b, source.peers, listener.InsecureAllowAll(), core.HandlerFunc(ignore), plenty())
@@ -41,6 +42,7 @@ func BenchmarkServeHTTP(b *testing.B) {
 				body.Reset(bodyV2)
 				l.ServeHTTP(w, r)
 			}
+
 			if w.status != http.StatusOK {
 				b.Fatalf("answer %d", w.status)
 			}
@@ -71,12 +73,14 @@ func plenty() listener.Options {
 
 func benchmarkServer(b *testing.B, run *running, client *http.Client, header string) {
 	b.Helper()
+
 	if transport, ok := client.Transport.(*http.Transport); ok {
 		transport.MaxIdleConnsPerHost = 64
 	}
 	b.ReportAllocs()
 	before := processorTime()
 	b.SetParallelism(16)
+
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
 			headers := http.Header{headerXFCC: {header}}
@@ -85,6 +89,7 @@ func benchmarkServer(b *testing.B, run *running, client *http.Client, header str
 			}
 		}
 	})
+
 	reportEvents(b, before)
 }
 
@@ -108,17 +113,20 @@ func processorTime() time.Duration {
 // than the client.
 func benchmarkRaw(b *testing.B, run *running, header string) {
 	b.Helper()
+
 	request := []byte("POST /v2/lifecycle/event HTTP/1.1\r\nHost: operator\r\nContent-Type: application/json\r\n" +
 		headerXFCC + ": " + header + "\r\nContent-Length: " + strconv.Itoa(len(bodyV2)) + "\r\n\r\n" + bodyV2)
 	b.ReportAllocs()
 	before := processorTime()
 	b.SetParallelism(16)
+
 	b.RunParallel(func(pb *testing.PB) {
 		conn, err := net.Dial("tcp", run.address())
 		if err != nil {
 			b.Error(err)
 			return
 		}
+
 		defer conn.Close()
 		reader := bufio.NewReader(conn)
 		for pb.Next() {
@@ -128,6 +136,7 @@ func benchmarkRaw(b *testing.B, run *running, header string) {
 			}
 		}
 	})
+
 	reportEvents(b, before)
 }
 
@@ -143,11 +152,13 @@ func exchangeRaw(conn net.Conn, reader *bufio.Reader, request []byte) error {
 	if !bytes.HasPrefix(status, []byte("HTTP/1.1 200 ")) {
 		return fmt.Errorf("answer %s", status)
 	}
+
 	for line := status; len(line) > len("\r\n"); {
 		if line, err = reader.ReadSlice('\n'); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 

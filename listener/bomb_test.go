@@ -22,25 +22,30 @@ import (
 // name and one key, so that each may have signed each other one.
 func bomb(t *testing.T, length int) []*x509.Certificate {
 	t.Helper()
+
 	key := must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	root := &x509.Certificate{
 		Subject: pkix.Name{CommonName: "bomb"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		KeyUsage: x509.KeyUsageCertSign, BasicConstraintsValid: true, IsCA: true,
 	}
 	last := *root
-	last.Subject.CommonName, last.IsCA = string(runtimeA), false
-	last.KeyUsage, last.ExtKeyUsage = x509.KeyUsageDigitalSignature, []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+	last.Subject.CommonName = string(runtimeA)
+	last.IsCA = false
+	last.KeyUsage = x509.KeyUsageDigitalSignature
+	last.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
 	var certs []*x509.Certificate
 	for template := &last; len(certs) < length; template = root {
 		der := must(x509.CreateCertificate(rand.Reader, template, root, key.Public(), key))(t)
 		certs = append(certs, must(x509.ParseCertificate(der))(t))
 	}
+
 	return certs
 }
 
 // A sender cannot have one certificate verified again and again.
 func TestBadChainsAreVerifiedOnce(t *testing.T) {
 	t.Parallel()
+
 	const again = 100
 	ca := newAuthority(t, "ca")
 	certs := bomb(t, 10)
@@ -62,11 +67,14 @@ func TestBadChainsAreVerifiedOnce(t *testing.T) {
 				}
 				return time.Since(began)
 			}
+
 			// The shortest one, as the machine may have no time for some.
-			first, shortest := verify(), time.Hour
+			first := verify()
+			shortest := time.Hour
 			for range again {
 				shortest = min(shortest, verify())
 			}
+
 			if shortest > first/5 {
 				t.Errorf("later requests take %v, the first one %v: the chain is verified again", shortest, first)
 			}
@@ -76,15 +84,19 @@ func TestBadChainsAreVerifiedOnce(t *testing.T) {
 
 func TestLongChainsAreNotVerified(t *testing.T) {
 	t.Parallel()
+
 	ca := newAuthority(t, "ca")
 	for length, reason := range map[int]string{10: "", 11: "untrusted_chain"} {
 		t.Run(strconv.Itoa(length), func(t *testing.T) {
 			t.Parallel()
-			issuer, chain := ca, []*x509.Certificate{}
+
+			issuer := ca
+			chain := []*x509.Certificate{}
 			for range length - 1 {
 				issuer = issuer.intermediate(t, "below "+strconv.Itoa(len(chain)))
 				chain = append(chain, issuer.Certificate)
 			}
+
 			r := requestOf(ca, issuer.client(t, string(runtimeA)))
 			r.TLS.PeerCertificates = append(r.TLS.PeerCertificates, chain...)
 			expectReason(t, "chain", listener.FromTLS(ca.roots(), listener.PeerOptions{}), r, reason)
@@ -96,7 +108,9 @@ func TestLongChainsAreNotVerified(t *testing.T) {
 // request.
 func TestChainsAreVerifiedInTheHandshake(t *testing.T) {
 	t.Parallel()
-	ca, servers := newAuthority(t, "ca"), newAuthority(t, "servers")
+
+	ca := newAuthority(t, "ca")
+	servers := newAuthority(t, "servers")
 	plain := serverConfig(t, servers, tls.RequestClientCert, ca)
 	inner := plain.Clone()
 	inner.NextProtos = []string{"h2", "http/1.1"}
@@ -104,11 +118,13 @@ func TestChainsAreVerifiedInTheHandshake(t *testing.T) {
 	reloaded.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return inner, nil }
 	unchanged := plain.Clone()
 	unchanged.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return nil, nil }
+
 	for name, config := range map[string]*tls.Config{
 		"config": plain, "config that is reloaded": reloaded, "config that stays": unchanged,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			var verified atomic.Int64
 			roots := ca.Pool()
 			run := start(t, listener.FromTLS(func() *x509.CertPool {
@@ -124,14 +140,18 @@ func TestChainsAreVerifiedInTheHandshake(t *testing.T) {
 // Reloaded configurations do not cost the sessions that clients resume.
 func TestSessionsAreResumed(t *testing.T) {
 	t.Parallel()
-	ca, servers := newAuthority(t, "ca"), newAuthority(t, "servers")
+
+	ca := newAuthority(t, "ca")
+	servers := newAuthority(t, "servers")
 	config := serverConfig(t, servers, tls.RequestClientCert, ca)
 	inner := config.Clone()
 	inner.NextProtos = []string{"h2", "http/1.1"}
 	config.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return inner, nil }
 	run := start(t, listener.FromTLS(ca.roots(), listener.PeerOptions{}), listener.InsecureAllowAll(), &recorder{},
 		listener.Options{TLS: config})
-	pair, sessions := ca.client(t, string(runtimeA)).pair(), tls.NewLRUClientSessionCache(1)
+	pair := ca.client(t, string(runtimeA)).pair()
+	sessions := tls.NewLRUClientSessionCache(1)
+
 	for n := range 2 {
 		client := newClient(t, servers, true, pair)
 		transport, _ := client.Transport.(*http.Transport)
@@ -147,6 +167,7 @@ func TestSessionsAreResumed(t *testing.T) {
 // dial does the handshake, and sends nothing.
 func dial(t *testing.T, run *running, servers *authority, pair tls.Certificate) {
 	t.Helper()
+
 	conn := must(net.Dial("tcp", run.address()))(t)
 	t.Cleanup(func() { conn.Close() })
 	client := tls.Client(conn, &tls.Config{

@@ -8,12 +8,14 @@ import (
 // Strangers can send any number of bad certificates.
 func TestBadCertificatesPushOutNoGoodOne(t *testing.T) {
 	t.Parallel()
+
 	c := newChecker(PeerOptions{CacheSize: 1})
 	good := &verdict{}
 	c.good.putVerdict(cacheKey{}, good)
 	if v := c.verifyOnce(cacheKey{1}, &x509.Certificate{}, nil, x509.NewCertPool()); v.err == nil {
 		t.Error("an empty certificate is good")
 	}
+
 	if c.good.verdictOf(cacheKey{}) != good {
 		t.Error("the good verdict is gone")
 	}
@@ -21,6 +23,7 @@ func TestBadCertificatesPushOutNoGoodOne(t *testing.T) {
 
 func TestCacheIsBounded(t *testing.T) {
 	t.Parallel()
+
 	key := func(n int) cacheKey { return cacheKey{byte(n), byte(n >> 8)} }
 	c := newCache(3)
 	for n := range 1000 {

@@ -31,6 +31,7 @@ import (
 
 func TestEventsAreDelivered(t *testing.T) {
 	t.Parallel()
+
 	received := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 	event := core.WatchEvent{
 		Watched:    types.NamespacedName{Namespace: "kyma-system", Name: "default"},
@@ -38,6 +39,7 @@ func TestEventsAreDelivered(t *testing.T) {
 	}
 	owned := event
 	owned.Owner = types.NamespacedName{Namespace: "kcp-system", Name: "runtime-a"}
+
 	tests := []struct {
 		contract, body string
 		want           core.WatchEvent
@@ -47,22 +49,27 @@ func TestEventsAreDelivered(t *testing.T) {
 		// An agent that still sends an owner: contract v2 ignores it.
 		{"v2", bodyV1, event},
 	}
+
 	for _, test := range tests {
 		t.Run(test.contract, func(t *testing.T) {
 			t.Parallel()
+
 			var record recorder
 			l := newListener(t, listener.PeersFunc(known), listener.InsecureAllowAll(), &record, listener.Options{
 				Now: func() time.Time { return received }, Hooks: record.hooks(),
 			})
+
 			w := serve(l, post("/"+test.contract+"/lifecycle/event", test.body))
 			if w.Code != http.StatusOK || w.Body.Len() != 0 {
 				t.Errorf("answer %d with body %q, want 200 without", w.Code, w.Body)
 			}
+
 			deliveries, answers := record.taken()
 			want := []core.Delivery{{Runtime: "runtime-a", Manager: manager, Event: test.want, Received: received}}
 			if diff := cmp.Diff(want, deliveries); diff != "" {
 				t.Errorf("deliveries (-want +have):\n%s", diff)
 			}
+
 			if diff := cmp.Diff([]answered{{test.contract, manager, 200, ""}}, answers); diff != "" {
 				t.Errorf("answers (-want +have):\n%s", diff)
 			}
@@ -91,6 +98,7 @@ type answerCase struct {
 
 func TestAnswers(t *testing.T) {
 	t.Parallel()
+
 	const target, target3 = "/v2/lifecycle/event", "/v3/lifecycle/events"
 	var (
 		good  = asks(target, bodyV2)
@@ -116,6 +124,7 @@ func TestAnswers(t *testing.T) {
 		refuse    = func(err error) core.HandlerFunc { return func(context.Context, core.Delivery) error { return err } }
 		errInside = errors.New("inside")
 	)
+
 	tests := []answerCase{
 		{name: "taken", request: good, want: taken},
 		{name: "media type with parameter", request: typed("Application/JSON; charset=utf-8"), want: taken},
@@ -193,6 +202,7 @@ func TestAnswers(t *testing.T) {
 		{name: "300 characters", request: asks("/v2/"+strings.Repeat("a", 300)+"/event", bodyV2), want: elsewhere("v2", "unknown_manager")},
 		{name: "not ASCII", request: asks("/v2/lifecyclé/event", bodyV2), want: elsewhere("v2", "unknown_manager")},
 	}
+
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -207,6 +217,7 @@ func asks(target, body string) func() *http.Request {
 
 func (c *answerCase) run(t *testing.T) {
 	t.Helper()
+
 	var (
 		record   recorder
 		peers    = listener.PeersFunc(known)
@@ -228,6 +239,7 @@ func (c *answerCase) run(t *testing.T) {
 	}
 	l := newListener(t, peers, verifier, handler, opts)
 	w := serve(l, c.request())
+
 	deliveries, answers := record.taken()
 	if diff := cmp.Diff([]answered{c.want}, answers); diff != "" {
 		t.Errorf("answers to the hook (-want +have):\n%s", diff)
@@ -235,19 +247,23 @@ func (c *answerCase) run(t *testing.T) {
 	if w.Code != c.want.Status {
 		t.Errorf("status %d, want %d", w.Code, c.want.Status)
 	}
+
 	if taken := c.want.Status == http.StatusOK; taken != (len(deliveries) == 1) {
 		t.Errorf("%d deliveries with status %d", len(deliveries), w.Code)
 	}
+
 	c.checkBody(t, w)
 	c.checkHeaders(t, w.Header())
 }
 
 func (c *answerCase) checkBody(t *testing.T, w *httptest.ResponseRecorder) {
 	t.Helper()
+
 	sent := c.sent
 	if sent == "" {
 		sent = c.want.Reason
 	}
+
 	want := ""
 	switch {
 	case c.event && c.after != "":
@@ -257,6 +273,7 @@ func (c *answerCase) checkBody(t *testing.T, w *httptest.ResponseRecorder) {
 	case sent != "":
 		want = fmt.Sprintf("{\"reason\":%q}\n", sent)
 	}
+
 	if have := w.Body.String(); have != want {
 		t.Errorf("body %q, want %q", have, want)
 	}
@@ -264,6 +281,7 @@ func (c *answerCase) checkBody(t *testing.T, w *httptest.ResponseRecorder) {
 
 func (c *answerCase) checkHeaders(t *testing.T, header http.Header) {
 	t.Helper()
+
 	after, err := strconv.Atoi(header.Get("Retry-After"))
 	switch {
 	case c.want.Status != http.StatusServiceUnavailable:
@@ -277,6 +295,7 @@ func (c *answerCase) checkHeaders(t *testing.T, header http.Header) {
 	case err != nil || after < 1 || after > 3:
 		t.Errorf("Retry-After %q, want 1 to 3", header.Get("Retry-After"))
 	}
+
 	if closes := header.Get("Connection") == "close"; closes != c.closes {
 		t.Errorf("closes the connection: %v, want %v", closes, c.closes)
 	}
@@ -313,6 +332,7 @@ func (errReader) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 // A handler that blocks costs the slots of its runtime, or all that there are, and nothing else.
 func TestInFlightIsBoundedForEachRuntime(t *testing.T) {
 	t.Parallel()
+
 	const slots = 2
 	for name, test := range map[string]struct {
 		opts   listener.Options
@@ -325,11 +345,13 @@ func TestInFlightIsBoundedForEachRuntime(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			var (
 				inside, free = make(chan struct{}, 2*slots), make(chan struct{})
 				inFlight     atomic.Int64
 				group        sync.WaitGroup
 			)
+
 			handler := core.HandlerFunc(func(_ context.Context, d core.Delivery) error {
 				if d.Runtime == runtimeA {
 					inside <- struct{}{}
@@ -337,6 +359,7 @@ func TestInFlightIsBoundedForEachRuntime(t *testing.T) {
 				}
 				return nil
 			})
+
 			test.opts.Hooks.InFlight = func(delta int) { inFlight.Add(int64(delta)) }
 			l := newListener(t, listener.PeersFunc(named), listener.InsecureAllowAll(), handler, test.opts)
 			send := func(runtime core.RuntimeID, status int) *httptest.ResponseRecorder {
@@ -346,20 +369,25 @@ func TestInFlightIsBoundedForEachRuntime(t *testing.T) {
 				}
 				return w
 			}
+
 			for range slots {
 				group.Go(func() { send(runtimeA, 202) })
 			}
+
 			for range slots {
 				<-inside
 			}
+
 			w := send(runtimeA, test.status)
 			if !strings.Contains(w.Body.String(), test.reason) || w.Header().Get("Retry-After") == "" {
 				t.Errorf("answer %s with %v, want %s with Retry-After", w.Body, w.Header(), test.reason)
 			}
+
 			send(runtimeB, test.other)
 			if n := inFlight.Load(); n != slots {
 				t.Errorf("%d in flight, want %d", n, slots)
 			}
+
 			close(free)
 			group.Wait()
 			send(runtimeA, 202)
@@ -372,11 +400,13 @@ func TestInFlightIsBoundedForEachRuntime(t *testing.T) {
 
 func TestLogs(t *testing.T) {
 	t.Parallel()
+
 	var text bytes.Buffer
 	logger := slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	panics := core.HandlerFunc(func(context.Context, core.Delivery) error { panic("the cause") })
 	l := newListener(t, listener.PeersFunc(known), listener.InsecureAllowAll(), panics, listener.Options{Logger: logger})
 	serve(l, post("/v2/lifecycle/event", bodyV2))
+
 	for _, want := range []string{"level=ERROR", "the cause", "endpoint_test.go", "level=DEBUG", "reason=panic", "runtime=runtime-a"} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("log has no %q:\n%s", want, &text)
@@ -393,9 +423,11 @@ func FuzzServeHTTP(f *testing.F) {
 	} {
 		f.Add(path, bodyV1)
 	}
+
 	for _, body := range []string{"", "{", "null", "[]", "{}", bodyV2, bodyV2 + bodyV2, strings.Repeat("[", 5000), strings.Repeat(" ", 17<<10)} {
 		f.Add("/v2/lifecycle/event", body)
 	}
+
 	allowed := map[int]bool{200: true, 202: true, 400: true, 404: true, 413: true, 415: true}
 	f.Fuzz(func(t *testing.T, path, body string) {
 		target, err := url.ParseRequestURI(path)
@@ -405,8 +437,10 @@ func FuzzServeHTTP(f *testing.F) {
 		var record recorder
 		l := newListener(t, listener.PeersFunc(known), listener.InsecureAllowAll(), &record, listener.Options{Hooks: record.hooks()})
 		r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(body))
-		r.URL, r.RequestURI = target, path
+		r.URL = target
+		r.RequestURI = path
 		r.Header.Set("Content-Type", "application/json")
+
 		w := serve(l, r)
 		if !allowed[w.Code] {
 			t.Fatalf("answer %d %s", w.Code, w.Body)
@@ -415,9 +449,11 @@ func FuzzServeHTTP(f *testing.F) {
 		if len(answers) != 1 || answers[0].Status != w.Code || (answers[0].Reason == "") != (w.Code < 300) {
 			t.Errorf("answer %d was counted as %+v", w.Code, answers)
 		}
+
 		if (len(deliveries) > 0) != (w.Code < 300) {
 			t.Errorf("%d deliveries with answer %d", len(deliveries), w.Code)
 		}
+
 		for _, d := range deliveries {
 			if !d.Event.Resync && (d.Event.Watched.Name == "" || !strings.Contains(target.Path, "/lifecycle/")) {
 				t.Errorf("delivery %+v of path %q", d, target.Path)

@@ -18,6 +18,7 @@ import (
 // Listeners for different managers may feed one fleet: each gets the resyncs of its manager.
 func TestListenersShareAFleet(t *testing.T) {
 	t.Parallel()
+
 	resynced := make(chan core.Manager, 16)
 	watched := newFleet(t, fleet.Options{ResyncJitter: time.Millisecond})
 	for _, name := range []core.Manager{manager, "other"} {
@@ -30,6 +31,7 @@ func TestListenersShareAFleet(t *testing.T) {
 		})
 		serving(t, newListenerFor(t, name, handler, listener.Options{Fleet: watched}))
 	}
+
 	watched.Receiver().Observe(core.Peer{ID: runtimeA}, "other", change(runtimeA, 1), nil)
 	watched.Receiver().Observe(core.Peer{ID: runtimeA}, manager, change(runtimeA, 1), nil)
 	if first, second := <-resynced, <-resynced; first == second {
@@ -47,6 +49,7 @@ func newListenerFor(t *testing.T, name core.Manager, handler core.Handler, opts 
 
 func TestListenersOfOneManagerDoNotShareAFleet(t *testing.T) {
 	t.Parallel()
+
 	var record recorder
 	watched := newFleet(t, fleet.Options{ResyncJitter: time.Millisecond})
 	start(t, listener.PeersFunc(known), listener.InsecureAllowAll(), &record, listener.Options{Fleet: watched})
@@ -55,6 +58,7 @@ func TestListenersOfOneManagerDoNotShareAFleet(t *testing.T) {
 		resyncs, _ := record.taken()
 		return len(resyncs) > 0
 	})
+
 	second := newListenerFor(t, manager, &recorder{}, listener.Options{Fleet: watched})
 	if err := second.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "delivered elsewhere") {
 		t.Errorf("Start returned %v, want that the resyncs are delivered elsewhere", err)
@@ -68,6 +72,7 @@ func named(r *http.Request) (core.Peer, error) {
 
 func batchFrom(t *testing.T, runtime core.RuntimeID, batch core.Batch) *http.Request {
 	t.Helper()
+
 	r := httptest.NewRequest(http.MethodPost, contract.V3.Path(manager), bytes.NewReader(encode(t, batch)))
 	r.Header.Set("Content-Type", contract.V3.ContentType())
 	r.Header.Set("Runtime", string(runtime))
@@ -77,6 +82,7 @@ func batchFrom(t *testing.T, runtime core.RuntimeID, batch core.Batch) *http.Req
 // A gateway sends the next request to another replica, so that a runtime may send it immediately.
 func TestNotLeadingBehindAGateway(t *testing.T) {
 	t.Parallel()
+
 	ca := newAuthority(t, "runtimes")
 	peers := listener.FromXFCC(listener.InsecureAnyProxy(), ca.roots(), listener.PeerOptions{})
 	follower := followerHandler{func(context.Context, core.Delivery) error { return core.ErrNotReady }}
@@ -84,7 +90,9 @@ func TestNotLeadingBehindAGateway(t *testing.T) {
 	request := post(contract.V2.Path(manager), bodyV2)
 	request.Header.Set(headerXFCC, ca.client(t, string(runtimeA)).header())
 	answer := serve(l, request).Result()
-	wait, closes := answer.Header.Get("Retry-After"), answer.Header.Get("Connection")
+	wait := answer.Header.Get("Retry-After")
+
+	closes := answer.Header.Get("Connection")
 	if answer.StatusCode != http.StatusServiceUnavailable || wait != "" || closes != "close" {
 		t.Errorf("answer %d, Retry-After %q, Connection %q, want 503 with close and without a wait", answer.StatusCode, wait, closes)
 	}

@@ -78,8 +78,10 @@ func (r *recorder) hooks() listener.Hooks {
 func (r *recorder) taken() ([]core.Delivery, []answered) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	deliveries, answers := r.deliveries, r.answers
-	r.deliveries, r.answers = nil, nil
+	deliveries := r.deliveries
+	answers := r.answers
+	r.deliveries = nil
+	r.answers = nil
 	return deliveries, answers
 }
 
@@ -141,12 +143,14 @@ func serving(tb testing.TB, l *listener.Listener) *running {
 	ctx, cancel := context.WithCancel(context.Background())
 	run.stop = cancel
 	go func() { run.done <- run.Start(ctx) }()
+
 	tb.Cleanup(func() {
 		cancel()
 		if err, ended := <-run.done; ended && err != nil {
 			tb.Errorf("Start returned %v", err)
 		}
 	})
+
 	return run
 }
 
@@ -179,6 +183,7 @@ func newClient(tb testing.TB, ca *authority, http2 bool, certs ...tls.Certificat
 	protocols.SetHTTP1(!http2)
 	protocols.SetHTTP2(http2)
 	transport := &http.Transport{Protocols: &protocols}
+
 	if ca != nil {
 		transport.TLSClientConfig = &tls.Config{
 			MinVersion: tls.VersionTLS13,
@@ -192,6 +197,7 @@ func newClient(tb testing.TB, ca *authority, http2 bool, certs ...tls.Certificat
 			},
 		}
 	}
+
 	tb.Cleanup(transport.CloseIdleConnections)
 	return &http.Client{Transport: transport, Timeout: 2 * time.Minute}
 }
@@ -332,7 +338,8 @@ func selfSigned(tb testing.TB, name string) *leaf {
 }
 
 func expired(c *x509.Certificate) {
-	c.NotBefore, c.NotAfter = time.Now().Add(-2*time.Hour), time.Now().Add(-time.Hour)
+	c.NotBefore = time.Now().Add(-2 * time.Hour)
+	c.NotAfter = time.Now().Add(-time.Hour)
 }
 
 func serverOnly(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} }

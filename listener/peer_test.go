@@ -26,6 +26,7 @@ import (
 
 func TestPeer(t *testing.T) {
 	t.Parallel()
+
 	ca := newAuthority(t, "ca")
 	cert := ca.client(t, "runtime-a", dnsNames("a.example"), uri(t, "spiffe://trust/a"), func(c *x509.Certificate) {
 		c.IPAddresses = []net.IP{net.IPv4(192, 0, 2, 1), net.ParseIP("2001:db8::1")}
@@ -42,6 +43,7 @@ func TestPeer(t *testing.T) {
 
 		CAFingerprints: []string{fingerprint(ca.Certificate)},
 	}
+
 	for n := range 6 {
 		other := reform(t, cert.TLS.Leaf, func(s []byte) asn1.BitString {
 			if n >= 3 {
@@ -53,6 +55,7 @@ func TestPeer(t *testing.T) {
 			want.OtherFingerprints = append(want.OtherFingerprints, fingerprint(other))
 		}
 	}
+
 	sources := map[string]listener.Peers{
 		"connection": listener.FromTLS(ca.roots(), listener.PeerOptions{}),
 		"header":     listener.FromXFCC(listener.InsecureAnyProxy(), ca.roots(), listener.PeerOptions{}),
@@ -84,7 +87,9 @@ func requestOf(ca *authority, cert *leaf) *http.Request {
 // A remembered certificate is good only while it is valid and leads to the CA bundle.
 func TestCachedPeer(t *testing.T) {
 	t.Parallel()
-	ca, next := newAuthority(t, "ca"), newAuthority(t, "next")
+
+	ca := newAuthority(t, "ca")
+	next := newAuthority(t, "next")
 	cert := ca.client(t, "runtime-a", func(c *x509.Certificate) { c.NotAfter = time.Now().Add(time.Hour) }) // Not that of the CA.
 	type world struct {
 		roots *x509.CertPool
@@ -92,6 +97,7 @@ func TestCachedPeer(t *testing.T) {
 	}
 	both := ca.Pool()
 	both.AddCert(next.Certificate)
+
 	steps := []struct {
 		name   string
 		world  world
@@ -108,12 +114,14 @@ func TestCachedPeer(t *testing.T) {
 		{"clock goes back", world{ca.Pool(), cert.TLS.Leaf.NotBefore.Add(-time.Second)}, "not_yet_valid"},
 		{"good again", world{ca.Pool(), time.Now()}, ""},
 	}
+
 	var current atomic.Pointer[world]
 	roots := func() *x509.CertPool { return current.Load().roots }
 	opts := listener.PeerOptions{Now: func() time.Time { return current.Load().now }}
 	checked := []listener.Peers{
 		listener.FromTLS(roots, opts), listener.FromXFCC(listener.InsecureAnyProxy(), roots, opts),
 	}
+
 	for _, step := range steps {
 		current.Store(&step.world)
 		for _, source := range checked {
@@ -126,14 +134,17 @@ func TestCachedPeer(t *testing.T) {
 // certificates, and ends before them.
 func TestCachedPeerOfACAWithAShorterLife(t *testing.T) {
 	t.Parallel()
+
 	now := time.Now()
 	life := testpki.Options{NotBefore: now.Add(-time.Minute), NotAfter: now.Add(time.Minute)}
 	ca := &authority{must(testpki.NewCA("ca", life))(t)}
 	cert := ca.client(t, "runtime-a", func(c *x509.Certificate) {
-		c.NotBefore, c.NotAfter = now.Add(-time.Hour), now.Add(time.Hour)
+		c.NotBefore = now.Add(-time.Hour)
+		c.NotAfter = now.Add(time.Hour)
 	})
 	clock := now
 	opts := listener.PeerOptions{Now: func() time.Time { return clock }}
+
 	for _, source := range []listener.Peers{
 		listener.FromTLS(ca.roots(), opts), listener.FromXFCC(listener.InsecureAnyProxy(), ca.roots(), opts),
 	} {
@@ -157,6 +168,7 @@ func TestCachedPeerOfACAWithAShorterLife(t *testing.T) {
 
 func expectReason(t *testing.T, step string, source listener.Peers, r *http.Request, want string) {
 	t.Helper()
+
 	have := ""
 	if _, err := source.Peer(r); err != nil {
 		have = string(core.ReasonOf(err))
@@ -170,19 +182,24 @@ func expectReason(t *testing.T, step string, source listener.Peers, r *http.Requ
 // with: the next request on the same connection gets another one.
 func TestVerdictOfAConnection(t *testing.T) {
 	t.Parallel()
-	ca, servers := newAuthority(t, "ca"), newAuthority(t, "servers")
+
+	ca := newAuthority(t, "ca")
+	servers := newAuthority(t, "servers")
 	cert := ca.client(t, "runtime-a")
+
 	var (
 		record recorder
 		pool   atomic.Pointer[x509.CertPool]
 		late   atomic.Bool
 	)
+
 	now := func() time.Time {
 		if late.Load() {
 			return cert.TLS.Leaf.NotAfter.Add(time.Second)
 		}
 		return time.Now()
 	}
+
 	first := listener.FromTLS(pool.Load, listener.PeerOptions{Now: now})
 	named := func(*x509.Certificate) (core.RuntimeID, error) { return "runtime-b", nil }
 	other := listener.FromTLS(pool.Load, listener.PeerOptions{Identity: named})
@@ -192,21 +209,25 @@ func TestVerdictOfAConnection(t *testing.T) {
 		}
 		return first.Peer(r)
 	})
+
 	run := start(t, peers, listener.InsecureAllowAll(), &record,
 		listener.Options{TLS: serverConfig(t, servers, tls.RequestClientCert, ca), Hooks: record.hooks()})
 	client := newClient(t, servers, true, cert.pair())
 	send := func(reason string, header http.Header, want ...core.RuntimeID) {
 		t.Helper()
+
 		_, _ = mustSend(t, client, run.url+"/v2/lifecycle/event", bodyV2, header)
 		deliveries, answers := record.taken()
 		var senders []core.RuntimeID
 		for _, d := range deliveries {
 			senders = append(senders, d.Runtime)
 		}
+
 		if len(answers) != 1 || answers[0].Reason != reason || !slices.Equal(senders, want) {
 			t.Errorf("answers %v, deliveries of %v, want the reason %q, deliveries of %v", answers, senders, reason, want)
 		}
 	}
+
 	pool.Store(ca.Pool())
 	send("", nil, "runtime-a")
 	send("", http.Header{"Other": {"1"}}, "runtime-b")
@@ -225,11 +246,13 @@ func TestVerdictOfAConnection(t *testing.T) {
 
 func TestIdentity(t *testing.T) {
 	t.Parallel()
+
 	ca := newAuthority(t, "ca")
 	long := strings.Repeat("a", 2049)
 	fixed := func(id core.RuntimeID, err error) func(*x509.Certificate) (core.RuntimeID, error) {
 		return func(*x509.Certificate) (core.RuntimeID, error) { return id, err }
 	}
+
 	tests := []struct {
 		name     string
 		cert     *leaf
@@ -256,9 +279,11 @@ func TestIdentity(t *testing.T) {
 		{"port", ca.client(t, "", uri(t, "spiffe://trust:1/a")), listener.SPIFFE, ""},
 		{"user", ca.client(t, "", uri(t, "spiffe://me@trust/a")), listener.SPIFFE, ""},
 	}
+
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
+
 			sources := []listener.Peers{
 				listener.FromTLS(ca.roots(), listener.PeerOptions{Identity: test.identity}),
 			}
@@ -267,6 +292,7 @@ func TestIdentity(t *testing.T) {
 					return core.Peer{ID: core.RuntimeID(r.TLS.PeerCertificates[0].Subject.CommonName)}, nil
 				}))
 			}
+
 			for _, source := range sources {
 				peer, err := source.Peer(requestOf(ca, test.cert))
 				if peer.ID != test.want || (err == nil) != (test.want != "") {
@@ -284,6 +310,7 @@ func TestIdentity(t *testing.T) {
 // one that says "any".
 func TestKeyUsage(t *testing.T) {
 	t.Parallel()
+
 	ca := newAuthority(t, "ca")
 	usages := map[string]struct {
 		usage   []x509.ExtKeyUsage
@@ -297,15 +324,18 @@ func TestKeyUsage(t *testing.T) {
 		"code signing":      {[]x509.ExtKeyUsage{x509.ExtKeyUsageCodeSigning}, nil, "wrong_key_usage"},
 		"unknown":           {nil, []int{1, 2, 3}, "wrong_key_usage"},
 	}
+
 	for name, test := range usages {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			cert := ca.client(t, "runtime-a", func(c *x509.Certificate) {
 				c.ExtKeyUsage = test.usage
 				if test.unknown != nil {
 					c.UnknownExtKeyUsage = append(c.UnknownExtKeyUsage, test.unknown)
 				}
 			})
+
 			expectReason(t, name, listener.FromTLS(ca.roots(), listener.PeerOptions{}), requestOf(ca, cert), test.want)
 		})
 	}
@@ -314,12 +344,14 @@ func TestKeyUsage(t *testing.T) {
 // A verdict about a certificate holds for the chain that it was verified with only.
 func TestChainIsPartOfTheKey(t *testing.T) {
 	t.Parallel()
+
 	ca := newAuthority(t, "ca")
 	below := ca.intermediate(t, "below")
 	cert := below.client(t, "runtime-a")
 	source := listener.FromTLS(ca.roots(), listener.PeerOptions{})
 	r := requestOf(ca, cert)
 	expectReason(t, "leaf alone", source, r, "untrusted_chain")
+
 	r.TLS.PeerCertificates = append(r.TLS.PeerCertificates, below.Certificate)
 	expectReason(t, "with its chain", source, r, "")
 	r.TLS.PeerCertificates = r.TLS.PeerCertificates[:1]
@@ -337,10 +369,12 @@ func FuzzFromXFCC(f *testing.F) {
 	} {
 		f.Add(seed)
 	}
+
 	f.Fuzz(func(t *testing.T, header string) {
 		r := post("/v2/lifecycle/event", bodyV2)
 		r.Header[headerXFCC] = strings.Split(header, "\n")
 		unescaped, _ := url.PathUnescape(header)
+
 		isCA := strings.Contains(unescaped, string(encodePEM(ca.Certificate))) // The own certificate of the CA is good for all uses.
 		if peer, err := source.Peer(r); err == nil && !isCA {
 			t.Errorf("peer %+v", peer)
@@ -352,6 +386,7 @@ func FuzzFromXFCC(f *testing.F) {
 
 func TestProxyAddresses(t *testing.T) {
 	t.Parallel()
+
 	proxy := listener.ProxyAddresses(netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fe80::/64"))
 	for remote, want := range map[string]bool{
 		"10.1.2.3:80":          true,
@@ -380,6 +415,7 @@ func TestProxyAddresses(t *testing.T) {
 // Without a CA bundle the gateway is not known yet, and is no stranger.
 func TestProxyIsNotReady(t *testing.T) {
 	t.Parallel()
+
 	ca := newAuthority(t, "ca")
 	cert := ca.client(t, "gateway", dnsNames("gateway"))
 	byCertificate := listener.ProxyCertificate(func() *x509.CertPool { return nil }, "gateway")
@@ -395,11 +431,13 @@ const envoyElement = `By=spiffe://cluster.local/ns/kcp-system/sa/operator;` +
 // gateway.
 func TestEnvoySidecar(t *testing.T) {
 	t.Parallel()
+
 	p := newPKI(t)
 	gateway := p.good.header()
 	sidecar := netip.MustParsePrefix("127.0.0.6/32")
 	named := []string{"spiffe://cluster.local/ns/istio-system/sa/istio-ingressgateway-service-account"}
 	const pod = `By=spiffe://cluster.local/ns/kcp-system/sa/operator;Hash=1;Subject="";URI=spiffe://x`
+
 	tests := []struct {
 		name    string
 		header  []string
@@ -419,20 +457,24 @@ func TestEnvoySidecar(t *testing.T) {
 		{"another pod, behind an element of its own", []string{gateway + "," + envoyElement + "," + pod}, named, "untrusted_proxy", true},
 		{"a good one in front", []string{gateway + "," + p.self.header() + "," + envoyElement}, named, "several_elements", false},
 	}
+
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
+
 			peers := listener.FromXFCC(listener.ProxyAddresses(sidecar), p.clients.roots(), listener.PeerOptions{GatewayNames: test.gateway})
 			r := post("/v2/lifecycle/event", bodyV2)
 			r.RemoteAddr = "127.0.0.6:40001"
 			r.Header[headerXFCC] = test.header
 			peer, err := peers.Peer(r)
+
 			if test.reason == "" {
 				if err != nil || peer.ID != runtimeA {
 					t.Errorf("peer %q, error %v, want %q", peer.ID, err, runtimeA)
 				}
 				return
 			}
+
 			if string(core.ReasonOf(err)) != test.reason {
 				t.Errorf("reason %q of %v, want %q", core.ReasonOf(err), err, test.reason)
 			}

@@ -31,13 +31,17 @@ func (r *rechecking) RecheckAfter() time.Duration {
 // TestAnswersNameTheCheck sends an event to handlers that check and to others.
 func TestAnswersNameTheCheck(t *testing.T) {
 	t.Parallel()
+
 	takes := func(context.Context, core.Delivery) error { return nil }
 	fails := func(context.Context, core.Delivery) error { return errors.New("later") }
 	beat := core.Batch{Epoch: "e", Heartbeat: &core.Heartbeat{ID: "h", Number: 1, Interval: time.Second}}
 	event := core.NewBatch(core.WatchEvent{
 		Watched: types.NamespacedName{Name: "a"}, WatchedGVK: schema.GroupVersionKind{Version: "v1", Kind: "K"},
 	})
-	event.Epoch, event.Events[0].Sequence, event.Events[0].ID = "e", 1, "1"
+	event.Epoch = "e"
+	event.Events[0].Sequence = 1
+	event.Events[0].ID = "1"
+
 	for name, tt := range map[string]struct {
 		handler core.Handler
 		version contract.Version
@@ -57,10 +61,12 @@ func TestAnswersNameTheCheck(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			l := newListener(t, listener.PeersFunc(known), listener.InsecureAllowAll(), tt.handler, listener.Options{})
 			body := must(tt.version.Encode(new(contract.Claim(tt.batch, "runtime-a"))))(t)
 			request := post(tt.version.Path(manager), string(body.Body))
 			request.Header.Set("Content-Type", tt.version.ContentType())
+
 			answer := serve(l, request)
 			if answer.Code != tt.status {
 				t.Errorf("status %d, want %d: %s", answer.Code, tt.status, answer.Body)

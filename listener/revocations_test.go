@@ -25,6 +25,7 @@ import (
 // renameInto replaces a file as a kubelet does: no reader sees half of it.
 func renameInto(t *testing.T, path, text string) {
 	t.Helper()
+
 	next := path + ".next"
 	if err := os.WriteFile(next, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -58,11 +59,13 @@ func (c *countedConn) Read(b []byte) (int, error) {
 			c.of.open--
 		})
 	}
+
 	return n, err
 }
 
 func dialling(t *testing.T, servers *authority, http2 bool, cert tls.Certificate) *dialled {
 	t.Helper()
+
 	d := &dialled{Client: newClient(t, servers, http2, cert)}
 	transport, _ := d.Transport.(*http.Transport)
 	transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -75,6 +78,7 @@ func dialling(t *testing.T, servers *authority, http2 bool, cert tls.Certificate
 		d.open++
 		return &countedConn{Conn: conn, of: d}, nil
 	}
+
 	return d
 }
 
@@ -87,6 +91,7 @@ func (d *dialled) connections() int {
 // within waits until met reports true, at most for a minute.
 func within(t *testing.T, met func() bool) {
 	t.Helper()
+
 	late := time.After(time.Minute)
 	for !met() {
 		select {
@@ -111,11 +116,14 @@ const slowBody = `{"watched":{"Namespace":"n","Name":"slow"},"watchedGvk":{"grou
 
 func newCutOff(t *testing.T, http2 bool) *cutOff {
 	t.Helper()
-	ca, servers := newAuthority(t, "runtimes"), newAuthority(t, "servers")
+
+	ca := newAuthority(t, "runtimes")
+	servers := newAuthority(t, "servers")
 	c := &cutOff{
 		path: filepath.Join(t.TempDir(), "revoked"), underWay: make(chan struct{}, 1), thiefCert: ca.client(t, "runtime-a"),
 	}
 	renameInto(t, c.path, "# nothing yet\n")
+
 	handler := core.HandlerFunc(func(ctx context.Context, d core.Delivery) error {
 		if d.Event.Watched.Name == "slow" {
 			c.underWay <- struct{}{}
@@ -123,6 +131,7 @@ func newCutOff(t *testing.T, http2 bool) *cutOff {
 		}
 		return ctx.Err()
 	})
+
 	for range 3 {
 		file := must(listener.RevocationsFromFile(c.path, intake.RevocationOptions{}))(t)
 		run := start(t, listener.FromTLS(ca.roots(), listener.PeerOptions{}), listener.InsecureAllowAll(), handler,
@@ -131,8 +140,10 @@ func newCutOff(t *testing.T, http2 bool) *cutOff {
 				Revocations:   file,
 				HandleTimeout: time.Hour,
 			})
+
 		c.urls = append(c.urls, run.url+"/v2/lifecycle/event")
 	}
+
 	c.thief = dialling(t, servers, http2, c.thiefCert.pair())
 	c.good = dialling(t, servers, http2, ca.client(t, "runtime-a").pair())
 	return c
@@ -149,6 +160,7 @@ func (c *cutOff) want(t *testing.T, client *dialled, status int, reason string) 
 			response, text, err = send(t, client.Client, url, bodyV2, nil)
 			return err == nil
 		})
+
 		if response.StatusCode != status || !strings.Contains(text, reason) {
 			t.Errorf("the answer is %d %s, want %d %s", response.StatusCode, text, status, reason)
 		}
@@ -162,9 +174,11 @@ func TestRevokedSendersAreCutOff(t *testing.T) {
 	for protocol, http2 := range map[string]bool{"HTTP/1.1": false, "HTTP/2": true} {
 		t.Run(protocol, func(t *testing.T) {
 			t.Parallel()
+
 			c := newCutOff(t, http2)
 			c.want(t, c.thief, http.StatusOK, "")
 			c.want(t, c.good, http.StatusOK, "")
+
 			ended := make(chan error, 1)
 			go func() {
 				_, _, err := send(t, c.thief.Client, c.urls[0], slowBody, nil)
@@ -180,6 +194,7 @@ func TestRevokedSendersAreCutOff(t *testing.T) {
 			if err := <-ended; err == nil {
 				t.Error("the request that was under way got an answer")
 			}
+
 			c.want(t, c.thief, http.StatusForbidden, `"revoked"`)
 			c.want(t, c.good, http.StatusOK, "")
 			if now := c.good.connections(); now != before {
@@ -200,26 +215,32 @@ func TestRevokedSendersAreCutOff(t *testing.T) {
 // A gateway's connection carries other runtimes, and stays. The certificate in its header counts.
 func TestRevokedBehindAGateway(t *testing.T) {
 	t.Parallel()
+
 	ca := newAuthority(t, "runtimes")
-	stolen, good := ca.client(t, "runtime-a", dnsNames("a.example.com")), ca.client(t, "runtime-b", dnsNames("b.example.com"))
+	stolen := ca.client(t, "runtime-a", dnsNames("a.example.com"))
+	good := ca.client(t, "runtime-b", dnsNames("b.example.com"))
 	live := intake.NewLiveRevocations(intake.RevocationOptions{})
 	var record recorder
 	run := start(t, listener.FromXFCC(listener.InsecureAnyProxy(), ca.roots(), listener.PeerOptions{}),
 		listener.InsecureAllowAll(), &record, listener.Options{Hooks: record.hooks(), Revocations: live})
 	client := newClient(t, nil, false)
+
 	want := func(cert *leaf, status int, reason string) {
 		t.Helper()
+
 		response, _ := mustSend(t, client, run.url+"/v2/lifecycle/event", bodyV2, http.Header{headerXFCC: {cert.header()}})
 		_, answers := record.taken()
 		if response.StatusCode != status || response.Close || len(answers) != 1 || answers[0].Reason != reason {
 			t.Errorf("the answer is %d, closes %v, %v, want %d %s", response.StatusCode, response.Close, answers, status, reason)
 		}
 	}
+
 	response, _ := mustSend(t, client, run.url+"/v2/lifecycle/event", bodyV2, http.Header{headerXFCC: {good.header()}})
 	record.taken()
 	if response.StatusCode != http.StatusServiceUnavailable || run.Ready() == nil {
 		t.Errorf("before there is a list: %d, ready: %v", response.StatusCode, run.Ready())
 	}
+
 	for _, text := range []string{"sha256:" + fingerprint(stolen.TLS.Leaf), "name:a.example.com", "name:runtime-a"} {
 		if err := live.Replace([]byte(text)); err != nil {
 			t.Fatal(err)
@@ -227,6 +248,7 @@ func TestRevokedBehindAGateway(t *testing.T) {
 		want(stolen, http.StatusForbidden, "revoked")
 		want(good, http.StatusOK, "")
 	}
+
 	if err := run.Ready(); err != nil {
 		t.Error(err)
 	}
@@ -235,10 +257,12 @@ func TestRevokedBehindAGateway(t *testing.T) {
 // revoking returns a listener behind a gateway that refuses the fingerprint of a certificate.
 func revoking(t *testing.T, ca *authority, stolen *x509.Certificate, opts listener.Options) *listener.Listener {
 	t.Helper()
+
 	live := intake.NewLiveRevocations(intake.RevocationOptions{})
 	if err := live.Replace([]byte("sha256:" + fingerprint(stolen))); err != nil {
 		t.Fatal(err)
 	}
+
 	opts.Revocations = live
 	return newListener(t, listener.FromXFCC(listener.InsecureAnyProxy(), ca.roots(), listener.PeerOptions{}),
 		listener.InsecureAllowAll(), &recorder{}, opts)
@@ -248,8 +272,10 @@ func revoking(t *testing.T, ca *authority, stolen *x509.Certificate, opts listen
 // and methods show it nothing.
 func TestARevokedSenderCostsNothing(t *testing.T) {
 	t.Parallel()
+
 	ca := newAuthority(t, "runtimes")
-	stolen, good := ca.client(t, "runtime-a"), ca.client(t, "runtime-a")
+	stolen := ca.client(t, "runtime-a")
+	good := ca.client(t, "runtime-a")
 	l := revoking(t, ca, stolen.TLS.Leaf, listener.Options{RuntimeRate: 0.001, RuntimeBurst: 10})
 	ask := func(cert *leaf, method, path string) int {
 		r := post(path, bodyV2)
@@ -259,18 +285,22 @@ func TestARevokedSenderCostsNothing(t *testing.T) {
 		l.ServeHTTP(w, r)
 		return w.Code
 	}
+
 	codes := map[int]int{}
 	for _, method := range []string{http.MethodPost, http.MethodGet} {
 		for _, path := range []string{"/v2/lifecycle/event", "/v2/nobody/event", "/", "/v3/lifecycle/events"} {
 			codes[ask(stolen, method, path)]++
 		}
 	}
+
 	if codes[http.StatusForbidden] != 8 {
 		t.Errorf("answers %v, want 403 alone", codes)
 	}
+
 	for range 5 {
 		ask(stolen, http.MethodPost, "/v2/lifecycle/event")
 	}
+
 	if code := ask(stolen, http.MethodPost, "/v2/lifecycle/event"); code == http.StatusForbidden {
 		t.Error("a thief without limit is answered")
 	}
@@ -283,8 +313,10 @@ func TestARevokedSenderCostsNothing(t *testing.T) {
 // the names and a valid signature of the stolen certificate.
 func TestEachFormOfARevokedCertificateIsRevoked(t *testing.T) {
 	t.Parallel()
+
 	ca := newAuthority(t, "runtimes")
-	stolen, good := ca.client(t, "runtime-a"), ca.client(t, "runtime-a")
+	stolen := ca.client(t, "runtime-a")
+	good := ca.client(t, "runtime-a")
 	l := revoking(t, ca, stolen.TLS.Leaf, listener.Options{})
 	ask := func(cert *x509.Certificate) int {
 		r := post("/v2/lifecycle/event", bodyV2)
@@ -295,6 +327,7 @@ func TestEachFormOfARevokedCertificateIsRevoked(t *testing.T) {
 	if code := ask(good.TLS.Leaf); code != http.StatusOK {
 		t.Fatalf("another certificate of the runtime gets %d", code)
 	}
+
 	for what, form := range map[string]func(signature []byte) asn1.BitString{
 		"as issued":           whole,
 		"the other s":         func(s []byte) asn1.BitString { return whole(otherS(t, s)) },
@@ -308,6 +341,7 @@ func TestEachFormOfARevokedCertificateIsRevoked(t *testing.T) {
 		if err := cert.CheckSignatureFrom(ca.Certificate); err != nil {
 			t.Errorf("%s: the form is not valid, and shows nothing: %v", what, err)
 		}
+
 		if code := ask(cert); code != http.StatusForbidden {
 			t.Errorf("%s: the thief gets %d, want 403", what, code)
 		}
@@ -318,6 +352,7 @@ func TestEachFormOfARevokedCertificateIsRevoked(t *testing.T) {
 // another one.
 func TestAnEntryOfAnyFormRevokesEachForm(t *testing.T) {
 	t.Parallel()
+
 	ca := newAuthority(t, "runtimes")
 	stolen := ca.client(t, "runtime-a")
 	forms := map[string]func(signature []byte) asn1.BitString{
@@ -327,6 +362,7 @@ func TestAnEntryOfAnyFormRevokesEachForm(t *testing.T) {
 		"padded twice":              func(s []byte) asn1.BitString { return padding(s, 2) },
 		"the other s, padded twice": func(s []byte) asn1.BitString { return padding(otherS(t, s), 2) },
 	}
+
 	for listed, form := range forms {
 		l := revoking(t, ca, reform(t, stolen.TLS.Leaf, form), listener.Options{})
 		for presented, form := range forms {
@@ -343,6 +379,7 @@ func TestAnEntryOfAnyFormRevokesEachForm(t *testing.T) {
 // reform returns a certificate with another form of its signature.
 func reform(t *testing.T, cert *x509.Certificate, form func(signature []byte) asn1.BitString) *x509.Certificate {
 	t.Helper()
+
 	var outer struct {
 		TBS, Algorithm asn1.RawValue
 		Signature      asn1.BitString
@@ -350,6 +387,7 @@ func reform(t *testing.T, cert *x509.Certificate, form func(signature []byte) as
 	if _, err := asn1.Unmarshal(cert.Raw, &outer); err != nil {
 		t.Fatal(err)
 	}
+
 	outer.Signature = form(outer.Signature.Bytes)
 	return must(x509.ParseCertificate(must(asn1.Marshal(outer))(t)))(t)
 }
@@ -357,6 +395,7 @@ func reform(t *testing.T, cert *x509.Certificate, form func(signature []byte) as
 // otherS returns the ECDSA signature with n-s, for P-256.
 func otherS(t *testing.T, signature []byte) []byte {
 	t.Helper()
+
 	var form struct{ R, S *big.Int }
 	if _, err := asn1.Unmarshal(signature, &form); err != nil {
 		t.Fatal(err)
@@ -381,35 +420,43 @@ func padding(signature []byte, bits int) asn1.BitString {
 
 func TestRevocationsFromFile(t *testing.T) {
 	t.Parallel()
+
 	path := filepath.Join(t.TempDir(), "revoked")
 	if _, err := listener.RevocationsFromFile(path, intake.RevocationOptions{}); err == nil {
 		t.Error("a missing file is taken for an empty list")
 	}
+
 	renameInto(t, path, "runtime-a\n")
 	if _, err := listener.RevocationsFromFile(path, intake.RevocationOptions{}); err == nil || !strings.Contains(err.Error(), "line 1") ||
 		!strings.Contains(err.Error(), path) {
 		t.Errorf("error %v, want one with the file and the line", err)
 	}
+
 	renameInto(t, path, "name:runtime-a\n")
 	file := must(listener.RevocationsFromFile(path, intake.RevocationOptions{}))(t)
-	a, b := core.Peer{ID: runtimeA}, core.Peer{ID: runtimeB}
+	a := core.Peer{ID: runtimeA}
+	b := core.Peer{ID: runtimeB}
 	want := func(revokesA, revokesB bool) {
 		t.Helper()
+
 		file.RefreshRevocations()
 		list := file.RevocationList()
 		if list.Revokes(a) != revokesA || list.Revokes(b) != revokesB {
 			t.Errorf("a is revoked: %v, b: %v, want %v, %v", list.Revokes(a), list.Revokes(b), revokesA, revokesB)
 		}
 	}
+
 	want(true, false)
 	renameInto(t, path, "name:runtime-b\n")
 	want(false, true)
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
+
 	want(false, true)
 	renameInto(t, path, "nonsense\n")
 	want(false, true)
+
 	renameInto(t, path, "name:runtime-b\n")
 	want(false, true)
 	renameInto(t, path, "")

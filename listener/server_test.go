@@ -31,10 +31,13 @@ var _ interface {
 
 func TestNewNamesAllThatIsWrong(t *testing.T) {
 	t.Parallel()
+
 	good := listener.PeersFunc(known)
-	verifier, handler := listener.InsecureAllowAll(), core.Handler(&recorder{})
+	verifier := listener.InsecureAllowAll()
+	handler := core.Handler(&recorder{})
 	everyone := listener.InsecureAnyProxy()
 	roots := newAuthority(t, "ca").roots()
+
 	tests := []struct {
 		name     string
 		peers    listener.Peers
@@ -90,13 +93,16 @@ func TestNewNamesAllThatIsWrong(t *testing.T) {
 			nil,
 		},
 	}
+
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
+
 			_, err := listener.New(test.peers, test.verifier, test.handlers, test.opts)
 			if (err == nil) != (test.want == nil) {
 				t.Fatalf("error %v, want one: %v", err, test.want != nil)
 			}
+
 			for _, want := range test.want {
 				if !strings.Contains(err.Error(), want) {
 					t.Errorf("error has no %q: %v", want, err)
@@ -111,6 +117,7 @@ type noDomains struct{ listener.Domains }
 // Each reason is a line at warn for each runtime, and again after 10 min.
 func TestRefusalsAreLogged(t *testing.T) {
 	t.Parallel()
+
 	var log bytes.Buffer
 	now := time.Now()
 	refuse := core.VerifierFunc(func(context.Context, core.Peer, *core.WatchEvent) error {
@@ -120,6 +127,7 @@ func TestRefusalsAreLogged(t *testing.T) {
 		Logger: slog.New(slog.NewTextHandler(&log, nil)), Now: func() time.Time { return now },
 	})
 	lines := func() int { return strings.Count(log.String(), "level=WARN msg=\"request refused\"") }
+
 	for i, want := range []int{1, 1, 2} {
 		serve(l, post("/v2/"+string(manager)+"/event", bodyV2))
 		if lines() != want || !strings.Contains(log.String(), "reason=san_mismatch") {
@@ -127,6 +135,7 @@ func TestRefusalsAreLogged(t *testing.T) {
 		}
 		now = now.Add(6 * time.Minute)
 	}
+
 	misspelt := strings.Repeat("misspelt", 8) // It is longer than a name, and cut.
 	serve(l, post("/v2/"+misspelt+"/event", bodyV2))
 	if want := core.ErrUnknownManager.Error() + `: \"` + misspelt[:63] + `\"`; !strings.Contains(log.String(), want) {
@@ -136,6 +145,7 @@ func TestRefusalsAreLogged(t *testing.T) {
 
 func TestStartReturnsErrors(t *testing.T) {
 	t.Parallel()
+
 	taken := listen(t)
 	t.Cleanup(func() { taken.Close() })
 	tests := []struct {
@@ -153,9 +163,11 @@ func TestStartReturnsErrors(t *testing.T) {
 			"server ended",
 		},
 	}
+
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
+
 			l := newListener(t, test.peers, listener.InsecureAllowAll(), &recorder{}, test.opts)
 			if err := l.Start(t.Context()); err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("error %v, want one with %q", err, test.want)
@@ -163,6 +175,7 @@ func TestStartReturnsErrors(t *testing.T) {
 			if err := l.Ready(); !errors.Is(err, core.ErrNotReady) {
 				t.Errorf("Ready returns %v after a start that failed, want %v", err, core.ErrNotReady)
 			}
+
 			if err := l.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "started before") {
 				t.Errorf("second start returns %v", err)
 			}
@@ -172,10 +185,12 @@ func TestStartReturnsErrors(t *testing.T) {
 
 func TestLife(t *testing.T) {
 	t.Parallel()
+
 	l := newListener(t, listener.PeersFunc(known), listener.InsecureAllowAll(), &recorder{}, listener.Options{Addr: "127.0.0.1:0"})
 	if l.Ready() == nil || l.Addr() != nil || l.NeedLeaderElection() {
 		t.Errorf("before: ready %v, address %v, needs leader election %v", l.Ready(), l.Addr(), l.NeedLeaderElection())
 	}
+
 	run := serving(t, l)
 	client := newClient(t, nil, false)
 	eventually(t, func() bool { return l.Ready() == nil })
@@ -183,6 +198,7 @@ func TestLife(t *testing.T) {
 	if response.StatusCode != http.StatusOK {
 		t.Errorf("answer %d, want 200", response.StatusCode)
 	}
+
 	run.stop()
 	if err := run.stopped(); err != nil {
 		t.Errorf("Start returned %v, want nil", err)
@@ -195,7 +211,12 @@ func TestLife(t *testing.T) {
 // A listener that ends answers the request in its handler, on HTTP/2, and refuses others.
 func TestShutdownWaitsForRequests(t *testing.T) {
 	t.Parallel()
-	ca, inside, free, answer := newAuthority(t, "ca"), make(chan struct{}), make(chan struct{}), make(chan int, 1)
+
+	ca := newAuthority(t, "ca")
+	inside := make(chan struct{})
+	free := make(chan struct{})
+	answer := make(chan int, 1)
+
 	handler := core.HandlerFunc(func(ctx context.Context, _ core.Delivery) error {
 		inside <- struct{}{}
 		select {
@@ -205,6 +226,7 @@ func TestShutdownWaitsForRequests(t *testing.T) {
 			return ctx.Err()
 		}
 	})
+
 	run := start(t, listener.PeersFunc(known), listener.InsecureAllowAll(), handler, listener.Options{
 		TLS: serverConfig(t, ca, tls.NoClientCert, ca), ShutdownTimeout: time.Minute, HandleTimeout: time.Minute,
 	})
@@ -216,6 +238,7 @@ func TestShutdownWaitsForRequests(t *testing.T) {
 		}
 		answer <- status
 	}()
+
 	<-inside
 	run.stop()
 	eventually(t, func() bool { return strings.Contains(fmt.Sprint(run.Ready()), "shutting down") })
@@ -224,6 +247,7 @@ func TestShutdownWaitsForRequests(t *testing.T) {
 	if w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") == "" || w.Header().Get("Connection") != "close" {
 		t.Errorf("answer %d with %v, want 503, to come back on another connection", w.Code, w.Header())
 	}
+
 	close(free)
 	if status := <-answer; status != http.StatusOK {
 		t.Errorf("request in flight was answered %d, want 200", status)
@@ -236,6 +260,7 @@ func TestShutdownWaitsForRequests(t *testing.T) {
 // A sender that must connect again loses its connection, on each protocol. A gateway keeps its own.
 func TestWhoseConnectionEnds(t *testing.T) {
 	t.Parallel()
+
 	ca := newAuthority(t, "ca")
 	ready := core.Handler(&recorder{})
 	waits := core.HandlerFunc(func(context.Context, core.Delivery) error { return core.ErrNotReady })
@@ -256,10 +281,12 @@ func TestWhoseConnectionEnds(t *testing.T) {
 			http.StatusUnauthorized, false,
 		},
 	}
+
 	for _, test := range tests {
 		for _, http2 := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, HTTP/%d", test.name, 1+btoi(http2)), func(t *testing.T) {
 				t.Parallel()
+
 				counted := &countingListener{Listener: listen(t)}
 				run := start(t, test.peers, listener.InsecureAllowAll(), test.handler,
 					listener.Options{Listener: counted, TLS: serverConfig(t, ca, tls.RequestClientCert, ca)})
@@ -270,10 +297,12 @@ func TestWhoseConnectionEnds(t *testing.T) {
 						t.Errorf("answer %d, want %d", response.StatusCode, test.status)
 					}
 				}
+
 				run.stop()
 				if err := run.stopped(); err != nil {
 					t.Error(err)
 				}
+
 				// A client of HTTP/2 may send on a connection that is ending, and repeats that on another.
 				have := counted.count.Load()
 				// A client on a busy machine may leave a connection that is kept.
@@ -302,11 +331,13 @@ func (l *countingListener) Accept() (net.Conn, error) {
 // Without TLS, a gateway may speak HTTP/2 with prior knowledge.
 func TestUnencryptedHTTP2(t *testing.T) {
 	t.Parallel()
+
 	run := start(t, listener.PeersFunc(known), listener.InsecureAllowAll(), &recorder{}, listener.Options{})
 	var protocols http.Protocols
 	protocols.SetUnencryptedHTTP2(true)
 	transport := &http.Transport{Protocols: &protocols}
 	t.Cleanup(transport.CloseIdleConnections)
+
 	response, _ := mustSend(t, &http.Client{Transport: transport}, run.url+"/v2/lifecycle/event", bodyV2, nil)
 	if response.StatusCode != http.StatusOK || response.ProtoMajor != 2 {
 		t.Errorf("answer %d by HTTP/%d, want 200 by HTTP/2", response.StatusCode, response.ProtoMajor)
@@ -316,6 +347,7 @@ func TestUnencryptedHTTP2(t *testing.T) {
 // firstLine returns that of the answer to text, "" if the connection is closed without one.
 func firstLine(t *testing.T, address, text string) string {
 	t.Helper()
+
 	conn := must(new(net.Dialer).DialContext(t.Context(), "tcp", address))(t)
 	defer conn.Close()
 	_, _ = io.WriteString(conn, text) // The listener may have closed it.
@@ -326,6 +358,7 @@ func firstLine(t *testing.T, address, text string) string {
 // A slow request, or a header without end, costs one connection for a limited time.
 func TestSlowAndEndless(t *testing.T) {
 	t.Parallel()
+
 	run := start(t, listener.PeersFunc(known), listener.InsecureAllowAll(), &recorder{},
 		listener.Options{ReadTimeout: 3 * time.Second}) // Each row takes less, or is cut off.
 	tests := []struct{ name, text, want string }{
@@ -338,14 +371,17 @@ func TestSlowAndEndless(t *testing.T) {
 		{"every server's options", "OPTIONS * HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", "HTTP/1.1 404 "},
 		{"a tunnel", "CONNECT other:443 HTTP/1.1\r\nHost: other:443\r\n\r\n", "HTTP/1.1 404 "},
 	}
+
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
+
 			line := firstLine(t, run.address(), test.text)
 			// On a busy machine, the time may be over before a request is read.
 			for began := time.Now(); line == "" && test.want != "" && time.Since(began) < 2*time.Minute; {
 				line = firstLine(t, run.address(), test.text)
 			}
+
 			if !strings.HasPrefix(line, test.want) || (test.want == "" && line != "") {
 				t.Errorf("answer %q, want %q", line, test.want)
 			}
@@ -356,16 +392,19 @@ func TestSlowAndEndless(t *testing.T) {
 // MaxHandshakes compute at once, here more than by default. Package httpserver has the order in which others follow.
 func TestMaxHandshakes(t *testing.T) {
 	t.Parallel()
+
 	slots := runtime.GOMAXPROCS(0) + 1
 	ca := newAuthority(t, "ca")
 	config := serverConfig(t, ca, tls.RequireAndVerifyClientCert, ca)
 	var inside, clients sync.WaitGroup
 	inside.Add(slots)
+
 	config.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
 		inside.Done()
 		inside.Wait()
 		return nil, nil
 	}
+
 	run := start(t, listener.FromTLS(ca.roots(), listener.PeerOptions{}), listener.InsecureAllowAll(), &recorder{},
 		listener.Options{TLS: config, MaxHandshakes: slots})
 	for range slots {
@@ -376,6 +415,7 @@ func TestMaxHandshakes(t *testing.T) {
 			_ = client.HandshakeContext(t.Context()) // Without a certificate it fails, or later.
 		})
 	}
+
 	inside.Wait()
 	clients.Wait()
 }

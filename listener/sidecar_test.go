@@ -14,6 +14,7 @@ import (
 // seen. The header of each case is what Envoy writes for the certificate in its name.
 func TestSANsOfASidecarsClient(t *testing.T) {
 	t.Parallel()
+
 	p := newPKI(t)
 	const (
 		gateway = "spiffe://cluster.local/ns/istio-system/sa/istio-ingressgateway-service-account"
@@ -21,6 +22,7 @@ func TestSANsOfASidecarsClient(t *testing.T) {
 		dns     = "gateway.istio-system.svc"
 		begin   = `By=spiffe://cluster.local/ns/kcp-system/sa/operator;Hash=1;Subject="";`
 	)
+
 	runtime := p.good.header()
 	unquoted := "Cert=" + escapedPEM(p.good.TLS.Leaf)
 
@@ -59,6 +61,7 @@ func TestSANsOfASidecarsClient(t *testing.T) {
 		r := post("/v2/lifecycle/event", bodyV2)
 		r.RemoteAddr = "127.0.0.6:40001"
 		r.Header[headerXFCC] = []string{tc.header}
+
 		peer, err := peers.Peer(r)
 		if tc.reason == "" && (err != nil || peer.ID != runtimeA) {
 			t.Errorf("%s: peer %q, %v, want the runtime", name, peer.ID, err)

@@ -25,6 +25,7 @@ func stopped() time.Time { return time.Unix(1000, 0) }
 // Many small requests must not be the dear way to send much.
 func TestLargeBodiesCostMore(t *testing.T) {
 	t.Parallel()
+
 	batch := func(body string) *http.Request {
 		return withType(post(contract.V3.Path(manager), body), contract.V3.ContentType())
 	}
@@ -35,7 +36,9 @@ func TestLargeBodiesCostMore(t *testing.T) {
 		l := newListener(t, listener.PeersFunc(known), listener.InsecureAllowAll(), &recorder{},
 			listener.Options{RuntimeRate: 1, RuntimeBurst: 20, Now: stopped})
 		// 17 tokens of 20 are gone after the first, and 17 are needed.
-		first, second := serve(l, request()), serve(l, request())
+		first := serve(l, request())
+		second := serve(l, request())
+
 		after := second.Header().Get("Retry-After")
 		if first.Code != http.StatusBadRequest || second.Code != http.StatusTooManyRequests || after != "14" {
 			t.Errorf("%s: answers %d and %d with Retry-After %q, want 400, and 429 with 14", name, first.Code, second.Code, after)
@@ -46,6 +49,7 @@ func TestLargeBodiesCostMore(t *testing.T) {
 // Headers, and bodies that nothing wants, are no way around the share either.
 func TestHeadersAndUnreadBodiesCostMore(t *testing.T) {
 	t.Parallel()
+
 	headers := func(size int) func() *http.Request {
 		return func() *http.Request {
 			request := withType(post(contract.V3.Path(manager), ""), contract.V3.ContentType())
@@ -53,6 +57,7 @@ func TestHeadersAndUnreadBodiesCostMore(t *testing.T) {
 			return request
 		}
 	}
+
 	body := strings.Repeat(" ", contract.V3.MaxBody())
 	const burst = 6
 	for name, row := range map[string]struct {
@@ -69,6 +74,7 @@ func TestHeadersAndUnreadBodiesCostMore(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			l := newListener(t, listener.PeersFunc(known), listener.InsecureAllowAll(), &recorder{},
 				listener.Options{RuntimeRate: 1, RuntimeBurst: burst, Now: stopped})
 			for n := range row.allowed + 1 {
@@ -89,15 +95,18 @@ func TestTooFastIsRetriedOnEveryContract(t *testing.T) {
 	} {
 		t.Run(contractName, func(t *testing.T) {
 			t.Parallel()
+
 			var named []core.Manager
 			answered := func(a hook.Answer) { named = append(named, a.Manager) }
 			l := newListener(t, listener.PeersFunc(known), listener.InsecureAllowAll(), &recorder{},
 				listener.Options{RuntimeRate: 1, RuntimeBurst: 1, Now: stopped, Hooks: listener.Hooks{Answered: answered}})
-			body, target := bodyV1, "/"+contractName+"/lifecycle/event"
+			body := bodyV1
+			target := "/" + contractName + "/lifecycle/event"
 			if contractName == "v3" {
 				target += "s"
 			}
 			serve(l, post(target, body))
+
 			w := serve(l, post(target, body))
 			if w.Code != want || w.Header().Get("Retry-After") == "" || !strings.Contains(w.Body.String(), reasons.TooFast) {
 				t.Errorf("answer %d %s with Retry-After %q, want %d with one", w.Code, w.Body, w.Header().Get("Retry-After"), want)
@@ -112,6 +121,7 @@ func TestTooFastIsRetriedOnEveryContract(t *testing.T) {
 // Requests for no contract cost as much as others.
 func TestWrongPathsAndMethodsAreCharged(t *testing.T) {
 	t.Parallel()
+
 	const burst = 10
 	requests := map[string]func() *http.Request{
 		"path": func() *http.Request { return httptest.NewRequest(http.MethodGet, "/x", http.NoBody) },
@@ -121,6 +131,7 @@ func TestWrongPathsAndMethodsAreCharged(t *testing.T) {
 		"method":  func() *http.Request { return httptest.NewRequest(http.MethodGet, "/v3/lifecycle/events", http.NoBody) },
 		"manager": func() *http.Request { return httptest.NewRequest(http.MethodPost, "/v3/other/events", http.NoBody) },
 	}
+
 	senders := map[string]func(*http.Request) (core.Peer, error){
 		"runtime":  known,
 		"stranger": func(*http.Request) (core.Peer, error) { return core.Peer{}, core.ErrUnauthenticated },
@@ -128,10 +139,12 @@ func TestWrongPathsAndMethodsAreCharged(t *testing.T) {
 			return core.Peer{}, core.ErrNotReady
 		},
 	}
+
 	for name, request := range requests {
 		for sender, peers := range senders {
 			t.Run(name+" of a "+sender, func(t *testing.T) {
 				t.Parallel()
+
 				l := newListener(t, listener.PeersFunc(peers), listener.InsecureAllowAll(), &recorder{},
 					listener.Options{RuntimeRate: 1, RuntimeBurst: burst, Now: stopped})
 				for n := range burst {
@@ -139,10 +152,12 @@ func TestWrongPathsAndMethodsAreCharged(t *testing.T) {
 						t.Fatalf("request %d of %d is answered 429", n, burst)
 					}
 				}
+
 				serve(l, request()) // A stranger may go into debt.
 				if w := serve(l, request()); w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") == "" {
 					t.Errorf("answer %d beyond the share, want 429 with Retry-After", w.Code)
 				}
+
 				other := request()
 				other.RemoteAddr = "192.0.2.200:1"
 				if w := serve(l, other); sender != "runtime" && w.Code == http.StatusTooManyRequests {
@@ -157,6 +172,7 @@ func TestWrongPathsAndMethodsAreCharged(t *testing.T) {
 // runtime follow each other.
 func TestFloodOnManyConnections(t *testing.T) {
 	t.Parallel()
+
 	const (
 		connections = 32
 		during      = 3 * time.Second
@@ -170,12 +186,14 @@ func TestFloodOnManyConnections(t *testing.T) {
 		clients[i] = newClient(t, ca, true, cert)
 		mustSend(t, clients[i], run.url+"/x", "", nil) // Requests that find no connection dial one each.
 	}
+
 	ctx, stop := context.WithTimeout(t.Context(), during)
 	defer stop()
 	var (
 		group   sync.WaitGroup
 		answers atomic.Int64
 	)
+
 	for _, client := range clients {
 		// Many requests at once on each connection: HTTP/2 delivers them with one read.
 		for range 20 {
@@ -190,6 +208,7 @@ func TestFloodOnManyConnections(t *testing.T) {
 			})
 		}
 	}
+
 	group.Wait()
 	// 100 a second, and one read of each connection before its first pause.
 	if n, most := answers.Load(), int64(during/time.Second*100+connections*40); n > most {

@@ -28,6 +28,7 @@ func answering(err error) core.Verifier {
 
 func TestComposedVerifiers(t *testing.T) {
 	t.Parallel()
+
 	var (
 		passes  = answering(nil)
 		stays   = listener.Unauthenticated("first", errors.New("no"))
@@ -35,6 +36,7 @@ func TestComposedVerifiers(t *testing.T) {
 		open    = errors.New("do not know")
 		waits   = core.ErrNotReady
 	)
+
 	tests := []struct {
 		name     string
 		verifier core.Verifier
@@ -52,6 +54,7 @@ func TestComposedVerifiers(t *testing.T) {
 		{"all of any", listener.AllOf(listener.AnyOf(answering(forbids), passes), listener.AnyOf(answering(stays))), stays},
 		{"everything", listener.InsecureAllowAll(), nil},
 	}
+
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -64,6 +67,7 @@ func TestComposedVerifiers(t *testing.T) {
 
 func TestVerifierSuite(t *testing.T) {
 	t.Parallel()
+
 	good := core.Peer{ID: "runtime-a", DNSNames: []string{"a.example"}}
 	cases := []coretest.VerifierCase{
 		{Name: "its own domain", Peer: good},
@@ -71,6 +75,7 @@ func TestVerifierSuite(t *testing.T) {
 		{Name: "the domain of another", Peer: core.Peer{ID: "runtime-b", DNSNames: []string{"a.example"}}, Want: core.ErrForbidden},
 		{Name: "cold cache", Peer: core.Peer{ID: "cold"}, Want: core.ErrNotReady},
 	}
+
 	pinning := listener.SANPinning(listener.DomainsFunc(
 		func(_ context.Context, runtime core.RuntimeID, _ *core.WatchEvent) (string, error) {
 			if runtime == "cold" {
@@ -78,6 +83,7 @@ func TestVerifierSuite(t *testing.T) {
 			}
 			return strings.TrimPrefix(string(runtime), "runtime-") + ".example", nil
 		}))
+
 	for name, verifier := range map[string]core.Verifier{
 		"alone": pinning, "AllOf": listener.AllOf(listener.InsecureAllowAll(), pinning),
 		"AnyOf": listener.AnyOf(answering(listener.Forbidden("never", errors.New("never"))), pinning),
@@ -91,12 +97,14 @@ func TestVerifierSuite(t *testing.T) {
 
 func TestSANPinning(t *testing.T) {
 	t.Parallel()
+
 	peer := core.Peer{
 		ID:       "runtime-a",
 		DNSNames: []string{"A.example", "b.example.", "*.wild.example", "192.0.2.7", "kk.example", ""},
 		URIs:     []string{"https://c.example/x", "d.example"},
 		IPs:      []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")},
 	}
+
 	tests := []struct{ name, domain, reason string }{
 		{"equal", "A.example", ""},
 		{"other case", "a.EXAMPLE", ""},
@@ -126,15 +134,18 @@ func TestSANPinning(t *testing.T) {
 		{"wildcard as in the SAN", "*.wild.example", reasons.DomainWildcard},
 		{"wildcard inside", "a.*.example", reasons.DomainWildcard},
 	}
+
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
+
 			domains := listener.DomainsFunc(func(_ context.Context, id core.RuntimeID, _ *core.WatchEvent) (string, error) {
 				if id != peer.ID {
 					t.Errorf("asked for runtime %q, want %q", id, peer.ID)
 				}
 				return test.domain, nil
 			})
+
 			err := listener.SANPinning(domains).Verify(t.Context(), peer, &core.WatchEvent{})
 			if test.reason == "" {
 				if err != nil {
@@ -142,6 +153,7 @@ func TestSANPinning(t *testing.T) {
 				}
 				return
 			}
+
 			if !errors.Is(err, core.ErrForbidden) || string(core.ReasonOf(err)) != test.reason {
 				t.Errorf("error %v with reason %q, want %v with %q", err, core.ReasonOf(err), core.ErrForbidden, test.reason)
 			}
@@ -152,6 +164,7 @@ func TestSANPinning(t *testing.T) {
 // Events of one request with the same owner share a verdict. Others must not.
 func TestVerdictsOfOneRequest(t *testing.T) {
 	t.Parallel()
+
 	var asked []string
 	domains := listener.DomainsFunc(func(_ context.Context, _ core.RuntimeID, event *core.WatchEvent) (string, error) {
 		asked = append(asked, event.Owner.Name)
@@ -160,14 +173,17 @@ func TestVerdictsOfOneRequest(t *testing.T) {
 		}
 		return "a.example.com", nil
 	})
+
 	peers := listener.PeersFunc(func(*http.Request) (core.Peer, error) {
 		return core.Peer{ID: runtimeA, DNSNames: []string{"a.example.com"}}, nil
 	})
+
 	verifiers := map[string]core.Verifier{
 		"alone":    listener.SANPinning(domains),
 		"in AllOf": listener.AllOf(listener.SANPinning(domains)),
 		"in AnyOf": listener.AnyOf(listener.SANPinning(domains)),
 	}
+
 	for name, verifier := range verifiers {
 		asked = nil
 		l := newListener(t, peers, verifier, core.HandlerFunc(ignore), listener.Options{})
@@ -177,7 +193,9 @@ func TestVerdictsOfOneRequest(t *testing.T) {
 		answer := serve(l, request)
 		refused := contract.Refusal{Status: http.StatusForbidden, Reason: reasons.OwnerMissing}
 		want := contract.Answer{Failed: map[int]contract.Refusal{4: refused, 7: refused, 8: refused}}
-		want.Status, want.Reason = http.StatusUnprocessableEntity, reasons.Partial
+		want.Status = http.StatusUnprocessableEntity
+		want.Reason = reasons.Partial
+
 		have := contract.DecodeAnswer(answer.Code, answer.Body.Bytes(), 9)
 		if diff := cmp.Diff(want, have); diff != "" || answer.Header().Get("Retry-After") != "" {
 			t.Errorf("%s: headers %v, answer (-want +have):\n%s", name, answer.Header(), diff)
@@ -196,6 +214,7 @@ func owned(owners ...string) core.Batch {
 			batch.Events[i].Owner = types.NamespacedName{Namespace: "kcp-system", Name: owner}
 		}
 	}
+
 	return batch
 }
 
@@ -208,6 +227,7 @@ func TestObserveOnly(t *testing.T) {
 		}
 		return "right.example.com", nil
 	})
+
 	dry := listener.ObserveOnly(listener.SANPinning(domains), slog.New(slog.NewTextHandler(&out, nil)))
 	for _, peer := range []core.Peer{
 		{ID: "right", DNSNames: []string{"right.example.com"}},
@@ -219,15 +239,18 @@ func TestObserveOnly(t *testing.T) {
 			t.Errorf("%s: %v, want no error", peer.ID, err)
 		}
 	}
+
 	text := out.String()
 	if n := strings.Count(text, "level=WARN"); n != 2 {
 		t.Errorf("%d lines, want 2:\n%s", n, text)
 	}
+
 	for _, want := range []string{"runtime=wrong reason=san_mismatch", "runtime=unknown reason=other"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
 	}
+
 	var reason string
 	answered := func(a hook.Answer) { reason = string(a.Reason) }
 	serve(newListener(t, listener.PeersFunc(known), dry, &recorder{}, listener.Options{Hooks: listener.Hooks{Answered: answered}}),
@@ -240,17 +263,20 @@ func TestObserveOnly(t *testing.T) {
 // A listener that only observes takes what does not come from the gateway, too, and its hook gets
 // the reason. The certificate must be one of the CA all the same.
 func TestObserveOnlyOfTheGateway(t *testing.T) {
-	ca, stranger := newAuthority(t, "ca"), newAuthority(t, "stranger")
+	ca := newAuthority(t, "ca")
+	stranger := newAuthority(t, "stranger")
 	domains := listener.DomainsFunc(func(context.Context, core.RuntimeID, *core.WatchEvent) (string, error) {
 		return "right.example.com", nil
 	})
-	right, wrong := ca.client(t, "right", dnsNames("right.example.com")).header(), ca.client(t, "wrong").header()
+	right := ca.client(t, "right", dnsNames("right.example.com")).header()
+	wrong := ca.client(t, "wrong").header()
 	named := []string{"spiffe://cluster.local/ns/istio-system/sa/istio-ingressgateway-service-account"}
 	foreign := stranger.client(t, "right").header()
 	const (
 		inside, outside = "127.0.0.6:1", "192.0.2.1:1"
 		sidecar, other  = "," + envoyElement, `,Hash=1;Subject="";URI=spiffe://other.local/gateway`
 	)
+
 	for name, test := range map[string]struct {
 		remote, header string
 		status         int
@@ -275,6 +301,7 @@ func TestObserveOnlyOfTheGateway(t *testing.T) {
 			r.RemoteAddr = test.remote
 			r.Header.Set(headerXFCC, test.header)
 			w := serve(l, r)
+
 			_, answers := record.taken()
 			if len(answers) != 1 || w.Code != test.status || answers[0].Reason != test.reason {
 				t.Errorf("status %d, answers %+v, want %d with the reason %q", w.Code, answers, test.status, test.reason)

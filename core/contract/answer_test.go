@@ -19,16 +19,19 @@ func body(t *testing.T, answer contract.Answer) []byte {
 
 func TestPartialAnswer(t *testing.T) {
 	t.Parallel()
+
 	want := contract.Answer{Refusal: contract.Refusal{Status: 422, Reason: "partial"}, Failed: map[int]contract.Refusal{
 		0: {Status: 503, Reason: "not_ready", RetryAfter: 2 * time.Second},
 		7: {Status: 403, Reason: "san_mismatch"},
 	}}
 	text := body(t, want)
+
 	const wire = `{"reason":"partial","failed":[` +
 		`{"index":0,"status":503,"reason":"not_ready","retryAfter":2},{"index":7,"status":403,"reason":"san_mismatch"}]}`
 	if diff := cmp.Diff(wire+"\n", string(text)); want.Status != 422 || diff != "" {
 		t.Errorf("status %d, body (-want +got):\n%s", want.Status, diff)
 	}
+
 	if diff := cmp.Diff(want, contract.DecodeAnswer(422, text, 8)); diff != "" {
 		t.Errorf("decoded (-want +got):\n%s", diff)
 	}
@@ -77,6 +80,7 @@ func FuzzAnswer(f *testing.F) {
 
 func TestInterpret(t *testing.T) {
 	t.Parallel()
+
 	type meaning = contract.Meaning
 	var (
 		unknown         = meaning{Reason: "unknown_contract", Cause: core.ErrUnknownManager}
@@ -95,6 +99,7 @@ func TestInterpret(t *testing.T) {
 		serverError     = meaning{Reason: "server_error"}
 		gatewayError    = meaning{Reason: "server_error", Cause: core.ErrNotReady}
 	)
+
 	for _, tt := range []struct {
 		status int
 		reason string
@@ -132,6 +137,7 @@ func TestInterpret(t *testing.T) {
 
 func checkMeaning(t *testing.T, name string, got, want contract.Meaning) {
 	t.Helper()
+
 	sameCause := errors.Is(got.Cause, want.Cause)
 	got.Cause = want.Cause
 	if !sameCause || got != want {

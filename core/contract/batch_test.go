@@ -19,6 +19,7 @@ import (
 // oneEvent returns a batch of one event with an attribute or datum replaced.
 func oneEvent(t *testing.T, change func(event, data map[string]any)) []byte {
 	t.Helper()
+
 	data := map[string]any{
 		"watched":    map[string]any{"namespace": "default", "name": "demo"},
 		"watchedGvk": map[string]any{"group": "", "version": "v1", "kind": "ConfigMap"},
@@ -32,6 +33,7 @@ func oneEvent(t *testing.T, change func(event, data map[string]any)) []byte {
 
 func TestLeastEventIsTaken(t *testing.T) {
 	t.Parallel()
+
 	got := must(contract.V3.Decode(oneEvent(t, func(event, _ map[string]any) { event["myextension"] = 7 })))(t)
 	want := core.Batch{Source: "a", Events: []core.Numbered{{ID: "1", WatchEvent: core.WatchEvent{
 		Watched:    types.NamespacedName{Namespace: "default", Name: "demo"},
@@ -44,12 +46,14 @@ func TestLeastEventIsTaken(t *testing.T) {
 
 func TestDataMayComeInBase64(t *testing.T) {
 	t.Parallel()
+
 	body := oneEvent(t, func(event, data map[string]any) {
 		data["further"] = strings.Repeat("x", 8<<10)
 		text := must(json.Marshal(data))(t)
 		delete(event, "data")
 		event["data_base64"] = text // encoding/json writes bytes in base64.
 	})
+
 	got, err := contract.V3.Decode(body)
 	if err != nil || got.Events[0].Watched.Name != "demo" {
 		t.Errorf("decoded %v, %v, want the object demo", got, err)
@@ -58,6 +62,7 @@ func TestDataMayComeInBase64(t *testing.T) {
 
 func TestMalformedBatches(t *testing.T) {
 	t.Parallel()
+
 	long := strings.Repeat("x", 600)
 	for want, change := range map[string]func(event, data map[string]any){
 		"specversion is \"0.3\"":      func(e, _ map[string]any) { e["specversion"] = "0.3" },
@@ -93,6 +98,7 @@ func TestMalformedBatches(t *testing.T) {
 			t.Errorf("error %v, want one that names event 0 and %q", err, want)
 		}
 	}
+
 	same := func(_, _ map[string]any) {}
 	inBase64 := func(data string) string {
 		return string(oneEvent(t, func(e, _ map[string]any) {
@@ -100,6 +106,7 @@ func TestMalformedBatches(t *testing.T) {
 			e["data_base64"] = []byte(data)
 		}))
 	}
+
 	for name, body := range map[string]string{
 		"empty":           "",
 		"no array":        "{}",
@@ -119,11 +126,13 @@ func TestMalformedBatches(t *testing.T) {
 // A batch claims one source and one epoch, and its heartbeat is the last element.
 func TestBatchesAreOfOneSender(t *testing.T) {
 	t.Parallel()
+
 	element := func(id, source, epoch, kind string) string {
 		return fmt.Sprintf(`{"specversion":"1.0","id":%q,"source":"/runtimes/%s","epoch":%q,"type":%q}`,
 			id, source, epoch, kind)
 	}
 	first := element("1", "a", "e", "com.github.runtime-watcher.resync")
+
 	for name, tt := range map[string]struct {
 		second string
 		ok     bool
@@ -150,15 +159,18 @@ func FuzzBatch(f *testing.F) {
 	f.Add([]byte(start + `resync"}]`))
 	f.Add([]byte(start + `heartbeat","data":{"intervalMs":-1}}]`))
 	f.Add([]byte(start + `resync","time":"9999-12-31T23:59:59-23:00"}]`))
+
 	f.Fuzz(func(t *testing.T, body []byte) {
 		batch, err := contract.V3.Decode(body)
 		if err != nil {
 			return
 		}
+
 		request, err := contract.V3.Encode(&batch)
 		if err != nil {
 			t.Fatalf("a decoded batch cannot be encoded: %v: %+v", err, batch)
 		}
+
 		checkRequest(t, &batch, &request)
 		// An escape of ours may be longer than the text, so that a body is cut.
 		for i, err := range request.Failed {
@@ -174,6 +186,7 @@ func BenchmarkBatch(b *testing.B) {
 	body := encode(b, contract.V3, batch)
 	b.Run("encode", func(b *testing.B) {
 		b.ReportAllocs()
+
 		b.SetBytes(int64(len(body)))
 		for b.Loop() {
 			if _, err := contract.V3.Encode(&batch); err != nil {
@@ -181,8 +194,10 @@ func BenchmarkBatch(b *testing.B) {
 			}
 		}
 	})
+
 	b.Run("decode", func(b *testing.B) {
 		b.ReportAllocs()
+
 		b.SetBytes(int64(len(body)))
 		for b.Loop() {
 			if _, err := contract.V3.Decode(body); err != nil {
@@ -194,12 +209,14 @@ func BenchmarkBatch(b *testing.B) {
 
 func TestParseVersion(t *testing.T) {
 	t.Parallel()
+
 	for _, want := range contract.Versions() {
 		got, err := contract.ParseVersion(string(want))
 		if err != nil || got != want {
 			t.Errorf("ParseVersion(%s) = %q, %v", want, got, err)
 		}
 	}
+
 	for _, name := range []string{"", "v0", "V1", " v1", "v1/", strings.Repeat("v", 300)} {
 		_, err := contract.ParseVersion(name)
 		switch {
@@ -213,6 +230,7 @@ func TestParseVersion(t *testing.T) {
 
 func TestUnknownVersionsNeitherEncodeNorDecode(t *testing.T) {
 	t.Parallel()
+
 	const none contract.Version = "v0"
 	if _, err := none.Encode(&core.Batch{}); !errors.Is(err, contract.ErrUnknownVersion) || !core.IsPermanent(err) {
 		t.Errorf("Encode = %v, want ErrUnknownVersion", err)
@@ -224,6 +242,7 @@ func TestUnknownVersionsNeitherEncodeNorDecode(t *testing.T) {
 
 func TestTraits(t *testing.T) {
 	t.Parallel()
+
 	for version, want := range map[contract.Version]string{
 		contract.V1: "/v1/kyma/event application/json 200 1 16384, owner true, numbers false",
 		contract.V2: "/v2/kyma/event application/json 200 1 16384, owner false, numbers false",
@@ -234,6 +253,7 @@ func TestTraits(t *testing.T) {
 		if got != want {
 			t.Errorf("%s has the traits %s, want %s", version, got, want)
 		}
+
 		if path := version.Path("a/b%2F?#"); strings.Count(path, "/") != 3 || strings.ContainsAny(path, "?#") {
 			t.Errorf("%s: Path = %s is not escaped", version, path)
 		}
@@ -241,10 +261,12 @@ func TestTraits(t *testing.T) {
 		if err != nil || (request.Body != nil) != version.Numbered() || len(request.Failed) > 0 {
 			t.Errorf("%s: Encode of a heartbeat = %+v, %v, want no failure, and a body with numbers only", version, request, err)
 		}
+
 		if _, err := version.Encode(&core.Batch{Source: "r"}); !errors.Is(err, contract.ErrMalformed) {
 			t.Errorf("%s: Encode of an empty batch = %v, want ErrMalformed", version, err)
 		}
 	}
+
 	if !slices.IsSorted(contract.Versions()) {
 		t.Errorf("Versions = %v, want the oldest first", contract.Versions())
 	}

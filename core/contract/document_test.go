@@ -27,16 +27,19 @@ func document(t *testing.T) string {
 // examples returns the fenced blocks of docs/reference/contract-v3.md behind a comment "example: <name>", by name.
 func examples(t *testing.T, language string) map[string]string {
 	t.Helper()
+
 	blocks := regexp.MustCompile("(?s)<!-- example: ([^\n]+) -->\n```(\\w+)\n(.*?)```\n").FindAllStringSubmatch(document(t), -1)
 	if fences := strings.Count(document(t), "```\n"); fences != len(blocks) {
 		t.Fatalf("docs/reference/contract-v3.md has %d blocks, of which %d are examples that a test replays", fences, len(blocks))
 	}
+
 	found := make(map[string]string)
 	for _, block := range blocks {
 		if block[2] == language {
 			found[block[1]] = block[3]
 		}
 	}
+
 	return found
 }
 
@@ -50,9 +53,12 @@ func wantBatches() map[string]core.Batch {
 	owned := demo
 	owned.Owner = types.NamespacedName{Namespace: "kcp-system", Name: "runtime-1"}
 	full := owned
-	full.Operation, full.Field, full.Generation = core.OperationUpdate, core.FieldSpec, 7
+	full.Operation = core.OperationUpdate
+	full.Field = core.FieldSpec
+	full.Generation = 7
 	full.Time = time.Date(2026, 11, 21, 3, 27, 0, 5e8, time.UTC)
 	full.TraceParent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
 	return map[string]core.Batch{
 		"changed": numbered("4e3dbb281e4d424e", core.Numbered{Sequence: 7, ID: "4e3dbb281e4d424e-kyma-7", WatchEvent: full}),
 		"smallest": {Source: "runtime/1", Events: []core.Numbered{{ID: "1", WatchEvent: core.WatchEvent{
@@ -126,6 +132,7 @@ func versionOf(name string) contract.Version {
 
 func TestDocumentedBatchesMeanWhatIsSaid(t *testing.T) {
 	t.Parallel()
+
 	shown := examples(t, "json")
 	for name, want := range wantBatches() {
 		v := versionOf(name)
@@ -134,6 +141,7 @@ func TestDocumentedBatchesMeanWhatIsSaid(t *testing.T) {
 			t.Errorf("%s is refused: %v", name, err)
 			continue
 		}
+
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
@@ -142,6 +150,7 @@ func TestDocumentedBatchesMeanWhatIsSaid(t *testing.T) {
 			t.Errorf("%s: encoded and decoded again: %v\n%s", name, err, diff)
 		}
 	}
+
 	if want := len(wantBatches()) + len(wantFaults()); len(shown) != want {
 		t.Errorf("docs/reference/contract-v3.md has %d examples of batches, of which %d are checked", len(shown), want)
 	}
@@ -149,6 +158,7 @@ func TestDocumentedBatchesMeanWhatIsSaid(t *testing.T) {
 
 func TestDocumentedFaultsAreRefused(t *testing.T) {
 	t.Parallel()
+
 	shown := examples(t, "json")
 	for name, want := range wantFaults() {
 		if _, err := contract.V3.Decode([]byte(shown[name])); err == nil || !strings.Contains(err.Error(), want) {
@@ -191,6 +201,7 @@ func wantAnswers() map[string]meant {
 
 func TestDocumentedAnswersMeanWhatIsSaid(t *testing.T) {
 	t.Parallel()
+
 	shown := examples(t, "http")
 	for name, want := range wantAnswers() {
 		got, ok := interpret(t, name, shown[name])
@@ -198,10 +209,12 @@ func TestDocumentedAnswersMeanWhatIsSaid(t *testing.T) {
 			t.Errorf("%s: want a status line, headers and a body, have %q", name, shown[name])
 			continue
 		}
+
 		if diff := cmp.Diff(want, got, cmp.AllowUnexported(meant{}), cmpopts.EquateErrors()); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
+
 	if len(shown) != len(wantAnswers()) {
 		t.Errorf("docs/reference/contract-v3.md has %d answers, of which %d are checked", len(shown), len(wantAnswers()))
 	}
@@ -210,6 +223,7 @@ func TestDocumentedAnswersMeanWhatIsSaid(t *testing.T) {
 // interpret reads an answer as a sender does.
 func interpret(t *testing.T, name, text string) (m meant, ok bool) {
 	t.Helper()
+
 	head, body, ok := strings.Cut(text, "\n\n")
 	if !ok {
 		return meant{}, false
@@ -226,11 +240,13 @@ func interpret(t *testing.T, name, text string) (m meant, ok bool) {
 		m.byIndex[index] = contract.V3.Interpret(refusal, false)
 		m.wait = max(m.wait, refusal.RetryAfter)
 	}
+
 	return m, true
 }
 
 func number(t *testing.T, match []string) int {
 	t.Helper()
+
 	if match == nil {
 		t.Fatal("no number")
 	}
@@ -240,6 +256,7 @@ func number(t *testing.T, match []string) int {
 // The document names every path, bound, type, member of a heartbeat and reason that is in the code.
 func TestDocumentIsComplete(t *testing.T) {
 	t.Parallel()
+
 	text := document(t)
 	want := []string{
 		"com.github.runtime-watcher.changed", "com.github.runtime-watcher.resync", "com.github.runtime-watcher.heartbeat",
@@ -248,10 +265,12 @@ func TestDocumentIsComplete(t *testing.T) {
 		reasons.ShuttingDown, reasons.TooFast, reasons.Partial, reasons.Panic,
 		strconv.Itoa(contract.V3.MaxEvents()) + " elements",
 	}
+
 	for _, v := range contract.Versions() {
 		path := strings.Replace(v.Path("manager"), "manager", "<manager>", 1)
 		want = append(want, path, v.ContentType(), strconv.Itoa(v.MaxBody())+" bytes", strconv.Itoa(v.Status()))
 	}
+
 	beat := documentedHeartbeat()
 	beat.Leaving = true
 	for _, member := range members(t, core.Batch{Source: "runtime-1", Epoch: "e", Heartbeat: beat}) {
@@ -259,11 +278,14 @@ func TestDocumentIsComplete(t *testing.T) {
 			want = append(want, "| `"+member+"`")
 		}
 	}
+
 	event := fullEvent(time.Time{})
-	event.UID, event.Base = "4d0e5b6c", 1
+	event.UID = "4d0e5b6c"
+	event.Base = 1
 	for _, member := range members(t, core.Batch{Source: "runtime-1", Events: []core.Numbered{{WatchEvent: event}}}) {
 		want = append(want, "`"+member+"`")
 	}
+
 	for _, name := range want {
 		if !strings.Contains(text, name) {
 			t.Errorf("docs/reference/contract-v3.md does not name %s", name)
@@ -274,9 +296,11 @@ func TestDocumentIsComplete(t *testing.T) {
 // members returns the names of all members of the JSON of a batch.
 func members(t *testing.T, batch core.Batch) (names []string) {
 	t.Helper()
+
 	request := must(contract.V3.Encode(&batch))(t)
 	for _, member := range regexp.MustCompile(`"(\w+)":`).FindAllStringSubmatch(string(request.Body), -1) {
 		names = append(names, member[1])
 	}
+
 	return names
 }

@@ -24,6 +24,7 @@ func golden(tb testing.TB, file string) []byte {
 // texts comparable line by line.
 func checkGolden(t *testing.T, file string, version contract.Version, batch core.Batch, changed func(*testing.T, []byte) string) {
 	t.Helper()
+
 	want := golden(t, file)
 	if diff := cmp.Diff(changed(t, want), changed(t, encode(t, version, batch))); diff != "" {
 		t.Errorf("%s: Encode (-golden +got):\n%s", file, diff)
@@ -37,16 +38,19 @@ func checkGolden(t *testing.T, file string, version contract.Version, batch core
 // The wire of contracts v1 and v2 is deployed today: byte by byte.
 func TestSingleGolden(t *testing.T) {
 	t.Parallel()
+
 	clusterScoped := core.WatchEvent{
 		Owner:      owner(),
 		Watched:    types.NamespacedName{Name: "system:node"},
 		WatchedGVK: schema.GroupVersionKind{Group: "rbac.authorization.k8s.io", Version: "v1", Kind: "ClusterRole"},
 	}
+
 	coreGroup := core.WatchEvent{
 		Watched:    types.NamespacedName{Namespace: "default", Name: "settings"},
 		WatchedGVK: schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"},
 	}
 	unchanged := func(_ *testing.T, text []byte) string { return string(text) }
+
 	for file, event := range map[string]core.WatchEvent{
 		"v1.json":                sample(),
 		"v1-cluster-scoped.json": clusterScoped,
@@ -62,8 +66,10 @@ func TestSingleGolden(t *testing.T) {
 // A receiver that does not know uid and base ignores them.
 func TestBatchGolden(t *testing.T) {
 	t.Parallel()
+
 	based := core.Numbered{Sequence: 2, ID: "4f2a-kyma-2", WatchEvent: fullEvent(time.Time{})}
-	based.UID, based.Base = "4d0e5b6c-2f6a-4a3f-9f4a-0c8b1f7f6a11", 1<<62
+	based.UID = "4d0e5b6c-2f6a-4a3f-9f4a-0c8b1f7f6a11"
+	based.Base = 1 << 62
 	checkGolden(t, "v3.json", contract.V3, sampleBatch(), indent)
 	checkGolden(t, "v3-base.json", contract.V3, core.Batch{Source: "runtime-1", Events: []core.Numbered{based}}, indent)
 }
@@ -125,6 +131,7 @@ func fullHeartbeat(at time.Time) *core.Heartbeat {
 
 func indent(t *testing.T, text []byte) string {
 	t.Helper()
+
 	var value []map[string]any
 	if err := json.Unmarshal(text, &value); err != nil {
 		t.Fatalf("%v in %s", err, text)

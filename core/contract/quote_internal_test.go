@@ -8,10 +8,12 @@ import (
 
 func TestTextsAreQuotedAsByEncodingJSON(t *testing.T) {
 	t.Parallel()
+
 	texts := []string{"", "\xff", "a\xe2\x80b", "\u2028", "\U0001F600"}
 	for r := range rune(0x500) {
 		texts = append(texts, "a"+string(r)+"b")
 	}
+
 	for _, text := range texts {
 		want, err := json.Marshal(text)
 		if got := appendQuoted(nil, text); err != nil || !bytes.Equal(got, want) {

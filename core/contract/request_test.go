@@ -28,6 +28,7 @@ func manyEvents(count, extra int) core.Batch {
 			WatchEvent: event, Sequence: uint64(n + 1), ID: fmt.Sprint("4f2a-kyma-", n+1),
 		})
 	}
+
 	return batch
 }
 
@@ -35,9 +36,11 @@ func manyEvents(count, extra int) core.Batch {
 // that it names as sent, and accounts for all others.
 func checkRequest(t *testing.T, batch *core.Batch, request *contract.Request) {
 	t.Helper()
+
 	if len(request.Body) > contract.V3.MaxBody() {
 		t.Fatalf("the body has %d bytes, want at most %d", len(request.Body), contract.V3.MaxBody())
 	}
+
 	checkAccounts(t, batch, request)
 	if request.Body == nil {
 		return
@@ -46,6 +49,7 @@ func checkRequest(t *testing.T, batch *core.Batch, request *contract.Request) {
 	for _, i := range request.Sent {
 		sent.Events = append(sent.Events, batch.Events[i])
 	}
+
 	got, err := contract.V3.Decode(request.Body)
 	if err != nil {
 		t.Fatalf("Decode refuses what Encode returned: %v", err)
@@ -53,6 +57,7 @@ func checkRequest(t *testing.T, batch *core.Batch, request *contract.Request) {
 	if (got.Heartbeat != nil) != request.Heartbeat {
 		t.Fatalf("the body has a heartbeat: %v, want %v", got.Heartbeat != nil, request.Heartbeat)
 	}
+
 	got.Heartbeat = nil
 	if diff := cmp.Diff(sent, got, cmpopts.EquateEmpty()); diff != "" {
 		t.Fatalf("the body carries other events than are named (-named +carried):\n%s", diff)
@@ -63,6 +68,7 @@ func checkRequest(t *testing.T, batch *core.Batch, request *contract.Request) {
 // that are not sent are malformed.
 func checkAccounts(t *testing.T, batch *core.Batch, request *contract.Request) {
 	t.Helper()
+
 	elements := len(batch.Events)
 	if batch.Heartbeat != nil {
 		elements++
@@ -71,9 +77,11 @@ func checkAccounts(t *testing.T, batch *core.Batch, request *contract.Request) {
 	if request.Heartbeat {
 		sent = append(sent, len(batch.Events))
 	}
+
 	if !slices.IsSorted(sent) || len(slices.Compact(slices.Clone(sent))) != len(sent) {
 		t.Fatalf("sent %v, want an order without repetition", sent)
 	}
+
 	for i := range elements {
 		if failed := request.Failed[i]; slices.Contains(sent, i) != (failed == nil) {
 			t.Fatalf("element %d is sent: %v, and fails with %v", i, slices.Contains(sent, i), failed)
@@ -81,6 +89,7 @@ func checkAccounts(t *testing.T, batch *core.Batch, request *contract.Request) {
 			t.Fatalf("element %d is not sent, but element %d is", i, sent[len(sent)-1])
 		}
 	}
+
 	if len(request.Failed)+len(sent) != elements {
 		t.Fatalf("%d elements sent and %d failed, want %d together", len(sent), len(request.Failed), elements)
 	}
@@ -89,21 +98,26 @@ func checkAccounts(t *testing.T, batch *core.Batch, request *contract.Request) {
 // Full batches of real events are larger than a body may be.
 func TestEncodeCutsByBytes(t *testing.T) {
 	t.Parallel()
+
 	batch := manyEvents(500, 240)
 	batch.Heartbeat = fullHeartbeat(time.Unix(1_700_000_000, 0))
-	total, requests := len(batch.Events), 0
+	total := len(batch.Events)
+	requests := 0
 	for ; !batch.IsEmpty(); requests++ {
 		request, err := contract.V3.Encode(&batch)
 		if err != nil || len(request.Sent) == 0 && !request.Heartbeat {
 			t.Fatalf("request %d: Encode = %v, and sends nothing", requests, err)
 		}
+
 		checkRequest(t, &batch, &request)
 		if len(request.Failed) > 0 && len(request.Body) < contract.V3.MaxBody()*9/10 {
 			t.Errorf("request %d is cut at %d bytes, want it nearly full", requests, len(request.Body))
 		}
+
 		total -= len(request.Sent)
 		batch = rest(&batch, &request)
 	}
+
 	if total != 0 || requests < 2 || requests > 3 {
 		t.Errorf("%d events are left after %d requests, want none after 2 or 3", total, requests)
 	}
@@ -117,6 +131,7 @@ func rest(batch *core.Batch, request *contract.Request) core.Batch {
 			next.Events = append(next.Events, batch.Events[i])
 		}
 	}
+
 	if !request.Heartbeat {
 		next.Heartbeat = batch.Heartbeat
 	}
@@ -125,6 +140,7 @@ func rest(batch *core.Batch, request *contract.Request) core.Batch {
 
 func TestEncodeCutsByEvents(t *testing.T) {
 	t.Parallel()
+
 	beating := manyEvents(500, 0)
 	beating.Heartbeat = fullHeartbeat(time.Unix(1_700_000_000, 0))
 	for _, batch := range []core.Batch{beating, manyEvents(501, 0)} {
@@ -138,6 +154,7 @@ func TestEncodeCutsByEvents(t *testing.T) {
 
 func TestUnsendableEvents(t *testing.T) {
 	t.Parallel()
+
 	long := strings.Repeat("x", 600)
 	for name, change := range map[string]func(*core.Numbered){
 		"no id":          func(e *core.Numbered) { e.ID = "" },
@@ -155,6 +172,7 @@ func TestUnsendableEvents(t *testing.T) {
 		if err != nil || !slices.Equal(request.Sent, []int{0, 2}) {
 			t.Fatalf("%s: Encode = %+v, %v, want the events 0 and 2", name, request, err)
 		}
+
 		if failed := request.Failed[1]; !errors.Is(failed, contract.ErrMalformed) || !core.IsPermanent(failed) {
 			t.Errorf("%s: event 1 fails with %v, want ErrMalformed", name, failed)
 		}
@@ -168,6 +186,7 @@ func TestUnsendableEvents(t *testing.T) {
 
 func TestUnsendableClaims(t *testing.T) {
 	t.Parallel()
+
 	long := strings.Repeat("x", 600)
 	for name, change := range map[string]func(*core.Batch){
 		"no source":       func(b *core.Batch) { b.Source = "" },
@@ -198,6 +217,7 @@ func TestOddTimesAndTracesAreLeftOut(t *testing.T) {
 		want := manyEvents(1, 0)
 		want.Events[0].Time = time.Time{}
 		change(&batch.Events[0])
+
 		got, err := contract.V3.Decode(encode(t, contract.V3, batch))
 		if diff := cmp.Diff(want, got); err != nil || diff != "" {
 			t.Errorf("%s: error %v (-want +got):\n%s", name, err, diff)
@@ -208,25 +228,31 @@ func TestOddTimesAndTracesAreLeftOut(t *testing.T) {
 // A heartbeat beyond the bounds is cut: without it the runtime would stay unknown.
 func TestHeartbeatsAreCut(t *testing.T) {
 	t.Parallel()
+
 	long := strings.Repeat("ä", 10_000)
 	beat := fullHeartbeat(time.Unix(1_700_000_000, 0).UTC())
-	beat.KeyMaterialError, beat.Version, beat.Canary = long, "\xff1.2.3", core.CanaryState(long)
+	beat.KeyMaterialError = long
+	beat.Version = "\xff1.2.3"
+	beat.Canary = core.CanaryState(long)
 	beat.CertificateExpiry = time.Date(99_999, 1, 1, 0, 0, 0, 0, time.UTC)
 	beat.CAFingerprints = slices.Repeat([]string{strings.Repeat("a", 64)}, 100)
 	beat.Dropped = map[core.Reason]int64{core.Reason(long): 3, "\xff": 4}
 	for n := range 100 {
 		beat.Dropped[core.Reason(fmt.Sprint("reason_", n))] = 1
 	}
+
 	got := must(contract.V3.Decode(encode(t, contract.V3, core.Batch{Source: "r", Heartbeat: beat})))(t)
 	h := got.Heartbeat
 	if h.KeyMaterialError != long[:512] || h.Version != "1.2.3" || !h.CertificateExpiry.IsZero() ||
 		len(h.CAFingerprints) != 64 {
 		t.Errorf("the heartbeat is cut to %+v", h)
 	}
+
 	var sum int64
 	for _, n := range h.Dropped {
 		sum += n
 	}
+
 	if len(h.Dropped) > 32 || sum != 107 || h.Dropped["reason_0"] != 1 {
 		t.Errorf("%d reasons with %d drops, want at most 32 with 107", len(h.Dropped), sum)
 	}
@@ -238,17 +264,20 @@ func TestHeartbeatsAreCut(t *testing.T) {
 // TestExactLimits has what just fits, and arrives whole.
 func TestExactLimits(t *testing.T) {
 	t.Parallel()
+
 	batch := manyEvents(400, 100)
 	request, _ := contract.V3.Encode(&batch)
 	batch.Events = batch.Events[:len(request.Sent)-2]
 	batch.Events[0].ID = strings.Repeat("i", 512)
 	batch.Events[0].Time = time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)
 	request, _ = contract.V3.Encode(&batch)
+
 	for i, room := 0, contract.V3.MaxBody()-len(request.Body); room > 0; i++ {
 		more := min(room, 100)
 		batch.Events[i+1].ID += strings.Repeat("i", more)
 		room -= more
 	}
+
 	for _, fits := range []bool{true, false} {
 		request, _ = contract.V3.Encode(&batch)
 		checkRequest(t, &batch, &request)
@@ -258,11 +287,14 @@ func TestExactLimits(t *testing.T) {
 		}
 		batch.Events[1].ID += "i"
 	}
+
 	beat := fullHeartbeat(time.Date(0, 1, 1, 0, 0, 0, 0, time.UTC))
-	beat.CAFingerprints, beat.Dropped = slices.Repeat([]string{"a"}, 64), map[core.Reason]int64{}
+	beat.CAFingerprints = slices.Repeat([]string{"a"}, 64)
+	beat.Dropped = map[core.Reason]int64{}
 	for n := range 31 {
 		beat.Dropped[core.Reason(fmt.Sprint("reason_", n))] = 1
 	}
+
 	beat.Dropped[core.Reason(strings.Repeat("r", 512))] = 1
 	got := must(contract.V3.Decode(encode(t, contract.V3, core.Batch{Source: "r", Heartbeat: beat})))(t)
 	if diff := cmp.Diff(beat, got.Heartbeat); diff != "" {
@@ -285,6 +317,7 @@ func FuzzEncode(f *testing.F) {
 			}
 			return
 		}
+
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -299,6 +332,7 @@ func randomBatch(random *rand.Rand) core.Batch {
 			spoil(random, &batch.Events[i])
 		}
 	}
+
 	if random.IntN(2) == 0 {
 		batch.Heartbeat = randomHeartbeat(random)
 	}
@@ -345,12 +379,15 @@ func randomHeartbeat(random *rand.Rand) *core.Heartbeat {
 		},
 		Dropped: map[core.Reason]int64{},
 	}
+
 	for i := range beat.CAFingerprints {
 		beat.CAFingerprints[i] = randomText(random)
 	}
+
 	for range random.IntN(100) {
 		beat.Dropped[core.Reason(randomText(random))] = random.Int64()
 	}
+
 	return beat
 }
 

@@ -47,12 +47,15 @@ type deployed struct {
 func toDeployed(e core.WatchEvent) deployed {
 	d := deployed{Owner: e.Owner, Watched: e.Watched}
 	kind := &d.WatchedGvk
-	kind.Group, kind.Version, kind.Kind = e.WatchedGVK.Group, e.WatchedGVK.Version, e.WatchedGVK.Kind
+	kind.Group = e.WatchedGVK.Group
+	kind.Version = e.WatchedGVK.Version
+	kind.Kind = e.WatchedGVK.Kind
 	return d
 }
 
 func TestDecodeReadsWhatDeployedProducersSend(t *testing.T) {
 	t.Parallel()
+
 	sent := must(json.Marshal(toDeployed(sample())))(t)
 	lower := strings.NewReplacer("Namespace", "namespace", "Name", "name", "watchedGvk", "watchedgvk")
 	upper := strings.NewReplacer("owner", "OWNER", "watched", "WATCHED", "group", "GROUP")
@@ -64,10 +67,12 @@ func TestDecodeReadsWhatDeployedProducersSend(t *testing.T) {
 		"more":       strings.Replace(string(sent), "{", `{"operation":"UPDATE","more":[{"a":null}],`, 1),
 		"more below": strings.Replace(string(sent), `{"Namespace"`, `{"UID":7,"Namespace"`, 1),
 	}
+
 	for name, body := range bodies {
 		checkDecoded(t, name, contract.V1, body, sample())
 		checkDecoded(t, name, contract.V2, body, withoutOwner(sample()))
 	}
+
 	// In v2 the owner is an unknown field of any type.
 	for _, odd := range []string{`null`, `"kcp-system/runtime-1"`, `7`, `[]`, `{"Name":7}`} {
 		body := strings.Replace(string(golden(t, "v2.json")), "{", `{"owner":`+odd+`,`, 1)
@@ -77,6 +82,7 @@ func TestDecodeReadsWhatDeployedProducersSend(t *testing.T) {
 
 func checkDecoded(t *testing.T, name string, version contract.Version, body string, want core.WatchEvent) {
 	t.Helper()
+
 	got, err := version.Decode([]byte(body))
 	if diff := cmp.Diff(core.NewBatch(want), got); err != nil || diff != "" {
 		t.Errorf("%s, %s, error %v (-want +got):\n%s", version, name, err, diff)
@@ -85,7 +91,9 @@ func checkDecoded(t *testing.T, name string, version contract.Version, body stri
 
 func TestDecodeRefuses(t *testing.T) {
 	t.Parallel()
-	v1, v2 := string(golden(t, "v1.json")), string(golden(t, "v2.json"))
+
+	v1 := string(golden(t, "v1.json"))
+	v2 := string(golden(t, "v2.json"))
 	long := strings.Repeat("x", 254)
 	tests := []struct {
 		name    string
@@ -119,9 +127,11 @@ func TestDecodeRefuses(t *testing.T) {
 		{"long version", contract.V2, strings.Replace(v2, `v1beta2`, long, 1), "watchedGvk.version has 254 bytes"},
 		{"too large", contract.V2, v2 + strings.Repeat(" ", 16<<10), "want at most 16384"},
 	}
+
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
+
 			batch, err := tt.version.Decode([]byte(tt.body))
 			switch {
 			case !errors.Is(err, contract.ErrMalformed) || !batch.IsEmpty():
@@ -137,11 +147,13 @@ func TestDecodeRefuses(t *testing.T) {
 
 func TestUnsendableSingleEvents(t *testing.T) {
 	t.Parallel()
+
 	change := func(change func(e *core.WatchEvent)) core.WatchEvent {
 		e := sample()
 		change(&e)
 		return e
 	}
+
 	long := strings.Repeat("x", 300)
 	for name, tt := range map[string]struct {
 		version contract.Version
@@ -159,6 +171,7 @@ func TestUnsendableSingleEvents(t *testing.T) {
 		if err != nil || request.Body != nil || request.Sent != nil {
 			t.Errorf("%s: Encode = %+v, %v, want no body", name, request, err)
 		}
+
 		if failed := request.Failed[0]; !errors.Is(failed, contract.ErrMalformed) || !core.IsPermanent(failed) {
 			t.Errorf("%s: the event fails with %v, want ErrMalformed", name, failed)
 		}
@@ -168,12 +181,14 @@ func TestUnsendableSingleEvents(t *testing.T) {
 // A request of v1 and v2 carries the first event that the contract can express.
 func TestSingleRequestsCarryOneEvent(t *testing.T) {
 	t.Parallel()
+
 	batch := core.NewBatch(withoutOwner(sample()), sample(), sample())
 	batch.Heartbeat = &core.Heartbeat{ID: "h"}
 	request, err := contract.V1.Encode(&batch)
 	if err != nil || !slices.Equal(request.Sent, []int{1}) || request.Heartbeat || len(request.Failed) != 2 {
 		t.Fatalf("Encode = %+v, %v, want the event 1 only", request, err)
 	}
+
 	if !errors.Is(request.Failed[0], contract.ErrMalformed) || !errors.Is(request.Failed[2], core.ErrNotSent) {
 		t.Errorf("failed: %v, want ErrMalformed for 0 and ErrNotSent for 2", map[int]error(request.Failed))
 	}
@@ -182,6 +197,7 @@ func TestSingleRequestsCarryOneEvent(t *testing.T) {
 
 func TestTheLongestEventFits(t *testing.T) {
 	t.Parallel()
+
 	longest := strings.Repeat("<", 253) // encoding/json writes six bytes for each.
 	name := types.NamespacedName{Namespace: longest, Name: longest}
 	kind := schema.GroupVersionKind{Group: longest, Version: longest, Kind: longest}
@@ -194,9 +210,11 @@ func FuzzSingleDecode(f *testing.F) {
 	if err != nil || len(files) == 0 {
 		f.Fatalf("no seeds: %v", err)
 	}
+
 	for _, file := range files {
 		f.Add(golden(f, filepath.Base(file)))
 	}
+
 	for _, seed := range []string{
 		``, `null`, `{}`, `[]`, `{"watched":{"name":"a"},"watchedgvk":{"KIND":"b"}}`, `{"owner":{}}`,
 		`{"watched":{"Name":"a","Name":null},"watchedGvk":{"kind":"b"},"watchedGvk":null,"watched":{"Namespace":"c"}}`,
@@ -207,6 +225,7 @@ func FuzzSingleDecode(f *testing.F) {
 	} {
 		f.Add([]byte(seed))
 	}
+
 	f.Fuzz(func(t *testing.T, body []byte) {
 		for _, version := range []contract.Version{contract.V1, contract.V2} {
 			checkRoundTrip(t, version, body)
@@ -218,6 +237,7 @@ func FuzzSingleDecode(f *testing.F) {
 // and survives another encoding.
 func checkRoundTrip(t *testing.T, version contract.Version, body []byte) {
 	t.Helper()
+
 	batch, err := version.Decode(body)
 	if err != nil {
 		if !errors.Is(err, contract.ErrMalformed) {
@@ -225,9 +245,11 @@ func checkRoundTrip(t *testing.T, version contract.Version, body []byte) {
 		}
 		return
 	}
+
 	if !json.Valid(body) {
 		t.Fatalf("%s: takes %q, which is not JSON", version, body)
 	}
+
 	event := batch.Events[0].WatchEvent
 	var plain deployed
 	if err := json.Unmarshal(body, &plain); err == nil && !event.Resync {
@@ -238,5 +260,6 @@ func checkRoundTrip(t *testing.T, version contract.Version, body []byte) {
 			t.Fatalf("%s: %s (-deployed +ours):\n%s", version, body, diff)
 		}
 	}
+
 	checkDecoded(t, "again", version, string(encode(t, version, batch)), event)
 }

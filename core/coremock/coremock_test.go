@@ -19,7 +19,9 @@ func demo(name string) core.WatchEvent {
 }
 
 func TestEventIgnoresTimeAndTrace(t *testing.T) {
-	want, same, other := coremock.Event(demo("a")), demo("a"), demo("b")
+	want := coremock.Event(demo("a"))
+	same := demo("a")
+	other := demo("b")
 	for name, c := range map[string]struct {
 		got     any
 		matches bool
@@ -50,6 +52,7 @@ func TestAFailedExpectationNamesTheDifference(t *testing.T) {
 		defer func() { _ = recover() }()
 		outbox.Accept("kyma", demo("b"))
 	}()
+
 	// go-cmp puts a blank between the sign and the line, of varying width.
 	lines := strings.Join(strings.Fields(failed.message), " ")
 	for _, want := range []string{`- Name: "a"`, `+ Name: "b"`} {

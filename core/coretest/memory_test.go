@@ -63,6 +63,7 @@ func (n *narrow) Forward(ctx context.Context, manager core.Manager, batch core.B
 	for _, i := range sent {
 		body.Events = append(body.Events, narrowed(&batch.Events[i].WatchEvent))
 	}
+
 	return joined(n.farEnd.Forward(ctx, manager, body), sent, failed)
 }
 
@@ -80,6 +81,7 @@ func (n *narrow) encode(events []core.Numbered) (sent []int, failed core.EventEr
 			sent = append(sent, i)
 		}
 	}
+
 	return sent, failed
 }
 
@@ -95,9 +97,11 @@ func joined(err error, sent []int, failed core.EventErrors) error {
 	if err != nil && !partial {
 		return err
 	}
+
 	for i, err := range some {
 		failed[sent[i]] = err
 	}
+
 	if len(failed) == 0 {
 		return nil
 	}
@@ -106,16 +110,19 @@ func joined(err error, sent []int, failed core.EventErrors) error {
 
 func TestMemorySharesNoBatchWithItsFarEnd(t *testing.T) {
 	t.Parallel()
+
 	var got core.Batch
 	memory := coretest.NewMemory(core.ForwarderFunc(func(_ context.Context, _ core.Manager, b core.Batch) error {
 		got = b
 		return nil
 	}))
 	sent := core.NewBatch(core.WatchEvent{Watched: types.NamespacedName{Name: "a"}})
+
 	sent.Heartbeat = &core.Heartbeat{Dropped: map[core.Reason]int64{"a": 1}, CAFingerprints: []string{"a"}}
 	if err := memory.Forward(t.Context(), "m", sent); err != nil {
 		t.Fatal(err)
 	}
+
 	clear(sent.Events)
 	clear(sent.Heartbeat.Dropped)
 	clear(sent.Heartbeat.CAFingerprints)
@@ -167,6 +174,7 @@ func TestVerifierSuitePassesAVerifier(t *testing.T) {
 // passes.
 func TestVerifierSuitePassesAColdVerifier(t *testing.T) {
 	t.Parallel()
+
 	peer := core.Peer{ID: "runtime-1", DNSNames: []string{"one.example"}}
 	event := core.WatchEvent{Owner: types.NamespacedName{Name: "one"}}
 	coretest.TestVerifier(t, func(*testing.T) core.Verifier { return domains{} },
@@ -189,6 +197,7 @@ func fails(err error) func(context.Context, core.Batch) error {
 
 func TestRecorderRecordsAndFollowsItsScript(t *testing.T) {
 	t.Parallel()
+
 	var (
 		recorder coretest.Recorder
 		refusal  = coretest.Refusal{Label: "refused"}.Err()
@@ -199,16 +208,19 @@ func TestRecorderRecordsAndFollowsItsScript(t *testing.T) {
 	second := recorder.Forward(t.Context(), "m", batchOf("a", "b", "c"))
 	third := recorder.Handle(t.Context(), core.Delivery{Runtime: "r", Manager: "m", Event: named("d")[0]})
 	recorder.Always(fails(core.ErrForbidden))
+
 	fourth := recorder.Forward(t.Context(), "n", batchOf("e"))
 	if !errors.Is(first, refusal) || third != nil || !errors.Is(fourth, core.ErrForbidden) {
 		t.Errorf("answers are %v, %v, %v, %v", first, second, third, fourth)
 	}
+
 	want := []coretest.Call{
 		{Manager: "m", Batch: batchOf("a"), Returned: true, Err: refusal},
 		{Manager: "m", Batch: batchOf("a", "b", "c"), Returned: true, Err: some},
 		{Runtime: "r", Manager: "m", Batch: batchOf("d"), Returned: true},
 		{Manager: "n", Batch: batchOf("e"), Returned: true, Err: core.ErrForbidden},
 	}
+
 	compareErrors := cmp.Comparer(func(a, b error) bool { return fmt.Sprint(a) == fmt.Sprint(b) })
 	if diff := cmp.Diff(want, recorder.Calls(), compareErrors); diff != "" {
 		t.Errorf("calls (-want +got):\n%s", diff)
@@ -216,6 +228,7 @@ func TestRecorderRecordsAndFollowsItsScript(t *testing.T) {
 	if diff := cmp.Diff(named("a", "c", "d"), recorder.Acknowledged("m")); diff != "" {
 		t.Errorf("acknowledged for m (-want +got):\n%s", diff)
 	}
+
 	if diff := cmp.Diff([]core.WatchEvent(nil), recorder.Acknowledged("n"), cmpopts.EquateEmpty()); diff != "" {
 		t.Errorf("acknowledged for n (-want +got):\n%s", diff)
 	}
@@ -231,22 +244,26 @@ func TestRecorderWaits(t *testing.T) {
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		var group sync.WaitGroup
+
 		group.Go(func() {
 			if err := recorder.Forward(ctx, "m", batchOf("a")); !errors.Is(err, context.Canceled) {
 				t.Errorf("Forward = %v, want the end of the context", err)
 			}
 		})
+
 		if err := recorder.WaitCalls(t.Context(), 1); err != nil {
 			t.Errorf("WaitCalls = %v", err)
 		}
 		if calls := recorder.Calls(); calls[0].Returned || len(recorder.Acknowledged("m")) != 0 {
 			t.Errorf("a call that hangs counts as answered: %+v", calls[0])
 		}
+
 		short, cancelShort := context.WithTimeout(t.Context(), time.Minute)
 		defer cancelShort()
 		if err := recorder.WaitAcknowledged(short, "m", 1); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("WaitAcknowledged = %v, want the end of the context", err)
 		}
+
 		cancel()
 		group.Go(func() { _ = recorder.Forward(t.Context(), "m", batchOf("b")) })
 		if err := recorder.WaitAcknowledged(t.Context(), "m", 1); err != nil {

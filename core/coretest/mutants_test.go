@@ -37,12 +37,15 @@ type mutant struct {
 // A suite that cannot fail proves nothing: each fault must be found, named and found soon.
 func TestSuitesFindMutants(t *testing.T) {
 	t.Parallel()
+
 	for name, m := range forwarderMutants() {
 		t.Run(name, func(t *testing.T) { t.Parallel(); checkFound(t, "TestMutantForwarder", name, m.failure) })
 	}
+
 	for name, m := range receiverMutants() {
 		t.Run(name, func(t *testing.T) { t.Parallel(); checkFound(t, "TestMutantReceiver", name, m.failure) })
 	}
+
 	for name, m := range verifierMutants() {
 		t.Run(name, func(t *testing.T) { t.Parallel(); checkFound(t, "TestMutantVerifier", name, m.failure) })
 	}
@@ -51,11 +54,13 @@ func TestSuitesFindMutants(t *testing.T) {
 // checkFound runs the suite for a mutant in a child process. The failures of that process are the result.
 func checkFound(t *testing.T, suite, mutant, failure string) {
 	t.Helper()
+
 	const soon = 3 * time.Minute // On a busy machine. A mutant that hangs takes 2 s.
 	ctx, cancel := context.WithTimeout(t.Context(), soon)
 	defer cancel()
 	child := exec.CommandContext(ctx, os.Args[0], "-test.run=^"+suite+"$")
 	child.Env = append(os.Environ(), mutantVariable+"="+mutant)
+
 	output, err := child.CombinedOutput()
 	if failed, ok := errors.AsType[*exec.ExitError](err); !ok || failed.ExitCode() != 1 {
 		t.Errorf("the suite passes a mutant that %s: %v\n%s", mutant, err, output)
@@ -68,6 +73,7 @@ func checkFound(t *testing.T, suite, mutant, failure string) {
 // chosen returns the mutant that this process runs.
 func chosen[T any](t *testing.T, mutants map[string]T) T {
 	t.Helper()
+
 	m, ok := mutants[os.Getenv(mutantVariable)]
 	if !ok {
 		t.Skip("is run by TestSuitesFindMutants")
@@ -104,6 +110,7 @@ func forwarderMutants() map[string]mutant {
 		"sends twice":             {"Forward sends a batch again", again(func(err error) bool { return err == nil })},
 		"serialises":              {"Forward took more than", serialises},
 	}
+
 	maps.Copy(all, losingMutants())
 	maps.Copy(all, answeringMutants())
 	return all
@@ -249,6 +256,7 @@ func serialises(next forward) forward {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
+
 		defer func() { <-slot }()
 		return next(ctx, manager, batch)
 	}
@@ -324,6 +332,7 @@ func neverSendsTheRest(next forward) forward {
 		for i := range batch.Events {
 			rest[i] = core.ErrNotSent
 		}
+
 		if len(rest) > 0 {
 			return rest
 		}
@@ -443,6 +452,7 @@ func namesEach(_ context.Context, batch core.Batch, err error) error {
 	for i := range max(len(batch.Events), 1) {
 		failed[i] = err
 	}
+
 	return failed
 }
 
@@ -462,9 +472,11 @@ func relabel(change func(r *coretest.Refusal)) func(err error) error {
 		if !ok {
 			return one(err)
 		}
+
 		for i, err := range failed {
 			failed[i] = one(err)
 		}
+
 		return failed
 	}
 }
@@ -505,7 +517,8 @@ func verifierMutants() map[string]verifierMutant {
 		"lets peers without identity pass": {
 			"lets a peer without identity pass",
 			func(ctx context.Context, p core.Peer, e *core.WatchEvent) error {
-				p.ID, p.DNSNames = "x", append(p.DNSNames, "one.example")
+				p.ID = "x"
+				p.DNSNames = append(p.DNSNames, "one.example")
 				return right.Verify(ctx, p, e)
 			},
 		},
@@ -575,6 +588,7 @@ func TestMutantReceiver(t *testing.T) {
 
 func (m *receiverMutant) start(t *testing.T, parts coretest.ReceiverParts) func(core.RuntimeID) core.Forwarder {
 	t.Helper()
+
 	if m.parts != nil {
 		m.parts(&parts)
 	}
@@ -582,6 +596,7 @@ func (m *receiverMutant) start(t *testing.T, parts coretest.ReceiverParts) func(
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return func(runtime core.RuntimeID) core.Forwarder {
 		return core.ForwarderFunc(func(ctx context.Context, manager core.Manager, batch core.Batch) error {
 			if m.beside != nil {
@@ -645,9 +660,11 @@ func condemnsEvents(_ *core.Batch, err error) error {
 	if !partial {
 		return err
 	}
+
 	for i, err := range failed {
 		failed[i] = coretest.Refusal{Label: "failed", Permanent: true, Cause: err}.Err()
 	}
+
 	return failed
 }
 

@@ -16,7 +16,9 @@ import (
 // Cases without a verdict that a fault could change prove nothing.
 func TestCasesThatProveTooLittle(t *testing.T) {
 	t.Parallel()
-	passes, cold := VerifierCase{}, VerifierCase{Want: core.ErrNotReady}
+
+	passes := VerifierCase{}
+	cold := VerifierCase{Want: core.ErrNotReady}
 	refused := VerifierCase{Want: core.ErrForbidden}
 	for name, tt := range map[string]struct {
 		cases  []VerifierCase
@@ -38,15 +40,18 @@ func TestCasesThatProveTooLittle(t *testing.T) {
 
 func TestChecksOfAForwarderAreItsRules(t *testing.T) {
 	t.Parallel()
+
 	var checked, ruled []string
 	for _, c := range forwarderChecks() {
 		checked = append(checked, c.rule)
 	}
+
 	for _, rule := range conformance.Rules() {
 		if rule.End == conformance.Forwarder {
 			ruled = append(ruled, rule.ID)
 		}
 	}
+
 	slices.Sort(checked)
 	slices.Sort(ruled)
 	if diff := cmp.Diff(ruled, slices.Compact(checked)); diff != "" {

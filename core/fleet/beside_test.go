@@ -23,6 +23,7 @@ func TestForgetEndsTheResyncsOfEachManager(t *testing.T) {
 		send(f, prod, manager, beat("e", 1, 1))
 		send(f, "beside", manager, beat("e", 1, 1))
 	}
+
 	if n := toCome(); n != 4 {
 		t.Fatalf("control: %d resyncs to come, want 4", n)
 	}
@@ -45,13 +46,16 @@ func TestExpectationsOfAReplicaThatDoesNotLead(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f, handler := newFleet(t, fleet.Options{}), &leading{}
+				f := newFleet(t, fleet.Options{})
+				handler := &leading{}
 				defer start(t, f, kyma, handler)()
 				defer start(t, f, "other", handler)()
+
 				for _, runtime := range []core.RuntimeID{prod, "beside"} {
 					f.Expect(runtime, kyma)
 					f.Expect(runtime, "other")
 				}
+
 				tt.forget(f)
 				handler.leads.Store(true)
 				time.Sleep(interval)
@@ -70,10 +74,12 @@ func TestRepeatedExpectationsDelayNoWarning(t *testing.T) {
 		var out strings.Builder
 		f := newFleet(t, fleet.Options{Logger: slog.New(slog.NewTextHandler(&out, nil))})
 		stop := start(t, f, kyma, &leading{})
+
 		for range 20 {
 			f.Expect(prod, "misspelt")
 			time.Sleep(20 * time.Second)
 		}
+
 		stop()
 		if n := strings.Count(out.String(), "manager=misspelt"); n != 1 {
 			t.Errorf("%d lines name the manager, want 1: %s", n, &out)
@@ -84,7 +90,8 @@ func TestRepeatedExpectationsDelayNoWarning(t *testing.T) {
 // While a resync is delivered, another cause comes. The delivery fails, and the later cause stays.
 func TestALaterCauseOutlastsADeliveryThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		begun, goOn := make(chan struct{}, 10), make(chan error)
+		begun := make(chan struct{}, 10)
+		goOn := make(chan error)
 		f := newFleet(t, fleet.Options{})
 		stop := start(t, f, kyma, core.HandlerFunc(func(context.Context, core.Delivery) error {
 			begun <- struct{}{}
@@ -97,6 +104,7 @@ func TestALaterCauseOutlastsADeliveryThatFails(t *testing.T) {
 		<-begun
 		goOn <- nil
 		synctest.Wait()
+
 		if resyncs := f.Summaries()[kyma].Resyncs; len(resyncs) != 1 || resyncs["gap"] != 1 {
 			t.Errorf("resyncs %v, want one for the gap", resyncs)
 		}
@@ -118,15 +126,18 @@ func TestARuntimeWhoseHandlerHangsTakesOnePlace(t *testing.T) {
 			delivered.Add(1)
 			return nil
 		}))
+
 		for n := range 40 {
 			send(f, "hangs", kyma, changed("epoch-"+strconv.Itoa(n), 1))
 			time.Sleep(5 * time.Second)
 		}
+
 		send(f, prod, kyma, beat("e", 1, 1))
 		time.Sleep(5 * time.Second)
 		if n := delivered.Load(); n != 1 {
 			t.Errorf("%d resyncs were delivered, want that of the other runtime", n)
 		}
+
 		close(goOn)
 		time.Sleep(5 * time.Second)
 		if n := delivered.Load(); n != 3 {
@@ -145,11 +156,13 @@ func TestForgetAfterCountsFromTheLastRequest(t *testing.T) {
 			r.observe(beat("e", n+1, 0))
 			time.Sleep(interval)
 		}
+
 		time.Sleep(59 * time.Minute)
 		r.wantState(fleet.Stale, "")
 		if known := knownPairs(r.fleet); len(known) != 1 {
 			t.Errorf("known are %v, want the runtime that sent less than an hour ago", known)
 		}
+
 		time.Sleep(2 * time.Minute)
 		if known := knownPairs(r.fleet); len(known) != 0 {
 			t.Errorf("known are %v after an hour of silence, want none", known)
@@ -168,10 +181,12 @@ func TestEachOfManyRuntimesIsReviewed(t *testing.T) {
 				stale.Add(1)
 			}
 		})
+
 		stop := start(t, f, kyma, core.HandlerFunc(func(context.Context, core.Delivery) error { return nil }))
 		for n := range many {
 			send(f, core.RuntimeID(strconv.Itoa(n)), kyma, beat("e", 1, 0))
 		}
+
 		time.Sleep(2*interval + 2*time.Second)
 		if n := stale.Load(); n != many {
 			t.Errorf("%d of %d silent runtimes are found within two seconds", n, many)
@@ -226,6 +241,7 @@ func TestAReplicaThatHasLeftHoldsUpNoRotation(t *testing.T) {
 		if missing := r.fleet.WithoutCA("new"); len(missing) != 1 {
 			t.Errorf("control: runtimes without the CA are %q, want one", missing)
 		}
+
 		r.observe(leaving("f", 2, 1))
 		if missing := r.fleet.WithoutCA("new"); len(missing) != 0 {
 			t.Errorf("runtimes without the CA are %q, want none", missing)
@@ -246,6 +262,7 @@ func TestTheFirstExpiryOfSeveral(t *testing.T) {
 				send(r.fleet, core.RuntimeID(strconv.Itoa(n)), kyma, showing(beat(epoch, 1, 0), now, expiry))
 			}
 		}
+
 		if have, want := r.fleet.Summaries()[kyma].FirstExpiry, now.Add(30*24*time.Hour); !have.Equal(want) {
 			t.Errorf("first expiry %s, want %s", have, want)
 		}
@@ -260,9 +277,11 @@ func TestASilenceEndsTheProofsOfAllReplicas(t *testing.T) {
 			r.observe(started("e", "f")...)
 			time.Sleep(5 * time.Minute)
 			r.observe(changed(returns, 2))
+
 			for _, epoch := range []string{"e", "f"} {
 				r.observe(with(beat(epoch, 2, 2), func(b *core.Heartbeat) { b.Canary = core.CanaryOff }))
 			}
+
 			r.wantState(fleet.Unproved, "")
 		})
 	}

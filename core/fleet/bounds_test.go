@@ -27,6 +27,7 @@ func TestStatesChangeExactlyAtTheirBounds(t *testing.T) {
 				time.Sleep(interval)
 				r.observe(off(n + 2))
 			}
+
 			r.wantState(fleet.Fresh, "")
 			time.Sleep(time.Nanosecond)
 			r.wantState(fleet.Unproved, "")
@@ -56,6 +57,7 @@ func TestStatesChangeExactlyAtTheirBounds(t *testing.T) {
 			r.fleet.Receiver().Refuse(prod, kyma, "san_mismatch")
 			time.Sleep(100 * time.Second)
 			r.wantState(fleet.Stale, string(fleet.ReasonRefused))
+
 			time.Sleep(time.Nanosecond)
 			r.wantState(fleet.Stale, "")
 		},
@@ -65,6 +67,7 @@ func TestStatesChangeExactlyAtTheirBounds(t *testing.T) {
 			time.Sleep(minute - 1)
 			r.observe(beat("e", 2, 0))
 			r.wantState(fleet.Unknown, "")
+
 			time.Sleep(time.Nanosecond)
 			r.observe(beat("e", 3, 0))
 			r.wantState(fleet.Fresh, "")

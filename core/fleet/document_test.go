@@ -41,13 +41,16 @@ type documentedRequest struct {
 
 func documentedRequests(t *testing.T) (rows []documentedRequest) {
 	t.Helper()
+
 	text, err := os.ReadFile("../../docs/reference/contract-v3.md")
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for _, line := range regexp.MustCompile(`(?m)^\| \d+ \| .*$`).FindAllString(string(text), -1) {
 		rows = append(rows, documentedRow(t, line))
 	}
+
 	if len(rows) == 0 {
 		t.Fatal("docs/reference/contract-v3.md shows no requests of an epoch")
 	}
@@ -56,14 +59,19 @@ func documentedRequests(t *testing.T) (rows []documentedRequest) {
 
 func documentedRow(t *testing.T, line string) documentedRequest {
 	t.Helper()
+
 	cells := strings.Split(line, "|")
-	elements, answer, receiver := cells[2], cells[3], cells[4]
+	elements := cells[2]
+	answer := cells[3]
+	receiver := cells[4]
 	row := documentedRequest{text: line, batch: core.Batch{Source: prod, Epoch: "e"}, refused: core.EventErrors{}}
+
 	for _, event := range regexp.MustCompile(`(resync|changed) (\d+)`).FindAllStringSubmatch(elements, -1) {
 		row.batch.Events = append(row.batch.Events, core.Numbered{
 			Sequence: documentedNumber(t, event[2]), WatchEvent: core.WatchEvent{Resync: event[1] == "resync"},
 		})
 	}
+
 	if beat := regexp.MustCompile(`heartbeat with sequence (\d+)`).FindStringSubmatch(elements); beat != nil {
 		row.batch.Heartbeat = &core.Heartbeat{Number: 1, Interval: interval, Sequence: documentedNumber(t, beat[1])}
 	}
@@ -78,6 +86,7 @@ func documentedRow(t *testing.T, line string) documentedRequest {
 
 func documentedNumber(t *testing.T, text string) uint64 {
 	t.Helper()
+
 	n, err := strconv.ParseUint(text, 10, 32)
 	if err != nil {
 		t.Fatal(err)

@@ -21,6 +21,7 @@ func TestAnExpectedRuntimeIsUnknownAndThenStale(t *testing.T) {
 		if n := r.fleet.Summaries()[kyma].Runtimes[fleet.Condition{State: fleet.Unknown}]; n != 1 {
 			t.Errorf("%d unknown runtimes, want the expected one", n)
 		}
+
 		time.Sleep(2 * interval)
 		r.wantState(fleet.Stale, "")
 		time.Sleep(2 * time.Hour) // It is not forgotten.
@@ -29,6 +30,7 @@ func TestAnExpectedRuntimeIsUnknownAndThenStale(t *testing.T) {
 		if n := r.fleet.Summaries()[kyma].Runtimes[fleet.Condition{State: fleet.Stale}]; n != 1 {
 			t.Errorf("%d stale runtimes, want the expected one", n)
 		}
+
 		r.observe(started("e")...)
 		r.wantState(fleet.Fresh, "")
 		r.fleet.Forget(prod)
@@ -54,19 +56,23 @@ func (l *leading) Ready() error {
 // No runtime sends to a replica that does not lead, so nothing is expected there.
 func TestOnlyALeaderExpectsRuntimes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, handler := newFleet(t, fleet.Options{}), &leading{}
+		f := newFleet(t, fleet.Options{})
+		handler := &leading{}
 		defer start(t, f, kyma, handler)()
 		f.Expect(prod, kyma)
 		f.Expect(prod, "served-elsewhere")
 		time.Sleep(time.Hour)
+
 		if all := f.Summaries(); len(all) > 0 {
 			t.Errorf("runtimes on a replica that does not lead: %v", all)
 		}
+
 		handler.leads.Store(true)
 		time.Sleep(interval)
 		if s := f.Get(prod, kyma); s.State != fleet.Unknown {
 			t.Errorf("%s 30 s after the election, want unknown", s.State)
 		}
+
 		time.Sleep(interval + 2*time.Second)
 		if s := f.Get(prod, kyma); s.State != fleet.Stale || len(f.Summaries()) != 1 {
 			t.Errorf("%s a minute after the election, want stale, and one manager", s.State)
@@ -84,19 +90,24 @@ func TestARefusedRuntimeNamesTheReason(t *testing.T) {
 				t.Errorf("refused %q, want %q", have, want)
 			}
 		}
+
 		refuse()
 		r.wantState(fleet.Unknown, "") // A runtime that is not known takes no room.
 		wantRefused("")
+
 		r.observe(started("e")...)
 		refuse()
 		r.wantState(fleet.Fresh, "")
 		wantRefused("san_mismatch")
+
 		time.Sleep(2*interval + time.Second)
 		refuse()
 		r.wantState(fleet.Stale, string(fleet.ReasonRefused))
+
 		time.Sleep(2 * time.Minute)
 		r.wantState(fleet.Stale, "") // It does not even try any more.
 		wantRefused("")
+
 		refuse()
 		r.observe(beat("e", 2, 1))
 		r.wantState(fleet.Fresh, "")
@@ -121,6 +132,7 @@ func TestExpectedRuntimes(t *testing.T) {
 				r.observe(kept(changed("e", 7)))
 				time.Sleep(interval)
 			}
+
 			r.wantState(fleet.Stale, "")
 			r.observe(message{}) // An agent with contract v2 takes over.
 			time.Sleep(time.Hour)
@@ -170,6 +182,7 @@ func TestAManagerIsForgottenOnceNobodySpeaksToIt(t *testing.T) {
 		"contract v2 after one with beats":  {[]message{beat("e", 1, 0), leave}, time.Minute, []message{{}}, false},
 		"silent, and heard again meanwhile": {[]message{beat("e", 1, 0)}, time.Hour, []message{beat("e", 2, 0)}, false},
 	}
+
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, fleet.Options{PollFresh: time.Hour, PollOtherwise: time.Minute}, func(r *rig) {
@@ -181,12 +194,14 @@ func TestAManagerIsForgottenOnceNobodySpeaksToIt(t *testing.T) {
 					send(r.fleet, prod, former, test.after...)
 				}
 				r.observe(beat("g", 1, 0))
+
 				if got := r.fleet.ForgetManager(prod, former); got != test.want || r.knows(former) == test.want {
 					t.Errorf("forgotten: got %t, and it is known: %t, want %t", got, r.knows(former), test.want)
 				}
 				if !r.knows(kyma) {
 					t.Error("another manager is forgotten, too")
 				}
+
 				if test.want && r.fleet.RequeueAfter(prod) < time.Hour {
 					t.Errorf("looked at after %v, want the long time", r.fleet.RequeueAfter(prod))
 				}
@@ -200,17 +215,20 @@ func TestWrongWiringIsLoggedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out strings.Builder
 		log := slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelWarn}))
-		f, unfed := newFleet(t, fleet.Options{Logger: log}), newFleet(t, fleet.Options{Logger: log})
+		f := newFleet(t, fleet.Options{Logger: log})
+		unfed := newFleet(t, fleet.Options{Logger: log})
 		stop := start(t, f, kyma, &leading{}) // It does not lead, and serves its manager nevertheless.
 		f.Expect(prod, kyma)
 		f.Expect(prod, "kymaa")
 		f.Expect("another", "kymaa")
+
 		for n := range 4 {
 			f.RequeueAfter(prod)
 			send(unfed, prod, kyma, beat("e", uint64(n+1), 0)) // The listener is mounted in another server.
 			unfed.RequeueAfter(prod)
 			time.Sleep(time.Minute)
 		}
+
 		stop()
 		if s := out.String(); strings.Count(s, "\n") != 2 || !strings.Contains(s, "manager=kymaa") || !strings.Contains(s, `manager=""`) {
 			t.Errorf("the log is %q, want a line for the manager, and one for the fleet", s)

@@ -49,6 +49,7 @@ func inBubble(t *testing.T, opts fleet.Options, test func(r *rig)) {
 
 func playAgainst(t *testing.T, opts fleet.Options, play func(r *rig)) {
 	t.Helper()
+
 	r := &rig{t: t}
 	if opts.Random == nil {
 		opts.Random = func() float64 { return 0.5 }
@@ -73,6 +74,7 @@ func eachPlay(t *testing.T, plays map[string]func(r *rig)) {
 
 func newFleet(t *testing.T, opts fleet.Options) *fleet.Fleet {
 	t.Helper()
+
 	f, err := fleet.New(opts)
 	if err != nil {
 		t.Fatal(err)
@@ -83,11 +85,14 @@ func newFleet(t *testing.T, opts fleet.Options) *fleet.Fleet {
 // start runs a fleet for one manager, and returns what ends it.
 func start(t *testing.T, f *fleet.Fleet, manager core.Manager, handler core.Handler) (stop func()) {
 	t.Helper()
+
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- f.Receiver().Start(ctx, map[core.Manager]core.Handler{manager: handler}) }()
+
 	return func() {
 		t.Helper()
+
 		cancel()
 		if err := <-ended; err != nil {
 			t.Error(err)
@@ -101,9 +106,11 @@ func (r *rig) handle(_ context.Context, d core.Delivery) error {
 	if r.refuse {
 		return core.ErrNotReady
 	}
+
 	if !d.Event.Resync || d.Manager != kyma {
 		r.t.Errorf("delivered %+v, want a resync for %s", d, kyma)
 	}
+
 	r.resyncs = append(r.resyncs, d.Runtime)
 	return nil
 }
@@ -134,6 +141,7 @@ func (r *rig) wantCauses(want ...string) {
 	if !slices.Equal(r.causes, want) {
 		r.t.Errorf("resyncs because of %q, want %q", r.causes, want)
 	}
+
 	if len(r.resyncs) != len(want) {
 		r.t.Errorf("%d resyncs delivered, want %d", len(r.resyncs), len(want))
 	}
@@ -172,17 +180,20 @@ func send(f *fleet.Fleet, runtime core.RuntimeID, manager core.Manager, messages
 	var batch core.Batch
 	refused := core.EventErrors{}
 	for i, m := range messages {
-		batch.Epoch, batch.Heartbeat = m.epoch, m.beat
+		batch.Epoch = m.epoch
+		batch.Heartbeat = m.beat
 		if m.kept {
 			refused[len(batch.Events)] = keptError{core.ErrNotReady}
 		}
 		if m.beat == nil {
 			batch.Events = append(batch.Events, m.Numbered)
 		}
+
 		if i+1 == len(messages) || m.beat != nil || messages[i+1].epoch != m.epoch {
 			m.peer.ID = runtime
 			f.Receiver().Observe(m.peer, manager, batch, refused)
-			batch, refused = core.Batch{}, core.EventErrors{}
+			batch = core.Batch{}
+			refused = core.EventErrors{}
 		}
 	}
 }
@@ -203,7 +214,8 @@ func beat(epoch string, number, sequence uint64) message {
 
 // showing is a message on a connection with a client certificate of that validity.
 func showing(m message, notBefore, notAfter time.Time) message {
-	m.peer.NotBefore, m.peer.NotAfter = notBefore, notAfter
+	m.peer.NotBefore = notBefore
+	m.peer.NotAfter = notAfter
 	return m
 }
 
@@ -281,6 +293,7 @@ func TestStates(t *testing.T) {
 			if s := r.fleet.Get(prod, kyma); s.LastSeen.IsZero() {
 				r.t.Error("an event without epoch does not count as heard")
 			}
+
 			settle()
 			r.wantCauses()
 		},
@@ -289,10 +302,12 @@ func TestStates(t *testing.T) {
 			r.wantState(fleet.Fresh, "")
 			time.Sleep(2 * interval)
 			r.wantState(fleet.Fresh, "")
+
 			time.Sleep(2 * time.Second)
 			r.wantState(fleet.Stale, "")
 			r.observe(beat("e", 2, 1))
 			r.wantState(fleet.Fresh, "")
+
 			settle()
 			r.wantCauses("returned")
 			want := []string{"prod unknown→fresh ", "prod fresh→stale ", "prod stale→fresh "}
@@ -315,6 +330,7 @@ func TestStates(t *testing.T) {
 				r.observe(kept(changed("e", 2)))
 				time.Sleep(interval / 2)
 			}
+
 			r.wantState(fleet.Stale, "")
 			settle()
 			r.wantCauses("gap")
@@ -326,33 +342,47 @@ func TestStates(t *testing.T) {
 				time.Sleep(interval)
 				r.observe(changed("e", 2), kept(changed("e", 3)))
 			}
+
 			r.observe(changed("e", 2), changed("e", 3))
 			r.wantState(fleet.Stale, "")
 		},
 		"degraded for the worst reason": func(r *rig) {
-			number, dropped := uint64(0), map[core.Reason]int64{"overflow": 3}
+			number := uint64(0)
+			dropped := map[core.Reason]int64{"overflow": 3}
 			next := func(state fleet.State, reason string, change func(*core.Heartbeat)) {
 				r.t.Helper()
 				number++
 				r.observe(with(beat("e", number, 0), change))
 				r.wantState(state, reason)
 			}
+
 			next(fleet.Fresh, "", func(*core.Heartbeat) {})
 			number++
 			expiring := time.Now().Add(time.Hour)
 			r.observe(showing(beat("e", number, 0), expiring.Add(-90*24*time.Hour), expiring))
 			r.wantState(fleet.Degraded, string(fleet.ReasonCertificateExpiring))
+
 			next(fleet.Degraded, string(fleet.ReasonConfiguration), func(b *core.Heartbeat) { b.ConfigError = "managers: broken" })
 			next(fleet.Degraded, string(fleet.ReasonKeyMaterial), func(b *core.Heartbeat) { b.KeyMaterialError = "tls.key is empty" })
 			next(fleet.Degraded, string(fleet.ReasonPendingTooLong), func(b *core.Heartbeat) { b.OldestPending = 2 * time.Minute })
 			next(fleet.Degraded, string(fleet.ReasonDropping), func(b *core.Heartbeat) { b.Dropped = dropped })
+
 			next(fleet.Degraded, string(fleet.ReasonCanaryFailing), func(b *core.Heartbeat) {
-				b.Dropped, b.Canary, b.CanaryError = dropped, core.CanaryFailing, "403 Forbidden"
+				b.Dropped = dropped
+				b.Canary = core.CanaryFailing
+				b.CanaryError = "403 Forbidden"
 			})
+
 			next(fleet.Degraded, string(fleet.ReasonWebhookChanged), func(b *core.Heartbeat) {
-				b.Dropped, b.Canary, b.WebhookError = dropped, core.CanaryFailing, "one is missing"
+				b.Dropped = dropped
+				b.Canary = core.CanaryFailing
+				b.WebhookError = "one is missing"
 			})
-			next(fleet.Degraded, string(fleet.ReasonCanaryLost), func(b *core.Heartbeat) { b.Dropped, b.Canary = dropped, core.CanaryLost })
+
+			next(fleet.Degraded, string(fleet.ReasonCanaryLost), func(b *core.Heartbeat) {
+				b.Dropped = dropped
+				b.Canary = core.CanaryLost
+			})
 			next(fleet.Degraded, string(fleet.ReasonDropping), func(b *core.Heartbeat) { b.Dropped = dropped })
 			time.Sleep(interval)
 			next(fleet.Degraded, string(fleet.ReasonDropping), func(b *core.Heartbeat) { b.Dropped = dropped })
@@ -366,6 +396,7 @@ func TestStates(t *testing.T) {
 				r.observe(message{})
 				settle()
 			}
+
 			r.wantState(fleet.Unknown, "")
 			r.wantCauses("returned")
 			r.observe(started("g")...)
@@ -378,9 +409,11 @@ func TestStates(t *testing.T) {
 					r.t.Errorf("RequeueAfter %v, want %v", got, want)
 				}
 			}
+
 			want(time.Minute)
 			r.observe(beat("e", 1, 0))
 			want(30 * time.Minute)
+
 			send(r.fleet, prod, "other", with(beat("e", 1, 0), func(b *core.Heartbeat) { b.Canary = core.CanaryLost }))
 			want(time.Minute)
 		},
@@ -392,6 +425,7 @@ func TestStates(t *testing.T) {
 					r.observe(leaving("e", 2, 1))
 				}
 			})
+
 			r.fleet.OnChange(func(change fleet.Transition) { told = append(told, change.To.State) })
 			r.observe(started("e")...)
 			if diff := cmp.Diff([]fleet.State{fleet.Fresh, fleet.Stale}, told); diff != "" {
@@ -404,11 +438,13 @@ func TestStates(t *testing.T) {
 					panic("inside")
 				}
 			})
+
 			func() {
 				defer func() { _ = recover() }() // As a listener does.
 				send(r.fleet, "bad", kyma, started("e")...)
 			}()
 			r.observe(started("e")...)
+
 			if n := len(r.transitions); n != 2 {
 				r.t.Errorf("%d changes were told, want 2", n)
 			}
@@ -418,6 +454,7 @@ func TestStates(t *testing.T) {
 			send(r.fleet, "half", kyma, trusting("e", 1, "old", "new"), trusting("f", 1, "old"))
 			send(r.fleet, "old", kyma, trusting("e", 1, "old"))
 			send(r.fleet, "mute", kyma, message{})
+
 			// What was watched for a manager is not any more, and the agents that spoke to it have
 			// ended.
 			send(r.fleet, "moved", "former", trusting("e", 1, "old"), leaving("e", 2, 0))
@@ -511,6 +548,7 @@ func TestResyncs(t *testing.T) {
 			r.observe(beat("e", 12, 813))
 			settle()
 			r.wantCauses("new_epoch")
+
 			r.observe(beat("e", 13, 801))
 			settle()
 			r.wantCauses("new_epoch", "went_back")
@@ -520,6 +558,7 @@ func TestResyncs(t *testing.T) {
 			r.observe(changed("e", 5))
 			time.Sleep(time.Minute)
 			r.wantCauses()
+
 			r.setRefuse(false)
 			time.Sleep(3 * time.Second)
 			r.wantCauses("new_epoch")
@@ -537,11 +576,13 @@ func TestResyncs(t *testing.T) {
 			r.observe(changed("e", 1), of("pod-1", beat("e", 1, 1)))
 			settle()
 			r.wantCauses("new_epoch")
+
 			r.observe(changed("f", 1), of("pod-1", beat("f", 1, 1)))
 			for n := range uint64(5) {
 				time.Sleep(interval)
 				r.observe(of("pod-1", beat("f", n+2, 1)))
 			}
+
 			r.wantCauses("new_epoch", "new_epoch", "new_epoch") // The third one is the resend of the second.
 		},
 		"a replica that leaves in good order": func(r *rig) {
@@ -554,14 +595,17 @@ func TestResyncs(t *testing.T) {
 			r.observe(started("e", "f")...)
 			time.Sleep(5 * interval)
 			r.wantState(fleet.Stale, "")
+
 			r.observe(beat("e", 2, 1))
 			time.Sleep(interval)
 			r.observe(beat("f", 2, 1))
+
 			for n := range uint64(5) {
 				time.Sleep(interval)
 				r.observe(beat("e", n+3, 1))
 				r.observe(beat("f", n+3, 1))
 			}
+
 			r.wantState(fleet.Fresh, "")
 			r.wantCauses("returned")
 			r.wantReplicas(2)
@@ -575,6 +619,7 @@ func TestResyncs(t *testing.T) {
 				r.observe(with(beat("e", n+2, 1), func(b *core.Heartbeat) { b.CAFingerprints = []string{"new"} }))
 				time.Sleep(interval)
 			}
+
 			r.wantCauses("returned", "replica_lost") // The resend, for the writes that the lost one has reviewed.
 			r.wantWithoutCA()
 		},
@@ -600,10 +645,12 @@ func TestResyncs(t *testing.T) {
 			r.observe(started("e")...)
 			time.Sleep(5 * interval)
 			r.wantState(fleet.Stale, "")
+
 			for n := range uint64(9) {
 				r.observe(changed("f", n+9))
 				time.Sleep(3 * time.Second)
 			}
+
 			r.observe(beat("f", 3, 17))
 			r.wantState(fleet.Fresh, "")
 			settle()
@@ -637,6 +684,7 @@ func TestResyncsArePaced(t *testing.T) {
 		for n := range 100 {
 			send(r.fleet, core.RuntimeID(strconv.Itoa(n)), kyma, changed("e", 1))
 		}
+
 		time.Sleep(5 * time.Second)
 		r.mu.Lock()
 		early := len(r.resyncs)
@@ -644,6 +692,7 @@ func TestResyncsArePaced(t *testing.T) {
 		if early < 20 || early > 50 {
 			t.Errorf("%d resyncs in 5 s, want 10 each second after the jitter", early)
 		}
+
 		time.Sleep(time.Minute)
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -668,25 +717,32 @@ func TestMemoryIsBounded(t *testing.T) {
 		for n := range 5 {
 			send(r.fleet, core.RuntimeID(strconv.Itoa(n)), kyma, resync("e", 1))
 		}
+
 		if n := r.fleet.Summaries()[kyma].Untracked; n != 3 {
 			t.Errorf("%d runtimes untracked, want 3", n)
 		}
+
 		for n := range 100 {
 			send(r.fleet, "0", kyma, resync(fmt.Sprint("epoch-", n), 1))
 		}
+
 		if n := len(r.fleet.Get("0", kyma).Replicas); n != 8 {
 			t.Errorf("%d replicas are kept, want 8", n)
 		}
+
 		send(r.fleet, "1", kyma, with(beat("e", 1, 1), func(b *core.Heartbeat) {
 			b.Dropped = map[core.Reason]int64{}
 			for n := range 100 {
 				b.Dropped[core.Reason(fmt.Sprint("reason_", n))] = 1
 			}
 		}))
-		dropped, sum := r.fleet.Get("1", kyma).Replicas[0].Heartbeat.Dropped, int64(0)
+
+		dropped := r.fleet.Get("1", kyma).Replicas[0].Heartbeat.Dropped
+		sum := int64(0)
 		for _, n := range dropped {
 			sum += n
 		}
+
 		if len(dropped) != 16 || sum != 100 {
 			t.Errorf("%d reasons with %d drops are kept, want 16 with 100", len(dropped), sum)
 		}
@@ -700,6 +756,7 @@ func TestForgetting(t *testing.T) {
 		if r.knows(kyma) {
 			t.Error("an agent that ends makes its runtime known")
 		}
+
 		time.Sleep(time.Minute)
 		r.observe(changed("e", 1))
 		r.fleet.Forget(prod)
@@ -709,13 +766,16 @@ func TestForgetting(t *testing.T) {
 		if r.knows(kyma) {
 			t.Error("a request that was under way brings a forgotten runtime back")
 		}
+
 		time.Sleep(time.Minute)
 		r.observe(resync("e", 2), beat("e", 2, 2)) // Another object stands for it.
 		r.wantState(fleet.Fresh, "")
+
 		r.fleet.Forget(prod)
 		r.fleet.Expect(prod, kyma)
 		r.observe(beat("e", 3, 2))
 		r.wantState(fleet.Fresh, "")
+
 		r.fleet.Forget(prod)
 		time.Sleep(time.Minute)
 		r.observe(resync("e", 3), beat("e", 4, 3))
@@ -736,14 +796,17 @@ func TestWrongArgumentsAreRefused(t *testing.T) {
 			t.Errorf("error %v, want one that names %s", err, name)
 		}
 	}
+
 	if _, err := fleet.New(fleet.Options{PollFresh: time.Second}); err != nil {
 		t.Errorf("the others are as short by default: %v", err)
 	}
+
 	defer func() {
 		if recover() == nil {
 			t.Error("an observer that is nil is taken")
 		}
 	}()
+
 	newFleet(t, fleet.Options{}).OnChange(nil)
 }
 
@@ -764,15 +827,18 @@ func TestDeliveriesThatHangDelayOthersLittle(t *testing.T) {
 			return ctx.Err()
 		})
 		defer start(t, f, kyma, handler)()
+
 		for n := range 100 {
 			send(f, core.RuntimeID(fmt.Sprint("hangs-", n)), kyma, beat("e", 1, 0))
 		}
+
 		time.Sleep(time.Minute)
 		send(f, prod, kyma, beat("e", 1, 0))
 		asked := time.Now()
 		if took := (<-delivered).Sub(asked); took > 30*time.Second {
 			t.Errorf("a resync waited %v behind 100 that hang, want at most 30 s", took)
 		}
+
 		if n := most.Load(); n > 32 {
 			t.Errorf("%d deliveries at the same time, want at most 32", n)
 		}
@@ -787,9 +853,11 @@ func TestRuntimeThatBeatsSeldomIsNotForgotten(t *testing.T) {
 		r.observe(resync("e", 1), slow(1))
 		time.Sleep(59 * time.Minute)
 		r.wantState(fleet.Fresh, "")
+
 		r.observe(slow(2))
 		settle()
 		r.wantCauses()
+
 		time.Sleep(3 * time.Hour)
 		r.wantState(fleet.Unknown, "")
 	})
@@ -804,15 +872,18 @@ func TestInventedEpochs(t *testing.T) {
 			send(r.fleet, "attacker", kyma, changed("epoch-"+strconv.Itoa(n), 1<<63))
 			time.Sleep(10 * time.Millisecond)
 		}
+
 		for n := range 50 {
 			r.observe(changed("invented-"+strconv.Itoa(n), 1), beat("real", uint64(n+1001), 1000))
 			time.Sleep(time.Millisecond)
 		}
+
 		settle()
 		known := r.fleet.Get(prod, kyma).Replicas
 		if len(known) > 8 || !slices.ContainsFunc(known, func(p fleet.Replica) bool { return p.Epoch == "real" }) {
 			t.Errorf("%d replicas are kept, want at most 8, and the one that is heard", len(known))
 		}
+
 		attacks := len(slices.DeleteFunc(r.resyncs, func(runtime core.RuntimeID) bool { return runtime != "attacker" }))
 		// 10 s, and each takes the jitter, here 1 s, before the next can come.
 		if attacks > 12 {

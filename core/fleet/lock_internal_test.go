@@ -18,16 +18,19 @@ func TestNothingHoldsTheLockLong(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for n := range largeFleet {
 		batch := core.Batch{Epoch: "e", Events: []core.Numbered{{Sequence: 1}}}
 		f.Receiver().Observe(core.Peer{ID: core.RuntimeID(strconv.Itoa(n))}, "kyma", batch, nil)
 	}
+
 	if n := len(f.dueResyncs("kyma", time.Now())); n != largeFleet {
 		t.Errorf("%d resyncs are due, want %d", n, largeFleet)
 	}
 	if took := processorTime(t, func() { f.collectDue("kyma", time.Now()) }); took > limit {
 		t.Errorf("collecting the due resyncs holds the lock for %v, want at most %v", took, limit)
 	}
+
 	keys := f.keys()
 	if took := processorTime(t, func() { f.reviewSome(keys[:slice]) }); took > limit {
 		t.Errorf("reviewing a slice holds the lock for %v, want at most %v", took, limit)
@@ -38,6 +41,7 @@ func TestNothingHoldsTheLockLong(t *testing.T) {
 // of the machine.
 func processorTime(t *testing.T, work func()) time.Duration {
 	t.Helper()
+
 	const rounds = 5
 	used := func() time.Duration {
 		var usage syscall.Rusage
@@ -46,10 +50,12 @@ func processorTime(t *testing.T, work func()) time.Duration {
 		}
 		return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 	}
+
 	before := used()
 	for range rounds {
 		work()
 	}
+
 	return (used() - before) / rounds
 }
 
@@ -60,10 +66,12 @@ func TestALostReplicaTakesLittleMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for _, epoch := range []string{"lost", "lives"} {
 		beat := &core.Heartbeat{Number: 7, Interval: time.Hour, Version: "v1", CAFingerprints: []string{"a", "b"}}
 		f.Receiver().Observe(core.Peer{ID: "prod"}, "kyma", core.Batch{Epoch: epoch, Heartbeat: beat}, nil)
 	}
+
 	r := f.records[key{"prod", "kyma"}]
 	r.dismissReplicas(resync{}, func(p *replica) bool { return p.epoch == "lost" })
 
@@ -85,6 +93,7 @@ func TestArrivals(t *testing.T) {
 		}
 		return batch
 	}
+
 	var a arrivals
 	a.noteNumbers(of(9, 6, 7, 6, 4), 4)
 	for _, tt := range []struct {
@@ -103,10 +112,12 @@ func TestArrivals(t *testing.T) {
 			t.Errorf("%d to %d came here: %t, want %t", tt.first, tt.last, have, tt.want)
 		}
 	}
+
 	a.endAt(6)
 	if a.haveAll(6, 6) || !a.haveAll(7, 7) {
 		t.Errorf("%d are left up to 6, want those above", a)
 	}
+
 	a.endAt(8)
 	if len(a) != 1 || a[0] != 9 {
 		t.Errorf("%d are left up to 8, want 9", a)
@@ -115,6 +126,7 @@ func TestArrivals(t *testing.T) {
 	for n := range uint64(2 * maxArrivals) {
 		a.noteNumbers(of(100+n), 9)
 	}
+
 	if len(a) != maxArrivals || !a.haveAll(100+maxArrivals, 99+2*maxArrivals) {
 		t.Errorf("%d numbers are noted, want the last %d", len(a), maxArrivals)
 	}

@@ -10,6 +10,7 @@ import (
 // The newest paths of a replica are kept, and it has exactly the documented time for a new one.
 func TestThePathsOfAReplicaAreBounded(t *testing.T) {
 	t.Parallel()
+
 	const interval = 2 * defaultInterval
 	var p paths
 	all := make([]chan struct{}, maxPaths+2)
@@ -21,6 +22,7 @@ func TestThePathsOfAReplicaAreBounded(t *testing.T) {
 			t.Errorf("%d paths are kept of %d, want %d", len(p.open), n+1, want)
 		}
 	}
+
 	if p.open[0] != all[2] || p.open[maxPaths-1] != all[maxPaths+1] {
 		t.Error("the first paths are kept, want the newest ones")
 	}
@@ -33,6 +35,7 @@ func TestThePathsOfAReplicaAreBounded(t *testing.T) {
 		}
 		close(path)
 	}
+
 	p.dropEnded(now)
 	p.dropEnded(now.Add(time.Second)) // The first review noted the time.
 	for after, over := range map[time.Duration]bool{0: false, reconnectWithin: false, reconnectWithin + 1: true} {
@@ -45,6 +48,7 @@ func TestThePathsOfAReplicaAreBounded(t *testing.T) {
 // A replica whose certificate ends in this moment has expired if it sent something up to a heartbeat before.
 func TestTheExactEndOfACertificate(t *testing.T) {
 	t.Parallel()
+
 	end := time.Unix(1e9, 0)
 	beat := &core.Heartbeat{Interval: defaultInterval}
 	for _, tt := range []struct {

@@ -15,7 +15,8 @@ import (
 // quiet is the heartbeat of an agent without a canary.
 func quiet(number uint64, change func(*core.Heartbeat)) message {
 	return with(beat("e", number, 1), func(b *core.Heartbeat) {
-		b.Canary, b.Time = core.CanaryOff, time.Now()
+		b.Canary = core.CanaryOff
+		b.Time = time.Now()
 		change(b)
 	})
 }
@@ -46,11 +47,13 @@ func TestProofs(t *testing.T) {
 			r.observe(resync("e", 1))
 			beats(1)
 			r.wantState(fleet.Fresh, "")
+
 			for n := range uint64(19) {
 				time.Sleep(interval)
 				beats(n + 2)
 				r.wantState(fleet.Fresh, "")
 			}
+
 			time.Sleep(interval)
 			time.Sleep(time.Second)
 			beats(21)
@@ -64,19 +67,28 @@ func TestProofs(t *testing.T) {
 			r.observe(resync("e", 1))
 			canary(1, core.CanaryAlive)
 			r.wantState(fleet.Fresh, "")
+
 			time.Sleep(5 * time.Minute)
 			r.wantState(fleet.Stale, "")
 			r.observe(resync("e", 2))
 			r.wantState(fleet.Unproved, "")
+
 			canary(2, core.CanaryLost)
 			r.wantState(fleet.Degraded, string(fleet.ReasonCanaryLost))
 		},
 		// The clock of a runtime may be wrong by years: only differences of its times count.
 		"clocks are not compared": func(r *rig) {
 			wrong := time.Now().Add(-20 * 365 * 24 * time.Hour)
-			r.observe(resync("e", 1), quiet(1, func(b *core.Heartbeat) { b.Time, b.LastReview = wrong, wrong.Add(-time.Second) }))
+			r.observe(resync("e", 1), quiet(1, func(b *core.Heartbeat) {
+				b.Time = wrong
+				b.LastReview = wrong.Add(-time.Second)
+			}))
 			r.wantState(fleet.Fresh, "")
-			r.observe(quiet(2, func(b *core.Heartbeat) { b.Time, b.LastReview = wrong, wrong.Add(time.Hour) }))
+
+			r.observe(quiet(2, func(b *core.Heartbeat) {
+				b.Time = wrong
+				b.LastReview = wrong.Add(time.Hour)
+			}))
 			r.wantState(fleet.Fresh, "")
 		},
 		"failed handshakes without a proof": func(r *rig) {
@@ -84,6 +96,7 @@ func TestProofs(t *testing.T) {
 			time.Sleep(interval)
 			r.observe(quiet(2, func(b *core.Heartbeat) { b.WebhookFailures = 3 }))
 			r.wantState(fleet.Degraded, string(fleet.ReasonWebhookUnreachable))
+
 			time.Sleep(interval)
 			r.observe(quiet(3, func(b *core.Heartbeat) { b.WebhookFailures = 6 }))
 			r.wantState(fleet.Degraded, string(fleet.ReasonWebhookUnreachable))
@@ -99,23 +112,30 @@ func TestProofs(t *testing.T) {
 		"failed handshakes explain a lost canary": func(r *rig) {
 			r.observe(started("e")...)
 			time.Sleep(interval)
-			r.observe(with(beat("e", 2, 1), func(b *core.Heartbeat) { b.Canary, b.WebhookFailures = core.CanaryLost, 2 }))
+			r.observe(with(beat("e", 2, 1), func(b *core.Heartbeat) {
+				b.Canary = core.CanaryLost
+				b.WebhookFailures = 2
+			}))
 			r.wantState(fleet.Degraded, string(fleet.ReasonWebhookUnreachable))
 		},
 		// A review after the last heartbeat proves that the API server reaches the webhook again.
 		"a review ends webhook_unreachable": func(r *rig) {
 			failures := func(n int64, review time.Duration) func(*core.Heartbeat) {
 				return func(b *core.Heartbeat) {
-					b.Canary, b.WebhookFailures, b.Time = core.CanaryOff, n, time.Now()
+					b.Canary = core.CanaryOff
+					b.WebhookFailures = n
+					b.Time = time.Now()
 					if review > 0 {
 						b.LastReview = b.Time.Add(-review)
 					}
 				}
 			}
+
 			r.observe(resync("e", 1), with(beat("e", 1, 1), failures(0, time.Second)))
 			time.Sleep(interval)
 			r.observe(with(beat("e", 2, 1), failures(4, interval+time.Second)))
 			r.wantState(fleet.Degraded, string(fleet.ReasonWebhookUnreachable))
+
 			time.Sleep(interval)
 			r.observe(with(beat("e", 3, 1), failures(4, time.Second)))
 			r.wantState(fleet.Fresh, "")
@@ -128,6 +148,7 @@ func TestProofs(t *testing.T) {
 			settle()
 			r.observe(probe("check-2"))
 			r.wantState(fleet.Fresh, "")
+
 			time.Sleep(interval)
 			r.observe(of("agent", beat("e", 2, 1)))
 			settle()
@@ -202,6 +223,7 @@ func TestExpiryIsRelativeToTheLifetime(t *testing.T) {
 					m = showing(m, time.Now().Add(test.left-test.life), time.Now().Add(test.left))
 				}
 				r.observe(resync("e", 1), m)
+
 				if test.expiring {
 					r.wantState(fleet.Degraded, string(fleet.ReasonCertificateExpiring))
 				} else {
@@ -221,6 +243,7 @@ func TestLevelOfChanges(t *testing.T) {
 		r.observe(resync("e", 1), beat("e", 1, 1), lost, alive)
 		time.Sleep(time.Hour)
 	})
+
 	for _, want := range []string{
 		"INFO.* from=unknown to=fresh", "WARN.* to=degraded reason=canary_lost", "INFO.* from=degraded to=fresh",
 		"WARN.* to=stale",
@@ -243,10 +266,12 @@ func TestFlappingRuntimeDoesNotFloodTheLog(t *testing.T) {
 				}
 			}))
 		}
+
 		if len(r.transitions) < 4000 {
 			t.Errorf("%d changes reached the observers, want each of 4,001", len(r.transitions))
 		}
 	})
+
 	if lines := strings.Count(log.String(), "freshness"); lines < 4 || lines > 6 {
 		t.Errorf("%d lines in 20 s for one runtime, want two in each window", lines)
 	}

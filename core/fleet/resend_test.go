@@ -26,6 +26,7 @@ func TestResends(t *testing.T) {
 			r.observe(started("e", "f")...)
 			r.keepBeating("e", 2, often, 2*interval+10*time.Second)
 			r.wantCauses("replica_lost")
+
 			r.keepBeating("e", 20, often, lateCommit)
 			r.wantCauses("replica_lost", "replica_lost")
 			r.keepBeating("e", 40, often, 5*time.Minute)
@@ -41,6 +42,7 @@ func TestResends(t *testing.T) {
 			r.observe(beat("e", 2, 1))
 			time.Sleep(2*interval - time.Second)
 			r.wantCauses()
+
 			r.observe(beat("e", 3, 1))
 			settle()
 			r.wantCauses("replica_lost")
@@ -54,17 +56,22 @@ func TestResends(t *testing.T) {
 				r.observe(beat("f", n+2, 1))
 				r.keepBeating("e", 10*(n+2), often, interval)
 			}
+
 			r.wantCauses("replica_lost")
 		},
 		// The resend for the last one stands in for the other.
 		"once for two that leave with events": func(r *rig) {
-			leave := func(b *core.Heartbeat) { b.Leaving, b.Pending = true, 1 }
+			leave := func(b *core.Heartbeat) {
+				b.Leaving = true
+				b.Pending = 1
+			}
 			r.observe(started("e", "f", "g")...)
 			r.observe(with(beat("e", 2, 1), leave))
 			r.keepBeating("g", 2, often, 2*often)
 			r.observe(with(beat("f", 2, 1), leave))
 			r.keepBeating("g", 20, often, 3*often)
 			r.wantCauses()
+
 			r.keepBeating("g", 40, often, lateCommit)
 			r.wantCauses("replica_lost")
 		},
@@ -83,6 +90,7 @@ func TestResends(t *testing.T) {
 			r.observe(resync("e", 1))
 			r.keepBeating("e", 8, often, 30*time.Second)
 			r.wantCauses("new_epoch")
+
 			r.keepBeating("e", 20, often, lateCommit)
 			r.wantCauses("new_epoch", "new_epoch")
 			r.keepBeating("e", 40, often, 5*time.Minute)
@@ -95,6 +103,7 @@ func TestResends(t *testing.T) {
 			r.observe(beat("g", 2, 1))
 			r.keepBeating("e", 10, often, interval+10*time.Second)
 			r.wantCauses("replica_lost")
+
 			r.keepBeating("e", 20, often, interval)
 			r.wantCauses("replica_lost", "replica_lost")
 			r.keepBeating("e", 40, often, 5*time.Minute)
@@ -107,11 +116,13 @@ func TestResends(t *testing.T) {
 				time.Sleep(interval)
 				r.observe(of("pod-1", beat("f", n+2, 1)))
 			}
+
 			time.Sleep(interval)
 			for n := range uint64(9) {
 				r.observe(of("pod-1", beat("e", n+5, 1)))
 				time.Sleep(interval)
 			}
+
 			r.wantCauses("new_epoch", "new_epoch")
 		},
 		// The resync of a new epoch stands in for the writes that the former life of the agent has reviewed. The new life may
@@ -120,6 +131,7 @@ func TestResends(t *testing.T) {
 			r.observe(resync("e", 1), beat("e", 1, 1), changed("f", 1), beat("f", 1, 1))
 			settle()
 			r.wantCauses("new_epoch")
+
 			r.keepBeating("e", 2, often, 20*time.Second)
 			r.observe(leaving("f", 2, 1))
 			r.keepBeating("e", 10, often, 5*time.Minute)
@@ -130,11 +142,13 @@ func TestResends(t *testing.T) {
 			r.observe(resync("e", 1), beat("e", 1, 1), changed("f", 1), beat("f", 1, 1))
 			settle()
 			r.wantCauses("new_epoch")
+
 			r.observe(resync("e", 2), beat("e", 2, 2))
 			for n := range uint64(10) {
 				time.Sleep(10 * time.Second)
 				r.observe(beat("e", n+3, 2), beat("f", n+2, 1))
 			}
+
 			r.wantCauses("new_epoch", "new_epoch")
 		},
 	})
@@ -150,18 +164,23 @@ func TestResyncForTheResendsThatAReplicaLeaves(t *testing.T) {
 				if other {
 					r.observe(resync("e", 1), beat("e", 1, 1))
 				}
-				r.observe(with(beat("f", 2, 1), func(b *core.Heartbeat) { b.Leaving, b.Pending = true, 1 }))
+				r.observe(with(beat("f", 2, 1), func(b *core.Heartbeat) {
+					b.Leaving = true
+					b.Pending = 1
+				}))
 				if !other {
 					r.wantState(fleet.Stale, string(fleet.ReasonStopped))
 				}
 				settle()
 				r.wantCauses()
+
 				if other {
 					r.keepBeating("e", 2, often, time.Minute)
 					r.wantState(fleet.Fresh, "")
 				} else {
 					time.Sleep(time.Minute)
 				}
+
 				r.wantCauses("replica_lost")
 			})
 		})
@@ -173,7 +192,8 @@ const seldom = 5 * time.Minute
 
 // on is a heartbeat at a long interval, on a path that ends when it is closed.
 func on(path chan struct{}, m message) message {
-	m.beat.Interval, m.peer.Lost = seldom, path
+	m.beat.Interval = seldom
+	m.peer.Lost = path
 	return m
 }
 
@@ -221,7 +241,8 @@ func TestEndOfTheLastPath(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, fleet.Options{}, func(r *rig) {
-				first, second := make(chan struct{}), make(chan struct{})
+				first := make(chan struct{})
+				second := make(chan struct{})
 				r.observe(resync("e", 1), on(first, beat("e", 1, 1)))
 				test.play(r, first, second)
 				time.Sleep(test.after)
@@ -235,7 +256,8 @@ func TestEndOfTheLastPath(t *testing.T) {
 // One of two replicas is lost, with its pending events. When both are cut off, they may come back.
 func TestEndOfTheLastPathOfAReplica(t *testing.T) {
 	inBubble(t, fleet.Options{}, func(r *rig) {
-		first, second := make(chan struct{}), make(chan struct{})
+		first := make(chan struct{})
+		second := make(chan struct{})
 		r.observe(resync("e", 1), on(first, beat("e", 1, 1)), resync("f", 1), on(second, beat("f", 1, 1)))
 		close(first)
 		time.Sleep(20 * time.Second) // Probes do not fail at the same time.
@@ -243,9 +265,11 @@ func TestEndOfTheLastPathOfAReplica(t *testing.T) {
 		time.Sleep(time.Minute)
 		r.wantState(fleet.Stale, "")
 		r.wantCauses()
+
 		for _, epoch := range []string{"e", "f"} {
 			r.observe(on(make(chan struct{}), beat(epoch, 2, 1)))
 		}
+
 		settle()
 		r.wantCauses("returned")
 	})
@@ -271,6 +295,7 @@ type active struct {
 
 func startActive(t *testing.T, replicas int) *active {
 	t.Helper()
+
 	a := &active{t: t, random: rand.New(rand.NewPCG(20, 10))}
 	for range replicas {
 		f := newFleet(t, fleet.Options{})
@@ -278,6 +303,7 @@ func startActive(t *testing.T, replicas int) *active {
 		t.Cleanup(start(t, f, kyma, count(&a.resyncs)))
 		a.fleets = append(a.fleets, f)
 	}
+
 	a.send(resync("e", 1))
 	a.sequence = 1
 	return a
@@ -306,7 +332,8 @@ func (a *active) run(length, between time.Duration) {
 // wantQuiet wants fewer resyncs and changes of states than given, for all replicas since the last call.
 func (a *active) wantQuiet(during string, resyncs, transitions int64) {
 	a.t.Helper()
-	gotResyncs, gotTransitions := a.resyncs.Swap(0), a.transitions.Swap(0)
+	gotResyncs := a.resyncs.Swap(0)
+	gotTransitions := a.transitions.Swap(0)
 	a.t.Logf("%s: %d resyncs, %d changes of states", during, gotResyncs, gotTransitions)
 	if gotResyncs > resyncs || gotTransitions > transitions {
 		a.t.Errorf("%s: %d resyncs and %d changes of states, want at most %d and %d",
@@ -331,6 +358,7 @@ func TestActiveReplicasShareARuntime(t *testing.T) {
 				a := startActive(t, test.replicas)
 				a.run(test.learning, test.between)
 				a.wantQuiet("until the gaps show it", 10*int64(test.replicas), 10*int64(test.replicas))
+
 				a.run(time.Hour, test.between)
 				a.wantQuiet("an hour", 0, 0)
 				for _, f := range a.fleets {
@@ -338,6 +366,7 @@ func TestActiveReplicasShareARuntime(t *testing.T) {
 						t.Errorf("%s %q, want degraded %q", s.State, s.Reason, fleet.ReasonSharedByReplicas)
 					}
 				}
+
 				time.Sleep(10 * time.Minute)
 				for _, f := range a.fleets {
 					if s := f.Get(prod, kyma); s.State != fleet.Stale {
@@ -373,12 +402,14 @@ func TestSharedByReplicasEndsWithoutEvents(t *testing.T) {
 			time.Sleep(time.Second)
 			r.observe(changed("e", 2*n+1))
 		}
+
 		r.observe(beat("e", 1, 9))
 		r.wantState(fleet.Degraded, string(fleet.ReasonSharedByReplicas))
 		for n := range uint64(10) {
 			time.Sleep(interval)
 			r.observe(beat("e", n+2, 9))
 		}
+
 		r.wantState(fleet.Fresh, "")
 	})
 }
@@ -391,9 +422,11 @@ func TestGapsOfOneReplicaAreNotSharing(t *testing.T) {
 			r.observe(changed("e", 2*n+1))
 			settle()
 		}
+
 		for n := range uint64(6) {
 			r.observe(changed("e", n+8))
 		}
+
 		for n := range uint64(50) {
 			number := 4*n + 15
 			r.observe(changed("e", number))
@@ -401,9 +434,11 @@ func TestGapsOfOneReplicaAreNotSharing(t *testing.T) {
 			r.observe(changed("e", number+1))
 			r.observe(changed("e", number+2), beat("e", n+1, number+2))
 			want = append(want, "gap")
+
 			// The resend of the new epoch is due while a resync is pending, which stands in for it.
 			time.Sleep(9500 * time.Millisecond)
 		}
+
 		r.wantState(fleet.Fresh, "")
 		r.wantCauses(append([]string{"new_epoch"}, want...)...)
 	})
@@ -419,6 +454,7 @@ func TestKeptEventsAreNotSharing(t *testing.T) {
 			r.observe(kept(changed("e", 2*n+2)))
 			r.observe(changed("e", 2*n+3))
 		}
+
 		r.observe(beat("e", 2, 2*messages+1))
 		settle()
 		r.wantState(fleet.Fresh, "")

@@ -32,24 +32,29 @@ func TestStartForSeveralManagers(t *testing.T) {
 		first := start(t, f, kyma, count(&ours))
 		second := start(t, f, "other", count(&theirs))
 		synctest.Wait()
+
 		err := f.Receiver().Start(t.Context(), map[core.Manager]core.Handler{"third": count(&theirs), "other": count(&theirs)})
 		if err == nil || !strings.Contains(err.Error(), `want one handler for each manager: "other"`) {
 			t.Errorf("a manager with two handlers: %v", err)
 		}
+
 		for n := range 10 {
 			runtime := core.RuntimeID(strconv.Itoa(n))
 			send(f, runtime, kyma, beat("e", 1, 1))
 			send(f, runtime, "other", beat("e", 1, 1))
 		}
+
 		settle()
 		if ours.Load() != 10 || theirs.Load() != 10 {
 			t.Errorf("%d and %d resyncs, want 10 for each manager", ours.Load(), theirs.Load())
 		}
+
 		first() // The other one goes on with the review.
 		time.Sleep(3 * interval)
 		if n := changes.Load(); n != 40 {
 			t.Errorf("%d changes, want 20 to fresh and 20 to stale", n)
 		}
+
 		start(t, f, kyma, count(&ours))() // It is free again.
 		second()
 	})
@@ -64,9 +69,11 @@ func TestHandlerThatHangsDelaysNothingElse(t *testing.T) {
 			return ctx.Err()
 		}))()
 		defer start(t, f, kyma, count(&resyncs))()
+
 		for n := range 100 {
 			send(f, core.RuntimeID(strconv.Itoa(n)), "hangs", changed("e", 5))
 		}
+
 		stale := make(chan time.Duration, 1)
 		began := time.Now()
 		f.OnChange(func(change fleet.Transition) {
@@ -74,6 +81,7 @@ func TestHandlerThatHangsDelaysNothingElse(t *testing.T) {
 				stale <- time.Since(began)
 			}
 		})
+
 		send(f, prod, kyma, beat("e", 7, 1))
 		if took := <-stale; took > 2*interval+2*time.Second {
 			t.Errorf("silence was noticed after %v, want 2 intervals and a second", took)
@@ -88,14 +96,18 @@ func TestSummaries(t *testing.T) {
 	inBubble(t, fleet.Options{MaxStatuses: 3}, func(r *rig) {
 		expiry := time.Now().Add(48 * time.Hour)
 		r.observe(showing(with(beat("e", 1, 0), func(b *core.Heartbeat) {
-			b.Pending, b.OldestPending = 3, 20*time.Second
+			b.Pending = 3
+			b.OldestPending = 20 * time.Second
 		}), expiry.Add(-72*time.Hour), expiry), with(beat("f", 1, 0), func(b *core.Heartbeat) {
-			b.Pending, b.OldestPending = 1<<62, 10*time.Second
+			b.Pending = 1 << 62
+			b.OldestPending = 10 * time.Second
 		}))
+
 		settle()
 		send(r.fleet, "a", kyma, changed("e", 7))
 		send(r.fleet, "b", "other", message{})
 		send(r.fleet, "c", "other", message{})
+
 		want := map[core.Manager]*fleet.Summary{
 			kyma: {
 				Runtimes: map[fleet.Condition]int{{fleet.Fresh, ""}: 1, {fleet.Unknown, ""}: 1},
@@ -121,10 +133,12 @@ func TestExpiryOfASilentRuntimeIsKept(t *testing.T) {
 		r.observe(showing(beat("e", 1, 0), expiry.Add(-time.Hour), expiry))
 		send(r.fleet, "dead", kyma, showing(beat("d", 1, 0), expiry.Add(-time.Hour), expiry.Add(time.Hour)))
 		time.Sleep(3 * time.Minute)
+
 		summary := r.fleet.Summaries()[kyma]
 		if stale := summary.Runtimes[fleet.Condition{State: fleet.Stale}]; stale != 2 || !summary.FirstExpiry.Equal(expiry) {
 			t.Errorf("%d stale runtimes and first expiry %s, want 2 and %s", stale, summary.FirstExpiry, expiry)
 		}
+
 		next := time.Now().Add(48 * time.Hour)
 		r.observe(showing(beat("f", 1, 0), expiry, next))
 		if summary := r.fleet.Summaries()[kyma]; !summary.FirstExpiry.Equal(next) {
@@ -193,7 +207,10 @@ func inState(state string, number uint64) message {
 // Numbers of a heartbeat come from a runtime. None of them may lower what others have.
 func TestOneRuntimeHidesNoBacklogOfOthers(t *testing.T) {
 	pending := func(n int64, oldest time.Duration) message {
-		return with(beat("e", 1, 0), func(b *core.Heartbeat) { b.Pending, b.OldestPending = n, oldest })
+		return with(beat("e", 1, 0), func(b *core.Heartbeat) {
+			b.Pending = n
+			b.OldestPending = oldest
+		})
 	}
 
 	inBubble(t, fleet.Options{}, func(r *rig) {
@@ -221,7 +238,8 @@ func TestAResyncEndsWithItsRuntime(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var calls atomic.Int64
-				begun, goOn := make(chan struct{}, 1000), make(chan struct{})
+				begun := make(chan struct{}, 1000)
+				goOn := make(chan struct{})
 
 				f := newFleet(t, fleet.Options{})
 				stop := start(t, f, kyma, core.HandlerFunc(func(context.Context, core.Delivery) error {

@@ -69,6 +69,7 @@ func TestVersions(t *testing.T) {
 			for n, c := range []rune(foreign) {
 				sees(r, core.RuntimeID(fmt.Sprint("runtime-", n)), "a", "agent-0", "v1"+string(c))
 			}
+
 			sees(r, "right", "a", "agent-0", "azAZ09.+-_")
 			r.wantVersions(map[string]int{"azAZ09.+-_": 1, fleet.OtherVersions: len([]rune(foreign))})
 		},
@@ -78,6 +79,7 @@ func TestVersions(t *testing.T) {
 				sees(r, core.RuntimeID(fmt.Sprint("hostile-", i)), "e", "a", fmt.Sprint("v", i))
 				sees(r, core.RuntimeID(fmt.Sprint("broken-", i)), "e", "a", fmt.Sprint(`"} 1`, i))
 			}
+
 			sees(r, "runtime-1", "a", "agent-0", "v9.9.9")
 			sees(r, "runtime-2", "a", "agent-0", "v9.9.9")
 			summary := r.fleet.Summaries()[kyma].Versions
@@ -109,6 +111,7 @@ func TestClockSkew(t *testing.T) {
 					made := time.Now().Add(ahead)
 					r.observe(with(beat("e", uint64(i)+1, 0), func(b *core.Heartbeat) { b.Time = made }))
 				}
+
 				replicas := r.fleet.Get(prod, kyma).Replicas
 				if len(replicas) != 1 || replicas[0].ClockSkew != test.want {
 					t.Errorf("replicas %+v, want one with a skew of %v", replicas, test.want)
@@ -137,20 +140,24 @@ func TestLeadsSince(t *testing.T) {
 		f := newFleet(t, fleet.Options{})
 		wantLeads := func(step string, want time.Time) {
 			t.Helper()
+
 			synctest.Wait()
 			if have := f.LeadsSince(); !have.Equal(want) {
 				t.Errorf("%s: leads since %v, want %v", step, have, want)
 			}
 		}
+
 		wantLeads("before the start", time.Time{})
 		handler := &leading{}
 		stop := start(t, f, kyma, handler)
 		time.Sleep(time.Minute)
 		wantLeads("not elected", time.Time{})
+
 		handler.leads.Store(true)
 		time.Sleep(time.Second)
 		began := time.Now()
 		wantLeads("elected", began)
+
 		time.Sleep(time.Hour)
 		wantLeads("an hour later", began)
 		stop()
@@ -161,7 +168,8 @@ func TestLeadsSince(t *testing.T) {
 // Two listeners share a fleet. The replica leads until the last of them has ended.
 func TestLeadsSinceTheFirstOfTwoListeners(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, handler := newFleet(t, fleet.Options{}), &leading{}
+		f := newFleet(t, fleet.Options{})
+		handler := &leading{}
 		handler.leads.Store(true)
 		began := time.Now()
 		stops := []func(){start(t, f, kyma, handler), start(t, f, "other", handler)}
@@ -172,6 +180,7 @@ func TestLeadsSinceTheFirstOfTwoListeners(t *testing.T) {
 		if have := f.LeadsSince(); have.Sub(began).Abs() > time.Second {
 			t.Errorf("after the end of one listener it leads since %v, want %v", have, began)
 		}
+
 		stops[1]()
 		if have := f.LeadsSince(); !have.IsZero() {
 			t.Errorf("after the end of both, it leads since %v", have)
@@ -182,22 +191,28 @@ func TestLeadsSinceTheFirstOfTwoListeners(t *testing.T) {
 // Metrics without a list of managers have zeros from the election on, so that alerts can compare.
 func TestServedManagersHaveSummaries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, handler := newFleet(t, fleet.Options{}), &leading{}
+		f := newFleet(t, fleet.Options{})
+		handler := &leading{}
 		stops := []func(){start(t, f, kyma, handler), start(t, f, "other", handler)}
+
 		wants := func(step string, want ...core.Manager) {
 			t.Helper()
+
 			time.Sleep(time.Minute)
 			synctest.Wait()
 			if have := slices.Sorted(maps.Keys(f.Summaries())); !slices.Equal(have, want) {
 				t.Errorf("%s: summaries of %v, want %v", step, have, want)
 			}
 		}
+
 		wants("not elected")
 		handler.leads.Store(true)
 		wants("elected", kyma, "other")
+
 		for _, stop := range stops {
 			stop()
 		}
+
 		wants("stopped")
 	})
 }

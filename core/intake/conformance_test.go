@@ -14,10 +14,12 @@ func TestReceiverConformance(t *testing.T) {
 	t.Parallel()
 	coretest.TestReceiver(t, func(t *testing.T, parts coretest.ReceiverParts) func(core.RuntimeID) core.Forwarder {
 		t.Helper()
+
 		in, err := intake.New(parts.Verifier, parts.Handlers, intake.Options{Fleet: parts.Fleet})
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		return func(runtime core.RuntimeID) core.Forwarder {
 			return core.ForwarderFunc(func(ctx context.Context, manager core.Manager, batch core.Batch) error {
 				account := intake.Account{Name: string(runtime)}

@@ -29,6 +29,7 @@ type busyIntake struct {
 // strangers.
 func newBusyIntake(t *testing.T) *busyIntake {
 	t.Helper()
+
 	b := &busyIntake{free: make(chan struct{}), watched: newFleet(t, fleet.Options{ResyncJitter: time.Millisecond})}
 	verifier := core.VerifierFunc(func(_ context.Context, peer core.Peer, _ *core.WatchEvent) error {
 		switch peer.ID {
@@ -39,6 +40,7 @@ func newBusyIntake(t *testing.T) *busyIntake {
 		}
 		return nil
 	})
+
 	b.Intake = newIntake(t, verifier, fails(func(string) error { <-b.free; return nil }, nil), Options{
 		MaxInFlight: 16, HandleTimeout: time.Hour, Fleet: b.watched, InFlight: func(delta int) {
 			b.mu.Lock()
@@ -47,15 +49,18 @@ func newBusyIntake(t *testing.T) *busyIntake {
 			b.most = max(b.most, b.inFlight)
 		},
 	})
+
 	for range 16 {
 		b.calls.Go(func() { _ = b.Receive(t.Context(), request(runtimeA, events(1, 1))) })
 	}
+
 	synctest.Wait()
 	return b
 }
 
 func (b *busyIntake) wantBusy(t *testing.T, err error) {
 	t.Helper()
+
 	v := verdictOf(err)
 	if v.Whole == nil || v.Whole.Reason() != reasons.Busy || v.Whole.Fault != faultOfIntake ||
 		v.Whole.Error() != "refused: busy" {
@@ -72,26 +77,31 @@ func TestHeartbeatsAreObservedUnderLoad(t *testing.T) {
 		if s := b.watched.Get(runtimeB, manager); s.State != fleet.Unknown || len(s.Replicas) != 1 {
 			t.Errorf("a runtime whose event was refused for load is %+v, want it observed", s)
 		}
+
 		alone := beating(core.Batch{})
 		alone.Heartbeat.Sequence = 1
 		if err := b.Receive(t.Context(), request(runtimeB, alone)); err != nil {
 			t.Errorf("a heartbeat alone fails with %v, want it taken", err)
 		}
+
 		beside := beating(events(1, 2))
 		beside.Heartbeat.Sequence = 2
 		b.wantBusy(t, b.Receive(t.Context(), request(runtimeB, beside)))
 		if s := b.watched.Get(runtimeB, manager); s.State != fleet.Fresh || s.Replicas[0].Sequence != 2 {
 			t.Errorf("a runtime whose heartbeats come under load is %+v, want it fresh", s)
 		}
+
 		for _, batch := range []core.Batch{beating(core.Batch{}), beating(events(1, 1))} {
 			if err := b.Receive(t.Context(), request("stranger", batch)); err == nil {
 				t.Error("a batch of a stranger was taken")
 			}
 		}
+
 		// The verifier can hold up two batches that are only observed, and no more.
 		for range 2 {
 			b.calls.Go(func() { _ = b.Receive(t.Context(), request("slow", beating(core.Batch{}))) })
 		}
+
 		synctest.Wait()
 		b.wantBusy(t, b.Receive(t.Context(), request("third", beating(core.Batch{}))))
 		for _, runtime := range []core.RuntimeID{"stranger", "third"} {
@@ -99,9 +109,11 @@ func TestHeartbeatsAreObservedUnderLoad(t *testing.T) {
 				t.Errorf("%s was observed: %+v", runtime, s)
 			}
 		}
+
 		if b.inFlight != 16 {
 			t.Errorf("%d are in flight, want 16", b.inFlight)
 		}
+
 		close(b.free)
 		b.calls.Wait()
 		if err := b.Receive(t.Context(), request(runtimeB, events(1, 3))); err != nil || b.inFlight != 0 || b.most != 16 {
@@ -120,11 +132,13 @@ func TestWaitForASlot(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		b.wantBusy(t, b.Receive(ctx, waits))
+
 		b.calls.Go(func() {
 			if err := b.Receive(t.Context(), waits); err != nil {
 				t.Errorf("the batch that waited failed with %v", err)
 			}
 		})
+
 		synctest.Wait()
 		close(b.free)
 		b.calls.Wait()
@@ -139,6 +153,7 @@ func TestRefusedResyncReplacesNone(t *testing.T) {
 		own := events(1, 1)
 		own.Events[0].WatchEvent = core.WatchEvent{Resync: true}
 		b.wantBusy(t, b.Receive(t.Context(), request(runtimeB, own)))
+
 		close(b.free)
 		b.calls.Wait()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
@@ -149,6 +164,7 @@ func TestRefusedResyncReplacesNone(t *testing.T) {
 			return nil
 		})
 		_ = b.watched.Receiver().Start(ctx, map[core.Manager]core.Handler{manager: finds}) // It ends with the context.
+
 		if !found {
 			t.Error("no resync of the runtime, but its own was refused")
 		}
@@ -160,7 +176,8 @@ func TestHandleTimeout(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		handler := core.HandlerFunc(func(ctx context.Context, _ core.Delivery) error { <-ctx.Done(); return ctx.Err() })
-		in, began := newIntake(t, verifies(is(nil), is(nil)), handler, Options{}), time.Now()
+		in := newIntake(t, verifies(is(nil), is(nil)), handler, Options{})
+		began := time.Now()
 		v := verdictOf(in.Receive(t.Context(), request(runtimeA, events(1, 1))))
 		if took := time.Since(began); v.Failed[0] == nil || took != 5*time.Second {
 			t.Errorf("failure %v after %v, want one after 5s", v.Failed[0], took)
@@ -182,6 +199,7 @@ func TestEventsOfABatchAreCharged(t *testing.T) {
 			defer in.Leave(a)
 			return verdictOf(in.Receive(t.Context(), request(core.RuntimeID(a.Name), events(each, 1)))).Whole
 		}
+
 		began := time.Now()
 		for range batches {
 			f := send(prod)
@@ -195,6 +213,7 @@ func TestEventsOfABatchAreCharged(t *testing.T) {
 				time.Sleep(f.RetryAfter())
 			}
 		}
+
 		// The burst is free, and the last batch may be in debt.
 		least := time.Duration((batches-1)*each-burst) * time.Second / rate
 		if took := time.Since(began); took < least || took > least+5*time.Second {
@@ -211,26 +230,32 @@ func TestSharesOfMessages(t *testing.T) {
 		if f := in.Enter(prod, 256<<10); f != nil {
 			t.Fatal(f)
 		}
+
 		in.Leave(prod)
 		for n := range 3 {
-			f, pause := failureOf(in.Enter(prod, 256<<10)), time.Duration(n+1)*10*time.Millisecond
+			f := failureOf(in.Enter(prod, 256<<10))
+			pause := time.Duration(n+1) * 10 * time.Millisecond
 			if f == nil || f.RetryAfter() != 14*time.Second || f.Pause != pause {
 				t.Fatalf("refusal %d is %+v, want a wait of 14s and a pause of %v", n, f, pause)
 			}
 		}
+
 		var last *Failure
 		for range 1000 {
 			last = failureOf(in.Enter(prod, 256<<10))
 		}
+
 		if last.Pause != 5*time.Second {
 			t.Errorf("the pause after a thousand refusals is %v, want 5s", last.Pause)
 		}
+
 		stranger := Account{Name: "192.0.2.1", Stranger: true}
 		for n := range 22 { // It may go into debt.
 			if f := failureOf(in.Charge(stranger)); (f != nil) != (n == 21) || f != nil && f.RetryAfter() != 2*time.Second {
 				t.Fatalf("message %d of a stranger: %+v, want the 22nd to wait for 2s", n+1, f)
 			}
 		}
+
 		kept := Account{Name: "kept"}
 		for _, want := range []time.Duration{time.Second, 9800 * time.Millisecond} {
 			if have := in.Defer(kept, 4, 64<<10); have.Round(time.Millisecond) != want {
@@ -243,18 +268,22 @@ func TestSharesOfMessages(t *testing.T) {
 // A debt is forgotten when it is paid, and not before.
 func TestSharesForgetNoDebt(t *testing.T) {
 	t.Parallel()
+
 	const rate, step = 2, 10 * time.Second
 	debt := contract.V3.MaxEvents()
-	s, now := newShares(rate, 1, 1), time.Unix(1000, 0)
+	s := newShares(rate, 1, 1)
+	now := time.Unix(1000, 0)
 	s.chargeAccount(prod, 1, now)
 	s.chargeAccount(prod, float64(debt), now)
 	paid := now.Add(time.Duration(debt) * time.Second / rate)
+
 	for ; now.Before(paid); now = now.Add(step) {
 		if _, ok := s.chargeAccount(prod, 1e-9, now); ok {
 			t.Fatalf("charged again %v before the debt is paid", paid.Sub(now))
 		}
 		visit(s, Account{Name: "other"}, now) // It may let shares forget the first.
 	}
+
 	if _, ok := s.chargeAccount(prod, 1, now); !ok {
 		t.Error("refused when the debt is paid")
 	}
@@ -262,6 +291,7 @@ func TestSharesForgetNoDebt(t *testing.T) {
 
 func TestNewNamesAllThatIsMissing(t *testing.T) {
 	t.Parallel()
+
 	handlers := map[core.Manager]core.Handler{"Not a label": fails(takes, nil), manager: core.HandlerFunc(nil)}
 	_, err := New(core.VerifierFunc(nil), handlers, Options{MaxInFlight: -1, HandleTimeout: -1})
 	for _, want := range []string{"verifier is nil", "Not a label", "handler is nil", "MaxInFlight", "HandleTimeout"} {
@@ -269,6 +299,7 @@ func TestNewNamesAllThatIsMissing(t *testing.T) {
 			t.Errorf("error %v, want one about %q", err, want)
 		}
 	}
+
 	if _, err := New(verifies(is(nil), is(nil)), nil, Options{}); err == nil {
 		t.Error("an intake without handlers was made")
 	}

@@ -20,6 +20,7 @@ const stolen = "0a8ba0f4b1a1b6ad5d37ea39ba0e4b1bcb5a1ea7b3f53e3b2d5a24a1cb0e6ad8
 
 func list(t *testing.T, text string) *RevocationList {
 	t.Helper()
+
 	l, err := ParseRevocations([]byte(text))
 	if err != nil {
 		t.Fatal(err)
@@ -29,10 +30,12 @@ func list(t *testing.T, text string) *RevocationList {
 
 func TestRevocationsMatch(t *testing.T) {
 	t.Parallel()
+
 	var pairs []string
 	for i := 0; i < len(stolen); i += 2 {
 		pairs = append(pairs, strings.ToUpper(stolen[i:i+2]))
 	}
+
 	sender := core.Peer{
 		ID: "runtime-a", CommonName: "Common Name", Fingerprint: stolen, DNSNames: []string{"A.example.com"},
 		URIs: []string{"spiffe://trust/ns/A#1"}, IPs: []netip.Addr{netip.MustParseAddr("2001:db8::1")},
@@ -64,6 +67,7 @@ func TestRevocationsMatch(t *testing.T) {
 			t.Errorf("%q revokes a sender without names", line)
 		}
 	}
+
 	if (*RevocationList)(nil).Revokes(sender) {
 		t.Error("no list revokes a sender")
 	}
@@ -72,6 +76,7 @@ func TestRevocationsMatch(t *testing.T) {
 // A list without the malformed entry would admit the sender that it was meant for.
 func TestMalformedRevocationsAreNamed(t *testing.T) {
 	t.Parallel()
+
 	for _, line := range []string{
 		"runtime-a", stolen, "sha256:", "sha256:" + stolen[2:], "sha256:" + stolen + "00", "sha256:" + stolen[:63] + "g",
 		"sha1:" + stolen, "name:", "name: \t", "name:*.example.com", "name:a\u202eb", "name:a\xff",
@@ -83,6 +88,7 @@ func TestMalformedRevocationsAreNamed(t *testing.T) {
 			t.Errorf("%q: error %v, want one that names line 3 alone", line, err)
 		}
 	}
+
 	_, err := ParseRevocations([]byte(strings.Repeat("x\n", 1000)))
 	if err == nil || len(err.Error()) > 2000 || !strings.Contains(err.Error(), "and 990 more lines") {
 		t.Errorf("error %.3000v, want a short one", err)
@@ -110,6 +116,7 @@ func FuzzParseRevocations(f *testing.F) {
 // Whatever the handlers and the verifier say, a revoked sender triggers nothing, and is told why.
 func TestRevokedSendersAreRefused(t *testing.T) {
 	t.Parallel()
+
 	handled := 0
 	live := NewLiveRevocations(RevocationOptions{})
 	in := newIntake(t, verifies(is(nil), is(nil)), fails(func(string) error { handled++; return nil }, nil),
@@ -139,6 +146,7 @@ func TestRevokedSendersAreRefused(t *testing.T) {
 				}
 				continue
 			}
+
 			if f == nil || f.Reason() != step.reason || !errors.Is(err, step.class) || f.Fault != step.fault {
 				t.Errorf("%s, %s: %+v, want %s", step.name, name, f, step.reason)
 			}
@@ -146,6 +154,7 @@ func TestRevokedSendersAreRefused(t *testing.T) {
 				t.Errorf("%s, %s: IsRevoked is %v", step.name, name, IsRevoked(err))
 			}
 		}
+
 		if ready := in.RevocationsReady() == nil; ready != (step.reason != reasons.NotReady) {
 			t.Errorf("%s: ready is %v", step.name, ready)
 		}
@@ -153,6 +162,7 @@ func TestRevokedSendersAreRefused(t *testing.T) {
 			t.Errorf("%s: %d events were handled", step.name, handled)
 		}
 	}
+
 	unknown := request(runtimeA, events(1, 1))
 	unknown.Manager = "nobody"
 	_ = live.Replace([]byte("name:" + string(runtimeA)))
@@ -171,25 +181,31 @@ func TestTheFleetShowsRevokedRuntimes(t *testing.T) {
 		in := newIntake(t, verifies(is(nil), is(nil)), fails(takes, nil), Options{Revocations: live, Fleet: watched})
 		changes := 0
 		go in.FollowRevocations(t.Context(), func(*RevocationList) { changes++ })
+
 		send := func(fingerprint string, number uint64) error {
 			batch := beating(core.Batch{})
-			batch.Heartbeat.Number, batch.Heartbeat.ID = number, strconv.FormatUint(number, 10)
+			batch.Heartbeat.Number = number
+			batch.Heartbeat.ID = strconv.FormatUint(number, 10)
 			r := request(runtimeA, batch)
 			r.Peer.Fingerprint = fingerprint
 			return in.Receive(t.Context(), r)
 		}
+
 		want := func(state fleet.State, reason fleet.Reason) {
 			t.Helper()
 			if s := watched.Get(runtimeA, manager); s.State != state || s.Reason != reason {
 				t.Errorf("the runtime is %s %q, want %s %q", s.State, s.Reason, state, reason)
 			}
 		}
+
 		if err := send(stolen, 1); err != nil {
 			t.Fatal(err)
 		}
+
 		time.Sleep(time.Second)
 		synctest.Wait()
 		want(fleet.Fresh, "")
+
 		seen := changes
 		_ = live.Replace([]byte("sha256:" + stolen))
 		time.Sleep(300 * time.Millisecond)
@@ -198,17 +214,21 @@ func TestTheFleetShowsRevokedRuntimes(t *testing.T) {
 		if changes != seen+2 {
 			t.Errorf("%d calls for one change, want 2", changes-seen)
 		}
+
 		if err := send(stolen, 2); !IsRevoked(err) {
 			t.Errorf("%v, want that it is revoked", err)
 		}
+
 		want(fleet.Stale, reasons.Revoked)
 		if err := send("new", 3); err != nil {
 			t.Fatal(err)
 		}
+
 		want(fleet.Fresh, "")
 		if err := send(stolen, 4); !IsRevoked(err) {
 			t.Errorf("%v, want that the thief is revoked", err)
 		}
+
 		_ = live.Replace([]byte("name:other\nsha256:" + stolen))
 		time.Sleep(time.Second)
 		want(fleet.Fresh, "")
@@ -218,6 +238,7 @@ func TestTheFleetShowsRevokedRuntimes(t *testing.T) {
 // The last good list stays, and a failure is logged once for as long as it lasts.
 func TestLiveRevocations(t *testing.T) {
 	t.Parallel()
+
 	var log strings.Builder
 	var entries []string
 	live := NewLiveRevocations(RevocationOptions{
@@ -227,26 +248,31 @@ func TestLiveRevocations(t *testing.T) {
 	if live.RevocationList() != nil {
 		t.Error("there is a list before it was read")
 	}
+
 	missing := errors.New("missing")
 	live.Fail(missing)
 	live.Fail(missing)
 	_ = live.Replace([]byte("name:a\nname:b"))
 	good := live.RevocationList()
 	_ = live.Replace([]byte("name:a\nname:b"))
+
 	for range 2 {
 		if live.Replace([]byte("name")) == nil {
 			t.Error("a malformed list is in use")
 		}
 	}
+
 	live.Fail(missing)
 	if live.RevocationList() != good {
 		t.Error("the last good list did not stay")
 	}
+
 	_ = live.Replace([]byte("name:a\nname:b"))
 	want := "[0 true 2 false 0 true 0 true 2 false]"
 	if got := fmt.Sprint(entries); got != want {
 		t.Errorf("reports %s, want %s", got, want)
 	}
+
 	for text, n := range map[string]int{
 		"no sender is admitted until": 1, "list of revoked senders is in use": 2, "the last good list stays": 2, "line 1": 1,
 	} {

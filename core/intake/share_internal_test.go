@@ -19,22 +19,27 @@ func visit(s *shares, a Account, now time.Time) (time.Duration, bool) {
 
 func TestSharesRefill(t *testing.T) {
 	t.Parallel()
-	s, now := newShares(2, 4, 1), time.Unix(1000, 0)
+
+	s := newShares(2, 4, 1)
+	now := time.Unix(1000, 0)
 	for n := range 4 {
 		if _, ok := visit(s, prod, now); !ok {
 			t.Fatalf("request %d of a burst of 4 was refused", n)
 		}
 	}
+
 	if wait, ok := visit(s, prod, now); ok || wait != 500*time.Millisecond {
 		t.Errorf("beyond the burst: taken %v, wait %v, want to wait 500ms for the next token", ok, wait)
 	}
 	if _, ok := visit(s, Account{Name: "other"}, now); !ok {
 		t.Error("another runtime was refused")
 	}
+
 	now = now.Add(500 * time.Millisecond)
 	if _, ok := visit(s, prod, now); !ok {
 		t.Error("refused after the wait that was asked for")
 	}
+
 	// More than two lives: it is forgotten, and starts with a full bucket, but with no more than
 	// that.
 	now = now.Add(time.Hour)
@@ -44,6 +49,7 @@ func TestSharesRefill(t *testing.T) {
 			taken++
 		}
 	}
+
 	if taken != 4 {
 		t.Errorf("%d taken at once after a rest, want the burst of 4", taken)
 	}
@@ -53,12 +59,15 @@ func TestSharesRefill(t *testing.T) {
 // later than in 5 min.
 func TestSharesSpreadDeferredMessages(t *testing.T) {
 	t.Parallel()
+
 	const cost, messages = 100, 12
-	s, now := newShares(50, 1, 1), time.Unix(1000, 0)
+	s := newShares(50, 1, 1)
+	now := time.Unix(1000, 0)
 	var due [messages]time.Time
 	for n := range due {
 		due[n] = now.Add(s.deferMessage(prod, cost, now))
 	}
+
 	last := now
 	for n, at := range due {
 		if _, ok := s.chargeAccount(prod, cost, at); !ok || at.Sub(last) > 3*time.Second {
@@ -66,10 +75,12 @@ func TestSharesSpreadDeferredMessages(t *testing.T) {
 		}
 		last = at
 	}
+
 	var wait time.Duration
 	for range 1000 {
 		wait = s.deferMessage(prod, cost, last)
 	}
+
 	if wait != maxWait {
 		t.Errorf("the wait behind a thousand messages is %v, want %v", wait, maxWait)
 	}
@@ -77,15 +88,19 @@ func TestSharesSpreadDeferredMessages(t *testing.T) {
 
 func TestSharesBoundWhatIsInFlight(t *testing.T) {
 	t.Parallel()
-	s, now := newShares(100, 100, 2), time.Unix(1000, 0)
+
+	s := newShares(100, 100, 2)
+	now := time.Unix(1000, 0)
 	for range 2 {
 		if _, ok := s.enterAccount(prod, 1, now); !ok {
 			t.Fatal("refused although there is room")
 		}
 	}
+
 	if wait, ok := s.enterAccount(prod, 1, now); ok || wait != time.Second {
 		t.Errorf("third of 2: taken %v, wait %v, want to wait 1s", ok, wait)
 	}
+
 	s.leaveAccount(prod, now)
 	if _, ok := s.enterAccount(prod, 1, now); !ok {
 		t.Error("refused although one has left")
@@ -94,11 +109,14 @@ func TestSharesBoundWhatIsInFlight(t *testing.T) {
 
 func TestSharesForgetTheIdle(t *testing.T) {
 	t.Parallel()
+
 	const each = 1000
-	s, now := newShares(1, 10, 1), time.Unix(1000, 0)
+	s := newShares(1, 10, 1)
+	now := time.Unix(1000, 0)
 	if _, ok := s.enterAccount(prod, 1, now); !ok {
 		t.Fatal("refused although there is room")
 	}
+
 	most := 0
 	for round := range 10 {
 		for n := range each {
@@ -107,20 +125,24 @@ func TestSharesForgetTheIdle(t *testing.T) {
 		most = max(most, len(s.all))
 		now = now.Add(s.life)
 	}
+
 	if most > 2*(each+1) {
 		t.Errorf("%d runtimes were remembered, want at most those of two lives", most)
 	}
 	if _, ok := s.enterAccount(prod, 1, now); ok {
 		t.Error("the runtime with a request in flight was forgotten")
 	}
+
 	s.leaveAccount(prod, now)
 	if _, ok := visit(s, prod, now); !ok {
 		t.Error("refused although nothing is in flight")
 	}
+
 	for range 3 {
 		now = now.Add(s.life)
 		visit(s, Account{Name: "last"}, now)
 	}
+
 	if n := len(s.all); n > 2 {
 		t.Errorf("%d runtimes are remembered after a rest, want the last one only", n)
 	}
@@ -130,11 +152,14 @@ func TestSharesForgetTheIdle(t *testing.T) {
 // more room for it.
 func TestSharesTakeAMessageAboveTheBurst(t *testing.T) {
 	t.Parallel()
+
 	const burst, cost = 4, 100
-	s, now := newShares(1, burst, 2), time.Unix(1000, 0)
+	s := newShares(1, burst, 2)
+	now := time.Unix(1000, 0)
 	if wait, ok := s.enterAccount(prod, cost, now); !ok {
 		t.Errorf("a full share refuses the message, and asks for a wait of %v", wait)
 	}
+
 	if wait, ok := s.enterAccount(prod, cost, now); ok || wait != burst*time.Second {
 		t.Errorf("an empty share: taken %t, wait %v, want the time to fill it, %v", ok, wait, burst*time.Second)
 	}

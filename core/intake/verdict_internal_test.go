@@ -74,6 +74,7 @@ func events(count int, from uint64) core.Batch {
 			WatchEvent: core.WatchEvent{Watched: types.NamespacedName{Name: strconv.Itoa(i)}},
 		})
 	}
+
 	return batch
 }
 
@@ -88,6 +89,7 @@ func beating(batch core.Batch) core.Batch {
 
 func newIntake(t *testing.T, verifier core.Verifier, handler core.Handler, opts Options) *Intake {
 	t.Helper()
+
 	in, err := New(verifier, map[core.Manager]core.Handler{manager: handler}, opts)
 	if err != nil {
 		t.Fatal(err)
@@ -97,6 +99,7 @@ func newIntake(t *testing.T, verifier core.Verifier, handler core.Handler, opts 
 
 func newFleet(t *testing.T, opts fleet.Options) *fleet.Fleet {
 	t.Helper()
+
 	f, err := fleet.New(opts)
 	if err != nil {
 		t.Fatal(err)
@@ -115,6 +118,7 @@ func verdictOf(err error) (v verdict) {
 	for i, err := range failed {
 		v.addFailure(i, failureOf(err))
 	}
+
 	return v
 }
 
@@ -136,6 +140,7 @@ func labels(failed map[int]*Failure) map[int]string {
 // observes. Events that are refused for themselves are named, and all others of the runtime go on.
 func TestVerdicts(t *testing.T) {
 	t.Parallel()
+
 	var (
 		missing    = refusal(core.ErrForbidden, reasons.OwnerMissing)
 		stranger   = refusal(core.ErrForbidden, reasons.SANMismatch)
@@ -158,6 +163,7 @@ func TestVerdicts(t *testing.T) {
 			return named
 		}
 	)
+
 	type want struct {
 		// whole is the reason of the failure of the batch, fault its side, and class what it wraps.
 		whole  string
@@ -167,13 +173,16 @@ func TestVerdicts(t *testing.T) {
 		// heard and beat are what the fleet observes.
 		heard, beat bool
 	}
+
 	taken := func(heard, beat bool, failed map[int]string) want {
 		return want{failed: failed, heard: heard, beat: beat}
 	}
 	whole := func(reason string, fault Fault, class error) want {
 		return want{whole: reason, fault: fault, class: class}
 	}
-	taking, missed := fails(takes, nil), verifies(is(missing), is(nil))
+	taking := fails(takes, nil)
+	missed := verifies(is(missing), is(nil))
+
 	tests := []struct {
 		name     string
 		verifier core.Verifier
@@ -238,9 +247,11 @@ func TestVerdicts(t *testing.T) {
 			events(2, 1), whole(reasons.SANMismatch, faultOfSender, core.ErrForbidden),
 		},
 	}
+
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
+
 			watched := newFleet(t, fleet.Options{})
 			in := newIntake(t, test.verifier, test.handler, Options{Fleet: watched})
 			v := verdictOf(in.Receive(t.Context(), request(runtimeA, test.batch)))
@@ -255,11 +266,13 @@ func TestVerdicts(t *testing.T) {
 				t.Errorf("the batch failed with %q of side %d: %v, want %q of side %d: %v",
 					v.Whole.Reason(), v.Whole.Fault, v.err(), test.want.whole, test.want.fault, test.want.class)
 			}
+
 			s := watched.Get(runtimeA, manager)
 			beat := len(s.Replicas) == 1 && s.Replicas[0].Heartbeat != nil
 			if heard := !s.LastSeen.IsZero(); heard != test.want.heard || beat != test.want.beat {
 				t.Errorf("observed %v, with heartbeat %v, want %v and %v", heard, beat, test.want.heard, test.want.beat)
 			}
+
 			if last := uint64(len(test.batch.Events)); test.want.heard && s.Replicas[0].Sequence != last {
 				t.Errorf("observed number %d, want %d: the next heartbeat would show a gap", s.Replicas[0].Sequence, last)
 			}
@@ -270,6 +283,7 @@ func TestVerdicts(t *testing.T) {
 // With contract v1 the owner of an event names the runtime: no event speaks for another one.
 func TestOwnersAreJudgedAlone(t *testing.T) {
 	t.Parallel()
+
 	missing := refusal(core.ErrForbidden, reasons.OwnerMissing)
 	in := newIntake(t, verifies(is(missing), is(missing)), fails(takes, nil), Options{})
 	r := request(runtimeA, events(1, 1))
@@ -281,9 +295,13 @@ func TestOwnersAreJudgedAlone(t *testing.T) {
 
 func TestWholeBatchesAreRefused(t *testing.T) {
 	t.Parallel()
+
 	in := newIntake(t, verifies(is(nil), is(nil)), fails(takes, nil), Options{})
-	elsewhere, claims := request(runtimeA, events(1, 1)), request(runtimeA, events(1, 1))
-	elsewhere.Manager, claims.Batch.Source = "elsewhere", runtimeB
+	elsewhere := request(runtimeA, events(1, 1))
+	claims := request(runtimeA, events(1, 1))
+	elsewhere.Manager = "elsewhere"
+	claims.Batch.Source = runtimeB
+
 	for _, test := range []struct {
 		request *Request
 		fault   Fault
@@ -298,6 +316,7 @@ func TestWholeBatchesAreRefused(t *testing.T) {
 			t.Errorf("failure %v, want %v about %s", f, test.class, test.text)
 		}
 	}
+
 	if in.Serves("elsewhere") || !in.Serves(manager) {
 		t.Error("the intake does not know which managers it serves")
 	}
@@ -313,6 +332,7 @@ func (w waitError) RetryAfter() time.Duration { return time.Duration(w) }
 // be taken later.
 func TestWaitOfAHandler(t *testing.T) {
 	t.Parallel()
+
 	in := newIntake(t, verifies(is(nil), is(nil)), fails(func(string) error {
 		return errors.Join(waitError(1<<62), core.ErrForbidden)
 	}, nil), Options{})
@@ -325,10 +345,12 @@ func TestWaitOfAHandler(t *testing.T) {
 // A receiver that stops ends the calls of its handlers. Their events go to another replica.
 func TestStop(t *testing.T) {
 	t.Parallel()
+
 	in := newIntake(t, verifies(is(nil), is(nil)), fails(func(string) error { return context.Canceled }, nil), Options{})
 	if v := verdictOf(in.Receive(t.Context(), request(runtimeA, events(1, 1)))); v.Whole != nil {
 		t.Fatalf("the batch failed with %v, want that of its event", v.Whole)
 	}
+
 	in.Stop()
 	if v := verdictOf(in.Receive(t.Context(), request(runtimeA, events(1, 1)))); v.Whole == nil || v.Whole.Fault != FaultOfReplica {
 		t.Errorf("after Stop the batch failed with %v, want that of this replica", v.Whole)
@@ -347,12 +369,14 @@ func TestFailuresThatAreNotReturned(t *testing.T) {
 				}
 				return nil
 			}, nil), Options{Fleet: newFleet(t, fleet.Options{Resynced: func(r hook.Resync) { resynced = string(r.Cause) }})})
+
 			go in.DeliverResyncs(t.Context()) //nolint:errcheck // The test sees its resyncs.
 			known := events(1, 1)
 			known.Events[0].Resync = true
 			_ = in.Receive(t.Context(), request(runtimeA, known))
 			r := request(runtimeA, events(3, 2))
 			offered := map[int]string{}
+
 			r.Return = func(err error) bool {
 				failed, _ := errors.AsType[core.EventErrors](err)
 				for i, cause := range failed {
@@ -360,10 +384,12 @@ func TestFailuresThatAreNotReturned(t *testing.T) {
 				}
 				return returned
 			}
+
 			_ = in.Receive(t.Context(), r)
 			if diff := cmp.Diff(map[int]string{2: "other"}, offered); diff != "" {
 				t.Errorf("offered (-want +have):\n%s", diff)
 			}
+
 			time.Sleep(10 * time.Second)
 			synctest.Wait()
 			if s := in.opts.Fleet.Get(runtimeA, manager); resynced != want || s.Replicas[0].Sequence != 4 {
@@ -375,7 +401,9 @@ func TestFailuresThatAreNotReturned(t *testing.T) {
 
 func TestTakenBatchesAreNotOffered(t *testing.T) {
 	t.Parallel()
-	in, r := newIntake(t, verifies(is(nil), is(nil)), fails(takes, nil), Options{}), request(runtimeA, events(1, 1))
+
+	in := newIntake(t, verifies(is(nil), is(nil)), fails(takes, nil), Options{})
+	r := request(runtimeA, events(1, 1))
 	r.Return = func(err error) bool {
 		t.Errorf("a batch that was taken is offered with %v", err)
 		return true
@@ -386,6 +414,7 @@ func TestTakenBatchesAreNotOffered(t *testing.T) {
 // The fleet knows who is refused, and why, until a request is taken.
 func TestTheFleetKnowsWhoIsRefused(t *testing.T) {
 	t.Parallel()
+
 	watched := newFleet(t, fleet.Options{})
 	var answer error
 	in := newIntake(t, verifies(is(nil), func() error { return answer }), fails(takes, nil), Options{Fleet: watched})
@@ -414,9 +443,11 @@ func TestTheFleetAsksWhetherAHandlerIsReady(t *testing.T) {
 			done := make(chan error)
 			go func() { done <- in.DeliverResyncs(ctx) }()
 			time.Sleep(2 * time.Minute)
+
 			if have := watched.Get(runtimeA, manager).State; have != c.want {
 				t.Errorf("%s, want %s", have, c.want)
 			}
+
 			cancel()
 			if err := <-done; err != nil {
 				t.Error(err)
@@ -428,11 +459,13 @@ func TestTheFleetAsksWhetherAHandlerIsReady(t *testing.T) {
 // A panic of a handler ends neither the process nor the resync.
 func TestResyncSurvivesAPanic(t *testing.T) {
 	t.Parallel()
+
 	resynced := make(chan string, 1)
 	watched := newFleet(t, fleet.Options{
 		ResyncJitter: time.Millisecond, Resynced: func(r hook.Resync) { resynced <- string(r.Cause) },
 	})
 	calls := 0
+
 	in := newIntake(t, verifies(is(nil), is(nil)), fails(func(string) error {
 		calls++
 		if calls == 1 {
@@ -440,12 +473,14 @@ func TestResyncSurvivesAPanic(t *testing.T) {
 		}
 		return nil
 	}, nil), Options{Fleet: watched})
+
 	watched.Receiver().Observe(core.Peer{ID: runtimeA}, manager, events(1, 1), nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- in.DeliverResyncs(ctx) }()
 	cause := <-resynced
 	cancel()
+
 	if err := <-done; err != nil || cause != "new_epoch" || calls != 2 {
 		t.Errorf("resync because of %s after %d attempts: %v, want new_epoch after 2", cause, calls, err)
 	}
@@ -478,7 +513,8 @@ func TestFailuresHereShowNoOtherReplica(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				goOn, hung := make(chan struct{}), &sync.WaitGroup{}
+				goOn := make(chan struct{})
+				hung := &sync.WaitGroup{}
 				panicking := false
 				verifier := core.VerifierFunc(func(context.Context, core.Peer, *core.WatchEvent) error {
 					if panicking {
@@ -486,6 +522,7 @@ func TestFailuresHereShowNoOtherReplica(t *testing.T) {
 					}
 					return nil
 				})
+
 				watched := newFleet(t, fleet.Options{})
 				in := newIntake(t, verifier, fails(func(name string) error {
 					if name == "hangs" {
@@ -501,13 +538,16 @@ func TestFailuresHereShowNoOtherReplica(t *testing.T) {
 					if err := in.Receive(t.Context(), request(runtimeA, batch)); err != nil {
 						t.Fatal(err)
 					}
+
 					panicking = name == "the verifier panics"
 					tt.fails(t, in, hung, events(1, n+1))
 					panicking = false
 				}
+
 				if s := watched.Get(runtimeA, manager); s.Reason != tt.want {
 					t.Errorf("the runtime is %s %q, want %q", s.State, s.Reason, tt.want)
 				}
+
 				close(goOn)
 				hung.Wait()
 			})

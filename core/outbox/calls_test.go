@@ -73,16 +73,19 @@ func (s *script) play(t *testing.T) {
 	for _, step := range s.before {
 		step(w)
 	}
+
 	w.start()
 	for _, step := range s.steps {
 		step(w)
 	}
+
 	wantCalls := func() {
 		t.Helper()
 		if s.calls != nil {
 			w.wantCalls(s.calls...)
 		}
 	}
+
 	wantCalls()
 	if s.counts.Accepted > 0 {
 		w.wantCounts(s.counts)

@@ -45,6 +45,7 @@ func TestRequestsForAChange(t *testing.T) {
 						}
 						time.Sleep(time.Duration(pause))
 					}
+
 					calls := len(w.seen())
 					each := float64(calls) / float64(changes)
 					t.Logf("%d changes/s, regular %v, settle %v: %.3f calls for a change", tt.perSecond, regular, settle, each)
@@ -70,6 +71,7 @@ func TestAnIdlePathSendsImmediately(t *testing.T) {
 			w.write(name)
 			time.Sleep(200 * ms)
 		}
+
 		w.wantCalls(want...)
 	})
 }
@@ -81,16 +83,20 @@ func TestAWriterThatWaitsIsNotDelayed(t *testing.T) {
 	inBubble(t, scene{opts: batching(10 * ms), answer: slowOne}, func(w *world) {
 		late := 0
 		for i := range writes {
-			name, began := numbered("o-", i), time.Now()
+			name := numbered("o-", i)
+			began := time.Now()
 			w.write(name)
+
 			for w.count(name) == 0 {
 				time.Sleep(ms) // In a bubble.
 			}
+
 			if time.Since(began) > 15*ms {
 				late++
 			}
 			time.Sleep(3 * ms)
 		}
+
 		if most := writes / 50; late > most { // Resends travel with them.
 			t.Errorf("%d of %d events waited, want at most %d", late, writes, most)
 		}
@@ -137,6 +143,7 @@ func TestResendsTravelTogether(t *testing.T) {
 			w.write(numbered("o-", i))
 			time.Sleep(100 * ms)
 		}
+
 		time.Sleep(time.Minute)
 		calls := w.seen()
 		resends := calls[max(len(calls)-2, 0):]
@@ -155,6 +162,7 @@ func TestResendsTravelWithEvents(t *testing.T) {
 			w.write(numbered("o-", i))
 			time.Sleep(second)
 		}
+
 		for n, call := range w.seen() {
 			if want := time.Duration(n)*second + 10*ms; call.At != want || call.Names[0] != numbered("o-", n) {
 				t.Fatalf("call %d of %v at %v, want one with o-%d first, at %v", n, call.Names, call.At, n, want)
@@ -165,6 +173,7 @@ func TestResendsTravelWithEvents(t *testing.T) {
 				}
 			}
 		}
+
 		w.wantBetween(2*writes-3+writes-35, len(w.events()), 2*writes-3+writes-35, "events with their resends")
 	})
 }
@@ -192,6 +201,7 @@ func TestResendsLeaveRoom(t *testing.T) {
 		time.Sleep(3100 * ms)
 		w.write("d", "e")
 		time.Sleep(10 * second)
+
 		calls := w.seen()
 		if len(calls) < 3 || len(calls[1].Names) != 3 || calls[1].At != 3110*ms || len(calls[2].Names) != 2 ||
 			calls[2].At != 3500*ms {
@@ -203,6 +213,7 @@ func TestResendsLeaveRoom(t *testing.T) {
 // eachSecond is when an event of a test with one write a second was written.
 func eachSecond(t *testing.T, name string) time.Duration {
 	t.Helper()
+
 	n, err := strconv.Atoi(strings.TrimPrefix(name, "o-"))
 	if err != nil {
 		t.Fatal(err)

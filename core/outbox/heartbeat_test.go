@@ -52,6 +52,7 @@ func TestKnownManagersGetAResyncAndHeartbeats(t *testing.T) {
 		if diff := gocmp.Diff(want, w.lastBeat()); diff != "" {
 			t.Errorf("last heartbeat (-want +got):\n%s", diff)
 		}
+
 		if first := w.events()[0]; !first.Resync || first.Sequence != 1 || w.taken()[1].Epoch != "e" {
 			t.Errorf("first event %+v, want a resync with number 1", first)
 		}
@@ -70,11 +71,13 @@ func TestHeartbeatTellsHowTheOutboxFares(t *testing.T) {
 		time.Sleep(time.Minute)
 		beats := w.beats()
 		w.wantBetween(2, len(beats), 4, "heartbeats after the outage, as they must not pile up")
+
 		first := beats[0]
 		if first.Pending != 3 || first.OldestPending < time.Minute || first.Dropped["overflow"] != 1 ||
 			first.Instance != "pod-1" || first.Canary != core.CanaryAlive {
 			t.Errorf("first heartbeat %+v, want 3 pending for a minute and 1 dropped", first)
 		}
+
 		if last := w.lastBeat(); last.Pending != 0 || last.Sequence != 3 {
 			t.Errorf("last heartbeat %+v, want nothing pending after 3 events", last)
 		}
@@ -110,7 +113,8 @@ func TestLeaveNamesTheResendsThatWait(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			opts := known()
-			opts.Resend, opts.ResendResync = []time.Duration{3 * second}, outbox.Defaults().ResendResync
+			opts.Resend = []time.Duration{3 * second}
+			opts.ResendResync = outbox.Defaults().ResendResync
 			inBubble(t, scene{opts: opts}, func(w *world) {
 				test.sends(w)
 				time.Sleep(test.after)
@@ -118,6 +122,7 @@ func TestLeaveNamesTheResendsThatWait(t *testing.T) {
 				if last := w.lastBeat(); !last.Leaving || last.Pending != test.left {
 					t.Errorf("last heartbeat %+v, want it to leave %d resends", last, test.left)
 				}
+
 				if got := w.Counts()[kyma]; got.Accepted != got.Delivered || got.Pending != 0 {
 					t.Errorf("counts %+v, want all delivered", got)
 				}
@@ -147,6 +152,7 @@ func TestLeaveBesideAManagerThatCannotBeReached(t *testing.T) {
 		time.Sleep(10 * second)
 		began = time.Now()
 		w.stop()
+
 		if last := w.lastBeat(); !last.Leaving || last.Pending != 0 {
 			t.Errorf("last heartbeat %+v, want it to leave", last)
 		}
@@ -170,14 +176,17 @@ func TestAHeartbeatThatComesBackIsNoSignOfLife(t *testing.T) {
 	}}, func(w *world) {
 		wantLines := func(paused, again int) {
 			t.Helper()
+
 			synctest.Wait()
 			if w.log.count("does not accept events") != paused || w.log.count("accepts events again") != again {
 				t.Errorf("want %d pauses and %d ends in the log:\n%s", paused, again, &w.log)
 			}
 		}
+
 		time.Sleep(time.Hour)
 		w.wantBetween(50, len(w.seen()), 70, "calls")
 		wantLines(1, 0)
+
 		w.write("a")
 		time.Sleep(second)
 		wantLines(1, 1)
@@ -194,7 +203,8 @@ func TestRefusedHeartbeatIsSentAtItsInterval(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			opts := known()
-			opts.Settle, opts.MaxBatch = -1, 10
+			opts.Settle = -1
+			opts.MaxBatch = 10
 			inBubble(t, scene{opts: opts, answer: func(_ context.Context, _ int, batch core.Batch) error {
 				switch passed := elapsed(); {
 				case passed < second:
@@ -211,9 +221,11 @@ func TestRefusedHeartbeatIsSentAtItsInterval(t *testing.T) {
 					w.write("a")
 					time.Sleep(time.Minute)
 				}
+
 				w.wantDelivered(61)
 				w.wantBetween(120, w.count("heartbeat"), 145, "heartbeats in an hour, one in 30 s, a tenth more, and those of the outage")
 				w.wantBetween(12, w.log.count("heartbeat refused"), 14, "lines, one in 5 min")
+
 				time.Sleep(time.Minute)
 				w.stop()
 				if calls := w.seen(); !slices.Contains(calls[len(calls)-1].Names, "heartbeat") {
@@ -239,6 +251,7 @@ func TestHeartbeatIsMadeWithoutTheLock(t *testing.T) {
 		if took := took(func() { w.write("b") }); took > 0 {
 			t.Errorf("Accept took %v while a heartbeat is made, want no wait", took)
 		}
+
 		time.Sleep(second)
 		beats := w.beats()
 		if len(beats) != 1 || beats[0].Instance != "pod-1" || beats[0].Number != 1 || beats[0].Sequence != 0 {
@@ -262,7 +275,8 @@ func TestAChangeIsReportedBeforeTheInterval(t *testing.T) {
 		"webhook refused": func(b *core.Heartbeat) { b.WebhookFailures++ },
 	} {
 		t.Run(name, func(t *testing.T) {
-			state, opts := &changing{}, known()
+			state := &changing{}
+			opts := known()
 			opts.Heartbeat = state.heartbeat
 			inBubble(t, scene{opts: opts}, func(w *world) {
 				time.Sleep(10 * second)
@@ -281,7 +295,10 @@ func TestAChangeIsReportedBeforeTheInterval(t *testing.T) {
 func TestHeartbeatsReportAnInterruption(t *testing.T) {
 	long := fmt.Errorf("proxy is down: %w", verdict{reason: "proxy_unreachable"})
 	opts := known()
-	opts.Settle, opts.MaxBackoff, opts.Random = -1, 2*second, random(0)
+	opts.Settle = -1
+	opts.MaxBackoff = 2 * second
+	opts.Random = random(0)
+
 	inBubble(t, scene{opts: opts, answer: func(context.Context, int, core.Batch) error {
 		switch at := elapsed(); {
 		case at >= 40*second && at < 95*second:
@@ -298,12 +315,14 @@ func TestHeartbeatsReportAnInterruption(t *testing.T) {
 				t.Errorf("interruption %+v before there was one", beat.Interruption)
 			}
 		}
+
 		time.Sleep(5 * second)
 		w.write("a")
 		time.Sleep(90 * second)
 		w.write("b")
 		time.Sleep(40 * second)
 		beats := w.beats()
+
 		got := beats[len(beats)-1].Interruption
 		if got.Reason != "proxy_unreachable" || got.Error != long.Error() {
 			t.Errorf("%+v, want the reason and the text of the failure", got)
@@ -332,6 +351,7 @@ func TestNoResyncFollowsTheLastHeartbeat(t *testing.T) {
 			}
 			return nil
 		}), opts)
+
 		stop := startOutbox(t, o)
 		time.Sleep(second)
 		o.Accept(slow, named("a"))
@@ -341,6 +361,7 @@ func TestNoResyncFollowsTheLastHeartbeat(t *testing.T) {
 			o.Resync()
 		}()
 		stop()
+
 		if !hasLeft || len(after) > 0 {
 			t.Errorf("last heartbeat sent: %v, followed by %+v", hasLeft, after)
 		}
@@ -354,7 +375,9 @@ func TestNoResyncFollowsTheLastHeartbeat(t *testing.T) {
 // back after one more failure.
 func TestRetryShortensNoInterruption(t *testing.T) {
 	opts := known()
-	opts.Settle, opts.MaxBackoff, opts.Random = -1, 2*second, random(0)
+	opts.Settle = -1
+	opts.MaxBackoff = 2 * second
+	opts.Random = random(0)
 	inBubble(t, scene{opts: opts, answer: func(_ context.Context, _ int, _ core.Batch) error {
 		if at := elapsed(); at >= 40*second && at < 95*second {
 			return errDown
@@ -384,8 +407,12 @@ func TestAHeartbeatFollowsTheEndOfAConnection(t *testing.T) {
 		"at the interval, or never": {time.Hour, 0, 0, 15},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ended, opts := atomic.Int64{}, known()
-			opts.HeartbeatInterval, opts.Disconnects, opts.Random = 5*time.Minute, ended.Load, random(0.9)
+			ended := atomic.Int64{}
+			opts := known()
+			opts.HeartbeatInterval = 5 * time.Minute
+			opts.Disconnects = ended.Load
+			opts.Random = random(0.9)
+
 			inBubble(t, scene{opts: opts}, func(w *world) {
 				time.Sleep(test.first)
 				if before := len(w.beats()); test.within > 0 {
@@ -393,12 +420,14 @@ func TestAHeartbeatFollowsTheEndOfAConnection(t *testing.T) {
 					time.Sleep(test.within)
 					w.wantBetween(before+1, len(w.beats()), before+1, "heartbeats in time")
 				}
+
 				for range 30 {
 					if test.each > 0 {
 						ended.Add(1)
 					}
 					time.Sleep(7 * second)
 				}
+
 				w.wantBetween(0, len(w.beats()), test.most, "heartbeats")
 			})
 		})
@@ -406,8 +435,10 @@ func TestAHeartbeatFollowsTheEndOfAConnection(t *testing.T) {
 }
 
 func TestExtraHeartbeatsHaveAPace(t *testing.T) {
-	state, opts := &changing{}, known()
-	opts.MaxKeys, opts.Heartbeat = 1, state.heartbeat
+	state := &changing{}
+	opts := known()
+	opts.MaxKeys = 1
+	opts.Heartbeat = state.heartbeat
 	inBubble(t, scene{opts: opts}, func(w *world) {
 		during := func(change func(*core.Heartbeat)) int {
 			before := len(w.beats())
@@ -415,19 +446,23 @@ func TestExtraHeartbeatsHaveAPace(t *testing.T) {
 				state.change(change)
 				time.Sleep(second)
 			}
+
 			return len(w.beats()) - before
 		}
+
 		time.Sleep(second)
 		w.wantBetween(1, during(func(b *core.Heartbeat) { b.WebhookFailures++ }), 3,
 			"heartbeats in a minute of losses, with the first loss, and in each interval")
 		w.wantBetween(10, during(func(b *core.Heartbeat) { b.ConfigHash += "." }), 14,
 			"heartbeats in a minute of changes, one in 5 s")
+
 		w.setDown(true)
 		before := len(w.beats())
 		w.write("a", "b") // No room for the second: a drop.
 		time.Sleep(10 * second)
 		w.setDown(false)
 		time.Sleep(10 * second)
+
 		if beats := w.beats()[before:]; len(beats) == 0 || beats[0].Dropped["overflow"] == 0 {
 			t.Errorf("heartbeats after a drop: %+v, want it named", beats)
 		}

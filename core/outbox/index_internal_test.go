@@ -18,6 +18,7 @@ func TestIndexIsAMapOfKeys(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			x := newIndex()
 			x.hash = hash
 			model := make(map[core.EventKey]*entry)
@@ -31,6 +32,7 @@ func TestIndexIsAMapOfKeys(t *testing.T) {
 				if known != model[event.Key()] {
 					t.Fatalf("find(%s) = %p, want %p", event.Watched.Name, known, model[event.Key()])
 				}
+
 				if known == nil {
 					known = &entry{Numbered: core.Numbered{WatchEvent: event}}
 					x.addEntry(known)
@@ -39,6 +41,7 @@ func TestIndexIsAMapOfKeys(t *testing.T) {
 					x.removeEntry(known)
 					delete(model, event.Key())
 				}
+
 				if step%100 == 0 {
 					checkIndex(t, &x, model)
 				}
@@ -49,6 +52,7 @@ func TestIndexIsAMapOfKeys(t *testing.T) {
 
 func checkIndex(t *testing.T, x *index, model map[core.EventKey]*entry) {
 	t.Helper()
+
 	seen := make(map[*entry]bool)
 	for e := range x.all() {
 		if seen[e] || model[e.Key()] != e {
@@ -56,6 +60,7 @@ func checkIndex(t *testing.T, x *index, model map[core.EventKey]*entry) {
 		}
 		seen[e] = true
 	}
+
 	if len(seen) != len(model) || x.len() != len(model) {
 		t.Fatalf("the index has %d entries and counts %d, want %d", len(seen), x.len(), len(model))
 	}

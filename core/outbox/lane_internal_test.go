@@ -23,12 +23,14 @@ func (o *Outbox) Sizes() (counted, have int) {
 			have += e.size()
 		}
 	}
+
 	return max(o.totals.bytes, lanes), have
 }
 
 // A wall clock that was set back by an hour after the last review must not make the review younger.
 func TestAgeOfTheLastReviewIgnoresTheWallClock(t *testing.T) {
 	t.Parallel()
+
 	now := time.Now()
 	review := now.Add(-10 * time.Minute)
 	const hourInWall = 3600 << 30 // Seconds stand above 30 bits of nanoseconds.
@@ -36,6 +38,7 @@ func TestAgeOfTheLastReviewIgnoresTheWallClock(t *testing.T) {
 	opts := Options{Heartbeat: func(core.Manager) core.Heartbeat { return core.Heartbeat{LastReview: review} }}
 	beat := core.Heartbeat{Time: now}
 	newLane(&shared{opts: opts}, "kyma").fillHeartbeat(&beat)
+
 	// On the wire, the times have no monotonic reading.
 	if age := beat.Time.Round(0).Sub(beat.LastReview.Round(0)); age != 10*time.Minute {
 		t.Errorf("the review is %v old, want 10 min", age)
@@ -45,12 +48,15 @@ func TestAgeOfTheLastReviewIgnoresTheWallClock(t *testing.T) {
 // A stranger can give 10,000 keys long names in an outage.
 func TestEventsOfAKeyShareItsTexts(t *testing.T) {
 	t.Parallel()
-	l, now := newLane(&shared{opts: Options{}.withDefaults()}, "kyma"), time.Now()
+
+	l := newLane(&shared{opts: Options{}.withDefaults()}, "kyma")
+	now := time.Now()
 	var event core.WatchEvent
 	for range 2 {
 		event.Watched.Name = strings.Repeat("n", 100)
 		l.putEvent(event, now, now)
 	}
+
 	e := l.entries.find(event.Key())
 	if unsafe.StringData(e.next.event.Watched.Name) != unsafe.StringData(e.Watched.Name) {
 		t.Error("the newer event has a name of its own")
@@ -61,6 +67,7 @@ func TestEventsOfAKeyShareItsTexts(t *testing.T) {
 // kept.
 func TestTimesOfResyncsAreBounded(t *testing.T) {
 	t.Parallel()
+
 	all := &shared{opts: Options{}.withDefaults()}
 	l := newLane(all, "kyma")
 	start := time.Now()
@@ -70,6 +77,7 @@ func TestTimesOfResyncsAreBounded(t *testing.T) {
 			t.Fatalf("%d owners after %d resyncs, want at most %d", n, i+1, maxOwners)
 		}
 	}
+
 	last := types.NamespacedName{Name: strconv.Itoa(100*maxOwners - 1)}
 	if _, kept := l.resynced[last]; !kept {
 		t.Error("the time of the last resync is forgotten")

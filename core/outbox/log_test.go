@@ -121,6 +121,7 @@ func TestStalledLogCostsNoTime(t *testing.T) {
 				return nil
 			},
 		})
+
 		w.start()
 		for i := range 1000 {
 			took := took(func() {
@@ -132,10 +133,12 @@ func TestStalledLogCostsNoTime(t *testing.T) {
 			}
 			time.Sleep(second)
 		}
+
 		w.wantDelivered(1000)
 		if took := took(w.stop); took > second {
 			t.Errorf("the shutdown took %v, want 1 s at most", took)
 		}
+
 		close(sink.freed)
 		synctest.Wait()
 		w.wantBetween(100, int(sink.lines.Load()), 110, "lines after the sink had recovered")
@@ -154,6 +157,7 @@ func TestInventedManagersShareTheirLines(t *testing.T) {
 		w.stop()
 		const most = 6 // Five for all of them, and one of the manager that is configured.
 		w.wantBetween(2, len(w.log.reasons("does not accept events")), most, "lines of 99 invented managers")
+
 		for _, want := range []string{"manager=kyma", "left out"} {
 			w.wantBetween(1, w.log.count(want), 1000, "times "+want)
 		}

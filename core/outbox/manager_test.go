@@ -54,9 +54,11 @@ func TestInventedManagerDoesNotTakeAllKeys(t *testing.T) {
 		for i := range 2000 {
 			w.Accept("invented", named(numbered("object-", i)))
 		}
+
 		for i := range 400 {
 			w.wantOutcome(kyma, named(numbered("object-", i)), core.Accepted)
 		}
+
 		w.Accept("invented", named("object-2001")) // It does not get them back.
 		time.Sleep(time.Minute)
 		w.wantDelivered(400)
@@ -75,6 +77,7 @@ func TestResendsAreShared(t *testing.T) {
 		for i := range 100 {
 			w.Accept("invented", named(numbered("object-", i)))
 		}
+
 		time.Sleep(time.Minute)
 		w.wantCalls(at(100*ms, "a"), at(3*second, "a"))
 	})
@@ -89,6 +92,7 @@ func TestInventedManagersAreEvicted(t *testing.T) {
 		w.inventMany(100, "invented-", 0, named("a"))
 		time.Sleep(second) // They are known to be unknown now.
 		w.wantOutcome(kyma, named("a"), core.Accepted)
+
 		time.Sleep(second)
 		w.wantDelivered(1)
 		w.inventMany(1000, "more-", second, named("a"))
@@ -96,6 +100,7 @@ func TestInventedManagersAreEvicted(t *testing.T) {
 		if c := w.Counts()[""]; c.Dropped["unknown_manager"] != 1001 || c.Pending != 0 {
 			t.Errorf("counts of the others %+v, want 1001 events of unknown managers", c)
 		}
+
 		w.wantBetween(2, w.log.count("never acknowledged"), 5, "lines about evictions in 17 min, one in 5 min")
 		w.wantBetween(0, w.log.count("a resync replaces"), 0, "lines about resyncs")
 	})
@@ -110,6 +115,7 @@ func TestManagersWithoutEventsAreEvicted(t *testing.T) {
 		w.wantOutcome(kyma, named("a"), core.Accepted)
 		time.Sleep(second)
 		w.wantDelivered(2)
+
 		w.inventMany(1000, "more-", 0, core.WatchEvent{Resync: true})
 		w.wantLanes(true, kyma)
 	})
@@ -155,6 +161,7 @@ func TestUnreachableManagersAreNotEvicted(t *testing.T) {
 		for range 10 {
 			w.wantOutcome("another", named("a"), core.Dropped)
 		}
+
 		synctest.Wait()
 		w.wantBetween(1, w.log.count("a further manager without a resync"), 1, "lines")
 		if c := w.Counts()[""]; c.Dropped["too_many_managers"] != 10 {
@@ -179,6 +186,7 @@ func TestEvictedLaneEnds(t *testing.T) {
 		w.inventMany(500, "invented-", second, named("a"))
 		synctest.Wait()
 		w.wantBetween(0, runtime.NumGoroutine(), before+5, "goroutines after 500 managers")
+
 		had := calls
 		time.Sleep(time.Hour)
 		synctest.Wait()
@@ -203,6 +211,7 @@ func TestSecondLaneOfAManagerHasIDsOfItsOwn(t *testing.T) {
 			w.Accept(manager, named("a"))
 			time.Sleep(time.Minute)
 		}
+
 		w.stop()
 		w.wantBetween(3, len(ids), 3, "IDs")
 	})

@@ -51,6 +51,7 @@ func TestBackoffOfAReceiverThatAnswers(t *testing.T) {
 				time.Sleep(outage + want)
 				synctest.Wait()
 				w.wantDelivered(1)
+
 				most := 40 + int(outage/outbox.Defaults().MaxBackoff)*11/10
 				w.wantBetween(1, len(w.seen()), most, "attempts")
 			})
@@ -131,12 +132,15 @@ func BenchmarkAccept(b *testing.B) {
 
 func fill(b *testing.B, pending int) *outbox.Outbox {
 	b.Helper()
+
 	o, err := outbox.New(&plane{}, outbox.Options{})
 	if err != nil {
 		b.Fatal(err)
 	}
+
 	for i := range pending {
 		o.Accept(kyma, named(strconv.Itoa(i)))
 	}
+
 	return o
 }

@@ -101,6 +101,7 @@ func TestALongOutageDoesNotSlowDownTheNextOne(t *testing.T) {
 				time.Sleep(time.Minute)
 			}
 		}
+
 		time.Sleep(2 * second)
 		w.wantDelivered(2)
 	})
@@ -147,8 +148,10 @@ func TestRetryKeepsTheOrder(t *testing.T) {
 		time.Sleep(second)
 		var got, want []string
 		for i, event := range w.events() {
-			got, want = append(got, event.Watched.Name), append(want, numbered("", i))
+			got = append(got, event.Watched.Name)
+			want = append(want, numbered("", i))
 		}
+
 		if len(got) != events || !slices.Equal(got, want) {
 			t.Errorf("got %q, want %q", got, want)
 		}
@@ -189,12 +192,14 @@ func TestRuntimesComeBackOneByOne(t *testing.T) {
 			t.Run(fmt.Sprint(outage, " random ", random), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					arrivals := comeBack(t, runtimes, outage, random)
-					busiest, last := busiestSecond(arrivals), arrivals[len(arrivals)-1]
+					busiest := busiestSecond(arrivals)
+					last := arrivals[len(arrivals)-1]
 					t.Logf("%d runtimes came back within %v, at most %d of them within any second", len(arrivals), last, busiest)
 					if len(arrivals) != runtimes || last > recoveryGoal {
 						t.Errorf("%d of %d runtimes came back, the last after %v, want all in %v",
 							len(arrivals), runtimes, last, recoveryGoal)
 					}
+
 					if limit := runtimes / 3; random && busiest > limit {
 						t.Errorf("%d of %d runtimes came back within one second, want at most %d", busiest, runtimes, limit)
 					}
@@ -210,6 +215,7 @@ func TestRuntimesComeBackOneByOne(t *testing.T) {
 // comeBack returns when the first event of each runtime arrived after an outage, in order.
 func comeBack(t *testing.T, runtimes int, outage time.Duration, random bool) (arrivals []time.Duration) {
 	t.Helper()
+
 	plane := &control{arrived: make(map[string]time.Time)}
 	for i := range runtimes {
 		opts := outbox.Options{Random: jitter(uint64(i))}
@@ -220,15 +226,18 @@ func comeBack(t *testing.T, runtimes int, outage time.Duration, random bool) (ar
 		w.start()
 		w.write("object")
 	}
+
 	time.Sleep(outage)
 	plane.up.Store(true)
 	ended := time.Now()
 	time.Sleep(recoveryGoal)
 	plane.mu.Lock()
 	defer plane.mu.Unlock()
+
 	for _, at := range plane.arrived {
 		arrivals = append(arrivals, at.Sub(ended))
 	}
+
 	slices.Sort(arrivals)
 	return arrivals
 }

@@ -23,13 +23,16 @@ var seedFlag = flag.Uint64("outbox.seed", 0, "seed of the only run of the proper
 // commit of each object, a look at it starts, or at its whole runtime. Each event has one counted
 // fate at all times.
 func TestNothingIsLostWhateverHappens(t *testing.T) {
-	runs, first := 300, uint64(1) // A seed that fails must fail each time.
+	runs := 300
+	first := uint64(1) // A seed that fails must fail each time.
 	switch {
 	case *seedFlag != 0:
-		runs, first = 1, *seedFlag
+		runs = 1
+		first = *seedFlag
 	case testing.Short():
 		runs = 30
 	}
+
 	for i := range runs {
 		seed := first + uint64(i)
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
@@ -61,11 +64,13 @@ const (
 
 func newModel(t *testing.T, seed uint64) *model {
 	t.Helper()
+
 	random := rand.New(rand.NewPCG(seed, 0))
 	m := &model{
 		t: t, random: random, receiver: newReceiver(t, rand.New(rand.NewPCG(seed, 1))),
 		required: make(map[address]time.Time),
 	}
+
 	m.opts = outbox.Options{
 		Settle:         time.Duration(1+random.IntN(200)) * ms,
 		Resend:         []time.Duration{},
@@ -79,6 +84,7 @@ func newModel(t *testing.T, seed uint64) *model {
 		MaxBackoff:     3 * time.Second,
 		Random:         jitter(seed),
 	}
+
 	m.horizon = m.opts.Settle
 	m.drawOptions()
 	return m
@@ -87,15 +93,19 @@ func newModel(t *testing.T, seed uint64) *model {
 // drawOptions adds options that only some runs have.
 func (m *model) drawOptions() {
 	if m.phases = m.chance(2); m.chance(2) {
-		m.opts.Epoch, m.opts.InFlight, m.opts.HeartbeatInterval = "epoch", 1, time.Second
+		m.opts.Epoch = "epoch"
+		m.opts.InFlight = 1
+		m.opts.HeartbeatInterval = time.Second
 		m.receiver.dedupes = m.chance(2)
 	}
+
 	if !m.chance(3) {
 		first := m.opts.Settle + ms + m.upTo(time.Second)
 		m.horizon = first + m.upTo(3*time.Second)
 		m.opts.Resend = []time.Duration{first, m.horizon}
 		m.opts.ResendResync = m.horizon
 	}
+
 	m.resyncs = m.chance(4)
 	if m.ghosts = m.chance(3); m.ghosts {
 		m.opts.Managers = []core.Manager{"manager-0", "manager-1"}
@@ -119,11 +129,13 @@ func (m *model) drawOptions() {
 		m.opts.ResendEvery = ms + m.upTo(1500*ms)
 		m.opts.Gather = ms + m.upTo(300*ms)
 	}
+
 	if m.opts.InFlight == 1 && m.chance(2) {
 		m.checks = make(map[core.Manager]bool)
 		m.opts.SettleChecked = ms + m.upTo(50*ms)
 		m.opts.RecheckAfter = m.recheckAfter
 	}
+
 	if m.chance(3) {
 		m.opts.MaxBytes = 5000 + m.random.IntN(40_000)
 	}
@@ -144,6 +156,7 @@ func (m *model) run() {
 	m.checkLooks()
 	m.checkNumbers()
 	m.checkRoom()
+
 	stop()
 	m.checkLeave()
 }
@@ -267,10 +280,12 @@ func (m *model) checkCounts() {
 	if len(counts) > m.opts.MaxManagers+1 {
 		m.t.Errorf("counts of %d managers, want at most %d", len(counts), m.opts.MaxManagers+1)
 	}
+
 	var pending int64
 	for _, c := range counts {
 		pending += c.Pending
 	}
+
 	// An event, and a newer one that has not settled, for each key and for the resync of each
 	// manager.
 	if most := int64(2 * (m.opts.MaxKeys + m.opts.MaxManagers)); pending < 0 || pending > most {
@@ -285,9 +300,11 @@ func (m *model) checkRest(beats int) {
 	if ago := time.Since(m.receiver.busy); ago < quiet {
 		m.t.Errorf("events were sent %v ago, want none to be left %v after the trouble", ago, calm-quiet)
 	}
+
 	if want := m.served() * int(quiet/time.Second); m.opts.Epoch != "" && (beats < want || beats > want*5/4) {
 		m.t.Errorf("%d heartbeats arrived within %v, want %d, and up to a tenth more", beats, quiet, want)
 	}
+
 	for manager, c := range m.outbox.Counts() {
 		if c.Pending != 0 && isServed(manager) {
 			m.t.Errorf("%s: %d events are pending %v after the trouble", manager, c.Pending, calm)

@@ -107,7 +107,8 @@ func (r *receiver) nextFault(batch core.Batch) (f trouble) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	n := len(batch.Events)
-	f.before, f.after = r.upTo(50*ms), r.upTo(50*ms)
+	f.before = r.upTo(50 * ms)
+	f.after = r.upTo(50 * ms)
 	switch {
 	case n > 1 && r.isPoisoned(batch):
 		f.refusal = errRefused
@@ -115,10 +116,12 @@ func (r *receiver) nextFault(batch core.Batch) (f trouble) {
 	case !r.trouble:
 		return f
 	}
+
 	fault := r.random.IntN(faults)
 	if r.outage > 0 {
 		fault = r.outage
 	}
+
 	switch fault {
 	case 1:
 		f.refusal = errDown
@@ -137,14 +140,18 @@ func (r *receiver) nextFault(batch core.Batch) (f trouble) {
 	case 7:
 		f.answer = errDown
 	case 8:
-		f.cut, f.cuts = r.random.IntN(n+1), true
+		f.cut = r.random.IntN(n + 1)
+		f.cuts = true
 	case 9:
-		f.cut, f.cuts, f.events = r.random.IntN(n+1), true, r.refusals(n, false)
+		f.cut = r.random.IntN(n + 1)
+		f.cuts = true
+		f.events = r.refusals(n, false)
 	case 10:
 		f.events = r.refusals(n, false)
 	case 11:
 		f.beat = verdict{reason: "too_fast"}
 	}
+
 	return f
 }
 
@@ -172,6 +179,7 @@ func (r *receiver) refusals(n int, all bool) map[int]error {
 			refused[i] = errRefused
 		}
 	}
+
 	return refused
 }
 
@@ -189,11 +197,13 @@ func (r *receiver) receive(manager core.Manager, batch core.Batch, f *trouble) e
 			failed[i] = err
 		}
 	}
+
 	if batch.Heartbeat != nil {
 		if err := r.receiveHeartbeat(manager, batch.Heartbeat, f); err != nil {
 			failed[len(batch.Events)] = err
 		}
 	}
+
 	if len(failed) == 0 {
 		return nil
 	}
@@ -206,9 +216,11 @@ func (r *receiver) receiveEvent(manager core.Manager, epoch string, event *core.
 		return core.ErrNotSent
 	}
 	r.checkIdentity(manager, epoch, event)
+
 	if err := r.bad[event.Watched.Name]; err != nil {
 		return err
 	}
+
 	// A resync that is refused for ever has no stand-in: there is no guarantee then.
 	if err := f.events[i]; err != nil && (!event.Resync || !core.IsPermanent(err)) {
 		return err
@@ -229,6 +241,7 @@ func (r *receiver) checkIdentity(manager core.Manager, epoch string, event *core
 		}
 		return
 	}
+
 	if event.Sequence > r.seen[manager]+1 {
 		r.gaps[manager]++
 	}
@@ -245,10 +258,12 @@ func (r *receiver) receiveHeartbeat(manager core.Manager, beat *core.Heartbeat, 
 	if f.beat != nil {
 		return f.beat
 	}
+
 	last := r.beats[manager]
 	if beat.Number <= last.Number || beat.ID == last.ID {
 		r.t.Errorf("heartbeat %d %q arrived after %d %q", beat.Number, beat.ID, last.Number, last.ID)
 	}
+
 	if beat.Sequence > r.seen[manager] {
 		r.gaps[manager]++
 	}

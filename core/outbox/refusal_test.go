@@ -41,6 +41,7 @@ func (p *picky) answer(_ context.Context, _ int, batch core.Batch) error {
 			p.arrived[nameOf(*event)] = time.Now()
 		}
 	}
+
 	if len(failed) == 0 {
 		return nil
 	}
@@ -70,7 +71,9 @@ func TestRefusedEventsHoldUpNoOther(t *testing.T) {
 	const refused = 1000
 	eachContract(t, func(t *testing.T, opts outbox.Options) {
 		t.Helper()
-		without, with := p99(t, opts, 0), p99(t, opts, refused)
+
+		without := p99(t, opts, 0)
+		with := p99(t, opts, refused)
 		t.Logf("p99 until an event arrives: %v, beside %d that are refused: %v", without, refused, with)
 		// A call that is under way ends first.
 		if with > without+roundTrip {
@@ -82,6 +85,7 @@ func TestRefusedEventsHoldUpNoOther(t *testing.T) {
 // p99 returns the time until 99 % of good events arrived, beside a number that is refused for ever.
 func p99(t *testing.T, opts outbox.Options, refused int) time.Duration {
 	t.Helper()
+
 	p := newPicky(refuseBad(errNoOwner))
 	opts.DrainTimeout = -1
 	var took []time.Duration
@@ -92,10 +96,12 @@ func p99(t *testing.T, opts outbox.Options, refused int) time.Duration {
 		w.writeMany(good, "good-", pause)
 		time.Sleep(time.Minute)
 		w.stop()
+
 		for i := range good {
 			took = append(took, p.arrived[numbered("good-", i)].Sub(began.Add(time.Duration(i)*pause)))
 		}
 	})
+
 	slices.Sort(took)
 	return took[len(took)*99/100]
 }
@@ -104,11 +110,13 @@ func p99(t *testing.T, opts outbox.Options, refused int) time.Duration {
 func TestRefusedEventsAreGivenUpForOneResync(t *testing.T) {
 	eachContract(t, func(t *testing.T, opts outbox.Options) {
 		t.Helper()
+
 		opts.Random = jitter(1)
 		inBubble(t, scene{opts: opts, answer: newPicky(refuseBad(errNoOwner)).answer}, func(w *world) {
 			w.writeMany(1000, "bad-", 0)
 			time.Sleep(4*time.Minute + 59*second)
 			w.wantCounts(outbox.Counts{Accepted: 1000, Pending: 1000})
+
 			time.Sleep(time.Minute)
 			synctest.Wait()
 			w.wantCounts(outbox.Counts{Accepted: 1001, Delivered: 1, Dropped: map[core.Reason]int64{"owner_missing": 1000}})
@@ -119,7 +127,8 @@ func TestRefusedEventsAreGivenUpForOneResync(t *testing.T) {
 
 // Events that are refused all the time do not make the operator look at the runtime all the time.
 func TestStreamOfRefusalsHasFewResyncs(t *testing.T) {
-	p, opts := newPicky(refuseBad(errRefused)), outbox.Options{ResendResync: outbox.Defaults().ResendResync}
+	p := newPicky(refuseBad(errRefused))
+	opts := outbox.Options{ResendResync: outbox.Defaults().ResendResync}
 	inBubble(t, scene{opts: opts, answer: p.answer}, func(w *world) {
 		w.writeMany(6000, "bad-", 100*ms)
 		last := time.Now()
@@ -129,6 +138,7 @@ func TestStreamOfRefusalsHasFewResyncs(t *testing.T) {
 		if at := p.arrived["resync"]; at.Before(last) {
 			t.Errorf("the last resync arrived %v before the last refusal, want it after", last.Sub(at))
 		}
+
 		if c := w.Counts()[kyma]; c.Dropped["malformed"] != 6000 || c.Pending != 0 {
 			t.Errorf("counts %+v, want 6000 dropped", c)
 		}
@@ -140,6 +150,7 @@ func TestStreamOfRefusalsHasFewResyncs(t *testing.T) {
 func TestRefusedResyncDoesNotLoop(t *testing.T) {
 	eachContract(t, func(t *testing.T, opts outbox.Options) {
 		t.Helper()
+
 		opts.GiveUpAfter = time.Minute
 		inBubble(t, scene{opts: opts, answer: newPicky(func(*core.WatchEvent) error {
 			if elapsed() < time.Hour {
@@ -152,6 +163,7 @@ func TestRefusedResyncDoesNotLoop(t *testing.T) {
 			time.Sleep(time.Hour)
 			w.wantBetween(300, w.count("resync"), 400, "resyncs in an hour, about one in 10 s: half of 20 s is not random")
 			w.wantCounts(outbox.Counts{Accepted: 101, Pending: 1, Dropped: dropped})
+
 			time.Sleep(outbox.Defaults().MaxBackoff)
 			w.wantCounts(outbox.Counts{Accepted: 101, Delivered: 1, Dropped: dropped})
 		})
@@ -169,9 +181,11 @@ func TestRefusedOwnerIsForgotten(t *testing.T) {
 		w.Accept(kyma, ownedBy("wrong", "a"))
 		w.Accept(kyma, ownedBy("right", "bad"))
 		time.Sleep(time.Minute)
+
 		for _, owner := range []string{"wrong", "right"} {
 			w.wantBetween(1, w.count("resync of "+owner), 10, "resyncs of the "+owner+" owner")
 		}
+
 		before := w.count("resync of wrong")
 		w.Resync()
 		time.Sleep(time.Minute)
@@ -203,6 +217,7 @@ func TestEventThatCondemnedABatchStaysAlone(t *testing.T) {
 				together++
 			}
 		}
+
 		w.wantBetween(0, together, 1, "batches were refused because of one event")
 		w.wantCounts(outbox.Counts{Accepted: 1001, Delivered: 1000, Pending: 1})
 	})
@@ -211,7 +226,8 @@ func TestEventThatCondemnedABatchStaysAlone(t *testing.T) {
 // An event of a batch that was refused as a whole is sent alone. When it is refused for itself then,
 // a busy manager does not hold it up.
 func TestEventThatWasAloneIsRetriedBesideOthers(t *testing.T) {
-	bad, large := newPicky(refuseBad(core.ErrForbidden)), true
+	bad := newPicky(refuseBad(core.ErrForbidden))
+	large := true
 	inBubble(t, scene{
 		opts: outbox.Options{MaxBatch: 500, Epoch: "e", GiveUpAfter: time.Minute, DrainTimeout: -1},
 		answer: func(ctx context.Context, n int, batch core.Batch) error {
@@ -266,11 +282,14 @@ func cutting(limit int) func(p *plane) core.Forwarder {
 				for i := limit; i < len(batch.Events); i++ {
 					unsent[i] = core.ErrNotSent
 				}
+
 				if batch.Heartbeat != nil {
 					unsent[len(batch.Events)] = fmt.Errorf("heartbeat: %w", core.ErrNotSent)
 				}
-				batch.Events, batch.Heartbeat = batch.Events[:limit], nil
+				batch.Events = batch.Events[:limit]
+				batch.Heartbeat = nil
 			}
+
 			if err := p.Forward(ctx, manager, batch); err != nil || len(unsent) == 0 {
 				return err
 			}
@@ -298,6 +317,7 @@ func TestHeartbeatFollowsItsNumbers(t *testing.T) {
 				t.Errorf("heartbeat names %d, but %d was the last to arrive", beat.Sequence, seen)
 			}
 		}
+
 		if beats := w.beats(); len(beats) != 2 || beats[1].Sequence != 20 {
 			t.Errorf("heartbeats %+v, want one at the start and one after the 20 events", beats)
 		}

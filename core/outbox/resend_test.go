@@ -27,11 +27,13 @@ func TestLastResendIsForTheLastOwner(t *testing.T) {
 			w.Accept(kyma, ownedBy(owner, "a"))
 			time.Sleep(second)
 		}
+
 		time.Sleep(time.Minute)
 		var got []string
 		for _, event := range w.events() {
 			got = append(got, event.Owner.Name)
 		}
+
 		if want := []string{"former", "last", "former", "last"}; !slices.Equal(got, want) {
 			t.Errorf("got events for the owners %q, want %q", got, want)
 		}
@@ -40,7 +42,8 @@ func TestLastResendIsForTheLastOwner(t *testing.T) {
 
 // A resend counts for MaxKeys, but gives way to a new key of any manager.
 func TestResendsMakeRoom(t *testing.T) {
-	opts, other := resends(3*second), &plane{}
+	opts := resends(3 * second)
+	other := &plane{}
 	opts.MaxKeys = 1
 	inBubble(t, scene{opts: opts, via: func(p *plane) core.Forwarder {
 		return core.ForwarderFunc(func(ctx context.Context, manager core.Manager, batch core.Batch) error {
@@ -54,6 +57,7 @@ func TestResendsMakeRoom(t *testing.T) {
 		time.Sleep(second)
 		w.wantOutcome("other", named("b"), core.Accepted) // Only a resend has to make room.
 		w.wantOutcome("other", named("c"), core.Dropped)  // Events do not make room.
+
 		time.Sleep(time.Minute)
 		// The resync for the resend of a is as late as that. The resync for c is resent, as c would
 		// have been.
@@ -71,20 +75,24 @@ func TestOverflowOfResends(t *testing.T) {
 		w.writeMany(50, "", 190*ms)
 		time.Sleep(time.Minute)
 		w.wantOutcome(kyma, named("there is room again"), core.Accepted)
+
 		w.stop()
 		if counts := w.Counts()[kyma]; len(counts.Dropped) > 0 {
 			t.Errorf("counts %+v, want nothing dropped", counts)
 		}
+
 		var resyncs []time.Duration
 		for _, call := range w.seen() {
 			if strings.HasPrefix(call.Names[0], "resync") {
 				resyncs = append(resyncs, call.At)
 			}
 		}
+
 		// The last resend that made room did so after 49 * 190 ms.
 		if n := len(resyncs); n > 12 || resyncs[n-1] != 10310*ms {
 			t.Fatalf("%d resyncs at %v, want about one a second, the last one at 10.31 s", n, resyncs)
 		}
+
 		for i, at := range resyncs[1:] {
 			if pause := at - resyncs[i]; pause > second {
 				t.Errorf("%v between two resyncs, want a second at most", pause)
@@ -100,6 +108,7 @@ func TestOwnersDoNotUnboundTheResends(t *testing.T) {
 			w.Accept(kyma, ownedBy(numbered("", i), "a"))
 			time.Sleep(190 * ms)
 		}
+
 		time.Sleep(time.Hour)
 		owners := make(map[string]bool)
 		for _, call := range w.seen() {
@@ -107,6 +116,7 @@ func TestOwnersDoNotUnboundTheResends(t *testing.T) {
 				owners[call.Names[0]] = true
 			}
 		}
+
 		w.wantBetween(100, len(owners), 100, "owners had a resync")
 	})
 }
@@ -115,7 +125,8 @@ func TestOwnersDoNotUnboundTheResends(t *testing.T) {
 func TestMergedEventSaysWhatAllWritesNeed(t *testing.T) {
 	at := func(uid types.UID, base int64) core.WatchEvent {
 		e := named("a")
-		e.UID, e.Base = uid, base
+		e.UID = uid
+		e.Base = base
 		return e
 	}
 	for name, tt := range map[string]struct {
@@ -136,6 +147,7 @@ func TestMergedEventSaysWhatAllWritesNeed(t *testing.T) {
 					w.Accept(kyma, event)
 					time.Sleep(tt.pause)
 				}
+
 				time.Sleep(time.Hour)
 				if events := w.events(); events[len(events)-1].WatchEvent != tt.want {
 					t.Errorf("the last event is %+v, want %+v", events[len(events)-1].WatchEvent, tt.want)
@@ -152,6 +164,7 @@ func TestResyncReachesEveryManager(t *testing.T) {
 		for range 3 { // While the first waits to settle, one of the others stands for both.
 			w.Resync()
 		}
+
 		time.Sleep(second)
 		w.wantCalls(at(100*ms, "a"), at(1100*ms, "resync"), at(1100*ms, "resync"))
 		for manager, want := range map[core.Manager]int64{"configured": 3, "served": 4} {
@@ -170,6 +183,7 @@ func TestResyncsHaveAPace(t *testing.T) {
 			w.write("a")
 			time.Sleep(200 * ms)
 		}
+
 		time.Sleep(10 * second)
 		var last time.Duration
 		for _, c := range w.seen() {
@@ -177,6 +191,7 @@ func TestResyncsHaveAPace(t *testing.T) {
 				last = c.At
 			}
 		}
+
 		w.wantBetween(5, w.count("resync"), 5, "resyncs in 20 s, one in 5 s")
 		if last < 20*second {
 			t.Errorf("the last resync came at %v, want one after the last cause", last)
@@ -196,16 +211,20 @@ func TestForgedOwnersLeaveRoomForOneThatWasTaken(t *testing.T) {
 			for i := range forged {
 				w.Accept(kyma, ownedBy(numbered("forged-", i), "a"))
 			}
+
 			time.Sleep(time.Minute)
 			w.Accept(kyma, ownedBy("real", "a"))
 			time.Sleep(time.Minute)
 			w.setDown(true)
+
 			for i := range keys {
 				w.Accept(kyma, ownedBy("another", numbered("b", i)))
 			}
+
 			for i := range forged {
 				w.Accept(kyma, ownedBy(numbered("forged-", i), "c"))
 			}
+
 			w.Accept(kyma, ownedBy("real", "lost"))
 			time.Sleep(time.Minute)
 			w.setDown(false)
@@ -213,6 +232,7 @@ func TestForgedOwnersLeaveRoomForOneThatWasTaken(t *testing.T) {
 			if w.count("lost") > 0 {
 				w.t.Error("the outbox has room for the change")
 			}
+
 			if w.count("resync of real") == 0 {
 				w.t.Errorf("with %d forged owners, no resync replaces the change that had no room", forged)
 			}
@@ -230,11 +250,13 @@ func TestForgedOwnersDoNotTakeTheFirstResync(t *testing.T) {
 			for i := range forged {
 				w.Accept(kyma, ownedBy(numbered("forged-", i), "a"))
 			}
+
 			time.Sleep(second)
 			for range 3 {
 				w.Accept(kyma, ownedBy("real", "a"))
 				time.Sleep(time.Minute)
 			}
+
 			if n := w.count("resync of real"); n != 1 {
 				w.t.Errorf("with %d forged owners, %d resyncs of the owner, want one", forged, n)
 			}
@@ -260,25 +282,31 @@ func TestResyncsOfFormerOwnersDoNotTakeTheFirstResync(t *testing.T) {
 				failed[i] = errNoOwner
 			}
 		}
+
 		if len(failed) == 0 {
 			return nil
 		}
 		return failed
 	}
+
 	inBubble(t, scene{opts: opts, plain: true, answer: answer}, func(w *world) {
 		for i := range forged {
 			w.Accept(kyma, ownedBy(numbered("forged-", i), "a"))
 		}
+
 		for i := range taken {
 			w.Accept(kyma, ownedBy(numbered("taken-", i), "a"))
 		}
+
 		time.Sleep(time.Minute)
 		isPermanent.Store(true)
 		time.Sleep(10 * time.Minute)
+
 		for range 3 {
 			w.Accept(kyma, ownedBy("real", "a"))
 			time.Sleep(time.Minute)
 		}
+
 		if w.count("resync of real") == 0 {
 			t.Errorf("%d owners without resync have given way, and the next owner gets none", gone)
 		}
@@ -295,6 +323,7 @@ func refuseOwnersBut(owner string) answer {
 				failed[i] = errNoOwner
 			}
 		}
+
 		if len(failed) == 0 {
 			return nil
 		}

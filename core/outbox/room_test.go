@@ -39,9 +39,11 @@ func TestBytesAreBounded(t *testing.T) {
 					kept++
 				}
 			}
+
 			w.wantBetween(tt.least, kept, tt.most, name+" are kept")
 			counted, _ := w.Sizes()
 			w.wantBetween(1, counted, 1<<20+2000, "bytes, with a resync")
+
 			time.Sleep(2 * time.Minute)
 			counted, _ = w.Sizes()
 			w.wantBetween(0, counted, 0, "bytes after all was delivered")
@@ -63,6 +65,7 @@ func TestNewerEventsTakeBytes(t *testing.T) {
 			}
 			time.Sleep(time.Minute)
 		}
+
 		counted, _ := w.Sizes()
 		w.wantBetween(8000, counted, 12_000, "bytes")
 	})
@@ -74,9 +77,11 @@ func TestInventedManagerDoesNotTakeAllBytes(t *testing.T) {
 		for i := range 1000 {
 			w.Accept("invented", long("o-", i))
 		}
+
 		for i := range 300 {
 			w.wantOutcome(kyma, named(numbered("o-", i)), core.Accepted)
 		}
+
 		w.Accept("invented", long("o-", 2000)) // It does not get them back.
 		time.Sleep(time.Minute)
 		w.wantDelivered(300)
@@ -118,6 +123,7 @@ func TestSizesAreAboutTheMemory(t *testing.T) {
 			box := newOutbox(t, core.ForwarderFunc(func(context.Context, core.Manager, core.Batch) error { return nil }),
 				outbox.Options{MaxBytes: 64 << 20})
 			before := heap()
+
 			for range 1 + beside {
 				for n := range events {
 					newest := event(n)
@@ -127,6 +133,7 @@ func TestSizesAreAboutTheMemory(t *testing.T) {
 					}
 				}
 			}
+
 			counted, _ := box.Sizes()
 			ratio := float64(heap()-before) / float64(counted)
 			t.Logf("%s, with %d beside each: %d bytes for an event, %.2f of the count", name, beside, counted/events, ratio)

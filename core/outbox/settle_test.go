@@ -35,6 +35,7 @@ func written(name string) core.WatchEvent {
 // TestAReceiverThatChecksGetsEventsEarly sends one event after the other.
 func TestAReceiverThatChecksGetsEventsEarly(t *testing.T) {
 	t.Parallel()
+
 	var after atomic.Int64
 	var down atomic.Bool
 	inBubble(t, scene{opts: checking(&after), answer: func(context.Context, int, core.Batch) error {
@@ -45,13 +46,16 @@ func TestAReceiverThatChecksGetsEventsEarly(t *testing.T) {
 	}}, func(w *world) {
 		wait := func(event core.WatchEvent, want time.Duration, why string) {
 			t.Helper()
-			n, began := len(w.seen()), elapsed()
+
+			n := len(w.seen())
+			began := elapsed()
 			w.Accept(kyma, event)
 			time.Sleep(150 * ms)
 			if calls := w.seen(); len(calls) == n || calls[n].At-began != want {
 				t.Errorf("%s: calls %v, want the first %v after %v", why, calls[n:], want, began)
 			}
 		}
+
 		after.Store(int64(100 * ms))
 		wait(written("a"), 100*ms, "the manager never answered")
 		wait(written("b"), 10*ms, "its last answer says that it checks")
@@ -87,6 +91,7 @@ func TestAnEarlyEventToAnotherReplicaIsSentAgain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			var after atomic.Int64
 			after.Store(int64(100 * ms))
 			opts := checking(&after)
@@ -108,15 +113,18 @@ func TestAnEarlyEventToAnotherReplicaIsSentAgain(t *testing.T) {
 // attempt after the settle time.
 func TestAnEarlyEventWithoutAnswerGetsAnotherID(t *testing.T) {
 	t.Parallel()
+
 	var after atomic.Int64
 	var down atomic.Bool
 	opts := checking(&after)
 	opts.MinBackoff = 60 * ms
 	var ids []string // One call follows the other.
+
 	inBubble(t, scene{opts: opts, answer: func(_ context.Context, _ int, batch core.Batch) error {
 		for _, event := range batch.Events {
 			ids = append(ids, event.ID)
 		}
+
 		if down.Load() {
 			return errDown
 		}
@@ -145,6 +153,7 @@ func TestAnEarlyEventWithoutAnswerGetsAnotherID(t *testing.T) {
 // they name no object, so no receiver can check them.
 func TestEventsOfTwoObjectsOfANameSettle(t *testing.T) {
 	t.Parallel()
+
 	var after atomic.Int64
 	after.Store(int64(100 * ms))
 	inBubble(t, scene{opts: checking(&after)}, func(w *world) {
@@ -163,6 +172,7 @@ func TestEventsOfTwoObjectsOfANameSettle(t *testing.T) {
 // in the queue of the resends.
 func TestRoomIsMadeOfEventsThatSettle(t *testing.T) {
 	t.Parallel()
+
 	var after atomic.Int64
 	opts := checking(&after)
 	opts.Resend = []time.Duration{}

@@ -143,6 +143,7 @@ func TestOutageIsNoBoundOnTheSize(t *testing.T) {
 		w.writeMany(400, "object-", 0)
 		time.Sleep(6 * time.Minute)
 		w.wantCounts(outbox.Counts{Accepted: 400, Delivered: 400})
+
 		before := w.withEvents()
 		w.writeMany(400, "other-", 0)
 		time.Sleep(second)
@@ -171,6 +172,7 @@ func (w *world) wantHeartbeats(every time.Duration, givenUp uint64) {
 		for _, event := range batch.Events {
 			seen = max(seen, event.Sequence)
 		}
+
 		beat := batch.Heartbeat
 		if beat == nil {
 			continue
@@ -178,11 +180,15 @@ func (w *world) wantHeartbeats(every time.Duration, givenUp uint64) {
 		if beat.Sequence > seen+givenUp || beat.Sequence < named {
 			w.t.Errorf("heartbeat %d names %d after %d, but %d was the last to arrive", beat.Number, beat.Sequence, named, seen)
 		}
+
 		if gap := beat.Time.Sub(last); !last.IsZero() && gap > every {
 			w.t.Errorf("heartbeat %d comes %v after the last, want at most %v", beat.Number, gap, every)
 		}
-		named, last = beat.Sequence, beat.Time
+
+		named = beat.Sequence
+		last = beat.Time
 	}
+
 	if last.IsZero() || time.Since(last) > every {
 		w.t.Errorf("the last heartbeat is of %v, want one in the last %v", last, every)
 	}
@@ -198,17 +204,21 @@ func TestHeartbeatsDoNotFallBehindLostAnswers(t *testing.T) {
 				return elapsed() > 5*second && elapsed() < 6*second && len(batch.Events) > 0
 			}
 			opts := outbox.Options{Epoch: "e", MaxBatch: 500, HeartbeatInterval: 50 * ms, GiveUpAfter: time.Hour}
+
 			inBubble(t, scene{opts: opts, answer: func(_ context.Context, _ int, batch core.Batch) error {
 				time.Sleep(ms)
 				if sizeOf(batch) > 4 {
 					return errTooLarge
 				}
+
 				for _, event := range batch.Events {
 					seen = max(seen, event.Sequence)
 				}
+
 				if beat := batch.Heartbeat; beat != nil && beat.Sequence < seen {
 					t.Errorf("at %v, a heartbeat names %d, and number %d may have been seen", elapsed(), beat.Sequence, seen)
 				}
+
 				if isLost(batch) {
 					return lost
 				}

@@ -69,6 +69,7 @@ func names(batch core.Batch) []string {
 	for i := range batch.Events {
 		all = append(all, nameOf(batch.Events[i].WatchEvent))
 	}
+
 	if batch.Heartbeat != nil {
 		all = append(all, "heartbeat")
 	}
@@ -140,17 +141,20 @@ type plane struct {
 
 func (p *plane) Forward(ctx context.Context, _ core.Manager, batch core.Batch) error {
 	p.mu.Lock()
-	n, down := len(p.calls), p.down
+	n := len(p.calls)
+	down := p.down
 	p.calls = append(p.calls, call{elapsed(), names(batch)})
 	p.mu.Unlock()
 	if down {
 		return errDown
 	}
+
 	if p.answer != nil {
 		if err := p.answer(ctx, n, batch); err != nil {
 			return err
 		}
 	}
+
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.batches = append(p.batches, batch)
@@ -240,6 +244,7 @@ type world struct {
 // newWorld returns a world. Its outbox is not started.
 func newWorld(t *testing.T, s scene) *world {
 	t.Helper()
+
 	w := &world{t: t, plane: &plane{answer: s.answer}, stop: func() {}}
 	if !s.plain {
 		s.opts.ResendResync = cmp.Or(s.opts.ResendResync, -1)
@@ -252,6 +257,7 @@ func newWorld(t *testing.T, s scene) *world {
 			s.opts.Resend = []time.Duration{}
 		}
 	}
+
 	if s.opts.Logger == nil {
 		s.opts.Logger = slog.New(slog.NewTextHandler(&w.log, nil))
 	}
@@ -278,6 +284,7 @@ func inBubble(t *testing.T, s scene, test func(w *world)) {
 
 func newOutbox(t *testing.T, p core.Forwarder, opts outbox.Options) *outbox.Outbox {
 	t.Helper()
+
 	o, err := outbox.New(p, opts)
 	if err != nil {
 		t.Fatal(err)
@@ -287,9 +294,11 @@ func newOutbox(t *testing.T, p core.Forwarder, opts outbox.Options) *outbox.Outb
 
 func startOutbox(t *testing.T, o *outbox.Outbox) (stop func()) {
 	t.Helper()
+
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- o.Start(ctx) }()
+
 	stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-ended; err != nil {
@@ -297,6 +306,7 @@ func startOutbox(t *testing.T, o *outbox.Outbox) (stop func()) {
 		}
 		checkBalance(t, o)
 	})
+
 	t.Cleanup(stop)
 	return stop
 }
@@ -308,6 +318,7 @@ func checkBalance(t *testing.T, o *outbox.Outbox) {
 		for _, n := range c.Dropped {
 			sum += n
 		}
+
 		if c.Accepted != sum {
 			t.Errorf("%s: accepted %d, but the fates add up to %d: %+v", manager, c.Accepted, sum, c)
 		}

@@ -18,6 +18,7 @@ import (
 // roundTrip writes watches as text, and reads the text.
 func roundTrip(t *testing.T, watches ...watch.Watch) []watch.Watch {
 	t.Helper()
+
 	text, err := json.Marshal(watch.DocumentOf(watches))
 	if err != nil {
 		t.Fatal(err)
@@ -27,6 +28,7 @@ func roundTrip(t *testing.T, watches ...watch.Watch) []watch.Watch {
 
 func read(t *testing.T, text string) []watch.Watch {
 	t.Helper()
+
 	var document watch.Document
 	if err := json.Unmarshal([]byte(text), &document); err != nil {
 		t.Fatal(err)
@@ -43,6 +45,7 @@ func TestTextKeepsEachField(t *testing.T) {
 	if err := whole.Validate(); err != nil {
 		t.Errorf("the watch with all fields: %v", err)
 	}
+
 	for path, w := range changed {
 		if err := w.Validate(); err != nil {
 			t.Errorf("%s: %v", path, err)
@@ -50,6 +53,7 @@ func TestTextKeepsEachField(t *testing.T) {
 		if cmp.Equal(whole, w) {
 			t.Errorf("%s is not changed", path)
 		}
+
 		if diff := cmp.Diff([]watch.Watch{w}, roundTrip(t, w)); diff != "" {
 			t.Errorf("%s: text drops or changes a field (-want +got):\n%s", path, diff)
 		}
@@ -64,6 +68,7 @@ func TestTextIsSortedByName(t *testing.T) {
 	if diff := cmp.Diff([]watch.Watch{named("a", "a"), named("a", "b"), named("b", "a")}, have); diff != "" {
 		t.Errorf("watches (-want +got):\n%s", diff)
 	}
+
 	if have := roundTrip(t); len(have) != 0 {
 		t.Errorf("%v, want none", have)
 	}
@@ -165,14 +170,17 @@ func TestInvalidWatches(t *testing.T) {
 		{`version "v*"`, func(w *watch.Watch) { w.Resource.Version = "v*" }},
 		{`resource "*"`, func(w *watch.Watch) { w.Resource.Resource = "*" }},
 		{`resource "kymas/status": want it without status`, func(w *watch.Watch) {
-			w.Resource.Resource, w.Selector.Labels = "kymas/status", nil
+			w.Resource.Resource = "kymas/status"
+			w.Selector.Labels = nil
 		}},
 		{`resource "kymas/*"`, func(w *watch.Watch) { w.Resource.Resource = "kymas/*" }},
 		{`resource "kymas/"`, func(w *watch.Watch) { w.Resource.Resource = "kymas/" }},
 		{`resource "kymas/a/b"`, func(w *watch.Watch) { w.Resource.Resource = "kymas/a/b" }},
 		{"reviews show no labels", func(w *watch.Watch) { w.Resource.Resource = "kymas/scale" }},
 		{`want "spec" for a subresource`, func(w *watch.Watch) {
-			w.Resource.Resource, w.Selector.Labels, w.Field = "kymas/scale", nil, core.FieldStatus
+			w.Resource.Resource = "kymas/scale"
+			w.Selector.Labels = nil
+			w.Field = core.FieldStatus
 		}},
 		{`kind: want upper camel case of ASCII such as Deployment, have "kyma"`, func(w *watch.Watch) {
 			w.Kind = "kyma"
@@ -203,6 +211,7 @@ func TestInvalidWatches(t *testing.T) {
 		if err := w.Validate(); err != nil {
 			t.Fatal(err)
 		}
+
 		tt.change(&w)
 		if err := w.Validate(); !errors.Is(err, watch.ErrInvalid) || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("error %v, want it to say %q", err, tt.want)
@@ -212,7 +221,10 @@ func TestInvalidWatches(t *testing.T) {
 
 func TestValidWatches(t *testing.T) {
 	for name, change := range map[string]func(*watch.Watch){
-		"a subresource":        func(w *watch.Watch) { w.Resource.Resource, w.Selector.Labels = "pods/eviction", nil },
+		"a subresource": func(w *watch.Watch) {
+			w.Resource.Resource = "pods/eviction"
+			w.Selector.Labels = nil
+		},
 		"one with labels":      func(w *watch.Watch) { w.Resource.Resource = "pods/resize" },
 		"the longest name":     func(w *watch.Watch) { w.Name.Name = strings.Repeat("a", 253) },
 		"a key without prefix": requirement("A_b.c", "DoesNotExist"),
@@ -228,11 +240,15 @@ func TestValidWatches(t *testing.T) {
 
 func TestValidateNamesAllProblems(t *testing.T) {
 	wrong := valid()
-	wrong.Name.Name, wrong.Manager, wrong.Field = "wrong", "", "data"
+	wrong.Name.Name = "wrong"
+	wrong.Manager = ""
+	wrong.Field = "data"
+
 	err := watch.Validate([]watch.Watch{valid(), wrong, valid()})
 	if !errors.Is(err, watch.ErrInvalid) || !strings.Contains(err.Error(), "manager is not a DNS-1123 label") {
 		t.Fatalf("error %v, want one of the watches and one of the manager", err)
 	}
+
 	for _, want := range []string{
 		`watch "kcp-system/wrong": manager`, `watch "kcp-system/wrong": field`,
 		`watch "kcp-system/kyma": duplicate name`,

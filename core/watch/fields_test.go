@@ -24,6 +24,7 @@ const one = `{"apiVersion":"operator.kyma-project.io/v1beta2","kind":"Watcher",
 
 func TestUnknownFieldsAreNamed(t *testing.T) {
 	t.Parallel()
+
 	if document, err := watch.ParseDocument([]byte(one)); err != nil || len(must(document.Watches())) != 1 {
 		t.Fatalf("a Watcher with all fields: %v", err)
 	}
@@ -51,6 +52,7 @@ func TestUnknownFieldsAreNamed(t *testing.T) {
 		if text == one {
 			t.Fatalf("%s: nothing is changed", name)
 		}
+
 		inList := `{"kind":"WatcherList","items":[` + one + "," + text + "]}"
 		for place, text := range map[string]string{`"`: text, `"items[1].`: inList} {
 			_, err := watch.ParseDocument([]byte(text))
@@ -70,6 +72,7 @@ func TestUnknownFieldsAreNamed(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "spec.fields") || !strings.Contains(err.Error(), "spec.labelsToWach") {
 		t.Errorf("two fields: %v, want both", err)
 	}
+
 	for _, text := range []string{"", "[", "1", `"a"`, "[1]", `{"kind":1}`, `{"spec":[]}`} {
 		if document, err := watch.ParseDocument([]byte(text)); err == nil {
 			t.Errorf("%s: %v", text, document)
@@ -80,11 +83,13 @@ func TestUnknownFieldsAreNamed(t *testing.T) {
 // Each field that a text has is known, so that an agent reads what an installer writes.
 func TestEachFieldIsKnown(t *testing.T) {
 	t.Parallel()
+
 	whole, changed := watchtest.Watches()
 	watches := []watch.Watch{whole}
 	for _, w := range changed {
 		watches = append(watches, w)
 	}
+
 	text, err := json.Marshal(watch.DocumentOf(watches))
 	if err != nil {
 		t.Fatal(err)
@@ -99,11 +104,13 @@ func FuzzParseDocument(f *testing.F) {
 	f.Add(one)
 	f.Add(deployed)
 	f.Add(`{"items":[{"items":[{}]}],"kind":"List"}`)
+
 	f.Fuzz(func(t *testing.T, text string) {
 		document, err := watch.ParseDocument([]byte(text))
 		if err != nil {
 			return
 		}
+
 		again, err := json.Marshal(document)
 		if err != nil {
 			t.Fatal(err)

@@ -42,7 +42,8 @@ func TestIssued(t *testing.T) {
 
 	root := must(testpki.NewCA("root", testpki.Options{}))
 	intermediate := must(root.Intermediate("intermediate", testpki.Options{}))
-	past, future := time.Now().Add(-time.Minute), time.Now().Add(time.Minute)
+	past := time.Now().Add(-time.Minute)
+	future := time.Now().Add(time.Minute)
 	for name, tc := range map[string]struct {
 		leaf   *testpki.Leaf
 		usage  x509.ExtKeyUsage
@@ -93,6 +94,7 @@ func TestSubjectAlternativeNames(t *testing.T) {
 		DNSNames: []string{"skr-1.example.com"}, IPs: []net.IP{net.IPv4(192, 0, 2, 1)},
 		URIs: []string{"spiffe://example.com/skr-1"},
 	})).TLS.Leaf
+
 	got := fmt.Sprint(leaf.Subject.CommonName, leaf.DNSNames, leaf.IPAddresses, leaf.URIs)
 	if want := "skr-1[skr-1.example.com] [192.0.2.1] [spiffe://example.com/skr-1]"; got != want {
 		t.Errorf("have %s, want %s", got, want)
@@ -120,6 +122,7 @@ func TestVolume(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		if !pair.Leaf.Equal(leaf.TLS.Leaf) {
 			t.Error("the files are not those of the newest leaf")
 		}
@@ -131,6 +134,7 @@ func TestVolume(t *testing.T) {
 	if err := volume.Write(map[string][]byte{"ca.crt": root.PEM}); err != nil {
 		t.Fatal(err)
 	}
+
 	if _, err := os.Stat(volume.Path("tls.key")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the key is still there: %v", err)
 	}

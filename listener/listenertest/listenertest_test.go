@@ -96,6 +96,7 @@ func TestPinning(t *testing.T) {
 			}
 		})
 	}
+
 	if calls := operator.Calls(); len(calls) != 1 || calls[0].Runtime != "a" {
 		t.Errorf("the operator got %+v, want one event of a", calls)
 	}

@@ -26,6 +26,7 @@ import (
 
 func newFleet(t *testing.T) *fleet.Fleet {
 	t.Helper()
+
 	f, err := fleet.New(fleet.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -50,6 +51,7 @@ func get(handler http.Handler, query string, change ...func(*http.Request)) *htt
 	for _, c := range change {
 		c(r)
 	}
+
 	w := httptest.NewRecorder()
 	handler.ServeHTTP(w, r)
 	return w
@@ -62,6 +64,7 @@ func asPost(r *http.Request) { r.Method = http.MethodPost }
 
 func parse(t *testing.T, w *httptest.ResponseRecorder, into any) {
 	t.Helper()
+
 	if w.Code != http.StatusOK || w.Header().Get("Content-Type") != "application/json" {
 		t.Fatalf("answer %d of type %q, want JSON: %s", w.Code, w.Header().Get("Content-Type"), w.Body)
 	}
@@ -94,11 +97,13 @@ func TestConstructorsRefuseNil(t *testing.T) {
 	} {
 		t.Run(want, func(t *testing.T) {
 			t.Parallel()
+
 			defer func() {
 				if got, _ := recover().(string); !strings.Contains(got, want+" is nil") {
 					t.Errorf("panic %q, want one about a nil %s", got, want)
 				}
 			}()
+
 			construct()
 		})
 	}
@@ -107,6 +112,7 @@ func TestConstructorsRefuseNil(t *testing.T) {
 // TestRefusals: without authentication both handlers are closed.
 func TestRefusals(t *testing.T) {
 	t.Parallel()
+
 	runtimes := statuspage.FleetHandler(newFleet(t))
 	installed := statuspage.InstallationsHandler(installed)
 	none := statuspage.InstallationsHandler(func() installations.All { return installations.All{} })
@@ -167,6 +173,7 @@ func TestWrongQueriesAreNamed(t *testing.T) {
 
 func TestRequireToken(t *testing.T) {
 	t.Parallel()
+
 	token := "secret"
 	handler := statuspage.RequireToken(func() string { return token }, statuspage.FleetHandler(newFleet(t)))
 	basic := func(password string) func(*http.Request) {
@@ -175,6 +182,7 @@ func TestRequireToken(t *testing.T) {
 	bearer := func(token string) func(*http.Request) {
 		return func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+token) }
 	}
+
 	for _, test := range []struct {
 		name, token string
 		log         func(*http.Request)
@@ -202,6 +210,7 @@ func TestRequireToken(t *testing.T) {
 // Inline code, other origins or HTML from text would run code from the names of a runtime.
 func TestPagePolicy(t *testing.T) {
 	t.Parallel()
+
 	w := get(open(newFleet(t)), "fleet", asBrowser)
 	policy := w.Header().Get("Content-Security-Policy")
 	for _, want := range []string{
@@ -212,6 +221,7 @@ func TestPagePolicy(t *testing.T) {
 			t.Errorf("no %q in the policy %q", want, policy)
 		}
 	}
+
 	if found := regexp.MustCompile(`unsafe|\*|https?:`).FindString(policy); found != "" {
 		t.Errorf("%q in the policy %q", found, policy)
 	}
@@ -220,6 +230,7 @@ func TestPagePolicy(t *testing.T) {
 		FindString(link.ReplaceAllString(w.Body.String(), "")); found != "" {
 		t.Errorf("%q in the page, want neither HTML from text nor foreign assets nor inline code", found)
 	}
+
 	for name, want := range map[string]string{
 		"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Vary": "Accept",
 		"Content-Type": "text/html; charset=utf-8",
@@ -233,6 +244,7 @@ func TestPagePolicy(t *testing.T) {
 // Each state and each reason has words on the page.
 func TestPageHasWordsForEachCondition(t *testing.T) {
 	t.Parallel()
+
 	page := get(open(newFleet(t)), "fleet", asBrowser).Body.String()
 	for _, c := range fleet.Conditions() {
 		for _, key := range []string{string(c.State), string(c.Reason)} {
@@ -246,11 +258,13 @@ func TestPageHasWordsForEachCondition(t *testing.T) {
 // The action of each state and reason on the page is that of the table of states.
 func TestPageLinksTheActionOfEachReason(t *testing.T) {
 	t.Parallel()
+
 	page := get(open(newFleet(t)), "fleet", asBrowser).Body.String()
 	text, err := os.ReadFile("../../docs/reference/fleet-api.md")
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	rows := regexp.MustCompile("(?m)^\\| (\\w+) \\| (?:`(\\w+)`)? ?\\|.*\\| ([^|]*) \\|$").FindAllStringSubmatch(string(text), -1)
 	link := regexp.MustCompile(`\[.*\]\((.*)\)`)
 	linked := 0
@@ -261,10 +275,12 @@ func TestPageLinksTheActionOfEachReason(t *testing.T) {
 		}
 		target := path.Join("reference", found[1])
 		linked++
+
 		if want := fmt.Sprintf("\n  %s: '%s',", firstOf(row[2], row[1]), target); !strings.Contains(page, want) {
 			t.Errorf("%s %s: no line %q in the page", row[1], row[2], want)
 		}
 	}
+
 	if linked < 10 {
 		t.Errorf("%d rows of the table have a link, want more", linked)
 	}
@@ -279,6 +295,7 @@ func firstOf(a, b string) string {
 
 func TestFleetSelection(t *testing.T) {
 	t.Parallel()
+
 	f := newFleet(t)
 	beat(f, "late", 100*time.Hour, func(b *core.Heartbeat) { b.OldestPending = time.Hour })
 	beat(f, "lost", 2*time.Hour, func(b *core.Heartbeat) { b.Canary = core.CanaryLost })
@@ -288,6 +305,7 @@ func TestFleetSelection(t *testing.T) {
 	f.Receiver().Observe(core.Peer{ID: "old"}, "lifecycle", core.NewBatch(core.WatchEvent{}, core.WatchEvent{}), nil)
 	f.Receiver().Observe(core.Peer{ID: "Fresh-1"}, "other", core.NewBatch(core.WatchEvent{}), nil)
 	handler := open(f)
+
 	for query, want := range map[string]string{
 		"":                                  "Fresh-1 Fresh-1/other expiring fresh-2 late lost old",
 		"order=attention":                   "lost late expiring Fresh-1/other old Fresh-1 fresh-2",
@@ -317,6 +335,7 @@ func TestFleetSelection(t *testing.T) {
 				Replicas         []map[string]any
 			}
 		}
+
 		parse(t, get(handler, "?"+query), &view)
 		names := []string{}
 		for _, s := range view.Runtimes {
@@ -325,6 +344,7 @@ func TestFleetSelection(t *testing.T) {
 				t.Errorf("%s: %d replicas", query, len(s.Replicas))
 			}
 		}
+
 		have := strings.Join(names, " ")
 		if view.Total > 0 {
 			have += fmt.Sprint(" of ", view.Total)
@@ -332,6 +352,7 @@ func TestFleetSelection(t *testing.T) {
 		if have != want {
 			t.Errorf("%s: %q, want %q", query, have, want)
 		}
+
 		events := []map[string]any{{"manager": "lifecycle", "count": 2.0}, {"manager": "other", "count": 1.0}}
 		counts := []map[string]any{
 			{"manager": "lifecycle", "state": "degraded", "reason": "canary_lost", "count": 1.0},
@@ -341,11 +362,13 @@ func TestFleetSelection(t *testing.T) {
 			{"manager": "lifecycle", "state": "unknown", "count": 1.0},
 			{"manager": "other", "state": "unknown", "count": 1.0},
 		}
+
 		versions := []map[string]any{{"manager": "lifecycle", "version": "v1.2.3", "count": 1.0}}
 		if diff := cmp.Diff(events, view.Events) + cmp.Diff(counts, view.Counts) + cmp.Diff(versions, view.Versions); diff != "" {
 			t.Errorf("%s: events, counts and versions (-want +have):\n%s", query, diff)
 		}
 	}
+
 	if have, want := get(open(newFleet(t)), "").Body.String(), `{"counts":[],"runtimes":[]}`+"\n"; have != want {
 		t.Errorf("without runtimes: %q, want %q", have, want)
 	}
@@ -354,11 +377,15 @@ func TestFleetSelection(t *testing.T) {
 // Durations are readable, and no text of a runtime breaks the JSON.
 func TestFleetShowsHeartbeats(t *testing.T) {
 	t.Parallel()
+
 	f := newFleet(t)
 	beat(f, "runtime-a", time.Hour, func(b *core.Heartbeat) {
 		b.Time = time.Now().Add(-time.Hour)
-		b.Interval, b.OldestPending, b.KeyMaterialError = 30*time.Second, 90*time.Second, "\"},\xff<script>"
+		b.Interval = 30 * time.Second
+		b.OldestPending = 90 * time.Second
+		b.KeyMaterialError = "\"},\xff<script>"
 	})
+
 	f.Receiver().Refuse("runtime-a", "lifecycle", reasons.SANMismatch)
 	var view struct {
 		Runtimes []struct {
@@ -370,6 +397,7 @@ func TestFleetShowsHeartbeats(t *testing.T) {
 			}
 		}
 	}
+
 	w := get(open(f), "")
 	parse(t, w, &view)
 	shown := view.Runtimes[0]
@@ -382,6 +410,7 @@ func TestFleetShowsHeartbeats(t *testing.T) {
 
 func TestInstallationsSelection(t *testing.T) {
 	t.Parallel()
+
 	handler := statuspage.Authenticated(statuspage.InstallationsHandler(installed))
 	const a, b = "runtime-a never_heard kyma  ", "runtime-a never_heard other  "
 	const c, d = "runtime-c certificate_overdue   ", "runtime-d failed  Unreachable kcp-system/kyma-d"
@@ -407,6 +436,7 @@ func TestInstallationsSelection(t *testing.T) {
 		for _, p := range view.Problems {
 			have = append(have, strings.Join([]string{p.Runtime, p.Problem, p.Manager, p.Reason, p.Object}, " "))
 		}
+
 		if diff := cmp.Diff(want, have); diff != "" {
 			t.Errorf("%s: total and problems (-want +have):\n%s", query, diff)
 		}
@@ -415,15 +445,19 @@ func TestInstallationsSelection(t *testing.T) {
 
 func TestInstallationsAreAHundredAtOnce(t *testing.T) {
 	t.Parallel()
+
 	handler := statuspage.Authenticated(statuspage.InstallationsHandler(func() (all installations.All) {
-		all.Phase, all.Waiting = "Confirming", make([]core.RuntimeID, 10_000)
+		all.Phase = "Confirming"
+		all.Waiting = make([]core.RuntimeID, 10_000)
 		return all
 	}))
+
 	var view struct {
 		Total    int
 		Problems []struct{}
 	}
 	parse(t, get(handler, ""), &view)
+
 	if view.Total != 10_000 || len(view.Problems) != 100 {
 		t.Errorf("%d of %d problems", len(view.Problems), view.Total)
 	}
@@ -432,6 +466,7 @@ func TestInstallationsAreAHundredAtOnce(t *testing.T) {
 // The document shows the answer for these installations.
 func TestInstallationsAreDocumented(t *testing.T) {
 	t.Parallel()
+
 	text, err := os.ReadFile("../../docs/reference/fleet-api.md")
 	if err != nil {
 		t.Fatal(err)
@@ -440,6 +475,7 @@ func TestInstallationsAreDocumented(t *testing.T) {
 	if shown == nil {
 		t.Fatal("docs/reference/fleet-api.md shows no answer")
 	}
+
 	handler := statuspage.Authenticated(statuspage.InstallationsHandler(installed))
 	var want, have any
 	answer := get(handler, "?limit=4&offset=2").Body.Bytes()

@@ -19,6 +19,7 @@ const (
 
 func newFleet(t *testing.T) *fleet.Fleet {
 	t.Helper()
+
 	f, err := fleet.New(fleet.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -47,6 +48,7 @@ func TestEachConditionFollowsEachOther(t *testing.T) {
 				if to.State == fleet.Stale {
 					to.Reason = fleet.ReasonStopped
 				}
+
 				got := f.Get(runtime, kyma)
 				if got.State != to.State || got.Reason != to.Reason {
 					t.Errorf("from %v to %v: %s %s", from, to, got.State, got.Reason)
@@ -63,6 +65,7 @@ func TestOneTransition(t *testing.T) {
 	fleettest.Set(f, runtime, kyma, fleet.Condition{State: fleet.Fresh})
 	fleettest.Set(f, runtime, kyma, fleet.Condition{State: fleet.Degraded, Reason: fleet.ReasonCanaryLost})
 	fleettest.Set(f, runtime, kyma, fleet.Condition{State: fleet.Stale})
+
 	if want := []fleet.State{fleet.Fresh, fleet.Degraded, fleet.Stale}; !slices.Equal(seen, want) {
 		t.Errorf("an observer sees %v, want %v", seen, want)
 	}
@@ -85,6 +88,7 @@ func TestFreshEnds(t *testing.T) {
 		if got := f.Get(runtime, kyma).State; got != fleet.Fresh {
 			t.Errorf("after 2 h: %s, want fresh", got)
 		}
+
 		time.Sleep(time.Second)
 		if got := f.Get(runtime, kyma).State; got != fleet.Stale {
 			t.Errorf("after more than 2 h: %s, want stale", got)

@@ -19,6 +19,7 @@ import (
 
 func TestParse(t *testing.T) {
 	t.Parallel()
+
 	tests := []struct {
 		name  string
 		lines []string
@@ -74,9 +75,11 @@ func TestParse(t *testing.T) {
 			want:  []xfcc.Element{{Subject: strings.Repeat("x", xfcc.MaxSize-len("Subject="))}},
 		},
 	}
+
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
+
 			have, err := xfcc.Parse(test.lines)
 			if err != nil {
 				t.Fatal(err)
@@ -90,6 +93,7 @@ func TestParse(t *testing.T) {
 
 func TestParseRefuses(t *testing.T) {
 	t.Parallel()
+
 	tests := []struct {
 		name  string
 		lines []string
@@ -118,6 +122,7 @@ func TestParseRefuses(t *testing.T) {
 		{"one byte too many", []string{"Subject=" + strings.Repeat("x", xfcc.MaxSize-len("Subject=")+1)}, xfcc.ErrTooLarge},
 		{"too many bytes over several lines", slices.Repeat([]string{"By=" + strings.Repeat("x", 8<<10)}, 5), xfcc.ErrTooLarge},
 	}
+
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -139,15 +144,18 @@ func FuzzParse(f *testing.F) {
 	} {
 		f.Add(seed)
 	}
+
 	f.Fuzz(func(t *testing.T, header string) {
 		lines := strings.Split(header, "\n")
 		elements, err := xfcc.Parse(lines)
 		if err == nil && (len(elements) == 0 || len(elements) > xfcc.MaxElements || len(header)-len(lines)+1 > xfcc.MaxSize) {
 			t.Errorf("%d elements of %d bytes", len(elements), len(header))
 		}
+
 		for _, element := range elements {
 			_, _, _ = element.Certificates()
 		}
+
 		elements, err = xfcc.Parse([]string{header + "," + appended})
 		if err == nil && elements[len(elements)-1].Cert != "gateway" {
 			t.Errorf("last element is %+v, want that of the gateway", elements[len(elements)-1])
@@ -157,7 +165,9 @@ func FuzzParse(f *testing.F) {
 
 func TestCertificates(t *testing.T) {
 	t.Parallel()
-	a, b := newCertificate(t, "a"), newCertificate(t, "b")
+
+	a := newCertificate(t, "a")
+	b := newCertificate(t, "b")
 	upper := strings.ToUpper(hash(a))
 	tests := []struct {
 		name    string
@@ -174,9 +184,11 @@ func TestCertificates(t *testing.T) {
 		{"a plus for a space, and nothing else escaped", xfcc.Element{Cert: plusForSpace(a)}, 0},
 		{"every byte escaped", xfcc.Element{Cert: escapeAll(a)}, 0},
 	}
+
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
+
 			leaf, chain, err := test.element.Certificates()
 			if err != nil {
 				t.Fatal(err)
@@ -190,10 +202,13 @@ func TestCertificates(t *testing.T) {
 
 func TestCertificatesRefuses(t *testing.T) {
 	t.Parallel()
-	a, b := newCertificate(t, "a"), newCertificate(t, "b")
+
+	a := newCertificate(t, "a")
+	b := newCertificate(t, "b")
 	key := string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: a.Raw}))
 	broken := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.Raw[:len(a.Raw)/2]}))
 	headers := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Headers: map[string]string{"a": "b"}, Bytes: a.Raw}))
+
 	tests := []struct {
 		name    string
 		element xfcc.Element
@@ -219,6 +234,7 @@ func TestCertificatesRefuses(t *testing.T) {
 		{"half a Hash", xfcc.Element{Hash: hash(a)[:32], Cert: escape(a)}, xfcc.ErrHashMismatch},
 		{"a Hash that is not hex", xfcc.Element{Hash: "xyz", Cert: escape(a)}, xfcc.ErrHashMismatch},
 	}
+
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
