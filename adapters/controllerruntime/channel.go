@@ -36,8 +36,8 @@ const (
 //
 // Compared with a [Source], an operator with a channel loses this:
 //
-//   - An event is acknowledged before it is in the workqueue. If the operator dies in between, the
-//     change is lost until the next poll.
+//   - An event is acknowledged before it is in the workqueue, and the metrics of the workqueue do
+//     not count it.
 //   - Equal events do not coalesce in the channel, and a loud runtime can fill the channel for all
 //     other runtimes.
 //   - A resync has the priority of a change, and a resend of a write that was already read is

@@ -17,9 +17,9 @@ const defaultWarmUp = 90 * time.Second
 // runtime without heartbeats has not confirmed the CA. No rotation waits for a runtime with a
 // revoked sender, because such a runtime gets the new key material and the bundle together.
 //
-// The heartbeats of a runtime count only after warmUp has passed since the first heartbeat, because
-// the first heartbeats may come from only one replica of its agent. This time begins again when
-// this process starts or becomes the leader. If warmUp is 0, it is 90 s.
+// A runtime counts only after warmUp has passed since the last change of its state, because the
+// first heartbeats may come from only one replica of its agent. This time begins again when this
+// process starts or becomes the leader. If warmUp is 0, it is 90 s.
 func FromFleet(f *fleet.Fleet, warmUp time.Duration) func(ca string, runtimes []core.RuntimeID) []core.RuntimeID {
 	warmUp = cmp.Or(warmUp, defaultWarmUp)
 	return func(fingerprint string, runtimes []core.RuntimeID) []core.RuntimeID {
