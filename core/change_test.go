@@ -13,6 +13,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
+// The event names the object of the newest state, and falls back to the last state and to the name
+// of the request.
 func TestChangeEvent(t *testing.T) {
 	t.Parallel()
 
@@ -75,6 +77,8 @@ func TestChangeEvent(t *testing.T) {
 	}
 }
 
+// UID and Base come only from a state on which the API server commits the write. Text that the API
+// server does not write counts as unknown.
 func TestBase(t *testing.T) {
 	t.Parallel()
 

@@ -23,6 +23,8 @@ func (a *answer) Retryable() bool           { return a.retryable }
 func (a *answer) RetryAfter() time.Duration { return a.after }
 func (a *answer) Reason() string            { return "answered" }
 
+// Callers classify an error by the outermost error with an opinion. An error without an opinion is
+// retried.
 func TestClassification(t *testing.T) {
 	t.Parallel()
 
@@ -73,6 +75,7 @@ func TestClassification(t *testing.T) {
 	}
 }
 
+// The error of one event is not that of the batch: errors.Is does not find it.
 func TestEventErrors(t *testing.T) {
 	t.Parallel()
 

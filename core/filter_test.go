@@ -95,6 +95,8 @@ type filterTest struct {
 	want          verdicts
 }
 
+// Each filter passes the changes of its field, of the selection and of the life of an object, and
+// nothing else.
 func TestComparingFilters(t *testing.T) {
 	t.Parallel()
 

@@ -11,6 +11,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
+// A manager is a URL segment: nothing that a server or a gateway could read as another path is
+// accepted.
 func TestParseManager(t *testing.T) {
 	t.Parallel()
 
@@ -33,6 +35,7 @@ func TestParseManager(t *testing.T) {
 	}
 }
 
+// Foreign input can neither forge a log line nor flood the log.
 func TestParseManagerErrorsAreFitForLogs(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]string{
@@ -72,6 +75,7 @@ func FuzzParseManager(f *testing.F) {
 	})
 }
 
+// Only the name of one namespaced object is accepted, and the error is short.
 func TestParseOwner(t *testing.T) {
 	t.Parallel()
 
@@ -100,6 +104,8 @@ func TestParseOwner(t *testing.T) {
 	}
 }
 
+// The newest state with the annotation names the owner. A malformed annotation is an error, and an
+// absent one is not.
 func TestChangeOwner(t *testing.T) {
 	t.Parallel()
 

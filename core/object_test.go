@@ -39,6 +39,7 @@ func decode(t *testing.T, text string) *core.Object {
 	return o
 }
 
+// The fields that filters and events need are decoded, and all other fields stay bytes.
 func TestDecodeObject(t *testing.T) {
 	t.Parallel()
 
@@ -77,6 +78,7 @@ func checkText(t *testing.T, name string, get func(string) (string, bool), key, 
 	}
 }
 
+// Null is no object, and all methods of a nil object are safe.
 func TestAbsentObject(t *testing.T) {
 	t.Parallel()
 
@@ -95,6 +97,7 @@ func TestAbsentObject(t *testing.T) {
 	}
 }
 
+// An object inside of a larger text is decoded, and the rest of the text is left to the caller.
 func TestDecodeObjectPrefix(t *testing.T) {
 	t.Parallel()
 
@@ -119,6 +122,7 @@ func TestDecodeObjectPrefix(t *testing.T) {
 	}
 }
 
+// An object from a decoded map equals that from bytes, and shares no memory with the map.
 func TestNewObject(t *testing.T) {
 	t.Parallel()
 
@@ -157,6 +161,8 @@ func TestNewObject(t *testing.T) {
 	}
 }
 
+// A small text with many members must not become much memory. Members of other fields are not
+// decoded, and do not count.
 func TestMembersAreBounded(t *testing.T) {
 	t.Parallel()
 
@@ -217,6 +223,7 @@ func allocated(work func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
+// The error names the place of the fault.
 func TestDecodeObjectRefuses(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
@@ -243,6 +250,7 @@ func TestDecodeObjectRefuses(t *testing.T) {
 	}
 }
 
+// As in an API server, null is absent and the last of several equal names counts.
 func TestNullsAndRepeatedNames(t *testing.T) {
 	t.Parallel()
 
@@ -405,6 +413,7 @@ func checkReference(t *testing.T, text []byte, o *core.Object, err error, want *
 	}
 }
 
+// Events about one object merge, although they describe different writes.
 func TestKeyIdentifiesTheObjectToLookAt(t *testing.T) {
 	t.Parallel()
 

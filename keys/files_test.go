@@ -114,6 +114,7 @@ func receive[T any](t *testing.T, from <-chan T) T {
 	}
 }
 
+// New files are in use after Reload, and only then. Unchanged files are no new generation.
 func TestFilesReload(t *testing.T) {
 	t.Parallel()
 
@@ -214,6 +215,7 @@ func TestFilesReportDistinctFailuresOnceEach(t *testing.T) {
 	}
 }
 
+// Files that vanish and come back unchanged end the error, and are no new generation.
 func TestBrokenFilesAreRestored(t *testing.T) {
 	t.Parallel()
 
@@ -236,6 +238,7 @@ func TestBrokenFilesAreRestored(t *testing.T) {
 	}
 }
 
+// A certificate that is not valid yet does not replace a valid one, until it is valid itself.
 func TestFilesBecomeValid(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -471,6 +474,7 @@ func TestFilesFollow(t *testing.T) {
 	}
 }
 
+// The error names the file or the option. A CA bundle alone, or a certificate alone, is enough.
 func TestNewFilesRefuses(t *testing.T) {
 	t.Parallel()
 

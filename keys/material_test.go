@@ -11,6 +11,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
+// Material has the chain, the validity and the fingerprints of its certificates.
 func TestNewMaterial(t *testing.T) {
 	t.Parallel()
 
@@ -39,6 +40,7 @@ func TestNewMaterial(t *testing.T) {
 	}
 }
 
+// The error names the faulty file and its problem, and contains no key material.
 func TestNewMaterialRefuses(t *testing.T) {
 	t.Parallel()
 

@@ -65,6 +65,8 @@ func client(source keys.Source) *tls.Config {
 	return must(keys.ClientTLSConfig(source, "localhost"))
 }
 
+// Both ends refuse an expired, foreign or missing certificate, a wrong name or use, and TLS before
+// 1.3.
 func TestHandshake(t *testing.T) {
 	t.Parallel()
 
@@ -138,6 +140,7 @@ func TestHandshake(t *testing.T) {
 	}
 }
 
+// A client without a certificate or without CAs would fail in each handshake.
 func TestClientTLSConfigNeedsBoth(t *testing.T) {
 	t.Parallel()
 
@@ -222,6 +225,7 @@ func TestServerFollowsBothSources(t *testing.T) {
 	check("after a change of the serving certificate, a client that knows the new one", second, second, true)
 }
 
+// A server with fewer protocols than the default offers only those of the caller.
 func TestServerNegotiatesNextProtos(t *testing.T) {
 	t.Parallel()
 

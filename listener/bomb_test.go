@@ -82,6 +82,7 @@ func TestBadChainsAreVerifiedOnce(t *testing.T) {
 	}
 }
 
+// A chain of more than 10 certificates is refused before it costs a verification.
 func TestLongChainsAreNotVerified(t *testing.T) {
 	t.Parallel()
 

@@ -21,6 +21,7 @@ func TestBadCertificatesPushOutNoGoodOne(t *testing.T) {
 	}
 }
 
+// The newest verdict is always in the cache, which keeps its size.
 func TestCacheIsBounded(t *testing.T) {
 	t.Parallel()
 

@@ -29,6 +29,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/listener/listenertest"
 )
 
+// The handler gets the event with its verified sender and the time of its arrival, and the sender
+// an empty answer.
 func TestEventsAreDelivered(t *testing.T) {
 	t.Parallel()
 
@@ -96,6 +98,8 @@ type answerCase struct {
 	after string
 }
 
+// Each fault has its status, its reason in the metrics, and an answer without the text of the
+// cause.
 func TestAnswers(t *testing.T) {
 	t.Parallel()
 
@@ -398,6 +402,7 @@ func TestInFlightIsBoundedForEachRuntime(t *testing.T) {
 	}
 }
 
+// A panic is logged with its stack, and the refusal of the request with the runtime.
 func TestLogs(t *testing.T) {
 	t.Parallel()
 

@@ -47,6 +47,7 @@ func newListenerFor(t *testing.T, name core.Manager, handler core.Handler, opts 
 	return l
 }
 
+// Start fails for the second listener: two would deliver each resync twice.
 func TestListenersOfOneManagerDoNotShareAFleet(t *testing.T) {
 	t.Parallel()
 

@@ -24,6 +24,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
+// A peer has the names, the validity and all fingerprints of its certificate, from a connection as
+// from a header.
 func TestPeer(t *testing.T) {
 	t.Parallel()
 
@@ -244,6 +246,7 @@ func TestVerdictOfAConnection(t *testing.T) {
 	send("not_ready", nil)
 }
 
+// A certificate without a usable name is refused. A name must be printable, as it is logged.
 func TestIdentity(t *testing.T) {
 	t.Parallel()
 
@@ -384,6 +387,7 @@ func FuzzFromXFCC(f *testing.F) {
 	})
 }
 
+// Only the address of the connection counts, in each notation. Headers with an address are ignored.
 func TestProxyAddresses(t *testing.T) {
 	t.Parallel()
 

@@ -418,6 +418,7 @@ func padding(signature []byte, bits int) asn1.BitString {
 	return asn1.BitString{Bytes: shifted.FillBytes(make([]byte, len(signature))), BitLength: 8*len(signature) - bits}
 }
 
+// A changed file takes effect, and a broken or missing one leaves the last good list in use.
 func TestRevocationsFromFile(t *testing.T) {
 	t.Parallel()
 

@@ -143,6 +143,7 @@ func TestRefusalsAreLogged(t *testing.T) {
 	}
 }
 
+// A listener that cannot serve returns an error, is not ready, and cannot be started again.
 func TestStartReturnsErrors(t *testing.T) {
 	t.Parallel()
 
@@ -183,6 +184,7 @@ func TestStartReturnsErrors(t *testing.T) {
 	}
 }
 
+// A listener is ready exactly while it serves, on each replica.
 func TestLife(t *testing.T) {
 	t.Parallel()
 

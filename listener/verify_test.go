@@ -26,6 +26,8 @@ func answering(err error) core.Verifier {
 	return core.VerifierFunc(func(context.Context, core.Peer, *core.WatchEvent) error { return err })
 }
 
+// AllOf returns the first error. AnyOf returns a refusal only if no verifier may let the event pass
+// later.
 func TestComposedVerifiers(t *testing.T) {
 	t.Parallel()
 
@@ -65,6 +67,7 @@ func TestComposedVerifiers(t *testing.T) {
 	}
 }
 
+// SAN pinning follows the contract of verifiers, alone and combined.
 func TestVerifierSuite(t *testing.T) {
 	t.Parallel()
 
@@ -95,6 +98,7 @@ func TestVerifierSuite(t *testing.T) {
 	}
 }
 
+// Domains and SANs match as DNS names, URIs and addresses do, and a wildcard matches nothing.
 func TestSANPinning(t *testing.T) {
 	t.Parallel()
 

@@ -17,6 +17,7 @@ func body(t *testing.T, answer contract.Answer) []byte {
 	return must(answer.Body())(t)
 }
 
+// An answer that refuses some events arrives with the status, reason and wait of each.
 func TestPartialAnswer(t *testing.T) {
 	t.Parallel()
 
@@ -55,6 +56,7 @@ func TestDecodeAnswerOfOthers(t *testing.T) {
 	}
 }
 
+// A wait is rounded up: an agent that comes back early would be refused again.
 func TestSeconds(t *testing.T) {
 	t.Parallel()
 	for wait, want := range map[time.Duration]int64{
@@ -78,6 +80,7 @@ func FuzzAnswer(f *testing.F) {
 	})
 }
 
+// Each status, with and without the reason of a listener, has the meaning that the sender acts on.
 func TestInterpret(t *testing.T) {
 	t.Parallel()
 

@@ -31,6 +31,7 @@ func oneEvent(t *testing.T, change func(event, data map[string]any)) []byte {
 	return must(json.Marshal([]any{event}))(t)
 }
 
+// An event needs only the required attributes, and unknown attributes are ignored.
 func TestLeastEventIsTaken(t *testing.T) {
 	t.Parallel()
 
@@ -60,6 +61,8 @@ func TestDataMayComeInBase64(t *testing.T) {
 	}
 }
 
+// The error is permanent and names the attribute at fault, so that the author of an agent can mend
+// it.
 func TestMalformedBatches(t *testing.T) {
 	t.Parallel()
 
@@ -207,6 +210,7 @@ func BenchmarkBatch(b *testing.B) {
 	})
 }
 
+// Exactly the known names are accepted. The error lists them, and does not repeat a long input.
 func TestParseVersion(t *testing.T) {
 	t.Parallel()
 
@@ -240,6 +244,7 @@ func TestUnknownVersionsNeitherEncodeNorDecode(t *testing.T) {
 	}
 }
 
+// The properties of each contract are fixed: deployed agents and gateways depend on them.
 func TestTraits(t *testing.T) {
 	t.Parallel()
 

@@ -130,6 +130,8 @@ func versionOf(name string) contract.Version {
 	return contract.V3
 }
 
+// Each batch in contract-v3.md is decoded to the events that the page describes, and encoded to the
+// same batch again.
 func TestDocumentedBatchesMeanWhatIsSaid(t *testing.T) {
 	t.Parallel()
 
@@ -156,6 +158,7 @@ func TestDocumentedBatchesMeanWhatIsSaid(t *testing.T) {
 	}
 }
 
+// Each faulty batch in contract-v3.md is refused with the error that the page names.
 func TestDocumentedFaultsAreRefused(t *testing.T) {
 	t.Parallel()
 
@@ -199,6 +202,7 @@ func wantAnswers() map[string]meant {
 	}
 }
 
+// A sender reads each answer in contract-v3.md as the page describes it.
 func TestDocumentedAnswersMeanWhatIsSaid(t *testing.T) {
 	t.Parallel()
 

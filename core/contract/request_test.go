@@ -152,6 +152,8 @@ func TestEncodeCutsByEvents(t *testing.T) {
 	}
 }
 
+// An event that the contract cannot express fails alone, with a permanent error. The other events
+// of the batch are sent.
 func TestUnsendableEvents(t *testing.T) {
 	t.Parallel()
 
@@ -184,6 +186,8 @@ func TestUnsendableEvents(t *testing.T) {
 	}
 }
 
+// A batch whose source or epoch cannot be expressed is refused as a whole, because each event
+// carries both.
 func TestUnsendableClaims(t *testing.T) {
 	t.Parallel()
 

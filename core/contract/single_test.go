@@ -89,6 +89,7 @@ func checkDecoded(t *testing.T, name string, version contract.Version, body stri
 	}
 }
 
+// The error of a malformed body names the contract, and the field at fault with its bound.
 func TestDecodeRefuses(t *testing.T) {
 	t.Parallel()
 
@@ -145,6 +146,8 @@ func TestDecodeRefuses(t *testing.T) {
 	}
 }
 
+// An event that contracts v1 and v2 cannot express fails with a permanent error, and nothing is
+// sent.
 func TestUnsendableSingleEvents(t *testing.T) {
 	t.Parallel()
 
@@ -195,6 +198,7 @@ func TestSingleRequestsCarryOneEvent(t *testing.T) {
 	checkDecoded(t, "the event", contract.V1, string(request.Body), sample())
 }
 
+// Names of the greatest length, in the longest encoding, fit into a body of contract v1.
 func TestTheLongestEventFits(t *testing.T) {
 	t.Parallel()
 

@@ -195,6 +195,7 @@ func fails(err error) func(context.Context, core.Batch) error {
 	return func(context.Context, core.Batch) error { return err }
 }
 
+// Answers are used in order, then that of Always. Each call is recorded with its answer.
 func TestRecorderRecordsAndFollowsItsScript(t *testing.T) {
 	t.Parallel()
 
@@ -234,6 +235,8 @@ func TestRecorderRecordsAndFollowsItsScript(t *testing.T) {
 	}
 }
 
+// Waiting ends with the awaited call or with the context. A call that hangs counts as arrived, not
+// as accepted.
 func TestRecorderWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -81,6 +81,7 @@ func chosen[T any](t *testing.T, mutants map[string]T) T {
 	return m
 }
 
+// TestSuitesFindMutants runs this test in a child process, and expects it to fail.
 func TestMutantForwarder(t *testing.T) {
 	m := chosen(t, forwarderMutants())
 	t.Run("suite", func(t *testing.T) {
@@ -559,6 +560,7 @@ func verifierMutants() map[string]verifierMutant {
 	}
 }
 
+// TestSuitesFindMutants runs this test in a child process, and expects it to fail.
 func TestMutantVerifier(t *testing.T) {
 	m := chosen(t, verifierMutants())
 	t.Run("suite", func(t *testing.T) {
@@ -579,6 +581,7 @@ type receiverMutant struct {
 	beside func(*coretest.ReceiverParts, core.RuntimeID, core.Manager, core.Batch)
 }
 
+// TestSuitesFindMutants runs this test in a child process, and expects it to fail.
 func TestMutantReceiver(t *testing.T) {
 	m := chosen(t, receiverMutants())
 	t.Run("suite", func(t *testing.T) {

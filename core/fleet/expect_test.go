@@ -115,6 +115,8 @@ func TestARefusedRuntimeNamesTheReason(t *testing.T) {
 	})
 }
 
+// An expected runtime without heartbeats is unknown at first. It becomes stale unless an agent
+// without heartbeats speaks for it.
 func TestExpectedRuntimes(t *testing.T) {
 	eachPlay(t, map[string]func(r *rig){
 		"one without heartbeats stays unknown": func(r *rig) {

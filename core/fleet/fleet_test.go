@@ -473,6 +473,8 @@ func TestStates(t *testing.T) {
 	})
 }
 
+// A lost number, a new epoch and a lower counter each cause one resync. Repeated and reordered
+// requests cause none.
 func TestWhatLeadsToOneResync(t *testing.T) {
 	for _, test := range []struct {
 		name  string
@@ -679,6 +681,7 @@ func TestAgentsResyncReplacesOurs(t *testing.T) {
 	}
 }
 
+// Resyncs of many runtimes that are due together are spread over time, and none is lost.
 func TestResyncsArePaced(t *testing.T) {
 	inBubble(t, fleet.Options{ResyncsPerSecond: 10}, func(r *rig) {
 		for n := range 100 {
@@ -703,6 +706,7 @@ func TestResyncsArePaced(t *testing.T) {
 	})
 }
 
+// Jitter only shortens the time, so that runtimes do not come back together.
 func TestRequeueAfterIsSpread(t *testing.T) {
 	for random, want := range map[float64]time.Duration{0: 54 * time.Second, 0.5: time.Minute} {
 		f := newFleet(t, fleet.Options{Random: func() float64 { return random }})
@@ -712,6 +716,7 @@ func TestRequeueAfterIsSpread(t *testing.T) {
 	}
 }
 
+// Runtimes, the replicas of a runtime and the drop reasons of a heartbeat are foreign input.
 func TestMemoryIsBounded(t *testing.T) {
 	inBubble(t, fleet.Options{MaxStatuses: 2}, func(r *rig) {
 		for n := range 5 {
@@ -749,6 +754,8 @@ func TestMemoryIsBounded(t *testing.T) {
 	})
 }
 
+// Requests that were under way do not bring a forgotten runtime back. A later request or Expect
+// does.
 func TestForgetting(t *testing.T) {
 	inBubble(t, fleet.Options{ForgetAfter: time.Hour}, func(r *rig) {
 		r.fleet.Forget(prod) // A new fleet has not heard of it.
@@ -786,6 +793,7 @@ func TestForgetting(t *testing.T) {
 	})
 }
 
+// The error names the option. Poll times that contradict each other are refused, too.
 func TestWrongArgumentsAreRefused(t *testing.T) {
 	for name, opts := range map[string]fleet.Options{
 		"ResyncsPerSecond": {ResyncsPerSecond: -1},
@@ -845,6 +853,7 @@ func TestDeliveriesThatHangDelayOthersLittle(t *testing.T) {
 	})
 }
 
+// A runtime may be silent for two of its intervals, however short ForgetAfter is.
 func TestRuntimeThatBeatsSeldomIsNotForgotten(t *testing.T) {
 	slow := func(number uint64) message {
 		return with(beat("e", number, 1), func(b *core.Heartbeat) { b.Interval = time.Hour })

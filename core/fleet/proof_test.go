@@ -254,6 +254,7 @@ func TestLevelOfChanges(t *testing.T) {
 	}
 }
 
+// Observers get each change. The log gets few lines, and the number of those that were left out.
 func TestFlappingRuntimeDoesNotFloodTheLog(t *testing.T) {
 	var log bytes.Buffer
 	inBubble(t, fleet.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, func(r *rig) {

@@ -206,6 +206,8 @@ func reconnect(r *rig, first, second chan struct{}) {
 	r.observe(on(second, beat("e", 2, 1)))
 }
 
+// The end of the last connection of a runtime shows a killed agent before its next heartbeat is
+// due. An end for another reason shows nothing.
 func TestEndOfTheLastPath(t *testing.T) {
 	for name, test := range map[string]struct {
 		play  func(r *rig, first, second chan struct{})

@@ -92,6 +92,8 @@ func TestHandlerThatHangsDelaysNothingElse(t *testing.T) {
 	})
 }
 
+// A summary adds up the runtimes of one manager only, and bounds the numbers that a heartbeat
+// claims.
 func TestSummaries(t *testing.T) {
 	inBubble(t, fleet.Options{MaxStatuses: 3}, func(r *rig) {
 		expiry := time.Now().Add(48 * time.Hour)

@@ -28,6 +28,8 @@ func (r *rig) wantVersions(want map[string]int) {
 	}
 }
 
+// Each runtime counts once for each version of its live replicas. A version is foreign text, and
+// becomes a label only if it looks like one.
 func TestVersions(t *testing.T) {
 	eachPlay(t, map[string]func(r *rig){
 		// The new pod of runtime-1 cannot start: nothing else shows it.

@@ -222,6 +222,8 @@ func TestEventsOfABatchAreCharged(t *testing.T) {
 	})
 }
 
+// Size counts as events, pauses add up to a bound, and strangers and deferred messages have
+// accounts like runtimes.
 func TestSharesOfMessages(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -28,6 +28,8 @@ func list(t *testing.T, text string) *RevocationList {
 	return l
 }
 
+// Fingerprints match in every usual notation. A name matches exactly, except for a DNS name, whose
+// case is free.
 func TestRevocationsMatch(t *testing.T) {
 	t.Parallel()
 

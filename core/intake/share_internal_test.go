@@ -17,6 +17,8 @@ func visit(s *shares, a Account, now time.Time) (time.Duration, bool) {
 	return wait, ok
 }
 
+// A burst is accepted, and then as many requests as the rate allows. The wait that is asked for
+// suffices.
 func TestSharesRefill(t *testing.T) {
 	t.Parallel()
 
@@ -107,6 +109,7 @@ func TestSharesBoundWhatIsInFlight(t *testing.T) {
 	}
 }
 
+// Accounts are foreign input: an idle one is forgotten, except while a request of it is in flight.
 func TestSharesForgetTheIdle(t *testing.T) {
 	t.Parallel()
 

@@ -293,6 +293,8 @@ func TestOwnersAreJudgedAlone(t *testing.T) {
 	}
 }
 
+// A batch for a manager that is not served here, or with another runtime as its source, reaches no
+// handler.
 func TestWholeBatchesAreRefused(t *testing.T) {
 	t.Parallel()
 
@@ -399,6 +401,7 @@ func TestFailuresThatAreNotReturned(t *testing.T) {
 	}
 }
 
+// Return is called only with failures: a transport would deliver a batch twice.
 func TestTakenBatchesAreNotOffered(t *testing.T) {
 	t.Parallel()
 

@@ -106,6 +106,7 @@ func slowly(err error) answer {
 	}
 }
 
+// The times and contents of all calls, for each rule of settling, retrying and resending.
 func TestCalls(t *testing.T) {
 	anyResync := core.WatchEvent{Resync: true}
 	unowned := ownedBy("", "of ")

@@ -59,6 +59,8 @@ func TestKnownManagersGetAResyncAndHeartbeats(t *testing.T) {
 	})
 }
 
+// The first heartbeat after an outage reports the pending and dropped events, the last one that
+// nothing is pending.
 func TestHeartbeatTellsHowTheOutboxFares(t *testing.T) {
 	inBubble(t, scene{opts: outbox.Options{
 		Epoch: "e", MaxKeys: 2, MaxBatch: 10,
@@ -434,6 +436,7 @@ func TestAHeartbeatFollowsTheEndOfAConnection(t *testing.T) {
 	}
 }
 
+// A change is reported early, but a value that changes all the time costs one heartbeat in 5 s.
 func TestExtraHeartbeatsHaveAPace(t *testing.T) {
 	state := &changing{}
 	opts := known()

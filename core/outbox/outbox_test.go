@@ -73,6 +73,7 @@ func TestCallsAreBounded(t *testing.T) {
 	})
 }
 
+// Each event that gives way brings a resync for its owner, and a pod chooses the owner.
 func TestOwnersDoNotUnboundTheOverflow(t *testing.T) {
 	inBubble(t, scene{opts: outbox.Options{MaxKeys: 1, DrainTimeout: -1}, answer: always(errDown)}, func(w *world) {
 		for i := range 10_000 {

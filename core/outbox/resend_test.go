@@ -101,6 +101,8 @@ func TestOverflowOfResends(t *testing.T) {
 	})
 }
 
+// A pod chooses the owners of its events: resyncs of owners are bounded although they come one
+// after the other.
 func TestOwnersDoNotUnboundTheResends(t *testing.T) {
 	opts := outbox.Options{MaxKeys: 1, Resend: []time.Duration{time.Minute}, ResyncOwners: true}
 	inBubble(t, scene{opts: opts}, func(w *world) {
@@ -157,6 +159,7 @@ func TestMergedEventSaysWhatAllWritesNeed(t *testing.T) {
 	}
 }
 
+// A resync is for configured managers and for those that have had an event.
 func TestResyncReachesEveryManager(t *testing.T) {
 	inBubble(t, scene{opts: outbox.Options{Managers: []core.Manager{"configured"}}}, func(w *world) {
 		w.Accept("served", named("a"))

@@ -40,6 +40,7 @@ func read(t *testing.T, text string) []watch.Watch {
 	return watches
 }
 
+// A field that the text form loses would widen or narrow a webhook.
 func TestTextKeepsEachField(t *testing.T) {
 	whole, changed := watchtest.Watches()
 	if err := whole.Validate(); err != nil {
@@ -106,6 +107,7 @@ func TestDeployedTextIsRead(t *testing.T) {
 	}
 }
 
+// Namespace and manager come from the defaults of a deployed Watcher.
 func TestDefaultsOfAWatcher(t *testing.T) {
 	const text = `{"apiVersion": "operator.kyma-project.io/v1beta2", "kind": "List", "items": [{"kind": "Watcher",
 		"metadata": {"name": "w", "labels": {"operator.kyma-project.io/managed-by": "m"}}, "spec": {"gateway": {}}}]}`
@@ -157,6 +159,7 @@ func condition(name, expression string) func(*watch.Watch) {
 	return func(w *watch.Watch) { w.Conditions = []watch.Condition{{Name: name, Expression: expression}} }
 }
 
+// The error names the faulty field and the expected form.
 func TestInvalidWatches(t *testing.T) {
 	for _, tt := range []struct {
 		want   string
@@ -219,6 +222,7 @@ func TestInvalidWatches(t *testing.T) {
 	}
 }
 
+// The longest names, and each form that Kubernetes allows, are accepted.
 func TestValidWatches(t *testing.T) {
 	for name, change := range map[string]func(*watch.Watch){
 		"a subresource": func(w *watch.Watch) {

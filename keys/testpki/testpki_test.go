@@ -37,6 +37,7 @@ func verify(root *testpki.CA, leaf *testpki.Leaf, usage x509.ExtKeyUsage) error 
 	return nil
 }
 
+// Certificates for tests verify as their names promise, and the wrong ones do not.
 func TestIssued(t *testing.T) {
 	t.Parallel()
 
@@ -86,6 +87,7 @@ func TestLeavesLiveLong(t *testing.T) {
 	}
 }
 
+// Names of each kind are in the certificate, and a broken URI is an error.
 func TestSubjectAlternativeNames(t *testing.T) {
 	t.Parallel()
 
@@ -104,6 +106,7 @@ func TestSubjectAlternativeNames(t *testing.T) {
 	}
 }
 
+// A write replaces all files together, as a kubelet does, and leaves one generation behind.
 func TestVolume(t *testing.T) {
 	t.Parallel()
 

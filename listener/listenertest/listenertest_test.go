@@ -31,6 +31,7 @@ func must[T any](value T, err error) T {
 	return value
 }
 
+// A unit test with this forwarder has the answers of a real connection.
 func TestConformance(t *testing.T) {
 	coretest.TestForwarder(t, func(_ *testing.T, farEnd *coretest.Recorder) coretest.ForwarderHarness {
 		end := &handler{farEnd: farEnd}
@@ -72,6 +73,7 @@ func (d domains) Domain(_ context.Context, id core.RuntimeID, _ *core.WatchEvent
 	return d[id], nil
 }
 
+// The peer of the test passes through the verifier and the routes of a real listener.
 func TestPinning(t *testing.T) {
 	operator := &coretest.Recorder{}
 	l := must(listener.New(listenertest.Peers(), listener.SANPinning(domains{"a": "a.example.com", "b": "b.example.com"}),
@@ -102,6 +104,7 @@ func TestPinning(t *testing.T) {
 	}
 }
 
+// A request that does not come from the forwarder of this package is refused.
 func TestOtherRequestsHaveNoIdentity(t *testing.T) {
 	l := must(listener.New(listenertest.Peers(), listener.InsecureAllowAll(),
 		map[core.Manager]core.Handler{"kyma": &coretest.Recorder{}}, listener.Options{}))

@@ -171,6 +171,8 @@ func TestWrongQueriesAreNamed(t *testing.T) {
 	}
 }
 
+// Only the present token opens the page, as a bearer token or as the password of a browser. An
+// empty token opens nothing.
 func TestRequireToken(t *testing.T) {
 	t.Parallel()
 
@@ -293,6 +295,8 @@ func firstOf(a, b string) string {
 	return b
 }
 
+// Each parameter selects alone and together with others. An unknown parameter is refused, because
+// it would select too much.
 func TestFleetSelection(t *testing.T) {
 	t.Parallel()
 
@@ -408,6 +412,7 @@ func TestFleetShowsHeartbeats(t *testing.T) {
 	}
 }
 
+// Each parameter selects alone and together with others, and total does not depend on the part.
 func TestInstallationsSelection(t *testing.T) {
 	t.Parallel()
 
@@ -443,6 +448,7 @@ func TestInstallationsSelection(t *testing.T) {
 	}
 }
 
+// Without a limit, the answer has the first 100 problems, and the number of all.
 func TestInstallationsAreAHundredAtOnce(t *testing.T) {
 	t.Parallel()
 

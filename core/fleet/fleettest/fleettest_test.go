@@ -58,6 +58,7 @@ func TestEachConditionFollowsEachOther(t *testing.T) {
 	})
 }
 
+// Observers see one change for each call of Set, as with a real agent.
 func TestOneTransition(t *testing.T) {
 	f := newFleet(t)
 	var seen []fleet.State
@@ -71,6 +72,7 @@ func TestOneTransition(t *testing.T) {
 	}
 }
 
+// A test that asks for a condition that does not exist must not pass.
 func TestUnknownReason(t *testing.T) {
 	defer func() {
 		if recover() == nil {
@@ -80,6 +82,7 @@ func TestUnknownReason(t *testing.T) {
 	fleettest.Set(newFleet(t), runtime, kyma, fleet.Condition{State: fleet.Degraded, Reason: "tired"})
 }
 
+// Without further heartbeats, a fresh runtime becomes stale after the documented two hours.
 func TestFreshEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t)

@@ -17,6 +17,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/listener/internal/xfcc"
 )
 
+// Each form that Envoy and other proxies write is read, including several elements, lines and SANs.
 func TestParse(t *testing.T) {
 	t.Parallel()
 
@@ -91,6 +92,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
+// A header that two parsers could read differently is refused, because a client chooses parts of
+// its text.
 func TestParseRefuses(t *testing.T) {
 	t.Parallel()
 
@@ -163,6 +166,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
+// Each way of escaping that proxies use leads to the same certificate.
 func TestCertificates(t *testing.T) {
 	t.Parallel()
 
@@ -200,6 +204,7 @@ func TestCertificates(t *testing.T) {
 	}
 }
 
+// Only whole certificates, and a hash that belongs to them, are accepted.
 func TestCertificatesRefuses(t *testing.T) {
 	t.Parallel()
 
