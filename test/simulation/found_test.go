@@ -85,6 +85,11 @@ func found() map[string]*Plan {
 			twoAgents(p, r)
 			withCanary(p, r)
 		}),
+		"a replaced agent has 30 s to find that the API server does not call it": with(small(contract.V3, false, nil,
+			[]Fault{
+				{Kind: AgentReplaced, At: 5 * time.Second, For: 198 * time.Second},
+				{Kind: WebhookRemoved, At: 8 * time.Second, For: 13 * time.Minute},
+			}), withCanary),
 	}
 }
 

@@ -61,7 +61,7 @@ func (p *Plan) add(promise *oracle.Promise, f *Fault) {
 	case f.Kind == LinksRefused:
 		promise.Windows = append(promise.Windows, oracle.Window{From: f.At, To: f.At + f.For, Refuses: name})
 	default:
-		promise.Windows = append(promise.Windows, oracle.Window{From: f.At, To: f.At + f.For + f.after()})
+		promise.Windows = append(promise.Windows, oracle.Window{From: f.At, To: f.At + f.For + f.after(), Settles: f.after()})
 	}
 	if f.refusesEach() {
 		promise.Refusals++

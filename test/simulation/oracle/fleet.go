@@ -82,12 +82,13 @@ func (h *History) checkPolls() {
 	}
 }
 
-// isAfterFault reports whether some fault has just ended. The first request after a silence may have events alone, which
-// prove nothing, and the heartbeat that names the outage follows within its interval.
+// isAfterFault reports whether some fault has just ended, even if its effects still continue. The first request after a
+// silence may have events alone, which prove nothing, and the heartbeat that names the outage follows within its interval.
+// A new agent that the API server does not call says so after 30 s.
 func (h *History) isAfterFault(at time.Time) bool {
 	return slices.ContainsFunc(h.promise.Windows, func(w Window) bool {
 		end := h.began.Add(w.To)
-		return at.After(end) && at.Before(end.Add(2*inTime))
+		return at.After(end.Add(-w.Settles)) && at.Before(end.Add(2*inTime))
 	})
 }
 

@@ -96,6 +96,8 @@ type Runtime struct {
 // Window is the time of a fault, from the start of the schedule.
 type Window struct {
 	From, To time.Duration
+	// Settles is the last part of the window: the fault has ended, and its effects may continue.
+	Settles time.Duration
 	// Refuses is the runtime with refused connections, if that is the only fault of the window. Its agents
 	// connect again within their backoff.
 	Refuses string
