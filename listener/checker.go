@@ -186,6 +186,7 @@ func (c *checker) peerOf(cert, signer *x509.Certificate) (core.Peer, error) {
 			peer.IPs = append(peer.IPs, addr.Unmap())
 		}
 	}
+
 	return peer, nil
 }
 
@@ -202,6 +203,7 @@ func casOf(chains [][]*x509.Certificate) (fingerprints []string) {
 			fingerprints = append(fingerprints, fingerprintOf(ca.Raw))
 		}
 	}
+
 	slices.Sort(fingerprints)
 	return slices.Compact(fingerprints)
 }

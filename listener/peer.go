@@ -164,6 +164,7 @@ func FromXFCC(proxy func(*http.Request) error, roots func() *x509.CertPool, opts
 		}
 		return peer, failed
 	}
+
 	return Peers{identify: observe, behindGateway: true, observeOnly: true}
 }
 
@@ -209,6 +210,7 @@ func (p *headerPeers) identify(r *http.Request) (core.Peer, error) {
 		}
 		v = p.verifyOnce(key, leaf, chain, roots)
 	}
+
 	return v.peer, v.err
 }
 

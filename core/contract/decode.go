@@ -107,6 +107,7 @@ func (c *received) addTo(batch *core.Batch, n int) error {
 		batch.Source = c.runtime
 		batch.Epoch = c.epoch
 	}
+
 	switch {
 	case batch.Source != c.runtime || batch.Epoch != c.epoch:
 		return fmt.Errorf("%w: source or epoch differs from the first event", errMalformed)
@@ -418,6 +419,7 @@ func checkHeartbeat(beat *core.Heartbeat) error {
 				errMalformed, len(text), maxAttribute)
 		}
 	}
+
 	return nil
 }
 

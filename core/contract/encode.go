@@ -160,6 +160,7 @@ func (e *element) appendTo(b []byte) []byte {
 	}
 	b = appendText(b, "datacontenttype", "application/json")
 	b = appendText(b, "epoch", e.epoch)
+
 	if e.sequence > 0 { // Padded, so that strings have the order of the numbers, as the extension demands.
 		const width = "00000000000000000000"
 		digits := strconv.FormatUint(e.sequence, 10)

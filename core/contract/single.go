@@ -64,6 +64,7 @@ func decodeSingle(v Version, body []byte) (core.WatchEvent, error) {
 	if decoded.bodyV2 == resyncV2() {
 		return core.WatchEvent{Resync: true, Owner: owner}, nil
 	}
+
 	return core.WatchEvent{
 		Owner:      owner,
 		Watched:    types.NamespacedName(decoded.Watched),
@@ -105,6 +106,7 @@ func (b *bodyV1) checkNames(v Version) error {
 			checkName("owner.Namespace", b.Owner.Namespace, true),
 			checkName("owner.Name", b.Owner.Name, true))
 	}
+
 	return cmp.Or(
 		errOwner,
 		checkName("watched.Namespace", b.Watched.Namespace, false),

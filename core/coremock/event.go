@@ -18,6 +18,7 @@ func Event(want core.WatchEvent) gomock.Matcher {
 		got := eventOf(x)
 		return got != nil && foreseen(*got) == want
 	})
+
 	differs := gomock.GotFormatterFunc(func(x any) string {
 		got := eventOf(x)
 		if got == nil {

@@ -31,6 +31,7 @@ func TestForwarder(
 	t *testing.T, newForwarder func(t *testing.T, farEnd *Recorder) ForwarderHarness, opts ForwarderOptions,
 ) {
 	t.Helper()
+
 	const patience = time.Minute
 	opts.Patience = cmp.Or(opts.Patience, patience)
 
@@ -62,6 +63,7 @@ func forwarderChecks() []forwarderCheck {
 	ofAll := func(want Refusal) func(*suite) { return func(s *suite) { s.wantRefusal(want, true) } }
 	gap := numbered(sampleEvents(0, 3)...)
 	gap.Events[2].Sequence = 1 << 60 // A gap is for the receiver to see.
+
 	return []forwarderCheck{
 		{"context", ends(0)},
 		{"context", ends(100 * time.Millisecond)},

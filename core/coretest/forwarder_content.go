@@ -19,6 +19,7 @@ func (s *forwarderSuite) carriedPart(batch core.Batch) core.Batch {
 		if s.opts.WithoutOwner {
 			e.Owner = types.NamespacedName{}
 		}
+
 		if key := e.Key(); s.opts.WithoutNumbers {
 			*e = core.Numbered{WatchEvent: core.WatchEvent{
 				Resync: key.Resync, Owner: key.Owner, Watched: key.Watched, WatchedGVK: key.WatchedGVK,
@@ -37,6 +38,7 @@ func (s *forwarderSuite) carriedPart(batch core.Batch) core.Batch {
 // roundTrip allows several requests. Some elements may arrive twice: the first time counts.
 func (s *forwarderSuite) roundTrip(sent core.Batch) {
 	s.t.Helper()
+
 	before := len(s.farEnd.Calls())
 	s.mustSend(managerA, sent)
 	want := s.carriedPart(sent)
@@ -53,6 +55,7 @@ func (s *forwarderSuite) roundTrip(sent core.Batch) {
 			got.Source = part.Source
 			got.Epoch = part.Epoch
 		}
+
 		for _, e := range part.Events {
 			if !seen[e.Key()] {
 				got.Events = append(got.Events, e)
@@ -88,6 +91,7 @@ func (s *forwarderSuite) testBatch() {
 	if diff := cmp.Diff(before, batch); diff != "" {
 		s.t.Errorf("Forward changes the batch (-before +after):\n%s", diff)
 	}
+
 	const poison = "written-after-return"
 	for i := range batch.Events {
 		batch.Events[i].Watched.Name = poison
@@ -103,6 +107,7 @@ func (s *forwarderSuite) testBatch() {
 
 func (s *forwarderSuite) wantArrived(manager core.Manager, sent ...core.WatchEvent) {
 	s.t.Helper()
+
 	keys := func(events []core.WatchEvent) map[core.EventKey]bool {
 		set := map[core.EventKey]bool{}
 		batch := s.carriedPart(core.NewBatch(events...))
@@ -144,6 +149,7 @@ func (s *forwarderSuite) testEmpty() {
 	if calls := s.farEnd.Calls(); len(calls) != 0 {
 		s.t.Errorf("Forward of an empty batch reached the far end %d times", len(calls))
 	}
+
 	s.Disconnect()
 	if err := s.forwardInTime(managerA, core.Batch{}); err != nil {
 		s.t.Errorf("Forward of an empty batch to an unreachable far end = %v, want nil", err)
@@ -181,9 +187,11 @@ func (s *forwarderSuite) testSlowManager() {
 	defer cancel()
 	result := make(chan error, 1)
 	go func() { result <- s.callForward(ctx, managerA, numbered(sampleEvent(0))) }()
+
 	if err := s.farEnd.WaitCalls(soon, 1); err != nil {
 		s.t.Fatalf("no call reached the far end: %v", err)
 	}
+
 	s.mustSend(managerB, numbered(sampleEvent(1)))
 	select {
 	case err := <-result:

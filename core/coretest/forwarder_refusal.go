@@ -19,11 +19,13 @@ const advice = 60 * time.Second
 // fails with one error, so that a sender pauses.
 func (s *forwarderSuite) wantRefusal(want Refusal, ofAll bool) {
 	s.t.Helper()
+
 	s.farEnd.Always(refuse(want.Err()))
 	alone := []core.Batch{numbered(sampleEvent(0))}
 	if !s.opts.WithoutNumbers {
 		alone = append(alone, beating(numbered()))
 	}
+
 	for _, batch := range alone {
 		s.wantClassified(s.firstError(batch, false), want)
 	}
@@ -46,6 +48,7 @@ func (s *forwarderSuite) testTooLarge() {
 	err := s.firstError(numbered(sampleEvents(0, events)...), false)
 	together := slices.ContainsFunc(s.farEnd.Calls()[before:], func(c Call) bool { return len(c.Batch.Events) > 1 })
 	s.wantClassified(err, want)
+
 	if together {
 		s.wantClassified(s.firstError(numbered(sampleEvents(0, events)...), true), want)
 	}
@@ -55,11 +58,13 @@ func (s *forwarderSuite) testTooLarge() {
 // events.
 func (s *forwarderSuite) firstError(batch core.Batch, ofAll bool) error {
 	s.t.Helper()
+
 	err := s.forwardInTime(managerA, batch)
 	isTaken := err == nil
 	if isTaken {
 		s.t.Fatalf("Forward reports success, though the far end did not take a batch of %d events", len(batch.Events))
 	}
+
 	if some, named := errors.AsType[core.EventErrors](err); named && ofAll {
 		s.t.Errorf("Forward = %v names %d events, though the whole batch failed", err, len(some))
 	}
@@ -68,12 +73,14 @@ func (s *forwarderSuite) firstError(batch core.Batch, ofAll bool) error {
 
 func (s *forwarderSuite) wantClassified(err error, want Refusal) {
 	s.t.Helper()
+
 	if got := core.IsPermanent(err); got != want.Permanent {
 		s.t.Errorf("lost the kind of a refusal: IsPermanent(%v) = %v, want %v", err, got, want.Permanent)
 	}
 	if got := core.RetryAfter(err); got != want.After {
 		s.t.Errorf("lost the wait that the far end asks for: RetryAfter(%v) = %v, want %v", err, got, want.After)
 	}
+
 	if want.Cause != nil && !errors.Is(err, want.Cause) {
 		s.t.Errorf("lost the cause of a refusal: Forward = %v, want an error that is %q", err, want.Cause)
 	}
@@ -102,6 +109,7 @@ func (s *forwarderSuite) testRefusedEvents() {
 		1: {Permanent: true, Label: "malformed"},
 		3: {Label: "forbidden", Cause: core.ErrForbidden, After: advice},
 	}
+
 	s.farEnd.Always(func(_ context.Context, batch core.Batch) error {
 		failed := core.EventErrors{}
 		for i := range batch.Events {
@@ -123,6 +131,7 @@ func (s *forwarderSuite) testRefusedEvents() {
 
 func (s *forwarderSuite) refusedOnly(failed core.EventErrors, events []core.WatchEvent, refusals map[int]Refusal) {
 	s.t.Helper()
+
 	var taken []core.WatchEvent
 	for i := range events {
 		want, refused := refusals[i]
@@ -151,6 +160,7 @@ func (s *forwarderSuite) testUnsendable() {
 	if !core.IsPermanent(alone) || !hasReason(alone) {
 		s.t.Errorf("Forward of an unsendable event = %v, want a permanent error with a reason", alone)
 	}
+
 	s.wantArrived(managerA)
 	events := []core.WatchEvent{sampleEvent(0), *s.opts.Unsendable, sampleEvent(1)}
 	s.refusedOnly(s.sendAll(managerA, numbered(events...)), events, map[int]Refusal{1: {Permanent: true}})

@@ -44,6 +44,7 @@ func sampleEvent(n int) core.WatchEvent {
 		const longest = 253
 		e.Watched.Name += strings.Repeat("x", longest-len(e.Watched.Name))
 	}
+
 	return e
 }
 

@@ -68,6 +68,7 @@ func (s *forwarderSuite) callForward(ctx context.Context, manager core.Manager, 
 
 func (s *forwarderSuite) forwardInTime(manager core.Manager, batch core.Batch) error {
 	s.t.Helper()
+
 	ctx, cancel := context.WithTimeout(s.t.Context(), s.opts.Patience)
 	defer cancel()
 	err := s.callForward(ctx, manager, batch)
@@ -82,6 +83,7 @@ func (s *forwarderSuite) forwardInTime(manager core.Manager, batch core.Batch) e
 // the place behind the events.
 func (s *forwarderSuite) sendAll(manager core.Manager, batch core.Batch) core.EventErrors {
 	s.t.Helper()
+
 	failed := core.EventErrors{}
 	for place := 0; !batch.IsEmpty(); {
 		elements := len(batch.Events)
@@ -91,6 +93,7 @@ func (s *forwarderSuite) sendAll(manager core.Manager, batch core.Batch) core.Ev
 		}
 		err := s.forwardInTime(manager, batch)
 		some, _ := errors.AsType[core.EventErrors](err)
+
 		for i, err := range some {
 			if i < 0 || i >= elements || err == nil {
 				s.t.Errorf("Forward names element %d of %d, with the error %v", i, elements, err)
@@ -147,6 +150,7 @@ func (s *forwarderSuite) hang() answer {
 
 func (s *forwarderSuite) endedBy(err, want error) {
 	s.t.Helper()
+
 	err = eventError(err, 0)
 	if !errors.Is(err, want) {
 		s.t.Errorf("lost the error of ctx: Forward = %v, want an error that is %v", err, want)

@@ -101,6 +101,7 @@ func receiverChecks() []receiverCheck {
 			accepted: []string{"a", "c"}, again: class == nil,
 		}
 	}
+
 	return []receiverCheck{
 		{rule: "accepted", runtime: "runtime-1", objects: abc, accepted: abc},
 		{rule: "not-ready", runtime: coldRuntime, objects: abc, class: core.ErrNotReady},
@@ -148,6 +149,7 @@ func (c *receiverCheck) run(t T, remote RemoteReceiver, opts ReceiverOptions) {
 	err := s.sendBatch(s.runtime, batch)
 	s.wantRefused(err, c.class, c.failed...)
 	s.wantAccepted(s.runtime, c.again, c.accepted...)
+
 	if c.beat {
 		s.wantKnown(s.runtime, c.class == nil)
 	}
@@ -168,6 +170,7 @@ func batchOf(names ...string) core.Batch {
 	for i, name := range names {
 		events[i] = Changed("Sample", "default", name)
 	}
+
 	batch := numbered(events...)
 	batch.Source = ""
 	return batch
@@ -187,6 +190,7 @@ func handled(calls []Call, runtime core.RuntimeID) (names []string) {
 // wantAccepted compares in order, unless events may come again.
 func (s *receiverSuite) wantAccepted(runtime core.RuntimeID, again bool, want ...string) {
 	s.t.Helper()
+
 	if s.Operator == nil {
 		return
 	}
@@ -198,6 +202,7 @@ func (s *receiverSuite) wantAccepted(runtime core.RuntimeID, again bool, want ..
 	}
 	_ = s.Operator.waitUntil(ctx, func(calls []Call) bool { return !misses(handled(calls, runtime)) })
 	got := handled(s.Operator.Calls(), runtime)
+
 	isOther := !again && !slices.Equal(got, want)
 	if misses(got) || isOther {
 		s.t.Errorf("the handler accepted %v of %s, want %v", got, runtime, want)
@@ -207,11 +212,13 @@ func (s *receiverSuite) wantAccepted(runtime core.RuntimeID, again bool, want ..
 // wantRefused also checks that each event may succeed later.
 func (s *receiverSuite) wantRefused(err, class error, want ...int) {
 	s.t.Helper()
+
 	some, _ := errors.AsType[core.EventErrors](err)
 	isOther := len(want) == 0 && !errors.Is(err, class)
 	if len(some) != len(want) || isOther {
 		s.t.Errorf("the receiver refuses %d events by name, with %v, want %v with %v", len(some), err, want, class)
 	}
+
 	for _, i := range want {
 		got := some[i]
 		isOther := class != nil && !errors.Is(got, class)
@@ -223,6 +230,7 @@ func (s *receiverSuite) wantRefused(err, class error, want ...int) {
 
 func (s *receiverSuite) wantKnown(runtime core.RuntimeID, want bool) {
 	s.t.Helper()
+
 	if s.fleet == nil {
 		return
 	}
@@ -262,6 +270,7 @@ func (s *receiverSuite) testLoudRuntime() {
 	if err := s.sendBatch(s.runtime, batchOf("a")); err != nil {
 		s.t.Errorf("another runtime is refused: %v", err)
 	}
+
 	s.wantAccepted(s.runtime, false, "a")
 	<-time.After(wait)
 	if err := s.sendBatch("loud", batchOf("later")); err != nil {

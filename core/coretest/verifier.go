@@ -29,9 +29,11 @@ type VerifierCase struct {
 // verifier with a cold cache.
 func TestVerifier(t *testing.T, newVerifier func(t *testing.T) core.Verifier, cases ...VerifierCase) {
 	t.Helper()
+
 	if !proves(cases) {
 		t.Fatal("want a case that passes and a case that is refused, or ErrNotReady in all cases")
 	}
+
 	for _, c := range cases {
 		t.Run(c.Name, func(t *testing.T) {
 			s := &verifierSuite{t, newVerifier(t), c}
@@ -47,6 +49,7 @@ func TestVerifier(t *testing.T, newVerifier func(t *testing.T) core.Verifier, ca
 			for range 8 {
 				group.Go(s.testVerdict)
 			}
+
 			group.Wait()
 		})
 	}
@@ -61,6 +64,7 @@ func proves(cases []VerifierCase) bool {
 			cold++
 		}
 	}
+
 	hasBoth := passing > 0 && passing < len(cases)
 	isCold := cold > 0 && cold == len(cases)
 	return hasBoth || isCold
@@ -118,14 +122,17 @@ func isVerdict(err error) bool {
 
 func (s *verifierSuite) checkVerdict(err error) {
 	s.t.Helper()
+
 	if (err == nil) != (s.Want == nil) {
 		s.t.Errorf("Verify = %v, want the verdict %v", err, s.Want)
 	}
+
 	for _, verdict := range []error{core.ErrUnauthenticated, core.ErrForbidden, core.ErrNotReady} {
 		if got := errors.Is(err, verdict); got != errors.Is(s.Want, verdict) {
 			s.t.Errorf("Verify = %v is the verdict %q: %v, want the verdict %v", err, verdict, got, s.Want)
 		}
 	}
+
 	if err != nil && !hasReason(err) {
 		s.t.Errorf("lost the reason of a refusal: Reason(%v) = %q", err, core.ReasonOf(err))
 	}

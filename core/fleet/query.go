@@ -98,6 +98,7 @@ func (f *Fleet) pollInterval(runtime core.RuntimeID) time.Duration {
 			return f.opts.PollOtherwise
 		}
 	}
+
 	return wait
 }
 

@@ -38,6 +38,7 @@ func (f *Fleet) reviewAll() {
 	for some := range slices.Chunk(f.keys(), slice) {
 		f.reviewSome(some)
 	}
+
 	f.notifyObservers()
 }
 

@@ -65,6 +65,7 @@ func (f *Fleet) removeHandlers(handlers map[core.Manager]core.Handler) {
 	for manager := range handlers {
 		delete(f.served, manager)
 	}
+
 	if len(f.served) == 0 {
 		f.leads = time.Time{}
 	}

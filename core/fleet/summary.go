@@ -128,5 +128,6 @@ func (f *Fleet) Summaries() map[core.Manager]*Summary {
 	for _, s := range all {
 		s.Versions = boundVersions(s.Versions)
 	}
+
 	return all
 }

@@ -98,6 +98,7 @@ func (in *Intake) FollowRevocations(ctx context.Context, changed func(*Revocatio
 	if r, ok := in.opts.Revocations.(RevocationRefresher); ok {
 		refresh = r.RefreshRevocations
 	}
+
 	showChange := func() {
 		refresh()
 		list := in.opts.Revocations.RevocationList()

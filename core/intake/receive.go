@@ -216,12 +216,14 @@ func (t *task) refuseSender(ctx context.Context, o *outcome) {
 	if t.Contract.NeedsOwner() || isKnown {
 		return
 	}
+
 	sender := t.verifySender(ctx)
 	if sender == nil {
 		o.speaks = true
 		o.verified = true
 		return
 	}
+
 	isLessCertain := sender.isUnknown() && !o.allMatch((*Failure).isUnknown)
 	if !refused || !sender.refused || isLessCertain {
 		return
@@ -279,11 +281,13 @@ func (t *task) observeBatch(o *outcome, returned bool) {
 	if !o.speaks {
 		observed.Heartbeat = nil
 	}
+
 	if !returned {
 		for i, err := range refused {
 			refused[i] = kept{err}
 		}
 	}
+
 	t.opts.Fleet.Receiver().Observe(t.Peer, t.Manager, observed, refused)
 }
 

@@ -161,6 +161,7 @@ func (s *shares) forgetIdle(now time.Time) {
 			kept[a] = held
 		}
 	}
+
 	s.all = kept
 	s.cleared = now
 }

@@ -22,6 +22,7 @@ func (l *lane) concludeAnswer(ctx context.Context, c *call) {
 	if c.batch.Heartbeat != nil {
 		l.concludeHeartbeat(&a)
 	}
+
 	for i := range c.entries {
 		l.concludeEntry(&a, i)
 	}
@@ -187,5 +188,6 @@ func (l *lane) giveUp(e *entry, a *answer, refusal error) {
 		delete(l.resynced, e.Owner)
 		return
 	}
+
 	l.replaceByResync(e.newest, core.IsPermanent(refusal), a.now)
 }

@@ -66,6 +66,7 @@ func (l *lane) nextHeartbeat(now time.Time) *core.Heartbeat {
 		heartbeat.Leaving = true
 		heartbeat.Pending += int64(len(l.resends))
 	}
+
 	return heartbeat
 }
 

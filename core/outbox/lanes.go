@@ -24,6 +24,7 @@ func (s *lanes) ensureLane(manager core.Manager, now time.Time) (l *lane, added 
 	if l := s.byManager[manager]; l != nil {
 		return l, false
 	}
+
 	if len(s.byManager) >= s.opts.MaxManagers && !s.evictOne(now) {
 		s.log.warnLimit(now, "too many managers: the agent drops the events of a further manager "+
 			"without a resync", manager, s.opts.MaxManagers)

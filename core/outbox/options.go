@@ -138,6 +138,7 @@ func (o Options) withDefaults() Options {
 	if o.Epoch != "" {
 		inFlight = 1
 	}
+
 	// An API server commits a write at most 30 s after the review, the longest timeout of webhooks.
 	const resendResync = 35 * time.Second
 	o.MinBackoff = cmp.Or(o.MinBackoff, 200*time.Millisecond)

@@ -63,6 +63,7 @@ func New(forwarder core.Forwarder, opts Options) (*Outbox, error) {
 		l, _ := o.ensureLane(manager, time.Now()) // There is room for each.
 		l.configured = true
 	}
+
 	return o, nil
 }
 

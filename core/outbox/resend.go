@@ -8,6 +8,7 @@ func (o Options) resendAt(e *entry, sent time.Time) (at time.Time, again bool) {
 	if e.Resync {
 		delays = []time.Duration{o.ResendResync}
 	}
+
 	for _, delay := range delays {
 		at := e.newest.Add(delay)
 		if delay > 0 && at.After(sent) {
@@ -87,6 +88,7 @@ func (l *lane) addResends(batch []*entry, limit int, now time.Time) []*entry {
 	if isAlone(batch) || l.size.isNarrow() || l.schedule.leaving != stays {
 		return batch
 	}
+
 	for n := len(batch); n < limit && l.resends.mayTravel(now); n++ {
 		l.resendFirst(now)
 	}

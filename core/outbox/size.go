@@ -75,6 +75,7 @@ func (s *size) noteArrival(elements int, now time.Time) {
 	if !now.Before(s.expires) {
 		s.refused = 0
 	}
+
 	if s.refused == 0 {
 		s.limit = min(double*s.limit, s.most)
 		s.large = s.large && s.limit < s.most

@@ -105,6 +105,7 @@ func hint(name string, known fields) string {
 			return fmt.Sprintf(", want it in %s", object)
 		}
 	}
+
 	return fmt.Sprintf(", want one of %q", slices.Sorted(maps.Keys(known)))
 }
 
@@ -135,5 +136,6 @@ func distance(a, b string) int {
 			row[j+1] = min(row[j+1]+1, row[j]+1, replaced)
 		}
 	}
+
 	return row[len(b)]
 }

@@ -126,6 +126,7 @@ func (r *Requirement) problems(what string) []error {
 		option.Unless(needsValues == (len(r.Values) > 0), "%s: want values for In and NotIn only, have %d for %.80q",
 			what, len(r.Values), r.Operator),
 	}
+
 	for _, value := range r.Values {
 		problems = append(problems, option.Unless(isLabelValue(value), "%s: %.80q is not a label value", what, value))
 	}

@@ -97,6 +97,7 @@ func (f *forwarder) sendRequest(ctx context.Context, to core.Manager, request *c
 	for element, r := range decoded.Failed {
 		failed[request.Index(element, events)] = refused(r)
 	}
+
 	return request.Result(failed)
 }
 

@@ -175,6 +175,7 @@ func newRuntimeStatus(s fleet.Status) runtimeStatus {
 		if p.ClockSkew != 0 {
 			shown.ClockSkew = p.ClockSkew.String()
 		}
+
 		if beat := p.Heartbeat; beat != nil {
 			shown.Heartbeat = &heartbeatStatus{Heartbeat: *beat, Interval: beat.Interval.String()}
 			if beat.OldestPending > 0 {
@@ -198,6 +199,7 @@ func newFleetView(f *fleet.Fleet, selected *selection) fleetView {
 		for version, n := range summary.Versions {
 			view.Versions = append(view.Versions, versionCount{Manager: manager, Version: version, Count: n})
 		}
+
 		if summary.Events > 0 {
 			view.Events = append(view.Events, eventCount{manager, summary.Events})
 		}
@@ -222,5 +224,6 @@ func newFleetView(f *fleet.Fleet, selected *selection) fleetView {
 		}
 		view.Runtimes = append(view.Runtimes, newRuntimeStatus(status))
 	}
+
 	return view
 }

@@ -27,6 +27,7 @@ func InstallationsHandler(read func() installations.All) http.Handler {
 		"problem": {problemFailed, problemNeverHeard, problemWaiting, problemOverdue},
 		"manager": nil, "reason": nil, "runtime": nil, "search": nil, "limit": nil, "offset": nil,
 	}
+
 	return newHandler(accepted, func(w http.ResponseWriter, _ *http.Request, selected *selection) {
 		all := read()
 		if len(all.Runtimes) == 0 && all.Phase == "" {

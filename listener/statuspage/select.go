@@ -97,6 +97,7 @@ func (s *selection) pageOf(f *fleet.Fleet) (statuses []fleet.Status, total int) 
 		}
 		return true
 	})
+
 	total = len(statuses)
 	slices.SortFunc(statuses, s.compare())
 	return part(s, statuses), total
@@ -145,6 +146,7 @@ func (s *selection) compare() func(a, b fleet.Status) int {
 	for i, condition := range fleet.Conditions() { // The worst is the last.
 		badness[condition] = i
 	}
+
 	return func(a, b fleet.Status) int {
 		return cmp.Or(
 			cmp.Compare(badness[fleet.Condition{State: b.State, Reason: b.Reason}],

@@ -25,6 +25,7 @@ func Set(f *fleet.Fleet, runtime core.RuntimeID, manager core.Manager, want flee
 	if want.State == fleet.Stale {
 		want.Reason = fleet.ReasonStopped
 	}
+
 	// If the heartbeats of the current agent do not lead to it, a new agent sends them: drops of
 	// the current one count for a while.
 	for _, a := range []*agent{current(f, runtime, manager), next(f, runtime, manager)} {
@@ -74,6 +75,7 @@ func (a *agent) sendCondition(f *fleet.Fleet, want fleet.Condition) {
 	if want.State == fleet.Stale && a.last.Number == 0 { // The fleet ignores an agent that only leaves.
 		a.sendHeartbeat(f, func(*core.Heartbeat) {})
 	}
+
 	switch want.Reason {
 	case fleet.ReasonCertificateExpiring:
 		a.peer.NotAfter = time.Now().Add(time.Minute)
@@ -94,6 +96,7 @@ func show(b *core.Heartbeat, want fleet.Condition) {
 	if want.State == fleet.Unproved {
 		b.Canary = core.CanaryOff
 	}
+
 	switch want.Reason {
 	case fleet.ReasonCanaryLost:
 		b.Canary = core.CanaryLost
@@ -125,6 +128,7 @@ func (a *agent) sendHeartbeat(f *fleet.Fleet, change func(*core.Heartbeat)) {
 		Sequence: a.last.Sequence, Canary: core.CanaryAlive, Dropped: a.last.Dropped,
 		WebhookFailures: a.last.WebhookFailures,
 	}
+
 	change(&a.last)
 	beat := a.last
 	f.Receiver().Observe(a.peer, a.manager, core.Batch{Source: a.peer.ID, Epoch: a.epoch, Heartbeat: &beat}, nil)
