@@ -14,7 +14,7 @@ type component struct {
 	start func(ctx context.Context) error
 }
 
-var errEnded = errors.New("ended by itself")
+var errEnded = errors.New("ended unexpectedly")
 
 // runAll starts components in their order. When ctx ends, or one of them fails, it stops them one
 // by one in reverse order. So each has the parts that it needs. runAll returns their errors.

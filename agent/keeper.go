@@ -150,7 +150,7 @@ func (k *webhookKeeper) followChanges(ctx context.Context, changed func()) {
 		cancel()
 
 		if err != nil && ctx.Err() == nil {
-			k.log.to.DebugContext(ctx, "the webhook configuration cannot be watched, it is read at intervals",
+			k.log.to.DebugContext(ctx, "the webhook configuration cannot be watched: it is polled",
 				slog.String("problem", err.Error()))
 		}
 
@@ -243,7 +243,7 @@ func (k *webhookKeeper) noteIntended(ctx context.Context, live, want *webhookCon
 
 	if k.needsResync {
 		k.needsResync = false
-		k.log.to.InfoContext(ctx, "the webhooks are as intended, a resync is requested")
+		k.log.to.InfoContext(ctx, "the webhooks match the intended configuration: a resync is requested")
 		k.restored() // The API server did not call the agent for some writes.
 	}
 

@@ -323,7 +323,7 @@ func TestAnAgentKeepsItsWebhooks(t *testing.T) {
 				Name: "guest.example.com", ClientConfig: admissionregistrationv1.WebhookClientConfig{CABundle: ca.PEM},
 			})
 			return live
-		}, "guest.example.com is no webhook of this agent"},
+		}, "guest.example.com does not belong to this agent"},
 		"without its annotations": {func(live *webhookConfiguration) *webhookConfiguration {
 			live.Annotations = nil
 			return live

@@ -51,8 +51,8 @@ type Options struct {
 	// OwnerAnnotation is the annotation that names the owner of an object, for the default source.
 	// Default: [core.OwnerAnnotation].
 	OwnerAnnotation string
-	// Outbox contains settings of the outbox. The agent decides all other options of the outbox,
-	// such as its managers.
+	// Outbox contains the settings of the outbox that a caller may choose. The agent decides all
+	// other options of the outbox, such as its managers.
 	Outbox Outbox
 
 	// MetricsAddress is the host:port of /metrics, /healthz and /readyz. Default: ":2112".

@@ -84,7 +84,7 @@ func (w *intended) judge(live, want *webhookConfiguration) (state standing, prob
 // the changes of a platform. A webhook in the record may belong to a replica with other settings.
 func (w *intended) additions(live, want *webhookConfiguration) (found []string) {
 	for _, name := range guestsOf(live, want) {
-		found = append(found, name+" is no webhook of this agent")
+		found = append(found, name+" does not belong to this agent")
 	}
 
 	for n := range live.Webhooks {

@@ -26,7 +26,7 @@ const (
 	watchdogGrace = 10 * time.Second
 )
 
-var errHangs = errors.New("the outbox makes no progress: the process must end, so that its connections do")
+var errHangs = errors.New("the outbox makes no progress: the process ends to close its connections")
 
 func newWatchdog(calls *atomic.Int64, opts Outbox) *watchdog {
 	longest := cmp.Or(opts.ForwardTimeout, outbox.Defaults().ForwardTimeout)

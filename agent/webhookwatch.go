@@ -65,7 +65,7 @@ func (w *webhookWatch) compareWebhooks(ctx context.Context) {
 	if former == "" {
 		w.log.forgetLast()
 	} else {
-		w.log.noteEnd(ctx, "the webhooks are as they were applied again", former)
+		w.log.noteEnd(ctx, "the webhooks match the applied configuration again", former)
 		w.restored() // The API server did not call the agent for some writes.
 	}
 }

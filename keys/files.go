@@ -205,7 +205,7 @@ func (f *Files) confirmUsed(old *generation) error {
 	// A later failure is reported again.
 	f.refused = nil
 	f.current.Store(&generation{Status{Material: old.Material, Loaded: old.Loaded}, old.files})
-	f.opts.Logger.Info("key material on disk equals the material in use again",
+	f.opts.Logger.Info("key material on disk is valid again and equals the material in use",
 		slog.String("fingerprint", old.Material.Fingerprint))
 
 	return nil

@@ -91,7 +91,7 @@ func parseBundle(file string, text []byte) (Bundle, error) {
 }
 
 // errCut means that DER ends before its own length says so.
-var errCut = errors.New("certificate is cut off: lines of its Base64 are missing")
+var errCut = errors.New("certificate is truncated: lines of its Base64 are missing")
 
 // bundleCertificate returns the certificate that a CA bundle has in b, or why it has none there.
 func (b *block) bundleCertificate() (*x509.Certificate, error) {

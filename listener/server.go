@@ -18,7 +18,7 @@ import (
 const writeGrace = 5 * time.Second
 
 var (
-	errStarted = errors.New("listener was started before: want one Start for each New")
+	errStarted = errors.New("listener has already been started: call Start once for each New")
 	errPlain   = errors.New("peers are taken from TLS, but Options.TLS is nil: " +
 		"want a config that asks for client certificates")
 )

@@ -105,8 +105,8 @@ func rules(
 }
 
 // The labels before the domain in the names of webhooks. They differ, so that a watch named like
-// another one and its label gets no webhook of the other one. That of a watch is the longest beside
-// that of definitions, which have a manager alone in their names.
+// another one and its label gets no webhook of the other one. Only the label of definitions is
+// longer than the label of a watch. The names of webhooks for definitions contain only a manager.
 const (
 	watchLabel       = "operator"
 	scaleLabel       = "scale"

@@ -13,7 +13,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/listener"
 )
 
-// The reasons of [Runtimes.Domain], beside those of package core.
+// The reasons of [Runtimes.Domain], in addition to the reasons of package core.
 const (
 	// ReasonRuntimeUnknown means that no object represents the runtime.
 	ReasonRuntimeUnknown core.Reason = "runtime_unknown"

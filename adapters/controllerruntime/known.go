@@ -16,7 +16,7 @@ import (
 // be asked for them, and replaces a readiness check by another of the same name without a word.
 var known listeners
 
-var errTwoOfOneName = errors.New("a listener of this name is on this controller manager already: " +
+var errTwoOfOneName = errors.New("this controller manager already has a listener with this name: " +
 	"call SourceFor again for another controller, or set Name for a second listener")
 
 // listeners has the listeners of each controller manager, which its channel Elected identifies.
@@ -39,7 +39,7 @@ func (k *listeners) addListener(l *Listener) error {
 			return errTwoOfOneName
 		}
 		if haveOneSocket(&other.config, &l.config) {
-			return fmt.Errorf("listener %q has address %q already: call SourceFor again for another controller, "+
+			return fmt.Errorf("listener %q already has address %q: call SourceFor again for another controller, "+
 				"or set another Addr", other.config.Name, other.config.Addr)
 		}
 	}

@@ -228,7 +228,7 @@ func setUpFaults(t *testing.T) map[string]func(mgr manager.Manager) error {
 			_, err := forManager(events, "modules", byWatched)
 			return err
 		},
-		`takes the events of manager "clusters" already`: func(mgr manager.Manager) error {
+		`already receives the events of manager "clusters"`: func(mgr manager.Manager) error {
 			events := must(controllerruntime.AddListener(mgr, configOf("", "")))
 			shared := must(forManager(events, "clusters", byWatched))
 			return events.Handle("modules", shared)
@@ -314,7 +314,7 @@ func startFaults(t *testing.T) map[string]func(mgr manager.Manager, events *cont
 	nothing := reconcile.TypedFunc[string](func(context.Context, string) (reconcile.Result, error) { return reconcile.Result{}, nil })
 	return map[string]func(mgr manager.Manager, events *controllerruntime.Listener){
 		"no controller takes its events: call SourceFor": func(manager.Manager, *controllerruntime.Listener) {},
-		`manager "clusters": source serves a running controller already: make one for each controller, by another call of SourceFor`: func(
+		`manager "clusters": source already serves a running controller: create one source for each controller, with another call of SourceFor`: func(
 			mgr manager.Manager, events *controllerruntime.Listener,
 		) {
 			shared := must(forManager(events, "clusters", byWatched))
@@ -396,7 +396,7 @@ func logFaults() map[string]struct {
 				<-ctx.Done()
 			}, 1,
 		},
-		`nothing has asked this source for its state in the first 30 s of its controller.`: {
+		`no receiver has used this source in the first 30 s of its controller.`: {
 			func(t *testing.T, ctx context.Context, logger *slog.Logger) {
 				t.Helper()
 

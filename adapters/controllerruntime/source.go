@@ -22,9 +22,9 @@ import (
 )
 
 var (
-	errNoMapFunc = errors.New("source has no map function: make it by SourceFor or NewSource with one")
-	errTaken     = errors.New("source serves a running controller already: make one for each controller, " +
-		"by another call of SourceFor or NewSource")
+	errNoMapFunc = errors.New("source has no map function: pass one to SourceFor or NewSource")
+	errTaken     = errors.New("source already serves a running controller: create one source for each controller, " +
+		"with another call of SourceFor or NewSource")
 )
 
 // SourceOptions are the optional settings of [SourceFor] and [NewSource]. The zero value is the
@@ -132,8 +132,8 @@ func (s *Source[request]) warnWithoutEvents() {
 	at := s.attached.Load()
 	switch {
 	case at == nil && !s.asked.Load():
-		s.opts.Logger.Info("nothing has asked this source for its state in the first 30 s of its controller. " +
-			"Without a runtime, that is as it should be. Otherwise make the source by SourceFor, " +
+		s.opts.Logger.Info("no receiver has used this source in the first 30 s of its controller. " +
+			"This is expected if there are no runtimes. Otherwise create the source with SourceFor, " +
 			"or pass it to a listener or consumer")
 	case at != nil && at.listener.served.Load() == nil:
 		s.opts.Logger.Warn("the controller has started but the listener of its events has not, so no events arrive: "+
@@ -148,7 +148,7 @@ func (s *Source[request]) attach(to *Listener, name core.Manager) error {
 		return errNoMapFunc
 	}
 	if !s.attached.CompareAndSwap(nil, &attachment{to, name}) {
-		return fmt.Errorf("this source takes the events of manager %q already: "+
+		return fmt.Errorf("this source already receives the events of manager %q: "+
 			"call SourceFor once for each name and controller", s.attached.Load().manager)
 	}
 	if s.opts.Elected == nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/proxy"
 )
 
-// The reasons of errors without an answer, beside [core.ReasonInvalidManager],
-// [core.ReasonCanceled] and [core.ReasonTimeout]. Those of an answer are in [contract.Meaning].
+// The reasons of errors without an answer, in addition to [core.ReasonInvalidManager],
+// [core.ReasonCanceled] and [core.ReasonTimeout]. [contract.Meaning] lists the reasons of answers.
 const (
 	// ReasonUnsendable means that the contract cannot carry the event.
 	ReasonUnsendable core.Reason = "unsendable"

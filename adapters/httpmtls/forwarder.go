@@ -143,7 +143,7 @@ func (f *Forwarder) acquirePool() (*pool, error) {
 
 	used, old, err := f.usePool(material)
 	if old != nil {
-		f.opts.Logger.Info("new key material, new connections to the control plane",
+		f.opts.Logger.Info("key material has changed: new connections to the control plane use it",
 			slog.String("fingerprint", material.Fingerprint))
 		old.retireConns()
 	}

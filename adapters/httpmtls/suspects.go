@@ -14,7 +14,7 @@ import (
 const suspectFor = 5 * time.Minute
 
 // errSuspect is the error of a dial to an address that has to wait for the others.
-var errSuspect = errors.New("a TLS handshake failed there")
+var errSuspect = errors.New("an earlier TLS handshake with this address failed")
 
 // suspects are the addresses of a name with which a TLS handshake failed. A [net.Dialer] takes the
 // first address that accepts TCP. If a dead program or a path with a small MTU is behind it, the

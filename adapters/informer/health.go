@@ -16,8 +16,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/pacedlog"
 )
 
-// The reasons of a [hook.WatchFailure], beside those of package core for an answer of the API
-// server: [core.ReasonUnauthenticated], [core.ReasonForbidden], [core.ReasonNotFound],
+// The reasons of a [hook.WatchFailure], in addition to the reasons of package core for an answer of
+// the API server: [core.ReasonUnauthenticated], [core.ReasonForbidden], [core.ReasonNotFound],
 // [core.ReasonBusy] and [core.ReasonOther].
 const (
 	// ReasonEndlessList means that the API server treats a streaming watch as an ordinary watch and

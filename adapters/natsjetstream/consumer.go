@@ -174,7 +174,7 @@ type result struct {
 	fault intake.Fault
 }
 
-var errStarted = errors.New("natsjetstream: the consumer was started before: want one Start for each NewConsumer")
+var errStarted = errors.New("natsjetstream: consumer has already been started: call Start once for each NewConsumer")
 
 // NewConsumer returns a consumer with a copy of handlers. It does not use the network, and the
 // caller closes the connection. The error names everything that is missing or invalid.

@@ -15,8 +15,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
-// The reasons of a forwarder for a batch that was not stored, beside those of package core. Those
-// of an answer are in [contract.Meaning].
+// The reasons of a forwarder for a batch that was not stored, in addition to the reasons of
+// package core. [contract.Meaning] lists the reasons of answers.
 const (
 	// ReasonUnsendable means that the contract cannot carry the event.
 	ReasonUnsendable core.Reason = "unsendable"

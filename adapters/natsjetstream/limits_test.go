@@ -223,7 +223,7 @@ func TestStreamThatIsRefused(t *testing.T) {
 			stream: only(func(c *jetstream.StreamConfig) { c.Subjects = []string{"watch.other-operator.>"} }),
 		},
 		"subjects of others": {
-			words:  "does not take the subject",
+			words:  "does not accept the subject",
 			stream: only(func(c *jetstream.StreamConfig) { c.Subjects = []string{"other.>"} }),
 		},
 	} {

@@ -108,7 +108,7 @@ func (p *problems) err() error {
 
 // errSubject is of a stream that does not take the messages of its manager, as another program has
 // changed its subjects.
-var errSubject = errors.New("the stream does not take the subject of its manager")
+var errSubject = errors.New("the stream does not accept the subject of its manager")
 
 // checkSubjects returns errSubject for a stream without the subject of a manager. A stream that is
 // fed by another one may have no subjects.

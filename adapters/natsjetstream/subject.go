@@ -77,7 +77,7 @@ var (
 	errReserved = errors.New("natsjetstream: the name \"operator\" is reserved")
 	errName     = errors.New("natsjetstream: the name of a user is not a SAN")
 	errRights   = errors.New("natsjetstream: want Managers only with Runtime")
-	errTwice    = errors.New("natsjetstream: two users have one name")
+	errTwice    = errors.New("natsjetstream: two users have the same name")
 )
 
 func (u *User) subjects() (publish, subscribe []string) {

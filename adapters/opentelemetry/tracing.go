@@ -55,8 +55,8 @@ const (
 // No program in this repository creates a Tracing: the program that imports this package does.
 type Tracing struct{ tracer trace.Tracer }
 
-// New returns a Tracing that sends its spans to provider. If provider is nil, New returns nil,
-// which is off.
+// New returns a Tracing that sends its spans to provider. If provider is nil, New returns a nil
+// Tracing, which records nothing.
 func New(provider trace.TracerProvider) *Tracing {
 	if provider == nil {
 		return nil

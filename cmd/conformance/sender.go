@@ -190,7 +190,7 @@ func (f *farEnd) atFirst(names []string, answer func(*arrival) response) {
 func (f *farEnd) checkRequest() {
 	for _, a := range f.deliver("a") {
 		if media := a.Header.Get("Content-Type"); media != f.contract.ContentType() {
-			f.Errorf("the media type is %q", media)
+			f.Errorf("Content-Type is %q, want %q", media, f.contract.ContentType())
 		}
 		if a.TLS.Version != tls.VersionTLS13 || a.TLS.PeerCertificates[0].Subject.CommonName != runtimeID {
 			f.Errorf("TLS %x with the certificate of %s", a.TLS.Version, a.TLS.PeerCertificates[0].Subject)
@@ -474,7 +474,7 @@ func drops(status int, reason string) check {
 
 		all = f.await("a later event", took("d"))
 		if len(with(all, "bad")) > before {
-			f.Errorf("sends the event again that got %d alone", status)
+			f.Errorf("sends an event again although the receiver refused only that event with status %d", status)
 		}
 	}
 }

@@ -58,9 +58,9 @@ func importable(source *corev1.Secret, seen *observed) error {
 	case err != nil:
 		return fmt.Errorf("want a CA in tls.crt and its key in tls.key: %w", err)
 	case !pair.Leaf.IsCA:
-		return fmt.Errorf("%q in tls.crt is no CA", pair.Leaf.Subject)
+		return fmt.Errorf("%q in tls.crt is not a CA", pair.Leaf.Subject)
 	case seen.now.After(pair.Leaf.NotAfter):
-		return fmt.Errorf("the CA is expired since %s", pair.Leaf.NotAfter)
+		return fmt.Errorf("the CA expired at %s", pair.Leaf.NotAfter)
 	case seen.listener != nil && !slices.ContainsFunc(seen.bundle, pair.Leaf.Equal):
 		return errors.New("its CA is not in ca.crt of the existing Secret of the listener, so peers may not trust it")
 	default:

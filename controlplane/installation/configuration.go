@@ -84,7 +84,7 @@ func (v *visit) keepAdditions(ctx context.Context) error {
 	}
 	v.want.exclusions = kept
 	if kept.text() != v.last.exclusions.text() {
-		v.log.InfoContext(ctx, "others exclude namespaces from webhooks", "exclusions", kept.text())
+		v.log.InfoContext(ctx, "other programs exclude namespaces from webhooks", "exclusions", kept.text())
 	}
 	return nil
 }

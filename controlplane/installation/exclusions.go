@@ -140,7 +140,7 @@ func (e *exclusions) judgeReady(status Status) Status {
 		return status
 	}
 
-	status.Notice = "others exclude namespaces from the webhooks: " + e.text()
+	status.Notice = "other programs exclude namespaces from the webhooks: " + e.text()
 	if len(e.lost) == 0 {
 		return status
 	}

@@ -101,7 +101,7 @@ func (v *visit) removeNamespace(ctx context.Context) (Status, error) {
 		return Status{State: Removed}, nil
 	}
 	if guest != "" {
-		v.log.InfoContext(ctx, "namespace of the agent stays, as others have objects there",
+		v.log.InfoContext(ctx, "namespace of the agent stays, because it contains objects of other owners",
 			slog.String("namespace", v.opts.Namespace), slog.String("object", guest))
 		return Status{State: Removed}, nil
 	}

@@ -103,7 +103,7 @@ func (r *Runtime) validate(needs purposes) error {
 		return fmt.Errorf("its Secret has the certificate of %.80q", subject)
 	}
 	if needs.nats && r.ID == reservedID {
-		return fmt.Errorf("want another ID with %s=%s, which reserves this one", settingTransport, transportNATS)
+		return fmt.Errorf("this ID is reserved with %s=%s: choose another ID", settingTransport, transportNATS)
 	}
 	if needs.nats && len(pair.Leaf.DNSNames) == 0 {
 		return errors.New(

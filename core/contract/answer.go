@@ -47,10 +47,11 @@ type failureBody struct {
 // AnswerTo returns the answer of a receiver to a request with the result err, as a [core.Forwarder]
 // returns it: nil, an error for the whole request, or [core.EventErrors].
 //
-// A request of contracts v1 and v2 has one event, and deployed agents read only the status: the
-// agents retry 500, but gateways do not. A gateway that retried the request would return the answer
-// of a replica that does not lead. A verifier that is not ready is not a failure of the event, and
-// the verifier of another replica may be ready.
+// A request of contracts v1 and v2 has one event, and deployed agents read only the status. The 503
+// of a single event becomes 500, unless the error wraps [core.ErrNotReady]. The agents retry 500,
+// but gateways do not: a gateway that retried the request at another replica would return the
+// answer of a replica that does not lead. If the verifier is not ready, the verifier of another
+// replica may be.
 func (v Version) AnswerTo(err error) Answer {
 	some, partial := errors.AsType[core.EventErrors](err)
 	switch {

@@ -142,7 +142,8 @@ const (
 	maxAttribute = 512
 )
 
-// Bounds on the content of a heartbeat: a listener keeps it. A sender cuts to them.
+// Bounds on the content of a heartbeat, because a listener stores it. A sender truncates its
+// heartbeats to these bounds.
 const (
 	maxReasons      = 32
 	maxFingerprints = 64

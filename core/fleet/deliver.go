@@ -87,7 +87,7 @@ func (f *Fleet) deliverResync(ctx context.Context, handler core.Handler, k key) 
 	log := f.opts.Logger.With(slog.String("runtime", string(k.runtime)), slog.String("manager", string(k.manager)),
 		slog.String("cause", string(claimed.cause)))
 	if err != nil {
-		log.DebugContext(ctx, "resync not accepted, it is delivered again", slog.Any("error", err))
+		log.DebugContext(ctx, "resync not accepted: it will be delivered again", slog.Any("error", err))
 		f.giveBack(k, claimed)
 		return
 	}

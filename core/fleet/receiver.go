@@ -15,10 +15,10 @@ type Receiver struct{ fleet *Fleet }
 // Receiver returns the side of the fleet to which receivers report requests.
 func (f *Fleet) Receiver() Receiver { return Receiver{f} }
 
-// NoteArrival notes the numbers of a request before the request is verified. The call of Observe
-// may follow late or never, because a verifier panics or a handler hangs. Such a gap in the numbers
-// does not mean that another replica of the operator received requests. NoteArrival does not count
-// as a sign of life. It ignores a process that was not observed before.
+// NoteArrival notes the numbers of a request before the request is verified. Observe may be called
+// late or not at all, for example if a verifier panics or a handler hangs. Such a gap in the
+// numbers does not mean that another replica of the operator received requests. NoteArrival does
+// not count as a sign of life. It ignores a process that was not observed before.
 func (r Receiver) NoteArrival(runtime core.RuntimeID, manager core.Manager, batch core.Batch) {
 	f := r.fleet
 	f.mu.Lock()

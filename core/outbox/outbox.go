@@ -23,7 +23,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
-var errStarted = errors.New("outbox was started already")
+var errStarted = errors.New("outbox has already been started: call Start once for each New")
 
 // Outbox holds the events that are not acknowledged yet. Create it with [New]. Its methods may be
 // called concurrently.

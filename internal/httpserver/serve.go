@@ -32,7 +32,7 @@ const (
 
 var (
 	errAborted             = errors.New("requests in flight did not end in time and were cut off")
-	errEnded               = errors.New("server ended by itself")
+	errEnded               = errors.New("server ended unexpectedly")
 	errNoServerCertificate = errors.New("Options.TLS has no certificate, and no function that returns one")
 )
 

@@ -1,6 +1,6 @@
 // Package proxy makes connections through an HTTP proxy (CONNECT, RFC 9110, section 9.3.6). It is
-// the one connection to a control plane behind a proxy, for every transport. The tunnel carries TLS
-// that begins and ends at the two ends, so the proxy sees no event.
+// the one connection to a control plane behind a proxy, for every transport. TLS runs end
+// to end through the tunnel, so the proxy cannot read events.
 package proxy
 
 import (

@@ -44,7 +44,7 @@ const (
 	Forbidden = "forbidden"
 	// GatewayRefused means that a gateway refused. nginx answers a web page (400 in HTML) when it
 	// does not trust the client certificate, and a policy of a mesh answers 403 without the reason
-	// of a listener. Neither is a proof against the event.
+	// of a listener. Neither answer means that the event itself was refused.
 	GatewayRefused = "gateway_refused"
 	// UnknownContract means that the path of contract v3 is not known: the receiver, or a
 	// gateway before it, answers 404, and does not name the manager as the reason.

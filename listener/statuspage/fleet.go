@@ -68,7 +68,7 @@ func newHandler(accepted parameters, answer func(http.ResponseWriter, *http.Requ
 	mux.HandleFunc("GET /", func(w http.ResponseWriter, r *http.Request) {
 		protect(w.Header())
 		if r.Context().Value(authenticated{}) == nil {
-			http.Error(w, "no authentication is in front: see statuspage.FleetHandler", http.StatusForbidden)
+			http.Error(w, "this page is served without authentication: see statuspage.FleetHandler", http.StatusForbidden)
 			return
 		}
 		selected, err := newSelection(r.URL.RawQuery, accepted)

@@ -31,7 +31,7 @@ func InstallationsHandler(read func() installations.All) http.Handler {
 	return newHandler(accepted, func(w http.ResponseWriter, _ *http.Request, selected *selection) {
 		all := read()
 		if len(all.Runtimes) == 0 && all.Phase == "" {
-			http.Error(w, "no installation is known here: this replica does not lead, or leads only now",
+			http.Error(w, "no installation is known here: this replica does not lead, or has just become the leader",
 				http.StatusServiceUnavailable)
 			return
 		}

@@ -131,7 +131,7 @@ func (a *Agent) Scrape() []byte {
 }
 
 // CheckAccounts waits until no event is pending, and checks that each accepted event has one fate. It returns the
-// events by their fate.
+// number of events for each fate.
 func (a *Agent) CheckAccounts() map[string]float64 {
 	a.t.Helper()
 

@@ -84,10 +84,10 @@ func (b *Budgets) Begin(ctx context.Context, use Use) (reconcile context.Context
 	return context.WithValue(ctx, budgetKey{}, own), own.end
 }
 
-// Allow adds a weight to the free part of the budget of ctx. An example is the weight of a large
-// object that the operator itself has written, times the number of answers with that object. The
-// whole budget grows only if it would be smaller than its free part. Without a budget in ctx, Allow
-// does nothing.
+// Allow increases, by weight bytes, the part of the budget of ctx that is not charged to the room
+// that all budgets share. An example is the weight of a large object that the operator itself has
+// written, times the number of answers with that object. The whole budget grows only if it would be
+// smaller than that part. Without a budget in ctx, Allow does nothing.
 func Allow(ctx context.Context, weight int64) {
 	own, ok := ctx.Value(budgetKey{}).(*budget)
 	if !ok {

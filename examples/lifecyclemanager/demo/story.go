@@ -129,7 +129,7 @@ func (d *demo) ownership() []line {
 				d.addsModules("collector-0.1.0")()
 				d.enablesModules(second, keda, logger, collector)()
 			},
-			d.moduleReads("collector", v1beta2.Error, "Deployment logger/logger is of module logger"), later,
+			d.moduleReads("collector", v1beta2.Error, "Deployment logger/logger belongs to module logger"), later,
 		},
 		{"the user disables both", "their objects are gone", d.enablesModules(second, keda), d.loggerIsGone, later},
 		{

@@ -113,7 +113,7 @@ func New(write Write, opts Options) (*Canary, error) {
 func (c *Canary) State() core.CanaryState { return c.found.Load().state }
 
 // Problem returns why the write of the last probe failed, or which of several API servers calls no
-// agent. It is "" if there is neither.
+// agent. It returns "" if the write succeeded and every API server called an agent.
 func (c *Canary) Problem() string { return c.found.Load().fault }
 
 // Start probes at the interval until ctx ends, and then returns nil. It must be called once.

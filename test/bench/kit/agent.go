@@ -78,8 +78,8 @@ func StartAgent(
 	}
 }
 
-// StartAgents starts an agent for each of n runtimes, with a certificate of its name. The test ends
-// them.
+// StartAgents starts one agent for each of n runtimes. Each certificate names its runtime. The end
+// of the test stops the agents.
 func StartAgents(
 	t testing.TB, pki *lab.PKI, manager core.Manager, address string, name func(int) string, n int, opts agentlib.Options,
 ) []*Agent {

@@ -79,7 +79,7 @@ func (p *Process) Kill() {
 	<-p.done
 }
 
-// Stop ends the process gracefully, or else after some seconds by force.
+// Stop ends the process gracefully, and kills the process if it has not ended after some seconds.
 func (p *Process) Stop() {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM) // It may have ended.
 	late := time.NewTimer(grace)

@@ -1,4 +1,4 @@
-// Command bench compares the benchmarks of the paths of an event with a stored baseline: make
+// Command bench compares the benchmarks of event delivery with a stored baseline. Run it with make
 // bench-compare. benchstat prints the table. The verdict is about bytes, allocations and the ratio
 // to a bare twin in the same run, because times depend on the machine. The price of a change also
 // has limits: requests, the ratio to a bare webhook, and the time to the reconcile. With -memory it

@@ -118,7 +118,7 @@ func sorted(found map[string]Module) (order []Module, err error) {
 	visit = func(dir string) error {
 		switch m, ok := found[dir]; {
 		case !ok:
-			return fmt.Errorf("%s is required, but is no module", dir)
+			return fmt.Errorf("%s is required, but is not a module", dir)
 		case state[dir] == visited:
 			return nil
 		case state[dir] == visiting:

@@ -82,7 +82,7 @@ func TestLoadPutsSiblingsFirst(t *testing.T) {
 func TestLoadRefuses(t *testing.T) {
 	for name, c := range map[string]struct{ file, content, want string }{
 		"a cycle":           {"core/go.mod", mod("core", "cmd/agent"), "in a cycle"},
-		"a missing sibling": {"core/go.mod", mod("core", "other"), "other is required, but is no module"},
+		"a missing sibling": {"core/go.mod", mod("core", "other"), "other is required, but is not a module"},
 		"a broken go.mod":   {"core/go.mod", "module", "go.mod"},
 	} {
 		t.Run(name, func(t *testing.T) {

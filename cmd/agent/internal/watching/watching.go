@@ -36,7 +36,8 @@ type Settings struct {
 	Server string
 	// TokenFile and CAFile are the credentials. Default: those of the service account of the pod.
 	TokenFile, CAFile string
-	// Getenv reads the address of the cluster of the pod.
+	// Getenv returns an environment variable. If Server is empty, Getenv is called for
+	// KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT.
 	Getenv func(string) string
 	// OwnerAnnotation is the annotation that names the owner. Default: [core.OwnerAnnotation].
 	OwnerAnnotation string
@@ -44,8 +45,9 @@ type Settings struct {
 	RequireOwner bool
 }
 
-// Watches reads Watcher resources in YAML. They may be none, which is not nil. A watch without
-// valid manager is an error. Any other mistake in a watch is a problem of its manager.
+// Watches reads Watcher resources in YAML. Without an error, the result is never nil, even if it is
+// empty. A watch without a valid manager is an error. Any other mistake in a watch is reported for
+// the manager of the watch.
 func Watches(text string) ([]watch.Watch, error) {
 	watches, err := webhookconfig.ReadWatchers(strings.NewReader(text))
 	problems := []error{err}

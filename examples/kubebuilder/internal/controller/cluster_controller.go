@@ -1,4 +1,4 @@
-// Package controller has the controllers of the operator.
+// Package controller contains the controllers of the operator.
 package controller
 
 import (

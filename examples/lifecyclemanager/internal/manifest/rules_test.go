@@ -390,7 +390,7 @@ func (w *world) oneObjectOfTwo(t *testing.T) {
 	w.install("one", withData("both", map[string]any{"of": "one"}))
 	w.create("two", withData("both", map[string]any{"of": "two"}))
 	for range 3 {
-		w.refused("two", "ConfigMap default/both is of module one")
+		w.refused("two", "ConfigMap default/both belongs to module one")
 		w.reconcileOne("one")
 	}
 	live := &corev1.ConfigMap{}

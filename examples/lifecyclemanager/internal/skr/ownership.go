@@ -90,7 +90,7 @@ func leave(object *unstructured.Unstructured, owner Owner) error {
 		return nil
 	}
 
-	return fmt.Errorf("%s %s exists and is not of a module: want another name, or its annotation %s: %s",
+	return fmt.Errorf("%s %s exists and does not belong to a module: choose another name, or set its annotation %s: %s",
 		object.GetKind(), nameOf(object), AdoptBy, owner.Name)
 }
 
@@ -125,7 +125,7 @@ func (r *Runtime) shareObject(ctx context.Context, owner Owner, object *unstruct
 		return nil
 	}
 
-	return fmt.Errorf("%s %s is of module %s, with other content: want another name",
+	return fmt.Errorf("%s %s belongs to module %s and has different content: choose another name",
 		object.GetKind(), nameOf(object), other)
 }
 

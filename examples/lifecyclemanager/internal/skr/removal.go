@@ -144,7 +144,7 @@ func isLock(kind string, _ *metav1.PartialObjectMetadata) bool { return kind == 
 
 // keepNamespace leaves a Namespace to its users. Its annotation names the object that is there.
 func (r *Runtime) keepNamespace(ctx context.Context, live *metav1.PartialObjectMetadata, guest string) error {
-	ctrl.LoggerFrom(ctx).Info("a Namespace of a module stays, as others have objects there",
+	ctrl.LoggerFrom(ctx).Info("a Namespace of a module stays, because it contains objects of other owners",
 		"namespace", live.Name, "object", guest)
 	before := live.DeepCopy()
 	delete(live.Labels, ManagedByLabel)

@@ -63,7 +63,7 @@ func (r *Runtime) Through(c client.Client) *Runtime {
 }
 
 // Cluster returns the UID of the Namespace kube-system, which identifies a cluster. Each call reads
-// it, because another cluster may have the address of a former one.
+// the UID again, because a new cluster may have the address of an earlier cluster.
 func (r *Runtime) Cluster(ctx context.Context) (types.UID, error) { return clusterOf(ctx, r) }
 
 // Local reports whether the runtime is the control plane itself. The answer of the first success is
