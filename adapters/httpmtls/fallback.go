@@ -14,6 +14,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/defaults"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
+	"github.com/runtime-watcher/runtime-watcher/internal/shared/gateway"
 )
 
 // FallbackOptions are the optional settings of [NewFallback]. The zero value is the documented
@@ -95,7 +96,7 @@ func (f *fallback) Forward(ctx context.Context, manager core.Manager, batch core
 	err := f.newest.Forward(ctx, manager, batch)
 	reason := core.ReasonOf(err)
 	unknown := reason == reasons.UnknownContract
-	denied := reason == reasons.GatewayRefused && errors.Is(err, core.ErrForbidden)
+	denied := gateway.Denied(err)
 
 	// The older contract is tried after an answer that newest is not known. It is also tried if an
 	// attempt to return to newest failed for another reason.

@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"strings"
 	"syscall"
 	"time"
 
@@ -126,70 +125,4 @@ func printWebhookConfiguration(args []string, stdout, stderr io.Writer) error {
 	}
 
 	return errors.Join(err, printed)
-}
-
-const usage = `The agent runs in a runtime (SKR), as a webhook or as an informer. It reports changes of watched
-objects to the operators in the control plane (KCP).
-
-Usage: agent [--flag=value ...]
-       agent check [--flag=value ...]           checks the set-up, and changes nothing
-       agent debug [--pid=1]                    logs at level debug for 10 minutes
-       agent webhook-configuration [--flag ...] prints the webhook configuration
-
-Each setting is a flag and an environment variable. A flag wins over its variable. An empty variable
-counts as unset.
-`
-
-const helpWidth = 100
-
-func help() string {
-	var out strings.Builder
-	out.WriteString(usage)
-
-	for _, g := range groups(new(config)) {
-		fmt.Fprintf(&out, "\n%s:\n", g.title)
-		for _, s := range g.settings {
-			fmt.Fprintf(&out, "  --%s, %s  (%s)\n%s", s.flag(), s.env, s.note(), wrap(plain(s.text()), "        "))
-		}
-	}
-
-	out.WriteString("\nOther flags:\n  --version  Print the version and exit.\n  --help     Print this text and exit.\n")
-	return out.String()
-}
-
-// text is the help, with the alias.
-func (s setting) text() string {
-	if s.alias == "" {
-		return s.help
-	}
-	return s.help + " Alias: `" + s.alias + "`."
-}
-
-func (s setting) note() string {
-	switch {
-	case s.required:
-		return s.kind + "; required"
-	case s.fallback != "":
-		return s.kind + "; default " + s.fallback
-	default:
-		return s.kind
-	}
-}
-
-func plain(text string) string { return strings.ReplaceAll(text, "`", "") }
-
-// wrap breaks text into lines that begin with indent and are not longer than helpWidth.
-func wrap(text, indent string) string {
-	var out strings.Builder
-	line := indent
-	for word := range strings.FieldsSeq(text) {
-		if len(line)+len(word) > helpWidth {
-			out.WriteString(strings.TrimRight(line, " ") + "\n")
-			line = indent
-		}
-		line += word + " "
-	}
-
-	out.WriteString(strings.TrimRight(line, " ") + "\n")
-	return out.String()
 }

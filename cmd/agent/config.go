@@ -20,7 +20,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/contract"
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
-	"github.com/runtime-watcher/runtime-watcher/internal/logwriter"
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 )
 
@@ -147,8 +146,8 @@ func (c *config) doubts() (doubts []string) {
 	return doubts
 }
 
-// hash changes with the settings. It is the same for all replicas.
-func (c *config) hash() string {
+// settingsHash changes with the settings. It is the same for all replicas.
+func (c *config) settingsHash() string {
 	const length = 16
 
 	var text strings.Builder
@@ -162,25 +161,11 @@ func (c *config) hash() string {
 	return hex.EncodeToString(sum[:])[:length]
 }
 
-type entry struct{ env, text string }
-
-type entries []entry
-
-// LogValue shows the settings in their order. None of them is a secret: the log has the names of
-// files only.
-func (all entries) LogValue() slog.Value {
-	attrs := make([]slog.Attr, 0, len(all))
-	for _, e := range all {
-		attrs = append(attrs, slog.String(strings.ToLower(e.env), e.text))
-	}
-	return slog.GroupValue(attrs...)
-}
-
 func (c *config) agentOptions(log *slog.Logger, collectors ...prom.Collector) agent.Options {
 	opts := c.Options
 	opts.Managers = c.informer.Managers(c.Managers)
 	opts.Version = thisBuild().version
-	opts.ConfigHash = c.hash()
+	opts.ConfigHash = c.settingsHash()
 	opts.Webhook.Address = c.webhook.String()
 	opts.MetricsAddress = c.metrics.String()
 	opts.Webhook.Own = c.ownConfiguration()
@@ -206,23 +191,21 @@ func (c *config) outboxOptions() agent.Outbox {
 	return opts
 }
 
-const namespace, subsystem = "runtime_watcher", "agent"
+// off is the value of a library's duration that turns a feature off, as 0 is the library's default.
+const off = -1
 
-func (c *config) buildInfo() prom.Collector {
-	b := thisBuild()
-	return prom.NewGaugeFunc(prom.GaugeOpts{
-		Namespace: namespace, Subsystem: subsystem, Name: "build_info",
-		Help: "Build and configuration of this agent, always 1.",
-		ConstLabels: prom.Labels{
-			"version": b.version, "goversion": b.goVersion, "fips140": b.fips,
-			"contract": string(c.Contract), "config": c.hash(),
-		},
-	}, func() float64 { return 1 })
-}
+const (
+	transportHTTPS = "https"
+	transportNATS  = "nats"
+)
 
-func droppedLines(log *logwriter.Writer) prom.Collector {
-	return prom.NewCounterFunc(prom.CounterOpts{
-		Namespace: namespace, Subsystem: subsystem, Name: "log_lines_dropped_total",
-		Help: "Log lines that were dropped because the log sink was stalled.",
-	}, func() float64 { return float64(log.Dropped()) })
+// proxyDirect is the setting for no proxy, with any environment.
+const proxyDirect = "direct"
+
+func (c *config) informerSettings() watching.Settings {
+	settings := c.informer
+	settings.Getenv = c.env.get
+	settings.OwnerAnnotation = c.OwnerAnnotation
+	settings.RequireOwner = c.Contract.NeedsOwner()
+	return settings
 }

@@ -86,21 +86,16 @@ func run(ctx context.Context, args []string, env environment, stdout, stderr io.
 	}
 }
 
-func printTo(w io.Writer, text string) error {
-	if _, err := io.WriteString(w, text); err != nil {
-		return fmt.Errorf("print: %w", err)
-	}
-	return nil
-}
-
 func runAgent(ctx context.Context, c config, stderr io.Writer) error {
 	lines := logwriter.New(stderr)
 	logging, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var writing sync.WaitGroup
 	writing.Go(func() { _ = lines.Start(logging) }) // It returns nil.
+
 	level := &slog.LevelVar{}
 	level.Set(c.logLevel)
 	log := newLogger(lines, level)
+
 	writing.Go(func() { debugOnSignal(logging, level, log, debugTime) })
 	writing.Go(func() { warnOfMemory(logging, log, containerLimit(cgroup()), residentMemory) })
 
@@ -112,14 +107,6 @@ func runAgent(ctx context.Context, c config, stderr io.Writer) error {
 	stop()
 	writing.Wait()
 	return err
-}
-
-func (c *config) informerSettings() watching.Settings {
-	settings := c.informer
-	settings.Getenv = c.env.get
-	settings.OwnerAnnotation = c.OwnerAnnotation
-	settings.RequireOwner = c.Contract.NeedsOwner()
-	return settings
 }
 
 func (c *config) newParts(log *slog.Logger) (agent.Parts, []prom.Collector, error) {
@@ -158,7 +145,7 @@ func serve(ctx context.Context, c config, log *slog.Logger, lines *logwriter.Wri
 		return err
 	}
 
-	log.InfoContext(ctx, "agent starts", slog.Any("build", thisBuild()), slog.String("config_hash", c.hash()),
+	log.InfoContext(ctx, "agent starts", slog.Any("build", thisBuild()), slog.String("config_hash", c.settingsHash()),
 		slog.Any("settings", c.effective))
 	return running.Start(ctx)
 }

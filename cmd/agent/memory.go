@@ -50,14 +50,20 @@ func containerLimit(root fs.FS) int64 {
 		if err != nil {
 			continue
 		}
-		if limit, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil && limit < noLimit {
-			return limit
+
+		limit, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+		if err != nil || limit >= noLimit {
+			continue
 		}
+		return limit
 	}
 	return 0
 }
 
-const memoryReview = 10 * time.Second
+const (
+	memoryReview   = 10 * time.Second
+	memoryReminder = 10 * time.Minute
+)
 
 // warnOfMemory logs that 85 % of limit are resident, every 10 minutes while it lasts, until ctx
 // ends. Both are in bytes. It returns immediately without a limit.
@@ -68,7 +74,7 @@ func warnOfMemory(ctx context.Context, log *slog.Logger, limit int64, resident f
 		return
 	}
 
-	log = pacedlog.New(log, debugTime)
+	log = pacedlog.New(log, memoryReminder)
 	periodic.Call(ctx, memoryReview, func() {
 		if used := resident(); used > limit/100*percent {
 			log.WarnContext(ctx, "memory is near the limit of the container", slog.Int64("resident_mib", used/mebi),

@@ -20,11 +20,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/keys"
 )
 
-const (
-	transportHTTPS = "https"
-	transportNATS  = "nats"
-)
-
 // natsTransport is a forwarder with its connection, which the agent closes after the last batch.
 type natsTransport struct {
 	*natsjetstream.Forwarder
@@ -114,7 +109,7 @@ func (c *config) connectNATS(options natsjetstream.ForwarderOptions, opts ...nat
 		}
 	}
 
-	certificate, _ := t.material()
+	certificate, _ := t.currentMaterial()
 	runtime := core.RuntimeID(certificate.Leaf.Subject.CommonName)
 	server := (&url.URL{Scheme: "tls", Host: address.Host}).String() // Without a port, the client takes 4222.
 	expectServer := func(o *nats.Options) error {
@@ -122,7 +117,7 @@ func (c *config) connectNATS(options natsjetstream.ForwarderOptions, opts ...nat
 		return nil
 	}
 
-	base := append(natsjetstream.ConnectOptions(runtime, t.material), expectServer)
+	base := append(natsjetstream.ConnectOptions(runtime, t.currentMaterial), expectServer)
 	if c.natsFirst {
 		base = append(base, nats.TLSHandshakeFirst())
 	}
@@ -162,7 +157,7 @@ func (d natsDialer) Dial(network, address string) (net.Conn, error) {
 	return d.through.DialContext(context.Background(), network, address)
 }
 
-func (t *natsTransport) material() (*tls.Certificate, *x509.CertPool) {
+func (t *natsTransport) currentMaterial() (*tls.Certificate, *x509.CertPool) {
 	material := t.files.Status().Material
 	return material.Certificate, material.Roots
 }

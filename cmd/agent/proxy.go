@@ -12,9 +12,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/shared/connect"
 )
 
-// proxyDirect is the setting for no proxy, with any environment.
-const proxyDirect = "direct"
-
 // parseProxy refuses credentials, because the log has all settings.
 func parseProxy(text string) (string, error) {
 	if text == proxyDirect {
@@ -68,7 +65,7 @@ func (c *config) resolveProxy() {
 // proxyOfEnvironment follows the usual rules for HTTPS: the names of the variables may be in lower
 // case, and a proxy never serves localhost.
 func (c *config) proxyOfEnvironment() string {
-	value := c.env.either("HTTPS_PROXY")
+	value := c.env.eitherCase("HTTPS_PROXY")
 	if value == "" || c.isExcluded() {
 		return ""
 	}
@@ -94,17 +91,9 @@ func (c *config) isExcluded() bool {
 		address.Host = net.JoinHostPort(address.Hostname(), defaultPortNATS)
 	}
 
-	anyProxy := httpproxy.Config{HTTPSProxy: "http://proxy", NoProxy: c.env.either("NO_PROXY")}
+	anyProxy := httpproxy.Config{HTTPSProxy: "http://proxy", NoProxy: c.env.eitherCase("NO_PROXY")}
 	chosen, err := anyProxy.ProxyFunc()(address)
 	return err == nil && chosen == nil
 }
 
 const defaultPortNATS = "4222"
-
-// either returns the variable of a name in upper or in lower case.
-func (e environment) either(name string) string {
-	if text := e[name]; text != "" {
-		return text
-	}
-	return e[strings.ToLower(name)]
-}

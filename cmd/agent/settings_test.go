@@ -98,7 +98,7 @@ func TestFormerNamesOfTheControlPlane(t *testing.T) {
 			c.Contract != contract.V2 || len(c.warnings) > 0 {
 			t.Errorf("%s: %+v, %s, warnings %q", name, got, c.Contract, c.warnings)
 		}
-		hashes = append(hashes, c.hash())
+		hashes = append(hashes, c.settingsHash())
 	}
 	slices.Sort(hashes)
 	if len(slices.Compact(hashes)) != 1 {
@@ -506,7 +506,7 @@ func markdown() string {
 	for _, g := range groups(new(config)) {
 		fmt.Fprintf(&out, "### %s\n\n| variable | value | meaning |\n| --- | --- | --- |\n", g.title)
 		for _, s := range g.settings {
-			fmt.Fprintf(&out, "| `%s` | %s | %s |\n", s.env, s.note(), s.text())
+			fmt.Fprintf(&out, "| `%s` | %s | %s |\n", s.env, s.valueNote(), s.helpText())
 		}
 		out.WriteString("\n")
 	}
@@ -553,7 +553,7 @@ func TestHashIsThatOfTheConfiguration(t *testing.T) {
 	t.Parallel()
 	hash := func(env ...string) string {
 		c := must(readSettings(nil, lookup(append(minimal, env...))))(t)
-		return c.hash()
+		return c.settingsHash()
 	}
 	if one, other := hash("INSTANCE=one"), hash("INSTANCE=other"); one != other || len(one) != 16 {
 		t.Errorf("hashes of two replicas are %s and %s, want one of 16 digits", one, other)

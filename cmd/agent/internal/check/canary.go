@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -19,12 +18,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/shared/canary"
 )
 
-const (
-	// canaryTimeout bounds the write of the canary, and the question for the agent here.
-	canaryTimeout = 10 * time.Second
-	// maxReady is in bytes. The answer of an agent has less than 2 KiB.
-	maxReady = 16 << 10
-)
+// maxReady is in bytes. The answer of an agent has less than 2 KiB.
+const maxReady = 16 << 10
 
 // checkCanary writes the Lease as a dry run. That needs the same rights as a write.
 func (c *checker) checkCanary(ctx context.Context) {
@@ -58,12 +53,6 @@ func (c *checker) checkCanary(ctx context.Context) {
 	if !c.checkCall(asking, called, before) {
 		c.checkReach(ctx)
 	}
-}
-
-// apiServer is how each check reaches the API server, as the agent does.
-func (c *checker) apiServer() canary.LeaseOptions {
-	opts := c.opts.Canary
-	return canary.LeaseOptions{Server: opts.Server, TokenFile: opts.TokenFile, CAFile: opts.CAFile}
 }
 
 // checkCall reports whether the API server called an agent for the dry run of the canary. Without
@@ -192,16 +181,5 @@ func unwritten(lease string) []advice {
 		{is(context.DeadlineExceeded), answer, silent},
 		{isA[*net.OpError], answer, silent},
 		{isAny, right, "check CANARY_API_SERVER and CANARY_CA_CERT"},
-	}
-}
-
-func isStatus(code int) func(error) bool {
-	type statusError interface {
-		error
-		StatusCode() int
-	}
-	return func(err error) bool {
-		answer, ok := errors.AsType[statusError](err)
-		return ok && answer.StatusCode() == code
 	}
 }

@@ -12,7 +12,6 @@ import (
 	"io/fs"
 	"net"
 	"os"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -27,6 +26,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/proxy"
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 	"github.com/runtime-watcher/runtime-watcher/internal/shared/connect"
+	"github.com/runtime-watcher/runtime-watcher/internal/shared/gateway"
 )
 
 func (c *checker) checkControlPlane(ctx context.Context, link Link) {
@@ -285,7 +285,7 @@ func (c *checker) reportAnswer(ctx context.Context, manager core.Manager, err er
 	case ctx.Err() != nil:
 		c.fail(name, fmt.Sprintf("no answer before the checks ended after %v", timeout), "an answer",
 			"check the load of the control plane")
-	case c.opts.ControlPlane.Fallback != "" && deniedByGateway(err):
+	case c.opts.ControlPlane.Fallback != "" && gateway.Denied(err):
 		c.warn(name, err.Error(), "contract v3", "let the policy of the gateway allow /v3/ and this sender: "+
 			"with CONTRACT_FALLBACK, events arrive only if the policy allows /v2/")
 	case reason == reasons.UnknownContract && c.opts.ControlPlane.Fallback != "":
@@ -326,7 +326,7 @@ func refused() []advice {
 			"route /v3/ at the gateway, update the listener or set CONTRACT_FALLBACK",
 		},
 		{
-			deniedByGateway, want, "let the policy of the gateway allow /v3/ and this sender: " +
+			gateway.Denied, want, "let the policy of the gateway allow /v3/ and this sender: " +
 				"CONTRACT_FALLBACK helps only if the policy allows /v2/",
 		},
 		{because(reasons.GatewayRefused), want, "check the CA bundle of the gateway"},
@@ -336,25 +336,5 @@ func refused() []advice {
 		{because(httpmtls.ReasonConnection), want, "check the gateway and the network, and check again"},
 		{because(httpmtls.ReasonTLSRefused), want, "check the CA bundle of the listener, and the validity of TLS_CERT"},
 		{isAny, want, "see the log of the listener"},
-	}
-}
-
-// deniedByGateway is a 403 that no listener gave.
-func deniedByGateway(err error) bool {
-	return core.ReasonOf(err) == reasons.GatewayRefused && errors.Is(err, core.ErrForbidden)
-}
-
-func because(reason core.Reason) func(error) bool {
-	return func(err error) bool { return core.ReasonOf(err) == reason }
-}
-
-func forbidden(answer string) func(error) bool {
-	type answered interface {
-		error
-		Answer() string
-	}
-	return func(err error) bool {
-		refused, ok := errors.AsType[answered](err)
-		return core.ReasonOf(err) == reasons.Forbidden && ok && strings.HasPrefix(refused.Answer(), answer)
 	}
 }
