@@ -116,16 +116,6 @@ func (a *attempt) awaitConnection() error {
 	return pending{waiting}
 }
 
-// checkUnchanged reads no certificates. It reports whether the agent is still as it was installed.
-func (a *attempt) checkUnchanged(ctx context.Context) (status installation.Status, unchanged bool, err error) {
-	target, err := a.connectRuntime(ctx)
-	if err != nil {
-		return installation.Status{}, false, err
-	}
-	status, unchanged, err = a.installer.Unchanged(ctx, target)
-	return status, unchanged, because(installReason(err), err)
-}
-
 // installIn installs the agent with certificates of a version. If the watch path is broken, all
 // objects are applied.
 func (a *attempt) installIn(

@@ -115,10 +115,7 @@ func (a *attempt) installAgent(ctx context.Context) (installation.Status, error)
 
 	version := a.issuedVersion()
 	if a.book.isInstalled(a.key, version) {
-		status, unchanged, err := a.checkUnchanged(ctx)
-		if unchanged || err != nil {
-			return status, err
-		}
+		return a.checkAgent(ctx, version)
 	}
 
 	secret, err := a.issueSecret(ctx)
@@ -130,6 +127,28 @@ func (a *attempt) installAgent(ctx context.Context) (installation.Status, error)
 		return installation.Status{}, err
 	}
 	target.Secret = secret
+	return a.installIn(ctx, target, version)
+}
+
+// checkAgent reads no certificates unless the agent has changed. It then installs the agent through
+// the same connection.
+func (a *attempt) checkAgent(ctx context.Context, version string) (installation.Status, error) {
+	target, err := a.connectRuntime(ctx)
+	if err != nil {
+		return installation.Status{}, err
+	}
+	status, unchanged, err := a.installer.Unchanged(ctx, target)
+	if err != nil {
+		return status, because(installReason(err), err)
+	}
+	if unchanged {
+		return status, nil
+	}
+
+	target.Secret, err = a.issueSecret(ctx)
+	if err != nil {
+		return installation.Status{}, err
+	}
 	return a.installIn(ctx, target, version)
 }
 
