@@ -159,7 +159,7 @@ func checkValidity(file string, certificate *x509.Certificate, now time.Time) er
 }
 
 // checkValidity returns an error when the certificate, or each CA of the bundle, is invalid at now.
-// That of the CAs is of one that will be valid, if there is one.
+// Of several invalid CAs, a CA that will be valid decides the error.
 func (m *Material) checkValidity(paths Paths, now time.Time) (err error) {
 	if m.Certificate != nil {
 		if err := checkValidity(paths.Certificate, m.Certificate.Leaf, now); err != nil {

@@ -121,7 +121,7 @@ func parseCertificate(der []byte) (*x509.Certificate, error) {
 	return certificate, err
 }
 
-// isCut reports whether der is the beginning of a longer SEQUENCE, as each certificate is one.
+// isCut reports whether der is the beginning of a longer SEQUENCE. Each certificate is a SEQUENCE.
 func isCut(der []byte) bool {
 	const sequence = 0x30
 	if len(der) == 0 || der[0] != sequence {

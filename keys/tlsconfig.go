@@ -209,7 +209,7 @@ func verifyResumed(state tls.ConnectionState, roots *x509.CertPool) error {
 	return nil
 }
 
-// verifyName allows all without names. An empty name allows none.
+// verifyName allows every certificate if there are no names. An empty name matches no certificate.
 func verifyName(certificate *x509.Certificate, allowed []string) error {
 	matches := func(name string) bool { return name != "" && hasName(certificate, name) }
 	return option.Unless(len(allowed) == 0 || slices.ContainsFunc(allowed, matches),

@@ -19,8 +19,8 @@ type signed struct {
 }
 
 // otherFingerprints returns the fingerprints of the other forms of a certificate that are as valid.
-// A list of revocations has one form: that which the CA issued, or that which the holder presented
-// first. The holder may present any other one.
+// A list of revocations has one form: the form that the CA issued or the holder presented first.
+// The holder may present any other form.
 //
 // An ECDSA signature (r, s) is as valid as (r, n-s) (SEC 1, section 4.1.4). The order of the
 // signer's curve is n. A bit string may have bits of padding, which the parser removes.

@@ -28,7 +28,7 @@ type Peers struct {
 	// observeOnly means that the sender need not be the gateway.
 	observeOnly bool
 	// checkHandshake checks the certificate after the handshake, while the connection has a slot
-	// for computing, and keeps a good verdict with the connection. It never ends the connection: a
+	// for computing. It keeps a good verdict with the connection and never ends the connection: a
 	// request gets an answer with the cause. Nil: nothing is checked there.
 	checkHandshake func(state *tls.ConnectionState, kept *atomic.Value)
 	// invalid is the error in the arguments of the constructor.
@@ -259,7 +259,7 @@ func (p *headerPeers) beforeSidecar(elements []xfcc.Element) (*xfcc.Element, err
 			slices.Concat(client.URIs, client.DNS), p.gatewayNames)
 	case len(elements) == 1:
 		return nil, errNoHeader
-	// A comma in a SAN makes two elements of one.
+	// A comma in a SAN splits an element.
 	case len(elements) > 2:
 		return nil, unauthenticated(ReasonSeveralElements, "%s has %d elements, want two: "+
 			"the gateway to set the header, not to append to it, and its sidecar to append one",

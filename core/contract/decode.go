@@ -39,7 +39,7 @@ type decoder struct {
 	r     *rawjson.Reader
 	size  int // of the body.
 	batch core.Batch
-	n     int      // elements before the present one.
+	n     int      // elements before the present element.
 	last  received // the newest of them.
 }
 

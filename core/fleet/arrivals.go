@@ -14,7 +14,7 @@ const maxArrivals = 256
 // one that was observed, in rising order.
 type arrivals []uint64
 
-// noteNumbers adds the numbers of a batch that are above the last one.
+// noteNumbers adds the numbers of a batch that are above last.
 func (a *arrivals) noteNumbers(batch *core.Batch, last uint64) {
 	for i := range batch.Events {
 		sequence := batch.Events[i].Sequence
@@ -38,7 +38,7 @@ func (a *arrivals) haveAll(first, last uint64) bool {
 	return hasFirst && hasLast && uint64(to-from) == last-first //nolint:gosec // It is not negative.
 }
 
-// endAt forgets the numbers up to the last one.
+// endAt forgets the numbers up to last.
 func (a *arrivals) endAt(last uint64) {
 	at, known := slices.BinarySearch(*a, last)
 	if known {

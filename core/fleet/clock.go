@@ -9,7 +9,7 @@ type clock struct {
 	known        bool
 }
 
-// noteTime takes the time at which a heartbeat was made. It is zero if the heartbeat has none.
+// noteTime takes the time at which a heartbeat was made. It is zero if the heartbeat does not say.
 func (c *clock) noteTime(made, now time.Time) {
 	if made.IsZero() {
 		return

@@ -19,8 +19,8 @@ const (
 	maxDeliveries = 32
 )
 
-// deliverTo delivers the resyncs of a manager when they are due, and returns when ctx has ended and
-// its calls have returned.
+// deliverTo delivers the due resyncs of a manager until ctx ends. It returns when its calls have
+// returned.
 func (f *Fleet) deliverTo(ctx context.Context, manager core.Manager, handler core.Handler) {
 	ticker := time.NewTicker(deliverInterval)
 	defer ticker.Stop()

@@ -121,7 +121,7 @@ func (f *Fleet) isProbe(k key, batch *core.Batch) bool {
 	return r == nil || r.replicaOf(batch.Epoch) == nil
 }
 
-// ensureRecord returns the record of a runtime, a new one if there is none. It returns nil if there
+// ensureRecord returns the record of a runtime, and makes it if necessary. It returns nil if there
 // is no room.
 func (f *Fleet) ensureRecord(k key, now time.Time) *record {
 	if r := f.records[k]; r != nil {
@@ -156,7 +156,7 @@ func (f *Fleet) removeRecord(k key) {
 	f.managers[k.runtime] = managers
 }
 
-// reviewRecord lets a record take in the time that has passed, and keeps its decisions for the
+// reviewRecord lets a record take in the time that has passed and keeps its decisions for the
 // observers and for deliver.go.
 func (f *Fleet) reviewRecord(r *record, now time.Time) {
 	cause, change, changed := r.review(&f.opts, now)

@@ -9,8 +9,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/hook"
 )
 
-// observeRequest takes in a request of the runtime. It returns the cause for a resync, "" if there
-// is none.
+// observeRequest takes in a request of the runtime. It returns the cause for a resync, "" without a
+// cause.
 func (r *record) observeRequest(
 	peer core.Peer, batch *core.Batch, refused core.EventErrors, opts *Options, now time.Time,
 ) (cause hook.ResyncCause) {
@@ -101,7 +101,7 @@ func (r *record) observeReplica(
 	return cause
 }
 
-// ensureReplica returns the replica of the epoch, a new one if there is none.
+// ensureReplica returns the replica of the epoch, and makes it if necessary.
 func (r *record) ensureReplica(batch *core.Batch, now time.Time) (p *replica, isNew bool) {
 	if p := r.replicaOf(batch.Epoch); p != nil {
 		return p, false
@@ -163,8 +163,8 @@ func (r *record) dismissReplicas(again resync, isGone func(*replica) bool) (dism
 	return dismissed
 }
 
-// review takes in the time that has passed. It returns the cause for a resync, "" if there is none,
-// and the change of freshness since the last review, if there is one.
+// review takes in the time that has passed. It returns the cause for a resync, "" without a cause,
+// and the change of freshness since the last review, if it has changed.
 func (r *record) review(opts *Options, now time.Time) (cause hook.ResyncCause, change Transition, changed bool) {
 	for _, p := range r.replicas {
 		p.paths.dropEnded(now)

@@ -18,7 +18,8 @@ const (
 type paths struct {
 	// open has [core.Peer].Lost of each.
 	open []<-chan struct{}
-	// lost is the time at which the last one was found to have ended, zero while there is one.
+	// lost is the time at which the last path was found to have ended, and zero while a path is
+	// open.
 	lost time.Time
 }
 

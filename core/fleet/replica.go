@@ -40,8 +40,8 @@ type replica struct {
 	// gone means that no more requests are expected, and that a resync replaces the pending events
 	// of the replica. It is remembered in case that a request comes after all.
 	gone bool
-	// resend is the resend of the resync for a lost replica, or for the former life of a new one.
-	// It is empty if there is none.
+	// resend is the resend of the resync for a lost replica, or for the former life of a new
+	// replica. It is empty if no resend is to come.
 	resend resync
 }
 
@@ -62,8 +62,8 @@ func begins(batch *core.Batch) bool {
 	return slices.ContainsFunc(batch.Events, isFirst)
 }
 
-// observeRequest takes in a request of the replica. It returns the cause for a resync, "" if there
-// is none.
+// observeRequest takes in a request of the replica. It returns the cause for a resync, "" without a
+// cause.
 func (p *replica) observeRequest(
 	peer core.Peer, batch *core.Batch, refused core.EventErrors, now time.Time,
 ) (cause hook.ResyncCause) {
@@ -116,11 +116,12 @@ func (p *replica) observeNumbers(batch *core.Batch, now time.Time) (cause hook.R
 	return cause, cameHere
 }
 
-// maxKept bounds the kept events that a replica remembers. A forgotten one leads to another resync.
+// maxKept bounds the kept events that a replica remembers. A forgotten event leads to another
+// resync.
 const maxKept = 256
 
 // noteKept notes the events that the transport keeps, and reports whether it kept one of them for
-// the first time. Nothing else replaces that one: the agent may have sent it before, and got it
+// the first time. Nothing else replaces that event: the agent may have sent it before, and got it
 // back then. A resync that the handler took ends the resend of the fleet.
 func (p *replica) noteKept(batch *core.Batch, refused core.EventErrors) (first bool) {
 	if hasResync(batch, refused) {
@@ -151,7 +152,7 @@ func isKept(err error) bool {
 	return ok && kept.Kept()
 }
 
-// observeHeartbeat takes in a heartbeat. It returns the cause for a resync, "" if there is none.
+// observeHeartbeat takes in a heartbeat. It returns the cause for a resync, "" without a cause.
 func (p *replica) observeHeartbeat(heartbeat *core.Heartbeat, now time.Time) (cause hook.ResyncCause) {
 	if p.isOvertaken(heartbeat, now) {
 		return ""

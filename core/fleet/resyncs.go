@@ -44,7 +44,7 @@ func (s *resyncs) collectDue(manager core.Manager, now time.Time) (due []dueResy
 	return due
 }
 
-// claimResync removes a resync from those to come: a later cause needs another one.
+// claimResync removes a resync from those to come: a later cause needs another resync.
 func (s *resyncs) claimResync(k key) *resync {
 	claimed := s.toCome[k]
 	if claimed != nil {
@@ -54,7 +54,7 @@ func (s *resyncs) claimResync(k key) *resync {
 	return claimed
 }
 
-// giveBack puts a resync back that was not delivered, unless there is another one.
+// giveBack puts a resync back that was not delivered, unless another resync is to come.
 func (s *resyncs) giveBack(k key, claimed *resync, due time.Time) {
 	if s.toCome[k] == nil {
 		claimed.due = due

@@ -15,17 +15,18 @@ const (
 )
 
 // sharing is the evidence that other replicas of the operator take some of the requests of an
-// epoch, so that this one sees gaps that are none. A request with new numbers and a gap adds to
-// the score, one without a gap takes one off. Lost batches alone are seldom a third of all.
-// Heartbeats without new numbers prove nothing at first, because an outage loses them, too. While
-// a replica is shared, they count by their own numbers: a quiet runtime does not stay shared.
+// epoch, so that this replica sees gaps although nothing is lost. A request with new numbers and a
+// gap adds to the score, and a request without a gap lowers it by 1. Lost batches alone are seldom
+// a third of all. Heartbeats without new numbers prove nothing at first, because an outage loses
+// them, too. While a replica is shared, they count by their own numbers: a quiet runtime does not
+// stay shared.
 type sharing struct {
 	score int
 	on    bool
 }
 
-// noteEvidence takes in a request with new numbers, and returns the cause for a resync. While the
-// replica is shared, a gap is none. The end leads to one resync, for batches that were lost
+// noteEvidence takes in a request with new numbers and returns the cause for a resync. While the
+// replica is shared, a gap is not a cause. The end leads to one resync, for batches that were lost
 // meanwhile.
 func (s *sharing) noteEvidence(cause hook.ResyncCause) hook.ResyncCause {
 	if cause == CauseGap {

@@ -15,7 +15,7 @@ type tally struct {
 // tallies has a tally for each manager with requests. The fleet's lock guards it.
 type tallies map[core.Manager]*tally
 
-// ensureTally makes a tally if there is none.
+// ensureTally returns the tally of a manager, and makes it if necessary.
 func (t tallies) ensureTally(manager core.Manager) *tally {
 	if t[manager] == nil {
 		t[manager] = &tally{resyncs: make(map[hook.ResyncCause]int64)}

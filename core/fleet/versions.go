@@ -70,7 +70,7 @@ func isForeignToVersions(c rune) bool {
 	return !isLower && !isUpper && !isDigit && !isSign
 }
 
-// boundVersions keeps the versions with the most runtimes, and adds the others up.
+// boundVersions keeps the versions with the most runtimes and adds up the rest.
 func boundVersions(counts map[string]int) map[string]int {
 	others := counts[OtherVersions]
 	delete(counts, OtherVersions)

@@ -71,7 +71,7 @@ func New(verifier core.Verifier, handlers map[core.Manager]core.Handler, opts Op
 }
 
 // warnMeasured reports managers of the hooks without a handler: an alert on their metrics never
-// fires, and the manager that was meant may share its series with others.
+// fires, and the manager that was meant may share its series with other managers.
 func (in *Intake) warnMeasured() {
 	unserved := slices.DeleteFunc(slices.Clone(in.opts.Measured), in.Serves)
 	if len(unserved) == 0 {

@@ -84,12 +84,12 @@ func (s *shares) chargeAccount(a Account, cost float64, now time.Time) (wait tim
 	return 0, true
 }
 
-// slack is the factor by which tokens take longer for deferred messages, so that none comes too
-// early: it is carried in vain, and delays the messages of others.
+// slack is the factor by which tokens take longer for deferred messages, so that no message comes
+// too early: it would be carried in vain and would delay the messages of other senders.
 const slack = 1.1
 
-// deferMessage returns the wait of a message until the share has room for it and for those that
-// were deferred before it, from 1 s to maxWait.
+// deferMessage returns the wait of a message until the share has room for it and for the messages
+// that were deferred before it, from 1 s to maxWait.
 func (s *shares) deferMessage(a Account, cost float64, now time.Time) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()

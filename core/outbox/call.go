@@ -71,8 +71,8 @@ func (c *call) isUnsent(events core.EventErrors) bool {
 	return true
 }
 
-// isTaken reports whether the manager took the batch. One that refuses a lone heartbeat may know
-// none.
+// isTaken reports whether the manager took the batch. A manager that refuses a lone heartbeat may
+// use a contract without heartbeats.
 func (a *answer) isTaken() bool {
 	isLoneHeartbeat := len(a.entries) == 0
 	if isLoneHeartbeat {

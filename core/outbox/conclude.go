@@ -166,7 +166,7 @@ func (l *lane) noteDelivered(e *entry, a *answer) {
 	}
 }
 
-// awaitResend makes a delivered entry wait for its resend, and frees its key after the last one.
+// awaitResend makes a delivered entry wait for its resend, and frees its key after the last resend.
 func (l *lane) awaitResend(e *entry, a *answer) {
 	from, due, again := l.resendOf(e, a.started, a.checked)
 	if !again {

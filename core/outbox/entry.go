@@ -50,7 +50,7 @@ type waiting struct {
 	due      time.Time
 }
 
-// mergeNewer takes the newer event in when that has settled, and reports whether there was one. The
+// mergeNewer takes the newer event in if it has settled, and reports whether it did. The
 // merged event keeps its number, so that the receiver sees no gap.
 func (e *entry) mergeNewer(now time.Time) bool {
 	if e.next == nil || e.next.due.After(now) {
@@ -131,8 +131,7 @@ func (e *entry) size() int {
 	return n
 }
 
-// sizeBeside returns how much more memory an event takes, e being the entry of its key, if there is
-// one.
+// sizeBeside returns how much more memory an event takes, where e is the entry of its key or nil.
 func sizeBeside(e *entry, event *core.WatchEvent) int {
 	switch {
 	case e == nil:
@@ -209,8 +208,8 @@ func (q *queue) isDue(now time.Time) bool { return len(*q) > 0 && !(*q)[0].due.A
 
 func (q *queue) isAlone(now time.Time) bool { return q.isDue(now) && (*q)[0].alone }
 
-// takeDue moves due entries to batch, until that has limit of them. An entry that travels alone
-// ends a batch, and joins none.
+// takeDue moves due entries to batch, until that has limit of them. An entry that travels alone is
+// a batch by itself.
 func (q *queue) takeDue(batch []*entry, limit int, now time.Time) []*entry {
 	for len(batch) < limit && q.isDue(now) {
 		if (*q)[0].alone && len(batch) > 0 {

@@ -27,7 +27,8 @@ type gather struct {
 	last   int       // changes that the last wait has gathered.
 }
 
-// windowEnd returns until when due events wait for others. It is zero if they do not wait.
+// windowEnd returns the time until which due events wait for further events. It is zero if they do
+// not wait.
 func (g *gather) windowEnd(window time.Duration) (end time.Time) {
 	if g.skips > 0 {
 		return end

@@ -98,8 +98,8 @@ func (l *lane) fillHeartbeat(heartbeat *core.Heartbeat) {
 }
 
 // scheduleLast makes the last heartbeat due when nothing is pending, and reports whether it was
-// sent, or none is to be sent. The events that come after it are refused. A manager that cannot be
-// reached gets none.
+// sent or is not needed. The events that come after it are refused. A manager that cannot be
+// reached gets no last heartbeat.
 func (l *lane) scheduleLast(now time.Time) (done bool) {
 	if l.counts.Pending > 0 {
 		return false

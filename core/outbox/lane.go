@@ -91,7 +91,7 @@ func (l *lane) isUnproved() bool {
 // isIdle reports whether the lane has no events, and no resends that wait.
 func (l *lane) isIdle() bool { return l.entries.len() == 0 }
 
-// dropAll gives up all events, and ends the heartbeats.
+// dropAll gives up all events and ends the heartbeats.
 func (l *lane) dropAll(reason core.Reason) {
 	if n := l.counts.Pending; n > 0 {
 		l.counts.giveUpEvents(n, reason)

@@ -18,7 +18,7 @@ type lanes struct {
 	added     chan struct{} // holds a token when there may be lanes without dispatcher.
 }
 
-// ensureLane returns the lane of a manager, a new one if there is none. It returns nil if there is
+// ensureLane returns the lane of a manager, and makes it if necessary. It returns nil if there is
 // no room.
 func (s *lanes) ensureLane(manager core.Manager, now time.Time) (l *lane, added bool) {
 	if l := s.byManager[manager]; l != nil {

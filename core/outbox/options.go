@@ -186,7 +186,7 @@ func (o Options) validate() error {
 	return nil
 }
 
-// withoutNone leaves out the options of which a negative one means none.
+// withoutNone returns the options without those in which a negative value has a meaning.
 func (o Options) withoutNone() Options {
 	o.Settle = 0
 	o.SettleChecked = 0

@@ -59,8 +59,8 @@ func without(owners []types.NamespacedName, owner types.NamespacedName) []types.
 // such as a review that cannot be parsed, can request resyncs without end.
 type resyncPace map[types.NamespacedName]time.Time
 
-// resyncInterval is the shortest time between a delivered resync of a manager and the next one. A
-// resync that is requested earlier waits.
+// resyncInterval is the shortest time between a delivered resync of a manager and the next resync.
+// A resync that is requested earlier waits.
 const resyncInterval = 5 * time.Second
 
 // noteSent keeps the owners of the last interval only: owners are foreign input.

@@ -62,8 +62,8 @@ func (p *pause) endProbe() { p.probing = false }
 // of the pause, so it does not count again.
 func (p *pause) isSince(started time.Time) bool { return started.Before(p.began) }
 
-// noteFailure begins the wait after a failed call that began at started, and returns how long it
-// is. The failures before the last call of Retry do not count, because their cause may be gone.
+// noteFailure begins the wait after a failed call that began at started, and returns its length.
+// The failures before the last call of Retry do not count, because their cause may be gone.
 func (p *pause) noteFailure(opts *Options, err error, started, now time.Time) (wait time.Duration) {
 	if !p.isOn() {
 		p.since = now

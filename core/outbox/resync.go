@@ -142,7 +142,7 @@ func (l *lane) replaceResends(owner types.NamespacedName, now time.Time) {
 	}
 }
 
-// ensureResync returns the entry of a resync, a new one if there is none. A new one is no event
+// ensureResync returns the entry of a resync, and makes it if necessary. A new entry is no event
 // before its time has come. It returns nil if there is no room.
 func (l *lane) ensureResync(owner types.NamespacedName, at time.Time) *entry {
 	l.nameOwner(owner)

@@ -2,8 +2,8 @@ package outbox
 
 import "time"
 
-// maxRefused bounds the events of a batch that were refused before, so that they do not hold up
-// others.
+// maxRefused bounds the events of a batch that were refused before, so that they do not hold up new
+// events.
 const maxRefused = 50
 
 // takeBatch removes up to limit events that are due, and reports whether a heartbeat is due, too.
@@ -40,8 +40,8 @@ func (l *lane) takeBatch(limit int, now time.Time) (batch []*entry, withHeartbea
 	return batch, withHeartbeat, 0
 }
 
-// heldUntil returns until when due events wait for others. A heartbeat that is due, a batch that is
-// full, and a manager that is back do not wait.
+// heldUntil returns the time until which due events wait for further events. A heartbeat that is
+// due, a batch that is full, and a manager that is back do not wait.
 func (l *lane) heldUntil(now time.Time) (end time.Time) {
 	isUrgent := l.pause.isOn() || l.schedule.isDue(now) || l.fillsBatch()
 	if isUrgent {

@@ -121,7 +121,7 @@ const (
 	// managedByLabel names the manager of a Watcher without spec.manager, with the default names. A
 	// text that an agent gets from an operator with other names has spec.manager.
 	managedByLabel = "operator.kyma-project.io/managed-by"
-	// defaultNamespace is that of a Watcher without one.
+	// defaultNamespace is the namespace of a Watcher that names no namespace.
 	defaultNamespace = "default"
 )
 

@@ -2,8 +2,8 @@
 // certificates. The verifier, the handlers and the fleet of the listener are the same as in
 // production.
 //
-// Create the listener with [Peers], and send with [Forwarder]. Neither needs the listener to be
-// started. An outbox with such a forwarder plays the agent of a runtime.
+// Create the listener with [Peers] and send with [Forwarder]. The listener need not be started. An
+// outbox with such a forwarder plays the agent of a runtime.
 package listenertest
 
 import (
