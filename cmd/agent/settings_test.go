@@ -130,7 +130,7 @@ func TestFormerNamesOfTheControlPlane(t *testing.T) {
 
 func TestSettings(t *testing.T) {
 	t.Parallel()
-	for name, test := range map[string]struct {
+	tests := map[string]struct {
 		env, args []string
 		want      func(*config)
 	}{
@@ -146,8 +146,8 @@ func TestSettings(t *testing.T) {
 			want: func(*config) {},
 		},
 		"NATS": {
-			env:  []string{"TRANSPORT=nats"},
-			want: func(c *config) { c.transport = transportNATS },
+			env:  []string{"TRANSPORT=nats", "NATS_HANDSHAKE_FIRST=true"},
+			want: func(c *config) { c.transport, c.natsFirst = transportNATS, true },
 		},
 		"flags win": {
 			env:  []string{"WEBHOOK_PORT=1", "KCP_ADDR=other:1", "SETTLE=nonsense", "MANAGERS=a"},
@@ -166,10 +166,13 @@ func TestSettings(t *testing.T) {
 				"CONTRACT_FALLBACK=v2", "CONTRACT_RETRY=1m", "CANARY_LEASE=kyma-system/agent", "CANARY_INTERVAL=1s",
 				"CANARY_API_SERVER=https://api", "CANARY_TOKEN_FILE=memory.go", "CANARY_CA_CERT=commands.go",
 				"FORWARD_TIMEOUT=2s", "MAX_BACKOFF=4s", "HEARTBEAT_INTERVAL=0s", "STOP_DELAY=3s",
-				"SHUTDOWN_TIMEOUT=1m", "WEBHOOK_BIND=127.0.0.1",
+				"SHUTDOWN_TIMEOUT=1m", "WEBHOOK_BIND=127.0.0.1", "MANAGERS_FILE=version.go", "OWNER_ANNOTATION=example.com/owned-by",
+				"CONTROL_PLANE_PROXY=http://proxy:3128", "CONTROL_PLANE_PROXY_CREDENTIALS=proxy.go",
 			},
 			want: func(c *config) {
 				c.ControlPlane.ServerName, c.ControlPlane.Protocol, c.Managers = "kcp", "http/1.1", []core.Manager{"a", "b"}
+				c.ManagersFile, c.OwnerAnnotation = "version.go", "example.com/owned-by"
+				c.proxy, c.ControlPlane.Proxy, c.ControlPlane.ProxyCredentials = "http://proxy:3128", "http://proxy:3128", "proxy.go"
 				c.Instance, c.Webhook.MaxConnections = "me", 9
 				c.Webhook.Configuration = "watcher"
 				c.Outbox.Settle, c.Outbox.MaxKeys, c.Outbox.ForwardTimeout = off, 7, 2*time.Second
@@ -257,7 +260,19 @@ func TestSettings(t *testing.T) {
 				c.metrics = bindAddress{"127.0.0.1", 8443}
 			},
 		},
-	} {
+	}
+
+	set := nonEmpty(minimal)
+	for _, test := range tests {
+		set = append(set, nonEmpty(test.env)...)
+	}
+	for _, setting := range settings(&config{}) {
+		if !slices.ContainsFunc(setting.names(), func(name string) bool { return slices.Contains(set, name) }) {
+			t.Errorf("no row sets %s: add the setting to a row, with a value that is not the default", setting.env)
+		}
+	}
+
+	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			env := slices.Concat([]string{"POD_NAME=pod-1", "HOSTNAME=host-1"}, minimal, test.env)
@@ -270,6 +285,17 @@ func TestSettings(t *testing.T) {
 			}
 		})
 	}
+}
+
+// nonEmpty returns the names of the variables that have a value.
+func nonEmpty(env []string) (names []string) {
+	for _, pair := range env {
+		name, value, _ := strings.Cut(pair, "=")
+		if value != "" {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 func TestWrongSettings(t *testing.T) {
