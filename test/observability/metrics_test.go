@@ -266,7 +266,7 @@ func newVocabulary(t testing.TB) vocabulary {
 		{"", "fate"}: {of(hooks, "^Fate")},
 		{consumers + "messages_total", "reason"}: {
 			none, anything, ended,
-			of(nats+"errors.go", "^ReasonConnection$"), of("internal/reasons/pinning.go", "^(Owner|Domain|SAN|Revoked)"), source,
+			of(nats+"errors.go", "^ReasonConnection$"), of("internal/reasons/pinning.go", "^(Owner|Domain|SAN|CA|Revoked)"), source,
 			of(shared, "^(TooFast|Malformed|NotReady|Busy|Panic|Forbidden|Unauthenticated|SourceMismatch)$"),
 		},
 		{fleets + "runtimes", "state"}:       {states},

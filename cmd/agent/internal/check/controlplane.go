@@ -306,6 +306,10 @@ func refused() []advice {
 			"make the SAN of TLS_CERT equal to the domain of this runtime in the control plane",
 		},
 		{
+			forbidden(reasons.CAMismatch), want,
+			"issue TLS_CERT from the CA that the control plane allows for this runtime, or correct its list of CAs",
+		},
+		{
 			forbidden(reasons.Revoked), want,
 			"the control plane has revoked this certificate: issue TLS_CERT with a new key, " +
 				"or ask the owner of the list",

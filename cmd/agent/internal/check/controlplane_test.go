@@ -84,6 +84,7 @@ func TestActionOfARefusal(t *testing.T) {
 	for action, err := range map[string]reasoned{
 		"make the SAN of TLS_CERT":              {answered("san_mismatch"), "forbidden"},
 		"correct the domain annotation of this": {answered("domain_missing"), "forbidden"},
+		"or correct its list of CAs":            {answered("ca_mismatch"), "forbidden"},
 		"issue TLS_CERT with a new key":         {answered("revoked"), "forbidden"},
 		"of the other runtime":                  {answered("domain_ambiguous"), "forbidden"},
 		"check the name":                        {errors.New("san_mismatch, domain_missing, violation"), "forbidden"},
