@@ -84,8 +84,8 @@ func (s *shares) chargeAccount(a Account, cost float64, now time.Time) (wait tim
 	return 0, true
 }
 
-// slack is the factor by which tokens take longer for deferred messages, so that no message comes
-// too early: it would be carried in vain and would delay the messages of other senders.
+// slack is the factor by which tokens take longer for deferred messages. A message that comes too
+// early is carried in vain and delays the messages of other senders.
 const slack = 1.1
 
 // deferMessage returns the wait of a message until the share has room for it and for the messages
