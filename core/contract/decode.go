@@ -383,33 +383,33 @@ func (c *received) readHeartbeat() error {
 }
 
 func decodeHeartbeat(data []byte) (*core.Heartbeat, error) {
-	beat := &core.Heartbeat{}
+	heartbeat := &core.Heartbeat{}
 	if len(data) > 0 {
-		if err := json.Unmarshal(data, (*heartbeatData)(beat)); err != nil {
+		if err := json.Unmarshal(data, (*heartbeatData)(heartbeat)); err != nil {
 			return nil, fmt.Errorf("heartbeat: %w", err)
 		}
 	}
 
-	beat.Interval = milliseconds(int64(beat.Interval))
-	beat.OldestPending = milliseconds(int64(beat.OldestPending))
-	for _, at := range timesOf(beat) {
+	heartbeat.Interval = milliseconds(int64(heartbeat.Interval))
+	heartbeat.OldestPending = milliseconds(int64(heartbeat.OldestPending))
+	for _, at := range timesOf(heartbeat) {
 		*at = wireTime(*at)
 	}
-	return beat, checkHeartbeat(beat)
+	return heartbeat, checkHeartbeat(heartbeat)
 }
 
-func checkHeartbeat(beat *core.Heartbeat) error {
-	if len(beat.Dropped) > maxReasons || len(beat.CAFingerprints) > maxFingerprints {
+func checkHeartbeat(heartbeat *core.Heartbeat) error {
+	if len(heartbeat.Dropped) > maxReasons || len(heartbeat.CAFingerprints) > maxFingerprints {
 		return fmt.Errorf("%w: %d reasons and %d CA fingerprints, want at most %d and %d",
-			errMalformed, len(beat.Dropped), len(beat.CAFingerprints), maxReasons, maxFingerprints)
+			errMalformed, len(heartbeat.Dropped), len(heartbeat.CAFingerprints), maxReasons, maxFingerprints)
 	}
 
-	texts := slices.Clone(beat.CAFingerprints)
-	for reason := range beat.Dropped {
+	texts := slices.Clone(heartbeat.CAFingerprints)
+	for reason := range heartbeat.Dropped {
 		texts = append(texts, string(reason))
 	}
 
-	for _, text := range textsOf(beat) {
+	for _, text := range textsOf(heartbeat) {
 		texts = append(texts, *text)
 	}
 

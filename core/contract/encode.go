@@ -232,20 +232,20 @@ func appendQuoted(b []byte, text string) []byte {
 
 // setHeartbeat returns the data.
 func (e *element) setHeartbeat(sent *core.Heartbeat) ([]byte, error) {
-	beat := cut(sent)
-	beat.Interval /= time.Millisecond
-	beat.OldestPending /= time.Millisecond
+	heartbeat := cutHeartbeat(sent)
+	heartbeat.Interval /= time.Millisecond
+	heartbeat.OldestPending /= time.Millisecond
 	e.kind = typeHeartbeat
-	e.id = beat.ID
-	e.time = wireTime(beat.Time)
-	if err := checkID(beat.ID); err != nil {
+	e.id = heartbeat.ID
+	e.time = wireTime(heartbeat.Time)
+	if err := checkID(heartbeat.ID); err != nil {
 		return nil, err
 	}
-	return json.Marshal((*heartbeatData)(&beat))
+	return json.Marshal((*heartbeatData)(&heartbeat))
 }
 
-func cut(beat *core.Heartbeat) core.Heartbeat {
-	c := *beat
+func cutHeartbeat(heartbeat *core.Heartbeat) core.Heartbeat {
+	c := *heartbeat
 	for _, text := range textsOf(&c) {
 		*text = cutText(*text)
 	}

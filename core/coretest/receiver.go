@@ -79,9 +79,9 @@ type receiverCheck struct {
 	rule    string
 	runtime core.RuntimeID
 	objects []string
-	// beat adds a heartbeat, and claims another runtime as the source.
-	beat   bool
-	claims core.RuntimeID
+	// withHeartbeat adds a heartbeat, and claims another runtime as the source.
+	withHeartbeat bool
+	claims        core.RuntimeID
 	// failed are the events that fail with class. Without them, class is the error of the batch.
 	failed []int
 	class  error
@@ -105,9 +105,15 @@ func receiverChecks() []receiverCheck {
 	return []receiverCheck{
 		{rule: "accepted", runtime: "runtime-1", objects: abc, accepted: abc},
 		{rule: "not-ready", runtime: coldRuntime, objects: abc, class: core.ErrNotReady},
-		{rule: "forbidden-sender", runtime: forbiddenRuntime, objects: abc, beat: true, class: core.ErrForbidden},
-		{rule: "claim", runtime: "runtime-10", objects: abc, beat: true, claims: "runtime-2", class: core.ErrForbidden},
-		{rule: "heartbeat", runtime: "runtime-11", objects: abc, beat: true, accepted: abc},
+		{
+			rule: "forbidden-sender", runtime: forbiddenRuntime, objects: abc, withHeartbeat: true,
+			class: core.ErrForbidden,
+		},
+		{
+			rule: "claim", runtime: "runtime-10", objects: abc, withHeartbeat: true, claims: "runtime-2",
+			class: core.ErrForbidden,
+		},
+		{rule: "heartbeat", runtime: "runtime-11", objects: abc, withHeartbeat: true, accepted: abc},
 		partial("runtime-4", forbiddenName, core.ErrForbidden),
 		partial("runtime-6", "unverifiable", nil),
 		partial("runtime-7", "unhandled", nil),
@@ -139,7 +145,7 @@ func (c *receiverCheck) run(t T, remote RemoteReceiver, opts ReceiverOptions) {
 
 	batch := batchOf(c.objects...)
 	batch.Source = c.claims
-	if c.beat {
+	if c.withHeartbeat {
 		batch.Heartbeat = &core.Heartbeat{
 			ID: "beat-1", Number: 1, Sequence: uint64(len(c.objects)), Interval: time.Minute, Time: time.Now(),
 			Canary: core.CanaryAlive,
@@ -150,7 +156,7 @@ func (c *receiverCheck) run(t T, remote RemoteReceiver, opts ReceiverOptions) {
 	s.wantRefused(err, c.class, c.failed...)
 	s.wantAccepted(s.runtime, c.again, c.accepted...)
 
-	if c.beat {
+	if c.withHeartbeat {
 		s.wantKnown(s.runtime, c.class == nil)
 	}
 	if c.claims != "" {

@@ -184,10 +184,10 @@ func eventError(err error, index int) error {
 func clone(batch core.Batch) core.Batch {
 	batch.Events = slices.Clone(batch.Events)
 	if batch.Heartbeat != nil {
-		beat := *batch.Heartbeat
-		beat.Dropped = maps.Clone(beat.Dropped)
-		beat.CAFingerprints = slices.Clone(beat.CAFingerprints)
-		batch.Heartbeat = &beat
+		heartbeat := *batch.Heartbeat
+		heartbeat.Dropped = maps.Clone(heartbeat.Dropped)
+		heartbeat.CAFingerprints = slices.Clone(heartbeat.CAFingerprints)
+		batch.Heartbeat = &heartbeat
 	}
 	return batch
 }

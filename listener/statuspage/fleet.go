@@ -68,7 +68,8 @@ func newHandler(accepted parameters, answer func(http.ResponseWriter, *http.Requ
 	mux.HandleFunc("GET /", func(w http.ResponseWriter, r *http.Request) {
 		protect(w.Header())
 		if r.Context().Value(authenticated{}) == nil {
-			http.Error(w, "this page is served without authentication: see statuspage.FleetHandler", http.StatusForbidden)
+			http.Error(w, "this page is served without authentication: see statuspage.FleetHandler",
+				http.StatusForbidden)
 			return
 		}
 		selected, err := newSelection(r.URL.RawQuery, accepted)
@@ -176,10 +177,10 @@ func newRuntimeStatus(s fleet.Status) runtimeStatus {
 			shown.ClockSkew = p.ClockSkew.String()
 		}
 
-		if beat := p.Heartbeat; beat != nil {
-			shown.Heartbeat = &heartbeatStatus{Heartbeat: *beat, Interval: beat.Interval.String()}
-			if beat.OldestPending > 0 {
-				shown.Heartbeat.OldestPending = beat.OldestPending.String()
+		if heartbeat := p.Heartbeat; heartbeat != nil {
+			shown.Heartbeat = &heartbeatStatus{Heartbeat: *heartbeat, Interval: heartbeat.Interval.String()}
+			if heartbeat.OldestPending > 0 {
+				shown.Heartbeat.OldestPending = heartbeat.OldestPending.String()
 			}
 		}
 

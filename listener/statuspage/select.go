@@ -128,8 +128,8 @@ func (s *selection) endsSoon(p fleet.Replica) bool {
 
 // matchesCommon compares the parameters that both handlers have. The search ignores case.
 func (s *selection) matchesCommon(reason string, manager core.Manager, id core.RuntimeID) bool {
-	isSelected := s.isValue("reason", reason) && s.isValue("manager", string(manager)) && s.isValue("runtime", string(id))
-	return isSelected && strings.Contains(strings.ToLower(string(id)), s.search)
+	isNamed := s.isValue("manager", string(manager)) && s.isValue("runtime", string(id))
+	return isNamed && s.isValue("reason", reason) && strings.Contains(strings.ToLower(string(id)), s.search)
 }
 
 // isValue reports whether the query has no such parameter, or one with that value.

@@ -130,6 +130,6 @@ func (a *agent) sendHeartbeat(f *fleet.Fleet, change func(*core.Heartbeat)) {
 	}
 
 	change(&a.last)
-	beat := a.last
-	f.Receiver().Observe(a.peer, a.manager, core.Batch{Source: a.peer.ID, Epoch: a.epoch, Heartbeat: &beat}, nil)
+	heartbeat := a.last
+	f.Receiver().Observe(a.peer, a.manager, core.Batch{Source: a.peer.ID, Epoch: a.epoch, Heartbeat: &heartbeat}, nil)
 }

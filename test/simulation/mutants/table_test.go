@@ -99,7 +99,7 @@ var table = map[string][]mutant{
 		{"agent: no resync when the webhooks are right again", "w.restored()", "_ = former"},
 	},
 	"agent/webhook.go":        {{"agent: the review of a stranger is a proof", "if b.keys.callers != nil {\n inbox.Proved(review.Manager)", "if b.opts.Logger != nil {\n inbox.Proved(review.Manager)"}},
-	"core/contract/encode.go": {{"contract: a heartbeat is not cut (row 27)", "beat := cut(sent)", "_, beat := cut(sent), *sent"}},
+	"core/contract/encode.go": {{"contract: a heartbeat is not cut (row 27)", "heartbeat := cutHeartbeat(sent)", "_, heartbeat := cutHeartbeat(sent), *sent"}},
 	"core/contract/meaning.go": {
 		{"contract: a foreign 403 is a refusal (row 34)", "foreign && r.Status == statusForbidden", "!foreign && foreign"},
 	},
