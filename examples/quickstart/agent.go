@@ -20,6 +20,9 @@ import (
 // settle is the time for which the agent holds an event back, as it sees a write before the commit.
 var settle = outbox.Defaults().Settle
 
+// settleChecked is that time while the operator checks the reads of its reconciles.
+var settleChecked = outbox.Defaults().SettleChecked
+
 // restartAfter is the time after which an agent that ended starts again with --serve, as a kubelet
 // starts it.
 const restartAfter = 10 * time.Second

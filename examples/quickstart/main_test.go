@@ -10,7 +10,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -172,6 +174,33 @@ func checkOutput(t *testing.T, text string) {
 	} {
 		if !matches(want, text) {
 			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+	checkWaits(t, text)
+}
+
+// checkWaits fails if a reconcile started earlier than the shortest wait in the summary allows. The agent
+// waits from its decision on, so a row counts from the start of the write.
+func checkWaits(t *testing.T, text string) {
+	t.Helper()
+	if !strings.Contains(text, "3 reconciles started") || !strings.Contains(text, ": 4 accepted") {
+		return // A resync started a reconcile as well, perhaps before an event was due.
+	}
+	var named []int
+	for _, found := range regexp.MustCompile(`waits (?:only )?(\d+) ms`).FindAllStringSubmatch(text, -1) {
+		named = append(named, lab.Must(strconv.Atoi(found[1])))
+	}
+	rows := regexp.MustCompile(`(?m)^  (\S.*?) +(\d+) ms +accepted +started +(\d+) ms after`).FindAllStringSubmatch(text, -1)
+	if len(named) == 0 || len(rows) != 3 {
+		t.Fatalf("the summary names %d waits, and %d rows have a reconcile, want at least 1 and 3:\n%s",
+			len(named), len(rows), text)
+	}
+	const rounding = 2 // ms, as both numbers of a row are rounded down
+	for _, row := range rows {
+		total := lab.Must(strconv.Atoi(row[2])) + lab.Must(strconv.Atoi(row[3]))
+		if least := slices.Min(named); total+rounding < least {
+			t.Errorf("%s: the reconcile started %d ms after the write began, but the agent waits at least %d ms:\n%s",
+				row[1], total, least, text)
 		}
 	}
 }

@@ -79,12 +79,12 @@ func names(t *testing.T, text string) []string {
 	return slices.Sorted(maps.Keys(all))
 }
 
-// checkShownOutput compares the output in docs/guide/embedding.md with the printed one, except for numbers and signs of life.
+// checkShownOutput compares the output in README.md with the printed one, except for numbers and signs of life.
 func checkShownOutput(t *testing.T, printed string) {
 	t.Helper()
-	shown := find(t, "(?s)<!-- output: make demo -->\n```\n(.*?)```\n", read(t, "../../docs/guide/embedding.md"))
+	shown := find(t, "(?s)<!-- output: make demo -->\n```\n(.*?)```\n", read(t, "README.md"))
 	if diff := cmp.Diff(normalised(shown), normalised(printed)); diff != "" {
-		t.Errorf("docs/guide/embedding.md is behind (-document +printed):\n%s", diff)
+		t.Errorf("examples/quickstart/README.md is behind (-document +printed):\n%s", diff)
 	}
 }
 

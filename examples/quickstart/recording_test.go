@@ -12,11 +12,12 @@ import (
 
 const recording = "../../docs/demo.svg"
 
-// TestRecording holds that the picture in the README shows the output of make demo that docs/guide/embedding.md has, which
-// another test compares with the program.
+// TestRecording holds that the picture in the README of the repository shows the output of make demo in
+// examples/quickstart/README.md, which another test compares with the program. The waits there must agree, too.
 func TestRecording(t *testing.T) {
 	t.Parallel()
-	shown := find(t, "(?s)<!-- output: make demo -->\n```\n(.*?)```\n", read(t, "../../docs/guide/embedding.md"))
+	shown := find(t, "(?s)<!-- output: make demo -->\n```\n(.*?)```\n", read(t, "README.md"))
+	checkWaits(t, shown)
 	want := record("$ make demo", shown)
 	if *update {
 		lab.NoError(t, os.WriteFile(recording, []byte(want), 0o644))
@@ -40,7 +41,7 @@ func record(command, output string) string {
 	fmt.Fprintf(&out, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %.0f %d" role="img" aria-labelledby="title desc">
   <title id="title">make demo</title>
   <desc id="desc">The output of make demo: real API servers start, an operator and an agent follow, and writes in the
-    runtime start reconciles in the control plane. docs/guide/embedding.md has it as text.</desc>
+    runtime start reconciles in the control plane. examples/quickstart/README.md has it as text.</desc>
   <style>
     text { font: 13.5px ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace; fill: #d6dde6; white-space: pre; }
     .command { fill: #7ee2a8; }

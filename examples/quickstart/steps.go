@@ -129,9 +129,10 @@ func (d *demo) printSummary(begin, writes int, waits []time.Duration) {
 	d.report.printf("\nAll effects are as expected, after %s. %d of %d writes mattered. "+
 		"%d reconciles started: all of %s, none of runtime-2.\n",
 		seconds(time.Since(d.started)), len(waits), writes, len(reconciles), runtimeName)
-	d.report.printf("From commit to reconcile: %s to %s. Of these, the agent waits %s (the settle time),\n"+
-		"so that the operator does not read before the commit.\n",
-		millis(slices.Min(waits)), millis(slices.Max(waits)), millis(settle))
+	d.report.printf("From commit to reconcile: %s to %s. At first, the agent waits %s (the settle time),\n"+
+		"so that the operator does not read before the commit. While the operator checks what its reconciles read,\n"+
+		"the agent waits only %s.\n",
+		millis(slices.Min(waits)), millis(slices.Max(waits)), millis(settle), millis(settleChecked))
 	d.report.printf("Events, with the resync at the start of the agent: "+
 		"%.0f accepted = %.0f delivered + %.0f coalesced, 0 dropped.\n", accepted, delivered, coalesced)
 }
