@@ -55,6 +55,7 @@ func statusChanged(c *Change) bool {
 	}
 }
 
+// subresourceChanged passes writes of every subresource except status. An UPDATE must differ.
 func subresourceChanged(c *Change) bool {
 	if c.Subresource == string(FieldStatus) {
 		return false

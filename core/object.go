@@ -130,6 +130,8 @@ func (o *Object) readMetadata(r *rawjson.Reader, name []byte) error {
 	}
 }
 
+// readKeptMetadata keeps the bytes of a member for comparisons, and decodes the few members that
+// filters need.
 func (o *Object) readKeptMetadata(r *rawjson.Reader, name []byte) error {
 	if err := keep(r, name, &o.metadata); err != nil {
 		return err

@@ -62,6 +62,8 @@ type block struct {
 	line int // that of its BEGIN, counted from 1
 }
 
+// parseBundle skips each complete block that cannot be used. A truncated certificate is an error:
+// its file may be half written.
 func parseBundle(file string, text []byte) (Bundle, error) {
 	blocks, err := splitBlocks(file, text)
 	if err != nil {
@@ -354,6 +356,8 @@ type splitter struct {
 	kind   string
 }
 
+// readLine takes in the next line, which begins at offset in text. It refuses a hidden mark, inside
+// and outside of blocks.
 func (s *splitter) readLine(text, line []byte, offset int) error {
 	trimmed := string(bytes.TrimRight(line, " \t\r\n"))
 	kind, isBegin := cutMark(trimmed, markBegin)
@@ -388,6 +392,8 @@ func cutMark(line, mark string) (kind string, isMark bool) {
 	return kind, isMark && !strings.Contains(kind, markTail)
 }
 
+// endBlock decodes the block that has ended. Text that pem.Decode skips would be lost silently, so
+// it is an error.
 func (s *splitter) endBlock(text []byte, kind string) error {
 	if kind != s.kind {
 		return fmt.Errorf("END line of %s, want the END line of %s, which begins in line %d",

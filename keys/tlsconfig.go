@@ -157,6 +157,7 @@ func (s *server) clientMaterial() (*Material, error) {
 	return material, nil
 }
 
+// configOf makes the configuration for one generation on both sides.
 func (s *server) configOf(serving, clients *Material) *tls.Config {
 	config := &tls.Config{
 		MinVersion: tls.VersionTLS13,

@@ -87,6 +87,8 @@ func (c *checker) keepVerdict(kept *atomic.Value, v *verdict) {
 	}
 }
 
+// fromConnection bounds a chain before it costs anything, and verifies one only if no verdict about
+// it is remembered.
 func (c *checker) fromConnection(state *tls.ConnectionState, roots *x509.CertPool) *verdict {
 	switch {
 	case roots == nil:

@@ -154,6 +154,8 @@ func (x *exchange) recoverPanic(a *answer, public core.Reason) {
 
 var errPanic = errors.New("panic")
 
+// routeRequest is for an identified sender within its share. A stranger does not learn which paths
+// exist.
 func (x *exchange) routeRequest(peer *core.Peer) answer {
 	manager := core.Manager(x.request.PathValue(wildcard))
 	switch {
@@ -202,6 +204,8 @@ func isMediaType(header, want string) bool {
 	return err == nil && have == want
 }
 
+// readBatch bounds the bytes that it reads. The buffer grows with the bytes that arrive, and not
+// with the announced length.
 func (x *exchange) readBatch() (core.Batch, answer) {
 	limit := int64(x.version.MaxBody())
 	if x.request.ContentLength > limit {
@@ -231,6 +235,8 @@ func (x *exchange) readBatch() (core.Batch, answer) {
 	return batch, refused
 }
 
+// answerBatch turns the result of the intake into an answer, and closes the connection to a replica
+// that does not lead.
 func (x *exchange) answerBatch(err error) answer {
 	whole, isWhole := errors.AsType[*intake.Failure](err)
 	if isWhole && whole.Fault == intake.FaultOfShare {
@@ -247,6 +253,7 @@ func (x *exchange) answerBatch(err error) answer {
 	return a
 }
 
+// reportAnswer counts every answer, and logs a refusal.
 func (x *exchange) reportAnswer(a *answer, took time.Duration) {
 	x.opts.Hooks.Answered(hook.Answer{
 		Contract: x.version, Manager: a.manager, Status: a.Status, Reason: cmp.Or(a.Reason, observedIn(x.request)),
@@ -367,6 +374,7 @@ func answerTo(version contract.Version, err error) answer {
 	return answer{Answer: version.AnswerTo(err), err: err}
 }
 
+// writeTo sends an empty body with an acknowledgement, and JSON with a refusal.
 func (a *answer) writeTo(w http.ResponseWriter) {
 	header := w.Header()
 	if a.closes {

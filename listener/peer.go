@@ -182,6 +182,8 @@ type headerPeers struct {
 	takesLast bool
 }
 
+// identify trusts the header only after the proxy has proved to be the gateway. It remembers
+// verdicts by the whole header.
 func (p *headerPeers) identify(r *http.Request) (core.Peer, error) {
 	err := p.proxy(r)
 	switch {

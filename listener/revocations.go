@@ -47,6 +47,8 @@ func (r *RevocationFile) RefreshRevocations() {
 	_ = r.readFile() // It is logged, and the last good list stays.
 }
 
+// readFile reads the file if it has changed. A file that is missing, or cannot be read, leaves the
+// last good list in use.
 func (r *RevocationFile) readFile() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

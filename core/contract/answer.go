@@ -84,6 +84,8 @@ func refusalOf(err error) Refusal {
 	return Refusal{Status: statusOf(err), Reason: core.ReasonOf(err), RetryAfter: core.RetryAfter(err)}
 }
 
+// statusOf returns the HTTP status from which a sender learns the class of err. A receiver that is
+// not sure asks for a retry.
 func statusOf(err error) int {
 	switch {
 	case errors.Is(err, core.ErrTooLarge):
@@ -140,6 +142,8 @@ func DecodeAnswer(status int, body []byte, elements int) Answer {
 	return a
 }
 
+// refusals returns nil, so that the answer applies to all elements, if an element is not in the
+// request.
 func refusals(failed []failureBody, elements int) map[int]Refusal {
 	if len(failed) == 0 {
 		return nil

@@ -43,6 +43,7 @@ type decoder struct {
 	last  received // the newest of them.
 }
 
+// decodeBatch decodes a body of contract v3. Its errors are permanent.
 func decodeBatch(body []byte) (core.Batch, error) {
 	d := &decoder{r: rawjson.NewReader(body), size: len(body)}
 	d.last.event.Operation = core.OperationUpdate
@@ -82,6 +83,8 @@ func (d *decoder) readElement() error {
 	return nil
 }
 
+// readNext reads one element. The heartbeat must be the last element, because its numbers include
+// those of the batch.
 func (d *decoder) readNext() error {
 	switch {
 	case d.n == maxBatchEvents:
@@ -102,6 +105,8 @@ func (d *decoder) readNext() error {
 	return c.addTo(&d.batch, d.n)
 }
 
+// addTo adds the element to the batch. All elements must claim the source and the epoch of the
+// first one, because a batch has one sender.
 func (c *received) addTo(batch *core.Batch, n int) error {
 	if n == 0 {
 		batch.Source = c.runtime
@@ -120,6 +125,8 @@ func (c *received) addTo(batch *core.Batch, n int) error {
 	return checkEvent(&c.event)
 }
 
+// readAttribute shares the texts that are equal to those of the last element, and skips unknown
+// attributes: a contract can grow.
 func (c *received) readAttribute(r *rawjson.Reader, name []byte, last *received) (err error) {
 	switch string(name) {
 	case "specversion":
@@ -168,6 +175,7 @@ func readBase64(r *rawjson.Reader) ([]byte, error) {
 	return data, nil
 }
 
+// interpret turns the attributes into values when all are read, because data depends on the type.
 func (c *received) interpret(last *received) (err error) {
 	if err := c.checkAttributes(); err != nil {
 		return err
@@ -382,6 +390,7 @@ func (c *received) readHeartbeat() error {
 	return nil
 }
 
+// decodeHeartbeat decodes the data of a heartbeat. The numbers are foreign, so they are bounded.
 func decodeHeartbeat(data []byte) (*core.Heartbeat, error) {
 	heartbeat := &core.Heartbeat{}
 	if len(data) > 0 {
@@ -398,6 +407,7 @@ func decodeHeartbeat(data []byte) (*core.Heartbeat, error) {
 	return heartbeat, checkHeartbeat(heartbeat)
 }
 
+// checkHeartbeat bounds a heartbeat, because a listener keeps it. A sender cuts to the same bounds.
 func checkHeartbeat(heartbeat *core.Heartbeat) error {
 	if len(heartbeat.Dropped) > maxReasons || len(heartbeat.CAFingerprints) > maxFingerprints {
 		return fmt.Errorf("%w: %d reasons and %d CA fingerprints, want at most %d and %d",

@@ -65,6 +65,8 @@ func encodeBatch(batch *core.Batch) (Request, error) {
 	return r, nil
 }
 
+// appendEvents appends events up to the first one that has no room. An event that cannot be
+// expressed fails alone.
 func (r *Request) appendEvents(shared element, events []core.Numbered) {
 	for i := range events {
 		err := r.appendEvent(&shared, &events[i])
@@ -91,6 +93,7 @@ func (r *Request) appendEvent(shared *element, event *core.Numbered) error {
 	return r.appendElement(shared, func(b []byte) []byte { return appendData(b, &event.WatchEvent) })
 }
 
+// appendElement takes the element back if the body is too large or has too many elements.
 func (r *Request) appendElement(e *element, data func(body []byte) []byte) error {
 	end := len(r.Body)
 	if end > 1 {
@@ -244,6 +247,8 @@ func (e *element) setHeartbeat(sent *core.Heartbeat) ([]byte, error) {
 	return json.Marshal((*heartbeatData)(&heartbeat))
 }
 
+// cutHeartbeat returns a copy within the bounds of the contract: without a heartbeat, the runtime
+// would stay unknown.
 func cutHeartbeat(heartbeat *core.Heartbeat) core.Heartbeat {
 	c := *heartbeat
 	for _, text := range textsOf(&c) {
@@ -271,6 +276,7 @@ func cutFingerprints(fingerprints []string) []string {
 	return kept
 }
 
+// cutReasons keeps the sum of all drops: reasons without room count as other.
 func cutReasons(dropped map[core.Reason]int64) map[core.Reason]int64 {
 	kept := make(map[core.Reason]int64, maxReasons)
 	for _, reason := range slices.Sorted(maps.Keys(dropped)) {

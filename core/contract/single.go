@@ -72,6 +72,8 @@ func decodeSingle(v Version, body []byte) (core.WatchEvent, error) {
 	}, nil
 }
 
+// encodeSingle sends the first event that the contract can express. The events behind it wait for
+// the next request.
 func encodeSingle(v Version, batch *core.Batch) (r Request) {
 	for i := range batch.Events {
 		body, err := encodeEvent(v, &batch.Events[i].WatchEvent)

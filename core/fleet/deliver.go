@@ -70,6 +70,8 @@ func (f *Fleet) collectDue(manager core.Manager, now time.Time) []dueResync {
 	return f.resyncs.collectDue(manager, now)
 }
 
+// deliverResync calls the handler without the lock of the fleet. A resync that the handler refuses
+// is due again later.
 func (f *Fleet) deliverResync(ctx context.Context, handler core.Handler, k key) {
 	claimed := f.claimResync(k)
 	if claimed == nil {

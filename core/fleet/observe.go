@@ -83,6 +83,8 @@ func (r *record) endProofs() {
 	}
 }
 
+// observeReplica hands the request to the replica of its epoch. It returns the cause for a resync,
+// "" without a cause.
 func (r *record) observeReplica(
 	peer core.Peer, batch *core.Batch, refused core.EventErrors, now time.Time,
 ) (cause hook.ResyncCause) {
@@ -136,6 +138,8 @@ func (r *record) replaceFormer(p *replica, heartbeat *core.Heartbeat, now time.T
 	})
 }
 
+// noteLeaving forgets a replica that has sent its last heartbeat, unless the transport keeps events
+// of it. A resync replaces the resends that were left.
 func (r *record) noteLeaving(p *replica, heartbeat *core.Heartbeat, now time.Time) {
 	if heartbeat.Pending > 0 {
 		r.resend.postpone(CauseReplicaLost, now.Add(longestCommit))

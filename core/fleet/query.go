@@ -77,6 +77,8 @@ func (f *Fleet) noteUnfed(now time.Time) bool {
 	return true
 }
 
+// pollInterval lets the worst manager decide, because a runtime is polled for all its managers
+// together.
 func (f *Fleet) pollInterval(runtime core.RuntimeID) time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()

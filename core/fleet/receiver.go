@@ -70,6 +70,8 @@ func (r Receiver) Revoke(isRevoked func(core.Peer) bool) {
 	}
 }
 
+// revokeSenders reviews the records of revoked senders immediately. It reports whether it found a
+// sender that was not known as revoked.
 func (f *Fleet) revokeSenders(isRevoked func(core.Peer) bool, now time.Time) (changed bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -48,6 +48,7 @@ func (f *Fleet) keys() []key {
 	return slices.AppendSeq(make([]key, 0, len(f.records)), maps.Keys(f.records))
 }
 
+// reviewSome reviews records under one lock. A record may have been removed since its key was read.
 func (f *Fleet) reviewSome(keys []key) {
 	now := time.Now()
 	f.mu.Lock()

@@ -50,6 +50,8 @@ func newSummary() *Summary {
 	}
 }
 
+// addRecord counts a certificate of a live replica, and the certificate that has made its runtime
+// stale.
 func (s *Summary) addRecord(r *record, opts *Options, now time.Time) {
 	state, reason := r.judge(opts, now)
 	s.Runtimes[Condition{state, reason}]++

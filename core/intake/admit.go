@@ -25,6 +25,8 @@ func (in *Intake) Admit(peer core.Peer) error {
 	return f
 }
 
+// admit returns nil for a sender that may go on. Without a list it blames this replica, because
+// another replica may have the list.
 func (in *Intake) admit(peer *core.Peer) *Failure {
 	if in.opts.Revocations == nil {
 		return nil

@@ -56,6 +56,7 @@ func (in *Intake) Receive(ctx context.Context, r *Request) error {
 	return v.err()
 }
 
+// receiveBatch first refuses each batch that needs neither a slot nor the verifier.
 func (in *Intake) receiveBatch(ctx context.Context, r *Request) verdict {
 	if f := in.admit(&r.Peer); f != nil {
 		return r.refuseBatch(f)
@@ -123,6 +124,8 @@ func (t *task) takeInSlot(ctx context.Context) (o outcome, tooFast *Failure) {
 	return t.takeBatch(ctx), nil
 }
 
+// takeBatch verifies and delivers each element. If all of them fail, it asks why: the sender or
+// this replica may be the cause.
 func (t *task) takeBatch(ctx context.Context) (o outcome) {
 	received := t.opts.Now()
 	for i := range t.Batch.Events {
@@ -313,6 +316,8 @@ func (t *task) observeOnly(ctx context.Context) verdict {
 	return t.concludeBatch(o)
 }
 
+// verifyOnly verifies the sender for the fleet while no slot is free. All events fail as busy, and
+// a heartbeat alone is taken.
 func (t *task) verifyOnly(ctx context.Context) (o outcome) {
 	ctx, cancel := context.WithTimeout(ctx, t.opts.HandleTimeout)
 	defer cancel()

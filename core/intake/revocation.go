@@ -98,6 +98,7 @@ func ParseRevocations(text []byte) (*RevocationList, error) {
 	return list, nil
 }
 
+// addLine reads one line. It accepts the output of openssl x509 -fingerprint as an entry.
 func (l *RevocationList) addLine(line string) error {
 	line = strings.TrimSpace(line)
 	if strings.HasPrefix(line, "#") {
@@ -135,6 +136,7 @@ func (l *RevocationList) addFingerprint(value string) error {
 	return nil
 }
 
+// addName keeps a name as written, and for DNS names without case.
 func (l *RevocationList) addName(value string) error {
 	if strings.Contains(value, "*") {
 		return fmt.Errorf("%w: a wildcard matches nothing, name each one", errRevocation)
@@ -247,6 +249,7 @@ func (r *LiveRevocations) Fail(err error) {
 	r.noteFailure(err)
 }
 
+// noteFailure reports a problem unless it equals the last one. The caller holds the lock.
 func (r *LiveRevocations) noteFailure(err error) {
 	if r.problem == err.Error() {
 		return

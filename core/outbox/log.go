@@ -45,6 +45,8 @@ func (g *log) noteLine(level slog.Level, text string, attrs ...slog.Attr) {
 	}
 }
 
+// startWriter starts the goroutine that writes the lines. The function that it returns waits for a
+// logger that hangs, but not for long.
 func (g *log) startWriter() (end func()) {
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan struct{})

@@ -181,6 +181,8 @@ func (o *Outbox) drain() {
 	o.drains = true
 }
 
+// dispatchNew starts a dispatcher for each lane without a dispatcher. The goroutine of Start calls
+// it.
 func (o *Outbox) dispatchNew(ctx context.Context, all *sync.WaitGroup) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -33,6 +33,8 @@ func ParseDocument(text []byte) (Document, error) {
 // may have any.
 type fields map[string]fields
 
+// documentFields returns the fields of a Watcher and of a list. A typing error in a file must not
+// widen a watch silently.
 func documentFields() fields {
 	requirement := fields{"key": nil, "operator": nil, "values": nil}
 	selector := fields{"matchLabels": nil, "matchExpressions": requirement}

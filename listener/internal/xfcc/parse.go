@@ -75,6 +75,8 @@ func Parse(lines []string) ([]Element, error) {
 // unescape resolves \" and \\. Other escapes belong to the notation of the subject, and stay.
 var unescape = strings.NewReplacer(`\\`, `\`, `\"`, `"`)
 
+// parseLine appends the elements of a line. It refuses text that another parser could read
+// differently.
 func parseLine(elements []Element, line string) ([]Element, error) {
 	var e Element
 	one := map[string]*string{"hash": &e.Hash, "cert": &e.Cert, "chain": &e.Chain, "subject": &e.Subject}
