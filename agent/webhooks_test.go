@@ -24,6 +24,7 @@ import (
 
 func appliedWebhooks(t *testing.T) *admissionregistrationv1.ValidatingWebhookConfiguration {
 	t.Helper()
+
 	ca, err := testpki.NewCA("webhook", testpki.Options{})
 	check(t, err)
 	applied, err := admission.WebhookConfiguration("runtime-watcher",
@@ -32,6 +33,7 @@ func appliedWebhooks(t *testing.T) *admissionregistrationv1.ValidatingWebhookCon
 			Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"},
 		}}, admission.ConfigurationOptions{})
 	check(t, err)
+
 	return applied
 }
 
@@ -45,7 +47,8 @@ func TestChangedWebhooksAreReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		// The watch reads and writes these in its own goroutine.
 		var mu sync.Mutex
-		live, failure := applied, error(nil)
+		live := applied
+		failure := error(nil)
 		var results []string
 		resyncs := 0
 		log := lockedBuffer{mu: &mu}
@@ -68,6 +71,7 @@ func TestChangedWebhooksAreReported(t *testing.T) {
 			},
 			log: lineLimiter{to: slog.New(slog.NewTextHandler(&log, nil))},
 		}
+
 		go func() { _ = w.watchConfiguration(t.Context()) }()
 		synctest.Wait() // The first comparison.
 
@@ -86,10 +90,10 @@ func TestChangedWebhooksAreReported(t *testing.T) {
 			{"still removed", removed, nil, "is missing", "changed", 0, ""},
 			{"not readable meanwhile", nil, refused, "is missing", "failed", 0, "cannot read"},
 			{"no configuration", nil, nil, "configuration is missing", "changed", 0, "differ from the applied"},
-			{"corrected", applied, nil, "", "same", 1, "applied again"},
+			{"corrected", applied, nil, "", "same", 1, "match the applied"},
 			{"as applied still", applied, nil, "", "same", 1, ""},
 			{"removed again", removed, nil, "is missing", "changed", 1, "differ from the applied"},
-			{"corrected again", applied, nil, "", "same", 2, "applied again"},
+			{"corrected again", applied, nil, "", "same", 2, "match the applied"},
 		} {
 			mu.Lock()
 			live, failure = step.live, step.failure
@@ -103,6 +107,7 @@ func TestChangedWebhooksAreReported(t *testing.T) {
 			if have := w.foundProblem(); (have == "") != (step.problem == "") || !strings.Contains(have, step.problem) {
 				t.Errorf("%s: problem %q, want %q", step.name, have, step.problem)
 			}
+
 			mu.Lock()
 			if !slices.Equal(results, []string{step.result}) || resyncs != step.resyncs {
 				t.Errorf("%s: results %q and %d resyncs, want %q and %d", step.name, results, resyncs, step.result, step.resyncs)
@@ -110,6 +115,7 @@ func TestChangedWebhooksAreReported(t *testing.T) {
 			if have := log.text.String(); (have == "") != (step.logged == "") || !strings.Contains(have, step.logged) {
 				t.Errorf("%s: log %q, want %q", step.name, have, step.logged)
 			}
+
 			mu.Unlock()
 		}
 
@@ -144,6 +150,7 @@ func (b *lockedBuffer) Write(line []byte) (int, error) {
 // Names of webhooks come from the runtime.
 func TestAWebhookProblemIsBounded(t *testing.T) {
 	t.Parallel()
+
 	live := appliedWebhooks(t)
 	webhooks := live.Webhooks[:1]
 	for n := range 100 {
@@ -151,6 +158,7 @@ func TestAWebhookProblemIsBounded(t *testing.T) {
 		next.Name = strings.Repeat("ü", n+1) + ".example.com"
 		webhooks = append(webhooks, *next)
 	}
+
 	live.Annotations[admission.RecordAnnotation] = admission.Record(webhooks)
 	live.Webhooks = nil
 	if have := webhookProblem(live); len(have) > maxWebhookProblem || !strings.HasSuffix(have, "…") || !strings.Contains(have, "missing") {
@@ -179,9 +187,11 @@ func TestLinesAboutWebhooksAreBounded(t *testing.T) {
 				for begin := time.Now(); time.Since(begin) < time.Hour; time.Sleep(10 * time.Second) {
 					repeat(l)
 				}
+
 				if lines := strings.Count(log.String(), "\n"); lines < 12 || lines > 50 {
 					t.Errorf("%d lines within an hour, want 12 to 50", lines)
 				}
+
 				l.warnPaced(t.Context(), "not as intended", "new")
 				if !strings.Contains(log.String(), "problem=new") {
 					t.Error("no line for a new problem")
