@@ -28,6 +28,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func must[T any](value T, err error) func(testing.TB) T {
 	return func(tb testing.TB) T {
 		tb.Helper()
+
 		check(tb, err)
 		return value
 	}
@@ -47,9 +48,11 @@ func jsonLog(w io.Writer, level slog.Level) *slog.Logger {
 // newVolume has a certificate with the options, its key and its CA.
 func newVolume(tb testing.TB, opts testpki.Options) *testpki.Volume {
 	tb.Helper()
+
 	ca := must(testpki.NewCA("watcher-ca", testpki.Options{}))(tb)
 	volume := testpki.NewVolume(tb.TempDir())
 	check(tb, volume.Write(testpki.Files(must(ca.Server("runtime-1", opts))(tb), ca)))
+
 	return volume
 }
 
@@ -66,12 +69,14 @@ func pathsOf(volume *testpki.Volume) keys.Paths {
 // newBuilder returns a builder with metrics and keys.
 func newBuilder(tb testing.TB, log *slog.Logger, to Connection, opts Options) *builder {
 	tb.Helper()
+
 	opts.Logger = log
 	opts = opts.withDefaults()
 	b := &builder{ctx: tb.Context(), to: to, opts: opts, log: opts.Logger}
 	check(tb, b.addManagers())
 	check(tb, b.addMetrics())
 	check(tb, b.addKeys())
+
 	return b
 }
 
@@ -127,15 +132,18 @@ func TestAnExpiredServingCertificateIsNotReady(t *testing.T) {
 // does not count, because the API server would call an agent that is no endpoint yet.
 func TestOnlyAProbeThatSucceedsCounts(t *testing.T) {
 	t.Parallel()
+
 	r := &readiness{proof: &proof{}, source: func() error { return nil }}
 	probe := func(want int, counts bool) {
 		t.Helper()
+
 		answer := httptest.NewRecorder()
 		r.ServeHTTP(answer, nil)
 		if answer.Code != want || r.probed.Load() != counts {
 			t.Errorf("status %d, probed %t, want %d and %t", answer.Code, r.probed.Load(), want, counts)
 		}
 	}
+
 	probe(http.StatusServiceUnavailable, false)
 	r.serving.Store(true)
 	probe(http.StatusOK, true)
@@ -145,6 +153,7 @@ func TestOnlyAProbeThatSucceedsCounts(t *testing.T) {
 
 func TestHeartbeat(t *testing.T) {
 	t.Parallel()
+
 	volume := newVolume(t, testpki.Options{})
 	b := newBuilder(t, nil, Connection{Address: "localhost", Keys: pathsOf(volume)}, Options{
 		Instance: "pod-1", Version: "v1.2.3", ConfigHash: "abcd",
@@ -153,6 +162,7 @@ func TestHeartbeat(t *testing.T) {
 	if err := b.addTransport(); err != nil || len(b.closers) != 2 {
 		t.Errorf("%d forwarders are closed at the end, error %v, want 2", len(b.closers), err)
 	}
+
 	proof := &proof{last: map[core.Manager]time.Time{}}
 	p := &heartbeats{opts: b.opts, keys: b.keys, proof: proof, canary: func() core.CanaryState { return core.CanaryOff }}
 	p.problem = func(core.Manager) string { return "managers: broken" }
@@ -171,9 +181,11 @@ func TestHeartbeat(t *testing.T) {
 	if diff := cmp.Diff(want, p.makeHeartbeat("widgets")); diff != "" || len(want.CAFingerprints) != 1 {
 		t.Errorf("heartbeat (-want +got):\n%s", diff)
 	}
+
 	if got := p.makeHeartbeat("gadgets").LastReview; !got.IsZero() {
 		t.Errorf("last review of another manager is %v, want none", got)
 	}
+
 	check(t, os.Remove(volume.Path("tls.key")))
 	if err := b.keys.client.material.(*keys.Files).Reload(); err == nil {
 		t.Fatal("want an error without a key")
@@ -185,12 +197,14 @@ func TestHeartbeat(t *testing.T) {
 
 func TestNewNamesWrongOptions(t *testing.T) {
 	t.Parallel()
+
 	source := func(context.Context, *Inbox) error { return nil }
 	transport := core.ForwarderFunc(func(context.Context, core.Manager, core.Batch) error { return nil })
 	bundle, _, _ := newVolume(t, testpki.Options{}).Paths()
 	to := Connection{Address: "kcp.example.com", Keys: pathsOf(newVolume(t, testpki.Options{}))}
 	own := Parts{Source: source, Transport: transport}
 	withKeys := func(paths keys.Paths) Connection { return Connection{Address: to.Address, Keys: paths} }
+
 	for want, test := range map[string]struct {
 		to    Connection
 		parts Parts
@@ -225,11 +239,13 @@ func TestNewNamesWrongOptions(t *testing.T) {
 // Strangers invent managers. The real one proves itself again with its next review.
 func TestProofIsBounded(t *testing.T) {
 	t.Parallel()
+
 	p := &proof{last: map[core.Manager]time.Time{}}
 	now := time.Now()
 	for i := range 10 * defaults.MaxManagers {
 		p.noteProof(core.Manager("guess-"+string(rune('a'+i%26))+strings.Repeat("x", i/26)), now.Add(time.Duration(i)))
 	}
+
 	p.noteProof("widgets", now.Add(time.Hour))
 	if n := len(p.last); n != defaults.MaxManagers || p.lastProof("widgets").IsZero() {
 		t.Errorf("%d managers, and widgets at %v; want %d with it", n, p.lastProof("widgets"), defaults.MaxManagers)
@@ -238,7 +254,9 @@ func TestProofIsBounded(t *testing.T) {
 
 func TestEpochs(t *testing.T) {
 	t.Parallel()
-	one, other := newEpoch(), newEpoch()
+
+	one := newEpoch()
+	other := newEpoch()
 	if len(one) != 32 || one == other {
 		t.Errorf("epochs %s and %s, want two of 32 digits", one, other)
 	}
@@ -246,13 +264,16 @@ func TestEpochs(t *testing.T) {
 
 func TestWithoutDebug(t *testing.T) {
 	t.Parallel()
+
 	var out strings.Builder
 	log := withoutDebug(jsonLog(&out, slog.LevelDebug)).With(slog.Int("a", 1)).WithGroup("g")
 	log.Debug("unwanted")
 	log.Info("wanted")
+
 	if got := out.String(); strings.Contains(got, "unwanted") || !strings.Contains(got, `"wanted"`) {
 		t.Errorf("log %s, want the info line only", got)
 	}
+
 	out.Reset()
 	withoutDebug(jsonLog(&out, slog.LevelError)).Info("unwanted")
 	if out.Len() > 0 {
@@ -264,6 +285,7 @@ func TestWithoutDebug(t *testing.T) {
 // A source that is not ready makes the agent not ready.
 func TestProblemOfTheSource(t *testing.T) {
 	t.Parallel()
+
 	problem := map[core.Manager]string{"widgets": "watch widgets: forbidden"}
 	problemOf := func(manager core.Manager) string { return problem[manager] }
 	beats := make(chan [2]string, 10)
@@ -277,24 +299,29 @@ func TestProblemOfTheSource(t *testing.T) {
 		}),
 		Problem: problemOf,
 	}, Options{Managers: []core.Manager{"widgets", "gadgets"}, MetricsAddress: "127.0.0.1:0"}))(t)
+
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- agent.Start(ctx) }()
 	got := map[string]string{}
+
 	for len(got) < 2 {
 		beat := <-beats
 		got[beat[0]] = beat[1]
 	}
+
 	stop()
 	if err := <-ended; err != nil || got["widgets"] != problem["widgets"] || got["gadgets"] != "" {
 		t.Errorf("%v, problems %q in heartbeats, want that of widgets", err, got)
 	}
+
 	notReady := errors.New("watch widgets: forbidden")
 	r := &readiness{proof: &proof{}, source: func() error { return notReady }}
 	r.serving.Store(true)
 	if h := r.healthAt(time.Now()); h.Ready || h.Source != notReady.Error() {
 		t.Errorf("health %+v, want that it is not ready because of its source", h)
 	}
+
 	notReady = nil
 	if h := r.healthAt(time.Now()); !h.Ready {
 		t.Errorf("health %+v, want that it is ready", h)
@@ -323,6 +350,7 @@ func (d *diary) component(name string, err error) component {
 
 func TestComponentsStopOneAfterTheOther(t *testing.T) {
 	t.Parallel()
+
 	var d diary
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -331,6 +359,7 @@ func TestComponentsStopOneAfterTheOther(t *testing.T) {
 	if !errors.Is(err, broken) || err.Error() != "second: broken" {
 		t.Errorf("error %v, want that of the second", err)
 	}
+
 	if diff := cmp.Diff([]string{"third", "second", "first"}, d.entries); diff != "" {
 		t.Errorf("order of stop (-want +got):\n%s", diff)
 	}
@@ -338,6 +367,7 @@ func TestComponentsStopOneAfterTheOther(t *testing.T) {
 
 func TestAComponentThatEndsEndsAll(t *testing.T) {
 	t.Parallel()
+
 	broken := errors.New("broken")
 	for name, test := range map[string]struct{ have, want error }{
 		"failed":  {broken, broken},
@@ -345,6 +375,7 @@ func TestAComponentThatEndsEndsAll(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			var d diary
 			err := runAll(t.Context(), []component{
 				d.component("first", nil),
@@ -363,6 +394,7 @@ func TestAComponentThatEndsEndsAll(t *testing.T) {
 
 func TestCloser(t *testing.T) {
 	t.Parallel()
+
 	broken := errors.New("broken")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -37,6 +37,7 @@ func TestEachHookIsConnected(t *testing.T) {
 	if !used["metrics.KeyMaterial"] {
 		t.Error("no file of this package uses metrics.KeyMaterial: connect it")
 	}
+
 	for prefix, hooks := range map[string]reflect.Type{
 		"metrics":         reflect.TypeFor[watchermetrics.Agent](),
 		"admission.Hooks": reflect.TypeFor[admission.Hooks](),
@@ -49,11 +50,13 @@ func TestEachHookIsConnected(t *testing.T) {
 			if field.Type.Kind() != reflect.Func || !field.IsExported() {
 				continue
 			}
+
 			functions++
 			if !used[prefix+"."+field.Name] {
 				t.Errorf("no file of this package uses %s.%s: connect it", prefix, field.Name)
 			}
 		}
+
 		if functions == 0 {
 			t.Errorf("%s has no functions, want hooks", hooks)
 		}
@@ -63,16 +66,19 @@ func TestEachHookIsConnected(t *testing.T) {
 // sources returns the files of this package without its tests.
 func sources(t *testing.T) (files []*ast.File) {
 	t.Helper()
+
 	names, err := filepath.Glob("*.go")
 	check(t, err)
 	for _, name := range names {
 		if strings.HasSuffix(name, "_test.go") {
 			continue
 		}
+
 		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
 		check(t, err)
 		files = append(files, file)
 	}
+
 	return files
 }
 
@@ -94,6 +100,7 @@ func noteKeys(used map[string]bool, literal *ast.CompositeLit) {
 	if !ok {
 		return
 	}
+
 	for _, element := range literal.Elts {
 		if pair, ok := element.(*ast.KeyValueExpr); ok {
 			used[lastOf(typed.X)+"."+typed.Sel.Name+"."+lastOf(pair.Key)] = true

@@ -61,6 +61,7 @@ func (s *clusterStore) Apply(_ context.Context, want, live *webhookConfiguration
 	if live != nil && (s.live == nil || s.live.UID != live.UID) {
 		return nil, errors.New("409 Conflict")
 	}
+
 	next := want.DeepCopy()
 	if s.live == nil {
 		s.made++
@@ -71,20 +72,24 @@ func (s *clusterStore) Apply(_ context.Context, want, live *webhookConfiguration
 		keepConditions(next, s.live)
 		keepGuests(next, s.live)
 	}
+
 	for n := range next.Webhooks {
 		if s.isOld {
 			next.Webhooks[n].MatchConditions = nil
 		}
 	}
+
 	next.ManagedFields = []metav1.ManagedFieldsEntry{
 		{Manager: canary.FieldManager, Operation: metav1.ManagedFieldsOperationApply, Time: new(metav1.Now())},
 	}
+
 	s.live = next
 	s.writes++
 	s.notify()
 	if s.edits != nil {
 		s.edits(s.live)
 	}
+
 	return next.DeepCopy(), nil
 }
 
@@ -125,6 +130,7 @@ func (s *clusterStore) Delete(_ context.Context, live *webhookConfiguration) err
 	if s.live == nil || s.live.UID != live.UID {
 		return errors.New("409 Conflict")
 	}
+
 	s.live = nil
 	s.notify()
 	return nil
@@ -135,6 +141,7 @@ func (s *clusterStore) Watch(ctx context.Context, changed func()) error {
 	s.mu.Lock()
 	s.watches = append(s.watches, events)
 	s.mu.Unlock()
+
 	for {
 		select {
 		case <-ctx.Done():
@@ -195,6 +202,7 @@ func (k *keeping) logged() string {
 // servingPair is a CA, and key material for the webhook of that CA.
 func servingPair(t *testing.T) (ca *testpki.CA, serving keys.Source) {
 	t.Helper()
+
 	// A bubble of synctest begins in the year 2000.
 	begin := time.Date(1999, time.January, 1, 0, 0, 0, 0, time.UTC)
 	ca, err := testpki.NewCA("webhook", testpki.Options{NotBefore: begin})
@@ -205,11 +213,13 @@ func servingPair(t *testing.T) (ca *testpki.CA, serving keys.Source) {
 	check(t, err)
 	material, err := keys.NewMaterial(ca.PEM, leaf.CertPEM, leaf.KeyPEM)
 	check(t, err)
+
 	return ca, material
 }
 
 func bundleFile(t *testing.T, bundle []byte) string {
 	t.Helper()
+
 	path := filepath.Join(t.TempDir(), "ca.crt")
 	check(t, os.WriteFile(path, bundle, 0o600))
 	return path
@@ -238,6 +248,7 @@ func intendedFor(serving keys.Source, ca string, resources ...string) intended {
 // keepIn starts a keeper, which stop ends.
 func keepIn(t *testing.T, store ConfigurationStore, want intended) *keeping {
 	t.Helper()
+
 	k := &keeping{results: map[string]int{}}
 	k.log.mu = &k.mu
 	k.webhookKeeper = &webhookKeeper{
@@ -254,6 +265,7 @@ func keepIn(t *testing.T, store ConfigurationStore, want intended) *keeping {
 			k.resyncs++
 		},
 	}
+
 	k.webhookKeeper.log.to = slog.New(slog.NewTextHandler(&k.log, nil))
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
@@ -261,10 +273,12 @@ func keepIn(t *testing.T, store ConfigurationStore, want intended) *keeping {
 		defer close(ended)
 		_ = k.keepWebhooks(ctx) // It returns nil.
 	}()
+
 	k.stop = func() {
 		cancel()
 		<-ended
 	}
+
 	return k
 }
 
@@ -339,6 +353,7 @@ func TestAnAgentKeepsItsWebhooks(t *testing.T) {
 				if first == nil || writes != 1 || k.resyncsSoFar() != 1 || k.shownProblem() != "" {
 					t.Fatalf("%d writes, %d resyncs, problem %q, want one write and one resync", writes, k.resyncsSoFar(), k.shownProblem())
 				}
+
 				if owner := first.Annotations[new(OwnConfiguration).mark()]; owner != "agent/runtime-watcher/runtime-watcher" {
 					t.Errorf("owner %q", owner)
 				}
@@ -348,6 +363,7 @@ func TestAnAgentKeepsItsWebhooks(t *testing.T) {
 				if have := k.shownProblem(); !strings.Contains(have, test.problem) {
 					t.Errorf("problem %q, want %q", have, test.problem)
 				}
+
 				pass(5 * time.Second)
 				live, _ := store.now()
 				if len(admission.Differences(live)) > 0 || identityOf(live) != identityOf(first) {
@@ -356,9 +372,11 @@ func TestAnAgentKeepsItsWebhooks(t *testing.T) {
 				if !reflect.DeepEqual(live.Webhooks, first.Webhooks) || !maps.Equal(live.Annotations, first.Annotations) {
 					t.Errorf("after 5 s: %v, want %v", live, first)
 				}
+
 				if k.resyncsSoFar() != 2 || k.shownProblem() == "" {
 					t.Errorf("%d resyncs, problem %q, want two, and the problem for a heartbeat", k.resyncsSoFar(), k.shownProblem())
 				}
+
 				pass(time.Minute)
 				if k.resyncsSoFar() != 2 || k.shownProblem() != "" {
 					t.Errorf("%d resyncs, problem %q, want two and none", k.resyncsSoFar(), k.shownProblem())
@@ -379,6 +397,7 @@ func TestWithoutAWatchWebhooksAreComparedAtIntervals(t *testing.T) {
 		pass(time.Minute)
 		store.change(func(*webhookConfiguration) *webhookConfiguration { return nil })
 		pass(35 * time.Second)
+
 		if live, _ := store.now(); live == nil {
 			t.Error("the configuration is still missing")
 		}
@@ -408,10 +427,12 @@ func TestAFailedFirstReadIsRetriedSoon(t *testing.T) {
 		k := keepIn(t, unreadable{store, time.Now().Add(2500 * time.Millisecond)}, want)
 		defer k.stop()
 		pass(4 * time.Second)
+
 		if live, _ := store.now(); live == nil {
 			t.Error("no configuration 1.5 s after the first read is possible")
 		}
 	})
+
 	synctest.Test(t, func(t *testing.T) {
 		k := keepIn(t, unreadable{&clusterStore{}, time.Now().Add(2 * time.Hour)}, want)
 		pass(time.Hour)
@@ -442,6 +463,7 @@ func TestWebhooksOfOthersStay(t *testing.T) {
 		Manager: canary.FieldManager, Operation: metav1.ManagedFieldsOperationApply,
 		FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:annotations":{"f:` + new(OwnConfiguration).mark() + `":{}}}}`),
 	}}
+
 	for name, test := range map[string]struct {
 		live    *webhookConfiguration
 		problem string
@@ -456,6 +478,7 @@ func TestWebhooksOfOthersStay(t *testing.T) {
 				k := keepIn(t, store, want)
 				defer k.stop()
 				pass(time.Hour)
+
 				if _, writes := store.now(); writes != 0 {
 					t.Errorf("%d writes, want none", writes)
 				}
@@ -482,10 +505,12 @@ func TestAContestIsNamedAndSlow(t *testing.T) {
 				Manager: "enforcer", Operation: metav1.ManagedFieldsOperationUpdate, Time: new(metav1.NewTime(time.Now().Add(time.Second))),
 			})
 		}}
+
 		k := keepIn(t, store, want)
 		defer k.stop()
 		pass(time.Hour)
 		_, writes := store.now()
+
 		// Each repair is two: an apply, and a configuration that is made again.
 		if writes < 10 || writes > 70 {
 			t.Errorf("%d writes within an hour, want a few that become rare", writes)
@@ -520,15 +545,18 @@ func TestAdditionsOfAPlatformAreNoContest(t *testing.T) {
 				selector.MatchExpressions = append(selector.MatchExpressions, metav1.LabelSelectorRequirement{
 					Key: "control-plane", Operator: metav1.LabelSelectorOpNotIn, Values: []string{"true"},
 				})
+
 				live.Webhooks[n].TimeoutSeconds = new(int32(1))
 			}
 		}}
+
 		k := keepIn(t, store, want)
 		defer k.stop()
 		pass(time.Hour)
 		if _, writes := store.now(); writes > 2 || k.shownProblem() != "" {
 			t.Errorf("%d writes, problem %q, want the first ones, and none", writes, k.shownProblem())
 		}
+
 		store.change(func(*webhookConfiguration) *webhookConfiguration { return nil })
 		pass(time.Hour)
 		if live, _ := store.now(); live == nil || k.shownProblem() != "" || k.resyncsSoFar() != 2 {
@@ -543,7 +571,8 @@ func TestReplicasAgree(t *testing.T) {
 	want := intendedFor(serving, bundleFile(t, ca.PEM), "configmaps")
 	synctest.Test(t, func(t *testing.T) {
 		store := &clusterStore{}
-		first, second := keepIn(t, store, want), keepIn(t, store, want)
+		first := keepIn(t, store, want)
+		second := keepIn(t, store, want)
 		defer first.stop()
 		defer second.stop()
 		pass(time.Minute)
@@ -554,6 +583,7 @@ func TestReplicasAgree(t *testing.T) {
 		if live == nil || before > 2 || after-before > 2 {
 			t.Errorf("%d writes, and %d after a change, want at most one of each replica", before, after-before)
 		}
+
 		for _, k := range []*keeping{first, second} {
 			if k.shownProblem() != "" || k.resyncsSoFar() == 0 {
 				t.Errorf("problem %q, %d resyncs", k.shownProblem(), k.resyncsSoFar())
@@ -567,7 +597,8 @@ func TestReplicasAgree(t *testing.T) {
 func TestANewReplicaReplacesTheSettings(t *testing.T) {
 	ca, serving := servingPair(t)
 	bundle := bundleFile(t, ca.PEM)
-	before, after := intendedFor(serving, bundle, "configmaps", "secrets"), intendedFor(serving, bundle, "configmaps")
+	before := intendedFor(serving, bundle, "configmaps", "secrets")
+	after := intendedFor(serving, bundle, "configmaps")
 	synctest.Test(t, func(t *testing.T) {
 		store := &clusterStore{}
 		older := keepIn(t, store, before)
@@ -575,13 +606,16 @@ func TestANewReplicaReplacesTheSettings(t *testing.T) {
 		newer := keepIn(t, store, after)
 		defer newer.stop()
 		pass(keepLess - time.Second)
+
 		if older.shownProblem() != "" {
 			t.Errorf("problem %q in a short rollout, want none", older.shownProblem())
 		}
+
 		pass(time.Minute)
 		if !strings.Contains(older.shownProblem(), "default.secrets") {
 			t.Errorf("problem %q in a slow rollout, want the webhook that is missing", older.shownProblem())
 		}
+
 		older.stop()
 		pass(time.Hour)
 		want, err := after.buildConfiguration()
@@ -590,6 +624,7 @@ func TestANewReplicaReplacesTheSettings(t *testing.T) {
 		if writes != 2 || identityOf(live) != identityOf(want) {
 			t.Errorf("%d writes, want those of two settings, and the newer ones", writes)
 		}
+
 		if newer.shownProblem() != "" {
 			t.Errorf("problem %q, want none", newer.shownProblem())
 		}
@@ -601,7 +636,8 @@ func TestANewReplicaReplacesTheSettings(t *testing.T) {
 func TestReplicasAgreeOnNewCAs(t *testing.T) {
 	ca, serving := servingPair(t)
 	other, _ := servingPair(t)
-	old, both := bundleFile(t, ca.PEM), bundleFile(t, bytes.Join([][]byte{ca.PEM, other.PEM}, nil))
+	old := bundleFile(t, ca.PEM)
+	both := bundleFile(t, bytes.Join([][]byte{ca.PEM, other.PEM}, nil))
 	late := bundleFile(t, ca.PEM)
 	synctest.Test(t, func(t *testing.T) {
 		store := &clusterStore{}
@@ -639,6 +675,7 @@ func (c *changing) Material() (*keys.Material, error) {
 
 func (c *changing) change(t *testing.T, source keys.Source, bundle []byte) {
 	t.Helper()
+
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.source = source
@@ -668,12 +705,14 @@ func TestReplicasAgreeOnCAsWithoutOverlap(t *testing.T) {
 		if writes != before+1 || !bytes.Equal(bundleOf(live), both) || prompt.shownProblem() != "" || slow.shownProblem() != "" {
 			t.Errorf("%d writes, problems %q and %q, want one write, of both CAs", writes-before, prompt.shownProblem(), slow.shownProblem())
 		}
+
 		second.change(t, newServing, newCA.PEM)
 		pass(keepOverlap + time.Minute)
 		live, writes = store.now()
 		if writes > before+3 || !bytes.Equal(bundleOf(live), newCA.PEM) {
 			t.Errorf("%d writes, want at most one of each replica for the new CA alone", writes-before)
 		}
+
 		pass(time.Hour)
 		if _, after := store.now(); after != writes || prompt.shownProblem() != "" || slow.shownProblem() != "" {
 			t.Errorf("%d more writes, problems %q and %q", after-writes, prompt.shownProblem(), slow.shownProblem())
@@ -693,6 +732,7 @@ func TestAnOldAPIServerDropsConditions(t *testing.T) {
 			if _, writes := store.now(); writes > 2 || k.shownProblem() != "" || k.results[webhooksChanged] > 0 {
 				t.Errorf("%d writes, problem %q, %v", writes, k.shownProblem(), k.results)
 			}
+
 			k.stop()
 		}
 	})
@@ -707,6 +747,7 @@ func TestWrongCAsAreNotWritten(t *testing.T) {
 		k := keepIn(t, store, intendedFor(serving, bundleFile(t, other.PEM), "configmaps"))
 		defer k.stop()
 		pass(time.Minute)
+
 		if _, writes := store.now(); writes != 0 || !strings.Contains(k.shownProblem(), "refuse its certificate") {
 			t.Errorf("%d writes, problem %q", writes, k.shownProblem())
 		}
@@ -722,19 +763,23 @@ func TestRefusedWritesAreReported(t *testing.T) {
 		k := keepIn(t, store, want)
 		defer k.stop()
 		pass(time.Hour)
+
 		if !strings.Contains(k.shownProblem(), "403") || k.resyncsSoFar() != 0 {
 			t.Errorf("problem %q, %d resyncs", k.shownProblem(), k.resyncsSoFar())
 		}
+
 		k.mu.Lock()
 		tries := k.results[webhooksNotRead]
 		k.mu.Unlock()
 		if tries < 100 || tries > 140 {
 			t.Errorf("%d tries within an hour, want one in 30 s", tries)
 		}
+
 		store.mu.Lock()
 		store.refused = nil
 		store.mu.Unlock()
 		pass(time.Minute)
+
 		if live, _ := store.now(); live == nil || k.resyncsSoFar() != 1 || k.shownProblem() != "" {
 			t.Errorf("with the rights: %v, %d resyncs, problem %q", live != nil, k.resyncsSoFar(), k.shownProblem())
 		}
@@ -749,6 +794,7 @@ func TestAppliedWebhooksAreComplete(t *testing.T) {
 	check(t, err)
 	text, err := json.Marshal(made)
 	check(t, err)
+
 	for _, field := range []string{`"objectSelector":{}`, `"timeoutSeconds":2`, `"matchPolicy":"Equivalent"`} {
 		if !bytes.Contains(text, []byte(field)) {
 			t.Errorf("want %s in %s", field, text)
@@ -762,7 +808,8 @@ func TestAppliedWebhooksAreComplete(t *testing.T) {
 func TestAForgedReplicaIsReportedAndEnds(t *testing.T) {
 	ca, serving := servingPair(t)
 	bundle := bundleFile(t, ca.PEM)
-	want, forged := intendedFor(serving, bundle, "configmaps", "secrets"), intendedFor(serving, bundle, "configmaps")
+	want := intendedFor(serving, bundle, "configmaps", "secrets")
+	forged := intendedFor(serving, bundle, "configmaps")
 	less, err := forged.buildConfiguration()
 	check(t, err)
 	synctest.Test(t, func(t *testing.T) {
@@ -784,6 +831,7 @@ func TestAForgedReplicaIsReportedAndEnds(t *testing.T) {
 		if have := k.shownProblem(); !strings.Contains(have, "default.secrets") {
 			t.Errorf("problem %q after 35 s, want the webhook that is missing", have)
 		}
+
 		pass(75 * time.Second)
 		as(first)
 		pass(10 * time.Second)
@@ -812,6 +860,7 @@ func TestAReplicaThatCallsForMoreIsNoProblem(t *testing.T) {
 		newer := keepIn(t, store, intendedFor(serving, bundle, "configmaps", "secrets"))
 		defer newer.stop()
 		pass(keepPeer - time.Second)
+
 		if _, writes := store.now(); writes != 2 || older.shownProblem() != "" || older.resyncsSoFar() != 1 {
 			t.Errorf("%d writes, problem %q, %d resyncs, want two, none and one", writes, older.shownProblem(), older.resyncsSoFar())
 		}
@@ -833,6 +882,7 @@ func TestAForeignAnnotationEndsWithItsContest(t *testing.T) {
 				}
 			}
 		}}
+
 		k := keepIn(t, store, want)
 		defer k.stop()
 		pass(time.Minute)
@@ -843,11 +893,13 @@ func TestAForeignAnnotationEndsWithItsContest(t *testing.T) {
 				return live
 			})
 		}
+
 		annotate(of)
 		pass(time.Minute)
 		if live, writes := store.now(); writes != 1 || live.Annotations[of] == "" {
 			t.Errorf("%d writes, annotations %v", writes, live.Annotations)
 		}
+
 		annotate(injects)
 		pass(time.Minute)
 		live, _ := store.now()

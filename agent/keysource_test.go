@@ -22,17 +22,21 @@ func (f sourceFunc) Material() (*keys.Material, error) { return f() }
 func TestKeySourceIsFollowed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		older, newer := &keys.Material{Fingerprint: "older"}, &keys.Material{Fingerprint: "newer"}
-		material, problem := older, error(nil)
+		older := &keys.Material{Fingerprint: "older"}
+		newer := &keys.Material{Fingerprint: "newer"}
+		material := older
+		problem := error(nil)
 		var (
 			mu    sync.Mutex // of the source and the calls
 			calls []string
 		)
+
 		call := func(name string) {
 			mu.Lock()
 			defer mu.Unlock()
 			calls = append(calls, name)
 		}
+
 		f := must(follow(sourceFunc(func() (*keys.Material, error) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -40,9 +44,11 @@ func TestKeySourceIsFollowed(t *testing.T) {
 		}), keys.FilesHooks{
 			Reloaded: func(keys.Generation) { call("reloaded") }, Refused: func(r keys.Refusal) { call(string(r.Problem)) },
 		}))(t)
+
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() { ended <- f.Start(ctx) }()
+
 		for _, step := range []struct {
 			material *keys.Material
 			err      error
@@ -66,6 +72,7 @@ func TestKeySourceIsFollowed(t *testing.T) {
 			mu.Lock()
 			have := calls
 			mu.Unlock()
+
 			if diff := cmp.Diff(step.calls, have); diff != "" || status.Material.Fingerprint != step.want {
 				t.Errorf("%+v: material %s, calls (-want +have):\n%s", step, status.Material.Fingerprint, diff)
 			}
@@ -73,6 +80,7 @@ func TestKeySourceIsFollowed(t *testing.T) {
 				t.Errorf("error %v, want %v", status.Err, step.err)
 			}
 		}
+
 		stop()
 		check(t, <-ended)
 	})
@@ -80,6 +88,7 @@ func TestKeySourceIsFollowed(t *testing.T) {
 
 func TestKeySourceMustBeginWithMaterial(t *testing.T) {
 	t.Parallel()
+
 	missing := errors.New("missing")
 	parts := Parts{ClientKeys: sourceFunc(func() (*keys.Material, error) { return nil, missing })}
 	if _, err := New(t.Context(), Connection{Address: "kcp.example.com"}, parts, Options{}); !errors.Is(err, missing) {

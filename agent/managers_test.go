@@ -23,6 +23,7 @@ import (
 // fresh by mistake.
 func TestManagersOfAFileChange(t *testing.T) {
 	t.Parallel()
+
 	path := filepath.Join(t.TempDir(), "managers")
 	writeFile(t, path, "widgets\n")
 	synctest.Test(t, func(t *testing.T) {
@@ -30,6 +31,7 @@ func TestManagersOfAFileChange(t *testing.T) {
 			out     strings.Builder
 			resyncs []core.Manager
 		)
+
 		b := &builder{
 			parts: Parts{}.withDefaults(), log: jsonLog(&out, 0),
 			opts: Options{Managers: []core.Manager{"fixed"}, ManagersFile: path},
@@ -43,9 +45,11 @@ func TestManagersOfAFileChange(t *testing.T) {
 			}
 			return core.Accepted
 		})
+
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() { ended <- b.managers.asComponent(acceptor, contract.V3).start(ctx) }()
+
 		for _, step := range []struct {
 			text    string
 			want    []core.Manager
@@ -62,22 +66,26 @@ func TestManagersOfAFileChange(t *testing.T) {
 			writeFile(t, path, step.text)
 			time.Sleep(2 * managersPoll)
 			synctest.Wait()
+
 			if diff := cmp.Diff(step.want, b.managers.allManagers()); diff != "" {
 				t.Errorf("%q: managers (-want +got):\n%s", step.text, diff)
 			}
 			if !slices.Equal(step.resyncs, resyncs) {
 				t.Errorf("%q: resyncs for %v, want %v", step.text, resyncs, step.resyncs)
 			}
+
 			wrong := strings.HasPrefix(step.text, "Not")
 			if broken != wrong || strings.Contains(b.managers.fileProblem(), "Not A Manager") != wrong {
 				t.Errorf("%q: broken is %t with problem %q, want %t", step.text, broken, b.managers.fileProblem(), wrong)
 			}
+
 			for _, manager := range step.want {
 				if b.managers.serves("stranger") || !b.managers.serves(manager) {
 					t.Errorf("%q: want that %s is served, and no stranger", step.text, manager)
 				}
 			}
 		}
+
 		stop()
 		check(t, <-ended)
 		for message, want := range map[string]int{
@@ -96,6 +104,7 @@ func TestManagersOfAFileChange(t *testing.T) {
 // to the control plane.
 func TestManagersWithoutAPlaceAreNamed(t *testing.T) {
 	t.Parallel()
+
 	path := filepath.Join(t.TempDir(), "managers")
 	var out strings.Builder
 	b := &builder{parts: Parts{}.withDefaults(), log: jsonLog(&out, 0), opts: Options{ManagersFile: path}}
@@ -105,6 +114,7 @@ func TestManagersWithoutAPlaceAreNamed(t *testing.T) {
 	writeFile(t, path, manyManagers("newer", 60))
 	b.managers.reloadFile(acceptor, contract.V3)
 	b.managers.reloadFile(acceptor, contract.V3)
+
 	if n := len(b.managers.allManagers()); n != defaults.MaxManagers || !b.managers.serves("newer-39") || b.managers.serves("newer-40") {
 		t.Errorf("%d managers are known, want %d, with 40 of the new ones", n, defaults.MaxManagers)
 	}
@@ -118,6 +128,7 @@ func TestManagersWithoutAPlaceAreNamed(t *testing.T) {
 
 func TestWithoutAListAllManagersAreServed(t *testing.T) {
 	t.Parallel()
+
 	b := &builder{}
 	if err := b.addManagers(); err != nil || !b.managers.serves("any") {
 		t.Errorf("%v, and a manager is not served", err)
@@ -144,5 +155,6 @@ func manyManagers(prefix string, n int) string {
 	for i := range n {
 		fmt.Fprintf(&text, "%s-%d\n", prefix, i)
 	}
+
 	return text.String()
 }

@@ -18,6 +18,7 @@ import (
 
 func TestStalls(t *testing.T) {
 	t.Parallel()
+
 	const busy = longestStall - time.Millisecond
 	tests := []struct {
 		name    string
@@ -51,12 +52,14 @@ func TestStalls(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
+
 			began := time.Now()
 			now := began
 			var (
 				stalls  int
 				resyncs []time.Duration
 			)
+
 			w := &missedWatch{
 				now:     time.Now,
 				stalled: func(hook.Stall) { stalls++ },
@@ -68,6 +71,7 @@ func TestStalls(t *testing.T) {
 				now = now.Add(after)
 				w.requestDue(t.Context(), now)
 			}
+
 			if diff := cmp.Diff(test.resyncs, resyncs); diff != "" || stalls != test.stalls {
 				t.Errorf("%d stalls, want %d; resyncs (-want +have):\n%s", stalls, test.stalls, diff)
 			}
@@ -78,18 +82,22 @@ func TestStalls(t *testing.T) {
 // In a suspended machine the clock of Go stands still. The wall clock is set afterwards.
 func TestASuspendedMachineIsAStall(t *testing.T) {
 	t.Parallel()
+
 	stalls := 0
 	w := &missedWatch{stalled: func(hook.Stall) { stalls++ }, resync: func() {}, log: slog.New(slog.DiscardHandler), last: time.Now()}
 	for _, after := range []time.Duration{0, -time.Hour, time.Second} { // A clock that is set back is none.
 		now := w.last.Add(after)
+
 		// See time.Time: ext is the reading of the other clock.
 		parts := (*struct {
 			wall uint64
 			ext  int64
 		})(unsafe.Pointer(&now))
+
 		parts.ext -= int64(after)
 		w.requestDue(t.Context(), now)
 	}
+
 	if stalls != 1 {
 		t.Errorf("%d stalls, want 1", stalls)
 	}
@@ -103,6 +111,7 @@ func TestAgentThatRunsDoesNotStall(t *testing.T) {
 			now:     time.Now,
 			stalled: func(hook.Stall) { t.Error("a stall") }, resync: func() { t.Error("a resync") }, log: slog.New(slog.DiscardHandler),
 		}
+
 		stop := component{"stalls", w.watchClock}.runInBackground(t.Context(), make(chan struct{}, 1))
 		time.Sleep(time.Hour) // It costs no time.
 		check(t, stop())
@@ -112,12 +121,14 @@ func TestAgentThatRunsDoesNotStall(t *testing.T) {
 // A resync that is due later is requested before the agent ends.
 func TestMissedBeforeTheEndLeadsToAResync(t *testing.T) {
 	t.Parallel()
+
 	resyncs := 0
 	w := &missedWatch{
 		now:     time.Now,
 		stalled: func(hook.Stall) {}, resync: func() { resyncs++ }, log: slog.New(slog.DiscardHandler),
 		missed: missed{stalls: 1}, next: time.Now().Add(missedPace),
 	}
+
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := w.watchClock(ctx); err != nil || resyncs != 1 {
@@ -137,11 +148,13 @@ func TestClosedConnectionsArePaced(t *testing.T) {
 			stalled: func(hook.Stall) { t.Error("a stall") }, resync: func() { resyncs = append(resyncs, time.Since(began)) },
 			log: slog.New(slog.DiscardHandler),
 		}
+
 		stop := component{"missed", w.watchClock}.runInBackground(t.Context(), make(chan struct{}, 1))
 		for range 100 {
 			w.reportMissed()
 			time.Sleep(missedPace / 60)
 		}
+
 		time.Sleep(time.Hour)
 		check(t, stop())
 		want := []time.Duration{missedTick, missedTick + missedPace, missedTick + 2*missedPace}
@@ -168,7 +181,8 @@ func TestWatchdog(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				calls, hang := 0, make(chan struct{})
+				calls := 0
+				hang := make(chan struct{})
 				agent := must(New(t.Context(), Connection{}, Parts{
 					Source: func(ctx context.Context, _ *Inbox) error { <-ctx.Done(); return nil },
 					Listen: func(context.Context, string, string) (net.Listener, error) { return make(deaf), nil },
@@ -177,17 +191,20 @@ func TestWatchdog(t *testing.T) {
 						if calls == 1 {
 							return nil
 						}
+
 						return test.forward(ctx, hang)
 					}),
 				}, Options{
 					Managers: []core.Manager{"widgets"}, Outbox: Outbox{HeartbeatInterval: test.interval},
 				}))(t)
+
 				time.AfterFunc(20*time.Minute, func() { close(hang) })
 				ctx, stop := context.WithTimeout(t.Context(), 20*time.Minute)
 				defer stop()
 				if err := agent.Start(ctx); !errors.Is(err, test.want) {
 					t.Errorf("it ended with %v, want %v", err, test.want)
 				}
+
 				<-ctx.Done() // The parts of an agent that hangs end, too.
 			})
 		})

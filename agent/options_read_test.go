@@ -42,6 +42,7 @@ func TestEachOptionIsRead(t *testing.T) {
 			if _, hasFields := holders[field.Type]; hasFields {
 				continue
 			}
+
 			isRead := slices.ContainsFunc(names, func(name string) bool { return read[name+"."+field.Name] })
 			if !isRead {
 				t.Errorf("no code of this package reads %s.%s: use the option, or remove it", options.Name(), field.Name)

@@ -13,6 +13,7 @@ import (
 // outbox must be on one side.
 func TestOutboxHasTheFreeFieldsOnly(t *testing.T) {
 	t.Parallel()
+
 	decided := strings.Fields("Managers ResyncFirst ResyncOwners MaxBatch DrainTimeout Epoch Heartbeat Disconnects RecheckAfter Hooks Logger")
 
 	free := reflect.TypeFor[Outbox]()

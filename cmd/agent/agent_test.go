@@ -26,14 +26,17 @@ import (
 // count returns the sum of a metric over its series in a scrape.
 func count(tb testing.TB, scrape, metric string) (sum float64) {
 	tb.Helper()
+
 	for _, match := range regexp.MustCompile(`(?m)^`+metric+`(?:\{.*\})? (\S+)$`).FindAllStringSubmatch(scrape, -1) {
 		sum += must(strconv.ParseFloat(match[1], 64))(tb)
 	}
+
 	return sum
 }
 
 func TestAWriteInTheRuntimeArrivesInTheControlPlane(t *testing.T) {
 	t.Parallel()
+
 	owner := types.NamespacedName{Namespace: "kcp-system", Name: "kyma-1"}
 	for version, test := range map[contract.Version]struct {
 		owner    types.NamespacedName
@@ -44,6 +47,7 @@ func TestAWriteInTheRuntimeArrivesInTheControlPlane(t *testing.T) {
 		for setting, protocol := range map[string]string{"": test.protocol, "http1": "HTTP/1.1", "http2": "HTTP/2.0"} {
 			t.Run(string(version)+" "+setting, func(t *testing.T) {
 				t.Parallel()
+
 				p, kcp := newPlane(t)
 				s := start(t, p, env(p, kcp, "KCP_CONTRACT="+string(version)), "--kcp-protocol="+setting)
 				if got := s.review(t, "ignored", true); !strings.HasPrefix(got, "dry_run") {
@@ -52,6 +56,7 @@ func TestAWriteInTheRuntimeArrivesInTheControlPlane(t *testing.T) {
 				if got := s.review(t, "demo", false); !strings.HasPrefix(got, "accepted") {
 					t.Errorf("decision %q, want accepted", got)
 				}
+
 				want := received{version.Path("widgets"), "runtime-1", protocol, []core.Numbered{{WatchEvent: core.WatchEvent{
 					Owner: test.owner, Watched: types.NamespacedName{Namespace: "default", Name: "demo"},
 					WatchedGVK: schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"},
@@ -61,6 +66,7 @@ func TestAWriteInTheRuntimeArrivesInTheControlPlane(t *testing.T) {
 					cmpopts.IgnoreFields(core.Numbered{}, "ID", "Sequence")); diff != "" {
 					t.Errorf("received (-want +got):\n%s", diff)
 				}
+
 				// With the resync, which comes first.
 				got := s.stop(t)
 				if diff := cmp.Diff(fates{accepted: 2 + s.stalls(), done: 2 + s.stalls()}, got, cmp.AllowUnexported(fates{})); diff != "" {
@@ -76,38 +82,47 @@ func TestAWriteInTheRuntimeArrivesInTheControlPlane(t *testing.T) {
 
 func TestMetricsAddUp(t *testing.T) {
 	t.Parallel()
+
 	_, s := startWith(t, http.StatusOK, "MANAGERS=widgets,gadgets")
 	for i := range 20 {
 		s.review(t, "demo-"+strconv.Itoa(i%5), false)
 	}
+
 	s.review(t, "ignored", true)
 	if status, _ := s.get(t, "https://"+s.webhook+"/validate/"); status != http.StatusNotFound {
 		t.Errorf("status %d of an unknown path, want 404", status)
 	}
+
 	const prefix = "runtime_watcher_agent_"
 	s.until(t, func(scrape string) string {
 		accepted := count(t, scrape, prefix+"events_accepted_total")
 		delivered := count(t, scrape, prefix+"events_delivered_total")
-		coalesced, pending := count(t, scrape, prefix+"events_coalesced_total"), count(t, scrape, prefix+"events_pending")
+		coalesced := count(t, scrape, prefix+"events_coalesced_total")
+		pending := count(t, scrape, prefix+"events_pending")
 		if accepted != delivered+coalesced+pending {
 			t.Fatalf("accepted %v = delivered %v + coalesced %v + pending %v", accepted, delivered, coalesced, pending)
 		}
+
 		// With a resync for each of the two managers. Another goroutine writes the line about a stall.
 		if stalls := s.stalls(); accepted < 22 || accepted > 22+2*stalls {
 			return fmt.Sprintf("%v events are accepted, want 22, and two for each of %v stalls", accepted, stalls)
 		}
+
 		// A refusal is counted after its answer.
 		if pending > 0 || count(t, scrape, prefix+"admission_refusals_total") != 1 {
 			return "events are pending, or no refusal is counted"
 		}
+
 		checkScrape(t, scrape)
 		return ""
 	})
+
 	s.stop(t)
 }
 
 func checkScrape(t *testing.T, scrape string) {
 	t.Helper()
+
 	for metric, want := range map[string]float64{
 		`runtime_watcher_agent_admission_reviews_total\{decision="dry_run",manager="widgets"\}`: 1,
 		"runtime_watcher_agent_build_info": 1,
@@ -116,6 +131,7 @@ func checkScrape(t *testing.T, scrape string) {
 			t.Errorf("%s is %v, want %v", metric, got, want)
 		}
 	}
+
 	for _, metric := range []string{
 		"go_goroutines", "process_open_fds", "runtime_watcher_agent_forward_duration_seconds_count",
 		`runtime_watcher_agent_certificate_expiry_timestamp_seconds\{use="client"\}`,
@@ -127,6 +143,7 @@ func checkScrape(t *testing.T, scrape string) {
 			t.Errorf("%s is missing", metric)
 		}
 	}
+
 	if strings.Contains(scrape, "\nwatcher_") {
 		t.Error("an alias is there without METRICS_ALIASES")
 	}
@@ -134,6 +151,7 @@ func checkScrape(t *testing.T, scrape string) {
 
 func TestPortsServeWhatIsTheirsOnly(t *testing.T) {
 	t.Parallel()
+
 	_, s := startWith(t, http.StatusOK)
 	for url, want := range map[string]int{
 		"http://" + s.metrics + "/healthz":           http.StatusOK,
@@ -150,49 +168,59 @@ func TestPortsServeWhatIsTheirsOnly(t *testing.T) {
 			t.Errorf("%s: status %d, want %d", url, got, want)
 		}
 	}
+
 	status, _ := do(t, s.client, http.MethodPost, "http://"+s.metrics+"/readyz", "{}")
 	if status != http.StatusMethodNotAllowed {
 		t.Errorf("POST /readyz: status %d, want 405", status)
 	}
+
 	s.stop(t)
 }
 
 func TestWebhookCanDemandACertificateAndHaveItsOwn(t *testing.T) {
 	t.Parallel()
-	p, cluster := newPKI(t), newPKI(t)
+
+	p := newPKI(t)
+	cluster := newPKI(t)
 	_, cert, key := cluster.volume.Paths()
 	callers := must(testpki.NewCA("api-server-ca", testpki.Options{}))(t)
 	callerFile := writeFile(t, t.TempDir()+"/ca.crt", string(callers.PEM))
 	kcp := newControlPlane(t, p, http.StatusOK)
 	s := start(t, p, env(p, kcp, "WEBHOOK_TLS_CERT="+cert, "WEBHOOK_TLS_KEY="+key, "WEBHOOK_CLIENT_CA="+callerFile))
+
 	// Its own certificate is of another CA.
 	s.client = cluster.apiServer(t, must(callers.Client("api-server", testpki.Options{}))(t).TLS)
 	s.review(t, "demo", false)
 	if got := kcp.next(t).runner; got != "runtime-1" {
 		t.Errorf("event of %q, want runtime-1", got)
 	}
+
 	other := must(testpki.NewCA("other", testpki.Options{}))(t)
 	s.refuses(t, cluster.apiServer(t))
 	s.refuses(t, cluster.apiServer(t, must(other.Client("api-server", testpki.Options{}))(t).TLS))
 	type set struct {
 		Use string `json:"use"`
 	}
+
 	var h struct {
 		Ready       bool  `json:"ready"`
 		Serving     bool  `json:"serving"`
 		KeyMaterial []set `json:"keyMaterial"`
 	}
+
 	_, body := s.get(t, "http://"+s.metrics+"/readyz")
 	noError(t, json.Unmarshal([]byte(body), &h))
 	want := []set{{"client"}, {"server"}, {"webhook_ca"}}
 	if diff := cmp.Diff(want, h.KeyMaterial); diff != "" || !h.Ready || !h.Serving {
 		t.Errorf("readyz is %s (-want +got):\n%s", body, diff)
 	}
+
 	s.stop(t)
 }
 
 func TestBrokenKeyMaterialIsToldButDoesNotStopTheAgent(t *testing.T) {
 	t.Parallel()
+
 	kcp, s := startWith(t, http.StatusOK)
 	p := s.pki
 	half := map[string][]byte{"ca.crt": p.ca.PEM, "tls.crt": []byte("half"), "tls.key": nil}
@@ -202,18 +230,21 @@ func TestBrokenKeyMaterialIsToldButDoesNotStopTheAgent(t *testing.T) {
 	if status != http.StatusOK || !strings.Contains(body, `"problem":"keys: key material `) {
 		t.Errorf("readyz is %d %s, want 200 and the problem", status, body)
 	}
+
 	s.review(t, "demo", false)
 	kcp.next(t)
 	p.write(t, p.leaf(t, "runtime-2"))
 	s.log.wait(t, "key material reloaded", 1)
 	s.client.CloseIdleConnections()
 	s.review(t, "demo", false)
+
 	if got := kcp.next(t).runner; got != "runtime-2" {
 		t.Errorf("event of %q, want runtime-2", got)
 	}
 	if _, body = s.get(t, "http://"+s.metrics+"/readyz"); strings.Contains(body, `"problem"`) {
 		t.Errorf("readyz is %s, want no problem any more", body)
 	}
+
 	s.until(t, func(scrape string) string { // A reload is counted after its line in the log.
 		for _, use := range []string{"client", "server"} {
 			if n := count(t, scrape, `runtime_watcher_agent_certificate_reloads_total\{use="`+use+`"\}`); n != 1 {
@@ -222,6 +253,7 @@ func TestBrokenKeyMaterialIsToldButDoesNotStopTheAgent(t *testing.T) {
 		}
 		return ""
 	})
+
 	s.stop(t)
 }
 
@@ -229,6 +261,7 @@ func TestBrokenKeyMaterialIsToldButDoesNotStopTheAgent(t *testing.T) {
 // certificate is tried immediately.
 func TestARenewedCertificateIsTriedAtOnce(t *testing.T) {
 	t.Parallel()
+
 	p, kcp := newPlane(t)
 	later := time.Now().Add(100 * 24 * time.Hour) // When the certificate has expired.
 	kcp.clock.Store(&later)
@@ -238,19 +271,23 @@ func TestARenewedCertificateIsTriedAtOnce(t *testing.T) {
 	if wait := must(time.ParseDuration(fmt.Sprint(line["wait"])))(t); wait <= patience {
 		t.Fatalf("the event waits for %v, want longer than %v", wait, patience)
 	}
+
 	leaf := must(p.ca.Server("runtime-2", testpki.Options{
 		NotAfter: later.Add(time.Hour), Usages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}))(t)
+
 	p.write(t, leaf)
 	s.log.wait(t, "key material reloaded", 1)
 	if got := kcp.next(t); got.runner != "runtime-2" {
 		t.Errorf("event of %q, want runtime-2", got.runner)
 	}
+
 	s.stop(t)
 }
 
 func TestWhatIsPendingIsDeliveredBeforeTheEnd(t *testing.T) {
 	t.Parallel()
+
 	kcp, s := startWith(t, http.StatusOK, "SETTLE=300ms")
 	s.review(t, "demo", false)
 	if events := s.stop(t); events.done != 2+s.stalls() {
@@ -263,6 +300,7 @@ func TestWhatIsPendingIsDeliveredBeforeTheEnd(t *testing.T) {
 
 func TestTheEndDoesNotWaitForTheControlPlane(t *testing.T) {
 	t.Parallel()
+
 	_, s := startWith(t, http.StatusServiceUnavailable, "SHUTDOWN_TIMEOUT=400ms")
 	s.review(t, "demo", false)
 	if events := s.stop(t); events.dropped < 2 || events.dropped > 2+s.stalls() || events.pending != 0 {
@@ -273,16 +311,19 @@ func TestTheEndDoesNotWaitForTheControlPlane(t *testing.T) {
 // The log has the settings, warnings about flags of a former agent, and one debug line for each event.
 func TestLog(t *testing.T) {
 	t.Parallel()
+
 	p, kcp := newPlane(t)
 	s := start(t, p, env(p, kcp, "INSTANCE=pod-1", "LOG_LEVEL=debug", "TLS_CALLBACK=true"), "--development", "--zap-encoder", "json")
 	s.review(t, "demo", false)
 	kcp.next(t)
 	s.stop(t)
+
 	for _, line := range s.log.wait(t, "suspicious setting", 2) {
 		if warning, _ := line["warning"].(string); line["level"] != "WARN" || !strings.Contains(warning, "former agent") {
 			t.Errorf("line %v, want a warning about a flag of a former agent", line)
 		}
 	}
+
 	settings, _ := s.log.wait(t, "agent starts", 1)[0]["settings"].(map[string]any)
 	for name, want := range map[string]any{
 		"control_plane_address": kcp.address(), "settle": "1ms", "forward_timeout": "10s", "instance": "pod-1", "managers": nil,
@@ -291,6 +332,7 @@ func TestLog(t *testing.T) {
 			t.Errorf("%s is logged as %v, want %v", name, settings[name], want)
 		}
 	}
+
 	var events []map[string]any
 	for _, line := range s.log.snapshot() {
 		if message, _ := line["msg"].(string); strings.HasPrefix(message, "NO JSON") {
@@ -300,6 +342,7 @@ func TestLog(t *testing.T) {
 			events = append(events, line)
 		}
 	}
+
 	if len(events) != 1 {
 		t.Errorf("%d debug lines, want 1: %v", len(events), events)
 	}
@@ -308,6 +351,7 @@ func TestLog(t *testing.T) {
 // Package agent has a test for each other reason, such as a port in use.
 func TestAFailureEndsWithItsReason(t *testing.T) {
 	t.Parallel()
+
 	p := newPKI(t)
 	book := newLogBook()
 	err := run(t.Context(), nil, lookup(env(p, newControlPlane(t, p, http.StatusOK),
@@ -315,6 +359,7 @@ func TestAFailureEndsWithItsReason(t *testing.T) {
 	if exitCode(err) != 1 {
 		t.Errorf("exit code %d of %v, want 1", exitCode(err), err)
 	}
+
 	message := fmt.Sprint(book.wait(t, "agent failed", 1)[0]["error"])
 	for _, want := range []string{"table.go", "nats.go", "main.go"} {
 		if !strings.Contains(message, want) {
@@ -326,20 +371,25 @@ func TestAFailureEndsWithItsReason(t *testing.T) {
 // A connection that the limit closes may have carried a review, so a resync stands in for it.
 func TestClosedConnectionLeadsToAResync(t *testing.T) {
 	t.Parallel()
+
 	kcp, agent := startWith(t, http.StatusOK, "MANAGERS=widgets", "WEBHOOK_MAX_CONNECTIONS=1", "RESYNC_AGAIN=0s")
 	p := agent.pki
 	kcp.nextResync(t) // It is sent at the start.
+
 	// A new connection of another address takes the slot of the first one, idle or busy.
 	other := p.apiServer(t)
 	transport, _ := other.Transport.(*http.Transport) // It is one.
 	transport.DialContext = (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}).DialContext
+
 	for _, client := range []*http.Client{p.apiServer(t), other} {
 		review(t, client, agent.webhook, "one", true) // A dry run is no event.
 	}
+
 	n := 1 // On a busy machine, a stall may come before.
 	for agent.log.wait(t, "reviews may have been missed: a resync is requested", n)[n-1]["connections"] != 1.0 {
 		n++
 	}
+
 	kcp.nextResync(t)
 	agent.stop(t)
 }
@@ -347,6 +397,7 @@ func TestClosedConnectionLeadsToAResync(t *testing.T) {
 // After 1 s an API server may have given up its review, and then it only completes the handshake.
 func TestSlowHandshakeLeadsToAResync(t *testing.T) {
 	t.Parallel()
+
 	kcp, agent := startWith(t, http.StatusOK, "MANAGERS=widgets", "RESYNC_AGAIN=0s")
 	kcp.nextResync(t) // It is sent at the start.
 	conn := must(new(net.Dialer).DialContext(t.Context(), "tcp", agent.webhook))(t)
@@ -369,9 +420,12 @@ func (s slowly) Read(b []byte) (int, error) {
 // reach. In TLS 1.3 a server refuses a client certificate after the client has ended its handshake.
 func TestTheControlPlaneIsTriedAtStart(t *testing.T) {
 	t.Parallel()
+
 	const failed = "cannot connect to the control plane: the agent keeps its events and retries"
-	p, other := newPKI(t), newPKI(t)
+	p := newPKI(t)
+	other := newPKI(t)
 	_, cert, key := other.volume.Paths()
+
 	for name, test := range map[string]struct {
 		kcp                    *controlPlane
 		level, message, reason string
@@ -389,6 +443,7 @@ func TestTheControlPlaneIsTriedAtStart(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			s := start(t, p, env(p, test.kcp, test.more...))
 			line := s.log.wait(t, test.message, 1)[0]
 			if address := fmt.Sprint(line["address"]); line["level"] != test.level || !strings.HasPrefix(address, "127.0.0.1:") {
@@ -397,6 +452,7 @@ func TestTheControlPlaneIsTriedAtStart(t *testing.T) {
 			if reason := fmt.Sprint(line["error"]); !strings.Contains(reason, test.reason) {
 				t.Errorf("error %q, want %q in it", reason, test.reason)
 			}
+
 			s.stop(t)
 		})
 	}

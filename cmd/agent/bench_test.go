@@ -26,6 +26,7 @@ func BenchmarkProcess(b *testing.B) {
 
 func benchmarkProcess(b *testing.B, path string, size, status int) {
 	b.Helper()
+
 	p := newPKI(b)
 	kcp := newControlPlane(b, p, status)
 	kcp.received = nil // It is not read.
@@ -48,12 +49,15 @@ func benchmarkProcess(b *testing.B, path string, size, status int) {
 				b.Error(err)
 				return
 			}
+
 			if _, err := io.Copy(io.Discard, response.Body); err != nil {
 				b.Error(err)
 			}
+
 			_ = response.Body.Close() // It was read.
 		}
 	})
+
 	b.StopTimer()
 	b.ReportMetric(residentPeak(b, agent.Process.Pid), "MiB-peak")
 	client.CloseIdleConnections()
@@ -66,10 +70,12 @@ const writers = 16
 
 func residentPeak(b testing.TB, pid int) float64 {
 	b.Helper()
+
 	text := must(os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status"))(b)
 	match := regexp.MustCompile(`VmHWM:\s+(\d+) kB`).FindSubmatch(text)
 	if match == nil {
 		b.Fatalf("no VmHWM in %s", text)
 	}
+
 	return must(strconv.ParseFloat(string(match[1]), 64))(b) / 1024
 }

@@ -36,6 +36,7 @@ const patience = 2 * time.Minute
 func must[T any](value T, err error) func(testing.TB) T {
 	return func(tb testing.TB) T {
 		tb.Helper()
+
 		noError(tb, err)
 		return value
 	}
@@ -58,6 +59,7 @@ type pki struct {
 // as today's secrets have it.
 func newPKI(tb testing.TB) pki {
 	tb.Helper()
+
 	p := pki{must(testpki.NewCA("watcher-ca", testpki.Options{}))(tb), testpki.NewVolume(tb.TempDir())}
 	p.write(tb, p.leaf(tb, "runtime-1"))
 	return p
@@ -97,6 +99,7 @@ type controlPlane struct {
 
 func newControlPlane(tb testing.TB, p pki, status int) *controlPlane {
 	tb.Helper()
+
 	leaf := must(p.ca.Server("control-plane", testpki.Options{}))(tb)
 	material := must(keys.NewMaterial(p.ca.PEM, leaf.CertPEM, leaf.KeyPEM))(tb)
 	kcp := &controlPlane{received: make(chan received, 1000), resyncs: make(chan string, 1000), status: status}
@@ -106,12 +109,14 @@ func newControlPlane(tb testing.TB, p pki, status int) *controlPlane {
 	kcp.EnableHTTP2 = true
 	kcp.StartTLS()
 	tb.Cleanup(kcp.Close)
+
 	return kcp
 }
 
 // newPlane returns certificates, and a control plane of theirs that takes all.
 func newPlane(t *testing.T) (pki, *controlPlane) {
 	t.Helper()
+
 	p := newPKI(t)
 	return p, newControlPlane(t, p, http.StatusOK)
 }
@@ -124,6 +129,7 @@ func (kcp *controlPlane) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusNotFound)
 		return
 	}
+
 	body, _ := io.ReadAll(r.Body) // A truncated body fails to decode.
 	version := contract.Version(strings.Split(r.URL.Path, "/")[1])
 	batch, err := version.Decode(body)
@@ -131,6 +137,7 @@ func (kcp *controlPlane) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, fmt.Sprint(err), http.StatusBadRequest)
 		return
 	}
+
 	if now := kcp.clock.Load(); now != nil && now.After(r.TLS.PeerCertificates[0].NotAfter) {
 		w.Header().Set("Retry-After", "300") // Longer than patience.
 		w.WriteHeader(http.StatusUnauthorized)
@@ -140,6 +147,7 @@ func (kcp *controlPlane) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(kcp.status)
 		return
 	}
+
 	w.WriteHeader(version.Status())
 	if kcp.resyncs != nil && bytes.Contains(body, []byte(`resync"`)) {
 		kcp.resyncs <- r.URL.Path
@@ -150,6 +158,7 @@ func (kcp *controlPlane) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		default: // No test reads them.
 		}
 	}
+
 	changes := slices.DeleteFunc(batch.Events, func(e core.Numbered) bool { return e.Resync })
 	if kcp.received != nil && len(changes) > 0 {
 		kcp.received <- received{r.URL.Path, r.TLS.PeerCertificates[0].Subject.CommonName, r.Proto, changes}
@@ -202,6 +211,7 @@ func env(p pki, kcp *controlPlane, more ...string) []string {
 // writeFile writes a file in a folder of the test, and returns its path.
 func writeFile(tb testing.TB, path, text string) string {
 	tb.Helper()
+
 	noError(tb, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
@@ -234,6 +244,7 @@ func (s *started) until(tb testing.TB, problem func(scrape string) string) {
 // scrape returns the metrics.
 func (s *started) scrape(tb testing.TB) string {
 	tb.Helper()
+
 	_, body := s.get(tb, "http://"+s.metrics+"/metrics")
 	return body
 }
@@ -255,18 +266,22 @@ func (b *logBook) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.rest = append(b.rest, p...)
+
 	for {
 		text, rest, whole := bytes.Cut(b.rest, []byte("\n"))
 		if !whole {
 			break
 		}
+
 		b.rest = rest
 		var line map[string]any
 		if err := json.Unmarshal(text, &line); err != nil {
 			line = map[string]any{"msg": "NO JSON: " + string(text)}
 		}
+
 		b.lines = append(b.lines, line)
 	}
+
 	close(b.more)
 	b.more = make(chan struct{})
 	return len(p), nil
@@ -281,6 +296,7 @@ func (b *logBook) all(message string) (found []map[string]any, more <-chan struc
 			found = append(found, line)
 		}
 	}
+
 	return found, b.more
 }
 
@@ -293,12 +309,14 @@ func (b *logBook) snapshot() []map[string]any {
 // wait returns the first n lines with that message.
 func (b *logBook) wait(tb testing.TB, message string, n int) []map[string]any {
 	tb.Helper()
+
 	timeout := time.After(patience)
 	for {
 		found, more := b.all(message)
 		if len(found) >= n {
 			return found[:n]
 		}
+
 		select {
 		case <-more:
 		case <-timeout:
@@ -310,6 +328,7 @@ func (b *logBook) wait(tb testing.TB, message string, n int) []map[string]any {
 // addresses waits until both servers listen.
 func (b *logBook) addresses(tb testing.TB) (webhook, metrics string) {
 	tb.Helper()
+
 	for _, line := range b.wait(tb, "listening", 2) {
 		_, port, _ := strings.Cut(fmt.Sprint(line["address"]), "]:")
 		if port == "" {
@@ -321,21 +340,25 @@ func (b *logBook) addresses(tb testing.TB) (webhook, metrics string) {
 			metrics = "127.0.0.1:" + port
 		}
 	}
+
 	return webhook, metrics
 }
 
 func start(tb testing.TB, p pki, env []string, args ...string) *started {
 	tb.Helper()
+
 	ctx, signal := context.WithCancel(tb.Context())
 	s := &started{pki: p, log: newLogBook(), signal: signal, ended: make(chan error, 1), client: p.apiServer(tb)}
 	go func() { s.ended <- run(ctx, args, lookup(env), io.Discard, s.log) }()
 	s.webhook, s.metrics = s.log.addresses(tb)
+
 	return s
 }
 
 // startWith starts an agent of a control plane that answers a status.
 func startWith(tb testing.TB, status int, more ...string) (*controlPlane, *started) {
 	tb.Helper()
+
 	p := newPKI(tb)
 	kcp := newControlPlane(tb, p, status)
 	return kcp, start(tb, p, env(p, kcp, more...))
@@ -354,34 +377,41 @@ type fates struct{ accepted, done, dropped, pending float64 }
 // stop stops the agent and returns the fates in its last log line.
 func (s *started) stop(tb testing.TB) fates {
 	tb.Helper()
+
 	s.client.CloseIdleConnections()
 	s.signal()
 	if err := <-s.ended; err != nil {
 		tb.Errorf("agent ended with %v, want nil", err)
 	}
+
 	events := must(json.Marshal(s.log.wait(tb, "agent stopped", 1)[0]["events"]))(tb)
 	var managers map[core.Manager]outbox.Counts
 	noError(tb, json.Unmarshal(events, &managers))
 	var sum fates
+
 	for _, c := range managers {
 		sum.accepted += float64(c.Accepted)
 		sum.done += float64(c.Delivered + c.Coalesced)
 		sum.pending += float64(c.Pending)
+
 		for _, n := range c.Dropped {
 			sum.dropped += float64(n)
 		}
 	}
+
 	return sum
 }
 
 // apiServer is the client of an API server, with its client certificates if it has any.
 func (p pki) apiServer(tb testing.TB, certificates ...tls.Certificate) *http.Client {
 	tb.Helper()
+
 	transport := &http.Transport{
 		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: p.ca.Pool(), Certificates: certificates},
 		// An API server offers HTTP/2, too, and the webhook must not choose it.
 		ForceAttemptHTTP2: true,
 	}
+
 	tb.Cleanup(transport.CloseIdleConnections)
 	return &http.Client{Transport: transport, Timeout: patience}
 }
@@ -394,17 +424,20 @@ func (s *started) get(tb testing.TB, url string) (int, string) {
 
 func do(tb testing.TB, client *http.Client, method, url, body string) (int, string) {
 	tb.Helper()
+
 	request := must(http.NewRequestWithContext(context.Background(), method, url, strings.NewReader(body)))(tb)
 	request.Header.Set("Content-Type", "application/json")
 	response := must(client.Do(request))(tb)
 	answer := must(io.ReadAll(response.Body))(tb)
 	noError(tb, response.Body.Close())
+
 	return response.StatusCode, string(answer)
 }
 
 // refuses wants the webhook to refuse the connection of a client.
 func (s *started) refuses(tb testing.TB, client *http.Client) {
 	tb.Helper()
+
 	request := must(http.NewRequestWithContext(tb.Context(), http.MethodPost, "https://"+s.webhook+"/validate/widgets",
 		strings.NewReader(reviewBody("demo", false))))(tb)
 	if response, err := client.Do(request); err == nil {
@@ -422,11 +455,13 @@ func (s *started) review(tb testing.TB, name string, dryRun bool) string {
 
 func review(tb testing.TB, client *http.Client, webhook, name string, dryRun bool) string {
 	tb.Helper()
+
 	status, body := do(tb, client, http.MethodPost, "https://"+webhook+"/validate/widgets", reviewBody(name, dryRun))
 	message := regexp.MustCompile(`"uid":"uid-1","allowed":true,.*"message":"([^"]*)"`).FindStringSubmatch(body)
 	if message == nil || status != http.StatusOK {
 		tb.Fatalf("answer %d %s, want uid-1 allowed", status, body)
 	}
+
 	return message[1]
 }
 

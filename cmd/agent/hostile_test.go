@@ -51,6 +51,7 @@ func manyMembers(ctx context.Context, conn net.Conn) {
 	begin := `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"u","operation":"CREATE",` +
 		`"kind":{"version":"v1","kind":"ConfigMap"},"name":"x","object":{"metadata":{`
 	body := begin + strings.Repeat(`"":0,`, (size-len(begin))/5-10) + `"":0}}}}`
+
 	for ctx.Err() == nil {
 		if _, err := fmt.Fprintf(conn, "POST /validate/widgets HTTP/1.1\r\nHost: agent\r\n"+
 			"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body); err != nil {
@@ -69,11 +70,13 @@ func deepReviews(ctx context.Context, conn net.Conn) {
 	body := `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"u","operation":"CREATE",` +
 		`"kind":{"version":"v1","kind":"ConfigMap"},"name":"x","object":{"spec":` +
 		strings.Repeat("[", depth) + strings.Repeat("]", depth) + `}}}`
+
 	for ctx.Err() == nil {
 		if _, err := fmt.Fprintf(conn, "POST /validate/widgets HTTP/1.1\r\nHost: agent\r\n"+
 			"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body)+1, body); err != nil {
 			return
 		}
+
 		time.Sleep(time.Until(time.Now().Truncate(together).Add(together)))
 		_, _ = io.WriteString(conn, " ")
 		if _, err := conn.Read(make([]byte, 16<<10)); err != nil {
@@ -110,6 +113,7 @@ func helloHalfSent(_ context.Context, conn net.Conn) {
 	for begin := 0; begin < 60<<10; begin += record {
 		_, _ = conn.Write(append([]byte{22, 3, 1, record >> 8, record & 0xff}, message[begin:begin+record]...))
 	}
+
 	_, _ = io.Copy(io.Discard, conn)
 }
 
@@ -118,6 +122,7 @@ func TestResidentMemoryUnderHostileInput(t *testing.T) {
 	if testing.Short() || runtime.GOOS != "linux" {
 		t.Skip("builds a binary, attacks it for a while, and reads /proc")
 	}
+
 	path := binary(t)
 	for name, test := range map[string]struct {
 		connections int
@@ -142,6 +147,7 @@ func TestResidentMemoryUnderHostileInput(t *testing.T) {
 				name += ", with a full outbox"
 				limit = residentFull
 			}
+
 			t.Run(name, func(t *testing.T) {
 				peak := assailed(t, path, full, test.connections, test.plain, test.attack)
 				if peak > float64(limit) {
@@ -161,6 +167,7 @@ func TestResidentMemoryUnderHostileInput(t *testing.T) {
 // scraped returns the metrics of an agent.
 func scraped(t *testing.T, address string) string {
 	t.Helper()
+
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+"/metrics", http.NoBody)
 	noError(t, err)
 	answer, err := new(http.Client).Do(request)
@@ -168,6 +175,7 @@ func scraped(t *testing.T, address string) string {
 	defer answer.Body.Close()
 	text, err := io.ReadAll(answer.Body)
 	noError(t, err)
+
 	return string(text)
 }
 
@@ -178,6 +186,7 @@ var overflowed = regexp.MustCompile(`events_dropped_total{[^}]*reason="overflow"
 // until its outbox drops events.
 func fill(t *testing.T, p pki, webhook string) {
 	t.Helper()
+
 	const writers, objects = 8, 5000 // Of 2.2 kB each.
 	transport := &http.Transport{
 		TLSClientConfig:     &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: p.ca.Pool()},
@@ -203,11 +212,13 @@ func fill(t *testing.T, p pki, webhook string) {
 					t.Errorf("review: %v", err)
 					return
 				}
+
 				_, _ = io.Copy(io.Discard, answer.Body)
 				_ = answer.Body.Close()
 			}
 		})
 	}
+
 	all.Wait()
 }
 
@@ -219,6 +230,7 @@ func largestReview(number int) string {
 			`"resourceVersion":"%d","annotations":{"operator.kyma-project.io/owned-by":"%s/%s"}},"data":{"a":"%d"}}`,
 			name, number, version, strings.Repeat("n", 63), strings.TrimSuffix(strings.Repeat(strings.Repeat("o", 62)+".", 4), "."), version)
 	}
+
 	return fmt.Sprintf(`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"u","operation":"UPDATE",`+
 		`"kind":{"version":"v1","kind":"ConfigMap"},"name":"%s","namespace":"default","object":%s,"oldObject":%s}}`,
 		name, object(2), object(1))
@@ -227,34 +239,41 @@ func largestReview(number int) string {
 // assailed returns the peak of the resident memory of a new agent under an attack, in MiB.
 func assailed(t *testing.T, path string, full bool, connections int, plain bool, attack attack) (peak float64) {
 	t.Helper()
+
 	p := newPKI(t)
 	status := http.StatusOK
 	if full {
 		status = http.StatusServiceUnavailable
 	}
+
 	kcp := newControlPlane(t, p, status)
 	ca, cert, key := p.volume.Paths()
 	agent := startProcess(patient(t), t, path, "WEBHOOK_PORT=0", "METRICS_PORT=0",
 		"CA_CERT="+ca, "TLS_CERT="+cert, "TLS_KEY="+key, "KCP_ADDR="+kcp.address(),
 		"CANARY_LEASE=kyma-system/canary", "CANARY_API_SERVER=https://127.0.0.1:1",
 		"CANARY_CA_CERT="+ca, "CANARY_TOKEN_FILE="+ca)
+
 	webhook, metrics := agent.log.addresses(t)
 	if full {
 		fill(t, p, webhook)
 		if text := scraped(t, metrics); !overflowed.MatchString(text) {
 			t.Fatalf("no event was dropped, so the outbox is not full:\n%s", text)
 		}
+
 		t.Logf("%.1f MiB with a full outbox, before the attack", residentPeak(t, agent.Process.Pid))
 	}
+
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	var (
 		strangers sync.WaitGroup
 		written   atomic.Int64
 	)
+
 	for range connections {
 		strangers.Go(func() { assail(ctx, p, webhook, plain, attack, &written) })
 	}
+
 	awaitAttack(t, &written)
 	stop()
 	strangers.Wait()
@@ -262,6 +281,7 @@ func assailed(t *testing.T, path string, full bool, connections int, plain bool,
 	t.Logf("%.1f MiB after %d bytes", peak, written.Load())
 	noError(t, agent.Process.Kill())
 	_ = agent.Wait() // It was killed.
+
 	return peak
 }
 
@@ -269,15 +289,18 @@ func assailed(t *testing.T, path string, full bool, connections int, plain bool,
 // is not attacked.
 func awaitAttack(t *testing.T, written *atomic.Int64) {
 	t.Helper()
+
 	const enough = 1 << 20
 	tick := time.NewTicker(*lasts)
 	defer tick.Stop()
+
 	for began := time.Now(); time.Since(began) < patience; {
 		<-tick.C
 		if written.Load() >= enough {
 			return
 		}
 	}
+
 	t.Fatalf("the agent took %d bytes within %s, want %d: the attack does not arrive", written.Load(), patience, enough)
 }
 
@@ -300,11 +323,13 @@ func assail(ctx context.Context, p pki, address string, plain bool, attack attac
 	if plain {
 		dial = (&net.Dialer{}).DialContext
 	}
+
 	for ctx.Err() == nil {
 		conn, err := dial(ctx, "tcp", address)
 		if err != nil {
 			continue
 		}
+
 		stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 		attack(ctx, counted{conn, written})
 		stop()

@@ -37,6 +37,7 @@ func (s *stallableSink) Write(line []byte) (int, error) {
 // wait.
 func TestAStalledLogSinkDelaysNothing(t *testing.T) {
 	t.Parallel()
+
 	const reviews = 4000 // With a debug line each, more than a pipe and the buffer hold.
 	p, kcp := newPlane(t)
 	reader, writer, err := os.Pipe()
@@ -47,19 +48,23 @@ func TestAStalledLogSinkDelaysNothing(t *testing.T) {
 	go func() {
 		s.ended <- run(ctx, nil, lookup(env(p, kcp, "LOG_LEVEL=debug", "OUTBOX_MAX_KEYS=5000")), io.Discard, sink)
 	}()
+
 	s.webhook, s.metrics = s.log.addresses(t)
 	sink.stalled.Store(true)
 	for i := range reviews {
 		s.review(t, fmt.Sprintf("object-%d", i), false)
 	}
+
 	for events := 0; events < reviews; {
 		events += len(kcp.next(t).events)
 	}
+
 	scrape := s.scrape(t)
 	dropped := count(t, scrape, "runtime_watcher_agent_log_lines_dropped_total")
 	if dropped == 0 {
 		t.Error("no line was dropped: the sink was not stalled")
 	}
+
 	lines := make(chan string, reviews)
 	go func() {
 		for scanner := bufio.NewScanner(reader); scanner.Scan(); {
@@ -67,6 +72,7 @@ func TestAStalledLogSinkDelaysNothing(t *testing.T) {
 		}
 		close(lines)
 	}()
+
 	awaitDropped(t, lines, dropped)
 	s.client.CloseIdleConnections()
 	s.signal()
@@ -79,6 +85,7 @@ func TestAStalledLogSinkDelaysNothing(t *testing.T) {
 // awaitDropped waits until lines name that many dropped ones, or more.
 func awaitDropped(t *testing.T, lines <-chan string, want float64) {
 	t.Helper()
+
 	timeout := time.After(patience)
 	for named := 0.0; named < want; {
 		select {
@@ -98,9 +105,11 @@ func awaitDropped(t *testing.T, lines <-chan string, want float64) {
 
 func TestDurationsAreReadable(t *testing.T) {
 	t.Parallel()
+
 	var out strings.Builder
 	log := newLogger(&out, slog.LevelInfo).With(slog.Duration("retry", 5*time.Minute))
 	log.Info("hello", slog.Group("g", slog.Any("wait", 1500*time.Millisecond)))
+
 	for _, want := range []string{`"retry":"5m0s"`, `"wait":"1.5s"`} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("log %s, want %s in it", &out, want)
@@ -121,15 +130,18 @@ func TestDebug(t *testing.T) {
 		}
 		return len(p), nil
 	}), nil))
+
 	running.Go(func() { debugOnSignal(ctx, level, log, time.Second) })
 	defer running.Wait()
 	defer stop()
+
 	// A signal that comes too early is sent again, and does not end this process.
 	caught := make(chan os.Signal, 1)
 	signal.Notify(caught, syscall.SIGUSR1)
 	defer signal.Stop(caught)
 	again := time.NewTicker(20 * time.Millisecond)
 	defer again.Stop()
+
 	for level.Level() != slog.LevelDebug {
 		noError(t, sendDebug([]string{"--pid=" + strconv.Itoa(os.Getpid())}, io.Discard))
 		select {
@@ -139,6 +151,7 @@ func TestDebug(t *testing.T) {
 			t.Fatal("nothing is logged after the signal")
 		}
 	}
+
 	for level.Level() != slog.LevelInfo {
 		<-again.C
 	}

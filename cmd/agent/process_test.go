@@ -23,6 +23,7 @@ import (
 // binary builds the agent as `make build` does, with more environment for the Go command.
 func binary(tb testing.TB, env ...string) string {
 	tb.Helper()
+
 	path := filepath.Join(tb.TempDir(), "agent")
 	cmd := exec.CommandContext(tb.Context(), "go", "build", "-trimpath", "-buildvcs=false",
 		"-ldflags", "-s -w -X main.version=v1.2.3", "-o", path, ".")
@@ -30,6 +31,7 @@ func binary(tb testing.TB, env ...string) string {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		tb.Fatalf("%v: %v\n%s", cmd.Args, err, out)
 	}
+
 	return path
 }
 
@@ -43,6 +45,7 @@ type process struct {
 // patient returns a context that ends before a test that hangs.
 func patient(t *testing.T) context.Context {
 	t.Helper()
+
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	t.Cleanup(cancel)
 	return ctx
@@ -51,10 +54,12 @@ func patient(t *testing.T) context.Context {
 // startProcess starts an agent. The end of ctx kills it.
 func startProcess(ctx context.Context, tb testing.TB, path string, env ...string) process {
 	tb.Helper()
+
 	p := process{exec.CommandContext(ctx, path), newLogBook()}
 	p.Env = env
 	p.Stderr = p.log
 	noError(tb, p.Start())
+
 	return p
 }
 
@@ -62,6 +67,7 @@ func TestProcess(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds a binary")
 	}
+
 	path := binary(t)
 	t.Run("stops on SIGTERM, with today's settings only", func(t *testing.T) {
 		p, kcp := newPlane(t)
@@ -69,20 +75,24 @@ func TestProcess(t *testing.T) {
 		agent := startProcess(patient(t), t, path,
 			"WEBHOOK_PORT=0", "METRICS_PORT=0", "CA_CERT="+ca, "TLS_CERT="+cert, "TLS_KEY="+key,
 			"KCP_ADDR="+kcp.address())
+
 		serves(t, p, kcp, agent)
 	})
+
 	t.Run("outlives the reader of its log", func(t *testing.T) {
 		p, kcp := newPlane(t)
 		reader, writer, err := os.Pipe()
 		noError(t, err)
 		agent := process{exec.CommandContext(patient(t), path), newLogBook()}
-		agent.Env, agent.Stderr = env(p, kcp, "LOG_LEVEL=debug"), writer
+		agent.Env = env(p, kcp, "LOG_LEVEL=debug")
+		agent.Stderr = writer
 		noError(t, errors.Join(agent.Start(), writer.Close()))
 		go func() { _, _ = io.Copy(agent.log, reader) }()
 		agent.log.addresses(t)
 		_ = reader.Close() // Each line of the log fails from now on.
 		serves(t, p, kcp, agent)
 	})
+
 	t.Run("answers while others learn that it stops, and a second signal ends it at once", func(t *testing.T) {
 		p, kcp := newPlane(t)
 		agent := startProcess(patient(t), t, path, env(p, kcp, "STOP_DELAY=1h")...)
@@ -90,11 +100,13 @@ func TestProcess(t *testing.T) {
 		noError(t, agent.Process.Signal(syscall.SIGTERM))
 		agent.log.wait(t, "agent stops", 1)
 		client := p.apiServer(t)
+
 		for path, want := range map[string]int{"/readyz": http.StatusServiceUnavailable, "/healthz": http.StatusOK} {
 			if status, body := do(t, client, http.MethodGet, "http://"+metrics+path, ""); status != want {
 				t.Errorf("%s is %d %s, want %d", path, status, body, want)
 			}
 		}
+
 		review(t, client, webhook, "demo", false)
 		kcp.next(t)
 		noError(t, agent.Process.Signal(syscall.SIGTERM))
@@ -102,12 +114,14 @@ func TestProcess(t *testing.T) {
 			t.Errorf("ended with %v, want exit status 1", err)
 		}
 	})
+
 	t.Run("version", func(t *testing.T) {
 		out, err := exec.CommandContext(t.Context(), path, "--version").Output()
 		if want := "agent v1.2.3 " + runtime.Version(); err != nil || !strings.HasPrefix(string(out), want) {
 			t.Errorf("printed %q, %v, want %s", out, err, want)
 		}
 	})
+
 	t.Run("wrong settings", func(t *testing.T) {
 		for arg, want := range map[string]string{
 			"--what": "KCP_ADDR", "---x": "KCP_ADDR", "--": "KCP_ADDR", "--=1": "KCP_ADDR", "-": "KCP_ADDR",
@@ -115,17 +129,21 @@ func TestProcess(t *testing.T) {
 		} {
 			var stderr bytes.Buffer
 			cmd := exec.CommandContext(patient(t), path, arg)
-			cmd.Stderr, cmd.Env = &stderr, []string{}
+			cmd.Stderr = &stderr
+			cmd.Env = []string{}
 			var exit *exec.ExitError
+
 			if err := cmd.Run(); !errors.As(err, &exit) || exit.ExitCode() != exitUsage || !strings.Contains(stderr.String(), want) {
 				t.Errorf("%s: ended with %v, want exit code 2 and %s in:\n%s", arg, err, want, &stderr)
 			}
 		}
 	})
+
 	t.Run("static", func(t *testing.T) {
 		if runtime.GOOS != "linux" {
 			t.Skip("linux only")
 		}
+
 		file := must(elf.Open(path))(t)
 		defer file.Close()
 		for _, program := range file.Progs {
@@ -139,6 +157,7 @@ func TestProcess(t *testing.T) {
 // serves sends one review through an agent, waits for its event, and stops the agent gracefully.
 func serves(t *testing.T, p pki, kcp *controlPlane, agent process) {
 	t.Helper()
+
 	webhook, _ := agent.log.addresses(t)
 	client := p.apiServer(t)
 	if got := review(t, client, webhook, "demo", false); !strings.HasPrefix(got, "accepted") {
@@ -147,6 +166,7 @@ func serves(t *testing.T, p pki, kcp *controlPlane, agent process) {
 	if got := kcp.next(t).path; got != "/v3/widgets/events" {
 		t.Errorf("event came to %s, want /v3/widgets/events", got)
 	}
+
 	client.CloseIdleConnections()
 	noError(t, agent.Process.Signal(syscall.SIGTERM))
 	if err := agent.Wait(); err != nil {
@@ -158,18 +178,21 @@ func TestFIPS(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds the cryptography of the standard library anew")
 	}
+
 	path := binary(t, "GOFIPS140=v1.0.0")
 	p, kcp := newPlane(t)
 	out, err := exec.CommandContext(t.Context(), path, "--version").Output()
 	if err != nil || !strings.HasSuffix(strings.TrimSpace(string(out)), "fips140=v1.0.0") {
 		t.Errorf("printed %q, %v, want fips140=v1.0.0", out, err)
 	}
+
 	serves(t, p, kcp, startProcess(patient(t), t, path, env(p, kcp, "GODEBUG=fips140=only")...))
 }
 
 // The collector works harder from half of the memory on that the container can spare.
 func TestSoftMemoryLimitFollowsTheContainer(t *testing.T) {
 	t.Parallel()
+
 	const v1, v2 = "memory/memory.limit_in_bytes", "memory.max"
 	for name, test := range map[string]struct {
 		file, text string
@@ -193,6 +216,7 @@ func TestSoftMemoryLimitFollowsTheContainer(t *testing.T) {
 // The log names the memory before the container ends the agent for it, once in ten minutes.
 func TestMemoryNearTheLimitIsLogged(t *testing.T) {
 	t.Parallel()
+
 	for name, test := range map[string]struct {
 		limit, resident int64
 		want            int
@@ -215,6 +239,7 @@ func TestMemoryNearTheLimitIsLogged(t *testing.T) {
 			})
 		})
 	}
+
 	if runtime.GOOS == "linux" && residentMemory() < 1<<20 {
 		t.Errorf("resident memory of this process: %d bytes", residentMemory())
 	}

@@ -27,6 +27,7 @@ type realProxy struct {
 // newProxy starts a proxy that allows CONNECT to a port only. More are lines of its configuration.
 func newProxy(t *testing.T, port string, more ...string) *realProxy {
 	t.Helper()
+
 	l := must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	address := l.Addr().String()
 	noError(t, l.Close())
@@ -35,15 +36,18 @@ func newProxy(t *testing.T, port string, more ...string) *realProxy {
 		"Listen " + host, "Port " + own, "Allow 127.0.0.1", "MaxClients 20", "Timeout 600", "ConnectPort " + port,
 		"LogLevel Error", "DisableViaHeader Yes",
 	}, more...)
+
 	config := writeFile(t, filepath.Join(t.TempDir(), "tinyproxy.conf"), strings.Join(lines, "\n")+"\n")
 	p := &realProxy{address: address, config: config}
 	p.start(t)
 	t.Cleanup(p.kill)
+
 	return p
 }
 
 func (p *realProxy) start(t *testing.T) {
 	t.Helper()
+
 	path, err := exec.LookPath("tinyproxy")
 	if err != nil && os.Getenv("CI") == "true" {
 		t.Fatal("needs tinyproxy (Debian: tinyproxy):", err)
@@ -51,6 +55,7 @@ func (p *realProxy) start(t *testing.T) {
 	if err != nil {
 		t.Skip("needs tinyproxy (Debian: tinyproxy):", err)
 	}
+
 	p.process = exec.Command(path, "-d", "-c", p.config)
 	noError(t, p.process.Start())
 	for end := time.Now().Add(patience); ; {
@@ -87,9 +92,11 @@ func TestProxy(t *testing.T) {
 	agent := start(t, p, env(p, kcp, "MANAGERS=widgets", "CONTROL_PLANE_PROXY=http://"+way.address, "MAX_BACKOFF=1s"))
 	defer agent.stop(t)
 	kcp.nextResync(t)
+
 	if lines := agent.log.wait(t, "the control plane is reached through a proxy", 1); lines[0]["proxy"] != way.address {
 		t.Errorf("line %v, want the proxy %s", lines[0], way.address)
 	}
+
 	agent.review(t, "first", false)
 	if got := kcp.next(t); got.runner != "runtime-1" || got.events[0].Watched.Name != "first" {
 		t.Errorf("%+v arrived, want the first event with the certificate of the agent", got)
@@ -102,6 +109,7 @@ func TestProxy(t *testing.T) {
 	if line["reason"] != "proxy_unreachable" || !strings.Contains(fmt.Sprint(line["error"]), "proxy "+way.address) {
 		t.Errorf("line %v, want the reason proxy_unreachable, and the address", line)
 	}
+
 	agent.until(t, func(scrape string) string {
 		if !strings.Contains(scrape, `reason="proxy_unreachable"`) && !strings.Contains(scrape, `result="proxy_unreachable"`) {
 			return "no metric names the proxy"
@@ -125,6 +133,7 @@ func TestHangingProxy(t *testing.T) {
 	agent := start(t, p, env(p, kcp, "MANAGERS=one,two,three,four", "FORWARD_TIMEOUT=2s", "SHUTDOWN_TIMEOUT=1s",
 		"CONTROL_PLANE_PROXY=http://"+hangs.Addr().String()))
 	defer agent.stop(t)
+
 	for n := 1; len(unnamed) > 0; n++ {
 		line := agent.log.wait(t, "manager does not accept events: the agent keeps them and retries", n)[n-1]
 		text := fmt.Sprint(line["error"])
@@ -146,6 +155,7 @@ func TestProxyWithCredentials(t *testing.T) {
 	if line["reason"] != "proxy_unauthorized" || !strings.Contains(fmt.Sprint(line["error"]), "proxy "+locked.address+": status 401") {
 		t.Errorf("line %v, want the reason proxy_unauthorized, and the address", line)
 	}
+
 	agent.review(t, "kept", false)
 	writeFile(t, file, "agent:secret")
 	receive(t, kcp.received, func(r received) bool {
@@ -170,6 +180,7 @@ func TestCheckThroughAProxy(t *testing.T) {
 	credentials := func(text string) string {
 		return "CONTROL_PLANE_PROXY_CREDENTIALS=" + writeFile(t, filepath.Join(folder, fmt.Sprintf("%x", text)), text)
 	}
+
 	through := func(p *realProxy) string { return "CONTROL_PLANE_PROXY=http://" + p.address }
 	for name, test := range map[string]struct {
 		env   []string
@@ -189,15 +200,18 @@ func TestCheckThroughAProxy(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			var out bytes.Buffer
 			_ = checkSetUp(ctx, nil, lookup(env(p, kcp, append(test.env, "MANAGERS=my-operator")...)), &out)
+
 			for _, want := range test.lines {
 				if !strings.Contains(out.String(), want) {
 					t.Errorf("no %q in\n%s", want, out.String())
 				}
 			}
+
 			if strings.Contains(out.String(), "secret") {
 				t.Errorf("the password is shown in\n%s", out.String())
 			}
@@ -210,6 +224,7 @@ func TestProxyOfTheSettings(t *testing.T) {
 	p := newPKI(t)
 	kcp := newControlPlane(t, p, http.StatusOK)
 	credentials := writeFile(t, filepath.Join(t.TempDir(), "credentials"), "a:b")
+
 	for name, test := range map[string]struct {
 		env     []string
 		want    string
@@ -244,10 +259,12 @@ func TestProxyOfTheSettings(t *testing.T) {
 			(test.warning == "") != (warnings == "") || !strings.Contains(warnings, test.warning) {
 			t.Errorf("%s: proxy %q, warnings %q, want %q, %q", name, c.ControlPlane.Proxy, warnings, test.want, test.warning)
 		}
+
 		if strings.Contains(fmt.Sprint(c.effective), "secret") {
 			t.Errorf("%s: the settings in the log have the password", name)
 		}
 	}
+
 	for text, want := range map[string]string{
 		"CONTROL_PLANE_PROXY=http://user:secret@proxy": "CONTROL_PLANE_PROXY_CREDENTIALS",
 		"CONTROL_PLANE_PROXY=https://proxy:1":          "want http://host:port, or direct",
@@ -267,8 +284,10 @@ func TestProxyOfTheSettings(t *testing.T) {
 // Over NATS, too, the reason is the proxy, and not a connection that the client only knows as lost.
 func TestProxyOnTheWayToNATS(t *testing.T) {
 	p, kcp := newPlane(t)
-	dead, closed := newProxy(t, portOf(kcp)), newProxy(t, "1")
+	dead := newProxy(t, portOf(kcp))
+	closed := newProxy(t, "1")
 	dead.kill()
+
 	for way, want := range map[*realProxy]string{dead: "proxy_unreachable", closed: "proxy_refused"} {
 		t.Run(want, func(t *testing.T) {
 			c, err := readSettings(nil, lookup(env(p, kcp, "TRANSPORT=nats", "NATS_HANDSHAKE_FIRST=true", "CONTROL_PLANE_PROXY=http://"+way.address)))
@@ -279,12 +298,14 @@ func TestProxyOnTheWayToNATS(t *testing.T) {
 			batch := core.Batch{Source: "runtime-1", Epoch: "e", Heartbeat: &core.Heartbeat{ID: "1", Number: 1}}
 			again := time.NewTicker(10 * time.Millisecond) // The first dial is under way.
 			defer again.Stop()
+
 			for end := time.Now().Add(patience); ; <-again.C {
 				err = to.Forward(t.Context(), "widgets", batch)
 				if string(core.ReasonOf(err)) == want || time.Now().After(end) {
 					break
 				}
 			}
+
 			if string(core.ReasonOf(err)) != want || !strings.Contains(err.Error(), way.address) || core.IsPermanent(err) {
 				t.Errorf("Forward = %v (%s), want %s with the address of the proxy", err, core.ReasonOf(err), want)
 			}

@@ -48,9 +48,11 @@ func defaultConfig() config {
 		webhook: bindAddress{port: 8443}, metrics: bindAddress{port: 2112},
 		source: sourceAdmission, transport: transportHTTPS, logLevel: slog.LevelInfo,
 	}
+
 	c.to = agent.Connection{
 		Address: "kcp.example.org:443", Keys: keys.Paths{CA: anyFile, Certificate: anyFile, Key: anyFile},
 	}
+
 	c.Options = agent.Options{
 		Contract: defaultContract, OwnerAnnotation: core.OwnerAnnotation, Instance: "pod-1", ShutdownTimeout: 20 * time.Second,
 		ControlPlane: agent.ControlPlane{
@@ -64,6 +66,7 @@ func defaultConfig() config {
 			HeartbeatInterval: 30 * time.Second,
 		},
 	}
+
 	return c
 }
 
@@ -73,14 +76,17 @@ const watcherText = `{"kind": "Watcher", "metadata": {"name": "demo"}, "spec": {
 // The names of a deployed agent stay, so that it can get this image.
 func TestFormerNamesOfTheControlPlane(t *testing.T) {
 	t.Parallel()
+
 	material := minimal[:3]
 	read := func(env, args []string) (config, error) {
 		return readSettings(args, lookup(slices.Concat(material, env)))
 	}
+
 	former := []string{"KCP_ADDR=kcp:1", "KCP_CONTRACT=v2", "KCP_SERVER_NAME=a.b", "KCP_PROTOCOL=http1"}
 	names := []string{
 		"CONTROL_PLANE_ADDRESS=kcp:1", "CONTROL_PLANE_CONTRACT=v2", "CONTROL_PLANE_SERVER_NAME=a.b", "CONTROL_PLANE_PROTOCOL=http1",
 	}
+
 	var hashes []string
 	for name, test := range map[string]struct{ env, args []string }{
 		"former names":       {env: former},
@@ -98,8 +104,10 @@ func TestFormerNamesOfTheControlPlane(t *testing.T) {
 			c.Contract != contract.V2 || len(c.warnings) > 0 {
 			t.Errorf("%s: %+v, %s, warnings %q", name, got, c.Contract, c.warnings)
 		}
+
 		hashes = append(hashes, c.settingsHash())
 	}
+
 	slices.Sort(hashes)
 	if len(slices.Compact(hashes)) != 1 {
 		t.Errorf("the hash depends on the name that is used: %q", hashes)
@@ -130,6 +138,7 @@ func TestFormerNamesOfTheControlPlane(t *testing.T) {
 
 func TestSettings(t *testing.T) {
 	t.Parallel()
+
 	tests := map[string]struct {
 		env, args []string
 		want      func(*config)
@@ -138,7 +147,9 @@ func TestSettings(t *testing.T) {
 		"today's": {
 			env: []string{"WEBHOOK_PORT=9443", "METRICS_PORT=9112", "KCP_CONTRACT=v1"},
 			want: func(c *config) {
-				c.webhook.port, c.metrics.port, c.Contract = 9443, 9112, contract.V1
+				c.webhook.port = 9443
+				c.metrics.port = 9112
+				c.Contract = contract.V1
 			},
 		},
 		"empty variables are none": {
@@ -153,7 +164,9 @@ func TestSettings(t *testing.T) {
 			env:  []string{"WEBHOOK_PORT=1", "KCP_ADDR=other:1", "SETTLE=nonsense", "MANAGERS=a"},
 			args: []string{"--webhook-port=2", "-kcp-addr", "https://kcp", "--settle=5ms", "--managers="},
 			want: func(c *config) {
-				c.webhook.port, c.to.Address, c.Outbox.Settle = 2, "https://kcp", 5*time.Millisecond
+				c.webhook.port = 2
+				c.to.Address = "https://kcp"
+				c.Outbox.Settle = 5 * time.Millisecond
 			},
 		},
 		"all others": {
@@ -170,30 +183,51 @@ func TestSettings(t *testing.T) {
 				"CONTROL_PLANE_PROXY=http://proxy:3128", "CONTROL_PLANE_PROXY_CREDENTIALS=proxy.go",
 			},
 			want: func(c *config) {
-				c.ControlPlane.ServerName, c.ControlPlane.Protocol, c.Managers = "kcp", "http/1.1", []core.Manager{"a", "b"}
-				c.ManagersFile, c.OwnerAnnotation = "version.go", "example.com/owned-by"
-				c.proxy, c.ControlPlane.Proxy, c.ControlPlane.ProxyCredentials = "http://proxy:3128", "http://proxy:3128", "proxy.go"
-				c.Instance, c.Webhook.MaxConnections = "me", 9
+				c.ControlPlane.ServerName = "kcp"
+				c.ControlPlane.Protocol = "http/1.1"
+				c.Managers = []core.Manager{"a", "b"}
+				c.ManagersFile = "version.go"
+				c.OwnerAnnotation = "example.com/owned-by"
+				c.proxy = "http://proxy:3128"
+				c.ControlPlane.Proxy = "http://proxy:3128"
+				c.ControlPlane.ProxyCredentials = "proxy.go"
+				c.Instance = "me"
+				c.Webhook.MaxConnections = 9
 				c.Webhook.Configuration = "watcher"
-				c.Outbox.Settle, c.Outbox.MaxKeys, c.Outbox.ForwardTimeout = off, 7, 2*time.Second
+				c.Outbox.Settle = off
+				c.Outbox.MaxKeys = 7
+				c.Outbox.ForwardTimeout = 2 * time.Second
 				c.Outbox.MaxBytes = 7000
-				c.Outbox.MaxBackoff, c.Outbox.Resend, c.Outbox.ResendResync = 4*time.Second, []time.Duration{}, off
-				c.Outbox.HeartbeatInterval, c.StopDelay, c.ShutdownTimeout = off, 3*time.Second, time.Minute
-				c.ControlPlane.Fallback, c.ControlPlane.RetryNewest = contract.V2, time.Minute
+				c.Outbox.MaxBackoff = 4 * time.Second
+				c.Outbox.Resend = []time.Duration{}
+				c.Outbox.ResendResync = off
+				c.Outbox.HeartbeatInterval = off
+				c.StopDelay = 3 * time.Second
+				c.ShutdownTimeout = time.Minute
+				c.ControlPlane.Fallback = contract.V2
+				c.ControlPlane.RetryNewest = time.Minute
 				c.Canary = agent.Canary{
 					Lease: types.NamespacedName{Namespace: "kyma-system", Name: "agent"}, Interval: time.Second,
 					Server: "https://api", TokenFile: "memory.go", CAFile: "commands.go",
 				}
-				c.webhook.host, c.metrics.host, c.logLevel = "127.0.0.1", "::1", slog.LevelDebug
-				c.Webhook.Keys, c.Webhook.ClientCAs = keys.Paths{Certificate: "nats.go", Key: "table.go"}, "config.go"
-				c.Webhook.ClientNames, c.Webhook.MaxHandshakes = []string{"kube-apiserver", "front-proxy"}, 5
+
+				c.webhook.host = "127.0.0.1"
+				c.metrics.host = "::1"
+				c.logLevel = slog.LevelDebug
+				c.Webhook.Keys = keys.Paths{Certificate: "nats.go", Key: "table.go"}
+				c.Webhook.ClientCAs = "config.go"
+				c.Webhook.ClientNames = []string{"kube-apiserver", "front-proxy"}
+				c.Webhook.MaxHandshakes = 5
 			},
 		},
 		"what the image for today's fleet sets": {
 			env: []string{"MANAGERS=a,*", "METRICS_ALIASES=true", "KCP_CONTRACT=v2", "CONTRACT_FALLBACK=v2"},
 			want: func(c *config) {
-				c.Managers, c.OtherManagers, c.MetricAliases = []core.Manager{"a"}, true, true
-				c.Contract, c.ControlPlane.Fallback = contract.V2, contract.V2
+				c.Managers = []core.Manager{"a"}
+				c.OtherManagers = true
+				c.MetricAliases = true
+				c.Contract = contract.V2
+				c.ControlPlane.Fallback = contract.V2
 			},
 		},
 		"informer": {
@@ -224,7 +258,8 @@ func TestSettings(t *testing.T) {
 				c.Webhook.Configuration = "skr-webhook"
 				c.Webhook.Own.Service = types.NamespacedName{Namespace: "kyma-system", Name: "agent"}
 				c.Webhook.Own.ServicePort = 8443
-				c.webhookCA, c.webhookDomain = "main.go", "example.com"
+				c.webhookCA = "main.go"
+				c.webhookDomain = "example.com"
 			},
 		},
 		"own webhook configuration by URL": {
@@ -266,6 +301,7 @@ func TestSettings(t *testing.T) {
 	for _, test := range tests {
 		set = append(set, nonEmpty(test.env)...)
 	}
+
 	for _, setting := range settings(&config{}) {
 		if !slices.ContainsFunc(setting.names(), func(name string) bool { return slices.Contains(set, name) }) {
 			t.Errorf("no row sets %s: add the setting to a row, with a value that is not the default", setting.env)
@@ -275,11 +311,13 @@ func TestSettings(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			env := slices.Concat([]string{"POD_NAME=pod-1", "HOSTNAME=host-1"}, minimal, test.env)
 			got := must(readSettings(test.args, lookup(env)))(t)
 			want := defaultConfig()
 			test.want(&want)
 			got.resolution = resolution{}
+
 			if diff := cmp.Diff(want, got, cmp.AllowUnexported(config{}, resolution{}, bindAddress{})); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
@@ -300,10 +338,12 @@ func nonEmpty(env []string) (names []string) {
 
 func TestWrongSettings(t *testing.T) {
 	t.Parallel()
+
 	var many strings.Builder
 	for i := range defaults.MaxManagers {
 		fmt.Fprintf(&many, "m%d,", i)
 	}
+
 	for pair, want := range map[string]string{
 		"METRICS_PORT=8443":               "want two ports",
 		"KCP_ADDR=":                       "CONTROL_PLANE_ADDRESS: missing, set it or --control-plane-address to a host:port",
@@ -358,6 +398,7 @@ func TestWrongSettings(t *testing.T) {
 	} {
 		t.Run(pair, func(t *testing.T) {
 			t.Parallel()
+
 			_, err := readSettings(nil, lookup(append(minimal, pair)))
 			if !errors.Is(err, errSettings) || !strings.Contains(err.Error(), want) {
 				t.Errorf("error %v, want one of settings with %s", err, want)
@@ -371,6 +412,7 @@ func TestWrongSettings(t *testing.T) {
 
 func TestAllWrongSettingsAreNamedAtOnce(t *testing.T) {
 	t.Parallel()
+
 	var stdout, stderr bytes.Buffer
 	err := run(t.Context(), []string{"--unknown=1", "--webhook-port=x", "stray", "--also-unknown", "--settle"},
 		lookup([]string{
@@ -379,6 +421,7 @@ func TestAllWrongSettingsAreNamedAtOnce(t *testing.T) {
 	if got := exitCode(err); got != 2 {
 		t.Errorf("exit code %d, want 2", got)
 	}
+
 	for _, want := range []string{
 		"-unknown", "-also-unknown", "-settle", `"stray"`, "--webhook-port: ", "KCP_CONTRACT: ", "LOG_LEVEL: ", `"B"`, `"C"`,
 		"CONTROL_PLANE_ADDRESS: missing", "CA_CERT: missing", "TLS_CERT: missing", "TLS_KEY: open /none", "WEBHOOK_TLS_CERT: open /none",
@@ -388,6 +431,7 @@ func TestAllWrongSettingsAreNamedAtOnce(t *testing.T) {
 			t.Errorf("nothing about %s in:\n%s", want, &stderr)
 		}
 	}
+
 	if stdout.Len() > 0 {
 		t.Errorf("%q on stdout, want nothing", &stdout)
 	}
@@ -395,6 +439,7 @@ func TestAllWrongSettingsAreNamedAtOnce(t *testing.T) {
 
 func TestHelpAndVersionGoToStdout(t *testing.T) {
 	t.Parallel()
+
 	for arg, want := range map[string]string{"--version": "agent ", "--help": "--control-plane-address", "-h": "--control-plane-address"} {
 		var stdout, stderr bytes.Buffer
 		err := run(t.Context(), []string{"--settle=wrong", arg}, lookup(nil), &stdout, &stderr)
@@ -402,6 +447,7 @@ func TestHelpAndVersionGoToStdout(t *testing.T) {
 			t.Errorf("%s: error %v, stdout %q, stderr %q, want %q", arg, err, &stdout, &stderr, want)
 		}
 	}
+
 	if err := run(t.Context(), []string{"--help"}, lookup(nil), brokenWriter{}, io.Discard); exitCode(err) != 1 {
 		t.Errorf("exit code %d of %v for a broken pipe, want 1", exitCode(err), err)
 	}
@@ -493,6 +539,7 @@ func TestWarnings(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			got := must(readSettings(test.args, lookup(append(slices.Clone(minimal), test.env...))))(t).warnings
 			if diff := cmp.Diff(test.want, got); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
@@ -503,12 +550,14 @@ func TestWarnings(t *testing.T) {
 
 func TestEverySettingIsInHelp(t *testing.T) {
 	t.Parallel()
+
 	text := help()
 	seen := map[string]bool{}
 	for _, s := range settings(new(config)) {
 		if !strings.Contains(text, "--"+s.flag()+", "+s.env+" ") || seen[s.env] {
 			t.Errorf("%s is not in the help, or twice", s.env)
 		}
+
 		seen[s.env] = true
 		if s.required && s.fallback != "" {
 			t.Errorf("%s is required and has a default", s.env)
@@ -519,6 +568,7 @@ func TestEverySettingIsInHelp(t *testing.T) {
 			}
 		}
 	}
+
 	for line := range strings.Lines(text) {
 		if len(line) > helpWidth+1 {
 			t.Errorf("line of %d columns, want at most %d: %s", len(line), helpWidth, line)
@@ -534,21 +584,26 @@ func markdown() string {
 		for _, s := range g.settings {
 			fmt.Fprintf(&out, "| `%s` | %s | %s |\n", s.env, s.valueNote(), s.helpText())
 		}
+
 		out.WriteString("\n")
 	}
+
 	return out.String()
 }
 
 func TestFlagsInDocsExist(t *testing.T) {
 	t.Parallel()
+
 	var flags strings.Builder
 	_ = webhookconfig.Run([]string{"--help"}, nil, &flags) // flag.ErrHelp
 	flags.WriteString(help())
+
 	for _, document := range []string{"reference/agent.md", "guide/installing-agents.md", "operations/runbooks.md", "platforms/informer.md"} {
 		text := must(os.ReadFile(testcache.Path("../../docs/" + document)))(t)
 		if strings.Contains(string(text), "-f watchers.") && !strings.Contains(string(text), "matchConditions") {
 			t.Errorf("%s: the command refuses Watchers with matchConditions, which no sentence says", document)
 		}
+
 		commands := regexp.MustCompile("agent( webhook-configuration)?( --[^|`\n]*)").FindAllString(string(text), -1)
 		for _, name := range regexp.MustCompile(` -(-[a-z-]+)`).FindAllStringSubmatch(strings.Join(commands, " "), -1) {
 			if !regexp.MustCompile(name[1] + "[ ,\n]").MatchString(flags.String()) {
@@ -561,12 +616,14 @@ func TestFlagsInDocsExist(t *testing.T) {
 // Run with -update after a change of a setting.
 func TestSettingsInDocs(t *testing.T) {
 	t.Parallel()
+
 	const path = "../../docs/reference/agent.md"
 	text := string(must(os.ReadFile(testcache.Path(path)))(t))
 	place := regexp.MustCompile("(?s)(<!-- settings: begin[^\n]*\n\n).*(<!-- settings: end -->)")
 	if !place.MatchString(text) {
 		t.Fatalf("%s has no place for the settings", path)
 	}
+
 	fresh := place.ReplaceAllString(text, "${1}"+markdown()+"$2")
 	if *update {
 		noError(t, os.WriteFile(path, []byte(fresh), 0o600))
@@ -577,6 +634,7 @@ func TestSettingsInDocs(t *testing.T) {
 
 func TestHashIsThatOfTheConfiguration(t *testing.T) {
 	t.Parallel()
+
 	hash := func(env ...string) string {
 		c := must(readSettings(nil, lookup(append(minimal, env...))))(t)
 		return c.settingsHash()
@@ -595,6 +653,7 @@ func TestHashIsThatOfTheConfiguration(t *testing.T) {
 // The metrics of kyma-project/runtime-watcher, with all of their series from the start.
 func TestMetricAliases(t *testing.T) {
 	t.Parallel()
+
 	_, s := startWith(t, http.StatusOK, "KCP_CONTRACT=v2", "METRICS_ALIASES=true", "MANAGERS=gadgets,*")
 	for metric, want := range map[string]float64{
 		"watcher_admission_request_total": 0, "watcher_admission_request_error_total": 0, "watcher_fips_mode": 0,
@@ -610,34 +669,43 @@ func TestMetricAliases(t *testing.T) {
 			t.Errorf("%s is %v at the start, want %v", metric, n, want)
 		}
 	}
+
 	s.review(t, "demo", false) // The list of managers is open for widgets.
+
 	// A resync for each of both managers, and the event.
 	s.awaits(t, map[string]float64{"watcher_admission_request_total": 1, "watcher_kcp_requests_total": 3})
 	if status, _ := do(t, s.client, http.MethodPost, "https://"+s.webhook+"/validate/widgets", "{"); status == http.StatusOK {
 		t.Error("a broken review was accepted")
 	}
+
 	s.get(t, "https://"+s.webhook+"/elsewhere") // It is outside of /validate/.
 	s.awaits(t, map[string]float64{
 		"watcher_admission_request_total": 2, "watcher_admission_request_error_total": 1,
 	})
+
 	scrape := s.scrape(t)
 	if mean := count(t, scrape, `watcher_request_duration`); mean < 1e-4 || mean > patience.Seconds() {
 		t.Errorf("mean duration %v s, want at least 0.0001 s, which has no exponent", mean)
 	}
+
 	s.stop(t)
 }
 
 func TestMetricAliasesCountFailures(t *testing.T) {
 	t.Parallel()
+
 	_, s := startWith(t, http.StatusServiceUnavailable, "KCP_CONTRACT=v2", "METRICS_ALIASES=true", "SHUTDOWN_TIMEOUT=100ms")
 	s.review(t, "demo", false)
 	s.until(t, func(scrape string) string {
-		sent, failed := count(t, scrape, "watcher_kcp_requests_total"), count(t, scrape, "watcher_failed_kcp_total")
+		sent := count(t, scrape, "watcher_kcp_requests_total")
+		failed := count(t, scrape, "watcher_failed_kcp_total")
 		if sent == 0 || failed < sent {
 			return "want a failure for each request"
 		}
+
 		return ""
 	})
+
 	s.stop(t)
 }
 
@@ -656,6 +724,7 @@ func (s *started) awaits(t *testing.T, want map[string]float64) {
 
 func TestCheckCommand(t *testing.T) {
 	t.Parallel()
+
 	p, kcp := newPlane(t)
 	for name, test := range map[string]struct {
 		args []string
@@ -674,11 +743,13 @@ func TestCheckCommand(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			var out bytes.Buffer
 			err := run(t.Context(), append([]string{"check"}, test.args...), lookup(env(p, kcp)), &out, &bytes.Buffer{})
 			if code := exitCode(err); code != test.code {
 				t.Errorf("exit code %d (%v), want %d", code, err, test.code)
 			}
+
 			for _, want := range test.want {
 				if !strings.Contains(out.String(), want) {
 					t.Errorf("no %q in the output:\n%s", want, &out)
@@ -691,6 +762,7 @@ func TestCheckCommand(t *testing.T) {
 // A clock that is wrong explains certificates that seem to have expired.
 func TestCheckNamesAWrongClock(t *testing.T) {
 	t.Parallel()
+
 	p, kcp := newPlane(t)
 	for _, test := range []struct {
 		ahead time.Duration // of the control plane
@@ -712,6 +784,7 @@ func TestCheckNamesAWrongClock(t *testing.T) {
 // A control plane that never answers must not keep an init container for ever.
 func TestCheckIsBounded(t *testing.T) {
 	t.Parallel()
+
 	p, kcp := newPlane(t)
 	closed := make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -720,12 +793,14 @@ func TestCheckIsBounded(t *testing.T) {
 		cancel() // As at the end of its time.
 		<-closed
 	})
+
 	t.Cleanup(func() { close(closed) }) // Before the server is closed.
 	var out bytes.Buffer
 	args := []string{"check", "--managers=widgets", "--forward-timeout=1h", "--canary-lease=a/b"}
 	if err := run(ctx, args, lookup(env(p, kcp)), &out, &bytes.Buffer{}); exitCode(err) != exitFailure {
 		t.Errorf("error %v, want a failure", err)
 	}
+
 	for _, want := range []string{"FAIL  heartbeat             no answer", "skip  canary                no time is left"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in the output:\n%s", want, &out)
@@ -736,6 +811,7 @@ func TestCheckIsBounded(t *testing.T) {
 // The sender of the check must be known from its heartbeat.
 func TestHeartbeatOfACheckLeaves(t *testing.T) {
 	t.Parallel()
+
 	p, kcp := newPlane(t)
 	noError(t, run(t.Context(), []string{"check", "--managers=widgets", "--instance=agent-0"}, lookup(env(p, kcp)), &bytes.Buffer{}, &bytes.Buffer{}))
 	beat := <-kcp.beats
@@ -746,6 +822,7 @@ func TestHeartbeatOfACheckLeaves(t *testing.T) {
 
 func TestCheckReportsThatItCannotPrint(t *testing.T) {
 	t.Parallel()
+
 	p := newPKI(t)
 	err := run(t.Context(), []string{"check"}, lookup(env(p, newControlPlane(t, p, http.StatusOK))), brokenWriter{}, &bytes.Buffer{})
 	if err == nil {
@@ -755,10 +832,12 @@ func TestCheckReportsThatItCannotPrint(t *testing.T) {
 
 func watchesOf(t *testing.T, text string) []watch.Watch {
 	t.Helper()
+
 	watches, err := watching.Watches(text)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return watches
 }
 
@@ -769,6 +848,7 @@ func TestOwnWebhookConfiguration(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	have := c.agentOptions(slog.New(slog.DiscardHandler))
 	want := agent.OwnConfiguration{
 		Watches: watchesOf(t, watcherText), Service: types.NamespacedName{Namespace: "b", Name: "c"},

@@ -29,6 +29,7 @@ func TestAPageOfAProxyIsNoDeletion(t *testing.T) {
 			apierrors.NewGenericServerResponse(http.StatusNotFound, "delete", certificates, name, "<html>", 0, true), true,
 		},
 	}
+
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -28,7 +28,9 @@ func TestEachAdditionalCACountsOrIsNamed(t *testing.T) {
 		all[n] = ca
 	}
 
-	a, b, c := all[1].PEM, all[2].PEM, all[3].PEM
+	a := all[1].PEM
+	b := all[2].PEM
+	c := all[3].PEM
 	glued := slices.Concat(bytes.TrimRight(a, "\n"), b, c)
 	crl := pem.EncodeToMemory(&pem.Block{Type: "X509 CRL", Bytes: []byte{0x30, 0}})
 

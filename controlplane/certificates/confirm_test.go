@@ -88,6 +88,7 @@ func TestFromFleetWithoutRevokedRuntimes(t *testing.T) {
 		all := []core.RuntimeID{"stolen", "other"}
 		confirmed := certificates.FromFleet(f, time.Minute)
 		time.Sleep(time.Minute)
+
 		if have := confirmed("new", all); len(have) != 1 || have[0] != "stolen" {
 			t.Errorf("unconfirmed before the revocation: %v, want stolen", have)
 		}

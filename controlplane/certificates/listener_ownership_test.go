@@ -97,11 +97,13 @@ func TestTheBundleOfAnotherClientReachesNoAgent(t *testing.T) {
 // Secret without a mark is of others then, with or without the option.
 func TestAnImportTakesOverOnce(t *testing.T) {
 	t.Parallel()
+
 	object := func(isImported bool) client.Object {
 		ca := &corev1.Secret{}
 		if isImported {
 			ca.Annotations = map[string]string{stored(annotationImported): "kcp/former-ca"}
 		}
+
 		return ca
 	}
 	for name, row := range map[string]struct {
@@ -210,7 +212,10 @@ func TestACAIsReplacedByItsNamesakeOnly(t *testing.T) {
 		return ca.Certificate
 	}
 
-	issued, namesake, other := certificateOf("ca-2"), certificateOf("ca-2"), certificateOf("ca-1")
+	issued := certificateOf("ca-2")
+	namesake := certificateOf("ca-2")
+	other := certificateOf("ca-1")
+
 	for name, tt := range map[string]struct {
 		bundle []*x509.Certificate
 		want   bool

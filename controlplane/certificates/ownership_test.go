@@ -26,10 +26,12 @@ func callsOf(t *testing.T) (ensure, reconcile func(*Certificates) error) {
 		_, err := set.EnsureRuntime(t.Context(), Runtime{ID: "prod", Domain: "prod.example.com"})
 		return err
 	}
+
 	reconcile = func(set *Certificates) error {
 		_, err := set.Reconcile(t.Context())
 		return err
 	}
+
 	return ensure, reconcile
 }
 
@@ -42,6 +44,7 @@ func TestObjectsOfOthersStayAsTheyAre(t *testing.T) {
 	meta := func(name string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Namespace: "kcp", Name: name, Labels: map[string]string{"app": "shop"}}
 	}
+
 	issuer := func(name string) client.Object {
 		return &certv1.Issuer{ObjectMeta: meta(name), Spec: certv1.IssuerSpec{IssuerConfig: certv1.IssuerConfig{
 			CA: &certv1.CAIssuer{SecretName: "shop"},
@@ -51,9 +54,11 @@ func TestObjectsOfOthersStayAsTheyAre(t *testing.T) {
 	secret := func(name string) client.Object {
 		return &corev1.Secret{ObjectMeta: meta(name), Data: map[string][]byte{"password": []byte("p")}}
 	}
+
 	certificate := func(name string) client.Object {
 		return &certv1.Certificate{ObjectMeta: meta(name), Spec: certv1.CertificateSpec{CommonName: "shop", SecretName: "shop"}}
 	}
+
 	ensure, reconcile := callsOf(t)
 	for want, row := range map[string]struct {
 		foreign client.Object
@@ -147,6 +152,7 @@ func TestCopiesStayAsTheyAre(t *testing.T) {
 		if id != "" {
 			object.Annotations[stored(annotationRuntime)] = id
 		}
+
 		return object
 	}
 
@@ -182,6 +188,7 @@ func TestCopiesStayAsTheyAre(t *testing.T) {
 			before := readAgain(t, c, foreign, client.ObjectKeyFromObject(foreign))
 			seen, err := set.observe(t.Context())
 			check(t, err)
+
 			if len(seen.runtimes) != 0 || len(seen.authorities) != 1 || seen.objects[1].GetName() != sign || seen.server.name != "" {
 				t.Errorf("%d runtimes, %d authorities, the first is %s, the server is %q: want no runtime, only %s and no server",
 					len(seen.runtimes), len(seen.authorities), seen.objects[1].GetName(), seen.server.name, sign)
@@ -206,9 +213,11 @@ func TestACopyWithANameOfTheSetIsRefused(t *testing.T) {
 	label := func(role, generation string) map[string]string {
 		return map[string]string{stored(labelSet): "watcher", stored(labelRole): role, stored(labelGeneration): generation}
 	}
+
 	meta := func(name, role, generation string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Namespace: "kcp", Name: name, Labels: label(role, generation)}
 	}
+
 	annotated := meta("prod-watcher-tls", roleClient, "")
 	annotated.Annotations = map[string]string{certv1.CertificateNameKey: "test-watcher-tls"}
 
@@ -229,6 +238,7 @@ func TestACopyWithANameOfTheSetIsRefused(t *testing.T) {
 			set := newSet(t, c, "watcher")
 			key := client.ObjectKeyFromObject(row.foreign)
 			before := readAgain(t, c, row.foreign, key)
+
 			if err := row.call(set); err == nil || !strings.Contains(err.Error(), key.Name) || !strings.Contains(err.Error(), "copy") {
 				t.Errorf("error %v, want one about a copy with the name %s", err, key.Name)
 			}

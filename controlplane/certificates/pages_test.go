@@ -86,10 +86,13 @@ func TestAServerMayHaveTheNameOfItsCA(t *testing.T) {
 	issued, err := ca.Server(name, testpki.Options{})
 	check(t, err)
 	set := newSet(t, newPlane(t, new([]types.UID)), "watcher")
-	key, server := &corev1.Secret{ObjectMeta: set.metaOf("watcher-ca-1")}, &corev1.Secret{ObjectMeta: set.metaOf("watcher-server")}
-	key.Labels[stored(labelRole)], key.Labels[stored(labelGeneration)] = roleCA, "1"
+	key := &corev1.Secret{ObjectMeta: set.metaOf("watcher-ca-1")}
+	server := &corev1.Secret{ObjectMeta: set.metaOf("watcher-server")}
+	key.Labels[stored(labelRole)] = roleCA
+	key.Labels[stored(labelGeneration)] = "1"
 	key.Annotations = map[string]string{stored(annotationImported): "default/today", stored(annotationRequest): ""}
-	key.Data, server.Data = map[string][]byte{"tls.crt": ca.PEM}, testpki.Files(issued)
+	key.Data = map[string][]byte{"tls.crt": ca.PEM}
+	server.Data = testpki.Files(issued)
 
 	signers := []client.Object{set.signingIssuer(set.names.clients(), 1), set.signingIssuer(set.names.servers(), 1)}
 	for _, object := range append(signers, key, server, set.serverCertificate()) {
@@ -125,6 +128,7 @@ func TestKeysWithoutCertificateAreSwept(t *testing.T) {
 	issued := func(name, set, role string) client.Object {
 		return secret(name, set, role, certv1.CertificateNameKey)
 	}
+
 	const generation = "2"
 	names := objectNames{set: "watcher"}
 	ca := &certv1.Certificate{ObjectMeta: made("watcher"), Spec: certv1.CertificateSpec{SecretName: names.authorityName(2)}}
@@ -132,6 +136,7 @@ func TestKeysWithoutCertificateAreSwept(t *testing.T) {
 	ca.Labels = map[string]string{
 		stored(labelSet): "watcher", stored(labelRole): roleCA, stored(labelGeneration): generation,
 	}
+
 	ofCA := issued(names.authorityName(2), "watcher", roleCA)
 	ofCA.GetLabels()[stored(labelGeneration)] = generation
 	imported := secret(names.authorityName(3), "watcher", roleCA, stored(annotationRequest))
@@ -173,6 +178,7 @@ func TestAnUnchangedCertificateIsNotWritten(t *testing.T) {
 		none   []types.UID
 		writes int
 	)
+
 	c := interceptor.NewClient(newPlane(t, &none), interceptor.Funcs{Apply: func(
 		ctx context.Context, c client.WithWatch, object runtime.ApplyConfiguration, opts ...client.ApplyOption,
 	) error {
@@ -187,6 +193,7 @@ func TestAnUnchangedCertificateIsNotWritten(t *testing.T) {
 		if _, err := set.EnsureRuntime(t.Context(), r); err != nil {
 			t.Fatal(err)
 		}
+
 		return writes
 	}
 
@@ -206,7 +213,8 @@ func TestAnUnchangedCertificateIsNotWritten(t *testing.T) {
 	} {
 		check(t, c.Get(t.Context(), set.keyOf(objectName(shared, clientSuffix)), edited))
 		edit()
-		edited.Labels["of another"], edited.Status.Revision = "kept", new(2)
+		edited.Labels["of another"] = "kept"
+		edited.Status.Revision = new(2)
 		edited.Generation++ // As an API server does.
 		check(t, c.Update(t.Context(), edited))
 

@@ -76,6 +76,7 @@ func (w *world) view() view {
 		now: w.now, authorities: slices.Clone(w.authorities), clientSigner: w.signers[0], serverSigner: w.signers[1],
 		server: w.server, published: w.secret, request: w.request, switchAnyway: w.anyway, propagation: propagation,
 	}
+
 	v.published.current = w.secret.present && w.material.signer == w.publishable() &&
 		slices.Equal(w.bundle(), w.material.bundle)
 
@@ -152,12 +153,14 @@ func (w *world) step() step {
 		if !v.hasGeneration(s.generation) {
 			w.authorities = append(w.authorities, authority{generation: s.generation, request: v.request})
 		}
+
 	case actionSignClients:
 		w.signers[0] = s.generation
 	case actionSignServer:
 		w.signers[1] = s.generation
 		w.server.name = "server"
 		w.cut(v)
+
 	case actionPublish:
 		w.publish()
 	case actionReissue:
@@ -165,9 +168,11 @@ func (w *world) step() step {
 			i := slices.IndexFunc(w.members, func(m *member) bool { return m.issued.runtime == l.runtime })
 			w.members[i].issued.issuing = true
 		}
+
 	case actionReissueServer:
 		w.server.issuing = true
 		w.cut(v)
+
 	case actionNone:
 	}
 
@@ -189,7 +194,8 @@ func (w *world) cut(v view) {
 // user asks for a switch to exactly the CA that is the youngest now, or the CA of the server
 // certificate has 14 days left. If the key of that CA is lost, the end of the certificate counts.
 func (w *world) mayCut() bool {
-	youngest, ends := 0, w.server.notAfter
+	youngest := 0
+	ends := w.server.notAfter
 	for _, a := range w.authorities {
 		if a.fingerprint == "" {
 			continue
@@ -200,6 +206,7 @@ func (w *world) mayCut() bool {
 			ends = a.notAfter
 		}
 	}
+
 	return w.anyway == youngest || !w.now.Before(ends.Add(-14*24*time.Hour))
 }
 
@@ -211,6 +218,7 @@ func (w *world) bundle() []string {
 			bundle = append(bundle, a.fingerprint)
 		}
 	}
+
 	return slices.DeleteFunc(bundle, func(f string) bool { return w.now.After(w.expiries[f]) })
 }
 
@@ -255,7 +263,10 @@ func (w *world) issue(pick int) {
 	// One that is issued already is renewed, as cert-manager does when it likes.
 	for _, a := range w.authorities {
 		if a.generation == signer && a.fingerprint != "" {
-			l.signer, l.present, l.issuing, l.notAfter = a.fingerprint, true, false, w.now.Add(Options{}.withDefaults().Duration)
+			l.signer = a.fingerprint
+			l.present = true
+			l.issuing = false
+			l.notAfter = w.now.Add(Options{}.withDefaults().Duration)
 		}
 	}
 }
@@ -328,6 +339,7 @@ func (w *world) orphaned() bool {
 			return true
 		}
 	}
+
 	return orphan(w.material.signer) ||
 		slices.ContainsFunc(w.members, func(m *member) bool { return orphan(m.loaded.signer) })
 }
@@ -424,7 +436,8 @@ func TestOrderOfRotation(t *testing.T) {
 			"": w.check,
 		})
 		for _, m := range w.members {
-			m.frozen, m.beating = false, true
+			m.frozen = false
+			m.beating = true
 		}
 
 		w.settle(t)
@@ -439,8 +452,10 @@ func TestSwitchBeforeEndsTheWait(t *testing.T) {
 		w.add()
 		w.add()
 		w.settle(t)
-		w.members[1].frozen, w.members[1].beating = true, false
+		w.members[1].frozen = true
+		w.members[1].beating = false
 		var last step
+
 		for end := w.view().newest().notAfter.Add(-time.Hour); w.now.Before(end); w.pass(time.Hour) {
 			for range 8 {
 				if last = w.step(); last.action == actionNone {
@@ -538,10 +553,12 @@ func TestPlan(t *testing.T) {
 		"a CA that has a shorter life than options allow for is replaced in its last third": {aged(33*day, 10*day), actionCreate},
 		"a CA is replaced when the options say so":                                          {aged(365*day, rotateBefore), actionCreate},
 		"a CA that was issued anew in its generation is discarded": {func(v *view) {
-			v.authorities[0].fingerprint, v.authorities[0].replaced = "b", true
+			v.authorities[0].fingerprint = "b"
+			v.authorities[0].replaced = true
 		}, actionDiscard},
 		"a CA after a discarded one gets a new number": {func(v *view) {
-			v.authorities, v.published.newest = nil, 2
+			v.authorities = nil
+			v.published.newest = 2
 		}, actionCreate},
 		"a CA after a discarded one does not sign before every listener trusts it": {func(v *view) {
 			v.authorities[0] = authority{generation: 2, fingerprint: "b", key: "b", notAfter: now.Add(300 * day)}
@@ -566,7 +583,9 @@ func TestPlan(t *testing.T) {
 		}, actionSignServer},
 		"the first certificate of an imported CA is published": {func(v *view) {
 			*v = adopted(now, true)
-			v.clientSigner, v.serverSigner, v.server = 1, 1, leaf{present: true, signer: "existing", notAfter: now.Add(day)}
+			v.clientSigner = 1
+			v.serverSigner = 1
+			v.server = leaf{present: true, signer: "existing", notAfter: now.Add(day)}
 		}, actionPublish},
 		"another CA beside an existing bundle waits": {func(v *view) { *v = adopted(now, false) }, actionNone},
 	} {
@@ -586,6 +605,7 @@ func TestPlan(t *testing.T) {
 // than the one of the present rotation.
 func TestAnOldRequestToSwitchDoesNotCount(t *testing.T) {
 	t.Parallel()
+
 	now := time.Unix(1e9, 0)
 
 	for requested, want := range map[int]action{0: actionNone, 1: actionNone, 3: actionNone, 2: actionSignServer} {
@@ -602,6 +622,7 @@ func TestAnOldRequestToSwitchDoesNotCount(t *testing.T) {
 
 func TestObjectName(t *testing.T) {
 	t.Parallel()
+
 	tests := []struct{ id, want string }{
 		{"runtime-a", "^runtime-a-watcher-tls$"},
 		{"3c1dd6f0-1f1a-4b4c-9a0e-3f6b1c9f0a11", "^3c1dd6f0-1f1a-4b4c-9a0e-3f6b1c9f0a11-watcher-tls$"},
@@ -622,12 +643,14 @@ func TestObjectNames(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		ids := rapid.SliceOfNDistinct(rapid.String(), 2, 2, rapid.ID).Draw(t, "ids")
-		a, b := core.RuntimeID(ids[0]), core.RuntimeID(ids[1])
+		a := core.RuntimeID(ids[0])
+		b := core.RuntimeID(ids[1])
 		if checkID(a) != nil || checkID(b) != nil {
 			return
 		}
 
-		nameA, nameB := objectName(a, clientSuffix), objectName(b, clientSuffix)
+		nameA := objectName(a, clientSuffix)
+		nameB := objectName(b, clientSuffix)
 		if errs := validation.IsDNS1123Subdomain(nameA); len(errs) > 0 || nameA == nameB ||
 			nameA == objectName(b, webhookSuffix) {
 			t.Fatalf("%q and %q: names %q and %q: %v", a, b, nameA, nameB, errs)
@@ -641,6 +664,7 @@ func TestInvalidRuntimes(t *testing.T) {
 	set := &Certificates{
 		names: objectNames{set: "watcher"}, namespace: "default", dnsNames: []string{"Listener.example"}, opts: Options{}.withDefaults(),
 	}
+
 	tests := map[string]Runtime{
 		"no ID":             {Domain: "a.example"},
 		"ID too long":       {ID: core.RuntimeID(strings.Repeat("x", 65)), Domain: "a.example"},
@@ -704,6 +728,7 @@ func TestNewNamesWhatIsWrong(t *testing.T) {
 // The rule of all options: a duration below 1 ms is a number without a unit.
 func TestPropagationNeedsAUnit(t *testing.T) {
 	t.Parallel()
+
 	tests := map[time.Duration]bool{
 		-time.Second:         false,
 		5:                    false,

@@ -84,6 +84,7 @@ func TestRemoveRuntimeLeavesAloneWhatIsNotItsOwn(t *testing.T) {
 					return l.GetUID() == object.GetUID() &&
 						reflect.TypeOf(l) == reflect.TypeOf(object)
 				})
+
 				err := c.Get(t.Context(), client.ObjectKeyFromObject(object), object)
 				if client.IgnoreNotFound(err) != nil || left != (err == nil) {
 					t.Errorf("%T %s: %v, want it left: %t", object, object.GetUID(), err, left)
@@ -127,6 +128,7 @@ func TestACertificateGoesWithItsOwnerWhereItCan(t *testing.T) {
 			Group: "operator.kyma-project.io", Version: "v1beta2",
 			Kind: "Kyma",
 		})
+
 		return owner
 	}
 
@@ -206,6 +208,7 @@ func TestARuntimeBelongsToOneObject(t *testing.T) {
 	set := newSet(t, c, "watcher")
 	first := Runtime{ID: shared, Domain: "a.example.com", Owner: kyma("one", "first")}
 	second := Runtime{ID: shared, Domain: "b.example.com", Owner: kyma("two", "second")}
+
 	if _, err := set.EnsureRuntime(t.Context(), first); err != nil {
 		t.Fatal(err)
 	}
@@ -246,6 +249,7 @@ func TestANamesakeTakesOver(t *testing.T) {
 	set := newSet(t, newPlane(t, new([]types.UID)), "watcher")
 	former := Runtime{ID: shared, Domain: "a.example.com", Owner: kyma("one", "former")}
 	next := Runtime{ID: shared, Domain: "a.example.com", Owner: kyma("one", "next")}
+
 	for _, r := range []Runtime{former, next} {
 		if _, err := set.EnsureRuntime(t.Context(), r); err != nil {
 			t.Fatal(err)
@@ -293,6 +297,7 @@ func TestOnlyCertificatesOfABundleArePublished(t *testing.T) {
 		listener := &corev1.Secret{ObjectMeta: made("watcher"), Data: map[string][]byte{
 			"ca.crt": append(bytes.Clone(sound), added...), "tls.crt": files["tls.crt"], "tls.key": files["tls.key"],
 		}}
+
 		listener.Annotations = map[string]string{stored(annotationBundleSince): time.Unix(1e9, 0).UTC().Format(time.RFC3339Nano)}
 		var none []types.UID
 		set := newSet(t, newPlane(t, &none, listener), "watcher")
@@ -300,6 +305,7 @@ func TestOnlyCertificatesOfABundleArePublished(t *testing.T) {
 		p := &pair{secret: issued, wanted: &certv1.Certificate{Spec: certv1.CertificateSpec{
 			CommonName: string(shared), Usages: []certv1.KeyUsage{certv1.UsageClientAuth},
 		}}}
+
 		status, err := set.runtimeStatus(t.Context(), Runtime{ID: shared}, p, p)
 		if have := status.Secret["ca.crt"]; err != nil || !bytes.Equal(bytes.TrimSuffix(have, old.PEM), sound) {
 			t.Errorf("%s: a runtime gets the bundle\n%s\n%v, want the certificate alone", name, have, err)
@@ -366,6 +372,7 @@ func testPace(t *testing.T) {
 // The first ten runtimes are named. The text says so only if there are more.
 func TestTheListOfRuntimesIsCut(t *testing.T) {
 	t.Parallel()
+
 	var runtimes []core.RuntimeID
 
 	for n := range named + 2 {
@@ -380,6 +387,7 @@ func TestTheListOfRuntimesIsCut(t *testing.T) {
 // issuer.
 func TestARotationThatWaitsIsAnEvent(t *testing.T) {
 	t.Parallel()
+
 	issuer := &certv1.Issuer{ObjectMeta: metav1.ObjectMeta{Namespace: "kcp", Name: "clients"}}
 	for name, tt := range map[string]struct {
 		recorder bool
@@ -431,6 +439,7 @@ func (s *slow) List(_ context.Context, list client.ObjectList, _ ...client.ListO
 		ca.Labels = map[string]string{stored(labelRole): roleCA, stored(labelGeneration): "1"}
 		certificates.Items = append(certificates.Items, ca)
 	}
+
 	return nil
 }
 

@@ -11,6 +11,7 @@ import (
 // A rotation begins during another one, and not beside three CAs.
 func TestARotationBesideOthers(t *testing.T) {
 	t.Parallel()
+
 	now := time.Unix(1e9, 0)
 
 	for _, count := range []int{1, 2, maxAuthorities, maxAuthorities + 1} {
@@ -63,6 +64,7 @@ func TestAFailedIssuanceWaits(t *testing.T) {
 // decides when the switch waits no longer.
 func TestTheSwitchFollowsTheFormerCA(t *testing.T) {
 	t.Parallel()
+
 	now := time.Unix(1e9, 0)
 
 	for rest, want := range map[time.Duration]bool{5 * day: false, day + 1: false, day: true} {
@@ -70,6 +72,7 @@ func TestTheSwitchFollowsTheFormerCA(t *testing.T) {
 		v.authorities[0].life = 9 * day
 		v.authorities[0].notAfter = now.Add(rest)
 		v.authorities[1].life = 365 * day
+
 		if have := v.mayNotWait(); have != want {
 			t.Errorf("with %v left, the switch is made anyway: %t, want %t", rest, have, want)
 		}
@@ -141,6 +144,7 @@ func TestCertificatesThatAreNotThereYet(t *testing.T) {
 // A long time of propagation is waited for in parts, so that a change is noticed meanwhile.
 func TestALongPropagationIsCheckedMeanwhile(t *testing.T) {
 	t.Parallel()
+
 	now := time.Unix(1e9, 0)
 
 	for rest, want := range map[time.Duration]time.Duration{
@@ -150,6 +154,7 @@ func TestALongPropagationIsCheckedMeanwhile(t *testing.T) {
 		v.clientSigner = 1
 		v.propagation = 100 * longestRequeue
 		v.published.since = now.Add(rest - v.propagation)
+
 		if s, waits := switchClients(v); !waits || s.action != actionNone || s.after != want {
 			t.Errorf("with %v left: %+v, want to wait for %v", rest, s, want)
 		}
@@ -198,6 +203,7 @@ func TestTheSwitchWaitsForTheCertificateOfTheServer(t *testing.T) {
 	if s.phase != PhaseSwitching || s.action != actionNone || s.after != pollInterval || len(s.remove) > 0 {
 		t.Errorf("got %+v, want it to wait for the certificate", s)
 	}
+
 	if _, waits := switchServer(v); !waits {
 		t.Error("the rotation goes on before the server has its certificate")
 	}

@@ -12,10 +12,12 @@ import (
 // control is the same rollout with a readable slice.
 func TestAgentsHaveNoStatusWithAnError(t *testing.T) {
 	t.Parallel()
+
 	deployment := &unstructured.Unstructured{Object: map[string]any{
 		"spec":   map[string]any{"replicas": int64(1)},
 		"status": map[string]any{"replicas": int64(1), "updatedReplicas": int64(1), "availableReplicas": int64(1)},
 	}}
+
 	service := types.NamespacedName{Namespace: "runtime-watcher", Name: "runtime-watcher"}
 	judge := func(endpoints any) (Status, error) {
 		slice := unstructured.Unstructured{Object: map[string]any{"endpoints": endpoints}}
@@ -23,6 +25,7 @@ func TestAgentsHaveNoStatusWithAnError(t *testing.T) {
 			deployment: deployment,
 			slices:     &unstructured.UnstructuredList{Items: []unstructured.Unstructured{slice}},
 		}
+
 		return (&cluster{id: "prod"}).judgeAgents(live, service)
 	}
 

@@ -35,6 +35,7 @@ func (d documents) ReadJSON(ctx context.Context, path string, into any) error {
 		<-ctx.Done()
 		return ctx.Err()
 	}
+
 	return json.Unmarshal([]byte(text), into)
 }
 
@@ -42,13 +43,16 @@ func (d documents) ReadJSON(ctx context.Context, path string, into any) error {
 // an API server with objects of the platform only.
 func TestEachKindMayHaveGuests(t *testing.T) {
 	t.Parallel()
+
 	const resource = `{"name": %q, "kind": %q, "namespaced": %t, "verbs": [%s]}`
 	kinds := func(resources ...string) string {
 		return `{"kind": "APIResourceList", "resources": [` + strings.Join(resources, ",") + `]}`
 	}
+
 	list := func(items ...string) string {
 		return `{"kind": "ThingList", "metadata": {}, "items": [` + strings.Join(items, ",") + `]}`
 	}
+
 	const named = `{"metadata": {"name": %q}}`
 	const controlled = `{"metadata": {"name": "mine", "ownerReferences": [
 		{"apiVersion": %q, "kind": %q, "name": "a", "uid": "1", "controller": true}]}}`
@@ -65,6 +69,7 @@ func TestEachKindMayHaveGuests(t *testing.T) {
 		"/apis/shop.example.com/v1/namespaces/" + Name + "/orders": list(),
 		"/apis/shop.example.com/v2/namespaces/" + Name + "/carts":  list(),
 	}
+
 	for name, row := range map[string]struct {
 		path, text string
 		want       string // part of a guest or of an error, "" if there is none
@@ -109,14 +114,17 @@ func TestEachKindMayHaveGuests(t *testing.T) {
 			if row.path != "" && row.text == "" {
 				delete(texts, row.path)
 			}
+
 			i, err := New(Parts{Image: "image", ControlPlane: "control-plane.example.com:443"}, Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			var log bytes.Buffer
 			i.opts.Logger = slog.New(slog.NewTextHandler(&log, nil))
 			v := i.newVisit(&Runtime{ID: "prod", Client: documents{texts: texts}})
 			guest, err := v.findGuest(t.Context())
+
 			if row.want == "" {
 				if guest != "" || err != nil {
 					t.Errorf("%s: %q, %v, want no guest", name, guest, err)
@@ -155,6 +163,7 @@ func (e ending) ReadJSON(ctx context.Context, path string, into any) error {
 // still served: its list must not fail.
 func TestAKindThatEndsHasNoGuests(t *testing.T) {
 	t.Parallel()
+
 	const (
 		version = "/apis/shop.example.com/v1"
 		orders  = `{"kind": "APIResourceList", "resources": [{"name": "orders", "kind": "Order", "namespaced": true, "verbs": ["delete"]}]}`
@@ -173,6 +182,7 @@ func TestAKindThatEndsHasNoGuests(t *testing.T) {
 				"/apis":   `{"kind": "APIGroupList", "groups": [{"name": "shop.example.com", "versions": [{"groupVersion": "shop.example.com/v1"}]}]}`,
 				"/api/v1": none, version: orders,
 			}}, version + "/namespaces/a/orders", version, row.without}
+
 			guest, err := FindGuest(t.Context(), reader, "a", nil)
 			if (err != nil) != row.fails || guest != "" {
 				t.Errorf("%s: guest %q, error %v", name, guest, err)
@@ -192,6 +202,7 @@ func versionsOf(n int) string {
 	for i := range n {
 		group.Versions = append(group.Versions, metav1.GroupVersionForDiscovery{GroupVersion: fmt.Sprint("a/v", i)})
 	}
+
 	text, _ := json.Marshal(metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList"}, Groups: []metav1.APIGroup{group}})
 	return string(text)
 }
@@ -203,6 +214,7 @@ func kindsOf(n int) string {
 			Name: fmt.Sprint("things", i), Kind: "Thing", Namespaced: true, Verbs: metav1.Verbs{"delete"},
 		})
 	}
+
 	text, _ := json.Marshal(list)
 	return string(text)
 }
@@ -210,6 +222,7 @@ func kindsOf(n int) string {
 // A client without documents cannot see custom resources.
 func TestANamespaceStaysWithoutDiscovery(t *testing.T) {
 	t.Parallel()
+
 	i, err := New(Parts{Image: "image", ControlPlane: "control-plane.example.com:443"}, Options{})
 	if err != nil {
 		t.Fatal(err)

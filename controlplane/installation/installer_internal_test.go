@@ -27,6 +27,7 @@ func TestOneReplicaThatAnswersIsEnough(t *testing.T) {
 	late := []appsv1.DeploymentCondition{{
 		Type: appsv1.DeploymentProgressing, Status: corev1.ConditionFalse, Reason: "ProgressDeadlineExceeded",
 	}}
+
 	tests := map[string]struct {
 		status appsv1.DeploymentStatus
 		want   State
@@ -120,6 +121,7 @@ func TestAgentsGetEachFieldOfAWatch(t *testing.T) {
 	parameters := func(w watch.Watch) [32]byte {
 		return (&Installer{}).rendererOf(&Runtime{Watches: []watch.Watch{w}}).sumParameters()
 	}
+
 	for path, w := range changed {
 		if parameters(w) == parameters(whole) {
 			t.Errorf("%s: a change is not noticed", path)
@@ -138,17 +140,20 @@ func TestFormerObjectsAreRemovedWithoutTheLastOne(t *testing.T) {
 	first.SetFinalizers(finalizers)
 	i := &Installer{opts: Options{Replaces: former, Logger: slog.New(slog.DiscardHandler)}.withDefaults()}
 	in := i.newVisit(&Runtime{ID: "runtime", Client: fake.NewClientBuilder().WithObjects(first).Build()})
+
 	for range 2 {
 		status, err := in.replaceFormer(t.Context(), Status{State: Ready})
 		if err != nil || status.State != Progressing {
 			t.Errorf("got %+v, %v, want it to wait for the webhook configuration", status, err)
 		}
 	}
+
 	live := &unstructured.Unstructured{}
 	live.SetGroupVersionKind(first.GroupVersionKind())
 	if err := in.Get(t.Context(), client.ObjectKeyFromObject(first), live); err != nil {
 		t.Fatal(err)
 	}
+
 	live.SetFinalizers(nil)
 	if err := in.Update(t.Context(), live); err != nil {
 		t.Fatal(err)
@@ -179,19 +184,23 @@ func TestFormerObjectsOfTwoGenerations(t *testing.T) {
 			if test.mark != "" {
 				live.SetAnnotations(map[string]string{test.mark: "another"})
 			}
+
 			i := &Installer{opts: Options{
 				Replaces: both, MayReplace: func(id core.RuntimeID) bool { return id == "runtime" && test.may },
 				Logger: slog.New(slog.DiscardHandler),
 			}.withDefaults()}
+
 			in := i.newVisit(&Runtime{ID: "runtime", Client: fake.NewClientBuilder().WithObjects(live).Build()})
 			status, err := in.replaceFormer(t.Context(), Status{State: Ready})
 			want := Ready
 			if !test.may {
 				want = Progressing
 			}
+
 			if err != nil || status.State != want {
 				t.Errorf("got %+v, %v, want %s", status, err, want)
 			}
+
 			err = in.Get(t.Context(), client.ObjectKeyFromObject(live), live)
 			if removed := apierrors.IsNotFound(err); removed != test.removed {
 				t.Errorf("removed: %t, want %t: %v", removed, test.removed, err)
@@ -210,6 +219,7 @@ func must[T any](value T, err error) T {
 // The NetworkPolicy of the agent opens the way to the control plane: the proxy, or the address.
 func TestWayOut(t *testing.T) {
 	t.Parallel()
+
 	for name, test := range map[string]struct {
 		settings map[string]string
 		want     []int32
@@ -232,6 +242,7 @@ func TestWayOut(t *testing.T) {
 			t.Errorf("%s: ports %v, want %v", name, got, test.want)
 		}
 	}
+
 	for text, valid := range map[string]bool{
 		"": true, proxyDirect: true, "http://proxy": true, "https://proxy:1": false, "http://user:secret@proxy:1": false, "none": false,
 	} {

@@ -88,6 +88,7 @@ func TestNewNamesAllThatIsWrong(t *testing.T) {
 			if (err == nil) != (test.want == nil) || (installer == nil) != (err != nil) {
 				t.Fatalf("got %v, want an error that names %v", err, test.want)
 			}
+
 			for _, want := range test.want {
 				if !strings.Contains(err.Error(), want) {
 					t.Errorf("got %v, want it to name %s", err, want)

@@ -23,6 +23,7 @@ func (p *place) renew() {
 // exclude adds a requirement to the namespace selector of each webhook, as a platform does.
 func (p *place) exclude(key, value string) {
 	p.t.Helper()
+
 	live := p.configuration()
 	webhooks := webhooksOf(live)
 	for _, webhook := range webhooks {
@@ -33,8 +34,10 @@ func (p *place) exclude(key, value string) {
 		if err != nil {
 			p.t.Fatal(err)
 		}
+
 		fields["namespaceSelector"] = content
 	}
+
 	live.Object["webhooks"] = webhooks
 	if err := p.client.Update(p.t.Context(), live); err != nil {
 		p.t.Fatal(err)
@@ -43,12 +46,14 @@ func (p *place) exclude(key, value string) {
 
 func (p *place) excludes(key string) bool {
 	p.t.Helper()
+
 	for _, webhook := range webhooksOf(p.configuration()) {
 		whole := selectorOf(webhook.(map[string]any)["namespaceSelector"])
 		if slices.ContainsFunc(whole.MatchExpressions, func(r metav1.LabelSelectorRequirement) bool { return r.Key == key }) {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -70,6 +75,7 @@ func TestAnExclusionIsRemovedOnce(t *testing.T) {
 	if status.State != Ready || !p.excludes("of") || !strings.Contains(status.Notice, "of") {
 		t.Fatalf("a platform excludes its own namespace: %+v, kept: %t, want it ready and kept", status, p.excludes("of"))
 	}
+
 	p.runtime.Verify = true
 	if status = p.settle(); status.State != Ready || !p.excludes("of") {
 		t.Errorf("a second visit: %+v, kept: %t", status, p.excludes("of"))
@@ -82,6 +88,7 @@ func TestAnExclusionIsRemovedOnce(t *testing.T) {
 	if text := selectorOf(webhooksOf(p.configuration())[0].(map[string]any)["namespaceSelector"]).String(); strings.Contains(text, "shop") {
 		t.Errorf("the first exclusion of a namespace stays: %s", text)
 	}
+
 	p.settle()
 
 	p.exclude("of", "platform")
@@ -90,9 +97,11 @@ func TestAnExclusionIsRemovedOnce(t *testing.T) {
 	if status.State != Failed || status.Reason != ReasonWebhooksContested || !strings.Contains(status.Message, "1 namespaces, shop") {
 		t.Errorf("the exclusion that comes back: %+v, want it contested, with the namespace", status)
 	}
+
 	if status.Available != 2 || status.Replicas != 2 {
 		t.Errorf("contested: %+v, want the numbers of agents, too", status)
 	}
+
 	p.runtime.Verify = false
 	again, err := p.install()
 	if err != nil || again.State != Failed || again.Reason != ReasonWebhooksContested || len(p.writes) > 0 {
@@ -122,6 +131,7 @@ func TestACanaryThatIsTurnedOffGoes(t *testing.T) {
 	if n, all := present(), len(p.installer.manifests.removable(partCanary)); n == 0 || n != all {
 		t.Errorf("%d of %d objects of the canary are there, want all", n, all)
 	}
+
 	p.opts.NoCanary = true
 	p.renew()
 	p.settle()
@@ -147,6 +157,7 @@ func TestTheCanaryOfTheAgents(t *testing.T) {
 		for _, variable := range i.rendererOf(&Runtime{ID: "prod"}).renderEnvironment("/tls") {
 			have[variable.Name] = variable.Value
 		}
+
 		if have[settingCanary] != tt.lease || have[settingConfiguration] != tt.configuration {
 			t.Errorf("%s: lease %q and configuration %q, want %q and %q", name, have[settingCanary], have[settingConfiguration],
 				tt.lease, tt.configuration)
@@ -172,12 +183,14 @@ func TestAgentsSendHeartbeatsWithV3(t *testing.T) {
 			if contract != "" {
 				opts.Settings = map[string]string{setting: contract}
 			}
+
 			service, have := must(New(Parts{Image: "image", ControlPlane: "a:443"}, opts)).Agents()
 			if have != want || service.String() != "ns/agent" {
 				t.Errorf("%s=%s: Service %s and heartbeats %t, want ns/agent and %t", setting, contract, service, have, want)
 			}
 		}
 	}
+
 	opts := Options{Informer: true}
 	if service, _ := must(New(Parts{Image: "image", ControlPlane: "a:443"}, opts)).Agents(); service.Name != "" {
 		t.Errorf("agents that watch have the Service %s, want none", service)
@@ -214,11 +227,13 @@ func TestARemovalThatFailsIsAnError(t *testing.T) {
 		if !errors.Is(err, errUndeletable) || status.State != "" {
 			t.Errorf("%s stays: %+v, %v, want an error without a state", kind, status, err)
 		}
+
 		configuration := p.installer.opts.bareConfiguration()
 		gone := apierrors.IsNotFound(p.client.Get(t.Context(), client.ObjectKeyFromObject(configuration), configuration))
 		if gone == (kind == "ValidatingWebhookConfiguration") {
 			t.Errorf("%s stays: the webhook configuration is gone: %t", kind, gone)
 		}
+
 		marked := p.client.Get(t.Context(), client.ObjectKey{
 			Namespace: p.installer.opts.Namespace, Name: p.installer.opts.managersName(),
 		}, &corev1.ConfigMap{}) == nil

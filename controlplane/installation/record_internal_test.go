@@ -10,6 +10,7 @@ import (
 // such as a restart of its pods, gives it the generation of the record, with the older content.
 func TestVersionAfterARestoredBackup(t *testing.T) {
 	t.Parallel()
+
 	deployment := func(generation int64, image, status string) *unstructured.Unstructured {
 		return &unstructured.Unstructured{Object: map[string]any{
 			"metadata": map[string]any{"uid": "u", "generation": generation, "resourceVersion": status},
@@ -17,6 +18,7 @@ func TestVersionAfterARestoredBackup(t *testing.T) {
 			"status":   status,
 		}}
 	}
+
 	recorded := versionOf(deployment(2, "agent:v2", "10"))
 
 	if versionOf(deployment(2, "agent:v1", "20")) == recorded {

@@ -43,9 +43,11 @@ func TestUninstallLeavesTheAgentOfAnotherRuntime(t *testing.T) {
 	p.settle()
 	live := p.configMap()
 	live.Annotations[p.installer.opts.key(annotationRuntime)] = "another"
+
 	if err := p.client.Update(t.Context(), live); err != nil {
 		t.Fatal(err)
 	}
+
 	p.writes = nil
 	status, err := p.installer.Uninstall(t.Context(), p.runtime)
 	if err != nil || status.State != Removed || len(p.writes) > 0 {
@@ -58,9 +60,11 @@ func TestTheWeightFollowsTheWatches(t *testing.T) {
 	p := newPlace(t, Options{})
 	weigh := func() int64 { return p.installer.budgets.weighOwn(p.installer.rendererOf(&p.runtime)) }
 	few := weigh()
+
 	for n := range 20 {
 		p.runtime.Watches = append(p.runtime.Watches, watchOf(core.Manager(fmt.Sprintf("more-%d", n))))
 	}
+
 	many := weigh()
 	p.runtime.Watches = p.runtime.Watches[:2]
 	if again := weigh(); few <= 0 || many < 2*few || again != few {
@@ -80,9 +84,11 @@ func (p *paged) List(_ context.Context, into client.ObjectList, opts ...client.L
 	number := 0
 	_, _ = fmt.Sscan((&client.ListOptions{}).ApplyOptions(opts).Continue, &number)
 	list.Items = []metav1.PartialObjectMetadata{{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("namespace-", number)}}}
+
 	if number+1 < p.pages {
 		list.Continue = strconv.Itoa(number + 1)
 	}
+
 	return nil
 }
 
@@ -113,6 +119,7 @@ func TestAdditionsOfTwoWebhooks(t *testing.T) {
 		namespaceOf("kept", nil), namespaceOf("first", map[string]string{"a": "1"}), namespaceOf("second", map[string]string{"b": "2"}),
 		namespaceOf("excluded", map[string]string{"a": "1", "ours": "yes"}), namespaceOf("kube-system", map[string]string{"a": "1"}),
 	}
+
 	e := exclusions{by: make(map[string][]string)}
 	var additions []addition
 	for _, more := range []metav1.LabelSelectorRequirement{notIn("a", "1"), notIn("b", "2"), notIn("a", "1")} {
@@ -120,6 +127,7 @@ func TestAdditionsOfTwoWebhooks(t *testing.T) {
 			webhook: map[string]any{"name": "w"}, ours: ours, more: []metav1.LabelSelectorRequirement{more},
 		})
 	}
+
 	e.addAll(additions, &unstructured.Unstructured{}, namespaces)
 	if lost := strings.Join(e.lost, " "); lost != "first second" {
 		t.Errorf("lost are %q, want first and second", lost)
@@ -136,6 +144,7 @@ func TestTheBoundOfNamedNamespaces(t *testing.T) {
 		for number := range n {
 			e.lost = append(e.lost, fmt.Sprintf("namespace-%d-", number))
 		}
+
 		status := e.judgeReady(Status{State: Ready})
 		named := strings.Count(status.Message, "namespace-")
 		if named != mostNamed || strings.Contains(status.Message, "…") != (n > mostNamed) || status.State != Failed {
@@ -197,6 +206,7 @@ func TestAnyOfTwoEndpointSlicesAnswers(t *testing.T) {
 			"endpoints": []any{map[string]any{"addresses": []any{"192.0.2.1"}, "conditions": map[string]any{"ready": ready}}},
 		}}
 	}
+
 	v := p.installer.newVisit(&Runtime{ID: "prod"})
 	for _, tt := range [][]bool{{true, false}, {false, true}, {false, false}} {
 		list := &unstructured.UnstructuredList{Items: []unstructured.Unstructured{slice(tt[0]), slice(tt[1])}}

@@ -15,16 +15,19 @@ import (
 
 func parse(t *testing.T, text string) *metav1.LabelSelector {
 	t.Helper()
+
 	parsed, err := metav1.ParseToLabelSelector(text)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return parsed
 }
 
 // The enforcer of AKS, and others like it, add requirements in any order.
 func TestExclusionsBeyondOurs(t *testing.T) {
 	t.Parallel()
+
 	const refused = "refused"
 	tests := map[string]struct{ ours, live, want string }{
 		"nothing":                    {"a notin (x)", "a notin (x)", ""},
@@ -53,11 +56,13 @@ func TestExclusionsBeyondOurs(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			more, ok := selector.ExclusionsBeyond(parse(t, test.ours), parse(t, test.live))
 			var have []string
 			for _, requirement := range more {
 				have = append(have, selector.Text(requirement))
 			}
+
 			text := strings.Join(have, ", ")
 			if !ok {
 				text = refused
@@ -73,7 +78,9 @@ func TestExclusionsBeyondOurs(t *testing.T) {
 // returns is the whole difference. The oracle is the matcher of Kubernetes.
 func TestMeaningsOfSelectors(t *testing.T) {
 	t.Parallel()
-	keys, values := []string{"a", "b"}, []string{"x", "y", "z"}
+
+	keys := []string{"a", "b"}
+	values := []string{"x", "y", "z"}
 	draw := rapid.Custom(func(t *rapid.T) *metav1.LabelSelector {
 		s := &metav1.LabelSelector{MatchLabels: rapid.MapOfN(
 			rapid.SampledFrom(keys), rapid.SampledFrom(values), 0, 1).Draw(t, "labels")}
@@ -88,10 +95,13 @@ func TestMeaningsOfSelectors(t *testing.T) {
 			if r.Operator == metav1.LabelSelectorOpIn || r.Operator == metav1.LabelSelectorOpNotIn {
 				r.Values = rapid.SliceOfN(rapid.SampledFrom(values), 1, 3).Draw(t, "values")
 			}
+
 			s.MatchExpressions = append(s.MatchExpressions, r)
 		}
+
 		return s
 	})
+
 	var objects []labels.Set
 	for _, a := range append(slices.Clone(values), "", "other") {
 		for _, b := range append(slices.Clone(values), "", "other") {
@@ -100,23 +110,29 @@ func TestMeaningsOfSelectors(t *testing.T) {
 			objects = append(objects, all)
 		}
 	}
+
 	selected := func(t *rapid.T, s *metav1.LabelSelector) (all []bool) {
 		matcher, err := metav1.LabelSelectorAsSelector(s)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		for _, object := range objects {
 			all = append(all, matcher.Matches(object))
 		}
+
 		return all
 	}
+
 	rapid.Check(t, func(t *rapid.T) {
-		ours, live := draw.Draw(t, "ours"), draw.Draw(t, "live")
+		ours := draw.Draw(t, "ours")
+		live := draw.Draw(t, "live")
 		have, _ := selector.Meaning(live)
 		want, _ := selector.Meaning(ours)
 		if have == want && !slices.Equal(selected(t, ours), selected(t, live)) {
 			t.Fatalf("the same meaning, and other objects: %v, %v", ours, live)
 		}
+
 		more, ok := selector.ExclusionsBeyond(ours, live)
 		if !ok {
 			return

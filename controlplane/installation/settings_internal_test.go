@@ -24,18 +24,21 @@ func TestReservedSettings(t *testing.T) {
 	if diff := cmp.Diff(aliasesOf(known), formerSettings); diff != "" {
 		t.Errorf("aliases in docs/reference/agent.md and formerSettings (-want +got):\n%s", diff)
 	}
+
 	for name := range reserved(installer) {
 		_, isKnown := known[name]
 		if !isKnown && name != "POD_NAME" {
 			t.Errorf("reservedSettings has %s, which is no setting of the agent", name)
 		}
 	}
+
 	for name := range chart {
 		_, isKnown := known[name]
 		if !isKnown && name != "POD_NAME" {
 			t.Errorf("values.schema.json reserves %s, which is no setting of the agent", name)
 		}
 	}
+
 	for alias, name := range formerSettings {
 		if chart[alias] != chart[name] {
 			t.Errorf("values.schema.json reserves only one of %s and %s", name, alias)
@@ -47,17 +50,21 @@ func TestReservedSettings(t *testing.T) {
 		"MANAGERS_FILE",    // The chart has no such file.
 		"OWNER_ANNOTATION", // The chart sets it by names.prefix unless env does.
 	}
+
 	onlyChart := []string{
 		"CONTROL_PLANE_PROXY", "CONTROL_PLANE_PROXY_CREDENTIALS", "MANAGERS", // The installer reads them in Settings.
 		"WEBHOOK_ENDPOINT", "WEBHOOK_DOMAIN", "WEBHOOK_CA_CERT", // The installer applies the configuration itself.
 	}
+
 	want := reserved(installer)
 	for _, name := range onlyInstaller {
 		delete(want, name)
 	}
+
 	for _, name := range onlyChart {
 		want[name] = true
 	}
+
 	if diff := cmp.Diff(want, chart); diff != "" {
 		t.Errorf("reservedSettings and the enum of env in values.schema.json differ (-installer +chart):\n%s", diff)
 	}
@@ -73,6 +80,7 @@ func TestSettingsOfThePodAreReserved(t *testing.T) {
 	if len(assigned) < 8 {
 		t.Fatalf("only %d assignments to variables in pods.go", len(assigned))
 	}
+
 	constants := make(map[string]string)
 	for _, pair := range regexp.MustCompile(`(setting\w+) += "(\w+)"`).FindAllStringSubmatch(readText(t, "settings.go"), -1) {
 		constants[pair[1]] = pair[2]
@@ -90,16 +98,19 @@ func TestSettingsOfThePodAreReserved(t *testing.T) {
 
 func readText(t *testing.T, path string) string {
 	t.Helper()
+
 	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return string(text)
 }
 
 // knownSettings returns the settings of the agent, each with the name of which it is the alias.
 func knownSettings(t *testing.T) map[string]string {
 	t.Helper()
+
 	known := make(map[string]string)
 	row := regexp.MustCompile("(?m)^\\| `([A-Z][A-Z0-9_]*)` \\|.*?(?:Alias: `([A-Z0-9_]+)`.*)?$")
 	for _, found := range row.FindAllStringSubmatch(readText(t, "../../docs/reference/agent.md"), -1) {
@@ -108,9 +119,11 @@ func knownSettings(t *testing.T) map[string]string {
 			known[alias] = found[1]
 		}
 	}
+
 	if len(known) < 40 {
 		t.Fatalf("docs/reference/agent.md has only %d settings", len(known))
 	}
+
 	return known
 }
 
@@ -130,6 +143,7 @@ func reserved(all map[string]bool) map[string]bool {
 // reservedInChart also fails if the template sets a variable that a user may set.
 func reservedInChart(t *testing.T) map[string]bool {
 	t.Helper()
+
 	var schema struct {
 		Properties struct {
 			Env struct {
@@ -139,10 +153,12 @@ func reservedInChart(t *testing.T) map[string]bool {
 			}
 		}
 	}
+
 	const chart = "../../deploy/charts/runtime-watcher-agent/"
 	if err := json.Unmarshal([]byte(readText(t, chart+"values.schema.json")), &schema); err != nil {
 		t.Fatal(err)
 	}
+
 	names := make(map[string]bool)
 	for _, name := range schema.Properties.Env.PropertyNames.Not.Enum {
 		names[name] = true
@@ -153,13 +169,16 @@ func reservedInChart(t *testing.T) map[string]bool {
 	for _, found := range variable.FindAllStringSubmatch(readText(t, chart+"templates/deployment.yaml"), -1) {
 		set = append(set, found[1])
 	}
+
 	if len(set) < 15 {
 		t.Fatalf("the template sets only %q", set)
 	}
+
 	for _, name := range slices.Compact(slices.Sorted(slices.Values(set))) {
 		if !names[name] && name != "OWNER_ANNOTATION" {
 			t.Errorf("the template sets %s, which values.schema.json lets env set as well", name)
 		}
 	}
+
 	return names
 }

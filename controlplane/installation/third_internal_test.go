@@ -16,6 +16,7 @@ import (
 // removed.
 func TestFormerObjectsHaveTheirKinds(t *testing.T) {
 	t.Parallel()
+
 	const both = `
 		admissionregistration.k8s.io/v1 ValidatingWebhookConfiguration /N
 		apps/v1 Deployment kyma-system/N
@@ -43,12 +44,14 @@ func TestFormerObjectsHaveTheirKinds(t *testing.T) {
 		parts := strings.Fields(tt.names)
 		want := strings.NewReplacer("N", parts[0], "P", parts[1])
 		var lines []string
+
 		for line := range strings.Lines(both + tt.more) {
 			if fields := strings.Fields(line); len(fields) == 3 {
 				fields[2] = want.Replace(fields[2])
 				lines = append(lines, strings.Join(fields, " "))
 			}
 		}
+
 		if wanted, got := have(lines), have(tt.former); got != wanted {
 			t.Errorf("%s: got\n%s\nwant\n%s", name, got, wanted)
 		}
@@ -61,9 +64,11 @@ func describe(namespace string, renamed bool) (all []string) {
 	if renamed {
 		objects = RenamedSKRWebhook(namespace)
 	}
+
 	for _, object := range objects {
 		all = append(all, object.GetAPIVersion()+" "+object.GetKind()+" "+object.GetNamespace()+"/"+object.GetName())
 	}
+
 	return all
 }
 
@@ -81,9 +86,11 @@ func TestOneObjectOfOthersIsEnough(t *testing.T) {
 			service := &corev1.Service{}
 			service.Namespace = p.installer.opts.Namespace
 			service.Name = p.installer.opts.Name
+
 			if tt.mark != "" {
 				service.Annotations = map[string]string{p.installer.opts.Names.InstalledBy(): tt.mark}
 			}
+
 			p.create(service)
 
 			if status, err := p.install(); !errors.Is(err, tt.want) {
@@ -105,6 +112,7 @@ func TestLabelsOfTheConfiguration(t *testing.T) {
 
 	check := func(when string) {
 		t.Helper()
+
 		labels := p.configuration().GetLabels()
 		for key, value := range want {
 			if labels[key] != value {
@@ -119,13 +127,16 @@ func TestLabelsOfTheConfiguration(t *testing.T) {
 		labels := live.GetLabels()
 		delete(labels, key)
 		live.SetLabels(labels)
+
 		if err := p.client.Update(t.Context(), live); err != nil {
 			t.Fatal(err)
 		}
+
 		p.runtime.Verify = true
 		if _, err := p.install(); err != nil {
 			t.Fatal(err)
 		}
+
 		check("after others removed " + key)
 	}
 }
@@ -133,6 +144,7 @@ func TestLabelsOfTheConfiguration(t *testing.T) {
 // A runtime chooses the JSON of its webhooks. One with another name than a text is an unknown webhook.
 func TestANameThatIsNoText(t *testing.T) {
 	t.Parallel()
+
 	configuration := func(name any) *unstructured.Unstructured {
 		return &unstructured.Unstructured{Object: map[string]any{
 			"webhooks": []any{map[string]any{"name": name, "timeoutSeconds": int64(3)}},
@@ -145,6 +157,7 @@ func TestANameThatIsNoText(t *testing.T) {
 	if additions := findAdditions(live, ours); len(additions) > 0 {
 		t.Errorf("additions %v of an unknown webhook, want none", additions)
 	}
+
 	if present := presentIn(live, webhooksOf(ours)); len(present) > 0 {
 		t.Errorf("the webhooks %v are present, want none", present)
 	}

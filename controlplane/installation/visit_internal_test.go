@@ -52,10 +52,12 @@ type place struct {
 
 func newPlace(t *testing.T, opts Options) *place {
 	t.Helper()
+
 	p := &place{
 		t: t, opts: opts, now: time.Unix(1e9, 0), meanwhile: func(string, string) {},
 		deleted: make(map[string]metav1.Preconditions),
 	}
+
 	p.opts.NoCanary = true
 	p.opts.Now = func() time.Time { return p.now }
 	p.opts.Logger = slog.New(slog.DiscardHandler)
@@ -69,6 +71,7 @@ func newPlace(t *testing.T, opts Options) *place {
 		}},
 		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"192.0.2.1"}}},
 	}
+
 	p.create(ready)
 
 	ca := must(testpki.NewCA("ca", testpki.Options{}))
@@ -77,12 +80,15 @@ func newPlace(t *testing.T, opts Options) *place {
 	p.runtime = Runtime{
 		ID: "prod", Client: p.hooked(), Secret: testpki.Files(leaf, ca), Watches: []watch.Watch{watchOf("first"), watchOf("second")},
 	}
+
 	return p
 }
 
 func watchOf(manager core.Manager) watch.Watch {
 	w := watch.Watch{Manager: manager, Name: client.ObjectKey{Namespace: "kcp", Name: string(manager)}}
-	w.Resource.Version, w.Resource.Resource = "v1", "configmaps"
+	w.Resource.Version = "v1"
+	w.Resource.Resource = "configmaps"
+
 	return w
 }
 
@@ -92,6 +98,7 @@ func (p *place) hooked() client.Client {
 		p.meanwhile(verb, kind)
 		p.writes = append(p.writes, verb+" "+kind)
 	}
+
 	kindOf := func(object runtime.Object) string { return object.GetObjectKind().GroupVersionKind().Kind }
 	return &serial{Client: interceptor.NewClient(p.client, interceptor.Funcs{
 		Apply: func(ctx context.Context, c client.WithWatch, object runtime.ApplyConfiguration, opts ...client.ApplyOption) error {
@@ -108,6 +115,7 @@ func (p *place) hooked() client.Client {
 			if len((&client.PatchOptions{}).ApplyOptions(opts).DryRun) > 0 {
 				verb = "try"
 			}
+
 			note(verb, kindOf(object))
 			return c.Patch(ctx, object, patch, opts...)
 		},
@@ -116,6 +124,7 @@ func (p *place) hooked() client.Client {
 			if given := (&client.DeleteOptions{}).ApplyOptions(opts).Preconditions; given != nil {
 				p.deleted[kindOf(object)] = *given
 			}
+
 			return c.Delete(ctx, object, opts...)
 		},
 	}), turn: make(chan struct{}, 1)}
@@ -149,6 +158,7 @@ func (p *place) create(object client.Object) {
 
 func (p *place) install() (Status, error) {
 	p.t.Helper()
+
 	p.writes = nil
 	return p.installer.Install(p.t.Context(), p.runtime)
 }
@@ -156,22 +166,26 @@ func (p *place) install() (Status, error) {
 // settle installs until the agents answer.
 func (p *place) settle() Status {
 	p.t.Helper()
+
 	var status Status
 	for n := range 3 {
 		if n > 0 {
 			p.roll()
 		}
+
 		var err error
 		if status, err = p.install(); err != nil {
 			p.t.Fatal(err)
 		}
 	}
+
 	return status
 }
 
 // roll reports all replicas of the newest Deployment as available.
 func (p *place) roll() {
 	p.t.Helper()
+
 	d := p.deployment()
 	d.Status = appsv1.DeploymentStatus{
 		ObservedGeneration: d.Generation, Replicas: 2, UpdatedReplicas: 2, AvailableReplicas: 2, ReadyReplicas: 2,
@@ -193,25 +207,30 @@ func (p *place) configMap() *corev1.ConfigMap {
 
 func get[O client.Object](p *place, name string, object O) O {
 	p.t.Helper()
+
 	key := client.ObjectKey{Namespace: p.installer.opts.Namespace, Name: name}
 	if err := p.client.Get(p.t.Context(), key, object); err != nil {
 		p.t.Fatal(err)
 	}
+
 	return object
 }
 
 func (p *place) configuration() *unstructured.Unstructured {
 	p.t.Helper()
+
 	live := p.installer.opts.bareConfiguration()
 	if err := p.client.Get(p.t.Context(), client.ObjectKeyFromObject(live), live); err != nil {
 		p.t.Fatal(err)
 	}
+
 	return live
 }
 
 // spoil removes a webhook, so that the API server has missed calls.
 func (p *place) spoil() {
 	p.t.Helper()
+
 	live := p.configuration()
 	live.Object["webhooks"] = webhooksOf(live)[1:]
 	if err := p.client.Update(p.t.Context(), live); err != nil {
@@ -252,19 +271,23 @@ func TestAClaimNeedsTheVersionThatWasRead(t *testing.T) {
 			verb := "create"
 			if strings.Contains(name, "over") {
 				p.settle()
-				p.opts.Owner, p.opts.FormerOwners = "second", []string{"first"}
+				p.opts.Owner = "second"
+				p.opts.FormerOwners = []string{"first"}
 				p.installer = must(New(Parts{Image: "agent.example.com/agent:v1", ControlPlane: "kcp.example.com:443"}, p.opts))
 				verb = "patch"
 			}
+
 			p.meanwhile = func(v, kind string) {
 				if v == verb && kind == "ConfigMap" {
 					rival(p)
 				}
 			}
+
 			_, err := p.install()
 			if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
 				t.Errorf("error %v, want a conflict", err)
 			}
+
 			for _, write := range p.writes {
 				if strings.HasPrefix(write, "apply") || strings.HasPrefix(write, "patch Validating") {
 					t.Errorf("write after a claim that failed: %s", write)
@@ -298,6 +321,7 @@ func TestANamespaceOfOthersIsNotApplied(t *testing.T) {
 			namespace.Annotations = map[string]string{
 				p.installer.opts.key(annotationCreatedBy): createdBy, p.installer.opts.Names.InstalledBy(): "another",
 			}
+
 			p.create(namespace)
 		}, false},
 	} {
@@ -306,12 +330,14 @@ func TestANamespaceOfOthersIsNotApplied(t *testing.T) {
 			row.begin(p)
 			p.settle()
 			p.runtime.Verify = true
+
 			if _, err := p.install(); err != nil {
 				t.Fatal(err)
 			}
 			if applied := slices.Contains(p.writes, "apply Namespace"); applied != row.ours {
 				t.Errorf("the namespace is applied: %t, want %t", applied, row.ours)
 			}
+
 			live := &corev1.Namespace{}
 			if err := p.client.Get(t.Context(), client.ObjectKey{Name: "runtime-watcher"}, live); err != nil {
 				t.Fatal(err)
@@ -330,20 +356,26 @@ func TestPausesBetweenRestartsGrow(t *testing.T) {
 	schedule := func(id core.RuntimeID, due string, why cause) string {
 		return p.installer.memory.restarts.scheduleRestart(id, due, why, p.now)
 	}
+
 	var restarts []time.Duration
-	begun, last := p.now, ""
+	begun := p.now
+	last := ""
+
 	for n := range 200 {
 		due := strings.Repeat("x", n%9+1)
 		if have := schedule("prod", due, cause{missed: true}); have == due && have != last {
 			restarts, last = append(restarts, p.now.Sub(begun)), have
 		}
+
 		schedule("other", "always", cause{missed: true}) // Another runtime has separate pauses.
 		p.now = p.now.Add(time.Minute)
 	}
+
 	var pauses []time.Duration
 	for n := range restarts[1:] {
 		pauses = append(pauses, restarts[n+1]-restarts[n])
 	}
+
 	for n, least := range []time.Duration{time.Minute, 3 * time.Minute, 7 * time.Minute, 15 * time.Minute, 31 * time.Minute, time.Hour} {
 		if n >= len(pauses) || pauses[n] < least || pauses[n] > least+2*time.Minute {
 			t.Fatalf("pauses %v, want about 1, 3, 7, 15, 31 and 60 minutes", pauses)
@@ -356,6 +388,7 @@ func TestPausesBetweenRestartsGrow(t *testing.T) {
 	if second := schedule("prod", "peace", cause{missed: true}); first != "after" || second != "peace" {
 		t.Errorf("after hours of peace: %q and %q, want short pauses again", first, second)
 	}
+
 	if have := schedule("prod", "manager", cause{former: true}); have != "manager" {
 		t.Errorf("a manager that is gone waits: %q", have)
 	}
@@ -368,13 +401,17 @@ func TestADueRestartIsRecordedBeforeTheCorrection(t *testing.T) {
 	p.settle()
 	before := p.configMap().Annotations[p.installer.opts.key(annotationRestart)]
 	p.spoil()
+
 	if _, err := p.install(); err != nil {
 		t.Fatal(err)
 	}
-	recorded, corrected := slices.Index(p.writes, "apply ConfigMap"), slices.Index(p.writes, "patch ValidatingWebhookConfiguration")
+
+	recorded := slices.Index(p.writes, "apply ConfigMap")
+	corrected := slices.Index(p.writes, "patch ValidatingWebhookConfiguration")
 	if recorded < 0 || corrected < recorded {
 		t.Errorf("writes %v, want the ConfigMap before the webhooks", p.writes)
 	}
+
 	due := p.configMap().Annotations[p.installer.opts.key(annotationRestart)]
 	pods := p.deployment().Spec.Template.Annotations[p.installer.opts.key(annotationRestart)]
 	if due == before || pods != due {
@@ -389,9 +426,11 @@ func TestADueRestartIsRecordedBeforeTheCorrection(t *testing.T) {
 	if pods = p.deployment().Spec.Template.Annotations[p.installer.opts.key(annotationRestart)]; second == due || pods != due {
 		t.Errorf("due %q after %q, and pods have %q", second, due, pods)
 	}
+
 	if status.State != Failed || status.Reason != ReasonWebhooksContested {
 		t.Errorf("got %+v, want it contested", status)
 	}
+
 	p.now = p.now.Add(time.Hour)
 	if status = p.settle(); status.State != Ready {
 		t.Errorf("got %+v after the pause", status)
@@ -409,6 +448,7 @@ func TestDeletionsHavePreconditions(t *testing.T) {
 	p.runtime.Client = documents{Client: p.runtime.Client, texts: map[string]string{
 		"/apis": `{"kind": "APIGroupList"}`, "/api/v1": `{"kind": "APIResourceList"}`,
 	}}
+
 	// Objects of a fake client have no UID of their own.
 	for n, object := range []client.Object{p.deployment(), p.configMap(), get(p, "runtime-watcher", &corev1.Service{})} {
 		object.SetUID([]metav1.ObjectMeta{{UID: "one"}, {UID: "two"}, {UID: "three"}}[n].UID)
@@ -416,21 +456,25 @@ func TestDeletionsHavePreconditions(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	for range 3 {
 		if _, err := p.installer.Uninstall(t.Context(), p.runtime); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	for kind, want := range map[string]string{"Deployment": "one", "ConfigMap": "two", "Service": "three"} {
 		if have := p.deleted[kind].UID; have == nil || string(*have) != want {
 			t.Errorf("%s is deleted with the UID %v, want %q", kind, have, want)
 		}
 	}
+
 	for kind, given := range p.deleted {
 		if given.UID == nil {
 			t.Errorf("%s is deleted without a UID", kind)
 		}
 	}
+
 	if given := p.deleted["Namespace"]; given.ResourceVersion == nil || *given.ResourceVersion == "" {
 		t.Errorf("the namespace is deleted with %v, want its version", given)
 	}

@@ -53,7 +53,9 @@ func (s *secrets) Get(_ context.Context, name client.ObjectKey, object client.Ob
 	}
 
 	secret, _ := object.(*corev1.Secret)
-	secret.Data, secret.Labels = maps.Clone(s.data), map[string]string{"label": s.label}
+	secret.Data = maps.Clone(s.data)
+	secret.Labels = map[string]string{"label": s.label}
+
 	return nil
 }
 
@@ -90,6 +92,7 @@ func start(t *testing.T) *fixture {
 		Reloaded: func(keys.Generation) { f.reloaded++ },
 		Refused:  func(r keys.Refusal) { f.refused = append(f.refused, string(r.Problem)) },
 	}}))
+
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- f.Start(ctx) }()

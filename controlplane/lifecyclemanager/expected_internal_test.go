@@ -19,7 +19,8 @@ import (
 
 // The agent may come before the modules. It must not leave their namespace unwatched, or remove it.
 func TestTheNamespaceOfModulesIsNotOfTheAgent(t *testing.T) {
-	namespace, adjusted := &unstructured.Unstructured{}, false
+	namespace := &unstructured.Unstructured{}
+	adjusted := false
 	namespace.SetGroupVersionKind(schema.GroupVersionKind{Version: "v1", Kind: "Namespace"})
 	namespace.SetAnnotations(map[string]string{"operator.kyma-project.io/created-by": "runtime-watcher-installation"})
 
@@ -45,6 +46,7 @@ func TestExpectedRuntimes(t *testing.T) {
 			o := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
 				Name: id, Namespace: plane, Labels: map[string]string{runtimeID: id}, Finalizers: finalizers,
 			}}
+
 			o.SetGroupVersionKind(kyma)
 			return o
 		}
@@ -69,6 +71,7 @@ func TestExpectedRuntimes(t *testing.T) {
 			states[s.Runtime] = s.State
 			return true
 		})
+
 		if want := (map[core.RuntimeID]fleet.State{"ours": fleet.Stale, "installed": fleet.Stale}); !maps.Equal(states, want) {
 			t.Errorf("the fleet knows %v, want %v", states, want)
 		}

@@ -60,6 +60,7 @@ func TestDefaultsOfTheOtherEnds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if name := configuration.Webhooks[0].Name; name != "canary.operator."+defaults.WebhookDomain {
 		t.Errorf("webhook %s has another domain than %s", name, defaults.WebhookDomain)
 	}
@@ -72,12 +73,14 @@ func bundle(t *testing.T) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return ca.PEM
 }
 
 // Whoever sets the group gets no name of another project.
 func TestGroupDecidesAllOthers(t *testing.T) {
 	t.Parallel()
+
 	tests := map[string]struct{ have, want names.Names }{
 		"group": {names.Names{Group: "fleet.example.com"}, names.Names{
 			Group: "fleet.example.com", Kind: "Watcher", Plural: "watchers",

@@ -69,6 +69,7 @@ func TestKeepCertificates(t *testing.T) {
 				if err := KeepCertificates(set).Start(ctx); err != nil || ctx.Err() == nil {
 					t.Errorf("it ends with %v, want no error at the end of its context", err)
 				}
+
 				if !slices.Equal(set.calls, test.want) {
 					t.Errorf("calls after %v, want %v", set.calls, test.want)
 				}
@@ -89,6 +90,7 @@ func TestARotationLooksAtAllRuntimesOnce(t *testing.T) {
 		stable, reissuing, confirming = certificates.PhaseStable, certificates.PhaseReissuing, certificates.PhaseConfirming
 		failed                        = ""
 	)
+
 	tests := map[string]struct {
 		phases []certificates.Phase
 		looks  int
@@ -107,16 +109,20 @@ func TestARotationLooksAtAllRuntimesOnce(t *testing.T) {
 					if phase == failed {
 						now.err = errors.New("the API server is away")
 					}
+
 					issuer.answers = append(issuer.answers, now)
 				}
+
 				r := &reconciler{certificates: issuer, opts: Options{}.withDefaults()}
 				ctx, stop := context.WithCancel(t.Context())
 				ended := make(chan error, 1)
 				looks := 0
 				go func() { ended <- r.keepAuthority(func() { looks++ }).Start(ctx) }()
+
 				for range 10 * len(test.phases) {
 					time.Sleep(time.Second)
 				}
+
 				stop()
 				if err := <-ended; err != nil || looks != test.looks || len(issuer.calls) < len(test.phases) {
 					t.Errorf("%d looks after %d phases, want %d after %d: %v", looks, len(issuer.calls), test.looks, len(test.phases), err)
@@ -139,19 +145,23 @@ func TestASharedSecretIsReadAgain(t *testing.T) {
 				t.Errorf("%q, error %v, want %q", have, err, content)
 			}
 		}
+
 		none, err := r.readSharedSecret(t.Context(), sharedKey{key: "any"})
 		if none != nil || err != nil {
 			t.Errorf("%q, error %v without a name, want neither", none, err)
 		}
+
 		want("") // There is none.
 		check(t, plane.Create(t.Context(), secret))
 		want("") // It is empty.
+
 		for _, content := range []string{"{}", `{"auths":{}}`} {
 			secret.Data = map[string][]byte{corev1.DockerConfigJsonKey: []byte(content)}
 			check(t, plane.Update(t.Context(), secret))
 			<-time.After(sharedSecretAge)
 			want(content)
 		}
+
 		check(t, plane.Delete(t.Context(), secret))
 		want(`{"auths":{}}`)
 		<-time.After(sharedSecretAge)

@@ -28,6 +28,7 @@ type testFleet struct {
 
 func newTestFleet(t *testing.T) testFleet {
 	t.Helper()
+
 	f, err := fleet.New(fleet.Options{})
 	check(t, err)
 	return testFleet{f, t}
@@ -54,11 +55,13 @@ func (h testFleet) beat(epoch string, managers ...core.Manager) {
 
 func (h testFleet) wantKnown(want ...core.Manager) {
 	h.t.Helper()
+
 	var have []core.Manager
 	h.Range(func(s fleet.Status) bool {
 		have = append(have, s.Manager)
 		return true
 	})
+
 	slices.Sort(have)
 	if !slices.Equal(have, want) {
 		h.t.Errorf("the fleet knows %v, want %v", have, want)
@@ -70,36 +73,43 @@ func TestFormerManagersAreForgottenWhenTheirAgentsHaveEnded(t *testing.T) {
 		interval := r.opts.Interval
 		look := func(again time.Duration, managers ...core.Manager) {
 			t.Helper()
+
 			r.book.noteFormer(prodKey, managers, nil)
 			if got := r.pauseOfReady(r.forgetFormer(prodKey, prod, managers)); got != again {
 				t.Errorf("reconciled again in %v, want %v", got, again)
 			}
 		}
+
 		look(interval, "old", "steady")
 		f.beat("old agent", "by hand", "old", "steady")
 		time.Sleep(interval)
 		f.beat("old agent", "old", "steady")
+
 		// The new agents are there, and the old one still beats.
 		look(drain, "new", "steady")
 		f.beat("new agent", "new", "steady")
 		f.wantKnown("by hand", "new", "old", "steady")
+
 		// It has ended without a word.
 		time.Sleep(drain + time.Second)
 		f.beat("new agent", "new", "steady")
 		look(interval, "new", "steady")
 		f.wantKnown("by hand", "new", "steady")
+
 		// The last heartbeat was still on its way.
 		f.beat("old agent", "old")
 		look(drain, "new", "steady")
 		time.Sleep(drain + time.Second)
 		look(interval, "new", "steady")
 		f.wantKnown("by hand", "new", "steady")
+
 		// It is silent, but named again.
 		f.beat("third agent", "old")
 		look(interval, "new", "old", "steady")
 		time.Sleep(time.Hour)
 		look(interval, "new", "old", "steady")
 		f.wantKnown("by hand", "new", "old", "steady")
+
 		// No Watcher is left.
 		look(interval)
 		f.wantKnown("by hand")
@@ -115,11 +125,14 @@ func TestAgentsThatGoOnDoNotKeepTheReconcilerBusy(t *testing.T) {
 			if r.forgetFormer(prodKey, prod, nil) {
 				soon++
 			}
+
 			time.Sleep(time.Minute)
 		}
+
 		if soon == 0 || soon > 10 {
 			t.Errorf("reconciled %d times within an hour, want some at first", soon)
 		}
+
 		f.wantKnown("old")
 	})
 }
@@ -131,9 +144,11 @@ func TestARuntimeDecidesAboutItselfOnly(t *testing.T) {
 		hostile := client.ObjectKey{Name: "hostile"}
 		r.book.addObject(hostile, "hostile")
 		r.book.noteFormer(hostile, nil, []core.Manager{"by hand"})
+
 		for n := range 10_000 {
 			r.book.noteFormer(hostile, nil, []core.Manager{core.Manager(fmt.Sprint("m", n))})
 		}
+
 		time.Sleep(time.Hour)
 		r.forgetFormer(prodKey, prod, nil)
 		f.wantKnown("by hand")
@@ -147,23 +162,28 @@ func TestARuntimeDecidesAboutItselfOnly(t *testing.T) {
 func TestARuntimeIsForgottenWithItsLastObject(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newTestFleet(t)
-		first, second := newObject("first"), newObject("second")
+		first := newObject("first")
+		second := newObject("second")
 		c := newPlane(t, first, second)
 		r := newReconciler(t, c, outOfReach)
 		r.opts.Fleet = f.Fleet
 		r.identify = func(context.Context, client.Object) (Identity, error) { return Identity{ID: prod, Domain: "a"}, nil }
 		f.beat("e", "a")
+
 		for _, object := range []client.Object{first, second} {
 			_ = reconcileOnce(t, r, object)
 		}
+
 		for n, object := range []client.Object{first, second} {
 			if n == 1 {
 				f.wantKnown("a")
 			}
+
 			check(t, r.client.Get(t.Context(), client.ObjectKeyFromObject(object), object))
 			object.SetFinalizers(nil)
 			check(t, errors.Join(c.Update(t.Context(), object), c.Delete(t.Context(), object), reconcileOnce(t, r, object)))
 		}
+
 		f.wantKnown()
 	})
 }
@@ -175,5 +195,6 @@ func TestWithoutAFleetNothingIsLookedAtSooner(t *testing.T) {
 	if again := r.pauseOfReady(r.forgetFormer(prodKey, prod, nil)); again != r.opts.Interval {
 		t.Errorf("reconciled again in %v, want %v", again, r.opts.Interval)
 	}
+
 	r.forgetRuntime(prod)
 }

@@ -31,10 +31,12 @@ type valid struct {
 
 func newValid(t *testing.T) valid {
 	t.Helper()
+
 	ca, err := testpki.NewCA("ca", testpki.Options{})
 	check(t, err)
 	leaf, err := ca.Server(string(prod), testpki.Options{DNSNames: []string{"runtime-watcher.runtime-watcher.svc"}})
 	check(t, err)
+
 	return valid{secret: testpki.Files(leaf, ca)}
 }
 
@@ -54,7 +56,9 @@ type hostileWorld struct {
 
 func newHostileWorld(t *testing.T, server *remotetest.Server) *hostileWorld {
 	t.Helper()
-	object, other := newObject(string(prod)), newObject("other")
+
+	object := newObject(string(prod))
+	other := newObject("other")
 	secret := &corev1.Secret{ObjectMeta: object.ObjectMeta, Data: map[string][]byte{"config": server.Kubeconfig()}}
 	secret.UID = "secret"
 	plane := newPlane(t, object, secret)
@@ -69,12 +73,14 @@ func newHostileWorld(t *testing.T, server *remotetest.Server) *hostileWorld {
 		_, err := connect(t.Context(), other)
 		check(t, err)
 	}}
+
 	w.certificates, w.opts.Fleet = newValid(t), newTestFleet(t).Fleet
 	var err error
 	w.installer, err = installation.New(installation.Parts{Image: "image", ControlPlane: "control-plane.example.com:443"}, installation.Options{
 		Logger: slog.New(slog.NewTextHandler(&w.logged, nil)),
 	})
 	check(t, err)
+
 	return w
 }
 
@@ -84,6 +90,7 @@ func (w *hostileWorld) reconcileOnce() (result reconcile.Result, took remotetest
 		result, err = w.lanes.Regular.Reconcile(ctx, requestOf(w.object))
 		return err
 	})
+
 	took.Log += w.logged.Len()
 	return result, took, err
 }
@@ -96,10 +103,13 @@ func TestAHostileRuntimeCostsLittle(t *testing.T) {
 		for i := range n {
 			fmt.Fprintf(&text, "m%d-%d ", round, i)
 		}
+
 		return text.String()
 	}
+
 	const mega = 1 << 20
 	var round atomic.Int64
+
 	// edits changes the honest answers about one kind.
 	edits := func(resource string, edit func(object map[string]any)) remotetest.Spoil {
 		return func(w http.ResponseWriter, request *http.Request, honest []byte) bool {
@@ -108,12 +118,15 @@ func TestAHostileRuntimeCostsLittle(t *testing.T) {
 				object["kind"] == "Status" {
 				return false
 			}
+
 			edit(object)
 			w.Header().Set("Content-Type", "application/json")
 			_ = json.NewEncoder(w).Encode(object)
+
 			return true
 		}
 	}
+
 	// puts changes one field of the honest answers about one kind.
 	puts := func(resource string, value any, path ...string) remotetest.Spoil {
 		last := len(path) - 1
@@ -124,12 +137,14 @@ func TestAHostileRuntimeCostsLittle(t *testing.T) {
 			object[path[last]] = value
 		})
 	}
+
 	// A list of this many objects is as large as the bound allows.
 	many := slices.Repeat([]any{map[string]any{}}, 60_000)
 	different := make([]any, 25_000)
 	for n := range different {
 		different[n] = map[string]any{"n": n}
 	}
+
 	const annotation = "operator.kyma-project.io/"
 	tests := map[string]struct {
 		hostile remotetest.Spoil
@@ -151,6 +166,7 @@ func TestAHostileRuntimeCostsLittle(t *testing.T) {
 					"service": map[string]any{"namespace": "a", "name": "a", "path": "/validate/" + name},
 				}})
 			}
+
 			object["webhooks"] = webhooks
 		}), true},
 		"webhooks that just fit":   {puts("/validatingwebhookconfigurations/", different, "webhooks"), false},
@@ -180,10 +196,12 @@ func TestAHostileRuntimeCostsLittle(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			server := remotetest.NewServer(t)
 			w := newHostileWorld(t, server)
+
 			// Control: without the attack, the agent is installed.
 			if result, _, err := w.reconcileOnce(); err != nil || result.Priority == nil {
 				t.Fatalf("got %+v, %v, want a runtime that is ready", result, err)
 			}
+
 			kept := remotetest.Heap()
 			server.SetSpoil(test.hostile)
 			for range 3 {
@@ -192,14 +210,17 @@ func TestAHostileRuntimeCostsLittle(t *testing.T) {
 				result, took, err := w.reconcileOnce()
 				t.Logf("%d answers: %d KiB, %v, %d bytes of log: %.250v",
 					server.Arrived()-arrived, took.Memory>>10, took.Time, took.Log, err)
+
 				if server.Arrived() == arrived {
 					t.Error("no hostile answer has arrived")
 				}
 				if ready := err == nil && result.Priority != nil; ready != test.ready {
 					t.Errorf("ready: %t, %v, want %t", ready, err, test.ready)
 				}
+
 				took.Check(t)
 			}
+
 			w.wantNothingKept(kept)
 		})
 	}
@@ -209,6 +230,7 @@ func TestAHostileRuntimeCostsLittle(t *testing.T) {
 func TestAttacksOnTheInstallation(t *testing.T) {
 	remotetest.Run(t, func(t *testing.T, server *remotetest.Server) func(context.Context) error {
 		t.Helper()
+
 		w := newHostileWorld(t, server)
 		return func(ctx context.Context) error {
 			w.logged.Reset()
@@ -217,6 +239,7 @@ func TestAttacksOnTheInstallation(t *testing.T) {
 			if w.logged.Len() > remotetest.MostLog {
 				t.Errorf("%d kB of log", w.logged.Len()>>10)
 			}
+
 			return err
 		}
 	})
@@ -225,6 +248,7 @@ func TestAttacksOnTheInstallation(t *testing.T) {
 // wantNothingKept deletes the object.
 func (w *hostileWorld) wantNothingKept(before uint64) {
 	w.t.Helper()
+
 	w.evict() // As for a client that others displace.
 	remotetest.CheckKept(w.t, before)
 	w.forgetObject(client.ObjectKeyFromObject(w.object))

@@ -24,21 +24,25 @@ import (
 // connected to.
 func joinsBySelf(t *testing.T, object client.Object) (r *reconciler, last *installation.Status) {
 	t.Helper()
+
 	r = newReconciler(t, newPlane(t, object), func(context.Context, client.Object) (client.Client, error) {
 		t.Error("a runtime that joins by itself is connected to")
 		return nil, errors.New("no kubeconfig")
 	})
+
 	identify := r.identify
 	r.identify = func(ctx context.Context, object client.Object) (Identity, error) {
 		identity, err := identify(ctx, object)
 		identity.Joins = true
 		return identity, err
 	}
+
 	last = &installation.Status{}
 	r.opts.Report = func(_ context.Context, _ client.Object, status installation.Status) error {
 		*last = status
 		return nil
 	}
+
 	return r, last
 }
 
@@ -51,6 +55,7 @@ func TestARuntimeThatJoinsIsJudgedByItsHeartbeats(t *testing.T) {
 		check(t, err)
 		r.opts.Fleet = all
 		managers := []core.Manager{"first", "second", "not-there"}
+
 		for _, step := range []struct {
 			manager core.Manager
 			set     fleet.Condition
@@ -74,9 +79,12 @@ func TestARuntimeThatJoinsIsJudgedByItsHeartbeats(t *testing.T) {
 			if step.manager != "" {
 				fleettest.Set(all, "runtime-1", step.manager, step.set)
 			}
+
 			have, err := judge(r, object, managers)
 			check(t, err)
-			have.Available, have.Replicas = 0, 0
+			have.Available = 0
+			have.Replicas = 0
+
 			if diff := cmp.Diff(step.want, have); diff != "" {
 				t.Errorf("after %s %v (-want +got):\n%s", step.manager, step.set, diff)
 			}
@@ -108,12 +116,14 @@ func TestAManagerThatTheAgentDoesNotServeIsNamed(t *testing.T) {
 		go func() {
 			_ = all.Receiver().Start(t.Context(), map[core.Manager]core.Handler{"first": served, "second": served})
 		}()
+
 		all.Expect("runtime-1", "first")
 		all.Expect("runtime-1", "second")
 		time.Sleep(2 * time.Minute)
 		managers := []core.Manager{"first", "second"}
 		have, err := judge(r, object, managers)
 		check(t, err)
+
 		if have.State != installation.Failed || have.Message != "first is stale; second is stale" {
 			t.Errorf("without any heartbeat: %+v", have)
 		}
@@ -124,6 +134,7 @@ func TestAManagerThatTheAgentDoesNotServeIsNamed(t *testing.T) {
 		if have.State != installation.Ready || !strings.Contains(have.Notice, "no heartbeat ever came for second") {
 			t.Errorf("with heartbeats to one manager: %+v", have)
 		}
+
 		fleettest.Set(all, "runtime-1", "first", fleet.Condition{State: fleet.Degraded, Reason: fleet.ReasonWebhookChanged})
 		have, err = judge(r, object, managers)
 		check(t, err)
@@ -141,16 +152,19 @@ func TestTheStatusOfAJoinedRuntimeFollowsItsHeartbeats(t *testing.T) {
 		w.beat("a", alive)
 		w.drain()
 		pending := core.Heartbeat{Canary: core.CanaryAlive, OldestPending: time.Hour}
+
 		for _, beat := range []core.Heartbeat{pending, alive, lost, alive} {
 			time.Sleep(w.opts.Retry)
 			w.beat("a", beat)
 			w.wantLooks(1)
 		}
+
 		// Changes that follow each other soon share a reconcile.
 		for range 10 {
 			w.beat("a", pending)
 			w.beat("a", alive)
 		}
+
 		w.wantLooks(0)
 		time.Sleep(w.opts.Retry)
 		w.wantLooks(1)
@@ -170,6 +184,7 @@ func TestTheStatusOfAJoinedRuntimeFollowsItsHeartbeats(t *testing.T) {
 // installer renews its certificate.
 func TestAnInstalledAgentIsRemovedBeforeItsRuntimeJoins(t *testing.T) {
 	t.Parallel()
+
 	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kcp", Name: "runtime-1"}}
 	r, last := joinsBySelf(t, object)
 	_ = reconcileOnce(t, r, object) // The status has its error.
@@ -184,6 +199,7 @@ func TestAnInstalledAgentIsRemovedBeforeItsRuntimeJoins(t *testing.T) {
 	controllerutil.AddFinalizer(object, r.names.Finalizer)
 	check(t, r.client.Update(t.Context(), object))
 	_ = reconcileOnce(t, r, object) // The status has its error.
+
 	if last.State != installation.Failed || last.Reason != ReasonInstallerRefused {
 		t.Errorf("with an installed agent: %+v", last)
 	}

@@ -50,21 +50,27 @@ func (s *secrets) Get(_ context.Context, key client.ObjectKey, object client.Obj
 	if s.err != nil {
 		return s.err
 	}
+
 	secret, _ := object.(*corev1.Secret)
 	secret.Namespace, secret.Name = key.Namespace, key.Name
-	secret.UID, secret.ResourceVersion, secret.Data = s.uid, s.version, map[string][]byte{"config": []byte(s.text)}
+	secret.UID = s.uid
+	secret.ResourceVersion = s.version
+	secret.Data = map[string][]byte{"config": []byte(s.text)}
+
 	return nil
 }
 
 // mustConnect connects to the runtime of an object.
 func mustConnect(t *testing.T, connect func(context.Context, client.Object) (client.Client, error), name string) client.Client {
 	t.Helper()
+
 	object := &corev1.ConfigMap{}
 	object.SetName(name)
 	c, err := connect(t.Context(), object)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return c
 }
 
@@ -77,24 +83,32 @@ func TestKubeconfigsKeepAClientUntilItsSecretChanges(t *testing.T) {
 	if connect() != first {
 		t.Error("each reconcile makes a client")
 	}
+
 	stored.version = "2" // A label has changed.
 	if connect() != first {
 		t.Error("a touched Secret makes a client")
 	}
-	stored.version, stored.text = "3", strings.Replace(kubeconfig, "token: secret", "token: renewed", 1)
+
+	stored.version = "3"
+	stored.text = strings.Replace(kubeconfig, "token: secret", "token: renewed", 1)
 	second := connect()
 	if second == first {
 		t.Error("a client of a kubeconfig that was replaced")
 	}
+
 	stored.err = apierrors.NewNotFound(schema.GroupResource{Resource: "secrets"}, "runtime")
 	if c, err := kubeconfigs(t.Context(), object); !errors.Is(err, runtimes.ErrGone) || c != nil {
 		t.Errorf("without Secret: got %v, %v", c, err)
 	}
+
 	stored.err = errors.New("the API server is away")
 	if _, err := kubeconfigs(t.Context(), object); err == nil || errors.Is(err, runtimes.ErrGone) {
 		t.Errorf("the API server is away: got %v", err)
 	}
-	stored.err, stored.version, stored.text = nil, "4", kubeconfig
+
+	stored.err = nil
+	stored.version = "4"
+	stored.text = kubeconfig
 	if connect() == second {
 		t.Error("a client of a Secret that was gone")
 	}
@@ -113,10 +127,12 @@ func TestKubeconfigsKnowTheVersionOfASecret(t *testing.T) {
 	if err := connect("a", "1"); err != nil {
 		t.Fatal(err)
 	}
+
 	stored.err = errors.New("the API server is away")
 	if err := connect("a", "1"); err != nil {
 		t.Errorf("%v, want no read", err)
 	}
+
 	for _, other := range [][2]string{{"a", "2"}, {"b", "1"}, {"", "1"}} {
 		if err := connect(types.UID(other[0]), other[1]); !errors.Is(err, stored.err) {
 			t.Errorf("UID %q, version %s: error %v, want a read", other[0], other[1], err)
@@ -127,6 +143,7 @@ func TestKubeconfigsKnowTheVersionOfASecret(t *testing.T) {
 // connectWith connects with the kubeconfig of a Secret.
 func connectWith(t *testing.T, text string, opts runtimes.KubeconfigOptions) (client.Client, error) {
 	t.Helper()
+
 	connect := runtimes.NewKubeconfigs(&secrets{version: "1", text: text}, "config", client.ObjectKeyFromObject, opts)
 	return connect(t.Context(), &corev1.ConfigMap{})
 }
@@ -137,6 +154,7 @@ func TestKubeconfigsAreSelfContained(t *testing.T) {
 	const program = "exec: {apiVersion: client.authentication.k8s.io/v1, command: sh, interactiveMode: Never}"
 	const insecure = `"http://192.0.2.1", insecure-skip-tls-verify: true, proxy-url: "http://192.0.2.2"`
 	var none runtimes.KubeconfigOptions
+
 	for name, test := range map[string]struct {
 		old, replaced string
 		opts          runtimes.KubeconfigOptions
@@ -174,6 +192,7 @@ func TestKubeconfigsAreSelfContained(t *testing.T) {
 			if text == kubeconfig {
 				t.Fatal("the test changes nothing")
 			}
+
 			_, err := connectWith(t, text, test.opts)
 			if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %v, want an error with %q", err, test.want)
@@ -191,10 +210,12 @@ func TestKubeconfigsAreFoundByLabel(t *testing.T) {
 			Data:       map[string][]byte{"config": []byte(kubeconfig)},
 		}
 	}
+
 	stored := fake.NewClientBuilder().WithObjects(
 		secret("kubeconfig-1", "kcp", "kyma-1"), secret("kubeconfig-1", "other", "kyma-1"),
 		secret("kubeconfig-2", "kcp", "kyma-2"), secret("kubeconfig-2-copy", "kcp", "kyma-2"),
 	).Build()
+
 	kubeconfigs := runtimes.NewKubeconfigsByLabel(stored, "config",
 		runtimes.KubeconfigSecrets{Namespace: "kcp", Label: label}, runtimes.KubeconfigOptions{})
 	for name, test := range map[string]struct {
@@ -235,6 +256,7 @@ func TestKubeconfigsMakeTypedClients(t *testing.T) {
 			return mapper, nil
 		},
 	})
+
 	node := &corev1.Node{}
 	if err := c.Get(t.Context(), client.ObjectKey{Name: "node"}, node); err != nil || node.Name != "node" ||
 		agent != "my-operator" {
@@ -247,7 +269,9 @@ func TestKubeconfigsKeepAFewClients(t *testing.T) {
 	kubeconfigs := runtimes.NewKubeconfigs(&secrets{version: "1", text: kubeconfig}, "config",
 		client.ObjectKeyFromObject, runtimes.KubeconfigOptions{Clients: 2})
 	connect := func(name string) client.Client { return mustConnect(t, kubeconfigs, name) }
-	first, second := connect("first"), connect("second")
+	first := connect("first")
+	second := connect("second")
+
 	if connect("first") != first || connect("third") == nil {
 		t.Error("a client is made again")
 	}
@@ -259,6 +283,7 @@ func TestKubeconfigsKeepAFewClients(t *testing.T) {
 // connectTo connects to an API server that is not one.
 func connectTo(t *testing.T, server *httptest.Server, opts runtimes.KubeconfigOptions) client.Client {
 	t.Helper()
+
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 	text := strings.Replace(kubeconfig, `"https://192.0.2.1"`, `"`+server.URL+`", certificate-authority-data: `+
 		base64.StdEncoding.EncodeToString(ca), 1)
@@ -266,6 +291,7 @@ func connectTo(t *testing.T, server *httptest.Server, opts runtimes.KubeconfigOp
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return c
 }
 
@@ -273,6 +299,7 @@ func getDeployment(ctx context.Context, c client.Client) error {
 	object := &unstructured.Unstructured{}
 	object.SetAPIVersion("apps/v1")
 	object.SetKind("Deployment")
+
 	return c.Get(ctx, client.ObjectKey{Namespace: "default", Name: "agent"}, object)
 }
 
@@ -284,6 +311,7 @@ func TestKubeconfigsFollowNoRedirects(t *testing.T) {
 	defer inside.Close()
 	server := httptest.NewTLSServer(http.RedirectHandler(inside.URL, http.StatusTemporaryRedirect))
 	defer server.Close()
+
 	if err := getDeployment(t.Context(), connectTo(t, server, runtimes.KubeconfigOptions{})); err == nil {
 		t.Error("a redirect is an answer")
 	}
@@ -318,6 +346,7 @@ func TestAPageOfAProxyIsNoAbsence(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	status, err := installer.Uninstall(t.Context(), installation.Runtime{
 		ID: "kyma-1", Client: connectTo(t, server, runtimes.KubeconfigOptions{}),
 	})
@@ -332,6 +361,7 @@ func TestKubeconfigsIgnoreWarnings(t *testing.T) {
 	defer server.Close()
 	var config *rest.Config
 	connectTo(t, server, runtimes.KubeconfigOptions{Configure: func(c *rest.Config) { config = c }})
+
 	if config.WarningHandlerWithContext != (rest.NoWarnings{}) {
 		t.Errorf("warnings of a runtime go to %T", config.WarningHandlerWithContext)
 	}

@@ -27,9 +27,11 @@ type testQueue = priorityqueue.PriorityQueue[reconcile.Request]
 // newQueue is the queue of a controller that runs.
 func newQueue(t *testing.T, l *remote.Lane[reconcile.Request]) testQueue {
 	t.Helper()
+
 	q := priorityqueue.New[reconcile.Request](t.Name())
 	t.Cleanup(q.ShutDown)
 	check(t, l.Start(t.Context(), q))
+
 	return q
 }
 
@@ -49,33 +51,45 @@ func requestOf(object client.Object) reconcile.Request {
 // A runtime that cannot be reached costs workers of its own, whatever asks for it.
 func TestARuntimeThatFailsTakesNoWorkerFromTheOthers(t *testing.T) {
 	t.Parallel()
-	object, reached, attempts := newObject(string(prod)), false, 0
+
+	object := newObject(string(prod))
+	reached := false
+	attempts := 0
 	r := newReconciler(t, newPlane(t, object), func(context.Context, client.Object) (client.Client, error) {
 		attempts++
 		if reached {
 			return nil, ErrGone
 		}
+
 		return nil, errors.New("no route")
 	})
-	r.certificates, r.opts.Retry = ready{}, time.Nanosecond
-	regular, failing := newQueue(t, r.lanes.Regular), newQueue(t, r.lanes.Slow)
+
+	r.certificates = ready{}
+	r.opts.Retry = time.Nanosecond
+	regular := newQueue(t, r.lanes.Regular)
+	failing := newQueue(t, r.lanes.Slow)
+
 	if _, err := r.lanes.Regular.Reconcile(t.Context(), requestOf(object)); !errors.Is(err, reconcile.TerminalError(nil)) {
 		t.Errorf("got %v, want an error that enqueues nothing", err)
 	}
+
 	result, err := r.lanes.Regular.Reconcile(t.Context(), requestOf(object))
 	if err != nil || result.RequeueAfter != 0 || attempts != 1 {
 		t.Errorf("got %+v, %v, after %d attempts, want it left to the other lane", result, err, attempts)
 	}
+
 	next, _ := failing.Get()
 	if _, err := r.lanes.Slow.Reconcile(t.Context(), next); err == nil || attempts != 2 {
 		t.Errorf("%d attempts, %v", attempts, err)
 	}
+
 	failing.Done(next)
 	reached = true
 	next, _ = failing.Get()
 	if _, err := r.lanes.Slow.Reconcile(t.Context(), next); err != nil {
 		t.Error(err)
 	}
+
 	if next, _ := regular.Get(); next != requestOf(object) {
 		t.Errorf("%v is back, want the runtime", next)
 	}
@@ -86,16 +100,21 @@ func TestARuntimeThatFailsTakesNoWorkerFromTheOthers(t *testing.T) {
 
 func TestAChangedWatcherPutsNobodyBeforeANewRuntime(t *testing.T) {
 	t.Parallel()
+
 	r := newReconciler(t, newPlane(t), nil)
 	for n := range 1000 {
 		r.book.addObject(client.ObjectKey{Name: fmt.Sprint("old-", n)}, "old")
 	}
-	regular, newcomer := newQueue(t, r.lanes.Regular), requestOf(newObject("new"))
+
+	regular := newQueue(t, r.lanes.Regular)
+	newcomer := requestOf(newObject("new"))
 	r.fanOut().Update(t.Context(), event.UpdateEvent{}, regular)
 	regular.Add(newcomer)
+
 	if next, _ := regular.Get(); next != newcomer {
 		t.Errorf("first is %v, want the new one", next)
 	}
+
 	for range 1000 {
 		next, _ := regular.Get()
 		regular.Done(next)
@@ -105,6 +124,7 @@ func TestAChangedWatcherPutsNobodyBeforeANewRuntime(t *testing.T) {
 // A Watcher changes after the first reconcile of a runtime has read the Watchers.
 func TestAChangedWatcherReachesARuntimeThatIsNew(t *testing.T) {
 	t.Parallel()
+
 	object := newObject(string(prod))
 	plane := newPlane(t, object)
 	r := newReconciler(t, plane, nil)
@@ -123,6 +143,7 @@ func TestAChangedWatcherReachesARuntimeThatIsNew(t *testing.T) {
 // Both lanes may have a runtime for a moment.
 func TestARuntimeHasOneWorkerAtATime(t *testing.T) {
 	t.Parallel()
+
 	object := newObject(string(prod))
 	r := newReconciler(t, newPlane(t, object), nil)
 	r.connect = func(context.Context, client.Object) (client.Client, error) {
@@ -131,6 +152,7 @@ func TestARuntimeHasOneWorkerAtATime(t *testing.T) {
 		}
 		return nil, ErrGone
 	}
+
 	r.certificates = ready{}
 	regular := newQueue(t, r.lanes.Regular)
 	check(t, reconcileOnce(t, r, object))
@@ -144,17 +166,21 @@ func TestPausesGrowFromRetryToInterval(t *testing.T) {
 		r := &reconciler{opts: Options{}.withDefaults(), book: (&Overview{}).newBook()}
 		r.book.addObject(prodKey, prod)
 		attempts := 0
+
 		for begun := time.Now(); time.Since(begun) < 24*time.Hour; attempts++ {
 			after := r.retryAfter(r.book.noteWaiting(prodKey))
 			if after < 3*time.Second || after > 10*time.Minute {
 				t.Fatalf("pause of %v", after)
 			}
+
 			time.Sleep(after)
 		}
+
 		// Without a limit 28,800, with the longest pause from the beginning 144.
 		if attempts < 144 || attempts > 200 {
 			t.Errorf("%d attempts in a day", attempts)
 		}
+
 		r.book.noteStatus(prodKey, prod, installation.Status{State: installation.Ready}, contents{})
 		if after := r.retryAfter(r.book.noteWaiting(prodKey)); after != 3*time.Second {
 			t.Errorf("pause of %v after it was ready", after)
@@ -164,10 +190,12 @@ func TestPausesGrowFromRetryToInterval(t *testing.T) {
 
 func TestAnObjectMayOptOut(t *testing.T) {
 	t.Parallel()
+
 	object := newObject(string(prod))
 	object.Labels = map[string]string{names.Names{}.Key(labelSkip): "true"}
 	r := newReconciler(t, newPlane(t, object), nil)
 	reports := observeReports(r)
+
 	if result, err := r.lanes.Regular.Reconcile(t.Context(), requestOf(object)); err != nil || result.RequeueAfter != 0 {
 		t.Errorf("got %+v, %v", result, err)
 	}
@@ -178,6 +206,7 @@ func TestAnObjectMayOptOut(t *testing.T) {
 	if last := reports.last(); last.State != installation.Progressing || last.Reason != "Skipped" {
 		t.Errorf("reported %+v", last)
 	}
+
 	setSkip(t, r, object, false)
 	r.certificates = &asked{}
 	check(t, reconcileOnce(t, r, object))

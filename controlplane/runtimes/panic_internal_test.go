@@ -46,7 +46,8 @@ func TestAPanicOfACallbackLeavesNoRuntimeBusy(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			first, second := newObject("first"), newObject("second")
+			first := newObject("first")
+			second := newObject("second")
 			plane := newPlane(t, first, second)
 			r := newReconciler(t, plane, func(context.Context, client.Object) (client.Client, error) { return plane, nil })
 			r.certificates = ready{}
@@ -84,5 +85,6 @@ func reconcileAndRecover(t *testing.T, r *reconciler, object client.Object) {
 			t.Log(fmt.Sprint("recovered: ", p))
 		}
 	}()
+
 	_, _ = r.lanes.Regular.Reconcile(t.Context(), requestOf(object))
 }

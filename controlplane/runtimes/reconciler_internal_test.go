@@ -41,10 +41,12 @@ func TestARuntimeThatHangsIsLetGo(t *testing.T) {
 		},
 	})
 	synctest.Test(t, func(t *testing.T) {
-		object, reported := deleted(0), 0
+		object := deleted(0)
+		reported := 0
 		r := newReconciler(t, newPlane(t, object), func(context.Context, client.Object) (client.Client, error) {
 			return hangs, nil
 		})
+
 		r.opts.Report = func(ctx context.Context, _ client.Object, status installation.Status) error {
 			if status.State == installation.Removed {
 				reported++
@@ -54,6 +56,7 @@ func TestARuntimeThatHangsIsLetGo(t *testing.T) {
 		if err := reconcileOnce(t, r, object); err == nil {
 			t.Error("let go at once")
 		}
+
 		time.Sleep(defaultGiveUp + time.Second)
 		begun := time.Now()
 		if err := reconcileOnce(t, r, object); err != nil {
@@ -62,13 +65,17 @@ func TestARuntimeThatHangsIsLetGo(t *testing.T) {
 		if took := time.Since(begun); reported != 1 || took > defaultTimeout {
 			t.Errorf("reported as removed %d times within %v, want once, within %v", reported, took, defaultTimeout)
 		}
+
 		wantGone(t, r.client, object)
 	})
 }
 
 func TestARuntimeThatIsLetGoKeepsNoCertificate(t *testing.T) {
 	t.Parallel()
-	object, certificate, key := deleted(0), issued(), &corev1.Secret{ObjectMeta: issued().ObjectMeta}
+
+	object := deleted(0)
+	certificate := issued()
+	key := &corev1.Secret{ObjectMeta: issued().ObjectMeta}
 	broken := true
 	c := interceptor.NewClient(newPlane(t, object, certificate, key), interceptor.Funcs{
 		Delete: func(ctx context.Context, c client.WithWatch, object client.Object, opts ...client.DeleteOption) error {
@@ -78,15 +85,18 @@ func TestARuntimeThatIsLetGoKeepsNoCertificate(t *testing.T) {
 			return c.Delete(ctx, object, opts...)
 		},
 	})
+
 	r := newReconciler(t, c, outOfReach)
 	_ = reconcileOnce(t, r, object) // It fails for the first time.
 	r.opts.GiveUp = time.Nanosecond
 	if err := reconcileOnce(t, r, object); err == nil {
 		t.Error("let go with its certificate")
 	}
+
 	if err := c.Get(t.Context(), client.ObjectKeyFromObject(object), object); err != nil {
 		t.Fatal("while its certificate cannot be removed:", err)
 	}
+
 	broken = false
 	check(t, reconcileOnce(t, r, object))
 	for _, left := range []client.Object{object, certificate, key} {
@@ -98,12 +108,15 @@ func TestARuntimeThatIsLetGoKeepsNoCertificate(t *testing.T) {
 // orphan the agent.
 func TestARuntimeThatIsOutOfReachKeepsItsCertificateForAWhile(t *testing.T) {
 	t.Parallel()
-	object, certificate := deleted(2*defaultGiveUp), issued()
+
+	object := deleted(2 * defaultGiveUp)
+	certificate := issued()
 	c := newPlane(t, object, certificate)
 	r := newReconciler(t, c, outOfReach)
 	if err := reconcileOnce(t, r, object); err == nil {
 		t.Error("let go at once")
 	}
+
 	for _, held := range []client.Object{object, certificate} {
 		check(t, c.Get(t.Context(), client.ObjectKeyFromObject(held), held))
 	}
@@ -114,13 +127,15 @@ func TestAWithdrawnRemovalDoesNotCount(t *testing.T) {
 	for name, skip := range map[string]bool{"withdrawn": false, "skipped": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				object, withdrawn := newObject(string(prod)), false
+				object := newObject(string(prod))
+				withdrawn := false
 				object.Finalizers = []string{names.Names{}.WithDefaults().Finalizer}
 				r := newReconciler(t, newPlane(t, object), outOfReach)
 				r.certificates = owned{}
 				r.identify = func(context.Context, client.Object) (Identity, error) {
 					return Identity{ID: prod, Domain: "a.example.com", Remove: skip || !withdrawn}, nil
 				}
+
 				_ = reconcileOnce(t, r, object) // It fails for the first time.
 				withdrawn = true
 				setSkip(t, r, object, withdrawn && skip)
@@ -128,9 +143,11 @@ func TestAWithdrawnRemovalDoesNotCount(t *testing.T) {
 				time.Sleep(7 * 24 * time.Hour)
 				withdrawn = false
 				setSkip(t, r, object, false)
+
 				if err := reconcileOnce(t, r, object); err == nil {
 					t.Error("let go at once")
 				}
+
 				time.Sleep(defaultGiveUp + time.Second)
 				if err := reconcileOnce(t, r, object); err != nil {
 					t.Error("when it was to be let go:", err)
@@ -142,6 +159,7 @@ func TestAWithdrawnRemovalDoesNotCount(t *testing.T) {
 
 func setSkip(t *testing.T, r *reconciler, object client.Object, skip bool) {
 	t.Helper()
+
 	key := client.ObjectKeyFromObject(object)
 	check(t, r.client.Get(t.Context(), key, object))
 	object.SetLabels(map[string]string{names.Names{}.Key(labelSkip): strconv.FormatBool(skip)})
@@ -156,15 +174,18 @@ func TestAnOperatorThatRestartsGivesUp(t *testing.T) {
 		attempt := func() error {
 			return reconcileOnce(t, newReconciler(t, plane, outOfReach), object)
 		}
+
 		for begun := time.Now(); time.Since(begun) < defaultGiveUp; time.Sleep(defaultGiveUp / 4) {
 			if err := attempt(); err == nil {
 				t.Fatalf("let go after %v", time.Since(begun))
 			}
 		}
+
 		time.Sleep(time.Second)
 		if err := attempt(); err != nil {
 			t.Error("when it was to be let go:", err)
 		}
+
 		wantGone(t, plane, object)
 	})
 }
@@ -178,6 +199,7 @@ func TestADeletionDoesNotWaitForAReport(t *testing.T) {
 		r := newReconciler(t, c, func(context.Context, client.Object) (client.Client, error) { return nil, ErrGone })
 		r.identify = func(context.Context, client.Object) (Identity, error) { return Identity{ID: prod, Remove: true}, nil }
 		r.opts.Report = func(context.Context, client.Object, installation.Status) error { return errors.New("denied") }
+
 		if err := reconcileOnce(t, r, held); (err == nil) != (name == "deleted") {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -195,6 +217,7 @@ func TestARuntimeWithoutAWayIsAFailureInTheEnd(t *testing.T) {
 		object.CreationTimestamp = metav1.NewTime(time.Now().Add(-age))
 		r := newReconciler(t, newPlane(t, object), func(context.Context, client.Object) (client.Client, error) { return nil, ErrGone })
 		r.certificates = owned{}
+
 		if err := reconcileOnce(t, r, object); err != nil {
 			t.Error(err)
 		}
@@ -214,12 +237,14 @@ func (owned) RemoveRuntime(context.Context, certificates.Runtime) error { return
 // Its ID is too long for a Common Name.
 func TestARuntimeThatCanHaveNoCertificateIsNotHeld(t *testing.T) {
 	t.Parallel()
+
 	object := newObject(strings.Repeat("a", 70))
 	c := newPlane(t, object)
 	r := newReconciler(t, c, func(context.Context, client.Object) (client.Client, error) { return nil, ErrGone })
 	if err := reconcileOnce(t, r, object); core.ReasonOf(err) != "invalid_runtime" {
 		t.Errorf("%v, want the reason invalid_runtime", err)
 	}
+
 	check(t, c.Delete(t.Context(), object))
 	check(t, reconcileOnce(t, r, object))
 	wantGone(t, c, object)
@@ -239,6 +264,7 @@ func (a *asked) EnsureRuntime(_ context.Context, r certificates.Runtime) (certif
 
 func TestACertificateIsOwnedByWhatRepresentsItsRuntime(t *testing.T) {
 	t.Parallel()
+
 	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kcp", Name: string(prod), UID: "object"}}
 	issuer := &asked{}
 	r := newReconciler(t, newPlane(t, object), nil)
@@ -266,6 +292,7 @@ func observeReports(r *reconciler) *observedReports {
 		o.statuses = append(o.statuses, status)
 		return nil
 	}
+
 	return o
 }
 
@@ -278,18 +305,22 @@ func (o *observedReports) last() installation.Status {
 
 func TestFailuresAreReported(t *testing.T) {
 	t.Parallel()
-	terminal, errAgain := reconcile.TerminalError(nil), errors.New("any other")
+
+	terminal := reconcile.TerminalError(nil)
+	errAgain := errors.New("any other")
 	identity := func(identity Identity, err error) func(*reconciler) {
 		return func(r *reconciler) {
 			r.identify = func(context.Context, client.Object) (Identity, error) { return identity, err }
 		}
 	}
+
 	connection := func(c client.Client, err error) func(*reconciler) {
 		return func(r *reconciler) {
 			r.certificates = ready{}
 			r.connect = func(context.Context, client.Object) (client.Client, error) { return c, err }
 		}
 	}
+
 	tests := map[string]struct {
 		change  func(r *reconciler)
 		reason  string
@@ -306,16 +337,19 @@ func TestFailuresAreReported(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			object := newObject(string(prod))
 			r := newReconciler(t, newPlane(t, object), nil)
 			test.change(r)
 			reports := observeReports(r)
+
 			for range 3 {
 				err := reconcileOnce(t, r, object)
 				if (err == nil) != (test.err == nil) || errors.Is(err, terminal) != errors.Is(test.err, terminal) {
 					t.Errorf("error %v, want one as %v", err, test.err)
 				}
 			}
+
 			have := reports.last()
 			if have.State != installation.Failed || string(have.Reason) != test.reason || have.Message == "" ||
 				!strings.Contains(have.Message, test.message) {
@@ -331,6 +365,7 @@ func TestFailuresAreReported(t *testing.T) {
 // The label with the ID was removed, so that the agent gets no new certificate.
 func TestARuntimeThatLosesItsIDIsReported(t *testing.T) {
 	t.Parallel()
+
 	object := newObject(string(prod))
 	object.Finalizers = []string{names.Names{}.WithDefaults().Finalizer}
 	r := newReconciler(t, newPlane(t, object), outOfReach)
@@ -344,7 +379,9 @@ func TestARuntimeThatLosesItsIDIsReported(t *testing.T) {
 // Another set has a Certificate of that name. No event reports its later removal.
 func TestACertificateOfAnotherSetIsWaitedFor(t *testing.T) {
 	t.Parallel()
-	object, other := newObject(string(prod)), issued()
+
+	object := newObject(string(prod))
+	other := issued()
 	other.Labels["operator.kyma-project.io/certificates"] = "former"
 	r := newReconciler(t, newPlane(t, object, other), outOfReach)
 	if result, err := r.lanes.Regular.Reconcile(t.Context(), requestOf(object)); err != nil || result.RequeueAfter == 0 {
@@ -355,12 +392,14 @@ func TestACertificateOfAnotherSetIsWaitedFor(t *testing.T) {
 // An API server chooses the text of its errors. A condition has at most 32,768 bytes.
 func TestTextsOfARuntimeAreBounded(t *testing.T) {
 	t.Parallel()
+
 	object := newObject(string(prod))
 	r := newReconciler(t, newPlane(t, object), nil)
 	r.certificates = ready{}
 	r.connect = func(context.Context, client.Object) (client.Client, error) {
 		return nil, errors.New(strings.Repeat("\u00e4", 1<<20))
 	}
+
 	reports := observeReports(r)
 	err := reconcileOnce(t, r, object)
 	if err == nil || len(err.Error()) > 5000 {
@@ -369,6 +408,7 @@ func TestTextsOfARuntimeAreBounded(t *testing.T) {
 	if have := reports.last().Message; len(have) > 5000 || !utf8.ValidString(have) || !strings.Contains(have, "connect") {
 		t.Errorf("the message has %d bytes: %.40s", len(have), have)
 	}
+
 	stalled := installation.Status{State: installation.Failed, Reason: "Any", Message: strings.Repeat("a", 1<<20)}
 	check(t, attemptOf(r, object, prod).reportStatus(t.Context(), stalled))
 	if have := reports.last().Message; len(have) > 5000 {
@@ -394,6 +434,7 @@ func (ready) EnsureRuntime(context.Context, certificates.Runtime) (certificates.
 // and certificates alone.
 func TestASecondObjectOfARuntimeIsRefused(t *testing.T) {
 	t.Parallel()
+
 	first := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kcp", Name: string(prod), UID: "first"}}
 	second := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: string(prod), UID: "second"}}
 	c := newPlane(t, first, second)
@@ -402,14 +443,17 @@ func TestASecondObjectOfARuntimeIsRefused(t *testing.T) {
 		connected++
 		return nil, errors.New("want no connection")
 	})
+
 	f := newTestFleet(t)
 	f.beat("e", "a")
 	r.opts.Fleet = f.Fleet
 	reports := observeReports(r)
 	check(t, reconcileOnce(t, r, first))
+
 	if err := reconcileOnce(t, r, second); err != nil || reports.last().Reason != "RuntimeTaken" {
 		t.Errorf("the second object: %+v, %v, want the reason RuntimeTaken", reports.last(), err)
 	}
+
 	check(t, errors.Join(c.Delete(t.Context(), second), reconcileOnce(t, r, second)))
 	wantGone(t, c, second)
 	certificate := &certv1.Certificate{}
@@ -417,9 +461,11 @@ func TestASecondObjectOfARuntimeIsRefused(t *testing.T) {
 		certificate); err != nil {
 		t.Error("the certificate of the first object:", err)
 	}
+
 	if connected > 0 {
 		t.Errorf("%d connections to the runtime of the first object", connected)
 	}
+
 	f.wantKnown("a")
 }
 
@@ -446,6 +492,7 @@ func deleted(ago time.Duration) *corev1.ConfigMap {
 // ended.
 func newPlane(t *testing.T, objects ...client.Object) client.WithWatch {
 	t.Helper()
+
 	scheme := runtime.NewScheme()
 	check(t, errors.Join(corev1.AddToScheme(scheme), v1beta2.AddToScheme(scheme),
 		certv1.AddToScheme(scheme)))
@@ -470,6 +517,7 @@ func newPlane(t *testing.T, objects ...client.Object) client.WithWatch {
 // newReconciler takes ConfigMaps for runtimes, and issues real certificates.
 func newReconciler(t *testing.T, c client.Client, connect func(context.Context, client.Object) (client.Client, error)) *reconciler {
 	t.Helper()
+
 	set, err := certificates.New(c, certificates.Parts{
 		Name:        types.NamespacedName{Namespace: "kcp", Name: "watcher"},
 		DNSNames:    []string{"listener.example.com"},
@@ -488,6 +536,7 @@ func newReconciler(t *testing.T, c client.Client, connect func(context.Context, 
 		},
 		connect: connect, certificates: set, installer: installer, opts: opts,
 	}
+
 	r.lanes = r.newLanes()
 	return r
 }
@@ -499,6 +548,7 @@ func attemptOf(r *reconciler, object client.Object, id core.RuntimeID) *attempt 
 
 func reconcileOnce(t *testing.T, r *reconciler, object client.Object) error {
 	t.Helper()
+
 	_, err := r.lanes.Regular.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(object)})
 	return err
 }

@@ -57,22 +57,26 @@ func (w *repairWorld) start() {
 
 func (w *repairWorld) beat(manager core.Manager, beat core.Heartbeat) {
 	w.beats++
-	beat.Interval, beat.Number = 30*time.Second, w.beats
+	beat.Interval = 30 * time.Second
+	beat.Number = w.beats
 	w.fleet.Receiver().Observe(core.Peer{ID: prod}, manager, core.Batch{Epoch: "e", Heartbeat: &beat}, nil)
 }
 
 // wantLooks wants so many requests in the queue, and removes them.
 func (w *repairWorld) wantLooks(want int) {
 	w.t.Helper()
+
 	synctest.Wait()
 	if have := w.queue.Len(); have != want {
 		w.t.Errorf("%d looks, want %d", have, want)
 	}
+
 	for w.queue.Len() > 0 {
 		request, priority, _ := w.queue.GetWithPriority()
 		if request.Name != string(prod) || priority != handler.LowPriority {
 			w.t.Errorf("look at %s with the priority %d", request.Name, priority)
 		}
+
 		w.queue.Done(request)
 	}
 }
@@ -102,21 +106,26 @@ func TestABrokenWatchPathIsLookedAtOnce(t *testing.T) {
 		// One agent sends to both managers, so both report the same.
 		w.beat("a", lost)
 		w.wantLooks(1)
+
 		// What happens to another manager before the look does not end it.
 		w.beat("b", core.Heartbeat{Canary: core.CanaryAlive, OldestPending: time.Hour})
 		w.wantVerified(true)
 		w.beat("b", lost)
+
 		for range 100 {
 			time.Sleep(30 * time.Second)
 			w.beat("a", lost)
 			w.beat("b", lost)
 		}
+
 		w.wantLooks(0)
 		w.wantVerified(false)
+
 		// Another condition is another change.
 		w.beat("a", core.Heartbeat{Canary: core.CanaryFailing})
 		w.wantLooks(1)
 		w.wantVerified(true)
+
 		// A webhook was removed beside a living canary.
 		time.Sleep(w.repairPause())
 		w.beat("a", core.Heartbeat{Canary: core.CanaryAlive, WebhookError: "one is missing"})
@@ -132,6 +141,7 @@ func TestASilentRuntimeIsLookedAt(t *testing.T) {
 		w.beat("b", alive)
 		time.Sleep(time.Minute + 2*time.Second)
 		w.wantLooks(1)
+
 		// Its heartbeats come again before the look.
 		w.beat("a", alive)
 		w.beat("b", alive)
@@ -146,9 +156,11 @@ func TestOtherConditionsAreNotLookedAt(t *testing.T) {
 		for n := range uint64(9) {
 			w.beat("a", core.Heartbeat{Canary: core.CanaryAlive, Sequence: 2*n + 2})
 		}
+
 		if s := w.fleet.Get(prod, "a"); s.Reason != fleet.ReasonSharedByReplicas {
 			t.Errorf("reason %q, want %q", s.Reason, fleet.ReasonSharedByReplicas)
 		}
+
 		w.beat("by hand", lost)
 		w.fleet.Receiver().Observe(core.Peer{ID: "unknown"}, "a", core.Batch{Epoch: "e", Heartbeat: &lost}, nil)
 		w.wantLooks(0)
@@ -167,27 +179,32 @@ func TestARuntimeThatFlapsTakesATenthOfAWorker(t *testing.T) {
 
 func (w *repairWorld) testFlapping(beats []core.Heartbeat) {
 	w.t.Helper()
+
 	const took = 50 * time.Second
 	looks := 0
 	for begun := time.Now(); time.Since(begun) < time.Hour; {
 		for _, beat := range beats {
 			w.beat("a", beat)
 		}
+
 		synctest.Wait()
 		if w.queue.Len() == 0 {
 			time.Sleep(time.Second)
 			continue
 		}
+
 		looks++
 		request, _ := w.queue.Get()
 		least := time.Duration(0)
 		if w.book.beginRepair(prodKey) {
 			least = w.repairPause()
 		}
+
 		time.Sleep(took)
 		w.book.endRepair(prodKey, took, least)
 		w.queue.Done(request)
 	}
+
 	if want := int(time.Hour / (10 * took)); looks < 2 || looks > want+1 {
 		w.t.Errorf("%d early looks, want at most %d", looks, want)
 	}
@@ -207,6 +224,7 @@ func TestARuntimeThatIsNotReachedIsLookedAtOnceAMinute(t *testing.T) {
 				w.queue.Done(request)
 			}
 		}
+
 		if looks < 30 || looks > 61 {
 			t.Errorf("%d looks within an hour, want about 60", looks)
 		}
@@ -234,6 +252,7 @@ func TestAFormerIDOfAnObjectIsForgotten(t *testing.T) {
 		w.beat("a", lost)
 		w.wantLooks(0)
 		w.book.forgetObject(prodKey)
+
 		if n := len(w.book.objects) + len(w.book.runtimes); n != 0 {
 			t.Errorf("%d entries, want none", n)
 		}
@@ -260,14 +279,17 @@ func TestAStaleFleetIsNotLookedAt(t *testing.T) {
 			w.fleet.Receiver().Observe(core.Peer{ID: id}, "a",
 				core.Batch{Epoch: "e", Heartbeat: &core.Heartbeat{Canary: core.CanaryAlive, Number: w.beats, Interval: 30 * time.Second}}, nil)
 		}
+
 		for n := range many {
 			w.ready(core.RuntimeID(fmt.Sprintf("runtime-%d", n)))
 			beat(n)
 		}
+
 		w.start()
 		time.Sleep(time.Hour)
 		w.queue.Add(newcomer)
 		synctest.Wait()
+
 		// At first, nothing shows that there will be more. The runtime prod is among them.
 		first, _ := w.queue.Get()
 		if have := w.queue.Len(); first != newcomer || have < 20 || have > many/10+1 {
@@ -276,16 +298,19 @@ func TestAStaleFleetIsNotLookedAt(t *testing.T) {
 		if have := len(w.book.stale); have != many+1 {
 			t.Errorf("%d runtimes are stale, want all", have)
 		}
+
 		// All but one come back.
 		w.queue.Done(first)
 		w.drain()
 		for n := range many {
 			beat(n)
 		}
+
 		synctest.Wait()
 		if have := len(w.book.stale); have != 1 {
 			t.Errorf("%d runtimes are stale, want prod", have)
 		}
+
 		w.beat("a", alive)
 		w.beat("b", alive)
 		w.drain()

@@ -13,7 +13,9 @@ import (
 // versioned is an issuer with one version for all runtimes.
 type versioned struct{ owned }
 
-func (versioned) Follow(ctx context.Context, _ client.WithWatch, _ func(client.ObjectKey)) { <-ctx.Done() }
+func (versioned) Follow(ctx context.Context, _ client.WithWatch, _ func(client.ObjectKey)) {
+	<-ctx.Done()
+}
 
 func (versioned) Version(certificates.Runtime) string { return "1" }
 
@@ -28,6 +30,7 @@ func TestAChangedAgentIsInstalledThroughOneConnection(t *testing.T) {
 		connections++
 		return fake.NewClientBuilder().Build(), nil
 	})
+
 	r.certificates = versioned{}
 	key := client.ObjectKeyFromObject(object)
 	r.book.addObject(key, prod)

@@ -58,16 +58,19 @@ func lateServer() remotetest.Spoil {
 	for n := range heavy {
 		heavy[n] = map[string]any{"n": n}
 	}
+
 	return func(w http.ResponseWriter, request *http.Request, honest []byte) bool {
 		if !strings.Contains(request.URL.Path, "webhookconfigurations") || request.Method != http.MethodGet {
 			<-request.Context().Done()
 			return true
 		}
+
 		object := map[string]any{"kind": "ValidatingWebhookConfiguration", "apiVersion": "admissionregistration.k8s.io/v1"}
 		_ = json.Unmarshal(honest, &object)
 		object["metadata"] = map[string]any{"name": "runtime-watcher", "managedFields": heavy}
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(object)
+
 		return true
 	}
 }
@@ -79,15 +82,18 @@ func honestRuntimes() []string { return []string{"honest-1", "honest-2"} }
 // ones.
 func newRoomWorld(t *testing.T, ca *testpki.CA, hostile []string, watchers int) (*reconciler, []*remotetest.Server) {
 	t.Helper()
+
 	objects := manyWatchers(watchers)
 	issued := eachValid{secrets: make(map[core.RuntimeID]map[string][]byte)}
 	var attackers []*remotetest.Server
+
 	for _, name := range slices.Concat(hostile, honestRuntimes()) {
 		server := remotetest.NewServer(t)
 		if slices.Contains(hostile, name) {
 			server.SetSpoil(lateServer())
 			attackers = append(attackers, server)
 		}
+
 		object := newObject(name)
 		secret := &corev1.Secret{ObjectMeta: object.ObjectMeta, Data: map[string][]byte{"config": server.Kubeconfig()}}
 		objects = append(objects, object, secret)
@@ -104,9 +110,11 @@ func newRoomWorld(t *testing.T, ca *testpki.CA, hostile []string, watchers int) 
 	check(t, err)
 	has, err := r.readContents(t.Context())
 	check(t, err)
+
 	if len(has.watches) != watchers {
 		t.Fatalf("%d watches, want %d", len(has.watches), watchers)
 	}
+
 	t.Logf("the document of the watches has %d bytes", len(fmt.Sprint(watch.DocumentOf(has.watches))))
 	return r, attackers
 }
@@ -114,6 +122,7 @@ func newRoomWorld(t *testing.T, ca *testpki.CA, hostile []string, watchers int) 
 // applyAll makes an honest runtime ready, with all its objects, and returns the time that it took.
 func (r *reconciler) applyAll(ctx context.Context, t *testing.T, name string) time.Duration {
 	t.Helper()
+
 	begun := time.Now()
 	within, stop := context.WithTimeout(ctx, time.Minute)
 	defer stop()
@@ -121,6 +130,7 @@ func (r *reconciler) applyAll(ctx context.Context, t *testing.T, name string) ti
 	if err != nil || result.Priority == nil {
 		t.Errorf("%s: %+v, %v, want it ready", name, result, err)
 	}
+
 	r.book.editEntry(client.ObjectKeyFromObject(newObject(name)), func(e *entry) { e.verify = true })
 	return time.Since(begun)
 }
@@ -134,6 +144,7 @@ func TestHostileRuntimesHoldNoRoom(t *testing.T) {
 	const most, mostWait = 3, 5 * time.Second
 	ca, err := testpki.NewCA("ca", testpki.Options{})
 	check(t, err)
+
 	for _, hostile := range []int{2, 6} {
 		for _, watchers := range []int{30, 40, 100} {
 			t.Run(fmt.Sprintf("%d hostile, %d Watchers", hostile, watchers), func(t *testing.T) {
@@ -141,6 +152,7 @@ func TestHostileRuntimesHoldNoRoom(t *testing.T) {
 				for n := range hostile {
 					names = append(names, fmt.Sprint("hostile-", n))
 				}
+
 				control, _ := newRoomWorld(t, ca, nil, watchers)
 				r, attackers := newRoomWorld(t, ca, names, watchers)
 
@@ -148,6 +160,7 @@ func TestHostileRuntimesHoldNoRoom(t *testing.T) {
 				var running sync.WaitGroup
 				defer running.Wait()
 				defer cancel()
+
 				for _, name := range names {
 					running.Go(func() {
 						for ctx.Err() == nil {
@@ -155,11 +168,13 @@ func TestHostileRuntimesHoldNoRoom(t *testing.T) {
 						}
 					})
 				}
+
 				for _, server := range attackers {
 					deadline := time.Now().Add(time.Minute)
 					for server.Arrived() < 2 && time.Now().Before(deadline) { // Its first answers came, and the next is late.
 						<-time.After(time.Millisecond)
 					}
+
 					if server.Arrived() < 2 {
 						t.Error("no attack")
 					}
@@ -172,6 +187,7 @@ func TestHostileRuntimesHoldNoRoom(t *testing.T) {
 						took += r.applyAll(ctx, t, name)
 					}
 				}
+
 				t.Logf("both were installed and repaired in %v, and without hostile runtimes in %v", took, alone)
 				if took > most*alone+mostWait {
 					t.Errorf("it took %v, and %v without hostile runtimes", took, alone)

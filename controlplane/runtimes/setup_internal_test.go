@@ -26,9 +26,11 @@ func TestRelevantLeavesOutTheStatusOnly(t *testing.T) {
 			Generation: 3, ResourceVersion: "7",
 			Annotations: map[string]string{"skr-domain": "a"},
 		}}
+
 		change(&pod.ObjectMeta)
 		return pod
 	}
+
 	tests := map[string]struct {
 		change func(*metav1.ObjectMeta)
 		want   bool
@@ -93,17 +95,20 @@ func TestFleetThatNobodyFeedsIsNamed(t *testing.T) {
 				r.opts.Name = "runtimes-a"
 				var lines []string
 				log := funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{})
+
 				if test.fleet {
 					watched, err := fleet.New(fleet.Options{})
 					check(t, err)
 					r.opts.Fleet = watched
 				}
+
 				ctx, cancel := context.WithCancel(t.Context())
 				var feeding sync.WaitGroup
 				if test.feeds {
 					handlers := map[core.Manager]core.Handler{"kyma": core.HandlerFunc(func(context.Context, core.Delivery) error { return nil })}
 					feeding.Go(func() { _ = r.opts.Fleet.Receiver().Start(ctx, handlers) }) // It ends with ctx.
 				}
+
 				check(t, r.checkFleet(log).Start(ctx))
 				cancel()
 				feeding.Wait()

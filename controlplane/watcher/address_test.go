@@ -20,10 +20,12 @@ func TestGatewayAddress(t *testing.T) {
 		kind       watcher.Routing
 		spec, want string
 	}
+
 	istio := func(servers, want string) row { return row{watcher.VirtualService, "servers: [" + servers + "]", want} }
 	gatewayAPI := func(listeners, want string) row {
 		return row{watcher.HTTPRoute, "listeners: [" + listeners + "]", want}
 	}
+
 	tests := map[string]row{
 		"Istio": istio(`{port: {number: 80, protocol: HTTP}, hosts: [b]},
 			{port: {number: 443, protocol: HTTPS}, tls: {mode: MUTUAL}, hosts: ["*.a", "x/a.example.com"]}`,

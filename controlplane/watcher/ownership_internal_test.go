@@ -49,6 +49,7 @@ func newRouteWorld(t *testing.T, routes Routing, owner string, objects ...client
 // reasonOf reconciles the Watcher once, and returns the reason of its condition.
 func (r *reconciler) reasonOf(t *testing.T) string {
 	t.Helper()
+
 	_, ready := reconcileOnce(t, r)
 	return ready.Reason
 }

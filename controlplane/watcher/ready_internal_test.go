@@ -71,7 +71,8 @@ func reconcileOnce(t *testing.T, r *reconciler) (reconcile.Result, *metav1.Condi
 // A Watcher is ready when a runtime watches it, and stays so while runtimes are away.
 func TestReadyTellsOfTheRuntimes(t *testing.T) {
 	r := newReadyWorld(t, newWatcher(), interceptor.Funcs{})
-	installed, all := 0, 2
+	installed := 0
+	all := 2
 	r.opts.Installed = func(name types.NamespacedName, generation int64) (int, int) {
 		if name.Name != "kyma" || generation != 3 {
 			t.Errorf("asked for %v, %d", name, generation)
@@ -139,10 +140,14 @@ func TestRoutesNeedAServiceAndAGateway(t *testing.T) {
 // An older Watcher without a route leads no manager anywhere.
 func TestAWatcherWithoutRouteIsNoElder(t *testing.T) {
 	r := &reconciler{}
-	elder, w := newWatcher(), newWatcher()
-	elder.Name, elder.Spec.Manager, w.Spec.Manager = "elder", "m", "m"
+	elder := newWatcher()
+	w := newWatcher()
+	elder.Name = "elder"
+	elder.Spec.Manager = "m"
+	w.Spec.Manager = "m"
 	w.CreationTimestamp = metav1.NewTime(elder.CreationTimestamp.Add(time.Hour))
 	w.Spec.ServiceInfo = v1beta2.Service{Name: "operator", Namespace: "kcp-system", Port: 443}
+
 	if found := r.elderOf(w, "m", []v1beta2.Watcher{*elder, *w}); found != nil {
 		t.Errorf("the route yields to %s", found.Name)
 	}

@@ -63,14 +63,18 @@ func TestWatchesAreOfNoMoreManagersThanAnAgentKnows(t *testing.T) {
 func TestWatches(t *testing.T) {
 	t.Parallel()
 
-	kyma, byLabel, unmanaged := someWatcher("kyma"), someWatcher("by-label"), someWatcher("unmanaged")
-	wrong, going := someWatcher("wrong"), someWatcher("going")
+	kyma := someWatcher("kyma")
+	byLabel := someWatcher("by-label")
+	unmanaged := someWatcher("unmanaged")
+	wrong := someWatcher("wrong")
+	going := someWatcher("going")
 	byLabel.Labels = map[string]string{names.Names{}.ManagedBy(): "btp-manager"}
 	kyma.Labels = byLabel.Labels // The manager of the spec comes first.
 	byLabel.Spec = v1beta2.WatcherSpec{
 		ResourceToWatch: v1beta2.WatchableGVR{Version: "v1", Resource: "secrets"},
 		Field:           "spec",
 	}
+
 	unmanaged.Spec.Manager = ""
 	wrong.Spec.Manager = "a/b"
 	going.DeletionTimestamp = new(metav1.Now())
@@ -114,6 +118,7 @@ func TestWrongConditionsAreLeftOut(t *testing.T) {
 	w.Spec.MatchConditions = []v1beta2.MatchCondition{
 		{Name: "good", Expression: "true"}, {Name: "bad", Expression: "object.spec.size > limit"},
 	}
+
 	got, err := Watches([]v1beta2.Watcher{w}, names.Names{})
 	if !errors.Is(err, watch.ErrInvalid) ||
 		!strings.Contains(err.Error(), "spec.matchConditions[bad].expression: invalid expression: line 1, column 20") {
@@ -129,6 +134,7 @@ func TestWrongConditionsAreLeftOut(t *testing.T) {
 // The text of each watch is the JSON of a Watcher. Its conditions become those that never fail.
 func TestEachFieldOfAWatchIsOneOfAWatcher(t *testing.T) {
 	t.Parallel()
+
 	_, changed := watchtest.Watches()
 	for path, want := range changed {
 		text, err := json.Marshal(watch.DocumentOf([]watch.Watch{want}))
@@ -152,7 +158,9 @@ func TestTheLongestNameOfAWatcher(t *testing.T) {
 	for group, most := range map[string]int{"": 164 + 56, "fleet.example.com": 162 + 56} {
 		n := names.Names{Group: group}
 		w := newWatcher()
-		w.Namespace, w.Name = "default", strings.Repeat("a", most)
+		w.Namespace = "default"
+		w.Name = strings.Repeat("a", most)
+
 		if got, err := Watches([]v1beta2.Watcher{*w}, n); err != nil || len(got) != 1 {
 			t.Errorf("group %q: %d watches, %v, want one", group, len(got), err)
 		}
@@ -166,6 +174,7 @@ func TestTheLongestNameOfAWatcher(t *testing.T) {
 
 func TestSelector(t *testing.T) {
 	t.Parallel()
+
 	tests := map[string]struct {
 		selector v1beta2.GatewaySelector
 		want     string

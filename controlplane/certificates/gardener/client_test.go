@@ -139,6 +139,7 @@ func TestAuthoritiesAreBackdated(t *testing.T) {
 	check(t, err)
 	roots := x509.NewCertPool()
 	roots.AddCert(pair.Leaf)
+
 	if _, err := pair.Leaf.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: begun.Add(-59 * time.Minute)}); err != nil {
 		t.Errorf("with a clock that is 59 minutes slow: %v", err)
 	}
@@ -155,6 +156,7 @@ func TestSelfSignedIssuersAreLeftOut(t *testing.T) {
 	selfSigned.Spec.SelfSigned = &certv1.SelfSignedIssuer{}
 	signing := &certv1.Issuer{ObjectMeta: meta("watcher-clients")}
 	signing.Spec.CA = &certv1.CAIssuer{SecretName: "watcher-ca-1"}
+
 	for _, issuer := range []*certv1.Issuer{selfSigned, signing} {
 		check(t, apply(t, c, certv1.IssuerKind, issuer))
 	}

@@ -67,6 +67,7 @@ func TestDefinitionOfAnOperator(t *testing.T) {
 // A cluster that has stored v1beta1 accepts no definition without it.
 func TestDefinitionOfTheDefaultGroup(t *testing.T) {
 	t.Parallel()
+
 	for _, n := range []names.Names{{}, {Prefix: "fleet.example.com"}} {
 		_, definition := read(t, n)
 		versions, _, _ := unstructured.NestedSlice(definition.Object, "spec", "versions")

@@ -63,6 +63,7 @@ func total(t testing.TB, expression string) string {
 	if err != nil {
 		t.Fatalf("%s: %v", expression, err)
 	}
+
 	return text
 }
 
@@ -161,6 +162,7 @@ func manyFields() string {
 	for i := range comparisons {
 		comparisons[i] = fmt.Sprintf("object.a.%[1]c!=oldObject.a.%[1]c", 'a'+i)
 	}
+
 	return strings.Join(comparisons, "||")
 }
 
@@ -168,7 +170,10 @@ func manyFields() string {
 func TestNoExpressionFails(t *testing.T) {
 	t.Parallel()
 
-	failed, wrapped, superfluous := 0, 0, 0
+	failed := 0
+	wrapped := 0
+	superfluous := 0
+
 	for seed := range uint64(600) {
 		g := generator{rand.New(rand.NewPCG(seed, 0)), ""}
 		expression := g.boolean(4)
@@ -179,11 +184,14 @@ func TestNoExpressionFails(t *testing.T) {
 
 		// An API server would refuse to compare literals of these types, unless they are hidden.
 		hidden := strings.NewReplacer(`2.5`, `dyn(2.5)`, `'a'`, `dyn('a')`, ` 1`, ` dyn(1)`, `true`, `dyn(true)`, `null`, `dyn(null)`)
-		plain, guarded := program(t, hidden.Replace(expression)), program(t, text)
+		plain := program(t, hidden.Replace(expression))
+		guarded := program(t, text)
 
 		for range 8 {
-			object, oldObject := g.value(3), g.value(3)
-			before, after := outcome(plain, object, oldObject), outcome(guarded, object, oldObject)
+			object := g.value(3)
+			oldObject := g.value(3)
+			before := outcome(plain, object, oldObject)
+			after := outcome(guarded, object, oldObject)
 
 			switch {
 			case strings.HasPrefix(after, "error"):
@@ -238,6 +246,7 @@ func (g *generator) boolean(depth int) string {
 			return "('a' in " + g.operand(1) + ")"
 		}
 		return g.of("("+g.operand(1)+" in ['b', 'ab'])", "(size("+g.operand(1)+") > 1)")
+
 	default:
 		return g.macro(depth)
 	}

@@ -82,6 +82,7 @@ func TestChangesAreReportedOnce(t *testing.T) {
 			defer close(ended)
 			objects.Run(ctx, s, func(name, _ string) { changes = append(changes, name) })
 		}()
+
 		want := func(names ...string) {
 			t.Helper()
 

@@ -38,6 +38,7 @@ func TestTheConfigurationTellsWhyNoAgentIsCalled(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			agent := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 				_, _ = w.Write([]byte(`{"webhookFailures": 0}`))
 			}))
@@ -66,9 +67,11 @@ func newCanaryChecker(t *testing.T, status int, body string) (*checker, *strings
 			_, _ = w.Write([]byte(`{}`))
 			return
 		}
+
 		w.WriteHeader(status)
 		_, _ = w.Write([]byte(body))
 	}))
+
 	t.Cleanup(api.Close)
 
 	folder := t.TempDir()
@@ -77,6 +80,7 @@ func newCanaryChecker(t *testing.T, status int, body string) (*checker, *strings
 		if err := os.WriteFile(path, text, 0o600); err != nil {
 			t.Fatal(err)
 		}
+
 		return path
 	}
 

@@ -25,6 +25,7 @@ func TestUntrusted(t *testing.T) {
 	const current, issued = "a certificate that is valid now", "a certificate that CA_CERT issued"
 	verification := func(err error) error { return &tls.CertificateVerificationError{Err: err} }
 	write := &net.OpError{Op: "write", Err: os.NewSyscallError("write", syscall.EPIPE)}
+
 	for name, c := range map[string]struct {
 		err  error
 		want string

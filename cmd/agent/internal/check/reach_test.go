@@ -15,8 +15,10 @@ import (
 // Before there is a webhook configuration, the API server can tell whether it reaches the webhook.
 func TestReach(t *testing.T) {
 	own := agent.OwnConfiguration{Watches: []watch.Watch{{}}}
-	own.Service.Namespace, own.Service.Name = "watcher", "other"
+	own.Service.Namespace = "watcher"
+	own.Service.Name = "other"
 	byURL := agent.OwnConfiguration{Watches: own.Watches, URL: "https://agent.example"}
+
 	for name, c := range map[string]struct {
 		lease   string
 		own     agent.OwnConfiguration
@@ -35,6 +37,7 @@ func TestReach(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			checker, out := newCanaryChecker(t, c.status, fmt.Sprintf(`{"kind":"Status","message":%q}`, c.message))
 			checker.opts.MetricsAddress = "127.0.0.1:1" // No agent.
 			checker.opts.Webhook.Own = c.own

@@ -40,6 +40,7 @@ func TestEachHookIsConnected(t *testing.T) {
 			t.Errorf("watching.go does not set informer.Hooks.%s: connect it", hook)
 		}
 	}
+
 	for _, metric := range functionsOf(t, reflect.TypeFor[watchermetrics.Informer]()) {
 		if !used[metric] {
 			t.Errorf("watching.go does not use %s of watchermetrics.Informer: connect it", metric)
@@ -63,6 +64,7 @@ func noteHooks(set map[string]bool, literal *ast.CompositeLit) {
 	if !ok || typed.Sel.Name != "Hooks" {
 		return
 	}
+
 	for _, element := range literal.Elts {
 		pair, isPair := element.(*ast.KeyValueExpr)
 		if !isPair {
@@ -76,13 +78,16 @@ func noteHooks(set map[string]bool, literal *ast.CompositeLit) {
 
 func functionsOf(t *testing.T, fields reflect.Type) (names []string) {
 	t.Helper()
+
 	for field := range fields.Fields() {
 		if field.Type.Kind() == reflect.Func && field.IsExported() {
 			names = append(names, field.Name)
 		}
 	}
+
 	if len(names) == 0 {
 		t.Fatalf("%s has no functions, want hooks", fields)
 	}
+
 	return names
 }

@@ -20,14 +20,17 @@ import (
 
 func caFile(t *testing.T) string {
 	t.Helper()
+
 	ca, err := testpki.NewCA("test", testpki.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	path := filepath.Join(t.TempDir(), "ca.crt")
 	if err := os.WriteFile(path, ca.PEM, 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	return path
 }
 
@@ -60,6 +63,7 @@ items:
 
 func run(t *testing.T, stdin string, args ...string) (string, error) {
 	t.Helper()
+
 	var out bytes.Buffer
 	err := webhookconfig.Run(args, strings.NewReader(stdin), &out)
 	return out.String(), err
@@ -70,19 +74,23 @@ func TestWatchersBecomeAConfiguration(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var have admissionregistrationv1.ValidatingWebhookConfiguration
 	if err := yaml.UnmarshalStrict([]byte(text), &have); err != nil {
 		t.Fatalf("%v:\n%s", err, text)
 	}
+
 	for _, want := range []string{"team: blue", "key: stage", "name: persisted"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("want %q in:\n%s", want, text)
 		}
 	}
+
 	paths := map[string]string{}
 	for _, w := range have.Webhooks {
 		paths[w.Name] = *w.ClientConfig.Service.Path
 	}
+
 	want := map[string]string{
 		"kcp-system.moving.operator.kyma-project.io": "/validate/lifecycle-manager",
 		"kcp-system.moving.scale.kyma-project.io":    "/validate/lifecycle-manager/kyma",
@@ -102,6 +110,7 @@ func TestOneWatchFromFlags(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for _, want := range []string{
 		"kind: ValidatingWebhookConfiguration", "name: mine", "- deployments", "- apps", "port: 8443",
 		"failurePolicy: Ignore", "- kube-system",
@@ -117,6 +126,7 @@ func TestMistakesAreNamedAtOnce(t *testing.T) {
 	one := func(resource string) []string {
 		return []string{"--ca-cert", ca, "--manager", "m", "--resource", resource}
 	}
+
 	file := []string{"--ca-cert", ca, "-f", "-"}
 	for name, test := range map[string]struct {
 		stdin string
@@ -152,6 +162,7 @@ func TestMistakesAreNamedAtOnce(t *testing.T) {
 			t.Errorf("%s: error %v, want wrong arguments", name, err)
 			continue
 		}
+
 		for _, want := range test.want {
 			if !strings.Contains(err.Error(), want) {
 				t.Errorf("%s: error %q does not name %s", name, err, want)
@@ -172,6 +183,7 @@ func TestNamesOfAnOperator(t *testing.T) {
 		"--ca-cert", caFile(t), "--manager=fleet", "--resource=widgets.example.com/v1/widgets",
 		"--webhook-domain=fleet.example.com", "--owner-annotation=fleet.example.com/owned-by",
 	}
+
 	out, err := run(t, "", args...)
 	if err != nil || strings.Contains(out, "kyma") || !strings.Contains(out, "default.fleet.operator.fleet.example.com") ||
 		!strings.Contains(out, "fleet.example.com/owned-by") {
@@ -195,12 +207,16 @@ func TestBundlesOfOtherTools(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	two, err := testpki.NewCA("two", testpki.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	crl := "-----BEGIN X509 CRL-----\nMAA=\n-----END X509 CRL-----\n"
-	a, b := string(one.PEM), string(two.PEM)
+	a := string(one.PEM)
+	b := string(two.PEM)
+
 	for name, tc := range map[string]struct{ bundle, fault, comment string }{
 		"two":               {a + b, "", ""},
 		"a CRL":             {a + crl + b, "", "X509 CRL"},
@@ -213,6 +229,7 @@ func TestBundlesOfOtherTools(t *testing.T) {
 		if err := os.WriteFile(path, []byte(tc.bundle), 0o600); err != nil {
 			t.Fatal(err)
 		}
+
 		out, err := run(t, watchers, "--ca-cert", path, "-f", "-")
 		if tc.fault != "" {
 			if err == nil || !strings.Contains(err.Error(), tc.fault) || !strings.Contains(err.Error(), path) {
@@ -220,6 +237,7 @@ func TestBundlesOfOtherTools(t *testing.T) {
 			}
 			continue
 		}
+
 		var configuration admissionregistrationv1.ValidatingWebhookConfiguration
 		if err := errors.Join(err, yaml.Unmarshal([]byte(out), &configuration)); err != nil {
 			t.Fatalf("%s: %v", name, err)
@@ -266,6 +284,7 @@ func TestFieldsOfAWatcher(t *testing.T) {
 			t.Errorf("%s: %v, want %s", name, err, tc.unknown)
 		}
 	}
+
 	for _, pattern := range []string{
 		"../../../../deploy/example-informer/watchers.yaml", "../../../../test/controlplane/watchers/testdata/watchers/*.yaml",
 		"../../../../examples/lifecyclemanager/config/*/*watcher*.yaml",
@@ -274,6 +293,7 @@ func TestFieldsOfAWatcher(t *testing.T) {
 		if err != nil || len(files) == 0 {
 			t.Fatalf("%s: %v, %v", pattern, files, err)
 		}
+
 		for _, file := range files {
 			text, err := os.ReadFile(testcache.Path(file))
 			if err != nil {
