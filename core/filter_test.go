@@ -128,8 +128,8 @@ func TestComparingFilters(t *testing.T) {
 		{"spec becomes null", update, "", base, nullSpec, spec},
 		{"absent and null are the same spec", update, "", noSpec, nullSpec, never},
 		{"absent and empty are not the same spec", update, "", noSpec, emptySpec, spec},
-		// The main resource with an equal spec: the object may enter or leave a selection, or change its
-		// owner.
+		// The main resource with an equal spec: the object may enter or leave a selection, or
+		// change its owner.
 		{"labels appear", update, "", base, otherLabels, spec},
 		{"labels go", update, "", otherLabels, base, spec},
 		{"one label more", update, "", otherLabels, labelsInOrder, spec},

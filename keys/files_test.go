@@ -257,7 +257,8 @@ func TestFilesBecomeValid(t *testing.T) {
 	})
 }
 
-// If the clock of a machine is behind that of the issuer, a new certificate is not valid yet. A process starts with it.
+// If the clock of a machine is behind that of the issuer, a new certificate is not valid yet. A
+// process starts with it.
 func TestFilesStartBeforeTheyAreValid(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -293,8 +294,8 @@ func TestFilesStartBeforeTheyAreValid(t *testing.T) {
 	})
 }
 
-// The certificate or the CA in use expires while its files stay as they are. There is nothing better
-// to use, so it stays in use. The expiry is reported once, until new material is in use.
+// The certificate or the CA in use expires while its files stay as they are. There is nothing
+// better to use, so it stays in use. The expiry is reported once, until new material is in use.
 func TestFilesReportMaterialThatExpiresInUse(t *testing.T) {
 	t.Parallel()
 
@@ -404,7 +405,8 @@ func TestFilesNeedNoLeaderElection(t *testing.T) {
 	}
 }
 
-// TestFilesFollow replaces files in each of the ways in which they are mounted, except for volumes, which all others have.
+// TestFilesFollow replaces files in each of the ways in which they are mounted, except for volumes,
+// which all others have.
 func TestFilesFollow(t *testing.T) {
 	t.Parallel()
 

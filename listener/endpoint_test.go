@@ -90,7 +90,7 @@ type answerCase struct {
 	want    answered
 	// sent is the reason in the body, when it is not that of the hook.
 	sent string
-	// event means that the event was refused for itself: the body names it by its index.
+	// event means that the event was refused individually: the body names it by its index.
 	event bool
 	// closes means that the connection must end, so that the sender finds another replica.
 	closes bool

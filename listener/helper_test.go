@@ -176,7 +176,7 @@ func serverConfig(tb testing.TB, ca *authority, auth tls.ClientAuthType, clients
 	}
 }
 
-// newClient returns a client that shows certs, with connections of its own.
+// newClient returns a client that shows certs, with connections that it does not share.
 func newClient(tb testing.TB, ca *authority, http2 bool, certs ...tls.Certificate) *http.Client {
 	tb.Helper()
 	var protocols http.Protocols

@@ -309,8 +309,8 @@ func TestARevokedSenderCostsNothing(t *testing.T) {
 	}
 }
 
-// The holder of a certificate can give it another fingerprint without its CA. Each form has the key,
-// the names and a valid signature of the stolen certificate.
+// The holder of a certificate can give it another fingerprint without its CA. Each form has the
+// key, the names and a valid signature of the stolen certificate.
 func TestEachFormOfARevokedCertificateIsRevoked(t *testing.T) {
 	t.Parallel()
 
@@ -348,8 +348,8 @@ func TestEachFormOfARevokedCertificateIsRevoked(t *testing.T) {
 	}
 }
 
-// An operator may list the form that the holder has presented, such as from the log of a gateway. The holder then presents
-// another one.
+// An operator may list the form that the holder has presented, such as from the log of a gateway.
+// The holder then presents another one.
 func TestAnEntryOfAnyFormRevokesEachForm(t *testing.T) {
 	t.Parallel()
 

@@ -305,7 +305,8 @@ func TestWhoseConnectionEnds(t *testing.T) {
 					t.Error(err)
 				}
 
-				// A client of HTTP/2 may send on a connection that is ending, and repeats that on another.
+				// A client of HTTP/2 may send on a connection that is ending, and repeats that on
+				// another.
 				have := counted.count.Load()
 				// A client on a busy machine may leave a connection that is kept.
 				if test.ends != (have >= 3) {
@@ -391,7 +392,8 @@ func TestSlowAndEndless(t *testing.T) {
 	}
 }
 
-// MaxHandshakes compute at once, here more than by default. Package httpserver has the order in which others follow.
+// MaxHandshakes compute in parallel, here more than by default. Package httpserver has the order in
+// which others follow.
 func TestMaxHandshakes(t *testing.T) {
 	t.Parallel()
 

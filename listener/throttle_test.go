@@ -195,7 +195,7 @@ func TestFloodOnManyConnections(t *testing.T) {
 	)
 
 	for _, client := range clients {
-		// Many requests at once on each connection: HTTP/2 delivers them with one read.
+		// Many requests in parallel on each connection: HTTP/2 delivers them with one read.
 		for range 20 {
 			group.Go(func() {
 				for ctx.Err() == nil {

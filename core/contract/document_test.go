@@ -24,7 +24,8 @@ func document(t *testing.T) string {
 	return string(text)
 }
 
-// examples returns the fenced blocks of docs/reference/contract-v3.md behind a comment "example: <name>", by name.
+// examples returns the fenced blocks of docs/reference/contract-v3.md behind a comment "example:
+// <name>", by name.
 func examples(t *testing.T, language string) map[string]string {
 	t.Helper()
 

@@ -20,8 +20,8 @@ func golden(tb testing.TB, file string) []byte {
 	return must(os.ReadFile(filepath.Join("testdata", file)))(tb)
 }
 
-// checkGolden fails t unless a batch is encoded as the file says, and the file is decoded to the batch. Changed makes the
-// texts comparable line by line.
+// checkGolden fails t unless a batch is encoded as the file says, and the file is decoded to the
+// batch. Changed makes the texts comparable line by line.
 func checkGolden(t *testing.T, file string, version contract.Version, batch core.Batch, changed func(*testing.T, []byte) string) {
 	t.Helper()
 

@@ -38,7 +38,7 @@ func TestNarrowTransportIsAForwarder(t *testing.T) {
 	})
 }
 
-// narrow is a transport for three events at once, without owners, numbers and details. It cannot
+// narrow is a transport for three events a request, without owners, numbers and details. It cannot
 // carry an event without name.
 type narrow struct {
 	farEnd *coretest.Recorder

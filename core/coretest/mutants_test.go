@@ -51,7 +51,8 @@ func TestSuitesFindMutants(t *testing.T) {
 	}
 }
 
-// checkFound runs the suite for a mutant in a child process. The failures of that process are the result.
+// checkFound runs the suite for a mutant in a child process. The failures of that process are the
+// result.
 func checkFound(t *testing.T, suite, mutant, failure string) {
 	t.Helper()
 
@@ -568,7 +569,8 @@ func TestMutantVerifier(t *testing.T) {
 	})
 }
 
-// receiverMutant is a receiver in memory with one fault, and a part of the failure that must name it.
+// receiverMutant is a receiver in memory with one fault, and a part of the failure that must name
+// it.
 type receiverMutant struct {
 	failure string
 	// parts changes what the receiver is made of, batch what arrives, and answer what goes back.

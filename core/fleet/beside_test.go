@@ -112,8 +112,8 @@ func TestALaterCauseOutlastsADeliveryThatFails(t *testing.T) {
 	})
 }
 
-// A handler that ignores its context hangs for one runtime, which asks for a resync again and again.
-// It takes one of the places for deliveries, and not all of them.
+// A handler that ignores its context hangs for one runtime, which asks for a resync again and
+// again. It takes one of the places for deliveries, and not all of them.
 func TestARuntimeWhoseHandlerHangsTakesOnePlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var delivered atomic.Int64

@@ -16,7 +16,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
 
-// TestDocumentedNumbers replays the epoch that docs/reference/contract-v3.md shows request by request.
+// TestDocumentedNumbers replays the epoch that docs/reference/contract-v3.md shows request by
+// request.
 func TestDocumentedNumbers(t *testing.T) {
 	rows := documentedRequests(t)
 	inBubble(t, fleet.Options{}, func(r *rig) {

@@ -462,7 +462,8 @@ func TestStates(t *testing.T) {
 			send(r.fleet, "left", kyma, trusting("e", 1, "old", "new"), leaving("e", 2, 0))
 			r.wantWithoutCA("half", "left", "mute", "old")
 		},
-		// The agent spoke to a manager which is not served any more, and was killed. Its runtime is heard by another manager.
+		// The agent spoke to a manager which is not served any more, and was killed. Its runtime is
+		// heard by another manager.
 		"a former manager says nothing of authorities": func(r *rig) {
 			send(r.fleet, "skr", "former", trusting("e", 1, "old"))
 			send(r.fleet, "silent", "former", trusting("e", 1, "new"))
@@ -612,8 +613,8 @@ func TestResyncs(t *testing.T) {
 			r.wantCauses("returned")
 			r.wantReplicas(2)
 		},
-		// The resync of the return stands for the events of the other one. That must not keep certificate
-		// authorities from being exchanged either.
+		// The resync of the return replaces the events of the other replica. That must not keep
+		// certificate authorities from being exchanged either.
 		"a replica that does not return is covered": func(r *rig) {
 			r.observe(started("e", "f")...)
 			time.Sleep(5 * interval)
@@ -642,7 +643,8 @@ func TestResyncs(t *testing.T) {
 			settle()
 			r.wantCauses()
 		},
-		// The first heartbeats of a new agent may be lost on their way. Until the next one, its events are no return each.
+		// The first heartbeats of a new agent may be lost on their way. Until the next one, its
+		// events are no return each.
 		"events before a heartbeat": func(r *rig) {
 			r.observe(started("e")...)
 			time.Sleep(5 * interval)
@@ -775,7 +777,7 @@ func TestForgetting(t *testing.T) {
 		}
 
 		time.Sleep(time.Minute)
-		r.observe(resync("e", 2), beat("e", 2, 2)) // Another object stands for it.
+		r.observe(resync("e", 2), beat("e", 2, 2)) // Another object represents it.
 		r.wantState(fleet.Fresh, "")
 
 		r.fleet.Forget(prod)
@@ -818,7 +820,8 @@ func TestWrongArgumentsAreRefused(t *testing.T) {
 	newFleet(t, fleet.Options{}).OnChange(nil)
 }
 
-// A map function may wait for the API server of its runtime: 100 of them delayed all others by 8 min.
+// A map function may wait for the API server of its runtime: 100 of them delayed all others by 8
+// min.
 func TestDeliveriesThatHangDelayOthersLittle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, fleet.Options{})

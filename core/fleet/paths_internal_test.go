@@ -45,7 +45,8 @@ func TestThePathsOfAReplicaAreBounded(t *testing.T) {
 	}
 }
 
-// A replica whose certificate ends in this moment has expired if it sent something up to a heartbeat before.
+// A replica whose certificate ends in this moment has expired if it sent something up to a
+// heartbeat before.
 func TestTheExactEndOfACertificate(t *testing.T) {
 	t.Parallel()
 

@@ -24,7 +24,8 @@ func quiet(number uint64, change func(*core.Heartbeat)) message {
 // probe is the heartbeat of a process that checks the path and leaves.
 func probe(epoch string) message { return of("agent", leaving(epoch, 1, 0)) }
 
-// The API server may reject the webhook certificate of an agent. That agent sends heartbeats like any other.
+// The API server may reject the webhook certificate of an agent. That agent sends heartbeats like
+// any other.
 func TestHeartbeatsAloneDoNotProveFreshness(t *testing.T) {
 	opts := fleet.Options{PollFresh: time.Hour, PollUnproved: 10 * time.Minute, PollOtherwise: time.Minute}
 	inBubble(t, opts, func(r *rig) {
@@ -59,7 +60,8 @@ func TestProofs(t *testing.T) {
 			beats(21)
 			r.wantState(fleet.Unproved, "")
 		},
-		// The first requests after a silence may carry events only. The canary may be lost since the last heartbeat.
+		// The first requests after a silence may carry events only. The canary may be lost since
+		// the last heartbeat.
 		"a silence ends proofs": func(r *rig) {
 			canary := func(number uint64, state core.CanaryState) {
 				r.observe(quiet(number, func(b *core.Heartbeat) { b.Canary = state }))
@@ -101,7 +103,8 @@ func TestProofs(t *testing.T) {
 			r.observe(quiet(3, func(b *core.Heartbeat) { b.WebhookFailures = 6 }))
 			r.wantState(fleet.Degraded, string(fleet.ReasonWebhookUnreachable))
 		},
-		// A stranger can make handshakes fail. While the API server comes through, that is no reason.
+		// A stranger can make handshakes fail. While the API server comes through, that is no
+		// reason.
 		"failed handshakes beside a proof": func(r *rig) {
 			r.observe(started("e")...)
 			time.Sleep(interval)
@@ -171,7 +174,8 @@ func TestProofs(t *testing.T) {
 				r.t.Errorf("last seen %v, want %v: the check is no agent", now, seen)
 			}
 		},
-		// The last heartbeat of an agent that sent something is no probe, also when the fleet is new.
+		// The last heartbeat of an agent that sent something is no probe, also when the fleet is
+		// new.
 		"the last heartbeat of an agent is no probe": func(r *rig) {
 			r.observe(leaving("e", 7, 3))
 			settle()

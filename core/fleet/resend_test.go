@@ -12,7 +12,8 @@ import (
 )
 
 const (
-	// lateCommit is longer than a replica may wait before its next attempt, and an API server for the slowest webhook.
+	// lateCommit is longer than a replica may wait before its next attempt, and an API server for
+	// the slowest webhook.
 	lateCommit = 80 * time.Second
 	often      = 10 * time.Second // between two heartbeats
 )
@@ -20,8 +21,8 @@ const (
 // TestResends has the resyncs that a fleet sends once more.
 func TestResends(t *testing.T) {
 	eachPlay(t, map[string]func(r *rig){
-		// A replica may be cut off for a minute before it is killed. Its loss is then found within a second, and a write
-		// that it has reviewed just before is committed after the resync.
+		// A replica may be cut off for a minute before it is killed. Its loss is then found within
+		// a second, and a write that it has reviewed just before is committed after the resync.
 		"for a lost replica": func(r *rig) {
 			r.observe(started("e", "f")...)
 			r.keepBeating("e", 2, often, 2*interval+10*time.Second)
@@ -34,8 +35,9 @@ func TestResends(t *testing.T) {
 			r.wantState(fleet.Fresh, "")
 			r.wantReplicas(1)
 		},
-		// Two replicas are cut off at once, for a time that is too short for silence. The one that was heard first is not
-		// lost before the other one comes back: it may still review writes, and be killed afterwards.
+		// Two replicas are cut off together, for a time that is too short for silence. The one that
+		// was heard first is not lost before the other one comes back: it may still review writes,
+		// and be killed afterwards.
 		"no replica is lost in an outage": func(r *rig) {
 			r.observe(started("e", "f")...)
 			time.Sleep(interval - time.Second)
@@ -59,7 +61,7 @@ func TestResends(t *testing.T) {
 
 			r.wantCauses("replica_lost")
 		},
-		// The resend for the last one stands in for the other.
+		// The resend for the last replica replaces the other resend.
 		"once for two that leave with events": func(r *rig) {
 			leave := func(b *core.Heartbeat) {
 				b.Leaving = true
@@ -82,8 +84,9 @@ func TestResends(t *testing.T) {
 			r.keepBeating("e", 3, often, 5*time.Minute)
 			r.wantCauses()
 		},
-		// After a restart of the operator, another replica may be killed before its first request. Nothing shows that it was
-		// there. It may have reviewed a write that is committed later. A resync that an agent asks for may be too early.
+		// After a restart of the operator, another replica may be killed before its first request.
+		// Nothing shows that it was there. It may have reviewed a write that is committed later. A
+		// resync that an agent asks for may be too early.
 		"for replicas that a new fleet has not heard": func(r *rig) {
 			r.observe(beat("e", 7, 0))
 			settle()
@@ -96,7 +99,8 @@ func TestResends(t *testing.T) {
 			r.keepBeating("e", 40, often, 5*time.Minute)
 			r.wantCauses("new_epoch", "new_epoch")
 		},
-		// A rollout may lose several replicas within two minutes. The last resend stands in for the others.
+		// A rollout may lose several replicas within two minutes. The last resend replaces the
+		// others.
 		"one for several replicas": func(r *rig) {
 			r.observe(started("e", "f", "g")...)
 			r.keepBeating("e", 2, often, interval)
@@ -109,7 +113,8 @@ func TestResends(t *testing.T) {
 			r.keepBeating("e", 40, often, 5*time.Minute)
 			r.wantCauses("replica_lost", "replica_lost", "replica_lost")
 		},
-		// The first requests of a new epoch may be lost in an outage. The fleet has known the runtime for longer.
+		// The first requests of a new epoch may be lost in an outage. The fleet has known the
+		// runtime for longer.
 		"an epoch that began in an outage is a new one": func(r *rig) {
 			r.observe(resync("f", 1), of("pod-1", beat("f", 1, 1)))
 			for n := range uint64(3) {
@@ -125,8 +130,9 @@ func TestResends(t *testing.T) {
 
 			r.wantCauses("new_epoch", "new_epoch")
 		},
-		// The resync of a new epoch stands in for the writes that the former life of the agent has reviewed. The new life may
-		// leave in good order before the resend is due. Another replica stays.
+		// The resync of a new epoch replaces the writes that the former life of the agent has
+		// reviewed. The new life may leave in good order before the resend is due. Another replica
+		// stays.
 		"it outlives a replica that leaves": func(r *rig) {
 			r.observe(resync("e", 1), beat("e", 1, 1), changed("f", 1), beat("f", 1, 1))
 			settle()
@@ -137,7 +143,8 @@ func TestResends(t *testing.T) {
 			r.keepBeating("e", 10, often, 5*time.Minute)
 			r.wantCauses("new_epoch", "new_epoch")
 		},
-		// A replica that asks for a resync resends it itself. It does not resend that of another one.
+		// A replica that asks for a resync resends it itself. It does not resend that of another
+		// one.
 		"an own resync keeps that of another replica": func(r *rig) {
 			r.observe(resync("e", 1), beat("e", 1, 1), changed("f", 1), beat("f", 1, 1))
 			settle()
@@ -154,8 +161,8 @@ func TestResends(t *testing.T) {
 	})
 }
 
-// The last heartbeat of a replica names the resends that it leaves to the control plane. A resync stands in when the
-// slowest write is committed, also if no replica remains.
+// The last heartbeat of a replica names the resends that it leaves to the control plane. A resync
+// replaces them when the slowest write is committed, also if no replica remains.
 func TestResyncForTheResendsThatAReplicaLeaves(t *testing.T) {
 	for name, other := range map[string]bool{"alone": false, "beside another": true} {
 		t.Run(name, func(t *testing.T) {
@@ -285,8 +292,8 @@ func TestEndOfTheLastPathOfAReplica(t *testing.T) {
 	})
 }
 
-// active are the replicas of an operator without leader election. Each has a fleet of its own, and takes some of the
-// batches of an agent.
+// active are the replicas of an operator without leader election. Each has its fleet, and takes
+// some of the batches of an agent.
 type active struct {
 	t                    *testing.T
 	fleets               []*fleet.Fleet
@@ -331,7 +338,8 @@ func (a *active) run(length, between time.Duration) {
 	}
 }
 
-// wantQuiet wants fewer resyncs and changes of states than given, for all replicas since the last call.
+// wantQuiet wants fewer resyncs and changes of states than given, for all replicas since the last
+// call.
 func (a *active) wantQuiet(during string, resyncs, transitions int64) {
 	a.t.Helper()
 	gotResyncs := a.resyncs.Swap(0)
@@ -343,8 +351,9 @@ func (a *active) wantQuiet(during string, resyncs, transitions int64) {
 	}
 }
 
-// Each of several active replicas sees a part of the numbers of an epoch. Its gaps show that, and then lead to no more
-// resyncs. Without that, three replicas request 291 in an hour with an event each 10 s.
+// Each of several active replicas sees a part of the numbers of an epoch. Its gaps show that, and
+// then lead to no more resyncs. Without that, three replicas request 291 in an hour with an event
+// each 10 s.
 func TestActiveReplicasShareARuntime(t *testing.T) {
 	for name, test := range map[string]struct {
 		replicas int
@@ -380,7 +389,8 @@ func TestActiveReplicasShareARuntime(t *testing.T) {
 	}
 }
 
-// Of several replicas, one remains. Its first numbers in a row end the condition, with one resync for gaps meanwhile.
+// Of several replicas, one remains. Its first numbers in a row end the condition, with one resync
+// for gaps meanwhile.
 func TestSharedByReplicasEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := startActive(t, 2)
@@ -416,7 +426,8 @@ func TestSharedByReplicasEndsWithoutEvents(t *testing.T) {
 	})
 }
 
-// One replica that loses batches resyncs for each of the gaps: three in a row, and then one of four batches.
+// One replica that loses batches resyncs for each of the gaps: three in a row, and then one of four
+// batches.
 func TestGapsOfOneReplicaAreNotSharing(t *testing.T) {
 	inBubble(t, fleet.Options{}, func(r *rig) {
 		want := []string{"gap", "gap", "gap"}
@@ -437,7 +448,7 @@ func TestGapsOfOneReplicaAreNotSharing(t *testing.T) {
 			r.observe(changed("e", number+2), beat("e", n+1, number+2))
 			want = append(want, "gap")
 
-			// The resend of the new epoch is due while a resync is pending, which stands in for it.
+			// The resend of the new epoch is due while a resync is pending, which replaces it.
 			time.Sleep(9500 * time.Millisecond)
 		}
 
@@ -446,8 +457,8 @@ func TestGapsOfOneReplicaAreNotSharing(t *testing.T) {
 	})
 }
 
-// The transport keeps the events that the handler refuses, and delivers them again after later ones. No other replica
-// took them.
+// The transport keeps the events that the handler refuses, and delivers them again after later
+// ones. No other replica took them.
 func TestKeptEventsAreNotSharing(t *testing.T) {
 	inBubble(t, fleet.Options{}, func(r *rig) {
 		r.observe(resync("e", 1), beat("e", 1, 1))

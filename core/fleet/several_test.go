@@ -127,8 +127,8 @@ func TestSummaries(t *testing.T) {
 	})
 }
 
-// A runtime becomes silent because its certificate expires: the expiry stays in the summary until the
-// runtime is there again, so that the alert about it does not end by itself.
+// A runtime becomes silent because its certificate expires: the expiry stays in the summary until
+// the runtime is there again, so that the alert about it does not end by itself.
 func TestExpiryOfASilentRuntimeIsKept(t *testing.T) {
 	inBubble(t, fleet.Options{}, func(r *rig) {
 		expiry := time.Now().Add(time.Minute)
@@ -149,7 +149,7 @@ func TestExpiryOfASilentRuntimeIsKept(t *testing.T) {
 	})
 }
 
-// A runtime has several managers, and each has a state of its own. The worst state decides,
+// A runtime has several managers, and each has its state. The worst state decides,
 // whatever the order of the managers is.
 func TestTheWorstManagerDecidesWhenToPoll(t *testing.T) {
 	const fresh, unproved, stale = "fresh", "unproved", "stale"

@@ -359,7 +359,8 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// The fleet has seen an event that the transport keeps, and a resync stands in for it until it is taken.
+// The fleet has seen an event that the transport keeps, and a resync replaces it until it is
+// taken.
 func TestFailuresThatAreNotReturned(t *testing.T) {
 	t.Parallel()
 	for returned, want := range map[bool]string{true: "", false: "gap"} {

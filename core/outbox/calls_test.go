@@ -188,7 +188,7 @@ func TestCalls(t *testing.T) {
 			calls:  []call{at(100*ms, "a", "b", "c", "d"), at(200*ms, "resync", "b")},
 			counts: outbox.Counts{Accepted: 5, Delivered: 4, Dropped: malformed},
 		},
-		// The second resync stands for events that were dropped while the first had not settled.
+		// The second resync replaces events that were dropped while the first had not settled.
 		"an overflow collapses into a resync": {
 			opts: outbox.Options{MaxKeys: 2, MaxBatch: 10},
 			steps: []step{
@@ -293,7 +293,8 @@ func TestCalls(t *testing.T) {
 			steps: []step{wait(time.Minute)}, calls: []call{at(100*ms, "resync")},
 		},
 		// A write that the source did not see may be committed seconds later: an API server first
-		// waits for a webhook that is gone. The resend of a second resync is that of the first one, too.
+		// waits for a webhook that is gone. The resend of a second resync is that of the first one,
+		// too.
 		"a resync is sent once more": {
 			opts: outbox.Options{
 				Managers: []core.Manager{kyma}, ResyncFirst: true, InFlight: 1, ResendResync: 10 * second,

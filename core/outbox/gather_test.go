@@ -12,7 +12,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
 
-// batching are the options of contract v3, as they ship, for so long between acceptance and sending.
+// batching are the options of contract v3, as they ship, for so long between acceptance and
+// sending.
 func batching(settle time.Duration) outbox.Options {
 	return outbox.Options{
 		Settle: settle, MaxBatch: 500, Epoch: "e", HeartbeatInterval: -1, Resend: outbox.Defaults().Resend,

@@ -100,8 +100,8 @@ func TestLeaveFollowsAHeartbeatThatIsOnItsWay(t *testing.T) {
 	})
 }
 
-// The last heartbeat names the resends that are not sent any more, so that the receiver asks for a resync in time. The
-// end of a process does not wait for them.
+// The last heartbeat names the resends that are not sent any more, so that the receiver asks for a
+// resync in time. The end of a process does not wait for them.
 func TestLeaveNamesTheResendsThatWait(t *testing.T) {
 	event := func(w *world) { w.write("a") }
 	for name, test := range map[string]struct {
@@ -133,7 +133,8 @@ func TestLeaveNamesTheResendsThatWait(t *testing.T) {
 	}
 }
 
-// A manager that cannot be reached does not keep the others from their last heartbeats, which come immediately.
+// A manager that cannot be reached does not keep the others from their last heartbeats, which come
+// immediately.
 func TestLeaveBesideAManagerThatCannotBeReached(t *testing.T) {
 	var began time.Time
 	inBubble(t, scene{opts: outbox.Options{
@@ -262,7 +263,8 @@ func TestHeartbeatIsMadeWithoutTheLock(t *testing.T) {
 	})
 }
 
-// A new agent was unproved until its second heartbeat, and a fleet knew of a lost canary after 38 s.
+// A new agent was unproved until its second heartbeat, and a fleet knew of a lost canary after 38
+// s.
 func TestAChangeIsReportedBeforeTheInterval(t *testing.T) {
 	proved := time.Now()
 	for name, change := range map[string]func(*core.Heartbeat){
@@ -292,8 +294,8 @@ func TestAChangeIsReportedBeforeTheInterval(t *testing.T) {
 	}
 }
 
-// No heartbeat arrives while the manager cannot be reached. The next ones say why, and for how long. A
-// short interruption replaces no long one.
+// No heartbeat arrives while the manager cannot be reached. The next ones say why, and for how
+// long. A short interruption replaces no long one.
 func TestHeartbeatsReportAnInterruption(t *testing.T) {
 	long := fmt.Errorf("proxy is down: %w", verdict{reason: "proxy_unreachable"})
 	opts := known()
@@ -333,8 +335,8 @@ func TestHeartbeatsReportAnInterruption(t *testing.T) {
 	})
 }
 
-// Nothing follows the last heartbeat to a manager, also while the events for another manager are sent.
-// A fleet would take the process for a new one.
+// Nothing follows the last heartbeat to a manager, also while the events for another manager are
+// sent. A fleet would take the process for a new one.
 func TestNoResyncFollowsTheLastHeartbeat(t *testing.T) {
 	const slow core.Manager = "slow"
 	synctest.Test(t, func(t *testing.T) {
@@ -373,8 +375,8 @@ func TestNoResyncFollowsTheLastHeartbeat(t *testing.T) {
 	})
 }
 
-// A call of Retry begins the waits again. The interruption is as long as it was, also if the manager is
-// back after one more failure.
+// A call of Retry begins the waits again. The interruption is as long as it was, also if the
+// manager is back after one more failure.
 func TestRetryShortensNoInterruption(t *testing.T) {
 	opts := known()
 	opts.Settle = -1
@@ -472,9 +474,10 @@ func TestExtraHeartbeatsHaveAPace(t *testing.T) {
 	})
 }
 
-// After an outage the control plane may be a new process, which knows nothing of this runtime. A heartbeat must not
-// wait for the next interval. The first one travels with the events that waited, and reports them as pending. If they
-// have waited for long, the next one must follow immediately: a runtime with old events is degraded until then.
+// After an outage the control plane may be a new process, which knows nothing of this runtime. A
+// heartbeat must not wait for the next interval. The first one travels with the events that waited,
+// and reports them as pending. If they have waited for long, the next one must follow immediately:
+// a runtime with old events is degraded until then.
 func TestHeartbeatFollowsAnOutage(t *testing.T) {
 	for name, test := range map[string]struct {
 		outage time.Duration
@@ -505,8 +508,8 @@ func TestHeartbeatFollowsAnOutage(t *testing.T) {
 	}
 }
 
-// A middlebox may cut each connection after its first request. The heartbeat after a recovery then fails, too. It
-// must not follow upon itself several times a second.
+// A middlebox may cut each connection after its first request. The heartbeat after a recovery then
+// fails, too. It must not follow upon itself several times a second.
 func TestHeartbeatDoesNotFollowItself(t *testing.T) {
 	inBubble(t, scene{opts: known(), answer: func(_ context.Context, n int, _ core.Batch) error {
 		if n%2 == 1 {

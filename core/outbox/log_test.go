@@ -78,8 +78,8 @@ func TestAlternatingRefusalsAreLoggedOnceEach(t *testing.T) {
 	})
 }
 
-// A full outbox is logged once every 5 minutes for each manager that loses events. Lines that were noted before the
-// end are written.
+// A full outbox is logged once every 5 minutes for each manager that loses events. Lines that were
+// noted before the end are written.
 func TestOverflowIsLogged(t *testing.T) {
 	inBubble(t, scene{opts: outbox.Options{MaxKeys: 3, DrainTimeout: -1}, answer: always(errDown)}, func(w *world) {
 		w.writeMany(10, "", 0)
@@ -145,7 +145,7 @@ func TestStalledLogCostsNoTime(t *testing.T) {
 	})
 }
 
-// Strangers can invent names of managers. Each would have lines of its own.
+// Strangers can invent names of managers. Each name would have its lines.
 func TestInventedManagersShareTheirLines(t *testing.T) {
 	inBubble(t, scene{
 		opts:   outbox.Options{MaxBackoff: 4 * second, Managers: []core.Manager{kyma}},

@@ -217,7 +217,8 @@ func TestSecondLaneOfAManagerHasIDsOfItsOwn(t *testing.T) {
 	})
 }
 
-// A gateway may acknowledge the events of invented managers. They give way when they are idle, the oldest first.
+// A gateway may acknowledge the events of invented managers. They give way when they are idle, the
+// oldest first.
 func TestIdleManagersGiveWay(t *testing.T) {
 	opts := outbox.Options{MaxManagers: 10, DrainTimeout: -1, Managers: []core.Manager{"configured"}}
 	inBubble(t, scene{opts: opts}, func(w *world) {

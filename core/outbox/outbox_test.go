@@ -15,7 +15,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/outbox"
 )
 
-// gauge measures how many calls run at once.
+// gauge measures how many calls run in parallel.
 type gauge struct {
 	mu        sync.Mutex
 	now, most int

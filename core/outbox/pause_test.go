@@ -79,8 +79,8 @@ func TestOneAttemptAtATimeAfterAFailure(t *testing.T) {
 	})
 }
 
-// The waits of an outage do not depend on the one before it. A receiver that is not ready for a moment is tried again
-// within about 2 s, also after an hour in which it was not.
+// The waits of an outage do not depend on the one before it. A receiver that is not ready for a
+// moment is tried again within about 2 s, also after an hour in which it was not.
 func TestALongOutageDoesNotSlowDownTheNextOne(t *testing.T) {
 	var down atomic.Bool
 	inBubble(t, scene{
@@ -183,8 +183,8 @@ func (c *control) forward(sender string) func(*plane) core.Forwarder {
 	return func(*plane) core.Forwarder { return core.ForwarderFunc(forward) }
 }
 
-// When a control plane comes back, the runtimes that waited for it do not come back all at once:
-// the waits are random for that.
+// When a control plane comes back, the runtimes that waited for it do not all come back in the same
+// moment: the waits are random for that.
 func TestRuntimesComeBackOneByOne(t *testing.T) {
 	const runtimes = 50
 	for _, outage := range []time.Duration{10 * time.Second, time.Minute, time.Hour} {

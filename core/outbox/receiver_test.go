@@ -99,7 +99,7 @@ type trouble struct {
 	cut           int           // only so many events are sent, if cuts
 	cuts          bool          // the batch is cut
 	events        map[int]error // refused for themselves
-	beat          error         // refused for itself
+	beat          error         // refused individually
 }
 
 // nextFault draws the fate of a call.

@@ -145,7 +145,7 @@ func TestStreamOfRefusalsHasFewResyncs(t *testing.T) {
 	})
 }
 
-// Nothing stands in for a resync. So it is sent until the manager takes it, at the pace of other
+// Nothing replaces a resync, so it is sent until the manager takes it, at the pace of other
 // refused events.
 func TestRefusedResyncDoesNotLoop(t *testing.T) {
 	eachContract(t, func(t *testing.T, opts outbox.Options) {
@@ -223,8 +223,8 @@ func TestEventThatCondemnedABatchStaysAlone(t *testing.T) {
 	})
 }
 
-// An event of a batch that was refused as a whole is sent alone. When it is refused for itself then,
-// a busy manager does not hold it up.
+// An event of a batch that was refused as a whole is sent alone. When it is refused individually
+// then, a busy manager does not hold it up.
 func TestEventThatWasAloneIsRetriedBesideOthers(t *testing.T) {
 	bad := newPicky(refuseBad(core.ErrForbidden))
 	large := true
@@ -247,8 +247,8 @@ func TestEventThatWasAloneIsRetriedBesideOthers(t *testing.T) {
 	})
 }
 
-// Events that travel alone because a batch with them was refused take turns with the others, also when there is always
-// one that is due.
+// Events that travel alone because a batch with them was refused take turns with the others, also
+// when there is always one that is due.
 func TestEventsThatTravelAloneTakeTurns(t *testing.T) {
 	const bad = 50
 	inBubble(t, scene{
@@ -298,8 +298,8 @@ func cutting(limit int) func(p *plane) core.Forwarder {
 	}
 }
 
-// Events that stay behind when a batch is cut keep their order and their numbers. A heartbeat has a number that the
-// receiver has seen, and comes as soon as the batch is not cut any more.
+// Events that stay behind when a batch is cut keep their order and their numbers. A heartbeat has a
+// number that the receiver has seen, and comes as soon as the batch is not cut any more.
 func TestHeartbeatFollowsItsNumbers(t *testing.T) {
 	opts := outbox.Options{Epoch: "e", MaxBatch: 500, HeartbeatInterval: second, Settle: second}
 	inBubble(t, scene{opts: opts, via: cutting(2)}, func(w *world) {

@@ -19,8 +19,8 @@ func resends(after time.Duration) outbox.Options {
 	return outbox.Options{Resend: []time.Duration{after}, ResendResync: after}
 }
 
-// Events of two owners of an object do not merge: the former owner may not have read it yet. The last resend is for
-// the last owner that a review has named.
+// Events of two owners of an object do not merge: the former owner may not have read it yet. The
+// last resend is for the last owner that a review has named.
 func TestLastResendIsForTheLastOwner(t *testing.T) {
 	inBubble(t, scene{opts: resends(3 * second)}, func(w *world) {
 		for _, owner := range []string{"former", "last"} {
@@ -67,7 +67,7 @@ func TestResendsMakeRoom(t *testing.T) {
 	})
 }
 
-// A resync that stands in for resends is neither delayed by those that follow nor sent for each of
+// A resync that replaces resends is neither delayed by those that follow nor sent for each of
 // them.
 func TestOverflowOfResends(t *testing.T) {
 	opts := outbox.Options{MaxKeys: 1, Resend: []time.Duration{second}}
@@ -123,7 +123,7 @@ func TestOwnersDoNotUnboundTheResends(t *testing.T) {
 	})
 }
 
-// An event stands for those that it replaces, also for their resends.
+// An event also replaces the resends of the events that it replaces.
 func TestMergedEventSaysWhatAllWritesNeed(t *testing.T) {
 	at := func(uid types.UID, base int64) core.WatchEvent {
 		e := named("a")
@@ -164,7 +164,7 @@ func TestResyncReachesEveryManager(t *testing.T) {
 	inBubble(t, scene{opts: outbox.Options{Managers: []core.Manager{"configured"}}}, func(w *world) {
 		w.Accept("served", named("a"))
 		time.Sleep(second)
-		for range 3 { // While the first waits to settle, one of the others stands for both.
+		for range 3 { // While the first waits to settle, one of the others replaces both.
 			w.Resync()
 		}
 
@@ -243,8 +243,9 @@ func TestForgedOwnersLeaveRoomForOneThatWasTaken(t *testing.T) {
 	}
 }
 
-// An operator reconciles an owner of contract v1 once after the start of the agent, because changes before it are unknown.
-// Invented owners take the places of all owners that no event was taken of, and not that resync.
+// An operator reconciles an owner of contract v1 once after the start of the agent, because changes
+// before it are unknown. Invented owners take the places of all owners that no event was taken of,
+// and not that resync.
 func TestForgedOwnersDoNotTakeTheFirstResync(t *testing.T) {
 	t.Parallel()
 	for _, forged := range []int{0, 100, 1000} { // The first is the control.
@@ -268,7 +269,8 @@ func TestForgedOwnersDoNotTakeTheFirstResync(t *testing.T) {
 	}
 }
 
-// The resyncs of owners that gave way still wait. An owner that has no room beside them gets its resync later.
+// The resyncs of owners that gave way still wait. An owner that has no room beside them gets its
+// resync later.
 func TestResyncsOfFormerOwnersDoNotTakeTheFirstResync(t *testing.T) {
 	opts := outbox.Options{ResyncOwners: true, ResyncFirst: true, ResendResync: time.Hour}
 	const forged, taken, gone = 100, 50, 10

@@ -108,9 +108,9 @@ func TestAnEarlyEventToAnotherReplicaIsSentAgain(t *testing.T) {
 	}
 }
 
-// TestAnEarlyEventWithoutAnswerGetsAnotherID loses the answers of a replica that does not check. The
-// reconcile of the early attempt may be too early, so a receiver that drops duplicates must take the
-// attempt after the settle time.
+// TestAnEarlyEventWithoutAnswerGetsAnotherID loses the answers of a replica that does not check.
+// The reconcile of the early attempt may be too early, so a receiver that drops duplicates must
+// take the attempt after the settle time.
 func TestAnEarlyEventWithoutAnswerGetsAnotherID(t *testing.T) {
 	t.Parallel()
 
@@ -168,8 +168,8 @@ func TestEventsOfTwoObjectsOfANameSettle(t *testing.T) {
 	})
 }
 
-// TestRoomIsMadeOfEventsThatSettle sets no resends, so that only events that were sent too early wait
-// in the queue of the resends.
+// TestRoomIsMadeOfEventsThatSettle sets no resends, so that only events that were sent too early
+// wait in the queue of the resends.
 func TestRoomIsMadeOfEventsThatSettle(t *testing.T) {
 	t.Parallel()
 

@@ -83,8 +83,8 @@ func TestEventThatIsTooLargeAlone(t *testing.T) {
 	})
 }
 
-// A heartbeat that is too large beside an event is sent alone. One that is too large alone waits for
-// its interval, and holds up no event.
+// A heartbeat that is too large beside an event is sent alone. One that is too large alone waits
+// for its interval, and holds up no event.
 func TestHeartbeatThatIsTooLarge(t *testing.T) {
 	opts := outbox.Options{Epoch: "e", MaxBatch: 500, HeartbeatInterval: second, GiveUpAfter: time.Hour}
 	inBubble(t, scene{opts: opts, answer: func(_ context.Context, _ int, batch core.Batch) error {
@@ -162,8 +162,8 @@ func (p *plane) withEvents() (n int) {
 }
 
 // wantHeartbeats checks that the heartbeats that arrived name numbers that arrived before or beside
-// them, that the numbers do not fall, and that there is one at least every so often. givenUp numbers
-// arrived never.
+// them, that the numbers do not fall, and that there is one at least every so often. givenUp
+// numbers arrived never.
 func (w *world) wantHeartbeats(every time.Duration, givenUp uint64) {
 	w.t.Helper()
 	var seen, named uint64

@@ -95,7 +95,8 @@ type call struct {
 
 func at(d time.Duration, names ...string) call { return call{d, names} }
 
-// elapsed returns the time since the start of a synctest bubble. The clock of each bubble starts at this date.
+// elapsed returns the time since the start of a synctest bubble. The clock of each bubble starts at
+// this date.
 func elapsed() time.Duration { return time.Since(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)) }
 
 // answer is that of a control plane to its n-th call.
