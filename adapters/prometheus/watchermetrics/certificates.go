@@ -15,7 +15,7 @@ func newCertificates(f *factory) certificates {
 	reloads := f.counters("certificate_reloads_total",
 		"Generations of key material that were loaded.", labelUse)
 	failures := f.counters("certificate_reload_failures_total",
-		"Generations of key material that were rejected. The last valid generation stays in use.",
+		"Generations of key material that were rejected, or that expired while they were in use.",
 		labelUse, labelProblem)
 	expiry := f.gauges("certificate_expiry_timestamp_seconds",
 		"Expiry of the certificate in use, in Unix time.", labelUse)

@@ -63,7 +63,8 @@ func sampleManagers(f *factory) func(metrics chan<- prom.Metric, manager string,
 	untracked := f.sampledCounter("untracked_total",
 		"Requests from runtimes that are not tracked, because the limit is reached.", labelManager)
 	expiry := f.sampledGauge("first_certificate_expiry_timestamp_seconds",
-		"Earliest expiry of the verified client certificates, also of silent runtimes, in Unix time.",
+		"Earliest expiry of the verified client certificates, in Unix time. A silent runtime counts only if it became silent "+
+			"when its certificate expired.",
 		labelManager)
 	versions := f.sampledGauge("runtimes_by_version",
 		"Runtimes with an agent of each version, without silent runtimes. A runtime with two versions counts for both.",
@@ -100,7 +101,7 @@ func sampleRuntimes(f *factory) func(metrics chan<- prom.Metric, s *fleet.Status
 	state := f.sampledGauge("runtime_state", "1 for the current state of a runtime.",
 		labelRuntime, labelManager, labelState, labelReason)
 	heard := f.sampledGauge("runtime_heard_timestamp_seconds",
-		"Time of the last request from a runtime, in Unix time.", labelRuntime, labelManager)
+		"Time of the last verified request from a runtime, in Unix time.", labelRuntime, labelManager)
 	oldest := f.sampledGauge("runtime_oldest_event_pending_seconds",
 		"Age of the oldest event that waits in a runtime, as last reported.", labelRuntime, labelManager)
 
