@@ -247,13 +247,15 @@ SHA256 := $(or $(shell command -v sha256sum),shasum -a 256)
 TAR := $(or $(shell command -v gtar),tar)
 
 # The clusters are those of docs/guide/quick-start.md: the operator runs in fleet, and the agent in blue.
+FLEET ?= fleet
+BLUE ?= blue
 .PHONY: kind-load
-kind-load: ## Build the images of the quick start, and load them into the kind clusters fleet and blue
+kind-load: ## Build the images of the quick start, and load them into the kind clusters FLEET (fleet) and BLUE (blue)
 	@$(MAKE) image VERSION=dev PLATFORMS="linux/$$($(GO) env GOARCH)"
-	@kind load image-archive "bin/image-archives/agent-linux-$$($(GO) env GOARCH).tar" --name blue
+	@kind load image-archive "bin/image-archives/agent-linux-$$($(GO) env GOARCH).tar" --name '$(BLUE)'
 	@cd examples && CGO_ENABLED=0 GOOS=linux $(GO) build -o ../bin/ownnames/ownnames ./ownnames
 	@docker build -t ownnames:dev -f examples/ownnames/Dockerfile bin/ownnames
-	@kind load docker-image ownnames:dev --name fleet
+	@kind load docker-image ownnames:dev --name '$(FLEET)'
 
 # The files of a release beside the tags: the image as an OCI layout and as archives, the SBOMs in it, the charts, the
 # manifests, the program that judges both ends of contract v3, and the checksums of all.

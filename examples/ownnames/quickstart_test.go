@@ -63,8 +63,8 @@ func TestQuickStart(t *testing.T) {
 		}
 	}
 
-	if n := len(all); n != 14 {
-		t.Errorf("%d commands, and the page says 14", n)
+	if n := len(all); n != 15 {
+		t.Errorf("%d commands, and the page says 15", n)
 	}
 	for begins := range ofKind {
 		if !used[begins] {
@@ -76,13 +76,58 @@ func TestQuickStart(t *testing.T) {
 	}
 }
 
-// commands returns the commands of the page. Each is one line.
-func commands(t *testing.T) (all []string) {
+// TestQuickStartInOtherClusters checks the two commands for clusters that exist, without kind.
+func TestQuickStartInOtherClusters(t *testing.T) {
+	t.Parallel()
+	_, others := parts(t)
+	all := commandsIn(others)
+	if len(all) != 2 {
+		t.Fatalf("%d commands, want 2: %q", len(all), all)
+	}
+
+	run := func(command string) string {
+		cmd := exec.CommandContext(t.Context(), "sh", "-eu", "-c", command)
+		cmd.Dir = test.Root()
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s: %v\n%s", command, err, out)
+		}
+		return string(out)
+	}
+	load := run(strings.Replace(all[0], "make ", "make --dry-run ", 1))
+	lab.Says(t, "make kind-load", load, "--name 'edge'", "docker-image ownnames:dev --name 'plane'")
+
+	edit, _, _ := strings.Cut(all[1], " | ")
+	manifests := run(edit)
+	lab.Says(t, edit, manifests, `"-address=plane-control-plane:30443"`)
+	if strings.Contains(manifests, "fleet-control-plane") {
+		t.Errorf("%s leaves the node of another cluster:\n%s", edit, manifests)
+	}
+}
+
+// parts returns the page up to the removal, and the part for other clusters.
+func parts(t *testing.T) (steps, others string) {
 	t.Helper()
-	page := string(test.Read(t, quickStart))
-	for _, block := range regexp.MustCompile("(?ms)^```sh\n(.*?)\n```$").FindAllStringSubmatch(page, -1) {
+	steps, others, found := strings.Cut(string(test.Read(t, quickStart)), "\n## Your own clusters")
+	if !found {
+		t.Fatalf("%s has no part for other clusters", quickStart)
+	}
+	return steps, others
+}
+
+// commandsIn returns the commands of a text. Each is one line.
+func commandsIn(text string) (all []string) {
+	for _, block := range regexp.MustCompile("(?ms)^```sh\n(.*?)\n```$").FindAllStringSubmatch(text, -1) {
 		all = append(all, strings.Split(strings.TrimSpace(block[1]), "\n")...)
 	}
+	return all
+}
+
+// commands returns the commands of the steps.
+func commands(t *testing.T) []string {
+	t.Helper()
+	page, _ := parts(t)
+	all := commandsIn(page)
 
 	version := regexp.MustCompile(`cert-manager/cert-manager (v\S+)`).FindStringSubmatch(string(test.Read(t, "controlplane/go.mod")))
 	if !strings.Contains(page, "/"+version[1]+"/cert-manager.yaml") {
