@@ -177,7 +177,7 @@ func TestStartReturnsErrors(t *testing.T) {
 				t.Errorf("Ready returns %v after a start that failed, want %v", err, core.ErrNotReady)
 			}
 
-			if err := l.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "started before") {
+			if err := l.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "already been started") {
 				t.Errorf("second start returns %v", err)
 			}
 		})
