@@ -198,11 +198,11 @@ func setUpFaults(t *testing.T) map[string]func(mgr manager.Manager) error {
 			c.Senders, c.Options.TLS = own, &tls.Config{MinVersion: tls.VersionTLS13}
 		}),
 
-		"listener of this name is on this controller manager": second(configOf("", ":8443"), configOf("", ":9443")),
-		`listener "a" has address ":8443" already`:            second(configOf("a", ":8443"), configOf("b", ":8443")),
-		`listener "a" has address "" already`:                 second(configOf("a", ""), configOf("b", "127.0.0.1:8082")),
-		`listener "a" has address "localhost:8443" already`:   second(configOf("a", "localhost:8443"), configOf("b", "127.0.0.1:8443")),
-		`listener "a" has address "[::]:443" already`:         second(configOf("a", "[::]:443"), configOf("b", "192.0.2.1:https")),
+		"this controller manager already has a listener with this name": second(configOf("", ":8443"), configOf("", ":9443")),
+		`listener "a" already has address ":8443"`:                      second(configOf("a", ":8443"), configOf("b", ":8443")),
+		`listener "a" already has address ""`:                           second(configOf("a", ""), configOf("b", "127.0.0.1:8082")),
+		`listener "a" already has address "localhost:8443"`:             second(configOf("a", "localhost:8443"), configOf("b", "127.0.0.1:8443")),
+		`listener "a" already has address "[::]:443"`:                   second(configOf("a", "[::]:443"), configOf("b", "192.0.2.1:https")),
 
 		"not a DNS-1123 label":          source("Clusters", byWatched),
 		`source of manager "": manager`: source("", byWatched),

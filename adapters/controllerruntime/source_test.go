@@ -227,7 +227,7 @@ func TestSourceServesOneController(t *testing.T) {
 	source, queue := controllerruntime.NewSource(byWatched, controllerruntime.SourceOptions{}), newQueue(t)
 	started(t, source, queue)
 	if err := source.Start(t.Context(), newQueue(t)); err == nil ||
-		!strings.Contains(err.Error(), "make one for each controller") {
+		!strings.Contains(err.Error(), "create one source for each controller") {
 		t.Errorf("have %v, want the second controller to be refused", err)
 	}
 	if err := source.Handle(t.Context(), delivery("skr-1", "a")); err != nil || queue.Len() != 1 {
