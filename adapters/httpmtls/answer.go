@@ -24,7 +24,7 @@ const (
 	maxFailures = 64 << 10
 )
 
-// message is an encoded batch, with what its answer says.
+// message is an encoded batch with the delay that its answer names.
 type message struct {
 	*contract.Request
 

@@ -69,7 +69,8 @@ func (f *Forwarder) noteRecheck(manager core.Manager, after time.Duration) {
 	f.rechecks[manager] = after
 }
 
-// prepareBatch adds the claim of the runtime, or leaves out what an older contract cannot carry.
+// prepareBatch adds the claim of the runtime, or leaves out the heartbeat, which an older contract
+// cannot carry.
 func (f *Forwarder) prepareBatch(batch core.Batch) core.Batch {
 	if f.version.Numbered() {
 		return contract.Claim(batch, f.identity())

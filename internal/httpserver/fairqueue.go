@@ -103,7 +103,8 @@ func (q *fairQueue) grantNext() {
 	q.free++
 }
 
-// takeNext removes the next waiter, and moves its origin to the end. It returns nil without waiters.
+// takeNext removes the next waiter, and moves its origin to the end. It returns nil without
+// waiters.
 func (r *ring) takeNext() *waiter {
 	if len(r.order) == 0 {
 		return nil

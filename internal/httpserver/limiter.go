@@ -145,8 +145,8 @@ type claim struct {
 	kept  *atomic.Value
 }
 
-// acquireSlot returns an idle slot, or nil, and whether it has evicted another slot. It calls evict of
-// that slot before it returns and without a lock.
+// acquireSlot returns an idle slot, or nil, and whether it has evicted another slot. It calls evict
+// of that slot before it returns and without a lock.
 func (l *limiter) acquireSlot(c claim) (*slot, bool) {
 	acquired, evicted := l.exchangeSlot(c)
 	if evicted != nil {

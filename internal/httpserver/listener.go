@@ -119,8 +119,8 @@ func (l *listener) openConn(c *conn) {
 	l.handOver(encrypted)
 }
 
-// doHandshake does the handshake. A panic of a callback of the configuration costs this connection only,
-// as in net/http: no client can end the process by it.
+// doHandshake does the handshake. A panic of a callback of the configuration costs this connection
+// only, as in net/http: no client can end the process by it.
 func (l *listener) doHandshake(encrypted *tls.Conn, c *conn) (err error) {
 	defer func() {
 		if cause := recover(); cause != nil {

@@ -125,8 +125,8 @@ func (p *Pace) Take(name string, now time.Time) (suppressed int, due bool) {
 	return suppressed, true
 }
 
-// findOrAddKind returns a kind, or the shared kind when there are too many. The caller must hold the
-// lock.
+// findOrAddKind returns a kind, or the shared kind when there are too many. The caller must hold
+// the lock.
 func (p *Pace) findOrAddKind(name string, now time.Time) *kind {
 	if p.kinds[name] == nil && len(p.kinds) >= maxKinds {
 		// The counts of kinds without a line for so long that the next one is due are lost.

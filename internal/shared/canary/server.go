@@ -171,7 +171,8 @@ func (s *apiServer) doCall(ctx context.Context, c call, most int64) ([]byte, htt
 	return text, answer.Header, nil
 }
 
-// sendCall sends a request with the token, and returns an answer of status 200 or 201. The caller must close its body.
+// sendCall sends a request with the token, and returns an answer of status 200 or 201. The caller
+// must close its body.
 func (s *apiServer) sendCall(ctx context.Context, c call) (*http.Response, error) {
 	token, err := os.ReadFile(s.token)
 	if err != nil {
