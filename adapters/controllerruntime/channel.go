@@ -78,10 +78,10 @@ type toChannel struct {
 	full atomic.Int64
 }
 
-// attach implements [attachable]. The fleet cannot enqueue into a channel.
-func (c *toChannel) attach(to *Listener, _ core.Manager) error {
+// attachTo implements [attachable]. The fleet cannot enqueue into a channel.
+func (c *toChannel) attachTo(at *attachment) error {
 	if c.mapper.opts.Elected == nil {
-		c.mapper.opts.Elected = to.elected
+		c.mapper.opts.Elected = at.elected
 	}
 	return c.validate()
 }
@@ -89,8 +89,8 @@ func (c *toChannel) attach(to *Listener, _ core.Manager) error {
 // hasStarted implements [attachable]: a channel does not show whether a controller reads it.
 func (c *toChannel) hasStarted() bool { return true }
 
-// leads implements [attachable].
-func (c *toChannel) leads() <-chan struct{} { return c.mapper.opts.Elected }
+// leaderChannel implements [attachable].
+func (c *toChannel) leaderChannel() <-chan struct{} { return c.mapper.opts.Elected }
 
 func (c *toChannel) validate() error {
 	switch {
@@ -118,17 +118,18 @@ func (c *toChannel) Ready() error {
 
 // Handle implements [core.Handler].
 func (c *toChannel) Handle(ctx context.Context, d core.Delivery) error {
-	sent, err := c.handle(ctx, d)
+	sent, err := c.sendRequests(ctx, d)
 	c.mapper.opts.Handled(hook.Handled{Delivery: d, Requests: sent, Err: err})
 	return err
 }
 
-func (c *toChannel) handle(ctx context.Context, d core.Delivery) (int, error) {
+// sendRequests returns the number of requests that the channel has taken.
+func (c *toChannel) sendRequests(ctx context.Context, d core.Delivery) (int, error) {
 	if err := c.Ready(); err != nil {
 		return 0, err
 	}
 
-	requests, err := c.mapper.requests(ctx, d)
+	requests, err := c.mapper.mapRequests(ctx, d)
 	if err != nil {
 		return 0, err
 	}

@@ -38,12 +38,12 @@ var _ listener.Domains = (*Runtimes)(nil)
 // Domains are equal if they differ only in case, in a trailing dot, or in the spelling of an IP
 // address. Domain never blocks. Its error wraps [core.ErrNotReady] while the cache is not synced.
 func (r *Runtimes) Domain(_ context.Context, runtime core.RuntimeID, event *core.WatchEvent) (string, error) {
-	object, err := r.triggered(runtime, event)
+	object, err := r.findTriggered(runtime, event)
 	if err != nil {
 		return "", err
 	}
 
-	domain, err := r.registered(object)
+	domain, err := r.registeredDomain(object)
 	if err != nil {
 		return "", err
 	}
@@ -59,7 +59,8 @@ func (r *Runtimes) Domain(_ context.Context, runtime core.RuntimeID, event *core
 	return domain, nil
 }
 
-func (r *Runtimes) triggered(runtime core.RuntimeID, event *core.WatchEvent) (client.Object, error) {
+// findTriggered returns the object that an event triggers: its owner, or that of the runtime.
+func (r *Runtimes) findTriggered(runtime core.RuntimeID, event *core.WatchEvent) (client.Object, error) {
 	owned, err := r.findObjects(indexRuntime, string(runtime))
 	if err != nil {
 		return nil, err
@@ -100,17 +101,18 @@ func (r *Runtimes) ownerOf(name types.NamespacedName, runtime core.RuntimeID, kn
 	return object, nil
 }
 
-func (r *Runtimes) registered(object client.Object) (string, error) {
+// registeredDomain refuses an object without a usable domain.
+func (r *Runtimes) registeredDomain(object client.Object) (string, error) {
 	domain := r.domain(object)
 	switch {
 	case strings.Contains(domain, "*"):
-		return "", r.refuse(reasons.DomainWildcard, object, "a wildcard as")
+		return "", r.refuseDomain(reasons.DomainWildcard, object, "a wildcard as")
 	case canonical(strings.TrimSpace(domain)) != "":
 		return domain, nil
 	case domain == "" && !r.hasAnnotation(object):
-		return "", r.refuse(reasons.DomainMissing, object, "no")
+		return "", r.refuseDomain(reasons.DomainMissing, object, "no")
 	default:
-		return "", r.refuse(reasons.DomainEmpty, object, "an empty")
+		return "", r.refuseDomain(reasons.DomainEmpty, object, "an empty")
 	}
 }
 
@@ -120,7 +122,8 @@ func (r *Runtimes) hasAnnotation(object client.Object) bool {
 	return ok && r.opts.Domain == nil
 }
 
-func (r *Runtimes) refuse(reason core.Reason, object client.Object, problem string) error {
+// refuseDomain returns the error for an object with a problem of its domain.
+func (r *Runtimes) refuseDomain(reason core.Reason, object client.Object, problem string) error {
 	place := "registered domain"
 	if r.opts.Domain == nil {
 		place = "annotation " + r.opts.DomainAnnotation

@@ -8,7 +8,7 @@ import (
 )
 
 // Several returns the handler for several controllers of one manager.
-func Several(handlers ...core.Handler) core.Handler { return severalHandlers(handlers).handler() }
+func Several(handlers ...core.Handler) core.Handler { return severalHandlers(handlers).asHandler() }
 
 // EndPatience makes each failed watch of a list count as a long outage.
 func EndPatience(list intake.Revocations) {

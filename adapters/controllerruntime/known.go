@@ -71,7 +71,8 @@ func (k *listeners) deliversElsewhere(l *Listener, name core.Manager) string {
 	defer k.mu.Unlock()
 
 	for _, other := range k.of[l.elected] {
-		if other != l && l.config.Fleet != nil && other.config.Fleet == l.config.Fleet && other.serves(name) {
+		isSameFleet := l.config.Fleet != nil && other.config.Fleet == l.config.Fleet
+		if other != l && isSameFleet && other.servesManager(name) {
 			return other.config.Name
 		}
 	}
@@ -99,21 +100,27 @@ func splitAddr(addr string) (string, int) {
 	if addr == "" {
 		addr = ":8082"
 	}
+
 	host, service, err := net.SplitHostPort(addr)
 	if err != nil {
 		return "", 0
 	}
+
 	port, err := net.DefaultResolver.LookupPort(context.Background(), "tcp", service)
 	if err != nil {
 		return "", 0
 	}
+
 	if host == "localhost" {
-		host = "127.0.0.1"
+		return "127.0.0.1", port
 	}
-	if ip, err := netip.ParseAddr(host); err == nil {
-		host = ip.Unmap().String()
+
+	ip, err := netip.ParseAddr(host)
+	if err != nil { // Such as a name, or no host.
+		return host, port
 	}
-	return host, port
+
+	return ip.Unmap().String(), port
 }
 
 func isEveryAddress(host string) bool { return host == "" || host == "0.0.0.0" || host == "::" }

@@ -107,7 +107,9 @@ func NewLeaderEndpoint(
 	writer client.Writer, service types.NamespacedName, replica ReplicaEndpoint, opts LeaderEndpointOptions,
 ) (manager.Runnable, error) {
 	ip, err := netip.ParseAddr(replica.Address)
-	if err != nil || writer == nil || service.Name == "" || service.Namespace == "" || len(replica.Ports) == 0 {
+	isService := service.Name != "" && service.Namespace != ""
+	isAddress := err == nil && len(replica.Ports) > 0
+	if writer == nil || !isService || !isAddress {
 		return nil, fmt.Errorf("leader endpoint of Service %q at %q: want a client, a Service, a valid address "+
 			"and at least one port", service, replica.Address)
 	}
@@ -159,12 +161,10 @@ func (e *leaderEndpoint) Start(ctx context.Context) error {
 		wait := e.opts.RefreshInterval
 		applied, err := e.publishAddress(ctx)
 
-		isLasting := apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsNotFound(err) ||
-			errors.Is(err, errForeignSlice)
 		switch {
 		case err == nil:
 			version = applied
-		case version == "" && isLasting:
+		case version == "" && isLasting(err):
 			return err
 		case ctx.Err() == nil:
 			wait = leaderRetryWait
@@ -180,13 +180,19 @@ func (e *leaderEndpoint) Start(ctx context.Context) error {
 	}
 }
 
+// isLasting reports whether the first write fails for good.
+func isLasting(err error) bool {
+	isRefused := apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsNotFound(err)
+	return isRefused || errors.Is(err, errForeignSlice)
+}
+
 // withdrawAddress removes this replica from the slice, and leaves the slice to the next leader. The
 // version is that of the last own write: a conflict means that another replica has replaced it.
 func (e *leaderEndpoint) withdrawAddress(ctx context.Context, version string) {
 	if version == "" {
 		return
 	}
-	_, err := e.applySlice(ctx, e.slice(false).WithResourceVersion(version), client.ForceOwnership)
+	_, err := e.applySlice(ctx, e.newSlice(false).WithResourceVersion(version), client.ForceOwnership)
 	if err != nil && !apierrors.IsConflict(err) {
 		e.opts.Logger.WarnContext(ctx, "cannot remove the endpoint of the leader", "error", err)
 	}
@@ -201,7 +207,7 @@ func (e *leaderEndpoint) publishAddress(ctx context.Context) (version string, er
 
 	// Without force, the apply fails if another client has changed a field, such as the mark. The
 	// API server also refuses another UID than that of the present slice.
-	version, err = e.applySlice(ctx, e.slice(true).WithUID(e.uid))
+	version, err = e.applySlice(ctx, e.newSlice(true).WithUID(e.uid))
 	if apierrors.IsConflict(err) || apierrors.IsInvalid(err) {
 		return e.takeOver(ctx)
 	}
@@ -212,7 +218,7 @@ func (e *leaderEndpoint) publishAddress(ctx context.Context) (version string, er
 // operator, or if there is none.
 func (e *leaderEndpoint) takeOver(ctx context.Context) (version string, err error) {
 	var read string
-	e.uid, read, err = e.probe(ctx)
+	e.uid, read, err = e.probeSlice(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -220,7 +226,7 @@ func (e *leaderEndpoint) takeOver(ctx context.Context) (version string, err erro
 		return "", ctx.Err()
 	}
 
-	slice := e.slice(true)
+	slice := e.newSlice(true)
 	var opts []client.ApplyOption
 	// Without force, the apply changes no field of another client that has just created the slice.
 	if e.uid != "" {
@@ -234,6 +240,7 @@ func (e *leaderEndpoint) takeOver(ctx context.Context) (version string, err erro
 		e.uid = "" // The slice is gone, or another one has its name.
 		return "", err
 	}
+
 	if err == nil && slice.UID != nil {
 		e.uid = *slice.UID
 	}
@@ -243,12 +250,13 @@ func (e *leaderEndpoint) takeOver(ctx context.Context) (version string, err erro
 // leaderProbe is the field owner of the dry run.
 const leaderProbe = leaderOwner + "-probe"
 
-// probe returns UID and version of the slice, "" if there is none. It fails with errForeignSlice
-// unless the slice has the mark of this package. A dry run needs no right to read, and no cache:
-// its answer is the slice as it would be with the mark.
-func (e *leaderEndpoint) probe(ctx context.Context) (uid types.UID, version string, err error) {
+// probeSlice returns UID and version of the slice, "" if there is none. It fails with
+// errForeignSlice unless the slice has the mark of this package. A dry run needs no right to read,
+// and no cache: its answer is the slice as it would be with the mark.
+func (e *leaderEndpoint) probeSlice(ctx context.Context) (uid types.UID, version string, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaderCallTimeout)
 	defer cancel()
+
 	marked := &unstructured.Unstructured{}
 	marked.SetGroupVersionKind(discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"))
 	marked.SetNamespace(e.service.Namespace)
@@ -301,6 +309,7 @@ func (e *leaderEndpoint) applySlice(
 ) (string, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaderCallTimeout)
 	defer cancel()
+
 	// The client writes the response into its argument.
 	opts = append([]client.ApplyOption{e.fieldOwner()}, opts...)
 	if err := e.writer.Apply(ctx, slice, opts...); err != nil {
@@ -312,21 +321,22 @@ func (e *leaderEndpoint) applySlice(
 	return *slice.ResourceVersion, nil
 }
 
-func (e *leaderEndpoint) family() discoveryv1.AddressType {
+func (e *leaderEndpoint) addressType() discoveryv1.AddressType {
 	if e.address.Is4() {
 		return discoveryv1.AddressTypeIPv4
 	}
 	return discoveryv1.AddressTypeIPv6
 }
 
-func (e *leaderEndpoint) slice(withEndpoint bool) *discoveryv1ac.EndpointSliceApplyConfiguration {
+// newSlice returns the slice of this operator, with this replica as its endpoint or without one.
+func (e *leaderEndpoint) newSlice(withEndpoint bool) *discoveryv1ac.EndpointSliceApplyConfiguration {
 	slice := discoveryv1ac.EndpointSlice(e.service.Name+leaderSuffix, e.service.Namespace).
 		WithLabels(map[string]string{
 			discoveryv1.LabelServiceName: e.service.Name,
 			discoveryv1.LabelManagedBy:   leaderOwner,
 		}).
 		WithAnnotations(map[string]string{leaderOperator: e.operator}).
-		WithAddressType(e.family())
+		WithAddressType(e.addressType())
 
 	for _, name := range slices.Sorted(maps.Keys(e.ports)) {
 		port := discoveryv1ac.EndpointPort().WithName(name).WithPort(e.ports[name])

@@ -34,13 +34,13 @@ func checkKind(object client.Object) error {
 // lookup finds objects by the indexes of a store. They belong to the cache and must not be changed.
 type lookup struct{ store toolscache.Indexer }
 
-// by returns the objects with a value in an index. The index must exist.
-func (l lookup) by(index, value string) []client.Object {
+// findBy returns the objects with a value in an index. The index must exist.
+func (l lookup) findBy(index, value string) []client.Object {
 	found, _ := l.store.ByIndex(index, value) // It fails only for an unknown index.
 	return objectsOf(found)
 }
 
-func (l lookup) all() []client.Object { return objectsOf(l.store.List()) }
+func (l lookup) allObjects() []client.Object { return objectsOf(l.store.List()) }
 
 func objectsOf(stored []any) []client.Object {
 	objects := make([]client.Object, 0, len(stored))

@@ -1,9 +1,6 @@
 package controllerruntime
 
 import (
-	"context"
-	"log/slog"
-	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -47,13 +44,9 @@ type replaced struct {
 	owner   types.NamespacedName
 }
 
-// makeRoom reports whether a request for a change may be enqueued.
-func (t *target[request]) makeRoom(runtime core.RuntimeID, r request) bool {
-	isEmpty := t.queue.Len() == 0
-	t.mu.Lock()
-	defer t.mu.Unlock()
-
-	o := &t.open
+// addRequest counts a request, and reports false if there is no room for it. Nothing is ready in an
+// empty queue, so that all earlier requests have left it.
+func (o *open[request]) addRequest(runtime core.RuntimeID, r request, isEmpty bool) (hasRoom bool) {
 	isPast := isEmpty && o.size > 0
 	if isPast || o.of == nil {
 		o.of = make(map[core.RuntimeID]map[request]struct{})
@@ -65,6 +58,7 @@ func (t *target[request]) makeRoom(runtime core.RuntimeID, r request) bool {
 	if known {
 		return true
 	}
+
 	isCrowded := o.size >= mostOpenOfAll && len(own) >= fewOpen
 	if isCrowded || len(own) >= mostOpen {
 		return false
@@ -92,76 +86,4 @@ func (o *open[request]) removeRequest(runtime core.RuntimeID, r request) {
 	if len(own) == 0 {
 		delete(o.of, runtime)
 	}
-}
-
-// replaceChanges enqueues a resync of a loud runtime within replaceWait. It replaces the dropped
-// requests, and those that keep their low priority and so may wait for ever. An error leaves the
-// event with its sender.
-func (s *Source[request]) replaceChanges(
-	ctx context.Context, to *target[request], d core.Delivery, dropped []request,
-) error {
-	key := replaced{d.Runtime, d.Event.Owner}
-	if to.isReplacing(key) {
-		return nil // The resync is enqueued later than this event.
-	}
-
-	d.Event = core.WatchEvent{Resync: true, Owner: d.Event.Owner}
-	requests, err := s.requests(ctx, d)
-	isSame := slices.ContainsFunc(dropped, func(r request) bool { return slices.Contains(requests, r) })
-	switch {
-	case err != nil && len(dropped) > 0:
-		return err
-	case err != nil:
-		return nil //nolint:nilerr // The changes are in the queue nevertheless.
-	case isSame:
-		return errNoRoom
-	case len(requests) == 0: // The controller needs no resyncs, and so all changes.
-		to.addListed(d.Runtime, dropped...)
-		return nil
-	case !to.replaceLater(key, requests):
-		return errNoRoom
-	}
-
-	if suppressed, due := s.overflows.Take(string(d.Runtime), time.Now()); due {
-		s.opts.Logger.WarnContext(ctx,
-			"too many changes of a runtime wait for a reconcile: a resync replaces further changes",
-			slog.Any("runtime", d.Runtime), slog.Any("manager", d.Manager), slog.Int("suppressed", suppressed))
-	}
-	return nil
-}
-
-func (t *target[request]) isReplacing(key replaced) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	_, waits := t.replacing[key]
-	return waits
-}
-
-// replaceLater enqueues the requests of a resync after replaceWait. An earlier one could begin
-// before further changes that it has to replace. It reports false without room.
-func (t *target[request]) replaceLater(key replaced, requests []request) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-
-	if len(t.replacing) >= mostReplacing {
-		return false
-	}
-	if t.replacing == nil {
-		t.replacing = make(map[replaced]struct{})
-	}
-	t.replacing[key] = struct{}{}
-
-	time.AfterFunc(replaceWait, func() {
-		t.mu.Lock()
-		delete(t.replacing, key)
-		t.mu.Unlock()
-		if t.stopped() {
-			return
-		}
-
-		for _, r := range requests {
-			t.addResync(r, 0)
-		}
-	})
-	return true
 }

@@ -66,127 +66,57 @@ func newRechecks[request comparable](again func(core.RuntimeID, request)) rechec
 	}
 }
 
-// isMatched reports whether reconciles read the objects that events name.
-func (r *reads[request]) isMatched() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.matched
-}
-
-// expectRead schedules the check of an event with a place in the table. The caller must hold the
-// lock.
-func (r *reads[request]) expectRead(
-	runtime core.RuntimeID, where place[request], event *core.WatchEvent, now time.Time,
-) due {
-	if !r.matched {
-		return dueNow // No sender knows of checks.
-	}
-
-	deleted := event.Operation == core.OperationDelete
-	c := r.rechecks.runtimes[runtime][where]
-	if c == nil {
-		c = r.addRecheck(runtime, where, now)
-		if c == nil {
-			return dueInQueue
-		}
-
-		c.base = event.Base
-		c.deletion = deleted
-		return dueNow
-	}
-
-	c.end = now.Add(recheckAfter)
-	c.newest = now
-	c.base = max(c.base, event.Base)
-	c.deletion = c.deletion && deleted
-	c.timer.Reset(recheckAfter)
-	return dueNow
-}
-
-// postpone makes a request without a place in the table wait. No read would make a check needless,
-// so that an immediate request would be one too many. The caller must hold the lock.
-func (r *reads[request]) postpone(runtime core.RuntimeID, to request, now time.Time) due {
-	if !r.matched {
-		return dueNow
-	}
-
-	where := place[request]{request: to}
-	c := r.rechecks.runtimes[runtime][where]
-	if c == nil {
-		c = r.addRecheck(runtime, where, now)
-	}
-	if c == nil {
-		return dueInQueue
-	}
-
-	c.newest = now
-	return dueLater
-}
-
-// addRecheck returns nil without room.
-func (r *reads[request]) addRecheck(runtime core.RuntimeID, where place[request], now time.Time) *recheck {
-	all := &r.rechecks
-	if all.size >= all.most || len(all.runtimes[runtime]) >= all.mostOfRuntime {
+// addCheck adds a check without its timer. It returns nil without room.
+func (c *rechecks[request]) addCheck(runtime core.RuntimeID, where place[request], now time.Time) *recheck {
+	if c.size >= c.most || len(c.runtimes[runtime]) >= c.mostOfRuntime {
 		return nil
 	}
 
-	if all.runtimes[runtime] == nil {
-		all.runtimes[runtime] = make(map[place[request]]*recheck)
+	if c.runtimes[runtime] == nil {
+		c.runtimes[runtime] = make(map[place[request]]*recheck)
 	}
-	c := &recheck{end: now.Add(recheckAfter), newest: now}
-	all.runtimes[runtime][where] = c
-	all.size++
-	c.timer = time.AfterFunc(recheckAfter, func() {
-		if r.endRecheck(runtime, where, c) {
-			all.again(runtime, where.request)
-		}
-	})
-	return c
+
+	added := &recheck{end: now.Add(recheckAfter), newest: now}
+	c.runtimes[runtime][where] = added
+	c.size++
+	return added
 }
 
-// endRecheck ends a check, and reports whether its request is to be enqueued. A check without a
-// place in the table, because there was none or it was lost, has no read that counts.
-func (r *reads[request]) endRecheck(runtime core.RuntimeID, where place[request], c *recheck) (again bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+func (c *rechecks[request]) removeCheck(runtime core.RuntimeID, where place[request]) {
+	delete(c.runtimes[runtime], where)
+	if len(c.runtimes[runtime]) == 0 {
+		delete(c.runtimes, runtime)
+	}
+	c.size--
+}
 
-	now := time.Now()
-	if now.Before(c.end) {
-		return false // It was moved while its timer fired, and the timer fires again.
+// noteEvent moves the check behind a later event of its object.
+func (c *recheck) noteEvent(event *core.WatchEvent, now time.Time) {
+	c.end = now.Add(recheckAfter)
+	c.newest = now
+	c.base = max(c.base, event.Base)
+	c.deletion = c.deletion && event.Operation == core.OperationDelete
+	c.timer.Reset(recheckAfter)
+}
+
+// continueAfter starts the timer of a postponed request again if events came since it was started,
+// because the present request may begin too early for them.
+func (c *recheck) continueAfter(now time.Time) bool {
+	next := c.newest.Add(recheckAfter)
+	if !next.After(now) {
+		return false
 	}
 
-	isPostponed := where.uid == ""
-	if next := c.newest.Add(recheckAfter); isPostponed && next.After(now) {
-		c.end = next // Events came since, and this request may begin too early for them.
-		c.timer.Reset(next.Sub(now))
-		return true
-	}
+	c.end = next
+	c.timer.Reset(next.Sub(now))
+	return true
+}
 
-	all := &r.rechecks
-	delete(all.runtimes[runtime], where)
-	if len(all.runtimes[runtime]) == 0 {
-		delete(all.runtimes, runtime)
-	}
-	all.size--
-
-	a := r.runtimes[runtime][where]
-	if a == nil {
-		return true
-	}
-
+// lastEvent returns the event that a read must cover.
+func (c *recheck) lastEvent() core.WatchEvent {
 	event := core.WatchEvent{Base: c.base}
 	if c.deletion {
 		event.Operation = core.OperationDelete
 	}
-	return !a.hasReadLately(&event, now)
-}
-
-// addLater enqueues a request after the time of a check. The queue waits instead of a timer, so
-// that an earlier request of the same object may take its place. The resends remain.
-func (t *target[request]) addLater(runtime core.RuntimeID, r request) (hasRoom bool) {
-	if t.ranked != nil && t.countChange(runtime) {
-		return t.addListed(runtime, r)
-	}
-	t.queue.AddAfter(r, recheckAfter)
-	return true
+	return event
 }

@@ -24,7 +24,7 @@ func TestChecksAreBounded(t *testing.T) {
 		book.rechecks.most, book.rechecks.mostOfRuntime = 2, 1
 
 		observe := func(runtime core.RuntimeID, request string) due {
-			at, _ := book.observe(runtime, request, &core.WatchEvent{UID: types.UID(request), Base: 5, Time: time.Now()})
+			at, _ := book.observeEvent(runtime, request, &core.WatchEvent{UID: types.UID(request), Base: 5, Time: time.Now()})
 			return at
 		}
 		for round := range 3 {
@@ -67,7 +67,7 @@ func TestACheckWithoutItsPlace(t *testing.T) {
 		book := reads[string]{runtimes: make(map[core.RuntimeID]map[place[string]]*awaited), matched: true}
 		book.rechecks = newRechecks(func(core.RuntimeID, string) { again.Add(1) })
 		for i := range 2 {
-			book.observe("a", "r", &core.WatchEvent{UID: types.UID(rune('u' + i)), Base: 5})
+			book.observeEvent("a", "r", &core.WatchEvent{UID: types.UID(rune('u' + i)), Base: 5})
 		}
 		book.mu.Lock()
 		book.evictPlace(0)

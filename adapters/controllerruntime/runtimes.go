@@ -126,14 +126,14 @@ func NewRuntimes(
 	if r.domain == nil {
 		r.domain = func(object client.Object) string { return object.GetAnnotations()[opts.DomainAnnotation] }
 	}
-	if err := r.watch(objects, object); err != nil {
+	if err := r.watchObjects(objects, object); err != nil {
 		return nil, err
 	}
 	return r, nil
 }
 
-// watch adds the indexes, and the handler that updates the fleets.
-func (r *Runtimes) watch(objects cache.Cache, object client.Object) error {
+// watchObjects adds the indexes, and the handler that updates the fleets.
+func (r *Runtimes) watchObjects(objects cache.Cache, object client.Object) error {
 	// The context is for a call that waits, and this one does not.
 	informer, err := objects.GetInformer(context.Background(), object, cache.BlockUntilSynced(false))
 	if err != nil {
@@ -141,7 +141,6 @@ func (r *Runtimes) watch(objects cache.Cache, object client.Object) error {
 	}
 
 	r.informer = informer
-
 	store, own, err := indexed(informer, r.indexers())
 	if err != nil {
 		return fmt.Errorf("index the runtimes of kind %s, once for each cache: share the result: %w", r.kind, err)
@@ -190,7 +189,7 @@ func (r *Runtimes) Track(watched *fleet.Fleet, managers ...core.Manager) error {
 	defer r.mu.Unlock()
 
 	r.tracked[watched] = append(r.tracked[watched], managers...)
-	for _, object := range r.lookup.all() {
+	for _, object := range r.lookup.allObjects() {
 		r.expectLocked(object, watched, managers)
 	}
 	return nil
@@ -231,7 +230,7 @@ func (r *Runtimes) expectRuntime(object any) {
 // expectLocked needs the lock. An object that is gone again is not expected.
 func (r *Runtimes) expectLocked(object client.Object, watched *fleet.Fleet, managers []core.Manager) {
 	id := r.identify(object)
-	if id == "" || len(managers) == 0 || len(r.lookup.by(indexRuntime, string(id))) == 0 {
+	if id == "" || len(managers) == 0 || len(r.lookup.findBy(indexRuntime, string(id))) == 0 {
 		return
 	}
 
@@ -251,7 +250,7 @@ func (r *Runtimes) forgetRuntime(object any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	if len(r.lookup.by(indexRuntime, string(id))) > 0 {
+	if len(r.lookup.findBy(indexRuntime, string(id))) > 0 {
 		return // Another object stands for it.
 	}
 
@@ -283,10 +282,12 @@ func (r *Runtimes) indexers() toolscache.Indexers {
 // canonical is equal for two domains that equal the same SAN. These are spellings of one DNS name
 // (RFC 4343, section 3; RFC 1034, section 3.1) or of one IP address (RFC 4291, section 2.2).
 func canonical(domain string) string {
-	if addr, err := netip.ParseAddr(domain); err == nil {
-		return addr.Unmap().String()
+	addr, err := netip.ParseAddr(domain)
+	if err != nil { // A DNS name.
+		return strings.ToLower(strings.TrimSuffix(domain, "."))
 	}
-	return strings.ToLower(strings.TrimSuffix(domain, "."))
+
+	return addr.Unmap().String()
 }
 
 // Objects returns the names of the objects that represent a runtime, in no particular order. An
@@ -321,5 +322,5 @@ func (r *Runtimes) findObjects(index, value string) ([]client.Object, error) {
 	if !r.synced() || r.informer.IsStopped() {
 		return nil, fmt.Errorf("%w: the cache of %s is not synced", core.ErrNotReady, r.kind)
 	}
-	return r.lookup.by(index, value), nil
+	return r.lookup.findBy(index, value), nil
 }

@@ -42,9 +42,9 @@ func (r *raising) reconcileAll() {
 
 // wants returns the time until a request gets the priority of a change, 0 if it never will.
 func (r *raising) wants(request string) time.Duration {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if at := r.raised[request]; at != nil {
+	r.raises.mu.Lock()
+	defer r.raises.mu.Unlock()
+	if at := r.raises.raised[request]; at != nil {
 		return time.Until(at.end)
 	}
 	return 0
@@ -116,7 +116,7 @@ func TestTheSizeOfTheBook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		book := reads[string]{runtimes: make(map[core.RuntimeID]map[place[string]]*awaited)}
 		see := func(runtime core.RuntimeID, name string) {
-			book.observe(runtime, "r", &core.WatchEvent{UID: types.UID(name), Base: 5})
+			book.observeEvent(runtime, "r", &core.WatchEvent{UID: types.UID(name), Base: 5})
 		}
 		for _, runtime := range []core.RuntimeID{"a", "b"} {
 			see(runtime, "1")
@@ -139,7 +139,7 @@ func TestAFullBookTakesFromTheLargest(t *testing.T) {
 	for size, want := range map[int]bool{0: true, 1: false, 2: false} {
 		book := reads[string]{runtimes: make(map[core.RuntimeID]map[place[string]]*awaited)}
 		for _, name := range []types.UID{"1", "2"} {
-			book.observe("a", "r", &core.WatchEvent{UID: name, Base: 5})
+			book.observeEvent("a", "r", &core.WatchEvent{UID: name, Base: 5})
 		}
 		if have := book.evictPlace(size); have != want {
 			t.Errorf("a runtime with %d objects takes a place of one with 2: %t, want %t", size, have, want)
@@ -179,10 +179,10 @@ func TestALoudRuntimeHasFewTimers(t *testing.T) {
 				r.reconcileAll()
 			}
 		}
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		if len(r.raised) > mostRaised || overflows == 0 {
-			r.t.Errorf("%d requests have a timer, want at most %d, and %d that have none", len(r.raised), mostRaised, overflows)
+		r.raises.mu.Lock()
+		defer r.raises.mu.Unlock()
+		if len(r.raises.raised) > mostRaised || overflows == 0 {
+			r.t.Errorf("%d requests have a timer, want at most %d, and %d that have none", len(r.raises.raised), mostRaised, overflows)
 		}
 	})
 }
@@ -203,14 +203,14 @@ func TestAReconcileEndsTheWaitForPriority(t *testing.T) {
 				r.t.Errorf("%s waits for a higher priority: %t, want %t", request, have, waits)
 			}
 		}
-		if r.waiting[""] != 2 {
-			r.t.Errorf("%d requests of lists wait for one another, want 2", r.waiting[""])
+		if r.raises.waiting[""] != 2 {
+			r.t.Errorf("%d requests of lists wait for one another, want 2", r.raises.waiting[""])
 		}
 	})
 }
 
-// A controller tries a failed request again with its priority. It gets that of a change if it has failed since its
-// reconcile began, and it keeps its backoff.
+// A controller tries a failed request again with its priority. It gets that of a change if it has
+// failed since its reconcile began, and it keeps its backoff.
 func TestAFailedRequestGetsAHigherPriority(t *testing.T) {
 	t.Parallel()
 	for title, test := range map[string]struct {
@@ -235,8 +235,8 @@ func TestAFailedRequestGetsAHigherPriority(t *testing.T) {
 
 				time.Sleep(begunFor + resyncWait)
 				synctest.Wait()
-				if len(r.begun.requests) != 0 || r.begun.checking {
-					r.t.Errorf("%v are followed for ever", r.begun.requests)
+				if len(r.raises.begun.requests) != 0 || r.raises.begun.isChecking {
+					r.t.Errorf("%v are followed for ever", r.raises.begun.requests)
 				}
 			})
 		})
@@ -304,13 +304,14 @@ func TestFewBegunRequestsAreFollowed(t *testing.T) {
 		for n := range 2 * mostBegun {
 			r.noteBegin("", strconv.Itoa(n))
 		}
-		if n := len(r.begun.requests); n != mostBegun {
+		if n := len(r.raises.begun.requests); n != mostBegun {
 			r.t.Errorf("%d requests are followed, want %d", n, mostBegun)
 		}
 	})
 }
 
-// The poll of a runtime waits for an hour. A list and a change of a loud runtime wait as they do without the poll.
+// The poll of a runtime waits for an hour. A list and a change of a loud runtime wait as they do
+// without the poll.
 func TestAPollDelaysNoLaterRequest(t *testing.T) {
 	t.Parallel()
 	for _, of := range []core.RuntimeID{"", "loud"} {
@@ -324,15 +325,16 @@ func TestAPollDelaysNoLaterRequest(t *testing.T) {
 				if wait, want := r.wants("r"), resyncWait+listedPace; wait != want {
 					r.t.Errorf("of %q, polled later %t: it gets the priority of a change in %v, want %v", of, polled, wait, want)
 				}
-				if r.waiting[of] != 2 {
-					r.t.Errorf("of %q: %d wait for one another, want 2", of, r.waiting[of])
+				if r.raises.waiting[of] != 2 {
+					r.t.Errorf("of %q: %d wait for one another, want 2", of, r.raises.waiting[of])
 				}
 			})
 		}
 	}
 }
 
-// Without room for another request, the log and a resync are in its place, also if a poll of it waits.
+// Without room for another request, the log and a resync are in its place, also if a poll of it
+// waits.
 func TestAPollTakesNoPlaceOfALoudRuntime(t *testing.T) {
 	t.Parallel()
 	inRaising(t, func(r *raising) {

@@ -18,8 +18,8 @@ var (
 	_ core.Rechecker = severalHandlers(nil)
 )
 
-// handler returns a single handler as it is.
-func (s severalHandlers) handler() core.Handler {
+// asHandler returns a single handler as it is.
+func (s severalHandlers) asHandler() core.Handler {
 	if len(s) == 1 {
 		return s[0]
 	}

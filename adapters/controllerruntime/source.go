@@ -76,12 +76,6 @@ type Source[request comparable] struct {
 	target atomic.Pointer[target[request]]
 }
 
-// attachment is the place of a source in a listener.
-type attachment struct {
-	listener *Listener
-	manager  core.Manager
-}
-
 var (
 	_ source.TypedSource[string] = (*Source[string])(nil)
 	_ core.Handler               = (*Source[string])(nil)
@@ -117,7 +111,7 @@ func (s *Source[request]) Start(ctx context.Context, queue workqueue.TypedRateLi
 	}
 
 	old := s.target.Load()
-	isTaken := old != nil && !old.stopped()
+	isTaken := old != nil && !old.isStopped()
 	if isTaken || !s.target.CompareAndSwap(old, newTarget(ctx.Done(), queue)) {
 		return fmt.Errorf("%s: %w", s, errTaken)
 	}
@@ -135,27 +129,28 @@ func (s *Source[request]) warnWithoutEvents() {
 		s.opts.Logger.Info("no receiver has used this source in the first 30 s of its controller. " +
 			"This is expected if there are no runtimes. Otherwise create the source with SourceFor, " +
 			"or pass it to a listener or consumer")
-	case at != nil && at.listener.served.Load() == nil:
+	case at != nil && !at.isServed():
 		s.opts.Logger.Warn("the controller has started but the listener of its events has not, so no events arrive: "+
-			"pass the listener to mgr.Add", slog.String("listener", at.listener.config.Name),
+			"pass the listener to mgr.Add", slog.String("listener", at.listener),
 			slog.String("manager", string(at.manager)))
 	}
 }
 
-// attach implements [attachable].
-func (s *Source[request]) attach(to *Listener, name core.Manager) error {
+// attachTo implements [attachable].
+func (s *Source[request]) attachTo(at *attachment) error {
 	if s == nil || s.mapFunc == nil {
 		return errNoMapFunc
 	}
-	if !s.attached.CompareAndSwap(nil, &attachment{to, name}) {
+	if !s.attached.CompareAndSwap(nil, at) {
 		return fmt.Errorf("this source already receives the events of manager %q: "+
 			"call SourceFor once for each name and controller", s.attached.Load().manager)
 	}
+
 	if s.opts.Elected == nil {
-		s.opts.Elected = to.elected
+		s.opts.Elected = at.elected
 	}
-	if to.config.Fleet != nil {
-		s.Follow(to.config.Fleet, name)
+	if at.fleet != nil {
+		s.Follow(at.fleet, at.manager)
 	}
 	return nil
 }
@@ -163,86 +158,8 @@ func (s *Source[request]) attach(to *Listener, name core.Manager) error {
 // hasStarted implements [attachable].
 func (s *Source[request]) hasStarted() bool { return s.target.Load() != nil }
 
-// leads implements [attachable].
-func (s *Source[request]) leads() <-chan struct{} { return s.opts.Elected }
-
-// Handle returns nil if all requests that the map function returned for d are in the queue.
-// Otherwise the sender must send the event again. Requests that are already in the queue do no
-// harm. Handle blocks as long as the map function does.
-//
-// The error wraps [core.ErrNotReady] before the controller has started and after it has stopped. If
-// the map function fails, the reason is the reason of its error or otherwise "map_failed". If the
-// map function panics, the reason is "map_panicked".
-func (s *Source[request]) Handle(ctx context.Context, d core.Delivery) error {
-	s.asked.Store(true)
-	requests, err := s.handle(ctx, d)
-	s.opts.Handled(hook.Handled{Delivery: d, Requests: requests, Err: err})
-	if s.opts.Logger.Enabled(ctx, slog.LevelDebug) {
-		s.opts.Logger.DebugContext(ctx, "handled a delivery", "runtime", d.Runtime, "manager", d.Manager,
-			"kind", d.Event.KindWord(), "requests", requests, "error", err)
-	}
-	return err
-}
-
-func (s *Source[request]) handle(ctx context.Context, d core.Delivery) (int, error) {
-	to, err := s.openTarget()
-	if err != nil {
-		return 0, err
-	}
-
-	requests, err := s.requests(ctx, d)
-	if err != nil {
-		return 0, err
-	}
-
-	s.warnOfStrays(ctx, to)
-	if d.Event.Resync {
-		to.reads.endReads(d.Runtime, &d.Event)
-	}
-	enqueued := 0
-	hasRoom := true
-	var dropped []request
-	for _, r := range requests {
-		at, unused := to.reads.observe(d.Runtime, r, &d.Event)
-		if unused {
-			s.opts.Logger.InfoContext(ctx, "no reconcile calls Source.Client, so resends are also reconciled")
-		}
-		if at == dueNever {
-			continue
-		}
-
-		isChange := !d.Event.Resync && at != dueLater
-		if isChange && !to.makeRoom(d.Runtime, r) {
-			dropped = append(dropped, r)
-			continue
-		}
-
-		enqueued++
-
-		switch {
-		case d.Event.Resync:
-			to.addResync(r, 0)
-		case at == dueNow:
-			to.strays.noteEnqueued(r, time.Now())
-			hasRoom = to.addChange(d.Runtime, r) && hasRoom
-		case at == dueInQueue:
-			hasRoom = to.addLater(d.Runtime, r) && hasRoom
-		}
-	}
-
-	if !hasRoom || len(dropped) > 0 {
-		if err := s.replaceChanges(ctx, to, d, dropped); err != nil {
-			return 0, err
-		}
-	}
-
-	// A queue drops requests after its end without an error, and never opens again. So if it is
-	// open now, it was open before.
-	if to.stopped() {
-		return 0, errStopped()
-	}
-	return enqueued, nil
-}
+// leaderChannel implements [attachable].
+func (s *Source[request]) leaderChannel() <-chan struct{} { return s.opts.Elected }
 
 // Resync enqueues requests with the low priority of an initial list. After 5 s, ten of them a
 // second get the priority of a change, so neither changes nor resyncs wait for ever. Resync does
@@ -261,7 +178,7 @@ func (s *Source[request]) openTarget() (*target[request], error) {
 	switch {
 	case to == nil:
 		return nil, fmt.Errorf("%w: the controller has not started", core.ErrNotReady)
-	case to.stopped():
+	case to.isStopped():
 		return nil, errStopped()
 	case s.opts.Elected != nil && !closed(s.opts.Elected):
 		return nil, fmt.Errorf("%w: another replica leads", core.ErrNotReady)
@@ -319,8 +236,9 @@ func (s *Source[request]) RecheckAfter() time.Duration {
 	return recheckAfter
 }
 
-// requests calls the map function. A panic costs one attempt of one event, because it is recovered.
-func (s *Source[request]) requests(ctx context.Context, d core.Delivery) (requests []request, err error) {
+// mapRequests calls the map function. A panic costs one attempt of one event, because it is
+// recovered.
+func (s *Source[request]) mapRequests(ctx context.Context, d core.Delivery) (requests []request, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			s.opts.Logger.ErrorContext(ctx, "map function panicked", "runtime", d.Runtime, "manager", d.Manager,
@@ -347,13 +265,14 @@ func (s *Source[request]) Follow(watched *fleet.Fleet, manager core.Manager) {
 	follows := weak.Make(s) // A fleet may outlive the controller manager of a source.
 	watched.OnChange(func(change fleet.Transition) {
 		if s := follows.Value(); s != nil && change.From == fleet.Fresh && change.To.Manager == manager {
-			s.poll(change.To.Runtime, manager, watched.RequeueAfter(change.To.Runtime))
+			s.pollRuntime(change.To.Runtime, manager, watched.RequeueAfter(change.To.Runtime))
 		}
 	})
 }
 
-// poll enqueues the requests of a resync of the runtime, each at a random time within a duration.
-func (s *Source[request]) poll(runtime core.RuntimeID, manager core.Manager, within time.Duration) {
+// pollRuntime enqueues the requests of a resync of the runtime, each at a random time within a
+// duration.
+func (s *Source[request]) pollRuntime(runtime core.RuntimeID, manager core.Manager, within time.Duration) {
 	to, err := s.openTarget()
 	if err != nil {
 		return
@@ -363,7 +282,7 @@ func (s *Source[request]) poll(runtime core.RuntimeID, manager core.Manager, wit
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 
-	requests, err := s.requests(ctx, core.Delivery{
+	requests, err := s.mapRequests(ctx, core.Delivery{
 		Runtime: runtime, Manager: manager, Event: core.WatchEvent{Resync: true}, Received: time.Now(),
 	})
 	if err != nil {

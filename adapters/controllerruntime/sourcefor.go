@@ -2,15 +2,9 @@ package controllerruntime
 
 import (
 	"cmp"
-	"context"
-	"log/slog"
-	"time"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
-
-// notStarted is the time after which a source without a controller is reported, and again.
-const notStarted = 30 * time.Second
 
 // SourceFor makes the source of a controller for the events of a manager. Call it once for each
 // controller, before the controller manager starts, and pass the source only to WatchesRawSource of
@@ -35,49 +29,4 @@ func SourceFor[request comparable](
 		return nil, err
 	}
 	return source, nil
-}
-
-// attachable is a source of any request type, also one within another handler.
-type attachable interface {
-	// attach makes it a source of a listener, for one manager.
-	attach(to *Listener, name core.Manager) error
-	// hasStarted reports whether a controller has started it.
-	hasStarted() bool
-	// leads is closed when this replica leads, and nil if that is not known.
-	leads() <-chan struct{}
-}
-
-// warnUntilStarted reports a source that no controller has started, 30 s after this replica leads,
-// and each 30 s until one does. If it is not known whether this replica leads, it reports once.
-func warnUntilStarted(ctx context.Context, s attachable, logger *slog.Logger) {
-	elected := s.leads()
-	if elected != nil {
-		select {
-		case <-elected:
-		case <-ctx.Done():
-			return
-		}
-	}
-
-	ticker := time.NewTicker(notStarted)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return
-		}
-
-		if s.hasStarted() {
-			return
-		}
-		if elected == nil {
-			logger.WarnContext(ctx, "no controller has started this source, so each event is answered with 503: "+
-				"pass the source to WatchesRawSource. A replica that does not lead logs this line too, unless "+
-				"Elected is set")
-			return
-		}
-		logger.WarnContext(ctx, "no controller has started this source, so each event is answered with 503: "+
-			"pass the source to WatchesRawSource")
-	}
 }

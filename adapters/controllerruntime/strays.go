@@ -1,8 +1,6 @@
 package controllerruntime
 
 import (
-	"context"
-	"log/slog"
 	"sync"
 	"time"
 )
@@ -79,20 +77,4 @@ func (s *strays[request]) takeForeign(now time.Time) bool {
 		s.followed = nil
 	}
 	return s.reported
-}
-
-// warnOfStrays names a source that serves another controller than the one that calls its Client.
-func (s *Source[request]) warnOfStrays(ctx context.Context, to *target[request]) {
-	if to.queue.Len() > 0 || !to.strays.takeForeign(time.Now()) {
-		return
-	}
-
-	logger := s.opts.Logger
-	if at := s.attached.Load(); at != nil {
-		logger = logger.With(
-			slog.String("listener", at.listener.config.Name), slog.String("manager", string(at.manager)))
-	}
-	logger.WarnContext(ctx, "the controller reconciles the requests of this source but calls Client of another "+
-		"source: pass each source to WatchesRawSource of the controller that calls its Client, at the beginning "+
-		"of each reconcile")
 }

@@ -12,25 +12,13 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// resyncWait is the longest time for which changes delay a request of a resync. It bounds the work
-// that a resync of the whole fleet takes from changes, too.
-const resyncWait = 5 * time.Second
-
-// listedPace is the time between two requests of lists that get the priority of a change. A list
-// may be long, and changes would wait for all of it.
-const listedPace = 100 * time.Millisecond
-
 // perSecond is the number of requests for the changes of one runtime, in one second, that have the
 // priority of a change.
 const perSecond = 20
 
-// mostRaised is the number of requests of one loud runtime that wait for a higher priority. A
-// resync replaces the others.
-const mostRaised = 1000
-
 // target is the workqueue of the controller that has started a source, with the state that a source
 // keeps for it. Each start of a controller gets a new target. mu guards the fields below it, and
-// reads and strays have their own locks.
+// reads, strays and raises have their own locks.
 type target[request comparable] struct {
 	done  <-chan struct{}
 	queue workqueue.TypedRateLimitingInterface[request]
@@ -38,15 +26,10 @@ type target[request comparable] struct {
 	ranked priorityqueue.PriorityQueue[request]
 	reads  reads[request]
 	strays strays[request]
+	// raises has the requests with a low priority. It is not used if the queue has no priorities.
+	raises raises[request]
 
 	mu sync.Mutex
-	// raised has the requests with a low priority that get the priority of a change.
-	raised map[request]*raise
-	// waiting has the number of those that wait for one another: requests of lists, and for the
-	// changes of each loud runtime.
-	waiting map[core.RuntimeID]int
-	// begun has the last requests with a low priority that a reconcile has begun with.
-	begun begun[request]
 	// changes counts the requests for the changes of each runtime since second.
 	changes map[core.RuntimeID]int
 	second  time.Time
@@ -56,30 +39,21 @@ type target[request comparable] struct {
 	replacing map[replaced]struct{}
 }
 
-// raise is the time from which a request is in the queue, and the one at which its timer gives it
-// the priority of a change.
-type raise struct {
-	begin, end time.Time
-	// of is the loud runtime, and isPaced whether the request waits for others of it, or of lists.
-	of      core.RuntimeID
-	isPaced bool
-	// newest is when the request was added last.
-	newest time.Time
-	timer  *time.Timer
-}
-
 func newTarget[request comparable](
 	done <-chan struct{}, queue workqueue.TypedRateLimitingInterface[request],
 ) *target[request] {
 	ranked, _ := queue.(priorityqueue.PriorityQueue[request])
 	t := &target[request]{
 		done: done, queue: queue, ranked: ranked,
-		raised: make(map[request]*raise), waiting: make(map[core.RuntimeID]int),
 		reads: reads[request]{runtimes: make(map[core.RuntimeID]map[place[request]]*awaited)},
+		raises: raises[request]{
+			queue: ranked, raised: make(map[request]*raise), waiting: make(map[core.RuntimeID]int),
+		},
 	}
+	t.raises.isStopped = t.isStopped
 
 	t.reads.rechecks = newRechecks(func(runtime core.RuntimeID, r request) {
-		if !t.stopped() {
+		if !t.isStopped() {
 			t.addChange(runtime, r)
 		}
 	})
@@ -125,18 +99,7 @@ func (t *target[request]) addResync(r request, wait time.Duration) {
 	}
 
 	t.addLow(wait, r)
-	now := time.Now()
-	begin := now.Add(wait)
-	end := begin.Add(resyncWait)
-	t.mu.Lock()
-	defer t.mu.Unlock()
-
-	earlier := t.raised[r]
-	if earlier == nil || end.Before(earlier.end) {
-		t.raiseAfter(r, &raise{begin: begin, end: end})
-		return
-	}
-	earlier.newest = now
+	t.raises.raiseResync(r, wait)
 }
 
 // addListed enqueues requests of a list, or of a loud runtime. Their priority is low if the queue
@@ -152,111 +115,73 @@ func (t *target[request]) addListed(of core.RuntimeID, requests ...request) (has
 	}
 
 	t.addLow(0, requests...)
+	return t.raises.raiseListed(of, requests)
+}
+
+// makeRoom reports whether a request for a change may be enqueued.
+func (t *target[request]) makeRoom(runtime core.RuntimeID, r request) bool {
+	isEmpty := t.queue.Len() == 0
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.open.addRequest(runtime, r, isEmpty)
+}
+
+// isReplacing reports whether a resync will replace changes that come now.
+func (t *target[request]) isReplacing(key replaced) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	_, waits := t.replacing[key]
+	return waits
+}
+
+// replaceLater enqueues the requests of a resync after replaceWait. An earlier one could begin
+// before further changes that it has to replace. It reports false without room.
+func (t *target[request]) replaceLater(key replaced, requests []request) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
-	now := time.Now()
-	hasRoom = true
-	for _, r := range requests {
-		earlier := t.raised[r]
-		end := now.Add(resyncWait + t.paceOf(of))
-		switch {
-		case earlier != nil && !end.Before(earlier.end): // The poll of a runtime has a later end.
-			earlier.newest = now
-		case of != "" && t.waiting[of] >= mostRaised:
-			hasRoom = false
-		default:
-			t.raisePaced(of, r, resyncWait, now)
-		}
-	}
-	return hasRoom
-}
-
-// raisePaced makes a request wait for those of the same list or loud runtime, too. The caller must
-// hold the lock.
-func (t *target[request]) raisePaced(of core.RuntimeID, r request, wait time.Duration, now time.Time) {
-	end := now.Add(wait + t.paceOf(of))
-	t.waiting[of]++
-	t.raiseAfter(r, &raise{begin: now, end: end, of: of, isPaced: true})
-}
-
-// paceOf returns how long the next request of a list or of a loud runtime waits for the others. The
-// caller must hold the lock.
-func (t *target[request]) paceOf(of core.RuntimeID) time.Duration {
-	return time.Duration(t.waiting[of]) * listedPace
-}
-
-// raiseAfter adds a request again at the end of its wait, unless the queue was empty before. The
-// caller must hold the lock. A queue does not report whether a request is in it. Under load a
-// request that was reconciled without [Source.Client] is therefore reconciled once more.
-func (t *target[request]) raiseAfter(r request, at *raise) {
-	t.endRaise(r)
-	t.raised[r] = at
-	at.newest = at.begin
-	at.timer = time.AfterFunc(time.Until(at.end), func() {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-
-		switch {
-		case t.raised[r] != at:
-		case t.ranked.NumRequeues(r) > 0: // A queue does not count a request in its backoff.
-			t.endRaise(r)
-			t.raisePriority(r)
-		case t.stopped() || t.queue.Len() == 0:
-			for other, raised := range t.raised {
-				if at.end.Sub(raised.begin) >= time.Second { // A queue counts a request a moment after its wait.
-					t.endRaise(other)
-					t.followFailure(other, raised, 0)
-				}
-			}
-		default:
-			t.endRaise(r)
-			t.raisePriority(r)
-		}
-	})
-}
-
-// endRaise makes a request wait for a higher priority no longer. The caller must hold the lock.
-func (t *target[request]) endRaise(r request) {
-	at := t.raised[r]
-	if at == nil {
-		return
-	}
-
-	at.timer.Stop()
-	delete(t.raised, r)
-	if !at.isPaced {
-		return
-	}
-
-	t.waiting[at.of]--
-	if t.waiting[at.of] == 0 {
-		delete(t.waiting, at.of)
-	}
-}
-
-// noteBegin notes that a request is being reconciled, so that the request needs no higher priority,
-// unless the reconcile fails. A request that came a moment ago may be in the queue again.
-func (t *target[request]) noteBegin(runtime core.RuntimeID, r request) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-
-	t.open.removeRequest(runtime, r)
-	if at := t.raised[r]; at != nil && time.Since(at.newest) >= listedPace {
-		t.endRaise(r)
-		t.followFailure(r, at, t.ranked.NumRequeues(r))
-	}
-}
-
-func (t *target[request]) stopped() bool { return closed(t.done) || t.queue.ShuttingDown() }
-
-func closed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
+	if len(t.replacing) >= mostReplacing {
 		return false
 	}
+	if t.replacing == nil {
+		t.replacing = make(map[replaced]struct{})
+	}
+	t.replacing[key] = struct{}{}
+
+	time.AfterFunc(replaceWait, func() {
+		t.mu.Lock()
+		delete(t.replacing, key)
+		t.mu.Unlock()
+		if t.isStopped() {
+			return
+		}
+
+		for _, r := range requests {
+			t.addResync(r, 0)
+		}
+	})
+	return true
 }
+
+// noteBegin notes that a request is being reconciled.
+func (t *target[request]) noteBegin(runtime core.RuntimeID, r request) {
+	t.mu.Lock()
+	t.open.removeRequest(runtime, r)
+	t.mu.Unlock()
+
+	t.raises.noteBegin(r)
+}
+
+// addLater enqueues a request after the time of a check. The queue waits instead of a timer, so
+// that an earlier request of the same object may take its place. The resends remain.
+func (t *target[request]) addLater(runtime core.RuntimeID, r request) (hasRoom bool) {
+	if t.ranked != nil && t.countChange(runtime) {
+		return t.addListed(runtime, r)
+	}
+	t.queue.AddAfter(r, recheckAfter)
+	return true
+}
+
+func (t *target[request]) isStopped() bool { return closed(t.done) || t.queue.ShuttingDown() }
 
 func errStopped() error { return fmt.Errorf("%w: the controller has stopped", core.ErrNotReady) }

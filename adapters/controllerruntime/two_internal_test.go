@@ -78,8 +78,8 @@ func TestTheObjectsOfTwoRuntimesAreBounded(t *testing.T) {
 	}
 }
 
-// After a resync of one runtime, no earlier read of it counts: neither a version, nor an absence, nor
-// a deletion. The reads of another runtime count still.
+// After a resync of one runtime, no earlier read of it counts: neither a version, nor an absence,
+// nor a deletion. The reads of another runtime count still.
 func TestAResyncEndsEachKindOfRead(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -132,8 +132,8 @@ func (f failing) Handle(context.Context, core.Delivery) error {
 func (f failing) Ready() error                { return f.ready }
 func (f failing) RecheckAfter() time.Duration { return f.after }
 
-// Each of several handlers gets the event, in any order of their failures. A temporary failure hides
-// a permanent one. None gets it while one of them is not ready.
+// Each of several handlers gets the event, in any order of their failures. A temporary failure
+// hides a permanent one. None gets it while one of them is not ready.
 func TestEachOfSeveralHandlersGetsTheEvent(t *testing.T) {
 	t.Parallel()
 	permanent := error(final{errors.New("permanent")})
@@ -197,7 +197,7 @@ func TestAFullChannelIsWaitedForOnce(t *testing.T) {
 		close(leads)
 		one := func(context.Context, core.Delivery) ([]reconcile.Request, error) { return []reconcile.Request{{}}, nil }
 		handler := ToChannel(make(chan event.GenericEvent), one, SourceOptions{Elected: leads})
-		if err := handler.(attachable).attach(&Listener{elected: make(chan struct{})}, "m"); err != nil {
+		if err := handler.(attachable).attachTo(&attachment{elected: make(chan struct{}), manager: "m"}); err != nil {
 			t.Fatal(err)
 		}
 

@@ -64,7 +64,7 @@ func NewSource(
 		Source:     controllerruntime.NewSource(toRequests, controllerruntime.SourceOptions{}),
 		toRequests: toRequests, started: started, next: make(map[ctrl.Request]next),
 	}
-	watched.OnChange(func(change fleet.Transition) { s.lost(change, manager) })
+	watched.OnChange(func(change fleet.Transition) { s.noteLost(change, manager) })
 	return s
 }
 
@@ -86,26 +86,28 @@ type noting struct {
 
 // Add adds the request of an event.
 func (n noting) Add(request ctrl.Request) {
-	n.source.note([]ctrl.Request{request}, Event)
+	n.source.noteCause([]ctrl.Request{request}, Event)
 	n.PriorityQueue.Add(request)
 }
 
 // AddWithOpts adds requests of a resync.
 func (n noting) AddWithOpts(opts priorityqueue.AddOpts, requests ...ctrl.Request) {
-	n.source.note(requests, Resync)
+	n.source.noteCause(requests, Resync)
 	n.PriorityQueue.AddWithOpts(opts, requests...)
 }
 
-// lost notes the requests of a runtime that is not fresh any more. The source has enqueued them.
-func (s *Source) lost(change fleet.Transition, manager core.Manager) {
+// noteLost notes the requests of a runtime that is not fresh any more. The source has enqueued
+// them.
+func (s *Source) noteLost(change fleet.Transition, manager core.Manager) {
 	if change.From == fleet.Fresh && change.To.Manager == manager {
 		lost := core.Delivery{Runtime: change.To.Runtime, Manager: manager, Event: core.WatchEvent{Resync: true}}
 		requests, _ := s.toRequests(context.Background(), lost) // Without an answer nothing is enqueued.
-		s.note(requests, Freshness)
+		s.noteCause(requests, Freshness)
 	}
 }
 
-func (s *Source) note(requests []ctrl.Request, cause Cause) {
+// noteCause keeps the cause of requests that are in the queue now. An event stays.
+func (s *Source) noteCause(requests []ctrl.Request, cause Cause) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -119,16 +121,16 @@ func (s *Source) note(requests []ctrl.Request, cause Cause) {
 // Count returns a reconciler that calls r and reports the cause of each call.
 func (s *Source) Count(r reconcile.Reconciler) reconcile.Reconciler {
 	return reconcile.Func(func(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
-		s.started(s.begin(request))
+		s.started(s.takeCause(request))
 		result, err := r.Reconcile(ctx, request)
-		s.end(request, result, err)
+		s.noteResult(request, result, err)
 		return result, err
 	})
 }
 
-// begin returns the cause of a reconcile that begins. Without a note, it is a poll if its time has
-// come.
-func (s *Source) begin(request ctrl.Request) Cause {
+// takeCause returns the cause of a reconcile that begins. Without a note, it is a poll if its time
+// has come.
+func (s *Source) takeCause(request ctrl.Request) Cause {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -144,7 +146,8 @@ func (s *Source) begin(request ctrl.Request) Cause {
 	}
 }
 
-func (s *Source) end(request ctrl.Request, result ctrl.Result, err error) {
+// noteResult keeps the retry or the poll that follows a reconcile.
+func (s *Source) noteResult(request ctrl.Request, result ctrl.Result, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 

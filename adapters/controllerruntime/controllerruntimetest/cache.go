@@ -51,7 +51,7 @@ func NewCache(objects ...client.Object) *Cache {
 // Set creates or replaces objects. Controllers that watch them get an event.
 func (c *Cache) Set(objects ...client.Object) {
 	for _, object := range objects {
-		c.set(copyOf(object))
+		c.setObject(copyOf(object))
 	}
 }
 
@@ -61,7 +61,7 @@ func copyOf(object client.Object) client.Object {
 	return copied
 }
 
-func (c *memory) set(object client.Object) {
+func (c *memory) setObject(object client.Object) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
@@ -73,9 +73,9 @@ func (c *memory) set(object client.Object) {
 	_ = c.objects.Update(object)
 	for _, handler := range c.handlers {
 		if known {
-			handler.OnUpdate(handler.view(old), handler.view(object))
+			handler.OnUpdate(handler.viewObject(old), handler.viewObject(object))
 		} else {
-			handler.OnAdd(handler.view(object), false)
+			handler.OnAdd(handler.viewObject(object), false)
 		}
 	}
 }
@@ -92,7 +92,7 @@ func (c *Cache) Delete(name types.NamespacedName) {
 
 	_ = c.objects.Delete(object)
 	for _, handler := range c.handlers {
-		handler.OnDelete(handler.view(object))
+		handler.OnDelete(handler.viewObject(object))
 	}
 }
 
@@ -243,7 +243,7 @@ func (i *informer) AddEventHandler(
 
 	added := &registration{handler, syncedForEver(), i}
 	for _, object := range i.objects.List() {
-		handler.OnAdd(added.view(object), true)
+		handler.OnAdd(added.viewObject(object), true)
 	}
 
 	i.handlers = append(i.handlers, added)
@@ -286,8 +286,8 @@ type registration struct {
 // HasSynced implements [toolscache.ResourceEventHandlerRegistration].
 func (r *registration) HasSynced() bool { return r.of.HasSynced() }
 
-// view returns a stored object as the informer shows it.
-func (r *registration) view(stored any) client.Object { return viewOf(stored, r.of.onlyMetadata) }
+// viewObject returns a stored object as the informer shows it.
+func (r *registration) viewObject(stored any) client.Object { return viewOf(stored, r.of.onlyMetadata) }
 
 // syncedForEver returns a controller that does not run, with a queue that is in sync. client-go
 // 0.36 asks a registration for HasSyncedChecker, which returns a type that client-go 0.35 lacks.

@@ -119,7 +119,7 @@ func (b *bounded) RoundTrip(request *http.Request) (*http.Response, error) {
 
 	response, err := b.RoundTripper.RoundTrip(acceptJSON(request))
 	if err != nil {
-		return nil, b.explain(err)
+		return nil, b.explainError(err)
 	}
 
 	late := response.Body
@@ -130,9 +130,9 @@ func (b *bounded) RoundTrip(request *http.Request) (*http.Response, error) {
 
 	content, weight, err := readAnswer(response, own)
 	if err != nil {
-		return nil, b.explain(err)
+		return nil, b.explainError(err)
 	}
-	if err := own.decode(ctx, weight); err != nil {
+	if err := own.awaitRoom(ctx, weight); err != nil {
 		return nil, err
 	}
 
@@ -145,8 +145,8 @@ func (b *bounded) RoundTrip(request *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// explain names the bound that has ended a connection. The HTTP client may hide it.
-func (b *bounded) explain(err error) error {
+// explainError names the bound that has ended a connection. The HTTP client may hide it.
+func (b *bounded) explainError(err error) error {
 	if b.left.Load() < 0 && !errors.Is(err, ErrLargeAnswer) {
 		err = fmt.Errorf("%w: %w", ErrLargeAnswer, err)
 	}
@@ -169,13 +169,13 @@ func readAnswer(response *http.Response, own *budget) (content *parts, weight in
 	for {
 		n, err := from.Read(read)
 		filtered = filter.appendTo(filtered[:0], read[:n])
-		added := scale.weigh(filtered)
-		if err := own.reserve(added); err != nil {
+		added := scale.weighPart(filtered)
+		if err := own.reserveWeight(added); err != nil {
 			return nil, 0, err
 		}
 
 		weight += added
-		content.add(filtered)
+		content.appendText(filtered)
 
 		if err == io.EOF {
 			return content, weight, nil
@@ -195,8 +195,9 @@ const partSize = 16 << 10
 // parts are the parts of an answer. A part that is read leaves memory, as the client keeps a copy.
 type parts struct{ all [][]byte }
 
-// add appends a copy of a text. A server may send few bytes at a time, so small ones are joined.
-func (p *parts) add(text []byte) {
+// appendText appends a copy of a text. A server may send few bytes at a time, so small ones are
+// joined.
+func (p *parts) appendText(text []byte) {
 	if len(text) == 0 {
 		return
 	}
@@ -272,8 +273,8 @@ type scale struct {
 // beginsValue reports whether a value of an object or a list follows.
 func beginsValue(c byte) bool { return c == ',' || c == '{' || c == '[' }
 
-// weigh counts the values of objects and lists that begin in part, too.
-func (s *scale) weigh(part []byte) (weight int64) {
+// weighPart counts the values of objects and lists that begin in part, too.
+func (s *scale) weighPart(part []byte) (weight int64) {
 	weight = byteWeight * int64(len(part))
 	for _, c := range part {
 		switch {

@@ -43,7 +43,8 @@ type Budgets struct {
 // holder has the reconciles of one cluster that have a part of the room.
 type holder map[*budget]struct{}
 
-func (h holder) held() (weight int64) {
+// heldWeight is the room that a cluster has.
+func (h holder) heldWeight() (weight int64) {
 	for b := range h {
 		weight += b.held
 	}
@@ -81,7 +82,7 @@ func (b *Budgets) Begin(ctx context.Context, use Use) (reconcile context.Context
 	}
 	own := &budget{room: b, use: use, left: mostWeight, free: smallWeight}
 	ctx, own.cancel = context.WithCancelCause(ctx)
-	return context.WithValue(ctx, budgetKey{}, own), own.end
+	return context.WithValue(ctx, budgetKey{}, own), own.endBudget
 }
 
 // Allow increases, by weight bytes, the part of the budget of ctx that is not charged to the room
@@ -107,7 +108,7 @@ func Weigh(object any) int64 {
 	if err != nil {
 		return 0 // No API server has such an object.
 	}
-	return (&scale{}).weigh(text)
+	return (&scale{}).weighPart(text)
 }
 
 type budgetKey struct{}
@@ -137,8 +138,8 @@ func budgetOf(ctx context.Context) *budget {
 	return &budget{left: answerWeight, free: answerWeight}
 }
 
-// reserve takes a weight from the budget. It does not wait.
-func (b *budget) reserve(weight int64) error {
+// reserveWeight takes a weight from the budget. It does not wait.
+func (b *budget) reserveWeight(weight int64) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
@@ -149,8 +150,8 @@ func (b *budget) reserve(weight int64) error {
 	return nil
 }
 
-// decode waits until the room has the part of a weight that is not free.
-func (b *budget) decode(ctx context.Context, weight int64) error {
+// awaitRoom waits until the room has the part of a weight that is not free.
+func (b *budget) awaitRoom(ctx context.Context, weight int64) error {
 	b.mu.Lock()
 	taken := max(-b.free, 0)
 	b.free -= weight
@@ -160,26 +161,26 @@ func (b *budget) decode(ctx context.Context, weight int64) error {
 	if needs == 0 || b.room == nil {
 		return nil
 	}
-	return b.room.take(ctx, &waiter{budget: b, weight: needs, ready: make(chan struct{})})
+	return b.room.takeRoom(ctx, &waiter{budget: b, weight: needs, ready: make(chan struct{})})
 }
 
-// end returns the room that the budget holds.
-func (b *budget) end() {
+// endBudget returns the room that the budget holds.
+func (b *budget) endBudget() {
 	b.mu.Lock()
 	b.left = math.MinInt64 / 2 // A late request of the reconcile fails.
 	b.mu.Unlock()
 
-	b.room.release(b)
+	b.room.releaseRoom(b)
 	b.cancel(nil)
 }
 
-// take waits for room. A waiter makes room when it arrives, and again when holders have had their
-// lease.
-func (b *Budgets) take(ctx context.Context, w *waiter) error {
+// takeRoom waits for room. A waiter makes room when it arrives, and again when holders have had
+// their lease.
+func (b *Budgets) takeRoom(ctx context.Context, w *waiter) error {
 	b.mu.Lock()
 	b.waiting = append(b.waiting, w)
-	b.grant()
-	b.displace(w)
+	b.grantRoom()
+	b.displaceFor(w)
 	b.mu.Unlock()
 
 	again := time.NewTicker(lease / 2)
@@ -190,31 +191,31 @@ func (b *Budgets) take(ctx context.Context, w *waiter) error {
 			return nil
 		case <-again.C:
 			b.mu.Lock()
-			b.displace(w)
+			b.displaceFor(w)
 			b.mu.Unlock()
 		case <-ctx.Done():
-			b.leave(w)
+			b.leaveQueue(w)
 			return context.Cause(ctx)
 		}
 	}
 }
 
-// leave removes a waiter that gives up. Others may fit into the room that it waited for.
-func (b *Budgets) leave(w *waiter) {
+// leaveQueue removes a waiter that gives up. Others may fit into the room that it waited for.
+func (b *Budgets) leaveQueue(w *waiter) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
 	b.waiting = slices.DeleteFunc(b.waiting, func(other *waiter) bool { return other == w })
-	b.grant()
+	b.grantRoom()
 }
 
-// grant gives room to waiters, as long as there is enough for the first of them. Waiters of the
+// grantRoom gives room to waiters, as long as there is enough for the first of them. Waiters of the
 // slow lane come last. The cluster that holds the least comes first.
-func (b *Budgets) grant() {
+func (b *Budgets) grantRoom() {
 	for len(b.waiting) > 0 {
 		first := slices.MinFunc(b.waiting, func(x, y *waiter) int {
 			return cmp.Or(compareBools(x.budget.use.Slow, y.budget.use.Slow),
-				cmp.Compare(b.holders[x.budget.use.Cluster].held(), b.holders[y.budget.use.Cluster].held()))
+				cmp.Compare(b.holders[x.budget.use.Cluster].heldWeight(), b.holders[y.budget.use.Cluster].heldWeight()))
 		})
 		if b.used+first.weight > roomWeight {
 			return
@@ -222,13 +223,14 @@ func (b *Budgets) grant() {
 
 		b.waiting = slices.DeleteFunc(b.waiting, func(w *waiter) bool { return w == first })
 		if !first.budget.ended {
-			b.hold(first.budget, first.weight)
+			b.holdRoom(first.budget, first.weight)
 		}
 		close(first.ready)
 	}
 }
 
-func (b *Budgets) hold(own *budget, weight int64) {
+// holdRoom gives a part of the room to a reconcile. The caller must hold the lock.
+func (b *Budgets) holdRoom(own *budget, weight int64) {
 	cluster := own.use.Cluster
 	if b.holders[cluster] == nil {
 		b.holders[cluster] = make(holder)
@@ -241,7 +243,8 @@ func (b *Budgets) hold(own *budget, weight int64) {
 	b.used += weight
 }
 
-func (b *Budgets) release(own *budget) {
+// releaseRoom takes back the room of a reconcile that has ended.
+func (b *Budgets) releaseRoom(own *budget) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
@@ -254,11 +257,11 @@ func (b *Budgets) release(own *budget) {
 	if len(b.holders[cluster]) == 0 {
 		delete(b.holders, cluster)
 	}
-	b.grant()
+	b.grantRoom()
 }
 
-// displace cancels reconciles until there is room for a waiter, or none may be cancelled for it.
-func (b *Budgets) displace(w *waiter) {
+// displaceFor cancels reconciles until there is room for a waiter, or none may be cancelled for it.
+func (b *Budgets) displaceFor(w *waiter) {
 	needs := b.used + w.weight - roomWeight
 	var others []*budget
 	for _, reconciles := range b.holders {
@@ -274,7 +277,7 @@ func (b *Budgets) displace(w *waiter) {
 
 	slices.SortFunc(others, func(x, y *budget) int {
 		return cmp.Or(compareBools(y.use.Slow, x.use.Slow),
-			cmp.Compare(b.holders[y.use.Cluster].held(), b.holders[x.use.Cluster].held()))
+			cmp.Compare(b.holders[y.use.Cluster].heldWeight(), b.holders[x.use.Cluster].heldWeight()))
 	})
 	for _, other := range others {
 		if needs <= 0 {

@@ -25,10 +25,10 @@ func begin(t *testing.T, b *Budgets, cluster string, slow bool) reader {
 // read takes the room of an answer that has arrived.
 func (r reader) read(weight int64) error {
 	own := budgetOf(r.ctx)
-	if err := own.reserve(weight); err != nil {
+	if err := own.reserveWeight(weight); err != nil {
 		return err
 	}
-	return own.decode(r.ctx, weight)
+	return own.awaitRoom(r.ctx, weight)
 }
 
 // Two hostile clusters hold the room with late answers. Others get it from them within the lease,

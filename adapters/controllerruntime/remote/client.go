@@ -87,8 +87,8 @@ type guarded struct {
 
 var errSlowCall = errors.New("call of the API server took longer than allowed")
 
-// guard makes a call. object is of the kind that the call is about.
-func (g *guarded) guard(ctx context.Context, object runtime.Object, call func(ctx context.Context) error) error {
+// guardCall makes a call. object is of the kind that the call is about.
+func (g *guarded) guardCall(ctx context.Context, object runtime.Object, call func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, callTimeout, errSlowCall)
 	defer cancel()
 	err := call(ctx)
@@ -96,7 +96,7 @@ func (g *guarded) guard(ctx context.Context, object runtime.Object, call func(ct
 	// A proxy answers 404 with a page of its own. For a reconciler, NotFound would mean that the
 	// object is gone. An API server answers with a page, too, if it does not serve the kind.
 	if apierrors.IsNotFound(err) && apierrors.IsUnexpectedServerError(err) {
-		unserved := g.unserved(ctx, object)
+		unserved := g.checkServed(ctx, object)
 		if unserved != nil {
 			return unserved
 		}
@@ -107,12 +107,12 @@ func (g *guarded) guard(ctx context.Context, object runtime.Object, call func(ct
 
 // guard makes a call of a subresource, which needs no check of its kind.
 func guard(ctx context.Context, call func(ctx context.Context) error) error {
-	return (*guarded)(nil).guard(ctx, nil, call)
+	return (*guarded)(nil).guardCall(ctx, nil, call)
 }
 
-// unserved returns an error if an API server says that it does not serve the
-// kind of an object, as after the deletion of its definition. A page of a proxy says nothing.
-func (g *guarded) unserved(ctx context.Context, object runtime.Object) *meta.NoKindMatchError {
+// checkServed returns an error if an API server says that it does not serve the kind of an object,
+// as after the deletion of its definition. A page of a proxy says nothing.
+func (g *guarded) checkServed(ctx context.Context, object runtime.Object) *meta.NoKindMatchError {
 	if object == nil {
 		return nil
 	}
@@ -124,14 +124,14 @@ func (g *guarded) unserved(ctx context.Context, object runtime.Object) *meta.NoK
 	}
 	kind.Kind = strings.TrimSuffix(kind.Kind, "List")
 
-	if !g.serves(ctx, kind) {
+	if !g.servesKind(ctx, kind) {
 		return &meta.NoKindMatchError{GroupKind: kind.GroupKind(), SearchedVersions: []string{kind.Version}}
 	}
 	return nil
 }
 
-// serves is false if an API server answers, and names the kind in neither of its lists.
-func (g *guarded) serves(ctx context.Context, kind schema.GroupVersionKind) bool {
+// servesKind is false if an API server answers, and names the kind in neither of its lists.
+func (g *guarded) servesKind(ctx context.Context, kind schema.GroupVersionKind) bool {
 	var groups metav1.APIGroupList
 	if err := g.ask(ctx, "/apis", &groups); err != nil || groups.Kind != "APIGroupList" {
 		return true
@@ -202,11 +202,11 @@ type strange struct{ cause error }
 func (s strange) Error() string { return "not an answer of an API server: " + s.cause.Error() }
 
 func (g *guarded) Get(ctx context.Context, key client.ObjectKey, object client.Object, opts ...client.GetOption) error {
-	return g.guard(ctx, object, func(ctx context.Context) error { return g.Client.Get(ctx, key, object, opts...) })
+	return g.guardCall(ctx, object, func(ctx context.Context) error { return g.Client.Get(ctx, key, object, opts...) })
 }
 
 func (g *guarded) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
-	err := g.guard(ctx, list, func(ctx context.Context) error { return g.Client.List(ctx, list, opts...) })
+	err := g.guardCall(ctx, list, func(ctx context.Context) error { return g.Client.List(ctx, list, opts...) })
 	if err != nil {
 		return withoutLargeToken(err)
 	}
@@ -236,29 +236,33 @@ func withoutLargeToken(err error) error {
 }
 
 func (g *guarded) Apply(ctx context.Context, object runtime.ApplyConfiguration, opts ...client.ApplyOption) error {
-	return g.guard(ctx, nil, func(ctx context.Context) error { return g.Client.Apply(ctx, object, opts...) })
+	return g.guardCall(ctx, nil, func(ctx context.Context) error { return g.Client.Apply(ctx, object, opts...) })
 }
 
 func (g *guarded) Create(ctx context.Context, object client.Object, opts ...client.CreateOption) error {
-	return g.guard(ctx, object, func(ctx context.Context) error { return g.Client.Create(ctx, object, opts...) })
+	return g.guardCall(ctx, object, func(ctx context.Context) error { return g.Client.Create(ctx, object, opts...) })
 }
 
 func (g *guarded) Delete(ctx context.Context, object client.Object, opts ...client.DeleteOption) error {
-	return g.guard(ctx, object, func(ctx context.Context) error { return g.Client.Delete(ctx, object, opts...) })
+	return g.guardCall(ctx, object, func(ctx context.Context) error { return g.Client.Delete(ctx, object, opts...) })
 }
 
 func (g *guarded) Update(ctx context.Context, object client.Object, opts ...client.UpdateOption) error {
-	return g.guard(ctx, object, func(ctx context.Context) error { return g.Client.Update(ctx, object, opts...) })
+	return g.guardCall(ctx, object, func(ctx context.Context) error { return g.Client.Update(ctx, object, opts...) })
 }
 
 func (g *guarded) Patch(
 	ctx context.Context, object client.Object, patch client.Patch, opts ...client.PatchOption,
 ) error {
-	return g.guard(ctx, object, func(ctx context.Context) error { return g.Client.Patch(ctx, object, patch, opts...) })
+	return g.guardCall(ctx, object, func(ctx context.Context) error {
+		return g.Client.Patch(ctx, object, patch, opts...)
+	})
 }
 
 func (g *guarded) DeleteAllOf(ctx context.Context, object client.Object, opts ...client.DeleteAllOfOption) error {
-	return g.guard(ctx, object, func(ctx context.Context) error { return g.Client.DeleteAllOf(ctx, object, opts...) })
+	return g.guardCall(ctx, object, func(ctx context.Context) error {
+		return g.Client.DeleteAllOf(ctx, object, opts...)
+	})
 }
 
 func (g *guarded) Status() client.SubResourceWriter { return g.SubResource("status") }

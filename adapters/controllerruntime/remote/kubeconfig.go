@@ -123,7 +123,7 @@ func NewKubeconfigs(
 			return nil, name.String(), nil
 		}
 		return secret, name.String(), err
-	}).connect
+	}).connectTo
 }
 
 // NewKubeconfigsByLabel is like [NewKubeconfigs], for Secrets with a label. It is an error if
@@ -136,8 +136,8 @@ func NewKubeconfigsByLabel(
 			return nil, "", fmt.Errorf("%w: Secrets in %s are for objects of that namespace, have an object of %s",
 				ErrInvalidKubeconfig, all.Namespace, namespace)
 		}
-		return all.find(ctx, secrets, object.GetName())
-	}).connect
+		return all.findSecret(ctx, secrets, object.GetName())
+	}).connectTo
 }
 
 // KubeconfigSecrets selects the Secrets with kubeconfigs: the Secrets in Namespace with Label. The
@@ -145,7 +145,7 @@ func NewKubeconfigsByLabel(
 // The operator needs the right to list and watch Secrets in that namespace.
 type KubeconfigSecrets struct{ Namespace, Label string }
 
-func (s KubeconfigSecrets) find(
+func (s KubeconfigSecrets) findSecret(
 	ctx context.Context, secrets client.Reader, object string,
 ) (*corev1.Secret, string, error) {
 	where := fmt.Sprintf("%s with the label %s=%s", s.Namespace, s.Label, object)
@@ -182,13 +182,14 @@ func newKubeconfigs(key string, opts KubeconfigOptions, find findSecret) *kubeco
 	return &kubeconfigs{find: find, key: key, opts: opts, clients: clients, invalid: invalid}
 }
 
-func (k *kubeconfigs) connect(ctx context.Context, object client.Object) (client.Client, error) {
+// connectTo returns the client of the cluster that an object represents.
+func (k *kubeconfigs) connectTo(ctx context.Context, object client.Object) (client.Client, error) {
 	if k.invalid != nil {
 		return nil, k.invalid
 	}
 
 	if object.GetUID() != "" {
-		known, kept := k.kept(client.ObjectKeyFromObject(object))
+		known, kept := k.findKept(client.ObjectKeyFromObject(object))
 		if kept && known.version == versionOf(object) {
 			return known.client, nil
 		}
@@ -208,14 +209,14 @@ func (k *kubeconfigs) connect(ctx context.Context, object client.Object) (client
 	if err != nil {
 		return nil, fmt.Errorf("%w in Secret %s: %w", ErrInvalidKubeconfig, where, err)
 	}
-	return k.client(secret, kubeconfig, where)
+	return k.clientFor(secret, kubeconfig, where)
 }
 
-// client returns the client that is kept for a kubeconfig, or another one.
-func (k *kubeconfigs) client(secret *corev1.Secret, kubeconfig []byte, where string) (client.Client, error) {
+// clientFor returns the client that is kept for a kubeconfig, or another one.
+func (k *kubeconfigs) clientFor(secret *corev1.Secret, kubeconfig []byte, where string) (client.Client, error) {
 	name := client.ObjectKeyFromObject(secret)
 	sum := sha256.Sum256(kubeconfig)
-	known, kept := k.kept(name)
+	known, kept := k.findKept(name)
 	if kept && known.sum == sum {
 		known.version = versionOf(secret)
 		k.clients.Add(name, known)
@@ -239,7 +240,7 @@ func versionOf(object client.Object) string {
 	return string(object.GetUID()) + "/" + object.GetResourceVersion()
 }
 
-func (k *kubeconfigs) kept(name client.ObjectKey) (known connection, kept bool) {
+func (k *kubeconfigs) findKept(name client.ObjectKey) (known connection, kept bool) {
 	found, _ := k.clients.Get(name)
 	known, kept = found.(connection)
 	return known, kept
@@ -293,7 +294,7 @@ func keysOf(secret *corev1.Secret) string {
 }
 
 func newConnection(kubeconfig []byte, opts KubeconfigOptions) (connection, error) {
-	config, err := opts.load(kubeconfig)
+	config, err := opts.loadConfig(kubeconfig)
 	if err != nil {
 		return connection{}, fmt.Errorf("%w: %w", ErrInvalidKubeconfig, err)
 	}
@@ -312,9 +313,9 @@ func newConnection(kubeconfig []byte, opts KubeconfigOptions) (connection, error
 	return connection{client: made, http: connected}, err
 }
 
-// load refuses a kubeconfig that could take keys or files of the operator, or of other clusters,
-// elsewhere. Writers of one kubeconfig must not gain more than that cluster.
-func (o KubeconfigOptions) load(kubeconfig []byte) (*rest.Config, error) {
+// loadConfig refuses a kubeconfig that could take keys or files of the operator, or of other
+// clusters, elsewhere. Writers of one kubeconfig must not gain more than that cluster.
+func (o KubeconfigOptions) loadConfig(kubeconfig []byte) (*rest.Config, error) {
 	loaded, err := clientcmd.Load(kubeconfig)
 	if err != nil {
 		return nil, err

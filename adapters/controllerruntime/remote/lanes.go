@@ -190,7 +190,8 @@ func (l *Lane[request]) String() string {
 	return "regular lane"
 }
 
-func (l *Lane[request]) running() workqueue.TypedRateLimitingInterface[request] {
+// currentQueue returns the queue of the lane, nil while its controller does not run.
+func (l *Lane[request]) currentQueue() workqueue.TypedRateLimitingInterface[request] {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.queue
@@ -200,7 +201,7 @@ func (l *Lane[request]) running() workqueue.TypedRateLimitingInterface[request] 
 // priority queue the priority has no effect. Add returns false if the controller does not run. It
 // does not block.
 func (l *Lane[request]) Add(after time.Duration, priority int, requests ...request) bool {
-	queue := l.running()
+	queue := l.currentQueue()
 	if queue == nil {
 		return false
 	}
@@ -215,14 +216,15 @@ func (l *Lane[request]) Add(after time.Duration, priority int, requests ...reque
 	return true
 }
 
-// wake enqueues a request that may run now, behind all that are ready: a priority queue orders
-// requests by the time at which their wait ends. The queue keeps the higher priority of a request
-// that is in it.
-func (l *Lane[request]) wake(r request) { l.Add(time.Nanosecond, handler.LowPriority, r) }
+// wakeRequest enqueues a request that may run now, behind all that are ready: a priority queue
+// orders requests by the time at which their wait ends. The queue keeps the higher priority of a
+// request that is in it.
+func (l *Lane[request]) wakeRequest(r request) { l.Add(time.Nanosecond, handler.LowPriority, r) }
 
-// observe returns the round of the lane, and whether no other request is ready. A round ends then.
-func (l *Lane[request]) observe() (round uint64, alone bool) {
-	queue := l.running()
+// observeRound returns the round of the lane, and whether no other request is ready. A round ends
+// then.
+func (l *Lane[request]) observeRound() (round uint64, alone bool) {
+	queue := l.currentQueue()
 	alone = queue == nil || queue.Len() == 0
 
 	l.mu.Lock()
@@ -242,7 +244,7 @@ func (l *Lane[request]) currentRound() uint64 {
 
 // Reconcile reconciles a request, delays it, or leaves it to the other lane.
 func (l *Lane[request]) Reconcile(ctx context.Context, r request) (reconcile.Result, error) {
-	if l.running() == nil {
+	if l.currentQueue() == nil {
 		l.lanes.unwired.Do(func() {
 			ctrl.LoggerFrom(ctx).Info("clusters have no share of the workers: " +
 				"the lane is not a source of its controller, " +
@@ -250,28 +252,28 @@ func (l *Lane[request]) Reconcile(ctx context.Context, r request) (reconcile.Res
 		})
 	}
 
-	begins, result := l.lanes.begin(l, r)
+	begins, result := l.lanes.beginRequest(l, r)
 	if !begins {
 		return result, nil
 	}
-	return l.lanes.run(ctx, l, r)
+	return l.lanes.runReconcile(ctx, l, r)
 }
 
 // laneOf returns the lane of a cluster: the regular one while the slow one does not run.
 func (l *Lanes[request]) laneOf(t *tenant[request]) *Lane[request] {
-	if t.slow && l.Slow.running() != nil {
+	if t.slow && l.Slow.currentQueue() != nil {
 		return l.Slow
 	}
 	return l.Regular
 }
 
-// begin decides whether a request that has a worker begins now.
-func (l *Lanes[request]) begin(in *Lane[request], r request) (begins bool, result reconcile.Result) {
-	round, alone := in.observe()
+// beginRequest decides whether a request that has a worker begins now.
+func (l *Lanes[request]) beginRequest(in *Lane[request], r request) (begins bool, result reconcile.Result) {
+	round, alone := in.observeRound()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
-	t := l.tenant(l.cluster(r), round)
+	t := l.findOrAddTenant(l.cluster(r), round)
 	if _, runs := t.running[r]; runs {
 		t.running[r] = true // In the other lane. It may have read before the change.
 		return false, reconcile.Result{}
@@ -286,18 +288,18 @@ func (l *Lanes[request]) begin(in *Lane[request], r request) (begins bool, resul
 	switch {
 	case t.granted[r]:
 		delete(t.granted, r)
-	case mayBegin || in.running() == nil:
+	case mayBegin || in.currentQueue() == nil:
 		t.used++
 	default:
-		return false, l.park(t, r)
+		return false, l.parkRequest(t, r)
 	}
 
 	t.running[r] = false
 	return true, reconcile.Result{}
 }
 
-// park lets a request wait. The caller holds the lock.
-func (l *Lanes[request]) park(t *tenant[request], r request) reconcile.Result {
+// parkRequest lets a request wait. The caller holds the lock.
+func (l *Lanes[request]) parkRequest(t *tenant[request], r request) reconcile.Result {
 	result := reconcile.Result{RequeueAfter: parkedFor}
 	if !t.waits[r] {
 		if l.opts.Replace != nil && len(t.parked) >= l.opts.Waiting {
@@ -311,7 +313,7 @@ func (l *Lanes[request]) park(t *tenant[request], r request) reconcile.Result {
 		}
 	}
 
-	l.grant(t)
+	l.grantTurns(t)
 	return result
 }
 
@@ -322,9 +324,9 @@ const turn = 100 * time.Millisecond
 // hadTurn reports whether the next request of a cluster comes behind all others that are ready.
 func (t *tenant[request]) hadTurn(round uint64) bool { return t.ran == round && t.spent >= turn }
 
-// grant gives turns to requests that wait. A cluster that had its turn gets one at a time. The
+// grantTurns gives turns to requests that wait. A cluster that had its turn gets one at a time. The
 // caller holds the lock.
-func (l *Lanes[request]) grant(t *tenant[request]) {
+func (l *Lanes[request]) grantTurns(t *tenant[request]) {
 	share := l.opts.Share
 	if t.hadTurn(l.laneOf(t).currentRound()) {
 		share = 1
@@ -335,32 +337,37 @@ func (l *Lanes[request]) grant(t *tenant[request]) {
 		delete(t.waits, next)
 		t.granted[next] = true
 		t.used++
-		l.laneOf(t).wake(next)
+		l.laneOf(t).wakeRequest(next)
 	}
 }
 
 var errSlow = errors.New("reconcile takes longer than the regular lane allows")
 
-func (l *Lanes[request]) run(ctx context.Context, in *Lane[request], r request) (result reconcile.Result, err error) {
+// runReconcile reconciles a request with the bounds of its lane, and decides where the request goes
+// afterwards.
+func (l *Lanes[request]) runReconcile(
+	ctx context.Context, in *Lane[request], r request,
+) (result reconcile.Result, err error) {
 	name := l.cluster(r)
 	begun := time.Now()
 	verdict := Verdict{Slow: true} // After a panic.
-	defer func() { l.end(in, r, time.Since(begun), verdict.Slow) }()
+	defer func() { l.endReconcile(in, r, time.Since(begun), verdict.Slow) }()
 
 	timeout := l.opts.Timeout
 	cause := context.DeadlineExceeded
-	if !in.slow && l.opts.Judge == nil && l.Slow.running() != nil {
+	if !in.slow && l.opts.Judge == nil && l.Slow.currentQueue() != nil {
 		timeout = l.opts.SlowAfter
 		cause = errSlow
 	}
+
 	within, cancel := context.WithTimeoutCause(ctx, timeout, cause)
 	defer cancel()
 	within, end := l.opts.Budgets.Begin(within, Use{Cluster: name, Slow: in.slow})
 	defer end()
 
 	result, err = l.reconciler.Reconcile(within, r)
-	verdict = l.judge(within, r, time.Since(begun), err)
-	if verdict.Slow && l.Slow.running() == nil {
+	verdict = l.judgeReconcile(within, r, time.Since(begun), err)
+	if verdict.Slow && l.Slow.currentQueue() == nil {
 		l.missing.Do(func() {
 			ctrl.LoggerFrom(ctx).Info("a slow cluster keeps its share of the regular workers, "+
 				"because no slow lane runs: call SetUpSlow", "cluster", name)
@@ -374,10 +381,12 @@ func (l *Lanes[request]) run(ctx context.Context, in *Lane[request], r request) 
 		ctrl.LoggerFrom(ctx).V(1).Info("reconcile of a slow cluster continues in the slow lane", "cluster", name)
 		l.Slow.Add(0, 0, r)
 		return reconcile.Result{}, nil
-	case err == nil && in.slow && !verdict.Slow && result.RequeueAfter > 0:
-		if l.Regular.Add(result.RequeueAfter, priorityOf(result), r) {
-			return reconcile.Result{}, nil
-		}
+	}
+
+	leavesLane := in.slow && !verdict.Slow
+	isRequeue := err == nil && result.RequeueAfter > 0
+	if leavesLane && isRequeue && l.Regular.Add(result.RequeueAfter, priorityOf(result), r) {
+		return reconcile.Result{}, nil
 	}
 	return result, err
 }
@@ -389,7 +398,8 @@ func priorityOf(result reconcile.Result) int {
 	return *result.Priority
 }
 
-func (l *Lanes[request]) judge(ctx context.Context, r request, took time.Duration, err error) Verdict {
+// judgeReconcile decides after a reconcile to which lane its cluster belongs.
+func (l *Lanes[request]) judgeReconcile(ctx context.Context, r request, took time.Duration, err error) Verdict {
 	if l.opts.Judge == nil {
 		return Verdict{Slow: took >= l.opts.SlowAfter || errors.Is(context.Cause(ctx), errDisplaced)}
 	}
@@ -399,8 +409,8 @@ func (l *Lanes[request]) judge(ctx context.Context, r request, took time.Duratio
 	return l.opts.Judge(r, took, err, slow)
 }
 
-// end ends a reconcile, and gives its turn to the next request of the cluster.
-func (l *Lanes[request]) end(in *Lane[request], r request, took time.Duration, slow bool) {
+// endReconcile ends a reconcile, and gives its turn to the next request of the cluster.
+func (l *Lanes[request]) endReconcile(in *Lane[request], r request, took time.Duration, slow bool) {
 	name := l.cluster(r)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -421,23 +431,28 @@ func (l *Lanes[request]) end(in *Lane[request], r request, took time.Duration, s
 	if again {
 		l.laneOf(t).Add(0, 0, r)
 	}
-	l.grant(t)
+	l.grantTurns(t)
 }
 
 // sweepFirst is the number of clusters from which the lanes forget clusters.
 const sweepFirst = 64
 
-// tenant returns a cluster. The caller holds the lock.
-func (l *Lanes[request]) tenant(name string, round uint64) *tenant[request] {
+// isIdle reports whether nothing of a cluster needs to be remembered.
+func (t *tenant[request]) isIdle(round uint64) bool {
+	hasRequests := t.used > 0 || len(t.parked) > 0
+	return !t.slow && !hasRequests && t.ran != round
+}
+
+// findOrAddTenant returns a cluster. It forgets idle ones from time to time. The caller holds the
+// lock.
+func (l *Lanes[request]) findOrAddTenant(name string, round uint64) *tenant[request] {
 	t := l.clusters[name]
 	if t != nil {
 		return t
 	}
 
 	if len(l.clusters) >= l.sweepAt {
-		maps.DeleteFunc(l.clusters, func(_ string, t *tenant[request]) bool {
-			return !t.slow && t.used == 0 && len(t.parked) == 0 && t.ran != round
-		})
+		maps.DeleteFunc(l.clusters, func(_ string, t *tenant[request]) bool { return t.isIdle(round) })
 		l.sweepAt = sweepFirst + 2*len(l.clusters)
 	}
 

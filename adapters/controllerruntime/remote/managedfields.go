@@ -88,7 +88,7 @@ func (f *fieldsFilter) readToken(c byte) {
 		f.endValue()
 		f.wantsKey = f.matched != inItems
 	case '{', '[':
-		if f.depth == f.matched && f.opens(c) {
+		if f.depth == f.matched && f.opensNext(c) {
 			f.matched++
 		}
 		f.depth++
@@ -104,8 +104,8 @@ func (f *fieldsFilter) readToken(c byte) {
 	}
 }
 
-// opens reports whether a value is the next one of the path.
-func (f *fieldsFilter) opens(c byte) bool {
+// opensNext reports whether a value is the next one of the path.
+func (f *fieldsFilter) opensNext(c byte) bool {
 	switch f.matched + 1 {
 	case inList:
 		return c == '{'

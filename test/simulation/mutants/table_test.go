@@ -26,31 +26,35 @@ var table = map[string][]mutant{
 	"adapters/controllerruntime/mapfunc.go": {
 		{"source: a label finds no object", "for i, name := range names {", "for i, name := range names[:0] {"},
 	},
-	"adapters/controllerruntime/reads.go": {
+	"adapters/controllerruntime/awaited.go": {
 		{"source: a read before the commit counts", "if a.version > event.Base {", "if a.version >= event.Base {"},
+		{"source: an absent object has no later writes", "return deleted || ended", "return deleted && ended"},
+	},
+	"adapters/controllerruntime/client.go": {
 		{"source: the newest read of a reconcile counts", "if r.known[a] {", "if r.known[a] && r.reads == nil {"},
 		{"source: a read counts for nothing", "a.version = version\n\t\t\ta.read = now", "_, _ = version, now"},
 		{"source: absence before a creation counts", "a.absent = read.absent && existed && a.sinceOrder <= r.began", "a.absent = read.absent || existed"},
-		{"source: earlier reads count after a resync", "a.version = 0\n", "_ = a.version\n"},
-		{"source: an absent object has no later writes", "return deleted || ended", "return deleted && ended"},
 	},
-	"adapters/controllerruntime/recheck.go": {
+	"adapters/controllerruntime/deliver.go": {
+		{
+			"source: resyncs are not enqueued",
+			"case d.Event.Resync:\n\t\t\tto.addResync(r, 0)", "case d.Event.Resync:\n\t\t\t_ = r",
+		},
+	},
+	"adapters/controllerruntime/raise.go": {
+		{
+			"source: only five resyncs wait for a change's priority",
+			"earlier == nil || end.Before(earlier.end) {", "(earlier == nil || end.Before(earlier.end)) && len(r.raised) < 5 {",
+		},
+	},
+	"adapters/controllerruntime/reads.go": {
+		{"source: earlier reads count after a resync", "a.version = 0\n", "_ = a.version\n"},
 		{"source: an early read is not repeated", "return !a.hasReadLately(&event, now)", "return a.hasRead(&event) && now.IsZero()"},
 		{"source: a read before the check counts for nothing", "return !a.hasReadLately(&event, now)", "return !now.Before(c.end) || a.hasRead(&event)"},
 	},
 	"adapters/controllerruntime/source.go": {
 		{"source: a check is named that is not made", "if err != nil || !to.reads.isMatched() {", "if err != nil || to == nil {"},
 		{"source: a failed map function is an acknowledgement", "return nil, classify(err)", "return nil, nil"},
-		{
-			"source: resyncs are not enqueued",
-			"case d.Event.Resync:\n\t\t\tto.addResync(r, 0)", "case d.Event.Resync:\n\t\t\t_ = r",
-		},
-	},
-	"adapters/controllerruntime/target.go": {
-		{
-			"source: only five resyncs wait for a change's priority",
-			"earlier == nil || end.Before(earlier.end) {", "(earlier == nil || end.Before(earlier.end)) && len(t.raised) < 5 {",
-		},
 	},
 	"adapters/httpmtls/fallback.go": {
 		{

@@ -86,7 +86,7 @@ func (s *Server) Put(path string, object any) {
 
 // ServeHTTP implements [http.Handler].
 func (s *Server) ServeHTTP(w http.ResponseWriter, request *http.Request) {
-	status, answer := s.honest(request)
+	status, answer := s.answerHonestly(request)
 	if spoil := s.spoil.Load(); spoil != nil {
 		s.arrived.Add(1)
 		if (*spoil)(w, request, answer) {
@@ -100,7 +100,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	_, _ = w.Write(answer) //nolint:gosec // JSON, and no browser reads it.
 }
 
-func (s *Server) honest(request *http.Request) (status int, answer []byte) {
+func (s *Server) answerHonestly(request *http.Request) (status int, answer []byte) {
 	body, _ := io.ReadAll(request.Body)
 	path := request.URL.Path
 	s.mu.Lock()
@@ -121,7 +121,7 @@ func (s *Server) honest(request *http.Request) (status int, answer []byte) {
 		return http.StatusOK, stored
 	}
 	if isList(path) {
-		return http.StatusOK, s.list(path, request.Header.Get("Accept"))
+		return http.StatusOK, s.listObjects(path, request.Header.Get("Accept"))
 	}
 	return http.StatusNotFound,
 		[]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`)
@@ -138,8 +138,8 @@ func isList(path string) bool {
 	return len(parts) > prefix && (len(parts)-prefix)%2 == 1
 }
 
-// list returns all objects of the kind of a path.
-func (s *Server) list(path, accept string) []byte {
+// listObjects returns all objects of the kind of a path.
+func (s *Server) listObjects(path, accept string) []byte {
 	if strings.HasSuffix(path, "/endpointslices") {
 		return []byte(`{"kind":"EndpointSliceList","apiVersion":"discovery.k8s.io/v1",
 			"items":[{"endpoints":[{"addresses":["192.0.2.1"]}]}]}`)
