@@ -43,7 +43,7 @@ func newBodies(limit, total int64) *bodies {
 	return &bodies{limit: limit, room: newRoom(max(total, largest+largest/timesLeft+1), int(largest))}
 }
 
-// body is a request body, or the part of it that was read. The caller must call release when
+// body is a request body, or the part of it that was read. The caller must call releaseBuffer when
 // nothing refers to data any more. It is not safe for concurrent use.
 type body struct {
 	*bodies
@@ -63,14 +63,15 @@ func (b *bodies) readBody(w http.ResponseWriter, r *http.Request) (*body, error)
 		return read, &http.MaxBytesError{Limit: b.limit}
 	}
 
-	err := read.fill(http.MaxBytesReader(w, r.Body, b.limit), r)
+	err := read.fillBuffer(http.MaxBytesReader(w, r.Body, b.limit), r)
 	return read, err
 }
 
-func (b *body) fill(from io.Reader, r *http.Request) error {
+// fillBuffer reads to the end, and grows the buffer as bytes arrive.
+func (b *body) fillBuffer(from io.Reader, r *http.Request) error {
 	deadline := time.Now().Add(patience)
 	for {
-		if len(b.data) == cap(b.data) && !b.grow(r, deadline) {
+		if len(b.data) == cap(b.data) && !b.growBuffer(r, deadline) {
 			return errNoRoom
 		}
 
@@ -85,10 +86,10 @@ func (b *body) fill(from io.Reader, r *http.Request) error {
 	}
 }
 
-// grow replaces the buffer by a larger one. It reports whether there was memory for that.
-func (b *body) grow(r *http.Request, deadline time.Time) bool {
+// growBuffer replaces the buffer by a larger one. It reports whether there was memory for that.
+func (b *body) growBuffer(r *http.Request, deadline time.Time) bool {
 	size := nextSize(cap(b.data), r.ContentLength, b.limit)
-	larger, ok := b.room.replace(r.Context(), b.origin, b.data, size, deadline)
+	larger, ok := b.room.replaceBuffer(r.Context(), b.origin, b.data, size, deadline)
 	b.data = larger
 
 	return ok
@@ -105,32 +106,41 @@ func nextSize(size int, announced, limit int64) int {
 	return int(limit) + bytes.MinRead
 }
 
-// release returns the buffer and its memory. It must be called once.
-func (b *body) release() {
+// releaseBuffer returns the buffer and its memory. It must be called once.
+func (b *body) releaseBuffer() {
 	data := b.data
 	b.data = nil // Before others may collect it.
-	b.room.release(b.origin, data)
+	b.room.returnBuffer(b.origin, data)
 }
 
 // prefix is the number of bytes in which the uid of a review is searched. The fields before the
 // objects are shorter.
 const prefix = 1 << 10
 
-// skim reads the rest of a body and discards it, because the sender reads no answer before. It
+// skimRest reads the rest of a body and discards it, because the sender reads no answer before. It
 // returns the uid of the review, or "" if the body does not begin like a review.
-func (b *body) skim(rest io.Reader) (uid string) {
+func (b *body) skimRest(rest io.Reader) (uid string) {
 	var beginning [prefix]byte
 	n := copy(beginning[:], b.data)
-	m, err := io.ReadFull(rest, beginning[n:])
-	if err == nil {
-		_, err = io.Copy(io.Discard, rest)
-	}
+	m, err := readToEnd(rest, beginning[n:])
+
 	isEnd := errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF)
 	if err != nil && !isEnd {
 		return ""
 	}
 
 	return uidOf(beginning[:n+m])
+}
+
+// readToEnd fills a buffer, and discards the bytes behind it.
+func readToEnd(from io.Reader, into []byte) (n int, err error) {
+	n, err = io.ReadFull(from, into)
+	if err != nil {
+		return n, err
+	}
+
+	_, err = io.Copy(io.Discard, from)
+	return n, err
 }
 
 // originBits is the size of an IPv6 network that one client may own.

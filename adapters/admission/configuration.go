@@ -86,7 +86,7 @@ type ConfigurationOptions struct {
 // labelNoEnforcer opts out of the admissions enforcer of AKS. Other platforms ignore it.
 const labelNoEnforcer = "admissions.enforcer/disabled"
 
-func (o ConfigurationOptions) labels() map[string]string {
+func (o ConfigurationOptions) allLabels() map[string]string {
 	all := map[string]string{labelNoEnforcer: "true"}
 	maps.Copy(all, o.Labels)
 	return all
@@ -150,14 +150,14 @@ func WebhookConfiguration(
 		return nil, fmt.Errorf("%w: %w", errInvalidConfiguration, invalid)
 	}
 
-	webhooks := (&builder{endpoint, opts}).webhooks(watches)
+	webhooks := (&builder{endpoint, opts}).buildWebhooks(watches)
 	return &admissionregistrationv1.ValidatingWebhookConfiguration{
 		TypeMeta: metav1.TypeMeta{
 			APIVersion: admissionregistrationv1.SchemeGroupVersion.String(),
 			Kind:       "ValidatingWebhookConfiguration",
 		},
 		ObjectMeta: metav1.ObjectMeta{
-			Name: name, Labels: opts.labels(),
+			Name: name, Labels: opts.allLabels(),
 			Annotations: map[string]string{RecordAnnotation: Record(webhooks)},
 		},
 		Webhooks: webhooks,
@@ -169,17 +169,18 @@ func (o ConfigurationOptions) validateNames(watches []watch.Watch) error {
 	var problems []error
 	for n := range watches {
 		name := watches[n].Name
-		length := len(name.Namespace+"."+name.Name) + len(o.suffix(watchLabel))
+		length := len(name.Namespace+"."+name.Name) + len(o.nameSuffix(watchLabel))
 		problems = append(problems, option.Unless(length <= validation.DNS1123SubdomainMaxLength,
 			"%w %.330q: the webhook's name <namespace>.<name>%s has %d bytes, want at most %d", watch.ErrInvalid,
-			name.String(), o.suffix(watchLabel), length, validation.DNS1123SubdomainMaxLength))
+			name.String(), o.nameSuffix(watchLabel), length, validation.DNS1123SubdomainMaxLength))
 	}
 	return errors.Join(problems...)
 }
 
-func (b *builder) webhooks(watches []watch.Watch) (all []admissionregistrationv1.ValidatingWebhook) {
+// buildWebhooks returns the webhooks of all watches, sorted by name.
+func (b *builder) buildWebhooks(watches []watch.Watch) (all []admissionregistrationv1.ValidatingWebhook) {
 	for n := range watches {
-		all = append(all, (&registration{&watches[n], b}).webhooks()...)
+		all = append(all, (&registration{&watches[n], b}).newWebhooks()...)
 	}
 
 	all = append(all, b.definitionWebhooks(watches)...)
@@ -211,7 +212,7 @@ type Endpoint struct {
 func (e *Endpoint) clientConfig(path string) admissionregistrationv1.WebhookClientConfig {
 	config := admissionregistrationv1.WebhookClientConfig{CABundle: bytes.Clone(e.CABundle)}
 	if e.URL != "" {
-		base, _ := e.base() // It is valid.
+		base, _ := e.baseURL() // It is valid.
 		config.URL = new(base + path)
 		return config
 	}
@@ -226,14 +227,19 @@ func (e *Endpoint) clientConfig(path string) admissionregistrationv1.WebhookClie
 	return config
 }
 
-// base returns the URL without a slash at its end. Its host has the form in which the API server
+var errEndpointURL = errors.New("want an https URL without user, query and fragment")
+
+// baseURL returns the URL without a slash at its end. Its host has the form in which the API server
 // compares it with the certificate.
-func (e *Endpoint) base() (string, error) {
+func (e *Endpoint) baseURL() (string, error) {
 	parsed, err := url.Parse(e.URL)
-	isBare := err == nil && parsed.Scheme == "https" && parsed.User == nil &&
-		parsed.RawQuery == "" && parsed.Fragment == ""
-	if !isBare {
-		return "", errors.New("want an https URL without user, query and fragment")
+	if err != nil {
+		return "", errEndpointURL
+	}
+
+	hasMore := parsed.User != nil || parsed.RawQuery+parsed.Fragment != ""
+	if parsed.Scheme != "https" || hasMore {
+		return "", errEndpointURL
 	}
 
 	host, err := connect.ParseHost(parsed.Hostname())
@@ -254,7 +260,7 @@ func (e *Endpoint) base() (string, error) {
 func (e *Endpoint) validate() error {
 	hasURL := e.URL != ""
 	hasService := e.Service != types.NamespacedName{}
-	_, urlErr := e.base()
+	_, urlErr := e.baseURL()
 	return errors.Join(
 		option.Unless(hasURL || hasService, "endpoint: want a URL or a service, have neither"),
 		option.Unless(!hasURL || !hasService, "endpoint: want a URL or a service, have both"),

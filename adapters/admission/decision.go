@@ -37,11 +37,11 @@ func decisionOf(outcome core.Outcome) hook.Decision {
 	}
 }
 
-// decide makes an event of a change that matters, or a resync of a write that may have changed many
-// objects, and gives it to the acceptor. It panics if the acceptor or a hook panics. It leaves its
-// log line in answer.warn, because the API server waits.
-func (h *handler) decide(ctx context.Context, answer *reply, q *request, now time.Time) hook.Decision {
-	c := q.change(answer.parent)
+// decideReview makes an event of a change that matters, or a resync of a write that may have
+// changed many objects, and gives it to the acceptor. It panics if the acceptor or a hook panics.
+// It leaves its log line in answer.warn, because the API server waits.
+func (h *handler) decideReview(ctx context.Context, answer *reply, q *request, now time.Time) hook.Decision {
+	c := q.newChange(answer.parent)
 	manager := answer.manager
 	c.OwnerAnnotation = h.opts.OwnerAnnotation
 	if c.DryRun {
@@ -51,7 +51,7 @@ func (h *handler) decide(ctx context.Context, answer *reply, q *request, now tim
 		return decisionOf(h.acceptor.Accept(manager, core.WatchEvent{Resync: true, Time: now}))
 	}
 
-	if !h.matters(c) {
+	if !h.passesFilter(c) {
 		if c.Operation == core.OperationUpdate {
 			return hook.DecisionUnchanged
 		}
@@ -80,11 +80,11 @@ func (h *handler) decide(ctx context.Context, answer *reply, q *request, now tim
 	return decisionOf(h.acceptor.Accept(manager, event))
 }
 
-// matters calls the filter. If the filter panics, the change matters: a superfluous
+// passesFilter calls the filter. If the filter panics, the change matters: a superfluous
 // event costs one reconcile, and a missing one is lost.
-func (h *handler) matters(c *core.Change) bool {
+func (h *handler) passesFilter(c *core.Change) bool {
 	matters := true
-	h.guard(hook.PlaceFilter, func() { matters = h.opts.Filter(c) })
+	h.guardCall(hook.PlaceFilter, func() { matters = h.opts.Filter(c) })
 	return matters
 }
 

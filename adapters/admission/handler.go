@@ -76,7 +76,7 @@ func New(acceptor core.Acceptor, opts Options) (http.Handler, error) {
 		paced:  pacedlog.New(opts.Logger, warnEvery, "reason", "problem"),
 	}
 	for _, pattern := range []string{pathPrefix + "{manager}", pathPrefix + "{manager}/{kind}", "/"} {
-		h.mux.HandleFunc(pattern, h.serve)
+		h.mux.HandleFunc(pattern, h.serveRequest)
 	}
 
 	return h, nil
@@ -86,7 +86,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// A mux redirects from such a path to another one. An API server does not expect a redirect.
 	if !isClean(r.URL) {
 		r.SetPathValue("manager", "")
-		h.serve(w, r)
+		h.serveRequest(w, r)
 		return
 	}
 	h.mux.ServeHTTP(w, r)
@@ -98,16 +98,17 @@ func isClean(u *url.URL) bool {
 	return strings.HasPrefix(escaped, "/") && path.Clean(escaped) == escaped
 }
 
-// serve writes a reply even if something panics. Without a manager in the path, it is a refusal.
-func (h *handler) serve(w http.ResponseWriter, r *http.Request) {
+// serveRequest writes a reply even if something panics. Without a manager in the path, it is a
+// refusal.
+func (h *handler) serveRequest(w http.ResponseWriter, r *http.Request) {
 	started := h.opts.Now()
 	answer := reply{refusal: internalError()}
 
 	// The hooks for the answer are called last, even if a step before them panics.
-	defer h.guard(hook.PlaceHooks, func() { h.report(r.Context(), &answer, started) })
+	defer h.guardCall(hook.PlaceHooks, func() { h.reportAnswer(r.Context(), &answer, started) })
 
-	h.guard(hook.PlaceHooks, func() { h.opts.Hooks.InFlight(1) })
-	h.guard(hook.PlaceRequest, func() { answer = h.review(w, r, started) })
+	h.guardCall(hook.PlaceHooks, func() { h.opts.Hooks.InFlight(1) })
+	h.guardCall(hook.PlaceRequest, func() { answer = h.answerReview(w, r, started) })
 	answer.writeTo(w)
 
 	// The acceptor or the log may stall, so the API server gets its answer first.
@@ -115,15 +116,15 @@ func (h *handler) serve(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).Flush() // The answer of a writer that cannot flush is a moment later.
 	}
 	if answer.missed { // The API server commits the change only after the answer.
-		h.guard(hook.PlaceAcceptor, func() {
+		h.guardCall(hook.PlaceAcceptor, func() {
 			h.acceptor.Accept(answer.manager, core.WatchEvent{Resync: true, Time: h.opts.Now()})
 		})
 	}
 }
 
-// review replies to an AdmissionReview. It may use w for the limits of the body only. If it panics
-// while it reads the review, a resync replaces the event.
-func (h *handler) review(w http.ResponseWriter, r *http.Request, started time.Time) reply {
+// answerReview replies to an AdmissionReview. It may use w for the limits of the body only. If it
+// panics while it reads the review, a resync replaces the event.
+func (h *handler) answerReview(w http.ResponseWriter, r *http.Request, started time.Time) reply {
 	manager, refused := h.managerOf(r)
 	if refused == nil {
 		refused = checkMediaType(r.Header)
@@ -133,17 +134,17 @@ func (h *handler) review(w http.ResponseWriter, r *http.Request, started time.Ti
 	}
 
 	answer := reply{manager: manager, missed: true, refusal: internalError()}
-	h.guard(hook.PlaceRequest, func() { answer = h.reviewFor(manager, w, r, started) })
+	h.guardCall(hook.PlaceRequest, func() { answer = h.reviewFor(manager, w, r, started) })
 	return answer
 }
 
 func (h *handler) reviewFor(manager core.Manager, w http.ResponseWriter, r *http.Request, started time.Time) reply {
 	// The decision refers to the body, so the body is released last.
 	body, err := h.bodies.readBody(w, r)
-	defer body.release()
+	defer body.releaseBuffer()
 
 	if err != nil {
-		return h.unread(w, r, manager, body, err)
+		return h.answerUnread(w, r, manager, body, err)
 	}
 
 	q, err := readReview(body.data)
@@ -153,43 +154,45 @@ func (h *handler) reviewFor(manager core.Manager, w http.ResponseWriter, r *http
 
 	q.traceParent = traceParentOf(r.Header)
 	answer := reply{manager: manager, parent: kindOf(r.PathValue("kind")), uid: q.uid, decision: hook.DecisionFailed}
-	h.guard(hook.PlaceAcceptor, func() { answer.decision = h.decide(r.Context(), &answer, q, started) })
+	h.guardCall(hook.PlaceAcceptor, func() { answer.decision = h.decideReview(r.Context(), &answer, q, started) })
 	answer.missed = answer.decision == hook.DecisionFailed
 
 	return answer
 }
 
-// unread replies to a review that was not read. A review that found no memory is allowed, because
-// an API server reports each missing answer in its metrics and logs.
-func (h *handler) unread(w http.ResponseWriter, r *http.Request, manager core.Manager, body *body, cause error) reply {
+// answerUnread replies to a review that was not read. A review that found no memory is allowed,
+// because an API server reports each missing answer in its metrics and logs.
+func (h *handler) answerUnread(
+	w http.ResponseWriter, r *http.Request, manager core.Manager, body *body, cause error,
+) reply {
 	if errors.Is(cause, errNoRoom) && r.Context().Err() == nil {
-		if uid := body.skim(http.MaxBytesReader(w, r.Body, h.opts.MaxBody)); uid != "" {
+		if uid := body.skimRest(http.MaxBytesReader(w, r.Body, h.opts.MaxBody)); uid != "" {
 			return reply{manager: manager, uid: uid, decision: hook.DecisionUnread, missed: true}
 		}
 	}
 	return reply{manager: manager, missed: true, refusal: badBody(cause)}
 }
 
-// guard recovers from a panic, so that the API server gets its answer. place is a label.
-func (h *handler) guard(place hook.Place, f func()) {
+// guardCall recovers from a panic, so that the API server gets its answer. place is a label.
+func (h *handler) guardCall(place hook.Place, f func()) {
 	defer func() {
 		if cause := recover(); cause != nil {
-			h.panicked(place, cause)
+			h.notePanic(place, cause)
 		}
 	}()
 
 	f()
 }
 
-// panicked reports a panic. It never panics itself.
-func (h *handler) panicked(place hook.Place, cause any) {
+// notePanic reports a panic. It never panics itself.
+func (h *handler) notePanic(place hook.Place, cause any) {
 	// The hook or the logger may be the cause of the panic.
 	defer func() { _ = recover() }()
 	h.log.Error("caught a panic", "place", string(place), "cause", fmt.Sprint(cause), "stack", string(debug.Stack()))
 	h.opts.Hooks.Panicked(hook.Panic{Place: place})
 }
 
-func (h *handler) report(ctx context.Context, answer *reply, started time.Time) {
+func (h *handler) reportAnswer(ctx context.Context, answer *reply, started time.Time) {
 	took := h.opts.Now().Sub(started)
 	h.opts.Hooks.InFlight(-1)
 

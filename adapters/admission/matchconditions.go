@@ -25,7 +25,7 @@ func (r *registration) matchConditions(target target) (all []admissionregistrati
 	if !r.opts.NoMatchConditions {
 		all = []admissionregistrationv1.MatchCondition{
 			{Name: "persisted", Expression: "!has(request.dryRun) || !request.dryRun"},
-			{Name: "changed", Expression: target.changed(r.opts.OwnerAnnotation)},
+			{Name: "changed", Expression: target.changedCondition(r.opts.OwnerAnnotation)},
 		}
 	}
 
@@ -35,9 +35,9 @@ func (r *registration) matchConditions(target target) (all []admissionregistrati
 	return all
 }
 
-// changed decides as [core.Changed] for one part of a resource. The owner is the one in that
-// annotation.
-func (t target) changed(annotation string) string {
+// changedCondition decides as [core.Changed] for one part of a resource. The owner is the one in
+// that annotation.
+func (t target) changedCondition(annotation string) string {
 	switch t.subresource {
 	case "":
 		return specChanged(annotation)

@@ -120,7 +120,7 @@ func Differences(live *admissionregistrationv1.ValidatingWebhookConfiguration) [
 			continue
 		}
 
-		changed := applied.changes(webhook)
+		changed := applied.changedParts(webhook)
 		if proved != nil && !bytes.Equal(proved, webhook.ClientConfig.CABundle) {
 			changed = append(changed, "caBundle differs from the caBundle of the canary")
 		}
@@ -149,9 +149,9 @@ func Unrecorded(live *admissionregistrationv1.ValidatingWebhookConfiguration) (n
 	return names
 }
 
-// changes returns the parts of a webhook that are not as they were applied. Without the match
+// changedParts returns the parts of a webhook that are not as they were applied. Without the match
 // conditions, as an old API server stores it, the agent only gets more calls.
-func (r *record) changes(live *admissionregistrationv1.ValidatingWebhook) (changed []string) {
+func (r *record) changedParts(live *admissionregistrationv1.ValidatingWebhook) (changed []string) {
 	want := r.Webhooks[live.Name]
 	have := recordedOf(live)
 	note := func(isChanged bool, part string) {

@@ -45,8 +45,8 @@ type refusal struct {
 	message string
 }
 
-// body returns a metav1.Status in JSON, as API servers and their clients expect it.
-func (f *refusal) body() []byte {
+// statusBody returns a metav1.Status in JSON, as API servers and their clients expect it.
+func (f *refusal) statusBody() []byte {
 	status := metav1.Status{
 		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
 		Status:   metav1.StatusFailure,
@@ -161,10 +161,10 @@ func (p *reply) writeTo(w http.ResponseWriter) {
 	code := http.StatusOK
 
 	if p.refusal == nil {
-		body = p.body()
+		body = p.reviewBody()
 	} else {
 		code = p.refusal.code
-		body = p.refusal.body()
+		body = p.refusal.statusBody()
 	}
 
 	if code == http.StatusMethodNotAllowed {
@@ -179,8 +179,8 @@ func (p *reply) writeTo(w http.ResponseWriter) {
 // replyCapacity is in bytes: the longest message with a uid of an API server.
 const replyCapacity = 320
 
-// body returns an AdmissionReview that has only a response. It makes one allocation.
-func (p *reply) body() []byte {
+// reviewBody returns an AdmissionReview that has only a response. It makes one allocation.
+func (p *reply) reviewBody() []byte {
 	text := make([]byte, 0, replyCapacity)
 	text = append(text, `{"kind":"`+reviewKind+`","apiVersion":"`+reviewAPIVersion+`","response":{"uid":`...)
 	text = appendQuoted(text, p.uid)

@@ -25,22 +25,22 @@ type registration struct {
 	*builder
 }
 
-func (r *registration) webhooks() []admissionregistrationv1.ValidatingWebhook {
-	own := r.webhook(r.target(), watchLabel)
-	if r.target().subresource != "" || !mayScale(r.groupResource()) { // Scale writes the spec.
+func (r *registration) newWebhooks() []admissionregistrationv1.ValidatingWebhook {
+	own := r.newWebhook(r.watchedTarget(), watchLabel)
+	if r.watchedTarget().subresource != "" || !mayScale(r.groupResource()) { // Scale writes the spec.
 		return []admissionregistrationv1.ValidatingWebhook{own}
 	}
 
-	scale := r.webhook(target{r.Resource.Resource, subresourceScale}, scaleLabel)
+	scale := r.newWebhook(target{r.Resource.Resource, subresourceScale}, scaleLabel)
 	// A Scale has no labels, so a selector would match none.
 	scale.ObjectSelector = &metav1.LabelSelector{}
 	return []admissionregistrationv1.ValidatingWebhook{own, scale}
 }
 
-// webhook has a name that is unique for each watch, because a namespace has no dot.
-func (r *registration) webhook(target target, label string) admissionregistrationv1.ValidatingWebhook {
-	webhook := r.emptyWebhook(r.Name.Namespace+"."+r.Name.Name+r.opts.suffix(label), r.path(target))
-	webhook.Rules = r.rules(target)
+// newWebhook has a name that is unique for each watch, because a namespace has no dot.
+func (r *registration) newWebhook(target target, label string) admissionregistrationv1.ValidatingWebhook {
+	webhook := r.emptyWebhook(r.Name.Namespace+"."+r.Name.Name+r.opts.nameSuffix(label), r.webhookPath(target))
+	webhook.Rules = r.newRules(target)
 	webhook.NamespaceSelector = r.namespaceSelector()
 	webhook.ObjectSelector = labelSelector(r.Selector)
 	webhook.MatchConditions = r.matchConditions(target)
@@ -80,11 +80,11 @@ func labelSelector(of watch.Selector) *metav1.LabelSelector {
 	return selector
 }
 
-// rules match all versions that the watch names, in all scopes. For a custom resource, which has a
-// dot in its group, these are all versions. For one version an API server would convert each
+// newRules match all versions that the watch names, in all scopes. For a custom resource, which has
+// a dot in its group, these are all versions. For one version an API server would convert each
 // object. A write fails with its conversion, also with the failure policy Ignore. Conditions of a
 // watch are written for the version that it names.
-func (r *registration) rules(target target) []admissionregistrationv1.RuleWithOperations {
+func (r *registration) newRules(target target) []admissionregistrationv1.RuleWithOperations {
 	version := r.Resource.Version
 	if strings.Contains(r.Resource.Group, ".") && len(r.Conditions) == 0 {
 		version = watch.AnyVersion
@@ -113,7 +113,9 @@ const (
 	definitionsLabel = "definitions"
 )
 
-func (o ConfigurationOptions) suffix(label string) string { return "." + label + "." + o.WebhookDomain }
+func (o ConfigurationOptions) nameSuffix(label string) string {
+	return "." + label + "." + o.WebhookDomain
+}
 
 const kindDefinition = "CustomResourceDefinition"
 
@@ -142,7 +144,7 @@ func (b *builder) definitionWebhook(
 ) admissionregistrationv1.ValidatingWebhook {
 	slices.Sort(names)
 	list := `["` + strings.Join(slices.Compact(names), `", "`) + `"]`
-	name := string(manager) + b.opts.suffix(definitionsLabel)
+	name := string(manager) + b.opts.nameSuffix(definitionsLabel)
 	webhook := b.emptyWebhook(name, pathOf(manager)+"/"+kindSegment(kindDefinition))
 	webhook.Rules = rules("apiextensions.k8s.io", "v1", "customresourcedefinitions",
 		admissionregistrationv1.ClusterScope, admissionregistrationv1.Delete)
@@ -169,7 +171,7 @@ const (
 // canaryWebhook calls the agent for writes to one Lease. The condition compares the name in the
 // request, because its evaluation never fails. An object selector could be changed by others.
 func (b *builder) canaryWebhook() admissionregistrationv1.ValidatingWebhook {
-	webhook := b.emptyWebhook(canaryName+b.opts.suffix(watchLabel), canary.Path)
+	webhook := b.emptyWebhook(canaryName+b.opts.nameSuffix(watchLabel), canary.Path)
 	webhook.Rules = rules("coordination.k8s.io", "v1", "leases", admissionregistrationv1.NamespacedScope,
 		admissionregistrationv1.Create, admissionregistrationv1.Update)
 	webhook.NamespaceSelector = &metav1.LabelSelector{

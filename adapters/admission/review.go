@@ -193,8 +193,8 @@ func (q *request) namesNoObject() bool {
 	return q.name.Name == "" && !isNamed(q.object) && !isNamed(q.oldObject)
 }
 
-// change returns the change for a filter. It refers to the body. For parent see watchedGVK.
-func (q *request) change(parent string) *core.Change {
+// newChange returns the change for a filter. It refers to the body. For parent see watchedGVK.
+func (q *request) newChange(parent string) *core.Change {
 	return &core.Change{
 		Operation:   q.operation,
 		Subresource: q.subresource,

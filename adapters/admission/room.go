@@ -32,7 +32,7 @@ type room struct {
 	// garbage has the buffers that are neither used nor idle, and that the collector has not freed
 	// yet.
 	garbage map[*discarded]struct{}
-	// freed is closed when bytes are returned. It is nil while no call of replace waits.
+	// freed is closed when bytes are returned. It is nil while no call of replaceBuffer waits.
 	freed chan struct{}
 }
 
@@ -71,10 +71,10 @@ func newRoom(size int64, largest int) *room {
 	return r
 }
 
-// replace returns a buffer of that size with the bytes of the former one, which it takes over. It
-// charges the origin for the difference. It blocks until there is room. It returns false, and the
-// former buffer, when ctx ends or the deadline passes.
-func (r *room) replace(
+// replaceBuffer returns a buffer of that size with the bytes of the former one, which it takes
+// over. It charges the origin for the difference. It blocks until there is room. It returns false,
+// and the former buffer, when ctx ends or the deadline passes.
+func (r *room) replaceBuffer(
 	ctx context.Context, origin netip.Prefix, former []byte, size int, deadline time.Time,
 ) ([]byte, bool) {
 	need := demand{origin: origin, more: int64(size - cap(former)), size: int64(size), idle: r.idleSize(former)}
@@ -87,7 +87,7 @@ func (r *room) replace(
 	}
 
 	larger = append(larger, former...)
-	r.recycle(origin, former)
+	r.recycleBuffer(origin, former)
 	return larger, true
 }
 
@@ -106,7 +106,7 @@ type demand struct {
 func (r *room) reserveBuffer(ctx context.Context, need demand, deadline time.Time) (idle []byte, ok bool) {
 	for {
 		idle, freed := r.tryTake(need)
-		if freed != nil && r.collect() {
+		if freed != nil && r.collectGarbage() {
 			idle, freed = r.tryTake(need)
 		}
 		if freed == nil {
@@ -167,12 +167,12 @@ func (r *room) idleSize(former []byte) int64 {
 	return 0
 }
 
-// recycle keeps a buffer that is replaced, or discards it.
-func (r *room) recycle(origin netip.Prefix, former []byte) {
+// recycleBuffer keeps a buffer that is replaced, or discards it.
+func (r *room) recycleBuffer(origin netip.Prefix, former []byte) {
 	switch {
 	case former == nil:
 	case r.idleSize(former) == 0:
-		r.discard(former, &discarded{origin: origin, size: int64(cap(former))})
+		r.discardBuffer(former, &discarded{origin: origin, size: int64(cap(former))})
 	default:
 		r.mu.Lock()
 		all := r.idle[cap(former)]
@@ -181,8 +181,9 @@ func (r *room) recycle(origin netip.Prefix, former []byte) {
 	}
 }
 
-// release takes the buffer of a body that has ended, and wakes all calls of replace that wait.
-func (r *room) release(origin netip.Prefix, former []byte) {
+// returnBuffer takes the buffer of a body that has ended, and wakes all calls of replaceBuffer that
+// wait.
+func (r *room) returnBuffer(origin netip.Prefix, former []byte) {
 	if former == nil {
 		return
 	}
@@ -192,12 +193,12 @@ func (r *room) release(origin netip.Prefix, former []byte) {
 	r.mu.Lock()
 	r.kept += r.idleSize(former)
 	r.mu.Unlock()
-	r.recycle(origin, former)
-	r.uncharge(&discarded{origin: origin, size: int64(cap(former))})
+	r.recycleBuffer(origin, former)
+	r.unchargeBuffer(&discarded{origin: origin, size: int64(cap(former))})
 }
 
-// uncharge returns the bytes of a buffer, and wakes all calls of replace that wait.
-func (r *room) uncharge(d *discarded) {
+// unchargeBuffer returns the bytes of a buffer, and wakes all calls of replaceBuffer that wait.
+func (r *room) unchargeBuffer(d *discarded) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
@@ -219,9 +220,9 @@ func (r *room) uncharge(d *discarded) {
 	}
 }
 
-// discard charges a buffer until the collector has freed it. The caller must not use it any more.
-// A kept buffer is charged already.
-func (r *room) discard(bytes []byte, d *discarded) {
+// discardBuffer charges a buffer until the collector has freed it. The caller must not use it any
+// more. A kept buffer is charged already.
+func (r *room) discardBuffer(bytes []byte, d *discarded) {
 	r.mu.Lock()
 	if !d.kept {
 		r.taken += d.size
@@ -230,7 +231,7 @@ func (r *room) discard(bytes []byte, d *discarded) {
 
 	r.garbage[d] = struct{}{}
 	r.mu.Unlock()
-	runtime.AddCleanup(&bytes[:1][0], r.settle, d)
+	runtime.AddCleanup(&bytes[:1][0], r.settleFreed, d)
 }
 
 // dropIdle discards the buffers that are idle since a time before.
@@ -251,24 +252,25 @@ func (r *room) dropIdle(before time.Time) {
 	r.mu.Unlock()
 
 	for _, bytes := range old {
-		r.discard(bytes, &discarded{size: int64(cap(bytes)), kept: true})
+		r.discardBuffer(bytes, &discarded{size: int64(cap(bytes)), kept: true})
 	}
 }
 
-// settle uncharges a buffer that is freed, unless collect does.
-func (r *room) settle(d *discarded) {
+// settleFreed uncharges a buffer that is freed, unless collectGarbage does.
+func (r *room) settleFreed(d *discarded) {
 	r.mu.Lock()
 	_, charged := r.garbage[d]
 	delete(r.garbage, d)
 	r.mu.Unlock()
 
 	if charged {
-		r.uncharge(d)
+		r.unchargeBuffer(d)
 	}
 }
 
-// collect frees all buffers that no body uses, and reports whether there were any.
-func (r *room) collect() bool {
+// collectGarbage runs the garbage collector. It frees all buffers that no body uses, and reports
+// whether there were any.
+func (r *room) collectGarbage() bool {
 	r.dropIdle(time.Now())
 
 	r.mu.Lock()
@@ -281,7 +283,7 @@ func (r *room) collect() bool {
 
 	runtime.GC() // It returns when all that is unreachable is free.
 	for d := range garbage {
-		r.uncharge(d)
+		r.unchargeBuffer(d)
 	}
 
 	return true

@@ -25,7 +25,7 @@ func (t target) String() string {
 	return t.resource + "/" + t.subresource
 }
 
-func (r *registration) target() target {
+func (r *registration) watchedTarget() target {
 	resource, subresource, _ := strings.Cut(r.Resource.Resource, "/")
 	if r.Field == core.FieldStatus {
 		subresource = string(core.FieldStatus)
@@ -34,11 +34,11 @@ func (r *registration) target() target {
 }
 
 func (r *registration) groupResource() schema.GroupResource {
-	return schema.GroupResource{Group: r.Resource.Group, Resource: r.target().resource}
+	return schema.GroupResource{Group: r.Resource.Group, Resource: r.watchedTarget().resource}
 }
 
-// path has the kind of the resource for a subresource, if it is known.
-func (r *registration) path(t target) string {
+// webhookPath has the kind of the resource for a subresource, if it is known.
+func (r *registration) webhookPath(t target) string {
 	path := pathOf(r.Manager)
 	if !isForeign(t.subresource) {
 		return path

@@ -53,7 +53,8 @@ func backoff() wait.Backoff {
 	return wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Cap: 5 * time.Second, Steps: steps, Jitter: jitter}
 }
 
-func (f *follower) follow(ctx context.Context) {
+// followWatch looks the resource up and follows its objects, again after each end, until ctx ends.
+func (f *follower) followWatch(ctx context.Context) {
 	const healthy = time.Minute
 	delay := backoff()
 
@@ -64,9 +65,9 @@ func (f *follower) follow(ctx context.Context) {
 
 		switch {
 		case err == nil:
-			f.reflect(ctx, r)
+			f.runReflector(ctx, r)
 		case ctx.Err() == nil:
-			f.lost(err)
+			f.noteLost(err)
 		}
 
 		if time.Since(started) > healthy {
@@ -77,17 +78,18 @@ func (f *follower) follow(ctx context.Context) {
 	}
 }
 
-// lost handles a resource that cannot be looked up. If it is gone, its objects are, too.
-func (f *follower) lost(err error) {
+// noteLost handles a resource that cannot be looked up. If it is gone, its objects are, too.
+func (f *follower) noteLost(err error) {
 	f.noteFailure(err)
 	if apierrors.IsNotFound(err) && f.objects != nil && len(f.objects.known) > 0 {
-		f.objects.resync()
-		f.objects.reset()
+		f.objects.acceptResyncs()
+		f.objects.forgetKnown()
 	}
 }
 
-// reflect also ends when the objects have to be read in another way.
-func (f *follower) reflect(ctx context.Context, r *resource) {
+// runReflector follows the objects of a resource. It also ends when the objects have to be read in
+// another way.
+func (f *follower) runReflector(ctx context.Context, r *resource) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 
@@ -100,7 +102,7 @@ func (f *follower) reflect(ctx context.Context, r *resource) {
 	if q.parts.generation {
 		defer func() {
 			if f.whole { // Digests of metadata do not compare with those of whole objects.
-				f.objects.reset()
+				f.objects.forgetKnown()
 			}
 		}()
 
@@ -118,19 +120,21 @@ func (f *follower) reflect(ctx context.Context, r *resource) {
 }
 
 func (f *follower) partsOf(r *resource) parts {
-	p := parts{
-		field:      f.watch.Field,
-		generation: f.objects != nil && f.watch.Field == core.FieldSpec && r.countsGenerations() && !f.whole,
-		hasStatus:  r.hasStatus,
-		labels:     f.labels,
+	p := parts{field: f.watch.Field, hasStatus: r.hasStatus, labels: f.labels}
+	if f.objects == nil {
+		return p
 	}
-	if f.objects != nil {
-		p.owner = f.objects.opts.OwnerAnnotation
-	}
+
+	isSpec := f.watch.Field == core.FieldSpec
+	p.generation = isSpec && r.countsGenerations() && !f.whole
+	p.owner = f.objects.opts.OwnerAnnotation
 	return p
 }
 
 // isRetried reports whether a reflector repeats the same request after an error.
 func isRetried(err error) bool {
-	return err != nil && (utilnet.IsConnectionRefused(err) || apierrors.IsTooManyRequests(err))
+	if err == nil {
+		return false
+	}
+	return utilnet.IsConnectionRefused(err) || apierrors.IsTooManyRequests(err)
 }

@@ -96,7 +96,7 @@ func (h *health) noteFailure(c *condition, err error) {
 		slog.String("resource", c.watch.Resource.String()), slog.Any("error", err))
 }
 
-func (h *health) problems(match func(*condition) bool) string {
+func (h *health) problemsOf(match func(*condition) bool) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 

@@ -44,7 +44,7 @@ type limit struct {
 	over bool
 }
 
-// newLimit returns the limit of a request that begins now. The caller must call end.
+// newLimit returns the limit of a request that begins now. The caller must call endRequest.
 func newLimit(ctx context.Context) *limit {
 	l := &limit{began: time.Now()}
 	l.ctx, l.cancel = context.WithCancelCause(ctx)
@@ -60,8 +60,8 @@ func (l *limit) expire() {
 	l.cancel(errNoProgress)
 }
 
-// extend notes progress of a list.
-func (l *limit) extend() { l.set(min(progressWait, listWait-time.Since(l.began))) }
+// extendWait notes progress of a list.
+func (l *limit) extendWait() { l.setTimer(min(progressWait, listWait-time.Since(l.began))) }
 
 // watchFor bounds a watch by the time that was asked for, in seconds.
 func (l *limit) watchFor(seconds *int64) {
@@ -70,10 +70,11 @@ func (l *limit) watchFor(seconds *int64) {
 		bound = time.Duration(*seconds) * time.Second
 	}
 
-	l.set(bound + watchGrace)
+	l.setTimer(bound + watchGrace)
 }
 
-func (l *limit) set(wait time.Duration) {
+// setTimer ends the request after a wait, unless the limit has ended it already.
+func (l *limit) setTimer(wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
@@ -88,22 +89,22 @@ func (l *limit) isOver() bool {
 	return l.over
 }
 
-// cause returns errNoProgress if the limit ended the request, and otherwise err.
-func (l *limit) cause(err error) error {
+// causeOf returns errNoProgress if the limit ended the request, and otherwise err.
+func (l *limit) causeOf(err error) error {
 	if l.isOver() {
 		return errNoProgress
 	}
 	return err
 }
 
-// end frees the limit. It ends the request.
-func (l *limit) end() {
+// endRequest frees the limit. It ends the request.
+func (l *limit) endRequest() {
 	l.timer.Stop()
 	l.cancel(nil)
 }
 
-// reader returns a body of which each read is progress.
-func (l *limit) reader(body io.Reader) io.Reader { return progress{l, body} }
+// newReader returns a body of which each read is progress.
+func (l *limit) newReader(body io.Reader) io.Reader { return progress{l, body} }
 
 type progress struct {
 	limit *limit
@@ -113,7 +114,7 @@ type progress struct {
 func (p progress) Read(b []byte) (int, error) {
 	n, err := p.body.Read(b)
 	if n > 0 {
-		p.limit.extend()
+		p.limit.extendWait()
 	}
 	return n, err
 }

@@ -19,8 +19,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 )
 
-// The first list is one answer, or the beginning of a watch (WatchList), for which a reflector has a
-// map of its own. Later the digests of the objects stand beside a list.
+// The first list is one answer, or the beginning of a watch (WatchList), for which a reflector has
+// a map of its own. Later the digests of the objects stand beside a list.
 func TestMemoryOfAnObject(t *testing.T) {
 	const count, mostWatched = 20_000, 300 // It is 200, and garbage of the process makes up to 50.
 	items := smallObjects(count)
@@ -55,7 +55,7 @@ func TestMemoryOfAnObject(t *testing.T) {
 				acceptor: core.AcceptorFunc(func(core.Manager, core.WatchEvent) core.Outcome { return "" }),
 			}
 			f := &follower{client: client, watch: w, store: s, objects: s.objects, health: &health{}}
-			f.reflect(ctx, &resource{kind: schema.GroupVersionKind{Kind: "Widget"}, namespaced: true})
+			f.runReflector(ctx, &resource{kind: schema.GroupVersionKind{Kind: "Widget"}, namespaced: true})
 			first, again, watched := s.listed[0]/count, s.listed[1]/count, (heap()-s.before)/count
 			t.Logf("bytes for each object: %d in the first list, %d when listed again, %d while watched", first, again, watched)
 			if len(s.known) != count || first > most || again > most || watched > mostWatched {
@@ -67,8 +67,8 @@ func TestMemoryOfAnObject(t *testing.T) {
 	runtime.KeepAlive(list + frames)
 }
 
-// sized is an API server and a store. It measures the memory when a list is read, and when the store
-// gets it, and ends after two lists.
+// sized is an API server and a store. It measures the memory when a list is read, and when the
+// store gets it, and ends after two lists.
 type sized struct {
 	*objects
 

@@ -13,8 +13,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 )
 
-// One user with the right to create namespaces gives them as many labels as an API server takes. The agent keeps the labels that
-// its watches select by, and nothing else of a namespace.
+// One user with the right to create namespaces gives them as many labels as an API server takes.
+// The agent keeps the labels that its watches select by, and nothing else of a namespace.
 func TestLabelsOfNamespacesAreBounded(t *testing.T) {
 	var watches []watch.Watch
 	for n, selector := range []watch.Selector{
@@ -55,7 +55,7 @@ func TestLabelsOfNamespacesAreBounded(t *testing.T) {
 	if want := (labels.Set{"team": "a", "stage": "prod"}); !labels.Equals(read.labels, want) {
 		t.Errorf("%d labels are kept, want %v", len(read.labels), want)
 	}
-	if size := len(read.digest.json()); size > 100 {
+	if size := len(read.digest.asJSON()); size > 100 {
 		t.Errorf("%d bytes are kept beside the labels", size)
 	}
 }

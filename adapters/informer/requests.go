@@ -36,7 +36,7 @@ type requests struct {
 func (q *requests) listWatch() *cache.ListWatch {
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
-			page, err := q.list(ctx, opts)
+			page, err := q.listPage(ctx, opts)
 			q.reportFailure(ctx, err)
 			return page, err
 		},
@@ -57,7 +57,8 @@ func (q *requests) listWatch() *cache.ListWatch {
 // reportFailure reports err unless it is nil, ctx has ended or the version has expired. After an
 // expired version, the objects are listed again.
 func (q *requests) reportFailure(ctx context.Context, err error) {
-	if err == nil || ctx.Err() != nil || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
+	isExpired := apierrors.IsResourceExpired(err) || apierrors.IsGone(err)
+	if err == nil || ctx.Err() != nil || isExpired {
 		return
 	}
 
@@ -67,19 +68,20 @@ func (q *requests) reportFailure(ctx context.Context, err error) {
 	}
 }
 
-func (q *requests) list(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
+// listPage returns one page of a list. It ends a request that makes no progress.
+func (q *requests) listPage(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
 	limit := newLimit(ctx)
-	defer limit.end()
+	defer limit.endRequest()
 
-	body, err := q.stream(limit.ctx, opts, acceptMetadataList)
+	body, err := q.openStream(limit.ctx, opts, acceptMetadataList)
 	if err != nil {
-		return nil, limit.cause(err)
+		return nil, limit.causeOf(err)
 	}
 	defer body.Close()
 
-	page, err := readList(limit.reader(body), q.parts)
+	page, err := readList(limit.newReader(body), q.parts)
 	if err != nil {
-		return nil, limit.cause(err)
+		return nil, limit.causeOf(err)
 	}
 
 	return page, nil
@@ -93,10 +95,10 @@ func (q *requests) openWatch(ctx context.Context, opts metav1.ListOptions) (watc
 
 	opts.Watch = true
 	limit := newLimit(ctx)
-	body, err := q.stream(limit.ctx, opts, acceptMetadata)
+	body, err := q.openStream(limit.ctx, opts, acceptMetadata)
 	if err != nil {
-		limit.end()
-		return nil, limit.cause(err)
+		limit.endRequest()
+		return nil, limit.causeOf(err)
 	}
 
 	if !lists {
@@ -125,7 +127,8 @@ func (q *requests) noteUnended(endless bool) {
 	}
 }
 
-func (q *requests) stream(ctx context.Context, opts metav1.ListOptions, metadata string) (io.ReadCloser, error) {
+// openStream sends a request, and returns the body of the answer. The caller must close the body.
+func (q *requests) openStream(ctx context.Context, opts metav1.ListOptions, metadata string) (io.ReadCloser, error) {
 	opts.LabelSelector = q.watch.objects.String()
 	opts.FieldSelector = q.fieldSelector()
 	accept := acceptObjects
@@ -134,11 +137,11 @@ func (q *requests) stream(ctx context.Context, opts metav1.ListOptions, metadata
 		accept = metadata
 	}
 
-	return q.client.Get().AbsPath(q.path()).SetHeader("Accept", accept).
+	return q.client.Get().AbsPath(q.requestPath()).SetHeader("Accept", accept).
 		SpecificallyVersionedParams(&opts, metav1.ParameterCodec, metav1.SchemeGroupVersion).Stream(ctx)
 }
 
-func (q *requests) path() string {
+func (q *requests) requestPath() string {
 	path := groupVersionPath(q.resource.GroupVersion())
 	if q.watch.within != "" {
 		path += "/namespaces/" + q.watch.within
@@ -260,7 +263,7 @@ type frames struct {
 func (f *frames) Decode() (watch.EventType, runtime.Object, error) {
 	f.frame.Object = f.frame.Object[:0] // Its memory is used again.
 	if err := f.json.Decode(&f.frame); err != nil {
-		return "", nil, f.ended(err)
+		return "", nil, f.noteEnd(err)
 	}
 	if f.frame.Type == watch.Error {
 		var status metav1.Status
@@ -273,12 +276,12 @@ func (f *frames) Decode() (watch.EventType, runtime.Object, error) {
 		return "", nil, err
 	}
 
-	f.observe(object)
+	f.observeObject(object)
 	return f.frame.Type, object, nil
 }
 
-// observe notes that the list goes on, or that the watch works.
-func (f *frames) observe(object *state) {
+// observeObject notes that the list goes on, or that the watch works.
+func (f *frames) observeObject(object *state) {
 	wasListing := f.lists
 	f.lists = f.lists && !object.endOfList
 
@@ -286,7 +289,7 @@ func (f *frames) observe(object *state) {
 	case !f.lists:
 		f.works()
 	case f.frame.Type == watch.Added:
-		f.limit.extend()
+		f.limit.extendWait()
 	}
 
 	if wasListing && !f.lists {
@@ -295,8 +298,8 @@ func (f *frames) observe(object *state) {
 	}
 }
 
-// ended returns the error of a stream that has ended.
-func (f *frames) ended(err error) error {
+// noteEnd returns the error of a stream that has ended, and reports a list without end.
+func (f *frames) noteEnd(err error) error {
 	over := f.limit.isOver()
 	switch {
 	case f.lists && over:
@@ -314,6 +317,6 @@ func (f *frames) ended(err error) error {
 
 // Close may be called more than once and while Decode reads.
 func (f *frames) Close() {
-	f.limit.end()
+	f.limit.endRequest()
 	_ = f.body.Close()
 }

@@ -127,7 +127,7 @@ func (s *Source) Start(ctx context.Context) error {
 	var all sync.WaitGroup
 
 	for _, f := range s.followers {
-		all.Go(func() { f.follow(ctx) })
+		all.Go(func() { f.followWatch(ctx) })
 	}
 
 	all.Wait()
@@ -140,7 +140,7 @@ func (s *Source) Start(ctx context.Context) error {
 // Ready returns nil if every watch is established. Otherwise the error names the other watches with
 // the cause. It may be called concurrently.
 func (s *Source) Ready() error {
-	if problems := s.health.problems(func(*condition) bool { return true }); problems != "" {
+	if problems := s.health.problemsOf(func(*condition) bool { return true }); problems != "" {
 		return errors.New("watches are not established: " + problems)
 	}
 	return nil
@@ -150,7 +150,7 @@ func (s *Source) Ready() error {
 // established. A watch before its first attempt has no problem yet. Problem is for heartbeats and
 // may be called concurrently.
 func (s *Source) Problem(manager core.Manager) string {
-	return s.health.problems(func(c *condition) bool { return c.watch.Manager == manager && c.problem != notYet })
+	return s.health.problemsOf(func(c *condition) bool { return c.watch.Manager == manager && c.problem != notYet })
 }
 
 func newClient(config *rest.Config) (*rest.RESTClient, error) {

@@ -64,11 +64,11 @@ type parts struct {
 func (p parts) parseObject(raw []byte) (*state, error) {
 	d := digester{parts: p, state: state{digest: &digest{}}}
 	r := rawjson.NewReader(raw)
-	if err := r.Object(func(name []byte) error { return d.field(r, string(name)) }); err != nil {
+	if err := r.Object(func(name []byte) error { return d.readField(r, string(name)) }); err != nil {
 		return nil, fmt.Errorf("object of the API server: %w", err)
 	}
 
-	d.conclude()
+	d.concludeState()
 	s := d.state // A copy, so that no list keeps the buffers of the digester.
 	return &s, nil
 }
@@ -83,7 +83,7 @@ type digester struct {
 	rest         hash.Hash // of an object without spec; nil: nothing yet
 }
 
-func (d *digester) field(r *rawjson.Reader, name string) error {
+func (d *digester) readField(r *rawjson.Reader, name string) error {
 	if name == "metadata" {
 		return r.Object(func(name []byte) error { return d.metadataField(r, string(name)) })
 	}
@@ -136,7 +136,7 @@ func (d *digester) metadataField(r *rawjson.Reader, name string) error {
 			err = d.keepLabels(raw)
 		}
 	case "annotations":
-		err = d.annotations(raw)
+		err = d.readAnnotations(raw)
 	default:
 		d.addRest("metadata."+name, raw)
 	}
@@ -164,7 +164,7 @@ func (d *digester) keepLabels(raw []byte) error {
 	})
 }
 
-func (d *digester) annotations(raw []byte) error {
+func (d *digester) readAnnotations(raw []byte) error {
 	d.addRest("metadata.annotations", raw)
 	r := rawjson.NewReader(raw)
 	return r.Object(func(name []byte) error {
@@ -207,22 +207,23 @@ func (d *digester) addRest(name string, raw []byte) {
 	_, _ = d.rest.Write(raw)
 }
 
-func (d *digester) conclude() {
+// concludeState sets the digest after the last field was read.
+func (d *digester) concludeState() {
 	d.state.digest.metadata = unique.Make(string(d.metadata))
 	switch {
 	case d.parts.field == core.FieldStatus:
-		d.compare("status", d.status)
+		d.setContent("status", d.status)
 	case d.generation:
-		d.compare("spec", new(sumOf(strconv.AppendInt(nil, d.state.digest.generation, 10))))
+		d.setContent("spec", new(sumOf(strconv.AppendInt(nil, d.state.digest.generation, 10))))
 	case d.spec != nil:
-		d.compare("spec", d.spec)
+		d.setContent("spec", d.spec)
 	case d.rest != nil:
-		d.compare("content", new(sum(d.rest.Sum(nil))))
+		d.setContent("content", new(sum(d.rest.Sum(nil))))
 	}
 }
 
-// compare sets the part that two digests compare, unless the object has none.
-func (d *digester) compare(member string, content *sum) {
+// setContent sets the part that two digests compare, unless the object has none.
+func (d *digester) setContent(member string, content *sum) {
 	if content == nil {
 		return
 	}
@@ -258,8 +259,8 @@ type digest struct {
 	metadata unique.Handle[string]
 }
 
-// json returns a JSON object that [core.DecodeObject] reads, with hashes in place of the content.
-func (d *digest) json() []byte {
+// asJSON returns a JSON object that [core.DecodeObject] reads, with hashes in place of the content.
+func (d *digest) asJSON() []byte {
 	text := []byte(`{"metadata":{"uid":""`)
 	if d.generation != 0 {
 		text = strconv.AppendInt(append(text, `,"generation":`...), d.generation, 10)

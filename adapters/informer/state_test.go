@@ -61,8 +61,8 @@ func TestDigestsDecideAsObjects(t *testing.T) {
 
 				want := core.Changed(&c)
 				if got := core.Changed(&digests); got != want {
-					t.Errorf("%s: %t for the digests\n%s\n%s\nof\n%s\n%s, want %t", field, got, digestOf(t, p, before).json(),
-						digestOf(t, p, after).json(), before, after, want)
+					t.Errorf("%s: %t for the digests\n%s\n%s\nof\n%s\n%s, want %t", field, got, digestOf(t, p, before).asJSON(),
+						digestOf(t, p, after).asJSON(), before, after, want)
 				}
 
 				if want && *digestOf(t, p, before) == *digestOf(t, p, after) {
@@ -79,7 +79,7 @@ func TestStatusIsNoContentWithASubresource(t *testing.T) {
 	one := digestOf(t, p, `{"metadata":{"name":"o"},"data":{"a":1},"status":{"a":1}}`)
 	other := digestOf(t, p, `{"metadata":{"name":"o"},"data":{"a":1},"status":{"a":2}}`)
 	if *one != *other {
-		t.Errorf("digests %s and %s, want equal ones", one.json(), other.json())
+		t.Errorf("digests %s and %s, want equal ones", one.asJSON(), other.asJSON())
 	}
 }
 
@@ -88,7 +88,7 @@ func TestGenerationStandsForTheSpec(t *testing.T) {
 	one, other := digestOf(t, p, `{"metadata":{"name":"o","generation":1}}`), digestOf(t, p, `{"metadata":{"name":"o","generation":2}}`)
 	c := core.Change{Operation: core.OperationUpdate, Old: decode(one), New: decode(other)}
 	if !core.Changed(&c) || c.New.Generation != 2 {
-		t.Errorf("no change between %s and %s", one.json(), other.json())
+		t.Errorf("no change between %s and %s", one.asJSON(), other.asJSON())
 	}
 }
 
@@ -100,7 +100,7 @@ func TestDigestIsSmall(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(s.digest.json()) > 500 || s.name.Name != "o" {
+	if len(s.digest.asJSON()) > 500 || s.name.Name != "o" {
 		t.Errorf("state %+v, want a digest of at most 500 bytes", s)
 	}
 }
@@ -117,11 +117,11 @@ func TestPartsOfADigestAreBounded(t *testing.T) {
 	} {
 		before := digestOf(t, p, `{"metadata":{"name":"o",`+fmt.Sprintf(part, "1")+`},"spec":{"a":1}}`)
 		after := digestOf(t, p, `{"metadata":{"name":"o",`+fmt.Sprintf(part, "2")+`},"spec":{"a":1}}`)
-		if size := len(before.json()); size > 500 {
+		if size := len(before.asJSON()); size > 500 {
 			t.Errorf("%s: a digest of %d bytes, want at most 500", name, size)
 		}
 		if *before == *after {
-			t.Errorf("%s: the digests of two objects are equal: %s", name, before.json())
+			t.Errorf("%s: the digests of two objects are equal: %s", name, before.asJSON())
 		}
 
 		c := core.Change{Operation: core.OperationUpdate, Old: decode(before), New: decode(after)}
@@ -165,7 +165,7 @@ func TestInitialObjectsProveNothing(t *testing.T) {
 	const end = `{"type":"BOOKMARK","object":{"metadata":{"annotations":{"k8s.io/initial-events-end":"true"}}}}`
 	proofs := 0
 	limit := newLimit(t.Context())
-	defer limit.end()
+	defer limit.endRequest()
 
 	f := &frames{
 		limit: limit, listed: func() {},
@@ -192,13 +192,13 @@ func FuzzRead(f *testing.F) {
 			if err != nil {
 				continue
 			}
-			if !json.Valid(s.digest.json()) {
-				t.Errorf("digest %s of %s is not JSON", s.digest.json(), raw)
+			if !json.Valid(s.digest.asJSON()) {
+				t.Errorf("digest %s of %s is not JSON", s.digest.asJSON(), raw)
 			}
 
 			same, _ := p.parseObject(raw)
 			if *same.digest != *s.digest {
-				t.Errorf("two digests of %s: %s and %s", raw, s.digest.json(), same.digest.json())
+				t.Errorf("two digests of %s: %s and %s", raw, s.digest.asJSON(), same.digest.asJSON())
 			}
 		}
 	})

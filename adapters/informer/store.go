@@ -31,7 +31,7 @@ type objects struct {
 // Add notes the current state of an object.
 func (o *objects) Add(object any) error {
 	if s, ok := object.(*state); ok {
-		o.observe(s, o.known[s.name])
+		o.observeState(s, o.known[s.name])
 	}
 	return nil
 }
@@ -41,7 +41,7 @@ func (o *objects) Update(object any) error { return o.Add(object) }
 // Delete notes the last state of a deleted object.
 func (o *objects) Delete(object any) error {
 	if s, ok := object.(*state); ok {
-		o.removed(s.name, s.digest)
+		o.removeObject(s.name, s.digest)
 	}
 	return nil
 }
@@ -68,42 +68,46 @@ func (o *objects) Replace(all []any, _ string) error {
 
 		last := before[s.name]
 		delete(before, s.name)
-		o.observe(s, last)
+		o.observeState(s, last)
 	}
 
 	for name, last := range before {
-		o.removed(name, last)
+		o.removeObject(name, last)
 	}
 
 	o.listed = true
-	o.resync()
+	o.acceptResyncs()
 	return nil
 }
 
-func (o *objects) resync() {
+// acceptResyncs offers a resync, or one for each owner.
+func (o *objects) acceptResyncs() {
 	now := o.opts.Now()
 	if !o.opts.RequireOwner {
 		o.acceptor.Accept(o.watch.Manager, core.WatchEvent{Resync: true, Time: now})
 		return
 	}
 
-	for owner := range o.owners() {
+	for owner := range o.ownersOfKnown() {
 		o.acceptor.Accept(o.watch.Manager, core.WatchEvent{Resync: true, Owner: owner, Time: now})
 	}
 }
 
-func (o *objects) owners() map[types.NamespacedName]bool {
+func (o *objects) ownersOfKnown() map[types.NamespacedName]bool {
 	owners := make(map[types.NamespacedName]bool)
 	for _, d := range o.known {
 		c := core.Change{New: decode(d), OwnerAnnotation: o.opts.OwnerAnnotation}
-		if owner, err := c.Owner(); err == nil && owner != (types.NamespacedName{}) {
+		owner, err := c.Owner()
+		isValid := err == nil && owner != (types.NamespacedName{})
+		if isValid {
 			owners[owner] = true
 		}
 	}
 	return owners
 }
 
-func (o *objects) reset() {
+// forgetKnown makes the next list a first one.
+func (o *objects) forgetKnown() {
 	o.known = nil
 	o.listed = false
 }
@@ -115,35 +119,36 @@ func (o *objects) storeState(s *state) {
 	}
 }
 
-// observe takes the present state of an object, and the last one, nil if there was none.
-func (o *objects) observe(s *state, last *digest) {
+// observeState takes the present state of an object, and the last one, nil if there was none.
+func (o *objects) observeState(s *state, last *digest) {
 	o.storeState(s)
 	switch {
 	case last == nil || last.uid != s.digest.uid:
-		o.acceptChange(s.name, o.appeared(s))
+		o.acceptChange(s.name, o.changeOfNew(s))
 	case *last == *s.digest:
 		o.opts.Hooks.Observed(hook.Observation{Manager: o.watch.Manager, Decision: hook.DecisionUnchanged})
 	default:
-		o.acceptChange(s.name, o.change(s.name, core.OperationUpdate, decode(last), decode(s.digest)))
+		o.acceptChange(s.name, o.newChange(s.name, core.OperationUpdate, decode(last), decode(s.digest)))
 	}
 }
 
-// appeared returns the change of an object that was not known. If the status is watched, a status
-// that is there already counts.
-func (o *objects) appeared(s *state) *core.Change {
+// changeOfNew returns the change of an object that was not known. If the status is watched, a
+// status that is there already counts.
+func (o *objects) changeOfNew(s *state) *core.Change {
 	now := decode(s.digest)
 	if o.watch.Field == core.FieldStatus && now.Field("status") != nil {
-		return o.change(s.name, core.OperationUpdate, nil, now)
+		return o.newChange(s.name, core.OperationUpdate, nil, now)
 	}
-	return o.change(s.name, core.OperationCreate, nil, now)
+	return o.newChange(s.name, core.OperationCreate, nil, now)
 }
 
-func (o *objects) removed(name types.NamespacedName, last *digest) {
+// removeObject forgets an object and offers its deletion.
+func (o *objects) removeObject(name types.NamespacedName, last *digest) {
 	delete(o.known, name)
-	o.acceptChange(name, o.change(name, core.OperationDelete, decode(last), nil))
+	o.acceptChange(name, o.newChange(name, core.OperationDelete, decode(last), nil))
 }
 
-func (o *objects) change(
+func (o *objects) newChange(
 	name types.NamespacedName, operation core.Operation, before, now *core.Object,
 ) *core.Change {
 	c := &core.Change{
@@ -157,15 +162,16 @@ func (o *objects) change(
 }
 
 func (o *objects) acceptChange(name types.NamespacedName, c *core.Change) {
-	decision := o.decide(name, c)
+	decision := o.decideChange(name, c)
 	o.opts.Hooks.Observed(hook.Observation{Manager: o.watch.Manager, Decision: decision})
 	o.opts.Logger.LogAttrs(context.Background(), slog.LevelDebug, "change observed",
 		slog.String("watch", o.watch.name), slog.String("operation", string(c.Operation)),
 		slog.String("object", name.String()), slog.String("decision", string(decision)))
 }
 
-func (o *objects) decide(name types.NamespacedName, c *core.Change) hook.Decision {
-	matters := o.selects(name) && o.opts.Filter(c)
+// decideChange offers the event of a change that matters.
+func (o *objects) decideChange(name types.NamespacedName, c *core.Change) hook.Decision {
+	matters := o.selectsNamespace(name) && o.opts.Filter(c)
 	if !matters && c.Operation == core.OperationUpdate {
 		return hook.DecisionUnchanged
 	}
@@ -187,10 +193,10 @@ func (o *objects) decide(name types.NamespacedName, c *core.Change) hook.Decisio
 	return hook.Decision(o.acceptor.Accept(o.watch.Manager, event))
 }
 
-// selects reports whether the watch selects the namespace of an object. A Namespace is its own. A
-// namespace that is not known counts as selected: a superfluous event costs one reconcile, and a
-// missing one is lost.
-func (o *objects) selects(name types.NamespacedName) bool {
+// selectsNamespace reports whether the watch selects the namespace of an object. A Namespace is its
+// own. A namespace that is not known counts as selected: a superfluous event costs one reconcile,
+// and a missing one is lost.
+func (o *objects) selectsNamespace(name types.NamespacedName) bool {
 	namespace := name.Namespace
 	if o.resource.isNamespaces() {
 		namespace = name.Name
@@ -202,7 +208,7 @@ func (o *objects) selects(name types.NamespacedName) bool {
 }
 
 func decode(d *digest) *core.Object {
-	object, err := core.DecodeObject(d.json())
+	object, err := core.DecodeObject(d.asJSON())
 	if err != nil { // An object with more members than a filter reads differs from every other.
 		return nil
 	}

@@ -70,9 +70,9 @@ func newObjects(
 	of Objects, get func(ctx context.Context, name multicluster.ClusterName) (cluster.Cluster, error),
 ) *objects {
 	o := &objects{Objects: of, cluster: get, lists: make(map[multicluster.ClusterName]*list)}
-	of.Lanes.Replace = o.replace
-	o.lanes = remote.NewLanes(
-		func(r mcreconcile.Request) string { return string(r.ClusterName) }, mcreconcile.Func(o.reconcile), of.Lanes)
+	of.Lanes.Replace = o.replaceByResync
+	clusterOf := func(r mcreconcile.Request) string { return string(r.ClusterName) }
+	o.lanes = remote.NewLanes(clusterOf, mcreconcile.Func(o.reconcileRequest), of.Lanes)
 
 	return o
 }
@@ -93,8 +93,9 @@ func (o *objects) ForCluster(
 		}), true, nil
 }
 
-// reconcile reconciles an object, or reads a part of a list. The workers of both lanes call it.
-func (o *objects) reconcile(ctx context.Context, r mcreconcile.Request) (reconcile.Result, error) {
+// reconcileRequest reconciles an object, or reads a part of a list. The workers of both lanes call
+// it.
+func (o *objects) reconcileRequest(ctx context.Context, r mcreconcile.Request) (reconcile.Result, error) {
 	of, err := o.cluster(ctx, r.ClusterName)
 	if errors.Is(err, multicluster.ErrClusterNotFound) {
 		o.forgetCluster(r.ClusterName)

@@ -26,7 +26,11 @@ func newKnown() known {
 // keepName keeps a name with the number of a list, and reports false if there are too many.
 func (k *known) keepName(name types.NamespacedName, number uint32, seen bool, most int) bool {
 	_, isKnown := k.numbers[name]
-	if !isKnown && len(k.numbers) >= most && (!seen || !k.evictGuess()) {
+	isFull := !isKnown && len(k.numbers) >= most
+	if isFull && !seen {
+		return false
+	}
+	if isFull && !k.evictGuess() {
 		return false
 	}
 
@@ -51,8 +55,9 @@ func (k *known) markListed(name types.NamespacedName, number uint32) {
 // markAbsent notes that a list lacks a name and has requested the object.
 func (k *known) markAbsent(name types.NamespacedName) { k.numbers[name] = absent }
 
-// missing returns names that the list with that number lacks. The argument most bounds how many.
-func (k *known) missing(number uint32, most int) (names []types.NamespacedName) {
+// missingNames returns names that the list with that number lacks. The argument most bounds how
+// many.
+func (k *known) missingNames(number uint32, most int) (names []types.NamespacedName) {
 	for name, last := range k.numbers {
 		if last != absent && last < number && len(names) < most {
 			names = append(names, name)

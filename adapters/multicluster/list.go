@@ -69,7 +69,8 @@ func continuation(name multicluster.ClusterName) mcreconcile.Request {
 	return r
 }
 
-func (l *list) begin() {
+// beginNext begins the next list at its first page.
+func (l *list) beginNext() {
 	l.active = true
 	l.again = false
 	l.dropped = false

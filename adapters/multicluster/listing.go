@@ -18,8 +18,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/controllerruntime/remote"
 )
 
-// replace returns a resync in place of a change beyond those that may wait. The lanes call it.
-func (o *objects) replace(r mcreconcile.Request) mcreconcile.Request {
+// replaceByResync returns a resync in place of a change beyond those that may wait. The lanes call
+// it.
+func (o *objects) replaceByResync(r mcreconcile.Request) mcreconcile.Request {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 
@@ -40,7 +41,7 @@ func (o *objects) beginList(name multicluster.ClusterName) {
 	if active {
 		l.again = true
 	} else {
-		l.begin()
+		l.beginNext()
 	}
 
 	o.mu.Unlock()
@@ -64,8 +65,8 @@ func (o *objects) takeTurn() bool {
 	return true
 }
 
-// listPart reads pages until enough names wait in the queue. [objects.reconcile] calls it for each
-// continuation.
+// listPart reads pages until enough names wait in the queue. [objects.reconcileRequest] calls it
+// for each continuation.
 func (o *objects) listPart(
 	ctx context.Context, name multicluster.ClusterName, reader client.Reader,
 ) (reconcile.Result, error) {
@@ -156,7 +157,7 @@ func (o *objects) listPage(
 		next = position{token: at.token, skip: at.skip + *room}
 	}
 
-	if err := o.request(name, l, namesOf(items)); err != nil {
+	if err := o.requestObjects(name, l, namesOf(items)); err != nil {
 		return false, err
 	}
 
@@ -182,8 +183,8 @@ func namesOf(items []metav1.PartialObjectMetadata) []types.NamespacedName {
 	return names
 }
 
-// request enqueues objects, and notes that the list has them.
-func (o *objects) request(name multicluster.ClusterName, l *list, names []types.NamespacedName) error {
+// requestObjects enqueues objects, and notes that the list has them.
+func (o *objects) requestObjects(name multicluster.ClusterName, l *list, names []types.NamespacedName) error {
 	requests := make([]mcreconcile.Request, len(names))
 	o.mu.Lock()
 
@@ -234,11 +235,11 @@ func (o *objects) endList(name multicluster.ClusterName, l *list) (reconcile.Res
 	o.mu.Lock()
 	var gone []types.NamespacedName
 	if l.whole {
-		gone = l.known.missing(l.number, mostNames)
+		gone = l.known.missingNames(l.number, mostNames)
 	}
 	o.mu.Unlock()
 
-	if err := o.request(name, l, gone); err != nil {
+	if err := o.requestObjects(name, l, gone); err != nil {
 		return reconcile.Result{}, err
 	}
 
@@ -260,6 +261,6 @@ func (o *objects) endList(name multicluster.ClusterName, l *list) (reconcile.Res
 		return reconcile.Result{}, nil
 	}
 
-	l.begin()
+	l.beginNext()
 	return reconcile.Result{RequeueAfter: time.Millisecond}, nil
 }

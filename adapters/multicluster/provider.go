@@ -92,18 +92,19 @@ func (p *Provider) SetupWithManager(ctx context.Context, mgr mcmanager.Manager) 
 	return builder.ControllerManagedBy(mgr.GetLocalManager()).Named(p.opts.Name).
 		For(&corev1.Secret{}, builder.OnlyMetadata, builder.WithPredicates(ours)).
 		Complete(reconcile.Func(func(local context.Context, r reconcile.Request) (reconcile.Result, error) {
-			secret, err := p.labelled(local, mgr.GetLocalManager().GetCache(), r)
+			secret, err := p.getLabelled(local, mgr.GetLocalManager().GetCache(), r)
 			if err == nil && secret == nil {
-				p.disengage(multicluster.ClusterName(r.Name))
+				p.disengageCluster(multicluster.ClusterName(r.Name))
 			}
 			if err != nil || secret == nil {
 				return reconcile.Result{}, err
 			}
-			return reconcile.Result{}, p.engage(ctx, mgr, secret)
+			return reconcile.Result{}, p.engageCluster(ctx, mgr, secret)
 		}))
 }
 
-func (p *Provider) labelled(
+// getLabelled returns the metadata of a Secret that represents a cluster, nil for another Secret.
+func (p *Provider) getLabelled(
 	ctx context.Context, secrets client.Reader, r reconcile.Request,
 ) (*metav1.PartialObjectMetadata, error) {
 	secret := &metav1.PartialObjectMetadata{}
@@ -118,34 +119,41 @@ func (p *Provider) labelled(
 	return secret, nil
 }
 
-func (p *Provider) engage(ctx context.Context, mgr mcmanager.Manager, secret *metav1.PartialObjectMetadata) error {
+// engageCluster engages the cluster of a Secret, or gives an engaged one the new version of the
+// Secret.
+func (p *Provider) engageCluster(
+	ctx context.Context, mgr mcmanager.Manager, secret *metav1.PartialObjectMetadata,
+) error {
 	name := multicluster.ClusterName(secret.Name)
 	// The rest of the metadata would stay in memory.
 	newest := &metav1.PartialObjectMetadata{TypeMeta: secret.TypeMeta, ObjectMeta: metav1.ObjectMeta{
 		Namespace: secret.Namespace, Name: secret.Name, UID: secret.UID, ResourceVersion: secret.ResourceVersion,
 	}}
-	if known := p.engagement(name); known.cluster != nil && known.uid == secret.UID {
+	if known := p.engagementOf(name); known.cluster != nil && known.uid == secret.UID {
 		known.newest.Store(newest)
 		return nil
 	}
 
-	p.disengage(name)
+	p.disengageCluster(name)
+
 	ctx, end := context.WithCancel(ctx)
 	next := engagement{uid: secret.UID, newest: &atomic.Pointer[metav1.PartialObjectMetadata]{}, end: end}
 	next.newest.Store(newest)
-	next.cluster = p.cluster(mgr, next.newest)
+	next.cluster = p.newCluster(mgr, next.newest)
+
 	p.mu.Lock()
 	p.clusters[name] = next
 	p.mu.Unlock()
+
 	if err := mgr.Engage(ctx, name, next.cluster); err != nil {
-		p.disengage(name)
+		p.disengageCluster(name)
 		return fmt.Errorf("engage cluster %s: %w", name, err)
 	}
 
 	return nil
 }
 
-func (p *Provider) cluster(
+func (p *Provider) newCluster(
 	mgr mcmanager.Manager, newest *atomic.Pointer[metav1.PartialObjectMetadata],
 ) cluster.Cluster {
 	local := mgr.GetLocalManager()
@@ -155,7 +163,7 @@ func (p *Provider) cluster(
 	}}
 }
 
-func (p *Provider) disengage(name multicluster.ClusterName) {
+func (p *Provider) disengageCluster(name multicluster.ClusterName) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
@@ -172,13 +180,13 @@ func (p *Provider) Get(ctx context.Context, name multicluster.ClusterName) (clus
 	if own, ok := ctx.Value(reconciled{name}).(cluster.Cluster); ok {
 		return own, nil
 	}
-	if engaged := p.engagement(name).cluster; engaged != nil {
+	if engaged := p.engagementOf(name).cluster; engaged != nil {
 		return engaged, nil
 	}
 	return nil, fmt.Errorf("cluster %q: %w", name, multicluster.ErrClusterNotFound)
 }
 
-func (p *Provider) engagement(name multicluster.ClusterName) engagement {
+func (p *Provider) engagementOf(name multicluster.ClusterName) engagement {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	return p.clusters[name]
@@ -266,7 +274,8 @@ type lazy struct {
 	mapper  meta.RESTMapper
 }
 
-func (l *lazy) with(ctx context.Context, do func(client.Client) error) error {
+// withClient connects and calls do.
+func (l *lazy) withClient(ctx context.Context, do func(client.Client) error) error {
 	connected, err := l.connect(ctx)
 	if err != nil {
 		return err // It names the cluster.
@@ -275,35 +284,35 @@ func (l *lazy) with(ctx context.Context, do func(client.Client) error) error {
 }
 
 func (l *lazy) Get(ctx context.Context, key client.ObjectKey, object client.Object, opts ...client.GetOption) error {
-	return l.with(ctx, func(c client.Client) error { return c.Get(ctx, key, object, opts...) })
+	return l.withClient(ctx, func(c client.Client) error { return c.Get(ctx, key, object, opts...) })
 }
 
 func (l *lazy) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
-	return l.with(ctx, func(c client.Client) error { return c.List(ctx, list, opts...) })
+	return l.withClient(ctx, func(c client.Client) error { return c.List(ctx, list, opts...) })
 }
 
 func (l *lazy) Apply(ctx context.Context, object runtime.ApplyConfiguration, opts ...client.ApplyOption) error {
-	return l.with(ctx, func(c client.Client) error { return c.Apply(ctx, object, opts...) })
+	return l.withClient(ctx, func(c client.Client) error { return c.Apply(ctx, object, opts...) })
 }
 
 func (l *lazy) Create(ctx context.Context, object client.Object, opts ...client.CreateOption) error {
-	return l.with(ctx, func(c client.Client) error { return c.Create(ctx, object, opts...) })
+	return l.withClient(ctx, func(c client.Client) error { return c.Create(ctx, object, opts...) })
 }
 
 func (l *lazy) Delete(ctx context.Context, object client.Object, opts ...client.DeleteOption) error {
-	return l.with(ctx, func(c client.Client) error { return c.Delete(ctx, object, opts...) })
+	return l.withClient(ctx, func(c client.Client) error { return c.Delete(ctx, object, opts...) })
 }
 
 func (l *lazy) Update(ctx context.Context, object client.Object, opts ...client.UpdateOption) error {
-	return l.with(ctx, func(c client.Client) error { return c.Update(ctx, object, opts...) })
+	return l.withClient(ctx, func(c client.Client) error { return c.Update(ctx, object, opts...) })
 }
 
 func (l *lazy) Patch(ctx context.Context, object client.Object, patch client.Patch, opts ...client.PatchOption) error {
-	return l.with(ctx, func(c client.Client) error { return c.Patch(ctx, object, patch, opts...) })
+	return l.withClient(ctx, func(c client.Client) error { return c.Patch(ctx, object, patch, opts...) })
 }
 
 func (l *lazy) DeleteAllOf(ctx context.Context, object client.Object, opts ...client.DeleteAllOfOption) error {
-	return l.with(ctx, func(c client.Client) error { return c.DeleteAllOf(ctx, object, opts...) })
+	return l.withClient(ctx, func(c client.Client) error { return c.DeleteAllOf(ctx, object, opts...) })
 }
 
 func (l *lazy) Status() client.SubResourceWriter                 { return l.SubResource("status") }
@@ -326,25 +335,31 @@ type lazySub struct {
 }
 
 func (s *lazySub) Get(ctx context.Context, object, sub client.Object, opts ...client.SubResourceGetOption) error {
-	return s.with(ctx, func(c client.Client) error { return c.SubResource(s.name).Get(ctx, object, sub, opts...) })
+	return s.withClient(ctx, func(c client.Client) error {
+		return c.SubResource(s.name).Get(ctx, object, sub, opts...)
+	})
 }
 
 func (s *lazySub) Create(ctx context.Context, object, sub client.Object, opts ...client.SubResourceCreateOption) error {
-	return s.with(ctx, func(c client.Client) error { return c.SubResource(s.name).Create(ctx, object, sub, opts...) })
+	return s.withClient(ctx, func(c client.Client) error {
+		return c.SubResource(s.name).Create(ctx, object, sub, opts...)
+	})
 }
 
 func (s *lazySub) Update(ctx context.Context, object client.Object, opts ...client.SubResourceUpdateOption) error {
-	return s.with(ctx, func(c client.Client) error { return c.SubResource(s.name).Update(ctx, object, opts...) })
+	return s.withClient(ctx, func(c client.Client) error { return c.SubResource(s.name).Update(ctx, object, opts...) })
 }
 
 func (s *lazySub) Patch(
 	ctx context.Context, object client.Object, patch client.Patch, opts ...client.SubResourcePatchOption,
 ) error {
-	return s.with(ctx, func(c client.Client) error { return c.SubResource(s.name).Patch(ctx, object, patch, opts...) })
+	return s.withClient(ctx, func(c client.Client) error {
+		return c.SubResource(s.name).Patch(ctx, object, patch, opts...)
+	})
 }
 
 func (s *lazySub) Apply(
 	ctx context.Context, object runtime.ApplyConfiguration, opts ...client.SubResourceApplyOption,
 ) error {
-	return s.with(ctx, func(c client.Client) error { return c.SubResource(s.name).Apply(ctx, object, opts...) })
+	return s.withClient(ctx, func(c client.Client) error { return c.SubResource(s.name).Apply(ctx, object, opts...) })
 }

@@ -75,16 +75,23 @@ func (o *objects) rememberName(ctx context.Context, r mcreconcile.Request, numbe
 		"cluster", r.ClusterName, "kind", o.Kind.Kind, "remembered", o.Remembered)
 }
 
-// noteEnd bounds the names that fail: the workqueue would keep each of them for ever.
+// noteEnd notes the end of a reconcile, and returns the error for its queue.
 func (o *objects) noteEnd(r mcreconcile.Request, err error) error {
+	if err != nil {
+		return o.noteFailure(r, err)
+	}
+
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	delete(o.listOf(r.ClusterName).failing, r.NamespacedName)
+	return nil
+}
+
+// noteFailure bounds the names that fail: the workqueue would keep each of them for ever.
+func (o *objects) noteFailure(r mcreconcile.Request, err error) error {
 	o.mu.Lock()
 	l := o.listOf(r.ClusterName)
-
-	if err == nil {
-		delete(l.failing, r.NamespacedName)
-		o.mu.Unlock()
-		return nil
-	}
 
 	_, isKnown := l.failing[r.NamespacedName]
 	if isKnown || len(l.failing) < mostFailing {

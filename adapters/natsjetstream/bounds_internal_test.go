@@ -49,7 +49,7 @@ func TestIDs(t *testing.T) {
 	t.Parallel()
 
 	id := func(f *Forwarder, body string) string {
-		return f.id(&message{request: &contract.Request{Body: []byte(body)}})
+		return f.messageID(&message{request: &contract.Request{Body: []byte(body)}})
 	}
 	f := &Forwarder{secret: "a"}
 	first := id(f, "1")
@@ -80,18 +80,18 @@ func TestShareOfARuntime(t *testing.T) {
 			newQueues(t.Context(), "m", nil)
 		for n, want := range []int{16, 16, 10, 8} {
 			q.queues[core.RuntimeID(strconv.Itoa(n))] = &queue{began: time.Now()}
-			if got := q.limit(); got != want {
+			if got := q.runtimeLimit(); got != want {
 				t.Errorf("%d messages of one of %d runtimes may wait, want %d", got, n+1, want)
 			}
 		}
 
 		time.Sleep(time.Minute + time.Second - time.Nanosecond)
-		if n := len(q.held()); n != 4 {
+		if n := len(q.heldMessages()); n != 4 {
 			t.Errorf("%d messages are held just before their time is over, want 4", n)
 		}
 
 		time.Sleep(time.Nanosecond)
-		if n := len(q.held()); n != 0 {
+		if n := len(q.heldMessages()); n != 0 {
 			t.Errorf("%d messages are held after their time, want none", n)
 		}
 	})
@@ -109,7 +109,7 @@ func TestSilentRuntimesAreBounded(t *testing.T) {
 		if len(r.silent) != n {
 			t.Fatalf("%d runtimes are remembered, want %d", len(r.silent), n)
 		}
-		r.silence(core.RuntimeID(strconv.Itoa(n)), time.Now())
+		r.silenceRuntime(core.RuntimeID(strconv.Itoa(n)), time.Now())
 	}
 
 	if n := len(r.silent); n != 1 {
@@ -131,7 +131,7 @@ func TestEmptyBacklog(t *testing.T) {
 		t.Errorf("backlog of an empty stream (-want +got):\n%s", diff)
 	}
 
-	clock.learn(now, &jetstream.StreamInfo{TimeStamp: now})
+	clock.learnTime(now, &jetstream.StreamInfo{TimeStamp: now})
 	c.reportBacklog("m", clock, &jetstream.StreamInfo{
 		Config: jetstream.StreamConfig{MaxBytes: 200},
 		State:  jetstream.StreamState{Msgs: 2, Bytes: 50, FirstTime: now.Add(-time.Hour)},
@@ -160,7 +160,8 @@ func TestStreamsThatLoseMessages(t *testing.T) {
 }
 
 // TestClassify: the label of a metric tells a slow stream from a broken connection, and the class
-// decides how long the outbox waits. No failure of a publish is final, unless the batch is too large.
+// decides how long the outbox waits. No failure of a publish is final, unless the batch is too
+// large.
 func TestClassify(t *testing.T) {
 	stream := func(code jetstream.ErrorCode) error { return &jetstream.APIError{Code: 503, ErrorCode: code} }
 	for _, test := range []struct {

@@ -51,13 +51,13 @@ func TestFailedMeasurement(t *testing.T) {
 		for n, measured := range []remote{{ahead: time.Hour}, {ahead: time.Hour, silent: true}, {ahead: -time.Hour}} {
 			*stream = measured
 			began := time.Now()
-			_ = c.measure(t.Context(), "m", clock, stream)
+			_ = c.measureClock(t.Context(), "m", clock, stream)
 			if waited := time.Since(began); waited > clockTimeout {
 				t.Errorf("measurement %d takes %v, want at most %v", n, waited, clockTimeout)
 			}
 
 			time.Sleep(clockInterval)
-			if age := clock.age(stream.now()); age != 0 {
+			if age := clock.ageOf(stream.now()); age != 0 {
 				t.Errorf("after measurement %d, a new message is %v old, want 0", n, age)
 			}
 			if lines := strings.Count(log.String(), "cannot read the clock of the stream leader"); lines != min(n, 1) {
@@ -107,8 +107,8 @@ func offline(t *testing.T, handler core.Handler, age time.Duration) (*Consumer, 
 	return &Consumer{opts: opts, intake: in, paced: opts.Logger}, &stored{body: encoded.Body, age: age}
 }
 
-// A heartbeat that has waited in the stream must not make a runtime look fresh, also if the clock of
-// the operator differs from that of the server.
+// A heartbeat that has waited in the stream must not make a runtime look fresh, also if the clock
+// of the operator differs from that of the server.
 func TestStaleHeartbeatIsLeftOut(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -117,12 +117,12 @@ func TestStaleHeartbeatIsLeftOut(t *testing.T) {
 				got := false
 				c, msg := offline(t, core.HandlerFunc(func(context.Context, core.Delivery) error { return nil }), age)
 				clock := newClock(func() time.Time { return time.Now().Add(differs) })
-				clock.learn(clock.now(), &jetstream.StreamInfo{TimeStamp: time.Now()})
+				clock.learnTime(clock.now(), &jetstream.StreamInfo{TimeStamp: time.Now()})
 				c.receive = func(_ context.Context, r *intake.Request) result {
 					got = r.Batch.Heartbeat != nil
 					return result{}
 				}
-				c.process(t.Context(), "runtime-1", "my-operator", newJob(msg, clock))
+				c.processMessage(t.Context(), "runtime-1", "my-operator", newJob(msg, clock))
 
 				if got != want {
 					t.Errorf("a heartbeat of age %v is delivered: %v, want %v; the clocks differ by %v", age, got, want, differs)
@@ -145,7 +145,7 @@ func TestReplicaThatStopsGivesMessagesBack(t *testing.T) {
 	c.receive = func(ctx context.Context, _ *intake.Request) result { return result{err: ctx.Err()} }
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	c.process(ctx, "runtime-1", "my-operator", newJob(msg, newClock(time.Now)))
+	c.processMessage(ctx, "runtime-1", "my-operator", newJob(msg, newClock(time.Now)))
 
 	if msg.returned != 1 {
 		t.Errorf("the message is given back %d times, want once", msg.returned)

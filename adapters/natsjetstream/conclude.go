@@ -57,13 +57,14 @@ func newJob(msg jetstream.Msg, clock *clock) *job {
 		return j // No message of a stream: its age and its attempts are unknown.
 	}
 
-	j.age = clock.age(info.Timestamp)
+	j.age = clock.ageOf(info.Timestamp)
 	j.attempts = info.NumDelivered
 	j.key = messageKey{info.Stream, info.Sequence.Stream, info.Timestamp.UnixNano()}
 	return j
 }
 
-func (c *Consumer) process(ctx context.Context, runtime core.RuntimeID, manager core.Manager, j *job) {
+// processMessage admits, decodes and receives a message, and decides its fate.
+func (c *Consumer) processMessage(ctx context.Context, runtime core.RuntimeID, manager core.Manager, j *job) {
 	if j.attempts > 1 {
 		c.opts.Hooks.Redelivered(hook.Redelivery{Manager: manager})
 	}
@@ -76,7 +77,7 @@ func (c *Consumer) process(ctx context.Context, runtime core.RuntimeID, manager 
 
 	account := intake.Account{Name: string(runtime)}
 	if tooFast := c.intake.Enter(account, int64(sizeOf(j.msg))); tooFast != nil {
-		c.conclude(runtime, manager, j, resultOf(tooFast), c.handBack(ctx, runtime, j, tooFast))
+		c.concludeMessage(runtime, manager, j, resultOf(tooFast), c.handBack(ctx, runtime, j, tooFast))
 		return
 	}
 
@@ -85,7 +86,7 @@ func (c *Consumer) process(ctx context.Context, runtime core.RuntimeID, manager 
 	batch, err := contract.V3.Decode(j.msg.Data())
 	if err != nil {
 		c.handBack(ctx, runtime, j, err)
-		c.terminate(j, manager, reasons.Malformed, err)
+		c.terminateMessage(j, manager, reasons.Malformed, err)
 		return
 	}
 
@@ -102,10 +103,10 @@ func (c *Consumer) refuseRevoked(
 	ctx context.Context, runtime core.RuntimeID, manager core.Manager, j *job, refusal error,
 ) {
 	if c.handBack(ctx, runtime, j, refusal) {
-		c.settled(j, manager, hook.FateHandedBack, core.ReasonOf(refusal), j.msg.Ack())
+		c.reportConclusion(j, manager, hook.FateHandedBack, core.ReasonOf(refusal), j.msg.Ack())
 		return
 	}
-	c.terminate(j, manager, core.ReasonOf(refusal), refusal)
+	c.terminateMessage(j, manager, core.ReasonOf(refusal), refusal)
 }
 
 // receiveFrom hands a batch to the intake. A replica that stops leaves it to another one.
@@ -121,7 +122,7 @@ func (c *Consumer) receiveFrom(
 				handed = c.handBack(ctx, runtime, j, err)
 				return handed
 			},
-			Taken: c.partial.taken(j.key),
+			Taken: c.partial.takenBefore(j.key),
 		})
 
 		c.partial.noteError(j.key, r.err)
@@ -131,7 +132,7 @@ func (c *Consumer) receiveFrom(
 		r.fault = intake.FaultOfReplica
 	}
 
-	c.conclude(runtime, manager, j, r, handed)
+	c.concludeMessage(runtime, manager, j, r, handed)
 }
 
 // messageKey has the time, too, as the numbers of a stream that is created again begin again.
@@ -152,7 +153,9 @@ type partial struct {
 // again.
 const maxPartial = 1 << 10
 
-func (p *partial) taken(message messageKey) func(index int) bool {
+// takenBefore returns whether an event of a message was handled in an earlier attempt, by its
+// index.
+func (p *partial) takenBefore(message messageKey) func(index int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
@@ -160,6 +163,7 @@ func (p *partial) taken(message messageKey) func(index int) bool {
 	return func(index int) bool { return known && !slices.Contains(failed, index) }
 }
 
+// noteError remembers the failed events of a message that stays.
 func (p *partial) noteError(message messageKey, err error) {
 	some, ok := errors.AsType[core.EventErrors](err)
 	if !ok || message == (messageKey{}) {
@@ -176,7 +180,9 @@ func (p *partial) noteError(message messageKey, err error) {
 	p.failed[message] = slices.Collect(maps.Keys(some))
 }
 
-func (c *Consumer) conclude(runtime core.RuntimeID, manager core.Manager, j *job, r result, handed bool) {
+// concludeMessage acknowledges a message, or leaves it to the stream, by the result of its batch.
+// handed means that its forwarder has taken it back.
+func (c *Consumer) concludeMessage(runtime core.RuntimeID, manager core.Manager, j *job, r result, handed bool) {
 	var reason core.Reason
 	if r.err != nil {
 		reason = core.ReasonOf(errorsOf(r.err)[0])
@@ -184,20 +190,20 @@ func (c *Consumer) conclude(runtime core.RuntimeID, manager core.Manager, j *job
 
 	switch {
 	case r.err == nil:
-		c.settled(j, manager, hook.FateEnqueued, "", j.msg.Ack())
+		c.reportConclusion(j, manager, hook.FateEnqueued, "", j.msg.Ack())
 		if subject, ok := answerSubject(runtime, j.msg); ok {
 			_ = c.conn.PublishMsg(answerTo(subject, nil)) // Without it, the forwarder waits a little longer.
 		}
 	case handed:
-		c.settled(j, manager, hook.FateHandedBack, reason, j.msg.Ack())
+		c.reportConclusion(j, manager, hook.FateHandedBack, reason, j.msg.Ack())
 	case r.fault == intake.FaultOfReplica && c.intake.Ready(manager) != nil:
-		c.settled(j, manager, hook.FateDelayed, reason, j.msg.Nak())
+		c.reportConclusion(j, manager, hook.FateDelayed, reason, j.msg.Nak())
 	case r.fault == intake.FaultOfShare:
-		c.deferred(runtime, j, manager)
+		c.deferMessage(runtime, j, manager)
 	case j.age > c.opts.GiveUpAfter && isFinal(r.err):
-		c.terminate(j, manager, reason, r.err)
+		c.terminateMessage(j, manager, reason, r.err)
 	default:
-		c.delay(j, manager, reason, max(longestWait(r.err), backoff(j.attempts)))
+		c.delayMessage(j, manager, reason, max(longestWait(r.err), backoff(j.attempts)))
 	}
 }
 
@@ -270,20 +276,23 @@ func isLiteral(name string) bool {
 	return !strings.ContainsAny(name, "*> \t\r\n") && !slices.Contains(strings.Split(name, "."), "")
 }
 
-func (c *Consumer) terminate(j *job, manager core.Manager, reason core.Reason, err error) {
+// terminateMessage removes a message with events that are lost.
+func (c *Consumer) terminateMessage(j *job, manager core.Manager, reason core.Reason, err error) {
 	c.paced.Warn("message terminated", slog.String("manager", string(manager)),
 		slog.String("subject", j.msg.Subject()), slog.String("reason", string(reason)), slog.Any("error", err))
-	c.settled(j, manager, hook.FateTerminated, reason, j.msg.Term())
+	c.reportConclusion(j, manager, hook.FateTerminated, reason, j.msg.Term())
 }
 
-func (c *Consumer) delay(j *job, manager core.Manager, reason core.Reason, wait time.Duration) {
-	c.settled(j, manager, hook.FateDelayed, reason, j.msg.NakWithDelay(wait))
+// delayMessage leaves a message to the stream for a while.
+func (c *Consumer) delayMessage(j *job, manager core.Manager, reason core.Reason, wait time.Duration) {
+	c.reportConclusion(j, manager, hook.FateDelayed, reason, j.msg.NakWithDelay(wait))
 }
 
-// deferred leaves a message beyond the share of its runtime to the stream, until there is room.
-func (c *Consumer) deferred(runtime core.RuntimeID, j *job, manager core.Manager) {
+// deferMessage leaves a message beyond the share of its runtime to the stream, until there is room.
+func (c *Consumer) deferMessage(runtime core.RuntimeID, j *job, manager core.Manager) {
 	events := max(bytes.Count(j.msg.Data(), []byte(`"specversion"`)), 1)
-	c.delay(j, manager, reasons.TooFast, c.intake.Defer(intake.Account{Name: string(runtime)}, events, sizeOf(j.msg)))
+	wait := c.intake.Defer(intake.Account{Name: string(runtime)}, events, sizeOf(j.msg))
+	c.delayMessage(j, manager, reasons.TooFast, wait)
 }
 
 // sizeOf returns the bytes of a message that its runtime has chosen. Headers count: almost all of a
@@ -298,7 +307,9 @@ func sizeOf(msg jetstream.Msg) int {
 	return size
 }
 
-func (c *Consumer) settled(j *job, manager core.Manager, fate hook.Fate, reason core.Reason, err error) {
+// reportConclusion reports the fate of a message. err is that of its acknowledgement: without one,
+// the stream delivers the message again.
+func (c *Consumer) reportConclusion(j *job, manager core.Manager, fate hook.Fate, reason core.Reason, err error) {
 	if err != nil {
 		fate = hook.FateDelayed
 		reason = ReasonConnection
@@ -378,13 +389,14 @@ func (r *returns) offerOnce(runtime core.RuntimeID, ask func() error) bool {
 
 	err := ask()
 	if errors.Is(err, context.DeadlineExceeded) {
-		r.silence(runtime, time.Now())
+		r.silenceRuntime(runtime, time.Now())
 	}
 
 	return err == nil
 }
 
-func (r *returns) silence(runtime core.RuntimeID, now time.Time) {
+// silenceRuntime ends the offers to a runtime for a while.
+func (r *returns) silenceRuntime(runtime core.RuntimeID, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 

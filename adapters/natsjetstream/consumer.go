@@ -234,7 +234,7 @@ func (c *Consumer) Ready() error {
 	if err := c.intake.RevocationsReady(); err != nil {
 		return err
 	}
-	if problem := c.problems.err(); problem != nil {
+	if problem := c.problems.asError(); problem != nil {
 		return fmt.Errorf("%w: %w", core.ErrNotReady, problem)
 	}
 	return nil
@@ -264,7 +264,7 @@ func (c *Consumer) Start(ctx context.Context) error {
 	tasks.Go(func() { c.intake.FollowRevocations(running, func(*intake.RevocationList) {}) })
 
 	for _, manager := range c.managers {
-		tasks.Go(func() { c.serve(running, manager) })
+		tasks.Go(func() { c.serveManager(running, manager) })
 	}
 
 	if c.opts.Fleet != nil && !c.opts.SharedFleet {

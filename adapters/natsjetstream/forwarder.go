@@ -140,7 +140,7 @@ func (f *Forwarder) Forward(ctx context.Context, manager core.Manager, batch cor
 		m.replaceable = !f.isAnswered(subject)
 	}
 
-	if err := f.exchange(ctx, m); err != nil {
+	if err := f.exchangeMessage(ctx, m); err != nil {
 		return encoded.Result(err)
 	}
 
@@ -165,7 +165,9 @@ func (f *Forwarder) endDenied() {
 	})
 }
 
-func (f *Forwarder) watch(ctx context.Context, subject string) (watched context.Context, stop func()) {
+// watchDenials returns a context that ends when the NATS server denies the subject. The caller must
+// call stop.
+func (f *Forwarder) watchDenials(ctx context.Context, subject string) (watched context.Context, stop func()) {
 	watched, end := context.WithCancelCause(ctx)
 	deny := func(err error) {
 		if strings.Contains(err.Error(), strconv.Quote(subject)) {

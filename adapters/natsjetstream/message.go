@@ -19,7 +19,7 @@ import (
 // message is a batch on its way to the stream. Only the call of Forward that made it uses it.
 type message struct {
 	subject, stream string
-	// id is set by store. It stays the same while the result of an attempt is unknown.
+	// id is set by storeMessage. It stays the same while the result of an attempt is unknown.
 	id string
 
 	request *contract.Request
@@ -30,8 +30,8 @@ type message struct {
 	replaceable bool
 }
 
-// exchange stores a message, and waits for its answer if the operator is likely to send one.
-func (f *Forwarder) exchange(ctx context.Context, m *message) error {
+// exchangeMessage stores a message, and waits for its answer if the operator is likely to send one.
+func (f *Forwarder) exchangeMessage(ctx context.Context, m *message) error {
 	if err := ctx.Err(); err != nil {
 		return classify(m.subject, err)
 	}
@@ -39,7 +39,7 @@ func (f *Forwarder) exchange(ctx context.Context, m *message) error {
 		return disconnected(m.subject, f.conn.LastError())
 	}
 	if f.opts.AnswerWait < 0 {
-		_, err := f.store(ctx, m, "")
+		_, err := f.storeMessage(ctx, m, "")
 		return err
 	}
 
@@ -61,13 +61,13 @@ func (f *Forwarder) exchange(ctx context.Context, m *message) error {
 		return classify(m.subject, err)
 	}
 
-	willAnswer, err := f.store(ctx, m, subscription.Subject)
+	willAnswer, err := f.storeMessage(ctx, m, subscription.Subject)
 	if err != nil || !willAnswer {
 		_ = subscription.Unsubscribe() // It fails when the connection is gone.
 		return err
 	}
 
-	isAnswered, err := f.await(ctx, m, answers)
+	isAnswered, err := f.awaitAnswer(ctx, m, answers)
 	if !isAnswered {
 		_ = subscription.AutoUnsubscribe(1) // It fails when the connection is gone.
 		f.setLastAnswer(m.subject, lastAnswer{subscription, came})
@@ -125,14 +125,14 @@ func isOccupied(err error) bool {
 		api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant
 }
 
-// store stores a message, and reports whether the operator will answer it. Nothing answers a
+// storeMessage stores a message, and reports whether the operator will answer it. Nothing answers a
 // message that an earlier attempt has stored. While the operator is away, a heartbeat is stored
 // only if no other message of the runtime waits in the stream, which heartbeats would fill.
-func (f *Forwarder) store(ctx context.Context, m *message, answers string) (answered bool, err error) {
-	ctx, stop := f.watch(ctx, m.subject)
+func (f *Forwarder) storeMessage(ctx context.Context, m *message, answers string) (answered bool, err error) {
+	ctx, stop := f.watchDenials(ctx, m.subject)
 	defer stop()
 
-	m.id = f.id(m)
+	m.id = f.messageID(m)
 	msg := nats.NewMsg(m.subject)
 	msg.Data = m.request.Body
 
@@ -162,19 +162,19 @@ func (f *Forwarder) store(ctx context.Context, m *message, answers string) (answ
 	}
 }
 
-// id returns the ID of a message. While the result of a message is unknown, another attempt has the
-// same ID, so that the stream stores it once. After the result of any message on its subject there
-// are other IDs, because the stream would ignore a repeated one.
+// messageID returns the ID of a message. While the result of a message is unknown, another attempt
+// has the same ID, so that the stream stores it once. After the result of any message on its
+// subject there are other IDs, because the stream would ignore a repeated one.
 //
 // The IDs of a stream are shared by all runtimes. They cannot be guessed, because a runtime that
 // knew those of another could make the stream ignore its messages.
-func (f *Forwarder) id(m *message) string {
+func (f *Forwarder) messageID(m *message) string {
 	last, _ := f.results.Load(m.subject)
 	return fmt.Sprintf("%x", sha256.Sum256(fmt.Appendf(nil, "%s %v %s", f.secret, last, m.request.Body)))
 }
 
-// await returns false when no answer comes in time: the stream has the message.
-func (f *Forwarder) await(ctx context.Context, m *message, answers <-chan *nats.Msg) (answered bool, err error) {
+// awaitAnswer returns false when no answer comes in time: the stream has the message.
+func (f *Forwarder) awaitAnswer(ctx context.Context, m *message, answers <-chan *nats.Msg) (answered bool, err error) {
 	late := time.NewTimer(f.opts.AnswerWait)
 	defer late.Stop()
 
@@ -224,14 +224,13 @@ func answerTo(subject string, err error) *nats.Msg {
 	msg := nats.NewMsg(subject)
 	msg.Header.Set(headerStatus, strconv.Itoa(answer.Status))
 
-	if err == nil {
-		return msg
-	}
 	if answer.RetryAfter > 0 {
 		msg.Header.Set(headerRetryAfter, strconv.FormatInt(contract.Seconds(answer.RetryAfter), 10))
 	}
+	if err != nil {
+		msg.Data, _ = answer.Body() // Strings and numbers always have a JSON form.
+	}
 
-	msg.Data, _ = answer.Body() // Strings and numbers always have a JSON form.
 	return msg
 }
 

@@ -31,8 +31,8 @@ type outage struct {
 	failures int
 }
 
-// began notes a failure. It logs one that has another reason than the last.
-func (o *outage) began(ctx context.Context, err error) {
+// noteFailure notes a failure. It logs one that has another reason than the last.
+func (o *outage) noteFailure(ctx context.Context, err error) {
 	reason := core.ReasonOf(classify("", err))
 	o.failures++
 
@@ -48,8 +48,8 @@ func (o *outage) began(ctx context.Context, err error) {
 		slog.String("manager", string(o.manager)), slog.Any("error", err))
 }
 
-// ended notes that messages can be taken.
-func (o *outage) ended(ctx context.Context) {
+// noteSuccess notes that messages can be taken.
+func (o *outage) noteSuccess(ctx context.Context) {
 	if o.reason == "" {
 		return
 	}
@@ -62,7 +62,7 @@ func (o *outage) ended(ctx context.Context) {
 func (o *outage) clearFailures() {
 	o.reason = ""
 	o.failures = 0
-	if o.problems.setProblem(o.manager, nil) {
+	if o.problems.clearProblem(o.manager) {
 		o.opts.Hooks.Unavailable(hook.Unavailability{Manager: o.manager})
 	}
 }
@@ -74,17 +74,12 @@ type problems struct {
 	of map[core.Manager]error
 }
 
-// setProblem reports whether a problem began or ended, or has another reason.
+// setProblem reports whether a problem began, or has another reason than before.
 func (p *problems) setProblem(manager core.Manager, err error) (changed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
 	before, had := p.of[manager]
-	if err == nil {
-		delete(p.of, manager)
-		return had
-	}
-
 	if p.of == nil {
 		p.of = map[core.Manager]error{}
 	}
@@ -93,8 +88,18 @@ func (p *problems) setProblem(manager core.Manager, err error) (changed bool) {
 	return !had || core.ReasonOf(classify("", before)) != core.ReasonOf(classify("", err))
 }
 
-// err names the problem of each manager, in the words of the server.
-func (p *problems) err() error {
+// clearProblem reports whether there was a problem.
+func (p *problems) clearProblem(manager core.Manager) (had bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	_, had = p.of[manager]
+	delete(p.of, manager)
+	return had
+}
+
+// asError names the problem of each manager, in the words of the server.
+func (p *problems) asError() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 

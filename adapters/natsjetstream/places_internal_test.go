@@ -131,11 +131,11 @@ func TestEachMessageGivesItsPlaceBack(t *testing.T) {
 
 					q := c.newQueues(ctx, "my-operator", newClock(time.Now))
 					for len(from.messages) > 0 {
-						room, err := q.reserve(ctx)
+						room, err := q.reserveSlots(ctx)
 						if err != nil {
 							t.Fatalf("no place is free, and %d messages are left: %v", len(from.messages), err)
 						}
-						if err := q.fetch(ctx, from, room); err != nil {
+						if err := q.fetchMessages(ctx, from, room); err != nil {
 							t.Fatal(err)
 						}
 					}
@@ -160,12 +160,12 @@ func TestEachMessageGivesItsPlaceBack(t *testing.T) {
 func TestPullsGiveTheirPlacesBack(t *testing.T) {
 	t.Parallel()
 	for name, pull := range map[string]func(q *queues, room int) error{
-		"no message": func(q *queues, room int) error { return q.fetch(q.ctx, &pulled{}, room) },
-		"failure":    func(q *queues, room int) error { return q.fetch(q.ctx, &pulled{err: nats.ErrTimeout}, room) },
+		"no message": func(q *queues, room int) error { return q.fetchMessages(q.ctx, &pulled{}, room) },
+		"failure":    func(q *queues, room int) error { return q.fetchMessages(q.ctx, &pulled{err: nats.ErrTimeout}, room) },
 		"end": func(q *queues, room int) error {
 			ended, cancel := context.WithCancel(q.ctx)
 			cancel()
-			return q.fetch(ended, &pulled{messages: []jetstream.Msg{&arriving{}, &arriving{}}}, room)
+			return q.fetchMessages(ended, &pulled{messages: []jetstream.Msg{&arriving{}, &arriving{}}}, room)
 		},
 	} {
 		for _, places := range []int{1, 2} {
@@ -177,7 +177,7 @@ func TestPullsGiveTheirPlacesBack(t *testing.T) {
 
 				q := c.newQueues(ctx, "my-operator", newClock(time.Now))
 				for range places + 1 {
-					room, err := q.reserve(ctx)
+					room, err := q.reserveSlots(ctx)
 					if err != nil || room != places {
 						t.Fatalf("%s: %d of %d places are free, want all: %v", name, room, places, err)
 					}
@@ -223,11 +223,11 @@ func TestEachDeferredMessageGivesItsPlaceBack(t *testing.T) {
 				}
 
 				for len(from.messages) > 0 {
-					room, err := q.reserve(ctx)
+					room, err := q.reserveSlots(ctx)
 					if err != nil {
 						t.Fatalf("no place is free: a deferred message keeps its place: %v", err)
 					}
-					if err := q.fetch(ctx, from, room); err != nil {
+					if err := q.fetchMessages(ctx, from, room); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -288,7 +288,7 @@ func TestEachMessageLeavesTheShareOfItsRuntime(t *testing.T) {
 					msg.body = []byte(`[{}]`)
 				}
 
-				c.process(t.Context(), "runtime-1", "my-operator", newJob(msg, newClock(time.Now)))
+				c.processMessage(t.Context(), "runtime-1", "my-operator", newJob(msg, newClock(time.Now)))
 			}
 
 			want := 3

@@ -29,8 +29,9 @@ const (
 	fetchWait = 500 * time.Millisecond
 )
 
-// serve also ends when the connection is closed, which watchConnection reports.
-func (c *Consumer) serve(ctx context.Context, manager core.Manager) {
+// serveManager takes the messages of a manager while its handler is ready, until ctx ends. It also
+// ends when the connection is closed, which watchConnection reports.
+func (c *Consumer) serveManager(ctx context.Context, manager core.Manager) {
 	out := &outage{Consumer: c, manager: manager}
 	defer out.clearFailures()
 
@@ -49,11 +50,12 @@ func (c *Consumer) serve(ctx context.Context, manager core.Manager) {
 			return
 		}
 
-		out.began(ctx, err)
+		out.noteFailure(ctx, err)
 		periodic.Pause(ctx, reopenWait)
 	}
 }
 
+// serveWhileReady takes messages until the handler is not ready, which is no error.
 func (c *Consumer) serveWhileReady(ctx context.Context, out *outage) error {
 	pulling, stop := context.WithCancel(ctx)
 	var watching sync.WaitGroup
@@ -67,7 +69,7 @@ func (c *Consumer) serveWhileReady(ctx context.Context, out *outage) error {
 		stop()
 	})
 
-	err := c.pull(pulling, out)
+	err := c.pullMessages(pulling, out)
 	if pulling.Err() != nil {
 		c.opts.Hooks.Backlog(hook.Backlog{Manager: out.manager}) // Another replica takes the messages.
 		return nil
@@ -76,7 +78,8 @@ func (c *Consumer) serveWhileReady(ctx context.Context, out *outage) error {
 	return err
 }
 
-func (c *Consumer) pull(ctx context.Context, out *outage) error {
+// pullMessages takes messages until ctx ends or a request for messages fails.
+func (c *Consumer) pullMessages(ctx context.Context, out *outage) error {
 	clock := newClock(c.now)
 	stream, durable, err := c.openManager(ctx, out.manager, clock)
 	if err != nil {
@@ -91,33 +94,34 @@ func (c *Consumer) pull(ctx context.Context, out *outage) error {
 	working, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 
-	queues.running.Go(func() { periodic.Call(working, c.ackWait/extensions, queues.extend) })
+	queues.running.Go(func() { periodic.Call(working, c.ackWait/extensions, queues.extendHeld) })
 	queues.running.Go(func() {
 		periodic.Call(working, clockInterval, func() {
-			if err := c.measure(working, out.manager, clock, stream); err != nil {
+			if err := c.measureClock(working, out.manager, clock, stream); err != nil {
 				stop(err)
 			}
 		})
 	})
 
 	for {
-		room, err := queues.reserve(working)
+		room, err := queues.reserveSlots(working)
 		if err != nil {
 			return context.Cause(working)
 		}
-		if err := queues.fetch(working, durable, room); err != nil {
+		if err := queues.fetchMessages(working, durable, room); err != nil {
 			return fmt.Errorf("natsjetstream: messages for %s: %w", out.manager, err)
 		}
 
-		out.ended(ctx)
+		out.noteSuccess(ctx)
 	}
 }
 
 const extensions = 4
 
-// measure waits at most clockTimeout. After a failure, the last measurement stays. Its error is of
-// a stream that another program has changed, so that no messages come any more.
-func (c *Consumer) measure(
+// measureClock asks the stream for its time and its backlog. It waits at most clockTimeout. After a
+// failure, the last measurement stays. Its error is of a stream that another program has changed,
+// so that no messages come any more.
+func (c *Consumer) measureClock(
 	ctx context.Context, manager core.Manager, clock *clock, stream jetstream.Stream,
 ) error {
 	began := clock.now()
@@ -134,7 +138,7 @@ func (c *Consumer) measure(
 		return nil
 	}
 
-	clock.learn(began, info)
+	clock.learnTime(began, info)
 	c.reportBacklog(manager, clock, info)
 	return c.checkStream(ctx, manager, &info.Config)
 }
@@ -155,7 +159,7 @@ func (c *Consumer) checkStream(ctx context.Context, manager core.Manager, config
 func (c *Consumer) reportBacklog(manager core.Manager, clock *clock, info *jetstream.StreamInfo) {
 	var oldest time.Duration
 	if info.State.Msgs > 0 {
-		oldest = max(clock.age(info.State.FirstTime), 0)
+		oldest = max(clock.ageOf(info.State.FirstTime), 0)
 	}
 
 	filled := 0.0
@@ -220,7 +224,7 @@ func (c *Consumer) openStream(
 		return nil, err
 	}
 
-	clock.learn(began, stream.CachedInfo())
+	clock.learnTime(began, stream.CachedInfo())
 	return stream, nil
 }
 
@@ -285,8 +289,8 @@ func (q *queues) shrinkPulls(err error) bool {
 // exceededBatch is in the answer of a server to a pull of too many messages (status 409).
 const exceededBatch = "Exceeded MaxRequestBatch"
 
-// reserve waits for a slot, and returns the number of all that are free. They are taken then.
-func (q *queues) reserve(ctx context.Context) (room int, err error) {
+// reserveSlots waits for a slot, and returns the number of all that are free. They are taken then.
+func (q *queues) reserveSlots(ctx context.Context) (room int, err error) {
 	select {
 	case q.slots <- struct{}{}:
 	case <-ctx.Done():
@@ -302,9 +306,10 @@ func (q *queues) reserve(ctx context.Context) (room int, err error) {
 	}
 }
 
-// fetch queues messages that come within a moment, at most one for each reserved slot. So there is
-// no message in memory without a slot. After the end of ctx, messages go back to the stream.
-func (q *queues) fetch(ctx context.Context, from jetstream.Consumer, room int) error {
+// fetchMessages queues messages that come within a moment, at most one for each reserved slot. So
+// there is no message in memory without a slot. After the end of ctx, messages go back to the
+// stream.
+func (q *queues) fetchMessages(ctx context.Context, from jetstream.Consumer, room int) error {
 	defer func() {
 		for range room {
 			<-q.slots
@@ -341,20 +346,20 @@ func (q *queues) queueMessage(msg jetstream.Msg) {
 		err = errAcknowledgement
 	}
 	if err != nil {
-		q.terminate(&job{msg: msg, began: time.Now()}, q.manager, reasons.Malformed, err)
+		q.terminateMessage(&job{msg: msg, began: time.Now()}, q.manager, reasons.Malformed, err)
 		<-q.slots
 		return
 	}
 
-	first, hasRoom := q.enqueue(runtime, msg)
+	first, hasRoom := q.appendMessage(runtime, msg)
 	if !hasRoom {
-		q.deferred(runtime, &job{msg: msg, began: time.Now()}, q.manager)
+		q.deferMessage(runtime, &job{msg: msg, began: time.Now()}, q.manager)
 		<-q.slots
 		return
 	}
 
 	if first {
-		q.running.Go(func() { q.work(runtime, msg) })
+		q.running.Go(func() { q.handleQueue(runtime, msg) })
 	}
 }
 
@@ -367,7 +372,9 @@ func isAcknowledgement(msg jetstream.Msg) bool {
 	return len(msg.Headers()) == 0 && !bytes.HasPrefix(bytes.TrimLeft(msg.Data(), " \t\r\n"), []byte("["))
 }
 
-func (q *queues) enqueue(runtime core.RuntimeID, msg jetstream.Msg) (first, ok bool) {
+// appendMessage reports whether the message is the first one of its runtime, which must be handled
+// now, and whether there was room for it.
+func (q *queues) appendMessage(runtime core.RuntimeID, msg jetstream.Msg) (first, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 
@@ -376,7 +383,7 @@ func (q *queues) enqueue(runtime core.RuntimeID, msg jetstream.Msg) (first, ok b
 	case own == nil:
 		q.queues[runtime] = &queue{handled: msg, began: time.Now()}
 		return true, true
-	case len(own.waiting) >= q.limit():
+	case len(own.waiting) >= q.runtimeLimit():
 		return false, false
 	default:
 		own.waiting = append(own.waiting, msg)
@@ -384,20 +391,23 @@ func (q *queues) enqueue(runtime core.RuntimeID, msg jetstream.Msg) (first, ok b
 	}
 }
 
-// limit leaves half of the slots to runtimes that have no message here.
-func (q *queues) limit() int {
+// runtimeLimit returns the number of messages of one runtime that may wait. It leaves half of the
+// slots to runtimes that have no message here.
+func (q *queues) runtimeLimit() int {
 	const half = 2
 	return min(q.opts.RuntimeInFlight, q.opts.MaxInFlight/(half*len(q.queues)))
 }
 
-func (q *queues) work(runtime core.RuntimeID, msg jetstream.Msg) {
-	for more := true; more; msg, more = q.following(runtime) {
-		q.process(q.ctx, runtime, q.manager, newJob(msg, q.clock))
+// handleQueue handles the messages of a runtime, beginning with msg, until none waits.
+func (q *queues) handleQueue(runtime core.RuntimeID, msg jetstream.Msg) {
+	for more := true; more; msg, more = q.takeNext(runtime) {
+		q.processMessage(q.ctx, runtime, q.manager, newJob(msg, q.clock))
 		<-q.slots
 	}
 }
 
-func (q *queues) following(runtime core.RuntimeID) (msg jetstream.Msg, more bool) {
+// takeNext returns the next message of a runtime, and ends its queue if there is none.
+func (q *queues) takeNext(runtime core.RuntimeID) (msg jetstream.Msg, more bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 
@@ -413,17 +423,17 @@ func (q *queues) following(runtime core.RuntimeID) (msg jetstream.Msg, more bool
 	return own.handled, true
 }
 
-// extend informs the stream that messages are still handled, or wait here. Otherwise the stream
+// extendHeld informs the stream that messages are still handled, or wait here. Otherwise the stream
 // would deliver them again.
-func (q *queues) extend() {
-	for _, msg := range q.held() {
+func (q *queues) extendHeld() {
+	for _, msg := range q.heldMessages() {
 		_ = msg.InProgress() // Without it, the stream delivers the message again.
 	}
 }
 
-// held returns the messages in memory, except those of a runtime with a message that has hung for
-// longer than it may: another replica may handle them.
-func (q *queues) held() (held []jetstream.Msg) {
+// heldMessages returns the messages in memory, except those of a runtime with a message that has
+// hung for longer than it may: another replica may handle them.
+func (q *queues) heldMessages() (held []jetstream.Msg) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 

@@ -23,8 +23,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/intake"
 )
 
-// The time of a message begins when it is handled, and not when the one before it began. All messages
-// that wait behind it are extended, too.
+// The time of a message begins when it is handled, and not when the one before it began. All
+// messages that wait behind it are extended, too.
 func TestTheTimeOfTheFollowingMessage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -33,25 +33,25 @@ func TestTheTimeOfTheFollowingMessage(t *testing.T) {
 			newQueues(t.Context(), "m", nil)
 
 		for n := range 3 {
-			q.enqueue("runtime-1", &arriving{subject: strconv.Itoa(n)})
+			q.appendMessage("runtime-1", &arriving{subject: strconv.Itoa(n)})
 		}
 
-		if n := len(q.held()); n != 3 {
+		if n := len(q.heldMessages()); n != 3 {
 			t.Errorf("%d of 3 messages are held, want all", n)
 		}
 
 		time.Sleep(timeout)
-		if msg, more := q.following("runtime-1"); !more || msg.Subject() != "1" {
+		if msg, more := q.takeNext("runtime-1"); !more || msg.Subject() != "1" {
 			t.Fatalf("the following message is %v, want the second one", msg)
 		}
 
 		time.Sleep(timeout)
-		if n := len(q.held()); n != 2 {
+		if n := len(q.heldMessages()); n != 2 {
 			t.Errorf("%d messages are held in the time of the second one, want it and the third one", n)
 		}
 
 		time.Sleep(wait)
-		if n := len(q.held()); n != 0 {
+		if n := len(q.heldMessages()); n != 0 {
 			t.Errorf("%d messages are held after the time of the second one, want none", n)
 		}
 	})
@@ -108,14 +108,14 @@ func TestFailedEventsOfTwoMessages(t *testing.T) {
 	for key, want := range map[messageKey][]bool{
 		first: {false, true, false}, second: {true, false, true}, {stream: "b", sequence: 1}: {false, false, false}, {}: {false, false, false},
 	} {
-		taken := p.taken(key)
+		taken := p.takenBefore(key)
 		if have := []bool{taken(0), taken(1), taken(2)}; !slices.Equal(have, want) {
 			t.Errorf("of %+v, the events %v are taken, want %v", key, have, want)
 		}
 	}
 
 	p.noteError(first, core.EventErrors{2: core.ErrNotReady})
-	if taken := p.taken(first); !taken(0) || taken(2) {
+	if taken := p.takenBefore(first); !taken(0) || taken(2) {
 		t.Error("the second attempt says nothing about the events that failed")
 	}
 
@@ -128,8 +128,8 @@ func TestFailedEventsOfTwoMessages(t *testing.T) {
 	}
 }
 
-// Two managers have different problems, which begin and end at different times. A problem is reported
-// when it stands, when its reason changes, and when it ends.
+// Two managers have different problems, which begin and end at different times. A problem is
+// reported when it stands, when its reason changes, and when it ends.
 func TestOutagesOfTwoManagers(t *testing.T) {
 	t.Parallel()
 
@@ -141,33 +141,33 @@ func TestOutagesOfTwoManagers(t *testing.T) {
 	ctx := t.Context()
 	full := &jetstream.APIError{Code: 503, ErrorCode: codeStorageExceeded}
 
-	a.began(ctx, nats.ErrTimeout)
-	a.ended(ctx)
-	a.began(ctx, nats.ErrTimeout)
+	a.noteFailure(ctx, nats.ErrTimeout)
+	a.noteSuccess(ctx)
+	a.noteFailure(ctx, nats.ErrTimeout)
 
 	if len(reported) > 0 {
 		t.Errorf("reported are %q of failures that are not two in a row", reported)
 	}
 
-	a.began(ctx, nats.ErrTimeout)
-	b.began(ctx, nats.ErrPermissionViolation)
-	b.began(ctx, nats.ErrPermissionViolation)
+	a.noteFailure(ctx, nats.ErrTimeout)
+	b.noteFailure(ctx, nats.ErrPermissionViolation)
+	b.noteFailure(ctx, nats.ErrPermissionViolation)
 
-	if err := fmt.Sprint(c.problems.err()); !strings.Contains(err, "no messages for a: nats: timeout") ||
+	if err := fmt.Sprint(c.problems.asError()); !strings.Contains(err, "no messages for a: nats: timeout") ||
 		!strings.Contains(err, "no messages for b: nats: permissions violation") {
 		t.Errorf("the problems are %s, want those of both managers", err)
 	}
 
-	b.began(ctx, full)
-	a.ended(ctx)
-	a.ended(ctx)
+	b.noteFailure(ctx, full)
+	a.noteSuccess(ctx)
+	a.noteSuccess(ctx)
 
-	if err := fmt.Sprint(c.problems.err()); strings.Contains(err, "for a") || !strings.Contains(err, "for b") {
+	if err := fmt.Sprint(c.problems.asError()); strings.Contains(err, "for a") || !strings.Contains(err, "for b") {
 		t.Errorf("the problems are %s, want that of b", err)
 	}
 
 	b.clearFailures()
-	if err := c.problems.err(); err != nil {
+	if err := c.problems.asError(); err != nil {
 		t.Errorf("the problems are %v after all ended", err)
 	}
 
@@ -278,8 +278,8 @@ func TestADeniedSubjectEndsItsAttempt(t *testing.T) {
 	conn.SetErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { before = append(before, err) })
 	f := &Forwarder{conn: conn}
 	f.endDenied()
-	denied, stopDenied := f.watch(t.Context(), "watch.m.runtime-1")
-	other, stopOther := f.watch(t.Context(), "watch.n.runtime-1")
+	denied, stopDenied := f.watchDenials(t.Context(), "watch.m.runtime-1")
+	other, stopOther := f.watchDenials(t.Context(), "watch.n.runtime-1")
 
 	report := func(err error) { conn.ErrorHandler()(conn, nil, err) }
 	denial := fmt.Errorf("%w: Publish to %q", nats.ErrPermissionViolation, "watch.m.runtime-1")
@@ -302,8 +302,8 @@ func TestADeniedSubjectEndsItsAttempt(t *testing.T) {
 	}
 }
 
-// A pull that is too large for the server is no failure, and the next one is smaller. Any other error
-// at the end of a pull is a failure.
+// A pull that is too large for the server is no failure, and the next one is smaller. Any other
+// error at the end of a pull is a failure.
 func TestTheErrorAtTheEndOfAPull(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -321,11 +321,11 @@ func TestTheErrorAtTheEndOfAPull(t *testing.T) {
 		from := &pulled{batchErr: tt.err}
 
 		for range 2 {
-			room, err := q.reserve(t.Context())
+			room, err := q.reserveSlots(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := q.fetch(t.Context(), from, room); (err != nil) != tt.failed {
+			if err := q.fetchMessages(t.Context(), from, room); (err != nil) != tt.failed {
 				t.Errorf("%v: the pull ends with %v, want a failure: %t", tt.err, err, tt.failed)
 			}
 
@@ -339,8 +339,8 @@ func TestTheErrorAtTheEndOfAPull(t *testing.T) {
 	}
 }
 
-// Each result has its fate, its reason and its answer to the stream. The replica is ready unless the
-// row says otherwise.
+// Each result has its fate, its reason and its answer to the stream. The replica is ready unless
+// the row says otherwise.
 func TestTheFateOfEachResult(t *testing.T) {
 	t.Parallel()
 
@@ -396,7 +396,7 @@ func TestTheFateOfEachResult(t *testing.T) {
 			var have []hook.Conclusion
 			c.opts.Hooks.Concluded = func(h hook.Conclusion) { have = append(have, h) }
 			msg := &arriving{stored: *good, err: tt.broken}
-			c.conclude("runtime-1", "my-operator", &job{msg: msg, began: time.Now(), age: tt.age, attempts: tt.attempts}, tt.give, tt.handed)
+			c.concludeMessage("runtime-1", "my-operator", &job{msg: msg, began: time.Now(), age: tt.age, attempts: tt.attempts}, tt.give, tt.handed)
 
 			tt.want.Manager = "my-operator"
 			if diff := cmp.Diff([]hook.Conclusion{tt.want}, have); diff != "" || msg.how != tt.how {

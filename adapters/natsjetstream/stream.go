@@ -105,8 +105,9 @@ func removes(config jetstream.StreamConfig, from *jetstream.StreamInfo) bool {
 // losesNothing reports whether a stream keeps each message until it is acknowledged, against any
 // request of a runtime.
 func losesNothing(config jetstream.StreamConfig) bool {
-	return config.Retention == jetstream.WorkQueuePolicy && config.Discard == jetstream.DiscardNew &&
-		config.MaxAge == 0 && config.DenyPurge && config.DenyDelete
+	isQueue := config.Retention == jetstream.WorkQueuePolicy && config.Discard == jetstream.DiscardNew
+	cannotDelete := config.DenyPurge && config.DenyDelete
+	return isQueue && cannotDelete && config.MaxAge == 0
 }
 
 // consumerConfig has no bound on messages that wait for a later delivery: refused messages of some
@@ -142,16 +143,17 @@ type clock struct {
 
 func newClock(now func() time.Time) *clock { return &clock{now: now} }
 
-func (c *clock) age(stored time.Time) time.Duration {
+// ageOf returns the time since the leader stored a message.
+func (c *clock) ageOf(stored time.Time) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.server.Add(c.now().Sub(c.measured)).Sub(stored)
 }
 
-// learn takes the time in an answer to a request that began at a time. The server read its clock in
-// the middle of the request. A server before 2.10 sends no time: its clock must then agree with
-// that of this process.
-func (c *clock) learn(began time.Time, info *jetstream.StreamInfo) {
+// learnTime takes the time in an answer to a request that began at a time. The server read its
+// clock in the middle of the request. A server before 2.10 sends no time: its clock must then agree
+// with that of this process.
+func (c *clock) learnTime(began time.Time, info *jetstream.StreamInfo) {
 	middle := began.Add(c.now().Sub(began) / 2)
 	c.mu.Lock()
 	defer c.mu.Unlock()

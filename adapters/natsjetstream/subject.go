@@ -80,7 +80,8 @@ var (
 	errTwice    = errors.New("natsjetstream: two users have the same name")
 )
 
-func (u *User) subjects() (publish, subscribe []string) {
+// allowedSubjects returns the subjects to which the user may publish and subscribe.
+func (u *User) allowedSubjects() (publish, subscribe []string) {
 	publish = slices.Clone(u.Publish)
 	subscribe = slices.Clone(u.Subscribe)
 	if u.Runtime != "" {
@@ -127,7 +128,7 @@ func Authorization(users ...User) ([]byte, error) {
 		}
 
 		seen[u.Name] = true
-		publish, subscribe := u.subjects()
+		publish, subscribe := u.allowedSubjects()
 		fmt.Fprintf(&text, "    { user: %q, permissions: {\n      publish: { allow: [\n        %s\n      ] }\n"+
 			"      subscribe: { allow: [%s] }\n    } }\n",
 			u.Name, quoted(publish, ",\n        "), quoted(subscribe, ", "))
@@ -155,7 +156,10 @@ func (u *User) validate(twice bool) error {
 }
 
 // isForeign reports whether a SAN has no such character, or the configuration another use for it.
-func isForeign(r rune) bool { return r <= ' ' || r > '~' || r == '"' || r == '\\' }
+func isForeign(r rune) bool {
+	isPrintable := r > ' ' && r <= '~'
+	return !isPrintable || r == '"' || r == '\\'
+}
 
 func quoted(subjects []string, between string) string {
 	all := make([]string, len(subjects))

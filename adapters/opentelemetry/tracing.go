@@ -64,8 +64,9 @@ func New(provider trace.TracerProvider) *Tracing {
 	return &Tracing{tracer: provider.Tracer(scope)}
 }
 
-// child starts a span below a trace parent. It returns a nil span for an event without a valid one.
-func (t *Tracing) child(
+// startChild starts a span below a trace parent. It returns a nil span for an event without a valid
+// one.
+func (t *Tracing) startChild(
 	ctx context.Context, parent, name string, kind trace.SpanKind, attrs ...attribute.KeyValue,
 ) (context.Context, trace.Span) {
 	carrier := propagation.MapCarrier{headerTraceParent: parent}
@@ -141,7 +142,7 @@ func (t *Tracing) Acceptor(next core.Acceptor) core.Acceptor {
 			return next.Accept(manager, event)
 		}
 
-		ctx, span := t.child(context.Background(), event.TraceParent, "accept", trace.SpanKindProducer,
+		ctx, span := t.startChild(context.Background(), event.TraceParent, "accept", trace.SpanKindProducer,
 			describe(manager, &event)...)
 		if span != nil {
 			event.TraceParent = traceParentOf(ctx)
@@ -180,7 +181,7 @@ func (t *Tracing) startSends(ctx context.Context, manager core.Manager, events [
 	for i := range events {
 		event := &events[i].WatchEvent
 		attrs := append(describe(manager, event), keyBatch.Int(len(events)))
-		within, span := t.child(ctx, event.TraceParent, "send", trace.SpanKindClient, attrs...)
+		within, span := t.startChild(ctx, event.TraceParent, "send", trace.SpanKindClient, attrs...)
 		if span != nil {
 			event.TraceParent = traceParentOf(within)
 		}
@@ -240,7 +241,7 @@ func (v *verifier) Verify(ctx context.Context, peer core.Peer, event *core.Watch
 		return v.next.Verify(ctx, peer, event)
 	}
 
-	ctx, span := v.tracing.child(ctx, event.TraceParent, "verify", trace.SpanKindInternal,
+	ctx, span := v.tracing.startChild(ctx, event.TraceParent, "verify", trace.SpanKindInternal,
 		keyRuntime.String(string(peer.ID)))
 	err := v.next.Verify(ctx, peer, event)
 	endSpan(span, err)
@@ -279,7 +280,7 @@ func (t *Tracing) startDelivery(
 	ctx context.Context, name string, d core.Delivery,
 ) (context.Context, core.Delivery, trace.Span) {
 	attrs := append(describe(d.Manager, &d.Event), keyRuntime.String(string(d.Runtime)))
-	ctx, span := t.child(ctx, d.Event.TraceParent, name, trace.SpanKindConsumer, attrs...)
+	ctx, span := t.startChild(ctx, d.Event.TraceParent, name, trace.SpanKindConsumer, attrs...)
 	if span != nil {
 		d.Event.TraceParent = traceParentOf(ctx)
 	}
@@ -349,7 +350,7 @@ func Queue[R comparable, Result any](
 			return reconcile(ctx, r)
 		}
 
-		ctx, span := tracing.child(ctx, parent, "reconcile", trace.SpanKindConsumer)
+		ctx, span := tracing.startChild(ctx, parent, "reconcile", trace.SpanKindConsumer)
 		result, err := reconcile(ctx, r)
 		endSpan(span, err)
 

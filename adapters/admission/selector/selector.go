@@ -91,8 +91,12 @@ func (c constraint) reduced() constraint {
 }
 
 func (c constraint) equal(other constraint) bool {
-	return c.present == other.present && c.absent == other.absent && c.notIn.Equal(other.notIn) &&
-		(c.in == nil) == (other.in == nil) && c.in.Equal(other.in)
+	if c.present != other.present || c.absent != other.absent {
+		return false
+	}
+
+	isSameList := (c.in == nil) == (other.in == nil) && c.in.Equal(other.in)
+	return isSameList && c.notIn.Equal(other.notIn)
 }
 
 func (m meaning) equal(other meaning) bool { return maps.EqualFunc(m, other, constraint.equal) }
@@ -130,7 +134,7 @@ func ExclusionsBeyond(ours, live *metav1.LabelSelector) ([]metav1.LabelSelectorR
 
 	var beyond []metav1.LabelSelectorRequirement
 	for _, key := range slices.Sorted(maps.Keys(have)) {
-		exclusion, ok := have[key].beyond(want[key])
+		exclusion, ok := have[key].exclusionBeyond(want[key])
 		if !ok {
 			return nil, false
 		}
@@ -146,8 +150,9 @@ func ExclusionsBeyond(ours, live *metav1.LabelSelector) ([]metav1.LabelSelectorR
 	return beyond, again.equal(have)
 }
 
-// beyond returns the exclusion that makes c of a constraint of ours, nil if the two are equal.
-func (c constraint) beyond(ours constraint) (*metav1.LabelSelectorRequirement, bool) {
+// exclusionBeyond returns the exclusion that makes c of a constraint of ours, nil if the two are
+// equal.
+func (c constraint) exclusionBeyond(ours constraint) (*metav1.LabelSelectorRequirement, bool) {
 	exclude := func(values sets.Set[string]) (*metav1.LabelSelectorRequirement, bool) {
 		return &metav1.LabelSelectorRequirement{
 			Operator: metav1.LabelSelectorOpNotIn, Values: slices.Sorted(maps.Keys(values)),

@@ -58,13 +58,13 @@ type Agent struct {
 // and registers nothing.
 func NewAgent(reg prom.Registerer, opts Options) (*Agent, error) {
 	a := &Agent{}
-	if err := register(reg, "agent", opts, a.measure); err != nil {
+	if err := register(reg, "agent", opts, a.measureAll); err != nil {
 		return nil, err
 	}
 	return a, nil
 }
 
-func (a *Agent) measure(f *factory) {
+func (a *Agent) measureAll(f *factory) {
 	a.certificates = newCertificates(f)
 	a.measureOutbox(f)
 	a.measureWebhook(f)
@@ -74,19 +74,19 @@ func (a *Agent) measure(f *factory) {
 
 func (a *Agent) measureProcess(f *factory) {
 	var servers, reasons, states vocabulary
-	drops := f.counters("connections_dropped_total",
+	drops := f.addCounters("connections_dropped_total",
 		"Connections to a server of the agent that were closed because of a limit, by reason.",
 		labelServer, labelReason)
 	a.ConnectionDropped = func(d hook.ConnectionDrop) {
-		drops.WithLabelValues(servers.value(d.Server), reasons.value(string(d.Reason))).Inc()
+		drops.WithLabelValues(servers.takeValue(d.Server), reasons.takeValue(string(d.Reason))).Inc()
 	}
 
-	stalls := f.counters("stalls_total",
+	stalls := f.addCounters("stalls_total",
 		"Number of times that the agent did not run for 1 s or longer. A resync replaces the missed reviews.",
 	).WithLabelValues()
 	a.Stalled = func(hook.Stall) { stalls.Inc() }
 
-	broken := f.gauge("managers_file_broken",
+	broken := f.addGauge("managers_file_broken",
 		"1 while the file with managers is broken and the last good list is in use, otherwise 0.")
 	a.ManagersFileBroken = func(is bool) {
 		broken.Set(0)
@@ -95,27 +95,27 @@ func (a *Agent) measureProcess(f *factory) {
 		}
 	}
 
-	canaries := f.histograms("canary_duration_seconds",
+	canaries := f.addHistograms("canary_duration_seconds",
 		"Duration of one write of the canary, by the state that the write showed.", forwardBuckets(), labelState)
-	canary := f.gauges("canary_state",
+	canary := f.addGauges("canary_state",
 		"1 for the state that the last write of the canary showed, 0 for each earlier state.", labelState)
 	a.CanaryProbed = func(p hook.CanaryProbe) {
-		canaries.WithLabelValues(states.value(string(p.State))).Observe(p.Took.Seconds())
+		canaries.WithLabelValues(states.takeValue(string(p.State))).Observe(p.Took.Seconds())
 		choose(canary, &states, string(p.State))
 	}
 
 	var results vocabulary
-	checks := f.counters("webhook_checks_total",
+	checks := f.addCounters("webhook_checks_total",
 		"Comparisons of the webhooks at the API server with the applied webhooks, by result.", labelResult)
-	a.WebhooksChecked = func(c hook.WebhookCheck) { checks.WithLabelValues(results.value(c.Result)).Inc() }
+	a.WebhooksChecked = func(c hook.WebhookCheck) { checks.WithLabelValues(results.takeValue(c.Result)).Inc() }
 }
 
 // choose sets the series of word to 1, and those of other words to 0. It is the last label.
 func choose(gauges *prom.GaugeVec, words *vocabulary, word string, labels ...string) {
-	word = words.value(word)
+	word = words.takeValue(word)
 	gauges.WithLabelValues(append(labels, word)...).Set(1)
 
-	for _, other := range words.values() {
+	for _, other := range words.takenValues() {
 		if other != word {
 			gauges.WithLabelValues(append(labels, other)...).Set(0)
 		}
@@ -130,12 +130,12 @@ const (
 func (a *Agent) measureForwarding(f *factory) {
 	var results, contracts vocabulary
 	a.measureAttempts(f, &results)
-	connects := f.counters("forward_connections_total",
+	connects := f.addCounters("forward_connections_total",
 		"Attempts to connect to the control plane, by result.", labelResult)
 	connects.WithLabelValues(resultOK)
-	a.Connected = func(c hook.Connection) { connects.WithLabelValues(results.value(result(c.Err))).Inc() }
+	a.Connected = func(c hook.Connection) { connects.WithLabelValues(results.takeValue(result(c.Err))).Inc() }
 
-	retries := f.counters("forward_retries_total",
+	retries := f.addCounters("forward_retries_total",
 		"Short retries within an attempt to forward, by the HTTP status of the answer before the retry.", labelCode)
 	a.Retried = func(r hook.Retry) {
 		after := ""
@@ -146,42 +146,44 @@ func (a *Agent) measureForwarding(f *factory) {
 		retries.WithLabelValues(after).Inc()
 	}
 
-	inUse := f.gauges("contract_in_use",
+	inUse := f.addGauges("contract_in_use",
 		"1 for the contract that is in use for the manager, 0 for each contract that was used before.",
 		labelManager, labelContract)
 	a.ContractInUse = func(c hook.ContractInUse) {
-		choose(inUse, &contracts, string(c.Contract), f.managers.value(c.Manager))
+		choose(inUse, &contracts, string(c.Contract), f.managers.takeManager(c.Manager))
 	}
 
-	unknown := f.counters("contract_unknown_total",
+	unknown := f.addCounters("contract_unknown_total",
 		"Attempts to forward that the control plane answered as if it did not support the contract.", labelManager)
 
-	for _, manager := range f.managers.values() {
+	for _, manager := range f.managers.takenValues() {
 		unknown.WithLabelValues(manager)
 	}
 
-	a.ContractUnknown = func(u hook.UnknownContract) { unknown.WithLabelValues(f.managers.value(u.Manager)).Inc() }
+	a.ContractUnknown = func(u hook.UnknownContract) {
+		unknown.WithLabelValues(f.managers.takeManager(u.Manager)).Inc()
+	}
 }
 
 func (a *Agent) measureAttempts(f *factory, results *vocabulary) {
-	durations := f.histograms("forward_duration_seconds",
+	durations := f.addHistograms("forward_duration_seconds",
 		"Duration of one attempt to forward events or a heartbeat to the control plane, by result.",
 		forwardBuckets(), labelResult)
 	durations.WithLabelValues(resultOK)
-	byResult := f.counters("forward_events_total",
+	byResult := f.addCounters("forward_events_total",
 		"Events in attempts to forward them, including repeated events, by result.", labelManager, labelResult)
-	success := f.ages("forward_last_success_age_seconds",
+	success := f.addAges("forward_last_success_age_seconds",
 		"Time since the last attempt that was acknowledged completely, by the clock of the agent.")
 	a.Attempted = func(attempt hook.Attempt) {
-		label := f.managers.value(attempt.Manager)
-		durations.WithLabelValues(results.value(result(attempt.Err))).Observe(attempt.Took.Seconds())
+		label := f.managers.takeManager(attempt.Manager)
+		durations.WithLabelValues(results.takeValue(result(attempt.Err))).Observe(attempt.Took.Seconds())
 
 		for result, n := range split(attempt.Events, attempt.Err, results) {
 			byResult.WithLabelValues(label, result).Add(float64(n))
 		}
 
 		if attempt.Err == nil {
-			success.begin(label)
+			success.noteObservation(label)
 		}
 	}
 }
@@ -192,13 +194,13 @@ func split(events int, err error, results *vocabulary) map[string]int {
 	case events == 0:
 		return nil
 	case !partial:
-		return map[string]int{results.value(result(err)): events}
+		return map[string]int{results.takeValue(result(err)): events}
 	}
 
 	split := map[string]int{resultOK: events}
 	for i, cause := range failed {
 		if i < events { // The next index stands for the heartbeat.
-			split[results.value(string(core.ReasonOf(cause)))]++
+			split[results.takeValue(string(core.ReasonOf(cause)))]++
 			split[resultOK]--
 		}
 	}
@@ -207,13 +209,15 @@ func split(events int, err error, results *vocabulary) map[string]int {
 }
 
 func result(err error) string {
-	if err == nil {
+	_, isPartial := errors.AsType[core.EventErrors](err)
+	switch {
+	case err == nil:
 		return resultOK
-	}
-	if _, partial := errors.AsType[core.EventErrors](err); partial {
+	case isPartial:
 		return resultPartial
+	default:
+		return string(core.ReasonOf(err))
 	}
-	return string(core.ReasonOf(err))
 }
 
 // forwardBuckets range from a machine nearby to a control plane that does not answer.
@@ -265,14 +269,14 @@ func stocksOf(box *outbox.Outbox, managers *managers, reasons *vocabulary) map[s
 	of := func(label string) *stock {
 		if all[label] == nil {
 			all[label] = &stock{Counts: outbox.Counts{Dropped: map[core.Reason]int64{
-				core.Reason(reasons.value(string(outbox.ReasonOverflow))): 0,
-				core.Reason(reasons.value(string(outbox.ReasonShutdown))): 0,
+				core.Reason(reasons.takeValue(string(outbox.ReasonOverflow))): 0,
+				core.Reason(reasons.takeValue(string(outbox.ReasonShutdown))): 0,
 			}}}
 		}
 		return all[label]
 	}
 
-	for _, manager := range managers.values() {
+	for _, manager := range managers.takenValues() {
 		of(manager)
 	}
 
@@ -281,14 +285,14 @@ func stocksOf(box *outbox.Outbox, managers *managers, reasons *vocabulary) map[s
 	}
 
 	for manager, counts := range box.Counts() {
-		s := of(managers.value(manager))
+		s := of(managers.takeManager(manager))
 		s.Accepted += counts.Accepted
 		s.Delivered += counts.Delivered
 		s.Coalesced += counts.Coalesced
 		s.Pending += counts.Pending
 
 		for reason, n := range counts.Dropped {
-			s.Dropped[core.Reason(reasons.value(string(reason)))] += n
+			s.Dropped[core.Reason(reasons.takeValue(string(reason)))] += n
 		}
 
 		s.oldest = max(s.oldest, box.OldestPending(manager).Seconds())
@@ -318,7 +322,7 @@ func NewInformer(opts Options) (*Informer, error) {
 		return nil, err
 	}
 
-	last := f.ages("informer_last_proof_age_seconds",
+	last := f.addAges("informer_last_proof_age_seconds",
 		"Time since the API server last showed that a watch works, by the clock of the agent.")
 	changes := f.countBy("informer_changes_total",
 		"Changes to watched objects that the informer observed, by decision.", labelDecision)
@@ -327,7 +331,7 @@ func NewInformer(opts Options) (*Informer, error) {
 
 	return &Informer{
 		Observed:  func(o hook.Observation) { changes(o.Manager, string(o.Decision)) },
-		Proved:    func(p hook.Proof) { last.begin(f.managers.value(p.Manager)) },
+		Proved:    func(p hook.Proof) { last.noteObservation(f.managers.takeManager(p.Manager)) },
 		Failed:    func(w hook.WatchFailure) { failures(w.Manager, string(w.Reason)) },
 		Collector: f,
 	}, nil

@@ -6,40 +6,40 @@ const decisionRefused = "refused"
 
 func (a *Agent) measureWebhook(f *factory) {
 	var decisions, reasons vocabulary
-	durations := f.histograms("admission_duration_seconds",
+	durations := f.addHistograms("admission_duration_seconds",
 		"Time to answer a request to the webhook, by decision.", admissionBuckets(), labelDecision)
-	reviews := f.counters("admission_reviews_total",
+	reviews := f.addCounters("admission_reviews_total",
 		"Admission reviews answered, by decision.", labelManager, labelDecision)
-	last := f.ages("admission_last_review_age_seconds",
+	last := f.addAges("admission_last_review_age_seconds",
 		"Time since the last admission review, by the clock of the agent.")
 	a.Reviewed = func(r hook.Review) {
-		decision := decisions.value(string(r.Decision))
-		label := f.managers.value(r.Manager)
+		decision := decisions.takeValue(string(r.Decision))
+		label := f.managers.takeManager(r.Manager)
 		durations.WithLabelValues(decision).Observe(r.Took.Seconds())
 		reviews.WithLabelValues(label, decision).Inc()
-		last.begin(label)
+		last.noteObservation(label)
 	}
 
-	refusals := f.counters("admission_refusals_total",
+	refusals := f.addCounters("admission_refusals_total",
 		"Requests to the webhook that were refused instead of reviewed.", labelCode, labelReason)
 	a.Refused = func(r hook.Refusal) {
 		durations.WithLabelValues(decisionRefused).Observe(r.Took.Seconds())
-		refusals.WithLabelValues(code(r.Status), reasons.value(string(r.Reason))).Inc()
+		refusals.WithLabelValues(code(r.Status), reasons.takeValue(string(r.Reason))).Inc()
 	}
 
 	ownerProblems := f.countBy("admission_owner_problems_total",
 		"Reviews of objects with a missing or malformed owner.", labelProblem)
 	a.OwnerProblem = func(p hook.OwnerProblem) { ownerProblems(p.Manager, string(p.Problem)) }
 
-	panics := f.count("admission_panics_total",
+	panics := f.countWords("admission_panics_total",
 		"Panics caught while a request to the webhook was answered, by place.", labelPlace)
 	a.Panicked = func(p hook.Panic) { panics(string(p.Place)) }
 
-	handshakes := f.count("tls_handshake_failures_total",
+	handshakes := f.countWords("tls_handshake_failures_total",
 		"Connections to the webhook with a failed TLS handshake, by cause.", labelCause)
 	a.HandshakeFailed = func(h hook.HandshakeFailure) { handshakes(string(h.Cause)) }
 
-	inFlight := f.gauge("admission_in_flight", "Requests to the webhook that are in progress.")
+	inFlight := f.addGauge("admission_in_flight", "Requests to the webhook that are in progress.")
 	a.InFlight = func(delta int) { inFlight.Add(float64(delta)) }
 }
 

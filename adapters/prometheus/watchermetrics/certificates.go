@@ -12,18 +12,18 @@ type certificates func(use string) KeyMaterial
 
 func newCertificates(f *factory) certificates {
 	var uses, problems vocabulary
-	reloads := f.counters("certificate_reloads_total",
+	reloads := f.addCounters("certificate_reloads_total",
 		"Generations of key material that were loaded.", labelUse)
-	failures := f.counters("certificate_reload_failures_total",
+	failures := f.addCounters("certificate_reload_failures_total",
 		"Generations of key material that were rejected, or that expired while they were in use.",
 		labelUse, labelProblem)
-	expiry := f.gauges("certificate_expiry_timestamp_seconds",
+	expiry := f.addGauges("certificate_expiry_timestamp_seconds",
 		"Expiry of the certificate in use, in Unix time.", labelUse)
-	lifetime := f.gauges("certificate_lifetime_seconds",
+	lifetime := f.addGauges("certificate_lifetime_seconds",
 		"Total lifetime of the certificate in use. Bundles of CAs have no such series.", labelUse)
 
 	return func(use string) KeyMaterial {
-		use = uses.value(use)
+		use = uses.takeValue(use)
 		reloads.WithLabelValues(use)
 		expires := func(g keys.Generation) {
 			set(expiry, use, g.NotAfter, float64(g.NotAfter.Unix()))
@@ -33,7 +33,7 @@ func newCertificates(f *factory) certificates {
 			reloads.WithLabelValues(use).Inc()
 			expires(g)
 		}
-		refused := func(r keys.Refusal) { failures.WithLabelValues(use, problems.value(string(r.Problem))).Inc() }
+		refused := func(r keys.Refusal) { failures.WithLabelValues(use, problems.takeValue(string(r.Problem))).Inc() }
 
 		return KeyMaterial{FilesHooks: keys.FilesHooks{Reloaded: reloaded, Refused: refused}, Expires: expires}
 	}

@@ -26,7 +26,7 @@ func RegisterFleet(reg prom.Registerer, watched *fleet.Fleet, opts Options) erro
 		ofRuntime := sampleRuntimes(f)
 		f.scrape = func(metrics chan<- prom.Metric) {
 			summaries := watched.Summaries()
-			for _, manager := range f.opts.named(summaries) {
+			for _, manager := range f.opts.namedManagers(summaries) {
 				ofManager(metrics, string(manager), cmp.Or(summaries[manager], &fleet.Summary{}))
 			}
 
@@ -39,7 +39,7 @@ func RegisterFleet(reg prom.Registerer, watched *fleet.Fleet, opts Options) erro
 	})
 }
 
-func (o Options) named(summaries map[core.Manager]*fleet.Summary) []core.Manager {
+func (o Options) namedManagers(summaries map[core.Manager]*fleet.Summary) []core.Manager {
 	named := slices.Clone(o.Managers)
 	for _, manager := range slices.Sorted(maps.Keys(summaries)) {
 		if len(named) < o.MaxManagers && validManager(manager) && !slices.Contains(named, manager) {

@@ -22,33 +22,34 @@ type Listener struct {
 // which [NewAgent] fails.
 func NewListener(reg prom.Registerer, opts Options) (*Listener, error) {
 	l := &Listener{}
-	if err := register(reg, "listener", opts, l.measure); err != nil {
+	if err := register(reg, "listener", opts, l.measureAll); err != nil {
 		return nil, err
 	}
 	return l, nil
 }
 
-func (l *Listener) measure(f *factory) {
+func (l *Listener) measureAll(f *factory) {
 	l.Hooks.Managers = slices.Clone(f.opts.Managers)
 	var contracts, reasons vocabulary
 	l.certificates = newCertificates(f)
-	answers := f.counters("requests_total", "Requests answered, by contract, manager, HTTP status and reason.",
+	answers := f.addCounters("requests_total", "Requests answered, by contract, manager, HTTP status and reason.",
 		labelContract, labelManager, labelCode, labelReason)
-	durations := f.histograms("request_duration_seconds",
+	durations := f.addHistograms("request_duration_seconds",
 		"Time to answer a request, by contract and HTTP status.", requestBuckets(), labelContract, labelCode)
 	l.Hooks.Answered = func(a hook.Answer) {
-		contract := contracts.value(string(a.Contract))
+		contract := contracts.takeValue(string(a.Contract))
 		status := code(a.Status)
 		durations.WithLabelValues(contract, status).Observe(a.Took.Seconds())
-		answers.WithLabelValues(contract, f.managers.value(a.Manager), status, reasons.value(string(a.Reason))).Inc()
+		manager := f.managers.takeManager(a.Manager)
+		answers.WithLabelValues(contract, manager, status, reasons.takeValue(string(a.Reason))).Inc()
 	}
 
-	inFlight := f.gauge("requests_in_flight", "Requests that the verifier or the handler is processing.")
+	inFlight := f.addGauge("requests_in_flight", "Requests that the verifier or the handler is processing.")
 	l.Hooks.InFlight = func(delta int) { inFlight.Add(float64(delta)) }
-	handshakes := f.count("tls_handshake_failures_total",
+	handshakes := f.countWords("tls_handshake_failures_total",
 		"Connections with a failed TLS handshake, by cause.", labelCause)
 	l.Hooks.HandshakeFailed = func(h hook.HandshakeFailure) { handshakes(string(h.Cause)) }
-	drops := f.count("connections_dropped_total",
+	drops := f.countWords("connections_dropped_total",
 		"Connections that were closed because of the limit, by reason.", labelReason)
 	l.Hooks.ConnectionDropped = func(d hook.ConnectionDrop) { drops(string(d.Reason)) }
 
@@ -90,7 +91,7 @@ func (l *Listener) measureAliases(f *factory) {
 		case http.StatusRequestEntityTooLarge:
 			tooLarge.Inc()
 		case http.StatusUnauthorized, http.StatusForbidden:
-			uri := "/" + contracts.value(string(a.Contract)) + "/" + f.managers.value(a.Manager) + "/event"
+			uri := "/" + contracts.takeValue(string(a.Contract)) + "/" + f.managers.takeManager(a.Manager) + "/event"
 			unverified.WithLabelValues(uri).Inc()
 		}
 	}
@@ -126,42 +127,42 @@ type Consumer struct {
 // NewConsumer returns the metrics of a consumer, registered with reg. It fails for the reasons for
 // which [NewAgent] fails.
 func NewConsumer(reg prom.Registerer, opts Options) (c Consumer, err error) {
-	err = register(reg, "consumer", opts, c.measure)
+	err = register(reg, "consumer", opts, c.measureAll)
 	return c, err
 }
 
-func (c *Consumer) measure(f *factory) {
+func (c *Consumer) measureAll(f *factory) {
 	c.Managers = slices.Clone(f.opts.Managers)
 	var fates, reasons vocabulary
-	messages := f.counters("messages_total",
+	messages := f.addCounters("messages_total",
 		"Messages that the consumer received, by fate and reason. A delayed message counts at each delivery.",
 		labelManager, labelFate, labelReason)
-	durations := f.histograms("message_duration_seconds",
+	durations := f.addHistograms("message_duration_seconds",
 		"Time to handle one delivery of a message, by fate.", requestBuckets(), labelFate)
 	c.Concluded = func(c hook.Conclusion) {
-		fate := fates.value(string(c.Fate))
+		fate := fates.takeValue(string(c.Fate))
 		durations.WithLabelValues(fate).Observe(c.Took.Seconds())
-		messages.WithLabelValues(f.managers.value(c.Manager), fate, reasons.value(string(c.Reason))).Inc()
+		messages.WithLabelValues(f.managers.takeManager(c.Manager), fate, reasons.takeValue(string(c.Reason))).Inc()
 	}
 
-	backlog := f.gauges("backlog_messages",
+	backlog := f.addGauges("backlog_messages",
 		"Messages in the stream, 0 at a replica that takes no messages.", labelManager)
-	filled := f.gauges("backlog_ratio",
+	filled := f.addGauges("backlog_ratio",
 		"Used share of the bytes of the stream. A full stream refuses events.", labelManager)
-	age := f.gauges("backlog_age_seconds",
+	age := f.addGauges("backlog_age_seconds",
 		"Age of the oldest message in the stream, 0 if there is no message.", labelManager)
 	c.Backlog = func(b hook.Backlog) {
-		name := f.managers.value(b.Manager)
+		name := f.managers.takeManager(b.Manager)
 		backlog.WithLabelValues(name).Set(float64(b.Messages))
 		filled.WithLabelValues(name).Set(b.Filled)
 		age.WithLabelValues(name).Set(b.Oldest.Seconds())
 	}
 
-	unavailable := f.gauges("stream_unavailable",
+	unavailable := f.addGauges("stream_unavailable",
 		"1 while the stream of a manager, or its durable consumer, is refused or does not answer, otherwise 0.",
 		labelManager)
 	c.Unavailable = func(u hook.Unavailability) {
-		name := f.managers.value(u.Manager)
+		name := f.managers.takeManager(u.Manager)
 		if u.Reason == "" {
 			unavailable.WithLabelValues(name).Set(0)
 			return
@@ -173,7 +174,7 @@ func (c *Consumer) measure(f *factory) {
 		age.DeleteLabelValues(name)
 	}
 
-	redelivered := f.counters("redelivered_messages_total",
+	redelivered := f.addCounters("redelivered_messages_total",
 		"Deliveries of messages that the stream had delivered before.", labelManager)
-	c.Redelivered = func(r hook.Redelivery) { redelivered.WithLabelValues(f.managers.value(r.Manager)).Inc() }
+	c.Redelivered = func(r hook.Redelivery) { redelivered.WithLabelValues(f.managers.takeManager(r.Manager)).Inc() }
 }

@@ -38,7 +38,7 @@ func newFactory(word string, opts Options) (*factory, error) {
 		word: word, opts: opts, managers: &managers{max: opts.MaxManagers}, scrape: func(chan<- prom.Metric) {},
 	}
 	for _, manager := range opts.Managers {
-		f.managers.value(manager)
+		f.managers.takeManager(manager)
 	}
 	return f, opts.validate()
 }
@@ -92,39 +92,39 @@ func alias[C prom.Collector](f *factory, made C) C {
 	return made
 }
 
-func (f *factory) named(name, help string) prom.Opts {
+func (f *factory) metricOpts(name, help string) prom.Opts {
 	return prom.Opts{Namespace: namespace, Subsystem: f.word, Name: name, Help: help}
 }
 
-func (f *factory) gauge(name, help string) prom.Gauge {
-	return add(f, prom.NewGauge(prom.GaugeOpts(f.named(name, help))))
+func (f *factory) addGauge(name, help string) prom.Gauge {
+	return add(f, prom.NewGauge(prom.GaugeOpts(f.metricOpts(name, help))))
 }
 
-func (f *factory) gauges(name, help string, labels ...string) *prom.GaugeVec {
-	return add(f, prom.NewGaugeVec(prom.GaugeOpts(f.named(name, help)), labels))
+func (f *factory) addGauges(name, help string, labels ...string) *prom.GaugeVec {
+	return add(f, prom.NewGaugeVec(prom.GaugeOpts(f.metricOpts(name, help)), labels))
 }
 
-func (f *factory) counters(name, help string, labels ...string) *prom.CounterVec {
-	return add(f, prom.NewCounterVec(prom.CounterOpts(f.named(name, help)), labels))
+func (f *factory) addCounters(name, help string, labels ...string) *prom.CounterVec {
+	return add(f, prom.NewCounterVec(prom.CounterOpts(f.metricOpts(name, help)), labels))
 }
 
-func (f *factory) histograms(name, help string, buckets []float64, labels ...string) *prom.HistogramVec {
+func (f *factory) addHistograms(name, help string, buckets []float64, labels ...string) *prom.HistogramVec {
 	return add(f, prom.NewHistogramVec(prom.HistogramOpts{
 		Namespace: namespace, Subsystem: f.word, Name: name, Help: help, Buckets: buckets,
 	}, labels))
 }
 
-func (f *factory) count(name, help, label string) func(word string) {
-	counters := f.counters(name, help, label)
+func (f *factory) countWords(name, help, label string) func(word string) {
+	counters := f.addCounters(name, help, label)
 	words := new(vocabulary)
-	return func(word string) { counters.WithLabelValues(words.value(word)).Inc() }
+	return func(word string) { counters.WithLabelValues(words.takeValue(word)).Inc() }
 }
 
 func (f *factory) countBy(name, help, label string) func(manager core.Manager, word string) {
-	counters := f.counters(name, help, labelManager, label)
+	counters := f.addCounters(name, help, labelManager, label)
 	words := new(vocabulary)
 	return func(manager core.Manager, word string) {
-		counters.WithLabelValues(f.managers.value(manager), words.value(word)).Inc()
+		counters.WithLabelValues(f.managers.takeManager(manager), words.takeValue(word)).Inc()
 	}
 }
 
@@ -139,13 +139,13 @@ type ages struct {
 	began map[string]time.Time
 }
 
-func (f *factory) ages(name, help string) *ages {
+func (f *factory) addAges(name, help string) *ages {
 	desc := prom.NewDesc(prom.BuildFQName(namespace, f.word, name), help, []string{labelManager}, nil)
 	return add(f, &ages{desc: desc, began: map[string]time.Time{}})
 }
 
-// begin notes an observation.
-func (a *ages) begin(manager string) {
+// noteObservation notes an observation.
+func (a *ages) noteObservation(manager string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.began[manager] = time.Now()
@@ -166,7 +166,7 @@ func (a *ages) Collect(metrics chan<- prom.Metric) {
 
 type sample = func(value float64, labels ...string) prom.Metric
 
-func (f *factory) sampled(kind prom.ValueType, name, help string, labels []string) sample {
+func (f *factory) addSampled(kind prom.ValueType, name, help string, labels []string) sample {
 	desc := prom.NewDesc(prom.BuildFQName(namespace, f.word, name), help, labels, nil)
 	f.descs = append(f.descs, desc)
 	return func(value float64, labels ...string) prom.Metric {
@@ -175,11 +175,11 @@ func (f *factory) sampled(kind prom.ValueType, name, help string, labels []strin
 }
 
 func (f *factory) sampledGauge(name, help string, labels ...string) sample {
-	return f.sampled(prom.GaugeValue, name, help, labels)
+	return f.addSampled(prom.GaugeValue, name, help, labels)
 }
 
 func (f *factory) sampledCounter(name, help string, labels ...string) sample {
-	return f.sampled(prom.CounterValue, name, help, labels)
+	return f.addSampled(prom.CounterValue, name, help, labels)
 }
 
 const (
@@ -216,17 +216,17 @@ type vocabulary struct {
 	seen map[string]struct{}
 }
 
-// value returns word, or "other" when there is no room for it. An empty word stays empty.
-func (v *vocabulary) value(word string) string {
+// takeValue returns word, or "other" when there is no room for it. An empty word stays empty.
+func (v *vocabulary) takeValue(word string) string {
 	// A value that is not UTF-8 makes the whole scrape fail.
 	isValid := func() bool { return len(word) <= maxValueBytes && utf8.ValidString(word) }
-	if word == "" || v.take(word, maxValues, isValid) {
+	if word == "" || v.takeWord(word, maxValues, isValid) {
 		return word
 	}
 	return otherValue
 }
 
-func (v *vocabulary) take(word string, most int, isValid func() bool) bool {
+func (v *vocabulary) takeWord(word string, most int, isValid func() bool) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 
@@ -244,7 +244,7 @@ func (v *vocabulary) take(word string, most int, isValid func() bool) bool {
 	return true
 }
 
-func (v *vocabulary) values() []string {
+func (v *vocabulary) takenValues() []string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return slices.Collect(maps.Keys(v.seen))
@@ -261,9 +261,9 @@ type managers struct {
 	max int
 }
 
-// value returns the manager, or "_other" when its name is invalid or there is no room for it.
-func (m *managers) value(manager core.Manager) string {
-	if m.take(string(manager), m.max, func() bool { return validManager(manager) }) {
+// takeManager returns the manager, or "_other" when its name is invalid or there is no room for it.
+func (m *managers) takeManager(manager core.Manager) string {
+	if m.takeWord(string(manager), m.max, func() bool { return validManager(manager) }) {
 		return string(manager)
 	}
 	return otherManager

@@ -8,8 +8,8 @@ import prom "github.com/prometheus/client_golang/prometheus"
 // NewRevocations fails for the reasons for which [NewAgent] fails.
 func NewRevocations(reg prom.Registerer, opts Options) (changed func(entries int, err error), err error) {
 	err = register(reg, "revocations", opts, func(f *factory) {
-		entries := f.gauge("entries", "Entries in the list of revoked senders that is in use.")
-		broken := f.gauge("broken",
+		entries := f.addGauge("entries", "Entries in the list of revoked senders that is in use.")
+		broken := f.addGauge("broken",
 			"1 while the list of revoked senders is missing, malformed or cannot be read, otherwise 0. "+
 				"The last good list stays in use.")
 		broken.Set(1)
