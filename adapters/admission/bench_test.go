@@ -38,6 +38,7 @@ func sizedWidget(size, replicas int) string {
 	for i := 0; managed.Len() < size/10; i++ {
 		fmt.Fprintf(&managed, `"k:{\"name\":\"container-%d\"}":{".":{},"f:image":{},"f:name":{}},`, i)
 	}
+
 	return widget(`"labels":{"app":"widget","operator.kyma-project.io/watched-by":"kyma"},`+
 		`"annotations":{"operator.kyma-project.io/owned-by":"kcp-system/kyma"},`+
 		`"managedFields":[{"manager":"kubectl","operation":"Update","fieldsV1":{`+managed.String()+`"f:spec":{}}}]`,
@@ -229,8 +230,8 @@ func postOver(client *http.Client, url string, review []byte, http2 bool) error 
 }
 
 // BenchmarkReviewLatency measures the time from the headers of a review to its decision, which the
-// API server waits for. One writer sends an object of 1 MiB with another spec. Bytes and allocations
-// over HTTP include those of the client.
+// API server waits for. One writer sends an object of 1 MiB with another spec. Bytes and
+// allocations over HTTP include those of the client.
 func BenchmarkReviewLatency(b *testing.B) {
 	review := benchReview(b, 1<<20, true)
 	for _, way := range []string{"handler", "HTTP1.1", "HTTP2"} {

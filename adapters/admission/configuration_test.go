@@ -78,6 +78,8 @@ func moduleWatch() watch.Watch {
 	}
 }
 
+// A configuration has each default of an API server, so that the stored object equals the applied
+// object.
 func TestWebhookConfiguration(t *testing.T) {
 	t.Parallel()
 
@@ -118,7 +120,8 @@ func TestWebhookConfiguration(t *testing.T) {
 		"https://127.0.0.1:8443/validate/lifecycle-manager/custom.resource.definition",
 		"apiextensions.k8s.io", "v1", "customresourcedefinitions", nil)
 	definitions.Rules[0].Operations = []admissionregistrationv1.OperationType{"DELETE"}
-	definitions.Rules[0].Scope, definitions.NamespaceSelector = new(admissionregistrationv1.ClusterScope), &metav1.LabelSelector{}
+	definitions.Rules[0].Scope = new(admissionregistrationv1.ClusterScope)
+	definitions.NamespaceSelector = &metav1.LabelSelector{}
 	definitions.MatchConditions = []admissionregistrationv1.MatchCondition{{
 		Name:       "watched",
 		Expression: `oldObject == null || oldObject.metadata.name in ["kymas.operator.kyma-project.io"]`,
@@ -264,6 +267,8 @@ func excluding(namespaces ...string) *metav1.LabelSelector {
 	}}
 }
 
+// By default, kube-system and the namespace of the service are excluded. An empty list excludes no
+// namespace.
 func TestExcludedNamespaces(t *testing.T) {
 	t.Parallel()
 
@@ -296,6 +301,7 @@ func TestExcludedNamespaces(t *testing.T) {
 // API server.
 func TestMatchConditions(t *testing.T) {
 	t.Parallel()
+
 	configuration := configure(t, agentURL, admission.ConfigurationOptions{}, kymaWatch(), moduleWatch())
 
 	for i, field := range []string{".status", ".spec"} {
@@ -349,7 +355,8 @@ func TestSubresources(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			tt.watch.Name, tt.watch.Manager = types.NamespacedName{Namespace: "a", Name: "b"}, "m"
+			tt.watch.Name = types.NamespacedName{Namespace: "a", Name: "b"}
+			tt.watch.Manager = "m"
 			var got []webhook
 			for _, w := range configure(t, agentURL, admission.ConfigurationOptions{}, tt.watch).Webhooks {
 				path := strings.TrimPrefix(*w.ClientConfig.URL, "https://agent")
@@ -403,6 +410,7 @@ func TestWebhookConfigurationHasEachFieldOfAWatch(t *testing.T) {
 	}
 }
 
+// A later change of an argument does not change the configuration.
 func TestWebhookConfigurationKeepsNothing(t *testing.T) {
 	t.Parallel()
 
@@ -417,6 +425,7 @@ func TestWebhookConfigurationKeepsNothing(t *testing.T) {
 	}
 }
 
+// Each invalid part is refused, and the error names it.
 func TestWebhookConfigurationRefuses(t *testing.T) {
 	t.Parallel()
 
@@ -472,7 +481,8 @@ func TestWebhookConfigurationRefuses(t *testing.T) {
 		{"duplicate name", func(in *input) { in.watches = append(in.watches, in.watches[0]) }},
 		{`have neither | CA bundle | watch "kcp-system/kyma": manager | "data"`, func(in *input) {
 			in.endpoint = admission.Endpoint{}
-			in.watches[0].Manager, in.watches[0].Field = "", "data"
+			in.watches[0].Manager = ""
+			in.watches[0].Field = "data"
 		}},
 	}
 	for _, tt := range tests {
@@ -517,6 +527,8 @@ func TestManagerOfIsTheInverseOfPath(t *testing.T) {
 	}
 }
 
+// Spellings of one URL give one address, because an API server compares the host with the
+// certificate.
 func TestWebhookURLHasOneForm(t *testing.T) {
 	t.Parallel()
 	for spelling, want := range map[string]string{

@@ -33,6 +33,7 @@ func TestReviews(t *testing.T) {
 		if generation > 0 && operation != core.OperationCreate {
 			e.Base = 42
 		}
+
 		return e
 	}
 
@@ -47,13 +48,15 @@ func TestReviews(t *testing.T) {
 		},
 		{
 			"CREATE with generateName: the name is in the object only", reviewOf(t, func(q *admissionv1.AdmissionRequest) {
-				q.Operation, q.Name = admissionv1.Create, ""
+				q.Operation = admissionv1.Create
+				q.Name = ""
 				q.Object = raw(widget(`"generateName":"on"`, `"spec":{"a":1}`))
 			}), admission.Accepted, event(core.OperationCreate, 3),
 		},
 		{
 			"CREATE with generateName, before the name is generated", reviewOf(t, func(q *admissionv1.AdmissionRequest) {
-				q.Operation, q.Name = admissionv1.Create, ""
+				q.Operation = admissionv1.Create
+				q.Name = ""
 				q.Object = raw(`{"metadata":{"generateName":"on-","namespace":"default"},"spec":{}}`)
 			}), "no_name", nil,
 		},
@@ -71,7 +74,8 @@ func TestReviews(t *testing.T) {
 			"CREATE of a Namespace, whose request names it twice", reviewOf(t, func(q *admissionv1.AdmissionRequest) {
 				q.Operation = admissionv1.Create
 				q.Kind = metav1.GroupVersionKind{Version: "v1", Kind: "Namespace"}
-				q.Name, q.Namespace = "foo", "foo"
+				q.Name = "foo"
+				q.Namespace = "foo"
 				q.Object = raw(`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"foo"}}`)
 			}), admission.Accepted, &core.WatchEvent{
 				Watched:    types.NamespacedName{Name: "foo"},
@@ -116,7 +120,8 @@ func TestReviews(t *testing.T) {
 		},
 		{
 			"DELETE of a collection: the name is in the old object only", reviewOf(t, func(q *admissionv1.AdmissionRequest) {
-				q.Operation, q.Name = admissionv1.Delete, ""
+				q.Operation = admissionv1.Delete
+				q.Name = ""
 				q.OldObject = raw(widget("", `"spec":{}`))
 			}), admission.Accepted, event(core.OperationDelete, 3),
 		},
@@ -126,34 +131,47 @@ func TestReviews(t *testing.T) {
 		},
 		{
 			"DELETE without any name: each object may be gone",
-			reviewOf(t, func(q *admissionv1.AdmissionRequest) { q.Operation, q.Name = admissionv1.Delete, "" }),
+			reviewOf(t, func(q *admissionv1.AdmissionRequest) {
+				q.Operation = admissionv1.Delete
+				q.Name = ""
+			}),
 			admission.Accepted, &core.WatchEvent{Resync: true, Time: noon},
 		},
 		{
 			"DELETE of a collection that is an object without a name", reviewOf(t, func(q *admissionv1.AdmissionRequest) {
-				q.Operation, q.Name = admissionv1.Delete, ""
+				q.Operation = admissionv1.Delete
+				q.Name = ""
 				q.OldObject = raw(`{"kind":"WidgetList","metadata":{"resourceVersion":"7"},"items":[]}`)
 			}), admission.Accepted, &core.WatchEvent{Resync: true, Time: noon},
 		},
 		{
-			"UPDATE without any name and object", reviewOf(t, func(q *admissionv1.AdmissionRequest) { q.Operation, q.Name = admissionv1.Update, "" }),
+			"UPDATE without any name and object", reviewOf(t, func(q *admissionv1.AdmissionRequest) {
+				q.Operation = admissionv1.Update
+				q.Name = ""
+			}),
 			admission.Accepted, &core.WatchEvent{Resync: true, Time: noon},
 		},
 		{
 			"UPDATE of objects without a name", reviewOf(t, func(q *admissionv1.AdmissionRequest) {
-				q.Operation, q.Name = admissionv1.Update, ""
-				q.OldObject, q.Object = raw(`{"metadata":{},"spec":{"a":1}}`), raw(`{"metadata":{},"spec":{"a":2}}`)
+				q.Operation = admissionv1.Update
+				q.Name = ""
+				q.OldObject = raw(`{"metadata":{},"spec":{"a":1}}`)
+				q.Object = raw(`{"metadata":{},"spec":{"a":2}}`)
 			}), admission.Accepted, &core.WatchEvent{Resync: true, Time: noon},
 		},
 		{
 			"UPDATE of objects without a name, unchanged", reviewOf(t, func(q *admissionv1.AdmissionRequest) {
-				q.Operation, q.Name = admissionv1.Update, ""
-				q.OldObject, q.Object = raw(`{"metadata":{},"spec":{"a":1}}`), raw(`{"metadata":{},"spec":{"a":1}}`)
+				q.Operation = admissionv1.Update
+				q.Name = ""
+				q.OldObject = raw(`{"metadata":{},"spec":{"a":1}}`)
+				q.Object = raw(`{"metadata":{},"spec":{"a":1}}`)
 			}), "unchanged", nil,
 		},
 		{
 			"dry run of a DELETE without any name", reviewOf(t, func(q *admissionv1.AdmissionRequest) {
-				q.Operation, q.Name, q.DryRun = admissionv1.Delete, "", new(true)
+				q.Operation = admissionv1.Delete
+				q.Name = ""
+				q.DryRun = new(true)
 			}), admission.DryRun, nil,
 		},
 		{
@@ -249,7 +267,8 @@ func scaled(q *admissionv1.AdmissionRequest) {
 	q.Operation = admissionv1.Update
 	q.SubResource = "scale"
 	q.Kind = metav1.GroupVersionKind{Group: "autoscaling", Version: "v1", Kind: "Scale"}
-	q.OldObject, q.Object = raw(scale(1)), raw(scale(2))
+	q.OldObject = raw(scale(1))
+	q.Object = raw(scale(2))
 }
 
 // The path of a subresource has the kind of the resource, because the review has another one.
@@ -260,8 +279,10 @@ func TestKindInThePath(t *testing.T) {
 	scale := reviewOf(t, func(q *admissionv1.AdmissionRequest) { scaled(q); q.Resource = apps })
 	status := reviewOf(t, func(q *admissionv1.AdmissionRequest) {
 		q.Operation = admissionv1.Update
-		q.Resource, q.SubResource = apps, "status"
-		q.OldObject, q.Object = raw(widget("", `"status":1`)), raw(widget("", `"status":2`))
+		q.Resource = apps
+		q.SubResource = "status"
+		q.OldObject = raw(widget("", `"status":1`))
+		q.Object = raw(widget("", `"status":2`))
 	})
 
 	stateful := schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "StatefulSet"}
@@ -287,6 +308,7 @@ func TestKindInThePath(t *testing.T) {
 // the definitions themselves are watched.
 func TestDeletedDefinition(t *testing.T) {
 	t.Parallel()
+
 	const path = "/validate/kyma/custom.resource.definition"
 	for _, tt := range []struct {
 		path      string
@@ -302,7 +324,8 @@ func TestDeletedDefinition(t *testing.T) {
 	} {
 		got := newInbox()
 		review := reviewOf(t, func(q *admissionv1.AdmissionRequest) {
-			q.Operation, q.DryRun = tt.operation, &tt.dryRun
+			q.Operation = tt.operation
+			q.DryRun = &tt.dryRun
 		})
 		have := decisionOf(t, post(newHandler(t, got, admission.Options{}), tt.path, review), testUID)
 		if have != tt.decision || got.resyncs() != tt.resync {
@@ -319,6 +342,7 @@ func TestOwnerAnnotation(t *testing.T) {
 		object := widget(fmt.Sprintf(`"annotations":{%q:%q}`, name, owner))
 		return strings.TrimSuffix(object, "}") + `,"spec":{"a":1}}`
 	}
+
 	got := newInbox()
 	h := newHandler(t, got, admission.Options{OwnerAnnotation: "fleet.example.com/owned-by", RequireOwner: true})
 

@@ -74,6 +74,7 @@ func (c call) request() *http.Request {
 
 func onlyKyma(manager core.Manager) bool { return manager == "kyma" }
 
+// A request that is not a review gets the status of its fault, and the hook gets the reason.
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 
@@ -163,7 +164,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestRawPaths sends request lines that no client library sends. Package core has the names that are no labels.
+// TestRawPaths sends request lines that no client library sends. Package core has the names that
+// are no labels.
 func TestRawPaths(t *testing.T) {
 	t.Parallel()
 
@@ -245,6 +247,8 @@ func rawPost(t *testing.T, addr, target, body string) (int, http.Header, []byte)
 	return response.StatusCode, response.Header, answer
 }
 
+// A body of the limit is read, and one more byte is refused, with an announced length and without
+// one.
 func TestBodyLimit(t *testing.T) {
 	t.Parallel()
 
@@ -295,6 +299,7 @@ func TestBodyThatBreaksOff(t *testing.T) {
 // Long names must not fill the outbox with large keys.
 func TestNamesAreBounded(t *testing.T) {
 	t.Parallel()
+
 	long := strings.Repeat("x", 3000)
 	for _, change := range []func(*admissionv1.AdmissionRequest){
 		func(q *admissionv1.AdmissionRequest) { q.Name = long },
@@ -337,6 +342,7 @@ func TestDocumentedReview(t *testing.T) {
 
 func TestUnusualUIDsAreEchoed(t *testing.T) {
 	t.Parallel()
+
 	h := newHandler(t, newInbox(), admission.Options{})
 
 	for _, uid := range []types.UID{`a"b\c`, "<script>", "\u2028ü\x00", "a/b:c", types.UID(strings.Repeat("u", 4000))} {
@@ -529,6 +535,7 @@ func TestStalledLogDoesNotDelayTheAnswer(t *testing.T) {
 	}
 }
 
+// The hooks are called once for each review, after its answer, with the duration.
 func TestHooksOfAReview(t *testing.T) {
 	t.Parallel()
 
@@ -574,6 +581,7 @@ func testFlood(t *testing.T) {
 		}
 		return strings.Count(log.String(), "\n")
 	}
+
 	if lines := flood(); lines != 2 {
 		t.Errorf("%d lines, want one for each kind of warning:\n%s", lines, log.String())
 	}
@@ -633,7 +641,9 @@ func TestManyAtOnce(t *testing.T) {
 			owner := types.NamespacedName{Namespace: "space-" + id, Name: "owner-" + id}
 			uids = append(uids, `"`+id+`"`)
 			reviews = append(reviews, reviewOf(t, func(q *admissionv1.AdmissionRequest) {
-				q.UID, q.Operation, q.Kind = types.UID(id), admissionv1.Create, kind
+				q.UID = types.UID(id)
+				q.Operation = admissionv1.Create
+				q.Kind = kind
 				q.Object = raw(fmt.Sprintf(`{"metadata":{"name":%q,"namespace":"default","annotations":{%q:%q}},"spec":%q}`,
 					"object-"+id, core.OwnerAnnotation, owner.String(), strings.Repeat(id, i*10)))
 			}))

@@ -110,9 +110,15 @@ func change(t testing.TB, before, after string) []byte {
 	t.Helper()
 	switch {
 	case before == "":
-		return reviewOf(t, func(q *admissionv1.AdmissionRequest) { q.Operation, q.Object = admissionv1.Create, raw(after) })
+		return reviewOf(t, func(q *admissionv1.AdmissionRequest) {
+			q.Operation = admissionv1.Create
+			q.Object = raw(after)
+		})
 	case after == "":
-		return reviewOf(t, func(q *admissionv1.AdmissionRequest) { q.Operation, q.OldObject = admissionv1.Delete, raw(before) })
+		return reviewOf(t, func(q *admissionv1.AdmissionRequest) {
+			q.Operation = admissionv1.Delete
+			q.OldObject = raw(before)
+		})
 	default:
 		return update(t, before, after)
 	}

@@ -2,8 +2,10 @@ package admission
 
 import "testing"
 
+// A kind becomes a segment of a path and back. A kind in another notation has no segment.
 func TestKindsInPaths(t *testing.T) {
 	t.Parallel()
+
 	for kind, want := range map[string]string{
 		"Deployment": "deployment", "StatefulSet": "stateful.set", "HTTPRoute": "h.t.t.p.route", "V1": "v1", "A2b": "a2b",
 		"widget": "", "My-Kind": "", "": "", "Ä": "",

@@ -68,6 +68,8 @@ func narrow(name, key string, operator metav1.LabelSelectorOperator, values ...s
 	})
 }
 
+// A change after which the API server calls the agent for other writes is a difference, and an
+// addition by a platform is not.
 func TestDifferences(t *testing.T) {
 	t.Parallel()
 

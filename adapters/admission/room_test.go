@@ -46,7 +46,8 @@ func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
 const apiServer, stranger = "10.0.0.1", "10.0.0.66"
 
-// Room is charged for bytes that have arrived. An origin gets four fifths of the bytes that others leave.
+// Room is charged for bytes that have arrived. An origin gets four fifths of the bytes that others
+// leave.
 func TestRoomForBodies(t *testing.T) {
 	t.Parallel()
 
@@ -127,7 +128,8 @@ func TestRoomForBodies(t *testing.T) {
 	}
 }
 
-// Two strangers send all that they may, in the room that an agent has. The API server does not wait.
+// Two strangers send all that they may, in the room that an agent has. The API server does not
+// wait.
 func TestSeveralStrangersLeaveRoom(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -207,11 +209,13 @@ func TestDisconnectedClientWaitsForNoRoom(t *testing.T) {
 		inbox := newInbox()
 		h := newHandler(t, inbox, admission.Options{MaxBody: 400 << 10, MaxBodies: 400 << 10})
 		ctx, cancel := context.WithCancel(t.Context())
-		rest, ended := make(chan struct{}), make(chan struct{})
+		rest := make(chan struct{})
+		ended := make(chan struct{})
 		go func() {
 			h.ServeHTTP(httptest.NewRecorder(), slow(t.Context(), apiServer, padded(t, 400<<10), 399<<10, rest))
 			close(ended)
 		}()
+
 		synctest.Wait()
 		cancel()
 		started := time.Now()
@@ -228,20 +232,23 @@ func TestDisconnectedClientWaitsForNoRoom(t *testing.T) {
 	})
 }
 
-// The buffer of a large body is garbage after its release. Until the collector has freed it, it counts as
-// memory of bodies. The test runs alone, as it measures the process.
+// The buffer of a large body is garbage after its release. Until the collector has freed it, it
+// counts as memory of bodies. The test runs alone, as it measures the process.
 func TestGarbageTakesRoom(t *testing.T) {
 	const largest, room, reviews = 8 << 20, 10 << 20, 8
 	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // The handler alone collects.
 	for name, announced := range map[string]int64{"announced": largest, "of unknown length": -1} {
 		h := newHandler(t, newInbox(), admission.Options{MaxBody: largest, MaxBodies: room})
-		whole, all := padded(t, largest), make(chan struct{})
+		whole := padded(t, largest)
+		all := make(chan struct{})
 		close(all)
 		runtime.GC()
-		before, most := heap(), uint64(0)
+		before := heap()
+		most := uint64(0)
 
 		for range reviews {
-			r, w := slow(t.Context(), apiServer, whole, largest/2, all), httptest.NewRecorder()
+			r := slow(t.Context(), apiServer, whole, largest/2, all)
+			w := httptest.NewRecorder()
 			r.ContentLength = announced
 			h.ServeHTTP(w, r)
 
@@ -267,7 +274,8 @@ func TestKeptBuffersTakeRoom(t *testing.T) {
 	h := newHandler(t, newInbox(), admission.Options{MaxBody: largest, MaxBodies: room})
 	whole := padded(t, largest)
 	runtime.GC()
-	before, most := heap(), uint64(0)
+	before := heap()
+	most := uint64(0)
 
 	for _, size := range []int{200 << 10, 400 << 10, 900 << 10, 1400 << 10, 1900 << 10, largest} {
 		rest := make(chan struct{})

@@ -26,5 +26,6 @@ func Outage(failures ...time.Time) []time.Duration {
 	for _, at := range failures {
 		lengths = append(lengths, series.noteFailure(at))
 	}
+
 	return lengths
 }

@@ -58,12 +58,14 @@ func TestFollowEnqueuesRuntimesThatAreNotFresh(t *testing.T) {
 				if n := queue.Len(); n != 0 {
 					t.Fatalf("%d requests while the runtime is fresh, want none", n)
 				}
+
 				beating(watched, "skr-1", "my-operator", true)
 				began := time.Now()
 				request, _ := queue.Get()
 				if took := time.Since(began); request != "skr-1" || took > 66*time.Second {
 					t.Errorf("%s was enqueued after %v, want skr-1 within a minute", request, took)
 				}
+
 				queue.Done(request)
 				runtime.KeepAlive(source) // A controller has it. The fleet would let the collector free it.
 			})
@@ -92,5 +94,6 @@ func TestAFleetKeepsNoSource(t *testing.T) {
 	if kept.Value() != nil {
 		t.Error("the fleet keeps a source that nobody else has")
 	}
+
 	runtime.KeepAlive(watched)
 }

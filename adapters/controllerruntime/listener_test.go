@@ -51,11 +51,14 @@ import (
 // added to it by hand.
 func TestAddListener(t *testing.T) {
 	ca := must(testpki.NewCA("ca", testpki.Options{}))
-	serving, stranger := must(ca.Server("operator", testpki.Options{})), must(ca.Client("runtime-1", testpki.Options{}))
-	volume, reloaded := testpki.NewVolume(t.TempDir()), make(chan struct{}, 1)
+	serving := must(ca.Server("operator", testpki.Options{}))
+	stranger := must(ca.Client("runtime-1", testpki.Options{}))
+	volume := testpki.NewVolume(t.TempDir())
+	reloaded := make(chan struct{}, 1)
 	if err := volume.Write(testpki.Files(serving, ca)); err != nil {
 		t.Fatal(err)
 	}
+
 	bundle, cert, key := volume.Paths()
 	material := must(keys.NewFiles(keys.Paths{CA: bundle, Certificate: cert, Key: key}, keys.FilesOptions{
 		Poll: time.Millisecond, Hooks: keys.FilesHooks{Reloaded: func(keys.Generation) { reloaded <- struct{}{} }},
@@ -92,14 +95,17 @@ func TestAddListener(t *testing.T) {
 		}
 		status = post(t, sender, "https://"+socket.Addr().String()+"/v2/my-operator/event")
 	}
+
 	for !log.has("san_mismatch") {
 		if time.Now().After(deadline) {
 			t.Fatalf("the refusal is not in the log of the controller manager: %q", log.lines)
 		}
 	}
+
 	if err := volume.Write(testpki.Files(must(ca.Server("operator", testpki.Options{})), ca)); err != nil {
 		t.Fatal(err)
 	}
+
 	select {
 	case <-reloaded:
 	case <-time.After(time.Minute):
@@ -141,10 +147,11 @@ func forManager(
 	return controllerruntime.SourceFor(events, name, mapFunc, controllerruntime.SourceOptions{})
 }
 
-// setUpFaults are the forgotten and the wrong steps that the set-up refuses. The table in the guide has
-// those that a user can meet.
+// setUpFaults are the forgotten and the wrong steps that the set-up refuses. The table in the guide
+// has those that a user can meet.
 func setUpFaults(t *testing.T) map[string]func(mgr manager.Manager) error {
 	t.Helper()
+
 	ca := must(testpki.NewCA("ca", testpki.Options{}))
 	serving := must(ca.Server("operator", testpki.Options{}))
 	own := controllerruntime.MutualTLS(must(keys.NewMaterial(ca.PEM, serving.CertPEM, serving.KeyPEM)))
@@ -159,6 +166,7 @@ func setUpFaults(t *testing.T) map[string]func(mgr manager.Manager) error {
 			return err
 		}
 	}
+
 	second := func(first, second controllerruntime.ListenerConfig) func(manager.Manager) error {
 		return func(mgr manager.Manager) error {
 			must(controllerruntime.AddListener(mgr, first))
@@ -166,6 +174,7 @@ func setUpFaults(t *testing.T) map[string]func(mgr manager.Manager) error {
 			return err
 		}
 	}
+
 	source := func(name core.Manager, mapFunc controllerruntime.MapFunc[string]) func(manager.Manager) error {
 		return func(mgr manager.Manager) error {
 			_, err := forManager(must(controllerruntime.AddListener(mgr, configOf("", ""))), name, mapFunc)
@@ -195,7 +204,8 @@ func setUpFaults(t *testing.T) map[string]func(mgr manager.Manager) error {
 		"want Addr instead":             with(func(c *controllerruntime.ListenerConfig) { c.Options.Addr = ":8443" }),
 		"want Logger instead":           with(func(c *controllerruntime.ListenerConfig) { c.Options.Logger = slog.New(slog.DiscardHandler) }),
 		"MutualTLS and Options.TLS are both set": with(func(c *controllerruntime.ListenerConfig) {
-			c.Senders, c.Options.TLS = own, &tls.Config{MinVersion: tls.VersionTLS13}
+			c.Senders = own
+			c.Options.TLS = &tls.Config{MinVersion: tls.VersionTLS13}
 		}),
 
 		"this controller manager already has a listener with this name": second(configOf("", ":8443"), configOf("", ":9443")),
@@ -234,8 +244,10 @@ func setUpFaults(t *testing.T) map[string]func(mgr manager.Manager) error {
 			return events.Handle("modules", shared)
 		},
 		`listener "a" with the same fleet takes events of this manager already`: func(mgr manager.Manager) error {
-			first, second := configOf("a", ":8443"), configOf("b", ":9443")
-			first.Fleet, second.Fleet = watched, watched
+			first := configOf("a", ":8443")
+			second := configOf("b", ":9443")
+			first.Fleet = watched
+			second.Fleet = watched
 			must(forManager(must(controllerruntime.AddListener(mgr, first)), "clusters", byWatched))
 			_, err := forManager(must(controllerruntime.AddListener(mgr, second)), "clusters", byWatched)
 			return err
@@ -259,12 +271,18 @@ func TestSetUpRefusesWhatIsForgotten(t *testing.T) {
 
 // The control of the table: what is not forgotten is accepted, also two of each part.
 func TestSetUpAcceptsSeveralOfEach(t *testing.T) {
-	mgr, other := newManager(t, &records{}), newManager(t, &records{})
+	mgr := newManager(t, &records{})
+	other := newManager(t, &records{})
 	runtimes := newRuntimes(t, newFakeCache(t), controllerruntime.ByName)
-	one, two := configOf("one", "127.0.0.1:8443"), configOf("two", "127.0.0.2:8443")
-	one.Fleet, two.Fleet = must(fleet.New(fleet.Options{})), must(fleet.New(fleet.Options{}))
-	one.Runtimes, two.Runtimes = runtimes, runtimes
-	free, socket, random := configOf("free", "127.0.0.1:0"), configOf("socket", "127.0.0.1:8443"), configOf("random", "127.0.0.1:0")
+	one := configOf("one", "127.0.0.1:8443")
+	two := configOf("two", "127.0.0.2:8443")
+	one.Fleet = must(fleet.New(fleet.Options{}))
+	two.Fleet = must(fleet.New(fleet.Options{}))
+	one.Runtimes = runtimes
+	two.Runtimes = runtimes
+	free := configOf("free", "127.0.0.1:0")
+	socket := configOf("socket", "127.0.0.1:8443")
+	random := configOf("random", "127.0.0.1:0")
 	socket.Options.Listener = newDeafSocket()
 	for _, c := range []controllerruntime.ListenerConfig{one, two, free, socket, random} {
 		events := must(controllerruntime.AddListener(mgr, c))
@@ -272,6 +290,7 @@ func TestSetUpAcceptsSeveralOfEach(t *testing.T) {
 			must(forManager(events, name, byWatched))
 		}
 	}
+
 	must(controllerruntime.AddListener(other, one))
 }
 
@@ -283,9 +302,11 @@ func TestARefusedListenerLeavesNoName(t *testing.T) {
 	if _, err := controllerruntime.AddListener(mgr, broken); err == nil {
 		t.Error("no error without a verifier")
 	}
+
 	must(controllerruntime.AddListener(mgr, configOf("", "")))
 }
 
+// A component without a part that it needs is an error of the set-up, which names the part.
 func TestRegisterListenerComponentRefuses(t *testing.T) {
 	t.Parallel()
 	for want, tc := range map[string]struct {
@@ -311,6 +332,7 @@ func TestRegisterListenerComponentRefuses(t *testing.T) {
 // startFaults are the steps that the set-up cannot see. The controller manager ends with an error.
 func startFaults(t *testing.T) map[string]func(mgr manager.Manager, events *controllerruntime.Listener) {
 	t.Helper()
+
 	nothing := reconcile.TypedFunc[string](func(context.Context, string) (reconcile.Result, error) { return reconcile.Result{}, nil })
 	return map[string]func(mgr manager.Manager, events *controllerruntime.Listener){
 		"no controller takes its events: call SourceFor": func(manager.Manager, *controllerruntime.Listener) {},
@@ -325,6 +347,8 @@ func startFaults(t *testing.T) map[string]func(mgr manager.Manager, events *cont
 	}
 }
 
+// A step of the set-up that was forgotten ends the controller manager with an error that names the
+// step.
 func TestTheManagerEndsWithWhatIsForgotten(t *testing.T) {
 	for want, setUp := range startFaults(t) {
 		mgr := newManager(t, &records{})
@@ -338,8 +362,8 @@ func TestTheManagerEndsWithWhatIsForgotten(t *testing.T) {
 	}
 }
 
-// logFaults are the steps that only the log can name, each with its lines in the first two minutes. The
-// tests run in virtual time.
+// logFaults are the steps that only the log can name, each with its lines in the first two minutes.
+// The tests run in virtual time.
 func logFaults() map[string]struct {
 	run   func(t *testing.T, ctx context.Context, logger *slog.Logger)
 	lines int
@@ -350,12 +374,14 @@ func logFaults() map[string]struct {
 		c.Options.Listener = newDeafSocket()
 		return c
 	}
+
 	elected := make(chan struct{})
 	close(elected)
 	start := func(t *testing.T, ctx context.Context, events *controllerruntime.Listener) {
 		t.Helper()
 		check(t, events.Start(ctx))
 	}
+
 	type fault = struct {
 		run   func(t *testing.T, ctx context.Context, logger *slog.Logger)
 		lines int
@@ -568,11 +594,13 @@ func TestTheLogIsSilentAboutAnAddedEndpoint(t *testing.T) {
 // reconciler of a controller calls Client of the source that it is mapped to.
 func runControllers(t *testing.T, ctx context.Context, clients map[*stringSource]*stringSource) {
 	t.Helper()
+
 	queues := make(map[*stringSource]workqueue.TypedRateLimitingInterface[string])
 	for source := range clients {
 		queues[source] = newQueue(t)
 		started(t, source, queues[source])
 	}
+
 	for n := 0; ctx.Err() == nil; n++ {
 		for source, calls := range clients {
 			check(t, source.Handle(ctx, delivery("skr-1", fmt.Sprint(source, n))))
@@ -604,6 +632,7 @@ func reconcileTwice(t *testing.T, ctx context.Context, logger *slog.Logger, lane
 	}
 }
 
+// A forgotten step that no error can show has a line in the log, as often as it should.
 func TestTheLogNamesWhatIsForgotten(t *testing.T) {
 	for want, fault := range logFaults() {
 		t.Run(want, func(t *testing.T) {
@@ -639,6 +668,7 @@ func TestTheLogIsSilentAboutACompleteSetUp(t *testing.T) {
 					close(elected)
 					time.AfterFunc(20*time.Second, func() { started(t, source, newQueue(t)) })
 				}
+
 				check(t, events.Start(ctx))
 				if out.Len() > 0 {
 					t.Errorf("have lines, want none:\n%s", &out)
@@ -668,13 +698,15 @@ func TestTheLogIsSilentAboutTheRightController(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var out bytes.Buffer
 				logger := slog.New(slog.NewTextHandler(&out, nil))
-				source, queue := controllerruntime.NewSource(byWatched, controllerruntime.SourceOptions{Logger: logger}), newQueue(t)
+				source := controllerruntime.NewSource(byWatched, controllerruntime.SourceOptions{Logger: logger})
+				queue := newQueue(t)
 				started(t, source, queue)
 				for n := range 100 {
 					check(t, source.Handle(t.Context(), delivery("skr-1", fmt.Sprint("object-", n))))
 					run(source, queue, n)
 					<-time.After(20 * time.Second)
 				}
+
 				if out.Len() > 0 {
 					t.Errorf("have lines, want none:\n%s", &out)
 				}
@@ -700,6 +732,7 @@ func (k *taker) Ready() error { return k.ready }
 // Each controller of a manager gets every event. A permanent failure of one hides no other.
 func TestSeveralControllersOfOneManager(t *testing.T) {
 	t.Parallel()
+
 	notReady := fmt.Errorf("%w: has not started", core.ErrNotReady)
 	for name, tc := range map[string]struct {
 		first, second taker
@@ -717,11 +750,13 @@ func TestSeveralControllersOfOneManager(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			handler := controllerruntime.Several(&tc.first, &tc.second)
 			err := handler.Handle(t.Context(), delivery("skr-1", "a"))
 			if !errors.Is(err, tc.want) || (err == nil) != (tc.want == nil) || core.IsPermanent(err) != tc.permanent {
 				t.Errorf("have error %v, permanent %v, want %v", err, core.IsPermanent(err), tc.want)
 			}
+
 			want := []string(nil)
 			if tc.both {
 				want = []string{"a"}
@@ -733,10 +768,11 @@ func TestSeveralControllersOfOneManager(t *testing.T) {
 	}
 }
 
-// Two controllers of one manager and one of another get their events of one listener. An event of the
-// first is refused until both have started, and is then in both queues.
+// Two controllers of one manager and one of another get their events of one listener. An event of
+// the first is refused until both have started, and is then in both queues.
 func TestOneListenerSeveralControllers(t *testing.T) {
 	t.Parallel()
+
 	events, first, err := controllerruntime.RegisterListenerComponent(configOf("", ""), "clusters", byWatched, controllerruntime.SourceOptions{})
 	check(t, err)
 	second := must(controllerruntime.SourceFor(events, "clusters",
@@ -754,7 +790,9 @@ func TestOneListenerSeveralControllers(t *testing.T) {
 		change.WatchedGVK.Version = "v1"
 		return runtime.Forward(t.Context(), to, core.NewBatch(change))
 	}
-	queue, moduleQueue := newQueue(t), newQueue(t)
+
+	queue := newQueue(t)
+	moduleQueue := newQueue(t)
 	runtimeQueue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[core.RuntimeID]())
 	t.Cleanup(runtimeQueue.ShutDown)
 
@@ -763,6 +801,7 @@ func TestOneListenerSeveralControllers(t *testing.T) {
 	if err := send("clusters", "a"); !errors.Is(err, core.ErrNotReady) || queue.Len() != 0 {
 		t.Errorf("error %v and %d requests before the second controller has started, want not ready and none", err, queue.Len())
 	}
+
 	check(t, send("modules", "m"))
 	started(t, second, runtimeQueue)
 	check(t, errors.Join(send("clusters", "a"), send("clusters", "a")))
@@ -777,8 +816,8 @@ func TestOneListenerSeveralControllers(t *testing.T) {
 	}
 }
 
-// The fleet of a listener expects its runtimes for each manager with a source, and nobody has named the
-// managers twice. Sources follow it.
+// The fleet of a listener expects its runtimes for each manager with a source, and nobody has named
+// the managers twice. Sources follow it.
 func TestTheFleetExpectsTheManagersOfTheListener(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		watched := must(fleet.New(fleet.Options{}))
@@ -788,7 +827,9 @@ func TestTheFleetExpectsTheManagersOfTheListener(t *testing.T) {
 				return manager == "clusters" || object.GetName() == "skr-1"
 			}}))
 		c := configOf("", "")
-		c.Fleet, c.Runtimes, c.Options.Listener = watched, runtimes, newDeafSocket()
+		c.Fleet = watched
+		c.Runtimes = runtimes
+		c.Options.Listener = newDeafSocket()
 		events, source, err := controllerruntime.RegisterListenerComponent(c, "clusters", byWatched, controllerruntime.SourceOptions{})
 		check(t, err)
 		queue := newQueue(t)
@@ -829,6 +870,7 @@ func TestToChannel(t *testing.T) {
 		if err := handler.Handle(t.Context(), d); !errors.Is(err, core.ErrNotReady) || len(channel) > 0 {
 			t.Errorf("error %v and %d events of a replica that does not lead", err, len(channel))
 		}
+
 		close(leads)
 		check(t, handler.Handle(t.Context(), d))
 
@@ -838,12 +880,14 @@ func TestToChannel(t *testing.T) {
 				t.Fatalf("error %v of a full channel, want not ready", err)
 			}
 		}
+
 		if took := time.Since(begun); took > 200*time.Millisecond {
 			t.Errorf("a batch waited %v for a full channel, want 100 ms", took)
 		}
 		if name := (<-channel).Object.GetName(); name != "one" {
 			t.Errorf("event of %q, want one", name)
 		}
+
 		check(t, handler.Handle(t.Context(), d))
 
 		<-time.After(time.Minute)
@@ -886,21 +930,24 @@ func TestAChannelGetsElected(t *testing.T) {
 	check(t, <-ended)
 }
 
-// TestExportedFunctionsAreEasyToCall holds that no exported function has more than four parameters, or two
-// strings side by side: nothing would tell which is which.
+// TestExportedFunctionsAreEasyToCall holds that no exported function has more than four parameters,
+// or two strings side by side: nothing would tell which is which.
 func TestExportedFunctionsAreEasyToCall(t *testing.T) {
 	t.Parallel()
+
 	seen := 0
 	for _, name := range must(filepath.Glob("*.go")) {
 		if strings.HasSuffix(name, "_test.go") {
 			continue
 		}
+
 		file := must(parser.ParseFile(token.NewFileSet(), name, nil, 0))
 		for _, declared := range file.Decls {
 			function, ok := declared.(*ast.FuncDecl)
 			if !ok || !function.Name.IsExported() {
 				continue
 			}
+
 			seen++
 			var parameters []string
 			for _, field := range function.Type.Params.List {
@@ -908,13 +955,16 @@ func TestExportedFunctionsAreEasyToCall(t *testing.T) {
 				if identifier, ok := field.Type.(*ast.Ident); ok {
 					typeName = identifier.Name
 				}
+
 				for range max(len(field.Names), 1) {
 					parameters = append(parameters, typeName)
 				}
 			}
+
 			if len(parameters) > 4 {
 				t.Errorf("%s has %d parameters, want at most 4", function.Name.Name, len(parameters))
 			}
+
 			for i := range parameters[:max(len(parameters)-1, 0)] {
 				if parameters[i] == "string" && parameters[i+1] == "string" {
 					t.Errorf("%s has two strings side by side", function.Name.Name)
@@ -922,6 +972,7 @@ func TestExportedFunctionsAreEasyToCall(t *testing.T) {
 			}
 		}
 	}
+
 	if seen < 20 {
 		t.Errorf("%d exported functions are found, want more", seen)
 	}
@@ -930,6 +981,7 @@ func TestExportedFunctionsAreEasyToCall(t *testing.T) {
 // TestTheGuideNamesWhatIsForgotten holds that the table in the guide quotes messages that exist.
 func TestTheGuideNamesWhatIsForgotten(t *testing.T) {
 	t.Parallel()
+
 	guide := string(must(os.ReadFile(testcache.Path("../../docs/guide/embedding.md"))))
 	_, table, found := strings.Cut(guide, "<!-- table: forgotten steps -->\n")
 	table, _, _ = strings.Cut(table, "\n\n")
@@ -937,16 +989,20 @@ func TestTheGuideNamesWhatIsForgotten(t *testing.T) {
 	if !found || len(rows) < 15 {
 		t.Fatalf("the table has %d rows with a message, want at least 15", len(rows))
 	}
+
 	var said strings.Builder
 	for want := range setUpFaults(t) {
 		said.WriteString(want + "\n")
 	}
+
 	for want := range startFaults(t) {
 		said.WriteString(want + "\n")
 	}
+
 	for want := range logFaults() {
 		said.WriteString(want + "\n")
 	}
+
 	for _, row := range rows {
 		if !strings.Contains(said.String(), row[1]) {
 			t.Errorf("no test has the message %q of the guide", row[1])
@@ -957,6 +1013,7 @@ func TestTheGuideNamesWhatIsForgotten(t *testing.T) {
 // A listener that is mounted in another server takes events without Start.
 func TestAListenerInAnotherServer(t *testing.T) {
 	t.Parallel()
+
 	var out bytes.Buffer
 	c := configOf("", "")
 	c.Logger = slog.New(slog.NewTextHandler(&out, nil))
@@ -965,6 +1022,7 @@ func TestAListenerInAnotherServer(t *testing.T) {
 	if events.Addr() != nil || !errors.Is(events.Ready(), core.ErrNotReady) || events.NeedLeaderElection() {
 		t.Errorf("address %v and %v before the start", events.Addr(), events.Ready())
 	}
+
 	check(t, events.Handle("open", core.HandlerFunc(func(context.Context, core.Delivery) error { return nil })))
 	err = listenertest.Forwarder(events, core.Peer{ID: "skr-1"}).Forward(t.Context(), "open", core.NewBatch(core.WatchEvent{Resync: true}))
 	check(t, err)

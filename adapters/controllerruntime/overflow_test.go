@@ -47,6 +47,7 @@ func inFlood(t *testing.T, mapFunc controllerruntime.MapFunc[string], run func(f
 					}
 					return mapFunc(ctx, d)
 				}
+
 				f.stringSource = controllerruntime.NewSource(counting, controllerruntime.SourceOptions{
 					Logger: slog.New(slog.NewTextHandler(&f.log, nil)),
 				})
@@ -75,11 +76,13 @@ func (f *flood) reconcileAll() map[string]bool {
 		f.queue.Done(item)
 		seen[item] = true
 	}
+
 	return seen
 }
 
-// A runtime changes ever new objects, slowly or as fast as its share allows, while all workers are busy. Its part of the
-// queue has a bound, and one resync replaces all changes beyond it. The map function makes few of them, and the log says so.
+// A runtime changes ever new objects, slowly or as fast as its share allows, while all workers are
+// busy. Its part of the queue has a bound, and one resync replaces all changes beyond it. The map
+// function makes few of them, and the log says so.
 func TestALoudRuntimeFillsNoQueue(t *testing.T) {
 	t.Parallel()
 	for _, rate := range []int{10, 200} {
@@ -91,6 +94,7 @@ func TestALoudRuntimeFillsNoQueue(t *testing.T) {
 					check(f.t, f.change("loud", n))
 					time.Sleep(time.Second / time.Duration(rate))
 				}
+
 				check(f.t, f.change("quiet", 1))
 				time.Sleep(2 * time.Second)
 				if n := f.queue.Len(); n > mostWaiting+2 {
@@ -103,6 +107,7 @@ func TestALoudRuntimeFillsNoQueue(t *testing.T) {
 				if n := strings.Count(f.log.String(), "a resync replaces"); n == 0 || n > changes/rate/60+1 {
 					f.t.Errorf("%d lines in %v, want few:\n%.2000s", n, time.Duration(changes/rate)*time.Second, &f.log)
 				}
+
 				seen := f.reconcileAll()
 				if !seen["loud:"] || !seen["quiet:1"] || !seen["loud:0"] {
 					f.t.Errorf("the resync of the loud runtime was reconciled: %t, the change of another: %t, the first change: %t",
@@ -126,10 +131,12 @@ func TestAResyncReplacesNoLaterChange(t *testing.T) {
 		for n := range mostWaiting + 1 {
 			check(f.t, f.change("loud", n))
 		}
+
 		for item := ""; item != "loud:"; {
 			item, _ = f.queue.Get()
 			f.queue.Done(item)
 		}
+
 		time.Sleep(100 * time.Millisecond)
 		check(f.t, f.change("loud", 2*mostWaiting))
 		time.Sleep(time.Second)
@@ -139,10 +146,12 @@ func TestAResyncReplacesNoLaterChange(t *testing.T) {
 	})
 }
 
-// An operator may have no request for a resync. All changes of a loud runtime then stay in the queue. If the map function fails,
-// the sender keeps the change, and so it does if the resync is the request that has no room.
+// An operator may have no request for a resync. All changes of a loud runtime then stay in the
+// queue. If the map function fails, the sender keeps the change, and so it does if the resync is
+// the request that has no room.
 func TestWhatNoResyncReplaces(t *testing.T) {
 	t.Parallel()
+
 	errDown := errors.New("down")
 	for title, test := range map[string]struct {
 		resync func(d core.Delivery) ([]string, error)
@@ -170,6 +179,7 @@ func TestWhatNoResyncReplaces(t *testing.T) {
 						check(f.t, err)
 					}
 				}
+
 				time.Sleep(2 * time.Second)
 				if (err != nil) != test.fails || core.IsPermanent(err) {
 					f.t.Errorf("error %v, want one that is not permanent: %t", err, test.fails)

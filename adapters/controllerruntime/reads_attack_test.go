@@ -51,6 +51,7 @@ func (o *operated) reconcileAbsentAnd(absent, version string) {
 // read what they name. Then it counts the later writes of object u that are reconciled.
 func TestNoEventSilencesAnObject(t *testing.T) {
 	t.Parallel()
+
 	const writes = 13
 	for name, forged := range map[string]core.Delivery{
 		"control: no forged event":            {},
@@ -67,6 +68,7 @@ func TestNoEventSilencesAnObject(t *testing.T) {
 		for _, createdLater := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, object is created later: %v", name, createdLater), func(t *testing.T) {
 				t.Parallel()
+
 				o := operateByRuntime(t, nil)
 				if forged.Runtime != "" {
 					o.deliver(forged)
@@ -79,6 +81,7 @@ func TestNoEventSilencesAnObject(t *testing.T) {
 						t.Error("the creation is not reconciled")
 					}
 				}
+
 				o.reconcileAbsentAnd("optional", "7")
 				reconciled := 0
 				for base := int64(7); base < 7+writes; base++ {
@@ -90,6 +93,7 @@ func TestNoEventSilencesAnObject(t *testing.T) {
 						o.reconcileAbsentAnd("optional", strconv.FormatInt(base+1, 10))
 					}
 				}
+
 				if reconciled != writes {
 					t.Errorf("%d of %d writes are reconciled", reconciled, writes)
 				}
@@ -101,6 +105,7 @@ func TestNoEventSilencesAnObject(t *testing.T) {
 // TestOnlyTheAbsenceOfTheObjectCounts lets Get fail with the NotFounds that other things cause.
 func TestOnlyTheAbsenceOfTheObjectCounts(t *testing.T) {
 	t.Parallel()
+
 	notFound := func(group, resource, name string) error {
 		return apierrors.NewNotFound(schema.GroupResource{Group: group, Resource: resource}, name)
 	}
@@ -127,6 +132,7 @@ func TestOnlyTheAbsenceOfTheObjectCounts(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			o := operate(t)
 			deletion := named("o", "K", core.OperationDelete, "u", 7)
 			o.event("u", 6)
@@ -147,17 +153,20 @@ func TestOnlyTheAbsenceOfTheObjectCounts(t *testing.T) {
 // A deletion that a finalizer held ends with an UPDATE, and the object is absent.
 func TestTheEndOfAFinalizerIsReadOnce(t *testing.T) {
 	t.Parallel()
+
 	o := operate(t)
 	o.event("u", 6)
 	o.get(o.client())
 	if !o.event("u", 7) {
 		t.Fatal("the removal of the finalizer is not reconciled")
 	}
+
 	o.there.uid = ""
 	o.get(o.client())
 	if o.event("u", 7) {
 		t.Error("the resend is reconciled, although a reconcile read the absence")
 	}
+
 	o.there.uid = "u" // A read that finds the object again shows that the absence was none.
 	o.get(o.client())
 	if !o.event("u", 7) {
@@ -165,8 +174,8 @@ func TestTheEndOfAFinalizerIsReadOnce(t *testing.T) {
 	}
 }
 
-// TestHostileRuntimesLeaveRoomForReads lets runtimes name ever new objects, each of a request of its
-// own.
+// TestHostileRuntimesLeaveRoomForReads lets runtimes name ever new objects, each of a request of
+// its own.
 func TestHostileRuntimesLeaveRoomForReads(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ hostile, names int }{{0, 0}, {3, 12_000}, {130, 300}, {400, 100}} {
@@ -183,6 +192,7 @@ func TestHostileRuntimesLeaveRoomForReads(t *testing.T) {
 						}
 					}
 				}
+
 				drain(o.queue)
 				for _, uid := range []types.UID{"u", "v"} { // Two objects of an honest runtime.
 					o.there.uid = uid
@@ -221,15 +231,18 @@ func TestAnAPIServerThatIsRestored(t *testing.T) {
 					o.there.version = "500"
 					o.get(o.client())
 				}
+
 				for range 10 {
 					if tt.readsAgain {
 						break
 					}
+
 					time.Sleep(20 * time.Second) // In a bubble.
 					if tt.isForged {
 						o.event("u", 1)
 					}
 				}
+
 				if !o.event("u", 500) {
 					t.Error("a write after the restore is not reconciled")
 				}

@@ -102,7 +102,9 @@ func (o *operated) event(uid types.UID, base int64) (reconciles bool) {
 func named(name, kind string, operation core.Operation, uid types.UID, base int64) core.Delivery {
 	d := delivery("skr", name)
 	d.Event.WatchedGVK = schema.GroupVersionKind{Group: "g", Version: "v1", Kind: kind}
-	d.Event.Operation, d.Event.UID, d.Event.Base = operation, uid, base
+	d.Event.Operation = operation
+	d.Event.UID = uid
+	d.Event.Base = base
 	return d
 }
 
@@ -120,8 +122,9 @@ func (o *operated) get(c client.Client, opts ...client.GetOption) {
 	_ = c.Get(o.t.Context(), client.ObjectKey{Name: "o"}, new(metav1.PartialObjectMetadata), opts...)
 }
 
-// An API server was restored from a backup, so that the versions of its objects start again below those
-// that reconciles have read. The agent requests a resync, and later writes must be reconciled.
+// An API server was restored from a backup, so that the versions of its objects start again below
+// those that reconciles have read. The agent requests a resync, and later writes must be
+// reconciled.
 func TestAResyncEndsEarlierReads(t *testing.T) {
 	t.Parallel()
 	for name, read := range map[string]func(o *operated, resync func()){
@@ -140,6 +143,7 @@ func TestAResyncEndsEarlierReads(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			o := operate(t)
 			o.event("u", 6)
 			read(o, func() { o.deliver(resyncOf("skr")) })
@@ -148,6 +152,7 @@ func TestAResyncEndsEarlierReads(t *testing.T) {
 			if !o.event("u", 3) {
 				t.Error("a write after the restore is not reconciled, because an earlier reconcile has read a higher version")
 			}
+
 			o.get(o.client())
 			if o.event("u", 3) {
 				t.Error("a read after the resync does not count")
@@ -156,12 +161,14 @@ func TestAResyncEndsEarlierReads(t *testing.T) {
 	}
 }
 
-// The resend of a resync comes 35 s after the resync, as the last resends of many events do. The reads
-// between the two are of the restored API server.
+// The resend of a resync comes 35 s after the resync, as the last resends of many events do. The
+// reads between the two are of the restored API server.
 func TestAResendOfAResyncEndsNoReads(t *testing.T) {
 	t.Parallel()
+
 	o := operate(t)
-	first, second := resyncOf("skr"), resyncOf("skr")
+	first := resyncOf("skr")
+	second := resyncOf("skr")
 	first.Event.Time = time.Unix(100, 0)
 	second.Event.Time = time.Unix(200, 0)
 	o.deliver(first)
@@ -171,6 +178,7 @@ func TestAResendOfAResyncEndsNoReads(t *testing.T) {
 	if o.event("u", 6) {
 		t.Error("a resend of the resync ends a read that came after the resync")
 	}
+
 	o.deliver(second)
 	if !o.event("u", 6) {
 		t.Error("a second resync ends no reads")
@@ -264,10 +272,12 @@ func TestReadWritesNeedNoReconcile(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			o := operate(t)
 			if o.there = tt.there; o.there.kind == "" {
 				o.there.kind = "K"
 			}
+
 			uid := tt.uid
 			switch uid {
 			case "":
@@ -275,6 +285,7 @@ func TestReadWritesNeedNoReconcile(t *testing.T) {
 			case "-":
 				uid = ""
 			}
+
 			event := named("o", "K", cmp.Or(tt.operation, core.OperationUpdate), uid, tt.base)
 			if !o.deliver(event) {
 				t.Fatal("the first event is not reconciled")
@@ -282,6 +293,7 @@ func TestReadWritesNeedNoReconcile(t *testing.T) {
 			if tt.reconcile == nil {
 				tt.reconcile = func(o *operated) { o.get(o.client()) }
 			}
+
 			tt.reconcile(o)
 			if got := o.deliver(event); got != tt.want {
 				t.Errorf("the resend is reconciled: %v, want %v", got, tt.want)
@@ -293,6 +305,7 @@ func TestReadWritesNeedNoReconcile(t *testing.T) {
 // A reconcile that began before the event may act on an older read.
 func TestReadsOfEarlierReconcilesDoNotCount(t *testing.T) {
 	t.Parallel()
+
 	o := operate(t)
 	before := o.client()
 	o.event("u", 6)
@@ -300,6 +313,7 @@ func TestReadsOfEarlierReconcilesDoNotCount(t *testing.T) {
 	if !o.event("u", 6) {
 		t.Error("the read of a reconcile that began before the event counts")
 	}
+
 	o.there.uid = ""
 	o.event("created", 0)
 	between := o.client()
@@ -311,20 +325,24 @@ func TestReadsOfEarlierReconcilesDoNotCount(t *testing.T) {
 	}
 }
 
+// A write after the last read is reconciled, also if a read came before its commit.
 func TestNewWritesAreReconciled(t *testing.T) {
 	t.Parallel()
+
 	o := operate(t)
 	o.event("u", 6)
 	o.get(o.client())
 	if !o.event("u", 7) {
 		t.Error("a write after the read is not reconciled")
 	}
+
 	o.get(o.client())
 	if !o.event("u", 7) {
 		t.Error("a write that is not committed counts as read")
 	}
 }
 
+// An object is forgotten after the time of its resends, and beyond the number of objects that fit.
 func TestReadsAreForgotten(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -335,9 +353,11 @@ func TestReadsAreForgotten(t *testing.T) {
 		if !o.event("u", 6) {
 			t.Error("the object is remembered after its resends")
 		}
+
 		for i := range 300 {
 			o.event(types.UID(strconv.Itoa(i)), 6)
 		}
+
 		o.there.uid = "299"
 		o.get(o.client())
 		o.event("299", 6)
@@ -345,6 +365,7 @@ func TestReadsAreForgotten(t *testing.T) {
 		if len(drain(o.queue)) == 0 {
 			t.Error("a runtime makes the source remember 300 objects")
 		}
+
 		time.Sleep(2 * time.Minute)
 		o.event("299", 6)
 		o.get(o.client())
@@ -354,6 +375,7 @@ func TestReadsAreForgotten(t *testing.T) {
 	})
 }
 
+// A source that no controller has started returns the client itself.
 func TestClientBeforeTheStart(t *testing.T) {
 	t.Parallel()
 	source := controllerruntime.NewSource(byWatched, controllerruntime.SourceOptions{})
@@ -368,7 +390,8 @@ func TestAnUnusedClientIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]int{"used": 0, "not used": 1} {
 		synctest.Test(t, func(t *testing.T) {
-			o, log := operate(t), &records{}
+			o := operate(t)
+			log := &records{}
 			o.source = controllerruntime.NewSource(byWatched, controllerruntime.SourceOptions{
 				Logger: controllerruntime.Logger(funcr.New(log.add, funcr.Options{})),
 			})
@@ -380,6 +403,7 @@ func TestAnUnusedClientIsLoggedOnce(t *testing.T) {
 				}
 				time.Sleep(32 * time.Second) // In a bubble.
 			}
+
 			if n := len(log.lines); n != want || want > 0 && !log.has("Source.Client") {
 				t.Errorf("%s: the log is %q, want %d lines", name, log.lines, want)
 			}

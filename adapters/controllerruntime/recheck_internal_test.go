@@ -21,12 +21,14 @@ func TestChecksAreBounded(t *testing.T) {
 		book.rechecks = newRechecks(func(runtime core.RuntimeID, request string) {
 			again <- string(runtime) + ":" + request
 		})
-		book.rechecks.most, book.rechecks.mostOfRuntime = 2, 1
+		book.rechecks.most = 2
+		book.rechecks.mostOfRuntime = 1
 
 		observe := func(runtime core.RuntimeID, request string) due {
 			at, _ := book.observeEvent(runtime, request, &core.WatchEvent{UID: types.UID(request), Base: 5, Time: time.Now()})
 			return at
 		}
+
 		for round := range 3 {
 			for _, want := range []struct {
 				runtime core.RuntimeID
@@ -69,6 +71,7 @@ func TestACheckWithoutItsPlace(t *testing.T) {
 		for i := range 2 {
 			book.observeEvent("a", "r", &core.WatchEvent{UID: types.UID(rune('u' + i)), Base: 5})
 		}
+
 		book.mu.Lock()
 		book.evictPlace(0)
 		book.mu.Unlock()

@@ -16,6 +16,7 @@ const ms = time.Millisecond
 // operateMatched returns a source with a reconcile that has read the object of an event.
 func operateMatched(t *testing.T) *operated {
 	t.Helper()
+
 	o := operate(t)
 	o.there.version = "5"
 	o.write(4)
@@ -24,6 +25,7 @@ func operateMatched(t *testing.T) *operated {
 	if n := len(drain(o.queue)); n > 0 {
 		t.Errorf("%d requests after the first write, which was read", n)
 	}
+
 	return o
 }
 
@@ -53,8 +55,8 @@ func (o *operated) after(wait time.Duration) int {
 	return len(drain(o.queue))
 }
 
-// TestAnEarlyReadIsRepeated delivers the event of a write, and counts the later requests. Version 5 is
-// that before the write, and version 6 has it.
+// TestAnEarlyReadIsRepeated delivers the event of a write, and counts the later requests. Version 5
+// is that before the write, and version 6 has it.
 func TestAnEarlyReadIsRepeated(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -74,11 +76,15 @@ func TestAnEarlyReadIsRepeated(t *testing.T) {
 			o.there.version = "6"
 			o.get(o.client())
 		}, 0},
-		"not read":                   {func(*operated) {}, 1},
-		"read for another request":   {func(o *operated) { o.there.version = "6"; o.get(o.source.Client("skr:p", "skr", &o.there)) }, 1},
-		"read of another runtime":    {func(o *operated) { o.there.version = "6"; o.get(o.source.Client(o.request, "skr-2", &o.there)) }, 1},
-		"another object of the name": {func(o *operated) { o.there.uid, o.there.version = "v", "9"; o.get(o.client()) }, 1},
-		"absent after the commit":    {func(o *operated) { o.there.uid = ""; o.get(o.client()) }, 0},
+		"not read":                 {func(*operated) {}, 1},
+		"read for another request": {func(o *operated) { o.there.version = "6"; o.get(o.source.Client("skr:p", "skr", &o.there)) }, 1},
+		"read of another runtime":  {func(o *operated) { o.there.version = "6"; o.get(o.source.Client(o.request, "skr-2", &o.there)) }, 1},
+		"another object of the name": {func(o *operated) {
+			o.there.uid = "v"
+			o.there.version = "9"
+			o.get(o.client())
+		}, 1},
+		"absent after the commit": {func(o *operated) { o.there.uid = ""; o.get(o.client()) }, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -87,6 +93,7 @@ func TestAnEarlyReadIsRepeated(t *testing.T) {
 				if !o.write(5) {
 					t.Fatal("the event is not reconciled immediately")
 				}
+
 				tt.reconcile(o)
 				if got := o.after(99 * ms); got != 0 {
 					t.Errorf("%d requests before the check", got)
@@ -102,8 +109,8 @@ func TestAnEarlyReadIsRepeated(t *testing.T) {
 	}
 }
 
-// TestResendsAreNotChecked counts the reconciles of a write that is rejected: one for each of its three
-// events, and one at the check.
+// TestResendsAreNotChecked counts the reconciles of a write that is rejected: one for each of its
+// three events, and one at the check.
 func TestResendsAreNotChecked(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -117,6 +124,7 @@ func TestResendsAreNotChecked(t *testing.T) {
 			o.get(o.client())
 			reconciles += o.after(wait)
 		}
+
 		if reconciles != 4 {
 			t.Errorf("%d reconciles of a rejected write, want 4", reconciles)
 		}
@@ -127,8 +135,8 @@ func TestResendsAreNotChecked(t *testing.T) {
 	})
 }
 
-// TestLaterEventsMoveTheCheck delivers an event each 50 ms. Each has a reconcile, and only the last one
-// needs a check.
+// TestLaterEventsMoveTheCheck delivers an event each 50 ms. Each has a reconcile, and only the last
+// one needs a check.
 func TestLaterEventsMoveTheCheck(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -137,19 +145,22 @@ func TestLaterEventsMoveTheCheck(t *testing.T) {
 			if !o.write(base) {
 				t.Fatal("the event is not reconciled immediately")
 			}
+
 			o.there.version = strconv.FormatInt(base, 10) // The commit takes longer than the reconcile.
 			o.get(o.client())
 			if got := o.after(50 * ms); got != 0 {
 				t.Errorf("%d requests between the events", got)
 			}
 		}
+
 		if got := o.after(50 * ms); got != 1 {
 			t.Errorf("%d requests at the check of the last event, want 1", got)
 		}
 	})
 }
 
-// TestWithoutReadsNothingIsChecked is about operators that do not call Client, or read other objects.
+// TestWithoutReadsNothingIsChecked is about operators that do not call Client, or read other
+// objects.
 func TestWithoutReadsNothingIsChecked(t *testing.T) {
 	t.Parallel()
 	for name, reconcile := range map[string]func(*operated){
@@ -175,6 +186,8 @@ func TestWithoutReadsNothingIsChecked(t *testing.T) {
 	}
 }
 
+// Only a source that knows the reads of its reconciles names a check, and only on the replica that
+// leads.
 func TestRecheckAfter(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -198,6 +211,7 @@ func TestWithoutRoomRequestsWait(t *testing.T) {
 		for i := range 256 {
 			o.deliver(named(strconv.Itoa(i), "K", core.OperationUpdate, "u", 5))
 		}
+
 		o.after(time.Second)
 
 		for _, want := range []struct {
@@ -219,7 +233,8 @@ func TestWithoutRoomRequestsWait(t *testing.T) {
 func TestSeveralHandlersCheckTogether(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		one, two := operateMatched(t), operateMatched(t)
+		one := operateMatched(t)
+		two := operateMatched(t)
 		plain := core.HandlerFunc(func(context.Context, core.Delivery) error { return nil })
 		for name, tt := range map[string]struct {
 			handlers []core.Handler

@@ -60,10 +60,12 @@ func (c *configMaps) serve(w http.ResponseWriter, r *http.Request) {
 	if c.current != nil {
 		list.Items = append(list.Items, *c.current)
 	}
+
 	events := make(chan metav1.WatchEvent, 16)
 	if r.URL.Query().Get("watch") != "" && refusal.Code == 0 {
 		c.watches = append(c.watches, events)
 	}
+
 	c.mu.Unlock()
 
 	if r.URL.Query().Get("sendInitialEvents") != "" { // An old server: the client lists then.
@@ -78,6 +80,7 @@ func (c *configMaps) serve(w http.ResponseWriter, r *http.Request) {
 		_ = json.NewEncoder(w).Encode(list)
 		return
 	}
+
 	controller := http.NewResponseController(w)
 	_ = controller.Flush()
 	for {
@@ -110,6 +113,7 @@ func (c *configMaps) refuse(refusal metav1.Status) {
 	for _, watch := range c.watches {
 		close(watch)
 	}
+
 	c.watches = nil
 }
 
@@ -126,14 +130,17 @@ func (c *configMaps) put(data map[string]string) {
 	}
 	switch {
 	case data == nil:
-		kind, object = "DELETED", c.current
+		kind = "DELETED"
+		object = c.current
 	case c.current == nil:
 		kind = "ADDED"
 	}
+
 	c.current = object
 	if data == nil {
 		c.current = nil
 	}
+
 	for _, watch := range c.watches {
 		raw := must(json.Marshal(object))
 		event := metav1.WatchEvent{Type: kind}
@@ -142,10 +149,11 @@ func (c *configMaps) put(data map[string]string) {
 	}
 }
 
-// The list is read live, for this one ConfigMap. A failure keeps the last good list, and before there
-// is any, no sender is admitted.
+// The list is read live, for this one ConfigMap. A failure keeps the last good list, and before
+// there is any, no sender is admitted.
 func TestRevocationsFromConfigMap(t *testing.T) {
 	t.Parallel()
+
 	api := &configMaps{selectors: map[string]bool{}, refusal: forbidden}
 	server := httptest.NewServer(api)
 	t.Cleanup(server.Close)
@@ -162,6 +170,7 @@ func TestRevocationsFromConfigMap(t *testing.T) {
 	if runnable == nil || runnable.NeedLeaderElection() {
 		t.Error("the list is read by the leader only")
 	}
+
 	ended := make(chan error, 1)
 	go func() { ended <- mgr.Start(t.Context()) }()
 	t.Cleanup(func() {
@@ -180,6 +189,7 @@ func TestRevocationsFromConfigMap(t *testing.T) {
 			}
 		}
 	}
+
 	revokes := func(runtime core.RuntimeID) bool {
 		return revoked.RevocationList().Revokes(core.Peer{ID: runtime})
 	}
@@ -200,6 +210,7 @@ func TestRevocationsFromConfigMap(t *testing.T) {
 	if !revokes("runtime-a") {
 		t.Error("the last good list did not stay")
 	}
+
 	api.put(map[string]string{"revoked": "name:runtime-b"})
 	within("the next list", func() bool { return revokes("runtime-b") && !revokes("runtime-a") })
 	api.put(map[string]string{"revoked": ""})
@@ -208,6 +219,7 @@ func TestRevocationsFromConfigMap(t *testing.T) {
 	if broken.Load() {
 		t.Error("a list that is read is broken")
 	}
+
 	api.refuse(forbidden)
 	within("the right is gone", broken.Load)
 	api.refuse(allowed)
@@ -228,9 +240,11 @@ func TestRevocationsFromConfigMap(t *testing.T) {
 
 func TestRevocationsFromConfigMapRefuses(t *testing.T) {
 	t.Parallel()
+
 	if _, err := controllerruntime.RevocationsFromConfigMap(nil, types.NamespacedName{Namespace: "a", Name: "b"}, intake.RevocationOptions{}); err == nil {
 		t.Error("no controller manager is needed")
 	}
+
 	mgr := newManager(t, &records{})
 	for _, name := range []types.NamespacedName{{}, {Name: "a"}, {Namespace: "a"}} {
 		if _, err := controllerruntime.RevocationsFromConfigMap(mgr, name, intake.RevocationOptions{}); err == nil {
@@ -242,6 +256,7 @@ func TestRevocationsFromConfigMapRefuses(t *testing.T) {
 // Failures far from each other are several outages: each attempt that works in between is silent.
 func TestLengthOfAnOutage(t *testing.T) {
 	t.Parallel()
+
 	start := time.Now()
 	var failures []time.Time
 	for _, after := range []time.Duration{0, 30 * time.Second, 90 * time.Second, time.Hour, time.Hour + time.Second} {

@@ -29,8 +29,10 @@ func owner(name string) types.NamespacedName {
 	return types.NamespacedName{Namespace: "kcp-system", Name: name}
 }
 
+// Each map function requests the objects of its rule, and an event without an object is no error.
 func TestMapFuncs(t *testing.T) {
 	t.Parallel()
+
 	label := func(runtime string) map[string]string { return map[string]string{"runtime-id": runtime} }
 	runtimes := newRuntimes(t, newFakeCache(t,
 		kyma("one", nil, label("skr-1")), kyma("two", nil, label("skr-2")), kyma("three", nil, label("skr-2")),
@@ -60,11 +62,13 @@ func TestMapFuncs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			d := core.Delivery{Runtime: tc.runtime, Event: core.WatchEvent{Owner: tc.owner}}
 			requests, err := tc.mapFunc(t.Context(), d)
 			if (err != nil) != tc.refuse {
 				t.Errorf("have error %v, want one: %v", err, tc.refuse)
 			}
+
 			var got []string
 			for _, request := range requests {
 				if request.Namespace != "kcp-system" {
@@ -72,6 +76,7 @@ func TestMapFuncs(t *testing.T) {
 				}
 				got = append(got, request.Name)
 			}
+
 			slices.Sort(got)
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("requests (-want +have):\n%s", diff)
@@ -101,6 +106,7 @@ func TestRuntimesNotReady(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			fake := newFakeCache(t, kyma("skr-1", domain("skr-1.example.com"), nil))
 			fake.namespaces = strings.Contains(name, "namespaces")
 			runtimes := newRuntimes(t, fake, controllerruntime.ByName)
@@ -119,10 +125,13 @@ func TestRuntimesNotReady(t *testing.T) {
 	}
 }
 
+// An argument that is missing or contradicts another one is an error, which names the argument.
 func TestNewRuntimesRefuses(t *testing.T) {
 	t.Parallel()
+
 	byName := controllerruntime.ByName
-	unknown, known := newFakeCache(t), newFakeCache(t)
+	unknown := newFakeCache(t)
+	known := newFakeCache(t)
 	unknown.unknown = errFake
 	newRuntimes(t, known, byName)
 	kymas := kyma("", nil, nil)
@@ -159,6 +168,7 @@ func BenchmarkEnqueueByRuntime(b *testing.B) {
 		deliveries[i].Runtime = core.RuntimeID(fmt.Sprintf("skr-%d", i))
 		check(b, fake.store.Add(kyma(string(deliveries[i].Runtime), domain(fmt.Sprintf("%d.example.com", i)), nil)))
 	}
+
 	mapFunc := controllerruntime.EnqueueByRuntime(runtimes)
 	b.Run("map", func(b *testing.B) {
 		b.ReportAllocs()
@@ -202,6 +212,8 @@ func pinned() []*metav1.PartialObjectMetadata {
 	}
 }
 
+// The domain of an owner or of a runtime is found, and each doubt about it is refused with its
+// reason.
 func TestDomain(t *testing.T) {
 	t.Parallel()
 	for name, namespaces := range map[string]bool{"one cache": false, "a cache of several namespaces": true} {
@@ -216,6 +228,7 @@ func TestDomain(t *testing.T) {
 
 func testDomain(t *testing.T, runtimes *controllerruntime.Runtimes) {
 	t.Helper()
+
 	none := types.NamespacedName{}
 	for name, tc := range map[string]struct {
 		runtime core.RuntimeID
@@ -252,6 +265,7 @@ func testDomain(t *testing.T, runtimes *controllerruntime.Runtimes) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			got, err := runtimes.Domain(t.Context(), tc.runtime, &core.WatchEvent{Owner: tc.owner})
 			if got != tc.domain {
 				t.Errorf("have domain %q, want %q", got, tc.domain)
@@ -340,6 +354,7 @@ func newFakeCache(t testing.TB, objects ...*metav1.PartialObjectMetadata) *fakeC
 		fake.Set(object)
 		check(t, fake.store.Add(object))
 	}
+
 	return fake
 }
 
@@ -350,16 +365,19 @@ func (f *fakeCache) GetInformer(
 	for _, set := range opts {
 		set(&options)
 	}
+
 	if options.BlockUntilSynced == nil || *options.BlockUntilSynced {
 		return nil, fmt.Errorf("%w: waits for the cache", errFake)
 	}
 	if f.unknown != nil {
 		return nil, f.unknown
 	}
+
 	informer, err := f.Cache.GetInformer(ctx, object)
 	if f.namespaces {
 		return fakeInformer{informer, f}, err
 	}
+
 	return indexedInformer{fakeInformer{informer, f}}, err
 }
 
@@ -367,8 +385,10 @@ func (f *fakeCache) GetInformer(
 func kyma(name string, annotations, labels map[string]string) *metav1.PartialObjectMetadata {
 	object := &metav1.PartialObjectMetadata{}
 	object.SetGroupVersionKind(kymaKind())
-	object.Namespace, object.Name = "kcp-system", name
-	object.Annotations, object.Labels = annotations, labels
+	object.Namespace = "kcp-system"
+	object.Name = name
+	object.Annotations = annotations
+	object.Labels = labels
 	return object
 }
 

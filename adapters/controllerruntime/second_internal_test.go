@@ -58,10 +58,12 @@ func TestALaterListWaitsForNoFormerOne(t *testing.T) {
 		for n := range many {
 			many[n] = strconv.Itoa(n)
 		}
+
 		r.addListed("", many...)
 		if wait := r.wants("199"); wait < 2*resyncWait {
 			r.t.Errorf("control: the last of a long list waits %v, want longer", wait)
 		}
+
 		r.reconcileAll()
 		time.Sleep(resyncWait + time.Second)
 		synctest.Wait()
@@ -122,6 +124,7 @@ func TestTheSizeOfTheBook(t *testing.T) {
 			see(runtime, "1")
 			see(runtime, "2")
 		}
+
 		time.Sleep(awaitedFor)
 		see("b", "3")
 		time.Sleep(awaitedFor / 2)
@@ -141,6 +144,7 @@ func TestAFullBookTakesFromTheLargest(t *testing.T) {
 		for _, name := range []types.UID{"1", "2"} {
 			book.observeEvent("a", "r", &core.WatchEvent{UID: name, Base: 5})
 		}
+
 		if have := book.evictPlace(size); have != want {
 			t.Errorf("a runtime with %d objects takes a place of one with 2: %t, want %t", size, have, want)
 		}
@@ -150,6 +154,7 @@ func TestAFullBookTakesFromTheLargest(t *testing.T) {
 // A watch that was interrupted reports a deletion by the last state.
 func TestTheRuntimeOfALateDeletion(t *testing.T) {
 	t.Parallel()
+
 	r := &Runtimes{identify: func(object client.Object) core.RuntimeID { return core.RuntimeID(object.GetName()) }}
 	object := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "skr-1"}}
 	for _, deleted := range []any{object, toolscache.DeletedFinalStateUnknown{Key: "skr-1", Obj: object}} {
@@ -157,6 +162,7 @@ func TestTheRuntimeOfALateDeletion(t *testing.T) {
 			t.Errorf("%T is of runtime %q, want skr-1", deleted, id)
 		}
 	}
+
 	if id := r.idOf(toolscache.DeletedFinalStateUnknown{Key: "skr-1"}); id != "" {
 		t.Errorf("an unknown state is of runtime %q", id)
 	}
@@ -174,11 +180,13 @@ func TestALoudRuntimeHasFewTimers(t *testing.T) {
 			if !r.addChange("loud", strconv.Itoa(n)) {
 				overflows++
 			}
+
 			time.Sleep(time.Second / rate)
 			if n%int(busy.Seconds()*rate) == 0 {
 				r.reconcileAll()
 			}
 		}
+
 		r.raises.mu.Lock()
 		defer r.raises.mu.Unlock()
 		if len(r.raises.raised) > mostRaised || overflows == 0 {
@@ -198,11 +206,13 @@ func TestAReconcileEndsTheWaitForPriority(t *testing.T) {
 		for _, request := range []string{"listed", "again", "polled later"} {
 			r.noteBegin("", request)
 		}
+
 		for request, waits := range map[string]bool{"listed": false, "again": true, "of others": true, "polled later": true} {
 			if have := r.wants(request) > 0; have != waits {
 				r.t.Errorf("%s waits for a higher priority: %t, want %t", request, have, waits)
 			}
 		}
+
 		if r.raises.waiting[""] != 2 {
 			r.t.Errorf("%d requests of lists wait for one another, want 2", r.raises.waiting[""])
 		}
@@ -246,6 +256,7 @@ func TestAFailedRequestGetsAHigherPriority(t *testing.T) {
 // failTimes reconciles a request until it has failed so many times, and returns its last priority.
 func (r *raising) failTimes(request string, fails int) (priority int) {
 	r.t.Helper()
+
 	var backoff time.Duration
 	for n := range fails + 1 {
 		ready := time.Now()
@@ -253,6 +264,7 @@ func (r *raising) failTimes(request string, fails int) (priority int) {
 		if waited := time.Since(ready); waited < backoff {
 			r.t.Errorf("attempt %d comes after %v, want its backoff of %v", n+1, waited, backoff)
 		}
+
 		r.noteBegin("", request)
 		if n < fails {
 			backoff = 5 * time.Millisecond << n
@@ -260,8 +272,10 @@ func (r *raising) failTimes(request string, fails int) (priority int) {
 		} else {
 			r.ranked.Forget(request)
 		}
+
 		r.queue.Done(request)
 	}
+
 	return priority
 }
 
@@ -273,6 +287,7 @@ func TestFailuresOfALoudRuntimeWaitForOneAnother(t *testing.T) {
 		for n := range many {
 			r.addListed("loud", strconv.Itoa(n))
 		}
+
 		time.Sleep(time.Second)
 		for range many {
 			item, priority, _ := r.ranked.GetWithPriority()
@@ -287,6 +302,7 @@ func TestFailuresOfALoudRuntimeWaitForOneAnother(t *testing.T) {
 		for n := range many {
 			last = max(last, r.wants(strconv.Itoa(n)))
 		}
+
 		if want := (many - 1) * listedPace; last != want {
 			r.t.Errorf("the last of %d retries gets its priority after %v, want %v", many, last, want)
 		}
@@ -300,10 +316,12 @@ func TestFewBegunRequestsAreFollowed(t *testing.T) {
 		for n := range 2 * mostBegun {
 			r.addResync(strconv.Itoa(n), 0)
 		}
+
 		time.Sleep(time.Second)
 		for n := range 2 * mostBegun {
 			r.noteBegin("", strconv.Itoa(n))
 		}
+
 		if n := len(r.raises.begun.requests); n != mostBegun {
 			r.t.Errorf("%d requests are followed, want %d", n, mostBegun)
 		}
@@ -320,6 +338,7 @@ func TestAPollDelaysNoLaterRequest(t *testing.T) {
 				if polled {
 					r.addResync("r", time.Hour)
 				}
+
 				time.Sleep(time.Minute)
 				r.addListed(of, "another", "r", "r")
 				if wait, want := r.wants("r"), resyncWait+listedPace; wait != want {
@@ -342,6 +361,7 @@ func TestAPollTakesNoPlaceOfALoudRuntime(t *testing.T) {
 		for n := range mostRaised {
 			r.addListed("loud", strconv.Itoa(n))
 		}
+
 		if r.addListed("loud", "r") {
 			r.t.Error("a request that waits for its poll has room, want a resync in its place")
 		}

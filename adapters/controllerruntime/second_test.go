@@ -77,6 +77,7 @@ func TestAnUpdateBeforeADeletionIsChecked(t *testing.T) {
 					o.deliver(d)
 					time.Sleep(ms) // In a bubble.
 				}
+
 				o.there.uid = ""
 				o.get(o.client())
 				if n := o.after(150 * ms); n != tt.want {
@@ -90,18 +91,22 @@ func TestAnUpdateBeforeADeletionIsChecked(t *testing.T) {
 // Many runtimes are cut off in the same moment. Their reconciles are spread over the time.
 func TestACutOfManyRuntimesIsSpread(t *testing.T) {
 	t.Parallel()
+
 	const many = 60
 	synctest.Test(t, func(t *testing.T) {
 		watched := must(fleet.New(fleet.Options{PollOtherwise: time.Minute}))
-		source, queue := controllerruntime.NewSource(byWatched, controllerruntime.SourceOptions{}), newQueue(t)
+		source := controllerruntime.NewSource(byWatched, controllerruntime.SourceOptions{})
+		queue := newQueue(t)
 		source.Follow(watched, "my-operator")
 		started(t, source, queue)
 		for n := range many {
 			beating(watched, core.RuntimeID(strconv.Itoa(n)), "my-operator", false)
 		}
+
 		for n := range many {
 			beating(watched, core.RuntimeID(strconv.Itoa(n)), "my-operator", true)
 		}
+
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		early := queue.Len()
@@ -110,6 +115,7 @@ func TestACutOfManyRuntimesIsSpread(t *testing.T) {
 		if all := queue.Len(); early > many/2 || all != many {
 			t.Errorf("%d requests after 10 s and %d after 70 s, want a part and %d", early, all, many)
 		}
+
 		queue.ShutDown()
 	})
 }
@@ -128,6 +134,7 @@ func TestAControllerThatHasEndedMissesNoEvents(t *testing.T) {
 			if ends {
 				end()
 			}
+
 			time.Sleep(time.Minute)
 			synctest.Wait()
 			if logged := lines.Len() > 0; logged == ends {
@@ -184,6 +191,7 @@ func runningFleet(t *testing.T) *fleet.Fleet {
 		take := core.HandlerFunc(func(context.Context, core.Delivery) error { return nil })
 		_ = watched.Receiver().Start(t.Context(), map[core.Manager]core.Handler{"one": take, "two": take})
 	}()
+
 	return watched
 }
 
@@ -211,6 +219,7 @@ func id(runtime string) map[string]string { return map[string]string{"id": runti
 // Two calls of Track add up, and so do two managers of one call.
 func TestTrackAddsUp(t *testing.T) {
 	t.Parallel()
+
 	synctest.Test(t, func(t *testing.T) {
 		f := track(t, controllerruntime.RuntimesOptions{Expected: func(object client.Object, manager core.Manager) bool {
 			return manager == "two" || object.GetName() != "only-two"
@@ -268,6 +277,7 @@ func TestTwoFleetsForgetARuntime(t *testing.T) {
 // Each object that represents a runtime has requests.
 func TestEnqueueForEachObject(t *testing.T) {
 	t.Parallel()
+
 	runtimes := newRuntimes(t, newFakeCache(t, kyma("one", nil, id("a")), kyma("two", nil, id("a")), kyma("other", nil, id("b"))),
 		controllerruntime.ByLabel("id"))
 	requests, err := controllerruntime.EnqueueFor(runtimes, func(_ context.Context, object client.Object) []reconcile.Request {
@@ -278,6 +288,7 @@ func TestEnqueueForEachObject(t *testing.T) {
 	for _, request := range requests {
 		names = append(names, request.Name)
 	}
+
 	slices.Sort(names)
 	if !slices.Equal(names, []string{"one-module", "two-module"}) {
 		t.Errorf("requests %q, want one for each of two objects", names)

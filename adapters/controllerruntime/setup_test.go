@@ -52,6 +52,7 @@ func (r *records) has(text string) bool {
 
 func newManager(t *testing.T, log *records) manager.Manager {
 	t.Helper()
+
 	mgr, err := manager.New(&rest.Config{Host: "127.0.0.1:1"}, manager.Options{
 		Logger: funcr.New(log.add, funcr.Options{}), Metrics: metricsserver.Options{BindAddress: "0"},
 		NewCache: func(*rest.Config, cache.Options) (cache.Cache, error) { return controllerruntimetest.NewCache(), nil },
@@ -65,6 +66,7 @@ func newManager(t *testing.T, log *records) manager.Manager {
 
 func post(t *testing.T, sender *http.Client, url string) int {
 	t.Helper()
+
 	body := strings.NewReader(`{"watched":{"Namespace":"a","Name":"b"},"watchedGvk":{"group":"","version":"v1","kind":"ConfigMap"}}`)
 	request := must(http.NewRequestWithContext(t.Context(), http.MethodPost, url, body))
 	request.Header.Set("Content-Type", "application/json")
@@ -119,8 +121,10 @@ func TestTheDefaultLoggerIsThatOfTheOperator(t *testing.T) {
 	}
 }
 
+// Lines keep their attributes and levels, and debug lines need verbosity 4.
 func TestLogger(t *testing.T) {
 	t.Parallel()
+
 	var lines bytes.Buffer
 	sink := funcr.New(func(_, args string) { lines.WriteString(args + "\n") }, funcr.Options{Verbosity: 4})
 	logger := controllerruntime.Logger(sink).With("manager", "operator")
@@ -147,11 +151,13 @@ func (a *answersOfServer) Apply(ctx context.Context, object runtime.ApplyConfigu
 	if len((&client.ApplyOptions{}).ApplyOptions(opts).DryRun) > 0 {
 		return nil // There is no such object yet.
 	}
+
 	err := a.answers[min(a.calls, len(a.answers)-1)]
 	a.calls++
 	if slice, ok := object.(*discoveryv1ac.EndpointSliceApplyConfiguration); ok && err == nil {
 		a.endpoints = len(slice.WithResourceVersion("1").Endpoints)
 	}
+
 	select {
 	case <-time.After(a.takes):
 		return err
@@ -161,9 +167,11 @@ func (a *answersOfServer) Apply(ctx context.Context, object runtime.ApplyConfigu
 }
 
 // An API server that has just started may forbid what it allows soon after. That must not end an
-// operator that leads. An endpoint is removed, also if it was being written when the operator ended.
+// operator that leads. An endpoint is removed, also if it was being written when the operator
+// ended.
 func TestLeaderEndpointOutlastsRefusals(t *testing.T) {
 	t.Parallel()
+
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "endpointslices"}, "my-operator-leader", nil)
 	for leads, server := range map[time.Duration]*answersOfServer{
 		time.Minute: {answers: []error{nil, forbidden, nil}}, time.Second: {answers: []error{nil}, takes: 2 * time.Second},
@@ -201,6 +209,7 @@ func (r *readSlice) Apply(_ context.Context, object runtime.ApplyConfiguration, 
 		r.versions <- version
 		return errors.New("no answer")
 	}
+
 	mark := &metav1.FieldsV1{}
 	err := mark.UnmarshalJSON([]byte(`{"f:metadata":{"f:labels":{"f:endpointslice.kubernetes.io/managed-by":{}}}}`))
 	marked, _ := object.(metav1.Object)
@@ -213,6 +222,7 @@ func (r *readSlice) Apply(_ context.Context, object runtime.ApplyConfiguration, 
 // Another operator may take the slice over between the read of its mark and the write.
 func TestATakeOverNeedsTheVersionThatWasRead(t *testing.T) {
 	t.Parallel()
+
 	server := &readSlice{versions: make(chan string, 1)}
 	replica := controllerruntime.ReplicaEndpoint{
 		Operator: "my-operator", Address: "192.0.2.1", Ports: map[string]int32{"events": 8082},
@@ -226,6 +236,7 @@ func TestATakeOverNeedsTheVersionThatWasRead(t *testing.T) {
 	if version := <-server.versions; version != "7" {
 		t.Errorf("the slice is written if it has version %q, want 7", version)
 	}
+
 	cancel()
 	check(t, <-ended)
 }

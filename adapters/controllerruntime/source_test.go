@@ -65,12 +65,16 @@ func drain(queue workqueue.TypedRateLimitingInterface[string]) []string {
 		got = append(got, item)
 		queue.Done(item)
 	}
+
 	return got
 }
 
+// Each delivery is acknowledged, and equal requests are in the queue once.
 func TestSourceEnqueues(t *testing.T) {
 	t.Parallel()
-	source, queue := controllerruntime.NewSource(byWatched, controllerruntime.SourceOptions{}), newQueue(t)
+
+	source := controllerruntime.NewSource(byWatched, controllerruntime.SourceOptions{})
+	queue := newQueue(t)
 	started(t, source, queue)
 	for _, d := range []core.Delivery{
 		delivery("skr-1", "a"), delivery("skr-2", "a"), delivery("skr-1", "a"), delivery("skr-1", "b"),
@@ -80,15 +84,19 @@ func TestSourceEnqueues(t *testing.T) {
 			t.Errorf("have %v, want the delivery to be acknowledged", err)
 		}
 	}
+
 	// Equal requests collapse.
 	if diff := cmp.Diff([]string{"skr-1:a", "skr-2:a", "skr-1:b"}, drain(queue)); diff != "" {
 		t.Errorf("in the queue (-want +have):\n%s", diff)
 	}
 }
 
+// A source acknowledges nothing while its controller cannot reconcile, and the error says why.
 func TestSourceNotReady(t *testing.T) {
 	t.Parallel()
-	leads, follows := make(chan struct{}), make(chan struct{})
+
+	leads := make(chan struct{})
+	follows := make(chan struct{})
 	close(leads)
 	type start = func(stringQueue) (stop context.CancelFunc)
 	once := func(start start, q stringQueue) { start(q) }
@@ -115,7 +123,9 @@ func TestSourceNotReady(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			source, queue := controllerruntime.NewSource(byWatched, tc.opts), newQueue(t)
+
+			source := controllerruntime.NewSource(byWatched, tc.opts)
+			queue := newQueue(t)
 			tc.setUp(func(q stringQueue) context.CancelFunc { return started(t, source, q) }, queue)
 			err := source.Handle(t.Context(), delivery("skr-1", "a"))
 			if tc.want == "" {
@@ -140,6 +150,7 @@ func TestSourceNotReady(t *testing.T) {
 // A queue drops requests after its end, so their events must not be acknowledged.
 func TestSourceStopsMeanwhile(t *testing.T) {
 	t.Parallel()
+
 	queue := newQueue(t)
 	source := controllerruntime.NewSource(func(context.Context, core.Delivery) ([]string, error) {
 		queue.ShutDown()
@@ -151,8 +162,10 @@ func TestSourceStopsMeanwhile(t *testing.T) {
 	}
 }
 
+// An error or a panic of the map function leaves the event with its sender, with a reason.
 func TestSourceMapFunc(t *testing.T) {
 	t.Parallel()
+
 	errBroken := errors.New("broken")
 	returns := func(err error, requests ...string) controllerruntime.MapFunc[string] {
 		return func(context.Context, core.Delivery) ([]string, error) { return requests, err }
@@ -177,7 +190,10 @@ func TestSourceMapFunc(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			queue, told, logged := newQueue(t), handled{}, bytes.Buffer{}
+
+			queue := newQueue(t)
+			told := handled{}
+			logged := bytes.Buffer{}
 			source := controllerruntime.NewSource(tc.mapFunc, controllerruntime.SourceOptions{
 				Handled: told.add,
 				Logger:  slog.New(slog.NewTextHandler(&logged, &slog.HandlerOptions{Level: slog.LevelDebug})),
@@ -224,7 +240,9 @@ func (h *handled) add(report hook.Handled) {
 
 func TestSourceServesOneController(t *testing.T) {
 	t.Parallel()
-	source, queue := controllerruntime.NewSource(byWatched, controllerruntime.SourceOptions{}), newQueue(t)
+
+	source := controllerruntime.NewSource(byWatched, controllerruntime.SourceOptions{})
+	queue := newQueue(t)
 	started(t, source, queue)
 	if err := source.Start(t.Context(), newQueue(t)); err == nil ||
 		!strings.Contains(err.Error(), "create one source for each controller") {
@@ -233,6 +251,7 @@ func TestSourceServesOneController(t *testing.T) {
 	if err := source.Handle(t.Context(), delivery("skr-1", "a")); err != nil || queue.Len() != 1 {
 		t.Errorf("have %v and %d requests, want the first controller to be served", err, queue.Len())
 	}
+
 	none := controllerruntime.NewSource[string](nil, controllerruntime.SourceOptions{})
 	for _, source := range []*controllerruntime.Source[string]{none, nil} {
 		if err := source.Start(t.Context(), queue); err == nil || !strings.Contains(err.Error(), "map function") {
@@ -243,6 +262,7 @@ func TestSourceServesOneController(t *testing.T) {
 
 func TestSourceRanksChangesAboveResyncs(t *testing.T) {
 	t.Parallel()
+
 	queue := priorityqueue.New[string](t.Name())
 	t.Cleanup(queue.ShutDown)
 	source := controllerruntime.NewSource(byWatched, controllerruntime.SourceOptions{})
@@ -252,6 +272,7 @@ func TestSourceRanksChangesAboveResyncs(t *testing.T) {
 	for _, d := range []core.Delivery{resyncOf("skr-2"), delivery("skr-1", "changed"), delivery("skr-1", "new")} {
 		check(t, source.Handle(t.Context(), d))
 	}
+
 	check(t, source.Resync("skr-3:object"))
 	type ranked struct {
 		Item     string
@@ -263,6 +284,7 @@ func TestSourceRanksChangesAboveResyncs(t *testing.T) {
 		got = append(got, ranked{item, priority})
 		queue.Done(item)
 	}
+
 	want := []ranked{{"skr-1:changed", 0}, {"skr-1:new", 0}, {"skr-1:listed", low}, {"skr-2:", low}, {"skr-3:object", low}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("order of the queue (-want +have):\n%s", diff)
@@ -289,11 +311,13 @@ func resyncOf(runtime string) core.Delivery {
 	return d
 }
 
-// One worker takes 50 ms for each reconcile, and two runtimes change all the time. The queue does not
-// age, so the resync of a quiet runtime, or the poll of one that is followed, would wait for ever.
+// One worker takes 50 ms for each reconcile, and two runtimes change all the time. The queue does
+// not age, so the resync of a quiet runtime, or the poll of one that is followed, would wait for
+// ever.
 func TestALoudRuntimeDoesNotStarveAResync(t *testing.T) {
 	inPriorityQueue(t, func(t *testing.T, source *stringSource, queue priorityqueue.PriorityQueue[string]) {
 		t.Helper()
+
 		const bound = 10 * time.Second
 		handle := func(d core.Delivery) {
 			check(t, source.Handle(t.Context(), d))
@@ -314,6 +338,7 @@ func TestALoudRuntimeDoesNotStarveAResync(t *testing.T) {
 				if shutdown {
 					return
 				}
+
 				<-time.After(50 * time.Millisecond)
 				queue.Done(item)
 				reconciled[item] = append(reconciled[item], time.Since(begun))
@@ -332,16 +357,19 @@ func TestALoudRuntimeDoesNotStarveAResync(t *testing.T) {
 		for n := range many {
 			handle(delivery("burst", strconv.Itoa(n)))
 		}
+
 		group.Wait()
 		at := reconciled["quiet:"]
 		if len(at) != 1 || at[0] > time.Second+bound {
 			t.Errorf("the quiet runtime is reconciled at %v, want once within %v", at, bound)
 		}
+
 		for n := range many {
 			if at := reconciled["burst:"+strconv.Itoa(n)]; len(at) == 0 || at[0] > time.Second+bound {
 				t.Errorf("object %d of a burst is reconciled at %v, want it within %v", n, at, bound)
 			}
 		}
+
 		if n := len(reconciled["loud0:a"]) + len(reconciled["loud1:a"]); n < 350 {
 			t.Errorf("the loud runtimes are reconciled %d times, want them at most times", n)
 		}
@@ -391,6 +419,7 @@ func TestALoudRuntimeStarvesNoLaterResync(t *testing.T) {
 			for range len(reconciled) {
 				seen[<-reconciled] = true
 			}
+
 			if len(seen) != 2 {
 				t.Errorf("round %d: %d of 2 quiet runtimes are reconciled within %v", round+1, len(seen), bound)
 			}
@@ -411,11 +440,12 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// Ten workers take 100 ms for each reconcile. One runtime names 200 other objects a second, as its share
-// allows. A change of a quiet runtime does not wait for them.
+// Ten workers take 100 ms for each reconcile. One runtime names 200 other objects a second, as its
+// share allows. A change of a quiet runtime does not wait for them.
 func TestALoudRuntimeDoesNotDelayChanges(t *testing.T) {
 	inPriorityQueue(t, func(t *testing.T, source *stringSource, queue priorityqueue.PriorityQueue[string]) {
 		t.Helper()
+
 		const objects = 200 * 60
 		var reconciled sync.Map
 		var workers sync.WaitGroup
@@ -428,6 +458,7 @@ func TestALoudRuntimeDoesNotDelayChanges(t *testing.T) {
 				}
 			})
 		}
+
 		handle := func(d core.Delivery) {
 			check(t, source.Handle(t.Context(), d))
 		}
@@ -437,20 +468,24 @@ func TestALoudRuntimeDoesNotDelayChanges(t *testing.T) {
 			seen, _ := when.(time.Time)
 			return seen
 		}
+
 		last := make([]time.Time, objects)
 		for n := range objects {
 			if n == objects/2 {
 				changed = time.Now()
 				handle(delivery("quiet", "a"))
 			}
+
 			last[n] = time.Now()
 			handle(delivery("loud", strconv.Itoa(n)))
 			<-time.After(5 * time.Millisecond)
 		}
+
 		<-time.After(time.Hour)
 		if seen := at("quiet:a"); seen.IsZero() || seen.Sub(changed) > time.Second {
 			t.Errorf("the quiet runtime is reconciled at %v, want it within 1 s of %v", seen, changed)
 		}
+
 		resynced := at("loud:")
 		for n := range objects {
 			isReconciled := at("loud:"+strconv.Itoa(n)).After(last[n]) || resynced.After(last[n])
@@ -458,6 +493,7 @@ func TestALoudRuntimeDoesNotDelayChanges(t *testing.T) {
 				t.Fatalf("object %d of the loud runtime is not reconciled, nor the runtime after its change", n)
 			}
 		}
+
 		queue.ShutDown()
 		workers.Wait()
 	})
@@ -467,15 +503,19 @@ func TestALoudRuntimeDoesNotDelayChanges(t *testing.T) {
 func TestALongListAndChanges(t *testing.T) {
 	inPriorityQueue(t, func(t *testing.T, source *stringSource, queue priorityqueue.PriorityQueue[string]) {
 		t.Helper()
+
 		list := make([]string, 200)
 		for i := range list {
 			list[i] = "listed:" + strconv.Itoa(i)
 		}
+
 		list[len(list)-1] = "quiet:"
 		check(t, errors.Join(source.Resync(list...), source.Resync(list...),
 			source.Handle(t.Context(), resyncOf("quiet")))) // The last does not wait for the list.
-		begun, resynced := time.Now(), time.Duration(0)
-		reconciled, slowest := map[string]int{}, time.Duration(0)
+		begun := time.Now()
+		resynced := time.Duration(0)
+		reconciled := map[string]int{}
+		slowest := time.Duration(0)
 		for i := 0; time.Since(begun) < 30*time.Second; i++ {
 			check(t, source.Handle(t.Context(), delivery(strconv.Itoa(i), "changed")))
 			added := time.Now()
@@ -484,21 +524,26 @@ func TestALongListAndChanges(t *testing.T) {
 				<-time.After(40 * time.Millisecond)
 				queue.Done(item)
 			}
+
 			slowest = max(slowest, time.Since(added))
 			if resynced == 0 && reconciled["quiet:"] > 0 {
 				resynced = time.Since(begun)
 			}
 		}
+
 		if resynced > 10*time.Second {
 			t.Errorf("a resync of a runtime of the list took %v, want 10 s at most", resynced)
 		}
+
 		listed := 0
 		for _, r := range list {
 			listed += min(reconciled[r], 1)
 		}
+
 		if slowest > 200*time.Millisecond || listed < len(list) {
 			t.Errorf("a change took %v and %d of %d were listed, want 200 ms at most and all", slowest, listed, len(list))
 		}
+
 		queue.ShutDown()
 	})
 }
@@ -514,6 +559,7 @@ func TestAResyncIsReconciledOnce(t *testing.T) {
 		if n := queue.Len(); n != 0 || item != "quiet:" {
 			t.Errorf("%q was reconciled, and %d requests wait, want the resync and none", item, n)
 		}
+
 		queue.ShutDown()
 	})
 }
@@ -521,6 +567,7 @@ func TestAResyncIsReconciledOnce(t *testing.T) {
 // Every delivery that is acknowledged while a controller stops is in its queue.
 func TestSourceConcurrently(t *testing.T) {
 	t.Parallel()
+
 	const senders, each = 8, 200
 	source := controllerruntime.NewSource(byWatched, controllerruntime.SourceOptions{})
 	queue := newQueue(t)
@@ -549,22 +596,25 @@ func TestSourceConcurrently(t *testing.T) {
 			}
 		})
 	}
+
 	group.Wait()
 	for _, request := range drain(queue) {
 		delete(acked, request)
 	}
+
 	if len(acked) > 0 {
 		t.Errorf("acknowledged, but not in the queue: %v", acked)
 	}
 }
 
-// A resync begins with its low priority, and fails. Two loud runtimes then keep the only worker busy. The retry
-// of the resync gets the priority of a change in time, too.
+// A resync begins with its low priority, and fails. Two loud runtimes then keep the only worker
+// busy. The retry of the resync gets the priority of a change in time, too.
 func TestALoudRuntimeStarvesNoRetryOfAResync(t *testing.T) {
 	for title, fails := range map[string]bool{"control": false, "failed reconcile": true} {
 		t.Run(title, func(t *testing.T) {
 			inPriorityQueue(t, func(t *testing.T, source *stringSource, queue priorityqueue.PriorityQueue[string]) {
 				t.Helper()
+
 				const bound = 10 * time.Second
 
 				failed := make(chan struct{})
@@ -573,11 +623,13 @@ func TestALoudRuntimeStarvesNoRetryOfAResync(t *testing.T) {
 					if item != "quiet:" {
 						return nil
 					}
+
 					source.Client(item, "quiet", nil)
 					if fails && !isClosed(failed) {
 						close(failed)
 						return errors.New("conflict")
 					}
+
 					succeeded <- struct{}{}
 					return nil
 				}
@@ -592,12 +644,14 @@ func TestALoudRuntimeStarvesNoRetryOfAResync(t *testing.T) {
 						if shutdown {
 							return
 						}
+
 						<-time.After(200 * time.Millisecond)
 						if err := reconcile(item); err != nil { // As a controller does.
 							queue.AddWithOpts(priorityqueue.AddOpts{RateLimited: true, Priority: &priority}, item)
 						} else {
 							queue.Forget(item)
 						}
+
 						queue.Done(item)
 					}
 				})
@@ -610,9 +664,11 @@ func TestALoudRuntimeStarvesNoRetryOfAResync(t *testing.T) {
 					check(t, source.Handle(t.Context(), delivery("loud"+strconv.Itoa(n%2), strconv.Itoa(n%3))))
 					<-time.After(60 * time.Millisecond)
 				}
+
 				if len(succeeded) == 0 {
 					t.Errorf("the resync is not reconciled within %v", bound)
 				}
+
 				queue.ShutDown()
 				group.Wait()
 			})

@@ -41,6 +41,7 @@ func (r *refusing) Apply(_ context.Context, _ runtime.ApplyConfiguration, opts .
 // after the others. After a success, it ends with none.
 func TestTheFirstWriteOfALeaderEndpoint(t *testing.T) {
 	t.Parallel()
+
 	of := schema.GroupResource{Group: "discovery.k8s.io", Resource: "endpointslices"}
 	forbidden := apierrors.NewForbidden(of, "listener-leader", errors.New("no right"))
 	invalid := apierrors.NewInvalid(schema.GroupKind{Group: of.Group, Kind: "EndpointSlice"}, "listener-leader", nil)
@@ -88,6 +89,7 @@ func TestTheFirstWriteOfALeaderEndpoint(t *testing.T) {
 // that leads, or may lead.
 func TestASourceWithoutController(t *testing.T) {
 	t.Parallel()
+
 	closedNow := make(chan struct{})
 	close(closedNow)
 	for name, tt := range map[string]struct {
@@ -121,6 +123,7 @@ func TestASourceWithoutController(t *testing.T) {
 				}
 				time.Sleep(notStarted / 2)
 			}
+
 			lines := strings.Count(log.String(), "\n")
 			if (lines == 1) != (tt.want != "") || lines > 1 || !strings.Contains(log.String(), tt.want) {
 				t.Errorf("%s: the log has %q, want %q once", name, log.String(), tt.want)
@@ -148,6 +151,7 @@ func TestASourceThatOnlyHeartbeatsAskFor(t *testing.T) {
 			if asked {
 				_ = source.Ready()
 			}
+
 			time.Sleep(notStarted + time.Second)
 			synctest.Wait()
 			if isSilent := log.Len() == 0; isSilent != asked {
@@ -160,6 +164,7 @@ func TestASourceThatOnlyHeartbeatsAskFor(t *testing.T) {
 // A controller logs its source before and after the source has a listener.
 func TestTheNameOfASource(t *testing.T) {
 	t.Parallel()
+
 	var none *Source[string]
 	source := NewSource[string](nil, SourceOptions{})
 	for _, s := range []*Source[string]{none, source} {
@@ -167,6 +172,7 @@ func TestTheNameOfASource(t *testing.T) {
 			t.Errorf("a source without listener is %q", name)
 		}
 	}
+
 	source.attached.Store(&attachment{manager: "alpha"})
 	if name := source.String(); name != `runtime watcher, manager "alpha"` {
 		t.Errorf("the source of a manager is %q", name)
@@ -182,6 +188,7 @@ func TestResyncsAloneAreForgotten(t *testing.T) {
 			book.endReads(runtime, &core.WatchEvent{Resync: true, Time: time.Now()})
 			time.Sleep(readFor + awaitedFor)
 		}
+
 		if n := len(book.resynced); n != 1 {
 			t.Errorf("the book has the resyncs of %d runtimes, want the last one", n)
 		}
@@ -197,6 +204,7 @@ func TestTheTimeOfAStray(t *testing.T) {
 		for _, r := range []string{"a", "b", "c", "d"} {
 			s.noteEnqueued(r, now)
 		}
+
 		if have := s.takeForeign(now.Add(waited)); have != want {
 			t.Errorf("after %v, the source is in the wrong controller: %t, want %t", waited, have, want)
 		}

@@ -28,6 +28,7 @@ func TestTwoRuntimesAreLoudForThemselves(t *testing.T) {
 				}
 			}
 		}
+
 		time.Sleep(time.Second)
 		if r.countChange("first") || r.countChange("second") {
 			r.t.Error("a runtime is loud in the second after its changes")
@@ -54,6 +55,7 @@ func TestListsOfTwoRuntimesWaitForThemselves(t *testing.T) {
 // The exact number of objects of a runtime that are remembered. Another runtime has other places.
 func TestTheObjectsOfTwoRuntimesAreBounded(t *testing.T) {
 	t.Parallel()
+
 	book := reads[string]{runtimes: make(map[core.RuntimeID]map[place[string]]*awaited)}
 	for _, runtime := range []core.RuntimeID{"first", "second"} {
 		for n := range maxAwaitedOfRuntime + 1 {
@@ -63,6 +65,7 @@ func TestTheObjectsOfTwoRuntimesAreBounded(t *testing.T) {
 			}
 		}
 	}
+
 	if book.size != 2*maxAwaitedOfRuntime {
 		t.Errorf("the size is %d, want %d", book.size, 2*maxAwaitedOfRuntime)
 	}
@@ -73,6 +76,7 @@ func TestTheObjectsOfTwoRuntimesAreBounded(t *testing.T) {
 			t.Fatal("no object gives way")
 		}
 	}
+
 	if all := len(book.runtimes["first"]) + len(book.runtimes["second"]); all != book.size || book.size != 2*maxAwaitedOfRuntime-2 {
 		t.Errorf("the size is %d with %d objects, want %d", book.size, all, 2*maxAwaitedOfRuntime-2)
 	}
@@ -136,6 +140,7 @@ func (f failing) RecheckAfter() time.Duration { return f.after }
 // hides a permanent one. None gets it while one of them is not ready.
 func TestEachOfSeveralHandlersGetsTheEvent(t *testing.T) {
 	t.Parallel()
+
 	permanent := error(final{errors.New("permanent")})
 	temporary := errors.New("temporary")
 	for _, tt := range []struct {
@@ -161,6 +166,7 @@ func TestEachOfSeveralHandlersGetsTheEvent(t *testing.T) {
 			}
 			all = append(all, one)
 		}
+
 		err := all.Handle(t.Context(), core.Delivery{})
 		if !errors.Is(err, tt.want) || len(calls) != tt.calls || core.IsPermanent(err) != errors.Is(tt.want, permanent) {
 			t.Errorf("handlers that return %v: %v after the calls %v, want %v after %d", tt.errs, err, calls, tt.want, tt.calls)
@@ -181,6 +187,7 @@ func TestOneOfSeveralHandlersChecksNothing(t *testing.T) {
 				}
 				all = append(all, failing{after: after})
 			}
+
 			if have := all.RecheckAfter(); have != 0 {
 				t.Errorf("handler %d checks after %v: all of them after %v, want 0", at, none, have)
 			}
@@ -207,11 +214,13 @@ func TestAFullChannelIsWaitedForOnce(t *testing.T) {
 			if err := handler.Handle(t.Context(), core.Delivery{}); !errors.Is(err, core.ErrNotReady) {
 				t.Errorf("error %v of a full channel", err)
 			}
+
 			waits = append(waits, time.Since(began))
 			if len(waits) == 2 {
 				time.Sleep(fullPause)
 			}
 		}
+
 		if want := []time.Duration{roomWait, 0, roomWait}; !slices.Equal(waits, want) {
 			t.Errorf("waits of %v, want %v", waits, want)
 		}

@@ -19,6 +19,7 @@ import (
 // name, over both versions of HTTP, by one connection.
 func TestSpellingsOfAnAddress(t *testing.T) {
 	t.Parallel()
+
 	p := newPKI(t)
 	for name, tc := range map[string]struct{ address, serverName, host, cert string }{
 		"control":                      {"kcp.example.com:8443", "", "kcp.example.com:8443", "kcp.example.com"},

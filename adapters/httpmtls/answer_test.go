@@ -27,9 +27,11 @@ type meaning struct {
 	Is         error
 }
 
-// TestAnswers has the answers of receivers and gateways. Package contract has the meaning of each status.
+// TestAnswers has the answers of receivers and gateways. Package contract has the meaning of each
+// status.
 func TestAnswers(t *testing.T) {
 	t.Parallel()
+
 	const (
 		v1, v2, v3 = contract.V1, contract.V2, contract.V3
 		slow       = 30 * time.Second
@@ -91,13 +93,15 @@ func TestAnswers(t *testing.T) {
 		"401 with": {
 			v2, 401, after("7"), because, meaning{Reason: "unauthenticated", RetryAfter: 7 * time.Second, Is: core.ErrUnauthenticated}, 1,
 		},
-		// Only a listener can mean the manager. Gateways answer 404 for a path that they do not know, and 403 by a policy.
+		// Only a listener can mean the manager. Gateways answer 404 for a path that they do not
+		// know, and 403 by a policy.
 		"v3, unknown manager": {v3, 404, nil, `{"reason":"unknown_manager"}`, unknownManager, 1},
 		"v3, mux of Go":       {v3, 404, nil, "404 page not found", meaning{Reason: "unknown_contract", Is: core.ErrUnknownManager}, 1},
 		"v3, forbidden":       {v3, 403, nil, `{"reason":"san_mismatch"}`, denied, 1},
 		"v3, a policy":        {v3, 403, nil, "RBAC: access denied", meaning{Reason: "gateway_refused", RetryAfter: slow, Is: core.ErrForbidden}, 1},
-		// A gateway without a route may answer with a page and a status of success. It is no acknowledgement. An answer
-		// without a body is one for contracts v1 and v2, whatever its 2xx.
+		// A gateway without a route may answer with a page and a status of success. It is no
+		// acknowledgement. An answer without a body is one for contracts v1 and v2, whatever its
+		// 2xx.
 		"v3, 202":                  {v3, 202, nil, "", acknowledged, 1},
 		"v3, 202 with a page":      {v3, 202, nil, page, foreignPage, 1},
 		"v3, 200":                  {v3, 200, nil, "", foreignPage, 1},
@@ -113,6 +117,7 @@ func TestAnswers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			var requests atomic.Int64
 			end := newFarEnd(t, keys.server, func(w http.ResponseWriter, _ *http.Request) {
 				requests.Add(1)
@@ -130,6 +135,7 @@ func TestAnswers(t *testing.T) {
 			if err == nil && tc.want == acknowledged {
 				return
 			}
+
 			some, oneEvent := errors.AsType[core.EventErrors](err)
 			failure := failureOf(t, err)
 			got := meaning{core.IsPermanent(failure), oneEvent, string(core.ReasonOf(failure)), core.RetryAfter(failure), tc.want.Is}
@@ -139,6 +145,7 @@ func TestAnswers(t *testing.T) {
 			if oneEvent && len(some) != 1 || tc.want.Is != nil && !errors.Is(failure, tc.want.Is) {
 				t.Errorf("%v of %d events is not %v", failure, len(some), tc.want.Is)
 			}
+
 			text := failure.Error()
 			if failure.Status != tc.status || failure.URL != end.URL+tc.version.Path(manager) ||
 				tc.body == because && (failure.Body != because || !strings.HasSuffix(text, `: "`+because+`"`)) ||
@@ -149,8 +156,11 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
+// The option sets the wait after an answer that refuses the sender. A negative option means no
+// wait.
 func TestRefusedRetryAfterOption(t *testing.T) {
 	t.Parallel()
+
 	keys := newPKI(t)
 	page := func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("a page of a gateway")) }
 	for _, answer := range []http.HandlerFunc{answerWith(http.StatusForbidden), page} {

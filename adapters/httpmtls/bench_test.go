@@ -25,6 +25,7 @@ func BenchmarkForward(b *testing.B) {
 					}
 					return
 				}
+
 				b.RunParallel(func(pb *testing.PB) {
 					for pb.Next() {
 						if err := forward(b, forwarder, event("object")); err != nil {

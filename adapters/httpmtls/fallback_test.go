@@ -49,11 +49,13 @@ func (e *end) seen() (names []string) {
 			names = append(names, call.Batch.Events[i].Watched.Name)
 		}
 	}
+
 	e.calls = len(calls)
 	return names
 }
 
-// TestFallback has the answers to one manager, in their order. The jitter is at most a quarter of a minute.
+// TestFallback has the answers to one manager, in their order. The jitter is at most a quarter of a
+// minute.
 func TestFallback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var (
@@ -66,7 +68,8 @@ func TestFallback(t *testing.T) {
 			Unknown:     func(hook.UnknownContract) { unknown++ },
 			InUse:       func(f hook.Fallback) { inUse = append(inUse, f.Older) },
 		}))
-		some, all := core.EventErrors{1: down}, core.EventErrors{0: down, 1: down}
+		some := core.EventErrors{1: down}
+		all := core.EventErrors{0: down, 1: down}
 		for i, step := range []struct {
 			name          string
 			newest, older error
@@ -109,8 +112,8 @@ func TestFallback(t *testing.T) {
 	})
 }
 
-// A policy of a gateway gives the same 403 for a path that it does not allow and for a sender that it
-// denies. The contract is unknown only if the older one arrives.
+// A policy of a gateway gives the same 403 for a path that it does not allow and for a sender that
+// it denies. The contract is unknown only if the older one arrives.
 func TestTheOlderContractDecidesWhatAGatewayDenies(t *testing.T) {
 	keys := newPKI(t)
 	for name, c := range map[string]struct {
@@ -136,6 +139,7 @@ func TestTheOlderContractDecidesWhatAGatewayDenies(t *testing.T) {
 			if c.withOlder {
 				older = newForwarder(t, keys.client, far.address(), httpmtls.Options{})
 			}
+
 			forwarder := must(httpmtls.NewFallback(
 				newForwarderOf(t, keys.client, far.address(), contract.V3, httpmtls.Options{Identity: "a"}), older,
 				httpmtls.FallbackOptions{Unknown: func(hook.UnknownContract) { unknown++ }}))
@@ -155,7 +159,8 @@ func TestTheOlderContractDecidesWhatAGatewayDenies(t *testing.T) {
 }
 
 func TestUnknownContractIsReportedWithoutOlderOne(t *testing.T) {
-	newest, unknown := &end{}, 0
+	newest := &end{}
+	unknown := 0
 	forwarder := must(httpmtls.NewFallback(newest, nil,
 		httpmtls.FallbackOptions{Unknown: func(hook.UnknownContract) { unknown++ }}))
 	newest.set(unknownContract)
@@ -163,11 +168,13 @@ func TestUnknownContractIsReportedWithoutOlderOne(t *testing.T) {
 		core.IsPermanent(err) {
 		t.Errorf("error %v, want that of the newest contract, and that it may be tried again", err)
 	}
+
 	for _, forwarders := range [][2]core.Forwarder{{}, {core.ForwarderFunc(nil)}, {newest, core.ForwarderFunc(nil)}} {
 		if _, err := httpmtls.NewFallback(forwarders[0], forwarders[1], httpmtls.FallbackOptions{}); err == nil {
 			t.Errorf("no error for the forwarders %v", forwarders)
 		}
 	}
+
 	if unknown != 1 {
 		t.Errorf("Unknown was called %d times, want once", unknown)
 	}
@@ -208,6 +215,7 @@ func TestOlderContractLosesNothing(t *testing.T) {
 				if batch.Heartbeat != nil {
 					t.Error("the older contract got a heartbeat")
 				}
+
 				name := batch.Events[0].Watched.Name
 				answers[name] = test.answer(name, len(answers))
 				return answers[name]
@@ -217,6 +225,7 @@ func TestOlderContractLosesNothing(t *testing.T) {
 			for i := range 30 {
 				batch.Events = append(batch.Events, core.Numbered{WatchEvent: event(strconv.Itoa(i))})
 			}
+
 			err := forwarder.Forward(t.Context(), manager, batch)
 			some, ok := errors.AsType[core.EventErrors](err)
 			switch {

@@ -27,6 +27,7 @@ import (
 // silentListener accepts connections and sends nothing.
 func silentListener(t *testing.T, accepted chan<- struct{}) (address string) {
 	t.Helper()
+
 	listener := must(net.Listen("tcp", "127.0.0.1:0"))
 	done := make(chan struct{})
 	go func() {
@@ -40,10 +41,12 @@ func silentListener(t *testing.T, accepted chan<- struct{}) (address string) {
 			conns = append(conns, conn)
 			accepted <- struct{}{}
 		}
+
 		for _, conn := range conns {
 			_ = conn.Close()
 		}
 	}()
+
 	t.Cleanup(func() {
 		_ = listener.Close()
 		<-done
@@ -51,9 +54,12 @@ func silentListener(t *testing.T, accepted chan<- struct{}) (address string) {
 	return listener.Addr().String()
 }
 
+// Each failure of the transport has its reason, and another attempt can succeed.
 func TestTransportFailures(t *testing.T) {
 	t.Parallel()
-	ends, strangers := newPKI(t), newPKI(t)
+
+	ends := newPKI(t)
+	strangers := newPKI(t)
 	plain := httptest.NewServer(http.HandlerFunc(accept))
 	t.Cleanup(plain.Close)
 	old := httptest.NewUnstartedServer(http.HandlerFunc(accept))
@@ -70,6 +76,7 @@ func TestTransportFailures(t *testing.T) {
 			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: err}
 		}}
 	}
+
 	for name, tc := range map[string]struct {
 		address string
 		opts    httpmtls.Options
@@ -91,19 +98,23 @@ func TestTransportFailures(t *testing.T) {
 			t.Parallel()
 			eachProtocol(t, func(t *testing.T, protocol string) {
 				t.Helper()
+
 				var retried atomic.Int64
 				opts := tc.opts
-				opts.Protocol, opts.Hooks.Retried = protocol, func(hook.Retry) { retried.Add(1) }
+				opts.Protocol = protocol
+				opts.Hooks.Retried = func(hook.Retry) { retried.Add(1) }
 				forwarder := newForwarder(t, ends.client, tc.address, opts)
 				err := forward(t, forwarder, event("object"))
-				// With TLS 1.3, a server refuses a client after the handshake. The transport of HTTP/2 may
-				// lose that alert when it arrives before the first settings, or while it writes.
+				// With TLS 1.3, a server refuses a client after the handshake. The transport of
+				// HTTP/2 may lose that alert when it arrives before the first settings, or while it
+				// writes.
 				for attempt := 1; isLostAlert(err); attempt++ {
 					if attempt == mostAttempts {
 						t.Fatalf("the alert was lost in each of %d attempts: %v", attempt, err)
 					}
 					err = forward(t, forwarder, event("object"))
 				}
+
 				if string(core.ReasonOf(err)) != tc.reason || core.IsPermanent(err) || core.RetryAfter(err) != 0 {
 					t.Errorf("reason %s, permanent %v: %v; want %s, retryable", core.ReasonOf(err), core.IsPermanent(err),
 						err, tc.reason)
@@ -131,8 +142,10 @@ func isLostAlert(err error) bool {
 	return strings.Contains(err.Error(), "http2: client conn could not be established") || errors.Is(err, syscall.EPIPE)
 }
 
+// The end of the context ends a call in each of its phases.
 func TestCancelWhile(t *testing.T) {
 	t.Parallel()
+
 	type place func(t *testing.T, reached chan<- struct{}) (address string, ends pki, opts httpmtls.Options)
 	// serving reaches the place in a handler.
 	serving := func(handle func(w http.ResponseWriter, r *http.Request, reach func())) place {
@@ -145,12 +158,14 @@ func TestCancelWhile(t *testing.T) {
 			}).address(), ends, httpmtls.Options{}
 		}
 	}
+
 	for name, reach := range map[string]place{
 		"there is no connection": func(t *testing.T, reached chan<- struct{}) (string, pki, httpmtls.Options) {
 			t.Helper()
 			return "kcp:443", newPKI(t), httpmtls.Options{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 				reached <- struct{}{}
-				// net/http continues a dial for the next request. The timeout of the dialer ends it.
+				// net/http continues a dial for the next request. The timeout of the dialer ends
+				// it.
 				ctx, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 				defer cancel()
 				<-ctx.Done()
@@ -185,9 +200,12 @@ func TestCancelWhile(t *testing.T) {
 			t.Parallel()
 			eachProtocol(t, func(t *testing.T, protocol string) {
 				t.Helper()
+
 				reached := make(chan struct{}, 100)
 				address, ends, opts := reach(t, reached)
-				opts.Protocol, opts.Timeout, opts.InFlight = protocol, time.Minute, 1
+				opts.Protocol = protocol
+				opts.Timeout = time.Minute
+				opts.InFlight = 1
 				forwarder := newForwarder(t, ends.client, address, opts)
 				ctx, cancel := context.WithCancel(t.Context())
 				result := make(chan error, 1)
@@ -200,6 +218,7 @@ func TestCancelWhile(t *testing.T) {
 						t.Errorf("beside another one: %v, want that it was cancelled", err)
 					}
 				}
+
 				cancel()
 				if err := receive(t, result); !errors.Is(err, context.Canceled) || core.IsPermanent(err) {
 					t.Errorf("have %v, want that it was cancelled", err)
@@ -227,6 +246,7 @@ func TestEndlessBodyIsCapped(t *testing.T) {
 	t.Parallel()
 	eachProtocol(t, func(t *testing.T, protocol string) {
 		t.Helper()
+
 		_, forwarder := connect(t, func(w http.ResponseWriter, r *http.Request) {
 			_, _ = io.Copy(io.Discard, r.Body)
 			w.WriteHeader(http.StatusNotFound)
@@ -245,6 +265,7 @@ func TestEndlessBodyIsCapped(t *testing.T) {
 
 func TestSwitchedConnectionHoldsUpNothing(t *testing.T) {
 	t.Parallel()
+
 	answered := make(chan net.Conn, 1)
 	_, forwarder := connect(t, func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
@@ -285,6 +306,7 @@ func (h *hole) dial(ctx context.Context, network, address string) (net.Conn, err
 	if err != nil {
 		return nil, fmt.Errorf("dial: %w", err)
 	}
+
 	holed := &holeConn{Conn: conn, closed: make(chan struct{})}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -307,6 +329,7 @@ func (h *hole) cut() {
 		_ = conn.Conn.(*net.TCPConn).SetLinger(0)
 		_ = conn.Conn.Close()
 	}
+
 	h.conns = nil
 }
 
@@ -333,10 +356,13 @@ func (c *holeConn) Close() error {
 
 func TestPingsNoticeAHalfOpenConnection(t *testing.T) {
 	t.Parallel()
-	network, ends := &hole{}, newPKI(t)
+
+	network := &hole{}
+	ends := newPKI(t)
 	end := newFarEnd(t, ends.server, accept)
 	opts := unhurried(http2)
-	opts.DialContext, opts.PingTimeout = network.dial, 5*time.Second
+	opts.DialContext = network.dial
+	opts.PingTimeout = 5 * time.Second
 	forwarder := newForwarder(t, ends.client, end.address(), httpmtls.PingAfter(opts, 100*time.Millisecond))
 	mustForward(t, forwarder, event("before"))
 	network.swallow()
@@ -354,7 +380,10 @@ func TestConnectionIsLeftAfterATimeout(t *testing.T) {
 	t.Parallel()
 	eachProtocol(t, func(t *testing.T, protocol string) {
 		t.Helper()
-		network, ends, given := &hole{}, newPKI(t), atomic.Int64{}
+
+		network := &hole{}
+		ends := newPKI(t)
+		given := atomic.Int64{}
 		end := newFarEnd(t, ends.server, accept)
 		forwarder := newForwarder(t, ends.client, end.address(), httpmtls.PingAfter(httpmtls.Options{
 			Protocol: protocol, Timeout: 5 * time.Second, DialContext: network.dial,
@@ -366,28 +395,33 @@ func TestConnectionIsLeftAfterATimeout(t *testing.T) {
 			for deadline := time.Now().Add(patience); err != nil && time.Now().Before(deadline); {
 				err = forward(t, forwarder, event(name))
 			}
+
 			if err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
 		}
+
 		var lost error
 		for tries := 0; lost == nil && tries < 100; tries++ { // One, unless the connection is not kept: see fewConnections.
 			arrives("before")
 			network.swallow()
 			lost = forward(t, forwarder, event("lost"))
 		}
+
 		if lost == nil || core.IsPermanent(lost) {
 			t.Errorf("have %v, want a timeout that condemns no event", lost)
 		}
 		if given.Load() == 0 {
 			t.Error("the end of the connection is not reported")
 		}
+
 		arrives("after") // Not on the dead connection.
 		const more = 20
 		before := end.connections.Load()
 		for range more {
 			arrives("on the new connection")
 		}
+
 		if n := end.connections.Load() - before; n >= more/2 {
 			t.Errorf("%d events took %d connections, want one that is kept", more, n)
 		}
@@ -399,6 +433,7 @@ func TestRefusingGatewayIsLeft(t *testing.T) {
 	t.Parallel()
 	eachProtocol(t, func(t *testing.T, protocol string) {
 		t.Helper()
+
 		ends := newPKI(t)
 		var fails atomic.Bool
 		former := newFarEnd(t, ends.server, func(w http.ResponseWriter, r *http.Request) {
@@ -416,6 +451,7 @@ func TestRefusingGatewayIsLeft(t *testing.T) {
 			name, _ := address.Load().(string)
 			return new(net.Dialer).DialContext(ctx, network, name)
 		}
+
 		forwarder := newForwarder(t, ends.client, former.address(), httpmtls.LeaveAfter(opts, 200*time.Millisecond))
 		check(t, forward(t, forwarder, event("before")))
 		fails.Store(true)
@@ -425,6 +461,7 @@ func TestRefusingGatewayIsLeft(t *testing.T) {
 				t.Fatal("the former gateway is still in use")
 			}
 		}
+
 		if n := former.connections.Load(); n != 1 {
 			t.Errorf("%d connections to the former gateway, want 1", n)
 		}
@@ -434,6 +471,7 @@ func TestRefusingGatewayIsLeft(t *testing.T) {
 // The server closes an idle connection at the moment of the next request.
 func TestStaleConnectionCostsNoRetry(t *testing.T) {
 	t.Parallel()
+
 	var (
 		requests atomic.Int64
 		closed   atomic.Bool
@@ -450,6 +488,7 @@ func TestStaleConnectionCostsNoRetry(t *testing.T) {
 	for ; !closed.Load() && events < 100; events++ { // Two, unless a connection is not kept: see fewConnections.
 		mustForward(t, forwarder, event("object"))
 	}
+
 	if n := requests.Load(); n != events+1 {
 		t.Errorf("%d requests for %d events, want the last of them once more", n, events)
 	}
@@ -461,7 +500,9 @@ func TestCutsUnderLoad(t *testing.T) {
 	t.Parallel()
 	eachProtocol(t, func(t *testing.T, protocol string) {
 		t.Helper()
-		network, ends := &hole{}, newPKI(t)
+
+		network := &hole{}
+		ends := newPKI(t)
 		end := newFarEnd(t, ends.server, accept)
 		forwarder := newForwarder(t, ends.client, end.address(), httpmtls.Options{
 			Protocol: protocol, DialContext: network.dial, Timeout: patience / 2, DialTimeout: patience / 2,
@@ -479,6 +520,7 @@ func TestCutsUnderLoad(t *testing.T) {
 					if err == nil {
 						continue
 					}
+
 					failed.Add(1)
 					if reason := core.ReasonOf(err); reason == "timeout" {
 						t.Errorf("a request hung: %v", err)
@@ -486,12 +528,14 @@ func TestCutsUnderLoad(t *testing.T) {
 				}
 			})
 		}
+
 		for cut := range cuts {
 			for answered.Load() < int64(cut*workers*each/cuts) && !t.Failed() {
 				_ = forward(t, forwarder, event("pace"))
 			}
 			network.cut()
 		}
+
 		group.Wait()
 		if err := forward(t, forwarder, event("after")); err != nil {
 			t.Errorf("after the cuts: %v", err)
@@ -499,6 +543,7 @@ func TestCutsUnderLoad(t *testing.T) {
 		if n := end.connections.Load(); n < 2 {
 			t.Errorf("%d connections, want a new one after a cut", n)
 		}
+
 		t.Logf("%d of %d requests failed over %d connections", failed.Load(), answered.Load(), end.connections.Load())
 	})
 }

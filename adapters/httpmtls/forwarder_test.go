@@ -30,6 +30,7 @@ func TestOneConnectionForAThousandEvents(t *testing.T) {
 	t.Parallel()
 	eachProtocol(t, func(t *testing.T, protocol string) {
 		t.Helper()
+
 		var major atomic.Int64
 		end, forwarder := connect(t, func(w http.ResponseWriter, r *http.Request) {
 			major.Store(int64(r.ProtoMajor))
@@ -38,6 +39,7 @@ func TestOneConnectionForAThousandEvents(t *testing.T) {
 		for i := range 1000 {
 			mustForward(t, forwarder, event(fmt.Sprint("object-", i)))
 		}
+
 		if n := end.connections.Load(); n > fewConnections(protocol) {
 			t.Errorf("1000 events took %d connections, want at most %d", n, fewConnections(protocol))
 		}
@@ -47,14 +49,15 @@ func TestOneConnectionForAThousandEvents(t *testing.T) {
 	})
 }
 
-// fewConnections is the most for requests in sequence. With HTTP/1.1, net/http closes a connection if the
-// answer arrives 50 ms before its writing goroutine runs, which happens on busy machines.
+// fewConnections is the most for requests in sequence. With HTTP/1.1, net/http closes a connection
+// if the answer arrives 50 ms before its writing goroutine runs, which happens on busy machines.
 func fewConnections(protocol string) int64 { return map[string]int64{http2: 1, http1: 10}[protocol] }
 
 func TestConnectionsAreBoundedWhenManyForwardAtOnce(t *testing.T) {
 	t.Parallel()
 	eachProtocol(t, func(t *testing.T, protocol string) {
 		t.Helper()
+
 		end, forwarder := connect(t, accept, unhurried(protocol))
 		var group sync.WaitGroup
 		for i := range 400 {
@@ -64,6 +67,7 @@ func TestConnectionsAreBoundedWhenManyForwardAtOnce(t *testing.T) {
 				}
 			})
 		}
+
 		group.Wait()
 		// The far end may notice the end of a connection after the next one has begun.
 		limit := map[string]int{
@@ -81,6 +85,7 @@ func TestConnectionSurvivesRefusals(t *testing.T) {
 	t.Parallel()
 	eachProtocol(t, func(t *testing.T, protocol string) {
 		t.Helper()
+
 		end, forwarder := connect(t, func(w http.ResponseWriter, r *http.Request) {
 			_, _ = io.Copy(io.Discard, r.Body)
 			w.WriteHeader(http.StatusServiceUnavailable)
@@ -92,17 +97,20 @@ func TestConnectionSurvivesRefusals(t *testing.T) {
 				t.Fatalf("status %d with %d bytes of its body, want 503 with 1 KiB", failure.Status, len(failure.Body))
 			}
 		}
+
 		if n := end.connections.Load(); n > fewConnections(protocol) {
 			t.Errorf("30 refusals took %d connections, want at most %d", n, fewConnections(protocol))
 		}
 	})
 }
 
+// A request has the method, the path and the header of its contract, and a body of known length.
 func TestRequest(t *testing.T) {
 	t.Parallel()
 	for _, version := range contract.Versions() {
 		t.Run(string(version), func(t *testing.T) {
 			t.Parallel()
+
 			got := make(chan string, 1)
 			ends := newPKI(t)
 			end := newFarEnd(t, ends.server, func(w http.ResponseWriter, r *http.Request) {
@@ -130,6 +138,7 @@ func TestRequest(t *testing.T) {
 // Invalid managers and malformed events are not sent.
 func TestNothingIsSent(t *testing.T) {
 	t.Parallel()
+
 	end, forwarder := connect(t, func(_ http.ResponseWriter, r *http.Request) { t.Errorf("reached %s", r.URL) }, httpmtls.Options{})
 	for _, name := range []core.Manager{
 		"", "..", "a/b", "%2F", "a?b", "A", "ä", "a\r\nHost: b",
@@ -140,12 +149,14 @@ func TestNothingIsSent(t *testing.T) {
 			t.Errorf("manager %q: %v, want a permanent error with the reason invalid_manager", name, err)
 		}
 	}
+
 	for _, e := range []core.WatchEvent{{}, event(strings.Repeat("x", 300))} {
 		failure := failureOf(t, forward(t, forwarder, e))
 		if !core.IsPermanent(failure) || core.ReasonOf(failure) != "unsendable" || !strings.Contains(failure.Error(), "malformed event") {
 			t.Errorf("have %v, want a permanent error about a malformed event", failure)
 		}
 	}
+
 	if n := end.connections.Load(); n != 0 {
 		t.Errorf("%d connections, want none", n)
 	}
@@ -154,6 +165,7 @@ func TestNothingIsSent(t *testing.T) {
 // A batch without key material is the sender's fault and not that of its events, which are kept.
 func TestBatchWithoutIdentityIsKept(t *testing.T) {
 	t.Parallel()
+
 	ends := newPKI(t)
 	end := newFarEnd(t, ends.server, accept)
 	for _, version := range []contract.Version{contract.V2, contract.V3} {
@@ -164,6 +176,7 @@ func TestBatchWithoutIdentityIsKept(t *testing.T) {
 		if core.IsPermanent(failure) || core.ReasonOf(failure) != "material" {
 			t.Errorf("%s: have %v with reason %s, want one that passes, with reason material", version, failure, core.ReasonOf(failure))
 		}
+
 		source.set(ends.client)
 		if err := forward(t, forwarder, event("a")); err != nil {
 			t.Errorf("%s, with key material again: %v", version, err)
@@ -173,6 +186,7 @@ func TestBatchWithoutIdentityIsKept(t *testing.T) {
 
 func TestRetriesEndWithDeadline(t *testing.T) {
 	t.Parallel()
+
 	var retried atomic.Int64
 	_, forwarder := connect(t, answerWith(http.StatusServiceUnavailable), httpmtls.RetryWait(httpmtls.Options{
 		Hooks: httpmtls.Hooks{Retried: func(hook.Retry) { retried.Add(1) }},
@@ -193,6 +207,7 @@ func TestShortRetrySucceeds(t *testing.T) {
 			t.Parallel()
 			eachProtocol(t, func(t *testing.T, protocol string) {
 				t.Helper()
+
 				var (
 					requests atomic.Int64
 					retried  = make(chan int, 10)
@@ -229,6 +244,7 @@ func TestProxyOnlyIfConfigured(t *testing.T) {
 	if err := forward(t, newForwarder(t, ends.client, end.address(), httpmtls.Options{}), event("object")); err != nil {
 		t.Errorf("without the option: %v", err)
 	}
+
 	asked := errors.New("asked")
 	err := forward(t, newForwarder(t, ends.client, end.address(), httpmtls.Options{
 		Retries: -1, Proxy: func(*http.Request) (*url.URL, error) { return nil, asked },
@@ -238,15 +254,18 @@ func TestProxyOnlyIfConfigured(t *testing.T) {
 	}
 }
 
+// Close ends the connections and may be called twice. A later request fails with its reason.
 func TestClosed(t *testing.T) {
 	t.Parallel()
 	eachProtocol(t, func(t *testing.T, protocol string) {
 		t.Helper()
+
 		end, forwarder := connect(t, accept, httpmtls.Options{Protocol: protocol})
 		mustForward(t, forwarder, event("object"))
 		for range 2 {
 			check(t, forwarder.Close())
 		}
+
 		end.awaitOpen(t, 0)
 		if err := forward(t, forwarder, event("object")); core.ReasonOf(err) != "closed" || core.IsPermanent(err) {
 			t.Errorf("have %v, want that it is closed", err)
@@ -254,8 +273,10 @@ func TestClosed(t *testing.T) {
 	})
 }
 
+// An invalid argument or option is an error, which names it.
 func TestNewForwarderRefuses(t *testing.T) {
 	t.Parallel()
+
 	ends := newPKI(t)
 	bundle := must(keys.NewMaterial(ends.ca.PEM, nil, nil))
 	for name, tc := range map[string]struct {
@@ -290,6 +311,7 @@ func TestNewForwarderRefuses(t *testing.T) {
 			}
 		})
 	}
+
 	for _, address := range []string{
 		"kcp", "kcp:443", "https://kcp", "https://kcp:8443/", "192.0.2.1:443",
 		"[2001:db8::1]:443",
@@ -331,13 +353,16 @@ func ExampleForwarder() {
 	// Output: reason: canceled permanent: false
 }
 
-// A receiver grants 16 requests at a time to one runtime, and refuses more. An agent with more managers must not
-// throttle itself, and uses what is granted: 16 requests are there, and none follows until they have answers.
+// A receiver grants 16 requests at a time to one runtime, and refuses more. An agent with more
+// managers must not throttle itself, and uses what is granted: 16 requests are there, and none
+// follows until they have answers.
 func TestRequestsInFlightFitTheReceiver(t *testing.T) {
 	t.Parallel()
+
 	const managers, granted = 100, 16
 	var inFlight, most atomic.Int64
-	full, answer := make(chan struct{}), make(chan struct{})
+	full := make(chan struct{})
+	answer := make(chan struct{})
 	isFull := sync.OnceFunc(func() { close(full) })
 	_, forwarder := connect(t, func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
@@ -348,9 +373,11 @@ func TestRequestsInFlightFitTheReceiver(t *testing.T) {
 				break
 			}
 		}
+
 		if n == granted {
 			isFull()
 		}
+
 		<-answer
 	}, httpmtls.Options{})
 	var all sync.WaitGroup
@@ -361,16 +388,19 @@ func TestRequestsInFlightFitTheReceiver(t *testing.T) {
 			}
 		})
 	}
+
 	select {
 	case <-full:
 	case <-time.After(time.Minute):
 		t.Errorf("%d requests at a time", most.Load())
 	}
+
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	if err := forwarder.Forward(ctx, "one-more", core.NewBatch(event("a"))); err == nil {
 		t.Error("a request is answered beyond those that are granted")
 	}
+
 	close(answer)
 	all.Wait()
 	if most.Load() != granted {
@@ -380,6 +410,7 @@ func TestRequestsInFlightFitTheReceiver(t *testing.T) {
 
 func TestBatchesClaimTheIdentityOfTheCertificate(t *testing.T) {
 	t.Parallel()
+
 	ends := newPKI(t)
 	for identity, want := range map[core.RuntimeID]core.RuntimeID{"": "skr-1", "spiffe://a/b": "spiffe://a/b"} {
 		arrived := make(chan core.Batch, 1)
@@ -389,10 +420,12 @@ func TestBatchesClaimTheIdentityOfTheCertificate(t *testing.T) {
 		})
 		forwarder := newForwarderOf(t, ends.client, end.address(), contract.V3, httpmtls.Options{Identity: identity})
 		check(t, forward(t, forwarder, event("a"), event("b"), event("c")))
-		got, ids := receive(t, arrived), map[string]bool{}
+		got := receive(t, arrived)
+		ids := map[string]bool{}
 		for i := range got.Events {
 			ids[got.Events[i].ID] = true
 		}
+
 		if got.Source != want || len(got.Events) != 3 || len(ids) != 3 {
 			t.Errorf("batch of %q with %d events and %d IDs, want one of %q with 3", got.Source, len(got.Events), len(ids), want)
 		}
@@ -408,6 +441,7 @@ func TestForwarderConformance(t *testing.T) {
 				t.Helper()
 				coretest.TestForwarder(t, func(t *testing.T, far *coretest.Recorder) coretest.ForwarderHarness {
 					t.Helper()
+
 					pki := newPKI(t)
 					end := newFarEnd(t, pki.server, contractHandler(version, far))
 					opts := unhurried(protocol)
@@ -430,6 +464,7 @@ func conformanceOptions(version contract.Version) coretest.ForwarderOptions {
 	} else {
 		unsendable.Watched.Name = ""
 	}
+
 	return coretest.ForwarderOptions{
 		WithoutOwner:   version == contract.V2,
 		WithoutNumbers: !version.Numbered(),
@@ -447,6 +482,7 @@ func contractHandler(version contract.Version, far *coretest.Recorder) http.Hand
 				to = candidate
 			}
 		}
+
 		batch, err := version.Decode(body)
 		if err == nil {
 			err = far.Forward(r.Context(), to, batch)
@@ -455,10 +491,12 @@ func contractHandler(version contract.Version, far *coretest.Recorder) http.Hand
 		if r.Context().Err() != nil {
 			panic(http.ErrAbortHandler)
 		}
+
 		answer := version.AnswerTo(err)
 		if answer.RetryAfter > 0 && answer.Failed == nil {
 			w.Header().Set("Retry-After", strconv.FormatInt(contract.Seconds(answer.RetryAfter), 10))
 		}
+
 		w.WriteHeader(answer.Status)
 		if err != nil {
 			_, _ = w.Write(must(answer.Body()))

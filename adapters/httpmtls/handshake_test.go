@@ -20,6 +20,7 @@ import (
 // resolverOf answers each question for an IPv4 address with all addresses, in that order.
 func resolverOf(t *testing.T, addresses ...string) *net.Resolver {
 	t.Helper()
+
 	server := must(net.ListenPacket("udp", "127.0.0.1:0"))
 	done := make(chan struct{})
 	go func() {
@@ -33,6 +34,7 @@ func resolverOf(t *testing.T, addresses ...string) *net.Resolver {
 			_, _ = server.WriteTo(dnsAnswer(query[:n], addresses), from)
 		}
 	}()
+
 	t.Cleanup(func() {
 		_ = server.Close()
 		<-done
@@ -51,10 +53,12 @@ func dnsAnswer(query []byte, addresses []string) []byte {
 	if binary.BigEndian.Uint16(query[end:]) != typeA {
 		return answer
 	}
+
 	for _, address := range addresses {
 		answer = append(answer, 0xc0, header, 0, typeA, 0, 1, 0, 0, 0, 60, 0, 4)
 		answer = append(answer, net.ParseIP(address).To4()...)
 	}
+
 	answer[7] = byte(len(addresses))
 	return answer
 }
@@ -80,11 +84,14 @@ func (b *logBuffer) String() string {
 // silentAt accepts connections, and answers nothing to a ClientHello.
 func silentAt(t *testing.T, address string) (accepted chan struct{}) {
 	t.Helper()
+
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
 		t.Skipf("no second address on the loopback: %v", err)
 	}
-	accepted, done := make(chan struct{}, 1000), make(chan struct{})
+
+	accepted = make(chan struct{}, 1000)
+	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		var conns []net.Conn
@@ -96,10 +103,12 @@ func silentAt(t *testing.T, address string) (accepted chan struct{}) {
 			conns = append(conns, conn)
 			accepted <- struct{}{} //nolint:revive // A channel is made to be shared.
 		}
+
 		for _, conn := range conns {
 			_ = conn.Close()
 		}
 	}()
+
 	t.Cleanup(func() {
 		_ = listener.Close()
 		<-done
@@ -111,12 +120,14 @@ func silentAt(t *testing.T, address string) (accepted chan struct{}) {
 // whichever comes first, and the error and the log name the silent address.
 func TestTheNextAddressIsDialledAfterAHandshake(t *testing.T) {
 	t.Parallel()
+
 	p := newPKI(t)
 	for name, order := range map[string][]string{
 		"the silent one first": {"127.0.0.2", "127.0.0.1"}, "the silent one last": {"127.0.0.1", "127.0.0.2"},
 	} {
 		eachProtocol(t, func(t *testing.T, protocol string) {
 			t.Helper()
+
 			end := newFarEnd(t, p.server, accept)
 			_, port, _ := net.SplitHostPort(end.address())
 			silent := silentAt(t, "127.0.0.2:"+port)
@@ -133,19 +144,23 @@ func TestTheNextAddressIsDialledAfterAHandshake(t *testing.T) {
 				}
 				return
 			}
+
 			for _, want := range []string{"127.0.0.2:" + port, "tlsmlkem=0"} {
 				if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(log.String(), want) {
 					t.Errorf("%s: %v and log %s, want both to name %s", name, err, log, want)
 				}
 			}
+
 			if core.ReasonOf(err) != "timeout" {
 				t.Errorf("%s: reason %s", name, core.ReasonOf(err))
 			}
+
 			for range 3 {
 				if err := forward(t, forwarder, event("object")); err != nil {
 					t.Errorf("%s: %v, want the other address", name, err)
 				}
 			}
+
 			if n := len(silent); n != 1 {
 				t.Errorf("%s: the silent address was dialled %d times, want 1", name, n)
 			}
@@ -153,14 +168,17 @@ func TestTheNextAddressIsDialledAfterAHandshake(t *testing.T) {
 	}
 }
 
-// When no address answers, each is dialled again and again, so that the first to come back is found.
+// When no address answers, each is dialled again and again, so that the first to come back is
+// found.
 func TestEachAddressGetsItsTurn(t *testing.T) {
 	t.Parallel()
+
 	p := newPKI(t)
 	end := httptest.NewUnstartedServer(nil)
 	_, port, _ := net.SplitHostPort(end.Listener.Addr().String())
 	_ = end.Listener.Close()
-	first, second := silentAt(t, "127.0.0.1:"+port), silentAt(t, "127.0.0.2:"+port)
+	first := silentAt(t, "127.0.0.1:"+port)
+	second := silentAt(t, "127.0.0.2:"+port)
 	forwarder := newForwarder(t, p.client, "kcp.test:"+port, httpmtls.Resolver(httpmtls.Options{
 		DialTimeout: 100 * time.Millisecond,
 	}, resolverOf(t, "127.0.0.1", "127.0.0.2")))
@@ -169,6 +187,7 @@ func TestEachAddressGetsItsTurn(t *testing.T) {
 			t.Errorf("%v, want a timeout", err)
 		}
 	}
+
 	if len(first) != 2 || len(second) != 2 {
 		t.Errorf("dialled %d and %d times, want each twice", len(first), len(second))
 	}
@@ -177,7 +196,9 @@ func TestEachAddressGetsItsTurn(t *testing.T) {
 // A certificate of another name at one address is no reason to stay there either.
 func TestTheNextAddressIsDialledAfterAWrongCertificate(t *testing.T) {
 	t.Parallel()
-	p, strangers := newPKI(t), newPKI(t)
+
+	p := newPKI(t)
+	strangers := newPKI(t)
 	end := newFarEnd(t, p.server, accept)
 	_, port, _ := net.SplitHostPort(end.address())
 	stranger := httptest.NewUnstartedServer(nil)
@@ -186,6 +207,7 @@ func TestTheNextAddressIsDialledAfterAWrongCertificate(t *testing.T) {
 	if stranger.Listener, err = net.Listen("tcp", "127.0.0.2:"+port); err != nil {
 		t.Skipf("no second address on the loopback: %v", err)
 	}
+
 	stranger.TLS = keys.ServerTLSConfig(strangers.server)
 	stranger.Config.ErrorLog = end.Config.ErrorLog
 	stranger.StartTLS()

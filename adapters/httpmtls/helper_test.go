@@ -95,6 +95,7 @@ type farEnd struct {
 // newFarEnd serves handler over TLS with a client certificate of source's CAs.
 func newFarEnd(t testing.TB, source keys.Source, handler http.HandlerFunc) *farEnd {
 	t.Helper()
+
 	end := &farEnd{open: map[net.Conn]struct{}{}, changed: make(chan struct{})}
 	end.Server = httptest.NewUnstartedServer(handler)
 	end.EnableHTTP2 = true
@@ -125,14 +126,17 @@ func (e *farEnd) state(conn net.Conn, state http.ConnState) {
 // awaitOpen fails t if more connections stay open. Fewer may be open, see fewConnections.
 func (e *farEnd) awaitOpen(t *testing.T, most int) {
 	t.Helper()
+
 	timeout := time.After(patience)
 	for {
 		e.mu.Lock()
-		open, changed := len(e.open), e.changed
+		open := len(e.open)
+		changed := e.changed
 		e.mu.Unlock()
 		if open <= most {
 			return
 		}
+
 		select {
 		case <-changed:
 		case <-timeout:
@@ -199,6 +203,7 @@ func failureOf(t testing.TB, err error) *httpmtls.Error {
 	if some, ok := errors.AsType[core.EventErrors](err); ok {
 		err = some[0]
 	}
+
 	failure, ok := errors.AsType[*httpmtls.Error](err)
 	if !ok {
 		t.Fatalf("have %v (%T), want an *httpmtls.Error", err, err)
@@ -230,6 +235,7 @@ func receive[T any](t *testing.T, from <-chan T) T {
 	case <-time.After(patience):
 		t.Fatal("nothing received")
 	}
+
 	panic("unreachable")
 }
 

@@ -21,8 +21,10 @@ func TestDisconnected(t *testing.T) {
 	t.Parallel()
 	eachProtocol(t, func(t *testing.T, protocol string) {
 		t.Helper()
+
 		ends := newPKI(t)
-		end, ended := newFarEnd(t, ends.server, accept), make(chan string, 10)
+		end := newFarEnd(t, ends.server, accept)
+		ended := make(chan string, 10)
 		opts := unhurried(protocol)
 		opts.Hooks.Disconnected = func(hook.Disconnection) { ended <- protocol }
 		forwarder := newForwarder(t, ends.client, end.address(), opts)
@@ -41,6 +43,7 @@ func TestDisconnected(t *testing.T) {
 // A metric of connections has the same results as the error of the request that needed one.
 func TestConnectedHasTheReasonOfTheRequest(t *testing.T) {
 	t.Parallel()
+
 	ends := newPKI(t)
 	for address, want := range map[string]string{
 		"127.0.0.1:1": "dial",
@@ -54,6 +57,7 @@ func TestConnectedHasTheReasonOfTheRequest(t *testing.T) {
 			}
 			reasons <- string(core.ReasonOf(c.Err))
 		}
+
 		forwarder := newForwarder(t, ends.client, address, httpmtls.Options{
 			Retries: -1, Hooks: httpmtls.Hooks{Connected: connected},
 		})
@@ -67,8 +71,11 @@ func TestConnectedHasTheReasonOfTheRequest(t *testing.T) {
 // A dial may outlast its request, and the forwarder. Its connection is closed without a handshake.
 func TestDialOutlastsTheForwarder(t *testing.T) {
 	t.Parallel()
+
 	near, far := net.Pipe()
-	reached, proceed, result := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	reached := make(chan struct{})
+	proceed := make(chan struct{})
+	result := make(chan error, 1)
 	forwarder := newForwarder(t, newPKI(t).client, "kcp:443", httpmtls.Options{
 		DialContext: func(context.Context, string, string) (net.Conn, error) {
 			close(reached)
@@ -83,11 +90,13 @@ func TestDialOutlastsTheForwarder(t *testing.T) {
 	if err := receive(t, result); !errors.Is(err, context.Canceled) {
 		t.Errorf("have %v, want that it was cancelled", err)
 	}
+
 	check(t, forwarder.Close())
 	close(proceed)
 	if n, err := far.Read(make([]byte, 1)); err == nil {
 		t.Errorf("%d bytes of a handshake, want a closed connection", n)
 	}
+
 	_ = far.Close() // The other end is closed.
 }
 
@@ -95,6 +104,7 @@ func TestDialOutlastsTheForwarder(t *testing.T) {
 // an update of the table to 1 byte.
 func TestRequestsNeedNoHeaderTable(t *testing.T) {
 	t.Parallel()
+
 	ends := newPKI(t)
 	socket := must(net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}))
 	defer socket.Close()
@@ -108,6 +118,7 @@ func TestRequestsNeedNoHeaderTable(t *testing.T) {
 	if block := must(headerBlock(conn)); block[0] != sizeUpdate {
 		t.Errorf("the header block begins with %#x, want %#x", block[0], sizeUpdate)
 	}
+
 	stop()
 	if err := <-ended; err == nil {
 		t.Error("a request without an answer succeeded")
@@ -120,11 +131,13 @@ func headerBlock(from io.Reader) ([]byte, error) {
 	if _, err := io.ReadFull(from, make([]byte, len(preface))); err != nil {
 		return nil, err
 	}
+
 	for {
 		var head [9]byte
 		if _, err := io.ReadFull(from, head[:]); err != nil {
 			return nil, err
 		}
+
 		payload := make([]byte, binary.BigEndian.Uint32(append([]byte{0}, head[:3]...)))
 		if _, err := io.ReadFull(from, payload); err != nil || head[3] == headersType {
 			return payload, err

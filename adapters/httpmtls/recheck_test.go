@@ -27,7 +27,9 @@ type checks struct {
 func (c *checks) set(status int, value, body string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.status, c.value, c.body = status, value, body
+	c.status = status
+	c.value = value
+	c.body = body
 }
 
 func (c *checks) answer(w http.ResponseWriter, r *http.Request) {
@@ -36,6 +38,7 @@ func (c *checks) answer(w http.ResponseWriter, r *http.Request) {
 	if c.value != "" && !strings.Contains(r.URL.Path, "never") {
 		w.Header().Set(recheckHeader, c.value)
 	}
+
 	w.WriteHeader(c.status)
 	_, _ = w.Write([]byte(c.body))
 }
@@ -49,8 +52,10 @@ func numberedBatch() core.Batch {
 	batch := core.NewBatch(event("a"), event("b"))
 	batch.Epoch = "e"
 	for i := range batch.Events {
-		batch.Events[i].Sequence, batch.Events[i].ID = uint64(i+1), fmt.Sprint("e-", i)
+		batch.Events[i].Sequence = uint64(i + 1)
+		batch.Events[i].ID = fmt.Sprint("e-", i)
 	}
+
 	return batch
 }
 
@@ -78,6 +83,7 @@ func TestTheLastAnswerSaysWhetherTheReceiverChecks(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			var receiver checks
 			ends := newPKI(t)
 			end := newFarEnd(t, ends.server, receiver.answer)
@@ -89,6 +95,7 @@ func TestTheLastAnswerSaysWhetherTheReceiverChecks(t *testing.T) {
 				for _, manager := range []core.Manager{"kyma", "never"} {
 					_ = newest.Forward(t.Context(), manager, numberedBatch())
 				}
+
 				if got := newest.RecheckAfter("kyma"); got != tt.want {
 					t.Errorf("after an answer with %q: the receiver checks after %v, want %v", before, got, tt.want)
 				}
@@ -103,6 +110,7 @@ func TestTheLastAnswerSaysWhetherTheReceiverChecks(t *testing.T) {
 // TestOlderContractsHaveNoCheck uses contract v2, alone and as a fallback.
 func TestOlderContractsHaveNoCheck(t *testing.T) {
 	t.Parallel()
+
 	ends := newPKI(t)
 	knowsNewest := true
 	end := newFarEnd(t, ends.server, func(w http.ResponseWriter, r *http.Request) {
@@ -122,15 +130,18 @@ func TestOlderContractsHaveNoCheck(t *testing.T) {
 	if got := older.RecheckAfter(manager); got != 0 {
 		t.Errorf("contract v2: %v", got)
 	}
+
 	check(t, both.Forward(t.Context(), manager, numberedBatch()))
 	if got := both.RecheckAfter(manager); got != 100*time.Millisecond {
 		t.Errorf("contract v3: %v, want 100 ms", got)
 	}
+
 	knowsNewest = false
 	check(t, both.Forward(t.Context(), manager, numberedBatch()))
 	if got := both.RecheckAfter(manager); got != 0 {
 		t.Errorf("while the fallback is in use: %v", got)
 	}
+
 	plain := core.ForwarderFunc(func(context.Context, core.Manager, core.Batch) error { return nil })
 	if got := must(httpmtls.NewFallback(plain, older, httpmtls.FallbackOptions{})).(rechecking).RecheckAfter(manager); got != 0 {
 		t.Errorf("a forwarder without the method: %v", got)
@@ -140,6 +151,7 @@ func TestOlderContractsHaveNoCheck(t *testing.T) {
 // TestInventedManagersTakeNoMemory sends to more managers than an agent knows.
 func TestInventedManagersTakeNoMemory(t *testing.T) {
 	t.Parallel()
+
 	var receiver checks
 	receiver.set(202, "100", "")
 	ends := newPKI(t)
@@ -150,12 +162,14 @@ func TestInventedManagersTakeNoMemory(t *testing.T) {
 		all = append(all, core.Manager(fmt.Sprint("invented-", i)))
 		check(t, newest.Forward(t.Context(), all[i], numberedBatch()))
 	}
+
 	kept := 0
 	for _, manager := range all {
 		if newest.RecheckAfter(manager) > 0 {
 			kept++
 		}
 	}
+
 	if kept > 100 || newest.RecheckAfter(all[300]) == 0 {
 		t.Errorf("the answers of %d managers are kept, want at most 100, and the last", kept)
 	}

@@ -8,8 +8,10 @@ import (
 	"time"
 )
 
+// Seconds and dates are bounded by 5 min, and a malformed header means no wait.
 func TestParseRetryAfter(t *testing.T) {
 	t.Parallel()
+
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for value, want := range map[string]time.Duration{
 		"":                               0,
@@ -34,6 +36,7 @@ func TestParseRetryAfter(t *testing.T) {
 			t.Errorf("Retry-After %q: have %v, want %v", value, got, want)
 		}
 	}
+
 	skewed := http.Header{"Date": {"Fri, 02 Jan 2026 05:00:00 GMT"}, "Retry-After": {"Fri, 02 Jan 2026 05:00:20 GMT"}}
 	if got := parseRetryAfter(skewed, now, time.Hour); got != 20*time.Second {
 		t.Errorf("with a clock that differs: have %v, want 20 s", got)
@@ -58,10 +61,12 @@ func FuzzParseRetryAfter(f *testing.F) {
 // A retry begins only if the longest wait ends before the deadline, so no wait may be longer.
 func TestWaitsAreBounded(t *testing.T) {
 	t.Parallel()
+
 	opts := Options{}.withDefaults("kcp")
 	if opts.retryWait != 50*time.Millisecond || opts.pingAfter != 15*time.Second {
 		t.Errorf("retries after %v and pings after %v, want 50 ms and 15 s", opts.retryWait, opts.pingAfter)
 	}
+
 	opts.Retries = 5
 	client := newClient(nil, nil, opts)
 	for attempt := range client.RetryMax {
@@ -71,6 +76,7 @@ func TestWaitsAreBounded(t *testing.T) {
 			t.Errorf("wait %d is %v, want between %v and %v", attempt+1, wait, grown/2, grown)
 		}
 	}
+
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()

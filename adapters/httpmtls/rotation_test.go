@@ -18,9 +18,11 @@ func TestRequestInFlightEndsOnTheOldConnection(t *testing.T) {
 	t.Parallel()
 	eachProtocol(t, func(t *testing.T, protocol string) {
 		t.Helper()
+
 		ends := newPKI(t)
 		source := newSwitch(ends.client)
-		reached, proceed := make(chan struct{}), make(chan struct{})
+		reached := make(chan struct{})
+		proceed := make(chan struct{})
 		end := newFarEnd(t, ends.server, func(w http.ResponseWriter, r *http.Request) {
 			if r.TLS.PeerCertificates[0].Equal(ends.client.Certificate.Leaf) {
 				close(reached)
@@ -36,6 +38,7 @@ func TestRequestInFlightEndsOnTheOldConnection(t *testing.T) {
 		if err := forward(t, forwarder, event("new")); err != nil {
 			t.Errorf("with the new material: %v", err)
 		}
+
 		close(proceed)
 		if err := receive(t, slow); err != nil {
 			t.Errorf("with the old material: %v", err)
@@ -43,6 +46,7 @@ func TestRequestInFlightEndsOnTheOldConnection(t *testing.T) {
 		if n := end.connections.Load(); n != 2 {
 			t.Errorf("%d connections, want 2", n)
 		}
+
 		check(t, forwarder.Close())
 		end.awaitOpen(t, 0)
 	})
@@ -66,6 +70,7 @@ func (l *stalledLog) Handle(context.Context, slog.Record) error {
 // The line about new key material holds up the request that writes it at most, and no other one.
 func TestStalledLogHoldsUpNoOtherRequest(t *testing.T) {
 	t.Parallel()
+
 	ends := newPKI(t)
 	source := newSwitch(ends.client)
 	log := &stalledLog{slog.DiscardHandler, make(chan struct{}), make(chan struct{})}
@@ -84,6 +89,7 @@ func TestStalledLogHoldsUpNoOtherRequest(t *testing.T) {
 	case <-time.After(patience):
 		t.Error("no request ended while a line was written, want the other one to end")
 	}
+
 	close(log.release)
 	for range 2 {
 		check(t, <-results)
@@ -97,9 +103,11 @@ func TestRotation(t *testing.T) {
 	t.Parallel()
 	eachProtocol(t, func(t *testing.T, protocol string) {
 		t.Helper()
+
 		var issuer atomic.Value
 		ends := newPKI(t)
-		client, server := newSwitch(ends.client), newSwitch(ends.server)
+		client := newSwitch(ends.client)
+		server := newSwitch(ends.server)
 		end := newFarEnd(t, server, func(w http.ResponseWriter, r *http.Request) {
 			issuer.Store(r.TLS.PeerCertificates[0].Issuer.CommonName)
 			accept(w, r)
@@ -120,11 +128,14 @@ func TestRotation(t *testing.T) {
 					t.Fatalf("generation %d: %v", n, err)
 				}
 			}
+
 			if have, want := issuer.Load(), fmt.Sprint("ca-", n); have != want {
 				t.Errorf("the certificate of the client is of %v, want %s", have, want)
 			}
+
 			old = next
 		}
+
 		end.awaitOpen(t, 1)
 		if n := end.connections.Load(); n < 1+3*generations {
 			t.Errorf("%d connections, want one for each certificate", n)

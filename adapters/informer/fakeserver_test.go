@@ -128,6 +128,7 @@ func (s *server) discovery() *http.Response {
 			served = append(served, r)
 		}
 	}
+
 	return answer(http.StatusOK, `{"resources":[`+strings.Join(served, ",")+`]}`)
 }
 
@@ -137,7 +138,8 @@ func (s *server) list(r *http.Request, resource string) *http.Response {
 
 	items := s.itemsOf(resource)
 	from, _ := strconv.Atoi(r.URL.Query().Get("continue"))
-	to, next := len(items), ""
+	to := len(items)
+	next := ""
 	if s.pageSize > 0 && from+s.pageSize < to {
 		to = from + s.pageSize
 		next = strconv.Itoa(to)
@@ -158,6 +160,7 @@ func (s *server) itemsOf(resource string) []map[string]any {
 			items = append(items, s.objects[key])
 		}
 	}
+
 	return items
 }
 
@@ -342,7 +345,8 @@ func (s *server) expire() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	s.oldest, s.events = s.version+1, nil
+	s.oldest = s.version + 1
+	s.events = nil
 	s.version++
 }
 

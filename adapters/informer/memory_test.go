@@ -50,13 +50,17 @@ func TestMemoryOfAnObject(t *testing.T) {
 
 			w := newWatched(watch.Watch{}, &Options{})
 			ctx, stop := context.WithCancel(t.Context())
-			s.stop, s.before, s.objects = stop, heap(), &objects{
+			s.stop = stop
+			s.before = heap()
+			s.objects = &objects{
 				watch: w, namespaces: cache.NewStore(cache.MetaNamespaceKeyFunc), opts: new(Options{}.withDefaults()),
 				acceptor: core.AcceptorFunc(func(core.Manager, core.WatchEvent) core.Outcome { return "" }),
 			}
 			f := &follower{client: client, watch: w, store: s, objects: s.objects, health: &health{}}
 			f.runReflector(ctx, &resource{kind: schema.GroupVersionKind{Kind: "Widget"}, namespaced: true})
-			first, again, watched := s.listed[0]/count, s.listed[1]/count, (heap()-s.before)/count
+			first := s.listed[0] / count
+			again := s.listed[1] / count
+			watched := (heap() - s.before) / count
 			t.Logf("bytes for each object: %d in the first list, %d when listed again, %d while watched", first, again, watched)
 			if len(s.known) != count || first > most || again > most || watched > mostWatched {
 				t.Errorf("want at most %d, %d and %d", most, most, mostWatched)

@@ -26,7 +26,8 @@ func TestLabelsOfNamespacesAreBounded(t *testing.T) {
 			Manager: "kyma", NamespaceSelector: selector,
 			Resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"},
 		}
-		w.Name.Namespace, w.Name.Name = "kcp", fmt.Sprint("watch-", n)
+		w.Name.Namespace = "kcp"
+		w.Name.Name = fmt.Sprint("watch-", n)
 		watches = append(watches, w)
 	}
 

@@ -157,7 +157,8 @@ func (s *scene) want(want ...string) {
 func TestFirstListIsAResync(t *testing.T) {
 	for _, watchList := range []bool{true, false} {
 		inBubble(t, func(s *scene) {
-			s.server.watchList, s.server.pageSize = watchList, 1
+			s.server.watchList = watchList
+			s.server.pageSize = 1
 			s.server.put("widgets", newObject("a", 1, 1))
 			s.server.put("widgets", newObject("b", 1, 1))
 			s.start(informer.Options{}, widgets())
@@ -180,7 +181,8 @@ func TestFirstListIsAResync(t *testing.T) {
 func TestExpiredVersion(t *testing.T) {
 	for _, old := range []bool{true, false} {
 		inBubble(t, func(s *scene) {
-			s.server.watchList, s.server.expiresByStatus = !old, old
+			s.server.watchList = !old
+			s.server.expiresByStatus = old
 			for _, name := range []string{"same", "changed", "gone", "again"} {
 				s.server.put("widgets", newObject(name, 1, 1))
 			}
@@ -403,6 +405,7 @@ func TestOwnerAnnotation(t *testing.T) {
 	})
 }
 
+// Labels select objects and namespaces, and a Namespace is its own namespace.
 func TestSelectors(t *testing.T) {
 	inBubble(t, func(s *scene) {
 		w := widgets()
@@ -412,7 +415,8 @@ func TestSelectors(t *testing.T) {
 		all.Name.Name = "all"
 		s.server.put("namespaces", object{}.with("metadata.name", "default").with("metadata.labels.tenant", "no"))
 		own := widgets() // A Namespace is its own: the one of this test has not its label.
-		own.Name.Name, own.Resource = "own", schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
+		own.Name.Name = "own"
+		own.Resource = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
 		own.NamespaceSelector.Labels = map[string]string{"own": "yes"}
 		s.start(informer.Options{ExcludedNamespaces: []string{"kube-system", "agent"}}, w, all, own)
 		s.want("resync", "resync", "resync")
@@ -435,6 +439,7 @@ func TestSelectors(t *testing.T) {
 	})
 }
 
+// With a namespace, each request is for that namespace, so that a Role is enough.
 func TestOneNamespace(t *testing.T) {
 	inBubble(t, func(s *scene) {
 		w := widgets()

@@ -56,7 +56,8 @@ func TestDigestsDecideAsObjects(t *testing.T) {
 				}
 
 				if field == core.FieldStatus {
-					c.Subresource, digests.Subresource = "status", "status"
+					c.Subresource = "status"
+					digests.Subresource = "status"
 				}
 
 				want := core.Changed(&c)
@@ -85,7 +86,8 @@ func TestStatusIsNoContentWithASubresource(t *testing.T) {
 
 func TestGenerationStandsForTheSpec(t *testing.T) {
 	p := parts{field: core.FieldSpec, generation: true}
-	one, other := digestOf(t, p, `{"metadata":{"name":"o","generation":1}}`), digestOf(t, p, `{"metadata":{"name":"o","generation":2}}`)
+	one := digestOf(t, p, `{"metadata":{"name":"o","generation":1}}`)
+	other := digestOf(t, p, `{"metadata":{"name":"o","generation":2}}`)
 	c := core.Change{Operation: core.OperationUpdate, Old: decode(one), New: decode(other)}
 	if !core.Changed(&c) || c.New.Generation != 2 {
 		t.Errorf("no change between %s and %s", one.asJSON(), other.asJSON())

@@ -40,7 +40,8 @@ type pages struct {
 func (p *pages) List(_ context.Context, list client.ObjectList, opts ...client.ListOption) error {
 	p.calls++
 	into, _ := list.(*metav1.PartialObjectMetadataList)
-	into.Items, into.Continue = nil, ""
+	into.Items = nil
+	into.Continue = ""
 
 	return p.list(into, (&client.ListOptions{}).ApplyOptions(opts))
 }
@@ -390,7 +391,8 @@ func TestNamesThatFailAreBounded(t *testing.T) {
 
 	for n := range mostFailing + 2 {
 		r := mcreconcile.Request{ClusterName: "a"}
-		r.Namespace, r.Name = "default", strconv.Itoa(n)
+		r.Namespace = "default"
+		r.Name = strconv.Itoa(n)
 		if _, err := w.lanes.Regular.Reconcile(t.Context(), r); errors.Is(err, reconcile.TerminalError(nil)) {
 			final++
 		}
@@ -425,7 +427,8 @@ func TestAttacksOnAClusterWithoutCache(t *testing.T) {
 		}
 		w := newListWorld(t, there, Objects{})
 		object := mcreconcile.Request{ClusterName: "a"}
-		object.Namespace, object.Name = "default", "x"
+		object.Namespace = "default"
+		object.Name = "x"
 
 		return func(ctx context.Context) error {
 			w.forgetCluster("a")

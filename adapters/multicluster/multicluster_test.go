@@ -46,6 +46,7 @@ func clients(objects map[string][]client.Object) func(client.Object) (client.Cli
 	for cluster, objects := range objects {
 		all[cluster] = fake.NewClientBuilder().WithObjects(objects...).Build()
 	}
+
 	return func(secret client.Object) (client.Client, error) {
 		if all[secret.GetName()] == nil {
 			return nil, errRefused
@@ -105,7 +106,8 @@ func TestASecretEngagesItsCluster(t *testing.T) {
 
 // A cluster that cannot be reached is retried, and keeps no other waiting.
 func TestAClusterThatRefuses(t *testing.T) {
-	refusals, first := make(chan struct{}, 100), true
+	refusals := make(chan struct{}, 100)
+	first := true
 	reached := clients(map[string][]client.Object{"a": {configMap("x")}, "b": {configMap("x")}})
 	w := start(t, func(secret client.Object) (client.Client, error) {
 		if secret.GetName() == "a" && first {
@@ -126,8 +128,8 @@ func TestAClusterThatRefuses(t *testing.T) {
 func TestResendsAreAcknowledged(t *testing.T) {
 	w := start(t, clients(map[string][]client.Object{"a": {configMap("x")}}), secret("a", "1"))
 	w.await("a/x")
-	// The fake client stores the object in version 999. A reconcile that began before the event does
-	// not count.
+	// The fake client stores the object in version 999. A reconcile that began before the event
+	// does not count.
 	eventually(t, "an event that a reconcile has read makes no request", func() bool {
 		check(t, w.event("a", "x", 1))
 		if w.enqueued > 0 {
@@ -194,6 +196,7 @@ func TestAClusterHasNoCache(t *testing.T) {
 	}
 }
 
+// A missing part of the provider or of the objects is an error of the set-up.
 func TestMissingPartsAreRefused(t *testing.T) {
 	provider := multicluster.NewProvider(nil, multicluster.ProviderOptions{})
 	mgr := must(mcmanager.WithMultiCluster(newManager(controllerruntimetest.NewCache()), provider))
@@ -244,8 +247,11 @@ func (r *requests) RoundTrip(request *http.Request) (*http.Response, error) {
 
 // use makes each call of a client once.
 func use(ctx context.Context, c client.Client) []error {
-	o, patch, list := configMap("x"), client.RawPatch(types.MergePatchType, []byte("{}")), &corev1.ConfigMapList{}
-	sub, applied := c.SubResource("scale"), applycorev1.ConfigMap("x", "default")
+	o := configMap("x")
+	patch := client.RawPatch(types.MergePatchType, []byte("{}"))
+	list := &corev1.ConfigMapList{}
+	sub := c.SubResource("scale")
+	applied := applycorev1.ConfigMap("x", "default")
 	return []error{
 		c.Get(ctx, client.ObjectKeyFromObject(o), o), c.List(ctx, list), c.Apply(ctx, applied), c.Create(ctx, o),
 		c.Delete(ctx, o), c.Update(ctx, o), c.Patch(ctx, o, patch), c.DeleteAllOf(ctx, o), c.Status().Update(ctx, o),
@@ -439,7 +445,8 @@ func (w *world) engaged(cluster string) bool {
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
 
-	tick, deadline := time.NewTicker(time.Millisecond), time.After(3*time.Minute)
+	tick := time.NewTicker(time.Millisecond)
+	deadline := time.After(3 * time.Minute)
 	defer tick.Stop()
 
 	for !condition() {

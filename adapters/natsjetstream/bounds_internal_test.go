@@ -20,6 +20,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
+// Waits double up to their limits, also with numbers of attempts that no stream has.
 func TestWaits(t *testing.T) {
 	t.Parallel()
 
@@ -142,14 +143,18 @@ func TestEmptyBacklog(t *testing.T) {
 	}
 }
 
+// A stream that could lose a message is found, whichever of its settings is the cause.
 func TestStreamsThatLoseMessages(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*jetstream.StreamConfig){
-		"":           func(*jetstream.StreamConfig) {},
-		"retention":  func(c *jetstream.StreamConfig) { c.Retention = jetstream.LimitsPolicy },
-		"discards":   func(c *jetstream.StreamConfig) { c.Discard = jetstream.DiscardOld },
-		"age":        func(c *jetstream.StreamConfig) { c.MaxAge = time.Hour },
-		"no denials": func(c *jetstream.StreamConfig) { c.DenyPurge, c.DenyDelete = false, false },
+		"":          func(*jetstream.StreamConfig) {},
+		"retention": func(c *jetstream.StreamConfig) { c.Retention = jetstream.LimitsPolicy },
+		"discards":  func(c *jetstream.StreamConfig) { c.Discard = jetstream.DiscardOld },
+		"age":       func(c *jetstream.StreamConfig) { c.MaxAge = time.Hour },
+		"no denials": func(c *jetstream.StreamConfig) {
+			c.DenyPurge = false
+			c.DenyDelete = false
+		},
 	} {
 		config := StreamConfig("m")
 		change(&config)

@@ -35,8 +35,8 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// program is the NATS server of test/lab/natsserver. It is a process, so that the module of this package
-// does not depend on the server.
+// program is the NATS server of test/lab/natsserver. It is a process, so that the module of this
+// package does not depend on the server.
 var program struct {
 	once sync.Once
 	dir  string
@@ -63,7 +63,8 @@ func serverProgram(t *testing.T) string {
 		}
 
 		build := exec.Command("go", "build", "-o", filepath.Join(program.dir, "natsserver"), ".")
-		build.Dir, build.Env = source, append(os.Environ(), "GOFLAGS=")
+		build.Dir = source
+		build.Env = append(os.Environ(), "GOFLAGS=")
 		if out, err := build.CombinedOutput(); err != nil {
 			program.err = fmt.Errorf("build the NATS server: %w: %s", err, out)
 		}
@@ -149,9 +150,12 @@ func (b *broker) connect(opts ...nats.Option) *nats.Conn {
 func (b *broker) forwarder(runtime core.RuntimeID, opts natsjetstream.ForwarderOptions) *natsjetstream.Forwarder {
 	b.t.Helper()
 
-	opts.AnswerWait, opts.Timeout = cmp.Or(opts.AnswerWait, patience), cmp.Or(opts.Timeout, patience)
+	opts.AnswerWait = cmp.Or(opts.AnswerWait, patience)
+	opts.Timeout = cmp.Or(opts.Timeout, patience)
 	options := append(natsjetstream.ConnectOptions(runtime, noKeys), func(o *nats.Options) error {
-		o.Secure, o.TLSConfig, o.RootCAsCB = false, nil, nil
+		o.Secure = false
+		o.TLSConfig = nil
+		o.RootCAsCB = nil
 		return nil
 	}, nats.ReconnectJitter(0, 0))
 	return must(natsjetstream.NewForwarder(b.connect(options...), runtime, opts))
@@ -275,7 +279,8 @@ func TestStreamThatFailsAgainIsLoggedAgain(t *testing.T) {
 
 	for range 2 {
 		// One failure may have several reasons, and each has its end.
-		failures, ends := log.count("no messages from the stream"), log.count("messages from the stream again")
+		failures := log.count("no messages from the stream")
+		ends := log.count("messages from the stream again")
 		check(t, admin.DeleteStream(t.Context(), "watch-"+string(manager)))
 		eventually(t, "the failure is logged", func() bool { return log.count("no messages from the stream") > failures })
 		eventually(t, "its end is logged", func() bool { return log.count("messages from the stream again") > ends })
@@ -286,6 +291,7 @@ func TestStreamThatFailsAgainIsLoggedAgain(t *testing.T) {
 // production, of which only the verifier and the handler are replaced.
 func TestForwarderConformance(t *testing.T) {
 	t.Parallel()
+
 	unsendable := core.WatchEvent{}
 	coretest.TestForwarder(t, func(t *testing.T, farEnd *coretest.Recorder) coretest.ForwarderHarness {
 		t.Helper()
@@ -299,7 +305,8 @@ func TestForwarderConformance(t *testing.T) {
 		run(t, consumer)
 		b.awaitStream("manager-a")
 		b.awaitStream("manager-b")
-		// The suite expects the wait of the far end only. A message that a killed server has not answered ends in time for it.
+		// The suite expects the wait of the far end only. A message that a killed server has not
+		// answered ends in time for it.
 		forwarder := b.forwarder("runtime-1", natsjetstream.ForwarderOptions{
 			RefusedRetryAfter: -1, AnswerWait: 5 * time.Second, Timeout: patience / 4,
 		})

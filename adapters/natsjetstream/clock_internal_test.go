@@ -44,7 +44,8 @@ func (r *remote) now() time.Time { return time.Now().Round(0).Add(r.ahead) }
 func TestFailedMeasurement(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		stream, clock := &remote{ahead: time.Hour}, newClock(time.Now)
+		stream := &remote{ahead: time.Hour}
+		clock := newClock(time.Now)
 		var log strings.Builder
 		c := &Consumer{opts: Options{}.withDefaults(), paced: slog.New(slog.NewTextHandler(&log, nil))}
 
@@ -122,6 +123,7 @@ func TestStaleHeartbeatIsLeftOut(t *testing.T) {
 					got = r.Batch.Heartbeat != nil
 					return result{}
 				}
+
 				c.processMessage(t.Context(), "runtime-1", "my-operator", newJob(msg, clock))
 
 				if got != want {

@@ -134,6 +134,7 @@ func numbered(from uint64, names ...string) core.Batch {
 			WatchEvent: named(name), Sequence: sequence, ID: fmt.Sprintf("epoch-1-%d", sequence),
 		})
 	}
+
 	return batch
 }
 
@@ -195,6 +196,7 @@ func TestStreamKeepsEventsOfAnOperatorThatIsAway(t *testing.T) {
 	s.awaitHandled(2)
 }
 
+// A manager without a stream is unknown to its senders.
 func TestUnknownManager(t *testing.T) {
 	t.Parallel()
 
@@ -311,7 +313,8 @@ func (h *hesitant) Handle(ctx context.Context, d core.Delivery) error {
 	return h.Recorder.Handle(ctx, d)
 }
 
-// A forwarder does not notice that the lead moves: the stream keeps the message for the next leader.
+// A forwarder does not notice that the lead moves: the stream keeps the message for the next
+// leader.
 func TestLostLeadIsNoRefusal(t *testing.T) {
 	t.Parallel()
 
@@ -352,6 +355,7 @@ func handled(recorders ...*coretest.Recorder) int {
 			names[event.Watched.Name] = true
 		}
 	}
+
 	return len(names)
 }
 
@@ -416,7 +420,8 @@ func TestRefusedEventWithoutForwarderLeadsToResync(t *testing.T) {
 	s.awaitEmpty()
 }
 
-// The stream delivers a message again and again as one of its events fails. The others are handled once.
+// The stream delivers a message again and again as one of its events fails. The others are handled
+// once.
 func TestAnEventThatFailsRepeatsNoOther(t *testing.T) {
 	t.Parallel()
 
@@ -438,6 +443,7 @@ func (s *scene) awaitResyncs(n int) {
 				got++
 			}
 		}
+
 		return got >= n
 	})
 }
@@ -621,11 +627,12 @@ func TestLongAnswerSubjectKeepsTheConnection(t *testing.T) {
 	must(answers.NextMsg(patience))
 }
 
-// A client may close its connection for good, as after errors of authorization. Only a new connection
-// helps, so the operator must learn of it, also from a replica that does not lead. A connection that was closed before
-// Start changes its state no more.
+// A client may close its connection for good, as after errors of authorization. Only a new
+// connection helps, so the operator must learn of it, also from a replica that does not lead. A
+// connection that was closed before Start changes its state no more.
 func TestClosedConnectionEndsStart(t *testing.T) {
 	t.Parallel()
+
 	b := newBroker(t)
 
 	for _, name := range []string{"leader", "follower", "closed before"} {
@@ -737,7 +744,9 @@ func TestBacklogIsReported(t *testing.T) {
 		Backlog: func(b hook.Backlog) {
 			mu.Lock()
 			defer mu.Unlock()
-			messages, full, age = append(messages, b.Messages), max(full, b.Filled), max(age, b.Oldest)
+			messages = append(messages, b.Messages)
+			full = max(full, b.Filled)
+			age = max(age, b.Oldest)
 		},
 		Redelivered: func(hook.Redelivery) { again.Add(1) },
 	}})

@@ -57,16 +57,18 @@ func TestUnconfirmedRefusalsStopNoManager(t *testing.T) {
 	}
 
 	offers, _, err := deaf.Pending()
-	// Messages of one runtime that come before its first offer has timed out, after a second, are offered as well. A slow
-	// machine takes several seconds until all runtimes are known to be silent.
+	// Messages of one runtime that come before its first offer has timed out, after a second, are
+	// offered as well. A slow machine takes several seconds until all runtimes are known to be
+	// silent.
 	most := hostile * max(2, int(time.Since(began)/time.Second))
 	if err != nil || offers == 0 || offers > most {
 		t.Errorf("%d refusals were offered to %d runtimes that confirm none (%v), want at most %d", offers, hostile, err, most)
 	}
 }
 
-// A runtime gets its share of events, and no more. A message beyond it comes back when the share has
-// room, as one that is carried in vain delays those of others. However old, it is never given up.
+// A runtime gets its share of events, and no more. A message beyond it comes back when the share
+// has room, as one that is carried in vain delays those of others. However old, it is never given
+// up.
 func TestLoudRuntimeWaits(t *testing.T) {
 	t.Parallel()
 
@@ -83,7 +85,8 @@ func TestLoudRuntimeWaits(t *testing.T) {
 	s.awaitEmpty()
 	s.awaitFate("enqueued", messages+1) // The fate is counted after the acknowledgement.
 
-	refused, enqueued := s.fates.of("delayed too_fast"), s.fates.of("enqueued")
+	refused := s.fates.of("delayed too_fast")
+	enqueued := s.fates.of("enqueued")
 	if refused == 0 || refused > 2*messages || enqueued != messages+1 {
 		t.Errorf("%d of %d messages were enqueued after %d refusals, want at most two each", enqueued, messages+1, refused)
 	}
@@ -92,6 +95,7 @@ func TestLoudRuntimeWaits(t *testing.T) {
 // Almost all of a message may be headers, and they cost the receiver what a body costs.
 func TestHeadersCountInTheShare(t *testing.T) {
 	t.Parallel()
+
 	const messages, large = 5, 60 << 10
 	for name, size := range map[string]int{"control: small": 0, "large": large} {
 		t.Run(name, func(t *testing.T) {
@@ -170,7 +174,9 @@ func TestOperatorStartsBeforeTheServer(t *testing.T) {
 				o.PingInterval, o.MaxReconnect, o.IgnoreAuthErrorAbort)
 		}
 
-		o.Secure, o.TLSConfig, o.RootCAsCB = false, nil, nil
+		o.Secure = false
+		o.TLSConfig = nil
+		o.RootCAsCB = nil
 		return nil
 	}
 
@@ -186,7 +192,8 @@ func TestOperatorStartsBeforeTheServer(t *testing.T) {
 func TestRefusalsThatAreConfirmedManyTimes(t *testing.T) {
 	t.Parallel()
 
-	b, counted := newBroker(t), &fates{}
+	b := newBroker(t)
+	counted := &fates{}
 	var reported atomic.Int32 // The default of nats.go is a line on stderr.
 	conn := b.connect(nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) { reported.Add(1) }))
 	run(t, newConsumer(conn, forbid("hostile"), &coretest.Recorder{}, natsjetstream.Options{

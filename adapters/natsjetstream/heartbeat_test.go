@@ -15,8 +15,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
 
-// An hour of heartbeats without an operator takes a constant place in the stream, whatever the number
-// of replicas of the agents. It delays no event, and the operator that is back knows its runtimes.
+// An hour of heartbeats without an operator takes a constant place in the stream, whatever the
+// number of replicas of the agents. It delays no event, and the operator that is back knows its
+// runtimes.
 func TestHeartbeatsDoNotFillTheStream(t *testing.T) {
 	t.Parallel()
 
@@ -81,9 +82,9 @@ func TestHeartbeatBesideAnEventThatWaits(t *testing.T) {
 	s.awaitFate("enqueued", 2)
 }
 
-// An operator that is back refuses an event that waits in the stream. The event stays there until it
-// is given up. The late answer shows that the operator is back, so heartbeats are stored again. It keeps no later
-// refusal from its sender.
+// An operator that is back refuses an event that waits in the stream. The event stays there until
+// it is given up. The late answer shows that the operator is back, so heartbeats are stored again.
+// It keeps no later refusal from its sender.
 func TestHeartbeatBesideAnEventThatIsRefusedLate(t *testing.T) {
 	t.Parallel()
 
@@ -115,7 +116,8 @@ func TestHeartbeatBesideAnEventThatIsRefusedLate(t *testing.T) {
 	})
 }
 
-// The forwarder declines a refusal that comes just after its wait. So the next refusal is handed back immediately.
+// The forwarder declines a refusal that comes just after its wait. So the next refusal is handed
+// back immediately.
 func TestARefusalJustTooLateSilencesNoRuntime(t *testing.T) {
 	t.Parallel()
 
@@ -172,6 +174,7 @@ func TestAcknowledgementsTakeNoPlace(t *testing.T) {
 
 func heartbeat(number uint64) core.Batch {
 	batch := beat(1)
-	batch.Heartbeat.Number, batch.Heartbeat.ID = number, fmt.Sprintf("heartbeat-%d", number)
+	batch.Heartbeat.Number = number
+	batch.Heartbeat.ID = fmt.Sprintf("heartbeat-%d", number)
 	return batch
 }

@@ -74,7 +74,8 @@ type gauges struct {
 }
 
 func (g *gauges) hooks() natsjetstream.Hooks {
-	g.unavailable, g.backlogs = map[core.Manager][]string{}, map[core.Manager]int{}
+	g.unavailable = map[core.Manager][]string{}
+	g.backlogs = map[core.Manager]int{}
 	return natsjetstream.Hooks{
 		Unavailable: func(u hook.Unavailability) {
 			g.mu.Lock()
@@ -106,7 +107,8 @@ func consumeTwo(t *testing.T, b *broker, stream func(core.Manager) jetstream.Str
 ) {
 	t.Helper()
 
-	handler, reported = &coretest.Recorder{}, &gauges{}
+	handler = &coretest.Recorder{}
+	reported = &gauges{}
 	c = must(natsjetstream.NewConsumer(b.connect(), allowAll(),
 		map[core.Manager]core.Handler{manager: handler, "other-operator": handler},
 		natsjetstream.Options{Stream: stream, Hooks: reported.hooks()}))
@@ -179,8 +181,8 @@ func TestPullsShrinkLater(t *testing.T) {
 	})
 }
 
-// A server that refuses a stream is named with its words, at the one manager that it concerns, until
-// it allows the stream. The backlog is unknown, and not 0.
+// A server that refuses a stream is named with its words, at the one manager that it concerns,
+// until it allows the stream. The backlog is unknown, and not 0.
 func TestStreamThatIsRefused(t *testing.T) {
 	t.Parallel()
 

@@ -111,7 +111,8 @@ func TestEachMessageGivesItsPlaceBack(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
 					c, _ := offline(t, core.HandlerFunc(func(context.Context, core.Delivery) error { return nil }), 0)
-					c.opts.MaxInFlight, c.opts.RuntimeInFlight = places, 1
+					c.opts.MaxInFlight = places
+					c.opts.RuntimeInFlight = 1
 					failing := name == "failing"
 					c.receive = func(context.Context, *intake.Request) result {
 						if failing {
@@ -120,10 +121,12 @@ func TestEachMessageGivesItsPlaceBack(t *testing.T) {
 						return result{}
 					}
 
-					from, all := &pulled{}, []*arriving{}
+					from := &pulled{}
+					all := []*arriving{}
 					for n := range 3 * places {
 						msg := kind([]string{own, own, other}[n%3])
-						all, from.messages = append(all, msg), append(from.messages, msg)
+						all = append(all, msg)
+						from.messages = append(from.messages, msg)
 					}
 
 					ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -193,12 +196,14 @@ func TestPullsGiveTheirPlacesBack(t *testing.T) {
 // handled and the second one waits.
 func TestEachDeferredMessageGivesItsPlaceBack(t *testing.T) {
 	t.Parallel()
+
 	const places, atATime, rounds = 6, 5, 4
 
 	for _, loud := range []int{1, 2} {
 		synctest.Test(t, func(t *testing.T) {
 			c, good := offline(t, core.HandlerFunc(func(context.Context, core.Delivery) error { return nil }), 0)
-			c.opts.MaxInFlight, c.opts.RuntimeInFlight = places, 1
+			c.opts.MaxInFlight = places
+			c.opts.RuntimeInFlight = 1
 			released := make(chan struct{})
 			c.receive = func(context.Context, *intake.Request) result {
 				<-released
@@ -215,11 +220,13 @@ func TestEachDeferredMessageGivesItsPlaceBack(t *testing.T) {
 			})
 			defer finish()
 
-			from, all := &pulled{}, []*arriving{}
+			from := &pulled{}
+			all := []*arriving{}
 			for range rounds {
 				for n := range atATime {
 					msg := &arriving{stored: *good, subject: fmt.Sprint("watch.my-operator.runtime-", n%loud)}
-					all, from.messages = append(all, msg), append(from.messages, msg)
+					all = append(all, msg)
+					from.messages = append(from.messages, msg)
 				}
 
 				for len(from.messages) > 0 {
@@ -264,6 +271,7 @@ func TestEachDeferredMessageGivesItsPlaceBack(t *testing.T) {
 // the first.
 func TestEachMessageLeavesTheShareOfItsRuntime(t *testing.T) {
 	t.Parallel()
+
 	handler := core.HandlerFunc(func(context.Context, core.Delivery) error { return nil })
 
 	for name, r := range map[string]result{

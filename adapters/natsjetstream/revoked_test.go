@@ -11,8 +11,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/intake"
 )
 
-// A revoked runtime triggers nothing, by any of the names that the server knows it by. Its forwarder
-// gets the refusal, and the stream keeps nothing of it. Others go on.
+// A revoked runtime triggers nothing, by any of the names that the server knows it by. Its
+// forwarder gets the refusal, and the stream keeps nothing of it. Others go on.
 func TestRevokedRuntimes(t *testing.T) {
 	t.Parallel()
 
@@ -26,7 +26,8 @@ func TestRevokedRuntimes(t *testing.T) {
 		},
 	})
 
-	stolen, other := s.forwarder("runtime-1", natsjetstream.ForwarderOptions{}), s.forwarder("runtime-2", natsjetstream.ForwarderOptions{})
+	stolen := s.forwarder("runtime-1", natsjetstream.ForwarderOptions{})
+	other := s.forwarder("runtime-2", natsjetstream.ForwarderOptions{})
 	mustForward(t, stolen, beat(1, "before"))
 	mustForward(t, other, beat(1, "before"))
 	s.awaitHandled(2)

@@ -99,7 +99,8 @@ func TestFailedEventsOfTwoMessages(t *testing.T) {
 	t.Parallel()
 
 	var p partial
-	first, second := messageKey{stream: "a", sequence: 1}, messageKey{stream: "a", sequence: 2}
+	first := messageKey{stream: "a", sequence: 1}
+	second := messageKey{stream: "a", sequence: 2}
 	p.noteError(first, core.EventErrors{0: core.ErrForbidden, 2: core.ErrNotReady})
 	p.noteError(second, core.EventErrors{1: core.ErrForbidden})
 	p.noteError(second, core.ErrNotReady) // All of it, and no event.
@@ -137,7 +138,8 @@ func TestOutagesOfTwoManagers(t *testing.T) {
 	c := &Consumer{opts: Options{Hooks: Hooks{Unavailable: func(u hook.Unavailability) {
 		reported = append(reported, strings.TrimSpace(fmt.Sprint(u.Manager, " ", u.Reason)))
 	}}}.withDefaults()}
-	a, b := &outage{Consumer: c, manager: "a"}, &outage{Consumer: c, manager: "b"}
+	a := &outage{Consumer: c, manager: "a"}
+	b := &outage{Consumer: c, manager: "b"}
 	ctx := t.Context()
 	full := &jetstream.APIError{Code: 503, ErrorCode: codeStorageExceeded}
 
@@ -210,6 +212,7 @@ func TestSubjectsOfAStream(t *testing.T) {
 // the events is random.
 func TestRefusalsOfSeveralEvents(t *testing.T) {
 	t.Parallel()
+
 	wait := func(after time.Duration) error {
 		return coretest.Refusal{Label: "busy", After: after, Cause: core.ErrNotReady}.Err()
 	}
@@ -410,6 +413,7 @@ func TestTheFateOfEachResult(t *testing.T) {
 // right one, and a name is taken once.
 func TestUsersOfTheServer(t *testing.T) {
 	t.Parallel()
+
 	managers := []core.Manager{"m", "n"}
 	for name, tt := range map[string]struct {
 		user User

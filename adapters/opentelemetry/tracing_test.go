@@ -63,6 +63,7 @@ func chain(agent, operator *opentelemetry.Tracing, reconciled func(context.Conte
 		for _, request := range waiting {
 			_, _ = reconcile(ctx, request)
 		}
+
 		return nil
 	}))
 
@@ -93,10 +94,13 @@ func path(spans tracetest.SpanStubs, root string) string {
 		found = false
 		for _, span := range spans {
 			if span.Parent.SpanID().String() == parent {
-				names, parent, found = append(names, span.Name), span.SpanContext.SpanID().String(), true
+				names = append(names, span.Name)
+				parent = span.SpanContext.SpanID().String()
+				found = true
 			}
 		}
 	}
+
 	return strings.Join(names, " > ")
 }
 
@@ -270,7 +274,8 @@ func TestVerifierKeepsValidate(t *testing.T) {
 	}
 }
 
-// TestNoAllocations holds that tracing costs nothing while it is off, and while events have no trace.
+// TestNoAllocations holds that tracing costs nothing while it is off, and while events have no
+// trace.
 func TestNoAllocations(t *testing.T) {
 	on, _ := newTracing()
 	for name, tracing := range map[string]*opentelemetry.Tracing{"off": nil, "event without trace": on} {
@@ -282,8 +287,10 @@ func TestNoAllocations(t *testing.T) {
 		enqueue, reconcile := opentelemetry.Queue(tracing,
 			func(context.Context, core.Delivery) ([]string, error) { return requests, nil },
 			func(context.Context, string) (struct{}, error) { return struct{}{}, nil })
-		ctx, event := t.Context(), &core.WatchEvent{}
-		batch, peer := core.NewBatch(*event), core.Peer{}
+		ctx := t.Context()
+		event := &core.WatchEvent{}
+		batch := core.NewBatch(*event)
+		peer := core.Peer{}
 		allocated := testing.AllocsPerRun(100, func() {
 			acceptor.Accept(manager, *event)
 			_ = forwarder.Forward(ctx, manager, batch)

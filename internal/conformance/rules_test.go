@@ -33,7 +33,8 @@ func sections(t *testing.T, document string) map[string]string {
 func TestEachRuleHasASection(t *testing.T) {
 	t.Parallel()
 
-	wire, seen := sections(t, specification), make(map[string]bool)
+	wire := sections(t, specification)
+	seen := make(map[string]bool)
 	documented := map[conformance.End]map[string]string{
 		conformance.Sender: wire, conformance.Receiver: wire, conformance.Forwarder: sections(t, extending),
 	}

@@ -29,10 +29,13 @@ func (f failures) add(cause string, remote net.Addr, err error) {
 	f <- failure{cause, remote.String(), err}
 }
 
+// Each way in which a handshake fails has its cause.
 func TestHandshakeCauses(t *testing.T) {
 	t.Parallel()
-	ca, other := newAuthority(t), newAuthority(t)
-	good, foreign := ca.issue(t), other.issue(t)
+	ca := newAuthority(t)
+	other := newAuthority(t)
+	good := ca.issue(t)
+	foreign := other.issue(t)
 	refused := errors.New("refused")
 	refuse := func(tls.ConnectionState) error { return refused }
 	server := func(change func(*tls.Config)) *tls.Config {
@@ -142,7 +145,8 @@ func connects(ca *authority, cert tls.Certificate) func(*testing.T, net.Conn) {
 	}
 }
 
-// openSSL returns a client that refuses a certificate with an alert that is not encrypted, as OpenSSL 3.0 does.
+// openSSL returns a client that refuses a certificate with an alert that is not encrypted, as
+// OpenSSL 3.0 does.
 func openSSL(client func(*testing.T, net.Conn)) func(*testing.T, net.Conn) {
 	return func(t *testing.T, conn net.Conn) {
 		t.Helper()
@@ -220,7 +224,8 @@ func TestFailedHandshakesAreLogged(t *testing.T) {
 // A handshake that this server ends for its limit is not reported as failed.
 func TestDisplacedHandshakeHasNotFailed(t *testing.T) {
 	t.Parallel()
-	seen, closed := make(failures, 2), make(chan string, 2)
+	seen := make(failures, 2)
+	closed := make(chan string, 2)
 	r := run(t, noContent, Options{
 		TLS:            &tls.Config{Certificates: []tls.Certificate{newAuthority(t).issue(t)}},
 		MaxConnections: 1, HandshakeFailed: seen.add, ConnectionClosed: func(reason string) { closed <- reason },
@@ -240,10 +245,13 @@ func TestDisplacedHandshakeHasNotFailed(t *testing.T) {
 	}
 }
 
+// Serve returns after its last callback has returned.
 func TestServeWaitsForCallbacks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		incoming, called, returned := newNetwork(), make(chan struct{}), false
+		incoming := newNetwork()
+		called := make(chan struct{})
+		returned := false
 		r := run(t, noContent, Options{
 			Listener: incoming, TLS: &tls.Config{Certificates: []tls.Certificate{newAuthority(t).issue(t)}},
 			HandshakeFailed: func(string, net.Addr, error) {
@@ -278,7 +286,8 @@ func clientHello(n int) []byte {
 // A handshake of 64 KiB on each connection would be the memory of a small process.
 func TestALargeHandshakeIsCutOff(t *testing.T) {
 	t.Parallel()
-	ca, seen := newAuthority(t), make(failures, 1)
+	ca := newAuthority(t)
+	seen := make(failures, 1)
 	r := run(t, noContent, Options{
 		TLS: &tls.Config{Certificates: []tls.Certificate{ca.issue(t)}}, MaxHandshakeBytes: 32 << 10, HandshakeFailed: seen.add,
 	})
@@ -288,7 +297,8 @@ func TestALargeHandshakeIsCutOff(t *testing.T) {
 	}
 }
 
-// The limit is for the handshake and the first header, not for a body that follows in the same segment.
+// The limit is for the handshake and the first header, not for a body that follows in the same
+// segment.
 func TestALargeBodyAfterTheFirstHeaderIsRead(t *testing.T) {
 	t.Parallel()
 	const size = 4 << 20
@@ -317,7 +327,8 @@ func TestAPanicOfACallbackCostsItsConnection(t *testing.T) {
 	t.Parallel()
 	var lines log
 	var calls atomic.Int32
-	ca, seen := newAuthority(t), make(failures, 2)
+	ca := newAuthority(t)
+	seen := make(failures, 2)
 	certificate := ca.issue(t)
 	r := run(t, noContent, Options{HandshakeFailed: seen.add, Logger: newLogger(&lines), TLS: &tls.Config{
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {

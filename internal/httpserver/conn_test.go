@@ -53,7 +53,9 @@ func TestHandshakeReleasesItsSlot(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				s, open := pipes(t, "a")
-				first, second, third := open(), open(), open()
+				first := open()
+				second := open()
+				third := open()
 				check(t, readByte(first))
 				read := reads(second)
 				synctest.Wait()
@@ -90,7 +92,8 @@ func TestDeadlineBoundsTheWaitForASlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const patience = time.Minute
 		_, open := pipes(t, "a")
-		first, second := open(), open()
+		first := open()
+		second := open()
 		check(t, readByte(first))
 		check(t, second.SetDeadline(time.Now().Add(patience)))
 
@@ -131,6 +134,7 @@ func TestCloseDuringReadTakesNoSlot(t *testing.T) {
 	}
 }
 
+// A paused connection reads nothing until its pause is over, or until it is closed.
 func TestPause(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

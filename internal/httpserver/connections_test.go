@@ -104,7 +104,9 @@ func testFairness(t *testing.T, set func(opts *Options, verify func())) {
 func TestNoHandshakeForAClientThatLeft(t *testing.T) {
 	t.Parallel()
 
-	ca, begun, proceed := newAuthority(t), make(chan string, 3), make(chan struct{})
+	ca := newAuthority(t)
+	begun := make(chan string, 3)
+	proceed := make(chan struct{})
 	leaf := ca.issue(t)
 	r := run(t, noContent, Options{MaxHandshakes: 1, TLS: &tls.Config{
 		GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
@@ -203,11 +205,13 @@ func (h *hoarder) Accept() (net.Conn, error) {
 	return conn, err
 }
 
+// Beyond the limit, a new connection closes an idle one, and gets no slot if there is none.
 func TestMaxConnections(t *testing.T) {
 	t.Parallel()
 
 	closed := make(chan string, 10)
-	inside, free := make(chan struct{}), make(chan struct{})
+	inside := make(chan struct{})
+	free := make(chan struct{})
 	handler := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { inside <- struct{}{}; <-free })
 	bound := must(new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	r := run(t, handler, Options{
@@ -285,7 +289,8 @@ func TestStrangersDisplaceNoProvedClient(t *testing.T) {
 			bound := must(new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 			addresses := make(chan string, own+strangers)
 			closed := make(chan string, own+strangers)
-			inside, free := make(chan struct{}), make(chan struct{})
+			inside := make(chan struct{})
+			free := make(chan struct{})
 			handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if r.URL.Path == "/slow" {
 					inside <- struct{}{}

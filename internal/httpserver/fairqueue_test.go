@@ -58,6 +58,7 @@ func (q *namedQueue) order() string {
 	return strings.Join(names, " ")
 }
 
+// Slots go round-robin by origin, and alternate between work that continues and new work.
 func TestOrderOfGrants(t *testing.T) {
 	t.Parallel()
 	tests := []struct{ name, request, order string }{

@@ -57,6 +57,7 @@ func (n *named) change(text string) {
 	n.slots[name].setBusy(!idle)
 }
 
+// A new connection evicts one of the origin with the most connections, and an idle one first.
 func TestEviction(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -88,7 +89,8 @@ func TestEviction(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 
-			n, gets := newNamed(4, strings.Fields(test.slots)...), false
+			n := newNamed(4, strings.Fields(test.slots)...)
+			gets := false
 			for text := range strings.FieldsSeq(test.changes) {
 				n.change(text)
 			}
@@ -199,7 +201,8 @@ func (m *model) change(s *modelled, step int, origin string) {
 }
 
 func (m *model) acquireOne(c claim) {
-	m.origin, m.full = c.origin, len(m.open) == m.limit
+	m.origin = c.origin
+	m.full = len(m.open) == m.limit
 	shaking := 0
 	for s := range m.open {
 		if s.shakes {
@@ -209,7 +212,8 @@ func (m *model) acquireOne(c claim) {
 
 	m.fromShaking = shaking > max(m.limit/4, 1) || shaking == len(m.open)
 
-	m.sizes, m.idle = make(map[string]int), make(map[string]int)
+	m.sizes = make(map[string]int)
+	m.idle = make(map[string]int)
 	for s := range m.open {
 		if s.shakes != m.fromShaking {
 			continue
@@ -246,6 +250,7 @@ func (m *model) checkEvicted(s *modelled) {
 	delete(m.open, s)
 }
 
+// Concurrent calls leave no slot behind.
 func TestLimiterConcurrently(t *testing.T) {
 	t.Parallel()
 

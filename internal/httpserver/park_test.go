@@ -131,7 +131,8 @@ func TestRareRequests(t *testing.T) {
 			end := must(bound.Accept())(t)
 			defer end.Close()
 
-			resumed, kept := make(chan *visit, 1), &deadlineConn{Conn: end}
+			resumed := make(chan *visit, 1)
+			kept := &deadlineConn{Conn: end}
 			var work sync.WaitGroup
 			p := &parking{resume: func(v *visit) { resumed <- v }, work: &work, parked: map[*tls.Conn]struct{}{}}
 			p.parkVisit(&visit{Conn: tls.Server(kept, nil), socket: socketOf(end), parking: p})

@@ -13,6 +13,7 @@ import (
 	"time"
 )
 
+// An address in use and negative options are errors of Bind, before anything is served.
 func TestBindReturnsErrors(t *testing.T) {
 	t.Parallel()
 
@@ -57,6 +58,7 @@ func TestServeAfterTheEnd(t *testing.T) {
 	}
 }
 
+// A client gets HTTP/2, unless the option disables it.
 func TestProtocols(t *testing.T) {
 	t.Parallel()
 	ca := newAuthority(t)
@@ -101,7 +103,9 @@ func TestEnd(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 
-			inside, free, status := make(chan struct{}), make(chan struct{}), make(chan int, 1)
+			inside := make(chan struct{})
+			free := make(chan struct{})
+			status := make(chan int, 1)
 			handler := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 				close(inside)
 				test.handler(r.Context(), free)
@@ -136,11 +140,13 @@ type deaf struct{ net.Conn }
 func (deaf) SetDeadline(time.Time) error      { return nil }
 func (deaf) SetWriteDeadline(time.Time) error { return nil }
 
-// TLS writes before it closes a connection. The end does not wait for that longer than for requests.
+// TLS writes before it closes a connection. The end does not wait for that longer than for
+// requests.
 func TestEndWithADeafClient(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		ca, listener := newAuthority(t), newNetwork()
+		ca := newAuthority(t)
+		listener := newNetwork()
 		r := run(t, noContent, Options{Listener: listener, TLS: &tls.Config{Certificates: []tls.Certificate{ca.issue(t)}}})
 		near, far := net.Pipe()
 		listener.accepted <- deaf{far}
@@ -172,6 +178,7 @@ func TestPanicIsLogged(t *testing.T) {
 	}
 }
 
+// An origin is an IPv4 address or an IPv6 network. Another text is its own origin.
 func TestOrigin(t *testing.T) {
 	t.Parallel()
 	for remote, want := range map[string]string{

@@ -21,6 +21,8 @@ func (s *sink) Write(line []byte) (int, error) {
 	return s.out.Write(line)
 }
 
+// A stalled sink blocks no line. The lines beyond the bound are dropped, and their number is
+// written later.
 func TestWriterDropsAndReports(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -23,6 +23,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// An address of a proxy has one form with its port, and any other address is refused.
 func TestParse(t *testing.T) {
 	t.Parallel()
 	for address, want := range map[string]string{

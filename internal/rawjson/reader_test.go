@@ -230,6 +230,7 @@ func TestObjectReturnsTheErrorOfItsMember(t *testing.T) {
 	}
 }
 
+// An error says which text was expected, and at which byte.
 func TestErrorsNameThePlace(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
@@ -264,6 +265,7 @@ func TestStringsAreBounded(t *testing.T) {
 	}
 }
 
+// Any text but a valid array has the length 0.
 func TestLen(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]int{

@@ -10,6 +10,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
+// A deadline has a text for people, and still is a deadline for programs.
 func TestPlain(t *testing.T) {
 	late := fmt.Errorf("dial kcp:443: %w", context.DeadlineExceeded)
 	plain := reasons.Plain(late)

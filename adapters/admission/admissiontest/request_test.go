@@ -45,6 +45,7 @@ func send(request *http.Request) (events []string) {
 	return events
 }
 
+// A request between two states of an object is the review that an API server sends for that write.
 func TestRequest(t *testing.T) {
 	for _, c := range []struct {
 		before, after string

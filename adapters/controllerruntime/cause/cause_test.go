@@ -29,7 +29,8 @@ func (reader) Get(_ context.Context, _ client.ObjectKey, object client.Object, _
 	return nil
 }
 
-// GroupVersionKindFor implements [client.Client]. Only a read of the kind of an event counts for it.
+// GroupVersionKindFor implements [client.Client]. Only a read of the kind of an event counts for
+// it.
 func (reader) GroupVersionKindFor(runtime.Object) (schema.GroupVersionKind, error) { return kind, nil }
 
 var kind = corev1.SchemeGroupVersion.WithKind("ConfigMap")
@@ -41,6 +42,7 @@ func TestCauses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var causes []cause.Cause
 	request := ctrl.Request{}
 	source := cause.NewSource("my-operator", func(context.Context, core.Delivery) ([]ctrl.Request, error) {
@@ -61,6 +63,7 @@ func TestCauses(t *testing.T) {
 		}
 		_, _ = counted.Reconcile(t.Context(), request)
 	}
+
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,6 +78,7 @@ func TestOtherQueue(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	source := cause.NewSource("my-operator", nil, watched, func(cause.Cause) {})
 	if err := source.Start(t.Context(), nil); err == nil {
 		t.Error("want an error")

@@ -43,7 +43,8 @@ func kind() schema.GroupVersionKind {
 func kyma(name, runtime, domain string) *metav1.PartialObjectMetadata {
 	object := &metav1.PartialObjectMetadata{}
 	object.SetGroupVersionKind(kind())
-	object.Namespace, object.Name = "kcp-system", name
+	object.Namespace = "kcp-system"
+	object.Name = name
 	object.Labels = map[string]string{"runtime-id": runtime}
 	object.Annotations = map[string]string{controllerruntime.DomainAnnotation: domain}
 	return object
@@ -73,6 +74,7 @@ func TestRuntimesFollowTheCache(t *testing.T) {
 			t.Errorf("%s, want %s", got, want)
 		}
 	}
+
 	check(`[kcp-system/one] <nil> "one.example.com" other`)
 	objects.Set(kyma("one", "skr-1", "two.example.com"))
 	check(`[kcp-system/one] <nil> "two.example.com" other`)
@@ -85,6 +87,7 @@ func TestRuntimesFollowTheCache(t *testing.T) {
 	check(`[] not ready: the cache of Kyma is not synced "" not_ready`)
 }
 
+// An object represents the runtime of its label, and none is found while the cache is not synced.
 func TestID(t *testing.T) {
 	objects := controllerruntimetest.NewCache(kyma("one", "skr-1", ""), kyma("two", "", ""))
 	runtimes := newRuntimes(objects)
@@ -93,12 +96,14 @@ func TestID(t *testing.T) {
 			t.Errorf("%s represents %q and %v, want %q", name, got, err, want)
 		}
 	}
+
 	objects.SetSynced(false)
 	if _, err := runtimes.ID(t.Context(), key("one")); !errors.Is(err, core.ErrNotReady) {
 		t.Errorf("error %v, want not ready", err)
 	}
 }
 
+// A list has the objects of its namespace, and a list of another type is an error.
 func TestLists(t *testing.T) {
 	objects := controllerruntimetest.NewCache(kyma("one", "skr-1", ""))
 	for namespace, want := range map[string]int{"": 1, "kcp-system": 1, "default": 0} {
@@ -108,6 +113,7 @@ func TestLists(t *testing.T) {
 			t.Errorf("namespace %q: %d and %v, want %d", namespace, len(list.Items), err, want)
 		}
 	}
+
 	if err := objects.List(t.Context(), &unstructured.UnstructuredList{}); err == nil {
 		t.Error("a list of other objects has no error")
 	}
@@ -134,6 +140,7 @@ func TestManager(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- mgr.Start(ctx) }()
@@ -148,14 +155,15 @@ func TestManager(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
+
 	want := []string{"one", "two", "two", "one"}
 	if got := []string{first, second, third, fourth}; !slices.Equal(got, want) {
 		t.Errorf("reconciled %v, want %v", got, want)
 	}
 }
 
-// A runtime is forgotten when its last object is deleted or gets another identity. Two objects stand
-// for the second runtime.
+// A runtime is forgotten when its last object is deleted or gets another identity. Two objects
+// stand for the second runtime.
 func TestTheFleetForgetsWhatIsDeleted(t *testing.T) {
 	watched := must(fleet.New(fleet.Options{}))
 	objects := controllerruntimetest.NewCache(
@@ -163,9 +171,11 @@ func TestTheFleetForgetsWhatIsDeleted(t *testing.T) {
 	if err := newRuntimes(objects).Track(watched); err != nil {
 		t.Fatal(err)
 	}
+
 	for _, id := range []core.RuntimeID{"skr-1", "skr-2", "skr-3"} {
 		watched.Receiver().Observe(core.Peer{ID: id}, "kyma", core.Batch{Source: id}, nil)
 	}
+
 	objects.Delete(key("a"))
 	objects.Delete(key("b"))
 	objects.Set(kyma("d", "skr-4", ""))
@@ -194,6 +204,7 @@ func TestTheFleetExpectsTheRuntimesOfTheCache(t *testing.T) {
 		if err := runtimes.Track(watched, "kyma"); err != nil {
 			t.Fatal(err)
 		}
+
 		objects.Set(kyma("c", "skr-2", ""))
 		objects.Set(kyma("c", "skr-3", ""))
 		ctx, stop := context.WithCancel(t.Context())
@@ -210,6 +221,7 @@ func TestTheFleetExpectsTheRuntimesOfTheCache(t *testing.T) {
 		if !maps.Equal(states, want) {
 			t.Errorf("the fleet knows %v, want %v", states, want)
 		}
+
 		stop()
 		if err := <-ended; err != nil {
 			t.Error(err)
@@ -227,6 +239,7 @@ func TestCacheKnowsItsKind(t *testing.T) {
 	if !meta.IsNoMatchError(err) {
 		t.Errorf("error %v, want one for the kind", err)
 	}
+
 	found := &metav1.PartialObjectMetadata{}
 	if err := objects.Get(t.Context(), key("a"), found); err != nil || found.Labels["runtime-id"] != "skr-1" {
 		t.Errorf("%+v, %v, want the object", found, err)
@@ -238,7 +251,8 @@ func TestCacheKnowsItsKind(t *testing.T) {
 
 // The source of multicluster-runtime removes its handler, which can be compared with no other.
 func TestCacheForgetsAHandler(t *testing.T) {
-	objects, added := controllerruntimetest.NewCache(kyma("a", "skr-1", "")), map[string]int{}
+	objects := controllerruntimetest.NewCache(kyma("a", "skr-1", ""))
+	added := map[string]int{}
 	counted := func(by string) toolscache.ResourceEventHandler {
 		return toolscache.ResourceEventHandlerFuncs{AddFunc: func(any) { added[by]++ }}
 	}
@@ -251,6 +265,7 @@ func TestCacheForgetsAHandler(t *testing.T) {
 	if err := informer.RemoveEventHandler(removed); err != nil {
 		t.Fatal(err)
 	}
+
 	objects.Set(kyma("b", "skr-2", ""))
 	if added["removed"] != 1 || added["left"] != 2 {
 		t.Errorf("the handlers got %v", added)

@@ -23,6 +23,7 @@ import (
 func TestAttacksOnAnOperator(t *testing.T) {
 	remotetest.Run(t, func(t *testing.T, server *remotetest.Server) func(context.Context) error {
 		t.Helper()
+
 		server.Put("/api/v1/namespaces/default/configmaps/x", map[string]any{
 			"kind": "ConfigMap", "apiVersion": "v1", "metadata": map[string]any{"name": "x", "namespace": "default"},
 		})
@@ -41,6 +42,7 @@ func TestAttacksOnAnOperator(t *testing.T) {
 			if err != nil {
 				return reconcile.Result{}, err
 			}
+
 			listed := there.List(ctx, &corev1.ConfigMapList{}, client.Limit(100))
 			object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "x"}}
 			read := there.Get(ctx, client.ObjectKeyFromObject(object), object)

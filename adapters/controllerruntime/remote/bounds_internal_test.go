@@ -63,6 +63,7 @@ func TestFramesWithoutEndEndTheConnection(t *testing.T) {
 	if err := listener.Close(); err != nil {
 		t.Error(err)
 	}
+
 	const most = 16 << 20 // with the buffers of the kernel
 	if n := <-sent; n < 1<<20 || n > most {
 		t.Errorf("%d bytes were sent, want a flood and an end", n)
@@ -75,6 +76,7 @@ func processorTime() time.Duration {
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
 		panic(err)
 	}
+
 	took := time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 	if info, _ := debug.ReadBuildInfo(); slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
 		took /= 10
@@ -113,6 +115,7 @@ func TestHeadersAreBounded(t *testing.T) {
 		if err := get(t.Context(), t, boundClient(t, server.URL, ca), server.URL); err == nil {
 			t.Errorf("HTTP/2 %t: a header of 128 KiB is read", http2)
 		}
+
 		server.Close()
 	}
 }
@@ -131,6 +134,7 @@ func TestOnlyJSONIsAccepted(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		request.Header.Set("Accept", have)
 		if got := acceptJSON(request).Header.Get("Accept"); got != want {
 			t.Errorf("Accept %q becomes %q, want %q", have, got, want)

@@ -55,6 +55,7 @@ func TestLargeAnswersGiveWay(t *testing.T) {
 					if err := r.read(mostWeight); err != nil {
 						t.Fatal(err)
 					}
+
 					hostile.Go(func() {
 						<-r.ctx.Done() // Another answer never arrives.
 						r.end()
@@ -63,6 +64,7 @@ func TestLargeAnswersGiveWay(t *testing.T) {
 						}
 					})
 				}
+
 				time.Sleep(time.Millisecond)
 				begun := time.Now()
 				honest := begin(t, b, "honest", false)
@@ -72,10 +74,12 @@ func TestLargeAnswersGiveWay(t *testing.T) {
 				if took := time.Since(begun); took > test.within {
 					t.Errorf("it waited %v, want at most %v", took, test.within)
 				}
+
 				honest.end()
 				for _, holder := range b.all() {
 					holder.cancel(nil)
 				}
+
 				hostile.Wait()
 				if b.used != 0 || len(b.holders) != 0 || len(b.waiting) != 0 {
 					t.Errorf("%d are used, %d hold, %d wait", b.used, len(b.holders), len(b.waiting))
@@ -89,12 +93,14 @@ func TestLargeAnswersGiveWay(t *testing.T) {
 func TestTheRoomOfAProcessIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := NewBudgets()
-		first, second := begin(t, b, "a", false), begin(t, b, "b", false)
+		first := begin(t, b, "a", false)
+		second := begin(t, b, "b", false)
 		for _, r := range []reader{first, second} {
 			if err := r.read(mostWeight); err != nil {
 				t.Fatal(err)
 			}
 		}
+
 		var order []string
 		var mu sync.Mutex
 		var others sync.WaitGroup
@@ -105,6 +111,7 @@ func TestTheRoomOfAProcessIsBounded(t *testing.T) {
 				if err := r.read(mostWeight / 4 * 3); err != nil {
 					t.Error(err)
 				}
+
 				mu.Lock()
 				order = append(order, cluster)
 				used := b.used
@@ -112,15 +119,18 @@ func TestTheRoomOfAProcessIsBounded(t *testing.T) {
 				if used > roomWeight {
 					t.Errorf("%d are used", used)
 				}
+
 				time.Sleep(time.Millisecond)
 			})
 			synctest.Wait()
 		}
+
 		second.end()
 		others.Wait()
 		if len(order) != 2 || order[0] != "c" {
 			t.Errorf("order %v, want c first", order)
 		}
+
 		first.end()
 	})
 }
@@ -136,6 +146,7 @@ func TestOneReconcileHasOneBudget(t *testing.T) {
 	if err := outer.read(mostWeight/2 + 1); !errors.Is(err, ErrLargeAnswer) {
 		t.Errorf("got %v, want that the budget is spent", err)
 	}
+
 	outer.end()
 	if err := outer.read(1); err == nil {
 		t.Error("a late answer is read")
@@ -155,6 +166,7 @@ func TestOwnObjectsAreFree(t *testing.T) {
 	if err := r.read(smallWeight + 1); !errors.Is(err, ErrLargeAnswer) {
 		t.Errorf("got %v, want that all is bounded", err)
 	}
+
 	Allow(t.Context(), own) // Without a budget it does nothing.
 	if Weigh(map[string]any{"a": []int{1, 2}}) < 3*valueWeight || Weigh(func() {}) != 0 {
 		t.Error("an object weighs less than its values, or a function something")
@@ -181,10 +193,12 @@ func TestFieldsOfListsAreDropped(t *testing.T) {
 			want = have
 		}
 		for _, size := range []int{1, 2, 7, len(have)} {
-			filter, got := &fieldsFilter{}, []byte(nil)
+			filter := &fieldsFilter{}
+			got := []byte(nil)
 			for rest := []byte(have); len(rest) > 0; rest = rest[min(size, len(rest)):] {
 				got = filter.appendTo(got, rest[:min(size, len(rest))])
 			}
+
 			if string(got) != want {
 				t.Errorf("%s in parts of %d becomes %s, want %s", have, size, got, want)
 			}
@@ -202,5 +216,6 @@ func (b *Budgets) all() (all []*budget) {
 			all = append(all, holder)
 		}
 	}
+
 	return all
 }

@@ -39,6 +39,7 @@ func clusterOf(r string) string {
 // startFleet runs both controllers until the returned function is called.
 func startFleet(t *testing.T, workers int, opts remote.LanesOptions[string]) (f *fleet, stop func()) {
 	t.Helper()
+
 	f = &fleet{
 		t: t, takes: map[string]time.Duration{}, sent: map[string]time.Time{}, waits: map[string][]time.Duration{},
 		running: map[string]int{}, most: map[string]int{}, ends: map[string]int{},
@@ -53,12 +54,14 @@ func startFleet(t *testing.T, workers int, opts remote.LanesOptions[string]) (f 
 		if err := c.Watch(lane); err != nil {
 			t.Fatal(err)
 		}
+
 		running.Go(func() { _ = c.Start(ctx) })
 	}
+
 	synctest.Wait()
 	return f, func() {
-		// Before controller-runtime 0.25, a queue that has requests when it is shut down may wait for ever for
-		// a worker that has left. All requests end first, also one that takes an hour.
+		// Before controller-runtime 0.25, a queue that has requests when it is shut down may wait
+		// for ever for a worker that has left. All requests end first, also one that takes an hour.
 		f.mu.Lock()
 		clear(f.takes)
 		f.mu.Unlock()
@@ -75,6 +78,7 @@ func (f *fleet) reconcile(ctx context.Context, r string) (reconcile.Result, erro
 		f.waits[cluster] = append(f.waits[cluster], time.Since(at))
 		delete(f.sent, r)
 	}
+
 	f.running[cluster]++
 	f.most[cluster] = max(f.most[cluster], f.running[cluster])
 	takes := f.takes[cluster]
@@ -106,11 +110,13 @@ func (f *fleet) send(r string) {
 // want checks that all requests of a cluster began, each within a time.
 func (f *fleet) want(cluster string, n int, within time.Duration) {
 	f.t.Helper()
+
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if len(f.waits[cluster]) != n {
 		f.t.Errorf("%d of %d requests of %s began", len(f.waits[cluster]), n, cluster)
 	}
+
 	for _, wait := range f.waits[cluster] {
 		if wait > within {
 			f.t.Errorf("a request of %s waited %v, want at most %v", cluster, wait, within)
@@ -140,17 +146,20 @@ func TestSlowClustersTakeNoWorkerFromTheOthers(t *testing.T) {
 				for n := range test.hostile {
 					f.takes[fmt.Sprint("hostile-", n)] = test.takes
 				}
+
 				const seconds, rate = 59, 15
 				for n := range seconds * rate {
 					pass(time.Second / rate)
 					for h := range test.hostile {
 						f.send(fmt.Sprintf("hostile-%d/%d", h, n))
 					}
+
 					if n%rate == 0 {
 						f.send(fmt.Sprint("honest/", n))
 						f.send(fmt.Sprint("other/", n))
 					}
 				}
+
 				pass(10 * time.Second)
 				f.want("honest", seconds, test.within)
 				f.want("other", seconds, test.within)
@@ -172,6 +181,7 @@ func TestAClusterComesBackFromTheSlowLane(t *testing.T) {
 		for n := range many {
 			f.send(fmt.Sprint("a/", n))
 		}
+
 		pass(time.Minute)
 		f.mu.Lock()
 		f.takes["a"] = 0
@@ -182,6 +192,7 @@ func TestAClusterComesBackFromTheSlowLane(t *testing.T) {
 				t.Errorf("request %d was reconciled %d times", n, f.ends[fmt.Sprint("a/", n)])
 			}
 		}
+
 		// It has the regular lane, while others fill the slow one.
 		f.takes["b"], f.takes["c"] = time.Hour, time.Hour
 		f.send("b/1")
@@ -211,12 +222,14 @@ func TestNamesThatWaitAreBounded(t *testing.T) {
 			f.send(fmt.Sprint("a/", n))
 			synctest.Wait()
 		}
+
 		f.send("b/1")
 		pass(time.Minute)
 		// One runs, two wait, and seven are replaced by one.
 		if dropped != 7 || f.ends["a/all"] != 1 || len(f.ends) != 5 {
 			t.Errorf("%d dropped, reconciled %v", dropped, f.ends)
 		}
+
 		f.want("b", 1, 0)
 	})
 }
@@ -249,6 +262,7 @@ func TestALaneWithoutItsSourceReconciles(t *testing.T) {
 			t.Error(err)
 		}
 	}
+
 	if calls != 3 || lanes.Slow.Add(0, 0, "a/x") {
 		t.Errorf("%d calls, want 3, and a slow lane that does not run", calls)
 	}
@@ -281,8 +295,10 @@ func TestAJudgeDecides(t *testing.T) {
 			if err := c.Watch(lane); err != nil {
 				t.Fatal(err)
 			}
+
 			running.Go(func() { _ = c.Start(ctx) })
 		}
+
 		synctest.Wait()
 		f.lanes.Regular.Add(0, 0, "a/x")
 		pass(90 * time.Second)
@@ -290,20 +306,22 @@ func TestAJudgeDecides(t *testing.T) {
 		if calls["a/x"] != 2 {
 			t.Errorf("%d calls after 90 s, want 2", calls["a/x"])
 		}
+
 		mu.Unlock()
 		pass(time.Hour)
 		if calls["a/x"] != 3 {
 			t.Errorf("%d calls, want 3", calls["a/x"])
 		}
+
 		cancel()
 		running.Wait()
 	})
 }
 
-// testInBubble runs the test in a bubble of synctest with one processor. The timers of a bubble share
-// one context of the race detector, and with more processors two threads may use the context at the
-// same time. The race detector of Go 1.26 crashes then (golang/go#78156), in about one of ten runs
-// of the controllers with many workers.
+// testInBubble runs the test in a bubble of synctest with one processor. The timers of a bubble
+// share one context of the race detector, and with more processors two threads may use the context
+// at the same time. The race detector of Go 1.26 crashes then (golang/go#78156), in about one of
+// ten runs of the controllers with many workers.
 func testInBubble(t *testing.T, test func(*testing.T)) {
 	t.Helper()
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))

@@ -52,6 +52,7 @@ func TestAKindThatIsServedNoMore(t *testing.T) {
 					http.NotFound(w, r)
 					return
 				}
+
 				w.Header().Set("Content-Type", "application/json")
 				_ = json.NewEncoder(w).Encode(answer)
 			}))

@@ -51,7 +51,8 @@ func useFleet(t *testing.T) *fleet.Fleet {
 func peer(id core.RuntimeID, expiry time.Time) core.Peer { return core.Peer{ID: id, NotAfter: expiry} }
 
 func beat(b core.Heartbeat) *core.Heartbeat {
-	b.Number, b.Interval = 1, 30*time.Second
+	b.Number = 1
+	b.Interval = 30 * time.Second
 	return &b
 }
 
@@ -73,6 +74,7 @@ func values(text string) (lines []string) {
 	return lines
 }
 
+// A scrape has the numbers of the fleet for each manager.
 func TestFleet(t *testing.T) {
 	text := scrape(t, fleetRegistry(t, useFleet(t), watchermetrics.Options{}))
 	want := []string{
@@ -104,6 +106,7 @@ func TestFleetOfConfiguredManagersIsThereFromTheStart(t *testing.T) {
 		`fleet_resyncs_total{cause="gap",manager="kyma"} 0`+"\n")
 }
 
+// With a bound, the runtimes that are not fresh have series, and they come first.
 func TestFleetPerRuntime(t *testing.T) {
 	text := scrape(t, fleetRegistry(t, useFleet(t), watchermetrics.Options{PerRuntime: 2}))
 	// "loses" and "silent" are worth a look, "fresh" is not.
@@ -175,6 +178,7 @@ func installed() installations.All {
 	}
 }
 
+// A scrape has the state of the installations, and the bound counts for each problem.
 func TestInstallations(t *testing.T) {
 	t.Parallel()
 

@@ -121,6 +121,7 @@ func useListener(listener *watchermetrics.Listener) {
 	listener.KeyMaterial("ca").Expires(keys.Generation{NotAfter: time.Unix(2_000_000_000, 0)})
 }
 
+// The names, the help and the labels of all metrics are those of the golden files.
 func TestExposition(t *testing.T) {
 	for name, exposed := range map[string]func(*testing.T) *prom.Registry{
 		"agent.prom": func(t *testing.T) *prom.Registry {
@@ -187,6 +188,7 @@ func scrape(t *testing.T, reg *prom.Registry) string {
 // register has the constructors of all metrics.
 func register(t *testing.T) map[string]func(prom.Registerer, watchermetrics.Options) error {
 	t.Helper()
+
 	watched := newFleet(t, fleet.Options{})
 	return map[string]func(prom.Registerer, watchermetrics.Options) error{
 		"agent": func(reg prom.Registerer, opts watchermetrics.Options) error {
@@ -214,6 +216,7 @@ func register(t *testing.T) map[string]func(prom.Registerer, watchermetrics.Opti
 	}
 }
 
+// An invalid option is an error, which names the option.
 func TestConstructorsRefuse(t *testing.T) {
 	cases := map[string]struct {
 		reg  prom.Registerer
@@ -288,8 +291,8 @@ func check(tb testing.TB, err error) {
 	}
 }
 
-// A list that was never read, or cannot be read any more, is broken. The entries of the last good list
-// stay in use.
+// A list that was never read, or cannot be read any more, is broken. The entries of the last good
+// list stay in use.
 func TestABrokenListOfRevokedSendersShows(t *testing.T) {
 	changed, reg := registered(t, watchermetrics.NewRevocations, watchermetrics.Options{})
 	want := func(entries, broken int) {

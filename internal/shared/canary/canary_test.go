@@ -65,7 +65,8 @@ func (c *cluster) count() int {
 func (c *cluster) set(bypassed int, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.bypassed, c.err = bypassed, err
+	c.bypassed = bypassed
+	c.err = err
 }
 
 const always = 1 << 30
@@ -89,6 +90,8 @@ func start(t *testing.T, write canary.Write, opts canary.Options) (*canary.Canar
 	}
 }
 
+// The first lost write of a probe is repeated, so that one loss changes no state. Each recovery is
+// reported once.
 func TestStates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &cluster{}
@@ -128,7 +131,8 @@ func TestStates(t *testing.T) {
 	})
 }
 
-// A restored etcd has lower versions, or much higher ones if the restore raises them. Its outage may be shorter than the interval of the canary.
+// A restored etcd has lower versions, or much higher ones if the restore raises them. Its outage
+// may be shorter than the interval of the canary.
 func TestARestoredAPIServerIsNoticed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
@@ -173,8 +177,9 @@ func TestARestoredAPIServerIsNoticed(t *testing.T) {
 	})
 }
 
-// In the documented order the webhook configuration comes after the agent. The API server is then no fault yet, and the
-// agent notices within seconds that it is called. What was written before leads to a resync.
+// In the documented order the webhook configuration comes after the agent. The API server is then
+// no fault yet, and the agent notices within seconds that it is called. What was written before
+// leads to a resync.
 func TestTheWebhookComesAfterTheAgent(t *testing.T) {
 	for name, test := range map[string]struct {
 		after  time.Duration // the start
@@ -267,6 +272,7 @@ func post(t *testing.T, method string, body []byte) *httptest.ResponseRecorder {
 	return w
 }
 
+// A nonce of a canary is the only warning, and any other text of a Lease is left out.
 func TestHandlerReturnsTheNonce(t *testing.T) {
 	for name, test := range map[string]struct {
 		nonce string
@@ -289,6 +295,7 @@ func TestHandlerReturnsTheNonce(t *testing.T) {
 	}
 }
 
+// A request that is no review gets the status of its fault.
 func TestHandlerRefusesOtherRequests(t *testing.T) {
 	for name, test := range map[string]struct {
 		method string
@@ -335,6 +342,7 @@ func apiServer(t *testing.T, handler http.HandlerFunc) canary.LeaseOptions {
 
 func name() types.NamespacedName { return types.NamespacedName{Namespace: "watcher", Name: "canary"} }
 
+// A write is one patch with the token, and its answer has the warnings and the version.
 func TestLeaseIsPatched(t *testing.T) {
 	opts := apiServer(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodPatch ||
@@ -370,7 +378,8 @@ func TestEachWriteMayReachAnotherAPIServer(t *testing.T) {
 	}
 }
 
-// A load balancer may lead each write to the same API server. A canary that knows all of them writes to each.
+// A load balancer may lead each write to the same API server. A canary that knows all of them
+// writes to each.
 func TestOneOfSeveralAPIServersIsNamed(t *testing.T) {
 	var bypassed, refused sync.Map
 	handler := func(w http.ResponseWriter, r *http.Request) {
@@ -387,7 +396,8 @@ func TestOneOfSeveralAPIServersIsNamed(t *testing.T) {
 		_, _ = io.WriteString(w, `{}`)
 	}
 
-	first, second := apiServer(t, handler), httptest.NewTLSServer(http.HandlerFunc(handler)) // They have one certificate.
+	first := apiServer(t, handler)
+	second := httptest.NewTLSServer(http.HandlerFunc(handler)) // They have one certificate.
 	t.Cleanup(second.Close)
 	hosts := []string{strings.TrimPrefix(first.Server, "https://"), strings.TrimPrefix(second.URL, "https://")}
 	first.Server += ", " + second.URL
@@ -450,7 +460,8 @@ func calls(w http.ResponseWriter, r *http.Request) {
 
 func callsNot(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{}`) }
 
-// An API server that is down, or that does not answer, hides no other one. Changes pass that other one without the agent.
+// An API server that is down, or that does not answer, hides no other one. Changes pass that other
+// one without the agent.
 func TestAFailedAPIServerHidesNoOther(t *testing.T) {
 	t.Parallel()
 	for title, test := range map[string]struct {
@@ -512,7 +523,8 @@ func TestAnUncalledServerIsNoFailedWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		api := &cluster{version: "7"}
-		recovered, restored := 0, 0
+		recovered := 0
+		restored := 0
 		c, stop := start(t, func(ctx context.Context, nonce string) (canary.Answer, error) {
 			answer, err := api.write(ctx, nonce)
 			if err == nil && !strings.Contains(strings.Join(answer.Warnings, ""), nonce) {
@@ -655,7 +667,8 @@ func TestLeaseFollowsItsCABundle(t *testing.T) {
 	}
 }
 
-// The connection of a server that froze in the handshake is given up, so that a later write succeeds.
+// The connection of a server that froze in the handshake is given up, so that a later write
+// succeeds.
 func TestStalledHandshakeEnds(t *testing.T) {
 	t.Parallel()
 
@@ -716,6 +729,7 @@ func serveAllButTheFirst(from net.Listener, target string, connections *sync.Wai
 	}
 }
 
+// An invalid option is an error, which says what is expected.
 func TestNewLeaseRefuses(t *testing.T) {
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
 	good := apiServer(t, func(http.ResponseWriter, *http.Request) {})
@@ -727,7 +741,8 @@ func TestNewLeaseRefuses(t *testing.T) {
 		"no certificate":      func(o *canary.LeaseOptions, _ *types.NamespacedName) { o.CAFile = o.TokenFile },
 		"KUBERNETES_SERVICE_": func(o *canary.LeaseOptions, _ *types.NamespacedName) { o.Server = "" },
 	} {
-		opts, lease := good, name()
+		opts := good
+		lease := name()
 		change(&opts, &lease)
 		if _, err := canary.NewLease(lease, opts); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want one that names %q", err, want)

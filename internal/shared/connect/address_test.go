@@ -37,6 +37,7 @@ func TestAddressesHaveOneForm(t *testing.T) {
 	}
 }
 
+// An address that could lead elsewhere is refused, and the error repeats no password.
 func TestAddressesThatAreRefused(t *testing.T) {
 	t.Parallel()
 	for address, says := range map[string]string{
@@ -55,6 +56,7 @@ func TestAddressesThatAreRefused(t *testing.T) {
 	}
 }
 
+// Spellings of one host have one form.
 func TestHosts(t *testing.T) {
 	t.Parallel()
 	for host, want := range map[string]string{

@@ -8,6 +8,7 @@ import (
 	"testing"
 )
 
+// A certificate that API servers reject has a fault with its reason.
 func TestServingFaults(t *testing.T) {
 	t.Parallel()
 	names := []string{"agent.kyma-system.svc"}
