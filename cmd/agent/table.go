@@ -72,7 +72,7 @@ func groups(c *config) []group {
 				"Timeout of one attempt to send events."),
 			optional("MAX_BACKOFF", duration(&c.Outbox.MaxBackoff), outbox.Defaults().MaxBackoff.String(),
 				"Longest delay between two attempts, unless the control plane requests a longer delay. "+
-					"After a 401 or 403, the delay is 30 to 38 s."),
+					"After a 401 or 403, the delay is at least 30s."),
 			optional("HEARTBEAT_INTERVAL", durationOrOff(&c.Outbox.HeartbeatInterval),
 				outbox.Defaults().HeartbeatInterval.String(),
 				"Longest time between two heartbeats, with contract v3. 0s turns heartbeats off. "+
