@@ -14,6 +14,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/hook"
 	"github.com/runtime-watcher/runtime-watcher/internal/periodic"
 	"github.com/runtime-watcher/runtime-watcher/internal/shared/canary"
+	"github.com/runtime-watcher/runtime-watcher/internal/submap"
 )
 
 // The times of a [webhookKeeper].
@@ -464,16 +465,7 @@ func (k *webhookKeeper) mustReplace(live, next *webhookConfiguration) bool {
 // hasForeignMetadata reports whether a configuration has labels or annotations that this agent does
 // not write, such as one by which cert-manager replaces the CA bundle.
 func hasForeignMetadata(live, want *webhookConfiguration) bool {
-	return hasMore(live.Labels, want.Labels) || hasMore(live.Annotations, want.Annotations)
-}
-
-func hasMore(live, want map[string]string) bool {
-	for key, value := range live {
-		if wanted, has := want[key]; !has || wanted != value {
-			return true
-		}
-	}
-	return false
+	return !submap.Contains(want.Labels, live.Labels) || !submap.Contains(want.Annotations, live.Annotations)
 }
 
 func (k *webhookKeeper) isAsIntended(live, want *webhookConfiguration) bool {

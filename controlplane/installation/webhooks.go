@@ -15,6 +15,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission"
 	"github.com/runtime-watcher/runtime-watcher/adapters/admission/selector"
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/remote"
+	"github.com/runtime-watcher/runtime-watcher/internal/submap"
 )
 
 // This file compares webhook configurations. One of them may be by others, so it may have any JSON.
@@ -148,17 +149,8 @@ func callsAndTimeouts(configuration *unstructured.Unstructured) (all []string) {
 // hasMetadata reports whether an object has the labels and annotations of another one, and maybe
 // more.
 func hasMetadata(live, want *unstructured.Unstructured) bool {
-	return hasAll(live.GetLabels(), want.GetLabels()) && hasAll(live.GetAnnotations(), want.GetAnnotations())
-}
-
-func hasAll(have, want map[string]string) bool {
-	for name, value := range want {
-		found, isThere := have[name]
-		if !isThere || found != value {
-			return false
-		}
-	}
-	return true
+	return submap.Contains(live.GetLabels(), want.GetLabels()) &&
+		submap.Contains(live.GetAnnotations(), want.GetAnnotations())
 }
 
 // managerOf returns the field manager that has set the namespace selector of a webhook last,
