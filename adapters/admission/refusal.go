@@ -16,9 +16,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/hook"
 )
 
-// The reasons of the webhook for a request that it refuses, in addition to [core.ReasonTooLarge]
-// and [core.ReasonUnreadable] for its body, and to [core.ReasonBusy] if no memory is free for the
-// body.
+// The reasons of the webhook for a request that it refuses. Package core has three more:
+// [core.ReasonTooLarge] and [core.ReasonUnreadable] for the body of the request, and
+// [core.ReasonBusy] if no memory is free for the body.
 const (
 	// ReasonUnknownPath means that the path is not /validate/<manager>.
 	ReasonUnknownPath core.Reason = "unknown_path"
