@@ -565,10 +565,13 @@ func TestPlan(t *testing.T) {
 			v.published.since = now
 		}, actionNone},
 		"a server certificate of a lost CA is replaced when the listener's Secret is lost, too": {func(v *view) {
-			v.server.signer, v.published = "lost", published{}
+			v.server.signer = "lost"
+			v.published = published{}
 		}, actionReissueServer},
 		"a server certificate that is being replaced is waited for": {func(v *view) {
-			v.server.signer, v.server.issuing, v.published = "lost", true, published{}
+			v.server.signer = "lost"
+			v.server.issuing = true
+			v.published = published{}
 		}, actionNone},
 		"a server certificate of a lost CA ends the wait for confirmations before it expires": {func(v *view) {
 			*v = rotating(now)

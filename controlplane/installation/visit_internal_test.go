@@ -364,7 +364,8 @@ func TestPausesBetweenRestartsGrow(t *testing.T) {
 	for n := range 200 {
 		due := strings.Repeat("x", n%9+1)
 		if have := schedule("prod", due, cause{missed: true}); have == due && have != last {
-			restarts, last = append(restarts, p.now.Sub(begun)), have
+			restarts = append(restarts, p.now.Sub(begun))
+			last = have
 		}
 
 		schedule("other", "always", cause{missed: true}) // Another runtime has separate pauses.

@@ -52,7 +52,8 @@ func (s *secrets) Get(_ context.Context, key client.ObjectKey, object client.Obj
 	}
 
 	secret, _ := object.(*corev1.Secret)
-	secret.Namespace, secret.Name = key.Namespace, key.Name
+	secret.Namespace = key.Namespace
+	secret.Name = key.Name
 	secret.UID = s.uid
 	secret.ResourceVersion = s.version
 	secret.Data = map[string][]byte{"config": []byte(s.text)}

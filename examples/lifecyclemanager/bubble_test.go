@@ -67,7 +67,8 @@ func newCluster(t *testing.T, name string) *cluster {
 
 // Delete changes the generation of an object with a finalizer, once, as an API server does.
 func (c *cluster) Delete(ctx context.Context, object client.Object, opts ...client.DeleteOption) error {
-	key, live := client.ObjectKeyFromObject(object), &metav1.PartialObjectMetadata{}
+	key := client.ObjectKeyFromObject(object)
+	live := &metav1.PartialObjectMetadata{}
 	live.SetGroupVersionKind(rig.Must(apiutil.GVKForObject(object, c.Scheme())))
 	err := c.Get(ctx, key, live)
 	if err != nil || live.DeletionTimestamp != nil {

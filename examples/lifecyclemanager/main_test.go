@@ -266,7 +266,8 @@ func (w *world) takeover() {
 // setModules edits the Kyma in the runtime, as a user does.
 func (w *world) setModules(modules ...v1beta2.Module) error {
 	w.Helper()
-	there, remote := w.Runtimes["runtime-1"], &v1beta2.Kyma{}
+	there := w.Runtimes["runtime-1"]
+	remote := &v1beta2.Kyma{}
 	err := there.Get(w.Context(), client.ObjectKey{Namespace: skr.Namespace, Name: kyma.RemoteName}, remote)
 	if err != nil {
 		return err

@@ -27,7 +27,8 @@ func TestSlowRuntime(t *testing.T) {
 		b.publish("many", "1", objects)
 		b.register(slow, v1beta2.Module{Name: "many"})
 
-		applied, ended := 0, make(map[string]bool)
+		applied := 0
+		ended := make(map[string]bool)
 		took := b.within(3*time.Minute, "all objects are installed", func() bool {
 			list := &corev1.ConfigMapList{}
 			rig.NoError(b.T, slow.List(b.Context(), list, client.InNamespace("default")))

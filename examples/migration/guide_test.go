@@ -88,7 +88,8 @@ func read(page string) (all []section) {
 	for text := range strings.SplitSeq(page, "\n## ") {
 		title, rest, _ := strings.Cut(text, "\n")
 		if len(all) == 0 {
-			title, rest = "", text
+			title = ""
+			rest = text
 		}
 		s := section{title: title, whole: rest, text: fence.ReplaceAllString(rest, "")}
 		if found := checked.FindStringSubmatch(rest); found != nil {
@@ -107,7 +108,8 @@ func read(page string) (all []section) {
 
 // problems compares a page with the chapters: its sections, their order, and what each step must have.
 func problems(page string) (all []string) {
-	sections, known := read(page), chapters()
+	sections := read(page)
+	known := chapters()
 	rows := row.FindAllStringSubmatch(sections[0].text, -1)
 	for i, s := range sections[1:] {
 		if i >= len(known) || s.title != known[i].title {
@@ -291,7 +293,8 @@ func (w *world) allRan() {
 			other := false
 			for begins := range elsewhere {
 				if strings.HasPrefix(strings.TrimPrefix(text, "sh\n"), begins) {
-					other, used[begins] = true, true
+					other = true
+					used[begins] = true
 				}
 			}
 			if w.ran[s.title+text] == other {

@@ -177,7 +177,8 @@ func (w *world) setListener() {
 // domain. The commands of the guide list the Kyma of that runtime alone.
 func (w *world) dryRun(m *member) {
 	strict := w.ours.opts
-	w.ours.opts.DryRun, w.ours.opts.GatewayNames = true, []string{"spiffe://other.local/gateway"}
+	w.ours.opts.DryRun = true
+	w.ours.opts.GatewayNames = []string{"spiffe://other.local/gateway"}
 	w.domain(m, wrongDomain)
 	w.ours.release(2)
 	w.ours.opts = strict
@@ -749,7 +750,8 @@ func (w *world) resendsAreSpared() {
 	w.ours.opts.Agent.Settings["RESEND_AFTER"] = "1s"
 	w.ours.reads.Store(&name)
 	w.ours.release(8)
-	object, i := today.WatchedKyma(w.members[0].kyma, name), 0
+	object := today.WatchedKyma(w.members[0].kyma, name)
+	i := 0
 	w.must(w.members[0].Client.Create(w.t.Context(), object))
 	w.eventually("a resend starts no reconcile", func() bool {
 		before := object.DeepCopy()

@@ -136,7 +136,8 @@ func TestSizeOfPatches(t *testing.T) {
 		patches      []string
 		lines, files int
 	}{{patches[:2], 25, 2}, {patches[2:], 60, 5}} {
-		lines, files := 0, map[string]bool{}
+		lines := 0
+		files := map[string]bool{}
 		for _, name := range goal.patches {
 			for line := range strings.Lines(string(test.Read(t, "examples/migration/patches/"+name+".patch"))) {
 				if file, found := strings.CutPrefix(line, "+++ "); found {
@@ -288,7 +289,9 @@ var (
 // TestFixtures compares the objects of package today with the lines that they stand for. It needs -lifecycle-manager.
 // If the first lines are objects, each field must have the same value there. Otherwise the lines must have each word.
 func TestFixtures(t *testing.T) {
-	upstream, spare, code := map[string]string{}, map[string][]string{}, map[string]bool{}
+	upstream := map[string]string{}
+	spare := map[string][]string{}
+	code := map[string]bool{}
 	for _, row := range rows(t) {
 		if row[1] == "but" {
 			spare[row[0]] = append(spare[row[0]], row[2:]...)
@@ -312,7 +315,8 @@ func TestFixtures(t *testing.T) {
 		upstream[row[0]] += "\n---\n" + text
 	}
 	for object, text := range upstream {
-		ours, compare := string(test.Read(t, fixtures+"objects/"+object)), words
+		ours := string(test.Read(t, fixtures+"objects/"+object))
+		compare := words
 		if !code[object] {
 			compare = fields
 		}
@@ -336,7 +340,8 @@ func words(ours, lines string) []string {
 
 // fields returns the fields that the objects in the lines do not have with that value. Spaces are underscores.
 func fields(ours, lines string) []string {
-	has, other := leaves(lines), leaves(ours)
+	has := leaves(lines)
+	other := leaves(ours)
 	maps.DeleteFunc(other, func(leaf string, _ bool) bool { return has[leaf] })
 	return slices.Sorted(maps.Keys(other))
 }

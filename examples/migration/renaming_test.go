@@ -19,7 +19,8 @@ func (w *world) rename() {
 	if n < 0 {
 		w.t.Fatalf("%s has no section %q", renaming, title)
 	}
-	w.section, w.at = page[n], 0
+	w.section = page[n]
+	w.at = 0
 
 	w.ours.opts.GatewaySecret = today.Next.GatewaySecret()
 	w.ours.release(8)

@@ -66,7 +66,8 @@ func (l *limited) kubeconfig(t *testing.T) []byte {
 	config := clientcmdapi.NewConfig()
 	config.Clusters["it"] = &clientcmdapi.Cluster{Server: l.config.Host, CertificateAuthorityData: l.config.CAData}
 	config.AuthInfos["it"] = &clientcmdapi.AuthInfo{ClientCertificateData: l.config.CertData, ClientKeyData: l.config.KeyData}
-	config.Contexts["it"], config.CurrentContext = &clientcmdapi.Context{Cluster: "it", AuthInfo: "it"}, "it"
+	config.Contexts["it"] = &clientcmdapi.Context{Cluster: "it", AuthInfo: "it"}
+	config.CurrentContext = "it"
 	return rig.Must(clientcmd.Write(*config))
 }
 
@@ -161,7 +162,8 @@ func (l *limited) requests(t *testing.T) (all []request) {
 func (l *limited) used(t *testing.T) (used, refused map[string]bool) {
 	t.Helper()
 	rights := l.rights(t)
-	used, refused = map[string]bool{}, map[string]bool{}
+	used = map[string]bool{}
+	refused = map[string]bool{}
 	for _, r := range l.requests(t) {
 		for _, asked := range r.asked() {
 			if r.ResponseStatus.Code == 403 {
@@ -181,7 +183,8 @@ func (l *limited) used(t *testing.T) (used, refused map[string]bool) {
 // ones, and no request to be refused.
 func checkRights(t *testing.T, spare []string, clusters ...*limited) {
 	t.Helper()
-	used, refused := map[string]bool{}, map[string]bool{}
+	used := map[string]bool{}
+	refused := map[string]bool{}
 	for _, l := range clusters {
 		u, r := l.used(t)
 		maps.Copy(used, u)
@@ -245,7 +248,8 @@ func (w *world) checkRights(otherShape []*unstructured.Unstructured) {
 	for i, m := range w.members {
 		installers[i] = m.rights
 	}
-	ofPlane, ofRuntimes := spare(), append(removalsOf(otherShape), passedOn)
+	ofPlane := spare()
+	ofRuntimes := append(removalsOf(otherShape), passedOn)
 	for _, given := range w.rights.rights(w.t) {
 		isRenamed := strings.Contains(given.resource, "/runtimewatchers") || strings.HasPrefix(given.name, "klm-runtime-watcher-")
 		if isRenamed || w.shape == today.Next {

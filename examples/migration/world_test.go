@@ -189,7 +189,8 @@ func (w *world) log() string { return filepath.Join(w.dir, "log") }
 func (w *world) cached(plane *apiserver.ControlPlane) client.Client {
 	w.t.Helper()
 	c, err := cluster.New(plane.Config, func(o *cluster.Options) {
-		o.Scheme, o.Client.Cache = plane.Client.Scheme(), &client.CacheOptions{Unstructured: true}
+		o.Scheme = plane.Client.Scheme()
+		o.Client.Cache = &client.CacheOptions{Unstructured: true}
 	})
 	w.must(err)
 	rig.Run(w.t, "cache", c.Start)
@@ -479,7 +480,8 @@ func (w *world) leaveToToday() {
 // settle wants each write in these runtimes to have arrived, and at least that many a second to have
 // been due. A machine that is too slow for them makes fewer.
 func (w *world) settle(wanted float64, members ...*member) {
-	all, allDue := 0.0, 0.0
+	all := 0.0
+	allDue := 0.0
 	for _, m := range members {
 		m.flow.Settle(patience, m.windows...)
 		written, due := m.flow.Rates()

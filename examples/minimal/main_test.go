@@ -94,7 +94,8 @@ func (l addressLog) Write(text []byte) (int, error) {
 func start(t *testing.T, stdout io.Writer, args []string) (addr string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	log, ended := make(addressLog, 1), make(chan error, 1)
+	log := make(addressLog, 1)
+	ended := make(chan error, 1)
 	go func() { ended <- run(ctx, append(args, "-addr=127.0.0.1:0"), stdout, log) }()
 	t.Cleanup(func() {
 		cancel()
@@ -250,7 +251,8 @@ func TestProcessStopsOnSignal(t *testing.T) {
 	p := newPKI(t)
 	for _, signal := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
 		t.Run(signal.String(), func(t *testing.T) {
-			cmd, log := command(t, append(p.direct(), "-addr=127.0.0.1:0")...), make(addressLog, 1)
+			cmd := command(t, append(p.direct(), "-addr=127.0.0.1:0")...)
+			log := make(addressLog, 1)
 			var lines bytes.Buffer
 			cmd.Stderr = io.MultiWriter(&lines, log)
 			lab.NoError(t, cmd.Start())

@@ -80,7 +80,8 @@ func newWorld(t *testing.T) *world {
 			CRDs: []*apiextensionsv1.CustomResourceDefinition{manifests.WatchersOf(t, fleetNames)},
 		},
 		apiserver.Options{APIServerArgs: machines.APIServerArgs()})
-	w.plane, w.cluster = planes[0], planes[1]
+	w.plane = planes[0]
+	w.cluster = planes[1]
 	machines.Start(w.cluster)
 	certmanager.StartT(t, w.plane.Kubeconfig, certmanager.Options{})
 

@@ -178,7 +178,8 @@ func (g *guided) writeKubeconfigs(planes map[string]*apiserver.ControlPlane) {
 	for name, plane := range planes {
 		its := lab.Must(clientcmd.LoadFromFile(plane.Kubeconfig))
 		current := its.Contexts[its.CurrentContext]
-		all.Clusters[name], all.AuthInfos[name] = its.Clusters[current.Cluster], its.AuthInfos[current.AuthInfo]
+		all.Clusters[name] = its.Clusters[current.Cluster]
+		all.AuthInfos[name] = its.AuthInfos[current.AuthInfo]
 		all.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
 		if name != "kind-blue" {
 			continue

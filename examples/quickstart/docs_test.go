@@ -86,7 +86,9 @@ func TestNamesExist(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	makefile, metrics, named := read(t, "../../Makefile"), read(t, "../../docs/reference/metrics.md"), 0
+	makefile := read(t, "../../Makefile")
+	metrics := read(t, "../../docs/reference/metrics.md")
+	named := 0
 	for _, path := range documents(t) {
 		for _, metric := range regexp.MustCompile(`runtime_watcher_\w+[a-z]\b`).FindAllString(read(t, path), -1) {
 			if !strings.Contains(metrics, regexp.MustCompile(`_(bucket|sum|count)$`).ReplaceAllString(metric, "")) {

@@ -73,7 +73,8 @@ func TestDrills(t *testing.T) {
 	g := ground{t, filepath.Dir(find(t, `(?m)^  \. (\S+/env)$`, printed))}
 	g.await("fresh", "")
 	for _, d := range all {
-		operator, agent := g.log("quickstart.log"), g.log("agent.log")
+		operator := g.log("quickstart.log")
+		agent := g.log("agent.log")
 		began := time.Now()
 		g.sh(d.breaks)
 		g.await(d.state, d.reason)
@@ -101,7 +102,9 @@ func (g ground) await(state, reason string) {
 	g.Helper()
 	const patience = 5 * time.Minute // The machine may be busy with other tests.
 	want := "runtime-1 " + state + " " + reason + ", runtime-2 fresh , "
-	have, tick, end := "", time.NewTicker(100*time.Millisecond), time.After(patience)
+	have := ""
+	tick := time.NewTicker(100 * time.Millisecond)
+	end := time.After(patience)
 	defer tick.Stop()
 	for have != want {
 		select {

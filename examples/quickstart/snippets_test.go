@@ -73,7 +73,8 @@ type goFile struct {
 
 func parseFile(t *testing.T, name string) goFile {
 	t.Helper()
-	source, set := []byte(read(t, name)), token.NewFileSet()
+	source := []byte(read(t, name))
+	set := token.NewFileSet()
 	file := lab.Must(parser.ParseFile(set, name, source, parser.ParseComments))
 	return goFile{source, set, file}
 }

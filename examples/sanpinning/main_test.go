@@ -35,7 +35,9 @@ func TestProgramPrintsTheShownTable(t *testing.T) {
 	self := must(os.Executable())
 	var stdout, stderr bytes.Buffer
 	cmd := exec.CommandContext(t.Context(), self)
-	cmd.Env, cmd.Stdout, cmd.Stderr = append(os.Environ(), asProgram+"=1"), &stdout, &stderr
+	cmd.Env = append(os.Environ(), asProgram+"=1")
+	cmd.Stdout = &stdout
+	cmd.Stderr = &stderr
 	if err := cmd.Run(); err != nil {
 		t.Fatalf("ended with %v:\n%s\n%s", err, &stdout, &stderr)
 	}

@@ -103,7 +103,8 @@ func forImportable(t *testing.T, visit func(folder string, file *ast.File)) {
 
 // longCall says what is wrong with the parameters of a function, and nothing if they are right.
 func longCall(f *ast.FuncType) string {
-	count, strs := 0, 0
+	count := 0
+	strs := 0
 	for _, field := range f.Params.List {
 		names := max(len(field.Names), 1)
 		count += names

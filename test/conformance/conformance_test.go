@@ -170,7 +170,8 @@ func TestRunningReceiver(t *testing.T) {
 	const runtime = "runtime-1"
 	known := types.NamespacedName{Namespace: "fleet", Name: "owner-of-runtime-1"}
 	ca := lab.Must(testpki.NewCA("ca", testpki.Options{}))
-	server, client := testpki.NewVolume(t.TempDir()), testpki.NewVolume(t.TempDir())
+	server := testpki.NewVolume(t.TempDir())
+	client := testpki.NewVolume(t.TempDir())
 	lab.NoError(t, server.Write(testpki.Files(lab.Must(ca.Server("operator", testpki.Options{})), ca)))
 	lab.NoError(t, client.Write(testpki.Files(lab.Must(ca.Client(runtime, testpki.Options{})), ca)))
 	caFile, cert, key := server.Paths()
@@ -280,7 +281,8 @@ func send(ctx context.Context, fault string) error {
 		Managers: []core.Manager{manager}, HeartbeatInterval: time.Second,
 	}
 	if fault == resends {
-		opts.Resend, opts.ResendResync = nil, 0
+		opts.Resend = nil
+		opts.ResendResync = 0
 	}
 	o := lab.Must(outbox.New(to, opts))
 	retry = o.Retry // As package agent does: a new certificate ends the waits after refusals.
@@ -341,7 +343,8 @@ func (f forgiving) Handle(ctx context.Context, d core.Delivery) error {
 
 // receive is our own receiver: a listener with the script of the suite.
 func receive(ctx context.Context, fault string) error {
-	parts, files := lab.Must(coretest.ScriptedParts(printer())), lab.Must(keys.NewFiles(paths(), keys.FilesOptions{}))
+	parts := lab.Must(coretest.ScriptedParts(printer()))
+	files := lab.Must(keys.NewFiles(paths(), keys.FilesOptions{}))
 	opts := listener.Options{Addr: os.Getenv("RW_ADDRESS"), TLS: keys.ServerTLSConfig(files), Fleet: parts.Fleet}
 	if seeded, ok := receiverFaults()[fault]; ok {
 		seeded.seed(&parts, &opts)

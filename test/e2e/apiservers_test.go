@@ -117,8 +117,11 @@ func (s *apart) startAgent(id string, servers ...string) (*lab.Agent, types.Name
 	s.t.Helper()
 	canary := lab.NewCanary(s.t, s.runtime, id+"-canary")
 	env := canary.Env
-	env["MANAGERS"], env["CONTROL_PLANE_CONTRACT"] = manager, "v3"
-	env["CANARY_INTERVAL"], env["HEARTBEAT_INTERVAL"], env["RESEND_RESYNC"] = "1s", "2s", "0s"
+	env["MANAGERS"] = manager
+	env["CONTROL_PLANE_CONTRACT"] = "v3"
+	env["CANARY_INTERVAL"] = "1s"
+	env["HEARTBEAT_INTERVAL"] = "2s"
+	env["RESEND_RESYNC"] = "0s"
 	if len(servers) > 0 {
 		env["CANARY_API_SERVER"] = strings.Join(servers, ",")
 	}

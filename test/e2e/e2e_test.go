@@ -106,7 +106,8 @@ func TestCheck(t *testing.T) {
 	s := newScene(t)
 	sound := lab.NewCanary(t, s.runtime, "check-canary").Env
 	maps.Copy(sound, lab.VolumeEnv(s.pki.RuntimeVolume(runtime, domain)))
-	sound["CONTROL_PLANE_ADDRESS"], sound["MANAGERS"] = s.plane.Addr, manager
+	sound["CONTROL_PLANE_ADDRESS"] = s.plane.Addr
+	sound["MANAGERS"] = manager
 	awaitOperator(t, sound)
 	for name, m := range s.mistakes() {
 		t.Run(name, func(t *testing.T) {
@@ -150,7 +151,8 @@ func (s *scene) mistakes() map[string]mistake {
 	denying := s.serve(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, "RBAC: access denied", http.StatusForbidden) // As a policy of Istio does.
 	}))
-	names, both := []string{domain}, lab.BothUsages()
+	names := []string{domain}
+	both := lab.BothUsages()
 	expired := testpki.Options{DNSNames: names, Usages: both, NotBefore: time.Now().AddDate(0, 0, -9), NotAfter: time.Now().AddDate(0, 0, -1)}
 	server := testpki.Options{DNSNames: names, Usages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
 	stranger := testpki.Options{DNSNames: []string{"runtime-9.example.com"}, Usages: both}
@@ -208,7 +210,8 @@ func awaitOperator(t *testing.T, sound map[string]string) {
 // A check before and beside an agent, under the same name, must not confuse the fleet.
 func TestCheckBesideAnAgent(t *testing.T) {
 	s := newScene(t)
-	canary, volume := lab.NewCanary(t, s.runtime, "beside-canary"), s.pki.RuntimeVolume(runtime, domain)
+	canary := lab.NewCanary(t, s.runtime, "beside-canary")
+	volume := s.pki.RuntimeVolume(runtime, domain)
 	env := maps.Clone(canary.Env)
 	maps.Copy(env, lab.VolumeEnv(volume))
 	maps.Copy(env, map[string]string{

@@ -78,7 +78,9 @@ func (n *network) run(t *testing.T, a attack) {
 					continue
 				}
 				m := a.message
-				m.version, m.http2, m.claims = version, http2, victim
+				m.version = version
+				m.http2 = http2
+				m.claims = victim
 				lab.Same(t, fmt.Sprintf("%s, %s, HTTP/2 %t", w, version, http2), a.want[version], n.try(t, w, m))
 			}
 		}

@@ -25,7 +25,8 @@ func TestAPIServerRotatesItsCertificate(t *testing.T) {
 	t.Parallel()
 	// trusted is the bundle of the agent, shown the secret of the API server.
 	trusted := testpki.NewVolume(t.TempDir())
-	old, next := lab.NewPKI(t).CA, lab.NewPKI(t).CA
+	old := lab.NewPKI(t).CA
+	next := lab.NewPKI(t).CA
 	shown := testpki.NewVolume(t.TempDir())
 	show := func(ca *testpki.CA) {
 		lab.NoError(t, shown.Write(testpki.Files(lab.Must(ca.Client("kube-apiserver", testpki.Options{})), ca)))

@@ -107,7 +107,8 @@ func (l *list) len() int { return len(l.since(0)) }
 func newNetwork(t *testing.T) *network {
 	t.Helper()
 	n := &network{runtimes: lab.NewPKI(t), servers: lab.NewPKI(t)}
-	gateways, cache := lab.NewPKI(t), controllerruntimetest.NewCache()
+	gateways := lab.NewPKI(t)
+	cache := controllerruntimetest.NewCache()
 	n.pinned = lab.Must(controllerruntime.NewRuntimes(cache, lab.MetadataOf(corev1.SchemeGroupVersion.WithKind("ConfigMap")),
 		controllerruntime.ByName, controllerruntime.RuntimesOptions{}))
 	for name, domain := range map[string]string{self: selfDomain, victim: victimDomain} {
@@ -127,14 +128,16 @@ func newNetwork(t *testing.T) *network {
 		ClientAuth:   tls.RequireAndVerifyClientCert, ClientCAs: roots(),
 	}
 	asked := verified.Clone()
-	asked.ClientAuth, asked.ClientCAs = tls.RequestClientCert, nil
+	asked.ClientAuth = tls.RequestClientCert
+	asked.ClientCAs = nil
 	proved := listener.ProxyCertificate(func() *x509.CertPool { return gateways.CA.Pool() }, gatewayName)
 	near := listener.ProxyAddresses(netip.MustParsePrefix(gatewayAddress + "/32"))
 	var options lab.GatewayOptions
 	front := n.runtimes.Volume(lab.Must(n.servers.CA.Server("gateway", testpki.Options{})))
 	options.ClientCA, options.Certificate, options.Key = front.Paths()
 	nearby := options
-	nearby.Upstream, nearby.Bind = n.listen(t, listener.FromXFCC(near, roots, listener.PeerOptions{}), nil), gatewayAddress
+	nearby.Upstream = n.listen(t, listener.FromXFCC(near, roots, listener.PeerOptions{}), nil)
+	nearby.Bind = gatewayAddress
 	options.Upstream = n.listen(t, listener.FromXFCC(proved, roots, listener.PeerOptions{}), asked)
 	back := n.servers.Volume(lab.Must(gateways.CA.Client("gateway", testpki.Options{DNSNames: []string{gatewayName}})))
 	options.UpstreamCA, options.UpstreamCertificate, options.UpstreamKey = back.Paths()

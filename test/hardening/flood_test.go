@@ -167,7 +167,8 @@ func TestPortsUnderFlood(t *testing.T) {
 			}
 			lab.NoError(t, lab.Ask(t.Context(), caller, "https://"+s.webhook()+"/validate/"+manager, lab.Review(port.name)))
 			// On a busy machine, some time out before.
-			least, label := float64(many-port.most)/2, fmt.Sprintf("server=%q", port.name)
+			least := float64(many-port.most) / 2
+			label := fmt.Sprintf("server=%q", port.name)
 			lab.Eventually(t, lab.Patience, "connections are dropped, and counted", func() bool {
 				return s.agent.Metric("runtime_watcher_agent_connections_dropped_total", label) >= least
 			})
@@ -203,8 +204,10 @@ func TestHandshakesTellNothing(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "callers.crt")
 	lab.NoError(t, os.WriteFile(file, callers.PEM, 0o600))
 	s := newScene(t, map[string]string{"WEBHOOK_CLIENT_CA": file})
-	old, second := clientOf(s.pki), clientOf(s.pki)
-	old.MinVersion, old.MaxVersion = tls.VersionTLS12, tls.VersionTLS12
+	old := clientOf(s.pki)
+	second := clientOf(s.pki)
+	old.MinVersion = tls.VersionTLS12
+	old.MaxVersion = tls.VersionTLS12
 	second.NextProtos = []string{"h2"}
 	tellNothing(t, s.webhook(), map[string]*tls.Config{"no certificate": clientOf(s.pki), "TLS 1.2": old, "HTTP/2": second})
 	// Plain HTTP gets an answer that names the mistake, and nothing else.

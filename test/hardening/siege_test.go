@@ -173,7 +173,8 @@ func TestListenerTellsNothing(t *testing.T) {
 	other := lab.Must(testpki.NewCA("elsewhere", testpki.Options{}))
 	foreign := lab.Must(other.Client(runtimeName, testpki.Options{})).TLS
 	old := s.client(s.quiet)
-	old.MinVersion, old.MaxVersion = tls.VersionTLS12, tls.VersionTLS12
+	old.MinVersion = tls.VersionTLS12
+	old.MaxVersion = tls.VersionTLS12
 	anyway := s.client(tls.Certificate{})
 	anyway.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &foreign, nil }
 	tellNothing(t, s.addr, map[string]*tls.Config{

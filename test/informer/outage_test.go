@@ -117,8 +117,11 @@ func (s *scene) change(n int) {
 func (s *scene) away(end func() error, more ...string) {
 	s.t.Helper()
 	s.outages++
-	c, ctx, n := s.plane.Client, s.t.Context(), s.outages
-	gone, again := widget("gone-%d", n), widget("again-%d", n)
+	c := s.plane.Client
+	ctx := s.t.Context()
+	n := s.outages
+	gone := widget("gone-%d", n)
+	again := widget("again-%d", n)
 	lab.NoError(s.t, errors.Join(c.Create(ctx, gone), c.Create(ctx, again)))
 	s.want("CREATE "+gone.GetName(), "CREATE "+again.GetName())
 	s.relay.Refuse()

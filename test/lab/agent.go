@@ -38,7 +38,8 @@ func Build(t testing.TB, command string) string {
 	stored, _ := builds.LoadOrStore(command, sync.OnceValues(func() (string, error) {
 		ctx, scratch := context.Background(), os.TempDir() // For all tests.
 		if demo := demoOf(t); demo != nil {
-			ctx, scratch = demo.ctx, demo.Dir
+			ctx = demo.ctx
+			scratch = demo.Dir
 		}
 		return machine.Build(ctx, command, "test", scratch)
 	}))
@@ -75,7 +76,8 @@ type AgentOptions struct {
 func StartAgent(t testing.TB, volume *testpki.Volume, controlPlane string, opts AgentOptions) *Agent {
 	t.Helper()
 
-	webhook, metrics := FreePort(t), opts.MetricsPort
+	webhook := FreePort(t)
+	metrics := opts.MetricsPort
 	if metrics == 0 {
 		metrics = FreePort(t)
 	}
@@ -137,7 +139,9 @@ func (a *Agent) CheckAccounts() map[string]float64 {
 
 	const prefix = "runtime_watcher_agent_events_"
 	a.AwaitDelivered()
-	text, fates, sum := a.Scrape(), map[string]float64{}, 0.0
+	text := a.Scrape()
+	fates := map[string]float64{}
+	sum := 0.0
 
 	for _, fate := range []string{"delivered_total", "coalesced_total", "dropped_total", "pending"} {
 		fates[fate] = Sum(text, prefix+fate)

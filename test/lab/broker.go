@@ -250,7 +250,8 @@ func (b *Broker) Forwarder(
 ) *natsjetstream.Forwarder {
 	b.T.Helper()
 
-	leaf, roots := b.Certificate(runtime).TLS, b.CA.Pool()
+	leaf := b.Certificate(runtime).TLS
+	roots := b.CA.Pool()
 	keys := func() (*tls.Certificate, *x509.CertPool) { return &leaf, roots }
 	conn := Must(nats.Connect(b.URLs(), slices.Concat(natsjetstream.ConnectOptions(runtime, keys), Prompt, connect)...))
 	b.T.Cleanup(conn.Close)
@@ -265,7 +266,8 @@ var Prompt = []nats.Option{nats.ReconnectWait(100 * time.Millisecond), nats.Reco
 func (b *Broker) Operator(manager core.Manager, opts ...nats.Option) *nats.Conn {
 	b.T.Helper()
 
-	leaf, roots := Must(b.CA.Client("operator", testpki.Options{DNSNames: []string{OperatorDomain(manager)}})).TLS, b.CA.Pool()
+	leaf := Must(b.CA.Client("operator", testpki.Options{DNSNames: []string{OperatorDomain(manager)}})).TLS
+	roots := b.CA.Pool()
 	keys := func() (*tls.Certificate, *x509.CertPool) { return &leaf, roots }
 	opts = slices.Concat(natsjetstream.OperatorConnectOptions(manager, keys), Prompt, opts)
 	conn := Must(nats.Connect(b.URLs(), opts...))

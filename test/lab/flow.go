@@ -42,7 +42,8 @@ func (a *Arrivals) Note(arrival Arrival, resync bool) {
 	defer a.mu.Unlock()
 
 	if a.counts == nil {
-		a.counts, a.resyncs = map[Arrival]int{}, map[Arrival]time.Time{}
+		a.counts = map[Arrival]int{}
+		a.resyncs = map[Arrival]time.Time{}
 	}
 	if resync {
 		arrival.Object = ""

@@ -110,7 +110,8 @@ func StartGateway(t testing.TB, opts GatewayOptions) *Nginx {
 	defer out.Close() // The child has its own descriptor.
 
 	cmd := exec.Command(binary, "-p", prefix, "-c", config, "-e", "stderr")
-	cmd.Stdout, cmd.Stderr = out, out
+	cmd.Stdout = out
+	cmd.Stderr = out
 	cmd.SysProcAttr = machine.OwnGroupEnding(syscall.SIGTERM) // Its workers would outlive a kill.
 	n.Process, err = machine.Follow(cmd)
 	NoError(t, err)

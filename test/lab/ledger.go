@@ -111,7 +111,9 @@ func judge(writes []Write, looks []record.Look) Verdict {
 			continue
 		}
 
-		v.Seen, v.At, v.Resync = true, look.Started, look.Object == ""
+		v.Seen = true
+		v.At = look.Started
+		v.Resync = look.Object == ""
 		v.Early = look.Started < v.Last.Returned
 	}
 

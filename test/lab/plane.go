@@ -296,7 +296,8 @@ func (f *Front) now() (fault Fault, wait int) {
 func (f *Front) Set(fault Fault, wait int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.fault, f.wait = fault, wait
+	f.fault = fault
+	f.wait = wait
 }
 
 // answer is that of the handler, unless a fault comes before it.

@@ -96,7 +96,8 @@ func AdmissionConfiguration(t testing.TB, users map[string]*clientcmdapi.AuthInf
 	t.Helper()
 
 	dir := t.TempDir()
-	kubeconfig, file := filepath.Join(dir, "webhooks.kubeconfig"), filepath.Join(dir, "admission.yaml")
+	kubeconfig := filepath.Join(dir, "webhooks.kubeconfig")
+	file := filepath.Join(dir, "admission.yaml")
 	config := clientcmdapi.NewConfig()
 	config.AuthInfos = users
 	NoError(t, clientcmd.WriteToFile(*config, kubeconfig))

@@ -134,7 +134,8 @@ type Path struct {
 // NewPath opens a way to the operator, until the test ends. Its addresses are left and taken again.
 func NewPath(t testing.TB, pki *lab.PKI, operator string) *Path {
 	t.Helper()
-	server, via := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop()), lab.Address(lab.FreePort(t))
+	server := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop())
+	via := lab.Address(lab.FreePort(t))
 	p := &Path{
 		proxy:    toxiproxy.NewProxy(server, "control plane", via, operator),
 		operator: operator,

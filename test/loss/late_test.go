@@ -182,7 +182,8 @@ func (l *late) reconcile(ctx context.Context, look lab.Look) (reconcile.Result, 
 	err := runtime.Get(ctx, look.Object, &have)
 	state := have.Data["state"]
 	if apierrors.IsNotFound(err) {
-		state, err = absent, nil
+		state = absent
+		err = nil
 	}
 	if err == nil {
 		l.note(look.Object.Name, func(o *seen) {
@@ -249,7 +250,8 @@ func (l *late) of(name string) seen {
 // answer that comes too late leads to another delivery.
 func (l *late) check(t *testing.T) {
 	t.Helper()
-	all, most := 0, 0
+	all := 0
+	most := 0
 	for _, w := range l.writes {
 		lab.Eventually(t, patience, fmt.Sprintf("%s is reconciled as %q", w.name, w.want), func() bool {
 			states := l.of(w.name).states

@@ -62,7 +62,8 @@ func whileWriting(
 	t.Helper()
 	schedule := Schedule{Replicas: 1}
 	s := newScene(t, plane, pki, schedule, with)
-	writers, began := startWriters(s, schedule.Seed), record.Now()
+	writers := startWriters(s, schedule.Seed)
+	began := record.Now()
 	do(s, writers.ledger)
 	if r := s.judge(writers, schedule, began, record.Now()); r.failedOpen > 0 {
 		t.Errorf("the API server went on without an answer %v times, want never", r.failedOpen)
@@ -81,7 +82,8 @@ func (s *scene) lasts(f Fault, ledger *lab.Ledger) {
 		waited   = "apiserver_admission_webhook_admission_duration_seconds"
 	)
 	s.begin(f)
-	began, text := ledger.Count(), lab.ScrapeAPIServer(s.t, s.plane)
+	began := ledger.Count()
+	text := lab.ScrapeAPIServer(s.t, s.plane)
 	lab.Eventually(s.t, patience, string(f.Kind)+": more writes", func() bool { return ledger.Count() >= began+writes })
 	after := lab.ScrapeAPIServer(s.t, s.plane)
 	s.end(f)
@@ -102,7 +104,9 @@ func (s *scene) lasts(f Fault, ledger *lab.Ledger) {
 
 // TestTheSuiteCanFail plays the same schedules with a forwarder of the kind that is deployed today.
 func TestTheSuiteCanFail(t *testing.T) {
-	unseen, lost, outages := 0, 0, 0
+	unseen := 0
+	lost := 0
+	outages := 0
 	for _, r := range playSeeds(t, setup{name: "naive", source: sourceAdmission, transport: transportHTTP, naive: true}) {
 		unseen, outages = unseen+r.misses(), outages+r.schedule.outages()
 		// Events that came too early do not count. The test counts events that an outage loses.

@@ -111,7 +111,8 @@ func (w setup) faults() map[Kind]Kind {
 		kinds[WebhookRemoved] = WebhooksChanged
 	}
 	if w.transport == transportNATS {
-		kinds[lab.Unavailable], kinds[lab.TooFast] = BrokerKilled, OperatorCut
+		kinds[lab.Unavailable] = BrokerKilled
+		kinds[lab.TooFast] = OperatorCut
 	}
 	return kinds
 }

@@ -52,7 +52,9 @@ func (s *scene) startOperator(settings operator.Settings) {
 	s.t.Helper()
 	name := fmt.Sprintf("operator-%d", len(s.operators))
 	settings.Kubeconfig, settings.Record = s.plane.Kubeconfig, filepath.Join(s.t.TempDir(), name+".jsonl")
-	settings.Manager, settings.Runtime, settings.Namespace = manager, s.name, s.name
+	settings.Manager = manager
+	settings.Runtime = s.name
+	settings.Namespace = s.name
 	settings.Poll = 200 * time.Millisecond
 	one := &replica{
 		lab.NewProcess(s.t, name, lab.Must(os.Executable()), settings.Environ()),
@@ -161,7 +163,8 @@ func (s *scene) awaitLeader(killed *replica) (leader *replica) {
 // killLeader kills the leader, and starts it again when another replica leads.
 func (s *scene) killLeader() {
 	s.t.Helper()
-	old, killed := s.awaitLeader(nil), record.Now()
+	old := s.awaitLeader(nil)
+	killed := record.Now()
 	old.Kill()
 	s.awaitLeader(old)
 	s.t.Logf("another replica leads %v after the kill", (record.Now() - killed).Round(time.Millisecond))

@@ -62,11 +62,13 @@ func (s *scene) rotate(agentFirst bool) {
 	if len(s.cas) == 1 {
 		s.announce()
 	}
-	old, next := s.cas[len(s.cas)-2], s.cas[len(s.cas)-1]
+	old := s.cas[len(s.cas)-2]
+	next := s.cas[len(s.cas)-1]
 	s.write(s.secrets, old, old, next)
 	// The API server learns the CA of the next rotation, as nothing shows when it does.
 	s.announce()
-	agents, others := slices.Clone(s.secrets), slices.Clone(s.secrets)
+	agents := slices.Clone(s.secrets)
+	others := slices.Clone(s.secrets)
 	agents = slices.DeleteFunc(agents, func(one *secret) bool { return !one.ofAgent })
 	others = slices.DeleteFunc(others, func(one *secret) bool { return one.ofAgent })
 	if !agentFirst {

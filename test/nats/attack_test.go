@@ -163,7 +163,8 @@ func (l *site) unharmed(t *testing.T) {
 func TestHostileMessages(t *testing.T) {
 	t.Parallel()
 	l := newSite(t, lab.BrokerOptions{})
-	forged, honest := encoded(victim, "forged"), encoded(attacker, "honest")
+	forged := encoded(victim, "forged")
+	honest := encoded(attacker, "honest")
 	for _, row := range []struct {
 		name    string
 		body    []byte

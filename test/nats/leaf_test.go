@@ -88,7 +88,8 @@ func confirmsItsOwnOnly(t *testing.T, b, leaf *lab.Broker) {
 	confirmation := func(r core.RuntimeID) string {
 		return "_INBOX.operator." + string(manager) + ".refused." + string(r) + ".x"
 	}
-	op, confirmed := b.Operator(manager), make(chan *nats.Msg, 100)
+	op := b.Operator(manager)
+	confirmed := make(chan *nats.Msg, 100)
 	lab.Must(op.ChanSubscribe(confirmation(victim), confirmed))
 	lab.Must(op.ChanSubscribe(confirmation(attacker), confirmed))
 	conn := lab.Must(leaf.Dial(leaf.Certificate(attacker)))

@@ -38,7 +38,8 @@ func TestReleaseChangesTheStream(t *testing.T) {
 
 func testReleaseChangesTheStream(t *testing.T, b *lab.Broker) {
 	t.Helper()
-	conn, config := b.Operator(manager), natsjetstream.StreamConfig(manager)
+	conn := b.Operator(manager)
+	config := natsjetstream.StreamConfig(manager)
 	lab.Eventually(t, lab.Patience, "the stream is created", func() bool { return ensure(t, conn, config) == nil })
 	f := b.Forwarder(sender, natsjetstream.ForwarderOptions{AnswerWait: -1})
 	const stored = 20
@@ -47,7 +48,9 @@ func testReleaseChangesTheStream(t *testing.T, b *lab.Broker) {
 	}
 	changed := config
 	const less = 64 << 20
-	changed.Replicas, changed.MaxMsgsPerSubject, changed.MaxBytes = len(b.Nodes), 2*config.MaxMsgsPerSubject, less
+	changed.Replicas = len(b.Nodes)
+	changed.MaxMsgsPerSubject = 2 * config.MaxMsgsPerSubject
+	changed.MaxBytes = less
 	lab.Eventually(t, lab.Patience, "the stream is changed", func() bool { return ensure(t, conn, changed) == nil })
 	var info *jetstream.StreamInfo
 	lab.Eventually(t, lab.Patience, "the stream has a leader", func() bool {
@@ -60,7 +63,9 @@ func testReleaseChangesTheStream(t *testing.T, b *lab.Broker) {
 	got := info.Config
 	lab.Same(t, "replicas, messages of a runtime, and bytes", []int64{int64(len(b.Nodes)), 2 * config.MaxMsgsPerSubject, less},
 		[]int64{int64(got.Replicas), got.MaxMsgsPerSubject, got.MaxBytes})
-	aged, fewer, smaller := changed, changed, changed
+	aged := changed
+	fewer := changed
+	smaller := changed
 	aged.MaxAge, fewer.MaxMsgsPerSubject, smaller.MaxBytes = 1, stored/2, int64(info.State.Bytes/2)
 	for _, config := range []jetstream.StreamConfig{aged, fewer, smaller} {
 		lab.Fails(t, "a limit with which a server removes messages", ensure(t, conn, config))
@@ -92,7 +97,8 @@ func TestHeartbeatsInACluster(t *testing.T) {
 		b := lab.StartBroker(t, lab.BrokerOptions{Program: p, Nodes: 3}, users()...)
 		// A client leaves a server that does not answer two pings.
 		soon := nats.PingInterval(2 * time.Second)
-		conn, config := b.Operator(manager, soon), natsjetstream.StreamConfig(manager)
+		conn := b.Operator(manager, soon)
+		config := natsjetstream.StreamConfig(manager)
 		config.Replicas = len(b.Nodes)
 		lab.Eventually(t, lab.Patience, "the stream is created", func() bool { return ensure(t, conn, config) == nil })
 		f := b.Forwarder(sender, natsjetstream.ForwarderOptions{AnswerWait: -1}, soon)

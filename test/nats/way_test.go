@@ -85,7 +85,8 @@ func TestServerBehindAProxy(t *testing.T) {
 func TestNoChangeIsLostBehindAProxy(t *testing.T) {
 	onEach(t, func(t *testing.T, _, p string) {
 		t.Helper()
-		pki, arrivals := lab.NewPKI(t), new(lab.Arrivals)
+		pki := lab.NewPKI(t)
+		arrivals := new(lab.Arrivals)
 		b := lab.StartBroker(t, lab.BrokerOptions{Program: p, CA: pki.CA}, users()...)
 		stop := consume(t, b.Operator(manager), arrivals, natsjetstream.Options{})
 		t.Cleanup(stop)
@@ -98,7 +99,8 @@ func TestNoChangeIsLostBehindAProxy(t *testing.T) {
 		})
 		transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pki.CA.Pool(), MinVersion: tls.VersionTLS13}}
 		defer transport.CloseIdleConnections()
-		client, n := &http.Client{Transport: transport, Timeout: lab.Patience}, 0
+		client := &http.Client{Transport: transport, Timeout: lab.Patience}
+		n := 0
 		change := func() {
 			for range 10 {
 				n++

@@ -205,7 +205,8 @@ func faults(t testing.TB, runbooks map[string][]string, p *panel) (all []string)
 
 // TestAcceptedRequests: what is no error for the alert is no failure on the dashboard.
 func TestAcceptedRequests(t *testing.T) {
-	reasons, found := regexp.MustCompile(`reason!~"([^"]+)"`), map[string]string{}
+	reasons := regexp.MustCompile(`reason!~"([^"]+)"`)
+	found := map[string]string{}
 	for _, rule := range alerts(t) {
 		if rule.Alert == "RuntimeWatcherListenerErrors" {
 			found["alert"] = reasons.FindString(rule.Expr)

@@ -55,7 +55,8 @@ func newScene(t *testing.T) *scene {
 	opts := watchermetrics.Options{Managers: []core.Manager{manager}, PerRuntime: 10}
 	measured := lab.Must(watchermetrics.NewListener(s.registry, opts))
 	lab.NoError(t, watchermetrics.RegisterFleet(s.registry, s.fleet, opts))
-	pki, canary := lab.NewPKI(t), lab.NewCanary(t, s.plane, "live")
+	pki := lab.NewPKI(t)
+	canary := lab.NewCanary(t, s.plane, "live")
 	operator := lab.StartPlane(t, pki, lab.PlaneOptions{Listener: listener.Options{Fleet: s.fleet, Hooks: measured.Hooks}}, manager)
 	maps.Copy(canary.Env, map[string]string{"MANAGERS": manager, "HEARTBEAT_INTERVAL": "1s", "CANARY_INTERVAL": "1s"})
 	s.agent = lab.StartAgent(t, pki.RuntimeVolume(runtime, lab.RuntimeDomain(runtime)), operator.Addr, lab.AgentOptions{Env: canary.Env})
@@ -90,7 +91,8 @@ func TestLive(t *testing.T) {
 	for _, m := range catalog(t) {
 		described[m.name] = m
 	}
-	live, words := map[string]bool{}, newVocabulary(t)
+	live := map[string]bool{}
+	words := newVocabulary(t)
 	for _, m := range metricsIn(families) {
 		live[m.name] = true
 		if want := described[m.name]; !reflect.DeepEqual(m, want) {

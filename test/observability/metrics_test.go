@@ -92,7 +92,8 @@ func labelsOf(family *dto.MetricFamily) (names []string) {
 // touched has every metric of the informer of an agent, of a consumer, of a fleet and of installations.
 func touched(t testing.TB) *prom.Registry {
 	t.Helper()
-	registry, opts := prom.NewPedanticRegistry(), watchermetrics.Options{PerRuntime: 1}
+	registry := prom.NewPedanticRegistry()
+	opts := watchermetrics.Options{PerRuntime: 1}
 	informed := lab.Must(watchermetrics.NewInformer(opts))
 	informed.Observed(hook.Observation{Manager: "kyma", Decision: "accepted"})
 	informed.Failed(hook.WatchFailure{Manager: "kyma", Reason: "forbidden"})
@@ -144,7 +145,8 @@ func describedBy(registry *prom.Registry) (names []string) {
 
 // The reference is made of series. A metric with labels that no test touches would be missing there, without a word.
 func TestEachMetricIsTouched(t *testing.T) {
-	agent, listener := prom.NewPedanticRegistry(), prom.NewPedanticRegistry()
+	agent := prom.NewPedanticRegistry()
+	listener := prom.NewPedanticRegistry()
 	lab.Must(watchermetrics.NewAgent(agent, watchermetrics.Options{}))
 	lab.Must(watchermetrics.NewListener(listener, watchermetrics.Options{}))
 	var listed []string
@@ -413,7 +415,8 @@ func labelCell(t testing.TB, m metric, words vocabulary) string {
 	t.Helper()
 	var out strings.Builder
 	for _, name := range m.labels {
-		values, note := words.of(m.name, name), notes[name]
+		values := words.of(m.name, name)
+		note := notes[name]
 		if values == nil && note == "" {
 			t.Errorf("label %s of %s: its values are not known, want them in newVocabulary", name, m.name)
 		}

@@ -146,7 +146,8 @@ func TestRunbooks(t *testing.T) {
 // TestRunbookCommands fails when a command asks Prometheus for what no process has, asks the fleet with an unknown
 // parameter, state, reason or problem, or searches a log for what no message has.
 func TestRunbookCommands(t *testing.T) {
-	exists, text := newKnown(t), read(t, runbooks)
+	exists := newKnown(t)
+	text := read(t, runbooks)
 	each := func(pattern string, check func(argument string)) {
 		found := regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1)
 		if len(found) < 5 {

@@ -46,7 +46,8 @@ func TestAlertsHaveCases(t *testing.T) {
 			} `json:"input_series"`
 		} `json:"tests"`
 	}
-	exists, names := newKnown(t), map[string]bool{}
+	exists := newKnown(t)
+	names := map[string]bool{}
 	for _, file := range []string{"/rules.test.yaml", "/outages.test.yaml"} {
 		for _, test := range readYAML[cases](t, folder+file).Tests {
 			names[test.Name] = true
@@ -255,7 +256,8 @@ func TestOneOutageIsOnePage(t *testing.T) {
 	type cases struct {
 		Tests []map[string]any `json:"tests"`
 	}
-	program, inhibitions := findPromtool(t), readInhibitions(t)
+	program := findPromtool(t)
+	inhibitions := readInhibitions(t)
 	for _, outage := range readYAML[cases](t, folder+"/outages.test.yaml").Tests {
 		page, _, _ := strings.Cut(fmt.Sprint(outage["name"]), " ")
 		t.Run(page, func(t *testing.T) {
@@ -292,7 +294,8 @@ func judge(t *testing.T, want string, pages map[string][]int, muted, minutes int
 		t.Errorf("%d alerts page, want %s alone. %d times an alert was inhibited", len(pages), want, muted)
 	}
 	for alert, steps := range pages {
-		first, last := steps[0], steps[len(steps)-1]
+		first := steps[0]
+		last := steps[len(steps)-1]
 		t.Logf("%s pages in minutes %d to %d of the case", alert, first*minutes, last*minutes)
 		if !strings.Contains(alert, `"`+want+`"`) || first*minutes >= begins+soon+minutes || last-first != len(steps)-1 {
 			t.Errorf("%s: want %s, within %d minutes and without a gap", alert, want, soon)

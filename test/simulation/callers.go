@@ -83,7 +83,8 @@ func (w *world) rotateCallers(f Fault) {
 			continue
 		}
 
-		former, present := a.accepts(older), a.accepts(newer)
+		former := a.accepts(older)
+		present := a.accepts(newer)
 		if !a.killed.Load() && a.ranSince(w.began.Add(f.At)) {
 			w.history.Called(a.epoch, former, present)
 		}

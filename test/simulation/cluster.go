@@ -236,7 +236,8 @@ func (c *cluster) configuration() *admissionregistrationv1.ValidatingWebhookConf
 func (c *cluster) setWebhook(on, unproved bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.webhook, c.unproved = on, unproved
+	c.webhook = on
+	c.unproved = unproved
 }
 
 // isBlind reports whether a write now reaches no agent, and no canary notices.
@@ -414,7 +415,9 @@ func (c *cluster) body(name string, before, after object, kind WriteKind) string
 	if kind == Unreadable {
 		return `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1","object":{"broken":`
 	}
-	operation, oldObject, newObject := "UPDATE", "null", "null"
+	operation := "UPDATE"
+	oldObject := "null"
+	newObject := "null"
 	if before.exists {
 		oldObject = c.object(name, before, "")
 	} else {

@@ -95,7 +95,8 @@ func found() map[string]*Plan {
 
 // beside is the scene of a loud runtime.
 func beside() *Plan {
-	d, p := newDice(1), &Plan{Seed: 1}
+	d := newDice(1)
+	p := &Plan{Seed: 1}
 	d.stage(p)
 	d.loud(p)
 	p.sort()

@@ -72,7 +72,8 @@ func (w *world) gateway() http.Handler {
 		},
 	}
 	return http.HandlerFunc(func(answer http.ResponseWriter, r *http.Request) {
-		runtime, manager := r.TLS.PeerCertificates[0].Subject.CommonName, managerOf(r)
+		runtime := r.TLS.PeerCertificates[0].Subject.CommonName
+		manager := managerOf(r)
 		w.history.Requested(runtime, manager)
 		_, dropped := w.behaviour.any(GatewayDrops)
 		w.history.Dropped(runtime, manager, dropped)
@@ -155,7 +156,11 @@ func (w *world) serveBroker() {
 	}
 	opts := &natsserver.Options{}
 	w.must(opts.ProcessConfigString(string(lab.Must(natsjetstream.Authorization(users...)))))
-	opts.DontListen, opts.JetStream, opts.StoreDir, opts.NoSigs, opts.NoLog = true, true, w.pki.store, true, true
+	opts.DontListen = true
+	opts.JetStream = true
+	opts.StoreDir = w.pki.store
+	opts.NoSigs = true
+	opts.NoLog = true
 	broker := lab.Must(natsserver.NewServer(opts))
 	broker.Start()
 	front := newServer("nats")
@@ -269,6 +274,8 @@ func (d dice) onNATS(p *Plan) {
 func (p *Plan) onStream() {
 	p.NATS = true
 	for i := range p.Runtimes {
-		p.Runtimes[i].Contract, p.Runtimes[i].Fallback, p.Runtimes[i].Rare = contract.V3, false, false
+		p.Runtimes[i].Contract = contract.V3
+		p.Runtimes[i].Fallback = false
+		p.Runtimes[i].Rare = false
 	}
 }

@@ -72,7 +72,8 @@ func (d dice) removedWatch(p *Plan) {
 	}
 	d.stage(p)
 	r := &p.Runtimes[0]
-	r.Canary, r.Contract = true, contract.V3
+	r.Canary = true
+	r.Contract = contract.V3
 	removed := Fault{
 		Kind: WatchRemoved, At: d.between(time.Minute, 2*time.Minute), For: d.between(32*time.Second, 3*time.Minute),
 	}
@@ -310,7 +311,10 @@ func (d dice) secondResync(p *Plan) {
 // forgottenResync deletes a runtime while a handler hangs with its resync.
 func (d dice) forgottenResync(p *Plan) {
 	r := &p.Runtimes[0]
-	r.Contract, r.Learns, r.Label, p.Labels = contract.V3, false, "kyma-of-", true
+	r.Contract = contract.V3
+	r.Learns = false
+	r.Label = "kyma-of-"
+	p.Labels = true
 	hangs := Fault{Kind: MapHangs, At: d.between(time.Minute, 2*time.Minute), For: d.between(40*time.Second, 2*time.Minute)}
 	p.Faults = []Fault{
 		hangs,
@@ -343,7 +347,8 @@ func (d dice) refusedOnStream(p *Plan) {
 
 // hiddenBacklog has a runtime with events that wait, and one that claims a negative number of them.
 func (d dice) hiddenBacklog(p *Plan) {
-	p.Runtimes[0].Contract, p.Faults = contract.V3, []Fault{{Kind: EventRefused}}
+	p.Runtimes[0].Contract = contract.V3
+	p.Faults = []Fault{{Kind: EventRefused}}
 	d.lie(p)
 	for range 6 {
 		p.update(0, d.between(time.Minute, p.Length))

@@ -142,7 +142,8 @@ func (n *network) connect(client string, to *server, w conditions) (net.Conn, er
 	n.ports++
 	port := n.ports
 	n.mu.Unlock()
-	up, down := newStream(), newStream()
+	up := newStream()
+	down := newStream()
 	l := &link{network: n, client: client, server: to, left: w.cutAfter, limited: w.cutAfter > 0}
 	here := &net.TCPAddr{IP: addressOf(client), Port: 1024 + port%60000}
 	there := &net.TCPAddr{IP: net.IPv4(10, 9, 0, 1), Port: 443}

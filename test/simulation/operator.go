@@ -190,7 +190,8 @@ func (c *controller) requests(ctx context.Context, d core.Delivery) ([]request, 
 	if c.operator.world.plan.Labels {
 		return c.registered(ctx, d)
 	}
-	of, owner := string(d.Runtime), d.Event.Owner.Name
+	of := string(d.Runtime)
+	owner := d.Event.Owner.Name
 	if owner != "" {
 		of = strings.TrimSuffix(owner, otherOwner)
 	}

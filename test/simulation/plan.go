@@ -303,7 +303,8 @@ func (r *RuntimePlan) forgets() bool { return r.Learns || r.Contract == contract
 // writes draws single writes and bursts.
 func (d dice) writes(p *Plan) {
 	for range 3 + d.IntN(12) {
-		at, runtime := d.between(0, p.Length), d.IntN(len(p.Runtimes))
+		at := d.between(0, p.Length)
+		runtime := d.IntN(len(p.Runtimes))
 		for range 1 + d.weighted(4, 1, 1)*d.IntN(6) {
 			p.Writes = append(p.Writes, d.write(p, at, runtime))
 			at += d.between(0, 2*time.Second)
@@ -324,7 +325,8 @@ func (d dice) write(p *Plan, at time.Duration, runtime int) Write {
 	}
 	// Contract v1 sends nothing for an object without owner, and no resync before it knows one.
 	if p.Runtimes[runtime].Contract == contract.V1 && (w.Kind == BadOwner || w.Kind == Unreadable) {
-		w.Kind, w.Reject = BadOwner, true
+		w.Kind = BadOwner
+		w.Reject = true
 	}
 	switch d.weighted(8, 2, 1) {
 	case 1:

@@ -28,7 +28,10 @@ func (d dice) scene(p *Plan) {
 // stage empties a plan for a scene.
 func (d dice) stage(p *Plan) {
 	r := d.runtime(0)
-	r.Fallback, r.MaxKeys, r.Agents, r.Objects = false, 0, 1, 6
+	r.Fallback = false
+	r.MaxKeys = 0
+	r.Agents = 1
+	r.Objects = 6
 	*p = Plan{Seed: p.Seed, Length: 5 * time.Minute, Operators: 1, Managers: []core.Manager{"alpha"}, Runtimes: []RuntimePlan{r}}
 }
 
@@ -89,7 +92,8 @@ func ofBeta(i int) int  { return 3*i + 2 }
 func (d dice) fairShare(p *Plan) {
 	const keys = 9
 	r := &p.Runtimes[0]
-	r.MaxKeys, r.Objects = keys, 2*keys
+	r.MaxKeys = keys
+	r.Objects = 2 * keys
 	p.Faults = []Fault{{Kind: ManagerUnknown, At: time.Second}}
 	for i := range r.Objects {
 		at := d.between(time.Minute, 2*time.Minute)
@@ -103,7 +107,8 @@ func (d dice) fairShare(p *Plan) {
 
 // refusedResync has a gateway that refuses all requests permanently, including the resync that stands in.
 func (d dice) refusedResync(p *Plan) {
-	p.Runtimes[0].Contract, p.Gateway = d.older(), true
+	p.Runtimes[0].Contract = d.older()
+	p.Gateway = true
 	refused := d.outage(GatewayStatus)
 	refused.Value = []int{400, 413, 415}[d.IntN(3)]
 	p.Faults = []Fault{refused}
@@ -113,7 +118,8 @@ func (d dice) refusedResync(p *Plan) {
 
 // shortOutage is an outage of less than a second, in which many single events fail concurrently.
 func (d dice) shortOutage(p *Plan) {
-	p.Runtimes[0].Contract, p.Runtimes[0].Objects = contract.V2, 9
+	p.Runtimes[0].Contract = contract.V2
+	p.Runtimes[0].Objects = 9
 	shortOutage := Fault{Kind: LinksRefused, At: d.between(2*time.Minute, 4*time.Minute), For: d.between(300*time.Millisecond, time.Second)}
 	p.Faults = []Fault{shortOutage}
 	for i := range 9 {
@@ -133,7 +139,8 @@ func (d dice) silentStrangers(p *Plan) {
 // API server.
 func (d dice) fullReviewMemory(p *Plan) {
 	d.silentStrangers(p)
-	p.Runtimes[0].Contract, p.Faults[0].Kind = []contract.Version{contract.V2, contract.V3}[d.IntN(2)], StrangersLarge
+	p.Runtimes[0].Contract = []contract.Version{contract.V2, contract.V3}[d.IntN(2)]
+	p.Faults[0].Kind = StrangersLarge
 }
 
 // panicking has an object for which the operator's code panics, and a second one in the same batch or later.
@@ -147,7 +154,8 @@ func (d dice) panicking(p *Plan) {
 
 // inventedManagers has many unknown managers before the agent learns the real ones.
 func (d dice) inventedManagers(p *Plan) {
-	p.Runtimes[0].Contract, p.Runtimes[0].Learns = contract.V2, true
+	p.Runtimes[0].Contract = contract.V2
+	p.Runtimes[0].Learns = true
 	p.Faults = []Fault{{Kind: ManagersInvented, At: d.between(time.Second, 20*time.Second)}}
 	p.update(0, d.between(time.Minute, 4*time.Minute))
 }
@@ -156,8 +164,11 @@ func (d dice) inventedManagers(p *Plan) {
 // is new and has not heard that agent.
 func (d dice) lostReplica(p *Plan) {
 	r, outage := &p.Runtimes[0], d.outage([]FaultKind{LinksRefused, LinksSilent, SenderForbidden, AnswersLost}[d.IntN(4)])
-	r.Contract, r.Agents, r.Objects = contract.V3, 2, 6
-	from, gone := outage.At, Fault{Kind: AgentGone, At: outage.At + outage.For/2}
+	r.Contract = contract.V3
+	r.Agents = 2
+	r.Objects = 6
+	from := outage.At
+	gone := Fault{Kind: AgentGone, At: outage.At + outage.For/2}
 	p.Faults = []Fault{outage}
 	if d.chance(0.5) {
 		gone.At = outage.At + outage.For - time.Second
@@ -180,7 +191,8 @@ func (d dice) commit() time.Duration {
 // handler takes the resyncs of the fleet for a while.
 func (d dice) silentLoss(p *Plan) {
 	r, outage := &p.Runtimes[0], d.outage(LinksRefused)
-	r.Contract, r.Agents = contract.V3, 2
+	r.Contract = contract.V3
+	r.Agents = 2
 	outage.For = d.between(80*time.Second, 110*time.Second)
 	gone := Fault{Kind: AgentGone, At: outage.At + outage.For - d.between(0, 20*time.Second)}
 	p.Faults = []Fault{outage, gone}
@@ -203,8 +215,10 @@ func (d dice) restarted(p *Plan) {
 
 // scaledDown stops one of two agents in good order, before the late commits of writes that it has reviewed.
 func (d dice) scaledDown(p *Plan) {
-	r, at := &p.Runtimes[0], d.between(2*time.Minute, 3*time.Minute)
-	r.Contract, r.Agents = contract.V3, 2
+	r := &p.Runtimes[0]
+	at := d.between(2*time.Minute, 3*time.Minute)
+	r.Contract = contract.V3
+	r.Agents = 2
 	p.Faults = []Fault{{Kind: AgentLeft, At: at}}
 	for i := range r.Objects {
 		p.Writes = append(p.Writes, Write{
@@ -232,7 +246,8 @@ func (d dice) bodyLimit(p *Plan) {
 
 // retryAfter has a gateway that answers 429 or 503 with Retry-After.
 func (d dice) told(p *Plan) {
-	p.Runtimes[0].Contract, p.Gateway = contract.V3, true
+	p.Runtimes[0].Contract = contract.V3
+	p.Gateway = true
 	p.Faults = []Fault{{
 		Kind: GatewayRetryAfter, At: d.between(time.Minute, 2*time.Minute), For: d.between(time.Minute, 2*time.Minute),
 		Value: []int{http.StatusTooManyRequests, http.StatusServiceUnavailable}[d.IntN(2)],
@@ -257,7 +272,8 @@ func (d dice) restartWithPending(p *Plan) {
 // owner, before its first review.
 func (d dice) restartOfLearner(p *Plan) {
 	r, outage := &p.Runtimes[0], d.outage(LinksRefused)
-	r.Contract, r.Learns = d.older(), true
+	r.Contract = d.older()
+	r.Learns = true
 	p.Faults = []Fault{outage, {Kind: AgentKilled, At: outage.At + outage.For/2, For: time.Second}}
 	p.update(1, d.between(outage.At, outage.At+outage.For/2-time.Second))
 }
@@ -265,7 +281,8 @@ func (d dice) restartOfLearner(p *Plan) {
 // droppedByGateway has a gateway that acknowledges an event and its resends, and forwards none. The runtime does
 // not become stale.
 func (d dice) droppedByGateway(p *Plan) {
-	p.Runtimes[0].Contract, p.Gateway = contract.V3, true
+	p.Runtimes[0].Contract = contract.V3
+	p.Gateway = true
 	drops := Fault{Kind: GatewayDrops, At: d.between(2*time.Minute, 3*time.Minute), For: d.between(36*time.Second, 40*time.Second)}
 	p.Faults = []Fault{drops}
 	p.update(0, drops.At+d.between(0, 500*time.Millisecond))
@@ -273,14 +290,17 @@ func (d dice) droppedByGateway(p *Plan) {
 
 // brokenConnections has connections that break after few requests, without writes.
 func (d dice) brokenConnections(p *Plan) {
-	p.Runtimes[0].Contract, p.Runtimes[0].Protocol, p.Operators = contract.V3, "h2", 3
+	p.Runtimes[0].Contract = contract.V3
+	p.Runtimes[0].Protocol = "h2"
+	p.Operators = 3
 	p.Faults = []Fault{{Kind: LinksCut, At: time.Minute, For: 5 * time.Minute, Value: 5_200 + d.IntN(400)}}
 }
 
 // lostHeartbeats restarts an agent behind a gateway that drops its first heartbeats. Events follow before the next
 // one.
 func (d dice) lostHeartbeats(p *Plan) {
-	p.Runtimes[0].Contract, p.Gateway = contract.V3, true
+	p.Runtimes[0].Contract = contract.V3
+	p.Gateway = true
 	drops := Fault{Kind: GatewayDrops, At: d.between(time.Minute, 2*time.Minute), For: d.between(78*time.Second, 80*time.Second)}
 	p.Faults = []Fault{drops, {Kind: AgentKilled, At: drops.At + 10*time.Second, For: time.Second}}
 	for i := range 20 {
@@ -291,7 +311,10 @@ func (d dice) lostHeartbeats(p *Plan) {
 // lostPath ends the connections of a runtime without writes. The agent connects again, unless it is gone or cut off.
 func (d dice) lostPath(p *Plan) {
 	r := &p.Runtimes[0]
-	r.Contract, r.Canary, r.Rare, p.Length = contract.V3, true, true, 14*time.Minute
+	r.Contract = contract.V3
+	r.Canary = true
+	r.Rare = true
+	p.Length = 14 * time.Minute
 	p.Faults = []Fault{{
 		Kind: []FaultKind{AgentKilled, LinksSilent, LinksRefused, OperatorKilled}[d.IntN(4)],
 		At:   d.between(2*time.Minute, 3*time.Minute), For: []time.Duration{time.Second, 4 * time.Minute}[d.IntN(2)],
@@ -301,7 +324,8 @@ func (d dice) lostPath(p *Plan) {
 // overlappingWrites writes an object twice within the settle time.
 func (d dice) overlappingWrites(p *Plan) {
 	for range 4 {
-		at, gap := d.between(2*time.Minute, 5*time.Minute), d.between(45*time.Millisecond, 95*time.Millisecond)
+		at := d.between(2*time.Minute, 5*time.Minute)
+		gap := d.between(45*time.Millisecond, 95*time.Millisecond)
 		for _, at := range []time.Duration{at, at + gap} {
 			p.Writes = append(p.Writes, Write{At: at, Object: d.IntN(2), Kind: Update, Delay: d.between(30*time.Millisecond, 44*time.Millisecond)})
 		}
@@ -330,11 +354,15 @@ func (d dice) removedWebhook(p *Plan) {
 
 // refusedV3 has a gateway that refuses contract v3 with a foreign body.
 func (d dice) refusedV3(p *Plan) {
-	at, first := d.between(0, 3*time.Minute), 3*time.Minute
+	at := d.between(0, 3*time.Minute)
+	first := 3 * time.Minute
 	if d.chance(0.5) { // Only heartbeats are refused before the first write.
-		at, first = d.between(40*time.Second, 45*time.Second), p.Length-10*time.Second
+		at = d.between(40*time.Second, 45*time.Second)
+		first = p.Length - 10*time.Second
 	}
-	p.Runtimes[0].Contract, p.Runtimes[0].Fallback, p.Gateway = contract.V3, true, true
+	p.Runtimes[0].Contract = contract.V3
+	p.Runtimes[0].Fallback = true
+	p.Gateway = true
 	p.Faults = []Fault{{Kind: GatewayRefusesV3, At: at}}
 	d.updates(p, 4, first, p.Length)
 }
@@ -343,7 +371,9 @@ func (d dice) refusedV3(p *Plan) {
 // its first review, and does not know the other owner.
 func (d dice) downgrade(p *Plan) {
 	r := &p.Runtimes[0]
-	r.Contract, r.Owners, r.Objects = contract.V3, 2, 4
+	r.Contract = contract.V3
+	r.Owners = 2
+	r.Objects = 4
 	outage := Fault{Kind: LinksRefused, At: d.between(time.Minute, 2*time.Minute), For: d.between(70*time.Second, 90*time.Second)}
 	p.Faults = []Fault{outage, {Kind: AgentDowngraded, At: outage.At + outage.For/2, For: outage.For / 4}}
 	returns := outage.At + outage.For + d.between(time.Second, 20*time.Second)
@@ -378,7 +408,8 @@ func (d dice) expiry(p *Plan) {
 // limited has more events than the rate limit of a runtime.
 func (d dice) limited(p *Plan) {
 	r := &p.Runtimes[0]
-	p.Rate, r.Objects = 5+d.IntN(20), 60
+	p.Rate = 5 + d.IntN(20)
+	r.Objects = 60
 	at := d.between(time.Minute, 4*time.Minute)
 	d.updates(p, r.Objects, at, at+5*time.Second)
 }
@@ -464,11 +495,17 @@ func (d dice) handover(p *Plan) {
 // runtimes restart. Their resyncs must come all the same.
 func (d dice) loud(p *Plan) {
 	const most, objects, work, every = 9, 40, 50 * time.Millisecond, 25 * time.Millisecond
-	p.Work, p.Loud = work, true
-	p.Runtimes[0].Contract, p.Runtimes[0].Objects = contract.V3, objects
+	p.Work = work
+	p.Loud = true
+	p.Runtimes[0].Contract = contract.V3
+	p.Runtimes[0].Objects = objects
 	for i := range 1 + d.IntN(most) {
 		r := d.runtime(i + 1)
-		r.Contract, r.Fallback, r.Agents, r.MaxKeys, r.Learns = contract.V3, false, 1, 0, false
+		r.Contract = contract.V3
+		r.Fallback = false
+		r.Agents = 1
+		r.MaxKeys = 0
+		r.Learns = false
 		p.Runtimes = append(p.Runtimes, r)
 		p.Faults = append(p.Faults, Fault{Kind: AgentKilled, At: d.between(130*time.Second, 150*time.Second), For: time.Second, Runtime: i + 1})
 	}
@@ -503,7 +540,10 @@ func (d dice) theme(p *Plan) {
 func (d dice) flood(p *Plan, outage Fault) {
 	const objects, padding = 450, 120
 	r := &p.Runtimes[outage.Runtime]
-	r.Contract, r.Objects, r.MaxKeys, p.Padding = contract.V3, objects, 0, padding
+	r.Contract = contract.V3
+	r.Objects = objects
+	r.MaxKeys = 0
+	p.Padding = padding
 	p.Faults = slices.DeleteFunc(p.Faults, func(f Fault) bool { return f.Kind == GatewayRefusesV3 })
 	for i := range objects {
 		at := d.between(outage.At, outage.At+outage.For)
@@ -517,7 +557,8 @@ func (d dice) drop(p *Plan, outage Fault) Fault {
 	p.Gateway = true
 	p.Faults = slices.DeleteFunc(p.Faults, func(f Fault) bool { return f.Kind == GatewayRefusesV3 || f.Kind == GatewayStatus })
 	for i := range p.Runtimes {
-		p.Runtimes[i].Contract, p.Runtimes[i].Fallback = contract.V3, false
+		p.Runtimes[i].Contract = contract.V3
+		p.Runtimes[i].Fallback = false
 	}
 	outage.Kind, outage.For = GatewayDrops, d.between(42*time.Second, 50*time.Second)
 	return outage
@@ -546,14 +587,16 @@ func (d dice) complicate(p *Plan, outage Fault) {
 	case 2:
 		d.lose(p, r, outage.Runtime, middle)
 	default:
-		r.MaxKeys, r.Objects = 2+d.IntN(4), 6
+		r.MaxKeys = 2 + d.IntN(4)
+		r.Objects = 6
 		p.Managers = []core.Manager{"alpha", "beta"}
 	}
 }
 
 // lose kills one of two agents for ever, with its pending events.
 func (d dice) lose(p *Plan, r *RuntimePlan, runtime int, at time.Duration) {
-	r.Contract, r.Agents = contract.V3, 2
+	r.Contract = contract.V3
+	r.Agents = 2
 	p.Faults = slices.DeleteFunc(p.Faults, func(f Fault) bool {
 		return f.Kind == GatewayRefusesV3 || f.Kind == GatewayStatus || f.Kind == AgentPaused
 	})

@@ -43,7 +43,8 @@ func TestSimulation(t *testing.T) {
 		return
 	}
 	keys := testPKI(t)
-	began, n := time.Now(), 0
+	began := time.Now()
+	n := 0
 	for failed := false; n < *seeds && (!failed || *keepOn); n++ {
 		failed = play(t, draw(*seed+uint64(n)), keys)
 	}
@@ -55,7 +56,8 @@ func TestSimulation(t *testing.T) {
 func testPKI(t *testing.T) *pki {
 	t.Helper()
 	const rareCollections = 400 // A schedule has much garbage and a small heap.
-	before, percent := runtime.GOMAXPROCS(1), debug.SetGCPercent(rareCollections)
+	before := runtime.GOMAXPROCS(1)
+	percent := debug.SetGCPercent(rareCollections)
 	t.Cleanup(func() {
 		runtime.GOMAXPROCS(before)
 		debug.SetGCPercent(percent)

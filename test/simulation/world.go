@@ -295,9 +295,13 @@ func (w *world) attack() {
 func (w *world) forged() core.Batch {
 	batch := core.NewBatch(core.WatchEvent{Operation: core.OperationUpdate, Time: time.Now()})
 	event := &batch.Events[0]
-	event.Watched.Namespace, event.Watched.Name = "default", "evil-object"
-	event.WatchedGVK.Version, event.WatchedGVK.Kind = "v1", "Widget"
+	event.Watched.Namespace = "default"
+	event.Watched.Name = "evil-object"
+	event.WatchedGVK.Version = "v1"
+	event.WatchedGVK.Kind = "Widget"
 	event.Owner.Namespace, event.Owner.Name = ownerNamespace, w.plan.Runtimes[0].owner(0)
-	batch.Epoch, event.Sequence, event.ID = "evil", 1, "evil-1"
+	batch.Epoch = "evil"
+	event.Sequence = 1
+	event.ID = "evil-1"
 	return batch
 }

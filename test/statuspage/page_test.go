@@ -277,7 +277,10 @@ func TestHostileNames(t *testing.T) {
 	}
 	for _, attack := range attacks {
 		w.beat(attack, func(b *core.Heartbeat) {
-			b.KeyMaterialError, b.Version, b.Instance, b.ConfigHash = attack, attack, attack, attack
+			b.KeyMaterialError = attack
+			b.Version = attack
+			b.Instance = attack
+			b.ConfigHash = attack
 			b.Canary, b.CAFingerprints, b.Dropped = core.CanaryState(attack), []string{attack}, map[core.Reason]int64{core.Reason(attack): 1}
 		})
 	}
@@ -367,10 +370,12 @@ func TestDetailExplainsTheState(t *testing.T) {
 		"key":    {func(b *core.Heartbeat) { b.KeyMaterialError = "no fit" }, "Key material", "no fit", "runtimewatcheragentkeymaterial"},
 		"queue":  {func(b *core.Heartbeat) { b.Pending, b.OldestPending = 7, time.Hour }, "Queue", "7 events", "runtimewatchereventswait"},
 		"refused canary": {func(b *core.Heartbeat) {
-			b.Canary, b.CanaryError = core.CanaryFailing, "canary: PATCH /apis: 403 Forbidden"
+			b.Canary = core.CanaryFailing
+			b.CanaryError = "canary: PATCH /apis: 403 Forbidden"
 		}, "Canary", "failing: canary: PATCH /apis: 403 Forbidden", "runtimewatcheragentcanaryfails"},
 		"hidden API server": {func(b *core.Heartbeat) {
-			b.Canary, b.CanaryError = core.CanaryLost, "the API server 10.0.0.2:6443 does not call the agent"
+			b.Canary = core.CanaryLost
+			b.CanaryError = "the API server 10.0.0.2:6443 does not call the agent"
 		}, "Canary", "lost: the API server 10.0.0.2:6443 does not", "runtimewatcheragentcanarylost"},
 		"webhook": {func(b *core.Heartbeat) {
 			b.WebhookError = "kyma.watcher: namespaceSelector"

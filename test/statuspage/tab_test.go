@@ -79,7 +79,8 @@ func openTab(t *testing.T, url, password string) *tab {
 	ctx, cancel := chromedp.NewContext(startBrowser(t))
 	t.Cleanup(cancel)
 	opened := &tab{t: t, ctx: ctx, problems: make(chan string, 1000)}
-	thrown, added := chromedp.Events(ctx, runtime.ExceptionThrown), chromedp.Events(ctx, cdplog.EntryAdded)
+	thrown := chromedp.Events(ctx, runtime.ExceptionThrown)
+	added := chromedp.Events(ctx, cdplog.EntryAdded)
 	go listen(opened, thrown, func(e runtime.EventExceptionThrown) string { return e.ExceptionDetails.Text })
 	go listen(opened, added, func(e cdplog.EventEntryAdded) string { return e.Entry.Text })
 	if password != "" {

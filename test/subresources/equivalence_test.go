@@ -64,7 +64,8 @@ func TestConditionsSelectWhatTheFilterDoes(t *testing.T) {
 	s.register(selected, watchesOf(selected), admission.ConfigurationOptions{})
 	big := strings.Repeat("x", mib)
 	large := `"data":{"a":"` + big[:mib-100] + `"}`
-	zeros, one := list(mib/2, "0"), list(mib/2, "1")
+	zeros := list(mib/2, "0")
+	one := list(mib/2, "1")
 	// Each write is to an object of its own, made of the first text. Want is how many calls matter.
 	tests := []struct {
 		name   string

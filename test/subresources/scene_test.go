@@ -189,7 +189,8 @@ func (s *scene) taken() (events map[core.Manager][]string, called map[core.Manag
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	events, called = s.events, s.called
-	s.events, s.called = map[core.Manager][]string{}, map[core.Manager]int{}
+	s.events = map[core.Manager][]string{}
+	s.called = map[core.Manager]int{}
 	for _, noted := range events {
 		slices.Sort(noted)
 	}
@@ -292,7 +293,8 @@ func (k kind) in(namespace string) kind {
 
 // path is where an object is, or all of the namespace.
 func (k kind) path(name string) string {
-	root, namespace := path.Join("/apis", k.gvr.Group), ""
+	root := path.Join("/apis", k.gvr.Group)
+	namespace := ""
 	if k.gvr.Group == "" {
 		root = "/api"
 	}

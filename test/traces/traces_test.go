@@ -50,7 +50,8 @@ func TestOneTrace(t *testing.T) {
 	})
 	pki := lab.NewPKI(t)
 	name := lab.AddRuntime(t, plane, runtime, domain)
-	ofOperator, ofAgent := tracetest.NewInMemoryExporter(), tracetest.NewInMemoryExporter()
+	ofOperator := tracetest.NewInMemoryExporter()
+	ofAgent := tracetest.NewInMemoryExporter()
 	address, reconciled := startOperator(t, plane, pki.ServerMaterial(), ofOperator)
 	sender := startAgent(t, pki.RuntimeVolume(runtime, domain), address, ofAgent)
 	labels := map[string]string{"watched": "true"}
@@ -76,7 +77,8 @@ func TestOneTrace(t *testing.T) {
 // checkTrace holds that the spans are one path, below a span of the API server.
 func checkTrace(t *testing.T, spans tracetest.SpanStubs) {
 	t.Helper()
-	review, last := named(spans, "agent review"), named(spans, reconciles)
+	review := named(spans, "agent review")
+	last := named(spans, reconciles)
 	for i := range spans {
 		t.Logf("%-25s from %v for %v", spans[i].Name, spans[i].StartTime.Sub(review.StartTime), spans[i].EndTime.Sub(spans[i].StartTime))
 	}
@@ -169,7 +171,8 @@ func startOperator(
 	t *testing.T, plane *apiserver.ControlPlane, material *keys.Material, exporter sdktrace.SpanExporter,
 ) (address string, reconciled <-chan types.NamespacedName) {
 	t.Helper()
-	mgr, requests := lab.NewManager(t, plane.Config, nil), make(chan types.NamespacedName, 100)
+	mgr := lab.NewManager(t, plane.Config, nil)
+	requests := make(chan types.NamespacedName, 100)
 	address = lab.Address(lab.FreePort(t))
 	tracing := opentelemetry.New(sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter)))
 	runtimes := lab.Must(controllerruntime.NewRuntimes(mgr.GetCache(), lab.MetadataOf(corev1.SchemeGroupVersion.WithKind("ConfigMap")),

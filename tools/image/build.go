@@ -60,7 +60,9 @@ func build(binary string, of release, platform v1.Platform, parts []part) (v1.Im
 
 	file = file.DeepCopy()
 	file.Created = v1.Time{Time: of.created}
-	file.OS, file.Architecture, file.Variant = platform.OS, platform.Architecture, platform.Variant
+	file.OS = platform.OS
+	file.Architecture = platform.Architecture
+	file.Variant = platform.Variant
 	file.Config = v1.Config{
 		Entrypoint: []string{"/" + name},
 		User:       nonRoot,

@@ -84,7 +84,8 @@ func partsOf(ctx context.Context, info *debug.BuildInfo) ([]part, error) {
 	}
 
 	library, err := newPart("stdlib", strings.TrimPrefix(info.GoVersion, "go"), goroot)
-	parts, errs := []part{library}, []error{err}
+	parts := []part{library}
+	errs := []error{err}
 
 	for _, dependency := range info.Deps {
 		if dependency.Replace == nil && !strings.HasPrefix(dependency.Path+"/", root) {

@@ -137,7 +137,8 @@ var program = sync.OnceValues(func() ([]byte, error) {
 	}
 	defer os.RemoveAll(dir)
 
-	source, built := filepath.Join(dir, "main.go"), filepath.Join(dir, "agent")
+	source := filepath.Join(dir, "main.go")
+	built := filepath.Join(dir, "agent")
 	if err := os.WriteFile(source, []byte("package main\n\nfunc main() {}\n"), 0o600); err != nil {
 		return nil, err
 	}
@@ -380,7 +381,8 @@ func filesOf(t *testing.T, layer v1.Layer) map[string]string {
 
 // TestDockerfileBuildsAsMake compares the flags of both builds, and the properties of both images.
 func TestDockerfileBuildsAsMake(t *testing.T) {
-	docker, makefile := string(must(os.ReadFile("../../Dockerfile"))), string(must(os.ReadFile("../../Makefile")))
+	docker := string(must(os.ReadFile("../../Dockerfile")))
+	makefile := string(must(os.ReadFile("../../Makefile")))
 	command := regexp.MustCompile(`GOWORK=off CGO_ENABLED=0 .* build (.*)-X main\.version=`)
 	flags := func(text string) string {
 		found := command.FindStringSubmatch(text)

@@ -112,7 +112,8 @@ func startReplica(t *testing.T, plane *apiserver.ControlPlane, secret keys.Paths
 	at := rest.CopyConfig(plane.Config)
 	at.Wrap(r.watches.wrap)
 	short := 2 * time.Second
-	renew, retry := 1500*time.Millisecond, 300*time.Millisecond
+	renew := 1500 * time.Millisecond
+	retry := 300 * time.Millisecond
 	r.mgr = lab.Must(ctrl.NewManager(at, ctrl.Options{
 		Scheme: scheme, Metrics: metricsserver.Options{BindAddress: "0"},
 		LeaderElection: true, LeaderElectionID: "kubebuilder.fleet.example.com", LeaderElectionNamespace: namespace,

@@ -53,7 +53,8 @@ func TestStory(t *testing.T) {
 	dir := t.TempDir()
 	demo := exec.Command(self, "-all", busy) // The signal ends it.
 	demo.Env = append(os.Environ(), asProgram+"=1", "TMPDIR="+dir)
-	demo.Stderr, demo.SysProcAttr = os.Stderr, &syscall.SysProcAttr{Setsid: true}
+	demo.Stderr = os.Stderr
+	demo.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	out, err := demo.StdoutPipe()
 	if err == nil {
 		err = demo.Start()
@@ -103,7 +104,8 @@ func follow(t *testing.T, env []string) {
 		block, _, _ = strings.Cut(block, "```")
 		block = limits.ReplaceAllString(block, "${1}900") // A busy machine takes longer.
 		shell := exec.CommandContext(t.Context(), "bash", "-euxo", "pipefail", "-c", block)
-		shell.Env, shell.Dir = env, "../../.."
+		shell.Env = env
+		shell.Dir = "../../.."
 		if said, err := shell.CombinedOutput(); err != nil {
 			t.Fatalf("%v:\n%s", err, said)
 		}

@@ -147,7 +147,8 @@ func steady(*world, *result) time.Time { return <-time.After(*hold) }
 // storm has a hundred changes of each runtime in ten seconds.
 func storm(w *world, r *result) time.Time {
 	const each, over = 100, 10 * time.Second
-	began, total := time.Now(), each*len(w.runtimes)
+	began := time.Now()
+	total := each * len(w.runtimes)
 	for i := range total {
 		if wait := over*time.Duration(i)/time.Duration(total) - time.Since(began); wait > 0 {
 			<-time.After(max(wait, 5*time.Millisecond))
@@ -181,7 +182,8 @@ func restart(w *world, r *result) time.Time {
 
 // leader kills the leader beside another replica, and changes all runtimes.
 func leader(w *world, r *result) time.Time {
-	old, standby := w.operator(), w.startReplica()
+	old := w.operator()
+	standby := w.startReplica()
 	w.await("the other replica listens", func() bool { return lab.Accepts(standby.address) })
 	w.network.lead(old.address, standby.address)
 	old.Kill()
@@ -207,7 +209,8 @@ func (w *world) awaitLeader(r *result, killed time.Time) {
 func rotation(w *world, _ *result) time.Time {
 	// Agents and operator have read their key material then.
 	wait := func() { <-time.After(2 * poll) }
-	old, next := w.ca, lab.Must(testpki.NewCA("CA "+time.Now().String(), testpki.Options{}))
+	old := w.ca
+	next := lab.Must(testpki.NewCA("CA "+time.Now().String(), testpki.Options{}))
 	w.serve(old, old, next)
 	wait()
 	w.rolling(func(r *runtime) { r.trust(old, next) })

@@ -174,7 +174,8 @@ func (w *world) note(r *replica, entry record.Entry) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	r.last, r.used = *entry.Status, used
+	r.last = *entry.Status
+	r.used = used
 	if r == w.replicas[len(w.replicas)-1] {
 		w.resident = append(w.resident, used.Resident)
 	}

@@ -147,7 +147,8 @@ func TestMemoryOfARuntime(t *testing.T) {
 	each := func(before, after int64) int64 { return (after - before) / int64(len(all)) }
 	lab.Eventually(t, time.Minute, "a runtime costs little memory", func() bool {
 		server.Ask("use", &after)
-		heap, stacks := each(before.Heap, after.Heap), each(before.Stacks, after.Stacks)
+		heap := each(before.Heap, after.Heap)
+		stacks := each(before.Stacks, after.Stacks)
 		return heap <= mostHeap && stacks <= mostStacks // Connections need some time until they are parked.
 	})
 	t.Logf("bytes for each of %d runtimes: heap %d, stacks %d, resident before a collection %d", len(all),

@@ -46,8 +46,10 @@ func StartAgent(
 	if opts.Outbox.HeartbeatInterval == 0 {
 		opts.Outbox.HeartbeatInterval = outbox.Defaults().HeartbeatInterval
 	}
-	opts.Managers, opts.ShutdownTimeout = []core.Manager{manager}, time.Millisecond
-	started, ended := make(chan *agentlib.Inbox), make(chan struct{})
+	opts.Managers = []core.Manager{manager}
+	opts.ShutdownTimeout = time.Millisecond
+	started := make(chan *agentlib.Inbox)
+	ended := make(chan struct{})
 	parts.Listen = func(context.Context, string, string) (net.Listener, error) { return bufconn.Listen(1), nil }
 	parts.Source = func(ctx context.Context, inbox *agentlib.Inbox) error {
 		inbox.Proved(manager)

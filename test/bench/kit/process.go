@@ -74,7 +74,8 @@ type Process struct {
 // Start starts a process with more variables of the environment.
 func Start(t testing.TB, role string, settings any, env ...string) *Process {
 	t.Helper()
-	lines, cmd := make(chan string, 1000), exec.Command(os.Args[0])
+	lines := make(chan string, 1000)
+	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), roleVariable+"="+role, settingsVariable+"="+string(lab.Must(json.Marshal(settings))))
 	cmd.Env = append(cmd.Env, env...)
 	out, stdout, err := os.Pipe() // Unlike that of the command, it is read to its end after the end of the process.
@@ -172,7 +173,8 @@ func (o *Oracle) Reconciled(runtime int, began time.Duration) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.looks++
-	seen, all := 0, o.unseen[runtime]
+	seen := 0
+	all := o.unseen[runtime]
 	for seen < len(all) && all[seen] <= began {
 		o.Latency.Add(began - all[seen])
 		seen++

@@ -101,7 +101,8 @@ func Kubeconfig(url, name string, ca *testpki.CA) []byte {
 // Add adds a server with objects of a kind.
 func (s *Servers) Add(name string, kind schema.GroupVersionKind, resource string) *Store {
 	at := s.at(name)
-	at.kind, at.resource = kind, resource
+	at.kind = kind
+	at.resource = resource
 	return at
 }
 
@@ -195,7 +196,8 @@ func (s *Servers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	<-time.After(time.Duration(s.Latency.Load()))
 	name, path, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
 	if host, _, _ := net.SplitHostPort(r.Host); net.ParseIP(host) == nil {
-		name, path = host, strings.TrimPrefix(r.URL.Path, "/")
+		name = host
+		path = strings.TrimPrefix(r.URL.Path, "/")
 	}
 	at, query := s.at(name), r.URL.Query()
 	metadata := strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata")
@@ -214,7 +216,8 @@ func (s *Servers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var failed apierrors.APIStatus
 	if errors.As(err, &failed) {
 		status := failed.Status()
-		status.APIVersion, status.Kind = "v1", "Status"
+		status.APIVersion = "v1"
+		status.Kind = "Status"
 		w.WriteHeader(int(status.Code))
 		answer = status
 	}
@@ -257,7 +260,8 @@ func (s *Store) list(metadata bool) any {
 	}
 	kind, version := s.kind.Kind+"List", "v1"
 	if metadata {
-		kind, version = "PartialObjectMetadataList", "meta.k8s.io/v1"
+		kind = "PartialObjectMetadataList"
+		version = "meta.k8s.io/v1"
 	}
 	return map[string]any{
 		"kind": kind, "apiVersion": version, "items": items, "metadata": map[string]string{"resourceVersion": strconv.Itoa(s.version)},

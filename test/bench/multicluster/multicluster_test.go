@@ -70,7 +70,8 @@ func TestClustersWithoutCaches(t *testing.T) {
 	t.Logf("%d objects of %d bytes in each cluster, %d writes, %d in a second", *objects, *size, *writes, *rate)
 	for text := range strings.SplitSeq(*clusters, ",") {
 		n := lab.Must(strconv.Atoi(text))
-		cached, watched := run(t, n, false), run(t, n, true)
+		cached := run(t, n, false)
+		watched := run(t, n, true)
 		t.Log(cached)
 		t.Log(watched)
 		if n >= 100 && watched.memory >= cached.memory {

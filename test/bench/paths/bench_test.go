@@ -48,7 +48,8 @@ func BenchmarkV3(b *testing.B) {
 		for _, protocol := range []string{"h2", "http/1.1"} {
 			b.Run(fmt.Sprintf("%s/%s", load, protocol), func(b *testing.B) {
 				calls := overHTTP(b, pinned, protocol, load)
-				bareTwin, leanTwin := newTwin(b, nil, protocol, load), newTwin(b, pinned, protocol, load)
+				bareTwin := newTwin(b, nil, protocol, load)
+				leanTwin := newTwin(b, pinned, protocol, load)
 				b.ReportAllocs()
 				b.ResetTimer()
 				var all, bare, lean cost
@@ -77,7 +78,9 @@ const timeout = time.Minute
 // verifier. Without one it is bare: it reads the bytes. Both answer 202.
 func newTwin(b *testing.B, verifier core.Verifier, protocol string, l load) *calls {
 	b.Helper()
-	ca, operator, forwarders := lab.Must(testpki.NewCA("ca", testpki.Options{})), &counter{}, []core.Forwarder{}
+	ca := lab.Must(testpki.NewCA("ca", testpki.Options{}))
+	operator := &counter{}
+	forwarders := []core.Forwarder{}
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if read(r, verifier) {
 			operator.handled.Add(int64(l.events))
@@ -89,7 +92,9 @@ func newTwin(b *testing.B, verifier core.Verifier, protocol string, l load) *cal
 	client := http.Client{}
 	if verifier != nil {
 		client.Timeout = timeout
-		server.Config.ReadTimeout, server.Config.WriteTimeout, server.Config.IdleTimeout = timeout, timeout, timeout
+		server.Config.ReadTimeout = timeout
+		server.Config.WriteTimeout = timeout
+		server.Config.IdleTimeout = timeout
 	}
 	server.StartTLS()
 	b.Cleanup(server.Close)
@@ -242,9 +247,11 @@ func listen(
 	leaf := lab.Must(ca.Server("operator", testpki.Options{}))
 	server := lab.Material(leaf, ca)
 	opts.Listener = lab.Must(net.Listen("tcp", "127.0.0.1:0"))
-	address, peers := opts.Listener.Addr().String(), listener.FromTLS(keys.Roots(server), listener.PeerOptions{})
+	address := opts.Listener.Addr().String()
+	peers := listener.FromTLS(keys.Roots(server), listener.PeerOptions{})
 	if gateway {
-		volume, nginx := testpki.NewVolume(t.TempDir()), lab.GatewayOptions{Upstream: address}
+		volume := testpki.NewVolume(t.TempDir())
+		nginx := lab.GatewayOptions{Upstream: address}
 		lab.NoError(t, volume.Write(testpki.Files(leaf, ca)))
 		nginx.ClientCA, nginx.Certificate, nginx.Key = volume.Paths()
 		address = lab.StartGateway(t, nginx).Addr
@@ -322,7 +329,8 @@ type cost struct{ wall, processor time.Duration }
 
 // measure adds the cost of some work.
 func (c *cost) measure(work func()) {
-	started, before := time.Now(), processorTime()
+	started := time.Now()
+	before := processorTime()
 	work()
 	c.wall += time.Since(started)
 	c.processor += processorTime() - before

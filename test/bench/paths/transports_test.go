@@ -104,7 +104,8 @@ func BenchmarkTransports(b *testing.B) {
 
 func (t transport) run(b *testing.B, l load) {
 	b.Helper()
-	operator, took := &counter{}, &kit.Samples{}
+	operator := &counter{}
+	took := &kit.Samples{}
 	forwarders, pid := t.make(b, l.runtimes, operator)
 	for n, f := range forwarders {
 		forwarders[n] = &patient{f, took}
@@ -178,7 +179,8 @@ const batches = 5
 func TestReturn(t *testing.T) {
 	b := lab.StartBroker(t, lab.BrokerOptions{}, lab.OperatorUser(manager),
 		natsjetstream.User{Name: "all.example.com", Publish: []string{"watch.>"}, Subscribe: []string{"_INBOX.>"}})
-	operator, config := b.Operator(manager), natsjetstream.StreamConfig(manager)
+	operator := b.Operator(manager)
+	config := natsjetstream.StreamConfig(manager)
 	lab.NoError(t, natsjetstream.EnsureStream(t.Context(), operator, config))
 	store(t, b)
 	stream := lab.Must(lab.Must(jetstream.New(operator)).Stream(t.Context(), config.Name))
@@ -186,7 +188,8 @@ func TestReturn(t *testing.T) {
 	if want := uint64(*waiting * (batches + 1)); state.Msgs != want {
 		t.Fatalf("the stream has %d messages, want %d", state.Msgs, want)
 	}
-	oracle, newest := kit.NewOracle(*waiting), fmt.Sprintf("object-%d", batches-1)
+	oracle := kit.NewOracle(*waiting)
+	newest := fmt.Sprintf("object-%d", batches-1)
 	for n := range *waiting {
 		oracle.Changed(n)
 	}
@@ -223,7 +226,8 @@ func store(t *testing.T, b *lab.Broker) {
 
 func put(publish jetstream.JetStream, n int, batch core.Batch) {
 	id := runtimeID(n)
-	batch.Source, batch.Epoch = id, "epoch"
+	batch.Source = id
+	batch.Epoch = "epoch"
 	msg := nats.NewMsg(natsjetstream.Subject(manager, id))
 	msg.Data = lab.Must(contract.V3.Encode(&batch)).Body
 	msg.Header.Set("Watch-Answer", natsjetstream.InboxPrefix(id)+".gone")

@@ -98,7 +98,8 @@ func (r *result) String() string {
 func run(t *testing.T, w way) (r *result) {
 	t.Helper()
 	t.Run(w.name, func(t *testing.T) {
-		pki, oracle := lab.NewPKI(t), kit.NewOracle(*runtimes)
+		pki := lab.NewPKI(t)
+		oracle := kit.NewOracle(*runtimes)
 		servers, all := startServers(t, pki.CA, oracle)
 		leaf := lab.Must(pki.CA.Server("operator", testpki.Options{Usages: lab.BothUsages()}))
 		operator := kit.Start(t, "operator", settings{
@@ -133,7 +134,8 @@ func measure(
 	awaitLooks(t, oracle)
 	<-time.After(scaled(2 * outbox.Defaults().ResendResync))
 	oracle.Latency.Take()
-	before, gets := lab.Must(operator.Used()).Processor, servers.Requests.Load()
+	before := lab.Must(operator.Used()).Processor
+	gets := servers.Requests.Load()
 	var requests, after int64
 	operator.Ask("", &requests)
 	ctx, stop := context.WithTimeout(t.Context(), scaled(*duration))

@@ -37,7 +37,8 @@ type read struct {
 // TestCommitToReconcile measures each source, until a reconcile that reads the write. The moment of the commit is
 // between the request and the answer of a write, so both are given.
 func TestCommitToReconcile(t *testing.T) {
-	runtime, pki := lab.SharedAPIServer(t, apiserver.Options{}), lab.NewPKI(t)
+	runtime := lab.SharedAPIServer(t, apiserver.Options{})
+	pki := lab.NewPKI(t)
 	for _, row := range []struct {
 		name    string
 		env     map[string]string
@@ -75,7 +76,8 @@ func measure(
 	reads := make(chan read, 100)
 	var plane *lab.Plane
 	plane = lab.StartPlane(t, pki, lab.PlaneOptions{Reconcile: func(ctx context.Context, look lab.Look) (reconcile.Result, error) {
-		began, object := time.Now(), corev1.ConfigMap{}
+		began := time.Now()
+		object := corev1.ConfigMap{}
 		if look.Object.Name == "" {
 			return reconcile.Result{}, nil // A resync.
 		}
@@ -99,7 +101,8 @@ func measure(
 		object.Data = map[string]string{"n": strconv.Itoa(n)}
 		asked := time.Now()
 		lab.NoError(t, runtime.Client.Update(t.Context(), object))
-		answered, got := time.Now(), <-reads
+		answered := time.Now()
+		got := <-reads
 		for ; got.state < n && checks; got = <-reads {
 			stale++
 		}

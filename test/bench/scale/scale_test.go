@@ -116,7 +116,8 @@ func (w *world) lookAtAll() *operator {
 	o := w.startOperator()
 	cold := o.allReady()
 	w.judgeLooks("look at each runtime after a restart", cold, limit, w.servers.Requests.Load()-requests, lab.Must(o.Used()).Processor)
-	requests, processor := w.servers.Requests.Load(), lab.Must(o.Used()).Processor
+	requests = w.servers.Requests.Load()
+	processor := lab.Must(o.Used()).Processor
 	o.forgetReports()
 	begun := time.Now()
 	w.touchWatcher("first")

@@ -195,7 +195,8 @@ func (s *apiServer) review(n, fresh int, over time.Duration) {
 
 func (s *apiServer) ask(fresh int) {
 	serial := s.serial.Add(1)
-	name, review := fmt.Sprintf("object-%d", serial%stable), s.small
+	name := fmt.Sprintf("object-%d", serial%stable)
+	review := s.small
 	if serial%int64(fresh) == 0 {
 		name = fmt.Sprintf("fresh-%d", serial)
 	}
@@ -362,7 +363,8 @@ func TestInformerMemory(t *testing.T) {
 		t.Run(fmt.Sprint("WatchList ", watchList), func(t *testing.T) {
 			server := httptest.NewTLSServer(&crowded{watchList: watchList})
 			t.Cleanup(server.Close)
-			ca, token := filepath.Join(t.TempDir(), "ca.crt"), filepath.Join(t.TempDir(), "token")
+			ca := filepath.Join(t.TempDir(), "ca.crt")
+			token := filepath.Join(t.TempDir(), "token")
 			for path, text := range map[string][]byte{
 				ca:    pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}),
 				token: []byte("token"),
@@ -400,7 +402,8 @@ type crowded struct {
 
 func (c *crowded) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
-	watched, initial := query.Get("watch") != "", query.Get("sendInitialEvents") != ""
+	watched := query.Get("watch") != ""
+	initial := query.Get("sendInitialEvents") != ""
 	switch {
 	case r.URL.Path == "/api/v1":
 		_, _ = io.WriteString(w, `{"kind":"APIResourceList","resources":[{"name":"configmaps","namespaced":true,"kind":"ConfigMap"}]}`)

@@ -300,7 +300,8 @@ type requested struct {
 }
 
 func (m *certManagement) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
-	object, wanted := ofGardener("Certificate"), &requested{}
+	object := ofGardener("Certificate")
+	wanted := &requested{}
 	if err := m.Get(ctx, request.NamespacedName, object); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}

@@ -208,7 +208,8 @@ func (p *peers) step(set *certificates.Certificates) (certificates.Status, error
 	<-time.After(pace)
 	began := time.Now()
 	if !p.noticed.IsZero() && began.Sub(p.noticed) >= lag {
-		p.servers[1], p.noticed = p.servers[0], time.Time{}
+		p.servers[1] = p.servers[0]
+		p.noticed = time.Time{}
 	}
 	status, err := set.Reconcile(p.t.Context())
 	if now := p.published(set); !reflect.DeepEqual(now, p.servers[0]) {

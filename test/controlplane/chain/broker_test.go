@@ -128,7 +128,8 @@ func (w *world) operatorKeys() func() (*tls.Certificate, *x509.CertPool) {
 		return s
 	}
 	own := types.NamespacedName{Namespace: rig.Namespace, Name: "my-operator-nats-tls"}
-	leaf, roots := source(own), keys.Roots(source(w.set.ListenerSecret()))
+	leaf := source(own)
+	roots := keys.Roots(source(w.set.ListenerSecret()))
 	return func() (*tls.Certificate, *x509.CertPool) { return rig.Must(leaf.Material()).Certificate, roots() }
 }
 

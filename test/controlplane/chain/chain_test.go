@@ -346,9 +346,11 @@ func (w *world) repaired(object client.Object, within time.Duration) time.Durati
 	w.t.Helper()
 	fresh := func() bool { return w.fleet.Get(stays, steady).State == fleet.Fresh }
 	w.eventually("the runtime is fresh", fresh)
-	in, key := w.runtime.Client, client.ObjectKeyFromObject(object)
+	in := w.runtime.Client
+	key := client.ObjectKeyFromObject(object)
 	rig.Stored(w.t, in, key, object)
-	former, begun := object.GetUID(), time.Now()
+	former := object.GetUID()
+	begun := time.Now()
 	w.must(in.Delete(w.t.Context(), object))
 	rig.Eventually(w.t, within, "there is another "+key.Name, func() bool {
 		return in.Get(w.t.Context(), key, object) == nil && object.GetUID() != former

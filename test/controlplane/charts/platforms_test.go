@@ -30,10 +30,13 @@ func installOn(t *testing.T, platform node.Platform, values ...string) *joined {
 	rig.SkipShort(t)
 	j := &joined{t: t, fleet: rig.Must(fleet.New(fleet.Options{}))}
 	pki := rig.NewPKI(t)
-	inside, outside := agentHost+":443", "127.0.0.1:0"
+	inside := agentHost + ":443"
+	outside := "127.0.0.1:0"
 	host := ""
 	if platform.IPv6 {
-		inside, outside, host = "[fd00::1]:443", "[::1]:0", "::1"
+		inside = "[fd00::1]:443"
+		outside = "[::1]:0"
+		host = "::1"
 	}
 	j.node = node.New(t, node.Options{
 		Images:   map[string]string{agentImage: rig.Build(t, "cmd/agent")},

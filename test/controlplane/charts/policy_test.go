@@ -102,7 +102,9 @@ func TestThePolicyOfAnAgent(t *testing.T) {
 		t.Fatalf("no webhook %s", text)
 		return 0
 	}
-	canaryAt, definitionsAt, deployments := at("canary."), at(".definitions."), at("deployments-spec.operator")
+	canaryAt := at("canary.")
+	definitionsAt := at(".definitions.")
+	deployments := at("deployments-spec.operator")
 	refusals := map[string]struct {
 		want string
 		edit func(*ownWebhooks)

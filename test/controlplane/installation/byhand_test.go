@@ -44,7 +44,8 @@ func TestAProxyByHandStays(t *testing.T) {
 func TestAConfigurationByHandIsAppliedAgain(t *testing.T) {
 	runtime := rig.SharedAPIServer(t, apiserver.Options{})
 	folder := t.TempDir()
-	ca, watchers := filepath.Join(folder, "ca.crt"), filepath.Join(folder, "watchers.json")
+	ca := filepath.Join(folder, "ca.crt")
+	watchers := filepath.Join(folder, "watchers.json")
 	rig.NoError(t, os.WriteFile(ca, rig.NewPKI(t).CA.PEM, 0o600))
 	rig.NoError(t, os.WriteFile(watchers, []byte(`{"apiVersion": "v1", "kind": "List", "items": [{
 		"apiVersion": "operator.kyma-project.io/v1beta2", "kind": "Watcher",

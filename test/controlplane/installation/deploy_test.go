@@ -48,7 +48,8 @@ func copyManifests(t *testing.T, settings ...string) (folder string) {
 // repository. They are those of Install, so what it tests of its agents holds for these.
 func TestDeploy(t *testing.T) {
 	runtime := rig.SharedAPIServer(t, apiserver.Options{})
-	example, informer := copyManifests(t), copyManifests(t, "SOURCE=informer")
+	example := copyManifests(t)
+	informer := copyManifests(t, "SOURCE=informer")
 	accepted(t, runtime, "deploy/agent", "deploy/example", example, "deploy/example-informer", informer)
 	rig.Same(t, "objects after a dry run", "", kubectl(t, runtime, "get", "all,networkpolicies,leases,roles", "-n", installation.Name,
 		"-o", "name"))
@@ -58,7 +59,8 @@ func TestDeploy(t *testing.T) {
 	removeAll(t, runtime)
 	podsAreRestricted(t, runtime, informer)
 	deployments := watchFor("my-operator")
-	deployments.Resource.Group, deployments.Resource.Resource = "apps", "deployments"
+	deployments.Resource.Group = "apps"
+	deployments.Resource.Resource = "deployments"
 	installAppliesTheSame(t, runtime, informer, true, deployments)
 }
 
@@ -89,7 +91,8 @@ func accepted(t *testing.T, runtime *apiserver.ControlPlane, folders ...string) 
 func webhookConfigurationIsPrinted(t *testing.T, runtime *apiserver.ControlPlane) {
 	t.Helper()
 	folder := t.TempDir()
-	ca, file := filepath.Join(folder, "ca.crt"), filepath.Join(folder, "webhook.yaml")
+	ca := filepath.Join(folder, "ca.crt")
+	file := filepath.Join(folder, "webhook.yaml")
 	rig.NoError(t, os.WriteFile(ca, rig.NewPKI(t).CA.PEM, 0o600))
 	cmd := exec.CommandContext(t.Context(), rig.Build(t, "cmd/agent"), "webhook-configuration", "--ca-cert", ca,
 		"--manager", "my-operator", "--resource", "apps/v1/deployments", "--canary", "runtime-watcher/runtime-watcher-canary")
@@ -215,6 +218,7 @@ func key(name string) client.ObjectKey {
 func watchFor(manager core.Manager) watch.Watch {
 	w := watch.Watch{Manager: manager}
 	w.Name.Namespace, w.Name.Name = "default", string(manager)
-	w.Resource.Version, w.Resource.Resource = "v1", "configmaps"
+	w.Resource.Version = "v1"
+	w.Resource.Resource = "configmaps"
 	return w
 }

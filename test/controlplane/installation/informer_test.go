@@ -109,7 +109,9 @@ func anInformerThatIsUnchangedCostsTwoReads(w *world) {
 }
 
 func anInformerHasTheNamesOfTheOptions(w *world) {
-	w.opts.Informer, w.opts.Name, w.opts.Owner = true, "seen", "seen.example.com"
+	w.opts.Informer = true
+	w.opts.Name = "seen"
+	w.opts.Owner = "seen.example.com"
 	w.keep()
 	policy := get(w, "seen-informer", &networkingv1.NetworkPolicy{})
 	rig.Same(w.t, "pods of the policy", "seen", policy.Spec.PodSelector.MatchLabels["app.kubernetes.io/name"])

@@ -64,7 +64,8 @@ func inOrder(w *world) {
 		// At the same time.
 		"apply ClusterRoleBinding -webhooks", "apply Deployment ", "apply RoleBinding -canary",
 	}
-	status, writes := w.install(), w.since()
+	status := w.install()
+	writes := w.since()
 	if len(writes) == len(want) {
 		slices.Sort(writes[2:12])
 		slices.Sort(writes[12:])
@@ -108,7 +109,8 @@ func newSettingsRestart(w *world) {
 	before := w.deployment().Spec.Template
 	w.opts.Settings = map[string]string{"MANAGERS": "by-hand", "SETTLE": "2s", "LOG_LEVEL": "$(POD_NAME)"}
 	w.install()
-	after, env := w.deployment().Spec.Template, w.environment()
+	after := w.deployment().Spec.Template
+	env := w.environment()
 	if _, set := env["MANAGERS"]; set {
 		w.t.Error("managers are in the environment, so that a new one restarts the agents")
 	}
@@ -208,7 +210,8 @@ func driftIsCorrected(w *world) {
 	rig.Same(w.t, "image", "agent.example.com/agent:v1", container.Image)
 	w.answer(1)
 	w.install()
-	policy, secret := get(w, installation.Name, &networkingv1.NetworkPolicy{}), get(w, secretName, &corev1.Secret{})
+	policy := get(w, installation.Name, &networkingv1.NetworkPolicy{})
+	secret := get(w, secretName, &corev1.Secret{})
 	policy.Spec.Ingress = nil
 	w.now = w.now.Add(time.Hour)
 	// It has our mark, and can neither be changed nor become one of another type.
@@ -236,7 +239,8 @@ func fieldsThatExcludeOursAreRemoved(w *world) {
 	deployment := w.deployment()
 	variables := deployment.Spec.Template.Spec.Containers[0].Env
 	wanted := variables[0]
-	variables[0].Value, variables[0].ValueFrom = "", &corev1.EnvVarSource{
+	variables[0].Value = ""
+	variables[0].ValueFrom = &corev1.EnvVarSource{
 		FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"},
 	}
 	w.drifts(deployment)
@@ -386,15 +390,18 @@ func theCredentialsOfAProxyComeAndGo(w *world) {
 func allNamesAreSet(w *world) {
 	w.keep()
 	opts := w.opts
-	opts.Name, opts.ConfigurationName = "my-agent", "my-webhooks"
-	opts.Owner, opts.PriorityClassName = "me", "system-cluster-critical"
+	opts.Name = "my-agent"
+	opts.ConfigurationName = "my-webhooks"
+	opts.Owner = "me"
+	opts.PriorityClassName = "system-cluster-critical"
 	opts.ImagePullSecrets = []string{"pull"}
 	opts.Resources = &corev1.ResourceRequirements{
 		Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("128Mi")},
 	}
 	installer := rig.Must(installation.New(installation.Parts{Image: "agent.example.com/agent:v1", ControlPlane: ""}, opts))
 	r := w.runtime
-	r.Secret, r.ControlPlane = newSecretFor(w.t, "names", "my-agent", "names"), "gateway.example.com:9443"
+	r.Secret = newSecretFor(w.t, "names", "my-agent", "names")
+	r.ControlPlane = "gateway.example.com:9443"
 	// copied installs with a pull secret, and returns its copy, nil for none.
 	copied := func(text []byte) map[string][]byte {
 		r.PullSecret = text
@@ -552,7 +559,8 @@ func wrongRuntimesAreRefused(w *world) {
 		"one pair, another Service": func(r *installation.Runtime) { r.Secret = newSecretOfOnePair(w.t, "invalid", "other") },
 		"a CA that did not sign it": func(r *installation.Runtime) {
 			other := w.newSecret("invalid")
-			r.Secret["webhook.crt"], r.Secret["webhook.key"] = other["webhook.crt"], other["webhook.key"]
+			r.Secret["webhook.crt"] = other["webhook.crt"]
+			r.Secret["webhook.key"] = other["webhook.key"]
 		},
 		"a client certificate that is served": func(r *installation.Runtime) {
 			r.Secret["webhook.crt"], r.Secret["webhook.key"] = r.Secret["tls.crt"], r.Secret["tls.key"]
@@ -590,7 +598,8 @@ func todaysNamespaceIsWatched(w *world) {
 	w.opts.ConfigurationName = "skr-webhook"
 	w.createNamespace()
 	w.installed()
-	own, early := newWorld(w.t, w.plane, "own-namespace"), newWorld(w.t, w.plane, "early")
+	own := newWorld(w.t, w.plane, "own-namespace")
+	early := newWorld(w.t, w.plane, "early")
 	own.installed()
 	early.opts.Adjust = func(object *unstructured.Unstructured) {
 		if object.GetKind() == "Namespace" {

@@ -90,7 +90,8 @@ func nameOf(object client.Object) string {
 // objectsOfACustomerAreRefused one at a time, by kind and name, and nothing is written.
 func objectsOfACustomerAreRefused(w *world) {
 	w.createNamespace()
-	w.opts.Name, w.opts.NoCanary = "watcher", false
+	w.opts.Name = "watcher"
+	w.opts.NoCanary = false
 	w.runtime.Secret = newSecretFor(w.t, w.namespace, "watcher", w.namespace)
 	for _, object := range shopObjects(w.namespace) {
 		rig.NoError(w.t, w.plane.Client.Create(w.t.Context(), object))
@@ -199,7 +200,9 @@ func twoInstallersWithNamesOfTheirOwn(w *world) {
 		first := newWorld(w.t, w.plane, cmp.Or(owner, "same")+"-owner")
 		first.installed()
 		second := newWorld(w.t, w.plane, first.namespace)
-		second.opts.Name, second.opts.ConfigurationName, second.opts.Owner = "second", first.namespace+"-second", owner
+		second.opts.Name = "second"
+		second.opts.ConfigurationName = first.namespace + "-second"
+		second.opts.Owner = owner
 		second.runtime.Secret = newSecretFor(w.t, first.namespace, "second", first.namespace)
 		second.install()
 		second.available(1)

@@ -72,7 +72,10 @@ func TestAPlatformChangesTheWebhooks(t *testing.T) {
 			w := newWorld(t, plane, "platform-"+name)
 			w.runtime.Watches[0].NamespaceSelector.Requirements = nil
 			w.keep()
-			writes, restarts, before, last := 0, 0, w.template(), installation.Status{}
+			writes := 0
+			restarts := 0
+			before := w.template()
+			last := installation.Status{}
 			platform := func() {
 				c := w.configuration()
 				changed := c.DeepCopy()
@@ -91,7 +94,8 @@ func TestAPlatformChangesTheWebhooks(t *testing.T) {
 				last = w.install()
 				w.available(1)
 				if now := w.template(); now != before {
-					restarts, before = restarts+1, now
+					restarts = restarts + 1
+					before = now
 				}
 				for _, write := range w.since() {
 					if write == "patch ValidatingWebhookConfiguration " {

@@ -52,7 +52,8 @@ func oneOfTwoInstallersWins(w *world) {
 			}
 			for _, owner := range []string{"first", "second"} {
 				opts := r.opts
-				opts.Owner, opts.FormerOwners = owner, []string{"former"}
+				opts.Owner = owner
+				opts.FormerOwners = []string{"former"}
 				r.installers[owner] = rig.Must(installation.New(installation.Parts{Image: "agent.example.com/agent:" + owner, ControlPlane: owner + ".example.com:443"}, opts))
 			}
 			wins := map[string]int{}
@@ -160,7 +161,9 @@ func theSecondInstallerIsRefused(w *world) {
 			first.keep()
 			before, role := first.versions(), first.role()
 			opts := first.opts
-			opts.Owner, opts.Informer, opts.Namespace = "second", test.second, test.namespace
+			opts.Owner = "second"
+			opts.Informer = test.second
+			opts.Namespace = test.namespace
 			if opts.Namespace != name {
 				opts.Name = "second"
 			}

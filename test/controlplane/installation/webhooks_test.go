@@ -63,7 +63,8 @@ func TestACorrectedWebhookRestartsTheAgents(t *testing.T) {
 		w.drift(t, otherRules)
 		w.fail = n
 		_, err := w.installer().Install(t.Context(), w.runtime)
-		w.fail, killed = 0, err != nil
+		w.fail = 0
+		killed = err != nil
 		if !w.corrects(t, before) {
 			t.Errorf("killed at write %d: no restart", n)
 		}
@@ -92,7 +93,8 @@ func TestARestoredConfigurationRestartsTheAgents(t *testing.T) {
 		w.since()
 		w.fail = n
 		_, err := w.kept.Install(t.Context(), w.runtime)
-		w.fail, failed = 0, err != nil
+		w.fail = 0
+		failed = err != nil
 		if n > 30 {
 			t.Fatalf("still failing without a failing write: %v", err)
 		}
@@ -107,14 +109,17 @@ func TestARestoredConfigurationRestartsTheAgents(t *testing.T) {
 func TestAContestOfWebhooksRestartsTheAgentsSeldom(t *testing.T) {
 	w := newWorld(t, rig.SharedAPIServer(t, apiserver.Options{}), "contested")
 	w.keep()
-	restarts, before, last := 0, w.template(), installation.Status{}
+	restarts := 0
+	before := w.template()
+	last := installation.Status{}
 	for range 4 * 6 {
 		w.drift(t, otherRules)
 		w.install()
 		w.available(1)
 		last = w.install()
 		if now := w.template(); now != before {
-			restarts, before = restarts+1, now
+			restarts = restarts + 1
+			before = now
 		}
 		w.now = w.now.Add(10 * time.Minute)
 	}
@@ -166,7 +171,8 @@ func (w *world) corrects(t *testing.T, before string) bool {
 	w.install()
 	restarted := w.template()
 	if writes := w.since(); restarted != before {
-		configuration, agents := slices.Index(writes, "patch ValidatingWebhookConfiguration "), slices.Index(writes, "apply Deployment ")
+		configuration := slices.Index(writes, "patch ValidatingWebhookConfiguration ")
+		agents := slices.Index(writes, "apply Deployment ")
 		if configuration < 0 || configuration > agents {
 			t.Errorf("agents restart before the correction, so their resync comes too early: %v", writes)
 		}

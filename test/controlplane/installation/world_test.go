@@ -142,7 +142,8 @@ func newSecretFor(t *testing.T, runtime, service, namespace string) map[string][
 	ca := rig.NewPKI(t).CA
 	secret := testpki.Files(rig.Must(ca.Client(runtime, testpki.Options{})), ca)
 	pair := testpki.Files(rig.Must(ca.Server("", testpki.Options{DNSNames: []string{service + "." + namespace + ".svc"}})), ca)
-	secret["webhook.crt"], secret["webhook.key"] = pair["tls.crt"], pair["tls.key"]
+	secret["webhook.crt"] = pair["tls.crt"]
+	secret["webhook.key"] = pair["tls.key"]
 	return secret
 }
 
@@ -150,7 +151,8 @@ func newSecretFor(t *testing.T, runtime, service, namespace string) map[string][
 // uses.
 func newSecretOfOnePair(t *testing.T, runtime, namespace string) map[string][]byte {
 	t.Helper()
-	ca, host := rig.NewPKI(t).CA, installation.Name+"."+namespace+".svc"
+	ca := rig.NewPKI(t).CA
+	host := installation.Name + "." + namespace + ".svc"
 	return testpki.Files(rig.Must(ca.Client(runtime, testpki.Options{DNSNames: []string{host}, Usages: rig.BothUsages()})), ca)
 }
 

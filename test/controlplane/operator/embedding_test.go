@@ -120,9 +120,12 @@ func (l *lab) testEmbedding(t *testing.T) {
 	rig.NoError(t, l.Client.Create(t.Context(), today.RuntimeKyma("skr-1", "skr-1")))
 	var secret keys.Paths
 	secret.CA, secret.Certificate, secret.Key = l.Volume(rig.Must(l.CA.Server("operator", testpki.Options{}))).Paths()
-	watched, registry := rig.Must(fleet.New(fleet.Options{})), prom.NewRegistry()
-	addr, page := rig.Address(rig.FreePort(t)), rig.Address(rig.FreePort(t))
-	mgr, reconciled := l.newManager(metricsServer(page, filepath.Dir(secret.Certificate), watched)), make(chan string)
+	watched := rig.Must(fleet.New(fleet.Options{}))
+	registry := prom.NewRegistry()
+	addr := rig.Address(rig.FreePort(t))
+	page := rig.Address(rig.FreePort(t))
+	mgr := l.newManager(metricsServer(page, filepath.Dir(secret.Certificate), watched))
+	reconciled := make(chan string)
 	k := &clusterReconciler{
 		Client: mgr.GetClient(), kind: clusterKind(), watched: watched,
 		clusters: func(core.RuntimeID) client.Client { return l.Client },

@@ -155,7 +155,8 @@ func (l *lab) testLeaderEndpoint(t *testing.T) {
 	first := l.leads(t, "192.0.2.1", "first")
 	is("192.0.2.1:8082")
 	slice := rig.Stored(t, l.Client, leaderSlice, &discoveryv1.EndpointSlice{})
-	yes, no := true, false
+	yes := true
+	no := false
 	want := []discoveryv1.Endpoint{{
 		Addresses:  []string{"192.0.2.1"},
 		Conditions: discoveryv1.EndpointConditions{Ready: &yes, Serving: &yes, Terminating: &no},

@@ -119,7 +119,8 @@ func TestHealthOfWatchers(t *testing.T) {
 // The patch for the ConfigMap of Argo CD has the script.
 func TestHealthIsShipped(t *testing.T) {
 	t.Parallel()
-	script, shipped := string(test.Read(t, healthScript)), string(test.Read(t, healthPatch))
+	script := string(test.Read(t, healthScript))
+	shipped := string(test.Read(t, healthPatch))
 	head, _, found := strings.Cut(shipped, healthKey+": |\n")
 	if !found {
 		t.Fatalf("%s has no key %s", healthPatch, healthKey)

@@ -323,7 +323,8 @@ func (r *routes) answer(name string, kind gatewayv1.RouteConditionType, status m
 func (r *routes) routingChanges() {
 	r.t.Helper()
 	r.end()
-	r.kind, r.opts.Routing = string(watcher.VirtualService), watcher.VirtualService
+	r.kind = string(watcher.VirtualService)
+	r.opts.Routing = watcher.VirtualService
 	r.start()
 	r.routed("kyma")
 	r.await("kyma", "Ready", "RouteApplied")

@@ -122,12 +122,14 @@ func TestAStampOnEachWriteStartsNoLoop(t *testing.T) {
 				}
 				return route != nil && route.GetAnnotations()["stamp"] != ""
 			})
-			last, same := "", 0
+			last := ""
+			same := 0
 			rig.Eventually(t, rig.Patience, "nobody writes the route any more", func() bool {
 				stamp := r.route("kyma").GetAnnotations()["stamp"]
 				same++
 				if stamp != last {
-					last, same = stamp, 0
+					last = stamp
+					same = 0
 				}
 				return same == 20
 			})

@@ -213,7 +213,8 @@ func (r *routes) agrees(w *v1beta2.Watcher, ready *metav1.Condition) {
 	computed, err := kstatus.Compute(&unstructured.Unstructured{Object: content})
 	r.must(err)
 	r.agreesWithArgo(&unstructured.Unstructured{Object: content}, string(ready.Status), ready.Reason)
-	healthy, wants := computed.Status == kstatus.CurrentStatus, w.Status.State == "Ready"
+	healthy := computed.Status == kstatus.CurrentStatus
+	wants := w.Status.State == "Ready"
 	if healthy != (ready.Status == metav1.ConditionTrue) || wants != healthy && w.Status.State != "Warning" {
 		r.t.Errorf("%s is %s for kstatus (%s), its state is %s and Ready is %+v",
 			w.Name, computed.Status, computed.Message, w.Status.State, ready)

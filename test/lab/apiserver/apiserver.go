@@ -339,7 +339,8 @@ func (c *ControlPlane) withoutEtcd(meanwhile func(data string) error) error {
 	err := c.Restart(func() {
 		_ = etcd.Stop() // As for the API server.
 		failed = errors.Join(awaitExit(c.guard.pids()), meanwhile(etcd.DataDir))
-		etcd.Out, etcd.Err = nil, nil
+		etcd.Out = nil
+		etcd.Err = nil
 		failed = errors.Join(failed, etcd.Start())
 	})
 

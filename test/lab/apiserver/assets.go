@@ -83,9 +83,13 @@ func givenAssets(dir string, wanted []string) (string, error) {
 // programs returns the programs of a control plane, which module files in a folder require.
 func programs(folder string, names []string) (all []machine.Program, err error) {
 	for _, name := range names {
-		file, module, path := "kubernetes.mod", "k8s.io/kubernetes", "/cmd/"+name
+		file := "kubernetes.mod"
+		module := "k8s.io/kubernetes"
+		path := "/cmd/" + name
 		if name == "etcd" {
-			file, module, path = "etcd.mod", "go.etcd.io/etcd/server/v3", ""
+			file = "etcd.mod"
+			module = "go.etcd.io/etcd/server/v3"
+			path = ""
 		}
 
 		p := machine.Program{Name: name, Mod: filepath.Join(folder, file), Package: module + path, LDFlags: "-s -w"}

@@ -83,7 +83,8 @@ func (g *guard) watch() error {
 		return err
 	}
 
-	g.pipe, g.watchdog = pipe, cmd
+	g.pipe = pipe
+	g.watchdog = cmd
 	return nil
 }
 

@@ -99,7 +99,8 @@ func launch(binary, kubeconfig string, opts Options) (p *Process, err error) {
 		}
 
 		_ = file.Close() // It is empty.
-		p.log, p.temporary = file.Name(), true
+		p.log = file.Name()
+		p.temporary = true
 	}
 
 	args := []string{"-kubeconfig=" + kubeconfig, fmt.Sprintf("-v=%t", opts.Verbose)}

@@ -228,7 +228,8 @@ func Executable(path string) bool {
 // build needs the lock, because it owns the unfinished file.
 func (b Builder) build(ctx context.Context, p Program) error {
 	b.printf("building %s %s from source, once: all takes about %s", p.Name, p.Version, b.Takes)
-	start, done := time.Now(), make(chan error, 1)
+	start := time.Now()
+	done := make(chan error, 1)
 	since := func() time.Duration { return time.Since(start).Round(time.Second) }
 	unfinished := filepath.Join(b.Dir, "."+p.Name)
 	go func() { done <- p.compile(ctx, unfinished) }()

@@ -22,7 +22,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func newBuilder(t *testing.T, source string) (machine.Builder, machine.Program, *bytes.Buffer) {
 	t.Helper()
 
-	folder, progress := t.TempDir(), new(bytes.Buffer)
+	folder := t.TempDir()
+	progress := new(bytes.Buffer)
 	for name, text := range map[string]string{"go.mod": "module a\n\ngo 1.26.0\n", "go.sum": "", "main.go": source} {
 		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)

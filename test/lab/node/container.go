@@ -114,7 +114,8 @@ func (p *pod) mount(mount *corev1.VolumeMount) error {
 	}
 
 	source := p.spec.Volumes[at].Secret
-	mode, group := corev1.SecretVolumeSourceDefaultMode, int64(-1)
+	mode := corev1.SecretVolumeSourceDefaultMode
+	group := int64(-1)
 	if source.DefaultMode != nil {
 		mode = *source.DefaultMode
 	}
@@ -259,7 +260,8 @@ const imageUser = 65532
 // credential returns the user of the security contexts. That of the container wins, and without
 // any, that of the image.
 func (p *pod) credential() *syscall.Credential {
-	user, group := int64(imageUser), int64(imageUser)
+	user := int64(imageUser)
+	group := int64(imageUser)
 	credential := &syscall.Credential{}
 
 	if s := p.spec.SecurityContext; s != nil {

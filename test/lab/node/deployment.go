@@ -24,15 +24,18 @@ func (n *Node) roll(ctx context.Context, deployment *appsv1.Deployment) error {
 		return nil
 	}
 
-	hash, wanted := templateHash(&deployment.Spec.Template), int(*deployment.Spec.Replicas)
+	hash := templateHash(&deployment.Spec.Template)
+	wanted := int(*deployment.Spec.Replicas)
 	if n.program(deployment.Spec.Template.Spec.Containers[0].Image) == "" {
 		return n.report(ctx, deployment, wanted, wanted, wanted)
 	}
 
 	current, old := n.podsOf(deployment, hash)
-	surplus, fewer := 1, 0
+	surplus := 1
+	fewer := 0
 	if rolling := deployment.Spec.Strategy.RollingUpdate; rolling != nil && rolling.MaxSurge.String() == "0" {
-		surplus, fewer = 0, 1
+		surplus = 0
+		fewer = 1
 	}
 	switch {
 	case n.isBroken(deployment):

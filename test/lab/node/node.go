@@ -434,8 +434,12 @@ func (p *pod) toHost(values map[string]string) error {
 		return nil
 	}
 
-	server, ca, token := p.node.plane.Config.Host, p.path(accountPath+"/ca.crt"), p.path(accountPath+"/token")
-	values["CANARY_API_SERVER"], values["CANARY_CA_CERT"], values["CANARY_TOKEN_FILE"] = server, ca, token
+	server := p.node.plane.Config.Host
+	ca := p.path(accountPath + "/ca.crt")
+	token := p.path(accountPath + "/token")
+	values["CANARY_API_SERVER"] = server
+	values["CANARY_CA_CERT"] = ca
+	values["CANARY_TOKEN_FILE"] = token
 	config := clientcmdapi.NewConfig()
 	config.Clusters["runtime"] = &clientcmdapi.Cluster{Server: server, CertificateAuthority: ca}
 	config.AuthInfos["account"] = &clientcmdapi.AuthInfo{TokenFile: token}

@@ -258,7 +258,10 @@ func (n *Node) Exec(ctx context.Context, deployment types.NamespacedName, args .
 		}
 		var out bytes.Buffer
 		cmd := exec.CommandContext(ctx, binary, args...)
-		cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = p.env, "/", &out, &out
+		cmd.Env = p.env
+		cmd.Dir = "/"
+		cmd.Stdout = &out
+		cmd.Stderr = &out
 		cmd.SysProcAttr = p.attributes()
 		if err := p.net.inside(cmd.Start); err != nil {
 			return "", err

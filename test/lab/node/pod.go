@@ -239,7 +239,10 @@ func (p *pod) start() *process {
 	defer log.Close() // The child has its own descriptor.
 
 	cmd := exec.Command(binary, p.args...)
-	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = p.env, "/", log, log
+	cmd.Env = p.env
+	cmd.Dir = "/"
+	cmd.Stdout = log
+	cmd.Stderr = log
 	r := &process{
 		pod: p, readiness: newCheck(p.container().ReadinessProbe, false), liveness: newCheck(p.container().LivenessProbe, true),
 	}
@@ -318,7 +321,8 @@ func (c *check) run(p *pod) {
 
 	c.failures++
 	if err := p.probe(c.spec); err == nil {
-		c.failures, c.passes = 0, true
+		c.failures = 0
+		c.passes = true
 	}
 
 	c.passes = c.passes && c.failures < c.spec.FailureThreshold

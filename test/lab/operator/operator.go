@@ -100,7 +100,8 @@ func Main(tests func() int) int {
 }
 
 func run(ctx context.Context) error {
-	o, level := &operator{}, slog.LevelDebug
+	o := &operator{}
+	level := slog.LevelDebug
 	if err := json.Unmarshal([]byte(os.Getenv(Variable)), &o.Settings); err != nil {
 		return err
 	}
@@ -163,9 +164,14 @@ func (o *operator) managerOptions() ctrl.Options {
 	}
 	if r := o.Replica; r != nil {
 		// The times of the guide: with a lease of 15 s a renewal within 10 s, and a retry each second.
-		renew, retry := r.Lease*2/3, r.Lease/15
-		opts.LeaderElection, opts.LeaderElectionID, opts.LeaderElectionNamespace = true, r.Service, lab.Namespace
-		opts.LeaseDuration, opts.RenewDeadline, opts.RetryPeriod = &r.Lease, &renew, &retry
+		renew := r.Lease * 2 / 3
+		retry := r.Lease / 15
+		opts.LeaderElection = true
+		opts.LeaderElectionID = r.Service
+		opts.LeaderElectionNamespace = lab.Namespace
+		opts.LeaseDuration = &r.Lease
+		opts.RenewDeadline = &renew
+		opts.RetryPeriod = &retry
 		opts.Cache.ByObject = map[client.Object]cache.ByObject{&discoveryv1.EndpointSlice{}: {
 			Namespaces: map[string]cache.Config{lab.Namespace: {
 				FieldSelector: fields.OneTermEqualSelector("metadata.name", r.EndpointSlice()),
@@ -292,7 +298,8 @@ func (o *operator) readAll(ctx context.Context, there client.Reader, _ request, 
 }
 
 func (o *operator) handled(h hook.Handled) {
-	d, err := h.Delivery, h.Err
+	d := h.Delivery
+	err := h.Err
 	if o.Fleet {
 		if err == nil && d.Event.Resync {
 			o.resyncs.Add(1)

@@ -140,7 +140,8 @@ func (i *Ingress) forward(proxy http.Handler, w http.ResponseWriter, r *http.Req
 		w.WriteHeader(http.StatusServiceUnavailable)
 	default:
 		r.Header.Set("X-Forwarded-Client-Cert", clientCert(r.TLS.PeerCertificates[0]))
-		r.URL.Scheme, r.URL.Host = "http", addr
+		r.URL.Scheme = "http"
+		r.URL.Host = addr
 		proxy.ServeHTTP(w, r)
 	}
 }
@@ -168,7 +169,9 @@ func (i *Ingress) follow(ctx context.Context) {
 		allowed, allowedErr := i.readAllowed(ctx)
 		if errors.Join(configErr, routesErr, allowedErr) == nil {
 			i.mu.Lock()
-			i.config, i.routes, i.allowed = config, routes, allowed
+			i.config = config
+			i.routes = routes
+			i.allowed = allowed
 			i.mu.Unlock()
 		}
 	}, 200*time.Millisecond)

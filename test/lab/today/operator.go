@@ -209,8 +209,10 @@ func (o *Operator) keepAgents(ctx context.Context, image string) error {
 
 	var failed []error
 	for i := range list.Items {
-		name, labels := list.Items[i].GetName(), list.Items[i].GetLabels()
-		id, skipped := labels[RuntimeIDLabel], labels["operator.kyma-project.io/skip-reconciliation"] == "true"
+		name := list.Items[i].GetName()
+		labels := list.Items[i].GetLabels()
+		id := labels[RuntimeIDLabel]
+		skipped := labels["operator.kyma-project.io/skip-reconciliation"] == "true"
 		if there := o.Runtimes[name]; there != nil && !skipped {
 			failed = append(failed, o.keepAgent(ctx, there, name, id, image))
 		}

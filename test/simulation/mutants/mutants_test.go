@@ -41,7 +41,8 @@ func TestMutantsApply(t *testing.T) {
 func TestMutants(t *testing.T) {
 	control := runControl(t)
 
-	match, tried := regexp.MustCompile(*only), 0
+	match := regexp.MustCompile(*only)
+	tried := 0
 	for _, file := range slices.Sorted(maps.Keys(table)) {
 		for _, m := range table[file] {
 			if !match.MatchString(m.name) {

@@ -220,7 +220,8 @@ func (a *Agent) Scrapes() {
 // checkTime requires that an attempt waits after failures. New key material ends each wait, and a call may begin in the
 // moment of a failure.
 func (a *Agent) checkTime(manager core.Manager, f *failures) {
-	now, h := time.Now(), a.history
+	now := time.Now()
+	h := a.history
 	if f.n > 0 && now.After(f.last) && now.Before(f.end()) && !h.promise.Rotates && len(h.promise.Expired) == 0 {
 		h.violate("economy", "%s sends to %s at %s after %d failures, the last at %s, want no attempt before %s",
 			a.epoch, manager, h.since(now), f.n, h.since(f.last), h.since(f.end()))
@@ -356,5 +357,7 @@ func (a *Agent) Balance(manager core.Manager, c Account) {
 func (a *Agent) Ended(killed bool, lines int64) {
 	a.history.mu.Lock()
 	defer a.history.mu.Unlock()
-	a.to, a.killed, a.lines = time.Now(), killed, lines
+	a.to = time.Now()
+	a.killed = killed
+	a.lines = lines
 }

@@ -255,7 +255,8 @@ func (h *History) checkStates() {
 	}
 	told := make(map[target]bool)
 	for _, s := range h.samples {
-		r, t := h.promise.Runtimes[s.runtime], target{runtime: s.runtime, manager: s.manager}
+		r := h.promise.Runtimes[s.runtime]
+		t := target{runtime: s.runtime, manager: s.manager}
 		if _, expires := h.promise.Expired[s.runtime]; told[t] || expires || r.Lies || r.Learns || r.FallsBack || r.Invented || h.isBroken(s) || !h.isCalm(s.at, s.manager, nil) {
 			continue
 		}
@@ -363,7 +364,11 @@ func (h *History) checkPace() {
 // allowed returns the most resyncs of a cause for a manager in one life of an operator. The oracle counts the causes
 // itself. Where a former agent may have seen a write that is committed late, each has a resend.
 func (h *History) allowed(manager core.Manager, cause string) int {
-	lives, lost, gaps, returned, falls := 0, 0, 0, 0, 0
+	lives := 0
+	lost := 0
+	gaps := 0
+	returned := 0
+	falls := 0
 	for key, p := range h.paths {
 		if key.manager == manager && h.promise.Runtimes[key.runtime].Numbered {
 			returned += p.silences
@@ -522,7 +527,8 @@ const beat = 27 * time.Second
 // Managers without an operator have lines, too, and their number is bounded.
 func (h *History) mostLines(a *Agent) int64 {
 	const each, lasting = 6, 2 * time.Minute
-	served, all := int64(len(h.promise.Managers)+1), int64(len(a.managers))
+	served := int64(len(h.promise.Managers) + 1)
+	all := int64(len(a.managers))
 	most := each * int64(h.promise.Faults+len(h.promise.Refused)+2) * served
 	return most + all*(4+int64(a.to.Sub(a.from)/lasting))
 }

@@ -111,7 +111,8 @@ func (h *History) reported(manager core.Manager) (sum int64) {
 		return 0
 	}
 	for _, a := range h.agents {
-		l, r := a.managers[manager], p.Runtimes[a.runtime]
+		l := a.managers[manager]
+		r := p.Runtimes[a.runtime]
 		if l == nil || r.Lies || r.FallsBack || !a.numbered || !a.to.IsZero() {
 			continue
 		}

@@ -80,7 +80,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 
 	table := exec.CommandContext(ctx, "benchstat", "baseline="+baseline, "now="+results)
-	table.Stdout, table.Stderr = stdout, stderr
+	table.Stdout = stdout
+	table.Stderr = stderr
 	now := parse(text)
 
 	return errors.Join(table.Run(), compare(now, everything), beyond(now))

@@ -102,7 +102,8 @@ func worse(before, after measured, counts func(name) bool) error {
 		}
 
 		for unit, allowed := range tolerances() {
-			old, now := median(before[n][unit]), median(after[n][unit])
+			old := median(before[n][unit])
+			now := median(after[n][unit])
 			enough := min(len(before[n][unit]), len(after[n][unit])) >= allowed.samples
 			if enough && now > old*(1+allowed.share)+allowed.constant {
 				errs = append(errs, fmt.Errorf("%s: %.4g %s, before %.4g", n, now, unit, old))

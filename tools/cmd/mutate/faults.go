@@ -174,7 +174,8 @@ func (f *finder) replace(node ast.Node, what, text string) {
 // changeOperator moves a bound by one, takes the other operator, or drops one operand of a
 // condition.
 func (f *finder) changeOperator(n *ast.BinaryExpr) {
-	x, y := f.code(n.X), f.code(n.Y)
+	x := f.code(n.X)
+	y := f.code(n.Y)
 	other := map[token.Token]token.Token{
 		token.LSS: token.LEQ, token.LEQ: token.LSS, token.GTR: token.GEQ, token.GEQ: token.GTR,
 		token.EQL: token.NEQ, token.NEQ: token.EQL, token.LAND: token.LOR, token.LOR: token.LAND,
@@ -240,7 +241,8 @@ func (f *finder) changeReturn(n *ast.ReturnStmt) {
 
 func (f *finder) swapArguments(n *ast.CallExpr) {
 	for i := 1; i < len(n.Args); i++ {
-		first, second := n.Args[i-1], n.Args[i]
+		first := n.Args[i-1]
+		second := n.Args[i]
 		at := f.files.Position(first.Pos())
 		f.all = append(f.all, fault{
 			file: f.name, what: "swapped", source: f.source, from: at.Offset, to: f.offset(second.End()),

@@ -182,7 +182,8 @@ func blocksOf(profile string) (blocks []block) {
 // covers reports whether tests reach a fault. Code outside of all blocks, such as a constant or the
 // condition of a case, may be reached.
 func (t *trial) covers(f *fault) bool {
-	at, reached := [2]int{f.line, f.column}, true
+	at := [2]int{f.line, f.column}
+	reached := true
 	for _, b := range t.blocks {
 		if b.file != filepath.Base(f.file) || before(at, b.from) || !before(at, b.to) {
 			continue

@@ -30,7 +30,8 @@ func (r *release) compare(ctx context.Context) error {
 		return err
 	}
 
-	isStableBroken, isContribBroken := false, false
+	isStableBroken := false
+	isContribBroken := false
 	for _, m := range r.released {
 		if _, err := os.Stat(filepath.Join(before, filepath.FromSlash(m.Dir), "go.mod")); err != nil {
 			fmt.Fprintf(r.out, "      %s is new\n", m.Dir)

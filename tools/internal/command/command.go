@@ -32,7 +32,8 @@ func Run(name string, run func(ctx context.Context, args []string, stdout, stder
 // Output runs cmd and returns its standard output. The error has all output.
 func Output(cmd *exec.Cmd) (string, error) {
 	var stdout, stderr strings.Builder
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	cmd.Stdout = &stdout
+	cmd.Stderr = &stderr
 	if err := cmd.Run(); err != nil {
 		said := strings.TrimSpace(stdout.String() + "\n" + stderr.String())
 		return stdout.String(), fmt.Errorf("%s: %w\n%s", strings.Join(cmd.Args, " "), err, said)

@@ -35,7 +35,8 @@ func (w *world) vetAlone(ctx context.Context, m modules.Module) error {
 	var err error
 
 	for _, sibling := range m.Siblings {
-		path, version := modules.Path(sibling), m.Required[sibling]
+		path := modules.Path(sibling)
+		version := m.Required[sibling]
 		edit = append(edit, "-replace="+path+"="+path+"@"+version)
 
 		_, missing := modules.Git(ctx, w.Dir, "merge-base", "--is-ancestor", modules.Revision(sibling, version), "HEAD")

@@ -152,7 +152,8 @@ func (w *world) live(c *crash) {
 func (w *world) want(names ...string) {
 	w.t.Helper()
 	w.must(w.settle())
-	list, have := &corev1.ConfigMapList{}, []string(nil)
+	list := &corev1.ConfigMapList{}
+	have := []string(nil)
 	w.must(w.skr.Client.List(w.t.Context(), list, client.InNamespace("default")))
 	for i := range list.Items {
 		have = append(have, list.Items[i].Name)

@@ -27,7 +27,8 @@ func TestLocal(t *testing.T) {
 	w.operator = w.newOperator(nil)
 	definitions := w.definitions()
 	other := &v1beta2.Kyma{Spec: v1beta2.KymaSpec{Channel: "regular"}}
-	other.Namespace, other.Name = "default", "other"
+	other.Namespace = "default"
+	other.Name = "other"
 	w.must(w.plane.Client.Create(t.Context(), other))
 	t.Cleanup(func() { w.must(w.plane.Client.Delete(context.WithoutCancel(t.Context()), other)) })
 
@@ -68,7 +69,8 @@ func TestLocal(t *testing.T) {
 // definitions returns the UIDs of those in the control plane, by name.
 func (w *world) definitions() map[string]types.UID {
 	w.t.Helper()
-	list, all := &apiextensionsv1.CustomResourceDefinitionList{}, make(map[string]types.UID)
+	list := &apiextensionsv1.CustomResourceDefinitionList{}
+	all := make(map[string]types.UID)
 	w.must(w.plane.Client.List(w.t.Context(), list))
 	for i := range list.Items {
 		all[list.Items[i].Name] = list.Items[i].UID

@@ -88,14 +88,16 @@ func (w *world) validation(t *testing.T) {
 		}
 	}
 	twice := &v1beta2.Kyma{Spec: v1beta2.KymaSpec{Channel: "regular", Modules: []v1beta2.Module{{Name: "a"}, {Name: "a"}}}}
-	twice.Namespace, twice.Name = "default", "twice"
+	twice.Namespace = "default"
+	twice.Name = "twice"
 	if err := w.plane.Client.Create(t.Context(), twice); !apierrors.IsInvalid(err) {
 		t.Errorf("a module twice: %v, want it refused", err)
 	}
 	long := &v1beta2.Kyma{Spec: v1beta2.KymaSpec{Channel: "regular"}}
 	long.Namespace = "default"
 	for _, length := range []int{63, 64} {
-		long.Name, long.ResourceVersion = strings.Repeat("k", length), ""
+		long.Name = strings.Repeat("k", length)
+		long.ResourceVersion = ""
 		err := w.plane.Client.Create(t.Context(), long)
 		if apierrors.IsInvalid(err) != (length > 63) {
 			t.Errorf("a name of %d characters: %v", length, err)
@@ -121,7 +123,9 @@ func (w *world) testCatalog(t *testing.T) {
 		t.Errorf("catalog entry %+v, want it without objects", entry.Spec)
 	}
 	hidden := template(t, "1", "text")
-	hidden.Name, hidden.Spec.Module, hidden.Labels = "secret-1", "secret", map[string]string{v1beta2.InternalLabel: "true"}
+	hidden.Name = "secret-1"
+	hidden.Spec.Module = "secret"
+	hidden.Labels = map[string]string{v1beta2.InternalLabel: "true"}
 	w.must(w.plane.Client.Create(t.Context(), hidden))
 	w.must(w.settle())
 	if have := w.catalog(); len(have) != 1 {
@@ -405,10 +409,12 @@ func (w *world) testRepair(t *testing.T) {
 // testNamespaces has two modules with one Namespace, which the last of them deletes, and with that of the Kyma.
 func (w *world) testNamespaces(t *testing.T) {
 	t.Helper()
-	alpha, beta := v1beta2.Module{Name: "alpha"}, v1beta2.Module{Name: "beta"}
+	alpha := v1beta2.Module{Name: "alpha"}
+	beta := v1beta2.Module{Name: "beta"}
 	for _, module := range []v1beta2.Module{alpha, beta} {
 		made := template(t, "1")
-		made.Name, made.Spec.Module = string(module.Name)+"-1", module.Name
+		made.Name = string(module.Name) + "-1"
+		made.Spec.Module = module.Name
 		for _, name := range []string{"shared", skr.Namespace} {
 			raw := fmt.Appendf(nil, `{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": %q}}`, name)
 			made.Spec.Resources = append(made.Spec.Resources, v1beta2.Resource{RawExtension: runtime.RawExtension{Raw: raw}})
@@ -473,7 +479,8 @@ func (w *world) testOneCluster(t *testing.T) {
 	secret := &corev1.Secret{}
 	w.must(w.plane.Client.Get(t.Context(), key("runtime-1"), secret))
 	wrong := &v1beta2.Kyma{Spec: v1beta2.KymaSpec{Channel: "fast", Modules: []v1beta2.Module{{Name: "other"}}}}
-	wrong.Namespace, wrong.Name = "default", "runtime-2"
+	wrong.Namespace = "default"
+	wrong.Name = "runtime-2"
 	w.must(w.plane.Client.Create(t.Context(), wrong))
 	w.must(w.plane.Client.Create(t.Context(), &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "runtime-2"}, Data: secret.Data,
@@ -497,7 +504,9 @@ func (w *world) testOneCluster(t *testing.T) {
 
 	// A Kyma that had its own cluster, and then gets the wrong kubeconfig, is not removed there.
 	moved := &v1beta2.Kyma{Spec: v1beta2.KymaSpec{Channel: "regular"}}
-	moved.Namespace, moved.Name, moved.Finalizers = "default", "runtime-2", []string{kyma.Finalizer}
+	moved.Namespace = "default"
+	moved.Name = "runtime-2"
+	moved.Finalizers = []string{kyma.Finalizer}
 	w.must(w.plane.Client.Create(t.Context(), moved))
 	moved.Status.Cluster = "another"
 	w.must(w.plane.Client.Status().Update(t.Context(), moved))
@@ -557,7 +566,8 @@ func (w *world) testEnabledAgain(t *testing.T) {
 func (w *world) testSimilarNames(t *testing.T) {
 	t.Helper()
 	similar := template(t, "1", "similar")
-	similar.Name, similar.Spec.Module = moduleName+"-pro-1", moduleName+"-pro"
+	similar.Name = moduleName + "-pro-1"
+	similar.Spec.Module = moduleName + "-pro"
 	w.must(w.plane.Client.Create(t.Context(), similar))
 	w.setModules(v1beta2.Module{Name: moduleName, Version: "pro-1"})
 	w.want()
@@ -612,7 +622,8 @@ func (w *world) testRenamedModule(t *testing.T) {
 	w.want("text")
 	before := w.listManifests()
 	w.must(w.plane.Client.Get(t.Context(), client.ObjectKeyFromObject(pro), pro))
-	pro.Spec.Module, pro.Spec.Version = moduleName+"-pro", "2"
+	pro.Spec.Module = moduleName + "-pro"
+	pro.Spec.Version = "2"
 	w.must(w.plane.Client.Update(t.Context(), pro))
 	w.rounds()
 	status := w.user().Status.Modules
@@ -636,7 +647,8 @@ func (w *world) testFormerName(t *testing.T) {
 	dropped.Finalizers = nil
 	w.must(w.plane.Client.Update(t.Context(), dropped))
 	w.must(w.plane.Client.Delete(t.Context(), dropped))
-	former.Name, former.ResourceVersion = "runtime-1-"+moduleName, ""
+	former.Name = "runtime-1-" + moduleName
+	former.ResourceVersion = ""
 	status := former.Status
 	w.must(w.plane.Client.Create(t.Context(), &former))
 	former.Status = status
@@ -686,7 +698,8 @@ func (w *world) testNextKyma(t *testing.T) {
 	secret := &corev1.Secret{}
 	w.must(w.plane.Client.Get(t.Context(), key("runtime-1"), secret))
 	next := &v1beta2.Kyma{Spec: v1beta2.KymaSpec{Channel: "regular"}}
-	next.Namespace, next.Name = "default", "runtime-2"
+	next.Namespace = "default"
+	next.Name = "runtime-2"
 	w.must(w.plane.Client.Create(t.Context(), next))
 	w.must(w.plane.Client.Create(t.Context(), &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "runtime-2"}, Data: secret.Data,

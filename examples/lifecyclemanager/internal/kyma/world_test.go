@@ -103,7 +103,8 @@ func newWorld(t *testing.T) *world {
 	}, controllerruntime.SourceOptions{})
 	planes, err := startOnce()
 	w.must(err)
-	w.plane, w.skr = planes[0], planes[1]
+	w.plane = planes[0]
+	w.skr = planes[1]
 	w.clear()
 	w.connect()
 	w.operator = w.newOperator(nil)
@@ -113,7 +114,9 @@ func newWorld(t *testing.T) *world {
 // clear removes what another test has left.
 func (w *world) clear() {
 	w.t.Helper()
-	ctx, here, there := w.t.Context(), w.plane.Client, w.skr.Client
+	ctx := w.t.Context()
+	here := w.plane.Client
+	there := w.skr.Client
 	w.must(here.DeleteAllOf(ctx, &corev1.Secret{}, client.InNamespace("default")))
 	w.dropTemplates()
 	w.must(there.DeleteAllOf(ctx, &apiextensionsv1.CustomResourceDefinition{}))
@@ -229,7 +232,8 @@ func template(t *testing.T, version string, configMaps ...string) *v1beta2.Modul
 	made := &v1beta2.ModuleTemplate{Spec: v1beta2.ModuleTemplateSpec{
 		Module: moduleName, Channels: []v1beta2.Channel{"regular"}, Version: v1beta2.Version(version),
 	}}
-	made.Namespace, made.Name = "default", moduleName+"-"+version
+	made.Namespace = "default"
+	made.Name = moduleName + "-" + version
 	for _, name := range configMaps {
 		raw, err := json.Marshal(map[string]any{
 			"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"namespace": "default", "name": name},
@@ -292,7 +296,8 @@ func (w *world) setTemplate(version string, configMaps ...string) {
 		w.must(err)
 		sample := &v1beta2.ModuleTemplate{}
 		w.must(yaml.UnmarshalStrict(text, sample))
-		made.Spec.Resources, made.Spec.Data = append(made.Spec.Resources, sample.Spec.Resources...), sample.Spec.Data
+		made.Spec.Resources = append(made.Spec.Resources, sample.Spec.Resources...)
+		made.Spec.Data = sample.Spec.Data
 	}
 	w.must(w.plane.Client.Create(w.t.Context(), made))
 }
@@ -314,8 +319,11 @@ func (w *world) dropTemplates() {
 // manage plays the manager of the sample module, and the controllers of a cluster. The manager holds
 // its custom resource by a finalizer, which it removes only while its Deployment is there.
 func (w *world) manage() error {
-	ctx, c := w.t.Context(), w.skr.Client
-	manager, custom, namespaces := &appsv1.Deployment{}, &unstructured.Unstructured{}, &corev1.NamespaceList{}
+	ctx := w.t.Context()
+	c := w.skr.Client
+	manager := &appsv1.Deployment{}
+	custom := &unstructured.Unstructured{}
+	namespaces := &corev1.NamespaceList{}
 	custom.SetAPIVersion("keda.example.com/v1")
 	custom.SetKind("Keda")
 	if c.Get(ctx, client.ObjectKey{Namespace: "keda", Name: "keda-manager"}, manager) == nil {

@@ -233,7 +233,8 @@ func (w *world) unavailable() {
 	w.t.Helper()
 	app := &appsv1.Deployment{}
 	w.must(w.Get(w.t.Context(), key("app"), app))
-	app.Status.AvailableReplicas, app.Status.ReadyReplicas = 0, 0
+	app.Status.AvailableReplicas = 0
+	app.Status.ReadyReplicas = 0
 	app.Status.Conditions[0].Status = corev1.ConditionFalse
 	w.must(w.Status().Update(w.t.Context(), app))
 	if again := w.reconcile().RequeueAfter; again > time.Minute {

@@ -216,7 +216,8 @@ func (w *world) customResourcePolicy(t *testing.T) {
 	setData := func(policy v1beta2.CustomResourcePolicy) v1beta2.TemplateRef {
 		template := &v1beta2.ModuleTemplate{}
 		w.must(w.Get(t.Context(), key("policed-1"), template))
-		template.Spec.Data, template.Spec.CustomResourcePolicy = &resources(t, configMap("data"))[0], policy
+		template.Spec.Data = &resources(t, configMap("data"))[0]
+		template.Spec.CustomResourcePolicy = policy
 		w.must(w.Update(t.Context(), template))
 		return v1beta2.TemplateRef{Name: template.Name, UID: template.UID, Generation: template.Generation}
 	}

@@ -270,7 +270,8 @@ func (w *world) clusterMadeAnew(t *testing.T) {
 	t.Helper()
 	w.install("anew", configMap("anew"))
 	m := w.get("anew")
-	m.Status.Cluster, m.Status.CustomResourceCreated = "former", true
+	m.Status.Cluster = "former"
+	m.Status.CustomResourceCreated = true
 	m.Status.Inventory = append(m.Status.Inventory, v1beta2.Object{Version: "v1", Kind: "ConfigMap", Namespace: "default", Name: "former"})
 	w.must(w.Status().Update(t.Context(), m))
 	w.reconcileOne("anew")
@@ -309,7 +310,8 @@ func (w *world) enabledAgain(t *testing.T) {
 	w.must(w.Update(t.Context(), template))
 	setSpec := func(since *metav1.Time) {
 		m := w.get("again")
-		m.Spec.Template.Generation, m.Spec.DisabledSince = template.Generation, since
+		m.Spec.Template.Generation = template.Generation
+		m.Spec.DisabledSince = since
 		w.must(w.Update(t.Context(), m))
 	}
 	setSpec(nil)
@@ -427,7 +429,8 @@ func (w *world) anotherWhileEnding(t *testing.T) {
 	}
 	w.must(w.Delete(t.Context(), setFinalizers("example.com/held")))
 	other := &v1beta2.Kyma{Spec: v1beta2.KymaSpec{Channel: "regular"}}
-	other.Namespace, other.Name = "default", "runtime-2"
+	other.Namespace = "default"
+	other.Name = "runtime-2"
 	w.must(w.Create(t.Context(), other))
 	other.Status.Cluster = w.cluster()
 	w.must(w.Status().Update(t.Context(), other))

@@ -54,7 +54,9 @@ func (s *secrets) Get(_ context.Context, key client.ObjectKey, object client.Obj
 		return apierrors.NewNotFound(schema.GroupResource{Resource: "secrets"}, key.Name)
 	}
 	secret, _ := object.(*corev1.Secret)
-	secret.Namespace, secret.Name, secret.ResourceVersion = key.Namespace, key.Name, s.version
+	secret.Namespace = key.Namespace
+	secret.Name = key.Name
+	secret.ResourceVersion = s.version
 	secret.Data = map[string][]byte{skr.KubeconfigKey: []byte(cmp.Or(s.kubeconfig, kubeconfig))}
 	return nil
 }
@@ -106,7 +108,8 @@ func TestClientsAreBounded(t *testing.T) {
 		}
 		return there
 	}
-	first, second := get(0).Client, get(1).Client
+	first := get(0).Client
+	second := get(1).Client
 	var made []weak.Pointer[skr.Runtime]
 	for i := 2; i < most; i++ {
 		made = append(made, weak.Make(get(i)))
@@ -250,7 +253,8 @@ func TestDiscovery(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("aggregated %t, %d definitions", test.aggregated, test.definitions), func(t *testing.T) {
 			s := newFakeServer(t)
-			s.aggregated, s.definitions = test.aggregated, test.definitions
+			s.aggregated = test.aggregated
+			s.definitions = test.definitions
 			_, err := s.runtime(t).RESTMapper().RESTMapping(schema.GroupKind{Group: "g0.example.com", Kind: "Kind0"}, "v1")
 			if (err == nil) != test.fits {
 				t.Errorf("error %v, want one: %t", err, !test.fits)

@@ -34,7 +34,8 @@ func validate(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 
-	subject, before := decode(review.Request.Object), decode(review.Request.OldObject)
+	subject := decode(review.Request.Object)
+	before := decode(review.Request.OldObject)
 	if review.Request.Operation != admissionv1.Update || !reflect.DeepEqual(subject.Object["spec"], before.Object["spec"]) {
 		if review.Request.Operation == admissionv1.Delete {
 			subject = before
