@@ -17,8 +17,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/cmd/agent/internal/webhookconfig"
 )
 
-// The commands beside serving: one checks the set-up, one makes a running agent log at level debug,
-// one prints a webhook configuration.
+// The commands in addition to serving: one checks the set-up, one makes a running agent log at
+// level debug, and one prints a webhook configuration.
 const (
 	commandCheck                = "check"
 	commandDebug                = "debug"

@@ -25,9 +25,9 @@ import (
 
 const defaultContract = contract.V3
 
-// config has the settings of the program, as the variables and flags give them.
+// config contains the settings of the program, as the variables and flags set them.
 type config struct {
-	// Options are those of the library. Addresses, build and watches are added at the end.
+	// Options are the options of package agent. Addresses, build and watches are added at the end.
 	agent.Options
 
 	to agent.Connection
@@ -35,11 +35,12 @@ type config struct {
 	webhook, metrics bindAddress
 
 	transport string
-	// proxy is the setting, or none with proxyDirect. The resolved one is in ControlPlane.
+	// proxy is the setting. The value proxyDirect means no proxy. The resolved proxy is in
+	// ControlPlane.
 	proxy string
-	// natsFirst is whether TLS comes before the first line of the NATS server.
+	// natsFirst says whether TLS begins before the first line of the NATS server.
 	natsFirst bool
-	// webhookCA and webhookDomain are of the own webhook configuration.
+	// webhookCA and webhookDomain belong to the agent's own webhook configuration.
 	webhookCA, webhookDomain string
 
 	source   string
@@ -56,15 +57,14 @@ const (
 
 type bindAddress struct {
 	host string // empty: all addresses
-	port int    // 0: a free one
+	port int    // 0: a free port
 }
 
 func (a bindAddress) String() string { return net.JoinHostPort(a.host, strconv.Itoa(a.port)) }
 
-// checkCombination returns the mistakes in the combination of settings. Its errors are one line
-// each.
+// checkCombination returns the mistakes in the combination of settings. Each error is one line.
 func (c *config) checkCombination() error {
-	hasWatches := c.informer.Watches != nil // An empty list is one.
+	hasWatches := c.informer.Watches != nil // An empty list also counts.
 	isNewest := c.Contract == contract.V3 && c.ControlPlane.Fallback == ""
 	return errors.Join(
 		option.Unless((c.Webhook.Keys.Certificate == "") == (c.Webhook.Keys.Key == ""),
@@ -116,7 +116,7 @@ func (c *config) checkOwn() error {
 	)
 }
 
-// ownConfiguration has the mark of the names that the annotation of owners belongs to.
+// ownConfiguration contains the mark of the set of names to which the annotation of owners belongs.
 func (c *config) ownConfiguration() agent.OwnConfiguration {
 	own := c.Webhook.Own
 	if !c.isOwn() {
@@ -139,7 +139,7 @@ func (c *config) doubts() (doubts []string) {
 		doubts = append(doubts, "WEBHOOK_CLIENT_CA without WEBHOOK_CLIENT_NAMES: any certificate of these CAs is accepted")
 	}
 
-	// An image may have a fallback as its default, and its Deployment an older contract.
+	// The default of an image may set a fallback, while its Deployment sets an older contract.
 	if c.ControlPlane.Fallback != "" && c.Contract.NeedsOwner() {
 		doubts = append(doubts, "CONTRACT_FALLBACK is without effect, as CONTROL_PLANE_CONTRACT=v1 has none")
 	}
@@ -176,7 +176,8 @@ func (c *config) agentOptions(log *slog.Logger, collectors ...prom.Collector) ag
 	return opts
 }
 
-// outboxOptions settles and resends only for a webhook: an informer sees objects after the commit.
+// outboxOptions enables settling and resending only for a webhook, because an informer sees objects
+// after the commit.
 func (c *config) outboxOptions() agent.Outbox {
 	opts := c.Outbox
 	opts.MinBackoff = min(outbox.Defaults().MinBackoff, opts.MaxBackoff)
@@ -199,7 +200,7 @@ const (
 	transportNATS  = "nats"
 )
 
-// proxyDirect is the setting for no proxy, with any environment.
+// proxyDirect is the setting for no proxy, regardless of the environment.
 const proxyDirect = "direct"
 
 func (c *config) informerSettings() watching.Settings {

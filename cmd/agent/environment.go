@@ -20,7 +20,7 @@ func newEnvironment(pairs []string) environment {
 
 func (e environment) get(name string) string { return e[name] }
 
-// eitherCase returns the variable of a name in upper or in lower case.
+// eitherCase returns the variable with the name in upper case or in lower case.
 func (e environment) eitherCase(name string) string {
 	if text := e[name]; text != "" {
 		return text

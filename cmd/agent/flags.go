@@ -16,7 +16,7 @@ const flagVersion = "version"
 type flags map[string]string
 
 // formerFlags are accepted without effect: kyma-project/runtime-watcher takes them, and a
-// Deployment that sets them must start. Each has whether it needs a value.
+// Deployment that sets them must start. The value says whether the flag needs a value.
 var formerFlags = map[string]bool{
 	"development": false, "kubeconfig": true, "zap-devel": false, "zap-encoder": true, "zap-log-level": true,
 	"zap-stacktrace-level": true, "zap-time-encoding": true,

@@ -1,5 +1,5 @@
-// Agent runs in a runtime (SKR) as a webhook. It answers the API server at once, and reports the
-// change to the control plane (KCP) afterwards.
+// Agent runs in a runtime (SKR) as a webhook. It answers the API server immediately, and reports
+// the change to the control plane (KCP) afterwards.
 //
 // Each setting is a flag and an environment variable: agent --help and docs/reference/agent.md list
 // them. The exit code is 2 for wrong settings and 1 for any other failure. SIGTERM and SIGINT stop
@@ -26,7 +26,7 @@ import (
 )
 
 func main() {
-	signal.Ignore(syscall.SIGPIPE) // A reader of the log that is gone costs lines, and not the agent.
+	signal.Ignore(syscall.SIGPIPE) // If the reader of the log has gone, only lines are lost.
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	ctx, stop := context.WithCancel(context.Background())
@@ -56,7 +56,7 @@ func exitCode(err error) int {
 	}
 }
 
-// run returns after all parts have stopped. stderr already has the error.
+// run returns after all parts have stopped. The error was already written to stderr.
 func run(ctx context.Context, args []string, env environment, stdout, stderr io.Writer) error {
 	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
 		switch args[0] {
@@ -155,7 +155,7 @@ func newLogger(w io.Writer, level slog.Leveler) *slog.Logger {
 	return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: readable}))
 }
 
-// readable replaces a duration, which JSON would have in nanoseconds.
+// readable replaces a duration, which would be in nanoseconds in JSON.
 func readable(_ []string, attr slog.Attr) slog.Attr {
 	if attr.Value.Kind() == slog.KindDuration {
 		attr.Value = slog.StringValue(attr.Value.Duration().String())

@@ -16,21 +16,23 @@ import (
 )
 
 // The size of Go memory in bytes at which the collector works harder. The binary adds 8 MiB to the
-// resident memory. BenchmarkProcess has 16 writers of objects of 1 MB in an outage: there, 24 MiB
-// became 32 MiB resident. 20 MiB became 28 MiB, a little slower. Under attack the limits of the
-// webhook bound the memory: TestResidentMemoryUnderHostileInput.
+// resident memory. In BenchmarkProcess, 16 writers write objects of 1 MB during an outage. There, a
+// limit of 24 MiB needed 32 MiB of resident memory. A limit of 20 MiB needed 28 MiB and was a
+// little slower. Under attack the limits of the webhook bound the memory:
+// TestResidentMemoryUnderHostileInput.
 const (
-	// leastSoftLimit is that of a container with 64 MiB, or without a limit.
+	// leastSoftLimit is the limit for a container with 64 MiB, or without a limit.
 	leastSoftLimit = 22 << 20
 	// reserved is the part of a container that is not for Go memory: the binary, the page cache of
-	// the kernel, and the memory that strangers can take. The collector gets half of the rest.
+	// the kernel, and the memory that untrusted clients can use. The collector gets half of the
+	// rest.
 	reserved = 20 << 20
 )
 
-// cgroup is where a container finds its own limits.
+// cgroup returns the folder in which a container finds its own limits.
 func cgroup() fs.FS { return os.DirFS("/sys/fs/cgroup") }
 
-// limitMemory sets the limit unless GOMEMLIMIT does (package runtime).
+// limitMemory sets the limit of Go memory unless GOMEMLIMIT is set (package runtime).
 func limitMemory(getenv func(string) string) {
 	if getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(softMemoryLimit(cgroup()))
@@ -41,8 +43,8 @@ func softMemoryLimit(root fs.FS) int64 {
 	return max(leastSoftLimit, (containerLimit(root)-reserved)/2)
 }
 
-// containerLimit returns 0 for none. The files are those of cgroup v2 and of v1, which has a number
-// above all memory for none.
+// containerLimit returns 0 if there is no limit. It reads the files of cgroup v2 and v1. Without a
+// limit, v1 contains a number that is larger than any memory.
 func containerLimit(root fs.FS) int64 {
 	const noLimit = 1 << 50
 	for _, file := range []string{"memory.max", "memory/memory.limit_in_bytes"} {
@@ -65,8 +67,8 @@ const (
 	memoryReminder = 10 * time.Minute
 )
 
-// warnOfMemory logs that 85 % of limit are resident, every 10 minutes while it lasts, until ctx
-// ends. Both are in bytes. It returns immediately without a limit.
+// warnOfMemory logs that 85 % of limit are resident, every 10 minutes while this lasts, until ctx
+// ends. limit and the result of resident are in bytes. It returns immediately without a limit.
 func warnOfMemory(ctx context.Context, log *slog.Logger, limit int64, resident func() int64) {
 	const percent, mebi = 85, 1 << 20
 
@@ -83,11 +85,11 @@ func warnOfMemory(ctx context.Context, log *slog.Logger, limit int64, resident f
 	})
 }
 
-// residentMemory returns 0 where that is unknown (proc_pid_statm(5)).
+// residentMemory returns 0 where the resident memory is unknown (proc_pid_statm(5)).
 func residentMemory() int64 {
 	text, _ := os.ReadFile("/proc/self/statm")
 	fields := bytes.Fields(text)
-	if len(fields) < 2 { // The second one is the resident part.
+	if len(fields) < 2 { // The second field is the resident memory.
 		return 0
 	}
 

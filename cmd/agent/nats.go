@@ -26,11 +26,11 @@ type natsTransport struct {
 
 	conn  *nats.Conn
 	files *keys.Files
-	// through is nil without a proxy.
+	// through is the dialer of the proxy. It is nil without a proxy.
 	through *proxy.Dialer
 }
 
-// Forward names the proxy if it is the reason for which there is no connection. The client of NATS
+// Forward names the proxy if the proxy is the reason why there is no connection. The client of NATS
 // hides the errors of its dials.
 func (t *natsTransport) Forward(ctx context.Context, manager core.Manager, batch core.Batch) error {
 	err := t.Forwarder.Forward(ctx, manager, batch)
@@ -72,7 +72,7 @@ func (c *config) tryNATS() check.Link {
 		return nil
 	}
 	return func() (core.Forwarder, func(), error) {
-		// Without an answer of the operator, a stored heartbeat is no success.
+		// Without an answer from the operator, a stored heartbeat is not a success.
 		timeout := c.Outbox.ForwardTimeout
 		t, err := c.connectNATS(natsjetstream.ForwarderOptions{Timeout: timeout, AnswerWait: 2 * timeout},
 			nats.RetryOnFailedConnect(false))
@@ -84,13 +84,13 @@ func (c *config) tryNATS() check.Link {
 	}
 }
 
-// connectNATS connects again with each new certificate, and does not wait for the server.
+// connectNATS returns without waiting for the server. It reconnects with each new certificate.
 func (c *config) connectNATS(options natsjetstream.ForwarderOptions, opts ...nats.Option) (*natsTransport, error) {
 	t := &natsTransport{}
 
 	var err error
 	t.files, err = keys.NewFiles(c.to.Keys, keys.FilesOptions{Hooks: keys.FilesHooks{
-		Reloaded: func(keys.Generation) { _ = t.conn.ForceReconnect() }, // It fails while it reconnects anyway.
+		Reloaded: func(keys.Generation) { _ = t.conn.ForceReconnect() }, // It fails only while it reconnects.
 	}})
 	if err != nil {
 		return nil, err
@@ -111,7 +111,7 @@ func (c *config) connectNATS(options natsjetstream.ForwarderOptions, opts ...nat
 
 	certificate, _ := t.currentMaterial()
 	runtime := core.RuntimeID(certificate.Leaf.Subject.CommonName)
-	server := (&url.URL{Scheme: "tls", Host: address.Host}).String() // Without a port, the client takes 4222.
+	server := (&url.URL{Scheme: "tls", Host: address.Host}).String() // Without a port, the client uses 4222.
 	expectServer := func(o *nats.Options) error {
 		o.TLSConfig.ServerName = serverName
 		return nil
@@ -131,7 +131,7 @@ func (c *config) connectNATS(options natsjetstream.ForwarderOptions, opts ...nat
 			return nil, err
 		}
 
-		// The proxy resolves the name, as the runtime may be unable to.
+		// The proxy resolves the name, because the runtime may be unable to resolve it.
 		base = append(base, nats.SetCustomDialer(natsDialer{t.through}), nats.SkipHostLookup())
 	}
 
@@ -149,7 +149,7 @@ func (c *config) connectNATS(options natsjetstream.ForwarderOptions, opts ...nat
 	return t, nil
 }
 
-// natsDialer is a dialer in the form that the client of NATS uses.
+// natsDialer is a dialer in the form that the NATS client uses.
 type natsDialer struct{ through *proxy.Dialer }
 
 // Dial blocks for at most 5 s.

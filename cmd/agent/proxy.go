@@ -12,7 +12,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/shared/connect"
 )
 
-// parseProxy refuses credentials, because the log has all settings.
+// parseProxy refuses credentials, because the log contains all settings.
 func parseProxy(text string) (string, error) {
 	if text == proxyDirect {
 		return text, nil
@@ -30,8 +30,8 @@ func parseProxy(text string) (string, error) {
 
 var errCredentials = errors.New("cannot open the file: want the path of a file with user:password")
 
-// credentialsFile is a file. Its error does not repeat a text with a colon, which may be the
-// credentials.
+// credentialsFile stores the path of a file. Its error does not repeat a text with a colon, because
+// such a text may contain the credentials.
 func credentialsFile(field *string) value {
 	return value{"file", func(text string) error {
 		*field = text
@@ -43,10 +43,10 @@ func credentialsFile(field *string) value {
 	}}
 }
 
-// resolveProxy is the rule for the connection to the control plane, for each transport and for the
-// check. The setting decides if there is one, and otherwise HTTPS_PROXY and NO_PROXY of the
-// environment. The way to the API server never has a proxy: adapters/informer and the canary ignore
-// the environment.
+// resolveProxy chooses the proxy for connections to the control plane, for each transport and for
+// the check. If the setting is empty, HTTPS_PROXY and NO_PROXY of the environment apply.
+// Connections to the API server never use a proxy: adapters/informer and the canary ignore the
+// environment.
 func (c *config) resolveProxy() {
 	switch c.proxy {
 	case proxyDirect:
@@ -80,7 +80,7 @@ func (c *config) proxyOfEnvironment() string {
 	return chosen.String()
 }
 
-// isExcluded reports whether NO_PROXY has the control plane.
+// isExcluded reports whether NO_PROXY excludes the control plane.
 func (c *config) isExcluded() bool {
 	address, err := connect.ParseAddress(c.to.Address)
 	if err != nil {

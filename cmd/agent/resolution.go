@@ -13,15 +13,15 @@ import (
 type resolution struct {
 	given flags
 	env   environment
-	// effective are the texts of the settings that are set, also by their default.
+	// effective contains the texts of the settings that are set, also by their default.
 	effective entries
-	// warnings are suspicious settings. They are logged at start.
+	// warnings describes suspicious settings. They are logged at startup.
 	warnings []string
 }
 
-// resolveAll takes each setting from its flag, else from its variable, else from its default. An
-// empty variable counts as unset. The error is errHelp, errVersion, or names all mistakes, one per
-// line.
+// resolveAll reads each setting from its flag, or else from its variable, or else from its default.
+// An empty variable counts as unset. The error is errHelp or errVersion, or it names all mistakes,
+// one per line.
 func (r *resolution) resolveAll(all []setting, args []string) (err error) {
 	r.given, err = readFlags(all, args)
 	r.warnings = append(r.given.withoutEffect(), r.env.unknownSettings(all)...)
@@ -37,7 +37,7 @@ func (r *resolution) resolveAll(all []setting, args []string) (err error) {
 	return errors.Join(wrong...)
 }
 
-// given returns the text of the setting, and the name under which it was found. It fails if the two
+// given returns the text of the setting, and the name under which it was found. It fails if two
 // names have different texts. An empty text counts as unset.
 func given(names []string, find func(name string) string) (name, text string, err error) {
 	for _, candidate := range names {
@@ -56,7 +56,7 @@ func given(names []string, find func(name string) string) (name, text string, er
 	return cmp.Or(name, names[0]), text, nil
 }
 
-// setValue takes a setting from its flag, or else from its variable.
+// setValue reads a setting from its flag, or else from its variable.
 func (r *resolution) setValue(s setting) error {
 	if r.isFlagged(s) {
 		return r.setFlag(s)
@@ -84,7 +84,7 @@ func (r *resolution) setVariable(s setting) error {
 	}
 
 	if s.env == envInstance && text == "" {
-		host, _ := os.Hostname() // The instance is empty without a name.
+		host, _ := os.Hostname() // If there is no host name, the instance is empty.
 		text = cmp.Or(r.env["POD_NAME"], r.env["HOSTNAME"], host)
 	}
 
@@ -126,8 +126,8 @@ type entry struct{ env, text string }
 
 type entries []entry
 
-// LogValue shows the settings in their order. None of them is a secret: the log has the names of
-// files only.
+// LogValue shows the settings in their order. No setting is a secret: the log contains only the
+// names of files.
 func (all entries) LogValue() slog.Value {
 	attrs := make([]slog.Attr, 0, len(all))
 	for _, e := range all {

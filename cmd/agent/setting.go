@@ -13,8 +13,8 @@ type setting struct {
 	value
 	fallback string
 	required bool
-	// lenient makes a wrong variable a warning, and the default is used. A wrong flag stays a
-	// mistake.
+	// lenient means that a wrong variable causes a warning, and that the default is used. A wrong
+	// flag remains a mistake.
 	lenient bool
 	help    string
 }
@@ -48,7 +48,7 @@ func (s setting) flag() string { return flagOf(s.env) }
 
 func flagOf(env string) string { return strings.ReplaceAll(strings.ToLower(env), "_", "-") }
 
-// names has the alias, too.
+// names returns the name and the alias.
 func (s setting) names() []string {
 	if s.alias == "" {
 		return []string{s.env}
@@ -56,7 +56,7 @@ func (s setting) names() []string {
 	return []string{s.env, s.alias}
 }
 
-// flags are the flags of names, as they are written.
+// flags returns the flags of names, as users write them.
 func (s setting) flags() []string {
 	var flags []string
 	for _, env := range s.names() {
@@ -65,7 +65,7 @@ func (s setting) flags() []string {
 	return flags
 }
 
-// helpText is the help, with the alias.
+// helpText returns the help, including the alias.
 func (s setting) helpText() string {
 	if s.alias == "" {
 		return s.help

@@ -2,7 +2,7 @@ package main
 
 import "errors"
 
-// readSettings fails with errHelp, errVersion, or with all mistakes in one error.
+// readSettings fails with errHelp, with errVersion, or with one error that names all mistakes.
 func readSettings(args []string, env environment) (config, error) {
 	c := config{resolution: resolution{env: env}}
 	err := c.resolveAll(settings(&c), args)

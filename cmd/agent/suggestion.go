@@ -18,7 +18,8 @@ func didYouMean(name string, names []string) string {
 	return ""
 }
 
-// isNear reports whether so many insertions, deletions and replacements of bytes make b of a.
+// isNear reports whether at most that many insertions, deletions and replacements of bytes turn a
+// into b.
 func isNear(a, b string, edits int) bool {
 	for a != "" && b != "" && a[0] == b[0] {
 		a = a[1:]

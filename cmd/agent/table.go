@@ -196,7 +196,8 @@ func settings(c *config) []setting {
 	return all
 }
 
-// managersValue stores a list of names. With "*" in it, the webhook takes others, too.
+// managersValue stores a list of names. If the list contains "*", the webhook also accepts other
+// managers.
 func (c *config) managersValue() value {
 	return value{"names", func(list string) (err error) {
 		c.Managers, c.OtherManagers, err = parseManagers(list)

@@ -37,7 +37,7 @@ func text(kind string, field *string) value {
 	return into(kind, field, func(text string) (string, error) { return text, nil })
 }
 
-// choice stores the value that is at the place of a word.
+// choice stores the value at the index of the given word.
 func choice[T any](field *T, words []string, values ...T) value {
 	return into(strings.Join(words, ", "), field, func(text string) (v T, err error) {
 		if i := slices.Index(words, text); i >= 0 {
@@ -47,8 +47,8 @@ func choice[T any](field *T, words []string, values ...T) value {
 	})
 }
 
-// file stores the path even if it cannot be opened, so that no other setting is reported because of
-// it.
+// file stores the path even if the file cannot be opened, so that this mistake causes no report
+// about another setting.
 func file(field *string) value {
 	return value{"file", func(path string) error {
 		*field = path
@@ -214,7 +214,7 @@ func atLeast[T int | time.Duration](
 	}
 }
 
-// parseDelays reads rising durations. It returns an empty list, not nil, for 0s alone.
+// parseDelays reads increasing durations. It returns an empty list, not nil, for 0s alone.
 func parseDelays(list string) ([]time.Duration, error) {
 	delays, err := parseList(list, parseDelay)
 	switch {

@@ -22,7 +22,7 @@ func thisBuild() build {
 		fips:      "off",
 	}
 
-	// It is "(devel)" without a commit.
+	// The version is "(devel)" without a commit.
 	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "(devel)" {
 		b.version = cmp.Or(b.version, info.Main.Version)
 	}

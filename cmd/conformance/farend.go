@@ -21,8 +21,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
-// arrival is a request of the sender under test. The goroutine that answers it sets all fields, and
-// nothing changes them after the arrival is in the list of [farEnd].
+// arrival is a request of the sender under test. The goroutine that answers the request sets all
+// fields. They do not change after the arrival is in the list of [farEnd].
 type arrival struct {
 	*http.Request
 
@@ -30,14 +30,14 @@ type arrival struct {
 	batch    core.Batch
 	at, done time.Time
 	response response
-	overlaps bool // it came before the one before was answered
+	overlaps bool // it came before the previous request was answered
 }
 
 // response is the answer to a request. The zero value acknowledges it, as its contract does.
 type response struct {
 	status      int
 	reason      string
-	media, body string // instead of the reason
+	media, body string // they replace the reason
 	retryAfter  string
 	location    string
 	recheck     string // the time of a check
@@ -65,7 +65,7 @@ type farEnd struct {
 }
 
 const (
-	runtimeID = "judge/1" // It must be escaped in a URL.
+	runtimeID = "judge/1" // The ID must be escaped in a URL.
 	owner     = "kcp-system/judge"
 )
 
@@ -93,7 +93,7 @@ func (f *farEnd) serve(ca *testpki.CA, opts testpki.Options) {
 func (f *farEnd) startSender() {
 	leaf, err := f.ca.Client(runtimeID, testpki.Options{})
 	f.must(err)
-	f.lock.Lock() // The first request waits for the sender: its answer may need the input.
+	f.lock.Lock() // The first request waits, because its answer may need the sender.
 	defer f.lock.Unlock()
 
 	f.sender, err = f.start(f.ctx, leaf, func([]byte) {})
@@ -138,7 +138,8 @@ func (f *farEnd) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.wake()
 }
 
-// readArrival reads the body of a request, and decodes it if the request is of the contract.
+// readArrival reads the body of a request, and decodes the body if the request follows the
+// contract.
 func (f *farEnd) readArrival(a *arrival) (err error) {
 	a.raw, err = io.ReadAll(io.LimitReader(a.Body, 1<<20))
 	if err != nil {

@@ -1,5 +1,5 @@
-// Command runtime-watcher-conformance judges one end of the wire contracts: it plays the other end,
-// tries each rule of docs/reference/contract-v3.md, and prints a table.
+// Command runtime-watcher-conformance judges one end of the wire contracts: it acts as the other
+// end, tests each rule of docs/reference/contract-v3.md, and prints a table.
 //
 //	runtime-watcher-conformance receiver [flags] command
 //	runtime-watcher-conformance receiver -address=host:port -ca=file -cert=file -key=file
@@ -8,15 +8,15 @@
 // It starts the command as the end under test, with RW_ADDRESS, RW_MANAGER, RW_CA, RW_CERT and
 // RW_KEY in the environment. A receiver under test serves at the address, follows the script of
 // coretest.ScriptedParts, and prints each delivery of its operator as examples/minimal does. With
-// -script=false it does neither, and the rules that need them are skipped. A sender under test
-// reads one command in each line of its input: "changed <namespace> <name>" is a change of a
-// ConfigMap. It stops at the end of the input. With -single, it is also judged by contracts v1 and
-// v2. RW_CONTRACT names the contract (v1, v2 or v3), and RW_OWNER the owner of all objects, as
-// <namespace>/<name>.
+// -script=false, a receiver needs neither the script nor the printed deliveries, and the rules that
+// depend on either are skipped. A sender under test reads one command in each line of its input:
+// "changed <namespace> <name>" is a change of a ConfigMap. It stops at the end of the input. With
+// -single, the sender is also judged by contracts v1 and v2. RW_CONTRACT names the contract (v1, v2
+// or v3), and RW_OWNER the owner of all objects, as <namespace>/<name>.
 //
-// The second form judges a receiver that runs already, with the certificate of one of its runtimes.
-// It skips the rules that need the script or other runtimes. Trials with an owner need -owner, an
-// object of that runtime: an operator that verifies refuses any other.
+// The second form judges a receiver that is already running, with the certificate of one of its
+// runtimes. It skips the rules that need the script or other runtimes. Trials with an owner need
+// -owner, an object of that runtime, because an operator with a verifier refuses any other owner.
 package main
 
 import (
@@ -64,9 +64,9 @@ type settings struct {
 	patience       time.Duration
 	command        []string
 	stderr         io.Writer
-	given          *keys.Material // of a runtime, for a receiver that runs already
-	// owner is an object of the runtime that is given, as <namespace>/<name>. Events of another
-	// owner are refused by an operator that verifies.
+	given          *keys.Material // of a runtime, for a receiver that is already running
+	// owner is an object of the given runtime, as <namespace>/<name>. An operator with a verifier
+	// refuses events of any other owner.
 	owner types.NamespacedName
 
 	contract contract.Version // that a sender speaks

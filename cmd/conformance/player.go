@@ -31,12 +31,12 @@ type player struct {
 
 // request is a request of a trial. An empty field means a correct request.
 type request struct {
-	path        string // default: that of contract v3
-	media       string // default: that of contract v3
+	path        string // default: the path of contract v3
+	media       string // default: the media type of contract v3
 	body        string
-	length      int64            // that it states; default: that of the body, -1: none
-	version     uint16           // the newest one of TLS; default: 1.3
-	certificate *tls.Certificate // default: that of the runtime of the check
+	length      int64            // the stated length; default: the length of the body, -1: none
+	version     uint16           // the newest TLS version; default: 1.3
+	certificate *tls.Certificate // default: the certificate of the check's runtime
 }
 
 type reply struct {
@@ -69,7 +69,7 @@ func (p *player) client(certificate *tls.Certificate, version uint16) *http.Clie
 		Transport: &http.Transport{
 			TLSClientConfig: &tls.Config{
 				RootCAs: roots, MinVersion: tls.VersionTLS12, MaxVersion: version,
-				// It shows a certificate of a CA that the receiver does not know, too.
+				// The client also sends a certificate of a CA that the receiver does not know.
 				GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 					return certificate, nil
 				},
@@ -142,7 +142,7 @@ func (p *player) try(t *trial) {
 	}
 
 	for n := 0; p.given != nil && got.Status == tooFast && t.most == 0 && n < 10; n++ {
-		<-time.After(time.Second) // All rules have the share of one runtime.
+		<-time.After(time.Second) // All rules use the share of one runtime.
 		got = p.post(t.request)
 	}
 
@@ -168,7 +168,7 @@ func (p *player) try(t *trial) {
 	p.observe(t)
 }
 
-// isRecheck reports whether an answer names a check as it may, or names none.
+// isRecheck reports whether an answer names a valid check, or names none.
 func isRecheck(got *reply) bool {
 	value := got.header.Get(contract.RecheckAfterHeader)
 	return value == "" || got.Status == accepted && contract.ParseRecheckAfter(value) > 0

@@ -89,7 +89,7 @@ func (s *settings) await(ctx context.Context, ended <-chan struct{}) error {
 
 func record(operator *coretest.Recorder, line []byte) {
 	var d struct{ Event, Runtime, Manager, Namespace, Name string }
-	if json.Unmarshal(line, &d) != nil || d.Event == "" { //nolint:musttag // Names match in lower case, too.
+	if json.Unmarshal(line, &d) != nil || d.Event == "" { //nolint:musttag // Names also match in lower case.
 		return
 	}
 

@@ -17,7 +17,7 @@ import (
 )
 
 type verdict struct {
-	ctx     context.Context //nolint:containedctx // As that of a testing.T, it ends with the check.
+	ctx     context.Context //nolint:containedctx // Like the context of a testing.T, it ends with the check.
 	mu      sync.Mutex
 	faults  []string
 	skipped string
@@ -27,7 +27,7 @@ var _ coretest.T = (*verdict)(nil)
 
 func (v *verdict) Context() context.Context { return v.ctx }
 
-// Helper does nothing: faults have no lines.
+// Helper does nothing, because faults have no line numbers.
 func (v *verdict) Helper() {}
 
 func (v *verdict) Errorf(format string, args ...any) {
@@ -54,7 +54,7 @@ func (v *verdict) skip(reason string) {
 	runtime.Goexit()
 }
 
-// report has the results of the rules of one end. It is JUnit XML.
+// report contains the results of the rules of one end. It is written as JUnit XML.
 type report struct {
 	XMLName  xml.Name  `xml:"testsuite"`
 	Name     string    `xml:"name,attr"`
@@ -94,7 +94,7 @@ func newReport(end conformance.End, only *regexp.Regexp) *report {
 	return r
 }
 
-// run calls a check in a goroutine of its own, and waits for its end.
+// run calls a check in a separate goroutine, and waits for its end.
 func (r *report) run(ctx context.Context, of *result, check func(v *verdict)) {
 	v := &verdict{ctx: ctx}
 	started := time.Now()

@@ -48,7 +48,7 @@ type check = func(*farEnd)
 func senderChecks() map[string][]check {
 	const (
 		page    = "<html></html>"
-		refused = 29 * time.Second // 30 s, and clocks differ.
+		refused = 29 * time.Second // 30 s, minus a difference of the clocks.
 	)
 	wrongIndex := func(index int) response {
 		const body = `{"reason":"partial","failed":[{"index":%d,"status":403}]}`
@@ -85,7 +85,7 @@ func senderChecks() map[string][]check {
 			retries(response{status: malformed, media: "text/html", body: page}, 1, refused),
 		},
 		"redirect":    {retries(response{status: http.StatusTemporaryRedirect, location: "/elsewhere"}, 3, 0)},
-		"retry":       {retries(response{cut: true}, 5, 0)},                         // The sender knows no answer.
+		"retry":       {retries(response{cut: true}, 5, 0)},                         // The sender gets no answer.
 		"backoff":     {retries(response{status: failed}, 4, 100*time.Millisecond)}, // Half of 200 ms is random.
 		"retry-after": {asksToWait(tooFast, "too_fast"), asksToWait(notReady, "not_ready")},
 		"foreign-success": {
@@ -133,8 +133,8 @@ func senderChecks() map[string][]check {
 	return checks
 }
 
-// retries refuses the first requests with an object. The event keeps its number and its ID, and
-// comes again after a least time that doubles.
+// retries refuses the first requests with an object. The event keeps its number and its ID. The
+// least time until it arrives again doubles with each request.
 func retries(r response, times int64, least time.Duration) check {
 	const longest = time.Minute // 30 s, and up to a quarter more.
 	return func(f *farEnd) {
@@ -254,8 +254,8 @@ func (f *farEnd) checkContent() {
 	}
 }
 
-// checkResyncFirst asks for no order of events that travel alone: their requests may overtake each
-// other.
+// checkResyncFirst requires no order of events that are sent in separate requests, because these
+// requests may overtake each other.
 func (f *farEnd) checkResyncFirst() {
 	all := f.deliver("a")
 	if f.contract.MaxEvents() == 1 {
@@ -368,8 +368,8 @@ func (f *farEnd) checkLast() {
 	f.checkLastHeartbeat(all[len(all)-1].batch.Heartbeat, deliveries(all))
 }
 
-// checkLastHeartbeat takes pending events for the resends that are left: the sender sends none of
-// them any more. There are at most two for each event that was delivered.
+// checkLastHeartbeat assumes that pending events are the remaining resends, which the sender does
+// not send any more. There are at most two resends for each delivered event.
 func (f *farEnd) checkLastHeartbeat(last *core.Heartbeat, delivered int) {
 	const resends = 2
 	most := int64(resends * delivered)
@@ -385,7 +385,7 @@ func (f *farEnd) checkLastHeartbeat(last *core.Heartbeat, delivered int) {
 	}
 }
 
-// deliveries counts the events and resyncs that were taken.
+// deliveries counts the events and resyncs that were accepted.
 func deliveries(all []*arrival) (n int) {
 	for _, a := range all {
 		for i := range a.batch.Events {
@@ -425,7 +425,7 @@ func (f *farEnd) checkAcknowledged() {
 	}
 }
 
-// acknowledges takes all events, and names a check in words that the contract does not have.
+// acknowledges accepts all events, and names a check in words that are not part of the contract.
 func acknowledges(recheck string) check {
 	return func(f *farEnd) {
 		f.begin(func(*arrival) response { return response{recheck: recheck} })
@@ -442,7 +442,7 @@ func acknowledges(recheck string) check {
 
 func (f *farEnd) checkRotation() {
 	const noticed = 10 * time.Second
-	// A sender that does not notice the certificate comes again after 300 s.
+	// A sender that does not notice the certificate sends its next request after 300 s.
 	refusal := response{status: http.StatusUnauthorized, reason: "unauthenticated", retryAfter: "300"}
 	f.begin(refuseFirst(refusal, 1))
 	f.changed("a")

@@ -23,10 +23,10 @@ type trial struct {
 	want       []int  // one of these statuses; a number below 10 is a class, and 0 a failed connection
 	reason     string // a pattern of [path.Match]
 	request    request
-	most       int      // It is sent so often as long as it is accepted; default: once.
-	resyncs    int      // That the operator then has got of the runtime, at least.
-	calm       bool     // No more come within some seconds.
-	objects    []string // That the operator then has got of the runtime; nil: any.
+	most       int      // the most requests, while they are accepted; default: 1
+	resyncs    int      // the operator has then received at least this many of the runtime
+	calm       bool     // no more resyncs arrive within some seconds
+	objects    []string // the operator has then received these of the runtime; nil: any
 	owned      bool     // it names an owner, which must be an object of the runtime
 }
 
@@ -35,7 +35,7 @@ func (t trial) with(change func(t *trial)) trial {
 	return t
 }
 
-// The statuses that checks expect, and answer with.
+// The statuses that checks expect, or with which they answer.
 const (
 	accepted   = http.StatusAccepted
 	malformed  = http.StatusBadRequest
@@ -155,7 +155,8 @@ func (p *player) eventTrials() []trial {
 	}
 }
 
-// sequenceTrials are those of numbering. Those of gap replay the example of the section.
+// sequenceTrials returns the trials of numbering. The trials of gap replay the example of the
+// section.
 func (p *player) sequenceTrials() []trial {
 	change := func(sequence int) string {
 		return p.numbered("changed", sequence, dataOf(fmt.Sprint("object-", sequence)))
@@ -220,7 +221,8 @@ func (p *player) invalidTrials() []trial {
 // owned marks a trial that names an owner.
 func owned(t *trial) { t.owned = true }
 
-// ownerOf returns the owner of trials that are owned. The receivers of this program take any.
+// ownerOf returns the owner of trials that are owned. The receivers of this program accept any
+// owner.
 func (p *player) ownerOf() types.NamespacedName {
 	if p.owner != (types.NamespacedName{}) {
 		return p.owner

@@ -1,6 +1,6 @@
 // Package conformance lists the rules of contract v3 and of the port core.Forwarder that a test can
-// judge: one list for the suites of core/coretest and for cmd/conformance. Each rule has a check in
-// one of them, and each check a rule.
+// judge. The suites of core/coretest and cmd/conformance share this list. Each rule has a check in
+// one of the two, and each check belongs to a rule.
 package conformance
 
 // End is the part that a rule binds: an end of the contract, or a forwarder on any transport.
@@ -13,16 +13,16 @@ const (
 	Forwarder End = "forwarder"
 )
 
-// Needs says how much more than the contract a check needs.
+// Needs names the requirements of a check beyond the contract.
 type Needs int
 
 const (
-	// Wire is the contract itself.
+	// Wire means that a check needs only the contract.
 	Wire Needs = iota
 	// Script is a receiver that follows the script of coretest.ScriptedParts, and prints the
 	// deliveries of its operator.
 	Script
-	// Single is a sender that speaks contracts v1 and v2, too.
+	// Single is a sender that also speaks contracts v1 and v2.
 	Single
 )
 
@@ -31,15 +31,15 @@ type Rule struct {
 	End End
 	// ID is unique for its end.
 	ID string
-	// Section is the anchor in docs/reference/contract-v3.md, or of a forwarder in
-	// docs/guide/extending.md.
+	// Section is the anchor in docs/reference/contract-v3.md, or in docs/guide/extending.md for a
+	// forwarder.
 	Section string
-	// Says is the rule in short.
+	// Says is the rule in a few words.
 	Says  string
 	Needs Needs
 }
 
-// Rules returns all rules, those of an end in the order of their checks.
+// Rules returns all rules. The rules of each end are in the order of their checks.
 func Rules() []Rule {
 	const extending = "transport-of-your-own"
 	return []Rule{

@@ -1,5 +1,5 @@
-// Package dns1123 has the forms of names in Kubernetes (RFC 1123, section 2.1, as Kubernetes
-// narrows it), and those of labels and annotations.
+// Package dns1123 checks the forms of names in Kubernetes (RFC 1123, section 2.1, as Kubernetes
+// narrows it), and of labels and annotations.
 package dns1123
 
 import (
@@ -7,16 +7,17 @@ import (
 	"strings"
 )
 
-// MaxLabel and MaxSubdomain are the most bytes of each (RFC 1035, section 2.3.4).
+// MaxLabel and MaxSubdomain are the largest lengths in bytes (RFC 1035, section 2.3.4).
 const (
 	MaxLabel     = 63
 	MaxSubdomain = 253
 )
 
-// IsLabel reports whether name has 1 to 63 of the characters a-z, 0-9 and '-', neither end a '-'.
+// IsLabel reports whether name has 1 to 63 of the characters a-z, 0-9 and '-', and neither begins
+// nor ends with '-'.
 func IsLabel(name string) bool { return isPart(name) && len(name) <= MaxLabel }
 
-// IsSubdomain reports whether name has at most 253 bytes in parts that are joined by dots. It
+// IsSubdomain reports whether name has at most 253 bytes and consists of parts joined by dots. It
 // allows parts longer than a label, as Kubernetes does.
 func IsSubdomain(name string) bool {
 	for part := range strings.SplitSeq(name, ".") {

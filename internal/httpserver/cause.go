@@ -76,8 +76,8 @@ func networkCause(err error) string {
 	}
 }
 
-// plainRefusal returns the error of crypto/tls for a record that is the refusal of a certificate,
-// nil for others. OpenSSL does not encrypt it with TLS 1.3, and crypto/tls then finds a bad record.
+// plainRefusal returns the error of crypto/tls for a record that refuses a certificate, and nil for
+// other records. OpenSSL does not encrypt it with TLS 1.3, and crypto/tls then finds a bad record.
 func plainRefusal(record []byte) error {
 	const recordAlert, size = 21, 7 // RFC 8446, sections 5.1 and 6.
 	if len(record) != size || record[0] != recordAlert {

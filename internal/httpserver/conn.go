@@ -12,34 +12,34 @@ import (
 
 // conn is a connection that has a slot of the limiter.
 //
-// Until its first request, a TLS connection also needs a slot of the fair queue to compute. It has
-// that slot from a Read that returns data to the next Read or Write. TLS computes between these
-// calls only.
+// Until its first request, a TLS connection also needs a slot of the fair queue to compute. The
+// connection has this slot from a Read that returns data to the next Read or Write, because TLS
+// computes only between these calls.
 type conn struct {
 	net.Conn
 
-	// origin is that of the remote address. It does not change.
+	// origin is the origin of the remote address. It does not change.
 	origin   string
 	assigned atomic.Bool
 	slot     *slot
-	// kept is for the handler.
+	// kept is reserved for the handler.
 	kept atomic.Value
 
 	// handshake is nil after the first request, and without TLS.
 	handshake atomic.Pointer[handshake]
-	// deadline is that of reads, while handshake is set.
+	// deadline is the read deadline. It is used while handshake is set.
 	deadline atomic.Pointer[time.Time]
-	// received means that a byte has arrived, while handshake is set.
+	// received means that a byte has arrived. It is used while handshake is set.
 	received atomic.Bool
 
-	// writeTimeout bounds a write without a deadline. TLS answers a KeyUpdate with one, within
-	// Read, and its Close waits for it.
+	// writeTimeout bounds a write without a deadline. TLS writes the answer to a KeyUpdate within
+	// Read, and its Close waits for that write.
 	writeTimeout time.Duration
 	// bounded means that writes have a deadline.
 	bounded atomic.Bool
 
 	accepted time.Time
-	// paused is a duration since accepted. No Read returns data before.
+	// paused is a duration since accepted. No Read returns data before it has passed.
 	paused atomic.Int64
 	closed chan struct{}
 	once   sync.Once
@@ -83,11 +83,11 @@ func (c *conn) readInSlot(h *handshake, b []byte) (int, error) {
 	c.received.Store(true)
 	err = h.acquireSlot(c.Conn, c.closed, c.deadline.Load())
 
-	// A Close meanwhile has released no slot, and no later call would.
+	// A concurrent Close has released no slot, and no later call would release this one.
 	if c.handshake.Load() == nil {
 		h.releaseSlot()
 	}
-	// TLS ignores io.EOF beside data.
+	// TLS ignores an io.EOF that comes with data.
 	if err != nil {
 		return 0, err
 	}
@@ -199,7 +199,7 @@ func connFrom(ctx context.Context) *conn {
 // such as the name in a client certificate. ctx is the context of the request. Only the first call
 // for a connection counts. From then on, TCP closes the connection within 25 s when it is cut.
 //
-// It returns a channel that is closed with the connection, nil for a request of another server.
+// It returns a channel that is closed with the connection, or nil for a request of another server.
 func SetOrigin(ctx context.Context, origin string) (closed <-chan struct{}) {
 	c := connFrom(ctx)
 	if c == nil {
@@ -212,7 +212,7 @@ func SetOrigin(ctx context.Context, origin string) (closed <-chan struct{}) {
 	return c.closed
 }
 
-// The probes of a connection. The third one without an answer ends it.
+// The probes of a connection. The third probe without an answer ends the connection.
 const probeAfter, probeEvery, probes = 10 * time.Second, 5 * time.Second, 3
 
 // probe makes TCP find a cut path. Probes do so while the connection is idle, and boundSilence

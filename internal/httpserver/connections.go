@@ -15,8 +15,8 @@ const (
 	reasonNoSlot    = "no_slot"
 )
 
-// admitConn gives a new connection a slot, for which it may cut another connection off. It closes
-// the new connection and returns nil if there is no slot.
+// admitConn gives a new connection a slot, and may cut off another connection to free one. It
+// closes the new connection and returns nil if there is no slot.
 func (s *Server) admitConn(inner net.Conn) *conn {
 	c := newConn(inner, s.queue, s.opts)
 	var displaces bool
@@ -82,7 +82,7 @@ func (s *Server) reportHandshake(outer net.Conn, c *conn) {
 
 	// It returns the result of the handshake that has ended.
 	err := encrypted.HandshakeContext(context.Background())
-	// An error of a close by this end is left out: in a shutdown, or for the limiter.
+	// An error is left out if this end closed the connection: in a shutdown, or for the limiter.
 	if err == nil || errors.Is(err, net.ErrClosed) || errors.Is(err, io.ErrClosedPipe) {
 		return
 	}

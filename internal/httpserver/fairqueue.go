@@ -12,13 +12,13 @@ import (
 // alternate between work that continues and work that begins, while there is both. So a handshake
 // that has begun ends soon, however many origins wait to begin one.
 //
-// It is safe for concurrent use, starts no goroutine, and takes constant time per call, except that
-// a waiter that gives up is searched. It is mostly one of the first.
+// It is safe for concurrent use, starts no goroutine, and takes constant time per call, except for
+// the search for a waiter that gives up. Such a waiter is mostly one of the first.
 type fairQueue struct {
 	mu    sync.Mutex
 	free  int
 	rings [kinds]ring
-	// turn is the kind that has the next slot, unless nothing waits there.
+	// turn is the kind of work that gets the next slot, unless no work of this kind waits.
 	turn int
 }
 
@@ -31,7 +31,7 @@ const (
 
 type ring struct {
 	waiters map[string][]*waiter
-	// order has the origins with waiters, that of the next grant first.
+	// order lists the origins with waiters. The origin of the next grant is first.
 	order []string
 }
 
@@ -138,7 +138,7 @@ func (r *ring) dropWaiter(w *waiter) {
 	r.order = slices.Delete(r.order, i, i+1)
 }
 
-// awaitSlot blocks until the waiter has a slot. Its errors are those of acquireSlot.
+// awaitSlot blocks until the waiter has a slot. It returns the same errors as acquireSlot.
 func (w *waiter) awaitSlot(closed <-chan struct{}, deadline *time.Time) error {
 	var late <-chan time.Time
 	if deadline != nil && !deadline.IsZero() {

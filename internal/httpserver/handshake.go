@@ -41,9 +41,9 @@ func (h *handshake) readWaiting(from net.Conn, b []byte) (int, error) {
 
 // acquireSlot blocks until it has a slot, which it keeps until releaseSlot. It fails with
 // [net.ErrClosed] when closed is closed first, and with [os.ErrDeadlineExceeded] when deadline
-// passes; nil and zero are none. It fails with [io.EOF] if the client closed the connection before
-// the server answered. So clients that give up and begin again, in large numbers, cost no
-// signatures.
+// passes. A nil channel and a zero deadline have no effect. It fails with [io.EOF] if the client
+// closed the connection before the server answered. So even a large number of clients that give up
+// and begin again costs no signatures.
 func (h *handshake) acquireSlot(from net.Conn, closed <-chan struct{}, deadline *time.Time) error {
 	select {
 	case <-closed: // A connection that was cut does not queue.
@@ -62,8 +62,8 @@ func (h *handshake) acquireSlot(from net.Conn, closed <-chan struct{}, deadline 
 		return err
 	}
 
-	// It is stored only now, because a concurrent Write (HTTP/2) must not release a slot that was
-	// not granted.
+	// The slot is stored only now, because a concurrent Write (HTTP/2) must not release a slot that
+	// was not granted.
 	h.slot.Store(w)
 	return nil
 }

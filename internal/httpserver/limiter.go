@@ -7,16 +7,17 @@ import (
 	"time"
 )
 
-// limiter bounds open connections. When it is full, a new connection evicts the oldest idle one of
-// the origin that has the most. If none of that origin is idle, it evicts the oldest busy one,
-// unless it is of that origin itself: then it gets no slot.
+// limiter bounds open connections. When it is full, a new connection evicts the oldest idle
+// connection of the origin that has the most connections. If that origin has no idle connection,
+// the new connection evicts its oldest busy connection, unless the new connection belongs to the
+// same origin: then it gets no slot.
 //
 // A connection without a complete TLS handshake costs its client nothing, and one client may have
-// many addresses. So handshakes count apart. While they have more than a share of the slots, a new
-// connection evicts one of them, and no connection of a client that has proved itself.
+// many addresses. So handshakes are counted separately. While they have more than a share of the
+// slots, a new connection evicts one of them, and no connection of a client that has proved itself.
 //
 // An evicted connection takes memory until its goroutine has noticed. So the limiter also bounds
-// those that have not ended yet: see awaitEvicted.
+// the evicted connections that have not ended yet: see awaitEvicted.
 //
 // It is safe for concurrent use, starts no goroutine, and takes constant time per call.
 type limiter struct {
@@ -24,21 +25,24 @@ type limiter struct {
 	// mostEnding bounds the evicted connections that have not ended yet.
 	mostEnding int
 
-	// mostShaking is the number of incomplete handshakes up to which they evict other connections.
+	// mostShaking is the number of incomplete handshakes up to which a handshake evicts other
+	// connections.
 	mostShaking int
 
 	// mu guards the fields below.
 	mu sync.Mutex
-	// shaking has the connections without a complete handshake, and settled has all others.
+	// shaking contains the connections without a complete handshake, and settled contains all
+	// others.
 	shaking, settled *ranking
 	// ending counts the evicted slots that were not released yet.
 	ending int
-	// ended is closed when one of these is released. It is nil while awaitEvicted does not wait.
+	// ended is closed when one of the evicted slots is released. It is nil while awaitEvicted does
+	// not wait.
 	ended chan struct{}
 }
 
-// ranking has slots by their origin, and the origins by the number of their slots. The lock of the
-// limiter guards it.
+// ranking maps each origin to its slots, and sorts the origins by the number of their slots. The
+// lock of the limiter guards it.
 type ranking struct {
 	size    int
 	origins map[string]*originSlots
@@ -73,7 +77,7 @@ type slot struct {
 	ending bool
 	// evict closes the connection. It does not block, and calls no function of the limiter.
 	evict func()
-	// kept has the value that the handler keeps with the connection.
+	// kept contains the value that the handler keeps with the connection.
 	kept *atomic.Value
 }
 
@@ -120,7 +124,7 @@ func (l *limiter) awaitEvicted(done <-chan struct{}) {
 }
 
 // tooManyEnding returns nil if there is room for another eviction. Otherwise it returns a channel
-// that is closed when there may be some.
+// that is closed when there may be room.
 func (l *limiter) tooManyEnding() (ended <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -140,13 +144,13 @@ type claim struct {
 	origin string
 	// shakes means that a TLS handshake comes first.
 	shakes bool
-	// evict and kept are those of [slot].
+	// evict and kept become the fields of the [slot].
 	evict func()
 	kept  *atomic.Value
 }
 
-// acquireSlot returns an idle slot, or nil, and whether it has evicted another slot. It calls evict
-// of that slot before it returns and without a lock.
+// acquireSlot returns an idle slot, or nil, and whether it has evicted another slot. Before it
+// returns, it calls evict of the other slot without the lock.
 func (l *limiter) acquireSlot(c claim) (*slot, bool) {
 	acquired, evicted := l.exchangeSlot(c)
 	if evicted != nil {
@@ -155,7 +159,7 @@ func (l *limiter) acquireSlot(c claim) (*slot, bool) {
 	return acquired, evicted != nil
 }
 
-// exchangeSlot is acquireSlot with the lock, without the call of evict.
+// exchangeSlot is the part of acquireSlot that holds the lock. It does not call evict.
 func (l *limiter) exchangeSlot(c claim) (acquired, evicted *slot) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -195,7 +199,7 @@ func (l *limiter) findVictim(origin string) *slot {
 func (r *ranking) findVictim(origin string) *slot {
 	largest, _ := r.bySize[r.largest].Front().Value.(*originSlots)
 	own := r.origins[origin]
-	// With equal numbers, the origin of the new connection loses one.
+	// With equal numbers, the origin of the new connection loses a slot.
 	if own != nil && own.size() == largest.size() {
 		largest = own
 	}
@@ -282,7 +286,7 @@ func (s *slot) markSettled() {
 	})
 }
 
-// release is called when the connection has ended, also that of an evicted slot.
+// release is called when the connection has ended, also for an evicted slot.
 func (s *slot) release() {
 	s.updateIfHeld(func(*limiter) { s.ranking.removeSlot(s) })
 	s.limiter.noteEnded(s)

@@ -15,11 +15,11 @@ import (
 // listener accepts connections that have a slot of the limiter. It pauses only for
 // evicted connections that have not ended, and never for longer than 100 ms.
 //
-// It does each TLS handshake in a goroutine of its own, which ends with it. A handshake needs a
-// stack of 16 KiB and more. In the goroutine that serves the connection, that stack would stay
-// until several garbage collections have shrunk it.
+// It does each TLS handshake in a separate goroutine, which ends with the handshake. A handshake
+// needs a stack of 16 KiB and more. In the goroutine that serves the connection, that stack would
+// stay until several garbage collections have shrunk it.
 //
-// Accept returns failed handshakes, too: [net/http.Server] then answers and reports them.
+// Accept also returns failed handshakes: [net/http.Server] then answers and reports them.
 type listener struct {
 	net.Listener
 
@@ -119,8 +119,8 @@ func (l *listener) openConn(c *conn) {
 	l.handOver(encrypted)
 }
 
-// doHandshake does the handshake. A panic of a callback of the configuration costs this connection
-// only, as in net/http: no client can end the process by it.
+// doHandshake does the handshake. If a callback of the configuration panics, only this connection
+// ends, as in net/http. So no client can end the process with a panic.
 func (l *listener) doHandshake(encrypted *tls.Conn, c *conn) (err error) {
 	defer func() {
 		if cause := recover(); cause != nil {

@@ -33,7 +33,8 @@ type visit struct {
 	until   time.Time
 	// rarely means that the connection was parked for longer than rare before its last request.
 	rarely bool
-	// over means that net/http has no byte of the next request, and TLS has no whole record of it.
+	// over means that net/http has no byte of the next request, and TLS has no complete record of
+	// that request.
 	over atomic.Bool
 }
 

@@ -96,7 +96,7 @@ func serverTLS(opts Options) *tls.Config {
 	}
 
 	config := opts.TLS.Clone()
-	// A name may be there twice.
+	// A name may then be listed twice, which has no effect.
 	config.NextProtos = slices.Concat(config.NextProtos, []string{protoHTTP2, protoHTTP1})
 
 	if opts.HTTP1Only {
@@ -109,7 +109,7 @@ func serverTLS(opts Options) *tls.Config {
 	return config
 }
 
-// protocols has HTTP/2 without TLS for clients with prior knowledge.
+// protocols includes HTTP/2 without TLS, for clients with prior knowledge.
 func protocols(opts Options) *http.Protocols {
 	var p http.Protocols
 	p.SetHTTP1(true)
@@ -125,15 +125,14 @@ func (s *Server) Addr() net.Addr { return s.listener.Addr() }
 // Close releases the address of a server that is not served.
 func (s *Server) Close() error { return s.listener.Close() }
 
-// Serve serves until ctx ends. Then it accepts no connection any more and shuts down in three
-// steps:
+// Serve serves until ctx ends. Then it accepts no more connections and shuts down in three steps:
 //
 //   - it waits for requests in flight, at most [Options.ShutdownTimeout]
-//   - it cancels the contexts of the others, and waits for one more second
+//   - it cancels the contexts of the remaining requests, and waits for one more second
 //   - it closes their connections
 //
-// It returns an error if it closed some, or if serving failed. It must be called once. Unless it
-// returns an error, all its callbacks have returned before it does.
+// It returns an error if it closed any of these connections, or if serving failed. It must be
+// called once. Unless it returns an error, all its callbacks have returned before it does.
 func (s *Server) Serve(ctx context.Context) error {
 	accepting, err := s.startAccepting()
 	if err != nil {
@@ -178,7 +177,7 @@ func hasCertificate(c *tls.Config) bool {
 
 // shutdown ends all connections. abort cancels the contexts of requests.
 func (s *Server) shutdown(ctx context.Context, abort context.CancelFunc) error {
-	// Shutdown of net/http waits for TLS, and that for clients that read nothing.
+	// Shutdown of net/http waits for TLS, and TLS waits for clients that read nothing.
 	defer time.AfterFunc(s.opts.ShutdownTimeout+abortGrace, s.limiter.evictAll).Stop()
 
 	if s.drainRequests(ctx, s.opts.ShutdownTimeout) {
@@ -240,8 +239,8 @@ func (s *Server) logPanics(handler http.Handler) http.Handler {
 	})
 }
 
-// growStack grows the stack of this goroutine to 16 KiB at once. net/http starts a goroutine with 2
-// KiB for each request of HTTP/2, and the runtime would copy its stack at each doubling.
+// growStack grows the stack of this goroutine to 16 KiB in one step. net/http starts a goroutine
+// with 2 KiB for each request of HTTP/2, and the runtime would copy its stack at each doubling.
 //
 //go:noinline
 func growStack(index int64) byte {

@@ -1,6 +1,6 @@
 // Package httpserver is an HTTP server for ports that untrusted clients can reach. It bounds open
-// connections and concurrent TLS handshakes. It shares both fairly between the origins of the
-// connections, and reports each failed handshake with its cause.
+// connections and concurrent TLS handshakes. It shares connections and handshakes fairly between
+// the origins, and reports each failed handshake with its cause.
 //
 // The origin of a connection is its remote IPv4 address or IPv6 /64 network, because one host may
 // use any address in such a network. [SetOrigin] replaces it by a name.
@@ -39,26 +39,28 @@ type Options struct {
 	// Listener is used instead of binding an address. The server closes it. Default: none.
 	Listener net.Listener
 	// TLS is the configuration to serve with. It is cloned. The minimum version is TLS 1.3 unless
-	// it names another. A configuration that its GetConfigForClient returns must offer "h2" itself.
-	// Default: plain HTTP.
+	// TLS sets another version. A configuration that its GetConfigForClient returns must offer "h2"
+	// itself. Default: plain HTTP.
 	TLS *tls.Config
-	// HTTP1Only disables HTTP/2. Without TLS, HTTP/2 needs prior knowledge. Default: both.
+	// HTTP1Only disables HTTP/2. Without TLS, HTTP/2 needs prior knowledge. Default: HTTP/1.1 and
+	// HTTP/2.
 	HTTP1Only bool
 
 	// MaxConnections bounds open connections. When it is reached, a new connection closes the
-	// oldest idle one of the origin that has the most. While more than a quarter of them have not
-	// completed their TLS handshake, it closes one of these. Default: 16,384.
+	// oldest idle connection of the origin that has the most connections. While more than a quarter
+	// of the connections have not completed their TLS handshake, the new connection closes one of
+	// these. Default: 16,384.
 	MaxConnections int
 	// MaxHandshakes bounds the TLS handshakes that compute at the same time. Slots are granted
 	// round-robin by origin. A handshake that waits for its client has no slot.
 	//
-	// A handshake has a slot while it calls the callbacks of TLS. VerifyConnection is an exception
-	// if the session is resumed, or the server asks for no client certificate. Default: half of
+	// A handshake has a slot while it calls the callbacks of TLS, except for VerifyConnection if
+	// the session is resumed or the server asks for no client certificate. Default: half of
 	// GOMAXPROCS, at least 1.
 	MaxHandshakes int
 	// MaxHandshakeBytes bounds the bytes that a TLS connection receives until the header of its
-	// first request is complete. It bounds the memory of a handshake, which would otherwise be 64
-	// KiB and more for each connection. Default: 128 KiB.
+	// first request is complete. Without this bound, a handshake would take 64 KiB or more for each
+	// connection. Default: 128 KiB.
 	MaxHandshakeBytes int
 	// MaxHeaderBytes bounds the header of a request. Default: 64 KiB.
 	MaxHeaderBytes int
@@ -76,13 +78,13 @@ type Options struct {
 	ShutdownTimeout time.Duration
 
 	// Handshaken is called after each TLS handshake that succeeds, and before the first request of
-	// its connection is read. The connection has a slot of MaxHandshakes meanwhile. kept is the
-	// place that [Kept] returns for its requests. It may be called concurrently. Default: none.
+	// its connection is read. During the call, the connection has a slot of MaxHandshakes. kept is
+	// the place that [Kept] returns for its requests. It may be called concurrently. Default: none.
 	Handshaken func(state *tls.ConnectionState, kept *atomic.Value)
 	// HandshakeFailed is called for each failed TLS handshake. It may be called concurrently and
 	// must not block. Default: none. cause is a metric label:
 	//
-	//   - "no_certificate": the client sent no certificate, but must
+	//   - "no_certificate": the client must send a certificate and sent none
 	//   - "untrusted": this server refused the certificate of the client
 	//   - "bad_certificate": the client refused the certificate of this server
 	//   - "protocol": there is no common version or cipher, or it was not TLS
@@ -91,18 +93,19 @@ type Options struct {
 	//   - "other": an error of this server, such as missing key material
 	//
 	// It is not called for a connection that ends before its first byte, such as the probe of a
-	// load balancer. It is not called for a connection that this server closed, either.
+	// load balancer. Nor is it called for a connection that this server closed.
 	HandshakeFailed func(cause string, remote net.Addr, err error)
-	// HandshakeSlow is called for each TLS handshake that ends 1 s after its connection was
-	// accepted, or later, also if it failed: its client may have given up its request. It is not
-	// called for a client that has sent nothing. It may be called concurrently and must not block.
-	// Default: none.
+	// HandshakeSlow is called for each TLS handshake that ends 1 s or more after its connection was
+	// accepted, even if the handshake failed. By then, the client may have given up its request. It
+	// is not called for a client that has sent nothing. It may be called concurrently and must not
+	// block. Default: none.
 	HandshakeSlow func()
 	// ConnectionClosed is called for each connection that was closed for MaxConnections. It may be
 	// called concurrently and must not block. Default: none. reason is a metric label:
 	//
 	//   - "displaced": a new connection got the slot of this one
-	//   - "no_slot": it was new, its origin has the most connections, and all of those are busy
+	//   - "no_slot": the connection was new, and its origin already had the most connections, all
+	//     busy
 	ConnectionClosed func(reason string)
 	// Logger gets failed handshakes at warn, at most one a minute for each cause. It also gets
 	// errors of accepting at the same pace, and panics of the handler. Default: discarded.

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// socketOf and the functions below know no sockets of this system.
+// socketOf and the functions below are stubs for systems other than Unix.
 func socketOf(net.Conn) syscall.RawConn { return nil }
 
 func departed(net.Conn) bool { return false }

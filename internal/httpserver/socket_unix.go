@@ -23,7 +23,7 @@ func socketOf(c net.Conn) syscall.RawConn {
 	return socket
 }
 
-// peek reads a byte that stays, and does not block.
+// peek reads a byte without removing it, and does not block.
 func peek(fd uintptr) (n int, err error) {
 	n, _, err = syscall.Recvfrom(int(fd), make([]byte, 1), syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
 	return n, err

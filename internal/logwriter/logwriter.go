@@ -1,4 +1,5 @@
-// Package logwriter keeps a log that stalls away from the reviews of an agent.
+// Package logwriter writes log lines in the background, so that a stalled log does not delay the
+// reviews of an agent.
 package logwriter
 
 import (
@@ -50,8 +51,8 @@ func (w *Writer) Write(line []byte) (int, error) {
 // Dropped returns the number of dropped lines.
 func (w *Writer) Dropped() int64 { return w.dropped.Load() }
 
-// Start writes lines until ctx ends, and then at most 1 s longer. It returns nil. A write to a
-// stalled sink is left behind: nothing can end it.
+// Start writes lines until ctx ends, and then for at most 1 s longer. It returns nil. A write to a
+// stalled sink is left running, because nothing can end it.
 func (w *Writer) Start(ctx context.Context) error {
 	ended := make(chan struct{})
 	go func() {

@@ -12,8 +12,8 @@ import (
 	"unicode/utf8"
 )
 
-// WithDefaults returns options in which each field without a value has that of defaults. It sets
-// exported fields only, also those of structs within.
+// WithDefaults returns options in which each field without a value has the value of defaults. It
+// sets only exported fields, including the fields of nested structs.
 func WithDefaults[O any](options, defaults O) O {
 	fill(reflect.ValueOf(&options).Elem(), reflect.ValueOf(defaults))
 	return options
@@ -34,7 +34,7 @@ func fill(options, defaults reflect.Value) {
 	}
 }
 
-// IsNil reports whether a port is missing: nil, or a nil function or pointer with its methods.
+// IsNil reports whether a port is missing: nil, or a nil function or nil pointer with methods.
 func IsNil(port any) bool {
 	v := reflect.ValueOf(port)
 	switch v.Kind() {
@@ -47,8 +47,8 @@ func IsNil(port any) bool {
 	}
 }
 
-// Verifier refuses a verifier that is nil, and a core.Validator that fails. This package imports
-// nothing of ours, so it names the method.
+// Verifier refuses a verifier that is nil, and a core.Validator that fails. This package imports no
+// other package of this repository, so it names the method.
 func Verifier(verifier any) error {
 	if IsNil(verifier) {
 		return errors.New("verifier is nil: want SAN pinning, or another verifier")
@@ -59,7 +59,7 @@ func Verifier(verifier any) error {
 	return nil
 }
 
-// Unless returns an error of that text, and nil if ok.
+// Unless returns nil if ok, and otherwise an error with the formatted text.
 func Unless(ok bool, format string, args ...any) error {
 	if ok {
 		return nil
@@ -67,7 +67,7 @@ func Unless(ok bool, format string, args ...any) error {
 	return fmt.Errorf(format, args...)
 }
 
-// NotNegative refuses a negative value of the option with that name, and a time without a unit.
+// NotNegative refuses a negative value of the named option, and a time without a unit.
 func NotNegative[T int | time.Duration](name string, value T) error {
 	return notNegative(name, reflect.ValueOf(value))
 }
@@ -102,7 +102,8 @@ func NoneNegative(options any) error {
 	return errors.Join(problems...)
 }
 
-// longestName is that of a runtime, in bytes: a SPIFFE ID (SPIFFE-ID, section 2.3).
+// longestName bounds the name of a runtime, in bytes: the length of a SPIFFE ID (SPIFFE-ID, section
+// 2.3).
 const longestName = 2048
 
 // RuntimeName refuses names of runtimes that are blank, would forge a line of a log, or would make

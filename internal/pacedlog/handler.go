@@ -13,13 +13,14 @@ import (
 )
 
 // maxKinds bounds the kinds of lines that a handler distinguishes. The lines of all further kinds
-// share one pace, because senders can choose reasons without end.
+// share one pace, because senders can choose any number of reasons.
 const maxKinds = 100
 
-// New returns a logger that writes a line to next at once when its kind changes, and then once in
-// every while it lasts. The kind of a line is its message with the values of the attributes that
-// keys name. An attribute "suppressed" has the number of lines of that kind that were left out
-// before. Lines below [slog.LevelInfo] are not bounded. A nil next discards.
+// New returns a logger that writes the first line of a kind to next immediately, and then at most
+// one line of that kind in each period of length every. The kind of a line is its message with the
+// values of the attributes that keys name. An attribute "suppressed" contains the number of lines
+// of that kind that were left out before. Lines below [slog.LevelInfo] are not bounded. If next is
+// nil, all lines are discarded.
 //
 // The caller must not hold a lock that others wait for, unless next never blocks.
 func New(next *slog.Logger, every time.Duration, keys ...string) *slog.Logger {
@@ -90,8 +91,8 @@ func (h *handler) WithGroup(name string) slog.Handler {
 	return &with
 }
 
-// Pace is the rule of [New] without a logger, for lines that cost something before they are
-// written. Create one with [NewPace]. It may be used concurrently.
+// Pace is the rule of [New] without a logger, for lines that are expensive to prepare. Create one
+// with [NewPace]. It may be used concurrently.
 type Pace struct {
 	every time.Duration
 
@@ -129,7 +130,7 @@ func (p *Pace) Take(name string, now time.Time) (suppressed int, due bool) {
 // the lock.
 func (p *Pace) findOrAddKind(name string, now time.Time) *kind {
 	if p.kinds[name] == nil && len(p.kinds) >= maxKinds {
-		// The counts of kinds without a line for so long that the next one is due are lost.
+		// A kind that is due is deleted, together with its count.
 		maps.DeleteFunc(p.kinds, func(_ string, k *kind) bool { return !now.Before(k.next) })
 		if len(p.kinds) >= maxKinds {
 			name = "" // No line has this kind.

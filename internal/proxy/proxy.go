@@ -1,6 +1,6 @@
-// Package proxy makes connections through an HTTP proxy (CONNECT, RFC 9110, section 9.3.6). It is
-// the one connection to a control plane behind a proxy, for every transport. TLS runs end
-// to end through the tunnel, so the proxy cannot read events.
+// Package proxy makes connections through an HTTP proxy (CONNECT, RFC 9110, section 9.3.6). Every
+// transport uses it to reach a control plane behind a proxy. TLS runs end to end through the
+// tunnel, so the proxy cannot read events.
 package proxy
 
 import (
@@ -23,40 +23,42 @@ import (
 
 // The reasons of an [Error], as metric labels.
 const (
-	// ReasonUnreachable means that there is no connection to the proxy, or no answer of it.
+	// ReasonUnreachable means that there is no connection to the proxy, or that the proxy does not
+	// answer.
 	ReasonUnreachable = "proxy_unreachable"
 	// ReasonUnauthorized means that the proxy refuses the credentials (407, or 401), or that their
 	// file cannot be used.
 	ReasonUnauthorized = "proxy_unauthorized"
-	// ReasonRefused means that the proxy does not allow the address: it answers with another status
+	// ReasonRefused means that the proxy does not allow the address: it answers with a status other
 	// than 2xx and 5xx.
 	ReasonRefused = "proxy_refused"
-	// ReasonUpstream means that the proxy does not reach the address, or has a fault (5xx).
+	// ReasonUpstream means that the proxy cannot reach the address, or fails itself (5xx).
 	ReasonUpstream = "proxy_upstream"
 )
 
 const (
-	// longest bounds an attempt, with the connection to the proxy and its answer.
+	// longest bounds an attempt, including the connection to the proxy and its answer.
 	longest = 5 * time.Second
 	// sameFailure is the time after an attempt without an answer in which another attempt fails
-	// with the same error. Requests that wait for one connection would otherwise hang in turn.
+	// with the same error. Otherwise, requests that wait for one connection would hang one after
+	// the other.
 	sameFailure = 250 * time.Millisecond
 	// maxAnswer bounds the header of the answer, in bytes.
 	maxAnswer = 16 << 10
 	// maxCredentials bounds the file with the credentials, in bytes.
 	maxCredentials = 4 << 10
 	defaultPort    = "3128"
-	// environmentPort is the default port in HTTPS_PROXY, for each program.
+	// environmentPort is the default port in HTTPS_PROXY, which many programs read.
 	environmentPort = "80"
 )
 
-// Error is of a proxy, and not of the address behind it. A later attempt can succeed.
+// Error is a failure of the proxy, and not of the address behind it. A later attempt can succeed.
 type Error struct {
 	// Proxy is host:port.
 	Proxy string
-	// Status is that of the answer, 0 without an answer.
+	// Status is the HTTP status of the answer, or 0 without an answer.
 	Status int
-	// Err is the cause without an answer.
+	// Err is the cause if there is no answer.
 	Err error
 }
 
@@ -79,7 +81,7 @@ func (e *Error) Reason() string {
 			return ReasonUnauthorized
 		}
 		return ReasonUnreachable
-	case http.StatusProxyAuthRequired, http.StatusUnauthorized: // tinyproxy answers 401 to wrong ones.
+	case http.StatusProxyAuthRequired, http.StatusUnauthorized: // tinyproxy answers 401 to wrong credentials.
 		return ReasonUnauthorized
 	}
 
@@ -89,15 +91,15 @@ func (e *Error) Reason() string {
 	return ReasonRefused
 }
 
-// Options describe a proxy. The zero value is none.
+// Options describe a proxy. The zero value means no proxy.
 type Options struct {
-	// Address is http://host:port, or with user and password in it. The default port is 3128. TLS
-	// to the proxy is not supported: the connection inside of the tunnel is TLS.
+	// Address is http://host:port or http://user:password@host:port. The default port is 3128. TLS
+	// to the proxy is not supported: TLS runs inside the tunnel.
 	Address string
 	// Credentials is a file with user:password, such as a key of a mounted Secret. It is read for
-	// each connection. Default: those in Address, or none.
+	// each connection. Default: the credentials in Address, or none.
 	Credentials string
-	// Timeout bounds an attempt. Default, and at most: 5 s.
+	// Timeout bounds an attempt. Default and maximum: 5 s.
 	Timeout time.Duration
 }
 
@@ -107,11 +109,11 @@ type Dialer struct {
 	credentials string
 	timeout     time.Duration
 	dial        func(ctx context.Context, network, address string) (net.Conn, error)
-	// failure is that of the last attempt, nil after a success.
+	// failure is the failure of the last attempt, or nil after a success.
 	failure atomic.Pointer[failure]
 }
 
-// failure is an error, and when it was noticed.
+// failure is an error and the time at which it was noticed.
 type failure struct {
 	*Error
 
@@ -132,7 +134,8 @@ func New(opts Options) (*Dialer, error) {
 
 	const idle, interval, probes = 15 * time.Second, 5 * time.Second, 3
 	direct := &net.Dialer{
-		// The tunnel has no probes of its own, and a proxy may be gone without a word.
+		// The tunnel itself sends no probes, and a proxy may disappear without closing its
+		// connections.
 		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: idle, Interval: interval, Count: probes},
 	}
 	return &Dialer{proxy: proxy, credentials: opts.Credentials, timeout: timeout, dial: direct.DialContext}, nil
@@ -154,7 +157,7 @@ func parse(address, portIfNone string) (*url.URL, error) {
 		return nil, wrong
 	}
 
-	// An address with anything else would differ from this one.
+	// An address with any other part would differ from this one.
 	hasMore := strings.Trim(proxy.Path, "/")+proxy.RawQuery+proxy.Fragment+proxy.Opaque != ""
 	if hasMore {
 		return nil, wrong
@@ -171,9 +174,9 @@ func parse(address, portIfNone string) (*url.URL, error) {
 	return &url.URL{Scheme: proxy.Scheme, User: proxy.User, Host: net.JoinHostPort(proxy.Hostname(), port)}, nil
 }
 
-// ParseEnvironment returns the URL of the proxy in HTTPS_PROXY, by the rules of each program that
-// reads the variable: http:// may be missing, and the default port is 80. Its error does not repeat
-// a password.
+// ParseEnvironment returns the URL of the proxy in HTTPS_PROXY, by the rules that are common for
+// this variable: http:// may be missing, and the default port is 80. Its error does not repeat a
+// password.
 func ParseEnvironment(value string) (*url.URL, error) {
 	if !strings.Contains(value, "://") {
 		value = "http://" + value
@@ -184,8 +187,8 @@ func ParseEnvironment(value string) (*url.URL, error) {
 // Address is host:port of the proxy.
 func (d *Dialer) Address() string { return d.proxy.Host }
 
-// Failure returns the error of the last attempt, nil after a success. A transport that hides the
-// errors of its dials can name it.
+// Failure returns the error of the last attempt, or nil after a success. A transport that hides the
+// errors of its dials can report this error.
 func (d *Dialer) Failure() error {
 	last := d.failure.Load()
 	if last == nil {
@@ -194,8 +197,8 @@ func (d *Dialer) Failure() error {
 	return last.Error
 }
 
-// DialContext returns a connection to address, which the proxy makes and resolves. It blocks for at
-// most [Options.Timeout], or until ctx ends. Its error is an [*Error].
+// DialContext returns a connection to address through the proxy, which also resolves the name. It
+// blocks for at most [Options.Timeout], or until ctx ends. Its error is an [*Error].
 func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	last := d.failure.Load()
 	if last != nil && errors.Is(last.Err, context.DeadlineExceeded) && time.Since(last.at) < sameFailure {
@@ -282,8 +285,8 @@ func (d *Dialer) sendConnect(conn net.Conn, address string, header http.Header) 
 	return &tunnelConn{Conn: conn, early: append([]byte(nil), early...)}, nil
 }
 
-// connectHeader has the credentials (RFC 9110, section 11.7.2), if there are some. It reads their
-// file.
+// connectHeader returns a header with the credentials (RFC 9110, section 11.7.2), if there are any.
+// It reads their file.
 func (d *Dialer) connectHeader() (http.Header, error) {
 	header := http.Header{"User-Agent": {"runtime-watcher"}}
 	credentials := ""
@@ -326,7 +329,7 @@ func ReadCredentials(path string) (string, error) {
 
 var errCredentials = errors.New("want one line, user:password")
 
-// ParseCredentials returns user:password of the content of a file. Its error does not repeat the
+// ParseCredentials returns user:password from the content of a file. Its error does not repeat the
 // content.
 func ParseCredentials(text []byte) (string, error) {
 	credentials := strings.TrimRight(string(text), "\r\n")

@@ -1,5 +1,5 @@
 // Package rawjson reads JSON texts (RFC 8259) in one pass without building values: a caller
-// descends into members that it needs and skips the rest. It keeps slices of the text.
+// descends into the members that it needs and skips all others. It keeps slices of the text.
 //
 // An API server waits while its object is read. The package accepts exactly the texts that
 // encoding/json accepts, and reads strings as encoding/json does: bytes that are not UTF-8 become
@@ -20,8 +20,8 @@ import (
 // ErrSyntax means that a text is not JSON, or not of the shape that the caller reads.
 var ErrSyntax = errors.New("invalid JSON")
 
-// maxText bounds a string that is not skipped, in bytes. Names and kinds are shorter. One that is
-// not UTF-8 takes ten times its size.
+// maxText bounds a string that is not skipped, in bytes. Names and kinds are shorter. A string that
+// is not UTF-8 takes ten times its size.
 const maxText = 4 << 10
 
 // Reader walks over one JSON text. The zero value reads an empty text. It must not be used
@@ -48,14 +48,14 @@ func (r *Reader) Skip() ([]byte, error) {
 	return r.data[start:r.pos], nil
 }
 
-// Null reads a null, if that is the next value, and reports whether it was.
+// Null reads the next value if it is a null, and reports whether it was.
 func (r *Reader) Null() bool {
 	r.skipSpace()
 	return r.peek() == 'n' && r.readLiteral("null") == nil
 }
 
 // Object reads one object and calls member for each of its members, in the order of the text.
-// member must consume the value, by exactly one call of another method than Null, Offset and End. A
+// member must consume the value, by exactly one call of a method other than Null, Offset and End. A
 // null counts as an object without members. An error of member ends the reading and is returned
 // unchanged. The name may be part of the text, and must not be changed.
 func (r *Reader) Object(member func(name []byte) error) error {
@@ -72,7 +72,7 @@ func (r *Reader) Object(member func(name []byte) error) error {
 }
 
 // Array reads one array and calls element at the start of each of its elements. element must
-// consume the value as a member of an object. A null counts as an array without elements.
+// consume the value as member does in [Reader.Object]. A null counts as an array without elements.
 func (r *Reader) Array(element func() error) error {
 	if r.Null() {
 		return nil
@@ -118,7 +118,7 @@ func (r *Reader) Bool() (bool, error) {
 	}
 }
 
-// End returns an error when anything but white space is left.
+// End returns an error if anything except white space is left.
 func (r *Reader) End() error {
 	r.skipSpace()
 	if r.pos < len(r.data) {
@@ -196,7 +196,7 @@ func (r *Reader) readValue() error { return r.moveTo(skipValue(r.data, r.pos, r.
 
 func (r *Reader) readLiteral(word string) error { return r.moveTo(skipWord(r.data, r.pos, word)) }
 
-// moveTo takes the result of a skip function: the new position, and the expectation that failed.
+// moveTo accepts the result of a skip function: the new position, and the expectation that failed.
 func (r *Reader) moveTo(pos int, want string) error {
 	r.pos = pos
 	if want != "" {
@@ -232,7 +232,7 @@ func (r *Reader) peek() byte {
 	return 0
 }
 
-// fail ends the reading: without data, nothing more is found.
+// fail ends the reading: it removes the data, so nothing more is found.
 func (r *Reader) fail(want string) error {
 	if r.err != nil {
 		return r.err

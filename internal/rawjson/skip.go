@@ -19,9 +19,10 @@ const tooDeep = "at most 10000 nested values"
 func orComma(closing byte) string { return "',' or '" + string(rune(closing)) + "'" }
 
 // skipValue steps over one value inside depth arrays and objects. It does not call itself, because
-// a goroutine keeps its stack for a while: a stranger could have one of 4 MiB on each connection.
+// a goroutine keeps its stack for a while: an untrusted client could otherwise keep a stack of 4
+// MiB on each connection.
 func skipValue(d []byte, p, depth int) (pos int, want string) {
-	around := make([]byte, 0, 64) // The closings. Few objects need more memory.
+	around := make([]byte, 0, 64) // The closing brackets. Few objects need more memory.
 	for {
 		ends := true
 		if p < len(d) && opensNested(d[p]) {
@@ -144,7 +145,7 @@ func special(d []byte) uint64 {
 	quote := word ^ each*'"'
 	backslash := word ^ each*'\\'
 
-	// The high bits of all three words are those of word.
+	// The high bits of all three words are the high bits of word.
 	return ((quote - each) | (backslash - each) | (word - each*' ')) &^ word & (each << 7)
 }
 
@@ -155,8 +156,8 @@ func skipWord(d []byte, p int, word string) (pos int, want string) {
 	return p + len(word), ""
 }
 
-// skipNumber steps over the bytes of which numbers consist. Behind a number, JSON has none of them.
-// Most are integers, which need no further check.
+// skipNumber steps over the bytes of which numbers consist. In JSON, none of these bytes can follow
+// a number. Most numbers are integers, which need no further check.
 func skipNumber(d []byte, p int) (pos int, want string) {
 	start := p
 	for p < len(d) && isDigit(d[p]) {

@@ -13,10 +13,10 @@ type Error struct {
 	Permanent   bool
 }
 
-// Error returns the text.
+// Error returns the text of the error.
 func (e *Error) Error() string { return e.Text }
 
-// Reason returns the label.
+// Reason returns the metric label.
 func (e *Error) Reason() string { return e.Label }
 
 // Retryable reports whether a later attempt can succeed.

@@ -14,13 +14,13 @@ const (
 	// DomainWildcard means that the registered domain is a wildcard.
 	DomainWildcard = "domain_wildcard"
 	// DomainAmbiguous means that a domain is registered for several runtimes, or that a runtime has
-	// several.
+	// several domains.
 	DomainAmbiguous = "domain_ambiguous"
 	// SANMismatch means that no SAN of the certificate equals the registered domain.
 	SANMismatch = "san_mismatch"
 	// CAMismatch means that a CA of the sender's certificate may not name the runtime.
 	CAMismatch = "ca_mismatch"
 	// Revoked means that the certificate or a name of the sender is on the list of revoked senders.
-	// It is also the reason of a fleet for which such a runtime is stale.
+	// A fleet also uses it as the reason for which such a runtime is stale.
 	Revoked = "revoked"
 )

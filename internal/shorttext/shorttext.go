@@ -4,10 +4,10 @@ package shorttext
 
 import "strings"
 
-// Most bounds texts, in bytes. A condition has at most 32,768.
+// Most bounds texts, in bytes. The message of a condition has at most 32,768 bytes.
 const Most = 4000
 
-// Cut cuts a text at that many bytes, and replaces the rest by an ellipsis. The result does not
+// Cut truncates a text to most bytes, and replaces the rest with an ellipsis. The result does not
 // keep the text in memory.
 func Cut(text string, most int) string {
 	if len(text) <= most {

@@ -1,9 +1,9 @@
 // Package testcache makes the cache of go test notice changes outside of the module of a test: of
 // programs that the test compiles, and of documents that it reads.
 //
-// The go command repeats a test if a file has changed that the test opened or asked for, but it
-// ignores paths outside of the module. It compares paths as texts. A path that begins with the
-// folder of the module and continues with ".." passes, as long as nothing shortens it.
+// The go command repeats a test if a file has changed that the test opened or examined, but it
+// ignores paths outside of the module. It compares paths as strings. A path that begins with the
+// folder of the module and continues with ".." therefore counts, if no function shortens the path.
 package testcache
 
 import (
@@ -16,8 +16,8 @@ import (
 )
 
 // Path returns a path to the same file that go test notices. Pass it to os.ReadFile, os.Open or
-// os.Stat as it is, because [filepath.Join] and [filepath.Clean] shorten it. Outside of a module it
-// returns path.
+// os.Stat as it is, because [filepath.Join] and [filepath.Clean] shorten it. Outside of a module,
+// Path returns path unchanged.
 func Path(path string) string {
 	module, err := moduleFolder()
 	if err != nil {
@@ -46,12 +46,12 @@ func NoticeSources(folders ...string) error {
 }
 
 // NoticeFiles makes go test repeat the test if a file changes, appears or disappears in one of the
-// folders or below. A path of a file is fine, too.
+// folders or below. A path may also name a single file.
 func NoticeFiles(paths ...string) error {
 	return notice(paths, func(string) bool { return true })
 }
 
-// notice asks for each folder and for each file that matters, by a path that go test compares.
+// notice examines each folder and each file that matters, by a path that go test compares.
 func notice(paths []string, matters func(path string) bool) error {
 	for _, path := range paths {
 		err := filepath.WalkDir(path, func(path string, entry fs.DirEntry, err error) error {

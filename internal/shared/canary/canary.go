@@ -20,21 +20,21 @@ import (
 )
 
 // Write writes a nonce to an object that the webhook watches, and returns the answer of the API
-// server. An error means that nothing was written, except that of one of several API servers which
-// calls no agent.
+// server. An error means that nothing was written, with one exception: it may also name one of
+// several API servers, which accepted the write and calls no agent.
 //
 // It is called by one goroutine. It may block until ctx ends.
 type Write = func(ctx context.Context, nonce string) (Answer, error)
 
 // Answer is the answer of an API server to a write.
 type Answer struct {
-	// Warnings are the texts of its Warning headers.
+	// Warnings are the texts of the Warning headers of the answer.
 	Warnings []string
 	// Version is the resourceVersion of the written object, empty if it is not known.
 	Version string
 }
 
-// uncalled means that one of several API servers was written to, and called no agent.
+// uncalled means that one of several API servers accepted a write and called no agent.
 type uncalled struct{ server string }
 
 func (u *uncalled) Error() string { return "the API server " + u.server + " does not call the agent" }
@@ -46,13 +46,13 @@ const writeTimeout = 5 * time.Second
 type Options struct {
 	// Interval is the time between two writes. Default: 30 s.
 	Interval time.Duration
-	// Recovered is called when a write succeeds after one that did not. Changes beside that one
-	// were missed, so the caller should accept a resync. It must not block. Default: none.
+	// Recovered is called when a write succeeds after a write that did not. Other changes may have
+	// been missed as well, so the caller should accept a resync. It must not block. Default: none.
 	Recovered func()
-	// Restored is called when a write got a lower resourceVersion than the one before, or one that
-	// is higher by 100,000,000 or more. The API server was then restored from a backup, and
-	// reviewed none of the changes of the restore. The caller should accept a resync. It must not
-	// block. Default: none.
+	// Restored is called when the resourceVersion of a write is lower than that of the write
+	// before, or higher by 100,000,000 or more. In this case, the API server was restored from a
+	// backup, and called no webhook for the changes of the restore. The caller should accept a
+	// resync. It must not block. Default: none.
 	Restored func()
 	// Probed is called after each probe with the state and the duration of its last write. It must
 	// not block. Default: none.
@@ -83,9 +83,9 @@ type Canary struct {
 	// Only Start uses the following fields.
 	started  time.Time
 	called   bool   // The API server has called the agent once.
-	early    bool   // A write was lost before, when that was no fault yet.
+	early    bool   // A write was lost earlier, when a lost write was no fault yet.
 	missed   bool   // The first write of the last probe was lost.
-	version  uint64 // That of the last write, 0 if it is not known.
+	version  uint64 // The version of the last write, 0 if it is not known.
 	loggedAt time.Time
 }
 
@@ -107,9 +107,9 @@ func New(write Write, opts Options) (*Canary, error) {
 	return c, nil
 }
 
-// State returns the result of the last probe, and [core.CanaryOff] before the first one. An agent
-// is installed before its webhook configuration: for one interval after the start it is still
-// [core.CanaryOff] if the API server does not call the agent.
+// State returns the result of the last probe, and [core.CanaryOff] before the first probe. An agent
+// is installed before its webhook configuration. Therefore, for one interval after the start, the
+// state stays [core.CanaryOff] if the API server does not call the agent.
 func (c *Canary) State() core.CanaryState { return c.found.Load().state }
 
 // Problem returns why the write of the last probe failed, or which of several API servers calls no
@@ -127,7 +127,8 @@ func (c *Canary) Start(ctx context.Context) error {
 }
 
 const (
-	// eagerInterval and eagerFor are for a webhook configuration that is applied after the start.
+	// eagerInterval and eagerFor apply after the start, because a webhook configuration may be
+	// applied later.
 	eagerInterval = 2 * time.Second
 	eagerFor      = 10 * time.Minute
 )
@@ -188,16 +189,18 @@ func (c *Canary) attemptWrite(ctx context.Context) (state core.CanaryState, took
 	}
 }
 
-// mostWrites is more than an etcd can take between two writes of a canary. A restore that is to end
-// the watches of clients raises the versions by 1,000,000,000, as the documentation of etcd does.
+// mostWrites is more than an etcd can accept between two writes of a canary. A restore that is to
+// end the watches of clients raises the versions by 1,000,000,000, as the documentation of etcd
+// does.
 const mostWrites = 100_000_000
 
-// ofClock is more than an etcd counts. Some managed control planes have another store, and their
-// versions are times in nanoseconds, which rise by more than mostWrites between any two writes.
+// ofClock is higher than any version of an etcd. Some managed control planes have another store.
+// Their versions are times in nanoseconds, which rise by more than mostWrites between any two
+// writes.
 const ofClock = 1_000_000_000_000_000
 
 // noteVersion compares the versions of two writes. Each write of one store gets a higher version. A
-// version that is no number says nothing.
+// version that is not a number is ignored.
 func (c *Canary) noteVersion(text string) {
 	version, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
@@ -218,7 +221,7 @@ func (c *Canary) noteVersion(text string) {
 
 const logEvery = 5 * time.Minute
 
-// setState logs a new state or error, and every logEvery while it is not alive.
+// setState logs a new state or error, and logs again every logEvery while the canary is not alive.
 func (c *Canary) setState(state core.CanaryState, err error) {
 	if state == core.CanaryLost && !c.called && time.Since(c.started) < c.opts.Interval {
 		c.early = true

@@ -15,34 +15,34 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
 )
 
-// FieldManager is that of applied configurations.
+// FieldManager is the field manager of applied configurations.
 const FieldManager = "runtime-watcher-agent"
 
 const (
-	// maxConfiguration is in bytes. An API server stores no larger object.
+	// maxConfiguration bounds a configuration, in bytes. An API server stores no larger object.
 	maxConfiguration = 2 << 20
-	// watchSeconds bounds one watch. The API server ends it then.
+	// watchSeconds bounds one watch. The API server then ends the watch.
 	watchSeconds = "300"
 )
 
 // Configuration reads and writes one ValidatingWebhookConfiguration
-// (admissionregistration.k8s.io/v1). Each method needs the right to its verb, for an object of that
-// name only. With several API servers, each request begins with the one that has answered last, and
-// goes on to the next one after a failure. Create one with [NewConfiguration]. It is safe for
-// concurrent use.
+// (admissionregistration.k8s.io/v1). Each method needs permission for its verb, and only for the
+// object of that name. With several API servers, each request goes first to the server that has
+// answered last, and after a failure to the next server. Create one with [NewConfiguration]. It is
+// safe for concurrent use.
 type Configuration struct {
 	// One client has one connection at a time, and a watch keeps its connection.
 	requests, watches apiServer
 
-	// all have the path of the configurations, one for each API server.
+	// all contains the URL of the configurations for each API server.
 	all  []*url.URL
 	name string
-	// answered is the number of the API server that has answered last.
+	// answered is the index of the API server that has answered last.
 	answered atomic.Int64
 }
 
-// NewConfiguration returns the configuration of that name. It reads the CA bundle. It fails if that
-// is invalid, or if there is no address of an API server.
+// NewConfiguration returns the configuration of that name. It reads the CA bundle, and fails if the
+// bundle is invalid or no address of an API server is known.
 func NewConfiguration(name string, opts LeaseOptions) (*Configuration, error) {
 	server, addresses, err := newServer(opts)
 	if err != nil {
@@ -59,8 +59,9 @@ func NewConfiguration(name string, opts LeaseOptions) (*Configuration, error) {
 	return c, nil
 }
 
-// tryServers calls once with the URL of the configurations of an API server, and with the next URLs
-// while these servers cannot answer. Each server but the last one gets a part of the time only.
+// tryServers calls once with the URL of the configurations of an API server. While a server cannot
+// answer, it calls once with the URL of the next server. Each server except the last one gets only
+// a part of the time.
 func (c *Configuration) tryServers(ctx context.Context, once func(ctx context.Context, all *url.URL) error) error {
 	var err error
 	first := c.answered.Load()
@@ -80,7 +81,7 @@ func (c *Configuration) tryServers(ctx context.Context, once func(ctx context.Co
 	return err
 }
 
-// withPart returns a context with one of so many parts of the time that is left.
+// withPart divides the time that is left into equal parts, and returns a context with one of them.
 func withPart(ctx context.Context, parts int64) (context.Context, context.CancelFunc) {
 	end, hasEnd := ctx.Deadline()
 	if !hasEnd || parts == 1 {
@@ -107,9 +108,9 @@ func (c *Configuration) callServers(ctx context.Context, of call, query string, 
 	return text, err
 }
 
-// Read returns the configuration in JSON, nil if there is none (get). It reads both files, and
-// blocks until the API server answers or ctx ends. The error for another answer than 200 and 404
-// has a method StatusCode() int.
+// Read returns the configuration in JSON, or nil if there is none. It needs the verb get. It reads
+// both files, and blocks until the API server answers or ctx ends. The error for a status other
+// than 200 and 404 has a method StatusCode() int.
 func (c *Configuration) Read(ctx context.Context) ([]byte, error) {
 	text, err := c.callServers(ctx, call{method: http.MethodGet}, "", maxConfiguration)
 	if isNotFound(err) {
@@ -139,14 +140,15 @@ func isNotFound(err error) bool {
 
 // ApplyOptions are the choices of [Configuration.Apply].
 type ApplyOptions struct {
-	// Force takes the fields of other field managers over. Default: they are a conflict (409).
+	// Force takes over the fields of other field managers. Default: these fields cause a conflict
+	// (409).
 	Force bool
 	// DryRun changes nothing. Default: false.
 	DryRun bool
 }
 
-// Apply applies the configuration in JSON by server-side apply, and returns the result (patch, and
-// create if there is none). It blocks and fails as Read does.
+// Apply applies the configuration in JSON by server-side apply, and returns the result. It needs
+// the verb patch, and create if there is no configuration. It blocks and fails as Read does.
 func (c *Configuration) Apply(ctx context.Context, object []byte, opts ApplyOptions) ([]byte, error) {
 	query := "?fieldManager=" + FieldManager
 	if opts.Force {
@@ -158,8 +160,8 @@ func (c *Configuration) Apply(ctx context.Context, object []byte, opts ApplyOpti
 	return c.callServers(ctx, call{method: http.MethodPatch, media: typeApply, body: object}, query, maxConfiguration)
 }
 
-// Delete deletes the configuration, unless it is another object than that of the UID (delete). It
-// returns nil if there is none. It blocks and fails as Read does.
+// Delete deletes the configuration, unless its UID is not uid. It returns nil if there is no
+// configuration. It needs the verb delete. It blocks and fails as Read does.
 func (c *Configuration) Delete(ctx context.Context, uid string) error {
 	body, err := json.Marshal(map[string]any{
 		"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": map[string]string{"uid": uid},
@@ -176,9 +178,9 @@ func (c *Configuration) Delete(ctx context.Context, uid string) error {
 	return err
 }
 
-// Watch calls changed when the configuration has changed, and once at the start if there is one
-// (watch). It blocks until the API server ends the watch, which is no error, or ctx ends. It keeps
-// no event in memory.
+// Watch calls changed when the configuration has changed, and once at the start if there is a
+// configuration. It needs the verb watch. It blocks until ctx ends or the API server ends the
+// watch, which is not an error. It keeps no event in memory.
 func (c *Configuration) Watch(ctx context.Context, changed func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -1,9 +1,10 @@
-// Package canary proves that the API server of a runtime still calls its agent. Without it, an idle
-// runtime and a removed webhook look alike.
+// Package canary proves that the API server of a runtime still calls its agent. Without this proof,
+// a runtime without changes and a runtime without its webhook look the same.
 //
 // A [Canary] writes a nonce into one Lease at an interval. The webhook for that Lease calls a
-// [Handler] in any replica at [Path]. The handler answers with the nonce as a warning, which an API
-// server returns to the writer. So the webhook saw a write if its answer has its nonce.
+// [Handler] in any replica at [Path]. The handler answers with the nonce as a warning, which the
+// API server returns to the writer. So the API server called the webhook if the answer to a write
+// contains the nonce.
 //
 // The Lease, the webhook and the permission to patch the Lease must exist. The canary creates none
 // of them. ConfigurationOptions of adapters/admission adds the webhook.
@@ -12,7 +13,7 @@ package canary
 // Path is the URL path of a [Handler] below its endpoint.
 const Path = "/canary"
 
-// nonceAnnotation is written and read by agents alone, so that operators have no other name for it.
+// nonceAnnotation is written and read only by agents, so operators cannot rename it.
 const nonceAnnotation = "runtime-watcher/canary-nonce"
 
 const warningPrefix = "runtime-watcher canary "

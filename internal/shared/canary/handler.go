@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// maxBody is in bytes. The review of a Lease has less than 2 KiB.
+// maxBody bounds a review, in bytes. The review of a Lease has less than 2 KiB.
 const maxBody = 16 << 10
 
 var errNoReview = errors.New("want an AdmissionReview of admission.k8s.io/v1 with a request")
@@ -19,8 +19,8 @@ var errNoReview = errors.New("want an AdmissionReview of admission.k8s.io/v1 wit
 // concurrent use.
 type Handler struct{}
 
-// ServeHTTP answers one review. It answers 400 for a body that is not a review, 405 for other
-// methods than POST, and 413 above 16 KiB.
+// ServeHTTP answers one review. It answers with 400 for a body that is not a review, with 405 for
+// methods other than POST, and with 413 above 16 KiB.
 func (Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost {
 		http.Error(w, "want POST", http.StatusMethodNotAllowed)
@@ -40,7 +40,7 @@ func (Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(answer) // An API server that has gone sees the write without its nonce.
+	_, _ = w.Write(answer) // If the API server has gone, the write has no nonce in its answer.
 }
 
 // review allows a review without a nonce, such as that of another writer, without a warning.

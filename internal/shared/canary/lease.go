@@ -21,12 +21,12 @@ import (
 type Lease struct {
 	apiServer
 
-	// urls have the path of the Lease and the name of the field manager, one for each API server.
+	// urls contains one URL for each API server, with the path of the Lease and the field manager.
 	urls []string
 }
 
-// NewLease returns a writer for the Lease of that name. It reads the CA bundle. It fails if that is
-// invalid, or if there is no address of an API server.
+// NewLease returns a writer for the Lease of that name. It reads the CA bundle, and fails if the
+// bundle is invalid or no address of an API server is known.
 func NewLease(name types.NamespacedName, opts LeaseOptions) (*Lease, error) {
 	server, addresses, err := newServer(opts)
 	if err != nil {
@@ -54,8 +54,9 @@ func (l *Lease) Write(ctx context.Context, nonce string) (Answer, error) {
 	return l.writeAll(ctx, nonce, "")
 }
 
-// writeAll writes through all API servers in parallel, so that one that fails or stalls hides none
-// of the others. A server that calls no agent decides: changes pass it without the agent.
+// writeAll writes through all API servers in parallel, so that a server that fails or stalls hides
+// no other server. A server that calls no agent decides the result, because the agent misses the
+// changes that pass through this server.
 func (l *Lease) writeAll(ctx context.Context, nonce, query string) (Answer, error) {
 	if len(l.urls) == 1 {
 		return l.writeNonce(ctx, l.urls[0]+query, nonce)
@@ -102,7 +103,7 @@ func (l *Lease) writeNamed(ctx context.Context, target, query, nonce string) wri
 	return written{answer, err}
 }
 
-// rank orders results: an agent that is not called before a failure, and that before success.
+// rank orders results: an agent that is not called, then a failure, then success.
 func (w *written) rank() int {
 	_, isUncalled := errors.AsType[*uncalled](w.err)
 	switch {
@@ -131,7 +132,7 @@ func (l *Lease) writeNonce(ctx context.Context, target, nonce string) (Answer, e
 		return Answer{}, err
 	}
 
-	// It was written, also if the answer is cut off.
+	// The Lease was written, even if the answer is truncated.
 	var lease struct {
 		Metadata struct {
 			ResourceVersion string `json:"resourceVersion"`
@@ -153,8 +154,8 @@ func (l *Lease) Check(ctx context.Context) (called bool, err error) {
 	return slices.Contains(answer.Warnings, warningPrefix+nonce), err
 }
 
-// warnings returns the texts of the Warning headers (RFC 7234, section 5.5). API servers send them
-// as: 299 - "text".
+// warnings returns the texts of the Warning headers (RFC 7234, section 5.5). API servers send a
+// header such as: 299 - "text".
 func warnings(header http.Header) (texts []string) {
 	for _, value := range header.Values("Warning") {
 		_, rest, _ := strings.Cut(value, `"`)

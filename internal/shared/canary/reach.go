@@ -17,17 +17,17 @@ const PortName = "webhook"
 // ErrNoEndpoint means that no pod behind a Service is ready.
 var ErrNoEndpoint = errors.New("no agent is ready behind the Service")
 
-// Reach asks the API server to connect to the webhook of an agent, by its proxy to Services. That
-// is possible before there is a webhook configuration. Create one with [NewReach]. It is not safe
-// for concurrent use.
+// Reach asks the API server to connect to the webhook of an agent through the proxy for Services.
+// This is possible before there is a webhook configuration. Create one with [NewReach]. It is not
+// safe for concurrent use.
 type Reach struct {
 	apiServer
 
-	// urls have the path of the canary behind the proxy, one for each API server.
+	// urls contains one URL for each API server, with the path of the canary behind the proxy.
 	urls []string
 }
 
-// NewReach returns a question about a Service. It fails as [NewLease] does.
+// NewReach returns a Reach for a Service. It fails for the same reasons as [NewLease].
 func NewReach(service types.NamespacedName, opts LeaseOptions) (*Reach, error) {
 	server, addresses, err := newServer(opts)
 	if err != nil {
@@ -43,10 +43,10 @@ func NewReach(service types.NamespacedName, opts LeaseOptions) (*Reach, error) {
 }
 
 // Ask returns nil if an agent has answered each API server, and otherwise the error of the first
-// one without an answer. It needs the right to get services/proxy, for the name
-// https:<service>:webhook. [ErrNoEndpoint] means that no pod is ready. Other errors are those of
-// [Lease.Write]: status 503 means that the API server could not connect. It blocks until the API
-// servers answer or ctx ends.
+// server without an answer. It needs permission to get services/proxy for the name
+// https:<service>:webhook. [ErrNoEndpoint] means that no pod is ready. Other errors are the same as
+// from [Lease.Write]: status 503 means that the API server could not connect. It blocks until the
+// API servers answer or ctx ends.
 func (r *Reach) Ask(ctx context.Context) error {
 	for _, target := range r.urls {
 		if err := r.askServer(ctx, target); err != nil {
@@ -63,8 +63,8 @@ func (r *Reach) askServer(ctx context.Context, target string) error {
 		return err
 	}
 
-	// An agent takes POST only. With WEBHOOK_CLIENT_CA it ends the handshake, because the proxy
-	// shows no certificate.
+	// An agent accepts only POST. With WEBHOOK_CLIENT_CA the agent ends the handshake, because the
+	// proxy presents no certificate.
 	isOfAgent := refused.StatusCode() == http.StatusMethodNotAllowed ||
 		strings.Contains(refused.message, "remote error: tls: ")
 	switch {

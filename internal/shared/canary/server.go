@@ -22,22 +22,22 @@ import (
 
 // The files in which Kubernetes mounts the credentials of a service account.
 const (
-	DefaultTokenFile = "/var/run/secrets/kubernetes.io/serviceaccount/token" //nolint:gosec // A path, no secret.
+	DefaultTokenFile = "/var/run/secrets/kubernetes.io/serviceaccount/token" //nolint:gosec // A path, not a secret.
 	DefaultCAFile    = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
 )
 
-// maxAnswer is in bytes. Only the message of an error is read from an answer.
+// maxAnswer bounds an answer, in bytes. Only the message of an error is read from an answer.
 const maxAnswer = 64 << 10
 
 // LeaseOptions are the optional settings of a [Lease]. The zero value is the documented default.
 type LeaseOptions struct {
 	// Server is the https URL of the API server, or several URLs with commas between them. Each
-	// write then goes to all of them, because a load balancer may lead each write to the same API
-	// server, and so hide that another one calls no agent. Default: the cluster of the process,
+	// write then goes to all of them, because a load balancer may route each write to the same API
+	// server, and so hide that another server calls no agent. Default: the cluster of the process,
 	// from KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT.
 	Server string
-	// TokenFile and CAFile are the credentials. Both are read before each write, because they
-	// rotate. Default: the files of the pod's service account.
+	// TokenFile and CAFile are the credentials. Both files are read before each write, because the
+	// credentials rotate. Default: the files of the pod's service account.
 	TokenFile, CAFile string
 }
 
@@ -47,7 +47,7 @@ type apiServer struct {
 	client    *http.Client
 }
 
-// newServer returns the URLs of the API servers, too, at least one. It reads the CA bundle.
+// newServer also returns the URLs of the API servers, at least one. It reads the CA bundle.
 func newServer(opts LeaseOptions) (apiServer, []*url.URL, error) {
 	addresses, err := serverURLs(opts)
 	if err != nil {
@@ -80,7 +80,8 @@ func (s *apiServer) readRoots() (*x509.CertPool, error) {
 }
 
 // newClient returns a client with a connection for each write, which may reach another API server
-// of the cluster. On one connection, a canary would never notice that the others call no agent.
+// of the cluster. With a single connection, a canary would never notice that other API servers call
+// no agent.
 func (s *apiServer) newClient() *http.Client {
 	dial := func(ctx context.Context, network, address string) (net.Conn, error) {
 		roots, err := s.readRoots()
@@ -89,7 +90,7 @@ func (s *apiServer) newClient() *http.Client {
 		}
 
 		dialer := tls.Dialer{
-			// A write that gives up leaves its dial behind, for which the next ones wait.
+			// A write that gives up leaves its dial running, and later writes wait for that dial.
 			NetDialer: &net.Dialer{Timeout: writeTimeout},
 			Config:    &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
 		}
@@ -152,10 +153,10 @@ type call struct {
 	body           []byte
 }
 
-// doCall sends a request with the token. It returns at most so many bytes of the answer, and its
-// header if the status is 200 or 201. It reads both files, and blocks until the API server answers
-// or ctx ends. The error for another status has a method StatusCode() int. The error for a file is
-// an [io/fs.PathError].
+// doCall sends a request with the token. If the status is 200 or 201, it returns up to most bytes
+// of the answer, and its header. It reads both files, and blocks until the API server answers or
+// ctx ends. The error for another status has a method StatusCode() int. The error for a file is an
+// [io/fs.PathError].
 func (s *apiServer) doCall(ctx context.Context, c call, most int64) ([]byte, http.Header, error) {
 	answer, err := s.sendCall(ctx, c)
 	if err != nil {

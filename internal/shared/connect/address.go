@@ -19,11 +19,11 @@ const (
 	maxName = 253
 )
 
-// ParseAddress returns the URL for host, host:port or https://host:port. It refuses all else. Its
-// error repeats the address, unless that has credentials.
+// ParseAddress returns the URL for host, host:port or https://host:port. It refuses everything
+// else. Its error repeats the address, unless the address contains credentials.
 //
-// Addresses of one place have one form: see [ParseHost]. A gateway compares the host of a request
-// with its routes, and answers 404 for another spelling.
+// All spellings of an address have the same result: see [ParseHost]. A gateway compares the host of
+// a request with its routes, and answers 404 for another spelling.
 func ParseAddress(address string) (*url.URL, error) {
 	full := strings.TrimSpace(address)
 	if !strings.Contains(full, "://") {
@@ -35,7 +35,7 @@ func ParseAddress(address string) (*url.URL, error) {
 		return nil, addressError(address)
 	}
 
-	// An address with anything else would differ from this one.
+	// An address with any other part would differ from this one.
 	bare := url.URL{Scheme: scheme, Host: parsed.Host}
 	parsed.Path = strings.TrimSuffix(parsed.Path, "/")
 	if parsed.Hostname() == "" || *parsed != bare || !validPort(parsed) {
@@ -51,7 +51,7 @@ func ParseAddress(address string) (*url.URL, error) {
 	return &bare, nil
 }
 
-// joined returns a host as a URL has it. A port loses its leading zeros.
+// joined returns the host and port as in a URL. A port loses its leading zeros.
 func joined(host, port string) string {
 	switch {
 	case port != "":
@@ -84,15 +84,15 @@ func addressError(address string) error {
 		"an IPv6 address in brackets", address)
 }
 
-// hostPattern has the underscore, which names in clusters may have.
+// hostPattern allows the underscore, which names in clusters may contain.
 var hostPattern = regexp.MustCompile(`^` + hostLabel + `(\.` + hostLabel + `)*$`)
 
 const hostLabel = `[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?`
 
 // ParseHost returns the one form of a DNS name or an IP address. A name is in lower case, in ASCII
 // (Punycode for Unicode, RFC 5891), and without the dot at its end. An IP address is in its
-// shortest form, without brackets. TLS has no dot at the end of a name (RFC 6066, section 3), and
-// gateways have none in their routes.
+// shortest form, without brackets. Names in TLS have no dot at the end (RFC 6066, section 3), and
+// neither do the routes of gateways.
 func ParseHost(host string) (string, error) {
 	bare := strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
 	address, notIP := netip.ParseAddr(bare)
@@ -128,8 +128,8 @@ func isASCII(text string) bool {
 var errNotDialled = errors.New("only the address is needed")
 
 // toASCII returns a DNS name in Punycode, and the name itself if it has none. The standard library
-// has the tables of IDNA for its HTTP client only, so that a client is asked for the host that it
-// would dial.
+// uses its IDNA tables only in the HTTP client, so this function asks a client which host it would
+// dial.
 func toASCII(name string) string {
 	if isASCII(name) {
 		return name
@@ -148,7 +148,7 @@ func toASCII(name string) string {
 
 	target := &url.URL{Scheme: "http", Host: name}
 	answer, err := client.RoundTrip(&http.Request{Method: http.MethodGet, URL: target, Header: http.Header{}})
-	if err != nil { // Always: there is no connection, and so no answer.
+	if err != nil { // Always: no connection is made, so there is no answer.
 		return ascii
 	}
 

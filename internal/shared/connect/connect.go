@@ -20,7 +20,7 @@ import (
 const (
 	timeout = 10 * time.Second
 	// refusalTimeout is how long a connection waits for the refusal of the client certificate. In
-	// TLS 1.3 it comes after the handshake of the client (RFC 8446, section 4.4.2.4).
+	// TLS 1.3 the refusal comes after the handshake of the client (RFC 8446, section 4.4.2.4).
 	refusalTimeout = 3 * time.Second
 )
 
@@ -93,8 +93,8 @@ func TCP(ctx context.Context, to Target) (net.Conn, error) {
 	return conn, reasons.Plain(err)
 }
 
-// TLS shakes hands on conn with the client certificate of keys, and closes conn. It waits up to 3 s
-// for the refusal of the certificate, and takes at most 10 s in all.
+// TLS does a TLS handshake on conn with the client certificate of keys, and closes conn. It waits
+// up to 3 s for the refusal of the certificate, and takes at most 10 s in all.
 func TLS(ctx context.Context, conn net.Conn, material keys.Source, to Target) error {
 	defer conn.Close() // The result is known.
 
@@ -121,9 +121,8 @@ func TLS(ctx context.Context, conn net.Conn, material keys.Source, to Target) er
 }
 
 // ClockSkew returns how far the clock of this machine is ahead of the clock of the control plane.
-// The header Date of an answer has the time of the control plane, in whole seconds (RFC 9110,
-// section 6.6.1). ClockSkew fails without such a header.
-// It takes at most 10 s.
+// It reads the time of the control plane from the Date header of an answer, in whole seconds (RFC
+// 9110, section 6.6.1). ClockSkew fails without such a header. It takes at most 10 s.
 func ClockSkew(ctx context.Context, material keys.Source, to Target) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -149,18 +148,18 @@ func ClockSkew(ctx context.Context, material keys.Source, to Target) (time.Durat
 		return 0, reasons.Plain(err)
 	}
 
-	_ = answer.Body.Close() // A HEAD request has none.
+	_ = answer.Body.Close() // The answer to a HEAD request has no body.
 
 	date, err := http.ParseTime(answer.Header.Get("Date"))
 	if err != nil {
 		return 0, err
 	}
 
-	return time.Since(date).Truncate(time.Second), nil // The header has no fractions.
+	return time.Since(date).Truncate(time.Second), nil // The header contains whole seconds.
 }
 
 // awaitRefusal returns the error of a server that refuses the client certificate. A server that
-// accepts it sends nothing, or the first frame of HTTP/2.
+// accepts the certificate sends nothing, or the first frame of HTTP/2.
 func awaitRefusal(ctx context.Context, conn net.Conn) error {
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()

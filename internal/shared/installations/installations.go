@@ -1,6 +1,6 @@
-// Package installations has the states of the agents that a control plane installs. Package
-// runtimes of the control plane exports them. They stand here, because the metrics and the status
-// page show them, and neither may link the control plane.
+// Package installations contains the types for the states of the agents that a control plane
+// installs. Package runtimes of the control plane exports these types. They are declared here
+// because the metrics and the status page use them without linking the control plane.
 package installations
 
 import (
@@ -9,17 +9,17 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// All has the states of all agents that a control plane installs in runtimes. It is a copy.
+// All contains the states of all agents that a control plane installs in runtimes. It is a copy.
 type All struct {
 	// Runtimes is the number of runtimes in each state.
 	Runtimes map[State]int
-	// Failed has the agents that cannot be installed or corrected.
+	// Failed lists the agents that cannot be installed or corrected.
 	Failed []Failed
-	// Repairs counts the reconciles that applied all objects of an agent, because the fleet found
-	// that it does not watch.
+	// Repairs counts the reconciles that applied all objects of an agent because the fleet found
+	// that the agent does not watch.
 	Repairs int64
-	// NeverHeard are runtimes with an agent that answers, and that has sent nothing for a manager
-	// since then.
+	// NeverHeard lists, for each manager, the runtimes with an agent that answers and has not sent
+	// anything for the manager yet.
 	NeverHeard map[core.Manager][]core.RuntimeID
 	// Phase is the phase of the CA's rotation, empty while it is not known.
 	Phase Phase
@@ -42,12 +42,12 @@ type State struct {
 	Reason Reason
 }
 
-// Progress is the progress of one installation. Package installation has the constants.
+// Progress is the progress of one installation. Package installation declares the constants.
 type Progress string
 
 // Reason is why an installation has its state, in CamelCase. Packages installation and runtimes
-// have the constants.
+// declare the constants.
 type Reason string
 
-// Phase is the phase of a rotation. Package certificates has the constants.
+// Phase is the phase of a rotation. Package certificates declares the constants.
 type Phase string

@@ -16,8 +16,8 @@ import (
 const maxBytes = 64 << 10
 
 // Others returns the managers of the file that are not in known. The file has one name per line.
-// Empty lines and those that begin with '#' are skipped. It fails if known and the file
-// have more than [defaults.MaxManagers] managers in all.
+// Empty lines and lines that begin with '#' are skipped. Others fails if known and the file
+// together have more than [defaults.MaxManagers] managers.
 func Others(known []core.Manager, path string) ([]core.Manager, error) {
 	text, err := os.ReadFile(path) //nolint:gosec // The settings name it.
 	if err != nil {

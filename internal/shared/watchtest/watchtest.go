@@ -8,7 +8,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/watch"
 )
 
-// variants are the two values of a field, as far as not every text is valid or distinguishable.
+// variants returns two values for each field that cannot have the texts "one" and "two".
 func variants() map[string][2]string {
 	return map[string][2]string{
 		".Resource.Group":                   {"example.com", "other.example.com"},

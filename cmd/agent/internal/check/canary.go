@@ -18,10 +18,10 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/shared/canary"
 )
 
-// maxReady is in bytes. The answer of an agent has less than 2 KiB.
+// maxReady bounds an answer, in bytes. The answer of an agent has less than 2 KiB.
 const maxReady = 16 << 10
 
-// checkCanary writes the Lease as a dry run. That needs the same rights as a write.
+// checkCanary writes the Lease as a dry run. A dry run needs the same permissions as a write.
 func (c *checker) checkCanary(ctx context.Context) {
 	opts := c.opts.Canary
 	if opts.Lease == (types.NamespacedName{}) {
@@ -55,9 +55,9 @@ func (c *checker) checkCanary(ctx context.Context) {
 	}
 }
 
-// checkCall reports whether the API server called an agent for the dry run of the canary. Without
-// an agent beside this check, as in an init container, no call is expected yet. before is the
-// number of failed calls of that agent before the dry run. It returns true if the API server has
+// checkCall reports whether the API server called an agent for the dry run of the canary. If no
+// agent runs next to this check, as in an init container, no call is expected yet. before is the
+// number of failed calls of the agent before the dry run. It returns true if the API server has
 // connected to an agent.
 func (c *checker) checkCall(ctx context.Context, called bool, before int64) (connects bool) {
 	if called {
@@ -141,7 +141,7 @@ func isCanary(webhook admissionregistrationv1.ValidatingWebhook) bool {
 	}
 }
 
-// failuresBeside asks the agent at the metrics port of this host.
+// failuresBeside asks the agent on this host for its failures, at the metrics port.
 func failuresBeside(ctx context.Context, address string) (failures int64, runs bool) {
 	host, port, _ := net.SplitHostPort(address)
 	target := "http://" + net.JoinHostPort(cmp.Or(host, "localhost"), port) + "/readyz"

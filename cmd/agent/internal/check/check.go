@@ -17,7 +17,7 @@ import (
 // failed.
 //
 // Link is nil for HTTPS. Without a webhook, informer tries the watches, and returns the problems of
-// those that cannot be established. It is nil for a webhook.
+// the watches that cannot be established. informer is nil for a webhook.
 func Run(
 	ctx context.Context, opts Setup, link Link, informer func(context.Context) []error,
 	warnings []string, out io.Writer,

@@ -28,19 +28,19 @@ type checker struct {
 	opts   Setup
 	pair   *keys.Material // of the client, nil if it is broken
 	client keys.Source    // nil unless the files are sound
-	known  []core.Manager // that heartbeats are sent to
-	// dial goes through the proxy. It is nil without one.
+	known  []core.Manager // to which heartbeats are sent
+	// dial connects through the proxy. It is nil without a proxy.
 	dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// Link connects to the NATS server, and returns a forwarder with its end. The forwarder fails
-// unless the operator answers.
+// Link connects to the NATS server, and returns a forwarder and a function that stops it. The
+// forwarder fails unless the operator answers.
 type Link func() (over core.Forwarder, stop func(), err error)
 
-// canaryTimeout bounds the write of the canary, and the question for the agent here.
+// canaryTimeout bounds the write of the canary, and the request to the agent on this host.
 const canaryTimeout = 10 * time.Second
 
-// apiServer is how each check reaches the API server, as the agent does.
+// apiServer returns the options with which each check reaches the API server, as the agent does.
 func (c *checker) apiServer() canary.LeaseOptions {
 	opts := c.opts.Canary
 	return canary.LeaseOptions{Server: opts.Server, TokenFile: opts.TokenFile, CAFile: opts.CAFile}

@@ -67,7 +67,7 @@ func (c *checker) checkControlPlane(ctx context.Context, link Link) {
 	}
 
 	if link != nil {
-		_ = conn.Close() // NATS begins with a line of the server, before the handshake.
+		_ = conn.Close() // With NATS, a line of the server precedes the handshake.
 		c.checkServer(ctx, link)
 		return
 	}
@@ -83,7 +83,7 @@ func (c *checker) checkControlPlane(ctx context.Context, link Link) {
 	c.checkHeartbeats(ctx, core.ForwarderFunc(c.sendOnce))
 }
 
-// mostSkew is less than the life of any certificate, and more than NTP leaves.
+// mostSkew is less than the lifetime of any certificate, and more than the skew that NTP leaves.
 const mostSkew = time.Minute
 
 func (c *checker) compareClock(ctx context.Context, to connect.Target) {
@@ -103,7 +103,7 @@ func (c *checker) compareClock(ctx context.Context, to connect.Target) {
 	}
 }
 
-// checkProxy returns the way through the proxy, nil without one.
+// checkProxy returns the dialer through the proxy, or nil without a proxy.
 func (c *checker) checkProxy() (through *proxy.Dialer, ok bool) {
 	to := c.opts.ControlPlane
 	if to.Proxy == "" {
@@ -188,16 +188,16 @@ func untrusted() []advice {
 	}
 }
 
-// isNotValidNow reports whether a certificate of the other end has expired or is not valid yet. It
-// may be sound, because the clock of this node decides.
+// isNotValidNow reports whether a certificate of the other end has expired or is not valid yet. The
+// certificate may be valid nevertheless, because the clock of this node decides.
 func isNotValidNow(err error) bool {
 	invalid, ok := errors.AsType[x509.CertificateInvalidError](err)
 	return ok && invalid.Reason == x509.Expired
 }
 
-// isRemote reports whether the other end refused: by a TLS alert, or by the end of a connection.
-// In TLS 1.3 a server judges the client certificate after the handshake of the client. A client of
-// NATS that writes at that moment meets the closed connection before it has read the alert.
+// isRemote reports whether the other end refused: by a TLS alert, or by the end of a connection. In
+// TLS 1.3 a server judges the client certificate after the handshake of the client. A NATS client
+// that writes at that moment finds the connection closed before it has read the alert.
 func isRemote(err error) bool {
 	op, ok := errors.AsType[*net.OpError](err)
 	isAlert := ok && op.Op == "remote error"
@@ -241,7 +241,7 @@ func (c *checker) sendHeartbeat(ctx context.Context, over core.Forwarder, manage
 	for range attempts {
 		err = over.Forward(ctx, manager, c.newProbe())
 		if refused, ok := errors.AsType[core.EventErrors](err); ok {
-			err = refused[0] // That of the heartbeat, as there is no event.
+			err = refused[0] // The error of the heartbeat, because there is no event.
 		}
 		if err == nil || core.ReasonOf(err) != reasons.NotReady {
 			return err

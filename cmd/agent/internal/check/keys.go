@@ -144,7 +144,8 @@ func until(t time.Time) string {
 	return fmt.Sprintf("%s, in %s", t.UTC().Format(time.RFC3339), left.Round(time.Minute))
 }
 
-// checkServingKeys checks the certificate of the webhook, which is that of the client by default.
+// checkServingKeys checks the certificate of the webhook. By default, this is the client
+// certificate.
 func (c *checker) checkServingKeys() {
 	const name, shared = "WEBHOOK_TLS_CERT", "TLS_CERT as server"
 	paths := c.opts.Webhook.Keys

@@ -11,8 +11,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/shared/canary"
 )
 
-// suffixOfLease ends the name of the Lease in the manifests, the chart and the installer. The rest
-// is the name of the Service.
+// suffixOfLease is the end of the name of the Lease in the manifests, the chart and the installer.
+// The rest of that name is the name of the Service.
 const suffixOfLease = "-canary"
 
 // agentService returns the Service of the webhook, if it is known.
@@ -26,8 +26,8 @@ func (c *checker) agentService() (service types.NamespacedName, isKnown bool) {
 	return types.NamespacedName{Namespace: lease.Namespace, Name: name}, isKnown && name != ""
 }
 
-// checkReach asks the API server to connect to the webhook. It needs no webhook configuration, so
-// it can precede the installation of one.
+// checkReach asks the API server to connect to the webhook. The request needs no webhook
+// configuration, so the check can run before the configuration is installed.
 func (c *checker) checkReach(ctx context.Context) {
 	const name = "reach"
 

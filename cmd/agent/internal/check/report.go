@@ -36,7 +36,7 @@ func (r *report) skip(reason string, names ...string) {
 	}
 }
 
-// warn prints a result. The expected one and an action may follow.
+// warn prints a result. The expected result and an action may follow.
 func (r *report) warn(name string, found ...string) { r.writeLine("warn", name, found...) }
 
 func (r *report) fail(name string, found ...string) {
@@ -54,7 +54,8 @@ func (r *report) failFor(name string, err error, known []advice) {
 	r.fail(name, found, a.want, a.action)
 }
 
-// writeLine writes one line. The text may have line breaks, as errors of other hosts do.
+// writeLine writes one line. The text may contain line breaks, because it may be an error of
+// another host.
 func (r *report) writeLine(result, name string, text ...string) {
 	if len(text) > 1 {
 		text[1] = "want " + text[1]

@@ -9,8 +9,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/agent"
 )
 
-// checkWebhooks compares the webhooks that the API server has with those that were applied. A
-// canary proves its own webhook only.
+// checkWebhooks compares the webhooks of the API server with the applied webhooks, because a canary
+// proves only its own webhook.
 func (c *checker) checkWebhooks(ctx context.Context) {
 	name := c.opts.Webhook.Configuration
 	if name == "" {

@@ -1,4 +1,5 @@
-// Package watching is the change source of SOURCE=informer. It alone of the agent links client-go.
+// Package watching is the change source of SOURCE=informer. It is the only package of the agent
+// that links client-go.
 package watching
 
 import (
@@ -26,22 +27,23 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/shared/canary"
 )
 
-// Settings are those of the source.
+// Settings are the settings of a [Source].
 type Settings struct {
 	// Watches are the watches of the source.
 	Watches []watch.Watch
-	// ExcludedNamespaces are not watched.
+	// ExcludedNamespaces are the namespaces that are not watched.
 	ExcludedNamespaces []string
-	// Server is the URL of the API server. Default: that of the cluster of the pod.
+	// Server is the URL of the API server. Default: the API server of the pod's cluster.
 	Server string
-	// TokenFile and CAFile are the credentials. Default: those of the service account of the pod.
+	// TokenFile and CAFile are the files with the credentials. Default: the files of the pod's
+	// service account.
 	TokenFile, CAFile string
 	// Getenv returns an environment variable. If Server is empty, Getenv is called for
 	// KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT.
 	Getenv func(string) string
 	// OwnerAnnotation is the annotation that names the owner. Default: [core.OwnerAnnotation].
 	OwnerAnnotation string
-	// RequireOwner sends no event for an object without owner.
+	// RequireOwner means that no event is sent for an object without an owner.
 	RequireOwner bool
 }
 
@@ -59,7 +61,7 @@ func Watches(text string) ([]watch.Watch, error) {
 	return append([]watch.Watch{}, watches...), errors.Join(problems...)
 }
 
-// Managers returns others, and those of the watches that are not among them.
+// Managers returns others, and the managers of the watches that are not among others.
 func (s *Settings) Managers(others []core.Manager) []core.Manager {
 	managers := slices.Clone(others)
 	for _, w := range s.Watches {
@@ -74,7 +76,7 @@ func (s *Settings) Managers(others []core.Manager) []core.Manager {
 type Source struct {
 	*informer.Source
 
-	// Metrics are those of the source, which are not registered yet.
+	// Metrics are the metrics of the source. They are not registered yet.
 	Metrics *watchermetrics.Informer
 
 	inbox   atomic.Pointer[agent.Inbox]
@@ -105,7 +107,8 @@ func New(settings Settings, log *slog.Logger) (*Source, error) {
 	return s, err
 }
 
-// restConfig returns how to connect to the API server. The files are read again when they change.
+// restConfig returns the configuration for the connection to the API server. The files are read
+// again when they change.
 func (s *Settings) restConfig() (*rest.Config, error) {
 	config := &rest.Config{
 		Host: s.Server, BearerTokenFile: cmp.Or(s.TokenFile, canary.DefaultTokenFile),
@@ -126,8 +129,7 @@ func (s *Settings) restConfig() (*rest.Config, error) {
 	return config, nil
 }
 
-// validWatches returns the watches that can be watched. Each of the others costs its own manager
-// only.
+// validWatches returns the watches that are valid. An invalid watch affects only its own manager.
 func (s *Source) validWatches(settings Settings, log *slog.Logger) (valid []watch.Watch) {
 	for _, w := range settings.Watches {
 		if err := informer.Validate(&w); err != nil {
@@ -152,7 +154,7 @@ func (s *Source) refusedWatches() (problems []error) {
 	return problems
 }
 
-// Problem returns why changes for a manager are not seen, "" if they are.
+// Problem returns why changes for a manager are not observed, or "" if they are observed.
 func (s *Source) Problem(manager core.Manager) string {
 	problem := s.Source.Problem(manager)
 	if refused := s.refused[manager]; problem == "" && refused != nil {
@@ -171,7 +173,7 @@ func (s *Source) startWatches(ctx context.Context, inbox *agent.Inbox) error {
 	return s.Start(ctx)
 }
 
-// acceptEvent has no inbox while the watches are only tried.
+// acceptEvent has no inbox during [Source.Try].
 func (s *Source) acceptEvent(manager core.Manager, event core.WatchEvent) core.Outcome {
 	if inbox := s.inbox.Load(); inbox != nil {
 		return inbox.Accept(manager, event)
@@ -188,7 +190,7 @@ func (s *Source) noteProof(proof hook.Proof) {
 
 const tryTimeout = 10 * time.Second
 
-// Try establishes the watches, and ends them. It returns the problems of those that cannot be
+// Try establishes the watches, and ends them. It returns the problems of the watches that cannot be
 // established within 10 s. It must be the only call.
 func (s *Source) Try(ctx context.Context) (problems []error) {
 	const pause = 20 * time.Millisecond
@@ -199,7 +201,7 @@ func (s *Source) Try(ctx context.Context) (problems []error) {
 	go func() { ended <- s.Start(ctx) }()
 
 	isReady := func(context.Context) (bool, error) { return s.Source.Ready() == nil, nil }
-	_ = wait.PollUntilContextCancel(ctx, pause, false, isReady) // Ready has the reason.
+	_ = wait.PollUntilContextCancel(ctx, pause, false, isReady) // Ready returns the reason.
 	problems = []error{s.Source.Ready()}
 
 	cancel()

@@ -67,7 +67,7 @@ func Run(args []string, stdin io.Reader, stdout io.Writer) error {
 		return fmt.Errorf("write the configuration as YAML: %w", err)
 	}
 
-	// A notice is a comment, because the output goes to kubectl and the notice to a person.
+	// A notice is a comment, because kubectl reads the output and a person reads the notice.
 	var comments strings.Builder
 	for _, notice := range c.notices {
 		comments.WriteString("# " + strings.ReplaceAll(notice, "\n", " ") + "\n")
@@ -77,8 +77,8 @@ func Run(args []string, stdin io.Reader, stdout io.Writer) error {
 	return err
 }
 
-// command is one run of the program. newCommand makes its flags. Their values fill the other
-// fields.
+// command is one run of the program. newCommand creates its flags. The values of the flags set the
+// other fields.
 type command struct {
 	flags    *flag.FlagSet
 	problems []error // of the values of flags
@@ -98,11 +98,12 @@ func newCommand(stdin io.Reader, help io.Writer) *command {
 	f.SetOutput(io.Discard)
 	f.Usage = func() {
 		f.SetOutput(help)
-		_, _ = io.WriteString(help, usage) // A reader that has gone needs no help.
+		_, _ = io.WriteString(help, usage) // An error means that the reader of the help has gone.
 		f.PrintDefaults()
 	}
 
-	// A wrong value does not end the parse, so that all are named. An empty one is none.
+	// A wrong value does not end the parse, so that all wrong values are reported. An empty value
+	// counts as no value.
 	read := func(name, usage string, value func(text string) error) {
 		f.Func(name, usage, func(text string) error {
 			if text == "" {
@@ -243,7 +244,7 @@ func namespacedName(text string) (types.NamespacedName, error) {
 	return types.NamespacedName{Namespace: namespace, Name: name}, nil
 }
 
-// versionPattern matches the versions of Kubernetes. No API group has such a name.
+// versionPattern matches the versions of Kubernetes. No API group has the form of a version.
 var versionPattern = regexp.MustCompile(`^v\d+((alpha|beta)\d+)?$`)
 
 // parseResource reads version/resource of the core group, or group/version/resource.
@@ -262,7 +263,7 @@ func parseResource(text string) (schema.GroupVersionResource, error) {
 }
 
 // ReadWatchers reads Watchers in YAML documents or lists. Other kinds are refused, and fields that
-// a Watcher does not have or has twice, and conditions, which the code in the control plane alone
+// a Watcher does not have or has twice, and conditions, which only the code in the control plane
 // can check.
 func ReadWatchers(from io.Reader) (watches []watch.Watch, err error) {
 	documents := utilyaml.NewYAMLReader(bufio.NewReader(from))
