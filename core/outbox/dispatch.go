@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -98,6 +99,7 @@ func (l *lane) nextCall() (c call, wait time.Duration) {
 	l.plan.noteSleep(now, wait)
 
 	c = call{entries: entries, batch: core.Batch{Epoch: l.opts.Epoch}, probe: l.pause.probing, started: now}
+	c.batch.Events = slices.Grow(c.batch.Events, len(entries))
 	for _, e := range entries {
 		c.batch.Events = append(c.batch.Events, l.prepareEvent(e, now))
 	}

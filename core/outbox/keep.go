@@ -8,11 +8,12 @@ import (
 
 // keepEvent puts an event for which there is room into the store, and counts it.
 func (l *lane) keepEvent(event core.WatchEvent, now time.Time) core.Outcome {
-	if e := l.entries.find(event.Key()); e != nil {
+	e := l.entries.find(event.Key())
+	if e != nil {
 		e.coverOlder(&event)
 	}
 
-	outcome := l.putEvent(event, now, l.dueTime(&event, now))
+	outcome := l.putEvent(e, event, now, l.dueTime(&event, now))
 	l.counts.Accepted++
 	if outcome == core.Coalesced {
 		l.counts.Coalesced++

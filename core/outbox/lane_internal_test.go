@@ -54,7 +54,7 @@ func TestEventsOfAKeyShareItsTexts(t *testing.T) {
 	var event core.WatchEvent
 	for range 2 {
 		event.Watched.Name = strings.Repeat("n", 100)
-		l.putEvent(event, now, now)
+		l.putEvent(l.entries.find(event.Key()), event, now, now)
 	}
 
 	e := l.entries.find(event.Key())

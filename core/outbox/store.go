@@ -35,10 +35,9 @@ func newStore(total *totals) store {
 	return store{entries: newIndex(), total: total, wake: make(chan struct{}, 1)}
 }
 
-// putEvent keeps an event. It becomes the event of its key's resend, waits beside an entry of its
-// key, replaces one that waits there, or gets an entry.
-func (s *store) putEvent(event core.WatchEvent, now, due time.Time) core.Outcome {
-	e := s.entries.find(event.Key())
+// putEvent keeps an event. If e, the entry of its key, is nil, the event gets an entry. Otherwise it
+// becomes the event of the resend, waits beside the entry, or replaces one that waits there.
+func (s *store) putEvent(e *entry, event core.WatchEvent, now, due time.Time) core.Outcome {
 	if e == nil {
 		s.addEntry(&entry{Numbered: core.Numbered{WatchEvent: event}, accepted: now, newest: now, due: due})
 		return core.Accepted
