@@ -123,9 +123,9 @@ func (c *Change) sameSelection() bool {
 func present(fields []rawField) map[string][]byte {
 	byName := make(map[string][]byte, len(fields))
 	for _, f := range fields {
-		byName[f.name] = f.raw
+		byName[string(f.name)] = f.raw
 		if isNull(f.raw) {
-			delete(byName, f.name)
+			delete(byName, string(f.name))
 		}
 	}
 	return byName

@@ -35,10 +35,8 @@ type Object struct {
 	metadata         []rawField // metadata, without identity and bookkeeping
 }
 
-type rawField struct {
-	name string
-	raw  []byte
-}
+// rawField is a member of the JSON of an object. Its slices are parts of that JSON.
+type rawField struct{ name, raw []byte }
 
 // maxMembers bounds the members of a foreign object at its top level, and those in its metadata.
 // Objects of the API have fewer than 20 at either place.
@@ -157,7 +155,7 @@ func keep(r *rawjson.Reader, name []byte, into *[]rawField) error {
 		return fmt.Errorf("more than %d members at the top level or in metadata", maxMembers)
 	}
 	raw, err := r.Skip()
-	*into = append(*into, rawField{string(name), raw})
+	*into = append(*into, rawField{name, raw})
 	return err
 }
 
@@ -230,7 +228,7 @@ func lookup(raw []byte, key string) (value string, ok bool) {
 // find takes the last field of that name, as encoding/json does, and nil for null.
 func find(fields []rawField, name string) []byte {
 	for _, f := range slices.Backward(fields) {
-		if f.name == name {
+		if string(f.name) == name {
 			return orNil(f.raw)
 		}
 	}
