@@ -102,7 +102,7 @@ func isClean(u *url.URL) bool {
 // refusal.
 func (h *handler) serveRequest(w http.ResponseWriter, r *http.Request) {
 	started := h.opts.Now()
-	answer := reply{refusal: internalError()}
+	answer := reply{refusal: internalError}
 
 	// The hooks for the answer are called last, even if a step before them panics.
 	defer h.guardCall(hook.PlaceHooks, func() { h.reportAnswer(r.Context(), &answer, started) })
@@ -133,7 +133,7 @@ func (h *handler) answerReview(w http.ResponseWriter, r *http.Request, started t
 		return reply{refusal: refused}
 	}
 
-	answer := reply{manager: manager, missed: true, refusal: internalError()}
+	answer := reply{manager: manager, missed: true, refusal: internalError}
 	h.guardCall(hook.PlaceRequest, func() { answer = h.reviewFor(manager, w, r, started) })
 	return answer
 }

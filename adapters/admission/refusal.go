@@ -69,9 +69,11 @@ var statusReasons = map[int]metav1.StatusReason{
 	http.StatusServiceUnavailable:    metav1.StatusReasonServiceUnavailable,
 }
 
-func internalError() *refusal {
-	return &refusal{http.StatusInternalServerError, ReasonInternal, "internal error"}
-}
+// The refusals that are the same for each request.
+var (
+	internalError = &refusal{http.StatusInternalServerError, ReasonInternal, "internal error"}
+	unknownPath   = &refusal{http.StatusNotFound, ReasonUnknownPath, "want POST " + pathPrefix + "{manager}"}
+)
 
 func badReview(err error) *refusal {
 	reason := ReasonMalformedReview
@@ -83,7 +85,6 @@ func badReview(err error) *refusal {
 
 // managerOf returns the manager in the path. It refuses another path, method or manager.
 func (h *handler) managerOf(r *http.Request) (core.Manager, *refusal) {
-	unknownPath := &refusal{http.StatusNotFound, ReasonUnknownPath, "want POST " + pathPrefix + "{manager}"}
 	kind := r.PathValue("kind")
 
 	switch {

@@ -113,6 +113,10 @@ func kindSegment(kind string) string {
 
 // kindOf returns the kind of a [kindSegment], and "" for any other text.
 func kindOf(segment string) string {
+	if segment == "" {
+		return ""
+	}
+
 	var kind strings.Builder
 	for word := range strings.SplitSeq(segment, ".") {
 		if word != "" {
