@@ -47,6 +47,8 @@ const (
 	warmUp  = 3 * time.Second
 	// probe is an object that no measured change is about.
 	probe = "probe"
+	// small and large are sizes of objects in bytes.
+	small, large = 2_000, 10_000
 )
 
 func TestMain(m *testing.M) {
@@ -57,13 +59,24 @@ func TestMain(m *testing.M) {
 //
 // "bare" is the ratio of the processor times of the two processes, "requests/change" counts those of the agent to the
 // operator, and "p50-ms" and "p99-ms" are from the answer to the start of the reconcile that reads the change.
+//
+// Objects have 2 kB, as in the other benchmarks of reviews, and also 10 kB, as large objects of real clusters.
 func BenchmarkChange(b *testing.B) {
 	for _, row := range []struct {
+		name      string
 		perSecond int
 		length    time.Duration
-	}{{1, 30 * time.Second}, {10, 15 * time.Second}, {100, 10 * time.Second}, {1000, 6 * time.Second}} {
-		b.Run(fmt.Sprintf("rate=%d", row.perSecond), func(b *testing.B) {
-			s := newScene(b)
+		size      int
+	}{
+		{"rate=1", 1, 30 * time.Second, small},
+		{"rate=10", 10, 15 * time.Second, small},
+		{"rate=100", 100, 10 * time.Second, small},
+		{"rate=1000", 1000, 6 * time.Second, small},
+		{"rate=100/object=10kB", 100, 10 * time.Second, large},
+		{"rate=1000/object=10kB", 1000, 6 * time.Second, large},
+	} {
+		b.Run(row.name, func(b *testing.B) {
+			s := newScene(b, row.size)
 			s.change(warmUp, row.perSecond)
 			for range b.N {
 				s.measure(row.length, row.perSecond)
@@ -117,16 +130,17 @@ type scene struct {
 	agent  *lab.Agent
 	bare   *kit.Process
 	client *http.Client
+	review string // with placeholders
 	store  store
 	// urls are those of the two webhooks.
 	agentURL, bareURL string
 	changes           int
 }
 
-func newScene(b *testing.B) *scene {
+func newScene(b *testing.B, size int) *scene {
 	b.Helper()
 	pki := lab.NewPKI(b)
-	s := &scene{b: b, store: store{objects: make(map[string]*object)}}
+	s := &scene{b: b, review: reviewOf(size), store: store{objects: make(map[string]*object)}}
 
 	var plane *lab.Plane
 	started := make(chan struct{})
@@ -177,7 +191,7 @@ func (s *scene) change(length time.Duration, perSecond int) (n int) {
 func (s *scene) write(name string) {
 	s.b.Helper()
 	base := s.store.version(name)
-	text := strings.NewReplacer("NAME", name, "BASE", strconv.FormatInt(base, 10)).Replace(review)
+	text := strings.NewReplacer("NAME", name, "BASE", strconv.FormatInt(base, 10)).Replace(s.review)
 	urls := []string{s.bareURL, s.agentURL}
 	if s.changes%2 == 0 { // Each finds caches that the other one has filled.
 		slices.Reverse(urls)
@@ -190,27 +204,41 @@ func (s *scene) write(name string) {
 	s.store.commit(name)
 }
 
-// review is of an update of an object of about 2 kB, the size of the other benchmarks of reviews.
-var review = `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"uid-1",` +
-	`"kind":{"group":"apps","version":"v1","kind":"Deployment"},"resource":{"group":"apps","version":"v1","resource":"deployments"},` +
-	`"name":"NAME","namespace":"default","operation":"UPDATE","object":` + deployment(2) + `,"oldObject":` + deployment(1) + `,"dryRun":false}}`
+// reviewOf returns the review of an update of an object with that size in bytes, or a little more.
+func reviewOf(size int) string {
+	return `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"uid-1",` +
+		`"kind":{"group":"apps","version":"v1","kind":"Deployment"},"resource":{"group":"apps","version":"v1","resource":"deployments"},` +
+		`"name":"NAME","namespace":"default","operation":"UPDATE","object":` + deployment(2, size) +
+		`,"oldObject":` + deployment(1, size) + `,"dryRun":false}}`
+}
 
-// deployment has four containers, and the managed fields of a user.
-func deployment(generation int) string {
-	var containers, managed []string
+// deployment has four containers, and the managed fields of a user and of controllers that make it as large as wanted.
+func deployment(generation, size int) string {
+	var containers, users []string
 	for i := range 4 {
 		containers = append(containers, fmt.Sprintf(`{"name":"container-%d","image":"example.org/team/image:1.%d",`+
 			`"args":["--flag=\"value\"","--level=info"],"ports":[{"containerPort":%d,"protocol":"TCP"}],`+
 			`"resources":{"limits":{"cpu":"100m","memory":"128Mi"}},"terminationMessagePath":"/dev/termination-log"}`, i, i, 8080+i))
-		managed = append(managed, fmt.Sprintf(`"k:{\"name\":\"container-%d\"}":{".":{},"f:args":{},"f:image":{},"f:name":{}}`, i))
+		users = append(users, fmt.Sprintf(`"k:{\"name\":\"container-%d\"}":{".":{},"f:args":{},"f:image":{},"f:name":{}}`, i))
 	}
+
 	const object = `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"NAME","namespace":"default","uid":"uid-NAME",` +
 		`"resourceVersion":"BASE","generation":%d,"labels":{"app":"NAME","operator.kyma-project.io/watched-by":"kyma"},` +
 		`"annotations":{"operator.kyma-project.io/owned-by":"kcp-system/kyma"},"managedFields":[{"manager":"kubectl",` +
-		`"operation":"Update","apiVersion":"apps/v1","fieldsType":"FieldsV1","fieldsV1":{"f:spec":{"f:containers":{%s}}}}]},` +
+		`"operation":"Update","apiVersion":"apps/v1","fieldsType":"FieldsV1","fieldsV1":{"f:spec":{"f:containers":{%s}}}}%s]},` +
 		`"spec":{"replicas":%d,"selector":{"matchLabels":{"app":"NAME"}},"template":{"metadata":{"labels":{"app":"NAME"}},` +
 		`"spec":{"containers":[%s]}}},"status":{"observedGeneration":1,"replicas":1,"readyReplicas":1}}`
-	return fmt.Sprintf(object, generation, strings.Join(managed, ","), generation, strings.Join(containers, ","))
+	fill := func(controllers string) string {
+		return fmt.Sprintf(object, generation, strings.Join(users, ","), controllers, generation, strings.Join(containers, ","))
+	}
+
+	controllers := ""
+	for i := 0; len(fill(controllers)) < size; i++ {
+		controllers += fmt.Sprintf(`,{"manager":"controller-%d","operation":"Update","apiVersion":"apps/v1","subresource":"status",`+
+			`"time":"2026-11-29T00:00:00Z","fieldsType":"FieldsV1","fieldsV1":{"f:status":{"f:conditions":{".":{},`+
+			`"k:{\"type\":\"Condition-%d\"}":{".":{},"f:lastTransitionTime":{},"f:message":{},"f:reason":{},"f:status":{},"f:type":{}}}}}}`, i, i)
+	}
+	return fill(controllers)
 }
 
 // measure makes changes, and reports their price.
@@ -229,6 +257,7 @@ func (s *scene) measure(length time.Duration, perSecond int) {
 
 	const perMs = float64(time.Millisecond)
 	s.b.ReportMetric(float64(agent.Microseconds())/n, "cpu-µs/change")
+	s.b.ReportMetric(float64(bare.Microseconds())/n, "bare-µs/change")
 	s.b.ReportMetric(float64(agent)/float64(bare), "bare")
 	s.b.ReportMetric(requests/n, "requests/change")
 	s.b.ReportMetric(float64(delays.At(50))/perMs, "p50-ms")
