@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/runtime-watcher/runtime-watcher/core"
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 	"github.com/runtime-watcher/runtime-watcher/test"
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
@@ -64,6 +65,29 @@ func TestRefusalsAndDropsHaveARow(t *testing.T) {
 			if reason != "" && reason != "ok" && reason != other && !strings.Contains(first.String(), "`"+reason+"`") {
 				t.Errorf("reason %q has no row in the section %s of %s", reason, table.heading, document)
 			}
+		}
+	}
+}
+
+// TestRefusalsOfSendersHaveAnItem fails when the runbook of refused requests says nothing about a reason for which a sender
+// is not the runtime that it claims to be, and when the consumer's row of the metrics lacks such a reason.
+func TestRefusalsOfSendersHaveAnItem(t *testing.T) {
+	pinning := constants(t, "internal/reasons/pinning.go", ".")
+	runbook := section(t, "docs/operations/runbooks.md", "### RuntimeWatcherListenerRefuses")
+	senders := slices.Concat(
+		pinning, constants(t, "listener/refusal.go", "^Reason"), constants(t, "adapters/controllerruntime/domain.go", "^Reason"),
+	)
+	for _, reason := range senders {
+		if !strings.Contains(runbook, "`"+reason+"`") {
+			t.Errorf("the runbook RuntimeWatcherListenerRefuses has no item for %q", reason)
+		}
+	}
+
+	consumer := newVocabulary(t).of(consumers+"messages_total", "reason")
+	for _, reason := range pinning {
+		// The subject of a message names the runtime, so each message has an identity.
+		if reason != string(core.ReasonNoIdentity) && !slices.Contains(consumer, reason) {
+			t.Errorf("the reasons of %smessages_total lack %q: see newVocabulary", consumers, reason)
 		}
 	}
 }

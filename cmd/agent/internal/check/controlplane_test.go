@@ -5,9 +5,13 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"io"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -16,6 +20,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/runtime-watcher/runtime-watcher/core"
+	"github.com/runtime-watcher/runtime-watcher/internal/reasons"
+	"github.com/runtime-watcher/runtime-watcher/internal/testcache"
 )
 
 // TestUntrusted has the errors by which a server refuses a client certificate, and others that look
@@ -98,6 +104,38 @@ func TestActionOfARefusal(t *testing.T) {
 	} {
 		if got := first(refused(), fmt.Errorf("manager kyma: %w", err)).action; !strings.Contains(got, action) {
 			t.Errorf("%s: %v leads to %q, want %q", err.reason, err, got, action)
+		}
+	}
+}
+
+// A reason of SAN or CA pinning without its own advice would lead to the advice for a wrong name.
+func TestEachReasonOfPinningHasAdvice(t *testing.T) {
+	t.Parallel()
+	path := testcache.Path("../../../../internal/reasons/pinning.go")
+	file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	var all []string
+	ast.Inspect(file, func(node ast.Node) bool {
+		if text, ok := node.(*ast.BasicLit); ok {
+			all = append(all, strings.Trim(text.Value, `"`))
+		}
+		return true
+	})
+	if !slices.Contains(all, reasons.CAMismatch) {
+		t.Fatalf("%s has the reasons %q, want %s among them", path, all, reasons.CAMismatch)
+	}
+
+	byName := first(refused(), reasoned{answered("new"), reasons.Forbidden}).action
+	for _, reason := range all {
+		// The first is a 401. For the second, the owner in the event, the general advice is right.
+		if reason == reasons.NoIdentity || reason == reasons.OwnerMissing {
+			continue
+		}
+		if first(refused(), reasoned{answered(reason), reasons.Forbidden}).action == byName {
+			t.Errorf("%s has no advice in refused: want one that says what to correct", reason)
 		}
 	}
 }
