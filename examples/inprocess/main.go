@@ -57,7 +57,8 @@ func offer(agent core.Acceptor, out io.Writer, name string, change core.Change) 
 	fmt.Fprintf(out, "runtime        %s  %s\n", name, outcome)
 }
 
-// domains has the domain of each runtime. A certificate of the runtime must have it as SAN.
+// domains contains the domain of each runtime. A certificate of the runtime must contain the domain
+// as a SAN.
 type domains map[core.RuntimeID]string
 
 func (d domains) Domain(_ context.Context, id core.RuntimeID, _ *core.WatchEvent) (string, error) {

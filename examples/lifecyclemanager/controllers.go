@@ -27,8 +27,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/skr"
 )
 
-// addControllers adds the controllers that do the work of the operator. Beside their own objects,
-// each watches one source of events.
+// addControllers adds the controllers that do the work of the operator. In addition to its own
+// objects, each controller watches one source of events.
 func addControllers(w *watching) error {
 	clusters := func(events *cause.Source) skr.Clusters {
 		return skr.Clusters{
@@ -68,8 +68,8 @@ const (
 	workers = 10
 )
 
-// newLanes returns lanes for a reconciler, so that a runtime that is slow or silent takes no worker
-// from the others.
+// newLanes returns lanes for a reconciler, so that a slow or silent runtime takes no worker from
+// other runtimes.
 func newLanes(runtime func(ctrl.Request) string, r reconcile.Reconciler, budgets *remote.Budgets) *lanes {
 	return remote.NewLanes(runtime, r, remote.LanesOptions[ctrl.Request]{SlowAfter: slowAfter, Budgets: budgets})
 }
@@ -80,8 +80,8 @@ func runtimeOf(request ctrl.Request) string {
 	return request.String()
 }
 
-// addLanes adds the controllers of both lanes. A runtime in the slow lane is tried as often as one
-// in the regular lane.
+// addLanes adds the controllers of both lanes. A runtime in the slow lane is retried as often as a
+// runtime in the regular lane.
 func (w *watching) addLanes(regular *builder.Builder, name string, of *lanes) error {
 	slow := ctrl.NewControllerManagedBy(w.mgr).Named(name + "-slow").
 		WatchesRawSource(of.Slow).WithOptions(options(w.pollOtherwise))
@@ -100,8 +100,8 @@ func templateOf(_ context.Context, object client.Object) []ctrl.Request {
 	}}}
 }
 
-// options bounds the wait after an error: a runtime that cannot be reached is asked as often as one
-// that is not fresh.
+// options bounds the wait after an error: a runtime that cannot be reached is retried as often as a
+// runtime that is not fresh.
 func options(longestWait time.Duration) controller.Options {
 	const firstWait = 200 * time.Millisecond
 	return controller.Options{
@@ -122,7 +122,7 @@ func (u uneven) When(request ctrl.Request) time.Duration {
 	return wait.Jitter(u.TypedRateLimiter.When(request), 0.5)
 }
 
-// agentChanged lets an update pass that changes the condition about the agent.
+// agentChanged accepts an update that changes the condition about the agent.
 func agentChanged() predicate.Predicate {
 	agent := func(object client.Object) metav1.Condition {
 		if kyma, ok := object.(*v1beta2.Kyma); ok {

@@ -2,8 +2,8 @@
 // modules. It installs the modules that the users there enable, and corrects changes by others.
 // Events start its reconciles, and polling is a slow safety net.
 //
-// The README walks through the code. watching.go has all that the events need, and the other files
-// are those of any operator.
+// The README explains the code. watching.go contains everything that the events need. The other
+// files are as in any operator.
 package main
 
 import (

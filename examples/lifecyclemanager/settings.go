@@ -58,7 +58,7 @@ func parse(args []string, stderr io.Writer) (s settings, err error) {
 	flags.StringVar(&s.probes, "health-probe-bind-address", ":8081", "`address` of /healthz and /readyz")
 	flags.BoolVar(&s.leaderElect, "leader-elect", true, "elect one replica that reconciles")
 
-	// The Service that leads events to the replica that leads.
+	// The Service that routes events to the leader.
 	flags.StringVar(&s.service, "events-service", "lifecycle-manager-events",
 		"`name` of the Service that leads events to the replica that reconciles")
 	flags.StringVar(&s.podIP, "pod-ip", "", "`address` of this replica for that Service; empty: there is none")
@@ -152,7 +152,7 @@ func (s *settings) validate(rest []string) error {
 // behindGateway reports whether a gateway ends TLS.
 func (s *settings) behindGateway() bool { return len(s.proxies) > 0 }
 
-// listenerHost returns the name of the listener or gateway in its certificate, empty if the address
+// listenerHost returns the name of the listener or gateway in its certificate, or "" if the address
 // is wrong.
 func (s *settings) listenerHost() string {
 	host, _, _ := net.SplitHostPort(s.address) // A wrong address has no host.

@@ -52,7 +52,7 @@ func identify(_ context.Context, kyma client.Object) (runtimes.Identity, error) 
 	return runtimes.Identity{ID: controllerruntime.ByName(kyma), Domain: domain}, nil
 }
 
-// watching is all that an operator adds in order to get events from its runtimes.
+// watching contains all parts that an operator adds in order to receive events from its runtimes.
 type watching struct {
 	settings
 
@@ -60,9 +60,9 @@ type watching struct {
 	fleet *fleet.Fleet
 	// known finds the Kyma that represents a runtime.
 	known *controllerruntime.Runtimes
-	// connections has the clients of the runtimes.
+	// connections contains the clients of the runtimes.
 	connections *skr.Connections
-	// overview has the state of each installation, for metrics and a page.
+	// overview contains the state of each installation, for metrics and a page.
 	overview *runtimes.Overview
 	// kymas and modules are the events of each controller.
 	kymas, modules *cause.Source
@@ -138,8 +138,8 @@ func (w *watching) addInstaller(direct client.Client, set *certificates.Certific
 	})
 }
 
-// addListener takes the events of both controllers, with the key material that this operator issues
-// for its own listener.
+// addListener adds the listener for the events of both controllers. It uses the key material that
+// this operator issues for its own listener.
 func (w *watching) addListener(secret types.NamespacedName) error {
 	measured, err := w.registerMetrics()
 	if err != nil {
@@ -198,7 +198,7 @@ func (w *watching) addReadiness(material keys.Source) error {
 }
 
 // addLeaderEndpoint makes the replica that leads the only endpoint of the Service for events,
-// because only that one can enqueue them. Outside of a cluster there is no such Service.
+// because only the leader can enqueue them. Outside of a cluster there is no such Service.
 func (w *watching) addLeaderEndpoint() error {
 	if w.podIP == "" {
 		return nil

@@ -1,5 +1,5 @@
 // Multicluster is an operator of ConfigMaps in many clusters, built with multicluster-runtime, like
-// the example kubeconfig of that project. It has no cache of a cluster: agents report changes.
+// the example kubeconfig of that project. It caches no cluster, because agents report changes.
 package main
 
 import (
@@ -41,7 +41,7 @@ func main() {
 	flag.StringVar(&files.CA, "ca", "ca.crt", "`file` with the CAs of the agents")
 	flag.StringVar(&files.Certificate, "cert", "tls.crt", "`file` with the certificate of the listener")
 	flag.StringVar(&files.Key, "key", "tls.key", "`file` with its private key")
-	flag.Parse() // It has -kubeconfig, too.
+	flag.Parse() // The flags include -kubeconfig.
 	log.SetLogger(logr.FromSlogHandler(slog.NewTextHandler(os.Stderr, nil)))
 
 	if err := run(ctrl.SetupSignalHandler(), ctrl.GetConfigOrDie(), *addr, *namespace, files, os.Stdout); err != nil {
@@ -67,7 +67,8 @@ func run(
 		return err
 	}
 
-	// Each cluster serves ConfigMaps, so the mapper of this cluster saves the discovery of others.
+	// Each cluster serves ConfigMaps, so the mapper of this cluster makes the discovery of other
+	// clusters unnecessary.
 	own := func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return local.GetRESTMapper(), nil }
 	kubeconfigs := remote.NewKubeconfigs(local.GetAPIReader(), "kubeconfig", client.ObjectKeyFromObject,
 		remote.KubeconfigOptions{Scheme: local.GetScheme(), Mapper: own})

@@ -1,6 +1,6 @@
 // Ownnames is an operator of Clusters that has its own names. The group is fleet.example.com, and
-// the kind of watches is ClusterWatch. Labels, annotations and a finalizer have that group as
-// prefix. No object in the control plane or in a cluster has a name of another project.
+// the kind of watches is ClusterWatch. Labels, annotations and a finalizer have this group as their
+// prefix. No object in the control plane or in a cluster contains a name of another project.
 //
 // Each Cluster has a Secret of its name with a kubeconfig, and the annotation
 // fleet.example.com/domain.
@@ -71,7 +71,7 @@ func main() {
 	flag.StringVar(&s.address, "address", "", "`host:port` that agents send to")
 	flag.StringVar(&s.image, "image", "", "`image` of the agent")
 	flag.StringVar(&s.namespace, "namespace", "fleet", "`namespace` of Clusters and Secrets")
-	flag.Parse() // It has -kubeconfig, too.
+	flag.Parse() // The flags include -kubeconfig.
 
 	log.SetLogger(logr.FromSlogHandler(slog.NewTextHandler(os.Stderr, nil)))
 	if err := run(ctrl.SetupSignalHandler(), s, os.Stdout); err != nil {
@@ -117,7 +117,7 @@ type operator struct {
 	out     io.Writer
 }
 
-// setUp adds all parts to mgr. Each part with stored names takes fleetNames.
+// setUp adds all parts to mgr. Each part that stores names uses fleetNames.
 func setUp(mgr ctrl.Manager, s settings, out io.Writer) error {
 	host, _, err := net.SplitHostPort(s.address)
 	if err != nil {

@@ -17,10 +17,12 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver" //nolint:depguard // Not released.
 )
 
-// settle is the time for which the agent holds an event back, as it sees a write before the commit.
+// settle is the time for which the agent holds back an event, because it sees a write before the
+// commit.
 var settle = outbox.Defaults().Settle
 
-// settleChecked is that time while the operator checks the reads of its reconciles.
+// settleChecked is the shorter time that applies while the operator checks the reads of its
+// reconciles.
 var settleChecked = outbox.Defaults().SettleChecked
 
 // restartAfter is the time after which an agent that ended starts again with --serve, as a kubelet
@@ -35,7 +37,7 @@ type remote struct {
 	cluster *apiserver.ControlPlane
 	secret  *testpki.Volume
 	agent   *lab.Agent
-	// canary is that of --serve.
+	// canary is the canary with --serve.
 	canary lab.Canary
 }
 
@@ -112,8 +114,8 @@ func (r *remote) keepRunning() {
 	r.Cleanup(func() { <-stopped })
 }
 
-// agentSettings returns those of a Deployment. With a canary, a failure is visible six times as
-// fast as by default.
+// agentSettings returns the settings of a Deployment. With a canary, a failure is visible six times
+// as fast as by default.
 func (r *remote) agentSettings() map[string]string {
 	settings := map[string]string{
 		"WEBHOOK_BIND": "127.0.0.1", "METRICS_BIND": "127.0.0.1",

@@ -21,7 +21,7 @@ import (
 type broker struct {
 	*lab.Broker
 
-	// conn is that of the operator.
+	// conn is the connection of the operator.
 	conn *nats.Conn
 }
 

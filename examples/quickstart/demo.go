@@ -17,7 +17,7 @@ import (
 // patience is the limit for one step on a busy machine.
 const patience = 2 * time.Minute
 
-// demo has two clusters and the programs in them. Their failure ends the demo.
+// demo contains two clusters and the programs in them. If a program fails, the demo ends.
 type demo struct {
 	*lab.Demo
 
@@ -148,8 +148,8 @@ func host(cluster *apiserver.ControlPlane) string {
 	return strings.TrimSuffix(cluster.Config.Host, "/")
 }
 
-// issueCertificates issues one certificate for each runtime, which is its identity and that of its
-// webhook. In production, use cert-manager.
+// issueCertificates issues one certificate for each runtime. The certificate identifies the runtime
+// and its webhook. In production, use cert-manager.
 func (d *demo) issueCertificates() string {
 	folder := filepath.Join(d.Dir, "keys")
 	lab.NoError(d, os.Mkdir(folder, 0o700))

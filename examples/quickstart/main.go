@@ -1,6 +1,6 @@
 // Quickstart runs Runtime Watcher on one machine: two real API servers, the agent and an operator.
-// It makes five writes, and prints and checks the effect of each. The exit code is 0 only if each
-// effect is the expected one.
+// It makes five writes, and prints and checks the effect of each write. The exit code is 0 only if
+// each effect is as expected.
 //
 // Start with operator.go, the side of the operator. runtime.go is the side of the runtime.
 package main
@@ -58,11 +58,12 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 type settings struct {
 	// serve keeps all programs running after the steps.
 	serve bool
-	// port is that of the page with --serve, and then of the metrics of each agent. 0: free ones.
+	// port is the port of the page with --serve. The following ports serve the metrics of each
+	// agent. 0 means free ports.
 	port int
 	// contract is the contract between agent and control plane.
 	contract contract.Version
-	// nats makes the events travel through a NATS server.
+	// nats sends the events through a NATS server.
 	nats bool
 }
 

@@ -29,14 +29,14 @@ const component = "quickstart"
 // operator reads the state of a runtime at each reconcile.
 type operator struct {
 	addr string
-	// clusters has a client for each runtime. Here it is one.
+	// clusters contains a client for each runtime. Here there is one runtime.
 	clusters map[string]client.Client
 	source   *controllerruntime.Source[reconcile.Request]
 	journal  *journal
 	// broker is the NATS server, nil without one.
 	broker *broker
 	log    *slog.Logger
-	// fleet has the freshness of each runtime.
+	// fleet contains the freshness of each runtime.
 	fleet *fleet.Fleet
 }
 
@@ -72,7 +72,8 @@ func (o *operator) embedListener(mgr manager.Manager, material keys.Source) erro
 	return builder.ControllerManagedBy(mgr).For(object).WatchesRawSource(o.source).Complete(o)
 }
 
-// Reconcile reads all watched objects of a runtime, as an event is only a hint to look.
+// Reconcile reads all watched objects of a runtime, because an event only says that something may
+// have changed.
 func (o *operator) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	started := time.Now()
 	sees := "nothing"

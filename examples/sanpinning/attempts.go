@@ -20,7 +20,7 @@ type attempt struct {
 	// the owner, which is the object to reconcile in the control plane.
 	asks    contract.Version
 	runtime core.RuntimeID
-	// status is that of the answer, 0 without a handshake, and reason the label of a refusal.
+	// status is the status of the answer, 0 without a handshake. reason is the label of a refusal.
 	status int
 	reason string
 }
@@ -34,7 +34,7 @@ type sender struct {
 
 const noHandshake = "no handshake"
 
-// pki has two throw-away CAs: the trusted one, and one of an attacker with the same name.
+// pki contains two throw-away CAs: the trusted CA, and a CA of an attacker with the same name.
 type pki struct {
 	ours, another *testpki.CA
 	// material is the certificate of the listener, and the CA that it trusts.
@@ -107,7 +107,7 @@ func must[T any](value T, err error) T {
 	return value
 }
 
-// newSender returns one with a certificate of the trusted CA.
+// newSender returns a sender with a certificate of the trusted CA.
 func (p *pki) newSender(name, domain string) sender {
 	opts := testpki.Options{DNSNames: []string{domain}}
 	return sender{title: name + ", " + domain, name: name, ca: p.ours, opts: opts}
@@ -122,7 +122,7 @@ func (p *pki) clientConfig(s sender) *tls.Config {
 	return must(keys.ClientTLSConfig(&keys.Material{Certificate: &leaf.TLS, Roots: p.ours.Pool()}, "localhost"))
 }
 
-// batch has one event, about a Deployment.
+// batch returns a batch with one event, about a Deployment.
 func (a attempt) batch() core.Batch {
 	event := core.WatchEvent{
 		Watched:    types.NamespacedName{Namespace: "default", Name: "demo"},

@@ -21,9 +21,9 @@ const myOperator core.Manager = "my-operator"
 // verifierFor makes a verifier from the registered domains.
 type verifierFor func(now listener.Domains) core.Verifier
 
-// newListener returns a listener that ends TLS itself. It checks the certificate of each request:
-// a removed CA loses its open connections. In a cluster, the cache is that of the controller
-// manager, and controllerruntime.AddListener takes the place of listener.New.
+// newListener returns a listener that ends TLS itself. It checks the certificate of each request,
+// so connections of a removed CA are refused. In a cluster, use the cache of the controller
+// manager, and controllerruntime.AddListener instead of listener.New.
 func newListener(
 	material keys.Source, verify verifierFor, handler core.HandlerFunc, opts listener.Options,
 ) (*listener.Listener, error) {
@@ -74,7 +74,7 @@ func notSuspended(_ context.Context, peer core.Peer, _ *core.WatchEvent) error {
 	return nil
 }
 
-// moved has the domains of runtimes before they moved.
+// moved contains the domains of runtimes before they moved.
 type moved map[core.RuntimeID]string
 
 func before() moved { return moved{"runtime-c": "c.example.org"} }

@@ -1,8 +1,9 @@
 // Sanpinning is a listener that ends TLS, without a cluster. Each runtime can trigger only itself:
-// 15 senders try to get an event accepted. The program prints each answer, and fails if one is not
-// as expected.
+// 15 senders try to get an event accepted. The program prints each answer, and fails if an answer
+// is not as expected.
 //
-// Start with listener.go, the verifier. attempts.go has the senders. scene.go sends their events.
+// Start with listener.go, which contains the verifier. attempts.go contains the senders, and
+// scene.go sends their events.
 package main
 
 import (

@@ -1,5 +1,6 @@
-// Source is a change source beside the admission webhook. It reads a watch from standard input, and
-// sends the changes that matter to the control plane. README.md shows how to run it.
+// Source is a change source, an alternative to the admission webhook. It reads a watch from
+// standard input, and sends the changes that matter to the control plane. README.md shows how to
+// run Source.
 package main
 
 import (

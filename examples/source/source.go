@@ -16,7 +16,7 @@ type source struct {
 	manager core.Manager
 	filter  core.Filter
 	outbox  core.Acceptor
-	// known has the last state of each object, to compare with.
+	// known contains the last state of each object, for the comparison.
 	known map[core.EventKey]*core.Object
 }
 

@@ -1,5 +1,6 @@
-// Package transport is a core.Forwarder and its far end without HTTP: gob over any connection, such
-// as one of crypto/tls. Copy it as the start of a transport of your own.
+// Package transport contains a core.Forwarder and its receiver without HTTP. They send gob over any
+// connection, such as a connection of crypto/tls. Copy this package as the start of your own
+// transport.
 package transport
 
 import (
@@ -21,7 +22,7 @@ type message struct {
 	Batch   core.Batch
 }
 
-// Forwarder sends each batch on a connection of its own.
+// Forwarder sends each batch on a separate connection.
 type Forwarder func(ctx context.Context) (net.Conn, error)
 
 var _ core.Forwarder = Forwarder(nil)

@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// nonRoot is numeric, so that a kubelet can prove that it is not root.
+	// nonRoot is numeric, so that a kubelet can verify that the user is not root.
 	nonRoot = "65532:65532"
 	source  = "https://github.com/runtime-watcher/runtime-watcher"
 )

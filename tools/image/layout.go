@@ -20,10 +20,10 @@ import (
 // spdx is the media type of an SBOM (SPDX 2.3 in JSON).
 const spdx = types.MediaType("application/spdx+json")
 
-// writeLayout writes an index of the images, and beside it one SBOM for each image. An SBOM has the
-// image as its subject (OCI image specification 1.1, image manifest).
+// writeLayout writes an index of the images and one SBOM for each image. An SBOM has the image as
+// its subject (OCI image specification 1.1, image manifest).
 func writeLayout(dir string, images []builtImage, of release) error {
-	// Otherwise blobs of an earlier image stay in the layout.
+	// Otherwise, blobs of an earlier image would stay in the layout.
 	if err := os.RemoveAll(dir); err != nil {
 		return err
 	}
@@ -66,7 +66,7 @@ func appendSBOM(path layout.Path, img builtImage, of release) error {
 		return err
 	}
 
-	// The media type of the configuration is that of the SBOM.
+	// The media type of the configuration is the media type of the SBOM.
 	attachment := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), spdx)
 	attachment, err = mutate.AppendLayers(attachment, static.NewLayer(text, spdx))
 	if err != nil {

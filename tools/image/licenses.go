@@ -64,7 +64,7 @@ func newPart(pkg, version, dir string) (part, error) {
 	}
 
 	slices.Sort(ids)
-	// A grant of patents is no license of its own.
+	// A grant of patents is not a separate license.
 	ids = slices.DeleteFunc(slices.Compact(ids), func(id string) bool { return strings.HasPrefix(id, "GooglePatent") })
 	p.license = strings.Join(ids, " AND ")
 
@@ -97,7 +97,7 @@ func partsOf(ctx context.Context, info *debug.BuildInfo) ([]part, error) {
 	return parts, errors.Join(errs...)
 }
 
-// modulePart reads a part in the module cache. A build has put it there.
+// modulePart reads a part from the module cache, where a build has put it.
 func modulePart(ctx context.Context, pkg, version string) (part, error) {
 	cache, err := goEnv(ctx, "GOMODCACHE")
 	if err != nil {
@@ -117,7 +117,7 @@ func goEnv(ctx context.Context, name string) (string, error) {
 	return strings.TrimSpace(value), err
 }
 
-// expression joins the licenses of all parts and our own.
+// expression joins the licenses of all parts and of this repository.
 func expression(parts []part) string {
 	ids := []string{own}
 	for _, p := range parts {
@@ -140,7 +140,7 @@ func notices(parts []part) map[string][]byte {
 }
 
 // printLicenses prints the license of each part of the agent in the working directory. It writes
-// the texts below dir, unless that is "".
+// the texts below dir, unless dir is "".
 func printLicenses(ctx context.Context, stdout io.Writer, dir string) error {
 	list := exec.CommandContext(ctx, "go", "list", "-deps", "-f", "{{with .Module}}{{.Path}} {{.Version}}{{end}}", ".")
 	list.Env = append(os.Environ(), "GOOS=linux", "GOWORK=off", "CGO_ENABLED=0")

@@ -26,7 +26,7 @@ const maxSize = 10_000_000
 
 func main() { os.Exit(command.Run("image", run)) }
 
-// release has the facts that all images of one release share.
+// release contains the facts that all images of one release share.
 type release struct {
 	version, revision string
 	licenses          string // an SPDX expression for all parts of the binary

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// object is one of an SBOM (SPDX 2.3, clauses 6, 7 and 11).
+// object is an object of an SBOM (SPDX 2.3, clauses 6, 7 and 11).
 type object = map[string]any
 
 const noAssertion = "NOASSERTION"
@@ -37,7 +37,7 @@ func sbom(info *debug.BuildInfo, binary, digest string, of release, parts []part
 	}, "", " ")
 }
 
-// siblings returns the modules of this repository in a binary. They have its version.
+// siblings returns the modules of this repository in a binary. They have the version of the binary.
 func siblings(info *debug.BuildInfo, of release) (parts []part) {
 	for _, m := range info.Deps {
 		if m.Replace != nil || strings.HasPrefix(m.Path+"/", root) {

@@ -1,5 +1,6 @@
-// Kubebuilder is an operator in the layout of kubebuilder: two controllers, typed kinds of its own
-// group, and the identity of a cluster in its spec. One listener takes the events of both.
+// Kubebuilder is an operator in the layout of kubebuilder. It has two controllers, typed kinds in
+// its own API group, and the identity of a cluster in the spec of a Cluster. One listener receives
+// the events of both controllers.
 package main
 
 import (
@@ -124,7 +125,7 @@ func setUp(mgr ctrl.Manager, addr string, secret keys.Paths, does work) error {
 	return errors.Join(cluster.SetupWithManager(mgr, events, clusters), addon.SetupWithManager(mgr, events))
 }
 
-// idOf and domainOf read the spec: the watch of the controller has it anyway.
+// idOf and domainOf read the spec, which the watch of the controller contains anyway.
 func idOf(object client.Object) core.RuntimeID {
 	if cluster, ok := object.(*fleetv1.Cluster); ok {
 		return core.RuntimeID(cluster.Spec.ID)

@@ -1,4 +1,4 @@
-// Demo plays the story of a module on one machine. A control plane and two runtimes have real API
+// Demo runs the story of a module on one machine. A control plane and two runtimes have real API
 // servers, cert-manager, agents and the operator. Demo prints and checks each effect. The exit code
 // is 0 only if each effect is the expected one, in time.
 //

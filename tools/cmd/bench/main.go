@@ -1,8 +1,9 @@
 // Command bench compares the benchmarks of event delivery with a stored baseline. Run it with make
 // bench-compare. benchstat prints the table. The verdict is about bytes, allocations and the ratio
 // to a bare twin in the same run, because times depend on the machine. The price of a change also
-// has limits: requests, the ratio to a bare webhook, and the time to the reconcile. With -memory it
-// runs them briefly, prints no table, and judges the memory of those with one client only.
+// has limits: requests, the ratio to a bare webhook, and the time to the reconcile. With -memory,
+// it runs the benchmarks briefly, prints no table, and judges only the memory of benchmarks with
+// one client.
 //
 // It runs at the root of the repository, with benchstat in the PATH.
 package main
@@ -35,14 +36,14 @@ var suites = []suite{
 	{pkg: "./adapters/controllerruntime", pattern: "^BenchmarkEnqueueByRuntime$"},
 	{pkg: "./listener", pattern: "^(BenchmarkServeHTTP|BenchmarkServer)$/^(handshake|connection|header)"},
 	{pkg: "./test/bench/paths", pattern: "^BenchmarkV3$"},
-	// It has limits instead of a baseline, and an iteration takes up to half a minute.
+	// This benchmark has limits instead of a baseline, and an iteration takes up to half a minute.
 	{
 		pkg: "./test/bench/change", pattern: "^BenchmarkChange$", isLong: true,
 		args: []string{"-benchmem=false", "-count", "3", "-benchtime", "1x"},
 	},
 }
 
-// suite is the benchmarks of a package that match a regular expression of go test -bench.
+// suite selects the benchmarks of a package that match a regular expression of go test -bench.
 type suite struct {
 	pkg, pattern string
 	// args replace the usual ones of go test.
@@ -96,7 +97,7 @@ func checkMemory(ctx context.Context) error {
 	return compare(parse(text), single)
 }
 
-// compare compares the results with those of the baseline that count.
+// compare compares the results with the results of the baseline for which counts returns true.
 func compare(now measured, counts func(name) bool) error {
 	text, err := os.ReadFile(baseline)
 	if err != nil {

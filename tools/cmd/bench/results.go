@@ -23,7 +23,7 @@ func (n name) String() string { return n.pkg + " " + n.benchmark }
 type measured map[name]map[string][]float64
 
 // runSuites runs the suites one after the other and returns the output, which it also writes to
-// progress. Two processors are used, as the number of allocations depends on it.
+// progress. Two processors are used, because the number of allocations depends on their number.
 func runSuites(ctx context.Context, progress io.Writer, suites []suite, args ...string) (string, error) {
 	var all bytes.Buffer
 	for _, s := range suites {
@@ -75,7 +75,7 @@ func (m measured) add(n name, values []string) {
 
 // tolerances are the growth that is not reported: a share of the old value, and a constant. Pools
 // and maps do not take the same memory in each run. "bare" is the ratio to a bare twin in the same
-// run, in medians of several runs.
+// run. Medians of several runs are compared.
 func tolerances() map[string]tolerance {
 	return map[string]tolerance{"allocs/op": {0.05, 1, 1}, "B/op": {0.10, 256, 1}, "bare": {0.15, 0, several}}
 }
@@ -88,8 +88,8 @@ type tolerance struct {
 
 const several = 3
 
-// worse returns an error for each benchmark that takes more memory than before, or more time beside
-// its bare twin, or that is gone. Medians count.
+// worse returns an error for each benchmark that takes more memory than before, or more time
+// relative to its bare twin, or that no longer exists. Medians count.
 func worse(before, after measured, counts func(name) bool) error {
 	byName := func(a, b name) int { return strings.Compare(a.String(), b.String()) }
 	var errs []error

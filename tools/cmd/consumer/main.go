@@ -1,4 +1,5 @@
-// Command consumer imports the released modules of this repository as others do: make consumer.
+// Command consumer imports the released modules of this repository as other projects do. Run it
+// with make consumer.
 package main
 
 import (

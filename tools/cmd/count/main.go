@@ -1,6 +1,6 @@
-// Command count prints how many exported names each released module has: make count. With -names it
-// lists those without a user outside their package, and with -check it compares the numbers with
-// the agreed ones, so that a new name is a decision.
+// Command count prints how many exported names each released module has. Run it with make count.
+// With -names, it lists the names without a user outside their package. With -check, it compares
+// the numbers with the agreed numbers, so that a new name is a decision.
 //
 // It runs at the root of the repository, with the folders of all modules as arguments.
 package main

@@ -7,8 +7,8 @@ import (
 )
 
 // exported returns the exported names of a module that other modules can reach, methods included,
-// sorted: "<folder>.Name" and "<folder>.Type.Method". Packages named main and those below a folder
-// named internal have none.
+// sorted: "<folder>.Name" and "<folder>.Type.Method". Packages named main, and packages below a
+// folder named internal, have no such names.
 func (t *tree) exported(module string) []string {
 	var names []string
 	for _, f := range t.files {
@@ -48,7 +48,7 @@ func declared(decl ast.Decl) (names []string) {
 	return names
 }
 
-// exportedOnly returns the name with that of its receiver's type, if both are exported.
+// exportedOnly returns the name, preceded by the name of its receiver's type, if both are exported.
 func exportedOnly(name *ast.Ident, receiver string) []string {
 	switch {
 	case !name.IsExported() || receiver != "" && !ast.IsExported(receiver):

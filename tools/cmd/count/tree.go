@@ -17,7 +17,7 @@ type tree struct {
 	files   []file
 	// packages maps the folder of a package to its name.
 	packages map[string]string
-	// used has the users of "<folder>.Name" in other folders.
+	// used contains the users of "<folder>.Name" in other folders.
 	used map[string]users
 }
 

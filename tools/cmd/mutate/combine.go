@@ -28,11 +28,12 @@ var mutantNow, _ = strconv.Atoi(os.Getenv("` + variable + `"))
 func mutantIsOn(number int) bool { return number == mutantNow }
 `
 
-// combined is a copy of a package that has several faults, each behind a condition. So they are
-// compiled and linked once.
+// combined is a copy of a package that has several faults, each behind a condition. So all faults
+// are compiled and linked only once.
 type combined struct {
 	faults []fault
-	// segments has the lines of each fault in its file, to find those that do not compile.
+	// segments contains the lines of each fault in its file, to find the faults that do not
+	// compile.
 	segments []segment
 	// overlay is a file for the flag -overlay of go.
 	overlay string

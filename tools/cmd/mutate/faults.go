@@ -26,7 +26,7 @@ type fault struct {
 // function is the body of a function without its braces, as offsets.
 type function struct {
 	from, to int
-	// results means that each path ends with a return.
+	// results means that the function has results, so each path ends with a return.
 	results bool
 }
 
@@ -103,7 +103,7 @@ func faultsIn(name string, source []byte) ([]fault, error) {
 	return f.all, nil
 }
 
-// hasLabel reports whether a function has a label, which cannot be in it twice.
+// hasLabel reports whether a function has a label. A label cannot occur twice in a function.
 func hasLabel(decl *ast.FuncDecl) (found bool) {
 	ast.Inspect(decl, func(node ast.Node) bool {
 		_, is := node.(*ast.LabeledStmt)
@@ -226,7 +226,8 @@ func (f *finder) dropAssignment(n *ast.AssignStmt) {
 	}
 }
 
-// changeReturn returns no error, or goes on where a function without results returns.
+// changeReturn makes a function return no error, or continue where a function without results
+// returns.
 func (f *finder) changeReturn(n *ast.ReturnStmt) {
 	if len(n.Results) == 0 {
 		f.replace(n, "dropped", "")
@@ -251,7 +252,7 @@ func (f *finder) swapArguments(n *ast.CallExpr) {
 	}
 }
 
-// isText reports whether a call makes a text for people only: a log line or an error.
+// isText reports whether a call makes a text that only people read: a log line or an error.
 func isText(call *ast.CallExpr) bool {
 	selector, ok := call.Fun.(*ast.SelectorExpr)
 	if !ok {

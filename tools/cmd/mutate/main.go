@@ -1,6 +1,6 @@
 // Command mutate draws random faults in the syntax of a package and puts them into a copy of the
-// code. It runs the tests of that package with one fault at a time: make sample-mutants. The same
-// seed draws the same faults from the same sources.
+// code. It runs the tests of that package with one fault at a time. Run it with make
+// sample-mutants. The same seed draws the same faults from the same sources.
 //
 // It runs at the root of the repository, with the folder of the package as its argument.
 package main

@@ -19,7 +19,7 @@ type trial struct {
 	folder, work, only string
 	through            []string
 
-	// took is the time of the tests without a fault, and blocks has their coverage.
+	// took is the time of the tests without a fault, and blocks contains their coverage.
 	took   time.Duration
 	blocks []block
 }
@@ -37,18 +37,19 @@ type verdict string
 const (
 	found  verdict = "found"
 	missed verdict = "missed"
-	// late is a fault with which the tests do not end. They count neither as found nor as missed.
+	// late is the verdict on a fault with which the tests do not end. Such a fault counts neither
+	// as found nor as missed.
 	late      verdict = "timed out"
 	uncovered verdict = "not covered"
 )
 
-// The tests may take so many times as long as without a fault, and at least a minute.
+// Bounds on the time of the tests: a multiple of their time without a fault, and at least a minute.
 const (
 	patience      = 6
 	leastPatience = time.Minute
 )
 
-// control runs the tests without a fault. With a failing control, each fault would look found.
+// control runs the tests without a fault. If the control failed, each fault would seem to be found.
 func (t *trial) control(ctx context.Context) error {
 	profile := filepath.Join(t.work, "profile")
 	if out, err := t.build(ctx, "-cover", "-covermode=atomic"); err != nil {
@@ -71,7 +72,7 @@ func (t *trial) control(ctx context.Context) error {
 	return nil
 }
 
-// compile builds the tests with the first n faults that compile, and returns these.
+// compile builds the tests with the first n faults that compile, and returns these faults.
 func (t *trial) compile(ctx context.Context, all []fault, n int) ([]fault, error) {
 	for {
 		n = min(n, len(all))

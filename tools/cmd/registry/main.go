@@ -1,9 +1,9 @@
-// Command registry checks that the files of a release install from a registry: make dist-check. It
-// serves a registry on this machine, and pushes the image and the charts of bin/dist to it as a
-// release does. The chart that is rendered from there must name an image that the registry has, for
-// each platform. A second registry mirrors the first one, as docs/platforms/airgapped.md does, and
-// the chart is rendered from there while the first one is gone. With -serve, it prints the address
-// of the registry, and serves it until an interrupt.
+// Command registry checks that the files of a release install from a registry. Run it with make
+// dist-check. It serves a registry on this machine, and pushes the image and the charts of bin/dist
+// to it as a release does. The chart that is rendered from there must name an image that the
+// registry has, for each platform. A second registry mirrors the first one, as
+// docs/platforms/airgapped.md does, and the chart is rendered from there while the first one is
+// gone. With -serve, it prints the address of the registry, and serves it until an interrupt.
 package main
 
 import (
@@ -33,11 +33,11 @@ import (
 
 func main() { os.Exit(command.Run("registry", run)) }
 
-// dist has the files of a release.
+// dist contains the paths of the files of a release.
 type dist struct {
 	layout, charts string // folders
 	version, helm  string
-	// serving gets the address of the registry. It is nil without -serve.
+	// serving is the writer for the address of the registry. It is nil without -serve.
 	serving io.Writer
 }
 
@@ -120,7 +120,7 @@ func (d *dist) check(ctx context.Context) (string, error) {
 	return found + ", also from a mirror", nil
 }
 
-// serve runs an empty registry until end.
+// serve runs an empty registry until end is called.
 func serve(ctx context.Context) (host string, end func(), err error) {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/tools/internal/modules"
 )
 
-// compare prints the changes of the API since the last release. Incompatible ones need the next
-// major version of their group, before v1 the next minor one, and a heading in CHANGELOG.md.
+// compare prints the changes of the API since the last release. Incompatible changes need a heading
+// in CHANGELOG.md and the next major version of their group, or before v1 the next minor version.
 func (r *release) compare(ctx context.Context) error {
 	if r.last.Stable == "" {
 		fmt.Fprintln(r.out, "      there is no release before")
@@ -64,7 +64,7 @@ func (r *release) compare(ctx context.Context) error {
 	return nil
 }
 
-// loadLast checks the last release out, beside the clone.
+// loadLast checks out the last release into a folder next to the clone.
 func (r *release) loadLast(ctx context.Context) (string, error) {
 	dir := filepath.Join(r.scratch, "last")
 	_, err := modules.Git(ctx, r.clone.Dir, "worktree", "add", "--quiet", "--detach", dir, "refs/tags/"+r.last.Stable)
@@ -86,7 +86,7 @@ func (r *release) difference(ctx context.Context, before string, m modules.Modul
 	return r.api(ctx, r.clone.Dir, m, "-m", old, m.Path)
 }
 
-// api runs apidiff in a module of a checkout. The siblings are those of the checkout.
+// api runs apidiff in a module of a checkout. The sibling modules come from the same checkout.
 func (r *release) api(ctx context.Context, checkout string, m modules.Module, args ...string) (string, error) {
 	workspace, err := r.workspace(checkout, m)
 	if err != nil {

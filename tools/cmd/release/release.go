@@ -17,9 +17,10 @@ type release struct {
 	out                    io.Writer
 	root, scratch, apidiff string
 	versions               modules.Versions
-	// last has the versions of the last release, "" before the first.
+	// last contains the versions of the last release, "" before the first release.
 	last modules.Versions
-	// all are the modules of the clone, each after its siblings. released are those with tags.
+	// all are the modules of the clone, each after its siblings. released contains the modules with
+	// tags.
 	all, released []modules.Module
 	clone         *modules.Clone
 }
@@ -88,10 +89,10 @@ func (r *release) makeClone(ctx context.Context) (err error) {
 	return modules.CheckGroups(r.all)
 }
 
-// pin makes the only commit of the release, beside all branches, and all tags.
+// pin makes the only commit of the release, outside of all branches, and all tags.
 func (r *release) pin(ctx context.Context) error { return r.clone.Pin(ctx, r.all, r.versions) }
 
-// build checks each released module alone, as of its tag.
+// build checks each released module separately, at its tag.
 func (r *release) build(ctx context.Context) error {
 	for _, m := range r.released {
 		dir := filepath.Join(r.clone.Dir, filepath.FromSlash(m.Dir))

@@ -16,7 +16,7 @@ import (
 )
 
 // checkVersion finds the last release. It fails unless the versions are new and later, and the
-// working tree is as committed.
+// working tree has no uncommitted changes.
 func (r *release) checkVersion(ctx context.Context) error {
 	if !isCanonical(r.versions.Stable) {
 		return errUsage
@@ -83,7 +83,7 @@ func (r *release) checkLast(ctx context.Context) error {
 	return nil
 }
 
-// lastVersion returns the last released version of a module, "" before its first.
+// lastVersion returns the last released version of a module, "" before its first release.
 func (r *release) lastVersion(ctx context.Context, m modules.Module) (last string, err error) {
 	tags, err := modules.Git(ctx, r.root, "tag", "--list", m.Tag("v*"))
 	if err != nil {

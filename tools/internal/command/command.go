@@ -1,4 +1,4 @@
-// Package command has the parts that the commands of the tools share.
+// Package command contains the parts that the commands in tools share.
 package command
 
 import (
@@ -29,7 +29,7 @@ func Run(name string, run func(ctx context.Context, args []string, stdout, stder
 	return 1
 }
 
-// Output runs cmd and returns its standard output. The error has all output.
+// Output runs cmd and returns its standard output. The error contains all output.
 func Output(cmd *exec.Cmd) (string, error) {
 	var stdout, stderr strings.Builder
 	cmd.Stdout = &stdout

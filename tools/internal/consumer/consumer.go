@@ -1,6 +1,6 @@
-// Package consumer checks that others can import the modules of this repository: at a release, and
-// at a commit. The importers are modules outside of the repository, without workspace and without
-// replace lines. The go command fetches from a scratch clone.
+// Package consumer checks that other projects can import the modules of this repository, at a
+// release and at a commit. The importers are modules outside of the repository, without workspace
+// and without replace lines. The go command fetches from a scratch clone.
 package consumer
 
 import (
@@ -20,8 +20,8 @@ import (
 // timeout bounds all checks on a busy machine.
 const timeout = 30 * time.Minute
 
-// Check runs all checks and prints a line for each. It needs no network when the module cache has
-// the modules of others. At the end it removes the release from the module cache.
+// Check runs all checks and prints a line for each. It needs no network if the module cache
+// contains all other modules. At the end it removes the release from the module cache.
 func Check(ctx context.Context, root string, out io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -47,7 +47,7 @@ type world struct {
 	*modules.Clone
 
 	dir string
-	// version is that of the release.
+	// version is the version of the release.
 	version       string
 	all, released []modules.Module
 }
@@ -60,8 +60,8 @@ func (w *world) versions() modules.Versions {
 // identity makes commits on a machine where git has none.
 var identity = []string{"-c", "user.name=consumer", "-c", "user.email=consumer@example.com"}
 
-// prepare clones the working tree, without files that git does not track. The version has a hash of
-// the content, so the module cache never has other content of that version.
+// prepare clones the working tree, without files that git does not track. The version contains a
+// hash of the content, so the module cache never contains different content for that version.
 func (w *world) prepare(ctx context.Context, root string) error {
 	root, err := filepath.Abs(root)
 	if err != nil {

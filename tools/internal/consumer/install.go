@@ -28,8 +28,8 @@ func (w *world) checkCommit(ctx context.Context) (string, error) {
 	return "each module builds with the siblings that it requires", errors.Join(err, restored)
 }
 
-// vetAlone replaces each sibling of m by the version that is required, which is that of a commit
-// before this one. Without a replacement, the go command upgrades a sibling that lacks a package.
+// vetAlone replaces each sibling of m by the required version, which belongs to a commit before
+// this one. Without a replacement, the go command upgrades a sibling that lacks a package.
 func (w *world) vetAlone(ctx context.Context, m modules.Module) error {
 	edit := []string{"mod", "edit"}
 	var err error
@@ -62,7 +62,8 @@ func (w *world) checkRelease(ctx context.Context) (string, error) {
 	return w.version, w.Pin(ctx, w.all, w.versions())
 }
 
-// checkInstall installs the agent by its version. That fails for a module with replace lines.
+// checkInstall installs the agent by its version. The installation fails for a module with replace
+// lines.
 func (w *world) checkInstall(ctx context.Context) (string, error) {
 	bin := filepath.Join(w.dir, "bin")
 	if err := w.Install(ctx, bin, modules.Path("cmd/agent")+"@"+w.version); err != nil {

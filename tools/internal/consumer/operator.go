@@ -63,7 +63,7 @@ func rehome(file string) error {
 const modulePath = "example.com/consumer"
 
 // init makes a module of the code in dir, which may require all released modules. The versions and
-// sums of other modules are those of our examples, which are compiled already.
+// sums of other modules are taken from our examples, which are already compiled.
 func (w *world) init(ctx context.Context, dir string) error {
 	mod, err := os.ReadFile(filepath.Join(w.Dir, "examples", "go.mod"))
 	err = errors.Join(err, os.WriteFile(filepath.Join(dir, "go.mod"), mod, 0o600), w.writeSums(dir))
@@ -85,7 +85,7 @@ func (w *world) init(ctx context.Context, dir string) error {
 	return err
 }
 
-// writeSums writes the lines of all go.sum that are of others.
+// writeSums writes the lines of all go.sum files that belong to other modules.
 func (w *world) writeSums(dir string) error {
 	var all []string
 	for _, m := range w.all {

@@ -23,7 +23,8 @@ type Module struct {
 	Path string
 	// Siblings are the folders of the required modules of this repository.
 	Siblings []string
-	// Required has the version at which it requires each sibling, by the folder of the sibling.
+	// Required contains the version at which the module requires each sibling, by the folder of the
+	// sibling.
 	Required map[string]string
 	// Contrib means that the module belongs to the group contrib: a comment above the module
 	// directive of its go.mod says so. All other modules are stable.

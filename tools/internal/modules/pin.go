@@ -9,8 +9,8 @@ import (
 	"golang.org/x/mod/modfile"
 )
 
-// Pin makes one commit in which all modules require each other at the versions of their groups.
-// It tags the released ones. They lose the replace lines of their siblings, because `go install`
+// Pin makes one commit in which all modules require each other at the versions of their groups. It
+// tags the released modules. They lose the replace lines of their siblings, because `go install`
 // refuses a module with such lines. The go command fetches the siblings from the tags made so far.
 func (c *Clone) Pin(ctx context.Context, all []Module, versions Versions) error {
 	required := map[string]string{}

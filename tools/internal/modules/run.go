@@ -44,8 +44,8 @@ func NewClone(ctx context.Context, root, dir, commit string) (*Clone, error) {
 	return &Clone{Dir: dir}, err
 }
 
-// Commit commits all files, and moves the tags of the modules to that commit. It amends the commit
-// that it made before.
+// Commit commits all files, and moves the tags of the modules to that commit. With amend, it amends
+// the previous commit.
 func (c *Clone) Commit(ctx context.Context, title string, amend bool, tags ...string) error {
 	args := []string{"commit", "--quiet", "--all", "--allow-empty", "--message", title}
 	if amend {
@@ -61,8 +61,8 @@ func (c *Clone) Commit(ctx context.Context, title string, amend bool, tags ...st
 	return err
 }
 
-// Run runs a command outside of the workspace and returns its standard output. The error has all
-// output.
+// Run runs a command outside of the workspace and returns its standard output. The error contains
+// all output.
 func (c *Clone) Run(ctx context.Context, dir, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir, cmd.Env = dir, c.environment()

@@ -1,4 +1,4 @@
-// Package v1 has the kinds of the operator, in a group of its own.
+// Package v1 contains the kinds of the operator, in its own API group.
 //
 // +kubebuilder:object:generate=true
 // +groupName=fleet.example.com

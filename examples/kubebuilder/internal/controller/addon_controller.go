@@ -19,7 +19,8 @@ type AddonReconciler struct {
 	client.Client
 
 	Fleet *fleet.Fleet
-	// Clusters has the identity of the cluster of an add-on. The fleet knows clusters by it.
+	// Clusters returns the identity of the cluster of an add-on. The fleet identifies clusters by
+	// this identity.
 	Clusters *controllerruntime.Runtimes
 	// Work is done in the remote cluster of the add-on.
 	Work func(ctx context.Context, addon *fleetv1.Addon) error
@@ -47,7 +48,7 @@ func (r *AddonReconciler) Reconcile(ctx context.Context, request ctrl.Request) (
 }
 
 // SetupWithManager adds the controller. A change in a remote cluster enqueues the add-ons of its
-// Cluster, which are other objects than the one that represents the cluster.
+// Cluster. An add-on is not the object that represents the cluster.
 func (r *AddonReconciler) SetupWithManager(mgr ctrl.Manager, events *controllerruntime.Listener) error {
 	source, err := controllerruntime.SourceFor(events, "addons", controllerruntime.EnqueueFor(r.Clusters, r.addonsOf),
 		controllerruntime.SourceOptions{})

@@ -1,4 +1,4 @@
-// Package crd has the custom resource definitions of this example.
+// Package crd contains the custom resource definitions of this example.
 package crd
 
 import (

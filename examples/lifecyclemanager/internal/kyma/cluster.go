@@ -55,8 +55,8 @@ func (r *Reconciler) claimCluster(ctx context.Context, there *skr.Runtime, kyma 
 }
 
 // claimToRemove is claimCluster for a Kyma that is deleted. It reports whether the kubeconfig leads
-// to another cluster than the one that the Kyma had. Nothing is removed there: the cluster was made
-// anew, or the kubeconfig is wrong.
+// to another cluster than the one that the Kyma had. Nothing is removed from that cluster, because
+// it was created again or the kubeconfig is wrong.
 func (r *Reconciler) claimToRemove(
 	ctx context.Context, there *skr.Runtime, kyma *v1beta2.Kyma,
 ) (isElsewhere bool, err error) {

@@ -44,8 +44,8 @@ func enabled(kyma *v1beta2.Kyma, manifest *v1beta2.Manifest) bool {
 // syncManifest makes or updates the Manifest of a module. A module that the catalog no longer has
 // stays as it is, and so does one with an older version in its channel: modules cannot go back.
 //
-// A module that was disabled and is enabled again goes on, unless its Manifest is deleted already.
-// A deleted one is made anew when it is gone.
+// A module that was disabled and is enabled again continues, unless its Manifest is already being
+// deleted. A deleted Manifest is created again when it is gone.
 func (r *Reconciler) syncManifest(
 	ctx context.Context, kyma *v1beta2.Kyma, module v1beta2.Module, templates map[string]*v1beta2.ModuleTemplate,
 ) (v1beta2.ModuleStatus, error) {
@@ -139,8 +139,8 @@ func (r *Reconciler) installedTemplate(
 	return template, nil
 }
 
-// holdTemplate keeps a ModuleTemplate for as long as a Manifest uses it. One that is being deleted
-// takes no finalizer: it has it already.
+// holdTemplate keeps a ModuleTemplate for as long as a Manifest uses it. A ModuleTemplate that is
+// being deleted accepts no new finalizer, but already has this one.
 func (r *Reconciler) holdTemplate(ctx context.Context, template *v1beta2.ModuleTemplate) error {
 	if !template.DeletionTimestamp.IsZero() {
 		return nil

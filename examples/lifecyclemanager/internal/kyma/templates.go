@@ -12,8 +12,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/internal/skr"
 )
 
-// Templates releases deleted ModuleTemplates that no Manifest uses. The objects of a used one are
-// still corrected, although the catalog no longer shows it.
+// Templates releases deleted ModuleTemplates that no Manifest uses. The objects of a used
+// ModuleTemplate are still corrected, although the catalog no longer shows it.
 type Templates struct {
 	Client client.Client
 	// Direct reads without a cache.

@@ -1,6 +1,6 @@
 // Package lab runs a control plane and its runtimes on one machine, for the demo and the tests of
 // this example. API servers, cert-manager's controllers, agents and the operator are real. The lab
-// stands in for machines and networks only: it starts the processes of Deployments, and leads
+// simulates only machines and networks: it starts the processes of Deployments, and routes
 // connections to them.
 package lab
 
@@ -46,11 +46,11 @@ type Options struct {
 	Runtimes []string
 	// Replicas is the number of operators. Default: 1.
 	Replicas int
-	// OperatorArgs are added to those of the operator's Deployment.
+	// OperatorArgs are added to the arguments of the operator's Deployment.
 	OperatorArgs []string
-	// CRDPaths are definitions in the control plane, beside those that are deployed.
+	// CRDPaths are definitions in the control plane, in addition to the deployed definitions.
 	CRDPaths []string
-	// Progress gets a line for each step of a long build. Default: nothing does.
+	// Progress gets a line for each step of a long build. Default: progress is discarded.
 	Progress io.Writer
 }
 
@@ -62,7 +62,7 @@ type Lab struct {
 	Options
 	// Plane is the control plane.
 	Plane client.Client
-	// Runtimes are by id.
+	// Runtimes maps the id of each runtime to the runtime.
 	Runtimes map[string]*Runtime
 
 	scheme   *runtime.Scheme
@@ -79,7 +79,7 @@ type Lab struct {
 // Runtime is one runtime with its machines.
 type Runtime struct {
 	client.Client
-	// Relay is the way of the operator to the API server.
+	// Relay connects the operator to the API server.
 	*rig.Relay
 
 	Server *apiserver.ControlPlane
@@ -215,7 +215,7 @@ func (l *Lab) StartCertManager() {
 }
 
 // Register creates the Kyma of a runtime, and the Secret with its kubeconfig, unless they exist.
-// The kubeconfig goes by the relay.
+// The kubeconfig leads through the relay.
 func (l *Lab) Register(id string, labels map[string]string) {
 	l.Helper()
 

@@ -70,8 +70,8 @@ func (l *Lab) Deploy(folder string) {
 
 func (l *Lab) operatorKubeconfig() string { return filepath.Join(l.Dir, "operator.kubeconfig") }
 
-// startService stands in for the load balancer and the Service of the events, and returns the
-// address. It leads connections to the endpoint that the operator has published.
+// startService simulates the load balancer and the Service of the events, and returns the address.
+// It routes connections to the endpoint that the operator has published.
 func (l *Lab) startService() (address string) {
 	relay, err := rig.NewRelayTo("127.0.0.1:0", func() string {
 		leader, err := l.Leader(context.Background())

@@ -16,15 +16,16 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 )
 
-// content has the objects of a ModuleTemplate.
+// content contains the objects of a ModuleTemplate.
 type content struct {
 	objects []*unstructured.Unstructured
 	// data is the custom resource, and ignored that which the policy leaves to the user.
 	data, ignored []*unstructured.Unstructured
 }
 
-// wantedContent returns that of the ModuleTemplate, nil if it is no longer the one that the
-// Manifest names. Then the Kyma controller names another one, or reports why not.
+// wantedContent returns the content of the ModuleTemplate. It returns nil if this is no longer the
+// ModuleTemplate that the Manifest names. In this case, the Kyma controller names another
+// ModuleTemplate, or reports why not.
 func (r *Reconciler) wantedContent(ctx context.Context, manifest *v1beta2.Manifest) (*content, error) {
 	template, err := r.storedTemplate(ctx, manifest)
 	if err != nil || template == nil || template.Generation != manifest.Spec.Template.Generation {

@@ -154,12 +154,12 @@ func (r *Reconciler) removeAll(
 	return left, "", nil
 }
 
-// plan has the objects to delete, by phase.
+// plan contains the objects to delete, by phase.
 type plan struct {
 	customs, others, namespaces, definitions []v1beta2.Object
-	// kinds are those of the definitions. Their objects end before the manager of the module.
+	// kinds are the kinds of the definitions. Their objects end before the manager of the module.
 	kinds []schema.GroupVersionKind
-	// theirs are the objects of other modules that have one of the definitions, too. Another
+	// theirs are the objects of other modules that also have one of the definitions. Another
 	// manager handles these objects.
 	theirs []v1beta2.Object
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/config/crd"
 )
 
-// Namespace has the Kyma and the catalog of a runtime.
+// Namespace contains the Kyma and the catalog of a runtime.
 const Namespace = "kyma-system"
 
 // Prepare applies the definitions and the namespace that the operator needs in a runtime, once for
@@ -46,9 +46,9 @@ func (r *Runtime) Prepare(ctx context.Context) error {
 // PrepareAgain makes the next Prepare apply everything.
 func (r *Runtime) PrepareAgain() { r.state.prepared.Store(false) }
 
-// Clean deletes the objects that Prepare has applied, and reports whether none is left. With the
-// definitions go the Kyma and the catalog. The namespace stays if others have objects there. In the
-// control plane the definitions stay, because they hold the Kymas of all runtimes.
+// Clean deletes the objects that Prepare has applied, and reports whether none is left. The Kyma
+// and the catalog are deleted with the definitions. The namespace stays if it contains other
+// objects. In the control plane the definitions stay, because they hold the Kymas of all runtimes.
 func (r *Runtime) Clean(ctx context.Context) (clean bool, err error) {
 	r.PrepareAgain()
 	local, err := r.Local(ctx)

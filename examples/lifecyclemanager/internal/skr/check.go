@@ -11,7 +11,7 @@ import (
 )
 
 // Check fails if the runtime cannot have the objects, before any of them is written. The error
-// names each of these. The kind of an object may be defined by another one.
+// names each such object. The kind of an object may be defined by another object.
 func (r *Runtime) Check(objects []*unstructured.Unstructured) error {
 	defined := definedBy(objects)
 	known := make(map[string]bool)
@@ -100,8 +100,9 @@ func isNamespaced(mapping *meta.RESTMapping) bool {
 	return mapping != nil && mapping.Scope.Name() == meta.RESTScopeNameNamespace
 }
 
-// Possible returns the objects of an inventory that the runtime can have. Others were never made:
-// they count as gone. An object of the cluster loses its namespace, as it did when it was made.
+// Possible returns the objects of an inventory that the runtime can have. All other objects were
+// never created, and count as gone. An object of the cluster loses its namespace, as it did when it
+// was made.
 //
 // A runtime may no longer serve the version by which an object was made. The object is still there,
 // so it is returned in a version that the runtime serves.

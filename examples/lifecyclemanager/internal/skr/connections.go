@@ -36,7 +36,7 @@ const (
 	MaxClients = 512
 )
 
-// Connections has one client for each runtime. It may be used concurrently. The installer of the
+// Connections keeps one client for each runtime. It may be used concurrently. The installer of the
 // agent uses Connect, and the reconcilers use Get.
 type Connections struct {
 	// Connect returns a client for a runtime, for [runtimes.SetUp].
@@ -145,8 +145,9 @@ func (c *Connections) For(events *controllerruntime.Source[ctrl.Request]) Connec
 // giveUpAfter is the default of GaveUp.
 const giveUpAfter = time.Hour
 
-// GaveUp reports whether an object is deleted for longer than after, 0 for 1 h, and err is that of
-// a connection. A runtime that answers is there, and an invalid kubeconfig says nothing about it.
+// GaveUp reports whether the deletion of an object began longer ago than after (0 means 1 h), and
+// err is the error of a connection. A runtime that answers still exists, and an invalid kubeconfig
+// proves nothing about the runtime.
 func GaveUp(object client.Object, after time.Duration, err error) bool {
 	var answer apierrors.APIStatus
 	var failed *url.Error // Each request of a client that fails without an answer ends with one.
@@ -155,8 +156,8 @@ func GaveUp(object client.Object, after time.Duration, err error) bool {
 		errors.As(err, &failed) && !errors.As(err, &answer) && !errors.Is(err, errManyKinds)
 }
 
-// Answers reports whether the runtime answers to a short question. The time of a visit may end
-// while a runtime is slow, or has many objects.
+// Answers reports whether the runtime answers a short request. The time of a visit may end while a
+// runtime is slow, or has many objects.
 func (r *Runtime) Answers(ctx context.Context) bool {
 	const patience = 5 * time.Second
 

@@ -27,12 +27,12 @@ const (
 	concurrent = 10
 )
 
-// Owner is that of the objects of one [Runtime.ApplyAll].
+// Owner is the owner of the objects of one [Runtime.ApplyAll].
 type Owner struct {
 	// Name is the value of [ModuleMark].
 	Name string
 	// Shares reports whether another owner still has an object, and with the same content. Nil
-	// means that no other one does.
+	// means that no other owner has an object.
 	Shares func(ctx context.Context, object *unstructured.Unstructured, other string) (has, same bool, err error)
 }
 
@@ -41,7 +41,7 @@ type Owner struct {
 var operatorItself = Owner{Name: "(" + FieldOwner + ")"}
 
 // claimAll decides about each object whether the owner may write it, and marks it. The error names
-// all objects of others.
+// all objects of other owners.
 func (r *Runtime) claimAll(ctx context.Context, owner Owner, objects []*unstructured.Unstructured) error {
 	return each(objects, func(object *unstructured.Unstructured) error { return r.claimObject(ctx, owner, object) })
 }
@@ -80,7 +80,7 @@ func isOurs(live *metav1.PartialObjectMetadata, owner Owner) bool {
 	return false
 }
 
-// leave lets an object of others stay as it is, or refuses it.
+// leave leaves an object of another owner unchanged, or refuses it.
 func leave(object *unstructured.Unstructured, owner Owner) error {
 	if utils.IsNamespace(object) {
 		onlyCreate(object)
@@ -95,7 +95,8 @@ func leave(object *unstructured.Unstructured, owner Owner) error {
 }
 
 // shareObject decides about an object with the mark of another owner. Two modules may have the same
-// object with the same content. It keeps the mark of the first until that one no longer has it.
+// object with the same content. The object keeps the mark of the first module until that module no
+// longer has the object.
 func (r *Runtime) shareObject(ctx context.Context, owner Owner, object *unstructured.Unstructured, other string) error {
 	if other == "" || other == owner.Name {
 		mark(object, owner.Name)
@@ -119,7 +120,7 @@ func (r *Runtime) shareObject(ctx context.Context, owner Owner, object *unstruct
 		onlyCreate(object)
 		return nil
 	}
-	// An object that is created once is left alone, as it exists.
+	// An object that is created only once is left unchanged, because it exists.
 	if same || object.GetAnnotations()[OnlyCreate] == "true" {
 		mark(object, other)
 		return nil

@@ -16,15 +16,15 @@ import (
 )
 
 const (
-	// VisitTime bounds the work for one runtime, so that a slow one does not keep a worker.
+	// VisitTime bounds the work for one runtime, so that a slow runtime does not occupy a worker.
 	VisitTime = 30 * time.Second
 	// cacheLag is the time after which a cache shows the write that came first.
 	cacheLag = 100 * time.Millisecond
 )
 
-// Clusters has the control plane and the runtimes, for a controller.
+// Clusters gives a controller access to the control plane and to the runtimes.
 type Clusters struct {
-	// Client is that of the control plane, with a cache, and Direct reads without it.
+	// Client is the client of the control plane with a cache. Direct reads without a cache.
 	Client client.Client
 	Direct client.Reader
 	// Connect returns the runtime of a Kyma.
@@ -43,7 +43,8 @@ var ErrEnded = errors.New("the object of the reconcile is gone")
 type step[T client.Object] func(ctx context.Context, object T) (ctrl.Result, error)
 
 // Reconcile calls keep, or remove for an object that is deleted, with a limit of 30 s. After an
-// error, it calls report. After a write by another one, and after [Unfinished], it is called again.
+// error, it calls report. After a write by another program, and after [Unfinished], it is called
+// again.
 func Reconcile[T client.Object](
 	ctx context.Context, object T, keep, remove step[T], report func(state v1beta2.State, problem error) error,
 ) (ctrl.Result, error) {
@@ -74,7 +75,8 @@ func Reconcile[T client.Object](
 }
 
 // Backoff returns the wait for objects that are not ready, or not gone. It is half of the time that
-// has passed since then, at least 200 ms and at most 1 min. An event comes before it.
+// has passed since the given time, at least 200 ms and at most 1 min. An event starts a reconcile
+// earlier than that.
 func Backoff(since metav1.Time) time.Duration {
 	const least, most = 200 * time.Millisecond, time.Minute
 	return max(least, min(time.Since(since.Time)/2, most))

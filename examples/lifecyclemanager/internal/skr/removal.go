@@ -19,7 +19,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/examples/lifecyclemanager/api/v1beta2"
 )
 
-// KeptFor is the annotation of a Namespace that was not deleted, with an object that is there.
+// KeptFor is the annotation of a Namespace that was not deleted, with the name of an object in it.
 const KeptFor = "operator.kyma-project.io/kept-for"
 
 // DeleteAll deletes objects that ApplyAll has made, in the opposite order, and returns those that
@@ -69,7 +69,7 @@ func protects(object *unstructured.Unstructured, local bool) bool {
 	return utils.IsCRD(object) && strings.HasSuffix(object.GetName(), "."+v1beta2.GroupVersion().Group)
 }
 
-// deleteObject reports whether the object is gone, or is not one of the operator.
+// deleteObject reports whether the object is gone, or does not belong to the operator.
 func (r *Runtime) deleteObject(ctx context.Context, object *unstructured.Unstructured) (gone bool, err error) {
 	if utils.IsNamespace(object) {
 		return r.DeleteNamespace(ctx, object)
@@ -85,7 +85,7 @@ func (r *Runtime) deleteObject(ctx context.Context, object *unstructured.Unstruc
 
 // DeleteNamespace deletes a Namespace of the operator. A Namespace with an object of others stays:
 // it loses the label, and an annotation names the object. DeleteNamespace reports whether the
-// operator no longer has it.
+// Namespace no longer belongs to the operator.
 func (r *Runtime) DeleteNamespace(ctx context.Context, object *unstructured.Unstructured) (gone bool, err error) {
 	live, err := r.readLive(ctx, object)
 	if err != nil || live == nil || live.Labels[ManagedByLabel] != FieldOwner {
@@ -106,7 +106,7 @@ func (r *Runtime) DeleteNamespace(ctx context.Context, object *unstructured.Unst
 	return r.deleteLive(ctx, live)
 }
 
-// deleteLive deletes the object that was read, and no successor of it.
+// deleteLive deletes only the object that was read, and not a successor with the same name.
 func (r *Runtime) deleteLive(ctx context.Context, live *metav1.PartialObjectMetadata) (gone bool, err error) {
 	object := &unstructured.Unstructured{}
 	object.SetGroupVersionKind(live.GroupVersionKind())
@@ -124,8 +124,8 @@ func (r *Runtime) deleteLive(ctx context.Context, live *metav1.PartialObjectMeta
 	return err == nil && left == nil, err
 }
 
-// readLive returns the metadata of an object, nil if there is none. Without its definition it is
-// gone, too.
+// readLive returns the metadata of an object, nil if there is none. An object without its
+// definition is gone as well.
 func (r *Runtime) readLive(
 	ctx context.Context, object *unstructured.Unstructured,
 ) (*metav1.PartialObjectMetadata, error) {
