@@ -1,4 +1,4 @@
-// Package test has the tests of all modules together. It is never released.
+// Package test contains the tests that need several modules. It is never released.
 package test
 
 import (
@@ -10,14 +10,14 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/testcache"
 )
 
-// Root returns the root of the repository that this file was compiled in.
+// Root returns the root of the repository in which this file was compiled.
 func Root() string {
 	_, file, _, _ := runtime.Caller(0)
 	return filepath.Dir(filepath.Dir(file))
 }
 
-// Read returns the content of a file, and go test notices a change of it. The path is relative to
-// the root of the repository.
+// Read returns the content of a file, and makes go test notice when the file changes. The path is
+// relative to the root of the repository.
 func Read(t testing.TB, path string) []byte {
 	t.Helper()
 	text, err := os.ReadFile(testcache.Path(filepath.Join(Root(), path)))

@@ -65,9 +65,9 @@ type Agent struct {
 type AgentOptions struct {
 	// Env is added to the environment that today's deployments set.
 	Env map[string]string
-	// Name is that of the log. Default: "agent".
+	// Name is the name of the log. Default: "agent".
 	Name string
-	// MetricsPort is fixed. Default: a free one.
+	// MetricsPort is a fixed port. Default: a free port.
 	MetricsPort int
 }
 
@@ -212,8 +212,8 @@ func GetWith(ctx context.Context, client *http.Client, url string) ([]byte, erro
 	return body, err
 }
 
-// Eventually waits until condition holds, and ends the test when it does not in time. It asks after
-// 10 ms first, and at least five times a second.
+// Eventually waits until condition holds, and ends the test if this takes too long. It checks the
+// condition first after 10 ms, and then at least five times a second.
 func Eventually(t testing.TB, timeout time.Duration, what string, condition func() bool) {
 	t.Helper()
 
@@ -257,7 +257,7 @@ func Environ(env map[string]string) (pairs []string) {
 	return pairs
 }
 
-// VolumeEnv has the settings of an agent with the key material of a volume.
+// VolumeEnv returns the settings of an agent with the key material of a volume.
 func VolumeEnv(volume *testpki.Volume) map[string]string {
 	ca, cert, key := volume.Paths()
 	return map[string]string{"CA_CERT": ca, "TLS_CERT": cert, "TLS_KEY": key}
@@ -278,8 +278,9 @@ func Telling(out string, code int) string {
 	return ""
 }
 
-// KeepsSecrets fails the test if the log of a process has key material or tokens: armour, lines of
-// Base64, bytes in hexadecimal digits. A log may have fingerprints, which are hashes.
+// KeepsSecrets fails the test if the log of a process contains key material or tokens: armour,
+// lines of Base64, bytes in hexadecimal digits. A log may contain fingerprints, because they are
+// hashes.
 func KeepsSecrets(t testing.TB, log string, secrets ...[]byte) {
 	t.Helper()
 

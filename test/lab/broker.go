@@ -21,8 +21,9 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/keys/testpki"
 )
 
-// NATSServers returns programs by name: "embedded" is our build of the newest NATS server, "debian" the
-// one that is installed. Without the latter it is left out, or the test fails under CI=true.
+// NATSServers returns programs by name: "embedded" is our build of the newest NATS server, "debian"
+// the installed server. If no server is installed, "debian" is left out, or the test fails under
+// CI=true.
 func NATSServers(t testing.TB) map[string]string {
 	t.Helper()
 
@@ -71,13 +72,13 @@ type BrokerNode struct {
 
 // BrokerOptions are the choices of [StartBroker].
 type BrokerOptions struct {
-	// Program is the path of the server. Default: the embedded one.
+	// Program is the path of the server. Default: the embedded server.
 	Program string
 	// Nodes is the size of the cluster. Default: one server.
 	Nodes int
 	// Sync means that a message is on the disk before it is acknowledged.
 	Sync bool
-	// Lenient makes the embedded server read requests as servers before strict JSON do.
+	// Lenient makes the embedded server read requests like servers without strict JSON.
 	Lenient bool
 	// TLSFirst lets the server wait for TLS before its first line. It needs a server from 2.10.
 	TLSFirst bool
@@ -168,8 +169,8 @@ func (b *Broker) Reload(users ...natsjetstream.User) {
 	}
 }
 
-// NewBrokerNode returns a server that is not running yet. Its configuration is the file nats.conf. The
-// default program is the embedded one.
+// NewBrokerNode returns a server that is not running yet. Its configuration is the file nats.conf.
+// The default program is the embedded server.
 func NewBrokerNode(t testing.TB, name, program string) *BrokerNode {
 	t.Helper()
 
@@ -206,7 +207,7 @@ func (n *BrokerNode) Await() {
 	Eventually(n.t, patience, n.Name+" accepts connections", func() bool { return Accepts(n.Addr) })
 }
 
-// Freeze returns when all threads of the server stand still.
+// Freeze stops the server, and returns when all its threads have stopped.
 func (n *BrokerNode) Freeze() {
 	n.t.Helper()
 	n.Process.Freeze()
@@ -239,12 +240,12 @@ func (b *Broker) Dial(leaf *testpki.Leaf, opts ...nats.Option) (*nats.Conn, erro
 	return nats.Connect(b.URLs(), append([]nats.Option{nats.Secure(config), nats.Timeout(patience)}, opts...)...)
 }
 
-// Certificate is that of a runtime.
+// Certificate returns the certificate of a runtime.
 func (b *Broker) Certificate(runtime core.RuntimeID) *testpki.Leaf {
 	return Must(b.CA.Client(string(runtime), testpki.Options{DNSNames: []string{RuntimeDomain(runtime)}}))
 }
 
-// Forwarder connects a runtime as an agent does. Options of the connection win.
+// Forwarder connects a runtime as an agent does. Options of the connection take precedence.
 func (b *Broker) Forwarder(
 	runtime core.RuntimeID, opts natsjetstream.ForwarderOptions, connect ...nats.Option,
 ) *natsjetstream.Forwarder {
@@ -259,10 +260,11 @@ func (b *Broker) Forwarder(
 	return Must(natsjetstream.NewForwarder(conn, runtime, opts))
 }
 
-// Prompt makes connections that are lost come back soon.
+// Prompt contains options that restore lost connections soon.
 var Prompt = []nats.Option{nats.ReconnectWait(100 * time.Millisecond), nats.ReconnectJitter(0, 0)}
 
-// Operator connects the operator of a manager as the guide does. Options of the caller win.
+// Operator connects the operator of a manager as the guide does. Options of the caller take
+// precedence.
 func (b *Broker) Operator(manager core.Manager, opts ...nats.Option) *nats.Conn {
 	b.T.Helper()
 

@@ -35,8 +35,8 @@ var shared struct {
 }
 
 // SharedAPIServer returns the API server that all tests of a process share. The first call starts
-// it with opts, later calls ignore them. A test must remove its objects, or give them names of
-// their own. TestMain must call [StopSharedAPIServer].
+// it with opts, later calls ignore them. A test must remove its objects, or give them unique names.
+// TestMain must call [StopSharedAPIServer].
 func SharedAPIServer(t testing.TB, opts apiserver.Options) *apiserver.ControlPlane {
 	t.Helper()
 
@@ -77,11 +77,11 @@ func RunTests(m *testing.M) int {
 	return code
 }
 
-// Namespace has the objects in the control plane that represent runtimes.
+// Namespace contains the objects in the control plane that represent runtimes.
 const Namespace = "default"
 
-// AddRuntime creates the object that represents a runtime: a ConfigMap of its name with the domain
-// that its certificate carries.
+// AddRuntime creates the object that represents a runtime: a ConfigMap with its name and with the
+// domain in its certificate.
 func AddRuntime(t testing.TB, plane *apiserver.ControlPlane, name, domain string) types.NamespacedName {
 	t.Helper()
 
@@ -144,7 +144,7 @@ func FailedOpen(t testing.TB, plane *apiserver.ControlPlane, labels ...string) i
 	return int(Sum(ScrapeAPIServer(t, plane), "apiserver_admission_webhook_fail_open_count", labels...))
 }
 
-// Left returns all objects of a cluster, of any kind but Event, that the condition holds for.
+// Left returns all objects of a cluster, except Events, for which the condition holds.
 func Left(t testing.TB, plane *apiserver.ControlPlane, condition func(*metav1.PartialObjectMetadata) bool) (left []string) {
 	t.Helper()
 	if err := plane.Objects(t.Context(), func(kind string, o *metav1.PartialObjectMetadata) {

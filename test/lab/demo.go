@@ -18,15 +18,15 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/lab/machine"
 )
 
-// Demo is the [testing.TB] of a program that is no test, so that demos use the laboratory as suites
-// do. A failure also ends its context. Its methods may be called concurrently, but Fatal only in the
-// goroutine of [Play] or of a cleanup. Methods of testing.TB that are not here panic.
+// Demo is the [testing.TB] of a program that is not a test, so that demos can use the laboratory as
+// suites do. A failure also ends its context. Its methods may be called concurrently, but Fatal
+// only in the goroutine of [Play] or of a cleanup. All other methods of testing.TB panic.
 type Demo struct {
 	testing.TB
 
 	// Dir is a folder of this run.
 	Dir string
-	// Logger is that of the libraries and of Logf. It writes to a file.
+	// Logger is the logger of the libraries and of Logf. It writes to a file.
 	Logger *slog.Logger
 
 	ctx     context.Context //nolint:containedctx // As a test has one.
@@ -198,7 +198,7 @@ func (d *Demo) Logf(format string, args ...any) {
 	d.Logger.Info("demo", "text", fmt.Sprintf(format, args...))
 }
 
-// TempDir implements [testing.TB]. The folder goes with that of the run.
+// TempDir implements [testing.TB]. The folder is removed with the folder of the run.
 func (d *Demo) TempDir() string {
 	dir, err := os.MkdirTemp(d.Dir, "tmp-")
 	NoError(d, err)

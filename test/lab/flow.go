@@ -21,14 +21,14 @@ type Arrival struct {
 	Object  string
 }
 
-// Arrivals has the deliveries to an operator. Its zero value has none.
+// Arrivals records the deliveries to an operator. The zero value is ready to use.
 type Arrivals struct {
 	mu      sync.Mutex
 	counts  map[Arrival]int
 	resyncs map[Arrival]time.Time // the last ones, without object
 }
 
-// Delivered notes a delivery that was enqueued. It fits the hook of a source.
+// Delivered notes a delivery that was enqueued. It can be the hook of a source.
 func (a *Arrivals) Delivered(h hook.Handled) {
 	if h.Err == nil && h.Requests == 1 {
 		d := h.Delivery
@@ -36,7 +36,7 @@ func (a *Arrivals) Delivered(h hook.Handled) {
 	}
 }
 
-// Note notes an arrival. A resync is one of all objects.
+// Note notes an arrival. A resync counts as an arrival of all objects.
 func (a *Arrivals) Note(arrival Arrival, resync bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -93,15 +93,15 @@ func (a *Arrivals) lastResync(of Arrival) time.Time {
 	return a.resyncs[of]
 }
 
-// Flow is a stream of writes in one runtime, each of another object. It is the oracle of what may
-// not be lost: each write arrives after its commit. In a [Window] a resync after its commit may.
+// Flow is a stream of writes in one runtime, each of another object. It checks that no write is
+// lost: after the commit of each write, an event or, in a [Window], a resync must arrive.
 type Flow struct {
 	t        testing.TB
 	arrivals *Arrivals
 	of       Arrival // without object
 	stop     func()
 	// failedOpen returns how many writes the API server has admitted without an answer of the agent
-	// since [Flow.ExcuseStalls]. Nil is none.
+	// since [Flow.ExcuseStalls]. Nil means that no API server is asked.
 	failedOpen func() int
 
 	mu          sync.Mutex
@@ -118,17 +118,17 @@ const longestWait = time.Minute
 // stall is a time that a write takes only on a machine that stalls.
 const stall = time.Second
 
-// Window has the writes from one number to before another, in which a resync may stand in for an
+// Window contains the writes from one number to before another, for which a resync may replace an
 // event.
 type Window struct{ From, To int }
 
-// mostWrites bounds the writes of a flow that are under way. Without a bound, the writes of a machine
-// that is too slow for the rate pile up, and make the machine slower still. A machine that keeps the
-// rate has one of them under way.
+// mostWrites bounds the writes of a flow that are under way. Without a bound, the writes of a
+// machine that is too slow for the rate pile up, and make the machine slower still. A machine that
+// keeps the rate has at most one write under way.
 const mostWrites = 4
 
 // StartFlow writes with create in that interval. A slow write does not delay the next one, unless
-// [mostWrites] are under way. The arrivals are those for one manager.
+// [mostWrites] are under way. Only arrivals for one manager count.
 func StartFlow(
 	t testing.TB, arrivals *Arrivals, runtime core.RuntimeID, manager core.Manager, every time.Duration,
 	create func(ctx context.Context, object string) error,
@@ -213,8 +213,8 @@ func (f *Flow) Committed() int {
 	return len(f.commits)
 }
 
-// Rates returns the writes in a second, and the writes that were due in a second. The first is the
-// lower one when the machine was too slow for the interval.
+// Rates returns the writes in a second, and the writes that were due in a second. The first number
+// is lower if the machine was too slow for the interval.
 func (f *Flow) Rates() (written, due float64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -21,25 +21,26 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/lab/machine"
 )
 
-// GatewayOptions are the choices of [StartGateway]. Files are those of one secret each; nginx reads them when it
-// starts and at [Nginx.Reload].
+// GatewayOptions are the choices of [StartGateway]. nginx reads the files when it starts and at
+// [Nginx.Reload].
 type GatewayOptions struct {
-	// Addr is where runtimes connect. Default: a free port.
+	// Addr is the address to which runtimes connect. Default: a free port.
 	Addr string
-	// Certificate and Key are for runtimes. ClientCA is the bundle that the certificates of
-	// runtimes must chain to.
+	// Certificate and Key are for runtimes. ClientCA is the bundle to which the certificates of
+	// runtimes must chain.
 	Certificate, Key, ClientCA string
-	// Lax admits every client, with any certificate or none: a gateway that is set up
-	// wrongly. Default: it demands one that chains to ClientCA.
+	// Lax admits every client, with any certificate or none, like a gateway that is set up wrongly.
+	// Default: the gateway demands a certificate that chains to ClientCA.
 	Lax bool
 
 	// Upstream is the address of the listener.
 	Upstream string
-	// Others are further replicas of the listener. The gateway asks all in turn, and each request
-	// once: it tries no other replica after a failure.
+	// Others are further replicas of the listener. The gateway uses all replicas in turn, and sends
+	// each request only once: it tries no other replica after a failure.
 	Others []string
 	// UpstreamCertificate and UpstreamKey are the gateway's own client certificate for mTLS to the
-	// listener, and UpstreamCA the bundle for the listener's. Default: plain HTTP.
+	// listener, and UpstreamCA is the bundle for the certificate of the listener. Default: plain
+	// HTTP.
 	UpstreamCertificate, UpstreamKey, UpstreamCA string
 	// Bind is the address from which the gateway connects to the listener. By default the system
 	// chooses it.
@@ -127,7 +128,8 @@ func StartGateway(t testing.TB, opts GatewayOptions) *Nginx {
 }
 
 // Reload makes nginx read its files again: new workers take new connections, and those that exist
-// end with their requests. It does not wait for that. A broken file is logged, and changes nothing.
+// end with their requests. It does not wait for the new workers. A broken file is logged, and
+// changes nothing.
 func (n *Nginx) Reload() {
 	n.t.Helper()
 	if err := n.Signal(syscall.SIGHUP); err != nil {

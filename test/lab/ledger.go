@@ -10,25 +10,26 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/lab/record"
 )
 
-// Write is one that a writer made and that the API server confirmed.
+// Write is a write that the API server has confirmed.
 type Write struct {
 	// Object is the name of the object.
 	Object string
 	// Version is the resource version that the write led to, 0 for a delete.
 	Version uint64
-	// Sent and Returned are when the writer began, and when it had the answer: it was committed
-	// between them. See [record.Now].
+	// Sent and Returned are the times at which the writer began and got the answer. The write was
+	// committed between these times. See [record.Now].
 	Sent, Returned time.Duration
 }
 
-// Ledger holds the writes that an operator has to see. All its methods may be called concurrently.
+// Ledger contains the writes that an operator must observe. All its methods may be called
+// concurrently.
 type Ledger struct {
 	mu     sync.Mutex
 	writes map[string][]Write
 	count  int
 }
 
-// NewLedger returns an empty one.
+// NewLedger returns an empty ledger.
 func NewLedger() *Ledger { return &Ledger{writes: make(map[string][]Write)} }
 
 // Add adds a write. Writes to one object are added in their order.

@@ -24,7 +24,7 @@ func NewPKI(t testing.TB) *PKI {
 }
 
 // RuntimeVolume returns a volume with the secret of a runtime's agent: its client certificate,
-// which the webhook serves, too.
+// which is also the certificate of the webhook.
 func (p *PKI) RuntimeVolume(runtime, domain string) *testpki.Volume {
 	p.t.Helper()
 	return p.Volume(Must(RuntimeLeaf(p.CA, runtime, domain)))

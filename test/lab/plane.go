@@ -54,9 +54,9 @@ type Plane struct {
 type PlaneOptions struct {
 	// Listener are further choices of the listener.
 	Listener listener.Options
-	// Verifier decides about events. Default: it takes those of any certificate of the PKI.
+	// Verifier decides about events. Default: events with any certificate of the PKI are accepted.
 	Verifier core.Verifier
-	// Handler takes the deliveries instead of a workqueue.
+	// Handler receives the deliveries instead of a workqueue.
 	Handler core.Handler
 	// Reconcile is called within each reconcile. The controller gets its error or result.
 	Reconcile func(ctx context.Context, look Look) (reconcile.Result, error)
@@ -135,7 +135,7 @@ func (p *Plane) startController(opts PlaneOptions) core.Handler {
 	return p.source
 }
 
-// Client returns c for one reconcile, as an operator uses it.
+// Client wraps c for one reconcile, as an operator does.
 func (p *Plane) Client(look Look, c client.Client) client.Client {
 	return p.source.Client(look, look.Runtime, c)
 }
@@ -153,7 +153,7 @@ func (p *Plane) Started(look Look) []time.Time {
 	return slices.Clone(p.started[look])
 }
 
-// Set lets a fault begin, and the one before end.
+// Set begins a fault, and ends the previous fault.
 func (p *Plane) Set(fault Fault) {
 	before, _ := p.front.now()
 	p.front.Set(fault, 0)
@@ -180,7 +180,7 @@ type Fault string
 
 // The faults of a [Plane] and of a [Front].
 const (
-	// Up is none.
+	// Up means that there is no fault.
 	Up Fault = "up"
 	// Refusing closes the port and the connections.
 	Refusing Fault = "refused"
@@ -190,10 +190,10 @@ const (
 	TooFast Fault = "429"
 	// Forbidden answers 403.
 	Forbidden Fault = "403"
-	// Hanging takes requests and never answers.
+	// Hanging accepts requests and never answers.
 	Hanging Fault = "hanging"
-	// HalfOpen discards the bytes of a connection, and sends none. Connections made before or
-	// meanwhile stay like that when the fault ends.
+	// HalfOpen discards the bytes of a connection, and sends none. Connections that exist at the
+	// end of the fault stay half open.
 	HalfOpen Fault = "half-open"
 	// NoHandshake accepts connections and never sends a byte.
 	NoHandshake Fault = "no handshake"
@@ -203,8 +203,8 @@ const (
 	OtherName Fault = "other name"
 )
 
-// Front is an HTTPS server for runtimes, with the faults of its answers and of its certificate. The relay before it has
-// those of connections.
+// Front is an HTTPS server for runtimes, with the faults of its answers and of its certificate. The
+// relay in front of it has the faults of connections.
 type Front struct {
 	Addr string
 
@@ -292,7 +292,8 @@ func (f *Front) now() (fault Fault, wait int) {
 	return f.fault, f.wait
 }
 
-// Set lets a fault begin, and the one before end. Answers ask for a wait of so many seconds, 0 for none.
+// Set begins a fault, and ends the previous fault. Answers ask for a wait of wait seconds, 0 for no
+// wait.
 func (f *Front) Set(fault Fault, wait int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

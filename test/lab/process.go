@@ -21,8 +21,8 @@ type Process struct {
 	env, args       []string
 }
 
-// NewProcess returns a process of the program at path with that environment, and no other, and with
-// the arguments. It is not running yet.
+// NewProcess returns a process of the program at path with only the given environment, and with the
+// arguments. It is not running yet.
 func NewProcess(t testing.TB, name, path string, env []string, args ...string) *Process {
 	t.Helper()
 
@@ -37,7 +37,8 @@ func NewProcess(t testing.TB, name, path string, env []string, args ...string) *
 	return p
 }
 
-// Launch starts the program and does not wait until it is ready. One that runs goes on.
+// Launch starts the program and does not wait until it is ready. A program that is already running
+// continues.
 func (p *Process) Launch() {
 	p.t.Helper()
 
@@ -57,7 +58,7 @@ func (p *Process) Running() bool { return p.Process != nil && p.Process.Running(
 // Freeze stops the program until Thaw. It keeps its memory, files and connections.
 func (p *Process) Freeze() { p.signal(syscall.SIGSTOP) }
 
-// Thaw lets the program go on.
+// Thaw lets the program continue.
 func (p *Process) Thaw() { p.signal(syscall.SIGCONT) }
 
 func (p *Process) signal(s os.Signal) {
@@ -102,7 +103,8 @@ func Session(t testing.TB, leader int) []Child {
 	return processes(func(s procfs.ProcStat) bool { return s.Session == leader && s.PID != leader && s.State != "Z" })
 }
 
-// Children returns the processes that this one has started, also those that have ended and are not waited for.
+// Children returns the processes that this process has started, including processes that have ended
+// and are not waited for.
 func Children() []Child {
 	return processes(func(s procfs.ProcStat) bool { return s.PPID == os.Getpid() })
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/lab/record"
 )
 
-// Relay passes connections on to one of its backends, as a Service of Kubernetes does. It can make
-// faults. All its methods may be called concurrently.
+// Relay passes connections on to one of its backends, as a Service of Kubernetes does. It can
+// inject faults. All its methods may be called concurrently.
 type Relay struct {
 	addr   string
 	grace  time.Duration
@@ -37,12 +37,12 @@ type backend struct {
 }
 
 // NewRelay returns a relay that listens at addr. A backend that does not answer for the time of
-// grace is left out until it does; before, connections that are meant for it fail.
+// grace is left out until it answers. Before that, connections to this backend fail.
 func NewRelay(addr string, grace time.Duration, backends ...string) (*Relay, error) {
 	return newRelay(listenHere, addr, grace, backends)
 }
 
-// NewRelayOn is [NewRelay] on a listener that exists already, so that no other process can take its address.
+// NewRelayOn is [NewRelay] on an existing listener, so that no other process can take its address.
 func NewRelayOn(l net.Listener, grace time.Duration, backends ...string) (*Relay, error) {
 	reserved := l
 	listen := func(addr string) (net.Listener, error) {
@@ -126,7 +126,7 @@ func (r *Relay) Open() error {
 	return nil
 }
 
-// Addr is where the relay listens.
+// Addr returns the address at which the relay listens.
 func (r *Relay) Addr() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -154,8 +154,8 @@ func (r *Relay) Cut() {
 	})
 }
 
-// Close refuses connections for good, and closes all, also frozen ones. It waits for its
-// goroutines.
+// Close refuses connections from now on, and closes all connections, including frozen connections.
+// It waits for its goroutines.
 func (r *Relay) Close() {
 	r.Refuse()
 	r.each((*link).close)
@@ -186,7 +186,8 @@ func (r *Relay) Hold(on bool) {
 	r.holding = on
 }
 
-// Failed returns when connections failed because there was no backend for them: see [record.Now].
+// Failed returns the times at which connections failed because there was no backend for them: see
+// [record.Now].
 func (r *Relay) Failed() []time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()

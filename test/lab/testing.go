@@ -36,7 +36,8 @@ func Must[T any](value T, err error) T {
 	return value
 }
 
-// Complaints counts the problems that a check reports, and fails no test: it shows that the check can fail.
+// Complaints counts the problems that a check reports, and fails no test. It shows that the check
+// can fail.
 type Complaints struct {
 	testing.TB
 
@@ -95,14 +96,15 @@ func Run(t testing.TB, name string, start func(context.Context) error) (stop fun
 
 func loopback() []net.IP { return []net.IP{net.IPv4(127, 0, 0, 1)} }
 
-// BothUsages are those of the certificate of an agent, which is shown to the control plane and to
-// API servers.
+// BothUsages returns the key usages of the certificate of an agent, which the agent presents to the
+// control plane and to API servers.
 func BothUsages() []x509.ExtKeyUsage {
 	return []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth}
 }
 
-// FreePort returns a port of the loopback interface without listener, which no connection of this
-// machine gets until the test ends. So a process of the test may close it and open it again.
+// FreePort returns a port of the loopback interface without a listener. No connection of this
+// machine gets the port until the test ends. So a process of the test may close it and open it
+// again.
 func FreePort(t testing.TB) int {
 	t.Helper()
 
@@ -132,7 +134,7 @@ type Steps struct {
 	table []string
 }
 
-// NewSteps returns no steps. The first one begins now.
+// NewSteps returns an empty list of steps. The first step begins now.
 func NewSteps() *Steps { return &Steps{begun: time.Now()} }
 
 // Done adds a step that has ended.
@@ -161,7 +163,7 @@ func (s *Steps) Log(t testing.TB) {
 // Patience is the limit for a wait on an API server, a controller or a process, also on a busy machine.
 const Patience = 5 * time.Minute
 
-// Same wants two values to be equal, where nil equals empty. The text says what they are.
+// Same fails the test unless two values are equal. Nil equals empty. The text describes the values.
 func Same[T any](t testing.TB, what string, want, have T, opts ...cmp.Option) {
 	t.Helper()
 	if diff := cmp.Diff(want, have, append(opts, cmpopts.EquateEmpty())...); diff != "" {
@@ -169,7 +171,7 @@ func Same[T any](t testing.TB, what string, want, have T, opts ...cmp.Option) {
 	}
 }
 
-// Says wants each part in a text.
+// Says fails the test unless the text contains each part.
 func Says(t testing.TB, what, text string, parts ...string) {
 	t.Helper()
 	for _, part := range parts {
@@ -179,7 +181,7 @@ func Says(t testing.TB, what, text string, parts ...string) {
 	}
 }
 
-// Fails wants an error with each part in its text.
+// Fails fails the test unless err is an error with each part in its text.
 func Fails(t testing.TB, what string, err error, parts ...string) {
 	t.Helper()
 	if err == nil {

@@ -34,7 +34,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
-// Watch makes the API server of a runtime send its reviews to an agent, and returns when it does.
+// Watch makes the API server of a runtime send its reviews to an agent, and returns when the agent
+// gets them.
 func Watch(t testing.TB, runtime *apiserver.ControlPlane, agent *Agent, caBundle []byte,
 	watches ...watch.Watch,
 ) {
@@ -210,11 +211,11 @@ func startSlowWebhook(t testing.TB, pki *PKI, delay time.Duration) (port int, ca
 // Canary is a Lease, and a service account that may patch it and do nothing else.
 type Canary struct {
 	Lease types.NamespacedName
-	// Env are the settings of an agent with this canary, its interval left out.
+	// Env contains the settings of an agent with this canary, except for its interval.
 	Env map[string]string
 }
 
-// NewCanary creates the Lease and the service account in a runtime, both of that name.
+// NewCanary creates the Lease and the service account in a runtime, both with the given name.
 func NewCanary(t testing.TB, runtime *apiserver.ControlPlane, name string) *Canary {
 	t.Helper()
 

@@ -20,7 +20,8 @@ func WidgetCRD() *apiextensionsv1.CustomResourceDefinition {
 	return Definition(Widgets().Group, Widgets().Resource, WidgetKind().Kind)
 }
 
-// Definition defines a custom resource of version v1 in namespaces, which has a status and any fields.
+// Definition returns the definition of a namespaced custom resource of version v1 with a status and
+// any fields.
 func Definition(group, plural, kind string) *apiextensionsv1.CustomResourceDefinition {
 	return &apiextensionsv1.CustomResourceDefinition{
 		ObjectMeta: metav1.ObjectMeta{Name: plural + "." + group},
@@ -47,7 +48,7 @@ func MetadataOf(kind schema.GroupVersionKind) *metav1.PartialObjectMetadata {
 	return object
 }
 
-// Widget returns one with a spec that says n.
+// Widget returns a widget with n in its spec.
 func Widget(namespace, name string, labels map[string]string, n int64) *unstructured.Unstructured {
 	w := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"n": n}}}
 	w.SetGroupVersionKind(WidgetKind())

@@ -29,8 +29,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/lab/apiserver"
 )
 
-// Agent is the library that cmd/agent runs, with the program that measures as its change source. It
-// binds no ports: nothing connects to its listeners.
+// Agent is the library that cmd/agent runs. The measuring program is its change source. It binds no
+// ports, so nothing connects to its listeners.
 type Agent struct {
 	// Kill ends the agent. Pending events are lost.
 	Kill func()
@@ -39,7 +39,7 @@ type Agent struct {
 	inbox   *agentlib.Inbox
 }
 
-// StartAgent starts an agent until ctx ends, and returns when it takes changes.
+// StartAgent starts an agent, which runs until ctx ends. It returns when the agent accepts changes.
 func StartAgent(
 	ctx context.Context, manager core.Manager, address string, parts agentlib.Parts, opts agentlib.Options,
 ) (*Agent, error) {
@@ -54,7 +54,7 @@ func StartAgent(
 	parts.Source = func(ctx context.Context, inbox *agentlib.Inbox) error {
 		inbox.Proved(manager)
 		started <- inbox
-		// As an informer proves that it works.
+		// An informer proves in the same way that it works.
 		periodic.Call(ctx, opts.Outbox.HeartbeatInterval/2, func() { inbox.Proved(manager) })
 		return nil
 	}
@@ -107,7 +107,7 @@ func RuntimeNumber(name string) (int, error) {
 // Change offers a change to the agent.
 func (a *Agent) Change(event core.WatchEvent) { a.inbox.Accept(a.manager, event) }
 
-// Saw offers an update of an object of that kind, which had the version base before.
+// Saw offers an update of an object of kind, which had the version base before.
 func (a *Agent) Saw(kind schema.GroupVersionKind, object client.Object, base int) {
 	a.Change(core.WatchEvent{
 		Watched: client.ObjectKeyFromObject(object), WatchedGVK: kind, Operation: core.OperationUpdate, Time: time.Now(),
@@ -121,8 +121,8 @@ func Paths(v *testpki.Volume) keys.Paths {
 	return keys.Paths{CA: ca, Certificate: certificate, Key: key}
 }
 
-// WatchConfigMaps starts the agent of a runtime of that name, for its ConfigMaps with the label
-// scene of that value. It returns when a webhook or, with SOURCE=informer, the agent watches them.
+// WatchConfigMaps starts the agent of a runtime for the ConfigMaps whose label scene has a value.
+// It returns when a webhook or, with SOURCE=informer, the agent watches these ConfigMaps.
 func WatchConfigMaps(
 	t testing.TB, runtime *apiserver.ControlPlane, pki *lab.PKI, manager core.Manager, address, name string, env map[string]string,
 ) {
@@ -139,7 +139,7 @@ func WatchConfigMaps(
 	if informs {
 		return
 	}
-	// With the default timeout, a busy machine lets writes pass that were not reviewed.
+	// With the default timeout, a busy machine would admit writes without a review.
 	opts := admission.ConfigurationOptions{Timeout: 10 * time.Second}
 	lab.Register(t, runtime, name, agent.WebhookPort, pki.CA.PEM, opts, watched)
 	lab.AwaitReviews(t, runtime, agent, watched.Selector.Labels)

@@ -1,5 +1,5 @@
-// Package kit is shared by the programs that measure: processes with their use of resources, key
-// material, agents and delays.
+// Package kit contains the parts that measuring programs share: processes with their use of
+// resources, key material, agents and delays.
 package kit
 
 import (
@@ -29,7 +29,7 @@ const (
 	settingsVariable = "BENCH_SETTINGS"
 )
 
-// Main runs the role of a [Process], or the tests, and returns the exit code.
+// Main runs the role of a [Process] or the tests, and returns the exit code.
 func Main(m *testing.M, roles map[string]func(context.Context) error) int {
 	role := roles[os.Getenv(roleVariable)]
 	if role == nil {
@@ -60,11 +60,11 @@ func Answer(answer func(question string) any) error {
 	return nil
 }
 
-// Process is this program in another role. The test kills it.
+// Process is this program in another role. The test ends the process.
 type Process struct {
 	*machine.Process
 
-	// Lines are those of its standard output.
+	// Lines are the lines of its standard output.
 	Lines <-chan string
 
 	t  testing.TB
@@ -78,7 +78,7 @@ func Start(t testing.TB, role string, settings any, env ...string) *Process {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), roleVariable+"="+role, settingsVariable+"="+string(lab.Must(json.Marshal(settings))))
 	cmd.Env = append(cmd.Env, env...)
-	out, stdout, err := os.Pipe() // Unlike that of the command, it is read to its end after the end of the process.
+	out, stdout, err := os.Pipe() // Unlike the pipe of the command, it is read completely after the process has ended.
 	lab.NoError(t, err)
 	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = stdout, os.Stderr, machine.OwnGroup()
 	in := lab.Must(cmd.StdinPipe())
@@ -148,11 +148,12 @@ func UsageOf(pid int) (u Usage, err error) {
 // Oracle knows when each runtime changed, and when it was reconciled (see [record.Now]). It is safe
 // for concurrent use.
 type Oracle struct {
-	// Latency is from a change to the start of the first reconcile after it.
+	// Latency is the time from a change to the start of the first reconcile after the change.
 	Latency Samples
 
 	mu sync.Mutex
-	// unseen has the times of the changes of each runtime that no reconcile began after.
+	// unseen contains, for each runtime, the times of the changes after which no reconcile has
+	// begun.
 	unseen         [][]time.Duration
 	changes, looks int64
 }
@@ -182,7 +183,7 @@ func (o *Oracle) Reconciled(runtime int, began time.Duration) {
 	o.unseen[runtime] = all[:copy(all, all[seen:])]
 }
 
-// Missing returns the number of runtimes that are not reconciled after their last change until a
+// Missing returns the number of runtimes that no reconcile has read between their last change and a
 // time.
 func (o *Oracle) Missing(until time.Duration) (n int) {
 	o.mu.Lock()

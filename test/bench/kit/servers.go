@@ -27,13 +27,14 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
-// Servers are stand-ins for API servers behind one address. The name of the host, or the first part of
-// a path below an IP address, names one of them. They know discovery, gets, lists, watches, creation and
-// server-side apply. Deployments are ready immediately, and each Service has an endpoint.
+// Servers simulates API servers behind one address. The name of the host, or the first part of a
+// path below an IP address, selects a server. The servers support discovery, gets, lists, watches,
+// creation and server-side apply. Deployments are ready immediately, and each Service has an
+// endpoint.
 type Servers struct {
 	*httptest.Server
 
-	// Requests counts all but watches. Watches and Connections are those that are open.
+	// Requests counts all requests except watches. Watches and Connections count what is open.
 	Requests, Watches, Connections atomic.Int64
 	// Latency is the time of each answer, as a [time.Duration].
 	Latency atomic.Int64
@@ -47,7 +48,7 @@ type Servers struct {
 
 type digest [16]byte
 
-// Store has the objects of one API server. Those that are listed are of one kind.
+// Store contains the objects of one API server. All listed objects have the same kind.
 type Store struct {
 	servers  *Servers
 	name     string
@@ -90,7 +91,7 @@ func StartServers(t testing.TB, ca *testpki.CA) *Servers {
 	return s
 }
 
-// Kubeconfig is that of a server, with the name in its certificate.
+// Kubeconfig returns the kubeconfig of a server, with the name in its certificate.
 func Kubeconfig(url, name string, ca *testpki.CA) []byte {
 	return fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Config","current-context":"c",
 		"contexts":[{"name":"c","context":{"cluster":"c","user":"c"}}],"users":[{"name":"c","user":{"token":"t"}}],
@@ -115,7 +116,7 @@ func (s *Servers) at(name string) *Store {
 	return s.stores[name]
 }
 
-// Put stores an object, sends it to the watchers, and returns the version before.
+// Put stores an object, sends it to the watchers, and returns the previous version.
 func (s *Store) Put(object client.Object) (base int) {
 	object.GetObjectKind().SetGroupVersionKind(s.kind)
 	text := lab.Must(json.Marshal(object))

@@ -3,8 +3,8 @@
 //
 // No process outlives its owner. [ControlPlane.Stop] ends them. If the owner ends without that
 // call, as by a panic, Ctrl-C or SIGKILL, a watchdog process ends them. The package installs no
-// signal handler. A program that ends in good order upon Ctrl-C catches the signal and calls Stop.
-// The children do not get the signal, so they run until then.
+// signal handler. A program that ends gracefully after Ctrl-C catches the signal and calls Stop.
+// The children do not get the signal, so they run until that call.
 //
 // It needs a Unix system with /bin/sh and a temporary directory in which programs may be executed.
 package apiserver
@@ -60,15 +60,15 @@ const startTimeout = 3 * time.Minute
 
 // Options are the choices of [Start]. The zero value starts an empty control plane.
 type Options struct {
-	// CRDPaths are files, or directories of files, with custom resource definitions to install. One
-	// that does not exist is an error.
+	// CRDPaths are files, or directories of files, with custom resource definitions to install. A
+	// path that does not exist causes an error.
 	CRDPaths []string
 
-	// CRDs are custom resource definitions to install beside those of CRDPaths. They are not
+	// CRDs are custom resource definitions to install in addition to CRDPaths. They are not
 	// modified.
 	CRDs []*apiextensionsv1.CustomResourceDefinition
 
-	// Scheme is that of ControlPlane.Client. Default: client-go's scheme.
+	// Scheme is the scheme of ControlPlane.Client. Default: client-go's scheme.
 	Scheme *runtime.Scheme
 
 	// Host is the address that the API server listens on, such as ::1. Default: 127.0.0.1.
@@ -82,22 +82,24 @@ type Options struct {
 	// Default: in a private temporary directory.
 	KubeconfigPath string
 
-	// LogDir is an existing directory, of this control plane alone, for kube-apiserver.log and
-	// etcd.log, which stay. Default: they are in a private temporary directory, and go with Stop.
+	// LogDir is an existing directory that only this control plane uses. The files
+	// kube-apiserver.log and etcd.log in it stay. Default: the files are in a private temporary
+	// directory, and Stop removes them.
 	LogDir string
 
-	// Logger logs start and stop. Default: discards.
+	// Logger logs start and stop. Default: log lines are discarded.
 	Logger *slog.Logger
 }
 
 // ControlPlane is a running API server with its etcd, on random ports of the loopback interface.
 // Its fields are set by Start and must not be changed; its methods may be called concurrently.
 type ControlPlane struct {
-	// Config is that of an administrator, without client-side rate limits, which would delay a
-	// test. Copy it (rest.CopyConfig) before changing it.
+	// Config is the configuration of an administrator. It has no client-side rate limits, because
+	// they would delay a test. Copy it (rest.CopyConfig) before you change it.
 	Config *rest.Config
 
-	// Kubeconfig is the absolute path of a file for kubectl and others, with the same rights.
+	// Kubeconfig is the absolute path of a kubeconfig for kubectl and other programs, with the same
+	// rights.
 	Kubeconfig string
 
 	// Client is a client without a cache for Config.
@@ -113,11 +115,11 @@ type ControlPlane struct {
 }
 
 // Start starts a control plane and returns when it serves and its custom resource definitions are
-// established: about three seconds, if the binaries are there, see [Assets]. Several control planes
-// may run and be started at once.
+// established: about three seconds, if the binaries exist, see [Assets]. Several control planes may
+// be started and run in parallel.
 //
-// ctx bounds the start only. When Start fails, or ctx ends meanwhile, no process is left; the error
-// then holds the last lines of the logs. Otherwise the caller must call Stop.
+// ctx bounds only the start. If Start fails, or ctx ends before it returns, no process is left. The
+// error then contains the last lines of the logs. Otherwise the caller must call Stop.
 func Start(ctx context.Context, opts Options) (*ControlPlane, error) {
 	assets, err := Assets(ctx, AssetsOptions{})
 	if err != nil {
@@ -300,8 +302,8 @@ func (c *ControlPlane) AddUser(name string, groups ...string) (*rest.Config, err
 	return user.Config(), nil
 }
 
-// Restart ends the API server, calls meanwhile, and starts it again at the same address. etcd goes on.
-// Nothing logs the second process.
+// Restart ends the API server, calls meanwhile, and starts the API server again at the same
+// address. etcd keeps running. The second process has no log.
 func (c *ControlPlane) Restart(meanwhile func()) error {
 	server := c.plane.APIServer
 	_ = server.Stop() // It returns an error when the process is slow to end, and kills it then.
@@ -321,7 +323,7 @@ func (c *ControlPlane) Restart(meanwhile func()) error {
 }
 
 // BackUp copies the data of etcd to a directory, which must not exist. The API server and etcd are
-// stopped meanwhile.
+// stopped during the copy.
 func (c *ControlPlane) BackUp(to string) error {
 	return c.withoutEtcd(func(data string) error { return os.CopyFS(to, os.DirFS(data)) })
 }
@@ -347,9 +349,9 @@ func (c *ControlPlane) withoutEtcd(meanwhile func(data string) error) error {
 	return errors.Join(err, failed)
 }
 
-// Another starts one more API server on the same etcd, with the same keys and users, and returns its
-// URL. Its flags are those of the first one and more, which have their dashes. It ends with Stop. It
-// needs Linux. Nothing logs it.
+// Another starts one more API server on the same etcd, with the same keys and users, and returns
+// its URL. Its flags are the flags of the first API server, and more, which are written with
+// dashes. It ends with Stop. It needs Linux and has no log.
 func (c *ControlPlane) Another(ctx context.Context, more ...string) (host string, err error) {
 	holder, port, err := machine.ReservePort()
 	if err != nil {
@@ -395,8 +397,8 @@ func (c *ControlPlane) Another(ctx context.Context, more ...string) (host string
 
 // Stop ends the API server and etcd, waits for their end, and removes their data and the
 // kubeconfig. It takes about a second, and a few seconds when watches are open: end the clients
-// first. Further calls return the result of the first. An error means that a process or a file is
-// left.
+// first. Further calls return the result of the first call. An error means that a process or a file
+// is left.
 func (c *ControlPlane) Stop() error {
 	c.stopOnce.Do(func() {
 		begin := time.Now()
@@ -454,8 +456,8 @@ func (l logs) tail() string {
 	return text.String()
 }
 
-// Objects calls each for all objects of any kind that is listed, except Events: API servers write those about a Service
-// that goes.
+// Objects calls each for all objects of any kind that can be listed, except Events, because API
+// servers write Events about a deleted Service.
 func (c *ControlPlane) Objects(ctx context.Context, each func(kind string, object *metav1.PartialObjectMetadata)) error {
 	asked, err := discovery.NewDiscoveryClientForConfig(c.Config)
 	if err != nil {
@@ -495,8 +497,8 @@ func (c *ControlPlane) Objects(ctx context.Context, each func(kind string, objec
 }
 
 // StartT is [Start] for a test: a failure ends the test, and the control plane stops when the test
-// and its subtests are over. It may build the binaries first, so a test run that wants to see the
-// progress builds them beforehand.
+// and its subtests are over. It may build the binaries first. To see the progress of the build,
+// build them before the test run.
 func StartT(t testing.TB, opts Options) *ControlPlane {
 	t.Helper()
 	return StartAllT(t, opts)[0]

@@ -16,23 +16,24 @@ import (
 // builds nothing.
 const AssetsEnv = "KUBEBUILDER_ASSETS"
 
-// AssetsOptions are the choices of [Assets]. The zero value is good.
+// AssetsOptions are the choices of [Assets]. The zero value is valid.
 type AssetsOptions struct {
-	// Kubectl asks for kubectl beside kube-apiserver and etcd. Default: false.
+	// Kubectl also builds kubectl. Default: only kube-apiserver and etcd.
 	Kubectl bool
 
-	// Progress gets a line for every step of a build, and one every 15 s. Default: os.Stderr.
+	// Progress gets a line for every step of a build, and a line every 15 s. Default: os.Stderr.
 	Progress io.Writer
 }
 
-// Assets returns the absolute path of a directory that holds kube-apiserver and etcd, and builds
-// them from their Go modules into bin/controlplane of the repository when they are not there. The first build takes about five minutes and
-// needs a Go toolchain and a module proxy; afterwards Assets returns immediately. When
-// KUBEBUILDER_ASSETS is set, that directory is checked and returned, and nothing is built.
+// Assets returns the absolute path of a directory with kube-apiserver and etcd. If they do not
+// exist, it builds them from their Go modules into bin/controlplane of the repository. The first
+// build takes about five minutes and needs a Go toolchain and a module proxy. Later calls return
+// immediately. When KUBEBUILDER_ASSETS is set, that directory is checked and returned, and nothing
+// is built.
 //
 // It blocks until the build is done or ctx ends. It may be called concurrently, also by several
-// processes: one builds, the others wait for it. An error says which program could not be built,
-// and holds the end of the compiler's output.
+// processes: one process builds, and the others wait for it. An error says which program could not
+// be built, and contains the end of the compiler's output.
 func Assets(ctx context.Context, opts AssetsOptions) (string, error) {
 	names := []string{"etcd", "kube-apiserver"} // The quick build first.
 	if opts.Kubectl {

@@ -1,8 +1,9 @@
 // Package certmanager runs cert-manager's own controllers against an API server, for tests.
 //
-// The controllers are a separate program, built on demand in a module of its own (build/README.md).
-// cert-manager needs a hundred modules, and other versions of Kubernetes than this repository. The
-// program signs with CA and self-signed issuers. It has neither the webhook nor the CA injector.
+// The controllers are a separate program, built on demand in a separate module (build/README.md).
+// cert-manager needs a hundred modules, and versions of Kubernetes that differ from this
+// repository. The program signs with CA and self-signed issuers. It has neither the webhook nor the
+// CA injector.
 package certmanager
 
 import (
@@ -23,11 +24,11 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/lab/machine"
 )
 
-// Options are the choices of [Start]. The zero value is good.
+// Options are the choices of [Start]. The zero value is valid.
 type Options struct {
 	// Verbose makes the controllers log each step. Default: only failures.
 	Verbose bool
-	// LogFile gets the log, and stays. Default: a temporary file.
+	// LogFile is the path of the log. The file stays. Default: a temporary file.
 	LogFile string
 }
 
@@ -43,9 +44,9 @@ type Process struct {
 }
 
 // Start installs cert-manager's custom resource definitions in the API server of a kubeconfig, and
-// runs the controllers there. It returns when they are at work; ctx bounds the start only. The
-// caller must call [Process.Stop], before the API server stops: that waits for open watches. The
-// process does not outlive this one.
+// runs the controllers there. It returns when they are running. ctx bounds only the start. The
+// caller must call [Process.Stop] before the API server stops, because the API server waits for
+// open watches. The controllers end with this process at the latest.
 func Start(ctx context.Context, kubeconfig string, opts Options) (*Process, error) {
 	binary, err := Assets(ctx, AssetsOptions{})
 	if err != nil {
@@ -111,7 +112,7 @@ func launch(binary, kubeconfig string, opts Options) (p *Process, err error) {
 // Log returns the end of the controllers' log.
 func (p *Process) Log() string { return machine.TailOf(p.log, 20) }
 
-// Stop ends the controllers and waits for them: in good order, or else, after some seconds, for good.
+// Stop ends the controllers gracefully, and kills them if they have not ended after some seconds.
 func (p *Process) Stop() {
 	p.Process.Stop()
 	if p.temporary {
@@ -119,9 +120,9 @@ func (p *Process) Stop() {
 	}
 }
 
-// StartT is [Start] for a test: a failure ends the test, and the controllers stop with it. That
-// they end before is a failure, too. Call it after apiserver.StartT, so that they stop before
-// their API server does.
+// StartT is [Start] for a test: a failure ends the test, and the controllers stop with it. If they
+// end earlier, the test fails as well. Call StartT after apiserver.StartT, so that the controllers
+// stop before their API server.
 func StartT(t testing.TB, kubeconfig string, opts Options) *Process {
 	t.Helper()
 
@@ -153,19 +154,19 @@ const module = "github.com/cert-manager/cert-manager"
 // sources is the folder with our part of the machine.
 const sources = "test/lab/certmanager/build"
 
-// AssetsOptions are the choices of [Assets]. The zero value is good.
+// AssetsOptions are the choices of [Assets]. The zero value is valid.
 type AssetsOptions struct {
 	// Progress gets a line when a build begins and ends. Default: [os.Stderr].
 	Progress io.Writer
 }
 
 // Assets returns the path of a program that runs cert-manager's controllers, and builds it from
-// cert-manager's module into bin/certmanager of the repository when it is not there. The first build
-// takes two to three minutes on two cores and needs a Go toolchain and a module proxy; afterwards
-// Assets returns immediately.
+// cert-manager's module into bin/certmanager of the repository when it is not there. The first
+// build takes two to three minutes on two cores and needs a Go toolchain and a module proxy. Later
+// calls return immediately.
 //
 // It blocks until the build is done or ctx ends. It may be called concurrently, also by several
-// processes: one builds, the others wait for it.
+// processes: one process builds, and the others wait for it.
 func Assets(ctx context.Context, opts AssetsOptions) (string, error) {
 	repository, err := machine.Repository()
 	if err != nil {
@@ -201,7 +202,7 @@ func Assets(ctx context.Context, opts AssetsOptions) (string, error) {
 	return filepath.Join(dir, controllers.Name), nil
 }
 
-// Definitions returns the files of the custom resource definitions, which cert-manager's module has.
+// Definitions returns the files of the custom resource definitions in cert-manager's module.
 func Definitions(ctx context.Context) ([]string, error) {
 	repository, err := machine.Repository()
 	if err != nil {

@@ -102,7 +102,7 @@ func Module(ctx context.Context, folder, module string, flags ...string) (dir st
 	return found.Dir, err
 }
 
-// Tail returns the last lines of a text.
+// Tail returns the last lines of text.
 func Tail(text string, lines int) string {
 	all := strings.Split(strings.TrimRight(text, "\n"), "\n")
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
@@ -117,8 +117,8 @@ func TailOf(path string, lines int) string {
 	return Tail(string(text), lines)
 }
 
-// Poll waits until a condition holds. It asks less often as time goes by: after 5 % of the time so far, between 10 and
-// 200 ms.
+// Poll waits until a condition holds. It checks less often as time goes by: after 5 % of the time
+// so far, between 10 and 200 ms.
 func Poll(ctx context.Context, condition func() bool) error {
 	const least, most = 10 * time.Millisecond, 200 * time.Millisecond
 	for began := time.Now(); !condition(); {
@@ -133,7 +133,7 @@ func Poll(ctx context.Context, condition func() bool) error {
 
 // Lock takes the exclusive lock on the file at path, which it creates, and calls waiting once if it
 // has to wait. The system frees the lock when the process ends, so nothing has to be cleaned up by
-// hand. The error is that of ctx when it ends first.
+// hand. If ctx ends first, Lock returns the error of ctx.
 func Lock(ctx context.Context, path string, waiting func()) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
@@ -165,7 +165,7 @@ func Lock(ctx context.Context, path string, waiting func()) (unlock func(), err 
 
 // Program is a main package of another module.
 type Program struct {
-	// Name is that of its file.
+	// Name is the name of its file.
 	Name string
 	// Mod is the path of a module file with its checksums beside it, and Version that of the module of
 	// Package there.
@@ -178,7 +178,7 @@ type Program struct {
 // Builder keeps one folder of programs complete.
 type Builder struct {
 	Dir string
-	// Progress gets a line for every step, and one every 15 s. Default: [os.Stderr].
+	// Progress gets a line for every step, and a line every 15 s. Default: [os.Stderr].
 	Progress io.Writer
 	// Takes is the time of all builds on two cores, for a line of progress.
 	Takes string
@@ -219,7 +219,7 @@ func (b Builder) Ensure(ctx context.Context, programs ...Program) error {
 	return nil
 }
 
-// Executable reports whether a path is that of an executable file.
+// Executable reports whether the file at path is executable.
 func Executable(path string) bool {
 	info, err := os.Stat(path)
 	return err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0

@@ -1,5 +1,5 @@
-// Package machine stands in for machines and networks: processes, and connections that can be led
-// and cut. Demos and tests use it.
+// Package machine simulates machines and networks for demos and tests: it runs processes, and
+// connections that can be redirected and cut.
 package machine
 
 import (
@@ -20,7 +20,7 @@ type Process struct {
 	log  string
 }
 
-// Launch starts a program with that environment and no other. Its log is added to a file.
+// Launch starts a program with only the given environment. Its log is appended to a file.
 func Launch(log, path string, env, args []string) (*Process, error) {
 	file, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -70,7 +70,7 @@ func (p *Process) Exited() <-chan struct{} { return p.done }
 // Signal sends a signal. It fails when the process has ended.
 func (p *Process) Signal(s os.Signal) error { return p.cmd.Process.Signal(s) }
 
-// State is that of a process that has ended.
+// State is the state of a process that has ended.
 func (p *Process) State() *os.ProcessState { return p.cmd.ProcessState }
 
 // Kill ends the process as a crash does.
@@ -98,5 +98,5 @@ func (p *Process) Said(text string) bool {
 	return err == nil && bytes.Contains(log, []byte(text))
 }
 
-// Pid is that of the process.
+// Pid returns the id of the process.
 func (p *Process) Pid() int { return p.cmd.Process.Pid }

@@ -49,7 +49,7 @@ var (
 	ErrInterrupted = errors.New("interrupted; all its processes have ended, and its files are removed")
 )
 
-// ExitCode returns that of a program with an error.
+// ExitCode returns the exit code of a program with an error.
 func ExitCode(err error) int {
 	switch {
 	case err == nil, errors.Is(err, flag.ErrHelp):

@@ -9,7 +9,7 @@ import (
 // child when this process is killed.
 func OwnGroup() *syscall.SysProcAttr { return OwnGroupEnding(syscall.SIGKILL) }
 
-// OwnGroupEnding is OwnGroup with another signal of the kernel.
+// OwnGroupEnding is OwnGroup with another signal from the kernel.
 func OwnGroupEnding(signal syscall.Signal) *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: signal}
 }

@@ -24,7 +24,7 @@ func Watchers(t testing.TB) *apiextensionsv1.CustomResourceDefinition {
 	return WatchersOf(t, names.Names{})
 }
 
-// WatchersOf is [Watchers] for an operator with names of its own.
+// WatchersOf is [Watchers] for an operator with its own names.
 func WatchersOf(t testing.TB, n names.Names) *apiextensionsv1.CustomResourceDefinition {
 	t.Helper()
 
@@ -61,8 +61,8 @@ func Routes(t testing.TB, kind watcher.Routing) []string {
 	}
 }
 
-// Gardener returns the files of the definitions of cert-management. Its module is downloaded, and no
-// dependency: it needs 200 modules, and other versions of Kubernetes.
+// Gardener returns the files of the definitions of cert-management. Its module is downloaded and is
+// not a dependency, because it needs 200 modules and different versions of Kubernetes.
 func Gardener(t testing.TB) []string {
 	t.Helper()
 	folder := filepath.Join(moduleDir(t, t.TempDir(), "github.com/gardener/cert-management@v0.16.0"), "pkg", "apis", "cert", "crds")

@@ -1,9 +1,9 @@
-// Command natsserver is a NATS server with JetStream, for tests. It takes the configuration file of
+// Command natsserver is a NATS server with JetStream, for tests. It reads the configuration file of
 // nats-server:
 //
 //	natsserver -c FILE
 //
-// It is a module of its own, so that no other module depends on the server.
+// It is a separate module, so that no other module depends on the server.
 package main
 
 import (

@@ -1,14 +1,15 @@
-// Package node stands in for the machinery that makes pods of a Deployment beside a real API
-// server: deployment controller, endpoint slices, kube-proxy, kubelet and the end of namespaces.
+// Package node simulates the parts of a cluster that create the pods of a Deployment, next to a
+// real API server: deployment controller, endpoint slices, kube-proxy, kubelet and the end of
+// namespaces.
 //
 // A container is a real process. It has the root of its image and its mounts, the network namespace
 // of its pod, and the user, groups, environment, arguments, ports and HTTP probes of the
 // Deployment. Images are programs on this machine. The node refuses pod fields that it does not
-// know. A rollout has maxSurge 1 and maxUnavailable 0, or the other way round if maxSurge is 0.
+// support. A rollout has maxSurge 1 and maxUnavailable 0, or the other way round if maxSurge is 0.
 // [NewHost] needs no rights and gives containers neither a root nor a network.
 //
 // The node has no objects for replica sets, no limits of resources, no seccomp, and no network
-// policies. It has objects for pods if [Options].Objects is set.
+// policies. It has objects for pods only if [Options].Objects is set.
 package node
 
 import (
@@ -44,22 +45,24 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/lab/machine"
 )
 
-// interval is the time between two looks at the cluster, and of a pod at its volumes and its
-// process.
+// interval is the time between two reads of the cluster, and between two checks of a pod's volumes
+// and process.
 const interval = 200 * time.Millisecond
 
 // Options are the choices of [New].
 type Options struct {
 	// Images are the paths of programs by the names of images.
 	Images map[string]string
-	// ImageEnv are the variables of images, as NAME=value, by their names. Those of a container win.
+	// ImageEnv contains the variables of images, as NAME=value, by the names of images. The
+	// variables of a container take precedence.
 	ImageEnv map[string][]string
 	// Hosts maps "<host>:<port>", as pods dial it, to an address on this machine.
 	Hosts map[string]string
 	// NodePorts maps the node port of a Service to the address on this machine that leads there. It is
 	// for [New] only.
 	NodePorts map[int32]string
-	// Platform is how the cluster of a provider differs from a plain one. It is for [New] only.
+	// Platform says how the cluster of a provider differs from a plain cluster. It is for [New]
+	// only.
 	Platform Platform
 	// Objects means that pods and the endpoints of Services are objects of the API server, as its
 	// proxy to Services needs.
@@ -68,7 +71,7 @@ type Options struct {
 	Host HostOptions
 }
 
-// Node is the stand-in for one runtime. Its methods may be called concurrently.
+// Node simulates the nodes of one runtime. Its methods may be called concurrently.
 type Node struct {
 	t     testing.TB
 	host  bool // of NewHost
@@ -328,7 +331,8 @@ func ignoreRaces(err error) error {
 
 // HostOptions are the choices of [NewHost].
 type HostOptions struct {
-	// Env are variables, as NAME=value, that win over those of a container.
+	// Env contains variables, as NAME=value, that take precedence over the variables of a
+	// container.
 	Env []string
 	// Log returns the path of the log of a Deployment.
 	Log func(deployment types.NamespacedName) string
@@ -336,10 +340,10 @@ type HostOptions struct {
 	Note func(line string)
 }
 
-// NewHost returns a node for a demo without rights. Its containers are processes of the same user in
-// the network of this machine. A variable <NAME>_PORT with the number of a container port has a free
-// port instead. Images are found by the beginning of their name. Pods with others count as available.
-// Leases go with their namespace. Errors are notes, and fail nothing.
+// NewHost returns a node for a demo without rights. Its containers are processes of the same user
+// in the network of this machine. A variable <NAME>_PORT with the number of a container port has a
+// free port instead. Images are found by the beginning of their name. Pods with other images count
+// as available. Leases are deleted with their namespace. Errors are only noted, and fail nothing.
 func NewHost(t testing.TB, opts Options) *Node {
 	t.Helper()
 

@@ -20,21 +20,23 @@ import (
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
-// Platform plays how the clusters of a provider differ.
+// Platform says how the clusters of a provider differ from a plain cluster.
 type Platform struct {
-	// Ports are those of pods that the API server reaches, as with the firewall of a private cluster
-	// of GKE. It drops packets to other ones. Default: all ports.
+	// Ports are the ports of pods that the API server reaches, as with the firewall of a private
+	// cluster of GKE. The firewall drops packets to other ports. Default: all ports.
 	Ports []uint16
 	// NodesOnly means that the API server reaches no pod in the network of pods, as on EKS with
-	// another network plugin. It drops the packets.
+	// another network plugin. The packets are dropped.
 	NodesOnly bool
 	// Machines is the number of nodes, each with one address for pods with hostNetwork. Two pods with
 	// the same ports need two machines. Default: such pods are refused.
 	Machines int
-	// FirstUser is the first of the 10,000 users of each namespace. The platform assigns it to pods,
-	// and admits only those that OpenShift's restricted-v2 admits. Default: no platform.
+	// FirstUser is the first of the 10,000 users of each namespace. The platform assigns this user
+	// to pods, and admits only the pods that OpenShift's restricted-v2 admits. Default: no
+	// platform.
 	FirstUser int64
-	// IPv6 means that pods have IPv6 addresses only. [Node.APIServerArgs] has the addresses of Services.
+	// IPv6 means that pods have only IPv6 addresses. [Node.APIServerArgs] contains the addresses of
+	// Services.
 	IPv6 bool
 }
 

@@ -36,7 +36,7 @@ type Pod struct {
 	Ready    bool
 	Ending   bool
 	Restarts int
-	// Pid is that of the process, 0 if there is none.
+	// Pid is the id of the process, 0 if there is none.
 	Pid int
 }
 

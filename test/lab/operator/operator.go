@@ -53,28 +53,28 @@ import (
 // Variable is the environment variable with the [Settings] of an operator.
 const Variable = "LAB_OPERATOR"
 
-// Settings are those of an operator.
+// Settings are the settings of an operator.
 type Settings struct {
 	// Kubeconfig and Record are files.
 	Kubeconfig, Record string
 	Keys               keys.Paths
-	// Poll is the time between two readings of the keys. Default: that of [keys.FilesOptions].
+	// Poll is the time between two reads of the keys. Default: the default of [keys.FilesOptions].
 	Poll    time.Duration
 	Manager string
-	// Listen is the address of the listener. With NATS, these are the URLs of servers, and there is
+	// Listen is the address of the listener. NATS contains the URLs of servers. With NATS, there is
 	// no listener.
 	Listen, NATS string
 	// StreamReplicas is the number of NATS servers that have each message. Default: one.
 	StreamReplicas int
-	// Runtime is the object that represents the runtime, and Namespace has its objects.
+	// Runtime is the object that represents the runtime, and Namespace contains its objects.
 	Runtime, Namespace string
-	// Fleet means that the operator has all runtimes that Namespace has an object of. It reads nothing, and records
-	// whole runtimes, and its status every [Interval].
+	// Fleet means that the operator has all runtimes with an object in Namespace. It reads nothing.
+	// It records whole runtimes, and its status every [Interval].
 	Fleet bool
 	// Gateway is the name in the certificate of a gateway, which sends the certificate of a runtime in
 	// a header. By default runtimes connect directly.
 	Gateway string
-	// Replica is one of several that elect a leader. Default: the only one.
+	// Replica describes one of several replicas that elect a leader. Default: a single replica.
 	Replica *Replica
 }
 
@@ -359,22 +359,22 @@ func (o *operator) status() *record.Status {
 	return s
 }
 
-// Replica has the settings of one of several replicas.
+// Replica contains the settings of one of several replicas.
 type Replica struct {
 	// Service is the name of the Lease and of the Service.
 	Service string
-	// Number is that of the replica, from 1. Its address is 192.0.2.<Number>, which tests map to the
-	// loopback interface: an API server accepts no loopback address in an EndpointSlice.
+	// Number is the number of the replica, from 1. Its address is 192.0.2.<Number>, which tests map
+	// to the loopback interface: an API server accepts no loopback address in an EndpointSlice.
 	Number int
 	// Lease is the time after which another replica may lead.
 	Lease time.Duration
 }
 
-// EndpointSlice is the name of the one that has the address of the leader.
+// EndpointSlice returns the name of the EndpointSlice with the address of the leader.
 func (r *Replica) EndpointSlice() string { return r.Service + "-leader" }
 
 const (
-	// Name is in the certificates of the replicas.
+	// Name is the name in the certificates of the replicas.
 	Name = "operator.default.svc"
 	// PortEvents is the name of the port of the Service for runtimes.
 	PortEvents = "events"

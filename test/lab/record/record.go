@@ -28,9 +28,10 @@ type Entry struct {
 // Status is the report of an operator about itself, memory in bytes.
 type Status struct {
 	Leading bool `json:"leading"`
-	// Runtimes has the number of runtimes in each state of freshness.
+	// Runtimes contains the number of runtimes in each state of freshness.
 	Runtimes map[fleet.State]int `json:"runtimes"`
-	// Resyncs has the number of resyncs by cause. The cause of those that agents send is "agent".
+	// Resyncs contains the number of resyncs by cause. The cause of resyncs that agents send is
+	// "agent".
 	Resyncs map[string]int64 `json:"resyncs"`
 	// ToCome is the number of resyncs that the fleet has not delivered yet.
 	ToCome int    `json:"toCome"`
@@ -42,9 +43,9 @@ type Status struct {
 type Look struct {
 	// Runtime is the object in the control plane that represents the runtime.
 	Runtime string `json:"runtime"`
-	// Object is the only one that was read; empty when all of the runtime were.
+	// Object is the only object that was read. It is empty if all objects of the runtime were read.
 	Object string `json:"object,omitempty"`
-	// Started is when the reconcile began, before it read anything: see [Now].
+	// Started is the time at which the reconcile began, before it read anything: see [Now].
 	Started time.Duration `json:"started"`
 	// Versions are the resource versions of the objects that were found, by name.
 	Versions map[string]string `json:"versions"`
@@ -52,11 +53,11 @@ type Look struct {
 
 // Delivery is one delivery from the listener to the operator.
 type Delivery struct {
-	// Kind is that of the event.
+	// Kind is the kind of the event.
 	Kind string `json:"kind"`
-	// Object is the name of the one that the event is about, if it is about one.
+	// Object is the name of the object of the event, if the event is about an object.
 	Object string `json:"object,omitempty"`
-	// At is when it was handled: see [Now].
+	// At is the time at which the event was handled: see [Now].
 	At time.Duration `json:"at"`
 	// Refused is the reason why the event was refused.
 	Refused string `json:"refused,omitempty"`
@@ -102,7 +103,7 @@ func (w *Writer) Write(entry Entry) error {
 	return err
 }
 
-// Reader follows a file that others append to.
+// Reader follows a file to which other processes append.
 type Reader struct {
 	path   string
 	offset int64
@@ -112,8 +113,8 @@ type Reader struct {
 func NewReader(path string) *Reader { return &Reader{path: path} }
 
 // Next returns the entries that are new since the last call. A line that is not complete is left
-// for later, or for ever when its writer was killed over it: the next entry then begins in the
-// middle of it, and both are no entry.
+// for a later call. If its writer was killed while it wrote the line, the next entry begins in the
+// middle of the line, and both are ignored.
 func (r *Reader) Next() ([]Entry, error) {
 	file, err := os.Open(r.path)
 	if errors.Is(err, os.ErrNotExist) {

@@ -33,12 +33,12 @@ import (
 // GatewayIdentity is the name of the ingress gateway in the mesh.
 const GatewayIdentity = "spiffe://cluster.local/ns/istio-system/sa/istio-ingressgateway-service-account"
 
-// Ingress stands in for an ingress gateway of Istio and for the sidecar of the operator. It follows
-// the Gateway, its Secret, the VirtualServices and the AuthorizationPolicies of a control plane.
+// Ingress simulates an ingress gateway of Istio and the sidecar of the operator. It follows the
+// Gateway, its Secret, the VirtualServices and the AuthorizationPolicies of a control plane.
 //
-// It terminates TLS, requires client certificates, and answers as Envoy does: 404 for a path
-// without route, 403 for one that no policy allows. It forwards from 127.0.0.6, with an
-// X-Forwarded-Client-Cert of two elements: one of the gateway, one of the sidecar.
+// It terminates TLS, requires client certificates, and answers as Envoy does: with 404 for a path
+// without a route, and with 403 for a path that no policy allows. It forwards from 127.0.0.6, with
+// an X-Forwarded-Client-Cert of two elements: one from the gateway, and one from the sidecar.
 type Ingress struct {
 	plane client.Client
 
@@ -58,14 +58,14 @@ func NewIngress(plane client.Client) *Ingress {
 	return &Ingress{plane: plane, services: map[string]string{}}
 }
 
-// Lead lets a service, as <host>:<port>, be served at an address of this machine.
+// Lead routes requests for a service, as <host>:<port>, to an address of this machine.
 func (i *Ingress) Lead(service, addr string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.services[service] = addr
 }
 
-// Refuse answers paths with a prefix as if no policy allowed them, "" none.
+// Refuse answers paths with a prefix as if no policy allowed them. With "", no path is refused.
 func (i *Ingress) Refuse(prefix string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -286,8 +286,8 @@ type Object struct {
 	Name      string `json:"Name"`
 }
 
-// Listener takes events of contract v2 as an operator of today does: the runtime is the Common Name
-// of the certificate in the header.
+// Listener accepts events of contract v2 as an operator of today does: the runtime is the Common
+// Name of the certificate in the header.
 type Listener struct {
 	// Arrived is called for each event. It may be called concurrently.
 	Arrived func(e Event)

@@ -1,7 +1,7 @@
-// Package today has the objects of today's fleet in the shape that they have in clusters of
+// Package today contains the objects of today's fleet as they are in clusters of
 // kyma-project/lifecycle-manager: names, namespaces, labels, finalizers, keys and stored versions.
-// They are written for the tests of this repository. Its agent and its operator act as those of
-// today, as far as a migration depends on it.
+// They are written for the tests of this repository. Its agent and its operator behave like the
+// agent and the operator of today, as far as a migration depends on their behavior.
 package today
 
 import (
@@ -20,31 +20,33 @@ import (
 )
 
 const (
-	// Namespace has the agent and the watched objects of a runtime.
+	// Namespace contains the agent and the watched objects of a runtime.
 	Namespace = "kyma-system"
-	// PlaneNamespace has the operator and its Watchers.
+	// PlaneNamespace contains the operator and its Watchers.
 	PlaneNamespace = "kcp-system"
-	// GatewayNamespace has the PKI and the Secret that the ingress gateway reads.
+	// GatewayNamespace contains the PKI and the Secret that the ingress gateway reads.
 	GatewayNamespace = "istio-system"
 	// Host is the name of the gateway.
 	Host = "listener.kyma.example.com"
 	// Manager is the manager of the only Watcher.
 	Manager = "lifecycle-manager"
-	// RuntimeIDLabel has the runtime ID, on a Kyma.
+	// RuntimeIDLabel is the label of a Kyma with the runtime ID.
 	RuntimeIDLabel = "kyma-project.io/runtime-id"
-	// KymaNameLabel has the name of a Kyma, on the Secret with the kubeconfig of its runtime.
+	// KymaNameLabel is the label of the Secret with the kubeconfig of a runtime. Its value is the
+	// name of the Kyma.
 	KymaNameLabel = "operator.kyma-project.io/kyma-name"
-	// Finalizer is on each Watcher.
+	// Finalizer is the finalizer of each Watcher.
 	Finalizer = "operator.kyma-project.io/watcher"
 )
 
-// Rights returns the objects that a runtime from before 2025-06-03 has beside those of [Agent].
+// Rights returns the objects that a runtime from before 2025-06-03 has in addition to the objects
+// of [Agent].
 func Rights(namespace string) []*unstructured.Unstructured {
 	return Today.objects("rights", namespace)
 }
 
 // Agent returns the objects of the agent in a runtime, without the webhook configuration. address
-// is that of the gateway. secret has ca.crt, tls.crt and tls.key.
+// is the address of the gateway. secret contains ca.crt, tls.crt and tls.key.
 func (s Shape) Agent(namespace, image, address string, secret map[string][]byte) []*unstructured.Unstructured {
 	all := s.objects("agent", namespace, image, address)
 	for _, object := range all {
@@ -58,13 +60,14 @@ func (s Shape) Agent(namespace, image, address string, secret map[string][]byte)
 // Kymas returns the definition of Kymas, for runtimes and the control plane.
 func Kymas() *unstructured.Unstructured { return Today.objects("kymas")[0] }
 
-// Watchers returns the definition of Watchers that stores v1beta1, or the newer one that stores
-// v1beta2. When the newer one replaces the older one, both are among the stored versions.
+// Watchers returns the definition of Watchers that stores v1beta1, or the newer definition that
+// stores v1beta2. When the newer definition replaces the older definition, both are among the
+// stored versions.
 func Watchers(newer bool) *unstructured.Unstructured {
 	return Today.objects("watchers", !newer, !newer, newer)[0]
 }
 
-// RuntimeWatchers returns the definition that the renaming adds, which stores v1beta2 alone.
+// RuntimeWatchers returns the definition that the renaming adds, which stores only v1beta2.
 func RuntimeWatchers() *unstructured.Unstructured {
 	definition := Next.objects("watchers", false, false, true)[0]
 	versions, _, _ := unstructured.NestedSlice(definition.Object, "spec", "versions")
@@ -147,7 +150,7 @@ func encoded(data map[string][]byte) map[string]any {
 	return all
 }
 
-// ImageEnv returns the variables of the image that takes the place of today's.
+// ImageEnv returns the variables of the image that replaces the image of today.
 func ImageEnv(t testing.TB) (env []string) {
 	t.Helper()
 

@@ -38,15 +38,16 @@ type Duties struct {
 }
 
 // Operator acts as an operator of today. It applies everything anew in each round, except the
-// gateway's Secret: it keeps that one when it starts and when the CA's Secret changes. The real one
-// also does so every five minutes.
+// gateway's Secret: it keeps that one when it starts and when the CA's Secret changes. The real
+// operator also does so every five minutes.
 type Operator struct {
-	// Plane is a client of the control plane. Runtimes are those of runtimes, by the names of Kymas.
+	// Plane is a client of the control plane. Runtimes are the clients of runtimes, by the names of
+	// Kymas.
 	Plane    client.Client
 	Runtimes map[string]client.Client
-	// Address is that of the gateway.
+	// Address is the address of the gateway.
 	Address string
-	// Shape has the names.
+	// Shape contains the names.
 	Shape Shape
 
 	mu     sync.Mutex
@@ -62,8 +63,8 @@ func (o *Operator) Set(change func(d *Duties)) {
 	change(&o.duties)
 }
 
-// Run works until ctx ends, with a pause of a second between two rounds. report gets the errors of a round, which is
-// repeated.
+// Run works until ctx ends, with a pause of a second between two rounds. report gets the errors of
+// a round. The round is repeated.
 func (o *Operator) Run(ctx context.Context, report func(error)) {
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		if err := o.round(ctx); err != nil && ctx.Err() == nil {

@@ -11,10 +11,10 @@ import (
 type Shape int
 
 const (
-	// Today has the names of c5b83f1.
+	// Today contains the names of c5b83f1.
 	Today Shape = iota
-	// Next has those of its ADR 009, as accepted in August 2026 and planned in its issues 3566 to
-	// 3571. The Watcher keeps its name, and its kind is RuntimeWatcher.
+	// Next contains the names of its ADR 009, as accepted in August 2026 and planned in its issues
+	// 3566 to 3571. The Watcher keeps its name, and its kind is RuntimeWatcher.
 	Next
 )
 
@@ -50,10 +50,10 @@ func (s Shape) named(text string) string {
 	return renaming().Replace(text)
 }
 
-// Name is that of most objects in a runtime.
+// Name returns the name of most objects in a runtime.
 func (s Shape) Name() string { return s.named("skr-webhook") }
 
-// CA is the Secret of the CA, which is the server certificate, too.
+// CA returns the Secret of the CA, which is also the server certificate.
 func (s Shape) CA() types.NamespacedName {
 	if s == Today {
 		return types.NamespacedName{Namespace: GatewayNamespace, Name: "klm-watcher"}
@@ -84,7 +84,7 @@ func (s Shape) WatcherKind() schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: "operator.kyma-project.io", Version: "v1beta2", Kind: kind}
 }
 
-// Page returns a page about today's shape with the names of s.
+// Page returns a page about the shape Today with the names of s.
 func (s Shape) Page(text string) string {
 	if s == Today {
 		return text

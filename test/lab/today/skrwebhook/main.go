@@ -1,5 +1,5 @@
-// Command skrwebhook stands in for the agent of kyma-project/runtime-watcher: the same variables, the
-// same answers, and events on contract v2 within the request of the API server.
+// Command skrwebhook simulates the agent of kyma-project/runtime-watcher. It has the same variables
+// and answers, and sends events on contract v2 within the request of the API server.
 package main
 
 import (
