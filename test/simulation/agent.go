@@ -68,7 +68,7 @@ func (c *cluster) startAgent(index int, replaced bool) {
 	c.world.logf("agent %s starts", a.epoch)
 }
 
-// stopAgent stops an agent, in good order or as a crash.
+// stopAgent stops an agent, gracefully or as in a crash.
 func (c *cluster) stopAgent(index int, orderly bool) {
 	c.mu.Lock()
 	a := c.agents[index]
@@ -262,7 +262,7 @@ func (a *agent) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	return conn, err
 }
 
-// own makes a connection one of the process, so that it ends with it.
+// own makes a connection belong to the process, so that the connection ends with the process.
 func (a *agent) own(conn net.Conn, err error) (net.Conn, error) {
 	if near, ok := conn.(*end); ok {
 		near.link.process = a.epoch
@@ -270,7 +270,7 @@ func (a *agent) own(conn net.Conn, err error) (net.Conn, error) {
 	return conn, err
 }
 
-// transport returns one from a client to a port of the agent.
+// transport returns a transport from a client to a port of the agent.
 func (a *agent) transport(client string, to *server) *http.Transport {
 	return &http.Transport{
 		TLSClientConfig: a.cluster.apiServer(nil), TLSHandshakeTimeout: webhookTimeout,

@@ -36,9 +36,9 @@ type cluster struct {
 	world *world
 	plan  *RuntimePlan
 	keys  keySet
-	// callers are those of the webhook. Its ca is under the lock.
+	// callers are the callers of the webhook. The lock guards their ca.
 	callers callers
-	// kept is the webhook configuration of agents that keep it, nil for others.
+	// kept is the webhook configuration of agents that keep it, nil for other agents.
 	kept *keptConfiguration
 
 	mu sync.Mutex
@@ -205,7 +205,7 @@ func (c *cluster) removeWebhook(length time.Duration) (restore func()) {
 	}
 }
 
-// removeWatch removes the webhook of one manager. That of the canary stays.
+// removeWatch removes the webhook of one manager. The webhook of the canary stays.
 func (c *cluster) removeWatch(manager core.Manager) (restore func()) {
 	broken := c.world.history.Break(c.plan.Name, "watch")
 	c.setRemoved(manager)
@@ -446,7 +446,7 @@ func (c *cluster) object(name string, o object, kind WriteKind) string {
 		o.spec, strings.Repeat("x", c.plan.Bulk), o.status)
 }
 
-// ownerNamespace is that of the objects in the control plane which represent runtimes.
+// ownerNamespace is the namespace of the objects in the control plane that represent runtimes.
 const ownerNamespace = "kcp"
 
 // lease is the object that the canary writes.
@@ -545,14 +545,15 @@ func watchOf(manager core.Manager) watch.Watch {
 	}
 }
 
-// webhook is one of a configuration. Its conditions are not evaluated, so that the filter of the agent decides.
+// webhook is a webhook of a configuration. Its conditions are not evaluated, so that the filter of
+// the agent decides.
 type webhook struct {
 	manager  core.Manager
 	resource string
 	selector labels.Selector
 }
 
-// webhooks returns those for widgets in the configuration of an agent.
+// webhooks returns the webhooks for widgets in the configuration of an agent.
 func (c *cluster) webhooks(watches []watch.Watch) (all []webhook) {
 	made := c.world.configuration(watches)
 	if c.kept != nil {
@@ -571,7 +572,7 @@ func (c *cluster) webhooks(watches []watch.Watch) (all []webhook) {
 	return all
 }
 
-// agentURL is where the API server calls the agent.
+// agentURL is the URL at which the API server calls the agent.
 const agentURL = "https://agent"
 
 func (w *world) configuration(watches []watch.Watch) *admissionregistrationv1.ValidatingWebhookConfiguration {
@@ -593,7 +594,7 @@ func (w *webhook) matches(before, after object) bool {
 	})
 }
 
-// subresource returns that of a write.
+// subresource returns the subresource of a write.
 func subresource(before, after object) string {
 	if before.status != after.status {
 		return "status"

@@ -217,7 +217,7 @@ func connectNATS(name string, dial natsDialer, opts []nats.Option) *nats.Conn {
 
 func noCertificate() (*tls.Certificate, *x509.CertPool) { return &tls.Certificate{}, nil }
 
-// natsTransport is that of cmd/agent. The agent closes it after its last batch.
+// natsTransport is the transport of cmd/agent. The agent closes it after its last batch.
 type natsTransport struct {
 	*natsjetstream.Forwarder
 

@@ -12,8 +12,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
-// malformedBodies are no batches. The first three look like acknowledgements of a server, which any message without
-// headers does that is no list.
+// malformedBodies are not batches. The first three look like acknowledgements of a server, as any
+// message does that has no headers and is not a list.
 var malformedBodies = []string{
 	`{}`, ``, `no JSON at all`, `[`, `[{"specversion":"1.0"}]`, `[{"specversion":"1.0","type":"unknown","source":"/runtimes/other","id":"1"}]`,
 }
@@ -38,7 +38,7 @@ func (w *world) publishMalformed(f Fault) {
 	_ = conn.FlushTimeout(time.Second)
 }
 
-// lieInterval is that of the heartbeats of a liar.
+// lieInterval is the interval of the heartbeats of a liar.
 const lieInterval = 29 * time.Second
 
 // lie sends heartbeats with invented numbers as a runtime that has a valid certificate.

@@ -17,7 +17,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
-// keySet has the key material of one process. It implements [keys.Source].
+// keySet contains the key material of one process. It implements [keys.Source].
 type keySet struct {
 	mu       sync.Mutex
 	material *keys.Material
@@ -154,7 +154,7 @@ func (w *world) connect(o *operator) error {
 	return err
 }
 
-// transport returns one with the key material of the runtime.
+// transport returns a transport with the key material of the runtime.
 func (c *cluster) transport(dial func(context.Context) (net.Conn, error)) *http.Transport {
 	return &http.Transport{
 		TLSClientConfig: lab.Must(keys.ClientTLSConfig(&c.keys, serverName)),

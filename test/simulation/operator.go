@@ -161,8 +161,8 @@ func (o *operator) newController(manager core.Manager) *controller {
 	return c
 }
 
-// ownHandler is a handler that an operator has in front of the source. The source itself makes an
-// error of a panic.
+// ownHandler is a handler that an operator puts in front of the source. The source itself turns a
+// panic into an error.
 type ownHandler struct {
 	*controllerruntime.Source[request]
 
@@ -179,7 +179,8 @@ func (h ownHandler) Handle(ctx context.Context, d core.Delivery) error {
 	return h.Source.Handle(ctx, d)
 }
 
-// requests is the map function. An event belongs to the runtime of its owner, or else to its sender.
+// requests is the map function. An event belongs to the runtime of its owner or, without an owner,
+// to its sender.
 func (c *controller) requests(ctx context.Context, d core.Delivery) ([]request, error) {
 	if d.Event.Resync {
 		c.operator.world.history.Handled(string(d.Runtime), d.Manager)
@@ -349,7 +350,8 @@ func (w *world) leading() int {
 	return w.leader.index
 }
 
-// runtimeLabel has the identity of a runtime, on the object that represents it in the control plane.
+// runtimeLabel is the label with the identity of a runtime, on the object that represents the
+// runtime in the control plane.
 const runtimeLabel = "kyma-project.io/runtime-id"
 
 func kymas() schema.GroupVersionKind {

@@ -105,7 +105,8 @@ func (d dice) fairShare(p *Plan) {
 	}
 }
 
-// refusedResync has a gateway that refuses all requests permanently, including the resync that stands in.
+// refusedResync has a gateway that refuses all requests permanently, including the resync that
+// replaces events.
 func (d dice) refusedResync(p *Plan) {
 	p.Runtimes[0].Contract = d.older()
 	p.Gateway = true
@@ -135,8 +136,8 @@ func (d dice) silentStrangers(p *Plan) {
 	d.updates(p, 5, silentStrangers.At, silentStrangers.At+silentStrangers.For)
 }
 
-// fullReviewMemory has strangers that use up the memory for reviews. A resync stands in for each review of the
-// API server.
+// fullReviewMemory has strangers that use up the memory for reviews. A resync replaces each review
+// of the API server.
 func (d dice) fullReviewMemory(p *Plan) {
 	d.silentStrangers(p)
 	p.Runtimes[0].Contract = []contract.Version{contract.V2, contract.V3}[d.IntN(2)]
@@ -244,7 +245,7 @@ func (d dice) bodyLimit(p *Plan) {
 	d.updates(p, r.Objects, outage.At, outage.At+outage.For)
 }
 
-// retryAfter has a gateway that answers 429 or 503 with Retry-After.
+// told has a gateway that answers with 429 or 503 and Retry-After.
 func (d dice) told(p *Plan) {
 	p.Runtimes[0].Contract = contract.V3
 	p.Gateway = true

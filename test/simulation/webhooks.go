@@ -47,7 +47,7 @@ const (
 	mostPrompt = 2
 )
 
-// webhookChanges are those of another program.
+// webhookChanges returns the changes that another program makes.
 func webhookChanges() []func(live *webhookConfiguration) *webhookConfiguration {
 	return []func(live *webhookConfiguration) *webhookConfiguration{
 		func(*webhookConfiguration) *webhookConfiguration { return nil },

@@ -53,7 +53,7 @@ type lane struct {
 // elements counts the elements of batches.
 type elements struct{ changes, resyncs, beats int }
 
-// failures are those in a row, of a lane or of one event.
+// failures are consecutive failures of a lane or of one event.
 type failures struct {
 	n        int
 	last     time.Time
@@ -111,7 +111,7 @@ func (a *Agent) lane(manager core.Manager) *lane {
 	return l
 }
 
-// Killed records that the process is killed. Nothing that it said counts any more.
+// Killed records that the process is killed. Its earlier reports no longer count.
 func (a *Agent) Killed() {
 	a.history.mu.Lock()
 	defer a.history.mu.Unlock()
@@ -129,7 +129,7 @@ func (a *Agent) Connected() {
 }
 
 // Missed records a canary write of this agent for which the API server got no answer of any agent.
-// The next one that is answered shows that the watch path is back, and leads to a resync.
+// The next answered write shows that the watch path works again, and leads to a resync.
 func (a *Agent) Missed() {
 	a.history.mu.Lock()
 	defer a.history.mu.Unlock()
@@ -178,9 +178,9 @@ func (a *Agent) Sent(manager core.Manager, batch core.Batch) {
 	}
 }
 
-// waits reports whether a heartbeat travels alone while each number above the one that it names waits
-// for a smaller batch: nothing of a batch that is too large has arrived. After any other failure, the number may have
-// been seen.
+// waits reports whether a heartbeat is sent alone while each number above the number that it names
+// waits for a smaller batch: nothing of a batch that is too large has arrived. After any other
+// failure, the number may have been seen.
 func (l *lane) waits(named uint64, batch core.Batch) bool {
 	if len(batch.Events) > 0 {
 		return false

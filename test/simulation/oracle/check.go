@@ -15,7 +15,7 @@ const (
 	longestAnswer = 100 * time.Millisecond
 	// roomPatience is added to it while a review waits for memory.
 	roomPatience = 250 * time.Millisecond
-	// prompt bounds the time from a commit to the look, far from faults.
+	// prompt bounds the time from a commit to the reconcile, far from faults.
 	prompt = 2 * time.Second
 	// keysPoll is the time after which an agent uses new key material.
 	keysPoll = 5 * time.Second
@@ -23,13 +23,13 @@ const (
 	resyncWait = 10 * time.Second
 	// pace is the shortest time between two resyncs of a manager (core/outbox).
 	pace = 5 * time.Second
-	// detour is the longest delay by a replica that does not lead. It answers 503 with a wait of up
-	// to 3.75 s, and a gateway may choose it several times in a row.
+	// followerDelay is the longest delay by a replica that does not lead. It answers 503 with a
+	// wait of up to 3.75 s, and a gateway may choose it several times in a row.
 	followerDelay = 15 * time.Second
-	// late bounds the time to the look of a late commit: the last resend, and prompt.
+	// late bounds the time to the reconcile of a late commit: the last resend, and prompt.
 	late = 37 * time.Second
-	// inTime bounds the time from the last fault to the look. If no commit is late, it is soon: a lost replica is noticed
-	// after 60 s.
+	// inTime bounds the time from the last fault to the reconcile. If no commit is late, the bound
+	// is soon, because a lost replica is noticed after 60 s.
 	inTime = 90 * time.Second
 	soon   = 72 * time.Second
 	// givenUp is the same for an object with events that are refused for ever (GiveUpAfter).
@@ -157,14 +157,14 @@ func (h *History) bound(t target, c commit) (bound time.Time, strict bool) {
 	small := h.promise.ReviewMemoryFull || h.promise.Runtimes[t.runtime].Overflows[t.manager]
 	if h.isCalm(c.at, t.manager, nil) && (!small || h.isCalm(c.at.Add(late), t.manager, nil)) { // Other events put the resend of a resync off.
 		bound := c.at.Add(time.Duration(h.promise.Followers)*followerDelay + h.promise.Backlog)
-		if small || c.paced { // A resync may stand in for the event.
+		if small || c.paced { // A resync may replace the event.
 			bound = bound.Add(pace)
 		}
 		switch {
 		case c.delay <= shortDelay:
 			return bound.Add(prompt), true
 		case small:
-			return bound.Add(2 * late), true // The resend of a resync may stand in, too.
+			return bound.Add(2 * late), true // The resend of a resync may also replace the event.
 		default:
 			return bound.Add(late), true
 		}

@@ -92,8 +92,9 @@ func (h *History) isAfterFault(at time.Time) bool {
 	})
 }
 
-// Backlog reports a violation if the number of events that wait for a manager in all runtimes is negative, or less than
-// those of the agents that are known to have reported theirs. No runtime hides those of others.
+// Backlog reports a violation if the number of events that wait for a manager in all runtimes is
+// negative, or less than the sum that agents have certainly reported. No runtime hides the events
+// of other runtimes.
 func (h *History) Backlog(manager core.Manager, pending int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -123,7 +124,8 @@ func (h *History) reported(manager core.Manager) (sum int64) {
 	return sum
 }
 
-// Handled records that a resync of a runtime reaches the operator, whether that takes it or not.
+// Handled records that a resync of a runtime reaches the operator, whether or not the operator
+// accepts it.
 func (h *History) Handled(runtime string, manager core.Manager) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -164,8 +166,8 @@ func (h *History) checkCounted() {
 	}
 }
 
-// Called reports a violation if a webhook answers a caller with a certificate of an authority that was removed, or
-// none with one of its successor.
+// Called reports a violation if a webhook answers a caller with a certificate of a removed
+// authority, or does not answer a caller with a certificate of its successor.
 func (h *History) Called(agent string, former, present bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

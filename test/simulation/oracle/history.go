@@ -1,5 +1,5 @@
 // Package oracle judges a schedule of the simulation from the guarantees of this project alone:
-// safety, liveness, isolation, economy and truth. It knows no code but the types of core.
+// safety, liveness, isolation, economy and truth. It depends on no code except the types of core.
 package oracle
 
 import (
@@ -11,15 +11,15 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// Promise has the expectations of one schedule.
+// Promise contains the expectations of one schedule.
 type Promise struct {
-	// Runtimes has every runtime by its name.
+	// Runtimes contains every runtime by its name.
 	Runtimes map[string]Runtime
 	Managers []core.Manager
-	// Faults counts the faults that end. Windows has their times.
+	// Faults counts the faults that end. Windows contains their times.
 	Faults  int
 	Windows []Window
-	// Expired has the windows in which a runtime has no valid certificate.
+	// Expired contains the windows in which a runtime has no valid certificate.
 	Expired map[string]Window
 	// Followers is the number of replicas that do not lead. A request may reach them first.
 	Followers int
@@ -27,69 +27,78 @@ type Promise struct {
 	Replicas int
 	// Deletions counts the faults in which a fleet forgets a runtime.
 	Deletions int
-	// NATS is whether a stream stores batches while no operator takes them.
+	// NATS says whether a stream stores batches while no operator accepts them.
 	NATS bool
-	// NewLeaders is whether another replica may take the lead.
+	// NewLeaders says whether another replica may become the leader.
 	NewLeaders bool
 	// Backlog is the time that one worker needs to reconcile all objects.
 	Backlog time.Duration
-	// ReviewMemoryFull is whether strangers may use up the memory for reviews. A resync stands in for a review without memory.
+	// ReviewMemoryFull says whether strangers may use up the memory for reviews. A resync replaces
+	// a review without memory.
 	ReviewMemoryFull bool
-	// FalseAcks is whether a gateway acknowledges events that it does not forward.
+	// FalseAcks says whether a gateway acknowledges events that it does not forward.
 	FalseAcks bool
-	// Refusals counts the faults in which a gateway refuses each event for itself.
+	// Refusals counts the faults in which a gateway refuses individual events.
 	Refusals int
-	// AnswersLost is whether answers may get lost, so that agents repeat requests.
+	// AnswersLost says whether answers may get lost, so that agents repeat requests.
 	AnswersLost bool
-	// Holds is whether a stream holds heartbeats while a map function hangs. Each agent may then count as lost once.
+	// Holds says whether a stream holds heartbeats while a map function hangs. Each agent may then
+	// count as lost once.
 	Holds bool
-	// CleanStops is whether each agent stops with nothing pending, and restarts soon.
+	// CleanStops says whether each agent stops with nothing pending, and restarts soon.
 	CleanStops bool
-	// RequestsRepeat is whether a gateway repeats requests, up to 30 s later.
+	// RequestsRepeat says whether a gateway repeats requests, up to 30 s later.
 	RequestsRepeat bool
-	// Loud is whether one runtime has more changes than the worker can reconcile.
+	// Loud says whether one runtime has more changes than the worker can reconcile.
 	Loud bool
-	// Short is whether all faults are too short for a silence.
+	// Short says whether all faults are too short for a silence.
 	Short bool
-	// Rotates is whether key material is replaced, and may be broken for a while.
+	// Rotates says whether key material is replaced, and may be broken for a while.
 	Rotates bool
-	// Rate and Burst are the rate limit of a runtime, in requests per second and at once. 0: not reached.
+	// Rate and Burst are the rate limit of a runtime, in requests per second and in requests in one
+	// burst. 0 means that the limit is not reached.
 	Rate, Burst int
-	// Refused has the objects with events that are refused for ever.
+	// Refused contains the objects with events that are refused permanently.
 	Refused map[string]bool
-	// HandedBack has those of them for which the sender must learn that. A panic is of the operator alone.
+	// HandedBack contains the objects in Refused for which the sender must learn of the refusal. A
+	// panic concerns only the operator.
 	HandedBack map[string]bool
 }
 
-// Runtime has the expectations of one runtime.
+// Runtime contains the expectations of one runtime.
 type Runtime struct {
-	// Numbered is whether events have numbers, and heartbeats are sent.
+	// Numbered says whether events have numbers, and heartbeats are sent.
 	Numbered bool
-	// Canary is whether the agent has a canary.
+	// Canary says whether the agent has a canary.
 	Canary bool
-	// Rare is whether heartbeats are sent every 5 min only.
+	// Rare says whether heartbeats are sent only every 5 min.
 	Rare bool
-	// Overflows has the managers with more keys than their share of MaxKeys. Their events may be dropped.
+	// Overflows contains the managers with more keys than their share of MaxKeys. Their events may
+	// be dropped.
 	Overflows map[core.Manager]bool
-	// FallsBack is whether the runtime may use an older contract in the end.
+	// FallsBack says whether the runtime may use an older contract in the end.
 	FallsBack bool
-	// Learns is whether the agent learns its managers from events.
+	// Learns says whether the agent learns its managers from events.
 	Learns bool
-	// Invented is whether invented managers may take all places of an agent that learns. Events without a place count
-	// for no manager.
+	// Invented says whether invented managers may take all places of an agent that learns. Events
+	// without a place count for no manager.
 	Invented bool
-	// Loses is whether an agent is killed and never replaced.
+	// Loses says whether an agent is killed and never replaced.
 	Loses bool
-	// Refused is whether the runtime itself is refused for ever. Its looks are not measured.
+	// Refused says whether the runtime itself is refused permanently. Its reconciles are not
+	// measured.
 	Refused bool
-	// Lies is whether the runtime invents its heartbeats. Its own states mean nothing.
+	// Lies says whether the runtime invents its heartbeats. The states of this runtime mean
+	// nothing.
 	Lies bool
-	// Expected is whether the control plane expects heartbeats to each manager, so that it knows all managers.
+	// Expected says whether the control plane expects heartbeats to each manager, so that it knows
+	// all managers.
 	Expected bool
-	// Panics is whether the verifier panics for a while for all of the runtime. A request of which it lets nothing pass
-	// is not heard.
+	// Panics says whether the verifier panics for a while for all of the runtime. The fleet does
+	// not observe a request of which the verifier accepts nothing.
 	Panics bool
-	// Callers is whether the webhook demands a client certificate, so that reviews prove the runtime fresh.
+	// Callers says whether the webhook demands a client certificate, so that reviews prove the
+	// runtime fresh.
 	Callers bool
 }
 
@@ -101,9 +110,9 @@ type Window struct {
 	// Refuses is the runtime with refused connections, if that is the only fault of the window. Its agents
 	// connect again within their backoff.
 	Refuses string
-	// Manager is the only manager that feels the fault, "" if all do.
+	// Manager is the only manager that the fault affects, "" if it affects all managers.
 	Manager core.Manager
-	// Renews is whether new key material ends the window. The agents then connect immediately.
+	// Renews says whether new key material ends the window. The agents then connect immediately.
 	Renews bool
 }
 
@@ -204,9 +213,9 @@ func (h *History) violate(rule, format string, args ...any) {
 // since returns the virtual time of a moment, for messages.
 func (h *History) since(at time.Time) time.Duration { return at.Sub(h.began).Round(time.Millisecond) }
 
-// Commit records a new version of an object in etcd, with the delay since its review, for a manager that watches the
-// object before or after it. Blind means that no webhook was called and no canary notices it. Paced means that a
-// resync stands in for the event.
+// Commit records a new version of an object in etcd, with the delay since its review, for a manager
+// that watches the object before or after it. Blind means that no webhook was called and no canary
+// notices it. Paced means that a resync replaces the event.
 func (h *History) Commit(runtime, object string, manager core.Manager, version int, delay time.Duration, blind, paced bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -267,7 +276,7 @@ func (h *History) Failed(runtime string, event core.WatchEvent) {
 	h.failed[runtime][event] = true
 }
 
-// path returns that of a runtime.
+// path returns the path of a runtime.
 func (h *History) path(runtime string, manager core.Manager) *path {
 	key := pair{runtime, manager}
 	if h.paths[key] == nil {
@@ -302,8 +311,8 @@ func (h *History) Connected(replica string, err error) {
 	}
 }
 
-// Looked records that the operator has read an object for a manager. Named is whether that reconcile is for the
-// object alone.
+// Looked records that the operator has read an object for a manager. Named says whether that
+// reconcile is for the object alone.
 func (h *History) Looked(runtime string, manager core.Manager, object string, version int, named bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -311,7 +320,7 @@ func (h *History) Looked(runtime string, manager core.Manager, object string, ve
 	h.looks[key] = append(h.looks[key], look{version, time.Now(), named})
 }
 
-// Delivered records a delivery, and reports a violation if a runtime triggers another one.
+// Delivered records a delivery, and reports a violation if a runtime triggers another runtime.
 func (h *History) Delivered(sender, triggered string, manager core.Manager, event core.WatchEvent) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -381,7 +390,7 @@ func (h *History) BreakManager(runtime string, manager core.Manager, cause strin
 	}
 }
 
-// concerns reports whether an outage is one of a manager.
+// concerns reports whether an outage affects a manager.
 func (o *outage) concerns(manager core.Manager) bool { return o.manager == "" || o.manager == manager }
 
 // Mend records the end of an outage.
