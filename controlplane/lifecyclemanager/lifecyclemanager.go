@@ -147,14 +147,21 @@ func SetUp(mgr ctrl.Manager, addr string, opts Options) (*controllerruntime.Sour
 
 	opts.Listener.Fleet = cmp.Or(opts.Listener.Fleet, watched)
 	received, err := listen(mgr, addr, opts)
-	if err == nil && opts.Step >= 3 {
-		err = watcher.SetUp(mgr, watcher.Options{Names: opts.names()})
-	}
-	if err == nil && opts.Step >= 4 {
-		err = install(mgr, opts)
+	if err != nil {
+		return nil, err
 	}
 
-	return received, err
+	if opts.Step >= 3 {
+		if err := watcher.SetUp(mgr, watcher.Options{Names: opts.names()}); err != nil {
+			return nil, err
+		}
+	}
+	if opts.Step >= 4 {
+		if err := install(mgr, opts); err != nil {
+			return nil, err
+		}
+	}
+	return received, nil
 }
 
 // newKymas returns the runtimes. A fleet expects those with our agent, from step 5 on: former
@@ -177,6 +184,7 @@ func listen(mgr ctrl.Manager, addr string, opts Options) (*controllerruntime.Sou
 	if err := errors.Join(err, keysErr, kymasErr); err != nil {
 		return nil, err
 	}
+
 	if opts.Listener.Options.Hooks.Answered == nil {
 		opts.Listener.Options.Hooks = measured.Hooks
 	}
@@ -196,6 +204,7 @@ func listen(mgr ctrl.Manager, addr string, opts Options) (*controllerruntime.Sou
 		listener.ProxyAddresses(netip.MustParsePrefix("127.0.0.6/32")), keys.Roots(material), from))
 	opts.Listener.Verifier = verify
 	opts.Listener.Runtimes = kymas
+
 	events, err := controllerruntime.AddListener(mgr, opts.Listener)
 	if err != nil {
 		return nil, err
@@ -213,6 +222,7 @@ func install(mgr ctrl.Manager, opts Options) error {
 	if err != nil {
 		return err
 	}
+
 	if opts.Step < 8 {
 		opts.Certificates.ImportCA = opts.CA
 		opts.Certificates.AdditionalCAs = append(slices.Clone(opts.Certificates.AdditionalCAs), opts.CA)
@@ -222,6 +232,7 @@ func install(mgr ctrl.Manager, opts Options) error {
 	opts.Certificates.ListenerSecret = opts.GatewaySecret
 	opts.Certificates.Service = opts.Agent.Name
 	opts.Certificates.RuntimeNamespace = there
+
 	watched := opts.Listener.Fleet
 	address, err := connect.ParseAddress(opts.Address)
 	if err != nil {
@@ -248,6 +259,7 @@ func install(mgr ctrl.Manager, opts Options) error {
 	secrets := runtimes.KubeconfigSecrets{Namespace: plane, Label: "operator.kyma-project.io/kyma-name"}
 	opts.Runtimes.Fleet = watched
 	opts.Runtimes.Kubeconfigs = secrets
+
 	object := &metav1.PartialObjectMetadata{}
 	object.SetGroupVersionKind(kyma)
 	kubeconfigs := runtimes.NewKubeconfigsByLabel(mgr.GetAPIReader(), "config", secrets, runtimes.KubeconfigOptions{})
