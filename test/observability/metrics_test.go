@@ -227,6 +227,7 @@ func newVocabulary(t testing.TB) vocabulary {
 	for i := range issuing {
 		issuing[i] = "Certificate" + issuing[i]
 	}
+	bundles, pairs := of("agent/material.go", "^useCA$"), of("agent/material.go", "^use(Client|Server)$")
 	none := []string{""}
 	anything, ended := []string{other}, []string{"canceled", "timeout"} // The last two are those of core.ReasonOf.
 	accepted := of("core/ports.go", "^(Accepted|Coalesced|Dropped)$")
@@ -244,8 +245,13 @@ func newVocabulary(t testing.TB) vocabulary {
 		{"", "contract"}: {none, contracts}, // A request that names none.
 		{"", "cause"}:    {of("internal/httpserver/cause.go", "^cause")},
 		{"", "use"}:      {of("agent/material.go", "^use")},
-		{"", "problem"}:  {of("keys/problem.go", "^[Pp]roblem")},
-		{"", "server"}:   {{"webhook", "metrics"}},
+		{agents + "certificate_lifetime_seconds", "use"}:            {pairs},
+		{listeners + "certificate_lifetime_seconds", "use"}:         {pairs},
+		{listeners + "certificate_expiry_timestamp_seconds", "use"}: {pairs, bundles},
+		{listeners + "certificate_reloads_total", "use"}:            {pairs, bundles},
+		{listeners + "certificate_reload_failures_total", "use"}:    {pairs, bundles},
+		{"", "problem"}: {of("keys/problem.go", "^[Pp]roblem")},
+		{"", "server"}:  {{"webhook", "metrics"}},
 		{agents + "connections_dropped_total", "reason"}:    {dropped},
 		{listeners + "connections_dropped_total", "reason"}: {dropped},
 		{"", "result"}: {refused, {"ok", "partial"}},
