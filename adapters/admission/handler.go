@@ -18,7 +18,6 @@ import (
 	"net/http"
 	"net/url"
 	"path"
-	"runtime/debug"
 	"strings"
 	"time"
 
@@ -27,16 +26,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/option"
 	"github.com/runtime-watcher/runtime-watcher/internal/pacedlog"
 )
-
-// handler answers the reviews of an API server. Its fields do not change after New.
-type handler struct {
-	acceptor core.Acceptor
-	opts     Options
-	log      *slog.Logger
-	mux      *http.ServeMux
-	bodies   *bodies
-	paced    *slog.Logger // for lines that others can cause
-}
 
 // New returns a handler that offers its events to acceptor. The acceptor is called concurrently and
 // must not block. New fails if acceptor is nil or an option is invalid. The error names all invalid
@@ -171,25 +160,6 @@ func (h *handler) answerUnread(
 		}
 	}
 	return reply{manager: manager, missed: true, refusal: badBody(cause)}
-}
-
-// guardCall recovers from a panic, so that the API server gets its answer. place is a label.
-func (h *handler) guardCall(place hook.Place, f func()) {
-	defer func() {
-		if cause := recover(); cause != nil {
-			h.notePanic(place, cause)
-		}
-	}()
-
-	f()
-}
-
-// notePanic reports a panic. It never panics itself.
-func (h *handler) notePanic(place hook.Place, cause any) {
-	// The hook or the logger may be the cause of the panic.
-	defer func() { _ = recover() }()
-	h.log.Error("caught a panic", "place", string(place), "cause", fmt.Sprint(cause), "stack", string(debug.Stack()))
-	h.opts.Hooks.Panicked(hook.Panic{Place: place})
 }
 
 func (h *handler) reportAnswer(ctx context.Context, answer *reply, started time.Time) {

@@ -200,3 +200,19 @@ func appendQuoted(to []byte, text string) []byte {
 	quoted, _ := json.Marshal(text) //nolint:errchkjson // Every string has a JSON form.
 	return append(to, quoted...)
 }
+
+// messages are the texts in the status of a response. API servers show them in debug logs.
+var messages = map[hook.Decision]string{
+	hook.DecisionAccepted:  "accepted: an event will be sent to the manager",
+	hook.DecisionCoalesced: "coalesced: an equal event is waiting to be sent",
+	hook.DecisionDropped:   "dropped: the outbox is full, a resync replaces the event",
+	// No event is sent for these.
+	hook.DecisionUnchanged:  "unchanged: the watched part is the same",
+	hook.DecisionIrrelevant: "irrelevant: not watched",
+	hook.DecisionDryRun:     "dry_run: the write is not persisted",
+	hook.DecisionNoOwner:    "no_owner: want <namespace>/<name> in the annotation of the owner",
+	// These are rare.
+	hook.DecisionNoName: "no_name: the object has no name that an event can carry",
+	hook.DecisionUnread: "unread: too many large objects at once, a resync replaces the event",
+	hook.DecisionFailed: "failed: see the log of the agent",
+}

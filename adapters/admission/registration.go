@@ -15,16 +15,6 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/internal/shared/canary"
 )
 
-type builder struct {
-	endpoint Endpoint
-	opts     ConfigurationOptions
-}
-
-type registration struct {
-	*watch.Watch
-	*builder
-}
-
 func (r *registration) newWebhooks() []admissionregistrationv1.ValidatingWebhook {
 	own := r.newWebhook(r.watchedTarget(), watchLabel)
 	if r.watchedTarget().subresource != "" || !mayScale(r.groupResource()) { // Scale writes the spec.
@@ -161,12 +151,8 @@ func (q *request) deletesDefinition(parent string) bool {
 	return parent == kindDefinition && q.subresource == "" && q.operation == core.OperationDelete
 }
 
-const (
-	// canaryName has no dot, as the name of each watch has, so the names of webhooks never collide.
-	canaryName = "canary"
-	// namespaceLabel is on every namespace, with its name (k8s.io/api/core/v1).
-	namespaceLabel = "kubernetes.io/metadata.name"
-)
+// canaryName has no dot, as the name of each watch has, so the names of webhooks never collide.
+const canaryName = "canary"
 
 // canaryWebhook calls the agent for writes to one Lease. The condition compares the name in the
 // request, because its evaluation never fails. An object selector could be changed by others.

@@ -36,6 +36,20 @@ type room struct {
 	freed chan struct{}
 }
 
+// keptCapacity is the largest buffer in bytes that is kept for the next request. Larger objects are
+// rare, so their buffers would waste memory. Those are charged until the collector has freed them.
+const keptCapacity = 2 << 20
+
+// steps are the sizes of buffers in bytes. A full buffer grows to the next step, so that memory is
+// charged for bytes that arrive and not for an announced length. Above 512 KiB, the buffer grows to
+// the announced length, because enough bytes have arrived to trust it.
+var steps = [...]int{
+	4 << 10, 32 << 10, 256 << 10, believedFrom, 1 << 20, 3 << 19, keptCapacity, 3 << 20, 4 << 20, 6 << 20,
+}
+
+// believedFrom is the step from which the announced length counts.
+const believedFrom = 512 << 10
+
 // idleBuffer is a buffer that is kept for the next body.
 type idleBuffer struct {
 	bytes []byte

@@ -2,7 +2,6 @@ package admission
 
 import (
 	"cmp"
-	"regexp"
 	"strings"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -93,39 +92,4 @@ func builtins() map[schema.GroupResource]builtin {
 // some groups of Kubernetes have a dot, too, and a rule may name a subresource that does not exist.
 func mayScale(resource schema.GroupResource) bool {
 	return builtins()[resource].scales || strings.Contains(resource.Group, ".")
-}
-
-var (
-	// kindPattern matches the kinds that a path can carry.
-	kindPattern = regexp.MustCompile(`^([A-Z][a-z0-9]*)+$`)
-	// innerCapital matches each capital letter of these but the first one.
-	innerCapital = regexp.MustCompile(`\B[A-Z]`)
-)
-
-// kindSegment returns a kind as a segment of a path, such as "stateful.set" for StatefulSet. An API
-// server allows only lower case there. It is empty for a kind in another notation.
-func kindSegment(kind string) string {
-	if !kindPattern.MatchString(kind) {
-		return ""
-	}
-	return strings.ToLower(innerCapital.ReplaceAllString(kind, ".$0"))
-}
-
-// kindOf returns the kind of a [kindSegment], and "" for any other text.
-func kindOf(segment string) string {
-	if segment == "" {
-		return ""
-	}
-
-	var kind strings.Builder
-	for word := range strings.SplitSeq(segment, ".") {
-		if word != "" {
-			kind.WriteString(strings.ToUpper(word[:1]) + word[1:])
-		}
-	}
-
-	if text := kind.String(); kindSegment(text) == segment {
-		return text
-	}
-	return ""
 }

@@ -166,8 +166,6 @@ func (q *requests) fieldSelector() string {
 	return fields.AndSelectors(terms...).String()
 }
 
-func (r *resource) isNamespaces() bool { return r.Group == "" && r.Resource == "namespaces" }
-
 type list struct {
 	metav1.TypeMeta
 	metav1.ListMeta

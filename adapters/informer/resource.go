@@ -28,6 +28,8 @@ type resource struct {
 	hasStatus bool
 }
 
+func (r *resource) isNamespaces() bool { return r.Group == "" && r.Resource == "namespaces" }
+
 const discoveryTimeout = 30 * time.Second
 
 // discover looks up a resource. Every authenticated client may do that by default.

@@ -10,7 +10,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -133,51 +132,6 @@ func (c *Consumer) receiveFrom(
 	}
 
 	c.concludeMessage(runtime, manager, j, r, handed)
-}
-
-// messageKey has the time, too, as the numbers of a stream that is created again begin again.
-type messageKey struct {
-	stream   string
-	sequence uint64
-	stored   int64
-}
-
-// partial remembers the failed events of messages that stay with their streams. Without it, one
-// event that fails would have the others of its message handled again at each attempt.
-type partial struct {
-	mu     sync.Mutex
-	failed map[messageKey][]int
-}
-
-// maxPartial bounds the messages that are remembered. All events of a forgotten one are handled
-// again.
-const maxPartial = 1 << 10
-
-// takenBefore returns whether an event of a message was handled in an earlier attempt, by its
-// index.
-func (p *partial) takenBefore(message messageKey) func(index int) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-
-	failed, known := p.failed[message]
-	return func(index int) bool { return known && !slices.Contains(failed, index) }
-}
-
-// noteError remembers the failed events of a message that stays.
-func (p *partial) noteError(message messageKey, err error) {
-	some, ok := errors.AsType[core.EventErrors](err)
-	if !ok || message == (messageKey{}) {
-		return
-	}
-
-	p.mu.Lock()
-	defer p.mu.Unlock()
-
-	if p.failed == nil || len(p.failed) >= maxPartial {
-		p.failed = map[messageKey][]int{}
-	}
-
-	p.failed[message] = slices.Collect(maps.Keys(some))
 }
 
 // concludeMessage acknowledges a message, or leaves it to the stream, by the result of its batch.
@@ -345,64 +299,3 @@ func backoff(attempts uint64) time.Duration {
 }
 
 const maxDoublings = 5
-
-// returns bounds the refusals that are offered to runtimes. A runtime chooses where its answers go,
-// and may confirm none: each offer then takes answerTimeout.
-type returns struct {
-	// slots bounds the offers at the same time. Beyond it, messages stay with the stream.
-	slots chan struct{}
-
-	mu sync.Mutex
-	// silent has the end of the time in which nothing is offered to a runtime.
-	silent map[core.RuntimeID]time.Time
-}
-
-const (
-	// perReturn is the number of messages in memory for which there is one offer.
-	perReturn = 8
-	// silentFor is the time without offers to a runtime that did not confirm one.
-	silentFor = 30 * time.Second
-	maxSilent = 16 << 10
-)
-
-func newReturns(maxInFlight int) returns {
-	return returns{slots: make(chan struct{}, max(maxInFlight/perReturn, 1)), silent: map[core.RuntimeID]time.Time{}}
-}
-
-// offerOnce calls ask, unless too many offers wait or a recent offer to the runtime timed out. It
-// reports whether the runtime confirmed. An answer for which no forwarder waits any more costs no
-// time.
-func (r *returns) offerOnce(runtime core.RuntimeID, ask func() error) bool {
-	r.mu.Lock()
-	silent := time.Now().Before(r.silent[runtime])
-	r.mu.Unlock()
-	if silent {
-		return false
-	}
-
-	select {
-	case r.slots <- struct{}{}:
-		defer func() { <-r.slots }()
-	default:
-		return false
-	}
-
-	err := ask()
-	if errors.Is(err, context.DeadlineExceeded) {
-		r.silenceRuntime(runtime, time.Now())
-	}
-
-	return err == nil
-}
-
-// silenceRuntime ends the offers to a runtime for a while.
-func (r *returns) silenceRuntime(runtime core.RuntimeID, now time.Time) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-
-	if len(r.silent) >= maxSilent {
-		clear(r.silent)
-	}
-
-	r.silent[runtime] = now.Add(silentFor)
-}

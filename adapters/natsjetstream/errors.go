@@ -34,6 +34,10 @@ const (
 	ReasonConnection core.Reason = "connection"
 )
 
+// errSubject is of a stream that does not take the messages of its manager, as another program has
+// changed its subjects.
+var errSubject = errors.New("the stream does not accept the subject of its manager")
+
 // publishError is the error of a batch. It classifies as the answer to an HTTP request does.
 //
 // Callers use the sentinels and the interfaces of core, so the type is not exported.

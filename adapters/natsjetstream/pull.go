@@ -363,7 +363,8 @@ func (q *queues) queueMessage(msg jetstream.Msg) {
 	}
 }
 
-var errAcknowledgement = errors.New("message is an acknowledgement of the server, redirected by a runtime to this stream")
+var errAcknowledgement = errors.New(
+	"message is an acknowledgement of the server, redirected by a runtime to this stream")
 
 // isAcknowledgement reports whether a message is no batch, and nothing waits for an answer. A
 // server writes acknowledgements to any subject that a runtime names. They must take no place of

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -21,9 +22,6 @@ const (
 	defaultMaxPending = 256
 	defaultMaxBytes   = 1 << 30
 )
-
-// streamName is also the prefix of the stream's API subjects.
-func streamName(manager core.Manager) string { return subjectRoot + "-" + string(manager) }
 
 // subjects are those of all runtimes.
 func subjects(manager core.Manager) string { return subjectRoot + "." + string(manager) + ".*" }
@@ -108,6 +106,39 @@ func losesNothing(config jetstream.StreamConfig) bool {
 	isQueue := config.Retention == jetstream.WorkQueuePolicy && config.Discard == jetstream.DiscardNew
 	cannotDelete := config.DenyPurge && config.DenyDelete
 	return isQueue && cannotDelete && config.MaxAge == 0
+}
+
+// checkSubjects returns errSubject for a stream without the subject of a manager. A stream that is
+// fed by another one may have no subjects.
+func checkSubjects(config *jetstream.StreamConfig, manager core.Manager) error {
+	if config.Mirror != nil || len(config.Sources) > 0 {
+		return nil
+	}
+
+	want := subjects(manager)
+	for _, subject := range config.Subjects {
+		if covers(subject, want) {
+			return nil
+		}
+	}
+	return fmt.Errorf("%w: it has %.200q, want %s", errSubject, strings.Join(config.Subjects, " "), want)
+}
+
+// covers reports whether a subject with wildcards includes another one.
+func covers(subject, other string) bool {
+	wide := strings.Split(subject, ".")
+	narrow := strings.Split(other, ".")
+	for i, token := range wide {
+		switch {
+		case token == ">":
+			return i < len(narrow)
+		case i == len(narrow):
+			return false
+		case token != "*" && token != narrow[i]:
+			return false
+		}
+	}
+	return len(wide) == len(narrow)
 }
 
 // consumerConfig has no bound on messages that wait for a later delivery: refused messages of some

@@ -16,6 +16,9 @@ const (
 	inboxRoot   = "_INBOX"
 )
 
+// streamName is also the prefix of the stream's API subjects.
+func streamName(manager core.Manager) string { return subjectRoot + "-" + string(manager) }
+
 // Subject returns the subject under which a runtime publishes to a manager. A NATS server must
 // allow a runtime to publish only to its own subjects. The manager must come from
 // [core.ParseManager]. In a permission, "*" means all managers.

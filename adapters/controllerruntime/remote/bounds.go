@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"strings"
 	"sync/atomic"
-	"unicode/utf8"
 
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
@@ -26,10 +25,6 @@ const (
 	// the next one, with everything that is no answer, such as frames of HTTP/2.
 	maxRead = 6 << 20
 )
-
-// ErrLargeAnswer means that the answers of a cluster are larger than its bounds. A list may fit in
-// smaller pages.
-var ErrLargeAnswer = errors.New("answer is larger than allowed")
 
 // bound bounds the connections of a configuration, which must have a Dial, and their answers. It
 // accepts JSON only, without compression, and ignores warnings, of which a client would keep each
@@ -263,38 +258,3 @@ func checkType(response *http.Response) error {
 	}
 	return fmt.Errorf("want an answer of type %s, have %.80q", jsonType, kind)
 }
-
-// scale weighs JSON while it is read. A text that is no JSON weighs as much or less.
-type scale struct {
-	text    bool // inside a string
-	escaped bool // by a backslash
-}
-
-// beginsValue reports whether a value of an object or a list follows.
-func beginsValue(c byte) bool { return c == ',' || c == '{' || c == '[' }
-
-// weighPart counts the values of objects and lists that begin in part, too.
-func (s *scale) weighPart(part []byte) (weight int64) {
-	weight = byteWeight * int64(len(part))
-	for _, c := range part {
-		switch {
-		case c >= utf8.RuneSelf:
-			weight += otherWeight - byteWeight
-			s.escaped = false
-		case s.escaped:
-			s.escaped = false
-		case s.text && c == '\\':
-			s.escaped = true
-		case c == '"':
-			s.text = !s.text
-		case !s.text && beginsValue(c):
-			weight += valueWeight
-		}
-	}
-
-	return weight
-}
-
-// The weight of an answer is about the memory that takes to read and to decode it. An invalid byte
-// becomes a character of three.
-const byteWeight, otherWeight, valueWeight = 4, 16, 256 // ASCII, beyond ASCII, a value beside its text

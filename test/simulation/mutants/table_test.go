@@ -75,10 +75,6 @@ var table = map[string][]mutant{
 			"natsjetstream: a refused message holds up its runtime",
 			"j.msg.NakWithDelay(wait)", "func() error { <-time.After(wait); return j.msg.Nak() }()",
 		},
-		{
-			"natsjetstream: an offer never gives its place back",
-			"case r.slots <- struct{}{}:\n\t\tdefer func() { <-r.slots }()", "case r.slots <- struct{}{}:",
-		},
 		{"natsjetstream: an old heartbeat proves that a runtime is fresh", "if j.age > staleHeartbeat {", "if j.age < 0 {"},
 	},
 	"adapters/natsjetstream/message.go": {
@@ -93,6 +89,12 @@ var table = map[string][]mutant{
 			"reasons.Malformed, err)\n\t\t<-q.slots\n\t\treturn", "reasons.Malformed, err)\n\t\treturn",
 		},
 		{"natsjetstream: a replica asks once whether it leads", "for ctx.Err() == nil {\n\t\tif c.intake", "for range 1 {\n\t\tif c.intake"},
+	},
+	"adapters/natsjetstream/returns.go": {
+		{
+			"natsjetstream: an offer never gives its place back",
+			"case r.slots <- struct{}{}:\n\t\tdefer func() { <-r.slots }()", "case r.slots <- struct{}{}:",
+		},
 	},
 	"agent/keeper.go": {
 		{"agent: no resync after its webhooks are put back", "k.restored()", "_ = k.restored"},
