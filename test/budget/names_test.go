@@ -26,7 +26,7 @@ var places = map[string]string{
 	"core/contract/single.go":                           "the contracts v1 and v2 are fixed on the wire",
 	"core/coretest/forwarder_samples.go":                "samples of the wire",
 	"cmd/conformance/trials.go":                         "samples of the wire",
-	"adapters/admission/configuration.go":               "the default domain of webhooks, which controlplane/names passes on",
+	"adapters/admission/configurationoptions.go":        "the default domain of webhooks, which controlplane/names passes on",
 	"adapters/controllerruntime/runtimes.go":            "the default annotation of domains, which controlplane/names passes on",
 	"cmd/agent/table.go":                                "METRICS_ALIASES names the project whose metrics it serves",
 	"controlplane/config/crd/":                          "generated with the default names: crd.Watchers takes others",
