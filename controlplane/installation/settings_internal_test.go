@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/runtime-watcher/runtime-watcher/internal/testcache"
 )
 
 // The agent has a setting, and the installer and the chart each have a list of the settings that
@@ -82,7 +84,8 @@ func TestSettingsOfThePodAreReserved(t *testing.T) {
 	}
 
 	constants := make(map[string]string)
-	for _, pair := range regexp.MustCompile(`(setting\w+) += "(\w+)"`).FindAllStringSubmatch(readText(t, "settings.go"), -1) {
+	declared := regexp.MustCompile(`(setting\w+) += "(\w+)"`).FindAllStringSubmatch(readText(t, "settings.go"), -1)
+	for _, pair := range declared {
 		constants[pair[1]] = pair[2]
 	}
 
@@ -99,7 +102,7 @@ func TestSettingsOfThePodAreReserved(t *testing.T) {
 func readText(t *testing.T, path string) string {
 	t.Helper()
 
-	text, err := os.ReadFile(path)
+	text, err := os.ReadFile(testcache.Path(path))
 	if err != nil {
 		t.Fatal(err)
 	}

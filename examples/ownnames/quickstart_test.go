@@ -85,6 +85,9 @@ func TestQuickStartInOtherClusters(t *testing.T) {
 		t.Fatalf("%d commands, want 2: %q", len(all), all)
 	}
 
+	// Child processes read these files, which go test would not notice.
+	test.Read(t, "Makefile")
+	test.Read(t, "examples/ownnames/config/operator.yaml")
 	run := func(command string) string {
 		cmd := exec.CommandContext(t.Context(), "sh", "-eu", "-c", command)
 		cmd.Dir = test.Root()
