@@ -17,8 +17,8 @@ const (
 	// section 4.2), in bytes. No header fits. It saves the server 4 KiB per connection.
 	headerTable = 1
 	// writeBuffer is the size in bytes of the largest record of TLS, so that a usual batch is one
-	// record and one system call. With its default of 4 KiB, net/http would also allocate 32 KiB for
-	// the rest of a larger batch.
+	// record and one system call. With its default of 4 KiB, net/http would also allocate 32 KiB
+	// for the rest of a larger batch.
 	writeBuffer = 16 << 10
 )
 
