@@ -49,7 +49,8 @@ func (p *heartbeats) makeHeartbeat(manager core.Manager) core.Heartbeat {
 		heartbeat.CAFingerprints = material.RootFingerprints
 	}
 
-	// The first is that of the client, with which the agent connects to the control plane.
+	// The first source is the source of the client, with which the agent connects to the control
+	// plane.
 	for _, set := range p.keys.allMaterials() {
 		if err := set.Status().Err; err != nil {
 			heartbeat.KeyMaterialError = set.joinedUses() + ": " + err.Error()

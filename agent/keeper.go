@@ -49,7 +49,7 @@ const (
 	keepContest = 3
 )
 
-// The results of a keeper, beside those of a comparison.
+// The results of a keeper, in addition to the results of a comparison.
 const (
 	webhooksRestored  = "restored"
 	webhooksContested = "contested"
@@ -73,7 +73,7 @@ type webhookKeeper struct {
 	// Only keepWebhooks uses the following fields.
 
 	// applied identifies the configuration that was intended and in place last. New settings have
-	// another identity, and replace those of other replicas.
+	// another identity, and replace the settings of other replicas.
 	applied string
 	// isBroken is set while the configuration is not as intended.
 	isBroken bool
@@ -93,7 +93,7 @@ type webhookKeeper struct {
 	// was last. A return of the intended configuration does not end that time, because a program
 	// may write both in turn.
 	lessSince, lessAt time.Time
-	// overlapSince is when CAs beside ours were first seen.
+	// overlapSince is the time at which CAs in addition to ours were first observed.
 	overlapSince time.Time
 	// needsResync is set while writes may have passed without a call.
 	needsResync bool
@@ -261,7 +261,7 @@ func (k *webhookKeeper) noteIntended(ctx context.Context, live, want *webhookCon
 	return k.every
 }
 
-// allowOtherCAs leaves the CAs of another replica beside ours for keepOverlap.
+// allowOtherCAs keeps the CAs of another replica in addition to ours for keepOverlap.
 func (k *webhookKeeper) allowOtherCAs(ctx context.Context, live, want *webhookConfiguration) time.Duration {
 	if k.overlapSince.IsZero() {
 		k.overlapSince = time.Now()
@@ -383,8 +383,8 @@ func (k *webhookKeeper) noteChange(now time.Time) {
 // applyConfiguration writes the configuration. Additions of others survive an apply, so a
 // configuration that is still wrong is made again. In a contest, it is made again without the
 // labels and annotations of others, because such an annotation may cause the changes. If API
-// servers cannot verify this replica by the CAs there, these may be those of another replica, and
-// stay beside ours.
+// servers cannot verify this replica by the CAs there, these may belong to another replica, and
+// stay in addition to ours.
 func (k *webhookKeeper) applyConfiguration(ctx context.Context, live, want *webhookConfiguration) time.Duration {
 	writing, cancel := context.WithTimeout(ctx, webhooksTimeout)
 	defer cancel()
@@ -482,7 +482,7 @@ func (k *webhookKeeper) reportProblem(problem string) {
 	k.found.setText(problem)
 }
 
-// changerOf names the field manager that changed a configuration last, beside this agent.
+// changerOf names the field manager, other than this agent, that changed a configuration last.
 func changerOf(live *webhookConfiguration) string {
 	if live == nil {
 		return "a program that deletes the webhook configuration"

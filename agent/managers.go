@@ -17,9 +17,9 @@ import (
 
 const managersPoll = 10 * time.Second
 
-// managerList has the known managers: those of the options, and those of a file that may change. A
-// manager stays known when the file no longer lists it, because the outbox still sends heartbeats
-// to it. A 404 of the webhook would then hide changes behind the state "fresh".
+// managerList contains the known managers: the managers of the options, and the managers of a file
+// that may change. A manager stays known when the file no longer lists it, because the outbox still
+// sends heartbeats to it. A 404 of the webhook would then hide changes behind the state "fresh".
 type managerList struct {
 	fixed []core.Manager
 	open  bool   // the webhook takes reviews for all others, too

@@ -15,8 +15,9 @@ import (
 )
 
 // maxBodies bounds the buffers of reviews in bytes, with those that are kept for the next one and
-// those that the collector has not freed. It has room for a review of 8 MiB beside the buffer of
-// 512 KiB that it replaces, and for others. A resync replaces a review that finds no room.
+// those that the collector has not freed. It has room for a review of 8 MiB in addition to the
+// buffer of 512 KiB that the review replaces, and for other reviews. A resync replaces a review
+// that finds no room.
 const maxBodies = 21 << 19
 
 func (b *builder) addWebhook() error {

@@ -12,7 +12,7 @@ import (
 )
 
 // webhookWatch compares the webhooks that the API server has with those that were applied. The
-// canary proves its own webhook only, so a watch may miss changes beside a living canary.
+// canary proves only its own webhook, so a watch may miss changes while the canary is alive.
 type webhookWatch struct {
 	read  func(ctx context.Context) (*admissionregistrationv1.ValidatingWebhookConfiguration, error)
 	every time.Duration

@@ -20,7 +20,7 @@ var (
 	errInvalidObject error = &reasons.Error{
 		Text: "not a Kubernetes object in JSON", Label: string(ReasonInvalidObject), Permanent: true,
 	}
-	// errInvalidOwner is of the value of [OwnerAnnotation].
+	// errInvalidOwner means that the value of [OwnerAnnotation] is invalid.
 	errInvalidOwner error = &reasons.Error{
 		Text: "owner is not <namespace>/<name>", Label: string(ReasonInvalidOwner), Permanent: true,
 	}

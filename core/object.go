@@ -208,7 +208,7 @@ func (o *Object) Label(key string) (value string, ok bool) {
 	return lookup(o.labels, key)
 }
 
-// lookup returns false for a value that is no map, and for a member that is no string.
+// lookup returns false for a value that is not a map, and for a member that is not a string.
 func lookup(raw []byte, key string) (value string, ok bool) {
 	if raw == nil { // Most objects have no annotations or no labels, and an error costs more than a search.
 		return "", false

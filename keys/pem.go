@@ -59,7 +59,7 @@ const typeCertificate = "CERTIFICATE"
 type block struct {
 	*pem.Block
 
-	line int // that of its BEGIN, counted from 1
+	line int // the line of its BEGIN, counted from 1
 }
 
 // parseBundle skips each complete block that cannot be used. A truncated certificate is an error:

@@ -23,7 +23,7 @@ import (
 type verdict struct {
 	peer core.Peer
 	err  error
-	// notBefore and notAfter are those of the chain, or bound a few seconds for an error.
+	// notBefore and notAfter bound the validity of the chain, or a few seconds for an error.
 	notBefore, notAfter time.Time
 	roots               *x509.CertPool
 }

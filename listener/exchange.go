@@ -352,7 +352,7 @@ type answer struct {
 	public core.Reason
 	// atOnce asks for no wait: the next request may reach another replica.
 	atOnce bool
-	// recheckAfter is that of the handler. It travels with an acknowledgement only.
+	// recheckAfter comes from the handler. It is sent only with an acknowledgement.
 	recheckAfter time.Duration
 	// closes ends the connection, so that the sender connects to another replica.
 	closes bool
@@ -417,8 +417,8 @@ func (a *answer) retryAfterValue() string {
 	return strconv.Itoa(shortest + rand.IntN(longest-shortest+1)) //nolint:gosec // Jitter is no secret.
 }
 
-// maxKept is the size of the largest buffer that is kept for another request: that of the largest
-// body, after it grew. The garbage collector frees buffers that no request takes.
+// maxKept is the size of the largest buffer that is kept for another request: the size of the
+// largest body, after the buffer grew. The garbage collector frees buffers that no request takes.
 const maxKept = 512 << 10
 
 func (e *endpoint) keepBuffer(buffer *bytes.Buffer) {

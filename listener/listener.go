@@ -97,7 +97,8 @@ func (l *Listener) Addr() net.Addr {
 	return nil
 }
 
-// endpoint answers the requests of one contract. Without a version it answers those of no contract.
+// endpoint answers the requests of one contract. Without a version, it answers requests that belong
+// to no contract.
 type endpoint struct {
 	*Listener
 

@@ -21,7 +21,7 @@ import (
 // value is not valid.
 type Peers struct {
 	identify func(r *http.Request) (core.Peer, error)
-	// ownsConnection means that the connection of a request is that of its runtime. It needs TLS.
+	// ownsConnection means that the connection of a request belongs to its runtime. It needs TLS.
 	// Those of a gateway carry the requests of many runtimes.
 	ownsConnection bool
 	behindGateway  bool
@@ -105,8 +105,8 @@ func FromTLS(roots func() *x509.CertPool, opts PeerOptions) Peers {
 			v := check.fromRequest(r, roots())
 			return v.peer, v.err
 		},
-		// The verdict is remembered for the requests. A panic of the operator's code is that of the
-		// first request, too, which is answered 503.
+		// The verdict is remembered for the requests. If the operator's code panics, the first
+		// request also fails, and is answered with 503.
 		checkHandshake: func(state *tls.ConnectionState, kept *atomic.Value) {
 			defer func() { _ = recover() }()
 			check.keepVerdict(kept, check.fromConnection(state, roots()))
@@ -250,8 +250,8 @@ func (p *headerPeers) runtimeElement(elements []xfcc.Element) (*xfcc.Element, er
 	}
 }
 
-// beforeSidecar returns the element before that of the sidecar, if the sidecar's client is the
-// gateway. There are exactly two: the gateway replaces each element from outside.
+// beforeSidecar returns the element before the element of the sidecar, if the sidecar's client is
+// the gateway. There are exactly two: the gateway replaces each element from outside.
 func (p *headerPeers) beforeSidecar(elements []xfcc.Element) (*xfcc.Element, error) {
 	client := elements[len(elements)-1]
 	switch {
@@ -286,7 +286,7 @@ func (p *headerPeers) isGateway(client *xfcc.Element) bool {
 	}
 }
 
-// headerReasons are those of the errors of package xfcc, but for its ErrMalformed.
+// headerReasons maps the errors of package xfcc, except ErrMalformed, to their reasons.
 var headerReasons = map[error]core.Reason{
 	xfcc.ErrTooLarge:             ReasonHeaderTooLarge,
 	xfcc.ErrNoCertificate:        ReasonNoCertificate,

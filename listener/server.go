@@ -69,7 +69,7 @@ func (l *Listener) serverOptions() httpserver.Options {
 	}
 }
 
-// serve runs the server, and beside it the resyncs of the fleet and the list of revoked senders.
+// serve runs the server and, in parallel, the resyncs of the fleet and the list of revoked senders.
 func (l *Listener) serve(ctx context.Context, server *httpserver.Server) error {
 	running, stop := context.WithCancelCause(ctx)
 	var beside sync.WaitGroup

@@ -146,6 +146,6 @@ func originOf(r *http.Request) netip.Prefix {
 		bits = originBits
 	}
 
-	prefix, _ := addr.Prefix(bits) // The size is that of the address, or less.
+	prefix, _ := addr.Prefix(bits) // bits is at most the size of the address.
 	return prefix
 }

@@ -173,8 +173,8 @@ func (r *record) changedParts(live *admissionregistrationv1.ValidatingWebhook) (
 	return changed
 }
 
-// selectsAlike reports whether a namespace selector selects the namespaces of ours, except those of
-// a platform.
+// selectsAlike reports whether a namespace selector selects the namespaces of ours, except for the
+// namespaces of a platform.
 func selectsAlike(ours, live *metav1.LabelSelector) bool {
 	beyond, ok := selector.ExclusionsBeyond(ours, live)
 	isNarrower := func(exclusion metav1.LabelSelectorRequirement) bool {
@@ -238,8 +238,8 @@ func mentionsBy(
 	})
 }
 
-// rulesText is the same for rules of the same meaning. Neither the order of the rules nor that of
-// their lists matters.
+// rulesText is the same for rules of the same meaning. Neither the order of the rules nor the order
+// of their lists matters.
 func rulesText(rules []admissionregistrationv1.RuleWithOperations) string {
 	texts := make([]string, 0, len(rules))
 	for n := range rules {

@@ -59,7 +59,7 @@ func (f *refusal) statusBody() []byte {
 	return text
 }
 
-// statusReasons are those of Kubernetes for an HTTP status. All others are internal errors.
+// statusReasons are the reasons of Kubernetes for an HTTP status. All others are internal errors.
 var statusReasons = map[int]metav1.StatusReason{
 	http.StatusBadRequest:            metav1.StatusReasonBadRequest,
 	http.StatusNotFound:              metav1.StatusReasonNotFound,

@@ -37,12 +37,12 @@ type request struct {
 	gvk schema.GroupVersionKind
 	// resource is the JSON of the resource that was written, which only a subresource needs.
 	resource []byte
-	// name is that of the request. On CREATE with generateName it is empty.
+	// name is the name in the request. On CREATE with generateName it is empty.
 	name        types.NamespacedName
 	operation   core.Operation
 	subresource string
 	dryRun      bool
-	// traceParent is that of the call, "" if it has none.
+	// traceParent is the trace context of the call, "" if there is none.
 	traceParent string
 	// object and oldObject are nil if they are absent or null.
 	object    *core.Object
@@ -136,7 +136,7 @@ func readKind(r *rawjson.Reader, name []byte, gvk *schema.GroupVersionKind) (err
 	return err
 }
 
-// readObject decodes an object in place, without a copy of its bytes. null is no object.
+// readObject decodes an object in place, without a copy of its bytes. null is not an object.
 func readObject(r *rawjson.Reader, field string) (o *core.Object, err error) {
 	err = r.Decode(func(rest []byte) (size int, err error) {
 		o, size, err = core.DecodeObjectPrefix(rest)

@@ -9,18 +9,18 @@ import (
 	"time"
 )
 
-// room bounds the bytes of all buffers together: those of bodies, those that are kept for the next
-// body, and those that the collector has not freed yet. An origin may hold four times the bytes
-// that are left then. So one origin leaves a fifth of the room to others, and two leave a fifth of
-// that. It is safe for concurrent use.
+// room bounds the bytes of all buffers together: buffers of bodies, buffers that are kept for the
+// next body, and buffers that the collector has not freed yet. An origin may hold four times the
+// bytes that are left then. So one origin leaves a fifth of the room to others, and two leave a
+// fifth of that. It is safe for concurrent use.
 type room struct {
 	// size bounds the bytes that are charged to origins, and memory those and the kept ones. Both
-	// do not change. They differ in the smallest rooms only, where the largest body must fit beside
-	// the buffer that it replaces.
+	// do not change. They differ only in the smallest rooms, where the largest body must fit in
+	// addition to the buffer that it replaces.
 	size, memory int64
 
 	mu sync.Mutex
-	// taken has the bytes that are charged to origins, and held those of each origin.
+	// taken counts the bytes that are charged to origins, and held counts the bytes of each origin.
 	taken int64
 	held  map[netip.Prefix]int64
 	// idle has the buffers that no body uses by their size, the last used one last. There is an
@@ -146,7 +146,8 @@ func (r *room) tryTake(need demand) (idle []byte, freed <-chan struct{}) {
 	taken := r.taken + need.more
 	isFair := r.held[need.origin]+need.more <= (r.size-taken)*timesLeft
 	all := r.idle[int(need.size)]
-	// A buffer that is idle exists already. A new one exists beside the former one for a moment.
+	// A buffer that is idle exists already. A new buffer exists in addition to the former buffer
+	// for a moment.
 	reuses := all != nil && len(*all) > 0
 	fits := reuses || taken+r.kept+need.idle <= r.memory
 	if !isFair || !fits {

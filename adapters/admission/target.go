@@ -53,7 +53,8 @@ func isForeign(subresource string) bool {
 	return subresource != "" && subresource != string(core.FieldStatus)
 }
 
-// operations returns those of a rule. CONNECT exists for subresources only, and never for scale.
+// operations returns the operations of a rule. CONNECT exists for subresources only, and never for
+// scale.
 func (t target) operations() []admissionregistrationv1.OperationType {
 	operations := []admissionregistrationv1.OperationType{
 		admissionregistrationv1.Create, admissionregistrationv1.Update, admissionregistrationv1.Delete,
@@ -69,7 +70,7 @@ type builtin struct {
 	scales bool
 }
 
-// builtins are the resources of Kubernetes with subresources beside status, as discovery lists
+// builtins are the resources of Kubernetes with subresources other than status, as discovery lists
 // them. Add a resource when Kubernetes gets one.
 func builtins() map[schema.GroupResource]builtin {
 	return map[schema.GroupResource]builtin{

@@ -13,7 +13,7 @@ const (
 	// awaitedFor is longer than the wait for the last resend: 32 s after the one before.
 	awaitedFor = time.Minute
 	// readFor is the time for which a read counts. Resends of one event take about a minute. Events
-	// of strangers come later, too: they must not keep a read for ever. An API server that was
+	// of strangers also come later. They must not keep a read for ever. An API server that was
 	// restored from a backup has lower versions of the same objects.
 	readFor = 2 * awaitedFor
 	// maxAwaited and maxAwaitedOfRuntime bound the objects that are remembered. Each object takes
@@ -36,18 +36,18 @@ type place[request comparable] struct {
 // reconcile writes the known version of the object.
 type awaited struct {
 	until time.Time
-	// sinceOrder is the order of the first event, and deletionOrder that of the first DELETE, 0
-	// without a DELETE. Reads of later reconciles count.
+	// sinceOrder is the order of the first event, and deletionOrder is the order of the first
+	// DELETE, 0 without a DELETE. Reads of later reconciles count.
 	sinceOrder, deletionOrder uint64
 
 	// read is the time of the last read that counts.
 	read time.Time
-	// version is that of the last read that found the object, 0 if no reconcile has read it.
+	// version is the version of the last read that found the object, 0 if no reconcile has read it.
 	version int64
 	// absent means that the last read found no object of that name.
 	absent bool
 
-	// newest and base are those of the last event. A resend has them, too.
+	// newest and base belong to the last event. A resend has the same values.
 	newest time.Time
 	base   int64
 }

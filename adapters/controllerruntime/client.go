@@ -135,7 +135,8 @@ func (r *reading[request]) List(ctx context.Context, list client.ObjectList, opt
 	return nil
 }
 
-// versionsOf is empty for an object with a version that is no number, because its order is unknown.
+// versionsOf is empty for an object with a version that is not a number, because its order is
+// unknown.
 func versionsOf(id identity, object metav1.Object) map[identity]int64 {
 	version, err := strconv.ParseInt(object.GetResourceVersion(), 10, 64)
 	if err != nil {

@@ -59,7 +59,7 @@ func (r *Runtimes) Domain(_ context.Context, runtime core.RuntimeID, event *core
 	return domain, nil
 }
 
-// findTriggered returns the object that an event triggers: its owner, or that of the runtime.
+// findTriggered returns the object that an event triggers: its owner, or the object of the runtime.
 func (r *Runtimes) findTriggered(runtime core.RuntimeID, event *core.WatchEvent) (client.Object, error) {
 	owned, err := r.findObjects(indexRuntime, string(runtime))
 	if err != nil {

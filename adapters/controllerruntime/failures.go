@@ -12,7 +12,7 @@ const (
 	mostBegun = 1 << 12
 	// begunFor is longer than a reconcile takes that waits for a runtime in vain.
 	begunFor = 2 * time.Minute
-	// longestBackoff is that of the default rate limiter of a controller.
+	// longestBackoff is the longest backoff of the default rate limiter of a controller.
 	longestBackoff = 1000 * time.Second
 )
 
@@ -33,7 +33,7 @@ type begunRequest[request comparable] struct {
 	at      time.Time
 	// failures is the number of its failures before. A terminal error adds none.
 	failures int
-	// of and isPaced are those of its raise.
+	// of and isPaced come from its raise.
 	of      core.RuntimeID
 	isPaced bool
 }

@@ -25,7 +25,7 @@ type listeners struct {
 	of map[<-chan struct{}][]*Listener
 }
 
-// addListener refuses a listener that could not start beside the others of its controller manager.
+// addListener refuses a listener that conflicts with another listener of its controller manager.
 func (k *listeners) addListener(l *Listener) error {
 	if l.elected == nil {
 		return nil

@@ -150,7 +150,7 @@ func (e *leaderEndpoint) warnUnlessAdded() {
 		"so the Service has no endpoint: pass the endpoint to mgr.Add", slog.String("service", e.service.String()))
 }
 
-// errForeignSlice means that the EndpointSlice is of another operator, or of another program.
+// errForeignSlice means that the EndpointSlice belongs to another operator, or to another program.
 var errForeignSlice = errors.New("want an EndpointSlice of this operator")
 
 func (e *leaderEndpoint) Start(ctx context.Context) error {
@@ -187,7 +187,7 @@ func isLasting(err error) bool {
 }
 
 // withdrawAddress removes this replica from the slice, and leaves the slice to the next leader. The
-// version is that of the last own write: a conflict means that another replica has replaced it.
+// version comes from the last own write: a conflict means that another replica has replaced it.
 func (e *leaderEndpoint) withdrawAddress(ctx context.Context, version string) {
 	if version == "" {
 		return
@@ -198,7 +198,7 @@ func (e *leaderEndpoint) withdrawAddress(ctx context.Context, version string) {
 	}
 }
 
-// publishAddress makes this replica the endpoint, unless the slice is of another client, and
+// publishAddress makes this replica the endpoint, unless the slice belongs to another client, and
 // returns the version of the slice.
 func (e *leaderEndpoint) publishAddress(ctx context.Context) (version string, err error) {
 	if e.uid == "" {
@@ -206,7 +206,7 @@ func (e *leaderEndpoint) publishAddress(ctx context.Context) (version string, er
 	}
 
 	// Without force, the apply fails if another client has changed a field, such as the mark. The
-	// API server also refuses another UID than that of the present slice.
+	// API server also refuses a UID other than the UID of the present slice.
 	version, err = e.applySlice(ctx, e.newSlice(true).WithUID(e.uid))
 	if apierrors.IsConflict(err) || apierrors.IsInvalid(err) {
 		return e.takeOver(ctx)
@@ -214,8 +214,8 @@ func (e *leaderEndpoint) publishAddress(ctx context.Context) (version string, er
 	return version, err
 }
 
-// takeOver reads the mark of the slice, and makes this replica the endpoint if the slice is of this
-// operator, or if there is none.
+// takeOver reads the mark of the slice, and makes this replica the endpoint if the slice belongs to
+// this operator, or if there is no slice.
 func (e *leaderEndpoint) takeOver(ctx context.Context) (version string, err error) {
 	var read string
 	e.uid, read, err = e.probeSlice(ctx)

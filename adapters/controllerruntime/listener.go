@@ -110,7 +110,7 @@ func (l *Listener) Handle(name core.Manager, handler core.Handler) error {
 	return nil
 }
 
-// addHandler adds a handler to those of a manager, and attaches it if it is a source.
+// addHandler adds a handler to the handlers of a manager, and attaches it if it is a source.
 func (l *Listener) addHandler(name core.Manager, handler core.Handler) error {
 	if _, err := core.ParseManager(string(name)); err != nil {
 		return err

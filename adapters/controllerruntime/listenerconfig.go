@@ -72,7 +72,7 @@ func (c *ListenerConfig) listenerOptions() listener.Options {
 // as one that does not lead, answers that it is not ready. The sender then tries another replica.
 type Listener struct {
 	config ListenerConfig
-	// elected is that of the controller manager, nil if it is not known.
+	// elected is the Elected channel of the controller manager, nil if it is not known.
 	elected <-chan struct{}
 	// served is nil until the set-up ends, at Start or at the first request.
 	served atomic.Pointer[listener.Listener]

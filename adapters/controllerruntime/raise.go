@@ -107,8 +107,8 @@ func (r *raises[request]) noteBegin(begins request) {
 	r.followFailure(begins, at, r.queue.NumRequeues(begins))
 }
 
-// raisePaced makes a request wait for those of the same list or loud runtime, too. The caller must
-// hold the lock.
+// raisePaced makes a request also wait for the requests of the same list or loud runtime. The
+// caller must hold the lock.
 func (r *raises[request]) raisePaced(of core.RuntimeID, paced request, wait time.Duration, now time.Time) {
 	end := now.Add(wait + r.paceOf(of))
 	r.waiting[of]++

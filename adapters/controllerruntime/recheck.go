@@ -49,7 +49,7 @@ type rechecks[request comparable] struct {
 type recheck struct {
 	timer *time.Timer
 	// end is the time of the check. A later event of the object moves it, because each event has
-	// enqueued its request. It does not move that of a postponed request.
+	// enqueued its request. It does not move the time of a postponed request.
 	end time.Time
 	// newest is when the last event came.
 	newest time.Time

@@ -73,7 +73,7 @@ type Runtimes struct {
 	informer cache.Informer
 	lookup   lookup
 	synced   func() bool
-	// kind is that of the objects, for errors.
+	// kind is the kind of the objects, for errors.
 	kind string
 	// identify and domain read an object.
 	identify func(object client.Object) core.RuntimeID

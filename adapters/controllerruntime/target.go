@@ -60,9 +60,10 @@ func newTarget[request comparable](
 	return t
 }
 
-// addChange enqueues a request for a change. If the queue has priorities, those of a loud runtime
-// wait as requests of a list do. They may be of many objects, and those of others come first.
-// AddChange returns false if too many of them wait, so that this one keeps its low priority.
+// addChange enqueues a request for a change. If the queue has priorities, the changes of a loud
+// runtime wait as requests of a list do. They may concern many objects, and changes of other
+// runtimes come first. AddChange returns false if too many of them wait, so that this one keeps its
+// low priority.
 func (t *target[request]) addChange(runtime core.RuntimeID, r request) (hasRoom bool) {
 	if t.ranked != nil && t.countChange(runtime) {
 		return t.addListed(runtime, r)

@@ -29,7 +29,7 @@ type message struct {
 	*contract.Request
 
 	events int
-	// recheckAfter is that of an answer that acknowledges the request.
+	// recheckAfter comes from an answer that acknowledges the request.
 	recheckAfter time.Duration
 }
 

@@ -107,7 +107,7 @@ func reasonOf(err error) core.Reason {
 	switch {
 	case errors.Is(err, context.Canceled):
 		return core.ReasonCanceled
-	case isA[*proxy.Error](err): // Before the cause, which is that of the proxy.
+	case isA[*proxy.Error](err): // Before the cause, which belongs to the proxy.
 		return core.ReasonOf(err)
 	case isA[*net.DNSError](err):
 		return ReasonDNS

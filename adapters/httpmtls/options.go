@@ -89,7 +89,7 @@ type Options struct {
 	// leaveAfter is the time of refusals after which a request gets new connections. It is 5 min,
 	// unless a test sets it.
 	leaveAfter time.Duration
-	// resolver is that of the system, unless a test sets it.
+	// resolver is the resolver of the system, unless a test sets it.
 	resolver *net.Resolver
 
 	// These two are shared by all connections of a forwarder.

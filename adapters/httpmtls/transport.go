@@ -94,7 +94,7 @@ func newClient(pool *pool, header http.Header, opts Options) *retryablehttp.Clie
 // CloseIdleConnections, which retryablehttp calls after the last attempt. Otherwise, each request
 // that ends in 503 would cost a handshake.
 //
-// It also sets the header, because [http.Client] clones that of each request, for redirects.
+// It also sets the header, because [http.Client] clones the header of each request, for redirects.
 type keepAlive struct {
 	pool   *pool
 	header http.Header

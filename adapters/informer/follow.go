@@ -68,7 +68,7 @@ func (f *follower) runReflector(ctx context.Context, r *resource) {
 
 	if q.parts.generation {
 		defer func() {
-			if f.whole { // Digests of metadata do not compare with those of whole objects.
+			if f.whole { // Digests of metadata cannot be compared with digests of whole objects.
 				f.objects.forgetKnown()
 			}
 		}()

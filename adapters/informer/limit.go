@@ -24,8 +24,9 @@ const (
 )
 
 var (
-	// errEndless is of a streaming watch (KEP-3157) without the bookmark that marks the end of its
-	// list. An API server that does not know the parameter takes the request for an ordinary watch.
+	// errEndless is the error of a streaming watch (KEP-3157) without the bookmark that marks the
+	// end of its list. An API server that does not know the parameter takes the request for an
+	// ordinary watch.
 	errEndless = errors.New("the API server does not end the first list of a streaming watch: " +
 		"the objects are listed without streaming")
 	errNoProgress = fmt.Errorf("no answer, or no further part of it, within %v", progressWait)
@@ -33,7 +34,7 @@ var (
 
 // limit ends one request that makes no progress. Its methods may be called concurrently.
 type limit struct {
-	// ctx is that of the request.
+	// ctx is the context of the request.
 	ctx    context.Context //nolint:containedctx // It lives as long as the request.
 	cancel context.CancelCauseFunc
 	began  time.Time

@@ -115,7 +115,7 @@ func (q *requests) openWatch(ctx context.Context, opts metav1.ListOptions) (watc
 }
 
 // mostUnended is the number of unended lists in a row after which the objects are listed the other
-// way for good. The end of the first one may be that of an API server.
+// way for good. The first unended list may only mean that an API server ended.
 const mostUnended = 2
 
 // noteUnended notes a list of a streaming watch that has no end. One that this end had to end is

@@ -24,7 +24,7 @@ type state struct {
 	resourceVersion string
 	// endOfList marks the bookmark after the initial objects of a watch.
 	endOfList bool
-	// labels are those of a namespace that a watch selects by.
+	// labels are the labels of a namespace by which a watch selects.
 	labels labels.Set
 	digest *digest
 }
@@ -249,7 +249,7 @@ func sumOf(raw []byte) sum {
 // digest is the kept part of one state of an object. Two digests differ where a filter could find a
 // difference. It is immutable once it is kept.
 type digest struct {
-	// uid and content are hashes. Content is that of the compared part.
+	// uid and content are hashes. The content is the compared part.
 	uid, content sum
 	// generation is 0 if the object does not count generations.
 	generation int64

@@ -31,8 +31,8 @@ const (
 // objects guards it. Only one part is read at a time: a reconcile begins a list, and reads a part
 // for each continuation.
 type list struct {
-	// The list that is read. number is that of the newest one, and page its largest page, which
-	// stays small for the next list after large answers.
+	// The list that is being read. number is the number of the newest list, and page is its largest
+	// page, which stays small for the next list after large answers.
 	active   bool
 	again    bool // a newer resync waits for its end
 	number   uint32

@@ -57,7 +57,8 @@ func (o Objects) validate() error {
 		option.NotNegative("multicluster: Objects.MostListed", o.MostListed))
 }
 
-// objects reconciles objects, and requests those of a cluster for a request without a name.
+// objects reconciles objects, and for a request without a name it requests the objects of a
+// cluster.
 type objects struct {
 	Objects
 

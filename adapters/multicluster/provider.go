@@ -113,7 +113,7 @@ func (p *Provider) getLabelled(
 		return nil, client.IgnoreNotFound(err)
 	}
 	if secret.DeletionTimestamp != nil || secret.Labels[p.opts.Label] != "true" {
-		return nil, nil //nolint:nilnil // No cluster is no error.
+		return nil, nil //nolint:nilnil // A missing cluster is not an error.
 	}
 
 	return secret, nil

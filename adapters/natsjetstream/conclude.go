@@ -44,7 +44,7 @@ type job struct {
 	attempts uint64
 	// peer is the sender, as the NATS server knows it.
 	peer core.Peer
-	// key is that of the message among those of all managers.
+	// key is the key of the message among the messages of all managers.
 	key messageKey
 }
 
@@ -261,8 +261,8 @@ func sizeOf(msg jetstream.Msg) int {
 	return size
 }
 
-// reportConclusion reports the fate of a message. err is that of its acknowledgement: without one,
-// the stream delivers the message again.
+// reportConclusion reports the fate of a message. err is the error of its acknowledgement: without
+// an acknowledgement, the stream delivers the message again.
 func (c *Consumer) reportConclusion(j *job, manager core.Manager, fate hook.Fate, reason core.Reason, err error) {
 	if err != nil {
 		fate = hook.FateDelayed

@@ -167,7 +167,7 @@ func (f *Forwarder) storeMessage(ctx context.Context, m *message, answers string
 // subject there are other IDs, because the stream would ignore a repeated one.
 //
 // The IDs of a stream are shared by all runtimes. They cannot be guessed, because a runtime that
-// knew those of another could make the stream ignore its messages.
+// knew the IDs of another runtime could make the stream ignore its messages.
 func (f *Forwarder) messageID(m *message) string {
 	last, _ := f.results.Load(m.subject)
 	return fmt.Sprintf("%x", sha256.Sum256(fmt.Appendf(nil, "%s %v %s", f.secret, last, m.request.Body)))
@@ -213,8 +213,8 @@ func (f *Forwarder) takeBack(m *message, msg *nats.Msg, answer *contract.Answer)
 const (
 	// headerAnswer of a batch is the subject on which its forwarder waits for the answer.
 	headerAnswer = "Watch-Answer"
-	// headerStatus and headerRetryAfter of an answer are those of HTTP in contract v3. The body is
-	// that of contract v3, too.
+	// headerStatus and headerRetryAfter of an answer are the same as for HTTP in contract v3. The
+	// body is also the body of contract v3.
 	headerStatus     = "Watch-Status"
 	headerRetryAfter = "Watch-Retry-After"
 )

@@ -17,13 +17,13 @@ type outage struct {
 	*Consumer
 
 	manager core.Manager
-	// reason is that of the last failure, "" after a success.
+	// reason is the reason of the last failure, "" after a success.
 	reason core.Reason
 	// failures are those in a row.
 	failures int
 }
 
-// noteFailure notes a failure. It logs one that has another reason than the last.
+// noteFailure notes a failure. It logs a failure with a reason that differs from the last.
 func (o *outage) noteFailure(ctx context.Context, err error) {
 	reason := core.ReasonOf(classify("", err))
 	o.failures++

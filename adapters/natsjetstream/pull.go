@@ -55,7 +55,7 @@ func (c *Consumer) serveManager(ctx context.Context, manager core.Manager) {
 	}
 }
 
-// serveWhileReady takes messages until the handler is not ready, which is no error.
+// serveWhileReady receives messages until the handler is not ready, which is not an error.
 func (c *Consumer) serveWhileReady(ctx context.Context, out *outage) error {
 	pulling, stop := context.WithCancel(ctx)
 	var watching sync.WaitGroup
@@ -119,8 +119,8 @@ func (c *Consumer) pullMessages(ctx context.Context, out *outage) error {
 const extensions = 4
 
 // measureClock asks the stream for its time and its backlog. It waits at most clockTimeout. After a
-// failure, the last measurement stays. Its error is of a stream that another program has changed,
-// so that no messages come any more.
+// failure, the last measurement stays. Its error means that another program has changed the stream,
+// so that no more messages arrive.
 func (c *Consumer) measureClock(
 	ctx context.Context, manager core.Manager, clock *clock, stream jetstream.Stream,
 ) error {
@@ -143,7 +143,8 @@ func (c *Consumer) measureClock(
 	return c.checkStream(ctx, manager, &info.Config)
 }
 
-// checkStream warns of a stream that may lose messages. Its error is of a stream that takes none.
+// checkStream warns of a stream that may lose messages. Its error means that the stream accepts no
+// messages.
 func (c *Consumer) checkStream(ctx context.Context, manager core.Manager, config *jetstream.StreamConfig) error {
 	if err := checkSubjects(config, manager); err != nil {
 		return fmt.Errorf("natsjetstream: stream %s: %w", config.Name, err)
@@ -228,14 +229,15 @@ func (c *Consumer) openStream(
 	return stream, nil
 }
 
-// queues handle the messages of one manager: those of a runtime one after the other, those of
-// different runtimes side by side. So a runtime that is slow to handle delays itself only.
+// queues handles the messages of one manager: messages of one runtime one after the other, and
+// messages of different runtimes in parallel. So a runtime that is slow to handle delays itself
+// only.
 type queues struct {
 	*Consumer
 
-	ctx     context.Context //nolint:containedctx // That of one pull, which waits for all queues.
+	ctx     context.Context //nolint:containedctx // The context of one pull. The pull waits for all queues.
 	manager core.Manager
-	clock   *clock // That of the leader of the stream.
+	clock   *clock // The clock of the stream's leader.
 	slots   chan struct{}
 	// most bounds the messages of one pull. Only the goroutine that pulls uses it.
 	most    int
@@ -267,8 +269,8 @@ func (q *queues) pullAtMost(limit int) {
 	}
 }
 
-// shrinkPulls reports whether err is of a server that allows smaller pulls only. It has the next
-// ones at most as large as the server says, or half as large as the last.
+// shrinkPulls reports whether err comes from a server that allows only smaller pulls. It has the
+// next ones at most as large as the server says, or half as large as the last.
 func (q *queues) shrinkPulls(err error) bool {
 	_, text, refused := strings.Cut(err.Error(), exceededBatch)
 	if !refused || q.most <= 1 {
@@ -366,7 +368,7 @@ func (q *queues) queueMessage(msg jetstream.Msg) {
 var errAcknowledgement = errors.New(
 	"message is an acknowledgement of the server, redirected by a runtime to this stream")
 
-// isAcknowledgement reports whether a message is no batch, and nothing waits for an answer. A
+// isAcknowledgement reports whether a message is not a batch, and nothing waits for an answer. A
 // server writes acknowledgements to any subject that a runtime names. They must take no place of
 // the runtime of that subject.
 func isAcknowledgement(msg jetstream.Msg) bool {
@@ -432,8 +434,8 @@ func (q *queues) extendHeld() {
 	}
 }
 
-// heldMessages returns the messages in memory, except those of a runtime with a message that has
-// hung for longer than it may: another replica may handle them.
+// heldMessages returns the messages in memory, except for a runtime with a message that has hung
+// for longer than it may: another replica may handle them.
 func (q *queues) heldMessages() (held []jetstream.Msg) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

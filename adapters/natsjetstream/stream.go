@@ -183,7 +183,7 @@ func (c *clock) ageOf(stored time.Time) time.Duration {
 
 // learnTime takes the time in an answer to a request that began at a time. The server read its
 // clock in the middle of the request. A server before 2.10 sends no time: its clock must then agree
-// with that of this process.
+// with the clock of this process.
 func (c *clock) learnTime(began time.Time, info *jetstream.StreamInfo) {
 	middle := began.Add(c.now().Sub(began) / 2)
 	c.mu.Lock()

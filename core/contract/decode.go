@@ -84,7 +84,7 @@ func (d *decoder) readElement() error {
 }
 
 // readNext reads one element. The heartbeat must be the last element, because its numbers include
-// those of the batch.
+// the numbers of the batch.
 func (d *decoder) readNext() error {
 	switch {
 	case d.n == maxBatchEvents:
@@ -125,7 +125,7 @@ func (c *received) addTo(batch *core.Batch, n int) error {
 	return checkEvent(&c.event)
 }
 
-// readAttribute shares the texts that are equal to those of the last element, and skips unknown
+// readAttribute shares the texts that are equal to the texts of the last element, and skips unknown
 // attributes: a contract can grow.
 func (c *received) readAttribute(r *rawjson.Reader, name []byte, last *received) (err error) {
 	switch string(name) {

@@ -11,7 +11,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// bodyV2 is the body of contract v2. Its mixed case is that of deployed agents.
+// bodyV2 is the body of contract v2. Its mixed case is the same as in deployed agents.
 type bodyV2 struct {
 	Watched    wireName `json:"watched"`
 	WatchedGVK gvk      `json:"watchedGvk"`

@@ -2,7 +2,7 @@ package fleet
 
 import "time"
 
-// clock compares the clock of an agent with that of this process, by the times in heartbeats.
+// clock compares the clock of an agent with the clock of this process, by the times in heartbeats.
 type clock struct {
 	// last and before are how far the last two heartbeats were ahead of this process.
 	last, before time.Duration
@@ -25,7 +25,7 @@ func (c *clock) noteTime(made, now time.Time) {
 	c.last = ahead
 }
 
-// skew is that of the less delayed heartbeat: a delay makes a heartbeat only older.
+// skew is the skew of the less delayed heartbeat, because a delay only makes a heartbeat older.
 func (c *clock) skew() time.Duration {
 	return max(c.last, c.before).Round(time.Second)
 }

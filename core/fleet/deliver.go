@@ -15,7 +15,8 @@ const (
 	deliverInterval = time.Second
 	deliverTimeout  = 5 * time.Second
 	retryDelay      = time.Second
-	// maxDeliveries are of one manager, as each may hang for deliverTimeout.
+	// maxDeliveries bounds the deliveries to one manager, because each delivery may hang for
+	// deliverTimeout.
 	maxDeliveries = 32
 )
 

@@ -14,7 +14,7 @@ const (
 	maxInterval     = time.Hour
 	defaultInterval = 30 * time.Second
 	// straggler is longer than a request can be under way: a heartbeat with a lower number that
-	// comes later is of a restarted sequence.
+	// comes later belongs to a restarted sequence.
 	straggler = time.Minute
 )
 

@@ -170,7 +170,7 @@ func (p *replica) observeHeartbeat(heartbeat *core.Heartbeat, now time.Time) (ca
 	case p.heartbeat != nil && heartbeat.Sequence < p.heartbeat.Sequence:
 		cause = CauseWentBack
 		p.sequence = heartbeat.Sequence
-		p.arrivals = nil // They are of the former numbers.
+		p.arrivals = nil // They belong to the former numbers.
 	case heartbeat.Sequence > p.sequence:
 		cause = CauseGap
 		p.sequence = heartbeat.Sequence
@@ -240,7 +240,7 @@ func (p *replica) dropDetails() {
 	}
 }
 
-// isInstance reports whether the last heartbeat is of the instance with a name.
+// isInstance reports whether the last heartbeat comes from the instance with a name.
 func (p *replica) isInstance(name string) bool {
 	return name != "" && p.heartbeat != nil && p.heartbeat.Instance == name
 }

@@ -149,8 +149,8 @@ func (v *verdict) allMatch(match func(*Failure) bool) bool {
 	return true
 }
 
-// settleWhole makes the first failure that belongs to the sender or to this replica that of the
-// batch.
+// settleWhole makes the first failure that belongs to the sender or to this replica the failure of
+// the batch.
 func (v *verdict) settleWhole() {
 	first := -1
 	for index, f := range v.Failed {

@@ -238,9 +238,9 @@ func (t *task) refuseSender(ctx context.Context, o *outcome) {
 	}
 }
 
-// judgeReplica makes the refusal of all events that of this replica, if it does not lead. The
-// verifier may have refused them before the handler was asked. The fleet of the leader needs their
-// numbers, or else the next heartbeat shows a gap.
+// judgeReplica makes the refusal of all events a refusal of this replica, if the replica does not
+// lead. The verifier may have refused them before the handler was asked. The fleet of the leader
+// needs their numbers, or else the next heartbeat shows a gap.
 func (t *task) judgeReplica(ctx context.Context, o *outcome) {
 	if !o.verified || o.isOfReplica() || len(o.Failed) == 0 {
 		return

@@ -47,7 +47,7 @@ type RevocationList struct {
 }
 
 const (
-	// maxRevocations bounds the text of a list, in bytes: that of a ConfigMap.
+	// maxRevocations bounds the text of a list, in bytes: the bound of a ConfigMap.
 	maxRevocations   = 1 << 20
 	kindFingerprint  = "sha256"
 	opensslLabel     = "sha256 fingerprint"

@@ -113,8 +113,8 @@ const (
 	longestPause = 5 * time.Second
 )
 
-// addPause adds a pause to those of an account, which follow each other. It returns how long to
-// read nothing.
+// addPause adds a pause to the pauses of an account, which follow each other. It returns how long
+// to read nothing.
 func (s *shares) addPause(a Account, now time.Time) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()

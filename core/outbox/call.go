@@ -39,7 +39,7 @@ type answer struct {
 }
 
 // newAnswer sorts the error of a call. A batch of which nothing was sent failed as a whole. A
-// permanent error of a batch of one event is that of the event.
+// permanent error of a batch of one event is the error of the event.
 func newAnswer(c *call, now time.Time) answer {
 	a := answer{call: c, now: now}
 	if c.err == nil {

@@ -68,7 +68,7 @@ func (l *lane) concludeSize(a *answer) {
 		l.size.large = true
 	case a.whole != nil:
 	case errors.Is(a.err, core.ErrTooLarge):
-		l.size.forgetRefusal() // One event alone: newAnswer has made the error that of the event.
+		l.size.forgetRefusal() // One event alone: newAnswer has made the error the event's.
 	default:
 		l.size.noteArrival(a.elements(), a.now)
 	}

@@ -12,7 +12,7 @@ import (
 
 // entry is one key of one manager. An event that arrives while another one of its key waits or
 // travels is not merged immediately. The waiting one may be sent before the newer write is
-// committed. The newer one stays beside it as next until it has settled, too.
+// committed. The newer event stays next to it as next until it has also settled.
 //
 // An entry belongs to the store of a lane, and the lock of the lane guards it. While it travels, it
 // is in no queue, and its call only remembers it.
@@ -117,7 +117,7 @@ const (
 	// entrySize is the memory of an entry without its texts: the struct, its place in the index and
 	// in a queue, and the ID that it gets.
 	entrySize = 576
-	// waitingSize is the memory of a newer event beside an entry.
+	// waitingSize is the memory of a newer event that waits next to an entry.
 	waitingSize = 320
 )
 

@@ -70,8 +70,8 @@ func (s *lanes) evictOne(now time.Time) bool {
 	return true
 }
 
-// evictLane gives up the events of a lane, ends its dispatcher and adds its counts to those of the
-// managers without a lane. The caller holds the lock.
+// evictLane gives up the events of a lane, ends its dispatcher and adds its counts to the counts of
+// the managers without a lane. The caller holds the lock.
 func (s *lanes) evictLane(l *lane, now time.Time) {
 	s.evicted++
 	delete(s.byManager, l.manager)

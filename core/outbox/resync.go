@@ -8,8 +8,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core"
 )
 
-// resyncOwners are those of the resyncs of the whole runtime: one without name, unless resyncs are
-// for owners.
+// resyncOwners are the owners of the resyncs of the whole runtime: one owner without a name, unless
+// resyncs are for owners.
 func (l *lane) resyncOwners() []types.NamespacedName {
 	if l.opts.ResyncOwners {
 		return l.owners.all()
@@ -67,8 +67,8 @@ func (l *lane) hasRoomForResync(key core.EventKey) bool {
 	return resyncs < maxOwners || l.entries.find(key) != nil
 }
 
-// resyncBeside asks for a resync beside the first event of a manager, and beside an event that has
-// no room. Where resyncs are for owners, the first event of an owner counts.
+// resyncBeside requests a resync in addition to the first event of a manager, and in addition to an
+// event that has no room. Where resyncs are for owners, the first event of an owner counts.
 func (l *lane) resyncBeside(added, room bool, event *core.WatchEvent, now time.Time) {
 	news := added
 	if l.opts.ResyncOwners {

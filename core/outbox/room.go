@@ -13,7 +13,7 @@ func (s *lanes) makeRoom(l *lane, event *core.WatchEvent, now time.Time) bool {
 		return l.hasRoomForResync(event.Key())
 	}
 
-	// An event beside an entry of its key takes less, so that usually no lookup is needed.
+	// An event that joins an entry of its key takes less, so that usually no lookup is needed.
 	hasBytes := s.totals.bytes+sizeBeside(nil, event) <= s.opts.MaxBytes
 	if hasBytes && s.totals.keys < s.opts.MaxKeys {
 		return true

@@ -23,9 +23,9 @@ const (
 // to a half when a batch is too large, grows while batches of that size arrive, and so finds the
 // size that fits. All methods need the lock of the lane.
 type size struct {
-	// most is that of [Options].
+	// most is the bound in [Options].
 	most int
-	// limit is at most that of the next batch.
+	// limit bounds the next batch.
 	limit int
 	// refused is the smallest size that was refused, 0 if none is known. It counts until expires.
 	refused int
@@ -38,7 +38,7 @@ type size struct {
 func newSize(most int) size { return size{most: most, limit: most} }
 
 // isNarrow reports whether batches are smaller than the options allow. The smallest batch cannot
-// shrink. If it was too large, a heartbeat has no room beside its event.
+// shrink. If it was too large, a heartbeat has no room next to its event.
 func (s *size) isNarrow() bool { return s.limit < s.most || s.large }
 
 // shrinkLimit makes batches smaller: a batch of so many elements was too large.

@@ -35,8 +35,9 @@ func newStore(total *totals) store {
 	return store{entries: newIndex(), total: total, wake: make(chan struct{}, 1)}
 }
 
-// putEvent keeps an event. If e, the entry of its key, is nil, the event gets an entry. Otherwise it
-// becomes the event of the resend, waits beside the entry, or replaces one that waits there.
+// putEvent keeps an event. If e, the entry of its key, is nil, the event gets an entry. Otherwise
+// it becomes the event of the resend, waits next to the entry, or replaces an event that waits
+// there.
 func (s *store) putEvent(e *entry, event core.WatchEvent, now, due time.Time) core.Outcome {
 	if e == nil {
 		s.addEntry(&entry{Numbered: core.Numbered{WatchEvent: event}, accepted: now, newest: now, due: due})
@@ -80,7 +81,7 @@ func (s *store) addEntry(e *entry) {
 	s.enqueueEntry(e)
 }
 
-// addResting keeps a resync that is no event before its time has come.
+// addResting keeps a resync that does not become an event before its time has come.
 func (s *store) addResting(resync core.WatchEvent, at time.Time) *entry {
 	e := &entry{Numbered: core.Numbered{WatchEvent: resync}}
 	s.entries.addEntry(e)

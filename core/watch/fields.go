@@ -29,7 +29,7 @@ func ParseDocument(text []byte) (Document, error) {
 	return document, err
 }
 
-// fields are the names that an object may have, and those of the objects within. An object with nil
+// fields are the names that an object may have, and the names in nested objects. An object with nil
 // may have any.
 type fields map[string]fields
 

@@ -53,8 +53,8 @@ func (w *Watch) joinProblems(problems ...error) error {
 	return errors.Join(all...)
 }
 
-// nameProblems has errors that may be nil, as those of the functions below. A webhook has a longer
-// name: that of its operator follows, so package admission checks the length.
+// nameProblems returns errors that may be nil, as the functions below do. A webhook has a longer
+// name: the name of its operator follows, so package admission checks the length.
 func (w *Watch) nameProblems() []error {
 	return []error{
 		option.Unless(dns1123.IsLabel(w.Name.Namespace), "namespace %.80q: want a DNS-1123 label", w.Name.Namespace),

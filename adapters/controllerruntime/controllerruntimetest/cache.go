@@ -227,7 +227,7 @@ func (c *memory) List(_ context.Context, list client.ObjectList, opts ...client.
 
 func (c *memory) IsStopped() bool { return false }
 
-// informer is that of the metadata, or of the typed objects.
+// informer is the informer of the metadata, or of the typed objects.
 type informer struct {
 	*memory
 

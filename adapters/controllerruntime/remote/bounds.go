@@ -22,7 +22,7 @@ const (
 	// maxErrorBody bounds the body of an answer without success. The rest is cut.
 	maxErrorBody = 32 << 10
 	// maxRead bounds all bytes that the connections of a cluster deliver in one reconcile and until
-	// the next one, with everything that is no answer, such as frames of HTTP/2.
+	// the next one. Bytes outside of answers, such as frames of HTTP/2, also count.
 	maxRead = 6 << 20
 )
 
@@ -226,7 +226,7 @@ func (p *parts) Close() error {
 	return nil
 }
 
-// acceptJSON asks for JSON where a client prefers another form, as that of metadata does.
+// acceptJSON asks for JSON where a client prefers another form, as the client of metadata does.
 func acceptJSON(request *http.Request) *http.Request {
 	var accepted []string
 	for form := range strings.SplitSeq(request.Header.Get("Accept"), ",") {
@@ -245,7 +245,7 @@ func acceptJSON(request *http.Request) *http.Request {
 }
 
 // checkType refuses forms that a client would decode without being asked to: Protocol Buffers, CBOR
-// and YAML with its aliases. The weight of an answer is that of JSON.
+// and YAML with its aliases. The weight of an answer is the weight of its JSON.
 func checkType(response *http.Response) error {
 	kind := response.Header.Get("Content-Type")
 	media, _, err := mime.ParseMediaType(kind)

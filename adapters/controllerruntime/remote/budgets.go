@@ -113,8 +113,8 @@ func Weigh(object any) int64 {
 
 type budgetKey struct{}
 
-// budget is that of one reconcile, or of one answer. mu guards left and free. The fields that the
-// room guards with its lock come last. All others never change.
+// budget is the budget of one reconcile, or of one answer. mu guards left and free. The fields that
+// the room guards with its lock come last. All others never change.
 type budget struct {
 	room   *Budgets // nil: needs none
 	use    Use

@@ -87,7 +87,7 @@ type guarded struct {
 
 var errSlowCall = errors.New("call of the API server took longer than allowed")
 
-// guardCall makes a call. object is of the kind that the call is about.
+// guardCall makes a call. object has the kind that the call is about.
 func (g *guarded) guardCall(ctx context.Context, object runtime.Object, call func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, callTimeout, errSlowCall)
 	defer cancel()
@@ -120,7 +120,7 @@ func (g *guarded) checkServed(ctx context.Context, object runtime.Object) *meta.
 	kind, err := g.GroupVersionKindFor(object)
 	isCore := kind.Group == "" // The core group is always served.
 	if err != nil || isCore {
-		return nil //nolint:nilerr // A kind that is not known here is no answer of the API server.
+		return nil //nolint:nilerr // For a kind that is not known here, the API server was not asked.
 	}
 	kind.Kind = strings.TrimSuffix(kind.Kind, "List")
 

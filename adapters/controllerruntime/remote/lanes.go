@@ -317,8 +317,8 @@ func (l *Lanes[request]) parkRequest(t *tenant[request], r request) reconcile.Re
 	return result
 }
 
-// turn is the time that the reconciles of a cluster may take before those of others, while requests
-// of others are ready.
+// turn is the time that the reconciles of a cluster may take before other clusters, while requests
+// of other clusters are ready.
 const turn = 100 * time.Millisecond
 
 // hadTurn reports whether the next request of a cluster comes behind all others that are ready.

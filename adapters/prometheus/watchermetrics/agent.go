@@ -68,7 +68,7 @@ func (a *Agent) measureProcess(f *factory) {
 	a.WebhooksChecked = func(c hook.WebhookCheck) { checks.WithLabelValues(results.takeValue(c.Result)).Inc() }
 }
 
-// choose sets the series of word to 1, and those of other words to 0. It is the last label.
+// choose sets the series of word to 1, and the series of other words to 0. It is the last label.
 func choose(gauges *prom.GaugeVec, words *vocabulary, word string, labels ...string) {
 	word = words.takeValue(word)
 	gauges.WithLabelValues(append(labels, word)...).Set(1)

@@ -251,7 +251,7 @@ func (v *vocabulary) takenValues() []string {
 }
 
 // otherManager is the value of the label "manager" for all managers without series of their own. It
-// is no valid name of a manager.
+// is not a valid name of a manager.
 const otherManager = "_other"
 
 // managers bounds the values of the label "manager". It is safe for concurrent use.

@@ -15,7 +15,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/core/fleet"
 )
 
-// interval is that of the heartbeats: the longest one that a fleet accepts.
+// interval is the interval of the heartbeats: the longest interval that a fleet accepts.
 const interval = time.Hour
 
 // Set sends the heartbeats that lead to a condition of a runtime for a manager. A stale runtime

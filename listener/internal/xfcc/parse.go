@@ -129,7 +129,7 @@ func parseLine(elements []Element, line string) ([]Element, error) {
 	}
 }
 
-// isField reports whether a key is that of a field, and no SAN.
+// isField reports whether a key names a field, and not a SAN.
 func isField(field *string, key string) bool { return field != nil || key == "by" }
 
 // isQuoted reports whether the value of the first pair is in quotes.

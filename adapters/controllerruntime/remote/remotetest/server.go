@@ -127,7 +127,7 @@ func (s *Server) answerHonestly(request *http.Request) (status int, answer []byt
 		[]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`)
 }
 
-// isList reports whether a path is that of a list, as /api/v1/configmaps and
+// isList reports whether a path is the path of a list, as /api/v1/configmaps and
 // /apis/apps/v1/namespaces/a/deployments are.
 func isList(path string) bool {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
