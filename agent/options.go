@@ -24,7 +24,7 @@ type Options struct {
 	// Contract is the wire contract. It decides whether events are numbered, whether heartbeats are
 	// sent, and the size of a batch. Default: v3.
 	Contract contract.Version
-	// Managers get a resync at start. The webhook answers 404 for all other managers, unless
+	// Managers get a resync at start. The webhook answers with 404 for all other managers, unless
 	// Managers is empty and ManagersFile is not set. At most 100 managers are allowed, including
 	// the managers in the file. Default: none, so a manager gets a resync with its first event.
 	Managers []core.Manager

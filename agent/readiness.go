@@ -86,7 +86,7 @@ func (k *keyMaterial) currentHealth() materialHealth {
 	return h
 }
 
-// ServeHTTP answers 200 or 503 with the state.
+// ServeHTTP answers with 200 or 503, and the state.
 func (r *readiness) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	h := r.healthAt(time.Now())
 	w.Header().Set("Content-Type", "application/json")

@@ -82,8 +82,8 @@ const (
 // The reasons of a sender.
 const (
 	// ReasonGatewayRefused means that a gateway refused the request. Examples are nginx, which
-	// answers 400 in HTML if it does not trust the client certificate, and a mesh with a policy
-	// that answers 403. The event may be accepted later.
+	// answers with 400 in HTML if it does not trust the client certificate, and a mesh with a
+	// policy that answers with 403. The event may be accepted later.
 	ReasonGatewayRefused Reason = reasons.GatewayRefused
 	// ReasonUnknownContract means that the other side does not support the contract.
 	ReasonUnknownContract Reason = reasons.UnknownContract

@@ -70,8 +70,8 @@ func New(peers Peers, verifier core.Verifier, handlers map[core.Manager]core.Han
 }
 
 // NeedLeaderElection returns false, so that controller-runtime starts the listener on every
-// replica. A replica that does not lead answers 503 and closes the connection, so that the sender
-// connects to another replica. A closed port would look like an outage.
+// replica. A replica that does not lead answers with 503 and closes the connection, so that the
+// sender connects to another replica. A closed port would look like an outage.
 func (l *Listener) NeedLeaderElection() bool { return false }
 
 // Ready returns nil while Start serves and the list of revoked senders is available, and otherwise
@@ -157,9 +157,9 @@ type Options struct {
 	// does each 16 KiB of a body. Senders without an identity share these limits by address (IPv6:
 	// by /64 network).
 	//
-	// Requests beyond the share are answered 429, or 503 with contracts v1 and v2. A batch that is
-	// larger than the rest of the share is accepted, and the next batch has to wait. Defaults: 200
-	// and 1,000, so that 10,000 events take less than a minute.
+	// Requests beyond the share are answered with 429, or with 503 in contracts v1 and v2. A batch
+	// that is larger than the rest of the share is accepted, and the next batch has to wait.
+	// Defaults: 200 and 1,000, so that 10,000 events take less than a minute.
 	RuntimeRate  float64
 	RuntimeBurst int
 	// RuntimeInFlight bounds the requests in flight from one runtime. Further requests get the same

@@ -38,10 +38,10 @@ type Peers struct {
 // PeersFunc returns Peers that call identify.
 //
 // The function identify returns a peer with an ID, or an error. An error that wraps
-// [core.ErrUnauthenticated] is answered 401. Any other error means that the sender is not known
-// yet, and is answered 503. The text of an error goes to the log, never to the sender. identify is
-// called concurrently and must not block. An ID is refused under the same conditions as a name that
-// [PeerOptions].Identity returns.
+// [core.ErrUnauthenticated] is answered with 401. Any other error means that the sender is not
+// known yet, and is answered with 503. The text of an error goes to the log, never to the sender.
+// identify is called concurrently and must not block. An ID is refused under the same conditions as
+// a name that [PeerOptions].Identity returns.
 func PeersFunc(identify func(r *http.Request) (core.Peer, error)) Peers {
 	if identify == nil {
 		return Peers{}
@@ -87,7 +87,7 @@ var errNoClientAuth = errors.New(
 // return a new pool rather than change a pool that it has returned. Nil means that there is no
 // bundle yet: requests are then answered 503. The system roots are never used.
 //
-// With [tls.RequestClientCert], each refusal is answered 401 and counted with its reason. With
+// With [tls.RequestClientCert], each refusal is answered with 401 and counted with its reason. With
 // [tls.RequireAndVerifyClientCert], which keys.ServerTLSConfig sets, the handshake fails for most
 // unknown senders, and Hooks.HandshakeFailed gets the cause.
 //
@@ -128,8 +128,8 @@ const headerXFCC = "X-Forwarded-Client-Cert"
 // certificates from Chain of the element.
 //
 // The function proxy returns nil if a request comes from the gateway, as [ProxyCertificate] and
-// [ProxyAddresses] do. An error that wraps [core.ErrNotReady] is answered 503, and any other error
-// 401. proxy is called concurrently and must not block.
+// [ProxyAddresses] do. An error that wraps [core.ErrNotReady] is answered with 503, and any other
+// error 401. proxy is called concurrently and must not block.
 //
 // The gateway must require a client certificate and must set the header in every request instead of
 // appending to it. A header with several elements is refused unless [PeerOptions].GatewayNames is

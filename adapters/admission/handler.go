@@ -34,8 +34,9 @@ import (
 // The handler answers the AdmissionReviews of an API server at POST /validate/<manager>, and at
 // POST /validate/<manager>/<kind> for subresources, always with allowed: true.
 //
-// A review is answered 200 with an AdmissionReview with the same uid. Its response.status.message
-// begins with the decision ([Hooks].Reviewed). Any other request gets a metav1.Status:
+// A review is answered with 200 and an AdmissionReview with the same uid. Its
+// response.status.message begins with the decision ([Hooks].Reviewed). Any other request gets a
+// metav1.Status:
 //
 //   - 400 if the body is not an admission.k8s.io/v1 review, or the manager is invalid
 //   - 404 for an unknown path or manager

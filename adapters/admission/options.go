@@ -17,9 +17,9 @@ type Options struct {
 	// [core.Changed].
 	Filter core.Filter
 	// Serves reports whether the handler accepts reviews for a manager. Reviews for any other
-	// manager are answered 404. Serves is called for each review, concurrently, and must return
-	// immediately. Hooks receive only managers that Serves accepts, so Serves also limits the
-	// label values of metrics. Default: every valid name.
+	// manager are answered with 404. Serves is called for each review, concurrently, and must
+	// return immediately. Hooks receive only managers that Serves accepts, so Serves also limits
+	// the label values of metrics. Default: every valid name.
 	Serves func(core.Manager) bool
 	// OwnerAnnotation is the annotation that names the owner of an object. It must equal
 	// OwnerAnnotation of the [ConfigurationOptions]. Default: [core.OwnerAnnotation].
@@ -27,8 +27,8 @@ type Options struct {
 	// RequireOwner sends no event for an object without a valid owner annotation. Contract v1
 	// cannot carry such an event. Default: false, the event has no owner.
 	RequireOwner bool
-	// MaxBody is the largest size of a body in bytes. A larger body is answered 413. Default: 8
-	// MiB.
+	// MaxBody is the largest size of a body in bytes. A larger body is answered with 413. Default:
+	// 8 MiB.
 	MaxBody int64
 	// MaxBodies bounds the memory of all bodies in bytes, including buffers that are kept for later
 	// bodies. A value below 5/4 of MaxBody is raised to 5/4 of MaxBody. An origin is an IPv4

@@ -18,9 +18,9 @@ const (
 )
 
 var (
-	// errMalformedReview is answered 400. Its text names the field.
+	// errMalformedReview is answered with 400. Its text names the field.
 	errMalformedReview = errors.New("malformed AdmissionReview")
-	// errUnsupportedVersion is answered 400. Its text names the setting of the webhook.
+	// errUnsupportedVersion is answered with 400. Its text names the setting of the webhook.
 	errUnsupportedVersion = errors.New("unsupported version of AdmissionReview")
 )
 

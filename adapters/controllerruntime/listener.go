@@ -238,8 +238,8 @@ func (l *Listener) warnUntilStarted(ctx context.Context, beside *sync.WaitGroup)
 }
 
 // NeedLeaderElection returns false, so that a controller manager starts the listener on every
-// replica. A replica that does not lead answers 503 and closes the connection, so that the sender
-// connects to another replica.
+// replica. A replica that does not lead answers with 503 and closes the connection, so that the
+// sender connects to another replica.
 func (l *Listener) NeedLeaderElection() bool { return false }
 
 // Ready returns nil while Start serves with a certificate, and otherwise an error that wraps

@@ -22,8 +22,8 @@ type ListenerConfig struct {
 	Name string
 	// Addr is the TCP address, as host:port. Default: ":8082".
 	Addr string
-	// Senders decides how runtimes prove their identity. There is no default, because a wrong one
-	// would admit every sender.
+	// Senders decides how runtimes prove their identity. There is no default, because a wrong
+	// default would admit every sender.
 	Senders Senders
 	// Verifier decides whether a runtime may trigger an event. There is no default.
 	Verifier core.Verifier

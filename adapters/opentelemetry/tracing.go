@@ -48,8 +48,8 @@ const (
 	keyOperation = attribute.Key("runtime_watcher.operation")
 )
 
-// Tracing wraps ports with spans. Create it with [New]. A nil Tracing is off and returns each port
-// unchanged. It is safe for concurrent use.
+// Tracing wraps ports with spans. Create it with [New]. A nil Tracing records nothing and returns
+// each port unchanged. It is safe for concurrent use.
 //
 // An agent takes a Tracing as a part, and a control plane wraps its verifier and handler with it.
 // No program in this repository creates a Tracing: the program that imports this package does.

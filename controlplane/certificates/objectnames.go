@@ -112,11 +112,11 @@ func (n objectNames) validate() error {
 	return nil
 }
 
-// generationOf returns 0 for a name that is not exactly that of a CA, such as one with "+1" or
-// "01".
+// generationOf returns 0 for a name that is not exactly the name of a CA, such as a name with "+1"
+// or "01".
 func (n objectNames) generationOf(name string) int {
 	text, _ := strings.CutPrefix(name, strings.TrimSuffix(n.authorityName(0), "0"))
-	generation, _ := strconv.Atoi(text) // 0 if it is no number.
+	generation, _ := strconv.Atoi(text) // 0 if it is not a number.
 	if generation <= 0 || name != n.authorityName(generation) {
 		return 0
 	}

@@ -150,7 +150,8 @@ func (o Options) serviceNames() []string {
 	return []string{host, host + ".svc", host + ".svc." + clusterDomain}
 }
 
-// keySizes are those of FIPS 186-5 and SP 800-131A that cert-manager has, the smallest first.
+// keySizes are the sizes of FIPS 186-5 and SP 800-131A that cert-manager supports, the smallest
+// first.
 func keySizes() map[certv1.PrivateKeyAlgorithm][]int {
 	return map[certv1.PrivateKeyAlgorithm][]int{
 		certv1.RSAKeyAlgorithm:     {2048, 3072, 4096},

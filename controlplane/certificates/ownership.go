@@ -32,7 +32,8 @@ func (c *Certificates) applyOwn(ctx context.Context, object client.Object) error
 }
 
 // applyOver applies an object over the one that was read and found to be of this set, nil if there
-// was none. It needs no scheme: that of the client may not have the types of cert-manager.
+// was none. It needs no scheme, because the scheme of the client may lack the types of
+// cert-manager.
 func (c *Certificates) applyOver(ctx context.Context, object, live client.Object) error {
 	return ownership.ApplyTyped(ctx, c.client, object, object.GetObjectKind().GroupVersionKind(), live, fieldOwner)
 }
@@ -72,7 +73,7 @@ func (c *Certificates) checkSecret(ctx context.Context, certificate *certv1.Cert
 	return c.checkKey(secret, certificate)
 }
 
-// checkKey fails if a Secret is not that of a planned Certificate.
+// checkKey fails if a Secret does not belong to a planned Certificate.
 func (c *Certificates) checkKey(secret *corev1.Secret, certificate *certv1.Certificate) error {
 	if err := c.checkMark(secret, "Secret"); err != nil {
 		return err
@@ -84,8 +85,8 @@ func (c *Certificates) checkKey(secret *corev1.Secret, certificate *certv1.Certi
 	return c.checkRole(secret, certificate.Labels, "Secret")
 }
 
-// checkRole fails if the labels of an object are those of another object of this set, as those of a
-// copy are. A label that another client has removed is written again.
+// checkRole fails if an object has the labels of another object of this set, as a copy has. A label
+// that another client has removed is written again.
 func (c *Certificates) checkRole(live client.Object, wanted map[string]string, kind string) error {
 	for _, word := range []string{labelRole, labelGeneration} {
 		key := c.names.key(word)

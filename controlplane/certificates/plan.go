@@ -88,8 +88,8 @@ func (a authority) rotatesAt() time.Time {
 	return a.notAfter.Add(-rotation)
 }
 
-// hasSigned reports whether a certificate is of this CA. crypto/x509 leaves out the identifier of
-// the CA's key if issuer and subject are equal, or if the CA has no identifier. signed then
+// hasSigned reports whether this CA has signed a certificate. crypto/x509 leaves out the identifier
+// of the CA's key if issuer and subject are equal, or if the CA has no identifier. signed then
 // compares the names only.
 func (a authority) hasSigned(l leaf) bool {
 	isSameKey := l.signer == a.key || l.signer == ""

@@ -95,8 +95,8 @@ func (v *visit) isContested(text string) bool {
 	return known && removed == text
 }
 
-// namespacePage and namespacePages bound the list of namespaces. Those beyond count as not
-// excluded.
+// namespacePage and namespacePages bound the list of namespaces. Namespaces beyond this bound count
+// as not excluded.
 const (
 	namespacePage  = 500
 	namespacePages = 20

@@ -21,8 +21,8 @@ import (
 type exclusions struct {
 	// by has the requirements of each field manager, as texts.
 	by map[string][]string
-	// lost are the excluded namespaces that are of no platform: the API server calls no agent for
-	// writes there.
+	// lost are the excluded namespaces that belong to no platform: the API server calls no agent
+	// for writes there.
 	lost []string
 }
 

@@ -84,8 +84,8 @@ type guestKind struct {
 	metav1.APIResource
 }
 
-// guestKinds returns the kinds of all groups, also those of custom resources and of aggregated
-// APIs. Each kind is listed in one version only, as all versions have the same objects.
+// guestKinds returns the kinds of all groups, including custom resources and aggregated APIs. Each
+// kind is listed in one version only, as all versions have the same objects.
 func guestKinds(ctx context.Context, reader documentReader) ([]guestKind, error) {
 	paths, err := versionPaths(ctx, reader)
 	if err != nil {

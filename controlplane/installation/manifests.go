@@ -57,8 +57,8 @@ const (
 // installer. They are never changed.
 type manifests map[string]*unstructured.Unstructured
 
-// newManifests gives cluster-scoped objects names that begin with that of the configuration, as
-// they must be as unique in the runtime.
+// newManifests gives cluster-scoped objects names that begin with the name of the configuration,
+// because they must also be unique in the runtime.
 func newManifests(namespace, name, configuration string) manifests {
 	all := make(manifests)
 	for _, file := range append(slices.Concat(files()...), deploymentFile) {

@@ -64,7 +64,7 @@ func (m marks) haveMark(objects ...*unstructured.Unstructured) bool {
 	})
 }
 
-// isOwner reports whether a mark is of this installer, or of a former owner.
+// isOwner reports whether a mark belongs to this installer, or to a former owner.
 func (m marks) isOwner(mark string) bool {
 	if mark == "" {
 		return false
@@ -108,7 +108,7 @@ func (r *rights) hasDecidingMark() bool {
 	})
 }
 
-// isOfThisRuntime reports whether an object has our mark, and is of no other runtime.
+// isOfThisRuntime reports whether an object has our mark and belongs to no other runtime.
 func (r *rights) isOfThisRuntime(object client.Object) bool {
 	return r.isOurs(object) && r.checkRuntime(object) == nil
 }

@@ -114,7 +114,7 @@ func (r *renderer) renderEnvironment(mount string) []corev1.EnvVar {
 	if variables == nil {
 		variables = make(map[string]string)
 	}
-	delete(variables, settingManagers) // They are in the file, with those of the watches.
+	delete(variables, settingManagers) // They are in the file, with the managers of the watches.
 
 	variables[settingControlPlane] = r.address
 	variables[settingManagersFile] = path.Join(managersMount, managersKey)

@@ -46,7 +46,7 @@ func (v *visit) uninstall(ctx context.Context) (Status, error) {
 	}
 	for _, object := range v.found.decidingObjects() {
 		if v.rights.checkRuntime(object) != nil {
-			return Status{State: Removed}, nil //nolint:nilerr // Nothing there is of this runtime.
+			return Status{State: Removed}, nil //nolint:nilerr // Nothing there belongs to this runtime.
 		}
 	}
 

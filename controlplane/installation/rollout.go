@@ -8,8 +8,8 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/internal/ownership"
 )
 
-// installWebhook installs agents that the API server calls. The role is that of agents that
-// watched until now. Former replicas may be such agents, and serve no webhook.
+// installWebhook installs agents that the API server calls. The role belongs to agents that watched
+// until now. Former replicas may be such agents, and serve no webhook.
 func (v *visit) installWebhook(ctx context.Context) (Status, error) {
 	configuration, err := v.renewConfiguration(ctx)
 	if err != nil {
@@ -105,8 +105,9 @@ func (v *visit) applyNamespace(ctx context.Context) error {
 	return v.wrapRequest(err, "correct Namespace", v.opts.Namespace)
 }
 
-// completeInstallation removes the objects of the canary after it was turned off, and those of a
-// former agent. marker is the object that shows in the next visit that nothing has changed.
+// completeInstallation removes the objects of the canary after the canary was turned off, and the
+// objects of a former agent. marker is the object that shows in the next visit that nothing has
+// changed.
 func (v *visit) completeInstallation(
 	ctx context.Context, status Status, marker *unstructured.Unstructured, live agents,
 ) (Status, error) {

@@ -65,7 +65,7 @@ func (r *Runtime) hasServingPair() bool {
 	return r.Secret[material.ServingCertificate] != nil || r.Secret[material.ServingKey] != nil
 }
 
-// purposes are those of the agent's certificates.
+// purposes describes the purposes of the agent's certificates.
 type purposes struct {
 	host string // of the webhook, empty for an agent that watches
 	nats bool   // The client certificate has a user of a NATS server.

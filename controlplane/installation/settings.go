@@ -26,7 +26,7 @@ const (
 	settingProxy        = "CONTROL_PLANE_PROXY"
 	// settingProxyCredentials is a file.
 	settingProxyCredentials = "CONTROL_PLANE_PROXY_CREDENTIALS"
-	// settingHTTPSProxy is of the environment, as each program reads it.
+	// settingHTTPSProxy is the usual variable of the environment, which many programs read.
 	settingHTTPSProxy         = "HTTPS_PROXY"
 	settingManagers           = "MANAGERS"
 	settingManagersFile       = "MANAGERS_FILE"
@@ -155,7 +155,7 @@ func (s settings) validateManagers() error {
 	return errors.Join(problems...)
 }
 
-// managers are those of MANAGERS, in the order there.
+// managers are the managers in MANAGERS, in their order there.
 func (s settings) managers() (managers []core.Manager) {
 	for name := range strings.SplitSeq(s[settingManagers], ",") {
 		name = strings.TrimSpace(name)
@@ -179,7 +179,7 @@ func (s settings) contract() (contract string, isSet bool) {
 
 func (s settings) overNATS() bool { return s[settingTransport] == transportNATS }
 
-// wayOut returns the ports on the way to the control plane: that of the proxy, or that of the
+// wayOut returns the ports on the path to the control plane: the port of the proxy, or of the
 // address, which was validated. With HTTPS_PROXY there are both, because NO_PROXY decides.
 func (s settings) wayOut(address string) []int32 {
 	own, _ := parsePort(address)

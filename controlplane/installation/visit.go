@@ -78,7 +78,7 @@ func (v *visit) readOthers(ctx context.Context) error {
 	return nil
 }
 
-// formerManagers are those of the ConfigMap that the runtime does not have any more.
+// formerManagers are the managers in the ConfigMap that the runtime no longer has.
 func (v *visit) formerManagers() []core.Manager {
 	live := v.found.managers
 	if live == nil {

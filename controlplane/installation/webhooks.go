@@ -97,7 +97,7 @@ func callsOf(webhook any) [sha256.Size]byte {
 	return sumOf(calls)
 }
 
-// sortedRules has the sums of all rules. Neither the order of rules nor that of their lists
+// sortedRules has the sums of all rules. Neither the order of rules nor the order of their lists
 // matters.
 func sortedRules(rules any) any {
 	all, _ := rules.([]any)

@@ -107,7 +107,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// names are those of lifecycle-manager.
+// names are the names of lifecycle-manager.
 func (o Options) names() names.Names { return names.Names{Kind: o.WatcherKind} }
 
 func (o Options) validate() error {
@@ -269,8 +269,8 @@ func install(mgr ctrl.Manager, opts Options) error {
 	}, opts.Runtimes)
 }
 
-// agent returns the options of the installer. The namespace is that of all modules: the agent may
-// come first and create it, but must not leave it unwatched, or remove it.
+// agent returns the options of the installer. All modules share the namespace: the agent may come
+// first and create it, but must not leave it unwatched, or remove it.
 func (o Options) agent() installation.Options {
 	agent := o.Agent
 	adjust := o.Agent.Adjust
@@ -290,7 +290,8 @@ func (o Options) agent() installation.Options {
 		return agent
 	}
 
-	// The objects of one agent, in their order, must not be mixed with those of another.
+	// The objects of one agent, in their order, must not be mixed with the objects of another
+	// agent.
 	agent.Replaces = slices.Concat(
 		installation.SKRWebhook(there), installation.RenamedSKRWebhook(there), agent.Replaces)
 	if agent.MayReplace == nil {

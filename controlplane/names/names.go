@@ -39,8 +39,8 @@ type Names struct {
 	// Prefix is the prefix of all labels and annotations, without the '/': a DNS-1123 subdomain.
 	// Default: Group.
 	Prefix string
-	// Finalizer is on each object in the control plane that represents a runtime with an agent.
-	// Default: "<Prefix>/runtime-watcher".
+	// Finalizer is the finalizer of each object in the control plane that represents a runtime with
+	// an agent. Default: "<Prefix>/runtime-watcher".
 	Finalizer string
 	// DomainAnnotation names the annotation that contains the domain of a runtime, on the object
 	// that represents the runtime. Also pass it to controllerruntime.RuntimesOptions. Default:
@@ -58,7 +58,7 @@ type Names struct {
 const (
 	defaultGroup            = "operator.kyma-project.io"
 	defaultDomainAnnotation = "skr-domain"
-	// version is that of the types in api/v1beta2, in each group.
+	// version is the version of the types in api/v1beta2, in each group.
 	version = "v1beta2"
 )
 

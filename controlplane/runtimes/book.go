@@ -24,10 +24,10 @@ type book struct {
 	objects  map[client.ObjectKey]*entry
 	runtimes map[core.RuntimeID]*entry // Their objects were ready, or they join by themselves.
 	stale    map[*entry]struct{}       // The fleet finds their runtimes stale.
-	watchers watchers                  // Entries share those of the last reconcile.
+	watchers watchers                  // Entries share the watchers of the last reconcile.
 	repairs  int64                     // Early reconciles that have applied all objects.
 
-	// status is that of a fleet, for runtimes that never sent anything, or nil.
+	// status is the status of a fleet, for runtimes that never sent anything, or nil.
 	status func(core.RuntimeID, core.Manager) fleet.Status
 }
 
@@ -49,7 +49,7 @@ type entry struct {
 	repair
 }
 
-// contents are those of a runtime: all Watchers, which are the same for all runtimes.
+// contents are the contents of a runtime: all Watchers, which are the same for all runtimes.
 type contents struct {
 	watches  []watch.Watch
 	managers []core.Manager
@@ -97,7 +97,7 @@ func (b *book) eachReported(visit func(e *entry)) {
 	}
 }
 
-// allRequests are those of all objects.
+// allRequests returns the requests of all objects.
 func (b *book) allRequests() (all []reconcile.Request) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

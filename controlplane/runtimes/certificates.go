@@ -52,7 +52,7 @@ var _ followed = (*certificates.Certificates)(nil)
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// defaultRetry is that of [Options.Retry].
+// defaultRetry is the default of [Options.Retry].
 const defaultRetry = 3 * time.Second
 
 // longestBackoff is for a CA that cannot be reconciled, for example without cert-manager.

@@ -20,7 +20,7 @@ const (
 // former are the managers that the agents of a runtime may not serve any more. The lock of its book
 // guards it.
 type former struct {
-	tried []core.Manager             // those of the last reconcile, which may have failed
+	tried []core.Manager             // from the last reconcile, which may have failed
 	left  map[core.Manager]time.Time // since when no Watcher names them
 }
 

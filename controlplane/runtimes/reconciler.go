@@ -67,7 +67,7 @@ func reconcilerOf(mgr ctrl.Manager, parts Parts, opts Options) *reconciler {
 }
 
 // reconcileAll enqueues all runtimes after a change that concerns all, behind those that changed
-// themselves. Those of a controller that does not run yet are enqueued when it starts.
+// themselves. Runtimes of a controller that does not run yet are enqueued when it starts.
 func (r *reconciler) reconcileAll() {
 	r.lanes.Regular.Add(0, handler.LowPriority, r.book.allRequests()...)
 }
@@ -160,7 +160,7 @@ func generations(items []v1beta2.Watcher, watches []watch.Watch) watchers {
 // this process, so that an operator that restarts often gives up, too.
 const annotationRemoval = "removal-failing-since"
 
-// othersOf returns the annotations without that of the removal.
+// othersOf returns the annotations without the annotation of the removal.
 func (r *reconciler) othersOf(object client.Object) map[string]string {
 	annotations := make(map[string]string)
 	maps.Copy(annotations, object.GetAnnotations())

@@ -11,7 +11,7 @@ import (
 	"github.com/runtime-watcher/runtime-watcher/controlplane/api/v1beta2"
 )
 
-// identity is that of a Watcher. An API server gives each UID once.
+// identity is the identity of a Watcher. An API server gives each UID once.
 type identity struct {
 	name types.NamespacedName
 	uid  types.UID // "" for a Watcher that is gone, and that this process has not seen.

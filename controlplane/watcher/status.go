@@ -52,9 +52,9 @@ func (r *reconciler) reportStatus(ctx context.Context, w *v1beta2.Watcher, o out
 	return nil
 }
 
-// readyOf returns the condition v1beta2.ConditionReady for that of the route. Once true, it stays
-// true for that generation while the route works. A runtime that is away breaks no Watcher, and
-// neither does a new process that has not seen the runtimes yet.
+// readyOf returns the condition v1beta2.ConditionReady for the condition of the route. Once true,
+// it stays true for that generation while the route works. A runtime that is away breaks no
+// Watcher, and neither does a new process that has not seen the runtimes yet.
 func (r *reconciler) readyOf(w *v1beta2.Watcher, ready metav1.Condition) metav1.Condition {
 	ready.Type = v1beta2.ConditionReady
 	if ready.Status != metav1.ConditionTrue || r.opts.Installed == nil {

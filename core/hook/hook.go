@@ -165,7 +165,7 @@ const (
 	PlaceFilter Place = "filter"
 	// PlaceAcceptor is the acceptor, or a hook before it. A resync is accepted.
 	PlaceAcceptor Place = "acceptor"
-	// PlaceRequest is the reading of the request, which is answered 500.
+	// PlaceRequest is the reading of the request, which is answered with 500.
 	PlaceRequest Place = "request"
 	// PlaceHooks is another hook, or a logger after the answer.
 	PlaceHooks Place = "hooks"

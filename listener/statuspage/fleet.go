@@ -19,16 +19,16 @@ import (
 )
 
 // FleetHandler returns a handler that answers GET with the freshness of the runtimes: a page for
-// browsers, and JSON for all other clients. It answers 403 unless [RequireToken] or [Authenticated]
-// is in front of it. The JSON contains the number of runtimes in each state and a status for each
-// runtime.
+// browsers, and JSON for all other clients. It answers with 403 unless [RequireToken] or
+// [Authenticated] is in front of it. The JSON contains the number of runtimes in each state and a
+// status for each runtime.
 //
 // The query parameters state, reason, manager and runtime select statuses by value. The parameter
 // version selects runtimes with an agent of that version, and search selects runtimes by a part of
 // the ID. expires=4h selects runtimes with a client certificate that expires within 4 h. The
 // parameters offset and limit select a part of the answer; total is then the number without them.
 // brief=true leaves out replicas. order=attention sorts the worst first. An unknown parameter or
-// value is answered 400.
+// value is answered with 400.
 //
 // As [http.ServeMux.Handle] does, the constructors of this package panic if an argument is nil.
 func FleetHandler(f *fleet.Fleet) http.Handler {

@@ -13,9 +13,9 @@ import (
 // InstallationsHandler returns a handler that answers GET with the installations of a control plane
 // in JSON. The JSON contains the number of runtimes in each state, the phase of the rotation of the
 // CA, and the runtimes with a problem. Each request calls read, such as the method Installations of
-// a runtimes.Overview. The handler answers 403 unless [RequireToken] or [Authenticated] is in front
-// of it. It answers 503 while no installation is known, for example on a replica that does not
-// lead.
+// a runtimes.Overview. The handler answers with 403 unless [RequireToken] or [Authenticated] is in
+// front of it. It answers with 503 while no installation is known, for example on a replica that
+// does not lead.
 //
 // The query parameter problem selects failed, never_heard, ca_waiting or certificate_overdue.
 // The parameters manager, reason and runtime select by value, and search by a part of the runtime's

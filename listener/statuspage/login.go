@@ -52,7 +52,7 @@ func hasToken(r *http.Request, token string) bool {
 // of HTTP Basic authentication (RFC 7617) on as the bearer token and ignores the user name. It adds
 // the challenge of that scheme to answers with 401.
 //
-// The filter of controller-runtime answers 500 to a wrong token. With [Authenticated] behind it,
+// The filter of controller-runtime answers a wrong token with 500. With [Authenticated] behind it,
 // BrowserLogin turns that 500 into 401. Package controllerruntime puts both around its metrics
 // server.
 func BrowserLogin(filter http.Handler) http.Handler {

@@ -93,7 +93,7 @@ func (g *guarded) guardCall(ctx context.Context, object runtime.Object, call fun
 	defer cancel()
 	err := call(ctx)
 
-	// A proxy answers 404 with a page of its own. For a reconciler, NotFound would mean that the
+	// A proxy answers with 404 and its own page. For a reconciler, NotFound would mean that the
 	// object is gone. An API server answers with a page, too, if it does not serve the kind.
 	if apierrors.IsNotFound(err) && apierrors.IsUnexpectedServerError(err) {
 		unserved := g.checkServed(ctx, object)

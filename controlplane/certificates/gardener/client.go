@@ -234,7 +234,7 @@ func (t *translator) certificateFrom(found *unstructured.Unstructured, into *cer
 	into.Spec.SecretTemplate = &certv1.CertificateSecretTemplate{Labels: labels}
 	namespace, _, _ := unstructured.NestedString(found.Object, "spec", "issuerRef", "namespace")
 	if namespace != t.issuerNamespace {
-		into.Spec.IssuerRef = cmmeta.IssuerReference{} // That of another namespace is another Issuer.
+		into.Spec.IssuerRef = cmmeta.IssuerReference{} // An Issuer in another namespace is another Issuer.
 	}
 
 	field := func(name string) string {
@@ -258,7 +258,7 @@ func (t *translator) certificateFrom(found *unstructured.Unstructured, into *cer
 }
 
 // failureTime is never nil, because cert-manager's status has a time for each failure. Unless the
-// state names a time, it is that of the creation.
+// state names a time, the time of the creation counts.
 func failureTime(text string, of *certv1.Certificate) *metav1.Time {
 	at, err := time.Parse(time.RFC3339, text)
 	if err != nil {
@@ -279,7 +279,7 @@ func issuerFrom(found *unstructured.Unstructured, into *certv1.Issuer) error {
 const backdate = time.Hour
 
 // ensureAuthority makes the Secret of a CA itself, because cert-management signs no CAs. A CA that
-// another issuer than that of self-signed certificates should sign is an error.
+// an issuer other than the self-signed issuer should sign is an error.
 func (t *translator) ensureAuthority(ctx context.Context, wanted *certv1.Certificate) error {
 	if !strings.HasSuffix(wanted.Spec.IssuerRef.Name, "selfsigned") {
 		return errors.New("gardener: want no CAIssuer: cert-management signs no CAs")
@@ -303,7 +303,8 @@ func (t *translator) ensureAuthority(ctx context.Context, wanted *certv1.Certifi
 	return err
 }
 
-// selfSigned returns the data of a Secret. The key is of ECDSA P-256, or P-384 on request.
+// selfSigned returns the data of a Secret. The key is an ECDSA key on P-256, or on P-384 if
+// requested.
 func selfSigned(ca *certv1.Certificate) (map[string][]byte, error) {
 	const strong = 384
 	curve := elliptic.P256()

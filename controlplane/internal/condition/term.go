@@ -8,7 +8,7 @@ import (
 )
 
 type term struct {
-	// text is of the type dyn, so that an API server finds no contradiction of types.
+	// text has the type dyn, so that an API server finds no type conflict.
 	text string
 	// guard has expressions that must all be true. Each fails only if one before it is false.
 	guard []string

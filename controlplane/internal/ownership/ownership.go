@@ -87,7 +87,7 @@ func create(
 		return created, nil
 	}
 
-	// An apply of no fields takes back those of this manager.
+	// An apply without fields removes the fields of this manager.
 	nothing := &unstructured.Unstructured{}
 	nothing.SetGroupVersionKind(object.GroupVersionKind())
 	nothing.SetNamespace(object.GetNamespace())

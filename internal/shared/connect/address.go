@@ -23,7 +23,7 @@ const (
 // else. Its error repeats the address, unless the address contains credentials.
 //
 // All spellings of an address have the same result: see [ParseHost]. A gateway compares the host of
-// a request with its routes, and answers 404 for another spelling.
+// a request with its routes, and answers with 404 for another spelling.
 func ParseAddress(address string) (*url.URL, error) {
 	full := strings.TrimSpace(address)
 	if !strings.Contains(full, "://") {
