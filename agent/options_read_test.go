@@ -45,7 +45,8 @@ func TestEachOptionIsRead(t *testing.T) {
 
 			isRead := slices.ContainsFunc(names, func(name string) bool { return read[name+"."+field.Name] })
 			if !isRead {
-				t.Errorf("no code of this package reads %s.%s: use the option, or remove it", options.Name(), field.Name)
+				t.Errorf("no code of this package reads %s.%s: use the option, or remove it",
+					options.Name(), field.Name)
 			}
 		}
 	}

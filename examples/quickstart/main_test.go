@@ -179,8 +179,8 @@ func checkOutput(t *testing.T, text string) {
 	checkWaits(t, text)
 }
 
-// checkWaits fails if a reconcile started earlier than the shortest wait in the summary allows. The agent
-// waits from its decision on, so a row counts from the start of the write.
+// checkWaits fails if a reconcile started earlier than the shortest wait in the summary allows. The
+// agent waits from its decision on, so a row counts from the start of the write.
 func checkWaits(t *testing.T, text string) {
 	t.Helper()
 	if !strings.Contains(text, "3 reconciles started") || !strings.Contains(text, ": 4 accepted") {
@@ -190,7 +190,8 @@ func checkWaits(t *testing.T, text string) {
 	for _, found := range regexp.MustCompile(`waits (?:only )?(\d+) ms`).FindAllStringSubmatch(text, -1) {
 		named = append(named, lab.Must(strconv.Atoi(found[1])))
 	}
-	rows := regexp.MustCompile(`(?m)^  (\S.*?) +(\d+) ms +accepted +started +(\d+) ms after`).FindAllStringSubmatch(text, -1)
+	pattern := regexp.MustCompile(`(?m)^  (\S.*?) +(\d+) ms +accepted +started +(\d+) ms after`)
+	rows := pattern.FindAllStringSubmatch(text, -1)
 	if len(named) == 0 || len(rows) != 3 {
 		t.Fatalf("the summary names %d waits, and %d rows have a reconcile, want at least 1 and 3:\n%s",
 			len(named), len(rows), text)

@@ -12,8 +12,9 @@ import (
 
 const recording = "../../docs/demo.svg"
 
-// TestRecording holds that the picture in the README of the repository shows the output of make demo in
-// examples/quickstart/README.md, which another test compares with the program. The waits there must agree, too.
+// TestRecording holds that the picture in the README of the repository shows the output of make demo
+// in examples/quickstart/README.md, which another test compares with the program. The waits there
+// must agree, too.
 func TestRecording(t *testing.T) {
 	t.Parallel()
 	shown := find(t, "(?s)<!-- output: make demo -->\n```\n(.*?)```\n", read(t, "README.md"))

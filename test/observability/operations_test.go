@@ -69,8 +69,9 @@ func TestRefusalsAndDropsHaveARow(t *testing.T) {
 	}
 }
 
-// TestRefusalsOfSendersHaveAnItem fails when the runbook of refused requests says nothing about a reason for which a sender
-// is not the runtime that it claims to be, and when the consumer's row of the metrics lacks such a reason.
+// TestRefusalsOfSendersHaveAnItem fails when the runbook of refused requests says nothing about a
+// reason for which a sender is not the runtime that it claims to be, and when the consumer's row of
+// the metrics lacks such a reason.
 func TestRefusalsOfSendersHaveAnItem(t *testing.T) {
 	pinning := constants(t, "internal/reasons/pinning.go", ".")
 	runbook := section(t, "docs/operations/runbooks.md", "### RuntimeWatcherListenerRefuses")

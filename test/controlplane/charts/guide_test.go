@@ -14,11 +14,12 @@ import (
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
-// The pods of the chart wait for a Secret, so a page with another name leaves them waiting for ever.
+// The pods of the chart wait for a Secret, so a page with another name leaves them waiting.
 func TestSecretInTheGuide(t *testing.T) {
 	t.Parallel()
 	page := string(test.Read(t, "docs/guide/joining.md"))
-	command := regexp.MustCompile(`kubectl (-n runtime-watcher create secret generic runtime-watcher-tls .*)`).FindStringSubmatch(page)
+	create := regexp.MustCompile(`kubectl (-n runtime-watcher create secret generic runtime-watcher-tls .*)`)
+	command := create.FindStringSubmatch(page)
 	if command == nil {
 		t.Fatal("the page does not create the Secret runtime-watcher-tls")
 	}
@@ -33,8 +34,9 @@ func TestSecretInTheGuide(t *testing.T) {
 			args[i] = "--from-file=" + path
 		}
 	}
+	manifest := rig.Kubectl(t, append(args, "--dry-run=client", "--output=yaml")...)
 	var secret corev1.Secret
-	rig.NoError(t, yaml.Unmarshal([]byte(rig.Kubectl(t, append(args, "--dry-run=client", "--output=yaml")...)), &secret))
+	rig.NoError(t, yaml.Unmarshal([]byte(manifest), &secret))
 
 	text := render(t, agent, exampleValues()...)
 	rig.Says(t, "the Deployment", text, "secretName: "+secret.Name)

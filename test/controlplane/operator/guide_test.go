@@ -15,8 +15,8 @@ import (
 	rig "github.com/runtime-watcher/runtime-watcher/test/lab"
 )
 
-// TestObjectsOfTheGuide compares the objects in embedding.md with the code above them, because events for another manager,
-// or a domain in another annotation, are refused.
+// TestObjectsOfTheGuide compares the objects in embedding.md with the code above them, because a
+// listener refuses events for another manager, and a domain in another annotation has no effect.
 func TestObjectsOfTheGuide(t *testing.T) {
 	t.Parallel()
 	page := string(test.Read(t, "docs/guide/embedding.md"))
