@@ -118,7 +118,7 @@ func newManager(s settings, pages map[string]http.Handler) (ctrl.Manager, error)
 	})
 }
 
-// newScheme returns the kinds of the control plane, and those of the operator in the runtimes.
+// newScheme returns the kinds of the control plane, and the kinds of the operator in the runtimes.
 func newScheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
 	return scheme, errors.Join(clientgoscheme.AddToScheme(scheme), certv1.AddToScheme(scheme),

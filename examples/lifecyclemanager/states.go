@@ -26,7 +26,7 @@ func newReconciles(registry prom.Registerer) (started func(controller core.Manag
 
 var (
 	kymaState = prom.NewDesc("lifecycle_manager_kyma_state", "Kymas, by state.", []string{"state"}, nil)
-	// A user may enable any name. Therefore only those of the catalog are labels.
+	// A user may enable any name. Therefore only the names in the catalog are labels.
 	moduleState = prom.NewDesc("lifecycle_manager_module_state",
 		"Enabled modules of all Kymas, by state. A name that the catalog does not have counts as unknown.",
 		[]string{"module", "state"}, nil)

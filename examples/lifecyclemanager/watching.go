@@ -177,7 +177,7 @@ func (w *watching) addListener(secret types.NamespacedName) error {
 }
 
 // registerMetrics adds the metrics of the listener, of the fleet, of the installations and of the
-// Kymas to those of the operator.
+// Kymas to the metrics of the operator.
 func (w *watching) registerMetrics() (*watchermetrics.Listener, error) {
 	opts := watchermetrics.Options{
 		Managers:   []core.Manager{kymaManager, moduleManager},

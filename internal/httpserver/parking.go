@@ -26,7 +26,7 @@ type visit struct {
 
 	socket  syscall.RawConn
 	parking *parking
-	// idle means that the next deadline of net/http is that of its wait for a request.
+	// idle means that the next deadline of net/http belongs to its wait for a request.
 	idle atomic.Bool
 	// waiting means that net/http waits, until its next deadline. until is the end of the wait.
 	waiting atomic.Bool

@@ -189,7 +189,7 @@ func (s *Server) shutdown(ctx context.Context, abort context.CancelFunc) error {
 		return nil
 	}
 
-	_ = s.http.Close() // Its error is that of the listener, which is closed.
+	_ = s.http.Close() // Its error comes from the listener, which is closed.
 	return errAborted
 }
 

@@ -255,8 +255,8 @@ func StartFront(t testing.TB, pki *PKI, handler http.Handler) *Front {
 	return f
 }
 
-// faultCertificates returns the configuration of each fault that has a certificate of its own, and
-// under Up that of all others.
+// faultCertificates returns the configuration of each fault that has its own certificate, and under
+// Up the configuration of all other faults.
 func faultCertificates(t testing.TB, pki *PKI) map[Fault]*tls.Config {
 	t.Helper()
 	other := NewPKI(t)
@@ -301,7 +301,7 @@ func (f *Front) Set(fault Fault, wait int) {
 	f.wait = wait
 }
 
-// answer is that of the handler, unless a fault comes before it.
+// answer calls the handler, unless a fault decides the answer.
 func (f *Front) answer(w http.ResponseWriter, r *http.Request) {
 	fault, wait := f.now()
 	status := map[Fault]int{

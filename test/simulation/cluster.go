@@ -42,7 +42,8 @@ type cluster struct {
 	kept *keptConfiguration
 
 	mu sync.Mutex
-	// revision is the last one of etcd at the time noted. Those of a restored etcd start again.
+	// revision is the last one of etcd at the time noted. The revisions of a restored etcd start
+	// again.
 	revision int64
 	noted    time.Time
 	older    bool // new agents use contract v1
@@ -131,7 +132,8 @@ func (c *cluster) downgrade() {
 	c.older = true
 }
 
-// firstRevision is that of an etcd with a history. Other programs write otherWrites objects per second.
+// firstRevision is the revision of an etcd with a history. Other programs write otherWrites objects
+// per second.
 const (
 	firstRevision = 1000
 	otherWrites   = 20

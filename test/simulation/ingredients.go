@@ -122,7 +122,8 @@ func (d dice) repeatFault(p *Plan) {
 	p.Faults = append(p.Faults, f)
 }
 
-// repeatRestarts restarts each agent beside a loud runtime a second time. Its second resync must come, too.
+// repeatRestarts restarts each agent next to a loud runtime a second time. The second resync must
+// also arrive.
 func (d dice) repeatRestarts(p *Plan) {
 	if p.Loud && d.chance(0.5) {
 		d.restartAgain(p)
@@ -302,7 +303,7 @@ func (d dice) twoStates(p *Plan) {
 	d.someUpdates(p, 8, away.At-20*time.Second, away.At+away.For)
 }
 
-// secondResync is a loud runtime beside agents that restart twice.
+// secondResync has a loud runtime, and agents that restart twice.
 func (d dice) secondResync(p *Plan) {
 	d.loud(p)
 	d.restartAgain(p)

@@ -42,7 +42,7 @@ func (d *demo) play(run *rig.Demo) {
 	began := time.Now()
 	d.Lab = lab.New(run, lab.Options{
 		Dir: run.Dir, Runtimes: []string{first, second}, Replicas: 2, Progress: d,
-		// All waits are short, except for those of events.
+		// All waits are short, except for waits for events.
 		OperatorArgs: []string{
 			"-poll-otherwise=3s", "-agent-setting=HEARTBEAT_INTERVAL=1s", "-agent-setting=CANARY_INTERVAL=1s",
 		},

@@ -283,13 +283,13 @@ func (d *demo) hasLevel() bool {
 
 var manager = client.ObjectKey{Namespace: "keda", Name: "keda-manager"}
 
-// deployment returns that of the module in a runtime.
+// deployment returns the Deployment of the module in a runtime.
 func (d *demo) deployment(id string) (*appsv1.Deployment, error) {
 	deployment := &appsv1.Deployment{}
 	return deployment, d.Runtimes[id].Get(d.Context(), manager, deployment)
 }
 
-// runsVersion returns a function that reports whether the Deployment in a runtime is that of a
+// runsVersion returns a function that reports whether the Deployment in a runtime belongs to a
 // version.
 func (d *demo) runsVersion(id, version string) func() bool {
 	return func() bool {

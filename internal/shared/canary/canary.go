@@ -49,10 +49,10 @@ type Options struct {
 	// Recovered is called when a write succeeds after a write that did not. Other changes may have
 	// been missed as well, so the caller should accept a resync. It must not block. Default: none.
 	Recovered func()
-	// Restored is called when the resourceVersion of a write is lower than that of the write
-	// before, or higher by 100,000,000 or more. In this case, the API server was restored from a
-	// backup, and called no webhook for the changes of the restore. The caller should accept a
-	// resync. It must not block. Default: none.
+	// Restored is called when the resourceVersion of a write is lower than the resourceVersion of
+	// the write before, or higher by 100,000,000 or more. In this case, the API server was restored
+	// from a backup, and called no webhook for the changes of the restore. The caller should accept
+	// a resync. It must not block. Default: none.
 	Restored func()
 	// Probed is called after each probe with the state and the duration of its last write. It must
 	// not block. Default: none.
@@ -267,7 +267,7 @@ func (c *Canary) logState(before, state core.CanaryState, err error) {
 	case state == core.CanaryAlive:
 		c.opts.Logger.Info("the API server calls the agent", slog.String("before", string(before)))
 	case state == core.CanaryLost && before == core.CanaryOff:
-		// An agent is installed before its webhook configuration, so this is no error yet.
+		// An agent is installed before its webhook configuration, so this is not an error yet.
 		c.opts.Logger.Info("the API server does not call the agent yet, "+
 			"changes are missed until the webhook configuration is applied", problem...)
 	case state == core.CanaryLost:

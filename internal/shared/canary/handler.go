@@ -43,7 +43,7 @@ func (Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(answer) // If the API server has gone, the write has no nonce in its answer.
 }
 
-// review allows a review without a nonce, such as that of another writer, without a warning.
+// review allows a review without a nonce, such as a write by another program, without a warning.
 func review(body []byte) ([]byte, error) {
 	var in admissionReview
 	if err := json.Unmarshal(body, &in); err != nil {

@@ -45,7 +45,7 @@ func Main(m *testing.M, roles map[string]func(context.Context) error) int {
 // Settings returns the settings of this process.
 func Settings[T any]() (settings T) {
 	if err := json.Unmarshal([]byte(os.Getenv(settingsVariable)), &settings); err != nil {
-		panic(err) // They are those of Start.
+		panic(err) // Start has encoded them.
 	}
 	return settings
 }

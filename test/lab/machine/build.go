@@ -167,8 +167,8 @@ func Lock(ctx context.Context, path string, waiting func()) (unlock func(), err 
 type Program struct {
 	// Name is the name of its file.
 	Name string
-	// Mod is the path of a module file with its checksums beside it, and Version that of the module of
-	// Package there.
+	// Mod is the path of a module file, with its checksums in the same folder. Version is the
+	// version of Package's module in that file.
 	Mod, Version string
 	// Package is the main package, or the path of its only file.
 	Package string

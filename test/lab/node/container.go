@@ -257,8 +257,8 @@ func expand(text string, values map[string]string) string {
 // imageUser is the user and the group of images, see tools/image.
 const imageUser = 65532
 
-// credential returns the user of the security contexts. That of the container wins, and without
-// any, that of the image.
+// credential returns the user of the security contexts. The user of the container takes precedence.
+// Without any user, the user of the image counts.
 func (p *pod) credential() *syscall.Credential {
 	user := int64(imageUser)
 	group := int64(imageUser)

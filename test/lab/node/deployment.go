@@ -68,8 +68,8 @@ func (n *Node) roll(ctx context.Context, deployment *appsv1.Deployment) error {
 	return n.report(ctx, deployment, len(current)+len(old), len(current), ready(current)+ready(old))
 }
 
-// podsOf returns the pods of the template with that hash, and those of older templates. Pods that
-// end are left out.
+// podsOf returns the pods of the template with that hash, and the pods of older templates. Pods
+// that end are left out.
 func (n *Node) podsOf(deployment *appsv1.Deployment, hash string) (current, old []*pod) {
 	for _, p := range n.running() {
 		switch {
@@ -100,8 +100,8 @@ func ready(pods []*pod) (count int) {
 	return count
 }
 
-// StatusOf returns the status of a Deployment with so many pods: all, those of the current template,
-// and those of them that are available.
+// StatusOf returns the status of a Deployment with the given numbers of pods: all pods, the pods of
+// the current template, and the available pods of the current template.
 func StatusOf(deployment *appsv1.Deployment, replicas, current, available int32) appsv1.DeploymentStatus {
 	status := appsv1.DeploymentStatus{
 		ObservedGeneration: deployment.Generation, Replicas: replicas, UpdatedReplicas: current,

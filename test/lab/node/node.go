@@ -382,7 +382,8 @@ func (n *Node) program(image string) string {
 	return ""
 }
 
-// deleteLeases deletes those of a namespace that ends: the Lease of a manager belongs to no module.
+// deleteLeases deletes the Leases of a namespace that ends: the Lease of a manager belongs to no
+// module.
 func (n *Node) deleteLeases(ctx context.Context, namespace string) error {
 	if !n.host {
 		return nil

@@ -281,7 +281,8 @@ func (r *process) probe() {
 	}
 }
 
-// stop asks the process to end, and kills it after the grace period, or with the node. Nil is none.
+// stop asks the process to end, and kills it after the grace period, or with the node. A nil
+// process is ignored.
 func (r *process) stop(grace time.Duration) {
 	if r == nil {
 		return

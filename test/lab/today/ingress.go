@@ -154,8 +154,8 @@ func matches(pattern, path string) bool {
 	return pattern == path
 }
 
-// clientCert is the header as Envoy writes it: the gateway replaces that of the client, and the
-// sidecar appends.
+// clientCert is the header as Envoy writes it: the gateway replaces the header of the client, and
+// the sidecar appends an element.
 func clientCert(c *x509.Certificate) string {
 	header := strings.Join(append([]string{rig.ByGateway(c)}, c.DNSNames...), ";DNS=")
 	return rig.BySidecar(header, GatewayIdentity)

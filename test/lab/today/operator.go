@@ -176,7 +176,7 @@ func (o *Operator) keepWatcher(ctx context.Context, w *unstructured.Unstructured
 }
 
 // keepCondition reports that the route is configured, once. The status is applied, and conditions
-// are a list by their type, so that those of others stay.
+// are a list by their type, so that the conditions of other programs stay.
 func (o *Operator) keepCondition(ctx context.Context, w *unstructured.Unstructured) error {
 	conditions, _, _ := unstructured.NestedSlice(w.Object, "status", "conditions")
 	for _, condition := range conditions {

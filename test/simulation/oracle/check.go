@@ -96,8 +96,9 @@ func (h *History) checkCommit(t target, c commit, last int) {
 	}
 }
 
-// checkRepeats requires one reconcile of each replica for a change that is committed at once, without another write or a fault near it.
-// A stream repeats a message with a refused event as a whole, so it has no such bound.
+// checkRepeats requires one reconcile of each replica for a change that is committed immediately,
+// without another write or a fault near it. A stream repeats a message with a refused event as a
+// whole, so it has no such bound.
 func (h *History) checkRepeats(t target, c commit) {
 	r := h.promise.Runtimes[t.runtime]
 	if h.promise.NATS && len(h.promise.Refused) > 0 || c.delay > shortDelay || !r.Numbered || r.FallsBack || !h.isCalm(c.at, t.manager, nil) {
@@ -322,7 +323,8 @@ func (h *History) checkResyncs() {
 	}
 }
 
-// checkWaits bounds the time from a resync to the reconcile of the runtime beside a loud one.
+// checkWaits bounds the time from a resync to the reconcile of a runtime while another runtime is
+// loud.
 func (h *History) checkWaits() {
 	if !h.promise.Loud {
 		return

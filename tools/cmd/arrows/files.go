@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// files are those of one package, without tests.
+// files are the files of one package, without tests.
 type files struct {
 	names []string
 	uses  [][]bool // uses[a][b] means that a names a declaration of b.

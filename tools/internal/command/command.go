@@ -42,7 +42,7 @@ func Output(cmd *exec.Cmd) (string, error) {
 }
 
 // Files lists the files below root that git tracks or would add, except those that are deleted in
-// the working tree. Names are relative to root, with slashes. Patterns are those of git.
+// the working tree. Names are relative to root, with slashes. Patterns have the syntax of git.
 func Files(ctx context.Context, root string, patterns ...string) ([]string, error) {
 	args := append([]string{"ls-files", "-z", "--cached", "--others", "--exclude-standard", "--"}, patterns...)
 	cmd := exec.CommandContext(ctx, "git", args...)

@@ -46,7 +46,7 @@ func (w *world) copyExample(name, to string) error {
 	return err
 }
 
-// rehome changes import paths to those of the consumer. It removes a test with the laboratory.
+// rehome changes import paths to the paths of the consumer. It removes a test with the laboratory.
 func rehome(file string) error {
 	text, err := os.ReadFile(file)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 )
 
 // Run checks the set-up that opts describe and prints the results. It takes at most 40 s. It binds
-// no port, so it may run beside an agent with the same settings. It returns [ErrFailed] if a check
-// failed.
+// no port, so it may run in parallel with an agent with the same settings. It returns [ErrFailed]
+// if a check failed.
 //
 // Link is nil for HTTPS. Without a webhook, informer tries the watches, and returns the problems of
 // the watches that cannot be established. informer is nil for a webhook.

@@ -41,7 +41,7 @@ type Operator struct {
 
 // Deploy applies a folder below config/ to the control plane, as `kubectl apply -k` does. The
 // Deployment of the operator starts as processes, with the rights of its service account and no
-// others. They replace those of another Deploy.
+// others. They replace the processes of another Deploy.
 func (l *Lab) Deploy(folder string) {
 	l.Helper()
 
@@ -143,7 +143,7 @@ func (l *Lab) KillOperator() {
 	}
 }
 
-// Leader returns the replica that leads: its address is that of the endpoint.
+// Leader returns the replica that leads: its address is the address of the endpoint.
 func (l *Lab) Leader(ctx context.Context) (*Operator, error) {
 	key := client.ObjectKey{Namespace: namespace, Name: "lifecycle-manager-events-leader"}
 	slice := &discoveryv1.EndpointSlice{}

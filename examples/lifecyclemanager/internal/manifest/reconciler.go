@@ -77,8 +77,8 @@ func kymaOf(manifest *v1beta2.Manifest) client.ObjectKey {
 	return client.ObjectKey{Namespace: manifest.Namespace, Name: manifest.Labels[v1beta2.KymaLabel]}
 }
 
-// installModule applies the objects, deletes those of a former version, and reports whether all is
-// ready.
+// installModule applies the objects, deletes the objects of a former version, and reports whether
+// everything is ready.
 func (r *Reconciler) installModule(ctx context.Context, manifest *v1beta2.Manifest) (ctrl.Result, error) {
 	if err := skr.Hold(ctx, r.Client, manifest, v1beta2.ManifestFinalizer); err != nil {
 		return ctrl.Result{}, err

@@ -94,7 +94,7 @@ func (r *Reconciler) remove(ctx context.Context, manifest *v1beta2.Manifest) (ct
 }
 
 // removeObjects does not connect to the runtime of a Manifest that has never applied an object. In
-// another cluster than that of the inventory, there is nothing to remove.
+// a cluster other than the cluster of the inventory, there is nothing to remove.
 func (r *Reconciler) removeObjects(
 	ctx context.Context, manifest *v1beta2.Manifest,
 ) (there *skr.Runtime, awaited string, err error) {
@@ -217,10 +217,10 @@ func (p *plan) removeCustoms(
 	return left, awaited, err
 }
 
-// withoutShared returns the objects that no other Manifest of the runtime has, and those of the
-// others with a common definition. Of two Manifests that end at the same time, the one with the
-// lower name deletes the objects that both have. The inventory is read without a cache, as an entry
-// is written before its object.
+// withoutShared returns the objects that no other Manifest of the runtime has, and the objects of
+// other Manifests with a common definition. Of two Manifests that end at the same time, the one
+// with the lower name deletes the objects that both have. The inventory is read without a cache, as
+// an entry is written before its object.
 func (r *Reconciler) withoutShared(
 	ctx context.Context, manifest *v1beta2.Manifest, inventory []v1beta2.Object,
 ) (mine, theirs []v1beta2.Object, err error) {

@@ -74,7 +74,7 @@ func (r *Runtime) Clean(ctx context.Context) (clean bool, err error) {
 	return true, nil
 }
 
-// cleanLocal deletes the Kyma that users edit, and the catalog beside it.
+// cleanLocal deletes the Kyma that users edit, and the catalog.
 func (r *Runtime) cleanLocal(ctx context.Context) (clean bool, err error) {
 	kymas := &v1beta2.KymaList{}
 	templates := &v1beta2.ModuleTemplateList{}
